@@ -1,0 +1,186 @@
+package middleware
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// maxKey is the length in bytes above which a key is replaced by its hash.
+const maxKey = 200
+
+// Rule is how requests are serialized. The zero value works: no wait, the Locker's TTL, 423 and 409.
+type Rule struct {
+	// Wait is how long a request waits for its lock. Default: 0, not at all.
+	Wait time.Duration
+	// TTL is the lease on the masters. Default: the Locker's.
+	TTL time.Duration
+	// HeldStatus answers a request whose lock is held by another. Default: 423.
+	HeldStatus int
+	// NoQuorumStatus answers a request when too few masters answer. Default: 409.
+	NoQuorumStatus int
+	// PassNoQuorum serves such a request without a lock. Default: false.
+	PassNoQuorum bool
+	// PassMissingKey serves a request that lacks a part of the key, without a lock. Default: false.
+	PassMissingKey bool
+	// HashKeys replaces every key by its SHA-256, not only those over 200 bytes. Default: false.
+	HashKeys bool
+	// Logger is told of locks that were lost or not released in order. Default: no log.
+	Logger *slog.Logger
+}
+
+// Check says what is wrong with the rule, for a Locker with this max TTL.
+func (rule *Rule) Check() error {
+	switch {
+	case rule.Wait < 0:
+		return fmt.Errorf("wait %v: must not be negative", rule.Wait)
+	case rule.TTL < 0:
+		return fmt.Errorf("ttl %v: must not be negative", rule.TTL)
+	case !isRefusal(rule.HeldStatus):
+		return fmt.Errorf("held_status %d: must be from 400 to 599", rule.HeldStatus)
+	case !isRefusal(rule.NoQuorumStatus):
+		return fmt.Errorf("no_quorum_status %d: must be from 400 to 599", rule.NoQuorumStatus)
+	}
+	return nil
+}
+
+func isRefusal(status int) bool { return status == 0 || 400 <= status && status <= 599 }
+
+// Outcome says what became of a request's lock.
+type Outcome string
+
+// The outcomes.
+const (
+	Acquired   Outcome = "acquired"    // the request runs, or ran, with the lock
+	Held       Outcome = "held"        // refused: another has the lock
+	NoQuorum   Outcome = "no_quorum"   // too few masters answered; refused, or served without a lock
+	MissingKey Outcome = "missing_key" // a part of the key is missing; refused, or served without a lock
+	BadKey     Outcome = "bad_key"     // refused: no certain key can be made of the request
+	Lost       Outcome = "lost"        // the lease ended while the handler ran
+	Canceled   Outcome = "canceled"    // the client left while it waited
+	Failed     Outcome = "failed"      // refused: the locker is closed, or can't take such a lock
+)
+
+// Turn is one request's hold on its lock, from acquire to release. A handler finds its own with
+// TurnOf.
+type Turn struct {
+	Key     string        // the lock key, hashed where the rule says so; empty if it has none
+	Outcome Outcome       // Acquired, or why the request is served without a lock
+	Waited  time.Duration // from the request's arrival until the lock was had
+	Lock    *redlock.Lock // nil where the request is served without a lock
+}
+
+type turnKey struct{}
+
+// TurnOf gives the turn in which a request is served, from the request's context.
+func TurnOf(ctx context.Context) (Turn, bool) {
+	turn, ok := ctx.Value(turnKey{}).(Turn)
+	return turn, ok
+}
+
+// Serve takes the lock of a request, calls next, and frees the lock when next has returned or
+// panicked, whatever became of the client. The context of next's request ends when the lease is
+// lost.
+//
+// The error is a *Refusal if the request may not be served, and nothing has been written then;
+// otherwise it is next's.
+func (rule *Rule) Serve(locker *redlock.Locker, key KeyFunc, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
+	arrived := time.Now()
+	k, err := rule.key(key, r)
+	if err != nil {
+		return rule.withoutKey(err, w, r, next)
+	}
+	lock, err := rule.lock(r.Context(), locker, k)
+	turn := Turn{Key: k, Outcome: Acquired, Waited: time.Since(arrived), Lock: lock}
+	if err != nil {
+		refusal := rule.refuse(r.Context(), err)
+		turn.Outcome = refusal.Turn.Outcome
+		if turn.Outcome == NoQuorum && rule.PassNoQuorum {
+			rule.logger().Warn("request is served without its lock", "error", err)
+			return next(w, r.WithContext(context.WithValue(r.Context(), turnKey{}, turn)))
+		}
+		refusal.Turn = turn
+		return refusal
+	}
+	return rule.run(turn, w, r, next)
+}
+
+// run serves a request that has its lock.
+func (rule *Rule) run(turn Turn, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
+	defer rule.unlock(turn.Lock)
+	ctx, cancel := turn.Lock.WithContext(context.WithValue(r.Context(), turnKey{}, turn))
+	defer cancel()
+	w, written := trackWrites(w)
+	err := next(w, r.WithContext(ctx))
+	if lost := turn.Lock.Err(); lost != nil && !*written {
+		turn.Outcome = Lost
+		return &Refusal{Status: http.StatusInternalServerError, Turn: turn, Err: errors.Join(lost, err)}
+	}
+	return err
+}
+
+func (rule *Rule) unlock(lock *redlock.Lock) {
+	lost := lock.Err()
+	err := lock.Unlock()
+	switch {
+	case lost != nil:
+		rule.logger().Error("lease was lost while the request ran: another with the same key may have run beside it", "error", lost)
+	case errors.Is(err, redlock.ErrNoQuorum):
+		rule.logger().Warn("release is not confirmed; it is repeated until the lease ends", "error", err)
+	case err != nil:
+		rule.logger().Error("lock was gone before the request ended: another with the same key may have run beside it", "error", err)
+	}
+}
+
+func (rule *Rule) key(key KeyFunc, r *http.Request) (string, error) {
+	k, err := key(r)
+	if err != nil {
+		return "", err
+	}
+	if k == "" {
+		return "", ErrMissingKey
+	}
+	if rule.HashKeys || len(k) > maxKey {
+		sum := sha256.Sum256([]byte(k))
+		k = "sha256:" + hex.EncodeToString(sum[:])
+	}
+	return k, nil
+}
+
+func (rule *Rule) withoutKey(err error, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
+	turn := Turn{Outcome: BadKey}
+	if errors.Is(err, ErrMissingKey) {
+		turn.Outcome = MissingKey
+		if rule.PassMissingKey {
+			return next(w, r.WithContext(context.WithValue(r.Context(), turnKey{}, turn)))
+		}
+	}
+	return &Refusal{Status: http.StatusBadRequest, Turn: turn, Err: err}
+}
+
+func (rule *Rule) lock(ctx context.Context, locker *redlock.Locker, key string) (*redlock.Lock, error) {
+	var opts []redlock.LockOption
+	if rule.TTL > 0 {
+		opts = append(opts, redlock.WithTTL(rule.TTL))
+	}
+	if rule.Wait == 0 {
+		return locker.TryLock(ctx, key, opts...)
+	}
+	ctx, cancel := context.WithTimeout(ctx, rule.Wait)
+	defer cancel()
+	return locker.Lock(ctx, key, opts...)
+}
+
+func (rule *Rule) logger() *slog.Logger {
+	if rule.Logger == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return rule.Logger
+}

@@ -1,0 +1,46 @@
+package redlock
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+)
+
+// electorate decides which servers vote. The masters of a Locker must be independent: one server
+// under two names would vote twice, and a replica repeats what its master says.
+type electorate struct {
+	logger  *slog.Logger
+	masters []Master
+
+	mu      sync.Mutex
+	servers map[string]int // by run id, the master that reached the server first
+}
+
+// admit says whether the server that a master has just reached may vote.
+func (e *electorate) admit(master int, s server) error {
+	name := e.masters[master].String()
+	if s.role != "" && s.role != "master" {
+		return fmt.Errorf("%w: %s is a replica; name its master or an independent server instead", errNoVote, name)
+	}
+	if s.runID == "" {
+		e.logger.Warn("master does not tell its run id: one server under two names would vote twice, and can't be found out; allow this user the command INFO", "master", name)
+		return nil
+	}
+	e.mu.Lock()
+	first, seen := e.servers[s.runID]
+	if !seen {
+		e.servers[s.runID] = master
+	}
+	e.mu.Unlock()
+	if seen && first != master {
+		return fmt.Errorf("%w: %s is the same server as %s; name each server once", errNoVote, name, e.masters[first])
+	}
+	if s.maxmemoryPolicy != "" && s.maxmemoryPolicy != "noeviction" {
+		e.logger.Warn("master may evict locks before their time: set maxmemory-policy to noeviction", "master", name, "maxmemory-policy", s.maxmemoryPolicy)
+	}
+	return nil
+}
+
+// errNoVote marks the refusal of a server that may not vote.
+var errNoVote = errors.New("it has no vote")

@@ -1,0 +1,257 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Locker takes locks on a majority of its masters. It is made by New, is safe for concurrent use,
+// and must be closed.
+type Locker struct {
+	options
+	streams []*stream
+	quorum  int
+	terms   string
+	warned  atomic.Bool // of a process that works under other terms
+
+	closing chan struct{}
+	mu      sync.Mutex
+	closed  bool
+	locks   map[*Lock]struct{} // those held
+	calls   sync.WaitGroup     // of Lock and TryLock
+}
+
+// New makes a Locker on these masters, which it owns from now on and closes. The quorum is the
+// majority of them, whether they can be reached or not: New doesn't wait for them. It begins to
+// connect, so that the log tells early of masters that can't be reached or may not vote.
+//
+// All processes that share locks must have the same masters, prefix and max TTL.
+func New(masters []Master, opts ...Option) (*Locker, error) {
+	o, err := newOptions(opts)
+	if err == nil {
+		err = distinct(masters)
+	}
+	if err != nil {
+		for _, m := range masters {
+			err = errors.Join(err, m.Close())
+		}
+		return nil, err
+	}
+	l := &Locker{
+		options: o,
+		quorum:  len(masters)/2 + 1,
+		terms:   terms(len(masters), o.maxTTL),
+		closing: make(chan struct{}),
+		locks:   make(map[*Lock]struct{}),
+	}
+	voters := &electorate{logger: o.logger, masters: masters, servers: make(map[string]int)}
+	for i, m := range masters {
+		if m, ok := m.(admitter); ok {
+			m.admitWith(func(s server) error { return voters.admit(i, s) })
+		}
+		s := newStream(m, o.timeout, o.logger)
+		l.streams = append(l.streams, s)
+		s.push(&call{Command: Command{Op: OpPing}, master: i})
+	}
+	return l, nil
+}
+
+// distinct refuses no masters, and one master named twice.
+func distinct(masters []Master) error {
+	if len(masters) == 0 {
+		return errors.New("redlock: no masters; give at least one, three or five for locks that survive the loss of a server")
+	}
+	seen := make(map[string]int)
+	for i, m := range masters {
+		name := m.String()
+		if first, ok := seen[name]; ok {
+			return fmt.Errorf("redlock: masters %d and %d are both %s: each must be an independent server", first+1, i+1, name)
+		}
+		seen[name] = i
+	}
+	return nil
+}
+
+// Lock takes the lock on the key, and waits for it until ctx ends. Then the error is a *HeldError
+// or a *QuorumError that tells why the last attempt failed, and matches the context's error too; or
+// the context's error alone if there was no attempt. ErrClosed if the Locker is closed.
+func (l *Locker) Lock(ctx context.Context, key string, opts ...LockOption) (*Lock, error) {
+	return l.lock(ctx, key, opts, true)
+}
+
+// TryLock takes the lock on the key if it is free now. The error is a *HeldError or a *QuorumError.
+// It takes one round trip, and longer only where several callers have taken votes from each other:
+// then it tries again, a few times, so that one of them gets the lock.
+func (l *Locker) TryLock(ctx context.Context, key string, opts ...LockOption) (*Lock, error) {
+	return l.lock(ctx, key, opts, false)
+}
+
+// Do runs f while it holds the lock on the key, for which it waits as Lock does. The context of f
+// is a child of ctx that ends when the lock is lost. The error is that of Lock, or that of f joined
+// with ErrLost, ErrExpired or ErrNotOwner if the lock did not last until f had returned.
+func (l *Locker) Do(ctx context.Context, key string, f func(context.Context) error, opts ...LockOption) (err error) {
+	lock, err := l.Lock(ctx, key, opts...)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		lost := lock.Err()
+		if unlockErr := lock.Unlock(); lost == nil && !errors.Is(unlockErr, ErrNoQuorum) {
+			lost = unlockErr
+		}
+		err = errors.Join(err, lost)
+	}()
+	held, cancel := lock.WithContext(ctx)
+	defer cancel()
+	return f(held)
+}
+
+// The pauses between attempts. A waiter's grow to waitMost, so that a long wait costs the masters
+// little; those after split votes are short, and random so that one caller comes first.
+const (
+	waitLeast  = 5 * time.Millisecond
+	waitMost   = 100 * time.Millisecond
+	splitPause = 3 * time.Millisecond
+	splitTries = 4
+)
+
+func (l *Locker) lock(ctx context.Context, key string, opts []LockOption, wait bool) (*Lock, error) {
+	o := l.lockOptions
+	for _, opt := range opts {
+		opt.applyToLock(&o)
+	}
+	if err := l.check(o); err != nil {
+		return nil, err
+	}
+	if key == "" {
+		return nil, errors.New("redlock: key is empty")
+	}
+	if !l.enter() {
+		return nil, ErrClosed
+	}
+	defer l.calls.Done()
+
+	var failure error
+	pause := waitLeast
+	for tries := 1; ; tries++ {
+		if ctx.Err() != nil {
+			return nil, ended(ctx, failure)
+		}
+		a := l.newAttempt(l.prefix+":{"+key+"}", o.ttl)
+		if a.await(ctx) {
+			return l.hold(ctx, a), nil
+		}
+		a.release(nil)
+		if ctx.Err() != nil {
+			return nil, ended(ctx, failure)
+		}
+		failure = a.failure()
+		l.compareTerms(a)
+
+		var rest time.Duration
+		switch {
+		case a.split() && tries <= splitTries:
+			rest = jitter(splitPause)
+		case !wait:
+			return nil, failure
+		default:
+			rest = jitter(pause)
+			pause = min(2*pause, waitMost)
+		}
+		timer := time.NewTimer(rest)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		case <-l.closing:
+			timer.Stop()
+			return nil, ErrClosed
+		}
+		timer.Stop()
+	}
+}
+
+// jitter is a random pause, d on average.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
+
+// ended is the error of a wait that its context ended.
+func ended(ctx context.Context, failure error) error {
+	switch err := failure.(type) {
+	case *HeldError:
+		err.Err = ctx.Err()
+		return err
+	case *QuorumError:
+		err.Err = ctx.Err()
+		return err
+	}
+	return fmt.Errorf("redlock: %w", ctx.Err())
+}
+
+func (l *Locker) compareTerms(a *attempt) {
+	masters, maxTTL, found := a.foreignTerms()
+	if found && l.warned.CompareAndSwap(false, true) {
+		l.logger.Error("another process shares locks under other settings: the locks don't exclude each other; make masters and max ttl the same everywhere",
+			"its masters", masters, "its max ttl", maxTTL, "our masters", len(l.streams), "our max ttl", l.maxTTL)
+	}
+}
+
+// enter counts a call, unless the Locker is closed.
+func (l *Locker) enter() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	l.calls.Add(1)
+	return true
+}
+
+// hold makes a lock of an attempt that was won.
+func (l *Locker) hold(ctx context.Context, a *attempt) *Lock {
+	k := newLock(ctx, a)
+	l.mu.Lock()
+	l.locks[k] = struct{}{}
+	l.mu.Unlock()
+	return k
+}
+
+func (l *Locker) forget(k *Lock) {
+	l.mu.Lock()
+	delete(l.locks, k)
+	l.mu.Unlock()
+}
+
+// Close ends all waits with ErrClosed, frees the locks that are still held, whose contexts end with
+// ErrClosed, and closes the masters. Where all masters answer, no key, goroutine or connection is
+// left when it returns; it takes at most a few of the masters' timeouts.
+func (l *Locker) Close() error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil
+	}
+	l.closed = true
+	close(l.closing)
+	l.mu.Unlock()
+	l.calls.Wait()
+
+	l.mu.Lock()
+	for k := range l.locks {
+		k.expiry.Stop()
+		k.cancel(ErrClosed)
+		k.attempt.release(nil)
+	}
+	l.mu.Unlock()
+
+	errs := make([]error, len(l.streams))
+	var streams sync.WaitGroup
+	for i, s := range l.streams {
+		streams.Go(func() { errs[i] = s.close(4 * s.latency.timeout()) })
+	}
+	streams.Wait()
+	return errors.Join(errs...)
+}

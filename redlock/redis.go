@@ -1,0 +1,283 @@
+package redlock
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+var (
+	//go:embed acquire.lua
+	acquireSource string
+	//go:embed release.lua
+	releaseSource string
+
+	acquireScript = redis.NewScript(acquireSource)
+	releaseScript = redis.NewScript(releaseSource)
+)
+
+const (
+	dialTimeout = time.Second
+	// answerTimeout is how long a connection waits for an answer. It is no caller's time-out: those
+	// are short, and apart. As long as the connection lasts, a server that was hung reads our
+	// commands in their order, so that each late acquire is followed by its release.
+	answerTimeout = 30 * time.Second
+)
+
+// NewMaster makes a master of the server that a client is configured for. It takes the client's
+// address, credentials, TLS and dialer, but opens one connection of its own, without retries and
+// with other timeouts: an ordered stream of commands needs that. The client itself is not used, nor
+// closed. A *redis.ClusterClient makes one master of a whole cluster. Other kinds of clients are
+// refused.
+func NewMaster(client redis.UniversalClient) (Master, error) {
+	switch c := client.(type) {
+	case *redis.Client:
+		return newRedisMaster(*c.Options()), nil
+	case *redis.ClusterClient:
+		return newClusterMaster(*c.Options()), nil
+	}
+	return nil, fmt.Errorf("redlock: a master can't be made of a %T; give a *redis.Client or a *redis.ClusterClient", client)
+}
+
+// redisMaster is a Redis server, or a cluster, as a master.
+type redisMaster struct {
+	name  string
+	open  func() redis.UniversalClient
+	admit func(server) error
+
+	mu     sync.Mutex
+	client redis.UniversalClient // nil until the first Do, and after a failed connect
+	closed bool
+}
+
+func newRedisMaster(o redis.Options) Master {
+	m := &redisMaster{name: serverName(&o)}
+	connected := o.OnConnect
+	o.OnConnect = func(ctx context.Context, cn *redis.Conn) error {
+		if connected != nil {
+			if err := connected(ctx, cn); err != nil {
+				return err
+			}
+		}
+		return m.greet(ctx, cn)
+	}
+	o.MaxRetries = -1
+	o.DialerRetries = 1
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = dialTimeout, answerTimeout, answerTimeout
+	o.ContextTimeoutEnabled = false
+	o.PoolSize, o.MaxActiveConns, o.MinIdleConns, o.PipelinePoolSize = 1, 1, 0, -1
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	m.open = func() redis.UniversalClient {
+		fresh := o
+		return redis.NewClient(&fresh)
+	}
+	return m
+}
+
+func newClusterMaster(o redis.ClusterOptions) Master {
+	m := &redisMaster{name: "redis-cluster://" + strings.Join(o.Addrs, ",")}
+	connected := o.OnConnect
+	o.OnConnect = func(ctx context.Context, cn *redis.Conn) error {
+		if connected != nil {
+			if err := connected(ctx, cn); err != nil {
+				return err
+			}
+		}
+		return m.greet(ctx, cn)
+	}
+	o.ReadOnly, o.RouteByLatency, o.RouteRandomly = false, false, false
+	o.MaxRetries = -1
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = dialTimeout, answerTimeout, answerTimeout
+	o.ContextTimeoutEnabled = false
+	o.PoolSize, o.MaxActiveConns, o.MinIdleConns = 1, 1, 0
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	m.open = func() redis.UniversalClient {
+		fresh := o
+		return redis.NewClusterClient(&fresh)
+	}
+	return m
+}
+
+// serverName names a server by its address, without credentials or database: these don't make
+// another server of it.
+func serverName(o *redis.Options) string {
+	scheme := "redis"
+	switch {
+	case o.Network == "unix":
+		scheme = "unix"
+	case o.TLSConfig != nil:
+		scheme = "rediss"
+	}
+	return scheme + "://" + o.Addr
+}
+
+func (m *redisMaster) String() string { return m.name }
+
+func (m *redisMaster) admitWith(admit func(server) error) { m.admit = admit }
+
+// Close ends the connection, and with it a Do under way.
+func (m *redisMaster) Close() error {
+	m.mu.Lock()
+	client := m.client
+	m.client, m.closed = nil, true
+	m.mu.Unlock()
+	if client == nil {
+		return nil
+	}
+	return client.Close()
+}
+
+func (m *redisMaster) connection() (redis.UniversalClient, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, ErrClosed
+	}
+	if m.client == nil {
+		m.client = m.open()
+	}
+	return m.client, nil
+}
+
+// reset makes the next Do start with a new client: go-redis's own pool, once a dial has failed,
+// waits up to a second before it dials again.
+func (m *redisMaster) reset() {
+	m.mu.Lock()
+	client := m.client
+	m.client = nil
+	m.mu.Unlock()
+	if client != nil {
+		_ = client.Close() // it has no connection
+	}
+}
+
+func (m *redisMaster) Do(cmds []*Command) {
+	client, err := m.connection()
+	if err != nil {
+		for _, cmd := range cmds {
+			cmd.Reply.Err = unsentError{err}
+		}
+		return
+	}
+	m.pipeline(client, cmds, (*redis.Script).EvalSha)
+
+	// A server that doesn't know the scripts yet (new, restarted, or after SCRIPT FLUSH) has done
+	// nothing with those commands. To send them again, after others of the batch, changes no order
+	// that matters: a release is never in the same batch as its acquire.
+	unknown := slices.DeleteFunc(slices.Clone(cmds), func(cmd *Command) bool {
+		return cmd.Reply.Err == nil || !redis.HasErrorPrefix(cmd.Reply.Err, "NOSCRIPT")
+	})
+	if len(unknown) > 0 {
+		m.pipeline(client, unknown, (*redis.Script).Eval)
+	}
+	if errors.Is(cmds[0].Reply.Err, errUnreachable) {
+		m.reset()
+	}
+}
+
+type evaluate = func(s *redis.Script, ctx context.Context, c redis.Scripter, keys []string, args ...any) *redis.Cmd
+
+func (m *redisMaster) pipeline(client redis.UniversalClient, cmds []*Command, eval evaluate) {
+	ctx := context.Background()
+	pipe := client.Pipeline()
+	answers := make([]*redis.Cmd, len(cmds))
+	for i, cmd := range cmds {
+		switch cmd.Op {
+		case OpAcquire:
+			answers[i] = eval(acquireScript, ctx, pipe, []string{cmd.Key}, cmd.Token, cmd.TTL.Milliseconds())
+		case OpRelease:
+			answers[i] = eval(releaseScript, ctx, pipe, []string{cmd.Key}, cmd.Token)
+		default:
+			answers[i] = pipe.Do(ctx, "PING")
+		}
+	}
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	for i, cmd := range cmds {
+		cmd.Reply = parseReply(cmd.Op, answers[i])
+	}
+}
+
+func parseReply(op Op, answer *redis.Cmd) Reply {
+	value, err := answer.Result()
+	if err != nil {
+		return Reply{Err: classify(err)}
+	}
+	switch op {
+	case OpPing:
+		return Reply{}
+	case OpAcquire:
+		if value == int64(1) {
+			return Reply{Status: StatusGranted}
+		}
+		if refusal, ok := value.([]any); ok && len(refusal) == 2 {
+			left, okLeft := refusal[0].(int64)
+			holder, okHolder := refusal[1].(string)
+			if okLeft && okHolder {
+				return Reply{Status: StatusHeld, Holder: holder, TTL: time.Duration(max(left, 0)) * time.Millisecond}
+			}
+		}
+	case OpRelease:
+		switch value {
+		case int64(1):
+			return Reply{Status: StatusReleased}
+		case int64(0):
+			return Reply{Status: StatusExpired}
+		case int64(-1):
+			return Reply{Status: StatusNotOwner}
+		}
+	}
+	return Reply{Err: fmt.Errorf("unexpected answer of type %T: is this a Redis server?", value)}
+}
+
+// errUnreachable marks the failure to make a connection at all.
+var errUnreachable = errors.New("unreachable")
+
+// classify marks the errors after which the server has certainly not taken the key: it could not be
+// reached, or has refused the command.
+func classify(err error) error {
+	var dial *net.OpError
+	var refused redis.Error
+	switch {
+	case errors.As(err, &dial) && dial.Op == "dial", errors.Is(err, errNoVote):
+		return unsentError{fmt.Errorf("%w: %w", errUnreachable, err)}
+	case errors.As(err, &refused):
+		return unsentError{err}
+	}
+	return err
+}
+
+// greet asks a server who it is. It runs at each new connection, before any command.
+func (m *redisMaster) greet(ctx context.Context, cn *redis.Conn) error {
+	info := make(map[string]string)
+	for _, section := range []string{"server", "replication", "memory"} {
+		text, err := cn.Info(ctx, section).Result()
+		var refused redis.Error
+		if err != nil && !errors.As(err, &refused) {
+			return err
+		}
+		maps.Insert(info, infoFields(text))
+	}
+	return m.admit(server{runID: info["run_id"], role: info["role"], maxmemoryPolicy: info["maxmemory_policy"]})
+}
+
+// infoFields reads the "name:value" lines of Redis's INFO.
+func infoFields(text string) func(yield func(string, string) bool) {
+	return func(yield func(string, string) bool) {
+		for line := range strings.Lines(text) {
+			name, value, ok := strings.Cut(strings.TrimSpace(line), ":")
+			if ok && !yield(name, value) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,318 @@
+package redlock
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	maxQueue  = 4096                   // acquires that may wait for one master
+	maxBatch  = 256                    // commands in one pipeline
+	redialGap = 100 * time.Millisecond // between attempts to reach a master that can't be connected to
+	owedGap   = 250 * time.Millisecond // between attempts at a release that a master missed
+)
+
+var errAbandoned = unsentError{errors.New("attempt was given up before it was sent")}
+
+// call is a Command on its way through a stream.
+type call struct {
+	Command
+	master  int          // index of the master
+	over    *atomic.Bool // acquire: its attempt has ended, don't send it any more
+	acquire *call        // release: the acquire that it undoes
+	until   time.Time    // release: repeated until acknowledged, or until the TTL has done it
+	done    chan<- *call // gets the call when it is answered; has room for it, so nobody blocks. May be nil
+}
+
+func (c *call) deliver() {
+	if c.done != nil {
+		c.done <- c
+		c.done = nil
+	}
+}
+
+// stream sends one master its commands, in order, in pipelines that concurrent callers share. The
+// order is what makes a release certain: it can't overtake its acquire, however late the master
+// reads both. Nobody waits for a stream: callers push, and give up when their own time is over.
+type stream struct {
+	master  Master
+	logger  *slog.Logger
+	latency latency
+	wake    chan struct{}
+	ended   chan struct{} // closed when run returns
+
+	mu        sync.Mutex
+	queue     []*call
+	acquires  int       // how many of the queue are acquires
+	sentAt    time.Time // when the batch under way was sent; zero if none is
+	downUntil time.Time // no acquire is taken before: the master could not be reached
+	downErr   error
+	failing   bool // the log has said so
+	closing   bool
+
+	owed    []*call // releases that the master missed; of run alone
+	owedDue time.Time
+}
+
+func newStream(m Master, timeout time.Duration, logger *slog.Logger) *stream {
+	s := &stream{
+		master:  m,
+		logger:  logger,
+		latency: latency{floor: timeout},
+		wake:    make(chan struct{}, 1),
+		ended:   make(chan struct{}),
+	}
+	go s.run()
+	return s
+}
+
+// push queues a call. An acquire for a master that is known to be down is answered at once, unsent;
+// a release is always taken: each follows an acquire, so their number is bounded by that of the locks.
+func (s *stream) push(c *call) {
+	s.mu.Lock()
+	err := s.refusal(c.Op)
+	hung := err != nil && errors.Is(err, errHung)
+	if err == nil {
+		s.queue = append(s.queue, c)
+		if c.Op == OpAcquire {
+			s.acquires++
+		}
+	}
+	s.mu.Unlock()
+	if hung {
+		s.note(err)
+	}
+	if err != nil {
+		c.Reply.Err = unsentError{err}
+		c.deliver()
+		return
+	}
+	s.rouse()
+}
+
+var (
+	errHung    = errors.New("no answer")
+	errBacklog = fmt.Errorf("more than %d requests wait for this master", maxQueue)
+)
+
+// refusal says why a command isn't taken now, or nil. Callers hold mu.
+func (s *stream) refusal(op Op) error {
+	now := time.Now()
+	switch {
+	case s.closing:
+		return ErrClosed
+	case op == OpRelease:
+		return nil
+	case !s.sentAt.IsZero() && now.Sub(s.sentAt) > s.latency.timeout():
+		return fmt.Errorf("%w for %v", errHung, now.Sub(s.sentAt).Round(time.Millisecond))
+	case now.Before(s.downUntil):
+		return s.downErr
+	case s.acquires >= maxQueue:
+		return errBacklog
+	}
+	return nil
+}
+
+func (s *stream) rouse() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// close lets the stream send what is queued, for at most the grace, then closes the master and
+// waits for run to end.
+func (s *stream) close(grace time.Duration) error {
+	s.mu.Lock()
+	s.closing = true
+	s.mu.Unlock()
+	s.rouse()
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-s.ended:
+	case <-timer.C:
+	}
+	err := s.master.Close()
+	<-s.ended
+	return err
+}
+
+func (s *stream) run() {
+	defer close(s.ended)
+	for {
+		batch, closing := s.take()
+		if len(batch) == 0 {
+			if closing {
+				return
+			}
+			s.sleep()
+			continue
+		}
+		cmds := make([]*Command, len(batch))
+		for i, c := range batch {
+			cmds[i] = &c.Command
+		}
+		start := time.Now()
+		s.master.Do(cmds)
+		s.settle(batch, time.Since(start), closing)
+	}
+}
+
+// sleep waits until there is something to send.
+func (s *stream) sleep() {
+	if len(s.owed) == 0 {
+		<-s.wake
+		return
+	}
+	timer := time.NewTimer(time.Until(s.owedDue))
+	defer timer.Stop()
+	select {
+	case <-s.wake:
+	case <-timer.C:
+	}
+}
+
+// take gives the next batch: releases owed that are due, then the queue, without what no longer
+// needs to be sent.
+func (s *stream) take() (batch []*call, closing bool) {
+	s.mu.Lock()
+	closing = s.closing
+	if len(s.owed) > 0 && (closing || !time.Now().Before(s.owedDue)) {
+		batch, s.owed = s.owed, nil
+	}
+	var dropped []*call
+	n := min(len(s.queue), maxBatch)
+	for _, c := range s.queue[:n] {
+		if c.Op == OpAcquire {
+			s.acquires--
+		}
+		if needless(c) {
+			dropped = append(dropped, c)
+		} else {
+			batch = append(batch, c)
+		}
+	}
+	if n == len(s.queue) {
+		s.queue = s.queue[:0]
+	} else {
+		s.queue = append(s.queue[:0], s.queue[n:]...)
+		s.rouse()
+	}
+	if len(batch) > 0 {
+		s.sentAt = time.Now()
+	}
+	s.mu.Unlock()
+	for _, c := range dropped {
+		c.deliver()
+	}
+	return batch, closing
+}
+
+// needless says whether a call need not be sent. An acquire whose attempt is over is answered here
+// as unsent; its release comes later in the same queue and sees that.
+func needless(c *call) bool {
+	switch c.Op {
+	case OpAcquire:
+		if c.over.Load() {
+			c.Reply.Err = errAbandoned
+			return true
+		}
+	case OpRelease:
+		acquired := c.acquire.Reply
+		return acquired.Status == StatusHeld || errors.Is(acquired.Err, errUnsent)
+	}
+	return false
+}
+
+// settle hands out the replies of a batch, and keeps the releases that must be repeated.
+func (s *stream) settle(batch []*call, took time.Duration, closing bool) {
+	err := batch[0].Reply.Err
+	for _, c := range batch {
+		if c.Reply.Err == nil {
+			err = nil // a refusal of one command is not a failure of the master
+		}
+	}
+	now := time.Now()
+	s.mu.Lock()
+	s.sentAt = time.Time{}
+	s.downUntil = time.Time{}
+	if err == nil {
+		s.latency.observe(took)
+	} else if errors.Is(err, errUnreachable) {
+		s.downUntil, s.downErr = now.Add(redialGap), err
+	}
+	s.mu.Unlock()
+
+	for _, c := range batch {
+		if c.Op == OpRelease && !closing && !acknowledged(c) && now.Before(c.until) {
+			again := *c
+			again.done, again.Reply = nil, Reply{}
+			s.owed = append(s.owed, &again)
+			s.owedDue = now.Add(owedGap)
+		}
+		c.deliver()
+	}
+	s.note(err)
+}
+
+// acknowledged says whether a release need not be repeated. Where the connection broke between
+// acquire and release, the server may still read the acquire after the release: then only a
+// deleted key is proof.
+func acknowledged(release *call) bool {
+	if release.Reply.Err != nil {
+		return false
+	}
+	return release.acquire.Reply.Err == nil || release.Reply.Status == StatusReleased
+}
+
+// note logs that a master fails, or votes again: once for each change.
+func (s *stream) note(err error) {
+	s.mu.Lock()
+	changed := s.failing != (err != nil) && !s.closing
+	if changed {
+		s.failing = err != nil
+	}
+	s.mu.Unlock()
+	switch {
+	case !changed:
+	case errors.Is(err, errNoVote):
+		s.logger.Error("master may not vote", "master", s.master.String(), "error", err)
+	case err != nil:
+		s.logger.Warn("master does not vote", "master", s.master.String(), "error", err)
+	default:
+		s.logger.Info("master votes again", "master", s.master.String())
+	}
+}
+
+// latency adapts the time-out of a master to what is seen, as TCP does (RFC 6298): the smoothed
+// round trip and four deviations, but never below the floor, nor above four times the floor, where
+// a master is hung rather than far away.
+type latency struct {
+	floor     time.Duration
+	smoothed  time.Duration
+	deviation time.Duration
+	current   atomic.Int64
+}
+
+func (l *latency) timeout() time.Duration {
+	return max(l.floor, time.Duration(l.current.Load()))
+}
+
+func (l *latency) observe(rtt time.Duration) {
+	ceiling := 4 * l.floor
+	if rtt > ceiling {
+		return
+	}
+	if l.smoothed == 0 {
+		l.smoothed, l.deviation = rtt, rtt/2
+	} else {
+		l.deviation += ((l.smoothed - rtt).Abs() - l.deviation) / 4
+		l.smoothed += (rtt - l.smoothed) / 8
+	}
+	l.current.Store(int64(min(l.smoothed+4*l.deviation, ceiling)))
+}
