@@ -1,0 +1,33 @@
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# Where apt-get installs redis-server, these keep its service from being started: the tests start their own.
+NO_SERVICE := RUNLEVEL=1 SYSTEMD_OFFLINE=1
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive $(NO_SERVICE) apt-get
+
+.DEFAULT_GOAL := help
+.PHONY: help build test lint redis-server
+
+help: ## Show the targets
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+build: ## Build bin/caddy: Caddy with the standard modules and this one
+	go build -o bin/caddy ./cmd/caddy
+
+test: redis-server ## Install redis-server where it is missing and run all tests
+	go test -race ./...
+
+lint: build ## Check format, vet, staticcheck, go.mod and Caddyfile.example
+	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo 'run gofmt -w on these files' >&2; exit 1; }
+	go vet ./...
+	go run $(STATICCHECK) ./...
+	go mod tidy -diff
+	bin/caddy validate --config Caddyfile.example
+	bin/caddy fmt --diff Caddyfile.example
+
+redis-server:
+	@if command -v redis-server >/dev/null; then exit; fi; \
+	if ! command -v apt-get >/dev/null; then \
+		echo 'redis-server is not on the PATH: install Redis, or Valkey with its redis-server command' >&2; exit 1; \
+	fi; \
+	$(APT) update && $(APT) install -y --no-install-recommends redis-server
