@@ -13,7 +13,8 @@ import (
 
 // Placeholder gives the meaning of a placeholder in a request of net/http:
 //
-//	{path.N}     the Nth segment of the path, from 0: {path.1} of /orders/42 is 42
+//	{path.N}     the Nth segment of the path, from 0: {path.1} of /orders/42 is 42; of a path that
+//	             is not clean, such as /orders//42 or /./orders/42, no key is made
 //	{path.NAME}  the wildcard NAME of the pattern that matched (http.ServeMux, chi, …)
 //	{header.X}   the header X
 //	{query.X}    the parameter X of the query
@@ -74,18 +75,24 @@ func cookie(r *http.Request, name string) (string, error) {
 	return single(values)
 }
 
+// errUncleanPath refuses paths that routers and upstreams read in several ways.
+var errUncleanPath = errors.New("path has an empty, \".\" or \"..\" segment")
+
 // segment splits the path as the client sent it, so that an escaped slash stays in its segment.
-func segment(r *http.Request, n int) (string, error) {
+func segment(r *http.Request, n int) (value string, err error) {
 	rest := strings.TrimPrefix(r.URL.EscapedPath(), "/")
-	for ; n > 0; n-- {
-		_, after, ok := strings.Cut(rest, "/")
-		if !ok {
-			return "", ErrMissingKey
+	for i, more := 0, rest != ""; more; i++ {
+		var text string
+		text, rest, more = strings.Cut(rest, "/")
+		text, err := url.PathUnescape(text)
+		if err != nil || text == "." || text == ".." || text == "" && more {
+			return "", errUncleanPath
 		}
-		rest = after
+		if i == n {
+			value = text
+		}
 	}
-	text, _, _ := strings.Cut(rest, "/")
-	return url.PathUnescape(text)
+	return value, nil
 }
 
 func hostname(hostport string) string {

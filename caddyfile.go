@@ -1,0 +1,192 @@
+package caddyredlock
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+func init() {
+	httpcaddyfile.RegisterGlobalOption("redlock", parseGlobalOption)
+	httpcaddyfile.RegisterHandlerDirective("redlock", parseDirective)
+	// After authentication and changes of the request, before all that answers. "Before
+	// reverse_proxy" would be behind respond, where the lock silently never runs.
+	httpcaddyfile.RegisterDirectiveOrder("redlock", httpcaddyfile.After, "request_header")
+}
+
+// parseDirective sets up a handler from a site block; see Handler.UnmarshalCaddyfile.
+func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+	handler := new(Handler)
+	return handler, handler.UnmarshalCaddyfile(h.Dispenser)
+}
+
+// UnmarshalCaddyfile sets up the handler from Caddyfile tokens:
+//
+//	redlock [<matcher>] [<key>] {
+//		key              <template>
+//		wait             <duration>     # default 0: don't wait
+//		ttl              <duration>     # default 10s, at most max_ttl
+//		held_status      <status>       # default 423
+//		no_quorum_status <status>       # default 409
+//		on_missing_key   refuse|pass    # default refuse, with 400
+//		on_no_quorum     refuse|pass    # default refuse
+//		hash_keys
+//	}
+//
+// The key is given once, on the first line or in the block.
+func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next() // the directive
+	h.Keys = d.RemainingArgs()
+	err := block(d, map[string]func() error{
+		"key":              func() error { return someArgs(d, &h.Keys) },
+		"wait":             func() error { return durationArg(d, &h.Wait) },
+		"ttl":              func() error { return durationArg(d, &h.TTL) },
+		"held_status":      func() error { return statusArg(d, &h.HeldStatus) },
+		"no_quorum_status": func() error { return statusArg(d, &h.NoQuorumStatus) },
+		"on_missing_key":   func() error { return oneArg(d, &h.OnMissingKey) },
+		"on_no_quorum":     func() error { return oneArg(d, &h.OnNoQuorum) },
+		"hash_keys":        func() error { h.HashKeys = true; return noArgs(d) },
+	})
+	if err != nil {
+		return err
+	}
+	if err := h.check(); err != nil {
+		return d.WrapErr(err)
+	}
+	return nil
+}
+
+// parseGlobalOption sets up the app from the global options; see App.UnmarshalCaddyfile.
+func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
+	if existing != nil {
+		d.Next()
+		return nil, d.Err("the global option redlock is there already; put all its settings into one block")
+	}
+	app := new(App)
+	if err := app.UnmarshalCaddyfile(d); err != nil {
+		return nil, err
+	}
+	return httpcaddyfile.App{Name: "redlock", Value: caddyconfig.JSON(app, nil)}, nil
+}
+
+// UnmarshalCaddyfile sets up the app from Caddyfile tokens:
+//
+//	redlock {
+//		masters       <url>...      # default memory://, for a single process
+//		username      <name>
+//		password      <password>    # or {file./run/secrets/redis}, {env.REDIS_PASSWORD}
+//		timeout       <duration>    # of a master; default 50ms
+//		key_prefix    <prefix>      # default redlock
+//		max_ttl       <duration>    # default 30s
+//		restart_guard <duration>|off
+//	}
+func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next() // the option
+	if d.NextArg() {
+		return d.Errf("unexpected %q; want a block: redlock { masters … }", d.Val())
+	}
+	err := block(d, map[string]func() error{
+		"masters":       func() error { return someArgs(d, &a.Masters) },
+		"username":      func() error { return oneArg(d, &a.Username) },
+		"password":      func() error { return oneArg(d, &a.Password) },
+		"timeout":       func() error { return durationArg(d, &a.Timeout) },
+		"key_prefix":    func() error { return oneArg(d, &a.KeyPrefix) },
+		"max_ttl":       func() error { return durationArg(d, &a.MaxTTL) },
+		"restart_guard": func() error { return oneArg(d, &a.RestartGuard) },
+	})
+	if err != nil {
+		return err
+	}
+	if err := a.check(); err != nil {
+		return d.WrapErr(err)
+	}
+	return nil
+}
+
+// block reads a block of subdirectives, each of which is known and there at most once.
+func block(d *caddyfile.Dispenser, known map[string]func() error) error {
+	seen := make(map[string]int)
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		name := d.Val()
+		read, ok := known[name]
+		if !ok {
+			return d.Errf("unknown subdirective %q; there are: %s", name, names(known))
+		}
+		if line, ok := seen[name]; ok {
+			return d.Errf("%s is there already, in line %d", name, line)
+		}
+		seen[name] = d.Line()
+		if err := read(); err != nil {
+			return err
+		}
+		if d.NextBlock(d.Nesting()) {
+			return d.Errf("%s has no block", name)
+		}
+	}
+	return nil
+}
+
+func someArgs(d *caddyfile.Dispenser, into *[]string) error {
+	name := d.Val()
+	if len(*into) > 0 {
+		return d.Errf("%s is given on the first line already", name)
+	}
+	*into = d.RemainingArgs()
+	if len(*into) == 0 {
+		return d.Errf("%s: want at least one value", name)
+	}
+	return nil
+}
+
+func oneArg(d *caddyfile.Dispenser, into *string) error {
+	name := d.Val()
+	if !d.AllArgs(into) {
+		return d.Errf("%s: want exactly one value", name)
+	}
+	return nil
+}
+
+func noArgs(d *caddyfile.Dispenser) error {
+	name := d.Val()
+	if d.NextArg() {
+		return d.Errf("%s: takes no value", name)
+	}
+	return nil
+}
+
+func durationArg(d *caddyfile.Dispenser, into *caddy.Duration) error {
+	name, text := d.Val(), ""
+	if err := oneArg(d, &text); err != nil {
+		return err
+	}
+	duration, err := caddy.ParseDuration(text)
+	if err != nil || duration <= 0 {
+		return d.Errf("%s %q: want a duration above 0 such as 500ms, 2s or 1m", name, text)
+	}
+	*into = caddy.Duration(duration)
+	return nil
+}
+
+func statusArg(d *caddyfile.Dispenser, into *int) error {
+	name, text := d.Val(), ""
+	if err := oneArg(d, &text); err != nil {
+		return err
+	}
+	status, err := strconv.Atoi(text)
+	if err != nil || status < 400 || status > 599 {
+		return d.Errf("%s %q: want a status from 400 to 599", name, text)
+	}
+	*into = status
+	return nil
+}
+
+func names(known map[string]func() error) string {
+	return strings.Join(slices.Sorted(maps.Keys(known)), ", ")
+}

@@ -1,0 +1,158 @@
+// Package caddyredlock is a Caddy module that serializes HTTP requests by key: the handler
+// http.handlers.redlock takes a lock on a majority of independent Redis masters (Redlock) before the
+// next handler runs, and frees it when that has returned.
+//
+// The lock is package redlock, the request path package middleware; here is what Caddy needs of
+// them: configuration, placeholders, errors, and masters that outlive a reload.
+package caddyredlock
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+)
+
+func init() {
+	caddy.RegisterModule(Handler{})
+}
+
+// Handler serializes requests by key. It takes the lock of the request, runs the handlers after it,
+// and frees the lock when they have returned. The masters are those of the app redlock (the global
+// option redlock).
+//
+// A request that is not served ends in an error with its status and the header Retry-After, for
+// handle_errors: 423 if its lock is held by another request, 409 if too few masters answer, 400 if
+// a part of the key is missing, 500 if the lease was lost before anything was written.
+//
+// It sets these placeholders, for log_append, header, handle_errors and so on:
+//
+// Placeholder | Description
+// ------------|-------------
+// `{http.redlock.key}` | The lock key, hashed where it is hashed
+// `{http.redlock.wait}` | How long the request waited for its lock, in seconds
+// `{http.redlock.outcome}` | `acquired`, `held`, `no_quorum`, `missing_key`, `bad_key`, `lost`, `canceled` or `failed`
+type Handler struct {
+	// The template of the lock key, with placeholders: order:{http.request.uri.path.1}. Exactly one.
+	// Different values of the placeholders give different keys. A request that lacks one of them
+	// has no key. Keys over 200 bytes are replaced by their SHA-256.
+	Keys []string `json:"key,omitempty"`
+	// How long a request waits for its lock. Default: 0, not at all.
+	Wait caddy.Duration `json:"wait,omitempty"`
+	// How long the lease lasts on the masters; it bounds how long a key stays locked after this
+	// process has died. At most the max_ttl of the app. Default: 10s, or max_ttl if that is less.
+	TTL caddy.Duration `json:"ttl,omitempty"`
+	// The status of the answer if the lock is held by another request, 400 to 599. Default: 423.
+	HeldStatus int `json:"held_status,omitempty"`
+	// The status of the answer if too few masters answer, 400 to 599. Default: 409.
+	NoQuorumStatus int `json:"no_quorum_status,omitempty"`
+	// What to do with a request that lacks a part of the key: "refuse" it with 400, or "pass" it on
+	// without a lock. Default: refuse.
+	OnMissingKey string `json:"on_missing_key,omitempty"`
+	// What to do with a request if too few masters answer: "refuse" it, or "pass" it on without a
+	// lock. Default: refuse.
+	OnNoQuorum string `json:"on_no_quorum,omitempty"`
+	// Whether to replace every key by its SHA-256. Default: false, only those over 200 bytes.
+	HashKeys bool `json:"hash_keys,omitempty"`
+
+	app  *App
+	key  *middleware.Template
+	rule middleware.Rule
+}
+
+// CaddyModule returns the Caddy module information.
+func (Handler) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "http.handlers.redlock",
+		New: func() caddy.Module { return new(Handler) },
+	}
+}
+
+// Provision checks the configuration and finds the masters.
+func (h *Handler) Provision(ctx caddy.Context) error {
+	if err := h.check(); err != nil {
+		return err
+	}
+	app, err := ctx.App("redlock")
+	if err != nil {
+		return fmt.Errorf("getting the redlock app: %w", err)
+	}
+	h.app = app.(*App)
+	if err := h.app.checkTTL(h.TTL); err != nil {
+		return err
+	}
+	h.rule.Logger = ctx.Slogger()
+	if h.key.Global() {
+		ctx.Logger().Warn("key has no placeholder: all requests of this rule share one lock")
+	}
+	return nil
+}
+
+// check says what is wrong with the configuration, as far as the app need not be known for it.
+func (h *Handler) check() error {
+	if len(h.Keys) != 1 {
+		return fmt.Errorf("key: want exactly one template, such as order:{http.request.uri.path.1}; got %d", len(h.Keys))
+	}
+	var err error
+	if h.key, err = middleware.ParseTemplate(h.Keys[0], placeholder); err != nil {
+		return err
+	}
+	h.rule = middleware.Rule{
+		Wait:           time.Duration(h.Wait),
+		TTL:            time.Duration(h.TTL),
+		HeldStatus:     h.HeldStatus,
+		NoQuorumStatus: h.NoQuorumStatus,
+		HashKeys:       h.HashKeys,
+	}
+	if h.rule.PassMissingKey, err = isPass("on_missing_key", h.OnMissingKey); err != nil {
+		return err
+	}
+	if h.rule.PassNoQuorum, err = isPass("on_no_quorum", h.OnNoQuorum); err != nil {
+		return err
+	}
+	return h.rule.Check()
+}
+
+func isPass(option, value string) (bool, error) {
+	switch value {
+	case "", "refuse":
+		return false, nil
+	case "pass":
+		return true, nil
+	}
+	return false, fmt.Errorf("%s %q: want refuse or pass", option, value)
+}
+
+// ServeHTTP serves the request while it holds the lock.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	locker, err := h.app.settings.join()
+	if err != nil {
+		return caddyhttp.Error(http.StatusInternalServerError, err)
+	}
+	defer h.app.settings.leave()
+	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	err = h.rule.Serve(locker, h.key.Key, w, r, func(w http.ResponseWriter, r *http.Request) error {
+		turn, _ := middleware.TurnOf(r.Context())
+		setPlaceholders(repl, turn)
+		return next.ServeHTTP(w, r)
+	})
+	refusal, refused := err.(*middleware.Refusal) // itself only: one that another rule made is an answer
+	if !refused {
+		return err
+	}
+	setPlaceholders(repl, refusal.Turn)
+	refusal.SetHeaders(w.Header())
+	return caddyhttp.Error(refusal.Status, refusal)
+}
+
+// Interface guards
+var (
+	_ caddy.Provisioner           = (*Handler)(nil)
+	_ caddyhttp.MiddlewareHandler = (*Handler)(nil)
+	_ caddyfile.Unmarshaler       = (*Handler)(nil)
+)
