@@ -20,8 +20,17 @@ var strict = map[string]string{
 	"http.request.uri.path.":  "path.",
 }
 
-// caddysOwn are names in those families that are no header, cookie, parameter or segment.
-var caddysOwn = map[string]bool{"Host": true, "host": true, "file": true, "dir": true, "file.base": true, "file.ext": true}
+// isStrict says whether the rest of a name in those families is a header, cookie, parameter or
+// segment of the path: {http.request.uri.path.dir} is none.
+func isStrict(family, rest string) bool {
+	switch family {
+	case "path.":
+		return strings.Trim(rest, "0123456789") == ""
+	case "header.":
+		return !strings.EqualFold(rest, "host")
+	}
+	return true
+}
 
 // placeholder gives the meaning of a placeholder of Caddy in a key template.
 func placeholder(name string) (middleware.KeyFunc, error) {
@@ -30,10 +39,9 @@ func placeholder(name string) (middleware.KeyFunc, error) {
 	}
 	for caddys, ours := range strict {
 		arg, ok := strings.CutPrefix(name, caddys)
-		if !ok || caddysOwn[arg] {
-			continue
+		if ok && isStrict(ours, arg) {
+			return middleware.Placeholder(ours + arg)
 		}
-		return middleware.Placeholder(ours + arg)
 	}
 	return func(r *http.Request) (string, error) {
 		repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)

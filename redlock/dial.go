@@ -10,7 +10,8 @@ import (
 
 // Dial makes masters of URLs: redis://[user:password@]host[:port][/db], rediss:// for TLS,
 // unix:///path/to/socket, and memory:// for one in this process's memory. It doesn't connect: New
-// does. An error names the URL by its position only, because a URL may hold a password.
+// does. The same server twice is an error. Errors name a URL that can't be read by its position only,
+// because it may hold a password.
 func Dial(urls ...string) ([]Master, error) {
 	masters := make([]Master, 0, len(urls))
 	for i, u := range urls {
@@ -20,7 +21,7 @@ func Dial(urls ...string) ([]Master, error) {
 		}
 		masters = append(masters, m)
 	}
-	return masters, nil
+	return masters, distinct(masters)
 }
 
 const urlForms = "want redis://host:port, rediss://host:port, unix:///path or memory://"
@@ -38,7 +39,7 @@ func dial(text string) (Master, error) {
 	}
 	o, err := redis.ParseURL(text)
 	if err != nil {
-		return nil, fmt.Errorf("scheme %q, host %q: not a URL of a Redis server; %s", u.Scheme, u.Host, urlForms)
+		return nil, errors.New("not a URL of a Redis server (not shown, it may hold a password); " + urlForms)
 	}
 	return newRedisMaster(*o), nil
 }

@@ -33,6 +33,9 @@ type Locker struct {
 // All processes that share locks must have the same masters, prefix and max TTL.
 func New(masters []Master, opts ...Option) (*Locker, error) {
 	o, err := newOptions(opts)
+	if err == nil && len(masters) == 0 {
+		err = errors.New("redlock: no masters; give one, or three or five so that locks survive the loss of a server")
+	}
 	if err == nil {
 		err = distinct(masters)
 	}
@@ -61,11 +64,8 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 	return l, nil
 }
 
-// distinct refuses no masters, and one master named twice.
+// distinct refuses one master named twice.
 func distinct(masters []Master) error {
-	if len(masters) == 0 {
-		return errors.New("redlock: no masters; give at least one, three or five for locks that survive the loss of a server")
-	}
 	seen := make(map[string]int)
 	for i, m := range masters {
 		name := m.String()
