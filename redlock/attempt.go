@@ -3,7 +3,9 @@ package redlock
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -17,11 +19,13 @@ type attempt struct {
 	start   time.Time
 	ttl     time.Duration
 	timeout time.Duration
-	calls   []call     // the acquires, by master
-	answers chan *call // has room for all of them
-	over    atomic.Bool
+	calls   []call // the acquires, by master
+	answers inbox
+	over    atomic.Bool // the lock is not wanted any more
+	touched atomic.Bool // extends were sent, so that a master that refused the acquire may have the key
 
-	granted int
+	fence   int64
+	granted []*call
 	held    []Reply       // the votes that another has
 	failed  []MasterError // the masters that gave no vote
 }
@@ -33,15 +37,15 @@ func (l *Locker) newAttempt(key string, ttl time.Duration) *attempt {
 		start:   time.Now(),
 		ttl:     ttl,
 		calls:   make([]call, len(l.streams)),
-		answers: make(chan *call, len(l.streams)),
+		answers: make(inbox, len(l.streams)),
 	}
-	token := l.terms + rand.Text()
+	token, proposal := l.terms+rand.Text(), l.clock()
 	for i, s := range l.streams {
 		a.calls[i] = call{
-			Command: Command{Op: OpAcquire, Key: key, Token: token, TTL: ttl},
+			Command: Command{Op: OpAcquire, Key: key, Token: token, TTL: ttl, Fence: proposal},
 			master:  i,
 			over:    &a.over,
-			done:    a.answers,
+			to:      a.answers,
 		}
 		s.push(&a.calls[i])
 		a.timeout = max(a.timeout, s.latency.timeout())
@@ -49,46 +53,114 @@ func (l *Locker) newAttempt(key string, ttl time.Duration) *attempt {
 	return a
 }
 
-// await collects votes until a quorum has granted, or is out of reach, or the masters' time is
-// over, or the caller leaves. It says whether the lock is won.
-func (a *attempt) await(ctx context.Context) bool {
-	timer := time.NewTimer(a.timeout)
-	defer timer.Stop()
-	pending := make(map[int]bool, len(a.calls))
-	for i := range a.calls {
-		pending[i] = true
-	}
-	for len(pending) > 0 && a.granted+len(pending) >= a.locker.quorum {
-		select {
-		case c := <-a.answers:
-			delete(pending, c.master)
-			switch {
-			case c.Reply.Err != nil:
-				a.fail(c.master, c.Reply.Err)
-			case c.Reply.Status == StatusGranted:
-				a.granted++
-			default:
-				a.held = append(a.held, c.Reply)
-			}
-		case <-timer.C:
-			for i := range pending {
+// win collects votes until a quorum has granted and stored the fence, or is out of reach, or the
+// masters' time is over, or the caller leaves. It says whether the lock is won.
+func (a *attempt) win(ctx context.Context) bool {
+	quorum := a.locker.quorum
+	certain := false
+	voted := make([]bool, len(a.calls))
+	ending := a.collect(ctx, a.answers, len(a.calls), func(c *call, pending int) (done bool) {
+		voted[c.master] = true
+		switch {
+		case c.Reply.Err != nil:
+			a.fail(c.master, c.Reply.Err)
+		case c.Reply.Status == StatusGranted:
+			a.granted = append(a.granted, c)
+			a.fence, certain = chooseFence(a.fences(), len(a.calls), quorum)
+		default:
+			a.held = append(a.held, c.Reply)
+		}
+		return certain || len(a.granted)+pending < quorum
+	})
+	if ending == timeOver {
+		for i := range a.calls {
+			if !voted[i] {
 				a.fail(i, fmt.Errorf("%w within %v", errHung, a.timeout))
 			}
-			return false
-		case <-ctx.Done():
-			return false
-		case <-a.locker.closing:
-			return false
-		}
-		if a.granted >= a.locker.quorum {
-			return time.Now().Before(a.until())
 		}
 	}
-	return false
+	if !certain && ending != callerLeft && len(a.granted) >= quorum {
+		certain = a.raise(ctx)
+	}
+	return certain && !past(a.until())
+}
+
+// raise gives the fence to the masters that have granted with a smaller one, and says whether a
+// quorum has stored it now.
+func (a *attempt) raise(ctx context.Context) bool {
+	low := slices.DeleteFunc(slices.Clone(a.granted), func(c *call) bool { return c.Reply.Fence >= a.fence })
+	stored := len(a.granted) - len(low)
+	answers := make(inbox, len(low))
+	for _, c := range low {
+		a.extend(c.master, 0, answers)
+	}
+	a.collect(ctx, answers, len(low), func(c *call, pending int) (done bool) {
+		if c.Reply.Status == StatusGranted {
+			stored++
+		}
+		return stored >= a.locker.quorum || stored+pending < a.locker.quorum
+	})
+	return stored >= a.locker.quorum
+}
+
+// extend renews the lease on one master, and raises its fence to the lock's.
+func (a *attempt) extend(master int, refillUntil int64, to receiver) {
+	acquire := &a.calls[master]
+	a.locker.streams[master].push(&call{
+		Command: Command{Op: OpExtend, Key: acquire.Key, Token: acquire.Token, TTL: a.ttl, Fence: a.fence, RefillUntil: refillUntil},
+		master:  master,
+		over:    &a.over,
+		to:      to,
+	})
+}
+
+// ending is why collect returned.
+type ending int
+
+const (
+	answered   ending = iota // enough, or all, are there
+	timeOver                 // the masters' time is over
+	callerLeft               // the caller's context has ended, or the Locker is closing
+)
+
+// collect hands answers to count, with the number still to come, until count is done.
+func (a *attempt) collect(ctx context.Context, answers inbox, expected int, count func(c *call, pending int) (done bool)) ending {
+	timer := time.NewTimer(a.timeout)
+	defer timer.Stop()
+	for pending := expected - 1; pending >= 0; pending-- {
+		select {
+		case c := <-answers:
+			if count(c, pending) {
+				return answered
+			}
+		case <-timer.C:
+			return timeOver
+		case <-ctx.Done():
+			return callerLeft
+		case <-a.locker.closing:
+			return callerLeft
+		}
+	}
+	return answered
+}
+
+func (a *attempt) fences() []int64 {
+	fences := make([]int64, len(a.granted))
+	for i, c := range a.granted {
+		fences[i] = c.Reply.Fence
+	}
+	return fences
 }
 
 func (a *attempt) fail(master int, err error) {
 	a.failed = append(a.failed, MasterError{Master: a.locker.streams[master].master.String(), Err: err})
+}
+
+// past says whether a time is over by the monotonic clock or by the wall's: the monotonic one stands
+// still while the host is suspended, and the masters' don't.
+func past(t time.Time) bool {
+	now := time.Now()
+	return !now.Before(t) || !now.Round(0).Before(t.Round(0))
 }
 
 // until is the end of the validity of a lock won in this attempt: counted from before the masters
@@ -96,9 +168,8 @@ func (a *attempt) fail(master int, err error) {
 func (a *attempt) until() time.Time { return a.start.Add(a.ttl - drift(a.ttl)) }
 
 // release frees the key on all masters that have, or may have, granted it. It doesn't wait: the
-// streams keep the order and the retries. The answers go to the channel, if there is one; it needs
-// room for all masters.
-func (a *attempt) release(answers chan<- *call) {
+// streams keep the order and the retries. The answers go to the receiver, if there is one.
+func (a *attempt) release(to receiver) {
 	a.over.Store(true)
 	calls := make([]call, len(a.calls))
 	for i := range a.calls {
@@ -108,7 +179,8 @@ func (a *attempt) release(answers chan<- *call) {
 			master:  i,
 			acquire: acquire,
 			until:   time.Now().Add(a.ttl),
-			done:    answers,
+			sure:    a.touched.Load(),
+			to:      to,
 		}
 		a.locker.streams[i].push(&calls[i])
 	}
@@ -133,7 +205,14 @@ func (a *attempt) tooFewLive() bool { return len(a.calls)-len(a.failed) < a.lock
 // one of them has won: that is ErrHeld. ErrNoQuorum is for masters that don't answer.
 func (a *attempt) failure() error {
 	if a.tooFewLive() || len(a.held) == 0 {
-		return &QuorumError{Answered: a.granted + len(a.held), Quorum: a.locker.quorum, Masters: a.failed}
+		err := &QuorumError{Answered: len(a.granted) + len(a.held), Quorum: a.locker.quorum, Masters: a.failed}
+		for _, failed := range a.failed {
+			var guard *guardError
+			if errors.As(failed.Err, &guard) {
+				err.RetryAfter = max(err.RetryAfter, time.Until(guard.until))
+			}
+		}
+		return err
 	}
 	held := &HeldError{}
 	for _, reply := range a.held {

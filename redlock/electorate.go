@@ -3,14 +3,14 @@ package redlock
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
+	"time"
 )
 
 // electorate decides which servers vote. The masters of a Locker must be independent: one server
 // under two names would vote twice, and a replica repeats what its master says.
 type electorate struct {
-	logger  *slog.Logger
+	options
 	masters []Master
 
 	mu      sync.Mutex
@@ -22,6 +22,12 @@ func (e *electorate) admit(master int, s server) error {
 	name := e.masters[master].String()
 	if s.role != "" && s.role != "master" {
 		return fmt.Errorf("%w: %s is a replica; name its master or an independent server instead", errNoVote, name)
+	}
+	if e.guard > 0 && s.uptime < 0 {
+		return fmt.Errorf("%w: %s does not tell since when it runs, so it may have lost its locks in a restart; allow this user the command INFO, or turn the restart guard off", errNoVote, name)
+	}
+	if s.uptime < e.guard {
+		return &guardError{until: time.Now().Add(e.guard - s.uptime)}
 	}
 	if s.runID == "" {
 		e.logger.Warn("master does not tell its run id: one server under two names would vote twice, and can't be found out; allow this user the command INFO", "master", name)
@@ -44,3 +50,12 @@ func (e *electorate) admit(master int, s server) error {
 
 // errNoVote marks the refusal of a server that may not vote.
 var errNoVote = errors.New("it has no vote")
+
+// guardError says that a server runs for less than the restart guard.
+type guardError struct{ until time.Time }
+
+func (e *guardError) Error() string {
+	return fmt.Sprintf("%v: no vote for another %v", ErrRestarted, time.Until(e.until).Round(time.Second))
+}
+
+func (e *guardError) Unwrap() []error { return []error{ErrRestarted, errUnreachable, errUnsent} }

@@ -20,6 +20,12 @@ var (
 	ErrExpired = errors.New("redlock: lease expired before unlock")
 	// ErrNotOwner says, at Unlock, that the lease had ended before and another holder has the lock.
 	ErrNotOwner = errors.New("redlock: lock has another owner")
+	// ErrRestarted says that a master has just started, and has no vote until the leases that it
+	// may have forgotten are over; see WithRestartGuard.
+	ErrRestarted = errors.New("redlock: master has restarted")
+	// ErrMaxHold is the cause with which Lock.Context ends when the lock was held for its max hold.
+	// It matches ErrLost.
+	ErrMaxHold = fmt.Errorf("%w: held for its max hold", ErrLost)
 	// ErrClosed says that the Locker is closed.
 	ErrClosed = errors.New("redlock: locker is closed")
 )
@@ -46,7 +52,9 @@ type QuorumError struct {
 	Answered int           // masters that answered
 	Quorum   int           // answers needed
 	Masters  []MasterError // those that did not, and why
-	Err      error         // the error of the context that ended the wait, or nil
+	// RetryAfter is when enough masters are through their restart guard; 0 where it isn't for that.
+	RetryAfter time.Duration
+	Err        error // the error of the context that ended the wait, or nil
 }
 
 func (e *QuorumError) Error() string {

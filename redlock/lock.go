@@ -6,27 +6,37 @@ import (
 	"time"
 )
 
-// Lock is a lock that is held, until Unlock or until its lease is lost.
+// Lock is a lock that is held, until Unlock or until it is lost. Its lease is renewed meanwhile.
 type Lock struct {
 	attempt *attempt
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	expiry  *time.Timer // ends ctx when the lease is over, whatever the masters do
+	holdEnd time.Time // when it is lost although it could be renewed
+
+	mu      sync.Mutex
+	until   time.Time // end of the validity so far
+	renewal *renewal  // the last one; nil before the first
+	next    time.Time // of the next renewal
+	ended   bool      // unlocked or lost: it is never renewed again
 
 	unlock    sync.Once
 	unlockErr error
 }
 
-func newLock(ctx context.Context, a *attempt) *Lock {
-	k := &Lock{attempt: a}
+func newLock(ctx context.Context, a *attempt, maxHold time.Duration) *Lock {
+	k := &Lock{
+		attempt: a,
+		holdEnd: a.start.Add(maxHold),
+		until:   earlier(a.until(), a.start.Add(maxHold)),
+		next:    renewed(a.start, a.ttl/3, a.ttl),
+	}
 	k.ctx, k.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	k.expiry = time.AfterFunc(time.Until(a.until()), func() { k.cancel(ErrLost) })
 	return k
 }
 
-// Context ends when the lock does: with cause ErrLost (see context.Cause) when the lease is over
-// before Unlock, with context.Canceled at Unlock, with ErrClosed when the Locker closes. It has the
-// values of the context given to Lock, but not its end: that context bounds the wait for the lock.
+// Context ends when the lock does: with cause ErrLost or ErrMaxHold (see context.Cause) when it is
+// lost, with context.Canceled at Unlock, with ErrClosed when the Locker closes. It has the values of
+// the context given to Lock, but not its end: that context bounds the wait for the lock.
 func (k *Lock) Context() context.Context { return k.ctx }
 
 // WithContext gives a child of ctx that also ends, with the same cause, when the lock does. Call
@@ -40,13 +50,31 @@ func (k *Lock) WithContext(ctx context.Context) (context.Context, context.Cancel
 	}
 }
 
-// Until is the end of the lock's validity: before it no other can have the lock. It has a
-// monotonic reading.
-func (k *Lock) Until() time.Time { return k.attempt.until() }
+// Fence is the lock's fencing token: below 2^53, and larger than that of every lock on the key
+// before it. A store that remembers the largest that it has seen, and refuses smaller ones, is safe
+// from the late write of a holder that was paused past its lease
+// (https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).
+func (k *Lock) Fence() uint64 { return uint64(k.attempt.fence) }
 
-// Err is nil while the lock is held, and then why it is not: ErrLost, ErrClosed or, after Unlock,
-// context.Canceled.
-func (k *Lock) Err() error { return context.Cause(k.ctx) }
+// Until is the end of the lock's validity so far: before it no other can have the lock. It moves on
+// as the lease is renewed.
+func (k *Lock) Until() time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.until
+}
+
+// Err is nil while the lock is held, and then why it is not: ErrLost or ErrMaxHold, ErrClosed or,
+// after Unlock, context.Canceled.
+func (k *Lock) Err() error {
+	if err := context.Cause(k.ctx); err != nil {
+		return err
+	}
+	if past(k.Until()) { // the keeper is about to say so
+		return ErrLost
+	}
+	return nil
+}
 
 // Unlock frees the lock. It takes no context on purpose: it must run after the work's context has
 // ended. It returns as soon as a quorum of the masters has freed the key, and takes at most the
@@ -58,18 +86,32 @@ func (k *Lock) Err() error { return context.Cause(k.ctx) }
 // Further calls do nothing and return the same.
 func (k *Lock) Unlock() error {
 	k.unlock.Do(func() {
-		k.expiry.Stop()
-		k.cancel(context.Canceled)
-		k.attempt.locker.forget(k)
-		k.unlockErr = k.attempt.confirmRelease()
+		if k.end(context.Canceled) {
+			k.attempt.locker.keeper.forget(k)
+			k.unlockErr = k.attempt.confirmRelease()
+		} else {
+			k.unlockErr = ErrExpired // lost before; the release is on its way
+		}
 	})
 	return k.unlockErr
+}
+
+// end ends the lock with this cause. It is false if it had ended before.
+func (k *Lock) end(cause error) bool {
+	k.mu.Lock()
+	first := !k.ended
+	k.ended = true
+	k.mu.Unlock()
+	if first {
+		k.cancel(cause)
+	}
+	return first
 }
 
 // confirmRelease releases, and waits for the masters' answers until it is clear what they say.
 func (a *attempt) confirmRelease() error {
 	quorum := a.locker.quorum
-	answers := make(chan *call, len(a.calls))
+	answers := make(inbox, len(a.calls))
 	a.release(answers)
 	timer := time.NewTimer(a.timeout)
 	defer timer.Stop()

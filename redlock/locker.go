@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,11 +20,12 @@ type Locker struct {
 	terms   string
 	warned  atomic.Bool // of a process that works under other terms
 
+	keeper *keeper
+
 	closing chan struct{}
 	mu      sync.Mutex
 	closed  bool
-	locks   map[*Lock]struct{} // those held
-	calls   sync.WaitGroup     // of Lock and TryLock
+	calls   sync.WaitGroup // of Lock and TryLock
 }
 
 // New makes a Locker on these masters, which it owns from now on and closes. The quorum is the
@@ -50,14 +52,14 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 		quorum:  len(masters)/2 + 1,
 		terms:   terms(len(masters), o.maxTTL),
 		closing: make(chan struct{}),
-		locks:   make(map[*Lock]struct{}),
 	}
-	voters := &electorate{logger: o.logger, masters: masters, servers: make(map[string]int)}
+	l.keeper = newKeeper(l)
+	voters := &electorate{options: o, masters: masters, servers: make(map[string]int)}
 	for i, m := range masters {
 		if m, ok := m.(admitter); ok {
 			m.admitWith(func(s server) error { return voters.admit(i, s) })
 		}
-		s := newStream(m, o.timeout, o.logger)
+		s := newStream(m, o)
 		l.streams = append(l.streams, s)
 		s.push(&call{Command: Command{Op: OpPing}, master: i})
 	}
@@ -143,8 +145,10 @@ func (l *Locker) lock(ctx context.Context, key string, opts []LockOption, wait b
 			return nil, ended(ctx, failure)
 		}
 		a := l.newAttempt(l.prefix+":{"+key+"}", o.ttl)
-		if a.await(ctx) {
-			return l.hold(ctx, a), nil
+		if a.win(ctx) {
+			lock := newLock(ctx, a, o.maxHold)
+			l.keeper.keep(lock)
+			return lock, nil
 		}
 		a.release(nil)
 		if ctx.Err() != nil {
@@ -210,19 +214,21 @@ func (l *Locker) enter() bool {
 	return true
 }
 
-// hold makes a lock of an attempt that was won.
-func (l *Locker) hold(ctx context.Context, a *attempt) *Lock {
-	k := newLock(ctx, a)
-	l.mu.Lock()
-	l.locks[k] = struct{}{}
-	l.mu.Unlock()
-	return k
-}
-
-func (l *Locker) forget(k *Lock) {
-	l.mu.Lock()
-	delete(l.locks, k)
-	l.mu.Unlock()
+// clock gives our proposal for a fence: the time in microseconds, on the masters' clocks rather than
+// on ours, so that processes whose clocks differ propose alike.
+func (l *Locker) clock() int64 {
+	offsets := make([]int64, 0, len(l.streams))
+	for _, s := range l.streams {
+		if s.clock.known.Load() {
+			offsets = append(offsets, s.clock.offset.Load())
+		}
+	}
+	now := time.Now().UnixMicro()
+	if len(offsets) == 0 {
+		return now
+	}
+	slices.Sort(offsets)
+	return now + offsets[len(offsets)/2]
 }
 
 // Close ends all waits with ErrClosed, frees the locks that are still held, whose contexts end with
@@ -239,14 +245,7 @@ func (l *Locker) Close() error {
 	l.mu.Unlock()
 	l.calls.Wait()
 
-	l.mu.Lock()
-	for k := range l.locks {
-		k.expiry.Stop()
-		k.cancel(ErrClosed)
-		k.attempt.release(nil)
-	}
-	l.mu.Unlock()
-
+	<-l.keeper.ended // it frees the locks that are held
 	errs := make([]error, len(l.streams))
 	var streams sync.WaitGroup
 	for i, s := range l.streams {

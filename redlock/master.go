@@ -30,8 +30,11 @@ type Op uint8
 const (
 	// OpPing asks for nothing: it makes the master connect.
 	OpPing Op = iota
-	// OpAcquire takes the key if it is free, or already carries this very token.
+	// OpAcquire takes the key if it is free, or already carries this very token, and gives a fence.
 	OpAcquire
+	// OpExtend renews the lease of a key that carries this token, and raises the fence to at least
+	// the one given. Until RefillUntil it also takes the key if it is free.
+	OpExtend
 	// OpRelease frees the key if it carries this token.
 	OpRelease
 )
@@ -41,8 +44,12 @@ type Command struct {
 	Op    Op
 	Key   string        // the full key, prefix included
 	Token string        // the secret that signs the lock
-	TTL   time.Duration // OpAcquire: the lease asked for
-	Reply Reply         // filled in by Master.Do
+	TTL   time.Duration // OpAcquire, OpExtend: the lease asked for
+	Fence int64         // OpAcquire: the fence proposed; OpExtend: the lock's
+	// RefillUntil is the end of the time, on the master's clock in microseconds since 1970, in
+	// which OpExtend may take a key that is free.
+	RefillUntil int64
+	Reply       Reply // filled in by Master.Do
 }
 
 // Reply is a master's answer to a Command.
@@ -50,6 +57,8 @@ type Reply struct {
 	Status Status
 	Holder string        // StatusHeld: the holder's token
 	TTL    time.Duration // StatusHeld: the longest time that the holder's lease can still last
+	Fence  int64         // StatusGranted by OpAcquire: the fence stored with the grant
+	Time   int64         // OpAcquire, OpExtend: the master's clock, in microseconds since 1970
 	Err    error         // the master gave no valid answer; Status is StatusNone
 }
 
@@ -59,25 +68,34 @@ type Status uint8
 // The answers.
 const (
 	StatusNone     Status = iota // no answer, or a ping's
-	StatusGranted                // OpAcquire: the key carries the token now
+	StatusGranted                // OpAcquire, OpExtend: the key carries the token now
 	StatusHeld                   // OpAcquire: the key carries another token
 	StatusReleased               // OpRelease: the key carried the token and is free now
-	StatusExpired                // OpRelease: the key was free already
-	StatusNotOwner               // OpRelease: the key carries another token, and keeps it
+	StatusExpired                // OpExtend, OpRelease: the key was free already
+	StatusNotOwner               // OpExtend, OpRelease: the key carries another token, and keeps it
 )
 
 // errUnsent marks an error after which the master has certainly not seen the command.
 var errUnsent = errors.New("not sent")
 
-// unsentError adds errUnsent to an error without changing its text.
-type unsentError struct{ error }
+// errRefused marks a master's own refusal of a command: it has seen it, and nothing of it comes later.
+var errRefused = errors.New("refused by the master")
 
-func (e unsentError) Unwrap() []error { return []error{e.error, errUnsent} }
+// marked adds a mark to an error without changing its text.
+type marked struct {
+	error
+	mark error
+}
+
+func (e marked) Unwrap() []error { return []error{e.error, e.mark} }
+
+func unsent(err error) error { return marked{err, errUnsent} }
 
 // server is what a Redis server tells of itself when a connection to it is made.
 type server struct {
 	runID           string
-	role            string // "master" or "slave", as Redis says it
+	uptime          time.Duration // in whole seconds, up to one too high; negative if not told
+	role            string        // "master" or "slave", as Redis says it
 	maxmemoryPolicy string
 }
 

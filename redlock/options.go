@@ -13,6 +13,7 @@ const (
 	DefaultMaxTTL  = 30 * time.Second
 	DefaultTimeout = 50 * time.Millisecond
 	DefaultPrefix  = "redlock"
+	DefaultMaxHold = 5 * time.Minute
 )
 
 // Option is a setting of a Locker, for New.
@@ -27,14 +28,17 @@ type LockOption interface {
 
 type options struct {
 	lockOptions
-	maxTTL  time.Duration
-	timeout time.Duration
-	prefix  string
-	logger  *slog.Logger
+	maxTTL   time.Duration
+	guard    time.Duration
+	timeout  time.Duration
+	prefix   string
+	logger   *slog.Logger
+	observer Observer
 }
 
 type lockOptions struct {
-	ttl time.Duration
+	ttl     time.Duration
+	maxHold time.Duration
 }
 
 type option func(*options)
@@ -46,17 +50,35 @@ type lockOption func(*lockOptions)
 func (f lockOption) applyTo(o *options)         { f(&o.lockOptions) }
 func (f lockOption) applyToLock(o *lockOptions) { f(o) }
 
-// WithTTL sets how long a lease lasts on the masters. It bounds the time for which a key stays
-// locked after its holder has died. At least twice the timeout, at most the max TTL.
+// WithTTL sets how long a lease lasts on the masters. It is renewed while the lock is held, and
+// bounds the time for which a key stays locked after its holder has died. At least twice the
+// timeout, at most the max TTL.
 // Default: 10 s.
 func WithTTL(ttl time.Duration) LockOption {
 	return lockOption(func(o *lockOptions) { o.ttl = ttl })
+}
+
+// WithMaxHold bounds how long a lock is held: then it is lost, although its lease could be renewed.
+// It frees the key of a holder that is stuck. Default: 5 min.
+func WithMaxHold(d time.Duration) LockOption {
+	return lockOption(func(o *lockOptions) { o.maxHold = d })
 }
 
 // WithMaxTTL sets the longest TTL that any lock may ask for. It must be the same in all processes
 // that share the masters. Default: 30 s.
 func WithMaxTTL(ttl time.Duration) Option {
 	return option(func(o *options) { o.maxTTL = ttl })
+}
+
+// WithRestartGuard sets for how long a server that has just started has no vote: it may have
+// forgotten locks that it granted before, and would grant them twice. At least the max TTL and a
+// second; 0 is off, for servers that forget nothing (appendfsync always with
+// no-appendfsync-on-rewrite no), and for development. Default: the max TTL and a second.
+//
+// The delayed restart is that of https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/,
+// "Performance, crash recovery and fsync", done by the client.
+func WithRestartGuard(d time.Duration) Option {
+	return option(func(o *options) { o.guard = d })
 }
 
 // WithTimeout sets how long a master may take to answer before it counts as failed. For a master
@@ -78,10 +100,35 @@ func WithLogger(logger *slog.Logger) Option {
 	return option(func(o *options) { o.logger = logger })
 }
 
+// WithObserver sets who is told of what happens to masters and leases. Default: nobody.
+func WithObserver(observer Observer) Option {
+	return option(func(o *options) { o.observer = observer })
+}
+
+// Observer is told what happens. Its methods are called from the goroutines that do the work: they
+// must not block.
+type Observer interface {
+	// LeaseLost tells that a lock was lost before Unlock: ErrLost, or one that wraps it.
+	LeaseLost(err error)
+	// MasterDown tells that a master has no vote any more, and why: it doesn't answer, has just
+	// restarted (ErrRestarted), its clock jumped, it is a replica, ….
+	MasterDown(master string, err error)
+	// MasterUp tells that a master that was down votes again.
+	MasterUp(master string)
+}
+
+type nobody struct{}
+
+func (nobody) LeaseLost(error)          {}
+func (nobody) MasterDown(string, error) {}
+func (nobody) MasterUp(string)          {}
+
 func newOptions(opts []Option) (options, error) {
 	o := options{
-		lockOptions: lockOptions{ttl: DefaultTTL},
+		lockOptions: lockOptions{ttl: DefaultTTL, maxHold: DefaultMaxHold},
 		maxTTL:      DefaultMaxTTL,
+		guard:       -1,
+		observer:    nobody{},
 		timeout:     DefaultTimeout,
 		prefix:      DefaultPrefix,
 		logger:      slog.New(slog.DiscardHandler),
@@ -89,7 +136,15 @@ func newOptions(opts []Option) (options, error) {
 	for _, opt := range opts {
 		opt.applyTo(&o)
 	}
+	least := o.maxTTL + time.Second // a server reports its uptime in seconds, up to one too high
+	if o.guard == -1 {
+		o.guard = least
+	}
 	switch {
+	case o.guard != 0 && o.guard < least:
+		return o, fmt.Errorf("redlock: restart guard %v: must be at least %v, the max ttl and a second, or 0 for off", o.guard, least)
+	case o.observer == nil:
+		return o, fmt.Errorf("redlock: observer is nil")
 	case o.timeout <= 0:
 		return o, fmt.Errorf("redlock: timeout %v: must be above 0", o.timeout)
 	case o.prefix == "" || strings.ContainsAny(o.prefix, "{}"):
@@ -107,6 +162,8 @@ func (o *options) check(lock lockOptions) error {
 		return fmt.Errorf("redlock: ttl %v is above the max ttl %v", lock.ttl, o.maxTTL)
 	case lock.ttl < 2*o.timeout:
 		return fmt.Errorf("redlock: ttl %v: must be at least %v, twice the timeout of a master", lock.ttl, 2*o.timeout)
+	case lock.maxHold <= 0:
+		return fmt.Errorf("redlock: max hold %v: must be above 0", lock.maxHold)
 	case lock.ttl < minTTL:
 		return fmt.Errorf("redlock: ttl %v: must be at least %v", lock.ttl, minTTL)
 	}

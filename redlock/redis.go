@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -19,10 +20,13 @@ import (
 var (
 	//go:embed acquire.lua
 	acquireSource string
+	//go:embed extend.lua
+	extendSource string
 	//go:embed release.lua
 	releaseSource string
 
 	acquireScript = redis.NewScript(acquireSource)
+	extendScript  = redis.NewScript(extendSource)
 	releaseScript = redis.NewScript(releaseSource)
 )
 
@@ -165,7 +169,7 @@ func (m *redisMaster) Do(cmds []*Command) {
 	client, err := m.connection()
 	if err != nil {
 		for _, cmd := range cmds {
-			cmd.Reply.Err = unsentError{err}
+			cmd.Reply.Err = unsent(err)
 		}
 		return
 	}
@@ -194,7 +198,9 @@ func (m *redisMaster) pipeline(client redis.UniversalClient, cmds []*Command, ev
 	for i, cmd := range cmds {
 		switch cmd.Op {
 		case OpAcquire:
-			answers[i] = eval(acquireScript, ctx, pipe, []string{cmd.Key}, cmd.Token, cmd.TTL.Milliseconds())
+			answers[i] = eval(acquireScript, ctx, pipe, []string{cmd.Key, fenceKey(cmd.Key)}, cmd.Token, cmd.TTL.Milliseconds(), cmd.Fence, fenceTTL.Milliseconds(), fenceSlack.Microseconds())
+		case OpExtend:
+			answers[i] = eval(extendScript, ctx, pipe, []string{cmd.Key, fenceKey(cmd.Key)}, cmd.Token, cmd.TTL.Milliseconds(), cmd.Fence, fenceTTL.Milliseconds(), cmd.RefillUntil)
 		case OpRelease:
 			answers[i] = eval(releaseScript, ctx, pipe, []string{cmd.Key}, cmd.Token)
 		default:
@@ -212,32 +218,46 @@ func parseReply(op Op, answer *redis.Cmd) Reply {
 	if err != nil {
 		return Reply{Err: classify(err)}
 	}
-	switch op {
-	case OpPing:
+	if op == OpPing {
 		return Reply{}
-	case OpAcquire:
-		if value == int64(1) {
-			return Reply{Status: StatusGranted}
+	}
+	fields, _ := value.([]any)
+	number := func(i int) int64 {
+		n, ok := fields[i].(int64)
+		if !ok {
+			err = errors.New("unexpected type in the answer")
 		}
-		if refusal, ok := value.([]any); ok && len(refusal) == 2 {
-			left, okLeft := refusal[0].(int64)
-			holder, okHolder := refusal[1].(string)
-			if okLeft && okHolder {
-				return Reply{Status: StatusHeld, Holder: holder, TTL: time.Duration(max(left, 0)) * time.Millisecond}
-			}
-		}
-	case OpRelease:
+		return n
+	}
+	var reply Reply
+	switch {
+	case op == OpAcquire && len(fields) == 2:
+		reply = Reply{Status: StatusGranted, Fence: number(0), Time: number(1)}
+	case op == OpAcquire && len(fields) == 3:
+		holder, _ := fields[1].(string)
+		left := time.Duration(max(number(0), 0)) * time.Millisecond
+		reply = Reply{Status: StatusHeld, Holder: holder, TTL: left, Time: number(2)}
+	case op == OpExtend && len(fields) == 2:
+		reply = Reply{Status: map[int64]Status{1: StatusGranted, 0: StatusExpired, -1: StatusNotOwner}[number(0)], Time: number(1)}
+	case op == OpRelease:
 		switch value {
 		case int64(1):
-			return Reply{Status: StatusReleased}
+			reply.Status = StatusReleased
 		case int64(0):
-			return Reply{Status: StatusExpired}
+			reply.Status = StatusExpired
 		case int64(-1):
-			return Reply{Status: StatusNotOwner}
+			reply.Status = StatusNotOwner
 		}
 	}
-	return Reply{Err: fmt.Errorf("unexpected answer of type %T: is this a Redis server?", value)}
+	if reply.Status == StatusNone || err != nil {
+		return Reply{Err: fmt.Errorf("unexpected answer of type %T: is this a Redis server?", value)}
+	}
+	return reply
 }
+
+// fenceKey names the companion of a lock's key. It has the same hash tag, so that a cluster keeps
+// both in one place.
+func fenceKey(key string) string { return key + ":fence" }
 
 // errUnreachable marks the failure to make a connection at all.
 var errUnreachable = errors.New("unreachable")
@@ -249,9 +269,9 @@ func classify(err error) error {
 	var refused redis.Error
 	switch {
 	case errors.As(err, &dial) && dial.Op == "dial", errors.Is(err, errNoVote):
-		return unsentError{fmt.Errorf("%w: %w", errUnreachable, err)}
+		return unsent(fmt.Errorf("%w: %w", errUnreachable, err))
 	case errors.As(err, &refused):
-		return unsentError{err}
+		return marked{err, errRefused}
 	}
 	return err
 }
@@ -267,7 +287,16 @@ func (m *redisMaster) greet(ctx context.Context, cn *redis.Conn) error {
 		}
 		maps.Insert(info, infoFields(text))
 	}
-	return m.admit(server{runID: info["run_id"], role: info["role"], maxmemoryPolicy: info["maxmemory_policy"]})
+	uptime, err := strconv.Atoi(info["uptime_in_seconds"])
+	if err != nil {
+		uptime = -1
+	}
+	return m.admit(server{
+		runID:           info["run_id"],
+		uptime:          time.Duration(uptime) * time.Second,
+		role:            info["role"],
+		maxmemoryPolicy: info["maxmemory_policy"],
+	})
 }
 
 // infoFields reads the "name:value" lines of Redis's INFO.

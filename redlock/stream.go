@@ -3,7 +3,6 @@ package redlock
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,22 +15,31 @@ const (
 	owedGap   = 250 * time.Millisecond // between attempts at a release that a master missed
 )
 
-var errAbandoned = unsentError{errors.New("attempt was given up before it was sent")}
+var errAbandoned = unsent(errors.New("given up before it was sent"))
 
 // call is a Command on its way through a stream.
 type call struct {
 	Command
 	master  int          // index of the master
-	over    *atomic.Bool // acquire: its attempt has ended, don't send it any more
+	over    *atomic.Bool // acquire, extend: no longer wanted, don't send it any more
 	acquire *call        // release: the acquire that it undoes
+	sure    bool         // release: send it even if the acquire had no effect
 	until   time.Time    // release: repeated until acknowledged, or until the TTL has done it
-	done    chan<- *call // gets the call when it is answered; has room for it, so nobody blocks. May be nil
+	to      receiver     // gets the call when it is answered. May be nil
 }
 
+// receiver gets answered calls. It doesn't block.
+type receiver interface{ receive(*call) }
+
+// inbox is a receiver with room for all the calls it will get.
+type inbox chan *call
+
+func (in inbox) receive(c *call) { in <- c }
+
 func (c *call) deliver() {
-	if c.done != nil {
-		c.done <- c
-		c.done = nil
+	if to := c.to; to != nil {
+		c.to = nil
+		to.receive(c)
 	}
 }
 
@@ -39,9 +47,10 @@ func (c *call) deliver() {
 // order is what makes a release certain: it can't overtake its acquire, however late the master
 // reads both. Nobody waits for a stream: callers push, and give up when their own time is over.
 type stream struct {
+	options
 	master  Master
-	logger  *slog.Logger
 	latency latency
+	clock   masterClock
 	wake    chan struct{}
 	ended   chan struct{} // closed when run returns
 
@@ -58,11 +67,12 @@ type stream struct {
 	owedDue time.Time
 }
 
-func newStream(m Master, timeout time.Duration, logger *slog.Logger) *stream {
+func newStream(m Master, o options) *stream {
 	s := &stream{
 		master:  m,
-		logger:  logger,
-		latency: latency{floor: timeout},
+		options: o,
+		latency: latency{floor: o.timeout},
+		clock:   masterClock{quarantine: o.maxTTL},
 		wake:    make(chan struct{}, 1),
 		ended:   make(chan struct{}),
 	}
@@ -87,7 +97,7 @@ func (s *stream) push(c *call) {
 		s.note(err)
 	}
 	if err != nil {
-		c.Reply.Err = unsentError{err}
+		c.Reply.Err = unsent(err)
 		c.deliver()
 		return
 	}
@@ -111,6 +121,8 @@ func (s *stream) refusal(op Op) error {
 		return fmt.Errorf("%w for %v", errHung, now.Sub(s.sentAt).Round(time.Millisecond))
 	case now.Before(s.downUntil):
 		return s.downErr
+	case !s.clock.trusted(now):
+		return errClockJump
 	case s.acquires >= maxQueue:
 		return errBacklog
 	}
@@ -159,7 +171,7 @@ func (s *stream) run() {
 		}
 		start := time.Now()
 		s.master.Do(cmds)
-		s.settle(batch, time.Since(start), closing)
+		s.settle(batch, start, time.Now(), closing)
 	}
 }
 
@@ -217,41 +229,55 @@ func (s *stream) take() (batch []*call, closing bool) {
 // as unsent; its release comes later in the same queue and sees that.
 func needless(c *call) bool {
 	switch c.Op {
-	case OpAcquire:
+	case OpAcquire, OpExtend:
 		if c.over.Load() {
 			c.Reply.Err = errAbandoned
 			return true
 		}
 	case OpRelease:
 		acquired := c.acquire.Reply
-		return acquired.Status == StatusHeld || errors.Is(acquired.Err, errUnsent)
+		return !c.sure && (acquired.Status == StatusHeld || errors.Is(acquired.Err, errUnsent))
 	}
 	return false
 }
 
 // settle hands out the replies of a batch, and keeps the releases that must be repeated.
-func (s *stream) settle(batch []*call, took time.Duration, closing bool) {
+func (s *stream) settle(batch []*call, start, now time.Time, closing bool) {
 	err := batch[0].Reply.Err
+	var clock int64
 	for _, c := range batch {
 		if c.Reply.Err == nil {
 			err = nil // a refusal of one command is not a failure of the master
 		}
+		clock = max(clock, c.Reply.Time)
 	}
-	now := time.Now()
+	jumped := clock > 0 && s.clock.observe(clock, start, now)
+	if jumped { // what it said in this batch doesn't count either
+		err = errClockJump
+		for _, c := range batch {
+			if c.Op == OpAcquire || c.Op == OpExtend {
+				c.Reply = Reply{Err: err}
+			}
+		}
+	}
 	s.mu.Lock()
 	s.sentAt = time.Time{}
 	s.downUntil = time.Time{}
 	if err == nil {
-		s.latency.observe(took)
+		s.latency.observe(now.Sub(start))
 	} else if errors.Is(err, errUnreachable) {
 		s.downUntil, s.downErr = now.Add(redialGap), err
+		var guard *guardError
+		if errors.As(err, &guard) {
+			s.downUntil = guard.until
+		}
 	}
 	s.mu.Unlock()
 
 	for _, c := range batch {
 		if c.Op == OpRelease && !closing && !acknowledged(c) && now.Before(c.until) {
 			again := *c
-			again.done, again.Reply = nil, Reply{}
+			again.to, again.Reply = nil, Reply{}
 			s.owed = append(s.owed, &again)
 			s.owedDue = now.Add(owedGap)
 		}
@@ -267,10 +293,11 @@ func acknowledged(release *call) bool {
 	if release.Reply.Err != nil {
 		return false
 	}
-	return release.acquire.Reply.Err == nil || release.Reply.Status == StatusReleased
+	acquired := release.acquire.Reply.Err
+	return acquired == nil || errors.Is(acquired, errRefused) || errors.Is(acquired, errUnsent) || release.Reply.Status == StatusReleased
 }
 
-// note logs that a master fails, or votes again: once for each change.
+// note tells the log and the observer that a master fails, or votes again: once for each change.
 func (s *stream) note(err error) {
 	s.mu.Lock()
 	changed := s.failing != (err != nil) && !s.closing
@@ -278,41 +305,18 @@ func (s *stream) note(err error) {
 		s.failing = err != nil
 	}
 	s.mu.Unlock()
+	name := s.master.String()
 	switch {
 	case !changed:
-	case errors.Is(err, errNoVote):
-		s.logger.Error("master may not vote", "master", s.master.String(), "error", err)
-	case err != nil:
-		s.logger.Warn("master does not vote", "master", s.master.String(), "error", err)
-	default:
-		s.logger.Info("master votes again", "master", s.master.String())
-	}
-}
-
-// latency adapts the time-out of a master to what is seen, as TCP does (RFC 6298): the smoothed
-// round trip and four deviations, but never below the floor, nor above four times the floor, where
-// a master is hung rather than far away.
-type latency struct {
-	floor     time.Duration
-	smoothed  time.Duration
-	deviation time.Duration
-	current   atomic.Int64
-}
-
-func (l *latency) timeout() time.Duration {
-	return max(l.floor, time.Duration(l.current.Load()))
-}
-
-func (l *latency) observe(rtt time.Duration) {
-	ceiling := 4 * l.floor
-	if rtt > ceiling {
 		return
+	case err == nil:
+		s.logger.Info("master votes again", "master", name)
+		s.observer.MasterUp(name)
+		return
+	case errors.Is(err, errNoVote):
+		s.logger.Error("master may not vote", "master", name, "error", err)
+	default:
+		s.logger.Warn("master does not vote", "master", name, "error", err)
 	}
-	if l.smoothed == 0 {
-		l.smoothed, l.deviation = rtt, rtt/2
-	} else {
-		l.deviation += ((l.smoothed - rtt).Abs() - l.deviation) / 4
-		l.smoothed += (rtt - l.smoothed) / 8
-	}
-	l.current.Store(int64(min(l.smoothed+4*l.deviation, ceiling)))
+	s.observer.MasterDown(name, err)
 }
