@@ -61,7 +61,7 @@ type redisMaster struct {
 }
 
 func newRedisMaster(o redis.Options) Master {
-	m := &redisMaster{name: serverName(&o)}
+	m := &redisMaster{name: serverName(&o), admit: anyServer}
 	connected := o.OnConnect
 	o.OnConnect = func(ctx context.Context, cn *redis.Conn) error {
 		if connected != nil {
@@ -85,7 +85,7 @@ func newRedisMaster(o redis.Options) Master {
 }
 
 func newClusterMaster(o redis.ClusterOptions) Master {
-	m := &redisMaster{name: "redis-cluster://" + strings.Join(o.Addrs, ",")}
+	m := &redisMaster{name: "redis-cluster://" + strings.Join(o.Addrs, ","), admit: anyServer}
 	connected := o.OnConnect
 	o.OnConnect = func(ctx context.Context, cn *redis.Conn) error {
 		if connected != nil {
@@ -122,6 +122,9 @@ func serverName(o *redis.Options) string {
 }
 
 func (m *redisMaster) String() string { return m.name }
+
+// anyServer admits all: it is for a master that is used without a Locker.
+func anyServer(server) error { return nil }
 
 func (m *redisMaster) admitWith(admit func(server) error) { m.admit = admit }
 
