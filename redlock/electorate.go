@@ -21,7 +21,7 @@ type electorate struct {
 func (e *electorate) admit(master int, s server) error {
 	name := e.masters[master].String()
 	if s.role != "" && s.role != "master" {
-		return fmt.Errorf("%w: %s is a replica; name its master or an independent server instead", errNoVote, name)
+		return noVoteError(name + " is a replica; name its master or an independent server instead")
 	}
 	if s.runID == "" {
 		e.logger.Warn("master does not tell its run id: one server under two names would vote twice, and can't be found out; allow this user the command INFO", "master", name)
@@ -34,7 +34,7 @@ func (e *electorate) admit(master int, s server) error {
 	}
 	e.mu.Unlock()
 	if seen && first != master {
-		return fmt.Errorf("%w: %s is the same server as %s; name each server once", errNoVote, name, e.masters[first])
+		return noVoteError(fmt.Sprintf("%s is the same server as %s; name each server once", name, e.masters[first]))
 	}
 	if s.maxmemoryPolicy != "" && s.maxmemoryPolicy != "noeviction" {
 		e.logger.Warn("master may evict locks before their time: set maxmemory-policy to noeviction", "master", name, "maxmemory-policy", s.maxmemoryPolicy)
@@ -44,3 +44,12 @@ func (e *electorate) admit(master int, s server) error {
 
 // errNoVote marks the refusal of a server that may not vote.
 var errNoVote = errors.New("it has no vote")
+
+// noVoteError is that refusal. It wraps nothing: of what fails while it connects, go-redis hands on
+// the wrapped error alone, and the reason would be lost.
+type noVoteError string
+
+func (e noVoteError) Error() string { return errNoVote.Error() + ": " + string(e) }
+
+// Is makes errors.Is find errNoVote.
+func (e noVoteError) Is(target error) bool { return target == errNoVote }
