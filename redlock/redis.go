@@ -204,8 +204,11 @@ func (m *redisMaster) pipeline(client redis.UniversalClient, cmds []*Command, ev
 			answers[i] = pipe.Do(ctx, "PING")
 		}
 	}
-	_, _ = pipe.Exec(ctx) // each command has its own error
+	_, err := pipe.Exec(ctx)
 	for i, cmd := range cmds {
+		if answers[i].Err() == nil && answers[i].Val() == nil {
+			answers[i].SetErr(err) // go-redis doesn't, where it fails before it has sent anything
+		}
 		cmd.Reply = parseReply(cmd.Op, answers[i])
 	}
 }
