@@ -145,9 +145,9 @@ func (s *stream) close(grace time.Duration) error {
 func (s *stream) run() {
 	defer close(s.ended)
 	for {
-		batch, closing := s.take()
+		batch, last := s.take()
 		if len(batch) == 0 {
-			if closing {
+			if last {
 				return
 			}
 			s.sleep()
@@ -159,7 +159,7 @@ func (s *stream) run() {
 		}
 		start := time.Now()
 		s.master.Do(cmds)
-		s.settle(batch, time.Since(start), closing)
+		s.settle(batch, time.Since(start), last)
 	}
 }
 
@@ -178,11 +178,10 @@ func (s *stream) sleep() {
 }
 
 // take gives the next batch: releases owed that are due, then the queue, without what no longer
-// needs to be sent.
-func (s *stream) take() (batch []*call, closing bool) {
+// needs to be sent. It is the last if the stream is closing and has nothing more.
+func (s *stream) take() (batch []*call, last bool) {
 	s.mu.Lock()
-	closing = s.closing
-	if len(s.owed) > 0 && (closing || !time.Now().Before(s.owedDue)) {
+	if len(s.owed) > 0 && (s.closing || !time.Now().Before(s.owedDue)) {
 		batch, s.owed = s.owed, nil
 	}
 	var dropped []*call
@@ -203,6 +202,7 @@ func (s *stream) take() (batch []*call, closing bool) {
 		s.queue = append(s.queue[:0], s.queue[n:]...)
 		s.rouse()
 	}
+	last = s.closing && len(s.queue) == 0
 	if len(batch) > 0 {
 		s.sentAt = time.Now()
 	}
@@ -210,7 +210,7 @@ func (s *stream) take() (batch []*call, closing bool) {
 	for _, c := range dropped {
 		c.deliver()
 	}
-	return batch, closing
+	return batch, last
 }
 
 // needless says whether a call need not be sent. An acquire whose attempt is over is answered here
@@ -230,7 +230,7 @@ func needless(c *call) bool {
 }
 
 // settle hands out the replies of a batch, and keeps the releases that must be repeated.
-func (s *stream) settle(batch []*call, took time.Duration, closing bool) {
+func (s *stream) settle(batch []*call, took time.Duration, last bool) {
 	err := batch[0].Reply.Err
 	for _, c := range batch {
 		if c.Reply.Err == nil {
@@ -249,7 +249,7 @@ func (s *stream) settle(batch []*call, took time.Duration, closing bool) {
 	s.mu.Unlock()
 
 	for _, c := range batch {
-		if c.Op == OpRelease && !closing && !acknowledged(c) && now.Before(c.until) {
+		if c.Op == OpRelease && !last && !acknowledged(c) && now.Before(c.until) {
 			again := *c
 			again.done, again.Reply = nil, Reply{}
 			s.owed = append(s.owed, &again)
