@@ -21,10 +21,10 @@ type electorate struct {
 func (e *electorate) admit(master int, s server) error {
 	name := e.masters[master].String()
 	if s.role != "" && s.role != "master" {
-		return fmt.Errorf("%w: %s is a replica; name its master or an independent server instead", errNoVote, name)
+		return noVoteError(name + " is a replica; name its master or an independent server instead")
 	}
 	if e.guard > 0 && s.uptime < 0 {
-		return fmt.Errorf("%w: %s does not tell since when it runs, so it may have lost its locks in a restart; allow this user the command INFO, or turn the restart guard off", errNoVote, name)
+		return noVoteError(name + " does not tell since when it runs, so it may have forgotten locks in a restart; allow this user the command INFO, or turn the restart guard off")
 	}
 	if s.uptime < e.guard {
 		return &guardError{until: time.Now().Add(e.guard - s.uptime)}
@@ -40,7 +40,7 @@ func (e *electorate) admit(master int, s server) error {
 	}
 	e.mu.Unlock()
 	if seen && first != master {
-		return fmt.Errorf("%w: %s is the same server as %s; name each server once", errNoVote, name, e.masters[first])
+		return noVoteError(fmt.Sprintf("%s is the same server as %s; name each server once", name, e.masters[first]))
 	}
 	if s.maxmemoryPolicy != "" && s.maxmemoryPolicy != "noeviction" {
 		e.logger.Warn("master may evict locks before their time: set maxmemory-policy to noeviction", "master", name, "maxmemory-policy", s.maxmemoryPolicy)
@@ -58,4 +58,14 @@ func (e *guardError) Error() string {
 	return fmt.Sprintf("%v: no vote for another %v", ErrRestarted, time.Until(e.until).Round(time.Second))
 }
 
-func (e *guardError) Unwrap() []error { return []error{ErrRestarted, errUnreachable, errUnsent} }
+// Is makes errors.Is find ErrRestarted; see noVoteError.
+func (e *guardError) Is(target error) bool { return target == ErrRestarted }
+
+// noVoteError is that refusal. It wraps nothing: of what fails while it connects, go-redis hands on
+// the wrapped error alone, and the reason would be lost.
+type noVoteError string
+
+func (e noVoteError) Error() string { return errNoVote.Error() + ": " + string(e) }
+
+// Is makes errors.Is find errNoVote.
+func (e noVoteError) Is(target error) bool { return target == errNoVote }

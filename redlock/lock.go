@@ -118,9 +118,10 @@ func (a *attempt) confirmRelease() error {
 
 	released, result := 0, error(nil)
 	failure := &QuorumError{Quorum: quorum}
-	for pending := len(a.calls); pending > 0; pending-- {
+	for pending := len(a.calls); pending > 0; {
 		select {
 		case c := <-answers:
+			pending--
 			switch {
 			case c.Reply.Err != nil:
 				failure.Masters = append(failure.Masters, MasterError{a.locker.streams[c.master].master.String(), c.Reply.Err})
@@ -131,18 +132,18 @@ func (a *attempt) confirmRelease() error {
 			case c.Reply.Status == StatusExpired && result == nil:
 				result = ErrExpired
 			}
-			if released >= quorum {
-				return nil
-			}
 		case <-timer.C:
 			failure.Answered = released
 			failure.Err = errHung
 			return failure
 		}
+		if released >= quorum {
+			return nil
+		}
+		if result != nil && released+len(failure.Masters)+pending < quorum {
+			return result // no quorum can have held the key until now
+		}
 	}
-	if result == nil || released+len(failure.Masters) >= quorum {
-		failure.Answered = released
-		return failure
-	}
-	return result
+	failure.Answered = released
+	return failure
 }

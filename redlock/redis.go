@@ -65,7 +65,7 @@ type redisMaster struct {
 }
 
 func newRedisMaster(o redis.Options) Master {
-	m := &redisMaster{name: serverName(&o)}
+	m := &redisMaster{name: serverName(&o), admit: anyServer}
 	connected := o.OnConnect
 	o.OnConnect = func(ctx context.Context, cn *redis.Conn) error {
 		if connected != nil {
@@ -89,7 +89,7 @@ func newRedisMaster(o redis.Options) Master {
 }
 
 func newClusterMaster(o redis.ClusterOptions) Master {
-	m := &redisMaster{name: "redis-cluster://" + strings.Join(o.Addrs, ",")}
+	m := &redisMaster{name: "redis-cluster://" + strings.Join(o.Addrs, ","), admit: anyServer}
 	connected := o.OnConnect
 	o.OnConnect = func(ctx context.Context, cn *redis.Conn) error {
 		if connected != nil {
@@ -126,6 +126,9 @@ func serverName(o *redis.Options) string {
 }
 
 func (m *redisMaster) String() string { return m.name }
+
+// anyServer admits all: it is for a master that is used without a Locker.
+func anyServer(server) error { return nil }
 
 func (m *redisMaster) admitWith(admit func(server) error) { m.admit = admit }
 
@@ -207,8 +210,11 @@ func (m *redisMaster) pipeline(client redis.UniversalClient, cmds []*Command, ev
 			answers[i] = pipe.Do(ctx, "PING")
 		}
 	}
-	_, _ = pipe.Exec(ctx) // each command has its own error
+	_, err := pipe.Exec(ctx)
 	for i, cmd := range cmds {
+		if answers[i].Err() == nil && answers[i].Val() == nil {
+			answers[i].SetErr(err) // go-redis doesn't, where it fails before it has sent anything
+		}
 		cmd.Reply = parseReply(cmd.Op, answers[i])
 	}
 }
@@ -268,7 +274,7 @@ func classify(err error) error {
 	var dial *net.OpError
 	var refused redis.Error
 	switch {
-	case errors.As(err, &dial) && dial.Op == "dial", errors.Is(err, errNoVote):
+	case errors.As(err, &dial) && dial.Op == "dial", errors.Is(err, errNoVote), errors.Is(err, ErrRestarted):
 		return unsent(fmt.Errorf("%w: %w", errUnreachable, err))
 	case errors.As(err, &refused):
 		return marked{err, errRefused}

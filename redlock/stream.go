@@ -157,9 +157,9 @@ func (s *stream) close(grace time.Duration) error {
 func (s *stream) run() {
 	defer close(s.ended)
 	for {
-		batch, closing := s.take()
+		batch, last := s.take()
 		if len(batch) == 0 {
-			if closing {
+			if last {
 				return
 			}
 			s.sleep()
@@ -171,7 +171,7 @@ func (s *stream) run() {
 		}
 		start := time.Now()
 		s.master.Do(cmds)
-		s.settle(batch, start, time.Now(), closing)
+		s.settle(batch, start, time.Now(), last)
 	}
 }
 
@@ -190,11 +190,10 @@ func (s *stream) sleep() {
 }
 
 // take gives the next batch: releases owed that are due, then the queue, without what no longer
-// needs to be sent.
-func (s *stream) take() (batch []*call, closing bool) {
+// needs to be sent. It is the last if the stream is closing and has nothing more.
+func (s *stream) take() (batch []*call, last bool) {
 	s.mu.Lock()
-	closing = s.closing
-	if len(s.owed) > 0 && (closing || !time.Now().Before(s.owedDue)) {
+	if len(s.owed) > 0 && (s.closing || !time.Now().Before(s.owedDue)) {
 		batch, s.owed = s.owed, nil
 	}
 	var dropped []*call
@@ -215,6 +214,7 @@ func (s *stream) take() (batch []*call, closing bool) {
 		s.queue = append(s.queue[:0], s.queue[n:]...)
 		s.rouse()
 	}
+	last = s.closing && len(s.queue) == 0
 	if len(batch) > 0 {
 		s.sentAt = time.Now()
 	}
@@ -222,7 +222,7 @@ func (s *stream) take() (batch []*call, closing bool) {
 	for _, c := range dropped {
 		c.deliver()
 	}
-	return batch, closing
+	return batch, last
 }
 
 // needless says whether a call need not be sent. An acquire whose attempt is over is answered here
@@ -242,7 +242,7 @@ func needless(c *call) bool {
 }
 
 // settle hands out the replies of a batch, and keeps the releases that must be repeated.
-func (s *stream) settle(batch []*call, start, now time.Time, closing bool) {
+func (s *stream) settle(batch []*call, start, now time.Time, last bool) {
 	err := batch[0].Reply.Err
 	var clock int64
 	for _, c := range batch {
@@ -275,7 +275,7 @@ func (s *stream) settle(batch []*call, start, now time.Time, closing bool) {
 	s.mu.Unlock()
 
 	for _, c := range batch {
-		if c.Op == OpRelease && !closing && !acknowledged(c) && now.Before(c.until) {
+		if c.Op == OpRelease && !last && !acknowledged(c) && now.Before(c.until) {
 			again := *c
 			again.to, again.Reply = nil, Reply{}
 			s.owed = append(s.owed, &again)

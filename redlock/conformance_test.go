@@ -1,0 +1,258 @@
+package redlock_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// kinds are the kinds of masters, which must all behave the same. The client looks into the server;
+// the memory master has none.
+var kinds = []struct {
+	name string
+	open func(t *testing.T) (redlock.Master, *redis.Client)
+}{
+	{"memory", func(t *testing.T) (redlock.Master, *redis.Client) { return dialOne(t, "memory://"), nil }},
+	{"redis", func(t *testing.T) (redlock.Master, *redis.Client) {
+		s := redistest.Start(t, 1)[0]
+		return dialOne(t, s.URL()), s.Client()
+	}},
+	{"unix", func(t *testing.T) (redlock.Master, *redis.Client) {
+		dir, err := os.MkdirTemp("", "redlock") // t.TempDir is too long for a socket's path
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		socket := filepath.Join(dir, "redis.sock")
+		s := redistest.Start(t, 1, "--unixsocket", socket)[0]
+		return dialOne(t, "unix://"+socket), s.Client()
+	}},
+	{"client", func(t *testing.T) (redlock.Master, *redis.Client) {
+		s := redistest.Start(t, 1)[0]
+		return wrap(t, s.Client()), s.Client()
+	}},
+	{"cluster", func(t *testing.T) (redlock.Master, *redis.Client) {
+		s := redistest.Start(t, 1, "--cluster-enabled", "yes")[0]
+		ctx := context.Background()
+		if err := s.Client().ClusterAddSlotsRange(ctx, 0, 16383).Err(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, bound, "cluster_state:ok", func() bool {
+			return strings.Contains(s.Client().ClusterInfo(ctx).Val(), "cluster_state:ok")
+		})
+		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{s.Addr()}})
+		t.Cleanup(func() { _ = client.Close() })
+		return wrap(t, client), s.Client()
+	}},
+}
+
+func dialOne(t *testing.T, url string) redlock.Master {
+	t.Helper()
+	masters, err := redlock.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return masters[0]
+}
+
+func wrap(t *testing.T, client redis.UniversalClient) redlock.Master {
+	t.Helper()
+	m, err := redlock.NewMaster(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestConformance runs each test of single commands against each kind of master.
+func TestConformance(t *testing.T) {
+	tests := []struct {
+		name string
+		run  func(t *testing.T, m redlock.Master, client *redis.Client)
+	}{
+		{"commands", testCommands},
+		{"expiry", testExpiry},
+		{"batch", testBatch},
+		{"script flush", testScriptFlush},
+		{"foreign key", testForeignKey},
+	}
+	for _, kind := range kinds {
+		t.Run(kind.name, func(t *testing.T) {
+			m, client := kind.open(t)
+			t.Cleanup(func() {
+				if err := m.Close(); err != nil {
+					t.Errorf("close: %v", err)
+				}
+			})
+			for _, test := range tests {
+				t.Run(test.name, func(t *testing.T) { test.run(t, m, client) })
+			}
+		})
+	}
+}
+
+const testTTL = time.Minute
+
+// testKey is each test's own, because they share a master.
+func testKey(t *testing.T) string { return "redlock:{" + t.Name() + "}" }
+
+func acquire(t *testing.T, token string) *redlock.Command {
+	return &redlock.Command{Op: redlock.OpAcquire, Key: testKey(t), Token: token, TTL: testTTL}
+}
+
+func release(t *testing.T, token string) *redlock.Command {
+	return &redlock.Command{Op: redlock.OpRelease, Key: testKey(t), Token: token}
+}
+
+// expect runs one command and checks its answer.
+func expect(t *testing.T, m redlock.Master, cmd *redlock.Command, want redlock.Status) {
+	t.Helper()
+	m.Do([]*redlock.Command{cmd})
+	checkReply(t, cmd, want)
+}
+
+func checkReply(t *testing.T, cmd *redlock.Command, want redlock.Status) {
+	t.Helper()
+	if cmd.Reply.Err != nil || cmd.Reply.Status != want {
+		t.Errorf("op %d with token %q: status %d, error %v, want status %d", cmd.Op, cmd.Token, cmd.Reply.Status, cmd.Reply.Err, want)
+	}
+}
+
+func testCommands(t *testing.T, m redlock.Master, _ *redis.Client) {
+	expect(t, m, &redlock.Command{Op: redlock.OpPing}, redlock.StatusNone)
+	expect(t, m, release(t, "a"), redlock.StatusExpired)
+	expect(t, m, acquire(t, "a"), redlock.StatusGranted)
+	expect(t, m, acquire(t, "a"), redlock.StatusGranted) // the command came twice
+	other := acquire(t, "b")
+	expect(t, m, other, redlock.StatusHeld)
+	if r := other.Reply; r.Holder != "a" || r.TTL <= 0 || r.TTL > testTTL {
+		t.Errorf("holder %q for %v, want a for at most %v", r.Holder, r.TTL, testTTL)
+	}
+	expect(t, m, release(t, "b"), redlock.StatusNotOwner)
+	expect(t, m, acquire(t, "b"), redlock.StatusHeld) // the key has stayed
+	expect(t, m, release(t, "a"), redlock.StatusReleased)
+	expect(t, m, release(t, "a"), redlock.StatusExpired)
+	expect(t, m, acquire(t, "b"), redlock.StatusGranted)
+}
+
+func testExpiry(t *testing.T, m redlock.Master, client *redis.Client) {
+	const ttl = 100 * time.Millisecond
+	start := time.Now()
+	short := acquire(t, "a")
+	short.TTL = ttl
+	expect(t, m, short, redlock.StatusGranted)
+	if client != nil {
+		if left := client.PTTL(context.Background(), testKey(t)).Val(); left > ttl || left == -1 {
+			t.Errorf("key lives for %v, want at most %v", left, ttl)
+		}
+	}
+	eventually(t, bound, "the key is free again", func() bool {
+		other := acquire(t, "b")
+		m.Do([]*redlock.Command{other})
+		return other.Reply.Status == redlock.StatusGranted
+	})
+	if took := time.Since(start); took < ttl {
+		t.Errorf("the key was free after %v, want not before %v", took, ttl)
+	}
+	expect(t, m, release(t, "a"), redlock.StatusNotOwner)
+}
+
+func testBatch(t *testing.T, m redlock.Master, _ *redis.Client) {
+	var batch []*redlock.Command
+	var want []redlock.Status
+	for i := 0; len(batch) < 256; i++ {
+		a, b := fmt.Sprint("a", i), fmt.Sprint("b", i)
+		for _, step := range []struct {
+			cmd  *redlock.Command
+			want redlock.Status
+		}{
+			{acquire(t, a), redlock.StatusGranted},
+			{acquire(t, b), redlock.StatusHeld},
+			{&redlock.Command{Op: redlock.OpPing}, redlock.StatusNone},
+			{release(t, b), redlock.StatusNotOwner},
+			{acquire(t, a), redlock.StatusGranted},
+			{release(t, a), redlock.StatusReleased},
+			{release(t, a), redlock.StatusExpired},
+			{&redlock.Command{Op: redlock.OpPing}, redlock.StatusNone},
+		} {
+			batch, want = append(batch, step.cmd), append(want, step.want)
+		}
+	}
+	// A server that doesn't know the scripts yet gets a batch of unordered keys only, see
+	// redisMaster.Do; this test is about the order.
+	expect(t, m, acquire(t, "warm"), redlock.StatusGranted)
+	expect(t, m, release(t, "warm"), redlock.StatusReleased)
+	m.Do(batch)
+	for i, cmd := range batch {
+		checkReply(t, cmd, want[i])
+		if i%8 == 1 && cmd.Reply.Holder != batch[i-1].Token {
+			t.Errorf("command %d names holder %q, want %q", i, cmd.Reply.Holder, batch[i-1].Token)
+		}
+	}
+}
+
+func testScriptFlush(t *testing.T, m redlock.Master, client *redis.Client) {
+	if client == nil {
+		return // it has no scripts
+	}
+	for _, step := range []struct {
+		cmd  *redlock.Command
+		want redlock.Status
+	}{
+		{acquire(t, "a"), redlock.StatusGranted},
+		{acquire(t, "b"), redlock.StatusHeld},
+		{release(t, "a"), redlock.StatusReleased},
+	} {
+		expect(t, m, step.cmd, step.want)
+		if err := client.ScriptFlush(context.Background()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect(t, m, release(t, "a"), redlock.StatusExpired)
+}
+
+func testForeignKey(t *testing.T, m redlock.Master, client *redis.Client) {
+	if client == nil {
+		return // nobody else can write there
+	}
+	ctx := context.Background()
+	if err := client.LPush(ctx, testKey(t), "not a lock").Err(); err != nil {
+		t.Fatal(err)
+	}
+	free := acquire(t, "a")
+	free.Key = "redlock:{free}"
+	freed := release(t, "a")
+	freed.Key = free.Key
+	expect(t, m, &redlock.Command{Op: redlock.OpPing}, redlock.StatusNone)
+	expect(t, m, free, redlock.StatusGranted)
+	batch := []*redlock.Command{acquire(t, "a"), release(t, "a"), freed}
+	m.Do(batch)
+	for _, cmd := range batch[:2] {
+		if cmd.Reply.Err == nil || !strings.Contains(cmd.Reply.Err.Error(), "WRONGTYPE") || cmd.Reply.Status != redlock.StatusNone {
+			t.Errorf("op %d on a list: status %d, error %v, want WRONGTYPE", cmd.Op, cmd.Reply.Status, cmd.Reply.Err)
+		}
+	}
+	checkReply(t, freed, redlock.StatusReleased)
+	if kind := client.Type(ctx, testKey(t)).Val(); kind != "list" {
+		t.Errorf("the foreign key is a %s now", kind)
+	}
+}
+
+func TestKeyFormat(t *testing.T) {
+	l, servers := onServers(t, 1, redlock.WithPrefix("shop"))
+	lock := mustLock(t, l, "order:42")
+	if keys := servers[0].Keys(); len(keys) != 1 || keys[0] != "shop:{order:42}" {
+		t.Errorf("keys %q, want shop:{order:42}", keys)
+	}
+	mustUnlock(t, lock)
+	redistest.RequireNoKeys(t, servers)
+}

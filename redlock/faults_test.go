@@ -1,0 +1,216 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+func TestMinorityKilled(t *testing.T) {
+	l, servers := onServers(t, 3)
+	held := mustLock(t, l, "held")
+	servers[0].Kill()
+	mustUnlock(t, held)
+	lockUnlock(t, l, "key")
+	redistest.RequireNoKeys(t, servers[1:])
+}
+
+// TestMinorityHung has a timeout that nobody can have waited for in the time that it allows.
+func TestMinorityHung(t *testing.T) {
+	const timeout = 4 * time.Second
+	l, servers := onServers(t, 3, redlock.WithTimeout(timeout))
+	lockUnlock(t, l, "warm up")
+	held := mustLock(t, l, "held")
+	expired := mustLock(t, l, "expired")
+	servers[0].Pause()
+	start := time.Now()
+	mustUnlock(t, held)
+	lock := mustLock(t, l, "key")
+	if _, err := l.TryLock(t.Context(), "key"); !errors.Is(err, redlock.ErrHeld) {
+		t.Errorf("TryLock on a held key: %v, want ErrHeld", err)
+	}
+	mustUnlock(t, lock)
+	for _, s := range servers[1:] {
+		if err := s.Client().FlushAll(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := expired.Unlock(); !errors.Is(err, redlock.ErrExpired) {
+		t.Errorf("Unlock of a key that a quorum has lost: %v, want ErrExpired", err)
+	}
+	if took := time.Since(start); took >= timeout {
+		t.Errorf("took %v: somebody has waited for the hung master", took)
+	}
+	servers[0].Resume()
+	redistest.RequireNoKeys(t, servers)
+}
+
+// TestMajorityDown also checks that the masters come back into use quickly.
+func TestMajorityDown(t *testing.T) {
+	for _, fault := range []struct {
+		name     string
+		down, up func(*redistest.Server)
+	}{
+		{"hung", (*redistest.Server).Pause, (*redistest.Server).Resume},
+		{"killed", (*redistest.Server).Kill, (*redistest.Server).Restart},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			l, servers := onServers(t, 3, redlock.WithTimeout(100*time.Millisecond))
+			lockUnlock(t, l, "warm up")
+			held := mustLock(t, l, "held")
+			for _, s := range servers[:2] {
+				fault.down(s)
+			}
+			for range 3 { // the first finds it out, the others know
+				requireNoQuorum(t, l, servers[:2])
+			}
+			if err := held.Unlock(); !errors.Is(err, redlock.ErrNoQuorum) {
+				t.Errorf("Unlock: %v, want ErrNoQuorum", err)
+			}
+			for _, s := range servers[:2] {
+				fault.up(s)
+			}
+			eventually(t, time.Second, "TryLock works again", func() bool {
+				lock, err := l.TryLock(t.Context(), "key")
+				if err == nil {
+					mustUnlock(t, lock)
+				}
+				return err == nil
+			})
+			redistest.RequireNoKeys(t, servers)
+		})
+	}
+}
+
+// requireNoQuorum tries a lock, and wants the error to name the masters that are down.
+func requireNoQuorum(t *testing.T, l *redlock.Locker, down []*redistest.Server) {
+	t.Helper()
+	_, err := l.TryLock(t.Context(), "key")
+	var quorum *redlock.QuorumError
+	if !errors.As(err, &quorum) || !errors.Is(err, redlock.ErrNoQuorum) || errors.Is(err, redlock.ErrHeld) {
+		t.Fatalf("TryLock with %d masters down: %v, want a QuorumError", len(down), err)
+	}
+	if len(quorum.Masters) != len(down) || quorum.Answered >= quorum.Quorum {
+		t.Errorf("%d of %d answered, failed are %v; want the %d that are down", quorum.Answered, quorum.Quorum, quorum.Masters, len(down))
+	}
+	for _, s := range down {
+		if !strings.Contains(err.Error(), s.URL()) {
+			t.Errorf("error %q doesn't name %s", err, s.URL())
+		}
+	}
+}
+
+func TestMissedReleaseIsDelivered(t *testing.T) {
+	l, servers := onServers(t, 3, redlock.WithTimeout(100*time.Millisecond))
+	lock := mustLock(t, l, "key")
+	eventually(t, bound, "all masters hold the key", func() bool { return len(servers[0].Keys()) == 1 })
+	servers[0].Pause()
+	mustUnlock(t, lock)
+	late := mustLock(t, l, "late") // its acquire and its release reach the master only when it wakes up
+	mustUnlock(t, late)
+	time.Sleep(2 * 100 * time.Millisecond) // beyond the timeout
+	servers[0].Resume()
+	redistest.RequireNoKeys(t, servers)
+}
+
+// TestMissedReleaseIsRepeated breaks the connection on which a hung master would have read it.
+func TestMissedReleaseIsRepeated(t *testing.T) {
+	l, servers := onServers(t, 3, redlock.WithTimeout(100*time.Millisecond))
+	lock := mustLock(t, l, "key")
+	eventually(t, bound, "all masters hold the key", func() bool { return len(servers[0].Keys()) == 1 })
+	ctx := context.Background()
+	if err := servers[0].Client().ConfigSet(ctx, "maxclients", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	killConnections(t, servers[0])
+	mustUnlock(t, lock)
+	if len(servers[0].Keys()) != 1 {
+		t.Fatal("the master has got the release, though it takes no connection")
+	}
+	if err := servers[0].Client().ConfigSet(ctx, "maxclients", "100").Err(); err != nil {
+		t.Fatal(err)
+	}
+	redistest.RequireNoKeys(t, servers)
+}
+
+func killConnections(t *testing.T, s *redistest.Server) {
+	t.Helper()
+	if err := s.Client().Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal").Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestConnectionKilled(t *testing.T) {
+	l, servers := onServers(t, 3)
+	for range 10 {
+		lock := mustLock(t, l, "key")
+		for _, s := range servers {
+			killConnections(t, s)
+		}
+		mustUnlock(t, lock)
+		for _, s := range servers {
+			killConnections(t, s)
+		}
+		if lock, err := l.TryLock(t.Context(), "key"); err != nil {
+			t.Errorf("TryLock on killed connections: %v", err)
+		} else {
+			mustUnlock(t, lock)
+		}
+	}
+	redistest.RequireNoKeys(t, servers)
+}
+
+// TestCancelledAnywhere cancels attempts at all their points: none may leave a key.
+func TestCancelledAnywhere(t *testing.T) {
+	for _, hung := range []bool{false, true} {
+		name := "healthy"
+		if hung {
+			name = "one hung"
+		}
+		t.Run(name, func(t *testing.T) {
+			l, servers := onServers(t, 3, redlock.WithTimeout(100*time.Millisecond))
+			lockUnlock(t, l, "warm up")
+			const samples = 20
+			start := time.Now()
+			for range samples {
+				lockUnlock(t, l, "measure")
+			}
+			roundTrip := time.Since(start) / samples / 2
+			if hung {
+				servers[0].Pause()
+			}
+			var won, cancelled int
+			for range 1000 {
+				ctx, cancel := context.WithCancel(t.Context())
+				timer := time.AfterFunc(rand.N(3*roundTrip), cancel)
+				lock, err := l.TryLock(ctx, "key")
+				switch {
+				case err == nil:
+					won++
+					mustUnlock(t, lock)
+				case errors.Is(err, context.Canceled):
+					cancelled++
+				default:
+					// the hung master may make a quorum of both others necessary, never impossible
+					t.Errorf("TryLock: %v, want a lock or context.Canceled", err)
+				}
+				timer.Stop()
+				cancel()
+			}
+			t.Logf("round trip %v: won %d, cancelled %d", roundTrip, won, cancelled)
+			if won == 0 || cancelled == 0 {
+				t.Errorf("won %d, cancelled %d: the cancellations don't cover the attempt", won, cancelled)
+			}
+			if hung {
+				servers[0].Resume()
+			}
+			redistest.RequireNoKeys(t, servers)
+		})
+	}
+}

@@ -1,0 +1,141 @@
+package redlock_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bound is for what should happen at once, on a machine that is busy with other tests.
+const bound = 10 * time.Second
+
+// longTTL is that of locks which must not be seen to go away by expiry.
+const longTTL = 30 * time.Second
+
+// newLocker gives a Locker on the masters with these URLs, closed with the test. Its masters may
+// be slow, as on a busy machine, unless the options say otherwise.
+func newLocker(t testing.TB, urls []string, opts ...redlock.Option) *redlock.Locker {
+	t.Helper()
+	masters, err := redlock.Dial(urls...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lockerOn(t, masters, opts...)
+}
+
+func lockerOn(t testing.TB, masters []redlock.Master, opts ...redlock.Option) *redlock.Locker {
+	t.Helper()
+	opts = append([]redlock.Option{redlock.WithTimeout(time.Second), redlock.WithTTL(longTTL), redlock.WithRestartGuard(0)}, opts...)
+	l, err := redlock.New(masters, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return l
+}
+
+// onServers gives n real masters and a Locker on them.
+func onServers(t testing.TB, n int, opts ...redlock.Option) (*redlock.Locker, []*redistest.Server) {
+	t.Helper()
+	servers := redistest.Start(t, n)
+	return newLocker(t, redistest.URLs(servers), opts...), servers
+}
+
+func mustLock(t testing.TB, l *redlock.Locker, key string, opts ...redlock.LockOption) *redlock.Lock {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	lock, err := l.Lock(ctx, key, opts...)
+	if err != nil {
+		t.Fatalf("lock %q: %v", key, err)
+	}
+	return lock
+}
+
+func mustUnlock(t testing.TB, lock *redlock.Lock) {
+	t.Helper()
+	if err := lock.Unlock(); err != nil {
+		t.Fatalf("unlock: %v", err)
+	}
+}
+
+// lockUnlock is a turn without work.
+func lockUnlock(t testing.TB, l *redlock.Locker, key string) {
+	t.Helper()
+	mustUnlock(t, mustLock(t, l, key))
+}
+
+// eventually fails the test unless the condition holds within the limit.
+func eventually(t testing.TB, limit time.Duration, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); !condition(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", limit, what)
+		}
+	}
+}
+
+// ended waits for the end of a context and gives its cause.
+func ended(t testing.TB, ctx context.Context) error {
+	t.Helper()
+	select {
+	case <-ctx.Done():
+	case <-time.After(bound):
+		t.Fatal("context hasn't ended")
+	}
+	return context.Cause(ctx)
+}
+
+// logBook keeps what is logged.
+type logBook struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *logBook) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+// option makes a Locker log into the book.
+func (b *logBook) option() redlock.Option {
+	return redlock.WithLogger(slog.New(slog.NewTextHandler(b, nil)))
+}
+
+// lines are the log's lines that hold all these words.
+func (b *logBook) lines(words ...string) (found []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+lines:
+	for line := range strings.Lines(b.text.String()) {
+		for _, word := range words {
+			if !strings.Contains(line, word) {
+				continue lines
+			}
+		}
+		found = append(found, line)
+	}
+	return found
+}
+
+// expect waits for a line with all these words.
+func (b *logBook) expect(t testing.TB, words ...string) {
+	t.Helper()
+	eventually(t, bound, "log line with "+strings.Join(words, ", "), func() bool { return len(b.lines(words...)) > 0 })
+}

@@ -1,0 +1,232 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// farMaster is a master behind a network: a view of a server that several Lockers may share. Each
+// Locker has its own view.
+type farMaster struct {
+	*farServer
+	there, back func() time.Duration // how long a batch is under way; nil for no time
+	lost        func() bool          // says whether the network loses the batch; nil for never
+}
+
+// farServer is a memory master that several may use, unlike the real one.
+type farServer struct {
+	mu sync.Mutex
+	redlock.Master
+}
+
+var errCut = errors.New("connection is cut")
+
+func (m *farMaster) Do(cmds []*redlock.Command) {
+	if m.lost != nil && m.lost() {
+		for _, cmd := range cmds {
+			cmd.Reply.Err = errCut
+		}
+		return
+	}
+	if m.there != nil {
+		time.Sleep(m.there())
+	}
+	m.mu.Lock()
+	m.Master.Do(cmds)
+	m.mu.Unlock()
+	if m.back != nil {
+		time.Sleep(m.back())
+	}
+}
+
+func farServers(n int) []*farServer {
+	servers := make([]*farServer, n)
+	for i := range servers {
+		servers[i] = &farServer{Master: redlock.NewMemoryMaster(fmt.Sprint(i))}
+	}
+	return servers
+}
+
+// view gives a Locker's own way to the servers.
+func view(servers []*farServer, way func(m *farMaster)) []redlock.Master {
+	masters := make([]redlock.Master, len(servers))
+	for i, s := range servers {
+		m := &farMaster{farServer: s}
+		way(m)
+		masters[i] = m
+	}
+	return masters
+}
+
+func after(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
+
+// TestValidity: the lease begins before the masters are asked, and ends earlier by the drift.
+func TestValidity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ttl, drift = 10 * time.Second, 102 * time.Millisecond // ttl/100 + 2 ms
+		l := lockerOn(t, view(farServers(3), func(m *farMaster) {
+			m.there, m.back = after(100*time.Millisecond), after(200*time.Millisecond)
+		}))
+		time.Sleep(time.Second) // the first connect is over
+		start := time.Now()
+		lock := mustLock(t, l, "key", redlock.WithTTL(ttl))
+		if took := time.Since(start); took != 300*time.Millisecond {
+			t.Errorf("took %v, want one round trip of 300ms", took)
+		}
+		if validity := lock.Until().Sub(start); validity != ttl-drift {
+			t.Errorf("valid for %v from the start, want %v", validity, ttl-drift)
+		}
+		time.Sleep(time.Until(lock.Until()) - 1)
+		synctest.Wait()
+		if err := lock.Err(); err != nil {
+			t.Errorf("just before the end of validity: %v", err)
+		}
+		time.Sleep(1)
+		synctest.Wait()
+		if err := lock.Err(); err != redlock.ErrLost {
+			t.Errorf("at the end of validity: %v, want ErrLost", err)
+		}
+		if err := lock.Unlock(); err != redlock.ErrExpired && err != nil {
+			t.Errorf("unlock: %v", err)
+		}
+	})
+}
+
+// TestLateGrants: a quorum that has granted after the end of validity is no lock.
+func TestLateGrants(t *testing.T) {
+	for _, c := range []struct {
+		trip time.Duration
+		want bool
+	}{
+		{trip: 90 * time.Millisecond, want: true},
+		{trip: 98 * time.Millisecond, want: false}, // the validity is 100 ms less 3 ms
+	} {
+		t.Run(c.trip.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				// the time-out adapts to slow masters, up to four times its setting: beyond the TTL
+				l := lockerOn(t, view(farServers(3), func(m *farMaster) { m.back = after(c.trip) }),
+					redlock.WithTimeout(50*time.Millisecond), redlock.WithTTL(100*time.Millisecond))
+				time.Sleep(time.Second)
+				lock, err := l.TryLock(t.Context(), "key")
+				if got := err == nil; got != c.want {
+					t.Errorf("TryLock: %v, want a lock: %v", err, c.want)
+				}
+				if !c.want && !errors.Is(err, redlock.ErrNoQuorum) {
+					t.Errorf("TryLock: %v, want ErrNoQuorum", err)
+				}
+				if lock != nil {
+					_ = lock.Unlock()
+				}
+			})
+		})
+	}
+}
+
+// TestSplitVotes: three contenders that each get one master of three first. Without tries after
+// split votes, all fail.
+func TestSplitVotes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const rounds, contenders = 50, 3
+		servers := farServers(contenders)
+		lockers := make([]*redlock.Locker, contenders)
+		for i := range lockers {
+			lockers[i] = lockerOn(t, view(servers, func(m *farMaster) {
+				m.there, m.back = after(time.Millisecond), after(time.Millisecond)
+				if m.farServer == servers[i] {
+					m.there, m.back = after(500*time.Microsecond), after(500*time.Microsecond)
+				}
+			}))
+		}
+		unresolved := 0
+		for round := range rounds {
+			time.Sleep(time.Second)
+			results := make(chan error, contenders)
+			key := fmt.Sprint(round)
+			for _, l := range lockers {
+				go func() {
+					_, err := l.TryLock(t.Context(), key)
+					results <- err
+				}()
+			}
+			winners := 0
+			for range lockers {
+				switch err := <-results; {
+				case err == nil:
+					winners++
+				case !errors.Is(err, redlock.ErrHeld):
+					t.Errorf("split votes: %v, want ErrHeld", err)
+				}
+			}
+			if winners > 1 {
+				t.Fatalf("round %d: %d contenders hold the lock", round, winners)
+			}
+			if winners == 0 {
+				unresolved++
+			}
+		}
+		if unresolved > rounds/5 {
+			t.Errorf("nobody won %d of %d rounds", unresolved, rounds)
+		}
+	})
+}
+
+// TestLossyNetwork: with batches lost and delayed at random, no two hold the lock, whatever the
+// seed, and everybody gets it.
+func TestLossyNetwork(t *testing.T) {
+	for range 20 {
+		seed := rand.Uint64()
+		synctest.Test(t, func(t *testing.T) {
+			const ttl = 2 * time.Second
+			servers := farServers(3)
+			var mu sync.Mutex
+			random := rand.New(rand.NewPCG(seed, seed))
+			upTo := func(n time.Duration) time.Duration {
+				mu.Lock()
+				defer mu.Unlock()
+				return time.Duration(random.Int64N(int64(n)))
+			}
+			var holderUntil time.Time // of whoever holds the lock
+			var group sync.WaitGroup
+			for range 3 {
+				l := lockerOn(t, view(servers, func(m *farMaster) {
+					delay := func() time.Duration { return upTo(40 * time.Millisecond) }
+					m.there, m.back = delay, delay
+					m.lost = func() bool { return upTo(100) < 10 }
+				}), redlock.WithTimeout(50*time.Millisecond), redlock.WithTTL(ttl))
+				group.Go(func() {
+					for range 5 {
+						ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+						lock, err := l.Lock(ctx, "key")
+						cancel()
+						if err != nil {
+							t.Errorf("seed %d: %v", seed, err)
+							return
+						}
+						mu.Lock()
+						if time.Now().Before(holderUntil) {
+							t.Errorf("seed %d: two hold the lock", seed)
+						}
+						holderUntil = lock.Until()
+						mu.Unlock()
+						time.Sleep(upTo(ttl / 2))
+						if lock.Err() == nil {
+							mu.Lock()
+							holderUntil = time.Time{}
+							mu.Unlock()
+						}
+						_ = lock.Unlock()
+					}
+				})
+			}
+			group.Wait()
+		})
+	}
+}
