@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -72,8 +73,9 @@ func after(d time.Duration) func() time.Duration { return func() time.Duration {
 func TestValidity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl, drift = 10 * time.Second, 102 * time.Millisecond // ttl/100 + 2 ms
+		var cut atomic.Bool
 		l := lockerOn(t, view(farServers(3), func(m *farMaster) {
-			m.there, m.back = after(100*time.Millisecond), after(200*time.Millisecond)
+			m.there, m.back, m.lost = after(100*time.Millisecond), after(200*time.Millisecond), cut.Load
 		}))
 		time.Sleep(time.Second) // the first connect is over
 		start := time.Now()
@@ -84,6 +86,7 @@ func TestValidity(t *testing.T) {
 		if validity := lock.Until().Sub(start); validity != ttl-drift {
 			t.Errorf("valid for %v from the start, want %v", validity, ttl-drift)
 		}
+		cut.Store(true) // nothing is renewed
 		time.Sleep(time.Until(lock.Until()) - 1)
 		synctest.Wait()
 		if err := lock.Err(); err != nil {
