@@ -188,10 +188,15 @@ func send(t *testing.T, r *http.Request) answer {
 		t.Errorf("%s %s: %v", r.Method, r.URL, err)
 		return answer{}
 	}
+	return read(t, response)
+}
+
+func read(t *testing.T, response *http.Response) answer {
+	t.Helper()
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
-		t.Errorf("%s %s: %v", r.Method, r.URL, err)
+		t.Errorf("%s %s: %v", response.Request.Method, response.Request.URL, err)
 	}
 	return answer{status: response.StatusCode, header: response.Header, body: string(body)}
 }
