@@ -21,8 +21,7 @@ func holdLocks(t *testing.T, c *caddyProcess, b *backend, servers []*redistest.S
 	for i := range urls {
 		urls[i] = fmt.Sprintf("%s/orders/%d/pay", c.url, i)
 	}
-	wait = postAll(t, urls...)
-	eventually(t, "all requests are in the backend", func() bool { return b.inside() == holders })
+	wait = b.hold(t, urls...)
 	requireLocks(t, servers)
 	return wait
 }

@@ -91,8 +91,7 @@ func TestLongValueIsHashed(t *testing.T) {
 func TestUncleanPath(t *testing.T) {
 	b, release := newHeldBackend(t)
 	c := runCaddy(t, caddyfile("", payRule+b.proxy()))
-	wait := postAll(t, c.url+"/orders/42/pay")
-	eventually(t, "the request is in the backend", func() bool { return b.inside() == 1 })
+	wait := b.hold(t, c.url+"/orders/42/pay")
 	for path, status := range map[string]int{
 		"/orders/42/pay":              http.StatusLocked,
 		"/orders/4%32/pay":            http.StatusLocked, // the same path, escaped
@@ -138,8 +137,7 @@ func TestStatusesCanBeSet(t *testing.T) {
 		}
 		respond /b/* "served {http.redlock.outcome}"
 		`+b.proxy()))
-	wait := postAll(t, c.url+"/a/1")
-	eventually(t, "the request is in the backend", func() bool { return b.inside() == 1 })
+	wait := b.hold(t, c.url+"/a/1")
 	requireStatus(t, post(t, c.url+"/a/1"), http.StatusTooManyRequests)
 	requireStatus(t, post(t, c.url+"/b/1"), http.StatusLocked) // to pass is for other troubles
 	release()

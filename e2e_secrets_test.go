@@ -51,8 +51,7 @@ func TestPassword(t *testing.T) {
 	b, release := newHeldBackend(t)
 	option := mastersOption(servers, "timeout "+calm.String(), "password {file."+secretFile(t, secret)+"}")
 	c := runCaddy(t, caddyfile(debugLog+option, payRule+b.proxy()))
-	wait := postAll(t, c.url+"/orders/4711/pay")
-	eventually(t, "the request is in the backend", func() bool { return b.inside() == 1 })
+	wait := b.hold(t, c.url+"/orders/4711/pay")
 	requireStatus(t, post(t, c.url+"/orders/4711/pay"), http.StatusLocked)
 
 	// the lock is on the servers with the password, under the key that must not be told
