@@ -121,6 +121,9 @@ func (a *App) maxTTL() time.Duration {
 
 // checkTTL says whether a rule may ask for this ttl; 0 is the default.
 func (a *App) checkTTL(ttl caddy.Duration) error {
+	if least := 2 * a.settings.Timeout; ttl > 0 && time.Duration(ttl) < least {
+		return fmt.Errorf("ttl %v: must be at least %v, twice the timeout in the global option redlock", time.Duration(ttl), least)
+	}
 	if time.Duration(ttl) > a.maxTTL() {
 		return fmt.Errorf("ttl %v is above max_ttl %v: lower it, or raise max_ttl in the global option redlock of all processes", time.Duration(ttl), a.maxTTL())
 	}

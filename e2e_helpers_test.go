@@ -91,7 +91,7 @@ func runCaddy(t *testing.T, config string) *caddyProcess {
 		log:    new(safeBuffer),
 		exited: make(chan struct{}),
 	}
-	c.cmd.Env = append(c.cmd.Env, "LISTEN="+listen, "ADMIN="+admin)
+	c.cmd.Env = append(c.cmd.Env, "LISTEN="+listen, "ADMIN="+admin, "CADDY_ADMIN="+admin)
 	c.cmd.Stdout, c.cmd.Stderr = c.log, c.log
 	if err := c.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -117,14 +117,18 @@ func runCaddy(t *testing.T, config string) *caddyProcess {
 			t.Fatal("Caddy has ended")
 		default:
 		}
-		conn, err := net.Dial("tcp", listen)
-		if err != nil {
-			return false
-		}
-		_ = conn.Close()
-		return true
+		return listens(listen)
 	})
 	return c
+}
+
+func listens(addr string) bool {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
 }
 
 // freeAddr is an address on which nobody listens. Its port is below those of outgoing connections.
@@ -188,10 +192,15 @@ func send(t *testing.T, r *http.Request) answer {
 		t.Errorf("%s %s: %v", r.Method, r.URL, err)
 		return answer{}
 	}
+	return read(t, response)
+}
+
+func read(t *testing.T, response *http.Response) answer {
+	t.Helper()
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
-		t.Errorf("%s %s: %v", r.Method, r.URL, err)
+		t.Errorf("%s %s: %v", response.Request.Method, response.Request.URL, err)
 	}
 	return answer{status: response.StatusCode, header: response.Header, body: string(body)}
 }
@@ -272,6 +281,14 @@ func newHeldBackend(t *testing.T) (b *backend, release func()) {
 	b = newBackend(t, func() { <-held })
 	t.Cleanup(release) // before b.Close, which waits for the requests
 	return b, release
+}
+
+// hold posts to all URLs at once, and waits until the requests are in the backend.
+func (b *backend) hold(t *testing.T, urls ...string) (wait func() []answer) {
+	t.Helper()
+	wait = postAll(t, urls...)
+	eventually(t, "the requests are in the backend", func() bool { return b.inside() == len(urls) })
+	return wait
 }
 
 func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {

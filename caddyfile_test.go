@@ -1,0 +1,130 @@
+package caddyredlock_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	_ "github.com/caddyserver/caddy/v2/modules/standard"
+
+	_ "github.com/caddy-redlock/caddy-redlock"
+)
+
+// secret stands in configurations; no error may show it.
+const secret = "s3cr3t-Zm9v"
+
+// validate does what `caddy validate` does, on a Caddyfile with global options from line 3 on and a
+// site's rule; without global options the rule begins in line 6.
+func validate(global, rule string) error {
+	config := "{\nadmin off\n" + global + "\n}\nhttp://127.0.0.1:1 {\n" + rule + "\n}\n"
+	text, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(config), map[string]any{"filename": "Caddyfile"})
+	if err != nil {
+		return err
+	}
+	var parsed caddy.Config
+	if err := json.Unmarshal(text, &parsed); err != nil {
+		return err
+	}
+	return caddy.Validate(&parsed)
+}
+
+// Each error tells the line, or the option where it is known only after all is read, and what would be right.
+func TestBadRule(t *testing.T) {
+	for name, test := range map[string]struct {
+		rule string
+		want []string
+	}{
+		"no key":                 {"redlock", []string{"Caddyfile:6", "key: want exactly one", "got 0"}},
+		"empty key":              {`redlock ""`, []string{"Caddyfile:6", `key template ""`, "must not be empty"}},
+		"two keys":               {"redlock a:{path.1} b:{path.2}", []string{"Caddyfile:6", "key: want exactly one", "got 2"}},
+		"key in both places":     {"redlock a:{path.1} {\nkey b:{path.2}\n}", []string{"Caddyfile:7", "key", "first line"}},
+		"adjacent placeholders":  {"redlock {header.A}{header.B}", []string{"Caddyfile:6", "header.A}", "header.B}", `put a ":" between`}},
+		"unknown placeholder":    {"redlock order:{nonsense}", []string{"Caddyfile:6", "{nonsense}", "{path.1}"}},
+		"unclosed placeholder":   {"redlock order:{path.1", []string{"Caddyfile:6", "not closed", `\{`}},
+		"unknown subdirective":   {"redlock order:{path.1} {\nretry 3\n}", []string{"Caddyfile:7", `"retry"`, "there are: ", "wait"}},
+		"repeated subdirective":  {"redlock order:{path.1} {\nwait 1s\nwait 1s\n}", []string{"Caddyfile:8", "wait", "already", "line 7"}},
+		"no duration":            {"redlock order:{path.1} {\nttl\n}", []string{"Caddyfile:7", "ttl", "exactly one"}},
+		"two durations":          {"redlock order:{path.1} {\nttl 1s 2s\n}", []string{"Caddyfile:7", "ttl", "exactly one"}},
+		"bad duration":           {"redlock order:{path.1} {\nwait soon\n}", []string{"Caddyfile:7", `wait "soon"`, "500ms"}},
+		"duration without unit":  {"redlock order:{path.1} {\nttl 10\n}", []string{"Caddyfile:7", `ttl "10"`, "500ms"}},
+		"duration below zero":    {"redlock order:{path.1} {\nttl -1s\n}", []string{"Caddyfile:7", `ttl "-1s"`, "above 0"}},
+		"block of subdirective":  {"redlock order:{path.1} {\nttl 1s {\na\n}\n}", []string{"Caddyfile:8", "ttl has no block"}},
+		"value of a switch":      {"redlock order:{path.1} {\nhash_keys yes\n}", []string{"Caddyfile:7", "hash_keys", "no value"}},
+		"status 399":             {"redlock order:{path.1} {\nheld_status 399\n}", []string{"Caddyfile:7", `held_status "399"`, "400 to 599"}},
+		"status 600":             {"redlock order:{path.1} {\nno_quorum_status 600\n}", []string{"Caddyfile:7", `no_quorum_status "600"`, "400 to 599"}},
+		"status abc":             {"redlock order:{path.1} {\nheld_status abc\n}", []string{"Caddyfile:7", `held_status "abc"`, "400 to 599"}},
+		"bogus on_missing_key":   {"redlock order:{path.1} {\non_missing_key ignore\n}", []string{"Caddyfile:", `on_missing_key "ignore"`, "refuse or pass"}},
+		"bogus on_no_quorum":     {"redlock order:{path.1} {\non_no_quorum ignore\n}", []string{"Caddyfile:", `on_no_quorum "ignore"`, "refuse or pass"}},
+		"ttl above max_ttl":      {"redlock order:{path.1} {\nttl 31s\n}", []string{"ttl 31s", "max_ttl 30s", "lower it, or raise"}},
+		"ttl too short to hold":  {"redlock order:{path.1} {\nttl 50ms\n}", []string{"ttl 50ms", "at least 100ms", "timeout"}},
+		"wrong rule among right": {"redlock /a a:{path.1}\nredlock /b b:{path.1} {\nttl 1h\n}", []string{"ttl 1h0m0s", "max_ttl 30s"}},
+	} {
+		t.Run(name, func(t *testing.T) { requireError(t, validate("", test.rule), test.want) })
+	}
+}
+
+func TestBadGlobalOption(t *testing.T) {
+	t.Setenv("REDLOCK_TEST_URL", "redis://:"+secret+"@127.0.0.1:1")
+	t.Setenv("REDLOCK_TEST_BAD_URL", "redis://:"+secret+"@[::1")
+	for name, test := range map[string]struct {
+		global string
+		want   []string
+	}{
+		"twice":                       {"redlock {\ntimeout 1s\n}\nredlock {\ntimeout 1s\n}", []string{"Caddyfile:6", "already", "one block"}},
+		"argument":                    {"redlock redis://127.0.0.1:1", []string{"Caddyfile:3", "want a block: redlock { masters"}},
+		"unknown setting":             {"redlock {\nquorum 1\n}", []string{"Caddyfile:4", `"quorum"`, "there are: ", "restart_guard"}},
+		"repeated setting":            {"redlock {\ntimeout 1s\ntimeout 2s\n}", []string{"Caddyfile:5", "timeout", "already", "line 4"}},
+		"bad duration":                {"redlock {\ntimeout fast\n}", []string{"Caddyfile:4", `timeout "fast"`, "500ms"}},
+		"no master":                   {"redlock {\nmasters\n}", []string{"Caddyfile:4", "masters", "at least one"}},
+		"bad URL":                     {"redlock {\nmasters redis://127.0.0.1:1 http://:" + secret + "@127.0.0.1:2\n}", []string{"Caddyfile:", "master 2 of 2", "want redis://host:port"}},
+		"unreadable URL":              {"redlock {\nmasters redis://:" + secret + "@[::1\n}", []string{"Caddyfile:", "master 1 of 1", "want redis://host:port"}},
+		"unreadable URL in variable":  {"redlock {\nmasters {env.REDLOCK_TEST_BAD_URL}\n}", []string{"master 1 of 1", "want redis://host:port"}},
+		"one master twice":            {"redlock {\nmasters redis://127.0.0.1:1 redis://:" + secret + "@127.0.0.1:1/2\n}", []string{"Caddyfile:", "masters 1 and 2 are both redis://127.0.0.1:1", "independent"}},
+		"one master twice, variable":  {"redlock {\nmasters redis://127.0.0.1:1 {env.REDLOCK_TEST_URL}\n}", []string{"masters 1 and 2 are both redis://127.0.0.1:1", "independent"}},
+		"master of unknown variable":  {"redlock {\nmasters redis://127.0.0.1:1 {env.REDLOCK_TEST_NONE}\n}", []string{"placeholder of master 2", "unknown or empty"}},
+		"password file missing":       {"redlock {\nmasters redis://127.0.0.1:1\npassword {file./nonexistent}\n}", []string{"password", "is the file there"}},
+		"password variable missing":   {"redlock {\nmasters redis://127.0.0.1:1\npassword {env.REDLOCK_TEST_NONE}\n}", []string{"password", "the variable set"}},
+		"restart_guard too short":     {"redlock {\nrestart_guard 30s\n}", []string{"Caddyfile:", "restart_guard 30s", "at least 31s"}},
+		"restart_guard below max_ttl": {"redlock {\nmax_ttl 1m\nrestart_guard 31s\n}", []string{"Caddyfile:", "restart_guard 31s", "at least 1m1s"}},
+		"restart_guard no duration":   {"redlock {\nrestart_guard on\n}", []string{"Caddyfile:", `restart_guard "on"`, "31s, or off"}},
+		"brace in key_prefix":         {"redlock {\nkey_prefix a{b\n}", []string{"Caddyfile:", `key_prefix "a{b"`, "no brace"}},
+		"timeout above half the ttl":  {"redlock {\ntimeout 6s\n}", []string{"ttl 10s", "at least 12s", "timeout"}},
+	} {
+		t.Run(name, func(t *testing.T) { requireError(t, validate(test.global, payRule), test.want) })
+	}
+}
+
+func requireError(t *testing.T, err error, want []string) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, text := range want {
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("error %q doesn't tell %q", err, text)
+		}
+	}
+	if strings.Contains(err.Error(), secret) {
+		t.Errorf("error %q shows a password", err)
+	}
+}
+
+func TestGoodConfiguration(t *testing.T) {
+	t.Setenv("REDLOCK_TEST_URL", "redis://127.0.0.1:3")
+	for name, test := range map[string]struct{ global, rule string }{
+		"nothing but a key": {"", "redlock order:{path.1}"},
+		"key in the block":  {"", "redlock {\nkey order:{path.1}\n}"},
+		"all, with masters that can't be reached": {
+			"redlock {\nmasters redis://127.0.0.1:1 rediss://127.0.0.1:2 {env.REDLOCK_TEST_URL}\nusername app\npassword x\ntimeout 20ms\nkey_prefix shop\nmax_ttl 20s\nrestart_guard 21s\n}",
+			"redlock /orders/* order:{path.1}:{header.X-Event}:{query.a} {\nwait 2s\nttl 20s\nheld_status 409\nno_quorum_status 503\non_missing_key pass\non_no_quorum refuse\nhash_keys\n}",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := validate(test.global, test.rule); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+func post(t *testing.T, url string) int {
+	t.Helper()
+	resp, err := http.Post(url, "", nil)
+	if err != nil {
+		t.Error(err)
+		return 0
+	}
+	_ = resp.Body.Close()
+	return resp.StatusCode
+}
+
+func TestOnePaymentOfAnOrderAtATime(t *testing.T) {
+	masters, err := redlock.Dial("memory://1", "memory://2", "memory://3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	locker, err := redlock.New(masters, redlock.WithTimeout(time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = locker.Close() }()
+
+	started, finish := make(chan string, 4), make(chan struct{})
+	slow := func(_ http.ResponseWriter, r *http.Request) {
+		started <- r.PathValue("id")
+		<-finish
+	}
+	refunded := make(chan bool, 1)
+	refund := func(http.ResponseWriter, *http.Request) { refunded <- true }
+	server := httptest.NewServer(newHandler(locker, slow, refund))
+	defer server.Close()
+
+	first, other, second := make(chan int, 1), make(chan int, 1), make(chan int, 1)
+	go func() { first <- post(t, server.URL+"/orders/42/pay") }()
+	if id := <-started; id != "42" {
+		t.Errorf("chi's parameter id is %q by PathValue, want 42", id)
+	}
+	if status := post(t, server.URL+"/orders/42/pay"); status != http.StatusLocked {
+		t.Errorf("same order meanwhile: status %d, want 423", status)
+	}
+	go func() { other <- post(t, server.URL+"/orders/43/pay") }()
+	<-started // another order is paid beside it
+	go func() { second <- post(t, server.URL+"/orders/42/refund") }()
+	select {
+	case <-refunded:
+		t.Error("a refund did not wait for the payment of its order")
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(finish)
+	if a, b, c := <-first, <-other, <-second; a != http.StatusOK || b != http.StatusOK || c != http.StatusOK {
+		t.Errorf("status %d, %d and %d, want 200 for all", a, b, c)
+	}
+}

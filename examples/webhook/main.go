@@ -1,0 +1,81 @@
+// Command webhook receives webhooks. Senders deliver an event again when they have waited too long;
+// here one delivery of an event runs at a time, in all processes that share the masters.
+//
+//	REDIS_URLS="redis://10.0.0.1:6379 redis://10.0.0.2:6379 redis://10.0.0.3:6379" go run ./examples/webhook
+//
+// Without REDIS_URLS the locks are kept in memory, which is right for a single process.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+func newHandler(locker *redlock.Locker, receive http.Handler) http.Handler {
+	oneAtATime := middleware.New(locker, "webhook:{path.sender}:{header.Webhook-Id}")
+	mux := http.NewServeMux()
+	mux.Handle("POST /webhooks/{sender}", oneAtATime(receive))
+	return mux
+}
+
+// receiver does the work of an event once. The lock makes look-up and record one step: without it,
+// two deliveries at the same time would both find nothing.
+type receiver struct {
+	done sync.Map // stands for your database
+	work func(ctx context.Context, event string) error
+}
+
+func (rc *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	event := r.PathValue("sender") + "/" + r.Header.Get("Webhook-Id")
+	if _, ok := rc.done.Load(event); ok {
+		fmt.Fprintln(w, "done before")
+	} else if err := rc.work(r.Context(), event); err != nil {
+		http.Error(w, "try again", http.StatusServiceUnavailable)
+	} else {
+		rc.done.Store(event, true)
+		fmt.Fprintln(w, "done")
+	}
+}
+
+func run(ctx context.Context, addr string, urls ...string) error {
+	masters, err := redlock.Dial(urls...)
+	if err != nil {
+		return err
+	}
+	locker, err := redlock.New(masters)
+	if err != nil {
+		return err
+	}
+	work := func(context.Context, string) error { time.Sleep(2 * time.Second); return nil }
+	server := &http.Server{Addr: addr, Handler: newHandler(locker, &receiver{work: work})}
+	stopped := make(chan error, 1)
+	context.AfterFunc(ctx, func() { stopped <- server.Shutdown(context.Background()) })
+	if err = server.ListenAndServe(); errors.Is(err, http.ErrServerClosed) {
+		err = <-stopped // when the last requests are done
+	}
+	return errors.Join(err, locker.Close())
+}
+
+func main() {
+	urls := strings.Fields(os.Getenv("REDIS_URLS"))
+	if len(urls) == 0 {
+		urls = []string{"memory://"}
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, "127.0.0.1:8080", urls...); err != nil {
+		log.Fatal(err)
+	}
+}
