@@ -42,8 +42,10 @@ type App struct {
 	// The longest ttl that a rule may ask for. It must be the same in all processes that share the
 	// masters. Default: 30s.
 	MaxTTL caddy.Duration `json:"max_ttl,omitempty"`
-	// For how long a master that has just started shall not vote, or "off". At least max_ttl + 1 s.
-	// Not in force yet: this version checks the value and does no more. Default: max_ttl + 1 s.
+	// For how long a server that has just started has no vote, because it may have forgotten locks
+	// that it granted before; at least max_ttl + 1 s. Or "off", for servers that forget nothing
+	// (appendfsync always with no-appendfsync-on-rewrite no), and for development.
+	// Default: max_ttl + 1 s.
 	RestartGuard string `json:"restart_guard,omitempty"`
 
 	settings settings
@@ -56,6 +58,7 @@ type settings struct {
 	Timeout time.Duration
 	Prefix  string
 	MaxTTL  time.Duration
+	Guard   time.Duration
 }
 
 // CaddyModule returns the Caddy module information.
@@ -97,14 +100,8 @@ func (a *App) check() error {
 	case strings.ContainsAny(a.KeyPrefix, "{}"):
 		return fmt.Errorf("key_prefix %q: must hold no brace", a.KeyPrefix)
 	}
-	if a.RestartGuard != "" && a.RestartGuard != "off" {
-		guard, err := caddy.ParseDuration(a.RestartGuard)
-		if err != nil {
-			return fmt.Errorf("restart_guard %q: want a duration such as 31s, or off", a.RestartGuard)
-		}
-		if least := a.maxTTL() + time.Second; guard < least {
-			return fmt.Errorf("restart_guard %v: must be at least %v, the max_ttl and a second, or off", guard, least)
-		}
+	if _, err := a.restartGuard(); err != nil {
+		return err
 	}
 	if slices.ContainsFunc(a.Masters, func(u string) bool { return strings.Contains(u, "{") }) {
 		return nil // not known before Provision
@@ -117,6 +114,25 @@ func (a *App) check() error {
 
 func (a *App) maxTTL() time.Duration {
 	return cmp.Or(time.Duration(a.MaxTTL), redlock.DefaultMaxTTL)
+}
+
+// restartGuard is the guard's duration; 0 is off.
+func (a *App) restartGuard() (time.Duration, error) {
+	least := a.maxTTL() + time.Second
+	switch a.RestartGuard {
+	case "":
+		return least, nil
+	case "off":
+		return 0, nil
+	}
+	guard, err := caddy.ParseDuration(a.RestartGuard)
+	if err != nil {
+		return 0, fmt.Errorf("restart_guard %q: want a duration such as %v, or off", a.RestartGuard, least)
+	}
+	if guard < least {
+		return 0, fmt.Errorf("restart_guard %v: must be at least %v, the max_ttl and a second, or off", guard, least)
+	}
+	return guard, nil
 }
 
 // checkTTL says whether a rule may ask for this ttl; 0 is the default.
@@ -136,6 +152,10 @@ func (a *App) resolve(repl *caddy.Replacer) (settings, error) {
 		Timeout: cmp.Or(time.Duration(a.Timeout), redlock.DefaultTimeout),
 		Prefix:  cmp.Or(a.KeyPrefix, redlock.DefaultPrefix),
 		MaxTTL:  a.maxTTL(),
+	}
+	var err error
+	if s.Guard, err = a.restartGuard(); err != nil {
+		return s, err
 	}
 	username, err := repl.ReplaceOrErr(a.Username, true, true)
 	if err != nil {

@@ -33,6 +33,8 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		key              <template>
 //		wait             <duration>     # default 0: don't wait
 //		ttl              <duration>     # default 10s, at most max_ttl
+//		max_hold         <duration>     # default 5m
+//		fence_header     <name>         # default Fencing-Token
 //		held_status      <status>       # default 423
 //		no_quorum_status <status>       # default 409
 //		on_missing_key   refuse|pass    # default refuse, with 400
@@ -48,6 +50,8 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"key":              func() error { return someArgs(d, &h.Keys) },
 		"wait":             func() error { return durationArg(d, &h.Wait) },
 		"ttl":              func() error { return durationArg(d, &h.TTL) },
+		"max_hold":         func() error { return durationArg(d, &h.MaxHold) },
+		"fence_header":     func() error { return oneArg(d, &h.FenceHeader) },
 		"held_status":      func() error { return statusArg(d, &h.HeldStatus) },
 		"no_quorum_status": func() error { return statusArg(d, &h.NoQuorumStatus) },
 		"on_missing_key":   func() error { return oneArg(d, &h.OnMissingKey) },

@@ -35,6 +35,7 @@ func init() {
 // Placeholder | Description
 // ------------|-------------
 // `{http.redlock.key}` | The lock key, hashed where it is hashed
+// `{http.redlock.fence}` | The fencing token: a number larger than that of every lock on the key before
 // `{http.redlock.wait}` | How long the request waited for its lock, in seconds
 // `{http.redlock.outcome}` | `acquired`, `held`, `no_quorum`, `missing_key`, `bad_key`, `lost`, `canceled` or `failed`
 type Handler struct {
@@ -47,6 +48,12 @@ type Handler struct {
 	// How long the lease lasts on the masters; it bounds how long a key stays locked after this
 	// process has died. At most the max_ttl of the app. Default: 10s, or max_ttl if that is less.
 	TTL caddy.Duration `json:"ttl,omitempty"`
+	// The longest time that a request may hold its lock; then it ends as if the lease were lost. It
+	// frees the key of a request that is stuck. Default: 5m.
+	MaxHold caddy.Duration `json:"max_hold,omitempty"`
+	// The request header in which the upstream finds the fencing token. What a client sends under
+	// that name is always removed. Default: Fencing-Token.
+	FenceHeader string `json:"fence_header,omitempty"`
 	// The status of the answer if the lock is held by another request, 400 to 599. Default: 423.
 	HeldStatus int `json:"held_status,omitempty"`
 	// The status of the answer if too few masters answer, 400 to 599. Default: 409.
@@ -105,6 +112,8 @@ func (h *Handler) check() error {
 	h.rule = middleware.Rule{
 		Wait:           time.Duration(h.Wait),
 		TTL:            time.Duration(h.TTL),
+		MaxHold:        time.Duration(h.MaxHold),
+		FenceHeader:    h.FenceHeader,
 		HeldStatus:     h.HeldStatus,
 		NoQuorumStatus: h.NoQuorumStatus,
 		HashKeys:       h.HashKeys,

@@ -58,6 +58,9 @@ func placeholder(name string) (middleware.KeyFunc, error) {
 
 func setPlaceholders(repl *caddy.Replacer, turn middleware.Turn) {
 	repl.Set("http.redlock.key", turn.Key)
+	if turn.Lock != nil {
+		repl.Set("http.redlock.fence", turn.Lock.Fence())
+	}
 	repl.Set("http.redlock.wait", turn.Waited.Seconds())
 	repl.Set("http.redlock.outcome", string(turn.Outcome))
 }

@@ -38,6 +38,7 @@ func (s settings) join() (*redlock.Locker, error) {
 		locker, err := redlock.New(masters,
 			redlock.WithTTL(min(redlock.DefaultTTL, s.MaxTTL)),
 			redlock.WithMaxTTL(s.MaxTTL),
+			redlock.WithRestartGuard(s.Guard),
 			redlock.WithTimeout(s.Timeout),
 			redlock.WithPrefix(s.Prefix),
 			redlock.WithLogger(slog.New(currentLog{})),

@@ -23,6 +23,13 @@ func WithWait(d time.Duration) Option { return func(rule *Rule) { rule.Wait = d 
 // WithTTL sets the lease on the masters. Default: the Locker's.
 func WithTTL(d time.Duration) Option { return func(rule *Rule) { rule.TTL = d } }
 
+// WithMaxHold bounds how long a request may hold its lock. Default: the Locker's, 5 min.
+func WithMaxHold(d time.Duration) Option { return func(rule *Rule) { rule.MaxHold = d } }
+
+// WithFenceHeader names the request header that carries the fencing token to the handler.
+// Default: Fencing-Token.
+func WithFenceHeader(name string) Option { return func(rule *Rule) { rule.FenceHeader = name } }
+
 // WithHeldStatus sets the answer to a request whose lock is held. Default: 423.
 func WithHeldStatus(status int) Option { return func(rule *Rule) { rule.HeldStatus = status } }
 

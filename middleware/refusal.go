@@ -31,26 +31,24 @@ func (e *Refusal) Unwrap() error { return e.Err }
 
 // refuse makes the answer to a request whose lock could not be had.
 func (rule *Rule) refuse(ctx context.Context, err error) *Refusal {
-	refusal := &Refusal{Err: err}
+	refusal := &Refusal{Err: err, RetryAfter: time.Second}
 	var held *redlock.HeldError
+	var quorum *redlock.QuorumError
 	switch {
 	case ctx.Err() != nil:
-		refusal.Status, refusal.Turn.Outcome = statusClientClosed, Canceled
+		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = statusClientClosed, Canceled, 0
 	case errors.As(err, &held):
 		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.HeldStatus, http.StatusLocked), Held
 		refusal.RetryAfter = max(held.RetryAfter, time.Second)
-	case errors.Is(err, redlock.ErrNoQuorum):
+	case errors.As(err, &quorum):
 		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.NoQuorumStatus, http.StatusConflict), NoQuorum
-		refusal.RetryAfter = time.Second
-	case errors.Is(err, context.DeadlineExceeded):
-		// the wait was over before the first attempt could end
+		refusal.RetryAfter = max(quorum.RetryAfter, time.Second)
+	case errors.Is(err, context.DeadlineExceeded): // the wait was over before the first attempt could end
 		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.NoQuorumStatus, http.StatusConflict), NoQuorum
-		refusal.RetryAfter = time.Second
 	case errors.Is(err, redlock.ErrClosed):
 		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, Failed
-		refusal.RetryAfter = time.Second
 	default:
-		refusal.Status, refusal.Turn.Outcome = http.StatusInternalServerError, Failed
+		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = http.StatusInternalServerError, Failed, 0
 	}
 	return refusal
 }

@@ -8,7 +8,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -22,6 +25,12 @@ type Rule struct {
 	Wait time.Duration
 	// TTL is the lease on the masters. Default: the Locker's.
 	TTL time.Duration
+	// MaxHold is the longest time that a request may hold its lock: then its context ends as if the
+	// lease were lost. It frees the key of a request that is stuck. Default: the Locker's, 5 min.
+	MaxHold time.Duration
+	// FenceHeader is the request header in which the handler, or the upstream behind it, finds the
+	// fencing token. What a client sends under that name is always removed. Default: Fencing-Token.
+	FenceHeader string
 	// HeldStatus answers a request whose lock is held by another. Default: 423.
 	HeldStatus int
 	// NoQuorumStatus answers a request when too few masters answer. Default: 409.
@@ -32,7 +41,7 @@ type Rule struct {
 	PassMissingKey bool
 	// HashKeys replaces every key by its SHA-256, not only those over 200 bytes. Default: false.
 	HashKeys bool
-	// Logger is told of locks that were lost or not released in order. Default: no log.
+	// Logger is told of locks that were not released in order; of lost leases the Locker's is. Default: no log.
 	Logger *slog.Logger
 }
 
@@ -41,6 +50,10 @@ func (rule *Rule) Check() error {
 	switch {
 	case rule.Wait < 0:
 		return fmt.Errorf("wait %v: must not be negative", rule.Wait)
+	case rule.MaxHold < 0:
+		return fmt.Errorf("max_hold %v: must not be negative", rule.MaxHold)
+	case !httpguts.ValidHeaderFieldName(rule.fenceHeader()):
+		return fmt.Errorf("fence_header %q: not the name of a header", rule.FenceHeader)
 	case rule.TTL < 0:
 		return fmt.Errorf("ttl %v: must not be negative", rule.TTL)
 	case !isRefusal(rule.HeldStatus):
@@ -93,6 +106,7 @@ func TurnOf(ctx context.Context) (Turn, bool) {
 // otherwise it is next's.
 func (rule *Rule) Serve(locker *redlock.Locker, key KeyFunc, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
 	arrived := time.Now()
+	stripFence(r.Header, rule.fenceHeader())
 	k, err := rule.key(key, r)
 	if err != nil {
 		return rule.withoutKey(err, w, r, next)
@@ -117,6 +131,7 @@ func (rule *Rule) run(turn Turn, w http.ResponseWriter, r *http.Request, next fu
 	defer rule.unlock(turn.Lock)
 	ctx, cancel := turn.Lock.WithContext(context.WithValue(r.Context(), turnKey{}, turn))
 	defer cancel()
+	r.Header.Set(rule.fenceHeader(), strconv.FormatUint(turn.Lock.Fence(), 10))
 	w, written := trackWrites(w)
 	err := next(w, r.WithContext(ctx))
 	if lost := turn.Lock.Err(); lost != nil && !*written {
@@ -130,8 +145,7 @@ func (rule *Rule) unlock(lock *redlock.Lock) {
 	lost := lock.Err()
 	err := lock.Unlock()
 	switch {
-	case lost != nil:
-		rule.logger().Error("lease was lost while the request ran: another with the same key may have run beside it", "error", lost)
+	case lost != nil: // the Locker has logged it
 	case errors.Is(err, redlock.ErrNoQuorum):
 		rule.logger().Warn("release is not confirmed; it is repeated until the lease ends", "error", err)
 	case err != nil:
@@ -169,6 +183,9 @@ func (rule *Rule) lock(ctx context.Context, locker *redlock.Locker, key string) 
 	var opts []redlock.LockOption
 	if rule.TTL > 0 {
 		opts = append(opts, redlock.WithTTL(rule.TTL))
+	}
+	if rule.MaxHold > 0 {
+		opts = append(opts, redlock.WithMaxHold(rule.MaxHold))
 	}
 	if rule.Wait == 0 {
 		return locker.TryLock(ctx, key, opts...)

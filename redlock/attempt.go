@@ -206,11 +206,16 @@ func (a *attempt) tooFewLive() bool { return len(a.calls)-len(a.failed) < a.lock
 func (a *attempt) failure() error {
 	if a.tooFewLive() || len(a.held) == 0 {
 		err := &QuorumError{Answered: len(a.granted) + len(a.held), Quorum: a.locker.quorum, Masters: a.failed}
+		var guarded []time.Duration
 		for _, failed := range a.failed {
 			var guard *guardError
 			if errors.As(failed.Err, &guard) {
-				err.RetryAfter = max(err.RetryAfter, time.Until(guard.until))
+				guarded = append(guarded, time.Until(guard.until))
 			}
+		}
+		slices.Sort(guarded)
+		if missing := a.locker.quorum - (len(a.calls) - len(a.failed)); 0 < missing && missing <= len(guarded) {
+			err.RetryAfter = guarded[missing-1]
 		}
 		return err
 	}
