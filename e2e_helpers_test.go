@@ -63,9 +63,9 @@ func caddyfile(global, site string) string {
 		"http://{$LISTEN} {\n" + site + "\n}\n"
 }
 
-// mastersOption is the global option with these masters, and further lines.
+// mastersOption is the global option with these masters, which have just started, and further lines.
 func mastersOption(servers []*redistest.Server, lines ...string) string {
-	return "redlock {\nmasters " + strings.Join(redistest.URLs(servers), " ") + "\n" + strings.Join(lines, "\n") + "\n}"
+	return "redlock {\nmasters " + strings.Join(redistest.URLs(servers), " ") + "\nrestart_guard off\n" + strings.Join(lines, "\n") + "\n}"
 }
 
 // caddyProcess is a running Caddy.

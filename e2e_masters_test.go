@@ -26,7 +26,7 @@ func TestMastersFailAndReturn(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			servers := redistest.Start(t, 3)
 			b := newBackend(t, func() {})
-			option := mastersOption(servers, "timeout "+timeout.String(), "restart_guard off")
+			option := mastersOption(servers, "timeout "+timeout.String())
 			c := runCaddy(t, caddyfile(option, payRule+b.proxy()))
 			orders := 0
 			pay := func() answer {
@@ -77,7 +77,7 @@ func TestOneServerUnderTwoNames(t *testing.T) {
 	servers[1].Kill()
 	name := servers[0].URL()
 	alias := strings.Replace(name, "127.0.0.1", "localhost", 1)
-	c := runCaddy(t, caddyfile("redlock {\nmasters "+name+" "+alias+" "+servers[1].URL()+"\n}", payRule+"respond served"))
+	c := runCaddy(t, caddyfile("redlock {\nmasters "+name+" "+alias+" "+servers[1].URL()+"\nrestart_guard off\n}", payRule+"respond served"))
 	requireStatus(t, post(t, c.url+"/orders/1/pay"), http.StatusConflict)
 	requireLogLine(t, c, name, alias, "same server")
 }

@@ -87,7 +87,7 @@ func TestPasswordInURL(t *testing.T) {
 	for _, s := range servers {
 		urls = append(urls, "{file."+secretFile(t, strings.Replace(s.URL(), "redis://", "redis://:"+secret+"@", 1))+"}")
 	}
-	option := "redlock {\nmasters " + strings.Join(urls, " ") + "\ntimeout " + calm.String() + "\n}"
+	option := "redlock {\nmasters " + strings.Join(urls, " ") + "\ntimeout " + calm.String() + "\nrestart_guard off\n}"
 	c := runCaddy(t, caddyfile(debugLog+option, payRule+"respond served"))
 	requireStatus(t, post(t, c.url+"/orders/4711/pay"), http.StatusOK)
 	requireLogLine(t, c, "master does not vote", servers[2].URL())

@@ -51,7 +51,7 @@ func serveHTTP(t *testing.T, servers []*redistest.Server, b *backend) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	locker, err := redlock.New(masters, redlock.WithTimeout(calm))
+	locker, err := redlock.New(masters, redlock.WithTimeout(calm), redlock.WithRestartGuard(0))
 	if err != nil {
 		t.Fatal(err)
 	}
