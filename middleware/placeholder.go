@@ -66,13 +66,27 @@ func single(values []string) (string, error) {
 	return "", ErrAmbiguousKey
 }
 
+// cookie counts in the header itself: net/http leaves out cookies that it finds malformed, but an
+// upstream may read them.
 func cookie(r *http.Request, name string) (string, error) {
-	cookies := r.CookiesNamed(name)
-	values := make([]string, len(cookies))
-	for i, c := range cookies {
-		values[i] = c.Value
+	given := 0
+	for _, line := range r.Header["Cookie"] {
+		for pair := range strings.SplitSeq(line, ";") {
+			if n, _, _ := strings.Cut(pair, "="); strings.TrimSpace(n) == name {
+				given++
+			}
+		}
 	}
-	return single(values)
+	cookies := r.CookiesNamed(name)
+	switch {
+	case given > 1:
+		return "", ErrAmbiguousKey
+	case len(cookies) != given:
+		return "", errors.New("cookie can't be read")
+	case given == 0:
+		return "", ErrMissingKey
+	}
+	return cookies[0].Value, nil
 }
 
 // errUncleanPath refuses paths that routers and upstreams read in several ways.
@@ -97,8 +111,8 @@ func segment(r *http.Request, n int) (value string, err error) {
 
 func hostname(hostport string) string {
 	host, _, err := net.SplitHostPort(hostport)
-	if err != nil {
-		host = hostport
+	if err != nil { // no port
+		host = strings.TrimSuffix(strings.TrimPrefix(hostport, "["), "]")
 	}
 	return strings.ToLower(host)
 }

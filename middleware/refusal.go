@@ -54,8 +54,11 @@ func (rule *Rule) refuse(ctx context.Context, err error) *Refusal {
 }
 
 // SetHeaders sets the headers of the answer: Retry-After in whole seconds, rounded up, and
-// Cache-Control.
+// Cache-Control. It removes those that tell of a body which the handler has not come to write.
 func (e *Refusal) SetHeaders(h http.Header) {
+	for _, name := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {
+		h.Del(name)
+	}
 	h.Set("Cache-Control", "no-store")
 	if e.RetryAfter > 0 {
 		seconds := (e.RetryAfter + time.Second - 1) / time.Second

@@ -69,6 +69,12 @@ func view(servers []*farServer, way func(m *farMaster)) []redlock.Master {
 
 func after(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
 
+// delay is a time that a test changes while masters read it.
+type delay struct{ ns atomic.Int64 }
+
+func (d *delay) get() time.Duration  { return time.Duration(d.ns.Load()) }
+func (d *delay) set(t time.Duration) { d.ns.Store(int64(t)) }
+
 // TestValidity: the lease begins before the masters are asked, and ends earlier by the drift.
 func TestValidity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -131,6 +137,60 @@ func TestLateGrants(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestLockEndsWithItsContext, not at the end of a pause between attempts.
+func TestLockEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLocker(t, []string{"memory://"})
+		lock := mustLock(t, l, "key")
+		for range 20 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			start := time.Now()
+			if _, err := l.Lock(ctx, "key"); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Lock: %v, want DeadlineExceeded", err)
+			}
+			if took := time.Since(start); took != time.Second {
+				t.Errorf("Lock returned after %v, want the context's 1s", took)
+			}
+			cancel()
+		}
+		mustUnlock(t, lock)
+	})
+}
+
+// TestHungMajorityIsKnown: only the first attempt waits for the time-out.
+func TestHungMajorityIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = time.Second
+		var hang delay
+		servers := farServers(3)
+		l := lockerOn(t, view(servers, func(m *farMaster) {
+			if m.farServer != servers[0] {
+				m.there = hang.get
+			}
+		}), redlock.WithTimeout(timeout))
+		synctest.Wait()
+		hang.set(time.Minute)
+		for i := range 3 {
+			start := time.Now()
+			if _, err := l.TryLock(t.Context(), "key"); !errors.Is(err, redlock.ErrNoQuorum) {
+				t.Errorf("TryLock %d: %v, want ErrNoQuorum", i, err)
+			}
+			want := time.Duration(0)
+			if i == 0 {
+				want = timeout
+			}
+			if took := time.Since(start); took != want {
+				t.Errorf("TryLock %d took %v, want %v", i, took, want)
+			}
+			time.Sleep(1) // the time-out is past, not only reached
+		}
+		synctest.Wait()
+		hang.set(0)
+		time.Sleep(time.Minute)
+		lockUnlock(t, l, "key")
+	})
 }
 
 // TestSplitVotes: three contenders that each get one master of three first. Without tries after

@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"log"
 	"net/http"
@@ -40,10 +41,7 @@ func answer(text string) http.HandlerFunc {
 }
 
 func main() {
-	urls := strings.Fields(os.Getenv("REDIS_URLS"))
-	if len(urls) == 0 {
-		urls = []string{"memory://"} // right for a single process
-	}
+	urls := strings.Fields(cmp.Or(os.Getenv("REDIS_URLS"), "memory://"))
 	masters, err := redlock.Dial(urls...)
 	if err != nil {
 		log.Fatal(err)

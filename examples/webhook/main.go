@@ -7,6 +7,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,10 +70,7 @@ func run(ctx context.Context, addr string, urls ...string) error {
 }
 
 func main() {
-	urls := strings.Fields(os.Getenv("REDIS_URLS"))
-	if len(urls) == 0 {
-		urls = []string{"memory://"}
-	}
+	urls := strings.Fields(cmp.Or(os.Getenv("REDIS_URLS"), "memory://"))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, "127.0.0.1:8080", urls...); err != nil {

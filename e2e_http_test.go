@@ -1,0 +1,177 @@
+package caddyredlock_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+)
+
+// answer is an HTTP answer; the status is 0 if there was none.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+var client = &http.Client{
+	Transport: &http.Transport{MaxIdleConnsPerHost: 250},
+	Timeout:   time.Minute,
+}
+
+// send sends a request. It may be called in any goroutine.
+func send(t *testing.T, r *http.Request) answer {
+	t.Helper()
+	response, err := client.Do(r)
+	if err != nil {
+		t.Errorf("%s %s: %v", r.Method, r.URL, err)
+		return answer{}
+	}
+	return read(t, response)
+}
+
+func read(t *testing.T, response *http.Response) answer {
+	t.Helper()
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Errorf("%s %s: %v", response.Request.Method, response.Request.URL, err)
+	}
+	return answer{status: response.StatusCode, header: response.Header, body: string(body)}
+}
+
+// request makes a POST request; the header is names and values by turns.
+func request(url string, header ...string) *http.Request {
+	r, err := http.NewRequest(http.MethodPost, url, nil)
+	if err != nil {
+		panic(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Add(header[i], header[i+1])
+	}
+	return r
+}
+
+func post(t *testing.T, url string, header ...string) answer {
+	t.Helper()
+	return send(t, request(url, header...))
+}
+
+// postAll posts to all URLs at once, and gives a function that waits for the answers.
+func postAll(t *testing.T, urls ...string) (wait func() []answer) {
+	t.Helper()
+	answers := make([]answer, len(urls))
+	var done sync.WaitGroup
+	for i, url := range urls {
+		done.Go(func() { answers[i] = post(t, url) })
+	}
+	return func() []answer {
+		done.Wait()
+		return answers
+	}
+}
+
+// requireStatus fails the test on another status, and on a refusal that doesn't say when to retry.
+func requireStatus(t *testing.T, a answer, status int) {
+	t.Helper()
+	if a.status != status {
+		t.Fatalf("status %d, want %d; body %q", a.status, status, a.body)
+	}
+	requireRetryAfter(t, a)
+}
+
+func requireRetryAfter(t *testing.T, a answer) {
+	t.Helper()
+	switch a.status {
+	case http.StatusLocked, http.StatusConflict, http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		var seconds int
+		if _, err := fmt.Sscanf(a.header.Get("Retry-After"), "%d", &seconds); err != nil || seconds < 1 {
+			t.Errorf("status %d with Retry-After %q, want whole seconds from 1", a.status, a.header.Get("Retry-After"))
+		}
+	}
+}
+
+// backend is what the locks protect. The key of a request is its whole path.
+type backend struct {
+	*httptest.Server
+	work func() // what a request does while it runs
+
+	mu       sync.Mutex
+	running  map[string]int
+	served   map[string]int
+	overlaps map[string]int // by key, the requests that found another one running
+}
+
+func newBackend(t *testing.T, work func()) *backend {
+	b := &backend{work: work, running: map[string]int{}, served: map[string]int{}, overlaps: map[string]int{}}
+	b.Server = httptest.NewServer(b)
+	t.Cleanup(b.Close)
+	return b
+}
+
+// newHeldBackend is a backend whose requests run until release is called.
+func newHeldBackend(t *testing.T) (b *backend, release func()) {
+	held := make(chan struct{})
+	release = sync.OnceFunc(func() { close(held) })
+	b = newBackend(t, func() { <-held })
+	t.Cleanup(release) // before b.Close, which waits for the requests
+	return b, release
+}
+
+// hold posts to all URLs at once, and waits until the requests are in the backend.
+func (b *backend) hold(t *testing.T, urls ...string) (wait func() []answer) {
+	t.Helper()
+	wait = postAll(t, urls...)
+	eventually(t, "the requests are in the backend", func() bool { return b.inside() == len(urls) })
+	return wait
+}
+
+func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	key := r.URL.Path
+	b.mu.Lock()
+	if b.running[key] > 0 {
+		b.overlaps[key]++
+	}
+	b.running[key]++
+	b.mu.Unlock()
+	b.work()
+	b.mu.Lock()
+	b.running[key]--
+	b.served[key]++
+	b.mu.Unlock()
+	_, _ = io.WriteString(w, "done")
+}
+
+// inside counts the requests that run now.
+func (b *backend) inside() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := 0
+	for _, running := range b.running {
+		n += running
+	}
+	return n
+}
+
+// servedAt counts the requests of a path that have run.
+func (b *backend) servedAt(path string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.served[path]
+}
+
+// servedTotal counts all requests that have run.
+func (b *backend) servedTotal() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := 0
+	for _, served := range b.served {
+		n += served
+	}
+	return n
+}
+
+func (b *backend) proxy() string { return "reverse_proxy " + b.Listener.Addr().String() }

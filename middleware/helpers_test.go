@@ -1,0 +1,170 @@
+package middleware_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	leaked := goleak.Find()
+	for end := time.Now().Add(bound); leaked != nil && time.Now().Before(end); {
+		leaked = goleak.Find() // a go-redis pool that could not dial ends a second after its Close
+	}
+	if leaked != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, leaked)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+const (
+	// bound is for what should happen at once, on a busy machine too.
+	bound = 10 * time.Second
+	// longTTL is that of locks which must not go away by expiry while a test waits for a release.
+	longTTL = 3 * bound
+)
+
+var (
+	live = []string{"memory://a", "memory://b", "memory://c"}
+	dead = []string{"redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"}
+)
+
+func newLocker(t testing.TB, urls []string) *redlock.Locker {
+	t.Helper()
+	masters, err := redlock.Dial(urls...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := redlock.New(masters, redlock.WithTimeout(time.Second), redlock.WithTTL(longTTL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Errorf("close locker: %v", err)
+		}
+	})
+	return l
+}
+
+// hold takes a lock until the end of the test.
+func hold(t *testing.T, l *redlock.Locker, key string) {
+	t.Helper()
+	lock, err := l.TryLock(t.Context(), key)
+	if err != nil {
+		t.Fatalf("lock %q: %v", key, err)
+	}
+	t.Cleanup(func() { _ = lock.Unlock() })
+}
+
+// requireFree fails if the key is not freed well before its TTL.
+func requireFree(t *testing.T, l *redlock.Locker, key string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	lock, err := l.Lock(ctx, key)
+	if err != nil {
+		t.Fatalf("key %q was not released: %v", key, err)
+	}
+	if err := lock.Unlock(); err != nil {
+		t.Errorf("unlock %q: %v", key, err)
+	}
+}
+
+func serve(t *testing.T, h http.Handler) *httptest.Server {
+	t.Helper()
+	server := httptest.NewUnstartedServer(h)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of handlers that panic
+	server.Start()
+	t.Cleanup(server.Close)
+	return server
+}
+
+// answer is a response with its body.
+type answer struct {
+	*http.Response
+	body string
+}
+
+func do(t *testing.T, req *http.Request) answer {
+	t.Helper()
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{resp, string(body)}
+}
+
+func newRequest(t *testing.T, url string, headers ...string) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Add(headers[i], headers[i+1])
+	}
+	return req
+}
+
+func post(t *testing.T, url string, headers ...string) answer {
+	t.Helper()
+	return do(t, newRequest(t, url, headers...))
+}
+
+// receive waits for a value, for a bounded time.
+func receive[T any](t *testing.T, from <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(bound):
+		t.Fatalf("%s: nothing within %v", what, bound)
+		panic("unreachable")
+	}
+}
+
+// orders serializes by the header Order.
+func orders(l *redlock.Locker, h http.HandlerFunc, opts ...middleware.Option) http.Handler {
+	return middleware.New(l, "order:{header.Order}", opts...)(h)
+}
+
+func ok(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") }
+
+// safeBuffer is a log that a server writes and a test reads.
+type safeBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.String()
+}

@@ -1,0 +1,50 @@
+package middleware_test
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+)
+
+func TestNewPanics(t *testing.T) {
+	l := newLocker(t, live)
+	for want, f := range map[string]func(){
+		"must not be empty":          func() { middleware.New(l, "") },
+		"unknown placeholder {x}":    func() { middleware.New(l, "order:{x}") },
+		"nothing separates":          func() { middleware.New(l, "{path.0}{path.1}") },
+		"wait -1s":                   func() { middleware.New(l, "k", middleware.WithWait(-time.Second)) },
+		"ttl -1s":                    func() { middleware.New(l, "k", middleware.WithTTL(-time.Second)) },
+		"held_status 200":            func() { middleware.New(l, "k", middleware.WithHeldStatus(http.StatusOK)) },
+		"held_status 600":            func() { middleware.New(l, "k", middleware.WithHeldStatus(600)) },
+		"no_quorum_status 399":       func() { middleware.New(l, "k", middleware.WithNoQuorumStatus(399)) },
+		"no_quorum_status -1: must ": func() { middleware.NewFunc(l, nil, middleware.WithNoQuorumStatus(-1)) },
+	} {
+		func() {
+			defer func() {
+				if text := fmt.Sprint(recover()); !strings.Contains(text, want) {
+					t.Errorf("panic %q, want %q", text, want)
+				}
+			}()
+			f()
+		}()
+	}
+}
+
+func TestGlobalLockIsWarnedAbout(t *testing.T) {
+	var log safeBuffer
+	logger := middleware.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
+	l := newLocker(t, live)
+	orders(l, ok, logger)
+	if log.String() != "" {
+		t.Errorf("log: %s", &log)
+	}
+	middleware.New(l, "everything", logger)
+	if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "everything") {
+		t.Errorf("log: %s", &log)
+	}
+}

@@ -1,0 +1,144 @@
+package middleware_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+)
+
+func TestPlaceholder(t *testing.T) {
+	const (
+		missing   = "\x00missing"
+		ambiguous = "\x00ambiguous"
+		refused   = "\x00refused"
+	)
+	request := func(target string, headers ...string) *http.Request {
+		r := httptest.NewRequest(http.MethodPut, target, nil)
+		for i := 0; i < len(headers); i += 2 {
+			r.Header.Add(headers[i], headers[i+1])
+		}
+		return r
+	}
+	host := func(host string) *http.Request {
+		r := request("/")
+		r.Host = host
+		return r
+	}
+	for _, c := range []struct {
+		placeholder string
+		request     *http.Request
+		want        string
+	}{
+		{"method", request("/"), "PUT"},
+
+		{"host", host("Shop.Example.COM"), "shop.example.com"},
+		{"host", host("shop.example.com:8080"), "shop.example.com"},
+		{"host", host("[::1]:8080"), "::1"},
+		{"host", host("[::1]"), "::1"}, // the same, with and without port
+		{"host", host(""), missing},
+
+		{"path.0", request("/orders/42/pay"), "orders"},
+		{"path.1", request("/orders/42/pay"), "42"},
+		{"path.2", request("/orders/42/pay"), "pay"},
+		{"path.1", request("/orders/42/"), "42"},
+		{"path.1", request("/orders/42?x=/43/"), "42"},
+		{"path.1", request("/orders/%34%32"), "42"},
+		{"path.1", request("/orders/a%2Fb/pay"), "a/b"}, // an escaped slash stays in its segment
+		{"path.2", request("/orders/a%2Fb/pay"), "pay"},
+		{"path.3", request("/orders/42/pay"), missing},
+		{"path.1", request("/orders/"), missing},
+		{"path.0", request("/"), missing},
+		{"path.1", request("/orders//42"), refused},
+		{"path.0", request("/orders//42"), refused}, // also beside what is asked for
+		{"path.0", request("//orders/42"), refused},
+		{"path.1", request("/./orders/42"), refused},
+		{"path.1", request("/orders/../42"), refused},
+		{"path.1", request("/orders/42/.."), refused},
+		{"path.1", request("/orders/%2e%2E/42"), refused},
+
+		{"header.X-Order", request("/", "X-Order", "42"), "42"},
+		{"header.x-order", request("/", "X-Order", "42"), "42"},
+		{"header.X-Order", request("/", "X-Order", ""), missing},
+		{"header.X-Order", request("/"), missing},
+		{"header.X-Order", request("/", "X-Order", "42", "X-Order", "43"), ambiguous},
+		{"header.X-Order", request("/", "X-Order", "42", "X-Order", "42"), ambiguous},
+
+		{"query.order", request("/?order=42"), "42"},
+		{"query.order", request("/?order=4%32+%20"), "42  "},
+		{"query.a.b", request("/?a.b=42"), "42"},
+		{"query.order", request("/?Order=42"), missing},
+		{"query.order", request("/?order="), missing},
+		{"query.order", request("/"), missing},
+		{"query.order", request("/?order=42&order=43"), ambiguous},
+		{"query.order", request("/?order=42&%6Frder=43"), ambiguous},
+		{"query.order", request("/?order=42;x=1"), refused},
+		{"query.order", request("/?order=42&x=%zz"), refused},
+
+		{"cookie.order", request("/", "Cookie", "a=1; order=42"), "42"},
+		{"cookie.order", request("/", "Cookie", "a=1", "Cookie", "order=42"), "42"},
+		{"cookie.order", request("/", "Cookie", "a=order; border=2"), missing},
+		{"cookie.order", request("/", "Cookie", "order="), missing},
+		{"cookie.order", request("/", "Cookie", "order=42; order=43"), ambiguous},
+		{"cookie.order", request("/", "Cookie", "order=42", "Cookie", "order=43"), ambiguous},
+		{"cookie.order", request("/", "Cookie", "order=\xff; order=43"), ambiguous}, // net/http sees one
+		{"cookie.order", request("/", "Cookie", "order; order=43"), ambiguous},
+		{"cookie.order", request("/", "Cookie", "order=\xff"), refused},
+	} {
+		value, err := middleware.Placeholder(c.placeholder)
+		if err != nil {
+			t.Errorf("{%s}: %v", c.placeholder, err)
+			continue
+		}
+		template, err := middleware.ParseTemplate("{"+c.placeholder+"}", middleware.Placeholder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _ := value(c.request)
+		_, err = template.Key(c.request)
+		switch {
+		case errors.Is(err, middleware.ErrMissingKey):
+			got = missing
+		case errors.Is(err, middleware.ErrAmbiguousKey):
+			got = ambiguous
+		case err != nil:
+			got = refused
+		}
+		if got != c.want {
+			t.Errorf("{%s} of %s %s with %v: %q, want %q (error %v)", c.placeholder, c.request.Host, c.request.RequestURI, c.request.Header, got, c.want, err)
+		}
+		if err != nil && strings.Contains(err.Error(), "43") {
+			t.Errorf("{%s}: the error shows a value: %v", c.placeholder, err)
+		}
+	}
+}
+
+func TestPlaceholderOfPattern(t *testing.T) {
+	value, err := middleware.Placeholder("path.id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got string
+	mux := http.NewServeMux()
+	mux.HandleFunc("/orders/{id}/pay", func(_ http.ResponseWriter, r *http.Request) { got, err = value(r) })
+	for target, want := range map[string]string{"/orders/42/pay": "42", "/orders/a%2Fb/pay": "a/b"} {
+		mux.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, target, nil))
+		if got != want || err != nil {
+			t.Errorf("%s: %q, %v, want %q", target, got, err, want)
+		}
+	}
+	if got, err := value(httptest.NewRequest(http.MethodPost, "/orders/42/pay", nil)); got != "" || err != nil {
+		t.Errorf("without a pattern: %q, %v", got, err)
+	}
+}
+
+func TestUnknownPlaceholders(t *testing.T) {
+	for _, name := range []string{"", "path", "path.", "header", "header.", "header.Host", "header.host", "query.", "cookie.", "body.id", "Method", "host.x", "method.x", "x"} {
+		if _, err := middleware.Placeholder(name); err == nil {
+			t.Errorf("{%s} is taken", name)
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package middleware_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+)
+
+// keysOf parses a template with any placeholders, and gives a function from their values, in the
+// order of the placeholders, to the key.
+func keysOf(text string) (key func(values ...string) (string, error), placeholders int, err error) {
+	var current []string
+	template, err := middleware.ParseTemplate(text, func(string) (middleware.KeyFunc, error) {
+		i := placeholders
+		placeholders++
+		return func(*http.Request) (string, error) { return current[i], nil }, nil
+	})
+	return func(values ...string) (string, error) {
+		current = values
+		return template.Key(nil)
+	}, placeholders, err
+}
+
+func TestTemplateKey(t *testing.T) {
+	for _, c := range []struct {
+		template string
+		values   []string
+		want     string
+	}{
+		{"order", nil, "order"},
+		{"order:{a}", []string{"42"}, "order:42"},
+		{"{a}", []string{"42"}, "42"},
+		{"{a}!", []string{"a-._~b"}, "a-._~b!"},
+		{"order:{a}", []string{"x:y"}, "order:x%3Ay"},
+		{"{a}", []string{"a/b c%\x00\xffä{}\n"}, "a%2Fb%20c%25%00%FF%C3%A4%7B%7D%0A"},
+		{"{a}:{b}", []string{"x:y", "z"}, "x%3Ay:z"},
+		{"{a}:{b}", []string{"x", "y:z"}, "x:y%3Az"},
+		{"{a}-{b}", []string{"x-y", "z_.~"}, "x%2Dy-z_.~"},
+		{"-{a}:{b}-", []string{"x-", "-y"}, "-x-:-y-"}, // the ends separate nothing
+		{`\{{a}\}\`, []string{"x"}, `{x}\`},
+		{`a\b{a}`, []string{"x"}, `a\bx`},
+	} {
+		key, _, err := keysOf(c.template)
+		if err != nil {
+			t.Errorf("%q: %v", c.template, err)
+			continue
+		}
+		if got, err := key(c.values...); err != nil || got != c.want {
+			t.Errorf("%q of %q: %q, %v, want %q", c.template, c.values, got, err, c.want)
+		}
+	}
+}
+
+func TestTemplateErrors(t *testing.T) {
+	for template, want := range map[string]string{
+		"":              "must not be empty",
+		"a{b":           `"{" at position 2 is not closed`,
+		"a}b":           `"}" at position 2 closes nothing`,
+		"{a}}":          `"}" at position 4 closes nothing`,
+		`\{a}`:          `"}" at position 4 closes nothing`,
+		"{a}{b}":        "nothing separates {a} from {b}",
+		"{a}x1%{b}":     "nothing separates {a} from {b}",
+		"{a}:{b}{c}":    "nothing separates {b} from {c}",
+		"{unknown}":     "no such thing",
+		"a:{unknown}:b": "no such thing",
+	} {
+		_, err := middleware.ParseTemplate(template, func(name string) (middleware.KeyFunc, error) {
+			if name == "unknown" {
+				return nil, errors.New("no such thing")
+			}
+			return func(*http.Request) (string, error) { return "v", nil }, nil
+		})
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), fmt.Sprintf("%q", template)) {
+			t.Errorf("%q: error %v, want the template and %q", template, err, want)
+		}
+	}
+}
+
+func TestTemplateGlobal(t *testing.T) {
+	for text, want := range map[string]bool{"a": true, `\{a\}`: true, "{a}": false, "x:{a}": false} {
+		template, err := middleware.ParseTemplate(text, func(string) (middleware.KeyFunc, error) {
+			return func(*http.Request) (string, error) { return "v", nil }, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if template.Global() != want {
+			t.Errorf("%q: Global is %v", text, !want)
+		}
+	}
+}
+
+func TestTemplateKeyNeedsAllValues(t *testing.T) {
+	key, _, err := keysOf("{a}:{b}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = key("x", "")
+	var part *middleware.KeyError
+	if !errors.Is(err, middleware.ErrMissingKey) || !errors.As(err, &part) || part.Placeholder != "b" {
+		t.Errorf("error %v, want ErrMissingKey with the placeholder b", err)
+	}
+}
+
+// TestTemplateIsInjective tries random templates, with values of few letters that are near to what
+// the template writes itself.
+func TestTemplateIsInjective(t *testing.T) {
+	seed := rand.Uint64()
+	random := rand.New(rand.NewPCG(seed, 0))
+	pick := func(letters string, most int) string {
+		var text strings.Builder
+		for range random.IntN(most + 1) {
+			text.WriteByte(letters[random.IntN(len(letters))])
+		}
+		return text.String()
+	}
+	parsed := 0
+	for range 300 {
+		text := pick("a3:-%", 2)
+		for i := range 1 + random.IntN(3) {
+			text += "{" + string(rune('a'+i)) + "}" + pick("a3:-%/", 3)
+		}
+		key, n, err := keysOf(text)
+		if err != nil {
+			continue // nothing separates two
+		}
+		parsed++
+		seen := make(map[string][]string)
+		for range 1500 {
+			values := make([]string, n)
+			for i := range values {
+				values[i] = "a:-%3AD2"[random.IntN(8):][:1] + pick("a:-%3AD2F/", 3)
+			}
+			k, err := key(values...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if other, ok := seen[k]; ok && !slices.Equal(other, values) {
+				t.Fatalf("seed %d: %q makes %q of %q and of %q", seed, text, k, other, values)
+			}
+			seen[k] = values
+		}
+	}
+	if parsed < 50 {
+		t.Errorf("seed %d: only %d of the templates could be parsed", seed, parsed)
+	}
+}
+
+func FuzzParseTemplate(f *testing.F) {
+	f.Add("order:{path.1}", "a", "", "b", "")
+	f.Add("{a}:{b}", "x:y", "z", "x", "y:z")
+	f.Add(`\{{a}-%{b}\}`, "x-", "%2D", "x", "-%2D")
+	f.Add("{a}{b}", "ab", "c", "a", "bc")
+	f.Add("{a", "a", "b", "c", "d")
+	f.Fuzz(func(t *testing.T, text, a, b, c, d string) {
+		key, n, err := keysOf(text)
+		if err != nil {
+			return
+		}
+		// placeholders beyond the second have the values of the first two
+		values := func(first, second string) (all []string) {
+			for i := range n {
+				all = append(all, []string{first, second}[i%2])
+			}
+			return all
+		}
+		one, other := values(a, b), values(c, d)
+		k1, err1 := key(one...)
+		k2, err2 := key(other...)
+		if (err1 != nil) != slices.Contains(one, "") || (err2 != nil) != slices.Contains(other, "") {
+			t.Fatalf("%q: errors %v of %q and %v of %q", text, err1, one, err2, other)
+		}
+		if err1 == nil && err2 == nil && (k1 == k2) != slices.Equal(one, other) {
+			t.Errorf("%q makes %q of %q, and %q of %q", text, k1, one, k2, other)
+		}
+	})
+}
+
+func BenchmarkTemplateKey(b *testing.B) {
+	template, err := middleware.ParseTemplate("order:{path.1}:{header.X-Customer}", middleware.Placeholder)
+	if err != nil {
+		b.Fatal(err)
+	}
+	r := httptest.NewRequest(http.MethodPost, "/orders/4711/pay", nil)
+	r.Header.Set("X-Customer", "customer-0815")
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := template.Key(r); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
