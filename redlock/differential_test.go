@@ -1,0 +1,223 @@
+package redlock
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+)
+
+const (
+	differentialCommands = 40_000
+	// expirySlack is how far apart the two may end a lease: Redis counts in whole milliseconds.
+	expirySlack = 2 * time.Millisecond
+	largest     = int64(1<<53 - 1) // of a fence
+)
+
+// pair runs each command on a real server and on the memory master, which is the specification.
+type pair struct {
+	t      *testing.T
+	rand   *rand.Rand
+	real   Master
+	model  *memoryMaster
+	client *redis.Client
+	now    time.Time // the model's clock
+
+	seen      map[string]int // by operation and status
+	ambiguous int            // answers too close to an expiry to tell which is right
+}
+
+func TestScriptsDoWhatTheModelDoes(t *testing.T) {
+	server := redistest.Start(t, 1)[0]
+	masters, err := Dial(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = masters[0].Close() }()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	p := &pair{t: t, rand: rand.New(rand.NewPCG(seed, 0)), real: masters[0], client: server.Client(), seen: make(map[string]int)}
+	p.model = newMemoryMaster("model", func() time.Time { return p.now })
+	for range differentialCommands {
+		p.step()
+		if t.Failed() {
+			return
+		}
+	}
+	t.Logf("%v; %d near an expiry", p.seen, p.ambiguous)
+	if p.ambiguous > differentialCommands/100 {
+		t.Errorf("%d of %d answers were near an expiry: the test says too little", p.ambiguous, differentialCommands)
+	}
+	for _, answer := range []string{
+		"acquire granted", "acquire again", "acquire held", "extend granted", "extend refilled", "extend expired", "extend not owner",
+		"release released", "release expired", "release not owner", "expiry", "largest fence",
+	} {
+		if p.seen[answer] < differentialCommands/1000 {
+			t.Errorf("%q was seen %d times only", answer, p.seen[answer])
+		}
+	}
+	p.checkTTLs()
+}
+
+// step runs a random command on both.
+func (p *pair) step() {
+	key := p.key()
+	if p.rand.IntN(50) == 0 {
+		p.forgetFence(key)
+	}
+	cmd := p.command(key)
+	if last, _, _ := p.model.fences.get(key, time.Now()); cmd.Op == OpAcquire && last >= largest-1 {
+		_, _, held := p.model.leases.get(key, time.Now())
+		if !held { // there is none above
+			p.forgetFence(key)
+		}
+	}
+	holder, ends, _ := p.model.leases.get(key, always)
+	before := time.Now()
+	real := cmd
+	p.real.Do([]*Command{&real})
+	after := time.Now()
+	if real.Reply.Err != nil {
+		p.t.Errorf("%+v: %v", cmd, real.Reply.Err)
+		return
+	}
+	p.now = after // a release doesn't tell the time, and Redis has the clock of this host
+	if real.Reply.Time != 0 {
+		p.now = time.UnixMicro(real.Reply.Time)
+	}
+	if holder != "" && near(ends, before, after) {
+		p.ambiguous++
+		p.adopt(key)
+		return
+	}
+	if holder != "" && ends.Before(before) {
+		p.seen["expiry"]++
+		holder = ""
+	}
+	p.model.Do([]*Command{&cmd})
+	p.compare(&cmd, &real, holder)
+}
+
+// always is a time at which no lease of the model has expired.
+var always time.Time
+
+// near says whether the two may differ on whether a lease has ended.
+func near(ends, from, to time.Time) bool {
+	return !ends.Before(from.Add(-expirySlack)) && !ends.After(to.Add(expirySlack))
+}
+
+// key is one that isn't about to expire, if there is one.
+func (p *pair) key() (key string) {
+	for range 20 {
+		key = fmt.Sprintf("redlock:{%d}", p.rand.IntN(8))
+		now := time.Now()
+		if holder, ends, _ := p.model.leases.get(key, always); holder == "" || !near(ends, now, now.Add(time.Millisecond)) {
+			break
+		}
+	}
+	return key
+}
+
+func (p *pair) command(key string) Command {
+	token := string(rune('a' + p.rand.IntN(3)))
+	holder, _, held := p.model.leases.get(key, time.Now())
+	if held && p.rand.IntN(3) == 0 {
+		token = holder
+	}
+	now := time.Now().UnixMicro()
+	cmd := Command{Op: OpAcquire, Key: key, Token: token, TTL: p.ttl()}
+	switch p.rand.IntN(5) {
+	case 0:
+		cmd.Op = OpRelease
+	case 1, 2:
+		cmd.Op = OpExtend
+		cmd.Fence = p.pick(0, 1, now, now+1000, 1<<46+1, 1<<52+1, largest-2, largest-1, largest)
+		cmd.RefillUntil = p.pick(0, now-1_000_000, now+1_000_000, now+60_000_000)
+	default:
+		slack := fenceSlack.Microseconds()
+		cmd.Fence = p.pick(now, now-50, now+50, now-slack/2, now+slack/2, now-10*slack, now+10*slack, 0, -1, 1, largest, 1<<62)
+	}
+	return cmd
+}
+
+func (p *pair) pick(values ...int64) int64 { return values[p.rand.IntN(len(values))] }
+
+// ttl is a short one, which ends within the test, or one that doesn't.
+func (p *pair) ttl() time.Duration {
+	if p.rand.IntN(2) == 0 {
+		return time.Duration(1+p.rand.IntN(20)) * time.Millisecond
+	}
+	return time.Minute
+}
+
+// forgetFence does what a minute without a lock does.
+func (p *pair) forgetFence(key string) {
+	p.client.Del(context.Background(), fenceKey(key))
+	p.model.fences.delete(key)
+}
+
+// adopt takes over what the server has.
+func (p *pair) adopt(key string) {
+	ctx := context.Background()
+	p.model.leases.delete(key)
+	if token, err := p.client.Get(ctx, key).Result(); err == nil {
+		p.model.leases.set(key, token, time.Now(), p.client.PTTL(ctx, key).Val())
+	}
+	p.model.fences.delete(key)
+	if fence, err := p.client.Get(ctx, fenceKey(key)).Int64(); err == nil {
+		p.model.fences.set(key, fence, time.Now(), fenceTTL)
+	}
+}
+
+// compare wants the same answer from both, and the same fence stored.
+func (p *pair) compare(model, real *Command, holder string) {
+	want, got := model.Reply, real.Reply
+	if got.Status != want.Status || got.Fence != want.Fence || got.Holder != want.Holder || got.Time != want.Time {
+		p.t.Errorf("%+v, held by %q:\nserver %+v\nmodel  %+v", model, holder, got, want)
+	}
+	if off := (got.TTL - want.TTL).Abs(); off > 2*expirySlack {
+		p.t.Errorf("%+v: the holder's lease lasts %v, want %v", model, got.TTL, want.TTL)
+	}
+	stored, err := p.client.Get(context.Background(), fenceKey(model.Key)).Result()
+	if last, _, known := p.model.fences.get(model.Key, p.now); known && stored != fmt.Sprint(last) || !known && err != redis.Nil {
+		p.t.Errorf("%+v: fence stored is %q, want %d", model, stored, last)
+	}
+	if stored == fmt.Sprint(largest) {
+		p.seen["largest fence"]++
+	}
+	p.seen[operation(model, holder)]++
+}
+
+func operation(cmd *Command, holder string) string {
+	name := map[Op]string{OpAcquire: "acquire", OpExtend: "extend", OpRelease: "release"}[cmd.Op]
+	switch {
+	case cmd.Op == OpAcquire && holder == cmd.Token:
+		return name + " again"
+	case cmd.Op == OpExtend && cmd.Reply.Status == StatusGranted && holder == "":
+		return name + " refilled"
+	}
+	return name + " " + map[Status]string{StatusGranted: "granted", StatusHeld: "held", StatusReleased: "released",
+		StatusExpired: "expired", StatusNotOwner: "not owner"}[cmd.Reply.Status]
+}
+
+// checkTTLs wants every key to end, and the leases when the model says.
+func (p *pair) checkTTLs() {
+	ctx := context.Background()
+	for _, key := range p.client.Keys(ctx, "*").Val() {
+		left := p.client.PTTL(ctx, key).Val()
+		limit := time.Minute
+		if !strings.HasSuffix(key, ":fence") {
+			_, ends, _ := p.model.leases.get(key, time.Now())
+			limit = time.Until(ends) + time.Second
+		}
+		if left == -1 || left > limit {
+			p.t.Errorf("%s lives for %v, want at most %v", key, left, limit)
+		}
+	}
+}
