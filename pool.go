@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap/exp/zapslog"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -76,3 +78,13 @@ func (l currentLog) Handle(ctx context.Context, record slog.Record) error {
 func (l currentLog) WithAttrs(attrs []slog.Attr) slog.Handler { return l.handler().WithAttrs(attrs) }
 
 func (l currentLog) WithGroup(name string) slog.Handler { return l.handler().WithGroup(name) }
+
+func init() { redis.SetLogger(clientLog{}) }
+
+// clientLog takes what the Redis client says of its connections, which would go to standard error as
+// bare text. Package redlock tells of masters that fail, once for each: this is for debugging.
+type clientLog struct{}
+
+func (clientLog) Printf(_ context.Context, format string, args ...any) {
+	caddy.Log().Named("redlock.client").Debug(fmt.Sprintf(format, args...))
+}

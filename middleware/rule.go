@@ -136,7 +136,10 @@ func (rule *Rule) run(turn Turn, w http.ResponseWriter, r *http.Request, next fu
 	err := next(w, r.WithContext(ctx))
 	if lost := turn.Lock.Err(); lost != nil && !*written {
 		turn.Outcome = Lost
-		return &Refusal{Status: http.StatusInternalServerError, Turn: turn, Err: errors.Join(lost, err)}
+		if err != nil { // as text: Caddy would take the status of an error that is wrapped here
+			lost = fmt.Errorf("%w; the handler: %v", lost, err)
+		}
+		return &Refusal{Status: http.StatusInternalServerError, Turn: turn, Err: lost}
 	}
 	return err
 }
