@@ -35,6 +35,7 @@ type Server struct {
 	port   int
 	dir    string
 	args   []string
+	env    []string
 	client *redis.Client
 
 	cmd    *exec.Cmd
@@ -48,14 +49,15 @@ func Start(tb testing.TB, n int, args ...string) []*Server {
 	tb.Helper()
 	servers := make([]*Server, n)
 	for i := range servers {
-		servers[i] = start(tb, args)
+		servers[i] = StartWith(tb, nil, args...)
 	}
 	return servers
 }
 
-func start(tb testing.TB, args []string) *Server {
+// StartWith starts one server, as Start does, with these environment variables ("NAME=value") besides.
+func StartWith(tb testing.TB, env []string, args ...string) *Server {
 	tb.Helper()
-	s := &Server{tb: tb, dir: tb.TempDir(), args: args}
+	s := &Server{tb: tb, dir: tb.TempDir(), args: args, env: env}
 	var err error
 	for range 10 { // another process may take the port between our look and the server's
 		s.port = portMin + rand.IntN(portMax-portMin)
@@ -80,6 +82,7 @@ func (s *Server) launch() error {
 	args := []string{"--bind", "127.0.0.1", "--port", fmt.Sprint(s.port), "--dir", s.dir,
 		"--save", "", "--appendonly", "no", "--daemonize", "no"}
 	s.cmd, s.exited = exec.Command(path, append(args, s.args...)...), make(chan struct{})
+	s.cmd.Env = append(os.Environ(), s.env...)
 	s.output.Reset()
 	s.cmd.Stdout, s.cmd.Stderr = &s.output, &s.output
 	if err := s.cmd.Start(); err != nil {

@@ -1,0 +1,118 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// tryLock gives the lock, or nil.
+func tryLock(t testing.TB, l *redlock.Locker, key string) *redlock.Lock {
+	t.Helper()
+	lock, err := l.TryLock(t.Context(), key)
+	if err != nil && !errors.Is(err, redlock.ErrHeld) && !errors.Is(err, redlock.ErrNoQuorum) {
+		t.Fatalf("TryLock: %v", err)
+	}
+	return lock
+}
+
+// commandCalls is how often the server has run a command, also from within scripts.
+func commandCalls(t testing.TB, s *redistest.Server, command string) int {
+	t.Helper()
+	info, err := s.Client().Info(context.Background(), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(info, "cmdstat_"+command+":calls=")
+	if !found {
+		return 0
+	}
+	digits, _, _ := strings.Cut(rest, ",")
+	calls, err := strconv.Atoi(digits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return calls
+}
+
+// extends is how many extends of held keys the server has done: only they call PEXPIRE.
+func extends(t testing.TB, s *redistest.Server) int { t.Helper(); return commandCalls(t, s, "pexpire") }
+
+// scripts is how many of our commands the server has got.
+func scripts(t testing.TB, s *redistest.Server) int {
+	t.Helper()
+	return commandCalls(t, s, "evalsha") + commandCalls(t, s, "eval")
+}
+
+// holderOn is the token on the server; "" if the key is free.
+func holderOn(s *redistest.Server, key string) string {
+	return s.Client().Get(context.Background(), redisKey(key)).Val()
+}
+
+func redisKey(key string) string { return "redlock:{" + key + "}" }
+
+// waitForUptime waits until the servers say that they run for so long.
+func waitForUptime(t testing.TB, servers []*redistest.Server, uptime time.Duration) {
+	t.Helper()
+	eventually(t, uptime+bound, fmt.Sprintf("servers up for %v", uptime), func() bool {
+		for _, s := range servers {
+			info, err := s.Client().Info(t.Context(), "server").Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, rest, _ := strings.Cut(info, "uptime_in_seconds:")
+			seconds, _, _ := strings.Cut(rest, "\r")
+			if n, err := strconv.Atoi(seconds); err != nil || time.Duration(n)*time.Second < uptime {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// event is what an Observer was told.
+type event struct {
+	kind   string // "lost", "down" or "up"
+	master string
+	err    error
+	at     time.Time
+}
+
+// diary is an Observer that remembers.
+type diary struct {
+	mu     sync.Mutex
+	events []event
+}
+
+func (d *diary) note(e event) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e.at = time.Now()
+	d.events = append(d.events, e)
+}
+
+func (d *diary) LeaseLost(err error) { d.note(event{kind: "lost", err: err}) }
+func (d *diary) MasterDown(master string, err error) {
+	d.note(event{kind: "down", master: master, err: err})
+}
+func (d *diary) MasterUp(master string) { d.note(event{kind: "up", master: master}) }
+
+// find gives the events of a kind, of one master or all (""), and with this error if it isn't nil.
+func (d *diary) find(kind, master string, err error) (found []event) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range d.events {
+		if e.kind == kind && (master == "" || e.master == master) && (err == nil || errors.Is(e.err, err)) {
+			found = append(found, e)
+		}
+	}
+	return found
+}
