@@ -143,20 +143,27 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if err != nil {
 		return caddyhttp.Error(http.StatusInternalServerError, err)
 	}
-	defer h.app.settings.leave()
+	defer h.leave()
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	err = h.rule.Serve(locker, h.key.Key, w, r, func(w http.ResponseWriter, r *http.Request) error {
 		turn, _ := middleware.TurnOf(r.Context())
 		setPlaceholders(repl, turn)
 		return next.ServeHTTP(w, r)
 	})
-	refusal, refused := err.(*middleware.Refusal) // itself only: one that another rule made is an answer
+	refusal, refused := err.(*middleware.Refusal) //nolint:errorlint // one that another rule made, and wrapped, is an answer already
 	if !refused {
 		return err
 	}
 	setPlaceholders(repl, refusal.Turn)
 	refusal.SetHeaders(w.Header())
 	return caddyhttp.Error(refusal.Status, refusal)
+}
+
+// leave gives the masters back. The last request of a configuration that is gone closes them.
+func (h *Handler) leave() {
+	if err := h.app.settings.leave(); err != nil {
+		h.rule.Logger.Warn("closing the masters", "error", err)
+	}
 }
 
 // Interface guards

@@ -137,7 +137,7 @@ func (rule *Rule) run(turn Turn, w http.ResponseWriter, r *http.Request, next fu
 	if lost := turn.Lock.Err(); lost != nil && !*written {
 		turn.Outcome = Lost
 		if err != nil { // as text: Caddy would take the status of an error that is wrapped here
-			lost = fmt.Errorf("%w; the handler: %v", lost, err)
+			lost = fmt.Errorf("%w; the handler: %s", lost, err.Error())
 		}
 		return &Refusal{Status: http.StatusInternalServerError, Turn: turn, Err: lost}
 	}

@@ -184,13 +184,15 @@ func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
 // ended is the error of a wait that its context ended.
 func ended(ctx context.Context, failure error) error {
-	switch err := failure.(type) {
-	case *HeldError:
-		err.Err = ctx.Err()
-		return err
-	case *QuorumError:
-		err.Err = ctx.Err()
-		return err
+	var held *HeldError
+	var quorum *QuorumError
+	switch {
+	case errors.As(failure, &held):
+		held.Err = ctx.Err()
+		return held
+	case errors.As(failure, &quorum):
+		quorum.Err = ctx.Err()
+		return quorum
 	}
 	return fmt.Errorf("redlock: %w", ctx.Err())
 }
