@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -219,68 +218,9 @@ func (m *redisMaster) pipeline(client redis.UniversalClient, cmds []*Command, ev
 	}
 }
 
-func parseReply(op Op, answer *redis.Cmd) Reply {
-	value, err := answer.Result()
-	if err != nil {
-		return Reply{Err: classify(err)}
-	}
-	if op == OpPing {
-		return Reply{}
-	}
-	fields, _ := value.([]any)
-	number := func(i int) int64 {
-		n, ok := fields[i].(int64)
-		if !ok {
-			err = errors.New("unexpected type in the answer")
-		}
-		return n
-	}
-	var reply Reply
-	switch {
-	case op == OpAcquire && len(fields) == 2:
-		reply = Reply{Status: StatusGranted, Fence: number(0), Time: number(1)}
-	case op == OpAcquire && len(fields) == 3:
-		holder, _ := fields[1].(string)
-		left := time.Duration(max(number(0), 0)) * time.Millisecond
-		reply = Reply{Status: StatusHeld, Holder: holder, TTL: left, Time: number(2)}
-	case op == OpExtend && len(fields) == 2:
-		reply = Reply{Status: map[int64]Status{1: StatusGranted, 0: StatusExpired, -1: StatusNotOwner}[number(0)], Time: number(1)}
-	case op == OpRelease:
-		switch value {
-		case int64(1):
-			reply.Status = StatusReleased
-		case int64(0):
-			reply.Status = StatusExpired
-		case int64(-1):
-			reply.Status = StatusNotOwner
-		}
-	}
-	if reply.Status == StatusNone || err != nil {
-		return Reply{Err: fmt.Errorf("unexpected answer of type %T: is this a Redis server?", value)}
-	}
-	return reply
-}
-
 // fenceKey names the companion of a lock's key. It has the same hash tag, so that a cluster keeps
 // both in one place.
 func fenceKey(key string) string { return key + ":fence" }
-
-// errUnreachable marks the failure to make a connection at all.
-var errUnreachable = errors.New("unreachable")
-
-// classify marks the errors after which the server has certainly not taken the key: it could not be
-// reached, or has refused the command.
-func classify(err error) error {
-	var dial *net.OpError
-	var refused redis.Error
-	switch {
-	case errors.As(err, &dial) && dial.Op == "dial", errors.Is(err, errNoVote), errors.Is(err, ErrRestarted):
-		return unsent(fmt.Errorf("%w: %w", errUnreachable, err))
-	case errors.As(err, &refused):
-		return marked{err, errRefused}
-	}
-	return err
-}
 
 // greet asks a server who it is. It runs at each new connection, before any command.
 func (m *redisMaster) greet(ctx context.Context, cn *redis.Conn) error {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -14,34 +13,6 @@ const (
 	redialGap = 100 * time.Millisecond // between attempts to reach a master that can't be connected to
 	owedGap   = 250 * time.Millisecond // between attempts at a release that a master missed
 )
-
-var errAbandoned = unsent(errors.New("given up before it was sent"))
-
-// call is a Command on its way through a stream.
-type call struct {
-	Command
-	master  int          // index of the master
-	over    *atomic.Bool // acquire, extend: no longer wanted, don't send it any more
-	acquire *call        // release: the acquire that it undoes
-	sure    bool         // release: send it even if the acquire had no effect
-	until   time.Time    // release: repeated until acknowledged, or until the TTL has done it
-	to      receiver     // gets the call when it is answered. May be nil
-}
-
-// receiver gets answered calls. It doesn't block.
-type receiver interface{ receive(*call) }
-
-// inbox is a receiver with room for all the calls it will get.
-type inbox chan *call
-
-func (in inbox) receive(c *call) { in <- c }
-
-func (c *call) deliver() {
-	if to := c.to; to != nil {
-		c.to = nil
-		to.receive(c)
-	}
-}
 
 // stream sends one master its commands, in order, in pipelines that concurrent callers share. The
 // order is what makes a release certain: it can't overtake its acquire, however late the master
@@ -225,22 +196,6 @@ func (s *stream) take() (batch []*call, last bool) {
 	return batch, last
 }
 
-// needless says whether a call need not be sent. An acquire whose attempt is over is answered here
-// as unsent; its release comes later in the same queue and sees that.
-func needless(c *call) bool {
-	switch c.Op {
-	case OpAcquire, OpExtend:
-		if c.over.Load() {
-			c.Reply.Err = errAbandoned
-			return true
-		}
-	case OpRelease:
-		acquired := c.acquire.Reply
-		return !c.sure && (acquired.Status == StatusHeld || errors.Is(acquired.Err, errUnsent))
-	}
-	return false
-}
-
 // settle hands out the replies of a batch, and keeps the releases that must be repeated.
 func (s *stream) settle(batch []*call, start, now time.Time, last bool) {
 	err := batch[0].Reply.Err
@@ -284,17 +239,6 @@ func (s *stream) settle(batch []*call, start, now time.Time, last bool) {
 		c.deliver()
 	}
 	s.note(err)
-}
-
-// acknowledged says whether a release need not be repeated. Where the connection broke between
-// acquire and release, the server may still read the acquire after the release: then only a
-// deleted key is proof.
-func acknowledged(release *call) bool {
-	if release.Reply.Err != nil {
-		return false
-	}
-	acquired := release.acquire.Reply.Err
-	return acquired == nil || errors.Is(acquired, errRefused) || errors.Is(acquired, errUnsent) || release.Reply.Status == StatusReleased
 }
 
 // note tells the log and the observer that a master fails, or votes again: once for each change.
