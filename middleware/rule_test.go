@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -529,7 +530,15 @@ func TestServeReturnsTheHandlersError(t *testing.T) {
 	if err := rule.Serve(l, key, w, newRequest(t, "/"), func(http.ResponseWriter, *http.Request) error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("error %v", err)
 	}
-	err := rule.Serve(l, key, w, newRequest(t, "/"), func(http.ResponseWriter, *http.Request) error {
+	switching := newLocker(t, live)
+	err := rule.Serve(switching, key, httptest.NewRecorder(), newRequest(t, "/"), func(w http.ResponseWriter, _ *http.Request) error {
+		w.WriteHeader(http.StatusSwitchingProtocols) // the last answer on this connection
+		return switching.Close()
+	})
+	if err != nil {
+		t.Errorf("after 101: %v", err)
+	}
+	err = rule.Serve(l, key, w, newRequest(t, "/"), func(http.ResponseWriter, *http.Request) error {
 		_ = l.Close()
 		return failed
 	})

@@ -110,6 +110,7 @@ func TestOtherTermsAreReported(t *testing.T) {
 	servers := redistest.Start(t, 3)
 	holder := newLocker(t, redistest.URLs(servers), redlock.WithMaxTTL(time.Minute))
 	defer mustUnlock(t, mustLock(t, holder, "key"))
+	onAll(t, servers, 1)
 	for name, other := range map[string]struct {
 		urls []string
 		opts []redlock.Option

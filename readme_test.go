@@ -1,0 +1,164 @@
+package caddyredlock_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+var documents = []string{"README.md", "xcaddy.md", "CHANGELOG.md", "docs/DESIGN.md", "docs/problems.md"}
+
+func readFile(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// snippets are the code blocks of a document in a language.
+func snippets(t *testing.T, file, language string) []string {
+	t.Helper()
+	var found []string
+	for _, match := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```$").FindAllStringSubmatch(readFile(t, file), -1) {
+		found = append(found, match[1])
+	}
+	if len(found) == 0 {
+		t.Errorf("%s has no code in %s", file, language)
+	}
+	return found
+}
+
+// TestGoInREADME finds each Go snippet in a file that is compiled and tested.
+func TestGoInREADME(t *testing.T) {
+	var compiled strings.Builder
+	err := filepath.WalkDir("examples", func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".go") {
+			compiled.WriteString(readFile(t, path))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, snippet := range snippets(t, "README.md", "go") {
+		if !strings.Contains(compiled.String(), snippet) {
+			t.Errorf("in no file of examples:\n%s", snippet)
+		}
+	}
+}
+
+func TestConfigurationsInDocuments(t *testing.T) {
+	t.Setenv("REDIS_PASSWORD", "password")
+	for _, file := range []string{"README.md", "xcaddy.md"} {
+		for _, snippet := range snippets(t, file, "caddyfile") {
+			_, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(snippet), map[string]any{"filename": file})
+			if err != nil || len(warnings) > 0 {
+				t.Errorf("%s: %v, %v in\n%s", file, err, warnings, snippet)
+			}
+		}
+	}
+	for _, snippet := range snippets(t, "xcaddy.md", "json") {
+		var config caddy.Config
+		snippet = strings.NewReplacer("redis://10.0.0.", "memory://", ":6379", "").Replace(snippet) // these would be dialed
+		decoder := json.NewDecoder(strings.NewReader(snippet))
+		decoder.DisallowUnknownFields()
+		if err := decoder.Decode(&config); err != nil {
+			t.Errorf("JSON: %v", err)
+			continue
+		}
+		config.Admin = &caddy.AdminConfig{Disabled: true}
+		if err := caddy.Validate(&config); err != nil {
+			t.Errorf("JSON: %v", err)
+		}
+	}
+}
+
+// TestACLInREADME takes and frees a lock as the user that the README tells to make.
+func TestACLInREADME(t *testing.T) {
+	line := regexp.MustCompile(`(?m)^ACL SETUSER redlock .*$`).FindString(readFile(t, "README.md"))
+	server := redistest.Start(t, 1)[0]
+	var command []any
+	for _, word := range strings.Fields(line) {
+		command = append(command, word)
+	}
+	allow := func(command ...any) {
+		t.Helper()
+		if err := server.Client().Do(t.Context(), command...).Err(); err != nil {
+			t.Fatalf("%q: %v", command, err)
+		}
+	}
+	try := func() string {
+		t.Helper()
+		masters, err := redlock.Dial(strings.Replace(server.URL(), "redis://", "redis://redlock:password@", 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log safeBuffer
+		l, err := redlock.New(masters, redlock.WithTimeout(time.Second), redlock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lock, err := l.TryLock(t.Context(), "order:42")
+		if err == nil {
+			if _, held := l.TryLock(t.Context(), "order:42"); !errors.Is(held, redlock.ErrHeld) {
+				err = held
+			}
+			err = errors.Join(err, lock.Unlock())
+		}
+		return log.String() + fmt.Sprint(errors.Join(err, l.Close()))
+	}
+	allow(command...)
+	if complaint := try(); complaint != "<nil>" {
+		t.Errorf("%s is not enough: %s", line, complaint)
+	}
+	for _, word := range strings.Fields(line) { // and no word of it is too much
+		// without PING there is one warning, unless another command is in the same pipeline
+		if refused, ok := strings.CutPrefix(word, "+"); ok && refused != "ping" {
+			allow("ACL", "SETUSER", "redlock", "-"+refused)
+			allow("SCRIPT", "FLUSH")
+			if try() == "<nil>" {
+				t.Errorf("%s is not needed", word)
+			}
+			allow("ACL", "SETUSER", "redlock", word)
+			allow("FLUSHALL")
+		}
+	}
+}
+
+// TestLinksInDocuments follows the links inside the repository, and those to the sections of docs/problems.md.
+func TestLinksInDocuments(t *testing.T) {
+	for _, document := range documents {
+		for _, match := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(readFile(t, document), -1) {
+			link, err := url.Parse(match[1])
+			if err != nil {
+				t.Errorf("%s: %v", document, err)
+			} else if link.Scheme == "" && link.Path != "" {
+				if _, err := os.Stat(filepath.Join(filepath.Dir(document), link.Path)); err != nil {
+					t.Errorf("%s: %v", document, err)
+				}
+			}
+		}
+	}
+	for _, outcome := range []string{"held", "no_quorum", "missing_key", "bad_key", "lost", "canceled", "failed"} {
+		if !strings.Contains(readFile(t, "docs/problems.md"), "\n## "+outcome+"\n") {
+			t.Errorf("docs/problems.md has no section %s", outcome)
+		}
+	}
+}
