@@ -1,0 +1,401 @@
+package redlock
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// window is a time of the simulation in which something is wrong.
+type window struct{ from, to time.Duration }
+
+type windows []window
+
+// end gives the end of the window that at lies in, or at itself.
+func (ws windows) end(at time.Duration) time.Duration {
+	for _, w := range ws {
+		if w.from <= at && at < w.to {
+			at = w.to
+		}
+	}
+	return at
+}
+
+// world is one simulation: servers, processes that share them, and all that goes wrong, which is
+// drawn from the seed before it begins. Its time is the fake time of a synctest bubble.
+//
+// It keeps to what the protocol assumes: a master's clock goes wrong by less than drift allows, and
+// jumps once at most, by more than a round trip, after every process has seen it; the restart guard
+// is above the spread of the clocks and twice the slack; a restart breaks all connections.
+type world struct {
+	seed         uint64
+	start        time.Time
+	random       *rand.Rand // while the world is made
+	mutant       mutant
+	guard        time.Duration
+	ttl, timeout time.Duration // the max TTL; locks ask for less too
+	late         time.Duration // how late what a broken connection held can still be executed
+	faults       window        // the time of the faults
+	calm         atomic.Bool   // nothing is lost any more
+	keys         int
+	servers      []*simServer
+	processes    []*process
+
+	mu     sync.Mutex
+	events []event
+	held   []*held
+	tokens map[string]*held
+	broken []string           // the properties that don't hold
+	lost   int64              // how many locks were lost
+	stored map[string]*holder // by key, the last write that the store took
+}
+
+type event struct {
+	at   time.Duration
+	form string
+	args []any
+}
+
+func (w *world) now() time.Duration { return time.Since(w.start) }
+
+func (w *world) event(form string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.events = append(w.events, event{w.now(), form, args})
+}
+
+// upTo is a random time.
+func upTo(r *rand.Rand, d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d) + 1)) }
+
+func between(r *rand.Rand, least, most time.Duration) time.Duration {
+	return least + upTo(r, most-least)
+}
+
+func chance(r *rand.Rand, percent int) bool { return r.IntN(100) < percent }
+
+func newWorld(seed uint64, m mutant) *world {
+	r := rand.New(rand.NewPCG(seed, 0))
+	w := &world{
+		seed: seed, start: time.Now(), random: r, mutant: m,
+		ttl:     between(r, 1000*time.Millisecond, 1500*time.Millisecond),
+		timeout: between(r, 20*time.Millisecond, 50*time.Millisecond),
+		faults:  window{500 * time.Millisecond, between(r, 4*time.Second, 8*time.Second)},
+		keys:    1 + r.IntN(2),
+		tokens:  make(map[string]*held), stored: make(map[string]*holder),
+	}
+	w.late = between(r, 0, 2*w.ttl)
+	crashes, hangs, jumps, cuts, pauses := r.IntN(3), r.IntN(3), chance(r, 50), r.IntN(3), r.IntN(3)
+	var spread time.Duration
+	for i := range 3 + 2*r.IntN(2) {
+		s := &simServer{world: w, index: i, mutant: m}
+		s.skew = between(r, -300*time.Millisecond, 300*time.Millisecond)
+		s.fast = r.IntN(17) - 8 // in thousandths
+		if jumps && chance(r, 50) {
+			s.jumpAt = between(r, w.faults.from, w.faults.to)
+			s.jump = between(r, 800*time.Millisecond, 1500*time.Millisecond)
+			if chance(r, 40) {
+				s.jump = -s.jump
+			}
+		}
+		spread = max(spread, 2*(s.skew.Abs()+s.jump.Abs()+100*time.Millisecond))
+		s.downs = w.windows(crashes, 200*time.Millisecond)
+		s.hangs = w.windows(hangs, w.ttl)
+		w.servers = append(w.servers, s)
+	}
+	w.guard = max(w.ttl, spread+2*fenceSlack) + time.Second
+	for i := range 2 + r.IntN(2) {
+		p := &process{world: w, index: i, pauses: w.windows(pauses, w.ttl), clients: 1 + r.IntN(2), dies: time.Hour}
+		if chance(r, 15) {
+			p.dies = between(r, w.faults.from, w.faults.to)
+		}
+		if chance(r, 30) {
+			p.skew = between(r, -5*time.Second, 5*time.Second)
+		}
+		for j, s := range w.servers {
+			p.links = append(p.links, &link{
+				server: s, process: p, epoch: -1,
+				random: rand.New(rand.NewPCG(seed, uint64(1+10*i+j))),
+				far:    between(r, 0, 15*time.Millisecond), loss: r.IntN(8) * r.IntN(2),
+				there: w.windows(r.IntN(cuts+1), w.ttl), back: w.windows(r.IntN(cuts+1), w.ttl),
+				closed: make(chan struct{}),
+			})
+		}
+		w.processes = append(w.processes, p)
+	}
+	if m.shape != nil {
+		m.shape(w)
+	}
+	return w
+}
+
+// windows draws up to n windows within the time of the faults.
+func (w *world) windows(n int, longest time.Duration) (ws windows) {
+	for range n {
+		from := between(w.random, w.faults.from, w.faults.to)
+		ws = append(ws, window{from, from + upTo(w.random, longest)})
+	}
+	return ws
+}
+
+// simServer is a server, with the memory master's state and a clock of its own.
+type simServer struct {
+	world  *world
+	index  int
+	mutant mutant
+	skew   time.Duration
+	fast   int // how much its clock is fast, in thousandths
+	jumpAt time.Duration
+	jump   time.Duration
+	downs  windows // each ends with a restart, with all forgotten
+	hangs  windows
+
+	mu     sync.Mutex
+	memory *memoryMaster
+	epoch  int
+}
+
+func (s *simServer) clock() time.Time {
+	now := s.world.now()
+	off := s.skew + now*time.Duration(s.fast)/1000
+	if s.jump != 0 && now >= s.jumpAt {
+		off += s.jump
+	}
+	return s.world.start.Add(now + off)
+}
+
+// life counts the starts of the server. It is up unless it is within one of downs.
+func (s *simServer) life() (epoch int, up bool, uptime time.Duration) {
+	now, since := s.world.now(), -time.Hour
+	for _, d := range s.downs {
+		if d.from <= now {
+			epoch, since = epoch+1, max(since, d.to)
+		}
+	}
+	return epoch, s.downs.end(now) == now && now >= since, now - since
+}
+
+// execute runs commands that came over a connection of this epoch. It is false if that has ended.
+func (s *simServer) execute(from *link, cmds []Command, epoch int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now, up, _ := s.life(); !up || now != epoch {
+		return false
+	}
+	if s.memory == nil || s.epoch != epoch {
+		s.memory, s.epoch = newMemoryMaster(fmt.Sprint(s.index), s.clock), epoch
+	}
+	for i := range cmds {
+		cmd := &cmds[i]
+		_, _, held := s.memory.leases.get(cmd.Key, s.clock())
+		if s.mutant.serve == nil || !s.mutant.serve(s.memory, cmd) {
+			s.memory.Do([]*Command{cmd})
+		}
+		if cmd.Op != OpPing {
+			s.world.event("server %d: op %d of process %d, %s %s: status %d, fence %d", s.index, cmd.Op, from.process.index, cmd.Key, short(cmd.Token), cmd.Reply.Status, max(cmd.Reply.Fence, cmd.Fence))
+		}
+		if cmd.Op == OpExtend && cmd.Reply.Status == StatusGranted && !held {
+			s.world.refilled(s, cmd.Token)
+		}
+	}
+	return true
+}
+
+// keys lists the keys that are locked on the server now.
+func (s *simServer) keys() (keys []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if epoch, up, _ := s.life(); s.memory == nil || !up || epoch != s.epoch {
+		return nil
+	}
+	for key := range s.memory.leases.values {
+		if token, _, held := s.memory.leases.get(key, s.clock()); held {
+			keys = append(keys, fmt.Sprintf("%s %s on server %d", key, short(token), s.index))
+		}
+	}
+	return keys
+}
+
+func short(token string) string { return token[max(0, len(token)-4):] }
+
+// link is a process's master: its connection to a server.
+type link struct {
+	server      *simServer
+	process     *process
+	random      *rand.Rand // of Do alone
+	far         time.Duration
+	loss        int     // per cent of the batches that break the connection
+	there, back windows // in which nothing passes
+	admit       func(server) error
+	epoch       int // of the server it is connected to; -1 if to none
+	once        sync.Once
+	closed      chan struct{}
+}
+
+func (l *link) String() string { return fmt.Sprint("sim://", l.server.index) }
+
+func (l *link) admitWith(admit func(server) error) { l.admit = admit }
+
+func (l *link) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+var (
+	errBroken = errors.New("the connection broke")
+	errDown   = errors.New("connection refused")
+)
+
+// Do sends copies of the commands: what is executed late must not touch the caller's.
+func (l *link) Do(cmds []*Command) {
+	sent := make([]Command, len(cmds))
+	for i, cmd := range cmds {
+		sent[i] = *cmd
+		if cmd.Op == OpAcquire {
+			sent[i].Fence += l.process.skew.Microseconds() // as a client whose clock is wrong
+		}
+		if change := l.server.mutant.send; change != nil {
+			change(l, &sent[i])
+		}
+	}
+	answered, err := l.trip(sent)
+	for i, cmd := range cmds {
+		cmd.Reply = sent[i].Reply
+		if i >= answered {
+			cmd.Reply = Reply{Err: err}
+		}
+		if change := l.server.mutant.answer; change != nil {
+			change(l, cmd)
+		}
+	}
+}
+
+// trip brings commands to the server and the answers back. It says how many answers came.
+func (l *link) trip(cmds []Command) (answered int, err error) {
+	w, r := l.server.world, l.random
+	if err := l.connect(); err != nil {
+		return 0, err
+	}
+	epoch := l.epoch
+	there, back := l.delay(), l.delay()
+	if change := l.server.mutant.delayed; change != nil {
+		change(cmds, there+back)
+	}
+	execute := func(cmds []Command) bool { return l.server.execute(l, cmds, epoch) }
+	broken := func() (int, error) {
+		l.epoch = -1
+		return 0, errBroken
+	}
+	later := func() {
+		cmds, after := append([]Command(nil), cmds...), upTo(r, w.late)
+		go func() {
+			time.Sleep(after)
+			execute(cmds)
+		}()
+	}
+	lossy := w.now() >= w.faults.from && !w.calm.Load() && chance(r, l.loss)
+	fate := r.IntN(5)
+	if !l.pass(there, l.there, l.server.hangs) {
+		return broken()
+	}
+	if lossy {
+		switch {
+		case fate == 0: // the request is lost
+			return broken()
+		case fate == 1 && w.now() < w.faults.to: // it waits in the old connection
+			later()
+			return broken()
+		case fate == 2 && w.now() < w.faults.to: // it comes twice
+			later()
+		case fate == 3: // it is lost from somewhere on
+			part := cmds[:r.IntN(len(cmds)+1)]
+			execute(part)
+			broken()
+			return len(part) * r.IntN(2), errBroken
+		}
+	}
+	if !execute(cmds) || !l.pass(back, l.back, l.process.pauses) || lossy && fate == 4 {
+		return broken()
+	}
+	if now, up, _ := l.server.life(); !up || now != epoch {
+		return broken()
+	}
+	return len(cmds), nil
+}
+
+// connect makes a connection, unless there is one, and lets the Locker judge the server.
+func (l *link) connect() error {
+	if l.process.dead() || !l.pass(0, l.process.pauses) {
+		return errBroken
+	}
+	epoch, up, _ := l.server.life()
+	if l.epoch == epoch && up {
+		return nil
+	}
+	stale := l.epoch >= 0
+	l.epoch = -1
+	if stale && chance(l.random, 50) {
+		return errBroken // seen only when it is used
+	}
+	refused := func(err error) error { return unsent(fmt.Errorf("%w: %w", errUnreachable, err)) }
+	if !l.pass(l.delay(), l.there, l.server.hangs) {
+		return errBroken
+	}
+	epoch, up, uptime := l.server.life()
+	if !up {
+		return refused(errDown)
+	}
+	if !l.pass(l.delay(), l.back) {
+		return errBroken
+	}
+	told := (uptime + upTo(l.random, 990*time.Millisecond)).Truncate(time.Second)
+	if err := l.admit(server{runID: fmt.Sprint(l.server.index, ".", epoch), uptime: told, role: "master"}); err != nil {
+		return refused(err)
+	}
+	l.epoch = epoch
+	return nil
+}
+
+// delay is how long a message travels: mostly as long as the way is, at times much longer.
+func (l *link) delay() time.Duration {
+	if w := l.server.world; chance(l.random, 5) && w.now() < w.faults.to {
+		return upTo(l.random, 4*w.timeout)
+	}
+	return l.far/2 + upTo(l.random, l.far)
+}
+
+// pass waits for a message that travels for so long, and is held up in these windows. It is false
+// if the connection is closed meanwhile.
+func (l *link) pass(d time.Duration, held ...windows) bool {
+	until := l.server.world.now() + d
+	for before := time.Duration(-1); before != until; {
+		before = until
+		for _, ws := range held {
+			until = ws.end(until)
+		}
+	}
+	timer := time.NewTimer(until - l.server.world.now())
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-l.closed:
+		return false
+	}
+}
+
+// trace tells what has happened.
+func (w *world) trace() string {
+	var b strings.Builder
+	for _, s := range w.servers {
+		fmt.Fprintf(&b, "server %d: skew %v, %d/1000 fast, jump %v at %v, down %v, hung %v\n", s.index, s.skew, s.fast, s.jump, s.jumpAt, s.downs, s.hangs)
+	}
+	fmt.Fprintf(&b, "ttl %v, timeout %v, guard %v, late %v, faults %v\n", w.ttl, w.timeout, w.guard, w.late, w.faults)
+	for _, e := range w.events {
+		fmt.Fprintf(&b, "%12v "+e.form+"\n", append([]any{e.at}, e.args...)...)
+	}
+	return b.String()
+}
