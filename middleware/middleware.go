@@ -5,6 +5,7 @@
 package middleware
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -66,9 +67,9 @@ func WithLogger(logger *slog.Logger) Option { return func(rule *Rule) { rule.Log
 func New(locker *redlock.Locker, template string, opts ...Option) func(http.Handler) http.Handler {
 	t, err := ParseTemplate(template, Placeholder)
 	if err != nil {
-		panic(fmt.Sprintf("middleware.New: %v", err))
+		panic(fmt.Sprintf("middleware: %v", err))
 	}
-	rule := newRule(opts)
+	rule := newRule(locker, opts)
 	if t.Global() {
 		rule.logger().Warn("key template has no placeholder: all requests share one lock", "template", template)
 	}
@@ -78,16 +79,16 @@ func New(locker *redlock.Locker, template string, opts ...Option) func(http.Hand
 // NewFunc is New with a function in place of the template. The function must make different keys of
 // what may run at once, and must not read the body.
 func NewFunc(locker *redlock.Locker, key KeyFunc, opts ...Option) func(http.Handler) http.Handler {
-	return newRule(opts).middleware(locker, key)
+	return newRule(locker, opts).middleware(locker, key)
 }
 
-func newRule(opts []Option) *Rule {
+func newRule(locker *redlock.Locker, opts []Option) *Rule {
 	rule := &Rule{}
 	for _, opt := range opts {
 		opt(rule)
 	}
-	if err := rule.Check(); err != nil {
-		panic(fmt.Sprintf("middleware.New: %v", err))
+	if err := cmp.Or(rule.Check(), locker.Check(rule.lockOptions()...)); err != nil {
+		panic(fmt.Sprintf("middleware: %v", err))
 	}
 	return rule
 }

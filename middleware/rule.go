@@ -45,7 +45,7 @@ type Rule struct {
 	Logger *slog.Logger
 }
 
-// Check says what is wrong with the rule, for a Locker with this max TTL.
+// Check says what is wrong with the rule. What the Locker allows, Locker.Check tells.
 func (rule *Rule) Check() error {
 	switch {
 	case rule.Wait < 0:
@@ -183,19 +183,23 @@ func (rule *Rule) withoutKey(err error, w http.ResponseWriter, r *http.Request, 
 }
 
 func (rule *Rule) lock(ctx context.Context, locker *redlock.Locker, key string) (*redlock.Lock, error) {
-	var opts []redlock.LockOption
-	if rule.TTL > 0 {
-		opts = append(opts, redlock.WithTTL(rule.TTL))
-	}
-	if rule.MaxHold > 0 {
-		opts = append(opts, redlock.WithMaxHold(rule.MaxHold))
-	}
+	opts := rule.lockOptions()
 	if rule.Wait == 0 {
 		return locker.TryLock(ctx, key, opts...)
 	}
 	ctx, cancel := context.WithTimeout(ctx, rule.Wait)
 	defer cancel()
 	return locker.Lock(ctx, key, opts...)
+}
+
+func (rule *Rule) lockOptions() (opts []redlock.LockOption) {
+	if rule.TTL > 0 {
+		opts = append(opts, redlock.WithTTL(rule.TTL))
+	}
+	if rule.MaxHold > 0 {
+		opts = append(opts, redlock.WithMaxHold(rule.MaxHold))
+	}
+	return opts
 }
 
 func (rule *Rule) logger() *slog.Logger {

@@ -122,12 +122,24 @@ const (
 	splitTries = 4
 )
 
-func (l *Locker) lock(ctx context.Context, key string, opts []LockOption, wait bool) (*Lock, error) {
+// Check says whether locks can be taken with these options: nil, or what Lock would say of them. It
+// is for those who want to know early.
+func (l *Locker) Check(opts ...LockOption) error {
+	_, err := l.with(opts)
+	return err
+}
+
+func (l *Locker) with(opts []LockOption) (lockOptions, error) {
 	o := l.lockOptions
 	for _, opt := range opts {
 		opt.applyToLock(&o)
 	}
-	if err := l.check(o); err != nil {
+	return o, l.check(o)
+}
+
+func (l *Locker) lock(ctx context.Context, key string, opts []LockOption, wait bool) (*Lock, error) {
+	o, err := l.with(opts)
+	if err != nil {
 		return nil, err
 	}
 	if key == "" {
@@ -151,8 +163,12 @@ func (l *Locker) lock(ctx context.Context, key string, opts []LockOption, wait b
 			return lock, nil
 		}
 		a.release(nil)
-		if ctx.Err() != nil {
+		select {
+		case <-ctx.Done():
 			return nil, ended(ctx, failure)
+		case <-l.closing:
+			return nil, ErrClosed
+		default:
 		}
 		failure = a.failure()
 		l.compareTerms(a)
