@@ -156,7 +156,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	}
 	setPlaceholders(repl, refusal.Turn)
 	refusal.SetHeaders(w.Header())
-	return caddyhttp.Error(refusal.Status, refusal)
+	answer := caddyhttp.Error(refusal.Status, nil) // given the refusal, it would take the status of a handler's error in it
+	answer.Err = refusal
+	return answer
 }
 
 // leave gives the masters back. The last request of a configuration that is gone closes them.

@@ -44,13 +44,13 @@ var (
 	dead = []string{"redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"}
 )
 
-func newLocker(t testing.TB, urls []string) *redlock.Locker {
+func newLocker(t testing.TB, urls []string, opts ...redlock.Option) *redlock.Locker {
 	t.Helper()
 	masters, err := redlock.Dial(urls...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := redlock.New(masters, redlock.WithTimeout(time.Second), redlock.WithTTL(longTTL))
+	l, err := redlock.New(masters, append(opts, redlock.WithTimeout(time.Second), redlock.WithTTL(longTTL))...)
 	if err != nil {
 		t.Fatal(err)
 	}

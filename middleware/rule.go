@@ -136,10 +136,7 @@ func (rule *Rule) run(turn Turn, w http.ResponseWriter, r *http.Request, next fu
 	err := next(w, r.WithContext(ctx))
 	if lost := turn.Lock.Err(); lost != nil && !*written {
 		turn.Outcome = Lost
-		if err != nil { // as text: Caddy would take the status of an error that is wrapped here
-			lost = fmt.Errorf("%w; the handler: %s", lost, err.Error())
-		}
-		return &Refusal{Status: http.StatusInternalServerError, Turn: turn, Err: lost}
+		return &Refusal{Status: http.StatusInternalServerError, Turn: turn, Err: errors.Join(lost, err)}
 	}
 	return err
 }
