@@ -22,12 +22,14 @@ var client = &http.Client{
 	Timeout:   time.Minute,
 }
 
-// send sends a request. It may be called in any goroutine.
+// send sends a request, which is given up when the test ends. It may be called in any goroutine.
 func send(t *testing.T, r *http.Request) answer {
 	t.Helper()
-	response, err := client.Do(r)
+	response, err := client.Do(r.WithContext(t.Context()))
 	if err != nil {
-		t.Errorf("%s %s: %v", r.Method, r.URL, err)
+		if t.Context().Err() == nil {
+			t.Errorf("%s %s: %v", r.Method, r.URL, err)
+		}
 		return answer{}
 	}
 	return read(t, response)
@@ -60,18 +62,29 @@ func post(t *testing.T, url string, header ...string) answer {
 	return send(t, request(url, header...))
 }
 
-// postAll posts to all URLs at once, and gives a function that waits for the answers.
-func postAll(t *testing.T, urls ...string) (wait func() []answer) {
+// sendAll sends all requests at once, and gives a function that waits for the answers.
+func sendAll(t *testing.T, requests ...*http.Request) (wait func() []answer) {
 	t.Helper()
-	answers := make([]answer, len(urls))
+	answers := make([]answer, len(requests))
 	var done sync.WaitGroup
-	for i, url := range urls {
-		done.Go(func() { answers[i] = post(t, url) })
+	for i, r := range requests {
+		done.Go(func() { answers[i] = send(t, r) })
 	}
+	t.Cleanup(done.Wait) // they use t
 	return func() []answer {
 		done.Wait()
 		return answers
 	}
+}
+
+// postAll posts to all URLs at once.
+func postAll(t *testing.T, urls ...string) (wait func() []answer) {
+	t.Helper()
+	requests := make([]*http.Request, len(urls))
+	for i, url := range urls {
+		requests[i] = request(url)
+	}
+	return sendAll(t, requests...)
 }
 
 // requireStatus fails the test on another status, and on a refusal that doesn't say when to retry.
@@ -121,11 +134,11 @@ func newHeldBackend(t *testing.T) (b *backend, release func()) {
 	return b, release
 }
 
-// hold posts to all URLs at once, and waits until the requests are in the backend.
-func (b *backend) hold(t *testing.T, urls ...string) (wait func() []answer) {
+// hold sends all requests at once, and waits until they are in the backend.
+func (b *backend) hold(t *testing.T, requests ...*http.Request) (wait func() []answer) {
 	t.Helper()
-	wait = postAll(t, urls...)
-	eventually(t, "the requests are in the backend", func() bool { return b.inside() == len(urls) })
+	wait = sendAll(t, requests...)
+	eventually(t, "the requests are in the backend", func() bool { return b.inside() == len(requests) })
 	return wait
 }
 

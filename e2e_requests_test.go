@@ -73,9 +73,7 @@ func TestLongValueIsHashed(t *testing.T) {
 	option := "servers {\nmax_header_size 1MB\n}\n" + mastersOption(servers, "timeout "+calm.String())
 	c := runCaddy(t, caddyfile(option, "redlock order:{header.X-Order}\n"+b.proxy()))
 	value := strings.Repeat("x", 64<<10)
-	done := make(chan answer)
-	go func() { done <- post(t, c.url, "X-Order", value) }()
-	eventually(t, "the request is in the backend", func() bool { return b.inside() == 1 })
+	wait := b.hold(t, request(c.url, "X-Order", value))
 	want := []string{fmt.Sprintf("redlock:{sha256:%x}", sha256.Sum256([]byte("order:"+value)))}
 	if keys := servers[0].Keys(); !slices.Equal(keys, want) {
 		t.Errorf("keys on the master: %.200q, want %q", keys, want)
@@ -83,7 +81,7 @@ func TestLongValueIsHashed(t *testing.T) {
 	requireStatus(t, post(t, c.url, "X-Order", value), http.StatusLocked)
 	release()
 	requireStatus(t, post(t, c.url, "X-Order", value[1:]), http.StatusOK)
-	requireStatus(t, <-done, http.StatusOK)
+	requireStatus(t, wait()[0], http.StatusOK)
 	redistest.RequireNoKeys(t, servers)
 }
 
@@ -91,7 +89,7 @@ func TestLongValueIsHashed(t *testing.T) {
 func TestUncleanPath(t *testing.T) {
 	b, release := newHeldBackend(t)
 	c := runCaddy(t, caddyfile("", payRule+b.proxy()))
-	wait := b.hold(t, c.url+"/orders/42/pay")
+	wait := b.hold(t, request(c.url+"/orders/42/pay"))
 	for path, status := range map[string]int{
 		"/orders/42/pay":              http.StatusLocked,
 		"/orders/4%32/pay":            http.StatusLocked, // the same path, escaped
@@ -114,7 +112,7 @@ func TestUncleanPath(t *testing.T) {
 			r.URL.Opaque = "//" + r.URL.Host + path
 		}
 		if a := send(t, r); a.status != status {
-			t.Errorf("POST %s: status %d, want %d", path, a.status, status)
+			t.Fatalf("POST %s: status %d, want %d", path, a.status, status)
 		}
 	}
 	release()
@@ -137,7 +135,7 @@ func TestStatusesCanBeSet(t *testing.T) {
 		}
 		respond /b/* "served {http.redlock.outcome}"
 		`+b.proxy()))
-	wait := b.hold(t, c.url+"/a/1")
+	wait := b.hold(t, request(c.url+"/a/1"))
 	requireStatus(t, post(t, c.url+"/a/1"), http.StatusTooManyRequests)
 	requireStatus(t, post(t, c.url+"/b/1"), http.StatusLocked) // to pass is for other troubles
 	release()
