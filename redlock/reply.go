@@ -61,7 +61,7 @@ func classify(err error) error {
 	var refused redis.Error
 	switch {
 	case errors.As(err, &dial) && dial.Op == "dial", errors.Is(err, errNoVote), errors.Is(err, ErrRestarted), redis.IsAuthError(err):
-		return unsent(fmt.Errorf("%w: %w", errUnreachable, err))
+		return unsent(marked{err, errUnreachable})
 	case errors.As(err, &refused):
 		return marked{err, errRefused}
 	}
