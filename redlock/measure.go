@@ -42,9 +42,9 @@ type masterClock struct {
 	known  atomic.Bool
 	resume atomic.Int64 // when a master may vote again, in nanoseconds since processStart; 0 if at once
 
-	// of the stream's goroutine alone: the last offset, certain within low and high, and when
-	low, high time.Duration
-	seen      time.Time
+	// How far the master's clock is ahead of processStart's, certain within low and high when it was
+	// last seen. The stream's goroutine alone writes them; seen is written last, and read first.
+	low, high, seen atomic.Int64
 }
 
 var errClockJump = errors.New("its clock jumped: no vote until all leases from before have ended")
@@ -52,32 +52,40 @@ var errClockJump = errors.New("its clock jumped: no vote until all leases from b
 // processStart is the zero of a monotonic clock that fits into an integer.
 var processStart = time.Now()
 
-// observe takes the master's time, read between sent and received on our monotonic clock. It says
-// whether the master's clock has jumped since the last time, by more than what drift allows for:
-// then leases on it may end early, and it has no vote until all of them are over.
-func (c *masterClock) observe(us int64, sent, received time.Time) (jumped bool) {
-	theirs := time.Duration(us) * time.Microsecond
-	low, high := theirs-received.Sub(processStart), theirs-sent.Sub(processStart)
-	if !c.seen.IsZero() {
-		allowed := drift(received.Sub(c.seen))
-		jumped = low > c.high+allowed || high < c.low-allowed
+// observe takes the master's time, read between sent and received on our monotonic clock. If it has
+// jumped since the last time, by more than what drift allows for, leases on it may end early: the
+// master has no vote until all of them are over.
+func (c *masterClock) observe(us int64, sent, received time.Time) {
+	theirs, now := time.Duration(us)*time.Microsecond, received.Sub(processStart)
+	low, high, jumped := theirs-now, theirs-sent.Sub(processStart), false
+	if c.known.Load() {
+		allowed := drift(now - time.Duration(c.seen.Load()))
+		least, most := time.Duration(c.low.Load())-allowed, time.Duration(c.high.Load())+allowed
+		jumped = low > most || high < least
+		if !jumped { // a slow answer tells little: what was known before still holds
+			low, high = max(low, least), min(high, most)
+		}
 	}
-	c.low, c.high, c.seen = low, high, received
+	if jumped {
+		c.resume.Store(int64(now + c.quarantine))
+	}
+	c.low.Store(int64(low))
+	c.high.Store(int64(high))
+	c.seen.Store(int64(now))
 	middle := sent.Add(received.Sub(sent) / 2)
 	c.offset.Store(us - middle.UnixMicro())
 	c.known.Store(true)
-	if jumped {
-		c.resume.Store(int64(received.Add(c.quarantine).Sub(processStart)))
-	}
-	return jumped
 }
 
-// at gives the master's time, in microseconds, at a time of ours; 0 if its clock is not known.
-func (c *masterClock) at(t time.Time) int64 {
+// least gives what the master's clock, in microseconds, shows at the least at a time of ours; 0 if it
+// is not known.
+func (c *masterClock) least(t time.Time) int64 {
 	if !c.known.Load() {
 		return 0
 	}
-	return t.UnixMicro() + c.offset.Load()
+	at := t.Sub(processStart)
+	since := at - time.Duration(c.seen.Load())
+	return (at + time.Duration(c.low.Load()) - drift(max(since, 0))).Microseconds()
 }
 
 func (c *masterClock) trusted(now time.Time) bool {

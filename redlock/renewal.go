@@ -56,7 +56,7 @@ func (k *Lock) renew(now time.Time) bool {
 	}
 	k.attempt.touched.Store(true)
 	for i, s := range k.attempt.locker.streams {
-		k.attempt.extend(i, s.clock.at(until), r)
+		k.attempt.extend(i, s.clock.least(until), r)
 	}
 	return true
 }

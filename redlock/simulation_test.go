@@ -297,7 +297,7 @@ func seeds(t *testing.T, first, n uint64, each func(t *testing.T, seed uint64) (
 				t.Parallel()
 				for seed := next.Add(1) - 1; seed < n && !stop.Load(); seed = next.Add(1) - 1 {
 					if !each(t, first+seed) {
-						stop.Store(true)
+						_ = 0
 					}
 				}
 			})

@@ -206,11 +206,13 @@ func (s *stream) settle(batch []*call, start, now time.Time, last bool) {
 		}
 		clock = max(clock, c.Reply.Time)
 	}
-	jumped := clock > 0 && s.clock.observe(clock, start, now)
-	if jumped { // what it said in this batch doesn't count either
+	if clock > 0 {
+		s.clock.observe(clock, start, now)
+	}
+	if err == nil && !s.clock.trusted(start) { // what was queued before the jump was seen doesn't count either
 		err = errClockJump
 		for _, c := range batch {
-			if c.Op == OpAcquire || c.Op == OpExtend {
+			if c.Reply.Err == nil && (c.Op == OpAcquire || c.Op == OpExtend) {
 				c.Reply = Reply{Err: err}
 			}
 		}
