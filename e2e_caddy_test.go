@@ -22,7 +22,7 @@ func TestDirectiveOrder(t *testing.T) {
 	if a := post(t, c.url+"/respond", "Authorization", authorized, "X-Order", "client's"); a.body != "acquired order:respond" {
 		t.Errorf("respond: status %d, body %q; want it to run with the lock, on the header that was set", a.status, a.body)
 	}
-	wait := b.hold(t, request(c.url+"/42", "Authorization", authorized))
+	wait := b.holdRequests(t, request(c.url+"/42", "Authorization", authorized))
 	requireStatus(t, post(t, c.url+"/42"), http.StatusUnauthorized) // not 423: it didn't ask for the lock
 	requireStatus(t, post(t, c.url+"/42", "Authorization", authorized), http.StatusLocked)
 	release()
@@ -44,7 +44,7 @@ func TestPlaceholders(t *testing.T) {
 			respond "busy" {err.status_code}
 		}
 	`))
-	wait := b.hold(t, request(c.url+"/orders/42"))
+	wait := b.hold(t, c.url+"/orders/42")
 	refused := post(t, c.url+"/orders/42")
 	release()
 	requireStatus(t, refused, http.StatusLocked)
@@ -76,7 +76,7 @@ func TestHandleErrors(t *testing.T) {
 			respond "{http.error.status_code} {http.redlock.outcome}" 503
 		}
 	`))
-	wait := b.hold(t, request(c.url+"/orders/42/pay"))
+	wait := b.hold(t, c.url+"/orders/42/pay")
 	a := post(t, c.url+"/orders/42/pay")
 	release()
 	requireStatus(t, wait()[0], http.StatusOK)
@@ -91,7 +91,7 @@ func TestNoMasters(t *testing.T) {
 	b, release := newHeldBackend(t)
 	c := runCaddy(t, caddyfile("", payRule+b.proxy()))
 	requireLogLine(t, c, `"level":"warn"`, "no masters are configured", "this process's memory")
-	wait := b.hold(t, request(c.url+"/orders/42/pay"), request(c.url+"/orders/43/pay"))
+	wait := b.hold(t, c.url+"/orders/42/pay", c.url+"/orders/43/pay")
 	requireStatus(t, post(t, c.url+"/orders/42/pay"), http.StatusLocked)
 	release()
 	for _, a := range wait() {

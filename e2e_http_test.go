@@ -57,6 +57,14 @@ func request(url string, header ...string) *http.Request {
 	return r
 }
 
+func requests(urls []string) []*http.Request {
+	all := make([]*http.Request, len(urls))
+	for i, url := range urls {
+		all[i] = request(url)
+	}
+	return all
+}
+
 func post(t *testing.T, url string, header ...string) answer {
 	t.Helper()
 	return send(t, request(url, header...))
@@ -80,11 +88,7 @@ func sendAll(t *testing.T, requests ...*http.Request) (wait func() []answer) {
 // postAll posts to all URLs at once.
 func postAll(t *testing.T, urls ...string) (wait func() []answer) {
 	t.Helper()
-	requests := make([]*http.Request, len(urls))
-	for i, url := range urls {
-		requests[i] = request(url)
-	}
-	return sendAll(t, requests...)
+	return sendAll(t, requests(urls)...)
 }
 
 // requireStatus fails the test on another status, and on a refusal that doesn't say when to retry.
@@ -134,8 +138,14 @@ func newHeldBackend(t *testing.T) (b *backend, release func()) {
 	return b, release
 }
 
-// hold sends all requests at once, and waits until they are in the backend.
-func (b *backend) hold(t *testing.T, requests ...*http.Request) (wait func() []answer) {
+// hold posts to all URLs at once, and waits until the requests are in the backend.
+func (b *backend) hold(t *testing.T, urls ...string) (wait func() []answer) {
+	t.Helper()
+	return b.holdRequests(t, requests(urls)...)
+}
+
+// holdRequests is hold for requests with a header.
+func (b *backend) holdRequests(t *testing.T, requests ...*http.Request) (wait func() []answer) {
 	t.Helper()
 	wait = sendAll(t, requests...)
 	eventually(t, "the requests are in the backend", func() bool { return b.inside() == len(requests) })

@@ -82,14 +82,14 @@ func TestOneServerUnderTwoNames(t *testing.T) {
 	requireLogLine(t, c, name, alias, "same server")
 }
 
-// A replica has no vote: it repeats what its master says.
+// A replica has no vote, even where it takes writes: it repeats what its master says.
 func TestReplicaAmongTheMasters(t *testing.T) {
 	servers := redistest.Start(t, 2)
 	host, port, _ := strings.Cut(servers[0].Addr(), ":")
-	replica := redistest.Start(t, 1, "--replicaof", host, port)[0]
+	replica := redistest.Start(t, 1, "--replicaof", host, port, "--replica-read-only", "no")[0]
 	c := runCaddy(t, caddyfile(mastersOption(append(servers, replica), "timeout "+calm.String()), payRule+"respond served"))
 	requireStatus(t, post(t, c.url+"/orders/1/pay"), http.StatusOK)
-	requireLogLine(t, c, replica.URL(), "replica")
+	requireLogLine(t, c, replica.URL()+" is a replica")
 	servers[1].Kill()
 	eventually(t, "Caddy notices that a master is gone", func() bool {
 		return post(t, c.url+"/orders/1/pay").status == http.StatusConflict

@@ -17,11 +17,11 @@ const holders = 50
 // their keys on a quorum of the masters.
 func holdLocks(t *testing.T, c *caddyProcess, b *backend, servers []*redistest.Server) (wait func() []answer) {
 	t.Helper()
-	requests := make([]*http.Request, holders)
-	for i := range requests {
-		requests[i] = request(fmt.Sprintf("%s/orders/%d/pay", c.url, i))
+	urls := make([]string, holders)
+	for i := range urls {
+		urls[i] = fmt.Sprintf("%s/orders/%d/pay", c.url, i)
 	}
-	wait = b.hold(t, requests...)
+	wait = b.hold(t, urls...)
 	requireLocks(t, servers)
 	return wait
 }

@@ -73,7 +73,7 @@ func TestLongValueIsHashed(t *testing.T) {
 	option := "servers {\nmax_header_size 1MB\n}\n" + mastersOption(servers, "timeout "+calm.String())
 	c := runCaddy(t, caddyfile(option, "redlock order:{header.X-Order}\n"+b.proxy()))
 	value := strings.Repeat("x", 64<<10)
-	wait := b.hold(t, request(c.url, "X-Order", value))
+	wait := b.holdRequests(t, request(c.url, "X-Order", value))
 	want := []string{fmt.Sprintf("redlock:{sha256:%x}", sha256.Sum256([]byte("order:"+value)))}
 	if keys := servers[0].Keys(); !slices.Equal(keys, want) {
 		t.Errorf("keys on the master: %.200q, want %q", keys, want)
@@ -89,7 +89,7 @@ func TestLongValueIsHashed(t *testing.T) {
 func TestUncleanPath(t *testing.T) {
 	b, release := newHeldBackend(t)
 	c := runCaddy(t, caddyfile("", payRule+b.proxy()))
-	wait := b.hold(t, request(c.url+"/orders/42/pay"))
+	wait := b.hold(t, c.url+"/orders/42/pay")
 	for path, status := range map[string]int{
 		"/orders/42/pay":              http.StatusLocked,
 		"/orders/4%32/pay":            http.StatusLocked, // the same path, escaped
@@ -135,7 +135,7 @@ func TestStatusesCanBeSet(t *testing.T) {
 		}
 		respond /b/* "served {http.redlock.outcome}"
 		`+b.proxy()))
-	wait := b.hold(t, request(c.url+"/a/1"))
+	wait := b.hold(t, c.url+"/a/1")
 	requireStatus(t, post(t, c.url+"/a/1"), http.StatusTooManyRequests)
 	requireStatus(t, post(t, c.url+"/b/1"), http.StatusLocked) // to pass is for other troubles
 	release()

@@ -51,7 +51,7 @@ func TestPassword(t *testing.T) {
 	b, release := newHeldBackend(t)
 	option := mastersOption(servers, "timeout "+calm.String(), "password {file."+secretFile(t, secret)+"}")
 	c := runCaddy(t, caddyfile(debugLog+option, payRule+b.proxy()))
-	wait := b.hold(t, request(c.url+"/orders/4711/pay"))
+	wait := b.hold(t, c.url+"/orders/4711/pay")
 	requireStatus(t, post(t, c.url+"/orders/4711/pay"), http.StatusLocked)
 
 	// the lock is on the servers with the password, under the key that must not be told
