@@ -216,7 +216,7 @@ func (w *world) run() {
 		}
 	})
 	w.calm.Store(true)
-	time.Sleep(2*owedGap + 4*w.timeout)
+	time.Sleep(2*owedGap + 8*w.timeout)
 	w.expectNoKeys("after all calls")
 	w.each(false, func(p *process, _ *rand.Rand) { _ = p.locker.Close() })
 	w.judge()
@@ -297,7 +297,7 @@ func seeds(t *testing.T, first, n uint64, each func(t *testing.T, seed uint64) (
 				t.Parallel()
 				for seed := next.Add(1) - 1; seed < n && !stop.Load(); seed = next.Add(1) - 1 {
 					if !each(t, first+seed) {
-						_ = 0
+						stop.Store(true)
 					}
 				}
 			})

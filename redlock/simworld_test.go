@@ -88,6 +88,10 @@ func newWorld(seed uint64, m mutant) *world {
 		tokens:  make(map[string]*held), stored: make(map[string]*holder),
 	}
 	w.late = between(r, 0, 2*w.ttl)
+	far := 15 * time.Millisecond
+	if chance(r, 20) {
+		far, w.timeout = 60*time.Millisecond, 100*time.Millisecond
+	}
 	crashes, hangs, jumps, cuts, pauses := r.IntN(3), r.IntN(3), chance(r, 50), r.IntN(3), r.IntN(3)
 	var spread time.Duration
 	for i := range 3 + 2*r.IntN(2) {
@@ -119,7 +123,7 @@ func newWorld(seed uint64, m mutant) *world {
 			p.links = append(p.links, &link{
 				server: s, process: p, epoch: -1,
 				random: rand.New(rand.NewPCG(seed, uint64(1+10*i+j))),
-				far:    between(r, 0, 15*time.Millisecond), loss: r.IntN(8) * r.IntN(2),
+				far:    between(r, 0, far), loss: r.IntN(8) * r.IntN(2),
 				there: w.windows(r.IntN(cuts+1), w.ttl), back: w.windows(r.IntN(cuts+1), w.ttl),
 				closed: make(chan struct{}),
 			})
@@ -316,6 +320,13 @@ func (l *link) trip(cmds []Command) (answered int, err error) {
 			broken()
 			return len(part) * r.IntN(2), errBroken
 		}
+	}
+	if early := l.server.mutant.ahead; early != nil && early(&cmds[0]) {
+		go func() {
+			time.Sleep(2 * (there + back))
+			execute(cmds)
+		}()
+		return 0, errBroken
 	}
 	if !execute(cmds) || !l.pass(back, l.back, l.process.pauses) || lossy && fate == 4 {
 		return broken()
