@@ -31,7 +31,7 @@ type stream struct {
 	sentAt    time.Time // when the batch under way was sent; zero if none is
 	downUntil time.Time // no acquire is taken before: the master could not be reached
 	downErr   error
-	failing   bool // the log has said so
+	failing   error     // what the log was told last; nil while the master votes
 	closing   bool
 
 	owed    []*call // releases that the master missed; of run alone
@@ -243,12 +243,14 @@ func (s *stream) settle(batch []*call, start, now time.Time, last bool) {
 	s.note(err)
 }
 
-// note tells the log and the observer that a master fails, or votes again: once for each change.
+// note tells the log and the observer that a master fails, or votes again: once for each change. A
+// restart is one, also where the master was down before.
 func (s *stream) note(err error) {
 	s.mu.Lock()
-	changed := s.failing != (err != nil) && !s.closing
+	restarted := errors.Is(err, ErrRestarted) && !errors.Is(s.failing, ErrRestarted)
+	changed := !s.closing && (restarted || (err == nil) != (s.failing == nil))
 	if changed {
-		s.failing = err != nil
+		s.failing = err
 	}
 	s.mu.Unlock()
 	name := s.master.String()
