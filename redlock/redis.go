@@ -31,6 +31,10 @@ var (
 
 const (
 	dialTimeout = time.Second
+	// poolSize is one more than the connections there are: after as many failed dials go-redis
+	// begins to dial in the background, in a goroutine that outlives its client, and ours is renewed
+	// after one.
+	poolSize = 2
 	// answerTimeout is how long a connection waits for an answer. It is no caller's time-out: those
 	// are short, and apart. As long as the connection lasts, a server that was hung reads our
 	// commands in their order, so that each late acquire is followed by its release.
@@ -78,7 +82,7 @@ func newRedisMaster(o redis.Options) Master {
 	o.DialerRetries = 1
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = dialTimeout, answerTimeout, answerTimeout
 	o.ContextTimeoutEnabled = false
-	o.PoolSize, o.MaxActiveConns, o.MinIdleConns, o.PipelinePoolSize = 1, 1, 0, -1
+	o.PoolSize, o.MaxActiveConns, o.MinIdleConns, o.PipelinePoolSize = poolSize, 1, 0, -1
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	m.open = func() redis.UniversalClient {
 		fresh := o
@@ -102,7 +106,7 @@ func newClusterMaster(o redis.ClusterOptions) Master {
 	o.MaxRetries = -1
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = dialTimeout, answerTimeout, answerTimeout
 	o.ContextTimeoutEnabled = false
-	o.PoolSize, o.MaxActiveConns, o.MinIdleConns = 1, 1, 0
+	o.PoolSize, o.MaxActiveConns, o.MinIdleConns = poolSize, 1, 0
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	m.open = func() redis.UniversalClient {
 		fresh := o

@@ -31,7 +31,7 @@ type stream struct {
 	sentAt    time.Time // when the batch under way was sent; zero if none is
 	downUntil time.Time // no acquire is taken before: the master could not be reached
 	downErr   error
-	failing   error     // what the log was told last; nil while the master votes
+	failing   error // what the log was told last; nil while the master votes
 	closing   bool
 
 	owed    []*call // releases that the master missed; of run alone
