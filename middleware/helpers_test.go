@@ -3,12 +3,10 @@ package middleware_test
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -19,18 +17,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	leaked := goleak.Find()
-	for end := time.Now().Add(bound); leaked != nil && time.Now().Before(end); {
-		leaked = goleak.Find() // a go-redis pool that could not dial ends a second after its Close
-	}
-	if leaked != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, leaked)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	// bound is for what should happen at once, on a busy machine too.
