@@ -47,6 +47,10 @@ type masterClock struct {
 	low, high, seen atomic.Int64
 }
 
+// clockWindow is for how long a master's clock is compared with the same moment: were it each time the
+// last answer's, a busy Locker would allow a clock that runs too fast a little more with every answer.
+const clockWindow = time.Second
+
 var errClockJump = errors.New("its clock jumped: no vote until all leases from before have ended")
 
 // processStart is the zero of a monotonic clock that fits into an integer.
@@ -57,17 +61,18 @@ var processStart = time.Now()
 // master has no vote until all of them are over.
 func (c *masterClock) observe(us int64, sent, received time.Time) {
 	theirs, now := time.Duration(us)*time.Microsecond, received.Sub(processStart)
-	low, high, jumped := theirs-now, theirs-sent.Sub(processStart), false
+	low, high := theirs-now, theirs-sent.Sub(processStart)
 	if c.known.Load() {
-		allowed := drift(now - time.Duration(c.seen.Load()))
-		least, most := time.Duration(c.low.Load())-allowed, time.Duration(c.high.Load())+allowed
-		jumped = low > most || high < least
-		if !jumped { // a slow answer tells little: what was known before still holds
-			low, high = max(low, least), min(high, most)
+		seen, least, most := time.Duration(c.seen.Load()), time.Duration(c.low.Load()), time.Duration(c.high.Load())
+		allowed := drift(now - seen)
+		switch { // a slow answer tells little: what was known before still holds
+		case low > most+allowed || high < least-allowed: // it jumped
+			c.resume.Store(int64(now + c.quarantine))
+		case now-seen < clockWindow:
+			low, high, now = max(least, low-allowed), min(most, high+allowed), seen
+		default:
+			low, high = max(low, least-allowed), min(high, most+allowed)
 		}
-	}
-	if jumped {
-		c.resume.Store(int64(now + c.quarantine))
 	}
 	c.low.Store(int64(low))
 	c.high.Store(int64(high))
