@@ -1,0 +1,134 @@
+package redlock_test
+
+import (
+	"encoding/binary"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+const clockMaxTTL = 1500 * time.Millisecond
+
+// withFakedClock gives three masters of which the first one's clock is as far ahead as it is told, and
+// gains so many thousandths from now on.
+func withFakedClock(t *testing.T) (servers []*redistest.Server, set func(ahead time.Duration, gain int64)) {
+	t.Helper()
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skip("no C compiler, which go test -race needs too")
+	}
+	dir := t.TempDir()
+	library, file := filepath.Join(dir, "fakeclock.so"), filepath.Join(dir, "clock")
+	if out, err := exec.Command(cc, "-shared", "-fPIC", "-o", library, "testdata/fakeclock.c").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	clock, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = clock.Close() })
+	set = func(ahead time.Duration, gain int64) {
+		t.Helper()
+		setting := binary.NativeEndian.AppendUint64(nil, uint64(time.Now().UnixMicro()))
+		setting = binary.NativeEndian.AppendUint64(setting, uint64(ahead.Microseconds()))
+		setting = binary.NativeEndian.AppendUint64(setting, uint64(gain))
+		if _, err := clock.WriteAt(setting, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(0, 0)
+	faked := redistest.StartWith(t, []string{"LD_PRELOAD=" + library, "FAKECLOCK=" + file})
+	return append([]*redistest.Server{faked}, redistest.Start(t, 2)...), set
+}
+
+func onFakedClock(t *testing.T, d *diary) (*redlock.Locker, []*redistest.Server, func(time.Duration, int64)) {
+	t.Helper()
+	servers, set := withFakedClock(t)
+	l := newLocker(t, redistest.URLs(servers), redlock.WithTTL(clockMaxTTL), redlock.WithMaxTTL(clockMaxTTL),
+		redlock.WithTimeout(clockMaxTTL/4), redlock.WithObserver(d))
+	return l, servers, set
+}
+
+// clockDown gives the times at which the master was told to be down for its clock.
+func clockDown(d *diary, s *redistest.Server) (found []event) {
+	for _, e := range d.find("down", s.URL(), nil) {
+		if strings.Contains(e.err.Error(), "clock") {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+func TestClockJump(t *testing.T) {
+	t.Parallel()
+	for _, jump := range []time.Duration{5 * time.Second, -5 * time.Second} {
+		t.Run(jump.String(), func(t *testing.T) {
+			t.Parallel()
+			var d diary
+			l, servers, set := onFakedClock(t, &d)
+			for range 50 {
+				lockUnlock(t, l, "key")
+			}
+			if down := d.find("down", "", nil); len(down) > 0 {
+				t.Fatalf("down before the jump: %v", down)
+			}
+			set(jump, 0)
+			eventually(t, bound, "the jump is noticed", func() bool {
+				lockUnlock(t, l, "key")
+				return len(clockDown(&d, servers[0])) > 0
+			})
+			at := clockDown(&d, servers[0])[0].at
+			before := commandCalls(t, servers[0], "set")
+			for time.Since(at) < clockMaxTTL*9/10 { // locking goes on, without that master
+				lockUnlock(t, l, "key")
+				time.Sleep(time.Millisecond)
+			}
+			if n := commandCalls(t, servers[0], "set") - before; n > 0 && time.Since(at) < clockMaxTTL {
+				t.Errorf("the master was asked for %d locks after its clock had jumped", n)
+			}
+			eventually(t, bound, "the master votes again", func() bool {
+				lockUnlock(t, l, "key")
+				return len(d.find("up", servers[0].URL(), nil)) > 0
+			})
+			if up := d.find("up", servers[0].URL(), nil)[0].at; up.Sub(at) < clockMaxTTL {
+				t.Errorf("voted again %v after the jump, want not before the max TTL of %v", up.Sub(at), clockMaxTTL)
+			}
+			eventually(t, bound, "the master is asked again", func() bool {
+				lockUnlock(t, l, "key")
+				return commandCalls(t, servers[0], "set") > before
+			})
+			if down := d.find("down", "", nil); len(down) != 1 {
+				t.Errorf("down: %v, want once", down)
+			}
+		})
+	}
+}
+
+// TestFastClock has a clock that runs half as fast again: leases there end early.
+func TestFastClock(t *testing.T) {
+	t.Parallel()
+	var d diary
+	l, servers, set := onFakedClock(t, &d)
+	lockUnlock(t, l, "key")
+	set(0, 500)
+	eventually(t, bound, "the fast clock is noticed", func() bool {
+		lockUnlock(t, l, "key")
+		return len(clockDown(&d, servers[0])) > 0
+	})
+	lock := mustLock(t, l, "held")
+	select {
+	case <-lock.Context().Done():
+		t.Errorf("the lock doesn't last on the other masters: %v", lock.Err())
+	case <-time.After(2 * clockMaxTTL): // longer than the first quarantine: it is noticed again at its end
+	}
+	if up := d.find("up", servers[0].URL(), nil); len(up) > 0 {
+		t.Errorf("the master votes with its fast clock: %v", up)
+	}
+	mustUnlock(t, lock)
+}

@@ -1,0 +1,152 @@
+package redlock_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// forgotten makes the case for the guard. One holder can reach two of three masters, which are its
+// quorum, and one of these restarts empty: with the third, it would be a quorum for another.
+func forgotten(t *testing.T, servers []*redistest.Server, opts ...redlock.Option) (lock *redlock.Lock, others *redlock.Locker) {
+	t.Helper()
+	first := newLocker(t, append(redistest.URLs(servers[:2]), dead(t)), opts...)
+	lock = mustLock(t, first, "key")
+	for _, s := range servers[:2] {
+		if holderOn(s, "key") == "" {
+			t.Fatal("a master of the quorum doesn't hold the key")
+		}
+	}
+	servers[1].Kill()
+	servers[1].Restart()
+	return lock, newLocker(t, redistest.URLs(servers), opts...)
+}
+
+// TestRestartForgetsLocks shows the hole that the guard closes.
+func TestRestartForgetsLocks(t *testing.T) {
+	servers := redistest.Start(t, 3)
+	lock, others := forgotten(t, servers, redlock.WithRestartGuard(0)) // the TTL is long: nothing is renewed
+	second := tryLock(t, others, "key")
+	if second == nil || lock.Err() != nil {
+		t.Fatalf("second lock %v, first one %v: want two holders at once", second, lock.Err())
+	}
+	if second.Fence() <= lock.Fence() {
+		t.Logf("fence %d after %d: not even the fence helps", second.Fence(), lock.Fence())
+	}
+}
+
+func TestRestartGuard(t *testing.T) {
+	t.Parallel()
+	const (
+		ttl   = 2 * time.Second
+		guard = ttl + time.Second
+	)
+	var d diary
+	servers := redistest.Start(t, 3)
+	waitForUptime(t, servers, guard)
+	lock, others := forgotten(t, servers, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/4), redlock.WithMaxTTL(ttl),
+		redlock.WithRestartGuard(guard), redlock.WithObserver(&d))
+	restarted := time.Now()
+	var second *redlock.Lock
+	tries := 0
+	eventually(t, bound, "the lock is free again", func() bool {
+		valid := lock.Err() == nil // before the other asks
+		second = tryLock(t, others, "key")
+		if second != nil && valid && time.Now().Before(lock.Until()) {
+			t.Fatalf("a second holder after %v, the first is valid for %v", time.Since(restarted), time.Until(lock.Until()))
+		}
+		tries++
+		return second != nil
+	})
+	if tries < 10 {
+		t.Errorf("only %d tries, in %v", tries, time.Since(restarted))
+	}
+	if n := scripts(t, servers[1]); n > 0 && time.Since(restarted) < ttl {
+		t.Errorf("the restarted master got %d commands in its guard", n)
+	}
+	if lock.Err() != redlock.ErrLost {
+		t.Errorf("first lock: %v, want ErrLost", lock.Err())
+	}
+	if second.Fence() <= lock.Fence() {
+		t.Errorf("fence %d after %d", second.Fence(), lock.Fence())
+	}
+	mustUnlock(t, second)
+	eventually(t, bound, "the restarted master votes again", func() bool {
+		lockUnlock(t, others, "key")
+		return len(d.find("up", servers[1].URL(), nil)) > 0
+	})
+	if len(d.find("down", servers[1].URL(), redlock.ErrRestarted)) == 0 {
+		t.Error("the observer wasn't told of the restart")
+	}
+	if up := d.find("up", servers[1].URL(), nil)[0].at; up.Before(restarted.Add(ttl)) {
+		t.Errorf("the restarted master votes after %v, want not before the max TTL", up.Sub(restarted))
+	}
+}
+
+// TestRestartIsToldAfterOutage has the observer hear of the guard also where the master was seen to be down.
+func TestRestartIsToldAfterOutage(t *testing.T) {
+	t.Parallel()
+	const maxTTL, guard = time.Second, 2 * time.Second
+	var d diary
+	servers := redistest.Start(t, 3)
+	waitForUptime(t, servers, guard)
+	l := newLocker(t, redistest.URLs(servers), redlock.WithTTL(maxTTL), redlock.WithMaxTTL(maxTTL), redlock.WithTimeout(maxTTL/4),
+		redlock.WithRestartGuard(guard), redlock.WithObserver(&d))
+	name := servers[0].URL()
+	until := func(what string, happened func() bool) {
+		eventually(t, bound, what, func() bool {
+			lockUnlock(t, l, "key")
+			return happened()
+		})
+	}
+	lockUnlock(t, l, "key")
+	servers[0].Kill()
+	until("the outage is told", func() bool { return len(d.find("down", name, nil)) > 0 })
+	if early := d.find("down", name, redlock.ErrRestarted); len(early) > 0 {
+		t.Fatalf("a restart is told before there was one: %v", early)
+	}
+	servers[0].Restart()
+	until("the restart is told", func() bool { return len(d.find("down", name, redlock.ErrRestarted)) > 0 })
+	until("the master votes again", func() bool { return len(d.find("up", name, nil)) > 0 })
+	if n := len(d.find("down", name, nil)); n != 2 {
+		t.Errorf("%d times down, want 2: unreachable, restarted", n)
+	}
+}
+
+// TestColdStart starts all masters anew: the error says when there will be a quorum.
+func TestColdStart(t *testing.T) {
+	t.Parallel()
+	const maxTTL, guard = time.Second, 2 * time.Second
+	var d diary
+	servers := redistest.Start(t, 3)
+	l := newLocker(t, redistest.URLs(servers), redlock.WithTTL(maxTTL), redlock.WithMaxTTL(maxTTL), redlock.WithTimeout(maxTTL/4),
+		redlock.WithRestartGuard(guard), redlock.WithObserver(&d))
+	_, err := l.TryLock(t.Context(), "key")
+	var quorum *redlock.QuorumError
+	if !errors.As(err, &quorum) || !errors.Is(err, redlock.ErrRestarted) {
+		t.Fatalf("TryLock: %v, want a QuorumError for ErrRestarted", err)
+	}
+	if quorum.RetryAfter <= 0 || quorum.RetryAfter > guard {
+		t.Errorf("RetryAfter %v, want at most %v", quorum.RetryAfter, guard)
+	}
+	for _, s := range servers {
+		eventually(t, bound, "the observer hears of the restart", func() bool {
+			return len(d.find("down", s.URL(), redlock.ErrRestarted)) == 1
+		})
+		if n := scripts(t, s); n > 0 {
+			t.Errorf("%s got %d commands in its guard", s.URL(), n)
+		}
+	}
+	time.Sleep(quorum.RetryAfter)
+	eventually(t, bound, "the lock after RetryAfter", func() bool {
+		lock := tryLock(t, l, "key")
+		if lock != nil {
+			mustUnlock(t, lock)
+		}
+		return lock != nil
+	})
+	eventually(t, bound, "a master votes again, by the observer", func() bool { return len(d.find("up", "", nil)) > 0 })
+}
