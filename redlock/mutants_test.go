@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -102,8 +103,9 @@ var mutants = []mutant{
 	},
 	{
 		name: "validity is counted from the answer", breaks: exclusion,
-		shape: func(w *world) { // one process is far, the others near
-			w.timeout = 100 * time.Millisecond
+		shape: func(w *world) { // one process is far and often paused, the others are near
+			w.timeout, w.keys = 100*time.Millisecond, 1
+			w.processes[0].pauses = w.windows(6, 2*w.ttl)
 			for _, p := range w.processes {
 				for _, l := range p.links {
 					l.far = 3 * time.Millisecond
@@ -163,19 +165,19 @@ func TestMutants(t *testing.T) {
 	const enough = 2000 // seeds
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
-			found := uint64(0)
-			for seed := uint64(1); seed <= enough && found == 0; seed++ {
-				w := simulate(t, seed, m)
-				for _, broken := range w.broken {
+			var found atomic.Uint64
+			seeds(t, 1, enough, func(t *testing.T, seed uint64) bool {
+				for _, broken := range simulate(t, seed, m).broken {
 					if strings.HasPrefix(broken, m.breaks) {
-						found = seed
+						found.Store(seed)
 					}
 				}
-			}
-			if found == 0 {
+				return found.Load() == 0
+			})
+			if found.Load() == 0 {
 				t.Fatalf("survives %d seeds; should break: %s", enough, m.breaks)
 			}
-			t.Logf("found by seed %d", found)
+			t.Logf("found by seed %d", found.Load())
 		})
 	}
 }

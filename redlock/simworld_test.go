@@ -322,10 +322,10 @@ func (l *link) trip(cmds []Command) (answered int, err error) {
 		}
 	}
 	if early := l.server.mutant.ahead; early != nil && early(&cmds[0]) {
-		go func() {
+		go func(cmds []Command) {
 			time.Sleep(2 * (there + back))
 			execute(cmds)
-		}()
+		}(append([]Command(nil), cmds...))
 		return 0, errBroken
 	}
 	if !execute(cmds) || !l.pass(back, l.back, l.process.pauses) || lossy && fate == 4 {
