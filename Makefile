@@ -6,7 +6,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive $(NO_SERVICE) apt-get
 
 .DEFAULT_GOAL := help
-.PHONY: help build test lint redis-server
+.PHONY: help build test soak lint redis-server
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -15,7 +15,10 @@ build: ## Build bin/caddy: Caddy with the standard modules and this one
 	go build -o bin/caddy ./cmd/caddy
 
 test: redis-server ## Install redis-server where it is missing and run all tests
-	go test -race ./...
+	go test -race -timeout 30m ./...
+
+soak: ## Run the simulation of the protocol over 100,000 worlds (hours)
+	SEEDS=100000 go test -timeout 0 -run TestSimulation ./redlock
 
 lint: build ## Check format, vet, staticcheck, go.mod and Caddyfile.example
 	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo 'run gofmt -w on these files' >&2; exit 1; }

@@ -21,7 +21,7 @@ func withFakedClock(t *testing.T) (servers []*redistest.Server, set func(ahead t
 	t.Helper()
 	cc, err := exec.LookPath("cc")
 	if err != nil {
-		t.Skip("no C compiler, which go test -race needs too")
+		t.Fatal("no C compiler; go test -race needs one too")
 	}
 	dir := t.TempDir()
 	library, file := filepath.Join(dir, "fakeclock.so"), filepath.Join(dir, "clock")
