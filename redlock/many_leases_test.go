@@ -129,8 +129,15 @@ func TestManyLeases(t *testing.T) {
 	if lost := d.find("lost", "", nil); len(lost) > 0 {
 		t.Errorf("%d leases lost", len(lost))
 	}
-	for _, lock := range locks {
-		mustUnlock(t, lock)
+	for worker := range takers {
+		workers.Go(func() {
+			for i := worker; i < leases; i += takers {
+				if err := locks[i].Unlock(); err != nil {
+					t.Errorf("unlock %d: %v", i, err)
+				}
+			}
+		})
 	}
+	workers.Wait()
 	redistest.RequireNoKeys(t, servers)
 }
