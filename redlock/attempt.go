@@ -92,7 +92,7 @@ func (a *attempt) raise(ctx context.Context) bool {
 	stored := len(a.granted) - len(low)
 	answers := make(inbox, len(low))
 	for _, c := range low {
-		a.extend(c.master, 0, answers)
+		a.locker.streams[c.master].push(a.extension(c.master, 0, answers))
 	}
 	a.collect(ctx, answers, len(low), func(c *call, pending int) (done bool) {
 		if c.Reply.Status == StatusGranted {
@@ -103,15 +103,15 @@ func (a *attempt) raise(ctx context.Context) bool {
 	return stored >= a.locker.quorum
 }
 
-// extend renews the lease on one master, and raises its fence to the lock's.
-func (a *attempt) extend(master int, refillUntil int64, to receiver) {
+// extension is the call that renews the lease on one master, and raises its fence to the lock's.
+func (a *attempt) extension(master int, refillUntil int64, to receiver) *call {
 	acquire := &a.calls[master]
-	a.locker.streams[master].push(&call{
+	return &call{
 		Command: Command{Op: OpExtend, Key: acquire.Key, Token: acquire.Token, TTL: a.ttl, Fence: a.fence, RefillUntil: refillUntil},
 		master:  master,
 		over:    &a.over,
 		to:      to,
-	})
+	}
 }
 
 // ending is why collect returned.

@@ -84,14 +84,23 @@ func (k *keeper) work() time.Duration {
 		k.mu.Lock()
 		if len(k.locks) == 0 {
 			k.mu.Unlock()
+			k.send()
 			return idle
 		}
 		lock, wait := k.locks[0].lock, k.locks[0].due.Sub(now)
 		k.mu.Unlock()
 		if wait > 0 {
+			k.send()
 			return wait
 		}
 		k.attend(lock, now)
+	}
+}
+
+// send has the masters get the extends of all locks that were due, together.
+func (k *keeper) send() {
+	for _, s := range k.locker.streams {
+		s.rouse()
 	}
 }
 

@@ -53,7 +53,6 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 		terms:   terms(len(masters), o.maxTTL),
 		closing: make(chan struct{}),
 	}
-	l.keeper = newKeeper(l)
 	voters := &electorate{options: o, masters: masters, servers: make(map[string]int)}
 	for i, m := range masters {
 		if m, ok := m.(admitter); ok {
@@ -63,6 +62,7 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 		l.streams = append(l.streams, s)
 		s.push(&call{Command: Command{Op: OpPing}, master: i})
 	}
+	l.keeper = newKeeper(l)
 	return l, nil
 }
 

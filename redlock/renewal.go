@@ -39,7 +39,7 @@ func (k *Lock) lost() error {
 	return ErrLost
 }
 
-// renew sends extends to all masters if it is time. It is false if the lock has ended. An extend
+// renew queues extends for all masters if it is time; the keeper has them sent. It is false if the lock has ended. An extend
 // that meets a release in a stream is harmless: one before it is undone by it, and one behind it is
 // dropped, because the attempt is over then.
 func (k *Lock) renew(now time.Time) bool {
@@ -56,7 +56,7 @@ func (k *Lock) renew(now time.Time) bool {
 	}
 	k.attempt.touched.Store(true)
 	for i, s := range k.attempt.locker.streams {
-		k.attempt.extend(i, s.clock.least(until), r)
+		s.enqueue(k.attempt.extension(i, s.clock.least(until), r))
 	}
 	return true
 }

@@ -51,9 +51,15 @@ func newStream(m Master, o options) *stream {
 	return s
 }
 
-// push queues a call. An acquire for a master that is known to be down is answered at once, unsent;
-// a release is always taken: each follows an acquire, so their number is bounded by that of the locks.
+// push queues a call, and has it sent.
 func (s *stream) push(c *call) {
+	s.enqueue(c)
+	s.rouse()
+}
+
+// enqueue queues a call, to be sent with what comes until somebody rouses the stream. An acquire for a master that is known to be down is answered at once, unsent;
+// a release is always taken: each follows an acquire, so their number is bounded by that of the locks.
+func (s *stream) enqueue(c *call) {
 	s.mu.Lock()
 	err := s.refusal(c.Op)
 	hung := err != nil && errors.Is(err, errHung)
@@ -70,9 +76,7 @@ func (s *stream) push(c *call) {
 	if err != nil {
 		c.Reply.Err = unsent(err)
 		c.deliver()
-		return
 	}
-	s.rouse()
 }
 
 var (
