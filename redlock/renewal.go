@@ -39,9 +39,9 @@ func (k *Lock) lost() error {
 	return ErrLost
 }
 
-// renew queues extends for all masters if it is time; the keeper has them sent. It is false if the lock has ended. An extend
-// that meets a release in a stream is harmless: one before it is undone by it, and one behind it is
-// dropped, because the attempt is over then.
+// renew queues extends for all masters if it is time; the keeper has them sent. It is false if the
+// lock has ended. An extend that meets a release in a stream is harmless: one before it is undone by
+// it, and one behind it is dropped, because the attempt is over then.
 func (k *Lock) renew(now time.Time) bool {
 	k.mu.Lock()
 	ended, early, until := k.ended, now.Before(k.next), k.until

@@ -2,8 +2,6 @@ package redlock
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -12,14 +10,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-)
-
-// The properties that hold in every world.
-const (
-	exclusion = "no two hold a key at once"
-	fencing   = "fences grow in the order of grants"
-	noRefill  = "no lost lock is taken again for its old holder"
-	allEnds   = "every lock ends, and leaves no key"
 )
 
 // process is a Locker and its clients, on links of its own.
@@ -39,85 +29,6 @@ func (p *process) dead() bool { return p.world.now() >= p.dies }
 // nap sleeps for a time, and on while the process is paused.
 func (p *process) nap(d time.Duration) {
 	time.Sleep(p.pauses.end(p.world.now()+d) - p.world.now())
-}
-
-// holder is a lock as its application knows it.
-type holder struct {
-	*Lock
-	process  *process
-	key      string
-	order    int // of the grants, over all keys
-	granted  time.Duration
-	unlocked time.Duration // 0 if never
-	promised time.Duration // the end of the longest validity that a renewal was sent in
-}
-
-type held = holder
-
-// until is the end of the validity so far.
-func (h *holder) until() time.Duration { return h.Until().Sub(h.process.world.start) }
-
-// end is when the lock was not certain any more.
-func (h *holder) end() time.Duration {
-	if h.unlocked > 0 {
-		return min(h.unlocked, h.until())
-	}
-	return h.until()
-}
-
-func (w *world) granted(p *process, key string, lock *Lock) *holder {
-	w.event("process %d holds %s by %s with fence %d until %v", p.index, key, short(lock.attempt.calls[0].Token), lock.Fence(), lock.Until().Sub(w.start))
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	h := &holder{Lock: lock, process: p, key: key, order: len(w.held), granted: w.now()}
-	w.held = append(w.held, h)
-	w.tokens[lock.attempt.calls[0].Token] = h
-	return h
-}
-
-// violated notes that a property doesn't hold.
-func (w *world) violated(property, form string, args ...any) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.broken = append(w.broken, property+": "+fmt.Sprintf(form, args...))
-	w.events = append(w.events, event{w.now(), "VIOLATION " + form, args})
-}
-
-// renewing notes the validity in which an extend is sent.
-func (w *world) renewing(token string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if h := w.tokens[token]; h != nil {
-		h.promised = max(h.promised, h.until())
-	}
-}
-
-// refilled checks an extend that took the key anew. A server's clock that jumped back is late to see
-// that the time for it is over.
-func (w *world) refilled(s *simServer, token string) {
-	w.mu.Lock()
-	h := w.tokens[token]
-	w.mu.Unlock()
-	if h == nil {
-		return
-	}
-	late := w.now() - max(h.promised, h.until())
-	if late > max(-s.jump, 0) {
-		w.violated(noRefill, "%s on server %d, %v after the end of its validity", short(token), s.index, late)
-	}
-}
-
-// write is what a lock is for: the store remembers the largest fence and refuses smaller ones.
-func (w *world) write(h *holder) {
-	w.mu.Lock()
-	last := w.stored[h.key]
-	if last == nil || h.Fence() >= last.Fence() {
-		w.stored[h.key] = h
-	}
-	w.mu.Unlock()
-	if last != nil && h.Fence() >= last.Fence() && h.order < last.order {
-		w.violated(fencing, "the store took a write with fence %d of grant %d after that of grant %d with %d", h.Fence(), h.order, last.order, last.Fence())
-	}
 }
 
 // client takes and frees locks for as long as there are faults.
@@ -252,37 +163,6 @@ func (p *process) unacquainted() bool {
 		}
 	}
 	return false
-}
-
-func (w *world) expectNoKeys(when string) {
-	for _, s := range w.servers {
-		for _, key := range s.keys() {
-			w.violated(allEnds, "left %s: %s", when, key)
-		}
-	}
-}
-
-// judge looks at all grants of each key in their order.
-func (w *world) judge() {
-	last := make(map[string]*holder) // the one with the latest end
-	top := make(map[string]*holder)  // the one with the largest fence
-	for _, h := range w.held {
-		if errors.Is(context.Cause(h.Context()), ErrLost) {
-			w.lost++
-		}
-		if other := last[h.key]; other != nil && h.granted < other.end() {
-			w.violated(exclusion, "grant %d (process %d) at %v, while grant %d (process %d) holds the key until %v", h.order, h.process.index, h.granted, other.order, other.process.index, other.end())
-		}
-		if other := top[h.key]; other != nil && h.Fence() <= other.Fence() {
-			w.violated(fencing, "grant %d has %d, after grant %d with %d", h.order, h.Fence(), other.order, other.Fence())
-		}
-		if last[h.key] == nil || h.end() > last[h.key].end() {
-			last[h.key] = h
-		}
-		if top[h.key] == nil || h.Fence() > top[h.key].Fence() {
-			top[h.key] = h
-		}
-	}
 }
 
 // simulate runs a world.

@@ -1,7 +1,6 @@
 package redlock
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -47,8 +46,8 @@ type world struct {
 
 	mu     sync.Mutex
 	events []event
-	held   []*held
-	tokens map[string]*held
+	held   []*holder
+	tokens map[string]*holder
 	broken []string           // the properties that don't hold
 	lost   int64              // how many locks were lost
 	stored map[string]*holder // by key, the last write that the store took
@@ -83,9 +82,9 @@ func newWorld(seed uint64, m mutant) *world {
 		seed: seed, start: time.Now(), random: r, mutant: m,
 		ttl:     between(r, 1000*time.Millisecond, 1500*time.Millisecond),
 		timeout: between(r, 20*time.Millisecond, 50*time.Millisecond),
-		faults:  window{500 * time.Millisecond, between(r, 4*time.Second, 8*time.Second)},
+		faults:  window{500 * time.Millisecond, between(r, 2500*time.Millisecond, 5*time.Second)},
 		keys:    1 + r.IntN(2),
-		tokens:  make(map[string]*held), stored: make(map[string]*holder),
+		tokens:  make(map[string]*holder), stored: make(map[string]*holder),
 	}
 	w.late = between(r, 0, 2*w.ttl)
 	far := 15 * time.Millisecond
@@ -224,179 +223,6 @@ func (s *simServer) keys() (keys []string) {
 }
 
 func short(token string) string { return token[max(0, len(token)-4):] }
-
-// link is a process's master: its connection to a server.
-type link struct {
-	server      *simServer
-	process     *process
-	random      *rand.Rand // of Do alone
-	far         time.Duration
-	loss        int     // per cent of the batches that break the connection
-	there, back windows // in which nothing passes
-	admit       func(server) error
-	epoch       int // of the server it is connected to; -1 if to none
-	once        sync.Once
-	closed      chan struct{}
-}
-
-func (l *link) String() string { return fmt.Sprint("sim://", l.server.index) }
-
-func (l *link) admitWith(admit func(server) error) { l.admit = admit }
-
-func (l *link) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return nil
-}
-
-var (
-	errBroken = errors.New("the connection broke")
-	errDown   = errors.New("connection refused")
-)
-
-// Do sends copies of the commands: what is executed late must not touch the caller's.
-func (l *link) Do(cmds []*Command) {
-	sent := make([]Command, len(cmds))
-	for i, cmd := range cmds {
-		sent[i] = *cmd
-		if cmd.Op == OpAcquire {
-			sent[i].Fence += l.process.skew.Microseconds() // as a client whose clock is wrong
-		}
-		if change := l.server.mutant.send; change != nil {
-			change(l, &sent[i])
-		}
-	}
-	answered, err := l.trip(sent)
-	for i, cmd := range cmds {
-		cmd.Reply = sent[i].Reply
-		if i >= answered {
-			cmd.Reply = Reply{Err: err}
-		}
-		if change := l.server.mutant.answer; change != nil {
-			change(l, cmd)
-		}
-	}
-}
-
-// trip brings commands to the server and the answers back. It says how many answers came.
-func (l *link) trip(cmds []Command) (answered int, err error) {
-	w, r := l.server.world, l.random
-	if err := l.connect(); err != nil {
-		return 0, err
-	}
-	epoch := l.epoch
-	there, back := l.delay(), l.delay()
-	if change := l.server.mutant.delayed; change != nil {
-		change(cmds, there+back)
-	}
-	execute := func(cmds []Command) bool { return l.server.execute(l, cmds, epoch) }
-	broken := func() (int, error) {
-		l.epoch = -1
-		return 0, errBroken
-	}
-	later := func() {
-		cmds, after := append([]Command(nil), cmds...), upTo(r, w.late)
-		go func() {
-			time.Sleep(after)
-			execute(cmds)
-		}()
-	}
-	lossy := w.now() >= w.faults.from && !w.calm.Load() && chance(r, l.loss)
-	fate := r.IntN(5)
-	if !l.pass(there, l.there, l.server.hangs) {
-		return broken()
-	}
-	if lossy {
-		switch {
-		case fate == 0: // the request is lost
-			return broken()
-		case fate == 1 && w.now() < w.faults.to: // it waits in the old connection
-			later()
-			return broken()
-		case fate == 2 && w.now() < w.faults.to: // it comes twice
-			later()
-		case fate == 3: // it is lost from somewhere on
-			part := cmds[:r.IntN(len(cmds)+1)]
-			execute(part)
-			broken()
-			return len(part) * r.IntN(2), errBroken
-		}
-	}
-	if early := l.server.mutant.ahead; early != nil && early(&cmds[0]) {
-		go func(cmds []Command) {
-			time.Sleep(2 * (there + back))
-			execute(cmds)
-		}(append([]Command(nil), cmds...))
-		return 0, errBroken
-	}
-	if !execute(cmds) || !l.pass(back, l.back, l.process.pauses) || lossy && fate == 4 {
-		return broken()
-	}
-	if now, up, _ := l.server.life(); !up || now != epoch {
-		return broken()
-	}
-	return len(cmds), nil
-}
-
-// connect makes a connection, unless there is one, and lets the Locker judge the server.
-func (l *link) connect() error {
-	if l.process.dead() || !l.pass(0, l.process.pauses) {
-		return errBroken
-	}
-	epoch, up, _ := l.server.life()
-	if l.epoch == epoch && up {
-		return nil
-	}
-	stale := l.epoch >= 0
-	l.epoch = -1
-	if stale && chance(l.random, 50) {
-		return errBroken // seen only when it is used
-	}
-	refused := func(err error) error { return unsent(fmt.Errorf("%w: %w", errUnreachable, err)) }
-	if !l.pass(l.delay(), l.there, l.server.hangs) {
-		return errBroken
-	}
-	epoch, up, uptime := l.server.life()
-	if !up {
-		return refused(errDown)
-	}
-	if !l.pass(l.delay(), l.back) {
-		return errBroken
-	}
-	told := (uptime + upTo(l.random, 990*time.Millisecond)).Truncate(time.Second)
-	if err := l.admit(server{runID: fmt.Sprint(l.server.index, ".", epoch), uptime: told, role: "master"}); err != nil {
-		return refused(err)
-	}
-	l.epoch = epoch
-	return nil
-}
-
-// delay is how long a message travels: mostly as long as the way is, at times much longer.
-func (l *link) delay() time.Duration {
-	if w := l.server.world; chance(l.random, 5) && w.now() < w.faults.to {
-		return upTo(l.random, 4*w.timeout)
-	}
-	return l.far/2 + upTo(l.random, l.far)
-}
-
-// pass waits for a message that travels for so long, and is held up in these windows. It is false
-// if the connection is closed meanwhile.
-func (l *link) pass(d time.Duration, held ...windows) bool {
-	until := l.server.world.now() + d
-	for before := time.Duration(-1); before != until; {
-		before = until
-		for _, ws := range held {
-			until = ws.end(until)
-		}
-	}
-	timer := time.NewTimer(until - l.server.world.now())
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-l.closed:
-		return false
-	}
-}
 
 // trace tells what has happened.
 func (w *world) trace() string {

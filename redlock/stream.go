@@ -57,8 +57,9 @@ func (s *stream) push(c *call) {
 	s.rouse()
 }
 
-// enqueue queues a call, to be sent with what comes until somebody rouses the stream. An acquire for a master that is known to be down is answered at once, unsent;
-// a release is always taken: each follows an acquire, so their number is bounded by that of the locks.
+// enqueue queues a call, to be sent with what comes until somebody rouses the stream. An acquire for
+// a master that is known to be down is answered at once, unsent; a release is always taken: each
+// follows an acquire, so their number is bounded by that of the locks.
 func (s *stream) enqueue(c *call) {
 	s.mu.Lock()
 	err := s.refusal(c.Op)
