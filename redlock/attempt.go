@@ -18,34 +18,44 @@ type attempt struct {
 	locker  *Locker
 	start   time.Time
 	ttl     time.Duration
+	ticket  int64 // of its call
 	timeout time.Duration
 	calls   []call // the acquires, by master
 	answers inbox
 	over    atomic.Bool // the lock is not wanted any more
-	touched atomic.Bool // extends were sent, so that a master that refused the acquire may have the key
+	touched atomic.Bool // a master that refused the acquire may have the key, or the call in its queue
 
 	fence   int64
 	granted []*call
 	held    []Reply       // the votes that another has
+	deaf    bool          // one of them will not wake us
 	failed  []MasterError // the masters that gave no vote
 }
 
-// newAttempt sends an acquire to all masters at once.
-func (l *Locker) newAttempt(key string, ttl time.Duration) *attempt {
+// newAttempt sends an acquire to all masters at once. Where there is a former lock, the same commands
+// release it; the receiver gets the answers to that.
+func (l *Locker) newAttempt(c *caller, former *attempt, released receiver) *attempt {
 	a := &attempt{
 		locker:  l,
 		start:   time.Now(),
-		ttl:     ttl,
+		ttl:     c.ttl,
+		ticket:  c.ticket,
 		calls:   make([]call, len(l.streams)),
 		answers: make(inbox, len(l.streams)),
 	}
-	token, proposal := l.terms+rand.Text(), l.clock()
+	acquire := Command{Op: OpAcquire, Key: c.key, Token: l.terms + rand.Text(), TTL: c.ttl, Fence: l.clock(), Process: l.name, Ticket: c.ticket}
+	if c.try {
+		acquire.Ticket = TryTicket
+	}
+	if former != nil {
+		acquire.Former = former.calls[0].Token
+		former.over.Store(true)
+	}
 	for i, s := range l.streams {
-		a.calls[i] = call{
-			Command: Command{Op: OpAcquire, Key: key, Token: token, TTL: ttl, Fence: proposal},
-			master:  i,
-			over:    &a.over,
-			to:      a.answers,
+		acquire.Queue = !c.try && s.hears.Load()
+		a.calls[i] = call{Command: acquire, master: i, over: &a.over, to: a.answers}
+		if former != nil {
+			a.calls[i].former = former.releaseCall(i, false, released)
 		}
 		s.push(&a.calls[i])
 		a.timeout = max(a.timeout, s.latency.timeout())
@@ -55,7 +65,10 @@ func (l *Locker) newAttempt(key string, ttl time.Duration) *attempt {
 
 // win collects votes until a quorum has granted and stored the fence, or is out of reach, or the
 // masters' time is over, or the caller leaves. It says whether the lock is won.
-func (a *attempt) win(ctx context.Context) bool {
+//
+// One who waits for all answers, even where the lock is lost, doesn't meet late grants of his own when
+// he tries again.
+func (a *attempt) win(ctx context.Context, all bool) bool {
 	quorum := a.locker.quorum
 	certain := false
 	voted := make([]bool, len(a.calls))
@@ -69,8 +82,9 @@ func (a *attempt) win(ctx context.Context) bool {
 			a.fence, certain = chooseFence(a.fences(), len(a.calls), quorum)
 		default:
 			a.held = append(a.held, c.Reply)
+			a.deaf = a.deaf || !c.Queue
 		}
-		return certain || len(a.granted)+pending < quorum
+		return certain || !all && len(a.granted)+pending < quorum
 	})
 	if ending == timeOver {
 		for i := range a.calls {
@@ -168,21 +182,25 @@ func past(t time.Time) bool {
 func (a *attempt) until() time.Time { return a.start.Add(a.ttl - drift(a.ttl)) }
 
 // release frees the key on all masters that have, or may have, granted it. It doesn't wait: the
-// streams keep the order and the retries. The answers go to the receiver, if there is one.
-func (a *attempt) release(to receiver) {
+// streams keep the order and the retries. The answers go to the receiver, if there is one. Where the
+// wait goes on, the masters that have the call in the queue keep it.
+func (a *attempt) release(to receiver, waiting bool) {
 	a.over.Store(true)
-	calls := make([]call, len(a.calls))
-	for i := range a.calls {
-		acquire := &a.calls[i]
-		calls[i] = call{
-			Command: Command{Op: OpRelease, Key: acquire.Key, Token: acquire.Token},
-			master:  i,
-			acquire: acquire,
-			until:   time.Now().Add(a.ttl),
-			sure:    a.touched.Load(),
-			to:      to,
-		}
-		a.locker.streams[i].push(&calls[i])
+	for i, s := range a.locker.streams {
+		s.push(a.releaseCall(i, waiting, to))
+	}
+}
+
+func (a *attempt) releaseCall(master int, waiting bool, to receiver) *call {
+	acquire := &a.calls[master]
+	return &call{
+		Command: Command{Op: OpRelease, Key: acquire.Key, Token: acquire.Token, TTL: a.ttl,
+			Process: acquire.Process, Ticket: a.ticket, Queue: waiting && acquire.Queue},
+		master:  master,
+		acquire: acquire,
+		until:   time.Now().Add(a.ttl),
+		sure:    a.touched.Load(),
+		to:      to,
 	}
 }
 
@@ -224,6 +242,32 @@ func (a *attempt) failure() error {
 		held.RetryAfter = max(held.RetryAfter, reply.TTL)
 	}
 	return held
+}
+
+// patience is how long it makes sense to wait for a wake-up: until enough of the leases met may have
+// ended, but not longer than a third of our own ticket's.
+func (a *attempt) patience() time.Duration {
+	const early = time.Millisecond // Redis counts in whole ones
+	patience := a.ttl / 3
+	if missing := a.locker.quorum - len(a.granted); 0 < missing && missing <= len(a.held) {
+		rest := make([]time.Duration, len(a.held))
+		for i, reply := range a.held {
+			rest[i] = reply.TTL
+		}
+		slices.Sort(rest)
+		patience = min(patience, rest[missing-1]+early)
+	}
+	return patience
+}
+
+// queuedAnywhere says whether a master may have the call in its queue.
+func (a *attempt) queuedAnywhere() bool {
+	for i := range a.calls {
+		if a.calls[i].Queue {
+			return true
+		}
+	}
+	return false
 }
 
 // terms are the settings on which all processes must agree. Every token starts with them, so that

@@ -13,6 +13,7 @@ type call struct {
 	Command
 	master  int          // index of the master
 	over    *atomic.Bool // acquire, extend: no longer wanted, don't send it any more
+	former  *call        // acquire: the release of the lock before, which the same command does
 	acquire *call        // release: the acquire that it undoes
 	sure    bool         // release: send it even if the acquire had no effect
 	until   time.Time    // release: repeated until acknowledged, or until the TTL has done it

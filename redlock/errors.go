@@ -12,6 +12,9 @@ var (
 	// ErrHeld says that another holder has the lock, or that others were taking it at the same
 	// moment. The error is a *HeldError.
 	ErrHeld = errors.New("redlock: lock is held")
+	// ErrTooManyWaiters says that as many calls as may already wait for the lock in this process; see
+	// WithMaxWaiters. The error matches ErrHeld too.
+	ErrTooManyWaiters = errors.New("redlock: too many wait for the lock")
 	// ErrNoQuorum says that too few masters answered. The error is a *QuorumError.
 	ErrNoQuorum = errors.New("redlock: no quorum")
 	// ErrLost is the cause with which Lock.Context ends when the lease is over before Unlock.
@@ -35,7 +38,7 @@ var (
 type HeldError struct {
 	// RetryAfter is the longest time that the holder's lease can still last if it isn't renewed.
 	RetryAfter time.Duration
-	// Err is the error of the context that ended the wait, or nil.
+	// Err is the error of the context that ended the wait, ErrTooManyWaiters, or nil.
 	Err error
 }
 

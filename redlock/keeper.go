@@ -112,8 +112,7 @@ func (k *keeper) attend(lock *Lock, now time.Time) {
 		return
 	}
 	k.forget(lock)
-	if cause != nil && lock.end(cause) {
-		lock.attempt.release(nil)
+	if cause != nil && lock.lose(cause) {
 		k.locker.logger.Warn("lease lost: another may take the lock while its holder still works", "error", cause)
 		k.locker.observer.LeaseLost(cause)
 	}
@@ -140,9 +139,7 @@ func (k *keeper) endAll() {
 	k.locks, k.index = nil, make(map[*Lock]*entry)
 	k.mu.Unlock()
 	for _, e := range locks {
-		if e.lock.end(ErrClosed) {
-			e.lock.attempt.release(nil)
-		}
+		e.lock.lose(ErrClosed)
 	}
 }
 

@@ -99,6 +99,8 @@ func (d *diary) note(e event) {
 	d.events = append(d.events, e)
 }
 
+func (*diary) Acquired(redlock.Wait) {}
+
 func (d *diary) LeaseLost(err error) { d.note(event{kind: "lost", err: err}) }
 func (d *diary) MasterDown(master string, err error) {
 	d.note(event{kind: "down", master: master, err: err})

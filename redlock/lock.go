@@ -9,6 +9,8 @@ import (
 // Lock is a lock that is held, until Unlock or until it is lost. Its lease is renewed meanwhile.
 type Lock struct {
 	attempt *attempt
+	gate    *gate
+	wait    Wait
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	holdEnd time.Time // when it is lost although it could be renewed
@@ -23,11 +25,13 @@ type Lock struct {
 	unlockErr error
 }
 
-func newLock(ctx context.Context, a *attempt, maxHold time.Duration) *Lock {
+func newLock(ctx context.Context, a *attempt, c *caller, how Came) *Lock {
 	k := &Lock{
 		attempt: a,
-		holdEnd: a.start.Add(maxHold),
-		until:   earlier(a.until(), a.start.Add(maxHold)),
+		gate:    c.gate,
+		wait:    Wait{Duration: time.Since(c.came), Position: c.ahead, Came: how},
+		holdEnd: a.start.Add(c.maxHold),
+		until:   earlier(a.until(), a.start.Add(c.maxHold)),
 		next:    renewed(a.start, a.ttl/3, a.ttl),
 	}
 	k.ctx, k.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -64,6 +68,9 @@ func (k *Lock) Until() time.Time {
 	return k.until
 }
 
+// Wait tells how the lock was come by.
+func (k *Lock) Wait() Wait { return k.wait }
+
 // Err is nil while the lock is held, and then why it is not: ErrLost or ErrMaxHold, ErrClosed or,
 // after Unlock, context.Canceled.
 func (k *Lock) Err() error {
@@ -86,9 +93,10 @@ func (k *Lock) Err() error {
 // Further calls do nothing and return the same.
 func (k *Lock) Unlock() error {
 	k.unlock.Do(func() {
-		if k.end(context.Canceled) {
+		if k.end() {
+			k.cancel(context.Canceled)
 			k.attempt.locker.keeper.forget(k)
-			k.unlockErr = k.attempt.confirmRelease()
+			k.unlockErr = k.hand()
 		} else {
 			k.unlockErr = ErrExpired // lost before; the release is on its way
 		}
@@ -96,23 +104,44 @@ func (k *Lock) Unlock() error {
 	return k.unlockErr
 }
 
-// end ends the lock with this cause. It is false if it had ended before.
-func (k *Lock) end(cause error) bool {
+// end ends the lock: it isn't renewed any more. It is false if it had ended before.
+func (k *Lock) end() bool {
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	first := !k.ended
 	k.ended = true
-	k.mu.Unlock()
+	return first
+}
+
+// hand passes the lock on to the call that waits behind it, by commands that release it and acquire the
+// next in one; or frees it if nobody does.
+func (k *Lock) hand() error {
+	a, l := k.attempt, k.attempt.locker
+	answers := make(inbox, len(a.calls))
+	if next := l.gates.next(k.gate); next != nil {
+		next.turn <- l.newAttempt(next, a, answers)
+	} else {
+		a.release(answers, false)
+		l.gates.leave(k.gate)
+	}
+	return a.confirmRelease(answers)
+}
+
+// lose ends the lock with this cause, before Unlock: it is released, and the next call may try. It is
+// false if it had ended before.
+func (k *Lock) lose(cause error) bool {
+	first := k.end()
 	if first {
+		k.attempt.release(nil, false)
+		k.attempt.locker.gates.leave(k.gate)
 		k.cancel(cause)
 	}
 	return first
 }
 
-// confirmRelease releases, and waits for the masters' answers until it is clear what they say.
-func (a *attempt) confirmRelease() error {
+// confirmRelease waits for the masters' answers to a release until it is clear what they say.
+func (a *attempt) confirmRelease(answers inbox) error {
 	quorum := a.locker.quorum
-	answers := make(inbox, len(a.calls))
-	a.release(answers)
 	timer := time.NewTimer(a.timeout)
 	defer timer.Stop()
 

@@ -2,9 +2,9 @@ package redlock
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,6 +18,9 @@ type Locker struct {
 	streams []*stream
 	quorum  int
 	terms   string
+	name    string // among the waiters on the masters
+	gates   gates
+	ears    ears
 	warned  atomic.Bool // of a process that works under other terms
 
 	keeper *keeper
@@ -51,6 +54,8 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 		options: o,
 		quorum:  len(masters)/2 + 1,
 		terms:   terms(len(masters), o.maxTTL),
+		name:    o.prefix + ":wake:" + rand.Text(),
+		gates:   gates{byKey: make(map[string]*gate)},
 		closing: make(chan struct{}),
 	}
 	voters := &electorate{options: o, masters: masters, servers: make(map[string]int)}
@@ -62,6 +67,7 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 		l.streams = append(l.streams, s)
 		s.push(&call{Command: Command{Op: OpPing}, master: i})
 	}
+	l.ears.locker = l
 	l.keeper = newKeeper(l)
 	return l, nil
 }
@@ -79,18 +85,20 @@ func distinct(masters []Master) error {
 	return nil
 }
 
-// Lock takes the lock on the key, and waits for it until ctx ends. Then the error is a *HeldError
-// or a *QuorumError that tells why the last attempt failed, and matches the context's error too; or
-// the context's error alone if there was no attempt. ErrClosed if the Locker is closed.
+// Lock takes the lock on the key, and waits for it until ctx ends: in the order in which the calls
+// came, in this process exactly, and over all processes within the skew of their clocks. When ctx has
+// ended the error is a *HeldError or a *QuorumError that tells why the last attempt failed, and
+// matches the context's error too. A *HeldError that matches ErrTooManyWaiters comes at once. ErrClosed
+// if the Locker is closed.
 func (l *Locker) Lock(ctx context.Context, key string, opts ...LockOption) (*Lock, error) {
-	return l.lock(ctx, key, opts, true)
+	return l.lock(ctx, key, opts, false)
 }
 
-// TryLock takes the lock on the key if it is free now. The error is a *HeldError or a *QuorumError.
-// It takes one round trip, and longer only where several callers have taken votes from each other:
+// TryLock takes the lock on the key if it is free now, and nobody waits for it. The error is a
+// *HeldError or a *QuorumError. It takes one round trip, and longer only where several callers have taken votes from each other:
 // then it tries again, a few times, so that one of them gets the lock.
 func (l *Locker) TryLock(ctx context.Context, key string, opts ...LockOption) (*Lock, error) {
-	return l.lock(ctx, key, opts, false)
+	return l.lock(ctx, key, opts, true)
 }
 
 // Do runs f while it holds the lock on the key, for which it waits as Lock does. The context of f
@@ -113,15 +121,6 @@ func (l *Locker) Do(ctx context.Context, key string, f func(context.Context) err
 	return f(held)
 }
 
-// The pauses between attempts. A waiter's grow to waitMost, so that a long wait costs the masters
-// little; those after split votes are short, and random so that one caller comes first.
-const (
-	waitLeast  = 5 * time.Millisecond
-	waitMost   = 100 * time.Millisecond
-	splitPause = 3 * time.Millisecond
-	splitTries = 4
-)
-
 // Check says whether locks can be taken with these options: nil, or what Lock would say of them. It
 // is for those who want to know early.
 func (l *Locker) Check(opts ...LockOption) error {
@@ -135,82 +134,6 @@ func (l *Locker) with(opts []LockOption) (lockOptions, error) {
 		opt.applyToLock(&o)
 	}
 	return o, l.check(o)
-}
-
-func (l *Locker) lock(ctx context.Context, key string, opts []LockOption, wait bool) (*Lock, error) {
-	o, err := l.with(opts)
-	if err != nil {
-		return nil, err
-	}
-	if key == "" {
-		return nil, errors.New("redlock: key is empty")
-	}
-	if !l.enter() {
-		return nil, ErrClosed
-	}
-	defer l.calls.Done()
-
-	var failure error
-	pause := waitLeast
-	for tries := 1; ; tries++ {
-		if ctx.Err() != nil {
-			return nil, ended(ctx, failure)
-		}
-		a := l.newAttempt(l.prefix+":{"+key+"}", o.ttl)
-		if a.win(ctx) {
-			lock := newLock(ctx, a, o.maxHold)
-			l.keeper.keep(lock)
-			return lock, nil
-		}
-		a.release(nil)
-		select {
-		case <-ctx.Done():
-			return nil, ended(ctx, failure)
-		case <-l.closing:
-			return nil, ErrClosed
-		default:
-		}
-		failure = a.failure()
-		l.compareTerms(a)
-
-		var rest time.Duration
-		switch {
-		case a.split() && tries <= splitTries:
-			rest = jitter(splitPause)
-		case !wait:
-			return nil, failure
-		default:
-			rest = jitter(pause)
-			pause = min(2*pause, waitMost)
-		}
-		timer := time.NewTimer(rest)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		case <-l.closing:
-			timer.Stop()
-			return nil, ErrClosed
-		}
-		timer.Stop()
-	}
-}
-
-// jitter is a random pause, d on average.
-func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
-
-// ended is the error of a wait that its context ended.
-func ended(ctx context.Context, failure error) error {
-	var held *HeldError
-	var quorum *QuorumError
-	switch {
-	case errors.As(failure, &held):
-		held.Err = ctx.Err()
-		return held
-	case errors.As(failure, &quorum):
-		quorum.Err = ctx.Err()
-		return quorum
-	}
-	return fmt.Errorf("redlock: %w", ctx.Err())
 }
 
 func (l *Locker) compareTerms(a *attempt) {
@@ -264,6 +187,7 @@ func (l *Locker) Close() error {
 	l.calls.Wait()
 
 	<-l.keeper.ended // it frees the locks that are held
+	l.ears.end()
 	errs := make([]error, len(l.streams))
 	var streams sync.WaitGroup
 	for i, s := range l.streams {

@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -19,6 +20,11 @@ type Master interface {
 	// comes late still counts for the release that follows it.
 	Do(cmds []*Command)
 
+	// Listen hands on the messages that the server publishes for this process, on a connection of
+	// its own, beside Do. It calls ready once it can miss none any more, and returns when ctx ends or
+	// the connection breaks. The functions don't block.
+	Listen(ctx context.Context, process string, ready func(), message func(WakeUp)) error
+
 	// Close ends the connection and any Do under way.
 	Close() error
 }
@@ -30,12 +36,13 @@ type Op uint8
 const (
 	// OpPing asks for nothing: it makes the master connect.
 	OpPing Op = iota
-	// OpAcquire takes the key if it is free, or already carries this very token, and gives a fence.
+	// OpAcquire takes the key, and gives a fence, if the key is free and nobody waits for it with an
+	// older ticket; or if it already carries this very token. A free key's oldest waiter is woken.
 	OpAcquire
 	// OpExtend renews the lease of a key that carries this token, and raises the fence to at least
 	// the one given. Until RefillUntil it also takes the key if it is free.
 	OpExtend
-	// OpRelease frees the key if it carries this token.
+	// OpRelease frees the key if it carries this token, and wakes the oldest waiter of a free key.
 	OpRelease
 )
 
@@ -49,15 +56,37 @@ type Command struct {
 	// RefillUntil is the end of the time, on the master's clock in microseconds since 1970, in
 	// which OpExtend may take a key that is free.
 	RefillUntil int64
-	Reply       Reply // filled in by Master.Do
+
+	// Process names the Locker among the waiters, of which it is one: the oldest of its own calls
+	// waits for all. Ticket is the call's place in the order: when it came, on the masters' clocks in
+	// microseconds since 1970; TryTicket for one that doesn't wait.
+	Process string
+	Ticket  int64
+	// Queue has the process wait for the key from now on, with this ticket, for at most the TTL:
+	// OpAcquire if it is refused, OpRelease always. Without it OpRelease ends the wait.
+	Queue bool
+	// Former is the token of a lock that OpAcquire frees before it takes the key, or none.
+	Former string
+
+	Reply Reply // filled in by Master.Do
+}
+
+// TryTicket is behind all others: a key for which anybody waits is refused.
+const TryTicket = 1<<53 - 1
+
+// WakeUp tells a waiter that a key may be free.
+type WakeUp struct {
+	Key    string // the full key
+	Ticket int64  // with which the process is queued
 }
 
 // Reply is a master's answer to a Command.
 type Reply struct {
 	Status Status
-	Holder string        // StatusHeld: the holder's token
-	TTL    time.Duration // StatusHeld: the longest time that the holder's lease can still last
+	Holder string        // StatusHeld: the holder's token; empty if the key is free, and another is next
+	TTL    time.Duration // StatusHeld: the longest time that the lease of the holder, or of that other, can still last
 	Fence  int64         // StatusGranted by OpAcquire: the fence stored with the grant
+	Former Status        // OpAcquire: what became of the former token, as of an OpRelease
 	Time   int64         // OpAcquire, OpExtend: the master's clock, in microseconds since 1970
 	Err    error         // the master gave no valid answer; Status is StatusNone
 }
@@ -69,7 +98,7 @@ type Status uint8
 const (
 	StatusNone     Status = iota // no answer, or a ping's
 	StatusGranted                // OpAcquire, OpExtend: the key carries the token now
-	StatusHeld                   // OpAcquire: the key carries another token
+	StatusHeld                   // OpAcquire: the key carries another token, or another is next
 	StatusReleased               // OpRelease: the key carried the token and is free now
 	StatusExpired                // OpExtend, OpRelease: the key was free already
 	StatusNotOwner               // OpExtend, OpRelease: the key carries another token, and keeps it

@@ -20,6 +20,7 @@ type mutant struct {
 	answer  func(l *link, cmd *Command)                   // when it is answered
 	serve   func(m *memoryMaster, cmd *Command) (ok bool) // in place of the server, if it says so
 	ahead   func(cmd *Command) bool                       // the sender doesn't wait for its answer
+	hear    func(l *link, w WakeUp) bool                  // whether a wake-up is sent
 }
 
 // mutants are what must not go unnoticed. Each is the code without one of its rules.

@@ -14,6 +14,8 @@ const (
 	DefaultTimeout = 50 * time.Millisecond
 	DefaultPrefix  = "redlock"
 	DefaultMaxHold = 5 * time.Minute
+
+	DefaultMaxWaiters = 1000
 )
 
 // Option is a setting of a Locker, for New.
@@ -37,8 +39,9 @@ type options struct {
 }
 
 type lockOptions struct {
-	ttl     time.Duration
-	maxHold time.Duration
+	ttl        time.Duration
+	maxHold    time.Duration
+	maxWaiters int
 }
 
 type option func(*options)
@@ -62,6 +65,12 @@ func WithTTL(ttl time.Duration) LockOption {
 // It frees the key of a holder that is stuck. Default: 5 min.
 func WithMaxHold(d time.Duration) LockOption {
 	return lockOption(func(o *lockOptions) { o.maxHold = d })
+}
+
+// WithMaxWaiters bounds how many calls of Lock wait for a key in this process: further ones fail at
+// once, with an error that matches ErrTooManyWaiters and ErrHeld. At least 1. Default: 1000.
+func WithMaxWaiters(n int) LockOption {
+	return lockOption(func(o *lockOptions) { o.maxWaiters = n })
 }
 
 // WithMaxTTL sets the longest TTL that any lock may ask for. It must be the same in all processes
@@ -108,6 +117,8 @@ func WithObserver(observer Observer) Option {
 // Observer is told what happens. Its methods are called from the goroutines that do the work: they
 // must not block.
 type Observer interface {
+	// Acquired tells that a lock was had, and how.
+	Acquired(Wait)
 	// LeaseLost tells that a lock was lost before Unlock: ErrLost, or one that wraps it.
 	LeaseLost(err error)
 	// MasterDown tells that a master has no vote any more, and why: it doesn't answer, has just
@@ -119,13 +130,14 @@ type Observer interface {
 
 type nobody struct{}
 
+func (nobody) Acquired(Wait)            {}
 func (nobody) LeaseLost(error)          {}
 func (nobody) MasterDown(string, error) {}
 func (nobody) MasterUp(string)          {}
 
 func newOptions(opts []Option) (options, error) {
 	o := options{
-		lockOptions: lockOptions{ttl: DefaultTTL, maxHold: DefaultMaxHold},
+		lockOptions: lockOptions{ttl: DefaultTTL, maxHold: DefaultMaxHold, maxWaiters: DefaultMaxWaiters},
 		maxTTL:      DefaultMaxTTL,
 		guard:       -1,
 		observer:    nobody{},
@@ -164,6 +176,8 @@ func (o *options) check(lock lockOptions) error {
 		return fmt.Errorf("redlock: ttl %v: must be at least %v, twice the timeout of a master", lock.ttl, 2*o.timeout)
 	case lock.maxHold <= 0:
 		return fmt.Errorf("redlock: max hold %v: must be above 0", lock.maxHold)
+	case lock.maxWaiters < 1:
+		return fmt.Errorf("redlock: max waiters %d: must be at least 1", lock.maxWaiters)
 	case lock.ttl < minTTL:
 		return fmt.Errorf("redlock: ttl %v: must be at least %v", lock.ttl, minTTL)
 	}

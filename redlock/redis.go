@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +18,8 @@ import (
 )
 
 var (
+	//go:embed queue.lua
+	queueSource string
 	//go:embed acquire.lua
 	acquireSource string
 	//go:embed extend.lua
@@ -24,9 +27,9 @@ var (
 	//go:embed release.lua
 	releaseSource string
 
-	acquireScript = redis.NewScript(acquireSource)
+	acquireScript = redis.NewScript(queueSource + acquireSource)
 	extendScript  = redis.NewScript(extendSource)
-	releaseScript = redis.NewScript(releaseSource)
+	releaseScript = redis.NewScript(queueSource + releaseSource)
 )
 
 const (
@@ -59,8 +62,10 @@ func NewMaster(client redis.UniversalClient) (Master, error) {
 // redisMaster is a Redis server, or a cluster, as a master.
 type redisMaster struct {
 	name  string
-	open  func() redis.UniversalClient
+	open  func(dialer) redis.UniversalClient // with this dialer
+	dial  dialer                             // as the client was configured
 	admit func(server) error
+	told  bool // PUBLISH tells how many have heard it: not in a cluster, where it counts one node's
 
 	mu     sync.Mutex
 	client redis.UniversalClient // nil until the first Do, and after a failed connect
@@ -68,7 +73,7 @@ type redisMaster struct {
 }
 
 func newRedisMaster(o redis.Options) Master {
-	m := &redisMaster{name: serverName(&o), admit: anyServer}
+	m := &redisMaster{name: serverName(&o), admit: anyServer, told: true}
 	connected := o.OnConnect
 	o.OnConnect = func(ctx context.Context, cn *redis.Conn) error {
 		if connected != nil {
@@ -84,8 +89,13 @@ func newRedisMaster(o redis.Options) Master {
 	o.ContextTimeoutEnabled = false
 	o.PoolSize, o.MaxActiveConns, o.MinIdleConns, o.PipelinePoolSize = poolSize, 1, 0, -1
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	m.open = func() redis.UniversalClient {
+	m.dial = o.Dialer
+	if m.dial == nil {
+		m.dial = redis.NewDialer(&o)
+	}
+	m.open = func(dial dialer) redis.UniversalClient {
 		fresh := o
+		fresh.Dialer = dial
 		return redis.NewClient(&fresh)
 	}
 	return m
@@ -108,12 +118,19 @@ func newClusterMaster(o redis.ClusterOptions) Master {
 	o.ContextTimeoutEnabled = false
 	o.PoolSize, o.MaxActiveConns, o.MinIdleConns = poolSize, 1, 0
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	m.open = func() redis.UniversalClient {
+	m.dial = o.Dialer
+	if m.dial == nil {
+		m.dial = redis.NewDialer(&redis.Options{DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig})
+	}
+	m.open = func(dial dialer) redis.UniversalClient {
 		fresh := o
+		fresh.Dialer = dial
 		return redis.NewClusterClient(&fresh)
 	}
 	return m
 }
+
+type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // serverName names a server by its address, without credentials or database: these don't make
 // another server of it.
@@ -154,7 +171,7 @@ func (m *redisMaster) connection() (redis.UniversalClient, error) {
 		return nil, ErrClosed
 	}
 	if m.client == nil {
-		m.client = m.open()
+		m.client = m.open(m.dial)
 	}
 	return m.client, nil
 }
@@ -204,11 +221,12 @@ func (m *redisMaster) pipeline(client redis.UniversalClient, cmds []*Command, ev
 	for i, cmd := range cmds {
 		switch cmd.Op {
 		case OpAcquire:
-			answers[i] = eval(acquireScript, ctx, pipe, []string{cmd.Key, fenceKey(cmd.Key)}, cmd.Token, cmd.TTL.Milliseconds(), cmd.Fence, fenceTTL.Milliseconds(), fenceSlack.Microseconds())
+			answers[i] = eval(acquireScript, ctx, pipe, keys(cmd.Key), cmd.Token, cmd.Process, cmd.Ticket, cmd.TTL.Milliseconds(), cmd.Queue, m.told,
+				cmd.Fence, fenceTTL.Milliseconds(), fenceSlack.Microseconds(), cmd.Former)
 		case OpExtend:
-			answers[i] = eval(extendScript, ctx, pipe, []string{cmd.Key, fenceKey(cmd.Key)}, cmd.Token, cmd.TTL.Milliseconds(), cmd.Fence, fenceTTL.Milliseconds(), cmd.RefillUntil)
+			answers[i] = eval(extendScript, ctx, pipe, keys(cmd.Key), cmd.Token, cmd.TTL.Milliseconds(), cmd.Fence, fenceTTL.Milliseconds(), cmd.RefillUntil)
 		case OpRelease:
-			answers[i] = eval(releaseScript, ctx, pipe, []string{cmd.Key}, cmd.Token)
+			answers[i] = eval(releaseScript, ctx, pipe, keys(cmd.Key), cmd.Token, cmd.Process, cmd.Ticket, cmd.TTL.Milliseconds(), cmd.Queue, m.told)
 		default:
 			answers[i] = pipe.Do(ctx, "PING")
 		}
@@ -222,8 +240,12 @@ func (m *redisMaster) pipeline(client redis.UniversalClient, cmds []*Command, ev
 	}
 }
 
-// fenceKey names the companion of a lock's key. It has the same hash tag, so that a cluster keeps
-// both in one place.
+// keys gives a lock's key and its companions. They have the same hash tag, so that a cluster keeps
+// them in one place.
+func keys(key string) []string {
+	return []string{key, fenceKey(key), key + ":queue", key + ":leases"}
+}
+
 func fenceKey(key string) string { return key + ":fence" }
 
 // greet asks a server who it is. It runs at each new connection, before any command.

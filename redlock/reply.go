@@ -27,22 +27,18 @@ func parseReply(op Op, answer *redis.Cmd) Reply {
 	}
 	var reply Reply
 	switch {
-	case op == OpAcquire && len(fields) == 2:
-		reply = Reply{Status: StatusGranted, Fence: number(0), Time: number(1)}
 	case op == OpAcquire && len(fields) == 3:
+		reply = Reply{Status: StatusGranted, Fence: number(0), Time: number(1), Former: releaseStatus(number(2))}
+	case op == OpAcquire && len(fields) == 4:
 		holder, _ := fields[1].(string)
 		left := time.Duration(max(number(0), 0)) * time.Millisecond
-		reply = Reply{Status: StatusHeld, Holder: holder, TTL: left, Time: number(2)}
+		reply = Reply{Status: StatusHeld, Holder: holder, TTL: left, Time: number(2), Former: releaseStatus(number(3))}
 	case op == OpExtend && len(fields) == 2:
 		reply = Reply{Status: map[int64]Status{1: StatusGranted, 0: StatusExpired, -1: StatusNotOwner}[number(0)], Time: number(1)}
 	case op == OpRelease:
-		switch value {
-		case int64(1):
-			reply.Status = StatusReleased
-		case int64(0):
-			reply.Status = StatusExpired
-		case int64(-1):
-			reply.Status = StatusNotOwner
+		status, ok := value.(int64)
+		if ok {
+			reply.Status = releaseStatus(status)
 		}
 	}
 	if reply.Status == StatusNone || err != nil {
@@ -66,4 +62,8 @@ func classify(err error) error {
 		return marked{err, errRefused}
 	}
 	return err
+}
+
+func releaseStatus(answer int64) Status {
+	return map[int64]Status{1: StatusReleased, 0: StatusExpired, -1: StatusNotOwner}[answer]
 }

@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -13,6 +14,7 @@ type link struct {
 	server      *simServer
 	process     *process
 	random      *rand.Rand // of Do alone
+	ear         *rand.Rand // of Listen
 	far         time.Duration
 	loss        int     // per cent of the batches that break the connection
 	there, back windows // in which nothing passes
@@ -70,7 +72,7 @@ func (l *link) trip(cmds []Command) (answered int, err error) {
 		return 0, err
 	}
 	epoch := l.epoch
-	there, back := l.delay(), l.delay()
+	there, back := l.delay(l.random), l.delay(l.random)
 	if change := l.server.mutant.delayed; change != nil {
 		sent := w.now()
 		read := arrival(sent+there, l.there, l.server.hangs)
@@ -125,6 +127,61 @@ func (l *link) trip(cmds []Command) (answered int, err error) {
 	return len(cmds), nil
 }
 
+// Listen hears what the server publishes until the connection breaks. Some messages come late, twice
+// or never.
+func (l *link) Listen(ctx context.Context, process string, ready func(), message func(WakeUp)) error {
+	w := l.server.world
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	epoch, up, _ := l.server.life()
+	if l.process.dead() || !l.pass(l.delay(l.ear), l.there, l.server.hangs, l.process.pauses) || !up {
+		return errDown
+	}
+	memory := l.server.at(epoch)
+	if memory == nil {
+		return errBroken
+	}
+	ends := time.Hour
+	for _, down := range l.server.downs {
+		if down.from > w.now() {
+			ends = min(ends, down.from-w.now())
+		}
+	}
+	if !l.process.halfOpen {
+		ends = min(ends, l.process.dies-w.now())
+	}
+	if l.loss > 0 && w.now() < w.faults.to { // it breaks at some time
+		ends = min(ends, upTo(l.ear, w.ttl))
+	}
+	timer := time.AfterFunc(ends, end)
+	defer timer.Stop()
+	return memory.Listen(ctx, process, func() {
+		if l.process.dead() {
+			return
+		}
+		ready()
+	}, func(wake WakeUp) {
+		if change := w.mutant.hear; change != nil && !change(l, wake) {
+			return
+		}
+		copies := 1
+		if w.now() < w.faults.to && chance(l.ear, l.loss) {
+			copies = l.ear.IntN(3)
+		}
+		for range copies {
+			delay := l.delay(l.ear)
+			if copies > 1 {
+				delay += upTo(l.ear, w.late)
+			}
+			go func() {
+				if l.pass(delay, l.back, l.process.pauses) && !l.process.dead() {
+					message(wake)
+				}
+			}()
+		}
+	})
+}
+
 // connect makes a connection, unless there is one, and lets the Locker judge the server.
 func (l *link) connect() error {
 	if l.process.dead() || !l.pass(0, l.process.pauses) {
@@ -140,14 +197,14 @@ func (l *link) connect() error {
 		return errBroken // seen only when it is used
 	}
 	refused := func(err error) error { return unsent(fmt.Errorf("%w: %w", errUnreachable, err)) }
-	if !l.pass(l.delay(), l.there, l.server.hangs) {
+	if !l.pass(l.delay(l.random), l.there, l.server.hangs) {
 		return errBroken
 	}
 	epoch, up, uptime := l.server.life()
 	if !up {
 		return refused(errDown)
 	}
-	if !l.pass(l.delay(), l.back) {
+	if !l.pass(l.delay(l.random), l.back) {
 		return errBroken
 	}
 	told := (uptime + upTo(l.random, 990*time.Millisecond)).Truncate(time.Second)
@@ -159,11 +216,11 @@ func (l *link) connect() error {
 }
 
 // delay is how long a message travels: mostly as long as the way is, at times much longer.
-func (l *link) delay() time.Duration {
-	if w := l.server.world; chance(l.random, 5) && w.now() < w.faults.to {
-		return upTo(l.random, 4*w.timeout)
+func (l *link) delay(r *rand.Rand) time.Duration {
+	if w := l.server.world; chance(r, 5) && w.now() < w.faults.to && !w.quiet {
+		return upTo(r, 4*w.timeout)
 	}
-	return l.far/2 + upTo(l.random, l.far)
+	return l.far/2 + upTo(r, l.far)
 }
 
 // arrival is when a message comes that would come at this time, but is held up in these windows.

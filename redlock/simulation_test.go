@@ -14,14 +14,15 @@ import (
 
 // process is a Locker and its clients, on links of its own.
 type process struct {
-	world   *world
-	index   int
-	links   []*link
-	clients int
-	pauses  windows
-	dies    time.Duration
-	skew    time.Duration // of its clock, as its proposals for fences show it
-	locker  *Locker
+	world    *world
+	index    int
+	links    []*link
+	clients  int
+	pauses   windows
+	dies     time.Duration
+	halfOpen bool          // the servers don't notice that it has died
+	skew     time.Duration // of its clock, as its proposals for fences show it
+	locker   *Locker
 }
 
 func (p *process) dead() bool { return p.world.now() >= p.dies }

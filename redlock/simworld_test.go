@@ -40,6 +40,7 @@ type world struct {
 	late         time.Duration // how late what a broken connection held can still be executed
 	faults       window        // the time of the faults
 	calm         atomic.Bool   // nothing is lost any more
+	quiet        bool          // nothing goes wrong at all but the servers' clocks
 	keys         int
 	servers      []*simServer
 	processes    []*process
@@ -118,10 +119,12 @@ func newWorld(seed uint64, m mutant) *world {
 		if chance(r, 30) {
 			p.skew = between(r, -5*time.Second, 5*time.Second)
 		}
+		p.halfOpen = chance(r, 50)
 		for j, s := range w.servers {
 			p.links = append(p.links, &link{
 				server: s, process: p, epoch: -1,
 				random: rand.New(rand.NewPCG(seed, uint64(1+10*i+j))),
+				ear:    rand.New(&lockedSource{source: rand.NewPCG(seed, uint64(101+10*i+j))}),
 				far:    between(r, 0, far), loss: r.IntN(8) * r.IntN(2),
 				there: w.windows(r.IntN(cuts+1), w.ttl), back: w.windows(r.IntN(cuts+1), w.ttl),
 				closed: make(chan struct{}),
@@ -133,6 +136,18 @@ func newWorld(seed uint64, m mutant) *world {
 		m.shape(w)
 	}
 	return w
+}
+
+// lockedSource is for those that draw at the same time.
+type lockedSource struct {
+	mu     sync.Mutex
+	source rand.Source
+}
+
+func (s *lockedSource) Uint64() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.source.Uint64()
 }
 
 // windows draws up to n windows within the time of the faults.
@@ -181,15 +196,33 @@ func (s *simServer) life() (epoch int, up bool, uptime time.Duration) {
 	return epoch, s.downs.end(now) == now && now >= since, now - since
 }
 
-// execute runs commands that came over a connection of this epoch. It is false if that has ended.
-func (s *simServer) execute(from *link, cmds []Command, epoch int) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// lives says whether the server is the one of this epoch, which has all that came since it started.
+func (s *simServer) lives(epoch int) bool {
 	if now, up, _ := s.life(); !up || now != epoch {
 		return false
 	}
 	if s.memory == nil || s.epoch != epoch {
 		s.memory, s.epoch = newMemoryMaster(fmt.Sprint(s.index), s.clock), epoch
+	}
+	return true
+}
+
+// at gives the state of the server of this epoch, or nil if that has ended.
+func (s *simServer) at(epoch int) *memoryMaster {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.lives(epoch) {
+		return nil
+	}
+	return s.memory
+}
+
+// execute runs commands that came over a connection of this epoch. It is false if that has ended.
+func (s *simServer) execute(from *link, cmds []Command, epoch int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.lives(epoch) {
+		return false
 	}
 	for i := range cmds {
 		cmd := &cmds[i]
@@ -207,7 +240,7 @@ func (s *simServer) execute(from *link, cmds []Command, epoch int) bool {
 	return true
 }
 
-// keys lists the keys that are locked on the server now.
+// keys lists the keys that are locked on the server now, and the tickets that wait for one.
 func (s *simServer) keys() (keys []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,6 +250,13 @@ func (s *simServer) keys() (keys []string) {
 	for key := range s.memory.leases.values {
 		if token, _, held := s.memory.leases.get(key, s.clock()); held {
 			keys = append(keys, fmt.Sprintf("%s %s on server %d", key, short(token), s.index))
+		}
+	}
+	for key := range s.memory.queues.values {
+		if q, _, ok := s.memory.queues.get(key, s.clock()); ok {
+			if first := q.oldest("", s.clock()); first != nil {
+				keys = append(keys, fmt.Sprintf("%s ticket of %s on server %d", key, short(first.process), s.index))
+			}
 		}
 	}
 	return keys

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -22,6 +23,7 @@ type stream struct {
 	master  Master
 	latency latency
 	clock   masterClock
+	hears   atomic.Bool // the master tells this Locker of keys that are free
 	wake    chan struct{}
 	ended   chan struct{} // closed when run returns
 
@@ -77,6 +79,9 @@ func (s *stream) enqueue(c *call) {
 	if err != nil {
 		c.Reply.Err = unsent(err)
 		c.deliver()
+		if c.former != nil { // then it goes without the acquire
+			s.enqueue(c.former)
+		}
 	}
 }
 
@@ -178,10 +183,13 @@ func (s *stream) take() (batch []*call, last bool) {
 		if c.Op == OpAcquire {
 			s.acquires--
 		}
-		if needless(c) {
-			dropped = append(dropped, c)
-		} else {
+		if !needless(c) {
 			batch = append(batch, c)
+			continue
+		}
+		dropped = append(dropped, c)
+		if c.former != nil {
+			batch = append(batch, c.former)
 		}
 	}
 	if n == len(s.queue) {
@@ -218,7 +226,7 @@ func (s *stream) settle(batch []*call, start, now time.Time, last bool) {
 		err = errClockJump
 		for _, c := range batch {
 			if c.Reply.Err == nil && (c.Op == OpAcquire || c.Op == OpExtend) {
-				c.Reply = Reply{Err: err}
+				c.Reply = Reply{Err: err, Former: c.Reply.Former}
 			}
 		}
 	}
@@ -237,15 +245,33 @@ func (s *stream) settle(batch []*call, start, now time.Time, last bool) {
 	s.mu.Unlock()
 
 	for _, c := range batch {
-		if c.Op == OpRelease && !last && !acknowledged(c) && now.Before(c.until) {
-			again := *c
-			again.to, again.Reply = nil, Reply{}
-			s.owed = append(s.owed, &again)
-			s.owedDue = now.Add(owedGap)
+		release := c
+		if c.Op == OpAcquire && c.former != nil {
+			release = c.former
+			if release.Reply.Status = c.Reply.Former; release.Reply.Status == StatusNone {
+				release.Reply.Err = c.Reply.Err
+			}
+		}
+		if release.Op == OpRelease && !last && !acknowledged(release) && now.Before(release.until) {
+			s.owe(release, now)
 		}
 		c.deliver()
+		if release != c {
+			release.deliver()
+		}
 	}
 	s.note(err)
+}
+
+// owe has a release repeated. What it says of the queue may not be true any more by then.
+func (s *stream) owe(release *call, now time.Time) {
+	again := *release
+	again.to, again.Reply = nil, Reply{}
+	if again.Queue {
+		again.Queue, again.Ticket = false, 0
+	}
+	s.owed = append(s.owed, &again)
+	s.owedDue = now.Add(owedGap)
 }
 
 // note tells the log and the observer that a master fails, or votes again: once for each change. A
