@@ -1,9 +1,12 @@
 package redlock_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,7 +15,8 @@ import (
 )
 
 // leastRights are the commands that a Redis user of the locks needs, and no more.
-var leastRights = []string{"+ping", "+info", "+eval", "+evalsha", "+time", "+get", "+set", "+del", "+pttl", "+pexpire"}
+var leastRights = []string{"+ping", "+info", "+eval", "+evalsha", "+time", "+get", "+set", "+del", "+pttl", "+pexpire",
+	"+exists", "+zadd", "+zrem", "+zrange", "+zscore", "+hset", "+hget", "+hdel", "+subscribe", "+publish", "&redlock:wake:*"}
 
 // asUser makes a user with these commands on servers that don't know the scripts yet, and gives its URLs.
 func asUser(t *testing.T, servers []*redistest.Server, commands []string) (urls []string) {
@@ -21,7 +25,7 @@ func asUser(t *testing.T, servers []*redistest.Server, commands []string) (urls 
 		if err := s.Client().ScriptFlush(t.Context()).Err(); err != nil {
 			t.Fatal(err)
 		}
-		line := append([]string{"reset", "on", ">secret", "~redlock:*"}, commands...)
+		line := append([]string{"reset", "on", ">secret", "~redlock:*", "resetchannels"}, commands...)
 		if err := s.Client().ACLSetUser(t.Context(), "locks", line...).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -30,14 +34,20 @@ func asUser(t *testing.T, servers []*redistest.Server, commands []string) (urls 
 	return urls
 }
 
-// fullTurn locks, meets the held lock as another, has the lease renewed, and unlocks, with all in order.
+// fullTurn locks, meets the held lock as another, has the lease renewed, and unlocks, so that one who
+// waits is woken, with all in order.
 func fullTurn(t *testing.T, servers []*redistest.Server, urls []string) (complaints []string) {
 	t.Helper()
 	const ttl = 600 * time.Millisecond
 	var log logBook
 	opts := []redlock.Option{redlock.WithTTL(ttl), redlock.WithTimeout(ttl / 2), redlock.WithMaxTTL(time.Second), redlock.WithRestartGuard(2 * time.Second), log.option()}
 	l, other := newLocker(t, urls, opts...), newLocker(t, urls, opts...)
-	complain := func(err error) { complaints = append(complaints, err.Error()) }
+	var mu sync.Mutex
+	complain := func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		complaints = append(complaints, err.Error())
+	}
 	lock, err := l.TryLock(t.Context(), "key")
 	if err != nil {
 		complain(err)
@@ -46,12 +56,28 @@ func fullTurn(t *testing.T, servers []*redistest.Server, urls []string) (complai
 	if _, err := other.TryLock(t.Context(), "key"); !errors.Is(err, redlock.ErrHeld) {
 		complain(errors.Join(errors.New("the second locker"), err))
 	}
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		ctx, cancel := context.WithTimeout(t.Context(), bound)
+		defer cancel()
+		next, err := other.Lock(ctx, "key")
+		if err == nil {
+			err = next.Unlock()
+		}
+		if err != nil {
+			complain(err)
+		} else if came := next.Wait().Came; came != redlock.CameWoken {
+			complain(fmt.Errorf("the second locker's turn came %q", came))
+		}
+	})
 	select {
 	case <-lock.Context().Done():
 		complain(lock.Err())
 	case <-time.After(2 * ttl):
 	}
-	if err := lock.Unlock(); err != nil {
+	err = lock.Unlock()
+	waiting.Wait()
+	if err != nil {
 		complain(err)
 	}
 	return append(complaints, log.lines("level=")...)

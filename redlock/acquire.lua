@@ -1,15 +1,10 @@
 -- KEYS lock fence queue leases | ARGV token process ticket ttl_ms queued told proposal_us fence_ttl_ms slack_us former
 -- -> {fence, time_us, former} granted / {ms that it can last, holder's token or '', time_us, former} refused
--- former: 1 released / 0 was free / -1 another's
-local now, former = clock(), 0
+-- former: 1 released / 0 was free / -1 another's / 2 there is none
+local now, former = clock(), 2
 if ARGV[10] ~= '' then
   local holder = redis.call('GET', LOCK)
-  if holder == ARGV[10] then
-    redis.call('DEL', LOCK)
-    former = 1
-  elseif holder then
-    former = -1
-  end
+  former = not holder and 0 or holder ~= ARGV[10] and -1 or redis.call('DEL', LOCK)
 end
 
 -- Mostly the proposal is right: it is stored at once, and mended where it isn't.

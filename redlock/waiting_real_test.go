@@ -1,0 +1,241 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// crowd is a number of goroutines, over some Lockers, that take turns on one key.
+type crowd struct {
+	section time.Duration // for which each turn holds the lock
+
+	mu    sync.Mutex
+	turns [][]time.Duration // by goroutine, how long each turn was waited for
+	came  map[redlock.Came]int
+}
+
+// takeTurns has n goroutines of each Locker take turns until ctx ends, or each has had so many. It
+// gives how many there were.
+func (c *crowd) takeTurns(ctx context.Context, t *testing.T, lockers []*redlock.Locker, n, each int) (total int) {
+	t.Helper()
+	c.turns, c.came = make([][]time.Duration, n*len(lockers)), make(map[redlock.Came]int)
+	inside := make(chan struct{}, 1)
+	var all sync.WaitGroup
+	for i := range c.turns {
+		all.Go(func() {
+			for ctx.Err() == nil && len(c.turns[i]) < each {
+				lock, err := lockers[i%len(lockers)].Lock(ctx, "key")
+				if err != nil {
+					if ctx.Err() == nil {
+						t.Errorf("lock: %v", err)
+					}
+					return
+				}
+				select {
+				case inside <- struct{}{}:
+				default:
+					t.Error("two hold the lock at once")
+				}
+				time.Sleep(c.section)
+				c.turns[i] = append(c.turns[i], lock.Wait().Duration)
+				c.mu.Lock()
+				c.came[lock.Wait().Came]++
+				c.mu.Unlock()
+				<-inside
+				if err := lock.Unlock(); err != nil {
+					t.Errorf("unlock: %v", err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	for _, turns := range c.turns {
+		total += len(turns)
+	}
+	return total
+}
+
+// fairness gives the smallest and the largest number of turns, and the mean and the longest wait.
+func (c *crowd) fairness() (worst, best int, mean, longest time.Duration) {
+	worst = len(c.turns[0])
+	var sum time.Duration
+	total := 0
+	for _, turns := range c.turns {
+		worst, best = min(worst, len(turns)), max(best, len(turns))
+		for _, wait := range turns {
+			longest = max(longest, wait)
+			sum += wait
+			total++
+		}
+	}
+	return worst, best, sum / time.Duration(max(total, 1)), longest
+}
+
+// commandsEach is how many commands a master has got for each turn.
+func commandsEach(t *testing.T, servers []*redistest.Server, before []int, turns int) float64 {
+	t.Helper()
+	most := 0
+	for i, s := range servers {
+		most = max(most, scripts(t, s)-before[i])
+	}
+	return float64(most) / float64(turns)
+}
+
+func scriptsOnEach(t *testing.T, servers []*redistest.Server) (counts []int) {
+	for _, s := range servers {
+		counts = append(counts, scripts(t, s))
+	}
+	return counts
+}
+
+// TestPassCost: in one process a turn costs one command for each master, in which the last turn's
+// release is the next one's acquire.
+func TestPassCost(t *testing.T) {
+	l, servers := onServers(t, 3)
+	lockUnlock(t, l, "key")
+	before := scriptsOnEach(t, servers)
+	var c crowd
+	turns := c.takeTurns(t.Context(), t, []*redlock.Locker{l}, 32, 50)
+	each := commandsEach(t, servers, before, turns)
+	t.Logf("%.3f commands for each master and turn; turns came %v", each, c.came)
+	if each > 1.1 {
+		t.Errorf("%.3f commands for each master and turn, want at most 1.1", each)
+	}
+	redistest.RequireNoKeys(t, servers)
+}
+
+// TestTwoProcessesTakeTurns: those who wait in two processes are served in the order in which they
+// came, with few commands.
+func TestTwoProcessesTakeTurns(t *testing.T) {
+	l, servers := onServers(t, 3)
+	other := newLocker(t, redistest.URLs(servers))
+	lockUnlock(t, l, "key")
+	before := scriptsOnEach(t, servers)
+	c := crowd{section: time.Millisecond}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	turns := c.takeTurns(ctx, t, []*redlock.Locker{l, other}, 32, 1<<30)
+	each := commandsEach(t, servers, before, turns)
+	worst, best, mean, longest := c.fairness()
+	t.Logf("%d turns, %.3f commands for each master and turn; turns came %v; %d to %d turns each; waits %v on average, %v at most",
+		turns, each, c.came, worst, best, mean, longest)
+	if each > 3 {
+		t.Errorf("%.3f commands for each master and turn, want at most 3", each)
+	}
+	if best > 2*worst {
+		t.Errorf("one had %d turns, another %d: want within a factor of 2", best, worst)
+	}
+	if longest > 3*mean {
+		t.Errorf("the longest wait is %v, the mean %v: want within a factor of 3", longest, mean)
+	}
+	redistest.RequireNoKeys(t, servers)
+}
+
+// TestWhoGivesUpLeavesNothing: no ticket is left by waiters of two processes whose contexts end, and
+// the next one gets the lock at once.
+func TestWhoGivesUpLeavesNothing(t *testing.T) {
+	l, servers := onServers(t, 3)
+	other := newLocker(t, redistest.URLs(servers))
+	holder := mustLock(t, l, "key")
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for i := range 40 {
+		all.Go(func() {
+			_, err := []*redlock.Locker{l, other}[i%2].Lock(ctx, "key")
+			if !errors.Is(err, context.Canceled) || !errors.Is(err, redlock.ErrHeld) {
+				t.Errorf("error %v, want that of the context, and that the lock is held", err)
+			}
+		})
+	}
+	eventually(t, bound, "a ticket on each master", func() bool {
+		for _, s := range servers {
+			if s.Client().ZCard(t.Context(), redisKey("key")+":queue").Val() == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	cancel()
+	all.Wait()
+	eventually(t, bound, "only the lock's own key is left", func() bool {
+		for _, s := range servers {
+			if len(s.Keys()) != 1 {
+				return false
+			}
+		}
+		return true
+	})
+	mustUnlock(t, holder)
+	lockUnlock(t, other, "key")
+	redistest.RequireNoKeys(t, servers)
+}
+
+// TestTooManyWaiters are refused at once.
+func TestTooManyWaiters(t *testing.T) {
+	l, servers := onServers(t, 3)
+	holder := mustLock(t, l, "key")
+	ctx, cancel := context.WithCancel(t.Context())
+	var refused, waited sync.WaitGroup
+	waited.Add(10)
+	refused.Add(40)
+	for range 50 {
+		go func() {
+			lock, err := l.Lock(ctx, "key", redlock.WithMaxWaiters(10))
+			if errors.Is(err, redlock.ErrTooManyWaiters) && errors.Is(err, redlock.ErrHeld) {
+				refused.Done()
+				return
+			}
+			if err != nil {
+				t.Errorf("lock: %v", err)
+			} else if err := lock.Unlock(); err != nil {
+				t.Errorf("unlock: %v", err)
+			}
+			waited.Done()
+		}()
+	}
+	refused.Wait()
+	mustUnlock(t, holder)
+	waited.Wait()
+	cancel()
+	redistest.RequireNoKeys(t, servers)
+}
+
+// TestTryLockJumpsNoQueue: a key that is free but for those who wait for it is refused.
+func TestTryLockJumpsNoQueue(t *testing.T) {
+	l, servers := onServers(t, 3)
+	other, third := newLocker(t, redistest.URLs(servers)), newLocker(t, redistest.URLs(servers))
+	holder := mustLock(t, l, "key")
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		lock := mustLock(t, other, "key")
+		if came := lock.Wait().Came; came != redlock.CameWoken {
+			t.Errorf("its turn came %q, want that it was woken", came)
+		}
+		mustUnlock(t, lock)
+	})
+	eventually(t, bound, "the ticket on all masters", func() bool {
+		for _, s := range servers {
+			if s.Client().ZCard(t.Context(), redisKey("key")+":queue").Val() == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	for _, s := range servers { // the holder's key is gone, but nobody has been told
+		if err := s.Client().Del(t.Context(), redisKey("key")).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if lock := tryLock(t, third, "key"); lock != nil {
+		t.Error("got the lock before one who waits")
+	}
+	waiting.Wait() // the try has woken it
+	_ = holder.Unlock()
+	redistest.RequireNoKeys(t, servers)
+}
