@@ -3,6 +3,7 @@ package redlock
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 type mutant struct {
 	name    string
 	breaks  string // the property, as a violation of it begins
+	quiet   bool   // only in worlds where all depends on wake-ups
 	shape   func(w *world)
 	send    func(l *link, cmd *Command)                   // before it is sent
 	delayed func(cmds []Command, trip time.Duration)      // before they are sent; they will be under way so long
@@ -149,6 +151,59 @@ var mutants = []mutant{
 		answer: func(_ *link, cmd *Command) {
 			if cmd.Op == OpRelease && cmd.Reply.Err != nil {
 				cmd.Reply = Reply{Status: StatusReleased}
+			}
+		},
+	},
+	{
+		name: "tickets without a lease", breaks: allEnds + ": process",
+		shape: func(w *world) { // a process dies unnoticed while it waits
+			w.processes[0].dies, w.processes[0].halfOpen = between(w.random, w.faults.from, w.faults.to), true
+		},
+		serve: func(m *memoryMaster, cmd *Command) bool {
+			m.Do([]*Command{cmd})
+			if q, _, ok := m.queues.get(cmd.Key, m.clock()); ok {
+				for i := range q.places {
+					q.places[i].ends = m.clock().Add(time.Hour)
+				}
+				m.queues.set(cmd.Key, q, m.clock(), time.Hour)
+			}
+			return true
+		},
+	},
+	{
+		name: "nobody is woken", breaks: awake, quiet: true,
+		hear: func(*link, WakeUp) bool { return false },
+	},
+	{
+		name: "a wake-up during an attempt is lost", breaks: awake, quiet: true,
+		hear: func(l *link, w WakeUp) bool {
+			return !slices.ContainsFunc(l.process.links, func(l *link) bool { return l.acquiring.Load() })
+		},
+	},
+	{
+		name: "a pass ignores older tickets", breaks: inOrder, quiet: true,
+		shape: func(w *world) {
+			for _, p := range w.processes {
+				p.clients = 8
+			}
+		},
+		send: func(_ *link, cmd *Command) {
+			if cmd.Former != "" {
+				cmd.Ticket = 1
+			}
+		},
+	},
+	{
+		name: "a try-lock jumps the queue", breaks: inOrder, quiet: true,
+		shape: func(w *world) {
+			w.keys = 1
+			for _, p := range w.processes {
+				p.clients = 2
+			}
+		},
+		send: func(_ *link, cmd *Command) {
+			if cmd.Ticket == TryTicket {
+				cmd.Ticket = 1
 			}
 		},
 	},

@@ -13,6 +13,8 @@ const (
 	fencing   = "fences grow in the order of grants"
 	noRefill  = "no lost lock is taken again for its old holder"
 	allEnds   = "every lock ends, and leaves no key"
+	inOrder   = "who came first has the lock first"
+	awake     = "nobody sleeps while the lock is free"
 )
 
 // holder is a lock as its application knows it.
@@ -99,8 +101,37 @@ func (w *world) expectNoKeys(when string) {
 	}
 }
 
+// skew is by how much one may come later, in a quiet world, and have the lock before: it takes so long
+// to be in all queues, and processes differ so much about the time.
+const skew = 100 * time.Millisecond
+
+// judgeOrder looks at who waited for whom.
+func (w *world) judgeOrder() {
+	came := func(h *holder) time.Duration { return h.granted - h.Wait().Duration }
+	waited := make(map[string][]*holder) // by key
+	for _, h := range w.held {
+		waited[h.key] = append(waited[h.key], h)
+		if w.eternal && h.Wait().Duration > time.Minute {
+			w.violated(awake, "grant %d (process %d) was waited for %v", h.order, h.process.index, h.Wait().Duration)
+		}
+	}
+	for _, all := range waited {
+		for i, first := range all {
+			for _, later := range all[i+1:] {
+				if came(first) > came(later)+skew {
+					w.violated(inOrder, "grant %d (process %d), who came at %v, before grant %d (process %d), who came at %v",
+						first.order, first.process.index, came(first), later.order, later.process.index, came(later))
+				}
+			}
+		}
+	}
+}
+
 // judge looks at all grants of each key in their order.
 func (w *world) judge() {
+	if w.quiet {
+		w.judgeOrder()
+	}
 	last := make(map[string]*holder) // the one with the latest end
 	top := make(map[string]*holder)  // the one with the largest fence
 	for _, h := range w.held {

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,6 +22,7 @@ type link struct {
 	there, back windows // in which nothing passes
 	admit       func(server) error
 	epoch       int // of the server it is connected to; -1 if to none
+	acquiring   atomic.Bool
 	once        sync.Once
 	closed      chan struct{}
 }
@@ -53,7 +56,9 @@ func (l *link) Do(cmds []*Command) {
 			change(l, &sent[i])
 		}
 	}
+	l.acquiring.Store(slices.ContainsFunc(cmds, func(cmd *Command) bool { return cmd.Op == OpAcquire }))
 	answered, err := l.trip(sent)
+	l.acquiring.Store(false)
 	for i, cmd := range cmds {
 		cmd.Reply = sent[i].Reply
 		if i >= answered {

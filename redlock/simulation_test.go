@@ -37,16 +37,21 @@ func (w *world) client(p *process, r *rand.Rand) {
 	for w.now() < w.faults.to && !p.dead() {
 		p.nap(upTo(r, 60*time.Millisecond))
 		key := strconv.Itoa(r.IntN(w.keys))
-		lock, err := p.take(key, between(r, 5*time.Millisecond, 2*w.ttl), chance(r, 30), WithTTL(between(r, w.ttl/4, w.ttl)))
+		wait := between(r, 5*time.Millisecond, 2*w.ttl)
+		if w.quiet {
+			wait = 100 * w.ttl // nobody leaves the queue
+		}
+		lock, err := p.take(key, wait, chance(r, 30), WithTTL(between(r, w.ttl/4, w.ttl)))
 		if err != nil {
 			continue
 		}
 		h := w.granted(p, key, lock)
 		work := 30 * time.Millisecond
-		switch r.IntN(20) {
-		case 0, 1:
+		switch nth := r.IntN(20); {
+		case w.quiet:
+		case nth < 2:
 			work = 3 * w.ttl
-		case 2, 3, 4:
+		case nth < 5:
 			work = w.ttl / 2
 		}
 		p.nap(upTo(r, work))

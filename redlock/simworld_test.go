@@ -40,7 +40,8 @@ type world struct {
 	late         time.Duration // how late what a broken connection held can still be executed
 	faults       window        // the time of the faults
 	calm         atomic.Bool   // nothing is lost any more
-	quiet        bool          // nothing goes wrong at all but the servers' clocks
+	quiet        bool          // nothing goes wrong but the servers' clocks
+	eternal      bool          // nor does any lease end, or is there a poll: all depends on wake-ups
 	keys         int
 	servers      []*simServer
 	processes    []*process
@@ -92,7 +93,16 @@ func newWorld(seed uint64, m mutant) *world {
 	if chance(r, 20) {
 		far, w.timeout = 60*time.Millisecond, 100*time.Millisecond
 	}
-	crashes, hangs, jumps, cuts, pauses := r.IntN(3), r.IntN(3), chance(r, 50), r.IntN(3), r.IntN(3)
+	crashes, hangs, jumps, cuts, pauses, losses := r.IntN(3), r.IntN(3), chance(r, 50), r.IntN(3), r.IntN(3), 8
+	w.quiet = chance(r, 15) || m.quiet
+	if w.quiet {
+		crashes, hangs, jumps, cuts, pauses, losses, far = 0, 0, false, 0, 0, 1, 4*time.Millisecond
+		w.timeout = 50 * time.Millisecond
+		w.eternal = chance(r, 50) || m.quiet
+	}
+	if w.eternal {
+		w.ttl = 5 * time.Minute
+	}
 	var spread time.Duration
 	for i := range 3 + 2*r.IntN(2) {
 		s := &simServer{world: w, index: i, mutant: m}
@@ -111,9 +121,19 @@ func newWorld(seed uint64, m mutant) *world {
 		w.servers = append(w.servers, s)
 	}
 	w.guard = max(w.ttl, spread+2*fenceSlack) + time.Second
+	if w.eternal {
+		w.guard = 0
+		if chance(r, 50) { // exactly a quorum lives
+			for _, s := range w.servers[:len(w.servers)/2] {
+				s.downs = windows{{-time.Hour, 1 << 62}}
+			}
+		}
+	}
 	for i := range 2 + r.IntN(2) {
 		p := &process{world: w, index: i, pauses: w.windows(pauses, w.ttl), clients: 1 + r.IntN(2), dies: time.Hour}
-		if chance(r, 15) {
+		if w.quiet {
+			p.clients = 1 + r.IntN(4)
+		} else if chance(r, 15) {
 			p.dies = between(r, w.faults.from, w.faults.to)
 		}
 		if chance(r, 30) {
@@ -125,7 +145,7 @@ func newWorld(seed uint64, m mutant) *world {
 				server: s, process: p, epoch: -1,
 				random: rand.New(rand.NewPCG(seed, uint64(1+10*i+j))),
 				ear:    rand.New(&lockedSource{source: rand.NewPCG(seed, uint64(101+10*i+j))}),
-				far:    between(r, 0, far), loss: r.IntN(8) * r.IntN(2),
+				far:    between(r, 0, far), loss: r.IntN(losses) * r.IntN(2),
 				there: w.windows(r.IntN(cuts+1), w.ttl), back: w.windows(r.IntN(cuts+1), w.ttl),
 				closed: make(chan struct{}),
 			})
