@@ -45,11 +45,29 @@ func TestHistories(t *testing.T) {
 // them, and the one with wrong fences for its fences alone.
 func TestHistoryOfBrokenLock(t *testing.T) {
 	const leastOperations = 2_000
-	for broken, excludes := range map[breakage]bool{noQuorum: false, ownFences: true, neverLost: false} {
+	for broken, test := range map[breakage]struct {
+		provoke  func(*historyRun) // what this lock doesn't survive
+		excludes bool
+	}{
+		noQuorum:  {},
+		ownFences: {excludes: true},
+		neverLost: {provoke: func(r *historyRun) { r.pauseWorker(0) }},
+		noGuard: {provoke: func(r *historyRun) {
+			for range 3 {
+				r.servers[0].Pause()
+				time.Sleep(3 * historyTimeout) // so that it is left out
+				resume := r.pauseHolder(0)     // on the two others alone, without renewals
+				r.servers[0].Resume()
+				r.empty(1)
+				time.Sleep(historyTTL)
+				resume()
+			}
+		}},
+	} {
 		t.Run(string(broken), func(t *testing.T) {
 			r := startHistoryRun(t, 3, broken)
-			if broken == neverLost {
-				r.pauseWorker(0)
+			if test.provoke != nil {
+				test.provoke(r)
 			}
 			eventually(t, historyBound, "enough operations", func() bool { return r.tally().acquiresAndReleases >= leastOperations })
 			r.stop()
@@ -57,8 +75,8 @@ func TestHistoryOfBrokenLock(t *testing.T) {
 			if key := judge(t, fencedLockModel, history); key == "" {
 				t.Error("the checker takes it for a lock with a fence")
 			}
-			if key := judge(t, lockModel, history); (key == "") != excludes {
-				t.Errorf("rejected without a look at the fences: %v, want %v", key != "", !excludes)
+			if key := judge(t, lockModel, history); (key == "") != test.excludes {
+				t.Errorf("rejected without a look at the fences: %v, want %v", key != "", !test.excludes)
 			}
 		})
 	}

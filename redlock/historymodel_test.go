@@ -87,8 +87,8 @@ func (r historyTurn) operations(turn, client int, end int64) []porcupine.Operati
 	return append(ops, op(opRelease, released, max(known, released)))
 }
 
-// judge checks the history of each key. It is Illegal if that of one key is; keys that can't be
-// decided in good time fail the test.
+// judge checks the history of each key, and gives a key whose history is illegal, or "". One that
+// can't be decided in good time fails the test.
 func judge(t *testing.T, model porcupine.Model, history map[string][]porcupine.Operation) (illegalKey string) {
 	t.Helper()
 	for key, ops := range history { // one at a time, for the memory that it takes

@@ -43,7 +43,7 @@ func startHistoryRun(t *testing.T, masters int, broken breakage) *historyRun {
 		r.startWorker(place)
 	}
 	for _, w := range r.workers { // the masters have no vote before their guard is over
-		eventually(t, historyBound, "each worker has had a lock", func() bool { return len(w.recorded()) > 0 })
+		w.await("a worker gets a lock", func(historyTurn) bool { return true })
 	}
 	return r
 }
@@ -62,14 +62,15 @@ func (r *historyRun) startWorker(place int) {
 }
 
 // strike lets a minority of the masters fail, and a worker that holds a lock, then mends them. It
-// returns when all masters vote again. Four rounds have all combinations.
+// returns when all masters vote again. Six rounds have all combinations.
 func (r *historyRun) strike(round int) {
-	quorum := len(r.servers)/2 + 1
-	emptied := false
+	order := rand.Perm(len(r.servers))
+	intact, failing := order[:len(order)/2+1], order[len(order)/2+1:]
 	var mend []func()
-	for i, m := range rand.Perm(len(r.servers))[quorum:] {
+	emptied := false
+	for i, m := range failing {
 		master := r.servers[m]
-		if (round+i)%2 == 0 {
+		if round%3 == 0 || round%3 == 2 && i%2 == 0 {
 			r.log("master %d is killed", m)
 			master.Kill()
 			mend = append(mend, master.Restart)
@@ -81,7 +82,7 @@ func (r *historyRun) strike(round int) {
 		}
 	}
 	time.Sleep(rand.N(historyTTL))
-	if place := rand.N(historyWorkers); round/2%2 == 0 {
+	if place := rand.N(historyWorkers); round%2 == 0 {
 		r.pauseWorker(place)
 	} else {
 		r.killWorker(place)
@@ -91,20 +92,36 @@ func (r *historyRun) strike(round int) {
 		f()
 	}
 	r.log("all masters are back")
-	time.Sleep(rand.N(historyTTL))
-	if emptied { // a master in its guard is as good as down: no other may fail yet
-		time.Sleep(historyGuard + historyTTL/2)
+	if !emptied { // locks that were taken meanwhile are on the others alone, and soon on fewer
+		r.empty(intact[0])
 	}
+	// A master in its guard is as good as down: no other may fail yet.
+	time.Sleep(historyGuard + historyTTL/2 + rand.N(historyTTL))
 }
 
-// pauseWorker stops a worker while it holds a lock, until others have had the time to take it.
-func (r *historyRun) pauseWorker(place int) {
+// empty has a master forget everything, in no time.
+func (r *historyRun) empty(master int) {
+	r.log("master %d is killed, and is back", master)
+	r.servers[master].Kill()
+	r.servers[master].Restart()
+}
+
+// pauseHolder stops a worker while it holds a lock.
+func (r *historyRun) pauseHolder(place int) (resume func()) {
+	r.t.Helper()
 	w := r.workers[place]
 	w.awaitHolder()
 	r.log("worker %d is paused", place)
 	w.signal(syscall.SIGSTOP)
+	return func() { w.signal(syscall.SIGCONT) }
+}
+
+// pauseWorker stops a worker while it holds a lock, until others have had the time to take it.
+func (r *historyRun) pauseWorker(place int) {
+	r.t.Helper()
+	resume := r.pauseHolder(place)
 	time.Sleep(2 * historyTTL)
-	w.signal(syscall.SIGCONT)
+	resume()
 }
 
 // killWorker kills a worker while it holds a lock, and starts another in its place.
@@ -237,12 +254,24 @@ func (p *workerProcess) recorded() []historyTurn {
 // awaitHolder waits until the worker has just taken a lock that it means to hold for long.
 func (p *workerProcess) awaitHolder() {
 	p.t.Helper()
-	eventually(p.t, historyBound, "a worker holds a lock for long", func() bool {
-		now := monotonic()
+	p.await("a worker holds a lock for long", func(r historyTurn) bool {
+		return r.UnlockCall == 0 && r.Hold >= longHold && monotonic() < r.Return+int64(longHold/2)
+	})
+}
+
+// await waits for a turn of which the condition holds.
+func (p *workerProcess) await(what string, condition func(historyTurn) bool) {
+	p.t.Helper()
+	eventually(p.t, historyBound, what, func() bool {
+		select {
+		case <-p.closed:
+			p.t.Fatal("a worker has ended by itself")
+		default:
+		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		for _, r := range p.turns {
-			if r.UnlockCall == 0 && r.Hold >= longHold && now < r.Return+int64(longHold/2) {
+		for _, turn := range p.turns {
+			if condition(turn) {
 				return true
 			}
 		}
