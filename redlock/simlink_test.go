@@ -160,6 +160,13 @@ func (l *link) Listen(ctx context.Context, process string, ready func(), message
 	}
 	timer := time.AfterFunc(ends, end)
 	defer timer.Stop()
+	defer func() {
+		if l.process.halfOpen && l.process.dead() { // the server believes that it still listens
+			memory.mu.Lock()
+			defer memory.mu.Unlock()
+			memory.listeners[process] = func(WakeUp) {}
+		}
+	}()
 	return memory.Listen(ctx, process, func() {
 		if l.process.dead() {
 			return

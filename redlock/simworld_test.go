@@ -94,7 +94,7 @@ func newWorld(seed uint64, m mutant) *world {
 		far, w.timeout = 60*time.Millisecond, 100*time.Millisecond
 	}
 	crashes, hangs, jumps, cuts, pauses, losses := r.IntN(3), r.IntN(3), chance(r, 50), r.IntN(3), r.IntN(3), 8
-	w.quiet = chance(r, 15) || m.quiet
+	w.quiet = m.quiet || chance(r, 15) && m.name == ""
 	if w.quiet {
 		crashes, hangs, jumps, cuts, pauses, losses, far = 0, 0, false, 0, 0, 1, 4*time.Millisecond
 		w.timeout = 50 * time.Millisecond
