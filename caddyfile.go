@@ -34,6 +34,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		wait             <duration>     # default 0: don't wait
 //		ttl              <duration>     # default 10s, at most max_ttl
 //		max_hold         <duration>     # default 5m
+//		max_waiters      <number>       # default 1000
 //		fence_header     <name>         # default Fencing-Token
 //		held_status      <status>       # default 423
 //		no_quorum_status <status>       # default 409
@@ -51,6 +52,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"wait":             func() error { return durationArg(d, &h.Wait) },
 		"ttl":              func() error { return durationArg(d, &h.TTL) },
 		"max_hold":         func() error { return durationArg(d, &h.MaxHold) },
+		"max_waiters":      func() error { return numberArg(d, &h.MaxWaiters) },
 		"fence_header":     func() error { return oneArg(d, &h.FenceHeader) },
 		"held_status":      func() error { return statusArg(d, &h.HeldStatus) },
 		"no_quorum_status": func() error { return statusArg(d, &h.NoQuorumStatus) },
@@ -188,6 +190,19 @@ func statusArg(d *caddyfile.Dispenser, into *int) error {
 		return d.Errf("%s %q: want a status from 400 to 599", name, text)
 	}
 	*into = status
+	return nil
+}
+
+func numberArg(d *caddyfile.Dispenser, into *int) error {
+	name, text := d.Val(), ""
+	if err := oneArg(d, &text); err != nil {
+		return err
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return d.Errf("%s %q: want a number from 1", name, text)
+	}
+	*into = n
 	return nil
 }
 

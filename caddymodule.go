@@ -51,6 +51,9 @@ type Handler struct {
 	// The longest time that a request may hold its lock; then it ends as if the lease were lost. It
 	// frees the key of a request that is stuck. Default: 5m.
 	MaxHold caddy.Duration `json:"max_hold,omitempty"`
+	// How many requests may wait for one key in this process; further ones are refused at once.
+	// Default: 1000.
+	MaxWaiters int `json:"max_waiters,omitempty"`
 	// The request header in which the upstream finds the fencing token. What a client sends under
 	// that name is always removed. Default: Fencing-Token.
 	FenceHeader string `json:"fence_header,omitempty"`
@@ -113,6 +116,7 @@ func (h *Handler) check() error {
 		Wait:           time.Duration(h.Wait),
 		TTL:            time.Duration(h.TTL),
 		MaxHold:        time.Duration(h.MaxHold),
+		MaxWaiters:     h.MaxWaiters,
 		FenceHeader:    h.FenceHeader,
 		HeldStatus:     h.HeldStatus,
 		NoQuorumStatus: h.NoQuorumStatus,

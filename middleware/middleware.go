@@ -27,6 +27,10 @@ func WithTTL(d time.Duration) Option { return func(rule *Rule) { rule.TTL = d } 
 // WithMaxHold bounds how long a request may hold its lock. Default: the Locker's, 5 min.
 func WithMaxHold(d time.Duration) Option { return func(rule *Rule) { rule.MaxHold = d } }
 
+// WithMaxWaiters bounds how many requests wait for one key in this process; further ones are refused at
+// once. Default: the Locker's, 1000.
+func WithMaxWaiters(n int) Option { return func(rule *Rule) { rule.MaxWaiters = n } }
+
 // WithFenceHeader names the request header that carries the fencing token to the handler.
 // Default: Fencing-Token.
 func WithFenceHeader(name string) Option { return func(rule *Rule) { rule.FenceHeader = name } }

@@ -28,6 +28,9 @@ type Rule struct {
 	// MaxHold is the longest time that a request may hold its lock: then its context ends as if the
 	// lease were lost. It frees the key of a request that is stuck. Default: the Locker's, 5 min.
 	MaxHold time.Duration
+	// MaxWaiters is how many requests may wait for one key in this process; further ones are refused
+	// at once, as if they had waited in vain. Default: the Locker's, 1000.
+	MaxWaiters int
 	// FenceHeader is the request header in which the handler, or the upstream behind it, finds the
 	// fencing token. What a client sends under that name is always removed. Default: Fencing-Token.
 	FenceHeader string
@@ -52,6 +55,8 @@ func (rule *Rule) Check() error {
 		return fmt.Errorf("wait %v: must not be negative", rule.Wait)
 	case rule.MaxHold < 0:
 		return fmt.Errorf("max_hold %v: must not be negative", rule.MaxHold)
+	case rule.MaxWaiters < 0:
+		return fmt.Errorf("max_waiters %d: must not be negative", rule.MaxWaiters)
 	case !httpguts.ValidHeaderFieldName(rule.fenceHeader()):
 		return fmt.Errorf("fence_header %q: not the name of a header", rule.FenceHeader)
 	case rule.TTL < 0:
@@ -129,6 +134,8 @@ func (rule *Rule) Serve(locker *redlock.Locker, key KeyFunc, w http.ResponseWrit
 // run serves a request that has its lock.
 func (rule *Rule) run(turn Turn, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
 	defer rule.unlock(turn.Lock)
+	wait := turn.Lock.Wait()
+	rule.logger().Debug("request has its lock", "waited", wait.Duration, "position", wait.Position, "came", wait.Came)
 	ctx, cancel := turn.Lock.WithContext(context.WithValue(r.Context(), turnKey{}, turn))
 	defer cancel()
 	r.Header.Set(rule.fenceHeader(), strconv.FormatUint(turn.Lock.Fence(), 10))
@@ -195,6 +202,9 @@ func (rule *Rule) lockOptions() (opts []redlock.LockOption) {
 	}
 	if rule.MaxHold > 0 {
 		opts = append(opts, redlock.WithMaxHold(rule.MaxHold))
+	}
+	if rule.MaxWaiters > 0 {
+		opts = append(opts, redlock.WithMaxWaiters(rule.MaxWaiters))
 	}
 	return opts
 }

@@ -65,10 +65,7 @@ func (l *Locker) newAttempt(c *caller, former *attempt, released receiver) *atte
 
 // win collects votes until a quorum has granted and stored the fence, or is out of reach, or the
 // masters' time is over, or the caller leaves. It says whether the lock is won.
-//
-// One who waits for all answers, even where the lock is lost, doesn't meet late grants of his own when
-// he tries again.
-func (a *attempt) win(ctx context.Context, all bool) bool {
+func (a *attempt) win(ctx context.Context) bool {
 	quorum := a.locker.quorum
 	certain := false
 	voted := make([]bool, len(a.calls))
@@ -84,7 +81,7 @@ func (a *attempt) win(ctx context.Context, all bool) bool {
 			a.held = append(a.held, c.Reply)
 			a.deaf = a.deaf || !c.Queue
 		}
-		return certain || !all && len(a.granted)+pending < quorum
+		return certain || len(a.granted)+pending < quorum
 	})
 	if ending == timeOver {
 		for i := range a.calls {

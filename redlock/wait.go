@@ -105,7 +105,7 @@ func (l *Locker) acquire(ctx context.Context, c *caller, a *attempt) (*Lock, err
 			c.gate.calm() // what was said before is known soon
 			a = l.newAttempt(c, nil, nil)
 		}
-		won := a.win(ctx, !c.try)
+		won := a.win(ctx)
 		h.queued = h.queued || a.queuedAnywhere()
 		if h.queued { // also where this attempt hasn't been sent
 			a.touched.Store(true)
