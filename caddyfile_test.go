@@ -52,6 +52,8 @@ func TestBadRule(t *testing.T) {
 		"duration below zero":    {"redlock order:{path.1} {\nttl -1s\n}", []string{"Caddyfile:7", `ttl "-1s"`, "above 0"}},
 		"block of subdirective":  {"redlock order:{path.1} {\nttl 1s {\na\n}\n}", []string{"Caddyfile:8", "ttl has no block"}},
 		"value of a switch":      {"redlock order:{path.1} {\nhash_keys yes\n}", []string{"Caddyfile:7", "hash_keys", "no value"}},
+		"no number":              {"redlock order:{path.1} {\nmax_waiters many\n}", []string{"Caddyfile:7", `max_waiters "many"`, "a number from 1"}},
+		"no waiters":             {"redlock order:{path.1} {\nmax_waiters 0\n}", []string{"Caddyfile:7", `max_waiters "0"`, "a number from 1"}},
 		"status 399":             {"redlock order:{path.1} {\nheld_status 399\n}", []string{"Caddyfile:7", `held_status "399"`, "400 to 599"}},
 		"status 600":             {"redlock order:{path.1} {\nno_quorum_status 600\n}", []string{"Caddyfile:7", `no_quorum_status "600"`, "400 to 599"}},
 		"status abc":             {"redlock order:{path.1} {\nheld_status abc\n}", []string{"Caddyfile:7", `held_status "abc"`, "400 to 599"}},
@@ -118,7 +120,7 @@ func TestGoodConfiguration(t *testing.T) {
 		"key in the block":  {"", "redlock {\nkey order:{path.1}\n}"},
 		"all, with masters that can't be reached": {
 			"redlock {\nmasters redis://127.0.0.1:1 rediss://127.0.0.1:2 {env.REDLOCK_TEST_URL}\nusername app\npassword x\ntimeout 20ms\nkey_prefix shop\nmax_ttl 20s\nrestart_guard 21s\n}",
-			"redlock /orders/* order:{path.1}:{header.X-Event}:{query.a} {\nwait 2s\nttl 20s\nheld_status 409\nno_quorum_status 503\non_missing_key pass\non_no_quorum refuse\nhash_keys\n}",
+			"redlock /orders/* order:{path.1}:{header.X-Event}:{query.a} {\nwait 2s\nttl 20s\nmax_waiters 50\nheld_status 409\nno_quorum_status 503\non_missing_key pass\non_no_quorum refuse\nhash_keys\n}",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
