@@ -26,24 +26,30 @@ type contestantKind struct {
 }
 
 const (
-	nameOwn        = "caddy-redlock"
-	nameRedsync    = "redsync/go-redis"
-	nameRedsync10  = "redsync/go-redis, 5–15 ms"
-	nameRedsyncAll = "redsync/go-redis, no FailFast"
-	nameRueidis    = "redsync/rueidis"
-	nameRueLock    = "rueidislock"
-	nameBsm        = "bsm/redislock"
-	nameRaw        = "raw floor"
-	nameGoRedis    = "go-redis floor"
-	nameFIFO       = "FIFO floor"
+	nameOwn         = "caddy-redlock"
+	nameRedsync     = "redsync/go-redis"
+	nameRedsync10   = "redsync/go-redis, 5–15 ms"
+	nameRedsyncFast = "redsync/go-redis, FailFast"
+	nameRedsync50   = "redsync/go-redis, FailFast, 50 ms"
+	nameRueidis     = "redsync/rueidis"
+	nameRueidisFast = "redsync/rueidis, FailFast"
+	nameRueLock     = "rueidislock"
+	nameBsm         = "bsm/redislock"
+	nameRaw         = "raw floor"
+	nameGoRedis     = "go-redis floor"
+	nameFIFO        = "FIFO floor"
 )
+
+var redsyncSends = []string{"set", "evalsha", "eval"}
 
 var kinds = []contestantKind{
 	{nameOwn, openOwn, []string{"evalsha", "eval", "fcall", "subscribe", "ping"}},
-	{nameRedsync, openRedsync, []string{"set", "evalsha", "eval"}},
-	{nameRedsync10, openRedsync10, []string{"set", "evalsha", "eval"}},
-	{nameRedsyncAll, openRedsyncAll, []string{"set", "evalsha", "eval"}},
-	{nameRueidis, openRedsyncRueidis, []string{"set", "evalsha", "eval"}},
+	{nameRedsync, openRedsync, redsyncSends},
+	{nameRedsync10, openRedsync10, redsyncSends},
+	{nameRedsyncFast, openRedsyncFast, redsyncSends},
+	{nameRedsync50, openRedsync50, redsyncSends},
+	{nameRueidis, openRueidis, redsyncSends},
+	{nameRueidisFast, openRueidisFast, redsyncSends},
 	{nameRueLock, openRueidislock, []string{"evalsha", "eval"}},
 	{nameBsm, openBsm, []string{"evalsha", "eval"}},
 	{nameGoRedis, openGoRedisFloor, []string{"set", "evalsha"}},

@@ -40,6 +40,10 @@ type latencies struct{ P50, P99, Max time.Duration }
 // keysOfCaller is how many keys each caller goes round.
 const keysOfCaller = 128
 
+// maxFree is how long a caller waits for a key that nobody else wants, before it counts as failed:
+// rueidislock, once it has missed its time-out, waits for a message that never comes.
+const maxFree = 12 * time.Second
+
 // caller is one goroutine's part, without sharing memory with the others while it runs.
 type caller struct {
 	keys         []string
@@ -86,17 +90,18 @@ func (s slice) put(on Contestant) outcome {
 	runtime.GC()
 	cpu, mallocs := usage()
 	start := time.Now()
-	ctx, cancel := context.WithDeadline(context.Background(), start.Add(cmp.Or(s.Limit, s.Time)))
-	defer cancel()
+	limit := start.Add(cmp.Or(s.Limit, s.Time))
 	if s.Key == "" {
-		ctx = context.Background() // every lock is granted at once: none has to be cut off
+		limit = start.Add(s.Time + maxFree)
 	}
 	var all sync.WaitGroup
 	for _, c := range callers {
 		all.Go(func() {
+			ctx, cancel := context.WithDeadline(context.Background(), limit) // its own, as a request has
+			defer cancel()
 			for {
 				c.turn(ctx, on, section)
-				if s.Time == 0 || time.Since(start) >= s.Time {
+				if s.Time == 0 || ctx.Err() != nil || time.Since(start) >= s.Time {
 					return
 				}
 			}
@@ -122,7 +127,8 @@ func (c *caller) turn(ctx context.Context, on Contestant, section func()) {
 	if err != nil {
 		if ctx.Err() != nil {
 			c.pending++
-		} else {
+		}
+		if ctx.Err() == nil || len(c.keys) > 1 {
 			c.fail(err)
 		}
 		return

@@ -22,6 +22,7 @@ func main() {
 	if *child != "" {
 		exit(runChild(*child, *masters, *profile))
 	}
+	killAtSignal()
 	exit(run(*quick, *only, *who, *dir, *profile))
 }
 

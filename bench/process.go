@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"runtime/pprof"
 	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // process is a child that has one contestant. Each has its own, so that its CPU time and allocations
@@ -61,6 +64,7 @@ func runChild(name, masters, profile string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
+	redis.SetLogger(quiet{}) // go-redis tells of each dial that fails
 	if profile != "" {
 		f, err := os.Create(fmt.Sprintf("%s.%d", profile, os.Getpid()))
 		if err != nil {
@@ -84,3 +88,7 @@ func runChild(name, masters, profile string) error {
 		}
 	}
 }
+
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}

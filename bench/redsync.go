@@ -22,42 +22,56 @@ type redsyncLocks struct {
 	close   func() error
 }
 
-// redsyncOptions: Lock waits until its context ends (32 tries by default would give up sooner), and
-// returns as soon as a quorum has answered, as WithFailFast's documentation advises for low latency.
-func redsyncOptions(more ...redsync.Option) []redsync.Option {
-	return append([]redsync.Option{
-		redsync.WithExpiry(ttl),
-		redsync.WithTries(math.MaxInt32),
-		redsync.WithFailFast(true),
-	}, more...)
+// redsyncOptions leave redsync's defaults, but Lock waits until its context ends: by default it gives
+// up after 32 tries.
+func redsyncOptions(more []redsync.Option) []redsync.Option {
+	return append([]redsync.Option{redsync.WithExpiry(ttl), redsync.WithTries(math.MaxInt32)}, more...)
 }
 
-func openRedsync(addrs []string) (Contestant, error) { return redsyncGoRedis(addrs) }
+func openRedsync(addrs []string) (Contestant, error) {
+	return redsyncGoRedis(addrs, redis.Options{})
+}
 
 // openRedsync10 polls more often than redsync's default of 50 to 250 ms.
 func openRedsync10(addrs []string) (Contestant, error) {
-	return redsyncGoRedis(addrs, redsync.WithRetryDelayFunc(func(int) time.Duration {
+	return redsyncGoRedis(addrs, redis.Options{}, redsync.WithRetryDelayFunc(func(int) time.Duration {
 		return 5*time.Millisecond + rand.N(10*time.Millisecond)
 	}))
 }
 
-// openRedsyncAll waits for all masters, which is redsync's default.
-func openRedsyncAll(addrs []string) (Contestant, error) {
-	return redsyncGoRedis(addrs, redsync.WithFailFast(false))
+// openRedsyncFast returns as soon as a quorum has answered, as the documentation of WithFailFast
+// advises for low latency. The command to the last master is then cut off, and may leave a key.
+func openRedsyncFast(addrs []string) (Contestant, error) {
+	return redsyncGoRedis(addrs, redis.Options{}, redsync.WithFailFast(true))
 }
 
-func redsyncGoRedis(addrs []string, more ...redsync.Option) (Contestant, error) {
+// openRedsync50 also has our time-outs instead of go-redis's, which are seconds.
+func openRedsync50(addrs []string) (Contestant, error) {
+	const timeout = 50 * time.Millisecond
+	return redsyncGoRedis(addrs, redis.Options{DialTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout},
+		redsync.WithFailFast(true), redsync.WithTimeoutFactor(timeout.Seconds()/ttl.Seconds()))
+}
+
+func redsyncGoRedis(addrs []string, o redis.Options, more ...redsync.Option) (Contestant, error) {
 	var pools []rsredis.Pool
 	var closers []func() error
 	for _, addr := range addrs {
-		client := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
+		one := o
+		one.Addr, one.ContextTimeoutEnabled = addr, true
+		client := redis.NewClient(&one)
 		pools = append(pools, rsgoredis.NewPool(client))
 		closers = append(closers, client.Close)
 	}
-	return &redsyncLocks{redsync.New(pools...), redsyncOptions(more...), closeAll(closers)}, nil
+	return &redsyncLocks{redsync.New(pools...), redsyncOptions(more), closeAll(closers)}, nil
 }
 
-func openRedsyncRueidis(addrs []string) (Contestant, error) {
+func openRueidis(addrs []string) (Contestant, error) { return redsyncRueidis(addrs) }
+
+func openRueidisFast(addrs []string) (Contestant, error) {
+	return redsyncRueidis(addrs, redsync.WithFailFast(true))
+}
+
+func redsyncRueidis(addrs []string, more ...redsync.Option) (Contestant, error) {
 	var pools []rsredis.Pool
 	var closers []func() error
 	for _, addr := range addrs {
@@ -68,7 +82,7 @@ func openRedsyncRueidis(addrs []string) (Contestant, error) {
 		pools = append(pools, rsrueidis.NewPool(rueidiscompat.NewAdapter(client)))
 		closers = append(closers, func() error { client.Close(); return nil })
 	}
-	return &redsyncLocks{redsync.New(pools...), redsyncOptions(), closeAll(closers)}, nil
+	return &redsyncLocks{redsync.New(pools...), redsyncOptions(more), closeAll(closers)}, nil
 }
 
 func (r *redsyncLocks) Lock(ctx context.Context, key string) (func() error, error) {

@@ -31,7 +31,7 @@ var tables = []struct {
 		{title: "CPU ÷ redsync/go-redis", value: totalCPU, over: nameRedsync, format: times},
 		{title: "CPU ÷ redsync/rueidis", value: totalCPU, over: nameRueidis, format: times},
 		{title: "CPU ÷ raw floor", value: totalCPU, over: nameRaw, format: times},
-		{title: "p50 ÷ redsync/rueidis", value: bothP50, over: nameRueidis, format: times},
+		{title: "p50 ÷ redsync/rueidis, FailFast", value: bothP50, over: nameRueidisFast, format: times},
 		{title: "ops/s", value: throughput, format: whole},
 		{title: "CPU µs client", value: clientCPU, format: whole},
 		{title: "CPU µs servers", value: serverCPU, format: whole},

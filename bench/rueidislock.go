@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/rueidis"
 	"github.com/redis/rueidis/rueidislock"
@@ -18,7 +19,8 @@ func openRueidislock(addrs []string) (Contestant, error) {
 		KeyPrefix:      ruePrefix,
 		KeyValidity:    ttl,
 		KeyMajority:    int32(len(addrs)/2 + 1),
-		NoLoopTracking: true, // as its README advises from Redis 7.0.5 on
+		TryNextAfter:   100 * time.Millisecond, // the default, 20 ms, is too short for 256 callers on two CPUs
+		NoLoopTracking: true,                   // as its README advises from Redis 7.0.5 on
 		ClientOption:   rueidis.ClientOption{InitAddress: addrs},
 		ClientBuilder:  newRouter,
 	})

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -42,23 +43,24 @@ type entrant struct {
 	processes []*process
 }
 
-func (c cell) enter(name, profile string) (*entrant, error) {
-	e := &entrant{kind: kindOf(name)}
-	var err error
+// enter starts its servers and processes, and warms them up.
+func (e *entrant) enter(c cell, profile string) (err error) {
 	if e.servers, err = startServers(c.masters); err != nil {
-		return e, err
+		return err
 	}
 	for range c.processes {
-		p, err := startProcess(name, addrs(e.servers), profile)
+		p, err := startProcess(e.kind.name, addrs(e.servers), profile)
 		if err != nil {
-			return e, err
+			return err
 		}
 		e.processes = append(e.processes, p)
 	}
 	warmUp := c.load
-	warmUp.Key, warmUp.Time = "", min(c.load.Time, 100*time.Millisecond)
-	_, err = e.measure(warmUp)
-	return e, err
+	warmUp.Key, warmUp.Time = "", 100*time.Millisecond
+	if _, err = e.measure(warmUp); err != nil {
+		err = fmt.Errorf("%s: %w", e.kind.name, err)
+	}
+	return err
 }
 
 func (e *entrant) leave() error {
@@ -73,41 +75,50 @@ func (e *entrant) leave() error {
 // run measures the contestants in turn, a slice each, round after round. Every other round goes
 // the other way, so that nobody always follows the same one.
 func (c cell) run(profile string) (results []result, err error) {
-	entrants := make([]*entrant, 0, len(c.contestants))
-	defer func() {
-		for _, e := range entrants {
-			err = errors.Join(err, e.leave())
-		}
-	}()
-	for _, name := range c.contestants {
-		e, err := c.enter(name, profile)
-		entrants = append(entrants, e)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		results = append(results, result{name: name})
-	}
+	entrants := make([]*entrant, len(c.contestants))
+	results = make([]result, len(entrants))
 	order := make([]int, len(entrants))
-	for i := range order {
+	for i, name := range c.contestants {
+		entrants[i] = &entrant{kind: kindOf(name)}
+		results[i].name = name
 		order[i] = i
 	}
+	each := func(do func(i int) error) error { return inOrder(order, true, do) }
+	defer func() { err = errors.Join(err, each(func(i int) error { return entrants[i].leave() })) }()
+	if err := each(func(i int) error { return entrants[i].enter(c, profile) }); err != nil {
+		return nil, err
+	}
 	for range c.rounds {
-		for _, i := range order {
+		err := inOrder(order, c.together, func(i int) error {
 			s, err := c.round(entrants[i])
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", results[i].name, err)
-			}
 			results[i].samples = append(results[i].samples, s)
+			return err
+		})
+		if err != nil {
+			return nil, err
 		}
 		slices.Reverse(order)
 	}
 	time.Sleep(time.Second)
-	for i, e := range entrants {
-		if results[i].keysLeft, err = keysLeft(e.servers); err != nil {
-			return nil, err
+	err = each(func(i int) (err error) {
+		results[i].keysLeft, err = keysLeft(entrants[i].servers)
+		return err
+	})
+	return results, err
+}
+
+// inOrder does something for each, one after the other or all together.
+func inOrder(order []int, together bool, do func(i int) error) error {
+	errs := make([]error, len(order))
+	var all sync.WaitGroup
+	for at, i := range order {
+		all.Go(func() { errs[at] = do(i) })
+		if !together {
+			all.Wait()
 		}
 	}
-	return results, nil
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 func (c cell) round(e *entrant) (sample, error) {

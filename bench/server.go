@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,7 +54,11 @@ func startServer() (*server, error) {
 		return nil, err
 	}
 	s := &server{addr: addr, dir: dir, client: redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, PoolSize: 100})}
-	return s, s.launch()
+	if err := s.launch(); err != nil {
+		s.kill()
+		return nil, err
+	}
+	return s, nil
 }
 
 func (s *server) launch() error {
@@ -63,6 +68,7 @@ func (s *server) launch() error {
 	if err := s.cmd.Start(); err != nil {
 		return err
 	}
+	startedServers.Store(s.cmd.Process, nil)
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		conn, err := net.Dial("tcp", s.addr)
 		if err != nil {
@@ -106,7 +112,23 @@ func (s *server) pause() error {
 
 func (s *server) resume() error { return s.cmd.Process.Signal(syscall.SIGCONT) }
 
+// startedServers are to be killed when a signal ends the run.
+var startedServers sync.Map
+
+func killAtSignal() {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		for process := range startedServers.Range {
+			_ = process.(*os.Process).Kill()
+		}
+		os.Exit(1)
+	}()
+}
+
 func (s *server) kill() {
+	startedServers.Delete(s.cmd.Process)
 	_ = s.cmd.Process.Kill()
 	_ = s.cmd.Wait()
 }
