@@ -17,12 +17,19 @@ func main() {
 	only := flag.String("cells", "", "only cells whose group and name match this expression")
 	who := flag.String("contestants", "", "only contestants that match this expression")
 	dir := flag.String("o", ".", "directory for RESULTS.md and plots/")
+	web := flag.Bool("http", false, "measure Caddy and nginx instead: writes HTTP.md")
 	flag.Parse()
 
+	if *child == backendChild {
+		exit(runBackend(*masters))
+	}
 	if *child != "" {
 		exit(runChild(*child, *masters, *profile))
 	}
 	killAtSignal()
+	if *web {
+		exit(runHTTP(*quick, *dir))
+	}
 	exit(run(*quick, *only, *who, *dir, *profile))
 }
 

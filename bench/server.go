@@ -43,12 +43,10 @@ func startServers(n int) ([]*server, error) {
 }
 
 func startServer() (*server, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := freeAddr()
 	if err != nil {
 		return nil, err
 	}
-	addr := listener.Addr().String()
-	_ = listener.Close()
 	dir, err := os.MkdirTemp("", "bench-redis-")
 	if err != nil {
 		return nil, err
