@@ -106,6 +106,9 @@ func runHTTP(quick bool, dir string) error {
 		}
 		load.write(&b, list, samples)
 	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
 	return os.WriteFile(filepath.Join(dir, "HTTP.md"), b.Bytes(), 0o644)
 }
 
