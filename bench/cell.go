@@ -123,7 +123,7 @@ func faultCells() []cell {
 			group: groupFaults, name: "N = 3, 8 callers, one " + fault,
 			masters: 3, processes: 1, rounds: 2, fault: fault,
 			load:        slice{Callers: 8, Time: time.Second},
-			contestants: []string{nameOwn, nameRedsync, nameRedsyncFast, nameRedsync50, nameRueidis, nameRueLock},
+			contestants: []string{nameOwn, nameRedsync, nameRedsync50, nameRueidis, nameRueLock},
 		})
 	}
 	return list

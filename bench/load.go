@@ -28,6 +28,7 @@ type outcome struct {
 	CPU          time.Duration // of the process
 	Mallocs      uint64
 	Lock, Unlock latencies
+	Held         time.Duration // all locks together, as long as Hold really took
 	LongestWait  time.Duration // also of those that were still waiting at the end
 	Pending      int           // that were still waiting at the end
 	Errors       int
@@ -49,6 +50,7 @@ type caller struct {
 	keys         []string
 	turns        int
 	lock, unlock []time.Duration
+	held         time.Duration
 	longest      time.Duration
 	pending      int
 	errors       int
@@ -137,6 +139,7 @@ func (c *caller) turn(ctx context.Context, on Contestant, section func()) {
 	c.turns++
 	section()
 	freeing := time.Now()
+	c.held += freeing.Sub(locked)
 	err = unlock()
 	c.unlock = append(c.unlock, time.Since(freeing))
 	if err != nil {
@@ -156,6 +159,7 @@ func (o *outcome) gather(callers []*caller) {
 	for _, c := range callers {
 		o.Turns = append(o.Turns, c.turns)
 		lock, unlock = append(lock, c.lock...), append(unlock, c.unlock...)
+		o.Held += c.held
 		o.LongestWait = max(o.LongestWait, c.longest)
 		o.Pending += c.pending
 		o.Errors += c.errors

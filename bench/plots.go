@@ -11,7 +11,6 @@ import (
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
 )
 
 // figure is one plot: bars of some contestants in some cells.
@@ -71,6 +70,8 @@ var colours = map[string]color.Color{
 	nameRueLock:   color.RGBA{0xcc, 0x79, 0xa7, 0xff},
 	nameRaw:       color.RGBA{0x99, 0x99, 0x99, 0xff},
 }
+
+func init() { plot.DefaultFont.Variant = "Sans" }
 
 // plots draws the figures whose cells were measured.
 func plots(done []measuredCell, dir string) error {
@@ -153,10 +154,10 @@ func (f figure) draw(bars map[string][]float64, file string) error {
 		p.Y.Max = 5.5
 	}
 	p.Legend.Top, p.Legend.Left = true, true
-	p.Legend.TextStyle.YAlign = draw.YCenter
-	p.Legend.Padding = vg.Points(2)
+	p.Legend.Padding = vg.Points(3)
 	p.Y.Max *= 1.35 // room for the legend
 	p.NominalX(f.labels...)
+	p.X.Min, p.X.Max = -0.5, float64(len(f.labels))-0.5
 	return p.Save(vg.Points(560), vg.Points(320), file)
 }
 
@@ -168,8 +169,8 @@ type decades struct{}
 func (decades) Ticks(_, high float64) []plot.Tick {
 	var ticks []plot.Tick
 	for d := range int(min(high, 5)) + 1 {
-		text := duration(least * math.Pow10(d))
-		ticks = append(ticks, plot.Tick{Value: float64(d), Label: strings.Replace(text, ".00", "", 1)})
+		text := strings.NewReplacer(".00", "", ".0", "").Replace(duration(least * math.Pow10(d)))
+		ticks = append(ticks, plot.Tick{Value: float64(d), Label: text})
 	}
 	if len(ticks) == 0 {
 		panic(fmt.Sprintf("no ticks up to %g", high))

@@ -92,12 +92,13 @@ var (
 		return float64(n)
 	}
 	drain value = func(_ cell, s sample) float64 { return micros(s.Elapsed) }
-	// ofLeast is the time of a burst over the least that its sections take one after the other.
+	// ofLeast is the time of a burst over the least that its sections take one after the other, as long
+	// as each really took: on a busy machine a pause of 5 ms takes longer.
 	ofLeast value = func(c cell, s sample) float64 {
 		if c.load.Hold == 0 {
 			return math.NaN()
 		}
-		return s.Elapsed.Seconds() / (time.Duration(c.load.Callers) * c.load.Hold).Seconds()
+		return s.Elapsed.Seconds() / s.Held.Seconds()
 	}
 	pending value = func(_ cell, s sample) float64 { return float64(s.Pending) }
 )
