@@ -6,10 +6,10 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive $(NO_SERVICE) apt-get
 
 .DEFAULT_GOAL := help
-.PHONY: help build test soak lint redis-server
+.PHONY: help build test soak lint bench bench-check bench-http redis-server
 
 help: ## Show the targets
-	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 build: ## Build bin/caddy: Caddy with the standard modules and this one
 	go build -o bin/caddy ./cmd/caddy
@@ -27,6 +27,19 @@ lint: build ## Check format, vet, staticcheck, go.mod and Caddyfile.example
 	go mod tidy -diff
 	bin/caddy validate --config Caddyfile.example
 	bin/caddy fmt Caddyfile.example >/dev/null # fails, with the line, where the format differs
+
+bench: redis-server ## Measure the library beside its peers (15 minutes): bench/RESULTS.md, bench/plots
+	cd bench && go run .
+
+bench-check: redis-server ## Check the benchmarks and run each once
+	cd bench && go vet ./... && go run $(STATICCHECK) ./... && go mod tidy -diff && go test ./...
+	cd bench && out=$$(mktemp -d) && go run . -quick -o $$out && rm -r $$out
+
+bench-http: redis-server ## Measure Caddy beside nginx, which it installs with wrk (3 minutes): bench/HTTP.md
+	@if ! { command -v nginx && command -v wrk; } >/dev/null; then \
+		$(APT) update && $(APT) install -y --no-install-recommends nginx wrk; \
+	fi
+	cd bench && go run . -http
 
 redis-server:
 	@if command -v redis-server >/dev/null; then exit; fi; \

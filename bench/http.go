@@ -1,0 +1,222 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// The second benchmark: whole web servers in front of one backend, under wrk.
+
+const backendChild = "backend"
+
+// runBackend is the life of the backend's process.
+func runBackend(addr string) error {
+	return http.ListenAndServe(addr, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain")
+		_, _ = w.Write([]byte("paid\n"))
+	}))
+}
+
+// httpLoad is what wrk sends.
+type httpLoad struct {
+	title, about, script string
+}
+
+var httpLoads = []httpLoad{
+	{"Every request has a key of its own", "`POST`s to `/orders/N/pay`, each with another N: nothing has to wait.",
+		"local n = 0\nwrk.method = 'POST'\nfunction request()\n\tn = n + 1\n\treturn wrk.format(nil, '/orders/' .. n .. '/pay')\nend\n"},
+	{"All requests have one key", "What finds the order locked is refused at once: 423 of Caddy, 503 of nginx.",
+		"wrk.method = 'POST'\nwrk.path = '/orders/1/pay'\n"},
+}
+
+// httpSample is what one slice of load did.
+type httpSample struct {
+	requests, refused float64
+	perSecond         float64
+	cpu, mastersCPU   time.Duration
+	p50, p99          string
+}
+
+func (s httpSample) cpuPerRequest() float64 { return micros(s.cpu+s.mastersCPU) / s.requests }
+
+const connections = 32
+
+func runHTTP(quick bool, dir string) error {
+	start := time.Now()
+	rounds, length := 5, 3*time.Second
+	if quick {
+		rounds, length = 1, time.Second
+	}
+	tmp, err := os.MkdirTemp("", "bench-http-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(tmp) }()
+	if err := os.Chmod(tmp, 0o755); err != nil { // for nginx's workers
+		return err
+	}
+	binary := filepath.Join(tmp, "caddy")
+	build := exec.Command("go", "build", "-o", binary, "./cmd/caddy")
+	build.Dir, build.Stderr = "..", os.Stderr
+	if err := build.Run(); err != nil {
+		return fmt.Errorf("build of Caddy: %w", err)
+	}
+	backend, stop, err := startBackend()
+	if err != nil {
+		return err
+	}
+	defer stop()
+	list := proxies()
+	for _, p := range list {
+		if err := p.start(tmp, binary, backend); err != nil {
+			return err
+		}
+		defer p.stop()
+	}
+
+	var b bytes.Buffer
+	b.WriteString("# Results: HTTP\n\nWritten by `make bench-http`; [README.md](README.md) says what the figures mean. ")
+	fmt.Fprintf(&b, "`wrk` with %d connections, %d rounds of %v for each.\n", connections, rounds, length)
+	for i, load := range httpLoads {
+		script := filepath.Join(tmp, fmt.Sprintf("load%d.lua", i))
+		if err := os.WriteFile(script, []byte(load.script), 0o644); err != nil {
+			return err
+		}
+		samples := make([][]httpSample, len(list))
+		order := []int{0, 1, 2, 3, 4}
+		for range rounds {
+			for _, k := range order {
+				s, err := list[k].measure(script, length)
+				if err != nil {
+					return fmt.Errorf("%s: %w", list[k].name, err)
+				}
+				samples[k] = append(samples[k], s)
+			}
+			slices.Reverse(order)
+			fmt.Fprintf(os.Stderr, "%4.0f s  %s\n", time.Since(start).Seconds(), load.title)
+		}
+		load.write(&b, list, samples)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "HTTP.md"), b.Bytes(), 0o644)
+}
+
+func startBackend() (addr string, stop func(), err error) {
+	if addr, err = freeAddr(); err != nil {
+		return "", nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "", nil, err
+	}
+	cmd := exec.Command(self, "-child", backendChild, "-masters", addr)
+	if err := cmd.Start(); err != nil {
+		return "", nil, err
+	}
+	startedServers.Store(cmd.Process, nil)
+	stop = func() {
+		startedServers.Delete(cmd.Process)
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+	if err := answers("http://" + addr); err != nil {
+		stop()
+		return "", nil, err
+	}
+	return addr, stop, nil
+}
+
+var (
+	wrkRequests = regexp.MustCompile(`(\d+) requests in `)
+	wrkRefused  = regexp.MustCompile(`Non-2xx or 3xx responses: (\d+)`)
+	wrkRate     = regexp.MustCompile(`Requests/sec:\s+([\d.]+)`)
+	wrkP50      = regexp.MustCompile(`50%\s+(\S+)`)
+	wrkP99      = regexp.MustCompile(`99%\s+(\S+)`)
+)
+
+func (p *proxy) measure(script string, length time.Duration) (httpSample, error) {
+	var s httpSample
+	own, masters, err := p.cpu()
+	if err != nil {
+		return s, err
+	}
+	out, err := exec.Command("wrk", "-t1", fmt.Sprintf("-c%d", connections), fmt.Sprintf("-d%ds", int(length.Seconds())),
+		"--latency", "-s", script, "http://"+p.addr).CombinedOutput()
+	if err != nil {
+		return s, fmt.Errorf("%w\n%s", err, out)
+	}
+	ownAfter, mastersAfter, err := p.cpu()
+	s.cpu, s.mastersCPU = ownAfter-own, mastersAfter-masters
+	number := func(r *regexp.Regexp) float64 {
+		if m := r.FindSubmatch(out); m != nil {
+			n, _ := strconv.ParseFloat(string(m[1]), 64)
+			return n
+		}
+		return 0
+	}
+	text := func(r *regexp.Regexp) string {
+		if m := r.FindSubmatch(out); m != nil {
+			return string(m[1])
+		}
+		return "–"
+	}
+	s.requests, s.refused, s.perSecond = number(wrkRequests), number(wrkRefused), number(wrkRate)
+	s.p50, s.p99 = text(wrkP50), text(wrkP99)
+	if s.requests == 0 {
+		return s, fmt.Errorf("wrk says\n%s", out)
+	}
+	return s, err
+}
+
+func (l httpLoad) write(b *bytes.Buffer, list []*proxy, samples [][]httpSample) {
+	fmt.Fprintf(b, "\n## %s\n\n%s\n\n", l.title, l.about)
+	b.WriteString("| | requests/s ÷ without lock | CPU ÷ without lock | requests/s ÷ nginx, limit_conn | CPU ÷ nginx, limit_conn | requests/s | CPU µs server | CPU µs masters | p50 | p99 | refused |\n")
+	b.WriteString("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n")
+	rate := func(s httpSample) float64 { return s.perSecond }
+	cpu := httpSample.cpuPerRequest
+	for i, p := range list {
+		mine := samples[i]
+		alone := samples[0]
+		if p.nginx {
+			alone = samples[3]
+		}
+		limit := samples[4]
+		last := mine[len(mine)-1]
+		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %.0f %% |\n", p.name,
+			times(ratioOf(mine, alone, rate)), times(ratioOf(mine, alone, cpu)),
+			times(ratioOf(mine, limit, rate)), times(ratioOf(mine, limit, cpu)),
+			whole(math.Round(medianOf(mine, rate))),
+			whole(medianOf(mine, func(s httpSample) float64 { return micros(s.cpu) / s.requests })),
+			whole(medianOf(mine, func(s httpSample) float64 { return micros(s.mastersCPU) / s.requests })),
+			last.p50, last.p99,
+			100*medianOf(mine, func(s httpSample) float64 { return s.refused / s.requests }))
+	}
+}
+
+func medianOf(list []httpSample, v func(httpSample) float64) float64 {
+	var values []float64
+	for _, s := range list {
+		values = append(values, v(s))
+	}
+	return median(values)
+}
+
+// ratioOf is the median of the rounds' ratios.
+func ratioOf(mine, theirs []httpSample, v func(httpSample) float64) float64 {
+	var ratios []float64
+	for i := range mine {
+		ratios = append(ratios, v(mine[i])/v(theirs[i]))
+	}
+	return median(ratios)
+}

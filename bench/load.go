@@ -1,0 +1,188 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// slice is a piece of load that a process puts on its contestant.
+type slice struct {
+	Callers int
+	Key     string        // that all callers lock; each has its own keys where it is empty
+	Hold    time.Duration // of each lock
+	Time    time.Duration // for which callers begin turns; 0: each takes one turn
+	Limit   time.Duration // of waiting, from the start; 0: Time
+}
+
+// outcome is what a slice did.
+type outcome struct {
+	Turns        []int // of each caller
+	Elapsed      time.Duration
+	CPU          time.Duration // of the process
+	Mallocs      uint64
+	Lock, Unlock latencies
+	Held         time.Duration // all locks together, as long as Hold really took
+	LongestWait  time.Duration // also of those that were still waiting at the end
+	Pending      int           // that were still waiting at the end
+	Errors       int
+	FirstError   string
+	Overlaps     int // locks that were granted while another caller had the same key
+}
+
+type latencies struct{ P50, P99, Max time.Duration }
+
+// keysOfCaller is how many keys each caller goes round.
+const keysOfCaller = 128
+
+// maxFree is how long a caller waits for a key that nobody else wants, before it counts as failed:
+// rueidislock, once it has missed its time-out, waits for a message that never comes.
+const maxFree = 12 * time.Second
+
+// caller is one goroutine's part, without sharing memory with the others while it runs.
+type caller struct {
+	keys         []string
+	turns        int
+	lock, unlock []time.Duration
+	held         time.Duration
+	longest      time.Duration
+	pending      int
+	errors       int
+	firstError   string
+}
+
+func newCallers(s slice) []*caller {
+	callers := make([]*caller, s.Callers)
+	for i := range callers {
+		c := &caller{lock: make([]time.Duration, 0, 1<<14), unlock: make([]time.Duration, 0, 1<<14)}
+		if s.Key != "" {
+			c.keys = []string{s.Key}
+		} else {
+			for k := range keysOfCaller {
+				c.keys = append(c.keys, fmt.Sprintf("bench:%d:%d", i, k))
+			}
+		}
+		callers[i] = c
+	}
+	return callers
+}
+
+// put puts the slice on the contestant.
+func (s slice) put(on Contestant) outcome {
+	callers := newCallers(s)
+	var holders, overlaps atomic.Int32
+	section := func() {
+		if s.Key == "" {
+			return
+		}
+		if holders.Add(1) > 1 {
+			overlaps.Add(1)
+		}
+		if s.Hold > 0 {
+			time.Sleep(s.Hold)
+		}
+		holders.Add(-1)
+	}
+	runtime.GC()
+	cpu, mallocs := usage()
+	start := time.Now()
+	limit := start.Add(cmp.Or(s.Limit, s.Time))
+	if s.Key == "" {
+		limit = start.Add(s.Time + maxFree)
+	}
+	var all sync.WaitGroup
+	for _, c := range callers {
+		all.Go(func() {
+			ctx, cancel := context.WithDeadline(context.Background(), limit) // its own, as a request has
+			defer cancel()
+			for {
+				c.turn(ctx, on, section)
+				if s.Time == 0 || ctx.Err() != nil || time.Since(start) >= s.Time {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	o := outcome{Elapsed: time.Since(start)}
+	if s.Key != "" && s.Time > 0 {
+		o.Elapsed = max(s.Time, o.Elapsed)
+	}
+	cpuAfter, mallocsAfter := usage()
+	o.CPU, o.Mallocs = cpuAfter-cpu, mallocsAfter-mallocs
+	o.Overlaps = int(overlaps.Load())
+	o.gather(callers)
+	return o
+}
+
+func (c *caller) turn(ctx context.Context, on Contestant, section func()) {
+	begin := time.Now()
+	unlock, err := on.Lock(ctx, c.keys[c.turns%len(c.keys)])
+	locked := time.Now()
+	c.longest = max(c.longest, locked.Sub(begin))
+	if err != nil {
+		if ctx.Err() != nil {
+			c.pending++
+		}
+		if ctx.Err() == nil || len(c.keys) > 1 {
+			c.fail(err)
+		}
+		return
+	}
+	c.lock = append(c.lock, locked.Sub(begin))
+	c.turns++
+	section()
+	freeing := time.Now()
+	c.held += freeing.Sub(locked)
+	err = unlock()
+	c.unlock = append(c.unlock, time.Since(freeing))
+	if err != nil {
+		c.fail(err)
+	}
+}
+
+func (c *caller) fail(err error) {
+	c.errors++
+	if c.firstError == "" {
+		c.firstError = err.Error()
+	}
+}
+
+func (o *outcome) gather(callers []*caller) {
+	var lock, unlock []time.Duration
+	for _, c := range callers {
+		o.Turns = append(o.Turns, c.turns)
+		lock, unlock = append(lock, c.lock...), append(unlock, c.unlock...)
+		o.Held += c.held
+		o.LongestWait = max(o.LongestWait, c.longest)
+		o.Pending += c.pending
+		o.Errors += c.errors
+		o.FirstError = cmp.Or(o.FirstError, c.firstError)
+	}
+	o.Lock, o.Unlock = newLatencies(lock), newLatencies(unlock)
+}
+
+func newLatencies(d []time.Duration) latencies {
+	if len(d) == 0 {
+		return latencies{}
+	}
+	slices.Sort(d)
+	return latencies{P50: d[len(d)/2], P99: d[len(d)*99/100], Max: d[len(d)-1]}
+}
+
+// usage is the CPU time of this process so far, user and system, and its allocations.
+func usage() (time.Duration, uint64) {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err)
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), m.Mallocs
+}
