@@ -1,28 +1,31 @@
--- KEYS lock fence queue leases | ARGV token process ticket ttl_ms queued told proposal_us fence_ttl_ms slack_us former
+-- KEYS lock fence queue leases | ARGV token process ticket ttl_ms queued proposal_us former
 -- -> {fence, time_us, former} granted / {ms that it can last, holder's token or '', time_us, former} refused
 -- former: 1 released / 0 was free / -1 another's / 2 there is none
-local now, former = clock(), 2
-if ARGV[10] ~= '' then
-  local holder = redis.call('GET', LOCK)
-  former = not holder and 0 or holder ~= ARGV[10] and -1 or redis.call('DEL', LOCK)
+local time = redis.call('TIME')
+local now, former = time[1] * 1000000 + time[2], 2
+if ARGV[7] ~= '' then
+  local holder = redis.call('GET', KEYS[1])
+  former = not holder and 0 or holder ~= ARGV[7] and -1 or redis.call('DEL', KEYS[1])
 end
 
 -- Mostly the proposal is right: it is stored at once, and mended where it isn't.
 local function granted()
-  local proposal, slack = tonumber(ARGV[7]), tonumber(ARGV[9])
-  local last = tonumber(redis.call('SET', KEYS[2], ARGV[7], 'PX', ARGV[8], 'GET')) or 0
-  local fence = math.max(last + 1, now - slack)
-  if proposal > fence and proposal <= now + slack then
+  local last = tonumber(redis.call('SET', KEYS[2], ARGV[6], 'PX', FENCE_TTL, 'GET')) or 0
+  local proposal, fence = tonumber(ARGV[6]), math.max(last + 1, now - SLACK)
+  if proposal > fence and proposal <= now + SLACK then
     return {proposal, now, former}
   end
-  redis.call('SET', KEYS[2], string.format('%.0f', fence), 'PX', ARGV[8]) -- tostring loses digits
+  redis.call('SET', KEYS[2], string.format('%.0f', fence), 'PX', FENCE_TTL) -- tostring loses digits
   return {fence, now, former}
 end
 
-local waiters = redis.call('EXISTS', QUEUE) == 1
-if not waiters and redis.call('SET', LOCK, token, 'NX', 'PX', ARGV[4]) then
+-- Mostly nobody waits, and the key is free.
+if redis.call('EXISTS', KEYS[3]) == 0 and redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[4]) then
   return granted()
 end
+
+-- queue.lua
+
 local holder = redis.call('GET', LOCK)
 if holder == token then
   return {tonumber(redis.call('GET', KEYS[2])) or 0, now, former} -- the command came twice

@@ -25,6 +25,8 @@ type attempt struct {
 	over    atomic.Bool // the lock is not wanted any more
 	touched atomic.Bool // a master that refused the acquire may have the key, or the call in its queue
 
+	releases [2][]any // see shared
+
 	fence   int64
 	granted []*call
 	held    []Reply       // the votes that another has
@@ -47,15 +49,20 @@ func (l *Locker) newAttempt(c *caller, former *attempt, released receiver) *atte
 	if c.try {
 		acquire.Ticket = TryTicket
 	}
+	var releases []call
 	if former != nil {
 		acquire.Former = former.calls[0].Token
 		former.over.Store(true)
+		releases = make([]call, len(l.streams))
 	}
+	var args [2][]any // without and with Queue
 	for i, s := range l.streams {
 		acquire.Queue = !c.try && s.hears.Load()
+		acquire.args = shared(&args, &acquire)
 		a.calls[i] = call{Command: acquire, master: i, over: &a.over, to: a.answers}
 		if former != nil {
-			a.calls[i].former = former.releaseCall(i, false, released)
+			releases[i] = former.releaseCall(i, false, released)
+			a.calls[i].former = &releases[i]
 		}
 		s.push(&a.calls[i])
 		a.timeout = max(a.timeout, s.latency.timeout())
@@ -68,13 +75,15 @@ func (l *Locker) newAttempt(c *caller, former *attempt, released receiver) *atte
 func (a *attempt) win(ctx context.Context) bool {
 	quorum := a.locker.quorum
 	certain := false
-	voted := make([]bool, len(a.calls))
 	ending := a.collect(ctx, a.answers, len(a.calls), func(c *call, pending int) (done bool) {
-		voted[c.master] = true
+		c.counted = true
 		switch {
 		case c.Reply.Err != nil:
 			a.fail(c.master, c.Reply.Err)
 		case c.Reply.Status == StatusGranted:
+			if a.granted == nil {
+				a.granted = make([]*call, 0, len(a.calls))
+			}
 			a.granted = append(a.granted, c)
 			a.fence, certain = chooseFence(a.fences(), len(a.calls), quorum)
 		default:
@@ -85,7 +94,7 @@ func (a *attempt) win(ctx context.Context) bool {
 	})
 	if ending == timeOver {
 		for i := range a.calls {
-			if !voted[i] {
+			if !a.calls[i].counted {
 				a.fail(i, fmt.Errorf("%w within %v", errHung, a.timeout))
 			}
 		}
@@ -183,16 +192,20 @@ func (a *attempt) until() time.Time { return a.start.Add(a.ttl - drift(a.ttl)) }
 // wait goes on, the masters that have the call in the queue keep it.
 func (a *attempt) release(to receiver, waiting bool) {
 	a.over.Store(true)
+	calls := make([]call, len(a.calls))
 	for i, s := range a.locker.streams {
-		s.push(a.releaseCall(i, waiting, to))
+		calls[i] = a.releaseCall(i, waiting, to)
+		s.push(&calls[i])
 	}
 }
 
-func (a *attempt) releaseCall(master int, waiting bool, to receiver) *call {
+func (a *attempt) releaseCall(master int, waiting bool, to receiver) call {
 	acquire := &a.calls[master]
-	return &call{
-		Command: Command{Op: OpRelease, Key: acquire.Key, Token: acquire.Token, TTL: a.ttl,
-			Process: acquire.Process, Ticket: a.ticket, Queue: waiting && acquire.Queue},
+	release := Command{Op: OpRelease, Key: acquire.Key, Token: acquire.Token, TTL: a.ttl,
+		Process: acquire.Process, Ticket: a.ticket, Queue: waiting && acquire.Queue}
+	release.args = shared(&a.releases, &release)
+	return call{
+		Command: release,
 		master:  master,
 		acquire: acquire,
 		until:   time.Now().Add(a.ttl),

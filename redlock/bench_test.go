@@ -14,3 +14,33 @@ func BenchmarkLockUnlock(b *testing.B) {
 		mustUnlock(b, lock)
 	}
 }
+
+// BenchmarkRedisLockUnlock measures it on three real servers.
+func BenchmarkRedisLockUnlock(b *testing.B) {
+	l, _ := onServers(b, 3)
+	lockUnlock(b, l, "key") // the connections are there
+	b.ReportAllocs()
+	for b.Loop() {
+		lockUnlock(b, l, "key")
+	}
+}
+
+// BenchmarkPass measures how a lock goes from hand to hand in one process, on three real servers.
+func BenchmarkPass(b *testing.B) {
+	l, _ := onServers(b, 3)
+	lockUnlock(b, l, "key")
+	b.ReportAllocs()
+	b.SetParallelism(16)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			lock, err := l.Lock(b.Context(), "key")
+			if err == nil {
+				err = lock.Unlock()
+			}
+			if err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+}

@@ -17,6 +17,7 @@ type call struct {
 	acquire *call        // release: the acquire that it undoes
 	sure    bool         // release: send it even if the acquire had no effect
 	until   time.Time    // release: repeated until acknowledged, or until the TTL has done it
+	counted bool         // acquire: its attempt has the answer
 	to      receiver     // gets the call when it is answered. May be nil
 }
 

@@ -186,16 +186,17 @@ func (p *pair) adopt(key string) {
 	ctx := context.Background()
 	p.model.leases.delete(key)
 	if token, err := p.client.Get(ctx, key).Result(); err == nil {
-		p.model.leases.set(key, token, time.Now(), p.client.PTTL(ctx, key).Val())
+		ends := time.UnixMilli(p.client.PExpireTime(ctx, key).Val().Milliseconds())
+		p.model.leases.set(key, token, ends, 0)
 	}
 	p.model.fences.delete(key)
 	if fence, err := p.client.Get(ctx, fenceKey(key)).Int64(); err == nil {
 		p.model.fences.set(key, fence, time.Now(), fenceTTL)
 	}
 	p.model.queues.delete(key)
-	for _, z := range p.client.ZRangeWithScores(ctx, keys(key)[2], 0, -1).Val() {
+	for _, z := range p.client.ZRangeWithScores(ctx, queueKey(key), 0, -1).Val() {
 		process := z.Member.(string)
-		ends, _ := p.client.HGet(ctx, keys(key)[3], process).Int64()
+		ends, _ := p.client.HGet(ctx, leasesKey(key), process).Int64()
 		p.model.join(&Command{Key: key, Process: process, Ticket: int64(z.Score), TTL: time.Until(time.UnixMicro(ends))}, time.Now())
 	}
 }

@@ -25,7 +25,7 @@ func nextFence(last, proposal, now int64) int64 {
 }
 
 // chooseFence gives the fence of a lock that these masters have granted with these fences, of n
-// masters with this quorum; and whether it is certain: whether a quorum has stored that much.
+// masters with this quorum, and sorts them; and whether it is certain: whether a quorum has stored that much.
 //
 // It is the (n-quorum+1)-th smallest. An earlier holder's fence was stored by a quorum; at least
 // n-quorum+1 of the later holder's grants are not above its own fence; the two sets share a master,
@@ -34,8 +34,8 @@ func chooseFence(granted []int64, n, quorum int) (fence int64, certain bool) {
 	if len(granted) < quorum {
 		return 0, false
 	}
-	sorted := slices.Sorted(slices.Values(granted))
-	fence = sorted[n-quorum]
+	slices.Sort(granted)
+	fence = granted[n-quorum]
 	stored := 0
 	for _, f := range granted {
 		if f >= fence {

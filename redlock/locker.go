@@ -129,6 +129,9 @@ func (l *Locker) Check(opts ...LockOption) error {
 }
 
 func (l *Locker) with(opts []LockOption) (lockOptions, error) {
+	if len(opts) == 0 {
+		return l.lockOptions, nil // New has checked them
+	}
 	o := l.lockOptions
 	for _, opt := range opts {
 		opt.applyToLock(&o)

@@ -69,6 +69,8 @@ type Command struct {
 	Former string
 
 	Reply Reply // filled in by Master.Do
+
+	args []any // see arguments
 }
 
 // TryTicket is behind all others: a key for which anybody waits is refused.

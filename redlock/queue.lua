@@ -1,12 +1,7 @@
 -- The waiters of a key. QUEUE has a ticket for each process that waits, LEASES until when it is believed to.
 local LOCK, QUEUE, LEASES = KEYS[1], KEYS[3], KEYS[4]
 local token, process, ticket, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local queued, told = ARGV[5] == '1', ARGV[6] == '1' -- told: PUBLISH tells how many listen
-
-local function clock()
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
-end
+local queued = ARGV[5] == '1'
 
 local function leave(name)
   redis.call('ZREM', QUEUE, name)
@@ -42,7 +37,7 @@ end
 -- Tells a process that the key is free; one that doesn't listen any more has left. A refused PUBLISH undoes nothing.
 local function wake(name, number)
   local heard = redis.pcall('PUBLISH', name, string.format('%.0f ', number) .. LOCK)
-  if told and heard == 0 then
+  if TOLD and heard == 0 then
     leave(name)
     return false
   end

@@ -2,12 +2,10 @@ package redlock
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,21 +13,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
-)
-
-var (
-	//go:embed queue.lua
-	queueSource string
-	//go:embed acquire.lua
-	acquireSource string
-	//go:embed extend.lua
-	extendSource string
-	//go:embed release.lua
-	releaseSource string
-
-	acquireScript = redis.NewScript(queueSource + acquireSource)
-	extendScript  = redis.NewScript(extendSource)
-	releaseScript = redis.NewScript(queueSource + releaseSource)
 )
 
 const (
@@ -61,19 +44,22 @@ func NewMaster(client redis.UniversalClient) (Master, error) {
 
 // redisMaster is a Redis server, or a cluster, as a master.
 type redisMaster struct {
-	name  string
-	open  func(dialer) redis.UniversalClient // with this dialer
-	dial  dialer                             // as the client was configured
-	admit func(server) error
-	told  bool // PUBLISH tells how many have heard it: not in a cluster, where it counts one node's
+	name    string
+	open    func(dialer) redis.UniversalClient // with this dialer
+	dial    dialer                             // as the client was configured
+	admit   func(server) error
+	scripts *scriptSet
+
+	answers []redis.Cmder // of a Do
 
 	mu     sync.Mutex
 	client redis.UniversalClient // nil until the first Do, and after a failed connect
+	pipe   redis.Pipeliner       // the client's
 	closed bool
 }
 
 func newRedisMaster(o redis.Options) Master {
-	m := &redisMaster{name: serverName(&o), admit: anyServer, told: true}
+	m := &redisMaster{name: serverName(&o), admit: anyServer, scripts: serverScripts}
 	connected := o.OnConnect
 	o.OnConnect = func(ctx context.Context, cn *redis.Conn) error {
 		if connected != nil {
@@ -102,7 +88,7 @@ func newRedisMaster(o redis.Options) Master {
 }
 
 func newClusterMaster(o redis.ClusterOptions) Master {
-	m := &redisMaster{name: "redis-cluster://" + strings.Join(o.Addrs, ","), admit: anyServer}
+	m := &redisMaster{name: "redis-cluster://" + strings.Join(o.Addrs, ","), admit: anyServer, scripts: clusterScripts}
 	connected := o.OnConnect
 	o.OnConnect = func(ctx context.Context, cn *redis.Conn) error {
 		if connected != nil {
@@ -164,7 +150,7 @@ func (m *redisMaster) Close() error {
 	return client.Close()
 }
 
-func (m *redisMaster) connection() (redis.UniversalClient, error) {
+func (m *redisMaster) connection() (redis.Pipeliner, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -172,8 +158,9 @@ func (m *redisMaster) connection() (redis.UniversalClient, error) {
 	}
 	if m.client == nil {
 		m.client = m.open(m.dial)
+		m.pipe = m.client.Pipeline()
 	}
-	return m.client, nil
+	return m.pipe, nil
 }
 
 // reset makes the next Do start with a new client: go-redis's own pool, once a dial has failed,
@@ -189,64 +176,31 @@ func (m *redisMaster) reset() {
 }
 
 func (m *redisMaster) Do(cmds []*Command) {
-	client, err := m.connection()
+	pipe, err := m.connection()
 	if err != nil {
 		for _, cmd := range cmds {
 			cmd.Reply.Err = unsent(err)
 		}
 		return
 	}
-	m.pipeline(client, cmds, (*redis.Script).EvalSha)
+	m.pipeline(pipe, cmds, false)
 
 	// A server that doesn't know the scripts yet (new, restarted, or after SCRIPT FLUSH) has done
 	// nothing with those commands. To send them again, after others of the batch, changes no order
 	// that matters: a release is never in the same batch as its acquire.
-	unknown := slices.DeleteFunc(slices.Clone(cmds), func(cmd *Command) bool {
-		return cmd.Reply.Err == nil || !redis.HasErrorPrefix(cmd.Reply.Err, "NOSCRIPT")
-	})
+	var unknown []*Command
+	for _, cmd := range cmds {
+		if cmd.Reply.Err != nil && redis.HasErrorPrefix(cmd.Reply.Err, "NOSCRIPT") {
+			unknown = append(unknown, cmd)
+		}
+	}
 	if len(unknown) > 0 {
-		m.pipeline(client, unknown, (*redis.Script).Eval)
+		m.pipeline(pipe, unknown, true)
 	}
 	if errors.Is(cmds[0].Reply.Err, errUnreachable) {
 		m.reset()
 	}
 }
-
-type evaluate = func(s *redis.Script, ctx context.Context, c redis.Scripter, keys []string, args ...any) *redis.Cmd
-
-func (m *redisMaster) pipeline(client redis.UniversalClient, cmds []*Command, eval evaluate) {
-	ctx := context.Background()
-	pipe := client.Pipeline()
-	answers := make([]*redis.Cmd, len(cmds))
-	for i, cmd := range cmds {
-		switch cmd.Op {
-		case OpAcquire:
-			answers[i] = eval(acquireScript, ctx, pipe, keys(cmd.Key), cmd.Token, cmd.Process, cmd.Ticket, cmd.TTL.Milliseconds(), cmd.Queue, m.told,
-				cmd.Fence, fenceTTL.Milliseconds(), fenceSlack.Microseconds(), cmd.Former)
-		case OpExtend:
-			answers[i] = eval(extendScript, ctx, pipe, keys(cmd.Key), cmd.Token, cmd.TTL.Milliseconds(), cmd.Fence, fenceTTL.Milliseconds(), cmd.RefillUntil)
-		case OpRelease:
-			answers[i] = eval(releaseScript, ctx, pipe, keys(cmd.Key), cmd.Token, cmd.Process, cmd.Ticket, cmd.TTL.Milliseconds(), cmd.Queue, m.told)
-		default:
-			answers[i] = pipe.Do(ctx, "PING")
-		}
-	}
-	_, err := pipe.Exec(ctx)
-	for i, cmd := range cmds {
-		if answers[i].Err() == nil && answers[i].Val() == nil {
-			answers[i].SetErr(err) // go-redis doesn't, where it fails before it has sent anything
-		}
-		cmd.Reply = parseReply(cmd.Op, answers[i])
-	}
-}
-
-// keys gives a lock's key and its companions. They have the same hash tag, so that a cluster keeps
-// them in one place.
-func keys(key string) []string {
-	return []string{key, fenceKey(key), key + ":queue", key + ":leases"}
-}
-
-func fenceKey(key string) string { return key + ":fence" }
 
 // greet asks a server who it is. It runs at each new connection, before any command.
 func (m *redisMaster) greet(ctx context.Context, cn *redis.Conn) error {

@@ -1,16 +1,22 @@
--- KEYS lock fence queue leases | ARGV token process ticket ttl_ms queued told
+-- KEYS lock fence queue leases | ARGV token process ticket ttl_ms queued
 -- -> 1 released / 0 was free / -1 another's
-local holder, released = redis.call('GET', LOCK), 0
-if holder == token then
-  redis.call('DEL', LOCK)
+local holder, released = redis.call('GET', KEYS[1]), 0
+if holder == ARGV[1] then
+  redis.call('DEL', KEYS[1])
   holder, released = false, 1
 elseif holder then
   released = -1
 end
-if not queued and redis.call('EXISTS', QUEUE) == 0 then
+
+-- Mostly nobody waits.
+if ARGV[5] == '0' and redis.call('EXISTS', KEYS[3]) == 0 then
   return released
 end
-local now = clock()
+
+-- queue.lua
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
 if queued then
   join(now)
 elseif (tonumber(redis.call('ZSCORE', QUEUE, process)) or ticket + 1) <= ticket then

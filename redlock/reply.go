@@ -65,5 +65,13 @@ func classify(err error) error {
 }
 
 func releaseStatus(answer int64) Status {
-	return map[int64]Status{1: StatusReleased, 0: StatusExpired, -1: StatusNotOwner}[answer]
+	switch answer {
+	case 1:
+		return StatusReleased
+	case 0:
+		return StatusExpired
+	case -1:
+		return StatusNotOwner
+	}
+	return StatusNone
 }

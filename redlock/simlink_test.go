@@ -112,7 +112,7 @@ func (l *link) trip(cmds []Command) (answered int, err error) {
 		case fate == 3: // it is lost from somewhere on
 			part := cmds[:r.IntN(len(cmds)+1)]
 			execute(part)
-			broken()
+			_, _ = broken()
 			return len(part) * r.IntN(2), errBroken
 		}
 	}

@@ -36,8 +36,11 @@ type stream struct {
 	failing   error // what the log was told last; nil while the master votes
 	closing   bool
 
-	owed    []*call // releases that the master missed; of run alone
+	// Of run alone.
+	owed    []*call // releases that the master missed
 	owedDue time.Time
+	batch   []*call // empty, as cmds: kept for their room
+	cmds    []*Command
 }
 
 func newStream(m Master, o options) *stream {
@@ -146,13 +149,16 @@ func (s *stream) run() {
 			s.sleep()
 			continue
 		}
-		cmds := make([]*Command, len(batch))
-		for i, c := range batch {
-			cmds[i] = &c.Command
+		s.cmds = s.cmds[:0]
+		for _, c := range batch {
+			s.cmds = append(s.cmds, &c.Command)
 		}
 		start := time.Now()
-		s.master.Do(cmds)
+		s.master.Do(s.cmds)
 		s.settle(batch, start, time.Now(), last)
+		clear(s.cmds)
+		clear(batch)
+		s.batch = batch[:0]
 	}
 }
 
@@ -173,9 +179,10 @@ func (s *stream) sleep() {
 // take gives the next batch: releases owed that are due, then the queue, without what no longer
 // needs to be sent. It is the last if the stream is closing and has nothing more.
 func (s *stream) take() (batch []*call, last bool) {
+	batch = s.batch
 	s.mu.Lock()
 	if len(s.owed) > 0 && (s.closing || !time.Now().Before(s.owedDue)) {
-		batch, s.owed = s.owed, nil
+		batch, s.owed = append(batch, s.owed...), nil
 	}
 	var dropped []*call
 	n := min(len(s.queue), maxBatch)
@@ -268,7 +275,7 @@ func (s *stream) owe(release *call, now time.Time) {
 	again := *release
 	again.to, again.Reply = nil, Reply{}
 	if again.Queue {
-		again.Queue, again.Ticket = false, 0
+		again.Queue, again.Ticket, again.args = false, 0, nil
 	}
 	s.owed = append(s.owed, &again)
 	s.owedDue = now.Add(owedGap)
