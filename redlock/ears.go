@@ -3,6 +3,7 @@ package redlock
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,6 +56,11 @@ func (e *ears) subscribe() {
 		})
 	}
 	e.stop, e.running, e.settled = stop, running, settled
+}
+
+// hear says whether any master wakes us.
+func (e *ears) hear() bool {
+	return slices.ContainsFunc(e.locker.streams, func(s *stream) bool { return s.hears.Load() })
 }
 
 // close ends a wait.

@@ -18,7 +18,7 @@ type gate struct {
 	key    string
 	line   []*caller     // behind the head
 	newest int64         // ticket
-	woken  chan struct{} // the masters say that the key may be free
+	woken  chan struct{} // the masters say that the key may be free; nil if nobody listens for it
 	lock   *Lock         // the last that was had
 	failed error         // of the head's last attempt; nil after one that won
 	asking []chan struct{}
@@ -44,7 +44,7 @@ func (g *gates) enter(c *caller, clock int64) (head bool, later <-chan struct{},
 	defer g.mu.Unlock()
 	at := g.byKey[c.key]
 	if head = at == nil; head {
-		at = &gate{key: c.key, woken: make(chan struct{}, 1)}
+		at = &gate{key: c.key}
 		g.byKey[c.key] = at
 	}
 	c.gate = at
@@ -62,6 +62,7 @@ func (g *gates) enter(c *caller, clock int64) (head bool, later <-chan struct{},
 		at.newest = c.ticket
 		c.ahead = len(at.line) + 1
 		c.turn = make(chan *attempt, 1)
+		at.listen()
 		at.line = append(at.line, c)
 	}
 	return head, later, err
@@ -167,11 +168,20 @@ func (g *gate) wake() {
 	}
 }
 
-// calm forgets a wake-up.
-func (g *gate) calm() {
+// calm forgets what was said, and listens from now on.
+func (g *gates) calm(at *gate) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	at.listen()
 	select {
-	case <-g.woken:
+	case <-at.woken:
 	default:
+	}
+}
+
+func (g *gate) listen() {
+	if g.woken == nil {
+		g.woken = make(chan struct{}, 1)
 	}
 }
 

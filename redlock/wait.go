@@ -102,7 +102,9 @@ func (l *Locker) acquire(ctx context.Context, c *caller, a *attempt) (*Lock, err
 	}
 	for {
 		if a == nil {
-			c.gate.calm() // what was said before is known soon
+			if l.ears.hear() {
+				l.gates.calm(c.gate) // what was said before is known soon
+			}
 			a = l.newAttempt(c, nil, nil)
 		}
 		won := a.win(ctx)
@@ -164,7 +166,7 @@ func (h *head) rest(ctx context.Context, a *attempt) error {
 	l.compareTerms(a)
 
 	rest := jitter(h.pause)
-	var listens <-chan struct{}
+	var listens, woken <-chan struct{}
 	switch {
 	case h.caller.try && (h.tries > splitTries || !a.split()):
 		return h.failure
@@ -174,17 +176,21 @@ func (h *head) rest(ctx context.Context, a *attempt) error {
 		h.pause = min(2*h.pause, waitMost)
 	case !h.listening:
 		h.listening = true
+		l.gates.calm(h.caller.gate)
 		listens, rest = l.ears.open(), a.timeout
 	case !a.deaf:
 		rest = a.patience()
 	default: // not all masters wake us
 		h.pause = min(2*h.pause, waitMost)
 	}
+	if h.listening {
+		woken = h.caller.gate.woken
+	}
 	timer := time.NewTimer(rest)
 	defer timer.Stop()
 	h.came = CamePolled
 	select {
-	case <-h.caller.gate.woken:
+	case <-woken:
 		h.came = CameWoken
 	case <-listens:
 	case <-timer.C:
