@@ -19,6 +19,7 @@ type gate struct {
 	line   []*caller     // behind the head
 	newest int64         // ticket
 	woken  chan struct{} // the masters say that the key may be free; nil if nobody listens for it
+	shared bool          // woken is also that of other gates, of which the same call is the head
 	lock   *Lock         // the last that was had
 	failed error         // of the head's last attempt; nil after one that won
 	asking []chan struct{}
@@ -27,13 +28,15 @@ type gate struct {
 // caller is a call of Lock or TryLock at its gate.
 type caller struct {
 	lockOptions
-	key    string // the full key
-	try    bool   // doesn't wait
-	gate   *gate
-	ticket int64         // when it came, in microseconds on the masters' clocks
-	came   time.Time     // when it came, on ours
-	ahead  int           // calls that were there before
-	turn   chan *attempt // it is the head now; with the attempt that the lock before it has begun, or nil
+	key string // the full key
+	try bool   // doesn't wait
+	// several says that the call is for more keys than this one: it has no use for this lock alone.
+	several bool
+	gate    *gate
+	ticket  int64         // when it came, in microseconds on the masters' clocks
+	came    time.Time     // when it came, on ours
+	ahead   int           // calls that were there before
+	turn    chan *attempt // it is the head now; with the attempt that the lock before it has begun, or nil
 }
 
 // enter gives a call its place: the head's if the gate is new. One that doesn't wait gets no other: it
@@ -49,9 +52,15 @@ func (g *gates) enter(c *caller, clock int64) (head bool, later <-chan struct{},
 	}
 	c.gate = at
 	c.ticket = max(clock, at.newest+1)
+	if c.several { // the same for all keys, so that who is first for one is for all
+		c.ticket = clock
+	}
 	switch {
 	case head:
 		at.newest = c.ticket
+		if c.several { // it may be long until it tries
+			at.failed = at.held()
+		}
 	case c.try:
 		later, err = at.ask()
 	case len(at.line) >= c.maxWaiters:
@@ -59,7 +68,7 @@ func (g *gates) enter(c *caller, clock int64) (head bool, later <-chan struct{},
 		held.Err = ErrTooManyWaiters
 		err = held
 	default:
-		at.newest = c.ticket
+		at.newest = max(at.newest, c.ticket)
 		c.ahead = len(at.line) + 1
 		c.turn = make(chan *attempt, 1)
 		at.listen()
@@ -87,6 +96,10 @@ func (g *gates) next(at *gate) *caller {
 func (g *gate) next() *caller {
 	if len(g.line) == 0 {
 		return nil
+	}
+	if g.shared {
+		g.shared, g.woken = false, nil
+		g.listen()
 	}
 	c := g.line[0]
 	g.line[0] = nil
@@ -168,13 +181,18 @@ func (g *gate) wake() {
 	}
 }
 
-// calm forgets what was said, and listens from now on.
-func (g *gates) calm(at *gate) {
+// calm forgets what was said to a head, and has it listen from now on, at all its gates together.
+func (g *gates) calm(callers []*caller) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	at.listen()
+	first := callers[0].gate
+	first.listen()
+	for _, c := range callers[1:] {
+		first.shared = true
+		c.gate.woken, c.gate.shared = first.woken, true
+	}
 	select {
-	case <-at.woken:
+	case <-first.woken:
 	default:
 	}
 }

@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -21,6 +22,7 @@ type Lock struct {
 	next    time.Time // of the next renewal
 	ended   bool      // unlocked or lost: it is never renewed again
 
+	others    []*Lock // on the other keys of the same call
 	unlock    sync.Once
 	unlockErr error
 }
@@ -64,8 +66,18 @@ func (k *Lock) Fence() uint64 { return uint64(k.attempt.fence) }
 // as the lease is renewed.
 func (k *Lock) Until() time.Time {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.until
+	until := k.until
+	k.mu.Unlock()
+	for _, other := range k.others {
+		until = earlier(until, other.Until())
+	}
+	return until
+}
+
+// add makes another key's lock a part of this one. It ends when any of them does.
+func (k *Lock) add(other *Lock) {
+	k.others = append(k.others, other)
+	context.AfterFunc(other.ctx, func() { k.cancel(context.Cause(other.ctx)) })
 }
 
 // Wait tells how the lock was come by.
@@ -93,12 +105,20 @@ func (k *Lock) Err() error {
 // Further calls do nothing and return the same.
 func (k *Lock) Unlock() error {
 	k.unlock.Do(func() {
+		var all sync.WaitGroup
+		for _, other := range k.others {
+			all.Go(func() { _ = other.Unlock() })
+		}
 		if k.end() {
 			k.cancel(context.Canceled)
 			k.attempt.locker.keeper.forget(k)
 			k.unlockErr = k.hand()
 		} else {
 			k.unlockErr = ErrExpired // lost before; the release is on its way
+		}
+		all.Wait()
+		for _, other := range k.others {
+			k.unlockErr = cmp.Or(k.unlockErr, other.unlockErr)
 		}
 	})
 	return k.unlockErr
@@ -118,10 +138,15 @@ func (k *Lock) end() bool {
 func (k *Lock) hand() error {
 	a, l := k.attempt, k.attempt.locker
 	answers := make(inbox, len(a.calls))
-	if next := l.gates.next(k.gate); next != nil {
+	next := l.gates.next(k.gate)
+	if next != nil && !next.several {
 		next.turn <- l.newAttempt(next, a, answers)
+		return a.confirmRelease(answers)
+	}
+	a.release(answers, false)
+	if next != nil {
+		next.turn <- nil
 	} else {
-		a.release(answers, false)
 		l.gates.leave(k.gate)
 	}
 	return a.confirmRelease(answers)

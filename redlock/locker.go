@@ -91,14 +91,31 @@ func distinct(masters []Master) error {
 // matches the context's error too. A *HeldError that matches ErrTooManyWaiters comes at once. ErrClosed
 // if the Locker is closed.
 func (l *Locker) Lock(ctx context.Context, key string, opts ...LockOption) (*Lock, error) {
-	return l.lock(ctx, key, opts, false)
+	return l.lock(ctx, []string{key}, opts, false)
+}
+
+// LockAll is Lock for several keys: it takes the locks on all of them at once, or none. Calls that want
+// some of the same keys don't block each other for ever, whatever the order of the keys. The Lock is
+// lost when one of them is, and has one fence for all. In a Redis Cluster the keys may be anywhere.
+func (l *Locker) LockAll(ctx context.Context, keys []string, opts ...LockOption) (*Lock, error) {
+	return l.lock(ctx, distinctKeys(keys), opts, false)
+}
+
+// TryLockAll is TryLock for several keys, as LockAll is Lock.
+func (l *Locker) TryLockAll(ctx context.Context, keys []string, opts ...LockOption) (*Lock, error) {
+	return l.lock(ctx, distinctKeys(keys), opts, true)
+}
+
+// distinctKeys gives each key once, in the order in which all calls go through their gates.
+func distinctKeys(keys []string) []string {
+	return slices.Compact(slices.Sorted(slices.Values(keys)))
 }
 
 // TryLock takes the lock on the key if it is free now, and nobody waits for it. The error is a
 // *HeldError or a *QuorumError. It takes one round trip, and longer only where several callers have taken votes from each other:
 // then it tries again, a few times, so that one of them gets the lock.
 func (l *Locker) TryLock(ctx context.Context, key string, opts ...LockOption) (*Lock, error) {
-	return l.lock(ctx, key, opts, true)
+	return l.lock(ctx, []string{key}, opts, true)
 }
 
 // Do runs f while it holds the lock on the key, for which it waits as Lock does. The context of f

@@ -22,7 +22,8 @@ type holder struct {
 	*Lock
 	process  *process
 	key      string
-	order    int // of the grants, over all keys
+	others   []*holder // on other keys of the same lock
+	order    int       // of the grants, over all keys
 	granted  time.Duration
 	unlocked time.Duration // 0 if never
 	promised time.Duration // the end of the longest validity that a renewal was sent in

@@ -46,6 +46,9 @@ func (w *world) client(p *process, r *rand.Rand) {
 			continue
 		}
 		h := w.granted(p, key, lock)
+		for _, other := range lock.others {
+			h.others = append(h.others, w.granted(p, "1", other))
+		}
 		work := 30 * time.Millisecond
 		switch nth := r.IntN(20); {
 		case w.quiet:
@@ -71,6 +74,9 @@ func (w *world) client(p *process, r *rand.Rand) {
 	}
 }
 
+// both stands for all keys of a world with two.
+const both = "0"
+
 func (p *process) take(key string, wait time.Duration, try bool, opts ...LockOption) (*Lock, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -81,7 +87,12 @@ func (p *process) take(key string, wait time.Duration, try bool, opts ...LockOpt
 			cancel()
 		}
 	}()
-	if try {
+	switch {
+	case key == both && p.world.pairs && try:
+		return p.locker.TryLockAll(ctx, []string{"1", "0"}, opts...)
+	case key == both && p.world.pairs:
+		return p.locker.LockAll(ctx, []string{"0", "1"}, opts...)
+	case try:
 		return p.locker.TryLock(ctx, key, opts...)
 	}
 	return p.locker.Lock(ctx, key, opts...)
@@ -89,6 +100,9 @@ func (p *process) take(key string, wait time.Duration, try bool, opts ...LockOpt
 
 func (w *world) unlock(h *holder) {
 	h.unlocked = w.now()
+	for _, other := range h.others {
+		other.unlocked = h.unlocked
+	}
 	err := h.Unlock()
 	w.event("process %d unlocks grant %d: %v", h.process.index, h.order, err)
 	if h.Context().Err() == nil {

@@ -43,6 +43,7 @@ type world struct {
 	quiet        bool          // nothing goes wrong but the servers' clocks
 	eternal      bool          // nor does any lease end, or is there a poll: all depends on wake-ups
 	keys         int
+	pairs        bool // where there are two keys, who wants the first wants both
 	servers      []*simServer
 	processes    []*process
 
@@ -86,8 +87,10 @@ func newWorld(seed uint64, m mutant) *world {
 		timeout: between(r, 20*time.Millisecond, 50*time.Millisecond),
 		faults:  window{500 * time.Millisecond, between(r, 2500*time.Millisecond, 5*time.Second)},
 		keys:    1 + r.IntN(2),
+		pairs:   chance(r, 30),
 		tokens:  make(map[string]*holder), stored: make(map[string]*holder),
 	}
+	w.pairs = w.pairs && w.keys == 2
 	w.late = between(r, 0, 2*w.ttl)
 	far := 15 * time.Millisecond
 	if chance(r, 20) {

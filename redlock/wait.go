@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -36,12 +37,12 @@ const (
 	splitTries = 4
 )
 
-func (l *Locker) lock(ctx context.Context, key string, opts []LockOption, try bool) (*Lock, error) {
+func (l *Locker) lock(ctx context.Context, keys []string, opts []LockOption, try bool) (*Lock, error) {
 	o, err := l.with(opts)
 	if err != nil {
 		return nil, err
 	}
-	if key == "" {
+	if len(keys) == 0 || slices.Contains(keys, "") {
 		return nil, errors.New("redlock: key is empty")
 	}
 	if !l.enter() {
@@ -51,15 +52,30 @@ func (l *Locker) lock(ctx context.Context, key string, opts []LockOption, try bo
 	if ctx.Err() != nil {
 		return nil, ended(ctx, nil)
 	}
-	c := &caller{lockOptions: o, key: l.prefix + ":{" + key + "}", try: try, came: time.Now()}
+	var first *attempt
+	callers := make([]*caller, 0, len(keys))
+	came, clock := time.Now(), l.clock()
+	for _, key := range keys {
+		c := &caller{lockOptions: o, key: l.prefix + ":{" + key + "}", try: try, several: len(keys) > 1, came: came}
+		if first, err = l.reach(ctx, c, clock); err != nil {
+			l.leave(callers)
+			return nil, err
+		}
+		callers = append(callers, c)
+	}
+	return l.acquire(ctx, callers, first)
+}
+
+// reach waits until the call is the head of its gate. The lock before it may have begun an attempt.
+func (l *Locker) reach(ctx context.Context, c *caller, clock int64) (*attempt, error) {
 	for {
-		head, later, err := l.gates.enter(c, l.clock())
+		head, later, err := l.gates.enter(c, clock)
 		switch {
 		case err != nil:
 			return nil, err
 		case head:
-			return l.acquire(ctx, c, nil)
-		case !try:
+			return nil, nil
+		case !c.try:
 			return l.standInLine(ctx, c)
 		}
 		select {
@@ -72,12 +88,11 @@ func (l *Locker) lock(ctx context.Context, key string, opts []LockOption, try bo
 	}
 }
 
-// standInLine waits until the call is the head of its gate.
-func (l *Locker) standInLine(ctx context.Context, c *caller) (*Lock, error) {
+func (l *Locker) standInLine(ctx context.Context, c *caller) (*attempt, error) {
 	var err error
 	select {
 	case a := <-c.turn:
-		return l.acquire(ctx, c, a)
+		return a, nil
 	case <-ctx.Done():
 		err = ended(ctx, &HeldError{})
 	case <-l.closing:
@@ -92,45 +107,95 @@ func (l *Locker) standInLine(ctx context.Context, c *caller) (*Lock, error) {
 	return nil, err
 }
 
-// acquire is for the head of a gate: it tries until it has the lock, or leaves. The first attempt may
-// have been begun by the lock before it.
-func (l *Locker) acquire(ctx context.Context, c *caller, a *attempt) (*Lock, error) {
-	h := &head{locker: l, caller: c, pause: waitLeast, came: CameFree}
+// leave has the next calls be the heads of these gates.
+func (l *Locker) leave(callers []*caller) {
+	for _, c := range callers {
+		l.gates.leave(c.gate)
+	}
+}
+
+// acquire is for the heads of gates: the call tries until it has the locks on all keys at once, or
+// leaves. The lock before it may have begun the first attempt.
+func (l *Locker) acquire(ctx context.Context, callers []*caller, first *attempt) (*Lock, error) {
+	h := &head{locker: l, callers: callers, pause: waitLeast, came: CameFree}
 	defer h.close()
-	if a != nil {
+	attempts := make([]*attempt, 0, len(callers))
+	if first != nil {
 		h.came = CamePassed
+		attempts = append(attempts, first)
 	}
 	for {
-		if a == nil {
+		if len(attempts) == 0 {
 			if l.ears.hear() {
-				l.gates.calm(c.gate) // what was said before is known soon
+				l.gates.calm(callers) // what was said before is known soon
 			}
-			a = l.newAttempt(c, nil, nil)
+			for _, c := range callers {
+				attempts = append(attempts, l.newAttempt(c, nil, nil))
+			}
 		}
-		won := a.win(ctx)
-		h.queued = h.queued || a.queuedAnywhere()
-		if h.queued { // also where this attempt hasn't been sent
-			a.touched.Store(true)
-		}
-		if won {
-			lock := newLock(ctx, a, c, h.came)
-			l.gates.outcome(c.gate, lock, nil)
-			l.keeper.keep(lock)
-			l.observer.Acquired(lock.wait)
-			return lock, nil
+		lost := h.win(ctx, attempts)
+		if lost == nil {
+			return h.hold(ctx, attempts), nil
 		}
 		err := l.stopped(ctx, h.failure)
 		if err == nil {
-			a.release(nil, true)
-			err = h.rest(ctx, a)
+			for _, a := range attempts {
+				a.release(nil, true)
+			}
+			err = h.rest(ctx, lost)
 		}
 		if err != nil {
-			a.release(nil, false)
-			l.gates.leave(c.gate)
+			for _, a := range attempts {
+				a.release(nil, false)
+			}
+			l.leave(callers)
 			return nil, err
 		}
-		a = nil
+		attempts = attempts[:0]
 	}
+}
+
+// win collects the votes for all keys, and gives an attempt that is lost, or nil. All locks of a call
+// have the same fence: the largest.
+func (h *head) win(ctx context.Context, attempts []*attempt) (lost *attempt) {
+	var fence int64
+	for _, a := range attempts {
+		if !a.win(ctx) {
+			lost = a
+		}
+		fence = max(fence, a.fence)
+		h.queued = h.queued || a.queuedAnywhere()
+	}
+	for _, a := range attempts {
+		if h.queued { // also where this attempt hasn't been sent
+			a.touched.Store(true)
+		}
+		if lost == nil && a.fence < fence {
+			a.fence = fence
+			if !a.raise(ctx) || past(a.until()) {
+				lost = a
+			}
+		}
+	}
+	return lost
+}
+
+// hold makes the lock of attempts that are won.
+func (h *head) hold(ctx context.Context, attempts []*attempt) *Lock {
+	l := h.locker
+	var lock *Lock
+	for i, a := range attempts {
+		part := newLock(ctx, a, h.callers[i], h.came)
+		if lock == nil {
+			lock = part
+		} else {
+			lock.add(part)
+		}
+		l.gates.outcome(part.gate, part, nil)
+		l.keeper.keep(part)
+	}
+	l.observer.Acquired(lock.wait)
+	return lock
 }
 
 // stopped says why a call must leave, or nil.
@@ -145,10 +210,10 @@ func (l *Locker) stopped(ctx context.Context, failure error) error {
 	}
 }
 
-// head is a call at the head of its gate, between its attempts.
+// head is a call at the head of its gates, between its attempts.
 type head struct {
 	locker    *Locker
-	caller    *caller
+	callers   []*caller // one for each key
 	tries     int
 	failure   error         // of the last attempt
 	pause     time.Duration // before the next, where no master wakes us
@@ -157,26 +222,29 @@ type head struct {
 	came      Came
 }
 
-// rest waits until it is time for another attempt. An error says that there is none.
+// rest waits until it is time for another attempt, after this one was lost. An error says that there is
+// none.
 func (h *head) rest(ctx context.Context, a *attempt) error {
 	l := h.locker
 	h.tries++
 	h.failure = a.failure()
-	l.gates.outcome(h.caller.gate, nil, h.failure)
+	for _, c := range h.callers {
+		l.gates.outcome(c.gate, nil, h.failure)
+	}
 	l.compareTerms(a)
 
-	rest := jitter(h.pause)
+	try, rest := h.callers[0].try, jitter(h.pause)
 	var listens, woken <-chan struct{}
 	switch {
-	case h.caller.try && (h.tries > splitTries || !a.split()):
+	case try && (h.tries > splitTries || !a.split()):
 		return h.failure
-	case h.caller.try:
+	case try:
 		rest = jitter(splitPause)
 	case !errors.Is(h.failure, ErrHeld):
 		h.pause = min(2*h.pause, waitMost)
 	case !h.listening:
 		h.listening = true
-		l.gates.calm(h.caller.gate)
+		l.gates.calm(h.callers)
 		listens, rest = l.ears.open(), a.timeout
 	case !a.deaf:
 		rest = a.patience()
@@ -184,7 +252,7 @@ func (h *head) rest(ctx context.Context, a *attempt) error {
 		h.pause = min(2*h.pause, waitMost)
 	}
 	if h.listening {
-		woken = h.caller.gate.woken
+		woken = h.callers[0].gate.woken
 	}
 	timer := time.NewTimer(rest)
 	defer timer.Stop()

@@ -1,0 +1,120 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// TestPairs: 1,000 calls of two processes, each for two of five keys in any order. All get them, no two
+// have one at once, and nothing is left.
+func TestPairs(t *testing.T) {
+	const calls, keys = 1000, 5
+	one, servers := onServers(t, 3)
+	lockers := []*redlock.Locker{one, newLocker(t, redistest.URLs(servers))}
+	var holders [keys]atomic.Int64
+	var fences [keys]atomic.Uint64
+	var all sync.WaitGroup
+	for i := range calls {
+		a, b := rand.IntN(keys), rand.IntN(keys)
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+			defer cancel()
+			lock, err := lockers[i%2].LockAll(ctx, []string{fmt.Sprint(a), fmt.Sprint(b)})
+			if err != nil {
+				t.Errorf("lock: %v", err)
+				return
+			}
+			taken := []int{a, b}
+			if a == b {
+				taken = taken[:1]
+			}
+			for _, key := range taken {
+				if !holders[key].CompareAndSwap(0, 1) {
+					t.Errorf("two hold key %d at once", key)
+				}
+				if before := fences[key].Swap(lock.Fence()); before >= lock.Fence() {
+					t.Errorf("fence %d of key %d after %d", lock.Fence(), key, before)
+				}
+			}
+			for _, key := range taken {
+				holders[key].Store(0)
+			}
+			if err := lock.Unlock(); err != nil {
+				t.Errorf("unlock: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	redistest.RequireNoKeys(t, servers)
+}
+
+// TestAllOrNothing: where one key is held, none of the others is taken, nor kept for who waits.
+func TestAllOrNothing(t *testing.T) {
+	l, servers := onServers(t, 3)
+	other := newLocker(t, redistest.URLs(servers))
+	held := mustLock(t, l, "b")
+	for _, l := range []*redlock.Locker{l, other} {
+		if _, err := l.TryLockAll(t.Context(), []string{"a", "b", "c"}); !errors.Is(err, redlock.ErrHeld) {
+			t.Errorf("error %v, want that it is held", err)
+		}
+		lockUnlock(t, l, "a")
+		lockUnlock(t, l, "c")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	waiting := make(chan error)
+	go func() {
+		_, err := other.LockAll(ctx, []string{"c", "b", "a"})
+		waiting <- err
+	}()
+	eventually(t, bound, "it waits", func() bool {
+		return servers[0].Client().ZCard(t.Context(), redisKey("b")+":queue").Val() == 1
+	})
+	if tryLock(t, l, "a") != nil {
+		t.Error("a try-lock is before one who waits for that key too")
+	}
+	cancel()
+	if err := <-waiting; !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want that of the context", err)
+	}
+	lockUnlock(t, l, "a")
+	mustUnlock(t, held)
+	redistest.RequireNoKeys(t, servers)
+}
+
+// TestAllAreLostTogether: when one of the keys is taken by another, the lock is lost, and all its keys
+// are free after Unlock.
+func TestAllAreLostTogether(t *testing.T) {
+	const ttl = time.Second
+	l, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/2))
+	lock, err := l.LockAll(t.Context(), []string{"a", "b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range servers {
+		if err := s.Client().Set(t.Context(), redisKey("b"), "stolen", time.Minute).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if cause := ended(t, lock.Context()); !errors.Is(cause, redlock.ErrLost) {
+		t.Errorf("cause %v, want that it is lost", cause)
+	}
+	if err := lock.Unlock(); err == nil {
+		t.Error("unlocked as if it had been held")
+	}
+	lockUnlock(t, l, "a")
+	for _, s := range servers {
+		if err := s.Client().Del(t.Context(), redisKey("b")).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	redistest.RequireNoKeys(t, servers)
+}
