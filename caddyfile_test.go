@@ -36,9 +36,17 @@ func TestBadRule(t *testing.T) {
 		rule string
 		want []string
 	}{
-		"no key":                 {"redlock", []string{"Caddyfile:6", "key: want exactly one", "got 0"}},
+		"no key":                 {"redlock", []string{"Caddyfile:6", "key: want at least one"}},
 		"empty key":              {`redlock ""`, []string{"Caddyfile:6", `key template ""`, "must not be empty"}},
-		"two keys":               {"redlock a:{path.1} b:{path.2}", []string{"Caddyfile:6", "key: want exactly one", "got 2"}},
+		"17 keys":                {"redlock" + strings.Repeat(" a:{path.1}", 17), []string{"Caddyfile:6", "at most 16, got 17"}},
+		"no field of the body":   {"redlock {body.}", []string{"Caddyfile:6", "{body.}", "want the name of a field"}},
+		"no name in the path":    {"redlock {body.a..b}", []string{"Caddyfile:6", "want the name of a field"}},
+		"two lists in a key":     {"redlock {body.a[]}:{body.b[]}", []string{"Caddyfile:6", "only one placeholder may have []"}},
+		"deep path":              {"redlock {body.a" + strings.Repeat(".a", 16) + "}", []string{"Caddyfile:6", "more than 16 names"}},
+		"the whole body":         {"redlock {http.request.body}", []string{"Caddyfile:6", "without limit", "{body.order.id}"}},
+		"empty alternative":      {"redlock {body.a|}", []string{"Caddyfile:6", "unknown placeholder {}"}},
+		"no size":                {"redlock {body.a} {\nmax_body big\n}", []string{"Caddyfile:7", `max_body "big"`, "1MiB"}},
+		"max_body above budget":  {"redlock {body.a} {\nmax_body 65MiB\n}", []string{"max_body 68157440", "67108864"}},
 		"key in both places":     {"redlock a:{path.1} {\nkey b:{path.2}\n}", []string{"Caddyfile:7", "key", "first line"}},
 		"adjacent placeholders":  {"redlock {header.A}{header.B}", []string{"Caddyfile:6", "header.A}", "header.B}", `put a ":" between`}},
 		"unknown placeholder":    {"redlock order:{nonsense}", []string{"Caddyfile:6", "{nonsense}", "{path.1}"}},
@@ -89,6 +97,7 @@ func TestBadGlobalOption(t *testing.T) {
 		"restart_guard too short":     {"redlock {\nrestart_guard 30s\n}", []string{"Caddyfile:", "restart_guard 30s", "at least 31s"}},
 		"restart_guard below max_ttl": {"redlock {\nmax_ttl 1m\nrestart_guard 31s\n}", []string{"Caddyfile:", "restart_guard 31s", "at least 1m1s"}},
 		"restart_guard no duration":   {"redlock {\nrestart_guard on\n}", []string{"Caddyfile:", `restart_guard "on"`, "31s, or off"}},
+		"no size":                     {"redlock {\nbody_budget 0\n}", []string{"Caddyfile:4", `body_budget "0"`, "1MiB"}},
 		"brace in key_prefix":         {"redlock {\nkey_prefix a{b\n}", []string{"Caddyfile:", `key_prefix "a{b"`, "no brace"}},
 		"timeout above half the ttl":  {"redlock {\ntimeout 6s\n}", []string{"ttl 10s", "at least 12s", "timeout"}},
 	} {
@@ -116,9 +125,10 @@ func TestGoodConfiguration(t *testing.T) {
 	for name, test := range map[string]struct{ global, rule string }{
 		"nothing but a key": {"", "redlock order:{path.1}"},
 		"key in the block":  {"", "redlock {\nkey order:{path.1}\n}"},
+		"several keys":      {"", "redlock payer:{body.from} payer:{body.to} item:{body.items[].id|query.item}"},
 		"all, with masters that can't be reached": {
-			"redlock {\nmasters redis://127.0.0.1:1 rediss://127.0.0.1:2 {env.REDLOCK_TEST_URL}\nusername app\npassword x\ntimeout 20ms\nkey_prefix shop\nmax_ttl 20s\nrestart_guard 21s\n}",
-			"redlock /orders/* order:{path.1}:{header.X-Event}:{query.a} {\nwait 2s\nttl 20s\nheld_status 409\nno_quorum_status 503\non_missing_key pass\non_no_quorum refuse\nhash_keys\n}",
+			"redlock {\nmasters redis://127.0.0.1:1 rediss://127.0.0.1:2 {env.REDLOCK_TEST_URL}\nusername app\npassword x\ntimeout 20ms\nkey_prefix shop\nmax_ttl 20s\nrestart_guard 21s\nbody_budget 2GB\n}",
+			"redlock /orders/* order:{path.1}:{header.X-Event}:{query.a} {\nwait 2s\nttl 20s\nheld_status 409\nno_quorum_status 503\non_missing_key pass\non_no_quorum refuse\nhash_keys\nmax_body 1.5GiB\nbody_timeout 1m\n}",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

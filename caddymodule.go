@@ -7,7 +7,9 @@
 package caddyredlock
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"time"
 
@@ -39,9 +41,12 @@ func init() {
 // `{http.redlock.wait}` | How long the request waited for its lock, in seconds
 // `{http.redlock.outcome}` | `acquired`, `held`, `no_quorum`, `missing_key`, `bad_key`, `lost`, `canceled` or `failed`
 type Handler struct {
-	// The template of the lock key, with placeholders: order:{http.request.uri.path.1}. Exactly one.
-	// Different values of the placeholders give different keys. A request that lacks one of them
-	// has no key. Keys over 200 bytes are replaced by their SHA-256.
+	// The templates of the lock keys, with placeholders: order:{http.request.uri.path.1}. At least
+	// one; a request holds the keys of all of them, at most 16. Different values of the placeholders
+	// give different keys. A request that lacks one of them has no key. {body.a.0.b} is a field of
+	// a body in JSON, or of a form; {body.a[].b} is that of each element, and makes a key of each.
+	// {body.a|http.request.header.B} is the first that is there. Keys over 200 bytes are replaced by
+	// their SHA-256.
 	Keys []string `json:"key,omitempty"`
 	// How long a request waits for its lock. Default: 0, not at all.
 	Wait caddy.Duration `json:"wait,omitempty"`
@@ -67,8 +72,14 @@ type Handler struct {
 	// Whether to replace every key by its SHA-256. Default: false, only those over 200 bytes.
 	HashKeys bool `json:"hash_keys,omitempty"`
 
+	// How many bytes of a body are read at most for a key or a signature; longer ones are answered
+	// with 413. At most the body_budget of the app. Default: 1048576 (1 MiB).
+	MaxBody int64 `json:"max_body,omitempty"`
+	// How long such a body may take to arrive; then the answer is 408. Default: 10s.
+	BodyTimeout caddy.Duration `json:"body_timeout,omitempty"`
+
 	app  *App
-	key  *middleware.Template
+	keys middleware.Templates
 	rule middleware.Rule
 }
 
@@ -94,7 +105,11 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	h.rule.Logger = ctx.Slogger()
-	if h.key.Global() {
+	h.rule.BodyBudget = h.app.bodies
+	if err := h.rule.Check(); err != nil {
+		return err
+	}
+	if h.keys.Global() {
 		ctx.Logger().Warn("key has no placeholder: all requests of this rule share one lock")
 	}
 	return nil
@@ -102,11 +117,11 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 
 // check says what is wrong with the configuration, as far as the app need not be known for it.
 func (h *Handler) check() error {
-	if len(h.Keys) != 1 {
-		return fmt.Errorf("key: want exactly one template, such as order:{http.request.uri.path.1}; got %d", len(h.Keys))
+	if len(h.Keys) == 0 {
+		return errors.New("key: want at least one template, such as order:{http.request.uri.path.1}")
 	}
 	var err error
-	if h.key, err = middleware.ParseTemplate(h.Keys[0], placeholder); err != nil {
+	if h.keys, err = middleware.ParseTemplates(h.Keys, placeholder); err != nil {
 		return err
 	}
 	h.rule = middleware.Rule{
@@ -117,6 +132,9 @@ func (h *Handler) check() error {
 		HeldStatus:     h.HeldStatus,
 		NoQuorumStatus: h.NoQuorumStatus,
 		HashKeys:       h.HashKeys,
+		MaxBody:        h.MaxBody,
+		BodyTimeout:    time.Duration(h.BodyTimeout),
+		BodyBudget:     middleware.NewBudget(math.MaxInt64), // the app's is not known yet
 	}
 	if h.rule.PassMissingKey, err = isPass("on_missing_key", h.OnMissingKey); err != nil {
 		return err
@@ -145,7 +163,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	}
 	defer h.leave()
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	err = h.rule.Serve(locker, h.key.Key, w, r, func(w http.ResponseWriter, r *http.Request) error {
+	err = h.rule.Serve(locker, h.keys.Keys, w, r, func(w http.ResponseWriter, r *http.Request) error {
 		turn, _ := middleware.TurnOf(r.Context())
 		setPlaceholders(repl, turn)
 		return next.ServeHTTP(w, r)

@@ -48,6 +48,23 @@ func WithPassOnMissingKey() Option { return func(rule *Rule) { rule.PassMissingK
 // WithHashedKeys replaces every key by its SHA-256. Default: only those over 200 bytes.
 func WithHashedKeys() Option { return func(rule *Rule) { rule.HashKeys = true } }
 
+// WithMaxBody bounds the bytes of a body that is read for a key or a signature; a longer one is
+// answered with 413. Default: 1 MiB.
+func WithMaxBody(bytes int64) Option { return func(rule *Rule) { rule.MaxBody = bytes } }
+
+// WithBodyTimeout bounds how long such a body may take to arrive; then the answer is 408.
+// Default: 10 s.
+func WithBodyTimeout(d time.Duration) Option { return func(rule *Rule) { rule.BodyTimeout = d } }
+
+// WithBodyBudget sets the memory for such bodies, which rules may share. Default: 64 MiB for all
+// rules that are given none.
+func WithBodyBudget(b *Budget) Option { return func(rule *Rule) { rule.BodyBudget = b } }
+
+// WithKeys adds templates to that of New: a request holds the keys of all of them.
+func WithKeys(templates ...string) Option {
+	return func(rule *Rule) { rule.moreKeys = append(rule.moreKeys, templates...) }
+}
+
 // WithLogger sets where lost locks are told. Keys are never logged. Default: no log.
 func WithLogger(logger *slog.Logger) Option { return func(rule *Rule) { rule.Logger = logger } }
 
@@ -61,25 +78,28 @@ func WithLogger(logger *slog.Logger) Option { return func(rule *Rule) { rule.Log
 // where the template or an option is wrong, as http.ServeMux does with a pattern. ParseTemplate
 // gives the error instead.
 //
+// A body is read only where the template has a placeholder {body.…}: within WithMaxBody, before the
+// lock is taken. The handler reads it again, byte for byte.
+//
 // A request that is not served is answered with application/problem+json: 423 if its lock is held,
 // 409 if too few masters answer, 400 if a part of the key is missing, 500 if the lease was lost
-// before the handler wrote anything.
+// before the handler wrote anything; docs/problems.md has the others.
 func New(locker *redlock.Locker, template string, opts ...Option) func(http.Handler) http.Handler {
-	t, err := ParseTemplate(template, Placeholder)
+	rule := newRule(locker, opts)
+	templates, err := ParseTemplates(append([]string{template}, rule.moreKeys...), Placeholder)
 	if err != nil {
 		panic(fmt.Sprintf("middleware: %v", err))
 	}
-	rule := newRule(locker, opts)
-	if t.Global() {
+	if templates.Global() {
 		rule.logger().Warn("key template has no placeholder: all requests share one lock", "template", template)
 	}
-	return rule.middleware(locker, t.Key)
+	return rule.middleware(locker, templates.Keys)
 }
 
 // NewFunc is New with a function in place of the template. The function must make different keys of
 // what may run at once, and must not read the body.
 func NewFunc(locker *redlock.Locker, key KeyFunc, opts ...Option) func(http.Handler) http.Handler {
-	return newRule(locker, opts).middleware(locker, key)
+	return newRule(locker, opts).middleware(locker, key.Keys)
 }
 
 func newRule(locker *redlock.Locker, opts []Option) *Rule {
@@ -93,10 +113,10 @@ func newRule(locker *redlock.Locker, opts []Option) *Rule {
 	return rule
 }
 
-func (rule *Rule) middleware(locker *redlock.Locker, key KeyFunc) func(http.Handler) http.Handler {
+func (rule *Rule) middleware(locker *redlock.Locker, keys KeysFunc) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			err := rule.Serve(locker, key, w, r, func(w http.ResponseWriter, r *http.Request) error {
+			err := rule.Serve(locker, keys, w, r, func(w http.ResponseWriter, r *http.Request) error {
 				next.ServeHTTP(w, r)
 				return nil
 			})

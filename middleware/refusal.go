@@ -84,6 +84,11 @@ var titles = map[Outcome]string{
 	Lost:       "The lock was lost while the request ran; its outcome is unknown",
 	Canceled:   "The client left",
 	Failed:     "The lock could not be taken",
+
+	BodyTooLarge:    "The body is too large to make a lock key of it",
+	UnsupportedBody: "No lock key can be made of such a body",
+	BodyTimeout:     "The body did not arrive in time",
+	BodyBudget:      "Too many bodies are being read",
 }
 
 // write answers as application/problem+json. The detail names at most a placeholder: never a key,

@@ -1,23 +1,20 @@
 package middleware
 
 import (
+	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
-
-// maxKey is the length in bytes above which a key is replaced by its hash.
-const maxKey = 200
 
 // Rule is how requests are serialized. The zero value works: no wait, the Locker's TTL, 423 and 409.
 type Rule struct {
@@ -41,8 +38,17 @@ type Rule struct {
 	PassMissingKey bool
 	// HashKeys replaces every key by its SHA-256, not only those over 200 bytes. Default: false.
 	HashKeys bool
+	// MaxBody is how many bytes of a body are read at most for a key or a signature; longer ones are
+	// answered with 413. It doesn't matter where the body isn't needed. Default: 1 MiB.
+	MaxBody int64
+	// BodyTimeout is how long such a body may take to arrive; then the answer is 408. Default: 10 s.
+	BodyTimeout time.Duration
+	// BodyBudget bounds the memory for such bodies. Default: one of 64 MiB that all rules share.
+	BodyBudget *Budget
 	// Logger is told of locks that were not released in order; of lost leases the Locker's is. Default: no log.
 	Logger *slog.Logger
+
+	moreKeys []string // templates, of WithKeys
 }
 
 // Check says what is wrong with the rule. What the Locker allows, Locker.Check tells.
@@ -60,9 +66,21 @@ func (rule *Rule) Check() error {
 		return fmt.Errorf("held_status %d: must be from 400 to 599", rule.HeldStatus)
 	case !isRefusal(rule.NoQuorumStatus):
 		return fmt.Errorf("no_quorum_status %d: must be from 400 to 599", rule.NoQuorumStatus)
+	case rule.MaxBody < 0:
+		return fmt.Errorf("max_body %d: must not be negative", rule.MaxBody)
+	case rule.maxBody() > rule.budget().size:
+		return fmt.Errorf("max_body %d is above the budget for all bodies, %d bytes", rule.maxBody(), rule.budget().size)
+	case rule.BodyTimeout < 0:
+		return fmt.Errorf("body_timeout %v: must not be negative", rule.BodyTimeout)
 	}
 	return nil
 }
+
+func (rule *Rule) maxBody() int64 { return cmp.Or(rule.MaxBody, defaultMaxBody) }
+
+func (rule *Rule) bodyTimeout() time.Duration { return cmp.Or(rule.BodyTimeout, defaultBodyTimeout) }
+
+func (rule *Rule) budget() *Budget { return cmp.Or(rule.BodyBudget, defaultBudget) }
 
 func isRefusal(status int) bool { return status == 0 || 400 <= status && status <= 599 }
 
@@ -79,12 +97,18 @@ const (
 	Lost       Outcome = "lost"        // the lease ended while the handler ran
 	Canceled   Outcome = "canceled"    // the client left while it waited
 	Failed     Outcome = "failed"      // refused: the locker is closed, or can't take such a lock
+
+	// Refused, because of the body that a key is made of:
+	BodyTooLarge    Outcome = "body_too_large"   // above max_body
+	UnsupportedBody Outcome = "unsupported_body" // neither JSON nor a form, or encoded
+	BodyTimeout     Outcome = "body_timeout"     // it did not arrive in time
+	BodyBudget      Outcome = "body_budget"      // too many bodies at once
 )
 
 // Turn is one request's hold on its lock, from acquire to release. A handler finds its own with
 // TurnOf.
 type Turn struct {
-	Key     string        // the lock key, hashed where the rule says so; empty if it has none
+	Key     string        // the lock key, hashed where the rule says so; of several all, with spaces between; empty if it has none
 	Outcome Outcome       // Acquired, or why the request is served without a lock
 	Waited  time.Duration // from the request's arrival until the lock was had
 	Lock    *redlock.Lock // nil where the request is served without a lock
@@ -104,15 +128,15 @@ func TurnOf(ctx context.Context) (Turn, bool) {
 //
 // The error is a *Refusal if the request may not be served, and nothing has been written then;
 // otherwise it is next's.
-func (rule *Rule) Serve(locker *redlock.Locker, key KeyFunc, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
+func (rule *Rule) Serve(locker *redlock.Locker, derive KeysFunc, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
 	arrived := time.Now()
-	stripFence(r.Header, rule.fenceHeader())
-	k, err := rule.key(key, r)
+	defer rule.receive(w, r)()
+	keys, err := rule.keys(derive, r)
 	if err != nil {
 		return rule.withoutKey(err, w, r, next)
 	}
-	lock, err := rule.lock(r.Context(), locker, k)
-	turn := Turn{Key: k, Outcome: Acquired, Waited: time.Since(arrived), Lock: lock}
+	lock, err := rule.lock(r.Context(), locker, keys)
+	turn := Turn{Key: strings.Join(keys, " "), Outcome: Acquired, Waited: time.Since(arrived), Lock: lock}
 	if err != nil {
 		refusal := rule.refuse(r.Context(), err)
 		turn.Outcome = refusal.Turn.Outcome
@@ -124,6 +148,13 @@ func (rule *Rule) Serve(locker *redlock.Locker, key KeyFunc, w http.ResponseWrit
 		return refusal
 	}
 	return rule.run(turn, w, r, next)
+}
+
+// receive makes a request ready to derive keys from, and gives the function that ends that.
+func (rule *Rule) receive(w http.ResponseWriter, r *http.Request) (release func()) {
+	stripFence(r.Header, rule.fenceHeader())
+	stripFence(r.Trailer, rule.fenceHeader())
+	return rule.wrapBody(w, r)
 }
 
 // run serves a request that has its lock.
@@ -153,41 +184,28 @@ func (rule *Rule) unlock(lock *redlock.Lock) {
 	}
 }
 
-func (rule *Rule) key(key KeyFunc, r *http.Request) (string, error) {
-	k, err := key(r)
-	if err != nil {
-		return "", err
-	}
-	if k == "" {
-		return "", ErrMissingKey
-	}
-	if rule.HashKeys || len(k) > maxKey {
-		sum := sha256.Sum256([]byte(k))
-		k = "sha256:" + hex.EncodeToString(sum[:])
-	}
-	return k, nil
-}
-
 func (rule *Rule) withoutKey(err error, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
-	turn := Turn{Outcome: BadKey}
-	if errors.Is(err, ErrMissingKey) {
-		turn.Outcome = MissingKey
-		if rule.PassMissingKey {
-			return next(w, r.WithContext(context.WithValue(r.Context(), turnKey{}, turn)))
-		}
+	if errors.Is(err, ErrMissingKey) && rule.PassMissingKey {
+		return next(w, r.WithContext(context.WithValue(r.Context(), turnKey{}, Turn{Outcome: MissingKey})))
 	}
-	return &Refusal{Status: http.StatusBadRequest, Turn: turn, Err: err}
+	return reject(r.Context(), err)
 }
 
-func (rule *Rule) lock(ctx context.Context, locker *redlock.Locker, key string) (*redlock.Lock, error) {
+// lock takes the locks on all keys, which are in order, none twice.
+func (rule *Rule) lock(ctx context.Context, locker *redlock.Locker, keys []string) (*redlock.Lock, error) {
+	if len(keys) > 1 {
+		return nil, errSeveralKeys
+	}
 	opts := rule.lockOptions()
 	if rule.Wait == 0 {
-		return locker.TryLock(ctx, key, opts...)
+		return locker.TryLock(ctx, keys[0], opts...)
 	}
 	ctx, cancel := context.WithTimeout(ctx, rule.Wait)
 	defer cancel()
-	return locker.Lock(ctx, key, opts...)
+	return locker.Lock(ctx, keys[0], opts...)
 }
+
+var errSeveralKeys = errors.New("several keys of one request can't be locked together")
 
 func (rule *Rule) lockOptions() (opts []redlock.LockOption) {
 	if rule.TTL > 0 {
