@@ -36,6 +36,8 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		hash_keys
 //		max_body         <size>         # default 1MiB
 //		body_timeout     <duration>     # default 10s
+//		verify           <scheme> <secret>...
+//		replay_window    <duration>     # default 5m
 //	}
 //
 // The keys are given once, on the first line or in the block.
@@ -54,6 +56,8 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"on_no_quorum":     func() error { return oneArg(d, &h.OnNoQuorum) },
 		"hash_keys":        func() error { h.HashKeys = true; return noArgs(d) },
 		"max_body":         func() error { return sizeArg(d, &h.MaxBody) },
+		"verify":           func() error { return verifyArgs(d, &h.Verify) },
+		"replay_window":    func() error { return durationArg(d, &h.ReplayWindow) },
 		"body_timeout":     func() error { return durationArg(d, &h.BodyTimeout) },
 	})
 	if err != nil {

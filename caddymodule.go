@@ -77,6 +77,11 @@ type Handler struct {
 	MaxBody int64 `json:"max_body,omitempty"`
 	// How long such a body may take to arrive; then the answer is 408. Default: 10s.
 	BodyTimeout caddy.Duration `json:"body_timeout,omitempty"`
+	// The signature that a request must have; one that lacks it is answered with 401, and asks for
+	// no lock. Default: none.
+	Verify *Verify `json:"verify,omitempty"`
+	// How far the time in a signature may be from now, where the sender signs it. Default: 5m.
+	ReplayWindow caddy.Duration `json:"replay_window,omitempty"`
 
 	app  *App
 	keys middleware.Templates
@@ -109,6 +114,11 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err := h.rule.Check(); err != nil {
 		return err
 	}
+	if h.Verify != nil {
+		if h.rule.Verify, err = h.Verify.verifier(); err != nil {
+			return err
+		}
+	}
 	if h.keys.Global() {
 		ctx.Logger().Warn("key has no placeholder: all requests of this rule share one lock")
 	}
@@ -134,7 +144,13 @@ func (h *Handler) check() error {
 		HashKeys:       h.HashKeys,
 		MaxBody:        h.MaxBody,
 		BodyTimeout:    time.Duration(h.BodyTimeout),
+		ReplayWindow:   time.Duration(h.ReplayWindow),
 		BodyBudget:     middleware.NewBudget(math.MaxInt64), // the app's is not known yet
+	}
+	if h.Verify != nil {
+		if err := h.Verify.check(); err != nil {
+			return err
+		}
 	}
 	if h.rule.PassMissingKey, err = isPass("on_missing_key", h.OnMissingKey); err != nil {
 		return err

@@ -65,6 +65,22 @@ func WithKeys(templates ...string) Option {
 	return func(rule *Rule) { rule.moreKeys = append(rule.moreKeys, templates...) }
 }
 
+// WithVerify checks the signature of a request before its lock is taken, see NewVerifier; one that
+// lacks it is answered with 401. Default: no signature is needed.
+func WithVerify(scheme string, secrets ...string) Option {
+	return func(rule *Rule) {
+		verifier, err := NewVerifier(scheme, secrets...)
+		if err != nil {
+			panic(fmt.Sprintf("middleware: %v", err))
+		}
+		rule.Verify = verifier
+	}
+}
+
+// WithReplayWindow bounds how far the time in a signature may be from now, where the sender signs
+// it. Default: 5 min.
+func WithReplayWindow(d time.Duration) Option { return func(rule *Rule) { rule.ReplayWindow = d } }
+
 // WithLogger sets where lost locks are told. Keys are never logged. Default: no log.
 func WithLogger(logger *slog.Logger) Option { return func(rule *Rule) { rule.Logger = logger } }
 

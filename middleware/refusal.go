@@ -60,6 +60,9 @@ func (e *Refusal) SetHeaders(h http.Header) {
 		h.Del(name)
 	}
 	h.Set("Cache-Control", "no-store")
+	if e.Status == http.StatusUnauthorized {
+		h.Set("Www-Authenticate", "Signature") // such an answer must name a scheme
+	}
 	if e.RetryAfter > 0 {
 		seconds := (e.RetryAfter + time.Second - 1) / time.Second
 		h.Set("Retry-After", strconv.Itoa(int(seconds)))
@@ -84,6 +87,8 @@ var titles = map[Outcome]string{
 	Lost:       "The lock was lost while the request ran; its outcome is unknown",
 	Canceled:   "The client left",
 	Failed:     "The lock could not be taken",
+
+	BadSignature: "The request is not signed as it should be",
 
 	BodyTooLarge:    "The body is too large to make a lock key of it",
 	UnsupportedBody: "No lock key can be made of such a body",

@@ -45,6 +45,12 @@ type Rule struct {
 	BodyTimeout time.Duration
 	// BodyBudget bounds the memory for such bodies. Default: one of 64 MiB that all rules share.
 	BodyBudget *Budget
+	// Verify checks the signature of a request before anything else; one that lacks it is answered
+	// with 401. Default: nil, no signature is needed.
+	Verify *Verifier
+	// ReplayWindow is how far the time in a signature may be from now. It doesn't matter where the
+	// sender signs no time: GitHub and Shopify. Default: 5 min.
+	ReplayWindow time.Duration
 	// Logger is told of locks that were not released in order; of lost leases the Locker's is. Default: no log.
 	Logger *slog.Logger
 
@@ -72,6 +78,8 @@ func (rule *Rule) Check() error {
 		return fmt.Errorf("max_body %d is above the budget for all bodies, %d bytes", rule.maxBody(), rule.budget().size)
 	case rule.BodyTimeout < 0:
 		return fmt.Errorf("body_timeout %v: must not be negative", rule.BodyTimeout)
+	case rule.ReplayWindow < 0:
+		return fmt.Errorf("replay_window %v: must not be negative", rule.ReplayWindow)
 	}
 	return nil
 }
@@ -97,6 +105,8 @@ const (
 	Lost       Outcome = "lost"        // the lease ended while the handler ran
 	Canceled   Outcome = "canceled"    // the client left while it waited
 	Failed     Outcome = "failed"      // refused: the locker is closed, or can't take such a lock
+
+	BadSignature Outcome = "bad_signature" // refused: its signature is missing, wrong or old
 
 	// Refused, because of the body that a key is made of:
 	BodyTooLarge    Outcome = "body_too_large"   // above max_body
@@ -131,7 +141,7 @@ func TurnOf(ctx context.Context) (Turn, bool) {
 func (rule *Rule) Serve(locker *redlock.Locker, derive KeysFunc, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
 	arrived := time.Now()
 	defer rule.receive(w, r)()
-	keys, err := rule.keys(derive, r)
+	keys, err := rule.admit(derive, r)
 	if err != nil {
 		return rule.withoutKey(err, w, r, next)
 	}
@@ -155,6 +165,16 @@ func (rule *Rule) receive(w http.ResponseWriter, r *http.Request) (release func(
 	stripFence(r.Header, rule.fenceHeader())
 	stripFence(r.Trailer, rule.fenceHeader())
 	return rule.wrapBody(w, r)
+}
+
+// admit says which keys a request must hold, or why it may not have any.
+func (rule *Rule) admit(derive KeysFunc, r *http.Request) ([]string, error) {
+	if rule.Verify != nil {
+		if err := rule.Verify.check(r, cmp.Or(rule.ReplayWindow, defaultReplayWindow)); err != nil {
+			return nil, err
+		}
+	}
+	return rule.keys(derive, r)
 }
 
 // run serves a request that has its lock.
