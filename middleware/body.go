@@ -124,6 +124,9 @@ func (b *body) buffer() error {
 		return because(ctx, errBodyBudget)
 	}
 	b.held = room
+	if b.rule.DryRun { // it may take its time: after a deadline nobody could read the rest
+		ctx = b.request.Context()
+	}
 	b.raw = make([]byte, 0, min(room, max(length, firstRead))+bytes.MinRead)
 	err := b.read(ctx, most+1)
 	b.giveBack(b.held - int64(cap(b.raw)))

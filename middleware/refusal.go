@@ -34,9 +34,13 @@ func (rule *Rule) refuse(ctx context.Context, err error) *Refusal {
 	refusal := &Refusal{Err: err, RetryAfter: time.Second}
 	var held *redlock.HeldError
 	var quorum *redlock.QuorumError
+	var duplicate *duplicateError
 	switch {
 	case ctx.Err() != nil:
 		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = statusClientClosed, Canceled, 0
+	case errors.As(err, &duplicate):
+		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.DedupeStatus, http.StatusConflict), Duplicate
+		refusal.RetryAfter = max(duplicate.held.RetryAfter, time.Second)
 	case errors.As(err, &held):
 		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.HeldStatus, http.StatusLocked), Held
 		refusal.RetryAfter = max(held.RetryAfter, time.Second)
@@ -88,6 +92,8 @@ var titles = map[Outcome]string{
 	Canceled:   "The client left",
 	Failed:     "The lock could not be taken",
 
+	Upgrade:      "Requests for another protocol are not served here",
+	Duplicate:    "The same delivery is in progress",
 	BadSignature: "The request is not signed as it should be",
 
 	BodyTooLarge:    "The body is too large to make a lock key of it",

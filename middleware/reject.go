@@ -7,6 +7,19 @@ import (
 	"time"
 )
 
+// The outcomes of requests that are refused before their lock is asked for, beside MissingKey and BadKey.
+const (
+	BadSignature Outcome = "bad_signature" // its signature is missing, wrong or old
+	Upgrade      Outcome = "upgrade"       // it asks for another protocol, such as WebSocket
+	Duplicate    Outcome = "duplicate"     // the same delivery waits or runs already
+
+	// because of the body that a key is made of:
+	BodyTooLarge    Outcome = "body_too_large"   // above max_body
+	UnsupportedBody Outcome = "unsupported_body" // neither JSON nor a form, or encoded
+	BodyTimeout     Outcome = "body_timeout"     // it did not arrive in time
+	BodyBudget      Outcome = "body_budget"      // too many bodies at once
+)
+
 // rejection is why a request is refused before its lock is asked for. It shows nothing of the request.
 type rejection struct {
 	outcome Outcome
@@ -28,7 +41,18 @@ var (
 // errTooManyKeys says that a request would have to hold too many locks.
 var errTooManyKeys = errors.New("more than 16 different values")
 
-// reject makes the answer to a request that has no certain key.
+// withoutKey answers a request that was not admitted.
+func (rule *Rule) withoutKey(turn Turn, err error, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
+	refusal := reject(r.Context(), err)
+	turn.Outcome = refusal.Turn.Outcome
+	if turn.Outcome == MissingKey && rule.PassMissingKey {
+		return next(w, turn.request(r))
+	}
+	refusal.Turn = turn
+	return refusal
+}
+
+// reject makes the answer to a request that was not admitted.
 func reject(ctx context.Context, err error) *Refusal {
 	refusal := &Refusal{Err: err, Status: http.StatusBadRequest, Turn: Turn{Outcome: BadKey}}
 	var known *rejection

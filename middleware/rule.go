@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
@@ -51,10 +50,25 @@ type Rule struct {
 	// ReplayWindow is how far the time in a signature may be from now. It doesn't matter where the
 	// sender signs no time: GitHub and Shopify. Default: 5 min.
 	ReplayWindow time.Duration
+	// Dedupe derives the sender's ID of a delivery. While a request with the same keys and ID waits or
+	// runs, another one is answered with DedupeStatus at once. A request without an ID is not
+	// compared. Default: nil, no IDs.
+	Dedupe KeyFunc
+	// DedupeStatus answers a second delivery while the first waits or runs. Default: 409.
+	DedupeStatus int
+	// AllowUpgrade lets requests for another protocol, such as WebSocket, hold a lock for as long as
+	// their connection lasts, up to MaxHold. Default: false, they are refused with 403.
+	AllowUpgrade bool
+	// RunToEnd keeps the handler's context when the client leaves: it ends with the lease, at the
+	// latest after MaxHold. Default: false, it ends with the request's own.
+	RunToEnd bool
+	// DryRun takes no lock and refuses nothing: the outcome tells what is found. Default: false.
+	DryRun bool
 	// Logger is told of locks that were not released in order; of lost leases the Locker's is. Default: no log.
 	Logger *slog.Logger
 
-	moreKeys []string // templates, of WithKeys
+	moreKeys  []string // templates, of WithKeys
+	presetKey string   // the template of WithPreset
 }
 
 // Check says what is wrong with the rule. What the Locker allows, Locker.Check tells.
@@ -72,6 +86,8 @@ func (rule *Rule) Check() error {
 		return fmt.Errorf("held_status %d: must be from 400 to 599", rule.HeldStatus)
 	case !isRefusal(rule.NoQuorumStatus):
 		return fmt.Errorf("no_quorum_status %d: must be from 400 to 599", rule.NoQuorumStatus)
+	case !isRefusal(rule.DedupeStatus):
+		return fmt.Errorf("dedupe_status %d: must be from 400 to 599", rule.DedupeStatus)
 	case rule.MaxBody < 0:
 		return fmt.Errorf("max_body %d: must not be negative", rule.MaxBody)
 	case rule.maxBody() > rule.budget().size:
@@ -105,14 +121,6 @@ const (
 	Lost       Outcome = "lost"        // the lease ended while the handler ran
 	Canceled   Outcome = "canceled"    // the client left while it waited
 	Failed     Outcome = "failed"      // refused: the locker is closed, or can't take such a lock
-
-	BadSignature Outcome = "bad_signature" // refused: its signature is missing, wrong or old
-
-	// Refused, because of the body that a key is made of:
-	BodyTooLarge    Outcome = "body_too_large"   // above max_body
-	UnsupportedBody Outcome = "unsupported_body" // neither JSON nor a form, or encoded
-	BodyTimeout     Outcome = "body_timeout"     // it did not arrive in time
-	BodyBudget      Outcome = "body_budget"      // too many bodies at once
 )
 
 // Turn is one request's hold on its lock, from acquire to release. A handler finds its own with
@@ -122,6 +130,10 @@ type Turn struct {
 	Outcome Outcome       // Acquired, or why the request is served without a lock
 	Waited  time.Duration // from the request's arrival until the lock was had
 	Lock    *redlock.Lock // nil where the request is served without a lock
+
+	keys   []string
+	locker *redlock.Locker
+	outer  *Turn // of another rule, around this one
 }
 
 type turnKey struct{}
@@ -141,18 +153,30 @@ func TurnOf(ctx context.Context) (Turn, bool) {
 func (rule *Rule) Serve(locker *redlock.Locker, derive KeysFunc, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
 	arrived := time.Now()
 	defer rule.receive(w, r)()
-	keys, err := rule.admit(derive, r)
-	if err != nil {
-		return rule.withoutKey(err, w, r, next)
+	turn := newTurn(r.Context(), locker)
+	id, err := rule.admit(&turn, derive, r)
+	if rule.DryRun {
+		return rule.dryRun(turn, err, w, r, next)
 	}
-	lock, err := rule.lock(r.Context(), locker, keys)
-	turn := Turn{Key: strings.Join(keys, " "), Outcome: Acquired, Waited: time.Since(arrived), Lock: lock}
+	if err != nil {
+		return rule.withoutKey(turn, err, w, r, next)
+	}
+	keys := turn.notHeld()
+	if len(keys) == 0 {
+		return rule.runInside(turn, w, r, next)
+	}
+	done, err := rule.claim(r.Context(), locker, turn.keys, id)
+	if err == nil {
+		defer done()
+		turn.Lock, err = rule.lock(r.Context(), locker, keys)
+	}
+	turn.Outcome, turn.Waited = Acquired, time.Since(arrived)
 	if err != nil {
 		refusal := rule.refuse(r.Context(), err)
 		turn.Outcome = refusal.Turn.Outcome
 		if turn.Outcome == NoQuorum && rule.PassNoQuorum {
 			rule.logger().Warn("request is served without its lock", "error", err)
-			return next(w, r.WithContext(context.WithValue(r.Context(), turnKey{}, turn)))
+			return next(w, turn.request(r))
 		}
 		refusal.Turn = turn
 		return refusal
@@ -167,20 +191,10 @@ func (rule *Rule) receive(w http.ResponseWriter, r *http.Request) (release func(
 	return rule.wrapBody(w, r)
 }
 
-// admit says which keys a request must hold, or why it may not have any.
-func (rule *Rule) admit(derive KeysFunc, r *http.Request) ([]string, error) {
-	if rule.Verify != nil {
-		if err := rule.Verify.check(r, cmp.Or(rule.ReplayWindow, defaultReplayWindow)); err != nil {
-			return nil, err
-		}
-	}
-	return rule.keys(derive, r)
-}
-
 // run serves a request that has its lock.
 func (rule *Rule) run(turn Turn, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
 	defer rule.unlock(turn.Lock)
-	ctx, cancel := turn.Lock.WithContext(context.WithValue(r.Context(), turnKey{}, turn))
+	ctx, cancel := rule.handlerContext(turn, r)
 	defer cancel()
 	r.Header.Set(rule.fenceHeader(), strconv.FormatUint(turn.Lock.Fence(), 10))
 	w, written := trackWrites(w)
@@ -202,13 +216,6 @@ func (rule *Rule) unlock(lock *redlock.Lock) {
 	case err != nil:
 		rule.logger().Error("lock was gone before the request ended: another with the same key may have run beside it", "error", err)
 	}
-}
-
-func (rule *Rule) withoutKey(err error, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
-	if errors.Is(err, ErrMissingKey) && rule.PassMissingKey {
-		return next(w, r.WithContext(context.WithValue(r.Context(), turnKey{}, Turn{Outcome: MissingKey})))
-	}
-	return reject(r.Context(), err)
 }
 
 // lock takes the locks on all keys, which are in order, none twice.

@@ -504,7 +504,7 @@ func TestHijackedConnectionWorks(t *testing.T) {
 		defer func() { _ = conn.Close() }()
 		line, _ := buffer.ReadString('\n')
 		_, _ = io.WriteString(conn, "echo "+line)
-	}))
+	}, middleware.WithAllowUpgrade()))
 	conn, err := net.Dial("tcp", strings.TrimPrefix(server.URL, "http://"))
 	if err != nil {
 		t.Fatal(err)
