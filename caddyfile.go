@@ -25,6 +25,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //
 //	redlock [<matcher>] [<key>...] {
 //		key              <template>...
+//		preset           <sender>       # stripe, github, …: sets what is not set here
 //		wait             <duration>     # default 0: don't wait
 //		ttl              <duration>     # default 10s, at most max_ttl
 //		max_hold         <duration>     # default 5m
@@ -38,6 +39,11 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		body_timeout     <duration>     # default 10s
 //		verify           <scheme> <secret>...
 //		replay_window    <duration>     # default 5m
+//		dedupe           <template>|off # default off
+//		dedupe_status    <status>       # default 409
+//		allow_upgrade
+//		on_client_abort  run|cancel     # default run
+//		dry_run
 //	}
 //
 // The keys are given once, on the first line or in the block.
@@ -46,7 +52,8 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	h.Keys = d.RemainingArgs()
 	err := block(d, map[string]func() error{
 		"key":              func() error { return someArgs(d, &h.Keys) },
-		"wait":             func() error { return durationArg(d, &h.Wait) },
+		"preset":           func() error { return oneArg(d, &h.Preset) },
+		"wait":             func() error { return waitArg(d, &h.Wait) },
 		"ttl":              func() error { return durationArg(d, &h.TTL) },
 		"max_hold":         func() error { return durationArg(d, &h.MaxHold) },
 		"fence_header":     func() error { return oneArg(d, &h.FenceHeader) },
@@ -57,6 +64,11 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"hash_keys":        func() error { h.HashKeys = true; return noArgs(d) },
 		"max_body":         func() error { return sizeArg(d, &h.MaxBody) },
 		"verify":           func() error { return verifyArgs(d, &h.Verify) },
+		"dedupe":           func() error { return oneArg(d, &h.Dedupe) },
+		"dedupe_status":    func() error { return statusArg(d, &h.DedupeStatus) },
+		"allow_upgrade":    func() error { h.AllowUpgrade = true; return noArgs(d) },
+		"on_client_abort":  func() error { return oneArg(d, &h.OnClientAbort) },
+		"dry_run":          func() error { h.DryRun = true; return noArgs(d) },
 		"replay_window":    func() error { return durationArg(d, &h.ReplayWindow) },
 		"body_timeout":     func() error { return durationArg(d, &h.BodyTimeout) },
 	})

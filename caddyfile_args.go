@@ -76,6 +76,17 @@ func durationArg(d *caddyfile.Dispenser, into *caddy.Duration) error {
 	return nil
 }
 
+// waitArg reads a duration; 0 is to be told from one that isn't set.
+func waitArg(d *caddyfile.Dispenser, into *caddy.Duration) error {
+	next := *d
+	if next.NextArg() && next.Val() == "0" && !next.NextArg() {
+		*into = -1
+		d.NextArg()
+		return nil
+	}
+	return durationArg(d, into)
+}
+
 func sizeArg(d *caddyfile.Dispenser, into *int64) error {
 	name, text := d.Val(), ""
 	if err := oneArg(d, &text); err != nil {

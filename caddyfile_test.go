@@ -131,6 +131,9 @@ func TestGoodConfiguration(t *testing.T) {
 		"nothing but a key": {"", "redlock order:{path.1}"},
 		"key in the block":  {"", "redlock {\nkey order:{path.1}\n}"},
 		"verify":            {"", "redlock k:{path.1} {\nverify stripe {env.REDLOCK_TEST_URL} " + secret + "\nreplay_window 1m\n}"},
+		"preset":            {"", "redlock {\npreset stripe\n}"},
+		"changed preset":    {"", "redlock order:{body.id|path.1} {\npreset github\nwait 0\ndedupe off\nheld_status 429\nmax_body 1MB\n}"},
+		"all that is new":   {"", "redlock order:{path.1} {\ndedupe {header.X-Id}\ndedupe_status 429\nallow_upgrade\non_client_abort cancel\ndry_run\n}"},
 		"several keys":      {"", "redlock payer:{body.from} payer:{body.to} item:{body.items[].id|query.item}"},
 		"all, with masters that can't be reached": {
 			"redlock {\nmasters redis://127.0.0.1:1 rediss://127.0.0.1:2 {env.REDLOCK_TEST_URL}\nusername app\npassword x\ntimeout 20ms\nkey_prefix shop\nmax_ttl 20s\nrestart_guard 21s\nbody_budget 2GB\n}",

@@ -7,11 +7,8 @@
 package caddyredlock
 
 import (
-	"errors"
 	"fmt"
-	"math"
 	"net/http"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -39,7 +36,7 @@ func init() {
 // `{http.redlock.key}` | The lock key, hashed where it is hashed
 // `{http.redlock.fence}` | The fencing token: a number larger than that of every lock on the key before
 // `{http.redlock.wait}` | How long the request waited for its lock, in seconds
-// `{http.redlock.outcome}` | `acquired`, `held`, `no_quorum`, `missing_key`, `bad_key`, `lost`, `canceled` or `failed`
+// `{http.redlock.outcome}` | `acquired`, `held` and so on; docs/problems.md has them all
 type Handler struct {
 	// The templates of the lock keys, with placeholders: order:{http.request.uri.path.1}. At least
 	// one; a request holds the keys of all of them, at most 16. Different values of the placeholders
@@ -48,7 +45,12 @@ type Handler struct {
 	// {body.a|http.request.header.B} is the first that is there. Keys over 200 bytes are replaced by
 	// their SHA-256.
 	Keys []string `json:"key,omitempty"`
-	// How long a request waits for its lock. Default: 0, not at all.
+	// Settings that fit a sender of webhooks: stripe, github, shopify, paypal, adyen, twilio, slack,
+	// square or standard-webhooks. It sets the key, the dedupe, the wait and what docs/presets.md
+	// tells, where the rule says nothing else. Default: none.
+	Preset string `json:"preset,omitempty"`
+	// How long a request waits for its lock. Below 0: not at all, whatever the preset says.
+	// Default: the preset's, or 0, not at all.
 	Wait caddy.Duration `json:"wait,omitempty"`
 	// How long the lease lasts on the masters; it bounds how long a key stays locked after this
 	// process has died. At most the max_ttl of the app. Default: 10s, or max_ttl if that is less.
@@ -82,6 +84,21 @@ type Handler struct {
 	Verify *Verify `json:"verify,omitempty"`
 	// How far the time in a signature may be from now, where the sender signs it. Default: 5m.
 	ReplayWindow caddy.Duration `json:"replay_window,omitempty"`
+	// The template of the sender's ID of a delivery: {http.request.header.X-GitHub-Delivery}. While a
+	// request with the same key and ID waits or runs, another one is answered at once. A request
+	// without ID is not compared. "off": none, whatever the preset says. Default: the preset's, or none.
+	Dedupe string `json:"dedupe,omitempty"`
+	// The status of the answer to such a second delivery, 400 to 599. Default: 409.
+	DedupeStatus int `json:"dedupe_status,omitempty"`
+	// Whether requests for another protocol, such as WebSocket, may hold a lock for as long as they
+	// last, up to max_hold. Default: false, they are refused with 403.
+	AllowUpgrade bool `json:"allow_upgrade,omitempty"`
+	// What becomes of a request whose client has left: "run" it to its end, as the upstream may be
+	// at work on it, or "cancel" it. Default: run.
+	OnClientAbort string `json:"on_client_abort,omitempty"`
+	// Whether to take no lock and refuse nothing, but tell in {http.redlock.outcome} what was found.
+	// Default: false.
+	DryRun bool `json:"dry_run,omitempty"`
 
 	app  *App
 	keys middleware.Templates
@@ -123,52 +140,6 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		ctx.Logger().Warn("key has no placeholder: all requests of this rule share one lock")
 	}
 	return nil
-}
-
-// check says what is wrong with the configuration, as far as the app need not be known for it.
-func (h *Handler) check() error {
-	if len(h.Keys) == 0 {
-		return errors.New("key: want at least one template, such as order:{http.request.uri.path.1}")
-	}
-	var err error
-	if h.keys, err = middleware.ParseTemplates(h.Keys, placeholder); err != nil {
-		return err
-	}
-	h.rule = middleware.Rule{
-		Wait:           time.Duration(h.Wait),
-		TTL:            time.Duration(h.TTL),
-		MaxHold:        time.Duration(h.MaxHold),
-		FenceHeader:    h.FenceHeader,
-		HeldStatus:     h.HeldStatus,
-		NoQuorumStatus: h.NoQuorumStatus,
-		HashKeys:       h.HashKeys,
-		MaxBody:        h.MaxBody,
-		BodyTimeout:    time.Duration(h.BodyTimeout),
-		ReplayWindow:   time.Duration(h.ReplayWindow),
-		BodyBudget:     middleware.NewBudget(math.MaxInt64), // the app's is not known yet
-	}
-	if h.Verify != nil {
-		if err := h.Verify.check(); err != nil {
-			return err
-		}
-	}
-	if h.rule.PassMissingKey, err = isPass("on_missing_key", h.OnMissingKey); err != nil {
-		return err
-	}
-	if h.rule.PassNoQuorum, err = isPass("on_no_quorum", h.OnNoQuorum); err != nil {
-		return err
-	}
-	return h.rule.Check()
-}
-
-func isPass(option, value string) (bool, error) {
-	switch value {
-	case "", "refuse":
-		return false, nil
-	case "pass":
-		return true, nil
-	}
-	return false, fmt.Errorf("%s %q: want refuse or pass", option, value)
 }
 
 // ServeHTTP serves the request while it holds the lock.
