@@ -144,6 +144,10 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 
 // ServeHTTP serves the request while it holds the lock.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	if e, ok := r.Context().Value(explainKey{}).(*explained); ok {
+		e.add(h, r)
+		return next.ServeHTTP(w, r)
+	}
 	locker, err := h.app.settings.join()
 	if err != nil {
 		return caddyhttp.Error(http.StatusInternalServerError, err)

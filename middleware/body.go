@@ -41,7 +41,7 @@ type body struct {
 
 // wrapBody puts a body into the request, and gives the function that ends its claim on the budget.
 func (rule *Rule) wrapBody(w http.ResponseWriter, r *http.Request) (release func()) {
-	if r.Body == nil || r.Body == http.NoBody {
+	if !hasBody(r) {
 		return func() {}
 	}
 	if b, ok := r.Body.(*body); ok && b.untouched() { // another rule's, around this one
@@ -63,12 +63,17 @@ func (b *body) release() {
 	b.giveBack(b.held)
 }
 
+// hasBody goes by the length, too: another handler may have put something around http.NoBody.
+func hasBody(r *http.Request) bool {
+	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0
+}
+
 // untouched says whether a handler would read all of the bytes from which a key was made.
 func (b *body) untouched() bool { return b.replay.Len() == len(b.raw) }
 
 // bodyBytes reads the body of a request, and leaves it to be read again.
 func bodyBytes(r *http.Request) ([]byte, error) {
-	if r.Body == nil || r.Body == http.NoBody {
+	if !hasBody(r) {
 		return nil, nil
 	}
 	b, ok := r.Body.(*body)

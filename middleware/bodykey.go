@@ -115,7 +115,7 @@ func (f *fields) values(i int) ([]string, error) {
 }
 
 func findFields(r *http.Request, fields []field) ([]found, error) {
-	if r.Body == nil || r.Body == http.NoBody {
+	if !hasBody(r) {
 		return make([]found, len(fields)), nil
 	}
 	find, err := bodyFormat(r.Header)

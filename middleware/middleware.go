@@ -31,10 +31,7 @@ import (
 // before the handler wrote anything; docs/problems.md has the others.
 func New(locker *redlock.Locker, template string, opts ...Option) func(http.Handler) http.Handler {
 	rule := newRule(locker, opts)
-	templates, err := ParseTemplates(append([]string{cmp.Or(template, rule.presetKey)}, rule.moreKeys...), Placeholder)
-	if err != nil {
-		panic(fmt.Sprintf("middleware: %v", err))
-	}
+	templates := rule.templates(template)
 	if templates.Global() {
 		rule.logger().Warn("key template has no placeholder: all requests share one lock", "template", template)
 	}
@@ -48,14 +45,28 @@ func NewFunc(locker *redlock.Locker, key KeyFunc, opts ...Option) func(http.Hand
 }
 
 func newRule(locker *redlock.Locker, opts []Option) *Rule {
-	rule := &Rule{}
-	for _, opt := range opts {
-		opt(rule)
-	}
+	rule := withOptions(opts)
 	if err := cmp.Or(rule.Check(), locker.Check(rule.lockOptions()...)); err != nil {
 		panic(fmt.Sprintf("middleware: %v", err))
 	}
 	return rule
+}
+
+func withOptions(opts []Option) *Rule {
+	rule := &Rule{}
+	for _, opt := range opts {
+		opt(rule)
+	}
+	return rule
+}
+
+// templates are those of New and of the options.
+func (rule *Rule) templates(first string) Templates {
+	templates, err := ParseTemplates(append([]string{cmp.Or(first, rule.presetKey)}, rule.moreKeys...), Placeholder)
+	if err != nil {
+		panic(fmt.Sprintf("middleware: %v", err))
+	}
+	return templates
 }
 
 func (rule *Rule) middleware(locker *redlock.Locker, keys KeysFunc) func(http.Handler) http.Handler {
