@@ -241,3 +241,28 @@ func TestEventsStreamThrough(t *testing.T) {
 		next <- true
 	}
 }
+
+// A body that doesn't come ends at body_timeout, not at Caddy's own time-out of a minute.
+func TestSlowBodyInCaddy(t *testing.T) {
+	c := runCaddy(t, caddyfile("", "redlock {body.id} {\nbody_timeout 300ms\n}\nrespond served\nhandle_errors {\nrespond \"{http.redlock.outcome}\" {err.status_code}\n}"))
+	host := strings.TrimPrefix(c.url, "http://")
+	for _, length := range []string{"Content-Length: 100", "Transfer-Encoding: chunked"} {
+		conn, err := net.Dial("tcp", host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(bound))
+		_, _ = fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n%s\r\n\r\n8\r\n{\"id\":42", host, length)
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a := read(t, response); a.status != http.StatusRequestTimeout || a.body != "body_timeout" {
+			t.Errorf("%s: %d %s", length, a.status, a.body)
+		}
+		_ = conn.Close()
+	}
+	if a := send(t, withBody(c.url, `{"id":42}`)); a.body != "served" {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+}
