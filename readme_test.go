@@ -66,6 +66,7 @@ func TestGoInREADME(t *testing.T) {
 
 func TestConfigurationsInDocuments(t *testing.T) {
 	t.Setenv("REDIS_PASSWORD", "password")
+	t.Setenv("GITHUB_SECRET", "secret")
 	for _, file := range []string{"README.md", "xcaddy.md"} {
 		for _, snippet := range snippets(t, file, "caddyfile") {
 			_, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(snippet), map[string]any{"filename": file})
