@@ -41,7 +41,11 @@ func New(locker *redlock.Locker, template string, opts ...Option) func(http.Hand
 // NewFunc is New with a function in place of the template. The function must make different keys of
 // what may run at once, and must not read the body.
 func NewFunc(locker *redlock.Locker, key KeyFunc, opts ...Option) func(http.Handler) http.Handler {
-	return newRule(locker, opts).middleware(locker, key.Keys)
+	rule := newRule(locker, opts)
+	if len(rule.moreKeys) > 0 || rule.presetKey != "" {
+		panic("middleware: NewFunc makes the keys by its function: WithKeys and WithPreset are for New")
+	}
+	return rule.middleware(locker, key.Keys)
 }
 
 func newRule(locker *redlock.Locker, opts []Option) *Rule {
