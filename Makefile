@@ -6,7 +6,9 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive $(NO_SERVICE) apt-get
 
 .DEFAULT_GOAL := help
-.PHONY: help build test soak lint bench bench-check bench-http redis-server
+.PHONY: help build test fuzz soak lint bench bench-check bench-http redis-server
+
+FUZZTIME ?= 60s
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -16,6 +18,12 @@ build: ## Build bin/caddy: Caddy with the standard modules and this one
 
 test: redis-server ## Install redis-server where it is missing and run all tests
 	go test -race -timeout 30m ./...
+	cd examples/stacks && go test -race -timeout 5m ./...
+
+fuzz: ## Fuzz what reads requests and templates, FUZZTIME (60s) each
+	@for target in $$(sed -n 's/^func \(Fuzz[A-Za-z]*\)(.*/\1/p' middleware/*_test.go); do \
+		go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) ./middleware || exit 1; \
+	done
 
 soak: ## Run the simulation of the protocol over 100,000 worlds (hours)
 	SEEDS=100000 go test -timeout 0 -run TestSimulation ./redlock
@@ -25,6 +33,7 @@ lint: build ## Check format, vet, staticcheck, go.mod and Caddyfile.example
 	go vet ./...
 	go run $(STATICCHECK) ./...
 	go mod tidy -diff
+	cd examples/stacks && go vet ./... && go run $(STATICCHECK) ./... && go mod tidy -diff
 	bin/caddy validate --config Caddyfile.example
 	bin/caddy fmt Caddyfile.example >/dev/null # fails, with the line, where the format differs
 

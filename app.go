@@ -13,6 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"go.uber.org/zap"
 
+	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -48,6 +49,11 @@ type App struct {
 	// Default: max_ttl + 1 s.
 	RestartGuard string `json:"restart_guard,omitempty"`
 
+	// How many bytes of bodies all rules together may hold in memory, for keys and signatures; a
+	// body that finds no room waits for it. Default: 67108864 (64 MiB).
+	BodyBudget int64 `json:"body_budget,omitempty"`
+
+	bodies   *middleware.Budget
 	settings settings
 	pooled   bool // whether this instance has a share in the pool to give back
 }
@@ -78,6 +84,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if len(a.Masters) == 0 {
 		ctx.Logger().Warn("no masters are configured: locks are kept in this process's memory, and exclude nothing in other processes; name your Redis servers in the global option redlock { masters … }")
 	}
+	a.bodies = middleware.NewBudget(cmp.Or(a.BodyBudget, middleware.DefaultBodyBudget))
 	var err error
 	if a.settings, err = a.resolve(caddy.NewReplacer()); err != nil {
 		return err
@@ -97,6 +104,8 @@ func (a *App) check() error {
 		return fmt.Errorf("timeout %v: must be above 0", time.Duration(a.Timeout))
 	case a.MaxTTL < 0:
 		return fmt.Errorf("max_ttl %v: must be above 0", time.Duration(a.MaxTTL))
+	case a.BodyBudget < 0:
+		return fmt.Errorf("body_budget %d: must be above 0", a.BodyBudget)
 	case strings.ContainsAny(a.KeyPrefix, "{}"):
 		return fmt.Errorf("key_prefix %q: must hold no brace", a.KeyPrefix)
 	}

@@ -1,12 +1,6 @@
 package caddyredlock
 
 import (
-	"maps"
-	"slices"
-	"strconv"
-	"strings"
-
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
@@ -29,8 +23,9 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 
 // UnmarshalCaddyfile sets up the handler from Caddyfile tokens:
 //
-//	redlock [<matcher>] [<key>] {
-//		key              <template>
+//	redlock [<matcher>] [<key>...] {
+//		key              <template>...
+//		preset           <sender>       # stripe, github, …: sets what is not set here
 //		wait             <duration>     # default 0: don't wait
 //		ttl              <duration>     # default 10s, at most max_ttl
 //		max_hold         <duration>     # default 5m
@@ -41,15 +36,25 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		on_missing_key   refuse|pass    # default refuse, with 400
 //		on_no_quorum     refuse|pass    # default refuse
 //		hash_keys
+//		max_body         <size>         # default 1MiB
+//		body_timeout     <duration>     # default 10s
+//		verify           <scheme> <secret>...
+//		replay_window    <duration>     # default 5m
+//		dedupe           <template>|off # default off
+//		dedupe_status    <status>       # default 409
+//		allow_upgrade
+//		on_client_abort  run|cancel     # default run
+//		dry_run
 //	}
 //
-// The key is given once, on the first line or in the block.
+// The keys are given once, on the first line or in the block.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the directive
 	h.Keys = d.RemainingArgs()
 	err := block(d, map[string]func() error{
 		"key":              func() error { return someArgs(d, &h.Keys) },
-		"wait":             func() error { return durationArg(d, &h.Wait) },
+		"preset":           func() error { return oneArg(d, &h.Preset) },
+		"wait":             func() error { return waitArg(d, &h.Wait) },
 		"ttl":              func() error { return durationArg(d, &h.TTL) },
 		"max_hold":         func() error { return durationArg(d, &h.MaxHold) },
 		"max_waiters":      func() error { return numberArg(d, &h.MaxWaiters) },
@@ -59,6 +64,15 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"on_missing_key":   func() error { return oneArg(d, &h.OnMissingKey) },
 		"on_no_quorum":     func() error { return oneArg(d, &h.OnNoQuorum) },
 		"hash_keys":        func() error { h.HashKeys = true; return noArgs(d) },
+		"max_body":         func() error { return sizeArg(d, &h.MaxBody) },
+		"verify":           func() error { return verifyArgs(d, &h.Verify) },
+		"dedupe":           func() error { return oneArg(d, &h.Dedupe) },
+		"dedupe_status":    func() error { return statusArg(d, &h.DedupeStatus) },
+		"allow_upgrade":    func() error { h.AllowUpgrade = true; return noArgs(d) },
+		"on_client_abort":  func() error { return oneArg(d, &h.OnClientAbort) },
+		"dry_run":          func() error { h.DryRun = true; return noArgs(d) },
+		"replay_window":    func() error { return durationArg(d, &h.ReplayWindow) },
+		"body_timeout":     func() error { return durationArg(d, &h.BodyTimeout) },
 	})
 	if err != nil {
 		return err
@@ -92,6 +106,7 @@ func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 //		key_prefix    <prefix>      # default redlock
 //		max_ttl       <duration>    # default 30s
 //		restart_guard <duration>|off
+//		body_budget   <size>        # default 64MiB
 //	}
 func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the option
@@ -106,6 +121,7 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"key_prefix":    func() error { return oneArg(d, &a.KeyPrefix) },
 		"max_ttl":       func() error { return durationArg(d, &a.MaxTTL) },
 		"restart_guard": func() error { return oneArg(d, &a.RestartGuard) },
+		"body_budget":   func() error { return sizeArg(d, &a.BodyBudget) },
 	})
 	if err != nil {
 		return err
@@ -114,98 +130,4 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		return d.WrapErr(err)
 	}
 	return nil
-}
-
-// block reads a block of subdirectives, each of which is known and there at most once.
-func block(d *caddyfile.Dispenser, known map[string]func() error) error {
-	seen := make(map[string]int)
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		name := d.Val()
-		read, ok := known[name]
-		if !ok {
-			return d.Errf("unknown subdirective %q; there are: %s", name, names(known))
-		}
-		if line, ok := seen[name]; ok {
-			return d.Errf("%s is there already, in line %d", name, line)
-		}
-		seen[name] = d.Line()
-		if err := read(); err != nil {
-			return err
-		}
-		if d.NextBlock(d.Nesting()) {
-			return d.Errf("%s has no block", name)
-		}
-	}
-	return nil
-}
-
-func someArgs(d *caddyfile.Dispenser, into *[]string) error {
-	name := d.Val()
-	if len(*into) > 0 {
-		return d.Errf("%s is given on the first line already", name)
-	}
-	*into = d.RemainingArgs()
-	if len(*into) == 0 {
-		return d.Errf("%s: want at least one value", name)
-	}
-	return nil
-}
-
-func oneArg(d *caddyfile.Dispenser, into *string) error {
-	name := d.Val()
-	if !d.AllArgs(into) {
-		return d.Errf("%s: want exactly one value", name)
-	}
-	return nil
-}
-
-func noArgs(d *caddyfile.Dispenser) error {
-	name := d.Val()
-	if d.NextArg() {
-		return d.Errf("%s: takes no value", name)
-	}
-	return nil
-}
-
-func durationArg(d *caddyfile.Dispenser, into *caddy.Duration) error {
-	name, text := d.Val(), ""
-	if err := oneArg(d, &text); err != nil {
-		return err
-	}
-	duration, err := caddy.ParseDuration(text)
-	if err != nil || duration <= 0 {
-		return d.Errf("%s %q: want a duration above 0 such as 500ms, 2s or 1m", name, text)
-	}
-	*into = caddy.Duration(duration)
-	return nil
-}
-
-func statusArg(d *caddyfile.Dispenser, into *int) error {
-	name, text := d.Val(), ""
-	if err := oneArg(d, &text); err != nil {
-		return err
-	}
-	status, err := strconv.Atoi(text)
-	if err != nil || status < 400 || status > 599 {
-		return d.Errf("%s %q: want a status from 400 to 599", name, text)
-	}
-	*into = status
-	return nil
-}
-
-func numberArg(d *caddyfile.Dispenser, into *int) error {
-	name, text := d.Val(), ""
-	if err := oneArg(d, &text); err != nil {
-		return err
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 {
-		return d.Errf("%s %q: want a number from 1", name, text)
-	}
-	*into = n
-	return nil
-}
-
-func names(known map[string]func() error) string {
-	return strings.Join(slices.Sorted(maps.Keys(known)), ", ")
 }

@@ -9,7 +9,6 @@ package caddyredlock
 import (
 	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -37,13 +36,21 @@ func init() {
 // `{http.redlock.key}` | The lock key, hashed where it is hashed
 // `{http.redlock.fence}` | The fencing token: a number larger than that of every lock on the key before
 // `{http.redlock.wait}` | How long the request waited for its lock, in seconds
-// `{http.redlock.outcome}` | `acquired`, `held`, `no_quorum`, `missing_key`, `bad_key`, `lost`, `canceled` or `failed`
+// `{http.redlock.outcome}` | `acquired`, `held` and so on; docs/problems.md has them all
 type Handler struct {
-	// The template of the lock key, with placeholders: order:{http.request.uri.path.1}. Exactly one.
-	// Different values of the placeholders give different keys. A request that lacks one of them
-	// has no key. Keys over 200 bytes are replaced by their SHA-256.
+	// The templates of the lock keys, with placeholders: order:{http.request.uri.path.1}. At least
+	// one; a request holds the keys of all of them, at most 16. Different values of the placeholders
+	// give different keys. A request that lacks one of them has no key. {body.a.0.b} is a field of
+	// a body in JSON, or of a form; {body.a[].b} is that of each element, and makes a key of each.
+	// {body.a|http.request.header.B} is the first that is there. Keys over 200 bytes are replaced by
+	// their SHA-256.
 	Keys []string `json:"key,omitempty"`
-	// How long a request waits for its lock. Default: 0, not at all.
+	// Settings that fit a sender of webhooks: stripe, github, shopify, paypal, adyen, twilio, slack,
+	// square or standard-webhooks. It sets the key, the dedupe, the wait and what docs/presets.md
+	// tells, where the rule says nothing else. Default: none.
+	Preset string `json:"preset,omitempty"`
+	// How long a request waits for its lock. Below 0: not at all, whatever the preset says.
+	// Default: the preset's, or 0, not at all.
 	Wait caddy.Duration `json:"wait,omitempty"`
 	// How long the lease lasts on the masters; it bounds how long a key stays locked after this
 	// process has died. At most the max_ttl of the app. Default: 10s, or max_ttl if that is less.
@@ -70,9 +77,35 @@ type Handler struct {
 	// Whether to replace every key by its SHA-256. Default: false, only those over 200 bytes.
 	HashKeys bool `json:"hash_keys,omitempty"`
 
+	// How many bytes of a body are read at most for a key or a signature; longer ones are answered
+	// with 413. At most the body_budget of the app. Default: 1048576 (1 MiB).
+	MaxBody int64 `json:"max_body,omitempty"`
+	// How long such a body may take to arrive; then the answer is 408. Default: 10s.
+	BodyTimeout caddy.Duration `json:"body_timeout,omitempty"`
+	// The signature that a request must have; one that lacks it is answered with 401, and asks for
+	// no lock. Default: none.
+	Verify *Verify `json:"verify,omitempty"`
+	// How far the time in a signature may be from now, where the sender signs it. Default: 5m.
+	ReplayWindow caddy.Duration `json:"replay_window,omitempty"`
+	// The template of the sender's ID of a delivery: {http.request.header.X-GitHub-Delivery}. While a
+	// request with the same key and ID waits or runs, another one is answered at once. A request
+	// without ID is not compared. "off": none, whatever the preset says. Default: the preset's, or none.
+	Dedupe string `json:"dedupe,omitempty"`
+	// The status of the answer to such a second delivery, 400 to 599. Default: 409.
+	DedupeStatus int `json:"dedupe_status,omitempty"`
+	// Whether requests for another protocol, such as WebSocket, may hold a lock for as long as they
+	// last, up to max_hold. Default: false, they are refused with 403.
+	AllowUpgrade bool `json:"allow_upgrade,omitempty"`
+	// What becomes of a request whose client has left: "run" it to its end, as the upstream may be
+	// at work on it, or "cancel" it. Default: run.
+	OnClientAbort string `json:"on_client_abort,omitempty"`
+	// Whether to take no lock and refuse nothing, but tell in {http.redlock.outcome} what was found.
+	// Default: false.
+	DryRun bool `json:"dry_run,omitempty"`
+
 	app  *App
-	key  *middleware.Template
-	rule middleware.Rule
+	keys middleware.Templates
+	rule *middleware.Rule
 }
 
 // CaddyModule returns the Caddy module information.
@@ -97,59 +130,34 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	h.rule.Logger = ctx.Slogger()
-	if h.key.Global() {
+	h.rule.BodyBudget = h.app.bodies
+	if err := h.rule.Check(); err != nil {
+		return err
+	}
+	if h.Verify != nil {
+		if h.rule.Verify, err = h.Verify.verifier(); err != nil {
+			return err
+		}
+	}
+	if h.keys.Global() {
 		ctx.Logger().Warn("key has no placeholder: all requests of this rule share one lock")
 	}
 	return nil
 }
 
-// check says what is wrong with the configuration, as far as the app need not be known for it.
-func (h *Handler) check() error {
-	if len(h.Keys) != 1 {
-		return fmt.Errorf("key: want exactly one template, such as order:{http.request.uri.path.1}; got %d", len(h.Keys))
-	}
-	var err error
-	if h.key, err = middleware.ParseTemplate(h.Keys[0], placeholder); err != nil {
-		return err
-	}
-	h.rule = middleware.Rule{
-		Wait:           time.Duration(h.Wait),
-		TTL:            time.Duration(h.TTL),
-		MaxHold:        time.Duration(h.MaxHold),
-		MaxWaiters:     h.MaxWaiters,
-		FenceHeader:    h.FenceHeader,
-		HeldStatus:     h.HeldStatus,
-		NoQuorumStatus: h.NoQuorumStatus,
-		HashKeys:       h.HashKeys,
-	}
-	if h.rule.PassMissingKey, err = isPass("on_missing_key", h.OnMissingKey); err != nil {
-		return err
-	}
-	if h.rule.PassNoQuorum, err = isPass("on_no_quorum", h.OnNoQuorum); err != nil {
-		return err
-	}
-	return h.rule.Check()
-}
-
-func isPass(option, value string) (bool, error) {
-	switch value {
-	case "", "refuse":
-		return false, nil
-	case "pass":
-		return true, nil
-	}
-	return false, fmt.Errorf("%s %q: want refuse or pass", option, value)
-}
-
 // ServeHTTP serves the request while it holds the lock.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	if e, ok := r.Context().Value(explainKey{}).(*explained); ok {
+		e.add(h, r)
+		return next.ServeHTTP(w, r)
+	}
 	locker, err := h.app.settings.join()
 	if err != nil {
 		return caddyhttp.Error(http.StatusInternalServerError, err)
 	}
 	defer h.leave()
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	err = h.rule.Serve(locker, h.key.Key, w, r, func(w http.ResponseWriter, r *http.Request) error {
+	err = h.rule.Serve(locker, h.keys.Keys, w, r, func(w http.ResponseWriter, r *http.Request) error {
 		turn, _ := middleware.TurnOf(r.Context())
 		setPlaceholders(repl, turn)
 		return next.ServeHTTP(w, r)

@@ -32,13 +32,23 @@ func isStrict(family, rest string) bool {
 	return true
 }
 
-// placeholder gives the meaning of a placeholder of Caddy in a key template.
+// placeholder gives the meaning of a placeholder of Caddy in a key template. The Caddyfile's short
+// names are known too, as the Caddyfile itself doesn't find them in {header.A|query.b}.
 func placeholder(name string) (middleware.KeyFunc, error) {
+	if name == "method" || name == "host" {
+		name = "http.request." + name
+	}
+	if strings.HasPrefix(name, "http.request.body") {
+		return nil, fmt.Errorf("{%s} is the whole body, without limit; name a field of it, such as {body.order.id}", name)
+	}
 	if !strings.Contains(name, ".") {
 		return nil, fmt.Errorf("unknown placeholder {%s}; Caddy's have a dot, such as {http.request.uri.path.1} or, in a Caddyfile, {path.1}", name)
 	}
 	for caddys, ours := range strict {
 		arg, ok := strings.CutPrefix(name, caddys)
+		if !ok {
+			arg, ok = strings.CutPrefix(name, ours)
+		}
 		if ok && isStrict(ours, arg) {
 			return middleware.Placeholder(ours + arg)
 		}

@@ -17,10 +17,11 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-var documents = []string{"README.md", "xcaddy.md", "CHANGELOG.md", "docs/DESIGN.md", "docs/problems.md"}
+var documents = []string{"README.md", "xcaddy.md", "CHANGELOG.md", "docs/DESIGN.md", "docs/problems.md", "docs/presets.md"}
 
 func readFile(t *testing.T, file string) string {
 	t.Helper()
@@ -65,6 +66,7 @@ func TestGoInREADME(t *testing.T) {
 
 func TestConfigurationsInDocuments(t *testing.T) {
 	t.Setenv("REDIS_PASSWORD", "password")
+	t.Setenv("GITHUB_SECRET", "secret")
 	for _, file := range []string{"README.md", "xcaddy.md"} {
 		for _, snippet := range snippets(t, file, "caddyfile") {
 			_, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(snippet), map[string]any{"filename": file})
@@ -143,9 +145,28 @@ func TestLinksInDocuments(t *testing.T) {
 			}
 		}
 	}
-	for _, outcome := range []string{"held", "no_quorum", "missing_key", "bad_key", "lost", "canceled", "failed"} {
+	for _, outcome := range []string{"held", "no_quorum", "missing_key", "bad_key", "lost", "canceled", "failed",
+		"duplicate", "bad_signature", "upgrade", "body_too_large", "unsupported_body", "body_timeout", "body_budget", "dry_run"} {
 		if !strings.Contains(readFile(t, "docs/problems.md"), "\n## "+outcome+"\n") {
 			t.Errorf("docs/problems.md has no section %s", outcome)
+		}
+	}
+}
+
+// TestPresetsInDocuments finds each preset as it is.
+func TestPresetsInDocuments(t *testing.T) {
+	text := readFile(t, "docs/presets.md")
+	for _, sender := range []string{"stripe", "github", "shopify", "paypal", "adyen", "twilio", "slack", "square", "standard-webhooks"} {
+		preset, err := middleware.PresetOf(sender)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, section, _ := strings.Cut(text, "\n## "+sender+"\n")
+		section, _, _ = strings.Cut(section, "\n## ")
+		for _, want := range []string{"key `" + preset.Key + "`", "dedupe `" + preset.Dedupe + "`", "wait " + preset.Wait.String()} {
+			if !strings.Contains(section, want) {
+				t.Errorf("docs/presets.md, %s: no %s", sender, want)
+			}
 		}
 	}
 }

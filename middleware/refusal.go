@@ -19,7 +19,7 @@ const statusClientClosed = 499
 // written.
 type Refusal struct {
 	Status     int           // the HTTP status
-	RetryAfter time.Duration // for the header Retry-After; 0 for none
+	RetryAfter time.Duration // whole seconds for the header Retry-After; 0 for none
 	Turn       Turn
 	Err        error
 }
@@ -31,18 +31,22 @@ func (e *Refusal) Unwrap() error { return e.Err }
 
 // refuse makes the answer to a request whose lock could not be had.
 func (rule *Rule) refuse(ctx context.Context, err error) *Refusal {
-	refusal := &Refusal{Err: err, RetryAfter: time.Second}
+	refusal := &Refusal{Err: err, RetryAfter: spread(0)}
 	var held *redlock.HeldError
 	var quorum *redlock.QuorumError
+	var duplicate *duplicateError
 	switch {
 	case ctx.Err() != nil:
 		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = statusClientClosed, Canceled, 0
+	case errors.As(err, &duplicate):
+		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.DedupeStatus, http.StatusConflict), Duplicate
+		refusal.RetryAfter = rule.pace.retryAfter(duplicate.held.RetryAfter)
 	case errors.As(err, &held):
 		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.HeldStatus, http.StatusLocked), Held
-		refusal.RetryAfter = max(held.RetryAfter, time.Second)
+		refusal.RetryAfter = rule.pace.retryAfter(held.RetryAfter)
 	case errors.As(err, &quorum):
 		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.NoQuorumStatus, http.StatusConflict), NoQuorum
-		refusal.RetryAfter = max(quorum.RetryAfter, time.Second)
+		refusal.RetryAfter = spread(quorum.RetryAfter)
 	case errors.Is(err, context.DeadlineExceeded): // the wait was over before the first attempt could end
 		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.NoQuorumStatus, http.StatusConflict), NoQuorum
 	case errors.Is(err, redlock.ErrClosed):
@@ -53,16 +57,18 @@ func (rule *Rule) refuse(ctx context.Context, err error) *Refusal {
 	return refusal
 }
 
-// SetHeaders sets the headers of the answer: Retry-After in whole seconds, rounded up, and
+// SetHeaders sets the headers of the answer: Retry-After in seconds, and
 // Cache-Control. It removes those that tell of a body which the handler has not come to write.
 func (e *Refusal) SetHeaders(h http.Header) {
 	for _, name := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {
 		h.Del(name)
 	}
 	h.Set("Cache-Control", "no-store")
+	if e.Status == http.StatusUnauthorized {
+		h.Set("Www-Authenticate", "Signature") // such an answer must name a scheme
+	}
 	if e.RetryAfter > 0 {
-		seconds := (e.RetryAfter + time.Second - 1) / time.Second
-		h.Set("Retry-After", strconv.Itoa(int(seconds)))
+		h.Set("Retry-After", strconv.Itoa(int(e.RetryAfter/time.Second)))
 	}
 }
 
@@ -84,6 +90,15 @@ var titles = map[Outcome]string{
 	Lost:       "The lock was lost while the request ran; its outcome is unknown",
 	Canceled:   "The client left",
 	Failed:     "The lock could not be taken",
+
+	Upgrade:      "Requests for another protocol are not served here",
+	Duplicate:    "The same delivery is in progress",
+	BadSignature: "The request is not signed as it should be",
+
+	BodyTooLarge:    "The body is too large to make a lock key of it",
+	UnsupportedBody: "No lock key can be made of such a body",
+	BodyTimeout:     "The body did not arrive in time",
+	BodyBudget:      "Too many bodies are being read",
 }
 
 // write answers as application/problem+json. The detail names at most a placeholder: never a key,

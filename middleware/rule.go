@@ -1,9 +1,8 @@
 package middleware
 
 import (
+	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,9 +14,6 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
-
-// maxKey is the length in bytes above which a key is replaced by its hash.
-const maxKey = 200
 
 // Rule is how requests are serialized. The zero value works: no wait, the Locker's TTL, 423 and 409.
 type Rule struct {
@@ -44,8 +40,39 @@ type Rule struct {
 	PassMissingKey bool
 	// HashKeys replaces every key by its SHA-256, not only those over 200 bytes. Default: false.
 	HashKeys bool
+	// MaxBody is how many bytes of a body are read at most for a key or a signature; longer ones are
+	// answered with 413. It doesn't matter where the body isn't needed. Default: 1 MiB.
+	MaxBody int64
+	// BodyTimeout is how long such a body may take to arrive; then the answer is 408. Default: 10 s.
+	BodyTimeout time.Duration
+	// BodyBudget bounds the memory for such bodies. Default: one of 64 MiB that all rules share.
+	BodyBudget *Budget
+	// Verify checks the signature of a request before anything else; one that lacks it is answered
+	// with 401. Default: nil, no signature is needed.
+	Verify *Verifier
+	// ReplayWindow is how far the time in a signature may be from now. It doesn't matter where the
+	// sender signs no time: GitHub and Shopify. Default: 5 min.
+	ReplayWindow time.Duration
+	// Dedupe derives the sender's ID of a delivery. While a request with the same keys and ID waits or
+	// runs, another one is answered with DedupeStatus at once. A request without an ID is not
+	// compared. Default: nil, no IDs.
+	Dedupe KeyFunc
+	// DedupeStatus answers a second delivery while the first waits or runs. Default: 409.
+	DedupeStatus int
+	// AllowUpgrade lets requests for another protocol, such as WebSocket, hold a lock for as long as
+	// their connection lasts, up to MaxHold. Default: false, they are refused with 403.
+	AllowUpgrade bool
+	// RunToEnd keeps the handler's context when the client leaves: it ends with the lease, at the
+	// latest after MaxHold. Default: false, it ends with the request's own.
+	RunToEnd bool
+	// DryRun takes no lock and refuses nothing: the outcome tells what is found. Default: false.
+	DryRun bool
 	// Logger is told of locks that were not released in order; of lost leases the Locker's is. Default: no log.
 	Logger *slog.Logger
+
+	pace      pace
+	moreKeys  []string // templates, of WithKeys
+	presetKey string   // the template of WithPreset
 }
 
 // Check says what is wrong with the rule. What the Locker allows, Locker.Check tells.
@@ -65,9 +92,25 @@ func (rule *Rule) Check() error {
 		return fmt.Errorf("held_status %d: must be from 400 to 599", rule.HeldStatus)
 	case !isRefusal(rule.NoQuorumStatus):
 		return fmt.Errorf("no_quorum_status %d: must be from 400 to 599", rule.NoQuorumStatus)
+	case !isRefusal(rule.DedupeStatus):
+		return fmt.Errorf("dedupe_status %d: must be from 400 to 599", rule.DedupeStatus)
+	case rule.MaxBody < 0:
+		return fmt.Errorf("max_body %d: must not be negative", rule.MaxBody)
+	case rule.maxBody() > rule.budget().size:
+		return fmt.Errorf("max_body %d is above the budget for all bodies, %d bytes", rule.maxBody(), rule.budget().size)
+	case rule.BodyTimeout < 0:
+		return fmt.Errorf("body_timeout %v: must not be negative", rule.BodyTimeout)
+	case rule.ReplayWindow < 0:
+		return fmt.Errorf("replay_window %v: must not be negative", rule.ReplayWindow)
 	}
 	return nil
 }
+
+func (rule *Rule) maxBody() int64 { return cmp.Or(rule.MaxBody, defaultMaxBody) }
+
+func (rule *Rule) bodyTimeout() time.Duration { return cmp.Or(rule.BodyTimeout, defaultBodyTimeout) }
+
+func (rule *Rule) budget() *Budget { return cmp.Or(rule.BodyBudget, defaultBudget) }
 
 func isRefusal(status int) bool { return status == 0 || 400 <= status && status <= 599 }
 
@@ -89,10 +132,14 @@ const (
 // Turn is one request's hold on its lock, from acquire to release. A handler finds its own with
 // TurnOf.
 type Turn struct {
-	Key     string        // the lock key, hashed where the rule says so; empty if it has none
+	Key     string        // the lock key, hashed where the rule says so; of several all, with spaces between; empty if it has none
 	Outcome Outcome       // Acquired, or why the request is served without a lock
 	Waited  time.Duration // from the request's arrival until the lock was had
 	Lock    *redlock.Lock // nil where the request is served without a lock
+
+	keys   []string
+	locker *redlock.Locker
+	outer  *Turn // of another rule, around this one
 }
 
 type turnKey struct{}
@@ -109,21 +156,33 @@ func TurnOf(ctx context.Context) (Turn, bool) {
 //
 // The error is a *Refusal if the request may not be served, and nothing has been written then;
 // otherwise it is next's.
-func (rule *Rule) Serve(locker *redlock.Locker, key KeyFunc, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
+func (rule *Rule) Serve(locker *redlock.Locker, derive KeysFunc, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
 	arrived := time.Now()
-	stripFence(r.Header, rule.fenceHeader())
-	k, err := rule.key(key, r)
-	if err != nil {
-		return rule.withoutKey(err, w, r, next)
+	defer rule.receive(w, r)()
+	turn := newTurn(r.Context(), locker)
+	id, err := rule.admit(&turn, derive, r)
+	if rule.DryRun {
+		return rule.dryRun(turn, err, w, r, next)
 	}
-	lock, err := rule.lock(r.Context(), locker, k)
-	turn := Turn{Key: k, Outcome: Acquired, Waited: time.Since(arrived), Lock: lock}
+	if err != nil {
+		return rule.withoutKey(turn, err, w, r, next)
+	}
+	keys := turn.notHeld()
+	if len(keys) == 0 {
+		return rule.runInside(turn, w, r, next)
+	}
+	done, err := rule.claim(r.Context(), locker, turn.keys, id)
+	if err == nil {
+		defer done()
+		turn.Lock, err = rule.lock(r.Context(), locker, keys)
+	}
+	turn.Outcome, turn.Waited = Acquired, time.Since(arrived)
 	if err != nil {
 		refusal := rule.refuse(r.Context(), err)
 		turn.Outcome = refusal.Turn.Outcome
 		if turn.Outcome == NoQuorum && rule.PassNoQuorum {
 			rule.logger().Warn("request is served without its lock", "error", err)
-			return next(w, r.WithContext(context.WithValue(r.Context(), turnKey{}, turn)))
+			return next(w, turn.request(r))
 		}
 		refusal.Turn = turn
 		return refusal
@@ -131,12 +190,20 @@ func (rule *Rule) Serve(locker *redlock.Locker, key KeyFunc, w http.ResponseWrit
 	return rule.run(turn, w, r, next)
 }
 
+// receive makes a request ready to derive keys from, and gives the function that ends that.
+func (rule *Rule) receive(w http.ResponseWriter, r *http.Request) (release func()) {
+	stripFence(r.Header, rule.fenceHeader())
+	stripFence(r.Trailer, rule.fenceHeader())
+	return rule.wrapBody(w, r)
+}
+
 // run serves a request that has its lock.
 func (rule *Rule) run(turn Turn, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
 	defer rule.unlock(turn.Lock)
+	defer func(since time.Time) { rule.pace.add(time.Since(since)) }(time.Now())
 	wait := turn.Lock.Wait()
 	rule.logger().Debug("request has its lock", "waited", wait.Duration, "position", wait.Position, "came", wait.Came)
-	ctx, cancel := turn.Lock.WithContext(context.WithValue(r.Context(), turnKey{}, turn))
+	ctx, cancel := rule.handlerContext(turn, r)
 	defer cancel()
 	r.Header.Set(rule.fenceHeader(), strconv.FormatUint(turn.Lock.Fence(), 10))
 	w, written := trackWrites(w)
@@ -160,40 +227,16 @@ func (rule *Rule) unlock(lock *redlock.Lock) {
 	}
 }
 
-func (rule *Rule) key(key KeyFunc, r *http.Request) (string, error) {
-	k, err := key(r)
-	if err != nil {
-		return "", err
-	}
-	if k == "" {
-		return "", ErrMissingKey
-	}
-	if rule.HashKeys || len(k) > maxKey {
-		sum := sha256.Sum256([]byte(k))
-		k = "sha256:" + hex.EncodeToString(sum[:])
-	}
-	return k, nil
-}
-
-func (rule *Rule) withoutKey(err error, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
-	turn := Turn{Outcome: BadKey}
-	if errors.Is(err, ErrMissingKey) {
-		turn.Outcome = MissingKey
-		if rule.PassMissingKey {
-			return next(w, r.WithContext(context.WithValue(r.Context(), turnKey{}, turn)))
-		}
-	}
-	return &Refusal{Status: http.StatusBadRequest, Turn: turn, Err: err}
-}
-
-func (rule *Rule) lock(ctx context.Context, locker *redlock.Locker, key string) (*redlock.Lock, error) {
-	opts := rule.lockOptions()
-	if rule.Wait == 0 {
-		return locker.TryLock(ctx, key, opts...)
+// lock takes the locks on all keys, which are in order, none twice.
+func (rule *Rule) lock(ctx context.Context, locker *redlock.Locker, keys []string) (*redlock.Lock, error) {
+	line, opts := rule.pace.line(rule.Wait), rule.lockOptions()
+	if rule.Wait == 0 || line == 0 {
+		return locker.TryLockAll(ctx, keys, opts...)
 	}
 	ctx, cancel := context.WithTimeout(ctx, rule.Wait)
 	defer cancel()
-	return locker.Lock(ctx, key, opts...)
+	line = min(line, cmp.Or(rule.MaxWaiters, locker.MaxWaiters()))
+	return locker.LockAll(ctx, keys, append(opts, redlock.WithMaxWaiters(line))...)
 }
 
 func (rule *Rule) lockOptions() (opts []redlock.LockOption) {
@@ -202,9 +245,6 @@ func (rule *Rule) lockOptions() (opts []redlock.LockOption) {
 	}
 	if rule.MaxHold > 0 {
 		opts = append(opts, redlock.WithMaxHold(rule.MaxHold))
-	}
-	if rule.MaxWaiters > 0 {
-		opts = append(opts, redlock.WithMaxWaiters(rule.MaxWaiters))
 	}
 	return opts
 }

@@ -214,7 +214,7 @@ func TestClientLeavesWhileWaiting(t *testing.T) {
 	}
 	rule := middleware.Rule{Wait: 6 * bound}
 	server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		left <- rule.Serve(l, key, w, r, func(http.ResponseWriter, *http.Request) error {
+		left <- rule.Serve(l, middleware.KeyFunc(key).Keys, w, r, func(http.ResponseWriter, *http.Request) error {
 			t.Error("served without the lock")
 			return nil
 		})
@@ -483,7 +483,7 @@ func TestWriterKeepsItsInterfaces(t *testing.T) {
 	plain := struct{ http.ResponseWriter }{}
 	rule := middleware.Rule{}
 	key := func(*http.Request) (string, error) { return "plain", nil }
-	_ = rule.Serve(l, key, plain, newRequest(t, "/"), func(w http.ResponseWriter, _ *http.Request) error {
+	_ = rule.Serve(l, middleware.KeyFunc(key).Keys, plain, newRequest(t, "/"), func(w http.ResponseWriter, _ *http.Request) error {
 		if _, implements := w.(http.Hijacker); implements {
 			t.Error("the wrapper says that it can hijack where its writer can't")
 		}
@@ -504,7 +504,7 @@ func TestHijackedConnectionWorks(t *testing.T) {
 		defer func() { _ = conn.Close() }()
 		line, _ := buffer.ReadString('\n')
 		_, _ = io.WriteString(conn, "echo "+line)
-	}))
+	}, middleware.WithAllowUpgrade()))
 	conn, err := net.Dial("tcp", strings.TrimPrefix(server.URL, "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -523,18 +523,18 @@ func TestServeReturnsTheHandlersError(t *testing.T) {
 	failed := errors.New("handler failed")
 	l := newLocker(t, live)
 	w := struct{ http.ResponseWriter }{}
-	if err := rule.Serve(l, key, w, newRequest(t, "/"), func(http.ResponseWriter, *http.Request) error { return failed }); !errors.Is(err, failed) {
+	if err := rule.Serve(l, middleware.KeyFunc(key).Keys, w, newRequest(t, "/"), func(http.ResponseWriter, *http.Request) error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("error %v", err)
 	}
 	switching := newLocker(t, live)
-	err := rule.Serve(switching, key, httptest.NewRecorder(), newRequest(t, "/"), func(w http.ResponseWriter, _ *http.Request) error {
+	err := rule.Serve(switching, middleware.KeyFunc(key).Keys, httptest.NewRecorder(), newRequest(t, "/"), func(w http.ResponseWriter, _ *http.Request) error {
 		w.WriteHeader(http.StatusSwitchingProtocols) // the last answer on this connection
 		return switching.Close()
 	})
 	if err != nil {
 		t.Errorf("after 101: %v", err)
 	}
-	err = rule.Serve(l, key, w, newRequest(t, "/"), func(http.ResponseWriter, *http.Request) error {
+	err = rule.Serve(l, middleware.KeyFunc(key).Keys, w, newRequest(t, "/"), func(http.ResponseWriter, *http.Request) error {
 		_ = l.Close()
 		return failed
 	})

@@ -18,22 +18,34 @@ type KeyFunc func(*http.Request) (string, error)
 // Different values give different keys. In each value every byte but letters, digits and "-._~" is
 // written as %XX, and so is, of these four, what stands between two placeholders of the template:
 // "{query.a}:{query.b}" makes "x%3Ay:z" of "x:y" and "z", and "x:y%3Az" of "x" and "y:z".
+//
+// {body.a.b} is a field of a body in JSON, or the field a.b of a form; a number is the index in an
+// array. {body.items[].id} is that field of each element, and makes a key of each. The body is read
+// only if the template has such placeholders. {a|b} is the first of a and b that is there.
 type Template struct {
 	parts   []part
+	fields  []field // of the body
+	each    int     // the part that may have several values; -1 for none
 	escaped [256]bool
 }
 
 // part is a piece of a template: literal text, or a placeholder.
 type part struct {
 	literal string
-	name    string // of the placeholder
-	value   KeyFunc
+	name    string   // of the placeholder
+	sources []source // its alternatives
 }
 
-// ParseTemplate reads a template. compile gives the meaning of each placeholder; it is Placeholder
-// for requests of net/http.
+// source is where a value may come from.
+type source struct {
+	value KeyFunc // nil for a field of the body
+	field int
+}
+
+// ParseTemplate reads a template. compile gives the meaning of each placeholder but those of the
+// body; it is Placeholder for requests of net/http.
 func ParseTemplate(text string, compile func(name string) (KeyFunc, error)) (*Template, error) {
-	t := &Template{}
+	t := &Template{each: -1}
 	if err := t.parse(text, compile); err != nil {
 		return nil, fmt.Errorf("key template %q: %w", text, err)
 	}
@@ -60,15 +72,13 @@ func (t *Template) parse(text string, compile func(name string) (KeyFunc, error)
 			if !ok {
 				return fmt.Errorf(`"{" at position %d is not closed; a literal one is written \{`, i+1)
 			}
-			value, err := compile(name)
-			if err != nil {
-				return err
-			}
 			if err := t.addLiteral(literal.String(), name); err != nil {
 				return err
 			}
 			literal.Reset()
-			t.parts = append(t.parts, part{name: name, value: value})
+			if err := t.addPlaceholder(name, compile); err != nil {
+				return err
+			}
 			i += len(name) + 1
 		default:
 			literal.WriteByte(c)
@@ -77,6 +87,33 @@ func (t *Template) parse(text string, compile func(name string) (KeyFunc, error)
 	if literal.Len() > 0 {
 		t.parts = append(t.parts, part{literal: literal.String()})
 	}
+	return nil
+}
+
+func (t *Template) addPlaceholder(name string, compile func(name string) (KeyFunc, error)) error {
+	p := part{name: name}
+	for alternative := range strings.SplitSeq(name, "|") {
+		var s source
+		var err error
+		if path, ok := strings.CutPrefix(alternative, "body."); ok {
+			var f field
+			f, err = parseField(path)
+			if f.each && t.each >= 0 && t.each < len(t.parts) {
+				err = fmt.Errorf("{%s}: only one placeholder may have []; name a second key for the others", name)
+			} else if f.each {
+				t.each = len(t.parts)
+			}
+			s.field = len(t.fields)
+			t.fields = append(t.fields, f)
+		} else {
+			s.value, err = compile(alternative)
+		}
+		if err != nil {
+			return err
+		}
+		p.sources = append(p.sources, s)
+	}
+	t.parts = append(t.parts, p)
 	return nil
 }
 
@@ -104,31 +141,83 @@ func (t *Template) addLiteral(text, next string) error {
 // Global says whether the template has no placeholder, so that all requests share one lock.
 func (t *Template) Global() bool {
 	for _, p := range t.parts {
-		if p.value != nil {
+		if p.sources != nil {
 			return false
 		}
 	}
 	return true
 }
 
-// Key derives the lock key of a request. The error is a *KeyError.
+// Key derives the lock key of a request, where the template makes one. The error is a *KeyError.
 func (t *Template) Key(r *http.Request) (string, error) {
+	if t.each >= 0 {
+		return "", &KeyError{Placeholder: t.parts[t.each].name, Err: ErrAmbiguousKey}
+	}
+	return t.key(&fields{request: r, fields: t.fields}, "")
+}
+
+// Keys derives the lock keys of a request, several if the template has a placeholder with []. The
+// error is a *KeyError.
+func (t *Template) Keys(r *http.Request) ([]string, error) {
+	found := &fields{request: r, fields: t.fields}
+	values := []string{""}
+	if t.each >= 0 {
+		var err error
+		if values, err = t.parts[t.each].values(found); err != nil {
+			return nil, err
+		}
+	}
+	keys := make([]string, len(values))
+	for i, value := range values {
+		var err error
+		if keys[i], err = t.key(found, value); err != nil {
+			return nil, err
+		}
+	}
+	return keys, nil
+}
+
+// key makes the key in which the placeholder with [] has the value each.
+func (t *Template) key(found *fields, each string) (string, error) {
 	var key strings.Builder
-	for _, p := range t.parts {
-		if p.value == nil {
+	for i, p := range t.parts {
+		value := each
+		if p.sources == nil {
 			key.WriteString(p.literal)
 			continue
 		}
-		value, err := p.value(r)
-		if err == nil && value == "" {
-			err = ErrMissingKey
-		}
-		if err != nil {
-			return "", &KeyError{Placeholder: p.name, Err: err}
+		if i != t.each {
+			values, err := p.values(found)
+			if err != nil {
+				return "", err
+			}
+			value = values[0]
 		}
 		t.escape(&key, value)
 	}
 	return key.String(), nil
+}
+
+// values gives what the first source has that has anything.
+func (p *part) values(found *fields) (values []string, err error) {
+	for _, s := range p.sources {
+		if s.value == nil {
+			values, err = found.values(s.field)
+		} else {
+			var value string
+			if value, err = s.value(found.request); err == nil && value == "" {
+				err = ErrMissingKey
+			}
+			values = []string{value}
+		}
+		if !errors.Is(err, ErrMissingKey) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, &KeyError{Placeholder: p.name, Err: err}
+	}
+	return values, nil
 }
 
 func (t *Template) escape(key *strings.Builder, value string) {

@@ -145,6 +145,10 @@ func (l *Locker) Check(opts ...LockOption) error {
 	return err
 }
 
+// MaxWaiters is how many calls of Lock may wait for a key in this process, where they aren't given
+// another number.
+func (l *Locker) MaxWaiters() int { return l.maxWaiters }
+
 func (l *Locker) with(opts []LockOption) (lockOptions, error) {
 	if len(opts) == 0 {
 		return l.lockOptions, nil // New has checked them

@@ -1,0 +1,78 @@
+package caddyredlock_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The masters of this configuration can't be reached, nor its upstream: nobody asks them.
+const explainConfig = `{
+	redlock {
+		masters redis://127.0.0.1:1 redis://127.0.0.1:2 {env.REDLOCK_TEST_NONE}
+		password {env.REDLOCK_TEST_NONE}
+	}
+}
+http://:8080 {
+	encode gzip
+	uri strip_prefix /api
+	request_header X-Shop main
+	redlock /orders/*/pay order:{path.1} {
+		wait 2s
+		held_status 429
+	}
+	redlock /hooks/stripe {
+		preset stripe
+	}
+	handle /both* {
+		redlock shop:{header.X-Shop}
+		redlock item:{body.items[].id}
+	}
+	basic_auth /private* {
+		bob $2a$04$mKAGVVV4Wb3fru9isPg1fOWnKIIznoqqp.Hu1MX7bDNOAZK8wwXOu
+	}
+	reverse_proxy 127.0.0.1:1
+}
+shop.example.com {
+	redlock refund:{header.X-Order}
+	respond "done"
+}
+`
+
+func TestCaddyExplain(t *testing.T) {
+	folder := t.TempDir()
+	config, body := filepath.Join(folder, "Caddyfile"), filepath.Join(folder, "body")
+	for file, text := range map[string]string{config: explainConfig, body: `{"id":"evt_1","data":{"object":{"customer":"cus_1"}}}`} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"-X", "POST", "http://localhost:8080/api/orders/42/pay"}, 0,
+			"note      the handler encode is not run\nrule      redlock order:{http.request.uri.path.1}\nkey       order:42\nif held   waits 2s, then 429\n"},
+		{[]string{"-H", "Content-Type: application/json", "-d", "@" + body, "http://localhost:8080/hooks/stripe"}, 0,
+			"rule      redlock (preset stripe)\nkey       stripe:cus_1\ndelivery  evt_1\nif held   waits 5s, then 423\n"},
+		{[]string{"-d", "id=evt_2", "http://localhost:8080/hooks/stripe"}, 0, "key       stripe:evt_2\n"},
+		{[]string{"-H", "Content-Type: application/json", "-d", `{"items":[{"id":2},{"id":1}]}`, "http://localhost:8080/both"}, 0,
+			"rule      redlock shop:{http.request.header.X-Shop}\nkey       shop:main\nif held   waits 0s, then 423\n" +
+				"rule      redlock item:{body.items[].id}\nkey       item:1\nkey       item:2\nif held   waits 0s, then 423\n"},
+		{[]string{"http://localhost:8080/both"}, 0, "refused   400 missing_key: key part {body.items[].id}: missing or empty\n"},
+		{[]string{"-H", "X-Order: 7", "https://shop.example.com/"}, 0, "key       refund:7\n"},
+		{[]string{"http://localhost:8080/other"}, 1, "no redlock rule is reached; the handlers before answer with 200"},
+		{[]string{"http://localhost:8080/private"}, 1, "answer with 401"},
+		{[]string{"http://localhost:9999/"}, 1, "no server of the configuration listens on port 9999"},
+		{[]string{"-H", "X-Order", "https://shop.example.com/"}, 1, `header "X-Order": want Name: value`},
+		{[]string{"/orders"}, 1, "want a whole URL"},
+	} {
+		args := append([]string{"redlock", "explain", "--config", config, "--adapter", "caddyfile"}, test.args...)
+		text, code := output(t, caddyCommand(t, args...))
+		if code != test.code || !strings.Contains(text, test.want) {
+			t.Errorf("caddy %s: exit code %d\n%swant %d and\n%s", strings.Join(args, " "), code, text, test.code, test.want)
+		}
+	}
+}

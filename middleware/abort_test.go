@@ -1,0 +1,181 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+func TestClientLeaves(t *testing.T) {
+	for name, opts := range map[string][]middleware.Option{"cancel": nil, "run to end": {middleware.WithRunToEnd()}} {
+		t.Run(name, func(t *testing.T) {
+			l := newLocker(t, live)
+			running, end, ended := make(chan context.Context, 1), make(chan bool), make(chan error, 1)
+			var clientGone context.Context
+			handler := orders(l, func(_ http.ResponseWriter, r *http.Request) {
+				running <- r.Context()
+				select {
+				case <-r.Context().Done():
+				case <-end:
+				}
+				ended <- context.Cause(r.Context())
+			}, opts...)
+			server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				clientGone = r.Context()
+				handler.ServeHTTP(w, r)
+			}))
+			req := newRequest(t, server.URL, "Order", "42")
+			ctx, leave := context.WithCancel(req.Context())
+			go func() {
+				if resp, err := http.DefaultClient.Do(req.WithContext(ctx)); err == nil {
+					_ = resp.Body.Close()
+				}
+			}()
+			inside := receive(t, running, "the handler")
+			leave()
+			<-clientGone.Done()
+			if name == "cancel" {
+				<-inside.Done()
+			} else {
+				if _, err := l.TryLock(t.Context(), "order:42"); !errors.Is(err, redlock.ErrHeld) {
+					t.Errorf("the lock was freed before the handler had returned: %v", err)
+				}
+				if inside.Err() != nil {
+					t.Errorf("the handler's context has ended: %v", context.Cause(inside))
+				}
+				close(end)
+			}
+			if err := receive(t, ended, "the end of the handler"); (err == nil) != (name != "cancel") {
+				t.Errorf("cause %v", err)
+			}
+			requireFree(t, l, "order:42")
+		})
+	}
+}
+
+// Who runs to the end is bounded by max_hold, and by a lock around.
+func TestRunToEndEndsWithTheLease(t *testing.T) {
+	l := newLocker(t, live)
+	inner := orders(l, func(_ http.ResponseWriter, r *http.Request) {
+		<-r.Context().Done()
+		if cause := context.Cause(r.Context()); !errors.Is(cause, redlock.ErrLost) {
+			t.Errorf("cause %v", cause)
+		}
+	}, middleware.WithRunToEnd())
+	around := middleware.New(l, "other:{header.Order}", middleware.WithMaxHold(time.Second), middleware.WithRunToEnd())(inner)
+	requireProblem(t, post(t, serve(t, around).URL, "Order", "42"), http.StatusInternalServerError, "lost")
+}
+
+// A key that the request holds already is not asked for again.
+func TestReentrancy(t *testing.T) {
+	l, other := newLocker(t, live), newLocker(t, live)
+	var outer, fence string
+	inner := orders(l, func(w http.ResponseWriter, r *http.Request) {
+		turn, _ := middleware.TurnOf(r.Context())
+		if turn.Key != "order:42" || turn.Outcome != middleware.Acquired || turn.Lock == nil {
+			t.Errorf("turn %+v", turn)
+		}
+		fence = r.Header.Get("Fencing-Token")
+		ok(w, r)
+	})
+	// one rule between the two, and one on other masters
+	between := middleware.New(l, "between")(inner)
+	elsewhere := orders(other, between.ServeHTTP)
+	server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
+		outer = r.Header.Get("Fencing-Token")
+		elsewhere.ServeHTTP(w, r)
+		if _, err := l.TryLock(r.Context(), "order:42"); !errors.Is(err, redlock.ErrHeld) {
+			t.Errorf("the inner rule freed the lock: %v", err)
+		}
+	}))
+	if got := post(t, server.URL, "Order", "42", "Fencing-Token", "9"); got.body != "served" {
+		t.Errorf("%d %s", got.StatusCode, got.body)
+	}
+	if outer == "" || fence != outer {
+		t.Errorf("fence %q outside and %q inside, want the same", outer, fence)
+	}
+	requireFree(t, l, "order:42")
+	requireFree(t, other, "order:42")
+	requireFree(t, l, "between")
+}
+
+func TestUpgrade(t *testing.T) {
+	l := newLocker(t, live)
+	server := serve(t, orders(l, ok, middleware.WithPassOnMissingKey()))
+	upgrade := []string{"Order", "42", "Connection", "keep-alive, Upgrade", "Upgrade", "websocket"}
+	requireProblem(t, post(t, server.URL, upgrade...), http.StatusForbidden, "upgrade")
+	requireProblem(t, post(t, server.URL, append(upgrade, "Upgrade", "h2c")...), http.StatusForbidden, "upgrade")
+	requireProblem(t, post(t, server.URL, upgrade[2:]...), http.StatusForbidden, "upgrade")
+	connect := newRequest(t, server.URL, "Order", "42")
+	connect.Method = http.MethodConnect
+	requireProblem(t, do(t, connect), http.StatusForbidden, "upgrade")
+	if got := post(t, server.URL, "Order", "42", "Upgrade", "websocket"); got.body != "served" { // it asks for nothing
+		t.Errorf("without Connection: %d %s", got.StatusCode, got.body)
+	}
+	h2c := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") != "" {
+			t.Error("the offer of h2c is still there")
+		}
+		ok(w, r)
+	}))
+	if got := post(t, h2c.URL, "Order", "42", "Connection", "Upgrade, HTTP2-Settings", "Upgrade", "h2c", "HTTP2-Settings", "AAMAAABk"); got.body != "served" {
+		t.Errorf("h2c: %d %s", got.StatusCode, got.body)
+	}
+	allowed := serve(t, orders(l, ok, middleware.WithAllowUpgrade()))
+	if got := post(t, allowed.URL, upgrade...); got.body != "served" {
+		t.Errorf("allowed: %d %s", got.StatusCode, got.body)
+	}
+}
+
+// A dry run serves all, also what could not have been, with the whole of its body.
+func TestDryRun(t *testing.T) {
+	l := newLocker(t, live)
+	hold(t, l, "order:42")
+	var log safeBuffer
+	server := serve(t, middleware.New(l, "order:{body.id}", middleware.WithDryRun(), middleware.WithMaxBody(100), middleware.WithBodyTimeout(100*time.Millisecond),
+		middleware.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		turn, _ := middleware.TurnOf(r.Context())
+		if turn.Lock != nil || r.Header.Get("Fencing-Token") != "" {
+			t.Error("a lock was taken")
+		}
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Errorf("%s: %v", turn.Outcome, err)
+		}
+		_, _ = io.WriteString(w, string(turn.Outcome)+" "+turn.Key+" "+string(body))
+	})))
+	large := `{"id":1,"x":"` + strings.Repeat("x", 20_000) + `"}`
+	slow, pipe := io.Pipe()
+	go func() {
+		_, _ = io.WriteString(pipe, `{"id"`)
+		time.Sleep(300 * time.Millisecond)
+		_, _ = io.WriteString(pipe, `:1}`)
+		_ = pipe.Close()
+	}()
+	for _, c := range []struct {
+		body io.Reader
+		want string
+	}{
+		{strings.NewReader(`{"id":42}`), `dry_run order:42 {"id":42}`},
+		{strings.NewReader(`{}`), "missing_key  {}"},
+		{strings.NewReader(`{"id":1,"id":2}`), `bad_key  {"id":1,"id":2}`},
+		{strings.NewReader(large), "body_too_large  " + large},
+		{unknownLength{strings.NewReader(large)}, "body_too_large  " + large},
+		{slow, `dry_run order:1 {"id":1}`},
+	} {
+		if got := postBody(t, server.URL, jsonType, c.body); got.body != c.want {
+			t.Errorf("%d %.200q, want %.200q", got.StatusCode, got.body, c.want)
+		}
+	}
+	if n := strings.Count(log.String(), "dry run: "); n != 4 {
+		t.Errorf("%d lines in the log, want 4:\n%s", n, &log)
+	}
+}

@@ -1,0 +1,227 @@
+package middleware_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+)
+
+const (
+	jsonType = "application/json"
+	formType = "application/x-www-form-urlencoded"
+)
+
+func withBody(contentType, body string, headers ...string) *http.Request {
+	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
+	if contentType != "" {
+		r.Header.Set("Content-Type", contentType)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Add(headers[i], headers[i+1])
+	}
+	return r
+}
+
+// keysFor derives the keys of a request; where there are none it gives what is wrong.
+func keysFor(t *testing.T, template string, r *http.Request) string {
+	t.Helper()
+	parsed, err := middleware.ParseTemplate(template, middleware.Placeholder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := parsed.Keys(r)
+	switch {
+	case errors.Is(err, middleware.ErrMissingKey):
+		return "missing"
+	case errors.Is(err, middleware.ErrAmbiguousKey):
+		return "ambiguous"
+	case err != nil:
+		return "refused: " + err.Error()
+	}
+	return strings.Join(keys, " ")
+}
+
+func TestKeyOfJSON(t *testing.T) {
+	for _, c := range []struct{ template, body, want string }{
+		{"e:{body.data.object.id}", `{"data":{"object":{"id":"evt_1","x":[{}]}},"id":2}`, "e:evt_1"},
+		{"{body.items.0.id}", `{"items":[{"id":7},{"id":8}]}`, "7"},
+		{"{body.items.1.id}", `{"items":[{"id":7},{"id":8}]}`, "8"},
+		{"{body.items.01.id}", `{"items":[{"id":7},{"id":8}]}`, "missing"},
+		{"{body.items.2.id}", `{"items":[{"id":7},{"id":8}]}`, "missing"},
+		{"{body.0}", `["a"]`, "a"},
+		{"{body.0}", `{"0":"a"}`, "a"},
+		{`{body.a\.b}`, `{"a.b":1,"a":{"b":2}}`, "1"},
+		{"{body.id}", ` {"id":"a:b\u00e9"} `, "a%3Ab%C3%A9"},
+		{"{body.id}", `{"\u0069d":1}`, "1"},
+		{"{body.id}", `{"id":true}`, "true"},
+
+		{"{body.id}", `{"id":9007199254740993}`, "9007199254740993"},
+		{"{body.id}", `{"id":-0.5}`, "-0.5"},
+		{"{body.id}", `{"id":42.0}`, "refused"},
+		{"{body.id}", `{"id":4.2e1}`, "refused"},
+		{"{body.id}", `{"id":42E0}`, "refused"},
+		{"{body.id}", `{"id":1.50}`, "refused"},
+		{"{body.id}", `{"id":-0}`, "refused"},
+
+		{"{body.id}", `{}`, "missing"},
+		{"{body.id}", `{"id":null}`, "missing"},
+		{"{body.id}", `{"id":""}`, "missing"},
+		{"{body.id.x}", `{"id":1}`, "missing"},
+		{"{body.id}", `"id"`, "missing"},
+		{"{body.id}", ``, "missing"},
+		{"{body.id}", `{"id":{}}`, "refused"},
+		{"{body.id}", `{"id":["a"]}`, "refused"},
+		{"{body.id}", `{"id":"` + strings.Repeat("x", 4097) + `"}`, "refused"},
+
+		{"{body.id}", `{"id":1,"id":2}`, "ambiguous"},
+		{"{body.id}", `{"id":1,"id":1}`, "ambiguous"},
+		{"{body.id}", `{"id":1,"\u0069d":2}`, "ambiguous"},
+		{"{body.id}", `{"id":1,"ID":2}`, "ambiguous"}, // encoding/json takes the 2
+		{"{body.id}", `{"Id":1}`, "ambiguous"},
+		{"{body.key}", `{"\u212aey":1}`, "ambiguous"}, // the Kelvin sign
+		{"{body.a.id}", `{"a":{"id":1},"a":{}}`, "ambiguous"},
+		{"{body.a.id}", `{"a":{"id":1},"A":5}`, "ambiguous"},
+		{"{body.id}", `{"x":{"y":1,"y":2},"y":1,"y":2,"id":3}`, "3"}, // not on the path
+
+		{"{body.id}", `{"id":1} {"id":2}`, "refused"},
+		{"{body.id}", `{"id":1}x`, "refused"},
+		{"{body.id}", `{"id":1`, "refused"},
+		{"{body.id}", `{"id":1,}`, "refused"},
+		{"{body.id}", `{"id":01}`, "refused"},
+		{"{body.id}", `{'id':1}`, "refused"},
+		{"{body.id}", "\xef\xbb\xbf" + `{"id":1}`, "refused"},
+		{"{body.id}", "{\"id\":1,\"x\":\"\xff\"}", "refused"},
+		{"{body.id}", `{"id":"\ud800"}`, "refused"},
+		{"{body.id}", `{"id":1,"x":` + strings.Repeat("[", 99) + strings.Repeat("]", 99) + `}`, "1"},
+		{"{body.id}", `{"id":1,"x":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`, "refused"},
+
+		{"p:{body.items[].id}", `{"items":[{"id":"b"},{"id":"a"},{"id":"b"}]}`, "p:b p:a"},
+		{"p:{body.items[]}", `{"items":[1,2]}`, "p:1 p:2"},
+		{"p:{body.[].id}", `[{"id":1},{"id":2}]`, "p:1 p:2"},
+		{"{body.shop}:{body.a[].b[].c}", `{"a":[{"b":[{"c":1}]},{"b":[{"c":2},{"c":3}]}],"shop":"s"}`, "s:1 s:2 s:3"},
+		{"{body.items[].id}", `{"items":[]}`, "missing"},
+		{"{body.items[].id}", `{"items":{"id":1}}`, "missing"},
+		{"{body.items[].id}", `{"items":[{"id":1},{}]}`, "missing"},
+		{"{body.items[].id}", `{"items":[{"id":1},{"id":null}]}`, "missing"},
+		{"{body.items[].id}", `{"items":[{"id":1},{"id":[]}]}`, "refused"},
+		{"{body.items[]}", `{"items":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,16,1]}`, "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16"},
+		{"{body.items[]}", `{"items":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}`, "refused"},
+
+		{"{body.data.object.customer|body.id}", `{"id":"evt","data":{"object":{"customer":"cus"}}}`, "cus"},
+		{"{body.data.object.customer|body.id}", `{"id":"evt","data":{"object":{"customer":null}}}`, "evt"},
+		{"{body.data.object.customer|body.id}", `{"id":"evt"}`, "evt"},
+		{"{body.data.object.customer|body.id}", `{}`, "missing"},
+		{"{body.a|body.id}", `{"a":1,"a":2,"id":3}`, "ambiguous"}, // never the next one
+		{"{body.c.id|body.c}", `{"c":{"id":1}}`, "1"},
+		{"{body.c.id|body.c}", `{"c":2}`, "2"},
+		{"{body.a[]|body.b}", `{"a":[],"b":2}`, "2"},
+		{"{header.X|body.id}", `{"id":1}`, "1"},
+		{"{body.id|header.Content-Type}", `{}`, "application%2Fjson"},
+	} {
+		got := keysFor(t, c.template, withBody(jsonType, c.body))
+		if got != c.want && (c.want != "refused" || !strings.HasPrefix(got, "refused: ")) {
+			t.Errorf("%s of %.200s: %s, want %s", c.template, c.body, got, c.want)
+		}
+	}
+}
+
+func TestKeyOfForm(t *testing.T) {
+	for _, c := range []struct{ template, body, want string }{
+		{"{body.CallSid}", "From=%2B1&CallSid=CA1", "CA1"},
+		{"{body.a}", "a=1+2%263", "1%202%263"},
+		{"{body.a.b}", "a.b=1", "1"},
+		{"{body.a}", "b=1", "missing"},
+		{"{body.a}", "a=", "missing"},
+		{"{body.a}", "a", "missing"},
+		{"{body.a|body.b}", "b=1", "1"},
+		{"{body.a}", "a=1&a=2", "ambiguous"},
+		{"{body.a}", "a=1&a=1", "ambiguous"},
+		{"{body.a}", "a=&a=1", "ambiguous"},
+		{"{body.a}", "a=1&%61=2", "ambiguous"},
+		{"{body.a}", "a=1&A=2", "ambiguous"},
+		{"{body.a}", "a=1&a[]=2", "ambiguous"},
+		{"{body.a}", "a=1&a[b]=2", "ambiguous"},
+		{"{body.a}", "a=1&+a=2", "ambiguous"},
+		{"{body.a}", "a=1&a%00b=2", "ambiguous"},
+		{"{body.a_b}", "a_b=1&a.b=2", "ambiguous"},
+		{"{body.a}", "a=1&ab=2", "1"},
+		{"{body.a}", "a=1;a=2", "refused"},
+		{"{body.a}", "a=%zz", "refused"},
+		{"{body.a}", "a=1&b=%", "refused"},
+		{"{body.a}", "a=%ff", "ambiguous"},
+		{"{body.a[]}", "a=1&a=2&b=3", "1 2"},
+		{"{body.a[]}", "a[]=1&a=2&a[]=1", "1 2"},
+		{"{body.a[]}", "a[0]=1&a=2", "ambiguous"},
+		{"{body.a[]}", "a=1&a=", "missing"},
+	} {
+		got := keysFor(t, c.template, withBody(formType, c.body))
+		if got != c.want && (c.want != "refused" || !strings.HasPrefix(got, "refused: ")) {
+			t.Errorf("%s of %s: %s, want %s", c.template, c.body, got, c.want)
+		}
+	}
+}
+
+func TestBodyFormats(t *testing.T) {
+	const bad = "refused: key part {body.id}: body "
+	for _, c := range []struct {
+		contentType, body string
+		headers           []string
+		want              string
+	}{
+		{"application/json; charset=UTF-8", `{"id":1}`, nil, "1"},
+		{"application/cloudevents+json", `{"id":1}`, nil, "1"},
+		{"APPLICATION/JSON", `{"id":1}`, nil, "1"},
+		{formType + "; charset=utf-8", "id=1", nil, "1"},
+		{jsonType, `{"id":1}`, []string{"Content-Encoding", "identity"}, "1"},
+		{jsonType, `{"id":1}`, []string{"Content-Encoding", "gzip"}, bad + "has a Content-Encoding"},
+		{jsonType, `{"id":1}`, []string{"Content-Encoding", "", "Content-Encoding", "br"}, bad + "has a Content-Encoding"},
+		{"application/json; charset=utf-16", `{"id":1}`, nil, bad + "is neither"},
+		{"multipart/form-data; boundary=x", "x", nil, bad + "is neither"},
+		{"text/plain", `{"id":1}`, nil, bad + "is neither"},
+		{"", `{"id":1}`, nil, bad + "is neither"},
+		{jsonType, `{"id":1}`, []string{"Content-Type", formType}, "refused: key part {body.id}: Content-Type is given more than once"},
+	} {
+		if got := keysFor(t, "{body.id}", withBody(c.contentType, c.body, c.headers...)); !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s, %s: %s, want %s", c.contentType, c.headers, got, c.want)
+		}
+	}
+	if got := keysFor(t, "{body.id|header.X}", httptest.NewRequest(http.MethodGet, "/", nil)); got != "missing" {
+		t.Errorf("without a body: %s", got)
+	}
+}
+
+func TestSeveralTemplates(t *testing.T) {
+	templates, err := middleware.ParseTemplates([]string{"payer:{body.to}", "payer:{body.from}", "i:{body.items[]}"}, middleware.Placeholder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := templates.Keys(withBody(jsonType, `{"from":"a","to":"b","items":[2,1]}`))
+	if want := []string{"payer:b", "payer:a", "i:2", "i:1"}; err != nil || !slices.Equal(keys, want) {
+		t.Errorf("keys %q, %v, want %q", keys, err, want)
+	}
+	if _, err := templates.Keys(withBody(jsonType, `{"from":"a","items":[1]}`)); !errors.Is(err, middleware.ErrMissingKey) {
+		t.Errorf("without one of the fields: %v", err)
+	}
+}
+
+func TestBadBodyTemplates(t *testing.T) {
+	for template, want := range map[string]string{
+		"{body.}":                                "want the name of a field",
+		"{body.a..b}":                            "want the name of a field",
+		"{body.a.}":                              "want the name of a field",
+		"{body}":                                 "unknown placeholder {body}",
+		"{body.a|}":                              "unknown placeholder {}",
+		"{body.a[]}:{body.b[]}":                  "only one placeholder may have []",
+		"{body.a}{body.b}":                       "nothing separates",
+		"{body" + strings.Repeat(".a", 17) + "}": "more than 16 names",
+	} {
+		if _, err := middleware.ParseTemplate(template, middleware.Placeholder); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", template, err, want)
+		}
+	}
+}

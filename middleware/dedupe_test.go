@@ -1,0 +1,69 @@
+package middleware_test
+
+import (
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+)
+
+// A second delivery is answered at once while the first runs, or waits for its key, in any process.
+func TestDuplicateDeliveries(t *testing.T) {
+	l := newLocker(t, live)
+	running, end := make(chan bool, 10), make(chan bool)
+	release := sync.OnceFunc(func() { close(end) })
+	handler := func() http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			running <- true
+			<-end
+			ok(w, r)
+		}
+	}
+	opts := []middleware.Option{middleware.WithWait(bound), middleware.WithDedupe("{header.Id}")}
+	server := serve(t, orders(l, handler(), opts...))
+	other := serve(t, orders(l, handler(), append(opts, middleware.WithDedupeStatus(http.StatusBadRequest))...)) // another rule, with its own status
+	t.Cleanup(release)
+	answers := make(chan answer, 10)
+	send := func(headers ...string) { go func() { answers <- post(t, server.URL, headers...) }() }
+
+	send("Order", "42", "Id", "a")
+	receive(t, running, "the first")
+	duplicate := func(url, order, id string, status int) {
+		t.Helper()
+		start := time.Now()
+		got := post(t, url, "Order", order, "Id", id)
+		requireProblem(t, got, status, "duplicate")
+		if got.Header.Get("Retry-After") == "" || time.Since(start) > bound/2 {
+			t.Errorf("after %v, Retry-After %q", time.Since(start), got.Header.Get("Retry-After"))
+		}
+	}
+	duplicate(server.URL, "42", "a", http.StatusConflict)
+	duplicate(other.URL, "42", "a", http.StatusBadRequest)
+
+	send("Order", "42", "Id", "b") // waits
+	send("Order", "42", "Id", "b") // one of them; the other doesn't
+	requireProblem(t, receive(t, answers, "the answer to the second"), http.StatusConflict, "duplicate")
+	duplicate(server.URL, "42", "b", http.StatusConflict)
+	send("Order", "42") // no ID: waits, as often as it comes
+	send("Order", "42")
+	requireProblem(t, post(t, server.URL, "Order", "42", "Id", "b", "Id", "c"), http.StatusBadRequest, "bad_key")
+	send("Order", "43", "Id", "a") // another key
+	receive(t, running, "the other key")
+
+	release()
+	for range 5 {
+		if got := receive(t, answers, "an answer"); got.body != "served" {
+			t.Errorf("%d %s", got.StatusCode, got.body)
+		}
+	}
+	if got := post(t, server.URL, "Order", "42", "Id", "a"); got.body != "served" { // it is no memory of what was done
+		t.Errorf("after the first is done: %d %s", got.StatusCode, got.body)
+	}
+}
+
+func TestDedupeWithoutQuorum(t *testing.T) {
+	server := serve(t, orders(newLocker(t, dead), ok, middleware.WithDedupe("{header.Id}")))
+	requireProblem(t, post(t, server.URL, "Order", "42", "Id", "a"), http.StatusConflict, "no_quorum")
+}

@@ -1,0 +1,87 @@
+package middleware
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+)
+
+// maxKey is the length in bytes above which a key is replaced by its hash.
+const maxKey = 200
+
+// KeysFunc derives the lock keys of a request, which are held all together. Its errors are those of
+// a KeyFunc.
+type KeysFunc func(*http.Request) ([]string, error)
+
+// Keys makes a KeysFunc of a KeyFunc.
+func (key KeyFunc) Keys(r *http.Request) ([]string, error) {
+	k, err := key(r)
+	return []string{k}, err
+}
+
+// Templates are the key templates of a rule: a request has the keys of all of them.
+type Templates []*Template
+
+// ParseTemplates reads templates; see ParseTemplate.
+func ParseTemplates(texts []string, compile func(name string) (KeyFunc, error)) (Templates, error) {
+	if len(texts) == 0 {
+		return nil, errors.New("key template: there is none")
+	}
+	if len(texts) > maxKeys {
+		return nil, fmt.Errorf("key templates: at most %d, got %d", maxKeys, len(texts))
+	}
+	templates := make(Templates, len(texts))
+	for i, text := range texts {
+		var err error
+		if templates[i], err = ParseTemplate(text, compile); err != nil {
+			return nil, err
+		}
+	}
+	return templates, nil
+}
+
+// Global says whether one of the templates is without placeholders.
+func (t Templates) Global() bool { return slices.ContainsFunc(t, (*Template).Global) }
+
+// Keys derives the lock keys of a request, from each template at least one. The error is a *KeyError.
+func (t Templates) Keys(r *http.Request) ([]string, error) {
+	var keys []string
+	for _, template := range t {
+		some, err := template.Keys(r)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, some...)
+	}
+	return keys, nil
+}
+
+// keys gives the keys of a request as they are locked: hashed where the rule says so, in order, and
+// each once.
+func (rule *Rule) keys(derive KeysFunc, r *http.Request) ([]string, error) {
+	keys, err := derive(r)
+	if err != nil {
+		return nil, err
+	}
+	if len(keys) == 0 {
+		return nil, ErrMissingKey
+	}
+	keys = slices.Clone(keys)
+	for i, k := range keys {
+		if k == "" {
+			return nil, ErrMissingKey
+		}
+		if rule.HashKeys || len(k) > maxKey {
+			sum := sha256.Sum256([]byte(k))
+			keys[i] = "sha256:" + hex.EncodeToString(sum[:])
+		}
+	}
+	slices.Sort(keys)
+	if keys = slices.Compact(keys); len(keys) > maxKeys {
+		return nil, errTooManyKeys
+	}
+	return keys, nil
+}

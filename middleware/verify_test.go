@@ -1,0 +1,148 @@
+package middleware_test
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+const ages = 100 * 365 * 24 * time.Hour
+
+// vectors are the examples of the senders' documentation. Stripe's shows no secret: that one was
+// made after its text with openssl dgst -sha256 -hmac.
+var vectors = []struct {
+	scheme, secret, body string
+	headers              []string
+}{
+	{"github", "It's a Secret to Everybody", "Hello, World!", []string{
+		"X-Hub-Signature-256", "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"}},
+	{"slack", "8f742231b10e8888abcd99yyyzzz85a5",
+		"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V&channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text=&response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c",
+		[]string{"X-Slack-Request-Timestamp", "1531420618",
+			"X-Slack-Signature", "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"}},
+	{"standard-webhooks", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", `{"test": 2432232314}`, []string{
+		"Webhook-Id", "msg_p5jXN8AQM9LWM0D4loKWxJek", "Webhook-Timestamp", "1614265330",
+		"Webhook-Signature", "v1a,bm9uZQ== v1,Ceo5qEr07ixe2NLpvHk3FH9bwy/WavXrAFQ/9tdO6mc= v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="}},
+	{"standard-webhooks", "plJ3nmyCDGBKInavdOK15jsl", `{"event_type":"ping","data":{"success":true}}`, []string{
+		"Webhook-Id", "msg_loFOjxBNrRLzqYUf", "Webhook-Timestamp", "1731705121",
+		"Webhook-Signature", "v1,rAvfW3dJ/X/qxhsaXPOyyCGmRKsaKWcsNccKXlIktD0="}},
+	{"stripe", "whsec_test_secret", `{"id":"evt_1"}`, []string{
+		"Stripe-Signature", "t=1492774577, v1=5257a869e7ecebeda32affa62cdca3fa51cad7e77a0e56ff536d0ce8e108d8bd, v1=799c4ba7bb339f3c8601adfd112f0e477c930a268be1243d341abb8286501c2f, v0=6ffbb59b2300aae63f272406069a9788598b792a944a07aba816edb039989a39"}},
+	{"shopify", "hush", `{"id":820982911946154508}`, []string{"X-Shopify-Hmac-Sha256", "qBvrsZF7RfB1iS6BX6IHqJTp5L911P7intnPeTPsH0I="}},
+}
+
+func TestVectors(t *testing.T) {
+	for _, v := range vectors {
+		server := serve(t, middleware.New(newLocker(t, live), "k", middleware.WithReplayWindow(ages),
+			middleware.WithVerify(v.scheme, "d3Jvbmc=", v.secret))(http.HandlerFunc(ok)))
+		send := func(body string, headers ...string) answer {
+			t.Helper()
+			r := newRequest(t, server.URL, headers...)
+			r.Body = withBody("", body).Body
+			return do(t, r)
+		}
+		if got := send(v.body, v.headers...); got.body != "served" {
+			t.Errorf("%s: %d %s", v.scheme, got.StatusCode, got.body)
+		}
+		requireProblem(t, send(v.body+" ", v.headers...), http.StatusUnauthorized, "bad_signature")
+		requireProblem(t, send("", v.headers...), http.StatusUnauthorized, "bad_signature")
+		for i := 0; i < len(v.headers); i += 2 {
+			without := append(append([]string{}, v.headers[:i]...), v.headers[i+2:]...)
+			requireProblem(t, send(v.body, without...), http.StatusUnauthorized, "bad_signature")
+			twice := append(append([]string{}, v.headers...), v.headers[i:i+2]...)
+			requireProblem(t, send(v.body, twice...), http.StatusUnauthorized, "bad_signature")
+			wrong := append([]string{}, v.headers...)
+			wrong[i+1] = strings.NewReplacer("a", "b", "1", "2", "W", "w", "J", "k", "m", "n").Replace(wrong[i+1])
+			got := send(v.body, wrong...)
+			requireProblem(t, got, http.StatusUnauthorized, "bad_signature")
+			if got.Header.Get("Www-Authenticate") == "" {
+				t.Error("401 without WWW-Authenticate")
+			}
+		}
+	}
+}
+
+// signed signs as a sender does, at this time.
+func signed(scheme, secret, body string, at time.Time) []string {
+	sum := func(text string) []byte {
+		h := hmac.New(sha256.New, []byte(secret))
+		h.Write([]byte(text))
+		return h.Sum(nil)
+	}
+	switch sent := fmt.Sprint(at.Unix()); scheme {
+	case "stripe":
+		return []string{"Stripe-Signature", "t=" + sent + ",v1=" + hex.EncodeToString(sum(sent+"."+body))}
+	case "slack":
+		return []string{"X-Slack-Request-Timestamp", sent, "X-Slack-Signature", "v0=" + hex.EncodeToString(sum("v0:"+sent+":"+body))}
+	case "standard-webhooks":
+		return []string{"Webhook-Id", "msg_1", "Webhook-Timestamp", sent, "Webhook-Signature", "v1," + base64.StdEncoding.EncodeToString(sum("msg_1."+sent+"."+body))}
+	}
+	panic(scheme)
+}
+
+func TestReplayWindow(t *testing.T) {
+	const secret, body = "s3cr3t", `{"id":42}`
+	for _, scheme := range []string{"stripe", "slack", "standard-webhooks"} {
+		configured := secret
+		if scheme == "standard-webhooks" {
+			configured = "whsec_" + base64.StdEncoding.EncodeToString([]byte(secret))
+		}
+		for _, window := range []time.Duration{5 * time.Minute, time.Minute} {
+			opts := []middleware.Option{middleware.WithVerify(scheme, configured)}
+			if window != 5*time.Minute { // the default
+				opts = append(opts, middleware.WithReplayWindow(window))
+			}
+			handler := middleware.New(newLocker(t, live), "order:{body.id}", opts...)(http.HandlerFunc(ok))
+			server := serve(t, handler)
+			for shift, good := range map[time.Duration]bool{
+				0: true, window - 20*time.Second: true, 20*time.Second - window: true, window + 20*time.Second: false, -window - 20*time.Second: false,
+			} {
+				r := newRequest(t, server.URL, append(signed(scheme, secret, body, time.Now().Add(shift)), "Content-Type", jsonType)...)
+				r.Body = withBody("", body).Body
+				got := do(t, r)
+				if good && got.body != "served" {
+					t.Errorf("%s, %v: %d %s", scheme, shift, got.StatusCode, got.body)
+				} else if !good {
+					requireProblem(t, got, http.StatusUnauthorized, "bad_signature")
+				}
+			}
+		}
+	}
+}
+
+// Who has no secret can't hold a key, nor learn whether it is held.
+func TestVerifyComesBeforeTheLock(t *testing.T) {
+	l := newLocker(t, live)
+	server := serve(t, middleware.New(l, "order:{header.Order}", middleware.WithVerify("github", "secret"), middleware.WithPassOnMissingKey())(
+		http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("served") })))
+	requireProblem(t, post(t, server.URL, "Order", "42"), http.StatusUnauthorized, "bad_signature")
+	requireProblem(t, post(t, server.URL), http.StatusUnauthorized, "bad_signature")
+	hold(t, l, "order:42")
+	requireProblem(t, post(t, server.URL, "Order", "42"), http.StatusUnauthorized, "bad_signature")
+	if _, err := l.TryLock(t.Context(), "order:42"); !errors.Is(err, redlock.ErrHeld) {
+		t.Error(err)
+	}
+}
+
+func TestBadVerifiers(t *testing.T) {
+	for want, f := range map[string]func() (*middleware.Verifier, error){
+		"unknown scheme; there are github, shopify": func() (*middleware.Verifier, error) { return middleware.NewVerifier("gitlab", "s3cr3t") },
+		"at least one secret":                       func() (*middleware.Verifier, error) { return middleware.NewVerifier("stripe") },
+		"secret 2 is empty":                         func() (*middleware.Verifier, error) { return middleware.NewVerifier("stripe", "s3cr3t", "") },
+		"secret 1: want whsec_ and base64":          func() (*middleware.Verifier, error) { return middleware.NewVerifier("standard-webhooks", "s3cr3t!") },
+	} {
+		if _, err := f(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cr3t") {
+			t.Errorf("error %v, want %s", err, want)
+		}
+	}
+}
