@@ -179,3 +179,51 @@ func TestDryRun(t *testing.T) {
 		t.Errorf("%d lines in the log, want 4:\n%s", n, &log)
 	}
 }
+
+// A dry run tells, too, who would have waited or been refused for another.
+func TestDryRunOfTwo(t *testing.T) {
+	l := newLocker(t, live)
+	for name, test := range map[string]struct {
+		opts []middleware.Option
+		want string // in the log
+	}{
+		"without wait": {nil, "would have been refused"},
+		"with wait":    {[]middleware.Option{middleware.WithWait(time.Minute)}, "would have been delayed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log safeBuffer
+			inside, release := make(chan struct{}, 1), make(chan struct{})
+			opts := append(test.opts, middleware.WithDryRun(), middleware.WithDedupe("{header.Delivery}"), middleware.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("Block") != "" {
+					inside <- struct{}{}
+					<-release
+				}
+				turn, _ := middleware.TurnOf(r.Context())
+				_, _ = io.WriteString(w, string(turn.Outcome))
+			}, opts...))
+			done := make(chan answer)
+			go func() { done <- post(t, server.URL, "Order", "42", "Delivery", "1", "Block", "1") }()
+			receive(t, inside, "the first request")
+			for want, headers := range map[string][]string{
+				"held":      {"Order", "42", "Delivery", "2"},
+				"duplicate": {"Order", "42", "Delivery", "1"},
+				"dry_run":   {"Order", "43", "Delivery", "1"},
+			} {
+				if got := post(t, server.URL, headers...); got.body != want {
+					t.Errorf("%v: %q, want %q", headers, got.body, want)
+				}
+			}
+			close(release)
+			if got := receive(t, done, "the first answer"); got.body != "dry_run" {
+				t.Errorf("the first: %q", got.body)
+			}
+			if got := post(t, server.URL, "Order", "42", "Delivery", "1"); got.body != "dry_run" {
+				t.Errorf("after the first: %q", got.body)
+			}
+			if !strings.Contains(log.String(), test.want) || strings.Contains(log.String(), "42") {
+				t.Errorf("log without %q, or with a key:\n%s", test.want, &log)
+			}
+		})
+	}
+}

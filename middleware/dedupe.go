@@ -22,10 +22,9 @@ func (rule *Rule) claim(ctx context.Context, locker *redlock.Locker, keys []stri
 	if id == "" {
 		return func() {}, nil
 	}
-	sum := sha256.Sum256([]byte(strings.Join(append(keys[:len(keys):len(keys)], id), "\x00")))
 	opts := rule.lockOptions()
 	opts = append(opts, redlock.WithMaxHold(rule.Wait+cmp.Or(rule.MaxHold, redlock.DefaultMaxHold)))
-	lock, err := locker.TryLock(ctx, "dedupe:"+hex.EncodeToString(sum[:]), opts...)
+	lock, err := locker.TryLock(ctx, claimKey(keys, id), opts...)
 	var held *redlock.HeldError
 	if errors.As(err, &held) {
 		return nil, &duplicateError{held}
@@ -34,4 +33,9 @@ func (rule *Rule) claim(ctx context.Context, locker *redlock.Locker, keys []stri
 		return nil, err
 	}
 	return func() { rule.unlock(lock) }, nil
+}
+
+func claimKey(keys []string, id string) string {
+	sum := sha256.Sum256([]byte(strings.Join(append(keys[:len(keys):len(keys)], id), "\x00")))
+	return "dedupe:" + hex.EncodeToString(sum[:])
 }

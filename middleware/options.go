@@ -118,8 +118,9 @@ func WithAllowUpgrade() Option { return func(rule *Rule) { rule.AllowUpgrade = t
 // Default: it ends when the client leaves.
 func WithRunToEnd() Option { return func(rule *Rule) { rule.RunToEnd = true } }
 
-// WithDryRun takes no lock and refuses nothing: TurnOf tells the key and the outcome, DryRun or why
-// the request would have been refused. Default: locks are taken.
+// WithDryRun takes no lock and refuses nothing: TurnOf tells the key and the outcome: DryRun; Held or
+// Duplicate if another request with the key runs under this rule in this process; or why it would have
+// been refused. Default: locks are taken.
 func WithDryRun() Option { return func(rule *Rule) { rule.DryRun = true } }
 
 // WithLogger sets where lost locks are told. Keys are never logged. Default: no log.

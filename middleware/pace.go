@@ -37,13 +37,14 @@ func (p *pace) line(wait time.Duration) int {
 }
 
 // retryAfter is when a request may be repeated, after one that met a lock that lasts for the remaining
-// time at most: whole seconds, at least one, with up to a half more so that those refused together
+// time at most, 0 if that is not known: whole seconds, at least one, with up to a half more so that those refused together
 // don't come back together.
 func (p *pace) retryAfter(remaining time.Duration) time.Duration {
-	if average := time.Duration(p.average.Load()); average > 0 {
-		remaining = min(remaining, average)
+	average := time.Duration(p.average.Load())
+	if average == 0 || 0 < remaining && remaining < average {
+		return spread(remaining)
 	}
-	return spread(remaining)
+	return spread(average)
 }
 
 func spread(d time.Duration) time.Duration {

@@ -65,12 +65,14 @@ type Rule struct {
 	// RunToEnd keeps the handler's context when the client leaves: it ends with the lease, at the
 	// latest after MaxHold. Default: false, it ends with the request's own.
 	RunToEnd bool
-	// DryRun takes no lock and refuses nothing: the outcome tells what is found. Default: false.
+	// DryRun takes no lock and refuses nothing: the outcome tells what would have become of a request.
+	// Of others with its key only those count that run under this rule in this process. Default: false.
 	DryRun bool
 	// Logger is told of locks that were not released in order; of lost leases the Locker's is. Default: no log.
 	Logger *slog.Logger
 
 	pace      pace
+	dryRuns   dryRuns
 	moreKeys  []string // templates, of WithKeys
 	presetKey string   // the template of WithPreset
 }
@@ -162,7 +164,7 @@ func (rule *Rule) Serve(locker *redlock.Locker, derive KeysFunc, w http.Response
 	turn := newTurn(r.Context(), locker)
 	id, err := rule.admit(&turn, derive, r)
 	if rule.DryRun {
-		return rule.dryRun(turn, err, w, r, next)
+		return rule.dryRun(turn, id, err, w, r, next)
 	}
 	if err != nil {
 		return rule.withoutKey(turn, err, w, r, next)

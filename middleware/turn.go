@@ -62,16 +62,3 @@ func (rule *Rule) handlerContext(turn Turn, r *http.Request) (context.Context, c
 	}
 	return ctx, cancel
 }
-
-// DryRun is the outcome of a request for which a lock would have been asked.
-const DryRun Outcome = "dry_run"
-
-// dryRun serves every request, and tells what became of its key.
-func (rule *Rule) dryRun(turn Turn, err error, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
-	turn.Outcome = DryRun
-	if err != nil {
-		turn.Outcome = reject(r.Context(), err).Turn.Outcome
-		rule.logger().Info("dry run: the request would have been refused", "outcome", turn.Outcome, "error", err)
-	}
-	return next(w, turn.request(r))
-}

@@ -80,10 +80,19 @@ func (g *gates) enter(c *caller, clock int64) (head bool, later <-chan struct{},
 // held is the error of one who finds the key locked or wanted in this process.
 func (g *gate) held() *HeldError {
 	held := &HeldError{}
+	if failed, ok := g.failed.(*HeldError); ok { // as the head was told of a lock elsewhere
+		held.RetryAfter = failed.RetryAfter
+	}
 	if g.lock != nil {
-		held.RetryAfter = max(0, time.Until(g.lock.Until()))
+		held.RetryAfter = max(held.RetryAfter, time.Until(g.lock.Until()))
 	}
 	return held
+}
+
+func (g *gates) held(at *gate) *HeldError {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return at.held()
 }
 
 // next makes the oldest call in line the head, and gives it; or nil if there is none. Send it its turn.

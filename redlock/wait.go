@@ -94,7 +94,7 @@ func (l *Locker) standInLine(ctx context.Context, c *caller) (*attempt, error) {
 	case a := <-c.turn:
 		return a, nil
 	case <-ctx.Done():
-		err = ended(ctx, &HeldError{})
+		err = ended(ctx, l.gates.held(c.gate))
 	case <-l.closing:
 		err = ErrClosed
 	}
