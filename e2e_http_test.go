@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -111,7 +112,7 @@ func requireRetryAfter(t *testing.T, a answer) {
 	}
 }
 
-// backend is what the locks protect. The key of a request is its whole path.
+// backend is what the locks protect. The keys of a request are its parameters "key", or its whole path.
 type backend struct {
 	*httptest.Server
 	work func() // what a request does while it runs
@@ -153,17 +154,24 @@ func (b *backend) holdRequests(t *testing.T, requests ...*http.Request) (wait fu
 }
 
 func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	key := r.URL.Path
-	b.mu.Lock()
-	if b.running[key] > 0 {
-		b.overlaps[key]++
+	keys := slices.Compact(r.URL.Query()["key"])
+	if len(keys) == 0 {
+		keys = []string{r.URL.Path}
 	}
-	b.running[key]++
+	b.mu.Lock()
+	for _, key := range keys {
+		if b.running[key] > 0 {
+			b.overlaps[key]++
+		}
+		b.running[key]++
+	}
 	b.mu.Unlock()
 	b.work()
 	b.mu.Lock()
-	b.running[key]--
-	b.served[key]++
+	for _, key := range keys {
+		b.running[key]--
+		b.served[key]++
+	}
 	b.mu.Unlock()
 	_, _ = io.WriteString(w, "done")
 }

@@ -8,12 +8,15 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
 
 func withBody(url, body string, header ...string) *http.Request {
@@ -66,6 +69,31 @@ func TestBodyKeysInCaddy(t *testing.T) {
 			t.Errorf("%s %s: status %d, body %q; want %d, %q", test.target, test.body, a.status, a.body, test.status, test.want)
 		}
 	}
+}
+
+// TestTransfers: each of 1,000 payments, through two Caddys, locks who pays and who is paid, in any order.
+func TestTransfers(t *testing.T) {
+	const transfers, accounts = 1000, 10
+	servers := redistest.Start(t, 3)
+	b := newBackend(t, func() { time.Sleep(time.Millisecond) })
+	config := caddyfile(mastersOption(servers, "timeout "+calm.String()), `
+		redlock payer:{body.from} payer:{body.to} {
+			wait 2m
+		}
+		`+b.proxy())
+	urls := []string{runCaddy(t, config).url, runCaddy(t, config).url}
+	var requests []*http.Request
+	for i := range transfers {
+		from, to := rand.IntN(accounts), rand.IntN(accounts)
+		requests = append(requests, withBody(fmt.Sprintf("%s/?key=%d&key=%d", urls[i%2], from, to), fmt.Sprintf(`{"from":%d,"to":%d}`, from, to)))
+	}
+	for _, a := range sendAll(t, requests...)() {
+		if a.status != http.StatusOK {
+			t.Errorf("status %d, want 200; body %q", a.status, a.body)
+		}
+	}
+	requireNoOverlap(t, b)
+	redistest.RequireNoKeys(t, servers)
 }
 
 // GitHub's deliveries: signed, each once at a time, one after the other for a repository.
