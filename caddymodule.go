@@ -49,7 +49,8 @@ type Handler struct {
 	// square or standard-webhooks. It sets the key, the dedupe, the wait and what docs/presets.md
 	// tells, where the rule says nothing else. Default: none.
 	Preset string `json:"preset,omitempty"`
-	// How long a request waits for its lock. Below 0: not at all, whatever the preset says.
+	// How long a request waits for its lock. Where requests of this rule take so long that it could
+	// not be served in that time, it is refused at once. Below 0: not at all, whatever the preset says.
 	// Default: the preset's, or 0, not at all.
 	Wait caddy.Duration `json:"wait,omitempty"`
 	// How long the lease lasts on the masters; it bounds how long a key stays locked after this

@@ -9,7 +9,7 @@ import (
 // Option is a setting of the middleware.
 type Option func(*Rule)
 
-// WithWait lets a request wait for its lock. Default: 0, no wait.
+// WithWait lets a request wait for its lock; see Rule.Wait. Default: 0, no wait.
 func WithWait(d time.Duration) Option { return func(rule *Rule) { rule.Wait = d } }
 
 // WithTTL sets the lease on the masters. Default: the Locker's.

@@ -17,7 +17,8 @@ import (
 
 // Rule is how requests are serialized. The zero value works: no wait, the Locker's TTL, 423 and 409.
 type Rule struct {
-	// Wait is how long a request waits for its lock. Default: 0, not at all.
+	// Wait is how long a request waits for its lock. Where requests of this rule take so long that it
+	// could not be served in that time, it is refused at once. Default: 0, not at all.
 	Wait time.Duration
 	// TTL is the lease on the masters. Default: the Locker's.
 	TTL time.Duration
