@@ -33,15 +33,17 @@ lint: build ## Check format, vet, staticcheck, go.mod and Caddyfile.example
 	go vet ./...
 	go run $(STATICCHECK) ./...
 	go mod tidy -diff
-	cd examples/stacks && go vet ./... && go run $(STATICCHECK) ./... && go mod tidy -diff
+	for module in examples/stacks bench; do ( \
+		cd $$module && go vet ./... && go run $(STATICCHECK) ./... && go mod tidy -diff) || exit 1; \
+	done
 	bin/caddy validate --config Caddyfile.example
 	bin/caddy fmt Caddyfile.example >/dev/null # fails, with the line, where the format differs
 
 bench: redis-server ## Measure the library beside its peers (15 minutes): bench/RESULTS.md, bench/plots
 	cd bench && go run .
 
-bench-check: redis-server ## Check the benchmarks and run each once
-	cd bench && go vet ./... && go run $(STATICCHECK) ./... && go mod tidy -diff && go test ./...
+bench-check: redis-server ## Test the benchmarks and run each once
+	cd bench && go test ./...
 	cd bench && out=$$(mktemp -d) && go run . -quick -o $$out && rm -r $$out
 
 bench-http: redis-server ## Measure Caddy beside nginx, which it installs with wrk (3 minutes): bench/HTTP.md
