@@ -163,7 +163,7 @@ func (t *Template) Keys(r *http.Request) ([]string, error) {
 	values := []string{""}
 	if t.each >= 0 {
 		var err error
-		if values, err = t.parts[t.each].values(found); err != nil {
+		if values, err = t.parts[t.each].values(found, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -179,27 +179,27 @@ func (t *Template) Keys(r *http.Request) ([]string, error) {
 
 // key makes the key in which the placeholder with [] has the value each.
 func (t *Template) key(found *fields, each string) (string, error) {
-	var key strings.Builder
-	for i, p := range t.parts {
-		value := each
+	key, one := make([]byte, 0, maxKey), [1]string{} // on the stack
+	for i := range t.parts {
+		p, value := &t.parts[i], each
 		if p.sources == nil {
-			key.WriteString(p.literal)
+			key = append(key, p.literal...)
 			continue
 		}
 		if i != t.each {
-			values, err := p.values(found)
+			values, err := p.values(found, one[:0])
 			if err != nil {
 				return "", err
 			}
 			value = values[0]
 		}
-		t.escape(&key, value)
+		key = t.escape(key, value)
 	}
-	return key.String(), nil
+	return string(key), nil
 }
 
-// values gives what the first source has that has anything.
-func (p *part) values(found *fields) (values []string, err error) {
+// values gives what the first source has that has anything, in the room given if it is one.
+func (p *part) values(found *fields, room []string) (values []string, err error) {
 	for _, s := range p.sources {
 		if s.value == nil {
 			values, err = found.values(s.field)
@@ -208,7 +208,7 @@ func (p *part) values(found *fields) (values []string, err error) {
 			if value, err = s.value(found.request); err == nil && value == "" {
 				err = ErrMissingKey
 			}
-			values = []string{value}
+			values = append(room, value)
 		}
 		if !errors.Is(err, ErrMissingKey) {
 			break
@@ -220,15 +220,17 @@ func (p *part) values(found *fields) (values []string, err error) {
 	return values, nil
 }
 
-func (t *Template) escape(key *strings.Builder, value string) {
+// escape appends a value to a key.
+func (t *Template) escape(key []byte, value string) []byte {
 	const hex = "0123456789ABCDEF"
 	for _, c := range []byte(value) {
 		if t.escaped[c] {
-			key.Write([]byte{'%', hex[c>>4], hex[c&15]})
+			key = append(key, '%', hex[c>>4], hex[c&15])
 		} else {
-			key.WriteByte(c)
+			key = append(key, c)
 		}
 	}
+	return key
 }
 
 func isAlphanumeric(c byte) bool {
