@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -21,11 +19,14 @@ type attempt struct {
 	ticket  int64 // of its call
 	timeout time.Duration
 	calls   []call // the acquires, by master
-	answers inbox
+	answers inbox  // to the acquires, and to the release
+	timer   *time.Timer
 	over    atomic.Bool // the lock is not wanted any more
 	touched atomic.Bool // a master that refused the acquire may have the key, or the call in its queue
 
-	releases [2][]any // see shared
+	// The arguments of the commands, made once for all masters that get the same: without Queue, and
+	// with it.
+	acquireArgs, releaseArgs [2][]any
 
 	fence   int64
 	granted []*call
@@ -35,15 +36,15 @@ type attempt struct {
 }
 
 // newAttempt sends an acquire to all masters at once. Where there is a former lock, the same commands
-// release it; the receiver gets the answers to that.
-func (l *Locker) newAttempt(c *caller, former *attempt, released receiver) *attempt {
+// release it, and it gets the answers to that.
+func (l *Locker) newAttempt(c *caller, former *attempt) *attempt {
 	a := &attempt{
 		locker:  l,
 		start:   time.Now(),
 		ttl:     c.ttl,
 		ticket:  c.ticket,
 		calls:   make([]call, len(l.streams)),
-		answers: make(inbox, len(l.streams)),
+		answers: make(inbox, 2*len(l.streams)),
 	}
 	acquire := Command{Op: OpAcquire, Key: c.key, Token: l.terms + rand.Text(), TTL: c.ttl, Fence: l.clock(), Process: l.name, Ticket: c.ticket}
 	if c.try {
@@ -55,13 +56,16 @@ func (l *Locker) newAttempt(c *caller, former *attempt, released receiver) *atte
 		former.over.Store(true)
 		releases = make([]call, len(l.streams))
 	}
-	var args [2][]any // without and with Queue
 	for i, s := range l.streams {
-		acquire.Queue = !c.try && s.hears.Load()
-		acquire.args = shared(&args, &acquire)
 		a.calls[i] = call{Command: acquire, master: i, over: &a.over, to: a.answers}
+		a.calls[i].Queue = !c.try && s.hears.Load()
+		args := &a.acquireArgs[which(a.calls[i].Queue)]
+		if *args == nil {
+			*args = a.calls[i].arguments()
+		}
+		a.calls[i].args = *args
 		if former != nil {
-			releases[i] = former.releaseCall(i, false, released)
+			releases[i] = former.releaseCall(i, false, former.answers)
 			a.calls[i].former = &releases[i]
 		}
 		s.push(&a.calls[i])
@@ -145,15 +149,14 @@ const (
 
 // collect hands answers to count, with the number still to come, until count is done.
 func (a *attempt) collect(ctx context.Context, answers inbox, expected int, count func(c *call, pending int) (done bool)) ending {
-	timer := time.NewTimer(a.timeout)
-	defer timer.Stop()
+	defer a.startTimer().Stop()
 	for pending := expected - 1; pending >= 0; pending-- {
 		select {
 		case c := <-answers:
 			if count(c, pending) {
 				return answered
 			}
-		case <-timer.C:
+		case <-a.timer.C:
 			return timeOver
 		case <-ctx.Done():
 			return callerLeft
@@ -162,6 +165,16 @@ func (a *attempt) collect(ctx context.Context, answers inbox, expected int, coun
 		}
 	}
 	return answered
+}
+
+// startTimer starts the masters' time for an answer.
+func (a *attempt) startTimer() *time.Timer {
+	if a.timer == nil {
+		a.timer = time.NewTimer(a.timeout)
+	} else {
+		a.timer.Reset(a.timeout)
+	}
+	return a.timer
 }
 
 func (a *attempt) fences() []int64 {
@@ -203,7 +216,11 @@ func (a *attempt) releaseCall(master int, waiting bool, to receiver) call {
 	acquire := &a.calls[master]
 	release := Command{Op: OpRelease, Key: acquire.Key, Token: acquire.Token, TTL: a.ttl,
 		Process: acquire.Process, Ticket: a.ticket, Queue: waiting && acquire.Queue}
-	release.args = shared(&a.releases, &release)
+	args := &a.releaseArgs[which(release.Queue)]
+	if *args == nil {
+		*args = releaseArguments(acquire.args, &a.ticket, release.Queue)
+	}
+	release.args = *args
 	return call{
 		Command: release,
 		master:  master,
@@ -212,6 +229,13 @@ func (a *attempt) releaseCall(master int, waiting bool, to receiver) call {
 		sure:    a.touched.Load(),
 		to:      to,
 	}
+}
+
+func which(queue bool) int {
+	if queue {
+		return 1
+	}
+	return 0
 }
 
 // split says whether the votes went to several at once, so that perhaps nobody has won.
@@ -278,29 +302,4 @@ func (a *attempt) queuedAnywhere() bool {
 		}
 	}
 	return false
-}
-
-// terms are the settings on which all processes must agree. Every token starts with them, so that
-// whoever meets another's lock can tell that they differ: "<masters>.<max ttl in ms>.".
-func terms(masters int, maxTTL time.Duration) string {
-	return fmt.Sprintf("%d.%d.", masters, maxTTL.Milliseconds())
-}
-
-// foreignTerms finds, among the holders met, one that works under other terms than ours.
-func (a *attempt) foreignTerms() (masters int, maxTTL time.Duration, found bool) {
-	for _, reply := range a.held {
-		if strings.HasPrefix(reply.Holder, a.locker.terms) {
-			continue
-		}
-		parts := strings.SplitN(reply.Holder, ".", 3)
-		if len(parts) < 3 {
-			continue // not a token of ours
-		}
-		n, errN := strconv.Atoi(parts[0])
-		ms, errMS := strconv.ParseInt(parts[1], 10, 64)
-		if errN == nil && errMS == nil {
-			return n, time.Duration(ms) * time.Millisecond, true
-		}
-	}
-	return 0, 0, false
 }

@@ -1,10 +1,24 @@
 package redlock_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
 
 // BenchmarkLockUnlock measures what the lock itself costs, without a network.
 func BenchmarkLockUnlock(b *testing.B) {
-	l := newLocker(b, []string{"memory://1", "memory://2", "memory://3"})
+	benchmarkLock(b, newLocker(b, []string{"memory://1", "memory://2", "memory://3"}))
+}
+
+// BenchmarkRedisLockUnlock measures it on three real servers.
+func BenchmarkRedisLockUnlock(b *testing.B) {
+	l, _ := onServers(b, 3)
+	benchmarkLock(b, l)
+}
+
+func benchmarkLock(b *testing.B, l *redlock.Locker) {
+	lockUnlock(b, l, "key") // the connections are there
 	b.ReportAllocs()
 	for b.Loop() {
 		lock, err := l.TryLock(b.Context(), "key")
@@ -12,16 +26,6 @@ func BenchmarkLockUnlock(b *testing.B) {
 			b.Fatal(err)
 		}
 		mustUnlock(b, lock)
-	}
-}
-
-// BenchmarkRedisLockUnlock measures it on three real servers.
-func BenchmarkRedisLockUnlock(b *testing.B) {
-	l, _ := onServers(b, 3)
-	lockUnlock(b, l, "key") // the connections are there
-	b.ReportAllocs()
-	for b.Loop() {
-		lockUnlock(b, l, "key")
 	}
 }
 

@@ -53,7 +53,7 @@ func (p *pair) heardByOne() (n int) {
 
 // learnLease puts right when a place in the model's queue ends: a release doesn't tell when it was done.
 func (p *pair) learnLease(cmd *Command, before, after time.Time) {
-	us, err := p.client.HGet(context.Background(), leasesKey(cmd.Key), cmd.Process).Int64()
+	us, err := p.client.HGet(context.Background(), companions(cmd.Key).leases, cmd.Process).Int64()
 	ends := time.UnixMicro(us)
 	if err != nil { // it has just ended
 		ends = before.Add(cmd.TTL)
@@ -74,8 +74,8 @@ func (p *pair) queueNear(key string, from, to time.Time) bool {
 // just now.
 func (p *pair) compareQueues(cmd *Command) {
 	ctx := context.Background()
-	waiting := p.client.ZRangeWithScores(ctx, queueKey(cmd.Key), 0, -1).Val()
-	leases := p.client.HGetAll(ctx, leasesKey(cmd.Key)).Val()
+	waiting := p.client.ZRangeWithScores(ctx, companions(cmd.Key).queue, 0, -1).Val()
+	leases := p.client.HGetAll(ctx, companions(cmd.Key).leases).Val()
 	later := time.Now().Add(expirySlack)
 	var want, got []string
 	if q, _, ok := p.model.queues.get(cmd.Key, always); ok {

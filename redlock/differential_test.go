@@ -177,7 +177,7 @@ func (p *pair) ttl() time.Duration {
 
 // forgetFence does what a minute without a lock does.
 func (p *pair) forgetFence(key string) {
-	p.client.Del(context.Background(), fenceKey(key))
+	p.client.Del(context.Background(), companions(key).fence)
 	p.model.fences.delete(key)
 }
 
@@ -190,13 +190,13 @@ func (p *pair) adopt(key string) {
 		p.model.leases.set(key, token, ends, 0)
 	}
 	p.model.fences.delete(key)
-	if fence, err := p.client.Get(ctx, fenceKey(key)).Int64(); err == nil {
+	if fence, err := p.client.Get(ctx, companions(key).fence).Int64(); err == nil {
 		p.model.fences.set(key, fence, time.Now(), fenceTTL)
 	}
 	p.model.queues.delete(key)
-	for _, z := range p.client.ZRangeWithScores(ctx, queueKey(key), 0, -1).Val() {
+	for _, z := range p.client.ZRangeWithScores(ctx, companions(key).queue, 0, -1).Val() {
 		process := z.Member.(string)
-		ends, _ := p.client.HGet(ctx, leasesKey(key), process).Int64()
+		ends, _ := p.client.HGet(ctx, companions(key).leases, process).Int64()
 		p.model.join(&Command{Key: key, Process: process, Ticket: int64(z.Score), TTL: time.Until(time.UnixMicro(ends))}, time.Now())
 	}
 }
@@ -210,7 +210,7 @@ func (p *pair) compare(model, real *Command, holder string) {
 	if off := (got.TTL - want.TTL).Abs(); off > 5*expirySlack {
 		p.t.Errorf("%+v: the holder's lease lasts %v, want %v", model, got.TTL, want.TTL)
 	}
-	stored, err := p.client.Get(context.Background(), fenceKey(model.Key)).Result()
+	stored, err := p.client.Get(context.Background(), companions(model.Key).fence).Result()
 	if last, _, known := p.model.fences.get(model.Key, p.now); known && stored != fmt.Sprint(last) || !known && err != redis.Nil {
 		p.t.Errorf("%+v: fence stored is %q, want %d", model, stored, last)
 	}

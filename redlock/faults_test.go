@@ -158,8 +158,10 @@ func TestMissedReleaseIsRepeated(t *testing.T) {
 	redistest.RequireNoKeys(t, servers)
 }
 
+// killConnections returns when the kill can be seen: one at the moment of a command costs that command.
 func killConnections(t *testing.T, s *redistest.Server) {
 	t.Helper()
+	defer time.Sleep(2 * time.Millisecond)
 	if err := s.Client().Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal").Err(); err != nil {
 		t.Fatal(err)
 	}

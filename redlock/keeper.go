@@ -15,17 +15,10 @@ type keeper struct {
 
 	mu    sync.Mutex
 	locks schedule
-	index map[*Lock]*entry
-}
-
-type entry struct {
-	lock *Lock
-	due  time.Time
-	at   int // in the schedule
 }
 
 func newKeeper(l *Locker) *keeper {
-	k := &keeper{locker: l, wake: make(chan struct{}, 1), ended: make(chan struct{}), index: make(map[*Lock]*entry)}
+	k := &keeper{locker: l, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	go k.run()
 	return k
 }
@@ -33,10 +26,9 @@ func newKeeper(l *Locker) *keeper {
 // keep takes care of a lock from now on.
 func (k *keeper) keep(lock *Lock) {
 	k.mu.Lock()
-	e := &entry{lock: lock, due: lock.due()}
-	k.index[lock] = e
-	heap.Push(&k.locks, e)
-	first := e.at == 0
+	lock.kept.due = lock.due()
+	heap.Push(&k.locks, lock)
+	first := k.locks[0] == lock
 	k.mu.Unlock()
 	if first {
 		k.rouse()
@@ -46,10 +38,15 @@ func (k *keeper) keep(lock *Lock) {
 func (k *keeper) forget(lock *Lock) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if e := k.index[lock]; e != nil {
-		heap.Remove(&k.locks, e.at)
-		delete(k.index, lock)
+	if k.keeps(lock) {
+		heap.Remove(&k.locks, lock.kept.at)
 	}
+}
+
+// keeps says whether a lock is in the schedule. Callers hold mu.
+func (k *keeper) keeps(lock *Lock) bool {
+	at := lock.kept.at
+	return at < len(k.locks) && k.locks[at] == lock
 }
 
 func (k *keeper) rouse() {
@@ -87,7 +84,7 @@ func (k *keeper) work() time.Duration {
 			k.send()
 			return idle
 		}
-		lock, wait := k.locks[0].lock, k.locks[0].due.Sub(now)
+		lock, wait := k.locks[0], k.locks[0].kept.due.Sub(now)
 		k.mu.Unlock()
 		if wait > 0 {
 			k.send()
@@ -127,40 +124,46 @@ func (k *keeper) hurry(lock *Lock) {
 func (k *keeper) reschedule(lock *Lock, due time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if e := k.index[lock]; e != nil {
-		e.due = due
-		heap.Fix(&k.locks, e.at)
+	if k.keeps(lock) {
+		lock.kept.due = due
+		heap.Fix(&k.locks, lock.kept.at)
 	}
 }
 
 func (k *keeper) endAll() {
 	k.mu.Lock()
 	locks := k.locks
-	k.locks, k.index = nil, make(map[*Lock]*entry)
+	k.locks = nil
 	k.mu.Unlock()
-	for _, e := range locks {
-		e.lock.lose(ErrClosed)
+	for _, lock := range locks {
+		lock.lose(ErrClosed)
 	}
 }
 
-// schedule is a heap of entries, the next one due first.
-type schedule []*entry
+// schedule is a heap of locks, the next one due first.
+type schedule []*Lock
+
+// kept is a lock's place in the schedule. The keeper's mu guards it.
+type kept struct {
+	due time.Time
+	at  int
+}
 
 func (s schedule) Len() int           { return len(s) }
-func (s schedule) Less(i, j int) bool { return s[i].due.Before(s[j].due) }
+func (s schedule) Less(i, j int) bool { return s[i].kept.due.Before(s[j].kept.due) }
 func (s schedule) Swap(i, j int) {
 	s[i], s[j] = s[j], s[i]
-	s[i].at, s[j].at = i, j
+	s[i].kept.at, s[j].kept.at = i, j
 }
 func (s *schedule) Push(x any) {
-	e := x.(*entry)
-	e.at = len(*s)
-	*s = append(*s, e)
+	lock := x.(*Lock)
+	lock.kept.at = len(*s)
+	*s = append(*s, lock)
 }
 func (s *schedule) Pop() any {
 	last := len(*s) - 1
-	e := (*s)[last]
+	lock := (*s)[last]
 	(*s)[last] = nil
 	*s = (*s)[:last]
-	return e
+	return lock
 }

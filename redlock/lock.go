@@ -22,6 +22,7 @@ type Lock struct {
 	next    time.Time // of the next renewal
 	ended   bool      // unlocked or lost: it is never renewed again
 
+	kept      kept    // in the keeper's schedule
 	others    []*Lock // on the other keys of the same call
 	unlock    sync.Once
 	unlockErr error
@@ -137,19 +138,18 @@ func (k *Lock) end() bool {
 // next in one; or frees it if nobody does.
 func (k *Lock) hand() error {
 	a, l := k.attempt, k.attempt.locker
-	answers := make(inbox, len(a.calls))
 	next := l.gates.next(k.gate)
 	if next != nil && !next.several {
-		next.turn <- l.newAttempt(next, a, answers)
-		return a.confirmRelease(answers)
+		next.turn <- l.newAttempt(next, a)
+		return a.confirmRelease()
 	}
-	a.release(answers, false)
+	a.release(a.answers, false)
 	if next != nil {
 		next.turn <- nil
 	} else {
 		l.gates.leave(k.gate)
 	}
-	return a.confirmRelease(answers)
+	return a.confirmRelease()
 }
 
 // lose ends the lock with this cause, before Unlock: it is released, and the next call may try. It is
@@ -165,20 +165,22 @@ func (k *Lock) lose(cause error) bool {
 }
 
 // confirmRelease waits for the masters' answers to a release until it is clear what they say.
-func (a *attempt) confirmRelease(answers inbox) error {
+func (a *attempt) confirmRelease() error {
 	quorum := a.locker.quorum
-	timer := time.NewTimer(a.timeout)
-	defer timer.Stop()
+	defer a.startTimer().Stop()
 
 	released, result := 0, error(nil)
-	failure := &QuorumError{Quorum: quorum}
+	var failed []MasterError
 	for pending := len(a.calls); pending > 0; {
 		select {
-		case c := <-answers:
+		case c := <-a.answers:
+			if c.Op != OpRelease { // an acquire's, that came late
+				continue
+			}
 			pending--
 			switch {
 			case c.Reply.Err != nil:
-				failure.Masters = append(failure.Masters, MasterError{a.locker.streams[c.master].master.String(), c.Reply.Err})
+				failed = append(failed, MasterError{a.locker.streams[c.master].master.String(), c.Reply.Err})
 			case c.Reply.Status == StatusReleased:
 				released++
 			case c.Reply.Status == StatusNotOwner:
@@ -186,18 +188,15 @@ func (a *attempt) confirmRelease(answers inbox) error {
 			case c.Reply.Status == StatusExpired && result == nil:
 				result = ErrExpired
 			}
-		case <-timer.C:
-			failure.Answered = released
-			failure.Err = errHung
-			return failure
+		case <-a.timer.C:
+			return &QuorumError{Answered: released, Quorum: quorum, Masters: failed, Err: errHung}
 		}
 		if released >= quorum {
 			return nil
 		}
-		if result != nil && released+len(failure.Masters)+pending < quorum {
+		if result != nil && released+len(failed)+pending < quorum {
 			return result // no quorum can have held the key until now
 		}
 	}
-	failure.Answered = released
-	return failure
+	return &QuorumError{Answered: released, Quorum: quorum, Masters: failed}
 }

@@ -160,14 +160,6 @@ func (l *Locker) with(opts []LockOption) (lockOptions, error) {
 	return o, l.check(o)
 }
 
-func (l *Locker) compareTerms(a *attempt) {
-	masters, maxTTL, found := a.foreignTerms()
-	if found && l.warned.CompareAndSwap(false, true) {
-		l.logger.Error("another process shares locks under other settings: the locks don't exclude each other; make masters and max ttl the same everywhere",
-			"its masters", masters, "its max ttl", maxTTL, "our masters", len(l.streams), "our max ttl", l.maxTTL)
-	}
-}
-
 // enter counts a call, unless the Locker is closed.
 func (l *Locker) enter() bool {
 	l.mu.Lock()

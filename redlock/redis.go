@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -50,11 +49,10 @@ type redisMaster struct {
 	admit   func(server) error
 	scripts *scriptSet
 
-	answers []redis.Cmder // of a Do
+	answers []redis.Cmd // of a Do, with room for further ones
 
 	mu     sync.Mutex
 	client redis.UniversalClient // nil until the first Do, and after a failed connect
-	pipe   redis.Pipeliner       // the client's
 	closed bool
 }
 
@@ -116,8 +114,6 @@ func newClusterMaster(o redis.ClusterOptions) Master {
 	return m
 }
 
-type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
-
 // serverName names a server by its address, without credentials or database: these don't make
 // another server of it.
 func serverName(o *redis.Options) string {
@@ -150,17 +146,16 @@ func (m *redisMaster) Close() error {
 	return client.Close()
 }
 
-func (m *redisMaster) connection() (redis.Pipeliner, error) {
+func (m *redisMaster) connection() (redis.UniversalClient, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
 		return nil, ErrClosed
 	}
 	if m.client == nil {
-		m.client = m.open(m.dial)
-		m.pipe = m.client.Pipeline()
+		m.client = m.open(m.dial.rested)
 	}
-	return m.pipe, nil
+	return m.client, nil
 }
 
 // reset makes the next Do start with a new client: go-redis's own pool, once a dial has failed,
@@ -176,14 +171,17 @@ func (m *redisMaster) reset() {
 }
 
 func (m *redisMaster) Do(cmds []*Command) {
-	pipe, err := m.connection()
+	client, err := m.connection()
 	if err != nil {
 		for _, cmd := range cmds {
 			cmd.Reply.Err = unsent(err)
 		}
 		return
 	}
-	m.pipeline(pipe, cmds, false)
+	m.send(client, cmds, false)
+	if errors.Is(cmds[0].Reply.Err, errClosed) {
+		m.send(client, cmds, false)
+	}
 
 	// A server that doesn't know the scripts yet (new, restarted, or after SCRIPT FLUSH) has done
 	// nothing with those commands. To send them again, after others of the batch, changes no order
@@ -195,7 +193,7 @@ func (m *redisMaster) Do(cmds []*Command) {
 		}
 	}
 	if len(unknown) > 0 {
-		m.pipeline(pipe, unknown, true)
+		m.send(client, unknown, true)
 	}
 	if errors.Is(cmds[0].Reply.Err, errUnreachable) {
 		m.reset()

@@ -53,7 +53,8 @@ func (l *Locker) lock(ctx context.Context, keys []string, opts []LockOption, try
 		return nil, ended(ctx, nil)
 	}
 	var first *attempt
-	callers := make([]*caller, 0, len(keys))
+	var room [1]*caller // for most
+	callers := room[:0]
 	came, clock := time.Now(), l.clock()
 	for _, key := range keys {
 		c := &caller{lockOptions: o, key: l.prefix + ":{" + key + "}", try: try, several: len(keys) > 1, came: came}
@@ -119,7 +120,8 @@ func (l *Locker) leave(callers []*caller) {
 func (l *Locker) acquire(ctx context.Context, callers []*caller, first *attempt) (*Lock, error) {
 	h := &head{locker: l, callers: callers, pause: waitLeast, came: CameFree}
 	defer h.close()
-	attempts := make([]*attempt, 0, len(callers))
+	var room [1]*attempt // for most
+	attempts := room[:0]
 	if first != nil {
 		h.came = CamePassed
 		attempts = append(attempts, first)
@@ -130,7 +132,7 @@ func (l *Locker) acquire(ctx context.Context, callers []*caller, first *attempt)
 				l.gates.calm(callers) // what was said before is known soon
 			}
 			for _, c := range callers {
-				attempts = append(attempts, l.newAttempt(c, nil, nil))
+				attempts = append(attempts, l.newAttempt(c, nil))
 			}
 		}
 		lost := h.win(ctx, attempts)

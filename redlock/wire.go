@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -42,7 +43,8 @@ func newScriptSet(told bool) *scriptSet {
 }
 
 // arguments gives a command as it is sent to a server. Those that many masters get can have it made
-// once, in Command.args.
+// once, in Command.args. It points to the command's fields: go-redis follows pointers, and values
+// would have to be allocated each.
 func (cmd *Command) arguments() []any {
 	if cmd.args != nil {
 		return cmd.args
@@ -50,49 +52,56 @@ func (cmd *Command) arguments() []any {
 	if cmd.Op == OpPing {
 		return []any{"ping"}
 	}
+	keys := companions(cmd.Key)
 	args := make([]any, 0, 14)
-	args = append(args, "evalsha", serverScripts[cmd.Op].hash, "4", cmd.Key, fenceKey(cmd.Key), queueKey(cmd.Key), leasesKey(cmd.Key),
-		cmd.Token, cmd.Process, cmd.Ticket, cmd.TTL.Milliseconds(), cmd.Queue)
+	args = append(args, "evalsha", serverScripts[cmd.Op].hash, "4", &cmd.Key, &keys.fence, &keys.queue, &keys.leases,
+		&cmd.Token, &cmd.Process, &cmd.Ticket, cmd.TTL.Milliseconds(), cmd.Queue)
 	switch cmd.Op {
 	case OpAcquire:
-		args = append(args, cmd.Fence, cmd.Former)
+		args = append(args, &cmd.Fence, &cmd.Former)
 	case OpExtend:
-		args = append(args, cmd.Fence, cmd.RefillUntil)
+		args = append(args, &cmd.Fence, &cmd.RefillUntil)
 	}
 	return args
 }
 
-// shared makes the arguments of a command once for all masters that get the same: without Queue, and
-// with it.
-func shared(args *[2][]any, cmd *Command) []any {
-	which := 0
-	if cmd.Queue {
-		which = 1
-	}
-	if args[which] == nil {
-		cmd.args = nil
-		args[which] = cmd.arguments()
-	}
-	return args[which]
+// releaseArguments makes those of a release of those of its acquire.
+func releaseArguments(acquire []any, ticket *int64, queue bool) []any {
+	args := slices.Clone(acquire[:12])
+	args[1], args[9], args[11] = serverScripts[OpRelease].hash, ticket, queue
+	return args
 }
 
-// The companions of a lock's key have the same hash tag, so that a cluster keeps them in one place.
-func fenceKey(key string) string  { return key + ":fence" }
-func queueKey(key string) string  { return key + ":queue" }
-func leasesKey(key string) string { return key + ":leases" }
+// keyNames are the companions of a lock's key. They have the same hash tag, so that a cluster keeps them
+// in one place.
+type keyNames struct{ fence, queue, leases string }
 
-// pipeline sends commands and reads their replies; with the whole source of scripts where the server
+func companions(key string) *keyNames {
+	all := key + ":fence" + key + ":queue" + key + ":leases" // allocated once
+	fence, queue := len(key)+len(":fence"), 2*len(key)+len(":fence:queue")
+	return &keyNames{all[:fence], all[fence:queue], all[queue:]}
+}
+
+// send sends commands and reads their replies; with the whole source of scripts where the server
 // doesn't know them.
-func (m *redisMaster) pipeline(pipe redis.Pipeliner, cmds []*Command, whole bool) {
+func (m *redisMaster) send(client redis.UniversalClient, cmds []*Command, whole bool) {
 	ctx := context.Background()
-	m.answers = m.answers[:0]
-	for _, cmd := range cmds {
-		m.answers = append(m.answers, m.command(ctx, cmd, whole))
-	}
-	_ = pipe.BatchProcess(ctx, m.answers...) // it only queues them
-	_, err := pipe.Exec(ctx)
+	m.answers = slices.Grow(m.answers[:0], len(cmds))[:len(cmds)]
 	for i, cmd := range cmds {
-		answer := m.answers[i].(*redis.Cmd)
+		m.answers[i] = *redis.NewCmd(ctx, m.arguments(cmd, whole)...)
+	}
+	var err error
+	if len(cmds) == 1 {
+		err = client.Process(ctx, &m.answers[0]) // a pipeline of one costs more
+	} else {
+		pipe := client.Pipeline()
+		for i := range m.answers {
+			_ = pipe.Process(ctx, &m.answers[i]) // it only queues it
+		}
+		_, err = pipe.Exec(ctx)
+	}
+	for i, cmd := range cmds {
+		answer := &m.answers[i]
 		if answer.Err() == nil && answer.Val() == nil {
 			answer.SetErr(err) // go-redis doesn't, where it fails before it has sent anything
 		}
@@ -101,14 +110,14 @@ func (m *redisMaster) pipeline(pipe redis.Pipeliner, cmds []*Command, whole bool
 	clear(m.answers)
 }
 
-func (m *redisMaster) command(ctx context.Context, cmd *Command, whole bool) *redis.Cmd {
+func (m *redisMaster) arguments(cmd *Command, whole bool) []any {
 	args := cmd.arguments()
 	if cmd.Op != OpPing && (whole || m.scripts != serverScripts) {
-		args = append([]any(nil), args...)
+		args = slices.Clone(args)
 		args[1] = m.scripts[cmd.Op].hash
 		if whole {
 			args[0], args[1] = "eval", m.scripts[cmd.Op].source
 		}
 	}
-	return redis.NewCmd(ctx, args...)
+	return args
 }
