@@ -8,11 +8,11 @@ if holder == ARGV[1] then
 elseif holder then
   return {-1, now}
 elseif now < tonumber(ARGV[7]) then -- the lease is valid and this master lacks the key
-  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[4])
+  redis.call('PSETEX', KEYS[1], ARGV[4], ARGV[1])
 else
   return {0, now}
 end
 if tonumber(ARGV[6]) > (tonumber(redis.call('GET', KEYS[2])) or 0) then
-  redis.call('SET', KEYS[2], ARGV[6], 'PX', FENCE_TTL)
+  redis.call('PSETEX', KEYS[2], FENCE_TTL, ARGV[6])
 end
 return {1, now}

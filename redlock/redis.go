@@ -49,7 +49,7 @@ type redisMaster struct {
 	admit   func(server) error
 	scripts *scriptSet
 
-	answers []redis.Cmd // of a Do, with room for further ones
+	answers []redis.Cmd // of a Do, kept for their room
 
 	mu     sync.Mutex
 	client redis.UniversalClient // nil until the first Do, and after a failed connect

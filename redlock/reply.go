@@ -9,15 +9,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-func parseReply(op Op, answer *redis.Cmd) Reply {
+func parseReply(cmd *Command, answer *redis.Cmd) Reply {
 	value, err := answer.Result()
 	if err != nil {
 		return Reply{Err: classify(err)}
 	}
+	op := cmd.Op
 	if op == OpPing {
 		return Reply{}
 	}
 	fields, _ := value.([]any)
+	whole, isNumber := value.(int64)
 	number := func(i int) int64 {
 		n, ok := fields[i].(int64)
 		if !ok {
@@ -27,6 +29,8 @@ func parseReply(op Op, answer *redis.Cmd) Reply {
 	}
 	var reply Reply
 	switch {
+	case op == OpAcquire && isNumber:
+		reply = Reply{Status: StatusGranted, Fence: cmd.Fence, Time: whole}
 	case op == OpAcquire && len(fields) == 3:
 		reply = Reply{Status: StatusGranted, Fence: number(0), Time: number(1), Former: releaseStatus(number(2))}
 	case op == OpAcquire && len(fields) == 4:
@@ -35,11 +39,8 @@ func parseReply(op Op, answer *redis.Cmd) Reply {
 		reply = Reply{Status: StatusHeld, Holder: holder, TTL: left, Time: number(2), Former: releaseStatus(number(3))}
 	case op == OpExtend && len(fields) == 2:
 		reply = Reply{Status: map[int64]Status{1: StatusGranted, 0: StatusExpired, -1: StatusNotOwner}[number(0)], Time: number(1)}
-	case op == OpRelease:
-		status, ok := value.(int64)
-		if ok {
-			reply.Status = releaseStatus(status)
-		}
+	case op == OpRelease && isNumber:
+		reply.Status = releaseStatus(whole)
 	}
 	if reply.Status == StatusNone || err != nil {
 		return Reply{Err: fmt.Errorf("unexpected answer of type %T: is this a Redis server?", value)}

@@ -33,7 +33,7 @@ type scriptSet [OpRelease + 1]struct {
 
 // newScriptSet makes the scripts; told says whether PUBLISH tells how many hear it.
 func newScriptSet(told bool) *scriptSet {
-	settings := fmt.Sprintf("local TOLD, FENCE_TTL, SLACK = %t, %d, %d\n", told, fenceTTL.Milliseconds(), fenceSlack.Microseconds())
+	settings := fmt.Sprintf("local TOLD, FENCE_TTL, SLACK = %t, '%d', %d\n", told, fenceTTL.Milliseconds(), fenceSlack.Microseconds())
 	var set scriptSet
 	for op, source := range map[Op]string{OpAcquire: acquireSource, OpExtend: extendSource, OpRelease: releaseSource} {
 		source = settings + strings.Replace(source, "-- queue.lua\n", queueSource, 1)
@@ -105,11 +105,12 @@ func (m *redisMaster) send(client redis.UniversalClient, cmds []*Command, whole 
 		if answer.Err() == nil && answer.Val() == nil {
 			answer.SetErr(err) // go-redis doesn't, where it fails before it has sent anything
 		}
-		cmd.Reply = parseReply(cmd.Op, answer)
+		cmd.Reply = parseReply(cmd, answer)
 	}
 	clear(m.answers)
 }
 
+// arguments are the command's, for this kind of server.
 func (m *redisMaster) arguments(cmd *Command, whole bool) []any {
 	args := cmd.arguments()
 	if cmd.Op != OpPing && (whole || m.scripts != serverScripts) {
