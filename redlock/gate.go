@@ -33,6 +33,7 @@ type caller struct {
 	// several says that the call is for more keys than this one: it has no use for this lock alone.
 	several bool
 	gate    *gate
+	first   gate          // which it is where there was none
 	ticket  int64         // when it came, in microseconds on the masters' clocks
 	came    time.Time     // when it came, on ours
 	ahead   int           // calls that were there before
@@ -47,7 +48,8 @@ func (g *gates) enter(c *caller, clock int64) (head bool, later <-chan struct{},
 	defer g.mu.Unlock()
 	at := g.byKey[c.key]
 	if head = at == nil; head {
-		at = &gate{key: c.key}
+		at = &c.first
+		at.key = c.key
 		g.byKey[c.key] = at
 	}
 	c.gate = at
