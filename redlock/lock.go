@@ -23,7 +23,7 @@ type Lock struct {
 	ended   bool      // unlocked or lost: it is never renewed again
 
 	kept      kept    // in the keeper's schedule
-	others    []*Lock // on the other keys of the same call
+	whole     []*Lock // the locks on all keys of the call, if they are several; the first is the caller's
 	unlock    sync.Once
 	unlockErr error
 }
@@ -66,19 +66,18 @@ func (k *Lock) Fence() uint64 { return uint64(k.attempt.fence) }
 // Until is the end of the lock's validity so far: before it no other can have the lock. It moves on
 // as the lease is renewed.
 func (k *Lock) Until() time.Time {
-	k.mu.Lock()
-	until := k.until
-	k.mu.Unlock()
-	for _, other := range k.others {
-		until = earlier(until, other.Until())
+	until := k.ownUntil()
+	for _, part := range k.whole {
+		until = earlier(until, part.ownUntil())
 	}
 	return until
 }
 
-// add makes another key's lock a part of this one. It ends when any of them does.
-func (k *Lock) add(other *Lock) {
-	k.others = append(k.others, other)
-	context.AfterFunc(other.ctx, func() { k.cancel(context.Cause(other.ctx)) })
+// ownUntil is that of this key alone.
+func (k *Lock) ownUntil() time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.until
 }
 
 // Wait tells how the lock was come by.
@@ -106,23 +105,28 @@ func (k *Lock) Err() error {
 // Further calls do nothing and return the same.
 func (k *Lock) Unlock() error {
 	k.unlock.Do(func() {
-		var all sync.WaitGroup
-		for _, other := range k.others {
-			all.Go(func() { _ = other.Unlock() })
+		if len(k.whole) == 0 {
+			k.unlockErr = k.free()
+			return
 		}
-		if k.end() {
-			k.cancel(context.Canceled)
-			k.attempt.locker.keeper.forget(k)
-			k.unlockErr = k.hand()
-		} else {
-			k.unlockErr = ErrExpired // lost before; the release is on its way
+		errs := make([]error, len(k.whole))
+		var all sync.WaitGroup
+		for i, part := range k.whole {
+			all.Go(func() { errs[i] = part.free() })
 		}
 		all.Wait()
-		for _, other := range k.others {
-			k.unlockErr = cmp.Or(k.unlockErr, other.unlockErr)
-		}
+		k.unlockErr = cmp.Or(errs...)
 	})
 	return k.unlockErr
+}
+
+func (k *Lock) free() error {
+	if !k.end() {
+		return ErrExpired // lost before; the release is on its way
+	}
+	k.cancel(context.Canceled)
+	k.attempt.locker.keeper.forget(k)
+	return k.hand()
 }
 
 // end ends the lock: it isn't renewed any more. It is false if it had ended before.
@@ -152,14 +156,19 @@ func (k *Lock) hand() error {
 	return a.confirmRelease()
 }
 
-// lose ends the lock with this cause, before Unlock: it is released, and the next call may try. It is
-// false if it had ended before.
+// lose ends the lock with this cause, before Unlock, on all keys: it is released, and the next call may
+// try. It is false if it had ended before.
 func (k *Lock) lose(cause error) bool {
 	first := k.end()
 	if first {
+		l := k.attempt.locker
+		l.keeper.forget(k)
 		k.attempt.release(nil, false)
-		k.attempt.locker.gates.leave(k.gate)
+		l.gates.leave(k.gate)
 		k.cancel(cause)
+		for _, part := range k.whole {
+			part.lose(cause)
+		}
 	}
 	return first
 }

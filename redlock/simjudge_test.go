@@ -63,7 +63,7 @@ func (w *world) renewing(token string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if h := w.tokens[token]; h != nil {
-		h.promised = max(h.promised, h.until())
+		h.promised = max(h.promised, h.ownUntil().Sub(w.start))
 	}
 }
 
@@ -73,7 +73,7 @@ func (w *world) refilled(s *simServer, token string) {
 	w.mu.Lock()
 	h, end := w.tokens[token], time.Duration(0)
 	if h != nil {
-		end = max(h.promised, h.until())
+		end = max(h.promised, h.ownUntil().Sub(w.start))
 	}
 	w.mu.Unlock()
 	if late := w.now() - end; h != nil && late > max(-s.jump, 0) {

@@ -46,7 +46,7 @@ func (w *world) client(p *process, r *rand.Rand) {
 			continue
 		}
 		h := w.granted(p, key, lock)
-		for _, other := range lock.others {
+		for _, other := range lock.whole[min(1, len(lock.whole)):] {
 			h.others = append(h.others, w.granted(p, "1", other))
 		}
 		work := 30 * time.Millisecond

@@ -185,19 +185,22 @@ func (h *head) win(ctx context.Context, attempts []*attempt) (lost *attempt) {
 // hold makes the lock of attempts that are won.
 func (h *head) hold(ctx context.Context, attempts []*attempt) *Lock {
 	l := h.locker
-	var lock *Lock
+	var room [1]*Lock // for most
+	parts := room[:0]
 	for i, a := range attempts {
-		part := newLock(ctx, a, h.callers[i], h.came)
-		if lock == nil {
-			lock = part
-		} else {
-			lock.add(part)
+		parts = append(parts, newLock(ctx, a, h.callers[i], h.came))
+		l.gates.outcome(parts[i].gate, parts[i], nil)
+	}
+	if len(parts) > 1 {
+		for _, part := range parts {
+			part.whole = parts
 		}
-		l.gates.outcome(part.gate, part, nil)
+	}
+	for _, part := range parts { // from now on it may be lost
 		l.keeper.keep(part)
 	}
-	l.observer.Acquired(lock.wait)
-	return lock
+	l.observer.Acquired(parts[0].wait)
+	return parts[0]
 }
 
 // stopped says why a call must leave, or nil.
