@@ -115,8 +115,10 @@ func (f *fields) values(i int) ([]string, error) {
 }
 
 func findFields(r *http.Request, fields []field) ([]found, error) {
-	if !hasBody(r) {
-		return make([]found, len(fields)), nil
+	if r.Body == nil || r.ContentLength == 0 { // another handler may have put something around no body, or another body there
+		if raw, err := bodyBytes(r); err != nil || len(raw) == 0 {
+			return make([]found, len(fields)), err
+		}
 	}
 	find, err := bodyFormat(r.Header)
 	if err != nil {

@@ -159,9 +159,13 @@ func TurnOf(ctx context.Context) (Turn, bool) {
 //
 // The error is a *Refusal if the request may not be served, and nothing has been written then;
 // otherwise it is next's.
-func (rule *Rule) Serve(locker *redlock.Locker, derive KeysFunc, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
+func (rule *Rule) Serve(locker *redlock.Locker, derive KeysFunc, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) (err error) {
 	arrived := time.Now()
-	defer rule.receive(w, r)()
+	end := rule.receive(w, r)
+	defer func() {
+		var refusal *Refusal
+		end(errors.As(err, &refusal))
+	}()
 	turn := newTurn(r.Context(), locker)
 	id, err := rule.admit(&turn, derive, r)
 	if rule.DryRun {
@@ -194,7 +198,7 @@ func (rule *Rule) Serve(locker *redlock.Locker, derive KeysFunc, w http.Response
 }
 
 // receive makes a request ready to derive keys from, and gives the function that ends that.
-func (rule *Rule) receive(w http.ResponseWriter, r *http.Request) (release func()) {
+func (rule *Rule) receive(w http.ResponseWriter, r *http.Request) (end func(refused bool)) {
 	stripFence(r.Header, rule.fenceHeader())
 	stripFence(r.Trailer, rule.fenceHeader())
 	return rule.wrapBody(w, r)
