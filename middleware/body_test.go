@@ -144,6 +144,9 @@ func TestBodyRefusals(t *testing.T) {
 	requireProblem(t, postBody(t, server.URL, jsonType, strings.NewReader(`{"id":1,"id":2}`)), http.StatusBadRequest, "bad_key")
 	requireProblem(t, postBody(t, server.URL, jsonType, strings.NewReader(`{"id":"s3cret`)), http.StatusBadRequest, "bad_key")
 	requireProblem(t, postBody(t, server.URL, jsonType, strings.NewReader(`{}`)), http.StatusBadRequest, "missing_key")
+	requireProblem(t, postBody(t, server.URL, formType, strings.NewReader(`{"id":42,"x":"&id=7&"}`)), http.StatusBadRequest, "bad_key")
+	list := serve(t, middleware.New(newLocker(t, live), "{body.items[].id}", middleware.WithPassOnMissingKey())(http.HandlerFunc(ok)))
+	requireProblem(t, postBody(t, list.URL, jsonType, strings.NewReader(`{"items":[{"id":1},{}]}`)), http.StatusBadRequest, "bad_key")
 	requireProblem(t, raw(t, server, "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"), http.StatusBadRequest, "bad_key")
 
 	limited := serve(t, http.MaxBytesHandler(middleware.New(newLocker(t, live), "{body.id}")(http.HandlerFunc(ok)), 50))
