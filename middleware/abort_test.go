@@ -74,39 +74,6 @@ func TestRunToEndEndsWithTheLease(t *testing.T) {
 	requireProblem(t, post(t, serve(t, around).URL, "Order", "42"), http.StatusInternalServerError, "lost")
 }
 
-// A key that the request holds already is not asked for again.
-func TestReentrancy(t *testing.T) {
-	l, other := newLocker(t, live), newLocker(t, live)
-	var outer, fence string
-	inner := orders(l, func(w http.ResponseWriter, r *http.Request) {
-		turn, _ := middleware.TurnOf(r.Context())
-		if turn.Key != "order:42" || turn.Outcome != middleware.Acquired || turn.Lock == nil {
-			t.Errorf("turn %+v", turn)
-		}
-		fence = r.Header.Get("Fencing-Token")
-		ok(w, r)
-	})
-	// one rule between the two, and one on other masters
-	between := middleware.New(l, "between")(inner)
-	elsewhere := orders(other, between.ServeHTTP)
-	server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
-		outer = r.Header.Get("Fencing-Token")
-		elsewhere.ServeHTTP(w, r)
-		if _, err := l.TryLock(r.Context(), "order:42"); !errors.Is(err, redlock.ErrHeld) {
-			t.Errorf("the inner rule freed the lock: %v", err)
-		}
-	}))
-	if got := post(t, server.URL, "Order", "42", "Fencing-Token", "9"); got.body != "served" {
-		t.Errorf("%d %s", got.StatusCode, got.body)
-	}
-	if outer == "" || fence != outer {
-		t.Errorf("fence %q outside and %q inside, want the same", outer, fence)
-	}
-	requireFree(t, l, "order:42")
-	requireFree(t, other, "order:42")
-	requireFree(t, l, "between")
-}
-
 func TestUpgrade(t *testing.T) {
 	l := newLocker(t, live)
 	server := serve(t, orders(l, ok, middleware.WithPassOnMissingKey()))

@@ -178,7 +178,7 @@ func (b *body) fill() error {
 	b.replay.Reset(b.raw)
 	b.mu.Unlock()
 	b.stripTrailers()
-	if err != nil && err != errBodyTooLarge && len(b.raw) > 0 && !b.rule.DryRun { // the rest will not come
+	if err != nil && !errors.Is(err, errBodyTooLarge) && len(b.raw) > 0 && !b.rule.DryRun { // the rest will not come
 		b.drop()
 	}
 	return err
@@ -190,13 +190,13 @@ func refusedRead(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case err == errFull, errors.As(err, &tooLarge):
+	case errors.Is(err, errFull), errors.As(err, &tooLarge):
 		return errBodyTooLarge
 	case errors.Is(err, os.ErrDeadlineExceeded): // then the server cancels the request's context too
 		return errBodyTimeout
 	case errors.Is(ctx.Err(), context.Canceled): // the client has left
 		return ctx.Err()
-	case err == errBodyBudget:
+	case errors.Is(err, errBodyBudget):
 		return errBodyBudget
 	case ctx.Err() != nil:
 		return errBodyTimeout
@@ -219,7 +219,7 @@ func (b *body) readAll(ctx context.Context, length, most int64) error {
 	}
 	stop := b.bound(ctx)
 	err := b.readTo(ctx, size)
-	if err == errFull && size < most {
+	if errors.Is(err, errFull) && size < most {
 		if err = b.take(ctx, most); err == nil {
 			err = b.readTo(ctx, most)
 		}

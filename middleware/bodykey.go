@@ -116,7 +116,7 @@ func (f *found) add(value string) {
 func (f *found) addFirst(alternatives []found) {
 	for _, a := range alternatives {
 		values, err := a.result()
-		if err == ErrMissingKey {
+		if errors.Is(err, ErrMissingKey) {
 			continue
 		}
 		if err != nil {
