@@ -12,7 +12,8 @@ const DefaultBodyBudget = 64 << 20
 var defaultBudget = NewBudget(DefaultBodyBudget)
 
 // Budget bounds the bytes of request bodies that are in memory at once, over all rules that share
-// it. A request whose body finds no room waits for it, as long as its body may take to arrive.
+// it. A request whose body finds no room waits for it, as long as its body may take to arrive; in a dry
+// run it doesn't.
 type Budget struct {
 	size int64
 	free *semaphore.Weighted

@@ -52,20 +52,23 @@ func TestReentrancyAfterTheLock(t *testing.T) {
 		left = r.WithContext(context.WithoutCancel(r.Context()))
 	})
 	post(t, serve(t, outer).URL, "Order", "42")
-	inner := orders(l, func(_ http.ResponseWriter, r *http.Request) {
-		if turn, _ := middleware.TurnOf(r.Context()); turn.Lock.Err() != nil {
-			t.Errorf("served with a lock that is gone: %v", turn.Lock.Err())
+	serveLeft := func(opts ...middleware.Option) *httptest.ResponseRecorder {
+		inner := orders(l, func(_ http.ResponseWriter, r *http.Request) {
+			if turn, _ := middleware.TurnOf(r.Context()); turn.Lock.Err() != nil || r.Context().Err() != nil {
+				t.Errorf("served with a lock that is gone: %v, %v", turn.Lock.Err(), context.Cause(r.Context()))
+			}
+		}, opts...)
+		w := httptest.NewRecorder()
+		inner.ServeHTTP(w, left)
+		return w
+	}
+	for _, opts := range [][]middleware.Option{nil, {middleware.WithRunToEnd()}} {
+		if w := serveLeft(opts...); w.Code != http.StatusOK {
+			t.Errorf("while the key is free: %d %s", w.Code, w.Body)
 		}
-	})
-	w := httptest.NewRecorder()
-	inner.ServeHTTP(w, left)
-	if w.Code != http.StatusOK {
-		t.Errorf("while the key is free: %d %s", w.Code, w.Body)
 	}
 	hold(t, l, "order:42")
-	w = httptest.NewRecorder()
-	inner.ServeHTTP(w, left)
-	if w.Code != http.StatusLocked {
+	if w := serveLeft(); w.Code != http.StatusLocked {
 		t.Errorf("while another has the key: %d %s", w.Code, w.Body)
 	}
 }

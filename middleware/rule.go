@@ -159,7 +159,8 @@ func TurnOf(ctx context.Context) (Turn, bool) {
 // lost.
 //
 // The error is a *Refusal if the request may not be served, and nothing has been written then;
-// otherwise it is next's.
+// otherwise it is next's. After a refusal the body can be read until the request's context ends, but
+// for one that came too slowly.
 func (rule *Rule) Serve(locker *redlock.Locker, derive KeysFunc, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) (err error) {
 	arrived := time.Now()
 	end := rule.receive(w, r)

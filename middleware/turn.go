@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -81,7 +82,7 @@ func (rule *Rule) handlerContext(turn Turn, r *http.Request) (context.Context, c
 	}
 	ctx, cancel := turn.Lock.WithContext(context.WithoutCancel(ctx))
 	for outer := turn.outer; outer != nil; outer = outer.outer {
-		if outer.Lock != nil {
+		if outer.Lock != nil && !errors.Is(outer.Lock.Err(), context.Canceled) { // of work that outlived it, the lock is no bound
 			inner := cancel
 			var cancelOuter context.CancelFunc
 			ctx, cancelOuter = outer.Lock.WithContext(ctx)
