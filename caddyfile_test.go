@@ -73,6 +73,7 @@ func TestBadRule(t *testing.T) {
 		"ttl above max_ttl":         {"redlock order:{path.1} {\nttl 31s\n}", []string{"ttl 31s", "max_ttl 30s", "lower it, or raise"}},
 		"ttl too short to hold":     {"redlock order:{path.1} {\nttl 50ms\n}", []string{"ttl 50ms", "at least 100ms", "timeout"}},
 		"wrong rule among right":    {"redlock /a a:{path.1}\nredlock /b b:{path.1} {\nttl 1h\n}", []string{"ttl 1h0m0s", "max_ttl 30s"}},
+		"dedupe of several values":  {"redlock order:{path.1} {\ndedupe {body.items[].id}\n}", []string{"Caddyfile:", "dedupe: {body.items[].id}", "one ID"}},
 		"no number":                 {"redlock order:{path.1} {\nmax_waiters many\n}", []string{"Caddyfile:7", `max_waiters "many"`, "a number from 1"}},
 		"no waiters":                {"redlock order:{path.1} {\nmax_waiters 0\n}", []string{"Caddyfile:7", `max_waiters "0"`, "a number from 1"}},
 	} {

@@ -41,8 +41,9 @@ type Handler struct {
 	// The templates of the lock keys, with placeholders: order:{http.request.uri.path.1}. At least
 	// one; a request holds the keys of all of them, at most 16. Different values of the placeholders
 	// give different keys. A request that lacks one of them has no key. {body.a.0.b} is a field of
-	// a body in JSON, or of a form; {body.a[].b} is that of each element, and makes a key of each.
-	// {body.a|http.request.header.B} is the first that is there. Keys over 200 bytes are replaced by
+	// a body in JSON, or of a form; {body.a[].b} is that of each element, and makes a key of each: a
+	// request of which only some elements have it is refused. {body.a|http.request.header.B} is the first
+	// that is there, {body.a[].b|body.a[].c} that for each element. Keys over 200 bytes are replaced by
 	// their SHA-256.
 	Keys []string `json:"key,omitempty"`
 	// Settings that fit a sender of webhooks: stripe, github, shopify, paypal, adyen, twilio, slack,
@@ -90,7 +91,7 @@ type Handler struct {
 	ReplayWindow caddy.Duration `json:"replay_window,omitempty"`
 	// The template of the sender's ID of a delivery: {http.request.header.X-GitHub-Delivery}. While a
 	// request with the same key and ID waits or runs, another one is answered at once. A request
-	// without ID is not compared. "off": none, whatever the preset says. Default: the preset's, or none.
+	// without ID is not compared. It has one value, and so no []. "off": none, whatever the preset says. Default: the preset's, or none.
 	Dedupe string `json:"dedupe,omitempty"`
 	// The status of the answer to such a second delivery, 400 to 599. Default: 409.
 	DedupeStatus int `json:"dedupe_status,omitempty"`
@@ -98,7 +99,7 @@ type Handler struct {
 	// last, up to max_hold. Default: false, they are refused with 403.
 	AllowUpgrade bool `json:"allow_upgrade,omitempty"`
 	// What becomes of a request whose client has left: "run" it to its end, as the upstream may be
-	// at work on it, or "cancel" it. Default: run.
+	// at work on it and is read until it is done, or "cancel" it. Default: run.
 	OnClientAbort string `json:"on_client_abort,omitempty"`
 	// Whether to take no lock and refuse nothing, but tell in {http.redlock.outcome} what was found.
 	// Default: false.

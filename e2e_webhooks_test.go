@@ -210,8 +210,8 @@ func TestSpoofedFence(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = conn.SetDeadline(time.Now().Add(bound))
-		_, _ = fmt.Fprintf(conn, "POST /%s HTTP/1.1\r\nHost: %s\r\nX-Order: 42\r\nContent-Type: application/json\r\nFencing-Token: 9\r\nfencing_token: 9\r\nFENCING-token: 9\r\n"+
-			"Connection: close, Fencing-Token\r\nTrailer: Fencing-Token, Checksum\r\nTransfer-Encoding: chunked\r\n\r\n8\r\n{\"id\":1}\r\n0\r\nFencing-Token: 9\r\nChecksum: c\r\nFencing_Token: 9\r\n\r\n", path, host)
+		_, _ = fmt.Fprintf(conn, "POST /%s HTTP/1.1\r\nHost: %s\r\nX-Order: 42\r\nContent-Type: application/json\r\nFencing-Token: 9\r\nfencing_token: 9\r\nFENCING-token: 9\r\nFencing.Token: 9\r\n"+
+			"Connection: close, Fencing-Token\r\nTrailer: Fencing-Token, Checksum\r\nTransfer-Encoding: chunked\r\n\r\n8\r\n{\"id\":1}\r\n0\r\nFencing-Token: 9\r\nChecksum: c\r\nFencing_Token: 9\r\nFencing.Token: 9\r\n\r\n", path, host)
 		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -225,7 +225,7 @@ func TestSpoofedFence(t *testing.T) {
 		fences := 0
 		header := <-seen
 		for name, values := range header {
-			if strings.EqualFold(strings.ReplaceAll(name, "_", "-"), "Fencing-Token") {
+			if strings.EqualFold(strings.NewReplacer("_", "-", ".", "-").Replace(name), "Fencing-Token") {
 				for _, v := range values {
 					if fences++; v == "9" || !strings.HasSuffix(target, "/locked") {
 						t.Errorf("%s: the upstream got %s: %s", target, name, v)

@@ -75,7 +75,7 @@ func (q *question) answer(url string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	config, notRun, err := harmless(text)
+	config, notes, err := harmless(text)
 	if err != nil {
 		return err
 	}
@@ -91,8 +91,8 @@ func (q *question) answer(url string, out io.Writer) error {
 	if len(servers) == 0 {
 		return fmt.Errorf("no server of the configuration listens on port %s", portOf(r))
 	}
-	for _, name := range notRun {
-		fmt.Fprintf(out, "note      the handler %s is not run\n", name)
+	for _, note := range notes {
+		fmt.Fprintf(out, "note      %s\n", note)
 	}
 	var e explained
 	w := &lastStatus{header: make(http.Header)}

@@ -15,8 +15,8 @@ var (
 )
 
 // harmless makes a configuration that only finds out which rules a request comes through: without
-// masters, other apps, proxies, and certificates. It tells the handlers that it leaves out, too.
-func harmless(text []byte) (config *caddy.Config, notRun []string, err error) {
+// masters, other apps, proxies, and certificates. The notes tell what it leaves out.
+func harmless(text []byte) (config *caddy.Config, notes []string, err error) {
 	var parsed struct {
 		Apps struct {
 			HTTP    map[string]any `json:"http"`
@@ -36,8 +36,8 @@ func harmless(text []byte) (config *caddy.Config, notRun []string, err error) {
 			delete(s, name)
 		}
 		s["automatic_https"] = map[string]any{"disable": true}
-		tame(s["routes"], &notRun)
-		tame(s["named_routes"], &notRun)
+		tame(s["routes"], &notes)
+		tame(s["named_routes"], &notes)
 	}
 	redlock := map[string]any{}
 	for _, name := range []string{"timeout", "max_ttl", "body_budget"} { // which rules are checked against
@@ -54,40 +54,59 @@ func harmless(text []byte) (config *caddy.Config, notRun []string, err error) {
 		return nil, nil, err
 	}
 	config = new(caddy.Config)
-	slices.Sort(notRun)
-	return config, slices.Compact(notRun), json.Unmarshal(tamed, config)
+	slices.Sort(notes)
+	return config, slices.Compact(notes), json.Unmarshal(tamed, config)
 }
 
 // tame replaces handlers, in routes that may be in any depth.
-func tame(config any, notRun *[]string) {
+func tame(config any, notes *[]string) {
 	switch config := config.(type) {
 	case []any:
 		for _, item := range config {
-			tame(item, notRun)
+			tame(item, notes)
 		}
 	case map[string]any:
 		if handlers, ok := config["handle"].([]any); ok {
-			config["handle"] = tameHandlers(handlers, notRun)
+			config["handle"] = tameHandlers(handlers, notes)
 		}
 		for _, item := range config {
-			tame(item, notRun)
+			tame(item, notes)
 		}
 	}
 }
 
-func tameHandlers(handlers []any, notRun *[]string) (tamed []any) {
+func tameHandlers(handlers []any, notes *[]string) (tamed []any) {
 	for _, handler := range handlers {
 		h, _ := handler.(map[string]any)
 		name, _ := h["handler"].(string)
 		_, goesOn := h["handle_response"] // forward_auth, which other handlers follow
 		switch {
 		case slices.Contains(harmlessHandlers, name):
+			if name == "redlock" {
+				forgetSecrets(h, notes)
+			}
 			tamed = append(tamed, handler)
 		case slices.Contains(lastHandlers, name) && !goesOn:
 			tamed = append(tamed, map[string]any{"handler": "static_response"})
 		default:
-			*notRun = append(*notRun, name)
+			*notes = append(*notes, "the handler "+name+" is not run")
 		}
 	}
 	return tamed
+}
+
+// forgetSecrets leaves out a signature whose secrets are not here, but where the configuration is used.
+func forgetSecrets(rule map[string]any, notes *[]string) {
+	text, err := json.Marshal(rule["verify"])
+	if err != nil {
+		return
+	}
+	var verify *Verify
+	if json.Unmarshal(text, &verify) != nil || verify == nil || verify.check() != nil { // Provision has the better error
+		return
+	}
+	if _, err := verify.verifier(); err != nil {
+		*notes = append(*notes, "the signature can't be checked: "+err.Error())
+		delete(rule, "verify")
+	}
 }

@@ -25,6 +25,9 @@ http://:8080 {
 	redlock /hooks/stripe {
 		preset stripe
 	}
+	redlock /hooks/signed signed:{body.id} {
+		verify github {file./nonexistent/s3cret}
+	}
 	handle /both* {
 		redlock shop:{header.X-Shop}
 		redlock item:{body.items[].id}
@@ -54,9 +57,12 @@ func TestCaddyExplain(t *testing.T) {
 		want string
 	}{
 		{[]string{"-X", "POST", "http://localhost:8080/api/orders/42/pay"}, 0,
-			"note      the handler encode is not run\nrule      redlock order:{http.request.uri.path.1}\nkey       order:42\nif held   waits 2s, then 429\n"},
+			"note      the handler encode is not run\n" +
+				"note      the signature can't be checked: verify github: the placeholder of secret 1 is unknown or empty (is the variable set; is the file there, and named with its whole path?)\n" +
+				"rule      redlock order:{http.request.uri.path.1}\nkey       order:42\nif held   waits 2s, then 429\n"},
 		{[]string{"-H", "Content-Type: application/json", "-d", "@" + body, "http://localhost:8080/hooks/stripe"}, 0,
 			"rule      redlock (preset stripe)\nkey       stripe:cus_1\ndelivery  evt_1\nif held   waits 5s, then 423\n"},
+		{[]string{"-d", "id=1", "http://localhost:8080/hooks/signed"}, 0, "key       signed:1\nif held   waits 0s, then 423\n"},
 		{[]string{"-d", "id=evt_2", "http://localhost:8080/hooks/stripe"}, 0, "key       stripe:evt_2\n"},
 		{[]string{"-H", "Content-Type: application/json", "-d", `{"items":[{"id":2},{"id":1}]}`, "http://localhost:8080/both"}, 0,
 			"rule      redlock shop:{http.request.header.X-Shop}\nkey       shop:main\nif held   waits 0s, then 423\n" +

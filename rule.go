@@ -84,9 +84,5 @@ func dedupe(template string) (middleware.KeyFunc, error) {
 	if template == "" || template == "off" {
 		return nil, nil
 	}
-	t, err := middleware.ParseTemplate(template, placeholder)
-	if err != nil {
-		return nil, fmt.Errorf("dedupe: %w", err)
-	}
-	return t.Key, nil
+	return middleware.ParseDedupe(template, placeholder)
 }

@@ -74,39 +74,6 @@ func TestRunToEndEndsWithTheLease(t *testing.T) {
 	requireProblem(t, post(t, serve(t, around).URL, "Order", "42"), http.StatusInternalServerError, "lost")
 }
 
-// A key that the request holds already is not asked for again.
-func TestReentrancy(t *testing.T) {
-	l, other := newLocker(t, live), newLocker(t, live)
-	var outer, fence string
-	inner := orders(l, func(w http.ResponseWriter, r *http.Request) {
-		turn, _ := middleware.TurnOf(r.Context())
-		if turn.Key != "order:42" || turn.Outcome != middleware.Acquired || turn.Lock == nil {
-			t.Errorf("turn %+v", turn)
-		}
-		fence = r.Header.Get("Fencing-Token")
-		ok(w, r)
-	})
-	// one rule between the two, and one on other masters
-	between := middleware.New(l, "between")(inner)
-	elsewhere := orders(other, between.ServeHTTP)
-	server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
-		outer = r.Header.Get("Fencing-Token")
-		elsewhere.ServeHTTP(w, r)
-		if _, err := l.TryLock(r.Context(), "order:42"); !errors.Is(err, redlock.ErrHeld) {
-			t.Errorf("the inner rule freed the lock: %v", err)
-		}
-	}))
-	if got := post(t, server.URL, "Order", "42", "Fencing-Token", "9"); got.body != "served" {
-		t.Errorf("%d %s", got.StatusCode, got.body)
-	}
-	if outer == "" || fence != outer {
-		t.Errorf("fence %q outside and %q inside, want the same", outer, fence)
-	}
-	requireFree(t, l, "order:42")
-	requireFree(t, other, "order:42")
-	requireFree(t, l, "between")
-}
-
 func TestUpgrade(t *testing.T) {
 	l := newLocker(t, live)
 	server := serve(t, orders(l, ok, middleware.WithPassOnMissingKey()))
@@ -140,7 +107,7 @@ func TestDryRun(t *testing.T) {
 	l := newLocker(t, live)
 	hold(t, l, "order:42")
 	var log safeBuffer
-	server := serve(t, middleware.New(l, "order:{body.id}", middleware.WithDryRun(), middleware.WithMaxBody(100), middleware.WithBodyTimeout(100*time.Millisecond),
+	server := serve(t, middleware.New(l, "order:{body.id}", middleware.WithDryRun(), middleware.WithMaxBody(100),
 		middleware.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		turn, _ := middleware.TurnOf(r.Context())
 		if turn.Lock != nil || r.Header.Get("Fencing-Token") != "" {
@@ -153,13 +120,6 @@ func TestDryRun(t *testing.T) {
 		_, _ = io.WriteString(w, string(turn.Outcome)+" "+turn.Key+" "+string(body))
 	})))
 	large := `{"id":1,"x":"` + strings.Repeat("x", 20_000) + `"}`
-	slow, pipe := io.Pipe()
-	go func() {
-		_, _ = io.WriteString(pipe, `{"id"`)
-		time.Sleep(300 * time.Millisecond)
-		_, _ = io.WriteString(pipe, `:1}`)
-		_ = pipe.Close()
-	}()
 	for _, c := range []struct {
 		body io.Reader
 		want string
@@ -169,7 +129,6 @@ func TestDryRun(t *testing.T) {
 		{strings.NewReader(`{"id":1,"id":2}`), `bad_key  {"id":1,"id":2}`},
 		{strings.NewReader(large), "body_too_large  " + large},
 		{unknownLength{strings.NewReader(large)}, "body_too_large  " + large},
-		{slow, `dry_run order:1 {"id":1}`},
 	} {
 		if got := postBody(t, server.URL, jsonType, c.body); got.body != c.want {
 			t.Errorf("%d %.200q, want %.200q", got.StatusCode, got.body, c.want)

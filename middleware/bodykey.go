@@ -18,9 +18,10 @@ const (
 
 // field is where a value stands in a body: {body.data.object.id}.
 type field struct {
-	path []step // in JSON
-	name string // in a form
-	each bool   // whether it may have several values
+	path []step   // in JSON
+	or   [][]step // behind path, which is a list then: of each element the first that is there
+	name string   // in a form
+	each bool     // whether it may have several values
 }
 
 // step is one of a path: to a member of an object or an element of an array, or to each
@@ -56,6 +57,33 @@ func parseField(text string) (field, error) {
 	return f, nil
 }
 
+// join makes one field of two in the same list, and says whether they are: of {body.items[].a|body.items[].b}
+// each element has the one or the other.
+func (f *field) join(next field) bool {
+	if !f.each || !next.each {
+		return false
+	}
+	list, rest := f.split()
+	otherList, otherRest := next.split()
+	if !slices.Equal(list, otherList) {
+		return false
+	}
+	if f.or == nil {
+		f.or = [][]step{rest}
+	}
+	f.path, f.or = list, append(f.or, otherRest)
+	return true
+}
+
+// split splits the path behind its last list.
+func (f *field) split() (list, rest []step) {
+	n := len(f.path)
+	for !f.path[n-1].each {
+		n--
+	}
+	return f.path[:n], f.path[n:]
+}
+
 func arrayIndex(name string) int {
 	if n, err := strconv.Atoi(name); err == nil && strconv.Itoa(n) == name {
 		return n
@@ -66,7 +94,7 @@ func arrayIndex(name string) int {
 // found are the values of a field in a body.
 type found struct {
 	values  []string
-	missing bool // it isn't there, or empty, or not in each element
+	missing bool // it isn't there, or empty, or so in one of the elements
 	err     error
 }
 
@@ -84,12 +112,34 @@ func (f *found) add(value string) {
 	}
 }
 
+// addFirst adds the first of several values that is there, of an element of a list.
+func (f *found) addFirst(alternatives []found) {
+	for _, a := range alternatives {
+		values, err := a.result()
+		if errors.Is(err, ErrMissingKey) {
+			continue
+		}
+		if err != nil {
+			f.err = err
+		} else {
+			f.add(values[0])
+		}
+		return
+	}
+	f.missing = true
+}
+
+// errPartly is not ErrMissingKey: a fallback, or on_missing_key pass, would leave out the keys that are there.
+var errPartly = errors.New("missing or empty in some of the elements only")
+
 func (f *found) result() ([]string, error) {
 	switch {
 	case f.err != nil:
 		return nil, f.err
-	case f.missing || len(f.values) == 0:
+	case len(f.values) == 0:
 		return nil, ErrMissingKey
+	case f.missing:
+		return nil, errPartly
 	}
 	return f.values, nil
 }
@@ -115,8 +165,10 @@ func (f *fields) values(i int) ([]string, error) {
 }
 
 func findFields(r *http.Request, fields []field) ([]found, error) {
-	if !hasBody(r) {
-		return make([]found, len(fields)), nil
+	if r.Body == nil || r.ContentLength == 0 { // another handler may have put something around no body, or another body there
+		if raw, err := bodyBytes(r); err != nil || len(raw) == 0 {
+			return make([]found, len(fields)), err
+		}
 	}
 	find, err := bodyFormat(r.Header)
 	if err != nil {

@@ -106,8 +106,22 @@ func TestKeyOfJSON(t *testing.T) {
 		{"{body.shop}:{body.a[].b[].c}", `{"a":[{"b":[{"c":1}]},{"b":[{"c":2},{"c":3}]}],"shop":"s"}`, "s:1 s:2 s:3"},
 		{"{body.items[].id}", `{"items":[]}`, "missing"},
 		{"{body.items[].id}", `{"items":{"id":1}}`, "missing"},
-		{"{body.items[].id}", `{"items":[{"id":1},{}]}`, "missing"},
-		{"{body.items[].id}", `{"items":[{"id":1},{"id":null}]}`, "missing"},
+		{"{body.items[].id}", `{"items":[{"id":1},{}]}`, "refused"},
+		{"{body.items[].id}", `{"items":[{"id":1},{"id":null}]}`, "refused"},
+		{"{body.items[].id}", `{"items":[{},{"id":null}]}`, "missing"},
+		{"{body.items[].id|body.id}", `{"items":[{},{}],"id":9}`, "9"},
+		{"{body.items[].id|body.id}", `{"items":[{"id":1},{}],"id":9}`, "refused"}, // never without the 1
+		{"{body.items[].id|header.Content-Type}", `{"items":[{"id":1},{}]}`, "refused"},
+		{"{body.a[].b[].c}", `{"a":[{"b":[{"c":1}]},{"b":[]}]}`, "refused"},
+
+		{"{body.items[].a|body.items[].b|body.c}", `{"items":[{"b":1},{"a":2,"b":3},{"a":null,"b":4},{"a":2}],"c":9}`, "1 2 4"},
+		{"{body.items[].a|body.items[].b|body.c}", `{"items":[{"b":1},{"a":2},{"c":3}],"c":9}`, "refused"},
+		{"{body.items[].a|body.items[].b|body.c}", `{"items":[{},5,[]],"c":9}`, "9"},
+		{"{body.items[].a|body.items[].b}", `{"items":[{"b":1},{"a":2,"a":3,"b":4}]}`, "ambiguous"},
+		{"{body.items[].a|body.items[].b}", `{"items":[{"b":1},{"a":{},"b":4}]}`, "refused"},
+		{"{body.x[].y[].a|body.x[].y[].b.c}", `{"x":[{"y":[{"a":1},{"b":{"c":2}}]},{"y":[{"b":{"c":3}}]}]}`, "1 2 3"},
+		{"{body.items[].id|body.items[]}", `{"items":[{"id":1},2]}`, "1 2"},
+		{"{body.items[].a|body.others[].b}", `{"items":[{"b":1}],"others":[{"b":2}]}`, "2"},
 		{"{body.items[].id}", `{"items":[{"id":1},{"id":[]}]}`, "refused"},
 		{"{body.items[]}", `{"items":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,16,1]}`, "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16"},
 		{"{body.items[]}", `{"items":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}`, "refused"},
@@ -153,16 +167,63 @@ func TestKeyOfForm(t *testing.T) {
 		{"{body.a}", "a=1;a=2", "refused"},
 		{"{body.a}", "a=%zz", "refused"},
 		{"{body.a}", "a=1&b=%", "refused"},
+		{"{body.a}", "a=1&b=%4", "refused"},
+		{"{body.a}", "a=1&b=%4&1", "refused"},
 		{"{body.a}", "a=%ff", "ambiguous"},
 		{"{body.a[]}", "a=1&a=2&b=3", "1 2"},
 		{"{body.a[]}", "a[]=1&a=2&a[]=1", "1 2"},
 		{"{body.a[]}", "a[0]=1&a=2", "ambiguous"},
-		{"{body.a[]}", "a=1&a=", "missing"},
+		{"{body.a[]}", "a=1&a=", "refused"},
+		{"{body.a}", "x&[a]=2", "ambiguous"},
+		{"{body.a}", "a=1&[a]=2", "ambiguous"},
+		{"{body.a}", "x&[a][b]=2", "ambiguous"},
+		{"{body.a_b}", "a_b=1&a[b=2", "ambiguous"}, // PHP takes the 2
+		{"{body.a_b}", "a_b=1&a%5Bb.c=2", "1"},
+		{"{body.a}", "&&&a=1&&", "1"},
+
+		// JSON has other values: {"a":1,"x":"&a=2&"}
+		{"{body.b|body.a}", `{"a":1,"x":"&a=2&"}`, "refused"},
+		{"{body.a}", ` {"&a=2`, "refused"},
+		{"{body.a}", "\t\r\n[0]&a=2", "refused"},
+		{"{body.a}", `"&a=2&"`, "refused"},
+		{"{body.a}", "\ufeff{&a=2", "refused"},
+		{"{body.a}", "+%7B&a=2", "refused"},
+		{"{body.a}", "%20%0a%EF%BB%BF%22&a=2", "refused"},
+		{"{body.a}", "x={&a=2", "2"},
 	} {
 		got := keysFor(t, c.template, withBody(formType, c.body))
 		if got != c.want && (c.want != "refused" || !strings.HasPrefix(got, "refused: ")) {
 			t.Errorf("%s of %s: %s, want %s", c.template, c.body, got, c.want)
 		}
+	}
+}
+
+// Each field costs time, each "&" hardly any: a client must not keep us busy.
+func TestManyFieldsOfForm(t *testing.T) {
+	for _, c := range []struct{ body, want string }{
+		{strings.Repeat("x&", 9_999) + "a=1", "1"},
+		{strings.Repeat("x&", 10_000) + "a=1", "refused: key part {body.a}: form has more than 10000 fields"},
+		{strings.Repeat("&", 100_000) + "a=1" + strings.Repeat("&", 100_000), "1"},
+	} {
+		if got := keysFor(t, "{body.a}", withBody(formType, c.body)); got != c.want {
+			t.Errorf("%.10s…: %s, want %s", c.body, got, c.want)
+		}
+	}
+}
+
+func BenchmarkKeyOfForm(b *testing.B) {
+	template, err := middleware.ParseTemplate("{body.a|body.b|body.c|body.d|body.id}", middleware.Placeholder)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, filling := range map[string]string{"empty": "&", "short": "x&", "named": "a.b%5B", "value": "%41"} {
+		b.Run(name, func(b *testing.B) {
+			body := "id=1&x=" + strings.Repeat(filling, 1<<20/len(filling)-8)
+			b.SetBytes(int64(len(body)))
+			for b.Loop() {
+				_, _ = template.Key(withBody(formType, body)) // too many fields is an answer, too
+			}
+		})
 	}
 }
 

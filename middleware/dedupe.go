@@ -1,15 +1,33 @@
 package middleware
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
+
+// claimMaxHold is longer than any request holds its keys: the claim ends with it, or with them.
+const claimMaxHold = 365 * 24 * time.Hour
+
+// ParseDedupe reads the template of the ID of a delivery, as ParseTemplate does. An ID has one value:
+// {body.items[].id} is none.
+func ParseDedupe(text string, compile func(name string) (KeyFunc, error)) (KeyFunc, error) {
+	t, err := ParseTemplate(text, compile)
+	if err != nil {
+		return nil, fmt.Errorf("dedupe: %w", err)
+	}
+	if t.each >= 0 {
+		return nil, fmt.Errorf("dedupe: {%s} may have several values, and a delivery has one ID; name an element, such as {body.items.0.id}", t.parts[t.each].name)
+	}
+	return t.Key, nil
+}
 
 // duplicateError says that the same delivery waits or runs already.
 type duplicateError struct{ held *redlock.HeldError }
@@ -22,8 +40,7 @@ func (rule *Rule) claim(ctx context.Context, locker *redlock.Locker, keys []stri
 	if id == "" {
 		return func() {}, nil
 	}
-	opts := rule.lockOptions()
-	opts = append(opts, redlock.WithMaxHold(rule.Wait+cmp.Or(rule.MaxHold, redlock.DefaultMaxHold)))
+	opts := append(rule.lockOptions(), redlock.WithMaxHold(claimMaxHold))
 	lock, err := locker.TryLock(ctx, claimKey(keys, id), opts...)
 	var held *redlock.HeldError
 	if errors.As(err, &held) {
@@ -32,7 +49,17 @@ func (rule *Rule) claim(ctx context.Context, locker *redlock.Locker, keys []stri
 	if err != nil {
 		return nil, err
 	}
-	return func() { rule.unlock(lock) }, nil
+	return sync.OnceFunc(func() { rule.unlock(lock) }), nil
+}
+
+// freeWith frees a claim when the lock on the keys is lost: it is not to outlast it, where the request
+// is stuck.
+func freeWith(lock *redlock.Lock, claim func()) {
+	context.AfterFunc(lock.Context(), func() {
+		if context.Cause(lock.Context()) != context.Canceled { // that is Unlock: then the claim is freed behind it
+			claim()
+		}
+	})
 }
 
 func claimKey(keys []string, id string) string {

@@ -2,11 +2,15 @@ package middleware_test
 
 import (
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // A second delivery is answered at once while the first runs, or waits for its key, in any process.
@@ -66,4 +70,56 @@ func TestDuplicateDeliveries(t *testing.T) {
 func TestDedupeWithoutQuorum(t *testing.T) {
 	server := serve(t, orders(newLocker(t, dead), ok, middleware.WithDedupe("{header.Id}")))
 	requireProblem(t, post(t, server.URL, "Order", "42", "Id", "a"), http.StatusConflict, "no_quorum")
+}
+
+// A delivery is known for as long as its request may hold the key, also if that is the Locker's to say; and
+// not longer, if the request is stuck.
+func TestDuplicateOfALongRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLocker(t, live, redlock.WithMaxHold(time.Hour))
+		end := make(chan bool)
+		handler := orders(l, func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Block") != "" {
+				<-end
+			}
+			ok(w, r)
+		}, middleware.WithDedupe("{header.Id}"))
+		deliver := func(block string) *httptest.ResponseRecorder {
+			r := httptest.NewRequest(http.MethodPost, "/", nil)
+			r.Header.Set("Block", block)
+			r.Header.Set("Order", "42")
+			r.Header.Set("Id", "a")
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			return w
+		}
+		done := make(chan bool)
+		go func() {
+			defer close(done)
+			deliver("1")
+		}()
+		time.Sleep(50 * time.Minute)
+		if w := deliver(""); w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "#duplicate") {
+			t.Errorf("while the first runs: %d %s", w.Code, w.Body)
+		}
+		time.Sleep(20 * time.Minute)
+		if w := deliver(""); w.Code != http.StatusOK {
+			t.Errorf("when the first has lost its lock: %d %s", w.Code, w.Body)
+		}
+		close(end)
+		<-done
+	})
+}
+
+func TestDedupeOfSeveralValues(t *testing.T) {
+	_, err := middleware.ParseDedupe("{header.X}:{body.items[].id}", middleware.Placeholder)
+	if err == nil || !strings.Contains(err.Error(), "dedupe: {body.items[].id} may have several values") {
+		t.Errorf("ParseDedupe: %v", err)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("WithDedupe takes it")
+		}
+	}()
+	middleware.WithDedupe("{body.items[].id}")(new(middleware.Rule))
 }

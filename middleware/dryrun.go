@@ -73,5 +73,5 @@ func (rule *Rule) dryRun(turn Turn, id string, err error, w http.ResponseWriter,
 	if err != nil {
 		rule.logger().Info("dry run: the request would have been "+what, "outcome", turn.Outcome, "error", err)
 	}
-	return next(w, turn.request(r))
+	return rule.pass(turn, w, r, next)
 }

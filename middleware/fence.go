@@ -16,21 +16,41 @@ func (rule *Rule) fenceHeader() string {
 }
 
 // stripFence removes a header in every spelling that a server may take for it: CGI and its heirs
-// read "-" and "_" alike. It is not left in Connection either: a proxy would remove ours.
+// read "-", "_" and others alike. It is not left in Connection either: a proxy would remove ours.
 func stripFence(h http.Header, name string) {
-	name = strings.ReplaceAll(name, "_", "-")
-	is := func(sent string) bool {
-		return len(sent) == len(name) && strings.EqualFold(strings.ReplaceAll(sent, "_", "-"), name)
-	}
 	for sent := range h {
-		if is(sent) {
+		if sameHeader(sent, name) {
 			delete(h, sent)
 		}
 	}
+	is := func(option string) bool { return sameHeader(strings.TrimSpace(option), name) }
 	for i, line := range h["Connection"] {
 		options := strings.Split(line, ",")
-		if slices.ContainsFunc(options, func(option string) bool { return is(strings.TrimSpace(option)) }) {
-			h["Connection"][i] = strings.Join(slices.DeleteFunc(options, func(option string) bool { return is(strings.TrimSpace(option)) }), ",")
+		if slices.ContainsFunc(options, is) {
+			h["Connection"][i] = strings.Join(slices.DeleteFunc(options, is), ",")
 		}
 	}
+}
+
+// sameHeader says whether some server takes two names of headers for one.
+func sameHeader(a, b string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range len(a) {
+		if fold(a[i]) != fold(b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func fold(c byte) byte {
+	switch {
+	case !isAlphanumeric(c):
+		return '-'
+	case 'A' <= c && c <= 'Z':
+		return c + 'a' - 'A'
+	}
+	return c
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-
 	"net/url"
 	"testing"
 
@@ -33,6 +32,15 @@ func bodyValue(t *testing.T, field, contentType string, body []byte) (value stri
 	return value, true
 }
 
+// requireOneValue fails if the same bytes have two values under two types: who sends them chooses the type.
+func requireOneValue(t *testing.T, field string, body []byte) {
+	asJSON, ok := bodyValue(t, field, jsonType, body)
+	asForm, okForm := bodyValue(t, field, formType, body)
+	if ok && okForm && asJSON != asForm {
+		t.Errorf("%s of %q: %q in JSON and %q in a form", field, body, asJSON, asForm)
+	}
+}
+
 // FuzzJSONKey compares with encoding/json, which takes the last of two names, in any case. What it
 // reads otherwise must be refused; also where we read nothing, as the lock may fall back.
 func FuzzJSONKey(f *testing.F) {
@@ -40,7 +48,9 @@ func FuzzJSONKey(f *testing.F) {
 		`{"id":1.0}`, `{"id":12345678901234567890}`, `{"id":"\ud800"}`, `{"\u0069d":1}`, `{"id":1} 2`, `[{"id":1}]`, `{"id":{"id":[1]}}`, "{\"id\":\"\xff\"}", `{"a":{"Id":1}}`} {
 		f.Add([]byte(body))
 	}
+	f.Add([]byte(`{"id":42,"x":"&id=7&"}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
+		requireOneValue(t, "id", body)
 		var lenient struct {
 			ID any `json:"id"`
 			A  struct {
@@ -83,7 +93,9 @@ func FuzzFormKey(f *testing.F) {
 	for _, body := range []string{"id=1", "id=1&id=2", "id=1&ID=2", "id=&id=1", "%69d=1&x=2", "id=1;id=2", "id=%zz", "id[]=1&id=2", "&&id=a+b%26", "id=%ff", "a=1", "id"} {
 		f.Add([]byte(body))
 	}
+	f.Add([]byte(` "&id=7&"`))
 	f.Fuzz(func(t *testing.T, body []byte) {
+		requireOneValue(t, "id", body)
 		ours, ok := bodyValue(t, "id", formType, body)
 		theirs, err := url.ParseQuery(string(body))
 		if !ok || err != nil {
@@ -99,6 +111,7 @@ func FuzzFormKey(f *testing.F) {
 func FuzzBodyTemplate(f *testing.F) {
 	f.Add("a.0.b", []byte(`{"a":[{"b":1}]}`))
 	f.Add("a[].b[]", []byte(`{"a":[{"b":[1,2]},{"b":[]}]}`))
+	f.Add("a[].b|body.a[].c.0", []byte(`{"a":[{"b":1},{"c":[2]}]}`))
 	f.Add(`a\.b|body.c`, []byte("a.b=1&c=2"))
 	f.Fuzz(func(t *testing.T, path string, body []byte) {
 		template, err := middleware.ParseTemplate("{body."+path+"}", middleware.Placeholder)

@@ -32,6 +32,12 @@ type jsonReader struct {
 type cursor struct {
 	field int
 	rest  []step // of its path
+	or    [][]step
+}
+
+func (c cursor) next() cursor {
+	c.rest = c.rest[1:]
+	return c
 }
 
 func findJSON(raw []byte, fields []field) ([]found, error) {
@@ -42,7 +48,7 @@ func findJSON(raw []byte, fields []field) ([]found, error) {
 	}
 	at := make([]cursor, len(fields))
 	for i, f := range fields {
-		at[i] = cursor{field: i, rest: f.path}
+		at[i] = cursor{field: i, rest: f.path, or: f.or}
 	}
 	err := j.value(at)
 	if err == nil {
@@ -105,21 +111,13 @@ func (j *jsonReader) object(at []cursor) error {
 				j.found[c.field].err = ErrAmbiguousKey
 			}
 			seen[i] = true
-			inside = append(inside, cursor{c.field, c.rest[1:]})
+			inside = append(inside, c.next())
 		}
 		if err := j.value(inside); err != nil {
 			return err
 		}
 	}
-	for i, c := range at {
-		if len(c.rest) == 0 {
-			j.found[c.field].err = errNotScalar
-		} else if !seen[i] {
-			j.found[c.field].missing = true
-		}
-	}
-	_, err := j.ReadToken()
-	return err
+	return j.close(at, seen)
 }
 
 // array reads an array.
@@ -133,13 +131,45 @@ func (j *jsonReader) array(at []cursor) error {
 		for i, c := range at {
 			if len(c.rest) > 0 && (c.rest[0].each || c.rest[0].index == index) {
 				seen[i] = true
-				inside = append(inside, cursor{c.field, c.rest[1:]})
+				inside = append(inside, c.next())
 			}
 		}
-		if err := j.value(inside); err != nil {
+		if err := j.element(inside); err != nil {
 			return err
 		}
 	}
+	return j.close(at, seen)
+}
+
+// element reads an element of an array. Where a field has alternatives in it, they are found beside the others,
+// and one of them is the field's.
+func (j *jsonReader) element(at []cursor) error {
+	first := len(j.found)
+	var inside []cursor
+	for _, c := range at {
+		if c.or == nil || len(c.rest) > 0 {
+			inside = append(inside, c)
+			continue
+		}
+		for _, path := range c.or {
+			inside = append(inside, cursor{field: len(j.found), rest: path})
+			j.found = append(j.found, found{})
+		}
+	}
+	err := j.value(inside)
+	all := j.found[first:]
+	j.found = j.found[:first]
+	for _, c := range at {
+		if c.or != nil && len(c.rest) == 0 {
+			j.found[c.field].addFirst(all[:len(c.or)])
+			all = all[len(c.or):]
+		}
+	}
+	return err
+}
+
+// close reads the end of an object or an array, in which these fields were seen.
+func (j *jsonReader) close(at []cursor, seen []bool) error {
 	for i, c := range at {
 		if len(c.rest) == 0 {
 			j.found[c.field].err = errNotScalar

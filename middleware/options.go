@@ -98,11 +98,10 @@ func WithDedupe(template string) Option {
 		if template == "" {
 			return
 		}
-		t, err := ParseTemplate(template, Placeholder)
-		if err != nil {
-			panic(fmt.Sprintf("middleware: dedupe: %v", err))
+		var err error
+		if rule.Dedupe, err = ParseDedupe(template, Placeholder); err != nil {
+			panic(fmt.Sprintf("middleware: %v", err))
 		}
-		rule.Dedupe = t.Key
 	}
 }
 
@@ -114,7 +113,8 @@ func WithDedupeStatus(status int) Option { return func(rule *Rule) { rule.Dedupe
 func WithAllowUpgrade() Option { return func(rule *Rule) { rule.AllowUpgrade = true } }
 
 // WithRunToEnd keeps the handler's context when the client leaves, so that what it does is finished
-// before the lock is freed; the context ends with the lease, at the latest after WithMaxHold.
+// before the lock is freed; the context ends with the lease, at the latest after WithMaxHold. What the
+// handler writes to a client that has left succeeds, so that a proxy reads its upstream to the end.
 // Default: it ends when the client leaves.
 func WithRunToEnd() Option { return func(rule *Rule) { rule.RunToEnd = true } }
 

@@ -36,13 +36,13 @@ var presets = map[string]Preset{
 		MaxBody: 8 << 20,
 	},
 	"paypal": {
-		Key:    "paypal:{body.resource.supplementary_data.related_ids.order_id|body.resource.parent_payment|body.resource.billing_agreement_id|body.resource.id|body.id}",
+		Key:    "paypal:{body.resource.supplementary_data.related_ids.order_id|body.resource.parent_payment|body.resource.billing_agreement_id|body.resource.id|body.resource.dispute_id|body.id}",
 		Dedupe: "{body.id}",
 		Wait:   5 * time.Second,
 	},
 	"adyen": {
-		Key:    "adyen:{body.notificationItems[].NotificationRequestItem.originalReference|body.notificationItems[].NotificationRequestItem.pspReference}",
-		Dedupe: "{body.notificationItems.0.NotificationRequestItem.pspReference}:{body.notificationItems.0.NotificationRequestItem.eventCode}",
+		Key:    "adyen:{body.notificationItems[].NotificationRequestItem.originalReference|body.notificationItems[].NotificationRequestItem.pspReference|body.originalReference|body.pspReference}",
+		Dedupe: "{body.notificationItems.0.NotificationRequestItem.pspReference|body.pspReference}:{body.notificationItems.0.NotificationRequestItem.eventCode|body.eventCode}",
 		Wait:   5 * time.Second,
 	},
 	"twilio": {

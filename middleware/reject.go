@@ -45,7 +45,7 @@ func (rule *Rule) withoutKey(turn Turn, err error, w http.ResponseWriter, r *htt
 	refusal := reject(r.Context(), err)
 	turn.Outcome = refusal.Turn.Outcome
 	if turn.Outcome == MissingKey && rule.PassMissingKey {
-		return next(w, turn.request(r))
+		return rule.pass(turn, w, r, next)
 	}
 	refusal.Turn = turn
 	return refusal

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
@@ -64,7 +63,8 @@ type Rule struct {
 	// their connection lasts, up to MaxHold. Default: false, they are refused with 403.
 	AllowUpgrade bool
 	// RunToEnd keeps the handler's context when the client leaves: it ends with the lease, at the
-	// latest after MaxHold. Default: false, it ends with the request's own.
+	// latest after MaxHold. What the handler writes then succeeds, and goes nowhere. Default: false, the
+	// context ends with the request's own.
 	RunToEnd bool
 	// DryRun takes no lock and refuses nothing: the outcome tells what would have become of a request.
 	// Of others with its key only those count that run under this rule in this process. Default: false.
@@ -140,9 +140,10 @@ type Turn struct {
 	Waited  time.Duration // from the request's arrival until the lock was had
 	Lock    *redlock.Lock // nil where the request is served without a lock
 
-	keys   []string
-	locker *redlock.Locker
-	outer  *Turn // of another rule, around this one
+	keys        []string
+	locker      *redlock.Locker
+	fenceHeader string
+	outer       *Turn // of another rule, around this one
 }
 
 type turnKey struct{}
@@ -158,10 +159,15 @@ func TurnOf(ctx context.Context) (Turn, bool) {
 // lost.
 //
 // The error is a *Refusal if the request may not be served, and nothing has been written then;
-// otherwise it is next's.
-func (rule *Rule) Serve(locker *redlock.Locker, derive KeysFunc, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
+// otherwise it is next's. After a refusal the body can be read until the request's context ends, but
+// for one that came too slowly.
+func (rule *Rule) Serve(locker *redlock.Locker, derive KeysFunc, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) (err error) {
 	arrived := time.Now()
-	defer rule.receive(w, r)()
+	end := rule.receive(w, r)
+	defer func() {
+		var refusal *Refusal
+		end(errors.As(err, &refusal))
+	}()
 	turn := newTurn(r.Context(), locker)
 	id, err := rule.admit(&turn, derive, r)
 	if rule.DryRun {
@@ -170,9 +176,11 @@ func (rule *Rule) Serve(locker *redlock.Locker, derive KeysFunc, w http.Response
 	if err != nil {
 		return rule.withoutKey(turn, err, w, r, next)
 	}
-	keys := turn.notHeld()
-	if len(keys) == 0 {
-		return rule.runInside(turn, w, r, next)
+	keys, around := turn.notHeld()
+	if len(keys) == 0 { // who took them frees them
+		turn.Outcome, turn.Lock = Acquired, around
+		_, err := rule.handOver(turn, w, r, next)
+		return err
 	}
 	done, err := rule.claim(r.Context(), locker, turn.keys, id)
 	if err == nil {
@@ -185,16 +193,19 @@ func (rule *Rule) Serve(locker *redlock.Locker, derive KeysFunc, w http.Response
 		turn.Outcome = refusal.Turn.Outcome
 		if turn.Outcome == NoQuorum && rule.PassNoQuorum {
 			rule.logger().Warn("request is served without its lock", "error", err)
-			return next(w, turn.request(r))
+			return rule.pass(turn, w, r, next)
 		}
 		refusal.Turn = turn
 		return refusal
+	}
+	if id != "" {
+		freeWith(turn.Lock, done)
 	}
 	return rule.run(turn, w, r, next)
 }
 
 // receive makes a request ready to derive keys from, and gives the function that ends that.
-func (rule *Rule) receive(w http.ResponseWriter, r *http.Request) (release func()) {
+func (rule *Rule) receive(w http.ResponseWriter, r *http.Request) (end func(refused bool)) {
 	stripFence(r.Header, rule.fenceHeader())
 	stripFence(r.Trailer, rule.fenceHeader())
 	return rule.wrapBody(w, r)
@@ -206,12 +217,8 @@ func (rule *Rule) run(turn Turn, w http.ResponseWriter, r *http.Request, next fu
 	defer func(since time.Time) { rule.pace.add(time.Since(since)) }(time.Now())
 	wait := turn.Lock.Wait()
 	rule.logger().Debug("request has its lock", "waited", wait.Duration, "position", wait.Position, "came", wait.Came)
-	ctx, cancel := rule.handlerContext(turn, r)
-	defer cancel()
-	r.Header.Set(rule.fenceHeader(), strconv.FormatUint(turn.Lock.Fence(), 10))
-	w, written := trackWrites(w)
-	err := next(w, r.WithContext(ctx))
-	if lost := turn.Lock.Err(); lost != nil && !*written {
+	written, err := rule.handOver(turn, w, r, next)
+	if lost := turn.Lock.Err(); lost != nil && !written {
 		turn.Outcome = Lost
 		return &Refusal{Status: http.StatusInternalServerError, Turn: turn, Err: errors.Join(lost, err)}
 	}

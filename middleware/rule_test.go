@@ -307,6 +307,9 @@ func TestLeaseLost(t *testing.T) {
 	if got := receive(t, written, "the other answer"); got.StatusCode != http.StatusOK || got.body != "served" {
 		t.Errorf("a written answer was not kept: %d %q", got.StatusCode, got.body)
 	}
+	if err := l.Close(); err != nil { // the contexts end before the log is written
+		t.Error(err)
+	}
 	if n := strings.Count(log.String(), "level=WARN"); n != 2 {
 		t.Errorf("%d lost leases in the log, want 2:\n%s", n, &log)
 	}

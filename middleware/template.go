@@ -20,8 +20,9 @@ type KeyFunc func(*http.Request) (string, error)
 // "{query.a}:{query.b}" makes "x%3Ay:z" of "x:y" and "z", and "x:y%3Az" of "x" and "y:z".
 //
 // {body.a.b} is a field of a body in JSON, or the field a.b of a form; a number is the index in an
-// array. {body.items[].id} is that field of each element, and makes a key of each. The body is read
-// only if the template has such placeholders. {a|b} is the first of a and b that is there.
+// array. {body.items[].id} is that field of each element, and makes a key of each; one that only some of
+// the elements have is an error. The body is read only if the template has such placeholders. {a|b} is
+// the first of a and b that is there, {body.items[].a|body.items[].b} that for each element.
 type Template struct {
 	parts   []part
 	fields  []field // of the body
@@ -102,6 +103,9 @@ func (t *Template) addPlaceholder(name string, compile func(name string) (KeyFun
 				err = fmt.Errorf("{%s}: only one placeholder may have []; name a second key for the others", name)
 			} else if f.each {
 				t.each = len(t.parts)
+			}
+			if last := len(p.sources) - 1; err == nil && last >= 0 && p.sources[last].value == nil && t.fields[p.sources[last].field].join(f) {
+				continue
 			}
 			s.field = len(t.fields)
 			t.fields = append(t.fields, f)

@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -25,22 +26,50 @@ func (t Turn) request(r *http.Request) *http.Request {
 // holder is the turn around this one that holds a key, or nil.
 func (t *Turn) holder(key string) *Turn {
 	for outer := t.outer; outer != nil; outer = outer.outer {
-		if outer.Lock != nil && outer.locker == t.locker && slices.Contains(outer.keys, key) {
+		if outer.Lock != nil && outer.Lock.Err() == nil && outer.locker == t.locker && slices.Contains(outer.keys, key) {
 			return outer
 		}
 	}
 	return nil
 }
 
-// notHeld are the keys which the request doesn't hold already, through another rule around this one.
-func (t *Turn) notHeld() []string {
-	return slices.DeleteFunc(slices.Clone(t.keys), func(key string) bool { return t.holder(key) != nil })
+// notHeld are the keys which the request doesn't hold already, through another rule around this one; and
+// the lock on the others.
+func (t *Turn) notHeld() (keys []string, around *redlock.Lock) {
+	for _, key := range t.keys {
+		if holder := t.holder(key); holder != nil {
+			around = holder.Lock
+		} else {
+			keys = append(keys, key)
+		}
+	}
+	return keys, around
 }
 
-// runInside serves a request that holds all its keys already. Who took them frees them.
-func (rule *Rule) runInside(turn Turn, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
-	turn.Outcome, turn.Lock = Acquired, turn.holder(turn.keys[0]).Lock
-	r.Header.Set(rule.fenceHeader(), strconv.FormatUint(turn.Lock.Fence(), 10))
+// handOver serves a request that has its lock, and tells whether anything was written.
+func (rule *Rule) handOver(turn Turn, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) (written bool, err error) {
+	turn.fenceHeader = rule.fenceHeader()
+	turn.setFence(r)
+	ctx, cancel := rule.handlerContext(turn, r)
+	defer cancel()
+	w, wrote := trackWrites(w, rule.RunToEnd)
+	err = next(w, r.WithContext(ctx))
+	return *wrote, err
+}
+
+func (t *Turn) setFence(r *http.Request) {
+	r.Header.Set(t.fenceHeader, strconv.FormatUint(t.Lock.Fence(), 10))
+}
+
+// pass serves a request without a lock of this rule. The fence of a rule around it, removed with those that
+// the client sent, is put back.
+func (rule *Rule) pass(turn Turn, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
+	for outer := turn.outer; outer != nil; outer = outer.outer {
+		if outer.Lock != nil && sameHeader(outer.fenceHeader, rule.fenceHeader()) {
+			outer.setFence(r)
+			break
+		}
+	}
 	return next(w, turn.request(r))
 }
 
@@ -53,7 +82,7 @@ func (rule *Rule) handlerContext(turn Turn, r *http.Request) (context.Context, c
 	}
 	ctx, cancel := turn.Lock.WithContext(context.WithoutCancel(ctx))
 	for outer := turn.outer; outer != nil; outer = outer.outer {
-		if outer.Lock != nil {
+		if outer.Lock != nil && !errors.Is(outer.Lock.Err(), context.Canceled) { // of work that outlived it, the lock is no bound
 			inner := cancel
 			var cancelOuter context.CancelFunc
 			ctx, cancelOuter = outer.Lock.WithContext(ctx)

@@ -2,6 +2,8 @@ package stacks
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -30,7 +32,59 @@ func TestStacks(t *testing.T) {
 	}
 }
 
-func testStack(t *testing.T, stack func(*redlock.Locker, http.HandlerFunc) http.Handler) {
+// The payment goes on at the upstream although the client has left: the lock is held until it is done.
+func TestReverseProxyRunsToTheEnd(t *testing.T) {
+	begun, goOn, written, end := make(chan bool, 1), make(chan bool), make(chan error, 1), make(chan bool)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, err := io.WriteString(w, "paying\n")
+		_ = http.NewResponseController(w).Flush()
+		begun <- true
+		<-goOn
+		for range 256 { // more than connections hold: somebody must read it
+			if err == nil {
+				_, err = w.Write(make([]byte, 64<<10))
+			}
+		}
+		written <- err
+		<-end
+	}))
+	t.Cleanup(upstream.Close)
+	address, err := url.Parse(upstream.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	locker := newLocker(t)
+	proxy, gone := ReverseProxy(locker, address), make(chan bool)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		client := r.Context()
+		context.AfterFunc(client, func() { close(gone) })
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	response, err := http.Post(server.URL+"/orders/42/pay", "text/plain", strings.NewReader("10 euros"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	_ = response.Body.Close() // the client leaves
+	<-gone
+	close(goOn)
+	if err := <-written; err != nil {
+		t.Errorf("the upstream was left: %v", err)
+	}
+	if _, err := locker.TryLock(t.Context(), "order:42"); !errors.Is(err, redlock.ErrHeld) {
+		t.Errorf("the order is free while it is being paid: %v", err)
+	}
+	close(end)
+	lock, err := locker.Lock(t.Context(), "order:42")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = lock.Unlock()
+}
+
+func newLocker(t *testing.T) *redlock.Locker {
+	t.Helper()
 	masters, err := redlock.Dial("memory://")
 	if err != nil {
 		t.Fatal(err)
@@ -40,6 +94,11 @@ func testStack(t *testing.T, stack func(*redlock.Locker, http.HandlerFunc) http.
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = locker.Close() })
+	return locker
+}
+
+func testStack(t *testing.T, stack func(*redlock.Locker, http.HandlerFunc) http.Handler) {
+	locker := newLocker(t)
 	next := make(chan bool)
 	server := httptest.NewServer(stack(locker, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)

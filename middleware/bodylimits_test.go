@@ -1,0 +1,169 @@
+package middleware_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+)
+
+// A client that doesn't send its body holds no lock meanwhile, and room for its body only for a time.
+func TestSlowBody(t *testing.T) {
+	const timeout = 300 * time.Millisecond
+	l := newLocker(t, live)
+	budget := middleware.NewBudget(1 << 20)
+	server := serve(t, middleware.New(l, "order:{body.id}", middleware.WithBodyTimeout(timeout), middleware.WithBodyBudget(budget))(http.HandlerFunc(ok)))
+	for _, length := range []string{"Content-Length: 1048576", "Transfer-Encoding: chunked"} {
+		start := time.Now()
+		slow := make(chan answer, 1)
+		go func() {
+			slow <- raw(t, server, "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+length+"\r\n\r\n8\r\n{\"id\":42")
+		}()
+		time.Sleep(timeout / 3)
+		requireFree(t, l, "order:42")
+		if got := postBody(t, server.URL, jsonType, strings.NewReader(`{"id":42}`)); got.body != "served" { // waits for room
+			t.Errorf("another request: %d %s", got.StatusCode, got.body)
+		}
+		requireProblem(t, receive(t, slow, "the answer"), http.StatusRequestTimeout, "body_timeout")
+		if d := time.Since(start); d < timeout || d > bound {
+			t.Errorf("%s: answered after %v, want %v", length, d, timeout)
+		}
+	}
+	requireRoom(t, server.URL)
+}
+
+// requireRoom fails if a body of 1 MiB finds no room.
+func requireRoom(t *testing.T, url string) {
+	t.Helper()
+	body := `{"id":7,"x":"` + strings.Repeat("x", 1<<20-15) + `"}`
+	if got := postBody(t, url, jsonType, strings.NewReader(body)); got.body != "served" {
+		t.Errorf("room in the budget is not given back: %d %s", got.StatusCode, got.body)
+	}
+}
+
+func TestBodyBudget(t *testing.T) {
+	budget := middleware.NewBudget(1 << 20)
+	running, end := make(chan bool), make(chan bool)
+	server := byBody(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Hold") != "" {
+			running <- true
+			<-end
+		}
+		ok(w, r)
+	}, middleware.WithBodyBudget(budget), middleware.WithBodyTimeout(200*time.Millisecond))
+	held := make(chan answer, 1)
+	go func() {
+		r := newRequest(t, server.URL, "Hold", "1", "Content-Type", jsonType)
+		body := `{"id":1,"x":"` + strings.Repeat("x", 600_000) + `"}`
+		r.Body, r.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
+		held <- do(t, r)
+	}()
+	receive(t, running, "the first request")
+	got := postBody(t, server.URL, jsonType, strings.NewReader(`{"id":2,"x":"`+strings.Repeat("x", 600_000)+`"}`))
+	requireProblem(t, got, http.StatusServiceUnavailable, "body_budget")
+	requireRetryAfter(t, got, time.Second)
+	if got := postBody(t, server.URL, jsonType, strings.NewReader(`{"id":3}`)); got.body != "served" {
+		t.Errorf("a small body, for which there is room: %d %s", got.StatusCode, got.body)
+	}
+	close(end)
+	if got := receive(t, held, "the answer"); got.body != "served" {
+		t.Errorf("the first: %d %s", got.StatusCode, got.body)
+	}
+	requireRoom(t, server.URL)
+}
+
+// slowClient sends the beginning of a body, and the rest when its end is called.
+func slowClient(t *testing.T, url, beginning string) (got <-chan answer, end func(rest string)) {
+	t.Helper()
+	body, pipe := io.Pipe()
+	answers := make(chan answer, 1)
+	request := newRequest(t, url, "Content-Type", jsonType)
+	request.Body = body
+	go func() {
+		if response, err := http.DefaultClient.Do(request); err == nil {
+			text, _ := io.ReadAll(response.Body)
+			_ = response.Body.Close()
+			answers <- answer{response, string(text)}
+		}
+	}()
+	if _, err := io.WriteString(pipe, beginning); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pipe.CloseWithError(errors.New("the client leaves")) })
+	return answers, func(rest string) {
+		_, _ = io.WriteString(pipe, rest)
+		_ = pipe.Close()
+	}
+}
+
+// Behind a writer that hides the connection nobody can end a read: the room is given back all the same.
+func TestSlowBodyBehindTimeoutHandler(t *testing.T) {
+	opts := []middleware.Option{middleware.WithBodyTimeout(100 * time.Millisecond), middleware.WithBodyBudget(middleware.NewBudget(1 << 20))}
+	l := newLocker(t, live)
+	refused := make(chan error, 1)
+	rule := middleware.New(l, "order:{body.id}", opts...)(http.HandlerFunc(ok))
+	server := serve(t, http.TimeoutHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rule.ServeHTTP(w, r)
+		if r.ContentLength < 0 {
+			_, err := r.Body.Read(make([]byte, 1)) // not the middle of it
+			refused <- err
+		}
+	}), bound, "too slow"))
+	slowClient(t, server.URL, `{"id`)
+	if err := receive(t, refused, "the refusal of the slow body"); !errors.Is(err, http.ErrBodyReadAfterClose) {
+		t.Errorf("read after the refusal: %v", err)
+	}
+	roomy := serve(t, middleware.New(l, "order:{body.id}", append(opts, middleware.WithBodyTimeout(bound))...)(http.HandlerFunc(ok)))
+	requireRoom(t, roomy.URL)
+}
+
+// A dry run neither waits for room nor keeps it, and the handler reads on where it gave up.
+func TestBodiesOfDryRun(t *testing.T) {
+	l := newLocker(t, live)
+	budget := middleware.WithBodyBudget(middleware.NewBudget(1 << 20))
+	seen := make(chan middleware.Outcome, 10)
+	dry := serve(t, middleware.New(l, "order:{body.id}", budget, middleware.WithDryRun(), middleware.WithBodyTimeout(50*time.Millisecond))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		turn, _ := middleware.TurnOf(r.Context())
+		seen <- turn.Outcome
+		body, err := io.ReadAll(r.Body)
+		_, _ = fmt.Fprintf(w, "%s %s %v", turn.Outcome, body, err)
+	})))
+	running, release := make(chan bool), make(chan bool)
+	real := serve(t, middleware.New(l, "real:{body.id}", budget)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Hold") != "" {
+			running <- true
+			<-release
+		}
+		ok(w, r)
+	})))
+
+	slow, end := slowClient(t, dry.URL, `{"id"`)
+	if outcome := receive(t, seen, "the slow request"); outcome != middleware.BodyTimeout {
+		t.Errorf("outcome of a slow body: %s", outcome)
+	}
+	held := make(chan answer, 1)
+	go func() { // it has all of the room but a few bytes, while the slow one is not done
+		r := newRequest(t, real.URL, "Hold", "1", "Content-Type", jsonType)
+		body := `{"id":1,"x":"` + strings.Repeat("x", 1<<20-100) + `"}`
+		r.Body, r.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
+		held <- do(t, r)
+	}()
+	receive(t, running, "the request with a large body")
+	body := `{"id":"` + strings.Repeat("x", 1000) + `"}`
+	if got := postBody(t, dry.URL, jsonType, strings.NewReader(body)); got.body != "body_budget "+body+" <nil>" {
+		t.Errorf("without room: %.100q", got.body)
+	}
+	end(`:42}`)
+	if got := receive(t, slow, "the slow answer"); got.body != `body_timeout {"id":42} <nil>` {
+		t.Errorf("the slow one: %q", got.body)
+	}
+	close(release)
+	if got := receive(t, held, "the answer to the large one"); got.body != "served" {
+		t.Errorf("the large one: %d %s", got.StatusCode, got.body)
+	}
+}

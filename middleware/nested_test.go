@@ -1,0 +1,115 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// A key that the request holds already is not asked for again.
+func TestReentrancy(t *testing.T) {
+	l, other := newLocker(t, live), newLocker(t, live)
+	var outer, fence string
+	inner := orders(l, func(w http.ResponseWriter, r *http.Request) {
+		turn, _ := middleware.TurnOf(r.Context())
+		if turn.Key != "order:42" || turn.Outcome != middleware.Acquired || turn.Lock == nil {
+			t.Errorf("turn %+v", turn)
+		}
+		fence = r.Header.Get("Fencing-Token")
+		ok(w, r)
+	})
+	// one rule between the two, and one on other masters
+	between := middleware.New(l, "between")(inner)
+	elsewhere := orders(other, between.ServeHTTP)
+	server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
+		outer = r.Header.Get("Fencing-Token")
+		elsewhere.ServeHTTP(w, r)
+		if _, err := l.TryLock(r.Context(), "order:42"); !errors.Is(err, redlock.ErrHeld) {
+			t.Errorf("the inner rule freed the lock: %v", err)
+		}
+	}))
+	if got := post(t, server.URL, "Order", "42", "Fencing-Token", "9"); got.body != "served" {
+		t.Errorf("%d %s", got.StatusCode, got.body)
+	}
+	if outer == "" || fence != outer {
+		t.Errorf("fence %q outside and %q inside, want the same", outer, fence)
+	}
+	requireFree(t, l, "order:42")
+	requireFree(t, other, "order:42")
+	requireFree(t, l, "between")
+}
+
+// A lock that the request held once is no lock: work that a handler left behind asks for the key again.
+func TestReentrancyAfterTheLock(t *testing.T) {
+	l := newLocker(t, live)
+	var left *http.Request
+	outer := orders(l, func(_ http.ResponseWriter, r *http.Request) {
+		left = r.WithContext(context.WithoutCancel(r.Context()))
+	})
+	post(t, serve(t, outer).URL, "Order", "42")
+	serveLeft := func(opts ...middleware.Option) *httptest.ResponseRecorder {
+		inner := orders(l, func(_ http.ResponseWriter, r *http.Request) {
+			if turn, _ := middleware.TurnOf(r.Context()); turn.Lock.Err() != nil || r.Context().Err() != nil {
+				t.Errorf("served with a lock that is gone: %v, %v", turn.Lock.Err(), context.Cause(r.Context()))
+			}
+		}, opts...)
+		w := httptest.NewRecorder()
+		inner.ServeHTTP(w, left)
+		return w
+	}
+	for _, opts := range [][]middleware.Option{nil, {middleware.WithRunToEnd()}} {
+		if w := serveLeft(opts...); w.Code != http.StatusOK {
+			t.Errorf("while the key is free: %d %s", w.Code, w.Body)
+		}
+	}
+	hold(t, l, "order:42")
+	if w := serveLeft(); w.Code != http.StatusLocked {
+		t.Errorf("while another has the key: %d %s", w.Code, w.Body)
+	}
+}
+
+// A rule that takes no lock leaves the fence of the one around it; and only that.
+func TestFenceAroundARuleThatPasses(t *testing.T) {
+	l, noQuorum := newLocker(t, live), newLocker(t, dead)
+	for name, inner := range map[string]func(http.Handler) http.Handler{
+		"missing key":      middleware.New(l, "{header.None}", middleware.WithPassOnMissingKey()),
+		"no quorum":        middleware.New(noQuorum, "{header.Order}", middleware.WithPassOnNoQuorum()),
+		"dry run":          middleware.New(l, "{header.Order}", middleware.WithDryRun()),
+		"another spelling": middleware.New(l, "{header.Order}", middleware.WithDryRun(), middleware.WithFenceHeader("fencing_token")),
+		"another name":     middleware.New(l, "{header.Order}", middleware.WithDryRun(), middleware.WithFenceHeader("Inner-Fence")),
+		"two rules": func(h http.Handler) http.Handler {
+			return middleware.New(l, "{header.None}", middleware.WithPassOnMissingKey())(middleware.New(l, "{header.Order}", middleware.WithDryRun())(h))
+		},
+	} {
+		var outer string
+		server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
+			outer = r.Header.Get("Fencing-Token")
+			inner(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if fence := r.Header.Get("Fencing-Token"); fence != outer || fence == "9" || fence == "" {
+					t.Errorf("%s: fence %q outside and %q inside", name, outer, fence)
+				}
+				if fence := r.Header.Get("Inner-Fence"); fence != "" && name == "another name" {
+					t.Errorf("%s: fence %q of the client", name, fence)
+				}
+				ok(w, r)
+			})).ServeHTTP(w, r)
+		}))
+		if got := post(t, server.URL, "Order", "42", "Fencing-Token", "9", "Inner-Fence", "9"); got.body != "served" {
+			t.Errorf("%s: %d %s", name, got.StatusCode, got.body)
+		}
+		alone := serve(t, inner(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if fence := r.Header.Get("Fencing-Token"); fence != "" && name != "another name" {
+				t.Errorf("%s: fence %q of the client", name, fence)
+			}
+			ok(w, r)
+		})))
+		if got := post(t, alone.URL, "Order", "42", "Fencing-Token", "9"); got.body != "served" {
+			t.Errorf("%s, alone: %d %s", name, got.StatusCode, got.body)
+		}
+	}
+}
