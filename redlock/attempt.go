@@ -19,7 +19,7 @@ type attempt struct {
 	ticket  int64 // of its call
 	timeout time.Duration
 	calls   []call // the acquires, by master
-	answers inbox  // to the acquires, and to the release
+	answers *inbox // to the acquires, and to the release
 	timer   *time.Timer
 	over    atomic.Bool // the lock is not wanted any more
 	touched atomic.Bool // a master that refused the acquire may have the key, or the call in its queue
@@ -44,7 +44,7 @@ func (l *Locker) newAttempt(c *caller, former *attempt) *attempt {
 		ttl:     c.ttl,
 		ticket:  c.ticket,
 		calls:   make([]call, len(l.streams)),
-		answers: make(inbox, 2*len(l.streams)),
+		answers: newInbox(OpAcquire, l.decisive(), len(l.streams)),
 	}
 	acquire := Command{Op: OpAcquire, Key: c.key, Token: l.terms + rand.Text(), TTL: c.ttl, Fence: l.clock(), Process: l.name, Ticket: c.ticket}
 	if c.try {
@@ -54,6 +54,7 @@ func (l *Locker) newAttempt(c *caller, former *attempt) *attempt {
 	if former != nil {
 		acquire.Former = former.calls[0].Token
 		former.over.Store(true)
+		former.answers.expect(OpRelease, l.decisive())
 		releases = make([]call, len(l.streams))
 	}
 	for i, s := range l.streams {
@@ -74,12 +75,15 @@ func (l *Locker) newAttempt(c *caller, former *attempt) *attempt {
 	return a
 }
 
+// decisive is how many masters must have answered before anything can be certain.
+func (l *Locker) decisive() int { return min(l.quorum, len(l.streams)-l.quorum+1) }
+
 // win collects votes until a quorum has granted and stored the fence, or is out of reach, or the
 // masters' time is over, or the caller leaves. It says whether the lock is won.
 func (a *attempt) win(ctx context.Context) bool {
 	quorum := a.locker.quorum
 	certain := false
-	ending := a.collect(ctx, a.answers, len(a.calls), func(c *call, pending int) (done bool) {
+	ending := a.collect(ctx, a.locker.closing, a.answers, len(a.calls), func(c *call, pending int) (done bool) {
 		c.counted = true
 		switch {
 		case c.Reply.Err != nil:
@@ -114,11 +118,11 @@ func (a *attempt) win(ctx context.Context) bool {
 func (a *attempt) raise(ctx context.Context) bool {
 	low := slices.DeleteFunc(slices.Clone(a.granted), func(c *call) bool { return c.Reply.Fence >= a.fence })
 	stored := len(a.granted) - len(low)
-	answers := make(inbox, len(low))
+	answers := newInbox(OpExtend, 1, len(low))
 	for _, c := range low {
 		a.locker.streams[c.master].push(a.extension(c.master, 0, answers))
 	}
-	a.collect(ctx, answers, len(low), func(c *call, pending int) (done bool) {
+	a.collect(ctx, a.locker.closing, answers, len(low), func(c *call, pending int) (done bool) {
 		if c.Reply.Status == StatusGranted {
 			stored++
 		}
@@ -136,35 +140,6 @@ func (a *attempt) extension(master int, refillUntil int64, to receiver) *call {
 		over:    &a.over,
 		to:      to,
 	}
-}
-
-// ending is why collect returned.
-type ending int
-
-const (
-	answered   ending = iota // enough, or all, are there
-	timeOver                 // the masters' time is over
-	callerLeft               // the caller's context has ended, or the Locker is closing
-)
-
-// collect hands answers to count, with the number still to come, until count is done.
-func (a *attempt) collect(ctx context.Context, answers inbox, expected int, count func(c *call, pending int) (done bool)) ending {
-	defer a.startTimer().Stop()
-	for pending := expected - 1; pending >= 0; pending-- {
-		select {
-		case c := <-answers:
-			if count(c, pending) {
-				return answered
-			}
-		case <-a.timer.C:
-			return timeOver
-		case <-ctx.Done():
-			return callerLeft
-		case <-a.locker.closing:
-			return callerLeft
-		}
-	}
-	return answered
 }
 
 // startTimer starts the masters' time for an answer.

@@ -24,11 +24,6 @@ type call struct {
 // receiver gets answered calls. It doesn't block.
 type receiver interface{ receive(*call) }
 
-// inbox is a receiver with room for all the calls it will get.
-type inbox chan *call
-
-func (in inbox) receive(c *call) { in <- c }
-
 func (c *call) deliver() {
 	if to := c.to; to != nil {
 		c.to = nil

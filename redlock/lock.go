@@ -147,6 +147,7 @@ func (k *Lock) hand() error {
 		next.turn <- l.newAttempt(next, a)
 		return a.confirmRelease()
 	}
+	a.answers.expect(OpRelease, l.decisive())
 	a.release(a.answers, false)
 	if next != nil {
 		next.turn <- nil
@@ -176,36 +177,30 @@ func (k *Lock) lose(cause error) bool {
 // confirmRelease waits for the masters' answers to a release until it is clear what they say.
 func (a *attempt) confirmRelease() error {
 	quorum := a.locker.quorum
-	defer a.startTimer().Stop()
-
 	released, result := 0, error(nil)
 	var failed []MasterError
-	for pending := len(a.calls); pending > 0; {
-		select {
-		case c := <-a.answers:
-			if c.Op != OpRelease { // an acquire's, that came late
-				continue
-			}
-			pending--
-			switch {
-			case c.Reply.Err != nil:
-				failed = append(failed, MasterError{a.locker.streams[c.master].master.String(), c.Reply.Err})
-			case c.Reply.Status == StatusReleased:
-				released++
-			case c.Reply.Status == StatusNotOwner:
-				result = ErrNotOwner
-			case c.Reply.Status == StatusExpired && result == nil:
-				result = ErrExpired
-			}
-		case <-a.timer.C:
-			return &QuorumError{Answered: released, Quorum: quorum, Masters: failed, Err: errHung}
+	ending := a.collect(context.Background(), nil, a.answers, len(a.calls), func(c *call, pending int) (done bool) {
+		switch {
+		case c.Reply.Err != nil:
+			failed = append(failed, MasterError{a.locker.streams[c.master].master.String(), c.Reply.Err})
+		case c.Reply.Status == StatusReleased:
+			released++
+		case c.Reply.Status == StatusNotOwner:
+			result = ErrNotOwner
+		case c.Reply.Status == StatusExpired && result == nil:
+			result = ErrExpired
 		}
-		if released >= quorum {
-			return nil
-		}
-		if result != nil && released+len(failed)+pending < quorum {
-			return result // no quorum can have held the key until now
-		}
+		// no quorum can have held the key until now
+		expired := result != nil && released+len(failed)+pending < quorum
+		return released >= quorum || expired
+	})
+	switch {
+	case released >= quorum:
+		return nil
+	case ending == timeOver:
+		return &QuorumError{Answered: released, Quorum: quorum, Masters: failed, Err: errHung}
+	case result != nil && released+len(failed) < quorum:
+		return result
 	}
 	return &QuorumError{Answered: released, Quorum: quorum, Masters: failed}
 }
