@@ -101,26 +101,21 @@ func sizeArg(d *caddyfile.Dispenser, into *int64) error {
 }
 
 func statusArg(d *caddyfile.Dispenser, into *int) error {
-	name, text := d.Val(), ""
-	if err := oneArg(d, &text); err != nil {
-		return err
-	}
-	status, err := strconv.Atoi(text)
-	if err != nil || status < 400 || status > 599 {
-		return d.Errf("%s %q: want a status from 400 to 599", name, text)
-	}
-	*into = status
-	return nil
+	return intArg(d, into, 400, 599, "a status from 400 to 599")
 }
 
 func numberArg(d *caddyfile.Dispenser, into *int) error {
+	return intArg(d, into, 1, math.MaxInt, "a number from 1")
+}
+
+func intArg(d *caddyfile.Dispenser, into *int, least, most int, want string) error {
 	name, text := d.Val(), ""
 	if err := oneArg(d, &text); err != nil {
 		return err
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 {
-		return d.Errf("%s %q: want a number from 1", name, text)
+	if err != nil || n < least || n > most {
+		return d.Errf("%s %q: want %s", name, text, want)
 	}
 	*into = n
 	return nil

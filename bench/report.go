@@ -21,6 +21,16 @@ type column struct {
 	format func(float64) string
 }
 
+// turns are the columns of all who want one key again and again.
+var turns = []column{
+	{title: "commands per master and turn", value: commands, format: exact},
+	{title: "Jain", value: jain, format: jainText},
+	{title: "starved", value: starved, format: whole},
+	{title: "longest wait", value: longestWait, worst: true, format: duration},
+	{title: "turns/s", value: throughput, format: whole},
+	{title: "CPU µs", value: totalCPU, format: whole},
+}
+
 var tables = []struct {
 	group   string
 	about   string
@@ -42,29 +52,17 @@ var tables = []struct {
 		{title: "commands per master", value: commands, format: exact},
 		{title: "allocs", value: allocs, format: whole},
 	}},
-	{groupContended, "All callers want the same key, again and again.", []column{
+	{groupContended, "All callers want the same key, again and again.", append([]column{
 		{title: "turns/s ÷ redsync/go-redis", value: throughput, over: nameRedsync, format: times},
 		{title: "turns/s ÷ FIFO floor", value: throughput, over: nameFIFO, format: times},
 		{title: "CPU ÷ redsync/go-redis", value: totalCPU, over: nameRedsync, format: times},
 		{title: "CPU ÷ FIFO floor", value: totalCPU, over: nameFIFO, format: times},
-		{title: "commands per master and turn", value: commands, format: exact},
-		{title: "Jain", value: jain, format: jainText},
-		{title: "starved", value: starved, format: whole},
-		{title: "longest wait", value: longestWait, worst: true, format: duration},
-		{title: "turns/s", value: throughput, format: whole},
-		{title: "CPU µs", value: totalCPU, format: whole},
-	}},
-	{groupProcesses, "The same, from two processes.", []column{
+	}, turns...)},
+	{groupProcesses, "The same, from two processes.", append([]column{
 		{title: "turns/s ÷ redsync/go-redis", value: throughput, over: nameRedsync, format: times},
 		{title: "turns/s ÷ rueidislock", value: throughput, over: nameRueLock, format: times},
 		{title: "CPU ÷ redsync/go-redis", value: totalCPU, over: nameRedsync, format: times},
-		{title: "commands per master and turn", value: commands, format: exact},
-		{title: "Jain", value: jain, format: jainText},
-		{title: "starved", value: starved, format: whole},
-		{title: "longest wait", value: longestWait, worst: true, format: duration},
-		{title: "turns/s", value: throughput, format: whole},
-		{title: "CPU µs", value: totalCPU, format: whole},
-	}},
+	}, turns...)},
 	{groupBurst, "All callers come at once, for one turn each, and wait for at most 10 s.", []column{
 		{title: "drain ÷ FIFO floor", value: drain, over: nameFIFO, format: times},
 		{title: "drain ÷ sections alone", value: ofLeast, format: times},

@@ -108,7 +108,9 @@ func (l *Locker) TryLockAll(ctx context.Context, keys []string, opts ...LockOpti
 
 // distinctKeys gives each key once, in the order in which all calls go through their gates.
 func distinctKeys(keys []string) []string {
-	return slices.Compact(slices.Sorted(slices.Values(keys)))
+	keys = slices.Clone(keys)
+	slices.Sort(keys)
+	return slices.Compact(keys)
 }
 
 // TryLock takes the lock on the key if it is free now, and nobody waits for it. The error is a
