@@ -20,7 +20,7 @@ import (
 const manyBytes = 16 << 20 // more than connections hold
 
 // busyUpstream begins to answer, and goes on when it is told to: with more than connections hold, so that
-// somebody must read it. Then it waits for its end.
+// somebody must read it. Then it waits for its end, with the last byte, without which nobody has it all.
 type busyUpstream struct {
 	*httptest.Server
 	goOn, end chan bool
@@ -32,7 +32,7 @@ func newBusyUpstream(t *testing.T) *busyUpstream {
 	u.Server = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		chunk := []byte(strings.Repeat("x", 64<<10))
 		if r.URL.Path == "/length" {
-			w.Header().Set("Content-Length", fmt.Sprint(manyBytes+len(chunk)))
+			w.Header().Set("Content-Length", fmt.Sprint(len(chunk)+manyBytes+1))
 		}
 		_, err := w.Write(chunk)
 		_ = http.NewResponseController(w).Flush()
@@ -42,6 +42,7 @@ func newBusyUpstream(t *testing.T) *busyUpstream {
 		}
 		u.written <- err
 		<-u.end
+		_, _ = w.Write(chunk[:1])
 	}))
 	return u
 }
