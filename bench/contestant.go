@@ -43,7 +43,7 @@ const (
 var redsyncSends = []string{"set", "evalsha", "eval"}
 
 var kinds = []contestantKind{
-	{nameOwn, openOwn, []string{"evalsha", "eval", "fcall", "subscribe", "ping"}},
+	{nameOwn, openOwn, []string{"evalsha", "eval", "lrem", "subscribe", "ping"}},
 	{nameRedsync, openRedsync, redsyncSends},
 	{nameRedsync10, openRedsync10, redsyncSends},
 	{nameRedsyncFast, openRedsyncFast, redsyncSends},

@@ -15,7 +15,7 @@ import (
 )
 
 // leastRights are the commands that a Redis user of the locks needs, and no more.
-var leastRights = []string{"+ping", "+info", "+eval", "+evalsha", "+time", "+get", "+psetex", "+del", "+pttl", "+pexpire",
+var leastRights = []string{"+ping", "+info", "+eval", "+evalsha", "+time", "+get", "+set", "+del", "+lindex", "+rpush", "+lset", "+lrem", "+pttl", "+pexpire",
 	"+exists", "+zadd", "+zrem", "+zrange", "+zscore", "+hset", "+hget", "+hdel", "+subscribe", "+publish", "&redlock:wake:*"}
 
 // asUser makes a user with these commands on servers that don't know the scripts yet, and gives its URLs.

@@ -24,9 +24,9 @@ type attempt struct {
 	over    atomic.Bool // the lock is not wanted any more
 	touched atomic.Bool // a master that refused the acquire may have the key, or the call in its queue
 
-	// The arguments of the commands, made once for all masters that get the same: without Queue, and
-	// with it.
-	acquireArgs, releaseArgs [2][]any
+	// The arguments of the commands, made once for all masters that get the same: without Queue, with it,
+	// and of releases with Alone.
+	acquireArgs, releaseArgs [3][]any
 
 	fence   int64
 	granted []*call
@@ -60,7 +60,7 @@ func (l *Locker) newAttempt(c *caller, former *attempt) *attempt {
 	for i, s := range l.streams {
 		a.calls[i] = call{Command: acquire, master: i, over: &a.over, to: a.answers}
 		a.calls[i].Queue = !c.try && s.hears.Load()
-		args := &a.acquireArgs[which(a.calls[i].Queue)]
+		args := &a.acquireArgs[which(&a.calls[i].Command)]
 		if *args == nil {
 			*args = a.calls[i].arguments()
 		}
@@ -190,10 +190,10 @@ func (a *attempt) release(to receiver, waiting bool) {
 func (a *attempt) releaseCall(master int, waiting bool, to receiver) call {
 	acquire := &a.calls[master]
 	release := Command{Op: OpRelease, Key: acquire.Key, Token: acquire.Token, TTL: a.ttl,
-		Process: acquire.Process, Ticket: a.ticket, Queue: waiting && acquire.Queue}
-	args := &a.releaseArgs[which(release.Queue)]
+		Process: acquire.Process, Ticket: a.ticket, Queue: waiting && acquire.Queue, Alone: !waiting && a.alone()}
+	args := &a.releaseArgs[which(&release)]
 	if *args == nil {
-		*args = releaseArguments(acquire.args, &a.ticket, release.Queue)
+		*args = releaseArguments(&release, acquire.args, &a.ticket)
 	}
 	release.args = *args
 	return call{
@@ -206,9 +206,18 @@ func (a *attempt) releaseCall(master int, waiting bool, to receiver) call {
 	}
 }
 
-func which(queue bool) int {
-	if queue {
+// alone says whether nobody waited for the key when it was granted, as far as is known.
+func (a *attempt) alone() bool {
+	return len(a.granted) > 0 && len(a.held) == 0 && !slices.ContainsFunc(a.granted, func(c *call) bool { return !c.Reply.Alone })
+}
+
+// which of the arguments a command has.
+func which(cmd *Command) int {
+	switch {
+	case cmd.Queue:
 		return 1
+	case cmd.Alone:
+		return 2
 	}
 	return 0
 }

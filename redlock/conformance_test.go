@@ -225,7 +225,7 @@ func testForeignKey(t *testing.T, m redlock.Master, client *redis.Client) {
 		return // nobody else can write there
 	}
 	ctx := context.Background()
-	if err := client.LPush(ctx, testKey(t), "not a lock").Err(); err != nil {
+	if err := client.Set(ctx, testKey(t), "not a lock", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
 	free := acquire(t, "a")
@@ -238,11 +238,11 @@ func testForeignKey(t *testing.T, m redlock.Master, client *redis.Client) {
 	m.Do(batch)
 	for _, cmd := range batch[:2] {
 		if cmd.Reply.Err == nil || !strings.Contains(cmd.Reply.Err.Error(), "WRONGTYPE") || cmd.Reply.Status != redlock.StatusNone {
-			t.Errorf("op %d on a list: status %d, error %v, want WRONGTYPE", cmd.Op, cmd.Reply.Status, cmd.Reply.Err)
+			t.Errorf("op %d on a string: status %d, error %v, want WRONGTYPE", cmd.Op, cmd.Reply.Status, cmd.Reply.Err)
 		}
 	}
 	checkReply(t, freed, redlock.StatusReleased)
-	if kind := client.Type(ctx, testKey(t)).Val(); kind != "list" {
+	if kind := client.Type(ctx, testKey(t)).Val(); kind != "string" {
 		t.Errorf("the foreign key is a %s now", kind)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -68,6 +69,18 @@ func (p *pair) learnLease(cmd *Command, before, after time.Time) {
 func (p *pair) queueNear(key string, from, to time.Time) bool {
 	q, _, ok := p.model.queues.get(key, always)
 	return ok && slices.ContainsFunc(q.places, func(p place) bool { return near(p.ends, from, to) })
+}
+
+// compareMark wants the token of a lock to be marked if anybody waits: a plain release must not free it.
+func (p *pair) compareMark(cmd *Command) {
+	ctx := context.Background()
+	token := p.client.LIndex(ctx, cmd.Key, 0).Val()
+	if waiters := p.client.ZCard(ctx, companions(cmd.Key).queue).Val(); token != "" && !strings.HasSuffix(token, "+") && waiters > 0 {
+		p.t.Errorf("%+v: %d wait, and the token %q is not marked", cmd, waiters, token)
+	}
+	if entries := p.client.LLen(ctx, cmd.Key).Val(); entries > 1 {
+		p.t.Errorf("%+v: %d entries", cmd, entries)
+	}
 }
 
 // compareQueues wants the same processes to wait, with the same tickets, but for those whose time ends

@@ -67,6 +67,7 @@ func TestScriptsDoWhatTheModelDoes(t *testing.T) {
 		"acquire granted", "acquire again", "acquire held", "extend granted", "extend refilled", "extend expired", "extend not owner",
 		"release released", "release expired", "release not owner", "expiry", "largest fence",
 		"acquire queued behind another", "acquire passed", "queue of two", "wake-up",
+		"acquire alone", "release plain", "release plain in vain",
 	} {
 		if p.seen[answer] < differentialCommands/1000 {
 			t.Errorf("%q was seen %d times only", answer, p.seen[answer])
@@ -151,6 +152,7 @@ func (p *pair) command(key string) Command {
 	switch p.rand.IntN(5) {
 	case 0:
 		cmd.Op = OpRelease
+		cmd.Alone = !cmd.Queue && p.rand.IntN(2) == 0 // also where it isn't true
 	case 1, 2:
 		cmd.Op = OpExtend
 		cmd.Fence = p.pick(0, 1, now, now+1000, 1<<46+1, 1<<52+1, largest-2, largest-1, largest)
@@ -185,9 +187,9 @@ func (p *pair) forgetFence(key string) {
 func (p *pair) adopt(key string) {
 	ctx := context.Background()
 	p.model.leases.delete(key)
-	if token, err := p.client.Get(ctx, key).Result(); err == nil {
+	if token, err := p.client.LIndex(ctx, key, 0).Result(); err == nil {
 		ends := time.UnixMilli(p.client.PExpireTime(ctx, key).Val().Milliseconds())
-		p.model.leases.set(key, token, ends, 0)
+		p.model.leases.set(key, strings.TrimSuffix(token, "+"), ends, 0)
 	}
 	p.model.fences.delete(key)
 	if fence, err := p.client.Get(ctx, companions(key).fence).Int64(); err == nil {
@@ -204,6 +206,9 @@ func (p *pair) adopt(key string) {
 // compare wants the same answer from both, and the same fence stored.
 func (p *pair) compare(model, real *Command, holder string) {
 	want, got := model.Reply, real.Reply
+	if got.Alone {
+		p.seen["acquire alone"]++
+	}
 	if got.Status != want.Status || got.Fence != want.Fence || got.Holder != want.Holder || got.Time != want.Time || got.Former != want.Former {
 		p.t.Errorf("%+v, held by %q:\nserver %+v\nmodel  %+v", model, holder, got, want)
 	}
@@ -218,6 +223,10 @@ func (p *pair) compare(model, real *Command, holder string) {
 		p.seen["largest fence"]++
 	}
 	p.compareQueues(model)
+	p.compareMark(model)
+	if model.Alone && model.Reply.Status == StatusReleased {
+		p.seen[map[bool]string{true: "release plain", false: "release plain in vain"}[real.Alone]]++
+	}
 	p.seen[operation(model, holder)]++
 }
 

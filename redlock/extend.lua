@@ -1,18 +1,19 @@
 -- KEYS lock fence queue leases | ARGV token process ticket ttl_ms queued fence refill_until_us
 -- -> {1 held by the token now / 0 free / -1 another's, time_us}
-local time = redis.call('TIME')
+local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
-local holder = redis.call('GET', KEYS[1])
-if holder == ARGV[1] then
-  redis.call('PEXPIRE', KEYS[1], ARGV[4])
-elseif holder then
+-- lock.lua
+local held = holder()
+if held == ARGV[1] then
+  call('PEXPIRE', KEYS[1], ARGV[4])
+elseif held then
   return {-1, now}
 elseif now < tonumber(ARGV[7]) then -- the lease is valid and this master lacks the key
-  redis.call('PSETEX', KEYS[1], ARGV[4], ARGV[1])
+  hold(ARGV[1] .. '+')
 else
   return {0, now}
 end
-if tonumber(ARGV[6]) > (tonumber(redis.call('GET', KEYS[2])) or 0) then
-  redis.call('PSETEX', KEYS[2], FENCE_TTL, ARGV[6])
+if tonumber(ARGV[6]) > (tonumber(call('GET', KEYS[2])) or 0) then
+  call('SET', KEYS[2], ARGV[6], 'PX', FENCE_TTL)
 end
 return {1, now}

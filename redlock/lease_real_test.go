@@ -74,9 +74,7 @@ func TestKeyTakenIsNoticed(t *testing.T) {
 			l, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithObserver(&d))
 			lock := mustLock(t, l, "key")
 			for _, s := range servers[:takes] {
-				if err := s.Client().Set(t.Context(), redisKey("key"), "thief", ttl).Err(); err != nil {
-					t.Fatal(err)
-				}
+				steal(t, s, "key", ttl)
 			}
 			lost := takes == 2
 			select {
@@ -155,11 +153,11 @@ func TestRenewalStopsAtUnlock(t *testing.T) {
 	redistest.RequireNoKeys(t, servers)
 	before := make([]int, len(servers))
 	for i, s := range servers {
-		before[i] = scripts(t, s)
+		before[i] = commands(t, s)
 	}
 	time.Sleep(ttl)
 	for i, s := range servers {
-		if n := scripts(t, s); n != before[i] {
+		if n := commands(t, s); n != before[i] {
 			t.Errorf("master %d got %d commands in a TTL after the release", i, n-before[i])
 		}
 	}
@@ -181,14 +179,14 @@ func TestUncontendedCost(t *testing.T) {
 			start := time.Now()
 			before := make([]int, len(up))
 			for i, s := range up {
-				before[i] = scripts(t, s)
+				before[i] = commands(t, s)
 			}
 			for range locks {
 				lockUnlock(t, l, "key")
 			}
 			redistest.RequireNoKeys(t, up)
 			for i, s := range up {
-				if n := scripts(t, s) - before[i]; n > 2*locks*101/100 {
+				if n := commands(t, s) - before[i]; n > 2*locks*101/100 {
 					t.Errorf("master %d got %d commands for %d locks", i, n, locks)
 				} else {
 					t.Logf("master %d got %d commands for %d locks", i, n, locks)

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -43,18 +45,34 @@ func commandCalls(t testing.TB, s *redistest.Server, command string) int {
 	return calls
 }
 
-// extends is how many extends of held keys the server has done: only they call PEXPIRE.
-func extends(t testing.TB, s *redistest.Server) int { t.Helper(); return commandCalls(t, s, "pexpire") }
-
-// scripts is how many of our commands the server has got.
-func scripts(t testing.TB, s *redistest.Server) int {
+// extends is how many extends of held keys the server has done: they call PEXPIRE, as grants do, but not RPUSH.
+func extends(t testing.TB, s *redistest.Server) int {
 	t.Helper()
-	return commandCalls(t, s, "evalsha") + commandCalls(t, s, "eval")
+	return commandCalls(t, s, "pexpire") - commandCalls(t, s, "rpush")
+}
+
+// commands is how many of our commands the server has got.
+func commands(t testing.TB, s *redistest.Server) int {
+	t.Helper()
+	return commandCalls(t, s, "evalsha") + commandCalls(t, s, "eval") + commandCalls(t, s, "lrem")
 }
 
 // holderOn is the token on the server; "" if the key is free.
 func holderOn(s *redistest.Server, key string) string {
-	return s.Client().Get(context.Background(), redisKey(key)).Val()
+	return strings.TrimSuffix(s.Client().LIndex(context.Background(), redisKey(key), 0).Val(), "+")
+}
+
+// steal gives the key on the server to another, whoever has it.
+func steal(t testing.TB, s *redistest.Server, key string, ttl time.Duration) {
+	t.Helper()
+	_, err := s.Client().TxPipelined(context.Background(), func(tx redis.Pipeliner) error {
+		tx.Del(context.Background(), redisKey(key))
+		tx.RPush(context.Background(), redisKey(key), "another")
+		return tx.PExpire(context.Background(), redisKey(key), ttl).Err()
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 func redisKey(key string) string { return "redlock:{" + key + "}" }

@@ -181,11 +181,7 @@ func TestLost(t *testing.T) {
 	}
 
 	lock = mustLock(t, l, "key", redlock.WithTTL(longTTL))
-	each(servers, func(s *redistest.Server) {
-		if err := s.Client().Set(context.Background(), "redlock:{key}", "another", time.Minute).Err(); err != nil {
-			t.Error(err)
-		}
-	})
+	each(servers, func(s *redistest.Server) { steal(t, s, "key", time.Minute) })
 	for range 2 {
 		if err := lock.Unlock(); err != redlock.ErrNotOwner {
 			t.Errorf("Unlock after another has taken the lock: %v, want ErrNotOwner", err)

@@ -65,6 +65,8 @@ type Command struct {
 	// Queue has the process wait for the key from now on, with this ticket, for at most the TTL:
 	// OpAcquire if it is refused, OpRelease always. Without it OpRelease ends the wait.
 	Queue bool
+	// Alone says that nobody waited when the key was taken, so that OpRelease may try a cheaper way first.
+	Alone bool
 	// Former is the token of a lock that OpAcquire frees before it takes the key, or none.
 	Former string
 
@@ -88,6 +90,7 @@ type Reply struct {
 	Holder string        // StatusHeld: the holder's token; empty if the key is free, and another is next
 	TTL    time.Duration // StatusHeld: the longest time that the lease of the holder, or of that other, can still last
 	Fence  int64         // StatusGranted by OpAcquire: the fence stored with the grant
+	Alone  bool          // StatusGranted by OpAcquire: nobody waits, and the master has a cheaper way to release
 	Former Status        // OpAcquire: what became of the former token, as of an OpRelease
 	Time   int64         // OpAcquire, OpExtend: the master's clock, in microseconds since 1970
 	Err    error         // the master gave no valid answer; Status is StatusNone

@@ -4,29 +4,33 @@ local token, process, ticket, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), to
 local queued = ARGV[5] == '1'
 
 local function leave(name)
-  redis.call('ZREM', QUEUE, name)
-  redis.call('HDEL', LEASES, name)
+  call('ZREM', QUEUE, name)
+  call('HDEL', LEASES, name)
 end
 
 local function join(now)
-  redis.call('ZADD', QUEUE, ARGV[3], process)
-  redis.call('HSET', LEASES, process, string.format('%.0f', now + lease_ms * 1000))
-  if redis.call('PTTL', QUEUE) < lease_ms then
-    redis.call('PEXPIRE', QUEUE, lease_ms)
-    redis.call('PEXPIRE', LEASES, lease_ms)
+  call('ZADD', QUEUE, ARGV[3], process)
+  call('HSET', LEASES, process, string.format('%.0f', now + lease_ms * 1000))
+  if call('PTTL', QUEUE) < lease_ms then
+    call('PEXPIRE', QUEUE, lease_ms)
+    call('PEXPIRE', LEASES, lease_ms)
+  end
+  local held = holder()
+  if held then
+    call('LSET', LOCK, 0, held .. '+')
   end
 end
 
 -- The oldest that waits, its ticket and the end of its lease. Those whose lease is over are passed over.
 local function oldest(but, now)
   while true do
-    local first = redis.call('ZRANGE', QUEUE, 0, 1, 'WITHSCORES')
+    local first = call('ZRANGE', QUEUE, 0, 1, 'WITHSCORES')
     local at = first[1] == but and 3 or 1
     local name = first[at]
     if not name then
       return nil
     end
-    local ends = tonumber(redis.call('HGET', LEASES, name)) or 0
+    local ends = tonumber(call('HGET', LEASES, name)) or 0
     if ends > now then
       return name, tonumber(first[at + 1]), ends
     end

@@ -183,6 +183,18 @@ func (m *redisMaster) Do(cmds []*Command) {
 		m.send(client, cmds, false)
 	}
 
+	// Where somebody waits by now, or the key is not the token's, the cheap release has done nothing.
+	var again []*Command
+	for _, cmd := range cmds {
+		if cmd.Alone && cmd.Reply.Status == StatusExpired {
+			cmd.Alone, cmd.args = false, nil
+			again = append(again, cmd)
+		}
+	}
+	if len(again) > 0 {
+		m.send(client, again, false)
+	}
+
 	// A server that doesn't know the scripts yet (new, restarted, or after SCRIPT FLUSH) has done
 	// nothing with those commands. To send them again, after others of the batch, changes no order
 	// that matters: a release is never in the same batch as its acquire.

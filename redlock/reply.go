@@ -30,7 +30,7 @@ func parseReply(cmd *Command, answer *redis.Cmd) Reply {
 	var reply Reply
 	switch {
 	case op == OpAcquire && isNumber:
-		reply = Reply{Status: StatusGranted, Fence: cmd.Fence, Time: whole}
+		reply = Reply{Status: StatusGranted, Fence: cmd.Fence, Time: whole, Alone: true}
 	case op == OpAcquire && len(fields) == 3:
 		reply = Reply{Status: StatusGranted, Fence: number(0), Time: number(1), Former: releaseStatus(number(2))}
 	case op == OpAcquire && len(fields) == 4:

@@ -100,9 +100,7 @@ func TestAllAreLostTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range servers {
-		if err := s.Client().Set(t.Context(), redisKey("b"), "stolen", time.Minute).Err(); err != nil {
-			t.Fatal(err)
-		}
+		steal(t, s, "b", time.Minute)
 	}
 	if cause := ended(t, lock.Context()); !errors.Is(cause, redlock.ErrLost) {
 		t.Errorf("cause %v, want that it is lost", cause)

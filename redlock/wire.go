@@ -11,6 +11,8 @@ import (
 )
 
 var (
+	//go:embed lock.lua
+	lockSource string
 	//go:embed queue.lua
 	queueSource string
 	//go:embed acquire.lua
@@ -33,10 +35,11 @@ type scriptSet [OpRelease + 1]struct {
 
 // newScriptSet makes the scripts; told says whether PUBLISH tells how many hear it.
 func newScriptSet(told bool) *scriptSet {
-	settings := fmt.Sprintf("local TOLD, FENCE_TTL, SLACK = %t, '%d', %d\n", told, fenceTTL.Milliseconds(), fenceSlack.Microseconds())
+	settings := fmt.Sprintf("local call, TOLD, FENCE_TTL, SLACK = redis.call, %t, '%d', %d\n", told, fenceTTL.Milliseconds(), fenceSlack.Microseconds())
+	parts := strings.NewReplacer("-- lock.lua\n", lockSource, "-- queue.lua\n", queueSource)
 	var set scriptSet
 	for op, source := range map[Op]string{OpAcquire: acquireSource, OpExtend: extendSource, OpRelease: releaseSource} {
-		source = settings + strings.Replace(source, "-- queue.lua\n", queueSource, 1)
+		source = settings + parts.Replace(source)
 		set[op].source, set[op].hash = source, redis.NewScript(source).Hash()
 	}
 	return &set
@@ -52,13 +55,19 @@ func (cmd *Command) arguments() []any {
 	if cmd.Op == OpPing {
 		return []any{"ping"}
 	}
+	if cmd.Alone {
+		return plainRelease(&cmd.Key, &cmd.Token)
+	}
 	keys := companions(cmd.Key)
 	args := make([]any, 0, 14)
 	args = append(args, "evalsha", serverScripts[cmd.Op].hash, "4", &cmd.Key, &keys.fence, &keys.queue, &keys.leases,
 		&cmd.Token, &cmd.Process, &cmd.Ticket, cmd.TTL.Milliseconds(), cmd.Queue)
 	switch cmd.Op {
 	case OpAcquire:
-		args = append(args, &cmd.Fence, &cmd.Former)
+		args = append(args, &cmd.Fence)
+		if cmd.Former != "" {
+			args = append(args, &cmd.Former)
+		}
 	case OpExtend:
 		args = append(args, &cmd.Fence, &cmd.RefillUntil)
 	}
@@ -66,11 +75,17 @@ func (cmd *Command) arguments() []any {
 }
 
 // releaseArguments makes those of a release of those of its acquire.
-func releaseArguments(acquire []any, ticket *int64, queue bool) []any {
+func releaseArguments(release *Command, acquire []any, ticket *int64) []any {
+	if release.Alone {
+		return plainRelease(acquire[3], acquire[7])
+	}
 	args := slices.Clone(acquire[:12])
-	args[1], args[9], args[11] = serverScripts[OpRelease].hash, ticket, queue
+	args[1], args[9], args[11] = serverScripts[OpRelease].hash, ticket, release.Queue
 	return args
 }
+
+// plainRelease frees a key that has this token unmarked: see lock.lua.
+func plainRelease(key, token any) []any { return []any{"lrem", key, "1", token} }
 
 // keyNames are the companions of a lock's key. They have the same hash tag, so that a cluster keeps them
 // in one place.
@@ -113,7 +128,7 @@ func (m *redisMaster) send(client redis.UniversalClient, cmds []*Command, whole 
 // arguments are the command's, for this kind of server.
 func (m *redisMaster) arguments(cmd *Command, whole bool) []any {
 	args := cmd.arguments()
-	if cmd.Op != OpPing && (whole || m.scripts != serverScripts) {
+	if cmd.Op != OpPing && !cmd.Alone && (whole || m.scripts != serverScripts) {
 		args = slices.Clone(args)
 		args[1] = m.scripts[cmd.Op].hash
 		if whole {
