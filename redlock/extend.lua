@@ -9,7 +9,8 @@ if held == ARGV[1] then
 elseif held then
   return {-1, now}
 elseif now < tonumber(ARGV[7]) then -- the lease is valid and this master lacks the key
-  hold(ARGV[1] .. '+')
+  call('RPUSH', KEYS[1], ARGV[1] .. '+')
+  call('PEXPIRE', KEYS[1], ARGV[4])
 else
   return {0, now}
 end

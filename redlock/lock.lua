@@ -4,8 +4,3 @@ local function holder()
   local token = call('LINDEX', KEYS[1], 0)
   return token and string.match(token, '[^+]*')
 end
-local function hold(token)
-  call('RPUSH', KEYS[1], token)
-  call('PEXPIRE', KEYS[1], ARGV[4])
-end
-
