@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -218,10 +219,15 @@ func cpuOf(pids []int) (time.Duration, error) {
 	return time.Duration(ticks) * 10 * time.Millisecond, nil // USER_HZ is 100 on Linux
 }
 
-func freeAddr() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+// freeAddr is an address on which nobody listens. Its port is below those of outgoing connections, of which there
+// are so many here that one would take it.
+func freeAddr() (addr string, err error) {
+	for range 10 {
+		addr = fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(20000))
+		var listener net.Listener
+		if listener, err = net.Listen("tcp", addr); err == nil {
+			return addr, listener.Close()
+		}
 	}
-	return listener.Addr().String(), listener.Close()
+	return "", err
 }

@@ -82,6 +82,7 @@ func TestConformance(t *testing.T) {
 		{"commands", testCommands},
 		{"expiry", testExpiry},
 		{"batch", testBatch},
+		{"release sent twice", testReleaseSentTwice},
 		{"script flush", testScriptFlush},
 		{"foreign key", testForeignKey},
 	}
@@ -187,8 +188,7 @@ func testBatch(t *testing.T, m redlock.Master, _ *redis.Client) {
 			batch, want = append(batch, step.cmd), append(want, step.want)
 		}
 	}
-	// A server that doesn't know the scripts yet gets a batch of unordered keys only, see
-	// redisMaster.Do; this test is about the order.
+	// For a server that doesn't know the scripts yet see redisMaster.repeat; this test is about the order.
 	expect(t, m, acquire(t, "warm"), redlock.StatusGranted)
 	expect(t, m, release(t, "warm"), redlock.StatusReleased)
 	m.Do(batch)
@@ -197,6 +197,30 @@ func testBatch(t *testing.T, m redlock.Master, _ *redis.Client) {
 		if i%8 == 1 && cmd.Reply.Holder != batch[i-1].Token {
 			t.Errorf("command %d names holder %q, want %q", i, cmd.Reply.Holder, batch[i-1].Token)
 		}
+	}
+}
+
+// testReleaseSentTwice has releases that have no effect when they are sent first: the plain one, as another
+// waits, and one whose script is not known. The acquire behind them comes after them still.
+func testReleaseSentTwice(t *testing.T, m redlock.Master, client *redis.Client) {
+	for _, alone := range []bool{true, false} {
+		if !alone && client != nil {
+			if err := client.ScriptFlush(context.Background()).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expect(t, m, acquire(t, "a"), redlock.StatusGranted)
+		waiter := acquire(t, "b")
+		waiter.Process, waiter.Ticket, waiter.Queue = "later", 2, true
+		expect(t, m, waiter, redlock.StatusHeld)
+		freed, next := release(t, "a"), acquire(t, "c")
+		freed.Alone, next.Process, next.Ticket = alone, "earlier", 1
+		m.Do([]*redlock.Command{freed, next})
+		checkReply(t, freed, redlock.StatusReleased)
+		checkReply(t, next, redlock.StatusGranted)
+		last := release(t, "c")
+		last.Process, last.Ticket = "later", 2
+		expect(t, m, last, redlock.StatusReleased)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -184,31 +185,35 @@ func (m *redisMaster) Do(cmds []*Command) {
 	}
 
 	// Where somebody waits by now, or the key is not the token's, the cheap release has done nothing.
+	m.repeat(client, cmds, false, func(cmd *Command) bool {
+		inVain := cmd.Alone && cmd.Reply.Status == StatusExpired
+		if inVain {
+			cmd.Alone, cmd.args = false, nil
+		}
+		return inVain
+	})
+	// A server that doesn't know the scripts yet (new, restarted, or after SCRIPT FLUSH) has done nothing.
+	m.repeat(client, cmds, true, func(cmd *Command) bool {
+		return cmd.Reply.Err != nil && redis.HasErrorPrefix(cmd.Reply.Err, "NOSCRIPT")
+	})
+	if errors.Is(cmds[0].Reply.Err, errUnreachable) {
+		m.reset()
+	}
+}
+
+// repeat sends commands of a batch again, after others of it that came behind them: those that had no effect,
+// and acquires that were refused because they overtook such a release. There is no other order to keep: a
+// release is never in the same batch as its acquire.
+func (m *redisMaster) repeat(client redis.UniversalClient, cmds []*Command, whole bool, hadNoEffect func(*Command) bool) {
 	var again []*Command
 	for _, cmd := range cmds {
-		if cmd.Alone && cmd.Reply.Status == StatusExpired {
-			cmd.Alone, cmd.args = false, nil
+		overtook := func(release *Command) bool { return release.Op == OpRelease && release.Token == cmd.Reply.Holder }
+		if hadNoEffect(cmd) || cmd.Reply.Status == StatusHeld && slices.ContainsFunc(again, overtook) {
 			again = append(again, cmd)
 		}
 	}
 	if len(again) > 0 {
-		m.send(client, again, false)
-	}
-
-	// A server that doesn't know the scripts yet (new, restarted, or after SCRIPT FLUSH) has done
-	// nothing with those commands. To send them again, after others of the batch, changes no order
-	// that matters: a release is never in the same batch as its acquire.
-	var unknown []*Command
-	for _, cmd := range cmds {
-		if cmd.Reply.Err != nil && redis.HasErrorPrefix(cmd.Reply.Err, "NOSCRIPT") {
-			unknown = append(unknown, cmd)
-		}
-	}
-	if len(unknown) > 0 {
-		m.send(client, unknown, true)
-	}
-	if errors.Is(cmds[0].Reply.Err, errUnreachable) {
-		m.reset()
+		m.send(client, again, whole)
 	}
 }
 
