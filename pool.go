@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"sync"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/redis/go-redis/v9"
@@ -15,8 +16,7 @@ import (
 )
 
 // lockers are those in use, by the sum of their settings. At a reload the old configuration and the
-// new one share a locker if the settings are the same. Each running request counts too: on a reload
-// Caddy cleans a configuration up while its last requests still hold locks.
+// new one share a locker if the settings are the same.
 var lockers = caddy.NewUsagePool()
 
 type pooledLocker struct{ *redlock.Locker }
@@ -30,8 +30,46 @@ func (s settings) sum() [sha256.Size]byte {
 	return sha256.Sum256(text)
 }
 
-// join gives the locker of these settings, and counts one user more.
-func (s settings) join() (*redlock.Locker, error) {
+// share is the part that a configuration has in a locker: for itself, and for each of its requests that
+// runs. On a reload Caddy cleans a configuration up while its last requests still hold locks.
+type share struct {
+	settings settings
+
+	mu     sync.Mutex
+	users  int
+	locker *redlock.Locker // while there are users
+}
+
+// join gives the locker, and counts one user more.
+func (s *share) join() (*redlock.Locker, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.users == 0 {
+		locker, err := s.settings.load()
+		if err != nil {
+			return nil, err
+		}
+		s.locker = locker
+	}
+	s.users++
+	return s.locker, nil
+}
+
+// leave counts one user less. The last of all shares closes the masters.
+func (s *share) leave() error {
+	s.mu.Lock()
+	s.users--
+	last := s.users == 0
+	s.mu.Unlock()
+	if !last {
+		return nil
+	}
+	_, err := lockers.Delete(s.settings.sum())
+	return err
+}
+
+// load gives the locker of these settings from the pool.
+func (s settings) load() (*redlock.Locker, error) {
 	pooled, _, err := lockers.LoadOrNew(s.sum(), func() (caddy.Destructor, error) {
 		masters, err := redlock.Dial(s.URLs...)
 		if err != nil {
@@ -51,12 +89,6 @@ func (s settings) join() (*redlock.Locker, error) {
 		return nil, err
 	}
 	return pooled.(pooledLocker).Locker, nil
-}
-
-// leave counts one user less.
-func (s settings) leave() error {
-	_, err := lockers.Delete(s.sum())
-	return err
 }
 
 // currentLog writes to the log of the configuration that is in force: a locker may outlive the one
