@@ -23,6 +23,7 @@ var goals = func() []goal {
 		{groupFree, crowded, "CPU ÷ redsync/rueidis", column{value: totalCPU, over: nameRueidis, format: times}, true, 0.6},
 		{groupFree, crowded, "throughput ÷ redsync/go-redis", column{value: throughput, over: nameRedsync, format: times}, false, 4},
 		{groupFree, crowded, "CPU ÷ raw floor (stretch)", column{value: totalCPU, over: nameRaw, format: times}, true, 2},
+		{groupFree, "N = 3, 1 caller", "p50 ÷ redsync/rueidis", column{value: bothP50, over: nameRueidis, format: times}, true, 1},
 		{groupFree, "N = 3, 1 caller", "p50 ÷ redsync/rueidis, FailFast", column{value: bothP50, over: nameRueidisFast, format: times}, true, 1},
 		{groupFree, "N = 3, 1 caller", "allocations of lock + unlock", column{value: allocs, format: exact}, true, 40},
 		{groupContended, "N = 3, 32 waiters, 0s", "commands per master and turn", column{value: commands, format: exact}, true, 1.1},

@@ -65,8 +65,8 @@ func runHTTP(quick bool, dir string) error {
 		return err
 	}
 	binary := filepath.Join(tmp, "caddy")
-	build := exec.Command("go", "build", "-o", binary, "./cmd/caddy")
-	build.Dir, build.Stderr = "..", os.Stderr
+	build := exec.Command("go", "build", "-o", binary, "./barelock")
+	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		return fmt.Errorf("build of Caddy: %w", err)
 	}
@@ -92,7 +92,10 @@ func runHTTP(quick bool, dir string) error {
 			return err
 		}
 		samples := make([][]httpSample, len(list))
-		order := []int{0, 1, 2, 3, 4}
+		order := make([]int, len(list))
+		for k := range order {
+			order[k] = k
+		}
 		for range rounds {
 			for _, k := range order {
 				s, err := list[k].measure(script, length)
@@ -185,13 +188,16 @@ func (l httpLoad) write(b *bytes.Buffer, list []*proxy, samples [][]httpSample) 
 	b.WriteString("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n")
 	rate := func(s httpSample) float64 { return s.perSecond }
 	cpu := httpSample.cpuPerRequest
+	of := make(map[string][]httpSample)
 	for i, p := range list {
-		mine := samples[i]
-		alone := samples[0]
+		of[p.name] = samples[i]
+	}
+	limit := of[nginxLimit]
+	for _, p := range list {
+		mine, alone := of[p.name], of[caddyAlone]
 		if p.nginx {
-			alone = samples[3]
+			alone = of[nginxAlone]
 		}
-		limit := samples[4]
 		last := mine[len(mine)-1]
 		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %.0f %% |\n", p.name,
 			times(ratioOf(mine, alone, rate)), times(ratioOf(mine, alone, cpu)),
@@ -202,6 +208,14 @@ func (l httpLoad) write(b *bytes.Buffer, list []*proxy, samples [][]httpSample) 
 			last.p50, last.p99,
 			100*medianOf(mine, func(s httpSample) float64 { return s.refused / s.requests }))
 	}
+	if of[caddyLocks][0].refused > 0 {
+		return // then it isn't a lock that a request costs
+	}
+	var added []float64
+	for i, alone := range of[caddyAlone] {
+		added = append(added, (cpu(of[caddyLocks][i])-cpu(alone))/(cpu(of[caddyBare][i])-cpu(alone)))
+	}
+	fmt.Fprintf(b, "\nWhat redlock adds to the CPU of a request is %s of what nothing but its lock adds (goal: at most 1.1).\n", times(median(added)))
 }
 
 func medianOf(list []httpSample, v func(httpSample) float64) float64 {

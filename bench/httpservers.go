@@ -30,6 +30,7 @@ type proxy struct {
 
 const (
 	caddyAlone  = "Caddy"
+	caddyBare   = "Caddy, nothing but a lock on 3 masters"
 	caddyLocks  = "Caddy, redlock on 3 masters"
 	caddyMemory = "Caddy, redlock in memory"
 	nginxAlone  = "nginx"
@@ -37,15 +38,12 @@ const (
 )
 
 func proxies() []*proxy {
-	caddy := func(masters string) func(_, listen, backend, addrs string) string {
+	caddy := func(option, lock string) func(_, listen, backend, addrs string) string {
 		return func(_, listen, backend, addrs string) string {
-			lock := ""
-			if masters != "" {
-				lock = "redlock /orders/*/pay order:{path.1}"
-			}
-			return fmt.Sprintf(caddyfile, strings.ReplaceAll(masters, "MASTERS", addrs), listen, lock, backend)
+			return strings.ReplaceAll(fmt.Sprintf(caddyfile, option, listen, lock, backend), "MASTERS", addrs)
 		}
 	}
+	const rule = "redlock /orders/*/pay order:{path.1}"
 	run := func(binary, config string) []string {
 		return []string{binary, "run", "--adapter", "caddyfile", "--config", config}
 	}
@@ -56,9 +54,10 @@ func proxies() []*proxy {
 	}
 	start := func(_, config string) []string { return []string{"nginx", "-c", config, "-e", "stderr"} }
 	return []*proxy{
-		{name: caddyAlone, config: caddy(""), command: run},
-		{name: caddyLocks, masters: 3, config: caddy("redlock {\n\t\tmasters MASTERS\n\t\trestart_guard off\n\t}"), command: run},
-		{name: caddyMemory, config: caddy("redlock {\n\t\tmasters memory://\n\t}"), command: run},
+		{name: caddyAlone, config: caddy("", ""), command: run},
+		{name: caddyBare, masters: 3, config: caddy("", "bare_lock MASTERS"), command: run},
+		{name: caddyLocks, masters: 3, config: caddy("redlock {\n\t\tmasters MASTERS\n\t\trestart_guard off\n\t}", rule), command: run},
+		{name: caddyMemory, config: caddy("redlock {\n\t\tmasters memory://\n\t}", rule), command: run},
 		{name: nginxAlone, config: nginx(""), command: start, nginx: true},
 		{name: nginxLimit, config: nginx("limit_conn orders 1;"), command: start, nginx: true},
 	}

@@ -15,6 +15,7 @@ type keeper struct {
 
 	mu    sync.Mutex
 	locks schedule
+	next  time.Time // when it wakes by itself
 }
 
 func newKeeper(l *Locker) *keeper {
@@ -28,9 +29,9 @@ func (k *keeper) keep(lock *Lock) {
 	k.mu.Lock()
 	lock.kept.due = lock.due()
 	heap.Push(&k.locks, lock)
-	first := k.locks[0] == lock
+	late := lock.kept.due.Before(k.next)
 	k.mu.Unlock()
-	if first {
+	if late {
 		k.rouse()
 	}
 }
@@ -73,32 +74,40 @@ func (k *keeper) run() {
 	}
 }
 
-// work does what is due, and says how long nothing will be.
+// work does what is due, and says how long nothing will be. The masters get the extends of all locks that
+// were due together.
 func (k *keeper) work() time.Duration {
-	const idle = time.Hour
-	for {
-		now := time.Now()
-		k.mu.Lock()
-		if len(k.locks) == 0 {
-			k.mu.Unlock()
-			k.send()
-			return idle
+	attended := false
+	for now := time.Now(); ; now = time.Now() {
+		lock := k.firstDue(now)
+		if lock == nil {
+			break
 		}
-		lock, wait := k.locks[0], k.locks[0].kept.due.Sub(now)
-		k.mu.Unlock()
-		if wait > 0 {
-			k.send()
-			return wait
-		}
+		attended = true
 		k.attend(lock, now)
 	}
+	if attended {
+		for _, s := range k.locker.streams {
+			s.rouse()
+		}
+	}
+	return time.Until(k.next) // which this goroutine alone sets
 }
 
-// send has the masters get the extends of all locks that were due, together.
-func (k *keeper) send() {
-	for _, s := range k.locker.streams {
-		s.rouse()
+// firstDue gives a lock that is due now; if none is, it gives nil and sets when one will be.
+func (k *keeper) firstDue(now time.Time) *Lock {
+	const idle = time.Hour
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case len(k.locks) == 0:
+		k.next = now.Add(idle)
+	case k.locks[0].kept.due.After(now):
+		k.next = k.locks[0].kept.due
+	default:
+		return k.locks[0]
 	}
+	return nil
 }
 
 // attend renews a lock, or ends it if it is lost.

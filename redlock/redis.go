@@ -59,15 +59,7 @@ type redisMaster struct {
 
 func newRedisMaster(o redis.Options) Master {
 	m := &redisMaster{name: serverName(&o), admit: anyServer, scripts: serverScripts}
-	connected := o.OnConnect
-	o.OnConnect = func(ctx context.Context, cn *redis.Conn) error {
-		if connected != nil {
-			if err := connected(ctx, cn); err != nil {
-				return err
-			}
-		}
-		return m.greet(ctx, cn)
-	}
+	o.OnConnect = m.greetAfter(o.OnConnect)
 	o.MaxRetries = -1
 	o.DialerRetries = 1
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = dialTimeout, answerTimeout, answerTimeout
@@ -88,15 +80,7 @@ func newRedisMaster(o redis.Options) Master {
 
 func newClusterMaster(o redis.ClusterOptions) Master {
 	m := &redisMaster{name: "redis-cluster://" + strings.Join(o.Addrs, ","), admit: anyServer, scripts: clusterScripts}
-	connected := o.OnConnect
-	o.OnConnect = func(ctx context.Context, cn *redis.Conn) error {
-		if connected != nil {
-			if err := connected(ctx, cn); err != nil {
-				return err
-			}
-		}
-		return m.greet(ctx, cn)
-	}
+	o.OnConnect = m.greetAfter(o.OnConnect)
 	o.ReadOnly, o.RouteByLatency, o.RouteRandomly = false, false, false
 	o.MaxRetries = -1
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = dialTimeout, answerTimeout, answerTimeout
@@ -214,6 +198,18 @@ func (m *redisMaster) repeat(client redis.UniversalClient, cmds []*Command, whol
 	}
 	if len(again) > 0 {
 		m.send(client, again, whole)
+	}
+}
+
+// greetAfter greets a server after what the client was configured to do first.
+func (m *redisMaster) greetAfter(connected func(context.Context, *redis.Conn) error) func(context.Context, *redis.Conn) error {
+	return func(ctx context.Context, cn *redis.Conn) error {
+		if connected != nil {
+			if err := connected(ctx, cn); err != nil {
+				return err
+			}
+		}
+		return m.greet(ctx, cn)
 	}
 }
 

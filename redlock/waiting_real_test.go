@@ -87,7 +87,7 @@ func commandsEach(t *testing.T, servers []*redistest.Server, before []int, turns
 	return float64(most) / float64(turns)
 }
 
-func scriptsOnEach(t *testing.T, servers []*redistest.Server) (counts []int) {
+func commandsOnEach(t *testing.T, servers []*redistest.Server) (counts []int) {
 	for _, s := range servers {
 		counts = append(counts, commands(t, s))
 	}
@@ -99,7 +99,7 @@ func scriptsOnEach(t *testing.T, servers []*redistest.Server) (counts []int) {
 func TestPassCost(t *testing.T) {
 	l, servers := onServers(t, 3)
 	lockUnlock(t, l, "key")
-	before := scriptsOnEach(t, servers)
+	before := commandsOnEach(t, servers)
 	var c crowd
 	turns := c.takeTurns(t.Context(), t, []*redlock.Locker{l}, 32, 50)
 	each := commandsEach(t, servers, before, turns)
@@ -116,7 +116,7 @@ func TestTwoProcessesTakeTurns(t *testing.T) {
 	l, servers := onServers(t, 3)
 	other := newLocker(t, redistest.URLs(servers))
 	lockUnlock(t, l, "key")
-	before := scriptsOnEach(t, servers)
+	before := commandsOnEach(t, servers)
 	c := crowd{section: time.Millisecond}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
