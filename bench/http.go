@@ -144,8 +144,8 @@ var (
 	wrkRequests = regexp.MustCompile(`(\d+) requests in `)
 	wrkRefused  = regexp.MustCompile(`Non-2xx or 3xx responses: (\d+)`)
 	wrkRate     = regexp.MustCompile(`Requests/sec:\s+([\d.]+)`)
-	wrkP50      = regexp.MustCompile(`50%\s+(\S+)`)
-	wrkP99      = regexp.MustCompile(`99%\s+(\S+)`)
+	wrkP50      = regexp.MustCompile(`(?m)^ +50% +(\S+)`)
+	wrkP99      = regexp.MustCompile(`(?m)^ +99% +(\S+)`)
 )
 
 func (p *proxy) measure(script string, length time.Duration) (httpSample, error) {

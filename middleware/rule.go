@@ -216,7 +216,8 @@ func (rule *Rule) run(turn Turn, w http.ResponseWriter, r *http.Request, next fu
 	defer rule.unlock(turn.Lock)
 	defer func(since time.Time) { rule.pace.add(time.Since(since)) }(time.Now())
 	wait := turn.Lock.Wait()
-	rule.logger().Debug("request has its lock", "waited", wait.Duration, "position", wait.Position, "came", wait.Came)
+	rule.logger().LogAttrs(context.Background(), slog.LevelDebug, "request has its lock",
+		slog.Duration("waited", wait.Duration), slog.Int("position", wait.Position), slog.String("came", string(wait.Came)))
 	written, err := rule.handOver(turn, w, r, next)
 	if lost := turn.Lock.Err(); lost != nil && !written {
 		turn.Outcome = Lost

@@ -12,7 +12,8 @@ import (
 
 func newTurn(ctx context.Context, locker *redlock.Locker) Turn {
 	turn := Turn{locker: locker}
-	if outer, ok := TurnOf(ctx); ok {
+	if found, ok := TurnOf(ctx); ok {
+		outer := found // on the heap, if there is one
 		turn.outer = &outer
 	}
 	return turn
@@ -52,9 +53,9 @@ func (rule *Rule) handOver(turn Turn, w http.ResponseWriter, r *http.Request, ne
 	turn.setFence(r)
 	ctx, cancel := rule.handlerContext(turn, r)
 	defer cancel()
-	w, wrote := trackWrites(w, rule.RunToEnd)
+	w, writes := trackWrites(w, rule.RunToEnd)
 	err = next(w, r.WithContext(ctx))
-	return *wrote, err
+	return writes.begun, err
 }
 
 func (t *Turn) setFence(r *http.Request) {
@@ -76,6 +77,9 @@ func (rule *Rule) pass(turn Turn, w http.ResponseWriter, r *http.Request, next f
 // handlerContext ends when the lock does, or one around it; and when the client leaves, unless the
 // handler shall run to its end.
 func (rule *Rule) handlerContext(turn Turn, r *http.Request) (context.Context, context.CancelFunc) {
+	if rule.RunToEnd && turn.outer == nil { // the lock's context has the values of the request's, but not its end
+		return context.WithValue(turn.Lock.Context(), turnKey{}, turn), func() {}
+	}
 	ctx := context.WithValue(r.Context(), turnKey{}, turn)
 	if !rule.RunToEnd {
 		return turn.Lock.WithContext(ctx)

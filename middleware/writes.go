@@ -13,21 +13,20 @@ import (
 // trackWrites tells whether anything of a final response has been written, so that it is too late
 // for another answer. The writer keeps its optional interfaces. With toEnd it hides from the handler that
 // the client can't be reached any more: a proxy would leave an upstream that is still at work.
-func trackWrites(w http.ResponseWriter, toEnd bool) (http.ResponseWriter, *bool) {
-	written := new(bool)
-	hidden := func(err error) bool { return toEnd && err != nil && !isHandlers(err) }
-	hooks := httpsnoop.Hooks{
+func trackWrites(w http.ResponseWriter, toEnd bool) (http.ResponseWriter, *writes) {
+	t := &writes{toEnd: toEnd}
+	t.writer = httpsnoop.Wrap(w, httpsnoop.Hooks{
 		WriteHeader: func(next httpsnoop.WriteHeaderFunc) httpsnoop.WriteHeaderFunc {
 			return func(status int) {
-				*written = *written || status >= 200 || status == http.StatusSwitchingProtocols
+				t.begun = t.begun || status >= 200 || status == http.StatusSwitchingProtocols
 				next(status)
 			}
 		},
 		Write: func(next httpsnoop.WriteFunc) httpsnoop.WriteFunc {
 			return func(b []byte) (int, error) {
-				*written = true
+				t.begun = true
 				n, err := next(b)
-				if hidden(err) {
+				if t.hides(err) {
 					return len(b), nil
 				}
 				return n, err
@@ -35,15 +34,15 @@ func trackWrites(w http.ResponseWriter, toEnd bool) (http.ResponseWriter, *bool)
 		},
 		Flush: func(next httpsnoop.FlushFunc) httpsnoop.FlushFunc {
 			return func() {
-				*written = true
+				t.begun = true
 				next()
 			}
 		},
 		FlushError: func(next httpsnoop.FlushErrorFunc) httpsnoop.FlushErrorFunc {
 			return func() error {
-				*written = true
+				t.begun = true
 				err := next()
-				if hidden(err) {
+				if t.hides(err) {
 					return nil
 				}
 				return err
@@ -51,24 +50,31 @@ func trackWrites(w http.ResponseWriter, toEnd bool) (http.ResponseWriter, *bool)
 		},
 		Hijack: func(next httpsnoop.HijackFunc) httpsnoop.HijackFunc {
 			return func() (net.Conn, *bufio.ReadWriter, error) {
-				*written = true
+				t.begun = true
 				return next()
 			}
 		},
-	}
-	var wrapped http.ResponseWriter
-	hooks.ReadFrom = func(next httpsnoop.ReadFromFunc) httpsnoop.ReadFromFunc {
-		return func(src io.Reader) (int64, error) {
-			*written = true
-			if toEnd { // an error would not tell whether it is of the source
-				return io.Copy(struct{ io.Writer }{wrapped}, src)
+		ReadFrom: func(next httpsnoop.ReadFromFunc) httpsnoop.ReadFromFunc {
+			return func(src io.Reader) (int64, error) {
+				t.begun = true
+				if t.toEnd { // an error would not tell whether it is of the source
+					return io.Copy(struct{ io.Writer }{t.writer}, src)
+				}
+				return next(src)
 			}
-			return next(src)
-		}
-	}
-	wrapped = httpsnoop.Wrap(w, hooks)
-	return wrapped, written
+		},
+	})
+	return t.writer, t
 }
+
+// writes is what is known of those of a handler.
+type writes struct {
+	begun  bool // something of a final response has been written
+	toEnd  bool
+	writer http.ResponseWriter
+}
+
+func (t *writes) hides(err error) bool { return t.toEnd && err != nil && !isHandlers(err) }
 
 // isHandlers says whether the handler is to blame for an error of a write, and not the connection.
 func isHandlers(err error) bool {

@@ -108,6 +108,9 @@ func (l *Locker) TryLockAll(ctx context.Context, keys []string, opts ...LockOpti
 
 // distinctKeys gives each key once, in the order in which all calls go through their gates.
 func distinctKeys(keys []string) []string {
+	if len(keys) == 1 {
+		return keys
+	}
 	keys = slices.Clone(keys)
 	slices.Sort(keys)
 	return slices.Compact(keys)
