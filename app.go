@@ -53,9 +53,9 @@ type App struct {
 	// body that finds no room waits for it. Default: 67108864 (64 MiB).
 	BodyBudget int64 `json:"body_budget,omitempty"`
 
-	bodies *middleware.Budget
-	share  *share
-	joined bool // whether this instance is one of the users of its share
+	bodies   *middleware.Budget
+	settings settings
+	pooled   bool // whether this instance has a share in the pool to give back
 }
 
 // settings are an App's, with all placeholders replaced. They hold secrets.
@@ -65,6 +65,8 @@ type settings struct {
 	Prefix  string
 	MaxTTL  time.Duration
 	Guard   time.Duration
+
+	sum any // identifies them in the pool without showing the secrets in them; see seal
 }
 
 // CaddyModule returns the Caddy module information.
@@ -85,16 +87,16 @@ func (a *App) Provision(ctx caddy.Context) error {
 		ctx.Logger().Warn("no masters are configured: locks are kept in this process's memory, and exclude nothing in other processes; name your Redis servers in the global option redlock { masters … }")
 	}
 	a.bodies = middleware.NewBudget(cmp.Or(a.BodyBudget, middleware.DefaultBodyBudget))
-	resolved, err := a.resolve(caddy.NewReplacer())
-	if err != nil {
+	var err error
+	if a.settings, err = a.resolve(caddy.NewReplacer()); err != nil {
 		return err
 	}
-	a.share = &share{settings: resolved}
-	if _, err = a.share.join(); err != nil {
+	a.settings.seal()
+	if _, err = a.settings.join(); err != nil {
 		return err
 	}
-	a.joined = true
-	ctx.Logger().Debug("masters", zap.Int("count", len(a.share.settings.URLs)))
+	a.pooled = true
+	ctx.Logger().Debug("masters", zap.Int("count", len(a.settings.URLs)))
 	return nil
 }
 
@@ -147,7 +149,7 @@ func (a *App) restartGuard() (time.Duration, error) {
 
 // checkTTL says whether a rule may ask for this ttl; 0 is the default.
 func (a *App) checkTTL(ttl caddy.Duration) error {
-	if least := 2 * a.share.settings.Timeout; ttl > 0 && time.Duration(ttl) < least {
+	if least := 2 * a.settings.Timeout; ttl > 0 && time.Duration(ttl) < least {
 		return fmt.Errorf("ttl %v: must be at least %v, twice the timeout in the global option redlock", time.Duration(ttl), least)
 	}
 	if time.Duration(ttl) > a.maxTTL() {
@@ -206,11 +208,11 @@ func (a *App) Stop() error { return nil }
 
 // Cleanup leaves the pool. The masters are closed when the last request that uses them is done.
 func (a *App) Cleanup() error {
-	if !a.joined {
+	if !a.pooled {
 		return nil
 	}
-	a.joined = false
-	return a.share.leave()
+	a.pooled = false
+	return a.settings.leave()
 }
 
 // Interface guards

@@ -153,7 +153,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		e.add(h, r)
 		return next.ServeHTTP(w, r)
 	}
-	locker, err := h.app.share.join()
+	locker, err := h.app.settings.join()
 	if err != nil {
 		return caddyhttp.Error(http.StatusInternalServerError, err)
 	}
@@ -177,7 +177,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 
 // leave gives the masters back. The last request of a configuration that is gone closes them.
 func (h *Handler) leave() {
-	if err := h.app.share.leave(); err != nil {
+	if err := h.app.settings.leave(); err != nil {
 		h.rule.Logger.Warn("closing the masters", "error", err)
 	}
 }

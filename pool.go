@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"sync"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/redis/go-redis/v9"
@@ -16,7 +15,8 @@ import (
 )
 
 // lockers are those in use, by the sum of their settings. At a reload the old configuration and the
-// new one share a locker if the settings are the same.
+// new one share a locker if the settings are the same. Each running request counts too: on a reload
+// Caddy cleans a configuration up while its last requests still hold locks.
 var lockers = caddy.NewUsagePool()
 
 type pooledLocker struct{ *redlock.Locker }
@@ -24,53 +24,15 @@ type pooledLocker struct{ *redlock.Locker }
 // Destruct closes the masters; the pool calls it when the last user has left.
 func (p pooledLocker) Destruct() error { return p.Close() }
 
-// sum identifies the settings without showing the secrets in them.
-func (s settings) sum() [sha256.Size]byte {
+// seal sums the settings up, once and not for each request.
+func (s *settings) seal() {
 	text, _ := json.Marshal(s) // strings and numbers always encode
-	return sha256.Sum256(text)
+	s.sum = sha256.Sum256(text)
 }
 
-// share is the part that a configuration has in a locker: for itself, and for each of its requests that
-// runs. On a reload Caddy cleans a configuration up while its last requests still hold locks.
-type share struct {
-	settings settings
-
-	mu     sync.Mutex
-	users  int
-	locker *redlock.Locker // while there are users
-}
-
-// join gives the locker, and counts one user more.
-func (s *share) join() (*redlock.Locker, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.users == 0 {
-		locker, err := s.settings.load()
-		if err != nil {
-			return nil, err
-		}
-		s.locker = locker
-	}
-	s.users++
-	return s.locker, nil
-}
-
-// leave counts one user less. The last of all shares closes the masters.
-func (s *share) leave() error {
-	s.mu.Lock()
-	s.users--
-	last := s.users == 0
-	s.mu.Unlock()
-	if !last {
-		return nil
-	}
-	_, err := lockers.Delete(s.settings.sum())
-	return err
-}
-
-// load gives the locker of these settings from the pool.
-func (s settings) load() (*redlock.Locker, error) {
-	pooled, _, err := lockers.LoadOrNew(s.sum(), func() (caddy.Destructor, error) {
+// join gives the locker of these settings, and counts one user more.
+func (s *settings) join() (*redlock.Locker, error) {
+	pooled, _, err := lockers.LoadOrNew(s.sum, func() (caddy.Destructor, error) {
 		masters, err := redlock.Dial(s.URLs...)
 		if err != nil {
 			return nil, err
@@ -89,6 +51,12 @@ func (s settings) load() (*redlock.Locker, error) {
 		return nil, err
 	}
 	return pooled.(pooledLocker).Locker, nil
+}
+
+// leave counts one user less.
+func (s *settings) leave() error {
+	_, err := lockers.Delete(s.sum)
+	return err
 }
 
 // currentLog writes to the log of the configuration that is in force: a locker may outlive the one
