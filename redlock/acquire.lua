@@ -5,8 +5,9 @@
 local time = call('TIME')
 local now, proposal, former = time[1] * 1000000 + time[2], tonumber(ARGV[6]), 2
 if ARGV[7] then
-  local held = call('LINDEX', KEYS[1], 0)
-  former = not held and 0 or held ~= ARGV[7] and held ~= ARGV[7] .. '+' and -1 or call('DEL', KEYS[1])
+  -- lock.lua
+  local held = holder()
+  former = not held and 0 or held ~= ARGV[7] and -1 or call('DEL', KEYS[1])
 end
 
 -- Mostly the key is free, and nobody waits. Then no function is made.

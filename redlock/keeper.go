@@ -78,7 +78,8 @@ func (k *keeper) run() {
 // were due together.
 func (k *keeper) work() time.Duration {
 	attended := false
-	for now := time.Now(); ; now = time.Now() {
+	for {
+		now := time.Now()
 		lock := k.firstDue(now)
 		if lock == nil {
 			break
