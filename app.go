@@ -21,52 +21,70 @@ func init() {
 	caddy.RegisterModule(App{})
 }
 
-// App holds the masters on which all redlock handlers of a configuration take their locks.
+// App has the masters on which all redlock handlers of a configuration take their locks.
 type App struct {
-	// The URLs of the masters: redis://host:port, rediss://host:port for TLS, unix:///path, or
-	// memory:// for this process's own memory. They must be independent servers, no replicas of each
-	// other; three or five, so that the loss of one or two is survived. Global placeholders such as
-	// {env.REDIS_URL} are replaced. Default: one memory:// master, which is right for a single
-	// process only.
+	// The URLs of the masters: redis://host:port, rediss://host:port for TLS (valkey:// and valkeys:// mean
+	// the same), unix:///path, or memory:// for this process's own memory. They must be independent servers,
+	// not replicas of each other; use three or five, to survive the loss of one or two. Global placeholders
+	// such as {env.REDIS_URL} are replaced. Default: one memory:// master, which only works for a single process.
 	Masters []string `json:"masters,omitempty"`
-	// The user name on the masters whose URLs name no user. Global placeholders are replaced.
+	// The user name for masters whose URLs have none. Global placeholders are replaced.
 	// Default: none.
 	Username string `json:"username,omitempty"`
-	// The password on those masters, best as a placeholder: {file./run/secrets/redis} or
+	// The password for those masters, best as a placeholder: {file./run/secrets/redis} or
 	// {env.REDIS_PASSWORD}. Default: none.
 	Password string `json:"password,omitempty"`
+	// The certificates for masters with rediss:// URLs. Default: those of the system, and none of our own.
+	TLS *TLS `json:"tls,omitempty"`
 	// How long a master may take to answer. Default: 50ms.
 	Timeout caddy.Duration `json:"timeout,omitempty"`
-	// What the keys on the masters start with: <prefix>:{<key>}. It must be the same in all
+	// The prefix of all keys on the masters: <prefix>:{<key>}. It must be the same in all
 	// processes that share locks. Default: redlock.
 	KeyPrefix string `json:"key_prefix,omitempty"`
 	// The longest ttl that a rule may ask for. It must be the same in all processes that share the
 	// masters. Default: 30s.
 	MaxTTL caddy.Duration `json:"max_ttl,omitempty"`
-	// For how long a server that has just started has no vote, because it may have forgotten locks
+	// How long a server that has just started has no vote, because it may have forgotten locks
 	// that it granted before; at least max_ttl + 1 s. Or "off", for servers that forget nothing
 	// (appendfsync always with no-appendfsync-on-rewrite no), and for development.
 	// Default: max_ttl + 1 s.
 	RestartGuard string `json:"restart_guard,omitempty"`
 
-	// How many bytes of bodies all rules together may hold in memory, for keys and signatures; a
-	// body that finds no room waits for it. Default: 67108864 (64 MiB).
+	// How much the masters' clocks may differ: a master whose clock is more than half of this away from the
+	// middle of all clocks has no vote until its clock is set right. Or "off": then the clocks must differ by
+	// less than restart_guard. Default: 2s, or half of max_ttl if that is less.
+	MaxSkew string `json:"max_skew,omitempty"`
+
+	// The name by which others see this process where it holds or waits for a key: 1 to 64 printable ASCII characters without spaces.
+	// Global placeholders are replaced. Default: the name of the host and the process ID, as in web1/4711.
+	Instance string `json:"instance,omitempty"`
+
+	// How many bytes of bodies all rules together may keep in memory, for keys and signatures. If the budget is
+	// used up, a request waits for room. Default: 67108864 (64 MiB).
 	BodyBudget int64 `json:"body_budget,omitempty"`
 
-	bodies   *middleware.Budget
-	settings settings
-	pooled   bool // whether this instance has a share in the pool to give back
+	// Where the Caddyfile has the settings that can only be checked when the configuration is loaded, for error messages.
+	Source source `json:"source,omitempty"`
+
+	bodies     *middleware.Budget
+	hideBudget func() // from the metrics; nil if it isn't there
+	settings   settings
+	pooled     bool // whether this instance has a share in the pool to give back
 }
 
-// settings are an App's, with all placeholders replaced. They hold secrets.
+// settings are those of an App with all placeholders replaced, and so with secrets in them.
 type settings struct {
 	URLs    []string
 	Timeout time.Duration
 	Prefix  string
 	MaxTTL  time.Duration
 	Guard   time.Duration
+	MaxSkew time.Duration
+	TLS     *secured
 
-	sum any // identifies them in the pool without showing the secrets in them; see seal
+	Instance string // empty: the default
+
+	sum any // identifies the settings in the pool without the secrets in them; see setSum
 }
 
 // CaddyModule returns the Caddy module information.
@@ -77,30 +95,47 @@ func (App) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// Provision replaces placeholders, checks the configuration and joins the pool of lockers. It does
-// not wait for the masters.
+// Provision replaces placeholders, checks the configuration and joins the pool of lockers. It does not wait for the masters.
 func (a *App) Provision(ctx caddy.Context) error {
-	if err := a.check(); err != nil {
+	if err := a.provision(ctx); err != nil {
+		return a.Source.at(err)
+	}
+	return nil
+}
+
+func (a *App) provision(ctx caddy.Context) error {
+	var err error
+	if a.settings, err = a.resolved(ctx); err != nil {
 		return err
 	}
 	if len(a.Masters) == 0 {
-		ctx.Logger().Warn("no masters are configured: locks are kept in this process's memory, and exclude nothing in other processes; name your Redis servers in the global option redlock { masters … }")
+		ctx.Logger().Warn("no masters are configured: locks are kept in this process's memory, and do not exclude requests in other processes; list your Redis servers in the global option redlock { masters … }")
 	}
 	a.bodies = middleware.NewBudget(cmp.Or(a.BodyBudget, middleware.DefaultBodyBudget))
-	var err error
-	if a.settings, err = a.resolve(caddy.NewReplacer()); err != nil {
-		return err
-	}
-	a.settings.seal()
 	if _, err = a.settings.join(); err != nil {
 		return err
 	}
 	a.pooled = true
 	ctx.Logger().Debug("masters", zap.Int("count", len(a.settings.URLs)))
-	return nil
+	return a.showMetrics(ctx)
 }
 
-// check says what is wrong with the settings that hold no placeholders.
+// resolved returns the settings with their placeholders replaced and their files read. It joins no pool.
+func (a *App) resolved(ctx caddy.Context) (settings, error) {
+	if err := a.check(); err != nil {
+		return settings{}, err
+	}
+	s, err := a.resolve(caddy.NewReplacer())
+	if err == nil && a.TLS != nil {
+		if s.TLS, err = a.TLS.load(ctx); err == nil && !slices.ContainsFunc(s.URLs, usesTLS) {
+			err = errNoTLS
+		}
+	}
+	s.setSum()
+	return s, err
+}
+
+// check returns what is wrong with the settings, as far as that can be known before placeholders are replaced.
 func (a *App) check() error {
 	switch {
 	case a.Timeout < 0:
@@ -110,16 +145,27 @@ func (a *App) check() error {
 	case a.BodyBudget < 0:
 		return fmt.Errorf("body_budget %d: must be above 0", a.BodyBudget)
 	case strings.ContainsAny(a.KeyPrefix, "{}"):
-		return fmt.Errorf("key_prefix %q: must hold no brace", a.KeyPrefix)
+		return fmt.Errorf("key_prefix %q: must not contain braces", a.KeyPrefix)
 	}
 	if _, err := a.restartGuard(); err != nil {
 		return err
 	}
+	if _, err := a.maxSkew(); err != nil {
+		return err
+	}
+	if a.TLS != nil {
+		if err := a.TLS.check(); err != nil {
+			return err
+		}
+	}
 	if slices.ContainsFunc(a.Masters, func(u string) bool { return strings.Contains(u, "{") }) {
-		return nil // not known before Provision
+		return nil // the URLs are not known before Provision
 	}
 	if _, err := redlock.Dial(a.Masters...); err != nil {
 		return fmt.Errorf("masters: %w", err)
+	}
+	if a.TLS != nil && !slices.ContainsFunc(a.Masters, usesTLS) {
+		return errNoTLS
 	}
 	return nil
 }
@@ -128,7 +174,7 @@ func (a *App) maxTTL() time.Duration {
 	return cmp.Or(time.Duration(a.MaxTTL), redlock.DefaultMaxTTL)
 }
 
-// restartGuard is the guard's duration; 0 is off.
+// restartGuard returns how long the guard lasts; 0 means off.
 func (a *App) restartGuard() (time.Duration, error) {
 	least := a.maxTTL() + time.Second
 	switch a.RestartGuard {
@@ -142,12 +188,27 @@ func (a *App) restartGuard() (time.Duration, error) {
 		return 0, fmt.Errorf("restart_guard %q: want a duration such as %v, or off", a.RestartGuard, least)
 	}
 	if guard < least {
-		return 0, fmt.Errorf("restart_guard %v: must be at least %v, the max_ttl and a second, or off", guard, least)
+		return 0, fmt.Errorf("restart_guard %v: must be at least %v (max_ttl and one second), or off", guard, least)
 	}
 	return guard, nil
 }
 
-// checkTTL says whether a rule may ask for this ttl; 0 is the default.
+// maxSkew returns how much the clocks may differ; 0 means off.
+func (a *App) maxSkew() (time.Duration, error) {
+	switch a.MaxSkew {
+	case "":
+		return min(redlock.DefaultMaxSkew, a.maxTTL()/2), nil
+	case "off":
+		return 0, nil
+	}
+	skew, err := caddy.ParseDuration(a.MaxSkew)
+	if err != nil || skew <= 0 || skew >= a.maxTTL() {
+		return 0, fmt.Errorf("max_skew %q: want a duration less than max_ttl, such as %v, or off", a.MaxSkew, redlock.DefaultMaxSkew)
+	}
+	return skew, nil
+}
+
+// checkTTL returns why a rule may not have this ttl, if it may not; 0 stands for the default.
 func (a *App) checkTTL(ttl caddy.Duration) error {
 	if least := 2 * a.settings.Timeout; ttl > 0 && time.Duration(ttl) < least {
 		return fmt.Errorf("ttl %v: must be at least %v, twice the timeout in the global option redlock", time.Duration(ttl), least)
@@ -158,7 +219,7 @@ func (a *App) checkTTL(ttl caddy.Duration) error {
 	return nil
 }
 
-// resolve replaces the placeholders. Its errors show no value: it may be a secret.
+// resolve replaces the placeholders. Its errors show no values, because they may be secrets.
 func (a *App) resolve(repl *caddy.Replacer) (settings, error) {
 	s := settings{
 		Timeout: cmp.Or(time.Duration(a.Timeout), redlock.DefaultTimeout),
@@ -169,13 +230,19 @@ func (a *App) resolve(repl *caddy.Replacer) (settings, error) {
 	if s.Guard, err = a.restartGuard(); err != nil {
 		return s, err
 	}
+	if s.MaxSkew, err = a.maxSkew(); err != nil {
+		return s, err
+	}
+	if s.Instance, err = repl.ReplaceOrErr(a.Instance, true, true); err != nil {
+		return s, errors.New("instance: the placeholder is unknown or empty")
+	}
 	username, err := repl.ReplaceOrErr(a.Username, true, true)
 	if err != nil {
-		return s, errors.New("username: its placeholder is unknown or empty")
+		return s, errors.New("username: the placeholder is unknown or empty")
 	}
 	password, err := repl.ReplaceOrErr(a.Password, true, true)
 	if err != nil {
-		return s, errors.New("password: its placeholder is unknown or empty (is the file there, the variable set?)")
+		return s, errors.New("password: the placeholder is unknown or empty (is the variable set? does the file exist?)")
 	}
 	for i, master := range a.Masters {
 		text, err := repl.ReplaceOrErr(master, true, true)
@@ -190,7 +257,7 @@ func (a *App) resolve(repl *caddy.Replacer) (settings, error) {
 	return s, nil
 }
 
-// withUser adds the credentials to a URL that has none. Dial tells what is wrong with the others.
+// withUser adds the credentials to a URL that has none. A URL that cannot be parsed is left for Dial to report.
 func withUser(text, username, password string) string {
 	u, err := url.Parse(text)
 	if err != nil || u.User != nil || u.Scheme == "memory" || username == "" && password == "" {
@@ -200,14 +267,19 @@ func withUser(text, username, password string) string {
 	return u.String()
 }
 
-// Start does nothing: the masters are there from Provision on.
+// Start does nothing: Provision has joined the pool already.
 func (a *App) Start() error { return nil }
 
 // Stop does nothing: requests may still hold locks. Cleanup gives back what Provision took.
 func (a *App) Stop() error { return nil }
 
-// Cleanup leaves the pool. The masters are closed when the last request that uses them is done.
+// Cleanup leaves the pool. The locker is closed when the last request that uses it is done. If the grace period of an exit is over
+// before that, the process ends with the lock in place: then no other process has its key before the lease has ended, while the
+// upstream may not have noticed yet that nobody reads its answer.
 func (a *App) Cleanup() error {
+	if a.hideBudget != nil {
+		a.hideBudget()
+	}
 	if !a.pooled {
 		return nil
 	}

@@ -10,8 +10,8 @@ import (
 func init() {
 	httpcaddyfile.RegisterGlobalOption("redlock", parseGlobalOption)
 	httpcaddyfile.RegisterHandlerDirective("redlock", parseDirective)
-	// After authentication and changes of the request, before all that answers. "Before
-	// reverse_proxy" would be behind respond, where the lock silently never runs.
+	// After authentication and the directives that change the request, and before all that answer it. "Before reverse_proxy"
+	// would put redlock behind respond, where it would silently never run.
 	httpcaddyfile.RegisterDirectiveOrder("redlock", httpcaddyfile.After, "request_header")
 }
 
@@ -24,10 +24,11 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 // UnmarshalCaddyfile sets up the handler from Caddyfile tokens:
 //
 //	redlock [<matcher>] [<key>...] {
+//		name             <text>         # in logs and metrics; default: the keys and the preset
 //		key              <template>...
-//		preset           <sender>       # stripe, github, …: sets what is not set here
+//		preset           <sender>       # stripe, github, …: settings for what is not set here
 //		wait             <duration>     # default 0: don't wait
-//		ttl              <duration>     # default 10s, at most max_ttl
+//		ttl              <duration>     # default 10s; at most max_ttl
 //		max_hold         <duration>     # default 5m
 //		max_waiters      <number>       # default 1000
 //		fence_header     <name>         # default Fencing-Token
@@ -38,20 +39,25 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		hash_keys
 //		max_body         <size>         # default 1MiB
 //		body_timeout     <duration>     # default 10s
+//		buffer_body      [on|off]       # default off; with a preset on
 //		verify           <scheme> <secret>...
 //		replay_window    <duration>     # default 5m
 //		dedupe           <template>|off # default off
 //		dedupe_status    <status>       # default 409
 //		allow_upgrade
 //		on_client_abort  run|cancel     # default run
+//		hold_after_abort <duration>     # default 0: the lock is released at once
 //		dry_run
+//		hide_outcome
+//		log_keys                        # in the access log
 //	}
 //
 // The keys are given once, on the first line or in the block.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the directive
 	h.Keys = d.RemainingArgs()
-	err := block(d, map[string]func() error{
+	places, err := block(d, map[string]func() error{
+		"name":             func() error { return oneArg(d, &h.Name) },
 		"key":              func() error { return someArgs(d, &h.Keys) },
 		"preset":           func() error { return oneArg(d, &h.Preset) },
 		"wait":             func() error { return waitArg(d, &h.Wait) },
@@ -69,17 +75,22 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"dedupe":           func() error { return oneArg(d, &h.Dedupe) },
 		"dedupe_status":    func() error { return statusArg(d, &h.DedupeStatus) },
 		"allow_upgrade":    func() error { h.AllowUpgrade = true; return noArgs(d) },
+		"hold_after_abort": func() error { return durationArg(d, &h.HoldAfterAbort) },
 		"on_client_abort":  func() error { return oneArg(d, &h.OnClientAbort) },
 		"dry_run":          func() error { h.DryRun = true; return noArgs(d) },
+		"hide_outcome":     func() error { h.HideOutcome = true; return noArgs(d) },
+		"log_keys":         func() error { h.LogKeys = true; return noArgs(d) },
 		"replay_window":    func() error { return durationArg(d, &h.ReplayWindow) },
 		"body_timeout":     func() error { return durationArg(d, &h.BodyTimeout) },
+		"buffer_body":      func() error { return switchArg(d, &h.BufferBody) },
 	})
 	if err != nil {
 		return err
 	}
-	if err := h.check(); err != nil {
-		return d.WrapErr(err)
+	if err := h.buildRule(); err != nil {
+		return places.at(err)
 	}
+	h.Source = places.only("key", "ttl", "max_body", "verify")
 	return nil
 }
 
@@ -87,7 +98,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 	if existing != nil {
 		d.Next()
-		return nil, d.Err("the global option redlock is there already; put all its settings into one block")
+		return nil, d.Err("duplicate global option redlock: merge the two blocks")
 	}
 	app := new(App)
 	if err := app.UnmarshalCaddyfile(d); err != nil {
@@ -99,13 +110,21 @@ func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 // UnmarshalCaddyfile sets up the app from Caddyfile tokens:
 //
 //	redlock {
-//		masters       <url>...      # default memory://, for a single process
+//		masters       <url>...      # default memory://, which only works for a single process
 //		username      <name>
 //		password      <password>    # or {file./run/secrets/redis}, {env.REDIS_PASSWORD}
+//		tls {                       # for masters with rediss://
+//			trust_pool           <module> ... # as in reverse_proxy: file /path/to/ca.pem
+//			client_auth          <certificate file> <key file>
+//			server_name          <name>
+//			insecure_skip_verify
+//		}
 //		timeout       <duration>    # of a master; default 50ms
 //		key_prefix    <prefix>      # default redlock
 //		max_ttl       <duration>    # default 30s
 //		restart_guard <duration>|off
+//		max_skew      <duration>|off # of the masters' clocks; default 2s
+//		instance      <name>        # of this process; default its host and process ID
 //		body_budget   <size>        # default 64MiB
 //	}
 func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
@@ -113,21 +132,25 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if d.NextArg() {
 		return d.Errf("unexpected %q; want a block: redlock { masters … }", d.Val())
 	}
-	err := block(d, map[string]func() error{
+	places, err := block(d, map[string]func() error{
 		"masters":       func() error { return someArgs(d, &a.Masters) },
 		"username":      func() error { return oneArg(d, &a.Username) },
 		"password":      func() error { return oneArg(d, &a.Password) },
+		"tls":           func() error { a.TLS = new(TLS); return a.TLS.UnmarshalCaddyfile(d) },
 		"timeout":       func() error { return durationArg(d, &a.Timeout) },
 		"key_prefix":    func() error { return oneArg(d, &a.KeyPrefix) },
 		"max_ttl":       func() error { return durationArg(d, &a.MaxTTL) },
 		"restart_guard": func() error { return oneArg(d, &a.RestartGuard) },
+		"max_skew":      func() error { return oneArg(d, &a.MaxSkew) },
+		"instance":      func() error { return oneArg(d, &a.Instance) },
 		"body_budget":   func() error { return sizeArg(d, &a.BodyBudget) },
 	})
 	if err != nil {
 		return err
 	}
 	if err := a.check(); err != nil {
-		return d.WrapErr(err)
+		return places.at(err)
 	}
+	a.Source = places.only("masters", "username", "password", "tls", "instance")
 	return nil
 }

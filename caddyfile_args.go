@@ -1,6 +1,8 @@
 package caddyredlock
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -12,33 +14,55 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// block reads a block of subdirectives, each of which is known and there at most once.
-func block(d *caddyfile.Dispenser, known map[string]func() error) error {
+// source has the place of each setting of a block in the Caddyfile, as file:line by name; "redlock" is the block itself.
+type source map[string]string
+
+// at adds the place of a setting to an error that begins with the name of the setting, as all errors do that are only found after
+// the whole block has been read.
+func (s source) at(err error) error {
+	name, _, _ := strings.Cut(err.Error(), " ")
+	place := cmp.Or(s[strings.TrimSuffix(name, ":")], s["redlock"])
+	if place == "" { // a configuration in JSON, for which Caddy names the routes
+		return err
+	}
+	return fmt.Errorf("%w, at %s", err, place)
+}
+
+// only keeps the places of these settings and of the block.
+func (s source) only(names ...string) source {
+	maps.DeleteFunc(s, func(name, _ string) bool { return name != "redlock" && !slices.Contains(names, name) })
+	return s
+}
+
+// block reads a block of subdirectives. Each must be one of the known ones, and may occur once.
+func block(d *caddyfile.Dispenser, known map[string]func() error) (source, error) {
+	here := func() string { return fmt.Sprintf("%s:%d", d.File(), d.Line()) }
+	places := source{"redlock": here(), "key": here()}
 	seen := make(map[string]int)
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		name := d.Val()
 		read, ok := known[name]
 		if !ok {
-			return d.Errf("unknown subdirective %q; there are: %s", name, names(known))
+			return nil, d.Errf("unknown subdirective %q; want one of: %s", name, names(known))
 		}
 		if line, ok := seen[name]; ok {
-			return d.Errf("%s is there already, in line %d", name, line)
+			return nil, d.Errf("duplicate %s: already set on line %d", name, line)
 		}
-		seen[name] = d.Line()
+		seen[name], places[name] = d.Line(), here()
 		if err := read(); err != nil {
-			return err
+			return nil, err
 		}
 		if d.NextBlock(d.Nesting()) {
-			return d.Errf("%s has no block", name)
+			return nil, d.Errf("%s takes no block", name)
 		}
 	}
-	return nil
+	return places, nil
 }
 
 func someArgs(d *caddyfile.Dispenser, into *[]string) error {
 	name := d.Val()
 	if len(*into) > 0 {
-		return d.Errf("%s is given on the first line already", name)
+		return d.Errf("%s: already given on the first line", name)
 	}
 	*into = d.RemainingArgs()
 	if len(*into) == 0 {
@@ -63,6 +87,20 @@ func noArgs(d *caddyfile.Dispenser) error {
 	return nil
 }
 
+// switchArg reads on or off; nothing means on.
+func switchArg(d *caddyfile.Dispenser, into **bool) error {
+	name, text := d.Val(), "on"
+	if d.NextArg() {
+		text = d.Val()
+	}
+	if text != "on" && text != "off" || d.NextArg() {
+		return d.Errf("%s: want on, off or nothing, which means on", name)
+	}
+	on := text == "on"
+	*into = &on
+	return nil
+}
+
 func durationArg(d *caddyfile.Dispenser, into *caddy.Duration) error {
 	name, text := d.Val(), ""
 	if err := oneArg(d, &text); err != nil {
@@ -76,7 +114,7 @@ func durationArg(d *caddyfile.Dispenser, into *caddy.Duration) error {
 	return nil
 }
 
-// waitArg reads a duration; 0 is to be told from one that isn't set.
+// waitArg reads a duration. It stores 0 as -1, to distinguish it from a wait that is not set.
 func waitArg(d *caddyfile.Dispenser, into *caddy.Duration) error {
 	next := *d
 	if next.NextArg() && next.Val() == "0" && !next.NextArg() {
@@ -118,6 +156,15 @@ func intArg(d *caddyfile.Dispenser, into *int, least, most int, want string) err
 		return d.Errf("%s %q: want %s", name, text, want)
 	}
 	*into = n
+	return nil
+}
+
+func verifyArgs(d *caddyfile.Dispenser, into **Verify) error {
+	args := d.RemainingArgs()
+	if len(args) < 2 {
+		return d.Err("verify: want a scheme and at least one secret, such as stripe {env.STRIPE_SECRET}")
+	}
+	*into = &Verify{Scheme: args[0], Secrets: args[1:]}
 	return nil
 }
 

@@ -12,11 +12,11 @@ import (
 	_ "github.com/caddy-redlock/caddy-redlock"
 )
 
-// secret stands in configurations; no error may show it.
+// secret is a password in configurations; no error may show it.
 const secret = "s3cr3t-Zm9v"
 
-// validate does what `caddy validate` does, on a Caddyfile with global options from line 3 on and a
-// site's rule; without global options the rule begins in line 6.
+// validate does what "caddy validate" does, with a Caddyfile that has global options from line 3 on and the rule of a site. Without
+// global options the rule begins in line 6.
 func validate(global, rule string) error {
 	config := "{\nadmin off\n" + global + "\n}\nhttp://127.0.0.1:1 {\n" + rule + "\n}\n"
 	text, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(config), map[string]any{"filename": "Caddyfile"})
@@ -30,7 +30,7 @@ func validate(global, rule string) error {
 	return caddy.Validate(&parsed)
 }
 
-// Each error tells the line, or the option where it is known only after all is read, and what would be right.
+// Each error has the line, or the option if it is only found after all was read, and says what would be right.
 func TestBadRule(t *testing.T) {
 	for name, test := range map[string]struct {
 		rule string
@@ -44,36 +44,43 @@ func TestBadRule(t *testing.T) {
 		"two lists in a key":        {"redlock {body.a[]}:{body.b[]}", []string{"Caddyfile:6", "only one placeholder may have []"}},
 		"deep path":                 {"redlock {body.a" + strings.Repeat(".a", 16) + "}", []string{"Caddyfile:6", "more than 16 names"}},
 		"the whole body":            {"redlock {http.request.body}", []string{"Caddyfile:6", "without limit", "{body.order.id}"}},
+		"the whole body, in short":  {"redlock {body}", []string{"Caddyfile:6", "{body} is the whole body", "{body.order.id}"}},
 		"empty alternative":         {"redlock {body.a|}", []string{"Caddyfile:6", "unknown placeholder {}"}},
-		"unknown scheme":            {"redlock k:{path.1} {\nverify gitlab " + secret + "\n}", []string{"Caddyfile:", `verify "gitlab"`, "there are github"}},
+		"unknown scheme":            {"redlock k:{path.1} {\nverify gitlab " + secret + "\n}", []string{"at Caddyfile:7", `verify "gitlab"`, "github, "}},
 		"no secret":                 {"redlock k:{path.1} {\nverify github\n}", []string{"Caddyfile:7", "at least one secret"}},
-		"secret of no variable":     {"redlock k:{path.1} {\nverify github {env.REDLOCK_TEST_NONE}\n}", []string{"verify github", "secret 1", "is the variable set"}},
-		"secret of a relative file": {"redlock k:{path.1} {\nverify github " + secret + " {file.secret}\n}", []string{"verify github", "secret 2", "whole path"}},
-		"secret is no base64":       {"redlock k:{path.1} {\nverify standard-webhooks " + secret + "\n}", []string{"verify standard-webhooks", "secret 1", "base64"}},
+		"secret of no variable":     {"redlock k:{path.1} {\nverify github {env.REDLOCK_TEST_NONE}\n}", []string{"at Caddyfile:7", "redlock k:{http.request.uri.path.1}: ", "verify github", "secret 1", "is the variable set"}},
+		"secret of a relative file": {"redlock k:{path.1} {\nverify github " + secret + " {file.secret}\n}", []string{"at Caddyfile:7", "verify github", "secret 2", "is its path absolute"}},
+		"secret is no base64":       {"redlock k:{path.1} {\nverify standard-webhooks " + secret + "\n}", []string{"at Caddyfile:7", "verify standard-webhooks", "secret 1", "base64"}},
 		"no size":                   {"redlock {body.a} {\nmax_body big\n}", []string{"Caddyfile:7", `max_body "big"`, "1MiB"}},
-		"max_body above budget":     {"redlock {body.a} {\nmax_body 65MiB\n}", []string{"max_body 68157440", "67108864"}},
+		"max_body above budget":     {"redlock {body.a} {\nmax_body 65MiB\n}", []string{"at Caddyfile:7", "redlock {body.a}: ", "max_body 68157440", "67108864"}},
 		"key in both places":        {"redlock a:{path.1} {\nkey b:{path.2}\n}", []string{"Caddyfile:7", "key", "first line"}},
 		"adjacent placeholders":     {"redlock {header.A}{header.B}", []string{"Caddyfile:6", "header.A}", "header.B}", `put a ":" between`}},
 		"unknown placeholder":       {"redlock order:{nonsense}", []string{"Caddyfile:6", "{nonsense}", "{path.1}"}},
 		"unclosed placeholder":      {"redlock order:{path.1", []string{"Caddyfile:6", "not closed", `\{`}},
-		"unknown subdirective":      {"redlock order:{path.1} {\nretry 3\n}", []string{"Caddyfile:7", `"retry"`, "there are: ", "wait"}},
+		"unprintable name":          {"redlock order:{path.1} {\nwait 1s\nname \"a\tb\"\n}", []string{"Caddyfile:8", `name "a\tb"`, "can't be printed"}},
+		"unknown subdirective":      {"redlock order:{path.1} {\nretry 3\n}", []string{"Caddyfile:7", `"retry"`, "want one of: ", "wait"}},
 		"repeated subdirective":     {"redlock order:{path.1} {\nwait 1s\nwait 1s\n}", []string{"Caddyfile:8", "wait", "already", "line 7"}},
 		"no duration":               {"redlock order:{path.1} {\nttl\n}", []string{"Caddyfile:7", "ttl", "exactly one"}},
 		"two durations":             {"redlock order:{path.1} {\nttl 1s 2s\n}", []string{"Caddyfile:7", "ttl", "exactly one"}},
 		"bad duration":              {"redlock order:{path.1} {\nwait soon\n}", []string{"Caddyfile:7", `wait "soon"`, "500ms"}},
 		"duration without unit":     {"redlock order:{path.1} {\nttl 10\n}", []string{"Caddyfile:7", `ttl "10"`, "500ms"}},
 		"duration below zero":       {"redlock order:{path.1} {\nttl -1s\n}", []string{"Caddyfile:7", `ttl "-1s"`, "above 0"}},
-		"block of subdirective":     {"redlock order:{path.1} {\nttl 1s {\na\n}\n}", []string{"Caddyfile:8", "ttl has no block"}},
+		"block of subdirective":     {"redlock order:{path.1} {\nttl 1s {\na\n}\n}", []string{"Caddyfile:8", "ttl takes no block"}},
 		"value of a switch":         {"redlock order:{path.1} {\nhash_keys yes\n}", []string{"Caddyfile:7", "hash_keys", "no value"}},
 		"status 399":                {"redlock order:{path.1} {\nheld_status 399\n}", []string{"Caddyfile:7", `held_status "399"`, "400 to 599"}},
 		"status 600":                {"redlock order:{path.1} {\nno_quorum_status 600\n}", []string{"Caddyfile:7", `no_quorum_status "600"`, "400 to 599"}},
 		"status abc":                {"redlock order:{path.1} {\nheld_status abc\n}", []string{"Caddyfile:7", `held_status "abc"`, "400 to 599"}},
-		"bogus on_missing_key":      {"redlock order:{path.1} {\non_missing_key ignore\n}", []string{"Caddyfile:", `on_missing_key "ignore"`, "refuse or pass"}},
-		"bogus on_no_quorum":        {"redlock order:{path.1} {\non_no_quorum ignore\n}", []string{"Caddyfile:", `on_no_quorum "ignore"`, "refuse or pass"}},
-		"ttl above max_ttl":         {"redlock order:{path.1} {\nttl 31s\n}", []string{"ttl 31s", "max_ttl 30s", "lower it, or raise"}},
-		"ttl too short to hold":     {"redlock order:{path.1} {\nttl 50ms\n}", []string{"ttl 50ms", "at least 100ms", "timeout"}},
-		"wrong rule among right":    {"redlock /a a:{path.1}\nredlock /b b:{path.1} {\nttl 1h\n}", []string{"ttl 1h0m0s", "max_ttl 30s"}},
-		"dedupe of several values":  {"redlock order:{path.1} {\ndedupe {body.items[].id}\n}", []string{"Caddyfile:", "dedupe: {body.items[].id}", "one ID"}},
+		"bogus on_missing_key":      {"redlock order:{path.1} {\non_missing_key ignore\n}", []string{"at Caddyfile:7", `on_missing_key "ignore"`, "refuse or pass"}},
+		"bogus on_no_quorum":        {"redlock order:{path.1} {\non_no_quorum ignore\n}", []string{"at Caddyfile:7", `on_no_quorum "ignore"`, "refuse or pass"}},
+		"ttl above max_ttl":         {"redlock order:{path.1} {\nttl 31s\n}", []string{"at Caddyfile:7", "redlock order:", "ttl 31s", "max_ttl 30s", "lower it, or raise"}},
+		"ttl too short to hold":     {"redlock order:{path.1} {\nttl 50ms\n}", []string{"at Caddyfile:7", "ttl 50ms", "at least 100ms", "timeout"}},
+		"wrong rule among right":    {"redlock /a a:{path.1}\nredlock /b b:{path.1} {\nttl 1h\n}", []string{"at Caddyfile:8", "redlock b:{http.request.uri.path.1}: ", "ttl 1h0m0s", "max_ttl 30s"}},
+		"dedupe of several values":  {"redlock order:{path.1} {\ndedupe {body.items[].id}\n}", []string{"at Caddyfile:7", "dedupe: {body.items[].id}", "one ID"}},
+		"neither on nor off":        {"redlock order:{path.1} {\nbuffer_body yes\n}", []string{"Caddyfile:7", "buffer_body", "on, off"}},
+		"unknown preset":            {"redlock order:{path.1} {\nwait 1s\npreset Stripe\n}", []string{"at Caddyfile:8", `preset "Stripe"`}},
+		"bad fence_header":          {"redlock {\nkey order:{path.1}\nwait 1s\nfence_header a:b\n}", []string{"at Caddyfile:9", "fence_header"}},
+		"bad key in the block":      {"redlock {\nwait 1s\nkey a:{path.1\n}", []string{"at Caddyfile:8", "not closed"}},
+		"dedupe of no value":        {"redlock {\nkey order:{path.1}\ndedupe on\n}", []string{"at Caddyfile:8", "dedupe"}},
 		"no number":                 {"redlock order:{path.1} {\nmax_waiters many\n}", []string{"Caddyfile:7", `max_waiters "many"`, "a number from 1"}},
 		"no waiters":                {"redlock order:{path.1} {\nmax_waiters 0\n}", []string{"Caddyfile:7", `max_waiters "0"`, "a number from 1"}},
 	} {
@@ -88,28 +95,46 @@ func TestBadGlobalOption(t *testing.T) {
 		global string
 		want   []string
 	}{
-		"twice":                       {"redlock {\ntimeout 1s\n}\nredlock {\ntimeout 1s\n}", []string{"Caddyfile:6", "already", "one block"}},
+		"twice":                       {"redlock {\ntimeout 1s\n}\nredlock {\ntimeout 1s\n}", []string{"Caddyfile:6", "duplicate", "merge"}},
 		"argument":                    {"redlock redis://127.0.0.1:1", []string{"Caddyfile:3", "want a block: redlock { masters"}},
-		"unknown setting":             {"redlock {\nquorum 1\n}", []string{"Caddyfile:4", `"quorum"`, "there are: ", "restart_guard"}},
+		"unknown setting":             {"redlock {\nquorum 1\n}", []string{"Caddyfile:4", `"quorum"`, "want one of: ", "restart_guard"}},
 		"repeated setting":            {"redlock {\ntimeout 1s\ntimeout 2s\n}", []string{"Caddyfile:5", "timeout", "already", "line 4"}},
 		"bad duration":                {"redlock {\ntimeout fast\n}", []string{"Caddyfile:4", `timeout "fast"`, "500ms"}},
 		"no master":                   {"redlock {\nmasters\n}", []string{"Caddyfile:4", "masters", "at least one"}},
-		"bad URL":                     {"redlock {\nmasters redis://127.0.0.1:1 http://:" + secret + "@127.0.0.1:2\n}", []string{"Caddyfile:", "master 2 of 2", "want redis://host:port"}},
-		"unreadable URL":              {"redlock {\nmasters redis://:" + secret + "@[::1\n}", []string{"Caddyfile:", "master 1 of 1", "want redis://host:port"}},
-		"unreadable URL in variable":  {"redlock {\nmasters {env.REDLOCK_TEST_BAD_URL}\n}", []string{"master 1 of 1", "want redis://host:port"}},
-		"one master twice":            {"redlock {\nmasters redis://127.0.0.1:1 redis://:" + secret + "@127.0.0.1:1/2\n}", []string{"Caddyfile:", "masters 1 and 2 are both redis://127.0.0.1:1", "independent"}},
-		"one master twice, variable":  {"redlock {\nmasters redis://127.0.0.1:1 {env.REDLOCK_TEST_URL}\n}", []string{"masters 1 and 2 are both redis://127.0.0.1:1", "independent"}},
-		"master of unknown variable":  {"redlock {\nmasters redis://127.0.0.1:1 {env.REDLOCK_TEST_NONE}\n}", []string{"placeholder of master 2", "unknown or empty"}},
-		"password file missing":       {"redlock {\nmasters redis://127.0.0.1:1\npassword {file./nonexistent}\n}", []string{"password", "is the file there"}},
-		"password variable missing":   {"redlock {\nmasters redis://127.0.0.1:1\npassword {env.REDLOCK_TEST_NONE}\n}", []string{"password", "the variable set"}},
-		"restart_guard too short":     {"redlock {\nrestart_guard 30s\n}", []string{"Caddyfile:", "restart_guard 30s", "at least 31s"}},
-		"restart_guard below max_ttl": {"redlock {\nmax_ttl 1m\nrestart_guard 31s\n}", []string{"Caddyfile:", "restart_guard 31s", "at least 1m1s"}},
-		"restart_guard no duration":   {"redlock {\nrestart_guard on\n}", []string{"Caddyfile:", `restart_guard "on"`, "31s, or off"}},
+		"bad URL":                     {"redlock {\nmasters redis://127.0.0.1:1 http://:" + secret + "@127.0.0.1:2\n}", []string{"at Caddyfile:4", "master 2 of 2", "want redis://host:port"}},
+		"unreadable URL":              {"redlock {\nmasters redis://:" + secret + "@[::1\n}", []string{"at Caddyfile:4", "master 1 of 1", "want redis://host:port"}},
+		"unreadable URL in variable":  {"redlock {\nmasters {env.REDLOCK_TEST_BAD_URL}\n}", []string{"at Caddyfile:4", "master 1 of 1", "want redis://host:port"}},
+		"one master twice":            {"redlock {\nmasters redis://127.0.0.1:1 redis://:" + secret + "@127.0.0.1:1/2\n}", []string{"at Caddyfile:4", "masters 1 and 2 are both redis://127.0.0.1:1", "independent"}},
+		"one master twice, variable":  {"redlock {\nmasters redis://127.0.0.1:1 {env.REDLOCK_TEST_URL}\n}", []string{"at Caddyfile:4", "masters 1 and 2 are both redis://127.0.0.1:1", "independent"}},
+		"master of unknown variable":  {"redlock {\nmasters redis://127.0.0.1:1 {env.REDLOCK_TEST_NONE}\n}", []string{"at Caddyfile:4", "placeholder of master 2", "unknown or empty"}},
+		"password file missing":       {"redlock {\nmasters redis://127.0.0.1:1\npassword {file./nonexistent}\n}", []string{"at Caddyfile:5", "password", "does the file exist"}},
+		"password variable missing":   {"redlock {\nmasters redis://127.0.0.1:1\npassword {env.REDLOCK_TEST_NONE}\n}", []string{"at Caddyfile:5", "password", "is the variable set"}},
+		"restart_guard too short":     {"redlock {\nrestart_guard 30s\n}", []string{"at Caddyfile:4", "restart_guard 30s", "at least 31s"}},
+		"restart_guard below max_ttl": {"redlock {\nmax_ttl 1m\nrestart_guard 31s\n}", []string{"at Caddyfile:5", "restart_guard 31s", "at least 1m1s"}},
+		"max_skew no duration":        {"redlock {\nmax_skew on\n}", []string{"at Caddyfile:4", `max_skew "on"`, "2s", "or off"}},
+		"max_skew above max_ttl":      {"redlock {\nmax_ttl 1s\nmax_skew 1s\n}", []string{"at Caddyfile:5", `max_skew "1s"`, "less than max_ttl"}},
+		"restart_guard no duration":   {"redlock {\nrestart_guard on\n}", []string{"at Caddyfile:4", `restart_guard "on"`, "31s, or off"}},
 		"no size":                     {"redlock {\nbody_budget 0\n}", []string{"Caddyfile:4", `body_budget "0"`, "1MiB"}},
-		"brace in key_prefix":         {"redlock {\nkey_prefix a{b\n}", []string{"Caddyfile:", `key_prefix "a{b"`, "no brace"}},
+		"brace in key_prefix":         {"redlock {\nkey_prefix a{b\n}", []string{"at Caddyfile:4", `key_prefix "a{b"`, "must not contain braces"}},
+		"instance with a space":       {"redlock {\ninstance \"a b\"\n}", []string{"at Caddyfile:3", `instance "a b"`, "without spaces"}},
+		"tls without rediss":          {"redlock {\nmasters redis://127.0.0.1:1\ntls {\nserver_name a\n}\n}", []string{"at Caddyfile:5", "tls: no master uses it", "rediss://"}},
+		"tls without masters":         {"redlock {\ntls {\nserver_name a\n}\n}", []string{"at Caddyfile:4", "tls: no master uses it"}},
+		"tls without rediss, later":   {"redlock {\nmasters {env.REDLOCK_TEST_URL}\ntls {\nserver_name a\n}\n}", []string{"at Caddyfile:5", "tls: no master uses it"}},
+		"empty tls":                   {"redlock {\nmasters rediss://127.0.0.1:1\ntls\n}", []string{"at Caddyfile:5", "tls: the block is empty"}},
+		"tls with a value":            {"redlock {\nmasters rediss://127.0.0.1:1\ntls off\n}", []string{"Caddyfile:5", "want a block"}},
+		"unknown setting of tls":      {"redlock {\nmasters rediss://127.0.0.1:1\ntls {\nca a\n}\n}", []string{"Caddyfile:6", `"ca"`, "want one of: ", "trust_pool"}},
+		"unknown trust pool":          {"redlock {\nmasters rediss://127.0.0.1:1\ntls {\ntrust_pool files a\n}\n}", []string{"Caddyfile:6", "tls.ca_pool.source.files"}},
+		"no trust pool":               {"redlock {\nmasters rediss://127.0.0.1:1\ntls {\ntrust_pool\n}\n}", []string{"Caddyfile:6", "trust_pool", "file /path/to/ca.pem"}},
+		"no key of a certificate":     {"redlock {\nmasters rediss://127.0.0.1:1\ntls {\nclient_auth cert.pem\n}\n}", []string{"Caddyfile:6", "client_auth", "the file of its key"}},
+		"missing CA file":             {"redlock {\nmasters rediss://127.0.0.1:1\ntls {\ntrust_pool file /nonexistent.pem\n}\n}", []string{"at Caddyfile:5", "tls: the trusted certificates", "/nonexistent.pem"}},
+		"missing certificate file":    {"redlock {\nmasters rediss://127.0.0.1:1\ntls {\nclient_auth /nonexistent.pem /nonexistent.key\n}\n}", []string{"at Caddyfile:5", "tls: the client certificate", "/nonexistent.pem"}},
+		"Sentinel":                    {"redlock {\nmasters redis+sentinel://:" + secret + "@127.0.0.1:26379/mymaster\n}", []string{"at Caddyfile:4", "Sentinel is not supported", "redis://host:port"}},
+		"parameter without effect":    {"redlock {\nmasters redis://:" + secret + "@127.0.0.1:1?pool_size=9\n}", []string{"at Caddyfile:4", "pool_size", "no effect"}},
 		"timeout above half the ttl":  {"redlock {\ntimeout 6s\n}", []string{"ttl 10s", "at least 12s", "timeout"}},
 	} {
-		t.Run(name, func(t *testing.T) { requireError(t, validate(test.global, payRule), test.want) })
+		t.Run(name, func(t *testing.T) {
+			requireError(t, validate(test.global, "redlock /orders/*/pay order:{path.1}\n"), test.want)
+		})
 	}
 }
 
@@ -120,7 +145,7 @@ func requireError(t *testing.T, err error, want []string) {
 	}
 	for _, text := range want {
 		if !strings.Contains(err.Error(), text) {
-			t.Errorf("error %q doesn't tell %q", err, text)
+			t.Errorf("error %q doesn't contain %q", err, text)
 		}
 	}
 	if strings.Contains(err.Error(), secret) {
@@ -128,19 +153,33 @@ func requireError(t *testing.T, err error, want []string) {
 	}
 }
 
+// A rule of a configuration in JSON has no line: its keys and Caddy's path identify it.
+func TestBadRuleInJSON(t *testing.T) {
+	var config caddy.Config
+	err := json.Unmarshal([]byte(`{"admin":{"disabled":true},"apps":{"http":{"servers":{"shop":{"listen":["127.0.0.1:1"],"routes":[
+		{"handle":[{"handler":"redlock","key":["a:{http.request.uri.path.1}"]}]},
+		{"handle":[{"handler":"redlock","key":["b:{http.request.uri.path.1}"],"ttl":"1h"}]}]}}}}}`), &config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	requireError(t, caddy.Validate(&config), []string{"server shop", "route 1", "redlock b:{http.request.uri.path.1}: ttl 1h0m0s"})
+}
+
 func TestGoodConfiguration(t *testing.T) {
 	t.Setenv("REDLOCK_TEST_URL", "redis://127.0.0.1:3")
 	for name, test := range map[string]struct{ global, rule string }{
+		"TLS":               {"redlock {\nmasters redis://127.0.0.1:1 rediss://127.0.0.1:2 valkeys://127.0.0.1:3\ntls {\ntrust_pool system\nserver_name a\ninsecure_skip_verify\n}\ntimeout 1s\n}", "redlock order:{path.1}"},
 		"nothing but a key": {"", "redlock order:{path.1}"},
 		"key in the block":  {"", "redlock {\nkey order:{path.1}\n}"},
 		"verify":            {"", "redlock k:{path.1} {\nverify stripe {env.REDLOCK_TEST_URL} " + secret + "\nreplay_window 1m\n}"},
 		"preset":            {"", "redlock {\npreset stripe\n}"},
-		"changed preset":    {"", "redlock order:{body.id|path.1} {\npreset github\nwait 0\ndedupe off\nheld_status 429\nmax_body 1MB\n}"},
-		"all that is new":   {"", "redlock order:{path.1} {\ndedupe {header.X-Id}\ndedupe_status 429\nallow_upgrade\non_client_abort cancel\ndry_run\n}"},
+		"changed preset":    {"", "redlock order:{body.id|path.1} {\npreset github\nwait 0\ndedupe off\nheld_status 429\nmax_body 1MB\nbuffer_body off\n}"},
+		"all that is new":   {"", "redlock order:{path.1} {\ndedupe {header.X-Id}\ndedupe_status 429\nallow_upgrade\non_client_abort cancel\nhold_after_abort 30s\ndry_run\nhide_outcome\nname orders\nlog_keys\n}"},
+		"short names":       {"", "redlock c:{client_ip|header.X}"},
 		"several keys":      {"", "redlock payer:{body.from} payer:{body.to} item:{body.items[].id|query.item}"},
 		"all, with masters that can't be reached": {
-			"redlock {\nmasters redis://127.0.0.1:1 rediss://127.0.0.1:2 {env.REDLOCK_TEST_URL}\nusername app\npassword x\ntimeout 20ms\nkey_prefix shop\nmax_ttl 20s\nrestart_guard 21s\nbody_budget 2GB\n}",
-			"redlock /orders/* order:{path.1}:{header.X-Event}:{query.a} {\nwait 2s\nttl 20s\nmax_waiters 50\nheld_status 409\nno_quorum_status 503\non_missing_key pass\non_no_quorum refuse\nhash_keys\nmax_body 1.5GiB\nbody_timeout 1m\n}",
+			"redlock {\nmasters redis://127.0.0.1:1 rediss://127.0.0.1:2 {env.REDLOCK_TEST_URL}\nusername app\npassword x\ntimeout 20ms\nkey_prefix shop\nmax_ttl 20s\nrestart_guard 21s\nmax_skew 5s\ninstance web-{env.REDLOCK_TEST_URL}\nbody_budget 2GB\n}",
+			"redlock /orders/* order:{path.1}:{header.X-Event}:{query.a} {\nwait 2s\nttl 20s\nmax_waiters 50\nheld_status 409\nno_quorum_status 503\non_missing_key pass\non_no_quorum refuse\nhash_keys\nmax_body 1.5GiB\nbody_timeout 1m\nbuffer_body\n}",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

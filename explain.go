@@ -9,73 +9,77 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
-	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/spf13/cobra"
 )
 
-func init() {
-	caddycmd.RegisterCommand(caddycmd.Command{
-		Name:  "redlock",
-		Short: "Tools for the redlock directive",
-		CobraFunc: func(cmd *cobra.Command) {
-			var q question
-			explain := &cobra.Command{
-				Use:   "explain --config <path> [--adapter <name>] [-X <method>] [-H <header>]... [-d <body>|@<file>] <url>",
-				Short: "Prints the redlock rule that a request matches, and the keys that it would lock",
-				Long: `
+func explainCmd() *cobra.Command {
+	var c explainCommand
+	cmd := &cobra.Command{
+		Use:   "explain [--config <path>] [--adapter <name>] [-X <method>] [-H <header>]... [-d <body>|@<file>] <url>",
+		Short: "Prints the redlock rules that a request matches, and the keys that they would lock",
+		Long: `
 Prints the redlock rules that a request matches, and the keys that they would lock.
 
-Nothing is locked and no server is asked: Redis need not run. The handlers before
-redlock that change the request are run, no proxy is.`,
-				Args: cobra.ExactArgs(1),
-				RunE: func(cmd *cobra.Command, args []string) error {
-					cmd.SilenceUsage = true
-					return q.answer(args[0], cmd.OutOrStdout())
-				},
-			}
-			explain.Flags().StringVarP(&q.config, "config", "c", "", "Configuration file")
-			explain.Flags().StringVarP(&q.adapter, "adapter", "a", "", "Name of config adapter to apply")
-			explain.Flags().StringVarP(&q.method, "request", "X", "", "Method of the request")
-			explain.Flags().StringArrayVarP(&q.headers, "header", "H", nil, "Header of the request, as Name: value")
-			explain.Flags().StringVarP(&q.body, "data", "d", "", "Body of the request, or @file")
-			cmd.AddCommand(explain)
+Nothing is locked and no server is contacted, so Redis need not run. Handlers that
+change the request before redlock are run, proxies are not.`,
+		Example:               `  caddy redlock explain -X POST https://shop.example.com/orders/42/pay`,
+		DisableFlagsInUseLine: true,
+		Args:                  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cmd.SilenceUsage = true
+			return c.run(args[0], cmd.OutOrStdout())
 		},
-	})
+	}
+	c.configFlags.add(cmd)
+	cmd.Flags().StringVarP(&c.method, "request", "X", "", "Method of the request")
+	cmd.Flags().StringArrayVarP(&c.headers, "header", "H", nil, "Header of the request, as Name: value")
+	cmd.Flags().StringVarP(&c.body, "data", "d", "", "Body of the request, or @file")
+	return cmd
 }
 
-// question is what `caddy redlock explain` is asked.
-type question struct {
-	config, adapter, method, body string
-	headers                       []string
+// explainCommand is the command "caddy redlock explain" with its flags.
+type explainCommand struct {
+	configFlags
+	method, body string
+	headers      []string
 }
 
+// explainKey is the key in the context of a request that is explained instead of served; its value is an *explanation.
 type explainKey struct{}
 
-// explained collects what the rules say that a request comes through.
-type explained struct{ text strings.Builder }
-
-func (e *explained) add(h *Handler, r *http.Request) {
-	keys := strings.Join(h.Keys, " ")
-	if h.Preset != "" {
-		keys = strings.TrimSpace(keys + " (preset " + h.Preset + ")")
-	}
-	fmt.Fprintf(&e.text, "rule      redlock %s\n%v", keys, h.rule.Explain(h.keys.Keys, r))
+// explanation collects what the rules report that a request reaches.
+type explanation struct {
+	text  strings.Builder
+	rules int
 }
 
-func (q *question) answer(url string, out io.Writer) error {
-	r, err := q.request(url)
+func (e *explanation) add(h *Handler, r *http.Request) {
+	e.rules++
+	for _, template := range append(h.Keys[:len(h.Keys):len(h.Keys)], h.Dedupe) {
+		for _, name := range placeholderNames(template) {
+			if guess := guessOf(name); guess != "" {
+				fmt.Fprintf(&e.text, "note      {%s} can't be known: %s\n", name, guess)
+			}
+		}
+	}
+	fmt.Fprintf(&e.text, "rule      redlock %s\n%v", h.name(), h.rule.Explain(h.keys.Keys, r))
+}
+
+func (c *explainCommand) run(url string, out io.Writer) error {
+	r, err := c.request(url)
 	if err != nil {
 		return err
 	}
-	text, _, _, err := caddycmd.LoadConfig(q.config, q.adapter)
+	text, err := c.load()
 	if err != nil {
 		return err
 	}
-	config, notes, err := harmless(text)
+	config, notes, err := explainable(text)
 	if err != nil {
 		return err
 	}
@@ -91,39 +95,61 @@ func (q *question) answer(url string, out io.Writer) error {
 	if len(servers) == 0 {
 		return fmt.Errorf("no server of the configuration listens on port %s", portOf(r))
 	}
-	for _, note := range notes {
+	for _, note := range append(c.notes(r), notes...) {
 		fmt.Fprintf(out, "note      %s\n", note)
 	}
-	var e explained
-	w := &lastStatus{header: make(http.Header)}
-	for _, server := range servers {
-		server.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), explainKey{}, &e)))
+	path := r.URL.Path
+	others := []*http.Request{withEnding(r, "/"), withEnding(r, ";x")} // which Express and others, and Java, serve as path
+	e, status := explain(servers, r)                                   // the handlers may change r
+	if e.rules == 0 {
+		return fmt.Errorf("no redlock rule applies: no matcher matches this request, or another handler answered %d first", status)
 	}
-	if e.text.Len() == 0 {
-		return fmt.Errorf("no redlock rule is reached; the handlers before answer with %d", cmp.Or(w.status, http.StatusOK))
+	for _, other := range others {
+		variant := other.URL.Path
+		if reached, _ := explain(servers, other); reached.rules < e.rules {
+			fmt.Fprintf(out, "warning   %s reaches %d of these rules, and some upstreams serve it as %s: match more broadly (docs/keys.md)\n", variant, reached.rules, path)
+		}
 	}
 	_, err = io.WriteString(out, e.text.String())
 	return err
 }
 
-func (q *question) request(url string) (*http.Request, error) {
-	body := q.body
-	if file, ok := strings.CutPrefix(body, "@"); ok {
+// explain sends a request through the servers, and returns what the rules on its way report, and the status of the answer.
+func explain(servers []*caddyhttp.Server, r *http.Request) (e *explanation, status int) {
+	e = new(explanation)
+	w := &lastStatus{header: make(http.Header)}
+	for _, server := range servers {
+		server.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), explainKey{}, e)))
+	}
+	return e, cmp.Or(w.status, http.StatusOK)
+}
+
+// withEnding returns the same request with a changed end of its path, and without its body.
+func withEnding(r *http.Request, ending string) *http.Request {
+	other := r.Clone(r.Context())
+	other.URL.Path = strings.TrimSuffix(other.URL.Path, "/") + ending
+	other.URL.RawPath = ""
+	other.RequestURI, other.Body, other.ContentLength = other.URL.RequestURI(), http.NoBody, 0
+	return other
+}
+
+func (c *explainCommand) request(url string) (*http.Request, error) {
+	method := cmp.Or(c.method, map[bool]string{true: http.MethodPost, false: http.MethodGet}[c.body != ""])
+	if file, ok := strings.CutPrefix(c.body, "@"); ok {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return nil, err
 		}
-		body = string(text)
+		c.body = string(text)
 	}
-	method := cmp.Or(q.method, map[bool]string{true: http.MethodPost, false: http.MethodGet}[q.body != ""])
-	r, err := http.NewRequest(method, url, strings.NewReader(body))
+	r, err := http.NewRequest(method, url, strings.NewReader(c.body))
 	if err != nil {
 		return nil, err
 	}
 	if r.URL.Host == "" {
-		return nil, errors.New("want a whole URL, such as https://shop.example.com/orders/42/pay")
+		return nil, errors.New("want a complete URL, such as https://shop.example.com/orders/42/pay")
 	}
-	for _, header := range q.headers {
+	for _, header := range c.headers {
 		name, value, ok := strings.Cut(header, ":")
 		if !ok {
 			return nil, fmt.Errorf("header %q: want Name: value", name)
@@ -134,7 +160,7 @@ func (q *question) request(url string) (*http.Request, error) {
 		r.Host = host
 		r.Header.Del("Host")
 	}
-	if q.body != "" && r.Header.Get("Content-Type") == "" { // as curl does it
+	if c.body != "" && r.Header.Get("Content-Type") == "" { // as curl does it
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
 	r.RequestURI, r.RemoteAddr = r.URL.RequestURI(), "127.0.0.1:0"
@@ -144,6 +170,18 @@ func (q *question) request(url string) (*http.Request, error) {
 	return r, nil
 }
 
+// notes returns what is sent differently from what may have been meant.
+func (c *explainCommand) notes(r *http.Request) (notes []string) {
+	if r.URL.Fragment != "" {
+		notes = append(notes, "the fragment (# and what follows) is not part of a request")
+	}
+	given := func(header string) bool { return strings.HasPrefix(strings.ToLower(header), "content-type:") }
+	if body := strings.TrimSpace(c.body); body != "" && !slices.ContainsFunc(c.headers, given) && strings.IndexByte("{[", body[0]) >= 0 {
+		notes = append(notes, "the body is sent as a form, as curl does; for JSON add -H 'Content-Type: application/json'")
+	}
+	return notes
+}
+
 func portOf(r *http.Request) string {
 	if r.TLS != nil {
 		return cmp.Or(r.URL.Port(), "443")
@@ -151,7 +189,7 @@ func portOf(r *http.Request) string {
 	return cmp.Or(r.URL.Port(), "80")
 }
 
-// serversOf are those that listen on the port of a request.
+// serversOf returns the servers that listen on the port of a request.
 func serversOf(app *caddyhttp.App, r *http.Request) (servers []*caddyhttp.Server) {
 	for _, server := range app.Servers {
 		for _, listen := range server.Listen {
@@ -163,7 +201,7 @@ func serversOf(app *caddyhttp.App, r *http.Request) (servers []*caddyhttp.Server
 	return servers
 }
 
-// lastStatus is a writer that nobody reads.
+// lastStatus is a ResponseWriter that keeps only the status.
 type lastStatus struct {
 	header http.Header
 	status int

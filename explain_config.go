@@ -4,19 +4,20 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 )
 
-// What becomes of a handler when a request is explained. One that is in neither is left out.
+// The handlers that are run when a request is explained, and those that are replaced by an empty answer. Others are left out.
 var (
-	harmlessHandlers = []string{"authentication", "error", "headers", "invoke", "map", "redlock", "request_body", "rewrite", "static_response", "subroute", "vars"}
-	lastHandlers     = []string{"file_server", "reverse_proxy"}
+	runHandlers      = []string{"authentication", "error", "headers", "invoke", "map", "redlock", "request_body", "rewrite", "static_response", "subroute", "vars"}
+	replacedHandlers = []string{"file_server", "reverse_proxy"}
 )
 
-// harmless makes a configuration that only finds out which rules a request comes through: without
-// masters, other apps, proxies, and certificates. The notes tell what it leaves out.
-func harmless(text []byte) (config *caddy.Config, notes []string, err error) {
+// explainable makes of a configuration one that only serves to find out which rules a request reaches: without masters, other
+// apps, proxies and certificates. The notes say what was left out.
+func explainable(text []byte) (config *caddy.Config, notes []string, err error) {
 	var parsed struct {
 		Apps struct {
 			HTTP    map[string]any `json:"http"`
@@ -36,16 +37,16 @@ func harmless(text []byte) (config *caddy.Config, notes []string, err error) {
 			delete(s, name)
 		}
 		s["automatic_https"] = map[string]any{"disable": true}
-		tame(s["routes"], &notes)
-		tame(s["named_routes"], &notes)
+		replaceHandlers(s["routes"], &notes)
+		replaceHandlers(s["named_routes"], &notes)
 	}
 	redlock := map[string]any{}
-	for _, name := range []string{"timeout", "max_ttl", "body_budget"} { // which rules are checked against
+	for _, name := range []string{"timeout", "max_ttl", "body_budget"} { // rules are checked against these
 		if value, ok := parsed.Apps.Redlock[name]; ok {
 			redlock[name] = value
 		}
 	}
-	tamed, err := json.Marshal(map[string]any{
+	reduced, err := json.Marshal(map[string]any{
 		"admin":   map[string]any{"disabled": true},
 		"logging": map[string]any{"logs": map[string]any{"default": map[string]any{"level": "ERROR"}}},
 		"apps":    map[string]any{"http": parsed.Apps.HTTP, "redlock": redlock},
@@ -55,48 +56,76 @@ func harmless(text []byte) (config *caddy.Config, notes []string, err error) {
 	}
 	config = new(caddy.Config)
 	slices.Sort(notes)
-	return config, slices.Compact(notes), json.Unmarshal(tamed, config)
+	return config, slices.Compact(notes), json.Unmarshal(reduced, config)
 }
 
-// tame replaces handlers, in routes that may be in any depth.
-func tame(config any, notes *[]string) {
+// replaceHandlers replaces handlers in routes, however deep they are nested.
+func replaceHandlers(config any, notes *[]string) {
 	switch config := config.(type) {
 	case []any:
 		for _, item := range config {
-			tame(item, notes)
+			replaceHandlers(item, notes)
 		}
 	case map[string]any:
 		if handlers, ok := config["handle"].([]any); ok {
-			config["handle"] = tameHandlers(handlers, notes)
+			config["handle"] = replaced(handlers, notes)
 		}
-		for _, item := range config {
-			tame(item, notes)
+		for name, item := range config {
+			if _, ofMatcher := item.(map[string]any); ofMatcher && (name == "remote_ip" || name == "client_ip") {
+				*notes = append(*notes, "the matcher "+name+" can't be known: "+guessOf("http.request.remote"))
+			}
+			replaceHandlers(item, notes)
 		}
 	}
 }
 
-func tameHandlers(handlers []any, notes *[]string) (tamed []any) {
+// guesses has what is assumed for values that only a request from a client has, by the beginning of the placeholders' names.
+var guesses = map[string]string{
+	"http.request.remote":   "the client is assumed to be at 127.0.0.1",
+	"http.vars.client_ip":   "the client is assumed to be at 127.0.0.1",
+	"http.request.tls.":     "the client is assumed to have no certificate, and the connection no protocol",
+	"http.request.uuid":     "each request has its own",
+	"http.request.duration": "each request has its own",
+	"http.request.local":    "the connection is assumed to have no address",
+	"time.":                 "it is the time now",
+	"env.":                  "it is read on this machine, not where the server runs",
+	"system.":               "it is read on this machine, not where the server runs",
+	"file.":                 "it is read on this machine, not where the server runs",
+	"http.reverse_proxy.":   "no upstream is asked",
+}
+
+// guessOf returns what is assumed for a placeholder whose value can't be known here, or "" for others.
+func guessOf(name string) string {
+	for beginning, guess := range guesses {
+		if strings.HasPrefix(name, beginning) {
+			return guess
+		}
+	}
+	return ""
+}
+
+func replaced(handlers []any, notes *[]string) (kept []any) {
 	for _, handler := range handlers {
 		h, _ := handler.(map[string]any)
 		name, _ := h["handler"].(string)
-		_, goesOn := h["handle_response"] // forward_auth, which other handlers follow
+		_, goesOn := h["handle_response"] // such as forward_auth, after which other handlers run
 		switch {
-		case slices.Contains(harmlessHandlers, name):
+		case slices.Contains(runHandlers, name):
 			if name == "redlock" {
-				forgetSecrets(h, notes)
+				dropVerify(h, notes)
 			}
-			tamed = append(tamed, handler)
-		case slices.Contains(lastHandlers, name) && !goesOn:
-			tamed = append(tamed, map[string]any{"handler": "static_response"})
+			kept = append(kept, handler)
+		case slices.Contains(replacedHandlers, name) && !goesOn:
+			kept = append(kept, map[string]any{"handler": "static_response"})
 		default:
 			*notes = append(*notes, "the handler "+name+" is not run")
 		}
 	}
-	return tamed
+	return kept
 }
 
-// forgetSecrets leaves out a signature whose secrets are not here, but where the configuration is used.
-func forgetSecrets(rule map[string]any, notes *[]string) {
+// dropVerify removes the check of a signature whose secrets are not on this machine, but only where the server runs.
+func dropVerify(rule map[string]any, notes *[]string) {
 	text, err := json.Marshal(rule["verify"])
 	if err != nil {
 		return

@@ -1,146 +1,119 @@
-// The end-to-end tests: real Caddy processes, real redis-servers, real HTTP.
 package caddyredlock_test
 
 import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os/exec"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
-	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
-	"github.com/caddy-redlock/caddy-redlock/middleware"
-	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// calm keeps a busy machine from being taken for a failed master.
-const calm = 2 * time.Second
+// TestOneRequestPerKey is the whole story: Caddy, three Redis servers, and several requests for one order. The other
+// end-to-end tests are in the folder e2e.
+func TestOneRequestPerKey(t *testing.T) {
+	began, finish := make(chan bool), make(chan bool)
+	var running atomic.Int32
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Fence", r.Header.Get("Fencing-Token"))
+		if strings.HasPrefix(r.URL.Path, "/orders/42/") {
+			defer running.Add(-1)
+			if running.Add(1) > 1 {
+				t.Error("two requests for one order at once")
+				return
+			}
+			began <- true
+			<-finish
+		}
+	}))
+	defer backend.Close()
+	masters := redistest.Start(t, 3)
+	url := runCaddy(t, masters, `
+		redlock /orders/*/pay order:{path.1}
+		redlock /orders/*/refund order:{path.1} {
+			wait 1m
+		}
+		reverse_proxy `+backend.Listener.Addr().String())
 
-func TestCaddyRunsOneRequestPerKey(t *testing.T) {
-	for _, n := range []int{3, 5} {
-		t.Run(fmt.Sprintf("%d masters", n), func(t *testing.T) {
-			servers := redistest.Start(t, n)
-			b := newBackend(t, func() { time.Sleep(20 * time.Millisecond) })
-			config := caddyfile(mastersOption(servers, "timeout "+calm.String()), `
-				redlock /orders/*/pay order:{path.1}
-				redlock /orders/*/refund order:{path.1} {
-					wait 30s
-				}
-				`+b.proxy())
-			testOnePerKey(t, servers, b, runCaddy(t, config).url, runCaddy(t, config).url)
-		})
+	paid := post(t, url+"/orders/42/pay")
+	select {
+	case <-began:
+	case a := <-paid:
+		t.Fatalf("payment: status %d, and it has not reached the backend", a.StatusCode)
 	}
+	if a := <-post(t, url+"/orders/42/pay"); a.StatusCode != http.StatusLocked || a.Header.Get("Retry-After") == "" {
+		t.Errorf("second payment of an order: status %d, header %v; want 423 and when to retry", a.StatusCode, a.Header)
+	}
+	if a := <-post(t, url+"/orders/43/pay"); a.StatusCode != http.StatusOK {
+		t.Errorf("payment of another order meanwhile: status %d, want 200", a.StatusCode)
+	}
+	refunded := post(t, url+"/orders/42/refund") // waits for the payment
+	finish <- true
+	first := <-paid
+	select {
+	case <-began:
+	case a := <-refunded:
+		t.Fatalf("refund: status %d, and it has not reached the backend", a.StatusCode)
+	}
+	finish <- true
+	second := <-refunded
+	if first.StatusCode != http.StatusOK || second.StatusCode != http.StatusOK || fence(first) == 0 || fence(first) >= fence(second) {
+		t.Errorf("payment: status %d and fencing token %d; refund: status %d and fencing token %d; want 200, and a growing token",
+			first.StatusCode, fence(first), second.StatusCode, fence(second))
+	}
+	redistest.RequireNoKeys(t, masters) // all locks were released
 }
 
-func TestNetHTTPRunsOneRequestPerKey(t *testing.T) {
-	for _, n := range []int{3, 5} {
-		t.Run(fmt.Sprintf("%d masters", n), func(t *testing.T) {
-			servers := redistest.Start(t, n)
-			b := newBackend(t, func() { time.Sleep(20 * time.Millisecond) })
-			testOnePerKey(t, servers, b, serveHTTP(t, servers, b), serveHTTP(t, servers, b))
-		})
-	}
-}
-
-// serveHTTP is what another process would be: a Locker and a server of its own. It gives the URL.
-func serveHTTP(t *testing.T, servers []*redistest.Server, b *backend) string {
+// runCaddy runs Caddy in this process until the end of the test, and returns the URL of its only site.
+func runCaddy(t *testing.T, masters []*redistest.Server, site string) string {
 	t.Helper()
-	masters, err := redlock.Dial(redistest.URLs(servers)...)
+	url := fmt.Sprintf("http://127.0.0.1:%d", redistest.FreePort(t))
+	config := `{
+		admin off
+		default_bind 127.0.0.1
+		persist_config off
+		storage_clean_interval off
+		redlock {
+			masters ` + strings.Join(redistest.URLs(masters), " ") + `
+			timeout 2s        # the machine may be busy
+			restart_guard off # the masters have just started
+		}
+	}
+	` + url + " {\n" + site + "\n}\n"
+	text, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(config), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	locker, err := redlock.New(masters, redlock.WithTimeout(calm), redlock.WithRestartGuard(0))
-	if err != nil {
+	if err := caddy.Load(text, true); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := locker.Close(); err != nil {
+	t.Cleanup(func() { _ = caddy.Stop() })
+	return url
+}
+
+// post sends a request, and passes its answer on when that has come.
+func post(t *testing.T, url string) <-chan *http.Response {
+	answers := make(chan *http.Response, 1)
+	go func() {
+		a, err := http.Post(url, "text/plain", nil)
+		if err != nil {
 			t.Error(err)
+			a = &http.Response{Body: http.NoBody}
 		}
-	})
-	mux := http.NewServeMux()
-	mux.Handle("POST /orders/{id}/pay", middleware.New(locker, "order:{path.id}")(b))
-	mux.Handle("POST /orders/{id}/refund", middleware.New(locker, "order:{path.id}", middleware.WithWait(30*time.Second))(b))
-	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
-	return server.URL
+		_ = a.Body.Close()
+		answers <- a
+	}()
+	return answers
 }
 
-// testOnePerKey sends 200 requests over 10 keys through both processes, without and with a wait.
-func testOnePerKey(t *testing.T, servers []*redistest.Server, b *backend, urls ...string) {
-	const requests, keys = 200, 10
-	burst := func(action string) []answer {
-		targets := make([]string, requests)
-		for i := range targets {
-			// each key comes through each process
-			targets[i] = fmt.Sprintf("%s/orders/%d/%s", urls[i/keys%len(urls)], i%keys, action)
-		}
-		return postAll(t, targets...)()
-	}
-	t.Run("no wait", func(t *testing.T) {
-		statuses := make(map[int]int)
-		for _, a := range burst("pay") {
-			requireRetryAfter(t, a)
-			statuses[a.status]++
-		}
-		if statuses[http.StatusOK]+statuses[http.StatusLocked] != requests {
-			t.Errorf("answers by status: %v, want 200 and 423 only", statuses)
-		}
-		requireNoOverlap(t, b)
-		for key := range keys {
-			if path := fmt.Sprintf("/orders/%d/pay", key); b.servedAt(path) == 0 {
-				t.Errorf("no request of %s was served", path)
-			}
-		}
-		redistest.RequireNoKeys(t, servers)
-	})
-	t.Run("wait", func(t *testing.T) {
-		for _, a := range burst("refund") {
-			if a.status != http.StatusOK {
-				t.Errorf("status %d, want 200; body %q", a.status, a.body)
-			}
-		}
-		requireNoOverlap(t, b)
-		redistest.RequireNoKeys(t, servers)
-	})
-}
-
-func requireNoOverlap(t *testing.T, b *backend) {
-	t.Helper()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.overlaps) > 0 {
-		t.Errorf("requests that ran beside another with the same key: %v", b.overlaps)
-	}
-}
-
-// The library and the middleware are for programs without Caddy.
-func TestImports(t *testing.T) {
-	for _, path := range dependencies(t, "./middleware", "./redlock") {
-		if strings.HasPrefix(path, "github.com/caddyserver/") {
-			t.Errorf("middleware or redlock needs %s", path)
-		}
-	}
-	known := make(map[string]bool)
-	for _, path := range dependencies(t, "github.com/redis/go-redis/v9") {
-		known[path] = true
-	}
-	for _, path := range dependencies(t, "./redlock") {
-		if !known[path] && !strings.HasPrefix(path, "github.com/redis/go-redis/v9/") && !strings.HasSuffix(path, "/caddy-redlock/redlock") {
-			t.Errorf("redlock needs %s, beside go-redis and the standard library", path)
-		}
-	}
-}
-
-// dependencies are all packages that these import, without those of the standard library.
-func dependencies(t *testing.T, packages ...string) []string {
-	t.Helper()
-	args := append([]string{"list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}"}, packages...)
-	text, code := output(t, exec.Command("go", args...))
-	if code != 0 || text == "" {
-		t.Fatalf("go list: exit code %d: %s", code, text)
-	}
-	return strings.Fields(text)
+// fence returns the fencing token that the backend got with a request.
+func fence(a *http.Response) uint64 {
+	n, _ := strconv.ParseUint(a.Header.Get("Fence"), 10, 64)
+	return n
 }

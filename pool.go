@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/redis/go-redis/v9"
@@ -14,38 +16,57 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// lockers are those in use, by the sum of their settings. At a reload the old configuration and the
-// new one share a locker if the settings are the same. Each running request counts too: on a reload
-// Caddy cleans a configuration up while its last requests still hold locks.
+// lockers has the lockers in use, by the sum of their settings. During a reload, the old and the new configuration share a
+// locker if their settings are equal. Each running request counts as a user too, because Caddy cleans up the old
+// configuration while its last requests still hold locks.
 var lockers = caddy.NewUsagePool()
 
-type pooledLocker struct{ *redlock.Locker }
+type pooledLocker struct {
+	*redlock.Locker
+	born time.Time
+}
 
-// Destruct closes the masters; the pool calls it when the last user has left.
-func (p pooledLocker) Destruct() error { return p.Close() }
+// Destruct closes the locker; the pool calls it when the last user has left. If the process is about to exit while a key is held
+// by hold_after_abort, it only exits: Close would free the key, although the work behind it may still run. The lease keeps
+// others out until it ends.
+func (p pooledLocker) Destruct() error {
+	if caddy.Exiting() && p.Status().Held > 0 {
+		return nil
+	}
+	return p.Close()
+}
 
-// seal sums the settings up, once and not for each request.
-func (s *settings) seal() {
-	text, _ := json.Marshal(s) // strings and numbers always encode
+// setSum computes the sum of the settings once, so that requests need not.
+func (s *settings) setSum() {
+	text, _ := json.Marshal(s) // strings, numbers and bytes always encode
 	s.sum = sha256.Sum256(text)
 }
 
-// join gives the locker of these settings, and counts one user more.
+// join returns the locker for these settings, and adds a user to it. The user must leave.
 func (s *settings) join() (*redlock.Locker, error) {
 	pooled, _, err := lockers.LoadOrNew(s.sum, func() (caddy.Destructor, error) {
-		masters, err := redlock.Dial(s.URLs...)
+		masters, err := s.masters()
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("masters: %w", err)
 		}
-		locker, err := redlock.New(masters,
+		opts := []redlock.Option{
 			redlock.WithTTL(min(redlock.DefaultTTL, s.MaxTTL)),
 			redlock.WithMaxTTL(s.MaxTTL),
 			redlock.WithRestartGuard(s.Guard),
+			redlock.WithMaxSkew(s.MaxSkew),
 			redlock.WithTimeout(s.Timeout),
 			redlock.WithPrefix(s.Prefix),
 			redlock.WithLogger(slog.New(currentLog{})),
-		)
-		return pooledLocker{locker}, err
+			redlock.WithObserver(series.Observer()),
+		}
+		if s.Instance != "" {
+			opts = append(opts, redlock.WithInstance(s.Instance))
+		}
+		locker, err := redlock.New(masters, opts...)
+		if err == nil {
+			series.Watch(locker)
+		}
+		return pooledLocker{locker, time.Now()}, err
 	})
 	if err != nil {
 		return nil, err
@@ -53,14 +74,37 @@ func (s *settings) join() (*redlock.Locker, error) {
 	return pooled.(pooledLocker).Locker, nil
 }
 
-// leave counts one user less.
+// leave removes a user from the locker; the last one closes it.
 func (s *settings) leave() error {
 	_, err := lockers.Delete(s.sum)
 	return err
 }
 
-// currentLog writes to the log of the configuration that is in force: a locker may outlive the one
-// that it was made for.
+// lockersInUse returns the lockers, the newest first. It adds no user: one that is closed meanwhile answers that it is.
+func lockersInUse() (inUse []*redlock.Locker) {
+	var pooled []pooledLocker
+	lockers.Range(func(_, value any) bool {
+		pooled = append(pooled, value.(pooledLocker))
+		return true
+	})
+	slices.SortFunc(pooled, func(a, b pooledLocker) int { return b.born.Compare(a.born) })
+	for _, p := range pooled {
+		inUse = append(inUse, p.Locker)
+	}
+	return inUse
+}
+
+// exiting is cancelled when the process is about to exit: then requests stop waiting for locks.
+var exiting, exit = context.WithCancel(context.Background())
+
+// noticeExit is called when a server shuts down, before that waits for its requests. A reload shuts servers down too.
+func noticeExit() {
+	if caddy.Exiting() {
+		exit()
+	}
+}
+
+// currentLog writes to the log of the current configuration, because a locker may outlive the configuration that created it.
 type currentLog struct{}
 
 func (currentLog) handler() slog.Handler {
@@ -81,8 +125,8 @@ func (l currentLog) WithGroup(name string) slog.Handler { return l.handler().Wit
 
 func init() { redis.SetLogger(clientLog{}) }
 
-// clientLog takes what the Redis client says of its connections, which would go to standard error as
-// bare text. Package redlock tells of masters that fail, once for each: this is for debugging.
+// clientLog writes the messages of the Redis client to Caddy's debug log. The client would print them to standard error.
+// Package redlock itself logs once when a master fails, so these are only needed for debugging.
 type clientLog struct{}
 
 func (clientLog) Printf(_ context.Context, format string, args ...any) {

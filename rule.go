@@ -7,16 +7,19 @@ import (
 	"math"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// check makes the rule of the configuration, or says what is wrong with it as far as the app need
-// not be known for that.
-func (h *Handler) check() error {
+// buildRule builds the rule, or returns what is wrong with the configuration as far as that can be known without the app:
+// the Caddyfile's parser calls it too.
+func (h *Handler) buildRule() error {
 	var preset middleware.Preset
 	var err error
 	if h.Preset != "" {
-		if preset, err = middleware.PresetOf(h.Preset); err != nil {
+		if preset, err = middleware.LookupPreset(h.Preset); err != nil {
 			return err
 		}
 	}
@@ -25,9 +28,12 @@ func (h *Handler) check() error {
 	}
 	wait := cmp.Or(time.Duration(h.Wait), preset.Wait)
 	h.rule = &middleware.Rule{
+		Name:           h.name(),
 		Wait:           max(wait, 0),
 		TTL:            time.Duration(h.TTL),
 		MaxHold:        time.Duration(h.MaxHold),
+		HoldAfterAbort: time.Duration(h.HoldAfterAbort),
+		Finished:       finished,
 		MaxWaiters:     h.MaxWaiters,
 		FenceHeader:    h.FenceHeader,
 		HeldStatus:     cmp.Or(h.HeldStatus, preset.HeldStatus),
@@ -35,11 +41,17 @@ func (h *Handler) check() error {
 		HashKeys:       h.HashKeys,
 		MaxBody:        cmp.Or(h.MaxBody, preset.MaxBody),
 		BodyTimeout:    time.Duration(h.BodyTimeout),
-		BodyBudget:     middleware.NewBudget(math.MaxInt64), // the app's is not known yet
+		BodyBudget:     middleware.NewBudget(math.MaxInt64), // replaced by the app's, which is not known yet
+		BufferBody:     h.Preset != "",
 		ReplayWindow:   time.Duration(h.ReplayWindow),
 		DedupeStatus:   h.DedupeStatus,
 		AllowUpgrade:   h.AllowUpgrade,
 		DryRun:         h.DryRun,
+		HideOutcome:    h.HideOutcome,
+		LogKeys:        h.LogKeys,
+	}
+	if h.BufferBody != nil {
+		h.rule.BufferBody = *h.BufferBody
 	}
 	if h.rule.Dedupe, err = dedupe(cmp.Or(h.Dedupe, preset.Dedupe)); err != nil {
 		return err
@@ -68,6 +80,13 @@ func (h *Handler) check() error {
 	return h.rule.Check()
 }
 
+// finished reports whether the next handlers are certainly done, although they returned an error. A proxy that gave up on its
+// upstream returns 499, if the client has left, or more.
+func finished(err error) bool {
+	var answer caddyhttp.HandlerError
+	return errors.As(err, &answer) && answer.StatusCode > 0 && answer.StatusCode < 499
+}
+
 func (h *Handler) parseKeys(preset string) (err error) {
 	keys := h.Keys
 	if len(keys) == 0 && preset != "" {
@@ -85,4 +104,36 @@ func dedupe(template string) (middleware.KeyFunc, error) {
 		return nil, nil
 	}
 	return middleware.ParseDedupe(template, placeholder)
+}
+
+// Verify configures how the signature of a webhook is checked, before its lock is taken.
+type Verify struct {
+	// The provider that signs, which determines how: stripe, github, shopify, slack, standard-webhooks or adyen.
+	Scheme string `json:"scheme,omitempty"`
+	// The secrets, best as placeholders: {env.STRIPE_SECRET} or {file./run/secrets/stripe}. A
+	// signature made with any one of them is accepted, so that secrets can be rotated.
+	Secrets []string `json:"secrets,omitempty"`
+}
+
+// verifier replaces the placeholders and returns the verifier. Its errors show no values, because they are secrets.
+func (v *Verify) verifier() (*middleware.Verifier, error) {
+	repl := caddy.NewReplacer()
+	secrets := make([]string, len(v.Secrets))
+	for i, text := range v.Secrets {
+		var err error
+		if secrets[i], err = repl.ReplaceOrErr(text, true, true); err != nil {
+			return nil, fmt.Errorf("verify %s: the placeholder of secret %d is unknown or empty (is the variable set? does the file exist, and is its path absolute?)", v.Scheme, i+1)
+		}
+	}
+	return middleware.NewVerifier(v.Scheme, secrets...)
+}
+
+// check returns what is wrong, as far as that can be known without the secrets.
+func (v *Verify) check() error {
+	secrets := make([]string, len(v.Secrets))
+	for i := range secrets {
+		secrets[i] = "AAAA" // which every scheme accepts as a secret
+	}
+	_, err := middleware.NewVerifier(v.Scheme, secrets...)
+	return err
 }

@@ -61,7 +61,7 @@ func TestClientLeaves(t *testing.T) {
 	}
 }
 
-// Who runs to the end is bounded by max_hold, and by a lock around.
+// A request that runs to its end is bounded by max_hold, and by the lock of a rule around it.
 func TestRunToEndEndsWithTheLease(t *testing.T) {
 	l := newLocker(t, live)
 	inner := orders(l, func(_ http.ResponseWriter, r *http.Request) {
@@ -84,7 +84,7 @@ func TestUpgrade(t *testing.T) {
 	connect := newRequest(t, server.URL, "Order", "42")
 	connect.Method = http.MethodConnect
 	requireProblem(t, do(t, connect), http.StatusForbidden, "upgrade")
-	if got := post(t, server.URL, "Order", "42", "Upgrade", "websocket"); got.body != "served" { // it asks for nothing
+	if got := post(t, server.URL, "Order", "42", "Upgrade", "websocket"); got.body != "served" { // without Connection: Upgrade it asks for nothing
 		t.Errorf("without Connection: %d %s", got.StatusCode, got.body)
 	}
 	h2c := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
@@ -102,14 +102,14 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// A dry run serves all, also what could not have been, with the whole of its body.
+// A dry run serves all requests with their whole bodies, even those that would have been refused.
 func TestDryRun(t *testing.T) {
 	l := newLocker(t, live)
 	hold(t, l, "order:42")
 	var log safeBuffer
 	server := serve(t, middleware.New(l, "order:{body.id}", middleware.WithDryRun(), middleware.WithMaxBody(100),
 		middleware.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		turn, _ := middleware.TurnOf(r.Context())
+		turn, _ := middleware.TurnFromContext(r.Context())
 		if turn.Lock != nil || r.Header.Get("Fencing-Token") != "" {
 			t.Error("a lock was taken")
 		}
@@ -139,8 +139,9 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// A dry run tells, too, who would have waited or been refused for another.
+// A dry run also logs the requests that would have waited, or been refused because of another one.
 func TestDryRunOfTwo(t *testing.T) {
+	const order = "order-Zm9vYmFy" // unlike a number, it can't be in the log by chance
 	l := newLocker(t, live)
 	for name, test := range map[string]struct {
 		opts []middleware.Option
@@ -158,15 +159,15 @@ func TestDryRunOfTwo(t *testing.T) {
 					inside <- struct{}{}
 					<-release
 				}
-				turn, _ := middleware.TurnOf(r.Context())
+				turn, _ := middleware.TurnFromContext(r.Context())
 				_, _ = io.WriteString(w, string(turn.Outcome))
 			}, opts...))
 			done := make(chan answer)
-			go func() { done <- post(t, server.URL, "Order", "42", "Delivery", "1", "Block", "1") }()
+			go func() { done <- post(t, server.URL, "Order", order, "Delivery", "1", "Block", "1") }()
 			receive(t, inside, "the first request")
 			for want, headers := range map[string][]string{
-				"held":      {"Order", "42", "Delivery", "2"},
-				"duplicate": {"Order", "42", "Delivery", "1"},
+				"held":      {"Order", order, "Delivery", "2"},
+				"duplicate": {"Order", order, "Delivery", "1"},
 				"dry_run":   {"Order", "43", "Delivery", "1"},
 			} {
 				if got := post(t, server.URL, headers...); got.body != want {
@@ -177,10 +178,10 @@ func TestDryRunOfTwo(t *testing.T) {
 			if got := receive(t, done, "the first answer"); got.body != "dry_run" {
 				t.Errorf("the first: %q", got.body)
 			}
-			if got := post(t, server.URL, "Order", "42", "Delivery", "1"); got.body != "dry_run" {
+			if got := post(t, server.URL, "Order", order, "Delivery", "1"); got.body != "dry_run" {
 				t.Errorf("after the first: %q", got.body)
 			}
-			if !strings.Contains(log.String(), test.want) || strings.Contains(log.String(), "42") {
+			if !strings.Contains(log.String(), test.want) || strings.Contains(log.String(), order) {
 				t.Errorf("log without %q, or with a key:\n%s", test.want, &log)
 			}
 		})

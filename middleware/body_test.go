@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// byBody serializes by the field id of the body.
+// byBody serializes requests by the field id of the body.
 func byBody(t *testing.T, h http.HandlerFunc, opts ...middleware.Option) *httptest.Server {
 	t.Helper()
 	return serve(t, middleware.New(newLocker(t, live), "order:{body.id}", opts...)(h))
@@ -29,12 +29,12 @@ func postBody(t *testing.T, url, contentType string, body io.Reader) answer {
 	return do(t, req)
 }
 
-// unknownLength hides what http.NewRequest would take the length from.
+// unknownLength hides the type from which http.NewRequest would take the length.
 type unknownLength struct{ io.Reader }
 
 func TestBodyIsHandedOn(t *testing.T) {
 	server := byBody(t, func(w http.ResponseWriter, r *http.Request) {
-		turn, _ := middleware.TurnOf(r.Context())
+		turn, _ := middleware.TurnFromContext(r.Context())
 		body, err := io.ReadAll(r.Body)
 		if err == nil {
 			err = r.Body.Close()
@@ -62,7 +62,7 @@ func TestBodyIsHandedOn(t *testing.T) {
 	}
 }
 
-// Trailers come with the end of the body, also those that were not announced.
+// Trailers come with the end of the body, even those that were not announced.
 func TestTrailers(t *testing.T) {
 	l := newLocker(t, live)
 	show := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -72,10 +72,11 @@ func TestTrailers(t *testing.T) {
 	handlers := map[string]http.Handler{}
 	for _, template := range []string{"{body.id}", "{method}"} {
 		handlers[template] = middleware.New(l, template)(show)
-		for _, inner := range []string{"in:{body.id}", "in:{method}"} { // each rule has a name of its own
+		for _, inner := range []string{"in:{body.id}", "in:{method}"} { // each rule has a fence header of its own
 			handlers[template+" "+inner] = middleware.New(l, template)(middleware.New(l, inner, middleware.WithFenceHeader("Inner-Fence"))(show))
 		}
 	}
+	handlers["{method} buffered"] = middleware.New(l, "{method}", middleware.WithBufferBody(true), middleware.WithFenceHeader("Inner-Fence"))(middleware.New(l, "in")(show))
 	for template, handler := range handlers {
 		server := serve(t, handler)
 		for _, announced := range []string{"Trailer: Checksum, Fencing-Token, Fencing_token\r\n", "Trailer: Checksum\r\n"} {
@@ -122,7 +123,7 @@ func (u untouchable) Close() error { return nil }
 func TestBodyIsNotTouched(t *testing.T) {
 	for template, want := range map[string]string{"order:{header.X}": "order:1", "{header.X|body.id}": "1"} {
 		handler := middleware.New(newLocker(t, live), template)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			turn, _ := middleware.TurnOf(r.Context())
+			turn, _ := middleware.TurnFromContext(r.Context())
 			_, _ = io.WriteString(w, turn.Key)
 		}))
 		r := httptest.NewRequest(http.MethodPost, "/", untouchable{t})
@@ -151,4 +152,24 @@ func TestBodyRefusals(t *testing.T) {
 
 	limited := serve(t, http.MaxBytesHandler(middleware.New(newLocker(t, live), "{body.id}")(http.HandlerFunc(ok)), 50))
 	requireProblem(t, postBody(t, limited.URL, jsonType, unknownLength{strings.NewReader(large)}), http.StatusRequestEntityTooLarge, "body_too_large")
+}
+
+// TestEndOfBodyLasts: net/http's server closes a body that was read when the answer begins. Its transport reads once more after
+// the end, to see whether more comes, and must not find a closed body: it would abandon the upstream.
+func TestEndOfBodyLasts(t *testing.T) {
+	behindTheEnd := func(w http.ResponseWriter, r *http.Request) {
+		read, err := io.ReadAll(r.Body)
+		_ = http.NewResponseController(w).Flush()
+		n, end := r.Body.Read(make([]byte, 1))
+		_, _ = fmt.Fprintf(w, "%s %v %d %v", read, err, n, end)
+	}
+	const want = `{"id":42} <nil> 0 EOF`
+	for name, template := range map[string]string{"its key is elsewhere": "order:{path.0}", "it has the key": "order:{body.id}"} {
+		server := serve(t, middleware.New(newLocker(t, live), template)(http.HandlerFunc(behindTheEnd)))
+		for length, body := range map[string]io.Reader{"known": strings.NewReader(`{"id":42}`), "unknown": unknownLength{strings.NewReader(`{"id":42}`)}} {
+			if got := postBody(t, server.URL+"/42", jsonType, body); got.body != want {
+				t.Errorf("%s, length %s: %q, want %q", name, length, got.body, want)
+			}
+		}
+	}
 }

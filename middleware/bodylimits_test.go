@@ -12,7 +12,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// A client that doesn't send its body holds no lock meanwhile, and room for its body only for a time.
+// A client that doesn't send its body holds no lock meanwhile, and room for its body only for a limited time.
 func TestSlowBody(t *testing.T) {
 	const timeout = 300 * time.Millisecond
 	l := newLocker(t, live)
@@ -101,7 +101,7 @@ func slowClient(t *testing.T, url, beginning string) (got <-chan answer, end fun
 	}
 }
 
-// Behind a writer that hides the connection nobody can end a read: the room is given back all the same.
+// A writer that hides the connection makes it impossible to interrupt a read. The room is given back all the same.
 func TestSlowBodyBehindTimeoutHandler(t *testing.T) {
 	opts := []middleware.Option{middleware.WithBodyTimeout(100 * time.Millisecond), middleware.WithBodyBudget(middleware.NewBudget(1 << 20))}
 	l := newLocker(t, live)
@@ -110,7 +110,7 @@ func TestSlowBodyBehindTimeoutHandler(t *testing.T) {
 	server := serve(t, http.TimeoutHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rule.ServeHTTP(w, r)
 		if r.ContentLength < 0 {
-			_, err := r.Body.Read(make([]byte, 1)) // not the middle of it
+			_, err := r.Body.Read(make([]byte, 1)) // it must not get the middle of the body
 			refused <- err
 		}
 	}), bound, "too slow"))
@@ -128,7 +128,7 @@ func TestBodiesOfDryRun(t *testing.T) {
 	budget := middleware.WithBodyBudget(middleware.NewBudget(1 << 20))
 	seen := make(chan middleware.Outcome, 10)
 	dry := serve(t, middleware.New(l, "order:{body.id}", budget, middleware.WithDryRun(), middleware.WithBodyTimeout(50*time.Millisecond))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		turn, _ := middleware.TurnOf(r.Context())
+		turn, _ := middleware.TurnFromContext(r.Context())
 		seen <- turn.Outcome
 		body, err := io.ReadAll(r.Body)
 		_, _ = fmt.Fprintf(w, "%s %s %v", turn.Outcome, body, err)
@@ -143,11 +143,11 @@ func TestBodiesOfDryRun(t *testing.T) {
 	})))
 
 	slow, end := slowClient(t, dry.URL, `{"id"`)
-	if outcome := receive(t, seen, "the slow request"); outcome != middleware.BodyTimeout {
+	if outcome := receive(t, seen, "the slow request"); outcome != middleware.OutcomeBodyTimeout {
 		t.Errorf("outcome of a slow body: %s", outcome)
 	}
 	held := make(chan answer, 1)
-	go func() { // it has all of the room but a few bytes, while the slow one is not done
+	go func() { // it takes all but a few bytes of the room, while the slow one is still reading
 		r := newRequest(t, real.URL, "Hold", "1", "Content-Type", jsonType)
 		body := `{"id":1,"x":"` + strings.Repeat("x", 1<<20-100) + `"}`
 		r.Body, r.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))

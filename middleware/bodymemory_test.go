@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
@@ -44,9 +45,20 @@ func (p pipes) dial() net.Conn {
 	return client
 }
 
-// bodySender sends a body of a length but for its end, and then waits until it may go on.
+// servePipes serves in a bubble of package synctest.
+func servePipes(t *testing.T, handler http.Handler) pipes {
+	listener := pipes{conns: make(chan net.Conn), ended: make(chan struct{})}
+	listener.close = sync.OnceFunc(func() { close(listener.ended) })
+	server := &http.Server{Handler: handler}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+	return listener
+}
+
+// bodySender sends all of a body but its end, and then waits until it may go on.
 type bodySender struct {
 	path    string
+	client  string
 	id      int
 	length  int
 	chunked bool
@@ -55,15 +67,16 @@ type bodySender struct {
 
 var blanks = bytes.Repeat([]byte(" "), 64<<10)
 
-// send gives the status of the answer.
+// send returns the status of the answer.
 func (s bodySender) send(conn net.Conn) (int, error) {
 	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Hour))
 	end := fmt.Sprintf(`{"id":%d}`, s.id)
 	if s.chunked {
-		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n", s.path, s.length)
+		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nClient: %s\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n", s.path, s.client, s.length)
 		end += "\r\n0\r\n\r\n"
 	} else {
-		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", s.path, s.length)
+		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nClient: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", s.path, s.client, s.length)
 	}
 	for left := s.length - len(fmt.Sprintf(`{"id":%d}`, s.id)); left > 0; {
 		n, err := conn.Write(blanks[:min(left, len(blanks))])
@@ -83,8 +96,8 @@ func (s bodySender) send(conn net.Conn) (int, error) {
 	return response.StatusCode, response.Body.Close()
 }
 
-// Clients at two rules, which share a budget, send all but the end of their bodies at once: as much as the
-// server takes of them. In this bubble it is known when it takes no more.
+// The clients of two rules that share a budget all send their bodies without the end, as far as the server takes them. In this
+// bubble it is known when the server takes no more.
 func TestMemoryOfBodies(t *testing.T) {
 	const (
 		budget  = 32 << 20
@@ -98,11 +111,7 @@ func TestMemoryOfBodies(t *testing.T) {
 		shared := middleware.WithBodyBudget(middleware.NewBudget(budget))
 		mux.Handle("/large", middleware.New(l, "{body.id}", shared, middleware.WithMaxBody(large))(http.HandlerFunc(ok)))
 		mux.Handle("/small", middleware.New(l, "{body.id}", shared, middleware.WithMaxBody(small))(http.HandlerFunc(ok)))
-		listener := pipes{conns: make(chan net.Conn), ended: make(chan struct{})}
-		listener.close = sync.OnceFunc(func() { close(listener.ended) })
-		server := &http.Server{Handler: mux}
-		go func() { _ = server.Serve(listener) }()
-		t.Cleanup(func() { _ = server.Close() })
+		listener := servePipes(t, mux)
 
 		runtime.GC()
 		before := heap()
@@ -117,14 +126,14 @@ func TestMemoryOfBodies(t *testing.T) {
 			})
 		}
 		for i := range 8 {
-			// what the large rule leaves behind is not for the small one
-			run(bodySender{"/large", i, 20_000, true, open})
+			// the room that the large rule leaves is not for the small one
+			run(bodySender{"/large", "", i, 20_000, true, open})
 			synctest.Wait()
-			run(bodySender{"/small", clients + i, small, true, goOn})
+			run(bodySender{"/small", "", clients + i, small, true, goOn})
 			synctest.Wait()
 		}
 		for i := range clients {
-			run(bodySender{"/large", 100 + i, large, i%2 == 0, goOn})
+			run(bodySender{"/large", "", 100 + i, large, i%2 == 0, goOn})
 		}
 		synctest.Wait()
 		runtime.GC()
@@ -133,7 +142,7 @@ func TestMemoryOfBodies(t *testing.T) {
 		}
 		close(goOn)
 		sent.Wait()
-		run(bodySender{"/large", 0, large, true, goOn}) // the room is given back
+		run(bodySender{"/large", "", 0, large, true, goOn}) // the room is given back
 		sent.Wait()
 	})
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// gunzip decodes a body and leaves its length as it was on the wire, as some do.
+// gunzip decodes a body and keeps its length on the wire, as some decoders do.
 func gunzip(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		decoded, err := gzip.NewReader(r.Body)
@@ -30,11 +30,11 @@ func gunzip(next http.Handler) http.Handler {
 	})
 }
 
-// What a decoder in front makes of a body is read to its end, whatever its declared length.
+// A body that was decoded is read to its end, whatever its declared length.
 func TestDecodedBodies(t *testing.T) {
 	server := serve(t, gunzip(middleware.New(newLocker(t, live), "order:{body.id}", middleware.WithBodyBudget(middleware.NewBudget(1<<20)))(
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			turn, _ := middleware.TurnOf(r.Context())
+			turn, _ := middleware.TurnFromContext(r.Context())
 			body, err := io.ReadAll(r.Body)
 			_, _ = fmt.Fprintf(w, "%s %v %s", turn.Key, err, body)
 		}))))
@@ -67,10 +67,10 @@ func TestDecodedBodies(t *testing.T) {
 	}
 }
 
-// Some put another body in the place of none, and leave the length at 0.
+// Some handlers give a request a body and leave its length at 0.
 func TestBodyOfDeclaredLengthZero(t *testing.T) {
 	handler := middleware.New(newLocker(t, live), "order:{body.id|header.X}")(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		turn, _ := middleware.TurnOf(r.Context())
+		turn, _ := middleware.TurnFromContext(r.Context())
 		_, _ = io.WriteString(w, turn.Key)
 	}))
 	for body, want := range map[string]string{`{"id":1}`: "order:1", "": "order:x"} {
@@ -84,11 +84,11 @@ func TestBodyOfDeclaredLengthZero(t *testing.T) {
 	}
 }
 
-// What one rule could not read, a rule inside of it may; each with its own limit.
+// A rule may read what the rule around it could not: each has its own limit.
 func TestBodiesOfNestedRules(t *testing.T) {
 	l := newLocker(t, live)
 	show := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		turn, _ := middleware.TurnOf(r.Context())
+		turn, _ := middleware.TurnFromContext(r.Context())
 		body, err := io.ReadAll(r.Body)
 		_, _ = fmt.Fprintf(w, "%s %v %s", turn.Key, err, body)
 	})
@@ -122,11 +122,11 @@ func TestBodiesOfNestedRules(t *testing.T) {
 	}
 }
 
-// Who handles a refusal, such as handle_errors of Caddy, can read the body.
+// The body can still be read after a refusal, as by Caddy's handle_errors.
 func TestBodyAfterRefusal(t *testing.T) {
 	l := newLocker(t, live)
 	hold(t, l, "42")
-	hold(t, l, "POST")
+	hold(t, l, "post")
 	budget := middleware.NewBudget(1 << 20)
 	for template, max := range map[string]int64{"{method}": 0, "{body.id}": 0, "{body.x}": 0, "{body.a.id}": 100} {
 		parsed, err := middleware.ParseTemplate(template, middleware.Placeholder)
@@ -143,7 +143,7 @@ func TestBodyAfterRefusal(t *testing.T) {
 			body, err := io.ReadAll(r.Body)
 			_, _ = fmt.Fprintf(w, "%s %v", body, err)
 		}))
-		for range 3 { // of which the budget has room for one
+		for range 3 { // the budget has room for one of them
 			body := `{"id":42,"y":"` + strings.Repeat("y", 600_000) + `"}`
 			for _, reader := range []io.Reader{strings.NewReader(body), unknownLength{strings.NewReader(body)}} {
 				if got := postBody(t, server.URL, jsonType, reader); got.body != body+" <nil>" {

@@ -8,20 +8,19 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// claimMaxHold is longer than any request holds its keys: the claim ends with it, or with them.
-const claimMaxHold = 365 * 24 * time.Hour
-
-// ParseDedupe reads the template of the ID of a delivery, as ParseTemplate does. An ID has one value:
-// {body.items[].id} is none.
-func ParseDedupe(text string, compile func(name string) (KeyFunc, error)) (KeyFunc, error) {
+// ParseDedupe reads the template of the ID of a delivery, as ParseTemplate does. An ID has a single value, so that
+// {body.items[].id} is an error.
+func ParseDedupe(text string, compile PlaceholderFunc) (KeyFunc, error) {
 	t, err := ParseTemplate(text, compile)
 	if err != nil {
 		return nil, fmt.Errorf("dedupe: %w", err)
+	}
+	if t.Global() {
+		return nil, fmt.Errorf("dedupe: %q is the same for all deliveries; name the sender's ID, such as {header.X-GitHub-Delivery}", text)
 	}
 	if t.each >= 0 {
 		return nil, fmt.Errorf("dedupe: {%s} may have several values, and a delivery has one ID; name an element, such as {body.items.0.id}", t.parts[t.each].name)
@@ -29,35 +28,27 @@ func ParseDedupe(text string, compile func(name string) (KeyFunc, error)) (KeyFu
 	return t.Key, nil
 }
 
-// duplicateError says that the same delivery waits or runs already.
-type duplicateError struct{ held *redlock.HeldError }
-
-func (e *duplicateError) Error() string { return "the same delivery is in progress" }
-
-// claim takes the lock of a delivery, in all processes: who can't have it comes second. It is held
-// until done is called, beside the lock of the keys.
-func (rule *Rule) claim(ctx context.Context, locker *redlock.Locker, keys []string, id string) (done func(), err error) {
-	if id == "" {
-		return func() {}, nil
-	}
-	opts := append(rule.lockOptions(), redlock.WithMaxHold(claimMaxHold))
-	lock, err := locker.TryLock(ctx, claimKey(keys, id), opts...)
+// claim takes the lock on the delivery, which all processes share: the request that doesn't get it comes second. It is held
+// besides the lock on the keys, until releaseClaim is called.
+func (s *serving) claim() error {
+	opts := append(s.rule.lockOptions(), redlock.WithMaxHold(0)) // it ends with the request, or with its lock
+	lock, err := s.turn.locker.TryLock(s.r.Context(), claimKey(s.turn.keys, s.delivery), opts...)
 	var held *redlock.HeldError
 	if errors.As(err, &held) {
-		return nil, &duplicateError{held}
+		return &duplicateError{held}
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return sync.OnceFunc(func() { rule.unlock(lock) }), nil
+	s.releaseClaim = sync.OnceFunc(func() { s.unlock(lock) })
+	return nil
 }
 
-// freeWith frees a claim when the lock on the keys is lost: it is not to outlast it, where the request
-// is stuck.
-func freeWith(lock *redlock.Lock, claim func()) {
+// releaseWith releases a claim when the lock on the keys is lost, so that the claim doesn't outlast it if the request is stuck.
+func releaseWith(lock *redlock.Lock, releaseClaim func()) {
 	context.AfterFunc(lock.Context(), func() {
-		if context.Cause(lock.Context()) != context.Canceled { // that is Unlock: then the claim is freed behind it
-			claim()
+		if context.Cause(lock.Context()) != context.Canceled { // Unlock was not called, after which the claim is released too
+			releaseClaim()
 		}
 	})
 }

@@ -2,30 +2,26 @@ package middleware
 
 import (
 	"errors"
-	"net/http"
 	"slices"
 	"sync"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// DryRun is the outcome of a request that would have got its lock at once, as far as its rule can tell.
-const DryRun Outcome = "dry_run"
-
 // dryRuns are the keys and deliveries of the requests that run without the locks on them.
 type dryRuns struct {
 	mu      sync.Mutex
-	running map[string]int // how many requests
+	running map[string]int // number of requests
 }
 
-// enter says what the locks would have said to a request: nil, ErrHeld or a duplicateError. It counts
+// enter returns what the locks would have answered a request: nil, ErrHeld or a duplicateError. The request counts as running
 // until leave is called.
-func (d *dryRuns) enter(keys []string, id string) (leave func(), err error) {
-	delivery := claimKey(keys, id)
+func (d *dryRuns) enter(keys []string, delivery string) (leave func(), err error) {
+	claim := claimKey(keys, delivery)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch busy := func(key string) bool { return d.running[key] > 0 }; {
-	case id != "" && busy(delivery):
+	case delivery != "" && busy(claim):
 		err = &duplicateError{}
 	case slices.ContainsFunc(keys, busy):
 		err = redlock.ErrHeld
@@ -33,7 +29,7 @@ func (d *dryRuns) enter(keys []string, id string) (leave func(), err error) {
 	if d.running == nil {
 		d.running = make(map[string]int)
 	}
-	all := append(keys[:len(keys):len(keys)], delivery)
+	all := append(keys[:len(keys):len(keys)], claim)
 	for _, key := range all {
 		d.running[key]++
 	}
@@ -48,30 +44,31 @@ func (d *dryRuns) enter(keys []string, id string) (leave func(), err error) {
 	}, err
 }
 
-// dryRun serves every request, and tells what would have become of it.
-func (rule *Rule) dryRun(turn Turn, id string, err error, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
-	turn.Outcome = DryRun
+// dryRun serves the request without a lock, and notes what would have become of it. err is why it was not admitted, or nil.
+func (s *serving) dryRun(err error) error {
+	outcome := OutcomeDryRun
 	what := "refused"
 	if err == nil {
 		var leave func()
-		leave, err = rule.dryRuns.enter(turn.keys, id)
+		leave, err = s.rule.dryRuns.enter(s.turn.keys, s.delivery)
 		defer leave()
 	}
 	var duplicate *duplicateError
 	switch {
 	case err == nil:
 	case errors.As(err, &duplicate):
-		turn.Outcome = Duplicate
+		outcome = OutcomeDuplicate
 	case errors.Is(err, redlock.ErrHeld):
-		turn.Outcome = Held
-		if rule.Wait > 0 {
+		outcome = OutcomeHeld
+		if s.rule.Wait > 0 {
 			what = "delayed"
 		}
 	default:
-		turn.Outcome = reject(r.Context(), err).Turn.Outcome
+		outcome = refusalBeforeLock(s.r.Context(), err).Turn.Outcome
 	}
+	s.setOutcome(outcome, err)
 	if err != nil {
-		rule.logger().Info("dry run: the request would have been "+what, "outcome", turn.Outcome, "error", err)
+		s.rule.logger().Info("dry run: the request would have been "+what, "rule", s.turn.Rule, "outcome", s.turn.Outcome, "detail", s.turn.Detail)
 	}
-	return rule.pass(turn, w, r, next)
+	return s.pass()
 }

@@ -1,24 +1,25 @@
 package middleware_test
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// newExampleLocker is on a master in memory, so that the examples run without a server. In
-// production give Dial the URLs of three or five independent servers.
+// newExampleLocker has a master in memory, so that the examples run without a server. In production, use the URLs of three or
+// five independent servers.
 func newExampleLocker() *redlock.Locker {
-	masters, err := redlock.Dial("memory://")
-	if err != nil {
-		log.Fatal(err)
-	}
-	locker, err := redlock.New(masters)
+	locker, err := redlock.Open([]string{"memory://"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -31,7 +32,7 @@ func ExampleNew() {
 
 	var mux http.ServeMux
 	pay := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		turn, _ := middleware.TurnOf(r.Context())
+		turn, _ := middleware.TurnFromContext(r.Context())
 		fmt.Println("paying, with the lock on", turn.Key)
 
 		// The same order once more, while this request runs:
@@ -39,20 +40,19 @@ func ExampleNew() {
 		mux.ServeHTTP(second, httptest.NewRequest(http.MethodPost, "/orders/42/pay", nil))
 		fmt.Println("second request:", second.Code, second.Body)
 	})
-	mux.Handle("POST /orders/{id}/pay", middleware.New(locker, "order:{path.id}")(pay))
+	mux.Handle("POST /orders/{id}/pay", middleware.New(locker, "order:{path.id:int}")(pay))
 
 	first := httptest.NewRecorder()
 	mux.ServeHTTP(first, httptest.NewRequest(http.MethodPost, "/orders/42/pay", nil))
 	fmt.Println("first request:", first.Code)
 	// Output:
 	// paying, with the lock on order:42
-	// second request: 423 {"type":"https://github.com/caddy-redlock/caddy-redlock/blob/main/docs/problems.md#held","title":"Another request with the same key is in progress","status":423}
+	// second request: 423 {"type":"https://github.com/caddy-redlock/caddy-redlock/blob/main/docs/problems.md#held","title":"Another request with the same key is in progress","status":423,"detail":"another request holds the lock"}
 	//
 	// first request: 200
 }
 
-// A function makes the key where a template can't: here of the user whom an earlier handler has
-// found.
+// A function derives the key if a template can't: here from the user whom an earlier handler has found.
 func ExampleNewFunc() {
 	locker := newExampleLocker()
 	defer func() { _ = locker.Close() }()
@@ -66,7 +66,7 @@ func ExampleNewFunc() {
 	}
 	serialize := middleware.NewFunc(locker, key, middleware.WithWait(2*time.Second))
 	handler := serialize(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		turn, _ := middleware.TurnOf(r.Context())
+		turn, _ := middleware.TurnFromContext(r.Context())
 		fmt.Println(turn.Key)
 	}))
 
@@ -80,4 +80,125 @@ func ExampleNewFunc() {
 	// Output:
 	// user:alice
 	// 400
+}
+
+// Two handlers share the lock on an order. The refund waits until the payment is done.
+func ExampleWithWait() {
+	locker := newExampleLocker()
+	defer func() { _ = locker.Close() }()
+
+	paying := make(chan struct{})
+	pay := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		close(paying)
+		time.Sleep(50 * time.Millisecond) // the work
+		fmt.Println("paid")
+	})
+	refund := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { fmt.Println("refunded") })
+
+	serialize := middleware.New(locker, "order:{path.id:int}", middleware.WithWait(time.Minute))
+	var mux http.ServeMux
+	mux.Handle("POST /orders/{id}/pay", serialize(pay))
+	mux.Handle("POST /orders/{id}/refund", serialize(refund))
+
+	var requests sync.WaitGroup
+	requests.Go(func() {
+		mux.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/orders/42/pay", nil))
+	})
+	<-paying
+	mux.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/orders/42/refund", nil))
+	requests.Wait()
+	// Output:
+	// paid
+	// refunded
+}
+
+// The fencing token protects the database from a request that was paused for longer than its lease: its token is smaller than
+// that of the request which came after it.
+func ExampleTurn_Fence() {
+	locker := newExampleLocker()
+	defer func() { _ = locker.Close() }()
+
+	var last uint64 // stands for a column in your database, and the comparison for a WHERE clause
+	handler := middleware.New(locker, "order:{header.Order}", middleware.WithPassOnMissingKey())(
+		http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			turn, _ := middleware.TurnFromContext(r.Context())
+			fence, ok := turn.Fence()
+			if !ok {
+				fmt.Println("served without a lock:", turn.Outcome)
+				return
+			}
+			fmt.Println("stored, as the token is larger than the last one:", fence > last)
+			last = fence
+		}))
+
+	r := httptest.NewRequest(http.MethodPost, "/", nil)
+	r.Header.Set("Order", "42")
+	handler.ServeHTTP(httptest.NewRecorder(), r.Clone(r.Context()))
+	handler.ServeHTTP(httptest.NewRecorder(), r.Clone(r.Context()))
+	handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", nil))
+	// Output:
+	// stored, as the token is larger than the last one: true
+	// stored, as the token is larger than the last one: true
+	// served without a lock: missing_key
+}
+
+// Only webhooks that GitHub has signed hold the lock on their repository.
+func ExampleWithVerify() {
+	locker := newExampleLocker()
+	defer func() { _ = locker.Close() }()
+
+	secret := "It's a Secret to Everybody" // from the environment
+	verifier, err := middleware.NewVerifier("github", secret)
+	if err != nil {
+		log.Fatal(err) // the secret is empty, for example
+	}
+	serialize := middleware.New(locker, "", middleware.WithPreset("github"), middleware.WithVerify(verifier))
+	handler := serialize(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		turn, _ := middleware.TurnFromContext(r.Context())
+		fmt.Println("received, with the lock on", turn.Key)
+	}))
+
+	const body = `{"repository":{"id":186853002}}`
+	signature := hmac.New(sha256.New, []byte(secret))
+	signature.Write([]byte(body))
+	for _, header := range []string{"sha256=" + hex.EncodeToString(signature.Sum(nil)), "sha256=00"} {
+		r := httptest.NewRequest(http.MethodPost, "/webhooks/github", strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("X-Hub-Signature-256", header)
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		fmt.Println(w.Code)
+	}
+	// Output:
+	// received, with the lock on github:186853002
+	// 200
+	// 401
+}
+
+// An access log that says what became of each request's lock, whether the request was served or refused.
+func ExampleNoteTurn() {
+	locker, err := redlock.Open([]string{"memory://"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = locker.Close() }()
+	orders := middleware.New(locker, "order:{header.Order}", middleware.WithName("orders"))
+	accessLog := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ctx, turn := middleware.NoteTurn(r.Context())
+			next.ServeHTTP(w, r.WithContext(ctx))
+			if turn, ok := turn(); ok { // slog.Info("handled request", "redlock", turn) logs all of it
+				fmt.Println(turn.Rule, turn.Outcome, turn.Detail)
+			}
+		})
+	}
+	handler := accessLog(orders(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
+
+	r := httptest.NewRequest(http.MethodPost, "/pay", nil)
+	handler.ServeHTTP(httptest.NewRecorder(), r)
+	r.Header.Set("Order", "42")
+	handler.ServeHTTP(httptest.NewRecorder(), r)
+	// Output:
+	// orders missing_key key part {header.Order}: missing or empty
+	// orders acquired
 }

@@ -9,41 +9,38 @@ import (
 	"time"
 )
 
-// Explanation is what a rule makes of a request.
+// Explanation is what a rule would do with a request.
 type Explanation struct {
-	Keys     []string // that would be locked, hashed where the rule says so
+	Keys     []string // the keys that would be locked, hashed if the rule demands it
 	Delivery string   // the ID that is compared with those of other deliveries; empty for none
-	Err      error    // why the request would be refused before a lock is asked for, or nil
+	Err      error    // why the request would be refused before its lock is asked for, or nil
 
 	rule *Rule
-	turn Turn
 }
 
-// Explain tells the keys that New with this template and options would lock for a request, without
-// a Locker. It reads the body, if New would. It panics where New does.
+// Explain returns the keys that New with this template and these options would lock for a request, without a Locker. It reads
+// the body if New would, and panics where New does.
 func Explain(template string, r *http.Request, opts ...Option) Explanation {
-	rule := withOptions(opts)
-	if err := rule.Check(); err != nil {
+	s := withOptions(opts)
+	if err := s.Check(); err != nil {
 		panic(fmt.Sprintf("middleware: %v", err))
 	}
-	return rule.Explain(rule.templates(template).Keys, r)
+	return s.Rule.Explain(s.templates(template).Keys, r)
 }
 
-// Explain tells the keys that Serve would lock for a request. It reads the body, if Serve would. The
-// signature is judged too, but the keys are told even if it is wrong.
+// Explain returns the keys that Serve would lock for a request. It reads the body if Serve would. It checks the signature, too,
+// but returns the keys even if that is wrong.
 func (rule *Rule) Explain(derive KeysFunc, r *http.Request) Explanation {
-	e := Explanation{rule: rule}
-	rule.receive(nil, r)
+	s := &serving{rule: rule, derive: derive, r: r}
+	s.receive()
 	if b, ok := r.Body.(*body); ok {
-		b.budget = NewBudget(rule.maxBody()) // its own: the body stays there to be read
+		b.budget = NewBudget(rule.maxBody()) // of its own: the body remains readable, and keeps its memory
 	}
-	var err error
-	e.Delivery, err = rule.identify(&e.turn, derive, r)
-	e.Keys, e.Err = e.turn.keys, cmp.Or(rule.permit(r), err)
-	return e
+	err := s.identify()
+	return Explanation{Keys: s.turn.keys, Delivery: s.delivery, Err: cmp.Or(s.permit(), err), rule: rule}
 }
 
-// String is for people, with a line for each fact. It shows the keys.
+// String returns the explanation as text for people, with a line for each fact. It shows the keys.
 func (e Explanation) String() string {
 	var text strings.Builder
 	for _, key := range e.Keys {
@@ -54,8 +51,8 @@ func (e Explanation) String() string {
 	}
 	switch {
 	case e.Err != nil:
-		refusal := reject(context.Background(), e.Err)
-		if refusal.Turn.Outcome == MissingKey && e.rule.PassMissingKey {
+		refusal := refusalBeforeLock(context.Background(), e.Err)
+		if refusal.Turn.Outcome == OutcomeMissingKey && e.rule.PassMissingKey {
 			fmt.Fprintf(&text, "served    without a lock: %v\n", e.Err)
 		} else {
 			fmt.Fprintf(&text, "refused   %d %s: %v\n", refusal.Status, refusal.Turn.Outcome, e.Err)

@@ -16,7 +16,7 @@ func ExampleExplain() {
 	r.Header.Set("Content-Type", "application/json")
 	fmt.Print(middleware.Explain("", r, middleware.WithPreset("stripe")))
 	// Output:
-	// key       stripe:cus_1
+	// key       stripe:post:cus_1
 	// delivery  evt_1
 	// if held   waits 5s, then 423
 }
@@ -31,7 +31,7 @@ func TestExplain(t *testing.T) {
 			[]middleware.Option{middleware.WithKeys("p:{body.a}", "p:{body.b}"), middleware.WithWait(2 * time.Second), middleware.WithHeldStatus(429)}},
 		{"order:{body.id}", `{}`, "refused   400 missing_key: key part {body.id}: missing or empty\n", nil},
 		{"order:{body.id}", `{}`, "served    without a lock: key part {body.id}: missing or empty\n", []middleware.Option{middleware.WithPassOnMissingKey()}},
-		{"order:{body.id}", `{"id":42}`, "key       order:42\nrefused   401 bad_signature: signature is missing or can't be read\n", []middleware.Option{middleware.WithVerify("github", "s3cr3t")}},
+		{"order:{body.id}", `{"id":42}`, "key       order:42\nrefused   401 bad_signature: signature is missing or can't be read\n", []middleware.Option{verify(t, "github", "s3cr3t")}},
 		{"order:{body.id}", `{"id":42}`, "refused   413 body_too_large: key part {body.id}: body is larger than max_body\n", []middleware.Option{middleware.WithMaxBody(5)}},
 		{"order:{body.id}", `{"id":42}`, "key       order:42\nserved    without a lock: dry run\n", []middleware.Option{middleware.WithDryRun()}},
 	} {

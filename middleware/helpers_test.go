@@ -20,9 +20,9 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	// bound is for what should happen at once, on a busy machine too.
+	// bound is the time for what should happen at once, even on a busy machine.
 	bound = 10 * time.Second
-	// longTTL is that of locks which must not go away by expiry while a test waits for a release.
+	// longTTL is for locks that must not expire while a test waits for their release.
 	longTTL = 3 * bound
 )
 
@@ -33,11 +33,7 @@ var (
 
 func newLocker(t testing.TB, urls []string, opts ...redlock.Option) *redlock.Locker {
 	t.Helper()
-	masters, err := redlock.Dial(urls...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := redlock.New(masters, append(opts, redlock.WithTimeout(time.Second), redlock.WithTTL(longTTL))...)
+	l, err := redlock.Open(urls, append(opts, redlock.WithTimeout(time.Second), redlock.WithTTL(longTTL))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +115,7 @@ func post(t *testing.T, url string, headers ...string) answer {
 	return do(t, newRequest(t, url, headers...))
 }
 
-// receive waits for a value, for a bounded time.
+// receive waits for a value, but not for ever.
 func receive[T any](t *testing.T, from <-chan T, what string) T {
 	t.Helper()
 	select {
@@ -131,12 +127,22 @@ func receive[T any](t *testing.T, from <-chan T, what string) T {
 	}
 }
 
-// orders serializes by the header Order.
+// orders serializes requests by the header Order.
 func orders(l *redlock.Locker, h http.HandlerFunc, opts ...middleware.Option) http.Handler {
 	return middleware.New(l, "order:{header.Order}", opts...)(h)
 }
 
 func ok(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") }
+
+// verify is the option to check signatures.
+func verify(t testing.TB, scheme string, secrets ...string) middleware.Option {
+	t.Helper()
+	verifier, err := middleware.NewVerifier(scheme, secrets...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return middleware.WithVerify(verifier)
+}
 
 // safeBuffer is a log that a server writes and a test reads.
 type safeBuffer struct {
@@ -154,4 +160,18 @@ func (b *safeBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buffer.String()
+}
+
+// of returns New for a Locker and a template, without its options.
+func of(l *redlock.Locker, template string) func(...middleware.Option) func(http.Handler) http.Handler {
+	return func(opts ...middleware.Option) func(http.Handler) http.Handler {
+		return middleware.New(l, template, opts...)
+	}
+}
+
+// ofFunc is of for NewFunc.
+func ofFunc(l *redlock.Locker, key middleware.KeyFunc) func(...middleware.Option) func(http.Handler) http.Handler {
+	return func(opts ...middleware.Option) func(http.Handler) http.Handler {
+		return middleware.NewFunc(l, key, opts...)
+	}
 }

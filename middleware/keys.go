@@ -7,16 +7,22 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fields"
 )
 
-// maxKey is the length in bytes above which a key is replaced by its hash.
-const maxKey = 200
+const (
+	maxKeys = fields.MaxValues // of a request
+	maxKey  = 200              // bytes; a longer key is replaced by its hash
+)
 
-// KeysFunc derives the lock keys of a request, which are held all together. Its errors are those of
-// a KeyFunc.
+// errTooManyKeys reports a request that would have to hold too many locks.
+var errTooManyKeys = fields.ErrTooMany
+
+// KeysFunc derives the lock keys of a request, which holds all of them together. Its errors are those of a KeyFunc.
 type KeysFunc func(*http.Request) ([]string, error)
 
-// Keys makes a KeysFunc of a KeyFunc.
+// Keys makes a KeyFunc usable as a KeysFunc.
 func (key KeyFunc) Keys(r *http.Request) ([]string, error) {
 	k, err := key(r)
 	return []string{k}, err
@@ -25,10 +31,10 @@ func (key KeyFunc) Keys(r *http.Request) ([]string, error) {
 // Templates are the key templates of a rule: a request has the keys of all of them.
 type Templates []*Template
 
-// ParseTemplates reads templates; see ParseTemplate.
-func ParseTemplates(texts []string, compile func(name string) (KeyFunc, error)) (Templates, error) {
+// ParseTemplates reads several templates as ParseTemplate does.
+func ParseTemplates(texts []string, compile PlaceholderFunc) (Templates, error) {
 	if len(texts) == 0 {
-		return nil, errors.New("key template: there is none")
+		return nil, errors.New("no key template")
 	}
 	if len(texts) > maxKeys {
 		return nil, fmt.Errorf("key templates: at most %d, got %d", maxKeys, len(texts))
@@ -43,10 +49,10 @@ func ParseTemplates(texts []string, compile func(name string) (KeyFunc, error)) 
 	return templates, nil
 }
 
-// Global says whether one of the templates is without placeholders.
+// Global reports whether one of the templates has no placeholder, so that all requests share its lock.
 func (t Templates) Global() bool { return slices.ContainsFunc(t, (*Template).Global) }
 
-// Keys derives the lock keys of a request, from each template at least one. The error is a *KeyError.
+// Keys derives the lock keys of a request, at least one from each template. The error is a *KeyError.
 func (t Templates) Keys(r *http.Request) ([]string, error) {
 	var keys []string
 	for _, template := range t {
@@ -59,8 +65,8 @@ func (t Templates) Keys(r *http.Request) ([]string, error) {
 	return keys, nil
 }
 
-// keys gives the keys of a request as they are locked: hashed where the rule says so, in order, and
-// each once.
+// keys returns the keys of a request as they are locked: hashed if the rule or their length demands it, in order, and
+// without duplicates.
 func (rule *Rule) keys(derive KeysFunc, r *http.Request) ([]string, error) {
 	keys, err := derive(r)
 	if err != nil {

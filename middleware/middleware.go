@@ -1,7 +1,61 @@
-// Package middleware serializes HTTP requests by key: around any http.Handler it takes a lock
-// (package redlock) that a template derives from the request, before the handler runs, and frees it
-// when the handler has returned. No two requests with the same key run at once, in any process that
-// shares the masters.
+// Package middleware serializes HTTP requests by key: no two requests with the same key, such as an order number, run at once,
+// in any process that shares the masters. It works around any http.Handler.
+//
+// # Getting started
+//
+// New takes a Locker of package redlock, and a template that derives the key from the request:
+//
+//	locker, err := redlock.Open([]string{"redis://10.0.0.1:6379", "redis://10.0.0.2:6379", "redis://10.0.0.3:6379"})
+//	…
+//	serialize := middleware.New(locker, "order:{path.id:int}", middleware.WithWait(2*time.Second))
+//	mux.Handle("POST /orders/{id}/pay", serialize(pay))
+//
+// The lock is taken before the handler runs, renewed while it runs, for five minutes at most (WithMaxHold), and released when it
+// has returned. A second request with the same key waits for at most the two seconds, and is then answered with 423; without
+// WithWait it is refused at once. Template describes what a key can be made of: the path, headers, cookies, the query, and
+// fields of the body. NewFunc takes a function in place of a template.
+//
+// # In the handler
+//
+// The context of the request ends when the lock is lost. TurnFromContext returns the key and the fencing token. A database that
+// refuses a token which is smaller than the last one is safe even from a process that was paused for longer than its lease:
+//
+//	turn, _ := middleware.TurnFromContext(r.Context())
+//	fence, ok := turn.Fence()
+//
+// # Answers
+//
+// A request that is not served is answered with application/problem+json: 423 if another request holds its lock, 409 if too few
+// masters answer, 400 if a part of the key is missing, 500 if the lease was lost before the handler wrote anything.
+// docs/problems.md has the others. All of them have the Outcome in the header Redlock-Outcome.
+//
+// # Logs and traces
+//
+// NoteTurn is for an access log: it has what became of each request's lock, and why, also if the request was refused. The logger
+// gets a line for refusals, every 10 s at most for each Outcome of a rule, whose name is WithName. A request with an OpenTelemetry
+// span that is recorded has one below it, redlock.acquire. Keys are logged only with WithLogKeys.
+//
+// # Webhooks
+//
+// WithPreset has the settings for a sender of webhooks, such as Stripe, and WithVerify checks its signatures, so that nobody
+// without the secret can hold a key:
+//
+//	verifier, err := middleware.NewVerifier("stripe", os.Getenv("STRIPE_SECRET"))
+//	…
+//	serialize := middleware.New(locker, "", middleware.WithPreset("stripe"), middleware.WithVerify(verifier))
+//
+// # Testing
+//
+// A Locker on the URL memory:// needs no server. A request finds its key held if the test holds it:
+//
+//	lock, err := locker.TryLock(ctx, "order:42")
+//
+// A handler can also be called without the middleware: then TurnFromContext and Turn.Fence report false.
+//
+// # Shutdown
+//
+// Close the Locker after http.Server.Shutdown has returned. WithShutdown keeps that from taking as long as the longest line of
+// waiting requests.
 package middleware
 
 import (
@@ -10,63 +64,71 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// New gives a middleware that serializes requests by the key that the template makes of them; see
-// Template and Placeholder.
+// New returns a middleware that serializes requests by the key that a template makes of them; see Template and Placeholder.
 //
 //	serialize := middleware.New(locker, "order:{path.id}", middleware.WithWait(2*time.Second))
 //	mux.Handle("POST /orders/{id}/pay", serialize(pay))
 //
-// Put it around the handler, inside the router: {path.NAME} is known only after routing. New panics
-// where the template or an option is wrong, as http.ServeMux does with a pattern. ParseTemplate
-// gives the error instead.
+// Put it around the handler, inside the router: {path.NAME} is known only after routing. New panics if the Locker is nil, or
+// if the template or an option is wrong, as http.ServeMux does for a wrong pattern. ParseTemplate returns an error instead.
 //
-// A body is read only where the template has a placeholder {body.…}: within WithMaxBody, before the
-// lock is taken. The handler reads it again, byte for byte.
-//
-// A request that is not served is answered with application/problem+json: 423 if its lock is held,
-// 409 if too few masters answer, 400 if a part of the key is missing, 500 if the lease was lost
-// before the handler wrote anything; docs/problems.md has the others.
+// The body is read before the lock is taken, within WithMaxBody, and only if the template needs a field of it. The handler can
+// read it again, byte for byte.
 func New(locker *redlock.Locker, template string, opts ...Option) func(http.Handler) http.Handler {
-	rule := newRule(locker, opts)
-	templates := rule.templates(template)
-	if templates.Global() {
-		rule.logger().Warn("key template has no placeholder: all requests share one lock", "template", template)
+	s := newSettings(locker, opts)
+	templates := s.templates(template)
+	s.Name = cmp.Or(s.Name, DefaultName(append([]string{template}, s.moreKeys...), s.preset))
+	for i, t := range templates {
+		if t.Global() {
+			s.logger().Warn("key template has no placeholder: all requests share one lock", "rule", s.Name, "template", s.texts(template)[i])
+		}
 	}
-	return rule.middleware(locker, templates.Keys)
+	return s.middleware(locker, templates.Keys)
 }
 
-// NewFunc is New with a function in place of the template. The function must make different keys of
-// what may run at once, and must not read the body.
+// NewFunc is New with a function in place of the template. The function must make different keys for requests that may run at
+// once, and must not read the body.
 func NewFunc(locker *redlock.Locker, key KeyFunc, opts ...Option) func(http.Handler) http.Handler {
-	rule := newRule(locker, opts)
-	if len(rule.moreKeys) > 0 || rule.presetKey != "" {
-		panic("middleware: NewFunc makes the keys by its function: WithKeys and WithPreset are for New")
+	s := newSettings(locker, opts)
+	switch {
+	case len(s.moreKeys) > 0 || s.presetKey != "":
+		panic("middleware: NewFunc takes the keys from its function: WithKeys and WithPreset are for New")
+	case key == nil:
+		panic("middleware: the KeyFunc is nil")
 	}
-	return rule.middleware(locker, key.Keys)
+	s.Name = cmp.Or(s.Name, nameOfFunc(key))
+	return s.middleware(locker, key.Keys)
 }
 
-func newRule(locker *redlock.Locker, opts []Option) *Rule {
-	rule := withOptions(opts)
-	if err := cmp.Or(rule.Check(), locker.Check(rule.lockOptions()...)); err != nil {
+// newSettings panics if the settings can't be used with the Locker.
+func newSettings(locker *redlock.Locker, opts []Option) *settings {
+	if locker == nil {
+		panic("middleware: the Locker is nil: did the call that made it return an error?")
+	}
+	s := withOptions(opts)
+	err := s.Check()
+	if err == nil && s.TTL > 0 {
+		err = lockerinfo.CheckTTL(locker, s.TTL)
+	}
+	if err != nil {
 		panic(fmt.Sprintf("middleware: %v", err))
 	}
-	return rule
+	s.MaxHold = cmp.Or(s.MaxHold, lockerinfo.MaxHold(locker))
+	s.Logger = cmp.Or(s.Logger, lockerinfo.Logger(locker))
+	return s
 }
 
-func withOptions(opts []Option) *Rule {
-	rule := &Rule{}
-	for _, opt := range opts {
-		opt(rule)
-	}
-	return rule
+// texts returns the templates of New and of the options, with that of the preset if New was given none.
+func (s *settings) texts(first string) []string {
+	return append([]string{cmp.Or(first, s.presetKey)}, s.moreKeys...)
 }
 
-// templates are those of New and of the options.
-func (rule *Rule) templates(first string) Templates {
-	templates, err := ParseTemplates(append([]string{cmp.Or(first, rule.presetKey)}, rule.moreKeys...), Placeholder)
+func (s *settings) templates(first string) Templates {
+	templates, err := ParseTemplates(s.texts(first), Placeholder)
 	if err != nil {
 		panic(fmt.Sprintf("middleware: %v", err))
 	}
@@ -75,6 +137,9 @@ func (rule *Rule) templates(first string) Templates {
 
 func (rule *Rule) middleware(locker *redlock.Locker, keys KeysFunc) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
+		if runsLater(next) {
+			return rule.refuseAll(errRunsLater)
+		}
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			err := rule.Serve(locker, keys, w, r, func(w http.ResponseWriter, r *http.Request) error {
 				next.ServeHTTP(w, r)

@@ -11,19 +11,19 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// A key that the request holds already is not asked for again.
+// A key that the request already holds is not locked again.
 func TestReentrancy(t *testing.T) {
 	l, other := newLocker(t, live), newLocker(t, live)
 	var outer, fence string
 	inner := orders(l, func(w http.ResponseWriter, r *http.Request) {
-		turn, _ := middleware.TurnOf(r.Context())
-		if turn.Key != "order:42" || turn.Outcome != middleware.Acquired || turn.Lock == nil {
+		turn, _ := middleware.TurnFromContext(r.Context())
+		if turn.Key != "order:42" || turn.Outcome != middleware.OutcomeAcquired || turn.Lock == nil {
 			t.Errorf("turn %+v", turn)
 		}
 		fence = r.Header.Get("Fencing-Token")
 		ok(w, r)
 	})
-	// one rule between the two, and one on other masters
+	// with one rule between the two, and one that has other masters
 	between := middleware.New(l, "between")(inner)
 	elsewhere := orders(other, between.ServeHTTP)
 	server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
@@ -44,7 +44,7 @@ func TestReentrancy(t *testing.T) {
 	requireFree(t, l, "between")
 }
 
-// A lock that the request held once is no lock: work that a handler left behind asks for the key again.
+// A lock that the request has released doesn't count: work that a handler left behind takes the key again.
 func TestReentrancyAfterTheLock(t *testing.T) {
 	l := newLocker(t, live)
 	var left *http.Request
@@ -54,7 +54,7 @@ func TestReentrancyAfterTheLock(t *testing.T) {
 	post(t, serve(t, outer).URL, "Order", "42")
 	serveLeft := func(opts ...middleware.Option) *httptest.ResponseRecorder {
 		inner := orders(l, func(_ http.ResponseWriter, r *http.Request) {
-			if turn, _ := middleware.TurnOf(r.Context()); turn.Lock.Err() != nil || r.Context().Err() != nil {
+			if turn, _ := middleware.TurnFromContext(r.Context()); turn.Lock.Err() != nil || r.Context().Err() != nil {
 				t.Errorf("served with a lock that is gone: %v, %v", turn.Lock.Err(), context.Cause(r.Context()))
 			}
 		}, opts...)
@@ -73,7 +73,7 @@ func TestReentrancyAfterTheLock(t *testing.T) {
 	}
 }
 
-// A rule that takes no lock leaves the fence of the one around it; and only that.
+// A rule that takes no lock keeps the fence of the rule around it, and no other.
 func TestFenceAroundARuleThatPasses(t *testing.T) {
 	l, noQuorum := newLocker(t, live), newLocker(t, dead)
 	for name, inner := range map[string]func(http.Handler) http.Handler{

@@ -1,52 +1,43 @@
 package middleware
 
 import (
-	"math"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 )
 
-// pace is how long the requests of a rule hold their locks: an average in which each weighs an eighth,
-// and those before it the less the longer they are ago (the smoothing of RFC 6298).
+// pace is how long the last requests of a rule held their locks, on whatever keys.
 type pace struct {
-	average atomic.Int64 // in ns; 0 while there is none
+	holds [16]atomic.Int64 // in ns; 0 if there were fewer requests
+	count atomic.Uint32
 }
 
 func (p *pace) add(hold time.Duration) {
-	for {
-		old := p.average.Load()
-		next := old + (int64(hold)-old)/8
-		if old == 0 {
-			next = int64(hold)
-		}
-		if p.average.CompareAndSwap(old, max(next, 1)) {
-			return
-		}
-	}
+	p.holds[p.count.Add(1)%uint32(len(p.holds))].Store(int64(hold))
 }
 
-// line is how many requests can wait for a key and expect to be served within the wait: the holder is
-// halfway through, and each in the line takes its time.
-func (p *pace) line(wait time.Duration) int {
-	average := p.average.Load()
-	if average == 0 {
-		return math.MaxInt
+// usual returns the median. Requests that there have not been yet count as 0, because a few are not typical of the others.
+func (p *pace) usual() time.Duration {
+	var holds [len(p.holds)]int64
+	for i := range holds {
+		holds[i] = p.holds[i].Load()
 	}
-	return int((int64(wait) + average/2) / average)
+	slices.Sort(holds[:])
+	return time.Duration(holds[len(holds)/2])
 }
 
-// retryAfter is when a request may be repeated, after one that met a lock that lasts for the remaining
-// time at most, 0 if that is not known: whole seconds, at least one, with up to a half more so that those refused together
-// don't come back together.
+// retryAfter returns when to repeat a request that met a lock whose lease lasts for the remaining time, 0 if that is not known.
 func (p *pace) retryAfter(remaining time.Duration) time.Duration {
-	average := time.Duration(p.average.Load())
-	if average == 0 || 0 < remaining && remaining < average {
+	usual := p.usual()
+	if 0 < remaining && remaining < usual {
 		return spread(remaining)
 	}
-	return spread(average)
+	return spread(usual)
 }
 
+// spread returns whole seconds, at least one, with up to a half more, so that requests which were refused together don't come
+// back together.
 func spread(d time.Duration) time.Duration {
 	seconds := max(1, (d+time.Second-1)/time.Second)
 	return (seconds + rand.N(1+(seconds+1)/2)) * time.Second

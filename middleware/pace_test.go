@@ -1,10 +1,12 @@
 package middleware_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,7 +14,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// requireRetryAfter wants whole seconds from least on, and not much more.
+// requireRetryAfter checks that Retry-After is at least least, in whole seconds, and not much more.
 func requireRetryAfter(t *testing.T, got answer, least time.Duration) {
 	t.Helper()
 	seconds, err := strconv.Atoi(got.Header.Get("Retry-After"))
@@ -21,76 +23,95 @@ func requireRetryAfter(t *testing.T, got answer, least time.Duration) {
 	}
 }
 
-// TestPace: once it is known how long requests take, those that are refused come back earlier than at
-// the end of the holder's lease, and those that could not be served in time aren't kept waiting.
+// How long others took doesn't decide whether a request is refused before its wait is over: a request that can be served is
+// served. It decides Retry-After, once enough is known.
 func TestPace(t *testing.T) {
-	const wait, hold = 500 * time.Millisecond, 1500 * time.Millisecond
+	const slow = 1500 * time.Millisecond
 	l := newLocker(t, live)
-	rule := middleware.Rule{Wait: wait}
+	rule := middleware.Rule{Wait: bound}
 	template, err := middleware.ParseTemplate("order:{header.Order}", middleware.Placeholder)
 	if err != nil {
 		t.Fatal(err)
 	}
-	inside, release := make(chan struct{}, 1), make(chan struct{})
-	request := func(h http.HandlerFunc) (refusal *middleware.Refusal) {
+	request := func(order string, wait time.Duration, h http.HandlerFunc) (refusal *middleware.Refusal) {
 		r := httptest.NewRequest(http.MethodPost, "/", nil)
-		r.Header.Set("Order", "42")
-		err := rule.Serve(l, template.Keys, httptest.NewRecorder(), r, func(w http.ResponseWriter, r *http.Request) error {
+		r.Header.Set("Order", order)
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		defer cancel()
+		err := rule.Serve(l, template.Keys, httptest.NewRecorder(), r.WithContext(ctx), func(w http.ResponseWriter, r *http.Request) error {
 			h(w, r)
 			return nil
 		})
 		errors.As(err, &refusal)
 		return refusal
 	}
-	blocked := func() (wait func() *middleware.Refusal) {
-		done := make(chan *middleware.Refusal)
-		go func() {
-			done <- request(func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-release })
-		}()
-		receive(t, inside, "a request that runs")
-		return func() *middleware.Refusal { return receive(t, done, "the end of the request") }
+
+	var slowOnes sync.WaitGroup
+	for i := range 20 { // much longer than the others can wait
+		slowOnes.Go(func() {
+			request("slow"+strconv.Itoa(i), bound, func(http.ResponseWriter, *http.Request) { time.Sleep(slow) })
+		})
 	}
-	refused := func() *middleware.Refusal {
+	slowOnes.Wait()
+	rule.Wait = slow / 2
+	var line sync.WaitGroup
+	for range 20 {
+		line.Go(func() {
+			if refusal := request("42", bound, ok); refusal != nil {
+				t.Errorf("a request was refused: %v", refusal)
+			}
+		})
+	}
+	line.Wait()
+}
+
+// Retry-After is the median of the last requests: a few of them, or an occasional slow one, are not typical of the others.
+func TestRetryAfter(t *testing.T) {
+	l := newLocker(t, live)
+	rule := middleware.Rule{}
+	template, err := middleware.ParseTemplate("order:{header.Order}", middleware.Placeholder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := func(order string, h func()) (refusal *middleware.Refusal) {
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r.Header.Set("Order", order)
+		errors.As(rule.Serve(l, template.Keys, httptest.NewRecorder(), r, func(http.ResponseWriter, *http.Request) error {
+			h()
+			return nil
+		}), &refusal)
+		return refusal
+	}
+	retryAfter := func() (refusal *middleware.Refusal) {
 		t.Helper()
-		refusal := request(ok)
+		request("42", func() { refusal = request("42", func() { t.Error("two at once") }) })
 		if refusal == nil || !errors.Is(refusal, redlock.ErrHeld) || refusal.Status != http.StatusLocked {
 			t.Fatalf("%+v, want a refusal as held", refusal)
 		}
 		return refusal
 	}
-
-	done := blocked()
-	first := refused()
-	if first.Turn.Waited < wait {
-		t.Errorf("refused after %v without knowing how long requests take, want it to wait for %v", first.Turn.Waited, wait)
-	}
-	if first.RetryAfter <= longTTL/2 {
-		t.Errorf("retry after %v, want the rest of the holder's lease", first.RetryAfter)
-	}
-	time.Sleep(hold - wait)
-	release <- struct{}{}
-	done()
-
-	done = blocked()
-	second := refused()
-	if second.Turn.Waited >= wait {
-		t.Errorf("waited for %v, although requests take three times as long", second.Turn.Waited)
-	}
-	if second.RetryAfter < 2*time.Second || second.RetryAfter > longTTL/2 {
-		t.Errorf("retry after %v, want about as long as a request takes", second.RetryAfter)
-	}
-	release <- struct{}{}
-	done()
-
-	for range 20 { // what was long ago counts for little
-		if refusal := request(ok); refusal != nil {
-			t.Fatal(refusal)
+	slowly := func(n int) {
+		var all sync.WaitGroup
+		for i := range n {
+			all.Go(func() { request("slow"+strconv.Itoa(i), func() { time.Sleep(2500 * time.Millisecond) }) })
 		}
+		all.Wait()
 	}
-	done = blocked()
-	if third := refused(); third.Turn.Waited < wait || third.RetryAfter > 2*time.Second {
-		t.Errorf("waited for %v, retry after %v: want the whole wait, and a short one", third.Turn.Waited, third.RetryAfter)
+	if after := retryAfter().RetryAfter; after > 2*time.Second {
+		t.Errorf("%v before anything is known", after)
 	}
-	release <- struct{}{}
-	done()
+	slowly(4)
+	if after := retryAfter().RetryAfter; after > 2*time.Second {
+		t.Errorf("%v after 4 slow requests", after)
+	}
+	slowly(16)
+	if after := retryAfter().RetryAfter; after < 3*time.Second || after > 5*time.Second {
+		t.Errorf("%v after 16 requests of 2.5 s, want from 3 s to half as much again", after)
+	}
+	for i := range 16 {
+		request("quick"+strconv.Itoa(i), func() {})
+	}
+	if after := retryAfter().RetryAfter; after > 2*time.Second {
+		t.Errorf("%v after 16 quick ones", after)
+	}
 }

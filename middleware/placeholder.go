@@ -1,28 +1,35 @@
 package middleware
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"net/textproto"
 	"net/url"
 	"strconv"
 	"strings"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fields"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
-// Placeholder gives the meaning of a placeholder in a request of net/http:
+// Placeholder is the PlaceholderFunc of net/http. It knows these placeholders:
 //
-//	{path.N}     the Nth segment of the path, from 0: {path.1} of /orders/42 is 42; of a path that
-//	             is not clean, such as /orders//42 or /./orders/42, no key is made
+//	{path.N}     segment N of the path, from 0: {path.1} of /orders/42 is 42. A path that is not clean,
+//	             such as /orders//42 or /./orders/42, has no key
 //	{path.NAME}  the wildcard NAME of the pattern that matched (http.ServeMux, chi, …)
+//	{path}       the whole path
 //	{header.X}   the header X
 //	{query.X}    the parameter X of the query
 //	{cookie.X}   the cookie X
 //	{method}     the method
-//	{host}       the host asked for, in lower case, without port
+//	{host}       the requested host, without its port
 //
-// A value that a request gives more than once is ErrAmbiguousKey.
+// A value that a request gives more than once is ErrAmbiguousKey. A template folds the values: everything that upstreams may
+// take for the same value makes one key; docs/keys.md has the table.
 func Placeholder(name string) (KeyFunc, error) {
 	kind, arg, _ := strings.Cut(name, ".")
 	switch {
@@ -30,30 +37,28 @@ func Placeholder(name string) (KeyFunc, error) {
 		return func(r *http.Request) (string, error) { return r.Method, nil }, nil
 	case name == "host":
 		return func(r *http.Request) (string, error) { return hostname(r.Host), nil }, nil
+	case name == "path":
+		return wholePath, nil
 	case arg == "":
 	case kind == "path":
 		if n, err := strconv.ParseUint(arg, 10, 16); err == nil {
 			return func(r *http.Request) (string, error) { return segment(r, int(n)) }, nil
 		}
-		return func(r *http.Request) (string, error) { return r.PathValue(arg), nil }, nil
+		return func(r *http.Request) (string, error) { return wildcard(r, arg) }, nil
 	case kind == "header":
 		canonical := textproto.CanonicalMIMEHeaderKey(arg)
 		if canonical == "Host" {
 			return nil, errors.New("{header.Host} is not among the headers of a request; use {host}")
 		}
-		return func(r *http.Request) (string, error) { return single(r.Header[canonical]) }, nil
+		return func(r *http.Request) (string, error) { return oneHeader(r, canonical) }, nil
 	case kind == "query":
-		return func(r *http.Request) (string, error) {
-			query, err := url.ParseQuery(r.URL.RawQuery)
-			if err != nil {
-				return "", errors.New("query can't be read")
-			}
-			return single(query[arg])
-		}, nil
+		return parameter(arg)
 	case kind == "cookie":
-		return func(r *http.Request) (string, error) { return cookie(r, arg) }, nil
+		var name fields.Name
+		name.Set([]byte(arg))
+		return func(r *http.Request) (string, error) { return cookie(r, arg, string(name.PHP)) }, nil
 	}
-	return nil, fmt.Errorf("unknown placeholder {%s}; there are {path.N}, {path.NAME}, {header.X}, {query.X}, {cookie.X}, {method} and {host}", name)
+	return nil, fmt.Errorf("unknown placeholder {%s}; want {path.N}, {path.NAME}, {path}, {header.X}, {query.X}, {cookie.X}, {method} or {host}", name)
 }
 
 func single(values []string) (string, error) {
@@ -66,45 +71,148 @@ func single(values []string) (string, error) {
 	return "", ErrAmbiguousKey
 }
 
-// cookie counts in the header itself: net/http leaves out cookies that it finds malformed, but an
-// upstream may read them.
-func cookie(r *http.Request, name string) (string, error) {
-	given := 0
+// parameter returns the KeyFunc of a parameter of the query. A form in the body must not have another value for it: some
+// readers merge the two.
+func parameter(name string) (KeyFunc, error) {
+	f, err := fields.Parse(name)
+	wanted := []fields.Field{f}
+	return func(r *http.Request) (string, error) {
+		if strings.Contains(r.URL.RawQuery, "#") || strings.Contains(r.RequestURI, "#") { // some readers end it there
+			return "", fields.ErrBadForm
+		}
+		var values []string
+		var err error = ErrMissingKey
+		if r.URL.RawQuery != "" {
+			found, bad := fields.InQuery([]byte(r.URL.RawQuery), wanted)
+			if bad != nil {
+				return "", bad
+			}
+			values, err = found[0].Result()
+		}
+		if maybeForm(r) {
+			body, bad := bodyBytes(r)
+			if bad != nil {
+				return "", bad
+			}
+			err = beside(values, err, &fields.Collect(body, wanted)[0])
+		}
+		if err != nil {
+			return "", err
+		}
+		return single(values)
+	}, err
+}
+
+// maybeForm reports whether some reader takes the body for a form. Rack does so if there is no Content-Type.
+func maybeForm(r *http.Request) bool {
+	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
+		return false
+	}
+	header, err := oneHeader(r, "Content-Type")
+	return errors.Is(err, ErrMissingKey) && r.Method == http.MethodPost || err == ErrAmbiguousKey ||
+		strings.Contains(strings.ToLower(header), formType)
+}
+
+// cookie reads the header itself: net/http drops cookies that it finds malformed, but an upstream may read them. Some readers
+// also split cookies at commas, undo escapes, or strip quotes. folded is the name as PHP reads it.
+func cookie(r *http.Request, name, folded string) (value string, err error) {
+	err = ErrMissingKey
+	var other fields.Name
 	for _, line := range r.Header["Cookie"] {
 		for pair := range strings.SplitSeq(line, ";") {
-			if n, _, _ := strings.Cut(pair, "="); strings.TrimSpace(n) == name {
-				given++
+			for i, part := range strings.Split(pair, ",") {
+				given, _, hasValue := strings.Cut(part, "=")
+				given = strings.TrimSpace(given)
+				other.Set(fields.AppendUnescaped(nil, []byte(given)))
+				switch {
+				case string(other.PHP) != folded && string(other.Nested) != folded && !bytes.HasPrefix(other.PHP, []byte(folded+".")):
+				case i > 0, given != name, !hasValue, err == nil:
+					return "", ErrAmbiguousKey
+				default:
+					_, text, _ := strings.Cut(pair, "=")
+					if value, err = cookieValue(text); err != nil {
+						return "", err
+					}
+				}
 			}
 		}
 	}
-	cookies := r.CookiesNamed(name)
-	switch {
-	case given > 1:
-		return "", ErrAmbiguousKey
-	case len(cookies) != given:
-		return "", errors.New("cookie can't be read")
-	case given == 0:
-		return "", ErrMissingKey
-	}
-	return cookies[0].Value, nil
+	return value, err
 }
 
-// errUncleanPath refuses paths that routers and upstreams read in several ways.
-var errUncleanPath = errors.New("path has an empty, \".\" or \"..\" segment")
+const errBadCookie = fold.Error("cookie can be read in several ways")
 
-// segment splits the path as the client sent it, so that an escaped slash stays in its segment.
+func cookieValue(text string) (string, error) {
+	if !fields.ValidEscapes([]byte(text)) {
+		return "", errBadCookie
+	}
+	value := strings.TrimFunc(string(fields.AppendUnescaped(nil, []byte(text))), func(r rune) bool { return r == '"' || fold.IsBlank(r) })
+	if value == "" && strings.Trim(text, " \t\"") != "" { // some readers see nothing here, others something
+		return "", errBadCookie
+	}
+	if strings.ContainsAny(value, `"\\`) || strings.HasPrefix(value, "j:") { // Python undoes such escapes; after j: Express reads JSON
+		return "", errBadCookie
+	}
+	return value, nil
+}
+
+// errUncleanPath reports a path that routers and upstreams read differently.
+const errUncleanPath = fold.Error("path has an empty, \".\" or \"..\" segment, or an escaped slash")
+
+const (
+	allSegments = math.MaxInt
+	noSegment   = -1
+)
+
+// segment splits the path as the client sent it. It refuses an escaped slash or backslash, up to the wanted segment, because
+// some readers split the path there and others don't. What follows a semicolon are parameters, which Java strips.
 func segment(r *http.Request, n int) (value string, err error) {
+	if strings.Contains(r.RequestURI, "#") { // unescaped: some readers end the path there
+		return "", errUncleanPath
+	}
 	rest := strings.TrimPrefix(r.URL.EscapedPath(), "/")
 	for i, more := 0, rest != ""; more; i++ {
 		var text string
 		text, rest, more = strings.Cut(rest, "/")
 		text, err := url.PathUnescape(text)
-		if err != nil || text == "." || text == ".." || text == "" && more {
+		semicolon := strings.IndexByte(text, ';')
+		if semicolon >= 0 {
+			text = text[:semicolon]
+		}
+		if err != nil || text == "." || text == ".." || text == "" && more || semicolon >= 0 && fold.IsNothing(text) || i <= n && strings.ContainsAny(text, `/\`) {
 			return "", errUncleanPath
 		}
-		if i == n {
+		switch {
+		case i == n, i == 0 && n == allSegments:
 			value = text
+		case n == allSegments && text != "":
+			value += "/" + text
 		}
+	}
+	return value, nil
+}
+
+func wholePath(r *http.Request) (string, error) {
+	value, err := segment(r, allSegments)
+	return "/" + value, err
+}
+
+// wildcard returns a part of the path that a router has found.
+func wildcard(r *http.Request, name string) (string, error) {
+	value := r.PathValue(name)
+	if value == "" {
+		return "", nil
+	}
+	most := noSegment
+	if strings.Contains(value, "/") { // of {name...}: the client must not have escaped a slash in it
+		most = allSegments
+	}
+	if _, err := segment(r, most); err != nil {
+		return "", err
+	}
+	value, _, cut := strings.Cut(value, ";")
+	if cut && fold.IsNothing(value) {
+		return "", errUncleanPath
 	}
 	return value, nil
 }
@@ -114,5 +222,22 @@ func hostname(hostport string) string {
 	if err != nil { // no port
 		host = strings.TrimSuffix(strings.TrimPrefix(hostport, "["), "]")
 	}
-	return strings.ToLower(host)
+	return strings.TrimSuffix(strings.ToLower(host), ".")
+}
+
+// oneHeader returns the value of a header. A name that some server takes for the same, such as X_Order for X-Order, counts as
+// a second value, even among the trailers: some servers merge those into the headers.
+func oneHeader(r *http.Request, name string) (string, error) {
+	values := r.Header[name]
+	for other := range r.Header {
+		if other != name && fold.SameHeader(other, name) {
+			return "", ErrAmbiguousKey
+		}
+	}
+	for other := range r.Trailer {
+		if fold.SameHeader(other, name) {
+			return "", ErrAmbiguousKey
+		}
+	}
+	return single(values)
 }

@@ -9,63 +9,122 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/signature"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// statusClientClosed is nginx's status, for the log, of a request whose client has left.
+// statusClientClosed is nginx's status, which only the log sees, for a request whose client has left.
 const statusClientClosed = 499
 
-// Refusal says that a request was not served, or that its lease was lost before anything was
-// written.
+// Refusal is the error of a request that was not served, or that lost its lease before anything was written.
 type Refusal struct {
-	Status     int           // the HTTP status
+	Status     int           // the HTTP status of the answer
 	RetryAfter time.Duration // whole seconds for the header Retry-After; 0 for none
 	Turn       Turn
 	Err        error
+
+	hideOutcome bool
 }
 
 func (e *Refusal) Error() string { return e.Err.Error() }
 
-// Unwrap gives the error of the lock or of the key.
+// Unwrap returns the error of the key or of the lock.
 func (e *Refusal) Unwrap() error { return e.Err }
 
-// refuse makes the answer to a request whose lock could not be had.
-func (rule *Rule) refuse(ctx context.Context, err error) *Refusal {
+// refusalReason is an error of a request itself, for which it is refused before its lock is asked for. It shows nothing of
+// the request.
+type refusalReason struct {
+	outcome Outcome
+	status  int
+	text    string
+}
+
+func (e *refusalReason) Error() string { return e.text }
+
+var (
+	errUpgrade      = &refusalReason{OutcomeUpgrade, http.StatusForbidden, "request asks for another protocol, which would hold the lock for as long as it lasts"}
+	errBodyTooLarge = &refusalReason{OutcomeBodyTooLarge, http.StatusRequestEntityTooLarge, "body is larger than max_body"}
+	errBodyEncoded  = &refusalReason{OutcomeUnsupportedBody, http.StatusUnsupportedMediaType, "body has a Content-Encoding: it would have to be decoded first"}
+	errBodyFormat   = &refusalReason{OutcomeUnsupportedBody, http.StatusUnsupportedMediaType, "body is neither JSON nor application/x-www-form-urlencoded, in UTF-8"}
+	errBodyTimeout  = &refusalReason{OutcomeBodyTimeout, http.StatusRequestTimeout, "body did not arrive in time"}
+	errBodyBudget   = &refusalReason{OutcomeBodyBudget, http.StatusServiceUnavailable, "body budget exhausted"}
+	errBodyBroken   = &refusalReason{OutcomeBadKey, http.StatusBadRequest, "body can't be read to its end"}
+)
+
+// errStopping reports a request that would have to wait while the server is about to stop.
+var errStopping = errors.New("the lock is held, and the server is about to stop")
+
+// duplicateError reports that the same delivery is already waiting or running.
+type duplicateError struct{ held *redlock.HeldError }
+
+const sameDelivery = "the same delivery is in progress"
+
+func (e *duplicateError) Error() string { return sameDelivery }
+
+// refusalBeforeLock returns the refusal of a request for which no lock was asked. Its error may be anything that a KeyFunc
+// returns, even one of package redlock.
+func refusalBeforeLock(ctx context.Context, err error) *Refusal {
+	refusal := &Refusal{Err: err, Status: http.StatusBadRequest, Turn: Turn{Outcome: OutcomeBadKey}}
+	var reason *refusalReason
+	var unsigned signature.Error
+	switch {
+	case errors.As(err, &reason):
+		refusal.Status, refusal.Turn.Outcome = reason.status, reason.outcome
+		if reason == errBodyBudget {
+			refusal.RetryAfter = spread(0)
+		}
+	case errors.As(err, &unsigned):
+		refusal.Status, refusal.Turn.Outcome = http.StatusUnauthorized, OutcomeBadSignature
+	case ctx.Err() != nil:
+		refusal.Status, refusal.Turn.Outcome = statusClientClosed, OutcomeCanceled
+	case errors.Is(err, ErrMissingKey):
+		refusal.Turn.Outcome = OutcomeMissingKey
+	}
+	return refusal
+}
+
+// refusalOfLock returns the refusal of a request that could not get its lock.
+func (rule *Rule) refusalOfLock(ctx context.Context, err error) *Refusal {
 	refusal := &Refusal{Err: err, RetryAfter: spread(0)}
 	var held *redlock.HeldError
 	var quorum *redlock.QuorumError
 	var duplicate *duplicateError
 	switch {
 	case ctx.Err() != nil:
-		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = statusClientClosed, Canceled, 0
+		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = statusClientClosed, OutcomeCanceled, 0
+	case errors.Is(err, errStopping):
+		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, OutcomeStopping
 	case errors.As(err, &duplicate):
-		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.DedupeStatus, http.StatusConflict), Duplicate
+		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.DedupeStatus, http.StatusConflict), OutcomeDuplicate
 		refusal.RetryAfter = rule.pace.retryAfter(duplicate.held.RetryAfter)
 	case errors.As(err, &held):
-		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.HeldStatus, http.StatusLocked), Held
+		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.HeldStatus, http.StatusLocked), OutcomeHeld
 		refusal.RetryAfter = rule.pace.retryAfter(held.RetryAfter)
 	case errors.As(err, &quorum):
-		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.NoQuorumStatus, http.StatusConflict), NoQuorum
+		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.NoQuorumStatus, http.StatusConflict), OutcomeNoQuorum
 		refusal.RetryAfter = spread(quorum.RetryAfter)
 	case errors.Is(err, context.DeadlineExceeded): // the wait was over before the first attempt could end
-		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.NoQuorumStatus, http.StatusConflict), NoQuorum
+		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.NoQuorumStatus, http.StatusConflict), OutcomeNoQuorum
 	case errors.Is(err, redlock.ErrClosed):
-		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, Failed
+		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, OutcomeFailed
 	default:
-		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = http.StatusInternalServerError, Failed, 0
+		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = http.StatusInternalServerError, OutcomeFailed, 0
 	}
 	return refusal
 }
 
-// SetHeaders sets the headers of the answer: Retry-After in seconds, and
-// Cache-Control. It removes those that tell of a body which the handler has not come to write.
+// SetHeaders sets the headers of the answer: Retry-After in seconds, Redlock-Outcome, by which a client can distinguish one 409
+// from another, and Cache-Control. It removes those that describe a body which the handler did not come to write.
 func (e *Refusal) SetHeaders(h http.Header) {
 	for _, name := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {
 		h.Del(name)
 	}
 	h.Set("Cache-Control", "no-store")
+	if h.Del("Redlock-Outcome"); !e.hideOutcome {
+		h.Set("Redlock-Outcome", string(e.Turn.Outcome))
+	}
 	if e.Status == http.StatusUnauthorized {
-		h.Set("Www-Authenticate", "Signature") // such an answer must name a scheme
+		h.Set("Www-Authenticate", "Signature") // a 401 must name a scheme
 	}
 	if e.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(int(e.RetryAfter/time.Second)))
@@ -82,33 +141,9 @@ type problem struct {
 
 const problems = "https://github.com/caddy-redlock/caddy-redlock/blob/main/docs/problems.md#"
 
-var titles = map[Outcome]string{
-	Held:       "Another request with the same key is in progress",
-	NoQuorum:   "The lock service can't be reached",
-	MissingKey: "The request lacks a value that its lock key is made of",
-	BadKey:     "No certain lock key can be made of the request",
-	Lost:       "The lock was lost while the request ran; its outcome is unknown",
-	Canceled:   "The client left",
-	Failed:     "The lock could not be taken",
-
-	Upgrade:      "Requests for another protocol are not served here",
-	Duplicate:    "The same delivery is in progress",
-	BadSignature: "The request is not signed as it should be",
-
-	BodyTooLarge:    "The body is too large to make a lock key of it",
-	UnsupportedBody: "No lock key can be made of such a body",
-	BodyTimeout:     "The body did not arrive in time",
-	BodyBudget:      "Too many bodies are being read",
-}
-
-// write answers as application/problem+json. The detail names at most a placeholder: never a key,
-// a value or a master.
+// write answers with application/problem+json.
 func (e *Refusal) write(w http.ResponseWriter) {
-	body := problem{Type: problems + string(e.Turn.Outcome), Title: titles[e.Turn.Outcome], Status: e.Status}
-	var key *KeyError
-	if errors.As(e.Err, &key) {
-		body.Detail = key.Error()
-	}
+	body := problem{Type: problems + string(e.Turn.Outcome), Title: titles[e.Turn.Outcome], Status: e.Status, Detail: e.Turn.Detail}
 	e.SetHeaders(w.Header())
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(e.Status)

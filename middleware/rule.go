@@ -3,88 +3,128 @@ package middleware
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
+const defaultFenceHeader = "Fencing-Token"
+
 // Rule is how requests are serialized. The zero value works: no wait, the Locker's TTL, 423 and 409.
+//
+// New makes a Rule of its options. Programs with a configuration of their own can fill in a Rule instead, and call Serve for
+// each request. The fields must not change, and the Rule must not be copied, after the first call.
 type Rule struct {
-	// Wait is how long a request waits for its lock. Where requests of this rule take so long that it
-	// could not be served in that time, it is refused at once. Default: 0, not at all.
+	// Name is what logs, metrics and traces call the rule: at most 128 printable bytes. It is not secret, and no key. Rules may
+	// share a name; then they are counted together. Default: with New the key template, with NewFunc the function's name.
+	Name string
+
+	// Wait is how long a request waits for its lock. Default: 0, not at all.
 	Wait time.Duration
 	// TTL is the lease on the masters. Default: the Locker's.
 	TTL time.Duration
-	// MaxHold is the longest time that a request may hold its lock: then its context ends as if the
-	// lease were lost. It frees the key of a request that is stuck. Default: the Locker's, 5 min.
+	// MaxHold is the longest time that a request may hold its lock: then its context ends as if the lease were lost. It frees the
+	// key of a request that is stuck. Default: DefaultMaxHold, 5 min.
 	MaxHold time.Duration
-	// MaxWaiters is how many requests may wait for one key in this process; further ones are refused
-	// at once, as if they had waited in vain. Default: the Locker's, 1000.
+	// MaxWaiters is how many requests may wait for one key in this process; any more are refused at once, as if their wait had
+	// timed out. Default: the Locker's, 1000.
 	MaxWaiters int
-	// FenceHeader is the request header in which the handler, or the upstream behind it, finds the
-	// fencing token. What a client sends under that name is always removed. Default: Fencing-Token.
+	// FenceHeader is the request header in which the handler, or the upstream behind it, finds the fencing token. A header of that
+	// name which a client sends is always removed. Default: Fencing-Token.
 	FenceHeader string
-	// HeldStatus answers a request whose lock is held by another. Default: 423.
+	// HeldStatus answers a request whose lock is held by another one. Default: 423.
 	HeldStatus int
-	// NoQuorumStatus answers a request when too few masters answer. Default: 409.
+	// NoQuorumStatus answers a request for which too few masters answer. Default: 409.
 	NoQuorumStatus int
-	// PassNoQuorum serves such a request without a lock. Default: false.
+	// PassNoQuorum serves such a request without a lock. Default: false, it is refused.
 	PassNoQuorum bool
-	// PassMissingKey serves a request that lacks a part of the key, without a lock. Default: false.
+	// PassMissingKey serves a request that lacks a part of the key without a lock. Default: false, it is refused.
 	PassMissingKey bool
-	// HashKeys replaces every key by its SHA-256, not only those over 200 bytes. Default: false.
+	// HashKeys replaces every key by its SHA-256. Default: false, only keys over 200 bytes are replaced.
 	HashKeys bool
-	// MaxBody is how many bytes of a body are read at most for a key or a signature; longer ones are
-	// answered with 413. It doesn't matter where the body isn't needed. Default: 1 MiB.
+
+	// MaxBody is how many bytes of a body are read for a key or a signature; a longer one is answered with 413. Bodies that are
+	// not needed for them have no limit. Default: 1 MiB.
 	MaxBody int64
 	// BodyTimeout is how long such a body may take to arrive; then the answer is 408. Default: 10 s.
 	BodyTimeout time.Duration
-	// BodyBudget bounds the memory for such bodies. Default: one of 64 MiB that all rules share.
+	// BodyBudget bounds the memory for such bodies. Default: a budget of 64 MiB that all rules share.
 	BodyBudget *Budget
-	// Verify checks the signature of a request before anything else; one that lacks it is answered
-	// with 401. Default: nil, no signature is needed.
+	// BufferBody reads the whole body before the lock is taken, within MaxBody, BodyTimeout and BodyBudget, even if no key needs
+	// it. So no client that sends slowly holds a key. It is not for requests whose body lasts as long as their answer, such as
+	// gRPC streams. Default: false, the handler reads the body while it holds the lock.
+	BufferBody bool
+	// ClientAddress returns the address of the client, IP or IP:port. No address can get all of the BodyBudget. Default:
+	// RemoteAddr, which behind a proxy is that of the proxy.
+	ClientAddress func(*http.Request) string
+
+	// Verify checks the signature of a request before anything else; a request without a valid one is answered with 401.
+	// Default: nil, no signature is needed.
 	Verify *Verifier
-	// ReplayWindow is how far the time in a signature may be from now. It doesn't matter where the
-	// sender signs no time: GitHub and Shopify. Default: 5 min.
+	// ReplayWindow is how far the time in a signature may be from now. GitHub and Shopify sign no time. Default: 5 min.
 	ReplayWindow time.Duration
-	// Dedupe derives the sender's ID of a delivery. While a request with the same keys and ID waits or
-	// runs, another one is answered with DedupeStatus at once. A request without an ID is not
-	// compared. Default: nil, no IDs.
+	// Dedupe derives the sender's ID of a delivery. While a request with the same keys and ID waits or runs, another one is
+	// answered with DedupeStatus at once. Requests without an ID are not compared. Default: nil, no IDs.
 	Dedupe KeyFunc
 	// DedupeStatus answers a second delivery while the first waits or runs. Default: 409.
 	DedupeStatus int
-	// AllowUpgrade lets requests for another protocol, such as WebSocket, hold a lock for as long as
-	// their connection lasts, up to MaxHold. Default: false, they are refused with 403.
+
+	// AllowUpgrade lets requests for another protocol, such as WebSocket, hold a lock for as long as their connection lasts, up to
+	// MaxHold. Default: false, they are refused with 403.
 	AllowUpgrade bool
-	// RunToEnd keeps the handler's context when the client leaves: it ends with the lease, at the
-	// latest after MaxHold. What the handler writes then succeeds, and goes nowhere. Default: false, the
-	// context ends with the request's own.
+	// RunToEnd keeps the handler's context alive when the client leaves: it ends with the lease, after MaxHold at the latest.
+	// Whatever the handler still writes succeeds, and goes nowhere. Default: false, the context ends with the request's own.
 	RunToEnd bool
-	// DryRun takes no lock and refuses nothing: the outcome tells what would have become of a request.
-	// Of others with its key only those count that run under this rule in this process. Default: false.
+	// HoldAfterAbort keeps the lock for this long after a handler that failed, panicked, lost its client (without RunToEnd) or
+	// answered 502 or 504, because an upstream may still be working for it. It ends early after MaxHold, and when the Locker
+	// closes. Default: 0, the lock is released at once.
+	HoldAfterAbort time.Duration
+	// Finished reports whether no work can go on after an error of the handler, so that HoldAfterAbort is not needed.
+	// Default: nil, work may go on after any error.
+	Finished func(error) bool
+	// DryRun takes no lock and refuses nothing: the Outcome is what would have become of the request. It counts only the requests
+	// under this rule in this process as holders of a key. Default: false.
 	DryRun bool
-	// Logger is told of locks that were not released in order; of lost leases the Locker's is. Default: no log.
+	// Shutdown ends when the server is about to stop: requests that wait are then refused with 503, and no request waits any
+	// more. Default: nil, never.
+	Shutdown context.Context
+	// HideOutcome leaves out the header Redlock-Outcome of refusals. Default: false.
+	HideOutcome bool
+	// Observer is told what becomes of the requests, under the rule's Name. Default: nil, nobody.
+	Observer Observer
+	// LogKeys adds the key to Turn.LogValue, and so to the access log. It may be personal data. Default: false.
+	LogKeys bool
+	// Logger gets a line for refused requests, every 10 s at most for each Outcome, and for locks that were not released in order.
+	// Lost leases are logged by the Locker, too. Default: no log.
 	Logger *slog.Logger
 
-	pace      pace
-	dryRuns   dryRuns
-	moreKeys  []string // templates, of WithKeys
-	presetKey string   // the template of WithPreset
+	pace    pace
+	lines   lines
+	dryRuns dryRuns
+	once    sync.Once
+	options []redlock.LockOption // of the locks on keys; made once
 }
 
-// Check says what is wrong with the rule. What the Locker allows, Locker.Check tells.
+// Check returns an error if the rule can't be used. A TTL that the Locker does not allow is found by New, or by Serve.
 func (rule *Rule) Check() error {
+	if err := checkName(rule.Name); err != nil {
+		return err
+	}
 	switch {
 	case rule.Wait < 0:
 		return fmt.Errorf("wait %v: must not be negative", rule.Wait)
 	case rule.MaxHold < 0:
 		return fmt.Errorf("max_hold %v: must not be negative", rule.MaxHold)
+	case rule.HoldAfterAbort < 0:
+		return fmt.Errorf("hold_after_abort %v: must not be negative", rule.HoldAfterAbort)
 	case rule.MaxWaiters < 0:
 		return fmt.Errorf("max_waiters %d: must not be negative", rule.MaxWaiters)
 	case !httpguts.ValidHeaderFieldName(rule.fenceHeader()):
@@ -109,155 +149,34 @@ func (rule *Rule) Check() error {
 	return nil
 }
 
+func (rule *Rule) name() string { return cmp.Or(rule.Name, unnamed) }
+
 func (rule *Rule) maxBody() int64 { return cmp.Or(rule.MaxBody, defaultMaxBody) }
 
 func (rule *Rule) bodyTimeout() time.Duration { return cmp.Or(rule.BodyTimeout, defaultBodyTimeout) }
 
 func (rule *Rule) budget() *Budget { return cmp.Or(rule.BodyBudget, defaultBudget) }
 
+func (rule *Rule) fenceHeader() string { return cmp.Or(rule.FenceHeader, defaultFenceHeader) }
+
+// DefaultMaxHold is how long a request may hold its lock unless something else is set.
+const DefaultMaxHold = lockerinfo.DefaultMaxHold
+
 func isRefusal(status int) bool { return status == 0 || 400 <= status && status <= 599 }
 
-// Outcome says what became of a request's lock.
-type Outcome string
-
-// The outcomes.
-const (
-	Acquired   Outcome = "acquired"    // the request runs, or ran, with the lock
-	Held       Outcome = "held"        // refused: another has the lock
-	NoQuorum   Outcome = "no_quorum"   // too few masters answered; refused, or served without a lock
-	MissingKey Outcome = "missing_key" // a part of the key is missing; refused, or served without a lock
-	BadKey     Outcome = "bad_key"     // refused: no certain key can be made of the request
-	Lost       Outcome = "lost"        // the lease ended while the handler ran
-	Canceled   Outcome = "canceled"    // the client left while it waited
-	Failed     Outcome = "failed"      // refused: the locker is closed, or can't take such a lock
-)
-
-// Turn is one request's hold on its lock, from acquire to release. A handler finds its own with
-// TurnOf.
-type Turn struct {
-	Key     string        // the lock key, hashed where the rule says so; of several all, with spaces between; empty if it has none
-	Outcome Outcome       // Acquired, or why the request is served without a lock
-	Waited  time.Duration // from the request's arrival until the lock was had
-	Lock    *redlock.Lock // nil where the request is served without a lock
-
-	keys        []string
-	locker      *redlock.Locker
-	fenceHeader string
-	outer       *Turn // of another rule, around this one
-}
-
-type turnKey struct{}
-
-// TurnOf gives the turn in which a request is served, from the request's context.
-func TurnOf(ctx context.Context) (Turn, bool) {
-	turn, ok := ctx.Value(turnKey{}).(Turn)
-	return turn, ok
-}
-
-// Serve takes the lock of a request, calls next, and frees the lock when next has returned or
-// panicked, whatever became of the client. The context of next's request ends when the lease is
-// lost.
-//
-// The error is a *Refusal if the request may not be served, and nothing has been written then;
-// otherwise it is next's. After a refusal the body can be read until the request's context ends, but
-// for one that came too slowly.
-func (rule *Rule) Serve(locker *redlock.Locker, derive KeysFunc, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) (err error) {
-	arrived := time.Now()
-	end := rule.receive(w, r)
-	defer func() {
-		var refusal *Refusal
-		end(errors.As(err, &refusal))
-	}()
-	turn := newTurn(r.Context(), locker)
-	id, err := rule.admit(&turn, derive, r)
-	if rule.DryRun {
-		return rule.dryRun(turn, id, err, w, r, next)
-	}
-	if err != nil {
-		return rule.withoutKey(turn, err, w, r, next)
-	}
-	keys, around := turn.notHeld()
-	if len(keys) == 0 { // who took them frees them
-		turn.Outcome, turn.Lock = Acquired, around
-		_, err := rule.handOver(turn, w, r, next)
-		return err
-	}
-	done, err := rule.claim(r.Context(), locker, turn.keys, id)
-	if err == nil {
-		defer done()
-		turn.Lock, err = rule.lock(r.Context(), locker, keys)
-	}
-	turn.Outcome, turn.Waited = Acquired, time.Since(arrived)
-	if err != nil {
-		refusal := rule.refuse(r.Context(), err)
-		turn.Outcome = refusal.Turn.Outcome
-		if turn.Outcome == NoQuorum && rule.PassNoQuorum {
-			rule.logger().Warn("request is served without its lock", "error", err)
-			return rule.pass(turn, w, r, next)
+// lockOptions returns the options of the locks on keys, to which others can be appended.
+func (rule *Rule) lockOptions() []redlock.LockOption {
+	rule.once.Do(func() {
+		if rule.TTL > 0 {
+			rule.options = append(rule.options, redlock.WithTTL(rule.TTL))
 		}
-		refusal.Turn = turn
-		return refusal
-	}
-	if id != "" {
-		freeWith(turn.Lock, done)
-	}
-	return rule.run(turn, w, r, next)
-}
-
-// receive makes a request ready to derive keys from, and gives the function that ends that.
-func (rule *Rule) receive(w http.ResponseWriter, r *http.Request) (end func(refused bool)) {
-	stripFence(r.Header, rule.fenceHeader())
-	stripFence(r.Trailer, rule.fenceHeader())
-	return rule.wrapBody(w, r)
-}
-
-// run serves a request that has its lock.
-func (rule *Rule) run(turn Turn, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
-	defer rule.unlock(turn.Lock)
-	defer func(since time.Time) { rule.pace.add(time.Since(since)) }(time.Now())
-	wait := turn.Lock.Wait()
-	rule.logger().LogAttrs(context.Background(), slog.LevelDebug, "request has its lock",
-		slog.Duration("waited", wait.Duration), slog.Int("position", wait.Position), slog.String("came", string(wait.Came)))
-	written, err := rule.handOver(turn, w, r, next)
-	if lost := turn.Lock.Err(); lost != nil && !written {
-		turn.Outcome = Lost
-		return &Refusal{Status: http.StatusInternalServerError, Turn: turn, Err: errors.Join(lost, err)}
-	}
-	return err
-}
-
-func (rule *Rule) unlock(lock *redlock.Lock) {
-	lost := lock.Err()
-	err := lock.Unlock()
-	switch {
-	case lost != nil: // the Locker has logged it
-	case errors.Is(err, redlock.ErrNoQuorum):
-		rule.logger().Warn("release is not confirmed; it is repeated until the lease ends", "error", err)
-	case err != nil:
-		rule.logger().Error("lock was gone before the request ended: another with the same key may have run beside it", "error", err)
-	}
-}
-
-// lock takes the locks on all keys, which are in order, none twice.
-func (rule *Rule) lock(ctx context.Context, locker *redlock.Locker, keys []string) (*redlock.Lock, error) {
-	line, opts := rule.pace.line(rule.Wait), rule.lockOptions()
-	if rule.Wait == 0 || line == 0 {
-		return locker.TryLockAll(ctx, keys, opts...)
-	}
-	ctx, cancel := context.WithTimeout(ctx, rule.Wait)
-	defer cancel()
-	line = min(line, cmp.Or(rule.MaxWaiters, locker.MaxWaiters()))
-	return locker.LockAll(ctx, keys, append(opts, redlock.WithMaxWaiters(line))...)
-}
-
-func (rule *Rule) lockOptions() (opts []redlock.LockOption) {
-	if rule.TTL > 0 {
-		opts = append(opts, redlock.WithTTL(rule.TTL))
-	}
-	if rule.MaxHold > 0 {
-		opts = append(opts, redlock.WithMaxHold(rule.MaxHold))
-	}
-	return opts
+		rule.options = append(rule.options, redlock.WithLabel(rule.name()), redlock.WithWait(rule.Wait), redlock.WithMaxHold(cmp.Or(rule.MaxHold, DefaultMaxHold)))
+		if rule.MaxWaiters > 0 {
+			rule.options = append(rule.options, redlock.WithMaxWaiters(rule.MaxWaiters))
+		}
+		rule.options = slices.Clip(rule.options)
+	})
+	return rule.options
 }
 
 func (rule *Rule) logger() *slog.Logger {

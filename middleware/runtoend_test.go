@@ -17,10 +17,10 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-const manyBytes = 16 << 20 // more than connections hold
+const manyBytes = 16 << 20 // more than the connections buffer
 
-// busyUpstream begins to answer, and goes on when it is told to: with more than connections hold, so that
-// somebody must read it. Then it waits for its end, with the last byte, without which nobody has it all.
+// busyUpstream begins to answer, and continues on a signal with more than the connections buffer, so that somebody must read
+// it. Then it waits before it sends the last byte, so that nobody has the whole answer earlier.
 type busyUpstream struct {
 	*httptest.Server
 	goOn, end chan bool
@@ -47,7 +47,7 @@ func newBusyUpstream(t *testing.T) *busyUpstream {
 	return u
 }
 
-// Who waits for an upstream waits for its end, although nobody is there any more to get its answer.
+// A request that waits for an upstream waits for its end, even if its client has left.
 func TestUpstreamIsReadToItsEnd(t *testing.T) {
 	for _, path := range []string{"/chunked", "/length"} {
 		for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
@@ -115,7 +115,7 @@ func testReadToItsEnd(t *testing.T, upstream *busyUpstream, handler http.Handler
 	requireFree(t, l, "order:42")
 }
 
-// What a handler does wrong it is told, also if it runs to its end.
+// A handler gets the errors that it has caused itself, even if it runs to its end.
 func TestErrorsOfWrites(t *testing.T) {
 	server := serve(t, orders(newLocker(t, live), func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "1")
@@ -150,7 +150,7 @@ func TestMaxHoldOfSlowReader(t *testing.T) {
 				for chunk := make([]byte, 1<<20); r.Context().Err() == nil; {
 					_, _ = w.Write(chunk)
 				}
-				_, _ = w.Write(make([]byte, manyBytes)) // as one that doesn't look at its context
+				_, _ = w.Write(make([]byte, manyBytes)) // it ignores its context
 			}, append(opts, middleware.WithMaxHold(time.Second))...))
 			conn, err := net.Dial("tcp", server.Listener.Addr().String())
 			if err != nil {

@@ -3,49 +3,70 @@ package middleware
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fields"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
-// KeyFunc derives the lock key from a request. An error that matches ErrMissingKey, or an empty
-// key, is a request that lacks what the key is made of; any other error is a request from which no
-// certain key can be made. Both are answered with 400.
+// KeyFunc derives a lock key from a request. An error that matches ErrMissingKey, or an empty key, means that the request lacks
+// something that the key is made of; any other error means that no certain key can be made of it. Both are answered with 400.
 type KeyFunc func(*http.Request) (string, error)
 
-// Template is a key template: text with placeholders in braces, such as "order:{path.1}". A brace
-// that is meant literally is written \{ or \}.
+// PlaceholderFunc returns the function that reads the value of a placeholder, given its name without braces. Placeholder is
+// the one for net/http.
+type PlaceholderFunc func(name string) (KeyFunc, error)
+
+// Template is a key template: text with placeholders in braces, such as "order:{path.1}". A literal brace is written \{ or \}.
 //
-// Different values give different keys. In each value every byte but letters, digits and "-._~" is
-// written as %XX, and so is, of these four, what stands between two placeholders of the template:
-// "{query.a}:{query.b}" makes "x%3Ay:z" of "x:y" and "z", and "x:y%3Az" of "x" and "y:z".
+// Different values make different keys. In each value every byte except letters, digits and "-._~" is written as %XX. Of these
+// four, those that separate two placeholders of the template are escaped too: "{query.a}:{query.b}" makes "x%3Ay:z" of "x:y"
+// and "z", and "x:y%3Az" of "x" and "y:z".
 //
-// {body.a.b} is a field of a body in JSON, or the field a.b of a form; a number is the index in an
-// array. {body.items[].id} is that field of each element, and makes a key of each; one that only some of
-// the elements have is an error. The body is read only if the template has such placeholders. {a|b} is
-// the first of a and b that is there, {body.items[].a|body.items[].b} that for each element.
+// Besides the placeholders of its PlaceholderFunc, a template can have these, which make it read the body:
+//
+//	{body.a.b}          the field b of the object a in JSON, or the field a.b or a[b] of a form;
+//	                    a number is the index of an element of an array
+//	{body.items[].id}   that field of each element, which makes a key of each; it is an error if only some
+//	                    of the elements have it
+//	{json.a} {form.a}   the same, but only in JSON, or only in a form
+//	{payload.a}         a field of the JSON in the field payload of a form, as GitHub and Slack send it
+//
+// And every placeholder can be combined:
+//
+//	{a|b}        the first of a and b that the request has
+//	{a|name=b}   the same, with "name=" before the value of b, so that it can't equal that of a
+//	{a&b}        each of a and b that the request has, which makes a key of each. It is for senders that you
+//	             trust: a client that leaves one out has fewer keys
+//	{a:int}      a, if it is a whole number; other kinds are int64, uuid and id
 type Template struct {
 	parts   []part
-	fields  []field // of the body
-	each    int     // the part that may have several values; -1 for none
+	fields  []fields.Field // of the body
+	each    int            // index of the part that may have several values; -1 for none
 	escaped [256]bool
 }
 
 // part is a piece of a template: literal text, or a placeholder.
 type part struct {
 	literal string
-	name    string   // of the placeholder
-	sources []source // its alternatives
+	name    string     // of the placeholder
+	sources [][]source // its alternatives, each of one or more sources that are taken together
 }
 
 // source is where a value may come from.
 type source struct {
 	value KeyFunc // nil for a field of the body
-	field int
+	field int     // index of that field
+	kind  string  // that the value must be of, one of fold.Kinds; empty for any
+	label string  // that the key has before the value
 }
 
-// ParseTemplate reads a template. compile gives the meaning of each placeholder but those of the
-// body; it is Placeholder for requests of net/http.
-func ParseTemplate(text string, compile func(name string) (KeyFunc, error)) (*Template, error) {
+// ParseTemplate reads a template. The placeholders that are not fields of the body are compiled by the given function, which
+// is Placeholder for net/http.
+func ParseTemplate(text string, compile PlaceholderFunc) (*Template, error) {
 	t := &Template{each: -1}
 	if err := t.parse(text, compile); err != nil {
 		return nil, fmt.Errorf("key template %q: %w", text, err)
@@ -53,12 +74,12 @@ func ParseTemplate(text string, compile func(name string) (KeyFunc, error)) (*Te
 	return t, nil
 }
 
-func (t *Template) parse(text string, compile func(name string) (KeyFunc, error)) error {
+func (t *Template) parse(text string, compile PlaceholderFunc) error {
 	if text == "" {
 		return errors.New("must not be empty")
 	}
 	for c := range t.escaped {
-		t.escaped[c] = !isAlphanumeric(byte(c)) && !strings.ContainsRune("-._~", rune(c))
+		t.escaped[c] = !fold.IsAlphanumeric(byte(c)) && !strings.ContainsRune("-._~", rune(c))
 	}
 	var literal strings.Builder
 	for i := 0; i < len(text); i++ {
@@ -91,43 +112,102 @@ func (t *Template) parse(text string, compile func(name string) (KeyFunc, error)
 	return nil
 }
 
-func (t *Template) addPlaceholder(name string, compile func(name string) (KeyFunc, error)) error {
+func (t *Template) addPlaceholder(name string, compile PlaceholderFunc) error {
 	p := part{name: name}
 	for alternative := range strings.SplitSeq(name, "|") {
-		var s source
-		var err error
-		if path, ok := strings.CutPrefix(alternative, "body."); ok {
-			var f field
-			f, err = parseField(path)
-			if f.each && t.each >= 0 && t.each < len(t.parts) {
-				err = fmt.Errorf("{%s}: only one placeholder may have []; name a second key for the others", name)
-			} else if f.each {
-				t.each = len(t.parts)
+		var together []source
+		for text := range strings.SplitSeq(alternative, "&") {
+			s, isNew, err := t.source(text, &p, compile)
+			if err == nil && strings.Contains(name, "&") {
+				err = t.setEach()
 			}
-			if last := len(p.sources) - 1; err == nil && last >= 0 && p.sources[last].value == nil && t.fields[p.sources[last].field].join(f) {
-				continue
+			if err != nil {
+				return fmt.Errorf("{%s}: %w", text, err)
 			}
-			s.field = len(t.fields)
-			t.fields = append(t.fields, f)
-		} else {
-			s.value, err = compile(alternative)
+			if isNew {
+				together = append(together, s)
+			}
 		}
-		if err != nil {
-			return err
+		if together != nil {
+			p.sources = append(p.sources, together)
 		}
-		p.sources = append(p.sources, s)
 	}
 	t.parts = append(t.parts, p)
 	return nil
 }
 
-// addLiteral adds the text before the placeholder next. Between two placeholders it must hold a
-// byte that no value contains, so that it is certain where one value ends.
+// setEach notes that the next placeholder may have several values.
+func (t *Template) setEach() error {
+	if t.each >= 0 && t.each < len(t.parts) {
+		return errors.New("only one placeholder may have [] or &; name a second key for the others")
+	}
+	t.each = len(t.parts)
+	return nil
+}
+
+// source reads one alternative of a placeholder. It is not new if it was joined to the alternative before it.
+func (t *Template) source(text string, p *part, compile PlaceholderFunc) (s source, isNew bool, err error) {
+	if label, rest, ok := strings.Cut(text, "="); ok && label != "" && strings.Trim(label, labelLetters) == "" {
+		s.label, text = label+string(labelEnd), rest
+	}
+	if text, s.kind, err = cutKind(text); err != nil {
+		return s, false, err
+	}
+	family, path, ofBody := strings.Cut(text, ".")
+	if !ofBody || !slices.Contains([]string{"body", "json", "form", "payload"}, family) {
+		s.value, err = compile(text)
+		return s, true, err
+	}
+	f, err := fields.Parse(path)
+	if err != nil {
+		return s, false, err
+	}
+	if family != "body" {
+		f.Format = family
+	}
+	if f.Several() {
+		if err := t.setEach(); err != nil {
+			return s, false, err
+		}
+	}
+	if last := len(p.sources) - 1; last >= 0 && !strings.Contains(p.name, "&") {
+		before := p.sources[last][0]
+		if before.value == nil && before.label == s.label && t.fields[before.field].Join(f) {
+			if before.kind != s.kind {
+				err = errors.New("alternatives in one list must be of one kind")
+			}
+			return s, false, err
+		}
+	}
+	s.field = len(t.fields)
+	t.fields = append(t.fields, f)
+	return s, true, nil
+}
+
+const (
+	labelLetters = "abcdefghijklmnopqrstuvwxyz"
+	labelEnd     = '\x00' // which no value contains
+)
+
+// cutKind splits {path.1:int} into the name and the kind that it expects. A colon in a name is written \:.
+func cutKind(text string) (name, kind string, err error) {
+	i := strings.LastIndexByte(text, ':')
+	if i > 0 && text[i-1] != '\\' {
+		text, kind = text[:i], text[i+1:]
+		if fold.Kinds[kind] == nil {
+			return "", "", fmt.Errorf("unknown kind %q; want one of %s; write \\: for a colon in a name", kind, strings.Join(slices.Sorted(maps.Keys(fold.Kinds)), ", "))
+		}
+	}
+	return strings.ReplaceAll(text, `\:`, ":"), kind, nil
+}
+
+// addLiteral adds the text before the placeholder next. Between two placeholders it must contain a byte that no value
+// contains, so that it is certain where the first value ends.
 func (t *Template) addLiteral(text, next string) error {
 	if len(t.parts) > 0 {
 		separates := false
 		for _, c := range []byte(text) {
-			if !isAlphanumeric(c) && c != '%' {
+			if !fold.IsAlphanumeric(c) && c != '%' {
 				t.escaped[c] = true
 				separates = true
 			}
@@ -142,7 +222,7 @@ func (t *Template) addLiteral(text, next string) error {
 	return nil
 }
 
-// Global says whether the template has no placeholder, so that all requests share one lock.
+// Global reports whether the template has no placeholder, so that all requests share one lock.
 func (t *Template) Global() bool {
 	for _, p := range t.parts {
 		if p.sources != nil {
@@ -152,103 +232,14 @@ func (t *Template) Global() bool {
 	return true
 }
 
-// Key derives the lock key of a request, where the template makes one. The error is a *KeyError.
-func (t *Template) Key(r *http.Request) (string, error) {
-	if t.each >= 0 {
-		return "", &KeyError{Placeholder: t.parts[t.each].name, Err: ErrAmbiguousKey}
-	}
-	return t.key(&fields{request: r, fields: t.fields}, "")
-}
+// ErrMissingKey reports that a request lacks a part of its key, or that this part is empty.
+var ErrMissingKey = fields.ErrMissing
 
-// Keys derives the lock keys of a request, several if the template has a placeholder with []. The
-// error is a *KeyError.
-func (t *Template) Keys(r *http.Request) ([]string, error) {
-	found := &fields{request: r, fields: t.fields}
-	values := []string{""}
-	if t.each >= 0 {
-		var err error
-		if values, err = t.parts[t.each].values(found, nil); err != nil {
-			return nil, err
-		}
-	}
-	keys := make([]string, len(values))
-	for i, value := range values {
-		var err error
-		if keys[i], err = t.key(found, value); err != nil {
-			return nil, err
-		}
-	}
-	return keys, nil
-}
+// ErrAmbiguousKey reports that a request gives a part of its key more than once: the lock could be on one value while the
+// handler reads another.
+var ErrAmbiguousKey = fields.ErrAmbiguous
 
-// key makes the key in which the placeholder with [] has the value each.
-func (t *Template) key(found *fields, each string) (string, error) {
-	key, one := make([]byte, 0, maxKey), [1]string{} // on the stack
-	for i := range t.parts {
-		p, value := &t.parts[i], each
-		if p.sources == nil {
-			key = append(key, p.literal...)
-			continue
-		}
-		if i != t.each {
-			values, err := p.values(found, one[:0])
-			if err != nil {
-				return "", err
-			}
-			value = values[0]
-		}
-		key = t.escape(key, value)
-	}
-	return string(key), nil
-}
-
-// values gives what the first source has that has anything, in the room given if it is one.
-func (p *part) values(found *fields, room []string) (values []string, err error) {
-	for _, s := range p.sources {
-		if s.value == nil {
-			values, err = found.values(s.field)
-		} else {
-			var value string
-			if value, err = s.value(found.request); err == nil && value == "" {
-				err = ErrMissingKey
-			}
-			values = append(room, value)
-		}
-		if !errors.Is(err, ErrMissingKey) {
-			break
-		}
-	}
-	if err != nil {
-		return nil, &KeyError{Placeholder: p.name, Err: err}
-	}
-	return values, nil
-}
-
-// escape appends a value to a key.
-func (t *Template) escape(key []byte, value string) []byte {
-	const hex = "0123456789ABCDEF"
-	for _, c := range []byte(value) {
-		if t.escaped[c] {
-			key = append(key, '%', hex[c>>4], hex[c&15])
-		} else {
-			key = append(key, c)
-		}
-	}
-	return key
-}
-
-func isAlphanumeric(c byte) bool {
-	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
-}
-
-// ErrMissingKey says that a request lacks a part of its key, or that it is empty.
-var ErrMissingKey = errors.New("missing or empty")
-
-// ErrAmbiguousKey says that a request gives a part of its key more than once: the lock could be on
-// one value while the handler reads another.
-var ErrAmbiguousKey = errors.New("given more than once")
-
-// KeyError says which part of the key a request lacks. It holds no value of the request.
+// KeyError names the part of the key for which a request has no certain value. It shows no value of the request.
 type KeyError struct {
 	Placeholder string // without braces
 	Err         error
@@ -256,5 +247,5 @@ type KeyError struct {
 
 func (e *KeyError) Error() string { return "key part {" + e.Placeholder + "}: " + e.Err.Error() }
 
-// Unwrap gives ErrMissingKey, ErrAmbiguousKey or what else is wrong.
+// Unwrap returns ErrMissingKey, ErrAmbiguousKey or what else is wrong.
 func (e *KeyError) Unwrap() error { return e.Err }

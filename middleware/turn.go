@@ -2,29 +2,52 @@ package middleware
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"slices"
 	"strconv"
+	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-func newTurn(ctx context.Context, locker *redlock.Locker) Turn {
-	turn := Turn{locker: locker}
-	if found, ok := TurnOf(ctx); ok {
-		outer := found // on the heap, if there is one
-		turn.outer = &outer
+// Turn is one request's hold on its lock, from acquire to release. A handler finds its own with TurnFromContext.
+type Turn struct {
+	Key     string        // the lock key, hashed if the rule demands it; several are separated by spaces; empty if the request has none
+	Rule    string        // the name of the rule
+	Outcome Outcome       // OutcomeAcquired, or why the request is served without a lock
+	Detail  string        // why it has no lock, for clients: which part of the key is missing, for example; never a value, never a master
+	Waited  time.Duration // from the request's arrival until it had its lock
+	Lock    *redlock.Lock // nil if the request is served without a lock
+
+	logKey      bool
+	keys        []string
+	locker      *redlock.Locker
+	fenceHeader string
+	outer       *Turn // of the rule around this one
+}
+
+type turnKey struct{}
+
+// TurnFromContext returns the turn in which a request is served, given the request's context. It reports false for a request
+// that did not come through the middleware.
+func TurnFromContext(ctx context.Context) (Turn, bool) {
+	if turn, ok := ctx.Value(turnKey{}).(*Turn); ok {
+		return *turn, true
 	}
-	return turn
+	return Turn{}, false
 }
 
-// request is that which the handler gets: TurnOf finds the turn in it.
-func (t Turn) request(r *http.Request) *http.Request {
-	return r.WithContext(context.WithValue(r.Context(), turnKey{}, t))
+// Fence returns the fencing token of the lock, a number that is larger than that of every lock on the key before. It reports
+// false if the request is served without a lock, as with WithPassOnNoQuorum or WithDryRun, so that there is no token.
+func (t Turn) Fence() (token uint64, ok bool) {
+	if t.Lock == nil {
+		return 0, false
+	}
+	return t.Lock.Fence(), true
 }
 
-// holder is the turn around this one that holds a key, or nil.
+// holder returns the turn around this one that holds a key, or nil.
 func (t *Turn) holder(key string) *Turn {
 	for outer := t.outer; outer != nil; outer = outer.outer {
 		if outer.Lock != nil && outer.Lock.Err() == nil && outer.locker == t.locker && slices.Contains(outer.keys, key) {
@@ -34,64 +57,29 @@ func (t *Turn) holder(key string) *Turn {
 	return nil
 }
 
-// notHeld are the keys which the request doesn't hold already, through another rule around this one; and
-// the lock on the others.
-func (t *Turn) notHeld() (keys []string, around *redlock.Lock) {
+// keysToLock returns the keys that no rule around this one holds for the request. The lock on the others stands for all until
+// these are locked too.
+func (t *Turn) keysToLock() (keys []string) {
 	for _, key := range t.keys {
 		if holder := t.holder(key); holder != nil {
-			around = holder.Lock
+			t.Lock = holder.Lock
 		} else {
 			keys = append(keys, key)
 		}
 	}
-	return keys, around
-}
-
-// handOver serves a request that has its lock, and tells whether anything was written.
-func (rule *Rule) handOver(turn Turn, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) (written bool, err error) {
-	turn.fenceHeader = rule.fenceHeader()
-	turn.setFence(r)
-	ctx, cancel := rule.handlerContext(turn, r)
-	defer cancel()
-	w, writes := trackWrites(w, rule.RunToEnd)
-	err = next(w, r.WithContext(ctx))
-	return writes.begun, err
+	return keys
 }
 
 func (t *Turn) setFence(r *http.Request) {
 	r.Header.Set(t.fenceHeader, strconv.FormatUint(t.Lock.Fence(), 10))
 }
 
-// pass serves a request without a lock of this rule. The fence of a rule around it, removed with those that
-// the client sent, is put back.
-func (rule *Rule) pass(turn Turn, w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
-	for outer := turn.outer; outer != nil; outer = outer.outer {
-		if outer.Lock != nil && sameHeader(outer.fenceHeader, rule.fenceHeader()) {
+// setOuterFence restores the fence of a rule around this one, which was removed along with those that the client sent.
+func (t *Turn) setOuterFence(r *http.Request, header string) {
+	for outer := t.outer; outer != nil; outer = outer.outer {
+		if outer.Lock != nil && fold.SameHeader(outer.fenceHeader, header) {
 			outer.setFence(r)
-			break
+			return
 		}
 	}
-	return next(w, turn.request(r))
-}
-
-// handlerContext ends when the lock does, or one around it; and when the client leaves, unless the
-// handler shall run to its end.
-func (rule *Rule) handlerContext(turn Turn, r *http.Request) (context.Context, context.CancelFunc) {
-	if rule.RunToEnd && turn.outer == nil { // the lock's context has the values of the request's, but not its end
-		return context.WithValue(turn.Lock.Context(), turnKey{}, turn), func() {}
-	}
-	ctx := context.WithValue(r.Context(), turnKey{}, turn)
-	if !rule.RunToEnd {
-		return turn.Lock.WithContext(ctx)
-	}
-	ctx, cancel := turn.Lock.WithContext(context.WithoutCancel(ctx))
-	for outer := turn.outer; outer != nil; outer = outer.outer {
-		if outer.Lock != nil && !errors.Is(outer.Lock.Err(), context.Canceled) { // of work that outlived it, the lock is no bound
-			inner := cancel
-			var cancelOuter context.CancelFunc
-			ctx, cancelOuter = outer.Lock.WithContext(ctx)
-			cancel = func() { cancelOuter(); inner() }
-		}
-	}
-	return ctx, cancel
 }

@@ -18,8 +18,8 @@ import (
 
 const ages = 100 * 365 * 24 * time.Hour
 
-// vectors are the examples of the senders' documentation. Stripe's shows no secret: that one was
-// made after its text with openssl dgst -sha256 -hmac.
+// vectors are the examples of the senders' documentation. Stripe's shows no secret, so its signature was made as its text says,
+// with openssl dgst -sha256 -hmac.
 var vectors = []struct {
 	scheme, secret, body string
 	headers              []string
@@ -37,14 +37,14 @@ var vectors = []struct {
 		"Webhook-Id", "msg_loFOjxBNrRLzqYUf", "Webhook-Timestamp", "1731705121",
 		"Webhook-Signature", "v1,rAvfW3dJ/X/qxhsaXPOyyCGmRKsaKWcsNccKXlIktD0="}},
 	{"stripe", "whsec_test_secret", `{"id":"evt_1"}`, []string{
-		"Stripe-Signature", "t=1492774577, v1=5257a869e7ecebeda32affa62cdca3fa51cad7e77a0e56ff536d0ce8e108d8bd, v1=799c4ba7bb339f3c8601adfd112f0e477c930a268be1243d341abb8286501c2f, v0=6ffbb59b2300aae63f272406069a9788598b792a944a07aba816edb039989a39"}},
+		"Stripe-Signature", "t=1492774577,v1=5257a869e7ecebeda32affa62cdca3fa51cad7e77a0e56ff536d0ce8e108d8bd,v1=799c4ba7bb339f3c8601adfd112f0e477c930a268be1243d341abb8286501c2f,v0=6ffbb59b2300aae63f272406069a9788598b792a944a07aba816edb039989a39"}},
 	{"shopify", "hush", `{"id":820982911946154508}`, []string{"X-Shopify-Hmac-Sha256", "qBvrsZF7RfB1iS6BX6IHqJTp5L911P7intnPeTPsH0I="}},
 }
 
 func TestVectors(t *testing.T) {
 	for _, v := range vectors {
 		server := serve(t, middleware.New(newLocker(t, live), "k", middleware.WithReplayWindow(ages),
-			middleware.WithVerify(v.scheme, "d3Jvbmc=", v.secret))(http.HandlerFunc(ok)))
+			verify(t, v.scheme, "d3Jvbmc=", v.secret))(http.HandlerFunc(ok)))
 		send := func(body string, headers ...string) answer {
 			t.Helper()
 			r := newRequest(t, server.URL, headers...)
@@ -72,13 +72,15 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-// signed signs as a sender does, at this time.
+func hmacOf(secret, text string) []byte {
+	h := hmac.New(sha256.New, []byte(secret))
+	h.Write([]byte(text))
+	return h.Sum(nil)
+}
+
+// signed returns the headers with which a sender signs at this time.
 func signed(scheme, secret, body string, at time.Time) []string {
-	sum := func(text string) []byte {
-		h := hmac.New(sha256.New, []byte(secret))
-		h.Write([]byte(text))
-		return h.Sum(nil)
-	}
+	sum := func(text string) []byte { return hmacOf(secret, text) }
 	switch sent := fmt.Sprint(at.Unix()); scheme {
 	case "stripe":
 		return []string{"Stripe-Signature", "t=" + sent + ",v1=" + hex.EncodeToString(sum(sent+"."+body))}
@@ -98,7 +100,7 @@ func TestReplayWindow(t *testing.T) {
 			configured = "whsec_" + base64.StdEncoding.EncodeToString([]byte(secret))
 		}
 		for _, window := range []time.Duration{5 * time.Minute, time.Minute} {
-			opts := []middleware.Option{middleware.WithVerify(scheme, configured)}
+			opts := []middleware.Option{verify(t, scheme, configured)}
 			if window != 5*time.Minute { // the default
 				opts = append(opts, middleware.WithReplayWindow(window))
 			}
@@ -120,10 +122,48 @@ func TestReplayWindow(t *testing.T) {
 	}
 }
 
-// Who has no secret can't hold a key, nor learn whether it is held.
+// Signatures that the senders' own libraries refuse are refused, even if a lenient reader would accept them.
+func TestVerifyIsStrict(t *testing.T) {
+	const secret, body = "s3cr3t", `{"id":42}`
+	upper := func(text string) string { return strings.ToUpper(text) }
+	for scheme, changes := range map[string][]func(headers []string){
+		"stripe": {
+			func(h []string) { i := strings.Index(h[1], "v1="); h[1] = h[1][:i+3] + upper(h[1][i+3:]) },
+			func(h []string) { h[1] = strings.Replace(h[1], ",", ", ", 1) },
+			func(h []string) { h[1] = strings.Replace(h[1], "v1=", "v1 =", 1) },
+			func(h []string) {
+				sent := "+" + fmt.Sprint(time.Now().Unix())
+				sum := hmac.New(sha256.New, []byte(secret))
+				sum.Write([]byte(sent + "." + body))
+				h[1] = "t=" + sent + ",v1=" + hex.EncodeToString(sum.Sum(nil))
+			},
+		},
+		"slack":             {func(h []string) { h[3] = "v0=" + upper(h[3][3:]) }, func(h []string) { h[1] = "+" + h[1] }},
+		"standard-webhooks": {func(h []string) { h[5] = strings.TrimRight(h[5], "=") }, func(h []string) { h[5] = "V" + h[5][1:] }},
+	} {
+		configured := secret
+		if scheme == "standard-webhooks" {
+			configured = "whsec_" + base64.StdEncoding.EncodeToString([]byte(secret))
+		}
+		server := serve(t, middleware.New(newLocker(t, live), "order:{body.id}", verify(t, scheme, configured))(http.HandlerFunc(ok)))
+		for i, change := range append(changes, nil) {
+			headers := append(signed(scheme, secret, body, time.Now()), "Content-Type", jsonType)
+			if change != nil {
+				change(headers)
+			}
+			r := newRequest(t, server.URL, headers...)
+			r.Body = withBody("", body).Body
+			if got := do(t, r); (got.StatusCode == http.StatusOK) != (change == nil) {
+				t.Errorf("%s, change %d: %d with %q", scheme, i, got.StatusCode, headers)
+			}
+		}
+	}
+}
+
+// A client without the secret can neither hold a key nor learn whether it is held.
 func TestVerifyComesBeforeTheLock(t *testing.T) {
 	l := newLocker(t, live)
-	server := serve(t, middleware.New(l, "order:{header.Order}", middleware.WithVerify("github", "secret"), middleware.WithPassOnMissingKey())(
+	server := serve(t, middleware.New(l, "order:{header.Order}", verify(t, "github", "secret"), middleware.WithPassOnMissingKey())(
 		http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("served") })))
 	requireProblem(t, post(t, server.URL, "Order", "42"), http.StatusUnauthorized, "bad_signature")
 	requireProblem(t, post(t, server.URL), http.StatusUnauthorized, "bad_signature")
@@ -136,10 +176,12 @@ func TestVerifyComesBeforeTheLock(t *testing.T) {
 
 func TestBadVerifiers(t *testing.T) {
 	for want, f := range map[string]func() (*middleware.Verifier, error){
-		"unknown scheme; there are github, shopify": func() (*middleware.Verifier, error) { return middleware.NewVerifier("gitlab", "s3cr3t") },
-		"at least one secret":                       func() (*middleware.Verifier, error) { return middleware.NewVerifier("stripe") },
-		"secret 2 is empty":                         func() (*middleware.Verifier, error) { return middleware.NewVerifier("stripe", "s3cr3t", "") },
-		"secret 1: want whsec_ and base64":          func() (*middleware.Verifier, error) { return middleware.NewVerifier("standard-webhooks", "s3cr3t!") },
+		"unknown scheme; want one of adyen, github, shopify": func() (*middleware.Verifier, error) { return middleware.NewVerifier("gitlab", "s3cr3t") },
+		"at least one secret":                                func() (*middleware.Verifier, error) { return middleware.NewVerifier("stripe") },
+		"secret 2 is empty":                                  func() (*middleware.Verifier, error) { return middleware.NewVerifier("stripe", "s3cr3t", "") },
+		"secret 1 is blank":                                  func() (*middleware.Verifier, error) { return middleware.NewVerifier("github", " \t\n") },
+		"secret 1: want hexadecimal digits":                  func() (*middleware.Verifier, error) { return middleware.NewVerifier("adyen", "s3cr3t") },
+		"secret 1: want \"whsec_\" followed by base64":       func() (*middleware.Verifier, error) { return middleware.NewVerifier("standard-webhooks", "s3cr3t!") },
 	} {
 		if _, err := f(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cr3t") {
 			t.Errorf("error %v, want %s", err, want)

@@ -10,22 +10,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// leastRights are the commands that a Redis user of the locks needs, and no more.
-var leastRights = []string{"+ping", "+info", "+eval", "+evalsha", "+time", "+get", "+set", "+del", "+lindex", "+rpush", "+lset", "+lrem", "+pttl", "+pexpire",
-	"+exists", "+zadd", "+zrem", "+zrange", "+zscore", "+hset", "+hget", "+hdel", "+subscribe", "+publish", "&redlock:wake:*"}
-
-// asUser makes a user with these commands on servers that don't know the scripts yet, and gives its URLs.
-func asUser(t *testing.T, servers []*redistest.Server, commands []string) (urls []string) {
+// asUser makes a user with these rights on servers that don't know the scripts yet, and gives its URLs.
+func asUser(t *testing.T, servers []*redistest.Server, rights []string) (urls []string) {
 	t.Helper()
 	for _, s := range servers {
 		if err := s.Client().ScriptFlush(t.Context()).Err(); err != nil {
 			t.Fatal(err)
 		}
-		line := append([]string{"reset", "on", ">secret", "~redlock:*", "resetchannels"}, commands...)
+		line := append([]string{"reset", "on", ">secret"}, rights...)
 		if err := s.Client().ACLSetUser(t.Context(), "locks", line...).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -34,13 +32,86 @@ func asUser(t *testing.T, servers []*redistest.Server, commands []string) (urls 
 	return urls
 }
 
-// fullTurn locks, meets the held lock as another, has the lease renewed, and unlocks, so that one who
-// waits is woken, with all in order.
-func fullTurn(t *testing.T, servers []*redistest.Server, urls []string) (complaints []string) {
+// TestMoreRights: what some settings need beside the least, and nothing of it is too much. README has the same table.
+func TestMoreRights(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		with   string // the end of the URL
+		prefix string
+		more   []string
+	}{
+		{name: "another database", with: "/1", more: []string{"+select"}},
+		{name: "a client name", with: "/0?client_name=locks", more: []string{"+client|setname"}},
+		{name: "another prefix", prefix: "shop:locks", more: []string{"~shop:locks:*", "&shop:locks:wake:*"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			servers := serversThatVote(t)
+			for i := -1; i < len(test.more); i++ {
+				leastRights := redistest.LeastRights(t)
+				rights, without := slices.Concat(leastRights, test.more), "nothing"
+				if i >= 0 {
+					without = test.more[i]
+					rights = slices.Delete(rights, len(leastRights)+i, len(leastRights)+i+1)
+				}
+				urls := asUser(t, servers, rights)
+				for i := range urls {
+					urls[i] += test.with
+				}
+				var opts []redlock.Option
+				if test.prefix != "" {
+					opts = append(opts, redlock.WithPrefix(test.prefix))
+				}
+				complaints := fullTurn(t, urls, opts...)
+				if i < 0 && len(complaints) > 0 {
+					t.Errorf("with all: %.200s", complaints)
+				} else if i >= 0 && len(complaints) == 0 {
+					t.Errorf("without %s all works as well", without)
+				}
+			}
+		})
+	}
+}
+
+// TestClusterRights: a Redis Cluster tells its nodes with these, and with any of them taken away not all of it works.
+func TestClusterRights(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3, 0)
+	leastRights, more := redistest.LeastRights(t), []string{"+cluster|slots"}
+	for i := -1; i < len(more); i++ {
+		rights := slices.Concat(leastRights, more)
+		if i >= 0 {
+			rights = slices.Delete(rights, len(leastRights)+i, len(leastRights)+i+1)
+		}
+		asUser(t, nodes, rights)
+		var addrs []string
+		for _, s := range nodes {
+			addrs = append(addrs, s.Addr())
+		}
+		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Username: "locks", Password: "secret"})
+		l := lockerOn(t, []redlock.Master{wrap(t, client)})
+		_, err := l.TryLock(t.Context(), "key")
+		if i < 0 && err != nil {
+			t.Errorf("with all: %v", err)
+		} else if i >= 0 && (err == nil || !strings.Contains(err.Error(), "NOPERM")) {
+			t.Errorf("without %s: %v", more[i], err)
+		} else if err != nil {
+			t.Logf("without %s: %v", more[i], err)
+		}
+		_ = l.Close()
+		_ = client.Close()
+	}
+}
+
+// fullTurn locks, meets the held lock as another, which sees who holds it, has the lease renewed, and unlocks, so that one who
+// waits is woken. Then it releases a lock by force. It returns what went wrong, and what was logged.
+func fullTurn(t *testing.T, urls []string, more ...redlock.Option) (complaints []string) {
 	t.Helper()
 	const ttl = 600 * time.Millisecond
 	var log logBook
 	opts := []redlock.Option{redlock.WithTTL(ttl), redlock.WithTimeout(ttl / 2), redlock.WithMaxTTL(time.Second), redlock.WithRestartGuard(2 * time.Second), log.option()}
+	opts = append(opts, more...)
 	l, other := newLocker(t, urls, opts...), newLocker(t, urls, opts...)
 	var mu sync.Mutex
 	complain := func(err error) {
@@ -56,55 +127,98 @@ func fullTurn(t *testing.T, servers []*redistest.Server, urls []string) (complai
 	if _, err := other.TryLock(t.Context(), "key"); !errors.Is(err, redlock.ErrHeld) {
 		complain(errors.Join(errors.New("the second locker"), err))
 	}
-	var waiting sync.WaitGroup
-	waiting.Go(func() {
-		ctx, cancel := context.WithTimeout(t.Context(), bound)
-		defer cancel()
-		next, err := other.Lock(ctx, "key")
-		if err == nil {
-			err = next.Unlock()
-		}
-		if err != nil {
-			complain(err)
-		} else if came := next.Wait().Came; came != redlock.CameWoken {
-			complain(fmt.Errorf("the second locker's turn came %q", came))
-		}
-	})
-	select {
-	case <-lock.Context().Done():
-		complain(lock.Err())
-	case <-time.After(2 * ttl):
+	if seen, err := other.Inspect(t.Context(), "key"); err != nil || seen.Holder != l.Instance() || seen.Fence != lock.Fence() {
+		complain(fmt.Errorf("inspected: %+v, %w", seen, err))
 	}
-	err = lock.Unlock()
-	waiting.Wait()
-	if err != nil {
-		complain(err)
-	}
-	return append(complaints, log.lines("level=")...)
-}
-
-// TestLeastRights has a user with these rights and no others do all that a Locker does; and shows that
-// none of them is too much.
-func TestLeastRights(t *testing.T) {
-	t.Parallel()
-	servers := redistest.Start(t, 3)
-	waitForUptime(t, servers, 2*time.Second)
-	line := strings.Join(leastRights, " ")
-	for _, complaint := range fullTurn(t, servers, asUser(t, servers, leastRights)) {
-		t.Errorf("with %s: %s", line, complaint)
-	}
-	redistest.RequireNoKeys(t, servers)
-	for i, right := range leastRights {
-		fewer := slices.Delete(slices.Clone(leastRights), i, i+1)
-		if complaints := fullTurn(t, servers, asUser(t, servers, fewer)); len(complaints) == 0 {
-			t.Errorf("without %s all works as well", right)
-		} else {
-			t.Logf("without %s: %.200s", right, complaints[0])
-		}
-		for _, s := range servers { // what it couldn't release
-			if err := s.Client().FlushAll(t.Context()).Err(); err != nil {
-				t.Fatal(err)
+	via := redlock.ViaPolled
+	for i := 0; i < 3 && via != redlock.ViaWoken && len(complaints) == 0; i++ { // a poll may come just before the release
+		if i > 0 {
+			if lock, err = l.TryLock(t.Context(), "key"); err != nil {
+				complain(err)
+				break
 			}
 		}
+		var waiting sync.WaitGroup
+		waiting.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), bound)
+			defer cancel()
+			next, err := other.Lock(ctx, "key")
+			if err == nil {
+				via = next.Acquisition().Via
+				err = next.Unlock()
+			}
+			if err != nil {
+				complain(err)
+			}
+		})
+		select {
+		case <-lock.Context().Done():
+			complain(lock.Err())
+		case <-time.After(2 * ttl):
+		}
+		err = lock.Unlock()
+		waiting.Wait()
+		if err != nil {
+			complain(err)
+		}
 	}
+	if via != redlock.ViaWoken {
+		complain(fmt.Errorf("the second locker's turn came %q", via))
+	}
+	if lock, err := l.TryLock(t.Context(), "key"); err != nil {
+		complain(err)
+	} else if err := other.ForceUnlock(t.Context(), "key", lock.Fence()); err != nil {
+		complain(fmt.Errorf("released by force: %w", err))
+	} else if err := lock.Unlock(); !errors.Is(err, redlock.ErrNotOwner) && !errors.Is(err, redlock.ErrExpired) {
+		complain(fmt.Errorf("unlocked after a forced release: %w", err))
+	}
+	for _, line := range log.lines("level=") {
+		if !strings.Contains(line, "3 of 3 masters available") {
+			complaints = append(complaints, line)
+		}
+	}
+	return complaints
+}
+
+// TestLeastRights has a user with the rights in README and no others do all that a Locker does; and shows that
+// none of them is too much. A test of package doctor shows that it names each that is missing.
+func TestLeastRights(t *testing.T) {
+	t.Parallel()
+	leastRights := redistest.LeastRights(t)
+	t.Run("all", func(t *testing.T) {
+		t.Parallel()
+		servers := serversThatVote(t)
+		for _, complaint := range fullTurn(t, asUser(t, servers, leastRights)) {
+			t.Errorf("with %s: %s", strings.Join(leastRights, " "), complaint)
+		}
+		redistest.RequireNoKeys(t, servers)
+	})
+	needed := slices.DeleteFunc(slices.Clone(leastRights), func(right string) bool { return right == "resetchannels" }) // it takes rights away
+	for few := range slices.Chunk(needed, 6) {
+		t.Run("without "+few[0], func(t *testing.T) { // and without each of the others
+			t.Parallel()
+			servers := serversThatVote(t)
+			for _, right := range few {
+				fewer := slices.DeleteFunc(slices.Clone(leastRights), func(other string) bool { return other == right })
+				if complaints := fullTurn(t, asUser(t, servers, fewer)); len(complaints) == 0 {
+					t.Errorf("without %s all works as well", right)
+				} else {
+					t.Logf("without %s: %.200s", right, complaints[0])
+				}
+				for _, s := range servers { // what it couldn't release
+					if err := s.Client().FlushAll(t.Context()).Err(); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// serversThatVote have been up for longer than the guard of fullTurn.
+func serversThatVote(t *testing.T) []*redistest.Server {
+	t.Helper()
+	servers := redistest.Start(t, 3)
+	waitForUptime(t, servers, 2*time.Second)
+	return servers
 }

@@ -2,288 +2,256 @@ package redlock
 
 import (
 	"context"
-	"crypto/rand"
-	"errors"
-	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// attempt is one try to take a key: one fresh token, and one vote of each master. A token is never
-// used twice: a late release of an earlier attempt would free the lock of a later one.
+// attempt is one try to take one key: one fresh token, and one answer from each master. A token is never
+// reused, because a release that arrives late carries the token of its own attempt: it must not match the
+// lock of a later one.
 type attempt struct {
-	locker  *Locker
-	start   time.Time
-	ttl     time.Duration
-	ticket  int64 // of its call
-	timeout time.Duration
-	calls   []call // the acquires, by master
-	answers *inbox // to the acquires, and to the release
-	timer   *time.Timer
-	over    atomic.Bool // the lock is not wanted any more
-	touched atomic.Bool // a master that refused the acquire may have the key, or the call in its queue
+	locker    *Locker
+	start     time.Time
+	ttl       time.Duration
+	ticket    int64 // the caller's, also when the acquire is sent without one
+	timeout   time.Duration
+	several   bool   // one of the attempts of a LockAll call: commands are queued for all keys before any is sent
+	calls     []call // the acquires, by master
+	answers   *inbox // for the acquires, then for the extends that raise the fence, then for the release
+	timer     *time.Timer
+	abandoned atomic.Bool // commands that are still queued must not be sent
 
-	// The arguments of the commands, made once for all masters that get the same: without Queue, with it,
-	// and of releases with Alone.
-	acquireArgs, releaseArgs [3][]any
-
-	fence   int64
-	granted []*call
-	held    []Reply       // the votes that another has
-	deaf    bool          // one of them will not wake us
-	failed  []MasterError // the masters that gave no vote
+	fence    int64
+	granted  []*call
+	raising  int              // masters that were sent a larger fence than the one they had stored
+	held     []protocol.Reply // refusals: another token holds the key, or another process is next in line
+	mustPoll bool             // a master that refused will not wake this process
+	failed   []*MasterError   // masters that gave no usable answer
+	done     []*call          // refusals because a result is remembered
 }
 
-// newAttempt sends an acquire to all masters at once. Where there is a former lock, the same commands
-// release it, and it gets the answers to that.
-func (l *Locker) newAttempt(c *caller, former *attempt) *attempt {
+// newAttempts sends the acquires for all keys of a call to all masters. They share one proposed fence and
+// one start, so that the locks of the call share their fence and the end of their validity.
+func (l *Locker) newAttempts(callers []*caller, into []*attempt) []*attempt {
+	start := time.Now()
+	proposal, _ := l.clock()
+	for _, c := range callers {
+		into = append(into, l.newAttempt(c, nil, start, proposal))
+	}
+	into[0].sendSoon()
+	return into
+}
+
+// sendSoon sends the commands that push has queued for the keys of a LockAll call.
+func (a *attempt) sendSoon() {
+	if a.several {
+		for _, s := range a.locker.streams {
+			s.sendSoon()
+		}
+	}
+}
+
+// push sends a command. For a LockAll call it only queues it: sendSoon sends those for all keys together.
+func (a *attempt) push(c *call) {
+	if s := a.locker.streams[c.master]; a.several {
+		s.enqueue(c)
+	} else {
+		s.push(c)
+	}
+}
+
+// newAttempt sends an acquire to all masters. With former, the attempt whose lock is handed on, each of
+// these commands first releases that lock; the answers to the releases go to former's inbox.
+func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposal int64) *attempt {
 	a := &attempt{
 		locker:  l,
-		start:   time.Now(),
+		start:   start,
 		ttl:     c.ttl,
 		ticket:  c.ticket,
+		several: c.several,
 		calls:   make([]call, len(l.streams)),
-		answers: newInbox(OpAcquire, l.decisive(), len(l.streams)),
+		answers: newInbox(protocol.OpAcquire, l.decisive(), len(l.streams)),
 	}
-	acquire := Command{Op: OpAcquire, Key: c.key, Token: l.terms + rand.Text(), TTL: c.ttl, Fence: l.clock(), Process: l.name, Ticket: c.ticket}
-	if c.try {
-		acquire.Ticket = TryTicket
+	acquire := protocol.Command{Op: protocol.OpAcquire, Key: c.key, Token: l.random(), TTL: c.ttl, Fence: proposal, Process: l.name, Ticket: c.ticket, Recall: c.recall}
+	queue := !c.try && c.ticket > 0
+	if !queue {
+		acquire.Ticket = protocol.TryTicket
 	}
 	var releases []call
 	if former != nil {
 		acquire.Former = former.calls[0].Token
-		former.over.Store(true)
-		former.answers.expect(OpRelease, l.decisive())
+		former.abandoned.Store(true)
+		former.answers.expect(protocol.OpRelease, l.decisive())
 		releases = make([]call, len(l.streams))
 	}
+	tickets := c.ticketsOn(len(l.streams))
 	for i, s := range l.streams {
-		a.calls[i] = call{Command: acquire, master: i, over: &a.over, to: a.answers}
-		a.calls[i].Queue = !c.try && s.hears.Load()
-		args := &a.acquireArgs[which(&a.calls[i].Command)]
-		if *args == nil {
-			*args = a.calls[i].arguments()
-		}
-		a.calls[i].args = *args
+		a.calls[i] = call{Command: acquire, master: i, abandoned: &a.abandoned, ticket: &tickets[i], to: a.answers}
+		subscribed := s.subscribed.Load()
+		a.calls[i].Polls = !subscribed && (c.polls || s.denied.Load())
+		a.calls[i].Queue = queue && (subscribed || c.polls)
 		if former != nil {
 			releases[i] = former.releaseCall(i, false, former.answers)
 			a.calls[i].former = &releases[i]
 		}
-		s.push(&a.calls[i])
-		a.timeout = max(a.timeout, s.latency.timeout())
+		a.push(&a.calls[i])
+		a.timeout = max(a.timeout, s.forKey(c.key).patience())
 	}
 	return a
 }
 
-// decisive is how many masters must have answered before anything can be certain.
+// decisive returns the fewest answers that can settle a round: a quorum of grants wins it, and as soon as
+// n-quorum+1 masters have failed or refused, no quorum is left.
 func (l *Locker) decisive() int { return min(l.quorum, len(l.streams)-l.quorum+1) }
 
-// win collects votes until a quorum has granted and stored the fence, or is out of reach, or the
-// masters' time is over, or the caller leaves. It says whether the lock is won.
-func (a *attempt) win(ctx context.Context) bool {
-	quorum := a.locker.quorum
-	certain := false
-	ending := a.collect(ctx, a.locker.closing, a.answers, len(a.calls), func(c *call, pending int) (done bool) {
-		c.counted = true
-		switch {
-		case c.Reply.Err != nil:
-			a.fail(c.master, c.Reply.Err)
-		case c.Reply.Status == StatusGranted:
-			if a.granted == nil {
-				a.granted = make([]*call, 0, len(a.calls))
+// ending is how a collect ended.
+type ending int
+
+const (
+	answered   ending = iota // count was done, or all have answered
+	timeOver                 // the deadline has passed
+	callerLeft               // the caller's context has ended, or the Locker is closing
+)
+
+// collect passes each answer to count, with the number of those still missing, until count reports done or
+// all expected answers are in. Answers that are there when the deadline passes still count.
+func (a *attempt) collect(ctx context.Context, closing <-chan struct{}, deadline time.Time, expected int, count func(c *call, pending int) (done bool)) ending {
+	defer a.startTimer(deadline).Stop()
+	var room [5]*call // enough for most; saves an allocation
+	for pending := expected; pending > 0; {
+		over := false
+		select {
+		case <-a.answers.ready:
+		case <-a.timer.C:
+			over = true
+		case <-ctx.Done():
+			return callerLeft
+		case <-closing:
+			return callerLeft
+		}
+		for _, c := range a.answers.take(room[:0]) {
+			pending--
+			if count(c, pending) {
+				return answered
 			}
-			a.granted = append(a.granted, c)
-			a.fence, certain = chooseFence(a.fences(), len(a.calls), quorum)
-		default:
-			a.held = append(a.held, c.Reply)
-			a.deaf = a.deaf || !c.Queue
 		}
-		return certain || len(a.granted)+pending < quorum
-	})
-	if ending == timeOver {
-		for i := range a.calls {
-			if !a.calls[i].counted {
-				a.fail(i, fmt.Errorf("%w within %v", errHung, a.timeout))
-			}
+		if over {
+			return timeOver
 		}
 	}
-	if !certain && ending != callerLeft && len(a.granted) >= quorum {
-		certain = a.raise(ctx)
-	}
-	return certain && !past(a.until())
+	return answered
 }
 
-// raise gives the fence to the masters that have granted with a smaller one, and says whether a
-// quorum has stored it now.
-func (a *attempt) raise(ctx context.Context) bool {
-	low := slices.DeleteFunc(slices.Clone(a.granted), func(c *call) bool { return c.Reply.Fence >= a.fence })
-	stored := len(a.granted) - len(low)
-	answers := newInbox(OpExtend, 1, len(low))
-	for _, c := range low {
-		a.locker.streams[c.master].push(a.extension(c.master, 0, answers))
-	}
-	a.collect(ctx, a.locker.closing, answers, len(low), func(c *call, pending int) (done bool) {
-		if c.Reply.Status == StatusGranted {
-			stored++
-		}
-		return stored >= a.locker.quorum || stored+pending < a.locker.quorum
-	})
-	return stored >= a.locker.quorum
-}
-
-// extension is the call that renews the lease on one master, and raises its fence to the lock's.
-func (a *attempt) extension(master int, refillUntil int64, to receiver) *call {
-	acquire := &a.calls[master]
-	return &call{
-		Command: Command{Op: OpExtend, Key: acquire.Key, Token: acquire.Token, TTL: a.ttl, Fence: a.fence, RefillUntil: refillUntil},
-		master:  master,
-		over:    &a.over,
-		to:      to,
-	}
-}
-
-// startTimer starts the masters' time for an answer.
-func (a *attempt) startTimer() *time.Timer {
-	if a.timer == nil {
-		a.timer = time.NewTimer(a.timeout)
+// startTimer starts the attempt's timer, which each of its rounds reuses.
+func (a *attempt) startTimer(deadline time.Time) *time.Timer {
+	if rest := time.Until(deadline); a.timer == nil {
+		a.timer = time.NewTimer(rest)
 	} else {
-		a.timer.Reset(a.timeout)
+		a.timer.Reset(rest)
 	}
 	return a.timer
 }
 
-func (a *attempt) fences() []int64 {
-	fences := make([]int64, len(a.granted))
-	for i, c := range a.granted {
-		fences[i] = c.Reply.Fence
+// extension returns the call that renews the lease on one master and raises the fence stored there to the
+// lock's. A master that has lost the key may take it anew until refill; never if that is zero.
+func (a *attempt) extension(master int, refill time.Time, to receiver) *call {
+	acquire := &a.calls[master]
+	var deadline int64
+	if !refill.IsZero() {
+		deadline = a.locker.streams[master].clock.earliest(refill)
 	}
-	return fences
+	return &call{
+		Command:   protocol.Command{Op: protocol.OpExtend, Key: acquire.Key, Token: acquire.Token, TTL: a.ttl, Fence: a.fence, RefillUntil: deadline},
+		master:    master,
+		acquire:   acquire,
+		until:     refill,
+		abandoned: &a.abandoned,
+		to:        to,
+	}
 }
 
-func (a *attempt) fail(master int, err error) {
-	a.failed = append(a.failed, MasterError{Master: a.locker.streams[master].master.String(), Err: err})
-}
-
-// past says whether a time is over by the monotonic clock or by the wall's: the monotonic one stands
-// still while the host is suspended, and the masters' don't.
-func past(t time.Time) bool {
-	now := time.Now()
-	return !now.Before(t) || !now.Round(0).Before(t.Round(0))
-}
-
-// until is the end of the validity of a lock won in this attempt: counted from before the masters
-// began to count, less the drift.
-func (a *attempt) until() time.Time { return a.start.Add(a.ttl - drift(a.ttl)) }
-
-// release frees the key on all masters that have, or may have, granted it. It doesn't wait: the
-// streams keep the order and the retries. The answers go to the receiver, if there is one. Where the
-// wait goes on, the masters that have the call in the queue keep it.
+// release frees the key on all masters that granted it, or may have. It doesn't wait: the streams keep the
+// order and repeat what a master misses. The answers go to the receiver unless it is nil. If the caller
+// waits on, the masters keep its ticket.
 func (a *attempt) release(to receiver, waiting bool) {
-	a.over.Store(true)
+	a.abandoned.Store(true)
 	calls := make([]call, len(a.calls))
-	for i, s := range a.locker.streams {
+	for i := range calls {
 		calls[i] = a.releaseCall(i, waiting, to)
-		s.push(&calls[i])
+		a.push(&calls[i])
 	}
 }
 
 func (a *attempt) releaseCall(master int, waiting bool, to receiver) call {
 	acquire := &a.calls[master]
-	release := Command{Op: OpRelease, Key: acquire.Key, Token: acquire.Token, TTL: a.ttl,
-		Process: acquire.Process, Ticket: a.ticket, Queue: waiting && acquire.Queue, Alone: !waiting && a.alone()}
-	args := &a.releaseArgs[which(&release)]
-	if *args == nil {
-		*args = releaseArguments(&release, acquire.args, &a.ticket)
-	}
-	release.args = *args
+	release := protocol.Command{Op: protocol.OpRelease, Key: acquire.Key, Token: acquire.Token, TTL: a.ttl,
+		Process: acquire.Process, Ticket: a.ticket, Queue: waiting && acquire.Queue, Polls: waiting && acquire.Queue && acquire.Polls, Alone: !waiting && a.alone()}
 	return call{
 		Command: release,
 		master:  master,
 		acquire: acquire,
 		until:   time.Now().Add(a.ttl),
-		sure:    a.touched.Load(),
 		to:      to,
 	}
 }
 
-// alone says whether nobody waited for the key when it was granted, as far as is known.
+// alone reports whether, by all answers so far, nobody waited for the key when it was granted.
 func (a *attempt) alone() bool {
 	return len(a.granted) > 0 && len(a.held) == 0 && !slices.ContainsFunc(a.granted, func(c *call) bool { return !c.Reply.Alone })
 }
 
-// which of the arguments a command has.
-func which(cmd *Command) int {
+func (a *attempt) name(master int) string { return a.locker.nodeName(master, a.calls[master].Key) }
+
+// past reports whether t has passed on the monotonic clock or on the wall clock. The monotonic clock stands
+// still while the host is suspended, but leases on the masters run on.
+func past(t time.Time) bool {
+	now := time.Now()
+	return !now.Before(t) || !now.Round(0).Before(t.Round(0))
+}
+
+// until returns the end of the validity of a lock won by this attempt. It is counted from before the first
+// command was sent, so that no master's lease can end earlier, and shortened by the drift of the clocks.
+func (a *attempt) until() time.Time { return a.start.Add(a.ttl - drift(a.ttl)) }
+
+// releaseTimeout returns how long the masters may take to answer a release now. The timeout of the attempt may include the time
+// for making the connections, if it was the first.
+func (a *attempt) releaseTimeout() (timeout time.Duration) {
+	for i, s := range a.locker.streams {
+		timeout = max(timeout, s.forKey(a.calls[i].Key).latency.timeout())
+	}
+	return timeout
+}
+
+// confirmRelease waits for the masters' answers to a release until the result is certain.
+func (a *attempt) confirmRelease(deadline time.Time) error {
+	quorum := a.locker.quorum
+	released, result := 0, error(nil)
+	var failed []*MasterError
+	ending := a.collect(context.Background(), nil, deadline, len(a.calls), func(c *call, pending int) (done bool) {
+		switch {
+		case c.Reply.Err != nil:
+			failed = append(failed, &MasterError{a.name(c.master), c.Reply.Err})
+		case c.Reply.Status == protocol.StatusReleased:
+			released++
+		case c.Reply.Status == protocol.StatusNotOwner:
+			result = ErrNotOwner
+		case c.Reply.Status == protocol.StatusExpired && result == nil:
+			result = ErrExpired
+		}
+		// no quorum can have held the key until now
+		expired := result != nil && released+len(failed)+pending < quorum
+		return released >= quorum || expired
+	})
 	switch {
-	case cmd.Queue:
-		return 1
-	case cmd.Alone:
-		return 2
+	case released >= quorum:
+		return nil
+	case ending == timeOver:
+		return &QuorumError{Answered: released, Quorum: quorum, Total: len(a.calls), Masters: failed, Err: errHung}
+	case result != nil && released+len(failed) < quorum:
+		return result
 	}
-	return 0
-}
-
-// split says whether the votes went to several at once, so that perhaps nobody has won.
-func (a *attempt) split() bool {
-	votes := make(map[string]int, len(a.held))
-	for _, reply := range a.held {
-		votes[reply.Holder]++
-		if votes[reply.Holder] >= a.locker.quorum {
-			return false
-		}
-	}
-	return len(a.held) > 0 && !a.tooFewLive()
-}
-
-// tooFewLive says whether so many masters failed that nobody can have a quorum.
-func (a *attempt) tooFewLive() bool { return len(a.calls)-len(a.failed) < a.locker.quorum }
-
-// failure says why the attempt was lost. Votes that went to others are contention, whether or not
-// one of them has won: that is ErrHeld. ErrNoQuorum is for masters that don't answer.
-func (a *attempt) failure() error {
-	if a.tooFewLive() || len(a.held) == 0 {
-		err := &QuorumError{Answered: len(a.granted) + len(a.held), Quorum: a.locker.quorum, Masters: a.failed}
-		var guarded []time.Duration
-		for _, failed := range a.failed {
-			var guard *guardError
-			if errors.As(failed.Err, &guard) {
-				guarded = append(guarded, time.Until(guard.until))
-			}
-		}
-		slices.Sort(guarded)
-		if missing := a.locker.quorum - (len(a.calls) - len(a.failed)); 0 < missing && missing <= len(guarded) {
-			err.RetryAfter = guarded[missing-1]
-		}
-		return err
-	}
-	held := &HeldError{}
-	for _, reply := range a.held {
-		held.RetryAfter = max(held.RetryAfter, reply.TTL)
-	}
-	return held
-}
-
-// patience is how long it makes sense to wait for a wake-up: until enough of the leases met may have
-// ended, but not longer than a third of our own ticket's.
-func (a *attempt) patience() time.Duration {
-	const early = time.Millisecond // Redis counts in whole ones
-	patience := a.ttl / 3
-	if missing := a.locker.quorum - len(a.granted); 0 < missing && missing <= len(a.held) {
-		rest := make([]time.Duration, len(a.held))
-		for i, reply := range a.held {
-			rest[i] = reply.TTL
-		}
-		slices.Sort(rest)
-		patience = min(patience, rest[missing-1]+early)
-	}
-	return patience
-}
-
-// queuedAnywhere says whether a master may have the call in its queue.
-func (a *attempt) queuedAnywhere() bool {
-	for i := range a.calls {
-		if a.calls[i].Queue {
-			return true
-		}
-	}
-	return false
+	return &QuorumError{Answered: released, Quorum: quorum, Total: len(a.calls), Masters: failed}
 }

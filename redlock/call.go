@@ -4,24 +4,43 @@ import (
 	"errors"
 	"sync/atomic"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-var errAbandoned = unsent(errors.New("given up before it was sent"))
+var errAbandoned = protocol.Unsent(errors.New("abandoned before it was sent"))
 
-// call is a Command on its way through a stream.
+// call is a command on its way through a stream, to one master, and what becomes of it.
 type call struct {
-	Command
-	master  int          // index of the master
-	over    *atomic.Bool // acquire, extend: no longer wanted, don't send it any more
-	former  *call        // acquire: the release of the lock before, which the same command does
-	acquire *call        // release: the acquire that it undoes
-	sure    bool         // release: send it even if the acquire had no effect
-	until   time.Time    // release: repeated until acknowledged, or until the TTL has done it
-	counted bool         // acquire: its attempt has the answer
-	to      receiver     // gets the call when it is answered. May be nil
+	protocol.Command
+	master    int          // index of the master
+	abandoned *atomic.Bool // all but ping and release: drop it if it hasn't been sent when this becomes true
+	former    *call        // acquire: the release of the lock before, done by the same command
+	acquire   *call        // release, extend: the acquire of the same attempt
+	until     time.Time    // release: repeated no longer than this; extend: takes a free key no later than this
+	forced    bool         // release: send it even if the master seems to have nothing to release
+	counted   bool         // acquire: its attempt has counted the answer
+	moves     int          // how often a Redis Cluster has redirected it
+	to        receiver     // gets the call once it is answered; may be nil
+
+	// What the master may have of the attempt, in its acquire. The stream's mu guards these.
+	mayHold  bool         // the key, from the acquire
+	extended bool         // the key, from an extend
+	mayTake  time.Time    // an extend whose answer was lost may still take the key until then
+	ticket   *ticketState // the caller's ticket
+
+	// Of a release. The stream's mu guards these too.
+	sentAt time.Time // when it was last sent
+	due    time.Time // when it is to be repeated
 }
 
-// receiver gets answered calls. It doesn't block.
+// ticketState is what one master may have of a caller's ticket, after all attempts of the caller so far.
+type ticketState struct {
+	left      bool // the master may have the ticket
+	uncertain bool // a connection broke: the server may still read a command that leaves the ticket
+}
+
+// receiver gets answered calls. Its receive must not block: it runs on a stream's goroutine.
 type receiver interface{ receive(*call) }
 
 func (c *call) deliver() {
@@ -31,29 +50,90 @@ func (c *call) deliver() {
 	}
 }
 
-// needless says whether a call need not be sent. An acquire whose attempt is over is answered here
-// as unsent; its release comes later in the same queue and sees that.
-func needless(c *call) bool {
+// takeFormer removes the former release from an acquire and returns it. A lock keeps its acquires for as
+// long as it is held; without this, each would keep all locks before it in memory.
+func (c *call) takeFormer() *call {
+	former := c.former
+	c.former = nil
+	return former
+}
+
+// givenUp reports whether nobody waits for the call any more. What the stream itself asks is never given up.
+func (c *call) givenUp() bool { return c.abandoned != nil && c.abandoned.Load() }
+
+// unneeded reports whether the call need not be sent: one whose attempt is over, or a release
+// where the master can have nothing of the attempt. The stream's mu is held.
+func (c *call) unneeded() bool {
 	switch c.Op {
-	case OpAcquire, OpExtend:
-		if c.over.Load() {
-			c.Reply.Err = errAbandoned
-			return true
-		}
-	case OpRelease:
-		acquired := c.acquire.Reply
-		return !c.sure && (acquired.Status == StatusHeld || errors.Is(acquired.Err, errUnsent))
+	case protocol.OpAcquire, protocol.OpExtend, protocol.OpForce, protocol.OpInspect, protocol.OpNames:
+		return c.givenUp()
+	case protocol.OpRelease:
+		a := c.acquire
+		nothing := !a.mayHold && !a.extended && (a.ticket == nil || !a.ticket.left)
+		queued := c.Queue && !a.mayHold && a.Reply.Status == protocol.StatusHeld // it has the ticket, which is to stay
+		return !c.forced && (nothing || queued)
 	}
 	return false
 }
 
-// acknowledged says whether a release need not be repeated. Where the connection broke between
-// acquire and release, the server may still read the acquire after the release: then only a
-// deleted key is proof.
-func acknowledged(release *call) bool {
-	if release.Reply.Err != nil {
+// sending notes what the master may have once the call is sent. The stream's mu is held.
+func (c *call) sending(now time.Time) {
+	switch c.Op {
+	case protocol.OpAcquire:
+		c.mayHold = true
+	case protocol.OpExtend:
+		c.acquire.extended = true
+	case protocol.OpRelease:
+		c.sentAt = now
+		if c.acquire.ticket != nil && c.Ticket > 0 { // a later acquire of the same caller may leave one again
+			c.acquire.ticket.left = c.Queue
+		}
+		return
+	}
+	if c.Queue && c.ticket != nil {
+		c.ticket.left = true
+	}
+	if c.former != nil {
+		c.former.sentAt = now
+	}
+}
+
+// answered notes what the answer says about what the master has. The stream's mu is held.
+func (c *call) answered() {
+	err := c.Reply.Err
+	unsure := err != nil && !errors.Is(err, protocol.ErrRefused) && !errors.Is(err, protocol.ErrUnsent)
+	ticket := c.ticket
+	if c.acquire != nil {
+		ticket = c.acquire.ticket
+	}
+	if c.Queue && unsure && ticket != nil {
+		ticket.uncertain = true
+	}
+	switch {
+	case c.Op == protocol.OpAcquire && (c.Reply.Status == protocol.StatusHeld || c.Reply.Status == protocol.StatusDone || err != nil && !unsure):
+		c.mayHold = false
+	case c.Op == protocol.OpRelease && err != nil && ticket != nil:
+		ticket.left = true // the release may not have arrived
+	case c.Op == protocol.OpExtend && unsure && c.until.After(c.acquire.mayTake):
+		c.acquire.mayTake = c.until
+	}
+}
+
+// acknowledged reports whether a release has certainly had its effect and need not be repeated. An answer
+// alone is not enough:
+//   - If the connection broke between acquire and release, the server may read the acquire after the
+//     release. Then only a release that deleted the key is proof.
+//   - If the answer to an extend was lost, the server may read it late, and it takes the key anew until its
+//     deadline. Only a release sent after that deadline is proof.
+//   - A command that leaves a ticket may be read late in the same way. There is no proof of that: the
+//     release is repeated until the ticket's lease has ended.
+//
+// The stream's mu is held.
+func (c *call) acknowledged() bool {
+	ticket := c.acquire.ticket
+	if c.Reply.Err != nil || !c.sentAt.After(c.acquire.mayTake) || ticket != nil && ticket.uncertain && !c.Queue {
 		return false
 	}
-	acquired := release.acquire.Reply.Err
-	return acquired == nil || errors.Is(acquired, errRefused) || errors.Is(acquired, errUnsent) || release.Reply.Status == StatusReleased
+	acquired := c.acquire.Reply.Err
+	return acquired == nil || errors.Is(acquired, protocol.ErrRefused) || errors.Is(acquired, protocol.ErrUnsent) || c.Reply.Status == protocol.StatusReleased
 }

@@ -1,10 +1,6 @@
 package redlock_test
 
 import (
-	"encoding/binary"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,47 +11,24 @@ import (
 
 const clockMaxTTL = 1500 * time.Millisecond
 
-// withFakedClock gives three masters of which the first one's clock is as far ahead as it is told, and
-// gains so many thousandths from now on.
+// withFakedClock returns three masters. The clock of the first is ahead by as much as it is set to, and gains that
+// many thousandths from now on.
 func withFakedClock(t *testing.T) (servers []*redistest.Server, set func(ahead time.Duration, gain int64)) {
 	t.Helper()
-	cc, err := exec.LookPath("cc")
-	if err != nil {
-		t.Fatal("no C compiler; go test -race needs one too")
-	}
-	dir := t.TempDir()
-	library, file := filepath.Join(dir, "fakeclock.so"), filepath.Join(dir, "clock")
-	if out, err := exec.Command(cc, "-shared", "-fPIC", "-o", library, "testdata/fakeclock.c").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	clock, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = clock.Close() })
-	set = func(ahead time.Duration, gain int64) {
-		t.Helper()
-		setting := binary.NativeEndian.AppendUint64(nil, uint64(time.Now().UnixMicro()))
-		setting = binary.NativeEndian.AppendUint64(setting, uint64(ahead.Microseconds()))
-		setting = binary.NativeEndian.AppendUint64(setting, uint64(gain))
-		if _, err := clock.WriteAt(setting, 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	set(0, 0)
-	faked := redistest.StartWith(t, []string{"LD_PRELOAD=" + library, "FAKECLOCK=" + file})
-	return append([]*redistest.Server{faked}, redistest.Start(t, 2)...), set
+	clock := redistest.NewClock(t)
+	faked := redistest.StartWith(t, clock.Env())
+	return append([]*redistest.Server{faked}, redistest.Start(t, 2)...), clock.Set
 }
 
 func onFakedClock(t *testing.T, d *diary) (*redlock.Locker, []*redistest.Server, func(time.Duration, int64)) {
 	t.Helper()
 	servers, set := withFakedClock(t)
 	l := newLocker(t, redistest.URLs(servers), redlock.WithTTL(clockMaxTTL), redlock.WithMaxTTL(clockMaxTTL),
-		redlock.WithTimeout(clockMaxTTL/4), redlock.WithObserver(d))
+		redlock.WithTimeout(clockMaxTTL/4), redlock.WithMaxSkew(0), redlock.WithObserver(d))
 	return l, servers, set
 }
 
-// clockDown gives the times at which the master was told to be down for its clock.
+// clockDown returns the times at which the master was reported down because of its clock.
 func clockDown(d *diary, s *redistest.Server) (found []event) {
 	for _, e := range d.find("down", s.URL(), nil) {
 		if strings.Contains(e.err.Error(), "clock") {
@@ -110,7 +83,7 @@ func TestClockJump(t *testing.T) {
 	}
 }
 
-// TestFastClock has a clock that runs half as fast again: leases there end early.
+// TestFastClock: leases end early on a master whose clock runs 50 % too fast.
 func TestFastClock(t *testing.T) {
 	t.Parallel()
 	var d diary

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
 // kinds are the kinds of masters, which must all behave the same. The client looks into the server;
@@ -43,7 +44,11 @@ var kinds = []struct {
 	{"cluster", func(t *testing.T) (redlock.Master, *redis.Client) {
 		s := redistest.Start(t, 1, "--cluster-enabled", "yes")[0]
 		ctx := context.Background()
-		if err := s.Client().ClusterAddSlotsRange(ctx, 0, 16383).Err(); err != nil {
+		slots := make([]int, 16384) // ADDSLOTSRANGE is not in Redis 6.2
+		for i := range slots {
+			slots[i] = i
+		}
+		if err := s.Client().ClusterAddSlots(ctx, slots...).Err(); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, bound, "cluster_state:ok", func() bool {
@@ -77,7 +82,7 @@ func wrap(t *testing.T, client redis.UniversalClient) redlock.Master {
 func TestConformance(t *testing.T) {
 	tests := []struct {
 		name string
-		run  func(t *testing.T, m redlock.Master, client *redis.Client)
+		run  func(t *testing.T, m redlock.Stepwise, client *redis.Client)
 	}{
 		{"commands", testCommands},
 		{"expiry", testExpiry},
@@ -88,7 +93,8 @@ func TestConformance(t *testing.T) {
 	}
 	for _, kind := range kinds {
 		t.Run(kind.name, func(t *testing.T) {
-			m, client := kind.open(t)
+			master, client := kind.open(t)
+			m := redlock.Streamed(master)
 			t.Cleanup(func() {
 				if err := m.Close(); err != nil {
 					t.Errorf("close: %v", err)
@@ -106,51 +112,51 @@ const testTTL = time.Minute
 // testKey is each test's own, because they share a master.
 func testKey(t *testing.T) string { return "redlock:{" + t.Name() + "}" }
 
-func acquire(t *testing.T, token string) *redlock.Command {
-	return &redlock.Command{Op: redlock.OpAcquire, Key: testKey(t), Token: token, TTL: testTTL}
+func acquire(t *testing.T, token string) *protocol.Command {
+	return &protocol.Command{Op: protocol.OpAcquire, Key: testKey(t), Token: token, TTL: testTTL}
 }
 
-func release(t *testing.T, token string) *redlock.Command {
-	return &redlock.Command{Op: redlock.OpRelease, Key: testKey(t), Token: token}
+func release(t *testing.T, token string) *protocol.Command {
+	return &protocol.Command{Op: protocol.OpRelease, Key: testKey(t), Token: token}
 }
 
 // expect runs one command and checks its answer.
-func expect(t *testing.T, m redlock.Master, cmd *redlock.Command, want redlock.Status) {
+func expect(t *testing.T, m redlock.Stepwise, cmd *protocol.Command, want protocol.Status) {
 	t.Helper()
-	m.Do([]*redlock.Command{cmd})
+	m.Do([]*protocol.Command{cmd})
 	checkReply(t, cmd, want)
 }
 
-func checkReply(t *testing.T, cmd *redlock.Command, want redlock.Status) {
+func checkReply(t *testing.T, cmd *protocol.Command, want protocol.Status) {
 	t.Helper()
 	if cmd.Reply.Err != nil || cmd.Reply.Status != want {
 		t.Errorf("op %d with token %q: status %d, error %v, want status %d", cmd.Op, cmd.Token, cmd.Reply.Status, cmd.Reply.Err, want)
 	}
 }
 
-func testCommands(t *testing.T, m redlock.Master, _ *redis.Client) {
-	expect(t, m, &redlock.Command{Op: redlock.OpPing}, redlock.StatusNone)
-	expect(t, m, release(t, "a"), redlock.StatusExpired)
-	expect(t, m, acquire(t, "a"), redlock.StatusGranted)
-	expect(t, m, acquire(t, "a"), redlock.StatusGranted) // the command came twice
+func testCommands(t *testing.T, m redlock.Stepwise, _ *redis.Client) {
+	expect(t, m, &protocol.Command{Op: protocol.OpPing}, protocol.StatusNone)
+	expect(t, m, release(t, "a"), protocol.StatusExpired)
+	expect(t, m, acquire(t, "a"), protocol.StatusGranted)
+	expect(t, m, acquire(t, "a"), protocol.StatusGranted) // the command came twice
 	other := acquire(t, "b")
-	expect(t, m, other, redlock.StatusHeld)
+	expect(t, m, other, protocol.StatusHeld)
 	if r := other.Reply; r.Holder != "a" || r.TTL <= 0 || r.TTL > testTTL {
 		t.Errorf("holder %q for %v, want a for at most %v", r.Holder, r.TTL, testTTL)
 	}
-	expect(t, m, release(t, "b"), redlock.StatusNotOwner)
-	expect(t, m, acquire(t, "b"), redlock.StatusHeld) // the key has stayed
-	expect(t, m, release(t, "a"), redlock.StatusReleased)
-	expect(t, m, release(t, "a"), redlock.StatusExpired)
-	expect(t, m, acquire(t, "b"), redlock.StatusGranted)
+	expect(t, m, release(t, "b"), protocol.StatusNotOwner)
+	expect(t, m, acquire(t, "b"), protocol.StatusHeld) // the key has stayed
+	expect(t, m, release(t, "a"), protocol.StatusReleased)
+	expect(t, m, release(t, "a"), protocol.StatusExpired)
+	expect(t, m, acquire(t, "b"), protocol.StatusGranted)
 }
 
-func testExpiry(t *testing.T, m redlock.Master, client *redis.Client) {
+func testExpiry(t *testing.T, m redlock.Stepwise, client *redis.Client) {
 	const ttl = 100 * time.Millisecond
 	start := time.Now()
 	short := acquire(t, "a")
 	short.TTL = ttl
-	expect(t, m, short, redlock.StatusGranted)
+	expect(t, m, short, protocol.StatusGranted)
 	if client != nil {
 		if left := client.PTTL(context.Background(), testKey(t)).Val(); left > ttl || left == -1 {
 			t.Errorf("key lives for %v, want at most %v", left, ttl)
@@ -158,39 +164,39 @@ func testExpiry(t *testing.T, m redlock.Master, client *redis.Client) {
 	}
 	eventually(t, bound, "the key is free again", func() bool {
 		other := acquire(t, "b")
-		m.Do([]*redlock.Command{other})
-		return other.Reply.Status == redlock.StatusGranted
+		m.Do([]*protocol.Command{other})
+		return other.Reply.Status == protocol.StatusGranted
 	})
 	if took := time.Since(start); took < ttl {
 		t.Errorf("the key was free after %v, want not before %v", took, ttl)
 	}
-	expect(t, m, release(t, "a"), redlock.StatusNotOwner)
+	expect(t, m, release(t, "a"), protocol.StatusNotOwner)
 }
 
-func testBatch(t *testing.T, m redlock.Master, _ *redis.Client) {
-	var batch []*redlock.Command
-	var want []redlock.Status
+func testBatch(t *testing.T, m redlock.Stepwise, _ *redis.Client) {
+	var batch []*protocol.Command
+	var want []protocol.Status
 	for i := 0; len(batch) < 256; i++ {
 		a, b := fmt.Sprint("a", i), fmt.Sprint("b", i)
 		for _, step := range []struct {
-			cmd  *redlock.Command
-			want redlock.Status
+			cmd  *protocol.Command
+			want protocol.Status
 		}{
-			{acquire(t, a), redlock.StatusGranted},
-			{acquire(t, b), redlock.StatusHeld},
-			{&redlock.Command{Op: redlock.OpPing}, redlock.StatusNone},
-			{release(t, b), redlock.StatusNotOwner},
-			{acquire(t, a), redlock.StatusGranted},
-			{release(t, a), redlock.StatusReleased},
-			{release(t, a), redlock.StatusExpired},
-			{&redlock.Command{Op: redlock.OpPing}, redlock.StatusNone},
+			{acquire(t, a), protocol.StatusGranted},
+			{acquire(t, b), protocol.StatusHeld},
+			{&protocol.Command{Op: protocol.OpPing}, protocol.StatusNone},
+			{release(t, b), protocol.StatusNotOwner},
+			{acquire(t, a), protocol.StatusGranted},
+			{release(t, a), protocol.StatusReleased},
+			{release(t, a), protocol.StatusExpired},
+			{&protocol.Command{Op: protocol.OpPing}, protocol.StatusNone},
 		} {
 			batch, want = append(batch, step.cmd), append(want, step.want)
 		}
 	}
-	// For a server that doesn't know the scripts yet see redisMaster.repeat; this test is about the order.
-	expect(t, m, acquire(t, "warm"), redlock.StatusGranted)
-	expect(t, m, release(t, "warm"), redlock.StatusReleased)
+	// For a server that doesn't know the scripts yet see stream.repeat; this test is about the order.
+	expect(t, m, acquire(t, "warm"), protocol.StatusGranted)
+	expect(t, m, release(t, "warm"), protocol.StatusReleased)
 	m.Do(batch)
 	for i, cmd := range batch {
 		checkReply(t, cmd, want[i])
@@ -202,49 +208,49 @@ func testBatch(t *testing.T, m redlock.Master, _ *redis.Client) {
 
 // testReleaseSentTwice has releases that have no effect when they are sent first: the plain one, as another
 // waits, and one whose script is not known. The acquire behind them comes after them still.
-func testReleaseSentTwice(t *testing.T, m redlock.Master, client *redis.Client) {
+func testReleaseSentTwice(t *testing.T, m redlock.Stepwise, client *redis.Client) {
 	for _, alone := range []bool{true, false} {
 		if !alone && client != nil {
 			if err := client.ScriptFlush(context.Background()).Err(); err != nil {
 				t.Fatal(err)
 			}
 		}
-		expect(t, m, acquire(t, "a"), redlock.StatusGranted)
+		expect(t, m, acquire(t, "a"), protocol.StatusGranted)
 		waiter := acquire(t, "b")
 		waiter.Process, waiter.Ticket, waiter.Queue = "later", 2, true
-		expect(t, m, waiter, redlock.StatusHeld)
+		expect(t, m, waiter, protocol.StatusHeld)
 		freed, next := release(t, "a"), acquire(t, "c")
 		freed.Alone, next.Process, next.Ticket = alone, "earlier", 1
-		m.Do([]*redlock.Command{freed, next})
-		checkReply(t, freed, redlock.StatusReleased)
-		checkReply(t, next, redlock.StatusGranted)
+		m.Do([]*protocol.Command{freed, next})
+		checkReply(t, freed, protocol.StatusReleased)
+		checkReply(t, next, protocol.StatusGranted)
 		last := release(t, "c")
 		last.Process, last.Ticket = "later", 2
-		expect(t, m, last, redlock.StatusReleased)
+		expect(t, m, last, protocol.StatusReleased)
 	}
 }
 
-func testScriptFlush(t *testing.T, m redlock.Master, client *redis.Client) {
+func testScriptFlush(t *testing.T, m redlock.Stepwise, client *redis.Client) {
 	if client == nil {
 		return // it has no scripts
 	}
 	for _, step := range []struct {
-		cmd  *redlock.Command
-		want redlock.Status
+		cmd  *protocol.Command
+		want protocol.Status
 	}{
-		{acquire(t, "a"), redlock.StatusGranted},
-		{acquire(t, "b"), redlock.StatusHeld},
-		{release(t, "a"), redlock.StatusReleased},
+		{acquire(t, "a"), protocol.StatusGranted},
+		{acquire(t, "b"), protocol.StatusHeld},
+		{release(t, "a"), protocol.StatusReleased},
 	} {
 		expect(t, m, step.cmd, step.want)
 		if err := client.ScriptFlush(context.Background()).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	expect(t, m, release(t, "a"), redlock.StatusExpired)
+	expect(t, m, release(t, "a"), protocol.StatusExpired)
 }
 
-func testForeignKey(t *testing.T, m redlock.Master, client *redis.Client) {
+func testForeignKey(t *testing.T, m redlock.Stepwise, client *redis.Client) {
 	if client == nil {
 		return // nobody else can write there
 	}
@@ -256,16 +262,16 @@ func testForeignKey(t *testing.T, m redlock.Master, client *redis.Client) {
 	free.Key = "redlock:{free}"
 	freed := release(t, "a")
 	freed.Key = free.Key
-	expect(t, m, &redlock.Command{Op: redlock.OpPing}, redlock.StatusNone)
-	expect(t, m, free, redlock.StatusGranted)
-	batch := []*redlock.Command{acquire(t, "a"), release(t, "a"), freed}
+	expect(t, m, &protocol.Command{Op: protocol.OpPing}, protocol.StatusNone)
+	expect(t, m, free, protocol.StatusGranted)
+	batch := []*protocol.Command{acquire(t, "a"), release(t, "a"), freed}
 	m.Do(batch)
 	for _, cmd := range batch[:2] {
-		if cmd.Reply.Err == nil || !strings.Contains(cmd.Reply.Err.Error(), "WRONGTYPE") || cmd.Reply.Status != redlock.StatusNone {
+		if cmd.Reply.Err == nil || !strings.Contains(cmd.Reply.Err.Error(), "WRONGTYPE") || cmd.Reply.Status != protocol.StatusNone {
 			t.Errorf("op %d on a string: status %d, error %v, want WRONGTYPE", cmd.Op, cmd.Reply.Status, cmd.Reply.Err)
 		}
 	}
-	checkReply(t, freed, redlock.StatusReleased)
+	checkReply(t, freed, protocol.StatusReleased)
 	if kind := client.Type(ctx, testKey(t)).Val(); kind != "string" {
 		t.Errorf("the foreign key is a %s now", kind)
 	}

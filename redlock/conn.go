@@ -2,48 +2,53 @@ package redlock
 
 import (
 	"context"
-	"errors"
-	"net"
-	"time"
+	"sync"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// rest is for how long a connection that isn't used is taken for alive: long beside the time between two
-// commands of a busy process, and short beside anything else.
-const rest = time.Millisecond
-
-// errClosed says that the server had closed the connection before anything was sent.
-var errClosed = errors.New("connection was closed by the server")
-
-// restedConn looks whether the server has closed the connection when it is used after a rest. go-redis
-// looks each time, with a system call and three allocations for each command; but not where it doesn't
-// find the system's connection, which this hides from it.
-type restedConn struct {
-	net.Conn
-	used time.Time
-}
-
-type dialer func(ctx context.Context, network, addr string) (net.Conn, error)
-
-func (dial dialer) rested(ctx context.Context, network, addr string) (net.Conn, error) {
-	conn, err := dial(ctx, network, addr)
-	if err != nil {
-		return nil, err
+// connect makes a connection to any kind of master.
+func (s *stream) connect(ctx context.Context) (protocol.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.connectTime())
+	defer cancel()
+	if s.cluster != nil && s.cluster.front == s {
+		return s.cluster.connect(ctx)
 	}
-	return &restedConn{conn, time.Now()}, nil
-}
-
-func (c *restedConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	c.used = time.Now()
-	return n, err
-}
-
-func (c *restedConn) Write(p []byte) (int, error) {
-	if now := time.Now(); now.Sub(c.used) > rest {
-		if hasEnded(c.Conn) {
-			return 0, errClosed
-		}
-		c.used = now
+	if m, ok := s.master.(protocol.Connector); ok {
+		return m.Connect(ctx)
 	}
-	return c.Conn.Write(p)
+	c := &stepwise{Doer: s.master.(protocol.Doer), sent: make(chan struct{}, 1), closed: make(chan struct{})}
+	c.end = sync.OnceFunc(func() { close(c.closed) })
+	return c, nil
 }
+
+// stepwise is a connection to a master that runs one batch after the other.
+type stepwise struct {
+	protocol.Doer
+	sent   chan struct{}
+	closed chan struct{}
+	end    func()
+}
+
+func (c *stepwise) Send([]*protocol.Command) (answered bool, err error) {
+	c.sent <- struct{}{}
+	return false, nil
+}
+
+func (c *stepwise) Wait() error {
+	select {
+	case <-c.sent:
+		return nil
+	case <-c.closed:
+		return protocol.ErrBroken
+	}
+}
+
+func (c *stepwise) Receive(cmds []*protocol.Command) error {
+	c.Do(cmds)
+	return nil
+}
+
+func (c *stepwise) Window() int { return 1 }
+
+func (c *stepwise) Close() { c.end() }

@@ -13,13 +13,15 @@ func TestDialNames(t *testing.T) {
 	for url, name := range map[string]string{
 		"redis://10.0.0.1":                          "redis://10.0.0.1:6379",
 		"redis://user:secret@10.0.0.1:7000/2":       "redis://10.0.0.1:7000",
+		"valkey://10.0.0.1":                         "redis://10.0.0.1:6379", // the same server as above, in all that is compared
+		"valkeys://user:pass%40word@valkey.example": "rediss://valkey.example:6379",
 		"redis://[::1]:7000":                        "redis://[::1]:7000",
 		"rediss://:secret@redis.example":            "rediss://redis.example:6379",
 		"unix://user:secret@/run/redis/redis.sock":  "unix:///run/redis/redis.sock",
 		"unix:///run/redis/redis.sock?db=2":         "unix:///run/redis/redis.sock",
 		"memory://":                                 "memory://",
 		"memory://second":                           "memory://second",
-		"redis://10.0.0.1?read_timeout=1s&db=1":     "redis://10.0.0.1:6379",
+		"redis://10.0.0.1?client_name=x&protocol=2": "redis://10.0.0.1:6379",
 		"redis://user:pass%40word@10.0.0.1:6379/15": "redis://10.0.0.1:6379",
 	} {
 		masters, err := redlock.Dial(url)
@@ -42,9 +44,22 @@ func TestDialErrors(t *testing.T) {
 		"redis://user:secret@10.0.0.1/1/2",
 		"redis://user:secret@10.0.0.1?no_such_option=1",
 		"redis://user:secret@10.0.0.1?password=secret",
+		"redis://user:?secret@10.0.0.1",
+		"redis://user:?secret#x@10.0.0.1",
+		"valkeyx://10.0.0.1",
+		"unix://secret@secret/run/redis.sock",
 		"memory://user:secret@name",
 		"memory://name/path",
 		"unix://",
+		"user:secret@10.0.0.1:6379",
+		"secret",
+		"redis:secret",
+		"memory:secret",
+		"secret:123456",
+		"user:secret@::1",
+		"redis://user:secret@::1",
+		"redis://user:secret@10.0.0.1,redis://user:secret@10.0.0.2",
+		"redis://:secret@10.0.0.1,10.0.0.2",
 	} {
 		_, err := redlock.Dial("memory://", url, "memory://third")
 		switch {
@@ -58,6 +73,56 @@ func TestDialErrors(t *testing.T) {
 	}
 }
 
+// TestDialHints: what is wrong with a URL is said, without what may be secret.
+func TestDialHints(t *testing.T) {
+	for url, hint := range map[string]string{
+		"unix://tmp/x": "unix:///tmp/x",
+		"redis://user:secret@10.0.0.1?conect_timeout=secret&db=1": "unknown parameters: conect_timeout",
+		"valkey://:secret@10.0.0.1/1?b=secret&a=secret":           "unknown parameters: a, b",
+		"127.0.0.1:6379":            "write redis://127.0.0.1:6379",
+		"10.0.0.1":                  "write redis://10.0.0.1:6379",
+		"secret-1.example:7000":     "write redis:// in front of it",
+		"redis:6379":                "write redis:// in front of it", // not the port 6379 of localhost
+		"[::1]:7000":                "write redis://[::1]:7000",
+		"::1":                       "write redis://[::1]:6379",
+		"::1:6379":                  "write redis://[::1]:6379",
+		"redis://::1:7000":          "brackets: write [::1]:7000",
+		"rediss://2001:db8::1":      "brackets: write [2001:db8::1]:6379",
+		"redis://u:secret@::1:7000": "brackets: write [::1]:7000",
+		"localhost:7000":            "write redis:// in front of it",
+		"10.0.0.1:6379/1":           "write redis:// in front of it",
+		"user:secret@10.0.0.1:6379": "write redis:// in front of it",
+		"redis://a:1,redis://b:2":   "spaces, not commas",
+		"redis://:secret@a:1,b:2":   "spaces, not commas",
+		"10.0.0.1:6379,10.0.0.2":    "spaces, not commas",
+		"redis://a:1,":              "spaces, not commas",
+		"redis+sentinel://:secret@a:26379,b:26379/mymaster": "Sentinel is not supported",
+		"redis-sentinel://a:26379/mymaster":                 "each by its own address",
+		"rediss+sentinel://a:26379?master_name=x":           "Sentinel is not supported",
+		"redis://a:26379?master_name=secret":                "unknown parameters: master_name",
+		"redis://:secret@a?pool_size=10":                    "pool_size of its URL has no effect",
+		"redis://:secret@a?read_timeout=1s&db=1":            "read_timeout of its URL has no effect",
+		"redis://:secret@a?max_retries=3":                   "max_retries of its URL has no effect",
+		"rediss://:secret@a?skip_verify=true":               "trust_pool",
+	} {
+		_, err := redlock.Dial(url)
+		if err == nil || !strings.Contains(err.Error(), hint) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v, want %q", url, err, hint)
+		}
+	}
+}
+
+// TestSentinelIsRefused: and says why, in place of a Locker that calls two groups one server.
+func TestSentinelIsRefused(t *testing.T) {
+	o := redis.FailoverOptions{MasterName: "one", SentinelAddrs: []string{"127.0.0.1:1"}}
+	for _, client := range []redis.UniversalClient{redis.NewFailoverClient(&o), redis.NewFailoverClusterClient(&o)} {
+		defer func() { _ = client.Close() }()
+		if _, err := redlock.NewMaster(client); err == nil || !strings.Contains(err.Error(), "Sentinel") {
+			t.Errorf("%T of a Sentinel group: %v", client, err)
+		}
+	}
+}
+
 func TestNewMasterRefusesOtherClients(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": "127.0.0.1:1"}})
 	defer func() { _ = ring.Close() }()
@@ -66,9 +131,23 @@ func TestNewMasterRefusesOtherClients(t *testing.T) {
 	}
 }
 
+// TestEvenNumber: an even number of masters is warned of, once.
+func TestEvenNumber(t *testing.T) {
+	for urls, want := range map[string]int{"memory://a": 0, "memory://a memory://b": 1, "memory://a memory://b memory://c": 0} {
+		var log logBook
+		lockUnlock(t, newLocker(t, strings.Fields(urls), log.option()), "key")
+		if lines := log.lines("level=WARN", "even number", "masters=2", "tolerated=0"); len(lines) != want {
+			t.Errorf("%s: warnings %q, want %d", urls, lines, want)
+		}
+	}
+}
+
 func TestNoMasters(t *testing.T) {
 	if _, err := redlock.New(nil); err == nil || !strings.Contains(err.Error(), "no masters") {
 		t.Errorf("New without masters: %v", err)
+	}
+	if _, err := redlock.New(make([]redlock.Master, 3)); err == nil || !strings.Contains(err.Error(), "master 1 is empty") {
+		t.Errorf("New with masters that nothing has made: %v", err)
 	}
 }
 

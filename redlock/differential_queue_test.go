@@ -8,6 +8,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
 // processes wait on the server and in the model; the last one doesn't listen.
@@ -17,10 +20,10 @@ func (p *pair) listen() {
 	p.heard = make(map[string]int)
 	var ready sync.WaitGroup
 	for _, process := range processes[:2] {
-		for m, count := range map[Master]int{p.real: 1, p.model: -1} {
+		for m, count := range map[Stepwise]int{p.real: 1, p.model: -1} {
 			ready.Add(1)
 			go func() {
-				_ = m.Listen(p.t.Context(), process, ready.Done, func(w WakeUp) {
+				_ = m.Listen(p.t.Context(), process, ready.Done, func(w protocol.WakeUp) {
 					p.mu.Lock()
 					defer p.mu.Unlock()
 					p.heard[fmt.Sprint(process, w)] += count
@@ -53,26 +56,30 @@ func (p *pair) heardByOne() (n int) {
 }
 
 // learnLease puts right when a place in the model's queue ends: a release doesn't tell when it was done.
-func (p *pair) learnLease(cmd *Command, before, after time.Time) {
+func (p *pair) learnLease(cmd *protocol.Command, before, after time.Time) {
 	us, err := p.client.HGet(context.Background(), companions(cmd.Key).leases, cmd.Process).Int64()
+	lease := cmd.TTL
+	if cmd.Polls {
+		us, lease = -us, min(lease, protocol.PollLease)
+	}
 	ends := time.UnixMicro(us)
 	if err != nil { // it has just ended
-		ends = before.Add(cmd.TTL)
+		ends = before.Add(lease)
 	}
-	if ends.Before(before.Add(cmd.TTL-time.Millisecond)) || ends.After(after.Add(cmd.TTL)) {
+	if ends.Before(before.Add(lease-time.Millisecond)) || ends.After(after.Add(lease)) {
 		p.t.Errorf("%+v: the place ends at %v, between %v and %v", cmd, ends, before, after)
 	}
-	q, _, _ := p.model.queues.get(cmd.Key, always)
-	q.join(place{cmd.Process, cmd.Ticket, ends})
+	q, _, _ := p.model.Queues.Get(cmd.Key, always)
+	q.Join(memory.Place{Process: cmd.Process, Ticket: cmd.Ticket, Ends: ends, Polls: cmd.Polls})
 }
 
 func (p *pair) queueNear(key string, from, to time.Time) bool {
-	q, _, ok := p.model.queues.get(key, always)
-	return ok && slices.ContainsFunc(q.places, func(p place) bool { return near(p.ends, from, to) })
+	q, _, ok := p.model.Queues.Get(key, always)
+	return ok && slices.ContainsFunc(q.Places, func(p memory.Place) bool { return near(p.Ends, from, to) })
 }
 
 // compareMark wants the token of a lock to be marked if anybody waits: a plain release must not free it.
-func (p *pair) compareMark(cmd *Command) {
+func (p *pair) compareMark(cmd *protocol.Command) {
 	ctx := context.Background()
 	token := p.client.LIndex(ctx, cmd.Key, 0).Val()
 	if waiters := p.client.ZCard(ctx, companions(cmd.Key).queue).Val(); token != "" && !strings.HasSuffix(token, "+") && waiters > 0 {
@@ -85,23 +92,23 @@ func (p *pair) compareMark(cmd *Command) {
 
 // compareQueues wants the same processes to wait, with the same tickets, but for those whose time ends
 // just now.
-func (p *pair) compareQueues(cmd *Command) {
+func (p *pair) compareQueues(cmd *protocol.Command) {
 	ctx := context.Background()
 	waiting := p.client.ZRangeWithScores(ctx, companions(cmd.Key).queue, 0, -1).Val()
 	leases := p.client.HGetAll(ctx, companions(cmd.Key).leases).Val()
 	later := time.Now().Add(expirySlack)
 	var want, got []string
-	if q, _, ok := p.model.queues.get(cmd.Key, always); ok {
-		for _, at := range q.places {
-			if later.Before(at.ends) {
-				want = append(want, fmt.Sprint(at.process, " ", at.ticket))
+	if q, _, ok := p.model.Queues.Get(cmd.Key, always); ok {
+		for _, at := range q.Places {
+			if later.Before(at.Ends) {
+				want = append(want, fmt.Sprint(at.Process, " ", at.Ticket, " ", at.Polls))
 			}
 		}
 	}
 	for _, z := range waiting {
 		process := z.Member.(string)
-		if ends, _ := strconv.ParseInt(leases[process], 10, 64); ends > later.UnixMicro() {
-			got = append(got, fmt.Sprint(process, " ", int64(z.Score)))
+		if ends, _ := strconv.ParseInt(leases[process], 10, 64); max(ends, -ends) > later.UnixMicro() {
+			got = append(got, fmt.Sprint(process, " ", int64(z.Score), " ", ends < 0))
 		}
 	}
 	if !slices.Equal(got, want) {

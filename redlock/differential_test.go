@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -12,10 +13,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
 const (
-	differentialCommands = 40_000
 	// expirySlack is how far apart the two may end a lease: Redis counts in whole milliseconds, and looks at its clock once in a
 	// round of its loop, which is long on a busy machine.
 	expirySlack = 4 * time.Millisecond
@@ -26,8 +28,8 @@ const (
 type pair struct {
 	t      *testing.T
 	rand   *rand.Rand
-	real   Master
-	model  *memoryMaster
+	real   Stepwise
+	model  *memory.Master
 	client *redis.Client
 	now    time.Time // the model's clock
 
@@ -45,13 +47,18 @@ func TestScriptsDoWhatTheModelDoes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = masters[0].Close() }()
+	real := Streamed(masters[0])
+	defer func() { _ = real.Close() }()
+	commands := 40_000
+	if redistest.Race {
+		commands /= 5
+	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	p := &pair{t: t, rand: rand.New(rand.NewPCG(seed, 0)), real: masters[0], client: server.Client(), seen: make(map[string]int)}
-	p.model = newMemoryMaster("model", func() time.Time { return p.now })
+	p := &pair{t: t, rand: rand.New(rand.NewPCG(seed, 0)), real: real, client: server.Client(), seen: make(map[string]int)}
+	p.model = memory.New("model", func() time.Time { return p.now })
 	p.listen()
-	for range differentialCommands {
+	for range commands {
 		p.step()
 		if t.Failed() {
 			return
@@ -60,16 +67,18 @@ func TestScriptsDoWhatTheModelDoes(t *testing.T) {
 	p.checkWakeUps()
 	p.seen["wake-up"] = p.woken
 	t.Logf("%v; %d near an expiry", p.seen, p.ambiguous)
-	if p.ambiguous > differentialCommands/10 {
-		t.Errorf("%d of %d answers were near an expiry, or slow: the test says too little", p.ambiguous, differentialCommands)
+	if p.ambiguous > commands/10 {
+		t.Errorf("%d of %d answers were near an expiry, or slow: the test says too little", p.ambiguous, commands)
 	}
 	for _, answer := range []string{
 		"acquire granted", "acquire again", "acquire held", "extend granted", "extend refilled", "extend expired", "extend not owner",
 		"release released", "release expired", "release not owner", "expiry", "largest fence",
 		"acquire queued behind another", "acquire passed", "queue of two", "wake-up",
-		"acquire alone", "release plain", "release plain in vain",
+		"inspect", "inspect queue", "force released", "force expired", "force not owner", "extend forced",
+		"acquire done", "recall done", "recall expired", "result stored", "result not stored", "result stored in any case",
+		"acquire alone", "acquire held by one who polls", "release plain", "release plain in vain",
 	} {
-		if p.seen[answer] < differentialCommands/1000 {
+		if p.seen[answer] < commands/1000 {
 			t.Errorf("%q was seen %d times only", answer, p.seen[answer])
 		}
 	}
@@ -83,16 +92,16 @@ func (p *pair) step() {
 		p.forgetFence(key)
 	}
 	cmd := p.command(key)
-	if last, _, _ := p.model.fences.get(key, time.Now()); cmd.Op == OpAcquire && last >= largest-1 {
-		token, _, held := p.model.leases.get(key, time.Now())
+	if last, _, _ := p.model.Fences.Get(key, time.Now()); cmd.Op == protocol.OpAcquire && last >= largest-1 {
+		token, _, held := p.model.Leases.Get(key, time.Now())
 		if !held || token == cmd.Former { // there is none above
 			p.forgetFence(key)
 		}
 	}
-	holder, ends, _ := p.model.leases.get(key, always)
+	holder, ends, _ := p.model.Leases.Get(key, always)
 	before := time.Now()
 	real := cmd
-	p.real.Do([]*Command{&real})
+	p.real.Do([]*protocol.Command{&real})
 	after := time.Now()
 	if real.Reply.Err != nil {
 		p.t.Errorf("%+v: %v", cmd, real.Reply.Err)
@@ -102,7 +111,8 @@ func (p *pair) step() {
 	if real.Reply.Time != 0 {
 		p.now = time.UnixMicro(real.Reply.Time)
 	}
-	if holder != "" && near(ends, before, after) || p.queueNear(key, before, after) || after.Sub(before) > expirySlack {
+	_, forced, _ := p.model.Forced.Get(key+cmd.Token, always)
+	if holder != "" && near(ends, before, after) || near(forced, before, after) || p.queueNear(key, before, after) || after.Sub(before) > expirySlack {
 		p.ambiguous++
 		p.adopt(key)
 		return
@@ -111,8 +121,8 @@ func (p *pair) step() {
 		p.seen["expiry"]++
 		holder = ""
 	}
-	p.model.Do([]*Command{&cmd})
-	if cmd.Op == OpRelease && cmd.Queue {
+	p.model.Do([]*protocol.Command{&cmd})
+	if cmd.Op == protocol.OpRelease && cmd.Queue {
 		p.learnLease(&cmd, before, after)
 	}
 	p.compare(&cmd, &real, holder)
@@ -131,37 +141,52 @@ func (p *pair) key() (key string) {
 	for range 20 {
 		key = fmt.Sprintf("redlock:{%d}", p.rand.IntN(8))
 		now := time.Now()
-		if holder, ends, _ := p.model.leases.get(key, always); holder == "" || !near(ends, now, now.Add(time.Millisecond)) && !p.queueNear(key, now, now.Add(time.Millisecond)) {
+		if holder, ends, _ := p.model.Leases.Get(key, always); holder == "" || !near(ends, now, now.Add(time.Millisecond)) && !p.queueNear(key, now, now.Add(time.Millisecond)) {
 			break
 		}
 	}
 	return key
 }
 
-func (p *pair) command(key string) Command {
+func (p *pair) command(key string) protocol.Command {
 	token := string(rune('a' + p.rand.IntN(3)))
-	holder, _, held := p.model.leases.get(key, time.Now())
+	holder, _, held := p.model.Leases.Get(key, time.Now())
 	if held && p.rand.IntN(3) == 0 {
 		token = holder
 	}
 	now := time.Now().UnixMicro()
-	cmd := Command{Op: OpAcquire, Key: key, Token: token, TTL: p.ttl(), Process: processes[p.rand.IntN(3)], Ticket: now - p.rand.Int64N(4), Queue: p.rand.IntN(4) == 0}
+	cmd := protocol.Command{Op: protocol.OpAcquire, Key: key, Token: token, TTL: p.ttl(), Process: processes[p.rand.IntN(3)], Ticket: now - p.rand.Int64N(4), Queue: p.rand.IntN(4) == 0, Polls: p.rand.IntN(4) == 0}
 	if p.rand.IntN(5) == 0 {
-		cmd.Ticket = TryTicket
+		cmd.Ticket = protocol.TryTicket
 	}
-	switch p.rand.IntN(5) {
+	switch p.rand.IntN(14) {
+	case 12, 13:
+		cmd.Op = protocol.OpRecall
 	case 0:
-		cmd.Op = OpRelease
-		cmd.Alone = !cmd.Queue && p.rand.IntN(2) == 0 // also where it isn't true
+		cmd = protocol.Command{Op: protocol.OpInspect, Key: key}
+	case 11:
+		cmd = protocol.Command{Op: protocol.OpForce, Key: key, Token: token, TTL: p.ttl() % time.Second}
+		cmd.TTL = max(cmd.TTL, 5*time.Millisecond)
 	case 1, 2:
-		cmd.Op = OpExtend
+		cmd.Op = protocol.OpRelease
+		if p.rand.IntN(3) == 0 {
+			cmd.Result = &protocol.Result{Data: string(rune('A'+p.rand.IntN(20))) + "\r\n", Keep: time.Minute, Fence: p.pick(1, now-1000, now, now+1000)}
+			cmd.Anyway = p.rand.IntN(4) == 0
+		}
+		cmd.Polls = cmd.Queue && cmd.Polls
+		cmd.Alone = !cmd.Queue && cmd.Result == nil && p.rand.IntN(2) == 0 // also where it isn't true
+	case 3, 4, 5, 6:
+		cmd.Op = protocol.OpExtend
 		cmd.Fence = p.pick(0, 1, now, now+1000, 1<<46+1, 1<<52+1, largest-2, largest-1, largest)
 		cmd.RefillUntil = p.pick(0, now-1_000_000, now+1_000_000, now+60_000_000)
 	default:
 		if p.rand.IntN(3) == 0 {
 			cmd.Former, cmd.Token = token, string(rune('a'+p.rand.IntN(3)))+"'"
 		}
-		slack := fenceSlack.Microseconds()
+		if cmd.Recall = p.rand.IntN(3) == 0; p.rand.IntN(4) == 0 {
+			p.forgetResult(key)
+		}
+		slack := protocol.FenceSlack.Microseconds()
 		cmd.Fence = p.pick(now, now-50, now+50, now-slack/2, now+slack/2, now-10*slack, now+10*slack, 0, -1, 1, largest, 1<<62)
 	}
 	return cmd
@@ -177,73 +202,124 @@ func (p *pair) ttl() time.Duration {
 	return time.Minute
 }
 
+// forgetResult does what the end of its time does.
+func (p *pair) forgetResult(key string) {
+	p.client.Del(context.Background(), key+":result")
+	p.model.Results.Delete(key)
+}
+
 // forgetFence does what a minute without a lock does.
 func (p *pair) forgetFence(key string) {
 	p.client.Del(context.Background(), companions(key).fence)
-	p.model.fences.delete(key)
+	p.model.Fences.Delete(key)
 }
+
+// expireTime is PEXPIRETIME, which Redis has from 7.0 on.
+const expireTime = `local now = redis.call('TIME')
+return now[1] * 1000 + math.floor(now[2] / 1000) + redis.call('PTTL', KEYS[1])`
 
 // adopt takes over what the server has.
 func (p *pair) adopt(key string) {
 	ctx := context.Background()
-	p.model.leases.delete(key)
+	p.model.Leases.Delete(key)
 	if token, err := p.client.LIndex(ctx, key, 0).Result(); err == nil {
-		ends := time.UnixMilli(p.client.PExpireTime(ctx, key).Val().Milliseconds())
-		p.model.leases.set(key, strings.TrimSuffix(token, "+"), ends, 0)
+		ends := time.UnixMilli(p.client.Eval(ctx, expireTime, []string{key}).Val().(int64))
+		p.model.Leases.Set(key, strings.TrimRight(token, "+"), ends, 0)
+		p.model.Polls.Delete(key)
+		if strings.HasSuffix(token, "++") {
+			p.model.Polls.Set(key, strings.TrimRight(token, "+"), time.Now(), time.Hour)
+		}
 	}
-	p.model.fences.delete(key)
+	p.model.Fences.Delete(key)
 	if fence, err := p.client.Get(ctx, companions(key).fence).Int64(); err == nil {
-		p.model.fences.set(key, fence, time.Now(), fenceTTL)
+		p.model.Fences.Set(key, fence, time.Now(), p.client.PTTL(ctx, companions(key).fence).Val())
 	}
-	p.model.queues.delete(key)
+	p.model.Results.Delete(key)
+	if stored := p.client.HGetAll(ctx, key+":result").Val(); len(stored) > 0 {
+		fence, _ := strconv.ParseInt(stored["fence"], 10, 64)
+		p.model.Results.Set(key, protocol.Result{Data: stored["data"], Fence: fence}, time.Now(), p.client.PTTL(ctx, key+":result").Val())
+	}
+	for _, token := range []string{"a", "b", "c", "a'", "b'", "c'"} {
+		p.model.Forced.Delete(key + token)
+		if left := p.client.PTTL(ctx, key+":forced:"+token).Val(); left >= 0 { // 0 is less than a millisecond
+			p.model.Forced.Set(key+token, true, time.Now(), left)
+		}
+	}
+	p.model.Queues.Delete(key)
 	for _, z := range p.client.ZRangeWithScores(ctx, companions(key).queue, 0, -1).Val() {
 		process := z.Member.(string)
 		ends, _ := p.client.HGet(ctx, companions(key).leases, process).Int64()
-		p.model.join(&Command{Key: key, Process: process, Ticket: int64(z.Score), TTL: time.Until(time.UnixMicro(ends))}, time.Now())
+		p.model.Join(&protocol.Command{Key: key, Process: process, Ticket: int64(z.Score), Polls: ends < 0, TTL: time.Until(time.UnixMicro(max(ends, -ends)))}, time.Now())
 	}
 }
 
 // compare wants the same answer from both, and the same fence stored.
-func (p *pair) compare(model, real *Command, holder string) {
+func (p *pair) compare(model, real *protocol.Command, holder string) {
 	want, got := model.Reply, real.Reply
 	if got.Alone {
 		p.seen["acquire alone"]++
 	}
-	if got.Status != want.Status || got.Fence != want.Fence || got.Holder != want.Holder || got.Time != want.Time || got.Former != want.Former {
+	if got.Polls {
+		p.seen["acquire held by one who polls"]++
+	}
+	if got.Status != want.Status || got.Fence != want.Fence || got.Holder != want.Holder || got.Time != want.Time || got.Former != want.Former || got.Result != want.Result || got.Polls != want.Polls || got.Lines != want.Lines {
 		p.t.Errorf("%+v, held by %q:\nserver %+v\nmodel  %+v", model, holder, got, want)
 	}
 	if off := (got.TTL - want.TTL).Abs(); off > 5*expirySlack {
 		p.t.Errorf("%+v: the holder's lease lasts %v, want %v", model, got.TTL, want.TTL)
 	}
 	stored, err := p.client.Get(context.Background(), companions(model.Key).fence).Result()
-	if last, _, known := p.model.fences.get(model.Key, p.now); known && stored != fmt.Sprint(last) || !known && err != redis.Nil {
+	if last, _, known := p.model.Fences.Get(model.Key, p.now); known && stored != fmt.Sprint(last) || !known && err != redis.Nil {
 		p.t.Errorf("%+v: fence stored is %q, want %d", model, stored, last)
 	}
 	if stored == fmt.Sprint(largest) {
 		p.seen["largest fence"]++
 	}
+	p.compareResults(model)
 	p.compareQueues(model)
 	p.compareMark(model)
-	if model.Alone && model.Reply.Status == StatusReleased {
+	if model.Alone && model.Reply.Status == protocol.StatusReleased {
 		p.seen[map[bool]string{true: "release plain", false: "release plain in vain"}[real.Alone]]++
 	}
 	p.seen[operation(model, holder)]++
 }
 
-func operation(cmd *Command, holder string) string {
-	name := map[Op]string{OpAcquire: "acquire", OpExtend: "extend", OpRelease: "release"}[cmd.Op]
+// compareResults wants the same result to be remembered by both.
+func (p *pair) compareResults(model *protocol.Command) {
+	stored := p.client.HGetAll(context.Background(), model.Key+":result").Val()
+	result, _, known := p.model.Results.Get(model.Key, p.now)
+	if known != (len(stored) > 0) || known && (stored["data"] != result.Data || stored["fence"] != fmt.Sprint(result.Fence)) {
+		p.t.Errorf("%+v: the server remembers %q, want %+v", model, stored, result)
+	}
 	switch {
-	case cmd.Op == OpAcquire && cmd.Reply.Status == StatusHeld && cmd.Reply.Holder == "":
+	case model.Result == nil:
+	case known && result == *model.Result && model.Reply.Status == protocol.StatusReleased:
+		p.seen["result stored"]++
+	case known && result == *model.Result:
+		p.seen["result stored in any case"]++
+	default:
+		p.seen["result not stored"]++
+	}
+}
+
+func operation(cmd *protocol.Command, holder string) string {
+	name := map[protocol.Op]string{protocol.OpAcquire: "acquire", protocol.OpExtend: "extend", protocol.OpRelease: "release", protocol.OpInspect: "inspect", protocol.OpRecall: "recall", protocol.OpForce: "force"}[cmd.Op]
+	switch {
+	case cmd.Op == protocol.OpInspect && cmd.Reply.Lines != "":
+		return name + " queue"
+	case cmd.Op == protocol.OpInspect:
+		return name
+	case cmd.Op == protocol.OpAcquire && cmd.Reply.Status == protocol.StatusHeld && cmd.Reply.Holder == "":
 		return name + " queued behind another"
-	case cmd.Op == OpAcquire && cmd.Reply.Former == StatusReleased && cmd.Reply.Status == StatusGranted:
+	case cmd.Op == protocol.OpAcquire && cmd.Reply.Former == protocol.StatusReleased && cmd.Reply.Status == protocol.StatusGranted:
 		return name + " passed"
-	case cmd.Op == OpAcquire && holder == cmd.Token:
+	case cmd.Op == protocol.OpAcquire && holder == cmd.Token:
 		return name + " again"
-	case cmd.Op == OpExtend && cmd.Reply.Status == StatusGranted && holder == "":
+	case cmd.Op == protocol.OpExtend && cmd.Reply.Status == protocol.StatusGranted && holder == "":
 		return name + " refilled"
 	}
-	return name + " " + map[Status]string{StatusGranted: "granted", StatusHeld: "held", StatusReleased: "released",
-		StatusExpired: "expired", StatusNotOwner: "not owner"}[cmd.Reply.Status]
+	return name + " " + map[protocol.Status]string{protocol.StatusGranted: "granted", protocol.StatusHeld: "held", protocol.StatusReleased: "released",
+		protocol.StatusExpired: "expired", protocol.StatusNotOwner: "not owner", protocol.StatusDone: "done", protocol.StatusForced: "forced"}[cmd.Reply.Status]
 }
 
 // checkTTLs wants every key to end, and the leases when the model says.
@@ -253,8 +329,11 @@ func (p *pair) checkTTLs() {
 		left := p.client.PTTL(ctx, key).Val()
 		limit := time.Minute
 		if strings.HasSuffix(key, "}") { // a lock
-			_, ends, _ := p.model.leases.get(key, always)
+			_, ends, _ := p.model.Leases.Get(key, always)
 			limit = time.Until(ends) + time.Second
+		}
+		if fence, err := p.client.Get(ctx, key).Int64(); err == nil {
+			limit = protocol.FenceLife(fence, time.Now().UnixMicro()) + time.Second
 		}
 		if left == -1 || left > max(limit, 0) { // -1: it never ends; -2: it just has
 			p.t.Errorf("%s lives for %v, want at most %v", key, left, limit)

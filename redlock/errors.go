@@ -1,44 +1,65 @@
 package redlock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// The errors of this package, for errors.Is.
+// The errors of this package, for errors.Is. Several of them can match one error.
 var (
-	// ErrHeld says that another holder has the lock, or that others were taking it at the same
+	// ErrHeld means that another holder has the lock, or that several callers were taking it at the same
 	// moment. The error is a *HeldError.
 	ErrHeld = errors.New("redlock: lock is held")
-	// ErrTooManyWaiters says that as many calls as may already wait for the lock in this process; see
-	// WithMaxWaiters. The error matches ErrHeld too.
+	// ErrDone means that a result is remembered for the key. The error is a *DoneError; only calls with WithRecall
+	// return it.
+	ErrDone = errors.New("redlock: the work is done")
+	// ErrTooManyWaiters means that as many calls as WithMaxWaiters allows already wait for the lock in
+	// this process. The error is a *HeldError, and matches ErrHeld too.
 	ErrTooManyWaiters = errors.New("redlock: too many wait for the lock")
-	// ErrNoQuorum says that too few masters answered. The error is a *QuorumError.
+	// ErrNoQuorum means that too few masters gave a vote, whoever has the lock. The error is a *QuorumError.
 	ErrNoQuorum = errors.New("redlock: no quorum")
-	// ErrLost is the cause with which Lock.Context ends when the lease is over before Unlock.
+	// ErrLost is the cause with which Lock.Context ends when the lease is over before Unlock. Unlock
+	// returns it too.
 	ErrLost = errors.New("redlock: lease lost")
-	// ErrExpired says, at Unlock, that the lease had ended before.
+	// ErrMaxHold is ErrLost for a lock that was held for as long as WithMaxHold allows. It matches ErrLost.
+	ErrMaxHold = fmt.Errorf("%w: held for its max hold", ErrLost)
+	// ErrForced is ErrLost for a lock that somebody has released with ForceUnlock. It matches ErrLost.
+	ErrForced = fmt.Errorf("%w: released by force", ErrLost)
+	// ErrFenceChanged is what ForceUnlock returns if the key is free, or if another lock has it than the one with the
+	// given fencing token. Nothing was released then.
+	ErrFenceChanged = errors.New("redlock: the key is free, or another lock has it by now")
+	// ErrClosed means that the Locker is closed. It is also the cause with which the contexts of the locks
+	// end that were held until then.
+	ErrClosed = errors.New("redlock: locker is closed")
+	// ErrExpired is what Unlock returns if the lock had ended before, for whatever reason: the work may
+	// have overlapped with another holder's. If the reason is known, the error matches it as well: ErrLost,
+	// ErrMaxHold or ErrClosed.
 	ErrExpired = errors.New("redlock: lease expired before unlock")
-	// ErrNotOwner says, at Unlock, that the lease had ended before and another holder has the lock.
+	// ErrNotOwner is what Unlock returns if the lease had ended before, and another holder has the lock now.
 	ErrNotOwner = errors.New("redlock: lock has another owner")
-	// ErrRestarted says that a master has just started, and has no vote until the leases that it
+	// ErrRestarted means that a master has just started, and has no vote until the leases that it
 	// may have forgotten are over; see WithRestartGuard.
 	ErrRestarted = errors.New("redlock: master has restarted")
-	// ErrMaxHold is the cause with which Lock.Context ends when the lock was held for its max hold.
-	// It matches ErrLost.
-	ErrMaxHold = fmt.Errorf("%w: held for its max hold", ErrLost)
-	// ErrClosed says that the Locker is closed.
-	ErrClosed = errors.New("redlock: locker is closed")
+	// ErrReplaced means that another server answers under a master's name than before, as after a
+	// failover, or that the server has just been a replica or has lost its data. It has no vote until the
+	// leases that may have been granted before are over. It matches ErrRestarted, because it has the same
+	// effect on locks.
+	ErrReplaced = protocol.Mark(errors.New("redlock: another server, or other data, answers for the master"), ErrRestarted)
 )
 
-// HeldError says that the lock is held by another. It matches ErrHeld, and the context's error
-// where Lock waited until its context ended.
+// HeldError is the error of a call that did not get the lock because another holder has it. It matches
+// ErrHeld, and the error that ended the wait.
 type HeldError struct {
-	// RetryAfter is the longest time that the holder's lease can still last if it isn't renewed.
+	// RetryAfter is how long the holder's lease can still last, at most, if it is not renewed; 0 if that is
+	// not known.
 	RetryAfter time.Duration
-	// Err is the error of the context that ended the wait, ErrTooManyWaiters, or nil.
+	// Err is why the call did not wait any longer: the context's error, context.DeadlineExceeded when the time
+	// of WithWait was over, or ErrTooManyWaiters. It is nil for a call that does not wait.
 	Err error
 }
 
@@ -46,22 +67,42 @@ func (e *HeldError) Error() string {
 	return withCause(ErrHeld.Error(), e.Err)
 }
 
-// Unwrap makes errors.Is find ErrHeld and the context's error.
+// Unwrap returns ErrHeld and Err.
 func (e *HeldError) Unwrap() []error { return withSentinel(ErrHeld, e.Err) }
 
-// QuorumError says that too few masters answered. It matches ErrNoQuorum, and the context's error
-// where Lock waited until its context ended.
+// QuorumError is the error of a call for which too few masters voted: they do not answer, have no vote for
+// now, or answered too late. It matches ErrNoQuorum, the errors of the masters, and the error that ended the wait.
 type QuorumError struct {
-	Answered int           // masters that answered
-	Quorum   int           // answers needed
-	Masters  []MasterError // those that did not, and why
-	// RetryAfter is when enough masters are through their restart guard; 0 where it isn't for that.
+	// Answered is the number of masters whose answers were counted, to grant or to refuse; of Unlock, the
+	// number of those that confirmed the release. More masters may work than that: a call does not wait for the
+	// others once it is certain that no quorum can be reached.
+	Answered int
+	// Quorum is the number of votes needed.
+	Quorum int
+	// Total is the number of masters; 0 if this process may not lock at all, whatever the masters answer.
+	Total int
+	// Masters are the masters that failed, each with the reason. A master that was not waited for is not
+	// among them.
+	Masters []*MasterError
+	// RetryAfter is when enough masters will have passed their restart guards; 0 if guards are not the reason.
 	RetryAfter time.Duration
-	Err        error // the error of the context that ended the wait, or nil
+	// Err is what ended the call, if not the answers of the masters: the context's error, context.DeadlineExceeded
+	// when the time of WithWait was over, the reason why this process may not lock, or, of Unlock, that masters hang. It is
+	// nil otherwise.
+	Err error
 }
 
 func (e *QuorumError) Error() string {
-	text := fmt.Sprintf("%v: %d of %d needed masters answered", ErrNoQuorum, e.Answered, e.Quorum)
+	text := ErrNoQuorum.Error()
+	switch usable := e.Total - len(e.Masters); {
+	case e.Total == 0:
+	case usable < e.Quorum:
+		text += fmt.Sprintf(": %d of %d masters usable, %d needed", usable, e.Total, e.Quorum)
+	case e.Answered < e.Quorum:
+		text += fmt.Sprintf(": %d of %d masters answered in time, %d needed", e.Answered, e.Total, e.Quorum)
+	default:
+		text += ": a majority answered, but too late, or not to all"
+	}
 	why := make([]string, len(e.Masters))
 	for i, m := range e.Masters {
 		why[i] = m.Error()
@@ -72,7 +113,7 @@ func (e *QuorumError) Error() string {
 	return withCause(text, e.Err)
 }
 
-// Unwrap makes errors.Is find ErrNoQuorum, the masters' errors and the context's error.
+// Unwrap returns ErrNoQuorum, Err, and the errors of the masters.
 func (e *QuorumError) Unwrap() []error {
 	errs := withSentinel(ErrNoQuorum, e.Err)
 	for _, m := range e.Masters {
@@ -81,16 +122,39 @@ func (e *QuorumError) Unwrap() []error {
 	return errs
 }
 
-// MasterError is one master's failure.
+// MasterError is the reason why one master gave no vote.
 type MasterError struct {
 	Master string // the master's name, without credentials
 	Err    error
 }
 
-func (e MasterError) Error() string { return e.Master + ": " + e.Err.Error() }
+func (e *MasterError) Error() string { return e.Master + ": " + e.Err.Error() }
 
-// Unwrap gives the master's own error.
-func (e MasterError) Unwrap() error { return e.Err }
+// Unwrap returns the master's own error.
+func (e *MasterError) Unwrap() error { return e.Err }
+
+// endedError is the error of Unlock for a lock that had ended before: it reads as the cause, and matches ErrExpired too.
+type endedError struct{ cause error }
+
+func (e endedError) Error() string { return e.cause.Error() }
+
+func (e endedError) Unwrap() []error { return []error{e.cause, ErrExpired} }
+
+// ended returns the error of a call whose context has ended: that of its last attempt, if there was one,
+// joined with the context's.
+func ended(ctx context.Context, failure error) error {
+	var held *HeldError
+	var quorum *QuorumError
+	switch {
+	case errors.As(failure, &held):
+		return &HeldError{RetryAfter: held.RetryAfter, Err: ctx.Err()}
+	case errors.As(failure, &quorum):
+		late := *quorum
+		late.Err = ctx.Err()
+		return &late
+	}
+	return fmt.Errorf("redlock: %w", ctx.Err())
+}
 
 func withCause(text string, cause error) string {
 	if cause != nil {

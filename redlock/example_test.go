@@ -10,22 +10,33 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// newExampleLocker is on a master in memory, so that the examples run without a server. In
-// production give Dial the URLs of three or five independent servers.
-func newExampleLocker() *redlock.Locker {
-	masters, err := redlock.Dial("memory://")
-	if err != nil {
-		log.Fatal(err)
-	}
-	locker, err := redlock.New(masters)
+// mustOpen returns a Locker on a master in memory, so that the examples run without a server.
+func mustOpen() *redlock.Locker {
+	locker, err := redlock.Open([]string{"memory://"})
 	if err != nil {
 		log.Fatal(err)
 	}
 	return locker
 }
 
+// In production the URLs are those of three or five independent servers, such as redis://10.0.0.1:6379.
+func ExampleOpen() {
+	locker, err := redlock.Open([]string{"memory://"}, redlock.WithTTL(5*time.Second))
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = locker.Do(context.Background(), "invoices", func(context.Context, *redlock.Lock) error {
+		fmt.Println("sending invoices")
+		return nil
+	})
+	fmt.Println("errors:", err, locker.Close())
+	// Output:
+	// sending invoices
+	// errors: <nil> <nil>
+}
+
 func ExampleLocker_Lock() {
-	locker := newExampleLocker()
+	locker := mustOpen()
 	defer func() { _ = locker.Close() }()
 
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) // the longest wait
@@ -34,15 +45,15 @@ func ExampleLocker_Lock() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("locked, lost:", lock.Err() != nil)
+	fmt.Println("held:", lock.Err() == nil)
 	fmt.Println("unlock:", lock.Unlock())
 	// Output:
-	// locked, lost: false
+	// held: true
 	// unlock: <nil>
 }
 
 func ExampleLocker_TryLock() {
-	locker := newExampleLocker()
+	locker := mustOpen()
 	defer func() { _ = locker.Close() }()
 
 	first, err := locker.TryLock(context.Background(), "order:42", redlock.WithTTL(5*time.Second))
@@ -63,15 +74,195 @@ func ExampleLocker_TryLock() {
 }
 
 func ExampleLocker_Do() {
-	locker := newExampleLocker()
+	locker := mustOpen()
 	defer func() { _ = locker.Close() }()
 
-	err := locker.Do(context.Background(), "order:42", func(ctx context.Context) error {
-		fmt.Println("nobody else is in here; lock lost:", ctx.Err() != nil)
+	err := locker.Do(context.Background(), "order:42", func(ctx context.Context, lock *redlock.Lock) error {
+		fmt.Println("working; the lock is lost:", ctx.Err() != nil)
+		fmt.Println("it has a fencing token:", lock.Fence() > 0)
 		return nil
 	})
 	fmt.Println("error:", err)
 	// Output:
-	// nobody else is in here; lock lost: false
+	// working; the lock is lost: false
+	// it has a fencing token: true
 	// error: <nil>
+}
+
+// A job that another machine is running is skipped.
+func ExampleLocker_TryDo() {
+	locker := mustOpen()
+	defer func() { _ = locker.Close() }()
+
+	job := func() error {
+		return locker.TryDo(context.Background(), "job:invoices", func(context.Context, *redlock.Lock) error {
+			fmt.Println("sending invoices")
+			return nil
+		})
+	}
+	fmt.Println("error:", job())
+
+	elsewhere, err := locker.TryLock(context.Background(), "job:invoices") // stands for another machine
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := job(); errors.Is(err, redlock.ErrHeld) {
+		fmt.Println("already running:", err)
+	}
+	fmt.Println("unlock:", elsewhere.Unlock())
+	// Output:
+	// sending invoices
+	// error: <nil>
+	// already running: redlock: lock is held
+	// unlock: <nil>
+}
+
+// Money is moved while both accounts are locked. A second transfer may name them in the other order.
+func ExampleLocker_LockAll() {
+	locker := mustOpen()
+	defer func() { _ = locker.Close() }()
+
+	lock, err := locker.LockAll(context.Background(), []string{"account:1", "account:2"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = locker.TryLock(context.Background(), "account:2")
+	fmt.Println(err)
+	fmt.Println("unlock:", lock.Unlock())
+	// Output:
+	// redlock: lock is held
+	// unlock: <nil>
+}
+
+// The call waits for the lock for a moment, and then works for as long as it needs.
+func ExampleWithWait() {
+	locker := mustOpen()
+	defer func() { _ = locker.Close() }()
+
+	err := locker.Do(context.Background(), "order:42", func(ctx context.Context, _ *redlock.Lock) error {
+		second := locker.Do(ctx, "order:42", func(context.Context, *redlock.Lock) error {
+			return errors.New("not reached")
+		}, redlock.WithWait(10*time.Millisecond))
+		fmt.Println(second)
+		fmt.Println("held by another, wait is over:", errors.Is(second, redlock.ErrHeld), errors.Is(second, context.DeadlineExceeded))
+		return nil
+	}, redlock.WithWait(2*time.Second))
+	fmt.Println("error:", err)
+	// Output:
+	// redlock: lock is held (context deadline exceeded)
+	// held by another, wait is over: true true
+	// error: <nil>
+}
+
+// store is a table whose rows remember the largest fencing token with which they were written.
+type store map[string]struct {
+	state string
+	fence uint64
+}
+
+// write does what UPDATE ... WHERE id = $id AND fence <= $fence does in SQL.
+func (s store) write(id, state string, fence uint64) error {
+	row := s[id]
+	if fence < row.fence {
+		return errors.New("a later holder has written already")
+	}
+	row.state, row.fence = state, fence
+	s[id] = row
+	return nil
+}
+
+// A holder that was paused for longer than its lease writes too late, and the store refuses that.
+func ExampleLock_Fence() {
+	locker := mustOpen()
+	defer func() { _ = locker.Close() }()
+	orders := make(store)
+
+	paused, err := locker.Lock(context.Background(), "order:42", redlock.WithMaxHold(time.Millisecond))
+	if err != nil {
+		log.Fatal(err)
+	}
+	<-paused.Context().Done() // the lock is lost, and the process does not notice
+
+	err = locker.Do(context.Background(), "order:42", func(_ context.Context, lock *redlock.Lock) error {
+		return orders.write("42", "refunded", lock.Fence())
+	})
+	fmt.Println("the next holder:", err)
+	fmt.Println("the paused one:", orders.write("42", "paid", paused.Fence()))
+	fmt.Println(orders["42"].state)
+	// Output:
+	// the next holder: <nil>
+	// the paused one: a later holder has written already
+	// refunded
+}
+
+// Tests need no server, and can show each of the bad cases to the code that is tested.
+func Example_testing() {
+	charge := func(locker *redlock.Locker) error {
+		return locker.TryDo(context.Background(), "order:42", func(ctx context.Context, _ *redlock.Lock) error {
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-time.After(10 * time.Millisecond): // the work
+				return nil
+			}
+		})
+	}
+	open := func(url string, opts ...redlock.Option) *redlock.Locker {
+		locker, err := redlock.Open([]string{url}, opts...)
+		if err != nil {
+			log.Fatal(err)
+		}
+		return locker
+	}
+
+	locker := open("memory://")
+	fmt.Println("free:", charge(locker))
+
+	lock, err := locker.TryLock(context.Background(), "order:42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("held:", errors.Is(charge(locker), redlock.ErrHeld))
+	_ = lock.Unlock()
+	_ = locker.Close()
+	fmt.Println("closed:", errors.Is(charge(locker), redlock.ErrClosed))
+
+	unreachable := open("redis://127.0.0.1:1") // no server listens there
+	fmt.Println("no quorum:", errors.Is(charge(unreachable), redlock.ErrNoQuorum))
+	_ = unreachable.Close()
+
+	impatient := open("memory://", redlock.WithMaxHold(time.Millisecond))
+	fmt.Println("lost:", errors.Is(charge(impatient), redlock.ErrLost))
+	_ = impatient.Close()
+	// Output:
+	// free: <nil>
+	// held: true
+	// closed: true
+	// no quorum: true
+	// lost: true
+}
+
+func ExampleLock_UnlockWith() {
+	locker := mustOpen()
+	defer func() { _ = locker.Close() }()
+
+	pay := func() (receipt string, err error) {
+		lock, err := locker.Lock(context.Background(), "payment:42", redlock.WithRecall())
+		var done *redlock.DoneError
+		switch {
+		case errors.As(err, &done):
+			return string(done.Result), nil
+		case err != nil:
+			return "", err
+		}
+		fmt.Println("paying")
+		receipt = "receipt 1"
+		return receipt, lock.UnlockWith([]byte(receipt), 24*time.Hour)
+	}
+	fmt.Println(pay())
+	fmt.Println(pay())
+	// Output:
+	// paying
+	// receipt 1 <nil>
+	// receipt 1 <nil>
 }

@@ -22,6 +22,7 @@ func onAll(t *testing.T, servers []*redistest.Server, keys int) {
 }
 
 func TestMinorityKilled(t *testing.T) {
+	t.Parallel()
 	l, servers := onServers(t, 3)
 	held := mustLock(t, l, "held")
 	onAll(t, servers, 1)
@@ -64,6 +65,7 @@ func TestMinorityHung(t *testing.T) {
 
 // TestMajorityDown also checks that the masters come back into use quickly.
 func TestMajorityDown(t *testing.T) {
+	t.Parallel()
 	for _, fault := range []struct {
 		name     string
 		down, up func(*redistest.Server)
@@ -107,7 +109,7 @@ func TestMajorityDown(t *testing.T) {
 	}
 }
 
-// requireNoQuorum tries a lock, and wants the error to name the masters that are down.
+// requireNoQuorum tries to lock, and requires that the error names the masters that are down.
 func requireNoQuorum(t *testing.T, l *redlock.Locker, down []*redistest.Server) {
 	t.Helper()
 	_, err := l.TryLock(t.Context(), "key")
@@ -125,6 +127,26 @@ func requireNoQuorum(t *testing.T, l *redlock.Locker, down []*redistest.Server) 
 	}
 }
 
+// TestQuorumErrorTellsTheMasters: a master that hangs, and need not be waited for, isn't counted as failed.
+func TestQuorumErrorTellsTheMasters(t *testing.T) {
+	l, servers := onServers(t, 3, redlock.WithTimeout(time.Second))
+	lockUnlock(t, l, "key")
+	for _, s := range servers[:2] {
+		s.Kill()
+	}
+	eventually(t, bound, "both are seen to be down", func() bool {
+		_, err := l.TryLock(t.Context(), "key")
+		var quorum *redlock.QuorumError
+		return errors.As(err, &quorum) && len(quorum.Masters) == 2
+	})
+	servers[2].Pause()
+	_, err := l.TryLock(t.Context(), "key")
+	servers[2].Resume()
+	if want := "no quorum: 1 of 3 masters usable, 2 needed: "; !strings.Contains(fmt.Sprint(err), want) {
+		t.Errorf("error %v, want %q", err, want)
+	}
+}
+
 func TestMissedReleaseIsDelivered(t *testing.T) {
 	l, servers := onServers(t, 3, redlock.WithTimeout(100*time.Millisecond))
 	lock := mustLock(t, l, "key")
@@ -138,7 +160,7 @@ func TestMissedReleaseIsDelivered(t *testing.T) {
 	redistest.RequireNoKeys(t, servers)
 }
 
-// TestMissedReleaseIsRepeated breaks the connection on which a hung master would have read it.
+// TestMissedReleaseIsRepeated breaks the connection on which a hung master would have read the release.
 func TestMissedReleaseIsRepeated(t *testing.T) {
 	l, servers := onServers(t, 3, redlock.WithTimeout(100*time.Millisecond))
 	lock := mustLock(t, l, "key")
@@ -195,7 +217,7 @@ func TestCancelledAnywhere(t *testing.T) {
 			name = "one hung"
 		}
 		t.Run(name, func(t *testing.T) {
-			l, servers := onServers(t, 3, redlock.WithTimeout(100*time.Millisecond))
+			l, servers := onServers(t, 3, redlock.WithTimeout(bound))
 			lockUnlock(t, l, "warm up")
 			const samples = 20
 			start := time.Now()

@@ -3,39 +3,35 @@ package redlock
 import (
 	"slices"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// fenceSlack is how far a master's fence may lie from its own clock, on either side.
-const fenceSlack = 100 * time.Millisecond
-
-// fenceTTL is how long a master remembers its fence. It need only be above the skew between clocks
-// and twice the slack: a forgotten fence starts again at the clock, which has moved on.
-const fenceTTL = time.Minute
-
-// nextFence is the fence that a master stores with a grant: above the last one, following the
-// master's clock, and the client's proposal where that is near the clock. All are microseconds.
-// acquire.lua does the same.
-func nextFence(last, proposal, now int64) int64 {
-	slack := fenceSlack.Microseconds()
-	fence := max(last+1, now-slack)
-	if proposal > fence && proposal <= now+slack {
-		fence = proposal
+// fenceLead returns how far the fence of a key on one master may be ahead of that on another as long as their
+// clocks are right: by their skew, the slack on both sides, and by how far a clock may be set back
+// unnoticed. It is 0 if that isn't known, because the skew isn't checked.
+func (o *options) fenceLead() time.Duration {
+	if o.maxSkew == 0 {
+		return 0
 	}
-	return fence
+	return o.maxSkew + 2*protocol.FenceSlack + setBackTolerance
 }
 
-// chooseFence gives the fence of a lock that these masters have granted with these fences, of n
-// masters with this quorum, and sorts them; and whether it is certain: whether a quorum has stored that much.
+// chooseFence returns the fence of a lock from the fences with which masters have granted it, which it
+// sorts: the quorum-th smallest. certain reports whether a quorum has stored as much.
 //
-// It is the (n-quorum+1)-th smallest. An earlier holder's fence was stored by a quorum; at least
-// n-quorum+1 of the later holder's grants are not above its own fence; the two sets share a master,
-// which answered more than the earlier fence.
-func chooseFence(granted []int64, n, quorum int) (fence int64, certain bool) {
+// Why it is above the fence of every earlier lock: that fence was stored by a quorum, and every quorum of
+// the later lock shares a master with it. So fewer than a quorum of the grants come from masters that lack
+// the earlier fence, and all others are above it. The same holds between neighbouring sets of masters, of
+// which one has a server more, because their majorities meet too. For an odd number of masters this is
+// also the (n-quorum+1)-th smallest, which would be enough within one set; for an even number that one is
+// lower, and not safe between neighbours.
+func chooseFence(granted []int64, quorum int) (fence int64, certain bool) {
 	if len(granted) < quorum {
 		return 0, false
 	}
 	slices.Sort(granted)
-	fence = granted[n-quorum]
+	fence = granted[quorum-1]
 	stored := 0
 	for _, f := range granted {
 		if f >= fence {

@@ -6,83 +6,93 @@ import (
 	"time"
 )
 
-// gates has the gate of each key that this process locks or wants.
+// gates has a gate for each key that this process has locked or wants to lock.
 type gates struct {
 	mu    sync.Mutex
 	byKey map[string]*gate
 }
 
-// gate is where the calls for one key wait, in the order in which they came. Only its head deals with
-// the masters: the call that wants the lock, and then the lock until it ends. A gate without one is gone.
+// gate is where the calls for one key queue up within this process, in the order in which they came. Only
+// its head deals with the masters: a call that wants the lock, and after it the lock itself until that
+// ends. A gate exists as long as it has a head.
 type gate struct {
-	key    string
-	line   []*caller     // behind the head
-	newest int64         // ticket
-	woken  chan struct{} // the masters say that the key may be free; nil if nobody listens for it
-	shared bool          // woken is also that of other gates, of which the same call is the head
-	lock   *Lock         // the last that was had
-	failed error         // of the head's last attempt; nil after one that won
-	asking []chan struct{}
+	key     string
+	head    *caller         // the call that has the lock, or is the next to get it
+	line    []*caller       // behind the head
+	newest  int64           // the largest ticket of its heads so far
+	wakeUps chan struct{}   // signals the head that the key may be free; nil while nobody needs that
+	shared  bool            // wakeUps belongs to several gates, at which the same LockAll call is the head
+	lock    *Lock           // the last one on the key
+	failure error           // of the head's last attempt; nil if that has won, or there was none
+	tries   []chan struct{} // closed when the first attempt of the head has ended; try-locks wait for that
 }
 
-// caller is a call of Lock or TryLock at its gate.
+// caller is a call of Lock or TryLock at the gate of one key. A LockAll call has one for each key.
 type caller struct {
 	lockOptions
-	key string // the full key
-	try bool   // doesn't wait
-	// several says that the call is for more keys than this one: it has no use for this lock alone.
+	key string // as it is on the masters
+	try bool   // a TryLock: it doesn't wait
+	// polls is set once the call has waited for its subscriptions: it polls the masters that can't wake it.
+	polls bool
+	// several says that the call is for more than one key, so that this lock alone is of no use to it.
 	several bool
 	gate    *gate
-	first   gate          // which it is where there was none
-	ticket  int64         // when it came, in microseconds on the masters' clocks
-	came    time.Time     // when it came, on ours
-	ahead   int           // calls that were there before
-	turn    chan *attempt // it is the head now; with the attempt that the lock before it has begun, or nil
+	ownGate gate           // room for the gate, if this caller is the first at it; saves an allocation
+	began   time.Time      // when the call began, on our clock
+	arrival int64          // the same on the masters' clocks, in microseconds; 0 if they weren't known
+	ticket  int64          // its place in the masters' queues, from when it is the head; 0 if not known yet
+	ahead   int            // callers before it when it entered
+	turn    chan *attempt  // it is the head now; with an attempt if the lock before was handed on, else nil
+	tickets []ticketState  // the masters that may have its ticket; each stream guards its own
+	room    [5]ticketState // for tickets: enough for most; saves an allocation
 }
 
-// enter gives a call its place: the head's if the gate is new. One that doesn't wait gets no other: it
-// is told why the head hasn't got the lock either, or, before that is known, what to wait for before it
-// enters again.
-func (g *gates) enter(c *caller, clock int64) (head bool, later <-chan struct{}, err error) {
+func (c *caller) ticketsOn(masters int) []ticketState {
+	if c.tickets == nil {
+		c.tickets = append(c.room[:0], make([]ticketState, masters)...)
+	}
+	return c.tickets
+}
+
+// enter queues the caller at its key's gate. head reports whether it is the first there. A try-lock never
+// queues behind a head: it gets the error with which the head's last attempt has failed or, while the first
+// is still under way, a channel that is closed when it should enter again.
+func (g *gates) enter(c *caller) (head bool, later <-chan struct{}, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	at := g.byKey[c.key]
 	if head = at == nil; head {
-		at = &c.first
+		at = &c.ownGate
 		at.key = c.key
 		g.byKey[c.key] = at
 	}
 	c.gate = at
-	c.ticket = max(clock, at.newest+1)
-	if c.several { // the same for all keys, so that who is first for one is for all
-		c.ticket = clock
-	}
 	switch {
 	case head:
-		at.newest = c.ticket
-		if c.several { // it may be long until it tries
-			at.failed = at.held()
+		at.head = c
+		c.number(c.arrival)
+		if c.several { // it may be long before the call is the head of its other gates and makes an attempt
+			at.failure = at.held()
 		}
 	case c.try:
-		later, err = at.ask()
+		later, err = at.refuseTry()
 	case len(at.line) >= c.maxWaiters:
 		held := at.held()
 		held.Err = ErrTooManyWaiters
 		err = held
 	default:
-		at.newest = max(at.newest, c.ticket)
 		c.ahead = len(at.line) + 1
 		c.turn = make(chan *attempt, 1)
-		at.listen()
+		at.openWakeUps()
 		at.line = append(at.line, c)
 	}
 	return head, later, err
 }
 
-// held is the error of one who finds the key locked or wanted in this process.
+// held returns the error for a caller that finds the key locked or wanted within this process.
 func (g *gate) held() *HeldError {
 	held := &HeldError{}
-	if failed, ok := g.failed.(*HeldError); ok { // as the head was told of a lock elsewhere
+	if failed, ok := g.failure.(*HeldError); ok { // the head has met a lock of another process
 		held.RetryAfter = failed.RetryAfter
 	}
 	if g.lock != nil {
@@ -97,7 +107,8 @@ func (g *gates) held(at *gate) *HeldError {
 	return at.held()
 }
 
-// next makes the oldest call in line the head, and gives it; or nil if there is none. Send it its turn.
+// next makes the oldest caller in line the head and returns it, or nil if there is none. The new head waits
+// for a send to its turn.
 func (g *gates) next(at *gate) *caller {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -109,22 +120,24 @@ func (g *gate) next() *caller {
 		return nil
 	}
 	if g.shared {
-		g.shared, g.woken = false, nil
-		g.listen()
+		g.shared, g.wakeUps = false, nil
+		g.openWakeUps()
 	}
 	c := g.line[0]
 	g.line[0] = nil
 	g.line = g.line[1:]
+	g.head = c
+	c.number(c.arrival)
 	return c
 }
 
-// leave ends the head's time: the next one has its turn, or the gate is gone.
+// leave ends the head's time: the next caller becomes the head, or the gate goes.
 func (g *gates) leave(at *gate) {
 	g.mu.Lock()
 	next := at.next()
 	if next == nil {
 		delete(g.byKey, at.key)
-		at.tell()
+		at.answerTries()
 	}
 	g.mu.Unlock()
 	if next != nil {
@@ -132,7 +145,7 @@ func (g *gates) leave(at *gate) {
 	}
 }
 
-// giveUp takes a call out of the line. It is false if the call has become the head.
+// giveUp takes a caller out of the line. It reports false if the caller has become the head meanwhile.
 func (g *gates) giveUp(c *caller) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -143,38 +156,38 @@ func (g *gates) giveUp(c *caller) bool {
 	return i >= 0
 }
 
-// outcome notes what became of an attempt of the head's, for those who don't wait.
-func (g *gates) outcome(at *gate, lock *Lock, failed error) {
+// noteOutcome records how an attempt of the head has ended, and answers the try-locks that wait for that.
+func (g *gates) noteOutcome(at *gate, lock *Lock, failed error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	at.failed = failed
+	at.failure = failed
 	if lock != nil {
 		at.lock = lock
 	}
-	at.tell()
+	at.answerTries()
 }
 
-func (g *gate) tell() {
-	for _, asking := range g.asking {
-		close(asking)
+func (g *gate) answerTries() {
+	for _, tries := range g.tries {
+		close(tries)
 	}
-	g.asking = nil
+	g.tries = nil
 }
 
-func (g *gate) ask() (later <-chan struct{}, err error) {
+func (g *gate) refuseTry() (later <-chan struct{}, err error) {
 	switch {
-	case g.failed != nil:
-		return nil, g.failed
+	case g.failure != nil:
+		return nil, g.failure
 	case g.lock != nil:
 		return nil, g.held()
 	}
-	asking := make(chan struct{})
-	g.asking = append(g.asking, asking)
-	return asking, nil
+	tries := make(chan struct{})
+	g.tries = append(g.tries, tries)
+	return tries, nil
 }
 
-// wake tells the head of a key's gate that the key may be free. Where nobody is, it runs otherwise,
-// before anybody can come.
+// wake passes a wake-up on to the head of a key's gate. If nobody here wants the key any more, it calls
+// otherwise, with mu held so that no caller can enter meanwhile.
 func (g *gates) wake(key string, otherwise func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -187,34 +200,35 @@ func (g *gates) wake(key string, otherwise func()) {
 
 func (g *gate) wake() {
 	select {
-	case g.woken <- struct{}{}:
+	case g.wakeUps <- struct{}{}:
 	default:
 	}
 }
 
-// calm forgets what was said to a head, and has it listen from now on, at all its gates together.
-func (g *gates) calm(callers []*caller) {
+// drainWakeUps discards the wake-ups that have come so far, and has all gates of a call share one channel for those
+// that come from now on.
+func (g *gates) drainWakeUps(callers []*caller) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	first := callers[0].gate
-	first.listen()
+	first.openWakeUps()
 	for _, c := range callers[1:] {
 		first.shared = true
-		c.gate.woken, c.gate.shared = first.woken, true
+		c.gate.wakeUps, c.gate.shared = first.wakeUps, true
 	}
 	select {
-	case <-first.woken:
+	case <-first.wakeUps:
 	default:
 	}
 }
 
-func (g *gate) listen() {
-	if g.woken == nil {
-		g.woken = make(chan struct{}, 1)
+func (g *gate) openWakeUps() {
+	if g.wakeUps == nil {
+		g.wakeUps = make(chan struct{}, 1)
 	}
 }
 
-// wakeAll tells all heads that they may have missed a wake-up.
+// wakeAll wakes all heads, because each of them may have missed a wake-up.
 func (g *gates) wakeAll() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// forgotten makes the case for the guard. One holder can reach two of three masters, which are its
-// quorum, and one of these restarts empty: with the third, it would be a quorum for another.
+// forgotten makes the situation that the guard is for: a holder has locked two of three masters, its quorum, and
+// one of these restarts empty. Together with the third it would be a quorum for another holder.
 func forgotten(t *testing.T, servers []*redistest.Server, opts ...redlock.Option) (lock *redlock.Lock, others *redlock.Locker) {
 	t.Helper()
 	first := newLocker(t, append(redistest.URLs(servers[:2]), dead(t)), opts...)
@@ -47,9 +47,9 @@ func TestRestartGuard(t *testing.T) {
 	var d diary
 	servers := redistest.Start(t, 3)
 	waitForUptime(t, servers, guard)
+	restarted := time.Now() // at the earliest
 	lock, others := forgotten(t, servers, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/4), redlock.WithMaxTTL(ttl),
 		redlock.WithRestartGuard(guard), redlock.WithObserver(&d))
-	restarted := time.Now()
 	var second *redlock.Lock
 	tries := 0
 	eventually(t, bound, "the lock is free again", func() bool {
@@ -86,7 +86,7 @@ func TestRestartGuard(t *testing.T) {
 	}
 }
 
-// TestRestartIsToldAfterOutage has the observer hear of the guard also where the master was seen to be down.
+// TestRestartIsToldAfterOutage: the observer is called for the guard even if the master was known to be down.
 func TestRestartIsToldAfterOutage(t *testing.T) {
 	t.Parallel()
 	const maxTTL, guard = time.Second, 2 * time.Second
@@ -116,10 +116,10 @@ func TestRestartIsToldAfterOutage(t *testing.T) {
 	}
 }
 
-// TestColdStart starts all masters anew: the error says when there will be a quorum.
+// TestColdStart restarts all masters: the error says when there will be a quorum.
 func TestColdStart(t *testing.T) {
 	t.Parallel()
-	const maxTTL, guard = time.Second, 2 * time.Second
+	const maxTTL, guard = 3 * time.Second, 4 * time.Second
 	var d diary
 	servers := redistest.Start(t, 3)
 	l := newLocker(t, redistest.URLs(servers), redlock.WithTTL(maxTTL), redlock.WithMaxTTL(maxTTL), redlock.WithTimeout(maxTTL/4),

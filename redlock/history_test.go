@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/anishathalye/porcupine"
 )
 
 // historyBound is for a run, which takes much less.
@@ -12,12 +14,14 @@ const historyBound = 5 * time.Minute
 // TestHistories records what 64 clients in three processes see of ten locks, while masters are
 // killed, emptied and hung, and holders paused and killed. A lock with a fence must explain it all.
 func TestHistories(t *testing.T) {
+	t.Parallel()
 	const (
 		leastRounds     = 6
 		leastOperations = 10_000 // acquires and releases, on each number of masters
 	)
 	for _, masters := range []int{3, 5} {
 		t.Run(fmt.Sprint(masters, " masters"), func(t *testing.T) {
+			t.Parallel()
 			r := startHistoryRun(t, masters, "")
 			var sum tally
 			enough := func() bool {
@@ -44,6 +48,7 @@ func TestHistories(t *testing.T) {
 // TestHistoryOfBrokenLock runs locks that are broken on purpose: the checker must reject each of
 // them, and the one with wrong fences for its fences alone.
 func TestHistoryOfBrokenLock(t *testing.T) {
+	t.Parallel()
 	const leastOperations = 2_000
 	for broken, test := range map[breakage]struct {
 		provoke  func(*historyRun) // what this lock doesn't survive
@@ -65,13 +70,23 @@ func TestHistoryOfBrokenLock(t *testing.T) {
 		}},
 	} {
 		t.Run(string(broken), func(t *testing.T) {
-			r := startHistoryRun(t, 3, broken)
-			if test.provoke != nil {
-				test.provoke(r)
+			t.Parallel()
+			run := func() map[string][]porcupine.Operation {
+				r := startHistoryRun(t, 3, broken)
+				if test.provoke != nil {
+					test.provoke(r)
+				}
+				eventually(t, historyBound, "enough operations", func() bool { return r.tally().acquiresAndReleases >= leastOperations })
+				r.stop()
+				return r.history()
 			}
-			eventually(t, historyBound, "enough operations", func() bool { return r.tally().acquiresAndReleases >= leastOperations })
-			r.stop()
-			history := r.history()
+			history := run()
+			for range 4 { // on a busy machine nobody may have come at the wrong moment
+				if judge(t, fencedLockModel, history) != "" {
+					break
+				}
+				history = run()
+			}
 			if key := judge(t, fencedLockModel, history); key == "" {
 				t.Error("the checker takes it for a lock with a fence")
 			}

@@ -1,27 +1,28 @@
 package redlock
 
 import (
-	"context"
 	"sync"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// inbox is a receiver that wakes its owner when there may be enough answers to decide something: once a
-// round mostly, and not with each answer.
+// inbox collects the answers to one round of commands. It signals its owner when there may be enough of
+// them to decide, rather than on every answer: mostly the owner wakes once a round.
 type inbox struct {
 	ready chan struct{}
 
 	mu    sync.Mutex
-	op    Op      // whose answers it takes
-	need  int     // answers until the owner is woken
-	calls []*call // answered
+	op    protocol.Op // answers to other operations come late and are dropped
+	need  int         // answers before the owner is signalled
+	calls []*call     // the answers that the owner hasn't taken yet
 }
 
-func newInbox(op Op, need, room int) *inbox {
+func newInbox(op protocol.Op, need, room int) *inbox {
 	return &inbox{ready: make(chan struct{}, 1), op: op, need: need, calls: make([]*call, 0, room)}
 }
 
-// expect makes it one for the answers to another operation.
-func (in *inbox) expect(op Op, need int) {
+// expect discards what has come and waits for the answers to another operation.
+func (in *inbox) expect(op protocol.Op, need int) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.op, in.need, in.calls = op, need, in.calls[:0]
@@ -34,7 +35,7 @@ func (in *inbox) expect(op Op, need int) {
 func (in *inbox) receive(c *call) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if c.Op != in.op { // it comes late
+	if c.Op != in.op { // a late answer of an earlier round
 		return
 	}
 	in.calls = append(in.calls, c)
@@ -46,48 +47,11 @@ func (in *inbox) receive(c *call) {
 	}
 }
 
-// take appends the answers that have come, and has each further one wake the owner.
+// take appends the answers that have come to into. From now on each further answer signals the owner.
 func (in *inbox) take(into []*call) []*call {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	into = append(into, in.calls...)
 	in.calls, in.need = in.calls[:0], 1
 	return into
-}
-
-// ending is why collect returned.
-type ending int
-
-const (
-	answered   ending = iota // enough, or all, are there
-	timeOver                 // the masters' time is over
-	callerLeft               // the caller's context has ended, or the Locker is closing
-)
-
-// collect hands answers to count, with the number still to come, until count is done.
-func (a *attempt) collect(ctx context.Context, closing <-chan struct{}, answers *inbox, expected int, count func(c *call, pending int) (done bool)) ending {
-	defer a.startTimer().Stop()
-	var room [5]*call // for most
-	for pending := expected; pending > 0; {
-		over := false
-		select {
-		case <-answers.ready:
-		case <-a.timer.C:
-			over = true
-		case <-ctx.Done():
-			return callerLeft
-		case <-closing:
-			return callerLeft
-		}
-		for _, c := range answers.take(room[:0]) {
-			pending--
-			if count(c, pending) {
-				return answered
-			}
-		}
-		if over {
-			return timeOver
-		}
-	}
-	return answered
 }

@@ -6,33 +6,40 @@ import (
 	"time"
 )
 
-// keeper renews the leases of all locks, and ends the locks that are lost: one goroutine and one
-// timer for any number of them.
+// keeper renews the leases of all locks and ends the locks that are lost, with one goroutine and one timer
+// for any number of them.
 type keeper struct {
-	locker *Locker
-	wake   chan struct{}
-	ended  chan struct{}
+	locker  *Locker
+	recheck chan struct{}
+	stop    chan struct{}
+	ended   chan struct{} // closed when run returns
 
 	mu    sync.Mutex
 	locks schedule
-	next  time.Time // when it wakes by itself
+	next  time.Time // when run looks at the locks again, unless recheck signals before
 }
 
 func newKeeper(l *Locker) *keeper {
-	k := &keeper{locker: l, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	k := &keeper{locker: l, recheck: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{})}
 	go k.run()
 	return k
 }
 
-// keep takes care of a lock from now on.
+// end stops the keeper and ends the locks that are still held. No lock may be given to it any more.
+func (k *keeper) end() {
+	close(k.stop)
+	<-k.ended
+}
+
+// keep has the keeper look after a lock from now on.
 func (k *keeper) keep(lock *Lock) {
 	k.mu.Lock()
-	lock.kept.due = lock.due()
+	lock.scheduled.due = lock.due()
 	heap.Push(&k.locks, lock)
-	late := lock.kept.due.Before(k.next)
+	late := lock.scheduled.due.Before(k.next)
 	k.mu.Unlock()
 	if late {
-		k.rouse()
+		signal(k.recheck)
 	}
 }
 
@@ -40,24 +47,16 @@ func (k *keeper) forget(lock *Lock) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.keeps(lock) {
-		heap.Remove(&k.locks, lock.kept.at)
+		heap.Remove(&k.locks, lock.scheduled.at)
 	}
 }
 
-// keeps says whether a lock is in the schedule. Callers hold mu.
+// keeps reports whether a lock is in the schedule. mu is held.
 func (k *keeper) keeps(lock *Lock) bool {
-	at := lock.kept.at
+	at := lock.scheduled.at
 	return at < len(k.locks) && k.locks[at] == lock
 }
 
-func (k *keeper) rouse() {
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
-}
-
-// run ends when the Locker closes. It ends the locks that are still held then.
 func (k *keeper) run() {
 	defer close(k.ended)
 	timer := time.NewTimer(0)
@@ -65,8 +64,8 @@ func (k *keeper) run() {
 	for {
 		select {
 		case <-timer.C:
-		case <-k.wake:
-		case <-k.locker.closing:
+		case <-k.recheck:
+		case <-k.stop:
 			k.endAll()
 			return
 		}
@@ -74,8 +73,8 @@ func (k *keeper) run() {
 	}
 }
 
-// work does what is due, and says how long nothing will be. The masters get the extends of all locks that
-// were due together.
+// work does what is due and returns how long nothing will be. Extends are only queued while it goes through
+// the locks, and sent at the end: those of locks that are due together share pipelines.
 func (k *keeper) work() time.Duration {
 	attended := false
 	for {
@@ -89,13 +88,13 @@ func (k *keeper) work() time.Duration {
 	}
 	if attended {
 		for _, s := range k.locker.streams {
-			s.rouse()
+			s.sendSoon()
 		}
 	}
-	return time.Until(k.next) // which this goroutine alone sets
+	return time.Until(k.next) // without mu: only this goroutine sets it
 }
 
-// firstDue gives a lock that is due now; if none is, it gives nil and sets when one will be.
+// firstDue returns a lock that is due now. If there is none it returns nil, and sets when one will be.
 func (k *keeper) firstDue(now time.Time) *Lock {
 	const idle = time.Hour
 	k.mu.Lock()
@@ -103,8 +102,8 @@ func (k *keeper) firstDue(now time.Time) *Lock {
 	switch {
 	case len(k.locks) == 0:
 		k.next = now.Add(idle)
-	case k.locks[0].kept.due.After(now):
-		k.next = k.locks[0].kept.due
+	case k.locks[0].scheduled.due.After(now):
+		k.next = k.locks[0].scheduled.due
 	default:
 		return k.locks[0]
 	}
@@ -118,25 +117,37 @@ func (k *keeper) attend(lock *Lock, now time.Time) {
 		k.reschedule(lock, lock.due())
 		return
 	}
+	if cause != nil {
+		k.lose(lock, cause)
+	} else {
+		k.forget(lock)
+	}
+}
+
+// lose ends a lock that is lost, unless it has ended.
+func (k *keeper) lose(lock *Lock, cause error) {
 	k.forget(lock)
-	if cause != nil && lock.lose(cause) {
-		k.locker.logger.Warn("lease lost: another may take the lock while its holder still works", "error", cause)
+	if lock.lose(cause) {
+		k.locker.logger.Warn("lease lost: another process may now hold this lock while its holder is still working", "error", cause)
+		if failure := lock.unrenewed(); failure != nil && (cause == ErrLost || cause == ErrForced) {
+			k.locker.observer.Renewed(failure)
+		}
 		k.locker.observer.LeaseLost(cause)
 	}
 }
 
-// hurry attends to a lock at once.
+// hurry has a lock looked at now.
 func (k *keeper) hurry(lock *Lock) {
 	k.reschedule(lock, time.Now())
-	k.rouse()
+	signal(k.recheck)
 }
 
 func (k *keeper) reschedule(lock *Lock, due time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.keeps(lock) {
-		lock.kept.due = due
-		heap.Fix(&k.locks, lock.kept.at)
+		lock.scheduled.due = due
+		heap.Fix(&k.locks, lock.scheduled.at)
 	}
 }
 
@@ -150,24 +161,24 @@ func (k *keeper) endAll() {
 	}
 }
 
-// schedule is a heap of locks, the next one due first.
+// schedule is a heap of locks by the time at which they are due; it implements heap.Interface.
 type schedule []*Lock
 
-// kept is a lock's place in the schedule. The keeper's mu guards it.
-type kept struct {
+// scheduled is a lock's place in the schedule. The keeper's mu guards it.
+type scheduled struct {
 	due time.Time
 	at  int
 }
 
 func (s schedule) Len() int           { return len(s) }
-func (s schedule) Less(i, j int) bool { return s[i].kept.due.Before(s[j].kept.due) }
+func (s schedule) Less(i, j int) bool { return s[i].scheduled.due.Before(s[j].scheduled.due) }
 func (s schedule) Swap(i, j int) {
 	s[i], s[j] = s[j], s[i]
-	s[i].kept.at, s[j].kept.at = i, j
+	s[i].scheduled.at, s[j].scheduled.at = i, j
 }
 func (s *schedule) Push(x any) {
 	lock := x.(*Lock)
-	lock.kept.at = len(*s)
+	lock.scheduled.at = len(*s)
 	*s = append(*s, lock)
 }
 func (s *schedule) Pop() any {

@@ -98,7 +98,7 @@ func waitForUptime(t testing.TB, servers []*redistest.Server, uptime time.Durati
 
 // event is what an Observer was told.
 type event struct {
-	kind   string // "lost", "down" or "up"
+	kind   string // "renewed", "lost", "down" or "up"
 	master string
 	err    error
 	at     time.Time
@@ -106,6 +106,7 @@ type event struct {
 
 // diary is an Observer that remembers.
 type diary struct {
+	redlock.NopObserver
 	mu     sync.Mutex
 	events []event
 }
@@ -117,11 +118,10 @@ func (d *diary) note(e event) {
 	d.events = append(d.events, e)
 }
 
-func (*diary) Acquired(redlock.Wait) {}
-
 func (d *diary) LeaseLost(err error) { d.note(event{kind: "lost", err: err}) }
-func (d *diary) MasterDown(master string, err error) {
-	d.note(event{kind: "down", master: master, err: err})
+func (d *diary) Renewed(err error)   { d.note(event{kind: "renewed", err: err}) }
+func (d *diary) MasterDown(m redlock.MasterStatus) {
+	d.note(event{kind: "down", master: m.Name, err: m.Err})
 }
 func (d *diary) MasterUp(master string) { d.note(event{kind: "up", master: master}) }
 

@@ -3,50 +3,67 @@ package redlock
 import (
 	"cmp"
 	"context"
+	"errors"
 	"sync"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Lock is a lock that is held, until Unlock or until it is lost. Its lease is renewed meanwhile.
+// Lock is a lock that is held until Unlock, or until it is lost. Its lease is renewed meanwhile. Its methods are
+// safe for concurrent use.
 type Lock struct {
-	attempt *attempt
-	gate    *gate
-	wait    Wait
-	ctx     context.Context
-	cancel  context.CancelCauseFunc
-	holdEnd time.Time // when it is lost although it could be renewed
+	attempt     *attempt
+	gate        *gate
+	acquisition Acquisition
+	ctx         context.Context
+	cancel      context.CancelCauseFunc
+	holdEnd     time.Time // when it is lost although it could be renewed; zero for never
 
 	mu      sync.Mutex
 	until   time.Time // end of the validity so far
 	renewal *renewal  // the last one; nil before the first
 	next    time.Time // of the next renewal
-	ended   bool      // unlocked or lost: it is never renewed again
+	forced  bool      // it is lost because it was released by force
+	cause   error     // why it has ended: then it is never renewed again; nil while it is held
 
-	kept      kept    // in the keeper's schedule
-	whole     []*Lock // the locks on all keys of the call, if they are several; the first is the caller's
+	scheduled scheduled        // in the keeper's schedule
+	whole     []*Lock          // the locks on all keys of the call, if they are several; the first is the caller's
+	result    *protocol.Result // of UnlockWith
 	unlock    sync.Once
 	unlockErr error
+	released  bool // by Unlock
 }
 
-func newLock(ctx context.Context, a *attempt, c *caller, how Came) *Lock {
+func newLock(ctx context.Context, a *attempt, c *caller, via Via) *Lock {
 	k := &Lock{
-		attempt: a,
-		gate:    c.gate,
-		wait:    Wait{Duration: time.Since(c.came), Position: c.ahead, Came: how},
-		holdEnd: a.start.Add(c.maxHold),
-		until:   earlier(a.until(), a.start.Add(c.maxHold)),
-		next:    renewed(a.start, a.ttl/3, a.ttl),
+		attempt:     a,
+		gate:        c.gate,
+		acquisition: Acquisition{Waited: time.Since(c.began), Position: c.ahead, Via: via, Granted: len(a.granted)},
+		next:        renewed(a.start, a.ttl/3, a.ttl),
 	}
+	if c.maxHold > 0 {
+		k.holdEnd = a.start.Add(c.maxHold)
+	}
+	k.until = k.bounded(a.until())
 	k.ctx, k.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	return k
 }
 
-// Context ends when the lock does: with cause ErrLost or ErrMaxHold (see context.Cause) when it is
-// lost, with context.Canceled at Unlock, with ErrClosed when the Locker closes. It has the values of
-// the context given to Lock, but not its end: that context bounds the wait for the lock.
+// bounded returns the end of a lease, or of the max hold if that is earlier.
+func (k *Lock) bounded(end time.Time) time.Time {
+	if !k.holdEnd.IsZero() && k.holdEnd.Before(end) {
+		return k.holdEnd
+	}
+	return end
+}
+
+// Context returns a context that ends when the lock does. Its cause (see context.Cause) is ErrLost or
+// ErrMaxHold if the lock was lost, context.Canceled after Unlock, and ErrClosed if the Locker was closed. It has the
+// values of the context given to Lock, but does not end with it: that context bounds the wait for the lock.
 func (k *Lock) Context() context.Context { return k.ctx }
 
-// WithContext gives a child of ctx that also ends, with the same cause, when the lock does. Call
+// WithContext returns a child of ctx that also ends, with the same cause, when the lock does. Call
 // the cancel function when the work is done.
 func (k *Lock) WithContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -57,14 +74,14 @@ func (k *Lock) WithContext(ctx context.Context) (context.Context, context.Cancel
 	}
 }
 
-// Fence is the lock's fencing token: below 2^53, and larger than that of every lock on the key
-// before it. A store that remembers the largest that it has seen, and refuses smaller ones, is safe
-// from the late write of a holder that was paused past its lease
+// Fence returns the lock's fencing token: a number below 2^53 that is larger than that of every lock on the
+// key before it. A store that remembers the largest token that it has seen, and refuses writes with smaller ones, is
+// safe from the late write of a holder that was paused past its lease
 // (https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).
 func (k *Lock) Fence() uint64 { return uint64(k.attempt.fence) }
 
-// Until is the end of the lock's validity so far: before it no other can have the lock. It moves on
-// as the lease is renewed.
+// Until returns the end of the lock's validity so far: before it no other holder can have the lock. It moves on
+// as the lease is renewed. After the lock has ended it means nothing any more.
 func (k *Lock) Until() time.Time {
 	until := k.ownUntil()
 	for _, part := range k.whole {
@@ -73,18 +90,18 @@ func (k *Lock) Until() time.Time {
 	return until
 }
 
-// ownUntil is that of this key alone.
+// ownUntil is Until for this key alone.
 func (k *Lock) ownUntil() time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.until
 }
 
-// Wait tells how the lock was come by.
-func (k *Lock) Wait() Wait { return k.wait }
+// Acquisition returns how the lock was obtained.
+func (k *Lock) Acquisition() Acquisition { return k.acquisition }
 
-// Err is nil while the lock is held, and then why it is not: ErrLost or ErrMaxHold, ErrClosed or,
-// after Unlock, context.Canceled.
+// Err returns nil while the lock is held, and afterwards the reason why it is not: ErrLost, ErrMaxHold,
+// ErrClosed, or context.Canceled after Unlock.
 func (k *Lock) Err() error {
 	if err := context.Cause(k.ctx); err != nil {
 		return err
@@ -95,112 +112,140 @@ func (k *Lock) Err() error {
 	return nil
 }
 
-// Unlock frees the lock. It takes no context on purpose: it must run after the work's context has
-// ended. It returns as soon as a quorum of the masters has freed the key, and takes at most the
-// masters' timeout; masters that missed it get it again in the background until the TTL has passed.
+// Unlock frees the lock. It takes no context on purpose: it must work after the context of the work has
+// ended. It returns as soon as a quorum of the masters has freed the key, and takes at most twice the
+// masters' timeout; masters that missed the release get it again in the background until the TTL has passed.
+// Further calls do nothing, and return the same error.
 //
-// The error is nil if the lock was held until now. It is ErrExpired or ErrNotOwner if the lease had
-// ended before, so that the work may have overlapped with another's. It is a *QuorumError, matching
-// ErrNoQuorum, if too few masters confirmed: the lock is free at the latest when its TTL is over.
-// Further calls do nothing and return the same.
+// The error is nil if the lock was held until now. If the lock had ended before, the work may have overlapped with
+// another holder's, and the error says why the lock ended: it matches ErrExpired, and also ErrLost (or ErrMaxHold)
+// if this process knew that it was lost, or ErrClosed if Close has freed it. It is ErrExpired or ErrNotOwner alone if
+// only the masters knew: the key was gone there, or another holder's. It is a *QuorumError, matching ErrNoQuorum, if
+// too few masters confirmed the release: then the lock is free when its TTL is over, at the latest.
 func (k *Lock) Unlock() error {
-	k.unlock.Do(func() {
-		if len(k.whole) == 0 {
-			k.unlockErr = k.free()
-			return
-		}
-		errs := make([]error, len(k.whole))
-		var all sync.WaitGroup
-		for i, part := range k.whole {
-			all.Go(func() { errs[i] = part.free() })
-		}
-		all.Wait()
-		k.unlockErr = cmp.Or(errs...)
-	})
+	k.unlock.Do(func() { k.unlockErr = k.freeAll() })
 	return k.unlockErr
 }
 
-func (k *Lock) free() error {
-	if !k.end() {
-		return ErrExpired // lost before; the release is on its way
+// run calls f under the lock, and frees it, for Do.
+func (k *Lock) run(ctx context.Context, f func(context.Context, *Lock) error) (err error) {
+	defer func() {
+		ended := k.Err()
+		if unlockErr := k.Unlock(); ended == nil || ended == context.Canceled { // the latter if f has called Unlock
+			ended = unlockErr
+		}
+		if !errors.Is(ended, ErrNoQuorum) {
+			err = errors.Join(err, ended)
+		}
+	}()
+	held, cancel := k.WithContext(ctx)
+	defer cancel()
+	return f(held, k)
+}
+
+func (k *Lock) freeAll() error {
+	unlocks := &k.attempt.locker.unlocks
+	if !unlocks.enter() {
+		return k.endedBefore() // Close has freed it, unless it was lost
 	}
+	defer unlocks.leave()
+	parts := k.whole
+	if len(parts) == 0 {
+		parts = []*Lock{k}
+	}
+	for _, part := range parts {
+		part.free()
+	}
+	k.attempt.sendSoon()
+	var err error
+	deadline := time.Now().Add(2 * k.attempt.releaseTimeout()) // if another process has begun to wait, a release takes two round trips
+	for _, part := range parts {
+		err = cmp.Or(err, part.freed(deadline))
+	}
+	return err
+}
+
+// free releases the key, unless the lock was lost before: then the release is on its way.
+func (k *Lock) free() {
+	if !k.end(context.Canceled) {
+		return
+	}
+	k.released = true
 	k.cancel(context.Canceled)
 	k.attempt.locker.keeper.forget(k)
-	return k.hand()
+	k.hand()
 }
 
-// end ends the lock: it isn't renewed any more. It is false if it had ended before.
-func (k *Lock) end() bool {
+func (k *Lock) freed(deadline time.Time) error {
+	if !k.released {
+		return k.endedBefore()
+	}
+	return k.attempt.confirmRelease(deadline)
+}
+
+// endedBefore returns the error of Unlock for a lock that had ended before.
+func (k *Lock) endedBefore() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	first := !k.ended
-	k.ended = true
-	return first
+	return endedError{k.cause}
 }
 
-// hand passes the lock on to the call that waits behind it, by commands that release it and acquire the
-// next in one; or frees it if nobody does.
-func (k *Lock) hand() error {
+// end ends the lock with this cause, so that it is not renewed any more. It reports whether it was held until now.
+func (k *Lock) end(cause error) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	held := k.cause == nil
+	if held {
+		k.cause = cause
+	}
+	return held
+}
+
+// hand releases the lock. If a call of this process waits behind it, one command for each master releases this lock
+// and acquires the next.
+func (k *Lock) hand() {
 	a, l := k.attempt, k.attempt.locker
 	next := l.gates.next(k.gate)
-	if next != nil && !next.several {
-		next.turn <- l.newAttempt(next, a)
-		return a.confirmRelease()
+	if next != nil && !next.several && !next.recall && k.result == nil {
+		proposal, _ := l.clock()
+		next.turn <- l.newAttempt(next, a, time.Now(), proposal)
+		return
 	}
-	a.answers.expect(OpRelease, l.decisive())
-	a.release(a.answers, false)
+	a.answers.expect(protocol.OpRelease, l.decisive())
+	if k.result != nil {
+		a.releaseWith(k.result, a.answers)
+	} else {
+		a.release(a.answers, false)
+	}
 	if next != nil {
 		next.turn <- nil
 	} else {
 		l.gates.leave(k.gate)
 	}
-	return a.confirmRelease()
 }
 
 // lose ends the lock with this cause, before Unlock, on all keys: it is released, and the next call may
-// try. It is false if it had ended before.
+// try. It reports whether the lock was held until now.
 func (k *Lock) lose(cause error) bool {
-	first := k.end()
+	first := k.loseKey(cause)
+	if first {
+		for _, part := range k.whole {
+			part.loseKey(cause)
+		}
+		k.attempt.sendSoon()
+	}
+	return first
+}
+
+// loseKey is lose for this key alone.
+func (k *Lock) loseKey(cause error) bool {
+	first := k.end(cause)
 	if first {
 		l := k.attempt.locker
 		l.keeper.forget(k)
 		k.attempt.release(nil, false)
 		l.gates.leave(k.gate)
 		k.cancel(cause)
-		for _, part := range k.whole {
-			part.lose(cause)
-		}
 	}
 	return first
-}
-
-// confirmRelease waits for the masters' answers to a release until it is clear what they say.
-func (a *attempt) confirmRelease() error {
-	quorum := a.locker.quorum
-	released, result := 0, error(nil)
-	var failed []MasterError
-	ending := a.collect(context.Background(), nil, a.answers, len(a.calls), func(c *call, pending int) (done bool) {
-		switch {
-		case c.Reply.Err != nil:
-			failed = append(failed, MasterError{a.locker.streams[c.master].master.String(), c.Reply.Err})
-		case c.Reply.Status == StatusReleased:
-			released++
-		case c.Reply.Status == StatusNotOwner:
-			result = ErrNotOwner
-		case c.Reply.Status == StatusExpired && result == nil:
-			result = ErrExpired
-		}
-		// no quorum can have held the key until now
-		expired := result != nil && released+len(failed)+pending < quorum
-		return released >= quorum || expired
-	})
-	switch {
-	case released >= quorum:
-		return nil
-	case ending == timeOver:
-		return &QuorumError{Answered: released, Quorum: quorum, Masters: failed, Err: errHung}
-	case result != nil && released+len(failed) < quorum:
-		return result
-	}
-	return &QuorumError{Answered: released, Quorum: quorum, Masters: failed}
 }

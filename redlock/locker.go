@@ -5,37 +5,44 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Locker takes locks on a majority of its masters. It is made by New, is safe for concurrent use,
-// and must be closed.
+// Locker takes locks on a majority of its masters. Open and New make one. It is safe for concurrent
+// use, and must be closed.
 type Locker struct {
 	options
-	streams []*stream
-	quorum  int
-	terms   string
-	name    string // among the waiters on the masters
-	gates   gates
-	ears    ears
-	warned  atomic.Bool // of a process that works under other terms
+	streams       []*stream
+	quorum        int
+	id            string // of this process: with it begins what its tokens and its name have by chance
+	name          string // among the waiters on the masters
+	gates         gates
+	subscriptions subscriptions
 
 	keeper *keeper
+	sets   *registry // nil where the masters are only ours
 
-	closing chan struct{}
-	mu      sync.Mutex
-	closed  bool
-	calls   sync.WaitGroup // of Lock and TryLock
+	closing chan struct{} // closed when Close begins
+	close   func() error
+	calls   callGroup // of Lock and TryLock
+	unlocks callGroup // a lock that ends later has been freed by Close
 }
 
-// New makes a Locker on these masters, which it owns from now on and closes. The quorum is the
-// majority of them, whether they can be reached or not: New doesn't wait for them. It begins to
-// connect, so that the log tells early of masters that can't be reached or may not vote.
+// New returns a Locker on these masters. Use it with NewMaster, for masters that no URL can describe,
+// and Open otherwise. The Locker owns the masters from now on, and closes them. The quorum is the
+// majority of them, whether they can be reached or not: New does not wait for them. It begins to
+// connect, so that the log soon names masters that cannot be reached or may not vote.
 //
 // All processes that share locks must have the same masters, prefix and max TTL.
+//
+// The error is about the options, an empty list of masters, or a master that is named twice. The
+// masters are closed then, too.
 func New(masters []Master, opts ...Option) (*Locker, error) {
 	o, err := newOptions(opts)
 	if err == nil && len(masters) == 0 {
@@ -46,29 +53,35 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 	}
 	if err != nil {
 		for _, m := range masters {
-			err = errors.Join(err, m.Close())
+			err = errors.Join(err, m.close())
 		}
 		return nil, err
+	}
+	if n := len(masters); n%2 == 0 {
+		o.logger.Warn("an even number of masters tolerates no more failures than one master less, and more can fail", "masters", n, "tolerated", (n-1)/2)
 	}
 	l := &Locker{
 		options: o,
 		quorum:  len(masters)/2 + 1,
-		terms:   terms(len(masters), o.maxTTL),
-		name:    o.prefix + ":wake:" + rand.Text(),
+		id:      rand.Text()[:protocol.IDLen],
 		gates:   gates{byKey: make(map[string]*gate)},
 		closing: make(chan struct{}),
 	}
-	voters := &electorate{options: o, masters: masters, servers: make(map[string]int)}
+	l.name = o.prefix + ":wake:" + l.random()
+	l.sets = newRegistry(o, masters, l.quorum, l.id)
+	clocks := newClocks(len(masters), o)
+	clocks.refused = l.sets.refusal
+	seats := &admission{options: o}
 	for i, m := range masters {
-		if m, ok := m.(admitter); ok {
-			m.admitWith(func(s server) error { return voters.admit(i, s) })
-		}
-		s := newStream(m, o)
+		seat := seats.add(m.impl, clocks.all[i])
+		seat.onAdmitted = func(reached protocol.Server) { l.sets.reached(i, reached.RunID) }
+		s := newStream(m.impl, o, seat)
 		l.streams = append(l.streams, s)
-		s.push(&call{Command: Command{Op: OpPing}, master: i})
 	}
-	l.ears.locker = l
+	l.sets.start(l)
+	l.subscriptions.locker = l
 	l.keeper = newKeeper(l)
+	l.close = sync.OnceValue(l.end)
 	return l, nil
 }
 
@@ -76,6 +89,9 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 func distinct(masters []Master) error {
 	seen := make(map[string]int)
 	for i, m := range masters {
+		if m.impl == nil {
+			return fmt.Errorf("redlock: master %d is empty: make it with Dial, NewMaster or NewMemoryMaster", i+1)
+		}
 		name := m.String()
 		if first, ok := seen[name]; ok {
 			return fmt.Errorf("redlock: masters %d and %d are both %s: each must be an independent server", first+1, i+1, name)
@@ -85,18 +101,42 @@ func distinct(masters []Master) error {
 	return nil
 }
 
-// Lock takes the lock on the key, and waits for it until ctx ends: in the order in which the calls
-// came, in this process exactly, and over all processes within the skew of their clocks. When ctx has
-// ended the error is a *HeldError or a *QuorumError that tells why the last attempt failed, and
-// matches the context's error too. A *HeldError that matches ErrTooManyWaiters comes at once. ErrClosed
-// if the Locker is closed.
+// Lock takes the lock on the key. It waits for it until ctx ends, or for as long as WithWait allows.
+// Calls are served in the order in which they came: exactly within this process, and over all
+// processes up to the differences between their clocks. ctx bounds the wait only, not the lock.
+//
+// If the wait ends without the lock, the error says why the last attempt failed: it is a *HeldError
+// or a *QuorumError, and matches the error of the context as well (context.DeadlineExceeded if the
+// time of WithWait is over). If ctx ends before the first attempt does, the error only matches that
+// of the context. If too many calls wait already, a *HeldError that matches ErrTooManyWaiters comes at
+// once. The error is ErrClosed if the Locker is closed.
+//
+// A wait with a deadline, of ctx or by WithWait, ends before it where no quorum can come in time, with a
+// *QuorumError that does not match the context's error: at once if too many masters are in a restart
+// guard, or in quarantine after a jump of their clocks, that lasts beyond the deadline; and after a second,
+// in which they are tried several times, if too many masters cannot be connected to. Masters that
+// hang are waited for until the end.
 func (l *Locker) Lock(ctx context.Context, key string, opts ...LockOption) (*Lock, error) {
 	return l.lock(ctx, []string{key}, opts, false)
 }
 
-// LockAll is Lock for several keys: it takes the locks on all of them at once, or none. Calls that want
-// some of the same keys don't block each other for ever, whatever the order of the keys. The Lock is
-// lost when one of them is, and has one fence for all. In a Redis Cluster the keys may be anywhere.
+// TryLock takes the lock on the key if it is free and no other call waits for it: it is Lock with
+// WithWait(0), whatever the options say. The error is a *HeldError or a *QuorumError, the error of ctx
+// if that ends first, or ErrClosed. TryLock takes one round trip to the masters; if several callers have
+// taken votes from each other, it tries up to four times more, some milliseconds apart, so that one
+// of them gets the lock.
+func (l *Locker) TryLock(ctx context.Context, key string, opts ...LockOption) (*Lock, error) {
+	return l.lock(ctx, []string{key}, opts, true)
+}
+
+// MaxKeys is the largest number of different keys that one call of LockAll or TryLockAll may have. So many
+// commands fit into one pipeline, and take a server some milliseconds.
+const MaxKeys = maxBatch
+
+// LockAll is Lock for several keys, at most MaxKeys: it takes the locks on all of them at once, or
+// none. Duplicate keys count once. Calls that share some of their keys never block each other for ever,
+// in whatever order they name them. It takes as many round trips as one lock. The Lock is lost as soon as it
+// is lost on one key, and has one fence for all of them. In a Redis Cluster the keys may be on different nodes.
 func (l *Locker) LockAll(ctx context.Context, keys []string, opts ...LockOption) (*Lock, error) {
 	return l.lock(ctx, distinctKeys(keys), opts, false)
 }
@@ -106,7 +146,7 @@ func (l *Locker) TryLockAll(ctx context.Context, keys []string, opts ...LockOpti
 	return l.lock(ctx, distinctKeys(keys), opts, true)
 }
 
-// distinctKeys gives each key once, in the order in which all calls go through their gates.
+// distinctKeys returns each key once, in the order in which all calls go through their gates.
 func distinctKeys(keys []string) []string {
 	if len(keys) == 1 {
 		return keys
@@ -116,43 +156,41 @@ func distinctKeys(keys []string) []string {
 	return slices.Compact(keys)
 }
 
-// TryLock takes the lock on the key if it is free now, and nobody waits for it. The error is a
-// *HeldError or a *QuorumError. It takes one round trip, and longer only where several callers have taken votes from each other:
-// then it tries again, a few times, so that one of them gets the lock.
-func (l *Locker) TryLock(ctx context.Context, key string, opts ...LockOption) (*Lock, error) {
-	return l.lock(ctx, []string{key}, opts, true)
-}
-
-// Do runs f while it holds the lock on the key, for which it waits as Lock does. The context of f
-// is a child of ctx that ends when the lock is lost. The error is that of Lock, or that of f joined
-// with ErrLost, ErrExpired or ErrNotOwner if the lock did not last until f had returned.
-func (l *Locker) Do(ctx context.Context, key string, f func(context.Context) error, opts ...LockOption) (err error) {
+// Do takes the lock on the key, as Lock does, calls f, and frees the lock when f has returned or
+// panicked. The context of f is a child of ctx that also ends when the lock is lost. WithWait bounds only
+// the wait for the lock; ctx bounds the wait and f. The lock is for its fencing token and its state; f
+// need not unlock it.
+//
+// If the lock could not be taken, the error is that of Lock, and f was not called. Otherwise it is that
+// of f, joined with the reason if the lock did not last until f had returned: an error that matches ErrLost,
+// ErrClosed, ErrExpired or ErrNotOwner. A release that the masters did not confirm is no error of Do: it is
+// repeated until the TTL has passed.
+func (l *Locker) Do(ctx context.Context, key string, f func(ctx context.Context, lock *Lock) error, opts ...LockOption) error {
 	lock, err := l.Lock(ctx, key, opts...)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		lost := lock.Err()
-		if unlockErr := lock.Unlock(); lost == nil && !errors.Is(unlockErr, ErrNoQuorum) {
-			lost = unlockErr
-		}
-		err = errors.Join(err, lost)
-	}()
-	held, cancel := lock.WithContext(ctx)
-	defer cancel()
-	return f(held)
+	return lock.run(ctx, f)
 }
 
-// Check says whether locks can be taken with these options: nil, or what Lock would say of them. It
-// is for those who want to know early.
-func (l *Locker) Check(opts ...LockOption) error {
-	_, err := l.with(opts)
-	return err
+// TryDo is Do with TryLock in place of Lock: it does not wait for the lock.
+func (l *Locker) TryDo(ctx context.Context, key string, f func(ctx context.Context, lock *Lock) error, opts ...LockOption) error {
+	lock, err := l.TryLock(ctx, key, opts...)
+	if err != nil {
+		return err
+	}
+	return lock.run(ctx, f)
 }
 
-// MaxWaiters is how many calls of Lock may wait for a key in this process, where they aren't given
-// another number.
-func (l *Locker) MaxWaiters() int { return l.maxWaiters }
+// Package middleware asks these of a Locker.
+func init() {
+	lockerinfo.CheckTTL = func(l any, ttl time.Duration) error {
+		_, err := l.(*Locker).with([]LockOption{WithTTL(ttl)})
+		return err
+	}
+	lockerinfo.MaxHold = func(l any) time.Duration { return l.(*Locker).maxHold }
+	lockerinfo.Logger = func(l any) *slog.Logger { return l.(*Locker).logger }
+}
 
 func (l *Locker) with(opts []LockOption) (lockOptions, error) {
 	if len(opts) == 0 {
@@ -160,55 +198,27 @@ func (l *Locker) with(opts []LockOption) (lockOptions, error) {
 	}
 	o := l.lockOptions
 	for _, opt := range opts {
-		opt.applyToLock(&o)
+		o = opt.applyToLock(o)
 	}
 	return o, l.check(o)
 }
 
-// enter counts a call, unless the Locker is closed.
-func (l *Locker) enter() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return false
-	}
-	l.calls.Add(1)
-	return true
-}
-
-// clock gives our proposal for a fence: the time in microseconds, on the masters' clocks rather than
-// on ours, so that processes whose clocks differ propose alike.
-func (l *Locker) clock() int64 {
-	offsets := make([]int64, 0, len(l.streams))
-	for _, s := range l.streams {
-		if s.clock.known.Load() {
-			offsets = append(offsets, s.clock.offset.Load())
-		}
-	}
-	now := time.Now().UnixMicro()
-	if len(offsets) == 0 {
-		return now
-	}
-	slices.Sort(offsets)
-	return now + offsets[len(offsets)/2]
-}
-
 // Close ends all waits with ErrClosed, frees the locks that are still held, whose contexts end with
-// ErrClosed, and closes the masters. Where all masters answer, no key, goroutine or connection is
-// left when it returns; it takes at most a few of the masters' timeouts.
-func (l *Locker) Close() error {
-	l.mu.Lock()
-	if l.closed {
-		l.mu.Unlock()
-		return nil
-	}
-	l.closed = true
-	close(l.closing)
-	l.mu.Unlock()
-	l.calls.Wait()
+// ErrClosed, and closes the masters. It waits for the calls that are running, including those of Unlock. If all
+// masters answer, no lock, ticket, goroutine or connection is left when it returns; the fences stay on the
+// masters for 5 s, and the sets of masters for an hour. It takes at most a few of the masters' timeouts. Further
+// calls wait for the first, and return the same error: those of closing the masters.
+func (l *Locker) Close() error { return l.close() }
 
-	<-l.keeper.ended // it frees the locks that are held
-	l.ears.end()
+// end is Close. The order is what leaves no lock behind: no call can win one any more when the keeper ends
+// those that are held, and no Unlock has anything to send when the streams end.
+func (l *Locker) end() error {
+	close(l.closing)
+	l.calls.close()
+	l.keeper.end()
+	l.sets.end()
+	l.unlocks.close()
+	l.subscriptions.end()
 	errs := make([]error, len(l.streams))
 	var streams sync.WaitGroup
 	for i, s := range l.streams {

@@ -70,7 +70,7 @@ func TestMutualExclusion(t *testing.T) {
 				l := []*redlock.Locker{one, two}[w%2]
 				group.Go(func() {
 					for range turns {
-						err := l.Do(t.Context(), "key", func(context.Context) error {
+						err := l.Do(t.Context(), "key", func(context.Context, *redlock.Lock) error {
 							if inside.Add(1) > 1 {
 								overlap.Add(1)
 							}
@@ -96,9 +96,10 @@ func TestMutualExclusion(t *testing.T) {
 }
 
 func TestHeldError(t *testing.T) {
+	const key = "order-Zm9vYmFy" // nothing else looks like it
 	l, _ := onServers(t, 3)
-	defer mustUnlock(t, mustLock(t, l, "key", redlock.WithTTL(5*time.Second)))
-	_, err := l.TryLock(t.Context(), "key")
+	defer mustUnlock(t, mustLock(t, l, key, redlock.WithTTL(5*time.Second)))
+	_, err := l.TryLock(t.Context(), key)
 	var held *redlock.HeldError
 	if !errors.As(err, &held) || !errors.Is(err, redlock.ErrHeld) || errors.Is(err, redlock.ErrNoQuorum) {
 		t.Fatalf("TryLock: %v, want a HeldError", err)
@@ -106,7 +107,7 @@ func TestHeldError(t *testing.T) {
 	if held.RetryAfter <= 0 || held.RetryAfter > 5*time.Second {
 		t.Errorf("RetryAfter %v, want at most the holder's TTL of 5s", held.RetryAfter)
 	}
-	if strings.Contains(err.Error(), "key") {
+	if strings.Contains(err.Error(), key) {
 		t.Errorf("error %q tells the key", err)
 	}
 }
@@ -128,7 +129,7 @@ func TestLockWaits(t *testing.T) {
 	}
 
 	got := make(chan error, 1)
-	go func() { got <- l.Do(t.Context(), "key", func(context.Context) error { return nil }) }()
+	go func() { got <- l.Do(t.Context(), "key", func(context.Context, *redlock.Lock) error { return nil }) }()
 	select {
 	case err := <-got:
 		t.Fatalf("a waiter got in beside the holder: %v", err)
@@ -176,8 +177,8 @@ func TestLost(t *testing.T) {
 	}
 	each(servers, (*redistest.Server).Resume)
 	redistest.RequireNoKeys(t, servers)
-	if err := lock.Unlock(); err != redlock.ErrExpired {
-		t.Errorf("Unlock after the loss: %v, want ErrExpired", err)
+	if err := lock.Unlock(); !errors.Is(err, redlock.ErrExpired) || !errors.Is(err, redlock.ErrLost) {
+		t.Errorf("Unlock after the loss: %v, want ErrExpired and ErrLost", err)
 	}
 
 	lock = mustLock(t, l, "key", redlock.WithTTL(longTTL))
@@ -198,10 +199,10 @@ func each(servers []*redistest.Server, f func(*redistest.Server)) {
 func TestDo(t *testing.T) {
 	l, servers := onServers(t, 3, brief...)
 	failed := errors.New("work failed")
-	if err := l.Do(t.Context(), "key", func(context.Context) error { return failed }); !errors.Is(err, failed) {
+	if err := l.Do(t.Context(), "key", func(context.Context, *redlock.Lock) error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("Do: %v, want the error of the work", err)
 	}
-	err := l.Do(t.Context(), "key", func(ctx context.Context) error {
+	err := l.Do(t.Context(), "key", func(ctx context.Context, _ *redlock.Lock) error {
 		each(servers, (*redistest.Server).Pause)
 		defer each(servers, (*redistest.Server).Resume)
 		return ended(t, ctx)
@@ -209,25 +210,25 @@ func TestDo(t *testing.T) {
 	if !errors.Is(err, redlock.ErrLost) {
 		t.Errorf("Do without masters: %v, want ErrLost", err)
 	}
-	err = l.Do(t.Context(), "key", func(context.Context) error {
+	err = l.Do(t.Context(), "key", func(context.Context, *redlock.Lock) error {
 		for _, s := range servers {
 			if err := s.Client().FlushAll(context.Background()).Err(); err != nil {
 				t.Error(err)
 			}
 		}
 		return nil
-	})
+	}, redlock.WithTTL(longTTL)) // no renewal makes them anew
 	if !errors.Is(err, redlock.ErrExpired) {
 		t.Errorf("Do whose keys went away: %v, want ErrExpired", err)
 	}
 	func() {
 		defer func() { _ = recover() }()
-		_ = l.Do(t.Context(), "panic", func(context.Context) error { panic("work panics") }, redlock.WithTTL(longTTL))
+		_ = l.Do(t.Context(), "panic", func(context.Context, *redlock.Lock) error { panic("work panics") }, redlock.WithTTL(longTTL))
 	}()
 	held := mustLock(t, l, "key", redlock.WithTTL(longTTL))
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	err = l.Do(ctx, "key", func(context.Context) error { t.Error("Do ran without the lock"); return nil })
+	err = l.Do(ctx, "key", func(context.Context, *redlock.Lock) error { t.Error("Do ran without the lock"); return nil })
 	if !errors.Is(err, redlock.ErrHeld) {
 		t.Errorf("Do on a held key: %v, want ErrHeld", err)
 	}
@@ -241,15 +242,14 @@ func TestOptions(t *testing.T) {
 		"prefix":        redlock.WithPrefix(""),
 		"prefix \"{\"":  redlock.WithPrefix("{"),
 		"logger":        redlock.WithLogger(nil),
+		"observer":      redlock.WithObserver(nil),
+		"wait -1":       redlock.WithWait(-1),
+		"max hold -1":   redlock.WithMaxHold(-1),
 		"max ttl":       redlock.WithMaxTTL(5 * time.Second), // below the default TTL
 		"ttl 1ms":       redlock.WithTTL(time.Millisecond),
 		"twice the tim": redlock.WithTimeout(9 * time.Second), // above half the default TTL
 	} {
-		masters, err := redlock.Dial("memory://")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := redlock.New(masters, opt); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := redlock.Open([]string{"memory://"}, opt); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: error %v", name, err)
 		}
 	}

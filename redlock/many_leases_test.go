@@ -11,21 +11,22 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
 // countingMaster counts the round trips in which leases are renewed, and the extends in them.
 type countingMaster struct {
-	redlock.Master
+	redlock.Stepwise
 	trips, extends, granted atomic.Int64
 }
 
-func (m *countingMaster) Do(cmds []*redlock.Command) {
-	m.Master.Do(cmds)
+func (m *countingMaster) Do(cmds []*protocol.Command) {
+	m.Stepwise.Do(cmds)
 	extends := int64(0)
 	for _, cmd := range cmds {
-		if cmd.Op == redlock.OpExtend {
+		if cmd.Op == protocol.OpExtend {
 			extends++
-			if cmd.Reply.Status == redlock.StatusGranted {
+			if cmd.Reply.Status == protocol.StatusGranted {
 				m.granted.Add(1)
 			}
 		}
@@ -45,13 +46,13 @@ func cpuTime(t *testing.T) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// TestManyLeases holds 10,000 locks in one process: with no more goroutines than one lock needs, and
-// with one round trip to a master for more than 100 renewals.
+// TestManyLeases holds 10,000 locks in one process, with no more goroutines than one lock needs, and one round trip
+// to a master for more than 100 renewals.
 func TestManyLeases(t *testing.T) {
 	const (
 		leases  = 10_000
 		takers  = 50
-		ttl     = 6 * time.Second
+		ttl     = 12 * time.Second
 		leeway  = 5 // goroutines that the runtime or another test's end may have
 		perTrip = 100
 	)
@@ -63,11 +64,11 @@ func TestManyLeases(t *testing.T) {
 	var masters []redlock.Master
 	var counts []*countingMaster
 	for _, m := range dialed {
-		counts = append(counts, &countingMaster{Master: m})
-		masters = append(masters, counts[len(counts)-1])
+		counts = append(counts, &countingMaster{Stepwise: m.Impl()})
+		masters = append(masters, redlock.MasterOf(counts[len(counts)-1]))
 	}
 	var d diary
-	l := lockerOn(t, masters, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/4), redlock.WithObserver(&d))
+	l := lockerOn(t, masters, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/2), redlock.WithObserver(&d))
 	locks := make([]*redlock.Lock, leases)
 	locks[0] = mustLock(t, l, "0")
 	goroutines := runtime.NumGoroutine()
@@ -101,7 +102,7 @@ func TestManyLeases(t *testing.T) {
 		before[i] = [2]int64{m.trips.Load(), m.extends.Load()}
 	}
 	most := 0
-	for time.Since(start) < 2*ttl {
+	for time.Since(start) < ttl {
 		most = max(most, runtime.NumGoroutine())
 		time.Sleep(ttl / 100)
 	}
@@ -113,8 +114,8 @@ func TestManyLeases(t *testing.T) {
 		if trips*perTrip > extends {
 			t.Errorf("master %d: %d round trips for %d extends", i, trips, extends)
 		}
-		if rounds := float64(extends) / leases; rounds < 4 || rounds > 9 {
-			t.Errorf("master %d: %.1f renewals of each lease in 2 TTLs, want 6", i, rounds)
+		if rounds := float64(extends) / leases; rounds < 1 || rounds > 4.5 {
+			t.Errorf("master %d: %.1f renewals of each lease in a TTL, want 3", i, rounds)
 		}
 	}
 	t.Logf("%.0f ms of CPU a second, %d goroutines, %d with one lease", 1000*cpu.Seconds()/took.Seconds(), most, goroutines)

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TestClockSpeed asks a master's clock for the time every so often. One that gains more than the drift
-// allowance is noticed however often it is asked; one that gains less, as a clock that is being set
-// right by NTP, isn't; nor are answers that are slow, or slower one way than the other.
+// TestClockSpeed reads a master's clock at various intervals. One that gains more than the drift allowance is
+// noticed however often it is read; one that gains less, such as a clock that NTP corrects, isn't; nor are
+// answers that are slow, or slower one way than the other.
 func TestClockSpeed(t *testing.T) {
 	const (
 		length    = 20 * time.Second
@@ -40,6 +40,40 @@ func TestClockSpeed(t *testing.T) {
 			}
 			if limit := max(2*every, length/10); noticed > limit {
 				t.Errorf("asked every %v, a clock that gains %v: noticed after %v", every, gain, noticed)
+			}
+		}
+	}
+}
+
+// TestClockJumpUnseen: the longer a master's clock was not seen, the more a jump could hide.
+func TestClockJumpUnseen(t *testing.T) {
+	for away, jump := range map[time.Duration]time.Duration{30 * time.Second: 200 * time.Millisecond, time.Hour: time.Second} {
+		for _, sign := range []time.Duration{0, -1, 1} {
+			clock := masterClock{quarantine: time.Hour}
+			now := time.Now()
+			clock.observe(now.UnixMicro(), now, now)
+			now = now.Add(away)
+			clock.observe(now.Add(sign*jump).UnixMicro(), now, now)
+			if clock.trusted(now) != (sign == 0) {
+				t.Errorf("after %v, a jump of %v: trusted %v", away, sign*jump, clock.trusted(now))
+			}
+		}
+	}
+}
+
+// TestSlowAnswersAreNoSetBack: answers that take long, as on a busy machine, and those to commands that were sent
+// meanwhile, don't look as if the clock had been set back.
+func TestSlowAnswersAreNoSetBack(t *testing.T) {
+	const slow = 4 * time.Second
+	for _, there := range []time.Duration{0, slow / 2, slow} { // spent on the way to the server
+		all := newClocks(3, options{maxSkew: 2 * slow, maxTTL: time.Second})
+		start := time.Now()
+		for i, sent := range []time.Time{start, start, start, start.Add(slow / 2), start.Add(slow - 1)} {
+			c := all.all[i%3]
+			read := start.Add(max(there, sent.Sub(start)))
+			c.observe(read.UnixMicro(), sent, start.Add(slow))
+			if err := c.fault(sent); err != nil {
+				t.Errorf("answer %d, read after %v of %v: %v", i, there, slow, err)
 			}
 		}
 	}

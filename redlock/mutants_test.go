@@ -8,6 +8,10 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
 // mutant is a wrong version of the code, made where the simulation touches it: at its settings, at
@@ -17,12 +21,15 @@ type mutant struct {
 	breaks  string // the property, as a violation of it begins
 	quiet   bool   // only in worlds where all depends on wake-ups
 	shape   func(w *world)
-	send    func(l *link, cmd *Command)                   // before it is sent
-	delayed func(cmds []Command, trip time.Duration)      // before they are sent; they will be under way so long
-	answer  func(l *link, cmd *Command)                   // when it is answered
-	serve   func(m *memoryMaster, cmd *Command) (ok bool) // in place of the server, if it says so
-	ahead   func(cmd *Command) bool                       // the sender doesn't wait for its answer
-	hear    func(l *link, w WakeUp) bool                  // whether a wake-up is sent
+	send    func(l *link, cmd *protocol.Command)                    // before it is sent
+	delayed func(cmds []protocol.Command, trip time.Duration)       // before they are sent; they will be under way so long
+	answer  func(l *link, cmd *protocol.Command)                    // when it is answered
+	greet   func(l *link, s *protocol.Server)                       // when a connection is made
+	serve   func(m *memory.Master, cmd *protocol.Command) (ok bool) // in place of the server, if it says so
+	ahead   func(cmd *protocol.Command) bool                        // the sender doesn't wait for its answer
+	hear    func(l *link, w protocol.WakeUp) bool                   // whether a wake-up is sent
+	fence   func(a *attempt) uint64                                 // in place of the lock's, between neighbours
+	apart   bool                                                    // only with masters of which majorities may not meet
 }
 
 // mutants are what must not go unnoticed. Each is the code without one of its rules.
@@ -36,31 +43,71 @@ var mutants = []mutant{
 		shape: func(w *world) { w.guard = 0 },
 	},
 	{
+		name: "a changed run id goes unnoticed", breaks: exclusion,
+		greet: func(l *link, s *protocol.Server) { s.RunID = l.String() },
+	},
+	{
+		name: "the guard trusts the server's uptime", breaks: exclusion,
+		shape: clocksSetAfterStart,
+		greet: func(l *link, _ *protocol.Server) {
+			l.seat.mu.Lock()
+			defer l.seat.mu.Unlock()
+			l.seat.runID = "" // as if each start were the first that is seen
+			l.seat.clock.forget()
+		},
+	},
+	{
+		name: "the guard counts from the last answer of the former run", breaks: exclusion,
+		shape: cutOffBeforeRestart,
+		greet: func(l *link, s *protocol.Server) {
+			if last := l.seat.clock.lastSeen(); !last.IsZero() && l.seat.runID != s.RunID {
+				s.Received, s.Time = last, 0
+			}
+		},
+	},
+	{
 		name: "no raise of the fence", breaks: fencing,
-		send: func(_ *link, cmd *Command) {
-			if cmd.Op == OpExtend {
+		send: func(_ *link, cmd *protocol.Command) {
+			if cmd.Op == protocol.OpExtend {
 				cmd.Fence = 0 // it succeeds, and stores no fence
 			}
 		},
 	},
 	{
 		name: "proposals are stored unclamped", breaks: fencing,
-		serve: func(m *memoryMaster, cmd *Command) bool {
-			_, _, held := m.leases.get(cmd.Key, m.clock())
-			if cmd.Op != OpAcquire || held {
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			_, _, held := m.Leases.Get(cmd.Key, m.Clock())
+			if cmd.Op != protocol.OpAcquire || held {
 				return false
 			}
-			m.Do([]*Command{cmd})
+			m.Do([]*protocol.Command{cmd})
 			cmd.Reply.Fence = max(cmd.Reply.Fence, cmd.Fence)
-			m.fences.set(cmd.Key, cmd.Reply.Fence, m.clock(), fenceTTL)
+			m.Fences.Set(cmd.Key, cmd.Reply.Fence, m.Clock(), protocol.FenceLife(cmd.Reply.Fence, m.Clock().UnixMicro()))
 			return true
 		},
 	},
 	{
 		name: "fences follow the clock, not the last fence", breaks: fencing,
-		serve: func(m *memoryMaster, cmd *Command) bool {
-			m.fences.delete(cmd.Key)
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			m.Fences.Delete(cmd.Key)
 			return false
+		},
+	},
+	{
+		name: "the fence of one set between neighbours", breaks: fencing,
+		fence: func(a *attempt) uint64 {
+			n, quorum := len(a.calls), a.locker.quorum
+			fence, _ := withinOneSet(a.fences(), n, quorum)
+			return uint64(fence)
+		},
+	},
+	{
+		name: "two steps at once", breaks: exclusion, apart: true,
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			if cmd.Op == protocol.OpRegister { // nobody hears of others
+				cmd.Reply = protocol.Reply{Time: m.Clock().UnixMicro()}
+			}
+			return cmd.Op == protocol.OpRegister
 		},
 	},
 	{
@@ -70,37 +117,70 @@ var mutants = []mutant{
 				p.clients = 1
 			}
 		},
-		send: func(l *link, cmd *Command) {
-			if cmd.Op != OpPing {
-				terms := strings.TrimRight(cmd.Token, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")
-				cmd.Token = fmt.Sprint(terms, "of process ", l.process.index)
+		send: func(l *link, cmd *protocol.Command) {
+			if cmd.Op == protocol.OpAcquire || cmd.Op == protocol.OpExtend || cmd.Op == protocol.OpRelease {
+				cmd.Token = fmt.Sprint("of process ", l.process.index)
 			}
 		},
 	},
 	{
+		name: "a pass uses the former token again", breaks: exclusion,
+		shape: func(w *world) {
+			w.keys = 1
+			for _, p := range w.processes {
+				p.clients = 6
+				for _, l := range p.links {
+					l.loss = 10
+				}
+			}
+		},
+		send: func(l *link, cmd *protocol.Command) {
+			if cmd.Op == protocol.OpAcquire && cmd.Former != "" {
+				cmd.Former = l.process.recall(cmd.Former)
+				l.process.memory.Store(cmd.Token, cmd.Former)
+			}
+			cmd.Token = l.process.recall(cmd.Token)
+		},
+	},
+	{
 		name: "release deletes whatever token is there", breaks: exclusion,
-		serve: func(m *memoryMaster, cmd *Command) bool {
-			if cmd.Op != OpRelease {
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			if cmd.Op != protocol.OpRelease {
 				return false
 			}
-			m.leases.delete(cmd.Key)
-			cmd.Reply = Reply{Status: StatusReleased}
+			m.Leases.Delete(cmd.Key)
+			cmd.Reply = protocol.Reply{Status: protocol.StatusReleased}
 			return true
 		},
 	},
 	{
 		name: "an unreachable master isn't counted in the quorum", breaks: exclusion,
-		answer: func(_ *link, cmd *Command) {
-			if cmd.Op == OpAcquire && cmd.Reply.Err != nil {
-				cmd.Reply = Reply{Status: StatusGranted, Fence: cmd.Fence}
+		answer: func(_ *link, cmd *protocol.Command) {
+			if cmd.Op == protocol.OpAcquire && cmd.Reply.Err != nil {
+				cmd.Reply = protocol.Reply{Status: protocol.StatusGranted, Fence: cmd.Fence}
 			}
 		},
 	},
 	{
 		name: "a renewal without an answer counts", breaks: exclusion,
-		answer: func(_ *link, cmd *Command) {
-			if cmd.Op == OpExtend && cmd.Reply.Err != nil {
-				cmd.Reply = Reply{Status: StatusGranted}
+		shape: cutOffWhileHolding,
+		answer: func(_ *link, cmd *protocol.Command) {
+			if cmd.Op == protocol.OpExtend && cmd.Reply.Err != nil {
+				cmd.Reply = protocol.Reply{Status: protocol.StatusGranted}
+			}
+		},
+	},
+	{
+		name: "answers of an earlier renewal count", breaks: exclusion,
+		shape: cutOffWhileHolding,
+		answer: func(l *link, cmd *protocol.Command) {
+			if cmd.Op != protocol.OpExtend {
+				return
+			}
+			if answered := cmd.Token + l.String(); cmd.Reply.Status == protocol.StatusGranted {
+				l.process.memory.Store(answered, "granted")
+			} else if cmd.Reply.Err != nil && l.process.recall(answered) == "granted" {
+				cmd.Reply = protocol.Reply{Status: protocol.StatusGranted}
 			}
 		},
 	},
@@ -111,7 +191,7 @@ var mutants = []mutant{
 				p.pauses = w.windows(8, w.ttl)
 			}
 		},
-		delayed: func(cmds []Command, trip time.Duration) {
+		delayed: func(cmds []protocol.Command, trip time.Duration) {
 			for i := range cmds { // the same as leases that begin so much earlier
 				cmds[i].TTL = max(cmds[i].TTL-trip, 0)
 			}
@@ -119,15 +199,21 @@ var mutants = []mutant{
 	},
 	{
 		name: "jumps of a master's clock go unseen", breaks: exclusion,
-		answer: func(l *link, cmd *Command) {
-			if s := l.server; cmd.Reply.Time > 0 && s.jump != 0 && s.world.now() >= s.jumpAt {
+		shape: func(w *world) { // they are about the same for all
+			at := between(w.random, w.faults.from, w.faults.to)
+			for _, s := range w.servers {
+				s.jumpAt, s.jump = at+upTo(w.random, w.timeout), w.ttl
+			}
+		},
+		answer: func(l *link, cmd *protocol.Command) {
+			if s := l.server.Load(); cmd.Reply.Time > 0 && s.jump != 0 && s.world.now() >= s.jumpAt {
 				cmd.Reply.Time -= s.jump.Microseconds()
 			}
 		},
 	},
 	{
 		name: "refill without a deadline", breaks: noRefill,
-		send: func(_ *link, cmd *Command) {
+		send: func(_ *link, cmd *protocol.Command) {
 			if cmd.RefillUntil > 0 {
 				cmd.RefillUntil = math.MaxInt64
 			}
@@ -135,22 +221,22 @@ var mutants = []mutant{
 	},
 	{
 		name: "a key without a TTL", breaks: allEnds + ": left",
-		send: func(_ *link, cmd *Command) { cmd.TTL *= 1000 },
+		send: func(_ *link, cmd *protocol.Command) { cmd.TTL *= 1000 },
 	},
 	{
 		name: "releases overtake acquires", breaks: allEnds + ": left",
-		ahead: func(cmd *Command) bool { return cmd.Op == OpAcquire },
-		answer: func(_ *link, cmd *Command) {
-			if cmd.Op == OpAcquire && cmd.Reply.Err != nil {
-				cmd.Reply.Err = marked{cmd.Reply.Err, errRefused}
+		ahead: func(cmd *protocol.Command) bool { return cmd.Op == protocol.OpAcquire },
+		answer: func(_ *link, cmd *protocol.Command) {
+			if cmd.Op == protocol.OpAcquire && cmd.Reply.Err != nil {
+				cmd.Reply.Err = protocol.Mark(cmd.Reply.Err, protocol.ErrRefused)
 			}
 		},
 	},
 	{
 		name: "a release that was missed isn't repeated", breaks: allEnds + ": left",
-		answer: func(_ *link, cmd *Command) {
-			if cmd.Op == OpRelease && cmd.Reply.Err != nil {
-				cmd.Reply = Reply{Status: StatusReleased}
+		answer: func(_ *link, cmd *protocol.Command) {
+			if cmd.Op == protocol.OpRelease && cmd.Reply.Err != nil {
+				cmd.Reply = protocol.Reply{Status: protocol.StatusReleased}
 			}
 		},
 	},
@@ -159,25 +245,83 @@ var mutants = []mutant{
 		shape: func(w *world) { // a process dies unnoticed while it waits
 			w.processes[0].dies, w.processes[0].halfOpen = between(w.random, w.faults.from, w.faults.to), true
 		},
-		serve: func(m *memoryMaster, cmd *Command) bool {
-			m.Do([]*Command{cmd})
-			if q, _, ok := m.queues.get(cmd.Key, m.clock()); ok {
-				for i := range q.places {
-					q.places[i].ends = m.clock().Add(time.Hour)
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			m.Do([]*protocol.Command{cmd})
+			if q, _, ok := m.Queues.Get(cmd.Key, m.Clock()); ok {
+				for i := range q.Places {
+					q.Places[i].Ends = m.Clock().Add(time.Hour)
 				}
-				m.queues.set(cmd.Key, q, m.clock(), time.Hour)
+				m.Queues.Set(cmd.Key, q, m.Clock(), time.Hour)
 			}
 			return true
 		},
 	},
 	{
+		name: "acquires ignore results", breaks: onceOnly,
+		send: func(_ *link, cmd *protocol.Command) { cmd.Recall = false },
+	},
+	{
+		name: "a key is freed before its result is stored", breaks: onceOnly,
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			if cmd.Op == protocol.OpRelease && cmd.Result != nil { // and the server has crashed in between
+				released := *cmd
+				released.Result = nil
+				m.Do([]*protocol.Command{&released})
+				cmd.Reply = released.Reply
+				return true
+			}
+			return false
+		},
+	},
+	{
+		name: "a result that one master remembers is returned as it is", breaks: onceOnly,
+		send: func(l *link, cmd *protocol.Command) {
+			if l.address > 0 {
+				cmd.Result = nil
+			}
+		},
+	},
+	{
+		name: "a forced release is forgotten", breaks: byForce,
+		shape: func(w *world) { w.forces = true },
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			if cmd.Op != protocol.OpForce {
+				return false
+			}
+			release := *cmd
+			release.Op = protocol.OpRelease
+			m.Do([]*protocol.Command{&release})
+			cmd.Reply = release.Reply
+			return true
+		},
+	},
+	{
+		name: "a forced release deletes whatever token is there", breaks: exclusion,
+		shape: func(w *world) { w.forces = true },
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			if token, _, held := m.Leases.Get(cmd.Key, m.Clock()); held && cmd.Op == protocol.OpForce {
+				cmd.Token = token
+			}
+			return false
+		},
+	},
+	{
+		name: "a forced release ignores the fence", breaks: exclusion,
+		shape: func(w *world) { w.forces = true },
+		answer: func(_ *link, cmd *protocol.Command) {
+			if cmd.Op == protocol.OpInspect {
+				cmd.Reply.Fence = 1
+			}
+		},
+	},
+	{
 		name: "nobody is woken", breaks: awake, quiet: true,
-		hear: func(*link, WakeUp) bool { return false },
+		hear: func(*link, protocol.WakeUp) bool { return false },
 	},
 	{
 		name: "a wake-up during an attempt is lost", breaks: awake, quiet: true,
-		hear: func(l *link, w WakeUp) bool {
-			return !slices.ContainsFunc(l.process.links, func(l *link) bool { return l.acquiring.Load() })
+		hear: func(l *link, w protocol.WakeUp) bool {
+			return !slices.ContainsFunc(l.process.links, func(l *link) bool { return l.acquiring.Load() > 0 })
 		},
 	},
 	{
@@ -187,7 +331,7 @@ var mutants = []mutant{
 				p.clients = 8
 			}
 		},
-		send: func(_ *link, cmd *Command) {
+		send: func(_ *link, cmd *protocol.Command) {
 			if cmd.Former != "" {
 				cmd.Ticket = 1
 			}
@@ -201,17 +345,78 @@ var mutants = []mutant{
 				p.clients = 2
 			}
 		},
-		send: func(_ *link, cmd *Command) {
-			if cmd.Ticket == TryTicket {
+		send: func(_ *link, cmd *protocol.Command) {
+			if cmd.Ticket == protocol.TryTicket {
 				cmd.Ticket = 1
 			}
 		},
 	},
 }
 
-// TestMutants: the simulation finds each of them. A property that no mutant breaks is not tested.
+// clocksSetAfterStart has servers restart, and their clocks set forward just after, by as much as the
+// guard. That is more than fences allow for.
+func clocksSetAfterStart(w *world) {
+	w.moves, w.guard = nil, w.ttl+time.Second
+	for _, s := range w.servers {
+		if at := between(w.random, w.faults.from, w.faults.to-w.ttl); chance(w.random, 70) {
+			s.downs = windows{{at, at + 50*time.Millisecond}}
+			s.jumpAt, s.jump = at+51*time.Millisecond, w.guard
+		}
+	}
+}
+
+// cutOffBeforeRestart has servers restart that one process could not reach for long, while others could.
+func cutOffBeforeRestart(w *world) {
+	w.moves, w.guard = nil, w.ttl+time.Second
+	restart := w.faults.from + 2*w.guard
+	w.faults.to = restart + 2*w.ttl
+	for _, s := range w.servers[1:] {
+		s.jump, s.downs, s.hangs = 0, windows{{restart, restart + 50*time.Millisecond}}, nil
+	}
+	for _, l := range w.processes[0].links {
+		l.there = windows{{w.faults.from, restart}}
+	}
+}
+
+// cutOffWhileHolding has each process lose all that it sends for longer than a lease.
+func cutOffWhileHolding(w *world) {
+	w.keys = 1
+	for _, p := range w.processes {
+		at := between(w.random, w.faults.from, w.faults.to)
+		for _, l := range p.links {
+			l.drops = windows{{at, at + 2*w.ttl}}
+		}
+	}
+}
+
+// TestGuardsKeepExclusion has what these mutants meet, without them.
+func TestGuardsKeepExclusion(t *testing.T) {
+	worlds := uint64(20)
+	if redistest.Race {
+		worlds = 4
+	}
+	for name, shape := range map[string]func(*world){"clocks set after start": clocksSetAfterStart, "cut off before restart": cutOffBeforeRestart} {
+		t.Run(name, func(t *testing.T) {
+			seeds(t, 1, worlds, func(t *testing.T, seed uint64) bool {
+				for _, broken := range simulate(t, seed, mutant{shape: shape}).broken {
+					if strings.HasPrefix(broken, exclusion) {
+						t.Errorf("seed %d: %s", seed, broken)
+						return false
+					}
+				}
+				return true
+			})
+		})
+	}
+}
+
+// TestMutants: the simulation finds each of them. A property that no mutant breaks is not tested. With the race
+// detector only the first worlds of each are lived.
 func TestMutants(t *testing.T) {
-	const enough = 4000 // seeds; most take fewer than 100
+	enough := uint64(4000) // seeds; most take fewer than 100
+	if redistest.Race {
+		enough = 2
+	}
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
 			var found atomic.Uint64
@@ -223,10 +428,12 @@ func TestMutants(t *testing.T) {
 				}
 				return found.Load() == 0
 			})
-			if found.Load() == 0 {
-				t.Fatalf("survives %d seeds; should break: %s", enough, m.breaks)
+			switch {
+			case found.Load() > 0:
+				t.Logf("found by seed %d", found.Load())
+			case !redistest.Race:
+				t.Errorf("survives %d seeds; should break: %s", enough, m.breaks)
 			}
-			t.Logf("found by seed %d", found.Load())
 		})
 	}
 }

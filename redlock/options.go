@@ -3,8 +3,11 @@ package redlock
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
 // The defaults of the options.
@@ -13,169 +16,214 @@ const (
 	DefaultMaxTTL  = 30 * time.Second
 	DefaultTimeout = 50 * time.Millisecond
 	DefaultPrefix  = "redlock"
-	DefaultMaxHold = 5 * time.Minute
+	DefaultMaxSkew = 2 * time.Second
 
 	DefaultMaxWaiters = 1000
 )
 
-// Option is a setting of a Locker, for New.
+// Option is a setting of a Locker, for Open and New.
 type Option interface{ applyTo(*options) }
 
-// LockOption is a setting of one lock. Given to New it is the default of all locks; given to Lock,
-// TryLock or Do it holds for that lock.
+// LockOption is a setting of one lock. Given to Lock, LockAll, TryLock, TryLockAll, Do or TryDo, it holds for
+// that lock; given to Open or New, it is the default of all locks.
 type LockOption interface {
 	Option
-	applyToLock(*lockOptions)
+	applyToLock(lockOptions) lockOptions // by value, so that no call allocates its options
 }
 
 type options struct {
 	lockOptions
 	maxTTL   time.Duration
 	guard    time.Duration
+	maxSkew  time.Duration
 	timeout  time.Duration
 	prefix   string
+	instance string
 	logger   *slog.Logger
 	observer Observer
 }
 
 type lockOptions struct {
 	ttl        time.Duration
-	maxHold    time.Duration
+	wait       time.Duration // untilDone: for as long as the context of the call allows
+	maxHold    time.Duration // 0: none
 	maxWaiters int
+	label      string // shown by Keys
+	recall     bool
 }
+
+// untilDone is a wait that only the context of the call ends.
+const untilDone = time.Duration(math.MaxInt64)
 
 type option func(*options)
 
 func (f option) applyTo(o *options) { f(o) }
 
-type lockOption func(*lockOptions)
+type lockOption func(lockOptions) lockOptions
 
-func (f lockOption) applyTo(o *options)         { f(&o.lockOptions) }
-func (f lockOption) applyToLock(o *lockOptions) { f(o) }
+func (f lockOption) applyTo(o *options)                    { o.lockOptions = f(o.lockOptions) }
+func (f lockOption) applyToLock(o lockOptions) lockOptions { return f(o) }
 
-// WithTTL sets how long a lease lasts on the masters. It is renewed while the lock is held, and
-// bounds the time for which a key stays locked after its holder has died. At least twice the
-// timeout, at most the max TTL.
-// Default: 10 s.
+// WithTTL sets how long a lease lasts on the masters. It is renewed while the lock is held, so the TTL does
+// not bound the work: it bounds how long a key stays locked after its holder has died. At least twice the
+// timeout and 20 ms, at most the max TTL. Default: 10 s.
 func WithTTL(ttl time.Duration) LockOption {
-	return lockOption(func(o *lockOptions) { o.ttl = ttl })
+	return lockOption(func(o lockOptions) lockOptions { o.ttl = ttl; return o })
 }
 
-// WithMaxHold bounds how long a lock is held: then it is lost, although its lease could be renewed.
-// It frees the key of a holder that is stuck. Default: 5 min.
+// WithWait sets how long a call waits for the lock, at most: from the call on, for all keys of LockAll
+// together. The context of the call may end the wait earlier. With 0 the call does not wait at all, as
+// TryLock. It bounds neither the lock nor the work of Do. Default: the call waits until its context ends.
+//
+// An attempt that is under way when the time is over is completed, and may still get the lock: that takes at
+// most a few of the masters' timeouts. So a call with a short wait has at least the chances of TryLock.
+//
+// When the time is over, the error is the same as when the deadline of the context is: a *HeldError or
+// *QuorumError that also matches context.DeadlineExceeded.
+func WithWait(d time.Duration) LockOption {
+	return lockOption(func(o lockOptions) lockOptions { o.wait = d; return o })
+}
+
+// WithMaxHold bounds how long a lock is held: then it is lost, with ErrMaxHold, although its lease could be renewed.
+// It frees the key of a holder that is stuck. 0 is for no bound. Default: 0, the lock is held until
+// Unlock, for as long as its lease can be renewed.
 func WithMaxHold(d time.Duration) LockOption {
-	return lockOption(func(o *lockOptions) { o.maxHold = d })
+	return lockOption(func(o lockOptions) lockOptions { o.maxHold = d; return o })
 }
 
-// WithMaxWaiters bounds how many calls of Lock wait for a key in this process: further ones fail at
-// once, with an error that matches ErrTooManyWaiters and ErrHeld. At least 1. Default: 1000.
+// WithMaxWaiters bounds how many calls wait for a key in this process: further ones fail at once, with a *HeldError
+// that matches ErrTooManyWaiters. At least 1. Default: 1000.
 func WithMaxWaiters(n int) LockOption {
-	return lockOption(func(o *lockOptions) { o.maxWaiters = n })
+	return lockOption(func(o lockOptions) lockOptions { o.maxWaiters = n; return o })
 }
 
-// WithMaxTTL sets the longest TTL that any lock may ask for. It must be the same in all processes
+// WithLabel sets a text that Keys shows with the key: what it is locked for. Package middleware sets the name of
+// the rule. Default: none.
+func WithLabel(text string) LockOption {
+	return lockOption(func(o lockOptions) lockOptions { o.label = text; return o })
+}
+
+// WithRecall has a call fail with a *DoneError if a result is remembered for the key, which an earlier holder has left
+// with Lock.UnlockWith: then the work need not be done again. It costs no command more. It is for calls with one key.
+// Default: remembered results are ignored.
+func WithRecall() LockOption {
+	return lockOption(func(o lockOptions) lockOptions { o.recall = true; return o })
+}
+
+// WithMaxTTL sets the longest TTL that any lock may have. It must be the same in all processes
 // that share the masters. Default: 30 s.
 func WithMaxTTL(ttl time.Duration) Option {
 	return option(func(o *options) { o.maxTTL = ttl })
 }
 
 // WithRestartGuard sets for how long a server that has just started has no vote: it may have
-// forgotten locks that it granted before, and would grant them twice. At least the max TTL and a
-// second; 0 is off, for servers that forget nothing (appendfsync always with
-// no-appendfsync-on-rewrite no), and for development. Default: the max TTL and a second.
+// forgotten locks that it granted before, and would grant them twice. It must be at least the max TTL plus
+// 1 s, and at least the max skew plus 1.2 s. 0 turns the guard off: for development, and for servers that forget nothing
+// (appendfsync always with no-appendfsync-on-rewrite no). Default: the least that is allowed, 31 s with the
+// default max TTL.
 //
-// The delayed restart is that of https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/,
+// It is the delayed restart of https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/,
 // "Performance, crash recovery and fsync", done by the client.
 func WithRestartGuard(d time.Duration) Option {
 	return option(func(o *options) { o.guard = d })
 }
 
-// WithTimeout sets how long a master may take to answer before it counts as failed. For a master
-// that answers, but always slower than this, the Locker adapts it: up to four times the value.
+// WithMaxSkew sets by how much the clocks of the masters may differ. It is checked: a master whose clock is
+// further than half of it from the median, as this process sees the clocks, has no vote until its clock is set
+// right. Fencing tokens depend on it when servers restart. Processes may have different values. 0 turns the check off: then
+// the clocks must differ by less than the restart guard. Default: 2 s, or half of the max TTL if that is less.
+func WithMaxSkew(d time.Duration) Option {
+	return option(func(o *options) { o.maxSkew = d })
+}
+
+// WithTimeout sets how long a master may take to answer before it counts as failed. If a master
+// always takes longer, but answers, the Locker adapts the timeout of that master, up to four times this value.
 // Default: 50 ms.
 func WithTimeout(d time.Duration) Option {
 	return option(func(o *options) { o.timeout = d })
 }
 
-// WithPrefix sets what the keys on the masters start with: "<prefix>:{<key>}". It must be the same
-// in all processes that share locks, and holds no brace. Default: "redlock".
+// WithPrefix sets what all keys on the masters begin with: a lock's key is "<prefix>:{<key>}". It must be the same
+// in all processes that share locks. It must not be empty or contain a brace. Default: "redlock".
 func WithPrefix(prefix string) Option {
 	return option(func(o *options) { o.prefix = prefix })
 }
 
-// WithLogger sets where the Locker tells of masters that fail, return or may not vote. Keys and
-// credentials are never logged. Default: no log.
+// WithInstance sets the name by which other processes show this one where it holds or waits for a key: see
+// Inspect. It is 1 to 64 printable ASCII characters without spaces. Processes may have the same name. Default: the
+// name of the host and the process ID, as in web1/4711.
+func WithInstance(name string) Option {
+	return option(func(o *options) { o.instance = name })
+}
+
+// WithLogger sets where the Locker logs lost leases, and masters that fail, recover or have no vote. Keys and
+// credentials are never logged. Package middleware uses the same logger unless it is given another.
+// Default: nothing is logged.
 func WithLogger(logger *slog.Logger) Option {
 	return option(func(o *options) { o.logger = logger })
 }
 
-// WithObserver sets who is told of what happens to masters and leases. Default: nobody.
+// WithObserver sets an Observer, which is called when something happens to masters and leases.
+// Default: NopObserver.
 func WithObserver(observer Observer) Option {
 	return option(func(o *options) { o.observer = observer })
 }
 
-// Observer is told what happens. Its methods are called from the goroutines that do the work: they
-// must not block.
-type Observer interface {
-	// Acquired tells that a lock was had, and how.
-	Acquired(Wait)
-	// LeaseLost tells that a lock was lost before Unlock: ErrLost, or one that wraps it.
-	LeaseLost(err error)
-	// MasterDown tells that a master has no vote any more, and why: it doesn't answer, has just
-	// restarted (ErrRestarted), its clock jumped, it is a replica, ….
-	MasterDown(master string, err error)
-	// MasterUp tells that a master that was down votes again.
-	MasterUp(master string)
-}
-
-type nobody struct{}
-
-func (nobody) Acquired(Wait)            {}
-func (nobody) LeaseLost(error)          {}
-func (nobody) MasterDown(string, error) {}
-func (nobody) MasterUp(string)          {}
-
 func newOptions(opts []Option) (options, error) {
 	o := options{
-		lockOptions: lockOptions{ttl: DefaultTTL, maxHold: DefaultMaxHold, maxWaiters: DefaultMaxWaiters},
+		lockOptions: lockOptions{ttl: DefaultTTL, wait: untilDone, maxWaiters: DefaultMaxWaiters},
 		maxTTL:      DefaultMaxTTL,
 		guard:       -1,
-		observer:    nobody{},
+		maxSkew:     -1,
+		observer:    NopObserver{},
 		timeout:     DefaultTimeout,
 		prefix:      DefaultPrefix,
+		instance:    defaultInstance(),
 		logger:      slog.New(slog.DiscardHandler),
 	}
 	for _, opt := range opts {
 		opt.applyTo(&o)
 	}
-	least := o.maxTTL + time.Second // a server reports its uptime in seconds, up to one too high
+	if o.maxSkew == -1 {
+		o.maxSkew = min(DefaultMaxSkew, o.maxTTL/2)
+	}
+	least := max(o.maxTTL, o.maxSkew+2*protocol.FenceSlack) + time.Second // a server reports its uptime in seconds, up to one too high
 	if o.guard == -1 {
 		o.guard = least
 	}
 	switch {
 	case o.guard != 0 && o.guard < least:
-		return o, fmt.Errorf("redlock: restart guard %v: must be at least %v, the max ttl and a second, or 0 for off", o.guard, least)
+		return o, fmt.Errorf("redlock: restart guard %v: must be at least %v, which the max ttl and the max skew need, or 0 for off", o.guard, least)
+	case o.maxSkew < 0:
+		return o, fmt.Errorf("redlock: max skew %v: must be above 0, or 0 for off", o.maxSkew)
 	case o.observer == nil:
 		return o, fmt.Errorf("redlock: observer is nil")
 	case o.timeout <= 0:
 		return o, fmt.Errorf("redlock: timeout %v: must be above 0", o.timeout)
 	case o.prefix == "" || strings.ContainsAny(o.prefix, "{}"):
-		return o, fmt.Errorf("redlock: prefix %q: must not be empty or hold a brace", o.prefix)
+		return o, fmt.Errorf("redlock: prefix %q: must not be empty or contain a brace", o.prefix)
+	case len(o.instance) > maxInstance || o.instance == "" || strings.ContainsFunc(o.instance, unprintable):
+		return o, fmt.Errorf("redlock: instance %q: must be 1 to %d printable ASCII characters without spaces", o.instance, maxInstance)
 	case o.logger == nil:
 		return o, fmt.Errorf("redlock: logger is nil")
 	}
 	return o, o.check(o.lockOptions)
 }
 
-// check says whether a lock with these settings can be asked for.
+// covers returns the longest max TTL of another process for which the guards are long enough.
+func (o *options) covers() time.Duration { return max(o.maxTTL, o.guard-time.Second) }
+
+// check returns what is wrong with these settings of a lock, or nil.
 func (o *options) check(lock lockOptions) error {
 	switch {
 	case lock.ttl > o.maxTTL:
 		return fmt.Errorf("redlock: ttl %v is above the max ttl %v", lock.ttl, o.maxTTL)
 	case lock.ttl < 2*o.timeout:
 		return fmt.Errorf("redlock: ttl %v: must be at least %v, twice the timeout of a master", lock.ttl, 2*o.timeout)
-	case lock.maxHold <= 0:
-		return fmt.Errorf("redlock: max hold %v: must be above 0", lock.maxHold)
+	case lock.wait < 0:
+		return fmt.Errorf("redlock: wait %v: must not be negative", lock.wait)
+	case lock.maxHold < 0:
+		return fmt.Errorf("redlock: max hold %v: must not be negative; 0 is for none", lock.maxHold)
 	case lock.maxWaiters < 1:
 		return fmt.Errorf("redlock: max waiters %d: must be at least 1", lock.maxWaiters)
 	case lock.ttl < minTTL:
@@ -184,10 +232,10 @@ func (o *options) check(lock lockOptions) error {
 	return nil
 }
 
-// minTTL keeps the drift allowance, and Redis's resolution of 1 ms, small beside any TTL.
+// minTTL keeps the drift allowance, and Redis's resolution of 1 ms, small compared with any TTL.
 const minTTL = 20 * time.Millisecond
 
-// drift is what a lease may last shorter on a master's clock than on ours: 1 % of the TTL for
-// clocks that run at different speeds, and 2 ms for Redis's expiry in whole milliseconds
+// drift is how much shorter a lease may last on a master's clock than on ours: 1 % of the TTL for
+// clocks that run at different speeds, and 2 ms because Redis expires keys at whole milliseconds
 // (https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/, "The Redlock algorithm").
 func drift(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }

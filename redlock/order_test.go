@@ -2,37 +2,40 @@ package redlock_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
 // requireFree fails the test unless the key is free on all servers.
 func requireFree(t *testing.T, servers []*farServer, key string) {
 	t.Helper()
 	for _, s := range servers {
-		probe := &redlock.Command{Op: redlock.OpAcquire, Key: "redlock:{" + key + "}", Token: "probe", TTL: time.Second}
-		(&farMaster{farServer: s}).Do([]*redlock.Command{probe})
-		if probe.Reply.Status != redlock.StatusGranted {
+		probe := &protocol.Command{Op: protocol.OpAcquire, Key: "redlock:{" + key + "}", Token: "probe", TTL: time.Second}
+		(&farMaster{farServer: s}).Do([]*protocol.Command{probe})
+		if probe.Reply.Status != protocol.StatusGranted {
 			t.Errorf("%v still holds key %q", s, key)
 		}
 	}
 }
 
-// lateMaster breaks the connection on each acquire, which the server reads a second later all the
-// same: after the release that came on the next connection.
+// lateMaster breaks the connection on each acquire, which the server still reads a second later: after the
+// release, which came on the next connection.
 type lateMaster struct{ *farMaster }
 
-func (m lateMaster) Do(cmds []*redlock.Command) {
-	if cmds[0].Op != redlock.OpAcquire {
+func (m lateMaster) Do(cmds []*protocol.Command) {
+	if cmds[0].Op != protocol.OpAcquire {
 		m.farMaster.Do(cmds)
 		return
 	}
 	for _, cmd := range cmds {
 		late := *cmd
-		time.AfterFunc(time.Second, func() { m.farMaster.Do([]*redlock.Command{&late}) })
+		time.AfterFunc(time.Second, func() { m.farMaster.Do([]*protocol.Command{&late}) })
 		cmd.Reply.Err = errCut
 	}
 }
@@ -41,7 +44,7 @@ func TestLateAcquireIsUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := farServers(3)
 		masters := view(servers, func(*farMaster) {})
-		masters[0] = lateMaster{masters[0].(*farMaster)}
+		masters[0] = redlock.MasterOf(lateMaster{masters[0].Impl().(*farMaster)})
 		l := lockerOn(t, masters)
 		synctest.Wait() // the first ping is over, which would share the acquire's batch
 		lockUnlock(t, l, "key")
@@ -51,8 +54,8 @@ func TestLateAcquireIsUndone(t *testing.T) {
 	})
 }
 
-// TestCloseSendsAllReleases closes while a master that hangs for a moment has a long queue, in which
-// the only release that matters is the last.
+// TestCloseSendsAllReleases closes the Locker while a master that hangs for a moment has a long queue, in which the
+// last release is the only one that matters.
 func TestCloseSendsAllReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := farServers(3)
@@ -84,8 +87,8 @@ func TestCloseSendsAllReleases(t *testing.T) {
 	})
 }
 
-// TestNeedlessIsNotSent: what was given up while a master hung, and the release of what was never
-// granted, are not worth a command.
+// TestNeedlessIsNotSent: no command is sent for an acquire that was given up while the master hung, nor for the
+// release of what was never granted.
 func TestNeedlessIsNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hang delay
@@ -93,8 +96,8 @@ func TestNeedlessIsNotSent(t *testing.T) {
 		counts := make([]*counter, len(servers))
 		masters := view(servers, func(m *farMaster) { m.there = hang.get })
 		for i, m := range masters {
-			counts[i] = &counter{Master: m}
-			masters[i] = counts[i]
+			counts[i] = &counter{Stepwise: m.Impl()}
+			masters[i] = redlock.MasterOf(counts[i])
 		}
 		l := lockerOn(t, masters)
 		lock := mustLock(t, l, "key")
@@ -127,18 +130,62 @@ func TestNeedlessIsNotSent(t *testing.T) {
 
 // counter counts the commands that a master gets.
 type counter struct {
-	redlock.Master
+	redlock.Stepwise
 	acquires, releases int
 }
 
-func (c *counter) Do(cmds []*redlock.Command) {
+func (c *counter) Do(cmds []*protocol.Command) {
 	for _, cmd := range cmds {
 		switch cmd.Op {
-		case redlock.OpAcquire:
+		case protocol.OpAcquire:
 			c.acquires++
-		case redlock.OpRelease:
+		case protocol.OpRelease:
 			c.releases++
 		}
 	}
-	c.Master.Do(cmds)
+	c.Stepwise.Do(cmds)
+}
+
+// tokens records the tokens of the acquires that a master gets.
+type tokens struct {
+	redlock.Stepwise
+	seen   map[string]bool
+	again  int
+	passed int
+}
+
+func (m *tokens) Do(cmds []*protocol.Command) {
+	for _, cmd := range cmds {
+		if cmd.Op != protocol.OpAcquire {
+			continue
+		}
+		if m.seen[cmd.Token] {
+			m.again++
+		}
+		m.seen[cmd.Token] = true
+		if cmd.Former != "" {
+			m.passed++
+		}
+	}
+	m.Stepwise.Do(cmds)
+}
+
+// TestNoTokenIsUsedAgain: each attempt has a token of its own, even one that begins with a hand-off. Otherwise a
+// late release of the lock before would free it.
+func TestNoTokenIsUsedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &tokens{Stepwise: memory.New("", time.Now), seen: make(map[string]bool)}
+		l := lockerOn(t, []redlock.Master{redlock.MasterOf(m)})
+		held := mustLock(t, l, "key")
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() { lockUnlock(t, l, "key") })
+		}
+		synctest.Wait() // they stand in line
+		mustUnlock(t, held)
+		all.Wait()
+		if m.again > 0 || m.passed == 0 {
+			t.Errorf("%d tokens were used again, with %d passes; want none, with some", m.again, m.passed)
+		}
+	})
 }

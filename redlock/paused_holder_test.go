@@ -39,8 +39,8 @@ func (s *fencedStore) write(fence uint64, value string) bool {
 	return true
 }
 
-// TestHelperHolder is not a test but the holder's process in TestPausedHolder: it takes the lock, and
-// on a line of input writes with its fence, without a look at the lock.
+// TestHelperHolder is not a test but the holder's process in TestPausedHolder: it takes the lock and, on a line of
+// input, writes with its fence without checking the lock.
 func TestHelperHolder(t *testing.T) {
 	urls := os.Getenv(holderEnv)
 	if urls == "" {
@@ -94,7 +94,7 @@ func startHolder(t *testing.T, servers []*redistest.Server) *holder {
 	return h
 }
 
-// line gives the holder's next line that starts with the word: the two that follow it.
+// line returns the two words that follow the given one, in the holder's next line that begins with it.
 func (h *holder) line(word string) (first, second string) {
 	h.t.Helper()
 	for h.out.Scan() {

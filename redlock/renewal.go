@@ -1,22 +1,27 @@
 package redlock
 
-import "time"
+import (
+	"time"
 
-// renewal is one round of extends of a lock. It doesn't wait: the answers come to receive.
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// renewal is one round of extends for one lock. Nobody waits for it: the answers come to receive.
 type renewal struct {
 	lock   *Lock
 	start  time.Time
 	stored int // masters on which the lease is renewed
-	taken  int // masters on which another has the key
+	taken  int // masters on which another token has the key, or this one was released by force
+	failed []*MasterError
 }
 
-// renewed says when a lease that was renewed, or tried to be, at start is due again: on a grid of
-// 1/30 of the TTL, so that the extends of many locks share pipelines.
+// renewed returns when the next renewal is due, that much after start, on a grid of 1/30 of the TTL: locks
+// that come due within one step of it share their pipelines.
 func renewed(start time.Time, after, ttl time.Duration) time.Time {
 	return processStart.Add(start.Add(after).Sub(processStart).Truncate(ttl / 30))
 }
 
-// due is when the keeper must look at the lock.
+// due returns when the keeper must look at the lock.
 func (k *Lock) due() time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -26,65 +31,105 @@ func (k *Lock) due() time.Time {
 	return k.next
 }
 
-// lost gives the cause if the lock is lost now.
+// lost returns the reason if the lock is lost by now, or nil.
 func (k *Lock) lost() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
 	case !past(k.until):
 		return nil
-	case past(k.holdEnd):
+	case k.forced:
+		return ErrForced
+	case !k.holdEnd.IsZero() && past(k.holdEnd):
 		return ErrMaxHold
 	}
 	return ErrLost
 }
 
-// renew queues extends for all masters if it is time; the keeper has them sent. It is false if the
-// lock has ended. An extend that meets a release in a stream is harmless: one before it is undone by
-// it, and one behind it is dropped, because the attempt is over then.
+// renew queues extends for all masters if it is time for that; the keeper has them sent. It reports false
+// if the lock has ended. An Unlock at the same time does no harm: an extend that is sent before the release
+// is undone by it, and one behind it in the queue is dropped, because its attempt is over.
 func (k *Lock) renew(now time.Time) bool {
 	k.mu.Lock()
-	ended, early, until := k.ended, now.Before(k.next), k.until
+	ended, early, until := k.cause != nil, now.Before(k.next), k.until
 	r := &renewal{lock: k, start: now}
+	var failure error
 	if !ended && !early {
+		failure = k.renewal.failure()
 		k.renewal = r
-		k.next = renewed(now, k.attempt.ttl/9+k.attempt.ttl/30, k.attempt.ttl) // unless receive says otherwise
+		// If no quorum answers, the next round comes sooner than usual; receive sets the regular time.
+		k.next = renewed(now, k.attempt.ttl/9+k.attempt.ttl/30, k.attempt.ttl)
 	}
 	k.mu.Unlock()
-	if ended || early {
+	switch {
+	case ended || early:
 		return !ended
+	case failure != nil:
+		k.attempt.locker.observer.Renewed(failure)
 	}
-	k.attempt.touched.Store(true)
 	for i, s := range k.attempt.locker.streams {
-		s.enqueue(k.attempt.extension(i, s.clock.least(until), r))
+		s.enqueue(k.attempt.extension(i, until, r))
 	}
 	return true
 }
 
-// receive counts the answer of one master, on that master's goroutine. A quorum renews the lease,
-// from when the round began; where another has taken so many keys that no quorum can be had, the
-// lock is lost at once.
+// failure returns why a round has not renewed the lease, or nil if it has, or if there was none. The mu of the lock is held.
+func (r *renewal) failure() error {
+	if r == nil {
+		return nil
+	}
+	a := r.lock.attempt
+	quorum := a.locker.quorum
+	switch {
+	case r.stored >= quorum:
+		return nil
+	case r.taken > len(a.calls)-quorum:
+		return ErrNotOwner
+	}
+	return &QuorumError{Answered: r.stored, Quorum: quorum, Total: len(a.calls), Masters: r.failed}
+}
+
+// unrenewed returns why the last round has not renewed the lease, or nil if it has, or if there was none.
+func (k *Lock) unrenewed() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.renewal.failure()
+}
+
+// receive counts the answer of one master; it runs on that master's goroutine. Once a quorum has stored the
+// lease, the lock is valid for another TTL from the start of the round. Where other tokens have the key on
+// so many masters that no quorum is left, the lock is lost at once rather than at the end of its lease.
 func (r *renewal) receive(c *call) {
 	k, a := r.lock, r.lock.attempt
 	quorum := a.locker.quorum
+	var failed *MasterError
+	if err := c.Reply.Err; err != nil {
+		failed = &MasterError{a.name(c.master), err}
+	}
 	k.mu.Lock()
-	taken := false
+	taken, done := false, false
 	switch {
-	case k.ended || k.renewal != r || past(k.until):
-	case c.Reply.Status == StatusGranted:
+	case k.cause != nil || k.renewal != r || past(k.until):
+	case failed != nil:
+		r.failed = append(r.failed, failed)
+	case c.Reply.Status == protocol.StatusGranted:
 		r.stored++
-		if r.stored == quorum {
-			k.until = earlier(r.start.Add(a.ttl-drift(a.ttl)), k.holdEnd)
+		if done = r.stored == quorum; done {
+			k.until = k.bounded(r.start.Add(a.ttl - drift(a.ttl)))
 			k.next = renewed(r.start, a.ttl/3, a.ttl)
 		}
-	case c.Reply.Status == StatusNotOwner:
+	case c.Reply.Status == protocol.StatusNotOwner, c.Reply.Status == protocol.StatusForced:
+		k.forced = k.forced || c.Reply.Status == protocol.StatusForced
 		r.taken++
 		if taken = r.taken == len(a.calls)-quorum+1; taken {
 			k.until = time.Now()
 		}
 	}
 	k.mu.Unlock()
-	if taken {
+	switch {
+	case done:
+		a.locker.observer.Renewed(nil)
+	case taken:
 		a.locker.keeper.hurry(k)
 	}
 }

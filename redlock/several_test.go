@@ -14,8 +14,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// TestPairs: 1,000 calls of two processes, each for two of five keys in any order. All get them, no two
-// have one at once, and nothing is left.
+// TestPairs: 1,000 calls of two processes, each for two of five keys in any order. All get their keys, no two hold
+// one at the same time, and nothing is left.
 func TestPairs(t *testing.T) {
 	const calls, keys = 1000, 5
 	one, servers := onServers(t, 3)
@@ -57,7 +57,7 @@ func TestPairs(t *testing.T) {
 	redistest.RequireNoKeys(t, servers)
 }
 
-// TestAllOrNothing: where one key is held, none of the others is taken, nor kept for who waits.
+// TestAllOrNothing: while one key is held, the others are neither taken nor kept for the call that waits.
 func TestAllOrNothing(t *testing.T) {
 	l, servers := onServers(t, 3)
 	other := newLocker(t, redistest.URLs(servers))
@@ -76,6 +76,11 @@ func TestAllOrNothing(t *testing.T) {
 		waiting <- err
 	}()
 	eventually(t, bound, "it waits", func() bool {
+		select {
+		case err := <-waiting:
+			t.Fatalf("it doesn't wait: %v", err)
+		default:
+		}
 		return servers[0].Client().ZCard(t.Context(), redisKey("b")+":queue").Val() == 1
 	})
 	if tryLock(t, l, "a") != nil {
@@ -90,8 +95,7 @@ func TestAllOrNothing(t *testing.T) {
 	redistest.RequireNoKeys(t, servers)
 }
 
-// TestAllAreLostTogether: when one of the keys is taken by another, the lock is lost, and its other keys
-// are free.
+// TestAllAreLostTogether: when another token takes one of the keys, the lock is lost and its other keys are freed.
 func TestAllAreLostTogether(t *testing.T) {
 	const ttl = time.Second
 	l, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/2))

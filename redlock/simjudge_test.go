@@ -15,6 +15,7 @@ const (
 	allEnds   = "every lock ends, and leaves no key"
 	inOrder   = "who came first has the lock first"
 	awake     = "nobody sleeps while the lock is free"
+	byForce   = "a lock that was released by force is not renewed"
 )
 
 // holder is a lock as its application knows it.
@@ -24,9 +25,36 @@ type holder struct {
 	key      string
 	others   []*holder // on other keys of the same lock
 	order    int       // of the grants, over all keys
+	fence    uint64
 	granted  time.Duration
 	unlocked time.Duration // 0 if never
 	promised time.Duration // the end of the longest validity that a renewal was sent in
+}
+
+// force is what was done to a token.
+type force struct {
+	begun time.Duration // from then on another may hold the key
+	done  time.Duration // the masters have released it; never if not
+}
+
+// forcing notes that a token is about to be released by force.
+func (w *world) forcing(token string) *force {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.forced[token] == nil {
+		w.forced[token] = &force{begun: w.now(), done: never}
+	}
+	return w.forced[token]
+}
+
+// forced returns what was done to the lock's token.
+func (h *holder) forced() *force { return h.process.world.forced[h.attempt.calls[0].Token] }
+
+// endedUnknown reports whether the lock was released by force before its process knew that it has it, so that its place
+// in the order of grants means nothing. The world's mu is held, or the world is at its end.
+func (h *holder) endedUnknown() bool {
+	f := h.forced()
+	return f != nil && f.begun <= h.granted
 }
 
 // until is the end of the validity so far.
@@ -34,20 +62,41 @@ func (h *holder) until() time.Duration { return h.Until().Sub(h.process.world.st
 
 // end is when the lock was not certain any more.
 func (h *holder) end() time.Duration {
+	end := h.until()
 	if h.unlocked > 0 {
-		return min(h.unlocked, h.until())
+		end = min(h.unlocked, end)
 	}
-	return h.until()
+	if f := h.forced(); f != nil {
+		end = min(f.begun, end)
+	}
+	return end
 }
 
 func (w *world) granted(p *process, key string, lock *Lock) *holder {
 	w.event("process %d holds %s by %s with fence %d until %v", p.index, key, short(lock.attempt.calls[0].Token), lock.Fence(), lock.Until().Sub(w.start))
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	h := &holder{Lock: lock, process: p, key: key, order: len(w.held), granted: w.now()}
+	h := &holder{Lock: lock, process: p, key: key, order: len(w.held), granted: w.now(), fence: lock.Fence()}
+	if w.mutant.fence != nil {
+		h.fence = w.mutant.fence(lock.attempt)
+	}
+	context.AfterFunc(lock.Context(), func() {
+		if cause := context.Cause(lock.Context()); errors.Is(cause, ErrClosed) || errors.Is(cause, ErrForced) {
+			w.over(h)
+		}
+	})
 	w.held = append(w.held, h)
 	w.tokens[lock.attempt.calls[0].Token] = h
 	return h
+}
+
+// over notes that a lock is unlocked, by its process, by Close or by force.
+func (w *world) over(h *holder) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if h.unlocked == 0 {
+		h.unlocked = w.now()
+	}
 }
 
 // violated notes that a property doesn't hold.
@@ -85,12 +134,13 @@ func (w *world) refilled(s *simServer, token string) {
 func (w *world) write(h *holder) {
 	w.mu.Lock()
 	last := w.stored[h.key]
-	if last == nil || h.Fence() >= last.Fence() {
+	if last == nil || h.fence >= last.fence {
 		w.stored[h.key] = h
 	}
+	ordered := last != nil && !h.endedUnknown() && !last.endedUnknown()
 	w.mu.Unlock()
-	if last != nil && h.Fence() >= last.Fence() && h.order < last.order {
-		w.violated(fencing, "the store took a write with fence %d of grant %d after that of grant %d with %d", h.Fence(), h.order, last.order, last.Fence())
+	if ordered && h.fence >= last.fence && h.order < last.order {
+		w.violated(fencing, "the store took a write with fence %d of grant %d after that of grant %d with %d", h.fence, h.order, last.order, last.fence)
 	}
 }
 
@@ -108,12 +158,12 @@ const skew = 100 * time.Millisecond
 
 // judgeOrder looks at who waited for whom.
 func (w *world) judgeOrder() {
-	came := func(h *holder) time.Duration { return h.granted - h.Wait().Duration }
+	came := func(h *holder) time.Duration { return h.granted - h.Acquisition().Waited }
 	waited := make(map[string][]*holder) // by key
 	for _, h := range w.held {
 		waited[h.key] = append(waited[h.key], h)
-		if w.eternal && h.Wait().Duration > time.Minute {
-			w.violated(awake, "grant %d (process %d) was waited for %v", h.order, h.process.index, h.Wait().Duration)
+		if w.eternal && h.Acquisition().Waited > time.Minute {
+			w.violated(awake, "grant %d (process %d) was waited for %v", h.order, h.process.index, h.Acquisition().Waited)
 		}
 	}
 	if w.pairs {
@@ -142,16 +192,21 @@ func (w *world) judge() {
 		if errors.Is(context.Cause(h.Context()), ErrLost) {
 			w.lost++
 		}
+		if f := h.forced(); f != nil && h.ownUntil().Sub(w.start) > f.done+h.attempt.ttl {
+			w.violated(byForce, "grant %d, released at %v, goes on until %v", h.order, f.done, h.ownUntil().Sub(w.start))
+		} else if h.endedUnknown() {
+			continue
+		}
 		if other := last[h.key]; other != nil && h.granted < other.end() {
 			w.violated(exclusion, "grant %d (process %d) at %v, while grant %d (process %d) holds the key until %v", h.order, h.process.index, h.granted, other.order, other.process.index, other.end())
 		}
-		if other := top[h.key]; other != nil && h.Fence() <= other.Fence() {
-			w.violated(fencing, "grant %d has %d, after grant %d with %d", h.order, h.Fence(), other.order, other.Fence())
+		if other := top[h.key]; other != nil && h.fence <= other.fence {
+			w.violated(fencing, "grant %d has %d, after grant %d with %d", h.order, h.fence, other.order, other.fence)
 		}
 		if last[h.key] == nil || h.end() > last[h.key].end() {
 			last[h.key] = h
 		}
-		if top[h.key] == nil || h.Fence() > top[h.key].Fence() {
+		if top[h.key] == nil || h.fence > top[h.key].fence {
 			top[h.key] = h
 		}
 	}

@@ -5,153 +5,81 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// link is a process's master: its connection to a server.
+// link is a process's master: an address, behind which there is a server.
 type link struct {
-	server      *simServer
+	address     int
+	server      atomic.Pointer[simServer] // the one that was reached last
 	process     *process
-	random      *rand.Rand // of Do alone
+	random      *rand.Rand // of the stream
 	ear         *rand.Rand // of Listen
 	far         time.Duration
 	loss        int     // per cent of the batches that break the connection
 	there, back windows // in which nothing passes
-	admit       func(server) error
-	epoch       int // of the server it is connected to; -1 if to none
-	acquiring   atomic.Bool
-	once        sync.Once
-	closed      chan struct{}
+	drops       windows // in which all that is sent is lost, and the connection with it
+	seat        *seat
+	acquiring   atomic.Int64 // batches under way that have an acquire
 }
 
-func (l *link) String() string { return fmt.Sprint("sim://", l.server.index) }
+func (l *link) String() string { return fmt.Sprint("sim://", l.address) }
 
-func (l *link) admitWith(admit func(server) error) { l.admit = admit }
+func (l *link) AdmitWith(a protocol.Admission) { l.seat = a.(*seat) }
 
-func (l *link) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return nil
+// reached is a start of a server, behind an address since its last move.
+type reached struct {
+	server *simServer
+	epoch  int
+	moves  int
 }
 
-var (
-	errBroken = errors.New("the connection broke")
-	errDown   = errors.New("connection refused")
-)
-
-// Do sends copies of the commands: what is executed late must not touch the caller's.
-func (l *link) Do(cmds []*Command) {
-	sent := make([]Command, len(cmds))
-	for i, cmd := range cmds {
-		sent[i] = *cmd
-		if cmd.Op == OpAcquire {
-			sent[i].Fence += l.process.skew.Microseconds() // as a client whose clock is wrong
-		}
-		if cmd.Op == OpExtend {
-			l.server.world.renewing(cmd.Token)
-		}
-		if change := l.server.mutant.send; change != nil {
-			change(l, &sent[i])
-		}
-	}
-	l.acquiring.Store(slices.ContainsFunc(cmds, func(cmd *Command) bool { return cmd.Op == OpAcquire }))
-	answered, err := l.trip(sent)
-	l.acquiring.Store(false)
-	for i, cmd := range cmds {
-		cmd.Reply = sent[i].Reply
-		if i >= answered {
-			cmd.Reply = Reply{Err: err}
-		}
-		if change := l.server.mutant.answer; change != nil {
-			change(l, cmd)
-		}
-	}
+// reaches tells what is behind the address now, and whether it answers.
+func (l *link) reaches() (r reached, up bool) {
+	r.server, r.moves = l.process.world.behind(l.address)
+	r.epoch, up, _ = r.server.life()
+	return r, up
 }
 
-// trip brings commands to the server and the answers back. It says how many answers came.
-func (l *link) trip(cmds []Command) (answered int, err error) {
-	w, r := l.server.world, l.random
-	if err := l.connect(); err != nil {
-		return 0, err
-	}
-	epoch := l.epoch
-	there, back := l.delay(l.random), l.delay(l.random)
-	if change := l.server.mutant.delayed; change != nil {
-		sent := w.now()
-		read := arrival(sent+there, l.there, l.server.hangs)
-		change(cmds, arrival(read+back, l.back, l.process.pauses)-sent)
-	}
-	execute := func(cmds []Command) bool { return l.server.execute(l, cmds, epoch) }
-	broken := func() (int, error) {
-		l.epoch = -1
-		return 0, errBroken
-	}
-	later := func() {
-		cmds, after := append([]Command(nil), cmds...), upTo(r, w.late)
-		go func() {
-			time.Sleep(after)
-			execute(cmds)
-		}()
-	}
-	lossy := w.now() >= w.faults.from && !w.calm.Load() && chance(r, l.loss)
-	fate := r.IntN(5)
-	if !l.pass(there, l.there, l.server.hangs) {
-		return broken()
-	}
-	if lossy {
-		switch {
-		case fate == 0: // the request is lost
-			return broken()
-		case fate == 1 && w.now() < w.faults.to: // it waits in the old connection
-			later()
-			return broken()
-		case fate == 2 && w.now() < w.faults.to: // it comes twice
-			later()
-		case fate == 3: // it is lost from somewhere on
-			part := cmds[:r.IntN(len(cmds)+1)]
-			execute(part)
-			_, _ = broken()
-			return len(part) * r.IntN(2), errBroken
-		}
-	}
-	if early := l.server.mutant.ahead; early != nil && early(&cmds[0]) {
-		go func(cmds []Command) {
-			time.Sleep(2 * (there + back))
-			execute(cmds)
-		}(append([]Command(nil), cmds...))
-		return 0, errBroken
-	}
-	if !execute(cmds) || !l.pass(back, l.back, l.process.pauses) || lossy && fate == 4 {
-		return broken()
-	}
-	if now, up, _ := l.server.life(); !up || now != epoch {
-		return broken()
-	}
-	return len(cmds), nil
-}
-
-// Listen hears what the server publishes until the connection breaks. Some messages come late, twice
-// or never.
-func (l *link) Listen(ctx context.Context, process string, ready func(), message func(WakeUp)) error {
-	w := l.server.world
-	ctx, end := context.WithCancel(ctx)
-	defer end()
-	epoch, up, _ := l.server.life()
-	if l.process.dead() || !l.pass(l.delay(l.ear), l.there, l.server.hangs, l.process.pauses) || !up {
-		return errDown
-	}
-	memory := l.server.at(epoch)
-	if memory == nil {
-		return errBroken
-	}
-	ends := time.Hour
-	for _, down := range l.server.downs {
+// breaks is in how long a connection will break for what happens to the server and its address.
+func (l *link) breaks(on reached) time.Duration {
+	w, ends := l.process.world, time.Hour
+	for _, down := range on.server.downs {
 		if down.from > w.now() {
 			ends = min(ends, down.from-w.now())
 		}
 	}
+	for _, m := range w.moves {
+		if m.address == l.address && m.at > w.now() {
+			ends = min(ends, m.at-w.now())
+		}
+	}
+	return ends
+}
+
+func (l *link) Close() error { return nil }
+
+// Listen hears what the server publishes until the connection breaks. Some messages come late, twice
+// or never.
+func (l *link) Listen(ctx context.Context, process string, ready func(), message func(protocol.WakeUp)) error {
+	w := l.process.world
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	on, up := l.reaches()
+	if l.process.dead() || !l.pass(ctx, l.delay(l.ear), l.there, on.server.hangs, l.process.pauses) || !up {
+		return errDown
+	}
+	if l.process.noPubSub {
+		return protocol.Mark(errors.New("NOPERM"), protocol.ErrRefused)
+	}
+	memory := on.server.at(on.epoch)
+	if memory == nil {
+		return protocol.ErrBroken
+	}
+	ends := l.breaks(on)
 	if !l.process.halfOpen {
 		ends = min(ends, l.process.dies-w.now())
 	}
@@ -162,9 +90,7 @@ func (l *link) Listen(ctx context.Context, process string, ready func(), message
 	defer timer.Stop()
 	defer func() {
 		if l.process.halfOpen && l.process.dead() { // the server believes that it still listens
-			memory.mu.Lock()
-			defer memory.mu.Unlock()
-			memory.listeners[process] = func(WakeUp) {}
+			memory.Subscribe(process, func(protocol.WakeUp) {})
 		}
 	}()
 	return memory.Listen(ctx, process, func() {
@@ -172,7 +98,10 @@ func (l *link) Listen(ctx context.Context, process string, ready func(), message
 			return
 		}
 		ready()
-	}, func(wake WakeUp) {
+	}, func(wake protocol.WakeUp) {
+		if on.server.mute {
+			return
+		}
 		if change := w.mutant.hear; change != nil && !change(l, wake) {
 			return
 		}
@@ -186,7 +115,7 @@ func (l *link) Listen(ctx context.Context, process string, ready func(), message
 				delay += upTo(l.ear, w.late)
 			}
 			go func() {
-				if l.pass(delay, l.back, l.process.pauses) && !l.process.dead() {
+				if l.pass(context.Background(), delay, l.back, l.process.pauses) && !l.process.dead() {
 					message(wake)
 				}
 			}()
@@ -194,42 +123,9 @@ func (l *link) Listen(ctx context.Context, process string, ready func(), message
 	})
 }
 
-// connect makes a connection, unless there is one, and lets the Locker judge the server.
-func (l *link) connect() error {
-	if l.process.dead() || !l.pass(0, l.process.pauses) {
-		return errBroken
-	}
-	epoch, up, _ := l.server.life()
-	if l.epoch == epoch && up {
-		return nil
-	}
-	stale := l.epoch >= 0
-	l.epoch = -1
-	if stale && chance(l.random, 50) {
-		return errBroken // seen only when it is used
-	}
-	refused := func(err error) error { return unsent(fmt.Errorf("%w: %w", errUnreachable, err)) }
-	if !l.pass(l.delay(l.random), l.there, l.server.hangs) {
-		return errBroken
-	}
-	epoch, up, uptime := l.server.life()
-	if !up {
-		return refused(errDown)
-	}
-	if !l.pass(l.delay(l.random), l.back) {
-		return errBroken
-	}
-	told := (uptime + upTo(l.random, 990*time.Millisecond)).Truncate(time.Second)
-	if err := l.admit(server{runID: fmt.Sprint(l.server.index, ".", epoch), uptime: told, role: "master"}); err != nil {
-		return refused(err)
-	}
-	l.epoch = epoch
-	return nil
-}
-
 // delay is how long a message travels: mostly as long as the way is, at times much longer.
 func (l *link) delay(r *rand.Rand) time.Duration {
-	if w := l.server.world; chance(r, 5) && w.now() < w.faults.to && !w.quiet {
+	if w := l.process.world; chance(r, 5) && w.now() < w.faults.to && !w.quiet {
 		return upTo(r, 4*w.timeout)
 	}
 	return l.far/2 + upTo(r, l.far)
@@ -247,18 +143,18 @@ func arrival(at time.Duration, held ...windows) time.Duration {
 }
 
 // pass waits for a message that travels for so long, and is held up in these windows. It is false
-// if the connection is closed meanwhile.
-func (l *link) pass(d time.Duration, held ...windows) bool {
-	until := arrival(l.server.world.now()+d, held...)
-	if until == l.server.world.now() {
+// if the context ends meanwhile.
+func (l *link) pass(ctx context.Context, d time.Duration, held ...windows) bool {
+	until := arrival(l.process.world.now()+d, held...)
+	if until == l.process.world.now() {
 		return true
 	}
-	timer := time.NewTimer(until - l.server.world.now())
+	timer := time.NewTimer(until - l.process.world.now())
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return true
-	case <-l.closed:
+	case <-ctx.Done():
 		return false
 	}
 }

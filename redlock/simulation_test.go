@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
 
 // process is a Locker and its clients, on links of its own.
@@ -20,12 +22,42 @@ type process struct {
 	clients  int
 	pauses   windows
 	dies     time.Duration
+	closes   time.Duration
+	noPubSub bool          // may neither subscribe nor publish
 	halfOpen bool          // the servers don't notice that it has died
 	skew     time.Duration // of its clock, as its proposals for fences show it
 	locker   *Locker
+	memory   sync.Map // what a mutant remembers
+}
+
+// recall gives what a mutant has remembered of a text, or the text.
+func (p *process) recall(text string) string {
+	if known, ok := p.memory.Load(text); ok {
+		return known.(string)
+	}
+	return text
 }
 
 func (p *process) dead() bool { return p.world.now() >= p.dies }
+
+func (p *process) left() bool { return p.dead() || p.world.now() >= p.closes }
+
+// close closes the process at its time. No lock of it goes on then.
+func (p *process) close() {
+	time.Sleep(p.closes - p.world.now())
+	if p.dead() {
+		return
+	}
+	_ = p.locker.Close()
+	p.world.mu.Lock()
+	held := p.world.held
+	p.world.mu.Unlock()
+	for _, h := range held {
+		if h.process == p && h.Context().Err() == nil {
+			p.world.violated(allEnds, "grant %d goes on when process %d has closed", h.order, p.index)
+		}
+	}
+}
 
 // nap sleeps for a time, and on while the process is paused.
 func (p *process) nap(d time.Duration) {
@@ -34,7 +66,15 @@ func (p *process) nap(d time.Duration) {
 
 // client takes and frees locks for as long as there are faults.
 func (w *world) client(p *process, r *rand.Rand) {
-	for w.now() < w.faults.to && !p.dead() {
+	w.mu.Lock()
+	w.onces++
+	draws := rand.New(rand.NewPCG(w.seed, uint64(500+w.onces))) // for what has come later
+	w.mu.Unlock()
+	for w.now() < w.faults.to && !p.left() {
+		if w.onceWorld() && chance(draws, 30) {
+			w.once(p, draws)
+		}
+		time.Sleep(windows{w.idle}.end(w.now()) - w.now())
 		p.nap(upTo(r, 60*time.Millisecond))
 		key := strconv.Itoa(r.IntN(w.keys))
 		wait := between(r, 5*time.Millisecond, 2*w.ttl)
@@ -74,6 +114,27 @@ func (w *world) client(p *process, r *rand.Rand) {
 	}
 }
 
+// operate inspects keys and releases some by force, for as long as there are faults. Meanwhile another lock may have the key.
+func (w *world) operate(p *process, r *rand.Rand) {
+	for w.now() < w.faults.to && !p.left() {
+		p.nap(upTo(r, 300*time.Millisecond))
+		key := strconv.Itoa(r.IntN(w.keys))
+		seen, token, err := p.locker.look(context.Background(), key)
+		if err != nil || !seen.Held {
+			continue
+		}
+		p.nap(upTo(r, 10*time.Millisecond))
+		f := w.forcing(token)
+		err = p.locker.ForceUnlock(context.Background(), key, seen.Fence)
+		w.event("process %d releases %s with fence %d by force: %v", p.index, short(token), seen.Fence, err)
+		if err == nil {
+			w.mu.Lock()
+			f.done = min(f.done, w.now())
+			w.mu.Unlock()
+		}
+	}
+}
+
 // both stands for all keys of a world with two.
 const both = "0"
 
@@ -99,9 +160,9 @@ func (p *process) take(key string, wait time.Duration, try bool, opts ...LockOpt
 }
 
 func (w *world) unlock(h *holder) {
-	h.unlocked = w.now()
+	w.over(h)
 	for _, other := range h.others {
-		other.unlocked = h.unlocked
+		w.over(other)
 	}
 	err := h.Unlock()
 	w.event("process %d unlocks grant %d: %v", h.process.index, h.order, err)
@@ -129,9 +190,16 @@ func (w *world) run() {
 	for _, p := range w.processes {
 		var masters []Master
 		for _, l := range p.links {
-			masters = append(masters, l)
+			masters = append(masters, Master{l})
 		}
-		p.locker, _ = New(masters, WithTTL(w.ttl), WithMaxTTL(w.ttl), WithTimeout(w.timeout), WithRestartGuard(w.guard))
+		p.locker, _ = New(masters, WithTTL(w.ttl), WithMaxTTL(w.ttl), WithTimeout(w.timeout), WithRestartGuard(w.guard), WithMaxSkew(0))
+	}
+	var closes sync.WaitGroup
+	defer closes.Wait()
+	for _, p := range w.processes {
+		if p.closes < never {
+			closes.Go(p.close)
+		}
 	}
 	w.each(false, func(p *process, r *rand.Rand) { // each sees each server's clock before it can jump
 		for i := 0; p.unacquainted() && i < 20; i++ {
@@ -142,27 +210,41 @@ func (w *world) run() {
 		}
 	})
 	time.Sleep(w.faults.from - w.now())
+	var operators sync.WaitGroup
+	if w.forces {
+		operators.Go(func() { w.each(false, w.operate) })
+	}
 	w.each(true, w.client)
+	operators.Wait()
 
 	time.Sleep(w.late + w.guard + 4*w.ttl) // what is under way comes in, and all servers vote
 	w.expectNoKeys("after the end of all leases")
 	w.each(false, func(p *process, r *rand.Rand) { // who is left has to get each lock, and leaves none
 		for key := range w.keys {
-			if !p.dead() {
+			if !p.left() {
 				w.settle(p, r, strconv.Itoa(key))
 			}
 		}
 	})
 	w.calm.Store(true)
+	w.each(false, func(p *process, _ *rand.Rand) {
+		for end := w.now() + 2*mostPause; !p.connected() && !p.left() && w.now() < end; {
+			time.Sleep(owedGap / 10)
+		}
+	})
 	time.Sleep(2*owedGap + 8*w.timeout)
 	w.expectNoKeys("after all calls")
 	w.each(false, func(p *process, _ *rand.Rand) { _ = p.locker.Close() })
+	time.Sleep(w.late + time.Second) // what was sent on a connection that has ended arrives: no goroutine may sleep when the bubble ends
 	w.judge()
 }
 
 // settle takes a lock when there are no more faults but lost messages, after calls that give up.
 func (w *world) settle(p *process, r *rand.Rand, key string) {
 	lock, err := p.take(key, 10*w.ttl, false)
+	if p.locker.sets.refusal() != nil {
+		return
+	}
 	if err != nil {
 		w.violated(allEnds, "process %d can't lock %s: %v", p.index, key, err)
 		return
@@ -173,6 +255,20 @@ func (w *world) settle(p *process, r *rand.Rand, key string) {
 			w.unlock(w.granted(p, key, lock))
 		}
 	}
+}
+
+// connected says whether the process has a connection to each server, on which nothing is under way that may still break it.
+// It rests longer the more of them broke in a row.
+func (p *process) connected() bool {
+	for _, s := range p.locker.streams {
+		s.mu.Lock()
+		lacks := s.conn == nil || len(s.flight) > 0
+		s.mu.Unlock()
+		if lacks {
+			return false
+		}
+	}
+	return true
 }
 
 // unacquainted says whether the process has not heard of each server's clock.
@@ -226,7 +322,10 @@ func TestSimulation(t *testing.T) {
 		return otherwise
 	}
 	count := uint64(2000)
-	if testing.Short() {
+	switch {
+	case redistest.Race:
+		count = 100
+	case testing.Short():
 		count = 200
 	}
 	var grants, lost atomic.Int64

@@ -7,6 +7,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
 // window is a time of the simulation in which something is wrong.
@@ -41,19 +44,44 @@ type world struct {
 	faults       window        // the time of the faults
 	calm         atomic.Bool   // nothing is lost any more
 	quiet        bool          // nothing goes wrong but the servers' clocks
+	idle         window        // in which nobody wants a lock, for minutes: most goes wrong meanwhile
 	eternal      bool          // nor does any lease end, or is there a poll: all depends on wake-ups
 	keys         int
-	pairs        bool // where there are two keys, who wants the first wants both
-	servers      []*simServer
+	neighbours   bool         // some processes have a server less
+	apart        bool         // two steps at once: majorities of two processes may not meet
+	pairs        bool         // where there are two keys, who wants the first wants both
+	forces       bool         // operators release keys by force
+	servers      []*simServer // each behind the address of its number, at first; then those that are in reserve
+	moves        []move       // in the order of time
 	processes    []*process
 
-	mu     sync.Mutex
-	events []event
-	held   []*holder
-	tokens map[string]*holder
-	broken []string           // the properties that don't hold
-	lost   int64              // how many locks were lost
-	stored map[string]*holder // by key, the last write that the store took
+	mu        sync.Mutex
+	events    []event
+	held      []*holder
+	tokens    map[string]*holder
+	broken    []string             // the properties that don't hold
+	lost      int64                // how many locks were lost
+	stored    map[string]*holder   // by key, the last write that the store took
+	confirmed map[string]confirmed // by key, the last result that a quorum is said to remember
+	onces     int                  // clients that were given their draws of what is to be done once
+	forced    map[string]*force    // by token
+}
+
+// move puts another server behind an address. It breaks all connections there.
+type move struct {
+	at          time.Duration
+	address, to int
+}
+
+// behind gives the server behind an address, and how often it was another.
+func (w *world) behind(address int) (s *simServer, moves int) {
+	s = w.servers[address]
+	for _, m := range w.moves {
+		if m.address == address && m.at <= w.now() {
+			s, moves = w.servers[m.to], moves+1
+		}
+	}
+	return s, moves
 }
 
 type event struct {
@@ -69,6 +97,9 @@ func (w *world) event(form string, args ...any) {
 	defer w.mu.Unlock()
 	w.events = append(w.events, event{w.now(), form, args})
 }
+
+// never is after the end of every world.
+const never = 24 * time.Hour
 
 // upTo is a random time.
 func upTo(r *rand.Rand, d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d) + 1)) }
@@ -88,7 +119,7 @@ func newWorld(seed uint64, m mutant) *world {
 		faults:  window{500 * time.Millisecond, between(r, 2500*time.Millisecond, 5*time.Second)},
 		keys:    1 + r.IntN(2),
 		pairs:   chance(r, 30),
-		tokens:  make(map[string]*holder), stored: make(map[string]*holder),
+		tokens:  make(map[string]*holder), stored: make(map[string]*holder), confirmed: make(map[string]confirmed), forced: make(map[string]*force),
 	}
 	w.pairs = w.pairs && w.keys == 2
 	w.late = between(r, 0, 2*w.ttl)
@@ -106,11 +137,31 @@ func newWorld(seed uint64, m mutant) *world {
 	if w.eternal {
 		w.ttl = 5 * time.Minute
 	}
+	if rests := rand.New(rand.NewPCG(seed, 400)); !w.quiet && m.name == "" && chance(rests, 5) {
+		w.idle = window{w.faults.to, w.faults.to + between(rests, time.Minute, 5*time.Minute)}
+		w.faults.to = w.idle.to + 2*time.Second
+	}
 	var spread time.Duration
-	for i := range 3 + 2*r.IntN(2) {
+	masters, reserve := 3+2*r.IntN(2), 0
+	if at := between(r, w.faults.from, w.faults.to); !w.quiet && chance(r, 40) && m.fence == nil && !m.apart {
+		crashes = 0 // a process that has not seen all of it takes restarts with swaps for other masters
+		one, other := r.IntN(masters), r.IntN(masters-1)
+		if one == other {
+			other = masters - 1
+		}
+		if chance(r, 50) { // two servers swap their addresses
+			w.moves = []move{{at, one, other}, {at + upTo(r, w.ttl)*time.Duration(r.IntN(2)), other, one}}
+		} else { // two servers are replaced by empty ones
+			reserve = 2
+			w.moves = []move{{at, one, masters}, {at + upTo(r, w.ttl), other, masters + 1}}
+		}
+	}
+	for i := range masters + reserve {
 		s := &simServer{world: w, index: i, mutant: m}
 		s.skew = between(r, -300*time.Millisecond, 300*time.Millisecond)
-		s.fast = r.IntN(17) - 8 // in thousandths
+		if s.fast = r.IntN(17) - 8; w.idle.to > 0 { // in thousandths
+			s.fast = 0 // the guard covers the skew of seconds, not of minutes
+		}
 		if jumps && chance(r, 50) {
 			s.jumpAt = between(r, w.faults.from, w.faults.to)
 			s.jump = between(r, 800*time.Millisecond, 1500*time.Millisecond)
@@ -123,7 +174,11 @@ func newWorld(seed uint64, m mutant) *world {
 		s.hangs = w.windows(hangs, w.ttl)
 		w.servers = append(w.servers, s)
 	}
-	w.guard = max(w.ttl, spread+2*fenceSlack) + time.Second
+	w.guard = max(w.ttl, spread+2*protocol.FenceSlack) + time.Second
+	if steps := rand.New(rand.NewPCG(seed, 200)); !w.quiet {
+		w.neighbours = chance(steps, 30) && w.moves == nil || m.fence != nil
+		w.apart = m.apart && len(w.servers) == 5
+	}
 	if w.eternal {
 		w.guard = 0
 		if chance(r, 50) { // exactly a quorum lives
@@ -132,6 +187,7 @@ func newWorld(seed uint64, m mutant) *world {
 			}
 		}
 	}
+	more := rand.New(rand.NewPCG(seed, 50)) // for what has come later: the rest of a seed's world stays as it was
 	for i := range 2 + r.IntN(2) {
 		p := &process{world: w, index: i, pauses: w.windows(pauses, w.ttl), clients: 1 + r.IntN(2), dies: time.Hour}
 		if w.quiet {
@@ -143,22 +199,49 @@ func newWorld(seed uint64, m mutant) *world {
 			p.skew = between(r, -5*time.Second, 5*time.Second)
 		}
 		p.halfOpen = chance(r, 50)
-		for j, s := range w.servers {
+		drops := rand.New(rand.NewPCG(seed, uint64(300+i)))
+		lacks := w.lacks(rand.New(rand.NewPCG(seed, uint64(201+i))))
+		for j := range masters {
+			if lacks[j] {
+				continue
+			}
 			p.links = append(p.links, &link{
-				server: s, process: p, epoch: -1,
-				random: rand.New(rand.NewPCG(seed, uint64(1+10*i+j))),
+				address: j, process: p,
+				random: rand.New(&lockedSource{source: rand.NewPCG(seed, uint64(1+10*i+j))}),
 				ear:    rand.New(&lockedSource{source: rand.NewPCG(seed, uint64(101+10*i+j))}),
 				far:    between(r, 0, far), loss: r.IntN(losses) * r.IntN(2),
 				there: w.windows(r.IntN(cuts+1), w.ttl), back: w.windows(r.IntN(cuts+1), w.ttl),
-				closed: make(chan struct{}),
 			})
+			if at := between(drops, w.faults.from, w.faults.to); !w.quiet && chance(drops, 10) {
+				p.links[len(p.links)-1].drops = windows{{at, at + upTo(drops, 2*w.ttl)}}
+			}
 		}
+		p.closes = never
+		if chance(more, 15) {
+			p.closes = between(more, 0, w.faults.to)
+		}
+		p.noPubSub = chance(more, 15)
 		w.processes = append(w.processes, p)
 	}
+	w.forces = !w.quiet && m.name == "" && chance(rand.New(rand.NewPCG(seed, 500)), 30)
 	if m.shape != nil {
 		m.shape(w)
 	}
 	return w
+}
+
+// lacks draws the servers that a process doesn't have.
+func (w *world) lacks(r *rand.Rand) map[int]bool {
+	last := len(w.servers) - 1
+	switch {
+	case w.apart && chance(r, 50):
+		return map[int]bool{last: true, 0: true}
+	case w.apart:
+		return map[int]bool{last: true, 1: true}
+	case w.neighbours && chance(r, 50):
+		return map[int]bool{last: true}
+	}
+	return nil
 }
 
 // lockedSource is for those that draw at the same time.
@@ -195,17 +278,30 @@ type simServer struct {
 	hangs  windows
 
 	mu     sync.Mutex
-	memory *memoryMaster
+	memory *memory.Master
 	epoch  int
+	mute   bool // who is served now may not publish
 }
 
-func (s *simServer) clock() time.Time {
-	now := s.world.now()
+func (s *simServer) clock() time.Time { return s.clockAt(s.world.now()) }
+
+func (s *simServer) clockAt(now time.Duration) time.Time {
 	off := s.skew + now*time.Duration(s.fast)/1000
 	if s.jump != 0 && now >= s.jumpAt {
 		off += s.jump
 	}
 	return s.world.start.Add(now + off)
+}
+
+// greeting is what the server of this epoch tells of itself. Its uptime is what its clock makes of it.
+func (s *simServer) greeting(epoch int) protocol.Server {
+	_, _, uptime := s.life()
+	now := s.clock()
+	started := s.clockAt(s.world.now() - uptime)
+	return protocol.Server{
+		RunID: fmt.Sprint(s.index, ".", epoch), Role: "master", HasUptime: true,
+		Uptime: time.Duration(now.Unix()-started.Unix()) * time.Second, Time: now.UnixMicro(),
+	}
 }
 
 // life counts the starts of the server. It is up unless it is within one of downs.
@@ -225,13 +321,13 @@ func (s *simServer) lives(epoch int) bool {
 		return false
 	}
 	if s.memory == nil || s.epoch != epoch {
-		s.memory, s.epoch = newMemoryMaster(fmt.Sprint(s.index), s.clock), epoch
+		s.memory, s.epoch = memory.New(fmt.Sprint(s.index), s.clock), epoch
 	}
 	return true
 }
 
 // at gives the state of the server of this epoch, or nil if that has ended.
-func (s *simServer) at(epoch int) *memoryMaster {
+func (s *simServer) at(epoch int) *memory.Master {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.lives(epoch) {
@@ -241,22 +337,24 @@ func (s *simServer) at(epoch int) *memoryMaster {
 }
 
 // execute runs commands that came over a connection of this epoch. It is false if that has ended.
-func (s *simServer) execute(from *link, cmds []Command, epoch int) bool {
+func (s *simServer) execute(from *link, cmds []protocol.Command, epoch int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.lives(epoch) {
 		return false
 	}
+	s.mute = from.process.noPubSub && !s.world.eternal // before it has waited itself it doesn't know, and nobody polls for its lock
 	for i := range cmds {
 		cmd := &cmds[i]
-		_, _, held := s.memory.leases.get(cmd.Key, s.clock())
+		_, _, held := s.memory.Leases.Get(cmd.Key, s.clock())
 		if s.mutant.serve == nil || !s.mutant.serve(s.memory, cmd) {
-			s.memory.Do([]*Command{cmd})
+			s.memory.Do([]*protocol.Command{cmd})
 		}
-		if cmd.Op != OpPing {
-			s.world.event("server %d: op %d of process %d, %s %s: status %d, fence %d", s.index, cmd.Op, from.process.index, cmd.Key, short(cmd.Token), cmd.Reply.Status, max(cmd.Reply.Fence, cmd.Fence))
+		if cmd.Op != protocol.OpPing {
+			s.world.event("server %d: op %d of process %d (%s), %s %s, ticket %d, queue %t: status %d, fence %d",
+				s.index, cmd.Op, from.process.index, short(cmd.Process), cmd.Key, short(cmd.Token), cmd.Ticket, cmd.Queue, cmd.Reply.Status, max(cmd.Reply.Fence, cmd.Fence))
 		}
-		if cmd.Op == OpExtend && cmd.Reply.Status == StatusGranted && !held {
+		if cmd.Op == protocol.OpExtend && cmd.Reply.Status == protocol.StatusGranted && !held {
 			s.world.refilled(s, cmd.Token)
 		}
 	}
@@ -270,16 +368,12 @@ func (s *simServer) keys() (keys []string) {
 	if epoch, up, _ := s.life(); s.memory == nil || !up || epoch != s.epoch {
 		return nil
 	}
-	for key := range s.memory.leases.values {
-		if token, _, held := s.memory.leases.get(key, s.clock()); held {
-			keys = append(keys, fmt.Sprintf("%s %s on server %d", key, short(token), s.index))
-		}
+	for key, token := range s.memory.Leases.All(s.clock()) {
+		keys = append(keys, fmt.Sprintf("%s %s on server %d", key, short(token), s.index))
 	}
-	for key := range s.memory.queues.values {
-		if q, _, ok := s.memory.queues.get(key, s.clock()); ok {
-			if first := q.oldest("", s.clock()); first != nil {
-				keys = append(keys, fmt.Sprintf("%s ticket of %s on server %d", key, short(first.process), s.index))
-			}
+	for key, q := range s.memory.Queues.All(s.clock()) {
+		if first := q.Oldest("", s.clock()); first != nil {
+			keys = append(keys, fmt.Sprintf("%s ticket of %s on server %d", key, short(first.Process), s.index))
 		}
 	}
 	return keys
@@ -294,6 +388,7 @@ func (w *world) trace() string {
 		fmt.Fprintf(&b, "server %d: skew %v, %d/1000 fast, jump %v at %v, down %v, hung %v\n", s.index, s.skew, s.fast, s.jump, s.jumpAt, s.downs, s.hangs)
 	}
 	fmt.Fprintf(&b, "ttl %v, timeout %v, guard %v, late %v, faults %v\n", w.ttl, w.timeout, w.guard, w.late, w.faults)
+	fmt.Fprintf(&b, "moves %v\n", w.moves)
 	for _, e := range w.events {
 		fmt.Fprintf(&b, "%12v "+e.form+"\n", append([]any{e.at}, e.args...)...)
 	}

@@ -1,308 +1,291 @@
 package redlock
 
 import (
-	"errors"
-	"fmt"
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
 const (
-	maxQueue  = 4096                   // acquires that may wait for one master
-	maxBatch  = 256                    // commands in one pipeline
-	redialGap = 100 * time.Millisecond // between attempts to reach a master that can't be connected to
-	owedGap   = 250 * time.Millisecond // between attempts at a release that a master missed
+	maxQueue = 4096                   // acquires that may be queued for one master
+	maxBatch = 256                    // commands in one pipeline
+	maxBytes = 1 << 20                // of results in one pipeline, but for the last
+	owedGap  = 250 * time.Millisecond // between repetitions of a release that a master has missed
 )
 
-// stream sends one master its commands, in order, in pipelines that concurrent callers share. The
-// order is what makes a release certain: it can't overtake its acquire, however late the master
-// reads both. Nobody waits for a stream: callers push, and give up when their own time is over.
+// stream sends commands to one master, in order, in pipelines that concurrent callers share; several
+// pipelines are sent before the first is answered. The order is what makes releases reliable: a release
+// can't overtake its acquire, however late the master reads both. Nobody waits for a stream: callers push,
+// and give up when their own timeout is over.
+//
+//	push ──► queue ──► send (the caller where nothing else is under way, else write) ──► flight ──► read ──► settle
 type stream struct {
 	options
-	master  Master
-	latency latency
-	clock   masterClock
-	hears   atomic.Bool // the master tells this Locker of keys that are free
-	wake    chan struct{}
-	ended   chan struct{} // closed when run returns
+	master     protocol.Master
+	latency    latency
+	clock      *masterClock
+	seat       *seat
+	subscribed atomic.Bool   // this Locker is subscribed to the master's wake-ups
+	denied     atomic.Bool   // the master has denied the subscription
+	work       chan struct{} // signals write that there may be something to send
+	tend       chan struct{} // signals watch that something may be due
+	cancel     func()        // ends run at once
+	ended      chan struct{} // closed when run returns
+	cluster    *cluster      // the Redis Cluster whose front or node this is; nil for a single server
 
-	mu        sync.Mutex
-	queue     []*call
-	acquires  int       // how many of the queue are acquires
-	sentAt    time.Time // when the batch under way was sent; zero if none is
-	downUntil time.Time // no acquire is taken before: the master could not be reached
-	downErr   error
-	failing   error // what the log was told last; nil while the master votes
+	mu              *sync.Mutex   // one for all streams of a cluster
+	conn            protocol.Conn // nil while there is none
+	sending         bool          // a goroutine is sending on conn, without mu
+	queue           calls         // to be sent
+	acquires        int           // the number of acquires in queue
+	owed            calls         // releases to be repeated, in the order in which they are due
+	flight          []*batch      // sent and not answered, the oldest first
+	spare           *batch        // an empty one, reused for its capacity
+	answeredAt      time.Time     // when the master last answered
+	usedAt          time.Time     // when it last answered or was probed
+	resent          []string      // tokens of plain releases that had no effect and are sent again as scripts
+	sendEnded       *sync.Cond    // signals that sending has ended on a connection that is no longer conn
+	connectingSince time.Time     // since when a connection is being made, while there is none
+
+	downUntil time.Time     // acquires are refused until then
+	downErr   error         // why there is no connection, or why the server on it takes no locks
+	pause     time.Duration // the last time for which the master was down; it doubles
+	reported  error         // the failure that was logged last; nil while the master is usable
 	closing   bool
-
-	// Of run alone.
-	owed    []*call // releases that the master missed
-	owedDue time.Time
-	batch   []*call // empty, as cmds: kept for their room
-	cmds    []*Command
 }
 
-func newStream(m Master, o options) *stream {
-	s := &stream{
-		master:  m,
-		options: o,
-		latency: latency{floor: o.timeout},
-		clock:   masterClock{quarantine: o.maxTTL},
-		wake:    make(chan struct{}, 1),
-		ended:   make(chan struct{}),
+// batch is the commands of one pipeline.
+type batch struct {
+	calls  []*call
+	cmds   []*protocol.Command
+	sentAt time.Time
+	users  int // the goroutine that sends it, and the one that settles it: an answer may come before the send has returned
+}
+
+type calls []*call
+
+// drop removes the first n calls, keeping the capacity.
+func (c *calls) drop(n int) {
+	rest := copy(*c, (*c)[n:])
+	clear((*c)[rest:])
+	*c = (*c)[:rest]
+}
+
+// newStream makes the stream of a master and begins to connect. A server that is reached can be used only if
+// the seat admits it.
+func newStream(m protocol.Master, o options, seat *seat) *stream {
+	s := makeStream(m, o, seat, new(sync.Mutex))
+	if m, ok := m.(*clusterMaster); ok {
+		s.cluster = newCluster(s, m)
+		s.cluster.start()
 	}
-	go s.run()
+	s.start()
 	return s
 }
 
-// push queues a call, and has it sent.
-func (s *stream) push(c *call) {
-	s.enqueue(c)
-	s.rouse()
+func makeStream(m protocol.Master, o options, seat *seat, mu *sync.Mutex) *stream {
+	s := &stream{
+		master:          m,
+		options:         o,
+		mu:              mu,
+		latency:         latency{floor: o.timeout},
+		clock:           seat.clock,
+		seat:            seat,
+		work:            make(chan struct{}, 1),
+		tend:            make(chan struct{}, 1),
+		ended:           make(chan struct{}),
+		connectingSince: time.Now(),
+	}
+	s.sendEnded = sync.NewCond(s.mu)
+	if m, ok := m.(protocol.Admitter); ok {
+		seat.onReached = s.greeted
+		m.AdmitWith(seat)
+	}
+	return s
 }
 
-// enqueue queues a call, to be sent with what comes until somebody rouses the stream. An acquire for
-// a master that is known to be down is answered at once, unsent; a release is always taken: each
-// follows an acquire, so their number is bounded by that of the locks.
-func (s *stream) enqueue(c *call) {
+func (s *stream) start() {
+	var ctx context.Context
+	ctx, s.cancel = context.WithCancel(context.Background())
+	go s.run(ctx)
+}
+
+// greeted takes the round trip of a greeting as the first measure of the distance. A node that turns out to
+// be a replica means that its Redis Cluster has changed.
+func (s *stream) greeted(reached protocol.Server) {
+	if s.cluster != nil && reached.Replica() {
+		signal(s.cluster.asked)
+	}
 	s.mu.Lock()
-	err := s.refusal(c.Op)
-	hung := err != nil && errors.Is(err, errHung)
-	if err == nil {
-		s.queue = append(s.queue, c)
-		if c.Op == OpAcquire {
-			s.acquires++
-		}
-	}
-	s.mu.Unlock()
-	if hung {
-		s.note(err)
-	}
-	if err != nil {
-		c.Reply.Err = unsent(err)
-		c.deliver()
-		if c.former != nil { // then it goes without the acquire
-			s.enqueue(c.former)
-		}
+	defer s.mu.Unlock()
+	if reached.Received.After(reached.Sent) {
+		s.latency.observe(reached.Received.Sub(reached.Sent))
 	}
 }
 
-var (
-	errHung    = errors.New("no answer")
-	errBacklog = fmt.Errorf("more than %d requests wait for this master", maxQueue)
-)
+// connectTime returns how long making a connection may take: with TLS and the greeting some six round trips.
+func (s *stream) connectTime() time.Duration { return max(time.Second, 8*s.latency.ceiling()) }
 
-// refusal says why a command isn't taken now, or nil. Callers hold mu.
-func (s *stream) refusal(op Op) error {
-	now := time.Now()
-	switch {
-	case s.closing:
-		return ErrClosed
-	case op == OpRelease:
-		return nil
-	case !s.sentAt.IsZero() && now.Sub(s.sentAt) > s.latency.timeout():
-		return fmt.Errorf("%w for %v", errHung, now.Sub(s.sentAt).Round(time.Millisecond))
-	case now.Before(s.downUntil):
-		return s.downErr
-	case !s.clock.trusted(now):
-		return errClockJump
-	case s.acquires >= maxQueue:
-		return errBacklog
+// sendSoon has the queued commands sent soon, on this master or on all nodes of the cluster.
+func (s *stream) sendSoon() {
+	signal(s.work)
+	for _, node := range s.nodes() {
+		signal(node.work)
 	}
-	return nil
 }
 
-func (s *stream) rouse() {
+// signal makes sure that the receiver of c, which has capacity 1, runs once more.
+func signal(c chan struct{}) {
 	select {
-	case s.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
 
-// close lets the stream send what is queued, for at most the grace, then closes the master and
-// waits for run to end.
+// flush sends one batch from the queue and, if it is answered at once, settles it. mu is held before and
+// after, but not while it sends.
+func (s *stream) flush() {
+	b, dropped := s.take()
+	c, sends := s.conn, len(b.calls) > 0
+	if sends {
+		s.sending = true
+		s.flight = append(s.flight, b)
+	} else {
+		s.spare = b
+	}
+	s.mu.Unlock()
+	for _, c := range dropped {
+		c.deliver()
+	}
+	if sends {
+		answered, err := c.Send(b.cmds)
+		if err != nil {
+			c.Close() // the goroutine in read notices, and ends the connection
+		}
+		if answered {
+			s.landed(nil)
+		}
+	}
+	s.mu.Lock()
+	if sends { // otherwise sending may by now belong to another goroutine
+		s.sending = false
+		s.finished(b)
+		if s.conn != c {
+			s.sendEnded.Broadcast()
+		}
+	}
+	if len(s.queue) > 0 {
+		s.sendSoon()
+	} else if s.closing && !s.pending() { // all that was left has been dropped
+		signal(s.tend)
+	}
+}
+
+// take moves the head of the queue into a batch, leaving out and returning the calls that need not be sent
+// any more. Callers hold mu.
+func (s *stream) take() (b *batch, dropped []*call) {
+	if b = s.spare; b == nil {
+		b = &batch{}
+	}
+	s.spare = nil
+	b.sentAt, b.users = time.Now(), 2
+	n, bytes := 0, 0
+	for n < min(len(s.queue), maxBatch) && bytes < maxBytes {
+		c := s.queue[n]
+		n++
+		if c.Result != nil {
+			bytes += len(c.Result.Data)
+		}
+		if c.Op == protocol.OpAcquire {
+			s.acquires--
+		}
+		if c.unneeded() {
+			if c.Op != protocol.OpRelease {
+				c.Reply.Err = errAbandoned
+			}
+			dropped = append(dropped, c)
+			if c = c.takeFormer(); c == nil || c.unneeded() {
+				continue
+			}
+		}
+		c.sending(b.sentAt)
+		b.calls = append(b.calls, c)
+		b.cmds = append(b.cmds, &c.Command)
+	}
+	s.queue.drop(n)
+	return b, dropped
+}
+
+// landed settles the oldest batch in flight: its replies have come or, if broken is set, never will.
+func (s *stream) landed(broken error) {
+	s.mu.Lock()
+	b := s.flight[0]
+	s.flight = s.flight[:copy(s.flight, s.flight[1:])]
+	s.mu.Unlock()
+	if broken != nil {
+		for _, cmd := range b.cmds {
+			cmd.Reply = protocol.Reply{Err: broken}
+		}
+	}
+	s.settle(b)
+	s.mu.Lock()
+	s.finished(b)
+	more, done := len(s.queue) > 0, s.closing && !s.pending()
+	s.mu.Unlock()
+	if more {
+		s.sendSoon()
+	}
+	if done {
+		signal(s.tend)
+	}
+}
+
+// finished ends one use of a batch. After the last, the batch is kept for its capacity. Callers hold mu.
+func (s *stream) finished(b *batch) {
+	if b.users--; b.users == 0 {
+		clear(b.calls)
+		clear(b.cmds)
+		b.calls, b.cmds = b.calls[:0], b.cmds[:0]
+		s.spare = b
+	}
+}
+
+// pending reports whether anything is still to be sent, repeated or answered. Callers hold mu.
+func (s *stream) pending() bool { return len(s.queue) > 0 || len(s.owed) > 0 || len(s.flight) > 0 }
+
+// close ends the stream or, for a Redis Cluster, those of all its nodes.
 func (s *stream) close(grace time.Duration) error {
+	if s.cluster != nil {
+		return s.cluster.close(grace)
+	}
+	return s.end(grace)
+}
+
+// end lets the stream send what is queued or owed, for at most grace, then closes the master and waits for
+// run to end.
+func (s *stream) end(grace time.Duration) error {
 	s.mu.Lock()
 	s.closing = true
+	for _, c := range s.owed {
+		c.due = time.Time{}
+	}
+	pending := s.pending()
 	s.mu.Unlock()
-	s.rouse()
+	if !pending {
+		s.cancel()
+	}
+	signal(s.tend)
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
 	select {
 	case <-s.ended:
 	case <-timer.C:
 	}
+	s.cancel()
 	err := s.master.Close()
 	<-s.ended
 	return err
-}
-
-func (s *stream) run() {
-	defer close(s.ended)
-	for {
-		batch, last := s.take()
-		if len(batch) == 0 {
-			if last {
-				return
-			}
-			s.sleep()
-			continue
-		}
-		s.cmds = s.cmds[:0]
-		for _, c := range batch {
-			s.cmds = append(s.cmds, &c.Command)
-		}
-		start := time.Now()
-		s.master.Do(s.cmds)
-		s.settle(batch, start, time.Now(), last)
-		clear(s.cmds)
-		clear(batch)
-		s.batch = batch[:0]
-	}
-}
-
-// sleep waits until there is something to send.
-func (s *stream) sleep() {
-	if len(s.owed) == 0 {
-		<-s.wake
-		return
-	}
-	timer := time.NewTimer(time.Until(s.owedDue))
-	defer timer.Stop()
-	select {
-	case <-s.wake:
-	case <-timer.C:
-	}
-}
-
-// take gives the next batch: releases owed that are due, then the queue, without what no longer
-// needs to be sent. It is the last if the stream is closing and has nothing more.
-func (s *stream) take() (batch []*call, last bool) {
-	batch = s.batch
-	s.mu.Lock()
-	if len(s.owed) > 0 && (s.closing || !time.Now().Before(s.owedDue)) {
-		batch, s.owed = append(batch, s.owed...), nil
-	}
-	var dropped []*call
-	n := min(len(s.queue), maxBatch)
-	for _, c := range s.queue[:n] {
-		if c.Op == OpAcquire {
-			s.acquires--
-		}
-		if !needless(c) {
-			batch = append(batch, c)
-			continue
-		}
-		dropped = append(dropped, c)
-		if c.former != nil {
-			batch = append(batch, c.former)
-		}
-	}
-	if n == len(s.queue) {
-		s.queue = s.queue[:0]
-	} else {
-		s.queue = append(s.queue[:0], s.queue[n:]...)
-		s.rouse()
-	}
-	last = s.closing && len(s.queue) == 0
-	if len(batch) > 0 {
-		s.sentAt = time.Now()
-	}
-	s.mu.Unlock()
-	for _, c := range dropped {
-		c.deliver()
-	}
-	return batch, last
-}
-
-// settle hands out the replies of a batch, and keeps the releases that must be repeated.
-func (s *stream) settle(batch []*call, start, now time.Time, last bool) {
-	err := batch[0].Reply.Err
-	var clock int64
-	for _, c := range batch {
-		if c.Reply.Err == nil {
-			err = nil // a refusal of one command is not a failure of the master
-		}
-		clock = max(clock, c.Reply.Time)
-	}
-	if clock > 0 {
-		s.clock.observe(clock, start, now)
-	}
-	if err == nil && !s.clock.trusted(start) { // what was queued before the jump was seen doesn't count either
-		err = errClockJump
-		for _, c := range batch {
-			if c.Reply.Err == nil && (c.Op == OpAcquire || c.Op == OpExtend) {
-				c.Reply = Reply{Err: err, Former: c.Reply.Former}
-			}
-		}
-	}
-	s.mu.Lock()
-	s.sentAt = time.Time{}
-	s.downUntil = time.Time{}
-	if err == nil {
-		s.latency.observe(now.Sub(start))
-	} else if errors.Is(err, errUnreachable) {
-		s.downUntil, s.downErr = now.Add(redialGap), err
-		var guard *guardError
-		if errors.As(err, &guard) {
-			s.downUntil = guard.until
-		}
-	}
-	s.mu.Unlock()
-
-	for _, c := range batch {
-		release := c
-		if c.Op == OpAcquire && c.former != nil {
-			release = c.former
-			if release.Reply.Status = c.Reply.Former; release.Reply.Status == StatusNone {
-				release.Reply.Err = c.Reply.Err
-			}
-		}
-		if release.Op == OpRelease && !last && !acknowledged(release) && now.Before(release.until) {
-			s.owe(release, now)
-		}
-		c.deliver()
-		if release != c {
-			release.deliver()
-		}
-	}
-	s.note(err)
-}
-
-// owe has a release repeated. What it says of the queue may not be true any more by then.
-func (s *stream) owe(release *call, now time.Time) {
-	again := *release
-	again.to, again.Reply = nil, Reply{}
-	if again.Queue {
-		again.Queue, again.Ticket, again.args = false, 0, nil
-	}
-	s.owed = append(s.owed, &again)
-	s.owedDue = now.Add(owedGap)
-}
-
-// note tells the log and the observer that a master fails, or votes again: once for each change. A
-// restart is one, also where the master was down before.
-func (s *stream) note(err error) {
-	s.mu.Lock()
-	restarted := errors.Is(err, ErrRestarted) && !errors.Is(s.failing, ErrRestarted)
-	changed := !s.closing && (restarted || (err == nil) != (s.failing == nil))
-	if changed {
-		s.failing = err
-	}
-	s.mu.Unlock()
-	name := s.master.String()
-	switch {
-	case !changed:
-		return
-	case err == nil:
-		s.logger.Info("master votes again", "master", name)
-		s.observer.MasterUp(name)
-		return
-	case errors.Is(err, errNoVote):
-		s.logger.Error("master may not vote", "master", name, "error", err)
-	default:
-		s.logger.Warn("master does not vote", "master", name, "error", err)
-	}
-	s.observer.MasterDown(name, err)
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
 // farMaster is a master behind a network: a view of a server that several Lockers may share. Each
@@ -25,12 +27,12 @@ type farMaster struct {
 // farServer is a memory master that several may use, unlike the real one.
 type farServer struct {
 	mu sync.Mutex
-	redlock.Master
+	redlock.Stepwise
 }
 
 var errCut = errors.New("connection is cut")
 
-func (m *farMaster) Do(cmds []*redlock.Command) {
+func (m *farMaster) Do(cmds []*protocol.Command) {
 	if m.lost != nil && m.lost() {
 		for _, cmd := range cmds {
 			cmd.Reply.Err = errCut
@@ -41,7 +43,7 @@ func (m *farMaster) Do(cmds []*redlock.Command) {
 		time.Sleep(m.there())
 	}
 	m.mu.Lock()
-	m.Master.Do(cmds)
+	m.Stepwise.Do(cmds)
 	m.mu.Unlock()
 	if m.back != nil {
 		time.Sleep(m.back())
@@ -51,18 +53,18 @@ func (m *farMaster) Do(cmds []*redlock.Command) {
 func farServers(n int) []*farServer {
 	servers := make([]*farServer, n)
 	for i := range servers {
-		servers[i] = &farServer{Master: redlock.NewMemoryMaster(fmt.Sprint(i))}
+		servers[i] = &farServer{Stepwise: memory.New(fmt.Sprint(i), time.Now)}
 	}
 	return servers
 }
 
-// view gives a Locker's own way to the servers.
+// view returns a Locker's own view of the servers.
 func view(servers []*farServer, way func(m *farMaster)) []redlock.Master {
 	masters := make([]redlock.Master, len(servers))
 	for i, s := range servers {
 		m := &farMaster{farServer: s}
 		way(m)
-		masters[i] = m
+		masters[i] = redlock.MasterOf(m)
 	}
 	return masters
 }
@@ -75,7 +77,7 @@ type delay struct{ ns atomic.Int64 }
 func (d *delay) get() time.Duration  { return time.Duration(d.ns.Load()) }
 func (d *delay) set(t time.Duration) { d.ns.Store(int64(t)) }
 
-// TestValidity: the lease begins before the masters are asked, and ends earlier by the drift.
+// TestValidity: the validity is counted from before the masters were asked, and shortened by the drift.
 func TestValidity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl, drift = 10 * time.Second, 102 * time.Millisecond // ttl/100 + 2 ms
@@ -103,8 +105,8 @@ func TestValidity(t *testing.T) {
 		if err := lock.Err(); err != redlock.ErrLost {
 			t.Errorf("at the end of validity: %v, want ErrLost", err)
 		}
-		if err := lock.Unlock(); err != redlock.ErrExpired && err != nil {
-			t.Errorf("unlock: %v", err)
+		if err := lock.Unlock(); !errors.Is(err, redlock.ErrExpired) || !errors.Is(err, redlock.ErrLost) {
+			t.Errorf("unlock: %v, want ErrExpired and ErrLost", err)
 		}
 	})
 }
@@ -159,7 +161,7 @@ func TestLockEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// TestHungMajorityIsKnown: only the first attempt waits for the time-out.
+// TestHungMajorityIsKnown: only the first attempt waits for the timeout.
 func TestHungMajorityIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = time.Second
@@ -241,8 +243,8 @@ func TestSplitVotes(t *testing.T) {
 	})
 }
 
-// TestLossyNetwork: with batches lost and delayed at random, no two hold the lock, whatever the
-// seed, and everybody gets it.
+// TestLossyNetwork: with batches lost and delayed at random, no two hold the lock at once, and everybody gets it,
+// whatever the seed.
 func TestLossyNetwork(t *testing.T) {
 	for range 20 {
 		seed := rand.Uint64()

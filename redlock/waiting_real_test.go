@@ -16,20 +16,25 @@ type crowd struct {
 	section time.Duration // for which each turn holds the lock
 
 	mu    sync.Mutex
-	turns [][]time.Duration // by goroutine, how long each turn was waited for
-	came  map[redlock.Came]int
+	total int     // of turns
+	turns [][]int // by goroutine, how many turns of others each of its turns was waited for
+	came  map[redlock.Via]int
 }
 
-// takeTurns has n goroutines of each Locker take turns until ctx ends, or each has had so many. It
-// gives how many there were.
-func (c *crowd) takeTurns(ctx context.Context, t *testing.T, lockers []*redlock.Locker, n, each int) (total int) {
+// takeTurns has n goroutines of each Locker take turns until there were so many.
+func (c *crowd) takeTurns(t *testing.T, lockers []*redlock.Locker, n, total int) {
 	t.Helper()
-	c.turns, c.came = make([][]time.Duration, n*len(lockers)), make(map[redlock.Came]int)
+	c.turns, c.came = make([][]int, n*len(lockers)), make(map[redlock.Via]int)
+	ctx, enough := context.WithCancel(t.Context())
+	defer enough()
 	inside := make(chan struct{}, 1)
 	var all sync.WaitGroup
 	for i := range c.turns {
 		all.Go(func() {
-			for ctx.Err() == nil && len(c.turns[i]) < each {
+			for {
+				c.mu.Lock()
+				called := c.total
+				c.mu.Unlock()
 				lock, err := lockers[i%len(lockers)].Lock(ctx, "key")
 				if err != nil {
 					if ctx.Err() == nil {
@@ -43,9 +48,12 @@ func (c *crowd) takeTurns(ctx context.Context, t *testing.T, lockers []*redlock.
 					t.Error("two hold the lock at once")
 				}
 				time.Sleep(c.section)
-				c.turns[i] = append(c.turns[i], lock.Wait().Duration)
 				c.mu.Lock()
-				c.came[lock.Wait().Came]++
+				c.turns[i] = append(c.turns[i], c.total-called)
+				c.came[lock.Acquisition().Via]++
+				if c.total++; c.total == total {
+					enough()
+				}
 				c.mu.Unlock()
 				<-inside
 				if err := lock.Unlock(); err != nil {
@@ -55,26 +63,21 @@ func (c *crowd) takeTurns(ctx context.Context, t *testing.T, lockers []*redlock.
 		})
 	}
 	all.Wait()
-	for _, turns := range c.turns {
-		total += len(turns)
-	}
-	return total
 }
 
-// fairness gives the smallest and the largest number of turns, and the mean and the longest wait.
-func (c *crowd) fairness() (worst, best int, mean, longest time.Duration) {
+// fairness gives the smallest and the largest number of turns of a goroutine, and how many turns of others
+// one waited for, on average and at most. A machine that is busy doesn't matter to either.
+func (c *crowd) fairness() (worst, best int, mean float64, longest int) {
 	worst = len(c.turns[0])
-	var sum time.Duration
-	total := 0
+	sum := 0
 	for _, turns := range c.turns {
 		worst, best = min(worst, len(turns)), max(best, len(turns))
 		for _, wait := range turns {
 			longest = max(longest, wait)
 			sum += wait
-			total++
 		}
 	}
-	return worst, best, sum / time.Duration(max(total, 1)), longest
+	return worst, best, float64(sum) / float64(c.total), longest
 }
 
 // commandsEach is how many commands a master has got for each turn.
@@ -101,8 +104,8 @@ func TestPassCost(t *testing.T) {
 	lockUnlock(t, l, "key")
 	before := commandsOnEach(t, servers)
 	var c crowd
-	turns := c.takeTurns(t.Context(), t, []*redlock.Locker{l}, 32, 50)
-	each := commandsEach(t, servers, before, turns)
+	c.takeTurns(t, []*redlock.Locker{l}, 32, 1600)
+	each := commandsEach(t, servers, before, c.total)
 	t.Logf("%.3f commands for each master and turn; turns came %v", each, c.came)
 	if each > 1.1 {
 		t.Errorf("%.3f commands for each master and turn, want at most 1.1", each)
@@ -118,21 +121,20 @@ func TestTwoProcessesTakeTurns(t *testing.T) {
 	lockUnlock(t, l, "key")
 	before := commandsOnEach(t, servers)
 	c := crowd{section: time.Millisecond}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	turns := c.takeTurns(ctx, t, []*redlock.Locker{l, other}, 32, 1<<30)
-	each := commandsEach(t, servers, before, turns)
+	c.takeTurns(t, []*redlock.Locker{l, other}, 32, 1600)
+	each := commandsEach(t, servers, before, c.total)
 	worst, best, mean, longest := c.fairness()
-	t.Logf("%d turns, %.3f commands for each master and turn; turns came %v; %d to %d turns each; waits %v on average, %v at most",
-		turns, each, c.came, worst, best, mean, longest)
-	if each > 3 {
-		t.Errorf("%.3f commands for each master and turn, want at most 3", each)
+	t.Logf("%d turns, %.3f commands for each master and turn; turns came %v; %d to %d turns each; waits for %.1f others on average, %d at most",
+		c.total, each, c.came, worst, best, mean, longest)
+	passed, woken := float64(c.came[redlock.ViaPassed]), float64(c.total-c.came[redlock.ViaPassed])
+	if most := (1.1*passed + 4.5*woken) / float64(c.total); each > most { // how the calls of the two are mixed is chance
+		t.Errorf("%.3f commands for each master and turn, want at most %.3f", each, most)
 	}
 	if best > 2*worst {
 		t.Errorf("one had %d turns, another %d: want within a factor of 2", best, worst)
 	}
-	if longest > 3*mean {
-		t.Errorf("the longest wait is %v, the mean %v: want within a factor of 3", longest, mean)
+	if float64(longest) > 2*mean {
+		t.Errorf("the longest wait is for %d others, the mean %.1f: want within a factor of 2", longest, mean)
 	}
 	redistest.RequireNoKeys(t, servers)
 }
@@ -142,7 +144,7 @@ func TestTwoProcessesTakeTurns(t *testing.T) {
 func TestWhoGivesUpLeavesNothing(t *testing.T) {
 	l, servers := onServers(t, 3)
 	other := newLocker(t, redistest.URLs(servers))
-	holder := mustLock(t, l, "key")
+	holder := lockEverywhere(t, l, servers)
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	for i := range 40 {
@@ -211,12 +213,14 @@ func TestTryLockJumpsNoQueue(t *testing.T) {
 	l, servers := onServers(t, 3)
 	other, third := newLocker(t, redistest.URLs(servers)), newLocker(t, redistest.URLs(servers))
 	holder := mustLock(t, l, "key")
+	tried := make(chan struct{})
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
 		lock := mustLock(t, other, "key")
-		if came := lock.Wait().Came; came != redlock.CameWoken {
+		if came := lock.Acquisition().Via; came != redlock.ViaWoken {
 			t.Errorf("its turn came %q, want that it was woken", came)
 		}
+		<-tried // a try-lock tries more than once
 		mustUnlock(t, lock)
 	})
 	eventually(t, bound, "the ticket on all masters", func() bool {
@@ -235,6 +239,7 @@ func TestTryLockJumpsNoQueue(t *testing.T) {
 	if lock := tryLock(t, third, "key"); lock != nil {
 		t.Error("got the lock before one who waits")
 	}
+	close(tried)
 	waiting.Wait() // the try has woken it
 	_ = holder.Unlock()
 	redistest.RequireNoKeys(t, servers)

@@ -1,4 +1,4 @@
-// Command caddy is Caddy with its standard modules, redlock, and a slow backend to try it on.
+// Command caddy is Caddy with its standard modules, redlock, and a slow backend to try redlock with.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Package redistest starts real redis-servers for tests, and hangs, kills and restarts them.
+// Package redistest starts real Redis servers for tests, and can hang, kill and restart them.
 package redistest
 
 import (
@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -20,16 +19,12 @@ import (
 )
 
 const (
-	// The ports are below those that the kernel gives to outgoing connections: nobody takes the port
-	// of a killed server before its restart. A cluster node also listens on its port plus 10000.
-	portMin, portMax = 10000, 32000
-
 	bound      = 10 * time.Second // for what a healthy server does at once
 	pause      = 2 * time.Millisecond
-	clientName = "redistest" // tells the inspecting connections from those of the code under test
+	clientName = "redistest" // distinguishes the tests' own connections from those of the code under test
 )
 
-// Server is a redis-server process on 127.0.0.1. Its methods fail the test on any error.
+// Server is a Redis server process on 127.0.0.1. Its methods fail the test on any error.
 type Server struct {
 	tb     testing.TB
 	port   int
@@ -39,12 +34,12 @@ type Server struct {
 	client *redis.Client
 
 	cmd    *exec.Cmd
-	exited chan struct{} // closed when the process has ended
-	output bytes.Buffer  // what it wrote; to be read after that
+	exited <-chan struct{} // closed when the process has ended
+	output bytes.Buffer    // what the process wrote; only to be read after it has ended
 }
 
-// Start starts n servers without persistence, with these redis-server arguments besides, and waits
-// until they answer. They end with the test.
+// Start starts n servers without persistence and with these further arguments, and waits until they answer. They end with the
+// test.
 func Start(tb testing.TB, n int, args ...string) []*Server {
 	tb.Helper()
 	servers := make([]*Server, n)
@@ -54,13 +49,13 @@ func Start(tb testing.TB, n int, args ...string) []*Server {
 	return servers
 }
 
-// StartWith starts one server, as Start does, with these environment variables ("NAME=value") besides.
+// StartWith starts one server as Start does, with these further environment variables ("NAME=value").
 func StartWith(tb testing.TB, env []string, args ...string) *Server {
 	tb.Helper()
 	s := &Server{tb: tb, dir: tb.TempDir(), args: args, env: env}
 	var err error
-	for range 10 { // another process may take the port between our look and the server's
-		s.port = portMin + rand.IntN(portMax-portMin)
+	for range 10 { // another program may have the port, if not another test
+		s.port = FreePort(tb)
 		if err = s.launch(); err == nil {
 			tb.Cleanup(s.Kill)
 			s.client = s.newClient()
@@ -72,45 +67,41 @@ func StartWith(tb testing.TB, env []string, args ...string) *Server {
 	return nil
 }
 
-// launch starts the process and waits until it answers; an error says that it can't use the port.
+// launch starts the process and waits until it answers. It returns an error if the process can't use its port.
 func (s *Server) launch() error {
 	s.tb.Helper()
-	path, err := exec.LookPath("redis-server")
+	path, err := Binary()
 	if err != nil {
-		s.tb.Fatal("redis-server not found: run make test, which installs it")
+		s.tb.Fatal(err)
 	}
 	args := []string{"--bind", "127.0.0.1", "--port", fmt.Sprint(s.port), "--dir", s.dir,
 		"--save", "", "--appendonly", "no", "--daemonize", "no"}
-	s.cmd, s.exited = exec.Command(path, append(args, s.args...)...), make(chan struct{})
+	s.cmd = exec.Command(path, append(args, s.args...)...)
 	s.cmd.Env = append(os.Environ(), s.env...)
 	s.output.Reset()
 	s.cmd.Stdout, s.cmd.Stderr = &s.output, &s.output
-	if err := s.cmd.Start(); err != nil {
-		s.tb.Fatalf("start redis-server: %v", err)
+	if s.exited, err = StartProcess(s.cmd); err != nil {
+		s.tb.Fatalf("start %s: %v", path, err)
 	}
-	go func(cmd *exec.Cmd, exited chan struct{}) {
-		_ = cmd.Wait() // killed is how it should end
-		close(exited)
-	}(s.cmd, s.exited)
 
 	deadline := time.Now().Add(bound)
 	for !s.answers() {
 		select {
 		case <-s.exited:
-			return fmt.Errorf("redis-server on port %d has ended:\n%s", s.port, &s.output)
+			return fmt.Errorf("server on port %d has ended:\n%s", s.port, &s.output)
 		case <-time.After(pause):
 		}
 		if time.Now().After(deadline) {
 			s.Kill()
-			return fmt.Errorf("redis-server on port %d doesn't answer after %v:\n%s", s.port, bound, &s.output)
+			return fmt.Errorf("server on port %d doesn't answer after %v:\n%s", s.port, bound, &s.output)
 		}
 	}
 	return nil
 }
 
-// answers says whether our process, not another one on the same port, answers.
+// answers reports whether our process answers, and not another one on the same port.
 func (s *Server) answers() bool {
-	conn, err := net.Dial("tcp", s.Addr()) // a redis.Client that can't connect waits before it tries again
+	conn, err := net.Dial("tcp", s.Addr()) // first, because a redis.Client that can't connect waits before it tries again
 	if err != nil {
 		return false
 	}
@@ -118,7 +109,7 @@ func (s *Server) answers() bool {
 	client := s.newClient()
 	defer func() { _ = client.Close() }()
 	info, err := client.Info(context.Background(), "server").Result()
-	return redis.HasErrorPrefix(err, "NOAUTH") || // it has a password by its arguments
+	return redis.HasErrorPrefix(err, "NOAUTH") || // its arguments set a password
 		strings.Contains(info, fmt.Sprintf("\nprocess_id:%d\r", s.cmd.Process.Pid))
 }
 
@@ -126,19 +117,19 @@ func (s *Server) newClient() *redis.Client {
 	return redis.NewClient(&redis.Options{
 		Addr:       s.Addr(),
 		ClientName: clientName,
-		// A pool that has failed to connect as often as it has places refuses to try for a second.
+		// A pool that has failed to connect as many times as its size refuses to try again for a second.
 		PoolSize:                 1000,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 }
 
-// Addr is the server's host:port.
+// Addr returns the server's host:port.
 func (s *Server) Addr() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
 
-// URL is the server's redis:// URL.
+// URL returns the server's redis:// URL.
 func (s *Server) URL() string { return "redis://" + s.Addr() }
 
-// URLs are the URLs of the servers.
+// URLs returns the URLs of the servers.
 func URLs(servers []*Server) []string {
 	urls := make([]string, len(servers))
 	for i, s := range servers {
@@ -147,40 +138,40 @@ func URLs(servers []*Server) []string {
 	return urls
 }
 
-// Client is for the test to look into the server. It is closed with the test.
+// Client returns a client for the test to inspect the server with. It is closed when the test ends.
 func (s *Server) Client() *redis.Client { return s.client }
 
-// Pause makes the server hang: it keeps its connections and answers nothing.
+// Pause makes the server hang: it keeps its connections, but does not answer.
 func (s *Server) Pause() {
 	s.signal(syscall.SIGSTOP)
 	stat := fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid)
 	for deadline := time.Now().Add(bound); time.Now().Before(deadline); time.Sleep(pause) {
-		// kill(2) returns before the process has stopped. Where there is no /proc we have to hope.
+		// kill(2) returns before the process has stopped. Without /proc we can only hope that it has.
 		if state, err := os.ReadFile(stat); err != nil || bytes.Contains(state, []byte(") T ")) {
 			return
 		}
 	}
-	s.tb.Errorf("redis-server on port %d hasn't stopped after %v", s.port, bound)
+	s.tb.Errorf("server on port %d hasn't stopped after %v", s.port, bound)
 }
 
-// Resume ends a Pause.
+// Resume lets a server that was paused go on.
 func (s *Server) Resume() { s.signal(syscall.SIGCONT) }
 
 func (s *Server) signal(sig os.Signal) {
 	if err := s.cmd.Process.Signal(sig); err != nil {
-		s.tb.Errorf("redis-server on port %d: %v: %v", s.port, sig, err)
+		s.tb.Errorf("server on port %d: %v: %v", s.port, sig, err)
 	}
 }
 
-// Kill ends the server at once, paused or not. It forgets everything.
+// Kill kills the server, paused or not. It forgets all its data.
 func (s *Server) Kill() {
 	if err := s.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		s.tb.Errorf("redis-server on port %d: %v", s.port, err)
+		s.tb.Errorf("server on port %d: %v", s.port, err)
 	}
 	<-s.exited
 }
 
-// Restart starts a killed server again: empty, on its port.
+// Restart starts a killed server again, empty and on the same port.
 func (s *Server) Restart() {
 	s.tb.Helper()
 	if err := s.launch(); err != nil {
@@ -188,14 +179,15 @@ func (s *Server) Restart() {
 	}
 }
 
-// Keys are the keys on the server, without the fences, which outlive their locks for a minute.
+// Keys returns the keys on the server, except for the fences, which outlive their locks for seconds, the marks of forced
+// releases, and the sets of masters.
 func (s *Server) Keys() []string {
 	s.tb.Helper()
 	ctx := context.Background()
 	var keys []string
 	scan := s.client.Scan(ctx, 0, "", 1000).Iterator()
 	for scan.Next(ctx) {
-		if !strings.HasSuffix(scan.Val(), ":fence") {
+		if !strings.HasSuffix(scan.Val(), ":fence") && !strings.Contains(scan.Val(), ":sets:{sets}") && !strings.Contains(scan.Val(), "}:forced:") {
 			keys = append(keys, scan.Val())
 		}
 	}
@@ -205,7 +197,7 @@ func (s *Server) Keys() []string {
 	return keys
 }
 
-// Connections counts the clients of the server, without those that inspect it.
+// Connections returns the number of the server's clients, without those of the test itself.
 func (s *Server) Connections() int {
 	s.tb.Helper()
 	list, err := s.client.ClientList(context.Background()).Result()
@@ -215,10 +207,10 @@ func (s *Server) Connections() int {
 	return strings.Count(list, "\n") - strings.Count(list, " name="+clientName+" ")
 }
 
-// RequireNoKeys fails the test, naming the keys, unless all servers are without keys within 5 s.
+// RequireNoKeys fails the test, naming the keys, if a server still has keys after 20 seconds.
 func RequireNoKeys(tb testing.TB, servers []*Server) {
 	tb.Helper()
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(20 * time.Second) // on a busy machine a release may have to be repeated
 	for _, s := range servers {
 		keys := s.Keys()
 		for len(keys) > 0 && time.Now().Before(deadline) {
@@ -226,7 +218,7 @@ func RequireNoKeys(tb testing.TB, servers []*Server) {
 			keys = s.Keys()
 		}
 		if len(keys) > 0 {
-			tb.Errorf("%s still holds %d keys: %.10q", s.Addr(), len(keys), keys)
+			tb.Errorf("%s still holds %d keys: %q", s.Addr(), len(keys), keys)
 		}
 	}
 }

@@ -1,0 +1,184 @@
+package caddyredlock
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-redlock/caddy-redlock/console"
+)
+
+func inspectCmd() *cobra.Command {
+	var flags adminFlags
+	cmd := &cobra.Command{
+		Use:   "inspect " + adminFlagsUsage + " <key>",
+		Short: "Shows a key as each master sees it: who holds it, until when, and who waits",
+		Long: `
+Shows a key as each master sees it: who holds it, until when, and who waits. The holder
+may be any process with the same masters; its instance name says which.
+
+The key is written as in {http.redlock.key} and in caddy redlock locks, without key_prefix.
+The exit code is 3 if nobody holds it.
+` + adminFlagsHelp,
+		Example:               `  caddy redlock inspect order:42`,
+		DisableFlagsInUseLine: true,
+		Args:                  cobra.ExactArgs(1),
+		RunE: withCode(func(cmd *cobra.Command, args []string) (int, error) {
+			endpoint, err := flags.open()
+			if err != nil {
+				return exitError, err
+			}
+			ctx, stop := interruptible(cmd)
+			defer stop()
+			var seen console.Inspection
+			if err := endpoint.ask(ctx, http.MethodGet, "locks", url.Values{"key": {args[0]}}, &seen); err != nil {
+				return exitOf(err), told(err)
+			}
+			code := exitNotThere
+			for _, l := range seen.Lockers {
+				if l.Held {
+					code = exitWell
+				}
+			}
+			if flags.json {
+				return code, printJSON(cmd.OutOrStdout(), seen)
+			}
+			for _, l := range seen.Lockers {
+				printInspection(cmd.OutOrStdout(), args[0], l, time.Now())
+			}
+			return code, nil
+		}),
+	}
+	flags.add(cmd)
+	return cmd
+}
+
+func releaseCmd() *cobra.Command {
+	var flags adminFlags
+	var fence uint64
+	cmd := &cobra.Command{
+		Use:   "release --fence <n> " + adminFlagsUsage + " <key>",
+		Short: "Ends a lock by force, whoever holds it",
+		Long: `
+Ends a lock by force, whoever holds it: the lock with this fencing token, and no other.
+locks and inspect show the token. The request that holds the lock learns that it is lost,
+but its upstream may still be working: another request may run next to it from now on.
+
+The exit code is 3 if nothing was released, because nobody holds the key, or another
+lock has it by now.
+` + adminFlagsHelp,
+		Example:               `  caddy redlock release order:42 --fence 1763812345678901`,
+		DisableFlagsInUseLine: true,
+		Args:                  cobra.ExactArgs(1),
+		RunE: withCode(func(cmd *cobra.Command, args []string) (int, error) {
+			if fence == 0 {
+				return exitError, errors.New("--fence is needed: the fencing token of the lock that is to end; caddy redlock inspect shows it")
+			}
+			endpoint, err := flags.open()
+			if err != nil {
+				return exitError, err
+			}
+			ctx, stop := interruptible(cmd)
+			defer stop()
+			var released console.Released
+			query := url.Values{"key": {args[0]}, "fence": {strconv.FormatUint(fence, 10)}}
+			if err := endpoint.ask(ctx, http.MethodDelete, "locks", query, &released); err != nil {
+				return exitOf(err), notReleased(err)
+			}
+			if flags.json {
+				return exitWell, printJSON(cmd.OutOrStdout(), released)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "released %s, which had the fencing token %d\n", printable(args[0]), fence)
+			return exitWell, nil
+		}),
+	}
+	flags.add(cmd)
+	cmd.Flags().Uint64Var(&fence, "fence", 0, "Fencing token of the lock that is to end (required)")
+	return cmd
+}
+
+// told returns an error with all that a problem says.
+func told(err error) error {
+	var problem *console.Problem
+	if !errors.As(err, &problem) {
+		return err
+	}
+	text := problem.Title
+	if problem.Detail != "" {
+		text += ": " + problem.Detail
+	}
+	return errors.New(printable(text))
+}
+
+// notReleased is told for a lock that could not be released.
+func notReleased(err error) error {
+	var problem *console.Problem
+	switch {
+	case !errors.As(err, &problem):
+	case problem.Status == http.StatusConflict && problem.Fence == 0:
+		return errors.New("nothing was released: the masters do not know the lock's fencing token at the moment; try again in a few seconds")
+	case problem.Status == http.StatusConflict:
+		return fmt.Errorf("nothing was released: the key has another lock by now, with the fencing token %d", problem.Fence)
+	case problem.Status == http.StatusNotFound:
+		return errors.New("nothing was released: nobody holds the key")
+	}
+	return told(err)
+}
+
+// printInspection prints a key as the masters of a locker see it.
+func printInspection(out io.Writer, key string, l console.InspectedLocker, now time.Time) {
+	paragraph(out, "key     ", key)
+	if l.Held {
+		paragraph(out, "holder  ", l.Holder)
+		paragraph(out, "lease   ", span(seconds(l.TTLSeconds)))
+		fence := "not known to the masters at the moment"
+		if l.Fence != 0 {
+			fence = strconv.FormatUint(l.Fence, 10)
+		}
+		paragraph(out, "fence   ", fence)
+	} else {
+		paragraph(out, "holder  ", "none that a majority of the masters knows")
+	}
+	var rows [][]string
+	var queue []console.InspectedWaiter
+	for _, m := range l.Masters {
+		row := []string{m.Name, orDash(m.Token), orDash(m.Holder), "-", "-", strconv.Itoa(len(m.Queue))}
+		if m.Error != "" {
+			row[1], row[5] = "?", "?"
+		}
+		if m.Token != "" {
+			row[3] = span(seconds(m.TTLSeconds))
+		}
+		if m.Fence != 0 {
+			row[4] = strconv.FormatUint(m.Fence, 10)
+		}
+		if len(m.Queue) > len(queue) {
+			queue = m.Queue
+		}
+		rows = append(rows, row)
+	}
+	fmt.Fprintln(out)
+	table(out, []string{"MASTER", "TOKEN", "HOLDER", "LEASE", "FENCE", "QUEUE"}, rows, 0, 2)
+	fmt.Fprintln(out)
+	for _, m := range l.Masters {
+		if m.Error != "" {
+			paragraph(out, "", m.Name+": "+m.Error)
+		}
+	}
+	for i, w := range queue {
+		text := fmt.Sprintf("%d. %s", i+1, w.Process)
+		if !w.Since.IsZero() {
+			text += ", for " + span(max(0, now.Sub(w.Since)))
+		}
+		if w.Polls {
+			text += ", polls"
+		}
+		paragraph(out, "waits   ", text)
+	}
+}

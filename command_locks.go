@@ -1,0 +1,167 @@
+package caddyredlock
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-redlock/caddy-redlock/console"
+)
+
+const (
+	locksShown    = 100  // without --limit
+	locksWatched  = 18   // without --limit, with --watch: a terminal has 24 lines
+	locksAtOnce   = 1000 // what the endpoint gives at once, at most
+	watchInterval = time.Second
+)
+
+// clearScreen moves the cursor home and clears what is below it.
+const clearScreen = "\x1b[H\x1b[J"
+
+type locksCommand struct {
+	adminFlags
+	prefix string
+	limit  int
+	watch  bool
+}
+
+func locksCmd() *cobra.Command {
+	var c locksCommand
+	cmd := &cobra.Command{
+		Use:   "locks [--prefix <text>] [--watch] [--limit <n>] " + adminFlagsUsage,
+		Short: "Lists the keys that a running Caddy holds or waits for",
+		Long: `
+Lists the keys that a running Caddy holds or waits for. Keys of other processes are not
+listed: ask each of them, or inspect a key.
+
+With --watch, the list is drawn anew each second, until Ctrl-C; if it does not go to a
+terminal, each list follows the last. With --json, that is one JSON object in each line.
+` + adminFlagsHelp,
+		Example:               `  caddy redlock locks --prefix order: --watch`,
+		DisableFlagsInUseLine: true,
+		Args:                  cobra.NoArgs,
+		RunE:                  withCode(func(cmd *cobra.Command, _ []string) (int, error) { return c.run(cmd) }),
+	}
+	c.add(cmd)
+	cmd.Flags().StringVarP(&c.prefix, "prefix", "p", "", "Only keys that begin so")
+	cmd.Flags().IntVarP(&c.limit, "limit", "n", 0, fmt.Sprintf("How many keys are listed (default: %d, or %d with --watch)", locksShown, locksWatched))
+	cmd.Flags().BoolVarP(&c.watch, "watch", "w", false, "Draw the list anew each second, until Ctrl-C")
+	return cmd
+}
+
+func (c *locksCommand) run(cmd *cobra.Command) (int, error) {
+	if c.limit < 0 {
+		return exitError, fmt.Errorf("--limit %d: want a number above 0", c.limit)
+	}
+	if c.limit == 0 {
+		c.limit = map[bool]int{true: locksWatched, false: locksShown}[c.watch]
+	}
+	endpoint, err := c.open()
+	if err != nil {
+		return exitError, err
+	}
+	ctx, stop := interruptible(cmd)
+	defer stop()
+	out := cmd.OutOrStdout()
+	if c.watch {
+		c.watchLocks(ctx, endpoint, out)
+		return exitWell, nil
+	}
+	locks, err := c.list(ctx, endpoint)
+	if err != nil {
+		return exitError, err
+	}
+	if c.json {
+		return exitWell, printJSON(out, locks)
+	}
+	printLocks(out, locks, time.Now())
+	return exitWell, nil
+}
+
+// list asks for as many keys as the limit says, which may take several requests.
+func (c *locksCommand) list(ctx context.Context, endpoint *admin) (all console.Locks, err error) {
+	all.Locks = []console.Lock{}
+	query := url.Values{}
+	if c.prefix != "" {
+		query.Set("prefix", c.prefix)
+	}
+	for {
+		query.Set("limit", strconv.Itoa(min(locksAtOnce, c.limit-len(all.Locks))))
+		var page console.Locks
+		if err := endpoint.ask(ctx, http.MethodGet, "locks", query, &page); err != nil {
+			return all, err
+		}
+		page.Locks = append(all.Locks, page.Locks...)
+		all = page
+		next, err := url.Parse(page.Next)
+		if err != nil || page.Next == "" || len(all.Locks) >= c.limit {
+			return all, nil
+		}
+		query = next.Query()
+	}
+}
+
+// watchLocks draws the list again and again, whatever happens to Caddy meanwhile.
+func (c *locksCommand) watchLocks(ctx context.Context, endpoint *admin, out io.Writer) {
+	terminal := onTerminal(out)
+	for {
+		locks, err := c.list(ctx, endpoint)
+		if ctx.Err() != nil {
+			return
+		}
+		now := time.Now()
+		var text bytes.Buffer // is written at once, so that nothing flickers
+		switch {
+		case c.json && err != nil:
+			_ = json.NewEncoder(&text).Encode(map[string]string{"error": err.Error()})
+		case c.json:
+			_ = json.NewEncoder(&text).Encode(locks)
+		default:
+			if terminal {
+				text.WriteString(clearScreen)
+			}
+			fmt.Fprintf(&text, "%s\n\n", now.Format("2006-01-02 15:04:05"))
+			if err != nil {
+				paragraph(&text, "", err.Error())
+			} else {
+				printLocks(&text, locks, now)
+			}
+			text.WriteString("\n")
+		}
+		if _, err := out.Write(text.Bytes()); err != nil || !sleep(ctx, watchInterval) {
+			return
+		}
+	}
+}
+
+// printLocks prints a list of keys, for people.
+func printLocks(out io.Writer, locks console.Locks, now time.Time) {
+	var rows [][]string
+	for _, l := range locks.Locks {
+		row := []string{printable(l.Key), orDash(l.Rule), "waits", "-", "-", strconv.Itoa(l.Waiting)}
+		if l.Held {
+			row[2], row[3], row[4] = "held", span(max(0, l.Until.Sub(now))), strconv.FormatUint(l.Fence, 10)
+		}
+		if !l.Since.IsZero() {
+			row[2] += " " + span(max(0, now.Sub(l.Since)))
+		}
+		rows = append(rows, row)
+	}
+	if len(rows) > 0 {
+		table(out, []string{"KEY", "RULE", "STATE", "LEASE", "FENCE", "WAITING"}, rows, 1, 0)
+		fmt.Fprintln(out)
+	}
+	more := ""
+	if locks.Next != "" {
+		more = fmt.Sprintf("; the first %d are shown, see --limit and --prefix", len(rows))
+	}
+	fmt.Fprintf(out, "%d held, %d waiting%s\n", locks.Held, locks.Waiting, more)
+}

@@ -1,0 +1,116 @@
+package caddyredlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-redlock/caddy-redlock/console"
+)
+
+func mastersCmd() *cobra.Command {
+	var flags adminFlags
+	cmd := &cobra.Command{
+		Use:   "masters " + adminFlagsUsage,
+		Short: "Shows which masters grant locks to a running Caddy, and why the others don't",
+		Long: `
+Shows which masters grant locks to a running Caddy, and why the others don't. The exit
+code is 2 if no locks can be taken.
+` + adminFlagsHelp,
+		DisableFlagsInUseLine: true,
+		Args:                  cobra.NoArgs,
+		RunE: withCode(func(cmd *cobra.Command, _ []string) (int, error) {
+			endpoint, err := flags.open()
+			if err != nil {
+				return exitError, err
+			}
+			ctx, stop := interruptible(cmd)
+			defer stop()
+			var status console.Status
+			if err := endpoint.ask(ctx, http.MethodGet, "masters", nil, &status); err != nil {
+				return exitError, err
+			}
+			code := exitWell
+			if !status.Ready {
+				code = exitUnwell
+			}
+			if flags.json {
+				return code, printJSON(cmd.OutOrStdout(), status)
+			}
+			if len(status.Lockers) == 0 {
+				return exitUnwell, errNoLocker
+			}
+			for _, locker := range status.Lockers {
+				printLocker(cmd.OutOrStdout(), locker, time.Now())
+			}
+			return code, nil
+		}),
+	}
+	flags.add(cmd)
+	return cmd
+}
+
+var errNoLocker = errors.New("the configuration of this Caddy has no redlock rule")
+
+// printLocker prints what a locker knows of its masters.
+func printLocker(out io.Writer, l console.Locker, now time.Time) {
+	var rows [][]string
+	for _, m := range l.Masters {
+		row := []string{m.Name, m.State, "-", "-", orDash(m.Version), orDash(m.MaxmemoryPolicy)}
+		if m.RoundTripSeconds > 0 {
+			row[2], row[3] = span(seconds(m.RoundTripSeconds)), offset(seconds(m.ClockOffsetSeconds))
+		}
+		rows = append(rows, row)
+	}
+	table(out, []string{"MASTER", "STATE", "RTT", "CLOCK", "VERSION", "EVICTION"}, rows, 0)
+	fmt.Fprintln(out)
+	for _, m := range l.Masters {
+		text := m.Error
+		if !m.Until.IsZero() {
+			text += fmt.Sprintf(" (it grants locks again by itself in %s)", span(max(0, m.Until.Sub(now))))
+		}
+		if text != "" {
+			paragraph(out, "", m.Name+": "+text)
+		}
+	}
+	if l.Error != "" {
+		paragraph(out, "", l.Error)
+	}
+	verdict := "locks can be taken"
+	if !l.Ready {
+		verdict = "NO LOCK CAN BE TAKEN"
+	}
+	paragraph(out, "", fmt.Sprintf("%s: %d of %s available, %d needed: %s; %d held, %d waiting.", l.Instance, l.Available, masterCount(len(l.Masters)), l.Quorum, verdict, l.Held, l.Waiting))
+}
+
+// exitOf returns the exit code for an error of the module's own.
+func exitOf(err error) int {
+	var problem *console.Problem
+	if !errors.As(err, &problem) {
+		return exitError
+	}
+	switch problem.Status {
+	case http.StatusNotFound, http.StatusConflict:
+		return exitNotThere
+	case http.StatusServiceUnavailable:
+		return exitUnwell
+	}
+	return exitError
+}
+
+// sleep waits, and reports whether the context has not ended before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

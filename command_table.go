@@ -1,0 +1,145 @@
+package caddyredlock
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// lineWidth is how wide a line may be.
+const lineWidth = 80
+
+// table writes rows below their heads. If they are too wide for a line, the columns that are named are shortened, one after the other.
+func table(out io.Writer, heads []string, rows [][]string, shortened ...int) {
+	const gap = 2
+	widths := make([]int, len(heads))
+	for _, row := range append(rows, heads) {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	total := gap * (len(heads) - 1)
+	for _, width := range widths {
+		total += width
+	}
+	const least = 12
+	for _, i := range shortened {
+		width := widths[i]
+		widths[i] = min(width, max(least, width-max(0, total-lineWidth)))
+		total -= width - widths[i]
+	}
+	w := tabwriter.NewWriter(out, 0, 0, gap, ' ', 0)
+	for _, row := range append([][]string{heads}, rows...) {
+		for i, cell := range row {
+			if i > 0 {
+				_, _ = io.WriteString(w, "\t")
+			}
+			_, _ = io.WriteString(w, shorten(cell, widths[i]))
+		}
+		_, _ = io.WriteString(w, "\n")
+	}
+	_ = w.Flush()
+}
+
+// shorten leaves out the middle of a text that is longer than width.
+func shorten(text string, width int) string {
+	runes := []rune(text)
+	if len(runes) <= width {
+		return text
+	}
+	head := width / 2
+	tail := width - head - 1
+	return string(runes[:head]) + "…" + string(runes[len(runes)-tail:])
+}
+
+// printable escapes what a terminal would not show, or obey: clients choose the keys.
+func printable(text string) string {
+	for _, r := range text {
+		if !unicode.IsPrint(r) || r == utf8.RuneError {
+			quoted := strconv.Quote(text)
+			return quoted[1 : len(quoted)-1]
+		}
+	}
+	return text
+}
+
+// paragraph writes a text in lines of at most lineWidth, the first after a head, the others indented as far.
+func paragraph(out io.Writer, head, text string) {
+	indent := utf8.RuneCountInString(head)
+	line, width := head, indent
+	for _, word := range strings.Fields(printable(text)) {
+		n := utf8.RuneCountInString(word)
+		if width > indent && width+1+n > lineWidth {
+			fmt.Fprintln(out, line)
+			line, width = strings.Repeat(" ", indent), indent
+		}
+		if width > indent {
+			line += " "
+			width++
+		}
+		line += word
+		width += n
+	}
+	fmt.Fprintln(out, line)
+}
+
+// printJSON writes a value as JSON in several lines.
+func printJSON(out io.Writer, value any) error {
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(value)
+}
+
+// span writes a duration as briefly as a person wants to read it.
+func span(d time.Duration) string {
+	switch abs := d.Abs(); {
+	case abs < 10*time.Millisecond:
+		return fmt.Sprintf("%.2fms", float64(d)/float64(time.Millisecond))
+	case abs < time.Second:
+		return fmt.Sprintf("%dms", d.Round(time.Millisecond).Milliseconds())
+	case abs < time.Minute:
+		return fmt.Sprintf("%.1fs", d.Seconds())
+	case abs < time.Hour:
+		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(abs.Seconds())%60)
+	case abs < 48*time.Hour:
+		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(abs.Minutes())%60)
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// seconds makes a duration of what JSON has.
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// offset is span with its sign.
+func offset(d time.Duration) string {
+	if d < 0 {
+		return span(d)
+	}
+	return "+" + span(d)
+}
+
+// orDash returns a dash for an empty cell.
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return printable(text)
+}
+
+// onTerminal reports whether a person sees the output as it comes.
+func onTerminal(out io.Writer) bool {
+	file, ok := out.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

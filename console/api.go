@@ -1,0 +1,117 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+const (
+	defaultLimit = 100
+	maxLimit     = 1000
+)
+
+func (h *handler) masters(w http.ResponseWriter, parameters map[string]string) *Problem {
+	status, code := statusOf(h.lockers()), http.StatusOK
+	if _, asked := parameters["ready"]; asked && !status.Ready {
+		code = http.StatusServiceUnavailable
+	}
+	answer(w, "application/json", code, status)
+	return nil
+}
+
+func (h *handler) locks(w http.ResponseWriter, parameters map[string]string) *Problem {
+	prefix, limit := parameters["prefix"], defaultLimit
+	if text, ok := parameters["limit"]; ok {
+		var err error
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxLimit {
+			return badRequest("limit must be a number from 1 to " + strconv.Itoa(maxLimit) + ".")
+		}
+	}
+	answer(w, "application/json", http.StatusOK, locksOf(keysOf(h.lockers(), prefix), prefix, parameters["after"], limit))
+	return nil
+}
+
+func (h *handler) inspect(w http.ResponseWriter, r *http.Request, key string) *Problem {
+	seen, err := inspect(r.Context(), h.lockers(), key)
+	if err != nil {
+		return err
+	}
+	answer(w, "application/json", http.StatusOK, seen)
+	return nil
+}
+
+func (h *handler) release(w http.ResponseWriter, r *http.Request, key string, parameters map[string]string) *Problem {
+	fence, err := strconv.ParseUint(parameters["fence"], 10, 64)
+	if err != nil || fence == 0 {
+		return badRequest("fence must be the fencing token of the lock that is to end: GET shows it.")
+	}
+	if err := release(r.Context(), h.lockers(), key, fence); err != nil {
+		return err
+	}
+	answer(w, "application/json", http.StatusOK, Released{Key: key, Fence: fence})
+	return nil
+}
+
+// inspect returns the key as the masters of each locker see it. If nobody knows it, or too few masters answer, that is a problem.
+func inspect(ctx context.Context, lockers []*redlock.Locker, key string) (*Inspection, *Problem) {
+	all, partial := Inspection{Key: key}, Inspection{Key: key}
+	var failure error
+	for _, l := range lockers {
+		seen, err := l.Inspect(ctx, key)
+		switch {
+		case errors.Is(err, redlock.ErrClosed): // after a reload
+		case err == nil:
+			all.add(inspected(seen))
+		default:
+			failure = errors.Join(failure, err)
+			if seen != nil {
+				partial.Lockers = append(partial.Lockers, inspected(seen))
+			}
+		}
+	}
+	switch {
+	case len(all.Lockers) > 0:
+		return &all, nil
+	case failure != nil:
+		err := noQuorum(failure)
+		err.Lockers = partial.Lockers
+		return nil, err
+	}
+	return nil, problem("unknown_key", http.StatusNotFound, "Nobody holds the key or waits for it", "")
+}
+
+func noQuorum(err error) *Problem {
+	return problem("no_quorum", http.StatusServiceUnavailable, "Too few masters answer", err.Error())
+}
+
+// release ends the lock with this fence: of the lockers, only those can do it whose masters and prefix are those of the lock.
+func release(ctx context.Context, lockers []*redlock.Locker, key string, fence uint64) *Problem {
+	var failure error
+	for _, l := range lockers {
+		switch err := l.ForceUnlock(ctx, key, fence); {
+		case err == nil:
+			return nil
+		case !errors.Is(err, redlock.ErrFenceChanged) && !errors.Is(err, redlock.ErrClosed):
+			failure = errors.Join(failure, err)
+		}
+	}
+	if failure != nil {
+		return noQuorum(failure)
+	}
+	seen, err := inspect(ctx, lockers, key)
+	if err != nil {
+		return err
+	}
+	for _, l := range seen.Lockers {
+		if l.Held {
+			err := problem("fence_changed", http.StatusConflict, "The key has another lock by now", "Nothing was released. fence is that of the present lock.")
+			err.Fence = l.Fence
+			return err
+		}
+	}
+	return problem("unknown_key", http.StatusNotFound, "Nobody holds the key", "")
+}

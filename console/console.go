@@ -1,0 +1,130 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// New returns the handler. It asks for the lockers with each request, and closes none; one that is closed meanwhile does no harm.
+// If there are several, the first is the one that matters most, and is shown first.
+//
+// Mount it where only operators come: it shows keys, and ends locks. It asks for no password, so put your own authentication in front.
+// It refuses what pages of other sites make a browser send.
+func New(lockers func() []*redlock.Locker) http.Handler {
+	return &handler{lockers: lockers}
+}
+
+type handler struct {
+	lockers     func() []*redlock.Locker
+	crossOrigin http.CrossOriginProtection
+}
+
+// patience is how long the masters may take to answer for a key, all together: a Locker's own timeouts are shorter.
+const patience = 5 * time.Second
+
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Cross-Origin-Resource-Policy", "same-origin")
+	header.Set("Referrer-Policy", "same-origin") // not less: Caddy's admin endpoint wants to know the referrer
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	if err := h.serve(w, r.WithContext(ctx)); err != nil {
+		answer(w, "application/problem+json", err.Status, err)
+	}
+}
+
+// serve answers the request, or returns why it can't.
+func (h *handler) serve(w http.ResponseWriter, r *http.Request) *Problem {
+	if err := h.crossOrigin.Check(r); err != nil {
+		return problem("cross_site", http.StatusForbidden, "A page of another site has sent the request", err.Error())
+	}
+	parameters, err := parse(r.URL.RawQuery)
+	if err != nil {
+		return err
+	}
+	path := strings.TrimPrefix(r.URL.Path, "/") // it is unescaped: a key may have any byte
+	key, isKey := strings.CutPrefix(path, "locks/")
+	if isKey = isKey && key != ""; !isKey && strings.TrimSuffix(path, "/") == "locks" {
+		key, isKey = parameters["key"]
+	}
+	if err := allow(w, r, isKey); err != nil {
+		return err
+	}
+	switch {
+	case isKey && r.Method == http.MethodDelete:
+		return h.release(w, r, key, parameters)
+	case isKey:
+		return h.inspect(w, r, key)
+	case path == "":
+		return h.page(w, r, parameters)
+	case path == "masters":
+		return h.masters(w, parameters)
+	case strings.TrimSuffix(path, "/") == "locks":
+		return h.locks(w, parameters)
+	case serveAsset(w, r, path):
+		return nil
+	}
+	return problem("not_found", http.StatusNotFound, "There is nothing here", "There are /, /masters, /locks and /locks/{key}.")
+}
+
+// allow returns an error for methods that the resource doesn't have.
+func allow(w http.ResponseWriter, r *http.Request, isKey bool) *Problem {
+	allowed := "GET, HEAD"
+	if isKey {
+		allowed += ", DELETE"
+	}
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		return nil
+	case http.MethodDelete:
+		if isKey {
+			return nil
+		}
+	}
+	w.Header().Set("Allow", allowed)
+	return problem("method", http.StatusMethodNotAllowed, "The method is not allowed here", "Allowed: "+allowed+".")
+}
+
+// parse returns the parameters of the query. One that can't be read, or is given twice, is an error: the wrong lock would be released.
+func parse(query string) (map[string]string, *Problem) {
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, badRequest("The query can't be read: " + err.Error() + ".")
+	}
+	parameters := make(map[string]string, len(values))
+	for name, all := range values {
+		if len(all) > 1 {
+			return nil, badRequest("The parameter " + name + " is given more than once.")
+		}
+		parameters[name] = all[0]
+	}
+	return parameters, nil
+}
+
+// answer writes a value as JSON.
+func answer(w http.ResponseWriter, contentType string, status int, value any) {
+	w.Header().Set("Content-Type", contentType)
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(value) // the client may have left
+}
+
+func problem(name string, status int, title, detail string) *Problem {
+	return &Problem{
+		Type:   "https://github.com/caddy-redlock/caddy-redlock/blob/main/docs/console.md#" + name,
+		Title:  title,
+		Status: status,
+		Detail: detail,
+	}
+}
+
+func badRequest(detail string) *Problem {
+	return problem("bad_request", http.StatusBadRequest, "The request is not valid", detail)
+}

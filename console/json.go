@@ -1,0 +1,109 @@
+package console
+
+import "time"
+
+// Status is the answer of GET /masters. Its status code is 200; with ?ready, for health checks, it is 503 unless Ready.
+type Status struct {
+	Ready bool `json:"ready"` // whether every locker can take locks now
+	// Usually there is one. During a reload, and in a process whose configuration or code needs several, there are more.
+	Lockers []Locker `json:"lockers"`
+}
+
+// Locker is a locker of the process, and what it knows of its masters.
+type Locker struct {
+	Instance  string   `json:"instance"`  // by which other processes know who holds a key
+	Ready     bool     `json:"ready"`     // whether locks can be taken now
+	Quorum    int      `json:"quorum"`    // masters that must grant a lock
+	Available int      `json:"available"` // masters that would grant one now
+	Held      int      `json:"held"`      // keys that this locker has locked
+	Waiting   int      `json:"waiting"`   // calls that don't have their lock yet
+	Error     string   `json:"error,omitempty"`
+	Masters   []Master `json:"masters"`
+}
+
+// Master is what a locker knows of one of its masters: see redlock.MasterStatus.
+type Master struct {
+	Name               string    `json:"name"` // without credentials
+	State              string    `json:"state"`
+	Error              string    `json:"error,omitempty"`
+	Until              time.Time `json:"until,omitzero"` // when it will grant locks again by itself
+	RoundTripSeconds   float64   `json:"round_trip_seconds"`
+	ClockOffsetSeconds float64   `json:"clock_offset_seconds"`
+	Version            string    `json:"version,omitempty"`
+	MaxmemoryPolicy    string    `json:"maxmemory_policy,omitempty"`
+}
+
+// Locks is the answer of GET /locks. The parameters are prefix, limit (100 unless given, at most 1,000), and after: only
+// keys that are sorted behind it are listed. So no key that stays is left out or listed twice while others come and go.
+type Locks struct {
+	Locks   []Lock `json:"locks"`          // sorted by key
+	Held    int    `json:"held"`           // keys with the prefix that are held, on all pages
+	Waiting int    `json:"waiting"`        // calls that wait for keys with the prefix, on all pages
+	Next    string `json:"next,omitempty"` // the URL of the next page, relative to that of the handler
+}
+
+// Lock is a key that this process holds or waits for. A key that several lockers know is listed once for each of them.
+type Lock struct {
+	Key     string    `json:"key"`
+	Rule    string    `json:"rule,omitempty"` // the label of its lock; the middleware's is the name of the rule
+	Held    bool      `json:"held"`
+	Since   time.Time `json:"since,omitzero"` // since when it has been held; or waited for, if this process doesn't hold it
+	Until   time.Time `json:"until,omitzero"` // when its lease ends, unless it is renewed
+	Fence   uint64    `json:"fence,omitempty"`
+	Waiting int       `json:"waiting"` // calls of this process that wait for it
+	Href    string    `json:"href"`    // the URL of its Inspection, relative to that of the handler; right for keys that aren't UTF-8, too
+}
+
+// Inspection is the answer of GET /locks/{key}: 404 if no master knows the key, and 503 if too few of them answer.
+type Inspection struct {
+	Key string `json:"key"`
+	// Usually there is one. There are more if several lockers have different masters or prefixes, and see different locks.
+	Lockers []InspectedLocker `json:"lockers"`
+}
+
+// InspectedLocker is a key as the masters of one locker see it.
+type InspectedLocker struct {
+	Held       bool              `json:"held"`            // whether a quorum has the same lock
+	Fence      uint64            `json:"fence,omitempty"` // of that lock
+	Holder     string            `json:"holder,omitempty"`
+	TTLSeconds float64           `json:"ttl_seconds,omitempty"`
+	Masters    []InspectedMaster `json:"masters"`
+}
+
+// InspectedMaster is a key as one master sees it.
+type InspectedMaster struct {
+	Name       string            `json:"name"`
+	Error      string            `json:"error,omitempty"`
+	Token      string            `json:"token,omitempty"` // abbreviated; empty if the key is free there
+	Holder     string            `json:"holder,omitempty"`
+	TTLSeconds float64           `json:"ttl_seconds,omitempty"`
+	Fence      uint64            `json:"fence,omitempty"`
+	Queue      []InspectedWaiter `json:"queue"`
+}
+
+// InspectedWaiter is a process that waits for a key on a master.
+type InspectedWaiter struct {
+	Process string    `json:"process"`
+	Since   time.Time `json:"since,omitzero"`
+	Polls   bool      `json:"polls,omitempty"` // it isn't woken, because it may not SUBSCRIBE there
+}
+
+// Released is the answer of DELETE /locks/{key}?fence=N: 400 without fence, 404 if no master has a lock on the key, 409 if the
+// lock is another one by now, whose fence the Problem has, and 503 if too few masters answer.
+type Released struct {
+	Key   string `json:"key"`
+	Fence uint64 `json:"fence"`
+}
+
+// Problem is the answer to a request that could not be served.
+type Problem struct {
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail,omitempty"`
+	Fence  uint64 `json:"fence,omitempty"` // of the lock that the key has now
+	// Lockers is what the masters that have answered say of the key, where they were too few.
+	Lockers []InspectedLocker `json:"lockers,omitempty"`
+}
+
+func (p *Problem) Error() string { return p.Title }

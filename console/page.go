@@ -1,0 +1,120 @@
+package console
+
+import (
+	"bytes"
+	"embed"
+	"html/template"
+	"net/http"
+	"path"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+//go:embed page
+var files embed.FS
+
+var pageTemplate = template.Must(template.New("page.html").Funcs(template.FuncMap{
+	"seconds": seconds,
+	"offset":  offset,
+	"shown":   shown,
+	"href":    hrefOf,
+	"count":   count,
+	"level":   level,
+	"evicts":  evicts,
+	"clock":   func(t time.Time) string { return t.UTC().Format("15:04:05") },
+}).ParseFS(files, "page/page.html"))
+
+// policy allows the page its own style and script, and to ask its own origin. The icon is in the page.
+const policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// view is what the template shows.
+type view struct {
+	Now     time.Time
+	Status  Status
+	Verdict verdict
+	Prefix  string
+	After   string
+	Locks   Locks
+	Keys    int                // on all pages
+	Oldest  *redlock.KeyStatus // held for the longest time
+	Longest *redlock.KeyStatus // with the longest line of waiting calls
+
+	Key        string // whose Inspection is shown; empty for the list of keys
+	Inspection *Inspection
+	Problem    *Problem // why there is none
+}
+
+// Held returns how many keys are held, by all lockers.
+func (v *view) Held() (n int) {
+	for _, l := range v.Status.Lockers {
+		n += l.Held
+	}
+	return n
+}
+
+// Waiting returns how many calls wait.
+func (v *view) Waiting() (n int) {
+	for _, l := range v.Status.Lockers {
+		n += l.Waiting
+	}
+	return n
+}
+
+// Inspected returns what the masters that have answered say of the key.
+func (v *view) Inspected() []InspectedLocker {
+	if v.Problem != nil {
+		return v.Problem.Lockers
+	}
+	return v.Inspection.Lockers
+}
+
+// LastKey returns the last key of the page, behind which the next one begins.
+func (v *view) LastKey() string { return v.Locks.Locks[len(v.Locks.Locks)-1].Key }
+
+// For returns for how long something has been so.
+func (v *view) For(since time.Time) float64 { return max(0, v.Now.Sub(since).Seconds()) }
+
+// Left returns how long it will last.
+func (v *view) Left(until time.Time) float64 { return max(0, until.Sub(v.Now).Seconds()) }
+
+func (h *handler) page(w http.ResponseWriter, r *http.Request, parameters map[string]string) *Problem {
+	lockers := h.lockers()
+	v := &view{
+		Now:    time.Now(),
+		Status: statusOf(lockers),
+		Prefix: parameters["prefix"],
+		After:  parameters["after"],
+		Key:    parameters["key"],
+	}
+	v.Verdict = judge(v.Status)
+	if v.Key != "" {
+		v.Inspection, v.Problem = inspect(r.Context(), lockers, v.Key)
+	} else {
+		keys := keysOf(lockers, v.Prefix)
+		v.Locks = locksOf(keys, v.Prefix, v.After, defaultLimit)
+		v.Keys = len(keys)
+		v.Oldest, v.Longest = extremes(keys)
+	}
+	var page bytes.Buffer
+	if err := pageTemplate.Execute(&page, v); err != nil {
+		return problem("failed", http.StatusInternalServerError, "The page could not be made", err.Error())
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", policy)
+	_, _ = page.WriteTo(w) // the client may have left
+	return nil
+}
+
+var assets = map[string]string{"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
+
+// serveAsset serves what the page refers to, and reports whether the path is that of such a file.
+func serveAsset(w http.ResponseWriter, _ *http.Request, name string) bool {
+	contentType, ok := assets[name]
+	if ok {
+		text, _ := files.ReadFile(path.Join("page", name)) // they are embedded
+		w.Header().Set("Content-Type", contentType)
+		_, _ = w.Write(text)
+	}
+	return ok
+}

@@ -1,0 +1,168 @@
+package console
+
+import (
+	"cmp"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+func statusOf(lockers []*redlock.Locker) Status {
+	all := Status{Ready: len(lockers) > 0, Lockers: []Locker{}}
+	for _, l := range lockers {
+		status := l.Status()
+		shown := Locker{
+			Instance:  l.Instance(),
+			Ready:     status.Ready(),
+			Quorum:    status.Quorum,
+			Available: status.Available,
+			Held:      status.Held,
+			Waiting:   status.Waiting,
+			Error:     text(status.Err),
+			Masters:   []Master{},
+		}
+		for _, m := range status.Masters {
+			shown.Masters = append(shown.Masters, Master{
+				Name:               m.Name,
+				State:              string(m.State),
+				Error:              text(m.Err),
+				Until:              utc(m.Until),
+				RoundTripSeconds:   m.RoundTrip.Seconds(),
+				ClockOffsetSeconds: m.ClockOffset.Seconds(),
+				Version:            m.Version,
+				MaxmemoryPolicy:    m.MaxmemoryPolicy,
+			})
+		}
+		all.Lockers = append(all.Lockers, shown)
+		all.Ready = all.Ready && shown.Ready
+	}
+	return all
+}
+
+// keysOf returns the keys of all lockers, sorted; those of several lockers in the order of these.
+func keysOf(lockers []*redlock.Locker, prefix string) []redlock.KeyStatus {
+	var all []redlock.KeyStatus
+	for _, l := range lockers {
+		all = append(all, l.Keys(prefix)...)
+	}
+	if len(lockers) > 1 {
+		slices.SortStableFunc(all, func(a, b redlock.KeyStatus) int { return cmp.Compare(a.Key, b.Key) })
+	}
+	return all
+}
+
+// pageOf returns those of the sorted keys that come behind after, as many as the limit allows, and whether there are more. It
+// doesn't end between two locks on one key: the next page begins behind the key.
+func pageOf(keys []redlock.KeyStatus, after string, limit int) (page []redlock.KeyStatus, more bool) {
+	begin := 0
+	if after != "" { // no key is empty
+		begin, _ = slices.BinarySearchFunc(keys, after, func(k redlock.KeyStatus, after string) int {
+			return cmp.Or(cmp.Compare(k.Key, after), -1)
+		})
+	}
+	end := min(begin+limit, len(keys))
+	for end > begin && end < len(keys) && keys[end].Key == keys[end-1].Key {
+		end++
+	}
+	return keys[begin:end], end < len(keys)
+}
+
+// locksOf returns a page of the keys that have the prefix.
+func locksOf(keys []redlock.KeyStatus, prefix, after string, limit int) Locks {
+	page, more := pageOf(keys, after, limit)
+	all := Locks{Locks: []Lock{}}
+	for _, key := range keys {
+		all.Waiting += key.Waiting
+		if key.Held {
+			all.Held++
+		}
+	}
+	for _, key := range page {
+		all.Locks = append(all.Locks, Lock{
+			Key:     key.Key,
+			Rule:    key.Label,
+			Held:    key.Held,
+			Since:   utc(key.Since),
+			Until:   utc(key.Until),
+			Fence:   key.Fence,
+			Waiting: key.Waiting,
+			Href:    hrefOf(key.Key),
+		})
+	}
+	if more {
+		next := url.Values{"after": {page[len(page)-1].Key}}
+		if prefix != "" {
+			next.Set("prefix", prefix)
+		}
+		if limit != defaultLimit {
+			next.Set("limit", strconv.Itoa(limit))
+		}
+		all.Next = "locks?" + next.Encode()
+	}
+	return all
+}
+
+// hrefOf returns the URL of a key's Inspection, relative to that of the handler.
+func hrefOf(key string) string { return "locks?" + url.Values{"key": {key}}.Encode() }
+
+func inspected(seen *redlock.Inspection) InspectedLocker {
+	l := InspectedLocker{
+		Held:       seen.Held,
+		Fence:      seen.Fence,
+		Holder:     seen.Holder,
+		TTLSeconds: seen.TTL.Seconds(),
+		Masters:    []InspectedMaster{},
+	}
+	for _, m := range seen.Masters {
+		shown := InspectedMaster{
+			Name:       m.Name,
+			Error:      text(m.Err),
+			Token:      m.Token,
+			Holder:     m.Holder,
+			TTLSeconds: m.TTL.Seconds(),
+			Fence:      m.Fence,
+			Queue:      []InspectedWaiter{},
+		}
+		for _, waiter := range m.Queue {
+			shown.Queue = append(shown.Queue, InspectedWaiter{Process: waiter.Process, Since: utc(waiter.Since), Polls: waiter.Polls})
+		}
+		l.Masters = append(l.Masters, shown)
+	}
+	return l
+}
+
+// add adds what the masters of one more locker know, unless they know nothing, or are those of another locker.
+func (i *Inspection) add(l InspectedLocker) {
+	known := l.Held
+	for _, m := range l.Masters {
+		known = known || m.Token != "" || len(m.Queue) > 0
+	}
+	if known && !slices.ContainsFunc(i.Lockers, l.sameAs) {
+		i.Lockers = append(i.Lockers, l)
+	}
+}
+
+// sameAs reports whether the masters are those of another locker, with the same prefix: then they have the same tokens.
+func (l InspectedLocker) sameAs(other InspectedLocker) bool {
+	return slices.EqualFunc(l.Masters, other.Masters, func(a, b InspectedMaster) bool {
+		return a.Name == b.Name && a.Token == b.Token && len(a.Queue) == len(b.Queue)
+	})
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// utc returns the time as JSON shows it: in UTC, and to the millisecond.
+func utc(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return t.UTC().Truncate(time.Millisecond)
+}

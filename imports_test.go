@@ -1,0 +1,51 @@
+package caddyredlock_test
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// The library, the middleware and the console must not need Caddy or Prometheus, nor the library anything but go-redis, nor the middleware more
+// of OpenTelemetry than its interfaces.
+func TestImports(t *testing.T) {
+	for _, path := range dependencies(t, "./console", "./middleware", "./redlock") {
+		if strings.HasPrefix(path, "github.com/caddyserver/") || strings.HasPrefix(path, "github.com/prometheus/") {
+			t.Errorf("console, middleware or redlock needs %s", path)
+		}
+	}
+	for _, path := range dependencies(t, "./metrics") {
+		if strings.HasPrefix(path, "github.com/caddyserver/") {
+			t.Errorf("metrics needs %s", path)
+		}
+	}
+	api := make(map[string]bool)
+	for _, path := range dependencies(t, "go.opentelemetry.io/otel/trace") {
+		api[path] = true
+	}
+	for _, path := range dependencies(t, "./middleware") {
+		if strings.HasPrefix(path, "go.opentelemetry.io/") && !api[path] {
+			t.Errorf("middleware needs %s", path)
+		}
+	}
+	known := make(map[string]bool)
+	for _, path := range dependencies(t, "github.com/redis/go-redis/v9") {
+		known[path] = true
+	}
+	for _, path := range dependencies(t, "./redlock") {
+		if !known[path] && !strings.HasPrefix(path, "github.com/redis/go-redis/v9/") && !strings.HasPrefix(path, "github.com/caddy-redlock/caddy-redlock/") {
+			t.Errorf("redlock needs %s, beside go-redis and the standard library", path)
+		}
+	}
+}
+
+// dependencies returns all packages that these need, without those of the standard library.
+func dependencies(t *testing.T, packages ...string) []string {
+	t.Helper()
+	args := append([]string{"list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}"}, packages...)
+	text, err := exec.Command("go", args...).CombinedOutput()
+	if err != nil || len(text) == 0 {
+		t.Fatalf("go list: %v: %s", err, text)
+	}
+	return strings.Fields(string(text))
+}

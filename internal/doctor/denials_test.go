@@ -1,0 +1,34 @@
+package doctor
+
+import (
+	"errors"
+	"slices"
+	"testing"
+)
+
+// TestDenials has the words of servers that the other tests don't run on.
+func TestDenials(t *testing.T) {
+	for text, want := range map[string]string{
+		"NOPERM this user has no permissions to run the 'lset' command or its subcommand":     "+lset", // Redis 6.2, KeyDB
+		"NOPERM this user has no permissions to access one of the keys used as arguments":     "~",
+		"NOPERM this user has no permissions to access one of the channels used as arguments": "&",
+		"NOPERM User locks has no permissions to run the 'client|setname' command":            "+client|setname", // Redis 7
+		"NOPERM No permissions to access a key":                                               "~",
+		"NOPERM No permissions to access a channel":                                           "&",
+		"NOPERM User locks has no permissions to access the 'redlock:{k}' key":                "~", // 7.2 and newer may name it
+		"NOPERM User locks has no permissions to access the 'redlock:wake:k' channel":         "&",
+		"NOPERM in words that nobody has seen":                                                "+tried",
+	} {
+		var r rights
+		if !r.note("+tried", refusal(text)) || !slices.Equal(r.missing, []string{want}) {
+			t.Errorf("%s: %q, want %s", text, r.missing, want)
+		}
+	}
+	var r rights
+	if !r.note("+lset", refusal("ERR unknown command 'lset', with args beginning with: ")) || !slices.Equal(r.unknown, []string{"LSET"}) {
+		t.Errorf("unknown commands %q", r.unknown)
+	}
+	if r.note("+lset", refusal("WRONGTYPE Operation against a key")) || r.note("+lset", nil) || r.note("+lset", errors.New("EOF")) {
+		t.Error("what is no denial is one")
+	}
+}

@@ -1,0 +1,160 @@
+// Package doctor looks at the masters of a configuration: whether they can be reached, are fit for locks, and are independent.
+// It needs no running process, opens no listener, and takes no lock. On each master it writes one key, of a name that nobody
+// else uses, and removes it.
+package doctor
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Settings are those of a configuration that masters are measured against.
+type Settings struct {
+	Masters  []Master
+	Timeout  time.Duration
+	LeastTTL time.Duration // the shortest ttl of all rules
+	Guard    time.Duration // 0: off
+	MaxSkew  time.Duration // 0: off
+	Prefix   string
+	Patience time.Duration // how long to wait for each answer; 0 for DefaultPatience
+}
+
+// DefaultPatience is how long an answer of a master is waited for, unless the settings say otherwise.
+const DefaultPatience = 2 * time.Second
+
+// stages is how often the patience may be needed for one master: to connect, to greet, to measure, to look and to try.
+const stages = 4
+
+// Master is one master of the configuration.
+type Master struct {
+	Name    string         // without credentials
+	Options *redis.Options // nil for one in the memory of the process, at which there is nothing to look
+}
+
+// Report is what was found.
+type Report struct {
+	Masters  []MasterReport `json:"masters"`
+	Quorum   int            `json:"quorum"`
+	Voting   int            `json:"voting"` // how many would grant locks now, as far as can be told from here
+	Findings []Finding      `json:"findings"`
+}
+
+// MasterReport is what is known of one master. What could not be learned is empty.
+type MasterReport struct {
+	Name            string  `json:"name"`
+	Votes           bool    `json:"votes"`             // whether it would grant locks now, as far as can be told from here
+	Version         string  `json:"version,omitempty"` // with the server's name if it isn't Redis
+	RoundTrip       float64 `json:"round_trip_seconds,omitempty"`
+	ClockOffset     float64 `json:"clock_offset_seconds"` // how far its clock is ahead of this machine's
+	Uptime          int64   `json:"uptime_seconds,omitempty"`
+	MaxmemoryPolicy string  `json:"maxmemory_policy,omitempty"`
+	Persistence     string  `json:"persistence,omitempty"` // none, rdb, aof everysec and so on
+}
+
+// Level says how much a finding matters.
+type Level string
+
+// The levels of findings.
+const (
+	Error   Level = "error"   // the master has no vote, or may break a guarantee
+	Warning Level = "warning" // locks work, but not as they should, or not in every case
+	Note    Level = "note"    // what one should know, or what could not be found out
+)
+
+// Finding is one thing that was found, and what to do about it.
+type Finding struct {
+	Level  Level  `json:"level"`
+	Check  Check  `json:"check"`
+	Master string `json:"master,omitempty"` // empty if it is about all of them
+	Text   string `json:"text"`
+	Advice string `json:"advice"`
+
+	excludes bool // whether the master has no vote because of it
+}
+
+// Check names what was looked at.
+type Check string
+
+// The checks.
+const (
+	Reachability Check = "reachability"
+	Latency      Check = "latency"
+	Version      Check = "version"
+	Mode         Check = "mode"
+	Independence Check = "independence"
+	Persistence  Check = "persistence"
+	Eviction     Check = "eviction"
+	Rights       Check = "rights"
+	Clock        Check = "clock"
+	Uptime       Check = "uptime"
+	Number       Check = "number"
+)
+
+// Examine looks at all masters at the same time.
+func Examine(ctx context.Context, s Settings) Report {
+	if s.Patience == 0 {
+		s.Patience = DefaultPatience
+	}
+	ctx, cancel := context.WithTimeout(ctx, stages*s.Patience)
+	defer cancel()
+	all := make([]*examination, len(s.Masters))
+	var group sync.WaitGroup
+	for i, m := range s.Masters {
+		all[i] = &examination{Settings: s, name: m.Name, options: m.Options, probe: fmt.Sprintf("doctor:%s", strings.ToLower(rand.Text()))}
+		if m.Options != nil {
+			group.Go(func() { all[i].run(ctx) })
+		}
+	}
+	group.Wait()
+	return report(s, all)
+}
+
+// report judges what was learned, of each master and of all together.
+func report(s Settings, all []*examination) Report {
+	r := Report{Quorum: len(all)/2 + 1, Findings: []Finding{}}
+	r.Findings = append(r.Findings, number(all)...)
+	findings := make([][]Finding, len(all))
+	for i, x := range all {
+		findings[i] = x.judge()
+	}
+	for _, f := range together(s, all) {
+		for i, x := range all {
+			if x.name == f.Master {
+				findings[i] = append(findings[i], f)
+			}
+		}
+		if f.Master == "" {
+			r.Findings = append(r.Findings, f)
+		}
+	}
+	for i, x := range all {
+		m := x.summary()
+		m.Votes = true
+		for _, f := range findings[i] {
+			f.Master = x.name
+			m.Votes = m.Votes && !f.excludes
+			r.Findings = append(r.Findings, f)
+		}
+		if m.Votes {
+			r.Voting++
+		}
+		r.Masters = append(r.Masters, m)
+	}
+	return r
+}
+
+// Healthy reports whether there is no error and no warning.
+func (r Report) Healthy() bool {
+	for _, f := range r.Findings {
+		if f.Level != Note {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,157 @@
+package doctor
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// judge returns what is found of one master, as far as the others don't matter.
+func (x *examination) judge() (findings []Finding) {
+	if x.options == nil {
+		return nil
+	}
+	if x.is("sentinel") {
+		return []Finding{{Level: Error, Check: Mode, Text: "it is a Sentinel, which keeps no keys", Advice: "Name independent Redis servers, each by its own address.", excludes: true}}
+	}
+	for _, check := range []func() []Finding{x.reachability, x.mode, x.versionNumber, x.judgeRights, x.latency, x.uptimeAgainstGuard, x.eviction, x.disk} {
+		findings = append(findings, check()...)
+	}
+	return findings
+}
+
+func (x *examination) mode() []Finding {
+	if x.is("cluster") {
+		return []Finding{{Level: Error, Check: Mode, Text: "it is a node of a Redis Cluster, which has only some of the keys",
+			Advice: "Name independent servers. Only the Go library can use a cluster, as one master (NewMaster).", excludes: true}}
+	}
+	return nil
+}
+
+func (x *examination) versionNumber() []Finding {
+	version := x.info["redis_version"]
+	if version == "" {
+		if x.unreachable != nil {
+			return nil
+		}
+		return []Finding{{Level: Note, Check: Version, Text: "can't be told: version, run ID, role, uptime and memory", Advice: grantInfo(x)}}
+	}
+	major, rest, _ := strings.Cut(version, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	ma, errMa := strconv.Atoi(major)
+	mi, errMi := strconv.Atoi(minor)
+	if errMa == nil && errMi == nil && (ma < 6 || ma == 6 && mi < 2) {
+		return []Finding{{Level: Error, Check: Version, Text: "it is Redis " + version, Advice: "Use Redis 6.2 or newer, or Valkey.", excludes: true}}
+	}
+	return nil
+}
+
+func grantInfo(x *examination) string {
+	if x.optionsUser() == "" {
+		return "Let this user use INFO."
+	}
+	return grant(x.optionsUser(), "+info")
+}
+
+// latency compares the round trip with the timeout, which adapts up to four times its value, and with the leases.
+func (x *examination) latency() []Finding {
+	rtt := x.roundTrip()
+	advice := func(least time.Duration) string {
+		step := 10 * time.Millisecond
+		return fmt.Sprintf("Set timeout to at least %v, or use a server that is nearer.", (least + step - 1).Truncate(step))
+	}
+	text := fmt.Sprintf("a round trip takes %v, and the timeout is %v", short(rtt), x.Timeout)
+	switch {
+	case rtt == 0:
+		return nil
+	case rtt > 4*x.Timeout:
+		return []Finding{{Level: Error, Check: Latency, Text: text + ": no answer comes in time", Advice: advice(2 * rtt), excludes: true}}
+	case rtt > x.Timeout:
+		return []Finding{{Level: Warning, Check: Latency, Text: text, Advice: advice(2 * rtt)}}
+	case rtt > x.LeastTTL/20:
+		return []Finding{{Level: Warning, Check: Latency, Text: fmt.Sprintf("a round trip takes %v, and the shortest ttl is %v: little time is left to renew a lease", short(rtt), x.LeastTTL),
+			Advice: fmt.Sprintf("Raise the ttl to at least %v, or use a server that is nearer.", (20 * rtt).Round(100*time.Millisecond))}}
+	}
+	return nil
+}
+
+func (x *examination) uptimeAgainstGuard() []Finding {
+	uptime, known := x.uptime()
+	text := "it was started %v ago, and may have forgotten locks: it votes in %v"
+	started := time.Now().Add(x.offset - uptime)
+	switch {
+	case !known || x.Guard == 0:
+		return nil
+	case x.hasClock && started.Year() < 1980: // the uptime includes the jump from 1970 to the present
+		text, uptime = "its uptime can't be right (%v), and counts for nothing: a process that starts now lets it vote in %v", 0
+	case uptime >= x.Guard:
+		return nil
+	}
+	return []Finding{{Level: Warning, Check: Uptime, Text: fmt.Sprintf(text, uptime, x.Guard-uptime),
+		Advice: "Wait. In development, restart_guard off saves the wait.", excludes: true}}
+}
+
+func (x *examination) eviction() []Finding {
+	policy, limit := x.info["maxmemory_policy"], x.number("maxmemory")
+	switch used := x.number("used_memory"); {
+	case policy == "" || math.IsNaN(limit):
+		return nil
+	case policy != "noeviction" && limit > 0:
+		return []Finding{{Level: Error, Check: Eviction, Text: fmt.Sprintf("it deletes locks when its memory is full: maxmemory-policy is %s", policy),
+			Advice: "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf; use a server for locks alone."}}
+	case policy != "noeviction":
+		return []Finding{{Level: Warning, Check: Eviction, Text: fmt.Sprintf("maxmemory-policy is %s, which deletes locks as soon as a maxmemory is set", policy),
+			Advice: "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf."}}
+	case limit > 0 && used > 0.9*limit && x.rights.refused == nil:
+		return []Finding{{Level: Warning, Check: Eviction, Text: fmt.Sprintf("%.0f %% of its maxmemory are used; when it is full, it takes no locks", 100*used/limit),
+			Advice: "Raise maxmemory, or use a server for locks alone."}}
+	}
+	return nil
+}
+
+// number returns a field of INFO, or NaN.
+func (x *examination) number(field string) float64 {
+	n, err := strconv.ParseFloat(x.info[field], 64)
+	if err != nil {
+		return math.NaN()
+	}
+	return n
+}
+
+// disk judges what a restart forgets. With the guard nothing need be on the disk: without it, everything must be.
+func (x *examination) disk() []Finding {
+	aof, fsync, onRewrite := x.info["aof_enabled"], x.config["appendfsync"], x.config["no-appendfsync-on-rewrite"]
+	switch {
+	case x.Guard > 0 && x.config["save"] != "" && x.config["stop-writes-on-bgsave-error"] == "yes":
+		return []Finding{{Level: Note, Check: Persistence, Text: "it saves snapshots, which locks don't need, and takes no locks while it can't save",
+			Advice: `CONFIG SET save "", if the server is for locks alone; restart_guard covers restarts.`}}
+	case x.Guard > 0 || len(x.info) == 0:
+		return nil
+	case aof == "0":
+		return []Finding{{Level: Error, Check: Persistence, Text: "restart_guard is off, and a restart forgets its locks (appendonly no)",
+			Advice: "Remove restart_guard off; or set appendonly yes, appendfsync always. In development it is fine."}}
+	case fsync != "" && fsync != "always":
+		return []Finding{{Level: Error, Check: Persistence, Text: "restart_guard is off, and a crash forgets the last locks (appendfsync " + fsync + ")",
+			Advice: "Remove restart_guard off, or set appendfsync always."}}
+	case onRewrite == "yes":
+		return []Finding{{Level: Error, Check: Persistence, Text: "restart_guard is off, and a crash during a rewrite forgets the last locks (no-appendfsync-on-rewrite yes)",
+			Advice: "Remove restart_guard off, or set no-appendfsync-on-rewrite no."}}
+	case fsync == "":
+		return []Finding{{Level: Note, Check: Persistence, Text: "can't be told, for lack of the right to CONFIG GET: whether a crash forgets locks, which matters as restart_guard is off",
+			Advice: "Look for appendonly yes, appendfsync always and no-appendfsync-on-rewrite no on the server."}}
+	}
+	return nil
+}
+
+// short rounds a duration to what a person wants to read.
+func short(d time.Duration) time.Duration {
+	switch {
+	case d.Abs() >= time.Second:
+		return d.Round(10 * time.Millisecond)
+	case d.Abs() >= 10*time.Millisecond:
+		return d.Round(time.Millisecond)
+	}
+	return d.Round(10 * time.Microsecond)
+}

@@ -1,0 +1,73 @@
+package doctor_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+)
+
+// trusting returns settings of TLS that trust an authority, with a client certificate of it.
+func trusting(t *testing.T, a *redistest.Authority) *tls.Config {
+	t.Helper()
+	text, err := os.ReadFile(a.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := tls.LoadX509KeyPair(a.Issue("client"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "127.0.0.1", Certificates: []tls.Certificate{own}}
+	c.RootCAs.AppendCertsFromPEM(text)
+	return c
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	authority := redistest.NewAuthority(t)
+	servers, urls := authority.Start(1)
+	ours, others := trusting(t, authority), trusting(t, redistest.NewAuthority(t))
+	for name, test := range map[string]struct {
+		url    string
+		change func(*tls.Config)
+		texts  []string // none if all is well
+	}{
+		"fine":            {urls[0], nil, nil},
+		"not used here":   {strings.Replace(urls[0], "rediss", "redis", 1), nil, []string{"speaks TLS", "rediss://"}},
+		"not used there":  {strings.Replace(servers[0].URL(), "redis", "rediss", 1), nil, []string{"does not speak TLS", "tls-port"}},
+		"authority":       {urls[0], func(c *tls.Config) { c.RootCAs = nil }, []string{"authority that is unknown", "trust_pool"}},
+		"name":            {urls[0], func(c *tls.Config) { c.ServerName = "redis.example.com" }, []string{"redis.example.com", "server_name"}},
+		"no certificate":  {urls[0], func(c *tls.Config) { c.Certificates = nil }, []string{"certificate", "client_auth"}},
+		"other authority": {urls[0], func(c *tls.Config) { c.Certificates = others.Certificates }, []string{"certificate", "client_auth"}},
+		"versions":        {urls[0], func(c *tls.Config) { c.MaxVersion = tls.VersionTLS11; c.MinVersion = tls.VersionTLS10 }, []string{"TLS fails", "tls-protocols"}},
+		"too late":        {urls[0], func(c *tls.Config) { c.Time = func() time.Time { return time.Now().AddDate(1, 0, 0) } }, []string{"has expired", "Renew"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := settings(test.url)
+			if o := s.Masters[0].Options; o.TLSConfig != nil {
+				o.TLSConfig = ours.Clone()
+				if test.change != nil {
+					test.change(o.TLSConfig)
+				}
+			}
+			if name == "not used there" {
+				s.Patience = time.Second // Redis waits for more
+			}
+			r := doctor.Examine(t.Context(), s)
+			if test.texts == nil {
+				if len(of(r, doctor.Reachability)) > 0 || r.Voting != 1 {
+					t.Errorf("%+v", r)
+				}
+				return
+			}
+			want{doctor.Error, doctor.Reachability, test.texts, false}.require(t, r)
+		})
+	}
+}

@@ -1,0 +1,233 @@
+package plugintest
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// many has several clients pay while something happens, and requires that all are served.
+func many(t *testing.T, h http.Handler, meanwhile func()) {
+	var group sync.WaitGroup
+	stop := make(chan struct{})
+	for range 4 {
+		group.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					wantStatus(t, pay(h, "42"), http.StatusOK)
+				}
+			}
+		})
+	}
+	meanwhile()
+	time.Sleep(200 * time.Millisecond)
+	close(stop)
+	group.Wait()
+}
+
+func testHung(t *testing.T, load func(testing.TB) New) {
+	servers := redistest.Start(t, 3)
+	w := newWitness(t)
+	h := handler(t, load(t), with(servers, "wait", "1m"), w.handler("plugin"))
+	served(t, h)
+	many(t, h, servers[1].Pause)
+	many(t, h, servers[1].Resume)
+	redistest.RequireNoKeys(t, servers)
+	eventually(t, "the master votes again", func() bool {
+		before := acquires(t, servers[1])
+		pay(h, "43")
+		return acquires(t, servers[1]) > before
+	})
+}
+
+func testKilled(t *testing.T, load func(testing.TB) New) {
+	servers := redistest.Start(t, 3)
+	w := newWitness(t)
+	h := handler(t, load(t), with(servers, "wait", "1m"), w.handler("plugin"))
+	served(t, h)
+	many(t, h, servers[1].Kill)
+	many(t, h, servers[1].Restart)
+	eventually(t, "the master votes again", func() bool {
+		pay(h, "43")
+		return acquires(t, servers[1]) > 0
+	})
+	redistest.RequireNoKeys(t, servers)
+
+	servers[0].Kill()
+	servers[2].Kill()
+	eventually(t, "the answer is 409 for lack of a quorum", func() bool { return pay(h, "44").Code == http.StatusConflict })
+	servers[0].Restart()
+	eventually(t, "a majority serves again", func() bool { return pay(h, "44").Code == http.StatusOK })
+}
+
+// testLost hangs the masters while a lock is held: its context ends within the TTL.
+func testLost(t *testing.T, load func(testing.TB) New) {
+	servers := redistest.Start(t, 3)
+	var cause error
+	hold := func(_ http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/orders/warm") {
+			return
+		}
+		servers[0].Pause()
+		servers[1].Pause()
+		select {
+		case <-r.Context().Done():
+			cause = context.Cause(r.Context())
+		case <-time.After(bound):
+		}
+	}
+	h := handler(t, load(t), with(servers, "ttl", "1s"), hold)
+	served(t, h)
+	pay(h, "42")
+	if cause == nil || !strings.Contains(cause.Error(), "lease lost") {
+		t.Errorf("the context ended with %v, want a lost lease", cause)
+	}
+	servers[0].Resume()
+	servers[1].Resume()
+	eventually(t, "the key is free again", func() bool { return pay(h, "warm42").Code == http.StatusOK })
+	redistest.RequireNoKeys(t, servers)
+}
+
+// testForced has another process find out who holds a key, and release it by force: the lock is lost, and the key isn't taken back.
+func testForced(t *testing.T, load func(testing.TB) New) {
+	servers := redistest.Start(t, 3)
+	locker, err := redlock.Open(redistest.URLs(servers), redlock.WithRestartGuard(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = locker.Close() }()
+	host, _ := os.Hostname()
+	var cause error
+	h := handler(t, load(t), with(servers, "ttl", "2s"), func(_ http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/orders/warm") {
+			return
+		}
+		seen, err := locker.Inspect(context.Background(), "order:42")
+		if want := host + "/" + strconv.Itoa(os.Getpid()); err != nil || !seen.Held || seen.Holder != want {
+			t.Errorf("a plugin's lock: %+v, %v, want it held by %s", seen, err, want)
+			return
+		}
+		if err := locker.ForceUnlock(context.Background(), "order:42", seen.Fence); err != nil {
+			t.Error(err)
+		}
+		for end := time.Now().Add(bound); cause == nil && time.Now().Before(end); cause = context.Cause(r.Context()) {
+			if seen, err := locker.Inspect(context.Background(), "order:42"); err != nil || seen.Held {
+				t.Errorf("released, and held again: %+v, %v", seen, err)
+				return
+			}
+		}
+	})
+	served(t, h)
+	pay(h, "42")
+	if cause == nil || !strings.Contains(cause.Error(), "lease lost") {
+		t.Errorf("the context ended with %v, want a lost lease", cause)
+	}
+	redistest.RequireNoKeys(t, servers)
+}
+
+// testRenewed holds a lock for longer than its TTL. Masters that lose the key meanwhile get it back.
+func testRenewed(t *testing.T, load func(testing.TB) New) {
+	servers := redistest.Start(t, 3)
+	locker, err := redlock.Open(redistest.URLs(servers), redlock.WithRestartGuard(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = locker.Close() }()
+	h := handler(t, load(t), with(servers, "ttl", "1s"), func(_ http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/orders/warm") {
+			return
+		}
+		for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+			if _, err := locker.TryLock(context.Background(), "order:42"); err == nil {
+				t.Error("a Go process has the lock as well")
+			}
+		}
+		for _, s := range servers[1:] {
+			if err := s.Client().Del(context.Background(), "redlock:{order:42}").Err(); err != nil {
+				t.Error(err)
+			}
+			eventually(t, "a master that lost the key has it again", func() bool {
+				return s.Client().Exists(context.Background(), "redlock:{order:42}").Val() == 1
+			})
+		}
+		if r.Context().Err() != nil {
+			t.Errorf("lost: %v", context.Cause(r.Context()))
+		}
+	})
+	served(t, h)
+	wantStatus(t, pay(h, "42"), http.StatusOK)
+	eventually(t, "a Go process gets the lock after it", func() bool {
+		_, err := locker.TryLock(context.Background(), "order:42")
+		return err == nil
+	})
+}
+
+// testGuard restarts a majority of the masters: they have no vote for the guard, counted from when the plugin sees it.
+func testGuard(t *testing.T, load func(testing.TB) New) {
+	servers := redistest.Start(t, 3)
+	h := handler(t, load(t), with(servers, "maxTTL", "1s", "ttl", "1s", "restartGuard", ""), nothing)
+	served(t, h)
+	for _, s := range servers[:2] {
+		s.Kill()
+	}
+	restarted := time.Now()
+	for _, s := range servers[:2] {
+		s.Restart()
+	}
+	eventually(t, "the answer is 409 with Retry-After during the guard", func() bool {
+		w := pay(h, "42")
+		return w.Code == http.StatusConflict && w.Header().Get("Retry-After") != ""
+	})
+	eventually(t, "the guard is over", func() bool { return pay(h, "42").Code == http.StatusOK })
+	if waited := time.Since(restarted); waited < 2*time.Second {
+		t.Errorf("restarted servers vote after %v, want at least the guard of 2s", waited)
+	}
+}
+
+// testSameServer names one server twice: it has one vote.
+func testSameServer(t *testing.T, load func(testing.TB) New) {
+	servers := redistest.Start(t, 2)
+	settings := with(servers)
+	settings["masters"] = []string{servers[0].URL(), strings.Replace(servers[0].URL(), "127.0.0.1", "localhost", 1), servers[1].URL()}
+	h := handler(t, load(t), settings, nothing)
+	served(t, h)
+	servers[1].Pause()
+	eventually(t, "one server is no majority of three masters", func() bool { return pay(h, "42").Code == http.StatusConflict })
+	wantStatus(t, pay(h, "42"), http.StatusConflict)
+	servers[1].Resume()
+}
+
+// testApart starts a plugin whose masters need not share one with every majority of those of an earlier process.
+func testApart(t *testing.T, load func(testing.TB) New) {
+	servers := redistest.Start(t, 4)
+	locker, err := redlock.Open(redistest.URLs(servers[:3]), redlock.WithRestartGuard(0), redlock.WithMaxTTL(time.Second), redlock.WithTTL(time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = locker.Close() }()
+	eventually(t, "the Locker takes locks", func() bool {
+		lock, err := locker.TryLock(context.Background(), "x")
+		return err == nil && lock.Unlock() == nil
+	})
+	time.Sleep(11 * time.Second) // of two processes that start within 10 s of each other, either may be taken for the first
+	h := handler(t, load(t), with([]*redistest.Server{servers[2], servers[3]}[:1], "maxTTL", "1s", "ttl", "1s"), nothing)
+	eventually(t, "the plugin is refused", func() bool { return pay(h, "42").Code == http.StatusConflict })
+	for range 20 {
+		wantStatus(t, pay(h, "42"), http.StatusConflict)
+	}
+	eventually(t, "the first process goes on", func() bool {
+		_, err := locker.TryLock(context.Background(), "y")
+		return err == nil
+	})
+}

@@ -1,0 +1,93 @@
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// StartCluster starts a Redis Cluster. It returns the masters, which share the slots evenly, and then the replicas, one of each
+// of the first masters. No failover happens by itself: see Promote.
+func StartCluster(tb testing.TB, masters, replicas int, args ...string) []*Server {
+	tb.Helper()
+	nodes := Start(tb, masters+replicas, append([]string{"--cluster-enabled", "yes", "--cluster-node-timeout", "600000",
+		"--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0"}, args...)...)
+	ctx := context.Background()
+	must := func(err error) {
+		tb.Helper()
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
+	for i, s := range nodes[:masters] {
+		var slots []int // ADDSLOTSRANGE is not in Redis 6.2
+		for n := i * 16384 / masters; n < (i+1)*16384/masters; n++ {
+			slots = append(slots, n)
+		}
+		must(s.client.ClusterAddSlots(ctx, slots...).Err())
+		must(s.client.Do(ctx, "cluster", "set-config-epoch", i+1).Err())
+	}
+	for _, s := range nodes[1:] {
+		must(nodes[0].client.ClusterMeet(ctx, "127.0.0.1", fmt.Sprint(s.port)).Err())
+	}
+	for _, s := range nodes {
+		s.await("cluster_known_nodes:"+fmt.Sprint(len(nodes))+"\r", "cluster", "info")
+	}
+	for i, s := range nodes[masters:] {
+		must(s.client.ClusterReplicate(ctx, nodes[i].NodeID()).Err())
+		s.await("master_link_status:up\r", "info", "replication")
+	}
+	for _, s := range nodes {
+		s.await("cluster_state:ok\r", "cluster", "info")
+		s.await("cluster_slots_assigned:16384\r", "cluster", "info")
+		for i := range replicas { // every node knows whose replica each is
+			s.await("slave "+nodes[i].NodeID(), "cluster", "nodes")
+		}
+	}
+	return nodes
+}
+
+// NodeID returns the ID of the server in its cluster.
+func (s *Server) NodeID() string {
+	id, _ := s.client.Do(context.Background(), "cluster", "myid").Text()
+	return id
+}
+
+// Promote makes a replica the master of its master's slots, as a failover does.
+func (s *Server) Promote() {
+	s.tb.Helper()
+	if err := s.client.Do(context.Background(), "cluster", "failover", "takeover").Err(); err != nil {
+		s.tb.Fatal(err)
+	}
+	s.await("role:master\r", "info", "replication")
+}
+
+// Unlink cuts a replica off from its master: it misses what the master does from now on.
+func (s *Server) Unlink() {
+	s.tb.Helper()
+	ctx := context.Background()
+	for _, err := range []error{
+		s.client.ConfigSet(ctx, "masteruser", "nobody").Err(),
+		s.client.ConfigSet(ctx, "masterauth", "wrong").Err(),
+		s.client.Do(ctx, "client", "kill", "type", "master").Err(),
+	} {
+		if err != nil {
+			s.tb.Fatal(err)
+		}
+	}
+	s.await("master_link_status:down\r", "info", "replication")
+}
+
+// await waits until the server's answer to a command contains a text.
+func (s *Server) await(text string, command ...any) {
+	s.tb.Helper()
+	var answer string
+	for deadline := time.Now().Add(3 * bound); time.Now().Before(deadline); time.Sleep(5 * pause) {
+		if answer, _ = s.client.Do(context.Background(), command...).Text(); strings.Contains(answer, text) {
+			return
+		}
+	}
+	s.tb.Fatalf("%s doesn't answer %q but:\n%s", s.Addr(), text, answer)
+}

@@ -1,0 +1,205 @@
+package metrics
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// locks are the metrics of Lockers: what they hold, and how their masters are.
+type locks struct {
+	redlock.NopObserver
+	leasesLost             prometheus.Counter
+	renewals, acquisitions *prometheus.CounterVec
+
+	// These are read at the time of a scrape.
+	held, up, rtt, offset, masterFailures *prometheus.Desc
+
+	mu      sync.Mutex
+	lockers []*redlock.Locker // the newest comes last
+	known   map[string]bool   // names of masters that some Locker has had
+
+	eventsMu sync.Mutex // not mu, which is held while Lockers are asked for their status
+	failures map[failure]float64
+}
+
+// failure is one series of master_failures_total.
+type failure struct {
+	master string
+	reason redlock.MasterState
+}
+
+// reasons are the states of a master that are reported to an Observer as failures.
+var reasons = []redlock.MasterState{redlock.MasterUnreachable, redlock.MasterHung, redlock.MasterRestarted, redlock.MasterReplaced,
+	redlock.MasterClock, redlock.MasterRefuses, redlock.MasterExcluded}
+
+func newLocks(n names) *locks {
+	s := &locks{
+		leasesLost: n.counter("leases_lost_total",
+			"Locks that ended before they were released: another process may have had the key while the work went on.").WithLabelValues(),
+		renewals:       n.counter("renewals_total", "Rounds that renewed a lease on a quorum of the masters, or failed to.", "result"),
+		acquisitions:   n.counter("acquisitions_total", "Locks that were taken, by how the turn of the call came.", "came"),
+		held:           n.describe("held", "Keys that this process has locked now."),
+		up:             n.describe("master_up", "Whether the master grants locks.", "master"),
+		rtt:            n.describe("master_rtt_seconds", "Round trip of the master's last answer.", "master"),
+		offset:         n.describe("master_clock_offset_seconds", "How far the master's clock is ahead of this process's.", "master"),
+		masterFailures: n.describe("master_failures_total", "How often the master stopped granting locks, by the reason.", "master", "reason"),
+		known:          make(map[string]bool),
+		failures:       make(map[failure]float64),
+	}
+	for _, via := range []redlock.Via{redlock.ViaFree, redlock.ViaPassed, redlock.ViaWoken, redlock.ViaPolled} {
+		s.acquisitions.WithLabelValues(string(via)) // begins at 0
+	}
+	s.renewals.WithLabelValues(renewed)
+	s.renewals.WithLabelValues(notRenewed)
+	return s
+}
+
+// The results of renewals.
+const (
+	renewed    = "ok"
+	notRenewed = "failed"
+)
+
+// Observer returns the Observer of any number of Lockers, see redlock.WithObserver. Give the Lockers to Watch, too.
+func (m *Metrics) Observer() redlock.Observer { return m.locks }
+
+// Acquired implements redlock.Observer.
+func (s *locks) Acquired(got redlock.Acquisition) {
+	s.acquisitions.WithLabelValues(string(got.Via)).Inc()
+}
+
+// LeaseLost implements redlock.Observer.
+func (s *locks) LeaseLost(error) { s.leasesLost.Inc() }
+
+// Renewed implements redlock.Observer.
+func (s *locks) Renewed(err error) {
+	result := renewed
+	if err != nil {
+		result = notRenewed
+	}
+	s.renewals.WithLabelValues(result).Inc()
+}
+
+// MasterDown implements redlock.Observer.
+func (s *locks) MasterDown(status redlock.MasterStatus) {
+	s.eventsMu.Lock()
+	defer s.eventsMu.Unlock()
+	s.failures[failure{label(status.Name), status.State}]++
+}
+
+// Watch shows what a Locker holds, and its masters, until it is closed.
+func (m *Metrics) Watch(l *redlock.Locker) {
+	s := m.locks
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.look()
+	if !slices.Contains(s.lockers, l) {
+		s.lockers = append(s.lockers, l)
+	}
+}
+
+// look returns the statuses of the Lockers, and forgets those that are closed. Callers hold mu.
+func (s *locks) look() (statuses []redlock.Status) {
+	s.lockers = slices.DeleteFunc(s.lockers, func(l *redlock.Locker) bool {
+		status := l.Status()
+		for _, master := range status.Masters {
+			s.known[label(master.Name)] = true
+		}
+		closed := errors.Is(status.Err, redlock.ErrClosed)
+		if !closed {
+			statuses = append(statuses, status)
+		}
+		return closed
+	})
+	return statuses
+}
+
+// Describe implements prometheus.Collector.
+func (s *locks) Describe(to chan<- *prometheus.Desc) {
+	s.leasesLost.Describe(to)
+	s.renewals.Describe(to)
+	s.acquisitions.Describe(to)
+	for _, desc := range []*prometheus.Desc{s.held, s.up, s.rtt, s.offset, s.masterFailures} {
+		to <- desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (s *locks) Collect(to chan<- prometheus.Metric) {
+	s.leasesLost.Collect(to)
+	s.renewals.Collect(to)
+	s.acquisitions.Collect(to)
+
+	s.mu.Lock()
+	statuses := s.look()
+	known := maps.Clone(s.known)
+	s.mu.Unlock()
+	held := 0
+	masters := make(map[string]redlock.MasterStatus)
+	for _, status := range statuses {
+		held += status.Held
+		for _, master := range status.Masters {
+			name := label(master.Name)
+			masters[name] = worse(masters[name], master)
+		}
+	}
+	gauge(to, s.held, float64(held))
+	for name, master := range masters {
+		up := 0.0
+		if master.State == redlock.MasterAvailable {
+			up = 1
+		}
+		gauge(to, s.up, up, name)
+		if master.RoundTrip > 0 { // it has answered
+			gauge(to, s.rtt, master.RoundTrip.Seconds(), name)
+			gauge(to, s.offset, master.ClockOffset.Seconds(), name)
+		}
+	}
+	for f, n := range s.failuresOf(masters, known) {
+		to <- prometheus.MustNewConstMetric(s.masterFailures, prometheus.CounterValue, n, f.master, string(f.reason))
+	}
+}
+
+// worse returns which status of a master is shown if several Lockers have it, as during a reload: that of a Locker which gets no
+// locks from it, else that of the newest one. A Locker that is only connecting doesn't know yet.
+func worse(older, newer redlock.MasterStatus) redlock.MasterStatus {
+	badness := func(status redlock.MasterStatus) int {
+		switch status.State {
+		case "":
+			return 0
+		case redlock.MasterConnecting:
+			return 1
+		case redlock.MasterAvailable:
+			return 2
+		}
+		return 3
+	}
+	if badness(older) > badness(newer) {
+		return older
+	}
+	return newer
+}
+
+// failuresOf returns the failures of the masters, which begin at 0 for each reason, and forgets those of masters that no Locker
+// has any more. A Redis Cluster is a master whose nodes fail under names of their own; these stay.
+func (s *locks) failuresOf(masters map[string]redlock.MasterStatus, known map[string]bool) map[failure]float64 {
+	s.eventsMu.Lock()
+	defer s.eventsMu.Unlock()
+	maps.DeleteFunc(s.failures, func(f failure, _ float64) bool {
+		_, present := masters[f.master]
+		return known[f.master] && !present
+	})
+	failures := maps.Clone(s.failures)
+	for name := range masters {
+		for _, reason := range reasons {
+			failures[failure{name, reason}] += 0
+		}
+	}
+	return failures
+}

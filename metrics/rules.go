@@ -1,0 +1,152 @@
+package metrics
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+)
+
+// rules are the metrics of requests.
+type rules struct {
+	requests   *prometheus.CounterVec
+	wait, hold *prometheus.HistogramVec
+	waiting    *prometheus.GaugeVec
+
+	mu     sync.RWMutex
+	byName map[string]*rule
+}
+
+// buckets are in seconds, the same for waits and for holds, so that the two can be compared.
+var buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
+
+func newRules(n names) *rules {
+	histogram := func(name, help string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: string(n), Name: name, Help: help, Buckets: buckets,
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
+		}, []string{"rule"})
+	}
+	return &rules{
+		requests: n.counter("requests_total", "Requests that are done, by what became of their lock.", "rule", "outcome"),
+		wait:     histogram("wait_seconds", "How long requests that got their lock had waited for it."),
+		hold:     histogram("hold_seconds", "How long requests held their lock, until it was released."),
+		waiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: string(n), Name: "waiting",
+			Help: "Requests that wait for their lock now."}, []string{"rule"}),
+		byName: make(map[string]*rule),
+	}
+}
+
+func (s *rules) all() []prometheus.Collector {
+	return []prometheus.Collector{s.requests, s.wait, s.hold, s.waiting}
+}
+
+// Describe implements prometheus.Collector.
+func (s *rules) Describe(to chan<- *prometheus.Desc) {
+	for _, c := range s.all() {
+		c.Describe(to)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (s *rules) Collect(to chan<- prometheus.Metric) {
+	for _, c := range s.all() {
+		c.Collect(to)
+	}
+}
+
+// rule is the series of one rule. Its counters begin at 0 for each outcome, because Prometheus sees no increase in a series that
+// begins at 1.
+type rule struct {
+	users      int
+	requests   map[middleware.Outcome]prometheus.Counter
+	wait, hold prometheus.Observer
+	waiting    prometheus.Gauge
+}
+
+// Waits implements middleware.Observer.
+func (r *rule) Waits(_ string, n int) { r.waiting.Add(float64(n)) }
+
+// Acquired implements middleware.Observer.
+func (r *rule) Acquired(_ string, waited time.Duration) { r.wait.Observe(waited.Seconds()) }
+
+// Done implements middleware.Observer.
+func (r *rule) Done(_ string, outcome middleware.Outcome, held time.Duration) {
+	if c := r.requests[outcome]; c != nil {
+		c.Inc()
+	}
+	if held > 0 {
+		r.hold.Observe(held.Seconds())
+	}
+}
+
+// Rule returns the Observer of a rule with this name, for programs whose rules come and go. The series of a name exist until
+// release has been called for each call of Rule; requests that still run then are not counted any more.
+func (m *Metrics) Rule(name string) (o middleware.Observer, release func()) {
+	name = label(name)
+	m.rules.mu.Lock()
+	defer m.rules.mu.Unlock()
+	r := m.rules.join(name)
+	return r, sync.OnceFunc(func() { m.rules.leave(name, r) })
+}
+
+// join returns the series of a rule, and adds a user to them. Callers hold mu.
+func (s *rules) join(name string) *rule {
+	r := s.byName[name]
+	if r == nil {
+		r = &rule{
+			requests: make(map[middleware.Outcome]prometheus.Counter),
+			wait:     s.wait.WithLabelValues(name),
+			hold:     s.hold.WithLabelValues(name),
+			waiting:  s.waiting.WithLabelValues(name),
+		}
+		for _, outcome := range middleware.Outcomes() {
+			r.requests[outcome] = s.requests.WithLabelValues(name, string(outcome))
+		}
+		s.byName[name] = r
+	}
+	r.users++
+	return r
+}
+
+func (s *rules) leave(name string, r *rule) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.users--; r.users > 0 {
+		return
+	}
+	delete(s.byName, name)
+	only := prometheus.Labels{"rule": name}
+	s.requests.DeletePartialMatch(only)
+	s.wait.Delete(only)
+	s.hold.Delete(only)
+	s.waiting.Delete(only)
+}
+
+// rule returns the series of a rule; if there were none, they will stay.
+func (s *rules) rule(name string) *rule {
+	s.mu.RLock()
+	r := s.byName[name]
+	s.mu.RUnlock()
+	if r == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		r = s.join(name)
+	}
+	return r
+}
+
+// Waits implements middleware.Observer.
+func (m *Metrics) Waits(rule string, n int) { m.rules.rule(rule).Waits(rule, n) }
+
+// Acquired implements middleware.Observer.
+func (m *Metrics) Acquired(rule string, waited time.Duration) {
+	m.rules.rule(rule).Acquired(rule, waited)
+}
+
+// Done implements middleware.Observer.
+func (m *Metrics) Done(rule string, outcome middleware.Outcome, held time.Duration) {
+	m.rules.rule(rule).Done(rule, outcome, held)
+}

@@ -1,0 +1,45 @@
+package middleware_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+)
+
+// counts is an Observer that costs nothing itself.
+type counts struct{ done atomic.Int64 }
+
+func (*counts) Waits(string, int)                                {}
+func (*counts) Acquired(string, time.Duration)                   {}
+func (c *counts) Done(string, middleware.Outcome, time.Duration) { c.done.Add(1) }
+
+// BenchmarkRequest measures what the middleware, with one master in memory, adds to a request.
+func BenchmarkRequest(b *testing.B) {
+	for name, opts := range map[string][]middleware.Option{
+		"try":      nil,
+		"wait":     {middleware.WithWait(bound)},
+		"shutdown": {middleware.WithWait(bound), middleware.WithShutdown(b.Context())},
+		"max_hold": {middleware.WithMaxHold(time.Minute), middleware.WithTTL(longTTL)},
+		"dedupe":   {middleware.WithDedupe("{header.Id}")},
+		"to_end":   {middleware.WithRunToEnd()},
+		"observer": {middleware.WithObserver(new(counts))},
+	} {
+		b.Run(name, func(b *testing.B) {
+			handler := middleware.New(newLocker(b, live[:1]), "order:{path.1:int}", opts...)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			r := httptest.NewRequest(http.MethodPost, "/orders/42/pay", nil)
+			r.Header.Set("Id", "1")
+			w := httptest.NewRecorder()
+			b.ReportAllocs()
+			for b.Loop() {
+				handler.ServeHTTP(w, r)
+			}
+			if w.Code != http.StatusOK {
+				b.Error(w.Code, w.Body)
+			}
+		})
+	}
+}

@@ -1,0 +1,149 @@
+package middleware
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fields"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
+)
+
+const formType = "application/x-www-form-urlencoded"
+
+// bodyFields are the fields of one template in the body of one request, which is read when the first of them is asked for.
+type bodyFields struct {
+	request *http.Request
+	fields  []fields.Field
+	read    bool
+	json    bool
+	found   []fields.Found
+	aside   []fields.Found // what another reader may find: in JSON read as a form, or in the query next to a form
+	err     error
+}
+
+// values returns what the body has of a field, in the format that the request declares.
+func (f *bodyFields) values(s source) ([]string, error) {
+	if !f.read {
+		f.read = true
+		f.find()
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	if f.found != nil && !f.reads(f.fields[s.field].Format) {
+		return nil, errOtherFormat
+	}
+	if f.found == nil {
+		return nil, ErrMissingKey
+	}
+	found := &f.found[s.field]
+	values, err := found.Result()
+	if (err == nil || err == fields.ErrPartly) && s.kind != "int64" {
+		values = append(values[:len(values):len(values)], found.Rounded...)
+	}
+	if !f.json && f.fields[s.field].Format == "" {
+		err = beside(values, err, &f.aside[s.field])
+	}
+	return values, err
+}
+
+// errOtherFormat counts as a missing value: the field is of another format than the body.
+var errOtherFormat = fmt.Errorf("%w in a body of this format", ErrMissingKey)
+
+// reads reports whether a field of this format may be in the body.
+func (f *bodyFields) reads(format string) bool { return format == "" || (format == "json") == f.json }
+
+// readsOther reports whether the placeholder has another field, of the body's own format.
+func (f *bodyFields) readsOther(p *part) bool {
+	return slices.ContainsFunc(p.sources, func(together []source) bool {
+		return slices.ContainsFunc(together, func(s source) bool { return s.value == nil && f.reads(f.fields[s.field].Format) })
+	})
+}
+
+func (f *bodyFields) find() {
+	r := f.request
+	if r.Body == nil || r.ContentLength == 0 { // another handler may have wrapped an empty body, or put another one in its place
+		if raw, err := bodyBytes(r); err != nil || len(raw) == 0 {
+			f.err = err
+			return
+		}
+	}
+	var raw []byte
+	f.json, f.err = isJSON(r)
+	if f.err == nil {
+		raw, f.err = bodyBytes(r)
+	}
+	switch {
+	case f.err != nil || len(raw) == 0:
+	case f.json:
+		f.found, f.err = fields.InJSON(bytes.NewBuffer(raw), f.fields)
+		f.aside = fields.Collect(raw, f.fields)
+	default:
+		if f.found, f.err = fields.InForm(raw, f.fields); f.err == nil {
+			f.err = fields.InPayload(raw, f.fields, f.found)
+		}
+		f.aside = fields.Collect([]byte(r.URL.RawQuery), f.fields)
+	}
+}
+
+// readAside reports whether a reader that reads the body differently finds anything.
+func (f *bodyFields) readAside() bool {
+	for i, found := range f.aside {
+		if len(found.Values) > 0 && f.fields[i].Format == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// errElsewhere counts as a missing value, which another reader may find elsewhere.
+var errElsewhere = fmt.Errorf("%w here, and given elsewhere", ErrMissingKey)
+
+// beside compares the values of a body with those of the query, or the other way round: some readers merge the two.
+func beside(values []string, err error, aside *fields.Found) error {
+	switch {
+	case aside.Err != nil:
+		return ErrAmbiguousKey
+	case errors.Is(err, ErrMissingKey) && len(aside.Values) > 0:
+		return errElsewhere
+	}
+	for _, other := range aside.Values {
+		if !slices.ContainsFunc(values, func(value string) bool { return fold.Same(value, other) }) {
+			return cmp.Or(err, ErrAmbiguousKey)
+		}
+	}
+	return err
+}
+
+const errContentType = fold.Error("Content-Type is given more than once")
+
+// isJSON reports whether a body is read as JSON, and not as a form. A body that the handler might read differently is
+// refused.
+func isJSON(r *http.Request) (bool, error) {
+	for _, encoding := range r.Header["Content-Encoding"] {
+		if encoding != "" && !strings.EqualFold(encoding, "identity") {
+			return false, errBodyEncoded
+		}
+	}
+	header, err := oneHeader(r, "Content-Type")
+	if err == ErrAmbiguousKey {
+		return false, errContentType
+	}
+	media, parameters, err := mime.ParseMediaType(header)
+	if charset := parameters["charset"]; err != nil || charset != "" && !strings.EqualFold(charset, "utf-8") {
+		return false, errBodyFormat
+	}
+	switch {
+	case media == "application/json", strings.HasSuffix(media, "+json"):
+		return true, nil
+	case media == formType:
+		return false, nil
+	}
+	return false, errBodyFormat
+}

@@ -1,0 +1,61 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// A request is bounded, although a lock of the library isn't: by its rule, by the Locker, or by five minutes.
+func TestDefaultMaxHold(t *testing.T) {
+	for want, opts := range map[time.Duration]struct {
+		locker []redlock.Option
+		rule   []middleware.Option
+	}{
+		5 * time.Minute:  {},
+		time.Hour:        {locker: []redlock.Option{redlock.WithMaxHold(time.Hour)}},
+		20 * time.Minute: {[]redlock.Option{redlock.WithMaxHold(time.Hour)}, []middleware.Option{middleware.WithMaxHold(20 * time.Minute)}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLocker(t, live, opts.locker...)
+			var held time.Duration
+			handler := orders(l, func(_ http.ResponseWriter, r *http.Request) {
+				start := time.Now()
+				<-r.Context().Done()
+				held = time.Since(start)
+				if cause := context.Cause(r.Context()); !errors.Is(cause, redlock.ErrMaxHold) {
+					t.Errorf("%v: %v, want ErrMaxHold", want, cause)
+				}
+			}, opts.rule...)
+			r := httptest.NewRequest(http.MethodPost, "/", nil)
+			r.Header.Set("Order", "42")
+			handler.ServeHTTP(httptest.NewRecorder(), r)
+			if held != want {
+				t.Errorf("held for %v, want %v", held, want)
+			}
+		})
+	}
+}
+
+// There is one logger, unless the middleware is given another.
+func TestLogsWhereTheLockerDoes(t *testing.T) {
+	var lockers, own safeBuffer
+	l := newLocker(t, live, redlock.WithLogger(slog.New(slog.NewTextHandler(&lockers, nil))))
+	middleware.New(l, "constant")
+	if !strings.Contains(lockers.String(), "all requests share one lock") {
+		t.Errorf("the Locker's log has %q", lockers.String())
+	}
+	middleware.New(l, "another", middleware.WithLogger(slog.New(slog.NewTextHandler(&own, nil))))
+	if !strings.Contains(own.String(), "another") || strings.Contains(lockers.String(), "another") {
+		t.Errorf("the middleware's log has %q, the Locker's %q", own.String(), lockers.String())
+	}
+}

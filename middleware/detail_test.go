@@ -1,0 +1,127 @@
+package middleware_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+)
+
+// TestDetail looks for why a request is not served, or is served without a lock, in the answer and in the turn: in words that
+// show neither a value of the request nor a master.
+func TestDetail(t *testing.T) {
+	const secret = "s3cret"
+	header := func(name, value string) func(*http.Request) {
+		return func(r *http.Request) { r.Header.Add(name, value) }
+	}
+	l, closed := newLocker(t, live), newLocker(t, live)
+	if err := closed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	noQuorum := newLocker(t, dead)
+	hold(t, l, "held:post")
+	stopping, stop := context.WithCancel(t.Context())
+	stop()
+	wait := middleware.WithWait(time.Millisecond)
+	foreign := func(*http.Request) (string, error) { return "", errors.New("no customer " + secret) }
+	failing := func(err error) func(*http.Request) {
+		return func(r *http.Request) { r.Body, r.ContentLength = io.NopCloser(brokenReader{err}), -1 }
+	}
+	buffered := middleware.WithBufferBody(true)
+
+	for name, test := range map[string]struct {
+		with func(...middleware.Option) func(http.Handler) http.Handler
+		opts []middleware.Option
+		body string
+		send func(*http.Request)
+		want string
+	}{
+		"missing":         {body: `{"account":{"no":"s3cret"}}`, with: of(l, "c:{body.account.id}"), want: "key part {body.account.id}: missing or empty"},
+		"missing, passed": {with: of(l, "c:{header.A}"), opts: []middleware.Option{middleware.WithPassOnMissingKey()}, want: "key part {header.A}: missing or empty"},
+		"missing, dry":    {with: of(l, "c:{header.A}"), opts: []middleware.Option{middleware.WithDryRun()}, want: "key part {header.A}: missing or empty"},
+		"twice":           {send: func(r *http.Request) { r.Header["A"] = []string{secret, "b"} }, with: of(l, "c:{header.A}"), want: "key part {header.A}: given more than once"},
+		"kind":            {send: header("A", secret), with: of(l, "c:{header.A:int}"), want: `key part {header.A:int}: not of the kind "int" in its one spelling`},
+		"no text":         {send: header("A", secret+"\xff"), with: of(l, "c:{header.A}"), want: "key part {header.A}: not valid UTF-8, or with a control character in it"},
+		"path":            {send: func(r *http.Request) { r.URL.Path = "/s3cret//a" }, with: of(l, "c:{path.1}"), want: `key part {path.1}: path has an empty, "." or ".." segment, or an escaped slash`},
+		"object":          {body: `{"a":{"s3cret":1}}`, with: of(l, "c:{body.a}"), want: "key part {body.a}: is an object or array; want a string, number or boolean"},
+		"no JSON":         {body: `{"a":s3cret}`, with: of(l, "c:{body.a}"), want: "key part {body.a}: body is not valid JSON"},
+		"some elements":   {body: `{"a":[{"id":"s3cret"},{}]}`, with: of(l, "c:{body.a[].id}"), want: "key part {body.a[].id}: missing or empty in some of the elements only"},
+		"two readers":     {body: `{"x":"&a=s3cret&"}`, with: of(l, "c:{body.a}"), want: "key: given more than once"},
+		"type":            {body: secret, send: func(r *http.Request) { r.Header.Set("Content-Type", "text/s3cret") }, with: of(l, "c:{body.a}"), want: "key part {body.a}: body is neither JSON nor application/x-www-form-urlencoded, in UTF-8"},
+		"encoded":         {body: secret, send: header("Content-Encoding", "gzip"), with: of(l, "c:{body.a}"), want: "key part {body.a}: body has a Content-Encoding: it would have to be decoded first"},
+		"too large":       {body: secret, with: of(l, "c:{method}"), opts: []middleware.Option{buffered, middleware.WithMaxBody(3)}, want: "body is larger than max_body"},
+		"broken":          {send: failing(errors.New(secret)), with: of(l, "c:{method}"), opts: []middleware.Option{buffered}, want: "body can't be read to its end"},
+		"upgrade":         {send: func(r *http.Request) { r.Header.Set("Connection", "upgrade"); r.Header.Set("Upgrade", secret) }, with: of(l, "c:{method}"), want: "request asks for another protocol, which would hold the lock for as long as it lasts"},
+		"signature":       {send: header("X-Hub-Signature-256", "sha256="+secret), with: of(l, "c:{method}"), opts: []middleware.Option{verify(t, "github", "key")}, want: "signature is missing or can't be read"},
+		"foreign":         {with: ofFunc(l, foreign), want: "no certain key can be made of the request"},
+		"foreign, empty":  {with: ofFunc(l, func(*http.Request) (string, error) { return "", nil }), want: "key: missing or empty"},
+		"held":            {with: of(l, "held:{method}"), want: "another request holds the lock"},
+		"held, waited":    {with: of(l, "held:{method}"), opts: []middleware.Option{wait}, want: "another request held the lock for the whole wait"},
+		"stopping":        {with: of(l, "held:{method}"), opts: []middleware.Option{wait, middleware.WithShutdown(stopping)}, want: "the lock is held, and the server is about to stop"},
+		"duplicate":       {send: func(r *http.Request) { r.URL.Path = "/again" }, with: of(l, "d:{method}"), opts: []middleware.Option{middleware.WithDedupe("{method}")}, want: "the same delivery is in progress"},
+		"no quorum":       {with: of(noQuorum, "c:{method}"), want: "too few masters are usable"},
+		"unprotected":     {with: of(noQuorum, "c:{method}"), opts: []middleware.Option{middleware.WithPassOnNoQuorum()}, want: "too few masters are usable"},
+		"max hold":        {with: of(l, "m:{method}"), opts: []middleware.Option{middleware.WithMaxHold(time.Millisecond)}, send: func(r *http.Request) { r.URL.Path = "/hold" }, want: "the request held its lock for max_hold"},
+		"forced":          {with: of(l, "f:{method}"), send: func(r *http.Request) { r.URL.Path = "/force" }, want: "the lock was released by force"},
+		"closed":          {with: of(closed, "c:{method}"), want: "the server has closed its locks"},
+		"acquired":        {with: of(l, "c:{method}"), want: ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var handler http.Handler
+			var served *middleware.Turn
+			handler = test.with(test.opts...)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				turn, _ := middleware.TurnFromContext(r.Context())
+				served = &turn
+				switch r.URL.Path {
+				case "/again": // the same delivery again, while this one runs
+					r = httptest.NewRequest(http.MethodPost, "/", nil)
+					handler.ServeHTTP(w, r)
+				case "/force":
+					fence, _ := turn.Fence()
+					if err := l.ForceUnlock(r.Context(), turn.Key, fence); err != nil {
+						t.Error(err)
+					}
+					<-r.Context().Done()
+				case "/hold":
+					<-r.Context().Done()
+				}
+			}))
+			r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(test.body))
+			r.Header.Set("Content-Type", "application/json")
+			if test.send != nil {
+				test.send(r)
+			}
+			ctx, noted := middleware.NoteTurn(r.Context())
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r.WithContext(ctx))
+			var problem struct{ Detail string }
+			if w.Code >= 400 {
+				if err := json.Unmarshal(w.Body.Bytes(), &problem); err != nil {
+					t.Fatal(err)
+				}
+			} else if served != nil {
+				problem.Detail = served.Detail
+			}
+			if problem.Detail != test.want {
+				t.Errorf("detail %q, want %q", problem.Detail, test.want)
+			}
+			if turn, ok := noted(); name != "duplicate" && (!ok || turn.Detail != test.want) {
+				t.Errorf("noted %q, %v, want %q", turn.Detail, ok, test.want)
+			}
+			if text := w.Body.String(); strings.Contains(text, secret) || strings.Contains(text, "127.0.0.1") {
+				t.Errorf("the answer shows too much: %s", text)
+			}
+		})
+	}
+}
+
+type brokenReader struct{ error }
+
+func (r brokenReader) Read([]byte) (int, error) { return 0, r.error }

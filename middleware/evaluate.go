@@ -1,0 +1,228 @@
+package middleware
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fields"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
+)
+
+// Key returns the lock key of a request, for templates that make a single one. The error is a *KeyError.
+func (t *Template) Key(r *http.Request) (string, error) {
+	if t.each >= 0 {
+		return "", &KeyError{Placeholder: t.parts[t.each].name, Err: ErrAmbiguousKey}
+	}
+	return t.key(&bodyFields{request: r, fields: t.fields})
+}
+
+// Keys returns the lock keys of a request: several if the template has a placeholder with [] or &. JSON that could also be
+// read as a form has the keys of both, because some frameworks ignore the Content-Type. The error is a *KeyError.
+func (t *Template) Keys(r *http.Request) ([]string, error) {
+	from := &bodyFields{request: r, fields: t.fields}
+	if len(t.fields) == 0 {
+		key, err := t.key(from)
+		return []string{key}, err
+	}
+	keys, err := t.all(func(p *part) ([]string, error) { return p.values(from, nil) })
+	if err != nil && !errors.Is(err, ErrMissingKey) || !from.json || !from.readAside() {
+		return keys, err
+	}
+	more, errMore := t.all(func(p *part) ([]string, error) { return p.valuesAside(from) })
+	switch {
+	case errors.Is(errMore, ErrMissingKey):
+		return keys, err
+	case errMore != nil:
+		return nil, errMore
+	case err != nil: // the field is missing to the one reader, and present to the other
+		return nil, fmt.Errorf("%w, by another reader of the body", ErrAmbiguousKey)
+	}
+	return append(keys, more...), nil
+}
+
+// key returns the key of a template whose placeholders have one value each.
+func (t *Template) key(from *bodyFields) (string, error) {
+	key, one := make([]byte, 0, maxKey), [1]string{} // neither is allocated
+	for i := range t.parts {
+		p := &t.parts[i]
+		if p.sources == nil {
+			key = append(key, p.literal...)
+			continue
+		}
+		values, err := p.values(from, one[:0])
+		if err != nil {
+			return "", err
+		}
+		key = t.escape(key, values[0])
+	}
+	return string(key), nil
+}
+
+// all returns the keys of all combinations of the values.
+func (t *Template) all(values func(*part) ([]string, error)) ([]string, error) {
+	keys := [][]byte{nil}
+	for i := range t.parts {
+		p := &t.parts[i]
+		if p.sources == nil {
+			for k := range keys {
+				keys[k] = append(keys[k], p.literal...)
+			}
+			continue
+		}
+		some, err := values(p)
+		if err == nil && len(keys)*len(some) > maxKeys {
+			err = &KeyError{Placeholder: p.name, Err: errTooManyKeys}
+		}
+		if err != nil {
+			return nil, err
+		}
+		next := make([][]byte, 0, len(keys)*len(some))
+		for _, key := range keys {
+			for _, value := range some {
+				next = append(next, t.escape(slices.Clone(key), value))
+			}
+		}
+		keys = next
+	}
+	texts := make([]string, len(keys))
+	for i, key := range keys {
+		texts[i] = string(key)
+	}
+	return texts, nil
+}
+
+// values returns the folded values of the first alternative that the request has. A single value goes into room.
+func (p *part) values(from *bodyFields, room []string) (values []string, err error) {
+	elsewhere := false
+	for _, together := range p.sources {
+		if values, err = p.together(from, together, room); !errors.Is(err, ErrMissingKey) {
+			break
+		}
+		elsewhere = elsewhere || errors.Is(err, errElsewhere)
+	}
+	if errors.Is(err, ErrMissingKey) && elsewhere { // on_missing_key must not let it pass without a lock
+		err = ErrAmbiguousKey
+	}
+	if err != nil {
+		return nil, &KeyError{Placeholder: p.name, Err: err}
+	}
+	return values, nil
+}
+
+// together returns the values of all of these sources that the request has. If there are several sources, it leaves out objects
+// and arrays, and elements of a list that lack the field.
+func (p *part) together(from *bodyFields, sources []source, room []string) ([]string, error) {
+	if len(sources) == 1 {
+		return p.valuesOf(from, &sources[0], room)
+	}
+	var all []string
+	for i := range sources {
+		values, err := p.valuesOf(from, &sources[i], nil)
+		if err == fields.ErrPartly {
+			err = sources[i].fold(values)
+		}
+		switch {
+		case err == nil:
+			all = append(all, values...)
+		case errors.Is(err, errElsewhere) || !errors.Is(err, ErrMissingKey) && !errors.Is(err, fields.ErrNotScalar):
+			return nil, err
+		}
+	}
+	if len(all) == 0 {
+		return nil, ErrMissingKey
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+// valuesOf returns the folded values of one source.
+func (p *part) valuesOf(from *bodyFields, s *source, room []string) (values []string, err error) {
+	if s.value == nil {
+		values, err = from.values(*s)
+		if err == errOtherFormat && !from.readsOther(p) {
+			err = errBodyFormat
+		}
+		values = append(room, values...)
+	} else {
+		var value string
+		value, err = s.value(from.request)
+		values = append(room, value)
+	}
+	if err != nil {
+		return values, err
+	}
+	return values, s.fold(values)
+}
+
+// fold folds values in place, or returns an error if they are not what the placeholder expects.
+func (s *source) fold(values []string) (err error) {
+	for i, value := range values {
+		if s.kind != "" && value != "" && !fold.Kinds[s.kind](value) {
+			return fold.Error(fmt.Sprintf("not of the kind %q in its one spelling", s.kind))
+		}
+		if values[i], err = fold.Value(value); err != nil {
+			return err
+		}
+		if values[i] == "" {
+			return ErrMissingKey
+		}
+		if s.label != "" {
+			values[i] = s.label + values[i]
+		}
+	}
+	return nil
+}
+
+// valuesAside returns what a reader that reads the body differently finds for the placeholder.
+func (p *part) valuesAside(from *bodyFields) ([]string, error) {
+	for _, together := range p.sources {
+		var all []string
+		for _, s := range together {
+			values, err := p.aside(from, s)
+			if err != nil && !errors.Is(err, ErrMissingKey) {
+				return nil, err
+			}
+			all = append(all, values...)
+		}
+		if len(all) > 0 {
+			return all, nil
+		}
+	}
+	return nil, &KeyError{Placeholder: p.name, Err: ErrMissingKey}
+}
+
+func (p *part) aside(from *bodyFields, s source) (values []string, err error) {
+	if s.value != nil {
+		return (&part{name: p.name, sources: [][]source{{s}}}).values(from, nil)
+	}
+	if from.aside == nil || from.fields[s.field].Format != "" {
+		return nil, nil
+	}
+	aside := &from.aside[s.field]
+	if aside.Err == errTooManyKeys {
+		return nil, &KeyError{Placeholder: p.name, Err: aside.Err}
+	}
+	for _, value := range aside.Values {
+		if value, err := fold.Value(value); err == nil && value != "" {
+			values = append(values, s.label+value)
+		}
+	}
+	return values, nil
+}
+
+// escape appends a value to a key, escaped.
+func (t *Template) escape(key []byte, value string) []byte {
+	const hex = "0123456789ABCDEF"
+	for _, c := range []byte(value) {
+		if c == labelEnd {
+			key = append(key, '=')
+		} else if t.escaped[c] {
+			key = append(key, '%', hex[c>>4], hex[c&15])
+		} else {
+			key = append(key, c)
+		}
+	}
+	return key
+}

@@ -1,0 +1,168 @@
+// Package fields finds the values of named fields in JSON, in forms and in queries. It looks at all spellings of a name that
+// some reader takes for the field, and refuses what two readers could read differently: docs/keys.md has the table.
+package fields
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
+)
+
+const (
+	// MaxValues is how many different values a field, and how many keys a request, may have.
+	MaxValues = 16
+
+	maxSteps = 16      // of the path of a field
+	maxValue = 4 << 10 // bytes of one value
+)
+
+// The errors of values.
+var (
+	ErrMissing   error = fold.Error("missing or empty")
+	ErrAmbiguous error = fold.Error("given more than once")
+	ErrTooMany   error = fold.Error(fmt.Sprintf("more than %d different values", MaxValues))
+	ErrNotScalar error = fold.Error("is an object or array; want a string, number or boolean")
+	// ErrPartly does not match ErrMissing: the next alternative, or a request without a lock, would leave out the keys of the
+	// elements that have the field.
+	ErrPartly error = fold.Error("missing or empty in some of the elements only")
+)
+
+// Field is the place of a value in a body or query, such as data.object.id.
+type Field struct {
+	Format string // json, form or payload (JSON in a field of a form) if only that is read; empty for all
+
+	path []step   // in JSON
+	or   [][]step // if set, path leads to a list, and each of its elements has the first of these that is present
+	each bool     // whether the field may have several values
+
+	name, bracketed string       // in a form: order.id, order[id]
+	names           [][]nameStep // all names that some reader takes for one of the two
+}
+
+// step is one step of a path: to a member of an object, to an element of an array, or to each element of it.
+type step struct {
+	name  string
+	index int // in an array; -1 for none
+	each  bool
+}
+
+// Parse reads the path of a field: names and numbers separated by dots, where name[] means each element of a list. A dot in a
+// name is written \.
+func Parse(text string) (Field, error) {
+	const dot = "\x00"
+	var f Field
+	f.name = strings.ReplaceAll(strings.TrimSuffix(text, "[]"), `\.`, ".")
+	for part := range strings.SplitSeq(strings.ReplaceAll(text, `\.`, dot), ".") {
+		name, each := strings.CutSuffix(strings.ReplaceAll(part, dot, "."), "[]")
+		if name != "" {
+			f.path = append(f.path, step{name: name, index: arrayIndex(name)})
+		}
+		if each {
+			f.path = append(f.path, step{each: true})
+		}
+		if name == "" && !each {
+			return f, fmt.Errorf("%q: want the name of a field, such as order.id or items[].id", text)
+		}
+		f.each = f.each || each
+	}
+	if len(f.path) > maxSteps {
+		return f, fmt.Errorf("%q: more than %d names", text, maxSteps)
+	}
+	f.bracketed, f.names = f.nested(), f.namePaths()
+	return f, nil
+}
+
+// Several reports whether the field may have several values.
+func (f *Field) Several() bool { return f.each }
+
+// Join makes one field of two in the same list, and reports whether they are: with {body.items[].a|body.items[].b} each
+// element has the one or the other.
+func (f *Field) Join(next Field) bool {
+	if !f.each || !next.each || f.Format != next.Format {
+		return false
+	}
+	list, rest := f.split()
+	otherList, otherRest := next.split()
+	if !slices.Equal(list, otherList) {
+		return false
+	}
+	if f.or == nil {
+		f.or = [][]step{rest}
+	}
+	f.path, f.or, f.names = list, append(f.or, otherRest), append(f.names, next.names...)
+	return true
+}
+
+// split splits the path after its last list.
+func (f *Field) split() (list, rest []step) {
+	n := len(f.path)
+	for !f.path[n-1].each {
+		n--
+	}
+	return f.path[:n], f.path[n:]
+}
+
+func arrayIndex(name string) int {
+	if n, err := strconv.Atoi(name); err == nil && strconv.Itoa(n) == name {
+		return n
+	}
+	return -1
+}
+
+// Found is what was found of a field.
+type Found struct {
+	Values  []string
+	Rounded []string // of numbers in Values, what many readers round them to
+	Err     error
+
+	missing bool // the field, or that of one element, is missing or empty
+}
+
+// Result returns the values, or the error that matters most. With ErrPartly it returns the values as well.
+func (f *Found) Result() ([]string, error) {
+	switch {
+	case f.Err != nil:
+		return nil, f.Err
+	case len(f.Values) == 0:
+		return nil, ErrMissing
+	case f.missing:
+		return f.Values, ErrPartly
+	}
+	return f.Values, nil
+}
+
+func (f *Found) add(value string) {
+	switch {
+	case value == "":
+		f.missing = true
+	case len(value) > maxValue:
+		f.Err = fold.Error(fmt.Sprintf("longer than %d bytes", maxValue))
+	case slices.Contains(f.Values, value): // it makes the same key
+	case len(f.Values) == MaxValues:
+		f.Err = ErrTooMany
+	default:
+		f.Values = append(f.Values, value)
+	}
+}
+
+// addFirst adds the first of several alternatives that an element of a list has.
+func (f *Found) addFirst(alternatives []Found) {
+	for _, a := range alternatives {
+		values, err := a.Result()
+		if errors.Is(err, ErrMissing) {
+			continue
+		}
+		if err != nil {
+			f.Err = err
+		} else {
+			f.add(values[0])
+			f.Rounded = append(f.Rounded, a.Rounded...)
+		}
+		return
+	}
+	f.missing = true
+}

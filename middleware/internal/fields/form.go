@@ -1,0 +1,180 @@
+package fields
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
+)
+
+// maxPairs is how many fields a form may have: each is compared with each field of the key.
+const maxPairs = 10_000
+
+var (
+	// ErrBadForm reports a form or query that readers split in different ways.
+	ErrBadForm error = fold.Error("not a valid form or query")
+
+	errJSONForm     error = fold.Error("body looks like JSON but its Content-Type says form; send Content-Type: application/json")
+	errTooManyPairs error = fold.Error(fmt.Sprintf("form or query has more than %d fields", maxPairs))
+)
+
+// InForm finds fields in a form. It works like InQuery.
+func InForm(raw []byte, fields []Field) ([]Found, error) {
+	if likeJSON(raw) {
+		return nil, errJSONForm
+	}
+	return InQuery(raw, fields)
+}
+
+// InQuery finds fields in one pass, and keeps nothing but their values. Names that some reader takes for that of a field, such
+// as ID, id[] and [id] for id, are refused even if the field has no other; a list has the values of all of them.
+func InQuery(raw []byte, fields []Field) ([]Found, error) {
+	if bytes.IndexByte(raw, ';') >= 0 || !ValidEscapes(raw) { // some readers separate fields by ";"
+		return nil, ErrBadForm
+	}
+	results := make([]Found, len(fields))
+	count := 0
+	var reader Name
+	for name, value := range pairs(raw, "&") {
+		if count++; count > maxPairs {
+			return nil, errTooManyPairs
+		}
+		reader.Set(name)
+		for i := range fields {
+			same, inside := reader.is(&fields[i])
+			switch {
+			case !same && (!inside || fields[i].each):
+			case fields[i].each:
+				results[i].addText(value)
+			case !same, string(name) != fields[i].name && string(name) != fields[i].bracketed, results[i].Values != nil, results[i].missing:
+				results[i].Err = ErrAmbiguous
+			default:
+				results[i].addText(value)
+			}
+		}
+	}
+	return results, nil
+}
+
+func (f *Found) addText(value []byte) {
+	text := string(AppendUnescaped(nil, value))
+	if !utf8.ValidString(text) {
+		f.Err = fold.ErrBadText
+		return
+	}
+	f.add(text)
+}
+
+// Collect returns everything that a reader who takes the bytes for a form or a query may find of the fields. It is for bytes
+// that are declared as something else, and for those that some reader merges with the body.
+func Collect(raw []byte, fields []Field) []Found {
+	results := make([]Found, len(fields))
+	if bytes.IndexByte(raw, '=') < 0 {
+		return results
+	}
+	var reader Name
+	for name, value := range pairs(raw, "&;") {
+		if len(value) == 0 || len(name) > maxValue {
+			continue
+		}
+		reader.Set(name)
+		for i := range fields {
+			if same, inside := reader.is(&fields[i]); same || inside && !fields[i].each {
+				results[i].addText(value)
+			}
+		}
+	}
+	return results
+}
+
+// pairs yields the names, unescaped, and the values of a form. Both are valid until the next pair.
+func pairs(raw []byte, separators string) iter.Seq2[[]byte, []byte] {
+	return func(yield func(name, value []byte) bool) {
+		var unescaped []byte
+		for len(raw) > 0 {
+			pair := raw
+			if i := bytes.IndexAny(raw, separators); i >= 0 {
+				pair, raw = raw[:i], raw[i+1:]
+			} else {
+				raw = nil
+			}
+			if len(pair) == 0 {
+				continue
+			}
+			name, value, _ := bytes.Cut(pair, []byte("="))
+			if bytes.IndexByte(name, '%') >= 0 || bytes.IndexByte(name, '+') >= 0 {
+				unescaped = AppendUnescaped(unescaped[:0], name)
+				name = unescaped
+			}
+			if !yield(name, value) {
+				return
+			}
+		}
+	}
+}
+
+// likeJSON reports whether a reader that ignores the Content-Type might read JSON, perhaps after a comment or after undoing
+// the escapes: it could find other values.
+func likeJSON(raw []byte) bool {
+	for len(raw) > 0 {
+		c, size := raw[0], 1
+		if escaped, ok := unhex(raw); ok {
+			c, size = escaped, 3
+		}
+		if strings.IndexByte(`{["/`, c) >= 0 {
+			return true
+		}
+		if strings.IndexByte(" \t\r\n+\x00\ufeff", c) < 0 { // no reader skips it
+			return false
+		}
+		raw = raw[size:]
+	}
+	return false
+}
+
+// ValidEscapes reports whether each percent sign in a form or cookie begins an escape.
+func ValidEscapes(raw []byte) bool {
+	for {
+		i := bytes.IndexByte(raw, '%')
+		if i < 0 {
+			return true
+		}
+		if _, ok := unhex(raw[i:]); !ok {
+			return false
+		}
+		raw = raw[i+3:]
+	}
+}
+
+// unhex returns the byte that an escape such as %41 stands for.
+func unhex(escape []byte) (byte, bool) {
+	if len(escape) < 3 || escape[0] != '%' {
+		return 0, false
+	}
+	var c [1]byte
+	_, err := hex.Decode(c[:], escape[1:3])
+	return c[0], err == nil
+}
+
+// AppendUnescaped appends a text of a form with its escapes undone. Anything that is no valid escape stays as it is.
+func AppendUnescaped(to, text []byte) []byte {
+	to = slices.Grow(to, len(text))
+	for len(text) > 0 {
+		switch c, ok := unhex(text); {
+		case ok:
+			to, text = append(to, c), text[3:]
+			continue
+		case text[0] == '+':
+			to = append(to, ' ')
+		default:
+			to = append(to, text[0])
+		}
+		text = text[1:]
+	}
+	return to
+}

@@ -1,0 +1,231 @@
+package fields
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
+)
+
+// maxDepth is how deep a JSON body may be nested.
+const maxDepth = 100
+
+var (
+	errBadJSON   error = fold.Error("body is not valid JSON")
+	errTooDeep   error = fold.Error(fmt.Sprintf("body is nested deeper than %d", maxDepth))
+	errBadNumber error = fold.Error("number is too large")
+)
+
+// jsonReader finds fields in JSON in one pass, and keeps nothing but their values. It refuses what another reader may read
+// differently: duplicate names on a path, even if they differ in case (encoding/json takes the last one), text after the value,
+// and invalid UTF-8.
+type jsonReader struct {
+	*jsontext.Decoder
+	found []Found
+}
+
+// cursor is a field that the next value may have.
+type cursor struct {
+	field int
+	rest  []step // of its path, from the next value on
+	or    [][]step
+}
+
+func (c cursor) next() cursor {
+	c.rest = c.rest[1:]
+	return c
+}
+
+// InJSON finds fields in JSON.
+func InJSON(raw io.Reader, fields []Field) ([]Found, error) {
+	j := jsonReader{
+		// Names are compared below, on the paths of fields only; the decoder would have to remember all of them.
+		Decoder: jsontext.NewDecoder(raw, jsontext.AllowDuplicateNames(true)),
+		found:   make([]Found, len(fields)),
+	}
+	at := make([]cursor, len(fields))
+	for i, f := range fields {
+		at[i] = cursor{field: i, rest: f.path, or: f.or}
+	}
+	err := j.value(at)
+	if err == nil {
+		if _, err = j.ReadToken(); err == nil {
+			err = errBadJSON // a second value
+		}
+	}
+	switch {
+	case err == io.EOF:
+		return j.found, nil
+	case err == errTooDeep:
+		return nil, err
+	}
+	return nil, errBadJSON // unlike the decoder's own error, this one doesn't quote the body
+}
+
+// value reads a value that may have these fields.
+func (j *jsonReader) value(at []cursor) error {
+	if len(at) == 0 {
+		return j.skip()
+	}
+	switch j.PeekKind() {
+	case '{':
+		return j.object(at)
+	case '[':
+		return j.array(at)
+	}
+	token, err := j.ReadToken()
+	if err != nil {
+		return err
+	}
+	for _, c := range at {
+		if len(c.rest) > 0 {
+			j.found[c.field].missing = true
+		} else {
+			j.found[c.field].addToken(token)
+		}
+	}
+	return nil
+}
+
+func (j *jsonReader) object(at []cursor) error {
+	if err := j.open(); err != nil {
+		return err
+	}
+	seen := make([]bool, len(at))
+	for j.PeekKind() != '}' {
+		token, err := j.ReadToken()
+		if err != nil {
+			return err
+		}
+		name := token.String()
+		var inside []cursor
+		for i, c := range at {
+			if len(c.rest) == 0 || c.rest[0].each || !strings.EqualFold(name, c.rest[0].name) {
+				continue
+			}
+			if seen[i] || name != c.rest[0].name {
+				j.found[c.field].Err = ErrAmbiguous
+			}
+			seen[i] = true
+			inside = append(inside, c.next())
+		}
+		if err := j.value(inside); err != nil {
+			return err
+		}
+	}
+	return j.close(at, seen)
+}
+
+func (j *jsonReader) array(at []cursor) error {
+	if err := j.open(); err != nil {
+		return err
+	}
+	seen := make([]bool, len(at))
+	for index := 0; j.PeekKind() != ']'; index++ {
+		var inside []cursor
+		for i, c := range at {
+			if len(c.rest) > 0 && (c.rest[0].each || c.rest[0].index == index) {
+				seen[i] = true
+				inside = append(inside, c.next())
+			}
+		}
+		if err := j.element(inside); err != nil {
+			return err
+		}
+	}
+	return j.close(at, seen)
+}
+
+// element reads an element of an array. The alternatives of a field are found as fields of their own, and the first one present
+// becomes the field's value.
+func (j *jsonReader) element(at []cursor) error {
+	first := len(j.found)
+	var inside []cursor
+	for _, c := range at {
+		if c.or == nil || len(c.rest) > 0 {
+			inside = append(inside, c)
+			continue
+		}
+		for _, path := range c.or {
+			inside = append(inside, cursor{field: len(j.found), rest: path})
+			j.found = append(j.found, Found{})
+		}
+	}
+	err := j.value(inside)
+	all := j.found[first:]
+	j.found = j.found[:first]
+	for _, c := range at {
+		if c.or != nil && len(c.rest) == 0 {
+			j.found[c.field].addFirst(all[:len(c.or)])
+			all = all[len(c.or):]
+		}
+	}
+	return err
+}
+
+// close reads the end of an object or array, and notes which of the fields it had.
+func (j *jsonReader) close(at []cursor, seen []bool) error {
+	for i, c := range at {
+		if len(c.rest) == 0 {
+			j.found[c.field].Err = ErrNotScalar
+		} else if !seen[i] {
+			j.found[c.field].missing = true
+		}
+	}
+	_, err := j.ReadToken()
+	return err
+}
+
+// open reads one token, and fails where the nesting is too deep.
+func (j *jsonReader) open() error {
+	_, err := j.ReadToken()
+	if err == nil && j.StackDepth() > maxDepth {
+		err = errTooDeep
+	}
+	return err
+}
+
+// skip reads a value that has none of the fields.
+func (j *jsonReader) skip() error {
+	for depth := j.StackDepth(); ; {
+		if err := j.open(); err != nil {
+			return err
+		}
+		if j.StackDepth() <= depth {
+			return nil
+		}
+	}
+}
+
+func (f *Found) addToken(token jsontext.Token) {
+	switch token.Kind() {
+	case 'n':
+		f.missing = true
+	case '0':
+		f.addNumber(token.String())
+	default:
+		f.add(token.String())
+	}
+}
+
+// addNumber adds a number in its one spelling: 42, 42.0 and 4.2e1 are the same, and so is every number that readers round to
+// it. A large number has two values, because some readers keep it exact.
+func (f *Found) addNumber(text string) {
+	if short, ok := fold.ShortNumber(text); ok {
+		f.add(short)
+		return
+	}
+	float, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		f.Err = errBadNumber
+		return
+	}
+	if rounded := strconv.FormatFloat(float, 'f', -1, 64); rounded != text {
+		f.Rounded = append(f.Rounded, rounded)
+	}
+	f.add(text)
+}

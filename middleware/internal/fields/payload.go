@@ -1,0 +1,76 @@
+package fields
+
+import (
+	"errors"
+	"io"
+)
+
+// payloadField is the field of a form in which GitHub and Slack send JSON.
+const payloadField = "payload"
+
+// InPayload finds the fields of the format payload in the JSON that is the payload of a form. They replace what the form has
+// under their names.
+func InPayload(raw []byte, fields []Field, found []Found) error {
+	var at []int
+	var inside []Field
+	for i, field := range fields {
+		if field.Format == payloadField {
+			at, inside = append(at, i), append(inside, field)
+		}
+	}
+	if len(at) == 0 {
+		return nil
+	}
+	values := make([]Found, len(inside))
+	value, err := payloadOf(raw)
+	if err == nil {
+		values, err = InJSON(&unescaper{value}, inside)
+	}
+	if err != nil && !errors.Is(err, ErrMissing) {
+		return err
+	}
+	for i := range at {
+		found[at[i]] = values[i]
+	}
+	return nil
+}
+
+// payloadOf returns the payload, still with its escapes.
+func payloadOf(raw []byte) (payload []byte, err error) {
+	wanted, err := Parse(payloadField)
+	if err != nil {
+		return nil, err
+	}
+	err = ErrMissing
+	var reader Name
+	for name, value := range pairs(raw, "&") {
+		reader.Set(name)
+		if same, inside := reader.is(&wanted); !same && !inside {
+			continue
+		}
+		if err == nil || string(name) != payloadField {
+			return nil, ErrAmbiguous
+		}
+		payload, err = value, nil
+	}
+	return payload, err
+}
+
+// unescaper undoes the escapes of a form while it is read, so that a large one is not copied as a whole.
+type unescaper struct{ rest []byte }
+
+func (u *unescaper) Read(p []byte) (n int, err error) {
+	if len(u.rest) == 0 {
+		return 0, io.EOF
+	}
+	for ; n < len(p) && len(u.rest) > 0; n++ {
+		size := 1
+		if c, ok := unhex(u.rest); ok {
+			p[n], size = c, 3
+		} else if p[n] = u.rest[0]; p[n] == '+' {
+			p[n] = ' '
+		}
+		u.rest = u.rest[size:]
+	}
+	return n, nil
+}

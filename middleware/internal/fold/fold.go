@@ -1,0 +1,211 @@
+// Package fold writes values in the one spelling in which a key has them.
+//
+// Upstreams read one request in different ways. Everything that some upstream takes for the same value must make one key: two
+// keys for one value would let two requests run at once, whereas one key for two values only makes some requests wait.
+// docs/keys.md has the table of what becomes one value, what is refused, and which differences are known to remain.
+package fold
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// maxExact is the first whole number at which a float64, as which many readers take numbers, is no longer exact.
+const maxExact = 1 << 53
+
+const (
+	digits    = "0123456789"
+	inNumbers = "+-._e" // besides digits
+)
+
+// Error is why no key is made of a value. Its text shows nothing of the request, so that clients may see it.
+type Error string
+
+func (e Error) Error() string { return string(e) }
+
+// ErrBadText reports a value that readers turn into different texts.
+const ErrBadText Error = "not valid UTF-8, or with a control character in it"
+
+// IsNothing reports whether a value folds to nothing: it is blank.
+func IsNothing(value string) bool {
+	return strings.TrimFunc(norm.NFKC.String(value), IsBlank) == ""
+}
+
+// Value returns a value in its one spelling: in lower case, without spaces around it, with ordinary letters and digits in
+// place of their variants, and with a number in its shortest form.
+func Value(value string) (string, error) {
+	if isPlain(value) {
+		return value, nil
+	}
+	if !utf8.ValidString(value) {
+		return "", ErrBadText
+	}
+	bad, spaces := false, strings.Trim(value, " \t") == ""
+	value = strings.Map(func(r rune) rune {
+		bad = bad || unicode.IsControl(r)
+		return foldRune(r)
+	}, strings.TrimFunc(norm.NFKC.String(value), IsBlank))
+	if bad || value == "" && !spaces { // some readers see nothing here, others something
+		return "", ErrBadText
+	}
+	return foldNumber(value), nil
+}
+
+// Same reports whether two values make one key.
+func Same(a, b string) bool {
+	a, err := Value(a)
+	b, err2 := Value(b)
+	return err == nil && err2 == nil && a == b
+}
+
+// isPlain reports whether a value has its one spelling already, as most have.
+func isPlain(value string) bool {
+	digits, inNumber := 0, 0
+	for _, c := range []byte(value) {
+		switch {
+		case IsDigit(c):
+			digits++
+		case strings.IndexByte(inNumbers, c) >= 0:
+			inNumber++
+		case c <= ' ' || c >= 0x7f || 'A' <= c && c <= 'Z':
+			return false
+		}
+	}
+	return value != "" && (digits+inNumber < len(value) || inNumber == 0 && value[0] != '0')
+}
+
+// IsBlank reports whether some reader trims a character from the ends of a value.
+func IsBlank(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == '\ufeff' }
+
+// foldRune returns the lower case of a letter, and the ASCII digit for a digit of another script, as Python reads it.
+func foldRune(r rune) rune {
+	if r < utf8.RuneSelf || !unicode.IsDigit(r) {
+		return unicode.ToLower(r)
+	}
+	for _, block := range unicode.Nd.R16 { // each block consists of whole sets of ten
+		if rune(block.Lo) <= r && r <= rune(block.Hi) {
+			return '0' + (r-rune(block.Lo))%10
+		}
+	}
+	for _, block := range unicode.Nd.R32 {
+		if rune(block.Lo) <= r && r <= rune(block.Hi) {
+			return '0' + (r-rune(block.Lo))%10
+		}
+	}
+	return r
+}
+
+// foldNumber returns a number in its shortest form, and any other text as it is. Whole numbers stay exact.
+func foldNumber(text string) string {
+	if text == "" || strings.Trim(text, inNumbers+digits) != "" {
+		return text
+	}
+	number := strings.TrimPrefix(text, "+")
+	if parts := strings.Split(number, "_"); len(parts) > 1 { // large numbers, as Python and others write them
+		for i, part := range parts {
+			if i > 0 && (part == "" || !IsDigit(part[0])) || i < len(parts)-1 && (part == "" || !IsDigit(part[len(part)-1])) {
+				return text
+			}
+		}
+		number = strings.Join(parts, "")
+	}
+	if whole := strings.TrimPrefix(number, "-"); whole != "" && strings.Trim(whole, digits) == "" {
+		switch whole = strings.TrimLeft(whole, "0"); {
+		case whole == "":
+			return "0"
+		case number[0] == '-':
+			return "-" + whole
+		}
+		return whole
+	}
+	if short, ok := ShortNumber(number); ok {
+		return short
+	}
+	return text
+}
+
+// ShortNumber returns the shortest form of a number below 2^53 in the value that a float64 has for it.
+func ShortNumber(number string) (string, bool) {
+	float, err := strconv.ParseFloat(number, 64)
+	if err != nil || !(math.Abs(float) < maxExact) {
+		return "", false
+	}
+	return strconv.FormatFloat(float+0, 'f', -1, 64), true // -0+0 is 0
+}
+
+// IsDigit reports whether a byte is an ASCII digit.
+func IsDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+// IsAlphanumeric reports whether a byte is an ASCII letter or digit.
+func IsAlphanumeric(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || IsDigit(c)
+}
+
+// Lower returns the lower case of an ASCII letter, and any other byte as it is.
+func Lower(c byte) byte {
+	if 'A' <= c && c <= 'Z' {
+		c += 'a' - 'A'
+	}
+	return c
+}
+
+// Kinds are what a placeholder may expect after a colon: {path.1:int}. A value is checked before it is folded: the values
+// that pass have one spelling, except for the case of letters, and all readers agree on it.
+var Kinds = map[string]func(string) bool{
+	"int":   IsInt,
+	"int64": func(text string) bool { return isWhole(text, math.MaxInt64) },
+	"uuid":  isUUID,
+	"id":    func(text string) bool { return len(text) <= 128 && text != "" && strings.Trim(text, idLetters) == "" },
+}
+
+const idLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
+
+// IsInt reports whether a text is a whole number, in its one spelling, that a float64 holds exactly.
+func IsInt(text string) bool { return isWhole(text, maxExact-1) }
+
+func isWhole(text string, most int64) bool {
+	n, err := strconv.ParseInt(text, 10, 64)
+	return err == nil && -most <= n && n <= most && strconv.FormatInt(n, 10) == text
+}
+
+func isUUID(text string) bool {
+	if len(text) != 36 {
+		return false
+	}
+	for i, c := range []byte(text) {
+		if i == 8 || i == 13 || i == 18 || i == 23 {
+			if c != '-' {
+				return false
+			}
+		} else if c = Lower(c); !IsDigit(c) && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+// SameHeader reports whether some server takes two names of headers for one: CGI and its successors read "-", "_" and other
+// separators alike.
+func SameHeader(a, b string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range len(a) {
+		if foldHeader(a[i]) != foldHeader(b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func foldHeader(c byte) byte {
+	if !IsAlphanumeric(c) {
+		return '-'
+	}
+	return Lower(c)
+}

@@ -1,0 +1,138 @@
+// Package signature checks the signatures of webhooks.
+package signature
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+const (
+	size = sha256.Size
+
+	maxSignatures = 16 // of a request; senders add one for each valid secret
+)
+
+// Error is why a signature is not accepted.
+type Error string
+
+func (e Error) Error() string { return string(e) }
+
+// The errors of Check.
+const (
+	ErrUnsigned Error = "signature is missing or can't be read"
+	ErrMismatch Error = "signature doesn't match"
+	ErrReplay   Error = "signature timestamp is outside the replay window"
+)
+
+// Verifier checks the signatures of one sender.
+type Verifier struct {
+	scheme scheme
+	keys   [][]byte
+}
+
+// scheme is how a sender signs with HMAC-SHA256.
+type scheme struct {
+	// claim reads the headers of a request.
+	claim func(http.Header) (claim, bool)
+	// key turns a secret into the key. Default: the bytes of the secret.
+	key func(secret string) ([]byte, error)
+	// inside reports whether the body carries a signature of its own that matches. It is called if the headers have none.
+	inside func(body []byte, keys [][]byte) bool
+	// empty reports whether the sender's library also accepts a signed request without a body.
+	empty bool
+}
+
+var schemes = map[string]scheme{
+	"stripe":            {claim: stripeClaim},
+	"github":            {claim: githubClaim},
+	"shopify":           {claim: shopifyClaim},
+	"slack":             {claim: slackClaim, empty: true},
+	"standard-webhooks": {claim: standardClaim, key: standardKey},
+	"adyen":             {claim: adyenClaim, key: adyenKey, inside: adyenItems},
+}
+
+// New returns a Verifier of a scheme, which accepts the signatures made with any of the secrets. Its errors show no secret.
+func New(name string, secrets []string) (*Verifier, error) {
+	s, ok := schemes[name]
+	if !ok {
+		return nil, fmt.Errorf("verify %q: unknown scheme; want one of %s", name, strings.Join(slices.Sorted(maps.Keys(schemes)), ", "))
+	}
+	if len(secrets) == 0 {
+		return nil, fmt.Errorf("verify %s: want at least one secret", name)
+	}
+	v := &Verifier{scheme: s}
+	for i, secret := range secrets {
+		key, err := []byte(secret), error(nil)
+		if s.key != nil {
+			key, err = s.key(secret)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("verify %s: secret %d: %w", name, i+1, err)
+		}
+		if len(key) == 0 {
+			return nil, fmt.Errorf("verify %s: secret %d is empty", name, i+1)
+		}
+		if strings.TrimSpace(secret) == "" {
+			return nil, fmt.Errorf("verify %s: secret %d is blank", name, i+1)
+		}
+		v.keys = append(v.keys, key)
+	}
+	return v, nil
+}
+
+// Check returns an Error unless a request is signed, and was signed within the window around now. It reads the body only if
+// the headers may be those of a signed request, and returns the error of that.
+func (v *Verifier) Check(h http.Header, window time.Duration, readBody func() ([]byte, error)) error {
+	claimed, ok := v.scheme.claim(h)
+	if !ok || len(claimed.signatures) == 0 || len(claimed.signatures) > maxSignatures {
+		if v.scheme.inside == nil {
+			return ErrUnsigned
+		}
+		claimed.signatures = nil
+	}
+	if claimed.sent != "" {
+		seconds, err := strconv.ParseInt(claimed.sent, 10, 64)
+		if err != nil || strconv.FormatInt(seconds, 10) != claimed.sent {
+			return ErrUnsigned
+		}
+		if age := time.Since(time.Unix(seconds, 0)); age > window || age < -window {
+			return ErrReplay
+		}
+	}
+	body, err := readBody()
+	if err != nil {
+		return err
+	}
+	// Senders write UTF-8. Their libraries read other bytes as a text that was not signed.
+	if !utf8.Valid(body) || bytes.HasPrefix(body, []byte("\ufeff")) || len(body) == 0 && !v.scheme.empty {
+		return ErrMismatch
+	}
+	for _, key := range v.keys {
+		want := sign(key, claimed.prefix, body)
+		for _, signature := range claimed.signatures {
+			if hmac.Equal(signature, want) {
+				return nil
+			}
+		}
+	}
+	if v.scheme.inside != nil && v.scheme.inside(body, v.keys) {
+		return nil
+	}
+	return ErrMismatch
+}
+
+func sign(key []byte, prefix string, body []byte) []byte {
+	sum := hmac.New(sha256.New, key)
+	sum.Write([]byte(prefix))
+	sum.Write(body)
+	return sum.Sum(nil)
+}

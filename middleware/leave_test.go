@@ -1,0 +1,198 @@
+package middleware_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// Clients that leave while they wait are not served when their turn comes, whatever they had sent of their bodies.
+func TestWaitersThatLeave(t *testing.T) {
+	l := newLocker(t, live)
+	var served, inside atomic.Int32
+	handler := orders(l, func(http.ResponseWriter, *http.Request) { served.Add(1) }, middleware.WithWait(10*bound))
+	server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		inside.Add(1)
+		defer inside.Add(-1)
+		handler.ServeHTTP(w, r)
+	}))
+	lock, err := l.TryLock(t.Context(), "order:42")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, body := range map[string]func() io.Reader{
+		"none":              func() io.Reader { return nil },
+		"small":             func() io.Reader { return strings.NewReader("body") },
+		"of unknown length": func() io.Reader { return unknownLength{strings.NewReader("body")} },
+		"large":             func() io.Reader { return strings.NewReader(strings.Repeat("x", 600_000)) },
+		"large, unknown":    func() io.Reader { return unknownLength{strings.NewReader(strings.Repeat("x", 600_000))} },
+	} {
+		ctx, leave := context.WithCancel(t.Context())
+		for range 4 {
+			r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, body())
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Order", "42")
+			go func() {
+				if resp, err := http.DefaultClient.Do(r); err == nil {
+					_ = resp.Body.Close()
+				}
+			}()
+		}
+		eventually(t, name+": four wait", func() bool { return inside.Load() == 4 })
+		leave()
+		eventually(t, name+": nobody waits any more", func() bool { return inside.Load() == 0 })
+	}
+	if err := lock.Unlock(); err != nil {
+		t.Error(err)
+	}
+	requireFree(t, l, "order:42")
+	if served.Load() > 0 {
+		t.Errorf("%d were served", served.Load())
+	}
+}
+
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(bound); !condition(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", bound, what)
+		}
+	}
+}
+
+// A body that is still arriving while its request waits delays nothing: neither a handler that reads all of it, nor the answer
+// of one that doesn't, nor a refusal.
+func TestBodyOnItsWay(t *testing.T) {
+	l := newLocker(t, live)
+	entered := make(chan bool, 1)
+	server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
+		entered <- true
+		if r.URL.Path == "/unread" {
+			_, _ = io.WriteString(w, "unread")
+			return
+		}
+		body, err := io.ReadAll(r.Body)
+		_, _ = fmt.Fprintf(w, "%s %v %v", body, err, r.Trailer)
+	}, middleware.WithWait(bound)))
+	impatient := serve(t, orders(l, ok, middleware.WithWait(200*time.Millisecond)))
+	for _, length := range []string{"Content-Length: 8", "Transfer-Encoding: chunked\r\nTrailer: X-After, Fencing-Token"} {
+		first, second, want := "half", "half", "halfhalf <nil> map[]"
+		if strings.HasPrefix(length, "T") {
+			first, second, want = "4\r\nhalf\r\n", "4\r\nhalf\r\n0\r\nX-After: v\r\nFencing-Token: 1\r\n\r\n", "halfhalf <nil> map[X-After:[v]]"
+		}
+		head := func(path string) string {
+			return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nOrder: 42\r\n%s\r\n\r\n%s", path, length, first)
+		}
+		lock, err := l.TryLock(t.Context(), "order:42")
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn := dial(t, server.Listener.Addr(), head("/read"))
+		refused := dial(t, impatient.Listener.Addr(), head("/read"))
+		if status, body := readAnswer(t, refused); status != http.StatusLocked {
+			t.Errorf("refusal: %d %s", status, body)
+		}
+		if err := lock.Unlock(); err != nil {
+			t.Error(err)
+		}
+		receive(t, entered, "the handler")
+		_, _ = io.WriteString(conn, second)
+		if _, body := readAnswer(t, conn); body != want {
+			t.Errorf("%s: the handler has read %q, want %q", length, body, want)
+		}
+
+		if lock, err = l.TryLock(t.Context(), "order:42"); err != nil {
+			t.Fatal(err)
+		}
+		conn = dial(t, server.Listener.Addr(), head("/unread"))
+		time.Sleep(100 * time.Millisecond) // it waits, and its body is being read; if that has not begun, the test is merely easier to pass
+		if err := lock.Unlock(); err != nil {
+			t.Error(err)
+		}
+		receive(t, entered, "the handler that doesn't read")
+		if _, body := readAnswer(t, conn); body != "unread" {
+			t.Errorf("%s: %q from one that doesn't read", length, body)
+		}
+	}
+}
+
+func dial(t *testing.T, addr net.Addr, text string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(bound))
+	if _, err := io.WriteString(conn, text); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+func readAnswer(t *testing.T, conn net.Conn) (status int, body string) {
+	t.Helper()
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	if _, err := text.ReadFrom(resp.Body); err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, text.String()
+}
+
+// When the server is about to stop, requests that wait are refused at once, and those that hold a lock are served.
+func TestShutdown(t *testing.T) {
+	l := newLocker(t, live)
+	stopping, stop := context.WithCancel(t.Context())
+	defer stop()
+	inside, release := make(chan bool, 1), make(chan bool)
+	server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
+		inside <- true
+		<-release
+		ok(w, r)
+	}, middleware.WithWait(10*bound), middleware.WithShutdown(stopping)))
+	server.Config.RegisterOnShutdown(stop)
+
+	holder := make(chan answer, 1)
+	go func() { holder <- post(t, server.URL, "Order", "42") }()
+	receive(t, inside, "the holder")
+	waiters := make(chan answer, 3)
+	for range cap(waiters) {
+		go func() { waiters <- post(t, server.URL, "Order", "42") }()
+	}
+	time.Sleep(50 * time.Millisecond) // they wait; requests that come later are refused as well
+	down := make(chan error, 1)
+	go func() { down <- server.Config.Shutdown(t.Context()) }()
+	for range cap(waiters) {
+		got := receive(t, waiters, "a refusal, while the holder runs")
+		requireProblem(t, got, http.StatusServiceUnavailable, "stopping")
+		requireRetryAfter(t, got, time.Second)
+	}
+	close(release)
+	if got := receive(t, holder, "the holder's answer"); got.body != "served" {
+		t.Errorf("the holder: %d %s", got.StatusCode, got.body)
+	}
+	if err := receive(t, down, "the end of Shutdown"); err != nil {
+		t.Error(err)
+	}
+	if _, err := l.TryLock(t.Context(), "order:42"); errors.Is(err, redlock.ErrHeld) {
+		t.Error("the key is held")
+	}
+}

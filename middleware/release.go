@@ -1,0 +1,60 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/response"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// brokenOff reports whether a handler that has returned may have left work behind: it failed, its client has left, or its
+// answer says that it gave up on an upstream.
+func (s *serving) brokenOff(written *response.Writer, err error) bool {
+	switch {
+	case err != nil:
+		return s.rule.Finished == nil || !s.rule.Finished(err)
+	case s.r.Context().Err() != nil && !s.rule.RunToEnd:
+		return true
+	}
+	return written.Status == http.StatusBadGateway || written.Status == http.StatusGatewayTimeout
+}
+
+// release releases the locks, after HoldAfterAbort if the handler has broken off. Until then the lock is renewed, and the
+// requests that wait for it stay in line; a Locker that closes releases it at once.
+func (s *serving) release(brokenOff bool) {
+	lock := s.turn.Lock
+	s.ended = endOf(lock)
+	if !brokenOff || s.rule.HoldAfterAbort == 0 || s.ended == OutcomeLost {
+		s.releaseNow()
+		return
+	}
+	timer := time.AfterFunc(s.rule.HoldAfterAbort, s.releaseNow)
+	context.AfterFunc(lock.Context(), func() { // lost, closed, or at the end of max_hold
+		if timer.Stop() {
+			s.releaseNow()
+		}
+	})
+}
+
+func (s *serving) releaseNow() {
+	defer s.observeReleased()
+	if s.releaseClaim != nil {
+		defer s.releaseClaim()
+	}
+	s.unlock(s.turn.Lock)
+}
+
+func (s *serving) unlock(lock *redlock.Lock) {
+	lost := lock.Err()
+	err := lock.Unlock()
+	switch {
+	case lost != nil: // the Locker has logged it
+	case errors.Is(err, redlock.ErrNoQuorum):
+		s.rule.logger().Warn("release not confirmed; it is repeated until the lease ends", "rule", s.turn.Rule, "error", err)
+	case err != nil:
+		s.rule.logger().Error("lock was lost before the request ended: another request with the same key may have run at the same time", "rule", s.turn.Rule, "error", err)
+	}
+}

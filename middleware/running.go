@@ -1,0 +1,85 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/http"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/response"
+)
+
+// run serves the request with its lock, which is released before the answer ends.
+func (s *serving) run() error {
+	w, written := response.Wrap(s.w, s.rule.RunToEnd)
+	defer func() { _ = written.ReleaseLast() }() // the client may have left
+	brokenOff := true                            // unless the handler returns: net/http's proxies break off an answer by a panic
+	defer func() { s.release(brokenOff) }()
+	defer func() { s.rule.pace.add(time.Since(s.acquired)) }()
+	s.acquired = time.Now()
+	got := s.turn.Lock.Acquisition()
+	s.observeAcquired(got.Waited)
+	s.rule.logger().LogAttrs(context.Background(), slog.LevelDebug, "request has its lock", slog.String("rule", s.turn.Rule),
+		slog.Duration("waited", got.Waited), slog.Int("position", got.Position), slog.String("via", string(got.Via)))
+	defer s.traceLoss()()
+	err := s.handOver(w)
+	brokenOff = s.brokenOff(written, err)
+	lost := s.turn.Lock.Err()
+	if lost == nil {
+		return err
+	}
+	turn := s.turn.Now()
+	if written.Begun {
+		s.rule.logOutcome("request lost its lock after its answer had begun", turn, lost)
+		return err
+	}
+	s.rule.logOutcome("request lost its lock", turn, lost, slog.Int("status", http.StatusInternalServerError))
+	return &Refusal{Status: http.StatusInternalServerError, Turn: turn, Err: errors.Join(lost, err)}
+}
+
+// handOver calls the next handler, with the turn in the context and the fencing token in the header of its request.
+func (s *serving) handOver(w http.ResponseWriter) error {
+	s.turn.fenceHeader = s.rule.fenceHeader()
+	s.turn.setFence(s.r)
+	ctx, cancel := s.handlerContext()
+	defer cancel()
+	err := s.next(w, s.r.WithContext(ctx))
+	// The handlers that come after, such as those for errors, have no lock and must not find its token. Work that outlives the
+	// handler, as behind http.TimeoutHandler, may still read the old header, which therefore stays as it is.
+	s.r.Header = maps.Clone(s.r.Header)
+	s.r.Header.Del(s.turn.fenceHeader)
+	s.turn.setOuterFence(s.r, s.turn.fenceHeader)
+	return err
+}
+
+// handlerContext returns a context that ends with the lock, and with those of the rules around. Unless the handler shall run
+// to its end, it also ends when the client leaves.
+func (s *serving) handlerContext() (context.Context, context.CancelFunc) {
+	lock := s.turn.Lock
+	if s.rule.RunToEnd && s.turn.outer == nil { // the lock's context has the values of the request's, but not its end
+		return context.WithValue(lock.Context(), turnKey{}, &s.turn), func() {}
+	}
+	ctx := context.WithValue(s.r.Context(), turnKey{}, &s.turn)
+	if !s.rule.RunToEnd {
+		return lock.WithContext(ctx)
+	}
+	ctx, cancel := lock.WithContext(context.WithoutCancel(ctx))
+	for outer := s.turn.outer; outer != nil; outer = outer.outer {
+		// A lock that was released belongs to a request that has ended: this is background work, which it doesn't bound.
+		if outer.Lock != nil && !errors.Is(outer.Lock.Err(), context.Canceled) {
+			inner := cancel
+			var cancelOuter context.CancelFunc
+			ctx, cancelOuter = outer.Lock.WithContext(ctx)
+			cancel = func() { cancelOuter(); inner() }
+		}
+	}
+	return ctx, cancel
+}
+
+// pass serves the request without a lock of this rule.
+func (s *serving) pass() error {
+	s.turn.setOuterFence(s.r, s.rule.fenceHeader())
+	return s.next(s.w, s.r.WithContext(context.WithValue(s.r.Context(), turnKey{}, &s.turn)))
+}

@@ -1,0 +1,198 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// HandlerFunc is a handler that may return an error.
+type HandlerFunc func(http.ResponseWriter, *http.Request) error
+
+// serving is one request on its way through a rule:
+//
+//	admit: verify the signature, ──► acquire: claim the delivery, ──► run: hand it over with ──► release
+//	derive the keys                  lock the keys                    a fencing token
+//	  │                                │                                │ lease lost
+//	  ▼                                ▼                                ▼
+//	400, 401, 403, 413, …            423, 409, 503, 499               500
+type serving struct {
+	rule    *Rule
+	derive  KeysFunc
+	w       http.ResponseWriter
+	r       *http.Request
+	next    HandlerFunc
+	arrived time.Time
+
+	turn         Turn   // once the handler has it, it doesn't change any more
+	delivery     string // the sender's ID of it; empty for none
+	releaseClaim func() // releases the lock on the delivery; nil for none
+
+	acquired time.Time // when it got its lock; zero for none
+	ended    Outcome   // of its lock, when the handler has returned
+}
+
+// Serve takes the lock of a request, calls next, and releases the lock when next has returned or panicked, even if the client
+// has left. The context of next's request ends when the lease is lost.
+//
+// The error is a *Refusal if the request is not served; then nothing has been written. Otherwise it is next's. After a refusal
+// the body can still be read until the request's context ends, unless it was the body that came too slowly.
+func (rule *Rule) Serve(locker *redlock.Locker, derive KeysFunc, w http.ResponseWriter, r *http.Request, next HandlerFunc) error {
+	s := &serving{rule: rule, derive: derive, w: w, r: r, next: next, arrived: time.Now()}
+	s.turn.locker, s.turn.Rule, s.turn.logKey = locker, rule.name(), rule.LogKeys
+	s.turn.outer, _ = r.Context().Value(turnKey{}).(*Turn)
+	defer s.observeUnlocked()
+	if note, ok := r.Context().Value(noteKey{}).(*note); ok {
+		defer note.take(&s.turn)
+	}
+	if body := s.receive(); body != nil {
+		defer body.end()
+	}
+	err := s.serve()
+	var refusal *Refusal
+	if rule.HideOutcome && errors.As(err, &refusal) {
+		refusal.hideOutcome = true
+	}
+	return err
+}
+
+func (s *serving) serve() error {
+	err := s.admit()
+	if s.rule.DryRun {
+		return s.dryRun(err)
+	}
+	if err != nil {
+		return s.refuseBeforeLock(err)
+	}
+	keys := s.turn.keysToLock()
+	if len(keys) == 0 { // a rule around this one holds them all, and will release them
+		s.turn.Outcome = OutcomeAcquired
+		return s.handOver(s.w)
+	}
+	span := s.startSpan()
+	err = s.acquire(keys)
+	s.turn.Waited = time.Since(s.arrived)
+	var refusal *Refusal
+	if err != nil {
+		refusal = s.rule.refusalOfLock(s.r.Context(), err)
+		s.setOutcome(refusal.Turn.Outcome, err)
+	}
+	s.endSpan(span)
+	if refusal != nil {
+		return s.refuseWithoutLock(refusal)
+	}
+	return s.run()
+}
+
+// receive removes from the request what a client must not decide, and returns the body that it puts into it, or nil.
+func (s *serving) receive() *body {
+	stripHeader(s.r.Header, s.rule.fenceHeader())
+	stripHeader(s.r.Trailer, s.rule.fenceHeader())
+	stripConnection(s.r.Header)
+	return s.rule.wrapBody(s.w, s.r)
+}
+
+// admit derives the keys of the request and the ID of its delivery, or returns why it may not hold any key.
+func (s *serving) admit() error {
+	err := s.permit()
+	if err == nil {
+		err = s.identify()
+	}
+	if err == nil && s.rule.BufferBody && !upgrades(s.r) {
+		_, err = bodyBytes(s.r)
+	}
+	return err
+}
+
+func (s *serving) permit() error {
+	if !s.rule.AllowUpgrade && upgrades(s.r) {
+		return errUpgrade
+	}
+	return s.rule.verify(s.r)
+}
+
+func (s *serving) identify() (err error) {
+	if s.turn.keys, err = s.rule.keys(s.derive, s.r); err != nil {
+		return err
+	}
+	s.turn.Key = strings.Join(s.turn.keys, " ")
+	if s.rule.Dedupe == nil {
+		return nil
+	}
+	if s.delivery, err = s.rule.Dedupe(s.r); errors.Is(err, ErrMissingKey) {
+		s.delivery, err = "", nil
+	}
+	return err
+}
+
+// acquire takes the locks on the delivery and on the keys, or none.
+func (s *serving) acquire(keys []string) (err error) {
+	if s.delivery != "" {
+		if err = s.claim(); err != nil {
+			return err
+		}
+	}
+	if s.turn.Lock, err = s.lock(keys); err != nil {
+		if s.releaseClaim != nil {
+			s.releaseClaim()
+		}
+		return err
+	}
+	s.turn.Outcome = OutcomeAcquired
+	if s.releaseClaim != nil {
+		releaseWith(s.turn.Lock, s.releaseClaim)
+	}
+	return nil
+}
+
+// lock takes the locks on all keys, which are in order and without duplicates.
+func (s *serving) lock(keys []string) (lock *redlock.Lock, err error) {
+	if s.rule.Wait == 0 {
+		return s.turn.locker.TryLockAll(s.r.Context(), keys, s.rule.lockOptions()...)
+	}
+	if s.rule.stopping() {
+		lock, err = s.turn.locker.TryLockAll(s.r.Context(), keys, s.rule.lockOptions()...)
+	} else {
+		lock, err = s.waitForLock(keys)
+	}
+	// A wait that was ended before its first attempt had an answer has no other error.
+	ended := errors.Is(err, context.Canceled) && !errors.Is(err, redlock.ErrNoQuorum) && s.r.Context().Err() == nil
+	if (ended || errors.Is(err, redlock.ErrHeld)) && s.rule.stopping() {
+		err = errStopping
+	}
+	return lock, err
+}
+
+func (s *serving) setOutcome(outcome Outcome, err error) {
+	s.turn.Outcome, s.turn.Detail = outcome, detailOf(outcome, err)
+}
+
+// refuseBeforeLock refuses a request that was not admitted, or lets it pass without a lock.
+func (s *serving) refuseBeforeLock(err error) error {
+	refusal := refusalBeforeLock(s.r.Context(), err)
+	s.setOutcome(refusal.Turn.Outcome, err)
+	if s.turn.Outcome == OutcomeMissingKey && s.rule.PassMissingKey {
+		return s.pass()
+	}
+	return s.refuse(refusal)
+}
+
+// refuseWithoutLock refuses a request that could not get its lock, or lets it pass without one.
+func (s *serving) refuseWithoutLock(refusal *Refusal) error {
+	if s.turn.Outcome == OutcomeNoQuorum && s.rule.PassNoQuorum {
+		s.rule.logOutcome("request is served without its lock", s.turn, refusal.Err)
+		return s.pass()
+	}
+	return s.refuse(refusal)
+}
+
+func (s *serving) refuse(refusal *Refusal) error {
+	refusal.Turn = s.turn
+	s.rule.logOutcome("request is refused", s.turn, refusal.Err, slog.Int("status", refusal.Status))
+	return refusal
+}

@@ -1,0 +1,39 @@
+package middleware_test
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// A request whose first attempt has no answer yet when the server is about to stop is refused as one that waits is.
+func TestShutdownDuringFirstAttempt(t *testing.T) {
+	servers := redistest.Start(t, 3)
+	l := newLocker(t, redistest.URLs(servers), redlock.WithRestartGuard(0), redlock.WithTimeout(bound))
+	lock, err := l.TryLock(t.Context(), "other") // the connections are made
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Unlock(); err != nil {
+		t.Error(err)
+	}
+	for _, s := range servers {
+		s.Pause()
+		defer s.Resume()
+	}
+	stopping, stop := context.WithCancel(t.Context())
+	defer stop()
+	server := serve(t, orders(l, ok, middleware.WithWait(10*bound), middleware.WithShutdown(stopping)))
+	got := make(chan answer, 1)
+	go func() { got <- post(t, server.URL, "Order", "42") }()
+	for deadline := time.Now().Add(bound); l.Status().Waiting == 0 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	stop()
+	requireProblem(t, receive(t, got, "a refusal"), http.StatusServiceUnavailable, "stopping")
+}

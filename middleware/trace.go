@@ -1,0 +1,64 @@
+package middleware
+
+import (
+	"context"
+	"sync"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// tracerName is the instrumentation scope of the spans.
+const tracerName = "github.com/caddy-redlock/caddy-redlock/middleware"
+
+// startSpan starts the span of the time in which the request gets its lock, or doesn't. It returns nil if the request itself
+// has no span that is recorded.
+func (s *serving) startSpan() trace.Span {
+	parent := trace.SpanFromContext(s.r.Context())
+	if !parent.IsRecording() {
+		return nil
+	}
+	_, span := parent.TracerProvider().Tracer(tracerName).Start(s.r.Context(), "redlock.acquire")
+	return span
+}
+
+// endSpan ends the span when the outcome is known. Only what the server is to blame for is an error.
+func (s *serving) endSpan(span trace.Span) {
+	if span == nil {
+		return
+	}
+	span.SetAttributes(attribute.String("redlock.rule", s.turn.Rule), attribute.String("redlock.outcome", string(s.turn.Outcome)),
+		attribute.Float64("redlock.wait", s.turn.Waited.Seconds()))
+	if lock := s.turn.Lock; s.turn.Outcome == OutcomeAcquired {
+		got := lock.Acquisition()
+		span.SetAttributes(attribute.Int("redlock.position", got.Position), attribute.String("redlock.via", string(got.Via)), attribute.Int("redlock.granted", got.Granted),
+			attribute.Int64("redlock.fence", int64(lock.Fence()))) // below 2^53
+	} else {
+		span.SetAttributes(attribute.String("redlock.detail", s.turn.Detail))
+	}
+	if ofServer(s.turn.Outcome) {
+		span.SetStatus(codes.Error, s.turn.Detail)
+	}
+	span.End()
+}
+
+// traceLoss adds an event to the request's span when the lock is lost. The function that it returns is called when the handler
+// has returned, before the lock is released.
+func (s *serving) traceLoss() (stop func()) {
+	span, lock, rule := trace.SpanFromContext(s.r.Context()), s.turn.Lock, s.turn.Rule
+	if !span.IsRecording() {
+		return func() {}
+	}
+	lost := sync.OnceFunc(func() {
+		span.AddEvent("redlock.lost", trace.WithAttributes(attribute.String("redlock.rule", rule),
+			attribute.String("redlock.detail", detailOf(OutcomeLost, lock.Err()))))
+	})
+	unhook := context.AfterFunc(lock.Context(), lost)
+	return func() {
+		unhook()
+		if lock.Err() != nil {
+			lost() // or waits for it
+		}
+	}
+}

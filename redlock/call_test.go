@@ -1,0 +1,168 @@
+package redlock
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// TestLostReleases: a waiting call releases what an attempt has won and keeps its ticket; then it gives up and
+// withdraws the ticket. If the connection breaks under both releases, both are sent again.
+func TestLostReleases(t *testing.T) {
+	o, err := newOptions(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := memory.New("", time.Now)
+	s := makeStream(m, o, (&admission{options: o}).add(m, newClocks(1, o).all[0]), new(sync.Mutex))
+	send := func(calls ...*call) *batch {
+		s.queue = append(s.queue, calls...)
+		b, dropped := s.take()
+		if len(dropped) > 0 {
+			t.Fatalf("%d calls were not sent, the first: %+v", len(dropped), dropped[0].Command)
+		}
+		return b
+	}
+	a := &attempt{locker: &Locker{}, ttl: time.Minute, ticket: 7}
+	acquire := call{Command: protocol.Command{Op: protocol.OpAcquire, Key: "key", Token: "token", Ticket: a.ticket, Queue: true}, abandoned: &a.abandoned, ticket: new(ticketState)}
+	a.calls = []call{acquire}
+	asks := send(&a.calls[0])
+	rests, leaves := a.releaseCall(0, true, nil), a.releaseCall(0, false, nil)
+	b := send(&rests, &leaves) // other masters have answered
+	asks.cmds[0].Reply = protocol.Reply{Status: protocol.StatusHeld, Holder: "another"}
+	s.settle(asks)
+	for _, cmd := range b.cmds {
+		cmd.Reply = protocol.Reply{Err: protocol.ErrBroken}
+	}
+	s.settle(b)
+	owed := s.owed
+	s.owed = nil
+	b = send(owed...)
+	if last := b.cmds[len(b.cmds)-1]; last.Ticket != a.ticket || last.Queue {
+		t.Errorf("the last command is %+v, want one that takes the ticket off", last)
+	}
+}
+
+// slowConn is a connection on which a send blocks until the test lets it go on.
+type slowConn struct {
+	protocol.Conn
+	entered, goOn chan struct{}
+	sends         atomic.Int32
+	t             *testing.T
+}
+
+func (c *slowConn) Window() int { return protocol.MaxWindow }
+
+func (c *slowConn) Send([]*protocol.Command) (bool, error) {
+	if c.sends.Add(1) > 1 {
+		c.t.Error("two send on one connection at once")
+	}
+	c.entered <- struct{}{}
+	<-c.goOn
+	c.sends.Add(-1)
+	return false, nil
+}
+
+type receiverFunc func(*call)
+
+func (f receiverFunc) receive(c *call) { f(c) }
+
+// TestOneSendsAtATime: a goroutine that finds nothing to send doesn't end the turn of the one that is sending.
+func TestOneSendsAtATime(t *testing.T) {
+	o, err := newOptions(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := memory.New("", time.Now)
+	s := makeStream(m, o, (&admission{options: o}).add(m, newClocks(1, o).all[0]), new(sync.Mutex))
+	c := &slowConn{t: t, entered: make(chan struct{}, 2), goOn: make(chan struct{})}
+	s.conn = c
+	acquire := func(to receiver) *call {
+		return &call{Command: protocol.Command{Op: protocol.OpAcquire, Key: "key", Token: "token"}, abandoned: new(atomic.Bool), to: to}
+	}
+	var sender sync.WaitGroup
+	givenUp := acquire(receiverFunc(func(*call) {
+		sender.Go(func() { s.push(acquire(nil)) })
+		<-c.entered
+	}))
+	givenUp.abandoned.Store(true)
+	s.push(givenUp)
+	s.push(acquire(nil))
+	looked := make(chan struct{})
+	sender.Go(func() {
+		defer close(looked)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.flushAll(c)
+	})
+	select {
+	case <-looked:
+	case <-c.entered:
+	}
+	close(c.goOn)
+	sender.Wait()
+}
+
+// earlyConn is a connection to a server that answers what it hasn't been sent yet.
+type earlyConn struct {
+	protocol.Conn
+	landed func()
+	sent   []protocol.Op
+}
+
+func (c *earlyConn) Send(cmds []*protocol.Command) (bool, error) {
+	c.landed()
+	for _, cmd := range cmds {
+		c.sent = append(c.sent, cmd.Op)
+	}
+	return false, nil
+}
+
+// TestAnswerBeforeSend: an answer to a batch that is still being written leaves the batch alone.
+func TestAnswerBeforeSend(t *testing.T) {
+	o, err := newOptions(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := memory.New("", time.Now)
+	s := makeStream(m, o, (&admission{options: o}).add(m, newClocks(1, o).all[0]), new(sync.Mutex))
+	c := &earlyConn{landed: func() { s.landed(nil) }}
+	s.conn = c
+	for range 3 {
+		s.push(&call{Command: protocol.Command{Op: protocol.OpPing}})
+	}
+	if !slices.Equal(c.sent, []protocol.Op{protocol.OpPing, protocol.OpPing, protocol.OpPing}) {
+		t.Errorf("%v were sent, want 3 pings", c.sent)
+	}
+	if s.spare == nil || s.spare.calls == nil {
+		t.Error("the batch isn't kept for the next send")
+	}
+}
+
+// TestOwnCallsAreRepeated: the stream's own commands, which nobody can give up, are sent again to a server that has forgotten
+// their script.
+func TestOwnCallsAreRepeated(t *testing.T) {
+	o, err := newOptions(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := memory.New("", time.Now)
+	s := makeStream(m, o, (&admission{options: o}).add(m, newClocks(1, o).all[0]), new(sync.Mutex))
+	for op := range protocol.Ops {
+		if op == protocol.OpAcquire || op == protocol.OpExtend || op == protocol.OpRelease {
+			continue
+		}
+		c := &call{Command: protocol.Command{Op: op, Reply: protocol.Reply{Err: protocol.Mark(errors.New("NOSCRIPT"), protocol.ErrNotExecuted)}}}
+		s.settle(&batch{calls: []*call{c}, cmds: []*protocol.Command{&c.Command}})
+		if len(s.queue) != 1 || s.queue[0] != c {
+			t.Errorf("operation %d isn't sent again", op)
+		}
+		s.queue = nil
+	}
+}

@@ -1,0 +1,330 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// onCluster returns a Locker whose only master is a cluster.
+func onCluster(t *testing.T, nodes []*redistest.Server, opts ...redlock.Option) *redlock.Locker {
+	t.Helper()
+	var addrs []string
+	for _, s := range nodes {
+		addrs = append(addrs, s.Addr())
+	}
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
+	t.Cleanup(func() { _ = client.Close() })
+	return lockerOn(t, []redlock.Master{wrap(t, client)}, opts...)
+}
+
+// nodeKeys returns n keys of one node. A cluster of three masters has its slots in three parts.
+func nodeKeys(t *testing.T, node *redistest.Server, part, masters, n int) (keys []string) {
+	t.Helper()
+	for i := 0; len(keys) < n; i++ {
+		key := fmt.Sprint("key", i)
+		slot, err := node.Client().ClusterKeySlot(t.Context(), redisKey(key)).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if int(slot) >= part*16384/masters && int(slot) < (part+1)*16384/masters {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// TestClusterNodeFails: while one node hangs and one without a replica is dead, the keys of the others can be
+// locked, and the error names the node.
+func TestClusterNodeFails(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3, 0)
+	l := onCluster(t, nodes)
+	var others []string
+	for part := range 2 {
+		others = append(others, nodeKeys(t, nodes[0], part, 3, 10)...)
+	}
+	own := nodeKeys(t, nodes[0], 2, 3, 3)
+	for _, key := range append(others, own...) {
+		lockUnlock(t, l, key)
+	}
+	fails := func() {
+		t.Helper()
+		eventually(t, bound, "its keys are refused, with its name", func() bool {
+			_, err := l.TryLock(t.Context(), own[0])
+			return errors.Is(err, redlock.ErrNoQuorum) && strings.Contains(err.Error(), nodes[2].Addr()+" of redis-cluster://")
+		})
+		for range 3 {
+			for _, key := range others {
+				lock, err := l.TryLock(t.Context(), key)
+				if err != nil {
+					t.Fatalf("%q, which another node has: %v", key, err)
+				}
+				mustUnlock(t, lock)
+			}
+		}
+	}
+	works := func() {
+		t.Helper()
+		for _, key := range own {
+			lockUnlock(t, l, key)
+		}
+	}
+	nodes[2].Pause()
+	fails()
+	nodes[2].Resume()
+	works()
+	nodes[2].Kill()
+	fails()
+	nodes[2].Restart()
+	works()
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	redistest.RequireNoKeys(t, nodes)
+	for _, s := range nodes {
+		eventually(t, bound, "no connection is left", func() bool { return s.Connections() <= 0 })
+	}
+}
+
+// TestClusterFailover: when a replica takes the place of a node that hangs, a held lock stays held, and new ones on
+// the node's keys are granted once all that it may have granted have ended.
+func TestClusterFailover(t *testing.T) {
+	t.Parallel()
+	const ttl = 3 * time.Second
+	nodes := redistest.StartCluster(t, 3, 1)
+	opts := []redlock.Option{redlock.WithTTL(ttl), redlock.WithMaxTTL(ttl), redlock.WithTimeout(300 * time.Millisecond)}
+	l, other := onCluster(t, nodes, opts...), onCluster(t, nodes, opts...)
+	keys := nodeKeys(t, nodes[0], 0, 3, 2)
+	elsewhere := nodeKeys(t, nodes[0], 1, 3, 1)[0]
+	lock := mustLock(t, l, keys[0])
+	for _, l := range []*redlock.Locker{l, other} {
+		lockUnlock(t, l, keys[1])
+	}
+	if err := nodes[0].Client().Wait(t.Context(), 1, bound).Err(); err != nil {
+		t.Fatal(err)
+	}
+	nodes[0].Pause()
+	promoted := time.Now()
+	nodes[3].Promote()
+	eventually(t, bound, "the promoted replica has no vote", func() bool {
+		_, err := other.TryLock(t.Context(), keys[1])
+		return errors.Is(err, redlock.ErrRestarted) && strings.Contains(err.Error(), nodes[3].Addr())
+	})
+	lockUnlock(t, other, elsewhere)
+	lockUnlock(t, other, keys[1])
+	if took := time.Since(promoted); took < ttl {
+		t.Errorf("the promoted replica granted after %v, want not before %v", took, ttl)
+	}
+	if err := lock.Err(); err != nil {
+		t.Errorf("the lock that the replica had: %v", err)
+	}
+	if held, err := other.TryLock(t.Context(), keys[0]); !errors.Is(err, redlock.ErrHeld) {
+		t.Errorf("the locked key: %v, %v", held, err)
+	}
+	mustUnlock(t, lock)
+	nodes[0].Resume()
+	lockUnlock(t, other, keys[0])
+	if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestClusterFailoverForgets: when a replica is promoted that lacks its master's latest lock, nobody else gets that
+// lock before its holder has lost it.
+func TestClusterFailoverForgets(t *testing.T) {
+	t.Parallel()
+	const ttl = 2 * time.Second
+	nodes := redistest.StartCluster(t, 3, 1)
+	opts := []redlock.Option{redlock.WithTTL(ttl), redlock.WithMaxTTL(ttl), redlock.WithTimeout(300 * time.Millisecond)}
+	l, other := onCluster(t, nodes, opts...), onCluster(t, nodes, opts...)
+	key := nodeKeys(t, nodes[0], 0, 3, 1)[0]
+	lockUnlock(t, other, key)
+	nodes[3].Unlink()
+	lock := mustLock(t, l, key)
+	nodes[0].Kill()
+	nodes[3].Promote()
+	second := mustLock(t, other, key)
+	if err := lock.Err(); !errors.Is(err, redlock.ErrLost) {
+		t.Errorf("the first lock when the second was had: %v, want ErrLost", err)
+	}
+	if second.Fence() <= lock.Fence() {
+		t.Errorf("fence %d after %d", second.Fence(), lock.Fence())
+	}
+	mustUnlock(t, second)
+	if err := lock.Unlock(); !errors.Is(err, redlock.ErrExpired) {
+		t.Errorf("unlock of the lost lock: %v", err)
+	}
+}
+
+// TestClusterResharding: when the slot of a held key is moved to another node, locks are granted there at once.
+func TestClusterResharding(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3, 0)
+	const ttl = 3 * time.Second
+	opts := []redlock.Option{redlock.WithTTL(ttl), redlock.WithMaxTTL(time.Hour)}
+	l, other := onCluster(t, nodes, opts...), onCluster(t, nodes, opts...)
+	key := nodeKeys(t, nodes[0], 0, 3, 1)[0]
+	lockUnlock(t, other, key)
+	lock := mustLock(t, l, key)
+	moveSlot(t, redisKey(key), nodes[0], nodes[1], nodes...)
+	if _, err := other.TryLock(t.Context(), key); !errors.Is(err, redlock.ErrHeld) {
+		t.Errorf("the key that moved: %v, want ErrHeld", err)
+	}
+	renewedFrom := lock.Until()
+	eventually(t, 2*ttl+bound, "the lease is renewed on the other node", func() bool { return lock.Until().After(renewedFrom) })
+	woken := make(chan error, 1)
+	go func() {
+		next, err := other.Lock(t.Context(), key)
+		if err == nil {
+			err = next.Unlock()
+		}
+		woken <- err
+	}()
+	mustUnlock(t, lock)
+	if err := <-woken; err != nil {
+		t.Error(err)
+	}
+	redistest.RequireNoKeys(t, nodes)
+}
+
+// moveSlot moves the slot of a key, as redis-cli --cluster reshard does.
+func moveSlot(t *testing.T, key string, from, to *redistest.Server, all ...*redistest.Server) {
+	t.Helper()
+	do := func(s *redistest.Server, command ...any) *redis.Cmd {
+		t.Helper()
+		cmd := s.Client().Do(context.Background(), command...)
+		if cmd.Err() != nil {
+			t.Fatalf("%v: %v", command, cmd.Err())
+		}
+		return cmd
+	}
+	slot := do(from, "cluster", "keyslot", key).Val()
+	do(to, "cluster", "setslot", slot, "importing", from.NodeID())
+	do(from, "cluster", "setslot", slot, "migrating", to.NodeID())
+	host, port, _ := strings.Cut(to.Addr(), ":")
+	keys, err := do(from, "cluster", "getkeysinslot", slot, 1000).StringSlice()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range keys {
+		do(from, "migrate", host, port, k, 0, 5000)
+	}
+	for _, s := range append([]*redistest.Server{to, from}, all...) {
+		do(s, "cluster", "setslot", slot, "node", to.NodeID())
+	}
+}
+
+// TestClusterKeys locks keys with braces, each alone and all together, on whatever nodes they are.
+func TestClusterKeys(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3, 0)
+	l := onCluster(t, nodes)
+	keys := []string{"a", "order:42", "a}b", "}a", "{a}", "}", "{", "{}", "{}a", "{{}}", "}{"}
+	for _, key := range keys {
+		lockUnlock(t, l, key)
+	}
+	lock, err := l.LockAll(t.Context(), keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keys {
+		if _, err := l.TryLock(t.Context(), key); !errors.Is(err, redlock.ErrHeld) {
+			t.Errorf("%q: %v, want ErrHeld", key, err)
+		}
+	}
+	held := 0
+	for _, s := range nodes {
+		held += len(s.Keys())
+	}
+	if held != len(keys) {
+		t.Errorf("%d keys on the nodes, want %d", held, len(keys))
+	}
+	mustUnlock(t, lock)
+	redistest.RequireNoKeys(t, nodes)
+}
+
+// lossy is a connection that breaks when the next answer comes.
+type lossy struct {
+	net.Conn
+	next *atomic.Bool
+}
+
+func (c lossy) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.next.CompareAndSwap(true, false) {
+		_ = c.Conn.Close()
+		return 0, io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// TestClusterLostReply: if the answer to an Unlock is lost, it is not sent twice. So Unlock returns that it wasn't
+// confirmed, rather than that another holder has the lock.
+func TestClusterLostReply(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 1, 0)
+	var lose atomic.Bool
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nodes[0].Addr()}, Dialer: func(_ context.Context, network, addr string) (net.Conn, error) {
+		c, err := net.Dial(network, addr)
+		return lossy{c, &lose}, err
+	}})
+	t.Cleanup(func() { _ = client.Close() })
+	l := lockerOn(t, []redlock.Master{wrap(t, client)})
+	for range 10 {
+		lock := mustLock(t, l, "key")
+		lose.Store(true)
+		if err := lock.Unlock(); err != nil && !errors.Is(err, redlock.ErrNoQuorum) {
+			t.Errorf("unlock: %v", err)
+		}
+		lose.Store(false)
+		redistest.RequireNoKeys(t, nodes)
+	}
+}
+
+// TestClusterWakesThroughAnotherNode: each node hangs in turn, among them the one with this process's subscription;
+// calls that wait for keys of the others are woken nevertheless.
+func TestClusterWakesThroughAnotherNode(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3, 0)
+	opts := []redlock.Option{redlock.WithTTL(time.Minute), redlock.WithMaxTTL(time.Minute), redlock.WithTimeout(300 * time.Millisecond)}
+	l, other := onCluster(t, nodes, opts...), onCluster(t, nodes, opts...)
+	for part, hung := range nodes {
+		key := nodeKeys(t, nodes[0], (part+1)%3, 3, 1)[0]
+		lock := mustLock(t, l, key)
+		next := make(chan error, 1)
+		go func() {
+			lock, err := other.Lock(t.Context(), key)
+			if err == nil {
+				err = lock.Unlock()
+			}
+			next <- err
+		}()
+		eventually(t, bound, "it waits", func() bool {
+			return strings.HasSuffix(nodes[(part+1)%3].Client().LIndex(t.Context(), redisKey(key), 0).Val(), "+")
+		})
+		hung.Pause()
+		time.Sleep(3 * time.Second) // for what listens there to see it
+		mustUnlock(t, lock)
+		select {
+		case err := <-next:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(bound):
+			t.Errorf("not woken when node %d hung", part)
+		}
+		hung.Resume()
+	}
+}

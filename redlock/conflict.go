@@ -1,0 +1,151 @@
+package redlock
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// compare decides, by what the masters have said, whether this process may lock. Callers hold mu.
+func (r *registry) compare() {
+	now := time.Now()
+	var told, fresh []time.Time
+	var conflict, other *set
+	for i := range r.views {
+		v := &r.views[i]
+		if v.sent.IsZero() || now.Sub(v.sent) > r.own.life() {
+			continue
+		}
+		if v.inUse && r.state != waiting && (r.state == inUse || !v.sent.Before(r.announcedAt)) {
+			told = append(told, v.sent)
+		}
+		if now.Sub(v.sent) < doubtTime {
+			fresh = append(fresh, v.sent)
+		}
+		for _, u := range v.uses {
+			if u.set.MaxTTL > r.own.Covers || r.own.MaxTTL > u.set.Covers && r.persists("ttl "+u.text, v, u, now) {
+				r.logOnce(fmt.Sprint("ttl ", u.set.MaxTTL, u.set.Covers), "another process has a longer max ttl than this one's restart guard covers, or the other way round: a restarted master may forget a lock that is still valid (docs/operations.md)",
+					"its max ttl", ms(u.set.MaxTTL), "its guards cover", ms(u.set.Covers), "our max ttl", r.maxTTL, "ours cover", r.covers())
+			}
+			if r.same(v, u, now) {
+				continue
+			}
+			meets := r.own.meets(u.set, true) && (r.own.meets(u.set, false) || !r.persists(u.text, v, u, now))
+			if !meets {
+				r.logOnce(u.set.String(), "another process has other masters, and both could hold the same lock: the process that was here first goes on, the other waits until it is gone (docs/operations.md)",
+					"its masters", u.set.String(), "our masters", r.own.String())
+			}
+			if u.set.Waits {
+				continue
+			}
+			other = u.set
+			if !meets && r.wasFirst(v, u) {
+				conflict = u.set
+			}
+		}
+	}
+	r.decide(conflict, len(fresh) >= r.quorum, len(told) >= r.quorum, now)
+	if len(told) >= r.quorum {
+		slices.SortFunc(told, time.Time.Compare)
+		until := told[len(told)-r.quorum].Add(r.own.life() - drift(r.own.life()))
+		if r.registered.Swap(&until) == nil {
+			close(r.firstKnown)
+		}
+	}
+	r.logChange(other, len(fresh) >= r.quorum)
+}
+
+// same reports whether a process has the same masters as this one, or may have. Callers hold mu.
+func (r *registry) same(v *view, u use, now time.Time) bool {
+	return r.own.same(u.set, false) || r.own.same(u.set, true) && !r.persists(u.text, v, u, now)
+}
+
+// persists reports whether a difference between two sets is real. It may only be that one process hasn't noticed
+// a restart yet; so it is real once it has lasted for longer than that takes, with both sets still in use. A
+// master that hasn't answered for as long is no witness of that. Callers hold mu.
+func (r *registry) persists(doubt string, v *view, u use, now time.Time) bool {
+	if v.now-u.seen > (2 * registerEvery).Microseconds() {
+		delete(r.doubted, doubt)
+		return false
+	}
+	if now.Sub(v.sent) > doubtTime {
+		return false
+	}
+	since, ok := r.doubted[doubt]
+	if !ok {
+		if len(r.doubted) > protocol.MaxSets {
+			clear(r.doubted)
+		}
+		since = now
+		r.doubted[doubt] = now
+	}
+	return now.Sub(since) > doubtTime
+}
+
+// wasFirst reports whether the other set was in use before ours. Where both came at about the same time, the
+// answer must be the same on all masters: then the texts of the sets decide. Callers hold mu.
+func (r *registry) wasFirst(v *view, u use) bool {
+	text := r.text()
+	i := slices.IndexFunc(v.uses, func(own use) bool { return own.text == text })
+	switch {
+	case r.state != inUse || i < 0:
+		return true
+	case max(u.since-v.uses[i].since, v.uses[i].since-u.since) <= doubtTime.Microseconds():
+		return u.text < text
+	}
+	return u.since < v.uses[i].since
+}
+
+// decide moves the state on: conflict is a set that was here first, heard and told report whether a quorum has
+// answered of late, and knows that our set is in use. Callers hold mu.
+func (r *registry) decide(conflict *set, heard, told bool, now time.Time) {
+	switch {
+	case conflict != nil:
+		if r.conflict.Load() == nil || r.state == announcing {
+			r.conflict.Store(&conflictError{ours: r.own.String(), theirs: conflict.String()})
+		}
+		if r.state != waiting {
+			r.state = waiting
+			signal(r.again)
+		}
+	case r.state == waiting && heard:
+		r.state, r.announcedAt = announcing, now
+		signal(r.again)
+	case r.state == announcing && told:
+		r.state = inUse
+		r.conflict.Store(nil)
+	}
+}
+
+// logChange logs that the masters are being changed, and when the change is complete. Callers hold mu.
+func (r *registry) logChange(other *set, heard bool) {
+	switch {
+	case other != nil && !r.changing:
+		r.changing = true
+		r.log(slog.LevelInfo, "another set of masters is in use: the masters are being changed, or the configurations differ", "its masters", other.String(), "our masters", r.own.String())
+	case other == nil && r.changing && heard:
+		r.changing = false
+		r.log(slog.LevelInfo, "all processes have the same masters now, and no lock of another set is left: the next step of a change can be taken", "masters", r.own.String())
+	}
+}
+
+// log schedules a log line for when mu is free. Callers hold mu.
+func (r *registry) log(level slog.Level, text string, args ...any) {
+	r.logs = append(r.logs, func() { r.logger.Log(context.Background(), level, text, args...) })
+}
+
+// logOnce logs an error, but only once for each thing that it is about. Callers hold mu.
+func (r *registry) logOnce(about, text string, args ...any) {
+	switch {
+	case r.logged[about]:
+		return
+	case len(r.logged) > protocol.MaxSets:
+		clear(r.logged)
+	}
+	r.logged[about] = true
+	r.log(slog.LevelError, text, args...)
+}

@@ -1,0 +1,229 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// The pauses between attempts where no master wakes us. A waiter's pause doubles up to waitMost, so that a
+// long wait costs the masters little. The pause after split votes is short, and random so that one of the
+// callers comes first.
+const (
+	waitLeast  = 5 * time.Millisecond
+	waitMost   = protocol.PollMost
+	splitPause = 3 * time.Millisecond
+	splitTries = 4
+)
+
+// contender is a call that is at the head of all its gates, and what it remembers between its attempts.
+type contender struct {
+	locker     *Locker
+	callers    []*caller // one for each key
+	tries      int
+	failure    error         // of the last attempt
+	pause      time.Duration // before the next attempt if no master wakes us
+	subscribed bool          // counted as one that waits for wake-ups
+	via        Via
+}
+
+// acquire is called at the head of all gates of a call. It makes attempts until the call has the locks on
+// all keys at once, or must leave. first is an attempt that the lock before it has already begun, or nil.
+// When wait ends, an attempt that is under way is completed; when ctx ends, it is given up.
+func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller, first *attempt) (*Lock, error) {
+	t := &contender{locker: l, callers: callers, pause: waitLeast, via: ViaFree}
+	defer t.close()
+	var room [1]*attempt // enough for one key; saves an allocation
+	attempts := room[:0]
+	if first != nil {
+		t.via = ViaPassed
+		attempts = append(attempts, first)
+	}
+	for {
+		if len(attempts) == 0 {
+			if l.subscriptions.any() {
+				l.gates.drainWakeUps(callers) // the attempt finds out what earlier wake-ups announced
+			}
+			l.number(callers)
+			attempts = l.newAttempts(callers, attempts)
+		}
+		lost := t.win(ctx, attempts)
+		if lost == nil {
+			return t.hold(ctx, attempts), nil
+		}
+		if done := lost.recall(ctx); done != nil {
+			l.leave(callers)
+			return nil, done
+		}
+		err := l.stopped(ctx, t.failure)
+		if err == nil {
+			l.release(attempts, true)
+			err = t.awaitRetry(wait.context(), lost)
+		}
+		if err != nil {
+			l.release(attempts, false)
+			l.leave(callers)
+			return nil, err
+		}
+		attempts = attempts[:0]
+	}
+}
+
+// release gives back what the attempts of a call have won. If the call waits on, its tickets stay.
+func (l *Locker) release(attempts []*attempt, waiting bool) {
+	for _, a := range attempts {
+		a.release(nil, waiting)
+	}
+	attempts[0].sendSoon()
+}
+
+// win waits until the attempts have won all keys, within the timeout of one round for the grants and of one
+// for the fences, and returns nil; otherwise it returns one of the attempts that are lost. All locks of a
+// call get the largest of their fences, so that the call has one fencing token.
+func (t *contender) win(ctx context.Context, attempts []*attempt) (lost *attempt) {
+	var fence int64
+	deadline := time.Now().Add(attempts[0].timeout)
+	for _, a := range attempts {
+		if lost == nil && !a.win(ctx, deadline) {
+			lost = a
+		}
+		fence = max(fence, a.fence)
+	}
+	if lost != nil {
+		return lost
+	}
+	for _, a := range attempts {
+		a.raise(fence)
+	}
+	attempts[0].sendSoon()
+	deadline = time.Now().Add(attempts[0].timeout)
+	allowed := t.locker.sets.allows(ctx, t.locker.closing, deadline)
+	for _, a := range attempts {
+		if !a.raised(ctx, deadline) || !allowed || past(a.until()) {
+			lost = a
+		}
+	}
+	return lost
+}
+
+// hold makes the locks of attempts that have won, and returns the one that the caller gets.
+func (t *contender) hold(ctx context.Context, attempts []*attempt) *Lock {
+	l := t.locker
+	var room [1]*Lock // enough for one key; saves an allocation
+	parts := room[:0]
+	for i, a := range attempts {
+		parts = append(parts, newLock(ctx, a, t.callers[i], t.via))
+	}
+	if len(parts) > 1 {
+		for _, part := range parts {
+			part.whole = parts
+		}
+	}
+	for _, part := range parts { // only now: from here on the keeper may end the lock
+		l.gates.noteOutcome(part.gate, part, nil)
+		l.keeper.keep(part)
+	}
+	l.observer.Acquired(parts[0].acquisition)
+	return parts[0]
+}
+
+// awaitRetry waits until it is time for the next attempt after this one was lost, or returns the error with
+// which the call must leave.
+func (t *contender) awaitRetry(ctx context.Context, a *attempt) error {
+	l := t.locker
+	t.tries++
+	t.failure = a.failure()
+	for _, c := range t.callers {
+		l.gates.noteOutcome(c.gate, nil, t.failure)
+	}
+
+	try, sleep := t.callers[0].try, jitter(t.pause)
+	var subscribed, wakeUps <-chan struct{}
+	switch {
+	case try && (t.tries > splitTries || !a.split()): // another holder has won, or nobody can
+		return t.failure
+	case try:
+		sleep = jitter(splitPause)
+	case t.hopeless(ctx, a):
+		return t.failure
+	case !errors.Is(t.failure, ErrHeld): // masters have failed, and wake nobody
+		t.pause = min(2*t.pause, waitMost)
+	case !t.subscribed:
+		// Ask again once the subscriptions are made: what was published before is missed.
+		t.subscribed = true
+		for _, c := range t.callers {
+			c.polls = true
+		}
+		l.gates.drainWakeUps(t.callers)
+		subscribed, sleep = l.subscriptions.begin(), a.timeout
+	case !a.mustPoll: // all masters that refused have queued this process, and will wake it
+		sleep = a.patience()
+	default:
+		t.pause = min(2*t.pause, waitMost)
+	}
+	if t.subscribed {
+		wakeUps = t.callers[0].gate.wakeUps
+	}
+	timer := time.NewTimer(sleep)
+	defer timer.Stop()
+	t.via = ViaPolled
+	select {
+	case <-wakeUps:
+		t.via = ViaWoken
+	case <-subscribed:
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-l.closing:
+	}
+	return l.stopped(ctx, t.failure)
+}
+
+func (t *contender) close() {
+	if t.subscribed {
+		t.locker.subscriptions.done()
+	}
+}
+
+// jitter returns a random pause of d on average.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
+
+// outage is how long a call with a deadline waits for masters that refuse every connection.
+const outage = time.Second
+
+// hopeless reports whether no quorum can be had before the deadline of ctx: too many masters are excluded
+// beyond it, by the restart guard or after a jump of the clock, or no connection to them could be made for
+// an outage, throughout which this call has waited. A master that hangs may still answer. Without a
+// deadline there is always hope.
+func (t *contender) hopeless(ctx context.Context, a *attempt) bool {
+	end, ends := ctx.Deadline()
+	if !ends {
+		return false
+	}
+	waited := time.Since(t.callers[0].began)
+	left := len(a.calls)
+	for i := range a.calls {
+		c, s := &a.calls[i], t.locker.streams[i]
+		if !c.counted { // it may still answer
+			continue
+		}
+		var guard *guardError
+		switch err := c.Reply.Err; {
+		case errors.As(err, &guard):
+			if guard.until.After(end) {
+				left--
+			}
+		case errors.Is(err, errClockJump):
+			if !s.clock.trusted(end) {
+				left--
+			}
+		case errors.Is(err, protocol.ErrUnreachable):
+			if min(waited, s.unconnected()) >= outage {
+				left--
+			}
+		}
+	}
+	return left < t.locker.quorum
+}

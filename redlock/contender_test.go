@@ -1,0 +1,82 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// requireOutOfReach requires that calls that may wait for long fail soon, because there is no quorum.
+func requireOutOfReach(t *testing.T, l *redlock.Locker) (failure *redlock.QuorumError) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	errs := make(chan error)
+	const calls = 20 // in one line
+	for range calls {
+		go func() {
+			_, err := l.Lock(ctx, "key")
+			errs <- err
+		}()
+	}
+	limit := time.After(bound)
+	for range calls {
+		select {
+		case err := <-errs:
+			if !errors.As(err, &failure) || errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("error %v, want a *QuorumError before the deadline", err)
+			}
+		case <-limit:
+			t.Fatal("a call waits for a quorum that can't come")
+		}
+	}
+	return failure
+}
+
+func TestWaitForMastersThatAreDown(t *testing.T) {
+	t.Parallel()
+	l, servers := onServers(t, 3)
+	lockUnlock(t, l, "key")
+	for _, s := range servers[:2] {
+		s.Kill()
+	}
+	requireOutOfReach(t, l)
+
+	ctx, cancel := context.WithCancel(t.Context()) // without a deadline
+	var waits sync.WaitGroup
+	waits.Go(func() {
+		lock, err := l.Lock(ctx, "key")
+		if err != nil {
+			t.Errorf("lock: %v, want it when the masters are back", err)
+			return
+		}
+		mustUnlock(t, lock)
+	})
+	time.Sleep(1500 * time.Millisecond)
+	for _, s := range servers[:2] {
+		s.Restart()
+	}
+	waits.Wait()
+	cancel()
+	lockUnlock(t, l, "key")
+	redistest.RequireNoKeys(t, servers)
+}
+
+// TestWaitForGuards: a guard that ends within the wait is waited for, one that ends later isn't.
+func TestWaitForGuards(t *testing.T) {
+	t.Parallel()
+	const maxTTL = time.Second
+	servers := redistest.Start(t, 3)
+	long := newLocker(t, redistest.URLs(servers), redlock.WithRestartGuard(time.Hour))
+	if failure := requireOutOfReach(t, long); failure.RetryAfter < time.Minute {
+		t.Errorf("retry after %v, want the rest of an hour", failure.RetryAfter)
+	}
+	short := newLocker(t, redistest.URLs(servers), redlock.WithTTL(maxTTL), redlock.WithMaxTTL(maxTTL),
+		redlock.WithTimeout(maxTTL/2), redlock.WithRestartGuard(maxTTL+3*time.Second))
+	lockUnlock(t, short, "key")
+}

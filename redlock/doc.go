@@ -1,0 +1,118 @@
+// Package redlock is a distributed lock: of all processes that share the same Redis servers, one at a time holds the
+// lock on a key. It is the Redlock algorithm: a lock is held when a majority of independent Redis masters has granted
+// it, so it works while a minority of them is down or hangs.
+//
+//	locker, err := redlock.Open([]string{"redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"})
+//	if err != nil {
+//		return err
+//	}
+//	defer locker.Close()
+//
+//	err = locker.Do(ctx, "invoices", func(ctx context.Context, lock *redlock.Lock) error {
+//		return sendInvoices(ctx) // no other process does this now
+//	})
+//
+// One Locker serves a whole process, for any number of keys. A key is any text that is not empty.
+//
+// # What it guarantees
+//
+// While one holder has the lock on a key, no other has it, as long as the clocks of all machines run at about the same
+// speed (1 % of the TTL and 2 ms are allowed for), and holders stop when their context ends. A lock is
+// a lease: it lasts for its TTL (10 s by default) on the masters, and is renewed every third of that while it is held.
+// So the work may take as long as it needs, and the key of a process that dies is free after the TTL.
+//
+// If the lease can't be renewed, because too few masters answer, or another holder has taken the key, the lock is
+// lost: its context ends no later than the lease, whatever the masters do.
+//
+// It is not a guarantee for data. A process that is paused for longer than its lease, by garbage collection or with its
+// virtual machine, may write once more before it notices. If that would do harm, let the store check the fencing token.
+// Nor is it idempotency: the lock keeps two callers from working at the same time, and not from doing the same work
+// one after the other. For that the masters can remember the result of the work.
+//
+// # Waiting
+//
+// Lock and Do wait for the key, in the order in which the calls came: until their context ends, or for as long as
+// WithWait allows. TryLock and TryDo do not wait.
+//
+//	lock, err := locker.Lock(ctx, "order:42", redlock.WithWait(2*time.Second))
+//	switch {
+//	case errors.Is(err, redlock.ErrHeld): // another holder had it all the time
+//	case errors.Is(err, redlock.ErrNoQuorum): // too few masters answered
+//	case err != nil: // ctx ended at once, the Locker is closed, or an option is wrong
+//	}
+//
+// WithWait and the context given to Lock bound the wait only. Work under a lock stops with the context of the lock:
+// Do gives it to its function, and Lock.Context and Lock.WithContext return it.
+//
+//	defer lock.Unlock()
+//	ctx, cancel := lock.WithContext(ctx) // ends with ctx, and when the lock is lost
+//	defer cancel()
+//
+// LockAll takes several keys at once, or none of them. Calls of it never block each other for ever.
+//
+// # Fencing
+//
+// Each lock has a fencing token, Lock.Fence: a number that is larger than the tokens of all locks on the key before it,
+// over all processes. Store it with the data, and refuse a write whose token is smaller than the stored one:
+//
+//	UPDATE orders SET state = 'paid', fence = $1 WHERE id = $2 AND fence <= $1
+//
+// If no row matches, a later holder has written already, and this one must give up.
+//
+// # Work that is done once
+//
+// A holder can leave a result when it frees its lock. Calls with WithRecall then fail with it, and don't take the lock:
+//
+//	lock, err := locker.Lock(ctx, "payment:42", redlock.WithRecall())
+//	var done *redlock.DoneError
+//	switch {
+//	case errors.As(err, &done):
+//		return done.Result, nil // somebody has paid before
+//	case err != nil:
+//		return nil, err
+//	}
+//	receipt, err := pay(lock.Context())
+//	if err != nil {
+//		return nil, errors.Join(err, lock.Unlock()) // the next call tries again
+//	}
+//	return receipt, lock.UnlockWith(receipt, 24*time.Hour)
+//
+// The work runs once, or again if its process dies before the result is stored, or if so many masters lose their data that a
+// majority may not know the result any more. docs/DESIGN.md says what survives which loss.
+//
+// # Errors
+//
+// The errors are values such as ErrHeld, for errors.Is. A *HeldError says when to try again; a *QuorumError has
+// a *MasterError for each master that failed. Unlock returns an error that matches ErrExpired or ErrNotOwner if the lock
+// had ended before: then the work may have overlapped with another holder's. Do returns it with the error of its
+// function.
+//
+// # Shutdown
+//
+// Close ends all waits, frees all locks and ends their contexts with ErrClosed. Let the work end first: stop what
+// brings new work, wait for what is running, and then close the Locker.
+//
+// # Testing
+//
+// A master memory:// is in the memory of the process, and needs no server. It works with testing/synctest, if the Locker
+// is closed before the bubble ends. Each Locker has a memory of its own.
+//
+//	locker, err := redlock.Open([]string{"memory://"})
+//
+// To see what a program does in the bad cases:
+//
+//   - The lock is held: take it in the test, with TryLock on the same Locker and key.
+//   - No quorum: open a Locker on an address where no server listens, such as redis://127.0.0.1:1.
+//   - The lock is lost: give the Locker or the call WithMaxHold(time.Millisecond). The context of the lock ends
+//     with ErrMaxHold, which matches ErrLost.
+//   - The Locker is closed: close it.
+//
+// # Masters
+//
+// Three or five independent servers survive the loss of one or two; a Redis Cluster counts as one. With a single
+// server the lock works while that one does. Replicas and groups of Sentinel cannot be masters, because
+// a replica that is promoted may lack the newest locks. A server that has just started has no vote for 31 s, because it may
+// have forgotten locks: WithRestartGuard(0) turns that off, for development.
+//
+// All processes that share locks must name the same masters, and have the same WithPrefix and WithMaxTTL.
+package redlock

@@ -1,0 +1,187 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// TestForceUnlock: the lock with the fence is released wherever it is held, stays released, and no other is.
+func TestForceUnlock(t *testing.T) {
+	t.Parallel()
+	for name, open := range deployments {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const ttl = 3 * time.Second
+			process := open(t, redlock.WithTTL(ttl), redlock.WithMaxTTL(ttl))
+			a, b := process("a"), process("b")
+			for _, key := range oddKeys[:7] {
+				if err := b.ForceUnlock(t.Context(), key, 1); !errors.Is(err, redlock.ErrFenceChanged) {
+					t.Errorf("a free key: %v", err)
+				}
+				held := mustLock(t, a, key)
+				if err := b.ForceUnlock(t.Context(), key, held.Fence()-1); !errors.Is(err, redlock.ErrFenceChanged) {
+					t.Errorf("the fence of an earlier lock: %v", err)
+				}
+				if !inspect(t, b, key).Held || held.Err() != nil {
+					t.Error("released although the fence was another's")
+				}
+				waited := make(chan *redlock.Lock)
+				go func() { waited <- mustLock(t, b, key) }()
+				eventually(t, bound, "one waits", func() bool { return len(b.Keys(key)) == 1 && b.Keys(key)[0].Waiting == 1 })
+				if err := b.ForceUnlock(t.Context(), key, held.Fence()); err != nil {
+					t.Fatalf("force: %v", err)
+				}
+				next := <-waited
+				if next.Fence() <= held.Fence() {
+					t.Errorf("fence %d after %d", next.Fence(), held.Fence())
+				}
+				if cause := ended(t, held.Context()); cause != redlock.ErrForced || held.Err() != redlock.ErrForced {
+					t.Errorf("the holder's lock ended by %v", cause)
+				}
+				if err := held.Unlock(); !errors.Is(err, redlock.ErrForced) || !errors.Is(err, redlock.ErrLost) || !errors.Is(err, redlock.ErrExpired) {
+					t.Errorf("the holder's Unlock: %v", err)
+				}
+				if err := b.ForceUnlock(t.Context(), key, held.Fence()); !errors.Is(err, redlock.ErrFenceChanged) {
+					t.Errorf("the same again: %v", err)
+				}
+				if next.Err() != nil {
+					t.Errorf("the next lock: %v", next.Err())
+				}
+				mustUnlock(t, next)
+			}
+		})
+	}
+}
+
+// TestForcedStaysFree: nobody else wants the key, and the holder's renewals don't take it back.
+func TestForcedStaysFree(t *testing.T) {
+	t.Parallel()
+	const ttl = 2 * time.Second
+	var log logBook
+	var d diary
+	holder, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithMaxTTL(ttl), log.option(), redlock.WithObserver(&d))
+	other := newLocker(t, redistest.URLs(servers), redlock.WithTTL(ttl), redlock.WithMaxTTL(ttl))
+	all, err := holder.LockAll(t.Context(), []string{"x", "y", "z"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.ForceUnlock(t.Context(), "y", all.Fence()); err != nil {
+		t.Fatal(err)
+	}
+	for all.Err() == nil {
+		if seen := inspect(t, other, "y"); seen.Held {
+			t.Fatalf("held again: %+v", seen)
+		}
+	}
+	if cause := ended(t, all.Context()); cause != redlock.ErrForced {
+		t.Errorf("ended by %v", cause)
+	}
+	redistest.RequireNoKeys(t, servers) // the other keys were released
+	if lines := log.lines("lease lost", "released by force"); len(lines) != 1 {
+		t.Errorf("log: %q", lines)
+	}
+	if lost := d.find("lost", "", redlock.ErrForced); len(lost) != 1 {
+		t.Errorf("observer: %v", lost)
+	}
+}
+
+// TestForceInOneProcess: the holder learns of it at once, and the call behind it has another token, which is left alone.
+func TestForceInOneProcess(t *testing.T) {
+	t.Parallel()
+	l, servers := onServers(t, 3) // its locks are renewed after 10 s
+	first := mustLock(t, l, "key")
+	waited := make(chan *redlock.Lock)
+	go func() { waited <- mustLock(t, l, "key") }()
+	eventually(t, bound, "one waits", func() bool { return l.Keys("")[0].Waiting == 1 })
+	if err := l.ForceUnlock(t.Context(), "key", first.Fence()); err != nil {
+		t.Fatal(err)
+	}
+	if first.Err() != redlock.ErrForced {
+		t.Errorf("the holder has %v", first.Err())
+	}
+	second := <-waited
+	_ = first.Unlock()
+	if err := l.ForceUnlock(t.Context(), "key", first.Fence()); !errors.Is(err, redlock.ErrFenceChanged) {
+		t.Errorf("the first one's fence again: %v", err)
+	}
+	requireHolder(t, inspect(t, l, "key"), l.Instance(), second)
+	mustUnlock(t, second)
+	redistest.RequireNoKeys(t, servers)
+}
+
+// TestForceWithIllMasters: a quorum is enough; a master that hangs reads the command later.
+func TestForceWithIllMasters(t *testing.T) {
+	t.Parallel()
+	l, servers := onServers(t, 3, redlock.WithTimeout(time.Second/2))
+	other := newLocker(t, redistest.URLs(servers), redlock.WithTimeout(time.Second/2))
+	lock := mustLock(t, l, "key")
+	inspectWhole(t, other, "key", l.Instance())
+	servers[0].Pause()
+	if err := other.ForceUnlock(t.Context(), "key", lock.Fence()); err != nil {
+		t.Fatalf("while one master hangs: %v", err)
+	}
+	servers[0].Resume()
+	redistest.RequireNoKeys(t, servers)
+	if cause := ended(t, lock.Context()); cause != redlock.ErrForced {
+		t.Errorf("ended by %v", cause)
+	}
+
+	lock = mustLock(t, l, "key")
+	fence := inspectWhole(t, other, "key", l.Instance()).Fence
+	servers[0].Kill()
+	servers[1].Kill()
+	if err := other.ForceUnlock(t.Context(), "key", fence); !errors.Is(err, redlock.ErrNoQuorum) {
+		t.Errorf("with one master of three: %v", err)
+	}
+	_ = lock.Unlock()
+	if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := other.ForceUnlock(t.Context(), "key", fence); err != redlock.ErrClosed {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// TestForceRacesWithRenewals: whenever it comes, the lock ends with it, within a renewal, and fences grow.
+func TestForceRacesWithRenewals(t *testing.T) {
+	t.Parallel()
+	const ttl = 200 * time.Millisecond // a renewal every 67 ms
+	l, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/2))
+	other := newLocker(t, redistest.URLs(servers))
+	var all sync.WaitGroup
+	for _, key := range []string{"a", "b", "c", "d"} {
+		all.Go(func() {
+			var last uint64
+			for i := range 25 {
+				ctx, cancel := context.WithTimeout(t.Context(), bound)
+				lock, err := l.Lock(ctx, key)
+				cancel()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if lock.Fence() <= last {
+					t.Errorf("fence %d after %d", lock.Fence(), last)
+				}
+				last = lock.Fence()
+				time.Sleep(time.Duration(i) * ttl / 50)
+				err = other.ForceUnlock(t.Context(), key, last)
+				if err != nil && lock.Err() == nil {
+					t.Errorf("force: %v, and the lock is held", err)
+				}
+				if cause := ended(t, lock.Context()); !errors.Is(cause, redlock.ErrLost) { // not by force on a machine that is too slow for this TTL
+					t.Errorf("ended by %v", cause)
+				}
+				_ = lock.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	redistest.RequireNoKeys(t, servers)
+}

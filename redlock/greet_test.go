@@ -1,0 +1,24 @@
+package redlock
+
+import (
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+)
+
+// TestTimeIsKnownFromTheGreeting: a Locker knows its masters' clocks before anybody asks it for a lock.
+func TestTimeIsKnownFromTheGreeting(t *testing.T) {
+	l, err := Open(redistest.URLs(redistest.Start(t, 3))) // all masters have just started: none votes, and all tell the time
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	for _, s := range l.streams {
+		for deadline := time.Now().Add(10 * time.Second); !s.clock.known.Load(); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s has not told the time", s.master)
+			}
+		}
+	}
+}

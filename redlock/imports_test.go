@@ -1,0 +1,47 @@
+package redlock
+
+import (
+	"go/build"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestImports: imports run one way, from redlock to redis and memory and from these to protocol, and in redlock only the
+// files that make masters know the Redis client.
+func TestImports(t *testing.T) {
+	const module, client = "github.com/caddy-redlock/caddy-redlock/", "github.com/redis/go-redis/v9"
+	const protocol, memory, redis = "redlock/internal/protocol", "redlock/internal/memory", "redlock/internal/redis"
+	for dir, allowed := range map[string][]string{
+		".":        {protocol, memory, redis, "internal/lockerinfo"},
+		"memory":   {protocol},
+		"redis":    {protocol},
+		"protocol": {},
+	} {
+		path := dir
+		if dir != "." {
+			path = filepath.Join("internal", dir)
+		}
+		p, err := build.ImportDir(path, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for imported, at := range p.ImportPos {
+			switch own, isOwn := strings.CutPrefix(imported, module); {
+			case isOwn:
+				if !slices.Contains(allowed, own) {
+					t.Errorf("%s imports %s", at[0], own)
+				}
+			case imported == client || strings.HasPrefix(imported, client+"/"):
+				for _, file := range at {
+					if name := filepath.Base(file.Filename); dir != "redis" && (dir != "." || name != "dial.go" && name != "master.go") {
+						t.Errorf("%s imports %s", file, imported)
+					}
+				}
+			case strings.Contains(strings.Split(imported, "/")[0], "."):
+				t.Errorf("%s imports %s", at[0], imported)
+			}
+		}
+	}
+}

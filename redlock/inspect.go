@@ -1,0 +1,210 @@
+package redlock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// Inspection is a key as the masters see it.
+type Inspection struct {
+	Key  string
+	Held bool // a quorum of the masters has given it to one holder
+	// Fence is the fencing token of the holder's lock, Holder the instance name of its process, or the process's ID if
+	// that isn't known any more, and TTL how long the lease still lasts unless it is renewed. They are zero if
+	// the key isn't held.
+	Fence   uint64
+	Holder  string
+	TTL     time.Duration
+	Masters []InspectedMaster // in the order of Status
+}
+
+// InspectedMaster is a key as one master sees it.
+type InspectedMaster struct {
+	Name   string
+	Err    error             // why it can't be asked, or hasn't answered
+	Token  string            // the beginning of the token that has the key; empty if the key is free
+	Holder string            // the process to which that belongs: its instance name, or its ID
+	TTL    time.Duration     // of the lease
+	Fence  uint64            // the last one given with the key; 0 if it is forgotten, 5 s after it was given or renewed last
+	Queue  []InspectedWaiter // who waits for the key, in the order of their turns: at most 100
+}
+
+// InspectedWaiter is a process that waits for a key.
+type InspectedWaiter struct {
+	Process string    // its instance name, or its ID
+	Since   time.Time // when its oldest call came, on the masters' clocks
+	Polls   bool      // it asks again by itself, because a master can't wake it
+}
+
+// shown returns how much of a token Inspect shows: who knows a whole one can end the lock.
+func shown(token string) string { return token[:min(protocol.IDLen+4, len(token)/2)] }
+
+// Inspect asks all masters who holds a key and who waits for it, in this process and in others. It changes nothing. It
+// waits for the masters until ctx ends, or as long as Lock does: for their timeouts, and for connections that are
+// being made. It takes two round trips.
+//
+// The error is a *QuorumError if fewer masters than a quorum have answered: then it isn't known whether the key is
+// held, and the inspection shows what the others say. It is ErrClosed, without an inspection, if the Locker is
+// closed.
+func (l *Locker) Inspect(ctx context.Context, key string) (*Inspection, error) {
+	if !l.calls.enter() {
+		return nil, ErrClosed
+	}
+	defer l.calls.leave()
+	seen, _, err := l.look(ctx, key)
+	if seen != nil {
+		l.nameProcesses(ctx, seen)
+	}
+	return seen, err
+}
+
+// look asks the masters. What it returns has the IDs of processes in place of their names; and the holder's token.
+func (l *Locker) look(ctx context.Context, key string) (seen *Inspection, token string, err error) {
+	if key == "" {
+		return nil, "", errors.New("redlock: key is empty")
+	}
+	full := protocol.Key(l.prefix, key)
+	replies, end := l.ask(ctx, protocol.Command{Op: protocol.OpInspect, Key: full}, nil)
+	if l.stopped(context.Background(), nil) != nil {
+		return nil, "", ErrClosed
+	}
+	seen = &Inspection{Key: key, Masters: make([]InspectedMaster, len(replies))}
+	carriers := make(map[string][]int) // the masters of each token
+	for i, reply := range replies {
+		seen.Masters[i] = inspected(reply)
+		seen.Masters[i].Name = l.nodeName(i, full)
+		if reply.Holder != "" {
+			carriers[reply.Holder] = append(carriers[reply.Holder], i)
+		}
+	}
+	for holder, at := range carriers {
+		if len(at) >= l.quorum {
+			token = holder
+			seen.held(at, l.quorum)
+		}
+	}
+	return seen, token, l.tooFew(ctx, full, replies, end)
+}
+
+// tooFew returns an error if fewer masters than a quorum have answered.
+func (l *Locker) tooFew(ctx context.Context, key string, replies []protocol.Reply, end ending) error {
+	var failed []*MasterError
+	for i, reply := range replies {
+		if reply.Err != nil {
+			failed = append(failed, &MasterError{l.nodeName(i, key), reply.Err})
+		}
+	}
+	answered := len(replies) - len(failed)
+	if answered >= l.quorum {
+		return nil
+	}
+	err := &QuorumError{Answered: answered, Quorum: l.quorum, Total: len(replies), Masters: failed}
+	if end == callerLeft {
+		err.Err = cmp.Or(context.Cause(ctx), ErrClosed)
+	}
+	return err
+}
+
+// nodeName returns the name of a master or, of a Redis Cluster, of the node that has the key.
+func (l *Locker) nodeName(master int, key string) string {
+	return l.streams[master].forKey(key).master.String()
+}
+
+// inspected reads a master's answer. It has IDs where names may be known.
+func inspected(reply protocol.Reply) InspectedMaster {
+	m := InspectedMaster{Err: reply.Err, TTL: reply.TTL, Fence: uint64(reply.Fence)}
+	if token := reply.Holder; token != "" {
+		m.Holder, m.Token = idOf(token), shown(token)
+	}
+	for line := range strings.Lines(reply.Lines) {
+		if w, ok := protocol.ParseWaiter(strings.TrimSuffix(line, "\n")); ok {
+			m.Queue = append(m.Queue, InspectedWaiter{Process: idOf(w.Process), Since: time.UnixMicro(w.Ticket), Polls: w.Polls})
+		}
+	}
+	return m
+}
+
+// held says that the masters at these places have given the key to one holder.
+func (n *Inspection) held(at []int, quorum int) {
+	var fences []int64
+	var left []time.Duration
+	for _, i := range at {
+		fences, left = append(fences, int64(n.Masters[i].Fence)), append(left, n.Masters[i].TTL)
+	}
+	slices.Sort(left)
+	fence, _ := chooseFence(fences, quorum) // as the holder has chosen it
+	n.Held, n.Fence, n.Holder, n.TTL = true, uint64(fence), n.Masters[at[0]].Holder, left[len(left)-quorum]
+}
+
+// nameProcesses replaces the IDs of processes by their names, as far as any master knows them.
+func (l *Locker) nameProcesses(ctx context.Context, seen *Inspection) {
+	names := map[string]string{l.id: l.instance}
+	var unknown []string
+	seen.processes(func(id *string) {
+		if names[*id] == "" && *id != "" && !slices.Contains(unknown, *id) {
+			unknown = append(unknown, *id)
+		}
+	})
+	if len(unknown) > 0 && l.sets != nil {
+		left := len(unknown)
+		l.ask(ctx, protocol.Command{Op: protocol.OpNames, Key: l.sets.key, Token: strings.Join(unknown, " ")}, func(reply protocol.Reply) (done bool) {
+			for line := range strings.Lines(reply.Lines) {
+				id, name, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+				if names[id] == "" {
+					names[id] = name
+					left--
+				}
+			}
+			return left <= 0
+		})
+	}
+	seen.processes(func(id *string) { *id = cmp.Or(names[*id], *id) })
+}
+
+// processes calls f with each process that the inspection shows.
+func (n *Inspection) processes(f func(*string)) {
+	f(&n.Holder)
+	for i := range n.Masters {
+		m := &n.Masters[i]
+		f(&m.Holder)
+		for j := range m.Queue {
+			f(&m.Queue[j].Process)
+		}
+	}
+}
+
+// ask sends a command to all masters and returns their answers: those that have come when done reports that they are
+// enough, when ctx has ended, or when the time of the masters is over. The others have errors.
+func (l *Locker) ask(ctx context.Context, cmd protocol.Command, done func(protocol.Reply) bool) (replies []protocol.Reply, end ending) {
+	a := &attempt{locker: l, calls: make([]call, len(l.streams)), answers: newInbox(cmd.Op, 1, len(l.streams))}
+	for i, s := range l.streams {
+		a.calls[i] = call{Command: cmd, master: i, abandoned: &a.abandoned, to: a.answers}
+		a.timeout = max(a.timeout, s.forKey(cmd.Key).patience())
+		s.push(&a.calls[i])
+	}
+	replies = make([]protocol.Reply, len(a.calls))
+	for i := range replies {
+		replies[i].Err = errHung
+	}
+	end = a.collect(ctx, l.closing, time.Now().Add(a.timeout), len(a.calls), func(c *call, _ int) bool {
+		replies[c.master] = c.Reply
+		return done != nil && done(c.Reply)
+	})
+	a.abandoned.Store(true)
+	for i := range replies {
+		if replies[i].Err == errHung {
+			replies[i].Err = fmt.Errorf("%w within %v%s", errHung, a.timeout.Round(time.Millisecond), l.streams[i].forKey(cmd.Key).latency.advice())
+			if end == callerLeft {
+				replies[i].Err = cmp.Or(context.Cause(ctx), ErrClosed)
+			}
+		}
+	}
+	return replies, end
+}

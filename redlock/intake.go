@@ -1,0 +1,139 @@
+package redlock
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// push queues a call and has it sent. If nothing else is under way the caller sends it itself, which saves
+// a switch of goroutines; it can't block then, as the connection's buffers are empty and all but results are short.
+func (s *stream) push(c *call) {
+	s.mu.Lock()
+	s = s.home(c)
+	taken, err := s.accept(c)
+	if taken && c.Result == nil && s.conn != nil && !s.sending && len(s.queue) == 1 && len(s.flight) == 0 {
+		s.flush()
+		taken = false
+	}
+	s.mu.Unlock()
+	s.declined(c, err)
+	if taken {
+		s.sendSoon()
+	}
+}
+
+// enqueue queues a call. It is sent with the next push, or when the stream is told to send soon.
+func (s *stream) enqueue(c *call) {
+	s.mu.Lock()
+	s = s.home(c)
+	_, err := s.accept(c)
+	s.mu.Unlock()
+	s.declined(c, err)
+}
+
+// accept queues a call, or returns why it doesn't. Acquires are refused while the master is known to be
+// down. Releases are always taken if the master may have something to release; as each belongs to an
+// acquire that was sent, their number is bounded too. Callers hold mu.
+func (s *stream) accept(c *call) (taken bool, err error) {
+	if err = s.refusal(c.Op); err == nil && c.Op == protocol.OpRelease && c.unneeded() {
+		err = errUnneeded
+	}
+	if err == nil && s.cluster != nil {
+		err = s.cluster.prepare(c, s)
+	}
+	if err != nil {
+		return false, err
+	}
+	s.queue = append(s.queue, c)
+	if c.Op == protocol.OpAcquire {
+		s.acquires++
+	}
+	return true, nil
+}
+
+var (
+	errHung     = errors.New("no answer")
+	errBacklog  = fmt.Errorf("%d lock requests are already queued for this master", maxQueue)
+	errUnneeded = errors.New("unneeded")
+)
+
+// declined answers a call that accept has refused.
+func (s *stream) declined(c *call, err error) {
+	if err == nil {
+		return
+	}
+	if errors.Is(err, errHung) {
+		s.note(err)
+		signal(s.tend)
+	}
+	if err != errUnneeded {
+		c.Reply.Err = protocol.Unsent(err)
+	}
+	c.deliver()
+	if former := c.takeFormer(); former != nil { // it can still be sent without the acquire
+		s.push(former)
+	}
+}
+
+// refusal returns why commands of this kind are refused now, or nil. Callers hold mu.
+func (s *stream) refusal(op protocol.Op) error {
+	now := time.Now()
+	silent := s.silence(now)
+	switch {
+	case s.closing:
+		return ErrClosed
+	case op == protocol.OpRelease:
+		return nil
+	case silent > s.latency.timeout():
+		return fmt.Errorf("%w for %v%s", errHung, silent.Round(time.Millisecond), s.latency.advice())
+	case s.conn != nil && (op == protocol.OpForce || op == protocol.OpInspect || op == protocol.OpNames): // also where it takes no locks
+		return nil
+	case s.conn == nil && s.downErr != nil, now.Before(s.downUntil):
+		return s.downErr
+	case !s.clock.trusted(now):
+		return s.clock.quarantined(now)
+	case s.acquires >= maxQueue:
+		return errBacklog
+	}
+	return nil
+}
+
+// usable reports whether acquires are taken now.
+func (s *stream) usable() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refusal(protocol.OpAcquire) == nil
+}
+
+// silence returns for how long the oldest batch in flight has been without an answer. Callers hold mu.
+func (s *stream) silence(now time.Time) time.Duration {
+	if len(s.flight) == 0 {
+		return 0
+	}
+	return now.Sub(s.flight[0].sentAt)
+}
+
+// patience returns how long a caller should wait for the answer to a call pushed now: the master's timeout
+// and, while a connection is being made, the rest of the time for that.
+func (s *stream) patience() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	patience := s.latency.timeout()
+	if s.conn == nil && s.downErr == nil {
+		patience += max(0, s.connectTime()-time.Since(s.connectingSince))
+	}
+	return patience
+}
+
+// unconnected returns for how long there has been no connection to the master.
+func (s *stream) unconnected() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn != nil {
+		return 0
+	}
+	return time.Since(s.connectingSince)
+}

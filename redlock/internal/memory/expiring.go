@@ -1,0 +1,57 @@
+package memory
+
+import (
+	"iter"
+	"time"
+)
+
+// Expiring is a map whose values end. The zero value is empty.
+type Expiring[V any] struct {
+	values  map[string]expiringValue[V]
+	sweepAt int // size at which the dead values are removed
+}
+
+type expiringValue[V any] struct {
+	value V
+	ends  time.Time
+}
+
+// Get returns the value of a key that has not ended, and when it does.
+func (e *Expiring[V]) Get(key string, now time.Time) (value V, ends time.Time, ok bool) {
+	v, ok := e.values[key]
+	if !ok || !now.Before(v.ends) {
+		return value, ends, false
+	}
+	return v.value, v.ends, true
+}
+
+// Set gives a key a value that ends after the TTL.
+func (e *Expiring[V]) Set(key string, value V, now time.Time, ttl time.Duration) {
+	if e.values == nil {
+		e.values = make(map[string]expiringValue[V])
+	}
+	e.values[key] = expiringValue[V]{value, now.Add(ttl)}
+	if len(e.values) < max(e.sweepAt, 1024) {
+		return
+	}
+	for key, v := range e.values {
+		if !now.Before(v.ends) {
+			delete(e.values, key)
+		}
+	}
+	e.sweepAt = 2 * len(e.values)
+}
+
+// Delete removes a key.
+func (e *Expiring[V]) Delete(key string) { delete(e.values, key) }
+
+// All returns the keys whose values have not ended.
+func (e *Expiring[V]) All(now time.Time) iter.Seq2[string, V] {
+	return func(yield func(string, V) bool) {
+		for key, v := range e.values {
+			if now.Before(v.ends) && !yield(key, v.value) {
+				return
+			}
+		}
+	}
+}

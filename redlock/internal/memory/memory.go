@@ -1,0 +1,266 @@
+// Package memory is a master in the memory of this process, for a single process and for tests. It is the specification
+// of what the scripts of package redis do.
+package memory
+
+import (
+	"context"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// Master does what the Redis scripts do. What it keeps is exported for the tests that compare the scripts with it, and
+// for those that break it.
+type Master struct {
+	Clock  func() time.Time
+	Leases Expiring[string] // tokens, by key
+	Fences Expiring[int64]
+	Polls  Expiring[string] // tokens of holders that poll
+	Queues Expiring[*Queue]
+	// Results are what is remembered, by key.
+	Results Expiring[protocol.Result]
+	Forced  Expiring[bool] // the tokens that OpForce has released, with their keys
+
+	name string
+	sets knownSets
+
+	mu        sync.Mutex
+	listeners map[string]func(protocol.WakeUp) // by process
+}
+
+// New returns a master that goes by this clock.
+func New(name string, clock func() time.Time) *Master {
+	return &Master{Clock: clock, name: name}
+}
+
+func (m *Master) String() string { return "memory://" + m.name }
+
+// Close does nothing.
+func (m *Master) Close() error { return nil }
+
+// Connect returns a connection on which each command is answered at once.
+func (m *Master) Connect(context.Context) (protocol.Conn, error) {
+	return protocol.NewImmediate(m.Do), nil
+}
+
+// Listen never misses a message.
+func (m *Master) Listen(ctx context.Context, process string, ready func(), message func(protocol.WakeUp)) error {
+	m.Subscribe(process, message)
+	ready()
+	<-ctx.Done()
+	m.Subscribe(process, nil)
+	return context.Cause(ctx)
+}
+
+// Subscribe has a process's messages go to a function, or nowhere if that is nil.
+func (m *Master) Subscribe(process string, message func(protocol.WakeUp)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case message == nil:
+		delete(m.listeners, process)
+	case m.listeners == nil:
+		m.listeners = map[string]func(protocol.WakeUp){process: message}
+	default:
+		m.listeners[process] = message
+	}
+}
+
+// publish sends a message to a process, and reports whether that is subscribed.
+func (m *Master) publish(process string, w protocol.WakeUp) bool {
+	m.mu.Lock()
+	message := m.listeners[process]
+	m.mu.Unlock()
+	if message == nil {
+		return false
+	}
+	message(w)
+	return true
+}
+
+// Do runs the commands.
+func (m *Master) Do(cmds []*protocol.Command) {
+	for _, cmd := range cmds {
+		now := m.Clock()
+		switch cmd.Op {
+		case protocol.OpPing:
+			cmd.Reply = protocol.Reply{Time: now.UnixMicro()}
+		case protocol.OpAcquire:
+			cmd.Reply = m.acquire(cmd, now)
+		case protocol.OpExtend:
+			cmd.Reply = m.extend(cmd, now)
+		case protocol.OpRelease:
+			cmd.Reply = m.release(cmd, now)
+		case protocol.OpRegister:
+			cmd.Reply = m.sets.register(cmd, now.UnixMicro())
+		case protocol.OpForce:
+			m.Forced.Set(cmd.Key+cmd.Token, true, now, cmd.TTL)
+			cmd.Reply = m.release(cmd, now)
+		case protocol.OpInspect:
+			cmd.Reply = m.inspect(cmd, now)
+		case protocol.OpNames:
+			cmd.Reply = m.sets.names(cmd, now.UnixMicro())
+		case protocol.OpRecall:
+			cmd.Reply = m.recall(cmd, now)
+		}
+	}
+}
+
+func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.Reply) {
+	defer func() { reply.Time = now.UnixMicro() }()
+	if cmd.Former != "" {
+		reply.Former = m.free(cmd.Key, cmd.Former, now)
+	}
+	if cmd.Recall {
+		if done := m.recall(cmd, now); done.Status == protocol.StatusDone {
+			reply.Status, reply.Fence, reply.TTL = done.Status, done.Fence, done.TTL
+			return reply
+		}
+	}
+	token, ends, held := m.Leases.Get(cmd.Key, now)
+	last, _, _ := m.Fences.Get(cmd.Key, now)
+	if held && token == cmd.Token { // the command came twice
+		reply.Status, reply.Fence = protocol.StatusGranted, last
+		return reply
+	}
+	polls, _, _ := m.Polls.Get(cmd.Key, now)
+	reply.Polls = held && polls == token
+	q, _, waiters := m.Queues.Get(cmd.Key, now)
+	for !held && waiters {
+		first := q.Oldest(cmd.Process, now)
+		if first == nil || !first.before(cmd.Ticket, cmd.Process) {
+			q.leave(cmd.Process, math.MaxInt64)
+			break
+		}
+		if held = first.Polls || m.wake(cmd.Key, q, *first); held {
+			ends, reply.Polls = first.Ends, first.Polls
+		}
+	}
+	if !held {
+		reply.Status, reply.Fence = protocol.StatusGranted, protocol.NextFence(last, cmd.Fence, now.UnixMicro())
+		m.Leases.Set(cmd.Key, cmd.Token, now, cmd.TTL)
+		m.Polls.Delete(cmd.Key)
+		if cmd.Polls {
+			m.Polls.Set(cmd.Key, cmd.Token, now, time.Hour)
+		}
+		m.Fences.Set(cmd.Key, reply.Fence, now, protocol.FenceLife(reply.Fence, now.UnixMicro()))
+		return reply
+	}
+	reply.Status, reply.Holder, reply.TTL = protocol.StatusHeld, token, ends.Sub(now)
+	if cmd.Queue {
+		m.Join(cmd, now)
+	}
+	return reply
+}
+
+func (m *Master) extend(cmd *protocol.Command, now time.Time) protocol.Reply {
+	token, _, held := m.Leases.Get(cmd.Key, now)
+	forced, _, _ := m.Forced.Get(cmd.Key+cmd.Token, now)
+	switch {
+	case forced && (!held || token != cmd.Token):
+		return protocol.Reply{Status: protocol.StatusForced, Time: now.UnixMicro()}
+	case held && token != cmd.Token:
+		return protocol.Reply{Status: protocol.StatusNotOwner, Time: now.UnixMicro()}
+	case !held && now.UnixMicro() >= cmd.RefillUntil:
+		return protocol.Reply{Status: protocol.StatusExpired, Time: now.UnixMicro()}
+	}
+	m.Leases.Set(cmd.Key, cmd.Token, now, cmd.TTL)
+	if !held {
+		m.Polls.Delete(cmd.Key) // an extend doesn't say whether the holder polls
+	}
+	if last, _, _ := m.Fences.Get(cmd.Key, now); cmd.Fence >= last { // also for its life: it is to be known while the lock is held
+		m.Fences.Set(cmd.Key, cmd.Fence, now, protocol.FenceLife(cmd.Fence, now.UnixMicro()))
+	}
+	return protocol.Reply{Status: protocol.StatusGranted, Time: now.UnixMicro()}
+}
+
+func (m *Master) release(cmd *protocol.Command, now time.Time) protocol.Reply {
+	reply := protocol.Reply{Status: m.free(cmd.Key, cmd.Token, now)}
+	if cmd.Result != nil && (cmd.Anyway || reply.Status == protocol.StatusReleased) {
+		m.remember(cmd.Key, cmd.Result, now)
+	}
+	q, _, waiters := m.Queues.Get(cmd.Key, now)
+	switch {
+	case cmd.Queue:
+		q = m.Join(cmd, now)
+	case waiters:
+		q.leave(cmd.Process, cmd.Ticket)
+	}
+	for reply.Status != protocol.StatusNotOwner && q != nil {
+		first := q.next(cmd.Process, now)
+		if first == nil || first.Process == cmd.Process || m.wake(cmd.Key, q, *first) { // a process doesn't wake itself
+			break
+		}
+	}
+	return reply
+}
+
+func (m *Master) inspect(cmd *protocol.Command, now time.Time) protocol.Reply {
+	reply := protocol.Reply{Time: now.UnixMicro()}
+	token, ends, held := m.Leases.Get(cmd.Key, now)
+	if held {
+		reply.Holder, reply.TTL = token, ends.Sub(now)
+	}
+	reply.Fence, _, _ = m.Fences.Get(cmd.Key, now)
+	if q, _, ok := m.Queues.Get(cmd.Key, now); ok {
+		reply.Lines = q.lines(now)
+	}
+	return reply
+}
+
+// remember keeps a result, unless there is one with a larger fence, or the same.
+func (m *Master) remember(key string, result *protocol.Result, now time.Time) {
+	if former, _, known := m.Results.Get(key, now); !known || former.Fence < result.Fence {
+		m.Results.Set(key, *result, now, result.Keep)
+	}
+}
+
+// recall returns the result that is remembered for the command's key.
+func (m *Master) recall(cmd *protocol.Command, now time.Time) protocol.Reply {
+	result, ends, known := m.Results.Get(cmd.Key, now)
+	if !known {
+		return protocol.Reply{Status: protocol.StatusExpired, Time: now.UnixMicro()}
+	}
+	return protocol.Reply{Status: protocol.StatusDone, Fence: result.Fence, TTL: ends.Sub(now), Result: result.Data, Time: now.UnixMicro()}
+}
+
+// free deletes a key that carries this token, and returns what became of it.
+func (m *Master) free(key, token string, now time.Time) protocol.Status {
+	holder, _, held := m.Leases.Get(key, now)
+	switch {
+	case !held:
+		return protocol.StatusExpired
+	case holder != token:
+		return protocol.StatusNotOwner
+	}
+	m.Leases.Delete(key)
+	m.Polls.Delete(key)
+	return protocol.StatusReleased
+}
+
+// Join gives the command's process its place in the queue of the key.
+func (m *Master) Join(cmd *protocol.Command, now time.Time) *Queue {
+	q, ends, ok := m.Queues.Get(cmd.Key, now)
+	if !ok {
+		q = &Queue{}
+	}
+	lease := cmd.TTL
+	if cmd.Polls {
+		lease = min(lease, protocol.PollLease)
+	}
+	q.Join(Place{cmd.Process, cmd.Ticket, now.Add(lease), cmd.Polls})
+	m.Queues.Set(cmd.Key, q, now, max(lease, ends.Sub(now)))
+	return q
+}
+
+// wake sends the process at this place the message that the key is free, and reports whether that is subscribed. One
+// that isn't any more loses its place.
+func (m *Master) wake(key string, q *Queue, p Place) bool {
+	if m.publish(p.Process, protocol.WakeUp{Key: key, Ticket: p.Ticket}) {
+		return true
+	}
+	q.leave(p.Process, math.MaxInt64)
+	return false
+}

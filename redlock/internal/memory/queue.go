@@ -1,0 +1,76 @@
+package memory
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// Queue is the processes that wait for a key, in the order of their tickets.
+type Queue struct{ Places []Place }
+
+// Place is that of one process in a queue.
+type Place struct {
+	Process string
+	Ticket  int64
+	Ends    time.Time // when the process isn't believed to wait any more
+	Polls   bool      // it can't be woken
+}
+
+// before reports whether the place is before that of another process. Equal tickets are in the order of
+// the names, so that all masters have the same order.
+func (p Place) before(ticket int64, process string) bool {
+	return cmp.Or(cmp.Compare(p.Ticket, ticket), cmp.Compare(p.Process, process)) < 0
+}
+
+// Join gives a process this place, in exchange for the one that it may have.
+func (q *Queue) Join(p Place) {
+	q.leave(p.Process, math.MaxInt64)
+	at, _ := slices.BinarySearchFunc(q.Places, p, func(a, b Place) int {
+		return cmp.Or(cmp.Compare(a.Ticket, b.Ticket), cmp.Compare(a.Process, b.Process))
+	})
+	q.Places = slices.Insert(q.Places, at, p)
+}
+
+// leave takes a process out of the queue if its ticket is not above this one.
+func (q *Queue) leave(process string, ticket int64) {
+	q.Places = slices.DeleteFunc(q.Places, func(p Place) bool { return p.Process == process && p.Ticket <= ticket })
+}
+
+// next returns the first place of a process that can be woken, or of this process; or nil. A process that polls comes by
+// itself; the one behind it is woken all the same, and finds out if the first has died.
+func (q *Queue) next(process string, now time.Time) *Place {
+	q.Oldest("", now)
+	for i := range q.Places {
+		if !q.Places[i].Polls || q.Places[i].Process == process {
+			return &q.Places[i]
+		}
+	}
+	return nil
+}
+
+// Oldest returns the first place that is not this process's, or nil. It drops those of others whose time is over.
+func (q *Queue) Oldest(but string, now time.Time) *Place {
+	q.Places = slices.DeleteFunc(q.Places, func(p Place) bool { return !now.Before(p.Ends) && p.Process != but })
+	for i := range q.Places {
+		if q.Places[i].Process != but {
+			return &q.Places[i]
+		}
+	}
+	return nil
+}
+
+// lines shows the first places of the queue.
+func (q *Queue) lines(now time.Time) string {
+	var lines []string
+	for _, p := range q.Places[:min(len(q.Places), protocol.MaxWaiters)] {
+		if now.Before(p.Ends) {
+			lines = append(lines, protocol.Waiter{Process: p.Process, Ticket: p.Ticket, Polls: p.Polls}.Line())
+		}
+	}
+	return strings.Join(lines, "\n")
+}

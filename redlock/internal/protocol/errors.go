@@ -1,0 +1,55 @@
+package protocol
+
+import (
+	"errors"
+	"fmt"
+)
+
+// The marks of a master's errors, for errors.Is: what the error means for the command, and for the master.
+var (
+	// ErrUnsent marks an error after which the master has certainly not seen the command.
+	ErrUnsent = errors.New("not sent")
+	// ErrRefused marks a master's own refusal of a command: it has seen it, and nothing of it comes later.
+	ErrRefused = errors.New("refused by the master")
+	// ErrNotExecuted marks a refusal of a command that the master executes when it is sent again: it didn't know
+	// the script.
+	ErrNotExecuted = errors.New("not executed")
+	// ErrUnreachable marks the failure to make a connection at all.
+	ErrUnreachable = errors.New("unreachable")
+	// ErrUnusable marks a refusal that is not about one key: the server takes no locks at all until somebody
+	// mends it, or for some time.
+	ErrUnusable = errors.New("takes no locks")
+)
+
+// After these refusals, which are marked as ErrUnusable too, the server may not be the one that was greeted.
+var (
+	ErrReplica = fmt.Errorf("%w: it is a replica", ErrUnusable)
+	ErrLoading = fmt.Errorf("%w: it is loading data, its own or that of a server whose replica it has become", ErrUnusable)
+)
+
+// ErrBroken says that a connection has ended.
+var ErrBroken = errors.New("the connection broke")
+
+// ErrMalformed says that what came on a connection is no answer.
+var ErrMalformed = errors.New("the server's answer is not of Redis's protocol: is this a Redis server?")
+
+// Mark adds a mark to an error without changing its text.
+func Mark(err, mark error) error { return marked{err, mark} }
+
+type marked struct {
+	error
+	mark error
+}
+
+func (e marked) Unwrap() []error { return []error{e.error, e.mark} }
+
+// Unsent marks an error as ErrUnsent.
+func Unsent(err error) error { return Mark(err, ErrUnsent) }
+
+// Unreachable marks why a connection could not be made.
+func Unreachable(err error) error {
+	if errors.Is(err, ErrUnreachable) {
+		return err
+	}
+	return Unsent(Mark(err, ErrUnreachable))
+}

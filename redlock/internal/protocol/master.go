@@ -1,0 +1,117 @@
+package protocol
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Master is one independent lock server. It is a Connector or a Doer.
+type Master interface {
+	// String names the master in logs and errors. It contains no credentials.
+	fmt.Stringer
+
+	// Listen passes on the messages that the server publishes for this process, on a connection of
+	// its own. It calls ready once it can miss none any more, and returns when ctx ends or the
+	// connection breaks. The functions don't block.
+	Listen(ctx context.Context, process string, ready func(), message func(WakeUp)) error
+
+	// Close ends what the master itself has open.
+	Close() error
+}
+
+// Connector is a Master that makes connections, on which several batches are sent before the first is
+// answered.
+type Connector interface {
+	// Connect makes a connection, for which ctx is the time.
+	Connect(ctx context.Context) (Conn, error)
+}
+
+// Doer is a Master that runs one batch after the other.
+type Doer interface {
+	// Do runs the commands in their order, as one pipeline, and fills in their replies. It may
+	// block for as long as the server is hung: the timeouts are the Locker's, and an answer that
+	// comes late still counts for the release that follows it. It is never called concurrently.
+	Do(cmds []*Command)
+}
+
+// Conn is a connection to a master. The commands take effect in the order in which they are sent.
+// One goroutine at a time sends, and one receives.
+type Conn interface {
+	// Send sends commands, and reports whether they are answered already. After an error the
+	// connection is of no use any more, and the server may have seen any of them.
+	Send(cmds []*Command) (answered bool, err error)
+	// Wait blocks until an answer comes, or the connection has ended.
+	Wait() error
+	// Receive reads the answers to all commands of the oldest Send that has none yet.
+	Receive(cmds []*Command) error
+	// Window is how many sends may wait for their answers.
+	Window() int
+	Close()
+}
+
+// MaxWindow bounds the batches under way on one connection: more than callers ever fill.
+const MaxWindow = 4096
+
+// Admitter is a Master in front of a server that may be another one at each new connection. On an error of Admit the
+// connection fails, and the master is down.
+type Admitter interface {
+	AdmitWith(Admission)
+}
+
+// Admission decides whether a server that was just reached may vote.
+type Admission interface {
+	Admit(Server) error
+}
+
+// Server is what a server says of itself when a connection to it is made.
+type Server struct {
+	RunID           string
+	Version, Mode   string
+	Uptime          time.Duration // by its wall clock, in whole seconds, up to one too high
+	HasUptime       bool
+	Role            string // "master" or "slave", as Redis says it
+	MaxmemoryPolicy string
+
+	Time           int64     // its clock, in microseconds since 1970; 0 if unknown
+	Sent, Received time.Time // the round trip of the greeting, between which the clock was read
+}
+
+// Replica reports whether the server only repeats what its master says.
+func (s Server) Replica() bool { return s.Role != "" && s.Role != "master" }
+
+// Immediate is a connection on which Do answers at once.
+type Immediate struct {
+	Do     func(cmds []*Command)
+	closed chan struct{}
+	end    func()
+}
+
+// NewImmediate returns a connection on which do answers the commands.
+func NewImmediate(do func(cmds []*Command)) *Immediate {
+	c := &Immediate{Do: do, closed: make(chan struct{})}
+	c.end = sync.OnceFunc(func() { close(c.closed) })
+	return c
+}
+
+// Send has the commands answered.
+func (c *Immediate) Send(cmds []*Command) (answered bool, err error) {
+	c.Do(cmds)
+	return true, nil
+}
+
+// Wait blocks until the connection is closed.
+func (c *Immediate) Wait() error {
+	<-c.closed
+	return ErrBroken
+}
+
+// Receive is never needed.
+func (c *Immediate) Receive([]*Command) error { return nil }
+
+// Window is as many as callers want.
+func (c *Immediate) Window() int { return MaxWindow }
+
+// Close ends the connection.
+func (c *Immediate) Close() { c.end() }

@@ -1,0 +1,163 @@
+// Package protocol is what a Locker and its masters say to each other, whatever the master is: the commands and
+// their replies, the fence that a master gives, and the marks of its errors.
+package protocol
+
+import (
+	"strings"
+	"time"
+)
+
+// Op is what a Command asks of a master.
+type Op uint8
+
+// The operations. Each is one command on the wire.
+const (
+	// OpPing asks for the time: it makes the master connect, and shows a dead connection or a clock that jumped.
+	OpPing Op = iota
+	// OpAcquire takes the key, and returns a fence, if the key is free and no process waits for it with an
+	// older ticket; or if it already carries this very token. The oldest waiter of a free key is woken.
+	OpAcquire
+	// OpExtend renews the lease of a key that carries this token, and raises the fence to at least
+	// the one given. Until RefillUntil it also takes the key if it is free.
+	OpExtend
+	// OpRelease frees the key if it carries this token, and wakes the oldest waiter of a free key.
+	OpRelease
+	// OpRegister reports which masters the process has, in Token, and asks for those that others have. For the
+	// TTL the master remembers the latest Ticket: a time that its clock has shown while it was right, in
+	// microseconds, or 0. Process, if it isn't empty, is the process's ID and its name, with a space between
+	// them: the master remembers it for as long as the set.
+	OpRegister
+	// OpInspect shows who has the key and who waits for it. It changes nothing.
+	OpInspect
+	// OpForce is OpRelease by another than the holder: for the TTL, the master doesn't let OpExtend take the key again
+	// for this token, and answers it with StatusForced.
+	OpForce
+	// OpTrial does, with keys of its own, all that the other operations may do to a master, and leaves nothing. It shows
+	// whether a master takes locks that has refused some.
+	OpTrial
+	// OpNames asks for the names of the processes whose IDs are in Token, with spaces between them. The key is
+	// that of OpRegister.
+	OpNames
+	// OpRecall asks for the result that is remembered for the key.
+	OpRecall
+
+	Ops // how many there are
+)
+
+// Command is one operation on one master.
+type Command struct {
+	Op    Op
+	Key   string        // the full key, prefix included: see Key
+	Token string        // the secret that signs the lock
+	TTL   time.Duration // OpAcquire, OpExtend: the lease asked for
+	Fence int64         // OpAcquire: the fence proposed; OpExtend: the lock's
+	// RefillUntil is the end of the time, on the master's clock in microseconds since 1970, in
+	// which OpExtend may take a key that is free.
+	RefillUntil int64
+
+	// Process names the Locker among the waiters. It has one place in the queue of a key, for the oldest of its
+	// calls. Ticket is the place: when that call came, on the masters' clocks in microseconds since 1970, or
+	// TryTicket for a call that doesn't wait.
+	Process string
+	Ticket  int64
+	// Queue has the process wait for the key from now on, with this ticket, for at most the TTL:
+	// OpAcquire if it is refused, OpRelease always. Without it OpRelease ends the wait.
+	Queue bool
+	// Polls means that the master can't wake this process, which asks again by itself, and that the process may
+	// not be able to wake others either. With Queue its place lasts for PollLease only, within which it must ask
+	// again, but is kept although the process isn't subscribed.
+	Polls bool
+	// Alone means that nobody waited when the key was taken, so that OpRelease may try a cheaper way first.
+	Alone bool
+	// Former is the token of a lock that OpAcquire frees before it takes the key, or none.
+	Former string
+	// Recall has OpAcquire refused with StatusDone if a result is remembered for the key.
+	Recall bool
+	// Result is remembered for the key if OpRelease frees it, unless there is one with a larger fence; with Anyway
+	// also if it doesn't free it.
+	Result *Result
+	Anyway bool
+
+	Reply Reply // filled in by the master
+}
+
+// MaxResult bounds the bytes of a result.
+const MaxResult = 1 << 20
+
+// Result is what came of the work that was done under a lock.
+type Result struct {
+	Data  string
+	Keep  time.Duration // how long it is remembered
+	Fence int64         // of the lock
+}
+
+// TryTicket is behind all others: a key for which anybody waits is refused.
+const TryTicket = 1<<53 - 1
+
+const (
+	PollMost  = 100 * time.Millisecond // the longest pause between two attempts of a process that polls
+	PollLease = 5 * PollMost           // how long it has its place in the queue
+)
+
+// MaxSets bounds how many sets of masters a master keeps and reports. Normally there is one, during a change two.
+const MaxSets = 30
+
+// WakeUp is the message to a waiter that a key may be free.
+type WakeUp struct {
+	Key    string // the full key
+	Ticket int64  // with which the process is queued
+}
+
+// Reply is a master's answer to a Command.
+type Reply struct {
+	Status Status
+	Holder string        // StatusHeld: the holder's token; empty if the key is free, and another is next. OpInspect: empty if it is free
+	TTL    time.Duration // StatusDone: how long the result is still remembered. StatusHeld: the longest time that the lease of the holder, or of that other, can still last. OpInspect: of the holder
+	Fence  int64         // StatusGranted by OpAcquire: the fence stored with the grant. StatusDone: that of the result. OpInspect: the one stored last, or 0
+	Polls  bool          // StatusHeld: the holder, or that other, polls, and may wake nobody
+	Alone  bool          // StatusGranted by OpAcquire: nobody waits, and the master has a cheaper way to release
+	Former Status        // OpAcquire: what became of the former token, as of an OpRelease
+	// Lines are separated by newlines. OpRegister: one for each set of masters that is known: since when, when it was seen
+	// last, the set. OpInspect: one for each process that waits: see Waiter. OpNames: one for each process that is known: its
+	// ID and its name.
+	Lines  string
+	Mark   int64  // OpRegister: the latest time that the master's clock has shown
+	Result string // OpRecall, StatusDone: the result
+	Time   int64  // OpPing, OpAcquire, OpExtend, OpRegister, OpInspect, OpRecall: the master's clock, in microseconds since 1970; 0 if unknown
+	Err    error  // the master gave no valid answer; Status is StatusNone
+}
+
+// Status is the answer of a master that could be asked.
+type Status uint8
+
+// The answers.
+const (
+	StatusNone     Status = iota // no answer, or a ping's
+	StatusGranted                // OpAcquire, OpExtend: the key carries the token now
+	StatusHeld                   // OpAcquire: the key carries another token, or another is next
+	StatusReleased               // OpRelease: the key carried the token and is free now
+	StatusExpired                // OpExtend, OpRelease: the key was free already; OpRecall: no result is remembered
+	StatusForced                 // OpExtend: the token has lost the key by OpForce
+	StatusNotOwner               // OpExtend, OpRelease: the key carries another token, and keeps it
+	StatusDone                   // OpAcquire, OpRecall: a result is remembered
+)
+
+// Key returns the name of a lock's key on the masters. The part in braces is the hash tag, by which a Redis
+// Cluster keeps the keys of one lock in one place; it ends at the first closing brace, and an empty one doesn't
+// count. So a key that would begin with it gets an opening brace in front, and so does one that begins with such
+// braces and a closing one: no two have the same name.
+func Key(prefix, key string) string {
+	if strings.HasPrefix(strings.TrimLeft(key, "{"), "}") {
+		return prefix + ":{{" + key + "}"
+	}
+	return prefix + ":{" + key + "}"
+}
+
+// KeyOf returns the key of which Key has made the name.
+func KeyOf(prefix, name string) string {
+	key := strings.TrimSuffix(strings.TrimPrefix(name, prefix+":{"), "}")
+	if strings.HasPrefix(strings.TrimLeft(key, "{"), "}") {
+		return key[1:]
+	}
+	return key
+}

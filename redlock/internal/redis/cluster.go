@@ -1,0 +1,146 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Cluster is a Redis Cluster: its nodes, each of which is a Master, and which of them has which keys.
+type Cluster struct {
+	name    string
+	options redis.ClusterOptions
+}
+
+// NewCluster returns the cluster that a client with these options would use.
+func NewCluster(o redis.ClusterOptions) *Cluster {
+	return &Cluster{name: "redis-cluster://" + strings.Join(o.Addrs, ","), options: o}
+}
+
+func (c *Cluster) String() string { return c.name }
+
+// Addrs returns the addresses of nodes that the client was configured with.
+func (c *Cluster) Addrs() []string { return c.options.Addrs }
+
+// Node returns the master of the node at an address.
+func (c *Cluster) Node(addr string) *Master {
+	o := &c.options
+	n := New(redis.Options{
+		Addr: addr, Dialer: o.Dialer, OnConnect: o.OnConnect, TLSConfig: o.TLSConfig, Protocol: o.Protocol, ClientName: o.ClientName,
+		Username: o.Username, Password: o.Password, CredentialsProvider: o.CredentialsProvider,
+		CredentialsProviderContext: o.CredentialsProviderContext, StreamingCredentialsProvider: o.StreamingCredentialsProvider,
+	})
+	n.name, n.scripts = addr+" of "+c.name, clusterScripts
+	return n
+}
+
+// Topology is which node of a cluster has which slots.
+type Topology struct {
+	Epoch  int64                  // grows with each failover; 0 if unknown
+	Owners map[string][]SlotRange // by address
+}
+
+// SlotRange is the slots from the first to the last.
+type SlotRange struct{ First, Last int }
+
+// Configured returns the topology that the client was configured with; known is false if a node must be asked.
+func (c *Cluster) Configured(ctx context.Context) (t Topology, known bool, err error) {
+	if c.options.ClusterSlots == nil {
+		return t, false, nil
+	}
+	slots, err := c.options.ClusterSlots(ctx)
+	if err == nil {
+		t, err = t.with(slots, "")
+	}
+	return t, true, err
+}
+
+// Ask asks the node at an address for the topology.
+func (c *Cluster) Ask(ctx context.Context, addr string) (Topology, error) {
+	n := c.Node(addr)
+	o := n.options
+	raw, err := n.open(ctx)
+	if err != nil {
+		return Topology{}, fmt.Errorf("%s: %w", addr, err)
+	}
+	defer func() { _ = raw.Close() }()
+	o.Dialer = func(context.Context, string, string) (net.Conn, error) { return raw, nil }
+	client := redis.NewClient(&o)
+	defer func() { _ = client.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = client.Close() })() // go-redis ignores the context while it reads
+	pipe := client.Pipeline()
+	slots, info := pipe.ClusterSlots(ctx), pipe.ClusterInfo(ctx)
+	_, _ = pipe.Exec(ctx)
+	if err := slots.Err(); err != nil {
+		return Topology{}, fmt.Errorf("%s: %w", addr, explained(err))
+	}
+	t := Topology{}
+	for name, value := range infoFields(info.Val()) {
+		if name == "cluster_current_epoch" {
+			_, _ = fmt.Sscan(value, &t.Epoch)
+		}
+	}
+	return t.with(slots.Val(), addr)
+}
+
+// with adds the answer to CLUSTER SLOTS of the node at an address.
+func (t Topology) with(slots []redis.ClusterSlot, addr string) (Topology, error) {
+	t.Owners = make(map[string][]SlotRange)
+	for _, s := range slots {
+		if len(s.Nodes) > 0 && 0 <= s.Start && s.Start <= s.End && s.End < Slots {
+			owner := reachable(s.Nodes[0].Addr, addr)
+			t.Owners[owner] = append(t.Owners[owner], SlotRange{s.Start, s.End})
+		}
+	}
+	if len(t.Owners) == 0 {
+		return t, fmt.Errorf("%s: its Redis Cluster lacks nodes or slots: see CLUSTER INFO and CLUSTER NODES", addr)
+	}
+	return t, nil
+}
+
+// IsMoved reports whether a node has not executed a command because another node has the key.
+func IsMoved(err error) bool { return redis.HasErrorPrefix(err, "MOVED ") }
+
+// MovedTo reads "MOVED <slot> <address>", as this node has answered: the address is one that can be reached from here.
+// ok is false if the error says nothing of the kind. The slot may be none that there is.
+func (m *Master) MovedTo(err error) (slot int, addr string, ok bool) {
+	var moved redis.Error
+	if !errors.As(err, &moved) {
+		return 0, "", false
+	}
+	words := strings.Fields(moved.Error())
+	if len(words) < 3 {
+		return 0, "", false
+	}
+	if slot, err = strconv.Atoi(words[1]); err != nil {
+		slot = -1
+	}
+	return slot, reachable(words[2], m.Addr()), true
+}
+
+// reachable returns the address of a node as it can be reached from here, given the one by which the node at another
+// address, asked, knows it. No host, or a loopback address of another machine, means the host that was asked.
+func reachable(addr, asked string) string {
+	host, port, err := net.SplitHostPort(addr)
+	askedHost, askedPort, errAsked := net.SplitHostPort(asked)
+	if err != nil || errAsked != nil {
+		return addr
+	}
+	if host == "" || host == "?" || isLoopback(host) && !isLoopback(askedHost) {
+		host = askedHost
+	}
+	if port == "0" { // a cluster that talks TLS alone
+		port = askedPort
+	}
+	return net.JoinHostPort(host, port)
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback() || host == "localhost"
+}

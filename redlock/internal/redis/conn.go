@@ -1,0 +1,217 @@
+package redis
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// conn is a connection to a Redis server. go-redis has authenticated on it and greeted the server; from then on
+// commands are written, and answers read, on it directly, so that several batches can be under way.
+type conn struct {
+	client  *redis.Client // which owns the connection
+	session *redis.Conn
+	raw     net.Conn
+
+	mu     sync.Mutex // of raw and closed, until the connection is made
+	closed bool
+
+	scripts *scriptSet
+	known   [protocol.Ops]atomic.Bool // the server has the script
+	out     []byte                    // the batch that is sent; kept for its room
+	in      *bufio.Reader
+	answer  answer
+}
+
+// Connect makes a connection, which ends with ctx as long as it is being made.
+func (m *Master) Connect(ctx context.Context) (protocol.Conn, error) {
+	c := &conn{scripts: m.scripts}
+	var refused error
+	o := m.options
+	o.Dialer = func(context.Context, string, string) (net.Conn, error) { return c.raw, nil }
+	o.OnConnect = func(ctx context.Context, cn *redis.Conn) error {
+		if m.options.OnConnect != nil {
+			if err := m.options.OnConnect(ctx, cn); err != nil {
+				return err
+			}
+		}
+		refused = greet(ctx, cn, m.admits)
+		return refused
+	}
+	c.client = redis.NewClient(&o)
+	c.session = c.client.Conn()
+	over := context.AfterFunc(ctx, c.abandon) // go-redis ignores the context while it reads
+	raw, err := m.open(ctx)
+	if err == nil {
+		err = c.opened(raw)
+	}
+	if err == nil {
+		err = c.session.Do(ctx, "time").Err()
+	}
+	if refused != nil {
+		err = refused
+	}
+	if !over() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		c.Close()
+		return nil, protocol.Unreachable(classify(peerTrouble(err, ctx.Err(), m.options.TLSConfig != nil)))
+	}
+	_ = c.raw.SetDeadline(time.Time{})
+	c.in = bufio.NewReader(c.raw)
+	return c, nil
+}
+
+// opened takes the network connection, unless it comes too late.
+func (c *conn) opened(raw net.Conn) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		_ = raw.Close()
+		return protocol.ErrBroken
+	}
+	c.raw = raw
+	return nil
+}
+
+func (c *conn) abandon() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	if c.raw != nil {
+		_ = c.raw.Close()
+	}
+}
+
+// Close ends the connection.
+func (c *conn) Close() {
+	c.abandon() // first, so that nobody reads on it any more
+	_ = c.session.Close()
+	_ = c.client.Close()
+}
+
+// Window is as many as callers want.
+func (c *conn) Window() int { return protocol.MaxWindow }
+
+// Send writes the commands.
+func (c *conn) Send(cmds []*protocol.Command) (answered bool, err error) {
+	c.out = c.out[:0]
+	for _, cmd := range cmds {
+		c.out = c.append(c.out, cmd)
+	}
+	_, err = c.raw.Write(c.out)
+	if cap(c.out) > 1<<16 {
+		c.out = nil
+	}
+	return false, err
+}
+
+func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
+	switch {
+	case cmd.Op == protocol.OpPing:
+		return appendBulk(appendArray(b, 1), "TIME")
+	case cmd.Alone:
+		b = appendBulk(appendArray(b, 4), "LREM")
+		b = appendBulk(b, cmd.Key)
+		b = appendBulk(b, "1")
+		return appendBulk(b, cmd.Token)
+	}
+	keys, more := 4, 0
+	if cmd.Recall || cmd.Result != nil || cmd.Op == protocol.OpRecall {
+		keys = 5
+	}
+	switch {
+	case cmd.Result != nil:
+		more = 4
+	case cmd.Op == protocol.OpAcquire && cmd.Former != "", cmd.Op == protocol.OpExtend:
+		more = 2
+	case cmd.Op == protocol.OpAcquire:
+		more = 1
+	}
+	b = appendArray(b, 3+keys+5+more)
+	// The source makes the script known; what is sent behind it on this connection comes after it.
+	if script := &c.scripts[cmd.Op]; c.known[cmd.Op].Swap(true) {
+		b = appendBulk(appendBulk(b, "EVALSHA"), script.hash)
+	} else {
+		b = appendBulk(appendBulk(b, "EVAL"), script.source)
+	}
+	b = appendNumber(b, int64(keys))
+	b = appendBulk(b, cmd.Key)
+	b = appendBulk(b, cmd.Key, ":fence")
+	b = appendBulk(b, cmd.Key, ":queue")
+	b = appendBulk(b, cmd.Key, ":leases")
+	if keys == 5 {
+		b = appendBulk(b, cmd.Key, ":result")
+	}
+	b = appendBulk(b, cmd.Token)
+	b = appendBulk(b, cmd.Process)
+	b = appendNumber(b, cmd.Ticket)
+	b = appendNumber(b, cmd.TTL.Milliseconds())
+	b = appendNumber(b, waitFlags(cmd))
+	switch {
+	case cmd.Result != nil:
+		b = appendNumber(b, cmd.Result.Keep.Milliseconds())
+		b = appendNumber(b, cmd.Result.Fence)
+		b = appendBulk(b, cmd.Result.Data)
+		b = appendNumber(b, flag(cmd.Anyway))
+	case cmd.Op == protocol.OpAcquire:
+		b = appendNumber(b, cmd.Fence)
+		if cmd.Former != "" {
+			b = appendBulk(b, cmd.Former)
+		}
+	case cmd.Op == protocol.OpExtend:
+		b = appendNumber(b, cmd.Fence)
+		b = appendNumber(b, cmd.RefillUntil)
+	}
+	return b
+}
+
+// Wait blocks until an answer comes.
+func (c *conn) Wait() error {
+	_, err := c.in.Peek(1)
+	return err
+}
+
+// Receive reads the answers to the commands.
+func (c *conn) Receive(cmds []*protocol.Command) error {
+	for i, cmd := range cmds {
+		err := c.answer.read(c.in, false)
+		if err != nil {
+			for _, cmd := range cmds[i:] {
+				cmd.Reply = protocol.Reply{Err: err}
+			}
+			return err
+		}
+		cmd.Reply = c.answer.reply(cmd)
+		if cmd.Reply.Err != nil {
+			c.known[cmd.Op].Store(false) // the server may have forgotten it
+		}
+	}
+	return nil
+}
+
+func flag(set bool) int64 {
+	if set {
+		return 1
+	}
+	return 0
+}
+
+// waitFlags is how the scripts learn of Queue and Polls.
+func waitFlags(cmd *protocol.Command) (flags int64) {
+	if cmd.Queue {
+		flags = 1
+	}
+	if cmd.Polls {
+		flags += 2
+	}
+	return flags
+}

@@ -1,0 +1,3 @@
+-- KEYS, ARGV and answer as of release.lua. For the TTL, extend.lua doesn't take the key again for this token.
+redis.call('SET', KEYS[1] .. ':forced:' .. ARGV[1], 1, 'PX', ARGV[4])
+-- release.lua

@@ -1,0 +1,146 @@
+// Package redis is a Redis server, or a node of a Redis Cluster, as a master: the scripts that lock, and all that is
+// known of its wire. go-redis dials, secures and greets; from then on commands are written and answers read directly, so
+// that several batches can be under way.
+package redis
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"net"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// longest bounds what go-redis waits for while it makes a connection, where the caller's context doesn't before.
+const longest = time.Minute
+
+// poolSize is one more than the connections that a client has: after as many failed dials go-redis begins to
+// dial in the background, in a goroutine that outlives the client.
+const poolSize = 2
+
+// Master is a Redis server as a master.
+type Master struct {
+	name    string
+	options redis.Options
+	dial    dialer             // as the client was configured
+	admits  protocol.Admission // nil where every server may vote
+	scripts *scriptSet
+
+	doing protocol.Conn // of Do
+}
+
+// New returns a master of the server that a client with these options would use. It connects with options of its own:
+// to one connection, without retries.
+func New(o redis.Options) *Master {
+	m := &Master{name: serverName(&o), scripts: serverScripts}
+	o.MaxRetries = -1
+	o.DialerRetries = 1
+	o.DisableIdentity = true // a round trip less
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = longest, longest, longest
+	o.ContextTimeoutEnabled = false
+	o.PoolSize, o.MaxActiveConns, o.MinIdleConns, o.PipelinePoolSize = poolSize, 1, 0, -1
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	m.dial = o.Dialer
+	if m.dial == nil {
+		m.dial = dialerFor(o.TLSConfig)
+	}
+	m.options = o
+	return m
+}
+
+// dialer makes a network connection.
+type dialer func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// dialerFor returns a dialer whose TLS handshake ends with the context, too: go-redis's own ignores the context while
+// it waits for TLS.
+func dialerFor(secure *tls.Config) dialer {
+	if secure == nil {
+		return new(net.Dialer).DialContext
+	}
+	return (&tls.Dialer{Config: secure}).DialContext
+}
+
+// open makes a network connection to the server, before go-redis asks for one: its pool writes a line to standard error for
+// each dial that fails, and only a logger of the whole process can change that. A dialer that ignores the context is left
+// behind when that ends.
+func (m *Master) open(ctx context.Context) (net.Conn, error) {
+	type result struct {
+		raw net.Conn
+		err error
+	}
+	dialed := make(chan result)
+	go func() {
+		raw, err := m.dial(ctx, cmp.Or(m.options.Network, "tcp"), m.options.Addr)
+		select {
+		case dialed <- result{raw, err}:
+		case <-ctx.Done():
+			if err == nil {
+				_ = raw.Close()
+			}
+		}
+	}()
+	select {
+	case r := <-dialed:
+		return r.raw, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// serverName names a server by its address, without credentials or database: these don't make
+// another server of it.
+func serverName(o *redis.Options) string {
+	scheme := "redis"
+	switch {
+	case o.Network == "unix":
+		scheme = "unix"
+	case o.TLSConfig != nil:
+		scheme = "rediss"
+	}
+	return scheme + "://" + o.Addr
+}
+
+func (m *Master) String() string { return m.name }
+
+// Addr returns the address of the server.
+func (m *Master) Addr() string { return m.options.Addr }
+
+// AdmitWith has each server that is reached pass the admission.
+func (m *Master) AdmitWith(admits protocol.Admission) { m.admits = admits }
+
+// Do runs one batch. A Locker has connections of its own instead: see Connect.
+func (m *Master) Do(cmds []*protocol.Command) {
+	err := m.ensure()
+	if err == nil {
+		if _, err = m.doing.Send(cmds); err == nil {
+			if err = m.doing.Receive(cmds); err == nil {
+				return
+			}
+		}
+		_ = m.Close()
+	}
+	for _, cmd := range cmds {
+		cmd.Reply = protocol.Reply{Err: err}
+	}
+}
+
+func (m *Master) ensure() (err error) {
+	if m.doing == nil {
+		m.doing, err = m.Connect(context.Background())
+	}
+	return err
+}
+
+// Close ends the connection of Do.
+func (m *Master) Close() error {
+	if m.doing != nil {
+		m.doing.Close()
+		m.doing = nil
+	}
+	return nil
+}

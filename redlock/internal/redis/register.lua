@@ -1,0 +1,57 @@
+-- KEYS sets - processes since | ARGV set process shown_us ttl_ms
+-- -> {time_us, mark_us, a line for each set: since when it is known and when it was seen last, in us, and the set}
+-- A set begins with the ms after which it is forgotten. The mark is the latest time that the clock of this server has shown while it was
+-- right. That is known to processes that have compared it with other clocks: shown_us, or 0. A process is its ID and its name, or
+-- empty; it is forgotten with its set.
+local time = call('TIME')
+local now, mark = time[1] * 1000000 + time[2], 0
+local own, lines = ARGV[1], {}
+local function put(set, at)
+  call('ZADD', KEYS[1], string.format('%.0f', at), set)
+end
+
+local function ends(set, seen)
+  return seen + string.match(set, '^%d+') * 1000
+end
+
+local last = tonumber(call('ZSCORE', KEYS[1], own) or 0)
+if last > 0 or #call('ZRANGE', KEYS[1], 0, -1) < MAX_SETS then
+  if ends(own, last) < now then
+    call('HSET', KEYS[4], own, string.format('%.0f', now))
+  end
+  put(own, now)
+end
+local sets = call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
+for i = 1, #sets, 2 do
+  local set, seen = sets[i], tonumber(sets[i + 1])
+  if set == 'mark' then
+    mark = seen
+  elseif ends(set, seen) < now then
+    call('ZREM', KEYS[1], set)
+    call('HDEL', KEYS[4], set)
+  else
+    lines[#lines + 1] = string.format('%s %.0f %s', call('HGET', KEYS[4], set) or 0, seen, set)
+  end
+end
+local shown = tonumber(ARGV[3])
+if shown > mark then
+  put('mark', shown)
+  mark = shown
+end
+if ARGV[2] ~= '' then
+  call('ZADD', KEYS[3], string.format('%.0f', ends(own, now)), ARGV[2])
+  local gone = call('ZRANGE', KEYS[3], 0, 9, 'WITHSCORES')
+  for i = 1, #gone, 2 do
+    if tonumber(gone[i + 1]) <= now then
+      call('ZREM', KEYS[3], gone[i])
+    end
+  end
+  if call('PTTL', KEYS[3]) < ARGV[4] / 2 then
+    call('PEXPIRE', KEYS[3], ARGV[4])
+  end
+end
+if call('PTTL', KEYS[1]) < ARGV[4] / 2 then
+  call('PEXPIRE', KEYS[1], ARGV[4])
+  call('PEXPIRE', KEYS[4], ARGV[4])
+end
+return {now, mark, table.concat(lines, '\n')}

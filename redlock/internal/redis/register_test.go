@@ -1,0 +1,67 @@
+package redis
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// TestRegisterScriptDoesWhatTheModelDoes compares them over random registrations.
+func TestRegisterScriptDoesWhatTheModelDoes(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t, 1)[0]
+	m := dial(t, s.URL())
+	var now time.Time // the model's clock
+	model := memory.New("model", func() time.Time { return now })
+	lapsed, known := 0, 0
+	process, named := []string{"", "A a", "B b", "C c", "D d"}, make(map[int]int)
+	for i := range 2000 {
+		if i%400 == 0 {
+			time.Sleep(2 * 2 * protocol.MaxSets * time.Millisecond) // all have lapsed
+		}
+		n := rand.IntN(2 * protocol.MaxSets)
+		cmd := &protocol.Command{Op: protocol.OpRegister, Key: "redlock:sets:{sets}", Token: fmt.Sprint(1+2*n, " {", n, "}"), TTL: time.Minute,
+			Process: process[rand.IntN(len(process))], Ticket: rand.Int64N(2) * (time.Now().UnixMicro() + rand.Int64N(2000) - 1000)}
+		m.Do([]*protocol.Command{cmd})
+		if cmd.Reply.Err != nil {
+			t.Fatal(cmd.Reply.Err)
+		}
+		now = time.UnixMicro(cmd.Reply.Time)
+		want := *cmd
+		model.Do([]*protocol.Command{&want})
+		lines := func(text string) []string { return slices.Sorted(strings.SplitSeq(text, "\n")) }
+		if got, want := cmd.Reply, want.Reply; got.Mark != want.Mark || !slices.Equal(lines(got.Lines), lines(want.Lines)) {
+			t.Fatalf("registration %d of %s:\nserver %+v\nmodel  %+v", i, cmd.Token, got, want)
+		}
+		names := &protocol.Command{Op: protocol.OpNames, Key: cmd.Key, Token: "A C D"}
+		wantNames := *names
+		m.Do([]*protocol.Command{names})
+		model.Do([]*protocol.Command{&wantNames})
+		n = len(lines(wantNames.Reply.Lines))
+		if names.Reply.Err != nil || n < len(lines(names.Reply.Lines)) { // they may have ended since the last answer
+			t.Fatalf("registration %d: %+v, in the model %+v", i, names.Reply, wantNames.Reply)
+		}
+		if slices.Equal(lines(names.Reply.Lines), lines(wantNames.Reply.Lines)) {
+			named[n]++
+		}
+		before := known
+		if known = strings.Count(want.Reply.Lines, "{"); known < before {
+			lapsed++
+		}
+	}
+	t.Logf("processes named, and how often: %v", named)
+	if named[1] < 5 || named[2] < 5 || named[3] < 1000 {
+		t.Errorf("the two agree too seldom on the processes: %v", named)
+	}
+	if lapsed == 0 || known == 0 {
+		t.Errorf("%d times sets have lapsed, %d are left", lapsed, known)
+	}
+	redistest.RequireNoKeys(t, []*redistest.Server{s})
+}

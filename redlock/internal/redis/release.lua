@@ -1,0 +1,38 @@
+-- KEYS lock fence queue leases [result] | ARGV token process ticket ttl_ms waits [keep_ms fence result anyway]
+-- -> 1 released / 0 was free / -1 another's
+-- waits: 1 to stay in the queue, + 2 for a process that polls
+-- lock.lua
+local held, released = holder(), 0
+if held == ARGV[1] then
+  call('DEL', KEYS[1])
+  held, released = false, 1
+elseif held then
+  released = -1
+end
+if KEYS[5] and (released == 1 or ARGV[9] == '1') and (tonumber(call('HGET', KEYS[5], 'fence')) or 0) < tonumber(ARGV[7]) then
+  call('HSET', KEYS[5], 'fence', ARGV[7], 'data', ARGV[8])
+  call('PEXPIRE', KEYS[5], ARGV[6])
+end
+
+-- Mostly nobody waits.
+if ARGV[5] == '0' and call('EXISTS', KEYS[3]) == 0 then
+  return released
+end
+
+-- queue.lua
+
+local time = call('TIME')
+local now = time[1] * 1000000 + time[2]
+if queued then
+  join(now)
+elseif (tonumber(call('ZSCORE', QUEUE, process)) or ticket + 1) <= ticket then
+  leave(process)
+end
+if not held then
+  local skip, name, number, ends, polls = 0
+  repeat -- a process doesn't wake itself; one that polls comes by itself, and the next one finds out if it doesn't
+    skip = polls and skip + 1 or skip
+    name, number, ends, polls = oldest('', now, skip)
+  until not name or name == process or not polls and wake(name, number)
+end
+return released

@@ -1,0 +1,123 @@
+package redis
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// serverTime reads the answer to TIME, in microseconds since 1970; 0 if it is another.
+func serverTime(fields []any) int64 {
+	if len(fields) != 2 {
+		return 0
+	}
+	seconds, errS := strconv.ParseInt(fmt.Sprint(fields[0]), 10, 64)
+	micros, errM := strconv.ParseInt(fmt.Sprint(fields[1]), 10, 64)
+	if errS != nil || errM != nil {
+		return 0
+	}
+	return seconds*1e6 + micros
+}
+
+// reply reads what the server answered to a command.
+func (a *answer) reply(cmd *protocol.Command) protocol.Reply {
+	number := func(i int) int64 { return a.fields[i].number }
+	shape := func(kinds string) bool {
+		if a.kind != '*' || len(a.fields) != len(kinds) {
+			return false
+		}
+		for i := range kinds {
+			if a.fields[i].kind != kinds[i] {
+				return false
+			}
+		}
+		return true
+	}
+	var reply protocol.Reply
+	switch op := cmd.Op; {
+	case a.kind == '-':
+		return protocol.Reply{Err: classify(serverError(a.text))}
+	case op == protocol.OpPing && shape("$$"):
+		return protocol.Reply{Time: serverTime([]any{a.fields[0].text, a.fields[1].text})}
+	case op == protocol.OpAcquire && a.kind == ':':
+		reply = protocol.Reply{Status: protocol.StatusGranted, Fence: cmd.Fence, Time: a.number, Alone: true}
+	case op == protocol.OpAcquire && shape(":::"):
+		reply = protocol.Reply{Status: protocol.StatusGranted, Fence: number(0), Time: number(1), Former: releaseStatus(number(2))}
+	case op == protocol.OpAcquire && shape(":$::"):
+		holder, polls := strings.CutSuffix(a.fields[1].text, "+")
+		reply = protocol.Reply{Status: protocol.StatusHeld, Holder: holder, Polls: polls, TTL: ms(number(0)), Time: number(2), Former: releaseStatus(number(3))}
+	case op == protocol.OpAcquire && shape("::::"):
+		reply = protocol.Reply{Status: protocol.StatusDone, Fence: number(0), TTL: ms(number(1)), Time: number(2), Former: releaseStatus(number(3))}
+	case op == protocol.OpRecall && shape(":::$"):
+		reply = protocol.Reply{Status: protocol.StatusExpired, Time: number(2)}
+		if fence := number(0); fence > 0 {
+			reply.Status, reply.Fence, reply.TTL, reply.Result = protocol.StatusDone, fence, ms(number(1)), a.fields[3].text
+		}
+	case op == protocol.OpRegister && shape("::$"):
+		return protocol.Reply{Time: number(0), Mark: number(1), Lines: a.fields[2].text}
+	case op == protocol.OpInspect && shape(":$::$"):
+		left := time.Duration(number(2)) * time.Millisecond
+		return protocol.Reply{Time: number(0), Holder: a.fields[1].text, TTL: left, Fence: number(3), Lines: a.fields[4].text}
+	case op == protocol.OpTrial && a.kind == ':':
+		return protocol.Reply{}
+	case op == protocol.OpNames && a.kind == '$':
+		return protocol.Reply{Lines: a.text}
+	case op == protocol.OpExtend && shape("::"):
+		reply = protocol.Reply{Status: extendStatus(number(0)), Time: number(1)}
+	case (op == protocol.OpRelease || op == protocol.OpForce) && a.kind == ':':
+		reply.Status = releaseStatus(a.number)
+	}
+	if reply.Status == protocol.StatusNone {
+		return protocol.Reply{Err: fmt.Errorf("unexpected answer of type %q: is this a Redis server?", a.kind)}
+	}
+	return reply
+}
+
+// ms returns a time that a server gives as milliseconds, which are negative if it is over.
+func ms(n int64) time.Duration { return time.Duration(max(n, 0)) * time.Millisecond }
+
+// classify marks the errors after which the server has certainly not taken the key: it could not be
+// reached, or has refused the command.
+func classify(err error) error {
+	var dial *net.OpError
+	var refused redis.Error
+	err = explained(err)
+	switch {
+	case errors.As(err, &dial) && dial.Op == "dial", errors.Is(err, protocol.ErrUnreachable), redis.IsAuthError(err):
+		return protocol.Unsent(protocol.Mark(err, protocol.ErrUnreachable))
+	case redis.HasErrorPrefix(err, "NOSCRIPT"):
+		return protocol.Mark(protocol.Mark(err, protocol.ErrRefused), protocol.ErrNotExecuted)
+	case errors.As(err, &refused):
+		return protocol.Mark(err, protocol.ErrRefused)
+	}
+	return err
+}
+
+func extendStatus(answer int64) protocol.Status {
+	if answer == -2 {
+		return protocol.StatusForced
+	}
+	if status := releaseStatus(answer); status != protocol.StatusReleased {
+		return status
+	}
+	return protocol.StatusGranted
+}
+
+func releaseStatus(answer int64) protocol.Status {
+	switch answer {
+	case 1:
+		return protocol.StatusReleased
+	case 0:
+		return protocol.StatusExpired
+	case -1:
+		return protocol.StatusNotOwner
+	}
+	return protocol.StatusNone
+}

@@ -1,0 +1,69 @@
+package redis
+
+import (
+	_ "embed"
+	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+var (
+	//go:embed lock.lua
+	lockSource string
+	//go:embed queue.lua
+	queueSource string
+	//go:embed acquire.lua
+	acquireSource string
+	//go:embed extend.lua
+	extendSource string
+	//go:embed release.lua
+	releaseSource string
+	//go:embed force.lua
+	forceSource string
+	//go:embed register.lua
+	registerSource string
+	//go:embed inspect.lua
+	inspectSource string
+	//go:embed trial.lua
+	trialSource string
+	//go:embed names.lua
+	namesSource string
+	//go:embed recall.lua
+	recallSource string
+
+	serverScripts = newScriptSet(true)
+	// In a cluster PUBLISH counts the subscribers at one node only.
+	clusterScripts = newScriptSet(false)
+)
+
+// scriptSet is the scripts for a kind of server, by operation.
+type scriptSet [protocol.Ops]struct {
+	source string
+	hash   string
+}
+
+// Script returns the script of an operation, and its SHA-1.
+func Script(op protocol.Op) (source, hash string) {
+	return serverScripts[op].source, serverScripts[op].hash
+}
+
+// newScriptSet returns the scripts for servers whose PUBLISH returns the number of all subscribers, or not.
+func newScriptSet(counted bool) *scriptSet {
+	settings := fmt.Sprintf("local call, COUNTED, POLL_LEASE, FENCE_TTL, SLACK, MAX_SETS, MAX_WAITERS, RANDOM_LEN = redis.call, %t, %d, %d, %d, %d, %d, %d\n",
+		counted, protocol.PollLease.Milliseconds(), protocol.FenceTTL.Milliseconds(), protocol.FenceSlack.Microseconds(), protocol.MaxSets, protocol.MaxWaiters, protocol.RandomLen)
+	parts := strings.NewReplacer("-- lock.lua\n", lockSource, "-- queue.lua\n", queueSource)
+	var set scriptSet
+	for op, source := range map[protocol.Op]string{
+		protocol.OpAcquire: acquireSource, protocol.OpExtend: extendSource, protocol.OpRelease: releaseSource,
+		protocol.OpRegister: registerSource, protocol.OpInspect: inspectSource, protocol.OpNames: namesSource, protocol.OpRecall: recallSource,
+		protocol.OpTrial: trialSource,
+		protocol.OpForce: strings.Replace(forceSource, "-- release.lua\n", releaseSource, 1),
+	} {
+		source = settings + parts.Replace(source)
+		set[op].source, set[op].hash = source, redis.NewScript(source).Hash()
+	}
+	return &set
+}

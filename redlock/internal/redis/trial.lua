@@ -1,0 +1,26 @@
+-- KEYS lock fence queue leases, of a key that nobody locks | ARGV - channel - ttl_ms
+-- -> 1. This calls all commands that the other scripts call, to see whether the user may and the server takes them.
+-- The first one needs memory: behind another write a server that lacks it would take it all the same.
+call('SET', KEYS[2], 1, 'PX', ARGV[4], 'GET')
+call('GET', KEYS[2])
+call('TIME')
+call('EXISTS', KEYS[1])
+call('DEL', KEYS[1])
+call('RPUSH', KEYS[1], 1)
+call('PEXPIRE', KEYS[1], ARGV[4])
+call('PTTL', KEYS[1])
+call('LINDEX', KEYS[1], 0)
+call('LSET', KEYS[1], 0, 2)
+call('LREM', KEYS[1], 1, 2)
+call('ZADD', KEYS[3], 1, 1)
+call('PEXPIRE', KEYS[3], ARGV[4])
+call('ZSCORE', KEYS[3], 1)
+call('ZRANGE', KEYS[3], 0, 0)
+call('ZREM', KEYS[3], 1)
+call('HSET', KEYS[4], 1, 1)
+call('PEXPIRE', KEYS[4], ARGV[4])
+call('HGET', KEYS[4], 1)
+call('HDEL', KEYS[4], 1)
+call('PUBLISH', ARGV[2], '')
+call('DEL', KEYS[1], KEYS[2], KEYS[3], KEYS[4])
+return 1

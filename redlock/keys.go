@@ -1,0 +1,71 @@
+package redlock
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// KeyStatus is a key that this process holds or waits for.
+type KeyStatus struct {
+	Key   string // as it was given to Lock
+	Label string // of the call that holds it or, while none does, is first in line: see WithLabel
+	Held  bool   // by this process
+	// Since is when it was taken or, if it isn't held, when the first call in line came.
+	Since   time.Time
+	Until   time.Time // the end of the lease so far; zero if it isn't held
+	Fence   uint64    // the lock's fencing token; 0 if it isn't held
+	Waiting int       // calls of this process that don't have the lock yet
+}
+
+// Keys returns the keys with this prefix that this process holds or waits for, sorted. It asks no master: Inspect
+// shows what other processes hold.
+func (l *Locker) Keys(prefix string) []KeyStatus {
+	keys := l.gates.keys(func(full string) (string, bool) {
+		key := protocol.KeyOf(l.prefix, full)
+		return key, strings.HasPrefix(key, prefix)
+	})
+	slices.SortFunc(keys, func(a, b KeyStatus) int { return strings.Compare(a.Key, b.Key) })
+	return keys
+}
+
+// keys returns the status of all keys that name accepts. It gets the key as it is on the masters.
+func (g *gates) keys(name func(full string) (key string, accepted bool)) (keys []KeyStatus) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for full, at := range g.byKey {
+		key, accepted := name(full)
+		if !accepted {
+			continue
+		}
+		status := KeyStatus{Key: key, Label: at.head.label, Held: at.isHeld(), Since: at.head.began, Waiting: len(at.line)}
+		if status.Held {
+			status.Since = status.Since.Add(at.lock.acquisition.Waited)
+			status.Until, status.Fence = at.lock.ownUntil(), at.lock.Fence()
+		} else {
+			status.Waiting++ // the head
+		}
+		keys = append(keys, status)
+	}
+	return keys
+}
+
+// isHeld reports whether the head has the lock now. The mu of the gates is held.
+func (g *gate) isHeld() bool { return g.lock != nil && g.lock.ctx.Err() == nil }
+
+// count returns how many keys are locked here, and how many calls don't have their lock yet.
+func (g *gates) count() (held, waiting int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, at := range g.byKey {
+		waiting += len(at.line)
+		if at.isHeld() {
+			held++
+		} else {
+			waiting++ // the head
+		}
+	}
+	return held, waiting
+}

@@ -1,0 +1,88 @@
+package redlock_test
+
+import (
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// TestKeys: what a process holds and waits for, by the names that the callers use.
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, []string{"memory://"}, redlock.WithPrefix("shop"))
+	began := time.Now()
+	names := []string{"a:1", "a:2", "b", "}", "{}", "{{}x", "{", "a}", "a{b}c"}
+	all, err := l.LockAll(t.Context(), names, redlock.WithLabel("the label"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, k := range l.Keys("") {
+		found = append(found, k.Key)
+		if !k.Held || k.Label != "the label" || k.Fence != all.Fence() || k.Waiting != 0 || k.Since.Before(began) || k.Since.After(time.Now()) || k.Until.Before(all.Until()) {
+			t.Errorf("held: %+v", k)
+		}
+	}
+	want := slices.Sorted(slices.Values(names))
+	if !slices.Equal(found, want) {
+		t.Errorf("keys %q, want %q", found, want)
+	}
+	if keys := l.Keys("a:"); len(keys) != 2 || keys[0].Key != "a:1" || keys[1].Key != "a:2" {
+		t.Errorf("with the prefix a: %+v", keys)
+	}
+	waited := make(chan *redlock.Lock)
+	go func() { waited <- mustLock(t, l, "b", redlock.WithLabel("another")) }()
+	eventually(t, bound, "one waits", func() bool { return l.Keys("b")[0].Waiting == 1 })
+	if k := l.Keys("b")[0]; !k.Held || k.Label != "the label" {
+		t.Errorf("held, and waited for: %+v", k)
+	}
+	mustUnlock(t, all)
+	second := <-waited
+	keys := l.Keys("")
+	if len(keys) != 1 || keys[0].Key != "b" || keys[0].Label != "another" || !keys[0].Held || keys[0].Waiting != 0 {
+		t.Errorf("after the first: %+v", keys)
+	}
+	mustUnlock(t, second)
+	if keys := l.Keys(""); len(keys) != 0 {
+		t.Errorf("at last: %+v", keys)
+	}
+}
+
+// TestKeysOfAnother: a key that another process holds is waited for here, and not held.
+func TestKeysOfAnother(t *testing.T) {
+	t.Parallel()
+	l, servers := onServers(t, 1)
+	other := newLocker(t, []string{servers[0].URL()})
+	held := mustLock(t, other, "key")
+	waited := make(chan *redlock.Lock)
+	go func() { waited <- mustLock(t, l, "key") }()
+	eventually(t, bound, "one waits", func() bool { return len(l.Keys("")) == 1 })
+	if k := l.Keys("")[0]; k.Held || k.Waiting != 1 || k.Fence != 0 || !k.Until.IsZero() || k.Since.IsZero() {
+		t.Errorf("waited for: %+v", k)
+	}
+	mustUnlock(t, held)
+	mustUnlock(t, <-waited)
+}
+
+// TestInstance: the default says where the process runs.
+func TestInstance(t *testing.T) {
+	t.Parallel()
+	host, _ := os.Hostname()
+	if name, want := newLocker(t, []string{"memory://"}).Instance(), host+"/"+strconv.Itoa(os.Getpid()); name != want {
+		t.Errorf("by default %q, want %q", name, want)
+	}
+	if name := newLocker(t, []string{"memory://"}, redlock.WithInstance("web1")).Instance(); name != "web1" {
+		t.Errorf("named web1: %q", name)
+	}
+	for _, wrong := range []string{"", "a b", "a\n", "é", strings.Repeat("x", 65)} {
+		if l, err := redlock.Open([]string{"memory://"}, redlock.WithInstance(wrong)); err == nil {
+			_ = l.Close()
+			t.Errorf("%q is taken for a name", wrong)
+		}
+	}
+}

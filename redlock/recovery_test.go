@@ -1,0 +1,92 @@
+package redlock_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// TestRefusalEndsWhileIdle: a master that has refused locks is found to be well again without any, whatever was wrong with it. Each
+// change is logged once.
+func TestRefusalEndsWhileIdle(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name        string
+		wrong, well []any
+		key         string // only a call for this one shows it
+	}{
+		{"memory", []any{"CONFIG", "SET", "maxmemory", "1"}, []any{"CONFIG", "SET", "maxmemory", "0"}, ""},
+		{"a right that only a lock needs", []any{"ACL", "SETUSER", "default", "-rpush"}, []any{"ACL", "SETUSER", "default", "+rpush"}, "free"},
+		{"a right that only a waiter needs", []any{"ACL", "SETUSER", "default", "-lset"}, []any{"ACL", "SETUSER", "default", "+lset"}, "held"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			var log logBook
+			l, servers := onServers(t, 1, log.option())
+			log.expect(t, "level=INFO", "1 of 1 masters available")
+			held := mustLock(t, newLocker(t, redistest.URLs(servers)), "held")
+			command(t, servers[0], test.wrong...)
+			if test.key != "" {
+				_, _ = l.Lock(t.Context(), test.key, redlock.WithWait(time.Second))
+			}
+			requireState(t, l, 0, redlock.MasterRefuses)
+			command(t, servers[0], test.well...)
+			requireState(t, l, 0, redlock.MasterAvailable)
+			if down, up := log.lines("master unavailable"), log.lines("master available again"); len(down) != 1 || len(up) != 1 {
+				t.Errorf("%q, %q", down, up)
+			}
+			mustUnlock(t, held)
+			lockUnlock(t, l, "key")
+			redistest.RequireNoKeys(t, servers)
+		})
+	}
+}
+
+// TestRefusalOfNodesEndsWhileIdle: each node of a cluster is tried with a key of its own.
+func TestRefusalOfNodesEndsWhileIdle(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3, 0)
+	l := onCluster(t, nodes)
+	requireState(t, l, 0, redlock.MasterAvailable)
+	for _, node := range nodes {
+		command(t, node, "ACL", "SETUSER", "default", "-rpush")
+	}
+	for _, key := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
+		_ = tryLock(t, l, key)
+	}
+	requireState(t, l, 0, redlock.MasterRefuses)
+	for _, node := range nodes {
+		command(t, node, "ACL", "SETUSER", "default", "+rpush")
+	}
+	requireState(t, l, 0, redlock.MasterAvailable)
+	redistest.RequireNoKeys(t, nodes)
+}
+
+// TestStartIsLogged: in one line, once it is known which masters are available.
+func TestStartIsLogged(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 3)
+	for up, want := range map[int][]string{3: {"level=INFO", "3 of 3"}, 2: {"level=WARN", "2 of 3", "needed=2", "(unreachable)"}, 1: {"level=ERROR", "1 of 3"}} {
+		urls := redistest.URLs(servers)
+		for i := up; i < 3; i++ {
+			urls[i] = strings.TrimSuffix(urls[i], urls[i][strings.LastIndex(urls[i], ":"):]) + ":" + string(rune('1'+i)) // nobody listens there
+		}
+		var log logBook
+		l := newLocker(t, urls, log.option())
+		log.expect(t, append(want, "masters available")...)
+		if s := l.Status(); s.Available != up {
+			t.Errorf("%d are up: %+v", up, s)
+		}
+		if lines := log.lines("masters available"); len(lines) != 1 {
+			t.Errorf("%q", lines)
+		}
+	}
+	var log logBook
+	newLocker(t, []string{"memory://"}, log.option())
+	if lines := log.lines(""); len(lines) != 0 {
+		t.Errorf("of a master in memory: %q", lines)
+	}
+}

@@ -1,0 +1,282 @@
+package redlock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// recalled returns the error of a call that meets a result.
+func recalled(t testing.TB, l *redlock.Locker, key string) *redlock.DoneError {
+	t.Helper()
+	lock, err := l.TryLock(t.Context(), key, redlock.WithRecall())
+	var done *redlock.DoneError
+	if !errors.As(err, &done) || !errors.Is(err, redlock.ErrDone) {
+		t.Fatalf("TryLock: %v, %v, want a *DoneError", lock, err)
+	}
+	return done
+}
+
+// remembering returns the servers on which a result is remembered.
+func remembering(t testing.TB, servers []*redistest.Server, key string) (names []string) {
+	t.Helper()
+	for _, s := range servers {
+		if s.Client().Exists(context.Background(), redisKey(key)+":result").Val() == 1 {
+			names = append(names, s.URL())
+		}
+	}
+	return names
+}
+
+func TestResult(t *testing.T) {
+	long := bytes.Repeat([]byte("0123456789abcdef"), redlock.MaxResult/16)
+	for name, urls := range map[string][]string{
+		"memory": {"memory://"}, "three in memory": {"memory://a", "memory://b", "memory://c"},
+		"one server": redistest.URLs(redistest.Start(t, 1)), "three servers": redistest.URLs(redistest.Start(t, 3)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLocker(t, urls)
+			for _, result := range [][]byte{{}, []byte("paid\r\n\x00"), long} {
+				key := "pay" + strconv.Itoa(len(result))
+				lock := mustLock(t, l, key, redlock.WithRecall())
+				if err := lock.UnlockWith(result, time.Minute); err != nil {
+					t.Fatal(err)
+				}
+				done := recalled(t, l, key)
+				if !bytes.Equal(done.Result, result) || done.Fence != lock.Fence() || done.Keep <= 0 || done.Keep > time.Minute {
+					t.Errorf("%d bytes of fence %d for %v, want %d of %d for a minute", len(done.Result), done.Fence, done.Keep, len(result), lock.Fence())
+				}
+				if _, err := l.Lock(t.Context(), key, redlock.WithRecall()); !errors.Is(err, redlock.ErrDone) {
+					t.Errorf("Lock: %v", err)
+				}
+				again := mustLock(t, l, key) // without WithRecall
+				if again.Fence() <= lock.Fence() {
+					t.Errorf("fence %d after %d", again.Fence(), lock.Fence())
+				}
+				mustUnlock(t, again)
+			}
+		})
+	}
+}
+
+func TestResultIsForgottenInTime(t *testing.T) {
+	l, servers := onServers(t, 3)
+	if err := mustLock(t, l, "k").UnlockWith([]byte("x"), 50*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, bound, "the result is forgotten", func() bool {
+		lock, err := l.TryLock(t.Context(), "k", redlock.WithRecall())
+		if err == nil {
+			mustUnlock(t, lock)
+		}
+		return err == nil
+	})
+	if left := remembering(t, servers, "k"); left != nil {
+		t.Errorf("%v still have it", left)
+	}
+}
+
+func TestResultsThatAreRefused(t *testing.T) {
+	l, servers := onServers(t, 1)
+	for name, unlock := range map[string]func(*redlock.Lock) error{
+		"at most 1048576": func(k *redlock.Lock) error { return k.UnlockWith(make([]byte, redlock.MaxResult+1), time.Minute) },
+		"at least 1ms":    func(k *redlock.Lock) error { return k.UnlockWith(nil, time.Microsecond) },
+	} {
+		if err := unlock(mustLock(t, l, "k")); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%v, want %q", err, name)
+		}
+		mustUnlock(t, mustLock(t, l, "k", redlock.WithRecall()))
+	}
+	both, err := l.LockAll(t.Context(), []string{"a", "b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := both.UnlockWith(nil, time.Minute); err == nil || !strings.Contains(err.Error(), "several keys") {
+		t.Errorf("several keys: %v", err)
+	}
+	if _, err := l.TryLockAll(t.Context(), []string{"a", "b"}, redlock.WithRecall()); err == nil || errors.Is(err, redlock.ErrHeld) {
+		t.Errorf("WithRecall for several keys: %v", err)
+	}
+	if left := remembering(t, servers, "k"); left != nil {
+		t.Errorf("%v have a result", left)
+	}
+}
+
+// TestLostLockLeavesNoResult: a holder whose lease was lost stores nothing, whoever has the key now.
+func TestLostLockLeavesNoResult(t *testing.T) {
+	l, servers := onServers(t, 3)
+	for name, lose := range map[string]func(s *redistest.Server){
+		"expired": func(s *redistest.Server) { s.Client().Del(context.Background(), redisKey("k")) },
+		"stolen":  func(s *redistest.Server) { steal(t, s, "k", time.Minute) },
+	} {
+		lock := mustLock(t, l, "k")
+		for _, s := range servers[:2] {
+			lose(s)
+		}
+		if err := lock.UnlockWith([]byte(name), time.Minute); !errors.Is(err, redlock.ErrExpired) && !errors.Is(err, redlock.ErrNotOwner) {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, s := range servers {
+			s.Client().Del(context.Background(), redisKey("k"))
+		}
+	}
+	if left := remembering(t, servers, "k"); len(left) > 1 { // the third may remember it: its key was not touched
+		t.Errorf("%v have the result of a lost lock", left)
+	}
+	lock := mustLock(t, l, "other", redlock.WithMaxHold(time.Millisecond))
+	<-lock.Context().Done()
+	if err := lock.UnlockWith([]byte("late"), time.Minute); !errors.Is(err, redlock.ErrMaxHold) {
+		t.Errorf("after its max hold: %v", err)
+	}
+	if left := remembering(t, servers, "other"); left != nil {
+		t.Errorf("%v have the result of a lost lock", left)
+	}
+}
+
+// TestResultOnFewMasters: a result that only one master remembers is met, and then remembered by all.
+func TestResultOnFewMasters(t *testing.T) {
+	l, servers := onServers(t, 3)
+	if err := mustLock(t, l, "k").UnlockWith([]byte("paid"), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, bound, "all remember it", func() bool { return len(remembering(t, servers, "k")) == 3 })
+	for _, s := range servers[:2] {
+		s.Client().Del(context.Background(), redisKey("k")+":result")
+	}
+	eventually(t, bound, "it is met", func() bool { // an attempt that hears of the two others first may run
+		lock, err := l.TryLock(t.Context(), "k", redlock.WithRecall())
+		if err == nil {
+			mustUnlock(t, lock)
+		}
+		return errors.Is(err, redlock.ErrDone)
+	})
+	eventually(t, bound, "all remember it again", func() bool { return len(remembering(t, servers, "k")) == 3 })
+	if done := recalled(t, l, "k"); string(done.Result) != "paid" {
+		t.Errorf("%q", done.Result)
+	}
+}
+
+// TestLargestFenceCounts: of two results, that of the last lock counts, and replaces the other.
+func TestLargestFenceCounts(t *testing.T) {
+	l, servers := onServers(t, 3)
+	first := mustLock(t, l, "k")
+	if err := first.UnlockWith([]byte("first"), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	second := mustLock(t, l, "k") // it doesn't recall, as one that has not met the result
+	if err := second.UnlockWith([]byte("second"), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, bound, "all have the second", func() bool {
+		for _, s := range servers {
+			if s.Client().HGet(context.Background(), redisKey("k")+":result", "data").Val() != "second" {
+				return false
+			}
+		}
+		return true
+	})
+	servers[0].Client().HSet(context.Background(), redisKey("k")+":result", "data", "first", "fence", first.Fence())
+	eventually(t, bound, "the first is replaced", func() bool {
+		if done := recalled(t, l, "k"); string(done.Result) != "second" || done.Fence != second.Fence() {
+			t.Fatalf("%q of %d", done.Result, done.Fence)
+		}
+		return servers[0].Client().HGet(context.Background(), redisKey("k")+":result", "data").Val() == "second"
+	})
+}
+
+// TestWhatResultsSurvive: the cells of the table in docs/DESIGN.md.
+func TestWhatResultsSurvive(t *testing.T) {
+	l, servers := onServers(t, 3)
+	leave := func(key string) {
+		t.Helper()
+		if err := mustLock(t, l, key).UnlockWith([]byte("paid"), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+	}
+	met := func(key string) {
+		t.Helper()
+		if done := recalled(t, l, key); string(done.Result) != "paid" {
+			t.Errorf("%q", done.Result)
+		}
+	}
+	empty := func(s *redistest.Server) {
+		t.Helper()
+		s.Kill()
+		s.Restart()
+		eventually(t, bound, "the empty server votes", func() bool { return l.Status().Available == 3 })
+	}
+	all := func(key string) {
+		t.Helper()
+		eventually(t, bound, "all remember it", func() bool { return len(remembering(t, servers, key)) == 3 })
+	}
+
+	leave("three")
+	all("three")
+	servers[0].Pause() // away
+	met("three")
+	servers[0].Resume()
+	empty(servers[0])
+	met("three")
+	servers[1].Pause() // so that the empty one is needed
+	met("three")
+	servers[1].Resume()
+	all("three")
+
+	servers[2].Kill()
+	leave("two")
+	servers[2].Restart()
+	eventually(t, bound, "the empty server votes", func() bool { return l.Status().Available == 3 })
+	servers[0].Pause()
+	met("two")
+	servers[0].Resume()
+	all("two")
+
+	leave("lost")
+	all("lost")
+	empty(servers[0])
+	empty(servers[1])
+	servers[2].Pause()
+	mustUnlock(t, mustLock(t, l, "lost", redlock.WithRecall())) // two are emptied, and the third is away: it runs again
+	servers[0].Kill()
+	if _, err := l.TryLock(t.Context(), "three", redlock.WithRecall()); !errors.Is(err, redlock.ErrNoQuorum) {
+		t.Errorf("with one master of three: %v", err)
+	}
+}
+
+// TestOnce: of many calls in two processes that want the same work done, one does it, and all get its result.
+func TestOnce(t *testing.T) {
+	servers := redistest.Start(t, 3)
+	lockers := []*redlock.Locker{newLocker(t, redistest.URLs(servers)), newLocker(t, redistest.URLs(servers))}
+	for _, key := range []string{"a", "b", "c", "d"} {
+		var runs atomic.Int32
+		var calls sync.WaitGroup
+		for i := range 20 {
+			calls.Go(func() {
+				lock, err := lockers[i%2].Lock(t.Context(), key, redlock.WithRecall())
+				var done *redlock.DoneError
+				switch {
+				case err == nil:
+					runs.Add(1)
+					if err := lock.UnlockWith([]byte(key), time.Minute); err != nil {
+						t.Error(err)
+					}
+				case !errors.As(err, &done) || string(done.Result) != key:
+					t.Errorf("call %d: %v", i, err)
+				}
+			})
+		}
+		calls.Wait()
+		if runs.Load() != 1 {
+			t.Errorf("%d calls did the work", runs.Load())
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package redlock_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// A private certificate authority, and a certificate that the master wants to see. In production the addresses are those of three or
+// five independent servers, and the certificates come from files: x509.CertPool.AppendCertsFromPEM, tls.LoadX509KeyPair.
+func ExampleNewMaster() {
+	secure := &tls.Config{
+		RootCAs:      x509.NewCertPool(),
+		Certificates: []tls.Certificate{},
+		ServerName:   "redis.internal", // if it is not the host in the address
+	}
+	client := redis.NewClient(&redis.Options{Addr: "10.0.0.1:6379", Username: "redlock", Password: "password", TLSConfig: secure})
+	defer func() { _ = client.Close() }() // a master has a connection of its own
+
+	master, err := redlock.NewMaster(client)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(master)
+	// Output: rediss://10.0.0.1:6379
+}
+
+// TestTLS: masters with a private certificate authority, another name and client certificates; and what is said if one of them is
+// missing.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	authority := redistest.NewAuthority(t)
+	servers, urls := authority.Start(1, "redis.internal")
+	own, err := tls.LoadX509KeyPair(authority.Issue("client"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	trusted := x509.NewCertPool()
+	text, err := os.ReadFile(authority.File)
+	if err != nil || !trusted.AppendCertsFromPEM(text) {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		config *tls.Config
+		fault  string
+	}{
+		"all":              {config: &tls.Config{RootCAs: trusted, Certificates: []tls.Certificate{own}, ServerName: "redis.internal"}},
+		"unknown CA":       {&tls.Config{Certificates: []tls.Certificate{own}, ServerName: "redis.internal"}, "unknown authority"},
+		"no certificate":   {&tls.Config{RootCAs: trusted, ServerName: "redis.internal"}, "certificate required"},
+		"another server":   {&tls.Config{RootCAs: trusted, Certificates: []tls.Certificate{own}, ServerName: "other.internal"}, "other.internal"},
+		"none is verified": {config: &tls.Config{Certificates: []tls.Certificate{own}, InsecureSkipVerify: true}},
+	} {
+		client := redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(urls[0], "rediss://"), TLSConfig: c.config})
+		l := lockerOn(t, []redlock.Master{wrap(t, client)})
+		if c.fault == "" {
+			lockUnlock(t, l, name)
+		} else {
+			eventually(t, bound, name, func() bool {
+				status := l.Status().Masters[0]
+				return status.State == redlock.MasterUnreachable && strings.Contains(fmt.Sprint(status.Err), c.fault)
+			})
+		}
+		_ = l.Close()
+		_ = client.Close()
+	}
+	redistest.RequireNoKeys(t, servers)
+}
+
+// TestWrongPasswordInStatus: a wrong password is logged once, with the master, and is in its status; neither shows the password.
+func TestWrongPasswordInStatus(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 3)
+	urls := asUser(t, servers, redistest.LeastRights(t))
+	urls[1] = strings.Replace(urls[1], "secret", "wrong-secret", 1)
+	var book logBook
+	l := newLocker(t, urls, book.option())
+	requireState(t, l, 1, redlock.MasterRefuses)
+	status := l.Status().Masters[1]
+	if text := fmt.Sprint(status.Err); !strings.Contains(text, "the user name or the password is wrong") || strings.Contains(text, "secret") {
+		t.Errorf("status %s", text)
+	}
+	lockUnlock(t, l, "key")
+	if lines := book.lines("level=WARN", servers[1].URL(), "WRONGPASS", "the password is wrong"); len(lines) != 1 || len(book.lines("secret")) > 0 {
+		t.Errorf("log:\n%s", book.lines(""))
+	}
+	command(t, servers[1], "ACL", "SETUSER", "locks", ">wrong-secret") // the wrong one becomes right
+	requireState(t, l, 1, redlock.MasterAvailable)
+}
+
+// TestSentinelAnswers: the port of a Sentinel is recognized by what answers there.
+func TestSentinelAnswers(t *testing.T) {
+	t.Parallel()
+	binary, err := redistest.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := redistest.FreePort(t)
+	file := filepath.Join(t.TempDir(), "sentinel.conf")
+	if err := os.WriteFile(file, fmt.Appendf(nil, "port %d\nbind 127.0.0.1\n", port), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(binary, file, "--sentinel")
+	exited, err := redistest.StartProcess(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); <-exited })
+	l := newLocker(t, []string{fmt.Sprintf("redis://127.0.0.1:%d", port)})
+	requireState(t, l, 0, redlock.MasterExcluded)
+	if text := fmt.Sprint(l.Status().Masters[0].Err); !strings.Contains(text, "is a Sentinel, which keeps no keys: name the Redis servers themselves") {
+		t.Error(text)
+	}
+}

@@ -1,0 +1,268 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+const (
+	leastPause = 100 * time.Millisecond // before a failed master is tried again; the pause doubles
+	mostPause  = time.Second            // with each failure, up to this
+
+	probeGap = 5 * time.Second  // an idle connection is probed this often, which also reads the master's clock
+	hungTime = 30 * time.Second // how long a connection is kept without any answer
+)
+
+// run connects to the master, again and again, for as long as the stream lives.
+func (s *stream) run(ctx context.Context) {
+	defer close(s.ended)
+	var next protocol.Conn
+	for s.wanted(ctx) {
+		var err error
+		c := next
+		if c == nil {
+			s.seat.disconnected()
+			c, err = s.connect(ctx)
+		}
+		if err == nil {
+			next, err = s.serve(ctx, c)
+		}
+		if err != nil {
+			s.unreachable(err)
+			s.awaitRetry(ctx)
+		}
+	}
+	if next != nil {
+		next.Close()
+	}
+	s.mu.Lock()
+	s.owed = nil
+	s.mu.Unlock()
+	s.answer(protocol.Unsent(ErrClosed), true)
+}
+
+// wanted reports whether a connection is still needed.
+func (s *stream) wanted(ctx context.Context) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return ctx.Err() == nil && (!s.closing || s.pending())
+}
+
+// unreachable marks the master as down because no connection could be made or the last one was of no use.
+func (s *stream) unreachable(err error) {
+	s.mu.Lock()
+	s.down(err, time.Now())
+	s.mu.Unlock()
+	s.answer(protocol.Unsent(err), false)
+	s.note(err)
+}
+
+// answer fails the queued calls with err: all of them, or all but the releases, which wait for the next
+// connection.
+func (s *stream) answer(err error, all bool) {
+	s.mu.Lock()
+	var kept, answered calls
+	for _, c := range s.queue {
+		if c.Op == protocol.OpRelease && !all {
+			kept = append(kept, c)
+			continue
+		}
+		c.Reply.Err = err
+		answered = append(answered, c)
+		if former := c.takeFormer(); former != nil && !former.unneeded() {
+			kept = append(kept, former)
+		}
+	}
+	s.queue, s.acquires = kept, 0
+	s.mu.Unlock()
+	for _, c := range answered {
+		c.deliver()
+	}
+}
+
+// awaitRetry waits until it is time to try the master again.
+func (s *stream) awaitRetry(ctx context.Context) {
+	s.mu.Lock()
+	until := s.downUntil
+	s.mu.Unlock()
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// serve uses a connection until it ends. next is a connection that already replaces it, if there is one. The
+// error is nil if the connection was of any use, so that the next can be made without a pause.
+func (s *stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn, err error) {
+	began := time.Now()
+	s.mu.Lock()
+	s.conn, s.answeredAt, s.usedAt = c, began, began
+	if s.latency.smoothed == 0 { // no greeting has measured the distance: probe at once
+		s.usedAt = time.Time{}
+	}
+	s.downUntil, s.downErr = time.Time{}, nil
+	// If it has refused a lock, the next lock will show whether it still does; what kept us from connecting is over.
+	recovered := !errors.Is(s.reported, protocol.ErrUnusable) || errors.Is(s.reported, protocol.ErrUnreachable)
+	s.mu.Unlock()
+	if recovered {
+		s.note(nil)
+	}
+
+	var helpers sync.WaitGroup
+	broken, stop := make(chan error, 1), make(chan struct{})
+	helpers.Go(func() { broken <- s.read(c) })
+	helpers.Go(func() { s.write(c, stop) })
+	next, err = s.watch(ctx, c, broken)
+
+	s.mu.Lock()
+	s.conn, s.connectingSince = nil, time.Now()
+	s.mu.Unlock()
+	c.Close()
+	close(stop)
+	helpers.Wait()
+	s.mu.Lock()
+	for s.sending {
+		s.sendEnded.Wait()
+	}
+	pending, useless := len(s.flight), s.answeredAt.Equal(began)
+	s.mu.Unlock()
+	if err == nil {
+		err = protocol.ErrBroken
+	}
+	for range pending {
+		s.landed(err)
+	}
+	if useless && next == nil {
+		return nil, err
+	}
+	return next, nil
+}
+
+// read settles the batches in flight as their answers come, until the connection ends.
+func (s *stream) read(c protocol.Conn) error {
+	for {
+		if err := c.Wait(); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		if len(s.flight) == 0 {
+			s.mu.Unlock()
+			return protocol.ErrMalformed
+		}
+		cmds := s.flight[0].cmds
+		s.mu.Unlock()
+		err := c.Receive(cmds)
+		s.landed(nil)
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// write sends what is queued whenever it is signalled, until stop is closed.
+func (s *stream) write(c protocol.Conn, stop <-chan struct{}) {
+	for {
+		select {
+		case <-s.work:
+		case <-stop:
+			return
+		}
+		runtime.Gosched() // let goroutines that are about to push share the batch
+		s.mu.Lock()
+		s.flushAll(c)
+		s.mu.Unlock()
+	}
+}
+
+// flushAll sends what is queued, as far as the window of batches in flight allows. Callers hold mu.
+func (s *stream) flushAll(c protocol.Conn) {
+	for s.conn == c && !s.sending && len(s.queue) > 0 && len(s.flight) < min(c.Window(), s.latency.window()) {
+		s.flush()
+	}
+}
+
+// watch does what becomes due on a connection until it ends. next is the connection that replaces it: a
+// server that doesn't answer on this one has answered on that.
+func (s *stream) watch(ctx context.Context, c protocol.Conn, broken <-chan error) (next protocol.Conn, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	check := s.newHangCheck(ctx)
+	defer check.end()
+	defer cancel()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	s.sendSoon()
+	for {
+		select {
+		case err := <-broken:
+			return nil, fmt.Errorf("%w: %w", protocol.ErrBroken, err)
+		case <-ctx.Done():
+			return nil, ErrClosed
+		case next := <-check.replacement:
+			return next, fmt.Errorf("%w: the server did not answer on it, but answers on a new one", protocol.ErrBroken)
+		case <-s.tend:
+		case <-timer.C:
+		}
+		due, over := s.attend(c, check)
+		if over {
+			return nil, ErrClosed
+		}
+		timer.Reset(time.Until(due))
+	}
+}
+
+// attend does what is due and returns when it must run again. over reports that the stream is closing and
+// has nothing left to do.
+func (s *stream) attend(c protocol.Conn, check *hangCheck) (due time.Time, over bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	n := slices.IndexFunc(s.owed, func(c *call) bool { return c.due.After(now) })
+	if n < 0 {
+		n = len(s.owed)
+	}
+	s.queue = append(s.queue, s.owed[:n]...)
+	s.owed.drop(n)
+	idle := len(s.queue) == 0 && len(s.flight) == 0
+	if s.closing && !s.pending() {
+		return now, true
+	}
+	gap := probeGap
+	if errors.Is(s.reported, protocol.ErrUnusable) {
+		gap = mostPause
+	}
+	if idle && now.Sub(s.usedAt) >= gap {
+		s.queue = append(s.queue, &call{Command: s.probe()})
+		s.usedAt = now
+	}
+	if len(s.queue) > 0 {
+		s.sendSoon()
+	}
+	due = now.Add(gap)
+	if idle {
+		due = s.usedAt.Add(gap)
+	}
+	if len(s.owed) > 0 {
+		due = earlier(due, s.owed[0].due)
+	}
+	switch silence, timeout := s.silence(now), s.latency.timeout(); {
+	case silence > hungTime:
+		c.Close()
+	case silence > timeout:
+		due = earlier(due, check.start(now))
+		if s.cluster != nil {
+			signal(s.cluster.asked)
+		}
+	case silence > 0:
+		due = earlier(due, s.flight[0].sentAt.Add(timeout+1))
+	}
+	return due, false
+}

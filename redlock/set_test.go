@@ -1,0 +1,102 @@
+package redlock
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMajoritiesMeet compares the rule with all majorities of all sets of up to 6 masters.
+func TestMajoritiesMeet(t *testing.T) {
+	for n := 1; n <= 6; n++ {
+		for m := 1; m <= 6; m++ {
+			for common := range min(n, m) + 1 {
+				ours, theirs, always := 1<<n-1, (1<<m-1)<<(n-common), true
+				for a := range 1 << (n + m) {
+					for b := theirs; b > 0 && always && a&^ours == 0 && ones(a) > n/2; b = (b - 1) & theirs {
+						always = ones(b) <= m/2 || a&b != 0
+					}
+				}
+				if got := majoritiesMeet(n, m, common); got != always {
+					t.Errorf("%d and %d masters, %d in common: meet %v, want %v", n, m, common, got, always)
+				}
+				if (n-common)+(m-common) <= 1 && !always {
+					t.Errorf("%d and %d masters, %d in common: neighbours that don't meet", n, m, common)
+				}
+			}
+		}
+	}
+}
+
+// setOf makes a set of masters: "name=id", "name" if it was never reached, "name=id?" if it is down now.
+func setOf(masters string) *set {
+	s := &set{}
+	for field := range strings.FieldsSeq(masters) {
+		name, id, _ := strings.Cut(field, "=")
+		s.Masters = append(s.Masters, member{name, strings.TrimSuffix(id, "?"), id != "" && !strings.HasSuffix(id, "?")})
+	}
+	return s
+}
+
+func TestSetsAreCompared(t *testing.T) {
+	for _, c := range []struct {
+		ours, theirs              string
+		same, meets               bool
+		lenientSame, lenientMeets bool
+	}{
+		{"a=1 b=2 c=3", "a=1 b=2 c=3", true, true, true, true},
+		{"a=1 b=2 c=3", "x=3 y=1 z=2", true, true, true, true}, // other names
+		{"a=1 b=2 c=3", "a=1 b=2 c=3 d=4", false, true, false, true},
+		{"a=1 b=2 c=3", "a=1 b=2", false, true, false, true},
+		{"a=1 b=2 c=3", "a=1 b=2 e=5", false, false, false, false},
+		{"a=1 b=2 c=3 d=4", "a=1 b=2 c=3 e=5", false, true, false, true}, // three of four meet in five
+		{"a=1 b=2 c=3", "a=1", false, false, false, false},
+		{"a=1 b=2 c=3", "a=1 b=2 e", true, true, true, true},        // what e is isn't known
+		{"a=1 b=2 c", "a=1 b=2 e=5", true, true, true, true},        //
+		{"a=1 b=2 c", "a=1 d=4 e=5", false, false, false, false},    // but one of d and e is not c
+		{"a=1 b=2 c=3", "a=1 b=2 c=9", false, false, true, true},    // restarted, or another server
+		{"a=1 b=2 c=3?", "a=1 b=2 c=9", true, true, true, true},     // restarted, and not seen yet
+		{"a=1 b=2 c=3?", "a=1 b=2 e=5", false, false, false, false}, //
+		{"a=1 b=2 c=3", "d=4 e=5 f=6", false, false, false, false},  //
+		{"a=1 b=2 c=3 d=4 e=5", "a=1 b=2 c=3", false, false, false, false},
+	} {
+		ours, theirs := setOf(c.ours), setOf(c.theirs)
+		for range 2 {
+			got := []bool{ours.same(theirs, false), ours.meets(theirs, false), ours.same(theirs, true), ours.meets(theirs, true)}
+			if want := []bool{c.same, c.meets, c.lenientSame, c.lenientMeets}; !slices.Equal(got, want) {
+				t.Errorf("%s and %s: %v, want %v", ours, theirs, got, want)
+			}
+			ours, theirs = theirs, ours
+		}
+	}
+}
+
+// TestDoubtNeedsAnAnswer: only masters that answer can show that a set is still in use that we had ourselves
+// before a master restarted, not answers from long ago.
+func TestDoubtNeedsAnAnswer(t *testing.T) {
+	o, err := newOptions(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	masters, err := Dial("redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	former := setOf("a=1 b=2 c=3")
+	for _, c := range []struct {
+		age   time.Duration // of the answers
+		noted bool
+	}{{time.Second, true}, {doubtTime + time.Second, false}} {
+		r := newRegistry(o, masters, 2, "ABCDEFGH")
+		r.own.Masters = setOf("a=1 b=2 c=9").Masters
+		now := time.Now()
+		u := use{text: former.text(), set: former, since: 1, seen: now.UnixMicro()}
+		r.views[0] = view{sent: now.Add(-c.age), inUse: true, now: now.UnixMicro(), uses: []use{u}}
+		r.doubted[u.text] = now.Add(-2 * doubtTime)
+		r.compare()
+		if noted := len(r.logged) > 0; noted != c.noted {
+			t.Errorf("an answer %v ago: told %v, want %v", c.age, r.logged, c.noted)
+		}
+	}
+}

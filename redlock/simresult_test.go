@@ -1,0 +1,113 @@
+package redlock
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// onceOnly is the property of results.
+const onceOnly = "what is done is not done again, and has one result"
+
+// jobs is how many pieces of work a world has that are to be done once.
+const jobs = 3
+
+// confirmed is a result that a quorum is said to remember.
+type confirmed struct {
+	fence  uint64
+	starts int // of all servers so far: whoever starts has forgotten what it remembered
+}
+
+// onceWorld says whether results are judged: servers that are replaced, and other sets of masters, forget them.
+func (w *world) onceWorld() bool { return w.moves == nil && !w.neighbours && !w.apart }
+
+// once does a piece of work, unless it is done.
+func (w *world) once(p *process, r *rand.Rand) {
+	key := "job" + strconv.Itoa(r.IntN(jobs))
+	before := w.mustBeMet(key)
+	lock, err := p.take(key, between(r, w.timeout, w.ttl), chance(r, 50), WithRecall(), WithTTL(between(r, w.ttl/4, w.ttl)))
+	var done *DoneError
+	switch {
+	case errors.As(err, &done):
+		w.met(p, key, done, before)
+		return
+	case err != nil:
+		return
+	}
+	h := w.granted(p, key, lock)
+	if after := w.mustBeMet(key); before > 0 && after >= before {
+		w.violated(onceOnly, "grant %d of %s, which was done with fence %d before the call", h.order, key, before)
+	}
+	p.nap(upTo(r, 2*w.timeout))
+	if p.dead() {
+		<-lock.Context().Done()
+		return
+	}
+	w.over(h)
+	err = lock.UnlockWith([]byte(strconv.Itoa(h.order)), never)
+	w.event("process %d unlocks grant %d with its result: %v", p.index, h.order, err)
+	if err == nil && !p.dead() {
+		w.confirm(key, h.fence)
+	}
+}
+
+// met judges a result that a call has met. before is the fence of the last one that it had to meet.
+func (w *world) met(p *process, key string, done *DoneError, before uint64) {
+	w.event("process %d meets the result of fence %d of %s", p.index, done.Fence, key)
+	order, err := strconv.Atoi(string(done.Result))
+	w.mu.Lock()
+	known := err == nil && order < len(w.held) && w.held[order].key == key && w.held[order].fence == done.Fence
+	w.mu.Unlock()
+	if !known {
+		w.violated(onceOnly, "%q of fence %d is no result of %s", done.Result, done.Fence, key)
+	}
+	if after := w.mustBeMet(key); done.Fence < before && after >= before {
+		w.violated(onceOnly, "%s has the result of fence %d, after that of %d", key, done.Fence, before)
+	}
+	w.confirm(key, done.Fence)
+}
+
+func (w *world) confirm(key string, fence uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c := (confirmed{fence, w.starts()}); c.fence >= w.confirmed[key].fence || c.starts > w.confirmed[key].starts {
+		w.confirmed[key] = c
+	}
+}
+
+// mustBeMet returns the fence of the result that every call from now on has to meet, or 0: one that was
+// confirmed, if no server has forgotten anything since, or one that so many servers have that every quorum meets one of them.
+func (w *world) mustBeMet(key string) uint64 {
+	var fences []int64
+	for _, s := range w.servers {
+		epoch, up, _ := s.life()
+		if m := s.at(epoch); up && m != nil {
+			s.mu.Lock()
+			result, _, _ := m.Results.Get(protocol.Key(DefaultPrefix, key), s.clock())
+			s.mu.Unlock()
+			fences = append(fences, result.Fence)
+		} else {
+			fences = append(fences, 0)
+		}
+	}
+	slices.Sort(fences)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	most := uint64(fences[len(fences)/2]) // a majority has this one, or a later one
+	if c := w.confirmed[key]; c.starts == w.starts() {
+		most = max(most, c.fence)
+	}
+	return most
+}
+
+// starts counts the starts of all servers.
+func (w *world) starts() (n int) {
+	for _, s := range w.servers {
+		epoch, _, _ := s.life()
+		n += epoch
+	}
+	return n
+}

@@ -1,0 +1,144 @@
+package redlock_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// requireState waits until a master has this state.
+func requireState(t *testing.T, l *redlock.Locker, master int, want redlock.MasterState) redlock.MasterStatus {
+	t.Helper()
+	var s redlock.MasterStatus
+	defer func() {
+		if t.Failed() {
+			t.Logf("master %d is %q (%v), want %q", master, s.State, s.Err, want)
+		}
+	}()
+	eventually(t, 3*bound, "the master is "+string(want), func() bool {
+		s = l.Status().Masters[master]
+		return s.State == want
+	})
+	if (s.Err == nil) != (want == redlock.MasterAvailable || want == redlock.MasterConnecting) {
+		t.Errorf("%s, with the error %v", want, s.Err)
+	}
+	return s
+}
+
+// TestStatusOfMasters: what happens to a master shows without any traffic, and so does its return.
+func TestStatusOfMasters(t *testing.T) {
+	t.Parallel()
+	const guard = 3 * time.Second
+	servers := redistest.Start(t, 3)
+	waitForUptime(t, servers, guard)
+	l := newLocker(t, redistest.URLs(servers), redlock.WithTTL(time.Second), redlock.WithMaxTTL(time.Second), redlock.WithMaxSkew(0),
+		redlock.WithRestartGuard(guard), redlock.WithTimeout(time.Second/2))
+	for i, server := range servers {
+		s := requireState(t, l, i, redlock.MasterAvailable)
+		if s.Name != server.URL() && !strings.Contains(s.Name, server.Addr()) {
+			t.Errorf("master %d is called %s", i, s.Name)
+		}
+		if s.Version == "" || s.MaxmemoryPolicy != "noeviction" || s.RoundTrip <= 0 || s.ClockOffset.Abs() > time.Second {
+			t.Errorf("what is known of a healthy master: %+v", s)
+		}
+	}
+	if s := l.Status(); !s.Ready() || s.Available != 3 || s.Quorum != 2 {
+		t.Errorf("with all masters: %+v", s)
+	}
+	servers[0].Kill()
+	requireState(t, l, 0, redlock.MasterUnreachable)
+	servers[1].Pause()
+	requireState(t, l, 1, redlock.MasterHung)
+	if s := l.Status(); s.Ready() || s.Available != 1 {
+		t.Errorf("with one master of three: %+v", s)
+	}
+	servers[1].Resume()
+	requireState(t, l, 1, redlock.MasterAvailable)
+	servers[0].Restart()
+	if s := requireState(t, l, 0, redlock.MasterRestarted); time.Until(s.Until) > guard+time.Second || s.Until.IsZero() {
+		t.Errorf("a restarted master votes again at %v", s.Until)
+	}
+	requireState(t, l, 0, redlock.MasterAvailable)
+	command(t, servers[2], "REPLICAOF", "127.0.0.1", "1")
+	requireState(t, l, 2, redlock.MasterExcluded)
+	command(t, servers[2], "REPLICAOF", "NO", "ONE")
+	requireState(t, l, 2, redlock.MasterReplaced)
+	requireState(t, l, 2, redlock.MasterAvailable)
+}
+
+// TestStatusOfSeveral: a server that is named twice, and one whose user lacks a right.
+func TestStatusOfSeveral(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 2)
+	command(t, servers[1], "ACL", "SETUSER", "poor", "on", ">secret", "~*", "&*", "+info", "+time", "+ping", "+hello", "+client", "+auth")
+	_, port, _ := strings.Cut(servers[0].Addr(), ":")
+	l := newLocker(t, []string{servers[0].URL(), "redis://localhost:" + port, "redis://poor:secret@" + servers[1].Addr()})
+	eventually(t, bound, "the server has one vote", func() bool {
+		s := l.Status()
+		return s.Masters[0].State == redlock.MasterExcluded || s.Masters[1].State == redlock.MasterExcluded
+	})
+	requireState(t, l, 2, redlock.MasterRefuses)
+	if s := l.Status().Masters[2]; strings.Contains(s.Name, "secret") {
+		t.Errorf("the name %s has the password", s.Name)
+	}
+}
+
+// TestStatusOfLocks counts the keys that are held and the calls that wait.
+func TestStatusOfLocks(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, []string{"memory://"})
+	require := func(what string, held, waiting int) {
+		t.Helper()
+		eventually(t, bound, what, func() bool { s := l.Status(); return s.Held == held && s.Waiting == waiting })
+	}
+	require("nothing at first", 0, 0)
+	lock, err := l.LockAll(t.Context(), []string{"a", "b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	require("two keys", 2, 0)
+	waited := make(chan *redlock.Lock)
+	go func() {
+		second, err := l.Lock(t.Context(), "a")
+		if err != nil {
+			t.Error(err)
+		}
+		waited <- second
+	}()
+	require("and one that waits", 2, 1)
+	mustUnlock(t, lock)
+	second := <-waited
+	require("which has the lock now", 1, 0)
+	mustUnlock(t, second)
+	require("nothing at last", 0, 0)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if s := l.Status(); s.Ready() || s.Err == nil {
+		t.Errorf("after Close: %+v", s)
+	}
+}
+
+// TestStatusOfCluster: a Redis Cluster is one master, as available as the node of it that is worst off.
+func TestStatusOfCluster(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3, 0)
+	l := onCluster(t, nodes)
+	requireState(t, l, 0, redlock.MasterAvailable)
+	nodes[1].Kill()
+	requireState(t, l, 0, redlock.MasterUnreachable)
+	nodes[1].Restart()
+	n := 0 // a node that has refused locks is known to grant them by the next one: all of them get some
+	eventually(t, 3*bound, "the cluster grants locks", func() bool {
+		n++
+		lock, err := l.TryLock(t.Context(), fmt.Sprint(n))
+		if err == nil {
+			mustUnlock(t, lock)
+		}
+		return err == nil && l.Status().Masters[0].State == redlock.MasterAvailable
+	})
+}

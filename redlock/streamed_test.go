@@ -1,0 +1,65 @@
+package redlock
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// Stepwise is a master that runs one batch after the other, as those of tests do.
+type Stepwise interface {
+	protocol.Master
+	protocol.Doer
+}
+
+// MasterOf makes a master of an implementation.
+func MasterOf(impl Stepwise) Master { return Master{impl} }
+
+// Impl returns the implementation of a master.
+func (m Master) Impl() Stepwise { return m.impl.(Stepwise) }
+
+// Streamed returns a master whose Do sends its commands as a Locker does.
+func Streamed(master Master) Stepwise {
+	m := master.impl
+	o, err := newOptions([]Option{WithRestartGuard(0)})
+	if err != nil {
+		panic(err)
+	}
+	return &streamed{Master: m, stream: newStream(m, o, (&admission{options: o}).add(m, newClocks(1, o).all[0]))}
+}
+
+type streamed struct {
+	protocol.Master
+	stream *stream
+}
+
+// Do has the stream send the commands, and waits for the answers.
+func (m *streamed) Do(cmds []*protocol.Command) {
+	var r replies
+	r.all.Add(len(cmds))
+	calls := make([]*call, len(cmds))
+	for i, cmd := range cmds {
+		calls[i] = &call{Command: *cmd, abandoned: new(atomic.Bool), acquire: &call{}, forced: true, until: time.Now(), to: &r}
+		m.stream.enqueue(calls[i])
+	}
+	m.stream.sendSoon()
+	r.all.Wait()
+	for i, cmd := range cmds {
+		cmd.Reply, cmd.Alone = calls[i].Reply, calls[i].Alone
+	}
+}
+
+type replies struct{ all sync.WaitGroup }
+
+func (r *replies) receive(*call) { r.all.Done() }
+
+func (m *streamed) Close() error { return m.stream.close(time.Second) }
+
+// keyNames are the companions of a lock's key.
+type keyNames struct{ fence, queue, leases string }
+
+func companions(key string) keyNames {
+	return keyNames{key + ":fence", key + ":queue", key + ":leases"}
+}

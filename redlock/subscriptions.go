@@ -1,0 +1,140 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+const (
+	subscriptionLinger = 5 * time.Second        // how long the subscriptions outlive the last call that waits
+	resubscribeGap     = 250 * time.Millisecond // between attempts to subscribe
+)
+
+// subscriptions are a Locker's subscriptions to wake-ups, one on each master. They exist while calls wait, and for a
+// while longer, because the next call that waits often comes soon.
+type subscriptions struct {
+	locker *Locker
+
+	mu      sync.Mutex
+	waiting int // calls that wait for wake-ups
+	linger  *time.Timer
+	stop    context.CancelFunc // nil while there are no subscriptions
+	settled chan struct{}      // closed when each master has confirmed its subscription, or failed to
+	running *sync.WaitGroup    // the current subscriptions, or the last ones
+}
+
+// begin counts a call that waits. After settled is closed no wake-up of a master that answers is missed.
+func (u *subscriptions) begin() (settled <-chan struct{}) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.waiting++
+	if u.stop == nil {
+		u.subscribe()
+	}
+	return u.settled
+}
+
+func (u *subscriptions) subscribe() {
+	ctx, stop := context.WithCancel(context.Background())
+	before, running, settled := u.running, &sync.WaitGroup{}, make(chan struct{})
+	var pending atomic.Int64
+	pending.Store(int64(len(u.locker.streams)))
+	for _, s := range u.locker.streams {
+		running.Go(func() {
+			if before != nil {
+				before.Wait() // the former subscriptions use the same channel: let them end first
+			}
+			u.keep(ctx, s, sync.OnceFunc(func() {
+				if pending.Add(-1) == 0 {
+					close(settled)
+				}
+			}))
+		})
+	}
+	u.stop, u.running, u.settled = stop, running, settled
+}
+
+// any reports whether any master wakes this process.
+func (u *subscriptions) any() bool {
+	return slices.ContainsFunc(u.locker.streams, func(s *stream) bool { return s.subscribed.Load() })
+}
+
+// done counts off a call that has waited.
+func (u *subscriptions) done() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.waiting--
+	if u.waiting == 0 {
+		if u.linger == nil {
+			u.linger = time.AfterFunc(subscriptionLinger, u.unsubscribe)
+		} else {
+			u.linger.Reset(subscriptionLinger)
+		}
+	}
+}
+
+// unsubscribe ends the subscriptions, unless a call waits again.
+func (u *subscriptions) unsubscribe() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.waiting == 0 && u.stop != nil {
+		u.stop()
+		u.stop = nil
+	}
+}
+
+// end ends the subscriptions for good, and waits for that.
+func (u *subscriptions) end() {
+	u.mu.Lock()
+	if u.linger != nil {
+		u.linger.Stop()
+	}
+	running := u.running
+	u.mu.Unlock()
+	u.unsubscribe()
+	if running != nil {
+		running.Wait()
+	}
+}
+
+// keep keeps a subscription on a master until ctx ends.
+func (u *subscriptions) keep(ctx context.Context, s *stream, settled func()) {
+	l, refused := u.locker, false
+	for ctx.Err() == nil {
+		err := s.master.Listen(ctx, l.name, func() {
+			s.subscribed.Store(true)
+			s.denied.Store(false)
+			settled()
+			l.gates.wakeAll() // what was published before is lost
+		}, func(w protocol.WakeUp) { l.wakeUp(s, w) })
+		s.subscribed.Store(false)
+		s.denied.Store(errors.Is(err, protocol.ErrRefused))
+		settled()
+		if errors.Is(err, protocol.ErrRefused) && !refused {
+			refused = true
+			l.logger.Warn("master denies SUBSCRIBE, so waiting calls fall back to polling: grant this user +subscribe and the channels of the prefix (see README)", "master", s.master.String(), "error", err)
+		}
+		timer := time.NewTimer(resubscribeGap)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// wakeUp handles a master's wake-up: the head of the key's gate tries again. If nobody here wants the key any
+// more, the ticket is withdrawn, and the master wakes the next process in line instead.
+func (l *Locker) wakeUp(s *stream, w protocol.WakeUp) {
+	l.gates.wake(w.Key, func() {
+		nothing := &call{Command: protocol.Command{Op: protocol.OpAcquire}}
+		s.enqueue(&call{Command: protocol.Command{Op: protocol.OpRelease, Key: w.Key, Process: l.name, Ticket: w.Ticket}, acquire: nothing, forced: true})
+		s.sendSoon() // not push: it might run a memory master's commands here, and through them this function
+	})
+}

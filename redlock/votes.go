@@ -1,0 +1,182 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// win counts answers until a quorum has granted and stored the lock's fence, a quorum is out of reach, the
+// timeout has passed, or the caller leaves. It reports whether a quorum has granted; whether that quorum
+// has also stored the fence is raise's business.
+func (a *attempt) win(ctx context.Context, deadline time.Time) bool {
+	quorum := a.locker.quorum
+	ending := a.collect(ctx, a.locker.closing, deadline, len(a.calls), func(c *call, pending int) (done bool) {
+		c.counted = true
+		certain := false
+		switch {
+		case c.Reply.Err != nil:
+			a.fail(c.master, c.Reply.Err)
+		case c.Reply.Status == protocol.StatusGranted:
+			if a.granted == nil {
+				a.granted = make([]*call, 0, len(a.calls))
+			}
+			a.granted = append(a.granted, c)
+			a.refuseAhead()
+			a.fence, certain = chooseFence(a.fences(), quorum)
+		case c.Reply.Status == protocol.StatusDone:
+			a.done = append(a.done, c)
+		default:
+			a.held = append(a.held, c.Reply)
+			a.mustPoll = a.mustPoll || !c.Queue || c.Polls || c.Reply.Polls
+		}
+		if len(a.done) > 0 { // it must be clear whether a quorum has answered, and that none of it is another holder's
+			return len(a.held) == 0 && a.answered() >= quorum
+		}
+		return certain || len(a.granted)+pending < quorum
+	})
+	if ending == timeOver {
+		for i := range a.calls {
+			if !a.calls[i].counted {
+				a.fail(i, fmt.Errorf("%w within %v%s", errHung, a.timeout.Round(time.Millisecond), a.locker.streams[i].forKey(a.calls[i].Key).latency.advice()))
+			}
+		}
+	}
+	return ending != callerLeft && len(a.granted) >= quorum && len(a.done) == 0
+}
+
+// answered returns how many masters have said how it is with the key.
+func (a *attempt) answered() int { return len(a.granted) + len(a.held) + len(a.done) }
+
+// refuseAhead rejects grants whose fence is further ahead of another master's than correct clocks can
+// explain: that master's clock was wrong when it granted this key before. While a third master is away such
+// a fence would become the lock's, and the restart guard, which relies on fences near the clocks, would be
+// too short to keep later fences above it once a master has restarted and forgotten it.
+func (a *attempt) refuseAhead() {
+	most := a.locker.fenceLead()
+	if most == 0 {
+		return
+	}
+	least := slices.Min(a.fences())
+	a.granted = slices.DeleteFunc(a.granted, func(c *call) bool {
+		ahead := time.Duration(c.Reply.Fence-least) * time.Microsecond
+		if ahead > most {
+			a.fail(c.master, fmt.Errorf("its fence for this key is %v ahead of another master's, because its clock was wrong earlier: excluded for this key until its clock has passed that fence", ahead.Round(time.Millisecond)))
+		}
+		return ahead > most
+	})
+}
+
+func (a *attempt) fences() []int64 {
+	fences := make([]int64, len(a.granted))
+	for i, c := range a.granted {
+		fences[i] = c.Reply.Fence
+	}
+	return fences
+}
+
+func (a *attempt) fail(master int, err error) {
+	a.failed = append(a.failed, &MasterError{Master: a.name(master), Err: err})
+}
+
+// raise makes the lock's fence this one: it is sent to the masters that granted with a smaller one, unless
+// a quorum has stored as much already. A later lock gets a larger fence only because every quorum meets
+// a master that has stored this one.
+func (a *attempt) raise(fence int64) {
+	a.fence = fence
+	var low []*call
+	for _, c := range a.granted {
+		if c.Reply.Fence < fence {
+			low = append(low, c)
+		}
+	}
+	if len(a.granted)-len(low) >= a.locker.quorum {
+		return
+	}
+	a.answers.expect(protocol.OpExtend, 1)
+	a.raising = len(low)
+	for _, c := range low {
+		a.push(a.extension(c.master, time.Time{}, a.answers))
+	}
+}
+
+// raised waits for the answers to raise, and reports whether a quorum has stored the fence.
+func (a *attempt) raised(ctx context.Context, deadline time.Time) bool {
+	if a.raising == 0 {
+		return true
+	}
+	stored := len(a.granted) - a.raising
+	a.collect(ctx, a.locker.closing, deadline, a.raising, func(c *call, pending int) (done bool) {
+		if c.Reply.Status == protocol.StatusGranted {
+			stored++
+		}
+		return stored >= a.locker.quorum || stored+pending < a.locker.quorum
+	})
+	return stored >= a.locker.quorum
+}
+
+// split reports whether the refusals name several holders, none of which has a quorum: perhaps nobody won.
+func (a *attempt) split() bool { return len(a.held) > 0 && !a.tooFewLive() && !a.othersHold() }
+
+// othersHold reports whether a quorum has refused in favour of one holder.
+func (a *attempt) othersHold() bool {
+	votes := make(map[string]int, len(a.held))
+	for _, reply := range a.held {
+		votes[reply.Holder]++
+		if votes[reply.Holder] >= a.locker.quorum {
+			return true
+		}
+	}
+	return false
+}
+
+// tooFewLive reports whether so many masters failed that no caller at all could have reached a quorum.
+func (a *attempt) tooFewLive() bool { return len(a.calls)-len(a.failed) < a.locker.quorum }
+
+// failure returns the error of a lost attempt. It is a *HeldError where masters refused in favour of others,
+// even if none of those has won; a *QuorumError is for masters that give no usable answer.
+func (a *attempt) failure() error {
+	if err := a.locker.sets.refusal(); err != nil {
+		return &QuorumError{Quorum: a.locker.quorum, Err: err}
+	}
+	if a.tooFewLive() || len(a.held) == 0 {
+		err := &QuorumError{Answered: a.answered(), Quorum: a.locker.quorum, Total: len(a.calls), Masters: a.failed}
+		var guarded []time.Duration
+		for _, failed := range a.failed {
+			var guard *guardError
+			if errors.As(failed.Err, &guard) {
+				guarded = append(guarded, time.Until(guard.until))
+			}
+		}
+		slices.Sort(guarded)
+		if missing := a.locker.quorum - (len(a.calls) - len(a.failed)); 0 < missing && missing <= len(guarded) {
+			err.RetryAfter = guarded[missing-1]
+		}
+		return err
+	}
+	held := &HeldError{}
+	for _, reply := range a.held {
+		held.RetryAfter = max(held.RetryAfter, reply.TTL)
+	}
+	return held
+}
+
+// patience returns how long to sleep before asking again if no wake-up comes: until so many of the leases
+// that were met may have ended that a quorum is possible, at most a third of the lease of our own tickets.
+func (a *attempt) patience() time.Duration {
+	const early = time.Millisecond // Redis rounds a remaining TTL to whole milliseconds
+	patience := a.ttl / 3
+	if missing := a.locker.quorum - len(a.granted); 0 < missing && missing <= len(a.held) {
+		rest := make([]time.Duration, len(a.held))
+		for i, reply := range a.held {
+			rest[i] = reply.TTL
+		}
+		slices.Sort(rest)
+		patience = min(patience, rest[missing-1]+early)
+	}
+	return patience
+}

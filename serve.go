@@ -1,0 +1,90 @@
+package caddyredlock
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+)
+
+// ServeHTTP serves the request while it holds the lock.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	if e, ok := r.Context().Value(explainKey{}).(*explanation); ok {
+		e.add(h, r)
+		return next.ServeHTTP(w, r)
+	}
+	locker, err := h.app.settings.join()
+	if err != nil {
+		return caddyhttp.Error(http.StatusInternalServerError, err)
+	}
+	defer h.leave()
+	err = h.rule.Serve(locker, h.keys.Keys, w, r, func(w http.ResponseWriter, inner *http.Request) error {
+		turn, _ := middleware.TurnFromContext(inner.Context())
+		h.show(r, turn, false)
+		return serveInPlace(w, r, inner, next)
+	})
+	refusal, refused := err.(*middleware.Refusal) //nolint:errorlint // a wrapped one comes from another rule, which has made an answer of it
+	if !refused {
+		return err
+	}
+	h.show(r, refusal.Turn, true)
+	refusal.SetHeaders(w.Header())
+	// Don't pass the refusal: caddyhttp.Error would take the status of a HandlerError that it wraps.
+	answer := caddyhttp.Error(refusal.Status, nil)
+	answer.Err = publicError{refusal}
+	return answer
+}
+
+// clientIP returns the client's address as Caddy determines it by trusted_proxies, or that of the connection.
+func clientIP(r *http.Request) string {
+	ip, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+	return cmp.Or(ip, r.RemoteAddr)
+}
+
+// publicError is a refusal whose message names no master, because handle_errors may send {err.message} to clients.
+type publicError struct{ *middleware.Refusal }
+
+func (e publicError) Error() string { return e.Turn.Detail }
+
+func (e publicError) Unwrap() error { return e.Refusal }
+
+// serveInPlace copies the inner request over the outer one and serves that, because Caddy's placeholders are bound to the outer
+// one: they put back a body that they have read, and show what other handlers change. When the next handler has returned, the
+// request has its former context again, as that of the lock has ended. Only the context is switched: a proxy may still be
+// reading the request.
+func serveInPlace(w http.ResponseWriter, outer, inner *http.Request, next caddyhttp.Handler) error {
+	ctx := &insideContext{inside: inner.Context(), outside: outer.Context()}
+	*outer = *inner.WithContext(ctx)
+	defer ctx.left.Store(true)
+	return next.ServeHTTP(w, outer)
+}
+
+// insideContext is the context inside until left is set, and then the context outside.
+type insideContext struct {
+	inside, outside context.Context
+	left            atomic.Bool
+}
+
+func (c *insideContext) now() context.Context {
+	if c.left.Load() {
+		return c.outside
+	}
+	return c.inside
+}
+
+func (c *insideContext) Deadline() (time.Time, bool) { return c.now().Deadline() }
+func (c *insideContext) Done() <-chan struct{}       { return c.now().Done() }
+func (c *insideContext) Err() error                  { return c.now().Err() }
+func (c *insideContext) Value(key any) any           { return c.now().Value(key) }
+
+// leave gives the locker back. The last request of a configuration that has been replaced closes it.
+func (h *Handler) leave() {
+	if err := h.app.settings.leave(); err != nil {
+		h.rule.Logger.Warn("closing the masters", "error", err)
+	}
+}
