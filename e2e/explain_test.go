@@ -1,0 +1,103 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Neither the masters of this configuration nor its upstream can be reached: explain does not connect to them.
+const explainConfig = `{
+	redlock {
+		masters redis://127.0.0.1:1 redis://127.0.0.1:2 {env.REDLOCK_TEST_NONE}
+		password {env.REDLOCK_TEST_NONE}
+	}
+}
+http://:8080 {
+	encode gzip
+	uri strip_prefix /api
+	request_header X-Shop main
+	redlock /orders/*/pay order:{path.1} {
+		wait 2s
+		held_status 429
+	}
+	redlock /hooks/stripe* {
+		preset stripe
+	}
+	@inside remote_ip 10.0.0.0/8
+	redlock @inside inside
+	redlock /client client:{client_ip}:{uuid}:{env.REDLOCK_TEST_HOME}
+	redlock /hooks/signed signed:{body.id} {
+		verify github {file./nonexistent/s3cret}
+	}
+	handle /both* {
+		redlock shop:{header.X-Shop}
+		redlock item:{body.items[].id}
+	}
+	basic_auth /private* {
+		bob $2a$04$mKAGVVV4Wb3fru9isPg1fOWnKIIznoqqp.Hu1MX7bDNOAZK8wwXOu
+	}
+	reverse_proxy 127.0.0.1:1
+}
+shop.example.com {
+	redlock refund:{header.X-Order}
+	respond "done"
+}
+`
+
+func TestCaddyExplain(t *testing.T) {
+	folder := t.TempDir()
+	config, body, form := filepath.Join(folder, "Caddyfile"), filepath.Join(folder, "body"), filepath.Join(folder, "form")
+	for file, text := range map[string]string{config: explainConfig, body: `{"id":"evt_1","data":{"object":{"customer":"cus_1"}}}`, form: "id=1\n"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	empty := caddyCommand(t, "redlock", "explain", "http://localhost:8080/")
+	empty.Dir = t.TempDir()
+	if text, code := output(t, empty); code != 1 || !strings.Contains(text, "no configuration: there is no Caddyfile in this folder; use --config") {
+		t.Errorf("without configuration: exit code %d\n%s", code, text)
+	}
+	for _, test := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"http://localhost:8080/client"}, 0,
+			"note      {http.vars.client_ip} can't be known: the client is assumed to be at 127.0.0.1\n" +
+				"note      {http.request.uuid} can't be known: each request has its own\n" +
+				"note      {env.REDLOCK_TEST_HOME} can't be known: it is read on this machine, not where the server runs\n" +
+				"rule      redlock client:{http.vars.client_ip}:{http.request.uuid}:{env.REDLOCK_TEST_HOME}\n"},
+		{[]string{"-d", "@" + form, "http://localhost:8080/hooks/signed"}, 0, "rule      redlock signed:{body.id}\nkey       signed:1\n"},
+		{[]string{"-d", "@" + body, "http://localhost:8080/hooks/stripe"}, 0, "note      the body is sent as a form, as curl does; for JSON add -H 'Content-Type: application/json'\n"},
+		{[]string{"-X", "POST", "http://localhost:8080/api/orders/42/pay"}, 0,
+			"note      the handler encode is not run\n" +
+				"note      the matcher remote_ip can't be known: the client is assumed to be at 127.0.0.1\n" +
+				"note      the signature can't be checked: verify github: the placeholder of secret 1 is unknown or empty (is the variable set? does the file exist, and is its path absolute?)\n" +
+				"warning   /api/orders/42/pay/ reaches 0 of these rules, and some upstreams serve it as /api/orders/42/pay: match more broadly (docs/keys.md)\n" +
+				"warning   /api/orders/42/pay;x reaches 0 of these rules, and some upstreams serve it as /api/orders/42/pay: match more broadly (docs/keys.md)\n" +
+				"rule      redlock order:{http.request.uri.path.1}\nkey       order:42\nif held   waits 2s, then 429\n"},
+		{[]string{"-H", "Content-Type: application/json", "-d", "@" + body, "http://localhost:8080/hooks/stripe"}, 0,
+			"rule      redlock preset stripe\nkey       stripe:post:cus_1\ndelivery  evt_1\nif held   waits 5s, then 423\n"},
+		{[]string{"-d", "id=1", "http://localhost:8080/hooks/signed"}, 0, "key       signed:1\nif held   waits 0s, then 423\n"},
+		{[]string{"-d", `{"id":1}`, "http://localhost:8080/hooks/stripe#x"}, 0, "note      the fragment (# and what follows) is not part of a request\nnote      the body is sent as a form, as curl does; for JSON add -H 'Content-Type: application/json'\n"},
+		{[]string{"-d", "id=evt_2", "http://localhost:8080/hooks/stripe"}, 0, "refused   415 unsupported_body: "},
+		{[]string{"-H", "Content-Type: application/json", "-d", `{"items":[{"id":2},{"id":1}]}`, "http://localhost:8080/both"}, 0,
+			"rule      redlock shop:{http.request.header.X-Shop}\nkey       shop:main\nif held   waits 0s, then 423\n" +
+				"rule      redlock item:{body.items[].id}\nkey       item:1\nkey       item:2\nif held   waits 0s, then 423\n"},
+		{[]string{"http://localhost:8080/both"}, 0, "refused   400 missing_key: key part {body.items[].id}: missing or empty\n"},
+		{[]string{"-H", "X-Order: 7", "https://shop.example.com/"}, 0, "key       refund:7\n"},
+		{[]string{"http://localhost:8080/other"}, 1, "no redlock rule applies: no matcher matches this request, or another handler answered 200 first"},
+		{[]string{"http://localhost:8080/private"}, 1, "another handler answered 401 first"},
+		{[]string{"http://localhost:9999/"}, 1, "no server of the configuration listens on port 9999"},
+		{[]string{"-H", "X-Order", "https://shop.example.com/"}, 1, `header "X-Order": want Name: value`},
+		{[]string{"/orders"}, 1, "want a complete URL"},
+	} {
+		args := append([]string{"redlock", "explain", "--config", config, "--adapter", "caddyfile"}, test.args...)
+		text, code := output(t, caddyCommand(t, args...))
+		if code != test.code || !strings.Contains(text, test.want) {
+			t.Errorf("caddy %s: exit code %d\n%swant %d and\n%s", strings.Join(args, " "), code, text, test.code, test.want)
+		}
+	}
+}

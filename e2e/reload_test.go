@@ -1,0 +1,120 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+)
+
+// holdLocks sends requests for that many keys, and waits until all of them are in the backend and all masters have their keys.
+func holdLocks(t *testing.T, c *caddyProcess, b *backend, servers []*redistest.Server) (wait func() []answer) {
+	t.Helper()
+	urls := make([]string, holders)
+	for i := range urls {
+		urls[i] = fmt.Sprintf("%s/orders/%d/pay", c.url, i)
+	}
+	wait = b.hold(t, urls...)
+	requireLocks(t, servers)
+	return wait
+}
+
+// requireLocks waits until all masters have the keys of holdLocks.
+func requireLocks(t *testing.T, servers []*redistest.Server) {
+	t.Helper()
+	for _, s := range servers {
+		eventually(t, fmt.Sprintf("%d locks on %s", holders, s.Addr()), func() bool { return len(s.Keys()) == holders })
+	}
+}
+
+// requireServed waits for the answers, and requires that all are 200 and no lock is left.
+func requireServed(t *testing.T, wait func() []answer, servers []*redistest.Server) {
+	t.Helper()
+	for i, a := range wait() {
+		if a.status != http.StatusOK {
+			t.Errorf("request %d: status %d, want 200; body %q", i, a.status, a.body)
+		}
+	}
+	redistest.RequireNoKeys(t, servers)
+}
+
+func requireConnections(t *testing.T, servers []*redistest.Server, n int) {
+	t.Helper()
+	for _, s := range servers {
+		eventually(t, fmt.Sprintf("%d connections to %s", n, s.Addr()), func() bool { return s.Connections() == n })
+	}
+}
+
+// load asks Caddy to load another configuration.
+func (c *caddyProcess) load(t *testing.T, config string) answer {
+	t.Helper()
+	r := request(c.admin+"/load", "Content-Type", "text/caddyfile")
+	r.Body = io.NopCloser(strings.NewReader(config))
+	return send(t, r)
+}
+
+// Requests that run during a reload keep their locks, and the connections to the masters, until they end.
+func TestReloadUnderLocks(t *testing.T) {
+	const before = "timeout 2s"
+	for _, test := range []struct {
+		name          string
+		after         string // the settings; empty: without redlock
+		during, final int    // connections to each master
+	}{
+		{"other settings", "timeout 3s", 2, 1},
+		{"same settings", before, 1, 1},
+		{"without redlock", "", 1, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			servers := redistest.Start(t, 3)
+			b, release := newHeldBackend(t)
+			rule := "redlock /orders/*/pay order:{path.1} {\nttl 30s\n}\n"
+			c := runCaddy(t, caddyfile(mastersOption(servers, before), rule+b.proxy()))
+			requireConnections(t, servers, 1)
+			wait := holdLocks(t, c, b, servers)
+
+			config := caddyfile("", "respond reloaded")
+			if test.after != "" {
+				config = caddyfile(mastersOption(servers, test.after), rule+"header X-Reloaded yes\n"+b.proxy())
+			}
+			if a := c.load(t, config); a.status != http.StatusOK {
+				t.Fatalf("POST /load: status %d: %s", a.status, a.body)
+			}
+			requireConnections(t, servers, test.during)
+			requireLocks(t, servers)
+			a := post(t, c.url+"/orders/0/pay")
+			if test.after != "" && (a.status != http.StatusLocked || a.header.Get("X-Reloaded") == "") {
+				t.Errorf("the new configuration doesn't respect the lock of a request of the old one: status %d", a.status)
+			}
+			if test.after == "" && a.body != "reloaded" {
+				t.Errorf("without redlock: status %d, body %q", a.status, a.body)
+			}
+
+			release()
+			requireServed(t, wait, servers)
+			requireConnections(t, servers, test.final)
+			if test.after != "" {
+				requireStatus(t, post(t, c.url+"/orders/0/pay"), http.StatusOK)
+			}
+		})
+	}
+}
+
+// A reload that fails leaves the running configuration and its masters as they were.
+func TestFailedReload(t *testing.T) {
+	servers := redistest.Start(t, 3)
+	b := newBackend(t, func() {})
+	c := runCaddy(t, caddyfile(mastersOption(servers, "timeout 2s"), payRule+b.proxy()))
+	requireConnections(t, servers, 1)
+	// The app is provisioned, with a locker of its own, before the handler finds its ttl too long.
+	bad := caddyfile(mastersOption(servers, "timeout 3s"), "redlock order:{path.1} {\nttl 31s\n}\n"+b.proxy())
+	a := c.load(t, bad)
+	if a.status != http.StatusBadRequest || !strings.Contains(a.body, "max_ttl") {
+		t.Errorf("POST /load: status %d, body %q; want 400 that names max_ttl", a.status, a.body)
+	}
+	requireStatus(t, post(t, c.url+"/orders/1/pay"), http.StatusOK)
+	requireConnections(t, servers, 1)
+}

@@ -1,0 +1,212 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// upstreams has the commands that start real frameworks, which `make upstreams` installs. Each answers a request with what it reads
+// from it by its own means, as JSON with the names of readings.
+var upstreams = map[string]func(port string) *exec.Cmd{
+	"express": node, "koa": node, "fastify": node,
+	"flask": python, "django": python, "bottle": python, "tornado": python,
+	"rack": rack, "sinatra": rack,
+	"php": php("php.php"), "symfony": php("symfony.php"),
+	"tomcat": func(port string) *exec.Cmd {
+		return exec.Command("java", "-XX:TieredStopAtLevel=1", "-cp", strings.Join(tomcatJars, ":"), "Tomcat.java", port)
+	},
+}
+
+var tomcatJars = []string{"/usr/share/java/tomcat10-embed-core.jar", "/usr/share/java/tomcat10-annotations-api.jar",
+	"/usr/share/java/jackson-core.jar", "/usr/share/java/jackson-databind.jar", "/usr/share/java/jackson-annotations.jar"}
+
+func node(port string) *exec.Cmd   { return exec.Command("node", "node.js", "", port) }
+func python(port string) *exec.Cmd { return exec.Command("/usr/bin/python3", "python.py", "", port) }
+func php(script string) func(port string) *exec.Cmd {
+	return func(port string) *exec.Cmd { return exec.Command("php", "-S", "127.0.0.1:"+port, script) }
+}
+func rack(port string) *exec.Cmd {
+	return exec.Command("rackup", "-q", "-s", "webrick", "-o", "127.0.0.1", "-p", port, "rack.ru")
+}
+
+// needUpstreams returns the names of the upstreams to test: those that $UPSTREAMS names, or all. It skips the test if $UPSTREAMS is
+// not set.
+func needUpstreams(t *testing.T) []string {
+	t.Helper()
+	names := strings.Fields(os.Getenv("UPSTREAMS"))
+	if len(names) == 0 {
+		t.Skip("needs real upstreams: make upstreams")
+	}
+	if names[0] == "all" {
+		names = names[:0]
+		for name := range upstreams {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+	}
+	return names
+}
+
+// startUpstream runs an upstream until the end of the test, and returns its address.
+func startUpstream(t *testing.T, name string) string {
+	t.Helper()
+	addr := freeAddr(t)
+	_, port, _ := net.SplitHostPort(addr)
+	cmd := upstreams[name](port)
+	for i, arg := range cmd.Args {
+		if arg == "" {
+			cmd.Args[i] = name
+		}
+	}
+	inUpstreams(t, cmd, name)
+	log := new(safeBuffer)
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = log, log, bound
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("%s: %v; run make upstreams", name, err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if text := log.String(); t.Failed() {
+			t.Logf("%s's log ends with:\n%s", name, text[max(0, len(text)-2000):])
+		}
+	})
+	eventually(t, name+" listens", func() bool { return listens(addr) })
+	return addr
+}
+
+// inUpstreams lets a program run in internal/upstreams, with the modules that are installed for it.
+func inUpstreams(t *testing.T, cmd *exec.Cmd, name string) {
+	t.Helper()
+	dir, err := filepath.Abs("../internal/upstreams")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "NODE_PATH="+filepath.Join(dir, "../../bin/upstreams/node_modules"), "FRAMEWORK="+name, "PYTHONDONTWRITEBYTECODE=1", "RACK_ENV=production")
+}
+
+// readings has what an upstream reads, by kind. A list has values of which the upstream would take one.
+type readings map[string]any
+
+func parseReadings(body string) readings {
+	var r readings
+	if json.Unmarshal([]byte(body), &r) != nil {
+		return nil
+	}
+	return r
+}
+
+// of returns the values of these kinds.
+func (r readings) of(kinds ...string) (values []string) {
+	for _, kind := range kinds {
+		values = appendValues(values, r[kind])
+	}
+	return values
+}
+
+func appendValues(values []string, v any) []string {
+	switch v := v.(type) {
+	case string:
+		if v != "" { // an empty string is no value
+			values = append(values, v)
+		}
+	case []any:
+		for _, element := range v {
+			values = appendValues(values, element)
+		}
+	}
+	return values
+}
+
+// lockedProxy returns a proxy in net/http with a rule in front of it. It passes requests without a key on, and answers with the keys in the
+// header Test-Keys.
+func lockedProxy(t *testing.T, template, upstream string, inside func(*http.Response) error) *httptest.Server {
+	t.Helper()
+	locker, err := redlock.Open([]string{"memory://"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(&url.URL{Scheme: "http", Host: upstream})
+			r.Out.URL.RawQuery = r.In.URL.RawQuery // as Caddy does
+		},
+		ModifyResponse: inside,
+		ErrorHandler:   func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
+	}
+	server := httptest.NewServer(middleware.New(locker, template, middleware.WithPassOnMissingKey())(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		turn, _ := middleware.TurnFromContext(r.Context())
+		w.Header().Set("Test-Keys", turn.Key)
+		proxy.ServeHTTP(w, r)
+	})))
+	t.Cleanup(func() {
+		server.Close()
+		_ = locker.Close()
+	})
+	return server
+}
+
+// folded returns the key that a value makes.
+func folded(t *testing.T, value string) string {
+	t.Helper()
+	template, err := middleware.ParseTemplate("{value}", func(string) (middleware.KeyFunc, error) {
+		return func(*http.Request) (string, error) { return value, nil }, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, _ := template.Key(nil)
+	return key
+}
+
+// sendRaw sends a request unchanged on a connection of its own. Without an answer it returns an empty one.
+func sendRaw(t *testing.T, addr, text string) answer {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Errorf("%v", err)
+		return answer{}
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(bound))
+	_, _ = io.WriteString(conn, text) // the server may answer before it has read all
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil { // some upstreams just close the connection
+		return answer{}
+	}
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return answer{}
+	}
+	return answer{status: response.StatusCode, header: response.Header, body: string(body)}
+}
+
+// rawRequest returns the text of an HTTP/1.1 request with these header lines.
+func rawRequest(method, target, body string, headers ...string) string {
+	text := method + " " + target + " HTTP/1.1\r\nHost: shop.example\r\n"
+	for _, header := range headers {
+		text += header + "\r\n"
+	}
+	if method == "POST" {
+		text += fmt.Sprintf("Content-Length: %d\r\n", len(body))
+	}
+	return text + "\r\n" + body
+}

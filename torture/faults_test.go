@@ -1,0 +1,220 @@
+package torture
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+)
+
+// round causes faults, and mends them. Three kinds of rounds alternate: any number of faults of the network and of servers, in
+// which no server forgets anything; the loss of one server's memory or clock, before and after which everything recovers; and
+// the end of a worker.
+func (r *torture) round(round int) {
+	switch round % 3 {
+	case 0:
+		for range 1 + r.random.IntN(3) {
+			r.trouble()
+		}
+	case 1:
+		r.endWorker()
+	case 2:
+		r.recover() // all locks are on all masters again
+		r.loss()
+		r.recover()
+	}
+}
+
+// pick chooses one of the faults and logs it.
+func pick[F any](r *torture, faults []fault[F]) F {
+	f := faults[r.random.IntN(len(faults))]
+	for r.skip != nil && r.skip.MatchString(f.name) {
+		f = faults[r.random.IntN(len(faults))]
+	}
+	r.faults[f.name]++
+	r.log("%s", f.name)
+	return f.start
+}
+
+type fault[F any] struct {
+	name  string
+	start F
+}
+
+// trouble causes a fault that may strike any number of masters at once, and must cost nothing but availability. It strikes one,
+// two or all of them for up to two seconds.
+func (r *torture) trouble() {
+	start := pick(r, []fault[func(m int) (mend func())]{
+		{"SCRIPT FLUSH", func(m int) func() {
+			r.ask(m, func(c *redis.Client) error { return c.ScriptFlush(r.t.Context()).Err() })
+			return nil
+		}},
+		{"CLIENT KILL of all connections", func(m int) func() { r.command(m, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"); return nil }},
+		{"CLIENT KILL of subscriptions", func(m int) func() { r.command(m, "CLIENT", "KILL", "TYPE", "pubsub"); return nil }},
+		{"CLIENT PAUSE", func(m int) func() { r.command(m, "CLIENT", "PAUSE", fmt.Sprint(r.upTo(2000))); return nil }},
+		{"CLIENT PAUSE of writes", func(m int) func() { r.command(m, "CLIENT", "PAUSE", fmt.Sprint(r.upTo(2000)), "WRITE"); return nil }},
+		{"SIGSTOP of a server", func(m int) func() {
+			s := r.servers[r.behind[m]]
+			s.Pause()
+			return s.Resume
+		}},
+		{"SIGSTOP, and the clients' connections break", func(m int) func() {
+			s := r.servers[r.behind[m]]
+			s.Pause()
+			r.sleep(300)
+			r.masters[m].Cut()
+			return s.Resume
+		}},
+		{"maxmemory is reached", func(m int) func() {
+			r.command(m, "CONFIG", "SET", "maxmemory", "1")
+			return func() { r.command(m, "CONFIG", "SET", "maxmemory", "0") }
+		}},
+		{"connections break", func(m int) func() { r.masters[m].Cut(); return nil }},
+		{"the network is slow", func(m int) func() {
+			r.masters[m].Set(redistest.Weather{Delay: time.Duration(r.upTo(300)) * time.Millisecond})
+			return func() { r.masters[m].Set(redistest.Weather{}) }
+		}},
+		{"requests are kept back", func(m int) func() {
+			r.masters[m].Set(redistest.Weather{Requests: true})
+			return func() { r.masters[m].Set(redistest.Weather{}) }
+		}},
+		{"answers are kept back", func(m int) func() {
+			r.masters[m].Set(redistest.Weather{Answers: true})
+			return func() { r.masters[m].Set(redistest.Weather{}) }
+		}},
+		{"answers are lost", func(m int) func() {
+			r.masters[m].Set(redistest.Weather{Answers: true})
+			return func() { r.masters[m].Cut(); r.masters[m].Set(redistest.Weather{}) }
+		}},
+		{"requests come after their connection has broken", func(m int) func() {
+			r.masters[m].Set(redistest.Weather{Requests: true})
+			r.sleep(300)
+			r.masters[m].LoseClients()
+			return func() { r.masters[m].Set(redistest.Weather{}) }
+		}},
+	})
+	var mend []func()
+	for _, m := range r.some() {
+		if f := start(m); f != nil {
+			mend = append(mend, f)
+		}
+	}
+	r.sleep(2000)
+	for _, f := range mend {
+		f()
+		r.sleep(50)
+	}
+}
+
+// loss takes the memory or the clock of one master away. A majority may only lose its memory by a restart, which the restart
+// guard notices.
+func (r *torture) loss() {
+	m := r.random.IntN(len(r.masters))
+	s, clock := r.servers[r.behind[m]], r.clocks[r.behind[m]]
+	restart := func() {
+		s.Kill()
+		r.sleep(1000)
+		s.Restart()
+	}
+	step := []time.Duration{20 * time.Millisecond, 300 * time.Millisecond, 3 * time.Second, 20 * time.Second}[r.random.IntN(4)]
+	pick(r, []fault[func()]{
+		{"a master restarts", restart},
+		{fmt.Sprintf("a master restarts, and its clock steps %v forward and back", step), func() {
+			restart()
+			clock.Set(step, 0)
+			r.sleep(2000)
+			clock.Set(0, 0)
+		}},
+		{"all masters restart", func() {
+			for _, i := range r.behind {
+				r.servers[i].Kill()
+			}
+			r.sleep(1000)
+			for _, i := range r.behind {
+				r.servers[i].Restart()
+			}
+		}},
+		{fmt.Sprintf("a clock steps %v forward, and back", step), func() {
+			clock.Set(step, 0)
+			r.sleep(2000)
+			r.recover()
+			clock.Set(0, 0)
+		}},
+		{fmt.Sprintf("a clock steps %v back, and forward", step), func() {
+			clock.Set(-step, 0)
+			r.sleep(2000)
+			r.recover()
+			clock.Set(0, 0)
+		}},
+		{"another server is behind an address", func() {
+			r.masters[m].MoveTo(r.servers[r.spare])
+			r.behind[m], r.spare = r.spare, r.behind[m]
+		}},
+		{"two masters swap addresses", func() {
+			n := (m + 1) % len(r.masters)
+			r.behind[m], r.behind[n] = r.behind[n], r.behind[m]
+			r.masters[m].MoveTo(r.servers[r.behind[m]])
+			r.masters[n].MoveTo(r.servers[r.behind[n]])
+		}},
+		{"a worker is stopped while a master restarts", func() {
+			w := r.workers[r.random.IntN(len(r.workers))]
+			w.signal(syscall.SIGSTOP)
+			restart()
+			r.sleep(2000)
+			w.signal(syscall.SIGCONT)
+		}},
+	})()
+}
+
+// endWorker stops a worker for longer than its leases last, kills it or lets it close. The first worker is only stopped, because
+// its use of memory is watched for leaks.
+func (r *torture) endWorker() {
+	place := r.random.IntN(len(r.workers))
+	if place == 0 {
+		r.faults["a worker is stopped"]++
+		r.log("worker 0 is stopped")
+		r.workers[0].signal(syscall.SIGSTOP)
+		time.Sleep(ttl + time.Duration(r.upTo(2000))*time.Millisecond)
+		r.workers[0].signal(syscall.SIGCONT)
+		return
+	}
+	w := r.workers[place]
+	pick(r, []fault[func()]{
+		{"a worker is killed", w.kill},
+		{"a worker closes its Locker", func() { w.end("close") }},
+	})()
+	r.startWorker(place)
+	r.workers[place].awaitTurn()
+}
+
+// some returns one, two or all masters.
+func (r *torture) some() []int {
+	return r.random.Perm(len(r.masters))[:1+r.random.IntN(len(r.masters))]
+}
+
+func (r *torture) upTo(n int) int { return 1 + r.random.IntN(n) }
+
+func (r *torture) sleep(upToMilliseconds int) {
+	time.Sleep(time.Duration(r.upTo(upToMilliseconds)) * time.Millisecond)
+}
+
+// command sends a command to the server of a master.
+func (r *torture) command(m int, args ...string) {
+	r.ask(m, func(c *redis.Client) error {
+		list := make([]any, len(args))
+		for i, a := range args {
+			list[i] = a
+		}
+		return c.Do(r.t.Context(), list...).Err()
+	})
+}
+
+func (r *torture) ask(m int, f func(*redis.Client) error) {
+	if err := f(r.servers[r.behind[m]].Client()); err != nil && !strings.Contains(err.Error(), "paus") {
+		r.log("master %d: %v", m, err)
+	}
+}

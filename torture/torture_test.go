@@ -1,0 +1,256 @@
+// Package torture lets processes lock and unlock for a long time while everything goes wrong that the README allows to go wrong,
+// and an independent witness judges what they held. See docs/testing.md.
+package torture
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+)
+
+// bound is how long to wait for what a healthy system does at once or, if servers have restarted, after their guard.
+const bound = 30 * time.Second
+
+func TestMain(m *testing.M) {
+	if config := os.Getenv(workerEnv); config != "" {
+		runWorker(config)
+	}
+	os.Exit(m.Run())
+}
+
+// torture is one run.
+type torture struct {
+	t       *testing.T
+	start   time.Time
+	random  *rand.Rand
+	witness *witness
+	logs    string         // a directory
+	skip    *regexp.Regexp // of faults
+
+	servers []*redistest.Server // one more than masters
+	clocks  []*redistest.Clock
+	spare   int                    // the server that is behind no address
+	behind  []int                  // the server behind each address
+	masters []*redistest.Forwarder // the addresses
+	workers []*process             // those that run
+	started int                    // how many workers were started
+	all     []*process             // all that were started
+	faults  map[string]int         // how often each fault was caused
+}
+
+// TestTorture runs for $TORTURE_TIME, with random choices by $TORTURE_SEED, and without the faults that match $TORTURE_SKIP.
+func TestTorture(t *testing.T) {
+	length, seed := 8*time.Second, rand.Uint64()
+	if text := os.Getenv("TORTURE_TIME"); text != "" {
+		var err error
+		if length, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text := os.Getenv("TORTURE_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("TORTURE_SEED=%d TORTURE_TIME=%v", seed, length)
+	r := newTorture(t, seed)
+	if skip := os.Getenv("TORTURE_SKIP"); skip != "" {
+		r.skip = regexp.MustCompile(skip)
+	}
+	for round := 0; time.Since(r.start) < length; round++ {
+		r.round(round)
+		r.witness.judge(monotonic() - int64(10*time.Second)) // a worker that was stopped reports late
+		if wrong := r.complaints(); len(wrong) > 0 {
+			break
+		}
+	}
+	r.finish()
+}
+
+func newTorture(t *testing.T, seed uint64) *torture {
+	r := &torture{t: t, start: time.Now(), random: rand.New(rand.NewPCG(seed, 0)), witness: newWitness(), faults: make(map[string]int)}
+	var err error
+	if r.logs, err = os.MkdirTemp("", "redlock-torture-"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the workers' logs and profiles are in %s", r.logs)
+		} else {
+			_ = os.RemoveAll(r.logs)
+		}
+	})
+	for i := range 4 {
+		clock := redistest.NewClock(t)
+		r.clocks = append(r.clocks, clock)
+		r.servers = append(r.servers, redistest.StartWith(t, clock.Env(),
+			"--user", "polls", "on", ">torture", "~*", "&*", "+@all", "-subscribe"))
+		if i < 3 {
+			r.behind = append(r.behind, i)
+			r.masters = append(r.masters, redistest.NewForwarder(t, r.servers[i]))
+		}
+	}
+	r.spare = 3
+	for place := range 3 {
+		r.workers = append(r.workers, nil)
+		r.startWorker(place)
+	}
+	r.recover()
+	return r
+}
+
+// startWorker starts the worker of this place. That of the second place may not SUBSCRIBE.
+func (r *torture) startWorker(place int) {
+	r.t.Helper()
+	r.started++
+	name := fmt.Sprintf("worker-%d.%d", place, r.started)
+	log := filepath.Join(r.logs, name+".log")
+	config := &worker{Clients: 8, Heap: log + ".heap"}
+	polls := place == 1
+	for _, m := range r.masters {
+		user := ""
+		if polls {
+			user = "polls:torture@"
+		}
+		config.URLs = append(config.URLs, "redis://"+user+m.Addr())
+	}
+	r.workers[place] = startProcess(r.t, name, log, r.witness, config)
+	r.workers[place].polls = polls
+	r.all = append(r.all, r.workers[place])
+}
+
+// recover waits until all masters have a vote again, whatever happened before, and all workers get locks.
+func (r *torture) recover() {
+	r.t.Helper()
+	time.Sleep(guard + ttl)
+	for _, w := range r.workers {
+		w.awaitTurn()
+	}
+}
+
+func (r *torture) log(format string, args ...any) {
+	r.t.Logf("%8.3f s, clock %.3f: %s", time.Since(r.start).Seconds(), float64(monotonic())/1e9, fmt.Sprintf(format, args...))
+}
+
+func (r *torture) complaints() []string {
+	wrong := r.witness.complaints()
+	for _, w := range r.all {
+		wrong = append(wrong, w.complaints()...)
+	}
+	return wrong
+}
+
+// finish ends the workers, and requires that nothing is left of them.
+func (r *torture) finish() {
+	r.recover()
+	for _, w := range r.workers {
+		w.end("stop")
+	}
+	r.witness.judge(math.MaxInt64)
+	for i, text := range r.complaints() {
+		if i < 20 {
+			r.t.Error(text)
+		}
+	}
+	redistest.RequireNoKeys(r.t, r.servers)
+	for i, s := range r.servers {
+		if n := s.Connections(); n > 0 {
+			r.t.Errorf("server %d still has %d connections", i, n)
+		}
+		r.requireExpiry(i, s)
+	}
+	requireFlat(r.t, r.workers[0])
+	r.summary()
+}
+
+// requireExpiry requires that everything left, the fences and the sets of masters, expires.
+func (r *torture) requireExpiry(i int, s *redistest.Server) {
+	keys := s.Client().Keys(r.t.Context(), "*").Val()
+	for _, key := range keys {
+		limit := time.Minute
+		if strings.HasPrefix(key, "redlock:sets:") {
+			limit = time.Hour
+		}
+		if left := s.Client().PTTL(r.t.Context(), key).Val(); left == -1 || left > limit {
+			r.t.Errorf("server %d: %q expires in %v", i, key, left)
+		}
+	}
+	r.t.Logf("server %d: %d keys are left until they expire", i, len(keys))
+}
+
+func (r *torture) summary() {
+	counts := make(map[string]int)
+	for _, w := range r.all {
+		for name, n := range w.counts {
+			counts[name] += n
+		}
+	}
+	table := func(m map[string]int) (text string) {
+		for _, name := range slices.Sorted(maps.Keys(m)) {
+			text += fmt.Sprintf("\n  %6d %s", m[name], name)
+		}
+		return text
+	}
+	r.t.Logf("%v: %d holds judged on %d keys, %d processes, %d complaints", time.Since(r.start).Round(time.Second),
+		r.witness.judged, len(r.witness.keys), len(r.all), len(r.complaints()))
+	polling, subscribed := r.pace(true), r.pace(false)
+	r.t.Logf("turns per second: %.1f of the process that may not subscribe, %.1f of the others", polling, subscribed)
+	if polling < subscribed/10 {
+		r.t.Error("the process that may not subscribe gets too few turns")
+	}
+	r.t.Logf("faults:%s", table(r.faults))
+	r.t.Logf("answers, without the processes that were killed:%s", table(counts))
+}
+
+// pace returns the turns per second of the workers that may not subscribe, and so poll, or of the others.
+func (r *torture) pace(polls bool) float64 {
+	turns, lived := 0, time.Duration(0)
+	for _, p := range r.all {
+		if p.polls == polls {
+			turns += p.turns
+			lived += p.lived
+		}
+	}
+	return float64(turns) / lived.Seconds()
+}
+
+// requireFlat requires that the process uses about as much at its end as at its beginning.
+func requireFlat(t *testing.T, p *process) {
+	third := len(p.samples) / 3
+	if third == 0 {
+		t.Fatal("no samples")
+	}
+	median := func(samples []sample, of func(sample) uint64) uint64 {
+		values := make([]uint64, len(samples))
+		for i, s := range samples {
+			values[i] = of(s)
+		}
+		slices.Sort(values)
+		return values[len(values)/2]
+	}
+	for what, f := range map[string]struct {
+		of    func(sample) uint64
+		slack uint64
+	}{
+		"live bytes": {func(s sample) uint64 { return s.Live }, 2 << 20},
+		"goroutines": {func(s sample) uint64 { return s.Goroutines }, 10},
+	} {
+		first, last := median(p.samples[:third], f.of), median(p.samples[2*third:], f.of)
+		t.Logf("%s of %s: %d in the first third, %d in the last", what, p.name, first, last)
+		if last > first*3/2+f.slack {
+			t.Errorf("%s of %s grow from %d in the first third to %d in the last", what, p.name, first, last)
+		}
+	}
+}
