@@ -53,7 +53,8 @@ func TestSends(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 			_ = monitor.Close()
 			seen := <-lines
-			seen = slices.DeleteFunc(seen, func(name string) bool { return name == "info" }) // ours
+			// Not of locks: our INFO, and the greeting of a connection that a pool makes in between.
+			seen = slices.DeleteFunc(seen, func(name string) bool { return name == "info" || name == "hello" || name == "client" })
 			// A ping of the background may fall between.
 			if counted := after.commands - before.commands; counted == 0 || math.Abs(float64(counted-len(seen))) > 2 {
 				slices.Sort(seen)

@@ -16,7 +16,9 @@ type cell struct {
 	load        slice
 	fault       string // what happens to one master: "", hung or killed
 	contestants []string
-	together    bool // they don't wait for each other: faster, and the figures mean nothing
+	together    bool // they don't wait for each other: faster, and where CPU time is short the figures mean nothing
+	network     network
+	fresh       bool // each round has a new process, and measures its first locks
 }
 
 const (

@@ -12,6 +12,13 @@ type Contestant interface {
 	Close() error
 }
 
+// tryer is a Contestant that can also ask once. The floors' Lock does nothing else.
+type tryer interface {
+	TryLock(ctx context.Context, key string) (unlock func() error, err error)
+}
+
+type lockFunc = func(ctx context.Context, key string) (unlock func() error, err error)
+
 // ttl is that of every contestant's locks.
 const ttl = 10 * time.Second
 
@@ -27,6 +34,7 @@ type contestantKind struct {
 
 const (
 	nameOwn         = "caddy-redlock"
+	nameOwnFar      = "caddy-redlock, timeout 150 ms"
 	nameRedsync     = "redsync/go-redis"
 	nameRedsync10   = "redsync/go-redis, 5–15 ms"
 	nameRedsyncFast = "redsync/go-redis, FailFast"
@@ -44,6 +52,7 @@ var redsyncSends = []string{"set", "evalsha", "eval"}
 
 var kinds = []contestantKind{
 	{nameOwn, openOwn, []string{"evalsha", "eval", "lrem", "subscribe", "ping"}},
+	{nameOwnFar, openOwnFar, []string{"evalsha", "eval", "lrem", "subscribe", "ping"}},
 	{nameRedsync, openRedsync, redsyncSends},
 	{nameRedsync10, openRedsync10, redsyncSends},
 	{nameRedsyncFast, openRedsyncFast, redsyncSends},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -32,9 +33,9 @@ type httpLoad struct {
 }
 
 var httpLoads = []httpLoad{
-	{"Every request has a key of its own", "`POST`s to `/orders/N/pay`, each with another N: nothing has to wait.",
+	{"Every request has a key of its own", "`POST`s to `/orders/N/pay`, each with another N, so no request has to wait.",
 		"local n = 0\nwrk.method = 'POST'\nfunction request()\n\tn = n + 1\n\treturn wrk.format(nil, '/orders/' .. n .. '/pay')\nend\n"},
-	{"All requests have one key", "What finds the order locked is refused at once: 423 of Caddy, 503 of nginx.",
+	{"All requests have one key", "A request that finds the order locked is refused at once: Caddy answers 423, nginx 503.",
 		"wrk.method = 'POST'\nwrk.path = '/orders/1/pay'\n"},
 }
 
@@ -64,11 +65,9 @@ func runHTTP(quick bool, dir string) error {
 	if err := os.Chmod(tmp, 0o755); err != nil { // for nginx's workers
 		return err
 	}
-	binary := filepath.Join(tmp, "caddy")
-	build := exec.Command("go", "build", "-o", binary, "./barelock")
-	build.Stderr = os.Stderr
-	if err := build.Run(); err != nil {
-		return fmt.Errorf("build of Caddy: %w", err)
+	binary, unobserved := filepath.Join(tmp, "caddy"), filepath.Join(tmp, "unobserved")
+	if err := errors.Join(buildCaddy(binary, true), buildCaddy(unobserved, false)); err != nil {
+		return err
 	}
 	backend, stop, err := startBackend()
 	if err != nil {
@@ -77,15 +76,19 @@ func runHTTP(quick bool, dir string) error {
 	defer stop()
 	list := proxies()
 	for _, p := range list {
-		if err := p.start(tmp, binary, backend); err != nil {
+		caddy := binary
+		if p.unobserved {
+			caddy = unobserved
+		}
+		if err := p.start(tmp, caddy, backend); err != nil {
 			return err
 		}
 		defer p.stop()
 	}
 
 	var b bytes.Buffer
-	b.WriteString("# Results: HTTP\n\nWritten by `make bench-http`; [README.md](README.md) says what the figures mean. ")
-	fmt.Fprintf(&b, "`wrk` with %d connections, %d rounds of %v for each.\n", connections, rounds, length)
+	b.WriteString("# Results: HTTP\n\nWritten by `make bench-http`.\n[README.md](README.md) explains what the figures mean.\n")
+	fmt.Fprintf(&b, "`wrk` uses %d connections, and each server gets %d rounds of %v.\n", connections, rounds, length)
 	for i, load := range httpLoads {
 		script := filepath.Join(tmp, fmt.Sprintf("load%d.lua", i))
 		if err := os.WriteFile(script, []byte(load.script), 0o644); err != nil {
@@ -215,7 +218,9 @@ func (l httpLoad) write(b *bytes.Buffer, list []*proxy, samples [][]httpSample) 
 	for i, alone := range of[caddyAlone] {
 		added = append(added, (cpu(of[caddyLocks][i])-cpu(alone))/(cpu(of[caddyBare][i])-cpu(alone)))
 	}
-	fmt.Fprintf(b, "\nWhat redlock adds to the CPU of a request is %s of what nothing but its lock adds (goal: at most 1.1).\n", times(median(added)))
+	fmt.Fprintf(b, "\nMetrics cost a request with its lock %s times the CPU that it needs without them, and %s times with locks in memory.\n",
+		times(ratioOf(of[caddyLocks], of[caddyUnobserved], cpu)), times(ratioOf(of[caddyMemory], of[caddyUnobservedMemory], cpu)))
+	fmt.Fprintf(b, "\nredlock adds %s times as much CPU to a request as a bare lock on three masters does (goal: at most 1.1).\n", times(median(added)))
 }
 
 func medianOf(list []httpSample, v func(httpSample) float64) float64 {

@@ -23,6 +23,8 @@ type proxy struct {
 	command func(binary, config string) []string
 	nginx   bool
 
+	unobserved bool // Caddy without metrics of the locks
+
 	addr    string
 	cmd     *exec.Cmd
 	servers []*server
@@ -30,11 +32,14 @@ type proxy struct {
 
 const (
 	caddyAlone  = "Caddy"
-	caddyBare   = "Caddy, nothing but a lock on 3 masters"
+	caddyBare   = "Caddy, bare lock on 3 masters"
 	caddyLocks  = "Caddy, redlock on 3 masters"
 	caddyMemory = "Caddy, redlock in memory"
 	nginxAlone  = "nginx"
 	nginxLimit  = "nginx, limit_conn"
+
+	caddyUnobserved       = "Caddy, redlock on 3 masters, no metrics"
+	caddyUnobservedMemory = "Caddy, redlock in memory, no metrics"
 )
 
 func proxies() []*proxy {
@@ -43,7 +48,11 @@ func proxies() []*proxy {
 			return strings.ReplaceAll(fmt.Sprintf(caddyfile, option, listen, lock, backend), "MASTERS", addrs)
 		}
 	}
-	const rule = "redlock /orders/*/pay order:{path.1}"
+	const (
+		rule   = "redlock /orders/*/pay order:{path.1}"
+		three  = "redlock {\n\t\tmasters MASTERS\n\t\trestart_guard off\n\t}"
+		memory = "redlock {\n\t\tmasters memory://\n\t}"
+	)
 	run := func(binary, config string) []string {
 		return []string{binary, "run", "--adapter", "caddyfile", "--config", config}
 	}
@@ -56,8 +65,10 @@ func proxies() []*proxy {
 	return []*proxy{
 		{name: caddyAlone, config: caddy("", ""), command: run},
 		{name: caddyBare, masters: 3, config: caddy("", "bare_lock MASTERS"), command: run},
-		{name: caddyLocks, masters: 3, config: caddy("redlock {\n\t\tmasters MASTERS\n\t\trestart_guard off\n\t}", rule), command: run},
-		{name: caddyMemory, config: caddy("redlock {\n\t\tmasters memory://\n\t}", rule), command: run},
+		{name: caddyLocks, masters: 3, config: caddy(three, rule), command: run},
+		{name: caddyUnobserved, masters: 3, config: caddy(three, rule), command: run, unobserved: true},
+		{name: caddyMemory, config: caddy(memory, rule), command: run},
+		{name: caddyUnobservedMemory, config: caddy(memory, rule), command: run, unobserved: true},
 		{name: nginxAlone, config: nginx(""), command: start, nginx: true},
 		{name: nginxLimit, config: nginx("limit_conn orders 1;"), command: start, nginx: true},
 	}

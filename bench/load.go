@@ -19,6 +19,8 @@ type slice struct {
 	Hold    time.Duration // of each lock
 	Time    time.Duration // for which callers begin turns; 0: each takes one turn
 	Limit   time.Duration // of waiting, from the start; 0: Time
+	Try     bool          // don't wait for a key
+	Log     bool          // tell when each lock was had and given back
 }
 
 // outcome is what a slice did.
@@ -32,11 +34,16 @@ type outcome struct {
 	LongestWait  time.Duration // also of those that were still waiting at the end
 	Pending      int           // that were still waiting at the end
 	Errors       int
+	BadUnlocks   int // of the errors
 	FirstError   string
 	Overlaps     int // locks that were granted while another caller had the same key
+	Holds        []hold
 }
 
 type latencies struct{ P50, P99, Max time.Duration }
+
+// hold is when a lock was had, and when its unlock began, on the clock of the machine: in nanoseconds.
+type hold struct{ Locked, Freeing int64 }
 
 // keysOfCaller is how many keys each caller goes round.
 const keysOfCaller = 128
@@ -55,6 +62,9 @@ type caller struct {
 	pending      int
 	errors       int
 	firstError   string
+	badUnlocks   int
+	last         hold
+	holds        []hold
 }
 
 func newCallers(s slice) []*caller {
@@ -76,6 +86,10 @@ func newCallers(s slice) []*caller {
 // put puts the slice on the contestant.
 func (s slice) put(on Contestant) outcome {
 	callers := newCallers(s)
+	lock := on.Lock
+	if t, ok := on.(tryer); ok && s.Try {
+		lock = t.TryLock
+	}
 	var holders, overlaps atomic.Int32
 	section := func() {
 		if s.Key == "" {
@@ -102,7 +116,10 @@ func (s slice) put(on Contestant) outcome {
 			ctx, cancel := context.WithDeadline(context.Background(), limit) // its own, as a request has
 			defer cancel()
 			for {
-				c.turn(ctx, on, section)
+				c.turn(ctx, lock, section)
+				if s.Log && c.turns > len(c.holds) {
+					c.holds = append(c.holds, c.last)
+				}
 				if s.Time == 0 || ctx.Err() != nil || time.Since(start) >= s.Time {
 					return
 				}
@@ -121,9 +138,9 @@ func (s slice) put(on Contestant) outcome {
 	return o
 }
 
-func (c *caller) turn(ctx context.Context, on Contestant, section func()) {
+func (c *caller) turn(ctx context.Context, lock lockFunc, section func()) {
 	begin := time.Now()
-	unlock, err := on.Lock(ctx, c.keys[c.turns%len(c.keys)])
+	unlock, err := lock(ctx, c.keys[c.turns%len(c.keys)])
 	locked := time.Now()
 	c.longest = max(c.longest, locked.Sub(begin))
 	if err != nil {
@@ -140,9 +157,11 @@ func (c *caller) turn(ctx context.Context, on Contestant, section func()) {
 	section()
 	freeing := time.Now()
 	c.held += freeing.Sub(locked)
+	c.last = hold{locked.UnixNano(), freeing.UnixNano()}
 	err = unlock()
 	c.unlock = append(c.unlock, time.Since(freeing))
 	if err != nil {
+		c.badUnlocks++
 		c.fail(err)
 	}
 }
@@ -163,6 +182,8 @@ func (o *outcome) gather(callers []*caller) {
 		o.LongestWait = max(o.LongestWait, c.longest)
 		o.Pending += c.pending
 		o.Errors += c.errors
+		o.BadUnlocks += c.badUnlocks
+		o.Holds = append(o.Holds, c.holds...)
 		o.FirstError = cmp.Or(o.FirstError, c.firstError)
 	}
 	o.Lock, o.Unlock = newLatencies(lock), newLatencies(unlock)

@@ -18,10 +18,14 @@ func main() {
 	who := flag.String("contestants", "", "only contestants that match this expression")
 	dir := flag.String("o", ".", "directory for RESULTS.md and plots/")
 	web := flag.Bool("http", false, "measure Caddy and nginx instead: writes HTTP.md")
+	far := flag.Bool("net", false, "measure with a network between the clients and the masters instead: writes NETWORK.md")
 	flag.Parse()
 
 	if *child == backendChild {
 		exit(runBackend(*masters))
+	}
+	if *child == lineChild {
+		exit(runLine(*masters))
 	}
 	if *child != "" {
 		exit(runChild(*child, *masters, *profile))
@@ -30,7 +34,10 @@ func main() {
 	if *web {
 		exit(runHTTP(*quick, *dir))
 	}
-	exit(run(*quick, *only, *who, *dir, *profile))
+	if *far {
+		exit(run(netCells(*quick), netReport, *only, *who, *dir, *profile))
+	}
+	exit(run(cells(*quick), report, *only, *who, *dir, *profile))
 }
 
 func exit(err error) {
@@ -47,7 +54,9 @@ type measuredCell struct {
 	results []result
 }
 
-func run(quick bool, only, who, dir, profile string) error {
+type reporter func(done []measuredCell, dir string, took time.Duration) error
+
+func run(list []cell, report reporter, only, who, dir, profile string) error {
 	wantCell, err := regexp.Compile(only)
 	if err != nil {
 		return err
@@ -58,7 +67,7 @@ func run(quick bool, only, who, dir, profile string) error {
 	}
 	start := time.Now()
 	var done []measuredCell
-	for _, c := range cells(quick) {
+	for _, c := range list {
 		var names []string
 		for _, name := range c.contestants {
 			if wantContestant.MatchString(name) {

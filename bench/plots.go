@@ -41,7 +41,7 @@ var figures = []figure{
 		column: column{value: commands},
 	},
 	{
-		file: "fairness", title: "32 wait for one key, 3 masters", y: "Jain's index of turns (1: all have as many)",
+		file: "fairness", title: "32 wait for one key, 3 masters", y: "Jain's index of turns (1: all callers have equally many)",
 		group: groupContended, cells: waitersOf3, labels: holdLabels, contestants: waitersShown,
 		column: column{value: jain},
 	},
@@ -50,9 +50,15 @@ var figures = []figure{
 		group: groupFaults, cells: []string{"N = 3, 8 callers, one hung"}, labels: []string{"lock", "unlock"},
 		contestants: []string{nameOwn, nameRedsync, nameRedsync50, nameRueidis, nameRueLock}, logarithmic: true,
 	},
+	{
+		file: "distance", title: "Lock of a free key over a network, 3 masters, 64 callers", y: "p50 in round trips (less is better)",
+		group: groupDistance, cells: at3, labels: []string{"0.5 ms", "5 ms", "20 ms", "60 ms", "150 ms"},
+		contestants: []string{nameOwn, nameRedsync, nameRueidis, nameRaw}, column: column{value: inTrips(lockP50)},
+	},
 }
 
 var (
+	at3          = []string{"N = 3, 500µs, 64 callers", "N = 3, 5ms, 64 callers", "N = 3, 20ms, 64 callers", "N = 3, 60ms, 64 callers", "N = 3, 150ms, 64 callers"}
 	callersOf3   = []string{"N = 3, 1 caller", "N = 3, 16 callers", "N = 3, 64 callers", "N = 3, 256 callers"}
 	callerLabels = []string{"1 caller", "16 callers", "64 callers", "256 callers"}
 	waitersOf3   = []string{"N = 3, 32 waiters, 0s", "N = 3, 32 waiters, 1ms", "N = 3, 32 waiters, 5ms"}

@@ -11,11 +11,11 @@ import (
 // run ends with all tables and plots.
 func TestReport(t *testing.T) {
 	var done []measuredCell
-	for _, c := range cells(false) {
+	for _, c := range append(cells(false), netCells(false)...) {
 		m := measuredCell{cell: c}
 		for i, name := range c.contestants {
 			healthy := sample{outcome: outcome{Turns: []int{2}, Elapsed: time.Second}}
-			s := sample{Healthy: &healthy, Commands: 4}
+			s := sample{Healthy: &healthy, Commands: 4, Trip: time.Millisecond}
 			s.Turns, s.Elapsed, s.CPU = []int{i + 1, 2}, time.Duration(i+1)*time.Second, time.Millisecond
 			s.Lock = latencies{P50: time.Millisecond, P99: time.Duration(i+1) * time.Second}
 			m.results = append(m.results, result{name: name, samples: []sample{s}})
@@ -27,6 +27,9 @@ func TestReport(t *testing.T) {
 		dir = saved // to look at them
 	}
 	if err := report(done, dir, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if err := netReport(done, dir, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range figures {

@@ -87,7 +87,16 @@ func redsyncRueidis(addrs []string, more ...redsync.Option) (Contestant, error) 
 
 func (r *redsyncLocks) Lock(ctx context.Context, key string) (func() error, error) {
 	mutex := r.rs.NewMutex(key, r.options...)
-	if err := mutex.LockContext(ctx); err != nil {
+	return unlockOfMutex(mutex, mutex.LockContext(ctx))
+}
+
+func (r *redsyncLocks) TryLock(ctx context.Context, key string) (func() error, error) {
+	mutex := r.rs.NewMutex(key, r.options...)
+	return unlockOfMutex(mutex, mutex.TryLockContext(ctx))
+}
+
+func unlockOfMutex(mutex *redsync.Mutex, err error) (func() error, error) {
+	if err != nil {
 		return nil, err
 	}
 	return func() error {

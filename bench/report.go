@@ -36,7 +36,7 @@ var tables = []struct {
 	about   string
 	columns []column
 }{
-	{groupFree, "Every caller locks and unlocks keys of its own. An operation is a lock and its unlock.", []column{
+	{groupFree, "Every caller locks and unlocks keys of its own.\nAn operation is a lock and its unlock.", []column{
 		{title: "throughput ÷ redsync/go-redis", value: throughput, over: nameRedsync, format: times},
 		{title: "CPU ÷ redsync/go-redis", value: totalCPU, over: nameRedsync, format: times},
 		{title: "CPU ÷ redsync/rueidis", value: totalCPU, over: nameRueidis, format: times},
@@ -58,7 +58,7 @@ var tables = []struct {
 		{title: "CPU ÷ redsync/go-redis", value: totalCPU, over: nameRedsync, format: times},
 		{title: "CPU ÷ FIFO floor", value: totalCPU, over: nameFIFO, format: times},
 	}, turns...)},
-	{groupProcesses, "The same, from two processes.", append([]column{
+	{groupProcesses, "All callers want the same key, again and again, from two processes.", append([]column{
 		{title: "turns/s ÷ redsync/go-redis", value: throughput, over: nameRedsync, format: times},
 		{title: "turns/s ÷ rueidislock", value: throughput, over: nameRueLock, format: times},
 		{title: "CPU ÷ redsync/go-redis", value: totalCPU, over: nameRedsync, format: times},
@@ -72,7 +72,7 @@ var tables = []struct {
 		{title: "drain", value: drain, format: duration},
 		{title: "CPU µs a turn", value: totalCPU, format: whole},
 	}},
-	{groupFaults, "As uncontended, first with all masters, then with one that is stopped (hung: its connections stay) or killed.", []column{
+	{groupFaults, "Every caller locks and unlocks keys of its own, first with all masters up, then with one that is stopped (hung: its connections stay open) or killed.", []column{
 		{title: "lock p99 ÷ healthy", value: hurt(lockP99), format: times},
 		{title: "unlock p99 ÷ healthy", value: hurt(unlockP99), format: times},
 		{title: "throughput ÷ healthy", value: hurt(throughput), format: times},
@@ -88,9 +88,9 @@ var tables = []struct {
 // report writes RESULTS.md and the plots.
 func report(done []measuredCell, dir string, took time.Duration) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# Results\n\nWritten by `make bench` in %v, on %d CPUs, %s. [README.md](README.md) says what the figures mean and how each\n", took.Round(time.Second), runtime.NumCPU(), runtime.Version())
-	fmt.Fprintf(&b, "contestant is configured. A ratio is the median of the rounds' ratios. Absolute figures are of this machine on that day.\n")
-	writeGoals(&b, done)
+	fmt.Fprintf(&b, "# Results\n\nWritten by `make bench` in %v, on %d CPUs, %s.\n[README.md](README.md) explains what the figures mean and how each contestant is configured.\n", took.Round(time.Second), runtime.NumCPU(), runtime.Version())
+	fmt.Fprintf(&b, "A ratio is the median of the rounds' ratios.\nAbsolute figures are those of one machine on one day.\n")
+	writeGoals(&b, done, goals)
 	for _, t := range tables {
 		heading := false
 		for _, m := range done {
@@ -146,7 +146,7 @@ func (m measuredCell) cellValue(r result, col column) float64 {
 	return median(r.all(m.cell, col.value))
 }
 
-// errors tells how many operations failed, and how many locks two callers had at once.
+// errors returns how many operations failed, with the first error, and how many locks two callers held at once.
 func (r result) errors() string {
 	n, first, overlaps := 0, "", 0
 	for _, s := range r.samples {
@@ -159,7 +159,7 @@ func (r result) errors() string {
 	text := fmt.Sprint(n)
 	if n > 0 {
 		first = strings.NewReplacer("|", "/", "\n", "; ").Replace(first)
-		text += fmt.Sprintf(" (%.60s)", first)
+		text += fmt.Sprintf(" (%.120s)", first)
 	}
 	if overlaps > 0 {
 		text += fmt.Sprintf(", **%d overlaps**", overlaps)

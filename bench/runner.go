@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,8 +18,13 @@ const (
 type sample struct {
 	outcome
 	ServerCPU time.Duration
-	Commands  int     // that its clients sent to all masters
-	Healthy   *sample // the same before the fault, where there is one
+	Commands  int           // that its clients sent to all masters
+	Healthy   *sample       // the same before the fault, where there is one
+	Trip      time.Duration // to a quorum of the masters, of a PING, where there is a network
+	Late      latencies     // of the delay line
+	Busy      float64       // the share of the machine's CPU time that was used, by whomsoever; NaN where unknown
+	HandOffs  latencies     // from an unlock's begin until another process has the lock
+	Passes    latencies     // until another caller of the same process has it
 }
 
 func (s sample) turns() (n int) {
@@ -41,6 +47,7 @@ type entrant struct {
 	kind      contestantKind
 	servers   []*server
 	processes []*process
+	line      *delayLine // nil where clients and masters are side by side
 }
 
 // enter starts its servers and processes, and warms them up.
@@ -48,12 +55,16 @@ func (e *entrant) enter(c cell, profile string) (err error) {
 	if e.servers, err = startServers(c.masters); err != nil {
 		return err
 	}
-	for range c.processes {
-		p, err := startProcess(e.kind.name, addrs(e.servers), profile)
-		if err != nil {
+	if !c.network.none() {
+		if e.line, err = startLine(c.network, addrs(e.servers)); err != nil {
 			return err
 		}
-		e.processes = append(e.processes, p)
+	}
+	if c.fresh {
+		return nil
+	}
+	if err := e.start(c, profile); err != nil {
+		return err
 	}
 	warmUp := c.load
 	warmUp.Key, warmUp.Time = "", 100*time.Millisecond
@@ -63,10 +74,35 @@ func (e *entrant) enter(c cell, profile string) (err error) {
 	return err
 }
 
-func (e *entrant) leave() error {
+// start starts its processes.
+func (e *entrant) start(c cell, profile string) error {
+	to := addrs(e.servers)
+	if e.line != nil {
+		to = e.line.addrs
+	}
+	for range c.processes {
+		p, err := startProcess(e.kind.name, to, profile)
+		if err != nil {
+			return err
+		}
+		e.processes = append(e.processes, p)
+	}
+	return nil
+}
+
+func (e *entrant) stop() error {
 	var errs []error
 	for _, p := range e.processes {
 		errs = append(errs, p.stop())
+	}
+	e.processes = nil
+	return errors.Join(errs...)
+}
+
+func (e *entrant) leave() error {
+	errs := []error{e.stop()}
+	if e.line != nil {
+		errs = append(errs, e.line.stop())
 	}
 	stopServers(e.servers)
 	return errors.Join(errs...)
@@ -90,7 +126,7 @@ func (c cell) run(profile string) (results []result, err error) {
 	}
 	for range c.rounds {
 		err := inOrder(order, c.together, func(i int) error {
-			s, err := c.round(entrants[i])
+			s, err := c.round(entrants[i], profile)
 			results[i].samples = append(results[i].samples, s)
 			return err
 		})
@@ -121,7 +157,10 @@ func inOrder(order []int, together bool, do func(i int) error) error {
 	return errors.Join(errs...)
 }
 
-func (c cell) round(e *entrant) (sample, error) {
+func (c cell) round(e *entrant, profile string) (sample, error) {
+	if !c.network.none() {
+		return c.networkRound(e, profile)
+	}
 	if c.fault == "" {
 		return e.measure(c.load)
 	}
@@ -192,7 +231,10 @@ func (e *entrant) put(load slice) (sample, error) {
 		s.LongestWait = max(s.LongestWait, o.LongestWait)
 		s.Pending += o.Pending
 		s.Errors += o.Errors
+		s.BadUnlocks += o.BadUnlocks
+		s.FirstError = cmp.Or(s.FirstError, o.FirstError)
 		s.Overlaps += o.Overlaps
 	}
+	s.handedOver(outcomes)
 	return s, errors.Join(errs...)
 }

@@ -29,11 +29,8 @@ func (Handler) CaddyModule() caddy.ModuleInfo {
 
 // Provision connects to the masters.
 func (h *Handler) Provision(caddy.Context) error {
-	masters, err := redlock.Dial(h.Masters...)
-	if err != nil {
-		return err
-	}
-	h.locker, err = redlock.New(masters, redlock.WithRestartGuard(0))
+	var err error
+	h.locker, err = redlock.Open(h.Masters, redlock.WithRestartGuard(0))
 	return err
 }
 
