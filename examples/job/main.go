@@ -1,4 +1,4 @@
-// Command job is for cron on several machines: the job runs on one of them.
+// Command job is run by cron on several machines at once: the job runs on one of them, for as long as it takes.
 //
 //	REDIS_URLS="redis://10.0.0.1:6379 redis://10.0.0.2:6379 redis://10.0.0.3:6379" go run ./examples/job
 package main
@@ -15,25 +15,19 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-func run(ctx context.Context, locker *redlock.Locker, job func(context.Context) error) (err error) {
-	lock, err := locker.TryLock(ctx, "job:invoices")
+// run runs the job, unless another machine is running it.
+func run(ctx context.Context, locker *redlock.Locker, job func(context.Context) error) error {
+	err := locker.TryDo(ctx, "job:invoices", func(ctx context.Context, _ *redlock.Lock) error {
+		return job(ctx) // its context ends, with cause redlock.ErrLost, when the lock is lost
+	})
 	if errors.Is(err, redlock.ErrHeld) {
-		return nil // another machine is at it
+		return nil // another machine is running it
 	}
-	if err != nil {
-		return err // redlock.ErrNoQuorum: too few masters answer
-	}
-	// The error of Unlock tells that the lease was over before the job was.
-	defer func() { err = errors.Join(err, lock.Unlock()) }()
-	return job(lock.Context()) // ends, with cause redlock.ErrLost, when the lease does
+	return err // of the job; redlock.ErrNoQuorum: too few masters answer; redlock.ErrLost: another machine may have started it too
 }
 
 func main() {
-	masters, err := redlock.Dial(strings.Fields(cmp.Or(os.Getenv("REDIS_URLS"), "memory://"))...)
-	if err != nil {
-		log.Fatal(err)
-	}
-	locker, err := redlock.New(masters)
+	locker, err := redlock.Open(strings.Fields(cmp.Or(os.Getenv("REDIS_URLS"), "memory://")))
 	if err != nil {
 		log.Fatal(err)
 	}

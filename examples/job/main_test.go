@@ -10,11 +10,7 @@ import (
 )
 
 func TestJobRunsOnOneMachine(t *testing.T) {
-	masters, err := redlock.Dial("memory://")
-	if err != nil {
-		t.Fatal(err)
-	}
-	locker, err := redlock.New(masters, redlock.WithTimeout(time.Second))
+	locker, err := redlock.Open([]string{"memory://"}, redlock.WithTimeout(time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// Command payment takes payments of orders, with chi as its router: one at a time for each order.
+// Command payment takes payments of orders, one at a time for each order. Its router is chi.
 //
 //	go run ./examples/payment
 //	curl -X POST http://127.0.0.1:8080/orders/42/pay
@@ -6,11 +6,15 @@ package main
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"log"
 	"net/http"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -21,8 +25,9 @@ import (
 
 func newHandler(locker *redlock.Locker, pay, refund http.HandlerFunc) http.Handler {
 	// A second payment of an order is refused. A refund waits: its order is not in doubt.
-	refuse := middleware.New(locker, "order:{path.id}")
-	wait := middleware.New(locker, "order:{path.id}", middleware.WithWait(5*time.Second))
+	buffer := middleware.WithBufferBody(true) // no client that sends slowly holds an order
+	refuse := middleware.New(locker, "order:{path.id:int}", buffer)
+	wait := middleware.New(locker, "order:{path.id:int}", buffer, middleware.WithWait(5*time.Second))
 
 	router := chi.NewRouter()
 	router.With(refuse).Post("/orders/{id}/pay", pay)
@@ -42,13 +47,19 @@ func answer(text string) http.HandlerFunc {
 
 func main() {
 	urls := strings.Fields(cmp.Or(os.Getenv("REDIS_URLS"), "memory://"))
-	masters, err := redlock.Dial(urls...)
+	locker, err := redlock.Open(urls)
 	if err != nil {
 		log.Fatal(err)
 	}
-	locker, err := redlock.New(masters)
-	if err != nil {
+	server := &http.Server{Addr: "127.0.0.1:8080", Handler: newHandler(locker, answer("paid"), answer("refunded"))}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	stopped := make(chan error, 1)
+	context.AfterFunc(ctx, func() { stopped <- server.Shutdown(context.Background()) })
+	if err = server.ListenAndServe(); errors.Is(err, http.ErrServerClosed) {
+		err = <-stopped // when the last requests are done
+	}
+	if err := errors.Join(err, locker.Close()); err != nil {
 		log.Fatal(err)
 	}
-	log.Fatal(http.ListenAndServe("127.0.0.1:8080", newHandler(locker, answer("paid"), answer("refunded"))))
 }

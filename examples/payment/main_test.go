@@ -21,11 +21,7 @@ func post(t *testing.T, url string) int {
 }
 
 func TestOnePaymentOfAnOrderAtATime(t *testing.T) {
-	masters, err := redlock.Dial("memory://1", "memory://2", "memory://3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	locker, err := redlock.New(masters, redlock.WithTimeout(time.Second))
+	locker, err := redlock.Open([]string{"memory://1", "memory://2", "memory://3"}, redlock.WithTimeout(time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// Package slowbackend is a Caddy handler that takes its time: something to try redlock on.
+// Package slowbackend is a Caddy handler that answers after a delay: a backend to try redlock with.
 package slowbackend
 
 import (
@@ -17,7 +17,7 @@ func init() {
 	httpcaddyfile.RegisterDirectiveOrder("slow_backend", httpcaddyfile.Before, "respond")
 }
 
-// Handler answers each request with 200, after a while.
+// Handler answers each request with 200 after a delay.
 type Handler struct {
 	// How long a request takes. Default: 0.
 	Takes caddy.Duration `json:"takes,omitempty"`
@@ -31,7 +31,7 @@ func (Handler) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// ServeHTTP waits, and answers unless the client has left.
+// ServeHTTP waits, and then answers unless the client has left.
 func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
 	timer := time.NewTimer(time.Duration(h.Takes))
 	defer timer.Stop()

@@ -1,5 +1,5 @@
-// Package stacks shows the middleware in the routers that many programs use. Each function serves
-// POST /orders/{id}/pay, one payment of an order at a time.
+// Package stacks shows the middleware with popular routers. Each function serves POST /orders/{id}/pay, one payment of an order
+// at a time.
 package stacks
 
 import (
@@ -10,30 +10,33 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/go-chi/chi/v5"
+	"github.com/gofiber/fiber/v2"
+	"github.com/gofiber/fiber/v2/middleware/adaptor"
+	"github.com/gorilla/mux"
 	"github.com/labstack/echo/v4"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// ServeMux is that of net/http: {path.id} is its wildcard.
+// ServeMux uses the router of net/http: {path.id} is its wildcard.
 func ServeMux(locker *redlock.Locker, pay http.HandlerFunc) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("POST /orders/{id}/pay", middleware.New(locker, "order:{path.id}")(pay))
+	mux.Handle("POST /orders/{id}/pay", middleware.New(locker, "order:{path.id:int}")(pay))
 	return mux
 }
 
-// Chi has middleware of the same form, and gives its wildcards to the request.
+// Chi takes the same kind of middleware, and sets its wildcards in the request.
 func Chi(locker *redlock.Locker, pay http.HandlerFunc) http.Handler {
 	router := chi.NewRouter()
-	router.With(middleware.New(locker, "order:{path.id}")).Post("/orders/{id}/pay", pay)
+	router.With(middleware.New(locker, "order:{path.id:int}")).Post("/orders/{id}/pay", pay)
 	return router
 }
 
-// Echo wraps such middleware. Its wildcards are its own, so that the key counts segments.
+// Echo wraps such middleware. Its wildcards are not in the request, so the key names a segment of the path.
 func Echo(locker *redlock.Locker, pay http.HandlerFunc) http.Handler {
 	e := echo.New()
-	e.POST("/orders/:id/pay", echo.WrapHandler(pay), echo.WrapMiddleware(middleware.New(locker, "order:{path.1}")))
+	e.POST("/orders/:id/pay", echo.WrapHandler(pay), echo.WrapMiddleware(middleware.New(locker, "order:{path.1:int}")))
 	return e
 }
 
@@ -41,11 +44,11 @@ func Echo(locker *redlock.Locker, pay http.HandlerFunc) http.Handler {
 func Gin(locker *redlock.Locker, pay http.HandlerFunc) http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	router := gin.New()
-	router.POST("/orders/:id/pay", FromHTTP(middleware.New(locker, "order:{path.1}")), gin.WrapF(pay))
+	router.POST("/orders/:id/pay", FromHTTP(middleware.New(locker, "order:{path.1:int}")), gin.WrapF(pay))
 	return router
 }
 
-// FromHTTP makes middleware of net/http into one of Gin.
+// FromHTTP turns net/http middleware into Gin middleware.
 func FromHTTP(m func(http.Handler) http.Handler) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		served := false
@@ -62,7 +65,7 @@ func FromHTTP(m func(http.Handler) http.Handler) gin.HandlerFunc {
 	}
 }
 
-// ginWriter is Gin's, whose writes go through the writer of the middleware.
+// ginWriter is Gin's writer, except that what is written goes through the writer of the middleware.
 type ginWriter struct {
 	gin.ResponseWriter
 	through http.ResponseWriter
@@ -73,9 +76,34 @@ func (w ginWriter) WriteString(s string) (int, error) { return io.WriteString(w.
 func (w ginWriter) WriteHeader(status int)            { w.through.WriteHeader(status) }
 func (w ginWriter) Flush()                            { _ = http.NewResponseController(w.through).Flush() }
 
-// ReverseProxy locks before an upstream. The payment runs to its end there, so that the lock is
-// held for as long although the client may leave.
+// Gorilla does not set its wildcards in the request; MuxVars does.
+func Gorilla(locker *redlock.Locker, pay http.HandlerFunc) http.Handler {
+	router := mux.NewRouter()
+	router.Handle("/orders/{id}/pay", MuxVars(middleware.New(locker, "order:{path.id}")(pay))).Methods(http.MethodPost)
+	return router
+}
+
+// MuxVars sets the wildcards of gorilla/mux in the request, as http.ServeMux does with its own.
+func MuxVars(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for name, value := range mux.Vars(r) {
+			r.SetPathValue(name, value)
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Fiber serves the locked handler through its adaptor. Don't use adaptor.HTTPMiddleware: it runs the handler after the middleware
+// has returned, and so without the lock.
+func Fiber(locker *redlock.Locker, pay http.HandlerFunc) *fiber.App {
+	app := fiber.New(fiber.Config{DisableStartupMessage: true})
+	app.Post("/orders/:id/pay", adaptor.HTTPHandler(middleware.New(locker, "order:{path.1}")(pay)))
+	return app
+}
+
+// ReverseProxy takes the lock before it passes a request to an upstream. The request runs to its end even if the client leaves,
+// because the upstream goes on with the payment, and the lock is held for as long.
 func ReverseProxy(locker *redlock.Locker, upstream *url.URL) http.Handler {
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(upstream) }}
-	return middleware.New(locker, "order:{path.1}", middleware.WithRunToEnd())(proxy)
+	return middleware.New(locker, "order:{path.1:int}", middleware.WithRunToEnd())(proxy)
 }

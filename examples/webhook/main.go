@@ -1,9 +1,9 @@
-// Command webhook receives webhooks. Senders deliver an event again when they have waited too long;
-// here one delivery of an event runs at a time, in all processes that share the masters.
+// Command webhook receives webhooks. Senders deliver an event again if the answer takes too long. Here, deliveries of one event
+// run one at a time, in all processes that share the masters.
 //
 //	REDIS_URLS="redis://10.0.0.1:6379 redis://10.0.0.2:6379 redis://10.0.0.3:6379" go run ./examples/webhook
 //
-// Without REDIS_URLS the locks are kept in memory, which is right for a single process.
+// Without REDIS_URLS the locks are kept in memory, which only works for a single process.
 package main
 
 import (
@@ -25,14 +25,14 @@ import (
 )
 
 func newHandler(locker *redlock.Locker, receive http.Handler) http.Handler {
-	oneAtATime := middleware.New(locker, "webhook:{path.sender}:{header.Webhook-Id}")
+	oneAtATime := middleware.New(locker, "webhook:{path.sender}:{header.Webhook-Id:id}")
 	mux := http.NewServeMux()
 	mux.Handle("POST /webhooks/{sender}", oneAtATime(receive))
 	return mux
 }
 
-// receiver does the work of an event once. The lock makes look-up and record one step: without it,
-// two deliveries at the same time would both find nothing.
+// receiver does the work of each event once. The lock keeps another delivery from looking the event up before this one has
+// recorded it.
 type receiver struct {
 	done sync.Map // stands for your database
 	work func(ctx context.Context, event string) error
@@ -51,11 +51,7 @@ func (rc *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func run(ctx context.Context, addr string, urls ...string) error {
-	masters, err := redlock.Dial(urls...)
-	if err != nil {
-		return err
-	}
-	locker, err := redlock.New(masters)
+	locker, err := redlock.Open(urls)
 	if err != nil {
 		return err
 	}

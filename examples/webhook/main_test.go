@@ -31,11 +31,7 @@ func deliver(t *testing.T, server, sender, event string) int {
 }
 
 func TestOneDeliveryOfAnEventAtATime(t *testing.T) {
-	masters, err := redlock.Dial("memory://1", "memory://2", "memory://3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	locker, err := redlock.New(masters, redlock.WithTimeout(time.Second))
+	locker, err := redlock.Open([]string{"memory://1", "memory://2", "memory://3"}, redlock.WithTimeout(time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
