@@ -1,14 +1,20 @@
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-# Where apt-get installs redis-server, these keep its service from being started: the tests start their own.
+# These keep apt-get from starting the service of redis-server: the tests start their own servers.
 NO_SERVICE := RUNLEVEL=1 SYSTEMD_OFFLINE=1
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive $(NO_SERVICE) apt-get
 
 .DEFAULT_GOAL := help
-.PHONY: help build test fuzz soak lint bench bench-check bench-http redis-server
+.PHONY: help build test deploy alerts console test-servers torture operating reloads fuzz soak lint bench bench-check bench-net bench-http redis-server upstreams sdks node
 
+# Tests of many random cases. With the race detector, which makes them many times slower, they try few of these.
+MODELS := ^(TestSimulation|TestMutants|TestGuardsKeepExclusion|TestScriptsDoWhatTheModelDoes)$$
 FUZZTIME ?= 60s
+TORTURE_TIME ?= 30m
+RELOADS ?= 200
+# those that are installed; or the names or paths of others
+SERVERS ?= $(foreach name,redis-server valkey-server keydb-server,$(shell command -v $(name)))
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -16,12 +22,36 @@ help: ## Show the targets
 build: ## Build bin/caddy: Caddy with the standard modules and this one
 	go build -o bin/caddy ./cmd/caddy
 
-test: redis-server ## Install redis-server where it is missing and run all tests
-	go test -race -timeout 30m ./...
+test: redis-server ## Install redis-server if it is missing, and run all tests
+	go test -race -parallel 6 -timeout 30m ./...
+	go test -timeout 30m -run '$(MODELS)' ./redlock
 	cd examples/stacks && go test -race -timeout 5m ./...
+	cd traefik/yaegitest && go test -timeout 5m ./...
 
-# Go 1.26 may call the end of the time a failure (go.dev/issue/75804): one that has a failing input is real.
-fuzz: ## Fuzz what reads requests and templates, FUZZTIME (60s) each
+deploy: redis-server ## Check the files in deploy: units of systemd, manifests, the compose file, the Dockerfile's build command
+	@if ! command -v systemd-analyze >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends systemd; fi
+	cd deploy/check && DEPLOY=required go test -count 1 -timeout 20m ./...
+
+test-servers: redis-server ## Run the tests of the lock on each of SERVERS (all that are on the PATH)
+	@failed=; for server in $(SERVERS); do \
+		$$server --version; \
+		REDIS_SERVER=$$server go test -race -count=1 -timeout 30m -skip 'Simulation|Mutants' ./redlock/... ./internal/redistest || failed="$$failed $$server"; \
+	done; test -z "$$failed" || { echo "failed with:$$failed" >&2; exit 1; }
+
+torture: redis-server ## Let processes lock for TORTURE_TIME (30m) while everything goes wrong: docs/testing.md
+	TORTURE_TIME=$(TORTURE_TIME) go test -count=1 -timeout 0 -v -run '^TestTorture$$' ./torture
+
+# The tests that call needTime.
+OPERATING := ^Test(Reloads|Rotation|InsecureTLS|AdminCommands|LongAndHostileKeys|Watch|AdminAddresses|Exit.*|Deploy|DeployedCaddyfiles|PasswordChange|CommandsOfRedis)$$
+
+operating: redis-server ## Run the longer tests of operating Caddys: reloads, exits, commands, rotated secrets, deploy/ (3 minutes)
+	OPERATING=1 go test -race -count=1 -parallel 6 -timeout 20m -run '$(OPERATING)' ./e2e
+
+reloads: redis-server ## Reload two Caddys RELOADS times (200) under load, in turn with right and wrong configurations (5 minutes)
+	RELOADS=$(RELOADS) go test -count=1 -timeout 0 -v -run '^TestReloads$$' ./e2e
+
+# Go 1.26 may report the end of FUZZTIME as a failure (go.dev/issue/75804): only a failure with a failing input is real.
+fuzz: ## Fuzz the parsers of requests and templates, FUZZTIME (60s) each
 	@log=$$(mktemp); \
 	for target in $$(sed -n 's/^func \(Fuzz[A-Za-z]*\)(.*/\1/p' middleware/*_test.go); do \
 		go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) ./middleware >$$log 2>&1; status=$$?; \
@@ -31,36 +61,84 @@ fuzz: ## Fuzz what reads requests and templates, FUZZTIME (60s) each
 		fi; \
 	done; rm $$log
 
+alerts: redis-server ## Install Prometheus if it is missing, and let each alert of deploy/prometheus fire once (1 minute)
+	@if ! { command -v prometheus && command -v promtool; } >/dev/null; then \
+		$(APT) update && $(APT) install -y --no-install-recommends prometheus; \
+	fi
+	ALERTS=required go test -race -count 1 -timeout 5m -run '^TestAlert' ./e2e
+
+# Debian's packages for the upstreams. php-fpm is for php_fastcgi; Rack and Python need the servers of webrick and Flask.
+UPSTREAMS ?= express koa fastify flask django bottle tornado rack sinatra php symfony tomcat
+PACKAGES_flask := python3-flask
+PACKAGES_django := python3-django python3-flask
+PACKAGES_bottle := python3-bottle python3-flask
+PACKAGES_tornado := python3-tornado
+PACKAGES_rack := ruby-rack ruby-webrick
+PACKAGES_sinatra := ruby-sinatra ruby-rack ruby-webrick
+PACKAGES_php := php-cli php-fpm
+PACKAGES_symfony := php-cli php-symfony-http-foundation php-symfony-routing
+PACKAGES_tomcat := default-jdk-headless libtomcat10-embed-java libjackson2-databind-java
+UPSTREAM_PACKAGES := $(sort $(foreach name,$(UPSTREAMS),$(PACKAGES_$(name))))
+
+# npm-install installs the packages of internal/$(1)/package.json in bin/$(1), once.
+define npm-install
+	@cmp -s internal/$(1)/package.json bin/$(1)/installed || { \
+		npm install --silent --fetch-retries 2 --fetch-retry-mintimeout 1000 --fetch-retry-maxtimeout 5000 --fetch-timeout 60000 --ignore-scripts --no-audit --no-fund --no-package-lock --prefix bin/$(1) $$(sed -n 's/^ *"\(.*\)": "\([0-9.]*\)",*$$/\1@\2/p' internal/$(1)/package.json) && \
+		cp internal/$(1)/package.json bin/$(1)/installed || { \
+		echo 'npm could not install the packages of internal/$(1)/package.json: can its registry be reached?' >&2; exit 1; }; }
+endef
+
+upstreams: node ## Install UPSTREAMS (all; apt-get, npm) and compare our keys with what they read
+	@if ! dpkg -s $(UPSTREAM_PACKAGES) >/dev/null 2>&1; then \
+		$(APT) update && $(APT) install -y --no-install-recommends $(UPSTREAM_PACKAGES); \
+	fi
+	$(call npm-install,upstreams)
+	UPSTREAMS='$(UPSTREAMS)' go test -count 1 -run 'TestNoSplit|TestUpstream' ./e2e
+
+sdks: node ## Install the senders' SDKs (npm) and compare our verdicts on signatures with theirs
+	$(call npm-install,sdks)
+	SDKS=required go test -count 1 -run 'TestSDK|TestPresetOf' ./middleware
+
+node:
+	@if ! command -v npm >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends nodejs npm; fi
+
 soak: ## Run the simulation of the protocol over 100,000 worlds (hours)
 	SEEDS=100000 go test -timeout 0 -run TestSimulation ./redlock
+
+console: redis-server ## Look at the page of the console with Chromium, which it installs
+	@if ! command -v chromium >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends chromium fonts-dejavu-core; fi
+	cd console/browsertest && go test -count 1 -parallel 4 -timeout 10m ./...
 
 lint: build ## Check format, vet, staticcheck, go.mod and Caddyfile.example
 	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo 'run gofmt -w on these files' >&2; exit 1; }
 	go vet ./...
 	go run $(STATICCHECK) ./...
 	go mod tidy -diff
-	for module in examples/stacks bench; do ( \
+	for module in examples/stacks bench traefik/yaegitest deploy/check console/browsertest; do ( \
 		cd $$module && go vet ./... && go run $(STATICCHECK) ./... && go mod tidy -diff) || exit 1; \
 	done
 	bin/caddy validate --config Caddyfile.example
 	bin/caddy fmt Caddyfile.example >/dev/null # fails, with the line, where the format differs
 
-bench: redis-server ## Measure the library beside its peers (15 minutes): bench/RESULTS.md, bench/plots
+bench: redis-server ## Compare the library with its peers (15 minutes): bench/RESULTS.md, bench/plots
 	cd bench && go run .
 
 bench-check: redis-server ## Test the benchmarks and run each once
 	cd bench && go test ./...
-	cd bench && out=$$(mktemp -d) && go run . -quick -o $$out && rm -r $$out
+	cd bench && out=$$(mktemp -d) && go run . -quick -o $$out && go run . -net -quick -o $$out && rm -r $$out
 
-bench-http: redis-server ## Measure Caddy beside nginx, which it installs with wrk (3 minutes): bench/HTTP.md
+bench-net: redis-server ## Measure with a network between clients and masters (15 to 30 minutes): bench/NETWORK.md
+	cd bench && go run . -net
+
+bench-http: redis-server ## Compare Caddy with nginx, which it installs with wrk (4 minutes): bench/HTTP.md
 	@if ! { command -v nginx && command -v wrk; } >/dev/null; then \
 		$(APT) update && $(APT) install -y --no-install-recommends nginx wrk; \
 	fi
 	cd bench && go run . -http
 
 redis-server:
-	@if command -v redis-server >/dev/null; then exit; fi; \
+	@if [ -n "$$REDIS_SERVER" ] || command -v redis-server >/dev/null || command -v valkey-server >/dev/null; then exit; fi; \
 	if ! command -v apt-get >/dev/null; then \
-		echo 'redis-server is not on the PATH: install Redis, or Valkey with its redis-server command' >&2; exit 1; \
+		echo 'neither redis-server nor valkey-server is on the PATH' >&2; exit 1; \
 	fi; \
 	$(APT) update && $(APT) install -y --no-install-recommends redis-server
