@@ -205,10 +205,13 @@ func (r *registry) metBy(v *view, u *use, now time.Time) bool {
 }
 
 // lasts reports whether a doubt about a set is so old that its processes must have noticed a restart, or have ended, and yet the set
-// is in use.
+// is in use. A master that hasn't answered for as long is no witness of that.
 func (r *registry) lasts(v *view, u *use, now time.Time) bool {
 	if v.now-u.seen > int64(2*registerEvery/time.Microsecond) {
 		delete(r.doubted, u.text)
+		return false
+	}
+	if now.Sub(v.sent) > doubtTime {
 		return false
 	}
 	since, ok := r.doubted[u.text]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -69,6 +70,32 @@ func testKilled(t *testing.T, load func(testing.TB) New) {
 	eventually(t, "the answer is 409 for lack of a quorum", func() bool { return pay(h, "44").Code == http.StatusConflict })
 	servers[0].Restart()
 	eventually(t, "a majority serves again", func() bool { return pay(h, "44").Code == http.StatusOK })
+}
+
+// testNoWitness restarts two masters while the third is away. What the third knew when it left must not make the plugin take its own
+// former set for that of another process.
+func testNoWitness(t *testing.T, load func(testing.TB) New) {
+	servers := redistest.Start(t, 3)
+	h := handler(t, load(t), with(servers), nothing)
+	served(t, h)
+	eventually(t, "the third knows the set", func() bool {
+		sets, _ := servers[2].Client().ZRange(context.Background(), "redlock:sets:{sets}", 0, -1).Result()
+		return slices.ContainsFunc(sets, func(set string) bool { return strings.Count(set, `"up":true`) == len(servers) })
+	})
+	servers[1].Kill()
+	servers[1].Restart()
+	votes := func() bool {
+		pay(h, "43")
+		return acquires(t, servers[1]) > 0
+	}
+	eventually(t, "the master votes again", votes)
+	servers[2].Kill()
+	servers[0].Kill()
+	servers[0].Restart()
+	eventually(t, "a majority serves again", func() bool { return pay(h, "44").Code == http.StatusOK })
+	for end := time.Now().Add(13 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		wantStatus(t, pay(h, "44"), http.StatusOK) // a doubt is believed after 10 s
+	}
 }
 
 // testLost hangs the masters while a lock is held: its context ends within the TTL.

@@ -29,6 +29,7 @@ func Run(t *testing.T, load func(testing.TB) New) {
 		{"ExcludesGoProcesses", testExclusion},
 		{"MasterHangs", testHung},
 		{"MasterIsKilledAndRestarted", testKilled},
+		{"TwoAreRestartedWhileOneIsAway", testNoWitness},
 		{"LeaseIsLost", testLost},
 		{"LockIsReleasedByForce", testForced},
 		{"LeaseIsRenewed", testRenewed},

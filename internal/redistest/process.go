@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"sync"
 	"testing"
 )
 
@@ -52,8 +53,18 @@ func StartProcess(cmd *exec.Cmd) (exited <-chan struct{}, err error) {
 // server before its restart. A cluster node also listens on its port plus 10000.
 const portMin, portMax = 10000, 32000
 
-// FreePort returns a TCP port of 127.0.0.1 that no other test uses until this one has ended, even while nobody listens on it. It
-// is reserved, for the tests of all processes, by binding the UDP port of the same number.
+// maxReserved is how many ports a process keeps.
+const maxReserved = 4000
+
+// reserved has the ports that this process has used, the oldest first.
+var reserved struct {
+	sync.Mutex
+	sockets []net.PacketConn
+}
+
+// FreePort returns a TCP port of 127.0.0.1 that no other test uses, even while nobody listens on it and after this one has ended: a
+// client that is closed late must not reach another test's server. It is reserved, for the tests of all processes, by binding the UDP
+// port of the same number until the process ends, or has reserved maxReserved others.
 func FreePort(tb testing.TB) int {
 	tb.Helper()
 	for range 100 {
@@ -63,15 +74,24 @@ func FreePort(tb testing.TB) int {
 		if err != nil {
 			continue
 		}
+		keep(reservation)
 		listener, err := net.Listen("tcp", addr)
 		if err != nil {
-			_ = reservation.Close()
 			continue
 		}
 		_ = listener.Close()
-		tb.Cleanup(func() { _ = reservation.Close() })
 		return port
 	}
 	tb.Fatal("no free port")
 	return 0
+}
+
+func keep(socket net.PacketConn) {
+	reserved.Lock()
+	defer reserved.Unlock()
+	reserved.sockets = append(reserved.sockets, socket)
+	if len(reserved.sockets) > maxReserved {
+		_ = reserved.sockets[0].Close()
+		reserved.sockets = reserved.sockets[1:]
+	}
 }
