@@ -3,10 +3,11 @@ package middleware
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 	"sync"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -32,7 +33,7 @@ func ParseDedupe(text string, compile PlaceholderFunc) (KeyFunc, error) {
 // besides the lock on the keys, until releaseClaim is called.
 func (s *serving) claim() error {
 	opts := append(s.rule.lockOptions(), redlock.WithMaxHold(0)) // it ends with the request, or with its lock
-	lock, err := s.turn.locker.TryLock(s.r.Context(), claimKey(s.turn.keys, s.delivery), opts...)
+	lock, err := s.turn.locker.TryLock(s.r.Context(), DeliveryKey(s.turn.keys, s.delivery, ""), opts...)
 	var held *redlock.HeldError
 	if errors.As(err, &held) {
 		return &duplicateError{held}
@@ -53,7 +54,18 @@ func releaseWith(lock *redlock.Lock, releaseClaim func()) {
 	})
 }
 
-func claimKey(keys []string, id string) string {
-	sum := sha256.Sum256([]byte(strings.Join(append(keys[:len(keys):len(keys)], id), "\x00")))
+// DeliveryKey returns the key of a delivery, which is locked while the delivery is served: that of the keys of its request,
+// in any order, of its ID, and of who has sent it if the rule asks for that (otherwise scope is empty). All
+// three are hashed, each with its length, so that no two deliveries have the same key.
+func DeliveryKey(keys []string, id, scope string) string {
+	if !slices.IsSorted(keys) {
+		keys = slices.Sorted(slices.Values(keys))
+	}
+	var parts []byte
+	for _, part := range append(keys[:len(keys):len(keys)], id, scope) {
+		parts = binary.AppendUvarint(parts, uint64(len(part)))
+		parts = append(parts, part...)
+	}
+	sum := sha256.Sum256(parts)
 	return "dedupe:" + hex.EncodeToString(sum[:])
 }

@@ -131,3 +131,30 @@ func TestDedupeOfSeveralValues(t *testing.T) {
 	}()
 	middleware.Explain("k", httptest.NewRequest(http.MethodPost, "/", nil), middleware.WithDedupe("{body.items[].id}"))
 }
+
+// TestDeliveryKey: a delivery has one key, whatever the order of its keys, and no other delivery has it.
+func TestDeliveryKey(t *testing.T) {
+	deliveries := []struct {
+		keys      []string
+		id, scope string
+	}{
+		{nil, "a", ""}, {nil, "", "a"}, {[]string{"a"}, "", ""},
+		{[]string{"a"}, "b", "c"}, {[]string{"a"}, "bc", ""}, {[]string{"a", "b"}, "c", ""}, {[]string{"ab"}, "c", ""},
+		{[]string{"a\x00b"}, "c", ""}, {[]string{"a"}, "b\x00c", ""}, {[]string{"a"}, "\x01b", "c"}, {[]string{"a\x01b"}, "", "c"},
+		{[]string{"a", "a"}, "c", ""}, {[]string{strings.Repeat("a", 200)}, "c", ""}, {[]string{strings.Repeat("a", 199)}, "ac", ""},
+	}
+	seen := make(map[string]int)
+	for i, d := range deliveries {
+		key := middleware.DeliveryKey(d.keys, d.id, d.scope)
+		if other, ok := seen[key]; ok {
+			t.Errorf("%q and %q have the same key", deliveries[other], d)
+		}
+		seen[key] = i
+		if strings.Contains(key, d.id+d.scope) && len(d.id+d.scope) > 1 {
+			t.Errorf("the key of %q shows it", d)
+		}
+	}
+	if middleware.DeliveryKey([]string{"x", "b", "a"}, "1", "") != middleware.DeliveryKey([]string{"a", "b", "x"}, "1", "") {
+		t.Error("the order of the keys changes the key")
+	}
+}

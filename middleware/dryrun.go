@@ -17,7 +17,7 @@ type dryRuns struct {
 // enter returns what the locks would have answered a request: nil, ErrHeld or a duplicateError. The request counts as running
 // until leave is called.
 func (d *dryRuns) enter(keys []string, delivery string) (leave func(), err error) {
-	claim := claimKey(keys, delivery)
+	claim := DeliveryKey(keys, delivery, "")
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch busy := func(key string) bool { return d.running[key] > 0 }; {
