@@ -53,8 +53,8 @@ reloads: redis-server ## Reload two Caddys RELOADS times (200) under load, in tu
 # Go 1.26 may report the end of FUZZTIME as a failure (go.dev/issue/75804): only a failure with a failing input is real.
 fuzz: ## Fuzz the parsers of requests and templates, FUZZTIME (60s) each
 	@log=$$(mktemp); \
-	for target in $$(sed -n 's/^func \(Fuzz[A-Za-z]*\)(.*/\1/p' middleware/*_test.go); do \
-		go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) ./middleware >$$log 2>&1; status=$$?; \
+	for target in $$(grep -o '^func Fuzz[A-Za-z]*' middleware/*_test.go middleware/internal/answer/*_test.go | sed 's|/[^/]*:func |:|'); do \
+		go test -run '^$$' -fuzz "^$${target#*:}$$" -fuzztime $(FUZZTIME) ./$${target%:*} >$$log 2>&1; status=$$?; \
 		echo "$$target: $$(grep execs $$log | tail -n 1)"; \
 		if [ $$status != 0 ] && { grep -q 'Failing input' $$log || ! grep -qx ' *context deadline exceeded' $$log; }; then \
 			cat $$log; exit 1; \

@@ -19,6 +19,12 @@ func TestImports(t *testing.T) {
 			t.Errorf("metrics needs %s", path)
 		}
 	}
+	const answer = "github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
+	for _, path := range dependencies(t, answer) {
+		if path != answer {
+			t.Errorf("%s needs %s, beside the standard library", answer, path)
+		}
+	}
 	api := make(map[string]bool)
 	for _, path := range dependencies(t, "go.opentelemetry.io/otel/trace") {
 		api[path] = true

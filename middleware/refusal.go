@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/signature"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -131,19 +132,9 @@ func (e *Refusal) SetHeaders(h http.Header) {
 	}
 }
 
-// problem is the body of an answer (RFC 9457).
-type problem struct {
-	Type   string `json:"type"`
-	Title  string `json:"title"`
-	Status int    `json:"status"`
-	Detail string `json:"detail,omitempty"`
-}
-
-const problems = "https://github.com/caddy-redlock/caddy-redlock/blob/main/docs/problems.md#"
-
 // write answers with application/problem+json.
 func (e *Refusal) write(w http.ResponseWriter) {
-	body := problem{Type: problems + string(e.Turn.Outcome), Title: titles[e.Turn.Outcome], Status: e.Status, Detail: e.Turn.Detail}
+	body := answer.Problem{Type: answer.ProblemTypes + string(e.Turn.Outcome), Title: titles[e.Turn.Outcome], Status: e.Status, Detail: e.Turn.Detail}
 	e.SetHeaders(w.Header())
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(e.Status)

@@ -1,0 +1,79 @@
+package answer
+
+import (
+	"bytes"
+	"compress/flate"
+	"encoding/binary"
+	"io"
+	"sync"
+)
+
+const (
+	minCompressed = 512  // bytes; less is not worth the time
+	maxRatio      = 1032 // of deflate
+)
+
+// A writer has some 1.2 MB and a reader 40 KB.
+var (
+	compressors = sync.Pool{New: func() any {
+		w, _ := flate.NewWriter(io.Discard, flate.BestSpeed) // fails only for levels that don't exist
+		return w
+	}}
+	expanders = sync.Pool{New: func() any { return flate.NewReader(bytes.NewReader(nil)) }}
+)
+
+// compress returns two bytes for the caller, the length of plain and its compressed form. ok is false if that doesn't save a
+// tenth.
+func compress(plain []byte) (packed []byte, ok bool) {
+	if len(plain) < minCompressed {
+		return nil, false
+	}
+	out := bounded{most: len(plain) - len(plain)/10}
+	out.data = binary.AppendUvarint(make([]byte, 2, len(plain)/2), uint64(len(plain)))
+	w := compressors.Get().(*flate.Writer)
+	defer compressors.Put(w)
+	w.Reset(&out)
+	if _, err := w.Write(plain); err != nil {
+		return nil, false
+	}
+	if err := w.Close(); err != nil {
+		return nil, false
+	}
+	return out.data, true
+}
+
+// bounded is a buffer that fails if it gets too large.
+type bounded struct {
+	data []byte
+	most int
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if len(b.data)+len(p) > b.most {
+		return 0, io.ErrShortBuffer
+	}
+	b.data = append(b.data, p...)
+	return len(p), nil
+}
+
+// expand returns what compress was called with. A length that the data can't have is not allocated.
+func expand(packed []byte) ([]byte, error) {
+	length, n := binary.Uvarint(packed)
+	if n <= 0 || length > maxPlain || length > maxRatio*uint64(len(packed)) {
+		return nil, errDamaged
+	}
+	source := bytes.NewReader(packed[n:])
+	r := expanders.Get().(io.ReadCloser)
+	defer expanders.Put(r)
+	if err := r.(flate.Resetter).Reset(source, nil); err != nil {
+		return nil, errDamaged
+	}
+	plain := make([]byte, length)
+	if _, err := io.ReadFull(r, plain); err != nil {
+		return nil, errDamaged
+	}
+	if n, err := r.Read(make([]byte, 1)); n > 0 || err != io.EOF || source.Len() > 0 {
+		return nil, errDamaged
+	}
+	return plain, nil
+}

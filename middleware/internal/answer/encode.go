@@ -1,0 +1,214 @@
+package answer
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+)
+
+// The first byte of what is stored is the version, the second has the flags of the whole.
+const (
+	version = 1
+
+	flagCompressed = 1 << 0
+	flagSealed     = 1 << 1
+
+	flagTooLarge    = 1 << 0 // these are of the answer
+	flagFingerprint = 1 << 1
+
+	maxPlain  = 4 << 20 // bytes of an answer that is neither compressed nor encrypted
+	maxFields = 4096    // header lines and names
+)
+
+// ErrUnreadable is the error of Decode. Errors that wrap it say why.
+var ErrUnreadable = errors.New("remembered answer can't be read")
+
+// ErrNotSealed is the error of Decode for an answer that is not encrypted though there are keys: it may be from the time
+// before there were, or of somebody who can write to the masters. It is an ErrUnreadable. Decode without a Sealer reads such
+// an answer.
+var ErrNotSealed = fmt.Errorf("%w: it is not encrypted, though there are keys", ErrUnreadable)
+
+var errDamaged = fmt.Errorf("%w: it is damaged", ErrUnreadable)
+
+// Encode returns the answer as it is stored under key. With a Sealer it is encrypted, and can only be read under this key.
+// Equal answers are encoded equally, unless they are encrypted.
+func (a *Answer) Encode(s *Sealer, key string) ([]byte, error) {
+	if !isFinal(a.Status) {
+		return nil, fmt.Errorf("an answer with status %d can't be remembered: must be 200 to 999", a.Status)
+	}
+	if fields := a.fields(); fields > maxFields {
+		return nil, fmt.Errorf("the answer has %d header lines: at most %d can be remembered", fields, maxFields)
+	}
+	data := a.appendPlain([]byte{version, 0})
+	if plain := len(data) - 2; plain > maxPlain {
+		return nil, fmt.Errorf("the answer has %d bytes: at most %d can be remembered", plain, maxPlain)
+	}
+	if packed, ok := compress(data[2:]); ok {
+		packed[0], packed[1] = version, flagCompressed
+		data = packed
+	}
+	if s == nil {
+		return data, nil
+	}
+	return s.seal(data[0], data[1]|flagSealed, data[2:], key)
+}
+
+func (a *Answer) fields() int {
+	n := len(a.Removed) + len(a.Header)
+	for _, values := range a.Header {
+		n += len(values)
+	}
+	return n
+}
+
+// appendPlain appends the answer to data. The body is last, without its length.
+func (a *Answer) appendPlain(data []byte) []byte {
+	data = slices.Grow(data, len(a.Body)+512)
+	data = binary.AppendUvarint(data, uint64(a.Status))
+	var flags byte
+	if a.TooLarge {
+		flags |= flagTooLarge
+	}
+	if a.Fingerprint == [sha256.Size]byte{} {
+		data = append(data, flags)
+	} else {
+		data = append(data, flags|flagFingerprint)
+		data = append(data, a.Fingerprint[:]...)
+	}
+	data = binary.AppendUvarint(data, uint64(len(a.Header)))
+	for _, name := range slices.Sorted(maps.Keys(a.Header)) {
+		data = appendText(data, name)
+		data = appendTexts(data, a.Header[name])
+	}
+	data = appendTexts(data, slices.Sorted(slices.Values(a.Removed)))
+	return append(data, a.Body...)
+}
+
+func appendText(data []byte, text string) []byte {
+	return append(binary.AppendUvarint(data, uint64(len(text))), text...)
+}
+
+func appendTexts(data []byte, texts []string) []byte {
+	data = binary.AppendUvarint(data, uint64(len(texts)))
+	for _, text := range texts {
+		data = appendText(data, text)
+	}
+	return data
+}
+
+// Decode returns the answer that is stored as data under key. The answer may share the memory of data.
+func Decode(data []byte, s *Sealer, key string) (*Answer, error) {
+	switch {
+	case len(data) < 2:
+		return nil, errDamaged
+	case data[0] != version:
+		return nil, fmt.Errorf("%w: its version is %d, and this release reads version %d", ErrUnreadable, data[0], version)
+	case data[1]&^(flagCompressed|flagSealed) != 0:
+		return nil, errDamaged
+	}
+	payload := data[2:]
+	var err error
+	switch sealed := data[1]&flagSealed != 0; {
+	case sealed && s == nil:
+		return nil, fmt.Errorf("%w: it is encrypted, and there is no key", ErrUnreadable)
+	case sealed:
+		payload, err = s.open(data[0], data[1], payload, key)
+	case s != nil:
+		return nil, ErrNotSealed
+	}
+	if err == nil && data[1]&flagCompressed != 0 {
+		payload, err = expand(payload)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return decodePlain(payload)
+}
+
+func decodePlain(data []byte) (*Answer, error) {
+	if len(data) > maxPlain {
+		return nil, errDamaged
+	}
+	r := reader{rest: data, fields: maxFields}
+	a := &Answer{Status: int(min(r.number(), 1000))}
+	flags := r.take(1)
+	if r.damaged || flags[0]&^(flagTooLarge|flagFingerprint) != 0 {
+		return nil, errDamaged
+	}
+	a.TooLarge = flags[0]&flagTooLarge != 0
+	if flags[0]&flagFingerprint != 0 {
+		copy(a.Fingerprint[:], r.take(sha256.Size))
+	}
+	var last string
+	for i := r.count(); i > 0 && !r.damaged; i-- {
+		name := r.text()
+		if a.Header == nil {
+			a.Header = make(http.Header)
+		} else if name <= last {
+			return nil, errDamaged
+		}
+		a.Header[name] = r.texts()
+		last = name
+	}
+	a.Removed = r.texts()
+	if len(r.rest) > 0 {
+		a.Body = r.rest
+	}
+	if r.damaged || !isFinal(a.Status) {
+		return nil, errDamaged
+	}
+	return a, nil
+}
+
+// reader takes the parts of an answer one by one. What is damaged is empty.
+type reader struct {
+	rest    []byte
+	fields  uint64 // that may still come: what is read of damaged data must not need much more memory than it has
+	damaged bool
+}
+
+func (r *reader) take(n uint64) []byte {
+	if r.damaged || n > uint64(len(r.rest)) {
+		r.damaged = true
+		return nil
+	}
+	part := r.rest[:n]
+	r.rest = r.rest[n:]
+	return part
+}
+
+func (r *reader) number() uint64 {
+	value, n := binary.Uvarint(r.rest)
+	r.take(uint64(max(n, 0)))
+	r.damaged = r.damaged || n <= 0
+	return value
+}
+
+func (r *reader) text() string { return string(r.take(r.number())) }
+
+// count returns a number of fields.
+func (r *reader) count() uint64 {
+	n := r.number()
+	if r.damaged || n > r.fields {
+		r.damaged = true
+		return 0
+	}
+	r.fields -= n
+	return n
+}
+
+func (r *reader) texts() (texts []string) {
+	n := r.count()
+	if n == 0 {
+		return nil
+	}
+	texts = make([]string, n)
+	for i := range texts {
+		texts[i] = r.text()
+	}
+	return texts
+}

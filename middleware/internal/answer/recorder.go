@@ -1,0 +1,140 @@
+package answer
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+)
+
+const firstBuffer = 512 // bytes, for a body whose length is not declared
+
+// Recorder keeps a copy of an answer while it is written. One goroutine at a time may use it.
+type Recorder struct {
+	before  http.Header
+	most    int
+	cookies bool
+
+	begun    bool
+	passes   bool // the answer is passed on only, and can't be remembered
+	status   int
+	header   http.Header
+	removed  []string
+	declared int64 // length, negative if unknown
+	written  int64
+	body     []byte
+}
+
+// NewRecorder returns a Recorder of bodies of at most most bytes. It copies before, the headers before the handler runs.
+func NewRecorder(before http.Header, most int, cookies bool) *Recorder {
+	return &Recorder{before: EndToEnd(before, true), most: most, cookies: cookies, declared: -1}
+}
+
+// Begin notes the status and the headers. It must be called before the status is passed on, because a writer around this one,
+// such as one that compresses, then changes the headers. Of several calls the first with a final status counts.
+func (r *Recorder) Begin(status int, h http.Header) {
+	if r.begun || status < 200 && status != http.StatusSwitchingProtocols {
+		return
+	}
+	r.begun = true
+	r.status = status
+	if !isFinal(status) || hasTrailers(h) || streams(h.Get("Content-Type")) {
+		r.Forget()
+		return
+	}
+	if length, err := strconv.ParseUint(h.Get("Content-Length"), 10, 63); err == nil {
+		r.declared = int64(length)
+	}
+	r.header = EndToEnd(h, r.cookies)
+	for name, old := range r.before {
+		sameLine := func(line string) bool { return slices.Contains(old, line) }
+		if _, has := h[name]; !has || isCookie(name) && !slices.ContainsFunc(h[name], sameLine) {
+			r.removed = append(r.removed, name)
+		}
+		switch now := r.header[name]; {
+		case isCookie(name) && slices.ContainsFunc(now, func(line string) bool { return !sameLine(line) }):
+			r.header[name] = slices.DeleteFunc(now, sameLine)
+		case isCookie(name) || slices.Equal(old, now):
+			delete(r.header, name)
+		}
+	}
+	slices.Sort(r.removed)
+}
+
+// Write notes a part of the body, after Begin.
+func (r *Recorder) Write(p []byte) {
+	if !r.begun {
+		r.Forget()
+	}
+	r.written += int64(len(p))
+	switch {
+	case r.passes || len(p) == 0:
+	case r.tooLarge():
+		r.body = nil
+	default:
+		r.body = append(r.room(len(p)), p...)
+	}
+}
+
+func (r *Recorder) tooLarge() bool { return max(r.written, r.declared) > int64(r.most) }
+
+// room returns the body with room for n more bytes. Its capacity never exceeds what may be remembered.
+func (r *Recorder) room(n int) []byte {
+	need := len(r.body) + n
+	if need <= cap(r.body) {
+		return r.body
+	}
+	size := int(r.declared)
+	if size < 0 {
+		size = min(r.most, max(2*cap(r.body), firstBuffer))
+	}
+	grown := make([]byte, len(r.body), max(need, size))
+	copy(grown, r.body)
+	return grown
+}
+
+// Forget has the answer not remembered, for example because its connection was hijacked or its handler failed.
+func (r *Recorder) Forget() {
+	r.passes = true
+	r.body = nil
+}
+
+// Answer returns the answer to a request with this method when its handler has returned; h has the headers of the handler's
+// writer, and perhaps trailers. The Recorder must not be used afterwards. ok is false for what may not be remembered: a
+// stream, an upgrade, an answer with trailers, or one whose body is not as long as was declared.
+func (r *Recorder) Answer(method string, h http.Header) (a *Answer, ok bool) {
+	r.Begin(http.StatusOK, h)
+	if r.passes || method == http.MethodConnect || hasTrailers(h) {
+		return nil, false
+	}
+	a = &Answer{Status: r.status, Header: r.header, Removed: r.removed}
+	switch {
+	case method == http.MethodHead:
+		if r.declared < 0 && r.written > 0 && allowsBody(r.status) {
+			a.Header = with(a.Header, "Content-Length", strconv.FormatInt(r.written, 10))
+		}
+	case !allowsBody(r.status):
+	case r.declared >= 0 && r.declared != r.written:
+		return nil, false
+	case r.tooLarge():
+		a.TooLarge = true
+		dropContent(a.Header)
+	default:
+		a.Body = r.body
+		a.Header.Del("Content-Length") // Write sets it
+	}
+	if len(a.Header) == 0 {
+		a.Header = nil
+	}
+	return a, true
+}
+
+func with(h http.Header, name, value string) http.Header {
+	if h == nil {
+		h = make(http.Header)
+	}
+	h.Set(name, value)
+	return h
+}
+
+// isFinal reports whether a status may end an answer: net/http panics at those outside of three digits.
+func isFinal(status int) bool { return status >= 200 && status <= 999 }

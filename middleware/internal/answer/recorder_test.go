@@ -1,0 +1,199 @@
+package answer_test
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
+)
+
+func TestTooLarge(t *testing.T) {
+	for name, declared := range map[string]bool{"declared": true, "chunked": false} {
+		t.Run(name, func(t *testing.T) {
+			body := strings.Repeat("x", mostBytes+1)
+			s := &remembering{next: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				for _, name := range []string{"Content-MD5", "Digest", "Repr-Digest", "Content-Digest", "ETag", "Last-Modified", "Content-Disposition"} {
+					w.Header().Set(name, "of the body")
+				}
+				w.Header().Set("Content-Type", "text/csv")
+				w.Header().Set("Content-Encoding", "x-own")
+				w.Header().Set("Location", "/reports/7")
+				if declared {
+					w.Header().Set("Content-Length", fmt.Sprint(len(body)))
+				}
+				w.WriteHeader(http.StatusCreated)
+				write(w, body[:10], body[10:])
+			})}
+			server := serve(t, s, false)
+			if first := do(t, server, http.MethodPost); first.body != body {
+				t.Fatalf("the first answer is %+v", first)
+			}
+			again := do(t, server, http.MethodPost)
+			want := `{"type":"https://github.com/caddy-redlock/caddy-redlock/blob/main/docs/problems.md#too_large","title":"The first answer was too large to be remembered","status":201}` + "\n"
+			runs, stored := s.ran()
+			if runs != 1 || again.status != http.StatusCreated || again.body != want || again.header.Get("Location") != "/reports/7" {
+				t.Errorf("after %d runs: %+v", runs, again)
+			}
+			for name, lines := range again.header {
+				if strings.Contains(strings.Join(lines, ""), "of the body") {
+					t.Errorf("%s is that of the body", name)
+				}
+			}
+			if got := again.header.Get("Content-Type") + " " + again.header.Get("Content-Encoding"); got != "application/problem+json " {
+				t.Errorf("content of type %q", got)
+			}
+			if again := do(t, server, http.MethodHead); again.status != http.StatusCreated || again.length != int64(len(want)) {
+				t.Errorf("HEAD: %+v", again)
+			}
+			if bytes.Contains(stored, []byte("xxx")) {
+				t.Error("a part of the body is stored")
+			}
+		})
+	}
+}
+
+func TestNotRemembered(t *testing.T) {
+	for name, handler := range map[string]http.HandlerFunc{
+		"declared length too long": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "10")
+			write(w, "short")
+		},
+		"declared length too short": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "3")
+			write(w, "abc", "def")
+		},
+		"too large, and cut off": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", fmt.Sprint(mostBytes+1))
+			write(w, "short")
+		},
+		"declared and not begun": func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "10") },
+		"event stream": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "Text/Event-Stream; charset=utf-8")
+			write(w, "data: 1\n\n")
+			flush(w)
+		},
+		"gRPC": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/grpc-web+proto")
+			write(w, "\x00\x00\x00\x00\x00")
+		},
+		"announced trailers": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Trailer", "Digest")
+			write(w, "body")
+			w.Header().Set("Digest", "late")
+		},
+		"trailers": func(w http.ResponseWriter, _ *http.Request) {
+			write(w, "body")
+			w.Header().Set(http.TrailerPrefix+"Digest", "late")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &remembering{next: handler}
+			server := serve(t, s, false)
+			first := do(t, server, http.MethodPost)
+			again := do(t, server, http.MethodPost)
+			if runs, _ := s.ran(); runs != 2 || again.header.Get("Idempotency-Replayed") != "" {
+				t.Errorf("it ran %d times: %+v, %+v", runs, first, again)
+			}
+		})
+	}
+}
+
+func TestCookies(t *testing.T) {
+	for _, cookies := range []bool{false, true} {
+		s := &remembering{cookies: cookies, next: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			http.SetCookie(w, &http.Cookie{Name: "session", Value: "7"})
+			write(w, "body")
+		})}
+		server := serve(t, s, false)
+		first := do(t, server, http.MethodPost).header["Set-Cookie"]
+		again := do(t, server, http.MethodPost).header["Set-Cookie"]
+		want := []string{"visit=1"} // of the server around, for the second request
+		if cookies {
+			want = append(want, "session=7")
+		}
+		if !slices.Equal(first, []string{"visit=0", "session=7"}) || !slices.Equal(again, want) {
+			t.Errorf("with cookies %v: %q, then %q", cookies, first, again)
+		}
+		if _, stored := s.ran(); bytes.Contains(stored, []byte("session")) != cookies || bytes.Contains(stored, []byte("visit")) {
+			t.Errorf("with cookies %v: %q is stored", cookies, stored)
+		}
+	}
+}
+
+func TestReplacedCookie(t *testing.T) {
+	before := http.Header{"Set-Cookie": {"visit=1"}}
+	for _, cookies := range []bool{false, true} {
+		r := answer.NewRecorder(before, mostBytes, cookies)
+		a, ok := r.Answer(http.MethodPost, http.Header{"Set-Cookie": {"session=7"}})
+		w := httptest.NewRecorder()
+		w.Header().Set("Set-Cookie", "visit=2")
+		if !ok {
+			t.Fatal("not remembered")
+		}
+		a.Write(w, http.MethodPost)
+		var want []string
+		if cookies {
+			want = []string{"session=7"}
+		}
+		if got := w.Header()["Set-Cookie"]; !slices.Equal(got, want) {
+			t.Errorf("with cookies %v: %q", cookies, got)
+		}
+	}
+}
+
+func TestPassedOn(t *testing.T) {
+	for name, use := range map[string]func(r *answer.Recorder){
+		"upgrade":        func(r *answer.Recorder) { r.Begin(http.StatusSwitchingProtocols, nil) },
+		"hijacked":       func(r *answer.Recorder) { r.Forget() },
+		"cut off":        func(r *answer.Recorder) { r.Begin(200, nil); r.Write([]byte("body")); r.Forget() },
+		"without Begin":  func(r *answer.Recorder) { r.Write([]byte("body")) },
+		"invalid status": func(r *answer.Recorder) { r.Begin(1000, nil) },
+	} {
+		r := answer.NewRecorder(nil, mostBytes, false)
+		use(r)
+		if a, ok := r.Answer(http.MethodPost, nil); ok || a != nil {
+			t.Errorf("%s: %+v is remembered", name, a)
+		}
+	}
+	if a, ok := answer.NewRecorder(nil, mostBytes, false).Answer(http.MethodConnect, nil); ok {
+		t.Errorf("CONNECT: %+v is remembered", a)
+	}
+}
+
+// The memory for a body comes with its first byte, and is never more than may be remembered.
+func TestMemoryOfBody(t *testing.T) {
+	part := make([]byte, 90)
+	for name, c := range map[string]struct {
+		header http.Header
+		parts  int
+		most   int // bytes of memory
+	}{
+		"none":                {nil, 0, 0},
+		"small":               {nil, 1, 512},
+		"near the limit":      {nil, 11, mostBytes},
+		"declared":            {http.Header{"Content-Length": {"180"}}, 2, 180},
+		"too large":           {nil, 12, 0},
+		"declared too large":  {http.Header{"Content-Length": {"1080"}}, 12, 0},
+		"larger than limited": {nil, 1000, 0},
+	} {
+		r := answer.NewRecorder(nil, mostBytes, false)
+		r.Begin(http.StatusOK, c.header)
+		for range c.parts {
+			r.Write(part)
+		}
+		a, ok := r.Answer(http.MethodPost, c.header)
+		if !ok || cap(a.Body) > c.most || a.TooLarge != (c.parts > 11) {
+			t.Errorf("%s: %v, %d bytes of memory, too large: %v", name, ok, cap(a.Body), a.TooLarge)
+		}
+	}
+	r := answer.NewRecorder(nil, mostBytes, false)
+	r.Begin(http.StatusOK, http.Header{"Content-Length": {"1000000"}})
+	if n := testing.AllocsPerRun(100, func() { r.Write(part) }); n > 0 {
+		t.Errorf("%v allocations for a part of a body that is too large", n)
+	}
+}
