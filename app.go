@@ -63,11 +63,17 @@ type App struct {
 	// used up, a request waits for room. Default: 67108864 (64 MiB).
 	BodyBudget int64 `json:"body_budget,omitempty"`
 
+	// Files with the keys that encrypt the answers that rules remember on the masters, each with 32 bytes in base64. The first
+	// encrypts, all decrypt. All processes must have them: an answer that can't be read is refused with 500. Default: none, the masters
+	// can read the answers.
+	RememberKeys []string `json:"remember_keys,omitempty"`
+
 	// Where the Caddyfile has the settings that can only be checked when the configuration is loaded, for error messages.
 	Source source `json:"source,omitempty"`
 
 	bodies     *middleware.Budget
-	hideBudget func() // from the metrics; nil if it isn't there
+	sealer     *middleware.Sealer // nil if answers are not encrypted
+	hideBudget func()             // from the metrics; nil if it isn't there
 	settings   settings
 	pooled     bool // whether this instance has a share in the pool to give back
 }
@@ -112,12 +118,20 @@ func (a *App) provision(ctx caddy.Context) error {
 		ctx.Logger().Warn("no masters are configured: locks are kept in this process's memory, and do not exclude requests in other processes; list your Redis servers in the global option redlock { masters … }")
 	}
 	a.bodies = middleware.NewBudget(cmp.Or(a.BodyBudget, middleware.DefaultBodyBudget))
+	if a.sealer, err = loadSealer(a.RememberKeys); err != nil {
+		return err
+	}
 	if _, err = a.settings.join(); err != nil {
 		return err
 	}
 	a.pooled = true
 	ctx.Logger().Debug("masters", zap.Int("count", len(a.settings.URLs)))
 	return a.showMetrics(ctx)
+}
+
+// inMemory reports whether locks are kept in the memory of this process.
+func (a *App) inMemory() bool {
+	return len(a.settings.URLs) == 1 && strings.HasPrefix(a.settings.URLs[0], "memory:")
 }
 
 // resolved returns the settings with their placeholders replaced and their files read. It joins no pool.

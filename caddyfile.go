@@ -44,6 +44,13 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		replay_window    <duration>     # default 5m
 //		dedupe           <template>|off # default off
 //		dedupe_status    <status>       # default 409
+//		idempotency_key  required|optional|off # default off: the header Idempotency-Key as the ID
+//		scope            <template>|off # default off: who has sent the ID
+//		remember         <duration>|off [<max size>] # default off; 64KiB
+//		remember_status  <status>...    # default: below 500 but 401, 403, 408, 409, 423, 425 and 429
+//		remember_cookies
+//		too_large        answer|run     # default answer
+//		fingerprint      [on|off]       # default on; with a preset for webhooks off
 //		allow_upgrade
 //		on_client_abort  run|cancel     # default run
 //		hold_after_abort <duration>     # default 0: the lock is released at once
@@ -74,6 +81,13 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"verify":           func() error { return verifyArgs(d, &h.Verify) },
 		"dedupe":           func() error { return oneArg(d, &h.Dedupe) },
 		"dedupe_status":    func() error { return statusArg(d, &h.DedupeStatus) },
+		"idempotency_key":  func() error { return oneArg(d, &h.IdempotencyKey) },
+		"scope":            func() error { return oneArg(d, &h.Scope) },
+		"remember":         func() error { return rememberArgs(d, &h.Remember, &h.RememberSize) },
+		"remember_status":  func() error { return someArgs(d, &h.RememberStatus) },
+		"remember_cookies": func() error { h.RememberCookies = true; return noArgs(d) },
+		"too_large":        func() error { return oneArg(d, &h.TooLarge) },
+		"fingerprint":      func() error { return switchArg(d, &h.Fingerprint) },
 		"allow_upgrade":    func() error { h.AllowUpgrade = true; return noArgs(d) },
 		"hold_after_abort": func() error { return durationArg(d, &h.HoldAfterAbort) },
 		"on_client_abort":  func() error { return oneArg(d, &h.OnClientAbort) },
@@ -126,6 +140,7 @@ func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 //		max_skew      <duration>|off # of the masters' clocks; default 2s
 //		instance      <name>        # of this process; default its host and process ID
 //		body_budget   <size>        # default 64MiB
+//		remember_keys <file>...     # encrypt remembered answers; default none
 //	}
 func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the option
@@ -144,6 +159,7 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"max_skew":      func() error { return oneArg(d, &a.MaxSkew) },
 		"instance":      func() error { return oneArg(d, &a.Instance) },
 		"body_budget":   func() error { return sizeArg(d, &a.BodyBudget) },
+		"remember_keys": func() error { return someArgs(d, &a.RememberKeys) },
 	})
 	if err != nil {
 		return err
@@ -151,6 +167,6 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if err := a.check(); err != nil {
 		return places.at(err)
 	}
-	a.Source = places.only("masters", "username", "password", "tls", "instance")
+	a.Source = places.only("masters", "username", "password", "tls", "instance", "remember_keys")
 	return nil
 }

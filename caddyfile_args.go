@@ -106,12 +106,17 @@ func durationArg(d *caddyfile.Dispenser, into *caddy.Duration) error {
 	if err := oneArg(d, &text); err != nil {
 		return err
 	}
+	duration, err := parseDuration(d, name, text)
+	*into = duration
+	return err
+}
+
+func parseDuration(d *caddyfile.Dispenser, name, text string) (caddy.Duration, error) {
 	duration, err := caddy.ParseDuration(text)
 	if err != nil || duration <= 0 {
-		return d.Errf("%s %q: want a duration above 0 such as 500ms, 2s or 1m", name, text)
+		return 0, d.Errf("%s %q: want a duration above 0 such as 500ms, 2s or 1m", name, text)
 	}
-	*into = caddy.Duration(duration)
-	return nil
+	return caddy.Duration(duration), nil
 }
 
 // waitArg reads a duration. It stores 0 as -1, to distinguish it from a wait that is not set.
@@ -125,17 +130,47 @@ func waitArg(d *caddyfile.Dispenser, into *caddy.Duration) error {
 	return durationArg(d, into)
 }
 
+// rememberArgs reads a duration and perhaps a size. It stores off as -1, to distinguish it from a duration that is not set.
+func rememberArgs(d *caddyfile.Dispenser, into *caddy.Duration, size *int) error {
+	next := *d
+	if next.NextArg() && next.Val() == "off" && !next.NextArg() {
+		*into = -1
+		d.NextArg()
+		return nil
+	}
+	name, args := d.Val(), d.RemainingArgs()
+	if len(args) == 0 || len(args) > 2 {
+		return d.Errf("%s: want a duration and perhaps the size of the largest body, such as 24h 64KiB, or off", name)
+	}
+	duration, err := parseDuration(d, name, args[0])
+	if err != nil {
+		return err
+	}
+	*into = duration
+	if len(args) == 1 {
+		return nil
+	}
+	bytes, err := parseSize(d, name, args[1])
+	*size = int(bytes)
+	return err
+}
+
 func sizeArg(d *caddyfile.Dispenser, into *int64) error {
 	name, text := d.Val(), ""
 	if err := oneArg(d, &text); err != nil {
 		return err
 	}
+	size, err := parseSize(d, name, text)
+	*into = size
+	return err
+}
+
+func parseSize(d *caddyfile.Dispenser, name, text string) (int64, error) {
 	size, err := humanize.ParseBytes(text)
 	if err != nil || size == 0 || size > math.MaxInt32 {
-		return d.Errf("%s %q: want a size from 1B to 2GiB, such as 64KiB or 1MiB", name, text)
+		return 0, d.Errf("%s %q: want a size from 1B to 2GiB, such as 64KiB or 1MiB", name, text)
 	}
-	*into = int64(size)
-	return nil
+	return int64(size), nil
 }
 
 func statusArg(d *caddyfile.Dispenser, into *int) error {

@@ -22,6 +22,7 @@ package caddyredlock
 import (
 	"cmp"
 	"fmt"
+	"net/http"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -65,7 +66,7 @@ type Handler struct {
 	// are replaced by their SHA-256.
 	Keys []string `json:"key,omitempty"`
 	// Recommended settings for a webhook provider: stripe, github, shopify, paypal, adyen, twilio, slack,
-	// square or standard-webhooks. A preset sets the key, the dedupe, the wait and what docs/presets.md
+	// square or standard-webhooks; or idempotency-key, for APIs. A preset sets the key, the dedupe, the wait and what docs/presets.md
 	// lists, unless the rule sets them itself. Default: none.
 	Preset string `json:"preset,omitempty"`
 	// How long a request waits for its lock. Negative: it does not wait, even if the preset does.
@@ -117,6 +118,32 @@ type Handler struct {
 	Dedupe string `json:"dedupe,omitempty"`
 	// The status of the answer to such a second delivery, 400 to 599. Default: 409.
 	DedupeStatus int `json:"dedupe_status,omitempty"`
+	// Where the ID is the header Idempotency-Key, as a string in quotes or without them: "required", a request without it
+	// is answered with 400, or "optional", it is not compared with others. Then the rule needs no key: it locks the ID alone. "off" turns
+	// off that of the preset. Default: the preset's, or none.
+	IdempotencyKey string `json:"idempotency_key,omitempty"`
+	// The template of who has sent a request, such as {http.request.header.Authorization}: an ID is only compared with
+	// those of the same sender, and nobody gets another's answer. A request without it lacks a part of its key. It is stored
+	// hashed. "off" turns off that of the preset. Default: the preset's, or none.
+	Scope string `json:"scope,omitempty"`
+	// How long the masters remember the final answer to a delivery: a repeat gets it without being served, with the header
+	// Idempotency-Replayed: true. At least 1s; needs dedupe or idempotency_key. Negative: not at all, even if the preset does.
+	// Default: the preset's, or not at all.
+	Remember caddy.Duration `json:"remember,omitempty"`
+	// How many bytes the body of such an answer may have, at most 983040. Default: 65536 (64 KiB).
+	RememberSize int `json:"remember_size,omitempty"`
+	// The statuses that are final, from 200 to 499, as numbers or classes such as "2xx". Default: all but 401, 403, 408, 409,
+	// 423, 425 and 429.
+	RememberStatus []string `json:"remember_status,omitempty"`
+	// Whether to keep Set-Cookie in such answers. Default: false.
+	RememberCookies bool `json:"remember_cookies,omitempty"`
+	// What the repeat of a request gets whose answer was larger: "answer", its status and headers with a note, or "run", it is
+	// served as well. Default: answer.
+	TooLarge string `json:"too_large,omitempty"`
+	// Whether an ID whose answer is remembered is refused with 422 if the method, the path, the query or the body is another.
+	// The body is read before the lock is taken, within max_body. Default: true, but with the preset of a sender of webhooks false.
+	Fingerprint *bool `json:"fingerprint,omitempty"`
+
 	// Whether requests for another protocol, such as WebSocket, may hold a lock for as long as they
 	// last, up to max_hold. Default: false, which refuses them with 403.
 	AllowUpgrade bool `json:"allow_upgrade,omitempty"`
@@ -182,6 +209,8 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	h.rule.BodyBudget = h.app.bodies
 	h.rule.ClientAddress = clientIP
 	h.rule.Shutdown = exiting
+	h.rule.Sealer = h.app.sealer
+	h.rule.OnReplay = func(r *http.Request, turn middleware.Turn) { h.show(r, turn, false) }
 	if server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
 		server.RegisterOnShutdown(noticeExit)
 	}

@@ -209,7 +209,7 @@ func TestSettingsInDocuments(t *testing.T) {
 	shared.require(t, "Caddy", fields(caddyredlock.App{}, "json"))
 	shared.require(t, "Caddy", subdirectives(t, "redlock {\nnone\n}", "redlock k:{path.1}"))
 	rule.require(t, "Caddy", fields(caddyredlock.Handler{}, "json"))
-	rule.require(t, "Caddy", subdirectives(t, "", "redlock k:{path.1} {\nnone\n}"))
+	rule.require(t, "Caddy", append(subdirectives(t, "", "redlock k:{path.1} {\nnone\n}"), "remember_size")) // which is the second value of remember
 	secure.require(t, "JSON", fields(caddyredlock.TLS{}, "json"))
 	secure.require(t, "Caddyfile", subdirectives(t, "redlock {\nmasters rediss://127.0.0.1:1\ntls {\nnone\n}\n}", "redlock k:{path.1}"))
 	shared.requireDefaults(t, "Caddy", docs(t, ".", "App", "json"))

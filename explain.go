@@ -60,14 +60,14 @@ type explanation struct {
 
 func (e *explanation) add(h *Handler, r *http.Request) {
 	e.rules++
-	for _, template := range append(h.Keys[:len(h.Keys):len(h.Keys)], h.Dedupe) {
+	for _, template := range h.templates() {
 		for _, name := range placeholderNames(template) {
 			if guess := guessOf(name); guess != "" {
 				fmt.Fprintf(&e.text, "note      {%s} can't be known: %s\n", name, guess)
 			}
 		}
 	}
-	fmt.Fprintf(&e.text, "rule      redlock %s\n%v", h.name(), h.rule.Explain(h.keys.Keys, r))
+	fmt.Fprintf(&e.text, "rule      redlock %s\n%v", h.name(), h.rule.Explain(h.derive(), r))
 }
 
 func (c *explainCommand) run(url string, out io.Writer) error {

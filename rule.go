@@ -27,6 +27,7 @@ func (h *Handler) buildRule() error {
 		return err
 	}
 	wait := cmp.Or(time.Duration(h.Wait), preset.Wait)
+	remember := cmp.Or(time.Duration(h.Remember), preset.Remember)
 	h.rule = &middleware.Rule{
 		Name:           h.name(),
 		Wait:           max(wait, 0),
@@ -49,11 +50,16 @@ func (h *Handler) buildRule() error {
 		DryRun:         h.DryRun,
 		HideOutcome:    h.HideOutcome,
 		LogKeys:        h.LogKeys,
+
+		Remember:          max(remember, 0),
+		RememberSize:      h.RememberSize,
+		RememberCookies:   h.RememberCookies,
+		IgnoreFingerprint: preset.IgnoreFingerprint,
 	}
 	if h.BufferBody != nil {
 		h.rule.BufferBody = *h.BufferBody
 	}
-	if h.rule.Dedupe, err = dedupe(cmp.Or(h.Dedupe, preset.Dedupe)); err != nil {
+	if err := h.buildMemory(preset); err != nil {
 		return err
 	}
 	if h.Verify != nil {
@@ -67,6 +73,7 @@ func (h *Handler) buildRule() error {
 	}{
 		{"on_missing_key", h.OnMissingKey, "refuse", "pass", &h.rule.PassMissingKey},
 		{"on_no_quorum", h.OnNoQuorum, "refuse", "pass", &h.rule.PassNoQuorum},
+		{"too_large", h.TooLarge, "answer", "run", &h.rule.TooLargeRuns},
 		{"on_client_abort", cmp.Or(h.OnClientAbort, "run"), "cancel", "run", &h.rule.RunToEnd},
 	} {
 		switch choice.value {
@@ -93,17 +100,18 @@ func (h *Handler) parseKeys(preset string) (err error) {
 		keys = []string{preset}
 	}
 	if len(keys) == 0 {
-		return errors.New("key: want at least one template, such as order:{http.request.uri.path.1}")
+		return nil
 	}
 	h.keys, err = middleware.ParseTemplates(keys, placeholder)
 	return err
 }
 
-func dedupe(template string) (middleware.KeyFunc, error) {
-	if template == "" || template == "off" {
-		return nil, nil
+// derive returns the function that derives the keys of a request, or nil if the rule locks only IDs.
+func (h *Handler) derive() middleware.KeysFunc {
+	if h.keys == nil {
+		return nil
 	}
-	return middleware.ParseDedupe(template, placeholder)
+	return h.keys.Keys
 }
 
 // Verify configures how the signature of a webhook is checked, before its lock is taken.

@@ -23,7 +23,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return caddyhttp.Error(http.StatusInternalServerError, err)
 	}
 	defer h.leave()
-	err = h.rule.Serve(locker, h.keys.Keys, w, r, func(w http.ResponseWriter, inner *http.Request) error {
+	err = h.rule.Serve(locker, h.derive(), w, r, func(w http.ResponseWriter, inner *http.Request) error {
 		turn, _ := middleware.TurnFromContext(inner.Context())
 		h.show(r, turn, false)
 		return serveInPlace(w, r, inner, next)

@@ -16,16 +16,27 @@ import (
 // warn logs what is valid, but hardly ever meant.
 func (h *Handler) warn(log *zap.Logger) {
 	rule := []zap.Field{zap.String("rule", h.name()), zap.String("at", h.Source["key"])}
-	for _, template := range append(h.Keys[:len(h.Keys):len(h.Keys)], h.Dedupe) {
+	for _, template := range h.templates() {
 		for _, name := range unknownNames(template) {
 			log.Warn("key has a placeholder that Caddy does not know: no request has a key, unless another handler sets it", append(rule, zap.String("placeholder", name))...)
 		}
+	}
+	if h.rule.Remember > 0 && h.rule.Scope == nil && h.Verify == nil {
+		log.Warn("answers are remembered, and whoever sends the same keys and ID gets them: set scope, such as {header.Authorization}, unless all clients may see them", rule...)
+	}
+	if h.rule.Remember > 0 && h.app.inMemory() {
+		log.Warn("answers are remembered in this process's memory: after a restart, and in other processes, a repeat runs again", rule...)
 	}
 	for i, template := range h.keys {
 		if template.Global() {
 			log.Warn("key has no placeholder: all requests of this rule share one lock; a matcher begins with @, / or *", append(rule, zap.String("key", h.Keys[i]))...)
 		}
 	}
+}
+
+// templates returns the templates that the rule has in the configuration.
+func (h *Handler) templates() []string {
+	return append(h.Keys[:len(h.Keys):len(h.Keys)], h.Dedupe, h.Scope)
 }
 
 // unknownNames returns the placeholders of a template that have no value, whatever the request is.

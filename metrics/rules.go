@@ -14,6 +14,8 @@ type rules struct {
 	requests   *prometheus.CounterVec
 	wait, hold *prometheus.HistogramVec
 	waiting    *prometheus.GaugeVec
+	remembered *prometheus.CounterVec
+	bytes      *prometheus.CounterVec
 
 	mu     sync.RWMutex
 	byName map[string]*rule
@@ -35,12 +37,14 @@ func newRules(n names) *rules {
 		hold:     histogram("hold_seconds", "How long requests held their lock, until it was released."),
 		waiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: string(n), Name: "waiting",
 			Help: "Requests that wait for their lock now."}, []string{"rule"}),
-		byName: make(map[string]*rule),
+		remembered: n.counter("remembered_total", "Answers that were to be remembered, by whether a quorum of the masters has confirmed it.", "rule", "result"),
+		bytes:      n.counter("remembered_bytes_total", "Bytes of the answers that are remembered, on each master.", "rule"),
+		byName:     make(map[string]*rule),
 	}
 }
 
 func (s *rules) all() []prometheus.Collector {
-	return []prometheus.Collector{s.requests, s.wait, s.hold, s.waiting}
+	return []prometheus.Collector{s.requests, s.wait, s.hold, s.waiting, s.remembered, s.bytes}
 }
 
 // Describe implements prometheus.Collector.
@@ -64,6 +68,8 @@ type rule struct {
 	requests   map[middleware.Outcome]prometheus.Counter
 	wait, hold prometheus.Observer
 	waiting    prometheus.Gauge
+
+	stored, unstored, bytes prometheus.Counter
 }
 
 // Waits implements middleware.Observer.
@@ -80,6 +86,16 @@ func (r *rule) Done(_ string, outcome middleware.Outcome, held time.Duration) {
 	if held > 0 {
 		r.hold.Observe(held.Seconds())
 	}
+}
+
+// Remembered implements middleware.Observer.
+func (r *rule) Remembered(_ string, bytes int, err error) {
+	if err != nil {
+		r.unstored.Inc()
+		return
+	}
+	r.stored.Inc()
+	r.bytes.Add(float64(bytes))
 }
 
 // Rule returns the Observer of a rule with this name, for programs whose rules come and go. The series of a name exist until
@@ -101,6 +117,9 @@ func (s *rules) join(name string) *rule {
 			wait:     s.wait.WithLabelValues(name),
 			hold:     s.hold.WithLabelValues(name),
 			waiting:  s.waiting.WithLabelValues(name),
+			stored:   s.remembered.WithLabelValues(name, "stored"),
+			unstored: s.remembered.WithLabelValues(name, "failed"),
+			bytes:    s.bytes.WithLabelValues(name),
 		}
 		for _, outcome := range middleware.Outcomes() {
 			r.requests[outcome] = s.requests.WithLabelValues(name, string(outcome))
@@ -120,6 +139,8 @@ func (s *rules) leave(name string, r *rule) {
 	delete(s.byName, name)
 	only := prometheus.Labels{"rule": name}
 	s.requests.DeletePartialMatch(only)
+	s.remembered.DeletePartialMatch(only)
+	s.bytes.Delete(only)
 	s.wait.Delete(only)
 	s.hold.Delete(only)
 	s.waiting.Delete(only)
@@ -149,4 +170,9 @@ func (m *Metrics) Acquired(rule string, waited time.Duration) {
 // Done implements middleware.Observer.
 func (m *Metrics) Done(rule string, outcome middleware.Outcome, held time.Duration) {
 	m.rules.rule(rule).Done(rule, outcome, held)
+}
+
+// Remembered implements middleware.Observer.
+func (m *Metrics) Remembered(rule string, bytes int, err error) {
+	m.rules.rule(rule).Remembered(rule, bytes, err)
 }

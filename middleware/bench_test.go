@@ -13,8 +13,10 @@ import (
 // counts is an Observer that costs nothing itself.
 type counts struct{ done atomic.Int64 }
 
-func (*counts) Waits(string, int)                                {}
-func (*counts) Acquired(string, time.Duration)                   {}
+func (*counts) Waits(string, int)               {}
+func (*counts) Acquired(string, time.Duration)  {}
+func (c *counts) Remembered(string, int, error) {}
+
 func (c *counts) Done(string, middleware.Outcome, time.Duration) { c.done.Add(1) }
 
 // BenchmarkRequest measures what the middleware, with one master in memory, adds to a request.

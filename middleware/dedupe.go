@@ -1,57 +1,37 @@
 package middleware
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
-
-	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // ParseDedupe reads the template of the ID of a delivery, as ParseTemplate does. An ID has a single value, so that
-// {body.items[].id} is an error.
+// {body.items[].id} is an error. IDs are compared as they are sent: those that differ in case are different.
 func ParseDedupe(text string, compile PlaceholderFunc) (KeyFunc, error) {
+	return parseExact("dedupe", text, compile, "ID", "is the same for all deliveries; name the sender's ID, such as {header.X-GitHub-Delivery}")
+}
+
+// ParseScope reads the template of Rule.Scope, as ParseDedupe does.
+func ParseScope(text string, compile PlaceholderFunc) (KeyFunc, error) {
+	return parseExact("scope", text, compile, "sender", "is the same for all clients; name what tells them apart, such as {header.Authorization}")
+}
+
+func parseExact(setting, text string, compile PlaceholderFunc, what, global string) (KeyFunc, error) {
 	t, err := ParseTemplate(text, compile)
 	if err != nil {
-		return nil, fmt.Errorf("dedupe: %w", err)
+		return nil, fmt.Errorf("%s: %w", setting, err)
 	}
 	if t.Global() {
-		return nil, fmt.Errorf("dedupe: %q is the same for all deliveries; name the sender's ID, such as {header.X-GitHub-Delivery}", text)
+		return nil, fmt.Errorf("%s: %q %s", setting, text, global)
 	}
 	if t.each >= 0 {
-		return nil, fmt.Errorf("dedupe: {%s} may have several values, and a delivery has one ID; name an element, such as {body.items.0.id}", t.parts[t.each].name)
+		return nil, fmt.Errorf("%s: {%s} may have several values, and there is only one %s; name an element, such as {body.items.0.id}", setting, t.parts[t.each].name, what)
 	}
+	t.setExact()
 	return t.Key, nil
-}
-
-// claim takes the lock on the delivery, which all processes share: the request that doesn't get it comes second. It is held
-// besides the lock on the keys, until releaseClaim is called.
-func (s *serving) claim() error {
-	opts := append(s.rule.lockOptions(), redlock.WithMaxHold(0)) // it ends with the request, or with its lock
-	lock, err := s.turn.locker.TryLock(s.r.Context(), DeliveryKey(s.turn.keys, s.delivery, ""), opts...)
-	var held *redlock.HeldError
-	if errors.As(err, &held) {
-		return &duplicateError{held}
-	}
-	if err != nil {
-		return err
-	}
-	s.releaseClaim = sync.OnceFunc(func() { s.unlock(lock) })
-	return nil
-}
-
-// releaseWith releases a claim when the lock on the keys is lost, so that the claim doesn't outlast it if the request is stuck.
-func releaseWith(lock *redlock.Lock, releaseClaim func()) {
-	context.AfterFunc(lock.Context(), func() {
-		if context.Cause(lock.Context()) != context.Canceled { // Unlock was not called, after which the claim is released too
-			releaseClaim()
-		}
-	})
 }
 
 // DeliveryKey returns the key of a delivery, which is locked while the delivery is served: that of the keys of its request,

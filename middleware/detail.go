@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/signature"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -13,7 +14,7 @@ import (
 // key, a value of the request or a master. An error of which that is not certain is not quoted.
 func detailOf(outcome Outcome, err error) string {
 	switch outcome {
-	case OutcomeAcquired, OutcomeDryRun:
+	case OutcomeAcquired, OutcomeReplayed, OutcomeDryRun:
 		return ""
 	case OutcomeHeld:
 		return detailOfHeld(err)
@@ -23,6 +24,8 @@ func detailOf(outcome Outcome, err error) string {
 		return detailOfLost(err)
 	case OutcomeDuplicate:
 		return sameDelivery
+	case OutcomeMismatch:
+		return errMismatch.Error()
 	case OutcomeStopping:
 		return errStopping.Error()
 	case OutcomeCanceled:
@@ -30,6 +33,9 @@ func detailOf(outcome Outcome, err error) string {
 	case OutcomeFailed:
 		if errors.Is(err, redlock.ErrClosed) {
 			return "the server has closed its locks"
+		}
+		if errors.Is(err, answer.ErrUnreadable) {
+			return "the remembered answer can't be read"
 		}
 		return "the lock can't be asked for"
 	}

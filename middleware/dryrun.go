@@ -16,20 +16,22 @@ type dryRuns struct {
 
 // enter returns what the locks would have answered a request: nil, ErrHeld or a duplicateError. The request counts as running
 // until leave is called.
-func (d *dryRuns) enter(keys []string, delivery string) (leave func(), err error) {
-	claim := DeliveryKey(keys, delivery, "")
+func (d *dryRuns) enter(s *serving) (leave func(), err error) {
+	all := s.turn.keys
+	if s.delivery != "" {
+		all = append(all[:len(all):len(all)], DeliveryKey(all, s.delivery, s.scope))
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch busy := func(key string) bool { return d.running[key] > 0 }; {
-	case delivery != "" && busy(claim):
+	case s.delivery != "" && busy(all[len(all)-1]):
 		err = &duplicateError{}
-	case slices.ContainsFunc(keys, busy):
+	case slices.ContainsFunc(s.turn.keys, busy):
 		err = redlock.ErrHeld
 	}
 	if d.running == nil {
 		d.running = make(map[string]int)
 	}
-	all := append(keys[:len(keys):len(keys)], claim)
 	for _, key := range all {
 		d.running[key]++
 	}
@@ -50,7 +52,7 @@ func (s *serving) dryRun(err error) error {
 	what := "refused"
 	if err == nil {
 		var leave func()
-		leave, err = s.rule.dryRuns.enter(s.turn.keys, s.delivery)
+		leave, err = s.rule.dryRuns.enter(s)
 		defer leave()
 	}
 	var duplicate *duplicateError

@@ -156,13 +156,16 @@ func (p *part) valuesOf(from *bodyFields, s *source, room []string) (values []st
 	return values, s.fold(values)
 }
 
-// fold folds values in place, or returns an error if they are not what the placeholder expects.
+// fold folds values in place unless they are to be exact, or returns an error if they are not what the placeholder expects.
 func (s *source) fold(values []string) (err error) {
 	for i, value := range values {
 		if s.kind != "" && value != "" && !fold.Kinds[s.kind](value) {
 			return fold.Error(fmt.Sprintf("not of the kind %q in its one spelling", s.kind))
 		}
-		if values[i], err = fold.Value(value); err != nil {
+		if !s.exact {
+			values[i], err = fold.Value(value)
+		}
+		if err != nil {
 			return err
 		}
 		if values[i] == "" {

@@ -25,7 +25,11 @@ func Explain(template string, r *http.Request, opts ...Option) Explanation {
 	if err := s.Check(); err != nil {
 		panic(fmt.Sprintf("middleware: %v", err))
 	}
-	return s.Rule.Explain(s.templates(template).Keys, r)
+	templates := s.templates(template)
+	if templates == nil {
+		return s.Rule.Explain(nil, r)
+	}
+	return s.Rule.Explain(templates.Keys, r)
 }
 
 // Explain returns the keys that Serve would lock for a request. It reads the body if Serve would. It checks the signature, too,

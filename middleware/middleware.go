@@ -82,6 +82,10 @@ func New(locker *redlock.Locker, template string, opts ...Option) func(http.Hand
 	s := newSettings(locker, opts)
 	templates := s.templates(template)
 	s.Name = cmp.Or(s.Name, DefaultName(append([]string{template}, s.moreKeys...), s.preset))
+	if templates == nil {
+		s.Name = cmp.Or(s.Name, IdempotencyHeader)
+		return s.middleware(locker, nil)
+	}
 	for i, t := range templates {
 		if t.Global() {
 			s.logger().Warn("key template has no placeholder: all requests share one lock", "rule", s.Name, "template", s.texts(template)[i])
@@ -127,7 +131,11 @@ func (s *settings) texts(first string) []string {
 	return append([]string{cmp.Or(first, s.presetKey)}, s.moreKeys...)
 }
 
+// templates returns nil if the rule locks only the IDs of requests.
 func (s *settings) templates(first string) Templates {
+	if s.idAlone && first == "" && s.presetKey == "" && len(s.moreKeys) == 0 {
+		return nil
+	}
 	templates, err := ParseTemplates(s.texts(first), Placeholder)
 	if err != nil {
 		panic(fmt.Sprintf("middleware: %v", err))

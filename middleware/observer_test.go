@@ -23,12 +23,13 @@ const ordersName = "order:{header.Order}"
 
 // notes is an Observer that remembers what it was told.
 type notes struct {
-	mu       sync.Mutex
-	waiting  int // now
-	waited   int // requests that have begun to wait
-	acquired int
-	done     []done
-	waits    chan struct{} // gets a value for each that begins to wait; nil for none
+	mu                sync.Mutex
+	waiting           int // now
+	waited            int // requests that have begun to wait
+	remembered, bytes int
+	acquired          int
+	done              []done
+	waits             chan struct{} // gets a value for each that begins to wait; nil for none
 }
 
 type done struct {
@@ -59,6 +60,15 @@ func (n *notes) Done(rule string, outcome middleware.Outcome, held time.Duration
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.done = append(n.done, done{rule, outcome, held > 0})
+}
+
+func (n *notes) Remembered(_ string, bytes int, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err == nil {
+		n.remembered++
+		n.bytes += bytes
+	}
 }
 
 // require compares what the Observer was told by the end.

@@ -17,6 +17,7 @@ type settings struct {
 	moreKeys  []string // of WithKeys
 	preset    string   // of WithPreset
 	presetKey string   // its template
+	idAlone   bool     // the ID is locked if there is no template
 }
 
 func withOptions(opts []Option) *settings {
@@ -109,9 +110,13 @@ func WithPreset(sender string) Option {
 		if err != nil {
 			panic(fmt.Sprintf("middleware: %v", err))
 		}
-		WithDedupe(p.Dedupe)(s)
+		if WithDedupe(p.Dedupe)(s); p.IdempotencyKey {
+			WithIdempotencyKey(true)(s)
+		}
+		WithScope(p.Scope)(s)
 		WithBufferBody(true)(s)
 		s.preset, s.presetKey, s.Wait, s.HeldStatus, s.MaxBody = sender, p.Key, p.Wait, p.HeldStatus, p.MaxBody
+		s.Remember, s.IgnoreFingerprint = p.Remember, p.IgnoreFingerprint
 	}
 }
 
@@ -120,7 +125,7 @@ func WithPreset(sender string) Option {
 // Default: off.
 func WithDedupe(template string) Option {
 	return func(s *settings) {
-		s.Dedupe = nil
+		s.Dedupe, s.RequireID, s.idAlone = nil, false, false
 		if template == "" {
 			return
 		}

@@ -6,6 +6,7 @@ type Outcome string
 // The outcomes of requests that were served.
 const (
 	OutcomeAcquired Outcome = "acquired" // the request runs, or ran, with its lock
+	OutcomeReplayed Outcome = "replayed" // it was answered with the remembered answer, without being served
 	OutcomeDryRun   Outcome = "dry_run"  // it would have got its lock at once, as far as its rule can know
 )
 
@@ -16,6 +17,8 @@ const (
 	OutcomeMissingKey Outcome = "missing_key" // a part of the key is missing; refused, or served without a lock
 	OutcomeBadKey     Outcome = "bad_key"     // no certain key can be made of the request
 	OutcomeDuplicate  Outcome = "duplicate"   // the same delivery is waiting or running
+	OutcomeMismatch   Outcome = "mismatch"    // its ID belongs to another request, whose answer is remembered
+	OutcomeMissingID  Outcome = "missing_id"  // the request lacks the ID that it must have
 	OutcomeLost       Outcome = "lost"        // the lease ended while the handler ran
 	OutcomeCanceled   Outcome = "canceled"    // the client left while the request waited
 	OutcomeStopping   Outcome = "stopping"    // the request would have to wait, and the server is about to stop
@@ -37,6 +40,8 @@ var titles = map[Outcome]string{
 	OutcomeMissingKey: "The request lacks a value that its lock key is made of",
 	OutcomeBadKey:     "No certain lock key can be made of the request",
 	OutcomeDuplicate:  "The same delivery is in progress",
+	OutcomeMismatch:   "The ID was used for another request",
+	OutcomeMissingID:  "The request lacks an ID",
 	OutcomeLost:       "The lock was lost while the request ran; its outcome is unknown",
 	OutcomeCanceled:   "The client left",
 	OutcomeStopping:   "The server is about to stop, and the lock is held",

@@ -8,13 +8,18 @@ import (
 	"time"
 )
 
-// Preset has the settings of a rule for a sender of webhooks; docs/presets.md gives the reasons.
+// Preset has the settings of a rule for a sender of webhooks, or for APIs with Idempotency-Key; docs/presets.md gives the reasons.
 type Preset struct {
 	Key        string        // template
 	Dedupe     string        // template of the ID of a delivery
 	Wait       time.Duration // less than the sender waits for an answer, so that time is left for the handler
 	HeldStatus int           // 0 for the default
 	MaxBody    int64         // 0 for the default
+
+	IdempotencyKey    bool          // the ID is the header Idempotency-Key, which is required, and in place of Dedupe
+	Scope             string        // template
+	Remember          time.Duration // 0 for not at all
+	IgnoreFingerprint bool          // a repeat may differ from the first delivery
 }
 
 // anyOf joins the alternatives of a placeholder.
@@ -103,6 +108,11 @@ var presets = map[string]Preset{
 		Dedupe: "{json.event_id}",
 		Wait:   5 * time.Second,
 	},
+	"idempotency-key": {
+		IdempotencyKey: true,
+		Scope:          "{header.Authorization}",
+		Remember:       24 * time.Hour,
+	},
 	"standard-webhooks": {
 		Key:    "webhook:{json.data.id|form.data.id|header.Webhook-Id|header.Svix-Id|method}",
 		Dedupe: "{header.Webhook-Id|header.Svix-Id}",
@@ -114,11 +124,12 @@ var presets = map[string]Preset{
 var twilioSIDs = []string{"CallSid", "ParentCallSid", "ConferenceSid", "MessageSid", "SmsSid", "FaxSid", "RecordingSid", "RoomSid", "CompositionSid", "ConversationSid", "ChannelSid", "BundleSid", "VerificationSid"}
 
 // LookupPreset returns the preset of a sender: stripe, github, shopify, paypal, adyen, twilio, slack, square or
-// standard-webhooks.
+// standard-webhooks; or that of APIs whose clients send Idempotency-Key: idempotency-key.
 func LookupPreset(sender string) (Preset, error) {
 	p, ok := presets[sender]
 	if !ok {
 		return p, fmt.Errorf("preset %q: unknown; want one of %s", sender, strings.Join(slices.Sorted(maps.Keys(presets)), ", "))
 	}
+	p.IgnoreFingerprint = !p.IdempotencyKey // senders sign and date a repeat anew
 	return p, nil
 }

@@ -98,6 +98,8 @@ func (rule *Rule) refusalOfLock(ctx context.Context, err error) *Refusal {
 	case errors.As(err, &duplicate):
 		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.DedupeStatus, http.StatusConflict), OutcomeDuplicate
 		refusal.RetryAfter = rule.pace.retryAfter(duplicate.held.RetryAfter)
+	case errors.Is(err, errMismatch):
+		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = http.StatusUnprocessableEntity, OutcomeMismatch, 0
 	case errors.As(err, &held):
 		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.HeldStatus, http.StatusLocked), OutcomeHeld
 		refusal.RetryAfter = rule.pace.retryAfter(held.RetryAfter)

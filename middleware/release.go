@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/response"
@@ -25,7 +26,7 @@ func (s *serving) brokenOff(written *response.Writer, err error) bool {
 // release releases the locks, after HoldAfterAbort if the handler has broken off. Until then the lock is renewed, and the
 // requests that wait for it stay in line; a Locker that closes releases it at once.
 func (s *serving) release(brokenOff bool) {
-	lock := s.turn.Lock
+	lock := s.own
 	s.ended = endOf(lock)
 	if !brokenOff || s.rule.HoldAfterAbort == 0 || s.ended == OutcomeLost {
 		s.releaseNow()
@@ -39,12 +40,19 @@ func (s *serving) release(brokenOff bool) {
 	})
 }
 
+// releaseNow releases the locks on the keys and on the delivery at once.
 func (s *serving) releaseNow() {
 	defer s.observeReleased()
-	if s.releaseClaim != nil {
-		defer s.releaseClaim()
+	if s.claimed == nil {
+		s.unlock(s.own)
+		return
 	}
-	s.unlock(s.turn.Lock)
+	var claim sync.WaitGroup
+	if s.own != s.claimed {
+		claim.Go(func() { s.unlock(s.own) })
+	}
+	s.unlockClaim(s.result)
+	claim.Wait()
 }
 
 func (s *serving) unlock(lock *redlock.Lock) {

@@ -77,6 +77,38 @@ type Rule struct {
 	// DedupeStatus answers a second delivery while the first waits or runs. Default: 409.
 	DedupeStatus int
 
+	// RequireID refuses requests without an ID of Dedupe with 400. Default: false, they are served and not compared.
+	RequireID bool
+	// Scope derives who has sent a request, exactly as it is sent. It is a part of the ID: what one client names 1 is
+	// another delivery than what another client names 1, and nobody gets another's answer. A request without it is refused
+	// as one that lacks its key. Default: nil, the keys and the ID alone name a delivery.
+	Scope KeyFunc
+
+	// Remember is how long the masters remember the final answer to a delivery, from its end: a repeat gets it without being
+	// served, with the header Idempotency-Replayed: true. It needs Dedupe, and is at least 1 s. The answers take memory on
+	// each master, for as long. Default: 0, a repeat that comes after the first is served as well.
+	Remember time.Duration
+	// RememberSize is how many bytes the body of such an answer may have, at most MaxRememberSize. Default: 64 KiB.
+	RememberSize int
+	// TooLargeRuns serves the repeat of a request whose answer was larger. Default: false, only the status and the headers are
+	// remembered, and the repeat is answered with them and a note.
+	TooLargeRuns bool
+	// RememberStatus reports whether an answer with this status is final; see ParseStatuses. Those from 500 are never final,
+	// and neither are answers that were broken off, streams of events, and upgrades. Default: all but 401, 403, 408, 409, 423, 425
+	// and 429.
+	RememberStatus func(status int) bool
+	// RememberCookies keeps Set-Cookie in answers that are remembered. Default: false, a repeat gets no cookies.
+	RememberCookies bool
+	// IgnoreFingerprint answers a repeat that differs from the first request, as those of senders that sign or date each
+	// delivery anew. Default: false, an ID whose answer is remembered is refused with 422 if the method, the path, the query or
+	// the body is another. The body is read before the lock is taken, within MaxBody.
+	IgnoreFingerprint bool
+	// OnReplay is called before a request is answered with the remembered answer, with the request and its turn. Default: nil.
+	OnReplay func(*http.Request, Turn)
+	// Sealer encrypts the answers on the masters. All processes of the rule must have its keys: an answer that can't be read is
+	// refused with 500, because the request must not run again. Default: nil, the masters can read them.
+	Sealer *Sealer
+
 	// AllowUpgrade lets requests for another protocol, such as WebSocket, hold a lock for as long as their connection lasts, up to
 	// MaxHold. Default: false, they are refused with 403.
 	AllowUpgrade bool
@@ -146,7 +178,7 @@ func (rule *Rule) Check() error {
 	case rule.ReplayWindow < 0:
 		return fmt.Errorf("replay_window %v: must not be negative", rule.ReplayWindow)
 	}
-	return nil
+	return rule.checkRemember()
 }
 
 func (rule *Rule) name() string { return cmp.Or(rule.Name, unnamed) }

@@ -14,23 +14,31 @@ import (
 // run serves the request with its lock, which is released before the answer ends.
 func (s *serving) run() error {
 	w, written := response.Wrap(s.w, s.rule.RunToEnd)
+	recorder := s.newRecorder()
+	if recorder != nil {
+		written.Recorder = recorder
+	}
 	defer func() { _ = written.ReleaseLast() }() // the client may have left
 	brokenOff := true                            // unless the handler returns: net/http's proxies break off an answer by a panic
 	defer func() { s.release(brokenOff) }()
 	defer func() { s.rule.pace.add(time.Since(s.acquired)) }()
 	s.acquired = time.Now()
-	got := s.turn.Lock.Acquisition()
+	got := s.own.Acquisition()
 	s.observeAcquired(got.Waited)
 	s.rule.logger().LogAttrs(context.Background(), slog.LevelDebug, "request has its lock", slog.String("rule", s.turn.Rule),
 		slog.Duration("waited", got.Waited), slog.Int("position", got.Position), slog.String("via", string(got.Via)))
 	defer s.traceLoss()()
 	err := s.handOver(w)
 	brokenOff = s.brokenOff(written, err)
-	lost := s.turn.Lock.Err()
+	lost := s.own.Err()
 	if lost == nil {
+		if recorder != nil && err == nil && !brokenOff {
+			s.result = s.remember(recorder)
+		}
 		return err
 	}
-	turn := s.turn.Now()
+	turn := s.turn
+	turn.Outcome, turn.Detail = OutcomeLost, detailOf(OutcomeLost, lost)
 	if written.Begun {
 		s.rule.logOutcome("request lost its lock after its answer had begun", turn, lost)
 		return err
@@ -57,7 +65,10 @@ func (s *serving) handOver(w http.ResponseWriter) error {
 // handlerContext returns a context that ends with the lock, and with those of the rules around. Unless the handler shall run
 // to its end, it also ends when the client leaves.
 func (s *serving) handlerContext() (context.Context, context.CancelFunc) {
-	lock := s.turn.Lock
+	lock := s.own
+	if lock == nil { // a rule around this one has it
+		lock = s.turn.Lock
+	}
 	if s.rule.RunToEnd && s.turn.outer == nil { // the lock's context has the values of the request's, but not its end
 		return context.WithValue(lock.Context(), turnKey{}, &s.turn), func() {}
 	}

@@ -1,13 +1,17 @@
 package middleware
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -16,11 +20,12 @@ type HandlerFunc func(http.ResponseWriter, *http.Request) error
 
 // serving is one request on its way through a rule:
 //
-//	admit: verify the signature, ──► acquire: claim the delivery, ──► run: hand it over with ──► release
-//	derive the keys                  lock the keys                    a fencing token
+//	admit: verify the signature, ──► acquire: claim the delivery, ──► run: hand it over with ──► release, and
+//	derive the keys                  lock the keys                    a fencing token           remember the answer
 //	  │                                │                                │ lease lost
 //	  ▼                                ▼                                ▼
-//	400, 401, 403, 413, …            423, 409, 503, 499               500
+//	400, 401, 403, 413, …            423, 409, 503, 499,              500
+//	                                 or the remembered answer
 type serving struct {
 	rule    *Rule
 	derive  KeysFunc
@@ -29,9 +34,16 @@ type serving struct {
 	next    HandlerFunc
 	arrived time.Time
 
-	turn         Turn   // once the handler has it, it doesn't change any more
-	delivery     string // the sender's ID of it; empty for none
-	releaseClaim func() // releases the lock on the delivery; nil for none
+	turn        Turn              // once the handler has it, it doesn't change any more
+	delivery    string            // the sender's ID of it; empty for none
+	scope       string            // who has sent it, if the rule asks for that
+	fingerprint [sha256.Size]byte // of the request, if its answer is remembered
+
+	own       *redlock.Lock // that the request holds: on its keys, or on its delivery if it has no other
+	claimed   *redlock.Lock // on the delivery; nil for none
+	claimKey  string
+	claimOnce sync.Once
+	result    []byte // the answer, if the masters are to remember it
 
 	acquired time.Time // when it got its lock; zero for none
 	ended    Outcome   // of its lock, when the handler has returned
@@ -70,20 +82,30 @@ func (s *serving) serve() error {
 		return s.refuseBeforeLock(err)
 	}
 	keys := s.turn.keysToLock()
-	if len(keys) == 0 { // a rule around this one holds them all, and will release them
+	if len(keys) == 0 && s.delivery == "" { // a rule around this one holds them all, and will release them
 		s.turn.Outcome = OutcomeAcquired
 		return s.handOver(s.w)
 	}
 	span := s.startSpan()
-	err = s.acquire(keys)
+	remembered, err := s.acquire(keys)
 	s.turn.Waited = time.Since(s.arrived)
 	var refusal *Refusal
-	if err != nil {
+	switch {
+	case remembered != nil:
+		s.turn.Outcome = OutcomeReplayed
+	case err != nil:
 		refusal = s.rule.refusalOfLock(s.r.Context(), err)
 		s.setOutcome(refusal.Turn.Outcome, err)
 	}
 	s.endSpan(span)
-	if refusal != nil {
+	switch {
+	case remembered != nil:
+		if s.rule.OnReplay != nil {
+			s.rule.OnReplay(s.r, s.turn)
+		}
+		remembered.Write(s.w, s.r.Method)
+		return nil
+	case refusal != nil:
 		return s.refuseWithoutLock(refusal)
 	}
 	return s.run()
@@ -106,6 +128,9 @@ func (s *serving) admit() error {
 	if err == nil && s.rule.BufferBody && !upgrades(s.r) {
 		_, err = bodyBytes(s.r)
 	}
+	if err == nil {
+		err = s.takeFingerprint()
+	}
 	return err
 }
 
@@ -117,37 +142,60 @@ func (s *serving) permit() error {
 }
 
 func (s *serving) identify() (err error) {
-	if s.turn.keys, err = s.rule.keys(s.derive, s.r); err != nil {
-		return err
+	if s.derive != nil {
+		if s.turn.keys, err = s.rule.keys(s.derive, s.r); err != nil {
+			return err
+		}
+		s.turn.Key = strings.Join(s.turn.keys, " ")
 	}
-	s.turn.Key = strings.Join(s.turn.keys, " ")
-	if s.rule.Dedupe == nil {
-		return nil
+	if s.rule.Dedupe != nil {
+		err = s.identifyDelivery()
 	}
-	if s.delivery, err = s.rule.Dedupe(s.r); errors.Is(err, ErrMissingKey) {
-		s.delivery, err = "", nil
+	if err == nil && s.derive == nil && s.delivery == "" {
+		err = errNoID
 	}
 	return err
 }
 
-// acquire takes the locks on the delivery and on the keys, or none.
-func (s *serving) acquire(keys []string) (err error) {
+func (s *serving) identifyDelivery() (err error) {
+	s.delivery, err = s.rule.Dedupe(s.r)
+	switch {
+	case errors.Is(err, ErrMissingKey) && s.rule.RequireID:
+		return errMissingID
+	case errors.Is(err, ErrMissingKey):
+		s.delivery = ""
+		return nil
+	case err == nil && s.rule.Scope != nil:
+		s.scope, err = s.rule.Scope(s.r)
+	}
+	return err
+}
+
+// acquire takes the locks on the delivery and on the keys, or none. If the answer to the delivery is remembered, it returns that.
+func (s *serving) acquire(keys []string) (remembered *answer.Answer, err error) {
 	if s.delivery != "" {
-		if err = s.claim(); err != nil {
-			return err
+		if remembered, err = s.claim(len(keys) == 0); err != nil || remembered != nil {
+			return remembered, err
 		}
 	}
-	if s.turn.Lock, err = s.lock(keys); err != nil {
-		if s.releaseClaim != nil {
-			s.releaseClaim()
-		}
-		return err
+	if len(keys) > 0 {
+		s.own, err = s.lock(keys)
+	} else {
+		s.own = s.claimed
+		s.turn.Key = cmp.Or(s.turn.Key, s.claimKey)
+	}
+	if err != nil {
+		s.unlockClaim(nil)
+		return nil, err
+	}
+	if len(keys) > 0 || s.turn.Lock == nil { // otherwise it is that of the rule around this one, which holds the keys
+		s.turn.Lock = s.own
 	}
 	s.turn.Outcome = OutcomeAcquired
-	if s.releaseClaim != nil {
-		releaseWith(s.turn.Lock, s.releaseClaim)
+	if s.claimed != nil && s.claimed != s.own {
+		s.releaseWith(s.own)
 	}
-	return nil
+	return nil, nil
 }
 
 // lock takes the locks on all keys, which are in order and without duplicates.
@@ -176,7 +224,7 @@ func (s *serving) setOutcome(outcome Outcome, err error) {
 func (s *serving) refuseBeforeLock(err error) error {
 	refusal := refusalBeforeLock(s.r.Context(), err)
 	s.setOutcome(refusal.Turn.Outcome, err)
-	if s.turn.Outcome == OutcomeMissingKey && s.rule.PassMissingKey {
+	if s.turn.Outcome == OutcomeMissingKey && (s.rule.PassMissingKey || errors.Is(err, errNoID)) {
 		return s.pass()
 	}
 	return s.refuse(refusal)

@@ -62,6 +62,7 @@ type source struct {
 	field int     // index of that field
 	kind  string  // that the value must be of, one of fold.Kinds; empty for any
 	label string  // that the key has before the value
+	exact bool    // the value is taken as it is, and not folded
 }
 
 // ParseTemplate reads a template. The placeholders that are not fields of the body are compiled by the given function, which
@@ -220,6 +221,18 @@ func (t *Template) addLiteral(text, next string) error {
 		t.parts = append(t.parts, part{literal: text})
 	}
 	return nil
+}
+
+// setExact has the template take values as they are: for what must not be taken for something else, rather than be found in
+// every spelling.
+func (t *Template) setExact() {
+	for _, p := range t.parts {
+		for _, together := range p.sources {
+			for i := range together {
+				together[i].exact = true
+			}
+		}
+	}
 }
 
 // Global reports whether the template has no placeholder, so that all requests share one lock.

@@ -30,7 +30,7 @@ func (s *serving) endSpan(span trace.Span) {
 	}
 	span.SetAttributes(attribute.String("redlock.rule", s.turn.Rule), attribute.String("redlock.outcome", string(s.turn.Outcome)),
 		attribute.Float64("redlock.wait", s.turn.Waited.Seconds()))
-	if lock := s.turn.Lock; s.turn.Outcome == OutcomeAcquired {
+	if lock := s.own; s.turn.Outcome == OutcomeAcquired {
 		got := lock.Acquisition()
 		span.SetAttributes(attribute.Int("redlock.position", got.Position), attribute.String("redlock.via", string(got.Via)), attribute.Int("redlock.granted", got.Granted),
 			attribute.Int64("redlock.fence", int64(lock.Fence()))) // below 2^53
@@ -46,7 +46,7 @@ func (s *serving) endSpan(span trace.Span) {
 // traceLoss adds an event to the request's span when the lock is lost. The function that it returns is called when the handler
 // has returned, before the lock is released.
 func (s *serving) traceLoss() (stop func()) {
-	span, lock, rule := trace.SpanFromContext(s.r.Context()), s.turn.Lock, s.turn.Rule
+	span, lock, rule := trace.SpanFromContext(s.r.Context()), s.own, s.turn.Rule
 	if !span.IsRecording() {
 		return func() {}
 	}

@@ -3,6 +3,7 @@ package response
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"io"
 	"net"
@@ -23,10 +24,19 @@ type Writer struct {
 	Begun  bool // any part of a final response has been written
 	Status int  // that the handler has set, 0 if it leaves that to the server
 
+	Recorder Recorder // gets a copy of the answer; nil for none
+
 	toEnd    bool
 	left     int64 // of the declared length, yet to be written; negative if unknown
 	last     [1]byte
 	holdsOne bool // the last byte
+}
+
+// Recorder gets a copy of an answer while it is written.
+type Recorder interface {
+	Begin(status int, h http.Header) // of the final response
+	Write(p []byte)
+	Forget() // the answer is not what is written
 }
 
 // Unwrap returns the wrapped writer, for http.ResponseController.
@@ -47,6 +57,9 @@ func (w *Writer) begin() {
 		return
 	}
 	w.Begun = true
+	if w.Recorder != nil {
+		w.Recorder.Begin(cmp.Or(w.Status, http.StatusOK), w.Header())
+	}
 	length, err := strconv.ParseInt(w.Header().Get("Content-Length"), 10, 64)
 	if w.left = length; err != nil {
 		w.left = -1
@@ -57,6 +70,9 @@ func (w *Writer) Write(p []byte) (int, error) {
 	w.begin()
 	if err := w.ReleaseLast(); err != nil { // the handler writes more than it declared: the server reports it
 		return 0, err
+	}
+	if w.Recorder != nil {
+		w.Recorder.Write(p)
 	}
 	pass := p
 	if w.left > 0 {
@@ -105,6 +121,9 @@ func (w *Writer) FlushError() error {
 }
 
 func (w *Writer) hijack() (net.Conn, *bufio.ReadWriter, error) {
+	if w.Recorder != nil {
+		w.Recorder.Forget()
+	}
 	w.Begun = true
 	return http.NewResponseController(w.ResponseWriter).Hijack()
 }
@@ -112,7 +131,7 @@ func (w *Writer) hijack() (net.Conn, *bufio.ReadWriter, error) {
 func (w *Writer) readFrom(src io.Reader) (int64, error) {
 	w.begin()
 	var n int64
-	if to, ok := w.ResponseWriter.(io.ReaderFrom); ok && !w.toEnd { // with toEnd it matters whether an error is that of the source
+	if to, ok := w.ResponseWriter.(io.ReaderFrom); ok && !w.toEnd && w.Recorder == nil { // with toEnd it matters whether an error is that of the source
 		if w.left < 0 {
 			return to.ReadFrom(src)
 		}

@@ -1,0 +1,54 @@
+package middleware
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/dunglas/httpsfv"
+)
+
+// IdempotencyHeader is the header in which a client names a request that it may repeat.
+const IdempotencyHeader = "Idempotency-Key"
+
+const maxIdempotencyKey = 255 // bytes
+
+// IdempotencyKey is the KeyFunc of the header Idempotency-Key: a string as draft-ietf-httpapi-idempotency-key-header has it,
+// "8e03978e-40d5-43dd-bc93-6894a57f9324", or the same without the quotes, as most clients send it. The two are one ID. Letters
+// are compared as they are: IDs that differ in case are different.
+func IdempotencyKey(r *http.Request) (string, error) {
+	values := r.Header[IdempotencyHeader]
+	switch {
+	case len(values) == 0 || len(values) == 1 && values[0] == "":
+		return "", &KeyError{Placeholder: idempotencyPlaceholder, Err: ErrMissingKey}
+	case len(values) > 1:
+		return "", &KeyError{Placeholder: idempotencyPlaceholder, Err: ErrAmbiguousKey}
+	}
+	id := values[0]
+	if strings.HasPrefix(id, `"`) {
+		item, err := httpsfv.UnmarshalItem(values)
+		text, isString := item.Value.(string)
+		if err != nil || !isString {
+			return "", errBadIdempotencyKey
+		}
+		id = text
+	} else if strings.ContainsAny(id, `",;`) { // a list, or parameters of what is no string
+		return "", errBadIdempotencyKey
+	}
+	if id == "" || len(id) > maxIdempotencyKey || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", errBadIdempotencyKey
+	}
+	return id, nil
+}
+
+const idempotencyPlaceholder = "header." + IdempotencyHeader
+
+var errBadIdempotencyKey = &refusalReason{OutcomeBadKey, http.StatusBadRequest,
+	fmt.Sprintf("header %s is no string of 1 to %d printable characters without spaces", IdempotencyHeader, maxIdempotencyKey)}
+
+// WithIdempotencyKey takes the ID of a request from the header Idempotency-Key; see IdempotencyKey. A request without it is
+// answered with 400 if it is required, and is otherwise not compared with others. Without a template of its own, New then locks
+// the ID alone, and serves a request without an ID without a lock. Default: see WithDedupe.
+func WithIdempotencyKey(required bool) Option {
+	return func(s *settings) { s.Dedupe, s.RequireID, s.idAlone = IdempotencyKey, required, true }
+}

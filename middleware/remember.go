@@ -1,0 +1,137 @@
+package middleware
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+const (
+	leastRemember = time.Second
+
+	// DefaultRememberSize is how many bytes a body may have that is remembered, unless something else is set.
+	DefaultRememberSize = 64 << 10
+	// MaxRememberSize is how many bytes that can be: headers need some of what a master remembers for a lock.
+	MaxRememberSize = redlock.MaxResult - 64<<10
+)
+
+// errMismatch reports that the ID of a request was used for another one.
+var errMismatch = errors.New("the ID belongs to another request")
+
+// errMissingID reports a request without the ID that it must have.
+var errMissingID = &refusalReason{OutcomeMissingID, http.StatusBadRequest, "the request must have an ID, by which a repeat is told from a new request"}
+
+// errNoID reports a request that has nothing to lock, as it has neither keys nor an ID.
+var errNoID = fmt.Errorf("%w: the request has no ID", ErrMissingKey)
+
+func (rule *Rule) checkRemember() error {
+	size := rule.rememberSize()
+	switch {
+	case rule.Remember != 0 && rule.Remember < leastRemember:
+		return fmt.Errorf("remember %v: must be at least %v", rule.Remember, leastRemember)
+	case rule.Remember > 0 && rule.Dedupe == nil:
+		return errors.New("remember needs dedupe or idempotency_key: a repeat is told from a new request by its ID")
+	case size < 0 || size > MaxRememberSize:
+		return fmt.Errorf("remember: size %d: must be from 1 to %d bytes", size, MaxRememberSize)
+	}
+	return nil
+}
+
+func (rule *Rule) rememberSize() int { return cmp.Or(rule.RememberSize, DefaultRememberSize) }
+
+func (rule *Rule) final(status int) bool {
+	if rule.RememberStatus != nil {
+		return status < 500 && rule.RememberStatus(status)
+	}
+	return status < 500 && isFinal(status)
+}
+
+func (rule *Rule) sealer() *answer.Sealer {
+	if rule.Sealer == nil {
+		return nil
+	}
+	return rule.Sealer.sealer
+}
+
+// takeFingerprint reads the body for what tells one request from another with the same ID.
+func (s *serving) takeFingerprint() error {
+	if s.rule.Remember == 0 || s.rule.IgnoreFingerprint || s.delivery == "" {
+		return nil
+	}
+	body, err := bodyBytes(s.r)
+	if err != nil {
+		return err
+	}
+	sum := sha256.New()
+	for _, part := range []string{s.r.Method, s.r.URL.RequestURI()} {
+		_ = binary.Write(sum, binary.BigEndian, uint64(len(part)))
+		_, _ = io.WriteString(sum, part)
+	}
+	_, _ = sum.Write(body)
+	sum.Sum(s.fingerprint[:0])
+	return nil
+}
+
+// recall returns the answer that the masters remember for the delivery, unless that was to another request.
+func (s *serving) recall(result []byte) (*answer.Answer, error) {
+	a, err := answer.Decode(result, s.rule.sealer(), s.claimKey)
+	if errors.Is(err, answer.ErrNotSealed) { // it is from before the rule had keys
+		a, err = answer.Decode(result, nil, s.claimKey)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !s.rule.IgnoreFingerprint && a.Fingerprint != [sha256.Size]byte{} && a.Fingerprint != s.fingerprint {
+		return nil, errMismatch
+	}
+	return a, nil
+}
+
+// newRecorder returns what keeps a copy of the answer, or nil if that is not remembered.
+func (s *serving) newRecorder() *answer.Recorder {
+	if s.rule.Remember == 0 || s.claimed == nil {
+		return nil
+	}
+	return answer.NewRecorder(s.w.Header(), s.rule.rememberSize(), s.rule.RememberCookies)
+}
+
+// remember returns the answer as the masters are to remember it, or nil if it isn't the final one, or not all of it is known.
+func (s *serving) remember(recorder *answer.Recorder) []byte {
+	a, ok := recorder.Answer(s.r.Method, s.w.Header())
+	if !ok || !s.rule.final(a.Status) || a.TooLarge && s.rule.TooLargeRuns {
+		return nil
+	}
+	a.Fingerprint = s.fingerprint
+	result, err := a.Encode(s.rule.sealer(), s.claimKey)
+	if err == nil && len(result) > redlock.MaxResult {
+		err = fmt.Errorf("with its headers it has %d bytes: at most %d can be remembered", len(result), redlock.MaxResult)
+	}
+	if err != nil {
+		s.noteRemembered(0, err)
+		return nil
+	}
+	return result
+}
+
+// unlockWith releases the lock on the delivery, and has the masters remember its answer.
+func (s *serving) unlockWith(result []byte) {
+	err := s.claimed.UnlockWith(result, s.rule.Remember)
+	s.noteRemembered(len(result), err)
+}
+
+func (s *serving) noteRemembered(bytes int, err error) {
+	if err != nil {
+		s.rule.logger().Warn("answer is not remembered by a majority of the masters: a repeat of the delivery may run again", "rule", s.turn.Rule, "error", err)
+	}
+	if s.rule.Observer != nil {
+		s.rule.Observer.Remembered(s.rule.name(), bytes, err)
+	}
+}

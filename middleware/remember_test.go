@@ -1,0 +1,332 @@
+package middleware_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+)
+
+// cashier answers each request anew, so that a replay can be told from another run.
+type cashier struct {
+	runs   atomic.Int64
+	answer http.HandlerFunc
+}
+
+func (c *cashier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c.runs.Add(1)
+	_, _ = io.Copy(io.Discard, r.Body)
+	c.answer(w, r)
+}
+
+// receipt is an answer with a random body.
+func receipt(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Location", "/receipts/1")
+	w.Header().Add("Link", "<a>")
+	w.Header().Add("Link", "<b>")
+	w.Header().Set("Set-Cookie", "session=secret")
+	w.WriteHeader(http.StatusCreated)
+	_, _ = io.WriteString(w, rand.Text())
+}
+
+const hour = time.Hour
+
+// remembering is a rule that remembers the answers of a cashier.
+func remembering(t *testing.T, answer http.HandlerFunc, opts ...middleware.Option) (*httptest.Server, *cashier) {
+	t.Helper()
+	c := &cashier{answer: answer}
+	opts = append([]middleware.Option{middleware.WithDedupe("{header.Id}"), middleware.WithRemember(hour), middleware.WithWait(bound)}, opts...)
+	return serve(t, orders(newLocker(t, live), c.ServeHTTP, opts...)), c
+}
+
+func (c *cashier) requireRuns(t *testing.T, want int64) {
+	t.Helper()
+	if got := c.runs.Load(); got != want {
+		t.Errorf("%d runs, want %d", got, want)
+	}
+}
+
+func requireReplay(t *testing.T, got, first answer) {
+	t.Helper()
+	if got.StatusCode != first.StatusCode || got.body != first.body || got.Header.Get("Idempotency-Replayed") != "true" {
+		t.Errorf("%d %q %v, want the first answer, %d %q", got.StatusCode, got.body, got.Header, first.StatusCode, first.body)
+	}
+}
+
+// A repeat gets the first answer, and only a repeat does.
+func TestRemember(t *testing.T) {
+	server, c := remembering(t, receipt)
+	first := post(t, server.URL, "Order", "42", "Id", "a")
+	if first.StatusCode != http.StatusCreated || first.Header.Get("Set-Cookie") == "" || first.Header.Get("Idempotency-Replayed") != "" {
+		t.Fatalf("%d %v", first.StatusCode, first.Header)
+	}
+	for range 3 {
+		again := post(t, server.URL, "Order", "42", "Id", "a")
+		requireReplay(t, again, first)
+		if again.Header.Get("Location") != "/receipts/1" || len(again.Header["Link"]) != 2 || again.Header.Get("Set-Cookie") != "" || again.ContentLength != int64(len(first.body)) {
+			t.Errorf("headers %v", again.Header)
+		}
+	}
+	c.requireRuns(t, 1)
+	for i, other := range [][]string{{"Order", "43", "Id", "a"}, {"Order", "42", "Id", "b"}, {"Order", "42", "Id", "A"}, {"Order", "42"}, {"Order", "42"}} {
+		if got := post(t, server.URL, other...); got.body == first.body || got.Header.Get("Idempotency-Replayed") != "" {
+			t.Errorf("%v: %q", other, got.body)
+		}
+		c.requireRuns(t, int64(i+2))
+	}
+}
+
+// A repeat of what is done doesn't wait for those that hold its key now.
+func TestReplayWhileTheKeyIsHeld(t *testing.T) {
+	running, end := make(chan bool), make(chan bool)
+	server, _ := remembering(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Id") == "slow" {
+			running <- true
+			<-end
+		}
+		receipt(w, r)
+	})
+	first := post(t, server.URL, "Order", "42", "Id", "a")
+	slow := make(chan answer)
+	go func() { slow <- post(t, server.URL, "Order", "42", "Id", "slow") }()
+	receive(t, running, "the slow one")
+	requireReplay(t, post(t, server.URL, "Order", "42", "Id", "a"), first)
+	requireProblem(t, post(t, server.URL, "Order", "42", "Id", "slow"), http.StatusConflict, "duplicate")
+	close(end)
+	first = receive(t, slow, "the answer to the slow one")
+	requireReplay(t, post(t, server.URL, "Order", "42", "Id", "slow"), first)
+}
+
+// What isn't the last word runs again.
+func TestNotRemembered(t *testing.T) {
+	status := func(status int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
+	}
+	for name, test := range map[string]struct {
+		answer http.HandlerFunc
+		opts   []middleware.Option
+	}{
+		"500": {status(500), nil}, "502": {status(502), nil}, "503": {status(503), nil}, "401": {status(401), nil}, "403": {status(403), nil}, "408": {status(408), nil},
+		"409": {status(409), nil}, "423": {status(423), nil}, "425": {status(425), nil}, "429": {status(429), nil},
+		"204 which is not chosen": {status(204), []middleware.Option{middleware.WithRememberStatus("201", "4xx")}},
+		"broken off":              {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, nil},
+		"broken off after a part": {func(w http.ResponseWriter, r *http.Request) { receipt(w, r); panic(http.ErrAbortHandler) }, nil},
+		"a stream of events": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+			_, _ = io.WriteString(w, "data: 1\n\n")
+		}, nil},
+		"shorter than declared": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "10")
+			_, _ = io.WriteString(w, "short")
+		}, nil},
+		"too large": {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 101)) }, []middleware.Option{middleware.WithRememberSize(100), middleware.WithTooLargeRuns()}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, c := remembering(t, test.answer, test.opts...)
+			for n := range int64(2) {
+				resp, err := http.DefaultClient.Do(newRequest(t, server.URL, "Order", "42", "Id", "a"))
+				if err == nil {
+					_ = resp.Body.Close()
+				}
+				c.requireRuns(t, n+1)
+			}
+		})
+	}
+}
+
+func TestRememberedStatuses(t *testing.T) {
+	for _, status := range []int{200, 201, 202, 204, 302, 304, 400, 404, 410, 422} {
+		server, c := remembering(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+		first := post(t, server.URL, "Order", "42", "Id", "a")
+		requireReplay(t, post(t, server.URL, "Order", "42", "Id", "a"), first)
+		c.requireRuns(t, 1)
+	}
+	for _, wrong := range [][]string{{}, {"5xx"}, {"500"}, {"199"}, {"1xx"}, {"2XX"}, {"x"}, {""}, {"2xx", "-200"}} {
+		if _, err := middleware.ParseStatuses(wrong...); err == nil {
+			t.Errorf("%q: no error", wrong)
+		}
+	}
+}
+
+// The repeat of a request whose answer was too large is not served again; it learns the status.
+func TestTooLarge(t *testing.T) {
+	large := strings.Repeat("x", 101)
+	server, c := remembering(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Location", "/receipts/1")
+		w.Header().Set("Content-Type", "text/plain")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, large[len(r.Header.Get("Shorter")):])
+	}, middleware.WithRememberSize(100))
+	if got := post(t, server.URL, "Order", "42", "Id", "a"); got.body != large {
+		t.Errorf("%q", got.body)
+	}
+	got := post(t, server.URL, "Order", "42", "Id", "a")
+	if got.StatusCode != http.StatusCreated || got.Header.Get("Location") != "/receipts/1" || got.Header.Get("Idempotency-Replayed") != "true" ||
+		got.Header.Get("Content-Type") != "application/problem+json" || !strings.Contains(got.body, "too_large") {
+		t.Errorf("%d %v %s", got.StatusCode, got.Header, got.body)
+	}
+	c.requireRuns(t, 1)
+	first := post(t, server.URL, "Order", "42", "Id", "b", "Shorter", "1")
+	requireReplay(t, post(t, server.URL, "Order", "42", "Id", "b", "Shorter", "1"), first)
+}
+
+// An ID names one request: another one with it is refused, or answered with the first answer if the rule says so.
+func TestFingerprint(t *testing.T) {
+	request := func(method, url, body string) *http.Request {
+		req := newRequest(t, url, "Order", "42", "Id", "a")
+		req.Method, req.Body = method, io.NopCloser(strings.NewReader(body))
+		return req
+	}
+	server, c := remembering(t, receipt)
+	loose, _ := remembering(t, receipt, middleware.WithFingerprint(false))
+	first, firstLoose := do(t, request("POST", server.URL+"/pay?x=1", "10")), do(t, request("POST", loose.URL+"/pay?x=1", "10"))
+	for _, other := range []struct{ method, path, body string }{{"PUT", "/pay?x=1", "10"}, {"POST", "/pay2?x=1", "10"}, {"POST", "/pay?x=2", "10"}, {"POST", "/pay?x=1", "11"}, {"POST", "/pay?x=1", ""}} {
+		requireProblem(t, do(t, request(other.method, server.URL+other.path, other.body)), http.StatusUnprocessableEntity, "mismatch")
+		requireReplay(t, do(t, request(other.method, loose.URL+other.path, other.body)), firstLoose)
+	}
+	requireReplay(t, do(t, request("POST", server.URL+"/pay?x=1", "10")), first)
+	c.requireRuns(t, 1)
+	if got := do(t, request("POST", server.URL+"/pay?x=1", string(make([]byte, 2<<20)))); got.StatusCode != http.StatusRequestEntityTooLarge {
+		t.Errorf("a body above max_body: %d", got.StatusCode)
+	}
+}
+
+// Nobody gets the answer to what another has asked.
+func TestScope(t *testing.T) {
+	server, c := remembering(t, receipt, middleware.WithScope("{header.Authorization}"))
+	ann := post(t, server.URL, "Order", "42", "Id", "a", "Authorization", "Bearer Ann")
+	bob := post(t, server.URL, "Order", "42", "Id", "a", "Authorization", "Bearer ann")
+	if bob.body == ann.body {
+		t.Error("one client got the answer of another")
+	}
+	requireReplay(t, post(t, server.URL, "Order", "42", "Id", "a", "Authorization", "Bearer Ann"), ann)
+	requireProblem(t, post(t, server.URL, "Order", "42", "Id", "a"), http.StatusBadRequest, "missing_key")
+	c.requireRuns(t, 2)
+}
+
+// A client that leaves gets the answer when it comes again, if its request runs to the end.
+func TestRememberedForAClientThatLeft(t *testing.T) {
+	running, end := make(chan bool, 1), make(chan bool)
+	server, c := remembering(t, func(w http.ResponseWriter, r *http.Request) {
+		running <- true
+		<-end
+		receipt(w, r)
+	}, middleware.WithRunToEnd())
+	ctx, leave := context.WithCancel(t.Context())
+	gone := make(chan error)
+	go func() {
+		_, err := http.DefaultClient.Do(newRequest(t, server.URL, "Order", "42", "Id", "a").WithContext(ctx))
+		gone <- err
+	}()
+	receive(t, running, "the first")
+	leave()
+	receive(t, gone, "the client's error")
+	close(end)
+	var got answer
+	for start := time.Now(); time.Since(start) < bound; time.Sleep(time.Millisecond) {
+		if got = post(t, server.URL, "Order", "42", "Id", "a"); got.StatusCode != http.StatusConflict {
+			break
+		}
+	}
+	if got.Header.Get("Idempotency-Replayed") != "true" || got.body == "" {
+		t.Errorf("%d %q", got.StatusCode, got.body)
+	}
+	c.requireRuns(t, 1)
+}
+
+// A rule inside of one that holds its keys compares deliveries, too, and remembers their answers.
+func TestRememberInsideOfTheKeys(t *testing.T) {
+	l := newLocker(t, live)
+	c := &cashier{answer: func(w http.ResponseWriter, r *http.Request) {
+		turn, _ := middleware.TurnFromContext(r.Context())
+		if fence, ok := turn.Fence(); !ok || r.Header.Get("Fencing-Token") != fmt.Sprint(fence) || r.Header.Get("Outer") != fmt.Sprint(fence) {
+			t.Errorf("fence %d, %v: want that of the rule around", fence, r.Header)
+		}
+		receipt(w, r)
+	}}
+	inner := orders(l, c.ServeHTTP, middleware.WithDedupe("{header.Id}"), middleware.WithRemember(hour))
+	server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
+		r.Header.Set("Outer", r.Header.Get("Fencing-Token"))
+		inner.ServeHTTP(w, r)
+		if turn, _ := middleware.TurnFromContext(r.Context()); turn.Lock.Err() != nil {
+			t.Error("the inner rule released the lock of the outer one")
+		}
+	}))
+	first := post(t, server.URL, "Order", "42", "Id", "a")
+	requireReplay(t, post(t, server.URL, "Order", "42", "Id", "a"), first)
+	c.requireRuns(t, 1)
+	requireFree(t, l, "order:42")
+}
+
+// Answers on the masters are encrypted; keys can be replaced; an answer that can't be read is not made again.
+func TestSealer(t *testing.T) {
+	sealer := func(keys ...byte) middleware.Option {
+		var all [][]byte
+		for _, key := range keys {
+			all = append(all, bytes.Repeat([]byte{key}, 32))
+		}
+		s, err := middleware.NewSealer(all...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return middleware.WithSealer(s)
+	}
+	c := &cashier{answer: receipt}
+	l := newLocker(t, live)
+	with := func(opts ...middleware.Option) *httptest.Server {
+		return serve(t, orders(l, c.ServeHTTP, append(opts, middleware.WithDedupe("{header.Id}"), middleware.WithRemember(hour))...))
+	}
+	plain := post(t, with().URL, "Order", "42", "Id", "plain")
+	requireReplay(t, post(t, with(sealer(1)).URL, "Order", "42", "Id", "plain"), plain) // from before there was a key
+	c.runs.Store(0)
+	first := post(t, with(sealer(1)).URL, "Order", "42", "Id", "a")
+	requireReplay(t, post(t, with(sealer(1)).URL, "Order", "42", "Id", "a"), first)
+	requireReplay(t, post(t, with(sealer(2, 1)).URL, "Order", "42", "Id", "a"), first)
+	requireProblem(t, post(t, with(sealer(2)).URL, "Order", "42", "Id", "a"), http.StatusInternalServerError, "failed")
+	requireProblem(t, post(t, with().URL, "Order", "42", "Id", "a"), http.StatusInternalServerError, "failed")
+	c.requireRuns(t, 1)
+	if _, err := middleware.NewSealer([]byte("short")); err == nil || strings.Contains(err.Error(), "short") {
+		t.Errorf("a short key: %v", err)
+	}
+}
+
+// The Observer is told of each answer that was to be remembered, and the outcome of a replay.
+func TestObserverOfAnswers(t *testing.T) {
+	n := &notes{}
+	server, _ := remembering(t, receipt, middleware.WithObserver(n), middleware.WithName("pay"))
+	post(t, server.URL, "Order", "42", "Id", "a")
+	post(t, server.URL, "Order", "42", "Id", "a")
+	n.require(t, 1, 1, done{"pay", middleware.OutcomeAcquired, true}, done{"pay", middleware.OutcomeReplayed, false})
+	if n.remembered != 1 || n.bytes < 32 {
+		t.Errorf("%d answers remembered with %d bytes", n.remembered, n.bytes)
+	}
+}
+
+func TestWrongMemory(t *testing.T) {
+	id := middleware.WithDedupe("{header.Id}")
+	for want, opts := range map[string][]middleware.Option{
+		"remember needs dedupe or idempotency_key": {middleware.WithRemember(hour)},
+		"remember 1ms: must be at least 1s":        {id, middleware.WithRemember(time.Millisecond)},
+		"remember -1h0m0s":                         {id, middleware.WithRemember(-hour)},
+		"size 983041: must be from 1 to 983040":    {id, middleware.WithRemember(hour), middleware.WithRememberSize(983041)},
+		"size -1":                                  {id, middleware.WithRemember(hour), middleware.WithRememberSize(-1)},
+	} {
+		func() {
+			defer func() {
+				if got := fmt.Sprint(recover()); !strings.Contains(got, want) {
+					t.Errorf("%q, want %q", got, want)
+				}
+			}()
+			middleware.New(newLocker(t, live), "{header.Order}", opts...)
+		}()
+	}
+}
