@@ -112,3 +112,41 @@ func sections(text string) (anchors []string) {
 	}
 	return anchors
 }
+
+// TestTestsInDocuments requires each test that a document names to exist.
+func TestTestsInDocuments(t *testing.T) {
+	files, _ := tree(t)
+	var tests []string
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			for _, found := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w+)\(`).FindAllStringSubmatch(readFile(t, name), -1) {
+				tests = append(tests, found[1])
+			}
+		}
+	}
+	for _, document := range files {
+		if path.Ext(document) != ".md" {
+			continue
+		}
+		for _, named := range regexp.MustCompile("`((?:Test|Fuzz)[A-Z]\\w+)`").FindAllStringSubmatch(readFile(t, document), -1) {
+			if !slices.Contains(tests, named[1]) {
+				t.Errorf("%s names %s, which does not exist", document, named[1])
+			}
+		}
+	}
+}
+
+// TestIndexOfDocuments requires docs/README.md to have each document of its folder, once.
+func TestIndexOfDocuments(t *testing.T) {
+	index := readFile(t, "docs/README.md")
+	files, _ := tree(t)
+	for _, document := range files {
+		folder, name := path.Split(document)
+		if folder != "docs/" || path.Ext(name) != ".md" || name == "README.md" {
+			continue
+		}
+		if n := strings.Count(index, "]("+name+")"); n != 1 {
+			t.Errorf("docs/README.md has %s %d times, want once", name, n)
+		}
+	}
+}

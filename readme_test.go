@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -75,30 +75,81 @@ func TestProgramsInREADME(t *testing.T) {
 
 func isProgram(snippet string) bool { return strings.HasPrefix(snippet, "package main\n") }
 
-// TestGoInREADME requires each Go snippet of README to be part of a file that is compiled and tested. Whole programs have tests
-// of their own.
-func TestGoInREADME(t *testing.T) {
-	var compiled strings.Builder
-	err := filepath.WalkDir("examples", func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(path, ".go") {
-			compiled.WriteString(readFile(t, path))
+// TestBlocksInREADME requires each code block of README to be of a kind that tests run: programs and configurations here and in e2e, and
+// these commands.
+func TestBlocksInREADME(t *testing.T) {
+	tested := []string{
+		"go run ./cmd/caddy run --config Caddyfile.example", // e2e: TestREADMECurls
+		"make test", // what runs this test
+		"xcaddy build --with github.com/caddy-redlock/caddy-redlock", // e2e: TestREADMEModule
+		"go get github.com/caddy-redlock/caddy-redlock",              // e2e: TestREADMEModule
+	}
+	for _, block := range regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$").FindAllStringSubmatch(readFile(t, "README.md"), -1) {
+		switch language, text := block[1], block[2]; language {
+		case "caddyfile", "console": // e2e: TestREADMECaddyfile, TestREADMECurls
+		case "go":
+			if !strings.HasPrefix(text, "package main\n") {
+				t.Errorf("README has Go that is no program:\n%s", text)
+			}
+		case "sh":
+			for line := range strings.Lines(text) {
+				command, _, _ := strings.Cut(line, "#")
+				if command = strings.TrimSpace(command); !slices.Contains(tested, command) {
+					t.Errorf("README has a command that no test runs: %s", command)
+				}
+			}
+		default:
+			t.Errorf("README has a block of %q that no test reads:\n%s", language, text)
 		}
-		return err
-	})
+	}
+	if !regexp.MustCompile(`(?m)^test:`).MatchString(readFile(t, "Makefile")) {
+		t.Error("make test has no target")
+	}
+}
+
+// figures are what README says of measurements and tests, and the rows that say it where they are kept.
+var figures = []struct{ inREADME, file, row string }{
+	{"0.24 times the CPU of redsync's with go-redis (64 callers)", "bench/RESULTS.md", "| Uncontended: N = 3, 64 callers | CPU ÷ redsync/go-redis | ≤ 0.22 | 0.24 |"},
+	{"a turn takes 0.99 commands on each master", "bench/RESULTS.md", "| Contended, one process: N = 3, 32 waiters, 0s | commands per master and turn | ≤ 1.1 | 0.99 |"},
+	{"Jain's index 1.000", "bench/RESULTS.md", "| Contended, one process: N = 3, 32 waiters, 0s | Jain | ≥ 0.99 | 1.000 |"},
+	{"(redsync: 2.18)", "bench/RESULTS.md", "| redsync/go-redis | 1.00 | 0.46 | 1.00 | 2.19 | 2.18 | 0.639 |"},
+	{"redsync: 0.639)", "bench/RESULTS.md", "| redsync/go-redis | 1.00 | 0.46 | 1.00 | 2.19 | 2.18 | 0.639 |"},
+	{"2.56 times the CPU of one without a lock", "bench/HTTP.md", "| Caddy, redlock on 3 masters | 0.49 | 2.56 |"},
+	{"20,000 of them, with 600,195 locks, without a violation", "docs/testing.md", "The simulation ran 20,000 worlds, `SEED=1 SEEDS=20000` at commit 08c59d7: 600,195 locks, 7,057 of them lost, no violation."},
+	{"40,000 random commands", "docs/testing.md", "| `TestScriptsDoWhatTheModelDoes` | 8,000 commands | 40,000 |"},
+	{"64 clients in three processes", "docs/testing.md", "everything that 64 clients in three processes saw"},
+	{"262,441 holds", "docs/testing.md", "| holds judged | 262,441 on"},
+	{"30 minutes of 631 faults", "docs/testing.md", "| faults | 631:"},
+}
+
+// TestFiguresInREADME requires the numbers in README to be those of the documents that have them.
+func TestFiguresInREADME(t *testing.T) {
+	readme := readFile(t, "README.md")
+	for _, figure := range figures {
+		if !strings.Contains(readme, figure.inREADME) {
+			t.Errorf("README does not say %q", figure.inREADME)
+		}
+		if !strings.Contains(readFile(t, figure.file), figure.row) {
+			t.Errorf("README says %q, and %s has no %q any more", figure.inREADME, figure.file, figure.row)
+		}
+	}
+	mutants := 0
+	files, err := filepath.Glob("redlock/*mutants*_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, snippet := range snippets(t, "README.md", "go") {
-		if !isProgram(snippet) && !strings.Contains(compiled.String(), snippet) {
-			t.Errorf("in no file of examples:\n%s", snippet)
-		}
+	for _, file := range files {
+		mutants += len(regexp.MustCompile(`(?m)^\t+(?:\{)?name: "`).FindAllString(readFile(t, file), -1))
+	}
+	if mutants <= 30 || !strings.Contains(readme, "more than 30 wrong versions") {
+		t.Errorf("%d mutants", mutants)
 	}
 }
 
 func TestConfigurationsInDocuments(t *testing.T) {
 	t.Setenv("REDIS_PASSWORD", "password")
 	t.Setenv("GITHUB_SECRET", "secret")
-	for _, file := range []string{"README.md", "xcaddy.md", "docs/hosts.md", "docs/keys.md", "docs/configuration.md"} {
+	for _, file := range []string{"README.md", "xcaddy.md", "docs/hosts.md", "docs/keys.md", "docs/configuration.md", "docs/recipes.md"} {
 		for _, snippet := range snippets(t, file, "caddyfile") {
 			_, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(snippet), map[string]any{"filename": file})
 			if err != nil || len(warnings) > 0 {
@@ -122,9 +173,9 @@ func TestConfigurationsInDocuments(t *testing.T) {
 	}
 }
 
-// TestACLInREADME works with the rights that README lists. A test of package redlock shows that each of them is needed.
-func TestACLInREADME(t *testing.T) {
-	line := regexp.MustCompile(`(?m)^ACL SETUSER redlock .*$`).FindString(readFile(t, "README.md"))
+// TestACLInDocuments works with the rights that docs/masters.md lists. A test of package redlock shows that each of them is needed.
+func TestACLInDocuments(t *testing.T) {
+	line := regexp.MustCompile(`(?m)^ACL SETUSER redlock .*$`).FindString(readFile(t, "docs/masters.md"))
 	server := redistest.Start(t, 1)[0]
 	var command []any
 	for _, word := range strings.Fields(line) {

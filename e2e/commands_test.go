@@ -89,8 +89,8 @@ func writeConfig(t *testing.T, text string) string {
 	return file
 }
 
-// asREADME gives the servers a user with README's rights, and those changed, and the password of the tests.
-func asREADME(t *testing.T, server *redistest.Server, changed ...string) {
+// withLeastRights gives the servers a user with the rights in docs/masters.md, and those changed, and the password of the tests.
+func withLeastRights(t *testing.T, server *redistest.Server, changed ...string) {
 	t.Helper()
 	rights := append([]string{"reset", "on", ">" + secret}, redistest.LeastRights(t)...)
 	if err := server.Client().ACLSetUser(t.Context(), "redlock", append(rights, changed...)...).Err(); err != nil {
@@ -101,8 +101,8 @@ func asREADME(t *testing.T, server *redistest.Server, changed ...string) {
 // TestDoctor has the masters of docs/commands.md: a good one, one that is down, and one whose user may not subscribe.
 func TestDoctor(t *testing.T) {
 	servers := redistest.Start(t, 3)
-	asREADME(t, servers[0])
-	asREADME(t, servers[2], "-subscribe")
+	withLeastRights(t, servers[0])
+	withLeastRights(t, servers[2], "-subscribe")
 	servers[1].Kill()
 	file := writeConfig(t, `{
 	redlock {
@@ -136,7 +136,7 @@ http://127.0.0.1:1 {
 		t.Errorf("JSON: exit code %d, %v\n%s", code, err, text)
 	}
 	keepAll := func(s *redistest.Server, changed ...string) { // so that it needs no restart guard, and doctor may see that
-		asREADME(t, s, append(changed, "+config|get")...)
+		withLeastRights(t, s, append(changed, "+config|get")...)
 		for name, value := range map[string]string{"appendonly": "yes", "appendfsync": "always"} {
 			if err := s.Client().ConfigSet(t.Context(), name, value).Err(); err != nil {
 				t.Fatal(err)

@@ -174,7 +174,7 @@ func TestDeployedCaddyfiles(t *testing.T) {
 	requireStatus(t, post(t, c.url+"/orders/42/pay"), http.StatusOK)
 }
 
-// The user of the locks has the rights that README lists, and nobody else has any.
+// The user of the locks has the rights that docs/masters.md lists, and nobody else has any.
 func TestDeployedUsers(t *testing.T) {
 	want := "user default off\nuser redlock on >password " + strings.Join(redistest.LeastRights(t), " ") + "\n"
 	if text := deployFile(t, "users.acl"); text != want {

@@ -32,7 +32,7 @@ func asUser(t *testing.T, servers []*redistest.Server, rights []string) (urls []
 	return urls
 }
 
-// TestMoreRights: what some settings need beside the least, and nothing of it is too much. README has the same table.
+// TestMoreRights: what some settings need beside the least, and nothing of it is too much. docs/masters.md has the same table.
 func TestMoreRights(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -180,7 +180,7 @@ func fullTurn(t *testing.T, urls []string, more ...redlock.Option) (complaints [
 	return complaints
 }
 
-// TestLeastRights has a user with the rights in README and no others do all that a Locker does; and shows that
+// TestLeastRights has a user with the rights in docs/masters.md and no others do all that a Locker does; and shows that
 // none of them is too much. A test of package doctor shows that it names each that is missing.
 func TestLeastRights(t *testing.T) {
 	t.Parallel()

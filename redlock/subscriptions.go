@@ -118,7 +118,7 @@ func (u *subscriptions) keep(ctx context.Context, s *stream, settled func()) {
 		settled()
 		if errors.Is(err, protocol.ErrRefused) && !refused {
 			refused = true
-			l.logger.Warn("master denies SUBSCRIBE, so waiting calls fall back to polling: grant this user +subscribe and the channels of the prefix (see README)", "master", s.master.String(), "error", err)
+			l.logger.Warn("master denies SUBSCRIBE, so waiting calls fall back to polling: grant this user +subscribe and the channels of the prefix (see docs/masters.md)", "master", s.master.String(), "error", err)
 		}
 		timer := time.NewTimer(resubscribeGap)
 		select {

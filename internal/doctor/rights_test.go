@@ -19,7 +19,7 @@ func asUser(t *testing.T, server *redistest.Server, rights []string) string {
 	return strings.Replace(server.URL(), "//", "//locks:"+secret+"@", 1)
 }
 
-// TestRights has README's line be enough for locks and for doctor, and doctor name each right of it that is missing, and no other.
+// TestRights has the line of docs/masters.md be enough for locks and for doctor, and doctor name each right of it that is missing, and no other.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, 1, safe...)[0]

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// LeastRights returns the rights that README gives a user of the locks, as the rules of ACL SETUSER: they stand nowhere else.
+// LeastRights returns the rights that docs/masters.md gives a user of the locks, as the rules of ACL SETUSER: they stand nowhere else.
 func LeastRights(tb testing.TB) []string {
 	tb.Helper()
 	folder, err := os.Getwd()
@@ -16,13 +16,13 @@ func LeastRights(tb testing.TB) []string {
 		tb.Fatal(err)
 	}
 	for ; ; folder = filepath.Dir(folder) {
-		text, err := os.ReadFile(filepath.Join(folder, "README.md"))
+		text, err := os.ReadFile(filepath.Join(folder, "docs", "masters.md"))
 		line := regexp.MustCompile(`(?m)^ACL SETUSER redlock on >password (.*)$`).FindSubmatch(text)
 		switch {
 		case err == nil && line != nil:
 			return strings.Fields(string(line[1]))
 		case folder == filepath.Dir(folder):
-			tb.Fatal("no README.md with a line ACL SETUSER redlock is above this folder")
+			tb.Fatal("no docs/masters.md with a line ACL SETUSER redlock is above this folder")
 		}
 	}
 }

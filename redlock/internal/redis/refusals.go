@@ -22,9 +22,9 @@ var refusals = []struct{ begins, advice string }{
 	{"ERR Protocol error: unauthenticated", "it needs a password"}, // for commands of more than ten words
 	{"WRONGPASS ", "the user name or the password is wrong"},
 	{"ERR invalid password", "the password is wrong"},
-	{"NOPERM ", "grant this user the rights that README lists"},
-	{"ERR The user executing the script can't run", "grant this user the rights that README lists"},
-	{"ERR ACL failure in script", "grant this user the rights that README lists"},
+	{"NOPERM ", "grant this user the rights that docs/masters.md lists"},
+	{"ERR The user executing the script can't run", "grant this user the rights that docs/masters.md lists"},
+	{"ERR ACL failure in script", "grant this user the rights that docs/masters.md lists"},
 	{"OOM ", "it has reached its maxmemory: raise that or delete what fills it, and set maxmemory-policy to noeviction"},
 	{"READONLY ", "it is a replica: name its master or an independent server instead"},
 	{"MASTERDOWN ", "it is a replica that has lost its master: name the master or an independent server instead"},

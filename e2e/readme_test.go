@@ -1,0 +1,133 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+)
+
+const readme = "README.md"
+
+// firstBlock returns the code block of a language at the top of README, before its first section.
+func firstBlock(t *testing.T, language string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", readme))
+	if err != nil {
+		t.Fatal(err)
+	}
+	top, _, _ := strings.Cut(string(text), "\n## ")
+	found := regexp.MustCompile("(?ms)^```" + language + "\n(.*?)^```$").FindStringSubmatch(top)
+	if found == nil {
+		t.Fatalf("the top of README has no %s", language)
+	}
+	return found[1]
+}
+
+// TestREADMECurls runs what README says to try first, with the very commands, and requires the very answers.
+func TestREADMECurls(t *testing.T) {
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("curl is not on the PATH")
+	}
+	command, _, _ := strings.Cut(firstBlock(t, "sh"), "#")
+	args, found := strings.CutPrefix(strings.TrimSpace(command), "go run ./cmd/caddy ")
+	if want := "run --config Caddyfile.example"; !found || args != want {
+		t.Fatalf("README says %q, want go run ./cmd/caddy %s", command, want)
+	}
+	slow := freeAddr(t)
+	text, err := os.ReadFile(exampleFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := runCaddy(t, strings.NewReplacer("http://:8080", "http://{$LISTEN}", "http://:8081", "http://"+slow, "127.0.0.1:8081", slow).Replace(string(text)))
+	eventually(t, "the slow backend serves", func() bool { return listens(slow) })
+
+	var script, want strings.Builder
+	for line := range strings.Lines(firstBlock(t, "console")) {
+		if command, isCommand := strings.CutPrefix(line, "$ "); isCommand {
+			script.WriteString(command)
+		} else {
+			want.WriteString(line)
+		}
+	}
+	if n := strings.Count(script.String(), "http://localhost:8080/"); n != 2 {
+		t.Fatalf("README has %d curls, want 2", n)
+	}
+	shell := exec.Command("sh", "-c", strings.ReplaceAll(script.String(), "http://localhost:8080", c.url)+"wait\n")
+	got, err := shell.Output()
+	if err != nil || string(got) != want.String() {
+		t.Errorf("%v\n%s\nREADME says\n%s", err, got, &want)
+	}
+}
+
+func TestREADMECaddyfile(t *testing.T) {
+	t.Setenv("REDIS_PASSWORD", secret)
+	servers := redistest.Start(t, 3, "--requirepass", secret)
+	b, release := newHeldBackend(t)
+	c := runDocumented(t, block(t, readme, "Caddy", "caddyfile"), servers, b.Listener.Addr().String())
+	wait := b.hold(t, c.url+"/orders/42/pay")
+	requireStatus(t, post(t, c.url+"/orders/42/refund"), http.StatusLocked)
+	requireStatus(t, post(t, c.url+"/orders/x/pay"), http.StatusBadRequest)
+	others := sendAll(t, request(c.url+"/orders"), request(c.url+"/orders"), request(c.url+"/orders/43/pay"))
+	eventually(t, "requests of other orders, and without a number, are served", func() bool { return b.inside() == 4 })
+	line := postAll(t, c.url+"/orders/43/pay")
+	c.eventuallyWait(t, 1)
+	release()
+	for _, a := range slices.Concat(wait(), others(), line()) {
+		requireStatus(t, a, http.StatusOK)
+	}
+}
+
+func TestREADMENetHTTP(t *testing.T) {
+	servers := redistest.Start(t, 3)
+	url, _, _, _ := serveDocumented(t, buildDocumented(t, block(t, readme, "net/http", "go"), servers))
+	fence, unlock := lock(t, open(t, servers), "order:42")
+	refused := post(t, url+"/orders/42/pay")
+	requireStatus(t, refused, http.StatusLocked)
+	if !strings.Contains(refused.body, "problems.md#held") {
+		t.Errorf("%s", refused.body)
+	}
+	requireStatus(t, post(t, url+"/orders/x/pay"), http.StatusBadRequest)
+	unlock()
+	paid := post(t, url+"/orders/42/pay")
+	requireStatus(t, paid, http.StatusOK)
+	var next uint64
+	if _, err := fmt.Sscanf(paid.body, "paid order 42, with fencing token %d\n", &next); err != nil || next <= fence {
+		t.Errorf("fencing token after %d: %s", fence, paid.body)
+	}
+}
+
+func TestREADMELibrary(t *testing.T) {
+	servers := redistest.Start(t, 3)
+	program := buildDocumented(t, block(t, readme, "Library", "go"), servers)
+	text, code := output(t, exec.Command(program))
+	if !strings.HasPrefix(text, "sending invoices, with fencing token ") || code != 0 {
+		t.Errorf("exit code %d: %s", code, text)
+	}
+	redistest.RequireNoKeys(t, servers)
+}
+
+// TestREADMEModule: what xcaddy build and go get install is this module, and Caddy with it has the directive.
+func TestREADMEModule(t *testing.T) {
+	module, err := exec.Command("go", "list", "-m").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	install := block(t, readme, "Install", "sh")
+	for _, command := range []string{"xcaddy build --with ", "go get "} {
+		_, path, _ := strings.Cut(install, command)
+		if fields := strings.Fields(path); len(fields) == 0 || fields[0] != strings.TrimSpace(string(module)) {
+			t.Errorf("README installs with %s%s another module than %s", command, path, module)
+		}
+	}
+	if text, code := output(t, caddyCommand(t, "list-modules")); code != 0 || !strings.Contains(text, "\nhttp.handlers.redlock\n") {
+		t.Errorf("exit code %d: %s", code, text)
+	}
+}

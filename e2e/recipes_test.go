@@ -1,0 +1,260 @@
+package e2e
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/console"
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+)
+
+const recipes = "docs/recipes.md"
+
+// runRecipe runs the Caddyfile of a recipe in front of a backend whose requests run until release is called.
+func runRecipe(t *testing.T, heading string, replace ...string) (c *caddyProcess, b *backend, release func()) {
+	t.Helper()
+	text := strings.NewReplacer(replace...).Replace(block(t, recipes, heading, "caddyfile"))
+	b, release = newHeldBackend(t)
+	return runDocumented(t, text, redistest.Start(t, 3), b.Listener.Addr().String()), b, release
+}
+
+func (c *caddyProcess) eventuallyWait(t *testing.T, n int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d requests wait", n), func() bool {
+		return askAdmin[console.Locks](t, c, http.MethodGet, "/redlock/locks", http.StatusOK).Waiting == n
+	})
+}
+
+func TestRecipeOfPayments(t *testing.T) {
+	c, b, release := runRecipe(t, "One payment at a time")
+	pay := func(order string) *http.Request {
+		return withBody(c.url+"/payments", `{"order":{"id":`+order+`}}`)
+	}
+	wait := b.holdRequests(t, pay("42"))
+	requireStatus(t, send(t, pay("42")), http.StatusLocked)
+	requireStatus(t, send(t, pay(`"forty-two"`)), http.StatusBadRequest)
+	requireStatus(t, send(t, withBody(c.url+"/payments", `{}`)), http.StatusBadRequest)
+	other := sendAll(t, pay("43"))
+	eventually(t, "another order is paid at the same time", func() bool { return b.inside() == 2 })
+	second := sendAll(t, pay("42"))
+	c.eventuallyWait(t, 1)
+	release()
+	for _, a := range append(append(wait(), other()...), second()...) {
+		requireStatus(t, a, http.StatusOK)
+	}
+	if n := b.servedTotal(); n != 3 {
+		t.Errorf("%d payments were served, want 3", n)
+	}
+}
+
+func TestRecipeOfWebhooks(t *testing.T) {
+	file := secretFile(t, secret)
+	c, b, release := runRecipe(t, "Webhooks, one at a time for each customer", "./run/secrets/stripe", "."+file)
+	deliver := func(id, customer, secret string) *http.Request {
+		body := fmt.Sprintf(`{"id":%q,"data":{"object":{"customer":%q}}}`, id, customer)
+		now := fmt.Sprint(time.Now().Unix())
+		sum := hmac.New(sha256.New, []byte(secret))
+		sum.Write([]byte(now + "." + body))
+		return withBody(c.url+"/webhooks/stripe", body, "Stripe-Signature", fmt.Sprintf("t=%s,v1=%x", now, sum.Sum(nil)))
+	}
+	requireStatus(t, send(t, deliver("evt_1", "cus_1", "wrong")), http.StatusUnauthorized)
+	wait := b.holdRequests(t, deliver("evt_1", "cus_1", secret))
+	repeated := send(t, deliver("evt_1", "cus_1", secret))
+	requireStatus(t, repeated, http.StatusConflict)
+	if outcome := repeated.header.Get("Redlock-Outcome"); outcome != "duplicate" {
+		t.Errorf("outcome %q", outcome)
+	}
+	next := sendAll(t, deliver("evt_2", "cus_1", secret))
+	c.eventuallyWait(t, 1)
+	if n := b.inside(); n != 1 {
+		t.Errorf("%d deliveries of one customer run at once", n)
+	}
+	release()
+	requireStatus(t, wait()[0], http.StatusOK)
+	requireStatus(t, next()[0], http.StatusOK)
+}
+
+func TestRecipeOfTransfers(t *testing.T) {
+	c, b, release := runRecipe(t, "Several keys at once")
+	transfer := func(from, to string) *http.Request {
+		return withBody(c.url+"/transfers", fmt.Sprintf(`{"from":%q,"to":%q}`, from, to))
+	}
+	wait := b.holdRequests(t, transfer("a", "b"))
+	others := sendAll(t, transfer("b", "a"), transfer("b", "c"), transfer("c", "a"))
+	c.eventuallyWait(t, 3)
+	apart := sendAll(t, transfer("d", "e"))
+	eventually(t, "other accounts are free", func() bool { return b.inside() == 2 })
+	release()
+	for _, a := range append(append(wait(), others()...), apart()...) {
+		requireStatus(t, a, http.StatusOK)
+	}
+}
+
+func TestRecipeOfALine(t *testing.T) {
+	c, b, release := runRecipe(t, "A slow backend behind a line", "wait 30s", "wait 2m")
+	requireLogLine(t, c, "reports", `"level":"warn"`)
+	wait := b.hold(t, c.url+"/reports/1")
+	urls := make([]string, 20)
+	for i := range urls {
+		urls[i] = fmt.Sprintf("%s/reports/%d", c.url, i+2)
+	}
+	line := postAll(t, urls...)
+	c.eventuallyWait(t, len(urls))
+	requireStatus(t, post(t, c.url+"/reports/22"), http.StatusTooManyRequests)
+	release()
+	for _, a := range append(wait(), line()...) {
+		requireStatus(t, a, http.StatusOK)
+	}
+}
+
+func TestRecipeOfAJob(t *testing.T) {
+	servers := redistest.Start(t, 3)
+	program := buildDocumented(t, block(t, recipes, "A job on one machine", "go"), servers)
+	fence, unlock := lock(t, open(t, servers), "job:invoices")
+	if text, code := output(t, exec.Command(program)); code != 0 || text != "another machine is sending them\n" {
+		t.Errorf("while another machine runs it: exit code %d, %s", code, text)
+	}
+	unlock()
+	var next uint64
+	text, code := output(t, exec.Command(program))
+	if _, err := fmt.Sscanf(text, "sending invoices, with fencing token %d\n", &next); err != nil || code != 0 || next <= fence {
+		t.Errorf("exit code %d, fencing token after %d: %s", code, fence, text)
+	}
+	redistest.RequireNoKeys(t, servers)
+}
+
+func TestRecipeOfGracefulDeploys(t *testing.T) {
+	c, b, release := runRecipe(t, "Graceful deploys", "wait 10s", "wait 2m")
+	wait := b.hold(t, c.url+"/orders/42/pay")
+	line := postAll(t, c.url+"/orders/42/pay")
+	c.eventuallyWait(t, 1)
+	sends(syscall.SIGTERM)(t, c)
+	refused := line()[0]
+	requireStatus(t, refused, http.StatusServiceUnavailable)
+	if outcome := refused.header.Get("Redlock-Outcome"); outcome != "stopping" {
+		t.Errorf("outcome %q", outcome)
+	}
+	release()
+	requireStatus(t, wait()[0], http.StatusOK)
+	within(t, c.exited, "the end of Caddy")
+	if code := c.cmd.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestRecipeOfGracefulDeploysInNetHTTP(t *testing.T) {
+	servers := redistest.Start(t, 3)
+	text := strings.Replace(block(t, recipes, "Graceful deploys", "go"), "10*time.Second", "2*time.Minute", 1)
+	url, cmd, log, exited := serveDocumented(t, buildDocumented(t, text, servers))
+	paid := post(t, url+"/orders/42/pay")
+	requireStatus(t, paid, http.StatusOK)
+	if !strings.HasPrefix(paid.body, "paid order 42, with fencing token ") {
+		t.Errorf("%s", paid.body)
+	}
+	locker := open(t, servers)
+	_, unlock := lock(t, locker, "order:43")
+	line := postAll(t, url+"/orders/43/pay")
+	eventually(t, "the request waits", func() bool {
+		seen, err := locker.Inspect(t.Context(), "order:43")
+		return err == nil && len(seen.Masters[0].Queue) == 1
+	})
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	requireStatus(t, line()[0], http.StatusServiceUnavailable)
+	within(t, exited, "the end of the program")
+	if code := cmd.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("exit code %d: %s", code, log)
+	}
+	unlock()
+	redistest.RequireNoKeys(t, servers)
+}
+
+func TestRecipeOfAnswers(t *testing.T) {
+	c, b, release := runRecipe(t, "Answers of your own")
+	wait := b.hold(t, c.url+"/orders/42/pay")
+	for path, want := range map[string]struct {
+		status int
+		body   string
+	}{
+		"/orders/42/pay": {http.StatusTooManyRequests, `{"error": "held"}`},
+		"/orders/x/pay":  {http.StatusBadRequest, `{"error": "bad_key"}`},
+		"/orders":        {http.StatusBadRequest, `{"error": "missing_key"}`},
+	} {
+		a := post(t, c.url+path)
+		requireStatus(t, a, want.status)
+		if a.body != want.body || a.header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s: %s, %s", path, a.header.Get("Content-Type"), a.body)
+		}
+	}
+	release()
+	requireStatus(t, wait()[0], http.StatusOK)
+}
+
+func TestRecipeWithoutMasters(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprint(w, r.Header.Get("Fencing-Token") != "")
+	}))
+	t.Cleanup(upstream.Close)
+	servers := redistest.Start(t, 3)
+	c := runDocumented(t, block(t, recipes, "If the masters are away", "caddyfile"), servers, upstream.Listener.Addr().String())
+	if a := post(t, c.url+"/carts/1"); a.status != http.StatusOK || a.body != "true" {
+		t.Errorf("with masters: %d %s", a.status, a.body)
+	}
+	servers[0].Kill()
+	servers[1].Kill()
+	eventually(t, "requests pass without a token", func() bool {
+		a := post(t, c.url+"/carts/2")
+		requireStatus(t, a, http.StatusOK)
+		return a.body == "false"
+	})
+	requireLogLine(t, c, "http.log.access", `"outcome":"no_quorum"`)
+}
+
+func TestRecipeOfATest(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "shop_test.go")
+	if err := os.WriteFile(file, []byte(block(t, recipes, "Tests without a server", "go")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if text, code := output(t, exec.Command("go", "test", "-race", file)); code != 0 {
+		t.Errorf("exit code %d\n%s", code, text)
+	}
+}
+
+// TestEachRecipeIsRun requires a test of this file for each section of docs/recipes.md that has a configuration or a program.
+func TestEachRecipeIsRun(t *testing.T) {
+	document, err := os.ReadFile(filepath.Join("..", recipes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := ""
+	files, err := filepath.Glob("*recipes*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tests += string(text)
+	}
+	for section := range strings.SplitSeq(string(document), "\n## ") {
+		heading, text, _ := strings.Cut(section, "\n")
+		for _, language := range []string{"caddyfile", "go"} {
+			if strings.Contains(text, "\n```"+language+"\n") && !strings.Contains(tests, fmt.Sprintf("%q", heading)) && heading != "Fencing in SQL" {
+				t.Errorf("no test runs %q", heading)
+			}
+		}
+	}
+}
