@@ -3,6 +3,7 @@ package answer_test
 import (
 	"fmt"
 	"io"
+	"log"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -115,6 +116,7 @@ func serve(t *testing.T, s *remembering, http2 bool) *httptest.Server {
 	t.Helper()
 	server := httptest.NewUnstartedServer(s)
 	server.EnableHTTP2 = http2
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // it tells of what some handlers do wrong on purpose
 	if http2 {
 		server.StartTLS()
 	} else {
