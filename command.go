@@ -9,6 +9,8 @@ import (
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/version"
 )
 
 // The exit codes of the commands. docs/commands.md has them, too.
@@ -32,6 +34,8 @@ inspect and release ask a running Caddy at its admin endpoint.
 Exit codes: 0 all is well, 1 wrong use or no Caddy that answers, 2 locks are in danger
 or can't be taken, 3 the key has no lock, or another one.`,
 		CobraFunc: func(cmd *cobra.Command) {
+			cmd.Version = version.String()
+			cmd.SetVersionTemplate("caddy-redlock {{.Version}}\n")
 			cmd.Args = cobra.NoArgs // a command that doesn't exist is an error
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 			cmd.DisableFlagsInUseLine = true

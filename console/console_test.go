@@ -103,7 +103,7 @@ func TestMasters(t *testing.T) {
 		return status.Ready && status.Lockers[0].Available == 3
 	})
 	l := status.Lockers[0]
-	if len(status.Lockers) != 1 || !l.Ready || l.Instance != "web1/42" || l.Quorum != 2 || l.Held != 1 || l.Waiting != 0 || len(l.Masters) != 3 {
+	if status.Version == "" || len(status.Lockers) != 1 || !l.Ready || l.Instance != "web1/42" || l.Quorum != 2 || l.Held != 1 || l.Waiting != 0 || len(l.Masters) != 3 {
 		t.Fatalf("%+v", status)
 	}
 	for i, m := range l.Masters {

@@ -4,7 +4,8 @@ import "time"
 
 // Status is the answer of GET /masters. Its status code is 200; with ?ready, for health checks, it is 503 unless Ready.
 type Status struct {
-	Ready bool `json:"ready"` // whether every locker can take locks now
+	Ready   bool   `json:"ready"`   // whether every locker can take locks now
+	Version string `json:"version"` // of this module
 	// Usually there is one. During a reload, and in a process whose configuration or code needs several, there are more.
 	Lockers []Locker `json:"lockers"`
 }

@@ -7,11 +7,12 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/version"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 func statusOf(lockers []*redlock.Locker) Status {
-	all := Status{Ready: len(lockers) > 0, Lockers: []Locker{}}
+	all := Status{Ready: len(lockers) > 0, Version: version.String(), Lockers: []Locker{}}
 	for _, l := range lockers {
 		status := l.Status()
 		shown := Locker{

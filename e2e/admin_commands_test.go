@@ -212,6 +212,9 @@ func TestAdminAddresses(t *testing.T) {
 			t.Errorf("%q: exit code %d, want %d and %q\n%s%s", test.args, code, test.code, test.want, text, stderr)
 		}
 	}
+	if text, _, code := redlockCommand(t, "--version"); code != 0 || text != ownVersion.FindString(text)+"\n" {
+		t.Errorf("the version: exit code %d: %s", code, text)
+	}
 	for _, args := range [][]string{{"masters", "more"}, {"inspect"}, {"release", "key"}, {"release", "--fence", "7"}, {"locks", "--limit", "-1"}} {
 		if text, stderr, code := redlockCommand(t, args...); code != 1 || !strings.HasPrefix(stderr, "Error: ") {
 			t.Errorf("%q: exit code %d\n%s%s", args, code, text, stderr)
