@@ -1,4 +1,10 @@
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+GORELEASER := github.com/goreleaser/goreleaser/v2@v2.16.0
+SYFT := github.com/anchore/syft/cmd/syft@v1.57.0
+
+MODULE := github.com/caddy-redlock/caddy-redlock
 
 # These keep apt-get from starting the service of redis-server: the tests start their own servers.
 NO_SERVICE := RUNLEVEL=1 SYSTEMD_OFFLINE=1
@@ -6,7 +12,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive $(NO_SERVICE) apt-get
 
 .DEFAULT_GOAL := help
-.PHONY: help build test deploy alerts console test-servers torture operating reloads fuzz soak lint bench bench-check bench-net bench-http redis-server upstreams sdks node
+.PHONY: help build test deploy alerts console test-servers torture operating reloads fuzz soak lint bench bench-check bench-net bench-http redis-server upstreams sdks node prose workflows vulncheck release-check release-module release-notes snapshot release syft
 
 # Tests of many random cases. With the race detector, which makes them many times slower, they try few of these.
 MODELS := ^(TestSimulation|TestMutants|TestGuardsKeepExclusion|TestScriptsDoWhatTheModelDoes)$$
@@ -17,7 +23,7 @@ RELOADS ?= 200
 SERVERS ?= $(foreach name,redis-server valkey-server keydb-server,$(shell command -v $(name)))
 
 help: ## Show the targets
-	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 build: ## Build bin/caddy: Caddy with the standard modules and this one
 	go build -o bin/caddy ./cmd/caddy
@@ -119,6 +125,57 @@ lint: build ## Check format, vet, staticcheck, go.mod and Caddyfile.example
 	done
 	bin/caddy validate --config Caddyfile.example
 	bin/caddy fmt Caddyfile.example >/dev/null # fails, with the line, where the format differs
+
+prose: node ## Check the spelling in documents, comments and messages: internal/prose/words.txt has the words that are right
+	$(call npm-install,prose)
+	bin/prose/node_modules/.bin/cspell lint --no-progress --show-suggestions --config internal/prose/cspell.json || { \
+		echo 'correct these words, or add those that are right to internal/prose/words.txt' >&2; exit 1; }
+
+workflows: ## Check the workflows of GitHub and the scripts of the shell
+	@if ! command -v shellcheck >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends shellcheck; fi
+	go run $(ACTIONLINT)
+	shellcheck .ci/run examples/traefik/try.sh
+
+# The tool exits with 3 for what it has found, and with 1 if it can't get the database.
+vulncheck: ## Look for known vulnerabilities in what is called; that the database can't be reached is an error with VULNDB=required
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
+	go run $(GOVULNCHECK) -scan module >"$$log" 2>&1 || true; \
+	if grep -q 'fetching vulnerabilities' "$$log"; then \
+		grep 'fetching vulnerabilities' "$$log" >&2; \
+		echo 'NOT CHECKED for known vulnerabilities: the database at vuln.go.dev can not be reached from here' >&2; \
+		test '$(VULNDB)' != required; exit; \
+	fi; \
+	go run $(GOVULNCHECK) ./...
+
+# Without VERSION it is this checkout, whose version Go calls (devel).
+release-module: ## Make bin/release, the module that a release is built from, as xcaddy makes one: with VERSION of this one
+	rm -rf bin/release && mkdir -p bin/release
+	sed 's/^module .*/module caddy/' go.mod >bin/release/go.mod
+	cp go.sum cmd/caddy/main.go bin/release/
+	cd bin/release && if [ -n '$(VERSION)' ]; then go get $(MODULE)@$(VERSION); \
+		else go mod edit -require=$(MODULE)@v0.0.0 -replace=$(MODULE)=../..; fi
+
+release-check: ## Check .goreleaser.yaml, and build Caddy for this platform as a release does (heavy: goreleaser is built first)
+	go run $(GORELEASER) check
+	go run $(GORELEASER) build --snapshot --clean --single-target
+	bin/dist/caddy_*/caddy list-modules --versions --skip-standard
+
+release-notes: ## Print the section of VERSION in CHANGELOG.md, which must have its date
+	@sed -n '/^## \[$(VERSION:v%=%)\] - [0-9-]*$$/,/^## \[/{/^## \[/!p}' CHANGELOG.md | grep . || { \
+		echo 'CHANGELOG.md has no section "## [$(VERSION:v%=%)] - <date>"' >&2; exit 1; }
+
+SKIP ?= publish,docker,sbom
+
+snapshot: ## Make in bin/dist what a release would have, without SKIP (publish,docker,sbom)
+	go run $(GORELEASER) release --snapshot --clean --skip=$(SKIP)
+
+release: ## Release the tag of this commit as a draft, with GITHUB_TOKEN; only the workflow does this
+	@mkdir -p bin
+	$(MAKE) --no-print-directory release-notes VERSION=$$(git describe --exact-match --tags) >bin/release-notes.md
+	go run $(GORELEASER) release --clean --release-notes bin/release-notes.md
+
+syft: ## Install syft, which writes the lists of parts (SBOM)
+	go install $(SYFT)
 
 bench: redis-server ## Compare the library with its peers (15 minutes): bench/RESULTS.md, bench/plots
 	cd bench && go run .

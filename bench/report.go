@@ -117,7 +117,7 @@ func report(done []measuredCell, dir string, took time.Duration) error {
 func (m measuredCell) write(b *bytes.Buffer, columns []column) {
 	header, line := "|", "| --- |"
 	for _, col := range columns {
-		if col.title != "" { // one without a title joins its neighbour on the left
+		if col.title != "" { // one without a title joins its neighbor on the left
 			header += " | " + col.title
 			line += " ---: |"
 		}

@@ -15,7 +15,7 @@ import (
 // verdict says at a glance whether locks can be taken.
 type verdict struct {
 	Level  string // good, warn, bad, or none without a locker
-	Mark   string // a shape, for those who don't see the colour
+	Mark   string // a shape, for those who don't see the color
 	Colour string // of the icon
 	Title  string
 	Text   string

@@ -22,10 +22,10 @@ func (o *options) fenceLead() time.Duration {
 //
 // Why it is above the fence of every earlier lock: that fence was stored by a quorum, and every quorum of
 // the later lock shares a master with it. So fewer than a quorum of the grants come from masters that lack
-// the earlier fence, and all others are above it. The same holds between neighbouring sets of masters, of
+// the earlier fence, and all others are above it. The same holds between neighboring sets of masters, of
 // which one has a server more, because their majorities meet too. For an odd number of masters this is
 // also the (n-quorum+1)-th smallest, which would be enough within one set; for an even number that one is
-// lower, and not safe between neighbours.
+// lower, and not safe between neighbors.
 func chooseFence(granted []int64, quorum int) (fence int64, certain bool) {
 	if len(granted) < quorum {
 		return 0, false
