@@ -48,7 +48,7 @@ code is 2 if no locks can be taken.
 			for _, locker := range status.Lockers {
 				printLocker(cmd.OutOrStdout(), locker, time.Now())
 			}
-			paragraph(cmd.OutOrStdout(), "", "caddy-redlock "+status.Version)
+			paragraph(cmd.OutOrStdout(), "", "caddy-redlock "+orDash(status.Version)) // one that is older doesn't say
 			return code, nil
 		}),
 	}
