@@ -140,8 +140,8 @@ type Handler struct {
 	// What the repeat of a request gets whose answer was larger: "answer", its status and headers with a note, or "run", it is
 	// served as well. Default: answer.
 	TooLarge string `json:"too_large,omitempty"`
-	// Whether an ID whose answer is remembered is refused with 422 if the method, the path, the query or the body is another.
-	// The body is read before the lock is taken, within max_body. Default: true, but with the preset of a sender of webhooks false.
+	// Whether an ID whose answer is remembered is refused with 422 if the method, the host, the path, the query or the body is
+	// another. Without it the host and the path are a part of the ID, as one event may be delivered to several places. The body is read before the lock is taken, within max_body. Default: true, but with the preset of a sender of webhooks false.
 	Fingerprint *bool `json:"fingerprint,omitempty"`
 
 	// Whether requests for another protocol, such as WebSocket, may hold a lock for as long as they

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
@@ -61,6 +62,10 @@ func (rule *Rule) sealer() *answer.Sealer {
 	return rule.Sealer.sealer
 }
 
+// place returns where a request goes. A sender that delivers one event to two places gives both deliveries the same ID: the second
+// must not be answered with what the first was answered.
+func place(r *http.Request) string { return strings.ToLower(r.Host) + r.URL.EscapedPath() }
+
 // takeFingerprint reads the body for what tells one request from another with the same ID.
 func (s *serving) takeFingerprint() error {
 	if s.rule.Remember == 0 || s.rule.IgnoreFingerprint || s.delivery == "" {
@@ -71,7 +76,7 @@ func (s *serving) takeFingerprint() error {
 		return err
 	}
 	sum := sha256.New()
-	for _, part := range []string{s.r.Method, s.r.URL.RequestURI()} {
+	for _, part := range []string{s.r.Method, strings.ToLower(s.r.Host), s.r.URL.RequestURI()} {
 		_ = binary.Write(sum, binary.BigEndian, uint64(len(part)))
 		_, _ = io.WriteString(sum, part)
 	}

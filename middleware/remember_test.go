@@ -191,7 +191,11 @@ func TestFingerprint(t *testing.T) {
 	first, firstLoose := do(t, request("POST", server.URL+"/pay?x=1", "10")), do(t, request("POST", loose.URL+"/pay?x=1", "10"))
 	for _, other := range []struct{ method, path, body string }{{"PUT", "/pay?x=1", "10"}, {"POST", "/pay2?x=1", "10"}, {"POST", "/pay?x=2", "10"}, {"POST", "/pay?x=1", "11"}, {"POST", "/pay?x=1", ""}} {
 		requireProblem(t, do(t, request(other.method, server.URL+other.path, other.body)), http.StatusUnprocessableEntity, "mismatch")
-		requireReplay(t, do(t, request(other.method, loose.URL+other.path, other.body)), firstLoose)
+		if got := do(t, request(other.method, loose.URL+other.path, other.body)); strings.HasPrefix(other.path, "/pay?") {
+			requireReplay(t, got, firstLoose)
+		} else if got.StatusCode != http.StatusCreated || got.body == firstLoose.body { // one event, delivered to two places
+			t.Errorf("%s: %d %q", other.path, got.StatusCode, got.body)
+		}
 	}
 	requireReplay(t, do(t, request("POST", server.URL+"/pay?x=1", "10")), first)
 	c.requireRuns(t, 1)
@@ -285,14 +289,19 @@ func TestSealer(t *testing.T) {
 	with := func(opts ...middleware.Option) *httptest.Server {
 		return serve(t, orders(l, c.ServeHTTP, append(opts, middleware.WithDedupe("{header.Id}"), middleware.WithRemember(hour))...))
 	}
-	plain := post(t, with().URL, "Order", "42", "Id", "plain")
-	requireReplay(t, post(t, with(sealer(1)).URL, "Order", "42", "Id", "plain"), plain) // from before there was a key
+	pay := func(server *httptest.Server, id string) answer {
+		req := newRequest(t, server.URL, "Order", "42", "Id", id)
+		req.Host = "shop.example.com"
+		return do(t, req)
+	}
+	plain := pay(with(), "plain")
+	requireReplay(t, pay(with(sealer(1)), "plain"), plain) // from before there was a key
 	c.runs.Store(0)
-	first := post(t, with(sealer(1)).URL, "Order", "42", "Id", "a")
-	requireReplay(t, post(t, with(sealer(1)).URL, "Order", "42", "Id", "a"), first)
-	requireReplay(t, post(t, with(sealer(2, 1)).URL, "Order", "42", "Id", "a"), first)
-	requireProblem(t, post(t, with(sealer(2)).URL, "Order", "42", "Id", "a"), http.StatusInternalServerError, "failed")
-	requireProblem(t, post(t, with().URL, "Order", "42", "Id", "a"), http.StatusInternalServerError, "failed")
+	first := pay(with(sealer(1)), "a")
+	requireReplay(t, pay(with(sealer(1)), "a"), first)
+	requireReplay(t, pay(with(sealer(2, 1)), "a"), first)
+	requireProblem(t, pay(with(sealer(2)), "a"), http.StatusInternalServerError, "failed")
+	requireProblem(t, pay(with(), "a"), http.StatusInternalServerError, "failed")
 	c.requireRuns(t, 1)
 	if _, err := middleware.NewSealer([]byte("short")); err == nil || strings.Contains(err.Error(), "short") {
 		t.Errorf("a short key: %v", err)

@@ -100,8 +100,9 @@ type Rule struct {
 	// RememberCookies keeps Set-Cookie in answers that are remembered. Default: false, a repeat gets no cookies.
 	RememberCookies bool
 	// IgnoreFingerprint answers a repeat that differs from the first request, as those of senders that sign or date each
-	// delivery anew. Default: false, an ID whose answer is remembered is refused with 422 if the method, the path, the query or
-	// the body is another. The body is read before the lock is taken, within MaxBody.
+	// delivery anew. Default: false, an ID whose answer is remembered is refused with 422 if the method, the host, the path, the
+	// query or the body is another. If it is ignored, the host and the path are a part of the ID, as one event may be delivered to
+	// several places. The body is read before the lock is taken, within MaxBody.
 	IgnoreFingerprint bool
 	// OnReplay is called before a request is answered with the remembered answer, with the request and its turn. Default: nil.
 	OnReplay func(*http.Request, Turn)

@@ -168,6 +168,9 @@ func (s *serving) identifyDelivery() (err error) {
 	case err == nil && s.rule.Scope != nil:
 		s.scope, err = s.rule.Scope(s.r)
 	}
+	if s.rule.Remember > 0 && s.rule.IgnoreFingerprint {
+		s.scope = strings.TrimSpace(place(s.r) + " " + s.scope)
+	}
 	return err
 }
 

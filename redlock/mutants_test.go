@@ -274,6 +274,23 @@ var mutants = []mutant{
 		},
 	},
 	{
+		name: "a holder that has lost its lock stores its result", breaks: onceOnly,
+		serve: func(_ *memory.Master, cmd *protocol.Command) bool {
+			cmd.Anyway = cmd.Anyway || cmd.Op == protocol.OpRelease && cmd.Result != nil
+			return false
+		},
+	},
+	{
+		name: "a result is stored before the work is done", breaks: onceOnly,
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			m.Do([]*protocol.Command{cmd})
+			if cmd.Op == protocol.OpAcquire && cmd.Recall && cmd.Reply.Status == protocol.StatusGranted {
+				m.Results.Set(cmd.Key, protocol.Result{Data: "begun", Fence: cmd.Reply.Fence}, m.Clock(), never)
+			}
+			return true
+		},
+	},
+	{
 		name: "a result that one master remembers is returned as it is", breaks: onceOnly,
 		send: func(l *link, cmd *protocol.Command) {
 			if l.address > 0 {

@@ -29,6 +29,7 @@ type holder struct {
 	granted  time.Duration
 	unlocked time.Duration // 0 if never
 	promised time.Duration // the end of the longest validity that a renewal was sent in
+	useless  bool          // lost before it left its result
 }
 
 // force is what was done to a token.

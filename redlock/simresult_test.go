@@ -47,6 +47,9 @@ func (w *world) once(p *process, r *rand.Rand) {
 		return
 	}
 	w.over(h)
+	w.mu.Lock()
+	h.useless = lock.Err() != nil
+	w.mu.Unlock()
 	err = lock.UnlockWith([]byte(strconv.Itoa(h.order)), never)
 	w.event("process %d unlocks grant %d with its result: %v", p.index, h.order, err)
 	if err == nil && !p.dead() {
@@ -60,9 +63,13 @@ func (w *world) met(p *process, key string, done *DoneError, before uint64) {
 	order, err := strconv.Atoi(string(done.Result))
 	w.mu.Lock()
 	known := err == nil && order < len(w.held) && w.held[order].key == key && w.held[order].fence == done.Fence
+	useless := known && w.held[order].useless
 	w.mu.Unlock()
 	if !known {
 		w.violated(onceOnly, "%q of fence %d is no result of %s", done.Result, done.Fence, key)
+	}
+	if useless {
+		w.violated(onceOnly, "grant %d of %s was lost before it left its result", order, key)
 	}
 	if after := w.mustBeMet(key); done.Fence < before && after >= before {
 		w.violated(onceOnly, "%s has the result of fence %d, after that of %d", key, done.Fence, before)
