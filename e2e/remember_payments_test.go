@@ -1,0 +1,152 @@
+package e2e
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+)
+
+const idempotent = "idempotency_key required\nscope {header.Authorization}\n"
+
+// TestRememberedPayments: each payment is made once, however often its clients repeat it, at once and late, through two Caddys of which each may
+// be killed or reloaded, on three masters of which each may be killed. All clients get the answer of that one run. It is made again only if its
+// answer could not be stored, which the log of the Caddy that served it must show for each such run.
+func TestRememberedPayments(t *testing.T) {
+	payments, rounds := 200, 1
+	if os.Getenv("OPERATING") != "" {
+		payments, rounds = 1000, 4
+	}
+	servers := redistest.Start(t, 3, "--appendonly", "yes", "--appendfsync", "always")
+	p := newPaying(t, servers, idempotent+"remember 1h", "")
+	var faults, ofMasters []func()
+	for range rounds {
+		faults = append(faults, func() { p.kill(0) }, func() { p.kill(1) }, func() { p.reload(0) }, func() { p.reload(1) })
+		for _, i := range rand.Perm(len(servers)) {
+			ofMasters = append(ofMasters, servers[i].Kill, servers[i].Restart)
+		}
+	}
+	rand.Shuffle(len(faults), func(i, k int) { faults[i], faults[k] = faults[k], faults[i] })
+	p.payAll(payments, interleaved(faults, ofMasters)...)
+
+	replayed := p.payAllAgain(payments)
+	p.requireOnce(payments)
+	if replayed < payments {
+		t.Errorf("of %d payments that are made, %d were answered as replayed", payments, replayed)
+	}
+	requireLifetimes(t, servers)
+}
+
+// TestPaymentsThatAreForgotten: the same check finds that rules which only lock make payments more than once.
+func TestPaymentsThatAreForgotten(t *testing.T) {
+	p := newPaying(t, nil, "dedupe {header.Authorization}-{header.Idempotency-Key}", "{header.Idempotency-Key}")
+	p.payAll(20)
+	if wrong, _ := p.bank.judge(p.got, p.explainer()); len(wrong) == 0 {
+		t.Error("nothing is wrong without remember")
+	}
+}
+
+// interleaved returns the steps of both in a random order that keeps the order of each.
+func interleaved(a, b []func()) (all []func()) {
+	for len(a)+len(b) > 0 {
+		from := &a
+		if rand.IntN(len(a)+len(b)) >= len(a) {
+			from = &b
+		}
+		all, *from = append(all, (*from)[0]), (*from)[1:]
+	}
+	return all
+}
+
+// payAllAgain asks for each payment once more, and returns how many of the answers were marked as replayed.
+func (p *paying) payAllAgain(payments int) (replayed int) {
+	next := make(chan *payment, payments)
+	for i := range payments {
+		next <- paymentNumber(i)
+	}
+	close(next)
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for range 10 {
+		all.Go(func() {
+			for m := range next {
+				a := p.pay(m)
+				mu.Lock()
+				if a.header.Get("Idempotency-Replayed") == "true" {
+					replayed++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	return replayed
+}
+
+// requireOnce requires that each payment was made once, and reports why others were made again.
+func (p *paying) requireOnce(payments int) {
+	p.t.Helper()
+	if len(p.got) != payments {
+		p.t.Errorf("%d of %d payments have an answer", len(p.got), payments)
+	}
+	wrong, again := p.bank.judge(p.got, p.explainer())
+	for _, text := range wrong {
+		p.t.Error(text)
+	}
+	answers := 0
+	for _, of := range p.got {
+		answers += len(of)
+	}
+	p.t.Logf("%d payments, %d answers to %d tries, %d Caddys killed; %d runs were made again", payments, answers, p.tries.Load(), len(p.started)-len(p.branches), len(again))
+	for run, why := range again {
+		p.t.Logf("try %s, by Caddy %s, was made again: %s", run.try, run.caddy, why)
+	}
+}
+
+// explainer returns a function that says why the answer of a run was not remembered when the payment was made again, from the log of the
+// Caddy that had served the first. Each line that is about no certain request explains one run.
+func (p *paying) explainer() func(run, next *bankRun, answered bool) string {
+	ended, unstored := make(map[string]map[string]string), make(map[string][]time.Time)
+	killed := make(map[string]bool)
+	for _, b := range p.started {
+		log := b.log.String()
+		ended[b.name], unstored[b.name], killed[b.name] = finished(log), unstoredAt(log), b.killed
+	}
+	return func(run, next *bankRun, answered bool) string {
+		outcome, done := ended[run.caddy][run.try]
+		if !done && killed[run.caddy] && !answered {
+			return "its Caddy was killed before it had ended the request"
+		}
+		if outcome == "lost" {
+			return "it had lost its lock"
+		}
+		for i, at := range unstored[run.caddy] {
+			if at.After(run.begun) && at.Before(next.begun) {
+				unstored[run.caddy] = append(unstored[run.caddy][:i:i], unstored[run.caddy][i+1:]...)
+				return "its answer was not stored by a quorum"
+			}
+		}
+		return ""
+	}
+}
+
+// unstoredAt returns when a Caddy has logged that it could not store an answer.
+func unstoredAt(log string) (times []time.Time) {
+	for line := range strings.Lines(log) {
+		var entry struct {
+			TS    float64
+			Msg   string
+			Error string
+		}
+		if !strings.Contains(line, "remember") || json.Unmarshal([]byte(line), &entry) != nil || entry.Error == "" {
+			continue
+		}
+		times = append(times, time.UnixMicro(int64(entry.TS*1e6)))
+	}
+	return times
+}
