@@ -1,0 +1,243 @@
+package e2e
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+)
+
+const rememberRule = "redlock {\n" + idempotent + "remember 1h\n}\n"
+
+// till is a shop behind Caddys that remember what it answers.
+type till struct {
+	t    *testing.T
+	shop *shop
+	paid map[string]answer // the first answer to each payment
+}
+
+func newTill(t *testing.T) *till {
+	return &till{t: t, shop: newShop(t), paid: make(map[string]answer)}
+}
+
+// ask asks for a payment through a Caddy.
+func (i *till) ask(c *caddyProcess, payment string) answer {
+	i.t.Helper()
+	return send(i.t, withBody(c.url, `{"amount":1}`, "Idempotency-Key", payment, "Authorization", "Bearer alice"))
+}
+
+// runs returns how many requests the shop has served.
+func (i *till) runs() int { return i.shop.runsOf("127.0.0.1") }
+
+// pay makes a payment, which must run.
+func (i *till) pay(c *caddyProcess, payment string) {
+	i.t.Helper()
+	before := i.runs()
+	a := i.ask(c, payment)
+	if a.status != http.StatusOK || i.runs() != before+1 || a.header.Get("Idempotency-Replayed") != "" {
+		i.t.Fatalf("%s: %d %s, %d runs: want one and its answer", payment, a.status, a.header.Get("Redlock-Outcome"), i.runs()-before)
+	}
+	i.paid[payment] = a
+}
+
+// requireReplay requires that a payment is answered as at first, without being made again.
+func (i *till) requireReplay(c *caddyProcess, payment string) {
+	i.t.Helper()
+	before := i.runs()
+	a := i.ask(c, payment)
+	if !sameAnswer(a, i.paid[payment]) || i.runs() != before || a.header.Get("Idempotency-Replayed") != "true" {
+		i.t.Fatalf("%s: %d %s, %d runs, %.40q: want none, and the first answer, %.40q", payment, a.status, a.header.Get("Redlock-Outcome"), i.runs()-before, a.body, i.paid[payment].body)
+	}
+}
+
+// results returns the keys of the answers that a master has.
+func results(s *redistest.Server) (keys []string) {
+	for _, key := range s.Keys() {
+		if strings.HasSuffix(key, ":result") {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// requireResults waits until a master has this many answers.
+func requireResults(t *testing.T, s *redistest.Server, n int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d answers on %s", n, s.Addr()), func() bool { return len(results(s)) == n })
+}
+
+// requireVotes waits until a Caddy has this many masters that vote.
+func requireVotes(t *testing.T, c *caddyProcess, n float64) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%v masters vote", n), func() bool {
+		up := 0.0
+		for name, value := range c.scrape(t) {
+			if strings.HasPrefix(name, "master_up{") {
+				up += value
+			}
+		}
+		return up == n
+	})
+}
+
+// TestRememberedAnswersSurvive: an answer survives what docs/DESIGN.md says that it does, and where too little is known the request runs again. A
+// server without a file forgets everything when it is killed, and has no vote for as long as the restart guard.
+func TestRememberedAnswersSurvive(t *testing.T) {
+	servers := redistest.Start(t, 3)
+	i := newTill(t)
+	option := "redlock {\nmasters " + strings.Join(redistest.URLs(servers), " ") + "\nmax_ttl 2s\ntimeout 1s\n}"
+	site := "redlock {\n" + idempotent + "remember 1h\nttl 2s\n}\n" + i.shop.proxy()
+	c := runCaddy(t, caddyfile(option, site))
+	requireVotes(t, c, 3)
+	pay := func(payment string, stored int) {
+		t.Helper()
+		i.pay(c, payment)
+		for _, s := range servers {
+			requireResults(t, s, stored)
+		}
+	}
+	empty := func(s *redistest.Server) {
+		t.Helper()
+		s.Kill()
+		requireVotes(t, c, 2)
+		s.Restart()
+		requireVotes(t, c, 3)
+		requireResults(t, s, 0)
+	}
+
+	pay("a", 1)
+	servers[0].Pause()
+	i.requireReplay(c, "a")
+	servers[0].Resume()
+	requireVotes(t, c, 3)
+	pay("b", 2)
+	empty(servers[0])
+	i.requireReplay(c, "b") // which repairs it
+	requireResults(t, servers[0], 1)
+	empty(servers[1])
+	servers[2].Pause()
+	i.requireReplay(c, "b") // by the one that was repaired
+	before := i.runs()
+	if a := i.ask(c, "a"); a.status != http.StatusOK || i.runs() != before+1 {
+		t.Errorf("what the masters that answer have lost: %d, %d runs", a.status, i.runs()-before)
+	}
+	servers[0].Kill()
+	before = i.runs()
+	if a := i.ask(c, "b"); a.status != http.StatusConflict || a.header.Get("Redlock-Outcome") != "no_quorum" || i.runs() != before {
+		t.Errorf("with one master of three: %d %s, %d runs", a.status, a.header.Get("Redlock-Outcome"), i.runs()-before)
+	}
+	servers[2].Resume()
+}
+
+// TestRememberedAnswersSurviveRestarts: servers that write to a file before they answer forget nothing, if all of them and all Caddys end at once.
+func TestRememberedAnswersSurviveRestarts(t *testing.T) {
+	servers := redistest.Start(t, 3, "--appendonly", "yes", "--appendfsync", "always")
+	i := newTill(t)
+	config := caddyfile(mastersOption(servers, "timeout "+calm.String()), rememberRule+i.shop.proxy())
+	c := runCaddy(t, config)
+	i.pay(c, "a")
+	for _, s := range servers {
+		s.Kill()
+	}
+	_ = c.cmd.Process.Kill()
+	<-c.exited
+	for _, s := range servers {
+		s.Restart()
+	}
+	i.requireReplay(runCaddy(t, config), "a")
+}
+
+// TestRememberedInTheProcess: without masters an answer survives a reload, and the log warns that it doesn't survive a restart.
+func TestRememberedInTheProcess(t *testing.T) {
+	i := newTill(t)
+	c := runCaddy(t, caddyfile("", rememberRule+i.shop.proxy()))
+	i.pay(c, "a")
+	if a := c.load(t, caddyfile("", "header Reloaded yes\n"+rememberRule+i.shop.proxy())); a.status != http.StatusOK {
+		t.Fatalf("reload: %d %s", a.status, a.body)
+	}
+	i.requireReplay(c, "a")
+	requireLogLine(t, c, `"level":"warn"`, "answers are remembered in this process's memory")
+}
+
+// TestRememberByOtherSettings: another Caddy with other settings of the rule, and one that was reloaded, know what the first has answered.
+func TestRememberByOtherSettings(t *testing.T) {
+	servers := redistest.Start(t, 3)
+	i := newTill(t)
+	option := mastersOption(servers, "timeout "+calm.String())
+	c := runCaddy(t, caddyfile(option, rememberRule+i.shop.proxy()))
+	other := runCaddy(t, caddyfile(option, "redlock {\nname other\n"+idempotent+"remember 2h 1KB\nremember_status 404\nwait 3s\nttl 7s\nremember_cookies\n}\n"+i.shop.proxy()))
+	i.pay(c, "a")
+	i.requireReplay(other, "a")
+	if a := c.load(t, caddyfile(mastersOption(servers, "timeout 3s"), rememberRule+i.shop.proxy())); a.status != http.StatusOK {
+		t.Fatalf("reload: %d %s", a.status, a.body)
+	}
+	i.requireReplay(c, "a")
+	i.pay(c, "b")
+	i.requireReplay(other, "b")
+}
+
+// keyFile returns a file with a key for answers, all of whose bytes are equal.
+func keyFile(t *testing.T, b byte) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "key")
+	key := base64.StdEncoding.EncodeToString([]byte(strings.Repeat(string(b), 32)))
+	if err := os.WriteFile(file, []byte(key+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// TestEncryptedAnswers: with keys the masters can't read an answer. Keys can be replaced one after the other, and a Caddy without the right one
+// refuses a repeat, which would otherwise run again.
+func TestEncryptedAnswers(t *testing.T) {
+	servers := redistest.Start(t, 3)
+	i := newTill(t)
+	first, second := keyFile(t, 'a'), keyFile(t, 'b')
+	with := func(keys ...string) *caddyProcess {
+		t.Helper()
+		lines := []string{"timeout " + calm.String()}
+		if len(keys) > 0 {
+			lines = append(lines, "remember_keys "+strings.Join(keys, " "))
+		}
+		return runCaddy(t, caddyfile(debugLog+mastersOption(servers, lines...), rememberRule+i.shop.proxy()))
+	}
+	readable := func(payment string) (found bool) {
+		receipt, _, _ := strings.Cut(i.paid[payment].body, "\n")
+		for _, s := range servers {
+			for _, key := range results(s) {
+				found = found || strings.Contains(s.Client().HGet(t.Context(), key, "data").Val(), receipt)
+			}
+		}
+		return found
+	}
+	open, sealed, rotated, wrong := with(), with(first), with(second, first), with(second)
+	i.pay(open, "open")
+	i.pay(sealed, "sealed")
+	if !readable("open") || readable("sealed") {
+		t.Errorf("the masters can read what is not encrypted: %v, what is: %v", readable("open"), readable("sealed"))
+	}
+	i.requireReplay(sealed, "sealed")
+	i.requireReplay(sealed, "open") // from before there was a key
+	i.requireReplay(rotated, "sealed")
+	i.pay(rotated, "rotated")
+	i.requireReplay(wrong, "rotated")
+	before := i.runs()
+	for _, c := range []*caddyProcess{wrong, open} {
+		if a := i.ask(c, "sealed"); a.status != http.StatusInternalServerError || i.runs() != before {
+			t.Errorf("without the right key: %d %q, %d runs", a.status, a.body, i.runs()-before)
+		}
+	}
+	receipt, _, _ := strings.Cut(i.paid["sealed"].body, "\n")
+	for _, c := range []*caddyProcess{open, sealed, rotated, wrong} {
+		for _, text := range []string{receipt, "Bearer alice", strings.Repeat("a", 32), base64.StdEncoding.EncodeToString([]byte(strings.Repeat("a", 32)))} {
+			if strings.Contains(c.log.String(), text) {
+				t.Errorf("the log shows %q", text)
+			}
+		}
+	}
+}
