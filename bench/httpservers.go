@@ -42,20 +42,24 @@ const (
 	caddyUnobservedMemory = "Caddy, redlock in memory, no metrics"
 )
 
+const (
+	orderRule    = "redlock /orders/*/pay order:{path.1}"
+	threeMasters = "redlock {\n\t\tmasters MASTERS\n\t\trestart_guard off\n\t}"
+)
+
+// caddyWith returns what makes the Caddyfile of a site with a global option and a directive.
+func caddyWith(option, lock string) func(_, listen, backend, addrs string) string {
+	return func(_, listen, backend, addrs string) string {
+		return strings.ReplaceAll(fmt.Sprintf(caddyfile, option, listen, lock, backend), "MASTERS", addrs)
+	}
+}
+
+func runCaddyfile(binary, config string) []string {
+	return []string{binary, "run", "--adapter", "caddyfile", "--config", config}
+}
+
 func proxies() []*proxy {
-	caddy := func(option, lock string) func(_, listen, backend, addrs string) string {
-		return func(_, listen, backend, addrs string) string {
-			return strings.ReplaceAll(fmt.Sprintf(caddyfile, option, listen, lock, backend), "MASTERS", addrs)
-		}
-	}
-	const (
-		rule   = "redlock /orders/*/pay order:{path.1}"
-		three  = "redlock {\n\t\tmasters MASTERS\n\t\trestart_guard off\n\t}"
-		memory = "redlock {\n\t\tmasters memory://\n\t}"
-	)
-	run := func(binary, config string) []string {
-		return []string{binary, "run", "--adapter", "caddyfile", "--config", config}
-	}
+	const memory = "redlock {\n\t\tmasters memory://\n\t}"
 	nginx := func(limit string) func(dir, listen, backend, _ string) string {
 		return func(dir, listen, backend, _ string) string {
 			return strings.NewReplacer("DIR", dir, "LISTEN", listen, "BACKEND", backend, "LIMIT", limit).Replace(nginxConfig)
@@ -63,12 +67,12 @@ func proxies() []*proxy {
 	}
 	start := func(_, config string) []string { return []string{"nginx", "-c", config, "-e", "stderr"} }
 	return []*proxy{
-		{name: caddyAlone, config: caddy("", ""), command: run},
-		{name: caddyBare, masters: 3, config: caddy("", "bare_lock MASTERS"), command: run},
-		{name: caddyLocks, masters: 3, config: caddy(three, rule), command: run},
-		{name: caddyUnobserved, masters: 3, config: caddy(three, rule), command: run, unobserved: true},
-		{name: caddyMemory, config: caddy(memory, rule), command: run},
-		{name: caddyUnobservedMemory, config: caddy(memory, rule), command: run, unobserved: true},
+		{name: caddyAlone, config: caddyWith("", ""), command: runCaddyfile},
+		{name: caddyBare, masters: 3, config: caddyWith("", "bare_lock MASTERS"), command: runCaddyfile},
+		{name: caddyLocks, masters: 3, config: caddyWith(threeMasters, orderRule), command: runCaddyfile},
+		{name: caddyUnobserved, masters: 3, config: caddyWith(threeMasters, orderRule), command: runCaddyfile, unobserved: true},
+		{name: caddyMemory, config: caddyWith(memory, orderRule), command: runCaddyfile},
+		{name: caddyUnobservedMemory, config: caddyWith(memory, orderRule), command: runCaddyfile, unobserved: true},
 		{name: nginxAlone, config: nginx(""), command: start, nginx: true},
 		{name: nginxLimit, config: nginx("limit_conn orders 1;"), command: start, nginx: true},
 	}

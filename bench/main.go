@@ -19,6 +19,8 @@ func main() {
 	dir := flag.String("o", ".", "directory for RESULTS.md and plots/")
 	web := flag.Bool("http", false, "measure Caddy and nginx instead: writes HTTP.md")
 	far := flag.Bool("net", false, "measure with a network between the clients and the masters instead: writes NETWORK.md")
+	remembered := flag.Bool("remember", false, "measure what it costs to remember answers instead: writes REMEMBER.md")
+	former := flag.String("former", "", "with -remember: a checkout of a former commit, whose locks are measured beside")
 	flag.Parse()
 
 	if *child == backendChild {
@@ -33,6 +35,9 @@ func main() {
 	killAtSignal()
 	if *web {
 		exit(runHTTP(*quick, *dir))
+	}
+	if *remembered {
+		exit(runRemember(*quick, *former, *dir))
 	}
 	if *far {
 		exit(run(netCells(*quick), netReport, *only, *who, *dir, *profile))

@@ -117,7 +117,9 @@ func TestRememberedAnswersSurvive(t *testing.T) {
 	requireVotes(t, c, 3)
 	pay("b", 2)
 	empty(servers[0])
-	i.requireReplay(c, "b") // which repairs it
+	servers[1].Pause() // so that the empty one is needed
+	i.requireReplay(c, "b")
+	servers[1].Resume()
 	requireResults(t, servers[0], 1)
 	empty(servers[1])
 	servers[2].Pause()

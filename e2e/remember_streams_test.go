@@ -159,7 +159,7 @@ func TestRememberAndUpgrades(t *testing.T) {
 		_, _ = io.WriteString(conn, "echo "+line)
 	}))
 	t.Cleanup(upstream.Close)
-	c := runCaddy(t, caddyfile("", strings.Replace(rememberRule, "}", "allow_upgrade\n}", 2)+"reverse_proxy "+upstream.Listener.Addr().String()))
+	c := runCaddy(t, caddyfile("", strings.Replace(rememberRule, "remember 1h", "remember 1h\nallow_upgrade", 1)+"reverse_proxy "+upstream.Listener.Addr().String()))
 	for n := 1; n <= 2; n++ {
 		eventually(t, "a connection is taken over", func() bool {
 			conn, err := net.Dial("tcp", strings.TrimPrefix(c.url, "http://"))
