@@ -12,7 +12,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive $(NO_SERVICE) apt-get
 
 .DEFAULT_GOAL := help
-.PHONY: help build test deploy alerts console test-servers torture operating reloads fuzz soak lint bench bench-check bench-net bench-http redis-server upstreams sdks node prose workflows vulncheck release-check release-module release-notes snapshot release syft
+.PHONY: help build test deploy alerts console test-servers torture operating reloads fuzz soak lint bench bench-check bench-net bench-http bench-remember redis-server upstreams sdks node prose workflows vulncheck release-check release-module release-notes snapshot release syft
 
 # Tests of many random cases. With the race detector, which makes them many times slower, they try few of these.
 MODELS := ^(TestSimulation|TestMutants|TestGuardsKeepExclusion|TestScriptsDoWhatTheModelDoes)$$
@@ -47,8 +47,8 @@ test-servers: redis-server ## Run the tests of the lock on each of SERVERS (all 
 torture: redis-server ## Let processes lock for TORTURE_TIME (30m) while everything goes wrong: docs/testing.md
 	TORTURE_TIME=$(TORTURE_TIME) go test -count=1 -timeout 0 -v -run '^TestTorture$$' ./torture
 
-# The tests that call needTime.
-OPERATING := ^Test(Reloads|Rotation|InsecureTLS|AdminCommands|LongAndHostileKeys|Watch|AdminAddresses|Exit.*|Deploy|DeployedCaddyfiles|PasswordChange|CommandsOfRedis)$$
+# The tests that call needTime, and those that are longer here.
+OPERATING := ^Test(Reloads|Rotation|InsecureTLS|AdminCommands|LongAndHostileKeys|Watch|AdminAddresses|Exit.*|Deploy|DeployedCaddyfiles|PasswordChange|CommandsOfRedis|RememberedPayments)$$
 
 operating: redis-server ## Run the longer tests of operating Caddys: reloads, exits, commands, rotated secrets, deploy/ (3 minutes)
 	OPERATING=1 go test -race -count=1 -parallel 6 -timeout 20m -run '$(OPERATING)' ./e2e
@@ -101,9 +101,9 @@ upstreams: node ## Install UPSTREAMS (all; apt-get, npm) and compare our keys wi
 	$(call npm-install,upstreams)
 	UPSTREAMS='$(UPSTREAMS)' go test -count 1 -run 'TestNoSplit|TestUpstream' ./e2e
 
-sdks: node ## Install the senders' SDKs (npm) and compare our verdicts on signatures with theirs
+sdks: node redis-server ## Install the senders' SDKs (npm), compare our verdicts on signatures with theirs, and let stripe-node repeat payments
 	$(call npm-install,sdks)
-	SDKS=required go test -count 1 -run 'TestSDK|TestPresetOf' ./middleware
+	SDKS=required go test -count 1 -run 'TestSDK|TestPresetOf' ./middleware ./e2e
 
 node:
 	@if ! command -v npm >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends nodejs npm; fi
@@ -192,6 +192,11 @@ bench-http: redis-server ## Compare Caddy with nginx, which it installs with wrk
 		$(APT) update && $(APT) install -y --no-install-recommends nginx wrk; \
 	fi
 	cd bench && go run . -http
+
+# FORMER may be a checkout of a former commit, whose locks are measured beside.
+bench-remember: redis-server ## Measure what it costs to remember answers, with wrk, which it installs (2 minutes): bench/REMEMBER.md
+	@if ! command -v wrk >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends wrk; fi
+	cd bench && go run . -remember $(if $(FORMER),-former '$(abspath $(FORMER))')
 
 redis-server:
 	@if [ -n "$$REDIS_SERVER" ] || command -v redis-server >/dev/null || command -v valkey-server >/dev/null; then exit; fi; \
