@@ -73,12 +73,13 @@ func TestSDKOfStripeRepeats(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var runs atomic.Int64
-			var front *lossy
-			var id string
+			var front atomic.Pointer[lossy]
+			ids := make(chan string, 100)
 			upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				first := runs.Add(1) == 1
-				id = "pi_" + rand.Text()
-				for test.busy && front.refused.Load() == 0 && t.Context().Err() == nil {
+				id := "pi_" + rand.Text()
+				ids <- id
+				for test.busy && front.Load().refused.Load() == 0 && t.Context().Err() == nil {
 					time.Sleep(5 * time.Millisecond)
 				}
 				if first && test.status > 0 {
@@ -90,11 +91,12 @@ func TestSDKOfStripeRepeats(t *testing.T) {
 			t.Cleanup(upstream.Close)
 			servers := redistest.Start(t, 3)
 			c := runCaddy(t, caddyfile(mastersOption(servers, "timeout "+calm.String()), "redlock {\npreset idempotency-key\n}\nreverse_proxy "+upstream.Listener.Addr().String()))
-			front = newLossy(t, c, test.lose)
+			balancer := newLossy(t, c, test.lose)
+			front.Store(balancer)
 			if test.lose == nil {
-				front.lost.Store(true)
+				balancer.lost.Store(true)
 			}
-			host, port, _ := strings.Cut(front.Listener.Addr().String(), ":")
+			host, port, _ := strings.Cut(balancer.Listener.Addr().String(), ":")
 			cmd := exec.Command("node", "payments.js", host, port, "2000")
 			cmd.Dir = "../internal/sdks"
 			cmd.Env = append(os.Environ(), "NODE_PATH="+modules)
@@ -106,11 +108,15 @@ func TestSDKOfStripeRepeats(t *testing.T) {
 			if err := json.Unmarshal([]byte(text), &payment); err != nil || code != 0 {
 				t.Fatalf("stripe-node: %d %s", code, text)
 			}
-			if payment.ID != id || runs.Load() != test.runs {
-				t.Errorf("payment %s, made %d times: want %s, %d times", payment.ID, runs.Load(), id, test.runs)
+			var last string
+			for len(ids) > 0 {
+				last = <-ids
 			}
-			if replayed := payment.Headers["idempotency-replayed"]; (replayed == "true") != (test.runs == 1) || front.requests.Load() < 2 {
-				t.Errorf("Idempotency-Replayed %q after %d requests", replayed, front.requests.Load())
+			if payment.ID != last || runs.Load() != test.runs {
+				t.Errorf("payment %s, made %d times: want %s, %d times", payment.ID, runs.Load(), last, test.runs)
+			}
+			if replayed := payment.Headers["idempotency-replayed"]; (replayed == "true") != (test.runs == 1) || balancer.requests.Load() < 2 {
+				t.Errorf("Idempotency-Replayed %q after %d requests", replayed, balancer.requests.Load())
 			}
 		})
 	}
