@@ -81,9 +81,8 @@ func (b *bank) runsOf(payment string) []*bankRun {
 }
 
 // judge returns what is wrong with the answers that clients got for each payment, and why the runs before the last one of each were
-// not remembered. A payment is made once, unless explain says why the answer of a run was not stored before the next began; an empty text is no
-// explanation. It is also told whether a client got that answer.
-func (b *bank) judge(got map[string][]answer, explain func(run, next *bankRun, answered bool) string) (wrong []string, again map[*bankRun]string) {
+// not remembered. A payment is made once, unless explain says why the answer of a run was not stored; an empty text is no explanation. It is also told whether a client got that answer.
+func (b *bank) judge(got map[string][]answer, explain func(run *bankRun, answered bool) string) (wrong []string, again map[*bankRun]string) {
 	again = make(map[*bankRun]string)
 	for payment, answers := range got {
 		runs := b.runsOf(payment)
@@ -94,8 +93,8 @@ func (b *bank) judge(got map[string][]answer, explain func(run, next *bankRun, a
 		}
 		for i, run := range runs[:last] {
 			answered := slices.ContainsFunc(answers, func(a answer) bool { return sameAnswer(a, run.answer) })
-			if again[run] = explain(run, runs[i+1], answered); again[run] == "" {
-				wrong = append(wrong, fmt.Sprintf("%s: run %d of %d, by %s, try %s, clients got its answer: %v: it should be the last", payment, i+1, len(runs), run.caddy, run.try, answered))
+			if again[run] = explain(run, answered); again[run] == "" {
+				wrong = append(wrong, fmt.Sprintf("%s: run %d of %d, by %s, try %s, begun %v, clients got its answer: %v; the next began %v: it should be the last", payment, i+1, len(runs), run.caddy, run.try, run.begun.UTC(), answered, runs[i+1].begun.UTC()))
 			}
 		}
 		for _, a := range answers {
@@ -112,19 +111,27 @@ func sameAnswer(a, b answer) bool {
 	return a.status == b.status && slices.Equal(a.header["Location"], b.header["Location"]) && a.body == b.body
 }
 
-// finished returns how a Caddy has ended its requests, by the client's try, as its access log has it: the outcome of the lock, or "replayed". One that
-// isn't there was not ended when the process was killed.
-func finished(log string) map[string]string {
-	outcomes := make(map[string]string)
+// ending is how a Caddy has ended a request: what became of its lock, and when.
+type ending struct {
+	outcome string
+	at      time.Time
+}
+
+// endings returns how a Caddy has ended its requests, by the client's try, as its access log has it. One that isn't there was not ended when
+// the process was killed.
+func endings(log string) map[string]ending {
+	all := make(map[string]ending)
 	for line := range strings.Lines(log) {
 		var entry struct {
-			Logger  string
+			TS      float64
 			Request struct{ Headers http.Header }
 			Redlock struct{ Outcome string }
 		}
 		if strings.Contains(line, `"http.log.access`) && json.Unmarshal([]byte(line), &entry) == nil {
-			outcomes[entry.Request.Headers.Get("Test-Try")] = entry.Redlock.Outcome
+			all[entry.Request.Headers.Get("Test-Try")] = ending{entry.Redlock.Outcome, logged(entry.TS)}
 		}
 	}
-	return outcomes
+	return all
 }
+
+func logged(seconds float64) time.Time { return time.UnixMicro(int64(seconds * 1e6)) }

@@ -98,7 +98,10 @@ type rememberCase struct {
 	runs             int // that reach the upstream
 }
 
-var lengths = regexp.MustCompile(`(?m)^(\d{3}) -?\d+$|^Content-Length .*\n`)
+var (
+	lengths = regexp.MustCompile(`(?m)^(\d{3}) -?\d+$|^Content-Length .*\n`)
+	hints   = regexp.MustCompile(`(?m)^103 .*\n`)
+)
 
 // TestRememberBesideOtherHandlers: a repeat gets the first answer, with all its headers, whatever other handlers the site has before and
 // behind the rule. What is not a final and complete answer isn't remembered.
@@ -129,7 +132,6 @@ func TestRememberBesideOtherHandlers(t *testing.T) {
 		{name: "trailers", site: proxy, path: "/trailers", runs: 2},
 		{name: "encode behind", site: "LOCK\nencode gzip\n" + s.proxy(), path: "/text", header: gzip, runs: 1},
 		{name: "encode before", site: "route {\nencode gzip\nLOCK\n" + s.proxy() + "\n}", path: "/text", header: gzip, runs: 1},
-		{name: "encode before, flushed", site: "route {\nencode gzip\nLOCK\n" + s.proxy() + "\n}", path: "/flushed", header: gzip, runs: 1},
 		{name: "encode behind, not accepted", site: "LOCK\nencode gzip\n" + s.proxy(), path: "/text", runs: 1},
 		{name: "headers before", site: "header Before yes\nheader >Deferred yes\nheader -Etag\n" + proxy, path: "/created", runs: 1},
 		{name: "headers behind", site: "route {\nLOCK\nheader Behind yes\nheader >Deferred yes\nheader -Server\n" + s.proxy() + "\n}", path: "/created", runs: 1},
@@ -177,9 +179,10 @@ func TestRememberBesideOtherHandlers(t *testing.T) {
 				if marked := strings.Contains(again, mark); marked != (c.runs == 1) || strings.Contains(first, mark) {
 					t.Errorf("HTTP/2 %v: Idempotency-Replayed in the wrong place:\n%.1000s\n%.1000s", http2, first, again)
 				}
-				if strings.HasSuffix(c.path, "flushed") || strings.Contains(c.name, "encode") { // a repeat has its length where the first had none
+				if c.path == "/flushed" || c.path == "/large" || strings.Contains(c.name, "encode") { // a repeat has its length where the first had none
 					first, again = lengths.ReplaceAllString(first, "$1"), lengths.ReplaceAllString(again, "$1")
 				}
+				first = hints.ReplaceAllString(first, "") // they come before what is remembered
 				if again = strings.Replace(again, mark, "", 1); c.runs == 1 && first != again {
 					t.Errorf("HTTP/2 %v\nfirst:  %.1000s\nrepeat: %.1000s", http2, first, again)
 				}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -106,28 +107,37 @@ func (p *paying) requireOnce(payments int) {
 	for run, why := range again {
 		p.t.Logf("try %s, by Caddy %s, was made again: %s", run.try, run.caddy, why)
 	}
+	if len(wrong) == 0 {
+		return
+	}
+	for _, b := range p.started {
+		for line := range strings.Lines(b.log.String()) {
+			if strings.Contains(line, `"logger":"redlock"`) || strings.Contains(line, `"http.handlers.redlock"`) {
+				p.t.Log(b.name, line)
+			}
+		}
+	}
 }
 
 // explainer returns a function that says why the answer of a run was not remembered when the payment was made again, from the log of the
 // Caddy that had served the first. Each line that is about no certain request explains one run.
-func (p *paying) explainer() func(run, next *bankRun, answered bool) string {
-	ended, unstored := make(map[string]map[string]string), make(map[string][]time.Time)
-	killed := make(map[string]bool)
+func (p *paying) explainer() func(run *bankRun, answered bool) string {
+	ended, unstored, killed := make(map[string]map[string]ending), make(map[string][]time.Time), make(map[string]bool)
 	for _, b := range p.started {
 		log := b.log.String()
-		ended[b.name], unstored[b.name], killed[b.name] = finished(log), unstoredAt(log), b.killed
+		ended[b.name], unstored[b.name], killed[b.name] = endings(log), unstoredAt(log), b.killed
 	}
-	return func(run, next *bankRun, answered bool) string {
-		outcome, done := ended[run.caddy][run.try]
+	return func(run *bankRun, answered bool) string {
+		end, done := ended[run.caddy][run.try]
 		if !done && killed[run.caddy] && !answered {
 			return "its Caddy was killed before it had ended the request"
 		}
-		if outcome == "lost" {
+		if end.outcome == "lost" {
 			return "it had lost its lock"
 		}
 		for i, at := range unstored[run.caddy] {
-			if at.After(run.begun) && at.Before(next.begun) {
-				unstored[run.caddy] = append(unstored[run.caddy][:i:i], unstored[run.caddy][i+1:]...)
+			if at.After(run.begun) && !at.After(end.at) {
+				unstored[run.caddy] = slices.Delete(unstored[run.caddy], i, i+1)
 				return "its answer was not stored by a quorum"
 			}
 		}
@@ -138,15 +148,10 @@ func (p *paying) explainer() func(run, next *bankRun, answered bool) string {
 // unstoredAt returns when a Caddy has logged that it could not store an answer.
 func unstoredAt(log string) (times []time.Time) {
 	for line := range strings.Lines(log) {
-		var entry struct {
-			TS    float64
-			Msg   string
-			Error string
+		var entry struct{ TS float64 }
+		if strings.Contains(line, `"answer is not remembered`) && json.Unmarshal([]byte(line), &entry) == nil {
+			times = append(times, logged(entry.TS))
 		}
-		if !strings.Contains(line, "remember") || json.Unmarshal([]byte(line), &entry) != nil || entry.Error == "" {
-			continue
-		}
-		times = append(times, time.UnixMicro(int64(entry.TS*1e6)))
 	}
 	return times
 }

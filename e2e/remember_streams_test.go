@@ -167,7 +167,7 @@ func TestRememberAndUpgrades(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			_, _ = fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nIdempotency-Key: a\r\nAuthorization: x\r\n\r\nhello\n")
+			_, _ = fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nIdempotency-Key: a\r\nAuthorization: x\r\n\r\nhello\n")
 			all, err := io.ReadAll(conn)
 			if err != nil && !errors.Is(err, net.ErrClosed) {
 				t.Log(err)
