@@ -28,7 +28,9 @@ func newTill(t *testing.T) *till {
 // ask asks for a payment through a Caddy.
 func (i *till) ask(c *caddyProcess, payment string) answer {
 	i.t.Helper()
-	return send(i.t, withBody(c.url, `{"amount":1}`, "Idempotency-Key", payment, "Authorization", "Bearer alice"))
+	r := withBody(c.url, `{"amount":1}`, "Idempotency-Key", payment, "Authorization", "Bearer alice")
+	r.Host = "127.0.0.1" // that of all Caddys, as behind a load balancer
+	return send(i.t, r)
 }
 
 // runs returns how many requests the shop has served.

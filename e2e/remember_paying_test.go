@@ -160,6 +160,7 @@ func (p *paying) try(m *payment) (a answer, refused string) {
 	}
 	r := withBody(p.branches[rand.IntN(len(p.branches))].Load().url+m.path, m.body, "Idempotency-Key", m.key, "Authorization", m.who, "Account", m.account,
 		"Test-Try", fmt.Sprint(p.tries.Add(1)))
+	r.Host = "127.0.0.1" // that of both, as behind a load balancer
 	response, err := p.client.Do(r.WithContext(ctx))
 	if err != nil {
 		return answer{}, err.Error()

@@ -47,12 +47,16 @@ func (s *serving) releaseNow() {
 		s.unlock(s.own)
 		return
 	}
-	var claim sync.WaitGroup
-	if s.own != s.claimed {
-		claim.Go(func() { s.unlock(s.own) })
+	var keys sync.WaitGroup
+	switch {
+	case s.own == s.claimed:
+	case s.result == nil:
+		s.unlock(s.own)
+	default: // to store the answer may take long
+		keys.Go(func() { s.unlock(s.own) })
 	}
 	s.unlockClaim(s.result)
-	claim.Wait()
+	keys.Wait()
 }
 
 func (s *serving) unlock(lock *redlock.Lock) {

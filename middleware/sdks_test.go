@@ -18,18 +18,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/sdks"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// readModule reads a file of the senders' SDKs. If they are not installed it skips the test, or fails it if SDKS=required.
+// readModule reads a file of the senders' SDKs.
 func readModule(t *testing.T, file string) []byte {
 	t.Helper()
-	text, err := os.ReadFile("../bin/sdks/node_modules/" + file)
-	switch {
-	case err != nil && os.Getenv("SDKS") == "required":
-		t.Fatalf("%v; run make sdks", err)
-	case err != nil:
-		t.Skip("needs the senders' SDKs: make sdks")
+	text, err := os.ReadFile(filepath.Join(sdks.Modules(t), file))
+	if err != nil {
+		t.Fatal(err)
 	}
 	return text
 }
@@ -37,11 +35,7 @@ func readModule(t *testing.T, file string) []byte {
 // startSDKs runs the server that verifies with the senders' own SDKs, and returns its address.
 func startSDKs(t *testing.T) string {
 	t.Helper()
-	readModule(t, "svix/package.json")
-	modules, err := filepath.Abs("../bin/sdks/node_modules")
-	if err != nil {
-		t.Fatal(err)
-	}
+	modules := sdks.Modules(t)
 	cmd := exec.Command("node", "verdicts.js")
 	cmd.Dir = "../internal/sdks"
 	cmd.Env = append(os.Environ(), "NODE_PATH="+modules)
