@@ -210,6 +210,7 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	h.rule.ClientAddress = clientIP
 	h.rule.Shutdown = exiting
 	h.rule.Sealer = h.app.sealer
+	h.rule.OriginalURL = originalURL
 	h.rule.OnReplay = func(r *http.Request, turn middleware.Turn) { h.show(r, turn, false) }
 	if server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
 		server.RegisterOnShutdown(noticeExit)

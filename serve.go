@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"net/url"
 	"sync/atomic"
 	"time"
 
@@ -38,6 +39,14 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	answer := caddyhttp.Error(refusal.Status, nil)
 	answer.Err = publicError{refusal}
 	return answer
+}
+
+// originalURL returns the URL before other handlers have changed it, as handle_path does.
+func originalURL(r *http.Request) *url.URL {
+	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok {
+		return original.URL
+	}
+	return r.URL
 }
 
 // clientIP returns the client's address as Caddy determines it by trusted_proxies, or that of the connection.

@@ -95,13 +95,13 @@ var webhooks = map[string]webhook{
 }
 
 // TestRememberedWebhooks: under each preset, a delivery that its sender repeats is answered with the first answer, and is handled once. The same event at another endpoint is
-// another delivery.
+// another delivery, even if both have one path behind handle_path.
 func TestRememberedWebhooks(t *testing.T) {
 	_, err := middleware.LookupPreset("")
 	_, presets, _ := strings.Cut(err.Error(), "want one of ")
 	i := newTill(t)
 	servers := redistest.Start(t, 3)
-	site := ""
+	rules := ""
 	for _, preset := range strings.Split(presets, ", ") {
 		if preset == "idempotency-key" {
 			continue
@@ -114,9 +114,13 @@ func TestRememberedWebhooks(t *testing.T) {
 		if w.secret != "" {
 			verify = "verify " + preset + " " + w.secret + "\n"
 		}
-		site += "redlock /" + preset + "/* {\npreset " + preset + "\nremember 1h\n" + verify + "}\n"
+		rules += "redlock /" + preset + "/* {\npreset " + preset + "\nremember 1h\n" + verify + "}\n"
 	}
-	config := caddyfile(mastersOption(servers, "timeout "+calm.String()), site+i.shop.proxy())
+	site := ""
+	for _, endpoint := range []string{"/billing", "/shipping"} {
+		site += "handle_path " + endpoint + "/* {\n" + rules + i.shop.proxy() + "\n}\n"
+	}
+	config := caddyfile(mastersOption(servers, "timeout "+calm.String()), site)
 	urls := []string{runCaddy(t, config).url, runCaddy(t, config).url}
 	for preset, w := range webhooks {
 		deliver := func(url string, repeat bool) answer {
@@ -132,12 +136,12 @@ func TestRememberedWebhooks(t *testing.T) {
 		var answers []answer
 		before := i.runs()
 		for _, endpoint := range []string{"/billing", "/shipping"} {
-			first := deliver(urls[0]+"/"+preset+endpoint, false)
+			first := deliver(urls[0]+endpoint+"/"+preset+"/", false)
 			if first.status != http.StatusOK || first.header.Get("Idempotency-Replayed") != "" {
 				t.Errorf("%s%s: %d %v", preset, endpoint, first.status, first.header)
 			}
 			for _, url := range urls {
-				if again := deliver(url+"/"+preset+endpoint, true); !sameAnswer(first, again) || again.header.Get("Idempotency-Replayed") != "true" {
+				if again := deliver(url+endpoint+"/"+preset+"/", true); !sameAnswer(first, again) || again.header.Get("Idempotency-Replayed") != "true" {
 					t.Errorf("%s%s: the repeat has %d %v %.100q, the first %d %.100q", preset, endpoint, again.status, again.header, again.body, first.status, first.body)
 				}
 			}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -64,7 +65,19 @@ func (rule *Rule) sealer() *answer.Sealer {
 
 // place returns where a request goes. A sender that delivers one event to two places gives both deliveries the same ID: the second
 // must not be answered with what the first was answered.
-func place(r *http.Request) string { return strings.ToLower(r.Host) + r.URL.EscapedPath() }
+func (rule *Rule) place(r *http.Request) string {
+	return strings.ToLower(r.Host) + rule.originalURL(r).EscapedPath()
+}
+
+func (rule *Rule) originalURL(r *http.Request) *url.URL {
+	if rule.OriginalURL != nil {
+		return rule.OriginalURL(r)
+	}
+	if u, err := url.ParseRequestURI(r.RequestURI); err == nil {
+		return u
+	}
+	return r.URL // no server has received it
+}
 
 // takeFingerprint reads the body for what tells one request from another with the same ID.
 func (s *serving) takeFingerprint() error {
@@ -76,7 +89,7 @@ func (s *serving) takeFingerprint() error {
 		return err
 	}
 	sum := sha256.New()
-	for _, part := range []string{s.r.Method, strings.ToLower(s.r.Host), s.r.URL.RequestURI()} {
+	for _, part := range []string{s.r.Method, strings.ToLower(s.r.Host), s.rule.originalURL(s.r).RequestURI()} {
 		_ = binary.Write(sum, binary.BigEndian, uint64(len(part)))
 		_, _ = io.WriteString(sum, part)
 	}

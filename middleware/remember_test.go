@@ -204,6 +204,21 @@ func TestFingerprint(t *testing.T) {
 	}
 }
 
+// Two places are apart, even if the handlers before have made the same path of them.
+func TestPlacesWithTheSamePath(t *testing.T) {
+	c := &cashier{answer: receipt}
+	h := orders(newLocker(t, live), c.ServeHTTP, middleware.WithDedupe("{header.Id}"), middleware.WithRemember(hour), middleware.WithFingerprint(false))
+	mux := http.NewServeMux()
+	mux.Handle("/billing/", http.StripPrefix("/billing", h))
+	mux.Handle("/shipping/", http.StripPrefix("/shipping", h))
+	server := serve(t, mux)
+	billing := post(t, server.URL+"/billing/event?sent=1", "Order", "42", "Id", "a")
+	post(t, server.URL+"/shipping/event", "Order", "42", "Id", "a")
+	c.requireRuns(t, 2)
+	requireReplay(t, post(t, server.URL+"/billing/event?sent=2", "Order", "42", "Id", "a"), billing)
+	c.requireRuns(t, 2)
+}
+
 // Nobody gets the answer to what another has asked.
 func TestScope(t *testing.T) {
 	server, c := remembering(t, receipt, middleware.WithScope("{header.Authorization}"))

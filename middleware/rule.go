@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -104,6 +105,9 @@ type Rule struct {
 	// query or the body is another. If it is ignored, the host and the path are a part of the ID, as one event may be delivered to
 	// several places. The body is read before the lock is taken, within MaxBody.
 	IgnoreFingerprint bool
+	// OriginalURL returns the URL that the client has asked for: the fingerprint has that one, even if handlers before this one
+	// have changed it. Default: the request's RequestURI.
+	OriginalURL func(*http.Request) *url.URL
 	// OnReplay is called before a request is answered with the remembered answer, with the request and its turn. Default: nil.
 	OnReplay func(*http.Request, Turn)
 	// Sealer encrypts the answers on the masters. All processes of the rule must have its keys: an answer that can't be read is
