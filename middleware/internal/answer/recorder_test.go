@@ -50,8 +50,8 @@ func TestTooLarge(t *testing.T) {
 			if again := do(t, server, http.MethodHead); again.status != http.StatusCreated || again.length != int64(len(want)) {
 				t.Errorf("HEAD: %+v", again)
 			}
-			if bytes.Contains(stored, []byte("xxx")) {
-				t.Error("a part of the body is stored")
+			if bytes.Contains(stored, []byte("xxx")) || bytes.Contains(stored, []byte("of the body")) {
+				t.Error("a part of the body is stored, or what describes it")
 			}
 		})
 	}
@@ -126,23 +126,55 @@ func TestCookies(t *testing.T) {
 	}
 }
 
-func TestReplacedCookie(t *testing.T) {
-	before := http.Header{"Set-Cookie": {"visit=1"}}
-	for _, cookies := range []bool{false, true} {
-		r := answer.NewRecorder(before, mostBytes, cookies)
-		a, ok := r.Answer(http.MethodPost, http.Header{"Set-Cookie": {"session=7"}})
+func TestRemovedCookies(t *testing.T) {
+	before := http.Header{"Set-Cookie": {"visit=1", "theme=dark"}}
+	for name, c := range map[string]struct{ set, want, wantCookies []string }{
+		"replaced": {[]string{"session=7"}, nil, []string{"session=7"}},
+		"one":      {[]string{"visit=1"}, []string{"visit=2"}, []string{"visit=2"}}, // which of the next request's is the other one is unknown
+		"all":      {nil, nil, nil},
+	} {
+		for _, cookies := range []bool{false, true} {
+			r := answer.NewRecorder(before, mostBytes, cookies)
+			a, ok := r.Answer(http.MethodPost, http.Header{"Set-Cookie": c.set})
+			if !ok {
+				t.Fatal("not remembered")
+			}
+			w := httptest.NewRecorder()
+			w.Header().Set("Set-Cookie", "visit=2")
+			a.Write(w, http.MethodPost)
+			want := c.want
+			if cookies {
+				want = c.wantCookies
+			}
+			if got := w.Header()["Set-Cookie"]; !slices.Equal(got, want) {
+				t.Errorf("%s, with cookies %v: %q, want %q", name, cookies, got, want)
+			}
+		}
+	}
+}
+
+// A replay says nothing of a body that it doesn't have, whoever has set it, and writes none where there can be none.
+func TestReplayOfOthers(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer           answer.Answer
+		method           string
+		bodyLen          int
+		length, encoding string
+	}{
+		"GET":                      {answer.Answer{Status: 200, Body: []byte("body")}, "GET", 4, "4", "x-outer"},
+		"of GET, for HEAD":         {answer.Answer{Status: 200, Body: []byte("body")}, "HEAD", 0, "4", "x-outer"},
+		"of HEAD":                  {answer.Answer{Status: 200, Header: http.Header{"Content-Length": {"9"}}}, "HEAD", 0, "9", "x-outer"},
+		"of HEAD, for GET":         {answer.Answer{Status: 200, Header: http.Header{"Content-Length": {"9"}}}, "GET", 0, "0", "x-outer"},
+		"no content, but a body":   {answer.Answer{Status: 204, Body: []byte("body")}, "GET", 0, "", "x-outer"},
+		"not modified, but a body": {answer.Answer{Status: 304, Body: []byte("body")}, "GET", 0, "", "x-outer"},
+		"too large":                {answer.Answer{Status: 200, TooLarge: true}, "GET", 166, "166", ""},
+		"too large, no content":    {answer.Answer{Status: 204, TooLarge: true}, "GET", 0, "", "x-outer"},
+	} {
 		w := httptest.NewRecorder()
-		w.Header().Set("Set-Cookie", "visit=2")
-		if !ok {
-			t.Fatal("not remembered")
-		}
-		a.Write(w, http.MethodPost)
-		var want []string
-		if cookies {
-			want = []string{"session=7"}
-		}
-		if got := w.Header()["Set-Cookie"]; !slices.Equal(got, want) {
-			t.Errorf("with cookies %v: %q", cookies, got)
+		w.Header().Set("Content-Encoding", "x-outer")
+		c.answer.Write(w, c.method)
+		if w.Code != c.answer.Status || w.Body.Len() != c.bodyLen || w.Header().Get("Content-Length") != c.length || w.Header().Get("Content-Encoding") != c.encoding {
+			t.Errorf("%s: status %d, %v, %q", name, w.Code, w.Header(), w.Body)
 		}
 	}
 }
@@ -192,9 +224,17 @@ func TestMemoryOfBody(t *testing.T) {
 			t.Errorf("%s: %v, %d bytes of memory, too large: %v", name, ok, cap(a.Body), a.TooLarge)
 		}
 	}
-	r := answer.NewRecorder(nil, mostBytes, false)
-	r.Begin(http.StatusOK, http.Header{"Content-Length": {"1000000"}})
-	if n := testing.AllocsPerRun(100, func() { r.Write(part) }); n > 0 {
-		t.Errorf("%v allocations for a part of a body that is too large", n)
+	large := http.Header{"Content-Length": {"1000000"}}
+	allocations := func(parts int) float64 {
+		return testing.AllocsPerRun(100, func() {
+			r := answer.NewRecorder(nil, mostBytes, false)
+			r.Begin(http.StatusOK, large)
+			for range parts {
+				r.Write(part)
+			}
+		})
+	}
+	if with, without := allocations(3), allocations(0); with > without {
+		t.Errorf("%v allocations for a body that is declared too large, %v for none", with, without)
 	}
 }

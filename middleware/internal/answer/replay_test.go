@@ -44,6 +44,7 @@ func (s *remembering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Cache-Control", "private")
 	h.Set("Vary", "Accept-Encoding")
+	h.Set("X-Visit", fmt.Sprint(s.runs))
 	h.Set("Set-Cookie", fmt.Sprintf("visit=%d", s.runs))
 	if s.is {
 		a, err := answer.Decode(s.stored, nil, storedUnder)
@@ -238,7 +239,7 @@ func TestReplay(t *testing.T) {
 }
 
 // requireSame fails if the same answer looks different. The server sets Date, if the handler doesn't, and each length that it
-// knows; the replay's length is always known. The first visit has its own cookie.
+// knows; the replay's length is always known. Each visit has its own cookie and number.
 func requireSame(t *testing.T, first, again response, method string) {
 	t.Helper()
 	if first.status != again.status || first.body != again.body || first.readErr != nil || again.readErr != nil {
@@ -247,11 +248,11 @@ func requireSame(t *testing.T, first, again response, method string) {
 	if first.length >= 0 && again.length != first.length || method != http.MethodHead && again.length != int64(len(again.body)) {
 		t.Errorf("length %d and then %d for %d bytes", first.length, again.length, len(again.body))
 	}
-	if got := again.header["Set-Cookie"]; !slices.Equal(got, []string{"visit=1"}) {
-		t.Errorf("the repeated request has the cookies %q", got)
+	if got := again.header["Set-Cookie"]; !slices.Equal(got, []string{"visit=1"}) || again.header.Get("X-Visit") != "1" {
+		t.Errorf("the repeated request has the cookies %q and the visit %s", got, again.header.Get("X-Visit"))
 	}
 	a, b := first.header.Clone(), again.header.Clone()
-	for _, name := range []string{"Content-Length", "Idempotency-Replayed", "Set-Cookie"} {
+	for _, name := range []string{"Content-Length", "Idempotency-Replayed", "Set-Cookie", "X-Visit"} {
 		a.Del(name)
 		b.Del(name)
 	}
