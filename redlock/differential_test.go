@@ -75,7 +75,7 @@ func TestScriptsDoWhatTheModelDoes(t *testing.T) {
 		"release released", "release expired", "release not owner", "expiry", "largest fence",
 		"acquire queued behind another", "acquire passed", "queue of two", "wake-up",
 		"inspect", "inspect queue", "force released", "force expired", "force not owner", "extend forced",
-		"acquire done", "recall done", "recall expired", "result stored", "result not stored", "result stored in any case",
+		"acquire done", "recall done", "recall expired", "result stored", "result not stored", "result stored in any case", "result forgotten", "inspect result",
 		"acquire alone", "acquire held by one who polls", "release plain", "release plain in vain",
 	} {
 		if p.seen[answer] < commands/1000 {
@@ -170,7 +170,7 @@ func (p *pair) command(key string) protocol.Command {
 	case 1, 2:
 		cmd.Op = protocol.OpRelease
 		if p.rand.IntN(3) == 0 {
-			cmd.Result = &protocol.Result{Data: string(rune('A'+p.rand.IntN(20))) + "\r\n", Keep: time.Minute, Fence: p.pick(1, now-1000, now, now+1000)}
+			cmd.Result = &protocol.Result{Data: string(rune('A'+p.rand.IntN(20))) + "\r\n", Keep: time.Duration(p.pick(0, 1, 1)) * time.Minute, Fence: p.pick(1, now-1000, now, now+1000)}
 			cmd.Anyway = p.rand.IntN(4) == 0
 		}
 		cmd.Polls = cmd.Queue && cmd.Polls
@@ -262,7 +262,7 @@ func (p *pair) compare(model, real *protocol.Command, holder string) {
 	if got.Polls {
 		p.seen["acquire held by one who polls"]++
 	}
-	if got.Status != want.Status || got.Fence != want.Fence || got.Holder != want.Holder || got.Time != want.Time || got.Former != want.Former || got.Result != want.Result || got.Polls != want.Polls || got.Lines != want.Lines {
+	if got.Status != want.Status || got.Fence != want.Fence || got.Holder != want.Holder || got.Time != want.Time || got.Former != want.Former || !sameResult(got.Result, want.Result) || got.Polls != want.Polls || got.Lines != want.Lines {
 		p.t.Errorf("%+v, held by %q:\nserver %+v\nmodel  %+v", model, holder, got, want)
 	}
 	if off := (got.TTL - want.TTL).Abs(); off > 5*expirySlack {
@@ -284,10 +284,19 @@ func (p *pair) compare(model, real *protocol.Command, holder string) {
 	p.seen[operation(model, holder)]++
 }
 
+// sameResult reports whether two answers show the same result, for about the same time.
+func sameResult(a, b *protocol.Result) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Data == b.Data && a.Size == b.Size && a.Fence == b.Fence && (a.Keep-b.Keep).Abs() <= 5*expirySlack
+}
+
 // compareResults wants the same result to be remembered by both.
 func (p *pair) compareResults(model *protocol.Command) {
 	stored := p.client.HGetAll(context.Background(), model.Key+":result").Val()
 	result, _, known := p.model.Results.Get(model.Key, p.now)
+	_, _, before := p.model.Results.Get(model.Key, always)
 	if known != (len(stored) > 0) || known && (stored["data"] != result.Data || stored["fence"] != fmt.Sprint(result.Fence)) {
 		p.t.Errorf("%+v: the server remembers %q, want %+v", model, stored, result)
 	}
@@ -295,6 +304,8 @@ func (p *pair) compareResults(model *protocol.Command) {
 	case model.Result == nil:
 	case known && result == *model.Result && model.Reply.Status == protocol.StatusReleased:
 		p.seen["result stored"]++
+	case model.Result.Keep == 0 && !known && before:
+		p.seen["result forgotten"]++
 	case known && result == *model.Result:
 		p.seen["result stored in any case"]++
 	default:
@@ -305,6 +316,8 @@ func (p *pair) compareResults(model *protocol.Command) {
 func operation(cmd *protocol.Command, holder string) string {
 	name := map[protocol.Op]string{protocol.OpAcquire: "acquire", protocol.OpExtend: "extend", protocol.OpRelease: "release", protocol.OpInspect: "inspect", protocol.OpRecall: "recall", protocol.OpForce: "force"}[cmd.Op]
 	switch {
+	case cmd.Op == protocol.OpInspect && cmd.Reply.Result != nil:
+		return name + " result"
 	case cmd.Op == protocol.OpInspect && cmd.Reply.Lines != "":
 		return name + " queue"
 	case cmd.Op == protocol.OpInspect:

@@ -88,8 +88,8 @@ func (a *attempt) fetch(ctx context.Context, fence int64) (result *protocol.Resu
 		a.answers.expect(protocol.OpRecall, 1)
 		a.push(&call{Command: protocol.Command{Op: protocol.OpRecall, Key: done.Key}, master: done.master, abandoned: &a.abandoned, to: a.answers})
 		a.collect(ctx, a.locker.closing, time.Now().Add(a.timeout), 1, func(c *call, _ int) bool {
-			if ok = c.Reply.Err == nil && c.Reply.Status == protocol.StatusDone && c.Reply.Fence == fence; ok {
-				result = &protocol.Result{Data: c.Reply.Result, Keep: c.Reply.TTL, Fence: fence}
+			if ok = c.Reply.Err == nil && c.Reply.Result != nil && c.Reply.Result.Fence == fence; ok {
+				result = c.Reply.Result
 			} else if c.Reply.Err != nil {
 				a.fail(c.master, c.Reply.Err)
 			}

@@ -114,8 +114,8 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 		reply.Former = m.free(cmd.Key, cmd.Former, now)
 	}
 	if cmd.Recall {
-		if done := m.recall(cmd, now); done.Status == protocol.StatusDone {
-			reply.Status, reply.Fence, reply.TTL = done.Status, done.Fence, done.TTL
+		if done, ends, known := m.Results.Get(cmd.Key, now); known {
+			reply.Status, reply.Fence, reply.TTL = protocol.StatusDone, done.Fence, ends.Sub(now)
 			return reply
 		}
 	}
@@ -207,6 +207,9 @@ func (m *Master) inspect(cmd *protocol.Command, now time.Time) protocol.Reply {
 	if q, _, ok := m.Queues.Get(cmd.Key, now); ok {
 		reply.Lines = q.lines(now)
 	}
+	if result, ends, known := m.Results.Get(cmd.Key, now); known {
+		reply.Result = &protocol.Result{Size: len(result.Data), Keep: ends.Sub(now), Fence: result.Fence}
+	}
 	return reply
 }
 
@@ -223,7 +226,8 @@ func (m *Master) recall(cmd *protocol.Command, now time.Time) protocol.Reply {
 	if !known {
 		return protocol.Reply{Status: protocol.StatusExpired, Time: now.UnixMicro()}
 	}
-	return protocol.Reply{Status: protocol.StatusDone, Fence: result.Fence, TTL: ends.Sub(now), Result: result.Data, Time: now.UnixMicro()}
+	result.Keep = ends.Sub(now)
+	return protocol.Reply{Status: protocol.StatusDone, Result: &result, Time: now.UnixMicro()}
 }
 
 // free deletes a key that carries this token, and returns what became of it.

@@ -27,7 +27,7 @@ const (
 	// microseconds, or 0. Process, if it isn't empty, is the process's ID and its name, with a space between
 	// them: the master remembers it for as long as the set.
 	OpRegister
-	// OpInspect shows who has the key and who waits for it. It changes nothing.
+	// OpInspect shows who has the key, who waits for it, and what is remembered for it. It changes nothing.
 	OpInspect
 	// OpForce is OpRelease by another than the holder: for the TTL, the master doesn't let OpExtend take the key again
 	// for this token, and answers it with StatusForced.
@@ -74,7 +74,7 @@ type Command struct {
 	// Recall has OpAcquire refused with StatusDone if a result is remembered for the key.
 	Recall bool
 	// Result is remembered for the key if OpRelease frees it, unless there is one with a larger fence; with Anyway
-	// also if it doesn't free it.
+	// also if it doesn't free it. One that is kept for no time has the master forget the one that there is.
 	Result *Result
 	Anyway bool
 
@@ -86,7 +86,8 @@ const MaxResult = 1 << 20
 
 // Result is what came of the work that was done under a lock.
 type Result struct {
-	Data  string
+	Data  string        // empty in the answer to OpInspect
+	Size  int           // the bytes of the data, in the answer to OpInspect
 	Keep  time.Duration // how long it is remembered
 	Fence int64         // of the lock
 }
@@ -112,8 +113,8 @@ type WakeUp struct {
 type Reply struct {
 	Status Status
 	Holder string        // StatusHeld: the holder's token; empty if the key is free, and another is next. OpInspect: empty if it is free
-	TTL    time.Duration // StatusDone: how long the result is still remembered. StatusHeld: the longest time that the lease of the holder, or of that other, can still last. OpInspect: of the holder
-	Fence  int64         // StatusGranted by OpAcquire: the fence stored with the grant. StatusDone: that of the result. OpInspect: the one stored last, or 0
+	TTL    time.Duration // StatusDone by OpAcquire: how long the result is still remembered. StatusHeld: the longest time that the lease of the holder, or of that other, can still last. OpInspect: of the holder
+	Fence  int64         // StatusGranted by OpAcquire: the fence stored with the grant. StatusDone by OpAcquire: that of the result. OpInspect: the one stored last, or 0
 	Polls  bool          // StatusHeld: the holder, or that other, polls, and may wake nobody
 	Alone  bool          // StatusGranted by OpAcquire: nobody waits, and the master has a cheaper way to release
 	Former Status        // OpAcquire: what became of the former token, as of an OpRelease
@@ -122,7 +123,7 @@ type Reply struct {
 	// ID and its name.
 	Lines  string
 	Mark   int64  // OpRegister: the latest time that the master's clock has shown
-	Result string // OpRecall, StatusDone: the result
+	Result *Result // OpRecall, OpInspect: what is remembered, or nil
 	Time   int64  // OpPing, OpAcquire, OpExtend, OpRegister, OpInspect, OpRecall: the master's clock, in microseconds since 1970; 0 if unknown
 	Err    error  // the master gave no valid answer; Status is StatusNone
 }

@@ -125,7 +125,7 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 		return appendBulk(b, cmd.Token)
 	}
 	keys, more := 4, 0
-	if cmd.Recall || cmd.Result != nil || cmd.Op == protocol.OpRecall {
+	if cmd.Recall || cmd.Result != nil || cmd.Op == protocol.OpRecall || cmd.Op == protocol.OpInspect {
 		keys = 5
 	}
 	switch {

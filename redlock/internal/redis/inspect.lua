@@ -1,5 +1,6 @@
--- KEYS lock fence queue leases
--- -> {time_us, holder's token or '', ms that the lease can last, fence or 0, a line for each of the first waiters}
+-- KEYS lock fence queue leases result
+-- -> {time_us, holder's token or '', ms that the lease can last, fence or 0, a line for each of the first waiters,
+--     fence of the result or 0, its bytes, ms that it is remembered}
 -- A line has the ticket, 1 for a process that polls or 0, and the end of the process's name.
 local time = call('TIME')
 -- lock.lua
@@ -11,4 +12,6 @@ for i = 1, #waiting, 2 do
   end
 end
 local fence = tonumber(call('GET', KEYS[2])) or 0
-return {time[1] * 1000000 + time[2], holder() or '', math.max(call('PTTL', KEYS[1]), 0), fence, table.concat(lines, '\n')}
+local of, data = call('HGET', KEYS[5], 'fence'), call('HGET', KEYS[5], 'data')
+return {time[1] * 1000000 + time[2], holder() or '', math.max(call('PTTL', KEYS[1]), 0), fence, table.concat(lines, '\n'),
+  tonumber(of or 0), data and #data or 0, call('PTTL', KEYS[5])}

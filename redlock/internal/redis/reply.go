@@ -58,13 +58,17 @@ func (a *answer) reply(cmd *protocol.Command) protocol.Reply {
 	case op == protocol.OpRecall && shape(":::$"):
 		reply = protocol.Reply{Status: protocol.StatusExpired, Time: number(2)}
 		if fence := number(0); fence > 0 {
-			reply.Status, reply.Fence, reply.TTL, reply.Result = protocol.StatusDone, fence, ms(number(1)), a.fields[3].text
+			reply.Status = protocol.StatusDone
+			reply.Result = &protocol.Result{Data: a.fields[3].text, Keep: ms(number(1)), Fence: fence}
 		}
 	case op == protocol.OpRegister && shape("::$"):
 		return protocol.Reply{Time: number(0), Mark: number(1), Lines: a.fields[2].text}
-	case op == protocol.OpInspect && shape(":$::$"):
-		left := time.Duration(number(2)) * time.Millisecond
-		return protocol.Reply{Time: number(0), Holder: a.fields[1].text, TTL: left, Fence: number(3), Lines: a.fields[4].text}
+	case op == protocol.OpInspect && shape(":$::$:::"):
+		reply = protocol.Reply{Time: number(0), Holder: a.fields[1].text, TTL: ms(number(2)), Fence: number(3), Lines: a.fields[4].text}
+		if fence := number(5); fence > 0 {
+			reply.Result = &protocol.Result{Size: int(number(6)), Keep: ms(number(7)), Fence: fence}
+		}
+		return reply
 	case op == protocol.OpTrial && a.kind == ':':
 		return protocol.Reply{}
 	case op == protocol.OpNames && a.kind == '$':
