@@ -18,6 +18,8 @@ var (
 	// ErrDone means that a result is remembered for the key. The error is a *DoneError; only calls with WithRecall
 	// return it.
 	ErrDone = errors.New("redlock: the work is done")
+	// ErrNotRemembered is what Forget returns if no result is remembered for the key.
+	ErrNotRemembered = errors.New("redlock: no result is remembered for the key")
 	// ErrTooManyWaiters means that as many calls as WithMaxWaiters allows already wait for the lock in
 	// this process. The error is a *HeldError, and matches ErrHeld too.
 	ErrTooManyWaiters = errors.New("redlock: too many wait for the lock")

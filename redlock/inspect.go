@@ -19,10 +19,21 @@ type Inspection struct {
 	// Fence is the fencing token of the holder's lock, Holder the instance name of its process, or the process's ID if
 	// that isn't known any more, and TTL how long the lease still lasts unless it is renewed. They are zero if
 	// the key isn't held.
-	Fence   uint64
-	Holder  string
-	TTL     time.Duration
-	Masters []InspectedMaster // in the order of Status
+	Fence  uint64
+	Holder string
+	TTL    time.Duration
+	// Result is the last result that any master remembers: that with the largest fence. Remembered reports whether a
+	// quorum of the masters remembers it, so that every call with WithRecall meets it; then Keep is how long that stays so.
+	Result     InspectedResult
+	Remembered bool
+	Masters    []InspectedMaster // in the order of Status
+}
+
+// InspectedResult is a result that is remembered for a key, without its content. It is zero if there is none.
+type InspectedResult struct {
+	Fence uint64        // of the lock with which UnlockWith has left it
+	Bytes int           // as the masters store it
+	Keep  time.Duration // how long it is still remembered
 }
 
 // InspectedMaster is a key as one master sees it.
@@ -33,6 +44,7 @@ type InspectedMaster struct {
 	Holder string            // the process to which that belongs: its instance name, or its ID
 	TTL    time.Duration     // of the lease
 	Fence  uint64            // the last one given with the key; 0 if it is forgotten, 5 s after it was given or renewed last
+	Result InspectedResult   // what it remembers for the key
 	Queue  []InspectedWaiter // who waits for the key, in the order of their turns: at most 100
 }
 
@@ -46,8 +58,8 @@ type InspectedWaiter struct {
 // shown returns how much of a token Inspect shows: who knows a whole one can end the lock.
 func shown(token string) string { return token[:min(protocol.IDLen+4, len(token)/2)] }
 
-// Inspect asks all masters who holds a key and who waits for it, in this process and in others. It changes nothing. It
-// waits for the masters until ctx ends, or as long as Lock does: for their timeouts, and for connections that are
+// Inspect asks all masters who holds a key, who waits for it, and whether a result is remembered for it, in this process
+// and in others. It changes nothing. It waits for the masters until ctx ends, or as long as Lock does: for their timeouts, and for connections that are
 // being made. It takes two round trips.
 //
 // The error is a *QuorumError if fewer masters than a quorum have answered: then it isn't known whether the key is
@@ -90,6 +102,7 @@ func (l *Locker) look(ctx context.Context, key string) (seen *Inspection, token 
 			seen.held(at, l.quorum)
 		}
 	}
+	seen.remembered(l.quorum)
 	return seen, token, l.tooFew(ctx, full, replies, end)
 }
 
@@ -123,6 +136,9 @@ func inspected(reply protocol.Reply) InspectedMaster {
 	if token := reply.Holder; token != "" {
 		m.Holder, m.Token = idOf(token), shown(token)
 	}
+	if result := reply.Result; result != nil {
+		m.Result = InspectedResult{Fence: uint64(result.Fence), Bytes: result.Size, Keep: result.Keep}
+	}
 	for line := range strings.Lines(reply.Lines) {
 		if w, ok := protocol.ParseWaiter(strings.TrimSuffix(line, "\n")); ok {
 			m.Queue = append(m.Queue, InspectedWaiter{Process: idOf(w.Process), Since: time.UnixMicro(w.Ticket), Polls: w.Polls})
@@ -141,6 +157,27 @@ func (n *Inspection) held(at []int, quorum int) {
 	slices.Sort(left)
 	fence, _ := chooseFence(fences, quorum) // as the holder has chosen it
 	n.Held, n.Fence, n.Holder, n.TTL = true, uint64(fence), n.Masters[at[0]].Holder, left[len(left)-quorum]
+}
+
+// remembered finds the last result, and whether a quorum of the masters remembers it.
+func (n *Inspection) remembered(quorum int) {
+	var keeps []time.Duration // of the last result, the longest first
+	for _, m := range n.Masters {
+		if m.Result.Fence > n.Result.Fence {
+			n.Result, keeps = m.Result, nil
+		}
+		if m.Result.Fence == n.Result.Fence && m.Result.Fence > 0 {
+			keeps = append(keeps, m.Result.Keep)
+		}
+	}
+	if len(keeps) == 0 {
+		return
+	}
+	slices.SortFunc(keeps, func(a, b time.Duration) int { return cmp.Compare(b, a) })
+	n.Result.Keep = keeps[0]
+	if n.Remembered = len(keeps) >= quorum; n.Remembered {
+		n.Result.Keep = keeps[quorum-1]
+	}
 }
 
 // nameProcesses replaces the IDs of processes by their names, as far as any master knows them.
