@@ -105,6 +105,13 @@ func (s *seat) lastReached() protocol.Server {
 	return s.server
 }
 
+// hasMemory notes what the server says of its memory now.
+func (s *seat) hasMemory(memory protocol.Memory) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.server.Memory = memory
+}
+
 func (s *seat) check(reached protocol.Server) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,8 +156,8 @@ func (s *seat) check(reached protocol.Server) error {
 		return &guardError{until: s.until, why: s.why}
 	}
 	s.votingRun = reached.RunID
-	if reached.MaxmemoryPolicy != "" && reached.MaxmemoryPolicy != "noeviction" {
-		s.logger.Warn("master may evict locks before they expire: set maxmemory-policy to noeviction", "master", name, "maxmemory-policy", reached.MaxmemoryPolicy)
+	if policy := reached.Memory.Policy; policy != "" && policy != "noeviction" {
+		s.logger.Warn("master may evict locks before they expire: set maxmemory-policy to noeviction", "master", name, "maxmemory-policy", policy)
 	}
 	return nil
 }

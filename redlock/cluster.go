@@ -197,7 +197,7 @@ func (c *cluster) rehome(now map[*stream]bool) (d declinedCalls) {
 		queue, owed := s.queue, s.owed
 		s.queue, s.owed, s.acquires = nil, nil, 0
 		for _, call := range queue {
-			if call.Op == protocol.OpPing || c.at(call.Key) == s {
+			if call.Op == protocol.OpPing || call.Op == protocol.OpMemory || c.at(call.Key) == s {
 				s.queue = append(s.queue, call)
 				if call.Op == protocol.OpAcquire {
 					s.acquires++

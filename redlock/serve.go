@@ -16,7 +16,9 @@ const (
 	leastPause = 100 * time.Millisecond // before a failed master is tried again; the pause doubles
 	mostPause  = time.Second            // with each failure, up to this
 
-	probeGap = 5 * time.Second  // an idle connection is probed this often, which also reads the master's clock
+	probeGap  = 5 * time.Second  // an idle connection is probed this often, which also reads the master's clock
+	memoryGap = 10 * time.Second // a server that says how much memory it uses is asked for that so often
+
 	hungTime = 30 * time.Second // how long a connection is kept without any answer
 )
 
@@ -105,7 +107,7 @@ func (s *stream) awaitRetry(ctx context.Context) {
 func (s *stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn, err error) {
 	began := time.Now()
 	s.mu.Lock()
-	s.conn, s.answeredAt, s.usedAt = c, began, began
+	s.conn, s.answeredAt, s.usedAt, s.memoryAt = c, began, began, began
 	if s.latency.smoothed == 0 { // no greeting has measured the distance: probe at once
 		s.usedAt = time.Time{}
 	}
@@ -242,6 +244,10 @@ func (s *stream) attend(c protocol.Conn, check *hangCheck) (due time.Time, over 
 	if idle && now.Sub(s.usedAt) >= gap {
 		s.queue = append(s.queue, &call{Command: s.probe()})
 		s.usedAt = now
+	}
+	if s.conn == c && s.tellsMemory && now.Sub(s.memoryAt) >= memoryGap {
+		s.queue = append(s.queue, &call{Command: protocol.Command{Op: protocol.OpMemory}})
+		s.memoryAt = now
 	}
 	if len(s.queue) > 0 {
 		s.sendSoon()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/redis"
 )
 
 // settle takes the answers of a batch: it passes them on to the callers, but first puts aside what must be
@@ -83,6 +84,8 @@ func (s *stream) verdict(b *batch, now time.Time) (err error, known bool) {
 	for _, c := range b.calls {
 		refused := errors.Is(c.Reply.Err, protocol.ErrRefused)
 		switch asks := c.Op == protocol.OpAcquire || c.Op == protocol.OpExtend || c.Op == protocol.OpTrial; {
+		case c.Op == protocol.OpMemory && refused: // locks don't need the right to it
+			lives = true
 		case errors.Is(c.Reply.Err, protocol.ErrUnusable):
 			err = c.Reply.Err
 		case c.Reply.Err == nil && asks:
@@ -91,6 +94,9 @@ func (s *stream) verdict(b *batch, now time.Time) (err error, known bool) {
 			lives = true
 		case err == nil:
 			err = c.Reply.Err
+		}
+		if c.Op == protocol.OpMemory && c.Reply.Err == nil {
+			s.seat.hasMemory(redis.Memory(c.Reply.Lines))
 		}
 		clock = max(clock, c.Reply.Time)
 		s.clock.raiseMark(c.Reply.Mark)

@@ -33,6 +33,8 @@ type MasterStatus struct {
 	ClockOffset     time.Duration // how far its clock is ahead of ours, to within half a round trip
 	Version         string        // of the server; empty if it wasn't reached yet, or doesn't say
 	MaxmemoryPolicy string        // of the server: it should be noeviction
+	UsedMemory      int64         // of the server, in bytes, at most some 10 s ago; 0 if it doesn't say
+	Maxmemory       int64         // of the server, in bytes; 0 if it has no limit, or doesn't say
 }
 
 // MasterState says in a word whether a master grants locks, and why not.
@@ -103,7 +105,9 @@ func (s *stream) statusWith(err error) MasterStatus {
 		RoundTrip:       time.Duration(s.latency.last.Load()),
 		ClockOffset:     time.Duration(s.clock.offset.Load()) * time.Microsecond,
 		Version:         server.Version,
-		MaxmemoryPolicy: server.MaxmemoryPolicy,
+		MaxmemoryPolicy: server.Memory.Policy,
+		UsedMemory:      server.Memory.Used,
+		Maxmemory:       server.Memory.Max,
 	}
 	status.State, status.Until = s.state(err)
 	return status

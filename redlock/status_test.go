@@ -42,7 +42,7 @@ func TestStatusOfMasters(t *testing.T) {
 		if s.Name != server.URL() && !strings.Contains(s.Name, server.Addr()) {
 			t.Errorf("master %d is called %s", i, s.Name)
 		}
-		if s.Version == "" || s.MaxmemoryPolicy != "noeviction" || s.RoundTrip <= 0 || s.ClockOffset.Abs() > time.Second {
+		if s.Version == "" || s.MaxmemoryPolicy != "noeviction" || s.UsedMemory <= 0 || s.Maxmemory != 0 || s.RoundTrip <= 0 || s.ClockOffset.Abs() > time.Second {
 			t.Errorf("what is known of a healthy master: %+v", s)
 		}
 	}
@@ -68,6 +68,27 @@ func TestStatusOfMasters(t *testing.T) {
 	command(t, servers[2], "REPLICAOF", "NO", "ONE")
 	requireState(t, l, 2, redlock.MasterReplaced)
 	requireState(t, l, 2, redlock.MasterAvailable)
+}
+
+// TestStatusOfMemory: what a master says of its memory is asked for again, also of one that is busy.
+func TestStatusOfMemory(t *testing.T) {
+	t.Parallel()
+	l, servers := onServers(t, 1)
+	s := requireState(t, l, 0, redlock.MasterAvailable)
+	const limit = 1 << 30
+	command(t, servers[0], "CONFIG", "SET", "maxmemory", limit)
+	command(t, servers[0], "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+	command(t, servers[0], "SETRANGE", "large", 20<<20, "x")
+	before := s.UsedMemory
+	eventually(t, 6*bound, "the status has the memory of now", func() bool {
+		lockUnlock(t, l, "key")
+		s = l.Status().Masters[0]
+		return s.UsedMemory >= before+20<<20 && s.Maxmemory == limit && s.MaxmemoryPolicy == "allkeys-lru"
+	})
+	if s.State != redlock.MasterAvailable {
+		t.Errorf("%+v", s)
+	}
+	command(t, servers[0], "DEL", "large")
 }
 
 // TestStatusOfSeveral: a server that is named twice, and one whose user lacks a right.

@@ -46,6 +46,8 @@ type stream struct {
 	spare           *batch        // an empty one, reused for its capacity
 	answeredAt      time.Time     // when the master last answered
 	usedAt          time.Time     // when it last answered or was probed
+	tellsMemory     bool          // the server says how much memory it uses
+	memoryAt        time.Time     // when it last did, or was asked
 	resent          []string      // tokens of plain releases that had no effect and are sent again as scripts
 	sendEnded       *sync.Cond    // signals that sending has ended on a connection that is no longer conn
 	connectingSince time.Time     // since when a connection is being made, while there is none
@@ -121,6 +123,7 @@ func (s *stream) greeted(reached protocol.Server) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.tellsMemory = reached.Memory.Used > 0
 	if reached.Received.After(reached.Sent) {
 		s.latency.observe(reached.Received.Sub(reached.Sent))
 	}

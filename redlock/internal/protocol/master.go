@@ -67,15 +67,22 @@ type Admission interface {
 
 // Server is what a server says of itself when a connection to it is made.
 type Server struct {
-	RunID           string
-	Version, Mode   string
-	Uptime          time.Duration // by its wall clock, in whole seconds, up to one too high
-	HasUptime       bool
-	Role            string // "master" or "slave", as Redis says it
-	MaxmemoryPolicy string
+	RunID         string
+	Version, Mode string
+	Uptime        time.Duration // by its wall clock, in whole seconds, up to one too high
+	HasUptime     bool
+	Role          string // "master" or "slave", as Redis says it
+	Memory        Memory
 
 	Time           int64     // its clock, in microseconds since 1970; 0 if unknown
 	Sent, Received time.Time // the round trip of the greeting, between which the clock was read
+}
+
+// Memory is what a server says of its memory. It is zero if it doesn't.
+type Memory struct {
+	Used   int64  // bytes
+	Max    int64  // bytes; 0 without a limit
+	Policy string // what it does at the limit: maxmemory-policy
 }
 
 // Replica reports whether the server only repeats what its master says.

@@ -40,6 +40,8 @@ const (
 	OpNames
 	// OpRecall asks for the result that is remembered for the key.
 	OpRecall
+	// OpMemory asks a server how much memory it has and uses. It needs no key.
+	OpMemory
 
 	Ops // how many there are
 )
@@ -120,12 +122,12 @@ type Reply struct {
 	Former Status        // OpAcquire: what became of the former token, as of an OpRelease
 	// Lines are separated by newlines. OpRegister: one for each set of masters that is known: since when, when it was seen
 	// last, the set. OpInspect: one for each process that waits: see Waiter. OpNames: one for each process that is known: its
-	// ID and its name.
+	// ID and its name. OpMemory: what INFO says of the memory.
 	Lines  string
-	Mark   int64  // OpRegister: the latest time that the master's clock has shown
+	Mark   int64   // OpRegister: the latest time that the master's clock has shown
 	Result *Result // OpRecall, OpInspect: what is remembered, or nil
-	Time   int64  // OpPing, OpAcquire, OpExtend, OpRegister, OpInspect, OpRecall: the master's clock, in microseconds since 1970; 0 if unknown
-	Err    error  // the master gave no valid answer; Status is StatusNone
+	Time   int64   // OpPing, OpAcquire, OpExtend, OpRegister, OpInspect, OpRecall: the master's clock, in microseconds since 1970; 0 if unknown
+	Err    error   // the master gave no valid answer; Status is StatusNone
 }
 
 // Status is the answer of a master that could be asked.

@@ -118,6 +118,8 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 	switch {
 	case cmd.Op == protocol.OpPing:
 		return appendBulk(appendArray(b, 1), "TIME")
+	case cmd.Op == protocol.OpMemory:
+		return appendBulk(appendBulk(appendArray(b, 2), "INFO"), "memory")
 	case cmd.Alone:
 		b = appendBulk(appendArray(b, 4), "LREM")
 		b = appendBulk(b, cmd.Key)

@@ -40,17 +40,28 @@ func greet(ctx context.Context, cn *redis.Conn, admits protocol.Admission) error
 	}
 	uptime, err := strconv.Atoi(info["uptime_in_seconds"])
 	return admits.Admit(protocol.Server{
-		RunID:           info["run_id"],
-		Version:         info["redis_version"],
-		Mode:            cmp.Or(info["redis_mode"], info["server_mode"]), // Redis, Valkey
-		Uptime:          time.Duration(uptime) * time.Second,
-		HasUptime:       err == nil,
-		Role:            info["role"],
-		MaxmemoryPolicy: info["maxmemory_policy"],
-		Time:            timeOf(clock),
-		Sent:            sent,
-		Received:        received,
+		RunID:     info["run_id"],
+		Version:   info["redis_version"],
+		Mode:      cmp.Or(info["redis_mode"], info["server_mode"]), // Redis, Valkey
+		Uptime:    time.Duration(uptime) * time.Second,
+		HasUptime: err == nil,
+		Role:      info["role"],
+		Memory:    memoryOf(info),
+		Time:      timeOf(clock),
+		Sent:      sent,
+		Received:  received,
 	})
+}
+
+// Memory reads the answer to OpMemory.
+func Memory(lines string) protocol.Memory { return memoryOf(maps.Collect(infoFields(lines))) }
+
+func memoryOf(info map[string]string) protocol.Memory {
+	number := func(name string) int64 {
+		n, _ := strconv.ParseInt(info[name], 10, 64) // 0 if it is missing
+		return n
+	}
+	return protocol.Memory{Used: number("used_memory"), Max: number("maxmemory"), Policy: info["maxmemory_policy"]}
 }
 
 func timeOf(clock *redis.Cmd) int64 {

@@ -71,7 +71,7 @@ func (a *answer) reply(cmd *protocol.Command) protocol.Reply {
 		return reply
 	case op == protocol.OpTrial && a.kind == ':':
 		return protocol.Reply{}
-	case op == protocol.OpNames && a.kind == '$':
+	case (op == protocol.OpNames || op == protocol.OpMemory) && a.kind == '$':
 		return protocol.Reply{Lines: a.text}
 	case op == protocol.OpExtend && shape("::"):
 		reply = protocol.Reply{Status: extendStatus(number(0)), Time: number(1)}

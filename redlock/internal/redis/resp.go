@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
@@ -85,6 +86,7 @@ func (a *answer) read(r *bufio.Reader, nested bool) error {
 	case '_':
 		return nil
 	case ':', '$', '*':
+	case '=': // a string with its format, which INFO gives in RESP3
 	default:
 		return fmt.Errorf("%w (a value of type %q)", protocol.ErrMalformed, a.kind)
 	}
@@ -99,6 +101,10 @@ func (a *answer) read(r *bufio.Reader, nested bool) error {
 		return nil
 	case a.kind == '$':
 		return a.readText(r)
+	case a.kind == '=':
+		err := a.readText(r)
+		a.kind, a.text = '$', strings.TrimPrefix(a.text, "txt:")
+		return err
 	case nested || a.number < 0 || a.number > maxFields:
 		return protocol.ErrMalformed
 	}
