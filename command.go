@@ -18,7 +18,7 @@ const (
 	exitWell     = 0
 	exitError    = 1 // wrong use, no configuration, or no Caddy that answers
 	exitUnwell   = 2 // locks are in danger, or can't be taken
-	exitNotThere = 3 // the key has no lock, or another one
+	exitNotThere = 3 // the key has no lock, or another one, or nothing to forget
 )
 
 func init() {
@@ -29,17 +29,17 @@ func init() {
 Looks after the locks of the redlock directive.
 
 explain and doctor read a configuration, and need no running Caddy. masters, locks,
-inspect and release ask a running Caddy at its admin endpoint.
+inspect, release and forget ask a running Caddy at its admin endpoint.
 
 Exit codes: 0 all is well, 1 wrong use or no Caddy that answers, 2 locks are in danger
-or can't be taken, 3 the key has no lock, or another one.`,
+or can't be taken, 3 the key has no lock, or another one, or nothing to forget.`,
 		CobraFunc: func(cmd *cobra.Command) {
 			cmd.Version = version.String()
 			cmd.SetVersionTemplate("caddy-redlock {{.Version}}\n")
 			cmd.Args = cobra.NoArgs // a command that doesn't exist is an error
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 			cmd.DisableFlagsInUseLine = true
-			cmd.AddCommand(explainCmd(), doctorCmd(), mastersCmd(), locksCmd(), inspectCmd(), releaseCmd())
+			cmd.AddCommand(explainCmd(), doctorCmd(), mastersCmd(), locksCmd(), inspectCmd(), releaseCmd(), forgetCmd())
 		},
 	})
 }

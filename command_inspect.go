@@ -16,20 +16,26 @@ import (
 
 func inspectCmd() *cobra.Command {
 	var flags adminFlags
+	var delivery deliveryFlags
 	cmd := &cobra.Command{
-		Use:   "inspect " + adminFlagsUsage + " <key>",
-		Short: "Shows a key as each master sees it: who holds it, until when, and who waits",
+		Use:   "inspect " + deliveryFlagsUsage + " " + adminFlagsUsage + " <key>...",
+		Short: "Shows a key as each master sees it: who holds it, who waits, what is remembered",
 		Long: `
-Shows a key as each master sees it: who holds it, until when, and who waits. The holder
-may be any process with the same masters; its instance name says which.
+Shows a key as each master sees it: who holds it, until when, and who waits; and whether
+an answer is remembered for it. The holder may be any process with the same masters; its
+instance name says which.
 
 The key is written as in {http.redlock.key} and in caddy redlock locks, without key_prefix.
-The exit code is 3 if nobody holds it.
-` + adminFlagsHelp,
-		Example:               `  caddy redlock inspect order:42`,
+The exit code is 3 if nobody holds it, and too few masters remember an answer for it.
+` + deliveryFlagsHelp + "\n" + adminFlagsHelp,
+		Example: `  caddy redlock inspect order:42
+  caddy redlock inspect --id evt_1 order:42`,
 		DisableFlagsInUseLine: true,
-		Args:                  cobra.ExactArgs(1),
 		RunE: withCode(func(cmd *cobra.Command, args []string) (int, error) {
+			key, err := delivery.key(cmd, args)
+			if err != nil {
+				return exitError, err
+			}
 			endpoint, err := flags.open()
 			if err != nil {
 				return exitError, err
@@ -37,12 +43,12 @@ The exit code is 3 if nobody holds it.
 			ctx, stop := interruptible(cmd)
 			defer stop()
 			var seen console.Inspection
-			if err := endpoint.ask(ctx, http.MethodGet, "locks", url.Values{"key": {args[0]}}, &seen); err != nil {
+			if err := endpoint.ask(ctx, http.MethodGet, "locks", url.Values{"key": {key}}, &seen); err != nil {
 				return exitOf(err), told(err)
 			}
 			code := exitNotThere
 			for _, l := range seen.Lockers {
-				if l.Held {
+				if l.Held || l.Remembered {
 					code = exitWell
 				}
 			}
@@ -50,12 +56,13 @@ The exit code is 3 if nobody holds it.
 				return code, printJSON(cmd.OutOrStdout(), seen)
 			}
 			for _, l := range seen.Lockers {
-				printInspection(cmd.OutOrStdout(), args[0], l, time.Now())
+				printInspection(cmd.OutOrStdout(), key, l, time.Now())
 			}
 			return code, nil
 		}),
 	}
 	flags.add(cmd)
+	delivery.add(cmd)
 	return cmd
 }
 
@@ -145,6 +152,11 @@ func printInspection(out io.Writer, key string, l console.InspectedLocker, now t
 	} else {
 		paragraph(out, "holder  ", "none that a majority of the masters knows")
 	}
+	heads := []string{"MASTER", "TOKEN", "HOLDER", "LEASE", "FENCE", "QUEUE"}
+	if l.Result != nil {
+		heads = append(heads, "REMEMBERS")
+		printResult(out, l)
+	}
 	var rows [][]string
 	var queue []console.InspectedWaiter
 	for _, m := range l.Masters {
@@ -161,10 +173,13 @@ func printInspection(out io.Writer, key string, l console.InspectedLocker, now t
 		if len(m.Queue) > len(queue) {
 			queue = m.Queue
 		}
+		if l.Result != nil {
+			row = append(row, rememberedBy(m, l.Result.Fence))
+		}
 		rows = append(rows, row)
 	}
 	fmt.Fprintln(out)
-	table(out, []string{"MASTER", "TOKEN", "HOLDER", "LEASE", "FENCE", "QUEUE"}, rows, 0, 2)
+	table(out, heads, rows, 0, 2)
 	fmt.Fprintln(out)
 	for _, m := range l.Masters {
 		if m.Error != "" {
@@ -181,4 +196,26 @@ func printInspection(out io.Writer, key string, l console.InspectedLocker, now t
 		}
 		paragraph(out, "waits   ", text)
 	}
+}
+
+// printResult prints what is remembered for a key.
+func printResult(out io.Writer, l console.InspectedLocker) {
+	text := fmt.Sprintf("%s for %s, of fence %d", amount(l.Result.Bytes), span(seconds(l.Result.KeepSeconds)), l.Result.Fence)
+	if !l.Remembered {
+		text += "; too few masters remember it, so the next one may run again"
+	}
+	paragraph(out, "answer  ", text)
+}
+
+// rememberedBy is what the table shows of what a master remembers, when this is the fence of the last answer.
+func rememberedBy(m console.InspectedMaster, last uint64) string {
+	switch {
+	case m.Error != "":
+		return "?"
+	case m.Result == nil:
+		return "-"
+	case m.Result.Fence < last:
+		return "an older one"
+	}
+	return amount(m.Result.Bytes)
 }

@@ -115,6 +115,18 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
+// amount writes a number of bytes.
+func amount[N int | int64](bytes N) string {
+	n, unit := float64(bytes), 0
+	for units := len("kMG"); n >= 1000 && unit < units; unit++ {
+		n /= 1000
+	}
+	if unit == 0 {
+		return fmt.Sprintf("%dB", bytes)
+	}
+	return fmt.Sprintf("%.1f%cB", n, "kMG"[unit-1])
+}
+
 // seconds makes a duration of what JSON has.
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 

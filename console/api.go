@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -56,6 +58,15 @@ func (h *handler) release(w http.ResponseWriter, r *http.Request, key string, pa
 	return nil
 }
 
+func (h *handler) forget(w http.ResponseWriter, r *http.Request, key string) *Problem {
+	forgotten, err := forget(r.Context(), h.lockers(), key)
+	if err != nil {
+		return err
+	}
+	answer(w, "application/json", http.StatusOK, forgotten)
+	return nil
+}
+
 // inspect returns the key as the masters of each locker see it. If nobody knows it, or too few masters answer, that is a problem.
 func inspect(ctx context.Context, lockers []*redlock.Locker, key string) (*Inspection, *Problem) {
 	all, partial := Inspection{Key: key}, Inspection{Key: key}
@@ -81,7 +92,7 @@ func inspect(ctx context.Context, lockers []*redlock.Locker, key string) (*Inspe
 		err.Lockers = partial.Lockers
 		return nil, err
 	}
-	return nil, problem("unknown_key", http.StatusNotFound, "Nobody holds the key or waits for it", "")
+	return nil, problem("unknown_key", http.StatusNotFound, "Nobody holds the key or waits for it, and no result is remembered for it", "")
 }
 
 func noQuorum(err error) *Problem {
@@ -114,4 +125,39 @@ func release(ctx context.Context, lockers []*redlock.Locker, key string, fence u
 		}
 	}
 	return problem("unknown_key", http.StatusNotFound, "Nobody holds the key", "")
+}
+
+// forget has the masters of all lockers forget the result of a key.
+func forget(ctx context.Context, lockers []*redlock.Locker, key string) (*Forgotten, *Problem) {
+	all, done := Forgotten{Key: key}, false
+	var failure, held error
+	for _, l := range lockers {
+		left, err := l.Forget(ctx, key)
+		for _, m := range left {
+			if trouble := (MasterTrouble{Name: m.Master, Error: m.Err.Error()}); !slices.Contains(all.Left, trouble) {
+				all.Left = append(all.Left, trouble)
+			}
+		}
+		switch {
+		case err == nil:
+			done = true
+		case errors.Is(err, redlock.ErrHeld):
+			held = err
+		case !errors.Is(err, redlock.ErrNotRemembered) && !errors.Is(err, redlock.ErrClosed):
+			failure = errors.Join(failure, err)
+		}
+	}
+	switch {
+	case held != nil:
+		return nil, problem("held", http.StatusConflict, "Somebody holds the key", "Nothing was forgotten: the work is being done. Ask again when it is done.")
+	case failure != nil:
+		return nil, noQuorum(failure)
+	case done:
+		return &all, nil
+	}
+	detail := ""
+	for _, m := range all.Left {
+		detail += "It isn't known of " + m.Name + ": " + m.Error + ". "
+	}
+	return nil, problem("unknown_result", http.StatusNotFound, "No result is remembered for the key", strings.TrimSpace(detail))
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,14 +52,14 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request) *Problem {
 		return err
 	}
 	path := strings.TrimPrefix(r.URL.Path, "/") // it is unescaped: a key may have any byte
-	key, isKey := strings.CutPrefix(path, "locks/")
-	if isKey = isKey && key != ""; !isKey && strings.TrimSuffix(path, "/") == "locks" {
-		key, isKey = parameters["key"]
-	}
-	if err := allow(w, r, isKey); err != nil {
+	key, isKey := keyOf("locks", path, parameters)
+	result, isResult := keyOf("results", path, parameters)
+	if err := allow(w, r, isKey, isResult); err != nil {
 		return err
 	}
 	switch {
+	case isResult:
+		return h.forget(w, r, result)
 	case isKey && r.Method == http.MethodDelete:
 		return h.release(w, r, key, parameters)
 	case isKey:
@@ -72,25 +73,36 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request) *Problem {
 	case serveAsset(w, r, path):
 		return nil
 	}
-	return problem("not_found", http.StatusNotFound, "There is nothing here", "There are /, /masters, /locks and /locks/{key}.")
+	return problem("not_found", http.StatusNotFound, "There is nothing here", "There are /, /masters, /locks, /locks/{key} and /results/{key}.")
+}
+
+// keyOf returns the key that a path below a folder names, or the parameter key if it is that of the folder.
+func keyOf(folder, path string, parameters map[string]string) (key string, ok bool) {
+	if key, ok = strings.CutPrefix(path, folder+"/"); ok && key != "" {
+		return key, true
+	}
+	if strings.TrimSuffix(path, "/") == folder {
+		key, ok = parameters["key"]
+		return key, ok
+	}
+	return "", false
 }
 
 // allow returns an error for methods that the resource doesn't have.
-func allow(w http.ResponseWriter, r *http.Request, isKey bool) *Problem {
-	allowed := "GET, HEAD"
-	if isKey {
-		allowed += ", DELETE"
+func allow(w http.ResponseWriter, r *http.Request, isKey, isResult bool) *Problem {
+	allowed := []string{http.MethodGet, http.MethodHead}
+	switch {
+	case isKey:
+		allowed = append(allowed, http.MethodDelete)
+	case isResult:
+		allowed = []string{http.MethodDelete}
 	}
-	switch r.Method {
-	case http.MethodGet, http.MethodHead:
+	if slices.Contains(allowed, r.Method) {
 		return nil
-	case http.MethodDelete:
-		if isKey {
-			return nil
-		}
 	}
-	w.Header().Set("Allow", allowed)
-	return problem("method", http.StatusMethodNotAllowed, "The method is not allowed here", "Allowed: "+allowed+".")
+	list := strings.Join(allowed, ", ")
+	w.Header().Set("Allow", list)
+	return problem("method", http.StatusMethodNotAllowed, "The method is not allowed here", "Allowed: "+list+".")
 }
 
 // parse returns the parameters of the query. One that can't be read, or is given twice, is an error: the wrong lock would be released.

@@ -32,6 +32,8 @@ type Master struct {
 	ClockOffsetSeconds float64   `json:"clock_offset_seconds"`
 	Version            string    `json:"version,omitempty"`
 	MaxmemoryPolicy    string    `json:"maxmemory_policy,omitempty"`
+	UsedMemoryBytes    int64     `json:"used_memory_bytes,omitempty"`
+	MaxmemoryBytes     int64     `json:"maxmemory_bytes,omitempty"` // none without a limit
 }
 
 // Locks is the answer of GET /locks. The parameters are prefix, limit (100 unless given, at most 1,000), and after: only
@@ -68,7 +70,16 @@ type InspectedLocker struct {
 	Fence      uint64            `json:"fence,omitempty"` // of that lock
 	Holder     string            `json:"holder,omitempty"`
 	TTLSeconds float64           `json:"ttl_seconds,omitempty"`
+	Remembered bool              `json:"remembered"`       // whether a quorum remembers the result
+	Result     *Result           `json:"result,omitempty"` // the last one that any master remembers
 	Masters    []InspectedMaster `json:"masters"`
+}
+
+// Result is what is known of a result that is remembered, such as an answer to a delivery. Its content is not shown.
+type Result struct {
+	Fence       uint64  `json:"fence"` // of the lock under which the work was done
+	Bytes       int     `json:"bytes"` // as they are stored
+	KeepSeconds float64 `json:"keep_seconds"`
 }
 
 // InspectedMaster is a key as one master sees it.
@@ -79,6 +90,7 @@ type InspectedMaster struct {
 	Holder     string            `json:"holder,omitempty"`
 	TTLSeconds float64           `json:"ttl_seconds,omitempty"`
 	Fence      uint64            `json:"fence,omitempty"`
+	Result     *Result           `json:"result,omitempty"` // that is remembered there
 	Queue      []InspectedWaiter `json:"queue"`
 }
 
@@ -94,6 +106,19 @@ type InspectedWaiter struct {
 type Released struct {
 	Key   string `json:"key"`
 	Fence uint64 `json:"fence"`
+}
+
+// Forgotten is the answer of DELETE /results/{key}: 404 if no master that answers remembers a result, 409 if somebody holds the key,
+// and 503 if too few masters answer.
+type Forgotten struct {
+	Key  string          `json:"key"`
+	Left []MasterTrouble `json:"left,omitempty"` // masters that may still remember it
+}
+
+// MasterTrouble is a master, and what went wrong with it.
+type MasterTrouble struct {
+	Name  string `json:"name"`
+	Error string `json:"error"`
 }
 
 // Problem is the answer to a request that could not be served.

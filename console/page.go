@@ -22,6 +22,9 @@ var pageTemplate = template.Must(template.New("page.html").Funcs(template.FuncMa
 	"count":   count,
 	"level":   level,
 	"evicts":  evicts,
+	"size":    size[int],
+	"memory":  memory,
+	"full":    nearlyFull,
 	"clock":   func(t time.Time) string { return t.UTC().Format("15:04:05") },
 }).ParseFS(files, "page/page.html"))
 

@@ -35,6 +35,8 @@ func statusOf(lockers []*redlock.Locker) Status {
 				ClockOffsetSeconds: m.ClockOffset.Seconds(),
 				Version:            m.Version,
 				MaxmemoryPolicy:    m.MaxmemoryPolicy,
+				UsedMemoryBytes:    m.UsedMemory,
+				MaxmemoryBytes:     m.Maxmemory,
 			})
 		}
 		all.Lockers = append(all.Lockers, shown)
@@ -115,6 +117,8 @@ func inspected(seen *redlock.Inspection) InspectedLocker {
 		Fence:      seen.Fence,
 		Holder:     seen.Holder,
 		TTLSeconds: seen.TTL.Seconds(),
+		Remembered: seen.Remembered,
+		Result:     resultOf(seen.Result),
 		Masters:    []InspectedMaster{},
 	}
 	for _, m := range seen.Masters {
@@ -125,6 +129,7 @@ func inspected(seen *redlock.Inspection) InspectedLocker {
 			Holder:     m.Holder,
 			TTLSeconds: m.TTL.Seconds(),
 			Fence:      m.Fence,
+			Result:     resultOf(m.Result),
 			Queue:      []InspectedWaiter{},
 		}
 		for _, waiter := range m.Queue {
@@ -135,9 +140,17 @@ func inspected(seen *redlock.Inspection) InspectedLocker {
 	return l
 }
 
+// resultOf returns nil if nothing is remembered.
+func resultOf(seen redlock.InspectedResult) *Result {
+	if seen.Fence == 0 {
+		return nil
+	}
+	return &Result{Fence: seen.Fence, Bytes: seen.Bytes, KeepSeconds: seen.Keep.Seconds()}
+}
+
 // add adds what the masters of one more locker know, unless they know nothing, or are those of another locker.
 func (i *Inspection) add(l InspectedLocker) {
-	known := l.Held
+	known := l.Held || l.Result != nil
 	for _, m := range l.Masters {
 		known = known || m.Token != "" || len(m.Queue) > 0
 	}
@@ -149,7 +162,7 @@ func (i *Inspection) add(l InspectedLocker) {
 // sameAs reports whether the masters are those of another locker, with the same prefix: then they have the same tokens.
 func (l InspectedLocker) sameAs(other InspectedLocker) bool {
 	return slices.EqualFunc(l.Masters, other.Masters, func(a, b InspectedMaster) bool {
-		return a.Name == b.Name && a.Token == b.Token && len(a.Queue) == len(b.Queue)
+		return a.Name == b.Name && a.Token == b.Token && len(a.Queue) == len(b.Queue) && (a.Result == nil) == (b.Result == nil)
 	})
 }
 

@@ -109,6 +109,36 @@ func seconds(s float64) string {
 	}
 }
 
+// size writes a number of bytes.
+func size[N int | int64](bytes N) string {
+	switch n := float64(bytes); {
+	case n < 1000:
+		return fmt.Sprintf("%d B", bytes)
+	case n < 1e6:
+		return strconv.FormatFloat(n/1e3, 'f', 1, 64) + " kB"
+	case n < 1e9:
+		return strconv.FormatFloat(n/1e6, 'f', 1, 64) + " MB"
+	default:
+		return strconv.FormatFloat(n/1e9, 'f', 1, 64) + " GB"
+	}
+}
+
+// memory writes how much memory a server uses, and of how much.
+func memory(m Master) string {
+	switch {
+	case m.UsedMemoryBytes == 0:
+		return "–"
+	case m.MaxmemoryBytes == 0:
+		return size(m.UsedMemoryBytes)
+	}
+	return fmt.Sprintf("%s, %d %% of %s", size(m.UsedMemoryBytes), 100*m.UsedMemoryBytes/m.MaxmemoryBytes, size(m.MaxmemoryBytes))
+}
+
+// nearlyFull reports whether a server may soon have no memory for locks.
+func nearlyFull(m Master) bool {
+	return m.MaxmemoryBytes > 0 && m.UsedMemoryBytes > m.MaxmemoryBytes/5*4
+}
+
 // offset writes how far a clock is ahead.
 func offset(s float64) string {
 	if s < 0 {

@@ -39,7 +39,7 @@ var token = regexp.MustCompile(`\b[A-Z2-7]{12}\b`)
 
 var ownVersion = regexp.MustCompile(`caddy-redlock (v\d\S+|\(devel\))`)
 
-var numbers = regexp.MustCompile(`[-+]?\d[\d.]*(ms|s|m\d\ds|h\d\dm|d)?\b`)
+var numbers = regexp.MustCompile(`[-+]?\d[\d.]*(ms|s|m\d\ds|h\d\dm|d|[kMG]?B)?\b`)
 
 // likeDocumented returns a text in which all numbers, tokens and versions are the same, and lines don't matter.
 func likeDocumented(text string) string {

@@ -1,0 +1,76 @@
+package caddyredlock
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-redlock/caddy-redlock/console"
+)
+
+func forgetCmd() *cobra.Command {
+	var flags adminFlags
+	var delivery deliveryFlags
+	cmd := &cobra.Command{
+		Use:   "forget " + deliveryFlagsUsage + " " + adminFlagsUsage + " <key>...",
+		Short: "Forgets the answer that is remembered, so that a delivery runs again",
+		Long: `
+Forgets the answer that is remembered for a delivery, so that the next one with its ID
+runs again. inspect shows whether there is one. Nothing is forgotten while the delivery
+runs.
+
+The exit code is 2 if some masters could not be asked, and may still remember the answer:
+then forget it again when they are back. It is 3 if no answer is remembered, or the
+delivery runs.
+` + deliveryFlagsHelp + "\n" + adminFlagsHelp,
+		Example:               `  caddy redlock forget --id evt_1 order:42`,
+		DisableFlagsInUseLine: true,
+		RunE: withCode(func(cmd *cobra.Command, args []string) (int, error) {
+			key, err := delivery.key(cmd, args)
+			if err != nil {
+				return exitError, err
+			}
+			endpoint, err := flags.open()
+			if err != nil {
+				return exitError, err
+			}
+			ctx, stop := interruptible(cmd)
+			defer stop()
+			var forgotten console.Forgotten
+			if err := endpoint.ask(ctx, http.MethodDelete, "results", url.Values{"key": {key}}, &forgotten); err != nil {
+				return exitOf(err), notForgotten(err)
+			}
+			code := exitWell
+			if len(forgotten.Left) > 0 {
+				code = exitUnwell
+			}
+			if flags.json {
+				return code, printJSON(cmd.OutOrStdout(), forgotten)
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), "forgotten: the next one with this key runs again")
+			for _, m := range forgotten.Left {
+				paragraph(cmd.OutOrStdout(), "", m.Name+" may still remember it: "+m.Error)
+			}
+			return code, nil
+		}),
+	}
+	flags.add(cmd)
+	delivery.add(cmd)
+	return cmd
+}
+
+// notForgotten is told for an answer that could not be forgotten.
+func notForgotten(err error) error {
+	var problem *console.Problem
+	switch {
+	case !errors.As(err, &problem):
+	case problem.Status == http.StatusConflict:
+		return errors.New("nothing was forgotten: the key is held, so the delivery runs now")
+	case problem.Status == http.StatusNotFound && problem.Detail == "":
+		return errors.New("nothing was forgotten: no master remembers anything for the key; the keys, the ID and the scope must be as the rule makes them")
+	}
+	return told(err)
+}

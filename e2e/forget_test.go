@@ -1,0 +1,114 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/console"
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// TestForgetCommand names an answer by the ID of its delivery, shows it, and forgets it: with a delivery that runs, a master that is away
+// and too few of them.
+func TestForgetCommand(t *testing.T) {
+	needTime(t)
+	servers := redistest.Start(t, 3)
+	c := runCaddy(t, caddyfile(mastersOption(servers, "timeout "+calm.String()), payRule+"respond served"))
+	other, err := redlock.Open(redistest.URLs(servers), redlock.WithRestartGuard(0), redlock.WithTimeout(calm), redlock.WithInstance("web2/4711"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }()
+	command := func(want int, args ...string) string {
+		t.Helper()
+		text, stderr, code := redlockCommand(t, append(args, "--address", c.admin)...)
+		if code != want {
+			t.Errorf("%q: exit code %d, want %d\n%s%s", args, code, want, text, stderr)
+		}
+		return text + stderr
+	}
+	lock := func(key string) *redlock.Lock {
+		t.Helper()
+		lock, err := other.Lock(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lock
+	}
+	answered := func(keys []string, id, scope string) {
+		t.Helper()
+		key := middleware.DeliveryKey(keys, id, scope)
+		if err := lock(key).UnlockWith(make([]byte, 1234), 24*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "all masters remember the answer", func() bool {
+			for _, s := range servers {
+				if s.Client().Exists(t.Context(), "redlock:{"+key+"}:result").Val() == 0 {
+					return false
+				}
+			}
+			return true
+		})
+	}
+
+	if text := command(3, "inspect", "--id", "evt_1", "order:42"); !strings.Contains(text, "no result is remembered") {
+		t.Errorf("nothing to show: %s", text)
+	}
+	if text := command(3, "forget", "--id", "evt_1", "order:42"); !strings.Contains(text, "no master remembers anything") {
+		t.Errorf("nothing to forget: %s", text)
+	}
+	answered([]string{"order:42"}, "evt_1", "")
+	inspected := command(0, "inspect", "--id", "evt_1", "order:42")
+	requireDocumented(t, "caddy redlock inspect --id evt_1 order:42", strings.ReplaceAll(inspected, "24h00m", "23h59m"))
+	var seen console.Inspection
+	unmarshal(t, command(0, "inspect", "--json", "--id", "evt_1", "order:42"), &seen)
+	if l := seen.Lockers[0]; !l.Remembered || l.Result.Bytes != 1234 || l.Masters[2].Result.Fence != l.Result.Fence {
+		t.Errorf("%+v", seen)
+	}
+
+	running := lock(middleware.DeliveryKey([]string{"order:42"}, "evt_1", ""))
+	if text := command(3, "forget", "--id", "evt_1", "order:42"); !strings.Contains(text, "the delivery runs now") {
+		t.Errorf("a delivery that runs: %s", text)
+	}
+	if err := running.Unlock(); err != nil {
+		t.Fatal(err)
+	}
+	requireDocumented(t, "caddy redlock forget --id evt_1 order:42", command(0, "forget", "--id", "evt_1", "order:42"))
+	command(3, "inspect", "--id", "evt_1", "order:42")
+
+	scope := filepath.Join(t.TempDir(), "scope")
+	if err := os.WriteFile(scope, []byte("Bearer "+secret+"\nmore\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	answered([]string{"a", "b"}, "evt_2", "Bearer "+secret)
+	command(3, "inspect", "--id", "evt_2", "a", "b")
+	for _, named := range [][]string{{"--scope-file", scope, "b", "a"}, {"--scope", "Bearer " + secret, "a", "b"}} {
+		if text := command(0, append([]string{"inspect", "--id", "evt_2"}, named...)...); strings.Contains(text, secret) {
+			t.Errorf("the scope is shown: %s", text)
+		}
+	}
+	servers[2].Kill()
+	eventually(t, "Caddy notices that a master is gone", func() bool { return strings.Contains(command(0, "masters"), "unreachable") })
+	if text := command(2, "forget", "--id", "evt_2", "--scope-file", scope, "a", "b"); !strings.Contains(text, "forgotten") || !strings.Contains(text, servers[2].URL()+" may still remember it") {
+		t.Errorf("with one master away: %s", text)
+	}
+	servers[1].Kill()
+	eventually(t, "no quorum", func() bool {
+		_, _, code := redlockCommand(t, "masters", "--address", c.admin)
+		return code == 2
+	})
+	command(2, "forget", "--id", "evt_2", "a")
+	for _, args := range [][]string{
+		{"forget"}, {"forget", "a", "b"}, {"forget", "--id", "", "a"}, {"inspect", "--scope", "x", "a"}, {"inspect", "--id", "x", "--scope-file", scope + ".none"},
+		{"inspect", "--id", "x", "--scope", "y", "--scope-file", scope}, {"inspect", "--id", "x", "--scope-file", os.DevNull},
+	} {
+		if text, stderr, code := redlockCommand(t, args...); code != 1 || !strings.HasPrefix(stderr, "Error: ") {
+			t.Errorf("%q: exit code %d\n%s%s", args, code, text, stderr)
+		}
+	}
+}
