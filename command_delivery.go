@@ -12,19 +12,22 @@ import (
 )
 
 // deliveryFlags name a delivery, or whatever else a rule knows by an ID. Its key is a hash, which nobody can type.
-type deliveryFlags struct{ id, scope, scopeFile string }
+type deliveryFlags struct{ id, place, scope, scopeFile string }
 
-const deliveryFlagsUsage = "[--id <ID> [--scope <value> | --scope-file <path>]]"
+const deliveryFlagsUsage = "[--id <ID> [--place <host/path>] [--scope <value> | --scope-file <path>]]"
 
 const deliveryFlagsHelp = `
 With --id the key is that of a delivery: <key> is what its rule locks, as in
 {http.redlock.key} (several, or none, if the rule has so many), the ID what the rule's
 dedupe or idempotency_key makes of the request, and --scope what its scope does. A scope
 that is a secret, such as {header.Authorization}, is better read from a file; - is the
-standard input.`
+standard input. A rule that remembers answers with fingerprint off, as the presets for
+webhooks do, knows an ID at one place alone: want --place, such as
+shop.example.com/hooks/stripe.`
 
 func (f *deliveryFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.id, "id", "", "ID of a delivery")
+	cmd.Flags().StringVar(&f.place, "place", "", "Host and path of the delivery, of a rule with fingerprint off")
 	cmd.Flags().StringVar(&f.scope, "scope", "", "Scope of the ID, of a rule that has a scope")
 	cmd.Flags().StringVar(&f.scopeFile, "scope-file", "", "File whose first line is the scope")
 	cmd.MarkFlagsMutuallyExclusive("scope", "scope-file")
@@ -38,10 +41,10 @@ func (f *deliveryFlags) add(cmd *cobra.Command) {
 
 // key returns the key that the arguments and the flags name.
 func (f *deliveryFlags) key(cmd *cobra.Command, args []string) (string, error) {
-	scoped := f.scope != "" || f.scopeFile != ""
+	scoped := f.place != "" || f.scope != "" || f.scopeFile != ""
 	switch {
 	case !cmd.Flags().Changed("id") && scoped:
-		return "", errors.New("--scope belongs to an ID: want --id, too")
+		return "", errors.New("--place and --scope belong to an ID: want --id, too")
 	case !cmd.Flags().Changed("id"):
 		return args[0], nil
 	case f.id == "":
@@ -54,7 +57,7 @@ func (f *deliveryFlags) key(cmd *cobra.Command, args []string) (string, error) {
 			return "", err
 		}
 	}
-	return middleware.DeliveryKey(args, f.id, scope), nil
+	return middleware.DeliveryKey(args, f.id, middleware.ScopeAt(f.place, scope)), nil
 }
 
 // firstLineOf returns the first line of a file, or of the standard input for the name -.

@@ -107,7 +107,12 @@ func doctorSettings(ctx context.Context, text []byte) (doctor.Settings, error) {
 		MaxSkew:  resolved.MaxSkew,
 		Prefix:   resolved.Prefix,
 	}
-	eachTTL(config.Apps.HTTP, func(ttl time.Duration) { s.LeastTTL = min(s.LeastTTL, ttl) })
+	eachRule(config.Apps.HTTP, func(rule map[string]any) {
+		if ttl := durationOf(rule["ttl"]); ttl > 0 {
+			s.LeastTTL = min(s.LeastTTL, ttl)
+		}
+		s.Remember = s.Remember || durationOf(rule["remember"]) > 0 || rule["remember"] == nil && rule["preset"] == "idempotency-key"
+	})
 	for i, m := range masters {
 		master := doctor.Master{Name: m.String()}
 		if !strings.HasPrefix(resolved.URLs[i], "memory://") {
@@ -120,24 +125,30 @@ func doctorSettings(ctx context.Context, text []byte) (doctor.Settings, error) {
 	return s, nil
 }
 
-// eachTTL calls found with the ttl of each rule, however deep it is nested.
-func eachTTL(config any, found func(time.Duration)) {
+// eachRule calls found with the settings of each rule, however deep it is nested.
+func eachRule(config any, found func(rule map[string]any)) {
 	switch config := config.(type) {
 	case []any:
 		for _, item := range config {
-			eachTTL(item, found)
+			eachRule(item, found)
 		}
 	case map[string]any:
-		if config["handler"] == "redlock" && config["ttl"] != nil {
-			var ttl caddy.Duration
-			if text, err := json.Marshal(config["ttl"]); err == nil && json.Unmarshal(text, &ttl) == nil && ttl > 0 {
-				found(time.Duration(ttl))
-			}
+		if config["handler"] == "redlock" {
+			found(config)
 		}
 		for _, item := range config {
-			eachTTL(item, found)
+			eachRule(item, found)
 		}
 	}
+}
+
+// durationOf reads a duration as Caddy does, or returns 0.
+func durationOf(setting any) time.Duration {
+	var d caddy.Duration
+	if text, err := json.Marshal(setting); err != nil || json.Unmarshal(text, &d) != nil {
+		return 0
+	}
+	return time.Duration(d)
 }
 
 // printReport prints what doctor has found, for people.

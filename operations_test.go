@@ -17,7 +17,7 @@ import (
 var foreign = []string{
 	"SIGTERM", "SIGINT", "SIGQUIT", "SIGKILL", "caddy stop", "grace_period", "shutdown_delay", "TimeoutStopSec", "terminationGracePeriodSeconds", "stop_grace_period",
 	"trusted_proxies", "/metrics", "logger", "error", "GET", "log_append lock {http.redlock.outcome}", "TurnFromContext", "type",
-	"INFO", "SET", "SUBSCRIBE", "SLOWLOG GET", "FLUSHALL", "used_memory", "MEMORY USAGE", "maxmemory", "maxmemory-policy noeviction", `save ""`, "appendonly no", "appendfsync always", "ACL SETUSER",
+	"INFO", "SET", "SUBSCRIBE", "SLOWLOG GET", "FLUSHALL", "used_memory", "MEMORY USAGE", "maxmemory", "maxmemory-policy noeviction", `save ""`, "appendonly no", "appendfsync always", "appendfsync everysec", "ACL SETUSER",
 	"ACL SETUSER redlock >new", "ACL SETUSER redlock <old", "redis-cli", "redis-cli --bigkeys", "redis-benchmark -t set",
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // ParseDedupe reads the template of the ID of a delivery, as ParseTemplate does. An ID has a single value, so that
@@ -33,6 +34,10 @@ func parseExact(setting, text string, compile PlaceholderFunc, what, global stri
 	t.setExact()
 	return t.Key, nil
 }
+
+// ScopeAt returns the scope of a delivery to one place, its host in lower case and its path as the client has sent it, such as
+// "shop.example.com/hooks/billing": of a rule that remembers answers without a fingerprint, an ID counts at one place alone.
+func ScopeAt(place, scope string) string { return strings.TrimSpace(place + " " + scope) }
 
 // DeliveryKey returns the key of a delivery, which is locked while the delivery is served: that of the keys of its request,
 // in any order, of its ID, and of who has sent it if the rule asks for that (otherwise scope is empty). All

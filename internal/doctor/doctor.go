@@ -22,6 +22,7 @@ type Settings struct {
 	Guard    time.Duration // 0: off
 	MaxSkew  time.Duration // 0: off
 	Prefix   string
+	Remember bool          // a rule has answers remembered
 	Patience time.Duration // how long to wait for each answer; 0 for DefaultPatience
 }
 

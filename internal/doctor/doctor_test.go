@@ -262,7 +262,7 @@ func TestServers(t *testing.T) {
 		guard time.Duration
 		want  want
 	}{
-		"evicts":         {append(safe, "--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lru"), 0, want{doctor.Error, doctor.Eviction, []string{"deletes locks", "allkeys-lru", "noeviction"}, true}},
+		"evicts":         {append(safe, "--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lru"), 0, want{doctor.Error, doctor.Eviction, []string{"deletes locks and remembered answers", "allkeys-lru", "noeviction"}, true}},
 		"would evict":    {append(safe, "--maxmemory-policy", "volatile-ttl"), 0, want{doctor.Warning, doctor.Eviction, []string{"volatile-ttl", "noeviction"}, true}},
 		"full":           {append(safe, "--maxmemory", "100kb"), 0, want{doctor.Error, doctor.Rights, []string{"memory is full", "Raise maxmemory"}, false}},
 		"lonely":         {append(safe, "--min-replicas-to-write", "1"), 0, want{doctor.Error, doctor.Rights, []string{"min-replicas-to-write"}, false}},
@@ -301,10 +301,29 @@ func TestNearlyFull(t *testing.T) {
 	for line := range strings.Lines(memory) {
 		_, _ = fmt.Sscanf(line, "used_memory:%d", &used)
 	}
-	if err := server.Client().ConfigSet(t.Context(), "maxmemory", fmt.Sprint(used+1<<20)).Err(); err != nil {
+	if err := server.Client().ConfigSet(t.Context(), "maxmemory", fmt.Sprint(used*100/82)).Err(); err != nil {
 		t.Fatal(err)
 	}
 	want{doctor.Warning, doctor.Eviction, []string{"% of its maxmemory are used", "Raise maxmemory"}, true}.require(t, doctor.Examine(t.Context(), settings(server.URL())))
+}
+
+// TestAnswersOnDisk: what is remembered outlasts a restart only on the disk, which locks don't need.
+func TestAnswersOnDisk(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{nil, {"--save", "3600 1"}, {"--appendonly", "yes"}} {
+		server := redistest.Start(t, 1, args...)[0]
+		s := settings(server.URL())
+		s.Guard, s.Remember = time.Second, true
+		awaitUptime(t, server)
+		report := doctor.Examine(t.Context(), s)
+		if len(args) > 0 && args[0] == "--appendonly" {
+			if found := of(report, doctor.Persistence); len(found) > 0 {
+				t.Errorf("%q: %+v", args, found)
+			}
+			continue
+		}
+		want{doctor.Note, doctor.Persistence, []string{"a restart forgets the answers", "appendonly yes"}, true}.require(t, report)
+	}
 }
 
 func TestSentinel(t *testing.T) {

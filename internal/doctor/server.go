@@ -99,14 +99,14 @@ func (x *examination) eviction() []Finding {
 	case policy == "" || math.IsNaN(limit):
 		return nil
 	case policy != "noeviction" && limit > 0:
-		return []Finding{{Level: Error, Check: Eviction, Text: fmt.Sprintf("it deletes locks when its memory is full: maxmemory-policy is %s", policy),
+		return []Finding{{Level: Error, Check: Eviction, Text: fmt.Sprintf("it deletes locks and remembered answers when its memory is full: maxmemory-policy is %s", policy),
 			Advice: "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf; use a server for locks alone."}}
 	case policy != "noeviction":
-		return []Finding{{Level: Warning, Check: Eviction, Text: fmt.Sprintf("maxmemory-policy is %s, which deletes locks as soon as a maxmemory is set", policy),
+		return []Finding{{Level: Warning, Check: Eviction, Text: fmt.Sprintf("maxmemory-policy is %s, which deletes locks and remembered answers as soon as a maxmemory is set", policy),
 			Advice: "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf."}}
-	case limit > 0 && used > 0.9*limit && x.rights.refused == nil:
+	case limit > 0 && used > 0.8*limit && x.rights.refused == nil:
 		return []Finding{{Level: Warning, Check: Eviction, Text: fmt.Sprintf("%.0f %% of its maxmemory are used; when it is full, it takes no locks", 100*used/limit),
-			Advice: "Raise maxmemory, or use a server for locks alone."}}
+			Advice: "Raise maxmemory; shorten remember, or lower its size; or use a server for locks alone."}}
 	}
 	return nil
 }
@@ -124,7 +124,10 @@ func (x *examination) number(field string) float64 {
 func (x *examination) disk() []Finding {
 	aof, fsync, onRewrite := x.info["aof_enabled"], x.config["appendfsync"], x.config["no-appendfsync-on-rewrite"]
 	switch {
-	case x.Guard > 0 && x.config["save"] != "" && x.config["stop-writes-on-bgsave-error"] == "yes":
+	case x.Guard > 0 && x.Remember && aof == "0":
+		return []Finding{{Level: Note, Check: Persistence, Text: "a restart forgets the answers that it remembers (appendonly no)",
+			Advice: "A majority of the others still has them. To keep them when most masters restart, set appendonly yes on all."}}
+	case x.Guard > 0 && !x.Remember && x.config["save"] != "" && x.config["stop-writes-on-bgsave-error"] == "yes":
 		return []Finding{{Level: Note, Check: Persistence, Text: "it saves snapshots, which locks don't need, and takes no locks while it can't save",
 			Advice: `CONFIG SET save "", if the server is for locks alone; restart_guard covers restarts.`}}
 	case x.Guard > 0 || len(x.info) == 0:
