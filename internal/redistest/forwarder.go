@@ -30,6 +30,7 @@ type pair struct {
 	client, server net.Conn
 	forgotten      bool          // what is sent is dropped
 	held           chan struct{} // the server gets nothing until this is closed; nil if nothing is held
+	holds          bool          // something has been held
 }
 
 // NewForwarder returns a Forwarder to a server, which works until the test ends.
@@ -103,6 +104,9 @@ func (f *Forwarder) through(p *pair, kept func(Weather) bool) bool {
 		}
 		if !kept(now) {
 			if held != nil && kept(Weather{Requests: true}) {
+				f.mu.Lock()
+				p.holds = true
+				f.mu.Unlock()
 				<-held
 			}
 			return known
@@ -173,6 +177,18 @@ func (f *Forwarder) Hold() (deliver func()) {
 		p.held = held
 	}
 	return sync.OnceFunc(func() { close(held) })
+}
+
+// Holds reports whether Hold has kept back something on a connection that is still open.
+func (f *Forwarder) Holds() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for p := range f.pairs {
+		if p.holds {
+			return true
+		}
+	}
+	return false
 }
 
 // Addr returns the host:port.
