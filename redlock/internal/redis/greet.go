@@ -25,7 +25,7 @@ func greet(ctx context.Context, cn *redis.Conn, admits protocol.Admission) error
 	var refused redis.Error
 	switch {
 	case err == nil, redis.HasErrorPrefix(err, "NOPERM"): // it may vote all the same
-	case strings.Contains(sections[0].Val(), "redis_mode:sentinel"): // which has no TIME
+	case strings.Contains(sections[0].Val(), "_mode:sentinel"): // redis_mode or, of Valkey, server_mode; it has no TIME
 	case errors.As(err, &refused):
 		return &connectError{err.Error(), err}
 	default:
