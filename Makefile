@@ -12,7 +12,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive $(NO_SERVICE) apt-get
 
 .DEFAULT_GOAL := help
-.PHONY: help build test deploy alerts console test-servers torture operating reloads fuzz soak lint bench bench-check bench-net bench-http bench-remember redis-server upstreams sdks node prose workflows vulncheck release-check release-module release-notes snapshot release syft
+.PHONY: help build test deploy alerts console test-servers former former-is-here torture operating reloads fuzz soak lint bench bench-check bench-net bench-http bench-remember redis-server upstreams sdks node prose workflows vulncheck release-check release-module release-notes snapshot release syft
 
 # Tests of many random cases. With the race detector, which makes them many times slower, they try few of these.
 MODELS := ^(TestSimulation|TestMutants|TestGuardsKeepExclusion|TestScriptsDoWhatTheModelDoes)$$
@@ -21,6 +21,10 @@ TORTURE_TIME ?= 30m
 RELOADS ?= 200
 # those that are installed; or the names or paths of others
 SERVERS ?= $(foreach name,redis-server valkey-server keydb-server,$(shell command -v $(name)))
+# The clone may belong to another user, which git refuses otherwise.
+GIT := git -c safe.directory='*'
+# the release before this commit or, before there is one, the revision from which on versions understand each other
+FORMER ?= $(or $(shell $(GIT) describe --tags --abbrev=0 --match 'v[0-9]*' HEAD~1 2>/dev/null),$(shell cat .ci/former))
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -43,6 +47,15 @@ test-servers: redis-server ## Run the tests of the lock on each of SERVERS (all 
 		$$server --version; \
 		REDIS_SERVER=$$server go test -race -count=1 -timeout 30m -skip 'Simulation|Mutants' ./redlock/... ./internal/redistest || failed="$$failed $$server"; \
 	done; test -z "$$failed" || { echo "failed with:$$failed" >&2; exit 1; }
+
+former: redis-server former-is-here ## Run processes of the release before this (or of FORMER, a revision) beside those of the present code
+	@echo 'beside $(FORMER):'; sources=$$(mktemp -d); trap 'rm -r "$$sources"' EXIT; \
+	$(GIT) archive '$(FORMER)' | tar -x -C "$$sources" && \
+	FORMER_SOURCES="$$sources" go test -count 1 -timeout 20m ./compat
+
+former-is-here:
+	@$(GIT) cat-file -e '$(FORMER)^{commit}' 2>/dev/null || { \
+		echo 'the former version, $(FORMER), is not in this clone: run git fetch --unshallow --tags' >&2; exit 1; }
 
 torture: redis-server ## Let processes lock for TORTURE_TIME (30m) while everything goes wrong: docs/testing.md
 	TORTURE_TIME=$(TORTURE_TIME) go test -count=1 -timeout 0 -v -run '^TestTorture$$' ./torture
