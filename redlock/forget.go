@@ -53,6 +53,7 @@ func (l *Locker) Forget(ctx context.Context, key string) (left []*MasterError, e
 			return nil, err
 		}
 		forgotten = lock.Fence()
+		sleep(ctx, l.timeout, nil) // by then, calls that were handing the result on have done so
 	}
 }
 
