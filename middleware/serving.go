@@ -169,7 +169,7 @@ func (s *serving) identifyDelivery() (err error) {
 		s.scope, err = s.rule.Scope(s.r)
 	}
 	if s.rule.Remember > 0 && s.rule.IgnoreFingerprint {
-		s.scope = strings.TrimSpace(s.rule.place(s.r) + " " + s.scope)
+		s.scope = ScopeAt(s.rule.place(s.r), s.scope)
 	}
 	return err
 }
