@@ -132,15 +132,15 @@ type Handler struct {
 	Remember caddy.Duration `json:"remember,omitempty"`
 	// How many bytes the body of such an answer may have, at most 983040. Default: 65536 (64 KiB).
 	RememberSize int `json:"remember_size,omitempty"`
-	// The statuses that are final, from 200 to 499, as numbers or classes such as "2xx". Default: all but 401, 403, 408, 409,
-	// 423, 425 and 429.
+	// The statuses that are final, from 200 to 499, as numbers or classes such as "2xx". Default: the preset's, or all but 401,
+	// 403, 408, 409, 423, 425 and 429.
 	RememberStatus []string `json:"remember_status,omitempty"`
 	// Whether to keep Set-Cookie in such answers. Default: false.
 	RememberCookies bool `json:"remember_cookies,omitempty"`
 	// What the repeat of a request gets whose answer was larger: "answer", its status and headers with a note, or "run", it is
 	// served as well. Default: answer.
 	TooLarge string `json:"too_large,omitempty"`
-	// Whether an ID whose answer is remembered is refused with 422 if the method, the host, the path, the query or the body is
+	// Whether an ID whose answer is remembered is refused with 422 if the method, the path, the query or the body is
 	// another. Without it the host and the path are a part of the ID, as one event may be delivered to several places. The body is read before the lock is taken, within max_body. Default: true, but with the preset of a sender of webhooks false.
 	Fingerprint *bool `json:"fingerprint,omitempty"`
 

@@ -27,8 +27,12 @@ func (h *Handler) buildMemory(preset middleware.Preset) (err error) {
 	if h.Fingerprint != nil {
 		h.rule.IgnoreFingerprint = !*h.Fingerprint
 	}
-	if h.RememberStatus != nil {
-		if h.rule.RememberStatus, err = middleware.ParseStatuses(h.RememberStatus...); err != nil {
+	statuses := h.RememberStatus
+	if statuses == nil {
+		statuses = preset.RememberStatus
+	}
+	if statuses != nil {
+		if h.rule.RememberStatus, err = middleware.ParseStatuses(statuses...); err != nil {
 			return err
 		}
 	}

@@ -116,7 +116,10 @@ func WithPreset(sender string) Option {
 		WithScope(p.Scope)(s)
 		WithBufferBody(true)(s)
 		s.preset, s.presetKey, s.Wait, s.HeldStatus, s.MaxBody = sender, p.Key, p.Wait, p.HeldStatus, p.MaxBody
-		s.Remember, s.IgnoreFingerprint = p.Remember, p.IgnoreFingerprint
+		s.Remember, s.IgnoreFingerprint, s.RememberStatus = p.Remember, p.IgnoreFingerprint, nil
+		if p.RememberStatus != nil {
+			WithRememberStatus(p.RememberStatus...)(s)
+		}
 	}
 }
 

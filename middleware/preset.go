@@ -19,6 +19,7 @@ type Preset struct {
 	IdempotencyKey    bool          // the ID is the header Idempotency-Key, which is required, and in place of Dedupe
 	Scope             string        // template
 	Remember          time.Duration // 0 for not at all
+	RememberStatus    []string      // for ParseStatuses; nil for the default
 	IgnoreFingerprint bool          // a repeat may differ from the first delivery
 }
 
@@ -130,6 +131,8 @@ func LookupPreset(sender string) (Preset, error) {
 	if !ok {
 		return p, fmt.Errorf("preset %q: unknown; want one of %s", sender, strings.Join(slices.Sorted(maps.Keys(presets)), ", "))
 	}
-	p.IgnoreFingerprint = !p.IdempotencyKey // senders sign and date a repeat anew
+	if !p.IdempotencyKey { // a sender signs and dates a repeat anew, and what isn't 2xx it takes for a failure and sends again
+		p.IgnoreFingerprint, p.RememberStatus = true, []string{"2xx"}
+	}
 	return p, nil
 }

@@ -89,7 +89,7 @@ func (s *serving) takeFingerprint() error {
 		return err
 	}
 	sum := sha256.New()
-	for _, part := range []string{s.r.Method, strings.ToLower(s.r.Host), s.rule.originalURL(s.r).RequestURI()} {
+	for _, part := range []string{s.r.Method, s.rule.originalURL(s.r).RequestURI()} {
 		_ = binary.Write(sum, binary.BigEndian, uint64(len(part)))
 		_, _ = io.WriteString(sum, part)
 	}

@@ -198,10 +198,32 @@ func TestFingerprint(t *testing.T) {
 		}
 	}
 	requireReplay(t, do(t, request("POST", server.URL+"/pay?x=1", "10")), first)
+	elsewhere := request("POST", server.URL+"/pay?x=1", "10")
+	elsewhere.Host = "other.example.com" // the client has tried another of our hosts
+	requireReplay(t, do(t, elsewhere), first)
 	c.requireRuns(t, 1)
 	if got := do(t, request("POST", server.URL+"/pay?x=1", string(make([]byte, 2<<20)))); got.StatusCode != http.StatusRequestEntityTooLarge {
 		t.Errorf("a body above max_body: %d", got.StatusCode)
 	}
+}
+
+// What a sender of webhooks takes for a failure, and sends again, runs again.
+func TestWebhooksThatFailed(t *testing.T) {
+	c := &cashier{}
+	c.answer = func(w http.ResponseWriter, r *http.Request) {
+		if c.runs.Load() == 1 {
+			http.NotFound(w, r)
+			return
+		}
+		receipt(w, r)
+	}
+	server := serve(t, middleware.New(newLocker(t, live), "", middleware.WithPreset("standard-webhooks"), middleware.WithRemember(hour))(c))
+	if got := post(t, server.URL, "Webhook-Id", "a"); got.StatusCode != http.StatusNotFound {
+		t.Fatal(got.StatusCode)
+	}
+	second := post(t, server.URL, "Webhook-Id", "a")
+	requireReplay(t, post(t, server.URL, "Webhook-Id", "a"), second)
+	c.requireRuns(t, 2)
 }
 
 // Two places are apart, even if the handlers before have made the same path of them.

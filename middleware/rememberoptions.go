@@ -30,8 +30,8 @@ func WithRememberStatus(statuses ...string) Option {
 // WithRememberCookies keeps Set-Cookie in answers that are remembered. Default: a repeat gets no cookies.
 func WithRememberCookies() Option { return func(s *settings) { s.RememberCookies = true } }
 
-// WithFingerprint sets whether an ID is refused with 422 if its answer is remembered and the method, the host, the path, the
-// query or the body is another; see Rule.IgnoreFingerprint. Default: true; with WithPreset of a sender of webhooks false.
+// WithFingerprint sets whether an ID is refused with 422 if its answer is remembered and the method, the path, the query or
+// the body is another; see Rule.IgnoreFingerprint. Default: true; with WithPreset of a sender of webhooks false.
 func WithFingerprint(on bool) Option { return func(s *settings) { s.IgnoreFingerprint = !on } }
 
 // WithScope sets the template of who has sent a request, such as {header.Authorization}; see Rule.Scope. The template "" turns it
