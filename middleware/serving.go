@@ -50,7 +50,8 @@ type serving struct {
 }
 
 // Serve takes the lock of a request, calls next, and releases the lock when next has returned or panicked, even if the client
-// has left. The context of next's request ends when the lease is lost.
+// has left. The context of next's request ends when the lease is lost. If derive is nil, only the request's ID of Dedupe is
+// locked. If the answer to the request is remembered, Serve writes that, and doesn't call next.
 //
 // The error is a *Refusal if the request is not served; then nothing has been written. Otherwise it is next's. After a refusal
 // the body can still be read until the request's context ends, unless it was the body that came too slowly.
