@@ -53,6 +53,8 @@ var resultModel = func() porcupine.Model {
 
 // resultHistory has what several callers see of the results of some keys.
 type resultHistory struct {
+	opts []redlock.LockOption // of the callers
+
 	mu   sync.Mutex
 	ops  map[string][]porcupine.Operation
 	runs int
@@ -77,7 +79,7 @@ const neverReturns = int64(1) << 62
 // once does the work of a key unless it is done.
 func (h *resultHistory) once(l *redlock.Locker, key string, client int) {
 	call := monotonic()
-	lock, err := l.TryLock(context.Background(), key, redlock.WithRecall(), redlock.WithMaxHold(200*time.Millisecond))
+	lock, err := l.TryLock(context.Background(), key, append(h.opts, redlock.WithMaxHold(200*time.Millisecond))...)
 	ret := monotonic()
 	var done *redlock.DoneError
 	if errors.As(err, &done) {
@@ -104,8 +106,25 @@ func (h *resultHistory) once(l *redlock.Locker, key string, client int) {
 // key must look as if it was done once.
 func TestHistoriesOfResults(t *testing.T) {
 	t.Parallel()
+	h := recordResults(t, 40, func(h *resultHistory) bool { return h.runs > 50 && h.met > 200 }, redlock.WithRecall())
+	if key := judge(t, resultModel, h); key != "" {
+		t.Errorf("the history of key %q is not that of work that is done once: see %s", key, picture(t, resultModel, h[key]))
+	}
+}
+
+// TestHistoryOfIgnoredResults: the checker must reject what callers see that don't ask for results.
+func TestHistoryOfIgnoredResults(t *testing.T) {
+	t.Parallel()
+	if h := recordResults(t, 1, func(h *resultHistory) bool { return h.runs > 300 }); judge(t, resultModel, h) == "" {
+		t.Error("the checker takes it for work that is done once")
+	}
+}
+
+// recordResults lets callers work until the masters have hung so many times, and until there is enough to judge.
+func recordResults(t *testing.T, hangs int, enough func(*resultHistory) bool, opts ...redlock.LockOption) map[string][]porcupine.Operation {
+	t.Helper()
 	servers := redistest.Start(t, 3)
-	h := &resultHistory{ops: make(map[string][]porcupine.Operation)}
+	h := &resultHistory{opts: slices.Clip(opts), ops: make(map[string][]porcupine.Operation)}
 	stop := make(chan struct{})
 	var group sync.WaitGroup
 	for client := range 24 {
@@ -125,7 +144,7 @@ func TestHistoriesOfResults(t *testing.T) {
 			}
 		}
 	}
-	for range 40 {
+	for range hangs {
 		hanging := rand.Perm(3)[:1+rand.IntN(2)]
 		for _, i := range hanging {
 			servers[i].Pause()
@@ -136,17 +155,15 @@ func TestHistoriesOfResults(t *testing.T) {
 		}
 		time.Sleep(rand.N(100 * time.Millisecond))
 	}
-	eventually(t, historyBound, "work is done, and met", func() bool {
+	eventually(t, historyBound, "enough work", func() bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		return h.runs > 50 && h.met > 200
+		return enough(h)
 	})
 	close(stop)
 	group.Wait()
 	t.Logf("%d keys, %d runs, %d results met", len(h.ops), h.runs, h.met)
-	if key := judge(t, resultModel, h.ops); key != "" {
-		t.Errorf("the history of key %q is not that of work that is done once: see %s", key, picture(t, resultModel, h.ops[key]))
-	}
+	return h.ops
 }
 
 // TestHistoryOfResultsModel gives the checker small histories of known worth.
