@@ -51,6 +51,7 @@ func requireConnections(t *testing.T, servers []*redistest.Server, n int) {
 // load asks Caddy to load another configuration.
 func (c *caddyProcess) load(t *testing.T, config string) answer {
 	t.Helper()
+	defer client.CloseIdleConnections() // those to the former server, which closes them, too: a POST is not sent again
 	r := request(c.admin+"/load", "Content-Type", "text/caddyfile")
 	r.Body = io.NopCloser(strings.NewReader(config))
 	return send(t, r)
