@@ -62,19 +62,13 @@ var errNoLocker = errors.New("the configuration of this Caddy has no redlock rul
 func printLocker(out io.Writer, l console.Locker, now time.Time) {
 	var rows [][]string
 	for _, m := range l.Masters {
-		row := []string{m.Name, m.State, "-", "-", orDash(m.Version), "-", orDash(m.MaxmemoryPolicy)}
+		row := []string{m.Name, m.State, "-", "-", orDash(m.Version), orDash(m.MaxmemoryPolicy)}
 		if m.RoundTripSeconds > 0 {
 			row[2], row[3] = span(seconds(m.RoundTripSeconds)), offset(seconds(m.ClockOffsetSeconds))
 		}
-		if m.UsedMemoryBytes > 0 {
-			row[5] = amount(m.UsedMemoryBytes)
-		}
-		if m.MaxmemoryBytes > 0 {
-			row[5] += fmt.Sprintf(" (%d%%)", 100*m.UsedMemoryBytes/m.MaxmemoryBytes)
-		}
 		rows = append(rows, row)
 	}
-	table(out, []string{"MASTER", "STATE", "RTT", "CLOCK", "VERSION", "MEMORY", "EVICTION"}, rows, 0)
+	table(out, []string{"MASTER", "STATE", "RTT", "CLOCK", "VERSION", "EVICTION"}, rows, 0)
 	fmt.Fprintln(out)
 	for _, m := range l.Masters {
 		text := m.Error

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -42,6 +43,7 @@ type process struct {
 	version string
 	input   io.Writer
 	exited  <-chan struct{}
+	quit    func() // has it write into its log what it is doing, and exit
 
 	mu      sync.Mutex
 	last    int
@@ -74,6 +76,10 @@ func (v version) start(t *testing.T, name string, masters []string, ttl time.Dur
 	_ = stdout.Close()
 	if err != nil {
 		t.Fatal(err)
+	}
+	p.quit = func() {
+		_ = cmd.Process.Signal(syscall.SIGQUIT)
+		<-p.exited
 	}
 	read := make(chan struct{})
 	go func() {
@@ -133,6 +139,7 @@ func (p *process) wait(what string, answer <-chan Answer) (Answer, error) {
 	case <-p.exited:
 		return Answer{}, fmt.Errorf("%s: %s: the process has ended", p.name, what)
 	case <-time.After(bound):
+		p.quit()
 		return Answer{}, fmt.Errorf("%s: %s: no answer within %v", p.name, what, bound)
 	}
 }

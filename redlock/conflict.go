@@ -106,6 +106,11 @@ func (r *registry) decide(conflict *set, heard, told bool, now time.Time) {
 	switch {
 	case conflict != nil:
 		if r.conflict.Load() == nil || r.state == announcing {
+			select {
+			case <-r.refused:
+			default:
+				defer close(r.refused) // behind the Store
+			}
 			r.conflict.Store(&conflictError{ours: r.own.String(), theirs: conflict.String()})
 		}
 		if r.state != waiting {

@@ -38,6 +38,7 @@ type registry struct {
 	conflict   atomic.Pointer[conflictError] // why no lock may be taken now, or nil
 	registered atomic.Pointer[time.Time]     // until when a quorum of the masters knows of this process
 	firstKnown chan struct{}                 // closed when a quorum does for the first time
+	refused    chan struct{}                 // closed when another set excludes this one for the first time
 
 	mu          sync.Mutex
 	own         set
@@ -78,7 +79,7 @@ func newRegistry(o options, masters []Master, quorum int, id string) *registry {
 		key:     o.prefix + ":sets:{sets}", // the braces put all its keys into one slot of a Redis Cluster
 		process: id + " " + o.instance,
 		again:   make(chan struct{}, 1),
-		ended:   make(chan struct{}), firstKnown: make(chan struct{}),
+		ended:   make(chan struct{}), firstKnown: make(chan struct{}), refused: make(chan struct{}),
 		own:   set{MaxTTL: o.maxTTL.Milliseconds(), Covers: o.covers().Milliseconds()},
 		views: make([]view, len(masters)), parsed: make(map[string]*set), doubted: make(map[string]time.Time), logged: make(map[string]bool),
 	}
@@ -210,11 +211,12 @@ func (r *registry) allows(ctx context.Context, closing <-chan struct{}, deadline
 	if r == nil {
 		return true
 	}
-	if r.registered.Load() == nil {
+	if r.registered.Load() == nil && r.conflict.Load() == nil {
 		timer := time.NewTimer(time.Until(deadline))
 		defer timer.Stop()
 		select {
 		case <-r.firstKnown:
+		case <-r.refused:
 		case <-timer.C:
 		case <-ctx.Done():
 		case <-closing:
