@@ -274,13 +274,6 @@ var mutants = []mutant{
 		},
 	},
 	{
-		name: "a holder that has lost its lock stores its result", breaks: onceOnly,
-		serve: func(_ *memory.Master, cmd *protocol.Command) bool {
-			cmd.Anyway = cmd.Anyway || cmd.Op == protocol.OpRelease && cmd.Result != nil
-			return false
-		},
-	},
-	{
 		name: "a result is stored before the work is done", breaks: onceOnly,
 		serve: func(m *memory.Master, cmd *protocol.Command) bool {
 			m.Do([]*protocol.Command{cmd})

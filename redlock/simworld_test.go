@@ -346,6 +346,9 @@ func (s *simServer) execute(from *link, cmds []protocol.Command, epoch int) bool
 	s.mute = from.process.noPubSub && !s.world.eternal // before it has waited itself it doesn't know, and nobody polls for its lock
 	for i := range cmds {
 		cmd := &cmds[i]
+		if cmd.Op == protocol.OpForce { // of a call that is getting the lock, if it has the fence by now that was seen
+			s.world.forcing(cmd.Token)
+		}
 		_, _, held := s.memory.Leases.Get(cmd.Key, s.clock())
 		if s.mutant.serve == nil || !s.mutant.serve(s.memory, cmd) {
 			s.memory.Do([]*protocol.Command{cmd})
