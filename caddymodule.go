@@ -191,7 +191,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 }
 
 // name identifies a rule in errors, logs, metrics and traces.
-func (h *Handler) name() string { return cmp.Or(h.Name, middleware.DefaultName(h.Keys, h.Preset), middleware.IdempotencyHeader) }
+func (h *Handler) name() string {
+	return cmp.Or(h.Name, middleware.DefaultName(h.Keys, h.Preset), middleware.IdempotencyHeader)
+}
 
 func (h *Handler) provision(ctx caddy.Context) error {
 	if err := h.buildRule(); err != nil {
