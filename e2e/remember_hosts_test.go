@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // shop is an upstream that answers each request anew, in the way that the path names. It counts requests by host.
@@ -172,6 +173,10 @@ func TestRememberBesideOtherHandlers(t *testing.T) {
 				before := s.runsOf(host)
 				first := caddy.transcript(t, ask(method, c.path, "", header...), host, http2)
 				again := caddy.transcript(t, ask(method, c.path, "", header...), host, http2)
+				for tries := 0; tries < 1000 && strings.Contains(again, "Redlock-Outcome [duplicate]"); tries++ { // an answer that was flushed whole ends before its handler
+					time.Sleep(time.Millisecond)
+					again = caddy.transcript(t, ask(method, c.path, "", header...), host, http2)
+				}
 				if runs := s.runsOf(host) - before; runs != c.runs {
 					t.Errorf("HTTP/2 %v: %d of two requests ran, want %d", http2, runs, c.runs)
 				}

@@ -50,9 +50,8 @@ func TestMoreRights(t *testing.T) {
 			servers := serversThatVote(t)
 			for i := -1; i < len(test.more); i++ {
 				leastRights := redistest.LeastRights(t)
-				rights, without := slices.Concat(leastRights, test.more), "nothing"
+				rights := slices.Concat(leastRights, test.more)
 				if i >= 0 {
-					without = test.more[i]
 					rights = slices.Delete(rights, len(leastRights)+i, len(leastRights)+i+1)
 				}
 				urls := asUser(t, servers, rights)
@@ -63,11 +62,10 @@ func TestMoreRights(t *testing.T) {
 				if test.prefix != "" {
 					opts = append(opts, redlock.WithPrefix(test.prefix))
 				}
-				complaints := fullTurn(t, urls, opts...)
-				if i < 0 && len(complaints) > 0 {
-					t.Errorf("with all: %.200s", complaints)
-				} else if i >= 0 && len(complaints) == 0 {
-					t.Errorf("without %s all works as well", without)
+				if i < 0 {
+					requireFullTurn(t, urls, opts...)
+				} else if len(fullTurn(t, urls, opts...)) == 0 {
+					t.Errorf("without %s all works as well", test.more[i])
 				}
 			}
 		})
@@ -180,6 +178,18 @@ func fullTurn(t *testing.T, urls []string, more ...redlock.Option) (complaints [
 	return complaints
 }
 
+// requireFullTurn fails the test unless all works. On a busy machine a lease may be lost or an answer late: then it is tried again.
+func requireFullTurn(t *testing.T, urls []string, more ...redlock.Option) {
+	t.Helper()
+	eventually(t, 6*bound, "a turn without complaints", func() bool {
+		complaints := fullTurn(t, urls, more...)
+		if len(complaints) > 0 {
+			t.Logf("complaints: %.1000s", complaints)
+		}
+		return len(complaints) == 0
+	})
+}
+
 // TestLeastRights has a user with the rights in docs/masters.md and no others do all that a Locker does; and shows that
 // none of them is too much. A test of package doctor shows that it names each that is missing.
 func TestLeastRights(t *testing.T) {
@@ -188,9 +198,7 @@ func TestLeastRights(t *testing.T) {
 	t.Run("all", func(t *testing.T) {
 		t.Parallel()
 		servers := serversThatVote(t)
-		for _, complaint := range fullTurn(t, asUser(t, servers, leastRights)) {
-			t.Errorf("with %s: %s", strings.Join(leastRights, " "), complaint)
-		}
+		requireFullTurn(t, asUser(t, servers, leastRights))
 		redistest.RequireNoKeys(t, servers)
 	})
 	needed := slices.DeleteFunc(slices.Clone(leastRights), func(right string) bool { return right == "resetchannels" }) // it takes rights away

@@ -1,16 +1,8 @@
 package redlock_test
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"math/rand/v2"
-	"os"
-	"os/exec"
-	"slices"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -43,7 +35,7 @@ func startHistoryRun(t *testing.T, masters int, broken breakage) *historyRun {
 		r.startWorker(place)
 	}
 	for _, w := range r.workers { // the masters have no vote before their guard is over
-		w.await("a worker gets a lock", func(historyTurn) bool { return true })
+		w.await("a worker gets a lock", func() bool { return len(w.underWay)+len(w.turns) > 0 })
 	}
 	return r
 }
@@ -155,20 +147,14 @@ type tally struct{ acquiresAndReleases, renewed, lost, killed int }
 
 func (r *historyRun) tally() (sum tally) {
 	for _, w := range r.all {
-		for _, turn := range w.recorded() {
-			if turn.UnlockReturn != 0 {
-				sum.acquiresAndReleases += 2
-			}
-			if turn.Renewed {
-				sum.renewed++
-			}
-			if turn.Lost {
-				sum.lost++
-			}
-			if turn.UnlockCall == 0 && w.killed {
-				sum.killed++
-			}
+		w.mu.Lock()
+		sum.acquiresAndReleases += w.ended.acquiresAndReleases
+		sum.renewed += w.ended.renewed
+		sum.lost += w.ended.lost
+		if w.killed {
+			sum.killed += len(w.underWay)
 		}
+		w.mu.Unlock()
 	}
 	return sum
 }
@@ -184,112 +170,4 @@ func (r *historyRun) history() map[string][]porcupine.Operation {
 		}
 	}
 	return history
-}
-
-// workerProcess is a worker, seen from the test.
-type workerProcess struct {
-	t      *testing.T
-	cmd    *exec.Cmd
-	input  *os.File
-	closed chan struct{} // when all of its records have been read
-	killed bool
-
-	mu    sync.Mutex
-	turns map[int]historyTurn // the last record of each
-}
-
-// startWorkerProcess starts a worker. It is killed with the test at the latest.
-func startWorkerProcess(t *testing.T, config *historyWorker) *workerProcess {
-	t.Helper()
-	text, err := json.Marshal(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdin, input, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	records, ours, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &workerProcess{t: t, input: input, closed: make(chan struct{}), turns: make(map[int]historyTurn)}
-	p.cmd = exec.Command(os.Args[0], "-test.run=^TestHelperHistoryWorker$", "-test.timeout=10m")
-	p.cmd.Env = append(os.Environ(), historyWorkerEnv+"="+string(text))
-	p.cmd.Stdin, p.cmd.Stderr, p.cmd.ExtraFiles = stdin, os.Stderr, []*os.File{ours}
-	err = p.cmd.Start()
-	_ = stdin.Close()
-	_ = ours.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
-	go p.read(records)
-	t.Cleanup(p.kill)
-	return p
-}
-
-func (p *workerProcess) read(records *os.File) {
-	defer close(p.closed)
-	defer func() { _ = records.Close() }()
-	for in := json.NewDecoder(records); ; {
-		var turn historyTurn
-		if err := in.Decode(&turn); err != nil {
-			if !errors.Is(err, io.EOF) {
-				p.t.Errorf("a worker's record: %v", err)
-			}
-			return
-		}
-		p.mu.Lock()
-		p.turns[turn.Number] = turn
-		p.mu.Unlock()
-	}
-}
-
-func (p *workerProcess) recorded() []historyTurn {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Collect(maps.Values(p.turns))
-}
-
-// awaitHolder waits until the worker has just taken a lock that it means to hold for long.
-func (p *workerProcess) awaitHolder() {
-	p.t.Helper()
-	p.await("a worker holds a lock for long", func(r historyTurn) bool {
-		return r.UnlockCall == 0 && r.Hold >= longHold && monotonic() < r.Return+int64(longHold/2)
-	})
-}
-
-// await waits for a turn of which the condition holds.
-func (p *workerProcess) await(what string, condition func(historyTurn) bool) {
-	p.t.Helper()
-	eventually(p.t, historyBound, what, func() bool {
-		select {
-		case <-p.closed:
-			p.t.Fatal("a worker has ended by itself")
-		default:
-		}
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		for _, turn := range p.turns {
-			if condition(turn) {
-				return true
-			}
-		}
-		return false
-	})
-}
-
-func (p *workerProcess) signal(sig os.Signal) {
-	p.t.Helper()
-	if err := p.cmd.Process.Signal(sig); err != nil {
-		p.t.Errorf("signal to a worker: %v", err)
-	}
-}
-
-// kill ends the process with kill -9, unless it has ended, and reads its last records.
-func (p *workerProcess) kill() {
-	p.killed = p.cmd.Process.Kill() == nil || p.killed
-	<-p.closed
-	_ = p.cmd.Wait()
-	_ = p.input.Close()
 }
