@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -271,6 +272,22 @@ var mutants = []mutant{
 				return true
 			}
 			return false
+		},
+	},
+	{
+		name: "a holder that has lost its lock leaves its result", breaks: onceOnly,
+		shape: func(w *world) { // many are lost
+			for _, p := range w.processes {
+				p.pauses, p.clients = w.windows(4, w.ttl), 4
+			}
+		},
+		send: func(l *link, cmd *protocol.Command) {
+			w := l.process.world
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if h := w.tokens[cmd.Token]; cmd.Op == protocol.OpRelease && h != nil && h.unlocked == 0 && strings.HasPrefix(h.key, "job") {
+				cmd.Result, cmd.Anyway = &protocol.Result{Data: strconv.Itoa(h.order), Fence: int64(h.fence), Keep: never}, true
+			}
 		},
 	},
 	{
