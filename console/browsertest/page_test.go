@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/console"
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/version"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -56,6 +57,7 @@ func TestLive(t *testing.T) {
 	b := open(t, w.url)
 	b.awaitText("This process holds no key, and waits for none.")
 	b.await("live", "live.innerText == 'Live'")
+	b.await("the module's version is there", fmt.Sprintf("document.querySelector('.version').innerText == %q", version.String()))
 	b.run(chromedp.SendKeys(chromedp.ID("key"), "half a word"))
 	lock := w.lock(t, "order:1", redlock.WithLabel(label))
 	w.wait(t, "order:1", 2)
