@@ -48,6 +48,30 @@ func (w *world) forcing(token string) *force {
 	return w.forced[token]
 }
 
+// inspectedHolder is who holds a key, as a server tells.
+type inspectedHolder struct {
+	token string
+	fence uint64
+}
+
+// told notes what a server tells of a key.
+func (w *world) told(token string, fence uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.inspected[inspectedHolder{token, fence}] = true
+}
+
+// forcedAs notes that a server is about to release a token by force, if that token has the fence that was named: between the looks
+// of an operator and of ForceUnlock, the fence of a lock that is gone may have become that of a call which is getting the lock.
+func (w *world) forcedAs(token string, fence uint64) {
+	w.mu.Lock()
+	told := w.inspected[inspectedHolder{token, fence}]
+	w.mu.Unlock()
+	if told {
+		w.forcing(token)
+	}
+}
+
 // forced returns what was done to the lock's token.
 func (h *holder) forced() *force { return h.process.world.forced[h.attempt.calls[0].Token] }
 

@@ -27,7 +27,8 @@ type process struct {
 	halfOpen bool          // the servers don't notice that it has died
 	skew     time.Duration // of its clock, as its proposals for fences show it
 	locker   *Locker
-	memory   sync.Map // what a mutant remembers
+	named    atomic.Uint64 // the fence of the last release by force
+	memory   sync.Map      // what a mutant remembers
 }
 
 // recall gives what a mutant has remembered of a text, or the text.
@@ -125,6 +126,7 @@ func (w *world) operate(p *process, r *rand.Rand) {
 		}
 		p.nap(upTo(r, 10*time.Millisecond))
 		f := w.forcing(token)
+		p.named.Store(seen.Fence)
 		err = p.locker.ForceUnlock(context.Background(), key, seen.Fence)
 		w.event("process %d releases %s with fence %d by force: %v", p.index, short(token), seen.Fence, err)
 		if err == nil {

@@ -59,12 +59,13 @@ type world struct {
 	events    []event
 	held      []*holder
 	tokens    map[string]*holder
-	broken    []string             // the properties that don't hold
-	lost      int64                // how many locks were lost
-	stored    map[string]*holder   // by key, the last write that the store took
-	confirmed map[string]confirmed // by key, the last result that a quorum is said to remember
-	onces     int                  // clients that were given their draws of what is to be done once
-	forced    map[string]*force    // by token
+	broken    []string                 // the properties that don't hold
+	lost      int64                    // how many locks were lost
+	stored    map[string]*holder       // by key, the last write that the store took
+	confirmed map[string]confirmed     // by key, the last result that a quorum is said to remember
+	onces     int                      // clients that were given their draws of what is to be done once
+	forced    map[string]*force        // by token
+	inspected map[inspectedHolder]bool // what servers have told of who holds a key
 }
 
 // move puts another server behind an address. It breaks all connections there.
@@ -119,7 +120,7 @@ func newWorld(seed uint64, m mutant) *world {
 		faults:  window{500 * time.Millisecond, between(r, 2500*time.Millisecond, 5*time.Second)},
 		keys:    1 + r.IntN(2),
 		pairs:   chance(r, 30),
-		tokens:  make(map[string]*holder), stored: make(map[string]*holder), confirmed: make(map[string]confirmed), forced: make(map[string]*force),
+		tokens:  make(map[string]*holder), stored: make(map[string]*holder), confirmed: make(map[string]confirmed), forced: make(map[string]*force), inspected: make(map[inspectedHolder]bool),
 	}
 	w.pairs = w.pairs && w.keys == 2
 	w.late = between(r, 0, 2*w.ttl)
@@ -346,12 +347,15 @@ func (s *simServer) execute(from *link, cmds []protocol.Command, epoch int) bool
 	s.mute = from.process.noPubSub && !s.world.eternal // before it has waited itself it doesn't know, and nobody polls for its lock
 	for i := range cmds {
 		cmd := &cmds[i]
-		if cmd.Op == protocol.OpForce { // of a call that is getting the lock, if it has the fence by now that was seen
-			s.world.forcing(cmd.Token)
+		if cmd.Op == protocol.OpForce {
+			s.world.forcedAs(cmd.Token, from.process.named.Load())
 		}
 		_, _, held := s.memory.Leases.Get(cmd.Key, s.clock())
 		if s.mutant.serve == nil || !s.mutant.serve(s.memory, cmd) {
 			s.memory.Do([]*protocol.Command{cmd})
+		}
+		if cmd.Op == protocol.OpInspect {
+			s.world.told(cmd.Reply.Holder, uint64(cmd.Reply.Fence))
 		}
 		if cmd.Op != protocol.OpPing {
 			s.world.event("server %d: op %d of process %d (%s), %s %s, ticket %d, queue %t: status %d, fence %d",
