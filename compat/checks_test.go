@@ -3,6 +3,7 @@ package compat
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -27,6 +28,7 @@ var checks = []struct {
 	{"inspect", inspect},
 	{"forced release", forcedRelease},
 	{"results", results},
+	{"remembered answers", rememberedAnswers},
 	{"sets of masters", setsOfMasters},
 }
 
@@ -197,6 +199,34 @@ func results(t *testing.T, a, b version) error {
 		return fmt.Errorf("%s has met the result %q, %v; want %q", second.name, met.Result, err, want)
 	}
 	return nil
+}
+
+// rememberedAnswers repeats a payment at the other version, which must replay the answer, and refuse another payment with the ID.
+func rememberedAnswers(t *testing.T, a, b version) error {
+	masters := redistest.URLs(redistest.Start(t, 3))
+	first, second := a.start(t, "first", masters, longTTL), b.start(t, "second", masters, longTTL)
+	pay := func(p *process, body string) (Answer, error) {
+		return p.call(Request{Do: "pay", Key: "payment-1", Body: body})
+	}
+	paid, err := pay(first, "100")
+	if err != nil {
+		return err
+	}
+	if paid.Status != http.StatusCreated || paid.Replayed {
+		return fmt.Errorf("the payment is answered with %+v", paid)
+	}
+	again, err := pay(second, "100")
+	if err != nil {
+		return err
+	}
+	if !again.Replayed || again.Status != paid.Status || again.Result != paid.Result {
+		return fmt.Errorf("its repeat is answered with %+v, want %+v", again, paid)
+	}
+	other, err := pay(second, "200")
+	if err == nil && other.Status != http.StatusUnprocessableEntity {
+		err = fmt.Errorf("another payment with its ID is answered with %+v", other)
+	}
+	return err
 }
 
 // setsOfMasters has a process of one version use two masters of the other's three, and another one instead of the third: it must be

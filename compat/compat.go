@@ -8,10 +8,14 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -25,12 +29,13 @@ type Settings struct {
 // Request is one line of the process's input.
 type Request struct {
 	ID      int
-	Do      string // lock, unlock, lost, inspect or force
+	Do      string // lock, unlock, lost, inspect, force or pay
 	Key     string
 	Wait    time.Duration // lock: for at most this long, if it isn't 0
 	Recall  bool          // lock: fails if there is a result
 	Lock    int           // unlock, lost: the ID of the request that has taken the lock
 	Result  string        // unlock: is remembered, if it isn't empty
+	Body    string        // pay: of the request, whose Idempotency-Key is Key
 	Fencing uint64        // force: the fencing token
 }
 
@@ -43,7 +48,9 @@ type Answer struct {
 	Done      bool
 	Fence     uint64 // lock
 	Woken     bool   // lock: by a master, when the lock became free
-	Result    string // lock: that was recalled
+	Result    string // lock: that was recalled; pay: the body of the answer
+	Replayed  bool   // pay: it is a remembered one
+	Status    int    // pay
 	Inspected *redlock.Inspection
 }
 
@@ -60,6 +67,12 @@ func Work(config string, input io.Reader, output io.Writer) error {
 		return err
 	}
 	w := &worker{locker: locker, answers: json.NewEncoder(output), locks: make(map[int]*redlock.Lock)}
+	w.shop = middleware.New(locker, "customer:{header.Customer}", middleware.WithIdempotencyKey(true), middleware.WithRemember(time.Minute))(
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", "/receipts/"+s.Name)
+			w.WriteHeader(http.StatusCreated)
+			_, _ = io.WriteString(w, strings.Repeat("paid to "+s.Name+"\n", 100))
+		}))
 	for requests := json.NewDecoder(input); ; {
 		var r Request
 		if err := requests.Decode(&r); err != nil {
@@ -71,6 +84,7 @@ func Work(config string, input io.Reader, output io.Writer) error {
 
 type worker struct {
 	locker *redlock.Locker
+	shop   http.Handler
 
 	mu      sync.Mutex
 	answers *json.Encoder
@@ -114,8 +128,20 @@ func (w *worker) do(r Request, a *Answer) (err error) {
 		a.Inspected, err = w.locker.Inspect(ctx, r.Key)
 	case "force":
 		err = w.locker.ForceUnlock(ctx, r.Key, r.Fencing)
+	case "pay":
+		w.pay(r, a)
 	}
 	return err
+}
+
+func (w *worker) pay(r Request, a *Answer) {
+	request := httptest.NewRequest(http.MethodPost, "/pay?now", strings.NewReader(r.Body))
+	request.Header.Set("Customer", "7")
+	request.Header.Set(middleware.IdempotencyHeader, r.Key)
+	response := httptest.NewRecorder()
+	w.shop.ServeHTTP(response, request)
+	a.Status, a.Replayed = response.Code, response.Header().Get("Idempotency-Replayed") != ""
+	a.Result = response.Header().Get("Location") + "\n" + response.Body.String()
 }
 
 func (w *worker) lock(ctx context.Context, r Request, a *Answer) error {
