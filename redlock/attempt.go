@@ -193,7 +193,6 @@ func (a *attempt) releaseCall(master int, waiting bool, to receiver) call {
 		Command: release,
 		master:  master,
 		acquire: acquire,
-		until:   time.Now().Add(a.ttl),
 		to:      to,
 	}
 }

@@ -17,7 +17,7 @@ type call struct {
 	abandoned *atomic.Bool // all but ping and release: drop it if it hasn't been sent when this becomes true
 	former    *call        // acquire: the release of the lock before, done by the same command
 	acquire   *call        // release, extend: the acquire of the same attempt
-	until     time.Time    // release: repeated no longer than this; extend: takes a free key no later than this
+	until     time.Time    // release: repeated no longer than this, once it was sent; extend: takes a free key no later than this
 	forced    bool         // release: send it even if the master seems to have nothing to release
 	counted   bool         // acquire: its attempt has counted the answer
 	moves     int          // how often a Redis Cluster has redirected it
@@ -84,7 +84,7 @@ func (c *call) sending(now time.Time) {
 	case protocol.OpExtend:
 		c.acquire.extended = true
 	case protocol.OpRelease:
-		c.sentAt = now
+		c.sendingRelease(now)
 		if c.acquire.ticket != nil && c.Ticket > 0 { // a later acquire of the same caller may leave one again
 			c.acquire.ticket.left = c.Queue
 		}
@@ -94,8 +94,17 @@ func (c *call) sending(now time.Time) {
 		c.ticket.left = true
 	}
 	if c.former != nil {
-		c.former.sentAt = now
+		c.former.sendingRelease(now)
 	}
+}
+
+// sendingRelease counts the TTL for which the release may have to be repeated from when it is first sent: until then the acquire
+// before it may have been under way, to a master that hung.
+func (c *call) sendingRelease(now time.Time) {
+	if c.sentAt.IsZero() {
+		c.until = now.Add(c.TTL)
+	}
+	c.sentAt = now
 }
 
 // answered notes what the answer says about what the master has. The stream's mu is held.

@@ -2,7 +2,9 @@ package redlock_test
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,6 +52,31 @@ func TestLateAcquireIsUndone(t *testing.T) {
 		lockUnlock(t, l, "key")
 		time.Sleep(longTTL / 10)
 		synctest.Wait()
+		requireFree(t, servers, "key")
+	})
+}
+
+// TestLostReleaseAfterHang: masters hang for longer than the TTL, then grant, and the connection breaks on the release that has
+// waited for that. It is repeated: the lease has only begun.
+func TestLostReleaseAfterHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ttl = 5 * time.Second
+		var hang delay
+		var cut atomic.Bool
+		servers := farServers(3)
+		l := lockerOn(t, view(servers, func(m *farMaster) { m.there, m.lost = hang.get, cut.Load }), redlock.WithTimeout(time.Second), redlock.WithTTL(ttl))
+		synctest.Wait()
+		hang.set(2 * ttl)
+		if _, err := l.TryLock(t.Context(), "key"); !errors.Is(err, redlock.ErrNoQuorum) {
+			t.Errorf("TryLock: %v, want ErrNoQuorum", err)
+		}
+		synctest.Wait()
+		hang.set(0)
+		cut.Store(true)
+		time.Sleep(2 * ttl)
+		synctest.Wait()
+		cut.Store(false)
+		time.Sleep(time.Second)
 		requireFree(t, servers, "key")
 	})
 }
