@@ -33,6 +33,13 @@ type mutant struct {
 	apart   bool                                                    // only with masters of which majorities may not meet
 }
 
+// busy gives each process so many clients.
+func (w *world) busy(clients int) {
+	for _, p := range w.processes {
+		p.clients = clients
+	}
+}
+
 // mutants are what must not go unnoticed. Each is the code without one of its rules.
 var mutants = []mutant{
 	{
@@ -41,7 +48,10 @@ var mutants = []mutant{
 	},
 	{
 		name: "no restart guard, for fences", breaks: fencing,
-		shape: func(w *world) { w.guard = 0 },
+		shape: func(w *world) {
+			w.guard = 0
+			w.busy(4)
+		},
 	},
 	{
 		name: "a changed run id goes unnoticed", breaks: exclusion,
@@ -114,9 +124,7 @@ var mutants = []mutant{
 	{
 		name: "one token for all attempts", breaks: exclusion,
 		shape: func(w *world) {
-			for _, p := range w.processes {
-				p.clients = 1
-			}
+			w.busy(1)
 		},
 		send: func(l *link, cmd *protocol.Command) {
 			if cmd.Op == protocol.OpAcquire || cmd.Op == protocol.OpExtend || cmd.Op == protocol.OpRelease {
@@ -188,6 +196,7 @@ var mutants = []mutant{
 	{
 		name: "validity is counted from the answer", breaks: exclusion,
 		shape: func(w *world) { // answers come late
+			w.busy(4)
 			for _, p := range w.processes {
 				p.pauses = w.windows(8, w.ttl)
 			}
@@ -277,8 +286,9 @@ var mutants = []mutant{
 	{
 		name: "a holder that has lost its lock leaves its result", breaks: onceOnly,
 		shape: func(w *world) { // many are lost
+			w.busy(4)
 			for _, p := range w.processes {
-				p.pauses, p.clients = w.windows(4, w.ttl), 4
+				p.pauses = w.windows(4, w.ttl)
 			}
 		},
 		send: func(l *link, cmd *protocol.Command) {
@@ -354,9 +364,7 @@ var mutants = []mutant{
 	{
 		name: "a pass ignores older tickets", breaks: inOrder, quiet: true,
 		shape: func(w *world) {
-			for _, p := range w.processes {
-				p.clients = 8
-			}
+			w.busy(8)
 		},
 		send: func(_ *link, cmd *protocol.Command) {
 			if cmd.Former != "" {
@@ -368,9 +376,7 @@ var mutants = []mutant{
 		name: "a try-lock jumps the queue", breaks: inOrder, quiet: true,
 		shape: func(w *world) {
 			w.keys = 1
-			for _, p := range w.processes {
-				p.clients = 2
-			}
+			w.busy(2)
 		},
 		send: func(_ *link, cmd *protocol.Command) {
 			if cmd.Ticket == protocol.TryTicket {
