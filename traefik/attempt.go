@@ -207,10 +207,9 @@ func (a *attempt) release(waiting bool) {
 	body := a.releaseBody(a.ticket, flags)
 	plain := plainCommand("LREM", a.full, "1", a.token)
 	now := time.Now()
-	until := now.Add(a.ttl)
 	for i := 0; i < len(a.votes); i++ {
 		v := a.votes[i]
-		c := &command{op: opRelease, words: 10, body: body, a: a, vote: v, phase: releasing, until: until}
+		c := &command{op: opRelease, words: 10, body: body, a: a, vote: v, phase: releasing}
 		if v.alone && !v.ticket {
 			c.plain = plain
 		}

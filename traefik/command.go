@@ -22,7 +22,7 @@ type command struct {
 	vote   *vote
 	phase  int       // the phase of the attempt that counts the answer
 	round  int       // extend: the round of the lock's renewals
-	until  time.Time // release: repeated until then; extend: until when the master may take the key anew
+	until  time.Time // release: repeated until then, once it was sent; extend: until when the master may take the key anew
 	due    time.Time // release: when it is sent again
 	sentAt time.Time
 
@@ -48,7 +48,7 @@ func needless(c *command, now time.Time) bool {
 	case opAcquire, opExtend:
 		return c.a.over
 	case opRelease:
-		return !c.vote.mayHold && !c.vote.extended && !c.vote.ticket || !now.Before(lasts(c))
+		return !c.vote.mayHold && !c.vote.extended && !c.vote.ticket || !c.until.IsZero() && !now.Before(lasts(c))
 	}
 	return false
 }
@@ -71,6 +71,10 @@ func sending(c *command, now time.Time) {
 		c.vote.ticket = c.vote.ticket || c.a.queued
 	case opExtend:
 		c.vote.extended = true
+	case opRelease: // until now the acquire before it may have been under way, to a master that hung
+		if c.until.IsZero() {
+			c.until = now.Add(c.a.ttl)
+		}
 	}
 }
 

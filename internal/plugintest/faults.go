@@ -46,10 +46,29 @@ func testHung(t *testing.T, load func(testing.TB) New) {
 	many(t, h, servers[1].Resume)
 	redistest.RequireNoKeys(t, servers)
 	eventually(t, "the master votes again", func() bool {
-		before := acquires(t, servers[1])
+		before := calls(t, servers[1], "evalsha")
 		pay(h, "43")
-		return acquires(t, servers[1]) > before
+		return calls(t, servers[1], "evalsha") > before
 	})
+}
+
+// testHungForLong hangs a majority for longer than the TTL. What then grants a lock whose request was refused long ago must release it:
+// the lease has only begun.
+func testHungForLong(t *testing.T, load func(testing.TB) New) {
+	servers := redistest.Start(t, 3)
+	h := handler(t, load(t), with(servers, "ttl", "2s"), nothing)
+	served(t, h)
+	before := make([]int, 2)
+	for i := range before {
+		before[i] = calls(t, servers[i], "del")
+		servers[i].Pause()
+	}
+	wantStatus(t, pay(h, "42"), http.StatusConflict)
+	time.Sleep(3 * time.Second)
+	for i := range before {
+		servers[i].Resume()
+		eventually(t, "the lock is released", func() bool { return calls(t, servers[i], "del") > before[i] })
+	}
 }
 
 func testKilled(t *testing.T, load func(testing.TB) New) {
@@ -61,7 +80,7 @@ func testKilled(t *testing.T, load func(testing.TB) New) {
 	many(t, h, servers[1].Restart)
 	eventually(t, "the master votes again", func() bool {
 		pay(h, "43")
-		return acquires(t, servers[1]) > 0
+		return calls(t, servers[1], "evalsha") > 0
 	})
 	redistest.RequireNoKeys(t, servers)
 
@@ -86,7 +105,7 @@ func testNoWitness(t *testing.T, load func(testing.TB) New) {
 	servers[1].Restart()
 	votes := func() bool {
 		pay(h, "43")
-		return acquires(t, servers[1]) > 0
+		return calls(t, servers[1], "evalsha") > 0
 	}
 	eventually(t, "the master votes again", votes)
 	servers[2].Kill()

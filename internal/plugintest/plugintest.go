@@ -28,6 +28,7 @@ func Run(t *testing.T, load func(testing.TB) New) {
 	}{
 		{"ExcludesGoProcesses", testExclusion},
 		{"MasterHangs", testHung},
+		{"MajorityHangsForLong", testHungForLong},
 		{"MasterIsKilledAndRestarted", testKilled},
 		{"TwoAreRestartedWhileOneIsAway", testNoWitness},
 		{"LeaseIsLost", testLost},
