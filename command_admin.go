@@ -93,6 +93,17 @@ func (f *adminFlags) open() (*admin, error) {
 	return a, nil
 }
 
+// ask asks the admin endpoint that the flags name, once, until Ctrl-C.
+func (f *adminFlags) ask(cmd *cobra.Command, method, path string, query url.Values, answer any) error {
+	endpoint, err := f.open()
+	if err != nil {
+		return err
+	}
+	ctx, stop := interruptible(cmd)
+	defer stop()
+	return endpoint.ask(ctx, method, path, query, answer)
+}
+
 // ask sends a request for a path below /redlock/, and decodes the answer. An error that the module itself answers is a *console.Problem.
 func (a *admin) ask(ctx context.Context, method, path string, query url.Values, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, adminPatience)

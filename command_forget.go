@@ -33,14 +33,8 @@ delivery runs.
 			if err != nil {
 				return exitError, err
 			}
-			endpoint, err := flags.open()
-			if err != nil {
-				return exitError, err
-			}
-			ctx, stop := interruptible(cmd)
-			defer stop()
 			var forgotten console.Forgotten
-			if err := endpoint.ask(ctx, http.MethodDelete, "results", url.Values{"key": {key}}, &forgotten); err != nil {
+			if err := flags.ask(cmd, http.MethodDelete, "results", url.Values{"key": {key}}, &forgotten); err != nil {
 				return exitOf(err), notForgotten(err)
 			}
 			code := exitWell

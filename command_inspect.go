@@ -36,14 +36,8 @@ The exit code is 3 if nobody holds it, and too few masters remember an answer fo
 			if err != nil {
 				return exitError, err
 			}
-			endpoint, err := flags.open()
-			if err != nil {
-				return exitError, err
-			}
-			ctx, stop := interruptible(cmd)
-			defer stop()
 			var seen console.Inspection
-			if err := endpoint.ask(ctx, http.MethodGet, "locks", url.Values{"key": {key}}, &seen); err != nil {
+			if err := flags.ask(cmd, http.MethodGet, "locks", url.Values{"key": {key}}, &seen); err != nil {
 				return exitOf(err), told(err)
 			}
 			code := exitNotThere
@@ -87,15 +81,9 @@ lock has it by now.
 			if fence == 0 {
 				return exitError, errors.New("--fence is needed: the fencing token of the lock that is to end; caddy redlock inspect shows it")
 			}
-			endpoint, err := flags.open()
-			if err != nil {
-				return exitError, err
-			}
-			ctx, stop := interruptible(cmd)
-			defer stop()
 			var released console.Released
 			query := url.Values{"key": {args[0]}, "fence": {strconv.FormatUint(fence, 10)}}
-			if err := endpoint.ask(ctx, http.MethodDelete, "locks", query, &released); err != nil {
+			if err := flags.ask(cmd, http.MethodDelete, "locks", query, &released); err != nil {
 				return exitOf(err), notReleased(err)
 			}
 			if flags.json {

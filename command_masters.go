@@ -25,14 +25,8 @@ code is 2 if no locks can be taken.
 		DisableFlagsInUseLine: true,
 		Args:                  cobra.NoArgs,
 		RunE: withCode(func(cmd *cobra.Command, _ []string) (int, error) {
-			endpoint, err := flags.open()
-			if err != nil {
-				return exitError, err
-			}
-			ctx, stop := interruptible(cmd)
-			defer stop()
 			var status console.Status
-			if err := endpoint.ask(ctx, http.MethodGet, "masters", nil, &status); err != nil {
+			if err := flags.ask(cmd, http.MethodGet, "masters", nil, &status); err != nil {
 				return exitError, err
 			}
 			code := exitWell
