@@ -173,6 +173,18 @@ func (b *tab) await(what, expression string) {
 	}
 }
 
+// click clicks on the element, once it is there: the script of the page may replace it between a look and a click of the mouse.
+func (b *tab) click(selector string) {
+	b.t.Helper()
+	b.await("an element to click on: "+selector, fmt.Sprintf("(e => !!e && (e.click(), true))(document.querySelector(%q))", selector))
+}
+
+// submit submits the form of a field with this value.
+func (b *tab) submit(field, value string) {
+	b.t.Helper()
+	b.await("a field to fill in: "+field, fmt.Sprintf("(e => !!e && (e.value = %q, e.form.requestSubmit(), true))(document.getElementById(%q))", value, field))
+}
+
 // awaitText waits until the page shows the text.
 func (b *tab) awaitText(text string) {
 	b.t.Helper()

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/chromedp"
-
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
 
@@ -110,10 +108,11 @@ http://%[4]s {
 	b.awaitText("order:42")
 	b.awaitText("held for")
 	b.looks("caddy")
-	b.run(chromedp.Click(chromedp.CSS(".keys .key")))
+	b.click(".keys .key")
 	b.awaitText("Held by")
 	b.await("live", "live.innerText == 'Live'")
-	b.run(chromedp.Click(chromedp.CSS("button.release")), chromedp.Click(chromedp.CSS("button[value=release]")))
+	b.click("button.release")
+	b.click("button[value=release]")
 	b.awaitText("Released: order:42")
 	if status := <-answered; status != http.StatusInternalServerError {
 		t.Errorf("the request whose lock was released: status %d", status)

@@ -130,15 +130,15 @@ func TestManyKeys(t *testing.T) {
 	b.looks("many")
 	rows := "document.querySelectorAll('.keys tbody tr').length"
 	for page := 2; page <= 10; page++ {
-		b.run(chromedp.Click(chromedp.CSS("a[rel=next]")))
+		b.click("a[rel=next]")
 		b.await("the next page", fmt.Sprintf("document.readyState == 'complete' && %s == 100 && document.querySelector('.keys .key').innerText == 'order:%d'", rows, 10000+(page-1)*100*37))
 	}
 	if eval[bool](b, "!!document.querySelector('a[rel=next]')") {
 		t.Error("there is a page behind the last one")
 	}
-	b.run(chromedp.SendKeys(chromedp.ID("prefix"), "order:100"), chromedp.Submit(chromedp.ID("prefix")))
+	b.submit("prefix", "order:100")
 	b.awaitText("3 of 3 keys that begin with order:100")
-	b.run(chromedp.SendKeys(chromedp.ID("key"), "order:46963"), chromedp.Submit(chromedp.ID("key")))
+	b.submit("key", "order:46963")
 	b.awaitText("Held by web1/4242")
 }
 
@@ -187,11 +187,13 @@ func TestHostileKeys(t *testing.T) {
 		if got := eval[string](b, "document.querySelector('h2 .key').textContent"); got != shown {
 			t.Errorf("the link of %q leads to %q", shown, got)
 		}
-		b.run(chromedp.Click(chromedp.CSS("button.release")))
+		b.await("live", "live.innerText == 'Live'") // the script has come
+		b.click("button.release")
 		if got := eval[string](b, "document.getElementById('confirm-key').textContent"); got != shown {
 			t.Errorf("the question about %q names %q", shown, got)
 		}
-		b.run(chromedp.Click(chromedp.CSS("button[value=cancel]")), chromedp.Click(chromedp.CSS(".back a")))
+		b.click("button[value=cancel]")
+		b.click(".back a")
 		b.awaitText("Keys of this process")
 	}
 	if eval[bool](b, "document.title.includes('pwned') || !!document.querySelector('main script, main img')") {
@@ -207,18 +209,20 @@ func TestRelease(t *testing.T) {
 	w.lock(t, "order:43", redlock.WithLabel(label))
 	b := open(t, w.url)
 	b.awaitText("order:42")
-	b.run(chromedp.Click(chromedp.CSS("button.release")))
+	b.await("live", "live.innerText == 'Live'")
+	b.click("button.release")
 	b.await("the question names key and fencing token", fmt.Sprintf("(q => q.open && q.innerText.includes('order:42') && q.innerText.includes('%d'))(document.getElementById('confirm'))", lock.Fence()))
 	if focus := eval[string](b, "document.activeElement.value"); focus != "cancel" {
 		t.Errorf("the focus is on %q", focus)
 	}
 	b.looks("confirm")
-	b.run(chromedp.Click(chromedp.CSS("button[value=cancel]")))
+	b.click("button[value=cancel]")
 	b.await("the question is closed", "!document.getElementById('confirm').open")
 	if err := lock.Err(); err != nil {
 		t.Fatalf("the lock has ended: %v", err)
 	}
-	b.run(chromedp.Click(chromedp.CSS("button.release")), chromedp.Click(chromedp.CSS("button[value=release]")))
+	b.click("button.release")
+	b.click("button[value=release]")
 	b.awaitText("Released: order:42")
 	b.looks("released")
 	b.await("the key is gone", "document.querySelectorAll('.keys tbody tr').length == 1")

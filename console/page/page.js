@@ -137,13 +137,15 @@ document.addEventListener('click', (event) => {
 })
 
 confirm.addEventListener('close', async () => {
-	if (confirm.returnValue !== 'release') return
+	const release = wanted
+	if (confirm.returnValue !== 'release' || !release) return
+	wanted = undefined // the event of an earlier close may come late, and see this one's value
 	try {
-		const response = await fetch(wanted.release, { method: 'DELETE' })
+		const response = await fetch(release.release, { method: 'DELETE' })
 		const answer = await response.json()
-		tell(response.ok ? `Released: ${wanted.key}` : `Not released: ${wanted.key}. ${answer.title ?? answer.error}. ${answer.detail ?? ''}`)
+		tell(response.ok ? `Released: ${release.key}` : `Not released: ${release.key}. ${answer.title ?? answer.error}. ${answer.detail ?? ''}`)
 	} catch {
-		tell(`No answer. Whether ${wanted.key} was released, the list will show.`)
+		tell(`No answer. Whether ${release.key} was released, the list will show.`)
 	}
 	update()
 })
