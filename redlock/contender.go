@@ -55,6 +55,7 @@ func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller
 			return t.hold(ctx, attempts), nil
 		}
 		if done := lost.recall(ctx); done != nil {
+			l.gates.met(callers[0].gate, done)
 			l.leave(callers)
 			return nil, done
 		}

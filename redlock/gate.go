@@ -17,14 +17,14 @@ type gates struct {
 // ends. A gate exists as long as it has a head.
 type gate struct {
 	key     string
-	head    *caller         // the call that has the lock, or is the next to get it
-	line    []*caller       // behind the head
-	newest  int64           // the largest ticket of its heads so far
-	wakeUps chan struct{}   // signals the head that the key may be free; nil while nobody needs that
-	shared  bool            // wakeUps belongs to several gates, at which the same LockAll call is the head
-	lock    *Lock           // the last one on the key
-	failure error           // of the head's last attempt; nil if that has won, or there was none
-	tries   []chan struct{} // closed when the first attempt of the head has ended; try-locks wait for that
+	head    *caller           // the call that has the lock, or is the next to get it
+	line    []*caller         // behind the head
+	newest  int64             // the largest ticket of its heads so far
+	wakeUps chan struct{}     // signals the head that the key may be free; nil while nobody needs that
+	shared  bool              // wakeUps belongs to several gates, at which the same LockAll call is the head
+	lock    *Lock             // the last one on the key
+	failure error             // of the head's last attempt; nil if that has won, or there was none
+	tries   []chan *DoneError // get the result that the attempt of the head meets, or are closed at its end; try-locks wait for that
 }
 
 // caller is a call of Lock or TryLock at the gate of one key. A LockAll call has one for each key.
@@ -56,8 +56,8 @@ func (c *caller) ticketsOn(masters int) []ticketState {
 
 // enter queues the caller at its key's gate. head reports whether it is the first there. A try-lock never
 // queues behind a head: it gets the error with which the head's last attempt has failed or, while the first
-// is still under way, a channel that is closed when it should enter again.
-func (g *gates) enter(c *caller) (head bool, later <-chan struct{}, err error) {
+// is still under way, a channel that gets the result which that meets, or is closed when it should enter again.
+func (g *gates) enter(c *caller) (head bool, later <-chan *DoneError, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	at := g.byKey[c.key]
@@ -167,23 +167,39 @@ func (g *gates) noteOutcome(at *gate, lock *Lock, failed error) {
 	at.answerTries()
 }
 
+// met passes the result that the head has met on to the try-locks that wait for its attempt: it was remembered
+// while they waited.
+func (g *gates) met(at *gate, done *DoneError) {
+	g.mu.Lock()
+	tries := at.tries
+	at.tries = nil
+	g.mu.Unlock()
+	if len(tries) == 0 {
+		return
+	}
+	shared := done.clone()
+	for _, try := range tries {
+		try <- shared
+	}
+}
+
 func (g *gate) answerTries() {
-	for _, tries := range g.tries {
-		close(tries)
+	for _, try := range g.tries {
+		close(try)
 	}
 	g.tries = nil
 }
 
-func (g *gate) refuseTry() (later <-chan struct{}, err error) {
+func (g *gate) refuseTry() (later <-chan *DoneError, err error) {
 	switch {
 	case g.failure != nil:
 		return nil, g.failure
 	case g.lock != nil:
 		return nil, g.held()
 	}
-	tries := make(chan struct{})
-	g.tries = append(g.tries, tries)
-	return tries, nil
+	try := make(chan *DoneError, 1)
+	g.tries = append(g.tries, try)
+	return try, nil
 }
 
 // wake passes a wake-up on to the head of a key's gate. If nobody here wants the key any more, it calls

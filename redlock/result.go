@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -56,6 +57,10 @@ func (e *DoneError) Error() string { return ErrDone.Error() }
 
 // Unwrap returns ErrDone.
 func (e *DoneError) Unwrap() error { return ErrDone }
+
+func (e *DoneError) clone() *DoneError {
+	return &DoneError{Result: slices.Clone(e.Result), Fence: e.Fence, Keep: e.Keep}
+}
 
 // recall returns the result that an attempt has met, or nil: if there is none, if another holder is doing the work again
 // because a quorum hasn't heard of the result, or if it is unsure that later calls meet this one, too.

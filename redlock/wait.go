@@ -69,7 +69,10 @@ func (l *Locker) reach(wait *waitLimit, c *caller) (*attempt, error) {
 			return l.standInLine(wait.context(), c)
 		}
 		select {
-		case <-later:
+		case done := <-later:
+			if done != nil && c.recall {
+				return nil, done.clone()
+			}
 		case <-wait.ctx.Done():
 			return nil, ended(wait.ctx, nil)
 		case <-l.closing:
