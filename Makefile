@@ -45,7 +45,7 @@ deploy: redis-server ## Check the files in deploy: units of systemd, manifests, 
 test-servers: redis-server ## Run the tests of the lock on each of SERVERS (all that are on the PATH)
 	@failed=; for server in $(SERVERS); do \
 		$$server --version; \
-		REDIS_SERVER=$$server go test -race -count=1 -timeout 30m -skip 'Simulation|Mutants' ./redlock/... ./internal/redistest || failed="$$failed $$server"; \
+		REDIS_SERVER=$$server go test -race -count=1 -parallel 6 -timeout 30m -skip 'Simulation|Mutants' ./redlock/... ./internal/redistest || failed="$$failed $$server"; \
 	done; test -z "$$failed" || { echo "failed with:$$failed" >&2; exit 1; }
 
 former: redis-server former-is-here ## Run processes of the release before this (or of FORMER, a revision) beside those of the present code

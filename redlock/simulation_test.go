@@ -323,7 +323,7 @@ func TestSimulation(t *testing.T) {
 		}
 		return otherwise
 	}
-	count := uint64(1000)
+	count := uint64(500)
 	switch {
 	case redistest.Race:
 		count = 100
