@@ -196,26 +196,23 @@ func TestUncontendedCost(t *testing.T) {
 			lockUnlock(t, l, "key")
 			up := servers[down:]
 			redistest.RequireNoKeys(t, up)
-			start := time.Now()
-			before, extended := make([]int, len(up)), make([]int, len(up)) // registrations extend keys, too
-			for i, s := range up {
-				before[i], extended[i] = commands(t, s), extends(t, s)
-			}
-			for range locks {
-				lockUnlock(t, l, "key")
-			}
-			redistest.RequireNoKeys(t, up)
-			for i, s := range up {
-				if n := commands(t, s) - before[i]; n > 2*locks*105/100 { // on a busy machine some fences are raised
-					t.Errorf("master %d got %d commands for %d locks", i, n, locks)
-				} else {
-					t.Logf("master %d got %d commands for %d locks", i, n, locks)
+			eventually(t, 3*bound, "a round without more commands", func() bool { // on a busy machine, some fences have to be raised
+				before, extended := make([]int, len(up)), make([]int, len(up)) // registrations extend keys, too
+				for i, s := range up {
+					before[i], extended[i] = commands(t, s), extends(t, s)
 				}
-				if n := extends(t, s) - extended[i]; n > locks*5/100 {
-					t.Errorf("master %d got %d extends", i, n)
+				for range locks {
+					lockUnlock(t, l, "key")
 				}
-			}
-			t.Logf("%v for each lock and unlock", time.Since(start)/locks)
+				redistest.RequireNoKeys(t, up)
+				few := true
+				for i, s := range up {
+					all, extends := commands(t, s)-before[i], extends(t, s)-extended[i]
+					t.Logf("master %d got %d commands for %d locks, %d of them extends", i, all, locks, extends)
+					few = few && all <= 2*locks*101/100 && extends <= locks/100
+				}
+				return few
+			})
 		})
 	}
 }

@@ -120,12 +120,8 @@ func TestNeedlessIsNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hang delay
 		servers := farServers(3)
-		counts := make([]*counter, len(servers))
 		masters := view(servers, func(m *farMaster) { m.there = hang.get })
-		for i, m := range masters {
-			counts[i] = &counter{Stepwise: m.Impl()}
-			masters[i] = redlock.MasterOf(counts[i])
-		}
+		counts := counted(masters)
 		l := lockerOn(t, masters)
 		lock := mustLock(t, l, "key")
 		synctest.Wait()
@@ -159,6 +155,16 @@ func TestNeedlessIsNotSent(t *testing.T) {
 type counter struct {
 	redlock.Stepwise
 	acquires, releases int
+}
+
+// counted has each of the masters count.
+func counted(masters []redlock.Master) []*counter {
+	counts := make([]*counter, len(masters))
+	for i, m := range masters {
+		counts[i] = &counter{Stepwise: m.Impl()}
+		masters[i] = redlock.MasterOf(counts[i])
+	}
+	return counts
 }
 
 func (c *counter) Do(cmds []*protocol.Command) {

@@ -15,11 +15,7 @@ func TestResultIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const trip, calls = 20 * time.Millisecond, 100
 		masters := view(farServers(3), func(m *farMaster) { m.there = after(trip) })
-		counts := make([]*counter, len(masters))
-		for i, m := range masters {
-			counts[i] = &counter{Stepwise: m.Impl()}
-			masters[i] = redlock.MasterOf(counts[i])
-		}
+		counts := counted(masters)
 		l := lockerOn(t, masters)
 		time.Sleep(time.Second) // the first probe is over
 		if err := mustLock(t, l, "key").UnlockWith([]byte("paid"), time.Hour); err != nil {
