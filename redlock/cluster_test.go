@@ -130,7 +130,7 @@ func TestClusterFailover(t *testing.T) {
 	if err := lock.Err(); err != nil {
 		t.Errorf("the lock that the replica had: %v", err)
 	}
-	eventually(t, bound, "the locked key is held", func() bool { // its slot may be without a vote for a moment longer
+	eventually(t, bound, "the locked key is held", func() bool { // the guard of a slot counts from when its own move was noticed
 		held, err := other.TryLock(t.Context(), keys[0])
 		if err == nil {
 			t.Fatalf("the locked key was granted again: %v", held.Fence())

@@ -151,8 +151,13 @@ func (r *historyRun) tally() (sum tally) {
 		sum.acquiresAndReleases += w.ended.acquiresAndReleases
 		sum.renewed += w.ended.renewed
 		sum.lost += w.ended.lost
-		if w.killed {
-			sum.killed += len(w.underWay)
+		for _, turn := range w.underWay {
+			if turn.Renewed {
+				sum.renewed++
+			}
+			if w.killed && turn.UnlockCall == 0 {
+				sum.killed++
+			}
 		}
 		w.mu.Unlock()
 	}

@@ -115,8 +115,9 @@ func (f *fleet) turn(n *node, key string) {
 		f.holders[key] = nil
 	}
 	f.mu.Unlock()
-	// A server that was killed can't confirm it, and on a busy machine the lease may have ended.
-	if err := lock.Unlock(); err != nil && !errors.Is(err, redlock.ErrNoQuorum) && !errors.Is(err, redlock.ErrExpired) {
+	err = lock.Unlock()
+	late := errors.Is(err, redlock.ErrExpired) && time.Now().After(lock.Until()) // the machine is busy; a lock that is lost before that is an error
+	if err != nil && !errors.Is(err, redlock.ErrNoQuorum) && !late {             // which a server that was killed can't confirm
 		f.mu.Lock()
 		f.errs = append(f.errs, err)
 		f.mu.Unlock()
