@@ -24,7 +24,10 @@ func (t *Template) Keys(r *http.Request) ([]string, error) {
 	from := &bodyFields{request: r, fields: t.fields}
 	if len(t.fields) == 0 {
 		key, err := t.key(from)
-		return []string{key}, err
+		if err != nil {
+			return nil, err
+		}
+		return []string{key}, nil
 	}
 	keys, err := t.all(func(p *part) ([]string, error) { return p.values(from, nil) })
 	if err != nil && !errors.Is(err, ErrMissingKey) || !from.json || !from.readAside() {

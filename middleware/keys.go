@@ -25,7 +25,10 @@ type KeysFunc func(*http.Request) ([]string, error)
 // Keys makes a KeyFunc usable as a KeysFunc.
 func (key KeyFunc) Keys(r *http.Request) ([]string, error) {
 	k, err := key(r)
-	return []string{k}, err
+	if err != nil {
+		return nil, err
+	}
+	return []string{k}, nil
 }
 
 // Templates are the key templates of a rule: a request has the keys of all of them.
