@@ -29,9 +29,12 @@ func TestRefusalEndsWhileIdle(t *testing.T) {
 			log.expect(t, "level=INFO", "1 of 1 masters available")
 			held := mustLock(t, newLocker(t, redistest.URLs(servers)), "held")
 			command(t, servers[0], test.wrong...)
-			if test.key != "" {
-				_, _ = l.Lock(t.Context(), test.key, redlock.WithWait(time.Second))
-			}
+			eventually(t, 3*bound, "the master refuses", func() bool {
+				if test.key != "" {
+					_, _ = l.Lock(t.Context(), test.key, redlock.WithWait(time.Second)) // which a busy machine may end before it is queued
+				}
+				return l.Status().Masters[0].State == redlock.MasterRefuses
+			})
 			requireState(t, l, 0, redlock.MasterRefuses)
 			command(t, servers[0], test.well...)
 			requireState(t, l, 0, redlock.MasterAvailable)
