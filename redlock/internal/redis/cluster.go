@@ -72,11 +72,14 @@ func (c *Cluster) Ask(ctx context.Context, addr string) (Topology, error) {
 	o.Dialer = func(context.Context, string, string) (net.Conn, error) { return raw, nil }
 	client := redis.NewClient(&o)
 	defer func() { _ = client.Close() }()
-	defer context.AfterFunc(ctx, func() { _ = client.Close() })() // go-redis ignores the context while it reads
+	defer context.AfterFunc(ctx, func() { _ = raw.Close() })() // go-redis ignores the context while it reads; it complains of a client that is closed
 	pipe := client.Pipeline()
 	slots, info := pipe.ClusterSlots(ctx), pipe.ClusterInfo(ctx)
 	_, _ = pipe.Exec(ctx)
 	if err := slots.Err(); err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
 		return Topology{}, fmt.Errorf("%s: %w", addr, explained(err))
 	}
 	t := Topology{}
