@@ -117,7 +117,7 @@ func (w *historyWorker) turn(ctx context.Context, client int) {
 		return
 	}
 	r.Fence, r.Until = lock.Fence(), onMonotonic(lock.Until())
-	r.Hold = rand.N(2 * time.Millisecond)
+	r.Hold = rand.N(20 * time.Millisecond)
 	if rand.N(longTurns) == 0 {
 		r.Hold = longHold + rand.N(historyTTL)
 	}
