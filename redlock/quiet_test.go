@@ -21,7 +21,7 @@ import (
 const quietMasters = "REDLOCK_TEST_QUIET_MASTERS"
 
 // TestNothingOnStandardError: a process that uses the library and sets no logger has nothing on its standard error from it,
-// nor from go-redis, of masters that can't be reached, refuse, hang up, or are killed while a call waits.
+// nor from go-redis, of masters that can't be reached, refuse, want a certificate, hang up, or are killed while a call waits.
 func TestNothingOnStandardError(t *testing.T) {
 	if urls := os.Getenv(quietMasters); urls != "" {
 		useMasters(t, strings.Fields(urls))
@@ -44,9 +44,11 @@ func TestNothingOnStandardError(t *testing.T) {
 		}
 	}()
 	addr := hangsUp.Addr().String()
+	authority := redistest.NewAuthority(t)
+	_, secure := authority.Start(1) // which wants a certificate
 	bad := []string{dead(t), "rediss://" + addr, "redis://" + addr, "redis://user:password@" + server.Addr() + "/1"}
 	worker := exec.Command(os.Args[0], "-test.run=^TestNothingOnStandardError$")
-	worker.Env = append(os.Environ(), quietMasters+"="+strings.Join(append(bad, server.URL()), " "))
+	worker.Env = append(os.Environ(), "SSL_CERT_FILE="+authority.File, quietMasters+"="+strings.Join(append(bad, secure[0], server.URL()), " "))
 	var out, errs bytes.Buffer
 	worker.Stdout, worker.Stderr = &out, &errs
 	if err := worker.Start(); err != nil {

@@ -31,7 +31,7 @@ func (c *Cluster) Addrs() []string { return c.options.Addrs }
 func (c *Cluster) Node(addr string) *Master {
 	o := &c.options
 	n := New(redis.Options{
-		Addr: addr, Dialer: o.Dialer, OnConnect: o.OnConnect, TLSConfig: o.TLSConfig, Protocol: o.Protocol, ClientName: o.ClientName,
+		Addr: addr, Dialer: o.Dialer, OnConnect: o.OnConnect, TLSConfig: o.TLSConfig, ClientName: o.ClientName,
 		Username: o.Username, Password: o.Password, CredentialsProvider: o.CredentialsProvider,
 		CredentialsProviderContext: o.CredentialsProviderContext, StreamingCredentialsProvider: o.StreamingCredentialsProvider,
 	})

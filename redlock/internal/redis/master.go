@@ -41,6 +41,7 @@ func New(o redis.Options) *Master {
 	o.MaxRetries = -1
 	o.DialerRetries = 1
 	o.DisableIdentity = true // a round trip less
+	o.Protocol = 2           // has no messages from the server, of which go-redis complains on standard error if they can't be read
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = longest, longest, longest
 	o.ContextTimeoutEnabled = false
 	o.PoolSize, o.MaxActiveConns, o.MinIdleConns, o.PipelinePoolSize = poolSize, 1, 0, -1

@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// The part of the Redis serialization protocol (https://redis.io/docs/latest/develop/reference/protocol-spec/)
+// The part of RESP2, the Redis serialization protocol (https://redis.io/docs/latest/develop/reference/protocol-spec/),
 // that the commands of a lock need. go-redis writes and reads one batch after the other; a connection
 // that has several under way must write and read apart.
 
@@ -46,7 +45,7 @@ func appendNumber(b []byte, n int64) []byte {
 
 // answer is one value as a server sends it.
 type answer struct {
-	kind   byte // as in the protocol; '_' for all nulls
+	kind   byte // as in the protocol; '_' for null
 	number int64
 	text   string   // of strings and errors
 	fields []answer // of an array; reused by the next reading
@@ -83,10 +82,7 @@ func (a *answer) read(r *bufio.Reader, nested bool) error {
 	case '+', '-':
 		a.text = string(body)
 		return nil
-	case '_':
-		return nil
 	case ':', '$', '*':
-	case '=': // a string with its format, which INFO gives in RESP3
 	default:
 		return fmt.Errorf("%w (a value of type %q)", protocol.ErrMalformed, a.kind)
 	}
@@ -101,10 +97,6 @@ func (a *answer) read(r *bufio.Reader, nested bool) error {
 		return nil
 	case a.kind == '$':
 		return a.readText(r)
-	case a.kind == '=':
-		err := a.readText(r)
-		a.kind, a.text = '$', strings.TrimPrefix(a.text, "txt:")
-		return err
 	case nested || a.number < 0 || a.number > maxFields:
 		return protocol.ErrMalformed
 	}
