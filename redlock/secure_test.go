@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -66,10 +67,12 @@ func TestTLS(t *testing.T) {
 		if c.fault == "" {
 			lockUnlock(t, l, name)
 		} else {
-			eventually(t, bound, name, func() bool {
-				status := l.Status().Masters[0]
-				return status.State == redlock.MasterUnreachable && strings.Contains(fmt.Sprint(status.Err), c.fault)
-			})
+			for range 5 { // attempts to connect: each tells the reason
+				if status := requireState(t, l, 0, redlock.MasterUnreachable); !strings.Contains(status.Err.Error(), c.fault) {
+					t.Errorf("%s: %v, want %q", name, status.Err, c.fault)
+				}
+				time.Sleep(300 * time.Millisecond)
+			}
 		}
 		_ = l.Close()
 		_ = client.Close()

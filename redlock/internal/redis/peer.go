@@ -9,7 +9,11 @@ import (
 	"net"
 	"strings"
 	"syscall"
+	"time"
 )
+
+// alertTime is for reading what has arrived on a connection that is closed.
+const alertTime = 100 * time.Millisecond
 
 // peerTrouble adds to a failed greeting what the peer seems to be, unless it is a Redis server, which gives the
 // reason itself. late is the context's error.
@@ -29,4 +33,28 @@ func peerTrouble(err, late error, secure bool) error {
 		return fmt.Errorf("%w at the greeting: this is no Redis server, or it speaks TLS on this port (write rediss://), or it is a proxy such as twemproxy, which can't be used, or its maxclients are reached", err)
 	}
 	return err
+}
+
+// alertedConn is a TLS connection whose writes fail with the reason that the server has given. A server that doesn't take the
+// client's certificate tells it after the handshake, when the client may be writing to a connection that is closed.
+type alertedConn struct{ *tls.Conn }
+
+// hearsAlerts returns what a dialer has returned, so that the server's alerts are heard.
+func hearsAlerts(raw net.Conn, err error) (net.Conn, error) {
+	if secure, ok := raw.(*tls.Conn); ok {
+		return alertedConn{secure}, err
+	}
+	return raw, err
+}
+
+func (c alertedConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if err != nil {
+		var alert *net.OpError
+		_ = c.SetReadDeadline(time.Now().Add(alertTime))
+		if _, errRead := c.Read(make([]byte, 1)); errors.As(errRead, &alert) && alert.Op == "remote error" {
+			err = errRead
+		}
+	}
+	return n, err
 }
