@@ -167,7 +167,7 @@ func (f *fleet) bothTurn(when string) (errs []error) {
 func (f *fleet) refused(i int, words ...string) {
 	f.t.Helper()
 	f.nodes[i].log.expect(f.t, append([]string{"level=ERROR", "other masters"}, words...)...)
-	eventually(f.t, bound, "calls are refused", func() bool {
+	eventually(f.t, 3*bound, "calls are refused", func() bool { // those that wait give up after bound
 		errs := f.errors()
 		for _, err := range errs {
 			if !errors.Is(err, redlock.ErrNoQuorum) && !errors.Is(err, context.DeadlineExceeded) { // of who waited already
