@@ -69,7 +69,7 @@ func (c *Cluster) Ask(ctx context.Context, addr string) (Topology, error) {
 		return Topology{}, fmt.Errorf("%s: %w", addr, err)
 	}
 	defer func() { _ = raw.Close() }()
-	o.Dialer = func(context.Context, string, string) (net.Conn, error) { return raw, nil }
+	o.Dialer = func(context.Context, string, string) (net.Conn, error) { return hearsAlerts(raw), nil }
 	client := redis.NewClient(&o)
 	defer func() { _ = client.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = raw.Close() })() // go-redis ignores the context while it reads; it complains of a client that is closed

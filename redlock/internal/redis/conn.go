@@ -35,7 +35,7 @@ func (m *Master) Connect(ctx context.Context) (protocol.Conn, error) {
 	c := &conn{scripts: m.scripts}
 	var refused error
 	o := m.options
-	o.Dialer = func(context.Context, string, string) (net.Conn, error) { return c.raw, nil }
+	o.Dialer = func(context.Context, string, string) (net.Conn, error) { return hearsAlerts(c.raw), nil }
 	o.OnConnect = func(ctx context.Context, cn *redis.Conn) error {
 		if m.options.OnConnect != nil {
 			if err := m.options.OnConnect(ctx, cn); err != nil {

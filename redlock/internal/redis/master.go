@@ -46,12 +46,9 @@ func New(o redis.Options) *Master {
 	o.ContextTimeoutEnabled = false
 	o.PoolSize, o.MaxActiveConns, o.MinIdleConns, o.PipelinePoolSize = poolSize, 1, 0, -1
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	dial := dialer(o.Dialer)
-	if dial == nil {
-		dial = dialerFor(o.TLSConfig)
-	}
-	m.dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return hearsAlerts(dial(ctx, network, addr))
+	m.dial = o.Dialer
+	if m.dial == nil {
+		m.dial = dialerFor(o.TLSConfig)
 	}
 	m.options = o
 	return m

@@ -39,12 +39,12 @@ func peerTrouble(err, late error, secure bool) error {
 // client's certificate tells it after the handshake, when the client may be writing to a connection that is closed.
 type alertedConn struct{ *tls.Conn }
 
-// hearsAlerts returns what a dialer has returned, so that the server's alerts are heard.
-func hearsAlerts(raw net.Conn, err error) (net.Conn, error) {
+// hearsAlerts is for greetings, in which nobody else reads.
+func hearsAlerts(raw net.Conn) net.Conn {
 	if secure, ok := raw.(*tls.Conn); ok {
-		return alertedConn{secure}, err
+		return alertedConn{secure}
 	}
-	return raw, err
+	return raw
 }
 
 func (c alertedConn) Write(b []byte) (int, error) {
