@@ -64,7 +64,7 @@ func TestMoreRights(t *testing.T) {
 				}
 				if i < 0 {
 					requireFullTurn(t, urls, opts...)
-				} else if len(fullTurn(t, urls, opts...)) == 0 {
+				} else if len(fullTurn(t, turnTTL, urls, opts...)) == 0 {
 					t.Errorf("without %s all works as well", test.more[i])
 				}
 			}
@@ -102,15 +102,18 @@ func TestClusterRights(t *testing.T) {
 	}
 }
 
+const turnTTL = 600 * time.Millisecond
+
 // fullTurn locks, meets the held lock as another, which sees who holds it, has the lease renewed, and unlocks, so that one who
 // waits is woken. Then it releases a lock by force. It returns what went wrong, and what was logged.
-func fullTurn(t *testing.T, urls []string, more ...redlock.Option) (complaints []string) {
+func fullTurn(t *testing.T, ttl time.Duration, urls []string, more ...redlock.Option) (complaints []string) {
 	t.Helper()
-	const ttl = 600 * time.Millisecond
 	var log logBook
-	opts := []redlock.Option{redlock.WithTTL(ttl), redlock.WithTimeout(ttl / 2), redlock.WithMaxTTL(time.Second), redlock.WithRestartGuard(2 * time.Second), log.option()}
+	opts := []redlock.Option{redlock.WithTTL(ttl), redlock.WithTimeout(ttl / 2), redlock.WithMaxTTL(2 * ttl), redlock.WithRestartGuard(2*ttl + time.Second), log.option()}
 	opts = append(opts, more...)
 	l, other := newLocker(t, urls, opts...), newLocker(t, urls, opts...)
+	defer l.Close()
+	defer other.Close()
 	var mu sync.Mutex
 	complain := func(err error) {
 		mu.Lock()
@@ -178,13 +181,17 @@ func fullTurn(t *testing.T, urls []string, more ...redlock.Option) (complaints [
 	return complaints
 }
 
-// requireFullTurn fails the test unless all works. On a busy machine a lease may be lost or an answer late: then it is tried again.
+// requireFullTurn fails the test unless all works. On a busy machine a lease may be lost or an answer late: then it is tried
+// again, with a longer lease.
 func requireFullTurn(t *testing.T, urls []string, more ...redlock.Option) {
 	t.Helper()
+	ttl := turnTTL
 	eventually(t, 6*bound, "a turn without complaints", func() bool {
-		complaints := fullTurn(t, urls, more...)
+		complaints := fullTurn(t, ttl, urls, more...)
 		if len(complaints) > 0 {
-			t.Logf("complaints: %.1000s", complaints)
+			t.Logf("with a TTL of %v: %.1000s", ttl, complaints)
+			time.Sleep(ttl)
+			ttl = min(2*ttl, bound/4)
 		}
 		return len(complaints) == 0
 	})
@@ -208,7 +215,7 @@ func TestLeastRights(t *testing.T) {
 			servers := serversThatVote(t)
 			for _, right := range few {
 				fewer := slices.DeleteFunc(slices.Clone(leastRights), func(other string) bool { return other == right })
-				if complaints := fullTurn(t, asUser(t, servers, fewer)); len(complaints) == 0 {
+				if complaints := fullTurn(t, turnTTL, asUser(t, servers, fewer)); len(complaints) == 0 {
 					t.Errorf("without %s all works as well", right)
 				} else {
 					t.Logf("without %s: %.200s", right, complaints[0])
@@ -223,10 +230,10 @@ func TestLeastRights(t *testing.T) {
 	}
 }
 
-// serversThatVote have been up for longer than the guard of fullTurn.
+// serversThatVote have been up for longer than the guard of fullTurn with a TTL of turnTTL.
 func serversThatVote(t *testing.T) []*redistest.Server {
 	t.Helper()
 	servers := redistest.Start(t, 3)
-	waitForUptime(t, servers, 2*time.Second)
+	waitForUptime(t, servers, 2*turnTTL+time.Second)
 	return servers
 }
