@@ -23,14 +23,13 @@ func TestHistories(t *testing.T) {
 		t.Run(fmt.Sprint(masters, " masters"), func(t *testing.T) {
 			t.Parallel()
 			r := startHistoryRun(t, masters, "")
-			var sum tally
 			enough := func() bool {
-				sum = r.tally()
+				sum := r.tally()
 				return sum.acquiresAndReleases >= leastOperations && sum.renewed > 0 && sum.lost > 0 && sum.killed > 0
 			}
 			for round := 0; round < leastRounds || !enough(); round++ {
 				if time.Since(r.start) > historyBound {
-					t.Fatalf("after %d rounds only %+v", round, sum)
+					t.Fatalf("after %d rounds only %+v", round, r.tally())
 				}
 				r.strike(round)
 			}

@@ -97,12 +97,12 @@ func (p *workerProcess) recorded() []historyTurn {
 	return slices.AppendSeq(slices.Clone(p.turns), maps.Values(p.underWay))
 }
 
-// awaitHolder waits until the worker has just taken a lock that it means to hold for long.
+// awaitHolder waits until the worker holds a lock that it means to hold for long.
 func (p *workerProcess) awaitHolder() {
 	p.t.Helper()
 	p.await("a worker holds a lock for long", func() bool {
 		for _, turn := range p.underWay {
-			if turn.UnlockCall == 0 && turn.Hold >= longHold && monotonic() < turn.Return+int64(longHold/2) {
+			if turn.UnlockCall == 0 && turn.Hold >= longHold && monotonic() < turn.Return+int64(turn.Hold) {
 				return true
 			}
 		}
