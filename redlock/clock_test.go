@@ -28,11 +28,13 @@ func onFakedClock(t *testing.T, d *diary) (*redlock.Locker, []*redistest.Server,
 	return l, servers, set
 }
 
-// clockDown returns the times at which the master was reported down because of its clock.
-func clockDown(d *diary, s *redistest.Server) (found []event) {
-	for _, e := range d.find("down", s.URL(), nil) {
-		if strings.Contains(e.err.Error(), "clock") {
-			found = append(found, e)
+// clocksDown returns the reports that one of these masters is down because of its clock. A busy machine has other reasons.
+func clocksDown(d *diary, servers []*redistest.Server) (found []event) {
+	for _, s := range servers {
+		for _, e := range d.find("down", s.URL(), nil) {
+			if strings.Contains(e.err.Error(), "clock") {
+				found = append(found, e)
+			}
 		}
 	}
 	return found
@@ -48,15 +50,15 @@ func TestClockJump(t *testing.T) {
 			for range 50 {
 				lockUnlock(t, l, "key")
 			}
-			if down := d.find("down", "", nil); len(down) > 0 {
+			if down := clocksDown(&d, servers); len(down) > 0 {
 				t.Fatalf("down before the jump: %v", down)
 			}
 			set(jump, 0)
 			eventually(t, bound, "the jump is noticed", func() bool {
 				lockUnlock(t, l, "key")
-				return len(clockDown(&d, servers[0])) > 0
+				return len(clocksDown(&d, servers[:1])) > 0
 			})
-			at := clockDown(&d, servers[0])[0].at
+			at := clocksDown(&d, servers[:1])[0].at
 			before := commandCalls(t, servers[0], "rpush")
 			for time.Since(at) < clockMaxTTL*9/10 { // locking goes on, without that master
 				lockUnlock(t, l, "key")
@@ -65,18 +67,25 @@ func TestClockJump(t *testing.T) {
 			if n := commandCalls(t, servers[0], "rpush") - before; n > 0 && time.Since(at) < clockMaxTTL {
 				t.Errorf("the master was asked for %d locks after its clock had jumped", n)
 			}
+			var up time.Time
 			eventually(t, bound, "the master votes again", func() bool {
 				lockUnlock(t, l, "key")
-				return len(d.find("up", servers[0].URL(), nil)) > 0
+				for _, e := range d.find("up", servers[0].URL(), nil) {
+					if e.at.After(at) {
+						up = e.at
+						return true
+					}
+				}
+				return false
 			})
-			if up := d.find("up", servers[0].URL(), nil)[0].at; up.Sub(at) < clockMaxTTL {
+			if up.Sub(at) < clockMaxTTL {
 				t.Errorf("voted again %v after the jump, want not before the max TTL of %v", up.Sub(at), clockMaxTTL)
 			}
 			eventually(t, bound, "the master is asked again", func() bool {
 				lockUnlock(t, l, "key")
 				return commandCalls(t, servers[0], "rpush") > before
 			})
-			if down := d.find("down", "", nil); len(down) != 1 {
+			if down := clocksDown(&d, servers); len(down) != 1 {
 				t.Errorf("down: %v, want once", down)
 			}
 		})
@@ -92,7 +101,7 @@ func TestFastClock(t *testing.T) {
 	set(0, 500)
 	eventually(t, bound, "the fast clock is noticed", func() bool {
 		lockUnlock(t, l, "key")
-		return len(clockDown(&d, servers[0])) > 0
+		return len(clocksDown(&d, servers[:1])) > 0
 	})
 	lock := mustLock(t, l, "held")
 	select {
