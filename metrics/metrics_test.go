@@ -24,7 +24,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // bound is the time for what should happen at once, even on a busy machine.
-const bound = 10 * time.Second
+const bound = 30 * time.Second
 
 var live = []string{"memory://a", "memory://b", "memory://c"}
 

@@ -18,7 +18,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // bound is for what should happen at once, on a machine that is busy with other tests.
-const bound = 10 * time.Second
+const bound = 30 * time.Second
 
 // longTTL is that of locks which must not be seen to go away by expiry.
 const longTTL = 30 * time.Second
