@@ -18,7 +18,7 @@ type Inspection struct {
 	Held bool // a quorum of the masters has given it to one holder
 	// Fence is the fencing token of the holder's lock, Holder the instance name of its process, or the process's ID if
 	// that isn't known any more, and TTL how long the lease still lasts unless it is renewed. They are zero if
-	// the key isn't held.
+	// the key isn't held. While a master doesn't answer, Fence may be larger than that of the lock.
 	Fence  uint64
 	Holder string
 	TTL    time.Duration
