@@ -14,6 +14,7 @@ import (
 // TestHoldAfterAbort: Caddy's proxy gives up on an upstream that goes on working. The key stays locked for the time of
 // hold_after_abort, and then passes to the next that waits. Caddy does not wait for it when it exits.
 func TestHoldAfterAbort(t *testing.T) {
+	t.Parallel()
 	begun, done := make(chan bool, 10), make(chan bool)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.Method {

@@ -38,6 +38,7 @@ func askAdmin[T any](t *testing.T, c *caddyProcess, method, path string, status 
 // The console on the admin endpoint: before there is a configuration with redlock, with one, through a reload with other settings
 // while requests hold locks, and after the last one is gone.
 func TestConsole(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 3, "--requirepass", secret)
 	b, release := newHeldBackend(t)
 	c := runCaddy(t, caddyfile("", "respond without"))

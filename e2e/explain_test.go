@@ -47,6 +47,7 @@ shop.example.com {
 `
 
 func TestCaddyExplain(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	config, body, form := filepath.Join(folder, "Caddyfile"), filepath.Join(folder, "body"), filepath.Join(folder, "form")
 	for file, text := range map[string]string{config: explainConfig, body: `{"id":"evt_1","data":{"object":{"customer":"cus_1"}}}`, form: "id=1\n"} {

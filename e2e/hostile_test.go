@@ -93,7 +93,7 @@ func hostile(t *testing.T, server, kind string, n int) (stop func()) {
 // be served although the hostile connections stay: a request that waited for one of these would wait for ever.
 func p99s(t *testing.T, servers ...string) []time.Duration {
 	t.Helper()
-	client := &http.Client{Timeout: bound}
+	client := &http.Client{Timeout: 3 * bound} // none waits for ever
 	defer client.CloseIdleConnections()
 	took := make([][]time.Duration, len(servers))
 	for i := range 200 {
@@ -150,6 +150,7 @@ func readAll(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestHostileConnectionsToCaddy(t *testing.T) {
+	t.Parallel()
 	backend := httptest.NewServer(http.HandlerFunc(readAll))
 	t.Cleanup(backend.Close)
 	config := caddyfile(mastersOption(redistest.Start(t, 3), "timeout "+calm.String()), `
@@ -165,6 +166,7 @@ func TestHostileConnectionsToCaddy(t *testing.T) {
 }
 
 func TestHostileConnectionsToNetHTTP(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 3)
 	serve := func() string {
 		locker, err := redlock.Open(redistest.URLs(servers), redlock.WithTimeout(calm), redlock.WithRestartGuard(0))

@@ -93,6 +93,7 @@ type hostCase struct {
 // If the lock is free, a request gets the same answer with the directive as without it, whatever other handlers the site has: the same
 // status, header, body, trailers and informational responses.
 func TestBesideOtherHandlers(t *testing.T) {
+	t.Parallel()
 	h := newHosts(t)
 	cases := slices.Concat(bodyCases(h), errorCases(h), requestCases(h), answerCases(h))
 	config := "{\nadmin {$ADMIN}\nauto_https off\ndefault_bind 127.0.0.1\nmetrics\nservers {\nprotocols h1 h2c\n}\n}\nhttp://{$LISTEN} {\nrespond up\n}\n"

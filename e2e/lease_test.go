@@ -55,6 +55,7 @@ func TestFencingToken(t *testing.T) {
 
 // A request keeps its lock for longer than the ttl, and loses it at max_hold.
 func TestLongRequests(t *testing.T) {
+	t.Parallel()
 	const ttl = 1500 * time.Millisecond
 	b, release := newHeldBackend(t)
 	servers := redistest.Start(t, 3)
@@ -129,6 +130,7 @@ func TestLostLease(t *testing.T) {
 
 // Servers that have just started have no vote for max_ttl and a second; Retry-After says when they will.
 func TestRestartGuard(t *testing.T) {
+	t.Parallel()
 	if _, err := build(); err != nil { // beforehand: it may take as long as the guard
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 )
 
 func TestCaddyRunsOneRequestPerKey(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{3, 5} {
 		t.Run(fmt.Sprintf("%d masters", n), func(t *testing.T) {
 			servers := redistest.Start(t, n)

@@ -86,6 +86,7 @@ func TestREADMECaddyfile(t *testing.T) {
 }
 
 func TestREADMENetHTTP(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 3)
 	url, _, _, _ := serveDocumented(t, buildDocumented(t, block(t, readme, "net/http", "go"), servers))
 	fence, unlock := lock(t, open(t, servers), "order:42")
@@ -105,6 +106,7 @@ func TestREADMENetHTTP(t *testing.T) {
 }
 
 func TestREADMELibrary(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 3)
 	program := buildDocumented(t, block(t, readme, "Library", "go"), servers)
 	text, code := output(t, exec.Command(program))

@@ -118,6 +118,7 @@ func TestRecipeOfALine(t *testing.T) {
 }
 
 func TestRecipeOfAJob(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 3)
 	program := buildDocumented(t, block(t, recipes, "A job on one machine", "go"), servers)
 	fence, unlock := lock(t, open(t, servers), "job:invoices")
@@ -153,6 +154,7 @@ func TestRecipeOfGracefulDeploys(t *testing.T) {
 }
 
 func TestRecipeOfGracefulDeploysInNetHTTP(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 3)
 	text := strings.Replace(block(t, recipes, "Graceful deploys", "go"), "10*time.Second", "2*time.Minute", 1)
 	url, cmd, log, exited := serveDocumented(t, buildDocumented(t, text, servers))
@@ -222,6 +224,7 @@ func TestRecipeWithoutMasters(t *testing.T) {
 }
 
 func TestRecipeOfATest(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "shop_test.go")
 	if err := os.WriteFile(file, []byte(block(t, recipes, "Tests without a server", "go")), 0o600); err != nil {
 		t.Fatal(err)

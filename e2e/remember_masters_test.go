@@ -90,6 +90,7 @@ func requireVotes(t *testing.T, c *caddyProcess, n float64) {
 // TestRememberedAnswersSurvive: an answer survives what docs/DESIGN.md says that it does, and where too little is known the request runs again. A
 // server without a file forgets everything when it is killed, and has no vote for as long as the restart guard.
 func TestRememberedAnswersSurvive(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 3)
 	i := newTill(t)
 	option := "redlock {\nmasters " + strings.Join(redistest.URLs(servers), " ") + "\nmax_ttl 2s\ntimeout 1s\n}"

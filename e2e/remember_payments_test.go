@@ -19,6 +19,7 @@ const idempotent = "idempotency_key required\nscope {header.Authorization}\n"
 // be killed or reloaded, on three masters of which each may be killed. All clients get the answer of that one run. It is made again only if its
 // answer could not be stored, which the log of the Caddy that served it must show for each such run.
 func TestRememberedPayments(t *testing.T) {
+	t.Parallel()
 	payments, rounds := 100, 1
 	if os.Getenv("OPERATING") != "" {
 		payments, rounds = 1000, 4

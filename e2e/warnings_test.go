@@ -9,6 +9,7 @@ import (
 
 // Loading a configuration logs a warning, with the rule and its line, for what is valid but hardly ever meant.
 func TestWarnings(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		masters string
 		rules   []string

@@ -123,7 +123,7 @@ func TestForceWithIllMasters(t *testing.T) {
 	lock := mustLock(t, l, "key")
 	inspectWhole(t, other, "key", l.Instance())
 	servers[0].Pause()
-	if err := other.ForceUnlock(t.Context(), "key", lock.Fence()); err != nil {
+	if err := other.ForceUnlock(t.Context(), "key", inspect(t, other, "key").Fence); err != nil {
 		t.Fatalf("while one master hangs: %v", err)
 	}
 	servers[0].Resume()

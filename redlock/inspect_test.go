@@ -41,10 +41,17 @@ func requireHolder(t testing.TB, seen *redlock.Inspection, holder string, lock *
 	if !seen.Held || seen.Holder != holder || !right || seen.TTL <= 0 || seen.TTL > longTTL {
 		t.Errorf("%q: held %v by %q with fence %d for %v, want %q and %d", seen.Key, seen.Held, seen.Holder, seen.Fence, seen.TTL, holder, lock.Fence())
 	}
+	smaller := 0
 	for _, m := range seen.Masters {
-		if m.Holder == holder && (m.Err != nil || m.Token == "" || m.TTL <= 0 || m.Fence < lock.Fence()) {
+		if m.Holder == holder && (m.Err != nil || m.Token == "" || m.TTL <= 0) {
 			t.Errorf("master %s: %+v", m.Name, m)
 		}
+		if m.Fence < lock.Fence() {
+			smaller++
+		}
+	}
+	if smaller > (len(seen.Masters)-1)/2 {
+		t.Errorf("no quorum has stored the fence %d: %+v", lock.Fence(), seen.Masters)
 	}
 }
 
