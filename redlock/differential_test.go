@@ -212,31 +212,35 @@ func (p *pair) forgetFence(key string) {
 const expireTime = `local now = redis.call('TIME')
 return now[1] * 1000 + math.floor(now[2] / 1000) + redis.call('PTTL', KEYS[1])`
 
+// left gives how long a key of the server lasts, from now.
+func (p *pair) left(key string, now time.Time) time.Duration {
+	return time.UnixMilli(p.client.Eval(context.Background(), expireTime, []string{key}).Val().(int64)).Sub(now)
+}
+
 // adopt takes over what the server has.
 func (p *pair) adopt(key string) {
-	ctx := context.Background()
+	ctx, now := context.Background(), time.Now()
 	p.model.Leases.Delete(key)
 	if token, err := p.client.LIndex(ctx, key, 0).Result(); err == nil {
-		ends := time.UnixMilli(p.client.Eval(ctx, expireTime, []string{key}).Val().(int64))
-		p.model.Leases.Set(key, strings.TrimRight(token, "+"), ends, 0)
+		p.model.Leases.Set(key, strings.TrimRight(token, "+"), now, p.left(key, now))
 		p.model.Polls.Delete(key)
 		if strings.HasSuffix(token, "++") {
-			p.model.Polls.Set(key, strings.TrimRight(token, "+"), time.Now(), time.Hour)
+			p.model.Polls.Set(key, strings.TrimRight(token, "+"), now, time.Hour)
 		}
 	}
 	p.model.Fences.Delete(key)
 	if fence, err := p.client.Get(ctx, companions(key).fence).Int64(); err == nil {
-		p.model.Fences.Set(key, fence, time.Now(), p.client.PTTL(ctx, companions(key).fence).Val())
+		p.model.Fences.Set(key, fence, now, p.left(companions(key).fence, now))
 	}
 	p.model.Results.Delete(key)
 	if stored := p.client.HGetAll(ctx, key+":result").Val(); len(stored) > 0 {
 		fence, _ := strconv.ParseInt(stored["fence"], 10, 64)
-		p.model.Results.Set(key, protocol.Result{Data: stored["data"], Fence: fence}, time.Now(), p.client.PTTL(ctx, key+":result").Val())
+		p.model.Results.Set(key, protocol.Result{Data: stored["data"], Fence: fence}, now, p.left(key+":result", now))
 	}
 	for _, token := range []string{"a", "b", "c", "a'", "b'", "c'"} {
 		p.model.Forced.Delete(key + token)
-		if left := p.client.PTTL(ctx, key+":forced:"+token).Val(); left >= 0 { // 0 is less than a millisecond
-			p.model.Forced.Set(key+token, true, time.Now(), left)
+		if forced := key + ":forced:" + token; p.client.Exists(ctx, forced).Val() == 1 {
+			p.model.Forced.Set(key+token, true, now, p.left(forced, now))
 		}
 	}
 	p.model.Queues.Delete(key)

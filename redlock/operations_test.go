@@ -116,8 +116,8 @@ func (f *fleet) turn(n *node, key string) {
 	}
 	f.mu.Unlock()
 	err = lock.Unlock()
-	late := errors.Is(err, redlock.ErrExpired) && time.Now().After(lock.Until()) // the machine is busy; a lock that is lost before that is an error
-	if err != nil && !errors.Is(err, redlock.ErrNoQuorum) && !late {             // which a server that was killed can't confirm
+	late := time.Now().After(lock.Until())                           // the machine is busy; a lock that is lost before that is an error
+	if err != nil && !errors.Is(err, redlock.ErrNoQuorum) && !late { // which a server that was killed can't confirm
 		f.mu.Lock()
 		f.errs = append(f.errs, err)
 		f.mu.Unlock()
