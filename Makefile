@@ -12,7 +12,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive $(NO_SERVICE) apt-get
 
 .DEFAULT_GOAL := help
-.PHONY: help build test deploy alerts console test-servers former former-is-here torture operating reloads fuzz soak lint bench bench-check bench-net bench-http bench-remember redis-server upstreams sdks node prose workflows vulncheck release-check release-module release-notes snapshot release syft
+.PHONY: help build test test-stalled deploy alerts console test-servers former former-is-here torture operating reloads fuzz soak lint bench bench-check bench-net bench-http bench-remember redis-server upstreams sdks node prose workflows vulncheck release-check release-module release-notes snapshot release syft
 
 # Tests of many random cases. With the race detector, which makes them many times slower, they try few of these.
 MODELS := ^(TestSimulation|TestMutants|TestGuardsKeepExclusion|TestScriptsDoWhatTheModelDoes)$$
@@ -33,11 +33,16 @@ build: ## Build bin/caddy: Caddy with the standard modules and this one
 	go build -o bin/caddy ./cmd/caddy
 
 # The packages that take longest begin first.
+TEST := go test -race -parallel 6 -timeout 30m ./e2e ./redlock ./...
+
 test: redis-server ## Install redis-server if it is missing, and run all tests
-	go test -race -parallel 6 -timeout 30m ./e2e ./redlock ./...
+	$(TEST)
 	go test -timeout 30m -run '$(MODELS)' ./redlock
 	cd examples/stacks && go test -race -timeout 5m ./...
 	cd traefik/yaegitest && go test -timeout 5m ./...
+
+test-stalled: redis-server ## Run those tests while each processor stands still half of the time, as beside busy neighbors (as root)
+	go build -o bin/stall ./internal/stall && bin/stall 300ms $(TEST) -count 1
 
 deploy: redis-server ## Check the files in deploy: units of systemd, manifests, the compose file, the Dockerfile's build command
 	@if ! command -v systemd-analyze >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends systemd; fi
