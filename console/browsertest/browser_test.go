@@ -95,7 +95,9 @@ func (b *tab) watch(event any) {
 			complaint = "request for " + url
 		}
 	case *log.EventEntryAdded: // violations of the policy are among them
-		complaint = fmt.Sprintf("%s: %s %s", event.Entry.Source, event.Entry.Text, event.Entry.URL)
+		if !strings.HasSuffix(event.Entry.URL, "/favicon.ico") { // our page names its icon; what Caddy answers in its place doesn't
+			complaint = fmt.Sprintf("%s: %s %s", event.Entry.Source, event.Entry.Text, event.Entry.URL)
+		}
 	case *runtime.EventExceptionThrown:
 		complaint = "exception: " + event.ExceptionDetails.Text
 	case *page.EventJavascriptDialogOpening:
