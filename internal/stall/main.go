@@ -26,7 +26,7 @@ func main() {
 
 func run(args []string) (code int, err error) {
 	if len(args) < 2 {
-		return 2, errors.New("usage: stall <pause> <command> [argument]...")
+		return 2, errors.New("usage: stall <pause> <command> [arguments]")
 	}
 	pause, err := time.ParseDuration(args[0])
 	if err != nil {
