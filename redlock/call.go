@@ -85,7 +85,8 @@ func (c *call) sending(now time.Time) {
 		c.acquire.extended = true
 	case protocol.OpRelease:
 		c.sendingRelease(now)
-		if c.acquire.ticket != nil && c.Ticket > 0 { // a later acquire of the same caller may leave one again
+		// A plain release takes no ticket away. A later acquire of the same caller may leave one again.
+		if c.acquire.ticket != nil && c.Ticket > 0 && !c.Alone {
 			c.acquire.ticket.left = c.Queue
 		}
 		return

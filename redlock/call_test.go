@@ -49,6 +49,35 @@ func TestLostReleases(t *testing.T) {
 	}
 }
 
+// TestPlainReleaseTakesNoTicket: a master that refuses late has a ticket, and is sent the plain release of a lock that the others
+// gave to one who was alone. That finds nothing, and takes nothing away: the script must follow.
+func TestPlainReleaseTakesNoTicket(t *testing.T) {
+	o, err := newOptions(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := memory.New("", time.Now)
+	s := makeStream(m, o, (&admission{options: o}).add(m, newClocks(1, o).all[0]), new(sync.Mutex))
+	send := func(calls ...*call) *batch {
+		s.queue = append(s.queue, calls...)
+		b, _ := s.take()
+		return b
+	}
+	a := &attempt{locker: &Locker{}, ttl: time.Minute, ticket: 7}
+	a.calls = []call{{Command: protocol.Command{Op: protocol.OpAcquire, Key: "key", Token: "token", Ticket: a.ticket, Queue: true}, abandoned: &a.abandoned, ticket: new(ticketState)}}
+	asks := send(&a.calls[0])
+	release := a.releaseCall(0, false, nil)
+	release.Alone = true
+	plain := send(&release)
+	asks.cmds[0].Reply = protocol.Reply{Status: protocol.StatusHeld, Holder: "another"}
+	s.settle(asks)
+	plain.cmds[0].Reply = protocol.Reply{Status: protocol.StatusExpired}
+	s.settle(plain)
+	if b := send(); b == nil || len(b.cmds) != 1 || b.cmds[0].Alone || b.cmds[0].Ticket != a.ticket {
+		t.Errorf("what follows is %+v, want the script", b)
+	}
+}
+
 // slowConn is a connection on which a send blocks until the test lets it go on.
 type slowConn struct {
 	protocol.Conn
