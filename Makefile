@@ -41,7 +41,7 @@ test: redis-server ## Install redis-server if it is missing, and run all tests
 	cd examples/stacks && go test -race -timeout 5m ./...
 	cd traefik/yaegitest && go test -timeout 5m ./...
 
-test-stalled: redis-server ## Run those tests while each processor stands still half of the time, as beside busy neighbors (as root)
+test-stalled: redis-server ## Run the tests with the race detector while each processor stands still half of the time, as beside busy neighbors (as root)
 	go build -o bin/stall ./internal/stall && bin/stall 300ms $(TEST) -count 1
 
 deploy: redis-server ## Check the files in deploy: units of systemd, manifests, the compose file, the Dockerfile's build command

@@ -12,38 +12,54 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// TestLostReleases: a waiting call releases what an attempt has won and keeps its ticket; then it gives up and
-// withdraws the ticket. If the connection breaks under both releases, both are sent again.
-func TestLostReleases(t *testing.T) {
+// unconnected is the stream of a master to which there is no connection: the test takes what it would send.
+func unconnected(t *testing.T) *stream {
 	o, err := newOptions(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := memory.New("", time.Now)
-	s := makeStream(m, o, (&admission{options: o}).add(m, newClocks(1, o).all[0]), new(sync.Mutex))
-	send := func(calls ...*call) *batch {
-		s.queue = append(s.queue, calls...)
-		b, dropped := s.take()
-		if len(dropped) > 0 {
-			t.Fatalf("%d calls were not sent, the first: %+v", len(dropped), dropped[0].Command)
-		}
-		return b
-	}
+	return makeStream(m, o, (&admission{options: o}).add(m, newClocks(1, o).all[0]), new(sync.Mutex))
+}
+
+// sends takes what the stream would send once it has these calls too.
+func sends(s *stream, calls ...*call) *batch {
+	s.queue = append(s.queue, calls...)
+	b, _ := s.take()
+	return b
+}
+
+// queues is an attempt whose acquire is on its way, with a ticket.
+func queues(s *stream) (*attempt, *batch) {
 	a := &attempt{locker: &Locker{}, ttl: time.Minute, ticket: 7}
-	acquire := call{Command: protocol.Command{Op: protocol.OpAcquire, Key: "key", Token: "token", Ticket: a.ticket, Queue: true}, abandoned: &a.abandoned, ticket: new(ticketState)}
-	a.calls = []call{acquire}
-	asks := send(&a.calls[0])
+	a.calls = []call{{Command: protocol.Command{Op: protocol.OpAcquire, Key: "key", Token: "token", Ticket: a.ticket, Queue: true}, abandoned: &a.abandoned, ticket: new(ticketState)}}
+	return a, sends(s, &a.calls[0])
+}
+
+// refused has another hold the key.
+func refused(s *stream, acquire *batch) {
+	acquire.cmds[0].Reply = protocol.Reply{Status: protocol.StatusHeld, Holder: "another"}
+	s.settle(acquire)
+}
+
+// TestLostReleases: a waiting call releases what an attempt has won and keeps its ticket; then it gives up and
+// withdraws the ticket. If the connection breaks under both releases, both are sent again.
+func TestLostReleases(t *testing.T) {
+	s := unconnected(t)
+	a, acquire := queues(s)
 	rests, leaves := a.releaseCall(0, true, nil), a.releaseCall(0, false, nil)
-	b := send(&rests, &leaves) // other masters have answered
-	asks.cmds[0].Reply = protocol.Reply{Status: protocol.StatusHeld, Holder: "another"}
-	s.settle(asks)
+	b := sends(s, &rests, &leaves) // other masters have answered
+	if len(b.cmds) != 2 {
+		t.Fatalf("%d releases were sent, want 2", len(b.cmds))
+	}
+	refused(s, acquire)
 	for _, cmd := range b.cmds {
 		cmd.Reply = protocol.Reply{Err: protocol.ErrBroken}
 	}
 	s.settle(b)
 	owed := s.owed
 	s.owed = nil
-	b = send(owed...)
+	b = sends(s, owed...)
 	if last := b.cmds[len(b.cmds)-1]; last.Ticket != a.ticket || last.Queue {
 		t.Errorf("the last command is %+v, want one that takes the ticket off", last)
 	}
@@ -52,28 +68,15 @@ func TestLostReleases(t *testing.T) {
 // TestPlainReleaseTakesNoTicket: a master that refuses late has a ticket, and is sent the plain release of a lock that the others
 // gave to one who was alone. That finds nothing, and takes nothing away: the script must follow.
 func TestPlainReleaseTakesNoTicket(t *testing.T) {
-	o, err := newOptions(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := memory.New("", time.Now)
-	s := makeStream(m, o, (&admission{options: o}).add(m, newClocks(1, o).all[0]), new(sync.Mutex))
-	send := func(calls ...*call) *batch {
-		s.queue = append(s.queue, calls...)
-		b, _ := s.take()
-		return b
-	}
-	a := &attempt{locker: &Locker{}, ttl: time.Minute, ticket: 7}
-	a.calls = []call{{Command: protocol.Command{Op: protocol.OpAcquire, Key: "key", Token: "token", Ticket: a.ticket, Queue: true}, abandoned: &a.abandoned, ticket: new(ticketState)}}
-	asks := send(&a.calls[0])
+	s := unconnected(t)
+	a, acquire := queues(s)
 	release := a.releaseCall(0, false, nil)
 	release.Alone = true
-	plain := send(&release)
-	asks.cmds[0].Reply = protocol.Reply{Status: protocol.StatusHeld, Holder: "another"}
-	s.settle(asks)
+	plain := sends(s, &release)
+	refused(s, acquire)
 	plain.cmds[0].Reply = protocol.Reply{Status: protocol.StatusExpired}
 	s.settle(plain)
-	if b := send(); b == nil || len(b.cmds) != 1 || b.cmds[0].Alone || b.cmds[0].Ticket != a.ticket {
+	if b := sends(s); b == nil || len(b.cmds) != 1 || b.cmds[0].Alone || b.cmds[0].Ticket != a.ticket {
 		t.Errorf("what follows is %+v, want the script", b)
 	}
 }
@@ -104,12 +107,7 @@ func (f receiverFunc) receive(c *call) { f(c) }
 
 // TestOneSendsAtATime: a goroutine that finds nothing to send doesn't end the turn of the one that is sending.
 func TestOneSendsAtATime(t *testing.T) {
-	o, err := newOptions(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := memory.New("", time.Now)
-	s := makeStream(m, o, (&admission{options: o}).add(m, newClocks(1, o).all[0]), new(sync.Mutex))
+	s := unconnected(t)
 	c := &slowConn{t: t, entered: make(chan struct{}, 2), goOn: make(chan struct{})}
 	s.conn = c
 	acquire := func(to receiver) *call {
@@ -155,12 +153,7 @@ func (c *earlyConn) Send(cmds []*protocol.Command) (bool, error) {
 
 // TestAnswerBeforeSend: an answer to a batch that is still being written leaves the batch alone.
 func TestAnswerBeforeSend(t *testing.T) {
-	o, err := newOptions(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := memory.New("", time.Now)
-	s := makeStream(m, o, (&admission{options: o}).add(m, newClocks(1, o).all[0]), new(sync.Mutex))
+	s := unconnected(t)
 	c := &earlyConn{landed: func() { s.landed(nil) }}
 	s.conn = c
 	for range 3 {
@@ -177,12 +170,7 @@ func TestAnswerBeforeSend(t *testing.T) {
 // TestOwnCallsAreRepeated: the stream's own commands, which nobody can give up, are sent again to a server that has forgotten
 // their script.
 func TestOwnCallsAreRepeated(t *testing.T) {
-	o, err := newOptions(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := memory.New("", time.Now)
-	s := makeStream(m, o, (&admission{options: o}).add(m, newClocks(1, o).all[0]), new(sync.Mutex))
+	s := unconnected(t)
 	for op := range protocol.Ops {
 		if op == protocol.OpAcquire || op == protocol.OpExtend || op == protocol.OpRelease {
 			continue

@@ -75,9 +75,15 @@ func mustUnlock(t testing.TB, lock *redlock.Lock) {
 	}
 }
 
-// lockUnlock is a turn without work. On a busy machine a short lease may be over before its end, or the masters' answers be late:
-// then it has another turn.
+// lockUnlock is a turn without work.
 func lockUnlock(t testing.TB, l *redlock.Locker, key string) {
+	t.Helper()
+	mustUnlock(t, mustLock(t, l, key))
+}
+
+// shortTurn is a turn without work, under a lease that may be over before its end on a busy machine, or with a timeout that the
+// masters' answers may miss: then it has another.
+func shortTurn(t testing.TB, l *redlock.Locker, key string) {
 	t.Helper()
 	eventually(t, bound, "a turn", func() bool { return unlocked(t, mustLock(t, l, key)) })
 }

@@ -146,7 +146,7 @@ func TestAnotherServerBehindAnAddress(t *testing.T) {
 					t.Errorf("the observer wasn't told of the other server behind %s", url)
 				}
 				eventually(t, bound, "the other server votes", func() bool {
-					lockUnlock(t, others, "key")
+					shortTurn(t, others, "key")
 					return len(d.find("up", url, nil)) > 0
 				})
 				if up := d.find("up", url, nil)[0].at; up.Before(moved.Add(movedTTL)) {
@@ -207,7 +207,7 @@ func TestClockSetForwardAfterRestart(t *testing.T) {
 	restarted := time.Now()
 	set(time.Minute, 0)
 	eventually(t, 2*bound, "the master votes again", func() bool {
-		lockUnlock(t, l, "key")
+		shortTurn(t, l, "key")
 		return len(d.find("up", servers[0].URL(), nil)) > 0
 	})
 	if up := d.find("up", servers[0].URL(), nil)[0].at; up.Before(restarted.Add(movedTTL)) {
@@ -226,11 +226,11 @@ func TestClockSetBackSinceStart(t *testing.T) {
 	})
 	url := servers[0].URL()
 	var d diary
-	lockUnlock(t, newLocker(t, []string{url}, movable(&d, 0)...), "key")
+	shortTurn(t, newLocker(t, []string{url}, movable(&d, 0)...), "key")
 	if down := d.find("down", "", nil); len(down) > 0 {
 		t.Errorf("down without a guard: %v", down)
 	}
-	lockUnlock(t, newLocker(t, []string{url}, movable(&d, movedTTL+time.Second)...), "key")
+	shortTurn(t, newLocker(t, []string{url}, movable(&d, movedTTL+time.Second)...), "key")
 	if down := d.find("down", url, redlock.ErrRestarted); len(down) != 1 {
 		t.Errorf("down %v, want once, for the guard", d.find("down", "", nil))
 	}
@@ -248,6 +248,6 @@ func TestGuardOffWithoutInfo(t *testing.T) {
 		}
 	}
 	l := newLocker(t, asUser(t, servers, right), log.option())
-	lockUnlock(t, l, "key")
+	shortTurn(t, l, "key")
 	log.expect(t, "level=WARN", servers[0].Addr(), "INFO")
 }

@@ -22,7 +22,7 @@ func TestWrongClockHasNoVote(t *testing.T) {
 		redlock.WithTTL(maxTTL), redlock.WithMaxTTL(maxTTL), redlock.WithTimeout(maxTTL/2))
 	name := servers[0].URL()
 	eventually(t, bound, "the master is down for its clock", func() bool {
-		lockUnlock(t, l, "key")
+		shortTurn(t, l, "key")
 		return len(d.find("down", name, nil)) > 0
 	})
 	log.expect(t, "level=WARN", name, "ahead of", "max skew", "NTP")
@@ -38,7 +38,7 @@ func TestWrongClockHasNoVote(t *testing.T) {
 	}
 	set(0, 0)
 	eventually(t, bound, "the master votes again", func() bool {
-		lockUnlock(t, l, "key")
+		shortTurn(t, l, "key")
 		return len(d.find("up", name, nil)) > 0
 	})
 	if down := clocksDown(&d, servers[1:]); len(down) > 0 {
@@ -68,7 +68,7 @@ func TestClocksSetBack(t *testing.T) {
 	lock := mustLock(t, l, "key")
 	mustUnlock(t, lock)
 	forget()
-	lockUnlock(t, l, "another") // it has seen the clocks by now
+	shortTurn(t, l, "another") // it has seen the clocks by now
 	clock.Set(time.Hour-back, 0)
 	fresh := newLocker(t, redistest.URLs(servers), redlock.WithTTL(time.Second), redlock.WithMaxTTL(time.Second), redlock.WithTimeout(time.Second/2))
 	for _, l := range []*redlock.Locker{l, fresh} { // it has not seen them itself
@@ -100,23 +100,23 @@ func TestFenceOfAWrongClock(t *testing.T) {
 	var d diary
 	l := newLocker(t, redistest.URLs(servers), redlock.WithObserver(&d),
 		redlock.WithTTL(maxTTL), redlock.WithMaxTTL(maxTTL), redlock.WithTimeout(maxTTL/2))
-	lockUnlock(t, l, "key")
+	shortTurn(t, l, "key")
 	set(20*time.Second, 0)
 	stored := func() time.Duration {
 		us, _ := servers[0].Client().Get(t.Context(), redisKey("key")+":fence").Int64()
 		return time.Until(time.UnixMicro(us))
 	}
 	eventually(t, bound, "the wrong clock gives a fence", func() bool {
-		lockUnlock(t, l, "key")
+		shortTurn(t, l, "key")
 		return stored() > 10*time.Second
 	})
 	set(0, 0)
 	eventually(t, bound, "the master votes again", func() bool {
-		lockUnlock(t, l, "key")
+		shortTurn(t, l, "key")
 		return len(d.find("up", servers[0].URL(), nil)) > 0
 	})
 	servers[2].Kill()
-	lockUnlock(t, l, "other")
+	shortTurn(t, l, "other")
 	for range 20 {
 		lock, err := l.TryLock(t.Context(), "key")
 		if err == nil {
