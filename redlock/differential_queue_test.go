@@ -74,14 +74,17 @@ func (p *pair) learnLease(cmd *protocol.Command, before, after time.Time) {
 }
 
 func (p *pair) queueNear(key string, from, to time.Time) bool {
-	q, _, ok := p.model.Queues.Get(key, always)
-	return ok && slices.ContainsFunc(q.Places, func(p memory.Place) bool { return near(p.Ends, from, to) })
+	q, ends, ok := p.model.Queues.Get(key, always)
+	return ok && (near(ends, from, to) || slices.ContainsFunc(q.Places, func(p memory.Place) bool { return near(p.Ends, from, to) }))
 }
 
-// compareMark wants the token of a lock to be marked if anybody waits: a plain release must not free it.
+// compareMark wants the token of a lock to be marked if anybody may wait: a plain release must not free it.
 func (p *pair) compareMark(cmd *protocol.Command) {
 	ctx := context.Background()
 	token := p.client.LIndex(ctx, cmd.Key, 0).Val()
+	if plain, _, known := p.model.Plain.Get(cmd.Key, p.now); token != "" && (token == plain) != known {
+		p.t.Errorf("%+v: the token is %q, and the model has %q for one without a mark", cmd, token, plain)
+	}
 	if waiters := p.client.ZCard(ctx, companions(cmd.Key).queue).Val(); token != "" && !strings.HasSuffix(token, "+") && waiters > 0 {
 		p.t.Errorf("%+v: %d wait, and the token %q is not marked", cmd, waiters, token)
 	}

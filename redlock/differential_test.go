@@ -122,6 +122,13 @@ func (p *pair) step() {
 		holder = ""
 	}
 	p.model.Do([]*protocol.Command{&cmd})
+	if cmd.Alone && cmd.Reply.Status == protocol.StatusExpired { // in vain: the stream has sent the script
+		cmd.Alone = false
+		p.model.Do([]*protocol.Command{&cmd})
+		if cmd.Reply.Status == protocol.StatusReleased {
+			p.seen["release plain in vain"]++
+		}
+	}
 	if cmd.Op == protocol.OpRelease && cmd.Queue {
 		p.learnLease(&cmd, before, after)
 	}
@@ -224,8 +231,12 @@ func (p *pair) adopt(key string) {
 	if token, err := p.client.LIndex(ctx, key, 0).Result(); err == nil {
 		p.model.Leases.Set(key, strings.TrimRight(token, "+"), now, p.left(key, now))
 		p.model.Polls.Delete(key)
-		if strings.HasSuffix(token, "++") {
-			p.model.Polls.Set(key, strings.TrimRight(token, "+"), now, time.Hour)
+		p.model.Plain.Delete(key)
+		switch bare := strings.TrimRight(token, "+"); token {
+		case bare + "++":
+			p.model.Polls.Set(key, bare, now, time.Hour)
+		case bare:
+			p.model.Plain.Set(key, bare, now, time.Hour)
 		}
 	}
 	p.model.Fences.Delete(key)
@@ -244,10 +255,14 @@ func (p *pair) adopt(key string) {
 		}
 	}
 	p.model.Queues.Delete(key)
-	for _, z := range p.client.ZRangeWithScores(ctx, companions(key).queue, 0, -1).Val() {
-		process := z.Member.(string)
-		ends, _ := p.client.HGet(ctx, companions(key).leases, process).Int64()
-		p.model.Join(&protocol.Command{Key: key, Process: process, Ticket: int64(z.Score), Polls: ends < 0, TTL: time.Until(time.UnixMicro(max(ends, -ends)))}, time.Now())
+	if waiting := p.client.ZRangeWithScores(ctx, companions(key).queue, 0, -1).Val(); len(waiting) > 0 {
+		q := &memory.Queue{}
+		for _, z := range waiting {
+			process := z.Member.(string)
+			ends, _ := p.client.HGet(ctx, companions(key).leases, process).Int64()
+			q.Join(memory.Place{Process: process, Ticket: int64(z.Score), Ends: time.UnixMicro(max(ends, -ends)), Polls: ends < 0})
+		}
+		p.model.Queues.Set(key, q, now, p.left(companions(key).queue, now))
 	}
 }
 
@@ -257,10 +272,13 @@ func (p *pair) compare(model, real *protocol.Command, holder string) {
 	if got.Alone {
 		p.seen["acquire alone"]++
 	}
+	if real.Alone {
+		p.seen["release plain"]++
+	}
 	if got.Polls {
 		p.seen["acquire held by one who polls"]++
 	}
-	if got.Status != want.Status || got.Fence != want.Fence || got.Holder != want.Holder || got.Time != want.Time || got.Former != want.Former || !sameResult(got.Result, want.Result) || got.Polls != want.Polls || got.Lines != want.Lines {
+	if got.Status != want.Status || got.Fence != want.Fence || got.Holder != want.Holder || got.Time != want.Time || got.Former != want.Former || got.Alone != want.Alone || real.Alone != model.Alone || !sameResult(got.Result, want.Result) || got.Polls != want.Polls || got.Lines != want.Lines {
 		p.t.Errorf("%+v, held by %q:\nserver %+v\nmodel  %+v", model, holder, got, want)
 	}
 	if off := (got.TTL - want.TTL).Abs(); off > 5*expirySlack {
@@ -276,9 +294,6 @@ func (p *pair) compare(model, real *protocol.Command, holder string) {
 	p.compareResults(model)
 	p.compareQueues(model)
 	p.compareMark(model)
-	if model.Alone && model.Reply.Status == protocol.StatusReleased {
-		p.seen[map[bool]string{true: "release plain", false: "release plain in vain"}[real.Alone]]++
-	}
 	p.seen[operation(model, holder)]++
 }
 

@@ -251,6 +251,14 @@ var mutants = []mutant{
 		},
 	},
 	{
+		name: "a plain release that finds no key is enough", breaks: allEnds + ": left",
+		answer: func(_ *link, cmd *protocol.Command) {
+			if cmd.Alone && cmd.Reply.Status == protocol.StatusExpired {
+				cmd.Reply.Status = protocol.StatusReleased
+			}
+		},
+	},
+	{
 		name: "tickets without a lease", breaks: allEnds + ": process",
 		shape: func(w *world) { // a process dies unnoticed while it waits
 			w.processes[0].dies, w.processes[0].halfOpen = between(w.random, w.faults.from, w.faults.to), true

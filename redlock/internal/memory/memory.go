@@ -18,6 +18,7 @@ type Master struct {
 	Leases Expiring[string] // tokens, by key
 	Fences Expiring[int64]
 	Polls  Expiring[string] // tokens of holders that poll
+	Plain  Expiring[string] // tokens of holders for whose keys nobody has waited: a release that says Alone frees only these
 	Queues Expiring[*Queue]
 	// Results are what is remembered, by key.
 	Results Expiring[protocol.Result]
@@ -128,6 +129,7 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 	polls, _, _ := m.Polls.Get(cmd.Key, now)
 	reply.Polls = held && polls == token
 	q, _, waiters := m.Queues.Get(cmd.Key, now)
+	alone := !cmd.Polls && (!waiters || len(q.Places) == 0)
 	for !held && waiters {
 		first := q.Oldest(cmd.Process, now)
 		if first == nil || !first.before(cmd.Ticket, cmd.Process) {
@@ -142,8 +144,13 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 		reply.Status, reply.Fence = protocol.StatusGranted, protocol.NextFence(last, cmd.Fence, now.UnixMicro())
 		m.Leases.Set(cmd.Key, cmd.Token, now, cmd.TTL)
 		m.Polls.Delete(cmd.Key)
-		if cmd.Polls {
+		m.Plain.Delete(cmd.Key)
+		switch {
+		case cmd.Polls:
 			m.Polls.Set(cmd.Key, cmd.Token, now, time.Hour)
+		case alone:
+			m.Plain.Set(cmd.Key, cmd.Token, now, time.Hour)
+			reply.Alone = cmd.Former == "" && reply.Fence == cmd.Fence
 		}
 		m.Fences.Set(cmd.Key, reply.Fence, now, protocol.FenceLife(reply.Fence, now.UnixMicro()))
 		return reply
@@ -168,7 +175,8 @@ func (m *Master) extend(cmd *protocol.Command, now time.Time) protocol.Reply {
 	}
 	m.Leases.Set(cmd.Key, cmd.Token, now, cmd.TTL)
 	if !held {
-		m.Polls.Delete(cmd.Key) // an extend doesn't say whether the holder polls
+		m.Polls.Delete(cmd.Key) // an extend doesn't say whether the holder polls, nor whether anybody waits
+		m.Plain.Delete(cmd.Key)
 	}
 	if last, _, _ := m.Fences.Get(cmd.Key, now); cmd.Fence >= last { // also for its life: it is to be known while the lock is held
 		m.Fences.Set(cmd.Key, cmd.Fence, now, protocol.FenceLife(cmd.Fence, now.UnixMicro()))
@@ -177,6 +185,9 @@ func (m *Master) extend(cmd *protocol.Command, now time.Time) protocol.Reply {
 }
 
 func (m *Master) release(cmd *protocol.Command, now time.Time) protocol.Reply {
+	if plain, _, _ := m.Plain.Get(cmd.Key, now); cmd.Alone && plain != cmd.Token {
+		return protocol.Reply{Status: protocol.StatusExpired}
+	}
 	reply := protocol.Reply{Status: m.free(cmd.Key, cmd.Token, now)}
 	if cmd.Result != nil && (cmd.Anyway || reply.Status == protocol.StatusReleased) {
 		m.remember(cmd.Key, cmd.Result, now)
@@ -247,8 +258,8 @@ func (m *Master) free(key, token string, now time.Time) protocol.Status {
 // Join gives the command's process its place in the queue of the key.
 func (m *Master) Join(cmd *protocol.Command, now time.Time) *Queue {
 	q, ends, ok := m.Queues.Get(cmd.Key, now)
-	if !ok {
-		q = &Queue{}
+	if !ok || len(q.Places) == 0 {
+		q, ends = &Queue{}, now
 	}
 	lease := cmd.TTL
 	if cmd.Polls {
@@ -256,6 +267,7 @@ func (m *Master) Join(cmd *protocol.Command, now time.Time) *Queue {
 	}
 	q.Join(Place{cmd.Process, cmd.Ticket, now.Add(lease), cmd.Polls})
 	m.Queues.Set(cmd.Key, q, now, max(lease, ends.Sub(now)))
+	m.Plain.Delete(cmd.Key)
 	return q
 }
 

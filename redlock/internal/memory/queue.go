@@ -44,21 +44,25 @@ func (q *Queue) leave(process string, ticket int64) {
 // next returns the first place of a process that can be woken, or of this process; or nil. A process that polls comes by
 // itself; the one behind it is woken all the same, and finds out if the first has died.
 func (q *Queue) next(process string, now time.Time) *Place {
-	q.Oldest("", now)
-	for i := range q.Places {
-		if !q.Places[i].Polls || q.Places[i].Process == process {
-			return &q.Places[i]
+	for skip := 0; ; skip++ {
+		if p := q.oldest("", now, skip); p == nil || !p.Polls || p.Process == process {
+			return p
 		}
 	}
-	return nil
 }
 
-// Oldest returns the first place that is not this process's, or nil. It drops those of others whose time is over.
-func (q *Queue) Oldest(but string, now time.Time) *Place {
-	q.Places = slices.DeleteFunc(q.Places, func(p Place) bool { return !now.Before(p.Ends) && p.Process != but })
-	for i := range q.Places {
-		if q.Places[i].Process != but {
-			return &q.Places[i]
+// Oldest returns the first place that is not this process's, or nil. It drops those before it, whose time is over.
+func (q *Queue) Oldest(but string, now time.Time) *Place { return q.oldest(but, now, 0) }
+
+func (q *Queue) oldest(but string, now time.Time, skip int) *Place {
+	for skip < len(q.Places) {
+		switch p := &q.Places[skip]; {
+		case p.Process == but:
+			skip++
+		case now.Before(p.Ends):
+			return p
+		default:
+			q.Places = slices.Delete(q.Places, skip, skip+1)
 		}
 	}
 	return nil
