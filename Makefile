@@ -2,7 +2,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 GORELEASER := github.com/goreleaser/goreleaser/v2@v2.16.0
-SYFT := github.com/anchore/syft/cmd/syft@v1.57.0
+SYFT := github.com/anchore/syft/cmd/syft@v1.54.1
 
 MODULE := github.com/caddy-redlock/caddy-redlock
 
