@@ -185,6 +185,7 @@ func TestAlerts(t *testing.T) {
 	wrong.Set(700*time.Millisecond, 0)
 	servers := append(redistest.Start(t, 2), redistest.StartWith(t, wrong.Env()))
 	b, _ := newHeldBackend(t)
+	events, answer := newHeldBackend(t)
 	c := runCaddy(t, caddyfile(mastersOption(servers, "timeout 2s", "body_budget 16777216"), `
 		redlock /orders/* order:{path.1} {
 			name pay
@@ -197,6 +198,14 @@ func TestAlerts(t *testing.T) {
 		}
 		respond /free/* "free"
 		redlock /free/* free:{path.1}
+		handle /events/* {
+			redlock event:{path.1} {
+				name events
+				dedupe {path.1}
+				remember 1h
+			}
+			`+events.proxy()+`
+		}
 		`+b.proxy()))
 	p := runPrometheus(t, strings.TrimPrefix(c.admin, "http://"))
 	native := runPrometheus(t, strings.TrimPrefix(c.admin, "http://"), "--enable-feature", "native-histograms") // in place of the classic ones
@@ -213,7 +222,10 @@ func TestAlerts(t *testing.T) {
 	servers[0].Kill()
 	p.requireFired(t, "RedlockMasterAway", "master="+servers[0].URL(), "")
 
-	servers[1].Kill() // the request for order 1 still holds its lock
+	events.hold(t, c.url+"/events/1")
+	servers[1].Kill() // the requests for order 1 and event 1 still hold their locks
+	answer()
+	p.requireFired(t, "RedlockNotRemembered", "rule=events", "")
 	p.requireFired(t, "RedlockNoQuorum", instance, c.url+"/orders/2/pay")
 	p.requireFired(t, "RedlockRenewalsFail", instance, "")
 	p.requireFired(t, "RedlockLeaseLost", instance, "")
