@@ -66,14 +66,21 @@ func need(t *testing.T, program string) string {
 	return path
 }
 
-// gracePeriod is how long Caddy waits for requests when it stops.
+// gracePeriod is how long Caddy waits for requests when it stops: longer than any of them holds a key.
 func gracePeriod(t *testing.T) time.Duration {
 	t.Helper()
-	d, err := time.ParseDuration(find(t, "Caddyfile", `^\tgrace_period (\S+)`))
+	grace, err := time.ParseDuration(find(t, "Caddyfile", `^\tgrace_period (\S+)`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d
+	hold, err := time.ParseDuration(find(t, "Caddyfile", `^\t\tmax_hold (\S+)`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if grace <= hold {
+		t.Errorf("Caddy cuts requests off after %v, and they may hold their keys for %v", grace, hold)
+	}
+	return grace
 }
 
 // redisPort is the port in redis.conf.
