@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestServersInDocuments requires the table of servers in docs/versions.md to be what CI runs.
+// TestServersInDocuments requires the tables of servers in docs/versions.md and README to be what CI runs.
 func TestServersInDocuments(t *testing.T) {
 	ran := make(map[string][]string)
 	for _, entry := range regexp.MustCompile(`- \{ server: ([^,]+), version: ([^,]+),`).FindAllStringSubmatch(readFile(t, ".github/workflows/ci.yml"), -1) {
@@ -20,6 +20,16 @@ func TestServersInDocuments(t *testing.T) {
 		if documented := strings.Split(row[2], ", "); !slices.Equal(documented, ran[row[1]]) {
 			t.Errorf("docs/versions.md says that CI runs %s %q, and .github/workflows/ci.yml runs %q", row[1], documented, ran[row[1]])
 		}
+	}
+	_, section, _ = strings.Cut(readFile(t, "README.md"), "\n## Redis\n")
+	inREADME := regexp.MustCompile(`(?m)^\| (\w+) (\d[^|]*) \|`).FindAllStringSubmatch(section, -1)
+	for _, row := range inREADME {
+		if servers := ran[strings.ToLower(row[1])]; !slices.Equal(strings.Split(row[2], ", "), servers) {
+			t.Errorf("README says that CI runs %s %s, and .github/workflows/ci.yml runs %q", row[1], row[2], servers)
+		}
+	}
+	if len(inREADME) != len(ran) {
+		t.Errorf("%d servers in README, %d in .github/workflows/ci.yml", len(inREADME), len(ran))
 	}
 	if len(rows) != len(ran) || len(rows) == 0 {
 		t.Errorf("%d servers in docs/versions.md, %d in .github/workflows/ci.yml", len(rows), len(ran))

@@ -70,7 +70,7 @@ type Rule struct {
 	// Verify checks the signature of a request before anything else; a request without a valid one is answered with 401.
 	// Default: nil, no signature is needed.
 	Verify *Verifier
-	// ReplayWindow is how far the time in a signature may be from now. GitHub and Shopify sign no time. Default: 5 min.
+	// ReplayWindow is how far the time in a signature may be from now. GitHub, Shopify and Adyen sign no time. Default: 5 min.
 	ReplayWindow time.Duration
 	// Dedupe derives the sender's ID of a delivery. While a request with the same keys and ID waits or runs, another one is
 	// answered with DedupeStatus at once. Requests without an ID are not compared. Default: nil, no IDs.
