@@ -323,10 +323,10 @@ func TestSimulation(t *testing.T) {
 		}
 		return otherwise
 	}
-	count := uint64(500)
+	count := uint64(300)
 	switch {
 	case redistest.Race:
-		count = 100
+		count = 40
 	case testing.Short():
 		count = 200
 	}
