@@ -109,7 +109,7 @@ func (f *fleet) turn(n *node, key string) {
 	}
 	f.fences[key] = lock.Fence()
 	f.mu.Unlock()
-	time.Sleep(time.Millisecond)
+	time.Sleep(10 * time.Millisecond)
 	f.mu.Lock()
 	if f.holders[key] == lock {
 		f.holders[key] = nil
