@@ -103,14 +103,14 @@ func parameter(name string) (KeyFunc, error) {
 	}, err
 }
 
-// maybeForm reports whether some reader takes the body for a form. Rack does so if there is no Content-Type.
+// maybeForm reports whether some reader takes the body for a form. Rack does so if no Content-Type is given, or an empty one.
 func maybeForm(r *http.Request) bool {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return false
 	}
 	header, err := oneHeader(r, "Content-Type")
-	return errors.Is(err, ErrMissingKey) && r.Method == http.MethodPost || err == ErrAmbiguousKey ||
-		strings.Contains(strings.ToLower(header), formType)
+	return err == ErrAmbiguousKey || strings.Contains(strings.ToLower(header), formType) ||
+		r.Method == http.MethodPost && (header == "" || strings.IndexAny(strings.TrimSpace(header), ";,") == 0)
 }
 
 // cookie reads the header itself: net/http drops cookies that it finds malformed, but an upstream may read them. Some readers
@@ -164,33 +164,48 @@ const (
 	noSegment   = -1
 )
 
-// segment splits the path as the client sent it. It refuses an escaped slash or backslash, up to the wanted segment, because
-// some readers split the path there and others don't. What follows a semicolon are parameters, which Java strips.
+// segment splits the path as the client sent it, and refuses what other readers split in another way.
 func segment(r *http.Request, n int) (value string, err error) {
 	if strings.Contains(r.RequestURI, "#") { // unescaped: some readers end the path there
 		return "", errUncleanPath
 	}
+	var all []string
 	rest := strings.TrimPrefix(r.URL.EscapedPath(), "/")
 	for i, more := 0, rest != ""; more; i++ {
 		var text string
 		text, rest, more = strings.Cut(rest, "/")
-		text, err := url.PathUnescape(text)
-		semicolon := strings.IndexByte(text, ';')
-		if semicolon >= 0 {
-			text = text[:semicolon]
-		}
-		if err != nil || text == "." || text == ".." || text == "" && more || semicolon >= 0 && fold.IsNothing(text) || i <= n && strings.ContainsAny(text, `/\`) {
-			return "", errUncleanPath
-		}
+		text, clean := cleanSegment(text, i <= n)
 		switch {
-		case i == n, i == 0 && n == allSegments:
+		case !clean || text == "" && more:
+			return "", errUncleanPath
+		case i == n:
 			value = text
-		case n == allSegments && text != "":
-			value += "/" + text
+		case n == allSegments && (i == 0 || text != ""):
+			all = append(all, text)
 		}
 	}
-	return value, nil
+	return value + strings.Join(all, "/"), nil
 }
+
+// cleanSegment unescapes a segment, without the parameters behind a semicolon, which Java strips. Some readers, such as nginx,
+// unescape the whole path before they split it at slashes (others also at backslashes) and follow the dots: no segment may lead
+// back to a wanted one, and that one has no slashes.
+func cleanSegment(escaped string, wanted bool) (text string, clean bool) {
+	text, err := url.PathUnescape(escaped)
+	if err != nil || wanted && strings.ContainsAny(text, slashes) {
+		return "", false
+	}
+	for part := range strings.FieldsFuncSeq(text, func(r rune) bool { return strings.ContainsRune(slashes, r) }) {
+		part, _, _ = strings.Cut(part, ";")
+		if part = strings.TrimFunc(part, fold.IsBlank); part == "." || part == ".." {
+			return "", false
+		}
+	}
+	text, _, parameters := strings.Cut(text, ";")
+	return text, !parameters || !fold.IsNothing(text)
+}
+
+const slashes = `/\`
 
 func wholePath(r *http.Request) (string, error) {
 	value, err := segment(r, allSegments)

@@ -156,8 +156,11 @@ func TestPlaceholderOfPattern(t *testing.T) {
 	}
 	var got string
 	mux := http.NewServeMux()
-	mux.HandleFunc("/orders/{id}/pay", func(_ http.ResponseWriter, r *http.Request) { got, err = value(r) })
-	for target, want := range map[string]string{"/orders/42/pay": "42", "/orders/a%2Fb/pay": ""} {
+	mux.HandleFunc("/orders/{id}/{rest...}", func(_ http.ResponseWriter, r *http.Request) { got, err = value(r) })
+	for target, want := range map[string]string{
+		"/orders/42/pay": "42", "/orders/a%2Fb/pay": "", "/orders/42;%2F..%2F43/pay": "", "/orders/42/..%2F43/pay": "",
+	} {
+		got, err = "", nil
 		mux.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, target, nil))
 		if got != want || (err != nil) != (want == "") {
 			t.Errorf("%s: %q, %v, want %q", target, got, err, want)
@@ -165,6 +168,43 @@ func TestPlaceholderOfPattern(t *testing.T) {
 	}
 	if got, err := value(httptest.NewRequest(http.MethodPost, "/orders/42/pay", nil)); got != "" || err != nil {
 		t.Errorf("without a pattern: %q, %v", got, err)
+	}
+}
+
+// TestQueryBesideForm: some readers merge a form with the query, and Rack takes the body of a POST without a type for a form.
+func TestQueryBesideForm(t *testing.T) {
+	for _, c := range []struct {
+		method string
+		header http.Header
+		want   string
+	}{
+		{http.MethodPost, http.Header{"Content-Type": {formType}}, "ambiguous"},
+		{http.MethodPut, http.Header{"Content-Type": {"text/plain; x=" + formType}}, "ambiguous"},
+		{http.MethodPut, http.Header{"Content-Type": {"text/plain", "text/plain"}}, "ambiguous"},
+		{http.MethodPost, http.Header{}, "ambiguous"},
+		{http.MethodPost, http.Header{"Content-Type": {""}}, "ambiguous"},
+		{http.MethodPost, http.Header{"Content-Type": {" ; charset=utf-8"}}, "ambiguous"},
+		{http.MethodPost, http.Header{"Content-Type": {","}}, "ambiguous"},
+		{http.MethodPut, http.Header{}, "42"},
+		{http.MethodPost, http.Header{"Content-Type": {"text/plain"}}, "42"},
+	} {
+		r := httptest.NewRequest(c.method, "/?order=42", strings.NewReader("order=43"))
+		r.Header = c.header
+		if got := keysFor(t, "{query.order}", r); got != c.want {
+			t.Errorf("%s with %v: %s, want %s", c.method, c.header, got, c.want)
+		}
+	}
+}
+
+// TestLongPathIsCheap: memory grows with the length of a path, not with its square (a hundred times as much here).
+func TestLongPathIsCheap(t *testing.T) {
+	value, err := middleware.Placeholder("path")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := httptest.NewRequest(http.MethodPost, strings.Repeat("/a", 10_000), nil)
+	if bytes := allocated(func() { _, _ = value(r) }); bytes > 2<<20 {
+		t.Errorf("%d bytes were allocated for a path of 20,000", bytes)
 	}
 }
 

@@ -127,14 +127,15 @@ func (f *field) inQuery(r *http.Request) (string, error) {
 	return value, nil
 }
 
-// maybeForm reports whether some readers look for the fields of a form in the body: Rack does so without a Content-Type.
+// maybeForm reports whether some readers look for the fields of a form in the body: Rack does so without a Content-Type, or with an
+// empty one.
 func maybeForm(r *http.Request) bool {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return false
 	}
 	header, err := oneHeader(r, "Content-Type")
-	return err == errMissing && r.Method == http.MethodPost || err == errAmbiguous ||
-		strings.Contains(strings.ToLower(header), "application/x-www-form-urlencoded")
+	return err == errAmbiguous || strings.Contains(strings.ToLower(header), "application/x-www-form-urlencoded") ||
+		r.Method == http.MethodPost && (header == "" || strings.IndexAny(strings.TrimSpace(header), ";,") == 0)
 }
 
 // nameRead is a name as different readers split it into steps, which are separated by dots here.

@@ -140,31 +140,47 @@ var errUncleanPath = errors.New("path has an empty, \".\" or \"..\" segment, or 
 
 const allSegments = 1 << 30
 
-// segment returns segment n of the path as the client sent it. An escaped slash or backslash, up to that segment, is refused: only some
-// readers take it for a separator. What follows a semicolon are parameters of the segment, which Java leaves out.
+// segment returns segment n of the path as the client sent it, and refuses what other readers split in another way.
 func segment(r *http.Request, n int) (string, error) {
 	if strings.Contains(r.RequestURI, "#") { // some readers end the path there
 		return "", errUncleanPath
 	}
 	rest := strings.TrimPrefix(r.URL.EscapedPath(), "/")
-	value := ""
+	value := []string{}
 	more := rest != ""
 	for i := 0; more; i++ {
 		text := ""
 		text, rest, more = strings.Cut(rest, "/")
-		text, err := url.PathUnescape(text)
-		text, _, parameters := strings.Cut(text, ";")
-		if err != nil || text == "." || text == ".." || text == "" && more || parameters && foldsToNothing(text) || i <= n && strings.ContainsAny(text, `/\`) {
-			return "", errUncleanPath
-		}
+		text, clean := cleanSegment(text, i <= n)
 		switch {
-		case i == n || i == 0 && n == allSegments:
-			value = text
-		case n == allSegments && text != "":
-			value += "/" + text
+		case !clean || text == "" && more:
+			return "", errUncleanPath
+		case i == n || n == allSegments && (i == 0 || text != ""):
+			value = append(value, text)
 		}
 	}
-	return value, nil
+	return strings.Join(value, "/"), nil
+}
+
+// cleanSegment decodes a segment, without the parameters after a semicolon, which Java leaves out. Some readers decode the whole path
+// before they split it at slashes and backslashes and follow the dots: no segment may lead back to a wanted one, and that one has no
+// slashes.
+func cleanSegment(escaped string, wanted bool) (text string, clean bool) {
+	text, err := url.PathUnescape(escaped)
+	if err != nil || wanted && strings.ContainsAny(text, `/\`) {
+		return "", false
+	}
+	if strings.IndexByte(text, '.') >= 0 {
+		for _, part := range strings.Split(strings.ReplaceAll(text, `\`, "/"), "/") {
+			part, _, _ = strings.Cut(part, ";")
+			part = strings.TrimFunc(part, isBlank)
+			if part == "." || part == ".." {
+				return "", false
+			}
+		}
+	}
+	text, _, parameters := strings.Cut(text, ";")
+	return text, !parameters || !foldsToNothing(text)
 }
 
 func hostname(hostport string) string {
