@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"maps"
 	"net/http"
 	"net/netip"
 	"sync"
@@ -33,10 +34,10 @@ type body struct {
 	replay   bytes.Reader // what was read, for the handler
 	begun    bool         // the handler has begun to read
 	ended    bool
-	atEnd    bool       // the source is, for good
-	raw      []byte     // what was read
-	portions []*portion // one for each budget
-	fences   []string   // the fence headers of all rules
+	atEnd    bool        // the source is, for good
+	raw      []byte      // what was read
+	portions []*portion  // one for each budget
+	trailers http.Header // that the client has announced, without fences
 }
 
 // wrapBody puts a body into the request and returns it, or nil if there is none to end.
@@ -54,7 +55,7 @@ func (rule *Rule) wrapBody(w http.ResponseWriter, r *http.Request) *body {
 }
 
 func newBody(w http.ResponseWriter, r *http.Request) *body {
-	b := &body{ReadCloser: r.Body, source: r.Body, request: r, writer: w}
+	b := &body{ReadCloser: r.Body, source: r.Body, request: r, writer: w, trailers: r.Trailer.Clone()}
 	r.Body = b
 	return b
 }
@@ -64,7 +65,7 @@ func (b *body) enter(rule *Rule) {
 	b.rule, b.budget = rule, rule.budget()
 	b.filled, b.err = b.filled && b.err == nil, nil
 	b.mu.Lock()
-	b.fences = append(b.fences, rule.fenceHeader())
+	stripHeader(b.trailers, rule.fenceHeader())
 	b.mu.Unlock()
 }
 
@@ -143,13 +144,15 @@ func (b *body) noteEnd(err error) {
 	b.atEnd = b.atEnd || err == io.EOF
 }
 
-// stripTrailers removes fences that a client sent as trailers, which come with the end of the body.
+// stripTrailers removes all trailers that come with the end of the body unannounced: nobody could see before that one of them has
+// the name of a fence, or of a header that is in a key.
 func (b *body) stripTrailers() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, name := range b.fences {
-		stripHeader(b.request.Trailer, name)
-	}
+	maps.DeleteFunc(b.request.Trailer, func(name string, _ []string) bool {
+		_, announced := b.trailers[name]
+		return !announced
+	})
 }
 
 // keep makes what was read available to the handler, in no more memory than that needs.
