@@ -42,6 +42,7 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	strip(r.Header, h.rule.fenceHeader)
 	strip(r.Trailer, h.rule.fenceHeader)
+	keepAnnounced(r)
 	stripConnection(r.Header)
 	if upgrades(r) {
 		refuse(w, http.StatusForbidden, "upgrade", 0, "")

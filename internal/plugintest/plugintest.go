@@ -41,6 +41,7 @@ func Run(t *testing.T, load func(testing.TB) New) {
 		{"HandlerPanics", testPanic},
 		{"Reloads", testReloads},
 		{"Answers", testAnswers},
+		{"Trailers", testTrailers},
 		{"WrongSettings", testSettings},
 		{"KeyCases", testKeyCases},
 	} {

@@ -1,8 +1,11 @@
 package plugintest
 
 import (
+	"bufio"
 	"context"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -178,6 +181,33 @@ func testAnswers(t *testing.T, load func(testing.TB) New) {
 	}
 	if status, _, body := ask(handler(t, new, with(servers, "onNoQuorum", "pass"), echo), "/orders/1"); status != 200 || body != "" {
 		t.Errorf("no quorum, passed: %d %q", status, body)
+	}
+}
+
+// testTrailers sends trailers, of which the upstream must see no fence, and none that was not announced.
+func testTrailers(t *testing.T, load func(testing.TB) New) {
+	h := handler(t, load(t), with(redistest.Start(t, 3)), func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		_, _ = fmt.Fprintf(w, "%s %v %v", body, err, r.Trailer)
+	})
+	served(t, h)
+	s := httptest.NewServer(h)
+	defer s.Close()
+	for announced, want := range map[string]string{"": "x <nil> map[]", "Trailer: Checksum, Fencing-Token\r\n": "x <nil> map[Checksum:[abc]]"} {
+		client, err := net.Dial("tcp", s.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = client.Close() }()
+		_, _ = io.WriteString(client, "POST /orders/42/pay HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"+announced+
+			"\r\n1\r\nx\r\n0\r\nChecksum: abc\r\nFencing-Token: 9\r\nX-Order: 43\r\n\r\n")
+		answer, err := http.ReadResponse(bufio.NewReader(client), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := io.ReadAll(answer.Body); string(got) != want {
+			t.Errorf("with %q the upstream got %q, want %q", announced, got, want)
+		}
 	}
 }
 
