@@ -21,9 +21,8 @@ With --id the key is that of a delivery: <key> is what its rule locks, as in
 {http.redlock.key} (several, or none, if the rule has so many), the ID what the rule's
 dedupe or idempotency_key makes of the request, and --scope what its scope does. A scope
 that is a secret, such as {header.Authorization}, is better read from a file; - is the
-standard input. A rule that remembers answers with fingerprint off, as the presets for
-webhooks do, knows an ID at one place alone: want --place, such as
-shop.example.com/hooks/stripe.`
+standard input. A rule with fingerprint off, as the presets for webhooks have it, knows an
+ID at one place alone: want --place, such as shop.example.com/hooks/stripe.`
 
 func (f *deliveryFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.id, "id", "", "ID of a delivery")

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"net/url"
+	"path"
 	"slices"
 	"strings"
 )
@@ -35,9 +37,21 @@ func parseExact(setting, text string, compile PlaceholderFunc, what, global stri
 	return t.Key, nil
 }
 
-// ScopeAt returns the scope of a delivery to one place, its host in lower case and its path as the client has sent it, such as
-// "shop.example.com/hooks/billing": of a rule that remembers answers without a fingerprint, an ID counts at one place alone.
-func ScopeAt(place, scope string) string { return strings.TrimSpace(place + " " + scope) }
+// ScopeAt returns the scope of a delivery to one place, its host and path, such as "shop.example.com/hooks/billing": if a rule ignores
+// fingerprints, an ID counts at one place alone. All spellings by which a request may reach the same handler are one place: who
+// copies a delivery chooses among them.
+func ScopeAt(place, scope string) string {
+	if place == "" {
+		return scope
+	}
+	host, escaped, _ := strings.Cut(place, "/")
+	segments := strings.Split(escaped, "/")
+	for i, segment := range segments {
+		segments[i], _ = cleanSegment(segment, false)
+	}
+	clean := url.URL{Path: path.Clean("/" + strings.ToLower(strings.Join(segments, "/")))}
+	return strings.TrimSpace(hostname(host) + clean.EscapedPath() + " " + scope)
+}
 
 // DeliveryKey returns the key of a delivery, which is locked while the delivery is served: that of the keys of its request,
 // in any order, of its ID, and of who has sent it if the rule asks for that (otherwise scope is empty). All

@@ -75,6 +75,39 @@ func TestDuplicateDeliveries(t *testing.T) {
 	}
 }
 
+// A sender that delivers one event to two endpoints gives both deliveries its ID: they wait for each other, and both are served.
+func TestOneEventForTwoEndpoints(t *testing.T) {
+	l := newLocker(t, live)
+	running, end := make(chan bool, 1), make(chan bool)
+	release := sync.OnceFunc(func() { close(end) })
+	mux := http.NewServeMux()
+	mux.Handle("/billing", middleware.New(l, "", middleware.WithPreset("stripe"), middleware.WithWait(bound))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		running <- true
+		<-end
+		ok(w, r)
+	})))
+	mux.Handle("/crm", middleware.New(l, "", middleware.WithPreset("stripe"), middleware.WithWait(bound))(http.HandlerFunc(ok)))
+	server := serve(t, mux)
+	t.Cleanup(release)
+	answers := make(chan answer, 2)
+	send := func(path string) {
+		go func() {
+			answers <- postBody(t, server.URL+path, jsonType, strings.NewReader(`{"id":"evt_1","data":{"object":{"object":"customer","id":"cus_1"}}}`))
+		}()
+	}
+	send("/billing")
+	receive(t, running, "the first")
+	send("/crm")
+	requireWaiting(t, l)
+	requireProblem(t, postBody(t, server.URL+"/crm", jsonType, strings.NewReader(`{"id":"evt_1","data":{"object":{"object":"customer","id":"cus_1"}}}`)), http.StatusConflict, "duplicate")
+	release()
+	for range 2 {
+		if got := receive(t, answers, "an answer"); got.body != "served" {
+			t.Errorf("%d %s", got.StatusCode, got.body)
+		}
+	}
+}
+
 func TestDedupeWithoutQuorum(t *testing.T) {
 	server := serve(t, orders(newLocker(t, dead), ok, middleware.WithDedupe("{header.Id}")))
 	requireProblem(t, post(t, server.URL, "Order", "42", "Id", "a"), http.StatusConflict, "no_quorum")

@@ -127,6 +127,16 @@ func receive[T any](t *testing.T, from <-chan T, what string) T {
 	}
 }
 
+// requireWaiting waits until a call waits for a lock.
+func requireWaiting(t *testing.T, l *redlock.Locker) {
+	t.Helper()
+	for deadline := time.Now().Add(bound); l.Status().Waiting == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("nobody waits after %v", bound)
+		}
+	}
+}
+
 // orders serializes requests by the header Order.
 func orders(l *redlock.Locker, h http.HandlerFunc, opts ...middleware.Option) http.Handler {
 	return middleware.New(l, "order:{header.Order}", opts...)(h)

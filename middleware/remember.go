@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
@@ -64,9 +63,9 @@ func (rule *Rule) sealer() *answer.Sealer {
 }
 
 // place returns where a request goes. A sender that delivers one event to two places gives both deliveries the same ID: the second
-// must not be answered with what the first was answered.
+// is no repeat of the first.
 func (rule *Rule) place(r *http.Request) string {
-	return strings.ToLower(r.Host) + rule.originalURL(r).EscapedPath()
+	return r.Host + rule.originalURL(r).EscapedPath()
 }
 
 func (rule *Rule) originalURL(r *http.Request) *url.URL {

@@ -241,6 +241,29 @@ func TestPlacesWithTheSamePath(t *testing.T) {
 	c.requireRuns(t, 2)
 }
 
+// Whoever copies a delivery chooses among the spellings of its place.
+func TestSpellingsOfAPlace(t *testing.T) {
+	server, c := remembering(t, receipt, middleware.WithFingerprint(false))
+	send := func(host, path string) answer {
+		r := newRequest(t, server.URL+path, "Order", "42", "Id", "a")
+		r.Host = host
+		return do(t, r)
+	}
+	first := send("hooks.example.com", "/hooks/github")
+	for _, same := range [][2]string{
+		{"Hooks.Example.com", "/hooks/github"}, {"hooks.example.com.", "/hooks/github"}, {"hooks.example.com:443", "/hooks/github"},
+		{"hooks.example.com", "/hooks/git%68ub"}, {"hooks.example.com", "/hooks/GitHub/"}, {"hooks.example.com", "/hooks;x/github;y=1?z"},
+		{"hooks.example.com", "//hooks/./github"},
+	} {
+		requireReplay(t, send(same[0], same[1]), first)
+	}
+	c.requireRuns(t, 1)
+	for _, other := range [][2]string{{"hooks.example.org", "/hooks/github"}, {"hooks.example.com", "/hooks/github/2"}, {"hooks.example.com", "/"}} {
+		send(other[0], other[1])
+	}
+	c.requireRuns(t, 4)
+}
+
 // Nobody gets the answer to what another has asked.
 func TestScope(t *testing.T) {
 	server, c := remembering(t, receipt, middleware.WithScope("{header.Authorization}"))

@@ -102,8 +102,8 @@ type Rule struct {
 	RememberCookies bool
 	// IgnoreFingerprint answers a repeat that differs from the first request, as those of senders that sign or date each
 	// delivery anew. Default: false, an ID whose answer is remembered is refused with 422 if the method, the path, the query or
-	// the body is another. If it is ignored, the host and the path are a part of the ID, as one event may be delivered to
-	// several places. The body is read before the lock is taken, within MaxBody.
+	// the body is another. If it is ignored, the host and the path are a part of the ID, also of Dedupe
+	// alone, as one event may be delivered to several places. The body is read before the lock is taken, within MaxBody.
 	IgnoreFingerprint bool
 	// OriginalURL returns the URL that the client has asked for: the fingerprint has that one, even if handlers before this one
 	// have changed it. Default: the request's RequestURI.

@@ -169,7 +169,7 @@ func (s *serving) identifyDelivery() (err error) {
 	case err == nil && s.rule.Scope != nil:
 		s.scope, err = s.rule.Scope(s.r)
 	}
-	if s.rule.Remember > 0 && s.rule.IgnoreFingerprint {
+	if s.rule.IgnoreFingerprint {
 		s.scope = ScopeAt(s.rule.place(s.r), s.scope)
 	}
 	return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"testing"
-	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
@@ -31,9 +30,7 @@ func TestShutdownDuringFirstAttempt(t *testing.T) {
 	server := serve(t, orders(l, ok, middleware.WithWait(10*bound), middleware.WithShutdown(stopping)))
 	got := make(chan answer, 1)
 	go func() { got <- post(t, server.URL, "Order", "42") }()
-	for deadline := time.Now().Add(bound); l.Status().Waiting == 0 && time.Now().Before(deadline); {
-		time.Sleep(time.Millisecond)
-	}
+	requireWaiting(t, l)
 	stop()
 	requireProblem(t, receive(t, got, "a refusal"), http.StatusServiceUnavailable, "stopping")
 }
