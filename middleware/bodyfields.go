@@ -45,12 +45,23 @@ func (f *bodyFields) values(s source) ([]string, error) {
 	found := &f.found[s.field]
 	values, err := found.Result()
 	if (err == nil || err == fields.ErrPartly) && s.kind != "int64" {
-		values = append(values[:len(values):len(values)], found.Rounded...)
+		values = withRounded(values, found)
 	}
 	if !f.json && f.fields[s.field].Format == "" {
 		err = beside(values, err, &f.aside[s.field])
 	}
 	return values, err
+}
+
+// withRounded adds the numbers to which many readers round those among the values.
+func withRounded(values []string, found *fields.Found) []string {
+	all := values[:len(values):len(values)]
+	for _, number := range found.Rounded() {
+		if !slices.Contains(all, number) {
+			all = append(all, number)
+		}
+	}
+	return all
 }
 
 // errOtherFormat counts as a missing value: the field is of another format than the body.

@@ -115,11 +115,11 @@ func arrayIndex(name string) int {
 
 // Found is what was found of a field.
 type Found struct {
-	Values  []string
-	Rounded []string // of numbers in Values, what many readers round them to
-	Err     error
+	Values []string
+	Err    error
 
-	missing bool // the field, or that of one element, is missing or empty
+	large   []string // numbers in Values that many readers round
+	missing bool     // the field, or that of one element, is missing or empty
 }
 
 // Result returns the values, or the error that matters most. With ErrPartly it returns the values as well.
@@ -135,17 +135,45 @@ func (f *Found) Result() ([]string, error) {
 	return f.Values, nil
 }
 
+// Rounded returns the numbers to which many readers round those in Values.
+func (f *Found) Rounded() []string {
+	var rounded []string
+	for _, text := range f.large {
+		if float, err := strconv.ParseFloat(text, 64); err == nil {
+			rounded = append(rounded, strconv.FormatFloat(float, 'f', -1, 64))
+		}
+	}
+	return rounded
+}
+
+// fail notes why the values are of no use. The first reason stays, unless it is ErrNotScalar, which some placeholders ignore.
+func (f *Found) fail(err error) {
+	if f.Err == nil || f.Err == ErrNotScalar {
+		f.Err = err
+	}
+}
+
 func (f *Found) add(value string) {
 	switch {
 	case value == "":
 		f.missing = true
 	case len(value) > maxValue:
-		f.Err = fold.Error(fmt.Sprintf("longer than %d bytes", maxValue))
+		f.fail(fold.Error(fmt.Sprintf("longer than %d bytes", maxValue)))
 	case slices.Contains(f.Values, value): // it makes the same key
 	case len(f.Values) == MaxValues:
-		f.Err = ErrTooMany
+		f.Err = ErrTooMany // whatever else is wrong: Values lacks some
 	default:
 		f.Values = append(f.Values, value)
+	}
+}
+
+// addLarge adds numbers that many readers round. They are rounded later: six bytes such as 1e308 become 309, as often as the
+// body has them.
+func (f *Found) addLarge(texts ...string) {
+	for _, text := range texts {
+		if f.add(text); f.Err == nil && !slices.Contains(f.large, text) {
+			f.large = append(f.large, text)
+		}
 	}
 }
 
@@ -157,10 +185,10 @@ func (f *Found) addFirst(alternatives []Found) {
 			continue
 		}
 		if err != nil {
-			f.Err = err
+			f.fail(err)
 		} else {
 			f.add(values[0])
-			f.Rounded = append(f.Rounded, a.Rounded...)
+			f.addLarge(a.large...)
 		}
 		return
 	}

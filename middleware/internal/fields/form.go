@@ -52,7 +52,7 @@ func InQuery(raw []byte, fields []Field) ([]Found, error) {
 			case fields[i].each:
 				results[i].addText(value)
 			case !same, string(name) != fields[i].name && string(name) != fields[i].bracketed, results[i].Values != nil, results[i].missing:
-				results[i].Err = ErrAmbiguous
+				results[i].fail(ErrAmbiguous)
 			default:
 				results[i].addText(value)
 			}
@@ -64,7 +64,7 @@ func InQuery(raw []byte, fields []Field) ([]Found, error) {
 func (f *Found) addText(value []byte) {
 	text := string(AppendUnescaped(nil, value))
 	if !utf8.ValidString(text) {
-		f.Err = fold.ErrBadText
+		f.fail(fold.ErrBadText)
 		return
 	}
 	f.add(text)

@@ -3,6 +3,7 @@ package fields
 import (
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 
@@ -11,13 +12,15 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
-// maxDepth is how deep a JSON body may be nested.
-const maxDepth = 100
+const (
+	maxDepth  = 100   // of a JSON body
+	minNumber = 1e-30 // besides 0: six bytes such as 1e-308 become 310 in a key
+)
 
 var (
 	errBadJSON   error = fold.Error("body is not valid JSON")
 	errTooDeep   error = fold.Error(fmt.Sprintf("body is nested deeper than %d", maxDepth))
-	errBadNumber error = fold.Error("number is too large")
+	errBadNumber error = fold.Error("number is too large, or too close to 0")
 )
 
 // jsonReader finds fields in JSON in one pass, and keeps nothing but their values. It refuses what another reader may read
@@ -108,7 +111,7 @@ func (j *jsonReader) object(at []cursor) error {
 				continue
 			}
 			if seen[i] || name != c.rest[0].name {
-				j.found[c.field].Err = ErrAmbiguous
+				j.found[c.field].fail(ErrAmbiguous)
 			}
 			seen[i] = true
 			inside = append(inside, c.next())
@@ -171,7 +174,7 @@ func (j *jsonReader) element(at []cursor) error {
 func (j *jsonReader) close(at []cursor, seen []bool) error {
 	for i, c := range at {
 		if len(c.rest) == 0 {
-			j.found[c.field].Err = ErrNotScalar
+			j.found[c.field].fail(ErrNotScalar)
 		} else if !seen[i] {
 			j.found[c.field].missing = true
 		}
@@ -215,17 +218,14 @@ func (f *Found) addToken(token jsontext.Token) {
 // addNumber adds a number in its one spelling: 42, 42.0 and 4.2e1 are the same, and so is every number that readers round to
 // it. A large number has two values, because some readers keep it exact.
 func (f *Found) addNumber(text string) {
+	float, err := strconv.ParseFloat(text, 64)
+	if err != nil || float != 0 && math.Abs(float) < minNumber {
+		f.fail(errBadNumber)
+		return
+	}
 	if short, ok := fold.ShortNumber(text); ok {
 		f.add(short)
-		return
+	} else {
+		f.addLarge(text)
 	}
-	float, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		f.Err = errBadNumber
-		return
-	}
-	if rounded := strconv.FormatFloat(float, 'f', -1, 64); rounded != text {
-		f.Rounded = append(f.Rounded, rounded)
-	}
-	f.add(text)
 }

@@ -1,0 +1,36 @@
+package middleware_test
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+)
+
+// allocated returns how many bytes it takes to find the keys of a request, for each byte of its body.
+func allocated(template, contentType, body string) float64 {
+	r := withBody(contentType, body)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	middleware.Explain(template, r)
+	runtime.ReadMemStats(&after)
+	return float64(after.TotalAlloc-before.TotalAlloc) / float64(len(body))
+}
+
+// A client must not be able to make a small body take a lot of memory.
+func TestMemoryOfKeys(t *testing.T) {
+	list := func(element string) string {
+		return `{"items":[` + strings.TrimSuffix(strings.Repeat(element+",", 1_000_000/(len(element)+1)), ",") + `]}`
+	}
+	for _, c := range []struct{ template, contentType, body string }{
+		{"{json.items[]}", jsonType, list("1e308")},
+		{"{json.items[].id}", jsonType, list(`{"id":1e308}`)},
+		{"{json.items[].id|json.items[].x}", jsonType, list(`{"id":1e308}`)},
+		{"{json.items[]}", jsonType, list("1e-308")},
+	} {
+		if times := allocated(c.template, c.contentType, c.body); times > 40 {
+			t.Errorf("%s of %.50s…: %.0f times the memory of the body", c.template, c.body, times)
+		}
+	}
+}
