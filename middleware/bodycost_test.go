@@ -34,3 +34,19 @@ func TestMemoryOfKeys(t *testing.T) {
 		}
 	}
 }
+
+// JSON is looked through for a form only if the key has a field that may be in one.
+func TestOnlyJSONIsRead(t *testing.T) {
+	body := `{"id":1,"x":"` + strings.Repeat("&id=1", 5_000) + `"}`
+	template, err := middleware.ParseTemplate("{json.id}", middleware.Placeholder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if allocations := testing.AllocsPerRun(1, func() {
+		if _, err := template.Keys(withBody(jsonType, body)); err != nil {
+			t.Error(err)
+		}
+	}); allocations > 1_000 {
+		t.Errorf("%.0f allocations", allocations)
+	}
+}

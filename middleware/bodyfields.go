@@ -94,12 +94,21 @@ func (f *bodyFields) find() {
 	case f.err != nil || len(raw) == 0:
 	case f.json:
 		f.found, f.err = fields.InJSON(bytes.NewBuffer(raw), f.fields)
-		f.aside = fields.Collect(raw, f.fields)
+		if f.collect(raw); f.err == nil && f.aside != nil && f.aside[0].Err == fields.ErrTooManyPairs {
+			f.err = fields.ErrTooManyPairs
+		}
 	default:
 		if f.found, f.err = fields.InForm(raw, f.fields); f.err == nil {
 			f.err = fields.InPayload(raw, f.fields, f.found)
 		}
-		f.aside = fields.Collect([]byte(r.URL.RawQuery), f.fields)
+		f.collect([]byte(r.URL.RawQuery))
+	}
+}
+
+// collect finds the values that are a form to another reader. It does nothing if no field may have any.
+func (f *bodyFields) collect(raw []byte) {
+	if slices.ContainsFunc(f.fields, func(field fields.Field) bool { return field.Format == "" }) {
+		f.aside = fields.Collect(raw, f.fields)
 	}
 }
 

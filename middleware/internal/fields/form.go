@@ -12,12 +12,17 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
-// maxPairs is how many fields a form may have: each is compared with each field of the key.
-const maxPairs = 10_000
+// Each field of a form is compared with each field of the key.
+const (
+	maxPairs     = 10_000 // of a form or query
+	maxCollected = 10_000 // of bytes that some reader takes for one
+)
 
 var (
 	// ErrBadForm reports a form or query that readers split in different ways.
 	ErrBadForm error = fold.Error("not a valid form or query")
+	// ErrTooManyPairs reports bytes that Collect has not read to their end.
+	ErrTooManyPairs error = fold.Error(fmt.Sprintf("more than %d pairs such as a=b, which some reader takes for the fields of a form; send fewer, or read the field with {json.…}", maxCollected))
 
 	errJSONForm     error = fold.Error("body looks like JSON but its Content-Type says form; send Content-Type: application/json")
 	errTooManyPairs error = fold.Error(fmt.Sprintf("form or query has more than %d fields", maxPairs))
@@ -71,15 +76,26 @@ func (f *Found) addText(value []byte) {
 }
 
 // Collect returns everything that a reader who takes the bytes for a form or a query may find of the fields. It is for bytes
-// that are declared as something else, and for those that some reader merges with the body.
+// that are declared as something else, and for those that some reader merges with the body. If they have too many fields, each
+// one has an error.
 func Collect(raw []byte, fields []Field) []Found {
 	results := make([]Found, len(fields))
 	if bytes.IndexByte(raw, '=') < 0 {
 		return results
 	}
+	count := 0
 	var reader Name
 	for name, value := range pairs(raw, "&;") {
-		if len(value) == 0 || len(name) > maxValue {
+		if len(value) == 0 {
+			continue
+		}
+		if count++; count > maxCollected {
+			for i := range results {
+				results[i].Err = ErrTooManyPairs
+			}
+			return results
+		}
+		if len(name) > maxValue {
 			continue
 		}
 		reader.Set(name)
