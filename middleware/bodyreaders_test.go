@@ -37,3 +37,36 @@ func TestManyFieldsForAnotherReader(t *testing.T) {
 		}
 	}
 }
+
+// PHP reads an object in place of a list as the same array: what is in it must not be missing, so that another key is made.
+func TestObjectInPlaceOfList(t *testing.T) {
+	for _, c := range []struct{ template, body, want string }{
+		{"{json.items[].id|header.Content-Type}", `{"items":{"0":{"id":42}}}`, "ambiguous"},
+		{"{json.items[].id|json.id}", `{"id":1,"items":{"x":{"name":"y"},"0":{"id":42}}}`, "ambiguous"},
+		{"{json.items[].id&json.id}", `{"id":1,"items":{"0":{"id":42}}}`, "ambiguous"},
+		{"{json.items[]|json.id}", `{"id":1,"items":{"0":42}}`, "ambiguous"},
+		{"{json.items[].id|json.id}", `{"id":1,"items":{"0":{"id":42},"0":{}}}`, "ambiguous"},
+		{"{json.items[].id|json.id}", `{"id":1,"items":{"0":{"ID":42}}}`, "ambiguous"},
+		{"{json.[].id|header.Content-Type}", `{"0":{"id":42}}`, "ambiguous"},
+		{"{json.a[].b[].c|json.id}", `{"id":1,"a":{"0":{"b":[{"c":42}]}}}`, "ambiguous"},
+		{"{json.a[].b[].c|json.id}", `{"id":1,"a":[{"b":{"0":{"c":42}}}]}`, "ambiguous"},
+		{"{json.a[].b[].c|json.id}", `{"id":1,"a":{"0":{"b":{"0":{"c":42}}}}}`, "ambiguous"},
+		{"{json.items[].a|json.items[].b|json.id}", `{"id":1,"items":{"0":{"b":42}}}`, "ambiguous"},
+		{"{json.items[].a|json.items[].b|json.id}", `{"id":1,"items":{"0":{"a":null,"b":42}}}`, "ambiguous"},
+		{"{json.items[].a|json.items[]|json.id}", `{"id":1,"items":{"0":42}}`, "ambiguous"},
+
+		{"{json.data[].id|json.data.id}", `{"data":{"id":7}}`, "7"},
+		{"{json.data[].id|json.data.id}", `{"data":{"id":7,"customer":{"name":"x"},"lines":[{"id":8}]}}`, "7"},
+		{"{json.data[].id|json.data.id}", `{"data":[{"id":7},{"id":8}]}`, "7 8"},
+		{"{json.items[]|json.id}", `{"id":1,"items":{"0":{"x":42},"1":[],"2":null}}`, "1"},
+		{"{json.items[].id|json.id}", `{"id":1,"items":{"0":{"id":{}}}}`, "1"}, // as if it were a list, it has no value
+		{"{json.items[].a|json.items[].b|json.id}", `{"id":1,"items":{"0":{"c":42}}}`, "1"},
+		{"{json.a[].b[].c|json.id}", `{"id":1,"a":[{"b":{"c":42}}]}`, "1"},
+		{"{json.items[].id:int64}", `{"items":{}}`, "missing"},
+		{"{json.items[].id&json.data.items.0.id}", `{"items":[{"id":1},{"id":2}],"data":{"items":{"0":{"id":3}}}}`, "1 2 3"},
+	} {
+		if got := keysFor(t, c.template, withBody(jsonType, c.body)); got != c.want {
+			t.Errorf("%s of %s: %s, want %s", c.template, c.body, got, c.want)
+		}
+	}
+}

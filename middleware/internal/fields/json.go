@@ -36,6 +36,7 @@ type cursor struct {
 	field int
 	rest  []step // of its path, from the next value on
 	or    [][]step
+	list  int // if it may be an element of what is no list to others: the field of the list
 }
 
 func (c cursor) next() cursor {
@@ -98,6 +99,8 @@ func (j *jsonReader) object(at []cursor) error {
 	if err := j.open(); err != nil {
 		return err
 	}
+	first := len(j.found)
+	elements := j.asElements(at)
 	seen := make([]bool, len(at))
 	for j.PeekKind() != '}' {
 		token, err := j.ReadToken()
@@ -105,7 +108,7 @@ func (j *jsonReader) object(at []cursor) error {
 			return err
 		}
 		name := token.String()
-		var inside []cursor
+		inside := elements[:len(elements):len(elements)]
 		for i, c := range at {
 			if len(c.rest) == 0 || c.rest[0].each || !strings.EqualFold(name, c.rest[0].name) {
 				continue
@@ -116,11 +119,30 @@ func (j *jsonReader) object(at []cursor) error {
 			seen[i] = true
 			inside = append(inside, c.next())
 		}
-		if err := j.value(inside); err != nil {
+		if err := j.element(inside); err != nil {
 			return err
 		}
 	}
+	for i, e := range elements {
+		if found := &j.found[first+i]; len(found.Values) > 0 || found.Err != nil && found.Err != ErrNotScalar {
+			j.found[e.list].fail(ErrAmbiguous)
+		}
+	}
+	j.found = j.found[:first]
 	return j.close(at, seen)
+}
+
+// asElements returns the fields that the members of an object have as elements of a list. PHP takes an object for a list, where
+// others find none: so these are found as fields of their own, and must have no value.
+func (j *jsonReader) asElements(at []cursor) []cursor {
+	var elements []cursor
+	for _, c := range at {
+		if len(c.rest) > 0 && c.rest[0].each {
+			elements = append(elements, cursor{field: len(j.found), rest: c.rest[1:], or: c.or, list: c.field})
+			j.found = append(j.found, Found{})
+		}
+	}
+	return elements
 }
 
 func (j *jsonReader) array(at []cursor) error {
@@ -143,7 +165,7 @@ func (j *jsonReader) array(at []cursor) error {
 	return j.close(at, seen)
 }
 
-// element reads an element of an array. The alternatives of a field are found as fields of their own, and the first one present
+// element reads an element of an array, or what may be one. The alternatives of a field are found as fields of their own, and the first one present
 // becomes the field's value.
 func (j *jsonReader) element(at []cursor) error {
 	first := len(j.found)
