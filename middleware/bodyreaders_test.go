@@ -2,6 +2,7 @@ package middleware_test
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 )
@@ -67,6 +68,25 @@ func TestObjectInPlaceOfList(t *testing.T) {
 	} {
 		if got := keysFor(t, c.template, withBody(jsonType, c.body)); got != c.want {
 			t.Errorf("%s of %s: %s, want %s", c.template, c.body, got, c.want)
+		}
+	}
+}
+
+// PHP, Express and node's querystring read 1,000 fields of a form or query, and leave out the rest. Express counts empty ones.
+func TestMoreFieldsThanReadersTake(t *testing.T) {
+	const refused = "refused: key part {NAME}: form or query has more than 1000 fields"
+	for _, c := range []struct{ text, want string }{
+		{"id=43&" + strings.Repeat("x&", 998) + "customer=99", "99"},
+		{"id=43&" + strings.Repeat("x&", 999) + "customer=99", refused},
+		{"id=43&" + strings.Repeat("&", 998) + "customer=99", "99"},
+		{"id=43&" + strings.Repeat("&", 999) + "customer=99", refused},
+		{"id=43" + strings.Repeat("&", 100_000), refused},
+	} {
+		query := httptest.NewRequest(http.MethodPost, "/?"+c.text, nil)
+		for name, r := range map[string]*http.Request{"query.customer|query.id": query, "form.customer|form.id": withBody(formType, c.text)} {
+			if got, want := keysFor(t, "{"+name+"}", r), strings.Replace(c.want, "NAME", name, 1); got != want {
+				t.Errorf("%s of %.20s…: %s, want %s", name, c.text, got, want)
+			}
 		}
 	}
 }
