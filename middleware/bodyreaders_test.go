@@ -1,6 +1,7 @@
 package middleware_test
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -87,6 +88,66 @@ func TestMoreFieldsThanReadersTake(t *testing.T) {
 			if got, want := keysFor(t, "{"+name+"}", r), strings.Replace(c.want, "NAME", name, 1); got != want {
 				t.Errorf("%s of %.20s…: %s, want %s", name, c.text, got, want)
 			}
+		}
+	}
+}
+
+// A long name may be that of the field: PHP trims spaces and brackets, and programs in C end it at a NUL.
+func TestLongNames(t *testing.T) {
+	spaces, nul := strings.Repeat("+", 5_000)+"id=43", "id%00"+strings.Repeat("x", 5_000)+"=43"
+	brackets := strings.Repeat("[", 5_000) + "id=43"
+	long := strings.Repeat("x", 4_097)
+	const refused = "refused: key part {NAME}: form or query has a name longer than 4096 bytes"
+	for _, c := range []struct{ text, want string }{
+		{"id=42&" + long[1:] + "=1", "42"},
+		{"id=42&" + long + "=1", refused},
+		{"id=42&" + long, refused},
+		{"id=42&x=" + long, "42"},
+		{"id=42&" + strings.Repeat("%41", 4_096) + "=1", "42"},
+		{spaces, refused},
+		{"x&" + brackets, refused},
+		{nul, refused},
+	} {
+		query := httptest.NewRequest(http.MethodPost, "/?"+c.text, nil)
+		for name, r := range map[string]*http.Request{"query.id": query, "form.id": withBody(formType, c.text)} {
+			if got, want := keysFor(t, "{"+name+"}", r), strings.Replace(c.want, "NAME", name, 1); got != want {
+				t.Errorf("%s of %.20s…: %s, want %s", name, c.text, got, want)
+			}
+		}
+	}
+	for _, text := range []string{spaces, brackets, nul} {
+		beside := withBody(formType, "id=42")
+		beside.URL.RawQuery = text
+		if got := keysFor(t, "{body.id}", beside); got != "ambiguous" {
+			t.Errorf("a form next to the query %.20s…: %s", text, got)
+		}
+		beside = withBody(formType, text)
+		beside.URL.RawQuery = "id=42"
+		if got := keysFor(t, "{query.id}", beside); got != "ambiguous" {
+			t.Errorf("a query next to the form %.20s…: %s", text, got)
+		}
+	}
+}
+
+// Texts of JSON may be long, with an equals sign in them: who reads them as a form trims nothing.
+func TestLongTextsOfJSON(t *testing.T) {
+	long := strings.Repeat("x", 5_000)
+	var many strings.Builder
+	for i := range 17 {
+		fmt.Fprintf(&many, "&id=%d", i)
+	}
+	const tooMany = "refused: key part {body.id}: more than 16 different values"
+	for body, want := range map[string]string{
+		`{"id":1,"x":"` + long + `=2"}`:                          "1",
+		`{"id":1,"x":"` + long + `=2&id=42&` + long + `=3"}`:     "1 42",
+		`{"id":1,"x":"` + long + `=2` + many.String() + `&"}`:    tooMany, // the key of one of them would be missing
+		`{"id":1,"x":"&ID=%ff` + many.String() + `&ID=%ff&"}`:    tooMany,
+		`{"id":1,"x":"` + many.String() + `&id=` + long + `&"}`:  tooMany,
+		`{"id":1,"x":"&id=` + long + many.String() + `&y=z&"}`:   tooMany,
+		`{"id":1,"x":"` + strings.Repeat(long+`=2&`, 100) + `"}`: "1",
+	} {
+		if got := keysFor(t, "{body.id}", withBody(jsonType, body)); got != want {
+			t.Errorf("%.30s… of %d bytes: %s, want %s", body, len(body), got, want)
 		}
 	}
 }

@@ -26,6 +26,7 @@ var (
 
 	errJSONForm     error = fold.Error("body looks like JSON but its Content-Type says form; send Content-Type: application/json")
 	errTooManyPairs error = fold.Error(fmt.Sprintf("form or query has more than %d fields", maxPairs))
+	errLongName     error = fold.Error(fmt.Sprintf("form or query has a name longer than %d bytes", maxValue))
 )
 
 // InForm finds fields in a form. It works like InQuery.
@@ -48,6 +49,9 @@ func InQuery(raw []byte, fields []Field) ([]Found, error) {
 	results := make([]Found, len(fields))
 	var reader Name
 	for name, value := range pairs(raw, "&") {
+		if len(name) > maxValue {
+			return nil, errLongName
+		}
 		reader.Set(name)
 		for i := range fields {
 			same, inside := reader.is(&fields[i])
@@ -75,14 +79,14 @@ func (f *Found) addText(value []byte) {
 }
 
 // Collect returns everything that a reader who takes the bytes for a form or a query may find of the fields. It is for bytes
-// that are declared as something else, and for those that some reader merges with the body. If they have too many fields, each
-// one has an error.
+// that are declared as something else, and for those that some reader merges with the body. If they have too many fields, or one
+// with a long name, each of those found has an error.
 func Collect(raw []byte, fields []Field) []Found {
 	results := make([]Found, len(fields))
 	if bytes.IndexByte(raw, '=') < 0 {
 		return results
 	}
-	count := 0
+	count, long := 0, false
 	var reader Name
 	for name, value := range pairs(raw, "&;") {
 		if len(value) == 0 {
@@ -95,6 +99,7 @@ func Collect(raw []byte, fields []Field) []Found {
 			return results
 		}
 		if len(name) > maxValue {
+			long = true
 			continue
 		}
 		reader.Set(name)
@@ -102,6 +107,11 @@ func Collect(raw []byte, fields []Field) []Found {
 			if same, inside := reader.is(&fields[i]); same || inside && !fields[i].each {
 				results[i].addText(value)
 			}
+		}
+	}
+	if long {
+		for i := range results {
+			results[i].fail(errLongName)
 		}
 	}
 	return results

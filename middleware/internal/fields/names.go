@@ -60,6 +60,8 @@ type Name struct {
 	Nested []byte // every bracket and dot separates: Rack, qs
 	PHP    []byte // a[b] is b inside of a; dots, spaces and lone brackets in a become underscores
 
+	folded, lower []byte // room
+
 	cut int // the length of Nested without the text right after a closing bracket, which qs leaves out; 0 for all of it
 }
 
@@ -70,12 +72,22 @@ func (n *Name) Set(name []byte) {
 	}
 	for _, c := range name {
 		if c >= utf8.RuneSelf {
-			name = bytes.Map(unicode.ToLower, norm.NFKC.Bytes(name))
+			name = n.fold(name)
 			break
 		}
 	}
 	n.readNested(name)
 	n.readPHP(name)
+}
+
+// fold returns a name with ordinary letters in lower case. It uses the same memory for all names, which may become 11 times as
+// long.
+func (n *Name) fold(name []byte) []byte {
+	n.folded, n.lower = norm.NFKC.Append(n.folded[:0], name...), n.lower[:0]
+	for _, r := range string(n.folded) { // this makes no copy
+		n.lower = utf8.AppendRune(n.lower, unicode.ToLower(r))
+	}
+	return n.lower
 }
 
 func (n *Name) readNested(name []byte) {
