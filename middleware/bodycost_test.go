@@ -56,3 +56,20 @@ func TestOnlyJSONIsRead(t *testing.T) {
 		t.Errorf("%.0f allocations", allocations)
 	}
 }
+
+// A list that has no keys any more is not looked at for long: to parse 1e-308 takes as long as to read 20,000 bytes.
+func TestNumbersAfterABadOne(t *testing.T) {
+	for _, path := range []string{"{json.items[].id}", "{json.items[].id|json.items[].x}"} {
+		template, err := middleware.ParseTemplate(path, middleware.Placeholder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		allocations := func(value string) float64 {
+			body := `{"items":[{"id":1e400}` + strings.Repeat(`,{"id":`+value+`}`, 1_000) + `]}`
+			return testing.AllocsPerRun(5, func() { _, _ = template.Keys(withBody(jsonType, body)) })
+		}
+		if text, number := allocations(`"1e400"`), allocations("1e400"); number > text+100 { // the error of each costs some
+			t.Errorf("%s: %.0f allocations for texts, %.0f for numbers", path, text, number)
+		}
+	}
+}

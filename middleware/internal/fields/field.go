@@ -148,10 +148,13 @@ func (f *Found) Rounded() []string {
 
 // fail notes why the values are of no use. The first reason stays, unless it is ErrNotScalar, which some placeholders ignore.
 func (f *Found) fail(err error) {
-	if f.Err == nil || f.Err == ErrNotScalar {
+	if !f.failed() {
 		f.Err = err
 	}
 }
+
+// failed reports whether no further value matters.
+func (f *Found) failed() bool { return f.Err != nil && f.Err != ErrNotScalar }
 
 func (f *Found) add(value string) {
 	switch {

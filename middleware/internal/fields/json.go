@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -124,7 +125,7 @@ func (j *jsonReader) object(at []cursor) error {
 		}
 	}
 	for i, e := range elements {
-		if found := &j.found[first+i]; len(found.Values) > 0 || found.Err != nil && found.Err != ErrNotScalar {
+		if found := &j.found[first+i]; len(found.Values) > 0 || found.failed() {
 			j.found[e.list].fail(ErrAmbiguous)
 		}
 	}
@@ -165,16 +166,20 @@ func (j *jsonReader) array(at []cursor) error {
 	return j.close(at, seen)
 }
 
-// element reads an element of an array, or what may be one. The alternatives of a field are found as fields of their own, and the first one present
-// becomes the field's value.
+// element reads an element of an array, or what may be one. The alternatives of a field are found as fields of their own, and the
+// first one present becomes the field's value.
 func (j *jsonReader) element(at []cursor) error {
 	first := len(j.found)
-	var inside []cursor
+	var inside, lists []cursor
 	for _, c := range at {
 		if c.or == nil || len(c.rest) > 0 {
 			inside = append(inside, c)
 			continue
 		}
+		if j.found[c.field].failed() {
+			continue
+		}
+		lists = append(lists, c)
 		for _, path := range c.or {
 			inside = append(inside, cursor{field: len(j.found), rest: path})
 			j.found = append(j.found, Found{})
@@ -183,11 +188,9 @@ func (j *jsonReader) element(at []cursor) error {
 	err := j.value(inside)
 	all := j.found[first:]
 	j.found = j.found[:first]
-	for _, c := range at {
-		if c.or != nil && len(c.rest) == 0 {
-			j.found[c.field].addFirst(all[:len(c.or)])
-			all = all[len(c.or):]
-		}
+	for _, c := range lists {
+		j.found[c.field].addFirst(all[:len(c.or)])
+		all = all[len(c.or):]
 	}
 	return err
 }
@@ -240,6 +243,9 @@ func (f *Found) addToken(token jsontext.Token) {
 // addNumber adds a number in its one spelling: 42, 42.0 and 4.2e1 are the same, and so is every number that readers round to
 // it. A large number has two values, because some readers keep it exact.
 func (f *Found) addNumber(text string) {
+	if f.failed() || slices.Contains(f.large, text) { // some numbers take long to parse
+		return
+	}
 	float, err := strconv.ParseFloat(text, 64)
 	if err != nil || float != 0 && math.Abs(float) < minNumber {
 		f.fail(errBadNumber)
