@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fields"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
@@ -167,6 +168,8 @@ func (s *source) fold(values []string) (err error) {
 		}
 		if !s.exact {
 			values[i], err = fold.Value(value)
+		} else if strings.ContainsRune(value, labelEnd) {
+			err = fold.ErrBadText
 		}
 		if err != nil {
 			return err

@@ -187,7 +187,7 @@ func (t *Template) source(text string, p *part, compile PlaceholderFunc) (s sour
 
 const (
 	labelLetters = "abcdefghijklmnopqrstuvwxyz"
-	labelEnd     = '\x00' // which no value contains
+	labelEnd     = '\x00' // which no value may contain
 )
 
 // cutKind splits {path.1:int} into the name and the kind that it expects. A colon in a name is written \:.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unicode"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
@@ -243,5 +244,44 @@ func BenchmarkTemplateKey(b *testing.B) {
 		if _, err := template.Key(r); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// TestCaseOfLetters: letters that differ in case alone make one key, even if they have several lower cases.
+func TestCaseOfLetters(t *testing.T) {
+	template, err := middleware.ParseTemplate("{header.X}", middleware.Placeholder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := func(letter rune) (string, bool) {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("X", "x"+string(letter)+"x")
+		key, err := template.Key(r)
+		return key, err == nil
+	}
+	for letter := rune(0); letter <= unicode.MaxRune; letter++ {
+		next := unicode.SimpleFold(letter)
+		if next == letter {
+			continue
+		}
+		if a, ok := key(letter); ok {
+			if b, ok := key(next); ok && a != b {
+				t.Errorf("%c and %c have the keys %s and %s", letter, next, a, b)
+			}
+		}
+	}
+}
+
+// TestLabelsAreNoValues: a value can't be that of an alternative with a name.
+func TestLabelsAreNoValues(t *testing.T) {
+	id, err := middleware.ParseDedupe("{json.id|org=json.org.id}", middleware.Placeholder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := id(withBody(jsonType, `{"org":{"id":7}}`)); got != "org=7" || err != nil {
+		t.Error(got, err)
+	}
+	if got, err := id(withBody(jsonType, `{"id":"org\u00007"}`)); err == nil {
+		t.Errorf("the ID %q", got)
 	}
 }

@@ -13,10 +13,11 @@ import (
 // several ways is refused here, because the standard library can't fold it. So both make the same key, or this one makes none.
 
 const (
-	maxExact  = 1 << 53 // whole numbers above this are not exact in a float64, which many readers use
-	digits    = "0123456789"
-	inNumbers = "+-._e" // what numbers may contain beside digits
-	idLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
+	maxExact    = 1 << 53 // whole numbers above this are not exact in a float64, which many readers use
+	maxExponent = 308     // of ten, in a float64
+	digits      = "0123456789"
+	inNumbers   = "+-._e" // what numbers may contain beside digits
+	idLetters   = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 )
 
 var (
@@ -74,10 +75,13 @@ func isBlank(r rune) bool {
 	return unicode.IsSpace(r) || unicode.IsControl(r) || r == '\ufeff'
 }
 
-// foldRune returns the lower case of a letter, and the ASCII digit for a digit of another script.
+// foldRune returns the lower case of a letter, of which σ and ς have only one, and the ASCII digit for a digit of another script.
 func foldRune(r rune) rune {
-	if r < utf8.RuneSelf || !unicode.IsDigit(r) {
+	if r < utf8.RuneSelf {
 		return unicode.ToLower(r)
+	}
+	if !unicode.IsDigit(r) {
+		return unicode.ToLower(unicode.ToUpper(r))
 	}
 	for _, block := range unicode.Nd.R16 { // each is of whole sets of ten
 		if rune(block.Lo) <= r && r <= rune(block.Hi) {
@@ -119,10 +123,37 @@ func foldNumber(text string) string {
 		return whole
 	}
 	float, err := strconv.ParseFloat(number, 64)
-	if err != nil || !(math.Abs(float) < maxExact) {
+	if err == nil && math.Abs(float) < maxExact {
+		return strconv.FormatFloat(float+0, 'f', -1, 64) // -0+0 is 0
+	}
+	exact := exactNumber(number)
+	if exact == "" {
 		return text
 	}
-	return strconv.FormatFloat(float+0, 'f', -1, 64) // -0+0 is 0
+	return exact
+}
+
+// exactNumber writes a decimal number that no float64 holds without an exponent and needless zeros. Anything else is "": numbers larger
+// than those of a float64 may be texts, such as 7e99999.
+func exactNumber(number string) string {
+	unsigned := strings.TrimPrefix(number, "-")
+	mantissa, exponent, hasExponent := strings.Cut(unsigned, "e")
+	shift, err := strconv.Atoi(exponent)
+	if hasExponent && err != nil || shift > maxExponent {
+		return ""
+	}
+	whole, fraction, _ := strings.Cut(mantissa, ".")
+	all := strings.TrimLeft(whole+fraction, "0")
+	point := len(all) - len(fraction) + shift // from the left
+	all = strings.TrimRight(all, "0")
+	if all == "" || strings.Trim(all, digits) != "" || point < 1 || point > maxExponent+1 {
+		return ""
+	}
+	sign := number[:len(number)-len(unsigned)]
+	if point < len(all) {
+		return sign + all[:point] + "." + all[point:]
+	}
+	return sign + all + strings.Repeat("0", point-len(all))
 }
 
 // isOfKind reports whether a value is of the kind that a placeholder expects, in the only spelling of that value.

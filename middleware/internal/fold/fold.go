@@ -18,6 +18,9 @@ import (
 // maxExact is the first whole number at which a float64, as which many readers take numbers, is no longer exact.
 const maxExact = 1 << 53
 
+// maxExponent is the largest exponent of ten that a float64 can have.
+const maxExponent = 308
+
 const (
 	digits    = "0123456789"
 	inNumbers = "+-._e" // besides digits
@@ -82,10 +85,11 @@ func isPlain(value string) bool {
 // IsBlank reports whether some reader trims a character from the ends of a value.
 func IsBlank(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == '\ufeff' }
 
-// foldRune returns the lower case of a letter, and the ASCII digit for a digit of another script, as Python reads it.
+// foldRune returns the lower case of a letter, and the ASCII digit for a digit of another script, as Python reads it. Letters that
+// differ in case may have several lower cases, such as σ and ς, but only one upper case.
 func foldRune(r rune) rune {
 	if r < utf8.RuneSelf || !unicode.IsDigit(r) {
-		return unicode.ToLower(r)
+		return unicode.ToLower(unicode.ToUpper(r))
 	}
 	for _, block := range unicode.Nd.R16 { // each block consists of whole sets of ten
 		if rune(block.Lo) <= r && r <= rune(block.Hi) {
@@ -126,7 +130,33 @@ func foldNumber(text string) string {
 	if short, ok := ShortNumber(number); ok {
 		return short
 	}
+	if exact, ok := exactNumber(number); ok {
+		return exact
+	}
 	return text
+}
+
+// exactNumber returns a decimal number that no float64 holds, without an exponent and zeros that don't matter. Larger ones than a
+// float64 has may be texts, such as 7e99999.
+func exactNumber(number string) (string, bool) {
+	unsigned := strings.TrimPrefix(number, "-")
+	mantissa, exponent, hasExponent := strings.Cut(unsigned, "e")
+	shift, err := strconv.Atoi(exponent)
+	if hasExponent && err != nil || shift > maxExponent {
+		return "", false
+	}
+	whole, fraction, _ := strings.Cut(mantissa, ".")
+	all := strings.TrimLeft(whole+fraction, "0")
+	point := len(all) - len(fraction) + shift // from the left
+	all = strings.TrimRight(all, "0")
+	if all == "" || strings.Trim(all, digits) != "" || point < 1 || point > maxExponent+1 {
+		return "", false
+	}
+	sign := number[:len(number)-len(unsigned)]
+	if point < len(all) {
+		return sign + all[:point] + "." + all[point:], true
+	}
+	return sign + all + strings.Repeat("0", point-len(all)), true
 }
 
 // ShortNumber returns the shortest form of a number below 2^53 in the value that a float64 has for it.
