@@ -237,3 +237,19 @@ func serversThatVote(t *testing.T) []*redistest.Server {
 	waitForUptime(t, servers, 2*turnTTL+time.Second)
 	return servers
 }
+
+// TestNoKeyWithoutEnd: a user who may write but set no TTL gets no lock, and leaves none behind for those who have all rights.
+func TestNoKeyWithoutEnd(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 3)
+	l := newLocker(t, asUser(t, servers, append(redistest.LeastRights(t), "-pexpire")))
+	if lock, err := l.TryLock(t.Context(), "order:1"); err == nil {
+		t.Error("a lock without the right to set its TTL")
+		_ = lock.Unlock()
+	}
+	for _, s := range servers {
+		if n := s.Client().Exists(t.Context(), redisKey("order:1")).Val(); n != 0 {
+			t.Errorf("%s has the lock, with a TTL of %v", s.Addr(), s.Client().PTTL(t.Context(), redisKey("order:1")).Val())
+		}
+	}
+}

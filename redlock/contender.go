@@ -127,7 +127,14 @@ func (t *contender) hold(ctx context.Context, attempts []*attempt) *Lock {
 		l.gates.noteOutcome(part.gate, part, nil)
 		l.keeper.keep(part)
 	}
+	told := false
+	defer func() {
+		if !told { // the observer has panicked: nobody gets the lock
+			_ = parts[0].Unlock()
+		}
+	}()
 	l.observer.Acquired(parts[0].acquisition)
+	told = true
 	return parts[0]
 }
 

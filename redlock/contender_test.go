@@ -80,3 +80,17 @@ func TestWaitForGuards(t *testing.T) {
 		redlock.WithTimeout(maxTTL/2), redlock.WithRestartGuard(maxTTL+3*time.Second))
 	lockUnlock(t, short, "key")
 }
+
+type panics struct{ redlock.NopObserver }
+
+func (panics) Acquired(redlock.Acquisition) { panic("observer") }
+
+// TestObserverPanics: what recovers the panic, such as net/http, has no lock to release.
+func TestObserverPanics(t *testing.T) {
+	l, servers := onServers(t, 3, redlock.WithObserver(panics{}))
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = l.Lock(t.Context(), "key")
+	}()
+	redistest.RequireNoKeys(t, servers)
+}

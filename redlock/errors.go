@@ -32,9 +32,9 @@ var (
 	ErrMaxHold = fmt.Errorf("%w: held for its max hold", ErrLost)
 	// ErrForced is ErrLost for a lock that somebody has released with ForceUnlock. It matches ErrLost.
 	ErrForced = fmt.Errorf("%w: released by force", ErrLost)
-	// ErrFenceChanged is what ForceUnlock returns if the key is free, or if another lock has it than the one with the
-	// given fencing token. Nothing was released then.
-	ErrFenceChanged = errors.New("redlock: the key is free, or another lock has it by now")
+	// ErrFenceChanged is what ForceUnlock returns if the key is free, if another lock has it than the one with the
+	// given fencing token, or if the masters have forgotten the token of the one that has it. Nothing was released then.
+	ErrFenceChanged = errors.New("redlock: no lock with this fencing token is known to have the key")
 	// ErrClosed means that the Locker is closed. It is also the cause with which the contexts of the locks
 	// end that were held until then.
 	ErrClosed = errors.New("redlock: locker is closed")

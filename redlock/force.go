@@ -16,10 +16,14 @@ import (
 // The holder loses the lock with ErrForced, at once if it is in this process, else at its next renewal, after a third of
 // its TTL. It can't take the key back. Who waits for the key is woken.
 //
-// The error matches ErrFenceChanged if the key is free or another lock has it: then nothing is released. It is a
+// The error matches ErrFenceChanged if the key is free, if another lock has it, or if the masters have forgotten the token of the lock
+// that has it, which they know for 5 s after it was taken or renewed: then nothing is released. It is a
 // *QuorumError if too few masters answer: then the key may be free on the others. It is ErrClosed if the Locker is closed.
 // ForceUnlock waits for the masters as Inspect does.
 func (l *Locker) ForceUnlock(ctx context.Context, key string, fence uint64) error {
+	if fence == 0 {
+		return fmt.Errorf("%w: 0 stands for one that the masters have forgotten", ErrFenceChanged)
+	}
 	if !l.calls.enter() {
 		return ErrClosed
 	}
@@ -30,6 +34,8 @@ func (l *Locker) ForceUnlock(ctx context.Context, key string, fence uint64) erro
 		return err
 	case !seen.Held:
 		return fmt.Errorf("%w: it is free", ErrFenceChanged)
+	case seen.Fence == 0:
+		return fmt.Errorf("%w: the masters have forgotten that of the one that has it, and learn it when its lease is renewed: try again then, or wait until the lease ends", ErrFenceChanged)
 	case !seen.has(token, fence):
 		return fmt.Errorf("%w: the one that has it has the fencing token %d", ErrFenceChanged, seen.Fence)
 	}

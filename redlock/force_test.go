@@ -3,6 +3,7 @@ package redlock_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -184,4 +185,22 @@ func TestForceRacesWithRenewals(t *testing.T) {
 	}
 	all.Wait()
 	redistest.RequireNoKeys(t, servers)
+}
+
+// TestForceWithForgottenFence: the masters forget the fence of a long lease. 0 stands for that, and not for whatever lock has the key.
+func TestForceWithForgottenFence(t *testing.T) {
+	t.Parallel()
+	l, servers := onServers(t, 3)
+	lock := lockEverywhere(t, l, servers)
+	for _, s := range servers {
+		if err := s.Client().Del(t.Context(), redisKey("key")+":fence").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, fence := range []uint64{0, lock.Fence()} {
+		if err := l.ForceUnlock(t.Context(), "key", fence); !errors.Is(err, redlock.ErrFenceChanged) || !strings.Contains(err.Error(), "forgotten") {
+			t.Errorf("fence %d: %v", fence, err)
+		}
+	}
+	mustUnlock(t, lock)
 }

@@ -9,12 +9,12 @@ import (
 )
 
 // push queues a call and has it sent. If nothing else is under way the caller sends it itself, which saves
-// a switch of goroutines; it can't block then, as the connection's buffers are empty and all but results are short.
+// a switch of goroutines; it can't block then, as the connection's buffers are empty and the call is short.
 func (s *stream) push(c *call) {
 	s.mu.Lock()
 	s = s.home(c)
 	taken, err := s.accept(c)
-	if taken && c.Result == nil && s.conn != nil && !s.sending && len(s.queue) == 1 && len(s.flight) == 0 {
+	if taken && c.isShort() && s.conn != nil && !s.sending && len(s.queue) == 1 && len(s.flight) == 0 {
 		s.flush()
 		taken = false
 	}
@@ -24,6 +24,9 @@ func (s *stream) push(c *call) {
 		s.sendSoon()
 	}
 }
+
+// isShort reports whether the buffers of a connection have room for the call: its key is in it up to five times.
+func (c *call) isShort() bool { return c.Result == nil && len(c.Key) <= 1<<10 }
 
 // enqueue queues a call. It is sent with the next push, or when the stream is told to send soon.
 func (s *stream) enqueue(c *call) {
@@ -82,20 +85,22 @@ func (s *stream) declined(c *call, err error) {
 func (s *stream) refusal(op protocol.Op) error {
 	now := time.Now()
 	silent := s.silence(now)
+	// A server that is slow, or takes no new lock, may renew those that it has: none may be lost because others are refused.
+	renews := op == protocol.OpExtend && s.conn != nil && silent <= s.maxTTL && len(s.queue) < maxQueue
 	switch {
 	case s.closing:
 		return ErrClosed
 	case op == protocol.OpRelease:
 		return nil
-	case silent > s.latency.timeout():
+	case silent > s.latency.timeout() && !renews:
 		return fmt.Errorf("%w for %v%s", errHung, silent.Round(time.Millisecond), s.latency.advice())
 	case s.conn != nil && (op == protocol.OpForce || op == protocol.OpInspect || op == protocol.OpNames): // also where it takes no locks
 		return nil
-	case s.conn == nil && s.downErr != nil, now.Before(s.downUntil):
+	case s.conn == nil && s.downErr != nil, now.Before(s.downUntil) && !renews:
 		return s.downErr
 	case !s.clock.trusted(now):
 		return s.clock.quarantined(now)
-	case s.acquires >= maxQueue:
+	case s.acquires >= maxQueue && !renews:
 		return errBacklog
 	}
 	return nil

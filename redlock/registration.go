@@ -65,6 +65,10 @@ func (r *registry) answered(g *registration, c *call) {
 		r.own.Masters[c.master].Up = false
 		return
 	}
+	if m := &r.own.Masters[c.master]; !m.Up && m.RunID != "" { // others must not take it for one that is away
+		m.Up = true
+		signal(r.again)
+	}
 	former := *v
 	*v = view{sent: g.sent, inUse: g.inUse, now: c.Reply.Time, uses: r.parse(c.Reply.Lines)}
 	if r.lost(&former, v, g.text) {

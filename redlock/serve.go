@@ -209,6 +209,9 @@ func (s *stream) watch(ctx context.Context, c protocol.Conn, broken <-chan error
 		case <-ctx.Done():
 			return nil, ErrClosed
 		case next := <-check.replacement:
+			if unsubscribe := s.unsubscribe.Load(); unsubscribe != nil { // its connection was lost in the same way, perhaps
+				(*unsubscribe)()
+			}
 			return next, fmt.Errorf("%w: the server did not answer on it, but answers on a new one", protocol.ErrBroken)
 		case <-s.tend:
 		case <-timer.C:

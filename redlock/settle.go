@@ -83,7 +83,7 @@ func (s *stream) verdict(b *batch, now time.Time) (err error, known bool) {
 	var votes, lives bool
 	for _, c := range b.calls {
 		refused := errors.Is(c.Reply.Err, protocol.ErrRefused)
-		switch asks := c.Op == protocol.OpAcquire || c.Op == protocol.OpExtend || c.Op == protocol.OpTrial; {
+		switch asks := c.Op == protocol.OpAcquire || c.Op == protocol.OpTrial; {
 		case c.Op == protocol.OpMemory && refused: // locks don't need the right to it
 			lives = true
 		case errors.Is(c.Reply.Err, protocol.ErrUnusable):

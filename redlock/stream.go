@@ -24,17 +24,18 @@ const (
 //	push ──► queue ──► send (the caller where nothing else is under way, else write) ──► flight ──► read ──► settle
 type stream struct {
 	options
-	master     protocol.Master
-	latency    latency
-	clock      *masterClock
-	seat       *seat
-	subscribed atomic.Bool   // this Locker is subscribed to the master's wake-ups
-	denied     atomic.Bool   // the master has denied the subscription
-	work       chan struct{} // signals write that there may be something to send
-	tend       chan struct{} // signals watch that something may be due
-	cancel     func()        // ends run at once
-	ended      chan struct{} // closed when run returns
-	cluster    *cluster      // the Redis Cluster whose front or node this is; nil for a single server
+	master      protocol.Master
+	latency     latency
+	clock       *masterClock
+	seat        *seat
+	subscribed  atomic.Bool                        // this Locker is subscribed to the master's wake-ups
+	denied      atomic.Bool                        // the master has denied the subscription
+	unsubscribe atomic.Pointer[context.CancelFunc] // ends the subscription, and another is made; nil before the first
+	work        chan struct{}                      // signals write that there may be something to send
+	tend        chan struct{}                      // signals watch that something may be due
+	cancel      func()                             // ends run at once
+	ended       chan struct{}                      // closed when run returns
+	cluster     *cluster                           // the Redis Cluster whose front or node this is; nil for a single server
 
 	mu              *sync.Mutex   // one for all streams of a cluster
 	conn            protocol.Conn // nil while there is none

@@ -107,12 +107,15 @@ func (u *subscriptions) end() {
 func (u *subscriptions) keep(ctx context.Context, s *stream, settled func()) {
 	l, refused := u.locker, false
 	for ctx.Err() == nil {
-		err := s.master.Listen(ctx, l.name, func() {
+		listening, stop := context.WithCancel(ctx)
+		s.unsubscribe.Store(&stop)
+		err := s.master.Listen(listening, l.name, func() {
 			s.subscribed.Store(true)
 			s.denied.Store(false)
 			settled()
 			l.gates.wakeAll() // what was published before is lost
 		}, func(w protocol.WakeUp) { l.wakeUp(s, w) })
+		stop()
 		s.subscribed.Store(false)
 		s.denied.Store(errors.Is(err, protocol.ErrRefused))
 		settled()

@@ -4,7 +4,7 @@ package traefik
 
 // Scripts of package redlock, and their SHA-1.
 const (
-	acquireHash   = "f5c30f4f9dc2f5e4bc658782d1d5f88431ff9f4a"
+	acquireHash   = "a8c81078d507abfc9f49916c41a8dd53084f8593"
 	acquireScript = `local call, COUNTED, POLL_LEASE, FENCE_TTL, SLACK, MAX_SETS, MAX_WAITERS, RANDOM_LEN = redis.call, true, 500, 5000, 100000, 30, 100, 26
 -- KEYS lock fence queue leases [result] | ARGV token process ticket ttl_ms waits proposal_us [former]
 -- -> time_us: granted with the proposal as fence, and nobody waits
@@ -133,7 +133,11 @@ end
 
 local last = tonumber(call('SET', KEYS[2], ARGV[6], 'PX', FENCE_TTL, 'GET') or 0)
 call('RPUSH', KEYS[1], ARGV[1] .. (polls and '++' or alone and '' or '+'))
-call('PEXPIRE', KEYS[1], ARGV[4])
+local timed = redis.pcall('PEXPIRE', KEYS[1], ARGV[4])
+if type(timed) == 'table' then -- denied: no lock may be left without an end
+  call('DEL', KEYS[1])
+  return timed
+end
 local fence = math.max(last + 1, now - SLACK)
 if proposal < fence or proposal > now + SLACK then
   call('SET', KEYS[2], string.format('%.0f', fence), 'PX', FENCE_TTL + math.ceil(math.max(fence - now, 0) / 1000)) -- tostring loses digits
@@ -141,7 +145,7 @@ if proposal < fence or proposal > now + SLACK then
 end
 return alone and not polls and former == 2 and now or {proposal, now, former}
 `
-	extendHash   = "5429dca484f997620674b334c8c2a19b4d6873a9"
+	extendHash   = "fe648d211c12cab3c72f766bca154699cb80b78a"
 	extendScript = `local call, COUNTED, POLL_LEASE, FENCE_TTL, SLACK, MAX_SETS, MAX_WAITERS, RANDOM_LEN = redis.call, true, 500, 5000, 100000, 30, 100, 26
 -- KEYS lock fence queue leases | ARGV token process ticket ttl_ms waits fence refill_until_us
 -- -> {1 held by the token now / 0 free / -1 another's / -2 released by force, time_us}
@@ -165,7 +169,11 @@ elseif held then
   return {-1, now}
 elseif now < tonumber(ARGV[7]) then -- the lease is valid, but this master lacks the key
   call('RPUSH', KEYS[1], ARGV[1] .. '+')
-  call('PEXPIRE', KEYS[1], ARGV[4])
+  local timed = redis.pcall('PEXPIRE', KEYS[1], ARGV[4])
+  if type(timed) == 'table' then -- denied: no lock may be left without an end
+    call('DEL', KEYS[1])
+    return timed
+  end
 else
   return {0, now}
 end
@@ -174,7 +182,7 @@ if tonumber(ARGV[6]) >= (tonumber(call('GET', KEYS[2])) or 0) then
 end
 return {1, now}
 `
-	releaseHash   = "b9b2d1e5be8e85ba298c933f465e2c8bf2fc668a"
+	releaseHash   = "c241755b332473b242458195a05b2230be5cadaa"
 	releaseScript = `local call, COUNTED, POLL_LEASE, FENCE_TTL, SLACK, MAX_SETS, MAX_WAITERS, RANDOM_LEN = redis.call, true, 500, 5000, 100000, 30, 100, 26
 -- KEYS lock fence queue leases [result] | ARGV token process ticket ttl_ms waits [keep_ms fence result anyway]
 -- -> 1 released / 0 was free / -1 another's
@@ -197,7 +205,11 @@ elseif held then
 end
 if KEYS[5] and (released == 1 or ARGV[9] == '1') and (tonumber(call('HGET', KEYS[5], 'fence')) or 0) < tonumber(ARGV[7]) then
   call('HSET', KEYS[5], 'fence', ARGV[7], 'data', ARGV[8])
-  call('PEXPIRE', KEYS[5], ARGV[6])
+  local timed = redis.pcall('PEXPIRE', KEYS[5], ARGV[6])
+  if type(timed) == 'table' then -- denied: no result may be left without an end
+    call('DEL', KEYS[5])
+    return timed
+  end
 end
 
 -- Mostly nobody waits.

@@ -57,7 +57,11 @@ end
 
 local last = tonumber(call('SET', KEYS[2], ARGV[6], 'PX', FENCE_TTL, 'GET') or 0)
 call('RPUSH', KEYS[1], ARGV[1] .. (polls and '++' or alone and '' or '+'))
-call('PEXPIRE', KEYS[1], ARGV[4])
+local timed = redis.pcall('PEXPIRE', KEYS[1], ARGV[4])
+if type(timed) == 'table' then -- denied: no lock may be left without an end
+  call('DEL', KEYS[1])
+  return timed
+end
 local fence = math.max(last + 1, now - SLACK)
 if proposal < fence or proposal > now + SLACK then
   call('SET', KEYS[2], string.format('%.0f', fence), 'PX', FENCE_TTL + math.ceil(math.max(fence - now, 0) / 1000)) -- tostring loses digits

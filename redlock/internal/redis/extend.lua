@@ -12,7 +12,11 @@ elseif held then
   return {-1, now}
 elseif now < tonumber(ARGV[7]) then -- the lease is valid, but this master lacks the key
   call('RPUSH', KEYS[1], ARGV[1] .. '+')
-  call('PEXPIRE', KEYS[1], ARGV[4])
+  local timed = redis.pcall('PEXPIRE', KEYS[1], ARGV[4])
+  if type(timed) == 'table' then -- denied: no lock may be left without an end
+    call('DEL', KEYS[1])
+    return timed
+  end
 else
   return {0, now}
 end

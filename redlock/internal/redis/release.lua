@@ -11,7 +11,11 @@ elseif held then
 end
 if KEYS[5] and (released == 1 or ARGV[9] == '1') and (tonumber(call('HGET', KEYS[5], 'fence')) or 0) < tonumber(ARGV[7]) then
   call('HSET', KEYS[5], 'fence', ARGV[7], 'data', ARGV[8])
-  call('PEXPIRE', KEYS[5], ARGV[6])
+  local timed = redis.pcall('PEXPIRE', KEYS[5], ARGV[6])
+  if type(timed) == 'table' then -- denied: no result may be left without an end
+    call('DEL', KEYS[5])
+    return timed
+  end
 end
 
 -- Mostly nobody waits.

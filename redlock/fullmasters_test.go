@@ -1,0 +1,87 @@
+package redlock_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// TestFullMastersRenew: servers that reach their maxmemory take no new lock, and renew those that they have, which needs no memory. None
+// may be lost because others are refused.
+func TestFullMastersRenew(t *testing.T) {
+	t.Parallel()
+	const ttl = 3 * time.Second
+	servers := redistest.Start(t, 3)
+	l := newLocker(t, redistest.URLs(servers), redlock.WithTTL(ttl))
+	held := mustLock(t, l, "order:1")
+	for _, s := range servers {
+		setMaxMemory(t, s, "1")
+	}
+	others(t, l, 3*ttl, held)
+	for _, s := range servers {
+		setMaxMemory(t, s, "0")
+	}
+}
+
+// TestRenewalsOverSlowNetwork: a tenth of the TTL is too long for the timeout of new locks, but not for a renewal.
+func TestRenewalsOverSlowNetwork(t *testing.T) {
+	t.Parallel()
+	const ttl = 6 * time.Second
+	urls, _, ways := behindForwarders(t, 3)
+	l := newLocker(t, urls, redlock.WithTTL(ttl), redlock.WithTimeout(redlock.DefaultTimeout))
+	held := mustLock(t, l, "order:1")
+	for _, way := range ways {
+		way.Set(redistest.Weather{Delay: ttl / 20}) // there, and back
+	}
+	others(t, l, 3*ttl, held)
+	for _, way := range ways {
+		way.Set(redistest.Weather{})
+	}
+}
+
+// others asks for other locks for a while, in which a held one must not be lost.
+func others(t *testing.T, l *redlock.Locker, while time.Duration, held *redlock.Lock) {
+	t.Helper()
+	for began := time.Now(); time.Since(began) < while; time.Sleep(50 * time.Millisecond) {
+		if lock, err := l.TryLock(t.Context(), "order:2"); err == nil {
+			_ = lock.Unlock()
+		}
+		if err := held.Err(); err != nil {
+			t.Fatalf("after %v: %v", time.Since(began), err)
+		}
+	}
+	_ = held.Unlock()
+}
+
+func setMaxMemory(t *testing.T, s *redistest.Server, bytes string) {
+	t.Helper()
+	if err := s.Client().ConfigSet(t.Context(), "maxmemory", bytes).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFullMasterIsNotAvailable: that a server renews leases doesn't say that it takes locks.
+func TestFullMasterIsNotAvailable(t *testing.T) {
+	t.Parallel()
+	const ttl = 2 * time.Second
+	servers := redistest.Start(t, 3)
+	var d diary
+	l := newLocker(t, redistest.URLs(servers), redlock.WithObserver(&d), redlock.WithTTL(ttl))
+	for i := range 10 { // whose renewals come one after the other
+		held := mustLock(t, l, string(rune('a'+i)))
+		defer func() { _ = held.Unlock() }()
+		time.Sleep(ttl / 30)
+	}
+	setMaxMemory(t, servers[0], "1")
+	for began := time.Now(); time.Since(began) < 3*ttl; time.Sleep(20 * time.Millisecond) {
+		if lock, err := l.TryLock(t.Context(), "order:1"); err == nil {
+			_ = lock.Unlock()
+		}
+	}
+	if downs, ups := d.find("down", "", nil), d.find("up", "", nil); len(downs) == 0 || len(ups) > 0 {
+		t.Errorf("the server refuses every lock; it was said to be down %d times, and available again %d times", len(downs), len(ups))
+	}
+	setMaxMemory(t, servers[0], "0")
+}
