@@ -180,7 +180,7 @@ release-check: ## Check .goreleaser.yaml, and build Caddy for this platform as a
 	bin/dist/caddy_*/caddy list-modules --versions --skip-standard
 
 release-notes: ## Print the section of VERSION in CHANGELOG.md, which must have its date
-	@sed -n '/^## \[$(VERSION:v%=%)\] - [0-9-]*$$/,/^## \[/{/^## \[/!p}' CHANGELOG.md | grep . || { \
+	@awk -v title='## [$(VERSION:v%=%)] - 2' 'index($$0, title) == 1 { found = inside = 1; next } /^## \[|^\[[0-9.]+\]: / { inside = 0 } inside; END { exit !found }' CHANGELOG.md || { \
 		echo 'CHANGELOG.md has no section "## [$(VERSION:v%=%)] - <date>"' >&2; exit 1; }
 
 SKIP ?= publish,docker,sbom

@@ -64,7 +64,7 @@ func notForgotten(err error) error {
 	case problem.Status == http.StatusConflict:
 		return errors.New("nothing was forgotten: the key is held, so the delivery runs now")
 	case problem.Status == http.StatusNotFound && problem.Detail == "":
-		return errors.New("nothing was forgotten: no master remembers anything for the key; the keys, the ID and the scope must be as the rule makes them")
+		return errors.New("nothing was forgotten: no master remembers anything for the key; the keys, the ID, --place and --scope must be as the rule makes them")
 	}
 	return told(err)
 }

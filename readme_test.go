@@ -82,7 +82,7 @@ func TestBlocksInREADME(t *testing.T) {
 		"go run ./cmd/caddy run --config Caddyfile.example", // e2e: TestREADMECurls
 		"make test", // what runs this test
 		"xcaddy build --with github.com/caddy-redlock/caddy-redlock", // e2e: TestREADMEModule
-		"go get github.com/caddy-redlock/caddy-redlock",              // e2e: TestREADMEModule
+		"go get github.com/caddy-redlock/caddy-redlock/middleware",   // e2e: TestREADMEModule
 	}
 	for _, block := range regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$").FindAllStringSubmatch(readFile(t, "README.md"), -1) {
 		switch language, text := block[1], block[2]; language {

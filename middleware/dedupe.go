@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"net/http"
 	"net/url"
 	"path"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 // ParseDedupe reads the template of the ID of a delivery, as ParseTemplate does. An ID has a single value, so that
 // {body.items[].id} is an error. IDs are compared as they are sent: those that differ in case are different.
+// An ID of a single placeholder is its value; in a longer one the values are escaped, as in keys.
 func ParseDedupe(text string, compile PlaceholderFunc) (KeyFunc, error) {
 	return parseExact("dedupe", text, compile, "ID", "is the same for all deliveries; name the sender's ID, such as {header.X-GitHub-Delivery}")
 }
@@ -34,7 +36,16 @@ func parseExact(setting, text string, compile PlaceholderFunc, what, global stri
 		return nil, fmt.Errorf("%s: {%s} may have several values, and there is only one %s; name an element, such as {body.items.0.id}", setting, t.parts[t.each].name, what)
 	}
 	t.setExact()
-	return t.Key, nil
+	if !t.isValue() {
+		return t.Key, nil
+	}
+	return func(r *http.Request) (string, error) { // operators name it as they know it: Bearer abc, and not Bearer%20abc
+		key, err := t.Key(r)
+		if err != nil {
+			return "", err
+		}
+		return url.PathUnescape(key)
+	}, nil
 }
 
 // ScopeAt returns the scope of a delivery to one place, its host and path, such as "shop.example.com/hooks/billing": if a rule ignores

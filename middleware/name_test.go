@@ -14,7 +14,7 @@ import (
 func orderKey(r *http.Request) (string, error) { return "order:" + r.Header.Get("Order"), nil }
 
 func TestNameOfRule(t *testing.T) {
-	long := "order:{header." + strings.Repeat("ä", 100) + "}"
+	long := "order:{cookie." + strings.Repeat("ä", 100) + "}"
 	locker := newLocker(t, live)
 	for want, handler := range map[string]func(http.Handler) http.Handler{
 		"order:{method}":                middleware.New(locker, "order:{method}"),
@@ -24,7 +24,7 @@ func TestNameOfRule(t *testing.T) {
 		"hook:{method} (preset github)": middleware.New(locker, "hook:{method}", middleware.WithPreset("github")),
 		"hooks":                         middleware.New(locker, "", middleware.WithName("hooks"), middleware.WithPreset("github")),
 		"middleware_test.orderKey":      middleware.NewFunc(locker, orderKey),
-		"order:{header." + strings.Repeat("ä", 55) + "…": middleware.New(locker, long, middleware.WithPassOnMissingKey()),
+		"order:{cookie." + strings.Repeat("ä", 55) + "…": middleware.New(locker, long, middleware.WithPassOnMissingKey()),
 	} {
 		var turn middleware.Turn
 		var held []redlock.KeyStatus

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fields"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
@@ -47,8 +49,11 @@ func Placeholder(name string) (KeyFunc, error) {
 		return func(r *http.Request) (string, error) { return wildcard(r, arg) }, nil
 	case kind == "header":
 		canonical := textproto.CanonicalMIMEHeaderKey(arg)
-		if canonical == "Host" {
+		switch {
+		case canonical == "Host":
 			return nil, errors.New("{header.Host} is not among the headers of a request; use {host}")
+		case canonical == "Transfer-Encoding", canonical == "Trailer", !httpguts.ValidHeaderFieldName(arg):
+			return nil, fmt.Errorf("{header.%s}: no request has a header of this name", arg)
 		}
 		return func(r *http.Request) (string, error) { return oneHeader(r, canonical) }, nil
 	case kind == "query":

@@ -266,13 +266,17 @@ func TestSpellingsOfAPlace(t *testing.T) {
 
 // Nobody gets the answer to what another has asked.
 func TestScope(t *testing.T) {
-	server, c := remembering(t, receipt, middleware.WithScope("{header.Authorization}"))
+	l, c := newLocker(t, live), &cashier{answer: receipt}
+	server := serve(t, orders(l, c.ServeHTTP, middleware.WithDedupe("{header.Id}"), middleware.WithRemember(hour), middleware.WithScope("{header.Authorization}")))
 	ann := post(t, server.URL, "Order", "42", "Id", "a", "Authorization", "Bearer Ann")
 	bob := post(t, server.URL, "Order", "42", "Id", "a", "Authorization", "Bearer ann")
 	if bob.body == ann.body {
 		t.Error("one client got the answer of another")
 	}
 	requireReplay(t, post(t, server.URL, "Order", "42", "Id", "a", "Authorization", "Bearer Ann"), ann)
+	if forgotten, err := l.Forget(t.Context(), middleware.DeliveryKey([]string{"order:42"}, "a", "Bearer Ann")); err != nil {
+		t.Errorf("an operator names the scope as the client sends it: %v, %v", forgotten, err)
+	}
 	requireProblem(t, post(t, server.URL, "Order", "42", "Id", "a"), http.StatusBadRequest, "missing_key")
 	c.requireRuns(t, 2)
 }

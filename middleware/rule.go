@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/http/httpguts"
-
 	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -164,8 +162,8 @@ func (rule *Rule) Check() error {
 		return fmt.Errorf("hold_after_abort %v: must not be negative", rule.HoldAfterAbort)
 	case rule.MaxWaiters < 0:
 		return fmt.Errorf("max_waiters %d: must not be negative", rule.MaxWaiters)
-	case !httpguts.ValidHeaderFieldName(rule.fenceHeader()):
-		return fmt.Errorf("fence_header %q: not the name of a header", rule.FenceHeader)
+	case !isPassedOn(rule.fenceHeader()):
+		return fmt.Errorf("fence_header %q: not the name of a header that a proxy passes on", rule.FenceHeader)
 	case rule.TTL < 0:
 		return fmt.Errorf("ttl %v: must not be negative", rule.TTL)
 	case !isRefusal(rule.HeldStatus):

@@ -235,6 +235,12 @@ func (t *Template) setExact() {
 	}
 }
 
+// isValue reports whether the template is a single placeholder without labels.
+func (t *Template) isValue() bool {
+	labeled := func(s source) bool { return s.label != "" }
+	return len(t.parts) == 1 && !slices.ContainsFunc(t.parts[0].sources, func(together []source) bool { return slices.ContainsFunc(together, labeled) })
+}
+
 // Global reports whether the template has no placeholder, so that all requests share one lock.
 func (t *Template) Global() bool {
 	for _, p := range t.parts {

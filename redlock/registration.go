@@ -54,7 +54,7 @@ func (r *registry) answered(g *registration, c *call) {
 	}
 	switch {
 	case errors.Is(c.Reply.Err, protocol.ErrRefused): // other sets go unnoticed
-		r.logOnce("refused", "master denies the script that registers this process's set of masters, so it can't be compared with those of other processes: grant this user what docs/masters.md lists",
+		r.logOnce("refused", "master refuses to register this process's set of masters, so it can't be compared with those of other processes: grant this user what docs/masters.md lists, unless the error names another reason",
 			"master", r.own.Masters[c.master].Name, "error", c.Reply.Err)
 		r.knowsNothing(g, c.master)
 		return

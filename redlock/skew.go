@@ -127,8 +127,8 @@ func (cs *clocks) check(c *masterClock) error {
 	if off < 0 {
 		direction = "behind"
 	}
-	return fmt.Errorf("%w: it is %v %s the median of the masters' clocks, which may differ by %v (max skew): synchronize it, for example by NTP",
-		errClockSkew, off.Abs().Round(time.Millisecond), direction, cs.maxSkew)
+	return fmt.Errorf("%w: it is %v %s the median of the masters' clocks, and may be %v at most (half of max skew): synchronize it, for example by NTP",
+		errClockSkew, off.Abs().Round(time.Millisecond), direction, cs.maxSkew/2)
 }
 
 // addNode adds the clock of a node of a Redis Cluster.

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/textproto"
 	"net/url"
 	"os"
 	"sort"
@@ -130,8 +131,8 @@ func (c *Config) read() (*rule, *options, error) {
 		err = fmt.Errorf("heldStatus %d: must be from 400 to 599", r.held)
 	case r.noQuorum < 400 || r.noQuorum > 599:
 		err = fmt.Errorf("noQuorumStatus %d: must be from 400 to 599", r.noQuorum)
-	case !isHeaderName(r.fenceHeader):
-		err = fmt.Errorf("fenceHeader %q: not the name of a header", r.fenceHeader)
+	case !isHeaderName(r.fenceHeader) || messageHeaders[textproto.CanonicalMIMEHeaderKey(r.fenceHeader)]:
+		err = fmt.Errorf("fenceHeader %q: not the name of a header that a proxy passes on", r.fenceHeader)
 	case o.prefix == "" || strings.ContainsAny(o.prefix, "{}"):
 		err = fmt.Errorf("keyPrefix %q: must not be empty or contain braces", o.prefix)
 	}

@@ -41,8 +41,11 @@ func parseSource(text string) (*source, error) {
 		return s, nil
 	case family == "header":
 		s.arg = textproto.CanonicalMIMEHeaderKey(arg)
-		if s.arg == "Host" {
+		switch {
+		case s.arg == "Host":
 			return nil, errors.New("{header.Host} is not among the headers of a request; use {host}")
+		case s.arg == "Transfer-Encoding" || s.arg == "Trailer" || !isHeaderName(arg):
+			return nil, fmt.Errorf("{header.%s}: no request has a header of this name", arg)
 		}
 		return s, nil
 	case family == "query":

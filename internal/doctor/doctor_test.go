@@ -322,7 +322,7 @@ func TestAnswersOnDisk(t *testing.T) {
 			}
 			continue
 		}
-		want{doctor.Note, doctor.Persistence, []string{"a restart forgets the answers", "appendonly yes"}, true}.require(t, report)
+		want{doctor.Note, doctor.Persistence, []string{"with its copies of remembered answers", "appendonly yes"}, true}.require(t, report)
 	}
 }
 

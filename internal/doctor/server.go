@@ -125,8 +125,8 @@ func (x *examination) disk() []Finding {
 	aof, fsync, onRewrite := x.info["aof_enabled"], x.config["appendfsync"], x.config["no-appendfsync-on-rewrite"]
 	switch {
 	case x.Guard > 0 && x.Remember && aof == "0":
-		return []Finding{{Level: Note, Check: Persistence, Text: "a restart forgets the answers that it remembers (appendonly no)",
-			Advice: "A majority of the others still has them. To keep them when most masters restart, set appendonly yes on all."}}
+		return []Finding{{Level: Note, Check: Persistence, Text: "a restart empties it, with its copies of remembered answers (appendonly no)",
+			Advice: "One restart at a time loses no answer that is on all masters. To keep answers when most masters restart, set appendonly yes on all."}}
 	case x.Guard > 0 && !x.Remember && x.config["save"] != "" && x.config["stop-writes-on-bgsave-error"] == "yes":
 		return []Finding{{Level: Note, Check: Persistence, Text: "it saves snapshots, which locks don't need, and takes no locks while it can't save",
 			Advice: `CONFIG SET save "", if the server is for locks alone; restart_guard covers restarts.`}}
