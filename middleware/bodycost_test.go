@@ -22,21 +22,21 @@ func allocated(template string, r *http.Request) float64 {
 // A client must not be able to make a small body, or a path, take a lot of memory.
 func TestMemoryOfKeys(t *testing.T) {
 	list := func(element string) string {
-		return `{"items":[` + strings.TrimSuffix(strings.Repeat(element+",", 1_000_000/(len(element)+1)), ",") + `]}`
+		return `{"items":[` + strings.TrimSuffix(strings.Repeat(element+",", 200_000/(len(element)+1)), ",") + `]}`
 	}
 	names := func(length int) string { // of letters that become 18
-		return "id=42" + strings.Repeat("&"+strings.Repeat("\ufdfa", length/3)+"=x", 1_000_000/length)
+		return "id=42" + strings.Repeat("&"+strings.Repeat("\ufdfa", length/3)+"=x", 200_000/length)
 	}
 	for _, c := range []struct{ template, contentType, body string }{
 		{"{json.items[]}", jsonType, list("1e308")},
 		{"{json.items[].id}", jsonType, list(`{"id":1e308}`)},
 		{"{json.items[].id|json.items[].x}", jsonType, list(`{"id":1e308}`)},
 		{"{json.items[]}", jsonType, list("1e-308")},
-		{"{form.id}", formType, names(1_000_000)},
+		{"{form.id}", formType, names(200_000)},
 		{"{form.id}", formType, names(4_000)},
 		{"{body.id}", jsonType, `{"id":42,"x":"` + names(4_000) + `"}`},
 	} {
-		if times := allocated(c.template, withBody(c.contentType, c.body)) / float64(len(c.body)); times > 40 {
+		if times := allocated(c.template, withBody(c.contentType, c.body)) / float64(len(c.body)); times > 60 {
 			t.Errorf("%s of %.50s…: %.0f times the memory of the body", c.template, c.body, times)
 		}
 	}

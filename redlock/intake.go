@@ -85,14 +85,16 @@ func (s *stream) declined(c *call, err error) {
 func (s *stream) refusal(op protocol.Op) error {
 	now := time.Now()
 	silent := s.silence(now)
-	// A server that is slow, or takes no new lock, may renew those that it has: none may be lost because others are refused.
-	renews := op == protocol.OpExtend && s.conn != nil && silent <= s.maxTTL && len(s.queue) < maxQueue
+	// A server that is slow, or takes no new lock, may renew those that it has: none may be lost because others are refused. The
+	// silence of a cluster's node may mean that another has taken its place.
+	renews := op == protocol.OpExtend && s.conn != nil && len(s.queue) < maxQueue
+	patient := renews && s.cluster == nil && silent <= s.maxTTL
 	switch {
 	case s.closing:
 		return ErrClosed
 	case op == protocol.OpRelease:
 		return nil
-	case silent > s.latency.timeout() && !renews:
+	case silent > s.latency.timeout() && !patient:
 		return fmt.Errorf("%w for %v%s", errHung, silent.Round(time.Millisecond), s.latency.advice())
 	case s.conn != nil && (op == protocol.OpForce || op == protocol.OpInspect || op == protocol.OpNames): // also where it takes no locks
 		return nil

@@ -38,6 +38,7 @@ func TestRefusalEndsWhileIdle(t *testing.T) {
 			requireState(t, l, 0, redlock.MasterRefuses)
 			command(t, servers[0], test.well...)
 			requireState(t, l, 0, redlock.MasterAvailable)
+			log.expect(t, "master available again")
 			if down, up := log.lines("master unavailable"), log.lines("master available again"); len(down) != 1 || len(up) != 1 {
 				t.Errorf("%q, %q", down, up)
 			}
