@@ -88,6 +88,7 @@ func TestBadRule(t *testing.T) {
 		"neither on nor off":        {"redlock order:{path.1} {\nbuffer_body yes\n}", []string{"Caddyfile:7", "buffer_body", "on, off"}},
 		"unknown preset":            {"redlock order:{path.1} {\nwait 1s\npreset Stripe\n}", []string{"at Caddyfile:8", `preset "Stripe"`}},
 		"bad fence_header":          {"redlock {\nkey order:{path.1}\nwait 1s\nfence_header a:b\n}", []string{"at Caddyfile:9", "fence_header"}},
+		"fence_header of HTTP":      {"redlock order:{path.1} {\nwait 1s\nfence_header Host\n}", []string{"at Caddyfile:8", `fence_header "Host"`, "such as Fencing-Token"}},
 		"bad key in the block":      {"redlock {\nwait 1s\nkey a:{path.1\n}", []string{"at Caddyfile:8", "not closed"}},
 		"dedupe of no value":        {"redlock {\nkey order:{path.1}\ndedupe on\n}", []string{"at Caddyfile:8", "dedupe"}},
 		"no number":                 {"redlock order:{path.1} {\nmax_waiters many\n}", []string{"Caddyfile:7", `max_waiters "many"`, "a number from 1"}},

@@ -15,8 +15,6 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-const defaultFenceHeader = "Fencing-Token"
-
 // Rule is how requests are serialized. The zero value works: no wait, the Locker's TTL, 423 and 409.
 //
 // New makes a Rule of its options. Programs with a configuration of their own can fill in a Rule instead, and call Serve for
@@ -37,7 +35,8 @@ type Rule struct {
 	// timed out. Default: the Locker's, 1000.
 	MaxWaiters int
 	// FenceHeader is the request header in which the handler, or the upstream behind it, finds the fencing token. A header of that
-	// name which a client sends is always removed. Default: Fencing-Token.
+	// name which a client sends is always removed, so that it can't be one that HTTP or the key needs, such as Host. Default:
+	// Fencing-Token.
 	FenceHeader string
 	// HeldStatus answers a request whose lock is held by another one. Default: 423.
 	HeldStatus int
@@ -162,8 +161,6 @@ func (rule *Rule) Check() error {
 		return fmt.Errorf("hold_after_abort %v: must not be negative", rule.HoldAfterAbort)
 	case rule.MaxWaiters < 0:
 		return fmt.Errorf("max_waiters %d: must not be negative", rule.MaxWaiters)
-	case !isPassedOn(rule.fenceHeader()):
-		return fmt.Errorf("fence_header %q: not the name of a header that a proxy passes on", rule.FenceHeader)
 	case rule.TTL < 0:
 		return fmt.Errorf("ttl %v: must not be negative", rule.TTL)
 	case !isRefusal(rule.HeldStatus):
@@ -181,6 +178,9 @@ func (rule *Rule) Check() error {
 	case rule.ReplayWindow < 0:
 		return fmt.Errorf("replay_window %v: must not be negative", rule.ReplayWindow)
 	}
+	if err := rule.checkFenceHeader(); err != nil {
+		return err
+	}
 	return rule.checkRemember()
 }
 
@@ -191,8 +191,6 @@ func (rule *Rule) maxBody() int64 { return cmp.Or(rule.MaxBody, defaultMaxBody) 
 func (rule *Rule) bodyTimeout() time.Duration { return cmp.Or(rule.BodyTimeout, defaultBodyTimeout) }
 
 func (rule *Rule) budget() *Budget { return cmp.Or(rule.BodyBudget, defaultBudget) }
-
-func (rule *Rule) fenceHeader() string { return cmp.Or(rule.FenceHeader, defaultFenceHeader) }
 
 // DefaultMaxHold is how long a request may hold its lock unless something else is set.
 const DefaultMaxHold = lockerinfo.DefaultMaxHold

@@ -131,8 +131,10 @@ func (c *Config) read() (*rule, *options, error) {
 		err = fmt.Errorf("heldStatus %d: must be from 400 to 599", r.held)
 	case r.noQuorum < 400 || r.noQuorum > 599:
 		err = fmt.Errorf("noQuorumStatus %d: must be from 400 to 599", r.noQuorum)
-	case !isHeaderName(r.fenceHeader) || messageHeaders[textproto.CanonicalMIMEHeaderKey(r.fenceHeader)]:
-		err = fmt.Errorf("fenceHeader %q: not the name of a header that a proxy passes on", r.fenceHeader)
+	case !isHeaderName(r.fenceHeader):
+		err = fmt.Errorf("fenceHeader %q: not the name of a header", r.fenceHeader)
+	case isNoFenceHeader(r.fenceHeader):
+		err = fmt.Errorf("fenceHeader %q: has a meaning of its own in HTTP; want another header, such as Fencing-Token", r.fenceHeader)
 	case o.prefix == "" || strings.ContainsAny(o.prefix, "{}"):
 		err = fmt.Errorf("keyPrefix %q: must not be empty or contain braces", o.prefix)
 	}
@@ -175,6 +177,19 @@ func isHeaderName(name string) bool {
 		}
 	}
 	return name != ""
+}
+
+// noFenceHeaders are taken out on the way to the upstream, break the request there, or belong to the client.
+var noFenceHeaders = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "Te", "Trailer", "Upgrade", "Keep-Alive", "Expect",
+	"Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Content-Type", "Content-Encoding", "Cookie", "Idempotency-Key"}
+
+func isNoFenceHeader(name string) bool {
+	for _, other := range noFenceHeaders {
+		if sameHeader(other, name) {
+			return true
+		}
+	}
+	return false
 }
 
 // addresses parses the URLs of the masters. Errors name a master by its position only, because its URL may contain a password.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -39,6 +40,26 @@ func TestKeyCases(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("case %d: %q of %s %s with %v: %q, want %q", i, c.Template, c.Request.Host, c.Request.RequestURI, c.Request.Header, got, want)
+		}
+	}
+}
+
+// TestFenceHeadersAreTheMiddlewares: a header that can't carry the fencing token can't do so in any host.
+func TestFenceHeadersAreTheMiddlewares(t *testing.T) {
+	for name, want := range map[string]bool{
+		"Fencing-Token": true, "X-Fence": true, "User-Agent": true,
+		"Host": false, "content-length": false, "Transfer_Encoding": false, "Connection": false, "TE": false, "Trailer": false, "Upgrade": false, "Keep-Alive": false, "Expect": false,
+		"Proxy-Connection": false, "Proxy-Authenticate": false, "Proxy-Authorization": false, "Content-Type": false, "Content-Encoding": false, "Cookie": false, "Idempotency-Key": false,
+		"X Fence": false, "X-Fence ": false, "X-Fence:": false,
+	} {
+		c := CreateConfig()
+		c.Masters, c.Key, c.FenceHeader = []string{"redis://127.0.0.1:1"}, "order:{path.1}", name
+		_, _, err := c.read()
+		rule := middleware.Rule{FenceHeader: name}
+		for host, err := range map[string]error{"Traefik": err, "net/http": rule.Check()} {
+			if (err == nil) != want || err != nil && !strings.Contains(err.Error(), strconv.Quote(name)) {
+				t.Errorf("%s: %q: error %v", host, name, err)
+			}
 		}
 	}
 }
