@@ -104,7 +104,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if err := h.buildRule(); err != nil {
 		return places.at(err)
 	}
-	h.Source = places.only("key", "ttl", "max_body", "verify")
+	h.Source = places.only("key", "ttl", "max_body", "fence_header", "verify")
 	return nil
 }
 

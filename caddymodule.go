@@ -217,13 +217,13 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	if server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
 		server.RegisterOnShutdown(noticeExit)
 	}
-	if err := h.rule.Check(); err != nil {
-		return err
-	}
 	if h.Verify != nil {
 		if h.rule.Verify, err = h.Verify.verifier(); err != nil {
 			return err
 		}
+	}
+	if err := h.rule.Check(); err != nil {
+		return err
 	}
 	h.countRequests()
 	return nil

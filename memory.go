@@ -20,7 +20,7 @@ func (h *Handler) buildMemory(preset middleware.Preset) (err error) {
 		return errors.New("key: want at least one template, such as order:{http.request.uri.path.1}")
 	}
 	if scope := cmp.Or(h.Scope, preset.Scope); scope != "" && scope != "off" {
-		if h.rule.Scope, err = middleware.ParseScope(scope, placeholder); err != nil {
+		if h.rule.Scope, err = middleware.ParseScope(scope, h.placeholder); err != nil {
 			return err
 		}
 	}
@@ -66,7 +66,7 @@ func (h *Handler) identify(preset middleware.Preset) (err error) {
 	if template == "" || template == "off" {
 		return nil
 	}
-	h.rule.Dedupe, err = middleware.ParseDedupe(template, placeholder)
+	h.rule.Dedupe, err = middleware.ParseDedupe(template, h.placeholder)
 	return err
 }
 

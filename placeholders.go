@@ -93,6 +93,14 @@ func placeholder(name string) (middleware.KeyFunc, error) {
 	}, nil
 }
 
+// placeholder is the function placeholder for the templates of the rule.
+func (h *Handler) placeholder(name string) (middleware.KeyFunc, error) {
+	if ours, ok := strictName(fullName(name)); ok {
+		return h.rule.Placeholder(ours)
+	}
+	return placeholder(name)
+}
+
 // hostLabel returns what reads a label of the host, counted from the right. Caddy would count the empty label behind a trailing
 // dot as well, so that a client could choose between two labels.
 func hostLabel(number string) (middleware.KeyFunc, error) {

@@ -23,9 +23,6 @@ func (h *Handler) buildRule() error {
 			return err
 		}
 	}
-	if err := h.parseKeys(preset.Key); err != nil {
-		return err
-	}
 	wait := cmp.Or(time.Duration(h.Wait), preset.Wait)
 	remember := cmp.Or(time.Duration(h.Remember), preset.Remember)
 	h.rule = &middleware.Rule{
@@ -55,6 +52,9 @@ func (h *Handler) buildRule() error {
 		RememberSize:      h.RememberSize,
 		RememberCookies:   h.RememberCookies,
 		IgnoreFingerprint: preset.IgnoreFingerprint,
+	}
+	if err := h.parseKeys(preset.Key); err != nil {
+		return err
 	}
 	if h.BufferBody != nil {
 		h.rule.BufferBody = *h.BufferBody
@@ -102,7 +102,7 @@ func (h *Handler) parseKeys(preset string) (err error) {
 	if len(keys) == 0 {
 		return nil
 	}
-	h.keys, err = middleware.ParseTemplates(keys, placeholder)
+	h.keys, err = middleware.ParseTemplates(keys, h.placeholder)
 	return err
 }
 

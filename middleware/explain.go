@@ -22,9 +22,6 @@ type Explanation struct {
 // the body if New would, and panics where New does.
 func Explain(template string, r *http.Request, opts ...Option) Explanation {
 	s := withOptions(opts)
-	if err := s.Check(); err != nil {
-		panic(fmt.Sprintf("middleware: %v", err))
-	}
 	templates := s.templates(template)
 	if templates == nil {
 		return s.Rule.Explain(nil, r)

@@ -2,8 +2,10 @@ package middleware
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"golang.org/x/net/http/httpguts"
 
@@ -27,6 +29,18 @@ func (rule *Rule) checkFenceHeader() error {
 		return fmt.Errorf("fence_header %q: not the name of a header", name)
 	case slices.ContainsFunc(noFenceHeaders, same):
 		return fmt.Errorf("fence_header %q: has a meaning of its own in HTTP; want another header, such as %s", name, defaultFenceHeader)
+	case rule.Verify != nil && slices.ContainsFunc(rule.Verify.signatures.Headers(), same):
+		return fmt.Errorf("fence_header %q: the signature is read from this header; want another one, such as %s", name, defaultFenceHeader)
 	}
 	return nil
+}
+
+// Placeholder is the function Placeholder for the templates of a rule whose FenceHeader is set: it refuses that header, which is
+// removed from each request before anything is read from it.
+func (rule *Rule) Placeholder(name string) (KeyFunc, error) {
+	header, ok := strings.CutPrefix(name, "header.")
+	if ok && fold.SameHeader(header, rule.fenceHeader()) {
+		return nil, errors.New("this is the fence_header, which is removed from each request; read another header, or choose another fence_header")
+	}
+	return Placeholder(name)
 }

@@ -147,11 +147,16 @@ func ok(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "serv
 // verify is the option to check signatures.
 func verify(t testing.TB, scheme string, secrets ...string) middleware.Option {
 	t.Helper()
-	verifier, err := middleware.NewVerifier(scheme, secrets...)
+	return middleware.WithVerify(verifier(t, scheme, secrets...))
+}
+
+func verifier(t testing.TB, scheme string, secrets ...string) *middleware.Verifier {
+	t.Helper()
+	v, err := middleware.NewVerifier(scheme, secrets...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return middleware.WithVerify(verifier)
+	return v
 }
 
 // safeBuffer is a log that a server writes and a test reads.

@@ -50,5 +50,5 @@ var errBadIdempotencyKey = &refusalReason{OutcomeBadKey, http.StatusBadRequest,
 // answered with 400 if it is required, and is otherwise not compared with others. Without a template of its own, New then locks
 // the ID alone, and serves a request without an ID without a lock. Default: see WithDedupe.
 func WithIdempotencyKey(required bool) Option {
-	return func(s *settings) { s.Dedupe, s.RequireID, s.idAlone = IdempotencyKey, required, true }
+	return func(s *settings) { s.dedupe, s.Dedupe, s.RequireID, s.idAlone = "", IdempotencyKey, required, true }
 }

@@ -114,12 +114,10 @@ func newSettings(locker *redlock.Locker, opts []Option) *settings {
 		panic("middleware: the Locker is nil: did the call that made it return an error?")
 	}
 	s := withOptions(opts)
-	err := s.Check()
-	if err == nil && s.TTL > 0 {
-		err = lockerinfo.CheckTTL(locker, s.TTL)
-	}
-	if err != nil {
-		panic(fmt.Sprintf("middleware: %v", err))
+	if s.TTL > 0 {
+		if err := lockerinfo.CheckTTL(locker, s.TTL); err != nil {
+			panic(fmt.Sprintf("middleware: %v", err))
+		}
 	}
 	s.MaxHold = cmp.Or(s.MaxHold, lockerinfo.MaxHold(locker))
 	s.Logger = cmp.Or(s.Logger, lockerinfo.Logger(locker))
@@ -136,7 +134,7 @@ func (s *settings) templates(first string) Templates {
 	if s.idAlone && first == "" && s.presetKey == "" && len(s.moreKeys) == 0 {
 		return nil
 	}
-	templates, err := ParseTemplates(s.texts(first), Placeholder)
+	templates, err := ParseTemplates(s.texts(first), s.Placeholder)
 	if err != nil {
 		panic(fmt.Sprintf("middleware: %v", err))
 	}

@@ -34,6 +34,12 @@ func TestNewPanics(t *testing.T) {
 		"max_hold -1s":               func() { middleware.New(l, "k", middleware.WithMaxHold(-time.Second)) },
 		"fence_header \"a b\"":       func() { middleware.New(l, "k", middleware.WithFenceHeader("a b")) },
 		"fence_header \"te\"":        func() { middleware.New(l, "k", middleware.WithFenceHeader("te")) },
+		"{header.A}: this is the ":   func() { middleware.New(l, "{path.1|header.A}", middleware.WithFenceHeader("a")) },
+		"{header.Fencing-Token}: th": func() { middleware.New(l, "{path.1}", middleware.WithKeys("{header.Fencing-Token}")) },
+		"dedupe: key template":       func() { middleware.New(l, "k", middleware.WithDedupe("{header.A}"), middleware.WithFenceHeader("A")) },
+		"scope: key template": func() {
+			middleware.New(l, "k", middleware.WithFenceHeader("A-B"), middleware.WithScope("{header.A_b}"))
+		},
 		"want another header, such":  func() { middleware.New(l, "k", middleware.WithFenceHeader("Content_Length")) },
 		"held_status 200":            func() { middleware.New(l, "k", middleware.WithHeldStatus(http.StatusOK)) },
 		"held_status 600":            func() { middleware.New(l, "k", middleware.WithHeldStatus(600)) },

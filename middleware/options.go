@@ -15,15 +15,31 @@ type Option func(*settings)
 type settings struct {
 	Rule
 	moreKeys  []string // of WithKeys
+	dedupe    string   // template of WithDedupe
+	scope     string   // of WithScope
 	preset    string   // of WithPreset
 	presetKey string   // its template
 	idAlone   bool     // the ID is locked if there is no template
 }
 
+// withOptions panics if an option is wrong.
 func withOptions(opts []Option) *settings {
 	s := &settings{}
 	for _, opt := range opts {
 		opt(s)
+	}
+	var err error
+	if s.dedupe != "" {
+		s.Dedupe, err = ParseDedupe(s.dedupe, s.Placeholder)
+	}
+	if err == nil && s.scope != "" {
+		s.Scope, err = ParseScope(s.scope, s.Placeholder)
+	}
+	if err == nil {
+		err = s.Check()
+	}
+	if err != nil {
+		panic(fmt.Sprintf("middleware: %v", err))
 	}
 	return s
 }
@@ -127,16 +143,7 @@ func WithPreset(sender string) Option {
 // another one is answered with 409 at once. Requests without an ID are not compared. The template "" turns it off.
 // Default: off.
 func WithDedupe(template string) Option {
-	return func(s *settings) {
-		s.Dedupe, s.RequireID, s.idAlone = nil, false, false
-		if template == "" {
-			return
-		}
-		var err error
-		if s.Dedupe, err = ParseDedupe(template, Placeholder); err != nil {
-			panic(fmt.Sprintf("middleware: %v", err))
-		}
-	}
+	return func(s *settings) { s.dedupe, s.Dedupe, s.RequireID, s.idAlone = template, nil, false, false }
 }
 
 // WithDedupeStatus sets the answer to such a second delivery. Default: 409.

@@ -36,18 +36,7 @@ func WithFingerprint(on bool) Option { return func(s *settings) { s.IgnoreFinger
 
 // WithScope sets the template of who has sent a request, such as {header.Authorization}; see Rule.Scope. The template "" turns it
 // off. Default: off.
-func WithScope(template string) Option {
-	return func(s *settings) {
-		s.Scope = nil
-		if template == "" {
-			return
-		}
-		var err error
-		if s.Scope, err = ParseScope(template, Placeholder); err != nil {
-			panic(fmt.Sprintf("middleware: %v", err))
-		}
-	}
-}
+func WithScope(template string) Option { return func(s *settings) { s.scope = template } }
 
 // WithSealer encrypts the answers on the masters; see Rule.Sealer. Default: the masters can read them.
 func WithSealer(sealer *Sealer) Option {

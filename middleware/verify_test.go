@@ -57,6 +57,10 @@ func TestVectors(t *testing.T) {
 		requireProblem(t, send(v.body+" ", v.headers...), http.StatusUnauthorized, "bad_signature")
 		requireProblem(t, send("", v.headers...), http.StatusUnauthorized, "bad_signature")
 		for i := 0; i < len(v.headers); i += 2 {
+			rule := middleware.Rule{FenceHeader: v.headers[i], Verify: verifier(t, v.scheme, v.secret)}
+			if err := rule.Check(); err == nil || !strings.Contains(err.Error(), "the signature is read from this header") {
+				t.Errorf("%s as fence_header: error %v", v.headers[i], err)
+			}
 			without := append(append([]string{}, v.headers[:i]...), v.headers[i+2:]...)
 			requireProblem(t, send(v.body, without...), http.StatusUnauthorized, "bad_signature")
 			twice := append(append([]string{}, v.headers...), v.headers[i:i+2]...)

@@ -135,6 +135,8 @@ func (c *Config) read() (*rule, *options, error) {
 		err = fmt.Errorf("fenceHeader %q: not the name of a header", r.fenceHeader)
 	case isNoFenceHeader(r.fenceHeader):
 		err = fmt.Errorf("fenceHeader %q: has a meaning of its own in HTTP; want another header, such as Fencing-Token", r.fenceHeader)
+	case r.template.reads(r.fenceHeader):
+		err = fmt.Errorf("fenceHeader %q: the key is made of this header, which is removed from each request; want another one, such as Fencing-Token", r.fenceHeader)
 	case o.prefix == "" || strings.ContainsAny(o.prefix, "{}"):
 		err = fmt.Errorf("keyPrefix %q: must not be empty or contain braces", o.prefix)
 	}

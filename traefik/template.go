@@ -93,6 +93,18 @@ func (t *template) addPlaceholder(name string) error {
 	return nil
 }
 
+// reads reports whether the key is made of a header.
+func (t *template) reads(header string) bool {
+	for _, p := range t.parts {
+		for _, s := range p.sources {
+			if s.family == "header" && sameHeader(s.arg, header) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // addLiteral adds the text before the placeholder next. Between two placeholders it must have a byte that is escaped in values, so
 // that it is certain where one value ends.
 func (t *template) addLiteral(text, next string) error {

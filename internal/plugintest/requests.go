@@ -239,6 +239,7 @@ func testSettings(t *testing.T, load func(testing.TB) New) {
 		"onMissingKey":           {"onMissingKey", "ignore"},
 		"onNoQuorum":             {"onNoQuorum", "ignore"},
 		"fenceHeader":            {"fenceHeader", "a b"},
+		"key is made of this":    {"fenceHeader", "x_order", "key", "order:{path.1|header.X-Order}"},
 		"fenceHeader \"te\"":     {"fenceHeader", "te"},
 		"keyPrefix":              {"keyPrefix", "a{b}"},
 		"passwordFile":           {"passwordFile", "/nonexistent"},

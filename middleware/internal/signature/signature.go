@@ -41,6 +41,8 @@ type Verifier struct {
 
 // scheme is how a sender signs with HMAC-SHA256.
 type scheme struct {
+	// headers are those that claim reads.
+	headers []string
 	// claim reads the headers of a request.
 	claim func(http.Header) (claim, bool)
 	// key turns a secret into the key. Default: the bytes of the secret.
@@ -52,12 +54,13 @@ type scheme struct {
 }
 
 var schemes = map[string]scheme{
-	"stripe":            {claim: stripeClaim},
-	"github":            {claim: githubClaim},
-	"shopify":           {claim: shopifyClaim},
-	"slack":             {claim: slackClaim, empty: true},
-	"standard-webhooks": {claim: standardClaim, key: standardKey},
-	"adyen":             {claim: adyenClaim, key: adyenKey, inside: adyenItems},
+	"stripe":  {headers: []string{"Stripe-Signature"}, claim: stripeClaim},
+	"github":  {headers: []string{"X-Hub-Signature-256"}, claim: githubClaim},
+	"shopify": {headers: []string{"X-Shopify-Hmac-Sha256", "Shopify-Hmac-Sha256"}, claim: shopifyClaim},
+	"slack":   {headers: []string{"X-Slack-Signature", "X-Slack-Request-Timestamp"}, claim: slackClaim, empty: true},
+	"standard-webhooks": {headers: []string{"Webhook-Id", "Webhook-Timestamp", "Webhook-Signature", "Svix-Id", "Svix-Timestamp", "Svix-Signature"},
+		claim: standardClaim, key: standardKey},
+	"adyen": {headers: []string{"Hmacsignature"}, claim: adyenClaim, key: adyenKey, inside: adyenItems},
 }
 
 // New returns a Verifier of a scheme, which accepts the signatures made with any of the secrets. Its errors show no secret.
@@ -88,6 +91,9 @@ func New(name string, secrets []string) (*Verifier, error) {
 	}
 	return v, nil
 }
+
+// Headers returns the headers that signatures are read from.
+func (v *Verifier) Headers() []string { return v.scheme.headers }
 
 // Check returns an Error unless a request is signed, and was signed within the window around now. It reads the body only if
 // the headers may be those of a signed request, and returns the error of that.
