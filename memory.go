@@ -19,7 +19,11 @@ func (h *Handler) buildMemory(preset middleware.Preset) (err error) {
 	if h.keys == nil && !h.identifiesByHeader(preset) {
 		return errors.New("key: want at least one template, such as order:{http.request.uri.path.1}")
 	}
-	if scope := cmp.Or(h.Scope, preset.Scope); scope != "" && scope != "off" {
+	scope := h.Scope
+	if h.rule.Dedupe != nil { // the rule may have turned the preset's ID off, and has no need of its scope then
+		scope = cmp.Or(scope, preset.Scope)
+	}
+	if scope != "" && scope != "off" {
 		if h.rule.Scope, err = middleware.ParseScope(scope, h.placeholder); err != nil {
 			return err
 		}

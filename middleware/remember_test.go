@@ -388,6 +388,7 @@ func TestWrongMemory(t *testing.T) {
 	id := middleware.WithDedupe("{header.Id}")
 	for want, opts := range map[string][]middleware.Option{
 		"remember needs dedupe or idempotency_key": {middleware.WithRemember(hour)},
+		"scope needs dedupe or idempotency_key":    {middleware.WithScope("{header.Authorization}")},
 		"remember 1ms: must be at least 1s":        {id, middleware.WithRemember(time.Millisecond)},
 		"remember -1h0m0s":                         {id, middleware.WithRemember(-hour)},
 		"size 983041: must be from 1 to 983040":    {id, middleware.WithRemember(hour), middleware.WithRememberSize(983041)},

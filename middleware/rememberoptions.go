@@ -34,8 +34,8 @@ func WithRememberCookies() Option { return func(s *settings) { s.RememberCookies
 // the body is another; see Rule.IgnoreFingerprint. Default: true; with WithPreset of a sender of webhooks false.
 func WithFingerprint(on bool) Option { return func(s *settings) { s.IgnoreFingerprint = !on } }
 
-// WithScope sets the template of who has sent a request, such as {header.Authorization}; see Rule.Scope. The template "" turns it
-// off. Default: off.
+// WithScope sets the template of who has sent a request, such as {header.Authorization}; see Rule.Scope. It needs WithDedupe or
+// WithIdempotencyKey. The template "" turns it off. Default: off.
 func WithScope(template string) Option { return func(s *settings) { s.scope = template } }
 
 // WithSealer encrypts the answers on the masters; see Rule.Sealer. Default: the masters can read them.

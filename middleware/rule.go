@@ -3,6 +3,7 @@ package middleware
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -79,7 +80,7 @@ type Rule struct {
 	RequireID bool
 	// Scope derives who has sent a request, exactly as it is sent. It is a part of the ID: what one client names 1 is
 	// another delivery than what another client names 1, and nobody gets another's answer. A request without it is refused
-	// as one that lacks its key. Default: nil, the keys and the ID alone name a delivery.
+	// as one that lacks its key. It needs Dedupe. Default: nil, the keys and the ID alone name a delivery.
 	Scope KeyFunc
 
 	// Remember is how long the masters remember the final answer to a delivery, from its end: a repeat gets it without being
@@ -177,6 +178,9 @@ func (rule *Rule) Check() error {
 		return fmt.Errorf("body_timeout %v: must not be negative", rule.BodyTimeout)
 	case rule.ReplayWindow < 0:
 		return fmt.Errorf("replay_window %v: must not be negative", rule.ReplayWindow)
+	}
+	if rule.Scope != nil && rule.Dedupe == nil {
+		return errors.New("scope needs dedupe or idempotency_key: it tells apart the IDs of different senders")
 	}
 	if err := rule.checkFenceHeader(); err != nil {
 		return err
