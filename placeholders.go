@@ -27,13 +27,7 @@ var strict = map[string]string{
 // isStrict reports whether a name in one of those families is that of a header, a cookie, a parameter or a segment of the
 // path. Others, such as {http.request.uri.path.dir}, are left to Caddy.
 func isStrict(family, arg string) bool {
-	switch family {
-	case "path.":
-		return strings.Trim(arg, "0123456789") == ""
-	case "header.":
-		return !strings.EqualFold(arg, "host")
-	}
-	return true
+	return family != "path." || strings.Trim(arg, "-0123456789") == ""
 }
 
 // strictName returns the name that package middleware has for one of Caddy's placeholders, if it reads that itself.

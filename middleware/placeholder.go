@@ -42,9 +42,14 @@ func Placeholder(name string) (KeyFunc, error) {
 	case name == "path":
 		return wholePath, nil
 	case arg == "":
+	case strings.TrimSpace(arg) != arg:
+		return nil, errBlank
 	case kind == "path":
 		if n, err := strconv.ParseUint(arg, 10, 16); err == nil {
 			return func(r *http.Request) (string, error) { return segment(r, int(n)) }, nil
+		}
+		if strings.Trim(arg, "-0123456789") == "" {
+			return nil, errors.New("want the number of a segment of the path, from 0 to 65535")
 		}
 		return func(r *http.Request) (string, error) { return wildcard(r, arg) }, nil
 	case kind == "header":
@@ -52,8 +57,10 @@ func Placeholder(name string) (KeyFunc, error) {
 		switch {
 		case canonical == "Host":
 			return nil, errors.New("{header.Host} is not among the headers of a request; use {host}")
-		case canonical == "Transfer-Encoding", canonical == "Trailer", !httpguts.ValidHeaderFieldName(arg):
-			return nil, fmt.Errorf("{header.%s}: no request has a header of this name", arg)
+		case canonical == "Transfer-Encoding" || canonical == "Trailer":
+			return nil, fmt.Errorf("{header.%s} is not among the headers of a request, because the server takes it out; read another one", canonical)
+		case !httpguts.ValidHeaderFieldName(arg):
+			return nil, fmt.Errorf("%q is not the name of a header; want letters, digits and hyphens, as in {header.X-Order}", arg)
 		}
 		return func(r *http.Request) (string, error) { return oneHeader(r, canonical) }, nil
 	case kind == "query":
@@ -65,6 +72,8 @@ func Placeholder(name string) (KeyFunc, error) {
 	}
 	return nil, fmt.Errorf("unknown placeholder {%s}; want {path.N}, {path.NAME}, {path}, {header.X}, {query.X}, {cookie.X}, {method} or {host}", name)
 }
+
+var errBlank = errors.New("a space stands before or after the name; take it out")
 
 func single(values []string) (string, error) {
 	switch len(values) {

@@ -155,6 +155,9 @@ func (t *Template) source(text string, p *part, compile PlaceholderFunc) (s sour
 		return s, false, err
 	}
 	family, path, ofBody := strings.Cut(text, ".")
+	if strings.TrimSpace(text) != text || strings.TrimSpace(path) != path {
+		return s, false, errBlank
+	}
 	if !ofBody || !slices.Contains([]string{"body", "json", "form", "payload"}, family) {
 		s.value, err = compile(text)
 		return s, true, err

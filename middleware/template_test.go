@@ -74,6 +74,12 @@ func TestTemplateErrors(t *testing.T) {
 		"{a}:{b}{c}":    "nothing separates {b} from {c}",
 		"{unknown}":     "no such thing",
 		"a:{unknown}:b": "no such thing",
+		"{a }":          "a space stands before or after the name",
+		"{b| a}":        "a space stands before or after the name",
+		"{a :int}":      "a space stands before or after the name",
+		"{json.id }":    "a space stands before or after the name",
+		"{body. id}":    "a space stands before or after the name",
+		"{form.id :id}": "a space stands before or after the name",
 	} {
 		_, err := middleware.ParseTemplate(template, func(name string) (middleware.KeyFunc, error) {
 			if name == "unknown" {

@@ -31,6 +31,8 @@ func parseSource(text string) (*source, error) {
 	case family == "body" || family == "json" || family == "form":
 		return nil, errors.New("the plugin for Traefik reads no bodies; to lock by a body, put Caddy with its module behind Traefik")
 	case arg == "":
+	case strings.TrimSpace(arg) != arg:
+		return nil, errors.New("a space stands before or after the name; take it out")
 	case family == "path":
 		n, err := strconv.ParseUint(arg, 10, 16)
 		if err != nil {
@@ -44,8 +46,10 @@ func parseSource(text string) (*source, error) {
 		switch {
 		case s.arg == "Host":
 			return nil, errors.New("{header.Host} is not among the headers of a request; use {host}")
-		case s.arg == "Transfer-Encoding" || s.arg == "Trailer" || !isHeaderName(arg):
-			return nil, fmt.Errorf("{header.%s}: no request has a header of this name", arg)
+		case s.arg == "Transfer-Encoding" || s.arg == "Trailer":
+			return nil, fmt.Errorf("{header.%s} is not among the headers of a request, because the server takes it out; read another one", s.arg)
+		case !isHeaderName(arg):
+			return nil, fmt.Errorf("%q is not the name of a header; want letters, digits and hyphens, as in {header.X-Order}", arg)
 		}
 		return s, nil
 	case family == "query":
