@@ -19,14 +19,6 @@ func stripHeader(h http.Header, name string) {
 	}
 }
 
-// messageHeaders are about one connection or message: a proxy makes its own.
-var messageHeaders = []string{"Connection", "Content-Length", "Host", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
-
-// isPassedOn reports whether a proxy passes a header of this name on.
-func isPassedOn(name string) bool {
-	return httpguts.ValidHeaderFieldName(name) && !slices.Contains(messageHeaders, http.CanonicalHeaderKey(name))
-}
-
 // connectionOptions are the options that concern the connection itself. Every other one names a header that a proxy removes
 // before it passes the request on: a client could use it to take away our fence, or what its key was made of.
 var connectionOptions = []string{"close", "keep-alive", "upgrade", "te", "http2-settings", "proxy-connection"}

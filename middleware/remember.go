@@ -38,8 +38,6 @@ func (rule *Rule) checkRemember() error {
 	switch {
 	case rule.Remember != 0 && rule.Remember < leastRemember:
 		return fmt.Errorf("remember %v: must be at least %v", rule.Remember, leastRemember)
-	case rule.Scope != nil && rule.Dedupe == nil:
-		return errors.New("scope needs dedupe or idempotency_key: it keeps the IDs of different senders apart")
 	case rule.Remember > 0 && rule.Dedupe == nil:
 		return errors.New("remember needs dedupe or idempotency_key: a repeat is told from a new request by its ID")
 	case size < 0 || size > MaxRememberSize:

@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/textproto"
 	"net/url"
 	"os"
 	"sort"

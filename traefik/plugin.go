@@ -123,10 +123,6 @@ func strip(header http.Header, name string) {
 	}
 }
 
-// messageHeaders are about one connection or message: a proxy makes its own.
-var messageHeaders = map[string]bool{"Connection": true, "Content-Length": true, "Host": true, "Keep-Alive": true, "Proxy-Authenticate": true,
-	"Proxy-Authorization": true, "Proxy-Connection": true, "Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true}
-
 // connectionOptions are the options of the header Connection that are about the connection itself. All others name headers that a
 // proxy removes before it passes the request on: by these a client could remove what its key was made of, or our fencing token.
 var connectionOptions = map[string]bool{"close": true, "keep-alive": true, "upgrade": true, "te": true, "http2-settings": true, "proxy-connection": true}
