@@ -42,6 +42,7 @@ type pair struct {
 }
 
 func TestScriptsDoWhatTheModelDoes(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t, 1)[0]
 	masters, err := Dial(server.URL())
 	if err != nil {

@@ -454,6 +454,7 @@ func TestGuardsKeepExclusion(t *testing.T) {
 // TestMutants: the simulation finds each of them. A property that no mutant breaks is not tested. With the race
 // detector only the first world of each is lived.
 func TestMutants(t *testing.T) {
+	t.Parallel()
 	enough := uint64(4000) // seeds; most take fewer than 100
 	if redistest.Race {
 		enough = 1
