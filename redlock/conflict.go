@@ -1,10 +1,12 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
@@ -34,7 +36,7 @@ func (r *registry) compare() {
 			if r.same(v, u, now) {
 				continue
 			}
-			meets := r.own.meets(u.set, true) && (r.own.meets(u.set, false) || !r.persists(u.text, v, u, now))
+			meets := r.own.meets(u.set, true) && (r.own.meets(u.set, false) || !r.isReal(v, u, now))
 			if !meets {
 				r.logOnce(u.set.String(), "another process has other masters, and both could hold the same lock: the process that was here first goes on, the other waits until it is gone (docs/operations.md)",
 					"its masters", u.set.String(), "our masters", r.own.String())
@@ -61,11 +63,32 @@ func (r *registry) compare() {
 
 // same reports whether a process has the same masters as this one, or may have. Callers hold mu.
 func (r *registry) same(v *view, u use, now time.Time) bool {
-	return r.own.same(u.set, false) || r.own.same(u.set, true) && !r.persists(u.text, v, u, now)
+	return r.own.same(u.set, false) || r.own.same(u.set, true) && !r.isReal(v, u, now)
 }
 
-// persists reports whether a difference between two sets is real. It may only be that one process hasn't noticed
-// a restart yet; so it is real once it has lasted for longer than that takes, with both sets still in use. A
+// isReal reports whether a difference between two sets is real. It may only be that one process hasn't noticed
+// a restart yet. Callers hold mu.
+func (r *registry) isReal(v *view, u use, now time.Time) bool {
+	return r.persists(u.text, v, u, now) || r.coexist(v, u, now)
+}
+
+// coexist reports that our servers and those of another set have been there side by side: all of ours have run for longer than it takes
+// to notice a restart, and have answered since the other set was registered. Only a new process judges by this. It can wait, whereas one
+// that has locked for long must not be stopped by another that was suspended, and still registers the servers of before. Callers hold mu.
+func (r *registry) coexist(v *view, u use, now time.Time) bool {
+	if now.Sub(r.began) > noticed || v.now-u.seen > (2*registerEvery).Microseconds() {
+		return false
+	}
+	registered := v.sent.Add(-time.Duration(v.now-u.since) * time.Microsecond)
+	for i, m := range r.own.Masters {
+		if m.Up && (now.Sub(m.started) < noticed || !r.views[i].sent.After(registered)) {
+			return false
+		}
+	}
+	return true
+}
+
+// persists reports whether a difference has lasted for longer than it takes to notice a restart, with both sets still in use. A
 // master that hasn't answered for as long is no witness of that. Callers hold mu.
 func (r *registry) persists(doubt string, v *view, u use, now time.Time) bool {
 	if v.now-u.seen > (2 * registerEvery).Microseconds() {
@@ -86,18 +109,32 @@ func (r *registry) persists(doubt string, v *view, u use, now time.Time) bool {
 	return now.Sub(since) > doubtTime
 }
 
-// wasFirst reports whether the other set was in use before ours. Where both came at about the same time, the
-// answer must be the same on all masters: then the texts of the sets decide. Callers hold mu.
+// wasFirst reports whether the other set was in use before ours, also as it was before its servers restarted. Where both came at
+// about the same time, the answer must be the same on all masters: then the texts of the sets decide. Callers hold mu.
 func (r *registry) wasFirst(v *view, u use) bool {
 	text := r.text()
 	i := slices.IndexFunc(v.uses, func(own use) bool { return own.text == text })
-	switch {
-	case r.state != inUse || i < 0:
+	if r.state != inUse || i < 0 {
 		return true
-	case max(u.since-v.uses[i].since, v.uses[i].since-u.since) <= doubtTime.Microseconds():
-		return u.text < text
 	}
-	return u.since < v.uses[i].since
+	earlier := func(theirs, ours int64) int {
+		if max(theirs-ours, ours-theirs) <= doubtTime.Microseconds() {
+			return 0
+		}
+		return cmp.Compare(theirs, ours)
+	}
+	return cmp.Or(earlier(v.firstSince(u.set), v.firstSince(&r.own)), earlier(u.since, v.uses[i].since), strings.Compare(u.text, text)) < 0
+}
+
+// firstSince returns since when a master knows a set, or what it was before its servers restarted.
+func (v *view) firstSince(s *set) int64 {
+	first := v.now
+	for _, u := range v.uses {
+		if u.set.succeeds(s) {
+			first = min(first, u.since)
+		}
+	}
+	return first
 }
 
 // decide moves the state on: conflict is a set that was here first, heard and told report whether a quorum has

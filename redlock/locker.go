@@ -74,7 +74,7 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 	seats := &admission{options: o}
 	for i, m := range masters {
 		seat := seats.add(m.impl, clocks.all[i])
-		seat.onAdmitted = func(reached protocol.Server) { l.sets.reached(i, reached.RunID) }
+		seat.onAdmitted = func(reached protocol.Server) { l.sets.reached(i, reached) }
 		s := newStream(m.impl, o, seat)
 		l.streams = append(l.streams, s)
 	}

@@ -17,6 +17,8 @@ const (
 	registerEvery = 2 * time.Second
 	// doubtTime is how long a process may take to notice that a server has restarted.
 	doubtTime = 5 * registerEvery
+	// noticed is how long after a restart no process registers the former run any more.
+	noticed = doubtTime + 2*registerEvery
 	// markLife is how long a master remembers what its clock has shown, after the last process has gone.
 	markLife = time.Hour
 )
@@ -44,6 +46,7 @@ type registry struct {
 	own         set
 	state       useState
 	announcedAt time.Time // when the state last became announcing
+	began       time.Time // when the first registration was sent
 	views       []view    // by master
 	parsed      map[string]*set
 	doubted     map[string]time.Time // sets that differ only if a restart has been noticed everywhere, since when
@@ -97,7 +100,7 @@ func (r *registry) start(l *Locker) {
 	if r == nil {
 		return
 	}
-	r.streams = l.streams
+	r.streams, r.began = l.streams, time.Now()
 	r.register()
 	go r.run(l)
 }
@@ -112,7 +115,7 @@ func (r *registry) end() {
 // run registers again and again, until the Locker closes.
 func (r *registry) run(l *Locker) {
 	defer close(r.ended)
-	began, announced := time.Now(), false
+	announced := false
 	pause := registerEvery / 16 // short at first: two processes that start together soon know of each other
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -123,7 +126,7 @@ func (r *registry) run(l *Locker) {
 		case <-l.closing:
 			return
 		}
-		announced = announced || l.announce(time.Since(began))
+		announced = announced || l.announce(time.Since(r.began))
 		r.register()
 		pause = min(2*pause, registerEvery)
 		timer.Reset(pause)
@@ -162,19 +165,19 @@ func (r *registry) text() string {
 }
 
 // reached notes which server a master's address leads to now.
-func (r *registry) reached(master int, runID string) {
+func (r *registry) reached(master int, server protocol.Server) {
 	if r == nil {
 		return
 	}
 	r.mu.Lock()
 	for i := range r.own.Masters {
-		if former := &r.own.Masters[i]; i != master && former.RunID == runID { // the server has moved here
+		if former := &r.own.Masters[i]; i != master && former.RunID == server.RunID { // the server has moved here
 			former.RunID, former.Up = "", false
 		}
 	}
 	m := &r.own.Masters[master]
-	changed := m.RunID != runID || !m.Up
-	m.RunID, m.Up = runID, runID != ""
+	changed := m.RunID != server.RunID || !m.Up
+	m.reach(server)
 	if changed { // compare the sets again before the server votes
 		r.compare()
 		signal(r.again)

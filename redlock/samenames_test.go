@@ -3,7 +3,10 @@ package redlock_test
 import (
 	"context"
 	"net"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -11,29 +14,81 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// TestSameNamesOtherServers: two of three names lead to other servers in a second process, as DNS may do. That one is refused, even if the
-// first one has seen those servers restart.
+// TestSameNamesOtherServers: two of three names lead to other servers in a second process, as DNS may do. That one is refused from the
+// start, even if the first one has just seen a server restart: both servers of a name have been there for too long to be one.
 func TestSameNamesOtherServers(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 5)
-	var log logBook
-	first := lockerOn(t, named(t, servers[0], servers[1], servers[2]))
-	lockUnlock(t, first, "order:1")
-	for _, s := range servers[1:3] {
+	process := func(servers ...*redistest.Server) (*redlock.Locker, *logBook) {
+		log := &logBook{} // no server votes before it has the guard's age
+		return lockerOn(t, named(t, servers...), redlock.WithTTL(10*time.Second), redlock.WithMaxTTL(14*time.Second), redlock.WithRestartGuard(15*time.Second), log.option()), log
+	}
+	first, _ := process(servers[:3]...)
+	restart := func(s *redistest.Server, voting int) {
+		before := first.Status().Masters
 		s.Kill()
-		eventually(t, bound, "the server is missed", func() bool { return first.Status().Available == 2 })
+		eventually(t, bound, "the server is missed", func() bool { return first.Status().Available < len(before) })
 		s.Restart()
-		eventually(t, bound, "it is available", func() bool { return first.Status().Available == 3 })
+		eventually(t, bound, "the others vote", func() bool { return first.Status().Available == voting })
 	}
-	second := lockerOn(t, named(t, servers[0], servers[3], servers[4]), log.option())
-	log.expect(t, "level=ERROR", "another process has other masters")
+	eventually(t, bound, "all vote", func() bool { return first.Status().Available == 3 })
 	lockUnlock(t, first, "order:1")
-	held := mustLock(t, first, "order:1")
-	if lock, err := second.TryLock(t.Context(), "order:1"); err == nil {
-		t.Errorf("two hold the lock: %v, and %v", held.Err(), lock.Err())
-		_ = lock.Unlock()
+	restart(servers[1], 3)
+	for range 2 {
+		second, log := process(servers[0], servers[3], servers[4])
+		for _, s := range []*redistest.Server{servers[0], servers[3], servers[4]} {
+			registered(t, 1, s, servers[0], servers[3], servers[4])
+		}
+		held := mustLock(t, first, "order:1")
+		if _, err := second.Inspect(t.Context(), "order:1"); err != nil { // the answers to the registrations come before its own
+			t.Fatal(err)
+		}
+		if lock, err := second.TryLock(t.Context(), "order:1"); err == nil {
+			t.Errorf("two hold the lock: %v, and %v", held.Err(), lock.Err())
+			_ = lock.Unlock()
+		}
+		mustUnlock(t, held)
+		log.expect(t, "level=ERROR", "another process has other masters")
+		restart(servers[2], 2)
 	}
-	mustUnlock(t, held)
+}
+
+// TestRestartWithOtherNames: two processes have other names for the same servers. When one server restarts, both go on, although each
+// has registered the former run under a name that the other doesn't know.
+func TestRestartWithOtherNames(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 3)
+	var log logBook
+	lockers := []*redlock.Locker{lockerOn(t, named(t, servers...), log.option()), newLocker(t, redistest.URLs(servers), log.option())}
+	for _, s := range servers[:2] {
+		for _, l := range lockers {
+			lockUnlock(t, l, "order:1")
+		}
+		s.Kill()
+		s.Restart()
+		registered(t, len(lockers), s, s)
+		for _, l := range lockers {
+			lockUnlock(t, l, "order:1")
+		}
+	}
+	if lines := log.lines("another process has other masters"); len(lines) > 0 {
+		t.Error(lines)
+	}
+}
+
+// registered waits until a server knows n sets of masters with the present runs of these servers.
+func registered(t *testing.T, n int, on *redistest.Server, servers ...*redistest.Server) {
+	t.Helper()
+	lacks := func(set string) bool {
+		return slices.ContainsFunc(servers, func(s *redistest.Server) bool {
+			info, err := s.Client().InfoMap(t.Context(), "server").Result()
+			return err != nil || !strings.Contains(set, `"id":"`+info["Server"]["run_id"])
+		})
+	}
+	eventually(t, bound, "the servers are registered", func() bool {
+		sets, err := on.Client().ZRange(t.Context(), "redlock:sets:{sets}", 0, -1).Result()
+		return err == nil && len(slices.DeleteFunc(sets, lacks)) >= n
+	})
 }
 
 // named returns masters with the names a, b and so on, which lead to these servers.

@@ -23,8 +23,25 @@ type set struct {
 // member is a master of a set.
 type member struct {
 	Name  string `json:"name"`
-	RunID string `json:"id,omitempty"` // of the server that was reached last; empty if none ever was
-	Up    bool   `json:"up,omitempty"` // it is connected now
+	RunID string `json:"id,omitempty"`  // of the server that was reached last; empty if none ever was
+	Was   string `json:"was,omitempty"` // the run that was reached before that one
+	Up    bool   `json:"up,omitempty"`  // it is connected now
+
+	started time.Time // not later than that, by our clock and what the server says
+}
+
+// reach notes which server is reached now.
+func (m *member) reach(server protocol.Server) {
+	if m.RunID != "" && m.RunID != server.RunID {
+		m.Was = m.RunID
+	}
+	m.RunID, m.Up = server.RunID, server.RunID != ""
+	m.started = server.Received.Add(time.Second - server.Uptime)
+}
+
+// restarted reports whether the two may be one server before and after a restart, or after two, whatever they are called.
+func (m member) restarted(other member) bool {
+	return m.Was != "" && (m.Was == other.RunID || m.Was == other.Was) || other.Was != "" && other.Was == m.RunID
 }
 
 // life returns how long a set counts after a process was last seen with it: until then a lock of the process
@@ -61,12 +78,30 @@ func (s *set) String() string {
 	return strings.Join(names, ", ")
 }
 
+// The ways in which a member of each of two sets may be the same server.
+var (
+	sameRun     = func(a, b member) bool { return a.RunID != "" && a.RunID == b.RunID }
+	restarted   = member.restarted
+	sameName    = func(a, b member) bool { return a.Name == b.Name }
+	oneUnknown  = func(a, b member) bool { return (a.RunID == "") != (b.RunID == "") }
+	bothUnknown = func(a, b member) bool { return a.RunID == "" && b.RunID == "" }
+	oneIsAway   = func(a, b member) bool { return (restarted(a, b) || sameName(a, b)) && (!a.Up || !b.Up) }
+)
+
 // common returns how many masters two sets may have in common at the most. Those that were never reached may
-// be any. Those with the same name and another run ID are the same if one process hasn't noticed a restart
-// yet; lenient counts them as such.
+// be any. Those with another run ID but the same name, or of which one process says that it had the other's run ID before,
+// are the same if one process hasn't noticed a restart yet; lenient counts them as such.
 func (s *set) common(other *set, lenient bool) int {
-	ours, theirs, n := slices.Clone(s.Masters), slices.Clone(other.Masters), 0
-	pair := func(same func(a, b member) bool) {
+	if lenient {
+		return s.pairs(other, sameRun, restarted, sameName, oneUnknown, bothUnknown)
+	}
+	return s.pairs(other, sameRun, oneIsAway, oneUnknown, bothUnknown)
+}
+
+// pairs returns how many masters of two sets are the same in one of these ways, of which the first count first.
+func (s *set) pairs(other *set, ways ...func(a, b member) bool) (n int) {
+	ours, theirs := slices.Clone(s.Masters), slices.Clone(other.Masters)
+	for _, same := range ways {
 		ours = slices.DeleteFunc(ours, func(a member) bool {
 			i := slices.IndexFunc(theirs, func(b member) bool { return same(a, b) })
 			if i < 0 {
@@ -77,10 +112,6 @@ func (s *set) common(other *set, lenient bool) int {
 			return true
 		})
 	}
-	pair(func(a, b member) bool { return a.RunID != "" && a.RunID == b.RunID })
-	pair(func(a, b member) bool { return a.Name == b.Name && (lenient || !a.Up || !b.Up) })
-	pair(func(a, b member) bool { return (a.RunID == "") != (b.RunID == "") })
-	pair(func(a, b member) bool { return a.RunID == "" && b.RunID == "" })
 	return n
 }
 
@@ -88,6 +119,11 @@ func (s *set) common(other *set, lenient bool) int {
 func (s *set) same(other *set, lenient bool) bool {
 	n := s.common(other, lenient)
 	return n == len(s.Masters) && n == len(other.Masters)
+}
+
+// succeeds reports whether the two are one set before and after restarts of its servers, in whichever order.
+func (s *set) succeeds(other *set) bool {
+	return len(s.Masters) == len(other.Masters) && s.pairs(other, sameRun, restarted) == len(s.Masters)
 }
 
 // meets reports whether every majority of one set shares a master with every majority of the other, as far

@@ -29,12 +29,17 @@ func TestMajoritiesMeet(t *testing.T) {
 	}
 }
 
-// setOf makes a set of masters: "name=id", "name" if it was never reached, "name=id?" if it is down now.
+// setOf makes a set of masters: "name=id", "name" if it was never reached, "name=id?" if it is down now, "name=was>id" if it had another
+// run before.
 func setOf(masters string) *set {
 	s := &set{}
 	for field := range strings.FieldsSeq(masters) {
 		name, id, _ := strings.Cut(field, "=")
-		s.Masters = append(s.Masters, member{name, strings.TrimSuffix(id, "?"), id != "" && !strings.HasSuffix(id, "?")})
+		was, id, restarted := strings.Cut(id, ">")
+		if !restarted {
+			was, id = "", was
+		}
+		s.Masters = append(s.Masters, member{Name: name, RunID: strings.TrimSuffix(id, "?"), Was: was, Up: id != "" && !strings.HasSuffix(id, "?")})
 	}
 	return s
 }
@@ -52,13 +57,18 @@ func TestSetsAreCompared(t *testing.T) {
 		{"a=1 b=2 c=3", "a=1 b=2 e=5", false, false, false, false},
 		{"a=1 b=2 c=3 d=4", "a=1 b=2 c=3 e=5", false, true, false, true}, // three of four meet in five
 		{"a=1 b=2 c=3", "a=1", false, false, false, false},
-		{"a=1 b=2 c=3", "a=1 b=2 e", true, true, true, true},        // what e is isn't known
-		{"a=1 b=2 c", "a=1 b=2 e=5", true, true, true, true},        //
-		{"a=1 b=2 c", "a=1 d=4 e=5", false, false, false, false},    // but one of d and e is not c
-		{"a=1 b=2 c=3", "a=1 b=2 c=9", false, false, true, true},    // restarted, or another server
-		{"a=1 b=2 c=3?", "a=1 b=2 c=9", true, true, true, true},     // restarted, and not seen yet
-		{"a=1 b=2 c=3?", "a=1 b=2 e=5", false, false, false, false}, //
-		{"a=1 b=2 c=3", "d=4 e=5 f=6", false, false, false, false},  //
+		{"a=1 b=2 c=3", "a=1 b=2 e", true, true, true, true},         // what e is isn't known
+		{"a=1 b=2 c", "a=1 b=2 e=5", true, true, true, true},         //
+		{"a=1 b=2 c", "a=1 d=4 e=5", false, false, false, false},     // but one of d and e is not c
+		{"a=1 b=2 c=3", "a=1 b=2 c=9", false, false, true, true},     // restarted, or another server
+		{"a=1 b=2 c=3?", "a=1 b=2 c=9", true, true, true, true},      // restarted, and not seen yet
+		{"a=1 b=2 c=3?", "a=1 b=2 e=5", false, false, false, false},  //
+		{"a=1 b=2 c=3>9", "x=1 y=2 z=3", false, false, true, true},   // restarted, under other names
+		{"a=1 b=2 c=3>9", "x=1 y=2 z=3?", true, true, true, true},    // and it can't see that now
+		{"a=1 b=2 c=3>8", "x=1 y=2 z=3>9", false, false, true, true}, // one has missed one of two restarts
+		{"a=1 b=2 c=3>9", "x=1 y=2 z=5", false, false, false, false}, //
+		{"a=1>8 b=1 c=3", "a=1 b=2 c=3", false, false, false, false}, // an address leads to another server of the set
+		{"a=1 b=2 c=3", "d=4 e=5 f=6", false, false, false, false},   //
 		{"a=1 b=2 c=3 d=4 e=5", "a=1 b=2 c=3", false, false, false, false},
 	} {
 		ours, theirs := setOf(c.ours), setOf(c.theirs)
@@ -68,6 +78,35 @@ func TestSetsAreCompared(t *testing.T) {
 				t.Errorf("%s and %s: %v, want %v", ours, theirs, got, want)
 			}
 			ours, theirs = theirs, ours
+		}
+	}
+}
+
+// TestWhoWasFirst: of two sets that don't meet, both processes name the same one as the first, and it is the one whose servers were there
+// first, although a restart of one of them has just given its set another text.
+func TestWhoWasFirst(t *testing.T) {
+	const second = 1_000_000
+	for _, c := range []struct {
+		older string
+		known map[string]int64 // since when, in seconds
+		newer string
+	}{
+		{"a=1 b=2 c=3", map[string]int64{"a=1 b=2 c=3": 10}, "A=4 B=5 a=1"},
+		{"a=1 b=2>7 c=3", map[string]int64{"a=1 b=2>7 c=3": 99, "a=1 b=2 c=3": 10}, "A=4 B=5 a=1"},
+		{"a=1 b=2>7 c=3>8", map[string]int64{"a=1 b=2>7 c=3>8": 100, "a=1 b=2>7 c=3": 99, "a=1 b=2 c=3": 10}, "A=4 B=5 a=1"},
+		{"a=1 b=2 c=3", map[string]int64{"a=1 b=2 c=3": 10}, "a=1 b=2>7 c=3>8"}, // the newer one's names lead to other servers now
+	} {
+		uses := []use{{text: setOf(c.newer).text(), set: setOf(c.newer), since: 98 * second}}
+		for known, since := range c.known {
+			uses = append(uses, use{text: setOf(known).text(), set: setOf(known), since: since * second})
+		}
+		v := &view{now: 101 * second, uses: uses}
+		first := func(own, other string) bool {
+			r := &registry{own: *setOf(own)}
+			return !r.wasFirst(v, uses[slices.IndexFunc(uses, func(u use) bool { return u.text == setOf(other).text() })])
+		}
+		if !first(c.older, c.newer) || first(c.newer, c.older) {
+			t.Errorf("%s is not before %s", c.older, c.newer)
 		}
 	}
 }

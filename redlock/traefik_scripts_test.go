@@ -53,7 +53,7 @@ func TestScriptsOfTraefik(t *testing.T) {
 		{"clockGrace", clockGrace}, {"clockWindow", clockWindow}, {"probeGap", probeGap}, {"owedGap", owedGap}, {"outage", outage},
 		{"waitLeast", waitLeast}, {"waitMost", waitMost}, {"splitPause", splitPause}, {"splitTries", splitTries},
 		{"leastPause", leastPause}, {"mostPause", mostPause}, {"maxQueue", maxQueue},
-		{"registerEvery", registerEvery}, {"doubtTime", doubtTime}, {"markLife", markLife}, {"maxSets", protocol.MaxSets},
+		{"registerEvery", registerEvery}, {"doubtTime", doubtTime}, {"noticed", noticed}, {"markLife", markLife}, {"maxSets", protocol.MaxSets},
 	} {
 		switch v := c.value.(type) {
 		case interface{ Microseconds() int64 }:

@@ -30,6 +30,7 @@ const (
 	maxQueue          = 4096
 	registerEvery     = 2000000 * time.Microsecond
 	doubtTime         = 10000000 * time.Microsecond
+	noticed           = 14000000 * time.Microsecond
 	markLife          = 3600000000 * time.Microsecond
 	maxSets           = 30
 )

@@ -96,17 +96,16 @@ func (r *registry) attend(now time.Time) {
 }
 
 // reached records which server is behind a master's address now.
-func (r *registry) reached(master int, runID string) {
+func (r *registry) reached(master int, srv *server) {
 	for i := 0; i < len(r.own.Masters); i++ {
-		if i != master && r.own.Masters[i].RunID == runID { // the server has moved
+		if i != master && r.own.Masters[i].RunID == srv.runID { // the server has moved
 			r.own.Masters[i].RunID = ""
 			r.own.Masters[i].Up = false
 		}
 	}
 	m := &r.own.Masters[master]
-	changed := m.RunID != runID || !m.Up
-	m.RunID = runID
-	m.Up = runID != ""
+	changed := m.RunID != srv.runID || !m.Up
+	m.reach(srv)
 	if changed { // judge before the master votes
 		r.judge()
 		r.due = time.Now()
@@ -198,10 +197,31 @@ func (r *registry) judge() {
 
 // metBy reports whether each majority of our set shares a master with each of another set, or may do so.
 func (r *registry) metBy(v *view, u *use, now time.Time) bool {
-	if r.own.same(u.set, false) || r.own.same(u.set, true) && !r.lasts(v, u, now) {
+	if r.own.same(u.set, false) || r.own.same(u.set, true) && !r.isReal(v, u, now) {
 		return true
 	}
-	return r.own.meets(u.set, true) && (r.own.meets(u.set, false) || !r.lasts(v, u, now))
+	return r.own.meets(u.set, true) && (r.own.meets(u.set, false) || !r.isReal(v, u, now))
+}
+
+// isReal reports whether a difference is more than a restart that one process hasn't noticed yet.
+func (r *registry) isReal(v *view, u *use, now time.Time) bool {
+	return r.lasts(v, u, now) || r.coexist(v, u, now)
+}
+
+// coexist reports that our servers and those of another set have been there side by side. Only a new process judges by this, as in
+// package redlock.
+func (r *registry) coexist(v *view, u *use, now time.Time) bool {
+	if now.Sub(r.l.began) > noticed || v.now-u.seen > int64(2*registerEvery/time.Microsecond) {
+		return false
+	}
+	since := v.sent.Add(-time.Duration(v.now-u.since) * time.Microsecond)
+	for i := 0; i < len(r.own.Masters); i++ {
+		m := &r.own.Masters[i]
+		if m.Up && (now.Sub(m.started) < noticed || !r.views[i].sent.After(since)) {
+			return false
+		}
+	}
+	return true
 }
 
 // lasts reports whether a doubt about a set is so old that its processes must have noticed a restart, or have ended, and yet the set
@@ -225,7 +245,8 @@ func (r *registry) lasts(v *view, u *use, now time.Time) bool {
 	return now.Sub(since) > doubtTime
 }
 
-// first reports whether another set was in use before ours. If both came at about the same time, all masters decide alike.
+// first reports whether another set was in use before ours, also as it was before its servers restarted. If both came at about the
+// same time, all masters decide alike.
 func (r *registry) first(v *view, u *use) bool {
 	text := r.text()
 	if r.state != inUse {
@@ -235,16 +256,31 @@ func (r *registry) first(v *view, u *use) bool {
 		if own.text != text {
 			continue
 		}
-		apart := u.since - own.since
-		if apart < 0 {
-			apart = -apart
+		if theirs, ours := v.firstSince(u.set), v.firstSince(&r.own); differ(theirs, ours) {
+			return theirs < ours
 		}
-		if apart <= int64(doubtTime/time.Microsecond) {
-			return u.text < text
+		if differ(u.since, own.since) {
+			return u.since < own.since
 		}
-		return u.since < own.since
+		return u.text < text
 	}
 	return true
+}
+
+// differ reports whether two times of a master are so far apart that every process sees them in the same order.
+func differ(a, b int64) bool {
+	return a-b > int64(doubtTime/time.Microsecond) || b-a > int64(doubtTime/time.Microsecond)
+}
+
+// firstSince returns since when a master knows a set, or what it was before its servers restarted.
+func (v *view) firstSince(s *set) int64 {
+	first := v.now
+	for _, u := range v.uses {
+		if u.set.succeeds(s) && u.since < first {
+			first = u.since
+		}
+	}
+	return first
 }
 
 // decide lets the process lock, or wait.

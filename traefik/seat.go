@@ -26,7 +26,7 @@ func (s *stream) admit(srv *server) (why string, until time.Time) {
 	l := s.l
 	why, until = s.judge(srv)
 	if why == "" || !until.IsZero() {
-		l.sets.reached(s.index, srv.runID)
+		l.sets.reached(s.index, srv)
 	}
 	return why, until
 }

@@ -19,8 +19,21 @@ type set struct {
 // member is a master of a set.
 type member struct {
 	Name  string `json:"name"`
-	RunID string `json:"id,omitempty"` // of the server that was reached last; empty if none ever was
-	Up    bool   `json:"up,omitempty"` // there is a connection now
+	RunID string `json:"id,omitempty"`  // of the server that was reached last; empty if none ever was
+	Was   string `json:"was,omitempty"` // the run that was reached before that one
+	Up    bool   `json:"up,omitempty"`  // there is a connection now
+
+	started time.Time `json:"-"` // not later than that, by our clock and what the server says; Yaegi makes JSON of all fields
+}
+
+// reach records which server is reached now.
+func (m *member) reach(srv *server) {
+	if m.RunID != "" && m.RunID != srv.runID {
+		m.Was = m.RunID
+	}
+	m.RunID = srv.runID
+	m.Up = srv.runID != ""
+	m.started = srv.received.Add(time.Second - srv.uptime)
 }
 
 // life returns for how long a lock may be left after a process with this set was last seen.
@@ -55,7 +68,8 @@ func (s *set) names() string {
 
 // The ways in which two members may be the same.
 const (
-	sameRun = iota
+	sameRun       = iota
+	sameRestarted // before and after one restart or two, whatever it is called
 	sameName
 	oneUnknown
 	bothUnknown
@@ -65,6 +79,9 @@ func alike(a, b *member, how int, hoping bool) bool {
 	switch how {
 	case sameRun:
 		return a.RunID != "" && a.RunID == b.RunID
+	case sameRestarted:
+		follows := a.Was != "" && (a.Was == b.RunID || a.Was == b.Was) || b.Was != "" && b.Was == a.RunID
+		return follows && (hoping || !a.Up || !b.Up)
 	case sameName:
 		return a.Name == b.Name && (hoping || !a.Up || !b.Up)
 	case oneUnknown:
@@ -74,10 +91,13 @@ func alike(a, b *member, how int, hoping bool) bool {
 }
 
 // common returns how many masters two sets may have in common at most: a master that was never reached may be any of the other set.
-// With hoping, two of one name and different runs count as the same, because one process may not have noticed a restart yet.
-func (s *set) common(other *set, hoping bool) int {
+// With hoping, two of one name and different runs count as the same, and two of which one says that it was the other, because one
+// process may not have noticed a restart yet.
+func (s *set) common(other *set, hoping bool) int { return s.pairs(other, hoping, bothUnknown) }
+
+func (s *set) pairs(other *set, hoping bool, last int) int {
 	ours, theirs, n := make([]bool, len(s.Masters)), make([]bool, len(other.Masters)), 0
-	for how := sameRun; how <= bothUnknown; how++ {
+	for how := sameRun; how <= last; how++ {
 		for i := 0; i < len(ours); i++ {
 			for k := 0; k < len(theirs) && !ours[i]; k++ {
 				if !theirs[k] && alike(&s.Masters[i], &other.Masters[k], how, hoping) {
@@ -93,6 +113,11 @@ func (s *set) common(other *set, hoping bool) int {
 func (s *set) same(other *set, hoping bool) bool {
 	n := s.common(other, hoping)
 	return n == len(s.Masters) && n == len(other.Masters)
+}
+
+// succeeds reports whether the two are one set before and after restarts of its servers, in whichever order.
+func (s *set) succeeds(other *set) bool {
+	return len(s.Masters) == len(other.Masters) && s.pairs(other, true, sameRestarted) == len(s.Masters)
 }
 
 // meets reports whether each majority of one set may share a master with each of the other.

@@ -2,6 +2,7 @@ package plugintest
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"os"
 	"slices"
@@ -93,6 +94,44 @@ func testKilled(t *testing.T, load func(testing.TB) New) {
 	eventually(t, "the answer is 409 for lack of a quorum", func() bool { return pay(h, "44").Code == http.StatusConflict })
 	servers[0].Restart()
 	eventually(t, "a majority serves again", func() bool { return pay(h, "44").Code == http.StatusOK })
+}
+
+// testOtherNames restarts masters for which a Go process has other names than the plugin: neither takes the other for one with other
+// masters.
+func testOtherNames(t *testing.T, load func(testing.TB) New) {
+	servers := redistest.Start(t, 3)
+	var names []string
+	for _, s := range servers {
+		names = append(names, strings.Replace(s.URL(), "127.0.0.1", "localhost", 1))
+	}
+	locker, err := redlock.Open(names, redlock.WithRestartGuard(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = locker.Close() }()
+	h := handler(t, load(t), with(servers), nothing)
+	both := func() {
+		t.Helper()
+		wantStatus(t, pay(h, "42"), http.StatusOK)
+		lock, err := locker.Lock(context.Background(), "order:43")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lock.Unlock(); err != nil && !errors.Is(err, redlock.ErrNoQuorum) { // which may happen on a busy machine
+			t.Error(err)
+		}
+	}
+	served(t, h)
+	for _, s := range servers[:2] {
+		both()
+		s.Kill()
+		s.Restart()
+		eventually(t, "both have registered the new run", func() bool {
+			sets, err := s.Client().ZRange(context.Background(), "redlock:sets:{sets}", 0, -1).Result()
+			return err == nil && len(slices.DeleteFunc(sets, func(set string) bool { return strings.Count(set, `"up":true`) < len(servers) })) == 2
+		})
+		both()
+	}
 }
 
 // testNoWitness restarts two masters while the third is away. What the third knew when it left must not make the plugin take its own

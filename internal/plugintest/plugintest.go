@@ -31,6 +31,7 @@ func Run(t *testing.T, load func(testing.TB) New) {
 		{"MajorityHangsForLong", testHungForLong},
 		{"MasterIsKilledAndRestarted", testKilled},
 		{"TwoAreRestartedWhileOneIsAway", testNoWitness},
+		{"RestartWithOtherNames", testOtherNames},
 		{"LeaseIsLost", testLost},
 		{"LockIsReleasedByForce", testForced},
 		{"LeaseIsRenewed", testRenewed},
