@@ -44,7 +44,7 @@ func (f *bodyFields) values(s source) ([]string, error) {
 	}
 	found := &f.found[s.field]
 	values, err := found.Result()
-	if (err == nil || err == fields.ErrPartly) && s.kind != "int64" {
+	if fields.Some(err) && s.kind != "int64" {
 		values = withRounded(values, found)
 	}
 	if !f.json && f.fields[s.field].Format == "" {

@@ -124,13 +124,13 @@ func (p *part) together(from *bodyFields, sources []source, room []string) ([]st
 	var all []string
 	for i := range sources {
 		values, err := p.valuesOf(from, &sources[i], nil)
-		if err == fields.ErrPartly {
+		if err != nil && fields.Some(err) {
 			err = sources[i].fold(values)
 		}
 		switch {
 		case err == nil:
 			all = append(all, values...)
-		case errors.Is(err, errElsewhere) || !errors.Is(err, ErrMissingKey) && !errors.Is(err, fields.ErrNotScalar):
+		case errors.Is(err, errElsewhere) || !errors.Is(err, ErrMissingKey):
 			return nil, err
 		}
 	}

@@ -17,6 +17,7 @@ func TestKeysTogether(t *testing.T) {
 		{"{json.a&json.b}", `{"a":2,"b":"2"}`, "2"},
 		{"{json.a&json.b}", `{"c":2}`, "missing"},
 		{"{json.a&json.b|json.c}", `{"c":3}`, "3"},
+		{"{json.items[].id&json.b}", `{"items":[{"id":1},{"id":{"x":7}},{"id":9007199254740993},{}],"b":2}`, "1 2 9007199254740992 9007199254740993"},
 		{"{json.a&json.b|json.c}", `{"b":2,"c":3}`, "2"},
 		{"{json.c|json.a&json.b}", `{"b":2,"c":3}`, "3"},
 		{"{json.a.id&json.a}", `{"a":{"id":1}}`, "1"}, // an object is no value, and is left out

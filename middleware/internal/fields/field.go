@@ -122,11 +122,13 @@ type Found struct {
 	missing bool     // the field, or that of one element, is missing or empty
 }
 
-// Result returns the values, or the error that matters most. With ErrPartly it returns the values as well.
+// Result returns the values, or the error that matters most. If Some of the values are of use, it returns them as well.
 func (f *Found) Result() ([]string, error) {
 	switch {
-	case f.Err != nil:
+	case f.failed():
 		return nil, f.Err
+	case f.Err != nil:
+		return f.Values, f.Err
 	case len(f.Values) == 0:
 		return nil, ErrMissing
 	case f.missing:
@@ -134,6 +136,9 @@ func (f *Found) Result() ([]string, error) {
 	}
 	return f.Values, nil
 }
+
+// Some reports whether an error leaves some values, which may be locked together with those of other fields.
+func Some(err error) bool { return err == nil || err == ErrPartly || err == ErrNotScalar }
 
 // Rounded returns the numbers to which many readers round those in Values.
 func (f *Found) Rounded() []string {
@@ -174,7 +179,7 @@ func (f *Found) add(value string) {
 // body has them.
 func (f *Found) addLarge(texts ...string) {
 	for _, text := range texts {
-		if f.add(text); f.Err == nil && !slices.Contains(f.large, text) {
+		if f.add(text); !f.failed() && !slices.Contains(f.large, text) {
 			f.large = append(f.large, text)
 		}
 	}
