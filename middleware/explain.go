@@ -13,6 +13,7 @@ import (
 type Explanation struct {
 	Keys     []string // the keys that would be locked, hashed if the rule demands it
 	Delivery string   // the ID that is compared with those of other deliveries; empty for none
+	Place    string   // the host and path at which alone it counts; empty for anywhere
 	Err      error    // why the request would be refused before its lock is asked for, or nil
 
 	rule *Rule
@@ -38,7 +39,11 @@ func (rule *Rule) Explain(derive KeysFunc, r *http.Request) Explanation {
 		b.budget = NewBudget(rule.maxBody()) // of its own: the body remains readable, and keeps its memory
 	}
 	err := s.identify()
-	return Explanation{Keys: s.turn.keys, Delivery: s.delivery, Err: cmp.Or(s.permit(), err), rule: rule}
+	e := Explanation{Keys: s.turn.keys, Delivery: s.delivery, Err: cmp.Or(s.permit(), err), rule: rule}
+	if e.Delivery != "" && rule.IgnoreFingerprint {
+		e.Place = rule.place(r)
+	}
+	return e
 }
 
 // String returns the explanation as text for people, with a line for each fact. It shows the keys.
@@ -49,6 +54,9 @@ func (e Explanation) String() string {
 	}
 	if e.Delivery != "" {
 		fmt.Fprintf(&text, "delivery  %s\n", e.Delivery)
+	}
+	if e.Place != "" {
+		fmt.Fprintf(&text, "place     %s\n", e.Place)
 	}
 	switch {
 	case e.Err != nil:
