@@ -1,0 +1,177 @@
+package caddyredlock
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// settings are those of an App with all placeholders replaced, and so with secrets in them.
+type settings struct {
+	URLs    []string
+	Timeout time.Duration
+	Prefix  string
+	MaxTTL  time.Duration
+	Guard   time.Duration
+	MaxSkew time.Duration
+	TLS     *secured
+
+	Instance string // empty: the default
+
+	sum any // identifies the settings in the pool without the secrets in them; see setSum
+}
+
+// resolved returns the settings with their placeholders replaced and their files read. It joins no pool.
+func (a *App) resolved(ctx caddy.Context) (settings, error) {
+	if err := a.check(); err != nil {
+		return settings{}, err
+	}
+	s, err := a.resolve(caddy.NewReplacer())
+	if err == nil && a.TLS != nil {
+		if s.TLS, err = a.TLS.load(ctx); err == nil && !slices.ContainsFunc(s.URLs, usesTLS) {
+			err = errNoTLS
+		}
+	}
+	s.setSum()
+	return s, err
+}
+
+// check returns what is wrong with the settings, as far as that can be known before placeholders are replaced.
+func (a *App) check() error {
+	switch {
+	case a.Timeout < 0:
+		return fmt.Errorf("timeout %v: must be above 0", time.Duration(a.Timeout))
+	case a.MaxTTL < 0:
+		return fmt.Errorf("max_ttl %v: must be above 0", time.Duration(a.MaxTTL))
+	case a.BodyBudget < 0:
+		return fmt.Errorf("body_budget %d: must be above 0", a.BodyBudget)
+	case strings.ContainsAny(a.KeyPrefix, "{}"):
+		return fmt.Errorf("key_prefix %q: must not contain braces", a.KeyPrefix)
+	}
+	if _, err := a.restartGuard(); err != nil {
+		return err
+	}
+	if _, err := a.maxSkew(); err != nil {
+		return err
+	}
+	if a.TLS != nil {
+		if err := a.TLS.check(); err != nil {
+			return err
+		}
+	}
+	if slices.ContainsFunc(a.Masters, func(u string) bool { return strings.Contains(u, "{") }) {
+		return nil // the URLs are not known before Provision
+	}
+	if _, err := redlock.Dial(a.Masters...); err != nil {
+		return fmt.Errorf("masters: %w", err)
+	}
+	if a.TLS != nil && !slices.ContainsFunc(a.Masters, usesTLS) {
+		return errNoTLS
+	}
+	return nil
+}
+
+func (a *App) maxTTL() time.Duration {
+	return cmp.Or(time.Duration(a.MaxTTL), redlock.DefaultMaxTTL)
+}
+
+// restartGuard returns how long the guard lasts; 0 means off.
+func (a *App) restartGuard() (time.Duration, error) {
+	least := a.maxTTL() + time.Second
+	switch a.RestartGuard {
+	case "":
+		return least, nil
+	case "off":
+		return 0, nil
+	}
+	guard, err := caddy.ParseDuration(a.RestartGuard)
+	if err != nil {
+		return 0, fmt.Errorf("restart_guard %q: want a duration such as %v, or off", a.RestartGuard, least)
+	}
+	if guard < least {
+		return 0, fmt.Errorf("restart_guard %v: must be at least %v (max_ttl and one second), or off", guard, least)
+	}
+	return guard, nil
+}
+
+// maxSkew returns how much the clocks may differ; 0 means off.
+func (a *App) maxSkew() (time.Duration, error) {
+	switch a.MaxSkew {
+	case "":
+		return min(redlock.DefaultMaxSkew, a.maxTTL()/2), nil
+	case "off":
+		return 0, nil
+	}
+	skew, err := caddy.ParseDuration(a.MaxSkew)
+	if err != nil || skew <= 0 || skew >= a.maxTTL() {
+		return 0, fmt.Errorf("max_skew %q: want a duration less than max_ttl, such as %v, or off", a.MaxSkew, redlock.DefaultMaxSkew)
+	}
+	return skew, nil
+}
+
+// checkTTL returns why a rule may not have this ttl, if it may not; 0 stands for the default.
+func (a *App) checkTTL(ttl caddy.Duration) error {
+	if least := 2 * a.settings.Timeout; ttl > 0 && time.Duration(ttl) < least {
+		return fmt.Errorf("ttl %v: must be at least %v, twice the timeout in the global option redlock", time.Duration(ttl), least)
+	}
+	if time.Duration(ttl) > a.maxTTL() {
+		return fmt.Errorf("ttl %v is above max_ttl %v: lower it, or raise max_ttl in the global option redlock of all processes", time.Duration(ttl), a.maxTTL())
+	}
+	return nil
+}
+
+// resolve replaces the placeholders. Its errors show no values, because they may be secrets.
+func (a *App) resolve(repl *caddy.Replacer) (settings, error) {
+	s := settings{
+		Timeout: cmp.Or(time.Duration(a.Timeout), redlock.DefaultTimeout),
+		Prefix:  cmp.Or(a.KeyPrefix, redlock.DefaultPrefix),
+		MaxTTL:  a.maxTTL(),
+	}
+	var err error
+	if s.Guard, err = a.restartGuard(); err != nil {
+		return s, err
+	}
+	if s.MaxSkew, err = a.maxSkew(); err != nil {
+		return s, err
+	}
+	if s.Instance, err = repl.ReplaceOrErr(a.Instance, true, true); err != nil {
+		return s, errors.New("instance: the placeholder is unknown or empty")
+	}
+	username, err := repl.ReplaceOrErr(a.Username, true, true)
+	if err != nil {
+		return s, errors.New("username: the placeholder is unknown or empty")
+	}
+	password, err := repl.ReplaceOrErr(a.Password, true, true)
+	if err != nil {
+		return s, errors.New("password: the placeholder is unknown or empty (is the variable set? does the file exist?)")
+	}
+	for i, master := range a.Masters {
+		text, err := repl.ReplaceOrErr(master, true, true)
+		if err != nil {
+			return s, fmt.Errorf("masters: the placeholder of master %d is unknown or empty", i+1)
+		}
+		s.URLs = append(s.URLs, withUser(text, username, password))
+	}
+	if len(s.URLs) == 0 {
+		s.URLs = []string{"memory://"}
+	}
+	return s, nil
+}
+
+// withUser adds the credentials to a URL that has none. A URL that cannot be parsed is left for Dial to report.
+func withUser(text, username, password string) string {
+	u, err := url.Parse(text)
+	if err != nil || u.User != nil || u.Scheme == "memory" || username == "" && password == "" {
+		return text
+	}
+	u.User = url.UserPassword(username, password)
+	return u.String()
+}
