@@ -10,6 +10,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
 // ParseDedupe reads the template of the ID of a delivery, as ParseTemplate does. An ID has a single value, so that
@@ -56,11 +58,16 @@ func ScopeAt(place, scope string) string {
 		return scope
 	}
 	host, escaped, _ := strings.Cut(place, "/")
-	segments := strings.Split(escaped, "/")
-	for i, segment := range segments {
-		segments[i], _ = cleanSegment(segment, false)
+	text, err := url.PathUnescape(escaped)
+	if err != nil {
+		text = escaped
 	}
-	clean := url.URL{Path: path.Clean("/" + strings.ToLower(strings.Join(segments, "/")))}
+	segments := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(slashes, r) })
+	for i, segment := range segments {
+		segment, _, _ = strings.Cut(segment, ";")
+		segments[i] = strings.TrimFunc(segment, fold.IsBlank)
+	}
+	clean := url.URL{Path: path.Clean("/" + strings.ToLower(strings.Join(segments, "/")))} // which follows the dots, as routers do
 	return strings.TrimSpace(hostname(host) + clean.EscapedPath() + " " + scope)
 }
 

@@ -253,7 +253,8 @@ func TestSpellingsOfAPlace(t *testing.T) {
 	for _, same := range [][2]string{
 		{"Hooks.Example.com", "/hooks/github"}, {"hooks.example.com.", "/hooks/github"}, {"hooks.example.com:443", "/hooks/github"},
 		{"hooks.example.com", "/hooks/git%68ub"}, {"hooks.example.com", "/hooks/GitHub/"}, {"hooks.example.com", "/hooks;x/github;y=1?z"},
-		{"hooks.example.com", "//hooks/./github"},
+		{"hooks.example.com", "//hooks/./github"}, {"hooks.example.com", "/hooks/x/../github"}, {"hooks.example.com", "/x/..;y/hooks/github/z/%2e%2e"},
+		{"hooks.example.com", "/hooks/x%2F..%2Fgithub"}, {"hooks.example.com", "/hooks%5Cgithub"},
 	} {
 		requireReplay(t, send(same[0], same[1]), first)
 	}
