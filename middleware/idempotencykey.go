@@ -17,16 +17,15 @@ const maxIdempotencyKey = 255 // bytes
 // "8e03978e-40d5-43dd-bc93-6894a57f9324", or the same without the quotes, as most clients send it. The two are one ID. Letters
 // are compared as they are: IDs that differ in case are different.
 func IdempotencyKey(r *http.Request) (string, error) {
-	values := r.Header[IdempotencyHeader]
-	switch {
-	case len(values) == 0 || len(values) == 1 && values[0] == "":
-		return "", &KeyError{Placeholder: idempotencyPlaceholder, Err: ErrMissingKey}
-	case len(values) > 1:
-		return "", &KeyError{Placeholder: idempotencyPlaceholder, Err: ErrAmbiguousKey}
+	id, err := oneHeader(r, IdempotencyHeader) // PHP takes Idempotency_Key for the same header, and may read that one
+	if err == nil && id == "" {
+		err = ErrMissingKey
 	}
-	id := values[0]
+	if err != nil {
+		return "", &KeyError{Placeholder: idempotencyPlaceholder, Err: err}
+	}
 	if strings.HasPrefix(id, `"`) {
-		item, err := httpsfv.UnmarshalItem(values)
+		item, err := httpsfv.UnmarshalItem([]string{id})
 		text, isString := item.Value.(string)
 		if err != nil || !isString {
 			return "", errBadIdempotencyKey

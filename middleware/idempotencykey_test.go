@@ -1,6 +1,7 @@
 package middleware_test
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -24,6 +25,24 @@ func TestIdempotencyKey(t *testing.T) {
 		r.Header.Set("Idempotency-Key", header)
 		if got, err := middleware.IdempotencyKey(r); err == nil {
 			t.Errorf("%s: %q, want an error", header, got)
+		}
+	}
+}
+
+// PHP reads Idempotency_Key as Idempotency-Key: with both it takes either, and with the one alone it has an ID that nobody compares.
+func TestIdempotencyKeyInOtherSpellings(t *testing.T) {
+	for _, c := range []struct {
+		header, trailer http.Header
+	}{
+		{http.Header{"Idempotency-Key": {"a"}, "Idempotency_Key": {"b"}}, nil},
+		{http.Header{"Idempotency_key": {"b"}}, nil},
+		{http.Header{"Idempotency-Key": {"a"}}, http.Header{"Idempotency-Key": nil}},
+		{http.Header{"Idempotency-Key": {"a", "a"}}, nil},
+	} {
+		r, _ := http.NewRequest(http.MethodPost, "/", nil)
+		r.Header, r.Trailer = c.header, c.trailer
+		if got, err := middleware.IdempotencyKey(r); !errors.Is(err, middleware.ErrAmbiguousKey) {
+			t.Errorf("%v, trailers %v: %q, %v; want %v", c.header, c.trailer, got, err, middleware.ErrAmbiguousKey)
 		}
 	}
 }
