@@ -23,16 +23,17 @@ type nameStep struct {
 }
 
 const (
-	maxPairs = 10000
+	maxPairs = 1000 // PHP, Express and node's querystring leave out the rest
 	maxSteps = 16
-	maxValue = 4 << 10
+	maxValue = 4 << 10 // bytes of a value, and of a name
 )
 
 var (
 	errBadForm  = errors.New("not a valid query")
 	errFormToo  = errors.New("the request has a form as well as a query, which some readers merge; this plugin does not read forms")
 	errTooLong  = errors.New("longer than 4096 bytes")
-	errTooMany  = errors.New("query has more than 10000 fields")
+	errTooMany  = errors.New("query has more than 1000 fields")
+	errLongName = errors.New("query has a name longer than 4096 bytes")
 	errListName = errors.New("a list has several values; the plugin for Traefik makes one key")
 )
 
@@ -101,6 +102,9 @@ func (f *field) inQuery(r *http.Request) (string, error) {
 		}
 		name, text, _ := strings.Cut(pair, "=")
 		name = unescaped(name)
+		if len(name) > maxValue {
+			return "", errLongName
+		}
 		read := readName(name)
 		if read.unsure {
 			return "", errAmbiguous

@@ -28,7 +28,7 @@ func parseSource(text string) (*source, error) {
 	switch {
 	case name == "method" || name == "host" || name == "path":
 		return s, nil
-	case family == "body" || family == "json" || family == "form":
+	case family == "body" || family == "json" || family == "form" || family == "payload":
 		return nil, errors.New("the plugin for Traefik reads no bodies; to lock by a body, put Caddy with its module behind Traefik")
 	case arg == "":
 	case strings.TrimSpace(arg) != arg:

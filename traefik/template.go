@@ -82,6 +82,9 @@ func (t *template) parse(text string) error {
 
 func (t *template) addPlaceholder(name string) error {
 	p := &part{name: name}
+	if strings.Contains(name, "&") { // a header may have this byte in its name, so that nothing else would refuse it
+		return fmt.Errorf("{%s}: the plugin for Traefik makes one key, and & makes several; to lock several, put Caddy with its module behind Traefik", name)
+	}
 	for _, alternative := range strings.Split(name, "|") {
 		s, err := parseSource(alternative)
 		if err != nil {

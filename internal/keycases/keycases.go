@@ -5,6 +5,7 @@ package keycases
 import (
 	"net/http"
 	"net/http/httptest"
+	"strings"
 )
 
 // The values of Case.Want for requests without a key.
@@ -127,6 +128,10 @@ func All() []Case {
 		{"{query.order}", request("/?order=42&%6Frder=43"), Ambiguous, false},
 		{"{query.order}", request("/?order=42;x=1"), Refused, false},
 		{"{query.order}", request("/?order=42&x=%zz"), Refused, false},
+		{"{query.order}", request("/?" + strings.Repeat("x&", 999) + "order=42"), "42", false},
+		{"{query.order|query.x}", request("/?x=1" + strings.Repeat("&", 1000) + "order=42"), Refused, false},
+		{"{query.order}", request("/?" + strings.Repeat("x", 4096) + "&order=42"), "42", false},
+		{"{query.order}", request("/?" + strings.Repeat("x", 4097) + "&order=42"), Refused, false},
 		{"{cookie.order}", request("/", "Cookie", "a=1; order=42"), "42", false},
 		{"{cookie.order}", request("/", "Cookie", "a=1", "Cookie", "order=42"), "42", false},
 		{"{cookie.order}", request("/", "Cookie", "a=order; border=2"), Missing, false},

@@ -225,6 +225,8 @@ func testSettings(t *testing.T, load func(testing.TB) New) {
 		"key \"\"":               {"key", ""},
 		"nothing separates":      {"key", "{path.0}{path.1}"},
 		"reads no bodies":        {"key", "{body.id}"},
+		"bodies; to lock by a":   {"key", "{payload.id}"},
+		"and & makes several":    {"key", "{header.X-Customer&header.X-Order}"},
 		"use {path.N}":           {"key", "{path.id}"},
 		"unknown placeholder":    {"key", "{nonsense}"},
 		"use {host}":             {"key", "{header.host}"},
