@@ -90,24 +90,28 @@ func (r *registry) coexist(v *view, u use, now time.Time) bool {
 
 // persists reports whether a difference has lasted for longer than it takes to notice a restart, with both sets still in use. A
 // master that hasn't answered for as long is no witness of that. Callers hold mu.
-func (r *registry) persists(doubt string, v *view, u use, now time.Time) bool {
+func (r *registry) persists(about string, v *view, u use, now time.Time) bool {
 	if v.now-u.seen > (2 * registerEvery).Microseconds() {
-		delete(r.doubted, doubt)
+		delete(r.doubted, about)
 		return false
 	}
 	if now.Sub(v.sent) > doubtTime {
 		return false
 	}
-	since, ok := r.doubted[doubt]
-	if !ok {
-		if len(r.doubted) > protocol.MaxSets {
-			clear(r.doubted)
-		}
-		since = now
-		r.doubted[doubt] = now
+	d, ok := r.doubted[about]
+	if !ok && len(r.doubted) > protocol.MaxSets {
+		clear(r.doubted)
 	}
-	return now.Sub(since) > doubtTime
+	if now.Sub(d.last) > 2*registerEvery { // it is another one: in between, the sets were the same, or one was not in use
+		d.since = now
+	}
+	d.last = now
+	r.doubted[about] = d
+	return now.Sub(d.since) > doubtTime
 }
+
+// doubt is a difference that may only be a restart which one process hasn't noticed yet.
+type doubt struct{ since, last time.Time } // when it was seen first, and last
 
 // wasFirst reports whether the other set was in use before ours, also as it was before its servers restarted. Where both came at
 // about the same time, the answer must be the same on all masters: then the texts of the sets decide. Callers hold mu.

@@ -49,10 +49,10 @@ type registry struct {
 	began       time.Time // when the first registration was sent
 	views       []view    // by master
 	parsed      map[string]*set
-	doubted     map[string]time.Time // sets that differ only if a restart has been noticed everywhere, since when
-	logged      map[string]bool      // what was logged already, by what it is about
-	changing    bool                 // another set is in use
-	logs        []func()             // to be logged once mu is free
+	doubted     map[string]doubt // sets that differ only if a restart has been noticed everywhere
+	logged      map[string]bool  // what was logged already, by what it is about
+	changing    bool             // another set is in use
+	logs        []func()         // to be logged once mu is free
 }
 
 // useState is how far this process may lock, with regard to the sets of others.
@@ -84,7 +84,7 @@ func newRegistry(o options, masters []Master, quorum int, id string) *registry {
 		again:   make(chan struct{}, 1),
 		ended:   make(chan struct{}), firstKnown: make(chan struct{}), refused: make(chan struct{}),
 		own:   set{MaxTTL: o.maxTTL.Milliseconds(), Covers: o.covers().Milliseconds()},
-		views: make([]view, len(masters)), parsed: make(map[string]*set), doubted: make(map[string]time.Time), logged: make(map[string]bool),
+		views: make([]view, len(masters)), parsed: make(map[string]*set), doubted: make(map[string]doubt), logged: make(map[string]bool),
 	}
 	for _, m := range masters {
 		if _, ok := m.impl.(protocol.Admitter); !ok {

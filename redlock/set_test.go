@@ -112,7 +112,7 @@ func TestWhoWasFirst(t *testing.T) {
 }
 
 // TestDoubtNeedsAnAnswer: only masters that answer can show that a set is still in use that we had ourselves
-// before a master restarted, not answers from long ago.
+// before a master restarted, not answers from long ago. Nor does a doubt from before count, when we had another set.
 func TestDoubtNeedsAnAnswer(t *testing.T) {
 	o, err := newOptions(nil)
 	if err != nil {
@@ -124,18 +124,19 @@ func TestDoubtNeedsAnAnswer(t *testing.T) {
 	}
 	former := setOf("a=1 b=2 c=3")
 	for _, c := range []struct {
-		age   time.Duration // of the answers
-		noted bool
-	}{{time.Second, true}, {doubtTime + time.Second, false}} {
+		age     time.Duration // of the answers
+		doubted time.Duration // ago
+		noted   bool
+	}{{time.Second, time.Second, true}, {doubtTime + time.Second, time.Second, false}, {time.Second, doubtTime, false}} {
 		r := newRegistry(o, masters, 2, "ABCDEFGH")
 		r.own.Masters = setOf("a=1 b=2 c=9").Masters
 		now := time.Now()
 		u := use{text: former.text(), set: former, since: 1, seen: now.UnixMicro()}
 		r.views[0] = view{sent: now.Add(-c.age), inUse: true, now: now.UnixMicro(), uses: []use{u}}
-		r.doubted[u.text] = now.Add(-2 * doubtTime)
+		r.doubted[u.text] = doubt{now.Add(-2 * doubtTime), now.Add(-c.doubted)}
 		r.compare()
 		if noted := len(r.logged) > 0; noted != c.noted {
-			t.Errorf("an answer %v ago: told %v, want %v", c.age, r.logged, c.noted)
+			t.Errorf("an answer %v ago, doubted %v ago: told %v, want %v", c.age, c.doubted, r.logged, c.noted)
 		}
 	}
 }

@@ -73,15 +73,21 @@ func (r *registry) lasts(v *view, u *use, now time.Time) bool {
 	if now.Sub(v.sent) > doubtTime {
 		return false
 	}
-	since, ok := r.doubted[u.text]
-	if !ok {
+	d := r.doubted[u.text]
+	if d == nil || now.Sub(d.last) > 2*registerEvery { // in between, the sets were the same, or one was not in use
 		if len(r.doubted) > maxSets {
-			r.doubted = map[string]time.Time{}
+			r.doubted = map[string]*doubt{}
 		}
-		since = now
-		r.doubted[u.text] = now
+		d = &doubt{since: now}
+		r.doubted[u.text] = d
 	}
-	return now.Sub(since) > doubtTime
+	d.last = now
+	return now.Sub(d.since) > doubtTime
+}
+
+// doubt is a difference that may only be a restart which one process hasn't noticed yet: when it was seen first, and last.
+type doubt struct {
+	since, last time.Time
 }
 
 // first reports whether another set was in use before ours, also as it was before its servers restarted. If both came at about the

@@ -22,7 +22,7 @@ type registry struct {
 	state   int
 	tried   time.Time // when the state became trying
 	views   []*view   // by master
-	doubted map[string]time.Time
+	doubted map[string]*doubt
 	due     time.Time // when to register again
 	pause   time.Duration
 }
@@ -55,7 +55,7 @@ func newRegistry(l *locker) *registry {
 	if err != nil || strings.Contains(host, " ") {
 		host = "unknown"
 	}
-	r := &registry{l: l, key: l.prefix + ":sets:{sets}", process: l.id + " " + host + "/" + strconv.Itoa(os.Getpid()), doubted: map[string]time.Time{}, pause: registerEvery / 16}
+	r := &registry{l: l, key: l.prefix + ":sets:{sets}", process: l.id + " " + host + "/" + strconv.Itoa(os.Getpid()), doubted: map[string]*doubt{}, pause: registerEvery / 16}
 	r.own = set{MaxTTL: int64(l.maxTTL / time.Millisecond), Covers: int64(l.covers() / time.Millisecond)}
 	for _, s := range l.streams {
 		r.own.Masters = append(r.own.Masters, member{Name: s.address.name})
