@@ -1,7 +1,6 @@
 package middleware
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -93,7 +92,7 @@ func (f *bodyFields) find() {
 	switch {
 	case f.err != nil || len(raw) == 0:
 	case f.json:
-		f.found, f.err = fields.InJSON(bytes.NewBuffer(raw), f.fields)
+		f.found, f.err = fields.InJSON(raw, f.fields)
 		if f.collect(raw); f.err == nil && f.aside != nil && f.aside[0].Err == fields.ErrTooManyPairs {
 			f.err = fields.ErrTooManyPairs
 		}

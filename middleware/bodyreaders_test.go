@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 )
@@ -148,6 +149,34 @@ func TestLongTextsOfJSON(t *testing.T) {
 	} {
 		if got := keysFor(t, "{body.id}", withBody(jsonType, body)); got != want {
 			t.Errorf("%.30s… of %d bytes: %s, want %s", body, len(body), got, want)
+		}
+	}
+}
+
+// JavaScript and Python write a text that was cut within an emoji with half of a pair of surrogates, and read it, too. That is no
+// reason to refuse a request, unless the half is in a field: some readers put another character in its place, or nothing.
+func TestHalvesOfPairs(t *testing.T) {
+	const refused = "refused: key part {json.id}: not valid UTF-8, or with a control character in it"
+	const notJSON = "refused: key part {json.id}: body is not valid JSON"
+	for _, c := range []struct{ body, want string }{
+		{`{"id":42,"text":"ab\ud83d"}`, "42"},
+		{`{"text":"\udE00","id":42,"x\ud83d":{"\ud83d":["\ud83d"]}}`, "42"},
+		{`{"id":"\ud83d\ude00"}`, "%F0%9F%98%80"},
+		{`{"id":"42\ud83d"}`, refused},
+		{`{"id":"\ude00\ud83d"}`, refused},
+		{`{"id":"42\ufffd"}`, refused}, // what Go reads
+		{`{"id\ud83d":42}`, "ambiguous"},
+		{`{"id":1,"\ud83dI\ud83dd":42}`, "ambiguous"},
+		{"{\"id\":42,\"text\":\"ab\xed\xa0\xbd\"}", notJSON},
+		{"{\"id\":42,\"text\":\"ab\xff\"}", notJSON},
+		{"{\"id\":42,\"text\xff\":1}", notJSON},
+	} {
+		if got := keysFor(t, "{json.id}", withBody(jsonType, c.body)); got != c.want {
+			t.Errorf("%q: %s, want %s", c.body, got, c.want)
+		}
+		form := withBody(formType, "x=1&payload="+url.QueryEscape(c.body))
+		if got, want := keysFor(t, "{payload.id}", form), strings.ReplaceAll(c.want, "json.id", "payload.id"); got != want {
+			t.Errorf("%q in a form: %s, want %s", c.body, got, want)
 		}
 	}
 }

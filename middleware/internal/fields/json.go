@@ -1,12 +1,14 @@
 package fields
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -16,6 +18,8 @@ import (
 const (
 	maxDepth  = 100   // of a JSON body
 	minNumber = 1e-30 // besides 0: six bytes such as 1e-308 become 310 in a key
+
+	replaced = string(utf8.RuneError) // what the decoder reads in place of half of a pair of surrogates
 )
 
 var (
@@ -46,10 +50,19 @@ func (c cursor) next() cursor {
 }
 
 // InJSON finds fields in JSON.
-func InJSON(raw io.Reader, fields []Field) ([]Found, error) {
+func InJSON(raw []byte, fields []Field) ([]Found, error) {
+	if !utf8.Valid(raw) {
+		return nil, errBadJSON
+	}
+	return inJSON(bytes.NewBuffer(raw), fields)
+}
+
+// inJSON finds fields in JSON that is valid UTF-8. The decoder reads half of a pair of surrogates, such as \ud83d, as U+FFFD: JavaScript
+// and Python write one for a text that was cut within an emoji, and it is no reason to refuse a request if it isn't in a field.
+func inJSON(raw io.Reader, fields []Field) ([]Found, error) {
 	j := jsonReader{
 		// Names are compared below, on the paths of fields only; the decoder would have to remember all of them.
-		Decoder: jsontext.NewDecoder(raw, jsontext.AllowDuplicateNames(true)),
+		Decoder: jsontext.NewDecoder(raw, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)),
 		found:   make([]Found, len(fields)),
 	}
 	at := make([]cursor, len(fields))
@@ -109,9 +122,10 @@ func (j *jsonReader) object(at []cursor) error {
 			return err
 		}
 		name := token.String()
+		whole := strings.ReplaceAll(name, replaced, "") // some reader may leave out half of a pair
 		inside := elements[:len(elements):len(elements)]
 		for i, c := range at {
-			if len(c.rest) == 0 || c.rest[0].each || !strings.EqualFold(name, c.rest[0].name) {
+			if len(c.rest) == 0 || c.rest[0].each || !strings.EqualFold(whole, c.rest[0].name) {
 				continue
 			}
 			if seen[i] || name != c.rest[0].name {
@@ -236,7 +250,12 @@ func (f *Found) addToken(token jsontext.Token) {
 	case '0':
 		f.addNumber(token.String())
 	default:
-		f.add(token.String())
+		text := token.String()
+		if strings.Contains(text, replaced) { // by other readers, by something else
+			f.fail(fold.ErrBadText)
+		} else {
+			f.add(text)
+		}
 	}
 }
 

@@ -3,6 +3,9 @@ package fields
 import (
 	"errors"
 	"io"
+
+	"golang.org/x/text/encoding"
+	"golang.org/x/text/transform"
 )
 
 // payloadField is the field of a form in which GitHub and Slack send JSON.
@@ -24,7 +27,7 @@ func InPayload(raw []byte, fields []Field, found []Found) error {
 	values := make([]Found, len(inside))
 	value, err := payloadOf(raw)
 	if err == nil {
-		values, err = InJSON(&unescaper{value}, inside)
+		values, err = inJSON(transform.NewReader(&unescaper{value}, encoding.UTF8Validator), inside)
 	}
 	if err != nil && !errors.Is(err, ErrMissing) {
 		return err
