@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -177,6 +178,27 @@ func TestHalvesOfPairs(t *testing.T) {
 		form := withBody(formType, "x=1&payload="+url.QueryEscape(c.body))
 		if got, want := keysFor(t, "{payload.id}", form), strings.ReplaceAll(c.want, "json.id", "payload.id"); got != want {
 			t.Errorf("%q in a form: %s, want %s", c.body, got, want)
+		}
+	}
+}
+
+// NFKC makes 33 bytes of the three of U+FDFA, and a key 99. Headers have no limit but that of the server, 1 MiB.
+func TestMemoryOfLongValues(t *testing.T) {
+	const size = 1 << 20
+	long := strings.Repeat("\ufdfa", size/3)
+	for template, r := range map[string]*http.Request{
+		"{header.X}":  {Header: http.Header{"X": {long}}},
+		"{cookie.id}": {Header: http.Header{"Cookie": {"id=1; " + long + "=1"}}},
+		"{host}":      {Host: long},
+		"{path.1}":    {URL: &url.URL{Path: "/orders/" + long}},
+		"{path.2}":    {URL: &url.URL{Path: "/orders/42/" + long + ";x"}},
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		got := keysFor(t, template, r)
+		runtime.ReadMemStats(&after)
+		if taken := after.TotalAlloc - before.TotalAlloc; !strings.HasPrefix(got, "refused") || taken > 16*size {
+			t.Errorf("%s: %.50s with %d bytes for each of the value, want it to be refused with less than 16", template, got, taken/size)
 		}
 	}
 }

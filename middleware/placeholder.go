@@ -137,6 +137,9 @@ func cookie(r *http.Request, name, folded string) (value string, err error) {
 			for i, part := range strings.Split(pair, ",") {
 				given, _, hasValue := strings.Cut(part, "=")
 				given = strings.TrimSpace(given)
+				if len(given) > maxCookieName {
+					return "", errBadCookie
+				}
 				other.Set(fields.AppendUnescaped(nil, []byte(given)))
 				switch {
 				case string(other.PHP) != folded && string(other.Nested) != folded && !bytes.HasPrefix(other.PHP, []byte(folded+".")):
@@ -153,6 +156,9 @@ func cookie(r *http.Request, name, folded string) (value string, err error) {
 	}
 	return value, err
 }
+
+// maxCookieName is what a name may have in a form, too. Browsers send no longer cookies.
+const maxCookieName = 4 << 10
 
 const errBadCookie = fold.Error("cookie can be read in several ways")
 

@@ -22,6 +22,7 @@ const (
 
 var (
 	errBadText  = errors.New("not valid UTF-8, or with a control character in it")
+	errFoldLong = errors.New("longer than 4096 bytes, with other characters than those of ASCII")
 	errUnstable = errors.New("has a character that can be written in several ways; Caddy's module folds these")
 )
 
@@ -33,6 +34,9 @@ func foldValue(value string) (string, error) {
 	}
 	if !utf8.ValidString(value) {
 		return "", errBadText
+	}
+	if len(value) > maxValue && !isASCII(value) {
+		return "", errFoldLong
 	}
 	trimmed := strings.TrimFunc(value, isBlank)
 	if trimmed == "" && strings.Trim(value, " \t") != "" { // empty to some readers only
@@ -47,6 +51,15 @@ func foldValue(value string) (string, error) {
 		}
 	}
 	return foldNumber(strings.Map(foldRune, trimmed)), nil
+}
+
+func isASCII(text string) bool {
+	for i := 0; i < len(text); i++ {
+		if text[i] >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
 }
 
 // foldsToNothing reports whether a value is blank.

@@ -155,11 +155,7 @@ func readName(name string) *nameRead {
 	if i := strings.IndexByte(name, 0); i >= 0 { // where the name ends for readers written in C
 		name = name[:i]
 	}
-	ascii := true
-	for i := 0; i < len(name); i++ {
-		ascii = ascii && name[i] < utf8.RuneSelf
-	}
-	if !ascii {
+	if !isASCII(name) {
 		for _, r := range name {
 			n.unsure = n.unsure || r >= utf8.RuneSelf && !unicode.Is(stableRunes, r)
 		}

@@ -209,6 +209,9 @@ func cookie(r *http.Request, name, folded string) (string, error) {
 			for i, part := range strings.Split(pair, ",") {
 				given, _, hasValue := strings.Cut(part, "=")
 				given = strings.TrimSpace(given)
+				if len(given) > maxValue {
+					return "", errBadCookie
+				}
 				other := readName(unescaped(given))
 				switch {
 				case other.unsure:

@@ -26,6 +26,10 @@ const (
 	inNumbers = "+-._e" // besides digits
 )
 
+// maxFolded is how many bytes a value with other characters than those of ASCII may have: NFKC makes up to 11 of one, and a key three
+// of each of those. Values from headers and paths have no other limit.
+const maxFolded = 4 << 10
+
 // Error is why no key is made of a value. Its text shows nothing of the request, so that clients may see it.
 type Error string
 
@@ -34,9 +38,14 @@ func (e Error) Error() string { return string(e) }
 // ErrBadText reports a value that readers turn into different texts.
 const ErrBadText Error = "not valid UTF-8, or with a control character in it"
 
-// IsNothing reports whether a value folds to nothing: it is blank.
+// ErrTooLong reports a value that would take too much memory.
+const ErrTooLong Error = "longer than 4096 bytes, with other characters than those of ASCII"
+
+// IsNothing reports whether a value folds to nothing: it is blank. It looks at one character after another, because the value may be long.
 func IsNothing(value string) bool {
-	return strings.TrimFunc(norm.NFKC.String(value), IsBlank) == ""
+	return !strings.ContainsFunc(value, func(r rune) bool {
+		return !IsBlank(r) && strings.TrimFunc(norm.NFKC.String(string(r)), IsBlank) != ""
+	})
 }
 
 // Value returns a value in its one spelling: in lower case, without spaces around it, with ordinary letters and digits in
@@ -47,6 +56,9 @@ func Value(value string) (string, error) {
 	}
 	if !utf8.ValidString(value) {
 		return "", ErrBadText
+	}
+	if len(value) > maxFolded && strings.ContainsFunc(value, func(r rune) bool { return r >= utf8.RuneSelf }) {
+		return "", ErrTooLong
 	}
 	bad, spaces := false, strings.Trim(value, " \t") == ""
 	value = strings.Map(func(r rune) rune {
