@@ -66,8 +66,11 @@ func Placeholder(name string) (KeyFunc, error) {
 	case kind == "query":
 		return parameter(arg)
 	case kind == "cookie":
+		if strings.ContainsAny(arg, ";,=") {
+			return nil, fmt.Errorf("%q is not the name of a cookie, because it would end at a semicolon, comma or equals sign", arg)
+		}
 		var name fields.Name
-		name.Set([]byte(arg))
+		name.Set(fields.AppendUnescaped(nil, []byte(arg))) // as the names that requests have are read
 		return func(r *http.Request) (string, error) { return cookie(r, arg, string(name.PHP)) }, nil
 	}
 	return nil, fmt.Errorf("unknown placeholder {%s}; want {path.N}, {path.NAME}, {path}, {header.X}, {query.X}, {cookie.X}, {method} or {host}", name)

@@ -198,7 +198,7 @@ func TestQueryBesideForm(t *testing.T) {
 
 func TestUnknownPlaceholders(t *testing.T) {
 	for _, name := range []string{"", "path.", "header", "header.", "header.Host", "header.host", "header.transfer-encoding", "header.Trailer",
-		"header.X Order", "header.X-Order ", "header.X:Order", "path.1 ", "path. 1", "path.65536", "path.-1", "query. id", "query.id\t", "cookie. id", "query.", "cookie.", "body.id", "Method", "host.x", "method.x", "x"} {
+		"header.X Order", "header.X-Order ", "header.X:Order", "path.1 ", "path. 1", "path.65536", "path.-1", "query. id", "query.id\t", "cookie. id", "cookie.a;b", "cookie.a,b", "cookie.a=b", "query.", "cookie.", "body.id", "Method", "host.x", "method.x", "x"} {
 		if _, err := middleware.Placeholder(name); err == nil {
 			t.Errorf("{%s} is taken", name)
 		}

@@ -57,7 +57,10 @@ func parseSource(text string) (*source, error) {
 		s.field = f
 		return s, err
 	case family == "cookie":
-		read := readName(arg)
+		if strings.ContainsAny(arg, ";,=") {
+			return nil, fmt.Errorf("%q is not the name of a cookie, because it would end at a semicolon, comma or equals sign", arg)
+		}
+		read := readName(unescaped(arg)) // as the names that requests have are read
 		s.given = arg
 		s.arg = read.php
 		if read.unsure {

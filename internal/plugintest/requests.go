@@ -232,6 +232,7 @@ func testSettings(t *testing.T, load func(testing.TB) New) {
 		"use {host}":             {"key", "{header.host}"},
 		"Trailer} is not among":  {"key", "{header.trailer}"},
 		"\"X Order\" is not the": {"key", "{header.X Order}"},
+		"not the name of a coo":  {"key", "{cookie.a;b}"},
 		"a space stands":         {"key", "{path.1|header.X-Order }"},
 		"take it out":            {"key", "{query. id}"},
 		"unknown kind":           {"key", "{path.1:nonsense}"},
