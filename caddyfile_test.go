@@ -37,6 +37,7 @@ func TestBadRule(t *testing.T) {
 		want []string
 	}{
 		"no key":                    {"redlock", []string{"Caddyfile:6", "key: want at least one"}},
+		"key like a matcher":        {"redlock /orders/{path.1}", []string{"Caddyfile:6", "key: want at least one", "taken for a matcher"}},
 		"empty key":                 {`redlock ""`, []string{"Caddyfile:6", `key template ""`, "must not be empty"}},
 		"17 keys":                   {"redlock" + strings.Repeat(" a:{path.1}", 17), []string{"Caddyfile:6", "at most 16, got 17"}},
 		"no field of the body":      {"redlock {body.}", []string{"Caddyfile:6", "{body.}", "want the name of a field"}},

@@ -17,7 +17,7 @@ func (h *Handler) buildMemory(preset middleware.Preset) (err error) {
 		return err
 	}
 	if h.keys == nil && !h.identifiesByHeader(preset) {
-		return errors.New("key: want at least one template, such as order:{http.request.uri.path.1}")
+		return errors.New("key: want at least one template, such as order:{http.request.uri.path.1}; a first value that begins with / or @ is taken for a matcher")
 	}
 	scope := h.Scope
 	if h.rule.Dedupe != nil { // the rule may have turned the preset's ID off, and has no need of its scope then
