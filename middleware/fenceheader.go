@@ -17,9 +17,10 @@ const defaultFenceHeader = "Fencing-Token"
 func (rule *Rule) fenceHeader() string { return cmp.Or(rule.FenceHeader, defaultFenceHeader) }
 
 // noFenceHeaders can't carry the fencing token: the first are taken out on the way to the upstream, or break the request there,
-// and from the others the key, the ID or the length of a body is read.
+// from the next the key, the ID or the length of a body is read, and in the last proxies write what they know of the client.
 var noFenceHeaders = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "Te", "Trailer", "Upgrade", "Keep-Alive", "Expect",
-	"Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Content-Type", "Content-Encoding", "Cookie", IdempotencyHeader}
+	"Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Content-Type", "Content-Encoding", "Cookie", IdempotencyHeader,
+	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Via"}
 
 func (rule *Rule) checkFenceHeader() error {
 	name := rule.fenceHeader()

@@ -180,9 +180,10 @@ func isHeaderName(name string) bool {
 	return name != ""
 }
 
-// noFenceHeaders are taken out on the way to the upstream, break the request there, or belong to the client.
+// noFenceHeaders are taken out on the way to the upstream, break the request there, belong to the client, or are written by proxies.
 var noFenceHeaders = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "Te", "Trailer", "Upgrade", "Keep-Alive", "Expect",
-	"Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Content-Type", "Content-Encoding", "Cookie", "Idempotency-Key"}
+	"Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Content-Type", "Content-Encoding", "Cookie", "Idempotency-Key",
+	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Via"}
 
 func isNoFenceHeader(name string) bool {
 	for _, other := range noFenceHeaders {

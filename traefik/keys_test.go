@@ -50,6 +50,7 @@ func TestFenceHeadersAreTheMiddlewares(t *testing.T) {
 		"Fencing-Token": true, "X-Fence": true, "User-Agent": true,
 		"Host": false, "content-length": false, "Transfer_Encoding": false, "Connection": false, "TE": false, "Trailer": false, "Upgrade": false, "Keep-Alive": false, "Expect": false,
 		"Proxy-Connection": false, "Proxy-Authenticate": false, "Proxy-Authorization": false, "Content-Type": false, "Content-Encoding": false, "Cookie": false, "Idempotency-Key": false,
+		"Forwarded": false, "X-Forwarded-For": false, "X_Forwarded_Host": false, "x-forwarded-proto": false, "Via": false, "X-Forwarded-Fence": true,
 		"X Fence": false, "X-Fence ": false, "X-Fence:": false,
 	} {
 		c := CreateConfig()
