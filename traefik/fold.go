@@ -114,16 +114,8 @@ func foldNumber(text string) string {
 	if text == "" || strings.Trim(text, inNumbers+digits) != "" {
 		return text
 	}
-	number := strings.TrimPrefix(text, "+")
-	parts := strings.Split(number, "_")
-	if len(parts) > 1 { // Python and others write large numbers with underscores
-		for i, part := range parts {
-			if i > 0 && (part == "" || !isDigit(part[0])) || i < len(parts)-1 && (part == "" || !isDigit(part[len(part)-1])) {
-				return text
-			}
-		}
-		number = strings.Join(parts, "")
-	}
+	// Large numbers have underscores in Python and others; Python's Decimal leaves them out wherever they are.
+	number := strings.TrimPrefix(strings.ReplaceAll(text, "_", ""), "+")
 	whole := strings.TrimPrefix(number, "-")
 	if whole != "" && strings.Trim(whole, digits) == "" {
 		whole = strings.TrimLeft(whole, "0")

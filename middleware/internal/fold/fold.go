@@ -121,15 +121,8 @@ func foldNumber(text string) string {
 	if text == "" || strings.Trim(text, inNumbers+digits) != "" {
 		return text
 	}
-	number := strings.TrimPrefix(text, "+")
-	if parts := strings.Split(number, "_"); len(parts) > 1 { // large numbers, as Python and others write them
-		for i, part := range parts {
-			if i > 0 && (part == "" || !IsDigit(part[0])) || i < len(parts)-1 && (part == "" || !IsDigit(part[len(part)-1])) {
-				return text
-			}
-		}
-		number = strings.Join(parts, "")
-	}
+	// Large numbers have underscores in Python and others; Python's Decimal leaves them out wherever they are.
+	number := strings.TrimPrefix(strings.ReplaceAll(text, "_", ""), "+")
 	if whole := strings.TrimPrefix(number, "-"); whole != "" && strings.Trim(whole, digits) == "" {
 		switch whole = strings.TrimLeft(whole, "0"); {
 		case whole == "":
