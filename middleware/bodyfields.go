@@ -155,7 +155,8 @@ func isJSON(r *http.Request) (bool, error) {
 		return false, errContentType
 	}
 	media, parameters, err := mime.ParseMediaType(header)
-	if charset := parameters["charset"]; err != nil || charset != "" && !strings.EqualFold(charset, "utf-8") {
+	// Many clients write utf8, which is a name of the same encoding to those who know it.
+	if charset := strings.ToLower(parameters["charset"]); err != nil || charset != "" && charset != "utf-8" && charset != "utf8" {
 		return false, errBodyFormat
 	}
 	switch {

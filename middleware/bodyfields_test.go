@@ -285,6 +285,8 @@ func TestBodyFormats(t *testing.T) {
 		want              string
 	}{
 		{"application/json; charset=UTF-8", `{"id":1}`, nil, "1"},
+		{"application/json;charset=utf8", `{"id":1}`, nil, "1"},
+		{formType + "; charset=UTF8", "id=1", nil, "1"},
 		{"application/cloudevents+json", `{"id":1}`, nil, "1"},
 		{"APPLICATION/JSON", `{"id":1}`, nil, "1"},
 		{formType + "; charset=utf-8", "id=1", nil, "1"},
