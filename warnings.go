@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -39,6 +40,9 @@ func (h *Handler) templates() []string {
 	return append(h.Keys[:len(h.Keys):len(h.Keys)], h.Dedupe, h.Scope)
 }
 
+// jsonIndex finds the index of a list as JavaScript writes it: to a reader of JSON, items[0] is one name, and items.0 the first item.
+var jsonIndex = regexp.MustCompile(`\b(?:body|json|payload)\.[^{}|&:]*\[[0-9]+\]`)
+
 // unknownNames returns the placeholders of a template that have no value, whatever the request is.
 func unknownNames(template string) (unknown []string) {
 	r := &http.Request{Method: http.MethodGet, URL: new(url.URL), Header: make(http.Header), TLS: new(tls.ConnectionState)}
@@ -54,7 +58,7 @@ func unknownNames(template string) (unknown []string) {
 			unknown = append(unknown, family+".$")
 		}
 	}
-	return unknown
+	return append(unknown, jsonIndex.FindAllString(template, -1)...)
 }
 
 // placeholderNames returns the placeholders of a template, without the fields of the body.

@@ -21,8 +21,9 @@ func TestWarnings(t *testing.T) {
 			"redlock c:{header.X|http.request.nonsense}",
 			"redlock d:{body.$.id}",
 			"redlock e:{path.1} {\ndedupe {http.request.id}\n}",
+			"redlock f:{form.items[0].id|json.items[0].id}",
 		}, []string{`Caddyfile:7","placeholder":"http.request.uri.segment.1"`, `Caddyfile:8","placeholder":"paths.1"`,
-			`Caddyfile:9","placeholder":"http.request.nonsense"`, `Caddyfile:10","placeholder":"body.$"`, `Caddyfile:11","placeholder":"http.request.id"`}},
+			`Caddyfile:9","placeholder":"http.request.nonsense"`, `Caddyfile:10","placeholder":"body.$"`, `Caddyfile:11","placeholder":"http.request.id"`, `Caddyfile:14","placeholder":"json.items[0]"`}},
 		"names that some have": {"memory://a", []string{
 			"redlock a:{path.1}:{header.X}:{query.a}:{cookie.b}:{host}:{method}:{body.id}:{json.a.b}:{form.c}",
 			"redlock b:{header.X|query.a|path.9|cookie.c|body.x}",
