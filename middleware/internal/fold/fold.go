@@ -68,7 +68,7 @@ func Value(value string) (string, error) {
 	if bad || value == "" && !spaces { // some readers see nothing here, others something
 		return "", ErrBadText
 	}
-	return foldNumber(value), nil
+	return foldNumber(norm.NFKC.String(value)), nil // only a lower case, such as that of J̌, may be one character
 }
 
 // Same reports whether two values make one key.
