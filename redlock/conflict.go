@@ -73,15 +73,16 @@ func (r *registry) isReal(v *view, u use, now time.Time) bool {
 }
 
 // coexist reports that our servers and those of another set have been there side by side: all of ours have run for longer than it takes
-// to notice a restart, and have answered since the other set was registered. Only a new process judges by this. It can wait, whereas one
-// that has locked for long must not be stopped by another that was suspended, and still registers the servers of before. Callers hold mu.
+// to notice a restart, and have answered since the other set was registered. Only a new process judges by this, and only if it has reached
+// no other servers before. It can wait, whereas one that has locked for long must not be stopped by another that was suspended, and still
+// registers the servers of before. Callers hold mu.
 func (r *registry) coexist(v *view, u use, now time.Time) bool {
 	if now.Sub(r.began) > noticed || v.now-u.seen > (2*registerEvery).Microseconds() {
 		return false
 	}
 	registered := v.sent.Add(-time.Duration(v.now-u.since) * time.Microsecond)
 	for i, m := range r.own.Masters {
-		if m.Up && (now.Sub(m.started) < noticed || !r.views[i].sent.After(registered)) {
+		if m.Up && (m.Was != "" || now.Sub(m.started) < noticed || !r.views[i].sent.After(registered)) {
 			return false
 		}
 	}

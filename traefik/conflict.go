@@ -47,8 +47,8 @@ func (r *registry) isReal(v *view, u *use, now time.Time) bool {
 	return r.lasts(v, u, now) || r.coexist(v, u, now)
 }
 
-// coexist reports that our servers and those of another set have been there side by side. Only a new process judges by this, as in
-// package redlock.
+// coexist reports that our servers and those of another set have been there side by side. Only a new process judges by this, and
+// only if it has reached no other servers before, as in package redlock.
 func (r *registry) coexist(v *view, u *use, now time.Time) bool {
 	if now.Sub(r.l.began) > noticed || v.now-u.seen > int64(2*registerEvery/time.Microsecond) {
 		return false
@@ -56,7 +56,7 @@ func (r *registry) coexist(v *view, u *use, now time.Time) bool {
 	since := v.sent.Add(-time.Duration(v.now-u.since) * time.Microsecond)
 	for i := 0; i < len(r.own.Masters); i++ {
 		m := &r.own.Masters[i]
-		if m.Up && (now.Sub(m.started) < noticed || !r.views[i].sent.After(since)) {
+		if m.Up && (m.Was != "" || now.Sub(m.started) < noticed || !r.views[i].sent.After(since)) {
 			return false
 		}
 	}
