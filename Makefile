@@ -12,10 +12,10 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive $(NO_SERVICE) apt-get
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-stalled deploy alerts console test-servers former former-is-here torture operating reloads fuzz soak lint bench bench-check bench-net bench-http bench-remember redis-server upstreams sdks node prose workflows vulncheck release-check release-module release-notes snapshot release syft
+.PHONY: help build test test-all test-stalled deploy alerts console test-servers clients former former-is-here torture operating reloads fuzz soak lint bench bench-check bench-net bench-http bench-remember redis-server upstreams sdks node prose workflows vulncheck release-check release-module release-notes snapshot release syft traefik
 
-# Tests of many random cases. With the race detector, which makes them many times slower, they try few of these.
-MODELS := ^(TestSimulation|TestMutants|TestGuardsKeepExclusion|TestScriptsDoWhatTheModelDoes)$$
+# Tests of many cases, of which they try few with -short or the race detector (redistest.Few).
+MODELS := ^(TestSimulation|TestMutants|TestManyLeases|TestGuardsKeepExclusion|TestScriptsDoWhatTheModelDoes)$$
 FUZZTIME ?= 60s
 TORTURE_TIME ?= 30m
 RELOADS ?= 200
@@ -32,21 +32,37 @@ help: ## Show the targets
 build: ## Build bin/caddy: Caddy with the standard modules and this one
 	go build -o bin/caddy ./cmd/caddy
 
-# The packages that take longest begin first.
-TEST := go test -race -parallel 6 -timeout 30m ./e2e ./redlock ./...
+# Most tests wait most of the time.
+TEST := go test -p 4 -parallel 6 -timeout 30m
 
-test: redis-server ## Install redis-server if it is missing, and run all tests
-	$(TEST)
+test: redis-server ## Run the tests of each package, models in few random cases (3 minutes)
+	@echo '1/2 compile: minutes the first time, seconds after that'
+	go build ./...
+	@echo '2/2 test: a line for each package, in the order of their names; e2e and redlock take longest'
+	$(TEST) -short ./...
+
+# The packages that take longest begin first.
+test-all: redis-server ## Run all tests with the race detector, models and mutants at full size, and the modules of examples (12 minutes)
+	@echo '1/3 with the race detector: e2e and redlock take minutes, and are told first'
+	$(TEST) -race ./e2e ./redlock ./...
+	@echo '2/3 models and mutants'
 	go test -timeout 30m -run '$(MODELS)' ./redlock
+	@echo '3/3 examples/stacks, and the plugin for Traefik as it is interpreted'
 	cd examples/stacks && go test -race -timeout 5m ./...
 	cd traefik/yaegitest && go test -timeout 5m ./...
 
 test-stalled: redis-server ## Run the tests with the race detector while each processor stands still half of the time, as beside busy neighbors (as root)
-	go build -o bin/stall ./internal/stall && bin/stall 300ms $(TEST) -count 1
+	go build -o bin/stall ./internal/stall && bin/stall 300ms $(TEST) -race -count 1 ./e2e ./redlock ./...
 
 deploy: redis-server ## Check the files in deploy: units of systemd, manifests, the compose file, the Dockerfile's build command
 	@if ! command -v systemd-analyze >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends systemd; fi
 	cd deploy/check && DEPLOY=required go test -count 1 -timeout 20m ./...
+
+clients: redis-server ## Install the languages of clients/ (apt-get), and test each client with an agent
+	@if ! { command -v php && command -v node && command -v ruby && command -v python3 && command -v curl; } >/dev/null; then \
+		$(APT) update && $(APT) install -y --no-install-recommends php-cli nodejs ruby python3 curl; \
+	fi
+	CLIENTS=required go test -count 1 -parallel 6 -timeout 10m ./clients
 
 test-servers: redis-server ## Run the tests of the lock on each of SERVERS (all that are on the PATH)
 	@failed=; for server in $(SERVERS); do \
@@ -124,6 +140,11 @@ sdks: node redis-server ## Install the senders' SDKs (npm), compare our verdicts
 	$(call npm-install,sdks)
 	SDKS=required go test -count 1 -run 'TestSDK|TestPresetOf' ./middleware ./e2e
 
+traefik: redis-server ## Build a real Traefik, and run it with the plugin and an agent beside a Caddy (10 minutes the first time): docs/traefik.md
+	@mkdir -p bin
+	@test -x bin/traefik || examples/traefik/build.sh bin/traefik
+	TRAEFIK=$(abspath bin/traefik) examples/traefik/try.sh
+
 node:
 	@if ! command -v npm >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends nodejs npm; fi
 
@@ -153,7 +174,7 @@ prose: node ## Check the spelling in documents, comments and messages: internal/
 workflows: ## Check the workflows of GitHub and the scripts of the shell
 	@if ! command -v shellcheck >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends shellcheck; fi
 	go run $(ACTIONLINT)
-	shellcheck .ci/run examples/traefik/try.sh
+	shellcheck .ci/run examples/traefik/*.sh
 
 # The tool exits with 3 for what it has found, and with 1 if it can't get the database.
 vulncheck: ## Look for known vulnerabilities in what is called; that the database can't be reached is an error with VULNDB=required
@@ -222,4 +243,5 @@ redis-server:
 	if ! command -v apt-get >/dev/null; then \
 		echo 'neither redis-server nor valkey-server is on the PATH' >&2; exit 1; \
 	fi; \
+	echo 'redis-server is missing: installing it with $(if $(SUDO),sudo )apt-get'; \
 	$(APT) update && $(APT) install -y --no-install-recommends redis-server

@@ -1,6 +1,7 @@
 package caddyredlock
 
 import (
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
@@ -67,9 +68,9 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"name":             func() error { return oneArg(d, &h.Name) },
 		"key":              func() error { return someArgs(d, &h.Keys) },
 		"preset":           func() error { return oneArg(d, &h.Preset) },
-		"wait":             func() error { return waitArg(d, &h.Wait) },
-		"ttl":              func() error { return durationArg(d, &h.TTL) },
-		"max_hold":         func() error { return durationArg(d, &h.MaxHold) },
+		"wait":             func() error { return waitArg(d, (*caddy.Duration)(&h.Wait)) },
+		"ttl":              func() error { return durationArg(d, (*caddy.Duration)(&h.TTL)) },
+		"max_hold":         func() error { return durationArg(d, (*caddy.Duration)(&h.MaxHold)) },
 		"max_waiters":      func() error { return numberArg(d, &h.MaxWaiters) },
 		"fence_header":     func() error { return oneArg(d, &h.FenceHeader) },
 		"held_status":      func() error { return statusArg(d, &h.HeldStatus) },
@@ -83,19 +84,19 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"dedupe_status":    func() error { return statusArg(d, &h.DedupeStatus) },
 		"idempotency_key":  func() error { return oneArg(d, &h.IdempotencyKey) },
 		"scope":            func() error { return oneArg(d, &h.Scope) },
-		"remember":         func() error { return rememberArgs(d, &h.Remember, &h.RememberSize) },
+		"remember":         func() error { return rememberArgs(d, (*caddy.Duration)(&h.Remember), &h.RememberSize) },
 		"remember_status":  func() error { return someArgs(d, &h.RememberStatus) },
 		"remember_cookies": func() error { h.RememberCookies = true; return noArgs(d) },
 		"too_large":        func() error { return oneArg(d, &h.TooLarge) },
 		"fingerprint":      func() error { return switchArg(d, &h.Fingerprint) },
 		"allow_upgrade":    func() error { h.AllowUpgrade = true; return noArgs(d) },
-		"hold_after_abort": func() error { return durationArg(d, &h.HoldAfterAbort) },
+		"hold_after_abort": func() error { return durationArg(d, (*caddy.Duration)(&h.HoldAfterAbort)) },
 		"on_client_abort":  func() error { return oneArg(d, &h.OnClientAbort) },
 		"dry_run":          func() error { h.DryRun = true; return noArgs(d) },
 		"hide_outcome":     func() error { h.HideOutcome = true; return noArgs(d) },
 		"log_keys":         func() error { h.LogKeys = true; return noArgs(d) },
-		"replay_window":    func() error { return durationArg(d, &h.ReplayWindow) },
-		"body_timeout":     func() error { return durationArg(d, &h.BodyTimeout) },
+		"replay_window":    func() error { return durationArg(d, (*caddy.Duration)(&h.ReplayWindow)) },
+		"body_timeout":     func() error { return durationArg(d, (*caddy.Duration)(&h.BodyTimeout)) },
 		"buffer_body":      func() error { return switchArg(d, &h.BufferBody) },
 	})
 	if err != nil {

@@ -12,6 +12,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/dustin/go-humanize"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/rule"
 )
 
 // source has the place of each setting of a block in the Caddyfile, as file:line by name; "redlock" is the block itself.
@@ -194,12 +196,12 @@ func intArg(d *caddyfile.Dispenser, into *int, least, most int, want string) err
 	return nil
 }
 
-func verifyArgs(d *caddyfile.Dispenser, into **Verify) error {
+func verifyArgs(d *caddyfile.Dispenser, into **rule.Verify) error {
 	args := d.RemainingArgs()
 	if len(args) < 2 {
 		return d.Err("verify: want a scheme and at least one secret, such as stripe {env.STRIPE_SECRET}")
 	}
-	*into = &Verify{Scheme: args[0], Secrets: args[1:]}
+	*into = &rule.Verify{Scheme: args[0], Secrets: args[1:]}
 	return nil
 }
 

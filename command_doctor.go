@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
+	"github.com/caddy-redlock/caddy-redlock/internal/masters"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -96,11 +97,12 @@ func doctorSettings(ctx context.Context, text []byte) (doctor.Settings, error) {
 	if err != nil {
 		return doctor.Settings{}, app.Source.at(err)
 	}
-	masters, err := resolved.masters()
+	examined, err := masters.Examined(resolved.URLs, resolved.secure())
 	if err != nil {
-		return doctor.Settings{}, fmt.Errorf("masters: %w", err)
+		return doctor.Settings{}, err
 	}
 	s := doctor.Settings{
+		Masters:  examined,
 		Timeout:  resolved.Timeout,
 		LeastTTL: min(redlock.DefaultTTL, resolved.MaxTTL),
 		Guard:    resolved.Guard,
@@ -113,15 +115,6 @@ func doctorSettings(ctx context.Context, text []byte) (doctor.Settings, error) {
 		}
 		s.Remember = s.Remember || durationOf(rule["remember"]) > 0 || rule["remember"] == nil && rule["preset"] == "idempotency-key"
 	})
-	for i, m := range masters {
-		master := doctor.Master{Name: m.String()}
-		if !strings.HasPrefix(resolved.URLs[i], "memory://") {
-			if master.Options, err = resolved.clientOptions(resolved.URLs[i]); err != nil {
-				return doctor.Settings{}, fmt.Errorf("masters: %w", err)
-			}
-		}
-		s.Masters = append(s.Masters, master)
-	}
 	return s, nil
 }
 

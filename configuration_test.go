@@ -16,7 +16,6 @@ import (
 	caddyredlock "github.com/caddy-redlock/caddy-redlock"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
-	"github.com/caddy-redlock/caddy-redlock/traefik"
 )
 
 // table is one of docs/configuration.md: for each column the names in it, with the default that their rows give.
@@ -94,7 +93,7 @@ func fields(of any, tag string) (names []string) {
 		if tag != "" {
 			name, _, _ = strings.Cut(field.Tag.Get(tag), ",")
 		}
-		if field.IsExported() && name != "-" && name != "source" {
+		if field.IsExported() && !field.Anonymous && name != "-" && name != "source" {
 			names = append(names, name)
 		}
 	}
@@ -213,7 +212,7 @@ func TestSettingsInDocuments(t *testing.T) {
 	secure.require(t, "JSON", fields(caddyredlock.TLS{}, "json"))
 	secure.require(t, "Caddyfile", subdirectives(t, "redlock {\nmasters rediss://127.0.0.1:1\ntls {\nnone\n}\n}", "redlock k:{path.1}"))
 	shared.requireDefaults(t, "Caddy", docs(t, ".", "App", "json"))
-	rule.requireDefaults(t, "Caddy", docs(t, ".", "Handler", "json"))
+	rule.requireDefaults(t, "Caddy", docs(t, "internal/rule", "Settings", "json"))
 	secure.requireDefaults(t, "JSON", docs(t, ".", "TLS", "json"))
 
 	// Go. Some options are of the Locker and of each lock.
@@ -259,22 +258,6 @@ func TestSettingsInDocuments(t *testing.T) {
 	} {
 		if got := rule["Caddy"][name]; !slices.Contains(values(got), want) {
 			t.Errorf("docs/configuration.md: the default of %s is %s, not %s", name, want, got)
-		}
-	}
-
-	// Traefik, whose settings are in both tables
-	plugin := table{"Traefik": maps.Clone(shared["Traefik"])}
-	maps.Copy(plugin["Traefik"], rule["Traefik"])
-	plugin.require(t, "Traefik", fields(traefik.Config{}, "json"))
-	defaults := reflect.ValueOf(traefik.CreateConfig()).Elem()
-	for i := range defaults.NumField() {
-		name, _, _ := strings.Cut(defaults.Type().Field(i).Tag.Get("json"), ",")
-		want := strings.TrimSuffix(fmt.Sprint(defaults.Field(i)), "m0s")
-		if want != fmt.Sprint(defaults.Field(i)) {
-			want += "m"
-		}
-		if got := plugin["Traefik"][name]; !defaults.Field(i).IsZero() && !slices.Contains(values(got), want) && strings.Trim(got, "`") != want {
-			t.Errorf("docs/configuration.md: the default of Traefik's %s is %s, not %s", name, want, got)
 		}
 	}
 }

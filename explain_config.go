@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/rule"
 )
 
 // The handlers that are run when a request is explained, and those that are replaced by an empty answer. Others are left out.
@@ -125,17 +127,17 @@ func replaced(handlers []any, notes *[]string) (kept []any) {
 }
 
 // dropVerify removes the check of a signature whose secrets are not on this machine, but only where the server runs.
-func dropVerify(rule map[string]any, notes *[]string) {
-	text, err := json.Marshal(rule["verify"])
+func dropVerify(handler map[string]any, notes *[]string) {
+	text, err := json.Marshal(handler["verify"])
 	if err != nil {
 		return
 	}
-	var verify *Verify
-	if json.Unmarshal(text, &verify) != nil || verify == nil || verify.check() != nil { // Provision has the better error
+	var verify *rule.Verify
+	if json.Unmarshal(text, &verify) != nil || verify == nil || verify.Check() != nil { // Provision has the better error
 		return
 	}
-	if _, err := verify.verifier(); err != nil {
+	if _, err := verify.Verifier(caddysSecret); err != nil {
 		*notes = append(*notes, "the signature can't be checked: "+err.Error())
-		delete(rule, "verify")
+		delete(handler, "verify")
 	}
 }

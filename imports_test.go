@@ -19,6 +19,11 @@ func TestImports(t *testing.T) {
 			t.Errorf("metrics needs %s", path)
 		}
 	}
+	for _, path := range dependencies(t, "./cmd/redlock") {
+		if strings.HasPrefix(path, "github.com/caddyserver/") {
+			t.Errorf("cmd/redlock needs %s", path)
+		}
+	}
 	const answer = "github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
 	for _, path := range dependencies(t, answer) {
 		if path != answer {

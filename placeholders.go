@@ -87,10 +87,10 @@ func placeholder(name string) (middleware.KeyFunc, error) {
 	}, nil
 }
 
-// placeholder is the function placeholder for the templates of the rule.
-func (h *Handler) placeholder(name string) (middleware.KeyFunc, error) {
+// placeholderOf is the function placeholder for the templates of a rule.
+func placeholderOf(rule *middleware.Rule, name string) (middleware.KeyFunc, error) {
 	if ours, ok := strictName(fullName(name)); ok {
-		return h.rule.Placeholder(ours)
+		return rule.Placeholder(ours)
 	}
 	return placeholder(name)
 }

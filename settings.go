@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/masters"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -36,8 +36,8 @@ func (a *App) resolved(ctx caddy.Context) (settings, error) {
 	}
 	s, err := a.resolve(caddy.NewReplacer())
 	if err == nil && a.TLS != nil {
-		if s.TLS, err = a.TLS.load(ctx); err == nil && !slices.ContainsFunc(s.URLs, usesTLS) {
-			err = errNoTLS
+		if s.TLS, err = a.TLS.load(ctx); err == nil && !slices.ContainsFunc(s.URLs, masters.UsesTLS) {
+			err = masters.ErrNoTLS
 		}
 	}
 	s.setSum()
@@ -73,8 +73,8 @@ func (a *App) check() error {
 	if _, err := redlock.Dial(a.Masters...); err != nil {
 		return fmt.Errorf("masters: %w", err)
 	}
-	if a.TLS != nil && !slices.ContainsFunc(a.Masters, usesTLS) {
-		return errNoTLS
+	if a.TLS != nil && !slices.ContainsFunc(a.Masters, masters.UsesTLS) {
+		return masters.ErrNoTLS
 	}
 	return nil
 }
@@ -158,20 +158,10 @@ func (a *App) resolve(repl *caddy.Replacer) (settings, error) {
 		if err != nil {
 			return s, fmt.Errorf("masters: the placeholder of master %d is unknown or empty", i+1)
 		}
-		s.URLs = append(s.URLs, withUser(text, username, password))
+		s.URLs = append(s.URLs, masters.WithUser(text, username, password))
 	}
 	if len(s.URLs) == 0 {
 		s.URLs = []string{"memory://"}
 	}
 	return s, nil
-}
-
-// withUser adds the credentials to a URL that has none. A URL that cannot be parsed is left for Dial to report.
-func withUser(text, username, password string) string {
-	u, err := url.Parse(text)
-	if err != nil || u.User != nil || u.Scheme == "memory" || username == "" && password == "" {
-		return text
-	}
-	u.User = url.UserPassword(username, password)
-	return u.String()
 }

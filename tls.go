@@ -1,20 +1,18 @@
 package caddyredlock
 
 import (
-	"cmp"
 	"crypto/rand"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddytls"
-	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/masters"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -126,50 +124,13 @@ func (t *TLS) load(ctx caddy.Context) (*secured, error) {
 	return s, nil
 }
 
-// usesTLS reports whether a master's URL asks for TLS.
-func usesTLS(text string) bool {
-	return strings.HasPrefix(text, "rediss://") || strings.HasPrefix(text, "valkeys://")
-}
-
-var errNoTLS = errors.New("tls: no master uses it: write rediss:// instead of redis:// in masters")
-
 // masters returns the masters; it doesn't connect to them.
-func (s *settings) masters() ([]redlock.Master, error) {
-	masters, err := redlock.Dial(s.URLs...)
-	if err != nil || s.TLS == nil {
-		return masters, err
-	}
-	for i, text := range s.URLs {
-		if !usesTLS(text) {
-			continue
-		}
-		options, err := s.clientOptions(text)
-		if err != nil {
-			return nil, err
-		}
-		client := redis.NewClient(options)
-		masters[i], err = redlock.NewMaster(client)
-		if err := errors.Join(err, client.Close()); err != nil {
-			return nil, err
-		}
-	}
-	return masters, nil
-}
+func (s *settings) masters() ([]redlock.Master, error) { return masters.Dial(s.URLs, s.secure()) }
 
-// clientOptions returns the options of a client of the master with this URL, which Dial has accepted, and which is not memory://.
-func (s *settings) clientOptions(text string) (*redis.Options, error) {
-	if rest, ok := strings.CutPrefix(text, "valkey"); ok {
-		text = "redis" + rest
+// secure returns the settings of TLS, or nil.
+func (s *settings) secure() *tls.Config {
+	if s.TLS == nil {
+		return nil
 	}
-	options, err := redis.ParseURL(text)
-	if err != nil {
-		return nil, errors.New("not the URL of a Redis server")
-	}
-	if options.TLSConfig != nil && s.TLS != nil {
-		host := options.TLSConfig.ServerName
-		options.TLSConfig = s.TLS.config.Clone()
-		options.TLSConfig.ServerName = cmp.Or(s.TLS.ServerName, host)
-		options.Dialer = (&tls.Dialer{Config: options.TLSConfig}).DialContext // go-redis's own ignores the context
-	}
-	return options, nil
+	return s.TLS.config
 }

@@ -16,7 +16,7 @@ import (
 
 // warn logs what is valid, but hardly ever meant.
 func (h *Handler) warn(log *zap.Logger) {
-	rule := []zap.Field{zap.String("rule", h.name()), zap.String("at", h.Source["key"])}
+	rule := []zap.Field{zap.String("rule", h.RuleName()), zap.String("at", h.Source["key"])}
 	for _, template := range h.templates() {
 		for _, name := range unknownNames(template) {
 			log.Warn("key has a placeholder that Caddy does not know: no request has a key, unless another handler sets it", append(rule, zap.String("placeholder", name))...)

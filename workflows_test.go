@@ -68,3 +68,12 @@ func TestFilesOfDependabot(t *testing.T) {
 		t.Errorf("dependabot knows %d kinds of dependencies, and the repository has %d", len(entries), len(want))
 	}
 }
+
+// TestPartsOfCI requires GitHub to run all that .ci/run runs by itself.
+func TestPartsOfCI(t *testing.T) {
+	all := regexp.MustCompile(`(?m)then set -- (.*); fi$`).FindStringSubmatch(readFile(t, ".ci/run"))
+	jobs := regexp.MustCompile(`(?m)^        part: \[(.*)\]`).FindStringSubmatch(readFile(t, ".github/workflows/ci.yml"))
+	if all == nil || jobs == nil || strings.ReplaceAll(jobs[1], ",", "") != all[1] {
+		t.Errorf("the parts are %q in .ci/run, and %q in .github/workflows/ci.yml", all, jobs)
+	}
+}

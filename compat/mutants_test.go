@@ -22,7 +22,7 @@ var mutants = []struct {
 	{"another key of a delivery", "remembered answers", "middleware/dedupe.go", `"dedupe:" +`, `"delivery:" +`},
 	{"another format of answers", "remembered answers", "middleware/internal/answer/encode.go", "version = 1\n", "version = 2\n"},
 	{"another fingerprint", "remembered answers", "middleware/remember.go", `s.rule.originalURL(s.r).RequestURI()}`, `s.rule.originalURL(s.r).Path}`},
-	{"another shape of a set of masters", "sets of masters", "redlock/set.go", "`json:\"masters\"`", "`json:\"servers\"`"},
+	{"another shape of a set of masters", "sets of masters", "redlock/internal/sets/set.go", "`json:\"masters\"`", "`json:\"servers\"`"},
 }
 
 // TestMutants runs the former version beside wrong ones, each of which must be found, in one order or the other.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -71,11 +72,17 @@ func (h *handler) forget(w http.ResponseWriter, r *http.Request, key string) *Pr
 func inspect(ctx context.Context, lockers []*redlock.Locker, key string) (*Inspection, *Problem) {
 	all, partial := Inspection{Key: key}, Inspection{Key: key}
 	var failure error
+	places := make(map[string]bool) // that have answered
 	for _, l := range lockers {
+		place := lockerinfo.Place(l)
+		if places[place] {
+			continue
+		}
 		seen, err := l.Inspect(ctx, key)
 		switch {
 		case errors.Is(err, redlock.ErrClosed): // after a reload
 		case err == nil:
+			places[place] = true
 			all.add(inspected(seen))
 		default:
 			failure = errors.Join(failure, err)

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -58,6 +59,8 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request) *Problem {
 		return err
 	}
 	switch {
+	case max(len(key), len(result), len(parameters["key"])) > redlock.MaxKeyLength:
+		return badRequest("A key has at most " + strconv.Itoa(redlock.MaxKeyLength) + " bytes.")
 	case isResult:
 		return h.forget(w, r, result)
 	case isKey && r.Method == http.MethodDelete:

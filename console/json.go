@@ -41,7 +41,7 @@ type Master struct {
 type Locks struct {
 	Locks   []Lock `json:"locks"`          // sorted by key
 	Held    int    `json:"held"`           // keys with the prefix that are held, on all pages
-	Waiting int    `json:"waiting"`        // calls that wait for keys with the prefix, on all pages
+	Waiting int    `json:"waiting"`        // the sum over the keys with the prefix, on all pages: a call for several keys counts at each that it waits for
 	Next    string `json:"next,omitempty"` // the URL of the next page, relative to that of the handler
 }
 

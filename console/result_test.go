@@ -130,3 +130,28 @@ func text(t *testing.T, url string) string {
 	}
 	return string(body)
 }
+
+// Two lockers with other prefixes are two, even if both remember one key, and two with the same prefix and masters are one.
+func TestLockersOfOneKey(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 1)
+	one, other := newLocker(t, servers), newLocker(t, servers, redlock.WithPrefix("other"))
+	for _, l := range []*redlock.Locker{one, other} {
+		if err := mustLock(t, l, "key").UnlockWith(nil, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	base := mount(t, one, other, newLocker(t, servers))
+	if seen := ask[console.Inspection](t, http.MethodGet, base+"locks/key", http.StatusOK).Lockers; len(seen) != 2 || seen[0].Result.Fence == seen[1].Result.Fence {
+		t.Errorf("shown are %+v, want the two", seen)
+	}
+}
+
+// A key that no lock can have is the mistake of who asks.
+func TestLongKey(t *testing.T) {
+	t.Parallel()
+	base := mount(t, newLocker(t, redistest.Start(t, 1)))
+	for _, method := range []string{http.MethodGet, http.MethodDelete} {
+		ask[console.Problem](t, method, base+"locks?fence=1&key="+strings.Repeat("k", redlock.MaxKeyLength+1), http.StatusBadRequest)
+	}
+}

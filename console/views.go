@@ -148,22 +148,15 @@ func resultOf(seen redlock.InspectedResult) *Result {
 	return &Result{Fence: seen.Fence, Bytes: seen.Bytes, KeepSeconds: seen.Keep.Seconds()}
 }
 
-// add adds what the masters of one more locker know, unless they know nothing, or are those of another locker.
+// add adds what the masters of one more locker know, unless they know nothing.
 func (i *Inspection) add(l InspectedLocker) {
 	known := l.Held || l.Result != nil
 	for _, m := range l.Masters {
 		known = known || m.Token != "" || len(m.Queue) > 0
 	}
-	if known && !slices.ContainsFunc(i.Lockers, l.sameAs) {
+	if known {
 		i.Lockers = append(i.Lockers, l)
 	}
-}
-
-// sameAs reports whether the masters are those of another locker, with the same prefix: then they have the same tokens.
-func (l InspectedLocker) sameAs(other InspectedLocker) bool {
-	return slices.EqualFunc(l.Masters, other.Masters, func(a, b InspectedMaster) bool {
-		return a.Name == b.Name && a.Token == b.Token && len(a.Queue) == len(b.Queue) && (a.Result == nil) == (b.Result == nil)
-	})
 }
 
 func text(err error) string {

@@ -27,7 +27,8 @@ func TestHoldAfterAbort(t *testing.T) {
 	}))
 	t.Cleanup(upstream.Close)
 	t.Cleanup(func() { close(done) })
-	proxy := "reverse_proxy " + upstream.Listener.Addr().String() + " {\ntransport http {\nresponse_header_timeout 200ms\n}\n}"
+	address := upstream.Listener.Addr().String()
+	proxy := "@put method PUT\nreverse_proxy @put " + address + " {\ntransport http {\nresponse_header_timeout 200ms\n}\n}\nreverse_proxy " + address
 	c := runCaddy(t, caddyfile("", `
 		handle /long/* {
 			redlock long:{path.1} {

@@ -65,7 +65,7 @@ func buildDocumented(t *testing.T, text string, servers []*redistest.Server) (bi
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("go", "build", "-race", "-o", binary, file).CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", raceFlag, "-o", binary, file).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s\n%s", err, out, text)
 	}
 	return binary

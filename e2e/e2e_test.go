@@ -44,10 +44,13 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// raceFlag has programs built with the race detector if the tests are: nothing is compiled in two ways.
+var raceFlag = fmt.Sprintf("-race=%v", redistest.Race)
+
 // build builds cmd/caddy once, and returns the path of the binary.
 var build = sync.OnceValues(func() (string, error) {
 	binary := filepath.Join(buildDir, "caddy")
-	if out, err := exec.Command("go", "build", "-race", "-o", binary, "../cmd/caddy").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", raceFlag, "-o", binary, "../cmd/caddy").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build ./cmd/caddy: %w\n%s", err, out)
 	}
 	return binary, nil

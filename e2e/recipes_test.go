@@ -91,7 +91,7 @@ func TestRecipeOfTransfers(t *testing.T) {
 	}
 	wait := b.holdRequests(t, transfer("a", "b"))
 	others := sendAll(t, transfer("b", "a"), transfer("b", "c"), transfer("c", "a"))
-	c.eventuallyWait(t, 3)
+	c.eventuallyWait(t, 6) // each for two accounts
 	apart := sendAll(t, transfer("d", "e"))
 	eventually(t, "other accounts are free", func() bool { return b.inside() == 2 })
 	release()
@@ -229,7 +229,7 @@ func TestRecipeOfATest(t *testing.T) {
 	if err := os.WriteFile(file, []byte(block(t, recipes, "Tests without a server", "go")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if text, code := output(t, exec.Command("go", "test", "-race", file)); code != 0 {
+	if text, code := output(t, exec.Command("go", "test", raceFlag, file)); code != 0 {
 		t.Errorf("exit code %d\n%s", code, text)
 	}
 }

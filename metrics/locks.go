@@ -18,11 +18,12 @@ type locks struct {
 	renewals, acquisitions *prometheus.CounterVec
 
 	// These are read at the time of a scrape.
-	held, up, rtt, offset, masterFailures *prometheus.Desc
+	held, up, rtt, offset, masterFailures, dropped, results *prometheus.Desc
 
 	mu      sync.Mutex
 	lockers []*redlock.Locker // the newest comes last
 	known   map[string]bool   // names of masters that some Locker has had
+	former  drops             // of Lockers that are closed
 
 	eventsMu sync.Mutex // not mu, which is held while Lockers are asked for their status
 	failures map[failure]float64
@@ -32,6 +33,16 @@ type locks struct {
 type failure struct {
 	master string
 	reason redlock.MasterState
+}
+
+// drops are what a log and an Observer missed, and results that masters don't get, or that found no room.
+type drops struct{ lines, events, missed, refused uint64 }
+
+func (d *drops) add(status redlock.Status) {
+	d.lines += status.DroppedLines
+	d.events += status.DroppedEvents
+	d.missed += status.MissedResults
+	d.refused += status.RefusedResults
 }
 
 // reasons are the states of a master that are reported to an Observer as failures.
@@ -49,6 +60,8 @@ func newLocks(n names) *locks {
 		rtt:            n.describe("master_rtt_seconds", "Round trip of the master's last answer.", "master"),
 		offset:         n.describe("master_clock_offset_seconds", "How far the master's clock is ahead of this process's.", "master"),
 		masterFailures: n.describe("master_failures_total", "How often the master stopped granting locks, by the reason.", "master", "reason"),
+		dropped:        n.describe("notices_dropped_total", "Lines for the log and events for these metrics that were dropped, because their receiver was too slow or blocked.", "kind"),
+		results:        n.describe("results_dropped_total", "Results that a master has missed and doesn't get any more, and those that were not stored or read because too many others were.", "kind"),
 		known:          make(map[string]bool),
 		failures:       make(map[failure]float64),
 	}
@@ -112,7 +125,9 @@ func (s *locks) look() (statuses []redlock.Status) {
 			s.known[label(master.Name)] = true
 		}
 		closed := errors.Is(status.Err, redlock.ErrClosed)
-		if !closed {
+		if closed {
+			s.former.add(status)
+		} else {
 			statuses = append(statuses, status)
 		}
 		return closed
@@ -125,7 +140,7 @@ func (s *locks) Describe(to chan<- *prometheus.Desc) {
 	s.leasesLost.Describe(to)
 	s.renewals.Describe(to)
 	s.acquisitions.Describe(to)
-	for _, desc := range []*prometheus.Desc{s.held, s.up, s.rtt, s.offset, s.masterFailures} {
+	for _, desc := range []*prometheus.Desc{s.held, s.up, s.rtt, s.offset, s.masterFailures, s.dropped, s.results} {
 		to <- desc
 	}
 }
@@ -138,12 +153,13 @@ func (s *locks) Collect(to chan<- prometheus.Metric) {
 
 	s.mu.Lock()
 	statuses := s.look()
-	known := maps.Clone(s.known)
+	known, dropped := maps.Clone(s.known), s.former
 	s.mu.Unlock()
 	held := 0
 	masters := make(map[string]redlock.MasterStatus)
 	for _, status := range statuses {
 		held += status.Held
+		dropped.add(status)
 		for _, master := range status.Masters {
 			name := label(master.Name)
 			masters[name] = worse(masters[name], master)
@@ -160,6 +176,12 @@ func (s *locks) Collect(to chan<- prometheus.Metric) {
 			gauge(to, s.rtt, master.RoundTrip.Seconds(), name)
 			gauge(to, s.offset, master.ClockOffset.Seconds(), name)
 		}
+	}
+	for kind, n := range map[string]uint64{"line": dropped.lines, "event": dropped.events} {
+		to <- prometheus.MustNewConstMetric(s.dropped, prometheus.CounterValue, float64(n), kind)
+	}
+	for kind, n := range map[string]uint64{"missed": dropped.missed, "refused": dropped.refused} {
+		to <- prometheus.MustNewConstMetric(s.results, prometheus.CounterValue, float64(n), kind)
 	}
 	for f, n := range s.failuresOf(masters, known) {
 		to <- prometheus.MustNewConstMetric(s.masterFailures, prometheus.CounterValue, n, f.master, string(f.reason))

@@ -15,6 +15,7 @@ import (
 )
 
 func TestClientLeaves(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string][]middleware.Option{"cancel": nil, "run to end": {middleware.WithRunToEnd()}} {
 		t.Run(name, func(t *testing.T) {
 			l := newLocker(t, live)
@@ -63,6 +64,7 @@ func TestClientLeaves(t *testing.T) {
 
 // A request that runs to its end is bounded by max_hold, and by the lock of a rule around it.
 func TestRunToEndEndsWithTheLease(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	inner := orders(l, func(_ http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
@@ -75,6 +77,7 @@ func TestRunToEndEndsWithTheLease(t *testing.T) {
 }
 
 func TestUpgrade(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	server := serve(t, orders(l, ok, middleware.WithPassOnMissingKey()))
 	upgrade := []string{"Order", "42", "Connection", "keep-alive, Upgrade", "Upgrade", "websocket"}
@@ -104,6 +107,7 @@ func TestUpgrade(t *testing.T) {
 
 // A dry run serves all requests with their whole bodies, even those that would have been refused.
 func TestDryRun(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	hold(t, l, "order:42")
 	var log safeBuffer
@@ -141,6 +145,7 @@ func TestDryRun(t *testing.T) {
 
 // A dry run also logs the requests that would have waited, or been refused because of another one.
 func TestDryRunOfTwo(t *testing.T) {
+	t.Parallel()
 	const order = "order-Zm9vYmFy" // unlike a number, it can't be in the log by chance
 	l := newLocker(t, live)
 	for name, test := range map[string]struct {

@@ -33,6 +33,6 @@ func (rule *Rule) refuseAll(err error) http.Handler {
 		turn := Turn{Rule: rule.name(), Outcome: OutcomeFailed, Detail: detailOf(OutcomeFailed, err)}
 		rule.logOutcome("request is refused", turn, err, slog.Int("status", http.StatusInternalServerError))
 		rule.observeDone(OutcomeFailed, 0)
-		(&Refusal{Status: http.StatusInternalServerError, Turn: turn, Err: err}).write(w)
+		(&Refusal{Status: http.StatusInternalServerError, Turn: turn, Err: err}).Write(w)
 	})
 }

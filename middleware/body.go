@@ -12,8 +12,10 @@ import (
 )
 
 const (
-	defaultMaxBody     = 1 << 20
-	defaultBodyTimeout = 10 * time.Second
+	// DefaultMaxBody is how many bytes of a body are read unless something else is set.
+	DefaultMaxBody = 1 << 20
+	// DefaultBodyTimeout is how long such a body may take to arrive unless something else is set.
+	DefaultBodyTimeout = 10 * time.Second
 )
 
 // body is a request's body on its way to the handler. Nothing is read before the handler does so, unless a key or a signature

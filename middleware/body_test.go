@@ -33,6 +33,7 @@ func postBody(t *testing.T, url, contentType string, body io.Reader) answer {
 type unknownLength struct{ io.Reader }
 
 func TestBodyIsHandedOn(t *testing.T) {
+	t.Parallel()
 	server := byBody(t, func(w http.ResponseWriter, r *http.Request) {
 		turn, _ := middleware.TurnFromContext(r.Context())
 		body, err := io.ReadAll(r.Body)
@@ -64,6 +65,7 @@ func TestBodyIsHandedOn(t *testing.T) {
 
 // Trailers come with the end of the body, even those that were not announced: a header of that name may already be in the key.
 func TestTrailers(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	show := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -121,6 +123,7 @@ func (u untouchable) Read([]byte) (int, error) {
 func (u untouchable) Close() error { return nil }
 
 func TestBodyIsNotTouched(t *testing.T) {
+	t.Parallel()
 	for template, want := range map[string]string{"order:{header.X}": "order:1", "{header.X|body.id}": "1"} {
 		handler := middleware.New(newLocker(t, live), template)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			turn, _ := middleware.TurnFromContext(r.Context())
@@ -137,6 +140,7 @@ func TestBodyIsNotTouched(t *testing.T) {
 }
 
 func TestBodyRefusals(t *testing.T) {
+	t.Parallel()
 	server := byBody(t, ok, middleware.WithMaxBody(100))
 	large := `{"id":1,"x":"` + strings.Repeat("x", 100) + `"}`
 	requireProblem(t, postBody(t, server.URL, jsonType, strings.NewReader(large)), http.StatusRequestEntityTooLarge, "body_too_large")
@@ -157,6 +161,7 @@ func TestBodyRefusals(t *testing.T) {
 // TestEndOfBodyLasts: net/http's server closes a body that was read when the answer begins. Its transport reads once more after
 // the end, to see whether more comes, and must not find a closed body: it would abandon the upstream.
 func TestEndOfBodyLasts(t *testing.T) {
+	t.Parallel()
 	behindTheEnd := func(w http.ResponseWriter, r *http.Request) {
 		read, err := io.ReadAll(r.Body)
 		_ = http.NewResponseController(w).Flush()

@@ -47,6 +47,7 @@ func keysFor(t *testing.T, template string, r *http.Request) string {
 }
 
 func TestKeyOfJSON(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ template, body, want string }{
 		{"e:{body.data.object.id}", `{"data":{"object":{"id":"evt_1","x":[{}]}},"id":2}`, "e:evt_1"},
 		{"{body.items.0.id}", `{"items":[{"id":7},{"id":8}]}`, "7"},
@@ -167,6 +168,7 @@ func TestKeyOfJSON(t *testing.T) {
 }
 
 func TestKeyOfForm(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ template, body, want string }{
 		{"{body.CallSid}", "From=%2B1&CallSid=CA1", "ca1"},
 		{"{body.a}", "a=1+2%263", "1%202%263"},
@@ -278,6 +280,7 @@ func BenchmarkKeyOfForm(b *testing.B) {
 }
 
 func TestBodyFormats(t *testing.T) {
+	t.Parallel()
 	const bad = "refused: key part {body.id}: body "
 	for _, c := range []struct {
 		contentType, body string
@@ -309,6 +312,7 @@ func TestBodyFormats(t *testing.T) {
 }
 
 func TestSeveralTemplates(t *testing.T) {
+	t.Parallel()
 	templates, err := middleware.ParseTemplates([]string{"payer:{body.to}", "payer:{body.from}", "i:{body.items[]}"}, middleware.Placeholder)
 	if err != nil {
 		t.Fatal(err)
@@ -323,6 +327,7 @@ func TestSeveralTemplates(t *testing.T) {
 }
 
 func TestBadBodyTemplates(t *testing.T) {
+	t.Parallel()
 	for template, want := range map[string]string{
 		"{body.}":                                "want the name of a field",
 		"{body.a..b}":                            "want the name of a field",

@@ -14,6 +14,7 @@ import (
 
 // A client that doesn't send its body holds no lock meanwhile, and room for its body only for a limited time.
 func TestSlowBody(t *testing.T) {
+	t.Parallel()
 	const timeout = 1500 * time.Millisecond // two thirds of it are left when the other request begins to wait for room
 	l := newLocker(t, live)
 	budget := middleware.NewBudget(1 << 20)
@@ -47,6 +48,7 @@ func requireRoom(t *testing.T, url string) {
 }
 
 func TestBodyBudget(t *testing.T) {
+	t.Parallel()
 	budget := middleware.NewBudget(1 << 20)
 	running, end := make(chan bool), make(chan bool)
 	server := byBody(t, func(w http.ResponseWriter, r *http.Request) {
@@ -103,6 +105,7 @@ func slowClient(t *testing.T, url, beginning string) (got <-chan answer, end fun
 
 // A writer that hides the connection makes it impossible to interrupt a read. The room is given back all the same.
 func TestSlowBodyBehindTimeoutHandler(t *testing.T) {
+	t.Parallel()
 	opts := []middleware.Option{middleware.WithBodyTimeout(100 * time.Millisecond), middleware.WithBodyBudget(middleware.NewBudget(1 << 20))}
 	l := newLocker(t, live)
 	refused := make(chan error, 1)
@@ -124,6 +127,7 @@ func TestSlowBodyBehindTimeoutHandler(t *testing.T) {
 
 // A dry run neither waits for room nor keeps it, and the handler reads on where it gave up.
 func TestBodiesOfDryRun(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	budget := middleware.WithBodyBudget(middleware.NewBudget(1 << 20))
 	seen := make(chan middleware.Outcome, 10)

@@ -32,6 +32,7 @@ func gunzip(next http.Handler) http.Handler {
 
 // A body that was decoded is read to its end, whatever its declared length.
 func TestDecodedBodies(t *testing.T) {
+	t.Parallel()
 	server := serve(t, gunzip(middleware.New(newLocker(t, live), "order:{body.id}", middleware.WithBodyBudget(middleware.NewBudget(1<<20)))(
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			turn, _ := middleware.TurnFromContext(r.Context())
@@ -69,6 +70,7 @@ func TestDecodedBodies(t *testing.T) {
 
 // Some handlers give a request a body and leave its length at 0.
 func TestBodyOfDeclaredLengthZero(t *testing.T) {
+	t.Parallel()
 	handler := middleware.New(newLocker(t, live), "order:{body.id|header.X}")(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		turn, _ := middleware.TurnFromContext(r.Context())
 		_, _ = io.WriteString(w, turn.Key)
@@ -86,6 +88,7 @@ func TestBodyOfDeclaredLengthZero(t *testing.T) {
 
 // A rule may read what the rule around it could not: each has its own limit.
 func TestBodiesOfNestedRules(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	show := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		turn, _ := middleware.TurnFromContext(r.Context())
@@ -124,6 +127,7 @@ func TestBodiesOfNestedRules(t *testing.T) {
 
 // The body can still be read after a refusal, as by Caddy's handle_errors.
 func TestBodyAfterRefusal(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	hold(t, l, "42")
 	hold(t, l, "post")
@@ -156,6 +160,7 @@ func TestBodyAfterRefusal(t *testing.T) {
 
 // The upstream of a proxy sees the body as the client sent it.
 func TestProxiedBody(t *testing.T) {
+	t.Parallel()
 	upstream := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		_, _ = fmt.Fprintf(w, "%d %v %s %v", r.ContentLength, r.TransferEncoding, body, err)

@@ -8,6 +8,7 @@ import (
 
 // A list of numbers that readers round has the keys of each number once, however often it stands there.
 func TestKeysOfLargeNumbers(t *testing.T) {
+	t.Parallel()
 	const both = "1234567890123456789 1234567890123456800"
 	repeat := func(element string) string {
 		return `{"items":[` + strings.TrimSuffix(strings.Repeat(element+",", 16), ",") + `]}`
@@ -32,6 +33,7 @@ func TestKeysOfLargeNumbers(t *testing.T) {
 }
 
 func TestSmallNumbers(t *testing.T) {
+	t.Parallel()
 	for number, want := range map[string]string{
 		"1e-7":   "0.0000001",
 		"1e-30":  "0.000000000000000000000000000001",
@@ -48,6 +50,7 @@ func TestSmallNumbers(t *testing.T) {
 
 // What is wrong with one value must not be hidden by an object after it: placeholders with & leave out objects.
 func TestObjectsHideNoError(t *testing.T) {
+	t.Parallel()
 	for _, body := range []string{
 		`{"id":1,"id":{},"order":2}`,
 		`{"id":{},"id":1,"order":2}`,

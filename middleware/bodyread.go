@@ -32,7 +32,7 @@ func bodyBytes(r *http.Request) ([]byte, error) {
 	b, ok := r.Body.(*body)
 	if !ok || !b.untouched() { // a key is derived outside of Rule.Serve
 		b = newBody(nil, r)
-		b.enter(&Rule{BodyBudget: NewBudget(defaultMaxBody)})
+		b.enter(&Rule{BodyBudget: NewBudget(DefaultMaxBody)})
 	}
 	if !b.filled {
 		b.filled = true

@@ -15,6 +15,7 @@ func formPairs(n int) string { return strings.TrimSuffix(strings.Repeat("a=b&", 
 
 // Each pair that a reader of forms finds in JSON or in the query next to a form costs time.
 func TestManyFieldsForAnotherReader(t *testing.T) {
+	t.Parallel()
 	text := func(pairs int) *http.Request { return withBody(jsonType, `{"id":1,"x":"`+formPairs(pairs)+`"}`) }
 	both := func(pairs int) *http.Request {
 		r := withBody(formType, "id=1")
@@ -44,6 +45,7 @@ func TestManyFieldsForAnotherReader(t *testing.T) {
 
 // PHP reads an object in place of a list as the same array: what is in it must not be missing, so that another key is made.
 func TestObjectInPlaceOfList(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ template, body, want string }{
 		{"{json.items[].id|header.Content-Type}", `{"items":{"0":{"id":42}}}`, "ambiguous"},
 		{"{json.items[].id|json.id}", `{"id":1,"items":{"x":{"name":"y"},"0":{"id":42}}}`, "ambiguous"},
@@ -77,6 +79,7 @@ func TestObjectInPlaceOfList(t *testing.T) {
 
 // PHP, Express and node's querystring read 1,000 fields of a form or query, and leave out the rest. Express counts empty ones.
 func TestMoreFieldsThanReadersTake(t *testing.T) {
+	t.Parallel()
 	const refused = "refused: key part {NAME}: form or query has more than 1000 fields"
 	for _, c := range []struct{ text, want string }{
 		{"id=43&" + strings.Repeat("x&", 998) + "customer=99", "99"},
@@ -96,6 +99,7 @@ func TestMoreFieldsThanReadersTake(t *testing.T) {
 
 // A long name may be that of the field: PHP trims spaces and brackets, and programs in C end it at a NUL.
 func TestLongNames(t *testing.T) {
+	t.Parallel()
 	spaces, nul := strings.Repeat("+", 5_000)+"id=43", "id%00"+strings.Repeat("x", 5_000)+"=43"
 	brackets := strings.Repeat("[", 5_000) + "id=43"
 	long := strings.Repeat("x", 4_097)
@@ -133,6 +137,7 @@ func TestLongNames(t *testing.T) {
 
 // Texts of JSON may be long, with an equals sign in them: who reads them as a form trims nothing.
 func TestLongTextsOfJSON(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("x", 5_000)
 	var many strings.Builder
 	for i := range 17 {
@@ -157,6 +162,7 @@ func TestLongTextsOfJSON(t *testing.T) {
 // JavaScript and Python write a text that was cut within an emoji with half of a pair of surrogates, and read it, too. That is no
 // reason to refuse a request, unless the half is in a field: some readers put another character in its place, or nothing.
 func TestHalvesOfPairs(t *testing.T) {
+	t.Parallel()
 	const refused = "refused: key part {json.id}: not valid UTF-8, or with a control character in it"
 	const notJSON = "refused: key part {json.id}: body is not valid JSON"
 	for _, c := range []struct{ body, want string }{

@@ -68,6 +68,7 @@ func (b *budgetTest) atOnce(client string, length int, chunked bool) {
 
 // A length that a client merely declares takes no room from others.
 func TestDeclaredBodiesTakeNoRoom(t *testing.T) {
+	t.Parallel()
 	testBodies(t, func(b *budgetTest) {
 		var silent sync.WaitGroup
 		for i := range 1000 {
@@ -92,6 +93,7 @@ func TestDeclaredBodiesTakeNoRoom(t *testing.T) {
 
 // However much a client sends, others find room. An IPv6 network counts as one client.
 func TestShareOfAClient(t *testing.T) {
+	t.Parallel()
 	testBodies(t, func(b *budgetTest) {
 		for i := range 100 {
 			b.holds(fmt.Sprintf("2001:db8::%x", i), testMaxBody, i%2 == 0)
@@ -108,6 +110,7 @@ func TestShareOfAClient(t *testing.T) {
 
 // However many large bodies there are, small ones find room.
 func TestSmallBodiesFindRoom(t *testing.T) {
+	t.Parallel()
 	testBodies(t, func(b *budgetTest) {
 		for i := range 100 {
 			b.holds(fmt.Sprintf("192.0.2.%d", i), testMaxBody, i%2 == 0)
@@ -121,6 +124,7 @@ func TestSmallBodiesFindRoom(t *testing.T) {
 
 // Bodies that have arrived in part, and together have taken all room, don't wait for each other for the rest.
 func TestHalfReadBodiesAreCompleted(t *testing.T) {
+	t.Parallel()
 	for _, length := range []int{20_000, 60_000, testMaxBody / 2, testMaxBody} {
 		t.Run(fmt.Sprint(length), func(t *testing.T) {
 			testBodies(t, func(b *budgetTest) {

@@ -56,6 +56,7 @@ func echo(w http.ResponseWriter, r *http.Request) {
 
 // A client that sends its headers and one byte doesn't hold the key; when it sends the rest, the handler has it all.
 func TestBufferBody(t *testing.T) {
+	t.Parallel()
 	buffer := middleware.WithBufferBody(true)
 	for name, opts := range map[string][]middleware.Option{
 		"option": {buffer},
@@ -104,6 +105,7 @@ func TestBufferBody(t *testing.T) {
 
 // A body that doesn't arrive completely, or not in time, never gets the key, and no handler sees it.
 func TestBodyThatIsNotCompleted(t *testing.T) {
+	t.Parallel()
 	server, l, read, served := bufferedOrders(t, echo, middleware.WithBufferBody(true), middleware.WithBodyTimeout(300*time.Millisecond))
 	for _, http2 := range []bool{false, true} {
 		client := server.Client()
@@ -143,6 +145,7 @@ func TestBodyThatIsNotCompleted(t *testing.T) {
 
 // A body above max_body is refused and not streamed: the client could send it slowly.
 func TestBufferedBodyAboveTheLimit(t *testing.T) {
+	t.Parallel()
 	server, _, _, served := bufferedOrders(t, echo, middleware.WithBufferBody(true), middleware.WithMaxBody(100))
 	for _, n := range []int{100, 101} {
 		for _, unknown := range []bool{false, true} {
@@ -168,6 +171,7 @@ func TestBufferedBodyAboveTheLimit(t *testing.T) {
 
 // A client that waits to be asked for its body (Expect) is asked before the lock is taken, unless the body is too large.
 func TestBufferedBodyThatIsAskedFor(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	server := serve(t, orders(l, echo, middleware.WithBufferBody(true), middleware.WithMaxBody(100)))
 	conn := dial(t, server.Listener.Addr(), "POST / HTTP/1.1\r\nHost: x\r\nOrder: 42\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
@@ -189,6 +193,7 @@ func TestBufferedBodyThatIsAskedFor(t *testing.T) {
 
 // The body is not read if the request takes no lock, or if it is a stream in both directions.
 func TestNotBuffered(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		method string
 		order  string

@@ -32,24 +32,27 @@ func (s *serving) claim(alone bool) (*answer.Answer, error) {
 	return nil, err
 }
 
-// unlockClaim releases the lock on the delivery, with the answer that the masters are to remember, or nil.
-func (s *serving) unlockClaim(result []byte) {
+// unlockClaim releases the lock on the delivery, with the answer that the masters are to remember, or nil. It returns what tells the
+// log and the Observer how that went.
+func (s *serving) unlockClaim(result []byte) (tell func()) {
+	tell = func() {}
 	s.claimOnce.Do(func() {
 		switch {
 		case s.claimed == nil:
 		case result == nil:
-			s.unlock(s.claimed)
+			tell = s.unlock(s.claimed)
 		default:
-			s.unlockWith(result)
+			tell = s.unlockWith(result)
 		}
 	})
+	return tell
 }
 
 // releaseWith releases the claim when the lock on the keys is lost, so that it doesn't outlast that if the request is stuck.
 func (s *serving) releaseWith(lock *redlock.Lock) {
 	context.AfterFunc(lock.Context(), func() {
 		if context.Cause(lock.Context()) != context.Canceled { // Unlock was not called, with which the claim is released too
-			s.unlockClaim(nil)
+			s.unlockClaim(nil)()
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 
 // The headers from which a key, a signature or an ID was read reach the upstream, whatever the client writes into Connection.
 func TestConnectionTakesNothingAway(t *testing.T) {
+	t.Parallel()
 	upstream := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		_, _ = fmt.Fprint(w, r.Header.Get("X-Customer"), r.Header.Get("Content-Type"), r.Header.Get("Cookie"), r.Header.Get("X-Id"), r.Header.Get("Te"), string(body))

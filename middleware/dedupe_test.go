@@ -15,6 +15,7 @@ import (
 
 // "dedupe on" is a natural guess, and would make duplicates of all deliveries with one key.
 func TestConstantDedupe(t *testing.T) {
+	t.Parallel()
 	if _, err := middleware.ParseDedupe("on", middleware.Placeholder); err == nil || !strings.Contains(err.Error(), `"on" is the same for all deliveries`) {
 		t.Error(err)
 	}
@@ -22,6 +23,7 @@ func TestConstantDedupe(t *testing.T) {
 
 // A second delivery is answered at once while the first runs, or waits for its key, in any process.
 func TestDuplicateDeliveries(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	running, end := make(chan bool, 10), make(chan bool)
 	release := sync.OnceFunc(func() { close(end) })
@@ -77,6 +79,7 @@ func TestDuplicateDeliveries(t *testing.T) {
 
 // A sender that delivers one event to two endpoints gives both deliveries its ID: they wait for each other, and both are served.
 func TestOneEventForTwoEndpoints(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	running, end := make(chan bool, 1), make(chan bool)
 	release := sync.OnceFunc(func() { close(end) })
@@ -109,6 +112,7 @@ func TestOneEventForTwoEndpoints(t *testing.T) {
 }
 
 func TestDedupeWithoutQuorum(t *testing.T) {
+	t.Parallel()
 	server := serve(t, orders(newLocker(t, dead), ok, middleware.WithDedupe("{header.Id}")))
 	requireProblem(t, post(t, server.URL, "Order", "42", "Id", "a"), http.StatusConflict, "no_quorum")
 }
@@ -116,6 +120,7 @@ func TestDedupeWithoutQuorum(t *testing.T) {
 // A delivery is known for as long as its request may hold the key, even if the Locker decides how long, and no longer if the
 // request is stuck.
 func TestDuplicateOfALongRequest(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLocker(t, live, redlock.WithMaxHold(time.Hour))
 		end := make(chan bool)
@@ -153,6 +158,7 @@ func TestDuplicateOfALongRequest(t *testing.T) {
 }
 
 func TestDedupeOfSeveralValues(t *testing.T) {
+	t.Parallel()
 	_, err := middleware.ParseDedupe("{header.X}:{body.items[].id}", middleware.Placeholder)
 	if err == nil || !strings.Contains(err.Error(), "dedupe: {body.items[].id} may have several values") {
 		t.Errorf("ParseDedupe: %v", err)
@@ -167,6 +173,7 @@ func TestDedupeOfSeveralValues(t *testing.T) {
 
 // TestDeliveryKey: a delivery has one key, whatever the order of its keys, and no other delivery has it.
 func TestDeliveryKey(t *testing.T) {
+	t.Parallel()
 	deliveries := []struct {
 		keys      []string
 		id, scope string

@@ -17,6 +17,7 @@ import (
 
 // A request is bounded, although a lock of the library isn't: by its rule, by the Locker, or by five minutes.
 func TestDefaultMaxHold(t *testing.T) {
+	t.Parallel()
 	for want, opts := range map[time.Duration]struct {
 		locker []redlock.Option
 		rule   []middleware.Option
@@ -48,6 +49,7 @@ func TestDefaultMaxHold(t *testing.T) {
 
 // There is one logger, unless the middleware is given another.
 func TestLogsWhereTheLockerDoes(t *testing.T) {
+	t.Parallel()
 	var lockers, own safeBuffer
 	l := newLocker(t, live, redlock.WithLogger(slog.New(slog.NewTextHandler(&lockers, nil))))
 	middleware.New(l, "constant")

@@ -24,6 +24,8 @@ func detailOf(outcome Outcome, err error) string {
 		return detailOfLost(err)
 	case OutcomeDuplicate:
 		return sameDelivery
+	case OutcomeUnreadable:
+		return "some master remembers an answer, which can't be read now"
 	case OutcomeMismatch:
 		return errMismatch.Error()
 	case OutcomeStopping:

@@ -17,6 +17,7 @@ import (
 // TestDetail looks for why a request is not served, or is served without a lock, in the answer and in the turn: in words that
 // show neither a value of the request nor a master.
 func TestDetail(t *testing.T) {
+	t.Parallel()
 	const secret = "s3cret"
 	header := func(name, value string) func(*http.Request) {
 		return func(r *http.Request) { r.Header.Add(name, value) }

@@ -23,6 +23,7 @@ func ExampleExplain() {
 }
 
 func TestExplain(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		template, body, want string
 		opts                 []middleware.Option

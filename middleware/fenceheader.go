@@ -12,9 +12,10 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
-const defaultFenceHeader = "Fencing-Token"
+// DefaultFenceHeader carries the fencing token unless something else is set.
+const DefaultFenceHeader = "Fencing-Token"
 
-func (rule *Rule) fenceHeader() string { return cmp.Or(rule.FenceHeader, defaultFenceHeader) }
+func (rule *Rule) fenceHeader() string { return cmp.Or(rule.FenceHeader, DefaultFenceHeader) }
 
 // noFenceHeaders can't carry the fencing token: the first are taken out on the way to the upstream, or break the request there,
 // from the next the key, the ID or the length of a body is read, and in the last proxies write what they know of the client.
@@ -29,9 +30,9 @@ func (rule *Rule) checkFenceHeader() error {
 	case !httpguts.ValidHeaderFieldName(name):
 		return fmt.Errorf("fence_header %q: not the name of a header", name)
 	case slices.ContainsFunc(noFenceHeaders, same):
-		return fmt.Errorf("fence_header %q: has a meaning of its own in HTTP; want another header, such as %s", name, defaultFenceHeader)
+		return fmt.Errorf("fence_header %q: has a meaning of its own in HTTP; want another header, such as %s", name, DefaultFenceHeader)
 	case rule.Verify != nil && slices.ContainsFunc(rule.Verify.signatures.Headers(), same):
-		return fmt.Errorf("fence_header %q: the signature is read from this header; want another one, such as %s", name, defaultFenceHeader)
+		return fmt.Errorf("fence_header %q: the signature is read from this header; want another one, such as %s", name, DefaultFenceHeader)
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 // TestHoldAfterAbort: after a handler that broke off, the key stays locked for the time that is set, and then goes to the next
 // request; after all others it is free as soon as they have answered.
 func TestHoldAfterAbort(t *testing.T) {
+	t.Parallel()
 	atWork := make(chan bool)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/begins" {

@@ -10,6 +10,7 @@ import (
 )
 
 func TestIdempotencyKey(t *testing.T) {
+	t.Parallel()
 	for header, want := range map[string]string{
 		`"8e03978e-40d5"`: "8e03978e-40d5", `8e03978e-40d5`: "8e03978e-40d5", `"a\"b\\c"`: `a"b\c`, `"a";v=1`: "a", ` "a" `: "a", `a=b:/+`: "a=b:/+",
 		strings.Repeat("x", 255): strings.Repeat("x", 255),
@@ -31,6 +32,7 @@ func TestIdempotencyKey(t *testing.T) {
 
 // PHP reads Idempotency_Key as Idempotency-Key: with both it takes either, and with the one alone it has an ID that nobody compares.
 func TestIdempotencyKeyInOtherSpellings(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		header, trailer http.Header
 	}{
@@ -49,6 +51,7 @@ func TestIdempotencyKeyInOtherSpellings(t *testing.T) {
 
 // Without a template of its own, a rule locks the ID alone.
 func TestIdempotencyKeyAlone(t *testing.T) {
+	t.Parallel()
 	running, end := make(chan bool, 2), make(chan bool)
 	c := &cashier{answer: func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Slow") != "" {

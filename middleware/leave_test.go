@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 
 // Clients that leave while they wait are not served when their turn comes, whatever they had sent of their bodies.
 func TestWaitersThatLeave(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	var served, inside atomic.Int32
 	handler := orders(l, func(http.ResponseWriter, *http.Request) { served.Add(1) }, middleware.WithWait(10*bound))
@@ -77,9 +79,10 @@ func eventually(t *testing.T, what string, condition func() bool) {
 // A body that is still arriving while its request waits delays nothing: neither a handler that reads all of it, nor the answer
 // of one that doesn't, nor a refusal.
 func TestBodyOnItsWay(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
-	entered := make(chan bool, 1)
-	server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
+	entered, onItsWay := make(chan bool, 1), make(chan bool, 1)
+	rule := orders(l, func(w http.ResponseWriter, r *http.Request) {
 		entered <- true
 		if r.URL.Path == "/unread" {
 			_, _ = io.WriteString(w, "unread")
@@ -87,7 +90,13 @@ func TestBodyOnItsWay(t *testing.T) {
 		}
 		body, err := io.ReadAll(r.Body)
 		_, _ = fmt.Fprintf(w, "%s %v %v", body, err, r.Trailer)
-	}, middleware.WithWait(bound)))
+	}, middleware.WithWait(bound))
+	server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/unread" {
+			r.Body = &halfBody{ReadCloser: r.Body, read: onItsWay}
+		}
+		rule.ServeHTTP(w, r)
+	}))
 	impatient := serve(t, orders(l, ok, middleware.WithWait(200*time.Millisecond)))
 	for _, length := range []string{"Content-Length: 8", "Transfer-Encoding: chunked\r\nTrailer: X-After, Fencing-Token"} {
 		first, second, want := "half", "half", "halfhalf <nil> map[]"
@@ -119,7 +128,7 @@ func TestBodyOnItsWay(t *testing.T) {
 			t.Fatal(err)
 		}
 		conn = dial(t, server.Listener.Addr(), head("/unread"))
-		time.Sleep(100 * time.Millisecond) // it waits, and its body is being read; if that has not begun, the test is merely easier to pass
+		receive(t, onItsWay, "the read of the second half") // otherwise the server itself waits for it before it answers
 		if err := lock.Unlock(); err != nil {
 			t.Error(err)
 		}
@@ -128,6 +137,20 @@ func TestBodyOnItsWay(t *testing.T) {
 			t.Errorf("%s: %q from one that doesn't read", length, body)
 		}
 	}
+}
+
+// halfBody reports the second read, which waits for the second half.
+type halfBody struct {
+	io.ReadCloser
+	reads int
+	read  chan<- bool
+}
+
+func (b *halfBody) Read(into []byte) (int, error) {
+	if b.reads++; b.reads == 2 {
+		b.read <- true
+	}
+	return b.ReadCloser.Read(into)
 }
 
 func dial(t *testing.T, addr net.Addr, text string) net.Conn {
@@ -159,13 +182,16 @@ func readAnswer(t *testing.T, conn net.Conn) (status int, body string) {
 
 // When the server is about to stop, requests that wait are refused at once, and those that hold a lock are served.
 func TestShutdown(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	stopping, stop := context.WithCancel(t.Context())
 	defer stop()
-	inside, release := make(chan bool, 1), make(chan bool)
+	inside, released := make(chan bool, 1), make(chan bool)
+	release := sync.OnceFunc(func() { close(released) })
+	defer release()
 	server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
 		inside <- true
-		<-release
+		<-released
 		ok(w, r)
 	}, middleware.WithWait(10*bound), middleware.WithShutdown(stopping)))
 	server.Config.RegisterOnShutdown(stop)
@@ -177,7 +203,7 @@ func TestShutdown(t *testing.T) {
 	for range cap(waiters) {
 		go func() { waiters <- post(t, server.URL, "Order", "42") }()
 	}
-	time.Sleep(50 * time.Millisecond) // they wait; requests that come later are refused as well
+	eventually(t, "all wait", func() bool { return l.Status().Waiting == cap(waiters) }) // otherwise nobody accepts their connections
 	down := make(chan error, 1)
 	go func() { down <- server.Config.Shutdown(t.Context()) }()
 	for range cap(waiters) {
@@ -185,7 +211,7 @@ func TestShutdown(t *testing.T) {
 		requireProblem(t, got, http.StatusServiceUnavailable, "stopping")
 		requireRetryAfter(t, got, time.Second)
 	}
-	close(release)
+	release()
 	if got := receive(t, holder, "the holder's answer"); got.body != "served" {
 		t.Errorf("the holder: %d %s", got.StatusCode, got.body)
 	}

@@ -33,6 +33,7 @@ func logged(t *testing.T, log *safeBuffer) (lines []map[string]any) {
 
 // The first refusal of each kind is logged at once, and the next line says how many have not been.
 func TestRefusalsInLog(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log safeBuffer
 		logger := slog.New(slog.NewJSONHandler(&log, nil))
@@ -79,6 +80,7 @@ func requireLines(t *testing.T, log *safeBuffer, want ...map[string]any) {
 
 // What the server is to blame for is a warning, with the masters' errors. What clients do is not, and no line shows a key.
 func TestLevelsOfRefusals(t *testing.T) {
+	t.Parallel()
 	l, noQuorum := newLocker(t, live), newLocker(t, dead)
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
@@ -122,6 +124,7 @@ func TestLevelsOfRefusals(t *testing.T) {
 
 // A middleware around this one finds the turn of each request, and its log has no key unless asked to.
 func TestNoteTurn(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	hold(t, l, "inner:held")
 	serveNoted := func(h http.Handler, headers ...string) (turn middleware.Turn, ok bool, log string) {

@@ -153,7 +153,7 @@ func (rule *Rule) middleware(locker *redlock.Locker, keys KeysFunc) func(http.Ha
 			})
 			var refusal *Refusal
 			if errors.As(err, &refusal) {
-				refusal.write(w)
+				refusal.Write(w)
 			}
 		})
 	}

@@ -12,6 +12,7 @@ import (
 )
 
 func TestNewPanics(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	for want, f := range map[string]func(){
 		"must not be empty":          func() { middleware.New(l, "") },
@@ -58,6 +59,7 @@ func TestNewPanics(t *testing.T) {
 }
 
 func TestGlobalLockIsWarnedAbout(t *testing.T) {
+	t.Parallel()
 	var log safeBuffer
 	logger := middleware.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
 	l := newLocker(t, live)

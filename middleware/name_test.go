@@ -14,6 +14,7 @@ import (
 func orderKey(r *http.Request) (string, error) { return "order:" + r.Header.Get("Order"), nil }
 
 func TestNameOfRule(t *testing.T) {
+	t.Parallel()
 	long := "order:{cookie." + strings.Repeat("ä", 100) + "}"
 	locker := newLocker(t, live)
 	for want, handler := range map[string]func(http.Handler) http.Handler{
@@ -53,6 +54,7 @@ func TestNameOfRule(t *testing.T) {
 }
 
 func TestNameIsChecked(t *testing.T) {
+	t.Parallel()
 	for name, want := range map[string]string{
 		"orders of Österreich":   "",
 		strings.Repeat("a", 128): "",

@@ -13,6 +13,7 @@ import (
 
 // A key that the request already holds is not locked again.
 func TestReentrancy(t *testing.T) {
+	t.Parallel()
 	l, other := newLocker(t, live), newLocker(t, live)
 	var outer, fence string
 	inner := orders(l, func(w http.ResponseWriter, r *http.Request) {
@@ -46,6 +47,7 @@ func TestReentrancy(t *testing.T) {
 
 // A lock that the request has released doesn't count: work that a handler left behind takes the key again.
 func TestReentrancyAfterTheLock(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	var left *http.Request
 	outer := orders(l, func(_ http.ResponseWriter, r *http.Request) {
@@ -75,6 +77,7 @@ func TestReentrancyAfterTheLock(t *testing.T) {
 
 // A rule that takes no lock keeps the fence of the rule around it, and no other.
 func TestFenceAroundARuleThatPasses(t *testing.T) {
+	t.Parallel()
 	l, noQuorum := newLocker(t, live), newLocker(t, dead)
 	for name, inner := range map[string]func(http.Handler) http.Handler{
 		"missing key":      middleware.New(l, "{header.None}", middleware.WithPassOnMissingKey()),

@@ -83,6 +83,7 @@ func (n *notes) require(t *testing.T, waited, acquired int, want ...done) {
 
 // Each way through a rule ends in exactly one call of Done, and whoever waits stops waiting.
 func TestObserver(t *testing.T) {
+	t.Parallel()
 	l, noQuorum, closed := newLocker(t, live), newLocker(t, dead), newLocker(t, live)
 	hold(t, l, "order:held")
 	if err := closed.Close(); err != nil {
@@ -145,6 +146,7 @@ func TestObserver(t *testing.T) {
 
 // Outcomes has all of the constants.
 func TestOutcomes(t *testing.T) {
+	t.Parallel()
 	source, err := os.ReadFile("outcome.go")
 	if err != nil {
 		t.Fatal(err)
@@ -165,6 +167,7 @@ func panics(*http.Request) string { panic("no address") }
 
 // A request of which each rule around the handler has the same key is done once for each rule; only one of them has held it.
 func TestObserverOfNestedRules(t *testing.T) {
+	t.Parallel()
 	l, n := newLocker(t, live), &notes{}
 	handler := orders(l, orders(l, ok, middleware.WithObserver(n)).ServeHTTP, middleware.WithObserver(n))
 	post(t, serve(t, handler).URL, "Order", "42")
@@ -173,6 +176,7 @@ func TestObserverOfNestedRules(t *testing.T) {
 
 // A second delivery is done when it is refused, and the first when it has been served.
 func TestObserverOfDuplicate(t *testing.T) {
+	t.Parallel()
 	l, n := newLocker(t, live), &notes{}
 	inside, release := make(chan struct{}), make(chan struct{})
 	server := serve(t, orders(l, func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-release },
@@ -192,6 +196,7 @@ func TestObserverOfDuplicate(t *testing.T) {
 
 // Waiting ends for a request whose client leaves, and for one that the server's shutdown sends away.
 func TestObserverOfWaitThatIsCutOff(t *testing.T) {
+	t.Parallel()
 	for outcome, want := range map[string]middleware.Outcome{"the client leaves": "canceled", "the server stops": "stopping"} {
 		t.Run(outcome, func(t *testing.T) {
 			l, n := newLocker(t, live), &notes{waits: make(chan struct{}, 1)}
@@ -221,6 +226,7 @@ func TestObserverOfWaitThatIsCutOff(t *testing.T) {
 
 // After a handler that broke off, the request is done when its lock is released, here by the Locker that closes.
 func TestObserverOfHoldAfterAbort(t *testing.T) {
+	t.Parallel()
 	l, n := newLocker(t, live), &notes{}
 	handler := orders(l, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
 		middleware.WithObserver(n), middleware.WithHoldAfterAbort(time.Hour))
@@ -244,6 +250,7 @@ func TestObserverOfHoldAfterAbort(t *testing.T) {
 
 // The Observer knows of a request before its client has the whole answer, so that who has it also finds it counted.
 func TestObserverKnowsBeforeTheClient(t *testing.T) {
+	t.Parallel()
 	l, n := newLocker(t, live), &notes{}
 	server := serve(t, orders(l, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "100000")

@@ -18,6 +18,7 @@ const (
 	OutcomeBadKey     Outcome = "bad_key"     // no certain key can be made of the request
 	OutcomeDuplicate  Outcome = "duplicate"   // the same delivery is waiting or running
 	OutcomeMismatch   Outcome = "mismatch"    // its ID belongs to another request, whose answer is remembered
+	OutcomeUnreadable Outcome = "unreadable"  // it is done, as far as is known, but its answer can't be read now
 	OutcomeMissingID  Outcome = "missing_id"  // the request lacks the ID that it must have
 	OutcomeLost       Outcome = "lost"        // the lease ended while the handler ran
 	OutcomeCanceled   Outcome = "canceled"    // the client left while the request waited
@@ -41,6 +42,7 @@ var titles = map[Outcome]string{
 	OutcomeBadKey:     "No certain lock key can be made of the request",
 	OutcomeDuplicate:  "The same delivery is in progress",
 	OutcomeMismatch:   "The ID was used for another request",
+	OutcomeUnreadable: "The request was served before, and its answer can't be read now",
 	OutcomeMissingID:  "The request lacks an ID",
 	OutcomeLost:       "The lock was lost while the request ran; its outcome is unknown",
 	OutcomeCanceled:   "The client left",

@@ -9,6 +9,7 @@ import (
 
 // A header distinguishes a duplicate from trouble: both are 409.
 func TestOutcomeHeader(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	hold(t, l, "42")
 	shown := serve(t, middleware.New(l, "{header.Order}")(http.HandlerFunc(ok)))

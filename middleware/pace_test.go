@@ -26,6 +26,7 @@ func requireRetryAfter(t *testing.T, got answer, least time.Duration) {
 // How long others took doesn't decide whether a request is refused before its wait is over: a request that can be served is
 // served. It decides Retry-After, once enough is known.
 func TestPace(t *testing.T) {
+	t.Parallel()
 	const slow = 1500 * time.Millisecond
 	l := newLocker(t, live)
 	rule := middleware.Rule{Wait: bound}
@@ -67,6 +68,7 @@ func TestPace(t *testing.T) {
 
 // Retry-After is the median of the last requests: a few of them, or an occasional slow one, are not typical of the others.
 func TestRetryAfter(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	rule := middleware.Rule{}
 	template, err := middleware.ParseTemplate("order:{header.Order}", middleware.Placeholder)

@@ -11,6 +11,7 @@ import (
 )
 
 func TestPlaceholder(t *testing.T) {
+	t.Parallel()
 	const (
 		missing   = "\x00missing"
 		ambiguous = "\x00ambiguous"
@@ -150,6 +151,7 @@ func TestPlaceholder(t *testing.T) {
 }
 
 func TestPlaceholderOfPattern(t *testing.T) {
+	t.Parallel()
 	value, err := middleware.Placeholder("path.id")
 	if err != nil {
 		t.Fatal(err)
@@ -173,6 +175,7 @@ func TestPlaceholderOfPattern(t *testing.T) {
 
 // TestQueryBesideForm: some readers merge a form with the query, and Rack takes the body of a POST without a type for a form.
 func TestQueryBesideForm(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		method string
 		header http.Header
@@ -197,6 +200,7 @@ func TestQueryBesideForm(t *testing.T) {
 }
 
 func TestUnknownPlaceholders(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"", "path.", "header", "header.", "header.Host", "header.host", "header.transfer-encoding", "header.Trailer",
 		"header.X Order", "header.X-Order ", "header.X:Order", "path.1 ", "path. 1", "path.65536", "path.-1", "query. id", "query.id\t", "cookie. id", "cookie.a;b", "cookie.a,b", "cookie.a=b", "query.", "cookie.", "body.id", "Method", "host.x", "method.x", "x"} {
 		if _, err := middleware.Placeholder(name); err == nil {

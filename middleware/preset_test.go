@@ -88,6 +88,7 @@ func shareOne(a, b []string) bool {
 
 // TestPresets requires a row in docs/presets.md for each delivery.
 func TestPresets(t *testing.T) {
+	t.Parallel()
 	const document = "../docs/presets.md"
 	text, err := os.ReadFile(document)
 	if err != nil {
@@ -142,6 +143,7 @@ func replaceTable(t *testing.T, doc, sender, table string) string {
 
 // Each delivery is served with these keys, and with its body unchanged.
 func TestPresetsServe(t *testing.T) {
+	t.Parallel()
 	for _, sender := range presetNames(t) {
 		preset, _ := middleware.LookupPreset(sender)
 		served := make(chan string, 1)
@@ -175,6 +177,7 @@ func TestPresetsServe(t *testing.T) {
 
 // While a payment is processed, its refund is refused, and that of another payment is not.
 func TestRefundWaitsForItsPayment(t *testing.T) {
+	t.Parallel()
 	inside, leave := make(chan bool), make(chan bool)
 	server := serve(t, middleware.New(newLocker(t, live), "", middleware.WithPreset("stripe"), middleware.WithWait(0))(
 		http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -209,6 +212,7 @@ func TestRefundWaitsForItsPayment(t *testing.T) {
 }
 
 func TestPresetsCanBeChanged(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	hold(t, l, "order:42")
 	server := serve(t, middleware.New(l, "order:{body.CallSid}", middleware.WithPreset("twilio"),

@@ -17,6 +17,7 @@ import (
 
 // Each of GitHub's own examples has a key, that of the repository if it has one.
 func TestPresetOfGitHubsExamples(t *testing.T) {
+	t.Parallel()
 	text := readModule(t, "@octokit/webhooks-examples/api.github.com/index.json")
 	var kinds []struct {
 		Name     string
@@ -58,6 +59,7 @@ var stripeReached = []string{
 
 // Each event of Stripe's own types has the keys of the payments, customers and so on that it refers to.
 func TestPresetOfStripesTypes(t *testing.T) {
+	t.Parallel()
 	const types = "../bin/sdks/node_modules/stripe/esm/resources"
 	text := readModule(t, "stripe/esm/resources/Events.d.ts")
 	preset, _ := middleware.LookupPreset("stripe")

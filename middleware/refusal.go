@@ -100,6 +100,8 @@ func (rule *Rule) refusalOfLock(ctx context.Context, err error) *Refusal {
 		refusal.RetryAfter = rule.pace.retryAfter(duplicate.held.RetryAfter)
 	case errors.Is(err, errMismatch):
 		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = http.StatusUnprocessableEntity, OutcomeMismatch, 0
+	case errors.Is(err, redlock.ErrUnreadable): // never taken for a missing quorum, for which the request might be served
+		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, OutcomeUnreadable
 	case errors.As(err, &held):
 		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.HeldStatus, http.StatusLocked), OutcomeHeld
 		refusal.RetryAfter = rule.pace.retryAfter(held.RetryAfter)
@@ -134,8 +136,16 @@ func (e *Refusal) SetHeaders(h http.Header) {
 	}
 }
 
-// write answers with application/problem+json.
-func (e *Refusal) write(w http.ResponseWriter) {
+// RefusalOf returns the refusal of a request that did not get its lock, as a Rule without settings makes it of an error of package
+// redlock. ctx is that of the request. It is for handlers that call a Locker themselves.
+func RefusalOf(ctx context.Context, err error) *Refusal {
+	refusal := new(Rule).refusalOfLock(ctx, err)
+	refusal.Turn.Detail = detailOf(refusal.Turn.Outcome, err)
+	return refusal
+}
+
+// Write answers with application/problem+json; docs/problems.md explains the types.
+func (e *Refusal) Write(w http.ResponseWriter) {
 	body := answer.Problem{Type: answer.ProblemTypes + string(e.Turn.Outcome), Title: titles[e.Turn.Outcome], Status: e.Status, Detail: e.Turn.Detail}
 	e.SetHeaders(w.Header())
 	w.Header().Set("Content-Type", "application/problem+json")

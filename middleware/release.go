@@ -40,33 +40,43 @@ func (s *serving) release(brokenOff bool) {
 	})
 }
 
-// releaseNow releases the locks on the keys and on the delivery at once.
+// releaseNow releases the locks on the keys and on the delivery at once. Only then does it tell the log and the Observer: they may
+// block.
 func (s *serving) releaseNow() {
 	defer s.observeReleased()
 	if s.claimed == nil {
-		s.unlock(s.own)
+		s.unlock(s.own)()
 		return
 	}
 	var keys sync.WaitGroup
+	tellKeys := func() {}
 	switch {
 	case s.own == s.claimed:
 	case s.result == nil:
-		s.unlock(s.own)
+		tellKeys = s.unlock(s.own)
 	default: // to store the answer may take long
-		keys.Go(func() { s.unlock(s.own) })
+		keys.Go(func() { tellKeys = s.unlock(s.own) })
 	}
-	s.unlockClaim(s.result)
+	tellClaim := s.unlockClaim(s.result)
 	keys.Wait()
+	tellKeys()
+	tellClaim()
+	if s.unremembered != nil {
+		s.noteRemembered(0, s.unremembered)
+	}
 }
 
-func (s *serving) unlock(lock *redlock.Lock) {
+// unlock releases a lock, and returns what tells the log if that went wrong.
+func (s *serving) unlock(lock *redlock.Lock) (tell func()) {
 	lost := lock.Err()
 	err := lock.Unlock()
-	switch {
-	case lost != nil: // the Locker has logged it
-	case errors.Is(err, redlock.ErrNoQuorum):
-		s.rule.logger().Warn("release not confirmed; it is repeated until the lease ends", "rule", s.turn.Rule, "error", err)
-	case err != nil:
-		s.rule.logger().Error("lock was lost before the request ended: another request with the same key may have run at the same time", "rule", s.turn.Rule, "error", err)
+	return func() {
+		switch {
+		case lost != nil: // the Locker has logged it
+		case errors.Is(err, redlock.ErrNoQuorum):
+			s.rule.logger().Warn("release not confirmed; it is repeated until the lease ends", "rule", s.turn.Rule, "error", err)
+		case err != nil:
+			s.rule.logger().Error("lock was lost before the request ended: another request with the same key may have run at the same time", "rule", s.turn.Rule, "error", err)
+		}
 	}
 }

@@ -132,16 +132,16 @@ func (s *serving) remember(recorder *answer.Recorder) []byte {
 		err = fmt.Errorf("with its headers it has %d bytes: at most %d can be remembered", len(result), redlock.MaxResult)
 	}
 	if err != nil {
-		s.noteRemembered(0, err)
+		s.unremembered = err
 		return nil
 	}
 	return result
 }
 
-// unlockWith releases the lock on the delivery, and has the masters remember its answer.
-func (s *serving) unlockWith(result []byte) {
+// unlockWith releases the lock on the delivery, and has the masters remember its answer. It returns what tells how that went.
+func (s *serving) unlockWith(result []byte) (tell func()) {
 	err := s.claimed.UnlockWith(result, s.rule.Remember)
-	s.noteRemembered(len(result), err)
+	return func() { s.noteRemembered(len(result), err) }
 }
 
 func (s *serving) noteRemembered(bytes int, err error) {

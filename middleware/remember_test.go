@@ -13,7 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // cashier answers each request anew, so that a replay can be told from another run.
@@ -64,6 +66,7 @@ func requireReplay(t *testing.T, got, first answer) {
 
 // A repeat gets the first answer, and only a repeat does.
 func TestRemember(t *testing.T) {
+	t.Parallel()
 	server, c := remembering(t, receipt)
 	first := post(t, server.URL, "Order", "42", "Id", "a")
 	if first.StatusCode != http.StatusCreated || first.Header.Get("Set-Cookie") == "" || first.Header.Get("Idempotency-Replayed") != "" {
@@ -87,6 +90,7 @@ func TestRemember(t *testing.T) {
 
 // A repeat of what is done doesn't wait for those that hold its key now.
 func TestReplayWhileTheKeyIsHeld(t *testing.T) {
+	t.Parallel()
 	running, end := make(chan bool), make(chan bool)
 	server, _ := remembering(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Id") == "slow" {
@@ -108,6 +112,7 @@ func TestReplayWhileTheKeyIsHeld(t *testing.T) {
 
 // What isn't the last word runs again.
 func TestNotRemembered(t *testing.T) {
+	t.Parallel()
 	status := func(status int) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
 	}
@@ -144,6 +149,7 @@ func TestNotRemembered(t *testing.T) {
 }
 
 func TestRememberedStatuses(t *testing.T) {
+	t.Parallel()
 	for _, status := range []int{200, 201, 202, 204, 302, 304, 400, 404, 410, 422} {
 		server, c := remembering(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
 		first := post(t, server.URL, "Order", "42", "Id", "a")
@@ -159,6 +165,7 @@ func TestRememberedStatuses(t *testing.T) {
 
 // The repeat of a request whose answer was too large is not served again; it learns the status.
 func TestTooLarge(t *testing.T) {
+	t.Parallel()
 	large := strings.Repeat("x", 101)
 	server, c := remembering(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Location", "/receipts/1")
@@ -181,6 +188,7 @@ func TestTooLarge(t *testing.T) {
 
 // An ID names one request: another one with it is refused, or answered with the first answer if the rule says so.
 func TestFingerprint(t *testing.T) {
+	t.Parallel()
 	request := func(method, url, body string) *http.Request {
 		req := newRequest(t, url, "Order", "42", "Id", "a")
 		req.Method, req.Body = method, io.NopCloser(strings.NewReader(body))
@@ -209,6 +217,7 @@ func TestFingerprint(t *testing.T) {
 
 // What a sender of webhooks takes for a failure, and sends again, runs again.
 func TestWebhooksThatFailed(t *testing.T) {
+	t.Parallel()
 	c := &cashier{}
 	c.answer = func(w http.ResponseWriter, r *http.Request) {
 		if c.runs.Load() == 1 {
@@ -228,6 +237,7 @@ func TestWebhooksThatFailed(t *testing.T) {
 
 // Two places are apart, even if the handlers before have made the same path of them.
 func TestPlacesWithTheSamePath(t *testing.T) {
+	t.Parallel()
 	c := &cashier{answer: receipt}
 	h := orders(newLocker(t, live), c.ServeHTTP, middleware.WithDedupe("{header.Id}"), middleware.WithRemember(hour), middleware.WithFingerprint(false))
 	mux := http.NewServeMux()
@@ -243,6 +253,7 @@ func TestPlacesWithTheSamePath(t *testing.T) {
 
 // Whoever copies a delivery chooses among the spellings of its place.
 func TestSpellingsOfAPlace(t *testing.T) {
+	t.Parallel()
 	server, c := remembering(t, receipt, middleware.WithFingerprint(false))
 	send := func(host, path string) answer {
 		r := newRequest(t, server.URL+path, "Order", "42", "Id", "a")
@@ -267,6 +278,7 @@ func TestSpellingsOfAPlace(t *testing.T) {
 
 // Nobody gets the answer to what another has asked.
 func TestScope(t *testing.T) {
+	t.Parallel()
 	l, c := newLocker(t, live), &cashier{answer: receipt}
 	server := serve(t, orders(l, c.ServeHTTP, middleware.WithDedupe("{header.Id}"), middleware.WithRemember(hour), middleware.WithScope("{header.Authorization}")))
 	ann := post(t, server.URL, "Order", "42", "Id", "a", "Authorization", "Bearer Ann")
@@ -284,6 +296,7 @@ func TestScope(t *testing.T) {
 
 // A client that leaves gets the answer when it comes again, if its request runs to the end.
 func TestRememberedForAClientThatLeft(t *testing.T) {
+	t.Parallel()
 	running, end := make(chan bool, 1), make(chan bool)
 	server, c := remembering(t, func(w http.ResponseWriter, r *http.Request) {
 		running <- true
@@ -314,6 +327,7 @@ func TestRememberedForAClientThatLeft(t *testing.T) {
 
 // A rule inside of one that holds its keys compares deliveries, too, and remembers their answers.
 func TestRememberInsideOfTheKeys(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	c := &cashier{answer: func(w http.ResponseWriter, r *http.Request) {
 		turn, _ := middleware.TurnFromContext(r.Context())
@@ -338,6 +352,7 @@ func TestRememberInsideOfTheKeys(t *testing.T) {
 
 // Answers on the masters are encrypted; keys can be replaced; an answer that can't be read is not made again.
 func TestSealer(t *testing.T) {
+	t.Parallel()
 	sealer := func(keys ...byte) middleware.Option {
 		var all [][]byte
 		for _, key := range keys {
@@ -375,6 +390,7 @@ func TestSealer(t *testing.T) {
 
 // The Observer is told of each answer that was to be remembered, and the outcome of a replay.
 func TestObserverOfAnswers(t *testing.T) {
+	t.Parallel()
 	n := &notes{}
 	server, _ := remembering(t, receipt, middleware.WithObserver(n), middleware.WithName("pay"))
 	post(t, server.URL, "Order", "42", "Id", "a")
@@ -386,6 +402,7 @@ func TestObserverOfAnswers(t *testing.T) {
 }
 
 func TestWrongMemory(t *testing.T) {
+	t.Parallel()
 	id := middleware.WithDedupe("{header.Id}")
 	for want, opts := range map[string][]middleware.Option{
 		"remember needs dedupe or idempotency_key": {middleware.WithRemember(hour)},
@@ -404,4 +421,36 @@ func TestWrongMemory(t *testing.T) {
 			middleware.New(newLocker(t, live), "{header.Order}", opts...)
 		}()
 	}
+}
+
+// TestUnreadableAnswer: a request whose answer is remembered and can't be read doesn't run again, even where requests run without a
+// quorum.
+func TestUnreadableAnswer(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 3)
+	c := &cashier{answer: ok}
+	server := serve(t, orders(newLocker(t, redistest.URLs(servers), redlock.WithRestartGuard(0)), c.ServeHTTP,
+		middleware.WithDedupe("{header.Id}"), middleware.WithRemember(hour), middleware.WithPassOnNoQuorum()))
+	first := post(t, server.URL, "Order", "42", "Id", "a")
+	clients := func(most string) {
+		t.Helper()
+		for _, s := range servers {
+			if err := s.Client().ConfigSet(t.Context(), "maxclients", most).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	clients("1") // no other connection can be made
+	got := post(t, server.URL, "Order", "42", "Id", "a")
+	if got.StatusCode != http.StatusServiceUnavailable || got.Header.Get("Redlock-Outcome") != "unreadable" || got.Header.Get("Retry-After") == "" {
+		t.Errorf("%d %v", got.StatusCode, got.Header)
+	}
+	c.requireRuns(t, 1)
+	clients("1000")
+	eventually(t, "the answer can be read", func() bool {
+		got = post(t, server.URL, "Order", "42", "Id", "a")
+		return got.StatusCode != http.StatusServiceUnavailable
+	})
+	requireReplay(t, got, first)
+	c.requireRuns(t, 1)
 }

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -190,14 +189,14 @@ func (rule *Rule) Check() error {
 
 func (rule *Rule) name() string { return cmp.Or(rule.Name, unnamed) }
 
-func (rule *Rule) maxBody() int64 { return cmp.Or(rule.MaxBody, defaultMaxBody) }
+func (rule *Rule) maxBody() int64 { return cmp.Or(rule.MaxBody, DefaultMaxBody) }
 
-func (rule *Rule) bodyTimeout() time.Duration { return cmp.Or(rule.BodyTimeout, defaultBodyTimeout) }
+func (rule *Rule) bodyTimeout() time.Duration { return cmp.Or(rule.BodyTimeout, DefaultBodyTimeout) }
 
 func (rule *Rule) budget() *Budget { return cmp.Or(rule.BodyBudget, defaultBudget) }
 
 // DefaultMaxHold is how long a request may hold its lock unless something else is set.
-const DefaultMaxHold = lockerinfo.DefaultMaxHold
+const DefaultMaxHold = 5 * time.Minute
 
 func isRefusal(status int) bool { return status == 0 || 400 <= status && status <= 599 }
 

@@ -46,6 +46,7 @@ func requireProblem(t *testing.T, got answer, status int, kind string) {
 }
 
 func TestServed(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
 		turn, found := middleware.TurnFromContext(r.Context())
@@ -71,6 +72,7 @@ func TestServed(t *testing.T) {
 }
 
 func TestHeld(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	hold(t, l, "order:42")
 	server := serve(t, orders(l, ok))
@@ -83,6 +85,7 @@ func TestHeld(t *testing.T) {
 }
 
 func TestStatusOptions(t *testing.T) {
+	t.Parallel()
 	l, noQuorum := newLocker(t, live), newLocker(t, dead)
 	hold(t, l, "order:42")
 	server := serve(t, orders(l, ok, middleware.WithHeldStatus(http.StatusTooManyRequests)))
@@ -92,6 +95,7 @@ func TestStatusOptions(t *testing.T) {
 }
 
 func TestNoQuorum(t *testing.T) {
+	t.Parallel()
 	server := serve(t, orders(newLocker(t, dead), ok))
 	got := post(t, server.URL, "Order", "42")
 	requireProblem(t, got, http.StatusConflict, "no_quorum")
@@ -116,6 +120,7 @@ func TestNoQuorum(t *testing.T) {
 }
 
 func TestBadKeys(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	server := serve(t, orders(l, ok))
 	got := post(t, server.URL)
@@ -147,6 +152,7 @@ func TestBadKeys(t *testing.T) {
 }
 
 func TestClosedLocker(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	server := serve(t, orders(l, ok))
 	if err := l.Close(); err != nil {
@@ -158,6 +164,7 @@ func TestClosedLocker(t *testing.T) {
 }
 
 func TestWait(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	lock, err := l.TryLock(t.Context(), "order:42")
 	if err != nil {
@@ -199,6 +206,7 @@ func TestWait(t *testing.T) {
 }
 
 func TestClientLeavesWhileWaiting(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	hold(t, l, "order:42")
 	arrived, left := make(chan bool, 1), make(chan error, 1)
@@ -232,6 +240,7 @@ func TestClientLeavesWhileWaiting(t *testing.T) {
 
 // TestRelease ends the handler in every possible way. The TTL is longer than the test waits.
 func TestRelease(t *testing.T) {
+	t.Parallel()
 	started := make(chan bool, 1)
 	for name, end := range map[string]http.HandlerFunc{
 		"return":                ok,
@@ -281,6 +290,7 @@ func TestRelease(t *testing.T) {
 }
 
 func TestLeaseLost(t *testing.T) {
+	t.Parallel()
 	var log safeBuffer
 	l := newLocker(t, live, redlock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
@@ -318,6 +328,7 @@ func TestLeaseLost(t *testing.T) {
 // TestLostAndWritten writes in every possible way after the lock was lost. Only if no part of a final answer has been written
 // can there be another.
 func TestLostAndWritten(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		write http.HandlerFunc
 		want  int // 500 only if the answer is ours
@@ -372,6 +383,7 @@ func TestLostAndWritten(t *testing.T) {
 }
 
 func TestKeyIsHashed(t *testing.T) {
+	t.Parallel()
 	sum := func(key string) string {
 		s := sha256.Sum256([]byte(key))
 		return "sha256:" + hex.EncodeToString(s[:])
@@ -402,6 +414,7 @@ func TestKeyIsHashed(t *testing.T) {
 }
 
 func TestKeyIsNeverShown(t *testing.T) {
+	t.Parallel()
 	const secret = "s3cret"
 	var log safeBuffer
 	logger := middleware.WithLogger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
@@ -433,6 +446,7 @@ func TestKeyIsNeverShown(t *testing.T) {
 
 // TestWriterKeepsItsInterfaces uses everything that a handler may do with the server's own writer.
 func TestWriterKeepsItsInterfaces(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	next := make(chan bool)
 	server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
@@ -490,6 +504,7 @@ func TestWriterKeepsItsInterfaces(t *testing.T) {
 }
 
 func TestHijackedConnectionWorks(t *testing.T) {
+	t.Parallel()
 	server := serve(t, orders(newLocker(t, live), func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Upgrade", "echo")
 		w.Header().Set("Connection", "Upgrade")
@@ -517,6 +532,7 @@ func TestHijackedConnectionWorks(t *testing.T) {
 
 // TestServeReturnsTheHandlersError: the Caddy module relies on it.
 func TestServeReturnsTheHandlersError(t *testing.T) {
+	t.Parallel()
 	rule, key := middleware.Rule{}, func(*http.Request) (string, error) { return "k", nil }
 	failed := errors.New("handler failed")
 	l := newLocker(t, live)

@@ -49,6 +49,7 @@ func newBusyUpstream(t *testing.T) *busyUpstream {
 
 // A request that waits for an upstream waits for its end, even if its client has left.
 func TestUpstreamIsReadToItsEnd(t *testing.T) {
+	t.Parallel()
 	for _, path := range []string{"/chunked", "/length"} {
 		for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
 			for name, handler := range map[string]func(*busyUpstream) http.HandlerFunc{
@@ -117,6 +118,7 @@ func testReadToItsEnd(t *testing.T, upstream *busyUpstream, handler http.Handler
 
 // A handler gets the errors that it has caused itself, even if it runs to its end.
 func TestErrorsOfWrites(t *testing.T) {
+	t.Parallel()
 	server := serve(t, orders(newLocker(t, live), func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "1")
 		if _, err := io.WriteString(w, "12"); !errors.Is(err, http.ErrContentLength) {
@@ -140,6 +142,7 @@ func TestErrorsOfWrites(t *testing.T) {
 
 // A client that doesn't read its answer holds the key for max_hold at most, although the handler is stuck.
 func TestMaxHoldOfSlowReader(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string][]middleware.Option{"": nil, "run to end": {middleware.WithRunToEnd()}} {
 		t.Run(name, func(t *testing.T) {
 			l := newLocker(t, live)

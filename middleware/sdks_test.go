@@ -155,6 +155,7 @@ var senders = []sender{
 // TestSDKs sends the same requests to the senders' own SDKs and to us: both accept what the senders sign, and we accept nothing
 // that an SDK refuses.
 func TestSDKs(t *testing.T) {
+	t.Parallel()
 	sdks := startSDKs(t)
 	for _, s := range senders {
 		ours := make(map[string]string)
@@ -276,6 +277,7 @@ func mutateLine(random *rand.Rand, lines []string) []string {
 
 // The notifications of Adyen's payments have a signature in each item.
 func TestSDKOfAdyensItems(t *testing.T) {
+	t.Parallel()
 	sdks := startSDKs(t)
 	item := func(text string) string {
 		var signature map[string]string

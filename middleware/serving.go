@@ -45,6 +45,8 @@ type serving struct {
 	claimOnce sync.Once
 	result    []byte // the answer, if the masters are to remember it
 
+	unremembered error // why they can't be asked to
+
 	acquired time.Time // when it got its lock; zero for none
 	ended    Outcome   // of its lock, when the handler has returned
 }
@@ -189,7 +191,7 @@ func (s *serving) acquire(keys []string) (remembered *answer.Answer, err error) 
 		s.turn.Key = cmp.Or(s.turn.Key, s.claimKey)
 	}
 	if err != nil {
-		s.unlockClaim(nil)
+		s.unlockClaim(nil)()
 		return nil, err
 	}
 	if len(keys) > 0 || s.turn.Lock == nil { // otherwise it is that of the rule around this one, which holds the keys

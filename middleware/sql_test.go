@@ -64,6 +64,7 @@ func (s sqlite) ExecContext(_ context.Context, statement string, args []driver.N
 
 // TestFencingInSQL runs what docs/recipes.md says about fencing: a database keeps out the late write of a request whose lock was lost.
 func TestFencingInSQL(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("sqlite3"); err != nil {
 		t.Skip("sqlite3 is not on the PATH")
 	}

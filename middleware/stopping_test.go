@@ -12,6 +12,7 @@ import (
 
 // A request whose first attempt has no answer yet when the server is about to stop is refused as one that waits is.
 func TestShutdownDuringFirstAttempt(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 3)
 	l := newLocker(t, redistest.URLs(servers), redlock.WithRestartGuard(0), redlock.WithTimeout(bound))
 	lock, err := l.TryLock(t.Context(), "other") // the connections are made

@@ -271,3 +271,6 @@ func (e *KeyError) Error() string { return "key part {" + e.Placeholder + "}: " 
 
 // Unwrap returns ErrMissingKey, ErrAmbiguousKey or what else is wrong.
 func (e *KeyError) Unwrap() error { return e.Err }
+
+// ReadsBody reports whether a key of the template may have a field of the body.
+func (t *Template) ReadsBody() bool { return len(t.fields) > 0 }

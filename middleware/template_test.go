@@ -33,6 +33,7 @@ func keysOf(text string) (key func(values ...string) (string, error), placeholde
 }
 
 func TestTemplateKey(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		template string
 		values   []string
@@ -63,6 +64,7 @@ func TestTemplateKey(t *testing.T) {
 }
 
 func TestTemplateErrors(t *testing.T) {
+	t.Parallel()
 	for template, want := range map[string]string{
 		"":              "must not be empty",
 		"a{b":           `"{" at position 2 is not closed`,
@@ -94,6 +96,7 @@ func TestTemplateErrors(t *testing.T) {
 }
 
 func TestTemplateGlobal(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]bool{"a": true, `\{a\}`: true, "{a}": false, "x:{a}": false} {
 		template, err := middleware.ParseTemplate(text, func(string) (middleware.KeyFunc, error) {
 			return func(*http.Request) (string, error) { return "v", nil }, nil
@@ -108,6 +111,7 @@ func TestTemplateGlobal(t *testing.T) {
 }
 
 func TestTemplateKeyNeedsAllValues(t *testing.T) {
+	t.Parallel()
 	key, _, err := keysOf("{a}:{b}")
 	if err != nil {
 		t.Fatal(err)
@@ -144,6 +148,7 @@ func foldOf(t *testing.T, value string) string {
 
 // TestTemplateIsInjective tries random templates. Their values have few letters, and resemble the template's own text.
 func TestTemplateIsInjective(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	pick := func(letters string, most int) string {
@@ -255,6 +260,7 @@ func BenchmarkTemplateKey(b *testing.B) {
 
 // TestCaseOfLetters: letters that differ in case alone make one key, even if they have several lower cases.
 func TestCaseOfLetters(t *testing.T) {
+	t.Parallel()
 	template, err := middleware.ParseTemplate("{header.X}", middleware.Placeholder)
 	if err != nil {
 		t.Fatal(err)
@@ -280,6 +286,7 @@ func TestCaseOfLetters(t *testing.T) {
 
 // TestLabelsAreNoValues: a value can't be that of an alternative with a name.
 func TestLabelsAreNoValues(t *testing.T) {
+	t.Parallel()
 	id, err := middleware.ParseDedupe("{json.id|org=json.org.id}", middleware.Placeholder)
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 
 // {a&b} makes a key of each of a and b that is present.
 func TestKeysTogether(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ template, body, want string }{
 		{"{json.a&json.b}", `{"a":1,"b":2}`, "1 2"},
 		{"{json.a&json.b}", `{"b":2,"a":null}`, "2"},
@@ -61,6 +62,7 @@ func TestKeysTogether(t *testing.T) {
 
 // GitHub and Slack send JSON in a field of a form.
 func TestKeyOfPayload(t *testing.T) {
+	t.Parallel()
 	const template = "{payload.a.id|form.b|method}"
 	payload := func(json string) string { return "payload=" + url.QueryEscape(json) }
 	for _, c := range []struct{ body, want string }{

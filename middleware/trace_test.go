@@ -41,6 +41,7 @@ func attributeOf(attributes []attribute.KeyValue, name string) string {
 
 // Each request that asks for a lock has a span for that, below its own. Only what the server is to blame for is an error.
 func TestSpanOfAcquire(t *testing.T) {
+	t.Parallel()
 	l, noQuorum := newLocker(t, live), newLocker(t, dead)
 	hold(t, l, "held:s3cret")
 	name := middleware.WithName("orders")
@@ -87,6 +88,7 @@ func TestSpanOfAcquire(t *testing.T) {
 
 // A lost lease is an event of the request's own span, if it is lost while the handler runs.
 func TestSpanOfLoss(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	for want, handler := range map[string]http.HandlerFunc{
 		"the request held its lock for max_hold": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
@@ -110,6 +112,7 @@ func TestSpanOfLoss(t *testing.T) {
 
 // For a request that is not sampled no span is even begun.
 func TestNoSpan(t *testing.T) {
+	t.Parallel()
 	sampler := &never{Sampler: trace.NeverSample()}
 	if spans := traced(t, orders(newLocker(t, live), ok), sampler); len(spans) != 0 || sampler.asked != 1 {
 		t.Errorf("%d spans, %d begun; want only that of the request begun", len(spans), sampler.asked)

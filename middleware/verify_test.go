@@ -42,6 +42,7 @@ var vectors = []struct {
 }
 
 func TestVectors(t *testing.T) {
+	t.Parallel()
 	for _, v := range vectors {
 		server := serve(t, middleware.New(newLocker(t, live), "k", middleware.WithReplayWindow(ages),
 			verify(t, v.scheme, "d3Jvbmc=", v.secret))(http.HandlerFunc(ok)))
@@ -97,6 +98,7 @@ func signed(scheme, secret, body string, at time.Time) []string {
 }
 
 func TestReplayWindow(t *testing.T) {
+	t.Parallel()
 	const secret, body = "s3cr3t", `{"id":42}`
 	for _, scheme := range []string{"stripe", "slack", "standard-webhooks"} {
 		configured := secret
@@ -128,6 +130,7 @@ func TestReplayWindow(t *testing.T) {
 
 // Signatures that the senders' own libraries refuse are refused, even if a lenient reader would accept them.
 func TestVerifyIsStrict(t *testing.T) {
+	t.Parallel()
 	const secret, body = "s3cr3t", `{"id":42}`
 	upper := func(text string) string { return strings.ToUpper(text) }
 	for scheme, changes := range map[string][]func(headers []string){
@@ -166,6 +169,7 @@ func TestVerifyIsStrict(t *testing.T) {
 
 // A client without the secret can neither hold a key nor learn whether it is held.
 func TestVerifyComesBeforeTheLock(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	server := serve(t, middleware.New(l, "order:{header.Order}", verify(t, "github", "secret"), middleware.WithPassOnMissingKey())(
 		http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("served") })))
@@ -179,6 +183,7 @@ func TestVerifyComesBeforeTheLock(t *testing.T) {
 }
 
 func TestBadVerifiers(t *testing.T) {
+	t.Parallel()
 	for want, f := range map[string]func() (*middleware.Verifier, error){
 		"unknown scheme; want one of adyen, github, shopify": func() (*middleware.Verifier, error) { return middleware.NewVerifier("gitlab", "s3cr3t") },
 		"at least one secret":                                func() (*middleware.Verifier, error) { return middleware.NewVerifier("stripe") },

@@ -17,6 +17,7 @@ import (
 
 // A client that has the whole answer can send its next request, because the lock is free, unless the handler has flushed it.
 func TestAnswerEndsBehindTheLock(t *testing.T) {
+	t.Parallel()
 	large := strings.Repeat("0123456789", 50_000)
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte(large), 0o600); err != nil {
@@ -102,6 +103,7 @@ func TestAnswerEndsBehindTheLock(t *testing.T) {
 
 // A handler that writes less or more than it declared gets the server's error, as without the middleware.
 func TestWrongLength(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	for _, sent := range []int{9, 10, 11} {
 		server := serve(t, orders(l, func(w http.ResponseWriter, _ *http.Request) {
@@ -130,6 +132,7 @@ func TestWrongLength(t *testing.T) {
 
 // A writer has the same optional interfaces as without the middleware.
 func TestInterfacesAreThose(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	describe := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, flusher := w.(http.Flusher)
@@ -172,6 +175,7 @@ func TestInterfacesAreThose(t *testing.T) {
 
 // A connection that a handler has hijacked is its own.
 func TestHijack(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
 		conn, _, err := http.NewResponseController(w).Hijack()
@@ -191,6 +195,7 @@ func TestHijack(t *testing.T) {
 
 // A handler after the lock doesn't find its token, and one after an inner lock finds that of the outer one.
 func TestTokenEndsWithTheLock(t *testing.T) {
+	t.Parallel()
 	l := newLocker(t, live)
 	inner := orders(l, ok)
 	outer := middleware.New(l, "other:{header.Order}")(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -74,6 +74,13 @@ func (s *seat) disconnected() {
 	s.votingRun = ""
 }
 
+// votesAs returns the run that votes for the master now; it is empty if none does, or if the server doesn't report it.
+func (s *seat) votesAs() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.votingRun
+}
+
 // Admit returns nil if the server that was just reached may vote, otherwise the reason.
 func (s *seat) Admit(reached protocol.Server) error {
 	s.onReached(reached)
@@ -96,6 +103,16 @@ func (s *seat) dataLost(now time.Time) {
 // hold mu.
 func (s *seat) exclude(at time.Time) {
 	s.until, s.why = at.Add(s.quarantine()), ErrReplaced
+}
+
+// lostUntil returns until when the server was excluded because it may have lost its data, or zero.
+func (s *seat) lostUntil() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !errors.Is(s.why, ErrReplaced) {
+		return time.Time{}
+	}
+	return s.until
 }
 
 // lastReached returns what the server that was reached last says of itself.

@@ -18,11 +18,12 @@ type attempt struct {
 	ttl       time.Duration
 	ticket    int64 // the caller's, also when the acquire is sent without one
 	timeout   time.Duration
-	several   bool   // one of the attempts of a LockAll call: commands are queued for all keys before any is sent
-	calls     []call // the acquires, by master
-	answers   *inbox // for the acquires, then for the extends that raise the fence, then for the release
-	timer     *time.Timer
-	abandoned atomic.Bool // commands that are still queued must not be sent
+	several   bool                 // one of the attempts of a LockAll call: commands are queued for all keys before any is sent
+	calls     []call               // the acquires, by master
+	answers   *inbox               // for the acquires, then for the extends that raise the fence, then for the release
+	timer     *time.Timer          // runs ring
+	lock      atomic.Pointer[Lock] // nil before it has won
+	abandoned atomic.Bool          // commands that are still queued must not be sent
 
 	fence    int64
 	granted  []*call
@@ -37,7 +38,7 @@ type attempt struct {
 // one start, so that the locks of the call share their fence and the end of their validity.
 func (l *Locker) newAttempts(callers []*caller, into []*attempt) []*attempt {
 	start := time.Now()
-	proposal, _ := l.clock()
+	proposal := l.number(callers...)
 	for _, c := range callers {
 		into = append(into, l.newAttempt(c, nil, start, proposal))
 	}
@@ -125,8 +126,7 @@ func (a *attempt) collect(ctx context.Context, closing <-chan struct{}, deadline
 		over := false
 		select {
 		case <-a.answers.ready:
-		case <-a.timer.C:
-			over = true
+			over = !time.Now().Before(deadline)
 		case <-ctx.Done():
 			return callerLeft
 		case <-closing:
@@ -145,14 +145,22 @@ func (a *attempt) collect(ctx context.Context, closing <-chan struct{}, deadline
 	return answered
 }
 
-// startTimer starts the attempt's timer, which each of its rounds reuses.
+// startTimer starts the attempt's timer, which each of its rounds reuses, and its lock between them.
 func (a *attempt) startTimer(deadline time.Time) *time.Timer {
 	if rest := time.Until(deadline); a.timer == nil {
-		a.timer = time.NewTimer(rest)
+		a.timer = time.AfterFunc(rest, a.ring)
 	} else {
 		a.timer.Reset(rest)
 	}
 	return a.timer
+}
+
+// ring runs when the time of a round may be over, or that of the lock, on a goroutine of its own, which nothing else can hold up.
+func (a *attempt) ring() {
+	if k := a.lock.Load(); k != nil {
+		k.expire()
+	}
+	signal(a.answers.ready)
 }
 
 // extension returns the call that renews the lease on one master and raises the fence stored there to the
@@ -182,6 +190,16 @@ func (a *attempt) release(to receiver, waiting bool) {
 	for i := range calls {
 		calls[i] = a.releaseCall(i, waiting, to)
 		a.push(&calls[i])
+	}
+}
+
+// enqueueRelease is release for a lock that is lost. The keeper has it sent.
+func (a *attempt) enqueueRelease() {
+	a.abandoned.Store(true)
+	calls := make([]call, len(a.calls))
+	for i, s := range a.locker.streams {
+		calls[i] = a.releaseCall(i, false, nil)
+		s.enqueue(&calls[i])
 	}
 }
 

@@ -65,7 +65,7 @@ func (c *call) givenUp() bool { return c.abandoned != nil && c.abandoned.Load() 
 // where the master can have nothing of the attempt. The stream's mu is held.
 func (c *call) unneeded() bool {
 	switch c.Op {
-	case protocol.OpAcquire, protocol.OpExtend, protocol.OpForce, protocol.OpInspect, protocol.OpNames:
+	case protocol.OpAcquire, protocol.OpExtend, protocol.OpForce, protocol.OpInspect, protocol.OpNames, protocol.OpRecall, protocol.OpStore:
 		return c.givenUp()
 	case protocol.OpRelease:
 		a := c.acquire
@@ -146,4 +146,13 @@ func (c *call) acknowledged() bool {
 	}
 	acquired := c.acquire.Reply.Err
 	return acquired == nil || errors.Is(acquired, protocol.ErrRefused) || errors.Is(acquired, protocol.ErrUnsent) || c.Reply.Status == protocol.StatusReleased
+}
+
+type calls []*call
+
+// drop removes the first n calls, keeping the capacity.
+func (c *calls) drop(n int) {
+	rest := copy(*c, (*c)[n:])
+	clear((*c)[rest:])
+	*c = (*c)[:rest]
 }

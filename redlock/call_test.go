@@ -109,7 +109,7 @@ func (f receiverFunc) receive(c *call) { f(c) }
 func TestOneSendsAtATime(t *testing.T) {
 	s := unconnected(t)
 	c := &slowConn{t: t, entered: make(chan struct{}, 2), goOn: make(chan struct{})}
-	s.conn = c
+	s.conn, s.prompt = c, true
 	acquire := func(to receiver) *call {
 		return &call{Command: protocol.Command{Op: protocol.OpAcquire, Key: "key", Token: "token"}, abandoned: new(atomic.Bool), to: to}
 	}
@@ -155,7 +155,7 @@ func (c *earlyConn) Send(cmds []*protocol.Command) (bool, error) {
 func TestAnswerBeforeSend(t *testing.T) {
 	s := unconnected(t)
 	c := &earlyConn{landed: func() { s.landed(nil) }}
-	s.conn = c
+	s.conn, s.prompt = c, true
 	for range 3 {
 		s.push(&call{Command: protocol.Command{Op: protocol.OpPing}})
 	}

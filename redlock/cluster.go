@@ -82,6 +82,9 @@ func (s *stream) forKey(key string) *stream {
 	return s.cluster.at(key)
 }
 
+// laneOf returns the lane for the results of a key on a master.
+func (l *Locker) laneOf(master int, key string) *lane { return l.streams[master].forKey(key).lane }
+
 // nodes returns the streams of the nodes if s is the front of a Redis Cluster.
 func (s *stream) nodes() []*stream {
 	if s.cluster == nil || s.cluster.front != s {
@@ -229,6 +232,7 @@ func (c *cluster) retire(s *stream) {
 	failing := s.reported
 	c.running.Go(func() {
 		s.cancel()
+		s.lane.end()
 		<-s.ended
 		_ = s.master.Close()
 		if failing != nil {
@@ -238,23 +242,23 @@ func (c *cluster) retire(s *stream) {
 	})
 }
 
-// offset returns how far the master's clock is ahead of ours, in microseconds, and whether that is known. For
-// a Redis Cluster it is the median of its nodes.
-func (s *stream) offset() (us int64, known bool) {
+// lead returns how far the master's clock is ahead of our monotonic one, and whether that is known. For a Redis
+// Cluster it is the median of its nodes.
+func (s *stream) lead() (lead time.Duration, known bool) {
 	if s.cluster == nil {
-		return s.clock.offset.Load(), s.clock.known.Load()
+		return s.clock.lead(), s.clock.known.Load()
 	}
-	var offsets []int64
+	var leads []time.Duration
 	for _, n := range s.nodes() {
 		if n.clock.known.Load() {
-			offsets = append(offsets, n.clock.offset.Load())
+			leads = append(leads, n.clock.lead())
 		}
 	}
-	if len(offsets) == 0 {
+	if len(leads) == 0 {
 		return 0, false
 	}
-	slices.Sort(offsets)
-	return offsets[len(offsets)/2], true
+	slices.Sort(leads)
+	return leads[len(leads)/2], true
 }
 
 // close ends the streams of the cluster.

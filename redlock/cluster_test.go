@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -143,6 +144,40 @@ func TestClusterFailover(t *testing.T) {
 	if err := other.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestClusterOfOneNodeFailsOver: the only node of a cluster that is the only master hangs, its replica takes its place, and
+// then the node is back as a replica. Locks are granted again each time.
+func TestClusterOfOneNodeFailsOver(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 1, 1)
+	l := onCluster(t, nodes, redlock.WithTTL(time.Second), redlock.WithMaxTTL(time.Second), redlock.WithTimeout(time.Second/2))
+	time.Sleep(2500 * time.Millisecond) // clocks are judged from then on, though not all may be known
+	ctx, cancel := context.WithCancel(t.Context())
+	var callers sync.WaitGroup
+	for i := range 16 { // answers are always under way
+		callers.Go(func() {
+			for ctx.Err() == nil {
+				if lock, err := l.TryLock(ctx, fmt.Sprint("key", i)); err == nil {
+					_ = lock.Unlock()
+				}
+			}
+		})
+	}
+	lockUnlock(t, l, "key")
+	for _, of := range []int{0, 1} {
+		nodes[of].Pause()
+		nodes[1-of].Promote()
+		lockUnlock(t, l, "key")
+		nodes[of].Resume()
+		lockUnlock(t, l, "key")
+		eventually(t, bound, "the former master follows", func() bool {
+			text, _ := nodes[of].Client().Info(t.Context(), "replication").Result()
+			return strings.Contains(text, "master_link_status:up")
+		})
+	}
+	cancel()
+	callers.Wait()
 }
 
 // TestClusterFailoverForgets: when a replica is promoted that lacks its master's latest lock, nobody else gets that

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
@@ -31,7 +32,8 @@ type contender struct {
 }
 
 // acquire is called at the head of all gates of a call. It makes attempts until the call has the locks on
-// all keys at once, or must leave. first is an attempt that the lock before it has already begun, or nil.
+// all keys at once, or must leave. Between its attempts it waits for one of the keys that were refused, and keeps nobody from the
+// others, neither here nor on the masters. first is an attempt that the lock before it has already begun, or nil.
 // When wait ends, an attempt that is under way is completed; when ctx ends, it is given up.
 func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller, first *attempt) (*Lock, error) {
 	t := &contender{locker: l, callers: callers, pause: waitLeast, via: ViaFree}
@@ -47,7 +49,6 @@ func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller
 			if l.subscriptions.any() {
 				l.gates.drainWakeUps(callers) // the attempt finds out what earlier wake-ups announced
 			}
-			l.number(callers)
 			attempts = l.newAttempts(callers, attempts)
 		}
 		lost := t.win(ctx, attempts)
@@ -56,27 +57,35 @@ func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller
 		}
 		if done := lost.recall(ctx); done != nil {
 			l.gates.met(callers[0].gate, done)
-			l.leave(callers)
+			l.gates.keepOnly(nil, callers)
 			return nil, done
 		}
 		err := l.stopped(ctx, t.failure)
 		if err == nil {
-			l.release(attempts, true)
-			err = t.awaitRetry(wait.context(), lost)
+			awaited := callers[slices.Index(attempts, lost)]
+			l.release(attempts, lost)
+			l.gates.keepOnly(awaited, callers)
+			err = t.awaitRetry(wait.context(), lost, awaited)
 		}
 		if err != nil {
-			l.release(attempts, false)
-			l.leave(callers)
+			l.release(attempts, nil)
+			l.gates.keepOnly(nil, callers)
 			return nil, err
+		}
+		if len(callers) > 1 {
+			if _, err := l.reach(wait, callers, lost); err != nil {
+				return nil, err
+			}
 		}
 		attempts = attempts[:0]
 	}
 }
 
-// release gives back what the attempts of a call have won. If the call waits on, its tickets stay.
-func (l *Locker) release(attempts []*attempt, waiting bool) {
+// release gives back what the attempts of a call have won. If the call waits on, it waits for the key of one of them: on that
+// one its tickets stay.
+func (l *Locker) release(attempts []*attempt, awaited *attempt) {
 	for _, a := range attempts {
-		a.release(nil, waiting)
+		a.release(nil, a == awaited)
 	}
 	attempts[0].sendSoon()
 }
@@ -123,30 +132,22 @@ func (t *contender) hold(ctx context.Context, attempts []*attempt) *Lock {
 			part.whole = parts
 		}
 	}
-	for _, part := range parts { // only now: from here on the keeper may end the lock
+	for _, part := range parts { // only now: from here on the lock may end
 		l.gates.noteOutcome(part.gate, part, nil)
 		l.keeper.keep(part)
+		part.watch()
 	}
-	told := false
-	defer func() {
-		if !told { // the observer has panicked: nobody gets the lock
-			_ = parts[0].Unlock()
-		}
-	}()
 	l.observer.Acquired(parts[0].acquisition)
-	told = true
 	return parts[0]
 }
 
-// awaitRetry waits until it is time for the next attempt after this one was lost, or returns the error with
-// which the call must leave.
-func (t *contender) awaitRetry(ctx context.Context, a *attempt) error {
+// awaitRetry waits until it is time for the next attempt after this one of this caller was lost, or returns the error
+// with which the call must leave.
+func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller) error {
 	l := t.locker
 	t.tries++
 	t.failure = a.failure()
-	for _, c := range t.callers {
-		l.gates.noteOutcome(c.gate, nil, t.failure)
-	}
+	l.gates.noteOutcome(awaited.gate, nil, t.failure)
 
 	try, sleep := t.callers[0].try, jitter(t.pause)
 	var subscribed, wakeUps <-chan struct{}
@@ -173,7 +174,7 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt) error {
 		t.pause = min(2*t.pause, waitMost)
 	}
 	if t.subscribed {
-		wakeUps = t.callers[0].gate.wakeUps
+		wakeUps = awaited.gate.wakeUps
 	}
 	timer := time.NewTimer(sleep)
 	defer timer.Stop()

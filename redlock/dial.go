@@ -35,8 +35,8 @@ func Open(urls []string, opts ...Option) (*Locker, error) {
 //	memory:// or memory://name                  a master in the memory of this process, for one process and for tests
 //
 // A URL may have the parameters client_name, db and protocol. The others of go-redis, such as
-// pool_size and read_timeout, are refused because they would have no effect: a Locker has one connection to each master, and
-// WithTimeout. For a private certificate authority or a client certificate see NewMaster.
+// pool_size and read_timeout, are refused because they would have no effect: a Locker has one connection to each master for locks,
+// one for results while there are any, and WithTimeout. For a private certificate authority or a client certificate see NewMaster.
 //
 // Dial does not connect: New does. A server that is named twice is an error. Errors refer to a URL by its
 // position in the list, because it may contain a password.

@@ -18,11 +18,16 @@ var (
 	// ErrDone means that a result is remembered for the key. The error is a *DoneError; only calls with WithRecall
 	// return it.
 	ErrDone = errors.New("redlock: the work is done")
+	// ErrUnreadable means that a result is remembered for the key, but could not be read, or handed to a quorum. The error is an
+	// *UnreadableError; only calls with WithRecall return it.
+	ErrUnreadable = errors.New("redlock: the work is done, as far as is known, but its result can't be read now")
 	// ErrNotRemembered is what Forget returns if no result is remembered for the key.
 	ErrNotRemembered = errors.New("redlock: no result is remembered for the key")
 	// ErrTooManyWaiters means that as many calls as WithMaxWaiters allows already wait for the lock in
 	// this process. The error is a *HeldError, and matches ErrHeld too.
 	ErrTooManyWaiters = errors.New("redlock: too many wait for the lock")
+	// ErrKeyTooLong means that a key has more than MaxKeyLength bytes, or that the keys of a call have too many together.
+	ErrKeyTooLong = errors.New("redlock: key is too long")
 	// ErrNoQuorum means that too few masters gave a vote, whoever has the lock. The error is a *QuorumError.
 	ErrNoQuorum = errors.New("redlock: no quorum")
 	// ErrLost is the cause with which Lock.Context ends when the lease is over before Unlock. Unlock
@@ -124,6 +129,32 @@ func (e *QuorumError) Unwrap() []error {
 	return errs
 }
 
+// UnreadableError is the error of a call with WithRecall that has met a result on some master, and could neither read it nor be
+// certain that a quorum remembers it: masters don't answer, results are too many at once, or the line is too slow. The work must
+// not be done again because of that; a later call finds the result, or that it is gone. It matches ErrUnreadable, and the error
+// that ended the wait, but never ErrNoQuorum.
+type UnreadableError struct {
+	// Masters are the masters that failed, each with the reason.
+	Masters []*MasterError
+	// Err is what ended the call, if not the answers of the masters, as in QuorumError.
+	Err error
+}
+
+func (e *UnreadableError) Error() string {
+	text := ErrUnreadable.Error()
+	for i, m := range e.Masters {
+		if i == 0 {
+			text += ": " + m.Error()
+		} else {
+			text += "; " + m.Error()
+		}
+	}
+	return withCause(text, e.Err)
+}
+
+// Unwrap returns ErrUnreadable and Err.
+func (e *UnreadableError) Unwrap() []error { return withSentinel(ErrUnreadable, e.Err) }
+
 // MasterError is the reason why one master gave no vote.
 type MasterError struct {
 	Master string // the master's name, without credentials
@@ -147,7 +178,10 @@ func (e endedError) Unwrap() []error { return []error{e.cause, ErrExpired} }
 func ended(ctx context.Context, failure error) error {
 	var held *HeldError
 	var quorum *QuorumError
+	var unreadable *UnreadableError
 	switch {
+	case errors.As(failure, &unreadable):
+		return &UnreadableError{Masters: unreadable.Masters, Err: ctx.Err()}
 	case errors.As(failure, &held):
 		return &HeldError{RetryAfter: held.RetryAfter, Err: ctx.Err()}
 	case errors.As(failure, &quorum):

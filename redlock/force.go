@@ -40,8 +40,12 @@ func (l *Locker) ForceUnlock(ctx context.Context, key string, fence uint64) erro
 		return fmt.Errorf("%w: the one that has it has the fencing token %d", ErrFenceChanged, seen.Fence)
 	}
 	full := protocol.Key(l.prefix, key)
-	replies, end := l.ask(ctx, protocol.Command{Op: protocol.OpForce, Key: full, Token: token, TTL: l.maxTTL}, nil)
 	released := false
+	if lock := l.gates.holding(full, token); lock != nil { // its context ends before the next holder has the key
+		released = lock.lose(ErrForced)
+		ctx = context.WithoutCancel(ctx) // it may be that of this lock
+	}
+	replies, end := l.ask(ctx, protocol.Command{Op: protocol.OpForce, Key: full, Token: token, TTL: l.maxTTL}, nil)
 	for _, reply := range replies {
 		released = released || reply.Status == protocol.StatusReleased
 	}
@@ -50,9 +54,6 @@ func (l *Locker) ForceUnlock(ctx context.Context, key string, fence uint64) erro
 	}
 	if !released {
 		return fmt.Errorf("%w: the lock has just ended", ErrFenceChanged)
-	}
-	if lock := l.gates.holding(full, token); lock != nil {
-		l.keeper.lose(lock, ErrForced)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ var errStillRemembers = errors.New("it still remembers a result: a call was hand
 //
 // If the error is nil, a quorum of the masters has forgotten the result. The others that answer have forgotten it too; those that
 // may still remember it are in left, each with the reason. As one that remembers a result is enough for a call to meet it, call
-// Forget again when they are back.
+// Forget again when they have been back for a minute: until then another process may hand them a result that they had missed.
 //
 // The error is ErrNotRemembered if no master that answers remembers a result, with the others in left. It is a *HeldError if
 // somebody holds the key: then nothing is forgotten. It is a *QuorumError if too few masters answer: then some may have
@@ -42,6 +42,7 @@ func (l *Locker) Forget(ctx context.Context, key string) (left []*MasterError, e
 		case !remember, try == forgetTries:
 			return left, nil
 		}
+		l.late.forget(protocol.Key(l.prefix, key))
 		lock, err := l.TryLock(ctx, key)
 		if forgotten > 0 && errors.Is(err, ErrHeld) { // the work is being done again, and its result will count
 			return left, nil

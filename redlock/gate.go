@@ -10,18 +10,18 @@ import (
 type gates struct {
 	mu    sync.Mutex
 	byKey map[string]*gate
+	came  uint64 // how many calls have come so far
 }
 
-// gate is where the calls for one key queue up within this process, in the order in which they came. Only
-// its head deals with the masters: a call that wants the lock, and after it the lock itself until that
-// ends. A gate exists as long as it has a head.
+// gate is where the calls for one key queue up within this process, in the order in which they came. Only its head deals with
+// the masters: a call that wants the lock, and after it the lock itself until that ends. A call for several keys stands in line at
+// all its gates, and becomes the head of all of them at once. While others keep it from that, those behind it go first: so a gate
+// without a head has only such calls in its line. A gate exists as long as anybody is at it.
 type gate struct {
 	key     string
-	head    *caller           // the call that has the lock, or is the next to get it
+	head    *caller           // the call that has the lock, or is the next to get it; nil while nobody can be
 	line    []*caller         // behind the head
-	newest  int64             // the largest ticket of its heads so far
 	wakeUps chan struct{}     // signals the head that the key may be free; nil while nobody needs that
-	shared  bool              // wakeUps belongs to several gates, at which the same LockAll call is the head
 	lock    *Lock             // the last one on the key
 	failure error             // of the head's last attempt; nil if that has won, or there was none
 	tries   []chan *DoneError // get the result that the attempt of the head meets, or are closed at its end; try-locks wait for that
@@ -36,13 +36,15 @@ type caller struct {
 	polls bool
 	// several says that the call is for more than one key, so that this lock alone is of no use to it.
 	several bool
-	gate    *gate
+	call    []*caller      // for several keys, the callers of the call
+	order   uint64         // of the call among all of this process; 0 before it enters
+	gate    *gate          // where it is, or was last
+	heads   bool           // it is the head there; the mu of the gates guards this
 	ownGate gate           // room for the gate, if this caller is the first at it; saves an allocation
 	began   time.Time      // when the call began, on our clock
-	arrival int64          // the same on the masters' clocks, in microseconds; 0 if they weren't known
-	ticket  int64          // its place in the masters' queues, from when it is the head; 0 if not known yet
+	ticket  int64          // its place in the masters' queues, from its first attempt on; 0 if not known yet
 	ahead   int            // callers before it when it entered
-	turn    chan *attempt  // it is the head now; with an attempt if the lock before was handed on, else nil
+	turn    chan *attempt  // it is the head now; with an attempt if the lock before was handed on, else nil; one for a call
 	tickets []ticketState  // the masters that may have its ticket; each stream guards its own
 	room    [5]ticketState // for tickets: enough for most; saves an allocation
 }
@@ -54,39 +56,96 @@ func (c *caller) ticketsOn(masters int) []ticketState {
 	return c.tickets
 }
 
-// enter queues the caller at its key's gate. head reports whether it is the first there. A try-lock never
-// queues behind a head: it gets the error with which the head's last attempt has failed or, while the first
-// is still under way, a channel that gets the result which that meets, or is closed when it should enter again.
-func (g *gates) enter(c *caller) (head bool, later <-chan *DoneError, err error) {
+// enter makes a call the head of the gates of all its keys at once, or of no further one: then another call is the head for
+// the key of the caller that it returns, and if stand is set, the call stands in line. A try-lock never does: it gets the error
+// with which that head's last attempt has failed or, while the first is still under way, a channel that gets the result which
+// that meets, or is closed when it should enter again.
+func (g *gates) enter(callers []*caller, stand bool) (blocked *caller, later <-chan *DoneError, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	at := g.byKey[c.key]
-	if head = at == nil; head {
-		at = &c.ownGate
-		at.key = c.key
-		g.byKey[c.key] = at
+	fresh := callers[0].order == 0
+	if fresh {
+		g.came++
 	}
-	c.gate = at
-	switch {
-	case head:
-		at.head = c
-		c.number(c.arrival)
-		if c.several { // it may be long before the call is the head of its other gates and makes an attempt
-			at.failure = at.held()
+	for _, c := range callers {
+		if fresh {
+			c.order = g.came
 		}
-	case c.try:
-		later, err = at.refuseTry()
-	case len(at.line) >= c.maxWaiters:
-		held := at.held()
+		if at := g.byKey[c.key]; blocked == nil && at != nil && at.head != nil && at.head != c {
+			blocked, c.gate = c, at
+		}
+	}
+	switch {
+	case blocked == nil:
+		for _, c := range callers {
+			g.seat(c)
+		}
+	case !stand:
+	case blocked.try:
+		later, err = blocked.gate.refuseTry()
+	case fresh && len(blocked.gate.line) >= blocked.maxWaiters:
+		held := blocked.gate.held()
 		held.Err = ErrTooManyWaiters
 		err = held
 	default:
-		c.ahead = len(at.line) + 1
-		c.turn = make(chan *attempt, 1)
-		at.openWakeUps()
-		at.line = append(at.line, c)
+		turn, ahead := make(chan *attempt, 1), 0
+		for _, c := range callers {
+			c.turn = turn
+			ahead = max(ahead, g.join(c))
+		}
+		callers[0].ahead = max(callers[0].ahead, ahead)
 	}
-	return head, later, err
+	return blocked, later, err
+}
+
+// at returns the gate of the caller's key, and makes it if there is none.
+func (g *gates) at(c *caller) *gate {
+	at := g.byKey[c.key]
+	if at == nil {
+		if at = &c.ownGate; at.key != "" { // it has been used, and others may know it
+			at = &gate{}
+		}
+		at.key = c.key
+		g.byKey[c.key] = at
+	}
+	return at
+}
+
+// seat makes a caller the head of its gate.
+func (g *gates) seat(c *caller) {
+	at := g.at(c)
+	at.drop(c)
+	at.head, c.gate, c.heads = c, at, true
+}
+
+// join puts a caller into the line of its gate, before those that came after it, and returns how many are ahead.
+func (g *gates) join(c *caller) (ahead int) {
+	at := g.at(c)
+	c.gate = at
+	at.openWakeUps()
+	place := len(at.line)
+	for place > 0 && at.line[place-1].order > c.order {
+		place--
+	}
+	at.line = slices.Insert(at.line, place, c)
+	if at.head != nil {
+		place++
+	}
+	return place
+}
+
+// drop takes a caller out of the line, if it is there.
+func (g *gate) drop(c *caller) (dropped bool) {
+	switch i := slices.Index(g.line, c); i {
+	case -1:
+		return false
+	case 0:
+		g.line[0] = nil
+		g.line = g.line[1:]
+	default:
+		g.line = slices.Delete(g.line, i, i+1)
+	}
+	return true
 }
 
 // held returns the error for a caller that finds the key locked or wanted within this process.
@@ -101,59 +160,108 @@ func (g *gate) held() *HeldError {
 	return held
 }
 
-func (g *gates) held(at *gate) *HeldError {
+func (g *gates) held(c *caller) *HeldError {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return at.held()
+	return c.gate.held()
 }
 
-// next makes the oldest caller in line the head and returns it, or nil if there is none. The new head waits
-// for a send to its turn.
+// next makes the oldest caller in line that can be the head now the head, in place of the present one, and returns it, or nil if there
+// is none. The new head waits for a send to its turn.
 func (g *gates) next(at *gate) *caller {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return at.next()
+	return g.advance(at)
 }
 
-func (g *gate) next() *caller {
-	if len(g.line) == 0 {
-		return nil
+func (g *gates) advance(at *gate) *caller {
+	for _, c := range at.line {
+		if !g.blocked(c, at) {
+			if at.head != nil {
+				at.head.heads = false
+			}
+			g.seat(c)
+			for _, other := range c.call {
+				g.seat(other)
+			}
+			return c
+		}
 	}
-	if g.shared {
-		g.shared, g.wakeUps = false, nil
-		g.openWakeUps()
-	}
-	c := g.line[0]
-	g.line[0] = nil
-	g.line = g.line[1:]
-	g.head = c
-	c.number(c.arrival)
-	return c
+	return nil
 }
 
-// leave ends the head's time: the next caller becomes the head, or the gate goes.
-func (g *gates) leave(at *gate) {
-	g.mu.Lock()
-	next := at.next()
-	if next == nil {
-		delete(g.byKey, at.key)
-		at.answerTries()
-	}
-	g.mu.Unlock()
-	if next != nil {
-		next.turn <- nil
-	}
+// blocked reports whether another call keeps that of a caller from one of its further keys.
+func (g *gates) blocked(c *caller, at *gate) bool {
+	return slices.ContainsFunc(c.call, func(other *caller) bool {
+		gate := g.byKey[other.key]
+		return gate != at && gate != nil && gate.head != nil
+	})
 }
 
-// giveUp takes a caller out of the line. It reports false if the caller has become the head meanwhile.
-func (g *gates) giveUp(c *caller) bool {
+// leave ends the time of the heads of some gates: the next caller becomes the head, or the gate goes if nobody is at it.
+func (g *gates) leave(some ...*gate) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	i := slices.Index(c.gate.line, c)
-	if i >= 0 {
-		c.gate.line = slices.Delete(c.gate.line, i, i+1)
+	for _, at := range some {
+		g.unseat(at)
 	}
-	return i >= 0
+	for _, at := range some {
+		g.settle(at)
+	}
+}
+
+func (g *gates) unseat(at *gate) { at.head.heads, at.head = false, nil }
+
+// settle finds a head for a gate that has none.
+func (g *gates) settle(at *gate) {
+	if at.head != nil {
+		return
+	}
+	if next := g.advance(at); next != nil {
+		next.turn <- nil
+		return
+	}
+	at.failure = nil
+	at.answerTries()
+	if len(at.line) == 0 && g.byKey[at.key] == at {
+		delete(g.byKey, at.key)
+	}
+}
+
+// keepOnly has a call leave the gates of which it is the head, but for that of one caller, or for none. If it is for several
+// keys, what it has met says nothing to others: the key may be free.
+func (g *gates) keepOnly(kept *caller, callers []*caller) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var room [1]*gate
+	left := room[:0]
+	for _, c := range callers {
+		if c.heads && c != kept {
+			if c.several {
+				c.gate.failure = nil
+			}
+			g.unseat(c.gate)
+			left = append(left, c.gate)
+		}
+	}
+	for _, at := range left {
+		g.settle(at)
+	}
+}
+
+// giveUp takes a call out of its lines. It reports false if it has become the head meanwhile.
+func (g *gates) giveUp(callers []*caller) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if callers[0].heads {
+		return false
+	}
+	for _, c := range callers {
+		if c.gate != nil && c.gate.drop(c) {
+			g.settle(c.gate)
+		}
+	}
+	return true
 }
 
 // noteOutcome records how an attempt of the head has ended, and answers the try-locks that wait for that.
@@ -207,7 +315,7 @@ func (g *gate) refuseTry() (later <-chan *DoneError, err error) {
 func (g *gates) wake(key string, otherwise func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if at := g.byKey[key]; at != nil {
+	if at := g.byKey[key]; at != nil && at.head != nil {
 		at.wake()
 	} else {
 		otherwise()
@@ -221,20 +329,19 @@ func (g *gate) wake() {
 	}
 }
 
-// drainWakeUps discards the wake-ups that have come so far, and has all gates of a call share one channel for those
-// that come from now on.
+// drainWakeUps discards the wake-ups that have come so far to the gates of which a call is the head.
 func (g *gates) drainWakeUps(callers []*caller) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	first := callers[0].gate
-	first.openWakeUps()
-	for _, c := range callers[1:] {
-		first.shared = true
-		c.gate.wakeUps, c.gate.shared = first.wakeUps, true
-	}
-	select {
-	case <-first.wakeUps:
-	default:
+	for _, c := range callers {
+		if !c.heads {
+			continue
+		}
+		c.gate.openWakeUps()
+		select {
+		case <-c.gate.wakeUps:
+		default:
+		}
 	}
 }
 

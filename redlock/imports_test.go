@@ -12,11 +12,12 @@ import (
 // files that make masters know the Redis client.
 func TestImports(t *testing.T) {
 	const module, client = "github.com/caddy-redlock/caddy-redlock/", "github.com/redis/go-redis/v9"
-	const protocol, memory, redis = "redlock/internal/protocol", "redlock/internal/memory", "redlock/internal/redis"
+	const protocol, memory, redis, sets = "redlock/internal/protocol", "redlock/internal/memory", "redlock/internal/redis", "redlock/internal/sets"
 	for dir, allowed := range map[string][]string{
-		".":        {protocol, memory, redis, "internal/lockerinfo"},
+		".":        {protocol, memory, redis, sets, "internal/lockerinfo"},
 		"memory":   {protocol},
 		"redis":    {protocol},
+		"sets":     {protocol},
 		"protocol": {},
 	} {
 		path := dir

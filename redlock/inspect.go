@@ -3,7 +3,6 @@ package redlock
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -79,8 +78,8 @@ func (l *Locker) Inspect(ctx context.Context, key string) (*Inspection, error) {
 
 // look asks the masters. What it returns has the IDs of processes in place of their names; and the holder's token.
 func (l *Locker) look(ctx context.Context, key string) (seen *Inspection, token string, err error) {
-	if key == "" {
-		return nil, "", errors.New("redlock: key is empty")
+	if err := checkKeys(key); err != nil {
+		return nil, "", err
 	}
 	full := protocol.Key(l.prefix, key)
 	replies, end := l.ask(ctx, protocol.Command{Op: protocol.OpInspect, Key: full}, nil)

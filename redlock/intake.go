@@ -9,12 +9,12 @@ import (
 )
 
 // push queues a call and has it sent. If nothing else is under way the caller sends it itself, which saves
-// a switch of goroutines; it can't block then, as the connection's buffers are empty and the call is short.
+// a switch of goroutines; it can't block then, as the connection is a socket whose buffers are empty, and the call is short.
 func (s *stream) push(c *call) {
 	s.mu.Lock()
 	s = s.home(c)
 	taken, err := s.accept(c)
-	if taken && c.isShort() && s.conn != nil && !s.sending && len(s.queue) == 1 && len(s.flight) == 0 {
+	if taken && c.isShort() && s.conn != nil && s.prompt && !s.sending && len(s.queue) == 1 && len(s.flight) == 0 {
 		s.flush()
 		taken = false
 	}

@@ -2,20 +2,25 @@ package redlock
 
 import (
 	"container/heap"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// keeper renews the leases of all locks and ends the locks that are lost, with one goroutine and one timer
-// for any number of them.
+// keeper renews the leases of all locks and releases those that are lost, with one goroutine and one timer for any number of
+// them. That goroutine does nothing that may take long: it queues commands, for the masters' goroutines to send, and notices for
+// the log and the Observer. If it is late all the same, locks are lost, but each one ends by a timer of its own.
 type keeper struct {
 	locker  *Locker
 	recheck chan struct{}
+	losing  atomic.Int64 // calls of Lock.lose that are running
 	stop    chan struct{}
 	ended   chan struct{} // closed when run returns
 
 	mu    sync.Mutex
 	locks schedule
+	lost  []*Lock   // to be released
 	next  time.Time // when run looks at the locks again, unless recheck signals before
 }
 
@@ -25,7 +30,7 @@ func newKeeper(l *Locker) *keeper {
 	return k
 }
 
-// end stops the keeper and ends the locks that are still held. No lock may be given to it any more.
+// end stops the keeper and ends the locks that are still held. No lock may be given to it any more, and none is left in it.
 func (k *keeper) end() {
 	close(k.stop)
 	<-k.ended
@@ -73,10 +78,10 @@ func (k *keeper) run() {
 	}
 }
 
-// work does what is due and returns how long nothing will be. Extends are only queued while it goes through
+// work does what is due and returns how long nothing will be. Commands are only queued while it goes through
 // the locks, and sent at the end: those of locks that are due together share pipelines.
 func (k *keeper) work() time.Duration {
-	attended := false
+	attended := k.release()
 	for {
 		now := time.Now()
 		lock := k.firstDue(now)
@@ -110,36 +115,43 @@ func (k *keeper) firstDue(now time.Time) *Lock {
 	return nil
 }
 
-// attend renews a lock, or ends it if it is lost.
+// attend renews a lock, unless it has ended.
 func (k *keeper) attend(lock *Lock, now time.Time) {
-	cause := lock.lost()
-	if cause == nil && lock.renew(now) {
+	if lock.renew(now) {
 		k.reschedule(lock, lock.due())
-		return
-	}
-	if cause != nil {
-		k.lose(lock, cause)
 	} else {
 		k.forget(lock)
 	}
 }
 
-// lose ends a lock that is lost, unless it has ended.
-func (k *keeper) lose(lock *Lock, cause error) {
-	k.forget(lock)
-	if lock.lose(cause) {
-		k.locker.logger.Warn("lease lost: another process may now hold this lock while its holder is still working", "error", cause)
-		if failure := lock.unrenewed(); failure != nil && (cause == ErrLost || cause == ErrForced) {
-			k.locker.observer.Renewed(failure)
-		}
-		k.locker.observer.LeaseLost(cause)
-	}
+// bury has locks released that are lost. Their contexts have ended.
+func (k *keeper) bury(lost []*Lock) {
+	k.mu.Lock()
+	k.lost = append(k.lost, lost...)
+	k.mu.Unlock()
+	k.losing.Add(-1)
+	signal(k.recheck)
 }
 
-// hurry has a lock looked at now.
-func (k *keeper) hurry(lock *Lock) {
-	k.reschedule(lock, time.Now())
-	signal(k.recheck)
+// release frees the keys of the locks that are lost, lets the next calls try, and tells of it.
+func (k *keeper) release() (any bool) {
+	k.mu.Lock()
+	lost := k.lost
+	k.lost = nil
+	k.mu.Unlock()
+	for _, lock := range lost {
+		k.forget(lock)
+		lock.attempt.enqueueRelease()
+		k.locker.gates.leave(lock.gate)
+		if cause := lock.endedBy(); lock.isFirst() && cause != ErrClosed {
+			k.locker.logger.Warn("lease lost: another process may now hold this lock while its holder is still working", "error", cause)
+			if failure := lock.unrenewed(); failure != nil && (cause == ErrLost || cause == ErrForced) {
+				k.locker.observer.Renewed(failure)
+			}
+			k.locker.observer.LeaseLost(cause)
+		}
+	}
+	return len(lost) > 0
 }
 
 func (k *keeper) reschedule(lock *Lock, due time.Time) {
@@ -151,13 +163,21 @@ func (k *keeper) reschedule(lock *Lock, due time.Time) {
 	}
 }
 
+// endAll ends all locks, and then releases them.
 func (k *keeper) endAll() {
 	k.mu.Lock()
-	locks := k.locks
-	k.locks = nil
+	locks := slices.Clone(k.locks)
 	k.mu.Unlock()
 	for _, lock := range locks {
 		lock.lose(ErrClosed)
+	}
+	signal(k.recheck)
+	for more := true; more; k.release() { // some of them may have been lost at the same time
+		<-k.recheck
+		more = k.losing.Load() > 0
+	}
+	for _, s := range k.locker.streams {
+		s.sendSoon()
 	}
 }
 

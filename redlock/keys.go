@@ -40,12 +40,16 @@ func (g *gates) keys(name func(full string) (key string, accepted bool)) (keys [
 		if !accepted {
 			continue
 		}
-		status := KeyStatus{Key: key, Label: at.head.label, Held: at.isHeld(), Since: at.head.began, Waiting: len(at.line)}
+		first := at.head
+		if first == nil {
+			first = at.line[0]
+		}
+		status := KeyStatus{Key: key, Label: first.label, Held: at.isHeld(), Since: first.began, Waiting: len(at.line)}
 		if status.Held {
 			status.Since = status.Since.Add(at.lock.acquisition.Waited)
 			status.Until, status.Fence = at.lock.ownUntil(), at.lock.Fence()
-		} else {
-			status.Waiting++ // the head
+		} else if at.head != nil {
+			status.Waiting++
 		}
 		keys = append(keys, status)
 	}
@@ -59,13 +63,23 @@ func (g *gate) isHeld() bool { return g.lock != nil && g.lock.ctx.Err() == nil }
 func (g *gates) count() (held, waiting int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, at := range g.byKey {
-		waiting += len(at.line)
-		if at.isHeld() {
-			held++
+	several := make(map[*caller]bool) // the calls for several keys, by their first caller: they may stand at several gates
+	wait := func(c *caller) {
+		if c.several {
+			several[c.call[0]] = true
 		} else {
-			waiting++ // the head
+			waiting++
 		}
 	}
-	return held, waiting
+	for _, at := range g.byKey {
+		for _, c := range at.line {
+			wait(c)
+		}
+		if at.isHeld() {
+			held++
+		} else if at.head != nil {
+			wait(at.head)
+		}
+	}
+	return held, waiting + len(several)
 }

@@ -1,6 +1,8 @@
 package redlock_test
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -84,5 +86,75 @@ func TestInstance(t *testing.T) {
 			_ = l.Close()
 			t.Errorf("%q is taken for a name", wrong)
 		}
+	}
+}
+
+func unlockTaken(lock *redlock.Lock, err error) error {
+	if err != nil {
+		return err
+	}
+	return lock.Unlock()
+}
+
+// TestLongKeys: a key that is too long, or too many long ones, are refused by whatever takes a key, and the longest is not.
+func TestLongKeys(t *testing.T) {
+	l := newLocker(t, []string{"memory://"})
+	ctx, longest := t.Context(), strings.Repeat("k", redlock.MaxKeyLength)
+	var many []string
+	for i := range 65 {
+		many = append(many, fmt.Sprint(longest[2:], 10+i))
+	}
+	long := longest + "k"
+	for door, open := range map[string]func(key string) error{
+		"Lock": func(key string) error {
+			lock, err := l.Lock(ctx, key)
+			return unlockTaken(lock, err)
+		},
+		"TryLock": func(key string) error {
+			lock, err := l.TryLock(ctx, key)
+			return unlockTaken(lock, err)
+		},
+		"LockAll": func(key string) error {
+			keys := many[1:]
+			if key == long {
+				keys = many
+			}
+			lock, err := l.LockAll(ctx, keys)
+			return unlockTaken(lock, err)
+		},
+		"TryLockAll": func(key string) error {
+			lock, err := l.TryLockAll(ctx, []string{"a", key})
+			return unlockTaken(lock, err)
+		},
+		"Inspect": func(key string) error {
+			_, err := l.Inspect(ctx, key)
+			return err
+		},
+		"ForceUnlock": func(key string) error {
+			if err := l.ForceUnlock(ctx, key, 1); !errors.Is(err, redlock.ErrFenceChanged) {
+				return err
+			}
+			return nil
+		},
+		"Forget": func(key string) error {
+			if _, err := l.Forget(ctx, key); !errors.Is(err, redlock.ErrNotRemembered) {
+				return err
+			}
+			return nil
+		},
+	} {
+		if err := open(long); !errors.Is(err, redlock.ErrKeyTooLong) {
+			t.Errorf("%s of too long a key: %v", door, err)
+		}
+		if err := open(longest); err != nil {
+			t.Errorf("%s of the longest: %v", door, err)
+		}
+	}
+	if _, err := l.Lock(ctx, "key", redlock.WithLabel(long)); err == nil {
+		t.Error("so long a label is taken")
+	}
+	if l, err := redlock.Open([]string{"memory://"}, redlock.WithPrefix(strings.Repeat("p", 201))); err == nil {
+		_ = l.Close()
+		t.Error("so long a prefix is taken")
 	}
 }

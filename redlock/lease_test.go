@@ -63,6 +63,7 @@ func TestMaxHoldEndsAStuckHolder(t *testing.T) {
 		if held := time.Since(start); held != 30*time.Second {
 			t.Fatalf("held for %v", held)
 		}
+		synctest.Wait() // the context ends before the release
 		next, err := l.TryLock(context.Background(), "k")
 		if err != nil {
 			t.Fatalf("the key is not free: %v", err)

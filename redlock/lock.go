@@ -21,11 +21,12 @@ type Lock struct {
 	holdEnd     time.Time // when it is lost although it could be renewed; zero for never
 
 	mu      sync.Mutex
-	until   time.Time // end of the validity so far
-	renewal *renewal  // the last one; nil before the first
-	next    time.Time // of the next renewal
-	forced  bool      // it is lost because it was released by force
-	cause   error     // why it has ended: then it is never renewed again; nil while it is held
+	until   time.Time                             // end of the validity so far
+	renewal *renewal                              // the last one; nil before the first
+	next    time.Time                             // of the next renewal
+	forced  bool                                  // it is lost because it was released by force
+	cause   error                                 // why it has ended: then it is never renewed again; nil while it is held
+	derived map[*context.CancelCauseFunc]struct{} // end contexts of WithContext
 
 	scheduled scheduled        // in the keeper's schedule
 	whole     []*Lock          // the locks on all keys of the call, if they are several; the first is the caller's
@@ -63,13 +64,26 @@ func (k *Lock) bounded(end time.Time) time.Time {
 // values of the context given to Lock, but does not end with it: that context bounds the wait for the lock.
 func (k *Lock) Context() context.Context { return k.ctx }
 
-// WithContext returns a child of ctx that also ends, with the same cause, when the lock does. Call
+// WithContext returns a child of ctx that also ends, with the same cause, when the lock does: before anybody else can have it. Call
 // the cancel function when the work is done.
 func (k *Lock) WithContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(k.ctx, func() { cancel(context.Cause(k.ctx)) })
+	k.mu.Lock()
+	ended := k.cause
+	if ended == nil {
+		if k.derived == nil {
+			k.derived = make(map[*context.CancelCauseFunc]struct{}, 1)
+		}
+		k.derived[&cancel] = struct{}{}
+	}
+	k.mu.Unlock()
+	if ended != nil {
+		cancel(ended)
+	}
 	return ctx, func() {
-		stop()
+		k.mu.Lock()
+		delete(k.derived, &cancel)
+		k.mu.Unlock()
 		cancel(context.Canceled)
 	}
 }
@@ -106,7 +120,7 @@ func (k *Lock) Err() error {
 	if err := context.Cause(k.ctx); err != nil {
 		return err
 	}
-	if past(k.Until()) { // the keeper is about to say so
+	if past(k.Until()) { // its timer is about to say so
 		return ErrLost
 	}
 	return nil
@@ -149,13 +163,18 @@ func (k *Lock) freeAll() error {
 		return k.endedBefore() // Close has freed it, unless it was lost
 	}
 	defer unlocks.leave()
-	parts := k.whole
-	if len(parts) == 0 {
-		parts = []*Lock{k}
+	parts := k.parts()
+	for _, part := range parts {
+		part.released = part.end(context.Canceled)
 	}
+	var left []*gate
 	for _, part := range parts {
 		part.free()
+		if part.released && len(parts) > 1 {
+			left = append(left, part.gate)
+		}
 	}
+	k.attempt.locker.gates.leave(left...)
 	k.attempt.sendSoon()
 	var err error
 	deadline := time.Now().Add(2 * k.attempt.releaseTimeout()) // if another process has begun to wait, a release takes two round trips
@@ -165,15 +184,20 @@ func (k *Lock) freeAll() error {
 	return err
 }
 
+// parts returns the locks on all keys of the call.
+func (k *Lock) parts() []*Lock {
+	if len(k.whole) == 0 {
+		return []*Lock{k}
+	}
+	return k.whole
+}
+
 // free releases the key, unless the lock was lost before: then the release is on its way.
 func (k *Lock) free() {
-	if !k.end(context.Canceled) {
-		return
+	if k.released {
+		k.attempt.locker.keeper.forget(k)
+		k.hand()
 	}
-	k.released = true
-	k.cancel(context.Canceled)
-	k.attempt.locker.keeper.forget(k)
-	k.hand()
 }
 
 func (k *Lock) freed(deadline time.Time) error {
@@ -184,30 +208,43 @@ func (k *Lock) freed(deadline time.Time) error {
 }
 
 // endedBefore returns the error of Unlock for a lock that had ended before.
-func (k *Lock) endedBefore() error {
+func (k *Lock) endedBefore() error { return endedError{k.endedBy()} }
+
+// endedBy returns why the lock has ended; nil while it is held.
+func (k *Lock) endedBy() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return endedError{k.cause}
+	return k.cause
 }
 
-// end ends the lock with this cause, so that it is not renewed any more. It reports whether it was held until now.
+// end ends the lock with this cause: it is not renewed any more, and its contexts have ended. It reports whether it was held until
+// now. Only after that may the key be released.
 func (k *Lock) end(cause error) bool {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	held := k.cause == nil
-	if held {
-		k.cause = cause
+	if k.cause != nil {
+		k.mu.Unlock()
+		return false
 	}
-	return held
+	derived := k.derived
+	k.cause, k.derived = cause, nil
+	k.mu.Unlock()
+	k.cancel(cause)
+	for cancel := range derived {
+		(*cancel)(cause)
+	}
+	return true
 }
 
 // hand releases the lock. If a call of this process waits behind it, one command for each master releases this lock
-// and acquires the next.
+// and acquires the next. The gates of a lock on several keys are left together, by the caller.
 func (k *Lock) hand() {
 	a, l := k.attempt, k.attempt.locker
-	next := l.gates.next(k.gate)
+	var next *caller
+	if len(k.whole) == 0 {
+		next = l.gates.next(k.gate)
+	}
 	if next != nil && !next.several && !next.recall && k.result == nil {
-		proposal, _ := l.clock()
+		proposal := l.number(next)
 		next.turn <- l.newAttempt(next, a, time.Now(), proposal)
 		return
 	}
@@ -219,33 +256,60 @@ func (k *Lock) hand() {
 	}
 	if next != nil {
 		next.turn <- nil
-	} else {
+	} else if len(k.whole) == 0 {
 		l.gates.leave(k.gate)
 	}
 }
 
-// lose ends the lock with this cause, before Unlock, on all keys: it is released, and the next call may
-// try. It reports whether the lock was held until now.
-func (k *Lock) lose(cause error) bool {
-	first := k.loseKey(cause)
-	if first {
-		for _, part := range k.whole {
-			part.loseKey(cause)
+// watch has the attempt's timer end the lock when its validity is over. Each renewal sets it anew, so that it runs out only then.
+func (k *Lock) watch() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.attempt.lock.Store(k)
+	if k.cause == nil {
+		k.attempt.startTimer(k.until)
+	}
+}
+
+// ring has the timer run out now. mu is held, and the lock has not ended: after that the timer is the release's.
+func (k *Lock) ring() { k.attempt.startTimer(time.Time{}) }
+
+// expire loses the lock if its validity is over. It runs when the timer does.
+func (k *Lock) expire() {
+	k.mu.Lock()
+	cause := ErrLost
+	switch {
+	case k.cause != nil: // the timer was that of the release
+		cause = nil
+	case !past(k.until):
+		k.attempt.startTimer(k.until)
+		cause = nil
+	case k.forced:
+		cause = ErrForced
+	case !k.holdEnd.IsZero() && past(k.holdEnd):
+		cause = ErrMaxHold
+	}
+	k.mu.Unlock()
+	if cause != nil {
+		k.lose(cause)
+	}
+}
+
+// lose ends the lock with this cause, before Unlock, on all keys. Then the keeper releases it, and the next call may try. It
+// reports whether the lock was held until now.
+func (k *Lock) lose(cause error) (held bool) {
+	keeper, parts := k.attempt.locker.keeper, k.parts()
+	keeper.losing.Add(1)
+	lost := make([]*Lock, 0, len(parts)) // an Unlock at the same time may have some of them
+	for _, part := range parts {
+		if part.end(cause) {
+			part.attempt.timer.Stop()
+			lost = append(lost, part)
 		}
-		k.attempt.sendSoon()
 	}
-	return first
+	keeper.bury(lost)
+	return len(lost) > 0
 }
 
-// loseKey is lose for this key alone.
-func (k *Lock) loseKey(cause error) bool {
-	first := k.end(cause)
-	if first {
-		l := k.attempt.locker
-		l.keeper.forget(k)
-		k.attempt.release(nil, false)
-		l.gates.leave(k.gate)
-		k.cancel(cause)
-	}
-	return first
-}
+// isFirst reports whether this is the lock that the caller has, and not that on a further key.
+func (k *Lock) isFirst() bool { return len(k.whole) == 0 || k.whole[0] == k }

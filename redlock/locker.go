@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
@@ -25,8 +27,13 @@ type Locker struct {
 	gates         gates
 	subscriptions subscriptions
 
-	keeper *keeper
-	sets   *registry // nil where the masters are only ours
+	told    *told
+	keeper  *keeper
+	late    *lateResults
+	room    chan struct{} // has an entry for each result that is being stored or read: at most resultRoom
+	refused atomic.Uint64 // results that found no room there
+
+	sets *registry // nil where the masters are only ours
 
 	closing chan struct{} // closed when Close begins
 	close   func() error
@@ -57,31 +64,34 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 		}
 		return nil, err
 	}
+	told := newTold(&o)
 	if n := len(masters); n%2 == 0 {
 		o.logger.Warn("an even number of masters tolerates no more failures than one master less, and more can fail", "masters", n, "tolerated", (n-1)/2)
 	}
 	l := &Locker{
 		options: o,
+		told:    told,
 		quorum:  len(masters)/2 + 1,
 		id:      rand.Text()[:protocol.IDLen],
 		gates:   gates{byKey: make(map[string]*gate)},
 		closing: make(chan struct{}),
 	}
 	l.name = o.prefix + ":wake:" + l.random()
-	l.sets = newRegistry(o, masters, l.quorum, l.id)
+	l.sets = newRegistry(o, masters, l.id)
 	clocks := newClocks(len(masters), o)
 	clocks.refused = l.sets.refusal
 	seats := &admission{options: o}
 	for i, m := range masters {
 		seat := seats.add(m.impl, clocks.all[i])
-		seat.onAdmitted = func(reached protocol.Server) { l.sets.reached(i, reached) }
+		seat.onAdmitted = func(reached protocol.Server) { l.sets.reached(i, reached, seat.lostUntil()) }
 		s := newStream(m.impl, o, seat)
 		l.streams = append(l.streams, s)
 	}
-	l.sets.start(l)
 	l.subscriptions.locker = l
+	l.late, l.room = newLateResults(l), make(chan struct{}, resultRoom)
 	l.keeper = newKeeper(l)
 	l.close = sync.OnceValue(l.end)
+	l.sets.start(l) // last: it asks for the status of the whole Locker
 	return l, nil
 }
 
@@ -133,6 +143,12 @@ func (l *Locker) TryLock(ctx context.Context, key string, opts ...LockOption) (*
 // commands fit into one pipeline, and take a server some milliseconds.
 const MaxKeys = maxBatch
 
+// MaxKeyLength is how many bytes a key may have; a longer one is refused with ErrKeyTooLong. The keys of one call of
+// LockAll or TryLockAll may have 64 times as many together.
+const MaxKeyLength = 1 << 10
+
+const maxKeyLengths = 64 * MaxKeyLength
+
 // LockAll is Lock for several keys, at most MaxKeys: it takes the locks on all of them at once, or
 // none. Duplicate keys count once. Calls that share some of their keys never block each other for ever,
 // in whatever order they name them. It takes as many round trips as one lock. The Lock is lost as soon as it
@@ -146,7 +162,7 @@ func (l *Locker) TryLockAll(ctx context.Context, keys []string, opts ...LockOpti
 	return l.lock(ctx, distinctKeys(keys), opts, true)
 }
 
-// distinctKeys returns each key once, in the order in which all calls go through their gates.
+// distinctKeys returns each key once, in the order in which all calls ask for them.
 func distinctKeys(keys []string) []string {
 	if len(keys) == 1 {
 		return keys
@@ -189,7 +205,21 @@ func init() {
 		return err
 	}
 	lockerinfo.MaxHold = func(l any) time.Duration { return l.(*Locker).maxHold }
-	lockerinfo.Logger = func(l any) *slog.Logger { return l.(*Locker).logger }
+	lockerinfo.Place = func(l any) string { return l.(*Locker).place() }
+	lockerinfo.Logger = func(l any) *slog.Logger { return l.(*Locker).told.logger }
+}
+
+// place returns the prefix and the masters. Those in memory are nobody else's, whatever their names.
+func (l *Locker) place() string {
+	names := []string{l.prefix}
+	for _, s := range l.streams {
+		names = append(names, s.master.String())
+	}
+	slices.Sort(names[1:])
+	if l.sets == nil {
+		names = append(names, l.id)
+	}
+	return strings.Join(names, "\n")
 }
 
 func (l *Locker) with(opts []LockOption) (lockOptions, error) {
@@ -218,6 +248,7 @@ func (l *Locker) end() error {
 	l.keeper.end()
 	l.sets.end()
 	l.unlocks.close()
+	l.late.end()
 	l.subscriptions.end()
 	errs := make([]error, len(l.streams))
 	var streams sync.WaitGroup
@@ -225,5 +256,6 @@ func (l *Locker) end() error {
 		streams.Go(func() { errs[i] = s.close(4 * s.latency.timeout()) })
 	}
 	streams.Wait()
+	l.told.close()
 	return errors.Join(errs...)
 }

@@ -13,7 +13,6 @@ type masterClock struct {
 	quarantine time.Duration // how long the master is excluded after its clock has jumped
 	peers      *clocks       // those of all masters
 
-	offset atomic.Int64 // how far the master's clock is ahead of our wall clock, in microseconds
 	known  atomic.Bool  // it has been read
 	resume atomic.Int64 // when the master may vote again, in nanoseconds since processStart; 0 if at once
 	mark   atomic.Int64 // the latest time that it has shown while it was right, in microseconds
@@ -79,8 +78,6 @@ func (c *masterClock) observe(us int64, sent, received time.Time) {
 	c.low.Store(int64(low))
 	c.high.Store(int64(high))
 	c.seen.Store(int64(now))
-	middle := sent.Add(received.Sub(sent) / 2)
-	c.offset.Store(us - middle.UnixMicro())
 	c.known.Store(true)
 }
 

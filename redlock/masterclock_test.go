@@ -78,3 +78,23 @@ func TestSlowAnswersAreNoSetBack(t *testing.T) {
 		}
 	}
 }
+
+// TestNoClockIsKnown: answers of the only server come when it has left its cluster, or when another one has just taken its
+// place.
+func TestNoClockIsKnown(t *testing.T) {
+	now := time.Now()
+	all := newClocks(1, options{maxSkew: time.Second, maxTTL: time.Second})
+	all.began = now.Add(-2 * clockGrace)
+	node := all.addNode(options{})
+	node.observe(now.UnixMicro(), now, now)
+	all.dropNode(node)
+	if err := node.fault(now); err != nil {
+		t.Errorf("a node that has left: %v", err)
+	}
+	replaced := all.all[0]
+	replaced.observe(now.UnixMicro(), now, now)
+	replaced.forget()
+	if err := all.check(replaced); err != nil { // after fault has found that it is known
+		t.Errorf("a server that was replaced: %v", err)
+	}
+}

@@ -73,10 +73,15 @@ func (a *address) forward(client net.Conn) {
 }
 
 // leadTo puts another server behind the address, and breaks all connections.
-func (a *address) leadTo(s *redistest.Server) {
+func (a *address) leadTo(s *redistest.Server) { a.lead(s.Addr()) }
+
+// leadNowhere breaks all connections, and lets no other be made.
+func (a *address) leadNowhere() { a.lead("") }
+
+func (a *address) lead(to string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.to = s.Addr()
+	a.to = to
 	for conn := range a.conns {
 		_ = conn.Close()
 	}

@@ -2,9 +2,10 @@ package redlock
 
 import "time"
 
-// Observer is called when something happens to a Locker's masters and leases, for metrics and alarms. Its methods are
-// called from the goroutines that do the work, several at a time: they must not block. Locker.Status has the state
-// at the start.
+// Observer is called when something happens to a Locker's masters and leases, for metrics and alarms. Its methods are called
+// one after the other, in the order of what happens, shortly after it. They can hold up no lock: what happens while one of
+// them blocks waits for it, and is dropped if it is too much; Status.DroppedEvents counts that, as it does a call that panics.
+// Locker.Status has the state at the start.
 //
 // Embed NopObserver, and implement the methods that you need: then a method that is added later breaks
 // nothing.

@@ -98,13 +98,15 @@ func WithMaxWaiters(n int) LockOption {
 }
 
 // WithLabel sets a text that Keys shows with the key: what it is locked for. Package middleware sets the name of
-// the rule. Default: none.
+// the rule. At most MaxKeyLength bytes. Default: none.
 func WithLabel(text string) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.label = text; return o })
 }
 
 // WithRecall has a call fail with a *DoneError if a result is remembered for the key, which an earlier holder has left
-// with Lock.UnlockWith: then the work need not be done again. It costs no command more. It is for calls with one key.
+// with Lock.UnlockWith: then the work need not be done again. It costs no command more, but waits for the answers of all masters that are not known to be
+// away, within their time-out: one that remembers the result is enough. If it can't be read, the error is an *UnreadableError. It is
+// for calls with one key.
 // Default: remembered results are ignored.
 func WithRecall() LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.recall = true; return o })
@@ -144,7 +146,7 @@ func WithTimeout(d time.Duration) Option {
 }
 
 // WithPrefix sets what all keys on the masters begin with: a lock's key is "<prefix>:{<key>}". It must be the same
-// in all processes that share locks. It must not be empty or contain a brace. Default: "redlock".
+// in all processes that share locks. It must not be empty, contain a brace, or have more than 200 bytes. Default: "redlock".
 func WithPrefix(prefix string) Option {
 	return option(func(o *options) { o.prefix = prefix })
 }
@@ -157,7 +159,8 @@ func WithInstance(name string) Option {
 }
 
 // WithLogger sets where the Locker logs lost leases, and masters that fail, recover or have no vote. Keys and
-// credentials are never logged. Package middleware uses the same logger unless it is given another.
+// credentials are never logged. A log that is slow, or blocks, holds up no lock: lines wait for it, and are dropped if they are too
+// many; Status.DroppedLines counts them. Package middleware uses the same logger unless it is given another.
 // Default: nothing is logged.
 func WithLogger(logger *slog.Logger) Option {
 	return option(func(o *options) { o.logger = logger })
@@ -200,9 +203,13 @@ func newOptions(opts []Option) (options, error) {
 		return o, fmt.Errorf("redlock: observer is nil")
 	case o.timeout <= 0:
 		return o, fmt.Errorf("redlock: timeout %v: must be above 0", o.timeout)
+	case len(o.prefix) > maxPrefix:
+		return o, fmt.Errorf("redlock: prefix of %d bytes: must have at most %d", len(o.prefix), maxPrefix)
 	case o.prefix == "" || strings.ContainsAny(o.prefix, "{}"):
 		return o, fmt.Errorf("redlock: prefix %q: must not be empty or contain a brace", o.prefix)
-	case len(o.instance) > maxInstance || o.instance == "" || strings.ContainsFunc(o.instance, unprintable):
+	case len(o.instance) > maxInstance:
+		return o, fmt.Errorf("redlock: instance of %d bytes: must be 1 to %d printable ASCII characters without spaces", len(o.instance), maxInstance)
+	case o.instance == "" || strings.ContainsFunc(o.instance, unprintable):
 		return o, fmt.Errorf("redlock: instance %q: must be 1 to %d printable ASCII characters without spaces", o.instance, maxInstance)
 	case o.logger == nil:
 		return o, fmt.Errorf("redlock: logger is nil")
@@ -226,11 +233,15 @@ func (o *options) check(lock lockOptions) error {
 		return fmt.Errorf("redlock: max hold %v: must not be negative; 0 is for none", lock.maxHold)
 	case lock.maxWaiters < 1:
 		return fmt.Errorf("redlock: max waiters %d: must be at least 1", lock.maxWaiters)
+	case len(lock.label) > MaxKeyLength:
+		return fmt.Errorf("redlock: label of %d bytes: must have at most %d", len(lock.label), MaxKeyLength)
 	case lock.ttl < minTTL:
 		return fmt.Errorf("redlock: ttl %v: must be at least %v", lock.ttl, minTTL)
 	}
 	return nil
 }
+
+const maxPrefix = 200 // bytes
 
 // minTTL keeps the drift allowance, and Redis's resolution of 1 ms, small compared with any TTL.
 const minTTL = 20 * time.Millisecond

@@ -2,96 +2,63 @@ package redlock
 
 import (
 	"context"
-	"fmt"
-	"slices"
+	"errors"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
-)
-
-const (
-	// registerEvery is how often a process registers with each master. What a clock has shown before it is
-	// set back is known up to so long ago; that is less than a fence is remembered for.
-	registerEvery = 2 * time.Second
-	// doubtTime is how long a process may take to notice that a server has restarted.
-	doubtTime = 5 * registerEvery
-	// noticed is how long after a restart no process registers the former run any more.
-	noticed = doubtTime + 2*registerEvery
-	// markLife is how long a master remembers what its clock has shown, after the last process has gone.
-	markLife = time.Hour
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/sets"
 )
 
 // registry registers the masters of this process with each of them, and learns which masters other
-// processes have. It detects sets of masters whose majorities need not meet, so that both could grant a
-// lock, and logs when a change of the masters is complete. It costs one command to each master every two
-// seconds, and none for a lock.
+// processes have. The judge detects sets of masters whose majorities need not meet, so that both could grant
+// a lock. It costs one command to each master every two seconds, and none for a lock.
 type registry struct {
 	options
 	streams []*stream
-	quorum  int
 	key     string
 	process string // its ID and name
-	again   chan struct{}
+	wanted  chan struct{}
 	ended   chan struct{}
 	never   atomic.Bool // never set: a registration is always wanted
 
-	conflict   atomic.Pointer[conflictError] // why no lock may be taken now, or nil
-	registered atomic.Pointer[time.Time]     // until when a quorum of the masters knows of this process
-	firstKnown chan struct{}                 // closed when a quorum does for the first time
-	refused    chan struct{}                 // closed when another set excludes this one for the first time
+	refused atomic.Pointer[refusal]       // why no lock may be taken now, or nil
+	inUse   atomic.Pointer[time.Time]     // until when a quorum of the masters knows of this process; nil if it may not lock
+	turned  atomic.Pointer[chan struct{}] // closed when one of the two above has changed
 
-	mu          sync.Mutex
-	own         set
-	state       useState
-	announcedAt time.Time // when the state last became announcing
-	began       time.Time // when the first registration was sent
-	views       []view    // by master
-	parsed      map[string]*set
-	doubted     map[string]doubt // sets that differ only if a restart has been noticed everywhere
-	logged      map[string]bool  // what was logged already, by what it is about
-	changing    bool             // another set is in use
-	logs        []func()         // to be logged once mu is free
+	mu      sync.Mutex
+	judge   *sets.Judge
+	pending []bool // by master: it has been asked again and hasn't answered
+	began   time.Time
 }
 
-// useState is how far this process may lock, with regard to the sets of others.
-type useState int
-
-const (
-	inUse      useState = iota // it may
-	waiting                    // another set that was here first must go
-	announcing                 // that has gone; before the first lock the others must be told of ours
-)
-
-// conflictError is the reason why a process must not lock: another one has masters of which a majority need not
-// share any with a majority of ours.
-type conflictError struct{ ours, theirs string }
-
-func (e *conflictError) Error() string {
-	return fmt.Sprintf("another process with other masters was here first, and both could hold the same lock: its masters are %s; ours are %s; configure the same masters everywhere, or change one at a time (docs/operations.md)", e.theirs, e.ours)
-}
+// refusal is why the masters' votes don't count, whatever each of them says.
+type refusal struct{ error }
 
 // Is makes errors.Is find errNoVote.
-func (e *conflictError) Is(target error) bool { return target == errNoVote }
+func (refusal) Is(target error) bool { return target == errNoVote }
 
 // newRegistry returns nil for masters in this process's own memory, which no other process shares.
-func newRegistry(o options, masters []Master, quorum int, id string) *registry {
+func newRegistry(o options, masters []Master, id string) *registry {
 	r := &registry{
-		options: o, quorum: quorum,
+		options: o,
 		key:     o.prefix + ":sets:{sets}", // the braces put all its keys into one slot of a Redis Cluster
 		process: id + " " + o.instance,
-		again:   make(chan struct{}, 1),
-		ended:   make(chan struct{}), firstKnown: make(chan struct{}), refused: make(chan struct{}),
-		own:   set{MaxTTL: o.maxTTL.Milliseconds(), Covers: o.covers().Milliseconds()},
-		views: make([]view, len(masters)), parsed: make(map[string]*set), doubted: make(map[string]doubt), logged: make(map[string]bool),
+		wanted:  make(chan struct{}, 1), ended: make(chan struct{}),
+		pending: make([]bool, len(masters)), began: time.Now(),
 	}
+	turned := make(chan struct{})
+	r.turned.Store(&turned)
+	var names []string
 	for _, m := range masters {
 		if _, ok := m.impl.(protocol.Admitter); !ok {
 			return nil
 		}
-		r.own.Masters = append(r.own.Masters, member{Name: m.String()})
+		names = append(names, m.String())
 	}
+	r.judge = sets.New(r.began, names, o.maxTTL, o.covers())
 	return r
 }
 
@@ -100,7 +67,7 @@ func (r *registry) start(l *Locker) {
 	if r == nil {
 		return
 	}
-	r.streams, r.began = l.streams, time.Now()
+	r.streams = l.streams
 	r.register()
 	go r.run(l)
 }
@@ -116,39 +83,55 @@ func (r *registry) end() {
 func (r *registry) run(l *Locker) {
 	defer close(r.ended)
 	announced := false
-	pause := registerEvery / 16 // short at first: two processes that start together soon know of each other
+	const least = sets.Every / 16 // while the process claims its set: it soon hears that it may lock
+	pause := least
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	for {
 		select {
 		case <-timer.C:
-		case <-r.again:
+		case <-r.wanted:
 		case <-l.closing:
 			return
 		}
 		announced = announced || l.announce(time.Since(r.began))
 		r.register()
-		pause = min(2*pause, registerEvery)
+		if pause = min(2*pause, sets.Every); r.claims() {
+			pause = least
+		}
 		timer.Reset(pause)
 	}
+}
+
+// claims reports whether the process claims its set: each look at that must come soon after the one before.
+func (r *registry) claims() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.judge.State() == sets.Claims
 }
 
 // register asks all masters but those that haven't answered the last time.
 func (r *registry) register() {
 	now := time.Now()
+	r.tell(func(j *sets.Judge) { j.Look(now) })
 	for i, s := range r.streams {
 		r.mu.Lock()
-		pending := r.views[i].pending
-		r.views[i].pending = true
-		answer := &registration{registry: r, sent: now, inUse: r.state != waiting, text: r.text()}
-		if pending && s.cluster != nil && s.forKey(r.key).fails() {
-			r.knowsNothing(answer, i)
-		}
+		pending := r.pending[i]
+		r.pending[i] = true
 		r.mu.Unlock()
+		var g sets.Registration
+		r.tell(func(j *sets.Judge) {
+			if !pending {
+				g = j.Register(now, i)
+			} else if s.cluster != nil && s.forKey(r.key).fails() {
+				j.KnowsNothing(now, i)
+			}
+		})
 		if pending {
 			continue
 		}
-		c := &call{Command: protocol.Command{Op: protocol.OpRegister, Key: r.key, Token: answer.text, Process: r.process, TTL: markLife}, master: i, abandoned: &r.never, to: answer}
+		c := &call{Command: protocol.Command{Op: protocol.OpRegister, Key: r.key, Token: g.Text, Former: g.Former, Age: g.Age, Process: r.process, TTL: sets.Memory},
+			master: i, abandoned: &r.never, to: &registration{r, g}}
 		if s.clock.confirmed(now) {
 			c.Ticket = s.clock.mark.Load()
 		}
@@ -156,44 +139,72 @@ func (r *registry) register() {
 	}
 }
 
-// text returns our set as it is registered now. Callers hold mu.
-func (r *registry) text() string {
-	own := r.own
-	own.Masters = slices.Clone(own.Masters)
-	own.Waits = r.state == waiting
-	return own.text()
+// registration receives one master's answer to a register.
+type registration struct {
+	registry *registry
+	sets.Registration
 }
 
-// reached notes which server a master's address leads to now.
-func (r *registry) reached(master int, server protocol.Server) {
-	if r == nil {
-		return
-	}
-	r.mu.Lock()
-	for i := range r.own.Masters {
-		if former := &r.own.Masters[i]; i != master && former.RunID == server.RunID { // the server has moved here
-			former.RunID, former.Up = "", false
+func (g *registration) receive(c *call) {
+	r, now := g.registry, time.Now()
+	s, lost := r.streams[c.master], false
+	r.tell(func(j *sets.Judge) {
+		r.pending[c.master] = false
+		switch {
+		case errors.Is(c.Reply.Err, protocol.ErrRefused): // other sets go unnoticed
+			j.Refused(now, c.master, c.Reply.Err)
+		case c.Reply.Err != nil && s.cluster != nil:
+			j.KnowsNothing(now, c.master)
+		case c.Reply.Err != nil:
+			j.Failed(now, c.master, g.Registration, errors.Is(c.Reply.Err, syscall.ECONNREFUSED))
+		default:
+			lost = j.Answered(now, c.master, g.Registration, c.Reply)
 		}
-	}
-	m := &r.own.Masters[master]
-	changed := m.RunID != server.RunID || !m.Up
-	m.reach(server)
-	if changed { // compare the sets again before the server votes
-		r.compare()
-		signal(r.again)
-	}
-	logs := r.takeLogs()
-	r.mu.Unlock()
-	for _, log := range logs {
-		log()
+	})
+	if lost {
+		s.dataLost()
 	}
 }
 
-// takeLogs returns what is to be logged once mu is free. Callers hold mu.
-func (r *registry) takeLogs() []func() {
-	logs := r.logs
-	r.logs = nil
-	return logs
+// reached notes which server a master's address leads to now, and until when it was excluded for a loss of its data.
+func (r *registry) reached(master int, server protocol.Server, lostUntil time.Time) {
+	if r != nil {
+		r.tell(func(j *sets.Judge) { j.Reached(time.Now(), master, server, lostUntil) })
+	}
+}
+
+// tell tells the judge something, and passes on what it says.
+func (r *registry) tell(news func(*sets.Judge)) {
+	r.mu.Lock()
+	news(r.judge)
+	r.publish()
+	notes, again := r.judge.Notes(), r.judge.Again()
+	r.mu.Unlock()
+	if again {
+		signal(r.wanted)
+	}
+	for _, n := range notes {
+		r.logger.Log(context.Background(), n.Level, n.Text, n.Args...)
+	}
+}
+
+// publish lets callers know how far the process may lock. Callers hold mu.
+func (r *registry) publish() {
+	undecided := r.refusal() == nil && r.inUse.Load() == nil
+	if err := r.judge.Refusal(); err != nil {
+		r.refused.Store(&refusal{err})
+	} else {
+		r.refused.Store(nil)
+	}
+	if until := r.judge.Until(); r.judge.State() == sets.Uses {
+		r.inUse.Store(&until)
+	} else {
+		r.inUse.Store(nil)
+	}
+	if undecided != (r.refusal() == nil && r.inUse.Load() == nil) {
+		turned := make(chan struct{})
+		close(*r.turned.Swap(&turned))
+	}
 }
 
 // refusal returns why no lock may be taken now, or nil.
@@ -201,30 +212,35 @@ func (r *registry) refusal() error {
 	if r == nil {
 		return nil
 	}
-	if conflict := r.conflict.Load(); conflict != nil {
-		return conflict
+	if refused := r.refused.Load(); refused != nil {
+		return refused
 	}
 	return nil
 }
 
 // allows reports whether a lock that was won may be used: a quorum must know of this process for as long as
-// the lock may be valid. For the first lock of a process it waits until deadline for that: in a Redis
-// Cluster the sets may be on another node than the lock, so that their answer may come later.
+// the lock may be valid. It waits until deadline for that: at first, and in a Redis Cluster where the sets are on
+// another node than the lock, that may be known later.
 func (r *registry) allows(ctx context.Context, closing <-chan struct{}, deadline time.Time) bool {
 	if r == nil {
 		return true
 	}
-	if r.registered.Load() == nil && r.conflict.Load() == nil {
+	for {
+		turned := *r.turned.Load() // before the look
+		until, refused := r.inUse.Load(), r.refusal() != nil
+		if until != nil || refused {
+			return !refused && !past(*until)
+		}
 		timer := time.NewTimer(time.Until(deadline))
 		defer timer.Stop()
 		select {
-		case <-r.firstKnown:
-		case <-r.refused:
+		case <-turned:
 		case <-timer.C:
+			return false
 		case <-ctx.Done():
+			return false
 		case <-closing:
+			return false
 		}
 	}
-	until := r.registered.Load()
-	return r.conflict.Load() == nil && until != nil && !past(*until)
 }

@@ -21,29 +21,11 @@ func renewed(start time.Time, after, ttl time.Duration) time.Time {
 	return processStart.Add(start.Add(after).Sub(processStart).Truncate(ttl / 30))
 }
 
-// due returns when the keeper must look at the lock.
+// due returns when the keeper must renew the lock.
 func (k *Lock) due() time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.until.Before(k.next) {
-		return k.until
-	}
 	return k.next
-}
-
-// lost returns the reason if the lock is lost by now, or nil.
-func (k *Lock) lost() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	switch {
-	case !past(k.until):
-		return nil
-	case k.forced:
-		return ErrForced
-	case !k.holdEnd.IsZero() && past(k.holdEnd):
-		return ErrMaxHold
-	}
-	return ErrLost
 }
 
 // renew queues extends for all masters if it is time for that; the keeper has them sent. It reports false
@@ -51,6 +33,10 @@ func (k *Lock) lost() error {
 // is undone by it, and one behind it in the queue is dropped, because its attempt is over.
 func (k *Lock) renew(now time.Time) bool {
 	k.mu.Lock()
+	if k.cause == nil && past(k.until) {
+		k.ring() // its timer stands still while the host is suspended
+		k.next = now.Add(k.attempt.ttl)
+	}
 	ended, early, until := k.cause != nil, now.Before(k.next), k.until
 	r := &renewal{lock: k, start: now}
 	var failure error
@@ -107,7 +93,7 @@ func (r *renewal) receive(c *call) {
 		failed = &MasterError{a.name(c.master), err}
 	}
 	k.mu.Lock()
-	taken, done := false, false
+	done := false
 	switch {
 	case k.cause != nil || k.renewal != r || past(k.until):
 	case failed != nil:
@@ -116,21 +102,20 @@ func (r *renewal) receive(c *call) {
 		r.stored++
 		if done = r.stored == quorum; done {
 			k.until = k.bounded(r.start.Add(a.ttl - drift(a.ttl)))
+			a.startTimer(k.until)
 			k.next = renewed(r.start, a.ttl/3, a.ttl)
 		}
 	case c.Reply.Status == protocol.StatusNotOwner, c.Reply.Status == protocol.StatusForced:
 		k.forced = k.forced || c.Reply.Status == protocol.StatusForced
 		r.taken++
-		if taken = r.taken == len(a.calls)-quorum+1; taken {
+		if r.taken == len(a.calls)-quorum+1 {
 			k.until = time.Now()
+			k.ring()
 		}
 	}
 	k.mu.Unlock()
-	switch {
-	case done:
+	if done {
 		a.locker.observer.Renewed(nil)
-	case taken:
-		a.locker.keeper.hurry(k)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -14,9 +13,35 @@ import (
 // MaxResult is the largest number of bytes of a result.
 const MaxResult = protocol.MaxResult
 
-// UnlockWith is Unlock that has the masters remember a result for the key: the command that frees the key on a master
-// stores the result there, so that no call with WithRecall can take the lock in between. Such calls fail with a
-// *DoneError, which has the result, for as long as it is kept.
+const (
+	shortResult = 4 << 10          // bytes that may go with a lock's own commands
+	resultTime  = 10 * time.Second // for which a result may be under way
+	resultRoom  = 64               // results that one Locker stores or reads at a time, beside the short ones that it stores
+)
+
+var (
+	errNoRoom    = fmt.Errorf("redlock: %d other results are being stored or read: the result found no room within %v, and is not remembered", resultRoom, resultTime)
+	errNotStored = errors.New("the result could not be stored")
+)
+
+// enterRoom waits until a result may be stored or read: so much memory they take at most, at once. The caller must call leaveRoom.
+func (l *Locker) enterRoom(ctx context.Context) bool {
+	select {
+	case l.room <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		l.refused.Add(1)
+	case <-l.closing:
+	}
+	return false
+}
+
+func (l *Locker) leaveRoom() { <-l.room }
+
+// UnlockWith is Unlock that has the masters remember a result for the key, so that no call with WithRecall can take the lock in
+// between: the command that frees the key on a master stores a short result there, and one of more than 4 KiB is stored by a
+// quorum before the key is freed, for which the lock is held for up to 10 seconds more. Such calls fail with a *DoneError, which
+// has the result, for as long as it is kept.
 //
 // If the error is nil, a quorum of the masters remembers the result, and so does every later call with WithRecall, unless
 // so many masters lose their data that no quorum of those that have it is left. If the lock had ended before, nothing is
@@ -37,6 +62,10 @@ func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
 			wrong = errors.New("redlock: a lock on several keys has no result")
 		default:
 			k.result = &protocol.Result{Data: string(result), Keep: keep, Fence: k.attempt.fence}
+			if len(result) > shortResult { // it would stand in the way of locks
+				wrong = k.store()
+				k.result = nil
+			}
 		}
 		k.unlockErr = k.freeAll()
 		if wrong != nil {
@@ -46,120 +75,89 @@ func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
 	return k.unlockErr
 }
 
-// DoneError is the error of a call with WithRecall for a key whose result is remembered. It matches ErrDone.
-type DoneError struct {
-	Result []byte        // of UnlockWith
-	Fence  uint64        // the fencing token of the lock under which the work was done
-	Keep   time.Duration // how long the result is still remembered, at least on one master
-}
-
-func (e *DoneError) Error() string { return ErrDone.Error() }
-
-// Unwrap returns ErrDone.
-func (e *DoneError) Unwrap() error { return ErrDone }
-
-func (e *DoneError) clone() *DoneError {
-	return &DoneError{Result: slices.Clone(e.Result), Fence: e.Fence, Keep: e.Keep}
-}
-
-// recall returns the result that an attempt has met, or nil: if there is none, if another holder is doing the work again
-// because a quorum hasn't heard of the result, or if it is unsure that later calls meet this one, too.
-//
-// A result that a quorum remembers is met by every quorum of answers. One that fewer remember is remembered by a
-// quorum before it is returned; the attempt, which has the key on the other masters of its quorum, frees it there with
-// the result. Of several results, that with the largest fence was left by the last holder.
-func (a *attempt) recall(ctx context.Context) *DoneError {
-	if len(a.done) == 0 || a.answered() < a.locker.quorum || a.othersHold() {
+// store has the masters remember the result on the lane for results, while the lock is held and renewed.
+func (k *Lock) store() error {
+	a := k.attempt
+	if k.Err() != nil { // a lost lock leaves nothing
 		return nil
 	}
-	var last int64
-	for _, c := range a.done {
-		last = max(last, c.Reply.Fence)
+	ctx, cancel := context.WithTimeout(k.ctx, resultTime)
+	defer cancel()
+	if !a.locker.enterRoom(ctx) {
+		return errNoRoom
 	}
-	result, ok := a.fetch(ctx, last)
-	if !ok || !a.spread(ctx, result) {
-		return nil
+	defer a.locker.leaveRoom()
+	a.failed = nil
+	if stored := a.store(ctx, k.result); stored < a.locker.quorum && k.Err() == nil {
+		return &QuorumError{Answered: stored, Quorum: a.locker.quorum, Total: len(a.calls), Masters: a.failed, Err: errNotStored}
 	}
-	return &DoneError{Result: []byte(result.Data), Fence: uint64(result.Fence), Keep: result.Keep}
+	return nil
 }
 
-// fetch asks one master after the other for the result with this fence: results are long, so that not all masters
-// shall send theirs.
-func (a *attempt) fetch(ctx context.Context, fence int64) (result *protocol.Result, ok bool) {
-	for _, done := range a.done {
-		if done.Reply.Fence != fence {
+// store has the masters remember a long result, on its lane: those that have the attempt's token, and those that are known to have
+// an older result. It returns how many remember it, as soon as that is a quorum or can't be one any more.
+func (a *attempt) store(ctx context.Context, result *protocol.Result) (stored int) {
+	stored, _ = a.remembering(result.Fence)
+	answers := &resultAnswers{attempt: a, result: result, to: a.answers, known: stored}
+	a.answers.expect(protocol.OpStore, 1)
+	sent := 0
+	for i := range a.calls {
+		acquire := &a.calls[i]
+		done := acquire.counted && acquire.Reply.Status == protocol.StatusDone
+		if done && acquire.Reply.Fence == result.Fence {
 			continue
 		}
-		a.answers.expect(protocol.OpRecall, 1)
-		a.push(&call{Command: protocol.Command{Op: protocol.OpRecall, Key: done.Key}, master: done.master, abandoned: &a.abandoned, to: a.answers})
-		a.collect(ctx, a.locker.closing, time.Now().Add(a.timeout), 1, func(c *call, _ int) bool {
-			if ok = c.Reply.Err == nil && c.Reply.Result != nil && c.Reply.Result.Fence == fence; ok {
-				result = c.Reply.Result
-			} else if c.Reply.Err != nil {
-				a.fail(c.master, c.Reply.Err)
-			}
-			return true
+		sent++
+		a.locker.laneOf(i, acquire.Key).push(&call{
+			Command: protocol.Command{Op: protocol.OpStore, Key: acquire.Key, Token: acquire.Token, Result: result, Anyway: done},
+			master:  i,
+			to:      answers,
 		})
-		if ok {
-			break
+	}
+	a.collect(ctx, a.locker.closing, time.Now().Add(resultTime), sent, func(c *call, pending int) bool {
+		if c.remembers() {
+			stored++
+		} else if c.Reply.Err != nil {
+			a.fail(c.master, c.Reply.Err)
 		}
-	}
-	return result, ok
+		return stored >= a.locker.quorum || stored+pending < a.locker.quorum
+	})
+	return stored
 }
 
-// spread ends the attempt, and has the masters remember a result that don't yet. It reports whether a quorum remembers it.
-func (a *attempt) spread(ctx context.Context, result *protocol.Result) bool {
-	a.answers.expect(protocol.OpRelease, 1)
-	known := a.releaseWith(result, a.answers)
-	if known < a.locker.quorum {
-		a.collect(ctx, a.locker.closing, time.Now().Add(a.timeout), len(a.calls), func(c *call, pending int) bool {
-			if c.remembers() {
-				known++
-			}
-			return known >= a.locker.quorum || known+pending < a.locker.quorum
-		})
-	}
-	return known >= a.locker.quorum
-}
-
-// releaseWith is release for a caller that waits no longer, and has the masters remember a result. It returns how many
-// are known to remember it already.
-func (a *attempt) releaseWith(result *protocol.Result, to receiver) (known int) {
+// releaseWith is release for a caller that waits no longer, and has the masters remember a short result.
+func (a *attempt) releaseWith(result *protocol.Result, to receiver) {
 	a.abandoned.Store(true)
-	for _, c := range a.done {
-		if c.Reply.Fence == result.Fence {
-			known++
-		}
-	}
+	known, _ := a.remembering(result.Fence)
 	answers := &resultAnswers{attempt: a, result: result, to: to, known: known}
 	for i := range a.calls {
-		switch c := &a.calls[i]; {
-		case c.counted && c.Reply.Status == protocol.StatusDone && c.Reply.Fence == result.Fence, !c.counted && known >= a.locker.quorum: // it remembers it, or does so most likely
-			release := a.releaseCall(i, false, to)
-			a.push(&release)
-		default:
-			a.pushResult(i, result, answers, c.counted && c.Reply.Status == protocol.StatusDone)
+		c := &a.calls[i]
+		done := c.counted && c.Reply.Status == protocol.StatusDone
+		release := a.releaseCall(i, false, answers)
+		if done && c.Reply.Fence == result.Fence {
+			release.to = to
+		} else {
+			// A master that can't be asked now doesn't get it: it would be kept in memory.
+			release.Alone, release.Result, release.Anyway = false, result, done
+			release.forced = done && a.locker.streams[i].usable()
 		}
+		a.push(&release)
 	}
-	return known
 }
 
-// pushResult sends the release that has a master remember a result: if it frees the key, or in any case. A master that
-// can't be asked now doesn't get it: it would be kept in memory.
-func (a *attempt) pushResult(master int, result *protocol.Result, to receiver, anyway bool) {
-	release := a.releaseCall(master, false, to)
-	release.Alone, release.Result, release.Anyway = false, result, anyway
-	release.forced = anyway && a.locker.streams[master].usable()
-	a.push(&release)
-}
-
-// remembers reports whether a release that was answered has had the master remember its result.
+// remembers reports whether a command that was answered has had the master remember its result.
 func (c *call) remembers() bool {
-	return c.Result != nil && (c.Reply.Status == protocol.StatusReleased || c.Anyway && c.Reply.Status != protocol.StatusNone)
+	switch {
+	case c.Result == nil || c.Reply.Err != nil:
+		return false
+	case c.Op == protocol.OpStore:
+		return c.Reply.Status == protocol.StatusDone
+	}
+	return c.Reply.Status == protocol.StatusReleased || c.Anyway && c.Reply.Status != protocol.StatusNone
 }
 
-// resultAnswers gets the answers to the releases that have the masters remember a result. Once it is certain that a
-// quorum remembers it, and so that its holder had the lock until then, the masters that didn't have the key remember it too.
+// resultAnswers gets the answers to the commands that have the masters remember a result. Once it is certain that a
+// quorum remembers it, and so that its holder had the lock until then, the other masters get it in the background.
 type resultAnswers struct {
 	attempt *attempt
 	result  *protocol.Result
@@ -172,10 +170,9 @@ type resultAnswers struct {
 
 func (r *resultAnswers) receive(c *call) {
 	r.mu.Lock()
-	switch {
-	case c.remembers():
+	if c.remembers() {
 		r.known++
-	case c.Reply.Err == nil && !c.Anyway:
+	} else {
 		r.lacking = append(r.lacking, c.master)
 	}
 	var lacking []int
@@ -183,8 +180,6 @@ func (r *resultAnswers) receive(c *call) {
 		lacking, r.lacking = r.lacking, nil
 	}
 	r.mu.Unlock()
-	for _, master := range lacking {
-		r.attempt.pushResult(master, r.result, nil, true)
-	}
+	r.attempt.locker.late.add(c.Key, r.result, lacking...)
 	r.to.receive(c)
 }

@@ -107,6 +107,8 @@ func (s *stream) awaitRetry(ctx context.Context) {
 func (s *stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn, err error) {
 	began := time.Now()
 	s.mu.Lock()
+	prompt, asked := c.(protocol.Prompt)
+	s.prompt = !asked || prompt.IsPrompt()
 	s.conn, s.answeredAt, s.usedAt, s.memoryAt = c, began, began, began
 	if s.latency.smoothed == 0 { // no greeting has measured the distance: probe at once
 		s.usedAt = time.Time{}

@@ -83,8 +83,14 @@ func TestAllOrNothing(t *testing.T) {
 		}
 		return servers[0].Client().ZCard(t.Context(), redisKey("b")+":queue").Val() == 1
 	})
-	if tryLock(t, l, "a") != nil {
-		t.Error("a try-lock is before one who waits for that key too")
+	for _, l := range []*redlock.Locker{l, other} {
+		for _, free := range []string{"a", "c"} {
+			inner, err := l.Lock(t.Context(), free, redlock.WithWait(bound))
+			if err != nil {
+				t.Fatalf("a key that is free, while a call for several waits for another: %v", err)
+			}
+			mustUnlock(t, inner)
+		}
 	}
 	cancel()
 	if err := <-waiting; !errors.Is(err, context.Canceled) {
@@ -93,6 +99,69 @@ func TestAllOrNothing(t *testing.T) {
 	lockUnlock(t, l, "a")
 	mustUnlock(t, held)
 	redistest.RequireNoKeys(t, servers)
+}
+
+// TestNestedAndAll: who holds a key, for which a call for several waits, gets another key of that call, in the same process and in
+// another one; the call gets its keys afterwards.
+func TestNestedAndAll(t *testing.T) {
+	one, servers := onServers(t, 3)
+	for name, l := range map[string]*redlock.Locker{"one process": one, "two processes": newLocker(t, redistest.URLs(servers))} {
+		outer := mustLock(t, one, "a")
+		all := make(chan error)
+		go func() {
+			lock, err := l.LockAll(t.Context(), []string{"a", "b"}, redlock.WithWait(2*bound))
+			if err == nil {
+				err = lock.Unlock()
+			}
+			all <- err
+		}()
+		eventually(t, bound, "it waits", func() bool {
+			if l == one {
+				return l.Keys("a")[0].Waiting == 1
+			}
+			return servers[0].Client().ZCard(t.Context(), redisKey("a")+":queue").Val() == 1
+		})
+		inner, err := one.Lock(t.Context(), "b", redlock.WithWait(bound))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		mustUnlock(t, inner)
+		mustUnlock(t, outer)
+		if err := <-all; err != nil {
+			t.Errorf("%s: the call for both: %v", name, err)
+		}
+	}
+	redistest.RequireNoKeys(t, servers)
+}
+
+// TestLineOfSeveral: within a process a call for several keys is not overtaken, at a key that is held like another of its keys, by calls
+// that came later.
+func TestLineOfSeveral(t *testing.T) {
+	l := newLocker(t, []string{"memory://"})
+	a, b := mustLock(t, l, "a"), mustLock(t, l, "b")
+	order := make(chan string, 2)
+	var calls sync.WaitGroup
+	call := func(name string, waiting int, keys ...string) {
+		calls.Go(func() {
+			lock, err := l.LockAll(t.Context(), keys)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			order <- name
+			mustUnlock(t, lock)
+		})
+		at := keys[0]
+		eventually(t, bound, name+" waits", func() bool { return l.Keys(at)[0].Waiting == waiting })
+	}
+	call("both", 1, "a", "b")
+	call("b alone", 2, "b")
+	mustUnlock(t, a)
+	mustUnlock(t, b)
+	calls.Wait()
+	if first := <-order; first != "both" {
+		t.Errorf("%s was first", first)
+	}
 }
 
 // TestAllAreLostTogether: when another token takes one of the keys, the lock is lost and its other keys are freed.

@@ -2,17 +2,18 @@ package redlock
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-var errDown = errors.New("connection refused")
+var errDown = fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
 
 // simConn is a connection of a link: what is sent on it arrives in order, and so do the answers,
 // however many batches are under way. When it breaks, what is under way to the server may still arrive,
@@ -55,6 +56,24 @@ const (
 
 // Connect makes a connection, unless there is one, and lets the Locker judge the server.
 func (l *link) Connect(ctx context.Context) (protocol.Conn, error) {
+	defer l.acquiring.Store(0)
+	return l.connect(ctx, l.seat)
+}
+
+// laneLink makes the connections for results.
+type laneLink struct {
+	*link
+	admits protocol.Admission
+}
+
+func (l laneLink) Connect(ctx context.Context) (protocol.Conn, error) {
+	return l.connect(ctx, l.admits)
+}
+
+// Lane makes connections on which delays and losses are others.
+func (l *link) Lane(a protocol.Admission) protocol.Connector { return laneLink{l, a} }
+
+func (l *link) connect(ctx context.Context, admits protocol.Admission) (protocol.Conn, error) {
 	broken := protocol.Unreachable(protocol.ErrBroken)
 	on, _ := l.reaches()
 	sent := time.Now()
@@ -74,14 +93,13 @@ func (l *link) Connect(ctx context.Context) (protocol.Conn, error) {
 	if change := l.process.world.mutant.greet; change != nil {
 		change(l, &greeting)
 	}
-	if err := l.seat.Admit(greeting); err != nil {
+	if err := admits.Admit(greeting); err != nil {
 		return nil, protocol.Unreachable(err)
 	}
 	c := &simConn{link: l, on: on, sent: make(chan *simBatch, protocol.MaxWindow), back: make(chan *simBatch, protocol.MaxWindow), closed: make(chan struct{})}
 	ends := min(l.process.dies-l.process.world.now(), l.breaks(on))
 	c.end = sync.OnceFunc(func() { close(c.closed) })
 	timer := time.AfterFunc(ends, c.end)
-	l.acquiring.Store(0)
 	go func() {
 		defer timer.Stop()
 		c.serve()

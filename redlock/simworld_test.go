@@ -15,6 +15,8 @@ import (
 // window is a time of the simulation in which something is wrong.
 type window struct{ from, to time.Duration }
 
+func (w window) String() string { return fmt.Sprintf("%v–%v", w.from, w.to) }
+
 type windows []window
 
 // end gives the end of the window that at lies in, or at itself.
@@ -50,6 +52,8 @@ type world struct {
 	neighbours   bool         // some processes have a server less
 	apart        bool         // two steps at once: majorities of two processes may not meet
 	pairs        bool         // where there are two keys, who wants the first wants both
+	long         bool         // all results are
+	passes       bool         // who meets a result that can't be read does the work
 	forces       bool         // operators release keys by force
 	servers      []*simServer // each behind the address of its number, at first; then those that are in reserve
 	moves        []move       // in the order of time

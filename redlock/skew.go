@@ -95,6 +95,14 @@ func (c *masterClock) lead() time.Duration {
 	return time.Duration(c.low.Load()/2 + c.high.Load()/2)
 }
 
+// offset returns how far the clock is ahead of our wall clock, which may be set at any time; 0 if it isn't known.
+func (c *masterClock) offset(now time.Time) time.Duration {
+	if !c.known.Load() {
+		return 0
+	}
+	return now.Sub(processStart) + c.lead() - time.Duration(now.UnixNano())
+}
+
 // check returns what is wrong with a clock that is known: it must be within half of the max skew from the
 // median of all that are known, so that no two of them are further apart. The median is right as long as a
 // majority is.
@@ -110,7 +118,9 @@ func (cs *clocks) check(c *masterClock) error {
 	}
 	slices.Sort(known)
 	n := len(known)
-	if n < len(cs.all) && time.Since(cs.began) < clockGrace {
+	// With no clock to compare it with, that of a node that has just left its cluster, or of a server that was just replaced,
+	// isn't wrong.
+	if n == 0 || n < len(cs.all) && time.Since(cs.began) < clockGrace {
 		return nil
 	}
 	middle := known[(n-1)/2]/2 + known[n/2]/2

@@ -14,6 +14,14 @@ type Status struct {
 	Available int // masters that would grant one now
 	Held      int // keys that this Locker has locked
 	Waiting   int // calls that don't have their lock yet
+	// DroppedLines and DroppedEvents count the lines for the log, and the calls of the Observer, that it didn't get, because it
+	// was too slow, blocked or panicked. Neither can hold up a lock.
+	DroppedLines, DroppedEvents uint64
+	// MissedResults counts results that a quorum remembers, but that some master has missed and won't get any more: it was away
+	// for more than a minute, or others waited for it already. One for each such master.
+	MissedResults uint64
+	// RefusedResults counts results that were not stored or read, because too many others were.
+	RefusedResults uint64
 	// Err is why no lock can be taken although enough masters are available: another process has other
 	// masters, or the Locker is closed. It is nil otherwise.
 	Err error
@@ -64,6 +72,8 @@ func (l *Locker) Status() Status {
 		}
 	}
 	status.Held, status.Waiting = l.gates.count()
+	status.DroppedLines, status.DroppedEvents = l.told.lines.count(), l.told.events.count()
+	status.MissedResults, status.RefusedResults = l.late.count(), l.refused.Load()
 	select {
 	case <-l.closing:
 		status.Err = ErrClosed
@@ -103,7 +113,7 @@ func (s *stream) statusWith(err error) MasterStatus {
 		Name:            s.master.String(),
 		Err:             err,
 		RoundTrip:       time.Duration(s.latency.last.Load()),
-		ClockOffset:     time.Duration(s.clock.offset.Load()) * time.Microsecond,
+		ClockOffset:     s.clock.offset(time.Now()),
 		Version:         server.Version,
 		MaxmemoryPolicy: server.Memory.Policy,
 		UsedMemory:      server.Memory.Used,

@@ -2,6 +2,8 @@ package redlock
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,10 +12,11 @@ import (
 )
 
 const (
-	maxQueue = 4096                   // acquires that may be queued for one master
-	maxBatch = 256                    // commands in one pipeline
-	maxBytes = 1 << 20                // of results in one pipeline, but for the last
-	owedGap  = 250 * time.Millisecond // between repetitions of a release that a master has missed
+	maxQueue  = 4096                   // acquires that may be queued for one master
+	maxBatch  = 256                    // commands in one pipeline
+	maxBytes  = 1 << 20                // of results in one pipeline, but for the last
+	closeTime = 10 * time.Second       // for a connection to end; one of a dialer may ignore that it is closed
+	owedGap   = 250 * time.Millisecond // between repetitions of a release that a master has missed
 )
 
 // stream sends commands to one master, in order, in pipelines that concurrent callers share; several
@@ -35,10 +38,12 @@ type stream struct {
 	tend        chan struct{}                      // signals watch that something may be due
 	cancel      func()                             // ends run at once
 	ended       chan struct{}                      // closed when run returns
+	lane        *lane                              // for results
 	cluster     *cluster                           // the Redis Cluster whose front or node this is; nil for a single server
 
 	mu              *sync.Mutex   // one for all streams of a cluster
 	conn            protocol.Conn // nil while there is none
+	prompt          bool          // a short send on conn doesn't block while nothing else is under way
 	sending         bool          // a goroutine is sending on conn, without mu
 	queue           calls         // to be sent
 	acquires        int           // the number of acquires in queue
@@ -68,15 +73,6 @@ type batch struct {
 	users  int // the goroutine that sends it, and the one that settles it: an answer may come before the send has returned
 }
 
-type calls []*call
-
-// drop removes the first n calls, keeping the capacity.
-func (c *calls) drop(n int) {
-	rest := copy(*c, (*c)[n:])
-	clear((*c)[rest:])
-	*c = (*c)[:rest]
-}
-
 // newStream makes the stream of a master and begins to connect. A server that is reached can be used only if
 // the seat admits it.
 func newStream(m protocol.Master, o options, seat *seat) *stream {
@@ -103,6 +99,7 @@ func makeStream(m protocol.Master, o options, seat *seat, mu *sync.Mutex) *strea
 		connectingSince: time.Now(),
 	}
 	s.sendEnded = sync.NewCond(s.mu)
+	s.lane = newLane(s)
 	if m, ok := m.(protocol.Admitter); ok {
 		seat.onReached = s.greeted
 		m.AdmitWith(seat)
@@ -282,6 +279,7 @@ func (s *stream) end(grace time.Duration) error {
 		s.cancel()
 	}
 	signal(s.tend)
+	s.lane.end()
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
 	select {
@@ -290,6 +288,11 @@ func (s *stream) end(grace time.Duration) error {
 	}
 	s.cancel()
 	err := s.master.Close()
-	<-s.ended
+	timer.Reset(max(grace, closeTime))
+	select {
+	case <-s.ended:
+	case <-timer.C:
+		err = errors.Join(err, fmt.Errorf("redlock: a connection to %s has not ended within %v, although it was closed", s.master, closeTime))
+	}
 	return err
 }

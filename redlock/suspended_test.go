@@ -44,7 +44,7 @@ func TestOverAfterSuspension(t *testing.T) {
 		}
 	}
 
-	l, err := New([]Master{NewMemoryMaster("")})
+	l, err := New([]Master{NewMemoryMaster("")}, WithMaxTTL(time.Hour), WithTTL(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,6 +64,11 @@ func TestOverAfterSuspension(t *testing.T) {
 	r.receive(&call{Command: protocol.Command{Op: protocol.OpExtend, Reply: protocol.Reply{Status: protocol.StatusGranted}}})
 	if r.stored > 0 {
 		t.Error("a lease that was over while the process was suspended is renewed")
+	}
+	lock.renew(now.Add(lock.attempt.ttl)) // as the keeper does, if it is the first to wake up
+	<-lock.Context().Done()               // not only when the monotonic clock has reached the end, too: in an hour
+	if err := lock.Err(); !errors.Is(err, ErrLost) {
+		t.Errorf("ended with %v, want ErrLost", err)
 	}
 }
 

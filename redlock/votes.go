@@ -37,6 +37,9 @@ func (a *attempt) win(ctx context.Context, deadline time.Time) bool {
 		if len(a.done) > 0 { // it must be clear whether a quorum has answered, and that none of it is another holder's
 			return len(a.held) == 0 && a.answered() >= quorum
 		}
+		if a.calls[0].Recall && pending > 0 { // a result that a single master remembers is met, too, if that answers in time
+			return len(a.granted)+pending < quorum
+		}
 		return certain || len(a.granted)+pending < quorum
 	})
 	if ending == timeOver {
@@ -138,8 +141,18 @@ func (a *attempt) othersHold() bool {
 func (a *attempt) tooFewLive() bool { return len(a.calls)-len(a.failed) < a.locker.quorum }
 
 // failure returns the error of a lost attempt. It is a *HeldError where masters refused in favour of others,
-// even if none of those has won; a *QuorumError is for masters that give no usable answer.
+// even if none of those has won, an *UnreadableError where a master remembers a result, and a *QuorumError for masters that give
+// no usable answer.
 func (a *attempt) failure() error {
+	err := a.refused()
+	if _, held := err.(*HeldError); held || len(a.done) == 0 {
+		return err
+	}
+	return &UnreadableError{Masters: a.failed}
+}
+
+// refused is failure for an attempt that has met no result.
+func (a *attempt) refused() error {
 	if err := a.locker.sets.refusal(); err != nil {
 		return &QuorumError{Quorum: a.locker.quorum, Err: err}
 	}

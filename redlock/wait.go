@@ -15,9 +15,10 @@ func (l *Locker) lock(ctx context.Context, keys []string, opts []LockOption, try
 	if err != nil {
 		return nil, err
 	}
+	if err := checkKeys(keys...); err != nil {
+		return nil, err
+	}
 	switch {
-	case len(keys) == 0 || slices.Contains(keys, ""):
-		return nil, errors.New("redlock: key is empty")
 	case len(keys) > MaxKeys:
 		return nil, fmt.Errorf("redlock: %d keys in one call: at most %d can be locked together", len(keys), MaxKeys)
 	case len(keys) > 1 && o.recall:
@@ -36,75 +37,105 @@ func (l *Locker) lock(ctx context.Context, keys []string, opts []LockOption, try
 	try = try || o.wait == 0
 	wait := waitLimit{ctx: ctx}
 	defer wait.end()
-	var first *attempt
 	var room [1]*caller // enough for one key, the usual case; saves an allocation
 	callers := room[:0]
 	began := time.Now()
 	if !try && o.wait != untilDone {
 		wait.until = began.Add(o.wait)
 	}
-	arrival := l.arrival(began)
 	for _, key := range keys {
-		c := &caller{lockOptions: o, key: protocol.Key(l.prefix, key), try: try, several: len(keys) > 1, began: began, arrival: arrival}
-		if first, err = l.reach(&wait, c); err != nil {
-			l.leave(callers)
-			return nil, err
+		callers = append(callers, &caller{lockOptions: o, key: protocol.Key(l.prefix, key), try: try, several: len(keys) > 1, began: began})
+	}
+	if len(callers) > 1 {
+		for _, c := range callers {
+			c.call = callers
 		}
-		callers = append(callers, c)
+	}
+	first, err := l.reach(&wait, callers, nil)
+	if err != nil {
+		return nil, err
 	}
 	return l.acquire(ctx, &wait, callers, first)
 }
 
-// reach waits until the call is at the head of its gate. If the lock before it was handed on, it returns the
-// attempt that came with that, otherwise nil.
-func (l *Locker) reach(wait *waitLimit, c *caller) (*attempt, error) {
+// checkKeys returns what is wrong with the keys of a call. Each is in several commands to each master.
+func checkKeys(keys ...string) error {
+	if len(keys) == 0 || slices.Contains(keys, "") {
+		return errors.New("redlock: key is empty")
+	}
+	sum := 0
+	for _, key := range keys {
+		if len(key) > MaxKeyLength {
+			return fmt.Errorf("%w: it has %d bytes, and may have %d: use a hash of it", ErrKeyTooLong, len(key), MaxKeyLength)
+		}
+		sum += len(key)
+	}
+	if sum > maxKeyLengths {
+		return fmt.Errorf("%w: those of one call have %d bytes together, and may have %d: use hashes of them", ErrKeyTooLong, sum, maxKeyLengths)
+	}
+	return nil
+}
+
+// reach waits until the call is the head of all its gates. If the lock before it was handed on, it returns the attempt that
+// came with that, otherwise nil. refused is nil, or the last attempt at the key for which the call has waited on the masters:
+// it is the head there, and has a ticket. If another call is the head for another key now, both are given up, so that nobody
+// waits for a call that can't have the key yet. After an error the call is the head of no gate.
+func (l *Locker) reach(wait *waitLimit, callers []*caller, refused *attempt) (*attempt, error) {
 	for {
-		head, later, err := l.gates.enter(c)
+		blocked, later, err := l.gates.enter(callers, refused == nil)
 		switch {
+		case blocked == nil:
+			return nil, nil
+		case refused != nil:
+			refused.release(nil, false)
+			refused.sendSoon()
+			refused = nil
+			l.gates.keepOnly(nil, callers)
 		case err != nil:
 			return nil, err
-		case head:
-			return nil, nil
-		case !c.try:
-			return l.standInLine(wait.context(), c)
-		}
-		select {
-		case done := <-later:
-			if done != nil && c.recall {
-				return nil, done.clone()
+		case !blocked.try:
+			return l.standInLine(wait.context(), callers, blocked)
+		default:
+			if err := l.awaitFirst(wait.ctx, later, blocked.recall); err != nil {
+				return nil, err
 			}
-		case <-wait.ctx.Done():
-			return nil, ended(wait.ctx, nil)
-		case <-l.closing:
-			return nil, ErrClosed
 		}
 	}
 }
 
-func (l *Locker) standInLine(ctx context.Context, c *caller) (*attempt, error) {
-	var err error
+// awaitFirst waits until a try-lock should enter again, because the first attempt of the call before it is over, or returns why it
+// must not.
+func (l *Locker) awaitFirst(ctx context.Context, later <-chan *DoneError, recall bool) error {
 	select {
-	case a := <-c.turn:
+	case done := <-later:
+		if done != nil && recall {
+			return done.clone()
+		}
+		return nil
+	case <-ctx.Done():
+		return ended(ctx, nil)
+	case <-l.closing:
+		return ErrClosed
+	}
+}
+
+func (l *Locker) standInLine(ctx context.Context, callers []*caller, blocked *caller) (*attempt, error) {
+	turn, err := blocked.turn, error(nil)
+	select {
+	case a := <-turn:
 		return a, nil
 	case <-ctx.Done():
-		err = ended(ctx, l.gates.held(c.gate))
+		err = ended(ctx, l.gates.held(blocked))
 	case <-l.closing:
 		err = ErrClosed
 	}
-	if !l.gates.giveUp(c) { // it has just become the head: what it was handed must be given back
-		if a := <-c.turn; a != nil {
+	if !l.gates.giveUp(callers) { // it has just become the head: what it was handed must be given back
+		if a := <-turn; a != nil {
 			a.release(nil, false)
 		}
-		l.gates.leave(c.gate)
+		l.gates.keepOnly(nil, callers)
 	}
 	return nil, err
-}
-
-// leave gives up the head position at each gate, so that the next caller there moves up.
-func (l *Locker) leave(callers []*caller) {
-	for _, c := range callers {
-		l.gates.leave(c.gate)
-	}
 }
 
 // stopped returns why a call must leave, or nil.

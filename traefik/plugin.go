@@ -1,181 +1,164 @@
+// Package traefik is a plugin for Traefik v3: one request per key at a time. It is a client of the agent (`redlock agent`), which
+// derives keys, checks signatures and locks as Caddy does; the plugin sends it each request, and the upstream what the agent says.
+// docs/traefik.md describes how to set it up.
+//
+// Traefik runs the package in the interpreter Yaegi. So it imports only the standard library, whose code is compiled, and does
+// little itself: what each request runs is a few calls. TestYaegiRunsIt knows what Yaegi gets wrong.
 package traefik
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
+	"encoding/json"
+	"errors"
 	"fmt"
-	"log"
 	"net/http"
-	"strconv"
+	"os"
 	"strings"
-	"sync"
-	"time"
 )
+
+// Config has the settings of a middleware, as in Traefik's dynamic configuration.
+type Config struct {
+	// Agent is where the agent listens: unix:/path, or http://host:port. Default: unix:/run/redlock/redlock.sock
+	Agent string `json:"agent,omitempty" yaml:"agent,omitempty" toml:"agent,omitempty"`
+	// Token is what an agent that listens on TCP asks for; TokenFile a file with it.
+	Token     string `json:"token,omitempty" yaml:"token,omitempty" toml:"token,omitempty"`
+	TokenFile string `json:"tokenFile,omitempty" yaml:"tokenFile,omitempty" toml:"tokenFile,omitempty"`
+
+	// Rule has all other settings, by name. The agent knows them, and says what is wrong with them.
+	Rule map[string]interface{} `json:"-" yaml:"-" toml:"-" mapstructure:",remain"`
+}
+
+// CreateConfig returns the defaults.
+func CreateConfig() *Config { return &Config{Agent: "unix:/run/redlock/redlock.sock"} }
 
 // handler serializes the requests of one router.
 type handler struct {
-	next    http.Handler
-	rule    *rule
-	options *options
-	pool    string // which locker it shares
-	usual   *usual
+	name  string
+	next  http.Handler
+	agent *agent
+	rule  *rule
 }
 
-// New returns the middleware in front of next. Traefik calls it for each router and at each change of the dynamic configuration; the
-// context ends at the next change. Errors name the setting, and never contain a password.
+// New returns the middleware in front of next. Traefik calls it for each router at each change of the dynamic configuration.
+// If the agent answers, wrong settings are errors, which Traefik logs with the name of the middleware; otherwise they are found
+// by the first request that meets the agent. Errors contain no secrets.
 func New(ctx context.Context, next http.Handler, config *Config, name string) (http.Handler, error) {
 	if config == nil {
-		return nil, fmt.Errorf("redlock %s: no configuration", name)
+		return nil, errors.New("redlock: no configuration")
 	}
-	r, o, err := config.read()
+	if where := fastProxy(os.Args, os.Environ()); where != "" {
+		return nil, errors.New("redlock: experimental.fastProxy is on (" + where + "): it lets a request go on after its lock is lost, beside the next one; remove it")
+	}
+	token, err := config.token()
 	if err != nil {
-		return nil, fmt.Errorf("redlock %s: %w", name, err)
+		return nil, fmt.Errorf("redlock: %w", err)
 	}
-	h := &handler{next: next, rule: r, options: o, pool: o.text(), usual: &usual{}}
-	borrowUntil(ctx, h.pool, o)
+	a, err := agentAt(config.Agent, token)
+	if err != nil {
+		return nil, fmt.Errorf("redlock: agent %q: %w", config.Agent, err)
+	}
+	r, err := newRule(a, config.Rule)
+	if err != nil {
+		return nil, fmt.Errorf("redlock: %w", err)
+	}
+	h := &handler{name: name, next: next, agent: a, rule: r}
+	if err := h.load(ctx); err != nil {
+		return nil, fmt.Errorf("redlock: %w", err)
+	}
 	return h, nil
 }
 
-// ServeHTTP takes the lock of a request, serves the request, and releases the lock when next has returned or panicked, even if the
-// client has left.
+// load asks the agent about the settings. That it is away is no error, as it may start later.
+func (h *handler) load(ctx context.Context) error {
+	if h.agent.wasAway() {
+		return nil
+	}
+	err := h.rule.load(ctx, h.agent)
+	if err == nil {
+		return nil
+	}
+	if wrong, ok := err.(*refusedRule); ok {
+		return wrong
+	}
+	h.agent.away(h.name, err)
+	return nil
+}
+
+// ServeHTTP takes a turn of the agent for the request, serves the request, and ends the turn when next has returned or panicked.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	strip(r.Header, h.rule.fenceHeader)
-	strip(r.Trailer, h.rule.fenceHeader)
-	keepAnnounced(r)
-	stripConnection(r.Header)
-	if upgrades(r) {
-		refuse(w, http.StatusForbidden, "upgrade", 0, "")
+	info := h.rule.info()
+	if info == nil {
+		if err := h.rule.load(r.Context(), h.agent); err != nil {
+			h.withoutAgent(w, r, err)
+			return
+		}
+		info = h.rule.info()
+	}
+	t := &turn{agent: h.agent, rule: h.rule, info: info}
+	err := t.take(r)
+	if err == nil && t.lines == nil {
+		err = t.refusal()
+	}
+	if err != nil {
+		if r.Context().Err() != nil {
+			w.WriteHeader(statusClientClosed)
+			return
+		}
+		h.withoutAgent(w, r, err)
 		return
 	}
-	key, part, err := h.rule.template.key(r)
-	switch {
-	case err == errMissing && h.rule.passMissing:
+	if t.conn.again {
+		h.agent.back(h.name)
+	}
+	if t.lines == nil {
+		writeRefusal(w, t.answer)
+		t.refused()
+		return
+	}
+	broken := true // unless next returns: proxies break off an answer by a panic
+	defer func() { t.end(broken) }()
+	h.next.ServeHTTP(w, t.request(r))
+	broken = r.Context().Err() != nil
+}
+
+// statusClientClosed is nginx's status for a request whose client has left.
+const statusClientClosed = 499
+
+// withoutAgent refuses a request that the agent could not judge, or serves it without a lock if that is wanted.
+func (h *handler) withoutAgent(w http.ResponseWriter, r *http.Request, err error) {
+	h.agent.away(h.name, err)
+	if h.rule.text("on_no_quorum") == "pass" {
+		stripFence(r, h.rule.fenceHeader())
 		h.next.ServeHTTP(w, r)
 		return
-	case err == errMissing:
-		refuse(w, http.StatusBadRequest, "missing_key", 0, "key part {"+part+"}: "+err.Error())
-		return
-	case err != nil:
-		refuse(w, http.StatusBadRequest, "bad_key", 0, "key part {"+part+"}: "+err.Error())
-		return
 	}
-	if len(key) > maxKey {
-		sum := sha256.Sum256([]byte(key))
-		key = "sha256:" + hex.EncodeToString(sum[:])
-	}
-	l := borrow(h.pool, h.options)
-	defer giveUp(h.pool)
-	k, f := l.take(r.Context(), key, h.rule)
-	if f == nil {
-		h.serve(k, w, r)
-		return
-	}
-	switch {
-	case r.Context().Err() != nil:
-		refuse(w, statusClientClosed, "canceled", 0, "")
-	case f.outcome == "held":
-		refuse(w, h.rule.held, f.outcome, h.usual.retryAfter(f.retry), "")
-	case h.rule.passNoVotes:
-		log.Print("redlock: request is served without its lock: too few masters answer")
-		h.next.ServeHTTP(w, r)
-	default:
-		refuse(w, h.rule.noQuorum, f.outcome, spread(f.retry), "")
-	}
+	status := h.rule.noQuorumStatus()
+	text, _ := json.Marshal(map[string]interface{}{
+		"type": "about:blank", "title": "The lock could not be taken", "status": status, "detail": "the agent that takes the locks is away",
+	})
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Retry-After", "1")
+	w.Header().Set("Redlock-Outcome", "no_quorum")
+	w.WriteHeader(status)
+	_, _ = w.Write(text)
 }
 
-const (
-	maxKey             = 200 // bytes; a longer key is replaced by its hash
-	statusClientClosed = 499 // nginx's status for a request whose client has left
-)
-
-// serve serves a request that holds its lock. Its context ends when the lease is lost, but not when the client leaves: the upstream
-// may still be working, and no second request must run beside it.
-func (h *handler) serve(k *lock, w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(r.Context()))
-	began := time.Now()
-	defer func() {
-		cancel(nil)
-		h.usual.add(time.Since(began))
-		lost := k.err()
-		freed := k.unlock()
-		if lost == nil && !freed {
-			log.Print("redlock: release is not confirmed; it is repeated until the lease ends")
-		}
-	}()
-	k.onLoss(cancel)
-	if k.err() != nil { // certainly nothing has been written yet
-		refuse(w, http.StatusInternalServerError, "lost", 0, "")
-		return
+// token returns the token, without the end of its line.
+func (c *Config) token() (string, error) {
+	if c.TokenFile == "" {
+		return c.Token, nil
 	}
-	served := r.WithContext(ctx)
-	served.Header = r.Header.Clone() // r is without the token, for those that use it after the lock is released
-	served.Header.Set(h.rule.fenceHeader, strconv.FormatInt(k.a.fence, 10))
-	h.next.ServeHTTP(w, served)
-}
-
-// strip removes a header in every spelling that some server reads as that name.
-func strip(header http.Header, name string) {
-	for sent := range header {
-		if len(sent) == len(name) && sameHeader(sent, name) {
-			delete(header, sent)
-		}
+	if c.Token != "" {
+		return "", errors.New("token and tokenFile: give one of them")
 	}
-}
-
-// connectionOptions are the options of the header Connection that are about the connection itself. All others name headers that a
-// proxy removes before it passes the request on: by these a client could remove what its key was made of, or our fencing token.
-var connectionOptions = map[string]bool{"close": true, "keep-alive": true, "upgrade": true, "te": true, "http2-settings": true, "proxy-connection": true}
-
-func stripConnection(header http.Header) {
-	lines := header["Connection"]
-	for i, line := range lines {
-		kept := []string{}
-		for _, option := range strings.Split(line, ",") {
-			if connectionOptions[strings.ToLower(strings.Trim(option, " \t"))] {
-				kept = append(kept, option)
-			}
-		}
-		lines[i] = strings.Join(kept, ",")
+	text, err := os.ReadFile(c.TokenFile)
+	if err != nil {
+		return "", fmt.Errorf("tokenFile: %w", err)
 	}
-}
-
-// upgrades reports whether a request asks for another protocol, which would hold the lock for as long as it lasts. The offer of
-// h2c, which some clients send with every request, is removed instead.
-func upgrades(r *http.Request) bool {
-	asked := r.Header["Upgrade"]
-	if len(asked) == 1 && strings.EqualFold(asked[0], "h2c") {
-		r.Header.Del("Upgrade")
-		r.Header.Del("Http2-Settings")
-		return false
+	token := strings.TrimRight(string(text), "\r\n")
+	if token == "" {
+		return "", errors.New("tokenFile: the file is empty")
 	}
-	return r.Method == http.MethodConnect || len(asked) > 0
-}
-
-// usual has the times for which the last requests held their locks.
-type usual struct {
-	mu    sync.Mutex
-	holds [16]int64
-	n     int
-}
-
-func (u *usual) add(hold time.Duration) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.holds[u.n%len(u.holds)] = int64(hold)
-	u.n++
-}
-
-// retryAfter returns after what time a client should retry, if the lease of the lock that it has met lasts for another left: the
-// median of the last holds. As long as there are fewer than 16, the others count as 0.
-func (u *usual) retryAfter(left time.Duration) time.Duration {
-	u.mu.Lock()
-	holds := append([]int64{}, u.holds[:]...)
-	u.mu.Unlock()
-	sortNumbers(holds)
-	median := time.Duration(holds[len(holds)/2])
-	if 0 < left && left < median {
-		median = left
-	}
-	return spread(median)
+	return token, nil
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a real Traefik v3 with the plugin from this checkout, and a Caddy next to it on the same three redis-servers, as docs/traefik.md describes:
+# Runs a real Traefik v3 with the plugin from this checkout and an agent, and a Caddy next to it on the same three redis-servers, as docs/traefik.md describes:
 #
 #   TRAEFIK=/path/to/traefik examples/traefik/try.sh     # default: traefik on the PATH
 #
@@ -18,7 +18,7 @@ start() { # name command...
 }
 fail() {
 	echo "FAILED: $1" >&2
-	tail -n 20 "$tmp/traefik.log" "$tmp/caddy.log" >&2
+	tail -n 20 "$tmp/traefik.log" "$tmp/agent.log" "$tmp/caddy.log" >&2
 	exit 1
 }
 pay() { curl -s -o "$tmp/body" -w '%{http_code}' -m 30 -X POST "http://127.0.0.1:$1/orders/$2/pay"; }
@@ -26,7 +26,9 @@ pay() { curl -s -o "$tmp/body" -w '%{http_code}' -m 30 -X POST "http://127.0.0.1
 for port in 7001 7002 7003; do
 	start "redis$port" redis-server --bind 127.0.0.1 --port "$port" --save '' --appendonly no --dir "$tmp"
 done
-(cd ../.. && go build -o "$tmp/caddy" ./cmd/caddy)
+(cd ../.. && go build -o "$tmp/caddy" ./cmd/caddy && go build -o "$tmp/redlock" ./cmd/redlock)
+start agent "$tmp/redlock" agent --listen unix:/tmp/redlock-try.sock --restart-guard off \
+	--masters redis://127.0.0.1:7001,redis://127.0.0.1:7002,redis://127.0.0.1:7003
 start caddy "$tmp/caddy" run --config Caddyfile
 
 # Local-plugin mode: Traefik reads the source below its working folder.

@@ -13,10 +13,8 @@ var (
 	CheckTTL func(locker any, ttl time.Duration) error
 	// MaxHold returns the max hold of the Locker's locks; 0 is for none.
 	MaxHold func(locker any) time.Duration
+	// Place returns where the Locker's keys are: Lockers with the same place, by their prefix and masters, see the same locks.
+	Place func(locker any) string
 	// Logger returns the Locker's logger.
 	Logger func(locker any) *slog.Logger
 )
-
-// DefaultMaxHold is how long a request may hold its lock, in package middleware and in the plugin for Traefik, where
-// nothing else is set.
-const DefaultMaxHold = 5 * time.Minute

@@ -21,25 +21,10 @@ type witness struct {
 	mu    sync.Mutex
 	in    map[string]int
 	fence map[string]int64
-	turns map[string]int // by process
 }
 
-func newWitness(t testing.TB) *witness {
-	return &witness{t: t, in: make(map[string]int), fence: make(map[string]int64), turns: make(map[string]int)}
-}
-
-func (w *witness) work(process, key string, fence int64) {
-	w.enter(process, key, fence)
-	time.Sleep(time.Millisecond)
+func (w *witness) work(key string, fence int64) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.in[key]--
-}
-
-func (w *witness) enter(process, key string, fence int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.turns[process]++
 	if w.in[key]++; w.in[key] > 1 {
 		w.t.Errorf("%d hold %s at once", w.in[key], key)
 	}
@@ -47,87 +32,93 @@ func (w *witness) enter(process, key string, fence int64) {
 		w.t.Errorf("the fence of %s goes from %d to %d", key, w.fence[key], fence)
 	}
 	w.fence[key] = fence
+	w.mu.Unlock()
+	time.Sleep(time.Millisecond)
+	w.mu.Lock()
+	w.in[key]--
+	w.mu.Unlock()
 }
 
-// handler returns the handler behind a plugin.
-func (w *witness) handler(process string) http.HandlerFunc {
-	return func(_ http.ResponseWriter, r *http.Request) {
-		fence, err := strconv.ParseInt(r.Header.Get("Fencing-Token"), 10, 64)
-		if err != nil {
-			w.t.Errorf("no fence: %v", err)
-		}
-		w.work(process, "order:"+strings.Split(r.URL.Path, "/")[2], fence)
-	}
-}
-
-// testExclusion has two plugins and a Locker take 1,000 locks on 5 keys, with and without waiting.
-func testExclusion(t *testing.T, load func(testing.TB) New) {
-	servers := redistest.Start(t, 3)
-	locker, err := redlock.Open(redistest.URLs(servers), redlock.WithRestartGuard(0))
+func (w *witness) serve(_ http.ResponseWriter, r *http.Request) {
+	fence, err := strconv.ParseInt(r.Header.Get("Fencing-Token"), 10, 64)
 	if err != nil {
-		t.Fatal(err)
+		w.t.Errorf("no fence: %v", err)
 	}
-	defer func() { _ = locker.Close() }()
-	w := newWitness(t)
-	byLocker := func(key string) {
-		lock, err := locker.Lock(context.Background(), "order:"+key)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		w.work("Locker", "order:"+key, int64(lock.Fence()))
-		if err := lock.Unlock(); err != nil && !errors.Is(err, redlock.ErrNoQuorum) { // which may happen on a busy machine
-			t.Error(err)
-		}
+	w.work(strings.Split(r.URL.Path, "/")[2], fence)
+}
+
+// testOneAtATime has a plugin over both kinds of sockets and a Locker beside the agent take 300 locks on 3 keys.
+func testOneAtATime(t *testing.T, p *Plugin) {
+	a := newAgent(t, "unix", "")
+	b := &agentOf{t: t, servers: a.servers, locker: newLocker(t, a.servers), network: "tcp", token: "secret"}
+	b.listen = fmt.Sprint("127.0.0.1:", redistest.FreePort(t))
+	b.address = "http://" + b.listen
+	b.start()
+	locker := newLocker(t, a.servers)
+	w := &witness{t: t, in: make(map[string]int), fence: make(map[string]int64)}
+	through := func(h http.Handler) func(string) {
+		return func(key string) { want(t, pay(h, key), http.StatusOK, "") }
 	}
-	ways := []func(key string){byLocker, byLocker}
-	for process, timeout := range map[string]string{"first plugin": "200ms", "second plugin": "201ms"} { // different, because compiled plugins with equal settings share a locker
-		new := load(t)
-		waits := handler(t, new, with(servers, "timeout", timeout, "wait", "2m"), w.handler(process))
-		refuses := handler(t, new, with(servers, "timeout", timeout), w.handler(process))
-		ways = append(ways, func(key string) { wantStatus(t, pay(waits, key), http.StatusOK) }, func(key string) {
-			for pay(refuses, key).Code != http.StatusOK {
-				time.Sleep(5 * time.Millisecond)
+	ways := []func(key string){
+		through(handler(t, p, a, w.serve, "wait", "2m")),
+		through(handler(t, p, b, w.serve, "wait", "2m", "token", "secret")),
+		func(key string) {
+			err := locker.Do(context.Background(), "order:"+key, func(_ context.Context, lock *redlock.Lock) error {
+				w.work(key, int64(lock.Fence()))
+				return nil
+			})
+			if err != nil && !errors.Is(err, redlock.ErrNoQuorum) { // a release may not be confirmed on a busy machine
+				t.Error(err)
+			}
+		},
+	}
+	var wg sync.WaitGroup
+	for i := range 12 {
+		wg.Go(func() {
+			for n := range 25 {
+				ways[i%len(ways)](fmt.Sprint(n % 3))
 			}
 		})
 	}
-	var group sync.WaitGroup
-	for key := range 5 {
-		for way, lock := range ways {
-			group.Go(func() {
-				for n := way; n < 200; n += len(ways) {
-					lock(strconv.Itoa(key))
-				}
-			})
-		}
-	}
-	group.Wait()
-	total := 0
-	for process, turns := range w.turns {
-		t.Logf("%s: %d turns", process, turns)
-		total += turns
-	}
-	if total != 1000 || len(w.turns) != 3 {
-		t.Errorf("%d turns of %d processes, want 1,000 of 3", total, len(w.turns))
-	}
-	redistest.RequireNoKeys(t, servers)
-	for i, s := range servers {
-		if n := calls(t, s, "evalsha"); n < 900 {
-			t.Errorf("master %d has run %d scripts, for 1,000 locks", i, n)
-		}
-	}
+	wg.Wait()
+	eventually(t, "all keys are free", func() bool { return len(a.servers[0].Keys()) == 0 })
 }
 
-// calls returns how often a server has run a command, also in scripts.
-func calls(t testing.TB, s *redistest.Server, command string) (n int) {
-	info, err := s.Client().Info(context.Background(), "commandstats").Result()
-	if err != nil {
-		t.Fatal(err)
+// testPanic has a handler panic: its lock is free at once, and the panic goes on.
+func testPanic(t *testing.T, p *Plugin) {
+	a := newAgent(t, "unix", "")
+	h := handler(t, p, a, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "wait", "1m")
+	for range 3 {
+		func() {
+			defer func() {
+				if got := recover(); got != http.ErrAbortHandler {
+					t.Errorf("panic %v, want that of the handler", got)
+				}
+			}()
+			pay(h, "42")
+		}()
 	}
-	for line := range strings.Lines(info) {
-		if rest, ok := strings.CutPrefix(line, "cmdstat_"+command+":calls="); ok {
-			_, _ = fmt.Sscan(strings.SplitN(rest, ",", 2)[0], &n)
+	redistest.RequireNoKeys(t, a.servers)
+}
+
+// testLongHold holds a lock for three times its TTL, over both kinds of sockets.
+func testLongHold(t *testing.T, p *Plugin) {
+	if testing.Short() {
+		t.Skip("takes 18 s")
+	}
+	for _, network := range []string{"unix", "tcp"} {
+		a := newAgent(t, network, "")
+		var lost error
+		h := handler(t, p, a, func(_ http.ResponseWriter, r *http.Request) {
+			select {
+			case <-r.Context().Done():
+				lost = context.Cause(r.Context())
+			case <-time.After(9 * time.Second):
+			}
+		}, "ttl", "3s")
+		want(t, pay(h, "42"), http.StatusOK, "")
+		if lost != nil {
+			t.Errorf("%s: %v", network, lost)
 		}
 	}
-	return n
 }

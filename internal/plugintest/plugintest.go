@@ -1,105 +1,152 @@
-// Package plugintest tests the plugin for Traefik on real redis-servers, compiled as well as interpreted by Yaegi.
+// Package plugintest tests the plugin for Traefik with a real agent on real redis-servers, compiled as well as interpreted by Yaegi.
 package plugintest
 
 import (
+	"bytes"
 	"context"
-	"fmt"
+	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/agent"
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// New returns a handler of a plugin, with these settings by name.
-type New func(ctx context.Context, next http.Handler, settings map[string]any) (http.Handler, error)
+// Plugin is a plugin as one Traefik has it.
+type Plugin struct {
+	// New returns a handler with these settings.
+	New func(ctx context.Context, next http.Handler, settings map[string]any) (http.Handler, error)
+	// Log is what the plugin has logged.
+	Log func() string
+}
 
 // bound is how long to wait for what happens eventually.
 const bound = 30 * time.Second
 
 // Run runs all tests. Each call of load returns a separate plugin, as if it ran in another Traefik.
-func Run(t *testing.T, load func(testing.TB) New) {
+func Run(t *testing.T, load func(testing.TB) *Plugin) {
 	for _, test := range []struct {
 		name string
-		run  func(*testing.T, func(testing.TB) New)
+		run  func(*testing.T, *Plugin)
 	}{
-		{"ExcludesGoProcesses", testExclusion},
-		{"MasterHangs", testHung},
-		{"MajorityHangsForLong", testHungForLong},
-		{"MasterIsKilledAndRestarted", testKilled},
-		{"TwoAreRestartedWhileOneIsAway", testNoWitness},
-		{"RestartWithOtherNames", testOtherNames},
-		{"LeaseIsLost", testLost},
-		{"LockIsReleasedByForce", testForced},
-		{"LeaseIsRenewed", testRenewed},
-		{"RestartGuard", testGuard},
-		{"OneVoteForEachServer", testSameServer},
-		{"OtherMastersElsewhere", testApart},
-		{"ClientLeaves", testClientLeaves},
-		{"HandlerPanics", testPanic},
-		{"Reloads", testReloads},
-		{"Answers", testAnswers},
+		{"OneAtATime", testOneAtATime},
+		{"Crowd", testCrowd},
+		{"FenceIsOurs", testFence},
 		{"Trailers", testTrailers},
+		{"Bodies", testBodies},
+		{"Refusals", testRefusals},
+		{"Signatures", testSignatures},
+		{"SeveralKeys", testSeveralKeys},
+		{"Labels", testLabels},
+		{"ClientLeaves", testClientLeaves},
+		{"ClientLeavesTheLine", testLeavesLine},
+		{"Panic", testPanic},
+		{"LongHold", testLongHold},
+		{"AgentIsAway", testAway},
+		{"AgentIsKilled", testKilled},
+		{"AgentHangs", testHangs},
+		{"AgentRestarts", testRestarts},
+		{"OtherAgents", testOthers},
 		{"WrongSettings", testSettings},
-		{"KeyCases", testKeyCases},
+		{"Reloads", testReloads},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			if test.name != "Reloads" { // it counts goroutines
-				t.Parallel()
-			}
-			test.run(t, load)
-		})
+		t.Run(test.name, func(t *testing.T) { test.run(t, load(t)) })
 	}
 }
 
-// Fill sets the fields of a plugin's configuration, which may be of an interpreted type.
+// Logged has the standard library's log, until the test ends, go to a text.
+func Logged(t testing.TB) func() string {
+	text := &safeBuffer{}
+	log.SetOutput(text)
+	t.Cleanup(func() { log.SetOutput(os.Stderr) })
+	return text.String
+}
+
+type safeBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// NewBuffer returns a buffer for a log, and what reads it.
+func NewBuffer() (w interface{ Write([]byte) (int, error) }, read func() string) {
+	b := &safeBuffer{}
+	return b, b.String
+}
+
+// Fill sets the fields of a plugin's configuration, which may be of an interpreted type, as Traefik does.
 func Fill(config reflect.Value, settings map[string]any) {
+	rest := map[string]any{}
 	for name, value := range settings {
-		config.Elem().FieldByNameFunc(func(field string) bool { return strings.EqualFold(field, name) }).Set(reflect.ValueOf(value))
+		field := config.Elem().FieldByNameFunc(func(field string) bool { return strings.EqualFold(field, name) })
+		if field.IsValid() {
+			field.Set(reflect.ValueOf(value))
+		} else {
+			rest[name] = value
+		}
 	}
+	config.Elem().FieldByName("Rule").Set(reflect.ValueOf(rest))
 }
 
-// with returns settings for these masters; more are names and values.
-func with(servers []*redistest.Server, more ...any) map[string]any {
-	settings := map[string]any{"masters": redistest.URLs(servers), "key": "order:{path.1}", "restartGuard": "off"}
-	for i := 0; i < len(more); i += 2 {
-		settings[more[i].(string)] = more[i+1]
-	}
-	return settings
-}
-
-// handler returns a handler of the plugin, which works until the test ends.
-func handler(t testing.TB, new New, settings map[string]any, next http.HandlerFunc) http.Handler {
+// handler returns a handler of the plugin for orders, with more settings by name and value.
+func handler(t testing.TB, p *Plugin, a *agentOf, next http.HandlerFunc, more ...any) http.Handler {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(cancel)
-	h, err := new(ctx, next, settings)
+	h, err := p.New(t.Context(), next, with(a, more...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return h
 }
 
+func with(a *agentOf, more ...any) map[string]any {
+	settings := map[string]any{"agent": a.address, "key": "order:{path.1}"}
+	for i := 0; i < len(more); i += 2 {
+		settings[more[i].(string)] = more[i+1]
+	}
+	return settings
+}
+
 func nothing(http.ResponseWriter, *http.Request) {}
 
 // pay sends a request for an order, and returns the answer.
-func pay(h http.Handler, order string) *httptest.ResponseRecorder {
-	return payIn(context.Background(), h, order)
+func pay(h http.Handler, order string, headers ...string) *httptest.ResponseRecorder {
+	return payIn(context.Background(), h, order, headers...)
 }
 
-func payIn(ctx context.Context, h http.Handler, order string) *httptest.ResponseRecorder {
+func payIn(ctx context.Context, h http.Handler, order string, headers ...string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/orders/"+order+"/pay", nil).WithContext(ctx))
+	r := httptest.NewRequest(http.MethodPost, "/orders/"+order, nil).WithContext(ctx)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header[headers[i]] = []string{headers[i+1]}
+	}
+	h.ServeHTTP(w, r)
 	return w
 }
 
-func wantStatus(t testing.TB, w *httptest.ResponseRecorder, want int) {
+func want(t testing.TB, w *httptest.ResponseRecorder, status int, outcome string) {
 	t.Helper()
-	if w.Code != want {
-		t.Errorf("status %d, want %d: %s", w.Code, want, w.Body)
+	if w.Code != status || w.Header().Get("Redlock-Outcome") != outcome {
+		t.Errorf("status %d %s, want %d %s: %s", w.Code, w.Header().Get("Redlock-Outcome"), status, outcome, w.Body)
 	}
 }
 
@@ -112,8 +159,61 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// served waits until a handler has connected to its masters.
-func served(t testing.TB, h http.Handler) {
-	t.Helper()
-	eventually(t, "a request is served", func() bool { return pay(h, fmt.Sprint("warm", time.Now().UnixNano())).Code == http.StatusOK })
+// agentOf is an agent with its masters, which can be stopped and started.
+type agentOf struct {
+	t       testing.TB
+	servers []*redistest.Server
+	locker  *redlock.Locker
+	network string
+	listen  string
+	address string
+	token   string
+	server  *http.Server
 }
+
+// newAgent starts an agent on three masters, on a Unix socket ("unix") or on TCP ("tcp").
+func newAgent(t testing.TB, network string, token string) *agentOf {
+	t.Helper()
+	a := notStarted(t, network, token)
+	a.start()
+	return a
+}
+
+// notStarted returns an agent that is away.
+func notStarted(t testing.TB, network, token string) *agentOf {
+	t.Helper()
+	a := &agentOf{t: t, servers: redistest.Start(t, 3), network: network, token: token}
+	a.listen = filepath.Join(t.TempDir(), "s")
+	a.address = "unix:" + a.listen
+	if network == "tcp" {
+		a.listen = (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: redistest.FreePort(t)}).String()
+		a.address = "http://" + a.listen
+	}
+	a.locker = newLocker(t, a.servers)
+	return a
+}
+
+func newLocker(t testing.TB, servers []*redistest.Server) *redlock.Locker {
+	t.Helper()
+	locker, err := redlock.Open(redistest.URLs(servers), redlock.WithRestartGuard(0), redlock.WithTimeout(time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = locker.Close() })
+	return locker
+}
+
+func (a *agentOf) start() {
+	a.t.Helper()
+	listener, err := net.Listen(a.network, a.listen)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	// Served as the agent serves itself, but so that kill can break its connections.
+	a.server = &http.Server{Handler: agent.New(a.locker, agent.WithToken(a.token)), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
+	go func() { _ = a.server.Serve(listener) }()
+	a.t.Cleanup(a.kill)
+}
+
+// kill ends the agent as its death does: its connections break.
+func (a *agentOf) kill() { _ = a.server.Close() }

@@ -36,6 +36,7 @@ func StartCluster(tb testing.TB, masters, replicas int, args ...string) []*Serve
 		s.await("cluster_known_nodes:"+fmt.Sprint(len(nodes))+"\r", "cluster", "info")
 	}
 	for i, s := range nodes[masters:] {
+		s.await(nodes[i].NodeID(), "cluster", "nodes") // while two nodes shake hands, they go by other IDs
 		must(s.client.ClusterReplicate(ctx, nodes[i].NodeID()).Err())
 		s.await("master_link_status:up\r", "info", "replication")
 	}

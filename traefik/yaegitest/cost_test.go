@@ -2,75 +2,64 @@ package yaegitest
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"net/http/httptest"
-	"reflect"
+	"path/filepath"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/plugintest"
+	"github.com/caddy-redlock/caddy-redlock/agent"
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
-	"github.com/caddy-redlock/caddy-redlock/traefik"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-func compiled(ctx context.Context, next http.Handler, settings map[string]any) (http.Handler, error) {
-	config := traefik.CreateConfig()
-	plugintest.Fill(reflect.ValueOf(config), settings)
-	return traefik.New(ctx, next, config, "cost")
-}
-
-// BenchmarkCost measures a request that gets its lock at once: with the handler alone, with the plugin compiled, and with the plugin
-// interpreted. The CPU time is that of this process, without the servers.
+// BenchmarkCost measures a request that gets its lock at once, with the plugin interpreted. The CPU time is that of this process, with
+// the agent, but without the masters.
 //
 //	go test -run '^$' -bench . ./...
 func BenchmarkCost(b *testing.B) {
+	locker, err := redlock.Open(redistest.URLs(redistest.Start(b, 3)), redlock.WithRestartGuard(0), redlock.WithTimeout(5*time.Second))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = locker.Close() }()
+	socket := filepath.Join(b.TempDir(), "s")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		b.Fatal(err)
+	}
+	server := &http.Server{Handler: agent.New(locker)}
+	go func() { _ = server.Serve(listener) }()
+	defer func() { _ = server.Close() }()
 	next := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
-	newInterpreted := interpreted(b)
-	for _, masters := range []int{1, 3} {
-		servers := redistest.Start(b, masters)
-		settings := map[string]any{"masters": redistest.URLs(servers), "key": "order:{path.1:int}", "restartGuard": "off", "wait": "10s"}
-		for _, clients := range []int{1, 16} {
-			for name, load := range map[string]plugintest.New{
-				"next":        func(_ context.Context, next http.Handler, _ map[string]any) (http.Handler, error) { return next, nil },
-				"compiled":    compiled,
-				"interpreted": newInterpreted,
-			} {
-				b.Run(name+"/masters="+strconv.Itoa(masters)+"/clients="+strconv.Itoa(clients), func(b *testing.B) {
-					ctx, cancel := context.WithCancel(context.Background())
-					defer cancel()
-					h, err := load(ctx, next, settings)
-					if err != nil {
-						b.Fatal(err)
-					}
-					h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/orders/1/pay", nil)) // connects to the masters
-					var order atomic.Int64
-					b.SetParallelism((clients + 1) / 2) // times the processors
-					before := cpu()
-					b.ResetTimer()
-					work := func() {
+	h, err := interpreted(b).New(context.Background(), next, map[string]any{"agent": "unix:" + socket, "key": "order:{path.1:int}"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, clients := range []int{1, 16} {
+		b.Run("clients="+strconv.Itoa(clients), func(b *testing.B) {
+			var order atomic.Int64
+			before := cpu()
+			var wg sync.WaitGroup
+			for range clients {
+				wg.Go(func() {
+					for n := order.Add(1); n <= int64(b.N); n = order.Add(1) {
 						w := httptest.NewRecorder()
-						h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/orders/"+strconv.FormatInt(order.Add(1), 10)+"/pay", nil))
+						h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/orders/"+strconv.FormatInt(n, 10), nil))
 						if w.Code != http.StatusNoContent {
 							b.Errorf("status %d: %s", w.Code, w.Body)
 						}
 					}
-					if clients == 1 {
-						for range b.N {
-							work()
-						}
-					} else {
-						b.RunParallel(func(pb *testing.PB) {
-							for pb.Next() {
-								work()
-							}
-						})
-					}
-					b.ReportMetric(float64(cpu()-before)/float64(b.N)/1000, "cpu-µs/op")
 				})
 			}
-		}
+			wg.Wait()
+			b.ReportMetric(float64(cpu()-before)/float64(b.N)/1000, "cpu-µs/op")
+		})
 	}
 }
 

@@ -19,8 +19,8 @@ import (
 
 const importPath = "github.com/caddy-redlock/caddy-redlock/traefik"
 
-// interpreted loads the plugin as Traefik does (pkg/plugins/middlewareyaegi.go), and returns its New. Settings are set by name.
-func interpreted(t testing.TB) plugintest.New {
+// interpreted loads the plugin as Traefik does (pkg/plugins/middlewareyaegi.go).
+func interpreted(t testing.TB) *plugintest.Plugin {
 	gopath := t.TempDir()
 	dir := filepath.Join(gopath, "src", importPath)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -42,7 +42,8 @@ func interpreted(t testing.TB) plugintest.New {
 			t.Fatal(err)
 		}
 	}
-	i := interp.New(interp.Options{GoPath: gopath, Env: os.Environ()})
+	stderr, logged := plugintest.NewBuffer()
+	i := interp.New(interp.Options{GoPath: gopath, Env: os.Environ(), Stderr: stderr})
 	if err := i.Use(stdlib.Symbols); err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +58,7 @@ func interpreted(t testing.TB) plugintest.New {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return func(ctx context.Context, next http.Handler, settings map[string]any) (http.Handler, error) {
+	return &plugintest.Plugin{Log: logged, New: func(ctx context.Context, next http.Handler, settings map[string]any) (http.Handler, error) {
 		config := createConfig.Call(nil)[0]
 		plugintest.Fill(config, settings)
 		results := newHandler.Call([]reflect.Value{reflect.ValueOf(ctx), reflect.ValueOf(next), config, reflect.ValueOf("test")})
@@ -65,7 +66,7 @@ func interpreted(t testing.TB) plugintest.New {
 			return nil, err
 		}
 		return results[0].Interface().(http.Handler), nil
-	}
+	}}
 }
 
 // TestPlugin runs on the interpreted package what package traefik runs on the compiled one.

@@ -48,6 +48,7 @@ func randomAnswer(r *rand.Rand) *answer.Answer {
 }
 
 func TestRoundTrip(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
 	sealer := newSealer(t, newKey())
@@ -76,6 +77,7 @@ func TestRoundTrip(t *testing.T) {
 }
 
 func TestCompressedIfItSavesATenth(t *testing.T) {
+	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
 	var noise []byte
 	for len(noise) < 4000 {
@@ -119,6 +121,7 @@ func damagedForms(data []byte) (forms [][]byte) {
 }
 
 func TestDamaged(t *testing.T) {
+	t.Parallel()
 	long := payment()
 	long.Body = bytes.Repeat(long.Body, 40)
 	sealer := newSealer(t, newKey(), newKey())
@@ -193,6 +196,7 @@ func TestHostile(t *testing.T) {
 }
 
 func TestNotEncoded(t *testing.T) {
+	t.Parallel()
 	many := make([]string, 5000)
 	for name, a := range map[string]*answer.Answer{
 		"status 101":  {Status: 101},
@@ -209,6 +213,7 @@ func TestNotEncoded(t *testing.T) {
 
 // What is written today must be read by later releases, or have another version.
 func TestStoredForm(t *testing.T) {
+	t.Parallel()
 	a := payment()
 	a.Fingerprint = [32]byte{}
 	want := "0100" + "c901" + "00" + "02" +

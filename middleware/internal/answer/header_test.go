@@ -10,6 +10,7 @@ import (
 )
 
 func TestEndToEnd(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		dropped http.Header
 		cookies bool

@@ -13,6 +13,7 @@ import (
 )
 
 func TestTooLarge(t *testing.T) {
+	t.Parallel()
 	for name, declared := range map[string]bool{"declared": true, "chunked": false} {
 		t.Run(name, func(t *testing.T) {
 			body := strings.Repeat("x", mostBytes+1)
@@ -58,6 +59,7 @@ func TestTooLarge(t *testing.T) {
 }
 
 func TestNotRemembered(t *testing.T) {
+	t.Parallel()
 	for name, handler := range map[string]http.HandlerFunc{
 		"declared length too long": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "10")
@@ -105,6 +107,7 @@ func TestNotRemembered(t *testing.T) {
 }
 
 func TestCookies(t *testing.T) {
+	t.Parallel()
 	for _, cookies := range []bool{false, true} {
 		s := &remembering{cookies: cookies, next: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			http.SetCookie(w, &http.Cookie{Name: "session", Value: "7"})
@@ -127,6 +130,7 @@ func TestCookies(t *testing.T) {
 }
 
 func TestRemovedCookies(t *testing.T) {
+	t.Parallel()
 	before := http.Header{"Set-Cookie": {"visit=1", "theme=dark"}}
 	for name, c := range map[string]struct{ set, want, wantCookies []string }{
 		"replaced": {[]string{"session=7"}, nil, []string{"session=7"}},
@@ -155,6 +159,7 @@ func TestRemovedCookies(t *testing.T) {
 
 // A replay says nothing of a body that it doesn't have, whoever has set it, and writes none where there can be none.
 func TestReplayOfOthers(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		answer           answer.Answer
 		method           string
@@ -180,6 +185,7 @@ func TestReplayOfOthers(t *testing.T) {
 }
 
 func TestPassedOn(t *testing.T) {
+	t.Parallel()
 	for name, use := range map[string]func(r *answer.Recorder){
 		"upgrade":        func(r *answer.Recorder) { r.Begin(http.StatusSwitchingProtocols, nil) },
 		"hijacked":       func(r *answer.Recorder) { r.Forget() },

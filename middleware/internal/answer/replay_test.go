@@ -216,6 +216,7 @@ var replayed = map[string]struct {
 }
 
 func TestReplay(t *testing.T) {
+	t.Parallel()
 	for name, c := range replayed {
 		for _, http2 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/http2=%v", name, http2), func(t *testing.T) {

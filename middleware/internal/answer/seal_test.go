@@ -12,6 +12,7 @@ import (
 )
 
 func TestRotation(t *testing.T) {
+	t.Parallel()
 	first, second, third := newKey(), newKey(), newKey()
 	old := encode(t, payment(), newSealer(t, first))
 	rotated := newSealer(t, second, third, first)
@@ -25,6 +26,7 @@ func TestRotation(t *testing.T) {
 }
 
 func TestSealedIsUnreadable(t *testing.T) {
+	t.Parallel()
 	sealer := newSealer(t, newKey())
 	sealed, plain := encode(t, payment(), sealer), encode(t, payment(), nil)
 	for name, c := range map[string]struct {
@@ -56,6 +58,7 @@ func TestSealedIsUnreadable(t *testing.T) {
 }
 
 func TestWrongKeys(t *testing.T) {
+	t.Parallel()
 	key := newKey()
 	for name, keys := range map[string][][]byte{
 		"none":       nil,
@@ -75,6 +78,7 @@ func TestWrongKeys(t *testing.T) {
 }
 
 func TestKeysAreNotPrinted(t *testing.T) {
+	t.Parallel()
 	key := newKey()
 	s := newSealer(t, key)
 	requireHidden(t, key, fmt.Sprintf("%v %+v %#v %v %#v", s, s, s, *s, *s))
@@ -84,6 +88,7 @@ func TestKeysAreNotPrinted(t *testing.T) {
 
 // A key that changes after NewSealer is another one, and not the Sealer's.
 func TestKeysAreCopied(t *testing.T) {
+	t.Parallel()
 	key := newKey()
 	s := newSealer(t, key)
 	before := bytes.Clone(key)

@@ -56,6 +56,7 @@ func typical() map[string]*answer.Answer {
 
 // TestStoredBytes logs how much a master stores of typical answers.
 func TestStoredBytes(t *testing.T) {
+	t.Parallel()
 	sealer := newSealer(t, newKey())
 	for name, a := range typical() {
 		stored, sealed := len(encode(t, a, nil)), len(encode(t, a, sealer))

@@ -24,8 +24,9 @@ type Master struct {
 	Results Expiring[protocol.Result]
 	Forced  Expiring[bool] // the tokens that OpForce has released, with their keys
 
+	Sets Sets
+
 	name string
-	sets knownSets
 
 	mu        sync.Mutex
 	listeners map[string]func(protocol.WakeUp) // by process
@@ -95,16 +96,18 @@ func (m *Master) Do(cmds []*protocol.Command) {
 		case protocol.OpRelease:
 			cmd.Reply = m.release(cmd, now)
 		case protocol.OpRegister:
-			cmd.Reply = m.sets.register(cmd, now.UnixMicro())
+			cmd.Reply = m.Sets.Register(cmd, now.UnixMicro())
 		case protocol.OpForce:
 			m.Forced.Set(cmd.Key+cmd.Token, true, now, cmd.TTL)
 			cmd.Reply = m.release(cmd, now)
 		case protocol.OpInspect:
 			cmd.Reply = m.inspect(cmd, now)
 		case protocol.OpNames:
-			cmd.Reply = m.sets.names(cmd, now.UnixMicro())
+			cmd.Reply = m.Sets.names(cmd, now.UnixMicro())
 		case protocol.OpRecall:
 			cmd.Reply = m.recall(cmd, now)
+		case protocol.OpStore:
+			cmd.Reply = m.store(cmd, now)
 		}
 	}
 }
@@ -229,6 +232,19 @@ func (m *Master) remember(key string, result *protocol.Result, now time.Time) {
 	if former, _, known := m.Results.Get(key, now); !known || former.Fence < result.Fence {
 		m.Results.Set(key, *result, now, result.Keep)
 	}
+}
+
+// store remembers a result for a key that carries the command's token.
+func (m *Master) store(cmd *protocol.Command, now time.Time) protocol.Reply {
+	holder, _, held := m.Leases.Get(cmd.Key, now)
+	switch {
+	case cmd.Anyway, held && holder == cmd.Token:
+		m.remember(cmd.Key, cmd.Result, now)
+		return protocol.Reply{Status: protocol.StatusDone}
+	case held:
+		return protocol.Reply{Status: protocol.StatusNotOwner}
+	}
+	return protocol.Reply{Status: protocol.StatusExpired}
 }
 
 // recall returns the result that is remembered for the command's key.

@@ -51,6 +51,12 @@ type Conn interface {
 	Close()
 }
 
+// Prompt is a Conn that knows whether a short Send blocks while nothing else is under way. Without it none does.
+type Prompt interface {
+	// IsPrompt reports whether it never does.
+	IsPrompt() bool
+}
+
 // MaxWindow bounds the batches under way on one connection: more than callers ever fill.
 const MaxWindow = 4096
 
@@ -58,6 +64,12 @@ const MaxWindow = 4096
 // connection fails, and the master is down.
 type Admitter interface {
 	AdmitWith(Admission)
+}
+
+// Laner is a Master to which more connections can be made than that of its locks.
+type Laner interface {
+	// Lane returns what makes them. An error of the admission ends a connection to a server that is not to be reached.
+	Lane(Admission) Connector
 }
 
 // Admission decides whether a server that was just reached may vote.

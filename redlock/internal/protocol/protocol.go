@@ -22,7 +22,7 @@ const (
 	OpExtend
 	// OpRelease frees the key if it carries this token, and wakes the oldest waiter of a free key.
 	OpRelease
-	// OpRegister reports which masters the process has, in Token, and asks for those that others have. For the
+	// OpRegister reports which masters the process has, in Token, in place of Former, and asks for those that others have. For the
 	// TTL the master remembers the latest Ticket: a time that its clock has shown while it was right, in
 	// microseconds, or 0. Process, if it isn't empty, is the process's ID and its name, with a space between
 	// them: the master remembers it for as long as the set.
@@ -40,6 +40,9 @@ const (
 	OpNames
 	// OpRecall asks for the result that is remembered for the key.
 	OpRecall
+	// OpStore has the master remember the Result for the key if the key carries this token, and with Anyway in any case. The
+	// key stays as it is.
+	OpStore
 	// OpMemory asks a server how much memory it has and uses. It needs no key.
 	OpMemory
 
@@ -71,11 +74,14 @@ type Command struct {
 	Polls bool
 	// Alone means that nobody waited when the key was taken, so that OpRelease may try a cheaper way first.
 	Alone bool
-	// Former is the token of a lock that OpAcquire frees before it takes the key, or none.
+	// Former is the token of a lock that OpAcquire frees before it takes the key, or none. With OpRegister it is what the
+	// process has registered before: the master forgets that.
 	Former string
+	// Age is for how long the set of OpRegister has been in use, as far as the process knows.
+	Age time.Duration
 	// Recall has OpAcquire refused with StatusDone if a result is remembered for the key.
 	Recall bool
-	// Result is remembered for the key if OpRelease frees it, unless there is one with a larger fence; with Anyway
+	// Result is remembered for the key by OpStore, and by OpRelease if it frees it, unless there is one with a larger fence; with Anyway
 	// also if it doesn't free it. One that is kept for no time has the master forget the one that there is.
 	Result *Result
 	Anyway bool
@@ -120,11 +126,12 @@ type Reply struct {
 	Polls  bool          // StatusHeld: the holder, or that other, polls, and may wake nobody
 	Alone  bool          // StatusGranted by OpAcquire: nobody waits, and the master has a cheaper way to release
 	Former Status        // OpAcquire: what became of the former token, as of an OpRelease
-	// Lines are separated by newlines. OpRegister: one for each set of masters that is known: since when, when it was seen
-	// last, the set. OpInspect: one for each process that waits: see Waiter. OpNames: one for each process that is known: its
+	// Lines are separated by newlines. OpRegister: one for each set of masters that is known: since when it is in use, when it
+	// was seen last, the set. OpInspect: one for each process that waits: see Waiter. OpNames: one for each process that is known: its
 	// ID and its name. OpMemory: what INFO says of the memory.
 	Lines  string
 	Mark   int64   // OpRegister: the latest time that the master's clock has shown
+	Born   int64   // OpRegister: since when the master remembers sets: another one means that it has lost its data
 	Result *Result // OpRecall, OpInspect: what is remembered, or nil
 	Time   int64   // OpPing, OpAcquire, OpExtend, OpRegister, OpInspect, OpRecall: the master's clock, in microseconds since 1970; 0 if unknown
 	Err    error   // the master gave no valid answer; Status is StatusNone
@@ -139,10 +146,10 @@ const (
 	StatusGranted                // OpAcquire, OpExtend: the key carries the token now
 	StatusHeld                   // OpAcquire: the key carries another token, or another is next
 	StatusReleased               // OpRelease: the key carried the token and is free now
-	StatusExpired                // OpExtend, OpRelease: the key was free already; OpRecall: no result is remembered
+	StatusExpired                // OpExtend, OpRelease, OpStore: the key was free already; OpRecall: no result is remembered
 	StatusForced                 // OpExtend: the token has lost the key by OpForce
-	StatusNotOwner               // OpExtend, OpRelease: the key carries another token, and keeps it
-	StatusDone                   // OpAcquire, OpRecall: a result is remembered
+	StatusNotOwner               // OpExtend, OpRelease, OpStore: the key carries another token, and keeps it
+	StatusDone                   // OpAcquire, OpRecall: a result is remembered. OpStore: this one is, or a later one
 )
 
 // Key returns the name of a lock's key on the masters. The part in braces is the hash tag, by which a Redis

@@ -3,6 +3,7 @@ package redis
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -98,6 +99,20 @@ func (c *conn) Close() {
 	_ = c.client.Close()
 }
 
+// IsPrompt reports whether bytes are written to a socket, which has room for them when all before them were answered. What
+// another dialer has made, such as a tunnel, may have no room at all.
+func (c *conn) IsPrompt() bool {
+	raw := c.raw
+	if secure, ok := raw.(*tls.Conn); ok {
+		raw = secure.NetConn()
+	}
+	switch raw.(type) {
+	case *net.TCPConn, *net.UnixConn:
+		return true
+	}
+	return false
+}
+
 // Window is as many as callers want.
 func (c *conn) Window() int { return protocol.MaxWindow }
 
@@ -133,7 +148,7 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 	switch {
 	case cmd.Result != nil:
 		more = 4
-	case cmd.Op == protocol.OpAcquire && cmd.Former != "", cmd.Op == protocol.OpExtend:
+	case cmd.Op == protocol.OpAcquire && cmd.Former != "", cmd.Op == protocol.OpExtend, cmd.Op == protocol.OpRegister:
 		more = 2
 	case cmd.Op == protocol.OpAcquire:
 		more = 1
@@ -172,6 +187,9 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 	case cmd.Op == protocol.OpExtend:
 		b = appendNumber(b, cmd.Fence)
 		b = appendNumber(b, cmd.RefillUntil)
+	case cmd.Op == protocol.OpRegister:
+		b = appendNumber(b, cmd.Age.Microseconds())
+		b = appendBulk(b, cmd.Former)
 	}
 	return b
 }

@@ -114,6 +114,11 @@ func (m *Master) Addr() string { return m.options.Addr }
 // AdmitWith has each server that is reached pass the admission.
 func (m *Master) AdmitWith(admits protocol.Admission) { m.admits = admits }
 
+// Lane makes further connections, to servers that pass another admission.
+func (m *Master) Lane(admits protocol.Admission) protocol.Connector {
+	return &Master{name: m.name, options: m.options, dial: m.dial, admits: admits, scripts: m.scripts}
+}
+
 // Do runs one batch. A Locker has connections of its own instead: see Connect.
 func (m *Master) Do(cmds []*protocol.Command) {
 	err := m.ensure()

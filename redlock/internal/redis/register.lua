@@ -1,11 +1,13 @@
--- KEYS sets - processes since | ARGV set process shown_us ttl_ms
--- -> {time_us, mark_us, a line for each set: since when it is known and when it was seen last, in us, and the set}
--- A set begins with the ms after which it is forgotten. The mark is the latest time that the clock of this server has shown while it was
+-- KEYS sets - processes since | ARGV set process shown_us ttl_ms - age_us former
+-- -> {time_us, mark_us, born_us, a line for each set: since when it is in use and when it was seen last, in us, and the set}
+-- A set begins with the ms after which it is forgotten. It takes the place of the former one of this process. It has been in use
+-- for the age, and for longer if this server says so. The server remembers sets since it was born: after a loss of its data, of
+-- which it knows nothing, it is born again. The mark is the latest time that the clock of this server has shown while it was
 -- right. That is known to processes that have compared it with other clocks: shown_us, or 0. A process is its ID and its name, or
 -- empty; it is forgotten with its set.
 local time = call('TIME')
 local now, mark = time[1] * 1000000 + time[2], 0
-local own, lines = ARGV[1], {}
+local own, former, lines = ARGV[1], ARGV[7], {}
 local function put(set, at)
   call('ZADD', KEYS[1], string.format('%.0f', at), set)
 end
@@ -14,11 +16,26 @@ local function ends(set, seen)
   return seen + string.match(set, '^%d+') * 1000
 end
 
+local function drop(set)
+  call('ZREM', KEYS[1], set)
+  call('HDEL', KEYS[4], set)
+end
+
+local born = call('HGET', KEYS[4], 'born')
+if not born then
+  born = string.format('%.0f', now)
+  call('HSET', KEYS[4], 'born', born)
+end
+if former ~= '' and former ~= own then
+  drop(former)
+end
 local last = tonumber(call('ZSCORE', KEYS[1], own) or 0)
 if last > 0 or #call('ZRANGE', KEYS[1], 0, -1) < MAX_SETS then
+  local since = tonumber(call('HGET', KEYS[4], own) or now)
   if ends(own, last) < now then
-    call('HSET', KEYS[4], own, string.format('%.0f', now))
+    since = now
   end
+  call('HSET', KEYS[4], own, string.format('%.0f', math.min(since, now - ARGV[6])))
   put(own, now)
 end
 local sets = call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
@@ -27,8 +44,7 @@ for i = 1, #sets, 2 do
   if set == 'mark' then
     mark = seen
   elseif ends(set, seen) < now then
-    call('ZREM', KEYS[1], set)
-    call('HDEL', KEYS[4], set)
+    drop(set)
   else
     lines[#lines + 1] = string.format('%s %.0f %s', call('HGET', KEYS[4], set) or 0, seen, set)
   end
@@ -54,4 +70,4 @@ if call('PTTL', KEYS[1]) < ARGV[4] / 2 then
   call('PEXPIRE', KEYS[1], ARGV[4])
   call('PEXPIRE', KEYS[4], ARGV[4])
 end
-return {now, mark, table.concat(lines, '\n')}
+return {now, mark, tonumber(born), table.concat(lines, '\n')}

@@ -28,7 +28,10 @@ func TestRegisterScriptDoesWhatTheModelDoes(t *testing.T) {
 		}
 		n := rand.IntN(2 * protocol.MaxSets)
 		cmd := &protocol.Command{Op: protocol.OpRegister, Key: "redlock:sets:{sets}", Token: fmt.Sprint(1+2*n, " {", n, "}"), TTL: time.Minute,
-			Process: process[rand.IntN(len(process))], Ticket: rand.Int64N(2) * (time.Now().UnixMicro() + rand.Int64N(2000) - 1000)}
+			Process: process[rand.IntN(len(process))], Age: time.Duration(rand.IntN(3)*rand.IntN(1000)) * time.Microsecond, Ticket: rand.Int64N(2) * (time.Now().UnixMicro() + rand.Int64N(2000) - 1000)}
+		if former := rand.IntN(2 * protocol.MaxSets); rand.IntN(3) == 0 {
+			cmd.Former = fmt.Sprint(1+2*former, " {", former, "}")
+		}
 		m.Do([]*protocol.Command{cmd})
 		if cmd.Reply.Err != nil {
 			t.Fatal(cmd.Reply.Err)
@@ -37,7 +40,7 @@ func TestRegisterScriptDoesWhatTheModelDoes(t *testing.T) {
 		want := *cmd
 		model.Do([]*protocol.Command{&want})
 		lines := func(text string) []string { return slices.Sorted(strings.SplitSeq(text, "\n")) }
-		if got, want := cmd.Reply, want.Reply; got.Mark != want.Mark || !slices.Equal(lines(got.Lines), lines(want.Lines)) {
+		if got, want := cmd.Reply, want.Reply; got.Mark != want.Mark || got.Born == 0 || got.Born != want.Born || !slices.Equal(lines(got.Lines), lines(want.Lines)) {
 			t.Fatalf("registration %d of %s:\nserver %+v\nmodel  %+v", i, cmd.Token, got, want)
 		}
 		names := &protocol.Command{Op: protocol.OpNames, Key: cmd.Key, Token: "A C D"}

@@ -61,8 +61,12 @@ func (a *answer) reply(cmd *protocol.Command) protocol.Reply {
 			reply.Status = protocol.StatusDone
 			reply.Result = &protocol.Result{Data: a.fields[3].text, Keep: ms(number(1)), Fence: fence}
 		}
-	case op == protocol.OpRegister && shape("::$"):
-		return protocol.Reply{Time: number(0), Mark: number(1), Lines: a.fields[2].text}
+	case op == protocol.OpStore && a.kind == ':':
+		if reply.Status = releaseStatus(a.number); reply.Status == protocol.StatusReleased {
+			reply.Status = protocol.StatusDone
+		}
+	case op == protocol.OpRegister && shape(":::$"):
+		return protocol.Reply{Time: number(0), Mark: number(1), Born: number(2), Lines: a.fields[3].text}
 	case op == protocol.OpInspect && shape(":$::$:::"):
 		reply = protocol.Reply{Time: number(0), Holder: a.fields[1].text, TTL: ms(number(2)), Fence: number(3), Lines: a.fields[4].text}
 		if fence := number(5); fence > 0 {

@@ -33,6 +33,8 @@ var (
 	namesSource string
 	//go:embed recall.lua
 	recallSource string
+	//go:embed store.lua
+	storeSource string
 
 	serverScripts = newScriptSet(true)
 	// In a cluster PUBLISH counts the subscribers at one node only.
@@ -45,11 +47,6 @@ type scriptSet [protocol.Ops]struct {
 	hash   string
 }
 
-// Script returns the script of an operation, and its SHA-1.
-func Script(op protocol.Op) (source, hash string) {
-	return serverScripts[op].source, serverScripts[op].hash
-}
-
 // newScriptSet returns the scripts for servers whose PUBLISH returns the number of all subscribers, or not.
 func newScriptSet(counted bool) *scriptSet {
 	settings := fmt.Sprintf("local call, COUNTED, POLL_LEASE, FENCE_TTL, SLACK, MAX_SETS, MAX_WAITERS, RANDOM_LEN = redis.call, %t, %d, %d, %d, %d, %d, %d\n",
@@ -58,7 +55,7 @@ func newScriptSet(counted bool) *scriptSet {
 	var set scriptSet
 	for op, source := range map[protocol.Op]string{
 		protocol.OpAcquire: acquireSource, protocol.OpExtend: extendSource, protocol.OpRelease: releaseSource,
-		protocol.OpRegister: registerSource, protocol.OpInspect: inspectSource, protocol.OpNames: namesSource, protocol.OpRecall: recallSource,
+		protocol.OpRegister: registerSource, protocol.OpInspect: inspectSource, protocol.OpNames: namesSource, protocol.OpRecall: recallSource, protocol.OpStore: storeSource,
 		protocol.OpTrial: trialSource,
 		protocol.OpForce: strings.Replace(forceSource, "-- release.lua\n", releaseSource, 1),
 	} {

@@ -1,0 +1,213 @@
+// Package agent is the lock for programs in any language: an http.Handler on which a client holds a lock for as long as its request
+// lasts. docs/agent.md describes what it says on the wire; the command redlock agent serves it on a Unix socket.
+//
+//	a := agent.New(locker)
+//	listener, err := net.Listen("unix", "/run/redlock/redlock.sock")
+//	…
+//	err = a.Serve(ctx, 30*time.Second, listener)
+//
+// POST /v1/lock takes the lock on keys. POST /v1/turn does for a gateway, such as Traefik with our plugin, what package
+// middleware does for a handler: it derives the keys of a request, checks its signature, and takes its locks. POST /v1/rule checks
+// the settings of such a gateway.
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// Agent answers the clients of a Locker. New makes one.
+type Agent struct {
+	locker *redlock.Locker
+	token  []byte // empty: none is asked for
+	hosts  []string
+	logger *slog.Logger
+	budget *middleware.Budget
+	rules  rules
+	other  http.Handler // for all other paths; nil for none
+
+	observers  func(rule string) (middleware.Observer, func()) // nil for none
+	maxClients int
+
+	stopping context.Context // ends when no request may begin to wait any more
+	stop     context.CancelFunc
+
+	mu      sync.Mutex
+	clients int
+	idle    chan struct{} // closed when the last client is gone, once the agent stops
+}
+
+// DefaultMaxClients is how many clients may hold or wait for locks unless WithMaxClients says otherwise.
+const DefaultMaxClients = 8192
+
+// Option is a setting of an Agent.
+type Option func(*Agent)
+
+// WithToken has clients send "Authorization: Bearer " and this token. Default: none, so that whoever can connect can lock.
+func WithToken(token string) Option { return func(a *Agent) { a.token = []byte(token) } }
+
+// WithHosts allows further names in the header Host, beside redlock, localhost and the addresses of loopback: those by which clients
+// know the agent. A page that a browser shows can't send them, which is why they are compared.
+func WithHosts(names ...string) Option { return func(a *Agent) { a.hosts = append(a.hosts, names...) } }
+
+// WithMaxClients bounds how many clients may hold or wait for locks; any more are refused with 503. Default: DefaultMaxClients.
+func WithMaxClients(n int) Option { return func(a *Agent) { a.maxClients = n } }
+
+// WithBodyBudget bounds the memory for bodies of requests from which gateways want keys. Default: 64 MiB.
+func WithBodyBudget(budget *middleware.Budget) Option { return func(a *Agent) { a.budget = budget } }
+
+// WithObservers sets what makes an observer for each rule of a gateway, by its name, such as the method Rule of metrics.Metrics; release is
+// called when the rule isn't known any more. Default: nobody observes.
+func WithObservers(of func(rule string) (o middleware.Observer, release func())) Option {
+	return func(a *Agent) { a.observers = of }
+}
+
+// WithLogger sets the log. No key, token or secret is logged. Default: the Locker's logger.
+func WithLogger(logger *slog.Logger) Option { return func(a *Agent) { a.logger = logger } }
+
+// WithOther sets the handler for all paths that aren't the agent's own, behind the same token: metrics, the console. Default: 404.
+func WithOther(h http.Handler) Option { return func(a *Agent) { a.other = h } }
+
+// New returns the agent of a Locker. The caller closes the Locker, after Serve has returned without an error: locks that clients still
+// hold must be left to their TTL, and not be released.
+func New(locker *redlock.Locker, opts ...Option) *Agent {
+	a := &Agent{locker: locker, maxClients: DefaultMaxClients, idle: make(chan struct{})}
+	for _, opt := range opts {
+		opt(a)
+	}
+	a.logger = cmp.Or(a.logger, lockerinfo.Logger(locker))
+	a.budget = cmp.Or(a.budget, middleware.NewBudget(middleware.DefaultBodyBudget))
+	a.stopping, a.stop = context.WithCancel(context.Background())
+	return a
+}
+
+const answerTimeout = 30 * time.Second
+
+// ServeHTTP answers one request; one that takes a lock lasts for as long as it holds it.
+func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Redlock-Agent", version)
+	control := http.NewResponseController(w)
+	_ = control.SetWriteDeadline(time.Now().Add(answerTimeout)) // lines have their own
+	_ = control.EnableFullDuplex()                              // otherwise HTTP/1 reads a body to its end before it is answered, and ours may stay open
+	if err := a.route(w, r); err != nil {
+		_ = refuseOpen(w, r, newTail(r, time.Now()), err)
+	}
+}
+
+// route serves the request, or returns why it isn't served; then nothing has been written.
+func (a *Agent) route(w http.ResponseWriter, r *http.Request) error {
+	switch r.URL.Path {
+	case "/healthz":
+		return nil // 200
+	case "/readyz":
+		return a.ready()
+	}
+	if err := a.check(r); err != nil {
+		return err
+	}
+	serve, ok := map[string]func(http.ResponseWriter, *http.Request) error{
+		"/v1/lock": a.serveLock,
+		"/v1/turn": a.serveTurn,
+		"/v1/rule": a.serveRule,
+	}[r.URL.Path]
+	switch {
+	case !ok && a.other != nil:
+		a.other.ServeHTTP(w, r)
+		return nil
+	case !ok:
+		return refuse(http.StatusNotFound, "there are /v1/lock, /v1/turn, /v1/rule, /healthz and /readyz")
+	case r.Method != http.MethodPost:
+		w.Header().Set("Allow", http.MethodPost)
+		return refuse(http.StatusMethodNotAllowed, "%s takes POST", r.URL.Path)
+	}
+	if err := checkType(r); err != nil {
+		return err
+	}
+	return serve(w, r)
+}
+
+// ready returns why the agent can't take locks now, if it can't.
+func (a *Agent) ready() error {
+	status := a.locker.Status()
+	switch {
+	case a.stopping.Err() != nil:
+		return errStopping
+	case !status.Ready():
+		return refuse(http.StatusServiceUnavailable, "no lock can be taken now: %d of %d masters would grant one, and %d are needed", status.Available, len(status.Masters), status.Quorum)
+	}
+	return nil
+}
+
+var errStopping = refuse(http.StatusServiceUnavailable, "the agent is about to stop")
+
+// enter counts a client that is about to ask for a lock, or refuses it. leave must be called when it is done.
+func (a *Agent) enter() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.stopping.Err() != nil:
+		return errStopping
+	case a.clients >= a.maxClients:
+		return refuse(http.StatusServiceUnavailable, "at most %d clients may hold or wait for locks: a higher --max-clients of the agent lets more", a.maxClients)
+	}
+	a.clients++
+	return nil
+}
+
+func (a *Agent) leave() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.clients--
+	a.noteIdle()
+}
+
+// noteIdle closes idle when no client is left. Callers hold mu.
+func (a *Agent) noteIdle() {
+	if a.clients == 0 && a.stopping.Err() != nil {
+		select {
+		case <-a.idle:
+		default:
+			close(a.idle)
+		}
+	}
+}
+
+// Shutdown refuses new requests for locks, ends all waits, and waits for the clients that hold locks until ctx ends. If it returns an
+// error, some still do: then don't close the Locker, but end the process. Their keys are free when the TTL is over; until then they
+// may rely on their locks.
+func (a *Agent) Shutdown(ctx context.Context) error {
+	a.mu.Lock()
+	a.stop()
+	a.noteIdle()
+	a.mu.Unlock()
+	select {
+	case <-a.idle:
+		return nil
+	case <-ctx.Done():
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.clients == 0 {
+		return nil
+	}
+	return fmt.Errorf("agent: %d clients still hold locks, which are free when their ttl is over: %w", a.clients, ctx.Err())
+}
+
+// waiting returns a context for the wait of a client, which ends with the client and when the agent is about to stop.
+func (a *Agent) waiting(t *tail) (ctx context.Context, cancel context.CancelFunc) {
+	ctx, cancelCause := context.WithCancelCause(t.ctx)
+	unhook := context.AfterFunc(a.stopping, func() { cancelCause(errStopping) })
+	return ctx, func() {
+		unhook()
+		cancelCause(context.Canceled)
+	}
+}

@@ -1,0 +1,73 @@
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// version is that of what the agent says and understands on the wire.
+const version = "1"
+
+// check refuses requests of those who may not ask, or who speak another version.
+func (a *Agent) check(r *http.Request) error {
+	if v := r.Header.Get("Redlock-Agent"); v != "" && v != version {
+		return refuse(http.StatusUpgradeRequired, "the agent speaks version %s, and the client wants another one", version)
+	}
+	if r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "" {
+		return refuse(http.StatusForbidden, "browsers may not reach the agent")
+	}
+	if !a.knows(r.Host) {
+		return refuse(http.StatusForbidden, "the Host is neither redlock, localhost, an address of loopback, nor one of the allowed hosts")
+	}
+	if len(a.token) > 0 && !a.hasToken(r) {
+		return refuse(http.StatusUnauthorized, "the token is missing or wrong: send Authorization: Bearer and the token of the agent")
+	}
+	return nil
+}
+
+// hasToken compares the token in constant time, whatever its length.
+func (a *Agent) hasToken(r *http.Request) bool {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	sent, want := sha256.Sum256([]byte(strings.TrimSpace(token))), sha256.Sum256(a.token)
+	return subtle.ConstantTimeCompare(sent[:], want[:]) == 1 && strings.EqualFold(scheme, "Bearer")
+}
+
+// knows reports whether a Host is a name of the agent. A page can have a browser send requests to any address under a name of its own.
+func (a *Agent) knows(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.ToLower(strings.Trim(host, "[]"))
+	if host == "redlock" || host == "localhost" || slices.Contains(a.hosts, host) {
+		return true
+	}
+	address, err := netip.ParseAddr(host)
+	return err == nil && address.Unmap().IsLoopback()
+}
+
+// checkType refuses the types of bodies that a page can have a browser send without asking. curl sends -d as a form; no browser reaches
+// a Unix socket.
+func checkType(r *http.Request) error {
+	text := r.Header.Get("Content-Type")
+	kind, _, err := mime.ParseMediaType(text)
+	switch {
+	case text == "", kind == "application/json", kind == "application/x-ndjson":
+		return nil
+	case err == nil && kind == "application/x-www-form-urlencoded" && isUnix(r.Context()):
+		return nil
+	}
+	return refuse(http.StatusUnsupportedMediaType, "want the Content-Type application/json")
+}
+
+// isUnix reports whether a request, of which this is the context, came over a Unix socket.
+func isUnix(ctx context.Context) bool {
+	local, ok := ctx.Value(http.LocalAddrContextKey).(net.Addr)
+	return ok && local.Network() == "unix"
+}

@@ -1,0 +1,75 @@
+package agent_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/caddy-redlock/caddy-redlock/agent"
+)
+
+// TestBrokenFrames: a gateway whose frames of a body are wrong is told so, whether the rule reads the body or not.
+func TestBrokenFrames(t *testing.T) {
+	locker := newLocker(t, live)
+	client := serve(t, "unix", agent.New(locker))
+	const line = `{"method":"POST","target":"/a","host":"shop","header":{"Content-Type":["application/json"]},"length":5,"body":true}` + "\n"
+	for _, settings := range []string{`{"key":"a"}`, `{"key":"{body.a}"}`} {
+		for name, body := range map[string]string{"no number": "x\n", "negative": "-1\n", "too large": "99999999999\n", "cut": "5\nab"} {
+			w := dialWire(t, client)
+			w.send("/v1/turn", settings+"\n"+line+body)
+			w.end()
+			answer := w.answer()
+			text, _ := io.ReadAll(answer.Body)
+			if answer.StatusCode != http.StatusBadRequest {
+				t.Errorf("%s, %s: %d %s, want 400", settings, name, answer.StatusCode, text)
+			}
+		}
+	}
+	requireFree(t, locker, "a")
+}
+
+// TestFullAgent: who comes when there are too many clients is told of the limit, and comes in again once one has left.
+func TestFullAgent(t *testing.T) {
+	client := serve(t, "unix", agent.New(newLocker(t, live), agent.WithMaxClients(1)))
+	h := post(t, client, "/v1/lock", `{"key":"a"}`)
+	h.first()
+	refused := post(t, client, "/v1/lock", `{"key":"b"}`)
+	text, _ := io.ReadAll(refused.answer.Body)
+	if refused.answer.StatusCode != http.StatusServiceUnavailable || refused.answer.Header.Get("Retry-After") == "" || !strings.Contains(string(text), "at most 1 clients") {
+		t.Errorf("%d %s, want 503 that names the limit", refused.answer.StatusCode, text)
+	}
+	refused.close()
+	h.end()
+	for {
+		again := post(t, client, "/v1/lock", `{"key":"b"}`)
+		code := again.answer.StatusCode
+		again.close()
+		if code == http.StatusOK {
+			return
+		}
+	}
+}
+
+// TestGarbage: what isn't a mark is ignored, however much of it comes, and answered by nothing.
+func TestGarbage(t *testing.T) {
+	locker := newLocker(t, live)
+	client := serve(t, "unix", agent.New(locker))
+	w := dialWire(t, client)
+	w.send("/v1/lock", `{"key":"k"}`+"\n")
+	answer := w.answer()
+	garbage := strings.Repeat("\x00\r{}z", 13<<10)
+	for range 100 {
+		if _, err := fmt.Fprintf(w, "%x\r\n%s\r\n", len(garbage), garbage); err != nil {
+			t.Fatal(err)
+		}
+	}
+	requireHeld(t, locker, "k")
+	w.end()
+	text, err := io.ReadAll(answer.Body)
+	if lines := strings.Count(string(text), "\n"); err != nil || !strings.Contains(string(text), `"mark":0`) || !strings.HasSuffix(string(text), "{\"released\":true}\n") || lines != 2 {
+		t.Errorf("%q, %v: want the first line and the last", text, err)
+	}
+	requireFree(t, locker, "k")
+}

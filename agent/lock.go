@@ -1,0 +1,187 @@
+package agent
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/rule"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+const (
+	lineTimeout = 10 * time.Second // for the lines of a request
+	maxLockLine = 64 << 10
+)
+
+// lockRequest is the body of POST /v1/lock.
+type lockRequest struct {
+	Key       string         `json:"key"`
+	Keys      []string       `json:"keys"`
+	Wait      *rule.Duration `json:"wait"` // nil: without limit
+	Try       bool           `json:"try"`
+	TTL       rule.Duration  `json:"ttl"`
+	MaxHold   rule.Duration  `json:"max_hold"`
+	Label     string         `json:"label"`
+	Heartbeat rule.Duration  `json:"heartbeat"` // 0: none
+}
+
+// serveLock takes a lock, and holds it for as long as the client keeps its request.
+func (a *Agent) serveLock(w http.ResponseWriter, r *http.Request) error {
+	t, control := newTail(r, time.Now()), http.NewResponseController(w)
+	if err := a.enter(); err != nil {
+		return err
+	}
+	defer a.leave()
+	request, rest, err := readLockRequest(r, control)
+	if err != nil {
+		return refuseOpen(w, r, t, err)
+	}
+	if rest != nil {
+		t.follow(rest, control)
+		defer t.close()
+	}
+	lock, err := a.take(t, request)
+	if err != nil {
+		return refuseOpen(w, r, t, err)
+	}
+	s := newStream(w, control, t)
+	if err = s.begin(lock, nil); err == nil {
+		err = s.hold(time.Duration(request.Heartbeat))
+	} else if !isClosed(err) {
+		s.lapse()
+	}
+	unlockErr := lock.Unlock()
+	if err == nil {
+		s.last(released(unlockErr))
+	}
+	return nil
+}
+
+// readLockRequest returns what the client wants, and the rest of a body that it keeps open, or nil.
+func readLockRequest(r *http.Request, control *http.ResponseController) (*lockRequest, io.Reader, error) {
+	_ = control.SetReadDeadline(time.Now().Add(lineTimeout))
+	var text []byte
+	var err error
+	var rest *bufio.Reader
+	if r.ContentLength < 0 {
+		rest = bufio.NewReaderSize(r.Body, 256)
+		text, err = readLine(rest, maxLockLine)
+	} else if text, err = io.ReadAll(io.LimitReader(r.Body, maxLockLine+1)); err == nil && len(text) > maxLockLine {
+		err = errLineTooLong
+	}
+	if err != nil {
+		return nil, nil, lineError(err)
+	}
+	_ = control.SetReadDeadline(time.Time{})
+	request, err := parseLockRequest(text)
+	if err == nil && request.Heartbeat != 0 && rest == nil {
+		err = errors.New("heartbeat: needs a body that is sent in chunks, and kept open for marks")
+	}
+	if err != nil {
+		return nil, nil, refuse(http.StatusBadRequest, "%v", err)
+	}
+	if rest == nil {
+		return request, nil, nil
+	}
+	return request, rest, nil
+}
+
+func parseLockRequest(text []byte) (*lockRequest, error) {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	request := new(lockRequest)
+	if err := decoder.Decode(request); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = errors.New(`the body is empty: want JSON such as {"key":"order:42"}`)
+		}
+		return nil, errors.New(strings.TrimPrefix(err.Error(), "json: "))
+	}
+	if _, err := decoder.Token(); err != io.EOF {
+		return nil, errors.New("there is something after the JSON object")
+	}
+	switch {
+	case request.Key != "" && request.Keys != nil:
+		return nil, errors.New("key and keys: want one of them")
+	case request.Key != "":
+		request.Keys = []string{request.Key}
+	case len(request.Keys) == 0:
+		return nil, errors.New(`key: want a text that isn't empty, such as {"key":"order:42"}`)
+	}
+	if request.Heartbeat < 0 {
+		return nil, errors.New("heartbeat: must be above 0")
+	}
+	return request, nil
+}
+
+// take asks for the lock, and waits for it until the client has left, or the agent is about to stop.
+func (a *Agent) take(t *tail, request *lockRequest) (*redlock.Lock, error) {
+	var opts []redlock.LockOption
+	if request.Wait != nil {
+		opts = append(opts, redlock.WithWait(time.Duration(*request.Wait)))
+	}
+	if request.TTL != 0 {
+		opts = append(opts, redlock.WithTTL(time.Duration(request.TTL)))
+	}
+	if request.MaxHold != 0 {
+		opts = append(opts, redlock.WithMaxHold(time.Duration(request.MaxHold)))
+	}
+	if request.Label != "" {
+		opts = append(opts, redlock.WithLabel(request.Label))
+	}
+	ctx, cancel := a.waiting(t)
+	defer cancel()
+	take := a.locker.LockAll
+	if request.Try {
+		take = a.locker.TryLockAll
+	}
+	lock, err := take(ctx, request.Keys, opts...)
+	switch cause := context.Cause(ctx); {
+	case err == nil:
+		return lock, nil
+	case cause == errStopping:
+		return nil, errStopping
+	case !isOfLock(err):
+		return nil, refuse(http.StatusBadRequest, "%s", strings.TrimPrefix(err.Error(), "redlock: "))
+	}
+	return nil, err
+}
+
+var errLineTooLong = errors.New("line is too long")
+
+// readLine reads a line of at most so many bytes, without its end. The last line of a body needs no end.
+func readLine(from *bufio.Reader, most int) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := from.ReadSlice('\n')
+		if len(line)+len(part) > most {
+			return nil, errLineTooLong
+		}
+		line = append(line, part...)
+		switch {
+		case err == nil:
+			return line[:len(line)-1], nil
+		case err == io.EOF && len(line) > 0:
+			return line, nil
+		case err != bufio.ErrBufferFull:
+			return nil, err
+		}
+	}
+}
+
+// lineError returns the problem of a request whose first lines can't be read.
+func lineError(err error) error {
+	switch {
+	case errors.Is(err, errLineTooLong):
+		return refuse(http.StatusRequestHeaderFieldsTooLarge, "a line of the request is too long")
+	case tooLate(err):
+		return refuse(http.StatusRequestTimeout, "the request did not arrive in time")
+	}
+	return refuse(http.StatusBadRequest, "the request ends early")
+}

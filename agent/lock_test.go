@@ -1,0 +1,294 @@
+package agent_test
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/agent"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// TestHoldEnds ends holds in each way that a client has, over both kinds of sockets: the key is free at once.
+func TestHoldEnds(t *testing.T) {
+	for _, network := range []string{"unix", "tcp"} {
+		t.Run(network, func(t *testing.T) {
+			locker := newLocker(t, live)
+			client := serve(t, network, agent.New(locker))
+			for name, end := range map[string]func(key string){
+				"end of the body": func(key string) {
+					h := post(t, client, "/v1/lock", `{"key":"`+key+`"}`)
+					h.first()
+					requireHeld(t, locker, key)
+					if last := h.end(); last.Released == nil || !*last.Released {
+						t.Errorf("last line %+v, want released", last)
+					}
+				},
+				"closed, with an open body": func(key string) {
+					h := post(t, client, "/v1/lock", `{"key":"`+key+`"}`)
+					h.first()
+					requireHeld(t, locker, key)
+					h.close()
+				},
+				"closed, with a whole body": func(key string) {
+					h := postWhole(t, client, "/v1/lock", `{"key":"`+key+`"}`)
+					h.first()
+					requireHeld(t, locker, key)
+					h.close()
+				},
+			} {
+				key := strings.ReplaceAll(name, " ", "-")
+				end(key)
+				requireFree(t, locker, key)
+			}
+		})
+	}
+}
+
+// TestFences takes a key several times over one connection.
+func TestFences(t *testing.T) {
+	locker := newLocker(t, live)
+	client := serve(t, "unix", agent.New(locker))
+	last := uint64(0)
+	for range 5 {
+		h := post(t, client, "/v1/lock", `{"keys":["a","b"]}`)
+		first := h.first()
+		if first.Fence <= last {
+			t.Errorf("fence %d after %d", first.Fence, last)
+		}
+		last = first.Fence
+		h.end()
+	}
+}
+
+// TestMarks checks what the lines promise: never more than the lease lasts from the mark that they name, which the client has
+// sent before.
+func TestMarks(t *testing.T) {
+	const ttl = 3 * time.Second
+	locker := newLocker(t, live, redlock.WithTTL(ttl))
+	client := serve(t, "tcp", agent.New(locker))
+	before, err := locker.TryLock(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	waited := 300 * time.Millisecond
+	time.AfterFunc(waited, func() { _ = before.Unlock() })
+	sent := []time.Time{time.Now()}
+	h := post(t, client, "/v1/lock", `{"key":"k"}`)
+	first := h.first()
+	if first.Mark != 0 {
+		t.Fatalf("first line %+v, want mark 0", first)
+	}
+	check := func(l line) {
+		t.Helper()
+		// The agent has asked the masters before now, and their lease is no longer than the TTL from then on.
+		if promised := sent[l.Mark].Add(time.Duration(l.ValidMS) * time.Millisecond); promised.After(time.Now().Add(ttl)) {
+			t.Errorf("line %+v promises more than the ttl", l)
+		}
+	}
+	check(first)
+	if least := waited + ttl/2; time.Duration(first.ValidMS)*time.Millisecond < least {
+		t.Errorf("first line %+v, want at least %v, as it counts from the request", first, least)
+	}
+	for mark := int64(1); mark <= 3; mark++ {
+		sent = append(sent, time.Now())
+		h.mark()
+		for {
+			l, err := h.next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if check(l); l.Mark == mark {
+				break
+			}
+		}
+	}
+	for range 2 { // renewals, unasked
+		l, err := h.next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(l)
+	}
+	h.end()
+	requireFree(t, locker, "k")
+}
+
+func TestRefusals(t *testing.T) {
+	locker := newLocker(t, live)
+	client := serve(t, "unix", agent.New(locker))
+	h := post(t, client, "/v1/lock", `{"key":"held"}`)
+	h.first()
+	for body, want := range map[string]struct {
+		status int
+		text   string
+	}{
+		`{"key":"held","try":true}`:                    {423, `"type":"https://github.com/caddy-redlock/caddy-redlock/blob/main/docs/problems.md#held"`},
+		`{"key":"held","wait":"0s"}`:                   {423, "held"},
+		`{"key":"held","wait":"10ms"}`:                 {423, "for the whole wait"},
+		`{"keys":["x","held"],"try":true}`:             {423, "held"},
+		`{}`:                                           {400, "key"},
+		``:                                             {400, "empty"},
+		`{"key":"a","keys":["b"]}`:                     {400, "one of them"},
+		`{"key":"a","color":1}`:                        {400, "color"},
+		`{"key":"a","wait":"soon"}`:                    {400, "soon"},
+		`{"key":"a","ttl":"1h"}`:                       {400, "max ttl"},
+		`{"key":"a"} {"key":"b"}`:                      {400, "after"},
+		`{"key":"a","heartbeat":"1s"}`:                 {400, "heartbeat"},
+		`{"key":"` + strings.Repeat("a", 70000) + `"}`: {431, "too long"},
+	} {
+		h := postWhole(t, client, "/v1/lock", body)
+		text, _ := io.ReadAll(h.answer.Body)
+		name := body[:min(len(body), 40)]
+		if h.answer.StatusCode != want.status || !strings.Contains(string(text), want.text) {
+			t.Errorf("%s: %d %s, want %d and %q", name, h.answer.StatusCode, text, want.status, want.text)
+		}
+		if got := h.answer.Header.Get("Content-Type"); got != "application/problem+json" {
+			t.Errorf("%s: Content-Type %q", name, got)
+		}
+		if want.status == 423 && h.answer.Header.Get("Retry-After") == "" {
+			t.Errorf("%s: no Retry-After", name)
+		}
+		h.close()
+	}
+}
+
+// TestWaitEnds ends waits: the client leaves, ends its body, or the agent stops.
+func TestWaitEnds(t *testing.T) {
+	locker := newLocker(t, live)
+	client := serve(t, "unix", agent.New(locker))
+	lock, err := locker.TryLock(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, w := io.Pipe()
+	answered := make(chan int, 1)
+	go func() {
+		answer, err := client.Post("http://redlock/v1/lock", "application/json", io.MultiReader(strings.NewReader("{\"key\":\"k\"}\n"), r))
+		if err != nil {
+			answered <- 0
+			return
+		}
+		_ = answer.Body.Close()
+		answered <- answer.StatusCode
+	}()
+	for locker.Status().Waiting == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	_ = w.Close()
+	<-answered
+	for locker.Status().Waiting > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if err := lock.Unlock(); err != nil {
+		t.Error(err)
+	}
+	requireFree(t, locker, "k")
+}
+
+// TestLoss checks the last line of a lock that is lost.
+func TestLoss(t *testing.T) {
+	locker := newLocker(t, live)
+	client := serve(t, "unix", agent.New(locker))
+	for want, body := range map[string]string{"max_hold": `{"key":"k","max_hold":"50ms"}`, "heartbeat": `{"key":"k","ttl":"2s","heartbeat":"1ms"}`} {
+		h := post(t, client, "/v1/lock", body)
+		h.first()
+		var l line
+		for l.Lost == "" {
+			var err error
+			if l, err = h.next(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if l.Lost != want {
+			t.Errorf("lost %q, want %q", l.Lost, want)
+		}
+		requireFree(t, locker, "k")
+		h.close()
+	}
+	h := post(t, client, "/v1/lock", `{"key":"k"}`)
+	if err := locker.ForceUnlock(t.Context(), "k", h.first().Fence); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		l, err := h.next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.Lost == "forced" {
+			break
+		}
+	}
+}
+
+// TestHeartbeatLapses: a client that sends no marks may rely on what it was promised, although it is given up.
+func TestHeartbeatLapses(t *testing.T) {
+	locker := newLocker(t, live)
+	client := serve(t, "unix", agent.New(locker))
+	sent := time.Now()
+	h := post(t, client, "/v1/lock", `{"key":"k","ttl":"2s","heartbeat":"1ms"}`)
+	promised := sent.Add(time.Duration(h.first().ValidMS) * time.Millisecond)
+	lock, err := locker.Lock(t.Context(), "k", redlock.WithWait(bound))
+	if now := time.Now(); err != nil || now.Before(promised) {
+		t.Fatalf("the key was free %v before the end that the client was promised, or never: %v", promised.Sub(now), err)
+	}
+	_ = lock.Unlock()
+}
+
+func TestWhoMayAsk(t *testing.T) {
+	locker := newLocker(t, live)
+	const body = `{"key":"k","try":true}`
+	open := serve(t, "unix", agent.New(locker))
+	secret := serve(t, "tcp", agent.New(locker, agent.WithToken("secret"), agent.WithHosts("agent.internal")))
+	for name, c := range map[string]struct {
+		client *http.Client
+		host   string
+		header map[string]string
+		status int
+	}{
+		"curl":            {open, "", map[string]string{"Content-Type": "application/x-www-form-urlencoded"}, 200},
+		"no type":         {open, "", nil, 200},
+		"address":         {open, "127.0.0.1:80", nil, 200},
+		"IPv6":            {open, "[::1]:80", nil, 200},
+		"rebinding":       {open, "evil.example", nil, 403},
+		"origin":          {open, "", map[string]string{"Origin": "http://redlock"}, 403},
+		"browser":         {open, "", map[string]string{"Sec-Fetch-Site": "same-origin"}, 403},
+		"text":            {open, "", map[string]string{"Content-Type": "text/plain"}, 415},
+		"this version":    {open, "", map[string]string{"Redlock-Agent": "1"}, 200},
+		"another version": {open, "", map[string]string{"Redlock-Agent": "2"}, 426},
+		"no token":        {secret, "", nil, 401},
+		"wrong token":     {secret, "", map[string]string{"Authorization": "Bearer secret2"}, 401},
+		"other scheme":    {secret, "", map[string]string{"Authorization": "Basic secret"}, 401},
+		"token":           {secret, "agent.internal", map[string]string{"Authorization": "Bearer secret"}, 200},
+		"form over TCP":   {secret, "", map[string]string{"Authorization": "Bearer secret", "Content-Type": "application/x-www-form-urlencoded"}, 415},
+	} {
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://redlock/v1/lock", strings.NewReader(body))
+		r.Host = c.host
+		for name, value := range c.header {
+			r.Header.Set(name, value)
+		}
+		answer, err := c.client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answer.StatusCode != c.status || answer.Header.Get("Redlock-Agent") != "1" {
+			t.Errorf("%s: %d, version %q; want %d", name, answer.StatusCode, answer.Header.Get("Redlock-Agent"), c.status)
+		}
+		_ = answer.Body.Close()
+		requireFree(t, locker, "k")
+	}
+}
+
+// TestRefusedWithOpenBody: a client that keeps its body open is told why it is refused before it asks for anything.
+func TestRefusedWithOpenBody(t *testing.T) {
+	client := serve(t, "tcp", agent.New(newLocker(t, live), agent.WithToken("secret")))
+	for _, path := range []string{"/v1/lock", "/v1/turn", "/v1/other"} {
+		h := post(t, client, path, `{"key":"k"}`)
+		if h.answer.StatusCode != http.StatusUnauthorized {
+			t.Errorf("%s: %d", path, h.answer.StatusCode)
+		}
+		h.close()
+	}
+}

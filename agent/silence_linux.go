@@ -1,0 +1,18 @@
+package agent
+
+import (
+	"net"
+
+	"golang.org/x/sys/unix"
+)
+
+// limitUnacknowledged ends a connection if what was sent is not acknowledged in time. The probes of SetKeepAlive are sent only when nothing else is.
+func limitUnacknowledged(t *net.TCPConn) {
+	raw, err := t.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silence.Milliseconds()))
+	})
+}

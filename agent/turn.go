@@ -1,0 +1,303 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+)
+
+const maxTurnLine = 512 << 10 // of the line that describes a request, with all its headers
+
+// turnRequest is the request of a gateway's client, on the second line of POST /v1/turn.
+type turnRequest struct {
+	Method  string      `json:"method"`
+	Target  string      `json:"target"`
+	Host    string      `json:"host"`
+	Proto   string      `json:"proto"`
+	Remote  string      `json:"remote"`
+	Header  http.Header `json:"header"`
+	Trailer []string    `json:"trailer"`
+	Length  int64       `json:"length"`
+	Body    bool        `json:"body"` // frames follow
+}
+
+// turn is a request of a gateway's client on its way through a rule.
+type turn struct {
+	agent   *Agent
+	rule    *gatewayRule
+	control *http.ResponseController
+	stream  *stream
+	tail    *tail
+	rest    *bufio.Reader // of the gateway's request
+	frames  *frames       // of the body; nil for none
+	request *http.Request // of the gateway's client
+	sent    turnRequest
+
+	cancel context.CancelFunc // of its context
+	unhook func() bool        // from the end of the tail
+
+	begun bool // the answer has
+}
+
+// serveTurn takes the turn of a request, and holds it for as long as the gateway keeps its own request open.
+func (a *Agent) serveTurn(w http.ResponseWriter, r *http.Request) error {
+	t := &turn{agent: a, control: http.NewResponseController(w), tail: newTail(r, time.Now())}
+	if r.ContentLength >= 0 {
+		return refuse(http.StatusBadRequest, "want a body that is sent in chunks, and kept open while the turn lasts")
+	}
+	if err := a.enter(); err != nil {
+		return err
+	}
+	defer a.leave()
+	if err := t.read(r); err != nil {
+		return refuseOpen(w, r, t.tail, err)
+	}
+	defer t.cancel()
+	defer t.tail.close()
+	t.stream = newStream(w, t.control, t.tail)
+	if t.frames == nil {
+		t.follow()
+	}
+	err := t.rule.rule.Serve(a.locker, t.rule.derive(), &headless{header: make(http.Header), ResponseWriter: w}, t.request, t.hold)
+	var refusal *middleware.Refusal
+	switch {
+	case !t.begun && errors.As(err, &refusal):
+		return refuseOpen(w, r, t.tail, refusal)
+	case !t.begun && err != nil:
+		return refuseOpen(w, r, t.tail, refuse(http.StatusBadRequest, "%v", errFrame))
+	case err == nil:
+		t.stream.last(t.released())
+	}
+	return nil
+}
+
+// headless is the writer that a rule is given: nothing is written there, as the answer is the gateway's business.
+type headless struct {
+	http.ResponseWriter
+	header http.Header
+}
+
+func (w *headless) Header() http.Header         { return w.header }
+func (w *headless) Write(p []byte) (int, error) { return len(p), nil }
+func (w *headless) WriteHeader(int)             {}
+
+// Unwrap is for the deadline of the connection, within which a body must arrive.
+func (w *headless) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// read reads the lines, and makes the request that they describe.
+func (t *turn) read(r *http.Request) error {
+	_ = t.control.SetReadDeadline(time.Now().Add(lineTimeout))
+	t.rest = bufio.NewReader(r.Body)
+	settings, err := readLine(t.rest, maxSettings)
+	if err != nil {
+		return lineError(err)
+	}
+	line, err := readLine(t.rest, maxTurnLine)
+	if err != nil {
+		return lineError(err)
+	}
+	_ = t.control.SetReadDeadline(time.Time{})
+	if t.rule, err = t.agent.rule(settings); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(line, &t.sent); err != nil {
+		return refuse(http.StatusBadRequest, "the line that describes the request: %v", err)
+	}
+	return t.describe(r)
+}
+
+// describe makes the request of the gateway's client, as a server would have received it.
+func (t *turn) describe(r *http.Request) error {
+	u, err := parseTarget(t.sent.Method, t.sent.Target)
+	if err != nil {
+		return refuse(http.StatusBadRequest, "target: not that of a request")
+	}
+	major, minor, ok := http.ParseHTTPVersion(t.sent.Proto)
+	if !ok {
+		major, minor = 1, 1
+	}
+	// It doesn't end when the gateway has ended its body in order: that is the end of the work, and not of the client.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
+	t.cancel, t.unhook = cancel, func() bool { return true }
+	header := t.sent.Header
+	if header == nil {
+		header = make(http.Header)
+	}
+	request := &http.Request{
+		Method: t.sent.Method, URL: u, RequestURI: t.sent.Target, Proto: t.sent.Proto, ProtoMajor: major, ProtoMinor: minor,
+		Host: t.sent.Host, RemoteAddr: t.sent.Remote, Header: header.Clone(), ContentLength: t.sent.Length, Body: http.NoBody,
+	}
+	for _, name := range t.sent.Trailer {
+		if request.Trailer == nil {
+			request.Trailer = make(http.Header)
+		}
+		request.Trailer[name] = nil
+	}
+	if t.sent.Body {
+		t.frames = &frames{from: t.rest, end: t.follow}
+		if t.rule.readsBody {
+			request.Body = t.frames
+		}
+	}
+	t.request = request.WithContext(ctx)
+	return nil
+}
+
+func parseTarget(method, target string) (*url.URL, error) {
+	if method != http.MethodConnect || strings.HasPrefix(target, "/") {
+		return url.ParseRequestURI(target)
+	}
+	u, err := url.ParseRequestURI("http://" + target)
+	if err == nil {
+		u.Scheme = ""
+	}
+	return u, err
+}
+
+// follow is called once the body has been read: from then on the gateway can only send marks, and end its request.
+func (t *turn) follow() {
+	t.tail.follow(t.rest, t.control)
+	t.unhook = context.AfterFunc(t.tail.ctx, t.cancel)
+}
+
+// hold is the handler of the rule: it lasts for as long as the gateway's request.
+func (t *turn) hold(_ http.ResponseWriter, r *http.Request) error {
+	if err := t.dropBody(r); err != nil {
+		return errors.Join(errLeft, err)
+	}
+	t.unhook()
+	taken, _ := middleware.TurnFromContext(r.Context())
+	t.begun = true
+	if err := t.stream.begin(taken.Lock, t.changes(r, taken)); err != nil {
+		if taken.Lock != nil && !isClosed(err) {
+			t.stream.lapse()
+		}
+		return errors.Join(errLeft, err)
+	}
+	if taken.Lock != nil {
+		return t.stream.hold(0)
+	}
+	<-t.tail.ctx.Done()
+	if !t.tail.endedInOrder() {
+		return errLeft
+	}
+	return nil
+}
+
+// dropBody reads the body to its end, which frees the memory that it took: only the upstream needs it now, and the gateway has it.
+func (t *turn) dropBody(r *http.Request) error {
+	var body io.Reader = r.Body
+	switch {
+	case t.frames == nil:
+		return nil
+	case !t.rule.readsBody:
+		body = t.frames
+	}
+	_, err := io.Copy(io.Discard, body)
+	return err
+}
+
+// released returns the last line of a turn that has ended in order.
+func (t *turn) released() releasedLine {
+	if t.stream.lock == nil {
+		return released(nil)
+	}
+	return released(t.stream.lock.Unlock()) // the rule has called it before, and its error is the same
+}
+
+// changes returns the fields of the first line that say what to do with the request's headers.
+func (t *turn) changes(r *http.Request, taken middleware.Turn) []byte {
+	change := struct {
+		Pass    bool               `json:"pass,omitempty"`
+		Outcome middleware.Outcome `json:"outcome"`
+		Set     http.Header        `json:"set,omitempty"`
+		Strip   []string           `json:"strip,omitempty"`
+		Trailer []string           `json:"strip_trailers,omitempty"`
+	}{Pass: taken.Lock == nil, Outcome: taken.Outcome}
+	for name, values := range r.Header {
+		if !slices.Equal(values, t.sent.Header[name]) {
+			if change.Set == nil {
+				change.Set = make(http.Header)
+			}
+			change.Set[name] = values
+		}
+	}
+	for name := range t.sent.Header {
+		if _, ok := r.Header[name]; !ok {
+			change.Strip = append(change.Strip, name)
+		}
+	}
+	for _, name := range t.sent.Trailer {
+		if _, ok := r.Trailer[name]; !ok {
+			change.Trailer = append(change.Trailer, name)
+		}
+	}
+	text, _ := json.Marshal(change) // there is nothing in it that can't be encoded
+	text = text[1 : len(text)-1]
+	if taken.Lock != nil {
+		return append([]byte{','}, text...)
+	}
+	return text
+}
+
+// frames are a body as a gateway sends it: each with its length in decimal, on a line of its own; one of 0 bytes is the end.
+type frames struct {
+	from *bufio.Reader
+	left int64
+	err  error
+	end  func() // called when the body has ended in order
+}
+
+var errFrame = errors.New("the frames of the body are broken, or end early")
+
+func (f *frames) Read(p []byte) (int, error) {
+	if f.err == nil && f.left == 0 {
+		f.err = f.next()
+	}
+	if f.err != nil {
+		return 0, f.err
+	}
+	n, err := f.from.Read(p[:min(int64(len(p)), f.left)])
+	f.left -= int64(n)
+	if err != nil {
+		f.err = io.ErrUnexpectedEOF
+		if tooLate(err) {
+			f.err = err
+		}
+	}
+	return n, f.err
+}
+
+// next begins the next frame, or returns io.EOF after the last.
+func (f *frames) next() error {
+	line, err := f.from.ReadSlice('\n')
+	switch {
+	case tooLate(err):
+		return err
+	case err != nil:
+		return io.ErrUnexpectedEOF
+	}
+	n, err := strconv.ParseInt(string(line[:len(line)-1]), 10, 32)
+	switch {
+	case err != nil || n < 0:
+		return errFrame
+	case n > 0:
+		f.left = n
+		return nil
+	}
+	f.end()
+	return io.EOF
+}
+
+// Close does nothing: the body is a part of the gateway's request.
+func (f *frames) Close() error { return nil }

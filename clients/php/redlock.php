@@ -1,0 +1,299 @@
+<?php
+/*
+ * A lock of redlock's agent, for php-fpm, FrankenPHP and the command line. Copy this file; it needs PHP 8.1 and no extension.
+ *
+ *     require 'redlock.php';
+ *
+ *     $agent = new Redlock\Agent('/run/redlock/redlock.sock');           // or new Redlock\Agent('10.0.0.5:7070', 'the token')
+ *     $agent->withLock('order:42', function (Redlock\Lock $lock) {
+ *         pay(fence: $lock->fence);
+ *         $lock->check();                                                // throws LockLost if the lock isn't certain any more
+ *     }, wait: 2);                                                       // without wait: waits without limit; wait: 0 doesn't wait
+ *
+ * The lock is held until the function has returned, or until the script or the process ends. PHP does one thing at a time, so nothing
+ * tells of a loss by itself: call $lock->check() before whatever must not happen twice, and at times during long work.
+ * docs/agent.md says how long a client may believe that it holds a lock.
+ */
+
+namespace Redlock;
+
+/** The lock can't be had, or there is no agent. */
+class LockError extends \RuntimeException
+{
+}
+
+/** Another holder has the lock. */
+class LockHeld extends LockError
+{
+    /** @param int $retryAfter when to try again, in seconds */
+    public function __construct(string $text, public readonly int $retryAfter)
+    {
+        parent::__construct($text);
+    }
+}
+
+/** The lock was lost while it was held: the work may overlap with another holder's. */
+class LockLost extends LockError
+{
+}
+
+/** The agent at a Unix socket, or at host:port with its token. */
+class Agent
+{
+    public function __construct(
+        public readonly string $address = '/run/redlock/redlock.sock',
+        #[\SensitiveParameter] public readonly ?string $token = null,
+    ) {
+    }
+
+    /** Runs $work with the lock on a key, or on several that are locked together, and returns its value. Times are in seconds. */
+    public function withLock(
+        string|array $keys,
+        callable $work,
+        int|float|null $wait = null,
+        int|float|null $ttl = null,
+        int|float|null $maxHold = null,
+        ?string $label = null,
+    ): mixed {
+        $lock = $this->lock($keys, $wait, $ttl, $maxHold, $label);
+        try {
+            $value = $work($lock);
+        } catch (\Throwable $error) {
+            try {
+                $lock->release();
+            } catch (LockLost) { // the work's own error says more
+            }
+            throw $error;
+        }
+        $lock->release();
+        return $value;
+    }
+
+    /** Takes the lock, which ends with release(), or when nothing refers to it any more. */
+    public function lock(
+        string|array $keys,
+        int|float|null $wait = null,
+        int|float|null $ttl = null,
+        int|float|null $maxHold = null,
+        ?string $label = null,
+    ): Lock {
+        $ask = ['keys' => array_map(strval(...), array_values((array) $keys))];
+        foreach (['wait' => $wait, 'ttl' => $ttl, 'max_hold' => $maxHold] as $name => $seconds) {
+            if ($seconds !== null) {
+                $ask[$name] = sprintf('%.6Fs', $seconds);
+            }
+        }
+        if ($label !== null) {
+            $ask['label'] = $label;
+        }
+        return new Lock($this, $ask, $wait);
+    }
+}
+
+/** A lock that is held. */
+class Lock
+{
+    private const PATIENCE = 10; // seconds, for an answer of the agent, beyond the wait
+    private const PATIENCE_AT_END = 5;
+    private const PATIENCE_IN_CHECK = 1;
+
+    /** A number that is larger than those of all holders before. */
+    public readonly int $fence;
+
+    private $connection;
+    private array $sent;
+    private int $mark = 0; // the newest that was sent
+    private int $base = 0; // the one that the newest line answers
+    private array $end = [0, 0];
+    private string $raw = ''; // what has come, in chunks
+    private string $text = ''; // and without them
+    private ?string $lost = null;
+    private ?bool $released = null;
+
+    public function __construct(Agent $agent, #[\SensitiveParameter] array $ask, int|float|null $wait)
+    {
+        $unix = $agent->address[0] === '/';
+        $this->sent = [self::clocks()];
+        $this->connection = @stream_socket_client(($unix ? 'unix://' : 'tcp://') . $agent->address, $code, $text, self::PATIENCE);
+        if (!$this->connection) {
+            throw new LockError("no agent at {$agent->address}: $text");
+        }
+        stream_set_timeout($this->connection, $wait === null ? 10 ** 9 : (int) ceil($wait) + self::PATIENCE);
+        $body = json_encode($ask, JSON_THROW_ON_ERROR | JSON_UNESCAPED_UNICODE) . "\n";
+        $token = $agent->token === null ? '' : "Authorization: Bearer {$agent->token}\r\n";
+        $this->write("POST /v1/lock HTTP/1.1\r\nHost: redlock\r\nRedlock-Agent: 1\r\nContent-Type: application/json\r\n{$token}"
+            . "Transfer-Encoding: chunked\r\n\r\n" . dechex(strlen($body)) . "\r\n{$body}\r\n");
+        $this->requireOk($agent->address);
+        stream_set_blocking($this->connection, false);
+        while (!isset($this->fence) || !$this->certain()) { // after a wait of many minutes, only the answer to the mark is new enough
+            $this->await(self::PATIENCE);
+            if ($this->lost !== null) {
+                throw new LockError("the agent's answer: {$this->lost}");
+            }
+        }
+    }
+
+    public function __destruct()
+    {
+        if (is_resource($this->connection)) {
+            fclose($this->connection);
+        }
+    }
+
+    /** Says for how many seconds the lock is certain from now on: 0 if it is lost. */
+    public function remaining(): float
+    {
+        $this->read();
+        if (!$this->certain() && $this->lost === null) { // the script has not looked for long: the agent may say more
+            $this->send();
+            $until = hrtime(true) + self::PATIENCE_IN_CHECK * 10 ** 9;
+            while (!$this->certain() && $this->lost === null && ($left = $until - hrtime(true)) > 0) {
+                $this->await($left / 10 ** 9);
+            }
+        }
+        return $this->lost === null ? max(0.0, $this->left()) : 0.0;
+    }
+
+    /** Throws LockLost unless the lock is certain now. */
+    public function check(): void
+    {
+        if ($this->remaining() <= 0) {
+            throw new LockLost($this->lost ?? 'the agent has not said in time that the lock is still held');
+        }
+    }
+
+    /** Releases the lock, and throws LockLost if it had been lost. */
+    public function release(): void
+    {
+        if (!is_resource($this->connection)) {
+            return;
+        }
+        try {
+            $this->check();
+        } finally {
+            $lost = $this->lost;
+            $this->write("0\r\n\r\n"); // the end of the request's body
+            $until = hrtime(true) + self::PATIENCE_AT_END * 10 ** 9;
+            while ($this->released === null && $this->lost === null && ($left = $until - hrtime(true)) > 0) {
+                $this->await($left / 10 ** 9);
+            }
+            fclose($this->connection);
+        }
+        if ($lost === null && $this->released === false) {
+            throw new LockLost('the lock had ended before the end of the work');
+        }
+    }
+
+    /** Two clocks: the monotonic one stands still while a machine is suspended, and the other can be set. */
+    private static function clocks(): array
+    {
+        return [hrtime(true) / 1e9, microtime(true)];
+    }
+
+    private function left(): float
+    {
+        [$monotonic, $wall] = self::clocks();
+        return min($this->end[0] - $monotonic, $this->end[1] - $wall);
+    }
+
+    private function certain(): bool
+    {
+        return $this->lost === null && $this->left() > 0;
+    }
+
+    private function write(string $text): void
+    {
+        while ($text !== '' && ($n = @fwrite($this->connection, $text))) {
+            $text = substr($text, $n);
+        } // what can't be written is noticed by what can't be read
+    }
+
+    private function requireOk(string $address): void
+    {
+        $status = explode(' ', (string) fgets($this->connection))[1] ?? null;
+        if ($status === null) {
+            throw new LockError("the agent at $address does not answer");
+        }
+        $header = [];
+        while (($line = trim((string) fgets($this->connection))) !== '') {
+            [$name, $value] = explode(':', $line, 2) + [1 => ''];
+            $header[strtolower($name)] = trim($value);
+        }
+        if (($header['redlock-agent'] ?? null) !== '1') {
+            throw new LockError("something else than an agent of version 1 answers at $address");
+        }
+        if ($status === '200') {
+            return;
+        }
+        $problem = json_decode((string) stream_get_contents($this->connection, (int) ($header['content-length'] ?? 0)), true);
+        $text = $problem['detail'] ?? $problem['title'] ?? '';
+        if ($status === '423') {
+            throw new LockHeld($text, (int) ($header['retry-after'] ?? 1));
+        }
+        throw new LockError("$status: $text");
+    }
+
+    /** Waits for more of the stream, and reads it. */
+    private function await(float $seconds): void
+    {
+        $streams = [$this->connection];
+        $none = null;
+        @stream_select($streams, $none, $none, (int) $seconds, (int) (fmod($seconds, 1) * 1e6));
+        $this->read();
+    }
+
+    /** Reads what has come, without waiting. */
+    private function read(): void
+    {
+        if (!is_resource($this->connection)) {
+            $this->lost ??= 'it was released';
+            return;
+        }
+        while (($part = @fread($this->connection, 8192)) !== false && $part !== '') {
+            $this->raw .= $part;
+        }
+        while (preg_match('/\A([0-9a-f]+)\r\n/i', $this->raw, $size) && strlen($this->raw) >= strlen($size[0]) + hexdec($size[1]) + 2) {
+            $this->text .= substr($this->raw, strlen($size[0]), hexdec($size[1]));
+            $this->raw = substr($this->raw, strlen($size[0]) + hexdec($size[1]) + 2);
+        }
+        while (($at = strpos($this->text, "\n")) !== false) {
+            $this->take(json_decode(substr($this->text, 0, $at), true) ?? []);
+            $this->text = substr($this->text, $at + 1);
+        }
+        if (feof($this->connection) && $this->released === null) {
+            $this->lost ??= 'the connection to the agent has ended';
+        }
+    }
+
+    /** Takes a line. One that answers no new mark is answered with one: so the lines never count from long ago. */
+    private function take(array $line): void
+    {
+        if (isset($line['valid_ms'])) {
+            foreach ($this->sent[$line['mark']] as $i => $clock) {
+                $this->end[$i] = $clock + $line['valid_ms'] / 1000 * 0.99;
+            }
+            if ($line['mark'] > $this->base) {
+                $this->base = $line['mark'];
+                $this->sent = array_filter($this->sent, fn ($mark) => $mark >= $this->base, ARRAY_FILTER_USE_KEY);
+            } else {
+                $this->send();
+            }
+        }
+        if (isset($line['fence'])) {
+            $this->fence = $line['fence'];
+        }
+        if (isset($line['lost'])) {
+            $this->lost = $line['detail'] ?? $line['lost'];
+        }
+        $this->released = $line['released'] ?? $this->released;
+    }
+
+    /** Sends a mark, which the agent answers with a line, unless one is on its way. */
+    private function send(): void
+    {
+        if ($this->mark === $this->base) {
+            $this->sent[++$this->mark] = self::clocks();
+            $this->write("1\r\n\n\r\n");
+        }
+    }
+}

@@ -1,0 +1,40 @@
+<?php
+// Run by clients_test.go: takes a lock, and prints what becomes of it.
+require __DIR__ . '/redlock.php';
+
+$keys = array_slice($argv, 2);
+$agent = new Redlock\Agent(getenv('ADDRESS'), getenv('TOKEN') ?: null);
+$options = [];
+foreach (['wait' => 'WAIT', 'ttl' => 'TTL', 'maxHold' => 'MAX_HOLD'] as $name => $variable) {
+    if (getenv($variable) != '') {
+        $options[$name] = (float) getenv($variable);
+    }
+}
+$before = 0;
+try {
+    if ($argv[1] === 'count') {
+        for ($i = 0; $i < 5; $i++) {
+            $agent->withLock('counter', function () use ($keys) {
+                $n = (int) file_get_contents($keys[0]);
+                usleep(2000);
+                file_put_contents($keys[0], $n + 1);
+            }, ...$options);
+        }
+    } else {
+        $agent->withLock($keys, function (Redlock\Lock $lock) use (&$before) {
+            echo "held {$lock->fence}\n";
+            for (; !file_exists(getenv('STOP')); clearstatcache()) {
+                $before = (int) floor(microtime(true) * 1000);
+                $lock->check();
+                usleep(20000);
+            }
+        }, ...$options);
+    }
+    echo "done\n";
+} catch (Redlock\LockHeld $e) {
+    echo "refused {$e->retryAfter}\n";
+} catch (Redlock\LockLost $e) {
+    echo "lost $before {$e->getMessage()}\n";
+} catch (Redlock\LockError $e) {
+    echo "error {$e->getMessage()}\n";
+}

@@ -1,0 +1,35 @@
+"""Run by clients_test.go: takes a lock, and prints what becomes of it."""
+
+import os
+import sys
+import time
+
+from redlock import Agent, LockError, LockHeld, LockLost
+
+mode, *keys = sys.argv[1:]
+agent = Agent(os.environ["ADDRESS"], os.environ["TOKEN"] or None)
+options = {name: float(os.environ[name.upper()]) for name in ("wait", "ttl", "max_hold") if os.environ.get(name.upper())}
+before = 0
+try:
+    if mode == "count":
+        for _ in range(5):
+            with agent.lock("counter", **options):
+                with open(keys[0]) as file:
+                    n = int(file.read())
+                time.sleep(0.002)
+                with open(keys[0], "w") as file:
+                    file.write(str(n + 1))
+    else:
+        with agent.lock(*keys, **options) as lock:
+            print("held", lock.fence, flush=True)
+            while not os.path.exists(os.environ["STOP"]):
+                before = int(time.time() * 1000)
+                lock.check()
+                time.sleep(0.02)
+    print("done")
+except LockHeld as e:
+    print("refused", e.retry_after)
+except LockLost as e:
+    print("lost", before, e)
+except LockError as e:
+    print("error", e)

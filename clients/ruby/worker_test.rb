@@ -1,0 +1,34 @@
+# Run by clients_test.go: takes a lock, and prints what becomes of it.
+require_relative "redlock"
+$stdout.sync = true
+mode, *keys = ARGV.map { |argument| argument.dup.force_encoding("UTF-8") }
+agent = RedlockAgent.new(ENV["ADDRESS"], token: ENV["TOKEN"].to_s.empty? ? nil : ENV["TOKEN"])
+options = { wait: ENV["WAIT"], ttl: ENV["TTL"], max_hold: ENV["MAX_HOLD"] }.reject { |_, text| text.to_s.empty? }.transform_values(&:to_f)
+before = 0
+begin
+  if mode == "count"
+    5.times do
+      agent.lock("counter", **options) do
+        n = File.read(keys[0]).to_i
+        sleep 0.002
+        File.write(keys[0], (n + 1).to_s)
+      end
+    end
+  else
+    agent.lock(*keys, **options) do |lock|
+      puts "held #{lock.fence}"
+      until File.exist?(ENV["STOP"])
+        before = (Time.now.to_f * 1000).floor
+        lock.check
+        sleep 0.02
+      end
+    end
+  end
+  puts "done"
+rescue RedlockAgent::LockHeld => e
+  puts "refused #{e.retry_after}"
+rescue RedlockAgent::LockLost => e
+  puts "lost #{before} #{e.message}"
+rescue RedlockAgent::LockError => e
+  puts "error #{e.message}"
+end

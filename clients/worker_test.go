@@ -1,0 +1,265 @@
+package clients
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// languages are the programs that run worker_test in their folders, which all understand and print the same.
+var languages = map[string][]string{
+	"python": {"python3", "worker_test.py"},
+	"node":   {"node", "worker_test.mjs"},
+	"ruby":   {"ruby", "worker_test.rb"},
+	"php":    {"php", "worker_test.php"},
+}
+
+// installed returns the languages that there are. CLIENTS=required fails where one is not installed.
+func installed(t *testing.T) (all []string) {
+	t.Helper()
+	for language, command := range languages {
+		if _, err := exec.LookPath(command[0]); err == nil {
+			all = append(all, language)
+		} else if os.Getenv("CLIENTS") == "required" {
+			t.Error(err)
+		} else {
+			t.Log(err)
+		}
+	}
+	return all
+}
+
+// program is the file of redlock.
+var program string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "redlock")
+	if err == nil {
+		program = filepath.Join(dir, "redlock")
+		var out []byte
+		if out, err = exec.Command("go", "build", "-o", program, "../cmd/redlock").CombinedOutput(); err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// realAgent is a process "redlock agent" at a Unix socket and another at a TCP address, on three masters, and a locker on the same.
+type realAgent struct {
+	socket, address string
+	locker          *redlock.Locker
+	process         *os.Process // at the Unix socket
+}
+
+func startAgent(t *testing.T) *realAgent {
+	t.Helper()
+	servers := redistest.Start(t, 3)
+	a := &realAgent{socket: filepath.Join(t.TempDir(), "s"), address: fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t))}
+	var err error
+	a.locker, err = redlock.Open(redistest.URLs(servers), redlock.WithTimeout(time.Second), redlock.WithRestartGuard(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.locker.Close() })
+	env := append(os.Environ(), "REDLOCK_MASTERS="+strings.Join(redistest.URLs(servers), ","), "REDLOCK_RESTART_GUARD=off", "REDLOCK_TIMEOUT=1s")
+	a.process = serveAgent(t, "unix", a.socket, exec.Command(program, "agent", "--listen", "unix:"+a.socket), env)
+	serveAgent(t, "tcp", a.address, exec.Command(program, "agent", "--listen", a.address), append(env, "REDLOCK_AGENT_TOKEN=secret"))
+	return a
+}
+
+// serveAgent starts an agent, and waits until it can be reached.
+func serveAgent(t *testing.T, network, address string, cmd *exec.Cmd, env []string) *os.Process {
+	t.Helper()
+	cmd.Env = env
+	exited, err := redistest.StartProcess(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); <-exited })
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if c, err := net.Dial(network, address); err == nil {
+			_ = c.Close()
+			return cmd.Process
+		}
+		if time.Now().After(end) {
+			t.Fatal("the agent did not start")
+		}
+	}
+}
+
+// worker is a running client.
+type worker struct {
+	cmd    *exec.Cmd
+	lines  *bufio.Scanner
+	stderr bytes.Buffer
+	stop   string
+}
+
+func (a *realAgent) start(t *testing.T, language, options string, args ...string) *worker {
+	t.Helper()
+	w := &worker{stop: filepath.Join(t.TempDir(), "stop")}
+	command := append(slices.Clone(languages[language]), args...)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	w.cmd = exec.CommandContext(ctx, command[0], command[1:]...)
+	w.cmd.Dir, w.cmd.Stderr = language, &w.stderr
+	w.cmd.Env = append(os.Environ(), "ADDRESS="+a.socket, "TOKEN=", "STOP="+w.stop, "PYTHONDONTWRITEBYTECODE=1")
+	w.cmd.Env = append(w.cmd.Env, strings.Fields(options)...)
+	out, err := w.cmd.StdoutPipe()
+	if err == nil {
+		err = w.cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.lines = bufio.NewScanner(out)
+	t.Cleanup(func() { cancel(); _ = w.cmd.Wait() })
+	return w
+}
+
+// expect requires the next line to begin like this, and returns the rest.
+func (w *worker) expect(t *testing.T, want string) string {
+	t.Helper()
+	if !w.lines.Scan() {
+		_ = w.cmd.Wait()
+		t.Fatalf("nothing more was printed, want %q: %s", want, w.stderr.String())
+	}
+	rest, ok := strings.CutPrefix(w.lines.Text(), want)
+	if !ok {
+		t.Fatalf("%q was printed, want %q", w.lines.Text(), want)
+	}
+	return strings.TrimSpace(rest)
+}
+
+// end tells a worker that holds a lock to end its work.
+func (w *worker) end(t *testing.T) {
+	t.Helper()
+	if err := os.WriteFile(w.stop, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestClientsExclude has clients of all languages add to a number in a file, at once.
+func TestClientsExclude(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t)
+	file := filepath.Join(t.TempDir(), "number")
+	if err := os.WriteFile(file, []byte("0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var all []*worker
+	for _, language := range installed(t) {
+		all = append(all, a.start(t, language, "", "count", file), a.start(t, language, "ADDRESS="+a.address+" TOKEN=secret", "count", file))
+	}
+	for _, w := range all {
+		w.expect(t, "done")
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != fmt.Sprint(5*len(all)) {
+		t.Errorf("%d clients have counted to %s: %v", len(all), text, err)
+	}
+}
+
+// TestClientLoses: each client whose agent is killed or stopped, or whose lock is taken from it, stops before another one has the lock.
+func TestClientLoses(t *testing.T) {
+	t.Parallel()
+	for how, lose := range map[string]func(t *testing.T, a *realAgent, fence uint64){
+		"killed":  func(_ *testing.T, a *realAgent, _ uint64) { _ = a.process.Kill() },
+		"stopped": func(_ *testing.T, a *realAgent, _ uint64) { _ = a.process.Signal(syscall.SIGSTOP) },
+		"forced": func(t *testing.T, a *realAgent, fence uint64) {
+			if err := a.locker.ForceUnlock(t.Context(), "k", fence); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		for _, language := range installed(t) {
+			t.Run(how+"/"+language, func(t *testing.T) {
+				t.Parallel()
+				a := startAgent(t)
+				// It waits for longer than the TTL, so that counting from when a line has come would be too long.
+				other, err := a.locker.Lock(t.Context(), "k")
+				if err != nil {
+					t.Fatal(err)
+				}
+				w := a.start(t, language, "TTL=2 WAIT=60", "hold", "k")
+				time.Sleep(3 * time.Second)
+				if err := other.Unlock(); err != nil {
+					t.Fatal(err)
+				}
+				fence, err := strconv.ParseUint(w.expect(t, "held "), 10, 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				lose(t, a, fence)
+				other, err = a.locker.Lock(t.Context(), "k", redlock.WithWait(time.Minute))
+				had := time.Now().UnixMilli()
+				if err != nil {
+					t.Fatal(err)
+				}
+				last, _, _ := strings.Cut(w.expect(t, "lost "), " ")
+				if n, err := strconv.ParseInt(last, 10, 64); err != nil || how != "forced" && n > had {
+					t.Errorf("%s believed in its lock at %s, and another had it at %d", language, last, had)
+				}
+				_ = other.Unlock()
+			})
+		}
+	}
+}
+
+// TestClientRefused: who has the key, when to try again, no agent, and a wrong token.
+func TestClientRefused(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t)
+	keys := []string{`"\'$(x)%s`, "a\nb\t\x01\x7f", "ключ 🔑\u2028", " -n"}
+	busy, err := a.locker.LockAll(t.Context(), keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, language := range installed(t) {
+		for _, key := range keys {
+			if n, err := strconv.Atoi(a.start(t, language, "WAIT=0", "hold", key).expect(t, "refused ")); err != nil || n < 1 {
+				t.Errorf("%s: retry after %d, %v", language, n, err)
+			}
+		}
+		a.start(t, language, "WAIT=0.01 ADDRESS="+a.address+" TOKEN=secret", "hold", keys[0]).expect(t, "refused ")
+		a.start(t, language, "WAIT=1 ADDRESS="+a.address+" TOKEN=wrong", "hold", "k").expect(t, "error 401")
+		a.start(t, language, "WAIT=1 ADDRESS=/nonexistent/s", "hold", "k").expect(t, "error ")
+		w := a.start(t, language, "MAX_HOLD=0.2 WAIT=60", "hold", "k")
+		w.expect(t, "held ")
+		w.expect(t, "lost ")
+	}
+	if err := busy.Unlock(); err != nil {
+		t.Fatal(err)
+	}
+	for _, language := range installed(t) {
+		w := a.start(t, language, "TTL=2 WAIT=60", append([]string{"hold"}, keys...)...)
+		w.expect(t, "held ")
+		for range 3 { // several renewals
+			time.Sleep(time.Second)
+			if lock, err := a.locker.TryLock(t.Context(), keys[1]); err == nil {
+				t.Errorf("%s does not hold its lock", language)
+				_ = lock.Unlock()
+			}
+		}
+		w.end(t)
+		w.expect(t, "done")
+	}
+}

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-redlock/caddy-redlock/agent"
+	"github.com/caddy-redlock/caddy-redlock/console"
+	"github.com/caddy-redlock/caddy-redlock/internal/masters"
+	"github.com/caddy-redlock/caddy-redlock/metrics"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+func agentCmd() *cobra.Command {
+	a := agentCommand{listen: []string{"unix:/run/redlock/redlock.sock"}}
+	a.masters.AllowMemory = true
+	cmd := &cobra.Command{
+		Use:   "agent [flags]",
+		Short: "Takes locks for programs in any language, over a Unix socket or TCP",
+		Long: `
+Takes locks for programs in any language: a client holds a lock for as long as its
+request lasts, on a Unix socket or a TCP address. docs/agent.md has the clients.
+
+  curl -N --unix-socket /run/redlock/redlock.sock http://redlock/v1/lock -d '{"key":"order:42"}'
+
+When it is told to end (TERM), it refuses new requests, ends all waits, and waits for
+those who hold locks, for --grace. A lock that is still held then, or when it is told
+to end once more, is left to its ttl.
+
+` + masters.Help,
+		Example:               `  redlock agent --masters redis://10.0.0.1:6379,redis://10.0.0.2:6379,redis://10.0.0.3:6379`,
+		Args:                  cobra.NoArgs,
+		DisableFlagsInUseLine: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := masters.Environment(cmd.Flags()); err != nil {
+				return err
+			}
+			return a.run(cmd.Context())
+		},
+	}
+	flags := cmd.Flags()
+	a.masters.AddFlags(flags)
+	flags.StringArrayVar(&a.listen, "listen", a.listen, "Address: unix:/path, or host:port, which needs a token; systemd's sockets take its place")
+	flags.StringVar(&a.socket.mode, "socket-mode", "0660", "Mode of the Unix sockets")
+	flags.StringVar(&a.socket.group, "socket-group", "", "Group of the Unix sockets (default: that of the process)")
+	flags.StringVar(&a.tokenFile, "token-file", "", "File with the token that clients must send; or REDLOCK_AGENT_TOKEN")
+	flags.StringArrayVar(&a.hosts, "host", nil, "A further name by which clients know the agent, in the header Host")
+	flags.IntVar(&a.maxClients, "max-clients", agent.DefaultMaxClients, "How many clients may hold or wait for locks")
+	flags.DurationVar(&a.grace, "grace", 30*time.Second, "How long those who hold locks have to end when the agent ends")
+	return cmd
+}
+
+// agentCommand is the command "redlock agent" with its flags.
+type agentCommand struct {
+	masters    masters.Settings
+	listen     []string
+	socket     socketRights
+	tokenFile  string
+	hosts      []string
+	maxClients int
+	grace      time.Duration
+}
+
+func (a *agentCommand) run(ctx context.Context) error {
+	token, err := a.token()
+	if err != nil {
+		return err
+	}
+	if a.maxClients <= 0 {
+		return fmt.Errorf("--max-clients %d: must be above 0", a.maxClients)
+	}
+	listeners, err := a.listeners(token != "")
+	if err != nil {
+		return err
+	}
+	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	series := metrics.New("redlock")
+	locker, err := a.masters.Open(redlock.WithLogger(logger), redlock.WithObserver(series.Observer()))
+	if err != nil {
+		closeAll(listeners)
+		return err
+	}
+	series.Watch(locker)
+	served := agent.New(locker, agent.WithToken(token), agent.WithHosts(a.hosts...), agent.WithMaxClients(a.maxClients), agent.WithLogger(logger),
+		agent.WithObservers(series.Rule), agent.WithOther(forOperators(locker, series)))
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	context.AfterFunc(ctx, stop) // the next signal ends the process, and leaves the locks to their ttl
+	for _, l := range listeners {
+		logger.Info("agent serves", "network", l.Addr().Network(), "address", l.Addr().String())
+	}
+	notifySystemd("READY=1")
+	if err := served.Serve(ctx, a.grace, listeners...); err != nil {
+		return err // without Close: it would release locks on which clients still rely
+	}
+	return locker.Close()
+}
+
+// forOperators has the metrics and the console.
+func forOperators(locker *redlock.Locker, series *metrics.Metrics) http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(series, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.Handle("/console/", http.StripPrefix("/console", console.New(func() []*redlock.Locker { return []*redlock.Locker{locker} })))
+	return mux
+}
+
+// token returns the token that clients must send, or "".
+func (a *agentCommand) token() (string, error) {
+	if a.tokenFile == "" {
+		return os.Getenv("REDLOCK_AGENT_TOKEN"), nil
+	}
+	text, err := os.ReadFile(a.tokenFile)
+	if err != nil {
+		return "", fmt.Errorf("--token-file: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" {
+		return "", fmt.Errorf("--token-file %s: is empty", a.tokenFile)
+	}
+	return token, nil
+}
+
+// listeners returns the sockets that systemd has passed, or else those of --listen.
+func (a *agentCommand) listeners(hasToken bool) (all []net.Listener, err error) {
+	if all, err = systemdSockets(); err != nil {
+		return nil, err
+	}
+	if len(all) == 0 {
+		for _, address := range a.listen {
+			l, err := a.open(address)
+			if err != nil {
+				closeAll(all)
+				return nil, fmt.Errorf("--listen %s: %w", address, err)
+			}
+			all = append(all, l)
+		}
+	}
+	for _, l := range all {
+		if l.Addr().Network() != "unix" && !hasToken {
+			closeAll(all)
+			return nil, errors.New("an agent on a TCP address needs a token: set --token-file or REDLOCK_AGENT_TOKEN, or listen on a Unix socket")
+		}
+	}
+	return all, nil
+}
+
+func (a *agentCommand) open(address string) (net.Listener, error) {
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		return a.socket.listen(path)
+	}
+	return net.Listen("tcp", cmp.Or(strings.TrimPrefix(address, "tcp:"), address))
+}
+
+func closeAll(listeners []net.Listener) {
+	for _, l := range listeners {
+		_ = l.Close()
+	}
+}

@@ -1,0 +1,138 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+)
+
+// lock asks for the lock on k as curl does, and returns the answer, or nil.
+func (a *agentProcess) lock(body string) *http.Response {
+	answer, err := a.client().Post("http://redlock/v1/lock", "", strings.NewReader(body))
+	if err != nil {
+		return nil
+	}
+	_ = answer.Body.Close()
+	return answer
+}
+
+// waiting returns how many calls of the agent wait for a lock. Those that wait for one of the same process are in no queue of the masters.
+func (a *agentProcess) waiting() (n int) {
+	answer, err := a.client().Get("http://redlock/console/masters")
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = answer.Body.Close() }()
+	var status struct{ Lockers []struct{ Waiting int } }
+	_ = json.NewDecoder(answer.Body).Decode(&status)
+	for _, l := range status.Lockers {
+		n += l.Waiting
+	}
+	return n
+}
+
+// requireStopping fails if an answer is not that of an agent that is about to stop.
+func requireStopping(t *testing.T, what string, answer *http.Response) {
+	t.Helper()
+	if answer == nil || answer.StatusCode != http.StatusServiceUnavailable || answer.Header.Get("Retry-After") == "" {
+		t.Errorf("%s: %v, want 503 with Retry-After", what, answer)
+	}
+}
+
+// requireExit fails if the agent does not end with this exit code, -1 being that of a signal.
+func (a *agentProcess) requireExit(want int) {
+	a.t.Helper()
+	select {
+	case <-a.exited:
+	case <-time.After(time.Minute):
+		a.t.Fatal("the agent has not ended within a minute")
+	}
+	if code := a.cmd.ProcessState.ExitCode(); code != want {
+		a.t.Errorf("exit code %d, want %d", code, want)
+	}
+}
+
+// TestAgentEnds: TERM refuses new requests and ends waits; those who hold locks may end, also with masters that hang.
+func TestAgentEnds(t *testing.T) {
+	t.Parallel()
+	for _, hung := range []int{0, 1, 2} {
+		servers := redistest.Start(t, 3)
+		a := startAgent(t, servers, "--grace", "10m", "--restart-guard", "off", "--timeout", "500ms")
+		var b *believer
+		eventually(t, "a lock", func() bool { b = believe(t.Context(), a); return b != nil }) // the masters may still be connected to
+		waits := make(chan *http.Response, 1)
+		go func() { waits <- a.lock(`{"key":"k"}`) }()
+		eventually(t, "one waits", func() bool { return a.waiting() == 1 })
+		for _, s := range servers[:hung] {
+			s.Pause()
+		}
+		a.signal(syscall.SIGTERM)
+		requireStopping(t, "who waited", <-waits)
+		requireStopping(t, "a new request", a.lock(`{"key":"other"}`))
+		select {
+		case <-a.exited:
+			t.Error("the agent ended while a client held a lock")
+		default:
+		}
+		b.close()
+		a.requireExit(0)
+		for _, s := range servers[:hung] {
+			s.Resume()
+		}
+	}
+}
+
+// TestAgentLeavesLocks: a lock that is still held after the grace, or when a second TERM comes, is left to its ttl.
+func TestAgentLeavesLocks(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 1)
+	for _, c := range []struct {
+		grace  string
+		second bool
+		code   int
+	}{{"1ms", false, 1}, {"0s", false, 1}, {"10m", true, -1}} {
+		var log bytes.Buffer
+		a := newAgent(t, servers, "--grace", c.grace)
+		a.log = &log
+		a.start()
+		h := a.hold(`{"key":"k","ttl":"10m"}`)
+		a.signal(syscall.SIGTERM)
+		if c.second {
+			eventually(t, "the agent is about to stop", func() bool {
+				answer := a.lock(`{"key":"other","try":true}`)
+				return answer != nil && answer.StatusCode == http.StatusServiceUnavailable
+			})
+			a.signal(syscall.SIGTERM)
+		}
+		a.requireExit(c.code)
+		if c.code == 1 && !strings.Contains(log.String(), "clients still hold locks") {
+			t.Errorf("the agent said %s", &log)
+		}
+		if len(servers[0].Keys()) == 0 {
+			t.Error("the lock was released")
+		}
+		_ = h.Close()
+		servers[0].Client().FlushAll(t.Context())
+	}
+}
+
+// TestAgentEndsWithoutHolders: who only keeps a connection is no reason to wait, and nothing to complain about.
+func TestAgentEndsWithoutHolders(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 1)
+	for _, grace := range []string{"0s", "10ms"} {
+		a := startAgent(t, servers, "--grace", grace)
+		c := a.dial()
+		a.signal(syscall.SIGTERM)
+		a.requireExit(0)
+		_ = c.Close()
+	}
+}

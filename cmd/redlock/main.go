@@ -1,0 +1,65 @@
+// Command redlock is the lock without Caddy: it runs commands under a lock.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/redis/go-redis/v9/logging"
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/version"
+)
+
+// exitError is a process's exit code for wrong use, and for what has no code of its own.
+const exitError = 1
+
+func main() {
+	logging.Disable() // it would print to standard error, which belongs to the command of redlock run
+	os.Exit(execute(rootCmd()))
+}
+
+func rootCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:                   "redlock",
+		Short:                 "Distributed locks on independent Redis masters",
+		Version:               version.String(),
+		Args:                  cobra.NoArgs,
+		DisableFlagsInUseLine: true,
+		SilenceErrors:         true,
+		SilenceUsage:          true,
+		RunE:                  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.SetVersionTemplate("caddy-redlock {{.Version}}\n")
+	cmd.CompletionOptions.HiddenDefaultCmd = true
+	cmd.AddCommand( // each has a file of its own
+		agentCmd(),
+		runCmd(),
+	)
+	return cmd
+}
+
+// coded is an error with an exit code of its own. If err is nil, nothing is printed.
+type coded struct {
+	code int
+	err  error
+}
+
+func (c *coded) Error() string { return fmt.Sprint(c.err) }
+
+func (c *coded) Unwrap() error { return c.err }
+
+// execute runs the command that the arguments name, prints its error, and returns its exit code.
+func execute(root *cobra.Command) int {
+	err := root.Execute()
+	if err == nil {
+		return 0
+	}
+	failed := &coded{code: exitError, err: err}
+	errors.As(err, &failed)
+	if failed.err != nil {
+		fmt.Fprintln(os.Stderr, "redlock:", failed.err)
+	}
+	return failed.code
+}

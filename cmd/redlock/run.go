@@ -1,0 +1,237 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/job"
+	"github.com/caddy-redlock/caddy-redlock/internal/masters"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// The exit codes of redlock run beside the command's own; docs/jobs.md has them, too.
+const (
+	codeUsage    = 64 // EX_USAGE
+	codeNoQuorum = 69 // EX_UNAVAILABLE
+	codeLost     = 70 // EX_SOFTWARE
+	codeHeld     = 75 // EX_TEMPFAIL
+)
+
+func init() {
+	if filepath.Base(os.Args[0]) == job.GuardName {
+		os.Exit(job.Guard())
+	}
+	runtime.LockOSThread() // main starts the command: package job
+}
+
+// runCommand is redlock run with its flags.
+type runCommand struct {
+	masters  masters.Settings
+	wait     time.Duration
+	waits    bool // whether the wait is bounded
+	try      bool
+	ttl      time.Duration
+	maxHold  time.Duration
+	period   time.Duration
+	heldCode int
+	skipCode int
+	after    time.Duration // --kill-after
+
+	key     string
+	command []string
+}
+
+func runCmd() *cobra.Command {
+	c := new(runCommand)
+	cmd := &cobra.Command{
+		Use:   "run [flags] KEY -- command [argument…]",
+		Short: "Runs a command under a lock, on one machine at a time",
+		Long: `
+Runs a command under the lock on KEY: of all machines with these masters, one at a time.
+The others wait in line. The lock is renewed while the command runs. If it can't be, or is
+lost, the command gets TERM, and then KILL: by default so early that it is gone before
+anybody else can have the lock. The command is killed if redlock is.
+
+The command has REDLOCK_KEY, REDLOCK_FENCE and REDLOCK_DEADLINE in its environment. The
+exit code is that of the command, 128 and the number of the signal that ended it, or
+
+  64   wrong use           69   too few masters answer
+  70   the lock was lost   75   another has the lock (-E)
+  126  the command can't be started          127  it doesn't exist
+` + masters.Help,
+		Example: `  redlock run --wait 30s invoices -- /usr/local/bin/send-invoices
+  redlock run --once-per 1h --skip-code 0 report -- ./report.sh`,
+		Args: func(_ *cobra.Command, args []string) (err error) {
+			c.key, c.command, err = jobOf(args)
+			return err
+		},
+		DisableFlagsInUseLine: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c.waits = cmd.Flags().Changed("wait")
+			if err := errors.Join(masters.Environment(cmd.Flags()), c.check(cmd.Flags().Changed)); err != nil {
+				return &coded{codeUsage, err}
+			}
+			return c.run()
+		},
+	}
+	flags := cmd.Flags()
+	flags.SetInterspersed(false)
+	flags.DurationVarP(&c.wait, "wait", "w", 0, "How long to wait in line for the lock (default: until it is had)")
+	flags.BoolVarP(&c.try, "try", "n", false, "Don't wait: as --wait 0s")
+	flags.DurationVar(&c.ttl, "ttl", 0, "How long the lock stays taken if this machine dies (default: 10s, or max-ttl)")
+	flags.DurationVar(&c.maxHold, "max-hold", 0, "How long the command may have the lock (default: until it ends)")
+	flags.DurationVarP(&c.after, "kill-after", "k", 0, "Time between TERM and KILL when the lock is lost; at most half of the ttl (default: a fifth of it)")
+	flags.DurationVar(&c.period, "once-per", 0, "After a success, don't run it again for this long, on any machine")
+	flags.IntVarP(&c.heldCode, "conflict-exit-code", "E", codeHeld, "Exit code if another has the lock")
+	flags.IntVar(&c.skipCode, "skip-code", codeHeld, "Exit code if --once-per finds that it is done (default: as -E)")
+	c.masters.AddFlags(flags)
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &coded{codeUsage, err} })
+	return cmd
+}
+
+// jobOf returns what the arguments behind the flags say.
+func jobOf(args []string) (key string, command []string, err error) {
+	const usage = "want redlock run [flags] KEY -- command [argument…]"
+	switch {
+	case len(args) == 0 || args[0] == "":
+		err = errors.New("no key: " + usage)
+	case len(args) > 1 && args[1] == "--":
+		key, command = args[0], args[2:]
+	case len(args) > 1 && strings.HasPrefix(args[1], "-"):
+		err = fmt.Errorf("%s comes after the key, and flags come before it: %s", args[1], usage)
+	default:
+		key, command = args[0], args[1:]
+	}
+	if err == nil && len(command) == 0 {
+		err = errors.New("no command: " + usage)
+	}
+	if err != nil {
+		err = &coded{codeUsage, err}
+	}
+	return key, command, err
+}
+
+// check returns what is wrong with the flags, and sets the defaults that depend on each other.
+func (c *runCommand) check(given func(flag string) bool) error {
+	if c.ttl == 0 {
+		c.ttl = redlock.DefaultTTL
+		if most := c.masters.MaxTTL; most > 0 {
+			c.ttl = min(c.ttl, most)
+		}
+	}
+	if !given("kill-after") {
+		c.after = c.ttl / 5
+	}
+	if !given("skip-code") {
+		c.skipCode = c.heldCode
+	}
+	switch {
+	case c.wait < 0:
+		return fmt.Errorf("--wait %v: want 0s or more", c.wait)
+	case c.try && c.waits:
+		return errors.New("--try doesn't wait: want it without --wait")
+	case c.after < 0 || c.after > c.ttl/2:
+		return fmt.Errorf("--kill-after %v: want at most %v, half of the ttl: the command has to be gone before the lease is over", c.after, c.ttl/2)
+	case c.period < 0 || given("once-per") && c.period < time.Second:
+		return fmt.Errorf("--once-per %v: want a second at least", c.period)
+	case given("skip-code") && c.period == 0:
+		return errors.New("--skip-code belongs to --once-per")
+	case c.heldCode < 0 || c.heldCode > 255 || c.skipCode < 0 || c.skipCode > 255:
+		return errors.New("an exit code is a number between 0 and 255")
+	}
+	return nil
+}
+
+// run takes the lock, runs the command, and frees the lock.
+func (c *runCommand) run() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	signals := job.Catch(cancel)
+	defer signals.Close()
+	held, err := c.acquire(ctx)
+	if err != nil {
+		if sig := signals.Ended(); sig != 0 {
+			job.Die(sig)
+			return &coded{128 + int(sig), nil}
+		}
+		return c.refused(err)
+	}
+	j := job.Job{Command: c.command, Env: c.environment(held), KillAfter: c.after}
+	result, err := j.Run(held.lease, signals)
+	freed := held.free(err == nil && result.Code == 0 && result.Lost == nil)
+	var failed *job.StartError
+	switch {
+	case errors.As(err, &failed):
+		return &coded{failed.Code, err}
+	case err != nil:
+		return err
+	case result.Lost == nil && endedBefore(freed):
+		result.Lost = freed
+	case result.Lost == nil && freed != nil:
+		tell("the lock on %s: %v", c.key, freed)
+	}
+	if result.LeftBehind {
+		tell("the command has ended, and has left processes that still run, without the lock on %s: it must not put itself into the background", c.key)
+	}
+	if result.Lost != nil {
+		return &coded{codeLost, fmt.Errorf("the lock on %s was lost before the command had ended: %w", c.key, result.Lost)}
+	}
+	if result.Signal != 0 {
+		job.Die(result.Signal)
+	}
+	if result.Code != 0 {
+		return &coded{result.Code, nil}
+	}
+	return nil
+}
+
+// endedBefore reports whether the release says that the lock had ended before, so that another may have had it.
+func endedBefore(err error) bool {
+	return errors.Is(err, redlock.ErrExpired) || errors.Is(err, redlock.ErrNotOwner) || errors.Is(err, redlock.ErrLost)
+}
+
+func (c *runCommand) environment(held *holding) []string {
+	return []string{
+		"REDLOCK_KEY=" + c.key,
+		fmt.Sprintf("REDLOCK_FENCE=%d", held.fence),
+		"REDLOCK_DEADLINE=" + held.lease.Until().UTC().Format(time.RFC3339Nano),
+	}
+}
+
+// refused returns what is told of a lock that wasn't had.
+func (c *runCommand) refused(err error) error {
+	switch {
+	case errors.Is(err, redlock.ErrDone):
+		return &coded{c.skipCode, onTerminal("it is done: %s has run in this period", c.key)}
+	case errors.Is(err, redlock.ErrNoQuorum):
+		return &coded{codeNoQuorum, err}
+	case errors.Is(err, redlock.ErrHeld):
+		return &coded{c.heldCode, onTerminal("another has the lock on %s", c.key)}
+	}
+	return err
+}
+
+// onTerminal returns what a person is told, and cron is not.
+func onTerminal(format string, args ...any) error {
+	if !isTerminal(os.Stderr) {
+		return nil
+	}
+	return fmt.Errorf(format, args...)
+}
+
+func tell(format string, args ...any) { fmt.Fprintf(os.Stderr, "redlock: "+format+"\n", args...) }
+
+func isTerminal(file *os.File) bool {
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

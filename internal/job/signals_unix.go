@@ -1,0 +1,98 @@
+//go:build unix
+
+package job
+
+import (
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+)
+
+// passed are the signals that are for the command. TSTP is what Ctrl-Z sends while the command has not taken the terminal.
+var passed = []os.Signal{
+	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM,
+	syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGCONT,
+}
+
+// Signals are what this process gets: they end it before the command runs, and are passed on to the command afterwards.
+type Signals struct {
+	caught    chan os.Signal
+	continued chan struct{} // SIGCONT has come
+	done      chan struct{}
+
+	mu    sync.Mutex
+	group int            // of the command; 0 while there is none
+	ended syscall.Signal // that has come while there was none
+	end   func()
+}
+
+// Catch begins to catch signals. One that would end this process calls end, unless a command runs. Close must be called.
+func Catch(end func()) *Signals {
+	s := &Signals{caught: make(chan os.Signal, 16), continued: make(chan struct{}, 1), done: make(chan struct{}), end: end}
+	for _, sig := range passed {
+		if !signal.Ignored(sig) { // as with nohup: the command ignores it, too
+			signal.Notify(s.caught, sig)
+		}
+	}
+	go s.run()
+	return s
+}
+
+// Close gives the signals back.
+func (s *Signals) Close() {
+	signal.Stop(s.caught)
+	close(s.caught)
+	<-s.done
+}
+
+// Ended returns the signal that ended the wait for the lock, or 0.
+func (s *Signals) Ended() syscall.Signal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
+}
+
+func (s *Signals) run() {
+	defer close(s.done)
+	for caught := range s.caught {
+		sig := caught.(syscall.Signal)
+		if sig == syscall.SIGCONT {
+			select {
+			case s.continued <- struct{}{}:
+			default:
+			}
+		}
+		s.mu.Lock()
+		switch {
+		case s.group != 0:
+			_ = syscall.Kill(-s.group, sig)
+		case sig == syscall.SIGTSTP:
+			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		case sig != syscall.SIGCONT && sig != syscall.SIGWINCH && s.ended == 0:
+			s.ended = sig
+			s.end()
+		}
+		s.mu.Unlock()
+	}
+}
+
+// passTo has signals passed on to a group, also one that came just before; 0 is for none.
+func (s *Signals) passTo(group int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.group = group
+	if group != 0 && s.ended != 0 {
+		_ = syscall.Kill(-group, s.ended)
+	}
+}
+
+// Die ends this process by a signal, so that who has started it sees what the command has died of. It returns if that isn't possible.
+func Die(sig syscall.Signal) {
+	switch sig {
+	case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP:
+		signal.Reset(sig)
+		_ = syscall.Kill(os.Getpid(), sig)
+		select {} // until it has arrived
+	}
+}

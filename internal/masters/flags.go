@@ -1,0 +1,85 @@
+package masters
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/spf13/pflag"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// Help says, below the flags of a command, where else the masters may come from.
+const Help = `
+The masters are those of --masters, REDLOCK_MASTERS or --masters-file: URLs, separated by
+spaces or commas. Each of these flags may be a variable of the environment instead, such
+as REDLOCK_RESTART_GUARD for --restart-guard; REDLOCK_PASSWORD has the password, if
+--password-file doesn't. All processes that share locks, Caddys among them, must have the
+same masters, prefix and max TTL.`
+
+// AddFlags adds the flags to a command. What they say, or else their variables, is in the settings after Environment.
+func (s *Settings) AddFlags(flags *pflag.FlagSet) {
+	flags.Var((*list)(&s.Masters), "masters", "URLs of the masters: redis://[user:password@]host[:port], rediss:// for TLS, unix:///path")
+	flags.StringVar(&s.MastersFile, "masters-file", "", "File with URLs of masters")
+	flags.StringVar(&s.Username, "username", "", "User at the masters whose URLs have none")
+	flags.StringVar(&s.PasswordFile, "password-file", "", "File with the password of that user")
+	flags.StringVar(&s.CA, "tls-ca", "", "File with the certificates of the authorities to trust (default: those of the system)")
+	flags.StringVar(&s.Certificate, "tls-cert", "", "File with the certificate that is shown to the masters")
+	flags.StringVar(&s.Key, "tls-key", "", "File with the key of that certificate")
+	flags.StringVar(&s.ServerName, "tls-server-name", "", "Name that the certificate of each master must have (default: the host in its URL)")
+	flags.DurationVar(&s.Timeout, "timeout", redlock.DefaultTimeout, "How long a master may take to answer")
+	flags.StringVar(&s.Prefix, "prefix", redlock.DefaultPrefix, "What all keys on the masters begin with: key_prefix in a Caddyfile")
+	flags.DurationVar(&s.MaxTTL, "max-ttl", redlock.DefaultMaxTTL, "Longest TTL that a lock of any process may have")
+	flags.StringVar(&s.RestartGuard, "restart-guard", "", "How long a master has no vote after its start, or off (default: max TTL and one second)")
+	flags.StringVar(&s.MaxSkew, "max-skew", "", fmt.Sprintf("How far the masters' clocks may differ, or off (default: %v)", redlock.DefaultMaxSkew))
+	flags.StringVar(&s.Instance, "instance", "", "Name by which others see who holds a key (default: host/process)")
+}
+
+// names are the flags of AddFlags: those with a variable of the environment.
+var names = []string{
+	"masters", "masters-file", "username", "password-file", "tls-ca", "tls-cert", "tls-key", "tls-server-name",
+	"timeout", "prefix", "max-ttl", "restart-guard", "max-skew", "instance",
+}
+
+// Environment sets the flags of AddFlags that are not on the command line from their variables. A masters file and masters are one
+// setting: a flag of them hides the variables of both.
+func Environment(flags *pflag.FlagSet) error {
+	var given []string
+	flags.Visit(func(f *pflag.Flag) { given = append(given, f.Name) })
+	named := slices.Contains(given, "masters") || slices.Contains(given, "masters-file")
+	for _, name := range names {
+		variable := "REDLOCK_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+		text := os.Getenv(variable)
+		if text == "" || slices.Contains(given, name) || named && strings.HasPrefix(name, "masters") {
+			continue
+		}
+		if err := flags.Lookup(name).Value.Set(text); err != nil {
+			return fmt.Errorf("%s: %w", variable, err)
+		}
+	}
+	return nil
+}
+
+// Split returns the URLs in a text, which are separated by spaces or commas.
+func Split(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
+}
+
+// list is a flag with several URLs. It may be given several times, and doesn't show what it has: that may be passwords.
+type list []string
+
+func (l *list) String() string { return "" }
+
+func (l *list) Type() string { return "URLs" }
+
+func (l *list) Set(text string) error {
+	urls := Split(text)
+	if len(urls) == 0 {
+		return fmt.Errorf("want the URLs of masters")
+	}
+	*l = append(*l, urls...)
+	return nil
+}

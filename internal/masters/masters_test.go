@@ -1,0 +1,127 @@
+package masters
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+)
+
+// parse reads a command line in an environment with these variables.
+func parse(t *testing.T, env map[string]string, args ...string) *Settings {
+	t.Helper()
+	for _, name := range append(slices.Clone(names), "password") {
+		variable := "REDLOCK_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+		t.Setenv(variable, env[variable])
+	}
+	s, flags := new(Settings), pflag.NewFlagSet("test", pflag.ContinueOnError)
+	s.AddFlags(flags)
+	if err := flags.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	if err := Environment(flags); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func file(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// TestMasters: the masters come from flags, variables and files, and credentials are added to those that have none.
+func TestMasters(t *testing.T) {
+	listed := file(t, "redis://a:1, redis://b # the second\nredis://own:secret@c\n")
+	password := file(t, "p@ss\n")
+	for _, c := range []struct {
+		env  map[string]string
+		args []string
+		want string
+	}{
+		{nil, []string{"--masters", "redis://a redis://b,redis://c"}, "redis://a redis://b redis://c"},
+		{nil, []string{"--masters", "redis://a", "--masters", "redis://b"}, "redis://a redis://b"},
+		{map[string]string{"REDLOCK_MASTERS": "redis://a, redis://b"}, nil, "redis://a redis://b"},
+		{map[string]string{"REDLOCK_MASTERS": "redis://a"}, []string{"--masters", "redis://b"}, "redis://b"},
+		{map[string]string{"REDLOCK_MASTERS": "redis://a"}, []string{"--masters-file", listed}, "redis://a:1 redis://b redis://own:secret@c"},
+		{map[string]string{"REDLOCK_MASTERS_FILE": listed, "REDLOCK_USERNAME": "u", "REDLOCK_PASSWORD": "x"}, nil, "redis://u:x@a:1 redis://u:x@b redis://own:secret@c"},
+		{map[string]string{"REDLOCK_PASSWORD": "x"}, []string{"--masters", "redis://a", "--password-file", password}, "redis://:p%40ss@a"},
+	} {
+		urls, _, err := parse(t, c.env, c.args...).resolve()
+		if got := strings.Join(urls, " "); err != nil || got != c.want {
+			t.Errorf("%q %q: %s, %v; want %s", c.env, c.args, got, err, c.want)
+		}
+	}
+}
+
+// TestWrongSettings: each error names the setting, and shows no URL, which may have a password.
+func TestWrongSettings(t *testing.T) {
+	const secret = "s3cret"
+	for want, args := range map[string][]string{
+		"no masters":                         nil,
+		"--masters: number 2 is memory://":   {"--masters", "redis://:" + secret + "@a memory://"},
+		"--masters-file":                     {"--masters-file", "/does/not/exist"},
+		"--password-file":                    {"--masters", "redis://a", "--password-file", file(t, "")},
+		"must have one line":                 {"--masters", "redis://a", "--password-file", file(t, secret+"\nb")},
+		"--tls-ca":                           {"--masters", "rediss://a", "--tls-ca", file(t, "no PEM")},
+		"--tls-cert":                         {"--masters", "rediss://a", "--tls-cert", "/does/not/exist", "--tls-key", "/x"},
+		"needs both --tls-cert and":          {"--masters", "rediss://a", "--tls-cert", "/x"},
+		"no master uses it":                  {"--masters", "redis://a", "--tls-server-name", "a"},
+		"--restart-guard \"soon\"":           {"--masters", "redis://a", "--restart-guard", "soon"},
+		"restart guard 1s: must be at least": {"--masters", "redis://a", "--restart-guard", "1s"},
+		"--max-skew \"-1s\"":                 {"--masters", "redis://a", "--max-skew", "-1s"},
+		"--masters: ":                        {"--masters", "http://:" + secret + "@a"},
+	} {
+		locker, err := parse(t, nil, args...).Open()
+		if err == nil {
+			_ = locker.Close()
+			t.Errorf("%q is no error, want %q", args, want)
+		} else if !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), secret) {
+			t.Errorf("%q: %v, want %q", args, err, want)
+		}
+	}
+}
+
+// TestOpen locks on masters with TLS, a private authority and a client certificate.
+func TestOpen(t *testing.T) {
+	authority := redistest.NewAuthority(t)
+	_, urls := authority.Start(3)
+	certificate, key := authority.Issue("client")
+	env := map[string]string{"REDLOCK_RESTART_GUARD": "off", "REDLOCK_MASTERS": strings.Join(urls, ","), "REDLOCK_TLS_CA": authority.File}
+	locker, err := parse(t, env, "--tls-cert", certificate, "--tls-key", key, "--timeout", "2s", "--instance", "me").Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = locker.Close() }()
+	lock, err := locker.TryLock(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Unlock(); err != nil {
+		t.Error(err)
+	}
+	if locker.Instance() != "me" {
+		t.Errorf("instance %q", locker.Instance())
+	}
+}
+
+// TestDoctorSettings: what doctor measures masters against are the settings.
+func TestDoctorSettings(t *testing.T) {
+	s, err := parse(t, nil, "--masters", "redis://a redis://b:7", "--max-ttl", "5s", "--restart-guard", "off").Doctor()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Masters) != 2 || s.Masters[1].Options.Addr != "b:7" || s.Guard != 0 || s.LeastTTL != 5*time.Second || s.MaxSkew != 2*time.Second {
+		t.Errorf("%+v", s)
+	}
+}

@@ -1,0 +1,226 @@
+package masters
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// Settings are the masters of a program and how it locks on them, as its flags and its environment say. The zero value has no
+// masters, and the defaults of package redlock.
+type Settings struct {
+	Masters      []string // URLs
+	MastersFile  string   // more of them, separated as in Masters; # begins a comment
+	Username     string
+	PasswordFile string
+	CA           string // files, in PEM
+	Certificate  string
+	Key          string
+	ServerName   string
+	Timeout      time.Duration
+	Prefix       string
+	MaxTTL       time.Duration
+	RestartGuard string // a duration, "off", or "" for the default
+	MaxSkew      string // the same
+	Instance     string
+
+	// AllowMemory has masters memory:// accepted, whose locks are those of this process alone.
+	AllowMemory bool
+}
+
+// passwordVariable has the password, if no file has it. It is no flag: other users see those.
+const passwordVariable = "REDLOCK_PASSWORD"
+
+// Open returns a locker on the masters. Options that are given count more than the settings.
+func (s *Settings) Open(opts ...redlock.Option) (*redlock.Locker, error) {
+	urls, secure, err := s.resolve()
+	if err != nil {
+		return nil, err
+	}
+	own, err := s.options()
+	if err != nil {
+		return nil, err
+	}
+	masters, err := Dial(urls, secure)
+	if err != nil {
+		return nil, fmt.Errorf("--masters: %w", err)
+	}
+	return redlock.New(masters, append(own, opts...)...)
+}
+
+// Doctor returns what package doctor needs to know of the settings.
+func (s *Settings) Doctor() (doctor.Settings, error) {
+	urls, secure, err := s.resolve()
+	if err != nil {
+		return doctor.Settings{}, err
+	}
+	guard, err := s.guard()
+	if err != nil {
+		return doctor.Settings{}, err
+	}
+	skew, err := s.skew()
+	if err != nil {
+		return doctor.Settings{}, err
+	}
+	examined, err := Examined(urls, secure)
+	return doctor.Settings{
+		Masters:  examined,
+		Timeout:  cmp.Or(s.Timeout, redlock.DefaultTimeout),
+		LeastTTL: min(redlock.DefaultTTL, s.maxTTL()),
+		Guard:    guard,
+		MaxSkew:  skew,
+		Prefix:   cmp.Or(s.Prefix, redlock.DefaultPrefix),
+	}, err
+}
+
+// Examined returns the masters with these URLs as package doctor wants them.
+func Examined(urls []string, secure *tls.Config) (examined []doctor.Master, err error) {
+	masters, err := Dial(urls, secure)
+	if err != nil {
+		return nil, fmt.Errorf("masters: %w", err)
+	}
+	for i, m := range masters {
+		master := doctor.Master{Name: m.String()}
+		if !InMemory(urls[i]) {
+			if master.Options, err = ClientOptions(urls[i], secure); err != nil {
+				return nil, fmt.Errorf("masters: %w", err)
+			}
+		}
+		examined = append(examined, master)
+	}
+	return examined, nil
+}
+
+// resolve reads the files and the environment. Its errors show no URLs, because these may have passwords.
+func (s *Settings) resolve() (urls []string, secure *tls.Config, err error) {
+	given := s.Masters
+	if s.MastersFile != "" {
+		text, err := os.ReadFile(s.MastersFile)
+		if err != nil {
+			return nil, nil, fmt.Errorf("--masters-file: %w", err)
+		}
+		given = slices.Clone(given)
+		for line := range strings.Lines(string(text)) {
+			line, _, _ = strings.Cut(line, "#")
+			given = append(given, Split(line)...)
+		}
+	}
+	if len(given) == 0 {
+		return nil, nil, errors.New("no masters: want --masters, REDLOCK_MASTERS or --masters-file with the URLs of three or five independent Redis servers")
+	}
+	password, err := s.password()
+	if err != nil {
+		return nil, nil, err
+	}
+	for i, text := range given {
+		if InMemory(text) && !s.AllowMemory {
+			return nil, nil, fmt.Errorf("--masters: number %d is memory://, whose locks no other process sees: want the URL of a Redis server", i+1)
+		}
+		urls = append(urls, WithUser(text, s.Username, password))
+	}
+	if secure, err = s.tls(); err == nil && secure != nil && !slices.ContainsFunc(urls, UsesTLS) {
+		err = ErrNoTLS
+	}
+	return urls, secure, err
+}
+
+func (s *Settings) password() (string, error) {
+	if s.PasswordFile == "" {
+		return os.Getenv(passwordVariable), nil
+	}
+	text, err := os.ReadFile(s.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("--password-file: %w", err)
+	}
+	password := strings.TrimRight(string(text), "\r\n")
+	if password == "" || strings.ContainsAny(password, "\r\n") {
+		return "", fmt.Errorf("--password-file: %s must have one line, which is the password", s.PasswordFile)
+	}
+	return password, nil
+}
+
+// tls returns the settings of TLS, or nil if there are none.
+func (s *Settings) tls() (*tls.Config, error) {
+	if s.CA == "" && s.Certificate == "" && s.Key == "" && s.ServerName == "" {
+		return nil, nil
+	}
+	config := &tls.Config{ServerName: s.ServerName}
+	if s.CA != "" {
+		text, err := os.ReadFile(s.CA)
+		if err != nil {
+			return nil, fmt.Errorf("--tls-ca: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("--tls-ca: %s has no certificate in PEM", s.CA)
+		}
+	}
+	if (s.Certificate == "") != (s.Key == "") {
+		return nil, errors.New("a client certificate needs both --tls-cert and --tls-key")
+	}
+	if s.Certificate != "" {
+		own, err := tls.LoadX509KeyPair(s.Certificate, s.Key)
+		if err != nil {
+			return nil, fmt.Errorf("--tls-cert: %w", err)
+		}
+		config.Certificates = []tls.Certificate{own}
+	}
+	return config, nil
+}
+
+func (s *Settings) options() ([]redlock.Option, error) {
+	guard, err := s.guard()
+	if err != nil {
+		return nil, err
+	}
+	skew, err := s.skew()
+	if err != nil {
+		return nil, err
+	}
+	opts := []redlock.Option{
+		redlock.WithTimeout(cmp.Or(s.Timeout, redlock.DefaultTimeout)),
+		redlock.WithPrefix(cmp.Or(s.Prefix, redlock.DefaultPrefix)),
+		redlock.WithTTL(min(redlock.DefaultTTL, s.maxTTL())),
+		redlock.WithMaxTTL(s.maxTTL()),
+		redlock.WithRestartGuard(guard),
+		redlock.WithMaxSkew(skew),
+	}
+	if s.Instance != "" {
+		opts = append(opts, redlock.WithInstance(s.Instance))
+	}
+	return opts, nil
+}
+
+func (s *Settings) maxTTL() time.Duration { return cmp.Or(s.MaxTTL, redlock.DefaultMaxTTL) }
+
+func (s *Settings) guard() (time.Duration, error) {
+	return durationOrOff("--restart-guard", s.RestartGuard, s.maxTTL()+time.Second)
+}
+
+func (s *Settings) skew() (time.Duration, error) {
+	return durationOrOff("--max-skew", s.MaxSkew, min(redlock.DefaultMaxSkew, s.maxTTL()/2))
+}
+
+// durationOrOff reads a setting that can be off, which is 0. Package redlock says whether the duration makes sense.
+func durationOrOff(name, text string, standard time.Duration) (time.Duration, error) {
+	switch text {
+	case "":
+		return standard, nil
+	case "off":
+		return 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("%s %q: want a duration such as %v, or off", name, text, standard)
+	}
+	return d, nil
+}

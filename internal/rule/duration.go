@@ -1,0 +1,44 @@
+package rule
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strconv"
+	"time"
+)
+
+// Duration is a length of time in a configuration, in JSON a text such as "500ms", "2s" or "1d12h", or a number of nanoseconds.
+type Duration int64
+
+var days = regexp.MustCompile(`([0-9.]+)d`)
+
+// ParseDuration reads a text as time.ParseDuration does, and knows days, d, of 24 hours.
+func ParseDuration(text string) (Duration, error) {
+	inHours := days.ReplaceAllStringFunc(text, func(s string) string {
+		n, err := strconv.ParseFloat(s[:len(s)-1], 64)
+		if err != nil {
+			return s
+		}
+		return strconv.FormatFloat(n*24, 'f', -1, 64) + "h"
+	})
+	d, err := time.ParseDuration(inHours)
+	if err != nil {
+		return 0, fmt.Errorf("%q: want a duration such as 500ms, 2s or 1m", text)
+	}
+	return Duration(d), nil
+}
+
+// UnmarshalJSON reads a text or a number.
+func (d *Duration) UnmarshalJSON(value []byte) error {
+	var text string
+	if len(value) == 0 || value[0] != '"' {
+		return json.Unmarshal(value, (*int64)(d))
+	}
+	if err := json.Unmarshal(value, &text); err != nil {
+		return err
+	}
+	var err error
+	*d, err = ParseDuration(text)
+	return err
+}

@@ -1,0 +1,74 @@
+package rule_test
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/rule"
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+)
+
+func TestParse(t *testing.T) {
+	on := true
+	want := &rule.Settings{
+		Keys: []string{"order:{path.1}"}, Wait: rule.Duration(10 * time.Second), Remember: -1, OnMissingKey: "pass", HeldStatus: 429, BufferBody: &on, HashKeys: true, MaxBody: 1 << 20,
+		Verify: &rule.Verify{Scheme: "stripe", Secrets: []string{"a,b", "c"}}, TTL: rule.Duration(36 * time.Hour),
+	}
+	for name, text := range map[string]string{
+		"as Caddy's": `{"key":["order:{path.1}"],"wait":10000000000,"remember":-1,"on_missing_key":"pass","held_status":429,"buffer_body":true,"hash_keys":true,"max_body":1048576,
+			"verify":{"scheme":"stripe","secrets":["a,b","c"]},"ttl":"36h"}`,
+		"as labels": `{"Key":"order:{path.1}","wait":"10s","remember":"off","onMissingKey":"pass","heldstatus":"429","bufferBody":"true","hash-keys":"1","maxBody":"1MiB",
+			"verify":{"Scheme":"stripe","secrets":"[\"a,b\",\"c\"]"},"ttl":"1.5d","name":null}`,
+	} {
+		if got, err := rule.Parse([]byte(text)); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+	for text, want := range map[string]string{
+		`[]`:                                "want a JSON object",
+		`{"keys":"a"}`:                      "keys: unknown; want one of allow_upgrade, ",
+		`{"heldStatus":1,"held_status":2}`:  "is heldStatus, too",
+		`{"held_status":"secret"}`:          "held_status: want a whole number",
+		`{"wait":"secret"}`:                 `wait "secret": want a duration`,
+		`{"wait":true}`:                     "wait: want a duration",
+		`{"dry_run":"secret"}`:              "dry_run: want true or false",
+		`{"max_body":"much"}`:               "max_body: want a number of bytes",
+		`{"key":[1]}`:                       "key: want a list of texts",
+		`{"preset":1}`:                      "preset: want a text",
+		`{"verify":"secret"}`:               "verify: want a JSON object",
+		`{"verify":{"secrets":{"a":"b"}}}`:  "verify.secrets: want a list of texts",
+		`{"verify":{"scheme":"x","key":1}}`: "verify.key: unknown; want one of scheme, secrets",
+	} {
+		if _, err := rule.Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestFill(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"key":"order:{path.1}","wait":"1s"}`:         "",
+		`{"preset":"stripe"}`:                          "",
+		`{"preset":"idempotency-key"}`:                 "",
+		`{}`:                                           "key: want at least one template",
+		`{"preset":"x"}`:                               `preset "x": unknown`,
+		`{"key":"a","too_large":"run"}`:                "too_large needs remember",
+		`{"key":"a","on_no_quorum":"x"}`:               `on_no_quorum "x": want refuse or pass`,
+		`{"key":"a","held_status":200}`:                "held_status 200",
+		`{"key":"{header.Fencing-Token}"}`:             "fence_header",
+		`{"key":"a","verify":{"scheme":"x"}}`:          "x",
+		`{"key":"a","idempotency_key":"x"}`:            `idempotency_key "x"`,
+		`{"key":"a","scope":"{header.Authorization}"}`: "scope needs dedupe",
+	} {
+		settings, err := rule.Parse([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = settings.Fill(new(middleware.Rule), (*middleware.Rule).Placeholder)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package memory
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// Sets is the memory master's register command: which sets of masters processes have.
+type Sets struct {
+	Uses map[string]Use // by the text of the set
+	Born int64          // since when sets are remembered, in microseconds; 0 before the first
+	Mark int64          // the latest time that the clock has shown, in microseconds
+
+	Processes map[string]int64 // when each is forgotten, in microseconds, by its ID and name
+}
+
+// Use says since when a set of masters is in use, and when it was seen last, in microseconds.
+type Use struct{ Since, Seen int64 }
+
+// ends returns when a set is forgotten that was seen then.
+func ends(set string, seen int64) int64 {
+	life, _, _ := strings.Cut(set, " ")
+	ms, _ := strconv.ParseInt(life, 10, 64)
+	return seen + ms*1000
+}
+
+// Register is OpRegister.
+func (s *Sets) Register(cmd *protocol.Command, now int64) protocol.Reply {
+	if s.Born == 0 {
+		s.Born, s.Uses, s.Processes = now, make(map[string]Use), make(map[string]int64)
+	}
+	if cmd.Former != cmd.Token {
+		delete(s.Uses, cmd.Former)
+	}
+	if u, known := s.Uses[cmd.Token]; known || len(s.Uses)+int(min(s.Mark, 1)) < protocol.MaxSets {
+		if !known || ends(cmd.Token, u.Seen) < now {
+			u.Since = now
+		}
+		s.Uses[cmd.Token] = Use{Since: min(u.Since, now-cmd.Age.Microseconds()), Seen: now}
+	}
+	var lines []string
+	for text, u := range s.Uses {
+		if ends(text, u.Seen) < now {
+			delete(s.Uses, text)
+		} else {
+			lines = append(lines, fmt.Sprintf("%d %d %s", u.Since, u.Seen, text))
+		}
+	}
+	if cmd.Process != "" {
+		s.Processes[cmd.Process] = ends(cmd.Token, now)
+		maps.DeleteFunc(s.Processes, func(_ string, ends int64) bool { return ends <= now })
+	}
+	s.Mark = max(s.Mark, cmd.Ticket)
+	return protocol.Reply{Time: now, Mark: s.Mark, Born: s.Born, Lines: strings.Join(lines, "\n")}
+}
+
+// names is the command that finds the names of processes.
+func (s *Sets) names(cmd *protocol.Command, now int64) protocol.Reply {
+	var lines []string
+	for process, ends := range s.Processes {
+		if id, _, _ := strings.Cut(process, " "); ends > now && slices.Contains(strings.Fields(cmd.Token), id) {
+			lines = append(lines, process)
+		}
+	}
+	return protocol.Reply{Lines: strings.Join(lines, "\n")}
+}

@@ -1,0 +1,287 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+const (
+	// laneRate is the slowest line, in bytes per second, on which a result is waited for: then the longest takes 4 seconds.
+	laneRate = 256 << 10
+	laneMost = resultRoom * MaxResult // bytes on the way to one server, which may hang
+	laneIdle = 10 * time.Second       // how long the connection is kept without need
+)
+
+// lane is a connection to one server for results alone, so that locks never wait behind them. What is sent on it has no order
+// with what is sent on the stream: a result is stored under the token of a lock that is held, or in any case. The connection is
+// made when it is needed, to the server that the stream has reached.
+//
+//	push ──► queue ──► serve ──► flight ──► read
+type lane struct {
+	stream    *stream
+	connector protocol.Connector // nil for masters that have one connection: then results go with the locks
+	ctx       context.Context    // ends with the lane
+	cancel    func()
+	running   sync.WaitGroup
+	work      chan struct{} // signals serve that there may be something to send
+
+	mu       sync.Mutex
+	queue    calls // to be sent
+	flight   calls // sent and not answered, the oldest first
+	bytes    int   // of results in both
+	active   bool  // run is running
+	closing  bool
+	run      string      // of the server that was reached
+	watchdog *time.Timer // ends a connection on which nothing moves
+	failed   error       // why the last connection could not be made
+	pause    time.Time   // no other is made until then
+}
+
+func newLane(s *stream) *lane {
+	n := &lane{stream: s, work: make(chan struct{}, 1)}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	if m, ok := s.master.(protocol.Laner); ok {
+		n.connector = m.Lane(n)
+	}
+	return n
+}
+
+var (
+	errOtherServer = errors.New("another server has been reached for results than for locks")
+	errLaneFull    = fmt.Errorf("results of %d MiB are on their way to this master already", laneMost>>20)
+)
+
+// Admit refuses a server which isn't the one that votes for the master: what is stored there wouldn't be found.
+func (n *lane) Admit(reached protocol.Server) error {
+	if n.stream.seat.votesAs() != reached.RunID {
+		return errOtherServer
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.run = reached.RunID
+	return nil
+}
+
+// push sends a call, which is answered within the time that its bytes and those before it may take.
+func (n *lane) push(c *call) {
+	if n.connector == nil {
+		n.stream.push(c)
+		return
+	}
+	n.mu.Lock()
+	err := n.refusal(c)
+	if err == nil {
+		n.queue = append(n.queue, c)
+		n.bytes += c.resultBytes()
+		if !n.active {
+			n.active = true
+			n.running.Go(n.keep)
+		}
+	}
+	n.mu.Unlock()
+	if err != nil {
+		c.Reply.Err = protocol.Unsent(err)
+		c.deliver()
+		return
+	}
+	signal(n.work)
+}
+
+// resultBytes returns how long the result is that the call carries.
+func (c *call) resultBytes() int {
+	if c.Result == nil {
+		return 0
+	}
+	return len(c.Result.Data)
+}
+
+// refusal returns why the call can't be sent now, or nil. Callers hold mu.
+func (n *lane) refusal(c *call) error {
+	switch {
+	case n.bytes+c.resultBytes() > laneMost:
+		return errLaneFull
+	case n.closing:
+		return ErrClosed
+	case time.Now().Before(n.pause):
+		return n.failed
+	}
+	return nil
+}
+
+// keep has a connection for as long as there is anything to send.
+func (n *lane) keep() {
+	for {
+		ctx, cancel := context.WithTimeout(n.ctx, n.stream.connectTime())
+		c, err := n.connector.Connect(ctx)
+		cancel()
+		made := err == nil
+		if made {
+			err = n.serve(c)
+		}
+		if !n.over(made, err) {
+			return
+		}
+	}
+}
+
+// over fails what was sent on a connection that has ended, and everything if none could be made. It reports whether another is
+// needed.
+func (n *lane) over(made bool, err error) (again bool) {
+	n.mu.Lock()
+	failed := slices.Clone(n.flight)
+	n.flight.drop(len(n.flight))
+	if !made || n.closing {
+		failed = append(failed, n.queue...)
+		n.queue.drop(len(n.queue))
+		n.failed, n.pause = err, time.Now().Add(leastPause)
+	}
+	for _, c := range failed {
+		n.bytes -= c.resultBytes()
+	}
+	n.active = len(n.queue) > 0
+	again = n.active
+	n.mu.Unlock()
+	for _, c := range failed {
+		c.Reply = protocol.Reply{Err: err}
+		c.deliver()
+	}
+	return again
+}
+
+// serve sends what is queued until the connection ends. The error is nil if it wasn't needed any more.
+func (n *lane) serve(c protocol.Conn) error {
+	defer context.AfterFunc(n.ctx, c.Close)()
+	n.mu.Lock()
+	n.watchdog = time.AfterFunc(time.Hour, c.Close)
+	n.watch()
+	n.mu.Unlock()
+	defer n.watchdog.Stop()
+	broken := make(chan error, 1)
+	n.running.Go(func() { broken <- n.read(c) })
+	idle := time.NewTimer(laneIdle)
+	defer idle.Stop()
+	for {
+		if next := n.next(); next != nil {
+			if _, err := c.Send([]*protocol.Command{&next.Command}); err != nil {
+				c.Close()
+				return fmt.Errorf("%w: %w", protocol.ErrBroken, <-broken)
+			}
+			idle.Reset(laneIdle)
+			continue
+		}
+		select {
+		case <-n.work:
+		case err := <-broken:
+			c.Close()
+			return fmt.Errorf("%w: %w", protocol.ErrBroken, err)
+		case <-idle.C:
+			if n.idle() {
+				c.Close()
+				<-broken
+				return nil
+			}
+			idle.Reset(laneIdle)
+		}
+	}
+}
+
+func (n *lane) idle() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.flight) == 0 && len(n.queue) == 0
+}
+
+// next takes the next call that is to be sent, or nil. Those that nobody needs any more are dropped.
+func (n *lane) next() (next *call) {
+	var dropped []*call
+	n.mu.Lock()
+	for next == nil && len(n.queue) > 0 {
+		c := n.queue[0]
+		n.queue.drop(1)
+		if c.unneeded() {
+			n.bytes -= c.resultBytes()
+			dropped = append(dropped, c)
+			continue
+		}
+		next = c
+		if n.flight = append(n.flight, c); len(n.flight) == 1 {
+			n.watch()
+		}
+	}
+	n.mu.Unlock()
+	for _, c := range dropped {
+		c.Reply.Err = protocol.Unsent(errAbandoned)
+		c.deliver()
+	}
+	return next
+}
+
+// watch sets the time within which the oldest answer must begin to come. Callers hold mu.
+func (n *lane) watch() {
+	n.watchdog.Stop()
+	if len(n.flight) == 0 {
+		return
+	}
+	n.watchdog.Reset(n.patience(n.flight[0].resultBytes()))
+}
+
+// patience returns how long so many bytes may take.
+func (n *lane) patience(bytes int) time.Duration {
+	return n.stream.connectTime() + time.Duration(bytes)*time.Second/laneRate
+}
+
+// read takes the answers as they come, until the connection ends.
+func (n *lane) read(c protocol.Conn) error {
+	for {
+		if err := c.Wait(); err != nil {
+			return err
+		}
+		n.mu.Lock()
+		if len(n.flight) == 0 {
+			n.mu.Unlock()
+			return protocol.ErrMalformed
+		}
+		oldest := n.flight[0]
+		n.watchdog.Reset(n.patience(MaxResult))
+		n.mu.Unlock()
+		err := c.Receive([]*protocol.Command{&oldest.Command})
+		n.mu.Lock()
+		n.flight.drop(1)
+		n.watch()
+		run := n.run
+		again := errors.Is(oldest.Reply.Err, protocol.ErrNotExecuted) && oldest.moves == 0
+		if again { // the server has forgotten the script
+			oldest.moves, oldest.Reply = 1, protocol.Reply{}
+			n.queue = append(n.queue, oldest)
+		} else {
+			n.bytes -= oldest.resultBytes()
+		}
+		n.mu.Unlock()
+		switch {
+		case again:
+			signal(n.work)
+			continue
+		case run != n.stream.seat.votesAs():
+			oldest.Reply, err = protocol.Reply{Err: errOtherServer}, errOtherServer
+		}
+		oldest.deliver()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// end ends the connection, and fails what is on the lane.
+func (n *lane) end() {
+	n.mu.Lock()
+	n.closing = true
+	n.mu.Unlock()
+	n.cancel()
+	n.running.Wait()
+}

@@ -1,0 +1,210 @@
+package redlock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// narrows is a line to a server on which long results are held up, and nothing else.
+type narrows struct {
+	listener net.Listener
+	server   string
+	most     int           // bytes that a connection may carry in either direction
+	open     chan struct{} // closed when it may carry more
+	closed   atomic.Bool   // no connection can be made
+	conns    sync.WaitGroup
+}
+
+func newNarrows(t *testing.T, server *redistest.Server, most int) *narrows {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &narrows{listener: listener, server: server.Addr(), most: most, open: make(chan struct{})}
+	n.conns.Go(n.accept)
+	t.Cleanup(func() {
+		_ = listener.Close()
+		n.conns.Wait()
+	})
+	return n
+}
+
+// newNarrowsTo gives the URLs of lines to these servers.
+func newNarrowsTo(t *testing.T, servers []*redistest.Server, most int) (lines []*narrows, urls []string) {
+	t.Helper()
+	for _, s := range servers {
+		n := newNarrows(t, s, most)
+		lines, urls = append(lines, n), append(urls, "redis://"+n.listener.Addr().String())
+	}
+	return lines, urls
+}
+
+func (n *narrows) accept() {
+	for {
+		client, err := n.listener.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", n.server)
+		if err != nil || n.closed.Load() {
+			_ = client.Close()
+			if err == nil {
+				_ = server.Close()
+			}
+			continue
+		}
+		over := make(chan struct{})
+		end := sync.OnceFunc(func() {
+			close(over)
+			_ = client.Close()
+			_ = server.Close()
+		})
+		n.conns.Go(func() { defer end(); n.carry(client, server, over) })
+		n.conns.Go(func() { defer end(); n.carry(server, client, over) })
+	}
+}
+
+func (n *narrows) carry(from io.Reader, to io.Writer, over <-chan struct{}) {
+	if _, err := io.CopyN(to, from, int64(n.most)); err != nil {
+		return
+	}
+	select {
+	case <-n.open:
+		_, _ = io.Copy(to, from)
+	case <-over:
+	}
+}
+
+// TestLongResultsKeepNoLocksWaiting: while results are on their way to all masters, other locks are taken, renewed and freed.
+func TestLongResultsKeepNoLocksWaiting(t *testing.T) {
+	t.Parallel()
+	lines, urls := newNarrowsTo(t, redistest.Start(t, 3), redlock.MaxResult/2)
+	l := newLocker(t, urls)
+	lock := mustLock(t, l, "long")
+	stored := make(chan error, 1)
+	result := bytes.Repeat([]byte("x"), redlock.MaxResult)
+	go func() { stored <- lock.UnlockWith(result, time.Hour) }()
+	for i := range 20 {
+		other := mustLock(t, l, strconv.Itoa(i), redlock.WithRecall())
+		if err := other.UnlockWith([]byte("short"), time.Hour); err != nil {
+			t.Errorf("while a result is on its way: %v", err)
+		}
+	}
+	if _, err := l.TryLock(t.Context(), "long", redlock.WithRecall()); !errors.Is(err, redlock.ErrHeld) {
+		t.Errorf("the key of the result: %v", err)
+	}
+	for _, line := range lines {
+		close(line.open)
+	}
+	if err := <-stored; err != nil {
+		t.Fatal(err)
+	}
+	if done := recalled(t, l, "long"); !bytes.Equal(done.Result, result) {
+		t.Errorf("%d bytes", len(done.Result))
+	}
+}
+
+// TestUnreadableResult: what is done and can't be read is neither a missing quorum nor free.
+func TestUnreadableResult(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 3)
+	lines, urls := newNarrowsTo(t, servers, 1<<30)
+	fence := leaveResult(t, newLocker(t, redistest.URLs(servers)), "k", "paid")
+	l := newLocker(t, urls)
+	shortTurn(t, l, "other") // it is connected
+	eventually(t, bound, "all are connected", func() bool { return l.Status().Available == 3 })
+	for _, line := range lines {
+		line.closed.Store(true)
+	}
+	for _, opts := range [][]redlock.LockOption{{redlock.WithWait(0)}, {redlock.WithWait(50 * time.Millisecond)}} {
+		lock, err := l.Lock(t.Context(), "k", append(opts, redlock.WithRecall())...)
+		var unreadable *redlock.UnreadableError
+		if !errors.As(err, &unreadable) || !errors.Is(err, redlock.ErrUnreadable) || errors.Is(err, redlock.ErrNoQuorum) || errors.Is(err, redlock.ErrHeld) || len(unreadable.Masters) == 0 {
+			t.Errorf("%v, %v, want an *UnreadableError", lock, err)
+		}
+	}
+	for _, line := range lines {
+		line.closed.Store(false)
+	}
+	eventually(t, bound, "it can be read", func() bool {
+		_, err := l.TryLock(t.Context(), "k", redlock.WithRecall())
+		var done *redlock.DoneError
+		return errors.As(err, &done) && done.Fence == fence
+	})
+}
+
+// TestMissedResults: a master that hung gets the results that it has missed, although nobody asks for them.
+func TestMissedResults(t *testing.T) {
+	t.Parallel()
+	l, servers := onServers(t, 3, redlock.WithTimeout(100*time.Millisecond))
+	shortTurn(t, l, "first")
+	servers[2].Pause()
+	const short, long = 50, 3
+	leave := func(key string, size int) {
+		eventually(t, bound, "a quorum remembers "+key, func() bool {
+			lock, err := l.TryLock(t.Context(), key, redlock.WithRecall())
+			if err == nil {
+				err = lock.UnlockWith(make([]byte, size), time.Hour)
+			}
+			return err == nil || errors.Is(err, redlock.ErrDone)
+		})
+	}
+	for i := range short {
+		leave("short"+strconv.Itoa(i), 10)
+	}
+	for i := range long {
+		leave("long"+strconv.Itoa(i), 100_000)
+	}
+	servers[2].Resume()
+	eventually(t, bound, "the third has them", func() bool {
+		return len(servers[2].Client().Keys(context.Background(), "*:result").Val()) == short+long
+	})
+}
+
+// TestResultOfOneMasterIsMet: one master that answers in time is enough, whichever it is.
+func TestResultOfOneMasterIsMet(t *testing.T) {
+	t.Parallel()
+	l, servers := onServers(t, 3)
+	shortTurn(t, l, "first")
+	for i := range 60 {
+		key := strconv.Itoa(i)
+		leaveResult(t, l, key, "paid")
+		for j, s := range servers {
+			if j != i%3 {
+				s.Client().Del(context.Background(), redisKey(key)+":result")
+			}
+		}
+		recalled(t, l, key)
+	}
+}
+
+// TestCloseWhileAResultIsStored: Close doesn't wait for masters that hang.
+func TestCloseWhileAResultIsStored(t *testing.T) {
+	t.Parallel()
+	lines, urls := newNarrowsTo(t, redistest.Start(t, 3), redlock.MaxResult/2)
+	l := newLocker(t, urls)
+	lock := mustLock(t, l, "k")
+	stored := make(chan error, 1)
+	go func() { stored <- lock.UnlockWith(make([]byte, redlock.MaxResult), time.Hour) }()
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-stored; err == nil {
+		t.Error("a result that no master has counts as stored")
+	}
+	for _, line := range lines {
+		close(line.open)
+	}
+}

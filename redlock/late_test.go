@@ -1,0 +1,78 @@
+package redlock
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// newIdleLate makes a queue that sends nothing by itself.
+func newIdleLate(t *testing.T) *lateResults {
+	t.Helper()
+	l, err := Open([]string{"memory://1", "memory://2", "memory://3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	l.late.active = true
+	return l.late
+}
+
+// TestForgottenResultIsNotSentAgain: one that was on its way while its key was forgotten is given up if it didn't arrive.
+func TestForgottenResultIsNotSentAgain(t *testing.T) {
+	t.Parallel()
+	q := newIdleLate(t)
+	q.add("k", &protocol.Result{Data: "paid", Keep: time.Hour, Fence: 1}, 2)
+	q.add("other", &protocol.Result{Data: "paid", Keep: time.Hour, Fence: 1}, 2)
+	sent := q.take(2)
+	q.forget("k")
+	for _, r := range sent {
+		r.receive(&call{Command: protocol.Command{Reply: protocol.Reply{Err: errHung}}})
+	}
+	if again := q.take(2); len(again) != 1 || again[0].key != "other" {
+		t.Errorf("%d results are sent again, want the one that wasn't forgotten", len(again))
+	}
+}
+
+// TestResultsThatFindNoRoomAreCounted: in the queue for masters that missed them, and in the room for those under way.
+func TestResultsThatFindNoRoomAreCounted(t *testing.T) {
+	t.Parallel()
+	q := newIdleLate(t)
+	result := &protocol.Result{Data: string(make([]byte, MaxResult)), Keep: time.Hour, Fence: 1}
+	for range lateBytes/MaxResult + 3 {
+		q.add("k", result, 2)
+	}
+	for range resultRoom {
+		if !q.locker.enterRoom(t.Context()) {
+			t.Fatal("there is no room")
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if q.locker.enterRoom(ctx) {
+		t.Error("there is room without end")
+	}
+	if status := q.locker.Status(); status.MissedResults != 3 || status.RefusedResults != 1 {
+		t.Errorf("%d missed, %d refused, want 3 and 1", status.MissedResults, status.RefusedResults)
+	}
+}
+
+// TestLaneDropsWhatNobodyNeeds: a result that is asked for twice, because the first master takes its time, is read once.
+func TestLaneDropsWhatNobodyNeeds(t *testing.T) {
+	t.Parallel()
+	n := newLane(&stream{})
+	n.watchdog = time.AfterFunc(time.Hour, n.cancel)
+	defer n.watchdog.Stop()
+	a := &attempt{answers: newInbox(protocol.OpRecall, 1, 1)}
+	a.abandoned.Store(true)
+	n.queue = append(n.queue, &call{Command: protocol.Command{Op: protocol.OpRecall}, abandoned: &a.abandoned, to: a.answers})
+	if c := n.next(); c != nil {
+		t.Errorf("%v is sent", c.Op)
+	}
+	var room [1]*call
+	if got := a.answers.take(room[:0]); len(got) != 1 || got[0].Reply.Err == nil {
+		t.Errorf("%d are answered, want the one that was dropped", len(got))
+	}
+}

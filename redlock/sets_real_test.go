@@ -1,0 +1,116 @@
+package redlock_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// TestFlappingMaster: one of three masters is away twice, at all distances at which what the process has registered meanwhile has just
+// been forgotten. That is no loss of data, after which no lease could be kept.
+func TestFlappingMaster(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 3)
+	for gap := 5 * time.Second; gap < 7*time.Second; gap += 250 * time.Millisecond {
+		t.Run(fmt.Sprint(gap), func(t *testing.T) {
+			t.Parallel()
+			addresses, urls := behindAddresses(t, servers)
+			var d diary
+			l := newLocker(t, urls, append(shortLife, redlock.WithMaxTTL(2*time.Second), redlock.WithRestartGuard(0), redlock.WithPrefix(fmt.Sprint("flap", gap.Milliseconds())), redlock.WithObserver(&d))...)
+			held := mustLock(t, l, "held")
+			for range 2 {
+				addresses[0].leadNowhere()
+				eventually(t, bound, "the master is missed", func() bool { return l.Status().Available == 2 })
+				for range 3 { // whatever is registered is heard of
+					lockUnlock(t, l, "order:1")
+					time.Sleep(time.Second)
+				}
+				addresses[0].leadTo(servers[0])
+				time.Sleep(gap)
+			}
+			if err := held.UnlockWith([]byte("done"), time.Minute); err != nil {
+				t.Logf("the result: %v", err) // a busy machine may lose the lease
+			}
+			for _, url := range urls {
+				if down := d.find("down", url, redlock.ErrReplaced); len(down) > 0 {
+					t.Errorf("taken for one that has lost its data: %v", down)
+				}
+			}
+		})
+	}
+}
+
+// TestRefusedWhenTheSharedMasterForgets: two processes with different masters share one, which loses its data. The one that is refused stays
+// so, and the other keeps its lock, whichever of the two has the first names.
+func TestRefusedWhenTheSharedMasterForgets(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"flushed", "restarted"} {
+		for _, swapped := range []bool{false, true} {
+			t.Run(fmt.Sprint(how, swapped), func(t *testing.T) {
+				t.Parallel()
+				servers := redistest.Start(t, 5)
+				slices.SortFunc(servers, func(a, b *redistest.Server) int { return strings.Compare(a.URL(), b.URL()) })
+				here, there := pick(servers, 0, 1, 2), pick(servers, 0, 3, 4)
+				if swapped {
+					here, there = there, here
+				}
+				var log logBook
+				right := newLocker(t, here, append(shortLife, redlock.WithRestartGuard(0))...)
+				held := mustLock(t, right, "held")
+				wrong := newLocker(t, there, append(shortLife, redlock.WithRestartGuard(0), log.option())...)
+				refused := func() bool { return wrong.Status().Err != nil }
+				eventually(t, bound, "the other process is refused", refused)
+				if how == "flushed" {
+					command(t, servers[0], "FLUSHALL")
+				} else {
+					servers[0].Kill()
+					servers[0].Restart()
+				}
+				for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+					if lock, err := wrong.TryLock(t.Context(), "held"); err == nil && held.Err() == nil {
+						t.Fatalf("two hold the key: %v", lock.Err())
+					}
+					if right.Status().Err != nil {
+						t.Fatalf("the process that was first: %v", right.Status().Err)
+					}
+				}
+				if held.Err() != nil || !refused() {
+					t.Errorf("the lock of the first process: %v; the other is refused: %v", held.Err(), wrong.Status().Err)
+				}
+				if lines := log.lines("next step of a change"); len(lines) > 0 {
+					t.Errorf("a process that is refused tells that a change is complete: %q", lines)
+				}
+			})
+		}
+	}
+}
+
+// TestManyProcessesStart: what a hundred processes register while they find their masters doesn't fill the masters' memory for sets, and
+// soon there is one set.
+func TestManyProcessesStart(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 5)
+	urls := redistest.URLs(servers)
+	var start sync.WaitGroup
+	for i := range 100 {
+		l := newLocker(t, urls, redlock.WithTimeout(time.Second))
+		start.Go(func() { lockUnlock(t, l, fmt.Sprint("order:", i)) })
+	}
+	start.Wait()
+	for _, s := range servers {
+		eventually(t, bound, "one set is left", func() bool {
+			sets, err := s.Client().ZRange(t.Context(), "redlock:sets:{sets}", 0, -1).Result()
+			if err == nil && len(sets) >= protocol.MaxSets {
+				t.Errorf("%d sets", len(sets))
+			}
+			return err == nil && len(slices.DeleteFunc(sets, func(set string) bool { return set == "mark" })) == 1
+		})
+	}
+}

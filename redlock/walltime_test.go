@@ -1,0 +1,68 @@
+package redlock
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestWallTime: where the lock looks at its own wall clock, which may be set at any time, is known, and does no harm.
+func TestWallTime(t *testing.T) {
+	wall := regexp.MustCompile(`\.(Unix|UnixMilli|UnixMicro|UnixNano|Round\(0\)|Date|Clock|Format)\b`)
+	allowed := map[string]string{
+		"attempt.go":   "past: a lease ends by either clock, because the monotonic one stands still while the host is suspended",
+		"skew.go":      "offset: what Status shows",
+		"ticket.go":    "clock: the proposal of a fence before any master has told its time, which masters clamp",
+		"admission.go": "firstSeen: the server's time",
+		"inspect.go":   "inspected: a ticket's time, to be shown",
+	}
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := wall.FindString(string(text)); found != "" && allowed[name] == "" && !strings.HasSuffix(name, "_test.go") {
+			t.Errorf("%s uses %s: tickets, fences and leases go by the masters' clocks and our monotonic one", name, found)
+		}
+	}
+}
+
+// TestTicketOfTheFuture: calls that came while the masters' clocks were a minute ahead aren't behind all others for that minute
+// when these are right again, nor are those that come later.
+func TestTicketOfTheFuture(t *testing.T) {
+	all := newClocks(3, options{})
+	l := &Locker{quorum: 2}
+	for _, c := range all.all {
+		l.streams = append(l.streams, &stream{clock: c})
+	}
+	shows := func(ahead time.Duration) {
+		now := time.Now()
+		for _, c := range all.all {
+			c.observe(now.Add(ahead).UnixMicro(), now, now)
+		}
+	}
+	later := func(ticket, than int64) time.Duration { return time.Duration(ticket-than) * time.Microsecond }
+	c := &caller{began: time.Now()}
+	shows(time.Minute)
+	l.number(c)
+	wrong := c.ticket
+	if l.number(c); c.ticket != wrong {
+		t.Errorf("its ticket has changed by %v without a reason", later(c.ticket, wrong))
+	}
+	shows(0)
+	l.number(c)
+	if moved := later(wrong, c.ticket); (moved - time.Minute).Abs() > time.Minute/2 {
+		t.Errorf("its ticket has moved by %v, want the minute", moved)
+	}
+	next := &caller{began: time.Now()}
+	if l.number(next); later(next.ticket, c.ticket).Abs() > time.Minute/2 {
+		t.Errorf("the next call comes %v after it", later(next.ticket, c.ticket))
+	}
+}

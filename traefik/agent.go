@@ -1,0 +1,108 @@
+package traefik
+
+import (
+	"errors"
+	"log"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+)
+
+// version is that of the wire which this plugin speaks.
+const version = "1"
+
+// agent is an agent, with the connections to it.
+type agent struct {
+	address string
+	network string // of its socket
+	target  string
+	secure  bool
+	local   bool   // it has the clock of this machine
+	head    string // of each request
+
+	mu       sync.Mutex
+	idle     []*conn   // the one that was used last is the last
+	sweeps   int       // how often idle ones were looked through
+	sweeping bool      // they will be again
+	trouble  string    // why it is away; "" if it is not
+	since    time.Time // when that was last found
+}
+
+var (
+	agentsMu sync.Mutex
+	agents   = map[string]*agent{} // so that all routers share the connections, also those of the next configuration
+)
+
+// agentAt returns the agent at an address, which is the same for all middlewares with it.
+func agentAt(address, token string) (*agent, error) {
+	agentsMu.Lock()
+	defer agentsMu.Unlock()
+	id := address + "\x00" + token
+	if a := agents[id]; a != nil {
+		return a, nil
+	}
+	a := &agent{address: address, network: "tcp"}
+	if path := strings.TrimPrefix(address, "unix:"); path != address && strings.Trim(path, "/") != "" {
+		a.network = "unix"
+		a.target = "/" + strings.TrimLeft(path, "/")
+		a.local = true
+	} else {
+		u, err := url.Parse(address)
+		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+			return nil, errors.New("want unix:/path/to/socket, or http://host:port")
+		}
+		a.secure = u.Scheme == "https"
+		port := u.Port()
+		if port == "" {
+			port = u.Scheme
+		}
+		a.target = net.JoinHostPort(u.Hostname(), port)
+	}
+	if strings.ContainsAny(token, "\r\n") {
+		return nil, errors.New("the token must be one line")
+	}
+	a.head = " HTTP/1.1\r\nHost: redlock\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\nRedlock-Agent: " + version + "\r\n"
+	if token != "" {
+		a.head += "Authorization: Bearer " + token + "\r\n"
+	}
+	a.head += "\r\n"
+	agents[id] = a
+	return a, nil
+}
+
+// opening returns how a request begins, with the first part of its body.
+func (a *agent) opening(path string, body []byte) []byte {
+	return append([]byte("POST "+path+a.head), chunk(body)...)
+}
+
+// wasAway reports whether the agent was away a moment ago: then a configuration with many routers doesn't wait for it at each.
+func (a *agent) wasAway() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.trouble != "" && time.Since(a.since) < loadWithin
+}
+
+// away logs why the agent can't be used, once for each reason.
+func (a *agent) away(name string, err error) {
+	a.mu.Lock()
+	known := a.trouble == err.Error()
+	a.trouble = err.Error()
+	a.since = time.Now()
+	a.mu.Unlock()
+	if !known {
+		log.Printf("redlock: middleware %s: no lock can be taken with the agent at %s: %v", name, a.address, err)
+	}
+}
+
+// back logs that the agent can be used again.
+func (a *agent) back(name string) {
+	a.mu.Lock()
+	was := a.trouble
+	a.trouble = ""
+	a.mu.Unlock()
+	if was != "" {
+		log.Printf("redlock: middleware %s: the agent at %s takes locks again", name, a.address)
+	}
+}

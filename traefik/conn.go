@@ -1,0 +1,143 @@
+package traefik
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+)
+
+// conn is a connection to the agent. The transport of net/http isn't used: while the body of a request is open, it doesn't notice
+// that the agent is gone, and its goroutines cost more than the few calls here.
+type conn struct {
+	net    net.Conn
+	reader *bufio.Reader
+	sweeps int  // of the agent's idle connections, when it became one
+	kept   bool // it was idle before
+	again  bool // the agent was away when it was taken
+}
+
+const (
+	dialWithin = time.Second
+	idleAfter  = 30 * time.Second // once or twice that; the agent keeps idle connections for longer
+	keepIdle   = 512
+)
+
+// dial returns a new connection.
+func (a *agent) dial(ctx context.Context) (*conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialWithin)
+	defer cancel()
+	var c net.Conn
+	var err error
+	if a.secure {
+		c, err = (&tls.Dialer{}).DialContext(ctx, a.network, a.target)
+	} else {
+		c, err = (&net.Dialer{}).DialContext(ctx, a.network, a.target)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &conn{net: c, reader: bufio.NewReader(c)}, nil
+}
+
+// connect returns the connection that was used last, or a new one.
+func (a *agent) connect(ctx context.Context) (*conn, error) {
+	a.mu.Lock()
+	again := a.trouble != ""
+	if n := len(a.idle); n > 0 {
+		c := a.idle[n-1]
+		a.idle = a.idle[:n-1]
+		a.mu.Unlock()
+		c.kept = true
+		c.again = again
+		return c, nil
+	}
+	a.mu.Unlock()
+	c, err := a.dial(ctx)
+	if err == nil {
+		c.again = again
+	}
+	return c, err
+}
+
+// keep makes a connection idle, whose request and answer have ended.
+func (a *agent) keep(c *conn) {
+	a.mu.Lock()
+	if len(a.idle) >= keepIdle {
+		a.mu.Unlock()
+		_ = c.net.Close()
+		return
+	}
+	c.sweeps = a.sweeps
+	a.idle = append(a.idle, c)
+	if !a.sweeping {
+		a.sweeping = true
+		time.AfterFunc(idleAfter, a.sweep)
+	}
+	a.mu.Unlock()
+}
+
+// sweep closes the connections that were not used since the sweep before.
+func (a *agent) sweep() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	old := 0
+	for old < len(a.idle) && a.idle[old].sweeps < a.sweeps {
+		_ = a.idle[old].net.Close()
+		old++
+	}
+	a.idle = append([]*conn{}, a.idle[old:]...)
+	a.sweeps++
+	a.sweeping = len(a.idle) > 0
+	if a.sweeping {
+		time.AfterFunc(idleAfter, a.sweep)
+	}
+}
+
+// drop closes the idle connections: they are those of an agent that is gone.
+func (a *agent) drop() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, c := range a.idle {
+		_ = c.net.Close()
+	}
+	a.idle = nil
+}
+
+// chunk returns a part of a request's body as it is sent.
+func chunk(data []byte) []byte {
+	text := make([]byte, 0, len(data)+16)
+	text = strconv.AppendInt(text, int64(len(data)), 16)
+	text = append(text, "\r\n"...)
+	text = append(text, data...)
+	return append(text, "\r\n"...)
+}
+
+// lastChunk ends a body.
+var lastChunk = []byte("0\r\n\r\n")
+
+// answer reads the head of the answer. That of something else than an agent, or of another version of the wire, is an error.
+func (c *conn) answer() (*http.Response, error) {
+	answer, err := http.ReadResponse(c.reader, nil)
+	if err != nil {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			c.kept = false // another connection would wait in vain as well
+			return nil, errors.New("it does not answer")
+		}
+		return nil, fmt.Errorf("it does not answer as an agent: %w", err)
+	}
+	speaks := answer.Header.Get("Redlock-Agent")
+	if speaks == version {
+		return answer, nil
+	}
+	if speaks == "" {
+		return nil, errors.New("something else than an agent answers there")
+	}
+	return nil, errors.New("the agent there speaks version " + speaks + " of its protocol, and this plugin version " + version + ": use the plugin and the agent of one release")
+}

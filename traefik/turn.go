@@ -1,0 +1,232 @@
+package traefik
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// turn is a request's turn: a request to the agent, which lasts as long.
+type turn struct {
+	agent  *agent
+	rule   *rule
+	info   *ruleInfo
+	conn   *conn
+	sent   time.Time      // when the agent was asked
+	copied *bodyCopy      // what the agent has got of the request's body, or nil
+	answer *http.Response // of the agent
+	lines  *json.Decoder  // of the answer, if the turn was had
+	first  line
+
+	// Those of a request that has a lock; without one they are nil.
+	ctx     context.Context // of the request that is served: it ends with the lease
+	cancel  context.CancelCauseFunc
+	watcher *time.Timer   // calls watch
+	read    chan struct{} // closed when watch has ended
+
+	whole bool // all of the answer was read
+}
+
+// asked is what the agent gets to know of a request.
+type asked struct {
+	Method  string      `json:"method"`
+	Target  string      `json:"target"`
+	Host    string      `json:"host"`
+	Proto   string      `json:"proto"`
+	Remote  string      `json:"remote"`
+	Header  http.Header `json:"header"`
+	Trailer []string    `json:"trailer,omitempty"`
+	Length  int64       `json:"length"`
+	Body    bool        `json:"body,omitempty"`
+}
+
+// line is what the agent says of a turn, at first and then after each renewal.
+type line struct {
+	Mark          int         `json:"mark"`
+	ValidMs       int64       `json:"valid_ms"`
+	Pass          bool        `json:"pass"`
+	Set           http.Header `json:"set"`
+	Strip         []string    `json:"strip"`
+	StripTrailers []string    `json:"strip_trailers"`
+	Released      *bool       `json:"released"`
+}
+
+const (
+	silence    = 10 * time.Second       // how much longer than the rule says the agent may take to answer
+	endsWithin = 5 * time.Second        // how long the end of an answer waits until the agent has released the lock
+	brief      = 250 * time.Millisecond // for how long nobody listens to the agent of this machine
+)
+
+// take asks the agent for a turn, and waits for it in line, until the client leaves. An error is about the agent.
+func (t *turn) take(r *http.Request) error {
+	withBody := t.info.ReadsBody && r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody
+	text, err := describe(r, withBody)
+	if err != nil {
+		return err
+	}
+	for {
+		t.conn, err = t.agent.connect(r.Context())
+		if err != nil {
+			return err
+		}
+		err = t.ask(r, text, withBody)
+		if err == nil {
+			return nil
+		}
+		t.abort()
+		if !t.conn.kept || t.copied != nil || r.Context().Err() != nil {
+			return err
+		}
+		t.agent.drop() // it was the connection of an agent that has restarted
+	}
+}
+
+// describe returns the line that describes a request, without its end.
+func describe(r *http.Request, withBody bool) ([]byte, error) {
+	a := asked{Method: r.Method, Target: r.RequestURI, Host: r.Host, Proto: r.Proto, Remote: r.RemoteAddr, Header: r.Header, Length: r.ContentLength, Body: withBody}
+	if r.Trailer != nil {
+		for name := range r.Trailer {
+			a.Trailer = append(a.Trailer, name)
+		}
+	}
+	if r.URL != nil && r.Method != http.MethodConnect {
+		a.Target = r.URL.RequestURI() // other middlewares may have changed it
+	}
+	return json.Marshal(a)
+}
+
+// ask sends the request, and waits for the answer, until the client leaves, or until the agent must have answered.
+func (t *turn) ask(r *http.Request, text []byte, withBody bool) error {
+	c := t.conn
+	left := context.AfterFunc(r.Context(), func() { _ = c.net.Close() })
+	t.sent = time.Now()
+	_ = c.net.SetDeadline(t.sent.Add(t.info.patience))
+	_, err := fmt.Fprintf(c.net, "%s%x\r\n%s\n\r\n", t.rule.opening, len(text)+1, text)
+	if err == nil {
+		if withBody {
+			t.copied = copyBody(r, c.net, t.info.MaxBody)
+		}
+		t.answer, err = c.answer()
+	}
+	if err == nil && t.answer.StatusCode == http.StatusOK {
+		err = t.begin(r)
+	}
+	if !left() && err == nil { // the connection is closed, or is about to be: the lock is gone
+		return context.Canceled
+	}
+	return err
+}
+
+// begin reads the first line of a turn that was had.
+func (t *turn) begin(r *http.Request) error {
+	t.lines = json.NewDecoder(t.answer.Body)
+	t.first.Set = r.Header.Clone() // to which the decoder adds
+	if err := t.lines.Decode(&t.first); err != nil {
+		return fmt.Errorf("its answer: %w", err)
+	}
+	if t.first.ValidMs <= 0 && !t.first.Pass {
+		return errors.New("its answer has neither a lock nor a reason")
+	}
+	return t.conn.net.SetDeadline(time.Time{})
+}
+
+// refusal is what the agent refuses a turn with. It is an error if it isn't meant for the client.
+func (t *turn) refusal() error {
+	if t.answer.Header.Get("Redlock-Agent-Error") == "" {
+		return nil
+	}
+	text, _ := io.ReadAll(io.LimitReader(t.answer.Body, 64<<10))
+	t.abort()
+	return errors.New("it answers " + t.answer.Status + ": " + detailOf(text))
+}
+
+// request returns the request as the upstream gets it: without what clients sent under the name of the fence, and with the fence.
+// Its context ends when the lock is lost, and when the client leaves only if the rule says so. What uses r after the lock is released
+// gets no fence at all.
+func (t *turn) request(r *http.Request) *http.Request {
+	for _, name := range t.first.Strip {
+		delete(r.Header, name)
+		delete(t.first.Set, name)
+	}
+	r.Header.Del(t.info.FenceHeader)
+	for _, name := range t.first.StripTrailers {
+		delete(r.Trailer, name)
+	}
+	if t.copied != nil {
+		<-t.copied.done
+		t.copied.replay(r)
+	} else if r.Trailer != nil {
+		keepAnnounced(r)
+	}
+	ctx := r.Context()
+	if !t.first.Pass {
+		if t.info.OnClientAbort != "cancel" {
+			ctx = context.WithoutCancel(ctx)
+		}
+		ctx, t.cancel = context.WithCancelCause(ctx)
+		t.ctx = ctx
+		t.listen()
+	}
+	served := r.WithContext(ctx)
+	served.Header = t.first.Set
+	return served
+}
+
+// listen has watch begin. As the lease counts from what was sent, a lock that ends before its time is all that watch can notice: over
+// a Unix socket, brief requests end without it. A connection through a network may end at the agent alone, which then releases the lock.
+func (t *turn) listen() {
+	t.read = make(chan struct{})
+	after := time.Duration(0)
+	if t.agent.local {
+		after = time.Duration(t.first.ValidMs)*time.Millisecond - time.Since(t.sent)
+		if after > brief {
+			after = brief
+		}
+	}
+	t.watcher = time.AfterFunc(after, t.watch)
+}
+
+// end ends a turn that was had. The lock is released before the answer ends, unless the agent takes long.
+func (t *turn) end(broken bool) {
+	alone := t.watcher == nil || t.watcher.Stop()
+	if broken || (t.ctx != nil && t.ctx.Err() != nil) {
+		t.abort()
+	} else {
+		_ = t.conn.net.SetDeadline(time.Now().Add(endsWithin))
+		_, err := t.conn.net.Write(lastChunk)
+		if alone && err == nil {
+			_, err = io.Copy(io.Discard, t.answer.Body)
+			t.whole = err == nil
+		}
+	}
+	if !alone {
+		<-t.read
+	}
+	if t.whole {
+		t.agent.keep(t.conn)
+	} else {
+		t.abort()
+	}
+	if t.cancel != nil {
+		t.cancel(nil)
+	}
+}
+
+// refused ends a turn that was refused, after the refusal was read.
+func (t *turn) refused() {
+	_, err := io.Copy(io.Discard, t.answer.Body)
+	if err == nil && t.copied == nil && !t.answer.Close {
+		if _, err = t.conn.net.Write(lastChunk); err == nil {
+			t.agent.keep(t.conn)
+			return
+		}
+	}
+	t.abort()
+}
+
+// abort breaks the turn off: the agent sees that its connection is closed.
+func (t *turn) abort() { _ = t.conn.net.Close() }
