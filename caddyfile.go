@@ -37,27 +37,21 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		no_quorum_status <status>       # default 409
 //		on_missing_key   refuse|pass    # default refuse, with 400
 //		on_no_quorum     refuse|pass    # default refuse
-//		hash_keys
 //		max_body         <size>         # default 1MiB
 //		body_timeout     <duration>     # default 10s
 //		buffer_body      [on|off]       # default off; with a preset on
 //		verify           <scheme> <secret>...
 //		replay_window    <duration>     # default 5m
 //		dedupe           <template>|off # default off
-//		dedupe_status    <status>       # default 409
 //		idempotency_key  required|optional|off # default off: the header Idempotency-Key as the ID
 //		scope            <template>|off # default off: who has sent the ID
 //		remember         <duration>|off [<max size>] # default off; 64KiB
 //		remember_status  <status>...    # default: below 500 but 401, 403, 408, 409, 423, 425 and 429
-//		remember_cookies
-//		too_large        answer|run     # default answer
 //		fingerprint      [on|off]       # default on; with a preset for webhooks off
 //		allow_upgrade
 //		on_client_abort  run|cancel     # default run
 //		hold_after_abort <duration>     # default 0: the lock is released at once
 //		dry_run
-//		hide_outcome
-//		log_keys                        # in the access log
 //	}
 //
 // The keys are given once, on the first line or in the block.
@@ -77,24 +71,18 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"no_quorum_status": func() error { return statusArg(d, &h.NoQuorumStatus) },
 		"on_missing_key":   func() error { return oneArg(d, &h.OnMissingKey) },
 		"on_no_quorum":     func() error { return oneArg(d, &h.OnNoQuorum) },
-		"hash_keys":        func() error { h.HashKeys = true; return noArgs(d) },
 		"max_body":         func() error { return sizeArg(d, &h.MaxBody) },
 		"verify":           func() error { return verifyArgs(d, &h.Verify) },
 		"dedupe":           func() error { return oneArg(d, &h.Dedupe) },
-		"dedupe_status":    func() error { return statusArg(d, &h.DedupeStatus) },
 		"idempotency_key":  func() error { return oneArg(d, &h.IdempotencyKey) },
 		"scope":            func() error { return oneArg(d, &h.Scope) },
 		"remember":         func() error { return rememberArgs(d, (*caddy.Duration)(&h.Remember), &h.RememberSize) },
 		"remember_status":  func() error { return someArgs(d, &h.RememberStatus) },
-		"remember_cookies": func() error { h.RememberCookies = true; return noArgs(d) },
-		"too_large":        func() error { return oneArg(d, &h.TooLarge) },
 		"fingerprint":      func() error { return switchArg(d, &h.Fingerprint) },
 		"allow_upgrade":    func() error { h.AllowUpgrade = true; return noArgs(d) },
 		"hold_after_abort": func() error { return durationArg(d, (*caddy.Duration)(&h.HoldAfterAbort)) },
 		"on_client_abort":  func() error { return oneArg(d, &h.OnClientAbort) },
 		"dry_run":          func() error { h.DryRun = true; return noArgs(d) },
-		"hide_outcome":     func() error { h.HideOutcome = true; return noArgs(d) },
-		"log_keys":         func() error { h.LogKeys = true; return noArgs(d) },
 		"replay_window":    func() error { return durationArg(d, (*caddy.Duration)(&h.ReplayWindow)) },
 		"body_timeout":     func() error { return durationArg(d, (*caddy.Duration)(&h.BodyTimeout)) },
 		"buffer_body":      func() error { return switchArg(d, &h.BufferBody) },

@@ -113,7 +113,7 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 func lacksAnswers(s *rule.Settings, filled *middleware.Rule) error {
 	const why = "the agent doesn't see the answers that a gateway passes on, so it can't remember them"
 	switch {
-	case s.Remember > 0, s.RememberSize != 0, s.RememberStatus != nil, s.RememberCookies, s.TooLarge != "", s.Fingerprint != nil:
+	case s.Remember > 0, s.RememberSize != 0, s.RememberStatus != nil, s.Fingerprint != nil:
 		return errors.New("remember: " + why + "; Caddy's module and the middleware can")
 	case filled.Remember > 0:
 		return errors.New("preset: has remember, and " + why + `; set remember to "off"`)

@@ -68,7 +68,7 @@ func (t Templates) Keys(r *http.Request) ([]string, error) {
 	return keys, nil
 }
 
-// keys returns the keys of a request as they are locked: hashed if the rule or their length demands it, in order, and
+// keys returns the keys of a request as they are locked: hashed if they are long, in order, and
 // without duplicates.
 func (rule *Rule) keys(derive KeysFunc, r *http.Request) ([]string, error) {
 	keys, err := derive(r)
@@ -83,7 +83,7 @@ func (rule *Rule) keys(derive KeysFunc, r *http.Request) ([]string, error) {
 		if k == "" {
 			return nil, ErrMissingKey
 		}
-		if rule.HashKeys || len(k) > maxKey {
+		if len(k) > maxKey {
 			sum := sha256.Sum256([]byte(k))
 			keys[i] = "sha256:" + hex.EncodeToString(sum[:])
 		}

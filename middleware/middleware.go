@@ -33,7 +33,7 @@
 //
 // NoteTurn is for an access log: it has what became of each request's lock, and why, also if the request was refused. The logger
 // gets a line for refusals, every 10 s at most for each Outcome of a rule, whose name is WithName. A request with an OpenTelemetry
-// span that is recorded has one below it, redlock.acquire. Keys are logged only with WithLogKeys.
+// span that is recorded has one below it, redlock.acquire. Keys are never logged.
 //
 // # Webhooks
 //

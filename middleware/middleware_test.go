@@ -27,7 +27,6 @@ func TestNewPanics(t *testing.T) {
 		"max_body -1":                func() { middleware.New(l, "k", middleware.WithMaxBody(-1)) },
 		"body_timeout -1s":           func() { middleware.New(l, "k", middleware.WithBodyTimeout(-time.Second)) },
 		"replay_window -1s":          func() { middleware.New(l, "k", middleware.WithReplayWindow(-time.Second)) },
-		"dedupe_status 200":          func() { middleware.New(l, "k", middleware.WithDedupeStatus(200)) },
 		"nothing separates":          func() { middleware.New(l, "{path.0}{path.1}") },
 		"wait -1s":                   func() { middleware.New(l, "k", middleware.WithWait(-time.Second)) },
 		"ttl -1s":                    func() { middleware.New(l, "k", middleware.WithTTL(-time.Second)) },

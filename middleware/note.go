@@ -51,7 +51,7 @@ func (t Turn) Now() Turn {
 }
 
 // LogValue returns the turn for a log of package slog: its rule, outcome, wait in seconds, fencing token and detail, as it is
-// Now. It has the key only with WithLogKeys.
+// Now. Its key is left out, as it may be personal data: log Turn.Key yourself if you want it.
 func (t Turn) LogValue() slog.Value {
 	t = t.Now()
 	attrs := []slog.Attr{slog.String("rule", t.Rule), slog.String("outcome", string(t.Outcome)), slog.Float64("waited", t.Waited.Seconds())}
@@ -60,9 +60,6 @@ func (t Turn) LogValue() slog.Value {
 	}
 	if t.Detail != "" {
 		attrs = append(attrs, slog.String("detail", t.Detail))
-	}
-	if t.logKey && t.Key != "" {
-		attrs = append(attrs, slog.String("key", t.Key))
 	}
 	return slog.GroupValue(attrs...)
 }

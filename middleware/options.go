@@ -76,9 +76,6 @@ func WithPassOnNoQuorum() Option { return func(s *settings) { s.PassNoQuorum = t
 // WithPassOnMissingKey serves requests that lack a part of the key without a lock. Default: they are answered with 400.
 func WithPassOnMissingKey() Option { return func(s *settings) { s.PassMissingKey = true } }
 
-// WithHashedKeys replaces every key by its SHA-256. Default: only keys over 200 bytes are replaced.
-func WithHashedKeys() Option { return func(s *settings) { s.HashKeys = true } }
-
 // WithMaxBody bounds the bytes of a body that is read for a key or a signature; a longer one is answered with 413.
 // Default: 1 MiB.
 func WithMaxBody(bytes int64) Option { return func(s *settings) { s.MaxBody = bytes } }
@@ -146,9 +143,6 @@ func WithDedupe(template string) Option {
 	return func(s *settings) { s.dedupe, s.Dedupe, s.RequireID, s.idAlone = template, nil, false, false }
 }
 
-// WithDedupeStatus sets the answer to such a second delivery. Default: 409.
-func WithDedupeStatus(status int) Option { return func(s *settings) { s.DedupeStatus = status } }
-
 // WithAllowUpgrade lets requests for another protocol, such as WebSocket, hold a lock for as long as their connection lasts, up
 // to WithMaxHold. Default: they are refused with 403.
 func WithAllowUpgrade() Option { return func(s *settings) { s.AllowUpgrade = true } }
@@ -177,12 +171,6 @@ func WithDryRun() Option { return func(s *settings) { s.DryRun = true } }
 //	stopping, stop := context.WithCancel(context.Background())
 //	server.RegisterOnShutdown(stop)
 func WithShutdown(ctx context.Context) Option { return func(s *settings) { s.Shutdown = ctx } }
-
-// WithHiddenOutcome leaves out the header Redlock-Outcome of refusals. Default: they have it.
-func WithHiddenOutcome() Option { return func(s *settings) { s.HideOutcome = true } }
-
-// WithLogKeys adds the key to Turn.LogValue, and so to your access log. It may be personal data. Default: no log has keys.
-func WithLogKeys() Option { return func(s *settings) { s.LogKeys = true } }
 
 // WithLogger sets the log of refused requests, see Rule.Logger, and of locks that were not released in order. Keys are never
 // logged there. Default: the Locker's logger, see redlock.WithLogger.

@@ -23,8 +23,6 @@ type Refusal struct {
 	RetryAfter time.Duration // whole seconds for the header Retry-After; 0 for none
 	Turn       Turn
 	Err        error
-
-	hideOutcome bool
 }
 
 func (e *Refusal) Error() string { return e.Err.Error() }
@@ -96,7 +94,7 @@ func (rule *Rule) refusalOfLock(ctx context.Context, err error) *Refusal {
 	case errors.Is(err, errStopping):
 		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, OutcomeStopping
 	case errors.As(err, &duplicate):
-		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.DedupeStatus, http.StatusConflict), OutcomeDuplicate
+		refusal.Status, refusal.Turn.Outcome = http.StatusConflict, OutcomeDuplicate
 		refusal.RetryAfter = rule.pace.retryAfter(duplicate.held.RetryAfter)
 	case errors.Is(err, errMismatch):
 		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = http.StatusUnprocessableEntity, OutcomeMismatch, 0
@@ -125,9 +123,7 @@ func (e *Refusal) SetHeaders(h http.Header) {
 		h.Del(name)
 	}
 	h.Set("Cache-Control", "no-store")
-	if h.Del("Redlock-Outcome"); !e.hideOutcome {
-		h.Set("Redlock-Outcome", string(e.Turn.Outcome))
-	}
+	h.Set("Redlock-Outcome", string(e.Turn.Outcome))
 	if e.Status == http.StatusUnauthorized {
 		h.Set("Www-Authenticate", "Signature") // a 401 must name a scheme
 	}

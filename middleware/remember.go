@@ -117,13 +117,13 @@ func (s *serving) newRecorder() *answer.Recorder {
 	if s.rule.Remember == 0 || s.claimed == nil {
 		return nil
 	}
-	return answer.NewRecorder(s.w.Header(), s.rule.rememberSize(), s.rule.RememberCookies)
+	return answer.NewRecorder(s.w.Header(), s.rule.rememberSize())
 }
 
 // remember returns the answer as the masters are to remember it, or nil if it isn't the final one, or not all of it is known.
 func (s *serving) remember(recorder *answer.Recorder) []byte {
 	a, ok := recorder.Answer(s.r.Method, s.w.Header())
-	if !ok || !s.rule.final(a.Status) || a.TooLarge && s.rule.TooLargeRuns {
+	if !ok || !s.rule.final(a.Status) {
 		return nil
 	}
 	a.Fingerprint = s.fingerprint

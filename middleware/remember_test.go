@@ -133,7 +133,6 @@ func TestNotRemembered(t *testing.T) {
 			w.Header().Set("Content-Length", "10")
 			_, _ = io.WriteString(w, "short")
 		}, nil},
-		"too large": {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 101)) }, []middleware.Option{middleware.WithRememberSize(100), middleware.WithTooLargeRuns()}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, c := remembering(t, test.answer, test.opts...)

@@ -13,9 +13,6 @@ func WithRemember(d time.Duration) Option { return func(s *settings) { s.Remembe
 // WithRememberSize bounds the bytes of the body of such an answer, at most MaxRememberSize. Default: 64 KiB.
 func WithRememberSize(bytes int) Option { return func(s *settings) { s.RememberSize = bytes } }
 
-// WithTooLargeRuns serves the repeat of a request whose answer was larger. Default: it gets the status and the headers with a note.
-func WithTooLargeRuns() Option { return func(s *settings) { s.TooLargeRuns = true } }
-
 // WithRememberStatus sets which answers are final, see ParseStatuses: WithRememberStatus("2xx", "404"). Default: all below 500 but
 // 401, 403, 408, 409, 423, 425 and 429.
 func WithRememberStatus(statuses ...string) Option {
@@ -26,9 +23,6 @@ func WithRememberStatus(statuses ...string) Option {
 		}
 	}
 }
-
-// WithRememberCookies keeps Set-Cookie in answers that are remembered. Default: a repeat gets no cookies.
-func WithRememberCookies() Option { return func(s *settings) { s.RememberCookies = true } }
 
 // WithFingerprint sets whether an ID is refused with 422 if its answer is remembered and the method, the path, the query or
 // the body is another; see Rule.IgnoreFingerprint. Default: true; with WithPreset of a sender of webhooks false.

@@ -46,8 +46,6 @@ type Rule struct {
 	PassNoQuorum bool
 	// PassMissingKey serves a request that lacks a part of the key without a lock. Default: false, it is refused.
 	PassMissingKey bool
-	// HashKeys replaces every key by its SHA-256. Default: false, only keys over 200 bytes are replaced.
-	HashKeys bool
 
 	// MaxBody is how many bytes of a body are read for a key or a signature; a longer one is answered with 413. Bodies that are
 	// not needed for them have no limit. Default: 1 MiB.
@@ -70,10 +68,8 @@ type Rule struct {
 	// ReplayWindow is how far the time in a signature may be from now. GitHub, Shopify and Adyen sign no time. Default: 5 min.
 	ReplayWindow time.Duration
 	// Dedupe derives the sender's ID of a delivery. While a request with the same keys and ID waits or runs, another one is
-	// answered with DedupeStatus at once. Requests without an ID are not compared. Default: nil, no IDs.
+	// answered with 409 at once. Requests without an ID are not compared. Default: nil, no IDs.
 	Dedupe KeyFunc
-	// DedupeStatus answers a second delivery while the first waits or runs. Default: 409.
-	DedupeStatus int
 
 	// RequireID refuses requests without an ID of Dedupe with 400. Default: false, they are served and not compared.
 	RequireID bool
@@ -88,15 +84,10 @@ type Rule struct {
 	Remember time.Duration
 	// RememberSize is how many bytes the body of such an answer may have, at most MaxRememberSize. Default: 64 KiB.
 	RememberSize int
-	// TooLargeRuns serves the repeat of a request whose answer was larger. Default: false, only the status and the headers are
-	// remembered, and the repeat is answered with them and a note.
-	TooLargeRuns bool
 	// RememberStatus reports whether an answer with this status is final; see ParseStatuses. Those from 500 are never final,
 	// and neither are answers that were broken off, streams of events, and upgrades. Default: all but 401, 403, 408, 409, 423, 425
 	// and 429.
 	RememberStatus func(status int) bool
-	// RememberCookies keeps Set-Cookie in answers that are remembered. Default: false, a repeat gets no cookies.
-	RememberCookies bool
 	// IgnoreFingerprint answers a repeat that differs from the first request, as those of senders that sign or date each
 	// delivery anew. Default: false, an ID whose answer is remembered is refused with 422 if the method, the path, the query or
 	// the body is another. If it is ignored, the host and the path are a part of the ID, also of Dedupe
@@ -130,12 +121,8 @@ type Rule struct {
 	// Shutdown ends when the server is about to stop: requests that wait are then refused with 503, and no request waits any
 	// more. Default: nil, never.
 	Shutdown context.Context
-	// HideOutcome leaves out the header Redlock-Outcome of refusals. Default: false.
-	HideOutcome bool
 	// Observer is told what becomes of the requests, under the rule's Name. Default: nil, nobody.
 	Observer Observer
-	// LogKeys adds the key to Turn.LogValue, and so to the access log. It may be personal data. Default: false.
-	LogKeys bool
 	// Logger gets a line for refused requests, every 10 s at most for each Outcome, and for locks that were not released in order.
 	// Lost leases are logged by the Locker, too. Default: no log.
 	Logger *slog.Logger
@@ -167,8 +154,6 @@ func (rule *Rule) Check() error {
 		return fmt.Errorf("held_status %d: must be from 400 to 599", rule.HeldStatus)
 	case !isRefusal(rule.NoQuorumStatus):
 		return fmt.Errorf("no_quorum_status %d: must be from 400 to 599", rule.NoQuorumStatus)
-	case !isRefusal(rule.DedupeStatus):
-		return fmt.Errorf("dedupe_status %d: must be from 400 to 599", rule.DedupeStatus)
 	case rule.MaxBody < 0:
 		return fmt.Errorf("max_body %d: must not be negative", rule.MaxBody)
 	case rule.maxBody() > rule.budget().size:

@@ -59,7 +59,7 @@ type serving struct {
 // the body can still be read until the request's context ends, unless it was the body that came too slowly.
 func (rule *Rule) Serve(locker *redlock.Locker, derive KeysFunc, w http.ResponseWriter, r *http.Request, next HandlerFunc) error {
 	s := &serving{rule: rule, derive: derive, w: w, r: r, next: next, arrived: time.Now()}
-	s.turn.locker, s.turn.Rule, s.turn.logKey = locker, rule.name(), rule.LogKeys
+	s.turn.locker, s.turn.Rule = locker, rule.name()
 	s.turn.outer, _ = r.Context().Value(turnKey{}).(*Turn)
 	defer s.observeUnlocked()
 	if note, ok := r.Context().Value(noteKey{}).(*note); ok {
@@ -68,12 +68,7 @@ func (rule *Rule) Serve(locker *redlock.Locker, derive KeysFunc, w http.Response
 	if body := s.receive(); body != nil {
 		defer body.end()
 	}
-	err := s.serve()
-	var refusal *Refusal
-	if rule.HideOutcome && errors.As(err, &refusal) {
-		refusal.hideOutcome = true
-	}
-	return err
+	return s.serve()
 }
 
 func (s *serving) serve() error {

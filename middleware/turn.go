@@ -20,7 +20,6 @@ type Turn struct {
 	Waited  time.Duration // from the request's arrival until it had its lock
 	Lock    *redlock.Lock // nil if the request is served without a lock
 
-	logKey      bool
 	keys        []string
 	locker      *redlock.Locker
 	fenceHeader string

@@ -66,7 +66,7 @@ func testSeveralKeys(t *testing.T, p *Plugin) {
 // testLabels gives settings as Docker's labels do: each is a text.
 func testLabels(t *testing.T, p *Plugin) {
 	a := newAgent(t, "unix", "")
-	labels := []any{"heldStatus", "429", "wait", "50ms", "hideOutcome", "false", "maxWaiters", "10", "maxBody", "1MiB"}
+	labels := []any{"heldStatus", "429", "wait", "50ms", "dryRun", "false", "maxWaiters", "10", "maxBody", "1MiB"}
 	other := handler(t, p, a, nothing, labels...)
 	h := handler(t, p, a, func(http.ResponseWriter, *http.Request) {
 		want(t, pay(other, "42"), http.StatusTooManyRequests, "held")

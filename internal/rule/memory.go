@@ -49,7 +49,7 @@ func (b *builder) remember(hasKeys bool) (err error) {
 		return nil
 	}
 	for name, set := range map[string]bool{"remember_size": b.RememberSize != 0, "remember_status": b.RememberStatus != nil,
-		"remember_cookies": b.RememberCookies, "too_large": b.TooLarge != "", "fingerprint": b.Fingerprint != nil} {
+		"fingerprint": b.Fingerprint != nil} {
 		if set {
 			return fmt.Errorf("%s needs remember, as nothing is remembered without it", name)
 		}

@@ -13,13 +13,13 @@ import (
 func TestParse(t *testing.T) {
 	on := true
 	want := &rule.Settings{
-		Keys: []string{"order:{path.1}"}, Wait: rule.Duration(10 * time.Second), Remember: -1, OnMissingKey: "pass", HeldStatus: 429, BufferBody: &on, HashKeys: true, MaxBody: 1 << 20,
+		Keys: []string{"order:{path.1}"}, Wait: rule.Duration(10 * time.Second), Remember: -1, OnMissingKey: "pass", HeldStatus: 429, BufferBody: &on, DryRun: true, MaxBody: 1 << 20,
 		Verify: &rule.Verify{Scheme: "stripe", Secrets: []string{"a,b", "c"}}, TTL: rule.Duration(36 * time.Hour),
 	}
 	for name, text := range map[string]string{
-		"as Caddy's": `{"key":["order:{path.1}"],"wait":10000000000,"remember":-1,"on_missing_key":"pass","held_status":429,"buffer_body":true,"hash_keys":true,"max_body":1048576,
+		"as Caddy's": `{"key":["order:{path.1}"],"wait":10000000000,"remember":-1,"on_missing_key":"pass","held_status":429,"buffer_body":true,"dry_run":true,"max_body":1048576,
 			"verify":{"scheme":"stripe","secrets":["a,b","c"]},"ttl":"36h"}`,
-		"as labels": `{"Key":"order:{path.1}","wait":"10s","remember":"off","onMissingKey":"pass","heldstatus":"429","bufferBody":"true","hash-keys":"1","maxBody":"1MiB",
+		"as labels": `{"Key":"order:{path.1}","wait":"10s","remember":"off","onMissingKey":"pass","heldstatus":"429","bufferBody":"true","dry-run":"1","maxBody":"1MiB",
 			"verify":{"Scheme":"stripe","secrets":"[\"a,b\",\"c\"]"},"ttl":"1.5d","name":null}`,
 	} {
 		if got, err := rule.Parse([]byte(text)); err != nil || !reflect.DeepEqual(got, want) {
@@ -54,7 +54,7 @@ func TestFill(t *testing.T) {
 		`{"preset":"idempotency-key"}`:                 "",
 		`{}`:                                           "key: want at least one template",
 		`{"preset":"x"}`:                               `preset "x": unknown`,
-		`{"key":"a","too_large":"run"}`:                "too_large needs remember",
+		`{"key":"a","remember_size":1024}`:             "remember_size needs remember",
 		`{"key":"a","on_no_quorum":"x"}`:               `on_no_quorum "x": want refuse or pass`,
 		`{"key":"a","held_status":200}`:                "held_status 200",
 		`{"key":"{header.Fencing-Token}"}`:             "fence_header",

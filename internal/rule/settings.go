@@ -53,8 +53,6 @@ type Settings struct {
 	// What to do with a request if too few masters answer: "refuse" it, or "pass" it on without a
 	// lock. Default: refuse.
 	OnNoQuorum string `json:"on_no_quorum,omitempty"`
-	// Whether to replace every key by its SHA-256. Default: false, which hashes only keys over 200 bytes.
-	HashKeys bool `json:"hash_keys,omitempty"`
 
 	// How many bytes of a body are read for a key or a signature; longer bodies are answered
 	// with 413. At most the body_budget of the app. Default: 1048576 (1 MiB).
@@ -75,8 +73,6 @@ type Settings struct {
 	// without an ID are not compared. The ID is one value, so [] is not allowed. "off" turns it off, even if
 	// the preset has one. Default: the preset's, or none.
 	Dedupe string `json:"dedupe,omitempty"`
-	// The status of the answer to such a second delivery, 400 to 599. Default: 409.
-	DedupeStatus int `json:"dedupe_status,omitempty"`
 	// Where the ID is the header Idempotency-Key, as a string in quotes or without them: "required", a request without it
 	// is answered with 400, or "optional", it is not compared with others. Then the rule needs no key: it locks the ID alone. "off" turns
 	// off that of the preset. Default: the preset's, or none.
@@ -94,11 +90,6 @@ type Settings struct {
 	// The statuses that are final, from 200 to 499, as numbers or classes such as "2xx". Default: the preset's, or all but 401,
 	// 403, 408, 409, 423, 425 and 429.
 	RememberStatus []string `json:"remember_status,omitempty"`
-	// Whether to keep Set-Cookie in such answers. Default: false.
-	RememberCookies bool `json:"remember_cookies,omitempty"`
-	// What the repeat of a request gets whose answer was larger: "answer", its status and headers with a note, or "run", it is
-	// served as well. Default: answer.
-	TooLarge string `json:"too_large,omitempty"`
 	// Whether an ID whose answer is remembered is refused with 422 if the method, the path, the query or the body is
 	// another. Without it the host and the path are a part of the ID, as one event may be delivered to several places. The body is read before the lock is taken, within max_body. Default: true, but with the preset of a sender of webhooks false.
 	Fingerprint *bool `json:"fingerprint,omitempty"`
@@ -116,12 +107,6 @@ type Settings struct {
 	// Whether to take no lock and refuse nothing, and only report in {http.redlock.outcome} what would have
 	// happened. Default: false.
 	DryRun bool `json:"dry_run,omitempty"`
-	// Whether to leave out the header Redlock-Outcome of refusals, which has the value of `{http.redlock.outcome}`.
-	// Default: false.
-	HideOutcome bool `json:"hide_outcome,omitempty"`
-
-	// Whether the access log has the key of a request in its group redlock. It may be personal data. Default: false.
-	LogKeys bool `json:"log_keys,omitempty"`
 }
 
 // Placeholder returns what reads the value of a placeholder, in a template of this rule. (*middleware.Rule).Placeholder is one.
@@ -176,7 +161,6 @@ func (s *Settings) copyTo(into *middleware.Rule, preset middleware.Preset) {
 	into.FenceHeader = s.FenceHeader
 	into.HeldStatus = cmp.Or(s.HeldStatus, preset.HeldStatus)
 	into.NoQuorumStatus = s.NoQuorumStatus
-	into.HashKeys = s.HashKeys
 	into.MaxBody = cmp.Or(s.MaxBody, preset.MaxBody)
 	into.BodyTimeout = time.Duration(s.BodyTimeout)
 	into.BufferBody = s.Preset != ""
@@ -184,14 +168,10 @@ func (s *Settings) copyTo(into *middleware.Rule, preset middleware.Preset) {
 		into.BufferBody = *s.BufferBody
 	}
 	into.ReplayWindow = time.Duration(s.ReplayWindow)
-	into.DedupeStatus = s.DedupeStatus
 	into.AllowUpgrade = s.AllowUpgrade
 	into.DryRun = s.DryRun
-	into.HideOutcome = s.HideOutcome
-	into.LogKeys = s.LogKeys
 	into.Remember = max(cmp.Or(time.Duration(s.Remember), preset.Remember), 0)
 	into.RememberSize = s.RememberSize
-	into.RememberCookies = s.RememberCookies
 	into.IgnoreFingerprint = preset.IgnoreFingerprint
 }
 
@@ -210,7 +190,6 @@ func (s *Settings) choose(into *middleware.Rule) error {
 	}{
 		{"on_missing_key", s.OnMissingKey, "refuse", "pass", &into.PassMissingKey},
 		{"on_no_quorum", s.OnNoQuorum, "refuse", "pass", &into.PassNoQuorum},
-		{"too_large", s.TooLarge, "answer", "run", &into.TooLargeRuns},
 		{"on_client_abort", cmp.Or(s.OnClientAbort, "run"), "cancel", "run", &into.RunToEnd},
 	} {
 		switch choice.value {

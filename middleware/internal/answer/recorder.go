@@ -10,9 +10,8 @@ const firstBuffer = 512 // bytes, for a body whose length is not declared
 
 // Recorder keeps a copy of an answer while it is written. One goroutine at a time may use it.
 type Recorder struct {
-	before  http.Header
-	most    int
-	cookies bool
+	before http.Header
+	most   int
 
 	begun    bool
 	passes   bool // the answer is passed on only, and can't be remembered
@@ -25,8 +24,8 @@ type Recorder struct {
 }
 
 // NewRecorder returns a Recorder of bodies of at most most bytes. It copies before, the headers before the handler runs.
-func NewRecorder(before http.Header, most int, cookies bool) *Recorder {
-	return &Recorder{before: EndToEnd(before, true), most: most, cookies: cookies, declared: -1}
+func NewRecorder(before http.Header, most int) *Recorder {
+	return &Recorder{before: EndToEnd(before, true), most: most, declared: -1}
 }
 
 // Begin notes the status and the headers. It must be called before the status is passed on, because a writer around this one,
@@ -44,16 +43,13 @@ func (r *Recorder) Begin(status int, h http.Header) {
 	if length, err := strconv.ParseUint(h.Get("Content-Length"), 10, 63); err == nil {
 		r.declared = int64(length)
 	}
-	r.header = EndToEnd(h, r.cookies)
+	r.header = EndToEnd(h, false)
 	for name, old := range r.before {
 		sameLine := func(line string) bool { return slices.Contains(old, line) }
 		if _, has := h[name]; !has || isCookie(name) && !slices.ContainsFunc(h[name], sameLine) {
 			r.removed = append(r.removed, name)
 		}
-		switch now := r.header[name]; {
-		case isCookie(name) && slices.ContainsFunc(now, func(line string) bool { return !sameLine(line) }):
-			r.header[name] = slices.DeleteFunc(now, sameLine)
-		case isCookie(name) || slices.Equal(old, now):
+		if slices.Equal(old, r.header[name]) {
 			delete(r.header, name)
 		}
 	}

@@ -21,8 +21,7 @@ const mostBytes = 1000
 
 // remembering is a server that records the answer to its first request and writes it again for all others.
 type remembering struct {
-	next    http.Handler
-	cookies bool
+	next http.Handler
 
 	mu     sync.Mutex
 	stored []byte
@@ -55,7 +54,7 @@ func (s *remembering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.runs++
-	recorder := answer.NewRecorder(h, mostBytes, s.cookies)
+	recorder := answer.NewRecorder(h, mostBytes)
 	s.next.ServeHTTP(&recorded{w, recorder}, r)
 	a, ok := recorder.Answer(r.Method, h)
 	if s.is = ok; !ok {
