@@ -16,6 +16,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
@@ -159,9 +160,9 @@ func TestAgentActivated(t *testing.T) {
 	if a.exited, err = redistest.StartProcess(cmd); err != nil {
 		t.Fatal(err)
 	}
-	_ = file.Close()
-	_ = l.Close
-	b := believe(t.Context(), a)
+	l.SetUnlinkOnClose(false)
+	_, _ = file.Close(), l.Close() // nobody else accepts what comes
+	b := believe(t.Context(), a, 20*time.Second)
 	if b == nil {
 		t.Fatal("no lock")
 	}

@@ -50,11 +50,14 @@ func requireStopping(t *testing.T, what string, answer *http.Response) {
 // requireExit fails if the agent does not end with this exit code, -1 being that of a signal.
 func (a *agentProcess) requireExit(want int) {
 	a.t.Helper()
-	select {
-	case <-a.exited:
-	case <-time.After(time.Minute):
-		a.t.Fatal("the agent has not ended within a minute")
-	}
+	eventually(a.t, "the agent has ended", func() bool {
+		select {
+		case <-a.exited:
+			return true
+		default:
+			return false
+		}
+	})
 	if code := a.cmd.ProcessState.ExitCode(); code != want {
 		a.t.Errorf("exit code %d, want %d", code, want)
 	}
@@ -67,7 +70,7 @@ func TestAgentEnds(t *testing.T) {
 		servers := redistest.Start(t, 3)
 		a := startAgent(t, servers, "--grace", "10m", "--restart-guard", "off", "--timeout", "500ms")
 		var b *believer
-		eventually(t, "a lock", func() bool { b = believe(t.Context(), a); return b != nil }) // the masters may still be connected to
+		eventually(t, "a lock", func() bool { b = believe(t.Context(), a, 10*time.Minute); return b != nil }) // the masters may still be connected to
 		waits := make(chan *http.Response, 1)
 		go func() { waits <- a.lock(`{"key":"k"}`) }()
 		eventually(t, "one waits", func() bool { return a.waiting() == 1 })

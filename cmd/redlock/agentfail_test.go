@@ -37,14 +37,14 @@ type believer struct {
 }
 
 // believe takes the lock on k, or returns nil.
-func believe(ctx context.Context, a *agentProcess) *believer {
+func believe(ctx context.Context, a *agentProcess, ttl time.Duration) *believer {
 	conn, err := net.Dial("unix", a.path)
 	if err != nil {
 		return nil
 	}
 	unhook := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	b := &believer{sent: time.Now()}
-	const line = `{"key":"k","ttl":"1s","wait":"2s"}` + "\n"
+	line := fmt.Sprintf(`{"key":"k","ttl":"%v","wait":"2s"}`+"\n", ttl)
 	_, _ = fmt.Fprintf(conn, "POST /v1/lock HTTP/1.1\r\nHost: redlock\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", len(line), line)
 	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil || answer.StatusCode != http.StatusOK {
@@ -178,12 +178,13 @@ func TestAgentsThatFail(t *testing.T) {
 	}
 	r, began := rotation{filepath.Join(t.TempDir(), "stays")}, time.Now()
 	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
 	var clients sync.WaitGroup
+	end := func() { cancel(); clients.Wait() }
+	defer end()
 	for i := range 8 {
 		clients.Go(func() {
 			for ctx.Err() == nil {
-				b := believe(ctx, agents[i%len(agents)])
+				b := believe(ctx, agents[i%len(agents)], time.Second)
 				if b == nil {
 					time.Sleep(10 * time.Millisecond)
 					continue
@@ -249,8 +250,7 @@ func TestAgentsThatFail(t *testing.T) {
 	}
 	before, _, _ := r.stays()
 	eventually(t, "turns after all of this", func() bool { all, _, _ := r.stays(); return all > before+2 })
-	cancel()
-	clients.Wait()
+	end()
 	all, overlaps, back := r.stays()
 	if overlaps > 0 || back > 0 {
 		t.Errorf("%d turns, %d overlaps, %d fences that were smaller than one before", all, overlaps, back)

@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,94 +16,6 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
-
-// program is the file of redlock, as a release has it.
-var program string
-
-func TestMain(m *testing.M) {
-	if os.Getenv("REDLOCK_TEST_WORK") != "" {
-		os.Exit(work())
-	}
-	dir, err := os.MkdirTemp("", "redlock")
-	if err == nil {
-		program = filepath.Join(dir, "redlock")
-		var out []byte
-		if out, err = exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
-			err = fmt.Errorf("%w: %s", err, out)
-		}
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	code := m.Run()
-	_ = os.RemoveAll(dir)
-	os.Exit(code)
-}
-
-// redlock returns a command redlock run on these masters, which are patient with a busy machine.
-func redlockRun(servers []*redistest.Server, args ...string) *exec.Cmd {
-	cmd := exec.Command(program, append([]string{"run"}, args...)...)
-	cmd.Env = append(os.Environ(), "REDLOCK_MASTERS="+strings.Join(redistest.URLs(servers), ","), "REDLOCK_RESTART_GUARD=off", "REDLOCK_TIMEOUT=1s", "REDLOCK_MAX_TTL=1m")
-	return cmd
-}
-
-// finish runs a command, and returns what it prints and its exit code, which is -1 for a signal.
-func finish(t *testing.T, cmd *exec.Cmd) (stdout, stderr string, code int) {
-	t.Helper()
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil {
-		if exited := new(exec.ExitError); !errors.As(err, &exited) {
-			t.Fatal(err)
-		}
-	}
-	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
-}
-
-func start(t *testing.T, cmd *exec.Cmd) {
-	t.Helper()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-}
-
-func eventually(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !so(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
-}
-
-func exists(name string) bool {
-	_, err := os.Stat(name)
-	return err == nil
-}
-
-// pidIn waits for a file with the ID of a process.
-func pidIn(t *testing.T, name string) (pid int) {
-	t.Helper()
-	eventually(t, name, func() bool {
-		text, err := os.ReadFile(name)
-		if err == nil {
-			pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
-		}
-		return err == nil
-	})
-	return pid
-}
-
-// gone reports whether a process doesn't run any more.
-func gone(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return syscall.Kill(pid, 0) != nil
-	}
-	return bytes.Contains(stat, []byte(") Z "))
-}
 
 // TestExitCodes: the exit code is the command's, or that of what has gone wrong, as with flock, timeout and env.
 func TestExitCodes(t *testing.T) {
@@ -275,7 +186,7 @@ func TestKilled(t *testing.T) {
 func TestStopped(t *testing.T) {
 	servers := redistest.Start(t, 3)
 	dir := t.TempDir()
-	cmd := redlockRun(servers, "--ttl", "2s", "k", "--", "sh", "-c", "trap '' TERM; echo $$ >command; while :; do sleep 0.01; done")
+	cmd := redlockRun(servers, "--ttl", "5s", "k", "--", "sh", "-c", "trap '' TERM; echo $$ >command; while :; do sleep 0.01; done")
 	cmd.Dir = dir
 	start(t, cmd)
 	command := pidIn(t, filepath.Join(dir, "command"))
@@ -294,21 +205,25 @@ func TestStopped(t *testing.T) {
 
 // TestLost: a command whose lease can't be renewed gets TERM, and is killed if it doesn't end.
 func TestLost(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ trap, want string }{{"touch got; exit 0", "got"}, {"", "command"}} {
-		servers := redistest.Start(t, 3)
-		dir := t.TempDir()
-		cmd := redlockRun(servers, "--timeout", "200ms", "--ttl", "2s", "--kill-after", "500ms", "k", "--", "sh", "-c", "trap '"+c.trap+"' TERM; echo $$ >command; while :; do sleep 0.01; done")
-		cmd.Dir = dir
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		start(t, cmd)
-		pidIn(t, filepath.Join(dir, "command"))
-		for _, s := range servers {
-			s.Pause()
-		}
-		if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != codeLost || !strings.Contains(stderr.String(), "was lost") || !exists(filepath.Join(dir, c.want)) {
-			t.Errorf("trap %q: %v, %s", c.trap, cmd.ProcessState, stderr.String())
-		}
+		t.Run(c.want, func(t *testing.T) {
+			t.Parallel()
+			servers := redistest.Start(t, 3)
+			dir := t.TempDir()
+			cmd := redlockRun(servers, "--ttl", "10s", "--kill-after", "5s", "k", "--", "sh", "-c", "trap '"+c.trap+"' TERM; echo $$ >command; while :; do sleep 0.01; done")
+			cmd.Dir = dir
+			var stderr bytes.Buffer
+			cmd.Stderr = &stderr
+			start(t, cmd)
+			pidIn(t, filepath.Join(dir, "command"))
+			for _, s := range servers {
+				s.Pause()
+			}
+			if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != codeLost || !strings.Contains(stderr.String(), "was lost") || !exists(filepath.Join(dir, c.want)) {
+				t.Errorf("trap %q: %v, %s", c.trap, cmd.ProcessState, stderr.String())
+			}
+		})
 	}
 }
 

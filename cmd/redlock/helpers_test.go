@@ -1,0 +1,110 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+)
+
+// program is the file of redlock, as a release has it.
+var program string
+
+func TestMain(m *testing.M) {
+	if os.Getenv("REDLOCK_TEST_WORK") != "" {
+		os.Exit(work())
+	}
+	dir, err := os.MkdirTemp("", "redlock")
+	if err == nil {
+		program = filepath.Join(dir, "redlock")
+		var out []byte
+		if out, err = exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// redlock returns a command redlock run on these masters, which are patient with a busy machine.
+func redlockRun(servers []*redistest.Server, args ...string) *exec.Cmd {
+	cmd := exec.Command(program, append([]string{"run"}, args...)...)
+	cmd.Env = append(os.Environ(), "REDLOCK_MASTERS="+strings.Join(redistest.URLs(servers), ","), "REDLOCK_RESTART_GUARD=off", "REDLOCK_TIMEOUT=1s", "REDLOCK_MAX_TTL=1m")
+	return cmd
+}
+
+// finish runs a command, and returns what it prints and its exit code, which is -1 for a signal.
+func finish(t *testing.T, cmd *exec.Cmd) (stdout, stderr string, code int) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		if exited := new(exec.ExitError); !errors.As(err, &exited) {
+			t.Fatal(err)
+		}
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+func start(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+}
+
+// eventually waits for as long as the tests may last: a machine can be as busy as it likes.
+func eventually(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	end, limited := t.Deadline()
+	for !so() {
+		if limited && time.Until(end) < 10*time.Second {
+			t.Fatalf("not before the tests' time is over: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func exists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
+}
+
+// pidIn waits for a file with the ID of a process.
+func pidIn(t *testing.T, name string) (pid int) {
+	t.Helper()
+	eventually(t, name, func() bool {
+		text, err := os.ReadFile(name)
+		if err == nil {
+			pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
+		}
+		return err == nil
+	})
+	return pid
+}
+
+// gone reports whether a process doesn't run any more.
+func gone(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return syscall.Kill(pid, 0) != nil
+	}
+	return bytes.Contains(stat, []byte(") Z "))
+}
