@@ -16,29 +16,19 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
-	"github.com/caddy-redlock/caddy-redlock/console"
+	"github.com/caddy-redlock/caddy-redlock/internal/cli"
 )
 
-// adminFlags are those of the commands that ask a running Caddy.
-type adminFlags struct {
-	config, adapter, address string
-	json                     bool
+// adminFlags lead to the admin endpoint of a running Caddy.
+type adminFlags struct{ config, adapter, address string }
+
+func (f *adminFlags) AddFlags(flags *pflag.FlagSet) {
+	flags.StringVarP(&f.config, "config", "c", "", "Configuration file with the address of the admin endpoint")
+	flags.StringVarP(&f.adapter, "adapter", "a", "", "Name of config adapter to apply")
+	flags.StringVar(&f.address, "address", "", "Address of the admin endpoint, if it is not that of the configuration")
 }
-
-func (f *adminFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&f.config, "config", "c", "", "Configuration file with the address of the admin endpoint")
-	cmd.Flags().StringVarP(&f.adapter, "adapter", "a", "", "Name of config adapter to apply")
-	cmd.Flags().StringVar(&f.address, "address", "", "Address of the admin endpoint, if it is not that of the configuration")
-	cmd.Flags().BoolVar(&f.json, "json", false, "Print JSON")
-}
-
-const adminFlagsUsage = "[--address <interface>] [--config <path> [--adapter <name>]] [--json]"
-
-const adminFlagsHelp = `
-A running Caddy is asked at its admin endpoint: that of --address, else that of the
-configuration, else CADDY_ADMIN or localhost:2019.`
 
 // admin is the admin endpoint of a running Caddy.
 type admin struct {
@@ -53,9 +43,9 @@ const socketOrigin = "http://127.0.0.1"
 // adminPatience is how long an answer may take. The masters are waited for, too.
 const adminPatience = 10 * time.Second
 
-// open returns the admin endpoint that the flags name. It doesn't connect yet. caddycmd.AdminAPIRequest would do, but it waits
+// Open returns the admin endpoint that the flags name. It doesn't connect yet. caddycmd.AdminAPIRequest would do, but it waits
 // without end, keeps a connection open each time, and makes one text of all that is known of an error.
-func (f *adminFlags) open() (*admin, error) {
+func (f *adminFlags) Open(*pflag.FlagSet) (cli.Endpoint, error) {
 	var text []byte
 	if f.config != "" && f.address == "" {
 		var err error
@@ -93,19 +83,11 @@ func (f *adminFlags) open() (*admin, error) {
 	return a, nil
 }
 
-// ask asks the admin endpoint that the flags name, once, until Ctrl-C.
-func (f *adminFlags) ask(cmd *cobra.Command, method, path string, query url.Values, answer any) error {
-	endpoint, err := f.open()
-	if err != nil {
-		return err
-	}
-	ctx, stop := interruptible(cmd)
-	defer stop()
-	return endpoint.ask(ctx, method, path, query, answer)
-}
+// Close does nothing: no connection is kept.
+func (a *admin) Close() {}
 
-// ask sends a request for a path below /redlock/, and decodes the answer. An error that the module itself answers is a *console.Problem.
-func (a *admin) ask(ctx context.Context, method, path string, query url.Values, answer any) error {
+// Ask sends a request for a path below /redlock/, and decodes the answer. An error that the module itself answers is a *console.Problem.
+func (a *admin) Ask(ctx context.Context, method, path string, query url.Values, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, adminPatience)
 	defer cancel()
 	target := a.origin + "/redlock/" + path
@@ -128,16 +110,10 @@ func (a *admin) ask(ctx context.Context, method, path string, query url.Values, 
 	if err != nil {
 		return a.unreachable(err)
 	}
-	kind, _, _ := strings.Cut(response.Header.Get("Content-Type"), ";")
-	switch {
-	case kind == "application/problem+json":
-		problem := new(console.Problem)
-		if err := json.Unmarshal(body, problem); err == nil {
-			return problem
-		}
-	case response.StatusCode == http.StatusOK && kind == "application/json" && json.Unmarshal(body, answer) == nil:
-		return nil
-	case response.StatusCode == http.StatusForbidden:
+	if err, known := cli.Decode(response.StatusCode, response.Header, body, answer); known {
+		return err
+	}
+	if response.StatusCode == http.StatusForbidden {
 		return fmt.Errorf("the admin endpoint at %s refuses this address: %s; use the one that is in its configuration (admin … { origins … })", a.address, firstLine(body))
 	}
 	return fmt.Errorf("what answers at %s (status %d) does not know %s: it is no Caddy with this module, or one with an older version of it; see its list-modules, or use --address", a.address, response.StatusCode, "/redlock/"+path)
@@ -166,8 +142,8 @@ func firstLine(body []byte) string {
 		Error string `json:"error"`
 	}
 	if json.Unmarshal(body, &message) == nil && message.Error != "" {
-		return printable(message.Error)
+		return cli.Printable(message.Error)
 	}
 	line, _, _ := strings.Cut(string(body), "\n")
-	return printable(line)
+	return cli.Printable(line)
 }

@@ -35,7 +35,7 @@ change the request before redlock are run, proxies are not.`,
 			return c.run(args[0], cmd.OutOrStdout())
 		},
 	}
-	c.configFlags.add(cmd)
+	c.configFlags.add(cmd.Flags())
 	cmd.Flags().StringVarP(&c.method, "request", "X", "", "Method of the request")
 	cmd.Flags().StringArrayVarP(&c.headers, "header", "H", nil, "Header of the request, as Name: value")
 	cmd.Flags().StringVarP(&c.body, "data", "d", "", "Body of the request, or @file")

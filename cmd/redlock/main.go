@@ -1,4 +1,4 @@
-// Command redlock is the lock without Caddy: it runs commands under a lock.
+// Command redlock is the lock without Caddy: it runs commands under a lock, serves the agent, and has the commands of operators.
 package main
 
 import (
@@ -37,6 +37,7 @@ func rootCmd() *cobra.Command {
 		agentCmd(),
 		runCmd(),
 	)
+	cmd.AddCommand(operatorsCmds()...)
 	return cmd
 }
 

@@ -1,4 +1,4 @@
-package caddyredlock
+package cli
 
 import (
 	"errors"

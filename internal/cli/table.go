@@ -1,4 +1,4 @@
-package caddyredlock
+package cli
 
 import (
 	"encoding/json"
@@ -59,8 +59,8 @@ func shorten(text string, width int) string {
 	return string(runes[:head]) + "…" + string(runes[len(runes)-tail:])
 }
 
-// printable escapes what a terminal would not show, or obey: clients choose the keys.
-func printable(text string) string {
+// Printable escapes what a terminal would not show, or obey: clients choose the keys.
+func Printable(text string) string {
 	for _, r := range text {
 		if !unicode.IsPrint(r) || r == utf8.RuneError {
 			quoted := strconv.Quote(text)
@@ -74,7 +74,7 @@ func printable(text string) string {
 func paragraph(out io.Writer, head, text string) {
 	indent := utf8.RuneCountInString(head)
 	line, width := head, indent
-	for _, word := range strings.Fields(printable(text)) {
+	for _, word := range strings.Fields(Printable(text)) {
 		n := utf8.RuneCountInString(word)
 		if width > indent && width+1+n > lineWidth {
 			fmt.Fprintln(out, line)
@@ -143,7 +143,7 @@ func orDash(text string) string {
 	if text == "" {
 		return "-"
 	}
-	return printable(text)
+	return Printable(text)
 }
 
 // onTerminal reports whether a person sees the output as it comes.

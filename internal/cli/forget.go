@@ -1,4 +1,4 @@
-package caddyredlock
+package cli
 
 import (
 	"errors"
@@ -11,11 +11,11 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/console"
 )
 
-func forgetCmd() *cobra.Command {
-	var flags adminFlags
+func (p *Program) forget() *cobra.Command {
+	var flags asking
 	var delivery deliveryFlags
 	cmd := &cobra.Command{
-		Use:   "forget " + deliveryFlagsUsage + " " + adminFlagsUsage + " <key>...",
+		Use:   "forget " + deliveryFlagsUsage + " " + p.Usage + " <key>...",
 		Short: "Forgets the answer that is remembered, so that a delivery runs again",
 		Long: `
 Forgets the answer that is remembered for a delivery, so that the next one with its ID
@@ -25,10 +25,10 @@ runs.
 The exit code is 2 if some masters could not be asked, and may still remember the answer:
 then forget it again when they are back. It is 3 if no answer is remembered, or the
 delivery runs.
-` + deliveryFlagsHelp + "\n" + adminFlagsHelp,
-		Example:               `  caddy redlock forget --id evt_1 order:42`,
+` + deliveryFlagsHelp + "\n" + p.Help,
+		Example:               "  " + p.Name + " forget --id evt_1 order:42",
 		DisableFlagsInUseLine: true,
-		RunE: withCode(func(cmd *cobra.Command, args []string) (int, error) {
+		RunE: p.withCode(func(cmd *cobra.Command, args []string) (int, error) {
 			key, err := delivery.key(cmd, args)
 			if err != nil {
 				return exitError, err
@@ -51,7 +51,7 @@ delivery runs.
 			return code, nil
 		}),
 	}
-	flags.add(cmd)
+	flags.add(cmd, p)
 	delivery.add(cmd)
 	return cmd
 }

@@ -1,4 +1,4 @@
-package caddyredlock
+package cli
 
 import (
 	"errors"
@@ -14,24 +14,23 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/console"
 )
 
-func inspectCmd() *cobra.Command {
-	var flags adminFlags
+func (p *Program) inspect() *cobra.Command {
+	var flags asking
 	var delivery deliveryFlags
 	cmd := &cobra.Command{
-		Use:   "inspect " + deliveryFlagsUsage + " " + adminFlagsUsage + " <key>...",
+		Use:   "inspect " + deliveryFlagsUsage + " " + p.Usage + " <key>...",
 		Short: "Shows a key as each master sees it: who holds it, who waits, what is remembered",
 		Long: `
 Shows a key as each master sees it: who holds it, until when, and who waits; and whether
 an answer is remembered for it. The holder may be any process with the same masters; its
 instance name says which.
 
-The key is written as in {http.redlock.key} and in caddy redlock locks, without key_prefix.
+The key is written as in {http.redlock.key} and in caddy redlock locks: without the prefix.
 The exit code is 3 if nobody holds it, and too few masters remember an answer for it.
-` + deliveryFlagsHelp + "\n" + adminFlagsHelp,
-		Example: `  caddy redlock inspect order:42
-  caddy redlock inspect --id evt_1 order:42`,
+` + deliveryFlagsHelp + "\n" + p.Help,
+		Example:               "  " + p.Name + " inspect order:42\n  " + p.Name + " inspect --id evt_1 order:42",
 		DisableFlagsInUseLine: true,
-		RunE: withCode(func(cmd *cobra.Command, args []string) (int, error) {
+		RunE: p.withCode(func(cmd *cobra.Command, args []string) (int, error) {
 			key, err := delivery.key(cmd, args)
 			if err != nil {
 				return exitError, err
@@ -55,31 +54,31 @@ The exit code is 3 if nobody holds it, and too few masters remember an answer fo
 			return code, nil
 		}),
 	}
-	flags.add(cmd)
+	flags.add(cmd, p)
 	delivery.add(cmd)
 	return cmd
 }
 
-func releaseCmd() *cobra.Command {
-	var flags adminFlags
+func (p *Program) release() *cobra.Command {
+	var flags asking
 	var fence uint64
 	cmd := &cobra.Command{
-		Use:   "release --fence <n> " + adminFlagsUsage + " <key>",
+		Use:   "release --fence <n> " + p.Usage + " <key>",
 		Short: "Ends a lock by force, whoever holds it",
 		Long: `
 Ends a lock by force, whoever holds it: the lock with this fencing token, and no other.
-locks and inspect show the token. The request that holds the lock learns that it is lost,
-but its upstream may still be working: another request may run next to it from now on.
+inspect shows the token. The holder learns that its lock is lost, but what it has begun,
+such as an upstream, may still be working: another may run next to it from now on.
 
 The exit code is 3 if nothing was released, because nobody holds the key, or another
 lock has it by now.
-` + adminFlagsHelp,
-		Example:               `  caddy redlock release order:42 --fence 1763812345678901`,
+` + p.Help,
+		Example:               "  " + p.Name + " release order:42 --fence 1763812345678901",
 		DisableFlagsInUseLine: true,
 		Args:                  cobra.ExactArgs(1),
-		RunE: withCode(func(cmd *cobra.Command, args []string) (int, error) {
+		RunE: p.withCode(func(cmd *cobra.Command, args []string) (int, error) {
 			if fence == 0 {
-				return exitError, errors.New("--fence is needed: the fencing token of the lock that is to end; caddy redlock inspect shows it")
+				return exitError, fmt.Errorf("--fence is needed: the fencing token of the lock that is to end; %s inspect shows it", p.Name)
 			}
 			var released console.Released
 			query := url.Values{"key": {args[0]}, "fence": {strconv.FormatUint(fence, 10)}}
@@ -89,11 +88,11 @@ lock has it by now.
 			if flags.json {
 				return exitWell, printJSON(cmd.OutOrStdout(), released)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "released %s, which had the fencing token %d\n", printable(args[0]), fence)
+			fmt.Fprintf(cmd.OutOrStdout(), "released %s, which had the fencing token %d\n", Printable(args[0]), fence)
 			return exitWell, nil
 		}),
 	}
-	flags.add(cmd)
+	flags.add(cmd, p)
 	cmd.Flags().Uint64Var(&fence, "fence", 0, "Fencing token of the lock that is to end (required)")
 	return cmd
 }
@@ -108,7 +107,7 @@ func told(err error) error {
 	if problem.Detail != "" {
 		text += ": " + problem.Detail
 	}
-	return errors.New(printable(text))
+	return errors.New(Printable(text))
 }
 
 // notReleased is told for a lock that could not be released.

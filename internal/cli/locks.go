@@ -1,4 +1,4 @@
-package caddyredlock
+package cli
 
 import (
 	"bytes"
@@ -27,16 +27,17 @@ const (
 const clearScreen = "\x1b[H\x1b[J"
 
 type locksCommand struct {
-	adminFlags
+	asking
 	prefix string
 	limit  int
 	watch  bool
 }
 
-func locksCmd() *cobra.Command {
+// Locks is the command that lists the keys of a process.
+func (p *Program) Locks() *cobra.Command {
 	var c locksCommand
 	cmd := &cobra.Command{
-		Use:   "locks [--prefix <text>] [--watch] [--limit <n>] " + adminFlagsUsage,
+		Use:   "locks [--prefix <text>] [--watch] [--limit <n>] " + p.Usage,
 		Short: "Lists the keys that a running Caddy holds or waits for",
 		Long: `
 Lists the keys that a running Caddy holds or waits for. Keys of other processes are not
@@ -44,13 +45,13 @@ listed: ask each of them, or inspect a key.
 
 With --watch, the list is drawn anew each second, until Ctrl-C; if it does not go to a
 terminal, each list follows the last. With --json, that is one JSON object in each line.
-` + adminFlagsHelp,
-		Example:               `  caddy redlock locks --prefix order: --watch`,
+` + p.Help,
+		Example:               "  " + p.Name + " locks --prefix order: --watch",
 		DisableFlagsInUseLine: true,
 		Args:                  cobra.NoArgs,
-		RunE:                  withCode(func(cmd *cobra.Command, _ []string) (int, error) { return c.run(cmd) }),
+		RunE:                  p.withCode(func(cmd *cobra.Command, _ []string) (int, error) { return c.run(cmd) }),
 	}
-	c.add(cmd)
+	c.add(cmd, p)
 	cmd.Flags().StringVarP(&c.prefix, "prefix", "p", "", "Only keys that begin so")
 	cmd.Flags().IntVarP(&c.limit, "limit", "n", 0, fmt.Sprintf("How many keys are listed (default: %d, or %d with --watch)", locksShown, locksWatched))
 	cmd.Flags().BoolVarP(&c.watch, "watch", "w", false, "Draw the list anew each second, until Ctrl-C")
@@ -68,6 +69,7 @@ func (c *locksCommand) run(cmd *cobra.Command) (int, error) {
 	if err != nil {
 		return exitError, err
 	}
+	defer endpoint.Close()
 	ctx, stop := interruptible(cmd)
 	defer stop()
 	out := cmd.OutOrStdout()
@@ -87,7 +89,7 @@ func (c *locksCommand) run(cmd *cobra.Command) (int, error) {
 }
 
 // list asks for as many keys as the limit says, which may take several requests.
-func (c *locksCommand) list(ctx context.Context, endpoint *admin) (all console.Locks, err error) {
+func (c *locksCommand) list(ctx context.Context, endpoint Endpoint) (all console.Locks, err error) {
 	all.Locks = []console.Lock{}
 	query := url.Values{}
 	if c.prefix != "" {
@@ -96,7 +98,7 @@ func (c *locksCommand) list(ctx context.Context, endpoint *admin) (all console.L
 	for {
 		query.Set("limit", strconv.Itoa(min(locksAtOnce, c.limit-len(all.Locks))))
 		var page console.Locks
-		if err := endpoint.ask(ctx, http.MethodGet, "locks", query, &page); err != nil {
+		if err := endpoint.Ask(ctx, http.MethodGet, "locks", query, &page); err != nil {
 			return all, err
 		}
 		page.Locks = append(all.Locks, page.Locks...)
@@ -110,7 +112,7 @@ func (c *locksCommand) list(ctx context.Context, endpoint *admin) (all console.L
 }
 
 // watchLocks draws the list again and again, whatever happens to Caddy meanwhile.
-func (c *locksCommand) watchLocks(ctx context.Context, endpoint *admin, out io.Writer) {
+func (c *locksCommand) watchLocks(ctx context.Context, endpoint Endpoint, out io.Writer) {
 	terminal := onTerminal(out)
 	for {
 		locks, err := c.list(ctx, endpoint)
@@ -146,7 +148,7 @@ func (c *locksCommand) watchLocks(ctx context.Context, endpoint *admin, out io.W
 func printLocks(out io.Writer, locks console.Locks, now time.Time) {
 	var rows [][]string
 	for _, l := range locks.Locks {
-		row := []string{printable(l.Key), orDash(l.Rule), "waits", "-", "-", strconv.Itoa(l.Waiting)}
+		row := []string{Printable(l.Key), orDash(l.Rule), "waits", "-", "-", strconv.Itoa(l.Waiting)}
 		if l.Held {
 			row[2], row[3], row[4] = "held", span(max(0, l.Until.Sub(now))), strconv.FormatUint(l.Fence, 10)
 		}

@@ -1,4 +1,4 @@
-package caddyredlock
+package cli
 
 import (
 	"context"
@@ -13,18 +13,17 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/console"
 )
 
-func mastersCmd() *cobra.Command {
-	var flags adminFlags
+func (p *Program) masters() *cobra.Command {
+	var flags asking
 	cmd := &cobra.Command{
-		Use:   "masters " + adminFlagsUsage,
-		Short: "Shows which masters grant locks to a running Caddy, and why the others don't",
-		Long: `
-Shows which masters grant locks to a running Caddy, and why the others don't. The exit
+		Use:   "masters " + p.Usage,
+		Short: "Shows which masters grant locks to " + p.Whom + ", and why the others don't",
+		Long: "\nShows which masters grant locks to " + p.Whom + `, and why the others don't. The exit
 code is 2 if no locks can be taken.
-` + adminFlagsHelp,
+` + p.Help,
 		DisableFlagsInUseLine: true,
 		Args:                  cobra.NoArgs,
-		RunE: withCode(func(cmd *cobra.Command, _ []string) (int, error) {
+		RunE: p.withCode(func(cmd *cobra.Command, _ []string) (int, error) {
 			var status console.Status
 			if err := flags.ask(cmd, http.MethodGet, "masters", nil, &status); err != nil {
 				return exitError, err
@@ -46,7 +45,7 @@ code is 2 if no locks can be taken.
 			return code, nil
 		}),
 	}
-	flags.add(cmd)
+	flags.add(cmd, p)
 	return cmd
 }
 
@@ -81,21 +80,6 @@ func printLocker(out io.Writer, l console.Locker, now time.Time) {
 		verdict = "NO LOCK CAN BE TAKEN"
 	}
 	paragraph(out, "", fmt.Sprintf("%s: %d of %s available, %d needed: %s; %d held, %d waiting.", l.Instance, l.Available, masterCount(len(l.Masters)), l.Quorum, verdict, l.Held, l.Waiting))
-}
-
-// exitOf returns the exit code for an error of the module's own.
-func exitOf(err error) int {
-	var problem *console.Problem
-	if !errors.As(err, &problem) {
-		return exitError
-	}
-	switch problem.Status {
-	case http.StatusNotFound, http.StatusConflict:
-		return exitNotThere
-	case http.StatusServiceUnavailable:
-		return exitUnwell
-	}
-	return exitError
 }
 
 // sleep waits, and reports whether the context has not ended before.

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/caddy-redlock/caddy-redlock/console"
+	"github.com/caddy-redlock/caddy-redlock/internal/cli"
+	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
+	"github.com/caddy-redlock/caddy-redlock/internal/masters"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// operatorsCmds are the commands that caddy redlock has, too. Here they ask the masters.
+func operatorsCmds() []*cobra.Command {
+	program := &cli.Program{
+		Name:   "redlock",
+		Whom:   "this machine",
+		Usage:  "[flags]",
+		Help:   masters.Help,
+		Source: func() cli.Source { return new(ownMasters) },
+		Exit:   func(_ *cobra.Command, code int, err error) error { return &coded{code, err} },
+	}
+	var own masters.Settings
+	examine := program.Doctor("[flags]", masters.Help, own.AddFlags, func(_ context.Context, flags *pflag.FlagSet) (doctor.Settings, error) {
+		if err := masters.Environment(flags); err != nil {
+			return doctor.Settings{}, err
+		}
+		return own.Doctor()
+	})
+	return append(program.Commands(), examine)
+}
+
+// ownMasters are the masters of the flags, asked by a console in this process.
+type ownMasters struct{ masters.Settings }
+
+// Open connects to the masters.
+func (m *ownMasters) Open(flags *pflag.FlagSet) (cli.Endpoint, error) {
+	if err := masters.Environment(flags); err != nil {
+		return nil, err
+	}
+	locker, err := m.Settings.Open()
+	if err != nil {
+		return nil, err
+	}
+	return &ownConsole{locker, console.New(func() []*redlock.Locker { return []*redlock.Locker{locker} })}, nil
+}
+
+type ownConsole struct {
+	locker  *redlock.Locker
+	handler http.Handler
+}
+
+// connectPatience is how long the masters have to be reached. Those that haven't been are shown as such.
+const connectPatience = 2 * time.Second
+
+func (o *ownConsole) Ask(ctx context.Context, method, path string, query url.Values, answer any) error {
+	o.awaitMasters(ctx)
+	r, err := http.NewRequestWithContext(ctx, method, "/"+path+"?"+query.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	w := &recorder{header: make(http.Header), status: http.StatusOK}
+	o.handler.ServeHTTP(w, r)
+	if err, known := cli.Decode(w.status, w.header, w.Bytes(), answer); known {
+		return err
+	}
+	return fmt.Errorf("status %d: %s", w.status, w.Bytes())
+}
+
+// awaitMasters waits until it is known of each master whether it can be reached: nobody has asked it before.
+func (o *ownConsole) awaitMasters(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, connectPatience)
+	defer cancel()
+	connecting := func(m redlock.MasterStatus) bool { return m.State == redlock.MasterConnecting }
+	for slices.ContainsFunc(o.locker.Status().Masters, connecting) && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (o *ownConsole) Close() { _ = o.locker.Close() } // nothing is held
+
+// recorder is an answer in memory.
+type recorder struct {
+	bytes.Buffer
+	header http.Header
+	status int
+}
+
+func (w *recorder) Header() http.Header    { return w.header }
+func (w *recorder) WriteHeader(status int) { w.status = status }

@@ -1,0 +1,119 @@
+package caddyredlock
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
+	"github.com/caddy-redlock/caddy-redlock/internal/masters"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// configFlags are the flags that name a configuration, as Caddy's own commands have them.
+type configFlags struct{ config, adapter string }
+
+func (f *configFlags) add(flags *pflag.FlagSet) {
+	flags.StringVarP(&f.config, "config", "c", "", "Configuration file (default: the Caddyfile in this folder)")
+	flags.StringVarP(&f.adapter, "adapter", "a", "", "Name of config adapter to apply")
+}
+
+// load returns the configuration as JSON.
+func (f *configFlags) load() ([]byte, error) {
+	text, _, _, err := caddycmd.LoadConfig(f.config, f.adapter)
+	if err == nil && len(text) == 0 {
+		err = errors.New("no configuration: there is no Caddyfile in this folder; use --config")
+	}
+	return text, err
+}
+
+func doctorCmd() *cobra.Command {
+	var config configFlags
+	const help = `
+Caddy need not run. Placeholders are replaced and secrets read as Caddy would do it, so
+run it as Caddy's user, with its environment.`
+	return program.Doctor("[--config <path>] [--adapter <name>]", help, config.add, func(ctx context.Context, _ *pflag.FlagSet) (doctor.Settings, error) {
+		text, err := config.load()
+		if err != nil {
+			return doctor.Settings{}, err
+		}
+		return doctorSettings(ctx, text)
+	})
+}
+
+// doctorSettings returns what doctor needs to know of a configuration.
+func doctorSettings(ctx context.Context, text []byte) (doctor.Settings, error) {
+	var config struct {
+		Apps struct {
+			HTTP    any             `json:"http"`
+			Redlock json.RawMessage `json:"redlock"`
+		} `json:"apps"`
+	}
+	if err := json.Unmarshal(text, &config); err != nil {
+		return doctor.Settings{}, fmt.Errorf("configuration: %w", err)
+	}
+	app := new(App)
+	if config.Apps.Redlock != nil {
+		if err := caddy.StrictUnmarshalJSON(config.Apps.Redlock, app); err != nil {
+			return doctor.Settings{}, fmt.Errorf("the app redlock: %w", err)
+		}
+	}
+	caddyContext, cancel := caddy.NewContext(caddy.Context{Context: ctx})
+	defer cancel()
+	resolved, err := app.resolved(caddyContext)
+	if err != nil {
+		return doctor.Settings{}, app.Source.at(err)
+	}
+	examined, err := masters.Examined(resolved.URLs, resolved.secure())
+	if err != nil {
+		return doctor.Settings{}, err
+	}
+	s := doctor.Settings{
+		Masters:  examined,
+		Timeout:  resolved.Timeout,
+		LeastTTL: min(redlock.DefaultTTL, resolved.MaxTTL),
+		Guard:    resolved.Guard,
+		MaxSkew:  resolved.MaxSkew,
+		Prefix:   resolved.Prefix,
+	}
+	eachRule(config.Apps.HTTP, func(rule map[string]any) {
+		if ttl := durationOf(rule["ttl"]); ttl > 0 {
+			s.LeastTTL = min(s.LeastTTL, ttl)
+		}
+		s.Remember = s.Remember || durationOf(rule["remember"]) > 0 || rule["remember"] == nil && rule["preset"] == "idempotency-key"
+	})
+	return s, nil
+}
+
+// eachRule calls found with the settings of each rule, however deep it is nested.
+func eachRule(config any, found func(rule map[string]any)) {
+	switch config := config.(type) {
+	case []any:
+		for _, item := range config {
+			eachRule(item, found)
+		}
+	case map[string]any:
+		if config["handler"] == "redlock" {
+			found(config)
+		}
+		for _, item := range config {
+			eachRule(item, found)
+		}
+	}
+}
+
+// durationOf reads a duration as Caddy does, or returns 0.
+func durationOf(setting any) time.Duration {
+	var d caddy.Duration
+	if text, err := json.Marshal(setting); err != nil || json.Unmarshal(text, &d) != nil {
+		return 0
+	}
+	return time.Duration(d)
+}
