@@ -12,7 +12,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive $(NO_SERVICE) apt-get
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all test-stalled deploy alerts console test-servers clients former former-is-here torture operating reloads fuzz soak lint bench bench-check bench-net bench-http bench-remember redis-server upstreams sdks node prose workflows vulncheck release-check release-module release-notes snapshot release syft traefik
+.PHONY: help build test test-all test-stalled deploy alerts console test-servers clients former former-is-here torture operating reloads fuzz soak lint bench bench-check bench-http wrk redis-server upstreams sdks node prose workflows vulncheck release-check release-module release-notes snapshot release syft traefik
 
 # Tests of many cases, of which they try few with -short or the race detector (redistest.Few).
 MODELS := ^(TestSimulation|TestMutants|TestManyLeases|TestGuardsKeepExclusion|TestScriptsDoWhatTheModelDoes)$$
@@ -217,26 +217,18 @@ release: ## Release the tag of this commit as a draft, with GITHUB_TOKEN; only t
 syft: ## Install syft, which writes the lists of parts (SBOM)
 	go install $(SYFT)
 
-bench: redis-server ## Compare the library with its peers (15 minutes): bench/RESULTS.md, bench/plots
+bench: redis-server ## Compare the library with its peers (6 minutes): bench/RESULTS.md
 	cd bench && go run .
 
-bench-check: redis-server ## Test the benchmarks and run each once
+bench-check: redis-server wrk ## Test the benchmarks and run each once
 	cd bench && go test ./...
-	cd bench && out=$$(mktemp -d) && go run . -quick -o $$out && go run . -net -quick -o $$out && rm -r $$out
+	cd bench && out=$$(mktemp -d) && go run . -quick -o $$out && go run . -http -quick -o $$out && rm -r $$out
 
-bench-net: redis-server ## Measure with a network between clients and masters (15 to 30 minutes): bench/NETWORK.md
-	cd bench && go run . -net
-
-bench-http: redis-server ## Compare Caddy with nginx, which it installs with wrk (4 minutes): bench/HTTP.md
-	@if ! { command -v nginx && command -v wrk; } >/dev/null; then \
-		$(APT) update && $(APT) install -y --no-install-recommends nginx wrk; \
-	fi
+bench-http: redis-server wrk ## Measure Caddy with and without locks, with wrk, which it installs (3 minutes): bench/RESULTS.md
 	cd bench && go run . -http
 
-# FORMER may be a checkout of a former commit, whose locks are measured beside.
-bench-remember: redis-server ## Measure what it costs to remember answers, with wrk, which it installs (2 minutes): bench/REMEMBER.md
+wrk:
 	@if ! command -v wrk >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends wrk; fi
-	cd bench && go run . -remember $(if $(FORMER),-former '$(abspath $(FORMER))')
 
 redis-server:
 	@if [ -n "$$REDIS_SERVER" ] || command -v redis-server >/dev/null || command -v valkey-server >/dev/null; then exit; fi; \

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -15,7 +14,7 @@ import (
 	"time"
 )
 
-// The second benchmark: whole web servers in front of one backend, under wrk.
+// The second benchmark: Caddy in front of one backend, under wrk.
 
 const backendChild = "backend"
 
@@ -29,30 +28,26 @@ func runBackend(addr string) error {
 
 // httpLoad is what wrk sends.
 type httpLoad struct {
-	title, about, script string
+	about, script string
+	free          bool // no request meets another one
 }
 
 var httpLoads = []httpLoad{
-	{"Every request has a key of its own", "`POST`s to `/orders/N/pay`, each with another N, so no request has to wait.",
-		"local n = 0\nwrk.method = 'POST'\nfunction request()\n\tn = n + 1\n\treturn wrk.format(nil, '/orders/' .. n .. '/pay')\nend\n"},
-	{"All requests have one key", "A request that finds the order locked is refused at once: Caddy answers 423, nginx 503.",
-		"wrk.method = 'POST'\nwrk.path = '/orders/1/pay'\n"},
+	{"Every request has a key, and an ID, of its own", "local n = 0\nwrk.method = 'POST'\nfunction request()\n\tn = n + 1\n\treturn wrk.format(nil, '/orders/ROUND' .. n .. '/pay')\nend\n", true},
+	{"All requests have one key: one that finds it locked is refused, one that repeats an answered delivery gets the answer", "wrk.method = 'POST'\nwrk.path = '/orders/one/pay'\n", false},
 }
 
-// httpSample is what one slice of load did.
+// httpSample is what one slice of load did, by request.
 type httpSample struct {
-	requests, refused float64
-	perSecond         float64
-	cpu, mastersCPU   time.Duration
-	p50, p99          string
+	perSecond, refused float64
+	cpu, mastersCPU    float64 // in µs
+	commands           float64 // for each master
+	p50, p99           string
 }
-
-func (s httpSample) cpuPerRequest() float64 { return micros(s.cpu+s.mastersCPU) / s.requests }
 
 const connections = 32
 
 func runHTTP(quick bool, dir string) error {
-	start := time.Now()
 	rounds, length := 5, 3*time.Second
 	if quick {
 		rounds, length = 1, time.Second
@@ -62,12 +57,11 @@ func runHTTP(quick bool, dir string) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(tmp) }()
-	if err := os.Chmod(tmp, 0o755); err != nil { // for nginx's workers
-		return err
-	}
-	binary, unobserved := filepath.Join(tmp, "caddy"), filepath.Join(tmp, "unobserved")
-	if err := errors.Join(buildCaddy(binary, true), buildCaddy(unobserved, false)); err != nil {
-		return err
+	binary := filepath.Join(tmp, "caddy")
+	build := exec.Command("go", "build", "-o", binary, "./barelock")
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		return fmt.Errorf("build of Caddy: %w", err)
 	}
 	backend, stop, err := startBackend()
 	if err != nil {
@@ -76,30 +70,26 @@ func runHTTP(quick bool, dir string) error {
 	defer stop()
 	list := proxies()
 	for _, p := range list {
-		caddy := binary
-		if p.unobserved {
-			caddy = unobserved
-		}
-		if err := p.start(tmp, caddy, backend); err != nil {
+		if err := p.start(tmp, binary, backend); err != nil {
 			return err
 		}
 		defer p.stop()
 	}
 
 	var b bytes.Buffer
-	b.WriteString("# Results: HTTP\n\nWritten by `make bench-http`.\n[README.md](README.md) explains what the figures mean.\n")
-	fmt.Fprintf(&b, "`wrk` uses %d connections, and each server gets %d rounds of %v.\n", connections, rounds, length)
-	for i, load := range httpLoads {
-		script := filepath.Join(tmp, fmt.Sprintf("load%d.lua", i))
-		if err := os.WriteFile(script, []byte(load.script), 0o644); err != nil {
-			return err
-		}
+	fmt.Fprintf(&b, "\nWritten by `make bench-http`: `wrk` with %d connections, %d rounds of %v for each server.\n", connections, rounds, length)
+	for _, load := range httpLoads {
 		samples := make([][]httpSample, len(list))
 		order := make([]int, len(list))
 		for k := range order {
 			order[k] = k
 		}
-		for range rounds {
+		for round := range rounds {
+			fmt.Fprintf(os.Stderr, "round %d of %d: %s\n", round+1, rounds, load.about)
+			script := filepath.Join(tmp, "load.lua")
+			if err := os.WriteFile(script, bytes.ReplaceAll([]byte(load.script), []byte("ROUND"), fmt.Append(nil, round, "-")), 0o644); err != nil {
+				return err
+			}
 			for _, k := range order {
 				s, err := list[k].measure(script, length)
 				if err != nil {
@@ -108,39 +98,30 @@ func runHTTP(quick bool, dir string) error {
 				samples[k] = append(samples[k], s)
 			}
 			slices.Reverse(order)
-			fmt.Fprintf(os.Stderr, "%4.0f s  %s\n", time.Since(start).Seconds(), load.title)
 		}
 		load.write(&b, list, samples)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, "HTTP.md"), b.Bytes(), 0o644)
+	return writeResults(dir, "", b.String())
 }
 
 func startBackend() (addr string, stop func(), err error) {
 	if addr, err = freeAddr(); err != nil {
 		return "", nil, err
 	}
-	self, err := os.Executable()
+	p, err := startProcess(backendChild, []string{addr})
 	if err != nil {
 		return "", nil, err
 	}
-	cmd := exec.Command(self, "-child", backendChild, "-masters", addr)
-	if err := cmd.Start(); err != nil {
-		return "", nil, err
-	}
-	startedServers.Store(cmd.Process, nil)
+	startedServers.Store(p.cmd.Process, nil)
 	stop = func() {
-		startedServers.Delete(cmd.Process)
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		startedServers.Delete(p.cmd.Process)
+		_ = p.cmd.Process.Kill()
+		_ = p.cmd.Wait()
 	}
-	if err := answers("http://" + addr); err != nil {
+	if err = answers("http://" + addr); err != nil {
 		stop()
-		return "", nil, err
 	}
-	return addr, stop, nil
+	return addr, stop, err
 }
 
 var (
@@ -152,75 +133,66 @@ var (
 )
 
 func (p *proxy) measure(script string, length time.Duration) (httpSample, error) {
-	var s httpSample
-	own, masters, err := p.cpu()
+	own, masters, err := p.used()
 	if err != nil {
-		return s, err
+		return httpSample{}, err
 	}
 	out, err := exec.Command("wrk", "-t1", fmt.Sprintf("-c%d", connections), fmt.Sprintf("-d%ds", int(length.Seconds())),
 		"--latency", "-s", script, "http://"+p.addr).CombinedOutput()
 	if err != nil {
-		return s, fmt.Errorf("%w\n%s", err, out)
+		return httpSample{}, fmt.Errorf("%w\n%s", err, out)
 	}
-	ownAfter, mastersAfter, err := p.cpu()
-	s.cpu, s.mastersCPU = ownAfter-own, mastersAfter-masters
-	number := func(r *regexp.Regexp) float64 {
-		if m := r.FindSubmatch(out); m != nil {
-			n, _ := strconv.ParseFloat(string(m[1]), 64)
-			return n
-		}
-		return 0
-	}
+	ownAfter, mastersAfter, err := p.used()
 	text := func(r *regexp.Regexp) string {
 		if m := r.FindSubmatch(out); m != nil {
 			return string(m[1])
 		}
-		return "–"
+		return "0"
 	}
-	s.requests, s.refused, s.perSecond = number(wrkRequests), number(wrkRefused), number(wrkRate)
-	s.p50, s.p99 = text(wrkP50), text(wrkP99)
-	if s.requests == 0 {
-		return s, fmt.Errorf("wrk says\n%s", out)
+	number := func(r *regexp.Regexp) float64 {
+		n, parseErr := strconv.ParseFloat(text(r), 64)
+		err = errors.Join(err, parseErr)
+		return n
 	}
-	return s, err
+	requests := number(wrkRequests)
+	if requests == 0 {
+		return httpSample{}, fmt.Errorf("wrk says\n%s", out)
+	}
+	return httpSample{
+		perSecond: number(wrkRate), refused: number(wrkRefused) / requests,
+		cpu: micros(ownAfter-own) / requests, mastersCPU: micros(mastersAfter.cpu-masters.cpu) / requests,
+		commands: float64(mastersAfter.commands-masters.commands) / requests / float64(max(1, p.masters)),
+		p50:      text(wrkP50), p99: text(wrkP99),
+	}, err
 }
 
 func (l httpLoad) write(b *bytes.Buffer, list []*proxy, samples [][]httpSample) {
-	fmt.Fprintf(b, "\n## %s\n\n%s\n\n", l.title, l.about)
-	b.WriteString("| | requests/s ÷ without lock | CPU ÷ without lock | requests/s ÷ nginx, limit_conn | CPU ÷ nginx, limit_conn | requests/s | CPU µs server | CPU µs masters | p50 | p99 | refused |\n")
-	b.WriteString("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n")
-	rate := func(s httpSample) float64 { return s.perSecond }
-	cpu := httpSample.cpuPerRequest
+	fmt.Fprintf(b, "\n%s:\n\n", l.about)
+	b.WriteString("| | CPU ÷ without lock | requests/s ÷ without lock | requests/s | CPU µs server | CPU µs masters | commands per master | p50 | p99 | refused |\n")
+	b.WriteString("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n")
 	of := make(map[string][]httpSample)
 	for i, p := range list {
 		of[p.name] = samples[i]
 	}
-	limit := of[nginxLimit]
+	cpu := func(s httpSample) float64 { return s.cpu + s.mastersCPU }
 	for _, p := range list {
-		mine, alone := of[p.name], of[caddyAlone]
-		if p.nginx {
-			alone = of[nginxAlone]
-		}
+		mine, bare := of[p.name], of[caddyAlone]
 		last := mine[len(mine)-1]
-		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %.0f %% |\n", p.name,
-			times(ratioOf(mine, alone, rate)), times(ratioOf(mine, alone, cpu)),
-			times(ratioOf(mine, limit, rate)), times(ratioOf(mine, limit, cpu)),
-			whole(math.Round(medianOf(mine, rate))),
-			whole(medianOf(mine, func(s httpSample) float64 { return micros(s.cpu) / s.requests })),
-			whole(medianOf(mine, func(s httpSample) float64 { return micros(s.mastersCPU) / s.requests })),
-			last.p50, last.p99,
-			100*medianOf(mine, func(s httpSample) float64 { return s.refused / s.requests }))
+		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %.0f %% |\n", p.name,
+			exact(ratioOf(mine, bare, cpu)), exact(ratioOf(mine, bare, func(s httpSample) float64 { return s.perSecond })),
+			whole(medianOf(mine, func(s httpSample) float64 { return s.perSecond })),
+			whole(medianOf(mine, func(s httpSample) float64 { return s.cpu })), whole(medianOf(mine, func(s httpSample) float64 { return s.mastersCPU })),
+			exact(medianOf(mine, func(s httpSample) float64 { return s.commands })), last.p50, last.p99,
+			100*medianOf(mine, func(s httpSample) float64 { return s.refused }))
 	}
-	if of[caddyLocks][0].refused > 0 {
+	if !l.free {
 		return // then it isn't a lock that a request costs
 	}
 	var added []float64
 	for i, alone := range of[caddyAlone] {
 		added = append(added, (cpu(of[caddyLocks][i])-cpu(alone))/(cpu(of[caddyBare][i])-cpu(alone)))
 	}
-	fmt.Fprintf(b, "\nMetrics cost a request with its lock %s times the CPU that it needs without them, and %s times with locks in memory.\n",
-		times(ratioOf(of[caddyLocks], of[caddyUnobserved], cpu)), times(ratioOf(of[caddyMemory], of[caddyUnobservedMemory], cpu)))
-	fmt.Fprintf(b, "\nredlock adds %s times as much CPU to a request as a bare lock on three masters does (goal: at most 1.1).\n", times(median(added)))
+	fmt.Fprintf(b, "\nredlock adds %s times as much CPU to a request as a bare lock on three masters does (goal: at most 1.1).\n", exact(median(added)))
 }
 
 func medianOf(list []httpSample, v func(httpSample) float64) float64 {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -15,15 +16,12 @@ import (
 	"time"
 )
 
-// proxy is a web server in front of the backend, alone or with a lock for each order.
+// proxy is a Caddy in front of the backend, alone or with a lock for each order.
 type proxy struct {
 	name    string
-	masters int                                               // how many redis-servers it locks on
-	config  func(dir, listen, backend, masters string) string // its configuration file
-	command func(binary, config string) []string
-	nginx   bool
-
-	unobserved bool // Caddy without metrics of the locks
+	masters int    // how many redis-servers it locks on
+	option  string // its global option
+	lock    string // its directive
 
 	addr    string
 	cmd     *exec.Cmd
@@ -31,15 +29,9 @@ type proxy struct {
 }
 
 const (
-	caddyAlone  = "Caddy"
-	caddyBare   = "Caddy, bare lock on 3 masters"
-	caddyLocks  = "Caddy, redlock on 3 masters"
-	caddyMemory = "Caddy, redlock in memory"
-	nginxAlone  = "nginx"
-	nginxLimit  = "nginx, limit_conn"
-
-	caddyUnobserved       = "Caddy, redlock on 3 masters, no metrics"
-	caddyUnobservedMemory = "Caddy, redlock in memory, no metrics"
+	caddyAlone = "Caddy"
+	caddyBare  = "Caddy, bare lock on 3 masters"
+	caddyLocks = "Caddy, redlock on 3 masters"
 )
 
 const (
@@ -47,34 +39,17 @@ const (
 	threeMasters = "redlock {\n\t\tmasters MASTERS\n\t\trestart_guard off\n\t}"
 )
 
-// caddyWith returns what makes the Caddyfile of a site with a global option and a directive.
-func caddyWith(option, lock string) func(_, listen, backend, addrs string) string {
-	return func(_, listen, backend, addrs string) string {
-		return strings.ReplaceAll(fmt.Sprintf(caddyfile, option, listen, lock, backend), "MASTERS", addrs)
-	}
-}
-
-func runCaddyfile(binary, config string) []string {
-	return []string{binary, "run", "--adapter", "caddyfile", "--config", config}
-}
-
 func proxies() []*proxy {
-	const memory = "redlock {\n\t\tmasters memory://\n\t}"
-	nginx := func(limit string) func(dir, listen, backend, _ string) string {
-		return func(dir, listen, backend, _ string) string {
-			return strings.NewReplacer("DIR", dir, "LISTEN", listen, "BACKEND", backend, "LIMIT", limit).Replace(nginxConfig)
-		}
+	locks := func(name, block string) *proxy {
+		return &proxy{name: name, masters: 3, option: threeMasters, lock: orderRule + block}
 	}
-	start := func(_, config string) []string { return []string{"nginx", "-c", config, "-e", "stderr"} }
 	return []*proxy{
-		{name: caddyAlone, config: caddyWith("", ""), command: runCaddyfile},
-		{name: caddyBare, masters: 3, config: caddyWith("", "bare_lock MASTERS"), command: runCaddyfile},
-		{name: caddyLocks, masters: 3, config: caddyWith(threeMasters, orderRule), command: runCaddyfile},
-		{name: caddyUnobserved, masters: 3, config: caddyWith(threeMasters, orderRule), command: runCaddyfile, unobserved: true},
-		{name: caddyMemory, config: caddyWith(memory, orderRule), command: runCaddyfile},
-		{name: caddyUnobservedMemory, config: caddyWith(memory, orderRule), command: runCaddyfile, unobserved: true},
-		{name: nginxAlone, config: nginx(""), command: start, nginx: true},
-		{name: nginxLimit, config: nginx("limit_conn orders 1;"), command: start, nginx: true},
+		{name: caddyAlone},
+		{name: caddyBare, masters: 3, lock: "bare_lock MASTERS"},
+		locks(caddyLocks, ""),
+		locks(caddyLocks+", dedupe", " {\n\t\tdedupe {path.1}\n\t}"),
+		locks(caddyLocks+", remember", " {\n\t\tdedupe {path.1}\n\t\tremember 2m\n\t\tscope off\n\t}"),
+		{name: "Caddy, redlock in memory", option: "redlock {\n\t\tmasters memory://\n\t}", lock: orderRule},
 	}
 }
 
@@ -87,37 +62,6 @@ const caddyfile = `{
 http://%s {
 	%s
 	reverse_proxy %s
-}
-`
-
-// nginxConfig keeps connections to the backend open, as Caddy does by default; nginx's default is a
-// new one for each request.
-const nginxConfig = `daemon off;
-worker_processes auto;
-pid DIR/nginx.pid;
-error_log DIR/error.log crit;
-events { worker_connections 4096; }
-http {
-	access_log off;
-	client_body_temp_path DIR/body;
-	proxy_temp_path DIR/proxy;
-	fastcgi_temp_path DIR/fastcgi;
-	uwsgi_temp_path DIR/uwsgi;
-	scgi_temp_path DIR/scgi;
-	keepalive_requests 1000000;
-	upstream backend { server BACKEND; keepalive 256; keepalive_requests 1000000; }
-	map $uri $order { ~^/orders/([^/]+)/pay$ $1; }
-	limit_conn_zone $order zone=orders:10m;
-	server {
-		listen LISTEN;
-		location / {
-			LIMIT
-			proxy_pass http://backend;
-			proxy_http_version 1.1;
-			proxy_set_header Connection "";
-			proxy_set_header Host $host;
-		}
-	}
 }
 `
 
@@ -137,11 +81,11 @@ func (p *proxy) start(dir, binary, backend string) (err error) {
 		return err
 	}
 	config := filepath.Join(dir, "config")
-	if err := os.WriteFile(config, []byte(p.config(dir, p.addr, backend, strings.Join(urls, " "))), 0o644); err != nil {
+	text := strings.ReplaceAll(fmt.Sprintf(caddyfile, p.option, p.addr, p.lock, backend), "MASTERS", strings.Join(urls, " "))
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		return err
 	}
-	args := p.command(binary, config)
-	p.cmd = exec.Command(args[0], args[1:]...)
+	p.cmd = exec.Command(binary, "run", "--adapter", "caddyfile", "--config", config)
 	var output bytes.Buffer
 	p.cmd.Stdout, p.cmd.Stderr = &output, &output
 	p.cmd.Env = append(os.Environ(), "HOME="+dir)
@@ -174,7 +118,7 @@ func answers(url string) (err error) {
 func (p *proxy) stop() {
 	if p.cmd != nil && p.cmd.Process != nil {
 		startedServers.Delete(p.cmd.Process)
-		_ = p.cmd.Process.Signal(syscall.SIGTERM) // nginx ends its workers
+		_ = p.cmd.Process.Signal(syscall.SIGTERM)
 		kill := time.AfterFunc(5*time.Second, func() { _ = p.cmd.Process.Kill() })
 		_ = p.cmd.Wait()
 		kill.Stop()
@@ -182,55 +126,26 @@ func (p *proxy) stop() {
 	stopServers(p.servers)
 }
 
-// cpu is the CPU time so far of the proxy, with nginx's workers, and of its redis-servers.
-func (p *proxy) cpu() (own, masters time.Duration, err error) {
-	pids := []int{p.cmd.Process.Pid}
-	if p.nginx {
-		pids = append(pids, childrenOf(p.cmd.Process.Pid)...)
+// used is the CPU time so far of the proxy, and what its redis-servers have done.
+func (p *proxy) used() (own time.Duration, masters reading, err error) {
+	if own, err = cpuOf(p.cmd.Process.Pid); err != nil {
+		return 0, reading{}, err
 	}
-	if own, err = cpuOf(pids); err != nil {
-		return 0, 0, err
-	}
-	r, err := read(p.servers, nil)
-	return own, r.cpu, err
+	masters, err = read(p.servers, kindOf(nameOwn).sends)
+	return own, masters, err
 }
 
-// childrenOf finds the processes whose parent this is.
-func childrenOf(parent int) (pids []int) {
-	paths, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, path := range paths {
-		if fields := stat(path); len(fields) > 1 && fields[1] == strconv.Itoa(parent) {
-			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-			pids = append(pids, pid)
-		}
+// cpuOf is the CPU time so far of a process, user and system.
+func cpuOf(pid int) (time.Duration, error) {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // it may have ended
+	_, after, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(after) // from the third on: state, parent, …
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("process %d has ended", pid)
 	}
-	return pids
-}
-
-// stat gives the fields of /proc/PID/stat from the third on: state, parent, ….
-func stat(path string) []string {
-	text, _ := os.ReadFile(path) // it may have ended
-	_, fields, _ := strings.Cut(string(text), ") ")
-	return strings.Fields(fields)
-}
-
-// cpuOf is the CPU time so far of the processes, user and system.
-func cpuOf(pids []int) (time.Duration, error) {
-	ticks := 0
-	for _, pid := range pids {
-		fields := stat(fmt.Sprintf("/proc/%d/stat", pid))
-		if len(fields) < 13 {
-			return 0, fmt.Errorf("process %d has ended", pid)
-		}
-		for _, field := range fields[11:13] {
-			n, err := strconv.Atoi(field)
-			if err != nil {
-				return 0, err
-			}
-			ticks += n
-		}
-	}
-	return time.Duration(ticks) * 10 * time.Millisecond, nil // USER_HZ is 100 on Linux
+	user, errUser := strconv.Atoi(fields[11])
+	system, errSystem := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * 10 * time.Millisecond, errors.Join(errUser, errSystem) // USER_HZ is 100 on Linux
 }
 
 // freeAddr is an address on which nobody listens. Its port is below those of outgoing connections, of which there

@@ -17,9 +17,7 @@ type slice struct {
 	Callers int
 	Key     string        // that all callers lock; each has its own keys where it is empty
 	Hold    time.Duration // of each lock
-	Time    time.Duration // for which callers begin turns; 0: each takes one turn
-	Limit   time.Duration // of waiting, from the start; 0: Time
-	Try     bool          // don't wait for a key
+	Time    time.Duration // for which callers begin turns
 	Log     bool          // tell when each lock was had and given back
 }
 
@@ -30,11 +28,8 @@ type outcome struct {
 	CPU          time.Duration // of the process
 	Mallocs      uint64
 	Lock, Unlock latencies
-	Held         time.Duration // all locks together, as long as Hold really took
 	LongestWait  time.Duration // also of those that were still waiting at the end
-	Pending      int           // that were still waiting at the end
 	Errors       int
-	BadUnlocks   int // of the errors
 	FirstError   string
 	Overlaps     int // locks that were granted while another caller had the same key
 	Holds        []hold
@@ -48,8 +43,7 @@ type hold struct{ Locked, Freeing int64 }
 // keysOfCaller is how many keys each caller goes round.
 const keysOfCaller = 128
 
-// maxFree is how long a caller waits for a key that nobody else wants, before it counts as failed:
-// rueidislock, once it has missed its time-out, waits for a message that never comes.
+// maxFree is how long a caller waits for a key that nobody else wants, before it counts as failed.
 const maxFree = 12 * time.Second
 
 // caller is one goroutine's part, without sharing memory with the others while it runs.
@@ -57,12 +51,9 @@ type caller struct {
 	keys         []string
 	turns        int
 	lock, unlock []time.Duration
-	held         time.Duration
 	longest      time.Duration
-	pending      int
 	errors       int
 	firstError   string
-	badUnlocks   int
 	last         hold
 	holds        []hold
 }
@@ -86,10 +77,6 @@ func newCallers(s slice) []*caller {
 // put puts the slice on the contestant.
 func (s slice) put(on Contestant) outcome {
 	callers := newCallers(s)
-	lock := on.Lock
-	if t, ok := on.(tryer); ok && s.Try {
-		lock = t.TryLock
-	}
 	var holders, overlaps atomic.Int32
 	section := func() {
 		if s.Key == "" {
@@ -106,7 +93,7 @@ func (s slice) put(on Contestant) outcome {
 	runtime.GC()
 	cpu, mallocs := usage()
 	start := time.Now()
-	limit := start.Add(cmp.Or(s.Limit, s.Time))
+	limit := start.Add(s.Time)
 	if s.Key == "" {
 		limit = start.Add(s.Time + maxFree)
 	}
@@ -116,11 +103,11 @@ func (s slice) put(on Contestant) outcome {
 			ctx, cancel := context.WithDeadline(context.Background(), limit) // its own, as a request has
 			defer cancel()
 			for {
-				c.turn(ctx, lock, section)
+				c.turn(ctx, on.Lock, section)
 				if s.Log && c.turns > len(c.holds) {
 					c.holds = append(c.holds, c.last)
 				}
-				if s.Time == 0 || ctx.Err() != nil || time.Since(start) >= s.Time {
+				if ctx.Err() != nil || time.Since(start) >= s.Time {
 					return
 				}
 			}
@@ -128,7 +115,7 @@ func (s slice) put(on Contestant) outcome {
 	}
 	all.Wait()
 	o := outcome{Elapsed: time.Since(start)}
-	if s.Key != "" && s.Time > 0 {
+	if s.Key != "" {
 		o.Elapsed = max(s.Time, o.Elapsed)
 	}
 	cpuAfter, mallocsAfter := usage()
@@ -144,9 +131,6 @@ func (c *caller) turn(ctx context.Context, lock lockFunc, section func()) {
 	locked := time.Now()
 	c.longest = max(c.longest, locked.Sub(begin))
 	if err != nil {
-		if ctx.Err() != nil {
-			c.pending++
-		}
 		if ctx.Err() == nil || len(c.keys) > 1 {
 			c.fail(err)
 		}
@@ -156,12 +140,10 @@ func (c *caller) turn(ctx context.Context, lock lockFunc, section func()) {
 	c.turns++
 	section()
 	freeing := time.Now()
-	c.held += freeing.Sub(locked)
 	c.last = hold{locked.UnixNano(), freeing.UnixNano()}
 	err = unlock()
 	c.unlock = append(c.unlock, time.Since(freeing))
 	if err != nil {
-		c.badUnlocks++
 		c.fail(err)
 	}
 }
@@ -178,11 +160,8 @@ func (o *outcome) gather(callers []*caller) {
 	for _, c := range callers {
 		o.Turns = append(o.Turns, c.turns)
 		lock, unlock = append(lock, c.lock...), append(unlock, c.unlock...)
-		o.Held += c.held
 		o.LongestWait = max(o.LongestWait, c.longest)
-		o.Pending += c.pending
 		o.Errors += c.errors
-		o.BadUnlocks += c.badUnlocks
 		o.Holds = append(o.Holds, c.holds...)
 		o.FirstError = cmp.Or(o.FirstError, c.firstError)
 	}

@@ -1,4 +1,4 @@
-// Bench measures this library, its peers and floors side by side. See README.md.
+// Bench measures this library, its peers and a floor side by side. See README.md.
 package main
 
 import (
@@ -10,39 +10,31 @@ import (
 )
 
 func main() {
-	child := flag.String("child", "", "internal: be the process of this contestant")
-	masters := flag.String("masters", "", "internal: its masters")
+	child := flag.String("child", "", "internal: be this process: a contestant, the delay line or the backend")
+	masters := flag.String("masters", "", "internal: the addresses that it is for")
+	trip := flag.Duration("trip", 0, "internal: the delay line's round trip")
 	profile := flag.String("profile", "", "write CPU profiles of the contestants' processes to files of this name and their pid")
 	quick := flag.Bool("quick", false, "a smoke run of less than a minute: the figures mean nothing")
 	only := flag.String("cells", "", "only cells whose group and name match this expression")
 	who := flag.String("contestants", "", "only contestants that match this expression")
-	dir := flag.String("o", ".", "directory for RESULTS.md and plots/")
-	web := flag.Bool("http", false, "measure Caddy and nginx instead: writes HTTP.md")
-	far := flag.Bool("net", false, "measure with a network between the clients and the masters instead: writes NETWORK.md")
-	remembered := flag.Bool("remember", false, "measure what it costs to remember answers instead: writes REMEMBER.md")
-	former := flag.String("former", "", "with -remember: a checkout of a former commit, whose locks are measured beside")
+	dir := flag.String("o", ".", "directory for RESULTS.md")
+	web := flag.Bool("http", false, "measure Caddy instead: the section HTTP of RESULTS.md")
 	flag.Parse()
 
-	if *child == backendChild {
+	switch *child {
+	case "":
+	case backendChild:
 		exit(runBackend(*masters))
-	}
-	if *child == lineChild {
-		exit(runLine(*masters))
-	}
-	if *child != "" {
+	case lineChild:
+		exit(runLine(*masters, *trip))
+	default:
 		exit(runChild(*child, *masters, *profile))
 	}
 	killAtSignal()
 	if *web {
 		exit(runHTTP(*quick, *dir))
 	}
-	if *remembered {
-		exit(runRemember(*quick, *former, *dir))
-	}
-	if *far {
-		exit(run(netCells(*quick), netReport, *only, *who, *dir, *profile))
-	}
-	exit(run(cells(*quick), report, *only, *who, *dir, *profile))
+	exit(runLocks(cells(*quick), *only, *who, *dir, *profile))
 }
 
 func exit(err error) {
@@ -59,9 +51,7 @@ type measuredCell struct {
 	results []result
 }
 
-type reporter func(done []measuredCell, dir string, took time.Duration) error
-
-func run(list []cell, report reporter, only, who, dir, profile string) error {
+func runLocks(list []cell, only, who, dir, profile string) error {
 	wantCell, err := regexp.Compile(only)
 	if err != nil {
 		return err

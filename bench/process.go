@@ -24,12 +24,12 @@ type process struct {
 	out   *json.Decoder
 }
 
-func startProcess(name string, addrs []string, profile string) (*process, error) {
+func startProcess(name string, addrs []string, more ...string) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(self, "-child", name, "-masters", strings.Join(addrs, ","), "-profile", profile)
+	cmd := exec.Command(self, append([]string{"-child", name, "-masters", strings.Join(addrs, ",")}, more...)...)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {

@@ -39,13 +39,8 @@ func openRedsync10(addrs []string) (Contestant, error) {
 	}))
 }
 
-// openRedsyncFast returns as soon as a quorum has answered, as the documentation of WithFailFast
-// advises for low latency. The command to the last master is then cut off, and may leave a key.
-func openRedsyncFast(addrs []string) (Contestant, error) {
-	return redsyncGoRedis(addrs, redis.Options{}, redsync.WithFailFast(true))
-}
-
-// openRedsync50 also has our time-outs instead of go-redis's, which are seconds.
+// openRedsync50 returns as soon as a quorum has answered, which may leave a key on the last master, and has our time-outs instead of
+// go-redis's, which are seconds.
 func openRedsync50(addrs []string) (Contestant, error) {
 	const timeout = 50 * time.Millisecond
 	return redsyncGoRedis(addrs, redis.Options{DialTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout},
@@ -65,13 +60,7 @@ func redsyncGoRedis(addrs []string, o redis.Options, more ...redsync.Option) (Co
 	return &redsyncLocks{redsync.New(pools...), redsyncOptions(more), closeAll(closers)}, nil
 }
 
-func openRueidis(addrs []string) (Contestant, error) { return redsyncRueidis(addrs) }
-
-func openRueidisFast(addrs []string) (Contestant, error) {
-	return redsyncRueidis(addrs, redsync.WithFailFast(true))
-}
-
-func redsyncRueidis(addrs []string, more ...redsync.Option) (Contestant, error) {
+func openRueidis(addrs []string) (Contestant, error) {
 	var pools []rsredis.Pool
 	var closers []func() error
 	for _, addr := range addrs {
@@ -82,21 +71,12 @@ func redsyncRueidis(addrs []string, more ...redsync.Option) (Contestant, error) 
 		pools = append(pools, rsrueidis.NewPool(rueidiscompat.NewAdapter(client)))
 		closers = append(closers, func() error { client.Close(); return nil })
 	}
-	return &redsyncLocks{redsync.New(pools...), redsyncOptions(more), closeAll(closers)}, nil
+	return &redsyncLocks{redsync.New(pools...), redsyncOptions(nil), closeAll(closers)}, nil
 }
 
 func (r *redsyncLocks) Lock(ctx context.Context, key string) (func() error, error) {
 	mutex := r.rs.NewMutex(key, r.options...)
-	return unlockOfMutex(mutex, mutex.LockContext(ctx))
-}
-
-func (r *redsyncLocks) TryLock(ctx context.Context, key string) (func() error, error) {
-	mutex := r.rs.NewMutex(key, r.options...)
-	return unlockOfMutex(mutex, mutex.TryLockContext(ctx))
-}
-
-func unlockOfMutex(mutex *redsync.Mutex, err error) (func() error, error) {
-	if err != nil {
+	if err := mutex.LockContext(ctx); err != nil {
 		return nil, err
 	}
 	return func() error {

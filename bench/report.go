@@ -6,165 +6,190 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
 )
 
-// column is a column of a table: a value, or its ratio to another contestant's.
-type column struct {
-	title  string
-	value  value
-	over   string // the contestant that the value is divided by, round by round
-	worst  bool   // of all rounds, not the median
-	format func(float64) string
+// table shows one thing of all cells of a group: a row for each cell, a column for each contestant.
+type table struct {
+	group, about string
+	show         func(m measuredCell, r result) string
 }
 
-// turns are the columns of all who want one key again and again.
-var turns = []column{
-	{title: "commands per master and turn", value: commands, format: exact},
-	{title: "Jain", value: jain, format: jainText},
-	{title: "starved", value: starved, format: whole},
-	{title: "longest wait", value: longestWait, worst: true, format: duration},
-	{title: "turns/s", value: throughput, format: whole},
-	{title: "CPU µs", value: totalCPU, format: whole},
+// figure writes the median over the rounds.
+func figure(v value, format func(float64) string) func(measuredCell, result) string {
+	return func(m measuredCell, r result) string { return format(median(r.all(m.cell, v))) }
 }
 
-var tables = []struct {
-	group   string
-	about   string
-	columns []column
-}{
-	{groupFree, "Every caller locks and unlocks keys of its own.\nAn operation is a lock and its unlock.", []column{
-		{title: "throughput ÷ redsync/go-redis", value: throughput, over: nameRedsync, format: times},
-		{title: "CPU ÷ redsync/go-redis", value: totalCPU, over: nameRedsync, format: times},
-		{title: "CPU ÷ redsync/rueidis", value: totalCPU, over: nameRueidis, format: times},
-		{title: "CPU ÷ raw floor", value: totalCPU, over: nameRaw, format: times},
-		{title: "p50 ÷ redsync/rueidis, FailFast", value: bothP50, over: nameRueidisFast, format: times},
-		{title: "ops/s", value: throughput, format: whole},
-		{title: "CPU µs client", value: clientCPU, format: whole},
-		{title: "CPU µs servers", value: serverCPU, format: whole},
-		{title: "lock p50 / p99", value: lockP50, format: duration},
-		{title: "", value: lockP99, format: duration},
-		{title: "unlock p50 / p99", value: unlockP50, format: duration},
-		{title: "", value: unlockP99, format: duration},
-		{title: "commands per master", value: commands, format: exact},
-		{title: "allocs", value: allocs, format: whole},
-	}},
-	{groupContended, "All callers want the same key, again and again.", append([]column{
-		{title: "turns/s ÷ redsync/go-redis", value: throughput, over: nameRedsync, format: times},
-		{title: "turns/s ÷ FIFO floor", value: throughput, over: nameFIFO, format: times},
-		{title: "CPU ÷ redsync/go-redis", value: totalCPU, over: nameRedsync, format: times},
-		{title: "CPU ÷ FIFO floor", value: totalCPU, over: nameFIFO, format: times},
-	}, turns...)},
-	{groupProcesses, "All callers want the same key, again and again, from two processes.", append([]column{
-		{title: "turns/s ÷ redsync/go-redis", value: throughput, over: nameRedsync, format: times},
-		{title: "turns/s ÷ rueidislock", value: throughput, over: nameRueLock, format: times},
-		{title: "CPU ÷ redsync/go-redis", value: totalCPU, over: nameRedsync, format: times},
-	}, turns...)},
-	{groupBurst, "All callers come at once, for one turn each, and wait for at most 10 s.", []column{
-		{title: "drain ÷ FIFO floor", value: drain, over: nameFIFO, format: times},
-		{title: "drain ÷ sections alone", value: ofLeast, format: times},
-		{title: "drain ÷ redsync/go-redis", value: drain, over: nameRedsync, format: times},
-		{title: "commands per master and turn", value: commands, format: exact},
-		{title: "given up", value: pending, format: whole},
-		{title: "drain", value: drain, format: duration},
-		{title: "CPU µs a turn", value: totalCPU, format: whole},
-	}},
-	{groupFaults, "Every caller locks and unlocks keys of its own, first with all masters up, then with one that is stopped (hung: its connections stay open) or killed.", []column{
-		{title: "lock p99 ÷ healthy", value: hurt(lockP99), format: times},
-		{title: "unlock p99 ÷ healthy", value: hurt(unlockP99), format: times},
-		{title: "throughput ÷ healthy", value: hurt(throughput), format: times},
-		{title: "lock p99 healthy / now", value: healthy(lockP99), format: duration},
-		{title: "", value: lockP99, format: duration},
-		{title: "unlock p99 healthy / now", value: healthy(unlockP99), format: duration},
-		{title: "", value: unlockP99, format: duration},
-		{title: "slowest lock", value: func(_ cell, s sample) float64 { return micros(s.Lock.Max) }, worst: true, format: duration},
-		{title: "slowest unlock", value: func(_ cell, s sample) float64 { return micros(s.Unlock.Max) }, worst: true, format: duration},
-	}},
+// with writes two figures, the second one in parentheses.
+func with(first, second func(measuredCell, result) string) func(measuredCell, result) string {
+	return func(m measuredCell, r result) string { return first(m, r) + " (" + second(m, r) + ")" }
 }
 
-// report writes RESULTS.md and the plots.
+// worst writes the longest of all rounds.
+func worst(v value) func(measuredCell, result) string {
+	return func(m measuredCell, r result) string { return duration(slices.Max(r.all(m.cell, v))) }
+}
+
+var tables = []table{
+	{groupFree, "CPU µs of client and servers for a lock and its unlock (of the servers)", with(figure(totalCPU, whole), figure(serverCPU, whole))},
+	{groupFree, "p50 of a lock and its unlock (operations per second)", with(figure(bothP50, duration), figure(throughput, whole))},
+	{groupFree, "Allocations (commands for each master)", with(figure(allocs, whole), figure(commands, exact))},
+	{groupContended, "Commands for each master and turn (Jain's index)", with(figure(commands, exact), figure(jain, jainText))},
+	{groupContended, "p50 of a hand-off (longest wait)", with(figure(handOff, duration), worst(longestWait))},
+	{groupContended, "Turns per second (CPU µs of a turn)", with(figure(throughput, whole), figure(totalCPU, whole))},
+	{groupFaults, "p99 of a lock (while all masters were well)", with(figure(lockP99, duration), figure(healthy(lockP99), duration))},
+	{groupFaults, "p99 of an unlock (while all masters were well)", with(figure(unlockP99, duration), figure(healthy(unlockP99), duration))},
+	{groupFaults, "Slowest lock", worst(func(_ cell, s sample) float64 { return micros(s.Lock.Max) })},
+	{groupDistance, "p50 of a lock and its unlock in round trips (locks and unlocks that failed)", with(figure(inTrips, exact), figure(failed, whole))},
+}
+
+// goal is what this library wants to reach in some cells.
+type goal struct {
+	group, about string
+	cells        string // an expression for the beginnings of the cells' names
+	what         string
+	value        value
+	over         string // the contestant that the value is divided by, round by round
+	least        bool   // the bound is the least, not the most
+	bound        float64
+}
+
+var goals = func() []goal {
+	const crowded, crowdedCells = "N = 3 and 5, 64 and 256 callers", "N = [35], (64|256) callers"
+	return []goal{
+		{groupFree, "N = 1, 1 to 256 callers", "N = 1", "CPU ÷ redsync/rueidis", totalCPU, nameRueidis, false, 1},
+		{groupFree, "N = 1, 1 to 256 callers", "N = 1", "p50 ÷ redsync/rueidis", bothP50, nameRueidis, false, 1},
+		{groupFree, "N = 1, 1 caller", "N = 1, 1 caller", "p50 ÷ raw floor", bothP50, nameRaw, false, 1.15},
+		{groupFree, crowded, crowdedCells, "CPU ÷ redsync/go-redis", totalCPU, nameRedsync, false, 0.17},
+		{groupFree, crowded, crowdedCells, "CPU ÷ redsync/rueidis", totalCPU, nameRueidis, false, 0.38},
+		{groupFree, crowded, crowdedCells, "CPU ÷ raw floor", totalCPU, nameRaw, false, 2},
+		{groupFree, crowded, crowdedCells, "CPU µs of each master", masterCPU, "", false, 5},
+		{groupFree, "N = 3, 1 caller", "N = 3, 1 caller", "allocations", allocs, "", false, 22},
+		{groupContended, "1 process × 32 waiters, 0s", "N = 3, 1 process × 32 waiters, 0s", "commands per master and turn", commands, "", false, 1.1},
+		{groupContended, "1 process × 8 to 128 waiters", "N = 3, 1 process", "Jain", jain, "", true, 0.99},
+		{groupFaults, "one hung", "N = 3, 8 callers, one hung", "lock p99 ÷ healthy", hurt(lockP99), "", false, 3},
+		{groupFaults, "one hung", "N = 3, 8 callers, one hung", "unlock p99 ÷ healthy", hurt(unlockP99), "", false, 3},
+		{groupDistance, "20 and 60 ms, 1 to 64 callers", "N = 3, (20|60)ms", "p50 in round trips", inTrips, "", false, 2.2},
+	}
+}()
+
+// report writes the part of RESULTS.md that is about locks.
 func report(done []measuredCell, dir string, took time.Duration) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# Results\n\nWritten by `make bench` in %v, on %d CPUs, %s.\n[README.md](README.md) explains what the figures mean and how each contestant is configured.\n", took.Round(time.Second), runtime.NumCPU(), runtime.Version())
-	fmt.Fprintf(&b, "A ratio is the median of the rounds' ratios.\nAbsolute figures are those of one machine on one day.\n")
-	writeGoals(&b, done, goals)
+	fmt.Fprintf(&b, "# Results\n\nWritten by `make bench` in %v, on %d CPUs, %s; [README.md](README.md) says how.\n", took.Round(time.Second), runtime.NumCPU(), runtime.Version())
+	fmt.Fprintf(&b, "Absolute figures are those of one machine on one day: look at how they compare.\n")
+	writeGoals(&b, done)
+	group := ""
 	for _, t := range tables {
-		heading := false
+		rows := slices.DeleteFunc(slices.Clone(done), func(m measuredCell) bool { return m.group != t.group })
+		if len(rows) == 0 {
+			continue
+		}
+		if t.group != group {
+			group = t.group
+			fmt.Fprintf(&b, "\n## %s\n", group)
+		}
+		t.write(&b, rows)
+	}
+	writeFaults(&b, done)
+	return writeResults(dir, b.String(), "")
+}
+
+func (t table) write(b *bytes.Buffer, rows []measuredCell) {
+	fmt.Fprintf(b, "\n%s:\n\n| |", t.about)
+	for _, r := range rows[0].results {
+		fmt.Fprintf(b, " %s |", r.name)
+	}
+	b.WriteString("\n| --- |" + strings.Repeat(" ---: |", len(rows[0].results)) + "\n")
+	for _, m := range rows {
+		fmt.Fprintf(b, "| %s |", m.name)
+		for _, r := range m.results {
+			fmt.Fprintf(b, " %s |", t.show(m, r))
+		}
+		b.WriteString("\n")
+	}
+}
+
+// writeGoals compares what this library reached with what it should.
+func writeGoals(b *bytes.Buffer, done []measuredCell) {
+	b.WriteString("\n## Goals of caddy-redlock\n\n| | | goal | reached |\n| --- | --- | ---: | ---: |\n")
+	for _, g := range goals {
+		sign, reached := "≤", ""
+		if g.least {
+			sign = "≥"
+		}
 		for _, m := range done {
-			if m.group != t.group {
+			r, ok := m.of(nameOwn)
+			if !ok || m.group != g.group || !regexp.MustCompile("^("+g.cells+")").MatchString(m.name) {
 				continue
 			}
-			if !heading {
-				fmt.Fprintf(&b, "\n## %s\n\n%s\n", t.group, t.about)
-				heading = true
+			v := median(r.all(m.cell, g.value))
+			if g.over != "" {
+				v = m.ratio(r, g.over, g.value)
 			}
-			fmt.Fprintf(&b, "\n### %s\n\n", m.name)
-			m.write(&b, t.columns)
+			if missed := v > g.bound; missed != g.least && v != g.bound {
+				reached += " **" + exact(v) + "**"
+			} else {
+				reached += " " + exact(v)
+			}
+		}
+		if reached != "" {
+			fmt.Fprintf(b, "| %s: %s | %s | %s %g |%s |\n", g.group, g.about, g.what, sign, g.bound, reached)
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(dir, "plots"), 0o755); err != nil {
+	b.WriteString("\nCells are in the order of the tables below; what is missed is bold.\n")
+}
+
+// writeFaults lists which operations failed, which locks two callers held at once, and which keys were left.
+func writeFaults(b *bytes.Buffer, done []measuredCell) {
+	b.WriteString("\n## What failed\n\n")
+	found := false
+	for _, m := range done {
+		for _, r := range m.results {
+			errors, overlaps, first := 0, 0, ""
+			for _, s := range r.samples {
+				errors += s.Errors
+				overlaps += s.Overlaps
+				if first == "" {
+					first = strings.ReplaceAll(s.FirstError, "\n", "; ")
+				}
+			}
+			if errors+overlaps+r.keysLeft == 0 {
+				continue
+			}
+			found = true
+			fmt.Fprintf(b, "- %s: %s, %s: %d operations failed (%.80s), %d overlaps, %s left\n", m.group, m.name, r.name, errors, first, overlaps, count(r.keysLeft, "key"))
+		}
+	}
+	if !found {
+		b.WriteString("Nothing: no operation, and no two locks at once; and no key was left.\n")
+	}
+}
+
+const headingOfHTTP = "\n## HTTP\n"
+
+// writeResults writes one part of RESULTS.md, and keeps the other as it is.
+func writeResults(dir, locks, web string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "RESULTS.md"), b.Bytes(), 0o644); err != nil {
-		return err
+	file := filepath.Join(dir, "RESULTS.md")
+	former, _ := os.ReadFile(file) // there may be none
+	before, after, found := strings.Cut(string(former), headingOfHTTP)
+	if locks != "" {
+		before = locks
 	}
-	return plots(done, filepath.Join(dir, "plots"))
-}
-
-func (m measuredCell) write(b *bytes.Buffer, columns []column) {
-	header, line := "|", "| --- |"
-	for _, col := range columns {
-		if col.title != "" { // one without a title joins its neighbor on the left
-			header += " | " + col.title
-			line += " ---: |"
-		}
+	if web != "" {
+		after, found = web, true
 	}
-	fmt.Fprintf(b, "%s | keys left | errors |\n%s ---: | ---: |\n", header, line)
-	for _, r := range m.results {
-		fmt.Fprintf(b, "| %s", r.name)
-		for _, col := range columns {
-			separator := " | "
-			if col.title == "" {
-				separator = " / "
-			}
-			b.WriteString(separator + col.format(m.cellValue(r, col)))
-		}
-		fmt.Fprintf(b, " | %d | %s |\n", r.keysLeft, r.errors())
+	if found {
+		before += headingOfHTTP + after
 	}
-}
-
-func (m measuredCell) cellValue(r result, col column) float64 {
-	switch {
-	case col.over != "":
-		return m.ratio(r, col.over, col.value)
-	case col.worst:
-		return slices.Max(r.all(m.cell, col.value))
-	}
-	return median(r.all(m.cell, col.value))
-}
-
-// errors returns how many operations failed, with the first error, and how many locks two callers held at once.
-func (r result) errors() string {
-	n, first, overlaps := 0, "", 0
-	for _, s := range r.samples {
-		n += s.Errors
-		overlaps += s.Overlaps
-		if first == "" {
-			first = s.FirstError
-		}
-	}
-	text := fmt.Sprint(n)
-	if n > 0 {
-		first = strings.NewReplacer("|", "/", "\n", "; ").Replace(first)
-		text += fmt.Sprintf(" (%.120s)", first)
-	}
-	if overlaps > 0 {
-		text += fmt.Sprintf(", **%d overlaps**", overlaps)
-	}
-	return text
+	return os.WriteFile(file, []byte(before), 0o644)
 }
 
 func orDash(format string) func(float64) string {
@@ -186,13 +211,6 @@ func whole(v float64) string {
 		return orDash("%.1f")(v)
 	}
 	return orDash("%.0f")(v)
-}
-
-func times(v float64) string {
-	if v >= 100 {
-		return orDash("%.0f")(v)
-	}
-	return orDash("%.2f")(v)
 }
 
 // duration writes microseconds.

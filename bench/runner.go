@@ -20,11 +20,8 @@ type sample struct {
 	ServerCPU time.Duration
 	Commands  int           // that its clients sent to all masters
 	Healthy   *sample       // the same before the fault, where there is one
-	Trip      time.Duration // to a quorum of the masters, of a PING, where there is a network
-	Late      latencies     // of the delay line
-	Busy      float64       // the share of the machine's CPU time that was used, by whomsoever; NaN where unknown
-	HandOffs  latencies     // from an unlock's begin until another process has the lock
-	Passes    latencies     // until another caller of the same process has it
+	Trip      time.Duration // to the masters, of a PING, where there is a distance
+	HandOffs  latencies     // from an unlock's beginning until the next caller has the lock
 }
 
 func (s sample) turns() (n int) {
@@ -55,13 +52,10 @@ func (e *entrant) enter(c cell, profile string) (err error) {
 	if e.servers, err = startServers(c.masters); err != nil {
 		return err
 	}
-	if !c.network.none() {
-		if e.line, err = startLine(c.network, addrs(e.servers)); err != nil {
+	if c.trip > 0 {
+		if e.line, err = startLine(c.trip, addrs(e.servers)); err != nil {
 			return err
 		}
-	}
-	if c.fresh {
-		return nil
 	}
 	if err := e.start(c, profile); err != nil {
 		return err
@@ -81,7 +75,7 @@ func (e *entrant) start(c cell, profile string) error {
 		to = e.line.addrs
 	}
 	for range c.processes {
-		p, err := startProcess(e.kind.name, to, profile)
+		p, err := startProcess(e.kind.name, to, "-profile", profile)
 		if err != nil {
 			return err
 		}
@@ -90,17 +84,11 @@ func (e *entrant) start(c cell, profile string) error {
 	return nil
 }
 
-func (e *entrant) stop() error {
+func (e *entrant) leave() error {
 	var errs []error
 	for _, p := range e.processes {
 		errs = append(errs, p.stop())
 	}
-	e.processes = nil
-	return errors.Join(errs...)
-}
-
-func (e *entrant) leave() error {
-	errs := []error{e.stop()}
 	if e.line != nil {
 		errs = append(errs, e.line.stop())
 	}
@@ -126,7 +114,7 @@ func (c cell) run(profile string) (results []result, err error) {
 	}
 	for range c.rounds {
 		err := inOrder(order, c.together, func(i int) error {
-			s, err := c.round(entrants[i], profile)
+			s, err := c.round(entrants[i])
 			results[i].samples = append(results[i].samples, s)
 			return err
 		})
@@ -157,9 +145,15 @@ func inOrder(order []int, together bool, do func(i int) error) error {
 	return errors.Join(errs...)
 }
 
-func (c cell) round(e *entrant, profile string) (sample, error) {
-	if !c.network.none() {
-		return c.networkRound(e, profile)
+func (c cell) round(e *entrant) (sample, error) {
+	if e.line != nil {
+		trip, err := e.line.trip()
+		if err != nil {
+			return sample{}, err
+		}
+		s, err := e.measure(c.load)
+		s.Trip = trip
+		return s, err
 	}
 	if c.fault == "" {
 		return e.measure(c.load)
@@ -229,12 +223,24 @@ func (e *entrant) put(load slice) (sample, error) {
 		s.CPU += o.CPU
 		s.Mallocs += o.Mallocs
 		s.LongestWait = max(s.LongestWait, o.LongestWait)
-		s.Pending += o.Pending
 		s.Errors += o.Errors
-		s.BadUnlocks += o.BadUnlocks
 		s.FirstError = cmp.Or(s.FirstError, o.FirstError)
 		s.Overlaps += o.Overlaps
 	}
-	s.handedOver(outcomes)
+	s.HandOffs, s.Holds = handOffs(outcomes), nil
 	return s, errors.Join(errs...)
+}
+
+// handOffs are the times from the beginning of an unlock until the next caller has the lock, in whatever process.
+func handOffs(outcomes []outcome) latencies {
+	var turns []hold
+	for _, o := range outcomes {
+		turns = append(turns, o.Holds...)
+	}
+	slices.SortFunc(turns, func(a, b hold) int { return cmp.Compare(a.Locked, b.Locked) })
+	var took []time.Duration
+	for i := 1; i < len(turns); i++ {
+		took = append(took, time.Duration(turns[i].Locked-turns[i-1].Freeing))
+	}
+	return newLatencies(took)
 }

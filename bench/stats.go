@@ -66,10 +66,11 @@ func perTurn(what func(s sample) float64) value {
 var (
 	throughput value = func(_ cell, s sample) float64 { return float64(s.turns()) / s.Elapsed.Seconds() }
 
-	clientCPU = perTurn(func(s sample) float64 { return micros(s.CPU) })
-	serverCPU = perTurn(func(s sample) float64 { return micros(s.ServerCPU) })
-	totalCPU  = perTurn(func(s sample) float64 { return micros(s.CPU + s.ServerCPU) })
-	allocs    = perTurn(func(s sample) float64 { return float64(s.Mallocs) })
+	clientCPU       = perTurn(func(s sample) float64 { return micros(s.CPU) })
+	serverCPU       = perTurn(func(s sample) float64 { return micros(s.ServerCPU) })
+	totalCPU        = perTurn(func(s sample) float64 { return micros(s.CPU + s.ServerCPU) })
+	masterCPU value = func(c cell, s sample) float64 { return serverCPU(c, s) / float64(c.masters) }
+	allocs          = perTurn(func(s sample) float64 { return float64(s.Mallocs) })
 
 	commands value = func(c cell, s sample) float64 {
 		return perTurn(func(s sample) float64 { return float64(s.Commands) })(c, s) / float64(c.masters)
@@ -82,25 +83,15 @@ var (
 	bothP50   value = func(_ cell, s sample) float64 { return micros(s.Lock.P50 + s.Unlock.P50) }
 
 	longestWait value = func(_ cell, s sample) float64 { return micros(s.LongestWait) }
-	starved     value = func(_ cell, s sample) float64 {
-		n := 0
-		for _, t := range s.Turns {
-			if t == 0 {
-				n++
-			}
-		}
-		return float64(n)
-	}
-	drain value = func(_ cell, s sample) float64 { return micros(s.Elapsed) }
-	// ofLeast is the time of a burst over the least that its sections take one after the other, as long
-	// as each really took: on a busy machine a pause of 5 ms takes longer.
-	ofLeast value = func(c cell, s sample) float64 {
-		if c.load.Hold == 0 {
+	handOff     value = func(_ cell, s sample) float64 { return micros(s.HandOffs.P50) }
+	// inTrips is the p50 of a lock and its unlock, in round trips to the masters; the least is 2.
+	inTrips value = func(c cell, s sample) float64 {
+		if s.Trip == 0 {
 			return math.NaN()
 		}
-		return s.Elapsed.Seconds() / s.Held.Seconds()
+		return bothP50(c, s) / micros(s.Trip)
 	}
-	pending value = func(_ cell, s sample) float64 { return float64(s.Pending) }
+	failed value = func(_ cell, s sample) float64 { return float64(s.Errors) }
 )
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
