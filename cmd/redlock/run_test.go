@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -143,6 +144,8 @@ func TestNoQuorum(t *testing.T) {
 func TestSignals(t *testing.T) {
 	servers := redistest.Start(t, 3)
 	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM} {
+		caught := make(chan os.Signal, 1)
+		signal.Notify(caught, sig) // a child ignores what these tests do, such as HUP under nohup, but not what they catch
 		dir := t.TempDir()
 		cmd := redlockRun(servers, "k", "--", "sh", "-c", fmt.Sprintf("trap 'touch got; exit 5' %d; touch here; while :; do sleep 0.01; done", sig))
 		cmd.Dir = dir
@@ -164,6 +167,7 @@ func TestSignals(t *testing.T) {
 		if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != 5 || !exists(filepath.Join(dir, "got")) {
 			t.Errorf("%v: %v", sig, cmd.ProcessState)
 		}
+		signal.Stop(caught)
 	}
 	redistest.RequireNoKeys(t, servers)
 }
