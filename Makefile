@@ -174,7 +174,7 @@ prose: node ## Check the spelling in documents, comments and messages: internal/
 workflows: ## Check the workflows of GitHub and the scripts of the shell
 	@if ! command -v shellcheck >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends shellcheck; fi
 	go run $(ACTIONLINT)
-	shellcheck .ci/run examples/traefik/*.sh
+	shellcheck .ci/run examples/traefik/*.sh clients/shell/*.sh
 
 # The tool exits with 3 for what it has found, and with 1 if it can't get the database.
 vulncheck: ## Look for known vulnerabilities in what is called; that the database can't be reached is an error with VULNDB=required

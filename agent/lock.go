@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/rule"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -113,6 +114,11 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 		request.Keys = []string{request.Key}
 	case len(request.Keys) == 0:
 		return nil, errors.New(`key: want a text that isn't empty, such as {"key":"order:42"}`)
+	}
+	for _, key := range request.Keys {
+		if strings.ContainsRune(key, utf8.RuneError) {
+			return nil, errors.New("key: not UTF-8, or with the character U+FFFD, which decoders write in place of what isn't: two keys would be one")
+		}
 	}
 	if request.Heartbeat < 0 {
 		return nil, errors.New("heartbeat: must be above 0")

@@ -137,6 +137,8 @@ func TestRefusals(t *testing.T) {
 		`{"key":"a","ttl":"1h"}`:                       {400, "max ttl"},
 		`{"key":"a"} {"key":"b"}`:                      {400, "after"},
 		`{"key":"a","heartbeat":"1s"}`:                 {400, "heartbeat"},
+		"{\"key\":\"a\xff\"}":                          {400, "UTF-8"},
+		`{"keys":["b","\ud800"]}`:                      {400, "UTF-8"},
 		`{"key":"` + strings.Repeat("a", 70000) + `"}`: {431, "too long"},
 	} {
 		h := postWhole(t, client, "/v1/lock", body)

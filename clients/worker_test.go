@@ -26,18 +26,39 @@ var languages = map[string][]string{
 	"node":   {"node", "worker_test.mjs"},
 	"ruby":   {"ruby", "worker_test.rb"},
 	"php":    {"php", "worker_test.php"},
+	"shell":  {"sh", "worker_test.sh"},
+	"bash":   {"bash", "worker_test.sh"},
 }
 
-// installed returns the languages that there are. CLIENTS=required fails where one is not installed.
+// hasTCP reports whether a client can reach an agent on a TCP address.
+func hasTCP(language string) bool { return folder(language) != "shell" }
+
+// folder is that of a language's client.
+func folder(language string) string {
+	if language == "bash" {
+		return "shell"
+	}
+	return language
+}
+
+// has reports whether a language is installed. CLIENTS=required fails where it is not.
+func has(t *testing.T, language string) bool {
+	t.Helper()
+	_, err := exec.LookPath(languages[language][0])
+	if err != nil && os.Getenv("CLIENTS") == "required" {
+		t.Error(err)
+	} else if err != nil {
+		t.Log(err)
+	}
+	return err == nil
+}
+
+// installed returns the languages that there are.
 func installed(t *testing.T) (all []string) {
 	t.Helper()
-	for language, command := range languages {
-		if _, err := exec.LookPath(command[0]); err == nil {
+	for language := range languages {
+		if has(t, language) {
 			all = append(all, language)
-		} else if os.Getenv("CLIENTS") == "required" {
-			t.Error(err)
-		} else {
-			t.Log(err)
 		}
 	}
 	return all
@@ -46,23 +67,7 @@ func installed(t *testing.T) (all []string) {
 // program is the file of redlock.
 var program string
 
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "redlock")
-	if err == nil {
-		program = filepath.Join(dir, "redlock")
-		var out []byte
-		if out, err = exec.Command("go", "build", "-o", program, "../cmd/redlock").CombinedOutput(); err != nil {
-			err = fmt.Errorf("%w: %s", err, out)
-		}
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	code := m.Run()
-	_ = os.RemoveAll(dir)
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(redistest.RunWithRedlock(m, &program)) }
 
 // realAgent is a process "redlock agent" at a Unix socket and another at a TCP address, on three masters, and a locker on the same.
 type realAgent struct {
@@ -121,9 +126,12 @@ func (a *realAgent) start(t *testing.T, language, options string, args ...string
 	command := append(slices.Clone(languages[language]), args...)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	w.cmd = exec.CommandContext(ctx, command[0], command[1:]...)
-	w.cmd.Dir, w.cmd.Stderr = language, &w.stderr
+	w.cmd.Dir, w.cmd.Stderr = folder(language), &w.stderr
 	w.cmd.Env = append(os.Environ(), "ADDRESS="+a.socket, "TOKEN=", "STOP="+w.stop, "PYTHONDONTWRITEBYTECODE=1")
 	w.cmd.Env = append(w.cmd.Env, strings.Fields(options)...)
+	if language == "bash" { // which is sh on many machines
+		w.cmd.Env = append(w.cmd.Env, "PATH="+shIs(t, command[0])+":"+os.Getenv("PATH"))
+	}
 	out, err := w.cmd.StdoutPipe()
 	if err == nil {
 		err = w.cmd.Start()
@@ -134,6 +142,20 @@ func (a *realAgent) start(t *testing.T, language, options string, args ...string
 	w.lines = bufio.NewScanner(out)
 	t.Cleanup(func() { cancel(); _ = w.cmd.Wait() })
 	return w
+}
+
+// shIs returns a folder in which sh is another shell.
+func shIs(t *testing.T, shell string) string {
+	t.Helper()
+	dir := t.TempDir()
+	path, err := exec.LookPath(shell)
+	if err == nil {
+		err = os.Symlink(path, filepath.Join(dir, "sh"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // expect requires the next line to begin like this, and returns the rest.
@@ -168,7 +190,10 @@ func TestClientsExclude(t *testing.T) {
 	}
 	var all []*worker
 	for _, language := range installed(t) {
-		all = append(all, a.start(t, language, "", "count", file), a.start(t, language, "ADDRESS="+a.address+" TOKEN=secret", "count", file))
+		all = append(all, a.start(t, language, "", "count", file))
+		if hasTCP(language) {
+			all = append(all, a.start(t, language, "ADDRESS="+a.address+" TOKEN=secret", "count", file))
+		}
 	}
 	for _, w := range all {
 		w.expect(t, "done")
@@ -228,7 +253,7 @@ func TestClientLoses(t *testing.T) {
 func TestClientRefused(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t)
-	keys := []string{`"\'$(x)%s`, "a\nb\t\x01\x7f", "ключ 🔑\u2028", " -n"}
+	keys := []string{`"\'$(x)%s\\n`, "a\nb\t\x01\x7f", "ключ 🔑\u2028", " -n"}
 	busy, err := a.locker.LockAll(t.Context(), keys)
 	if err != nil {
 		t.Fatal(err)
@@ -239,10 +264,12 @@ func TestClientRefused(t *testing.T) {
 				t.Errorf("%s: retry after %d, %v", language, n, err)
 			}
 		}
-		a.start(t, language, "WAIT=0.01 ADDRESS="+a.address+" TOKEN=secret", "hold", keys[0]).expect(t, "refused ")
-		a.start(t, language, "WAIT=1 ADDRESS="+a.address+" TOKEN=wrong", "hold", "k").expect(t, "error 401")
+		if hasTCP(language) {
+			a.start(t, language, "WAIT=0.01 ADDRESS="+a.address+" TOKEN=secret", "hold", keys[0]).expect(t, "refused ")
+			a.start(t, language, "WAIT=1 ADDRESS="+a.address+" TOKEN=wrong", "hold", "k").expect(t, "error 401")
+		}
 		a.start(t, language, "WAIT=1 ADDRESS=/nonexistent/s", "hold", "k").expect(t, "error ")
-		w := a.start(t, language, "MAX_HOLD=0.2 WAIT=60", "hold", "k")
+		w := a.start(t, language, "MAX_HOLD=2 WAIT=60", "hold", "k")
 		w.expect(t, "held ")
 		w.expect(t, "lost ")
 	}

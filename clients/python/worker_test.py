@@ -8,7 +8,7 @@ from redlock import Agent, LockError, LockHeld, LockLost
 
 mode, *keys = sys.argv[1:]
 agent = Agent(os.environ["ADDRESS"], os.environ["TOKEN"] or None)
-options = {name: float(os.environ[name.upper()]) for name in ("wait", "ttl", "max_hold") if os.environ.get(name.upper())}
+options = {name: float(os.environ[name.upper()]) for name in ("wait", "ttl", "max_hold", "heartbeat") if os.environ.get(name.upper())}
 before = 0
 try:
     if mode == "count":

@@ -3,7 +3,7 @@ require_relative "redlock"
 $stdout.sync = true
 mode, *keys = ARGV.map { |argument| argument.dup.force_encoding("UTF-8") }
 agent = RedlockAgent.new(ENV["ADDRESS"], token: ENV["TOKEN"].to_s.empty? ? nil : ENV["TOKEN"])
-options = { wait: ENV["WAIT"], ttl: ENV["TTL"], max_hold: ENV["MAX_HOLD"] }.reject { |_, text| text.to_s.empty? }.transform_values(&:to_f)
+options = { wait: ENV["WAIT"], ttl: ENV["TTL"], max_hold: ENV["MAX_HOLD"], heartbeat: ENV["HEARTBEAT"] }.reject { |_, text| text.to_s.empty? }.transform_values(&:to_f)
 before = 0
 begin
   if mode == "count"

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -25,21 +24,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("REDLOCK_TEST_WORK") != "" {
 		os.Exit(work())
 	}
-	dir, err := os.MkdirTemp("", "redlock")
-	if err == nil {
-		program = filepath.Join(dir, "redlock")
-		var out []byte
-		if out, err = exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
-			err = fmt.Errorf("%w: %s", err, out)
-		}
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	code := m.Run()
-	_ = os.RemoveAll(dir)
-	os.Exit(code)
+	os.Exit(redistest.RunWithRedlock(m, &program))
 }
 
 // redlock returns a command redlock run on these masters, which are patient with a busy machine.

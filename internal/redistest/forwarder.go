@@ -13,7 +13,7 @@ type Forwarder struct {
 	all      sync.WaitGroup
 
 	mu      sync.Mutex // also held while a connection is made, so that none is made to a former server
-	server  *Server
+	server  interface{ Addr() string }
 	pairs   map[*pair]bool
 	weather Weather
 	changed chan struct{} // closed when the weather changes
@@ -33,8 +33,8 @@ type pair struct {
 	holds          bool          // something has been held
 }
 
-// NewForwarder returns a Forwarder to a server, which works until the test ends.
-func NewForwarder(t testing.TB, server *Server) *Forwarder {
+// NewForwarder returns a Forwarder to a Server, or what else has an address. It works until the test ends.
+func NewForwarder(t testing.TB, server interface{ Addr() string }) *Forwarder {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

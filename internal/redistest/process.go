@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"testing"
@@ -47,6 +48,22 @@ func StartProcess(cmd *exec.Cmd) (exited <-chan struct{}, err error) {
 		close(ended)
 	}()
 	return ended, <-started
+}
+
+// RunWithRedlock builds the command redlock, has *program name its file, runs the tests, and returns the exit code for TestMain.
+func RunWithRedlock(m *testing.M, program *string) int {
+	dir, err := os.MkdirTemp("", "redlock")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	*program = filepath.Join(dir, "redlock")
+	if out, err := exec.Command("go", "build", "-o", *program, "github.com/caddy-redlock/caddy-redlock/cmd/redlock").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "go build: %v: %s\n", err, out)
+		return 1
+	}
+	return m.Run()
 }
 
 // The ports are below those that the kernel gives to outgoing connections, so that no connection takes the port of a killed

@@ -1,0 +1,43 @@
+package clients
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// Addr makes the agent on TCP what a Forwarder forwards to.
+func (a *realAgent) Addr() string { return a.address }
+
+// TestClientCutOff: a client behind a proxy that drops what is sent, and lets both sides believe that all is well, stops before another one
+// has its lock, which its heartbeat frees.
+func TestClientCutOff(t *testing.T) {
+	t.Parallel()
+	for _, language := range []string{"python", "node", "ruby"} { // PHP does one thing at a time, and the shell has no TCP
+		if !has(t, language) {
+			continue
+		}
+		t.Run(language, func(t *testing.T) {
+			t.Parallel()
+			a := startAgent(t)
+			proxy := redistest.NewForwarder(t, a)
+			w := a.start(t, language, "TTL=2 HEARTBEAT=2 WAIT=60 TOKEN=secret ADDRESS="+proxy.Addr(), "hold", "k")
+			w.expect(t, "held ")
+			proxy.Forget()
+			other, err := a.locker.Lock(t.Context(), "k", redlock.WithWait(time.Minute))
+			had := time.Now().UnixMilli()
+			if err != nil {
+				t.Fatal(err)
+			}
+			last, _, _ := strings.Cut(w.expect(t, "lost "), " ")
+			if n, err := strconv.ParseInt(last, 10, 64); err != nil || n > had {
+				t.Errorf("it believed in its lock at %s, and another had it at %d", last, had)
+			}
+			_ = other.Unlock()
+		})
+	}
+}

@@ -1,0 +1,229 @@
+#!/bin/sh
+# Runs a command under a lock of redlock's agent. Copy this file; it needs Linux, curl and setsid.
+#
+#     redlock.sh -w 2 order:42 -- ./pay --order 42      # a key, or several that are locked together
+#
+#     -w SECONDS   how long to wait; 0 doesn't wait     (default: without limit)
+#     -t SECONDS   the ttl                              (default: the agent's)
+#     -m SECONDS   how long the lock may be held        (default: without limit)
+#     -s SOCKET    the Unix socket of the agent         (default: /run/redlock/redlock.sock)
+#
+# The command has REDLOCK_FENCE in its environment: a number that is larger than those of all holders before. If the lock is lost, or
+# the agent doesn't say in time that it is still held, the command and what it has started get TERM, and KILL before another can have
+# the lock. INT, TERM and HUP are passed on as TERM. If this script is killed, the command runs on, and has the lock until it ends.
+# The exit code is that of the command; 75 if another has the lock, 69 if there is no agent or no quorum, 70 if the lock was lost, 137
+# if KILL was needed, and 64 for wrong use. docs/agent.md says how long a client may believe that it holds a lock.
+
+# What does the work is in a session of its own, which this shell waits for: signals to the group of the caller, as terminals and
+# timeout send them, would end curl, and so the lock, before the command.
+if [ "${1-}" != --own-session ]; then
+	exec 3<&0 # otherwise what runs in the background reads /dev/null
+	setsid sh "$0" --own-session "$@" <&3 3<&- &
+	session=$!
+	trap 'kill -s TERM "$session"' INT TERM HUP
+	while :; do
+		wait "$session"
+		code=$?
+		kill -s 0 "$session" 2>/dev/null || exit "$code" # else a signal has ended the wait
+	done
+fi
+shift
+
+# tell says something to the caller.
+tell() { printf 'redlock.sh: %s\n' "$1" >&2; }
+
+# finish ends this script and the connection, which releases the lock.
+finish() {
+	stop_timer
+	[ -z "${curl-}" ] || kill -s KILL "$curl" 2>/dev/null
+	exit "$1"
+}
+
+# fail ends it with an exit code and a reason.
+fail() {
+	tell "$2"
+	finish "$1"
+}
+
+# now sets now to the time since the machine was started, in hundredths of a second, also those for which it was suspended.
+now() {
+	read -r now _ </proc/uptime
+	now=${now%.*}${now#*.}
+}
+
+# doze waits until a time, but no more than a second, because sleep stands still while the machine is suspended.
+doze() {
+	now
+	left=$(($1 - now))
+	[ "$left" -lt 100 ] || left=100
+	[ "$left" -le 0 ] || sleep "$((left / 100)).$((left / 10 % 10))$((left % 10))" >/dev/null 2>&1
+	now
+}
+
+# set_timer has "late" said at a time, and all processes of this session killed at another one. It takes the place of the former one.
+set_timer() {
+	stop_timer
+	(
+		trap : TERM
+		now
+		while [ "$now" -lt "$1" ]; do doze "$1"; done
+		echo late >&5
+		while [ "$now" -lt "$2" ]; do doze "$2"; done
+		kill -s KILL 0
+	) 3<&- 4<&- &
+	timer=$!
+}
+
+stop_timer() {
+	[ -z "${timer-}" ] || kill -s PIPE "$timer" 2>/dev/null # bash tells of other signals
+	timer=
+}
+
+# pass_on tells the command, and what it has started, to end. The others here take no notice.
+pass_on() {
+	trap '' TERM
+	kill -s TERM 0
+	trap pass_on TERM
+}
+
+# lose ends the command because the lock is lost.
+lose() {
+	[ -z "$lost" ] || return
+	lost=$1
+	tell "the lock is lost: $lost"
+	pass_on
+}
+
+# json prints a text as JSON has it.
+json() {
+	LC_ALL=C
+	rest=$1 text=
+	while [ -n "$rest" ]; do
+		more=${rest#?}
+		char=${rest%"$more"}
+		case $char in
+		[\"\\]) text=$text\\$char ;;
+		[[:cntrl:]]) text=$text$(printf '\\u%04x' "'$char") ;;
+		*) text=$text$char ;;
+		esac
+		rest=$more
+	done
+	printf '"%s"' "$text"
+}
+
+# field sets field to what a line of JSON has under a name: a number, or a text as it is written there.
+field() {
+	field=${2#*\""$1"\":}
+	case $field in
+	"$2") field= ;;
+	\"*) field=${field#\"} field=${field%%\"[,\}]*} ;;
+	*) field=${field%%[,\}]*} ;;
+	esac
+}
+
+# start runs the command in the background. When it has ended, its lock may, too, even if this shell was killed.
+start() {
+	held=1
+	(
+		trap : TERM
+		"$@" <&4 3<&- 4<&- 5>&-
+		code=$?
+		kill -s KILL "$curl"
+		echo "exit $code" >&5
+	) &
+}
+
+# take takes a line that the agent has sent.
+take() {
+	case $status,$1 in
+	200,*'"lost":'*)
+		field detail "$1"
+		lose "$field"
+		;;
+	200,*'"valid_ms":'*)
+		[ "$agent" = 1 ] || fail 69 "something else than an agent of version 1 answers at $socket"
+		field fence "$1"
+		[ -z "$field" ] || export REDLOCK_FENCE="$field"
+		field valid_ms "$1"
+		end=$((sent + field / 10 - 5)) # for how long it takes to be there
+		now
+		[ -z "$lost" ] && [ "$now" -lt "$end" ] && set_timer $((end - (end - now) / 5)) "$end"
+		;;
+	*)
+		field detail "$1"
+		[ -n "$field" ] || field title "$1"
+		case $status in
+		400) fail 64 "$field" ;;
+		423) fail 75 "$field; try again in $retry s" ;;
+		*) fail 69 "$status: $field" ;;
+		esac
+		;;
+	esac
+}
+
+usage='want redlock.sh [-w SECONDS] [-t SECONDS] [-m SECONDS] [-s SOCKET] KEY... -- command [argument...]'
+socket=/run/redlock/redlock.sock ask='' wait='' keys='' held='' lost='' status='' agent='' retry=1 error='it says nothing' end=0
+while getopts w:t:m:s: option; do
+	case $option in
+	w) wait=$OPTARG ask="$ask,\"wait\":\"${OPTARG}s\"" ;;
+	t) ask="$ask,\"ttl\":\"${OPTARG}s\"" ;;
+	m) ask="$ask,\"max_hold\":\"${OPTARG}s\"" ;;
+	s) socket=$OPTARG ;;
+	*) fail 64 "$usage" ;;
+	esac
+done
+shift $((OPTIND - 1))
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+	keys=$keys,$(json "$1")
+	shift
+done
+if [ $# -lt 2 ] || [ -z "$keys" ]; then fail 64 "$usage"; fi
+shift
+
+# All that happens is a line of one pipe: what curl, the timer and the end of the command say.
+pipe=$(mktemp -u)
+mkfifo -m 600 "$pipe" || fail 69 'no pipe can be made'
+# shellcheck disable=SC2094 # the children only write: those that are left find a pipe that nobody reads
+exec 3<>"$pipe" 4<&0 5>"$pipe"
+rm "$pipe"
+trap 'finish 143' TERM
+now
+sent=$now
+(
+	trap '' INT TERM HUP # the lock ends after the command
+	exec curl -q -sSNi -w '\ngone\n' --noproxy '*' --connect-timeout 10 --unix-socket "$socket" -H 'Redlock-Agent: 1' -H Expect: \
+		-H 'Content-Type: application/json' -d "{\"keys\":[${keys#,}]$ask}" http://redlock/v1/lock
+) </dev/null >&5 2>&1 3<&- 4<&- 5>&- &
+curl=$!
+whole=${wait%%.*}
+[ -z "$wait" ] || set_timer $((now + (${whole:-0} + 11) * 100)) $((now + 10000000000)) # as patient as our other clients
+
+return=$(printf '\r')
+while :; do
+	read -r line <&3 || continue # a signal has ended it
+	line=${line%"$return"}
+	case $line in
+	HTTP/*) status=${line#* } status=${status%% *} ;;
+	'Redlock-Agent: '*) agent=${line#*: } ;;
+	'Retry-After: '*) retry=${line#*: } ;;
+	'curl: '*) error=${line#*: } ;;
+	'{'*)
+		take "$line"
+		[ -n "$held" ] || [ -n "$lost" ] || [ "$now" -ge "$end" ] || {
+			trap pass_on TERM
+			start "$@"
+		}
+		;;
+	late | gone)
+		[ "$line" = gone ] || error='it has not said in time that the lock is held'
+		[ -n "$held" ] || fail 69 "the agent at $socket: $error"
+		lose "the agent at $socket: $error"
+		;;
+	'exit '*)
+		now
+		[ "$now" -lt "$end" ] || lose 'it was not certain until the end'
+		[ -z "$lost" ] || finish 70
+		finish "${line#exit }"
+		;;
+	esac
+done
