@@ -66,7 +66,6 @@ func perTurn(what func(s sample) float64) value {
 var (
 	throughput value = func(_ cell, s sample) float64 { return float64(s.turns()) / s.Elapsed.Seconds() }
 
-	clientCPU       = perTurn(func(s sample) float64 { return micros(s.CPU) })
 	serverCPU       = perTurn(func(s sample) float64 { return micros(s.ServerCPU) })
 	totalCPU        = perTurn(func(s sample) float64 { return micros(s.CPU + s.ServerCPU) })
 	masterCPU value = func(c cell, s sample) float64 { return serverCPU(c, s) / float64(c.masters) }
@@ -76,9 +75,7 @@ var (
 		return perTurn(func(s sample) float64 { return float64(s.Commands) })(c, s) / float64(c.masters)
 	}
 
-	lockP50   value = func(_ cell, s sample) float64 { return micros(s.Lock.P50) }
 	lockP99   value = func(_ cell, s sample) float64 { return micros(s.Lock.P99) }
-	unlockP50 value = func(_ cell, s sample) float64 { return micros(s.Unlock.P50) }
 	unlockP99 value = func(_ cell, s sample) float64 { return micros(s.Unlock.P99) }
 	bothP50   value = func(_ cell, s sample) float64 { return micros(s.Lock.P50 + s.Unlock.P50) }
 
