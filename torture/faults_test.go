@@ -2,6 +2,7 @@ package torture
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -11,22 +12,27 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
 
-// round causes faults, and mends them. Three kinds of rounds alternate: any number of faults of the network and of servers, in
-// which no server forgets anything; the loss of one server's memory or clock, before and after which everything recovers; and
-// the end of a worker.
+// remembered is how long masters remember a set after a process has registered it last.
+const remembered = ttl + 5*time.Second
+
+// round causes faults, and mends them. Rounds of two kinds alternate: any number of faults of the network and of servers, in which no
+// server forgets anything; and, beside a process with other masters, what happens to a worker, and then the loss of one server's
+// memory or clock, before and after which everything recovers.
 func (r *torture) round(round int) {
-	switch round % 3 {
-	case 0:
+	if round%2 == 0 {
 		for range 1 + r.random.IntN(3) {
 			r.trouble()
 		}
-	case 1:
-		r.endWorker()
-	case 2:
-		r.recover() // all locks are on all masters again
-		r.loss()
-		r.recover()
+		return
 	}
+	// It is not there while masters are in trouble: where it hears nothing of the workers for longer than the masters remember
+	// their set, it may lock.
+	other := r.startOther()
+	r.strikeWorker()
+	r.recover() // all locks are on all masters again
+	r.loss()
+	r.recover()
+	other.end("stop")
 }
 
 // pick chooses one of the faults and logs it.
@@ -114,17 +120,20 @@ func (r *torture) trouble() {
 // guard notices.
 func (r *torture) loss() {
 	m := r.random.IntN(len(r.masters))
-	s, clock := r.servers[r.behind[m]], r.clocks[r.behind[m]]
-	restart := func() {
+	// What a process with other masters hears over the first one must neither be forgotten by a clock that steps nor be missing for long.
+	own := 1 + r.random.IntN(len(r.masters)-1)
+	clock := r.clocks[r.behind[own]]
+	restart := func(m int) {
+		s := r.servers[r.behind[m]]
 		s.Kill()
 		r.sleep(1000)
 		s.Restart()
 	}
 	step := []time.Duration{20 * time.Millisecond, 300 * time.Millisecond, 3 * time.Second, 20 * time.Second}[r.random.IntN(4)]
 	pick(r, []fault[func()]{
-		{"a master restarts", restart},
+		{"a master restarts", func() { restart(m) }},
 		{fmt.Sprintf("a master restarts, and its clock steps %v forward and back", step), func() {
-			restart()
+			restart(own)
 			clock.Set(step, 0)
 			r.sleep(2000)
 			clock.Set(0, 0)
@@ -160,35 +169,94 @@ func (r *torture) loss() {
 			r.masters[m].MoveTo(r.servers[r.behind[m]])
 			r.masters[n].MoveTo(r.servers[r.behind[n]])
 		}},
+		{"a master is away twice", func() {
+			before := r.logged("other data")
+			for range 2 {
+				r.masters[own].Set(redistest.Weather{Away: true})
+				r.masters[own].Cut()
+				time.Sleep(2500 * time.Millisecond) // the processes register their masters without this one
+				for _, w := range r.workers {
+					w.awaitTurn()
+					w.awaitRenewal()
+				}
+				r.masters[own].Set(redistest.Weather{})
+				time.Sleep(time.Duration(r.upTo(int(remembered)))) // the set without this master may be forgotten, or not
+			}
+			if n := r.logged("other data") - before; n > 0 {
+				r.t.Errorf("a master was away twice, and workers have logged %d times that one has lost its data", n)
+			}
+		}},
+		{"the workers are stopped while the master restarts that another process shares", func() {
+			for _, w := range r.workers {
+				w.signal(syscall.SIGSTOP)
+			}
+			restart(0)
+			time.Sleep(2500 * time.Millisecond) // the other process registers
+			for _, w := range r.workers {
+				w.signal(syscall.SIGCONT)
+			}
+		}},
 		{"a worker is stopped while a master restarts", func() {
 			w := r.workers[r.random.IntN(len(r.workers))]
 			w.signal(syscall.SIGSTOP)
-			restart()
+			restart(m)
 			r.sleep(2000)
 			w.signal(syscall.SIGCONT)
 		}},
 	})()
 }
 
-// endWorker stops a worker for longer than its leases last, kills it or lets it close. The first worker is only stopped, because
-// its use of memory is watched for leaks.
-func (r *torture) endWorker() {
+// strikeWorker stops a worker for longer than its leases last, kills it, lets it close, or blocks its log. The first worker never ends,
+// because its use of memory is watched for leaks.
+func (r *torture) strikeWorker() {
 	place := r.random.IntN(len(r.workers))
-	if place == 0 {
-		r.faults["a worker is stopped"]++
-		r.log("worker 0 is stopped")
-		r.workers[0].signal(syscall.SIGSTOP)
-		time.Sleep(ttl + time.Duration(r.upTo(2000))*time.Millisecond)
-		r.workers[0].signal(syscall.SIGCONT)
-		return
-	}
 	w := r.workers[place]
-	pick(r, []fault[func()]{
-		{"a worker is killed", w.kill},
-		{"a worker closes its Locker", func() { w.end("close") }},
-	})()
-	r.startWorker(place)
+	faults := []fault[func()]{{"nobody reads a worker's log", func() { r.blockLog(w) }}}
+	if place == 0 {
+		faults = append(faults, fault[func()]{"a worker is stopped", func() {
+			w.signal(syscall.SIGSTOP)
+			time.Sleep(ttl + time.Duration(r.upTo(2000))*time.Millisecond)
+			w.signal(syscall.SIGCONT)
+		}})
+	} else {
+		faults = append(faults, fault[func()]{"a worker is killed", func() {
+			w.kill()
+			r.startWorker(place)
+		}}, fault[func()]{"a worker closes its Locker", func() {
+			w.end("close")
+			r.startWorker(place)
+		}})
+	}
+	r.log("%s is struck", w.name)
+	pick(r, faults)()
 	r.workers[place].awaitTurn()
+}
+
+// blockLog has nobody read a worker's log while its leases end and its masters go and come, which it logs: the worker must go on.
+func (r *torture) blockLog(w *process) {
+	release := w.log.block()
+	defer release()
+	for range 2 {
+		for _, i := range r.behind {
+			r.servers[i].Pause()
+		}
+		time.Sleep(2 * ttl)
+		for _, i := range r.behind {
+			r.servers[i].Resume()
+		}
+		w.awaitTurn()
+		w.awaitRenewal()
+	}
+}
+
+// logged returns how many lines of the workers' logs contain a text.
+func (r *torture) logged(text string) (n int) {
+	for _, w := range r.all {
+		log, err := os.ReadFile(w.log.file)
+		check(err)
+		n += strings.Count(string(log), text)
+	}
+	return n
 }
 
 // some returns one, two or all masters.

@@ -22,18 +22,18 @@ type process struct {
 	polls   bool // because it may not subscribe
 	cmd     *exec.Cmd
 	input   *os.File
-	log     string // a file
+	log     *pipedLog
 	witness *witness
 	start   time.Time
 	exited  <-chan struct{}
 	read    chan struct{} // closed when all of its reports have been read
 
-	mu      sync.Mutex
-	samples []sample
-	counts  map[string]int
-	wrong   []string
-	turns   int
-	lived   time.Duration
+	mu                        sync.Mutex
+	samples                   []sample
+	counts                    map[string]int
+	wrong                     []string
+	lived                     time.Duration
+	turns, renewals, refusals int // its holds, those of them for longer than the TTL, and its clients that have been refused
 }
 
 func startProcess(t *testing.T, name, log string, w *witness, config *worker) *process {
@@ -44,14 +44,12 @@ func startProcess(t *testing.T, name, log string, w *witness, config *worker) *p
 	check(err)
 	reports, theirs, err := os.Pipe()
 	check(err)
-	stderr, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	check(err)
-	p := &process{t: t, name: name, input: input, log: log, witness: w, start: time.Now(), read: make(chan struct{})}
+	p := &process{t: t, name: name, input: input, log: newPipedLog(log), witness: w, start: time.Now(), read: make(chan struct{})}
 	p.cmd = exec.Command(os.Args[0])
 	p.cmd.Env = append(os.Environ(), workerEnv+"="+string(text))
-	p.cmd.Stdin, p.cmd.Stderr, p.cmd.ExtraFiles = stdin, stderr, []*os.File{theirs}
+	p.cmd.Stdin, p.cmd.Stderr, p.cmd.ExtraFiles = stdin, p.log.theirs, []*os.File{theirs}
 	p.exited, err = redistest.StartProcess(p.cmd)
-	_, _, _ = stdin.Close(), theirs.Close(), stderr.Close()
+	_, _ = stdin.Close(), theirs.Close()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +74,12 @@ func (p *process) readReports(reports *os.File) {
 			p.wrong = append(p.wrong, fmt.Sprintf("unreadable report: %v", err))
 		case r.Hold != nil && r.Hold.Ended != "":
 			p.turns++
+			if r.Hold.Ended == "unlocked" && r.Hold.To-r.Hold.From > int64(ttl) {
+				p.renewals++
+			}
 		case r.Hold != nil:
+		case r.Refused:
+			p.refusals++
 		case r.Sample != nil:
 			p.samples = append(p.samples, *r.Sample)
 		case r.Counts != nil:
@@ -96,20 +99,38 @@ func (p *process) readReports(reports *os.File) {
 // awaitTurn waits until the process has had one more lock.
 func (p *process) awaitTurn() {
 	p.t.Helper()
-	have := func() int {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return p.turns
-	}
-	before := have()
-	for deadline := time.Now().Add(bound); have() == before; time.Sleep(10 * time.Millisecond) {
+	p.await(&p.turns, p.count(&p.turns), "gets no lock")
+}
+
+// awaitRenewal waits until the process has kept one more lock for longer than its TTL.
+func (p *process) awaitRenewal() {
+	p.t.Helper()
+	p.await(&p.renewals, p.count(&p.renewals), "keeps no lock for longer than its TTL")
+}
+
+// awaitRefusal waits until a client of the process has been told that others have other masters.
+func (p *process) awaitRefusal() {
+	p.t.Helper()
+	p.await(&p.refusals, 0, "with other masters is not refused")
+}
+
+func (p *process) count(of *int) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return *of
+}
+
+// await waits until a count of the process has grown.
+func (p *process) await(of *int, before int, otherwise string) {
+	p.t.Helper()
+	for deadline := time.Now().Add(bound); p.count(of) == before; time.Sleep(10 * time.Millisecond) {
 		select {
 		case <-p.exited:
 			p.t.Fatalf("%s has ended by itself: %s", p.name, p.tail())
 		default:
 		}
 		if time.Now().After(deadline) {
-			p.t.Fatalf("%s gets no lock in %v: %s", p.name, bound, p.tail())
+			p.t.Fatalf("%s %s in %v: %s", p.name, otherwise, bound, p.tail())
 		}
 	}
 }
@@ -126,6 +147,7 @@ func (p *process) kill() {
 	<-p.exited
 	<-p.read
 	_ = p.input.Close()
+	p.log.close()
 }
 
 // end lets the process end by itself: "close" closes its Locker while the clients use it.
@@ -140,6 +162,7 @@ func (p *process) end(how string) {
 	}
 	<-p.read
 	_ = p.input.Close()
+	p.log.close()
 	if state := p.cmd.ProcessState; !state.Success() {
 		p.t.Errorf("%s: %v: %s", p.name, state, p.tail())
 	}
@@ -147,12 +170,12 @@ func (p *process) end(how string) {
 
 // tail returns the end of the process's log.
 func (p *process) tail() string {
-	text, err := os.ReadFile(p.log)
+	text, err := os.ReadFile(p.log.file)
 	if err != nil {
 		return err.Error()
 	}
 	lines := strings.SplitAfter(string(text), "\n")
-	return p.log + ":\n" + strings.Join(lines[max(0, len(lines)-30):], "")
+	return p.log.file + ":\n" + strings.Join(lines[max(0, len(lines)-30):], "")
 }
 
 // complaints returns what the process itself has reported as wrong.

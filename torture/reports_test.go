@@ -21,10 +21,11 @@ type hold struct {
 
 // report is one line from a worker.
 type report struct {
-	Hold   *hold          `json:",omitempty"`
-	Sample *sample        `json:",omitempty"`
-	Counts map[string]int `json:",omitempty"` // in the last report: how often there was each answer
-	Wrong  string         `json:",omitempty"`
+	Hold    *hold          `json:",omitempty"`
+	Sample  *sample        `json:",omitempty"`
+	Refused bool           `json:",omitempty"` // a client of a process with other masters has been told so
+	Counts  map[string]int `json:",omitempty"` // in the last report: how often there was each answer
+	Wrong   string         `json:",omitempty"`
 }
 
 // sample is what a worker's process uses.

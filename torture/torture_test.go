@@ -38,12 +38,13 @@ type torture struct {
 	logs    string         // a directory
 	skip    *regexp.Regexp // of faults
 
-	servers []*redistest.Server // one more than masters
+	servers []*redistest.Server // one more than masters, and two that only processes with other masters have
 	clocks  []*redistest.Clock
 	spare   int                    // the server that is behind no address
 	behind  []int                  // the server behind each address
 	masters []*redistest.Forwarder // the addresses
 	workers []*process             // those that run
+	others  []*process             // all that were started with other masters
 	started int                    // how many workers were started
 	all     []*process             // all that were started
 	faults  map[string]int         // how often each fault was caused
@@ -92,7 +93,7 @@ func newTorture(t *testing.T, seed uint64) *torture {
 			_ = os.RemoveAll(r.logs)
 		}
 	})
-	for i := range 4 {
+	for i := range 6 {
 		clock := redistest.NewClock(t)
 		r.clocks = append(r.clocks, clock)
 		r.servers = append(r.servers, redistest.StartWith(t, clock.Env(),
@@ -114,21 +115,37 @@ func newTorture(t *testing.T, seed uint64) *torture {
 // startWorker starts the worker of this place. That of the second place may not SUBSCRIBE.
 func (r *torture) startWorker(place int) {
 	r.t.Helper()
-	r.started++
-	name := fmt.Sprintf("worker-%d.%d", place, r.started)
-	log := filepath.Join(r.logs, name+".log")
-	config := &worker{Clients: 8, Heap: log + ".heap"}
 	polls := place == 1
+	var urls []string
 	for _, m := range r.masters {
 		user := ""
 		if polls {
 			user = "polls:torture@"
 		}
-		config.URLs = append(config.URLs, "redis://"+user+m.Addr())
+		urls = append(urls, "redis://"+user+m.Addr())
 	}
-	r.workers[place] = startProcess(r.t, name, log, r.witness, config)
+	r.workers[place] = r.launch(fmt.Sprintf("worker-%d", place), &worker{URLs: urls, Clients: 8})
 	r.workers[place].polls = polls
 	r.all = append(r.all, r.workers[place])
+}
+
+// startOther starts a process that has the first master in common with the workers, and two of its own, and waits until it is refused.
+func (r *torture) startOther() *process {
+	r.t.Helper()
+	urls := append(redistest.URLs(r.servers[4:]), "redis://"+r.masters[0].Addr())
+	p := r.launch("other", &worker{URLs: urls, Clients: 2, Other: true})
+	r.others = append(r.others, p)
+	p.awaitRefusal()
+	return p
+}
+
+func (r *torture) launch(name string, config *worker) *process {
+	r.t.Helper()
+	r.started++
+	name = fmt.Sprintf("%s.%d", name, r.started)
+	log := filepath.Join(r.logs, name+".log")
+	config.Heap = log + ".heap"
+	return startProcess(r.t, name, log, r.witness, config)
 }
 
 // recover waits until all masters have a vote again, whatever happened before, and all workers get locks.
@@ -146,7 +163,7 @@ func (r *torture) log(format string, args ...any) {
 
 func (r *torture) complaints() []string {
 	wrong := r.witness.complaints()
-	for _, w := range r.all {
+	for _, w := range slices.Concat(r.all, r.others) {
 		wrong = append(wrong, w.complaints()...)
 	}
 	return wrong
@@ -210,6 +227,11 @@ func (r *torture) summary() {
 	if polling < subscribed/10 {
 		r.t.Error("the process that may not subscribe gets too few turns")
 	}
+	held := 0
+	for _, p := range r.others {
+		held += p.turns
+	}
+	r.t.Logf("%d processes with other masters, which had %d locks after they were refused", len(r.others), held)
 	r.t.Logf("faults:%s", table(r.faults))
 	r.t.Logf("answers, without the processes that were killed:%s", table(counts))
 }

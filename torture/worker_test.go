@@ -40,6 +40,7 @@ type worker struct {
 	URLs    []string
 	Clients int
 	Heap    string // the file for a profile of the heap
+	Other   bool   // it has other masters than the others
 
 	locker *redlock.Locker
 	mu     sync.Mutex
@@ -99,6 +100,9 @@ func check(err error) {
 // work takes turns until ctx ends or the Locker is closed, and returns how often there was each answer.
 func (w *worker) work(ctx context.Context, client int) map[string]int {
 	counts := make(map[string]int)
+	if w.Other {
+		w.awaitRefusal(ctx)
+	}
 	for ctx.Err() == nil {
 		op := []string{"Lock", "Lock", "Lock", "TryLock", "LockAll", "Do"}[rand.N(6)]
 		keys := []string{hotKey()}
@@ -112,6 +116,9 @@ func (w *worker) work(ctx context.Context, client int) map[string]int {
 		if rand.N(100) == 0 {
 			length = ttl/4 + rand.N(longest)
 		}
+		if client == 0 { // some process always has a lock that must be renewed
+			keys, length = []string{fmt.Sprint("cold:", rand.N(coldKeys))}, ttl+rand.N(ttl)
+		}
 		answer := w.turn(ctx, op, keys, length)
 		counts[op+" "+answer]++
 		if answer == "closed" {
@@ -120,6 +127,20 @@ func (w *worker) work(ctx context.Context, client int) map[string]int {
 		time.Sleep(rand.N(20 * time.Millisecond))
 	}
 	return counts
+}
+
+// awaitRefusal waits until this process is told that others have other masters. A process that starts while it can't hear of them may
+// get locks before that (docs/DESIGN.md), but none from then on.
+func (w *worker) awaitRefusal(ctx context.Context) {
+	for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+		lock, err := w.locker.TryLock(ctx, "other")
+		if err == nil {
+			_ = lock.Unlock()
+		} else if strings.Contains(err.Error(), "another process with other masters") {
+			w.report(report{Refused: true})
+			return
+		}
+	}
 }
 
 func hotKey() string { return string(rune('a' + rand.N(hotKeys))) }

@@ -23,6 +23,7 @@ type Forwarder struct {
 type Weather struct {
 	Delay             time.Duration // in each direction
 	Requests, Answers bool          // whether these are kept back until the weather changes
+	Away              bool          // whether new connections are closed at once; those that exist must be Cut
 }
 
 // pair is a client's connection and the one to the server.
@@ -58,6 +59,11 @@ func (f *Forwarder) accept() {
 			return
 		}
 		f.mu.Lock()
+		if f.weather.Away {
+			_ = client.Close()
+			f.mu.Unlock()
+			continue
+		}
 		server, err := net.Dial("tcp", f.server.Addr())
 		if err != nil {
 			_ = client.Close()
