@@ -16,58 +16,6 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/sets"
 )
 
-// process is a Locker and its clients, on links of its own.
-type process struct {
-	world    *world
-	index    int
-	links    []*link
-	clients  int
-	pauses   windows
-	dies     time.Duration
-	closes   time.Duration
-	noPubSub bool          // may neither subscribe nor publish
-	halfOpen bool          // the servers don't notice that it has died
-	first    bool          // it was there before others with other masters
-	skew     time.Duration // of its clock, as its proposals for fences show it
-	locker   *Locker
-	named    atomic.Uint64 // the fence of the last release by force
-	memory   sync.Map      // what a mutant remembers
-}
-
-// recall gives what a mutant has remembered of a text, or the text.
-func (p *process) recall(text string) string {
-	if known, ok := p.memory.Load(text); ok {
-		return known.(string)
-	}
-	return text
-}
-
-func (p *process) dead() bool { return p.world.now() >= p.dies }
-
-func (p *process) left() bool { return p.dead() || p.world.now() >= p.closes }
-
-// close closes the process at its time. No lock of it goes on then.
-func (p *process) close() {
-	time.Sleep(p.closes - p.world.now())
-	if p.dead() {
-		return
-	}
-	_ = p.locker.Close()
-	p.world.mu.Lock()
-	held := p.world.held
-	p.world.mu.Unlock()
-	for _, h := range held {
-		if h.process == p && h.Context().Err() == nil {
-			p.world.violated(allEnds, "grant %d goes on when process %d has closed", h.order, p.index)
-		}
-	}
-}
-
-// nap sleeps for a time, and on while the process is paused.
-func (p *process) nap(d time.Duration) {
-	time.Sleep(p.pauses.end(p.world.now()+d) - p.world.now())
-}
-
 // client takes and frees locks for as long as there are faults.
 func (w *world) client(p *process, r *rand.Rand) {
 	w.mu.Lock()
@@ -138,30 +86,6 @@ func (w *world) operate(p *process, r *rand.Rand) {
 			w.mu.Unlock()
 		}
 	}
-}
-
-// both stands for all keys of a world with two.
-const both = "0"
-
-func (p *process) take(key string, wait time.Duration, try bool, opts ...LockOption) (*Lock, error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() { // not context.WithTimeout: its timer crashes the race detector in a bubble (Go 1.26)
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-			cancel()
-		}
-	}()
-	switch {
-	case key == both && p.world.pairs && try:
-		return p.locker.TryLockAll(ctx, []string{"1", "0"}, opts...)
-	case key == both && p.world.pairs:
-		return p.locker.LockAll(ctx, []string{"0", "1"}, opts...)
-	case try:
-		return p.locker.TryLock(ctx, key, opts...)
-	}
-	return p.locker.Lock(ctx, key, opts...)
 }
 
 func (w *world) unlock(h *holder) {
@@ -267,30 +191,6 @@ func (w *world) settle(p *process, r *rand.Rand, key string) {
 			w.unlock(w.granted(p, key, lock))
 		}
 	}
-}
-
-// connected says whether the process has a connection to each server, on which nothing is under way that may still break it.
-// It rests longer the more of them broke in a row.
-func (p *process) connected() bool {
-	for _, s := range p.locker.streams {
-		s.mu.Lock()
-		lacks := s.conn == nil || len(s.flight) > 0
-		s.mu.Unlock()
-		if lacks {
-			return false
-		}
-	}
-	return true
-}
-
-// unacquainted says whether the process has not heard of each server's clock.
-func (p *process) unacquainted() bool {
-	for _, s := range p.locker.streams {
-		if !s.clock.known.Load() {
-			return true
-		}
-	}
-	return false
 }
 
 // simulate runs a world.

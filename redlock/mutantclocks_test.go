@@ -1,0 +1,140 @@
+package redlock
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// clockMutants are about restarts, clocks and fences.
+var clockMutants = []mutant{
+	{
+		name: "no restart guard", breaks: exclusion,
+		shape: func(w *world) { w.guard = 0 },
+	},
+	{
+		name: "no restart guard, for fences", breaks: fencing,
+		shape: func(w *world) {
+			w.guard = 0
+			w.busy(4)
+		},
+	},
+	{
+		name: "a changed run id goes unnoticed", breaks: exclusion,
+		greet: func(l *link, s *protocol.Server) { s.RunID = l.String() },
+	},
+	{
+		name: "the guard trusts the server's uptime", breaks: exclusion,
+		shape: clocksSetAfterStart,
+		greet: func(l *link, _ *protocol.Server) {
+			l.seat.mu.Lock()
+			defer l.seat.mu.Unlock()
+			l.seat.runID = "" // as if each start were the first that is seen
+			l.seat.clock.forget()
+		},
+	},
+	{
+		name: "the guard counts from the last answer of the former run", breaks: exclusion,
+		shape: cutOffBeforeRestart,
+		greet: func(l *link, s *protocol.Server) {
+			if last := l.seat.clock.lastSeen(); !last.IsZero() && l.seat.runID != s.RunID {
+				s.Received, s.Time = last, 0
+			}
+		},
+	},
+	{
+		name: "no raise of the fence", breaks: fencing,
+		send: func(_ *link, cmd *protocol.Command) {
+			if cmd.Op == protocol.OpExtend {
+				cmd.Fence = 0 // it succeeds, and stores no fence
+			}
+		},
+	},
+	{
+		name: "proposals are stored unclamped", breaks: fencing,
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			_, _, held := m.Leases.Get(cmd.Key, m.Clock())
+			if cmd.Op != protocol.OpAcquire || held {
+				return false
+			}
+			m.Do([]*protocol.Command{cmd})
+			cmd.Reply.Fence = max(cmd.Reply.Fence, cmd.Fence)
+			m.Fences.Set(cmd.Key, cmd.Reply.Fence, m.Clock(), protocol.FenceLife(cmd.Reply.Fence, m.Clock().UnixMicro()))
+			return true
+		},
+	},
+	{
+		name: "fences follow the clock, not the last fence", breaks: fencing,
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			m.Fences.Delete(cmd.Key)
+			return false
+		},
+	},
+	{
+		name: "the fence of one set between neighbours", breaks: fencing,
+		fence: func(a *attempt) uint64 {
+			n, quorum := len(a.calls), a.locker.quorum
+			fence, _ := withinOneSet(a.fences(), n, quorum)
+			return uint64(fence)
+		},
+	},
+	{
+		name: "two steps at once", breaks: exclusion, apart: true,
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			if cmd.Op == protocol.OpRegister { // nobody hears of others
+				cmd.Reply = protocol.Reply{Time: m.Clock().UnixMicro()}
+			}
+			return cmd.Op == protocol.OpRegister
+		},
+	},
+}
+
+// clocksSetAfterStart has servers restart, and their clocks set forward just after, by as much as the
+// guard. That is more than fences allow for.
+func clocksSetAfterStart(w *world) {
+	w.moves, w.guard = nil, w.ttl+time.Second
+	for _, s := range w.servers {
+		if at := between(w.random, w.faults.from, w.faults.to-w.ttl); chance(w.random, 70) {
+			s.downs = windows{{at, at + 50*time.Millisecond}}
+			s.jumpAt, s.jump = at+51*time.Millisecond, w.guard
+		}
+	}
+}
+
+// cutOffBeforeRestart has servers restart that one process could not reach for long, while others could.
+func cutOffBeforeRestart(w *world) {
+	w.moves, w.guard = nil, w.ttl+time.Second
+	restart := w.faults.from + 2*w.guard
+	w.faults.to = restart + 2*w.ttl
+	for _, s := range w.servers[1:] {
+		s.jump, s.downs, s.hangs = 0, windows{{restart, restart + 50*time.Millisecond}}, nil
+	}
+	for _, l := range w.processes[0].links {
+		l.there = windows{{w.faults.from, restart}}
+	}
+}
+
+// TestGuardsKeepExclusion has what these mutants meet, without them.
+func TestGuardsKeepExclusion(t *testing.T) {
+	worlds := uint64(20)
+	if redistest.Few() {
+		worlds = 4
+	}
+	for name, shape := range map[string]func(*world){"clocks set after start": clocksSetAfterStart, "cut off before restart": cutOffBeforeRestart} {
+		t.Run(name, func(t *testing.T) {
+			seeds(t, 1, worlds, func(t *testing.T, seed uint64) bool {
+				for _, broken := range simulate(t, seed, mutant{shape: shape}).broken {
+					if strings.HasPrefix(broken, exclusion) {
+						t.Errorf("seed %d: %s", seed, broken)
+						return false
+					}
+				}
+				return true
+			})
+		})
+	}
+}

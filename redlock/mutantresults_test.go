@@ -1,0 +1,113 @@
+package redlock
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// resultMutants are about results.
+var resultMutants = []mutant{
+	{
+		name: "acquires ignore results", breaks: onceOnly,
+		send: func(_ *link, cmd *protocol.Command) { cmd.Recall = false },
+	},
+	{
+		name: "a key is freed before its result is stored", breaks: onceOnly,
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			if cmd.Op == protocol.OpRelease && cmd.Result != nil { // and the server has crashed in between
+				released := *cmd
+				released.Result = nil
+				m.Do([]*protocol.Command{&released})
+				cmd.Reply = released.Reply
+				return true
+			}
+			return false
+		},
+	},
+	{
+		name: "a holder that has lost its lock leaves its result", breaks: onceOnly,
+		shape: func(w *world) { // many are lost
+			w.busy(4)
+			for _, p := range w.processes {
+				p.pauses = w.windows(4, w.ttl)
+			}
+		},
+		send: func(l *link, cmd *protocol.Command) {
+			w := l.process.world
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if h := w.tokens[cmd.Token]; cmd.Op == protocol.OpRelease && h != nil && h.unlocked == 0 && strings.HasPrefix(h.key, "job") {
+				cmd.Result, cmd.Anyway = &protocol.Result{Data: strconv.Itoa(h.order), Fence: int64(h.fence), Keep: never}, true
+			}
+		},
+	},
+	{
+		name: "a result is stored before the work is done", breaks: onceOnly,
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			m.Do([]*protocol.Command{cmd})
+			if cmd.Op == protocol.OpAcquire && cmd.Recall && cmd.Reply.Status == protocol.StatusGranted {
+				m.Results.Set(cmd.Key, protocol.Result{Data: "begun", Fence: cmd.Reply.Fence}, m.Clock(), never)
+			}
+			return true
+		},
+	},
+	{
+		name: "a result that one master remembers is returned as it is", breaks: onceOnly,
+		send: func(l *link, cmd *protocol.Command) {
+			if l.address > 0 && cmd.Op == protocol.OpRelease {
+				cmd.Result = nil
+			}
+		},
+	},
+	{
+		name: "a long result counts whose storing nobody has confirmed", breaks: onceOnly,
+		shape: longResults,
+		answer: func(_ *link, cmd *protocol.Command) {
+			if cmd.Op == protocol.OpStore && cmd.Reply.Err != nil {
+				cmd.Reply = protocol.Reply{Status: protocol.StatusDone}
+			}
+		},
+	},
+	{
+		name: "what can't be read is taken for undone", breaks: onceOnly,
+		shape: func(w *world) {
+			longResults(w)
+			w.passes = true
+		},
+	},
+	{
+		name: "a key is freed before its long result is stored", breaks: onceOnly,
+		shape: longResults,
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			switch {
+			case cmd.Op == protocol.OpStore && !cmd.Anyway: // and the server has crashed in between
+				released := *cmd
+				released.Op, released.Result = protocol.OpRelease, nil
+				m.Do([]*protocol.Command{&released})
+				cmd.Reply = protocol.Reply{Status: protocol.StatusDone}
+			case cmd.Op == protocol.OpRelease:
+				if m.Do([]*protocol.Command{cmd}); cmd.Reply.Status == protocol.StatusExpired {
+					cmd.Reply.Status = protocol.StatusReleased
+				}
+			default:
+				return false
+			}
+			return true
+		},
+	},
+}
+
+// longResults has all results take the lane for them, on lines that break often.
+func longResults(w *world) {
+	w.long = true
+	w.busy(3)
+	for _, p := range w.processes {
+		p.pauses = w.windows(4, w.ttl)
+		for _, l := range p.links {
+			l.loss = 10
+		}
+	}
+}
