@@ -26,7 +26,7 @@ type registry struct {
 
 	refused atomic.Pointer[refusal]       // why no lock may be taken now, or nil
 	inUse   atomic.Pointer[time.Time]     // until when a quorum of the masters knows of this process; nil if it may not lock
-	turned  atomic.Pointer[chan struct{}] // closed when one of the two above has changed
+	turned  atomic.Pointer[chan struct{}] // closed when one of the two above has changed so that a call may go on
 
 	mu      sync.Mutex
 	judge   *sets.Judge
@@ -156,7 +156,7 @@ func (g *registration) receive(c *call) {
 		case c.Reply.Err != nil && s.cluster != nil:
 			j.KnowsNothing(now, c.master)
 		case c.Reply.Err != nil:
-			j.Failed(now, c.master, g.Registration, errors.Is(c.Reply.Err, syscall.ECONNREFUSED))
+			j.Failed(now, c.master, g.Registration, absence(c.Reply.Err))
 		default:
 			lost = j.Answered(now, c.master, g.Registration, c.Reply)
 		}
@@ -164,6 +164,17 @@ func (g *registration) receive(c *call) {
 	if lost {
 		s.dataLost()
 	}
+}
+
+// absence returns why a master has given no answer.
+func absence(err error) sets.Absence {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return sets.Gone
+	case errors.Is(err, ErrRestarted): // or replaced
+		return sets.Guarded
+	}
+	return sets.Silent
 }
 
 // reached notes which server a master's address leads to now, and until when it was excluded for a loss of its data.
@@ -190,7 +201,7 @@ func (r *registry) tell(news func(*sets.Judge)) {
 
 // publish lets callers know how far the process may lock. Callers hold mu.
 func (r *registry) publish() {
-	undecided := r.refusal() == nil && r.inUse.Load() == nil
+	refused, former := r.refusal() != nil, r.inUse.Load()
 	if err := r.judge.Refusal(); err != nil {
 		r.refused.Store(&refusal{err})
 	} else {
@@ -201,7 +212,7 @@ func (r *registry) publish() {
 	} else {
 		r.inUse.Store(nil)
 	}
-	if undecided != (r.refusal() == nil && r.inUse.Load() == nil) {
+	if now := r.inUse.Load(); refused != (r.refusal() != nil) || now != nil && (former == nil || !now.Equal(*former)) {
 		turned := make(chan struct{})
 		close(*r.turned.Swap(&turned))
 	}
@@ -218,18 +229,20 @@ func (r *registry) refusal() error {
 	return nil
 }
 
-// allows reports whether a lock that was won may be used: a quorum must know of this process for as long as
-// the lock may be valid. It waits until deadline for that: at first, and in a Redis Cluster where the sets are on
-// another node than the lock, that may be known later.
-func (r *registry) allows(ctx context.Context, closing <-chan struct{}, deadline time.Time) bool {
+// allows reports whether a lock that was won, and is valid until then unless it is renewed, may be used: a quorum must know of this
+// process for as long. It waits until deadline for that: at first, after the masters were out of reach, and in a Redis Cluster where
+// the sets are on another node than the lock, that may be known later.
+func (r *registry) allows(ctx context.Context, closing <-chan struct{}, deadline, valid time.Time) bool {
 	if r == nil {
 		return true
 	}
 	for {
 		turned := *r.turned.Load() // before the look
-		until, refused := r.inUse.Load(), r.refusal() != nil
-		if until != nil || refused {
-			return !refused && !past(*until)
+		switch until := r.inUse.Load(); {
+		case r.refusal() != nil:
+			return false
+		case until != nil && !past(*until) && !until.Before(valid):
+			return true
 		}
 		timer := time.NewTimer(time.Until(deadline))
 		defer timer.Stop()

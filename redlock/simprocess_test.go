@@ -18,11 +18,34 @@ type process struct {
 	closes   time.Duration
 	noPubSub bool          // may neither subscribe nor publish
 	halfOpen bool          // the servers don't notice that it has died
-	first    bool          // it was there before others with other masters
+	first    bool          // it has the masters that were there before others with other masters
+	born     time.Duration // when it starts; 0 in most worlds
+	started  chan struct{} // closed when it has a Locker
 	skew     time.Duration // of its clock, as its proposals for fences show it
 	locker   *Locker
 	named    atomic.Uint64 // the fence of the last release by force
 	memory   sync.Map      // what a mutant remembers
+
+	uses bool                 // a server was told last that it may lock; the world's mu guards this
+	told map[*simServer]heard // by the servers that were told so
+}
+
+// start makes the process's Locker at its time.
+func (p *process) start() {
+	time.Sleep(p.born - p.world.now())
+	w := p.world
+	var masters []Master
+	for _, l := range p.links {
+		masters = append(masters, Master{l})
+	}
+	p.locker, _ = New(masters, WithTTL(w.ttl), WithMaxTTL(w.ttl), WithTimeout(w.timeout), WithRestartGuard(w.guard), WithMaxSkew(0))
+	for i := 0; p.unacquainted() && i < 20; i++ { // it sees each server's clock before that can jump
+		if lock, err := p.take("hello", w.faults.from, true); err == nil {
+			_ = lock.Unlock()
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	close(p.started)
 }
 
 // recall gives what a mutant has remembered of a text, or the text.
@@ -39,6 +62,7 @@ func (p *process) left() bool { return p.dead() || p.world.now() >= p.closes }
 
 // close closes the process at its time. No lock of it goes on then.
 func (p *process) close() {
+	<-p.started
 	time.Sleep(p.closes - p.world.now())
 	if p.dead() {
 		return

@@ -97,6 +97,9 @@ func (s *simServer) execute(from *link, cmds []protocol.Command, epoch int) bool
 		if s.mutant.serve == nil || !s.mutant.serve(s.memory, cmd) {
 			s.memory.Do([]*protocol.Command{cmd})
 		}
+		if cmd.Op == protocol.OpRegister && cmd.Reply.Err == nil {
+			s.world.registered(s, from.process, cmd.Token)
+		}
 		if cmd.Op == protocol.OpInspect {
 			s.world.told(cmd.Reply.Holder, uint64(cmd.Reply.Fence))
 		}

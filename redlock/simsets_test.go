@@ -1,6 +1,9 @@
 package redlock
 
 import (
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -8,19 +11,21 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/sets"
 )
 
 // staysFirst is that who was there first goes on, whatever the masters forget.
 const staysFirst = "a process that was first is refused"
 
 // wrongProcesses gives one process, or several, other masters than the rest, in either order of the names; it shares one with
-// them. It comes later. From then on the masters forget, hang, flap and are cut off as in other worlds.
+// them. It starts later, or is cut off until then. From then on processes are killed, close and start again, and the masters forget,
+// hang, flap and are cut off as in other worlds.
 func wrongProcesses(w *world) {
 	r := w.random
 	if len(w.servers) != 5 || w.quiet {
 		return
 	}
-	w.moves, w.neighbours, w.faults.to = nil, false, w.faults.to+12*time.Second
+	w.moves, w.neighbours, w.faults.to, w.wrong = nil, false, w.faults.to+12*time.Second, true
 	here, there := map[int]bool{3: true, 4: true}, map[int]bool{1: true, 2: true} // what they lack
 	if chance(r, 50) {
 		here, there = there, here
@@ -37,11 +42,15 @@ func wrongProcesses(w *world) {
 		}
 	}
 	wrong := 1 + r.IntN(len(w.processes)-1)
+	starts := rand.New(rand.NewPCG(w.seed, 600))
 	for i, p := range w.processes {
 		p.first, p.pauses = i < len(w.processes)-wrong, nil
 		lacks := there
 		if p.first {
 			lacks = here
+		}
+		if !p.first && chance(starts, 50) {
+			p.born = comes
 		}
 		var links []*link
 		for _, l := range p.links {
@@ -50,13 +59,117 @@ func wrongProcesses(w *world) {
 			}
 			at := between(r, late.from, late.to)
 			l.there, l.back, l.drops = windows{{at, at + upTo(r, w.ttl)}}, nil, nil
-			if !p.first {
+			if !p.first && p.born == 0 {
 				l.there = append(l.there, window{0, comes})
 			}
 			links = append(links, l)
 		}
 		p.links = links
+		if chance(starts, 40) {
+			w.restarts(p, between(starts, late.from, late.to), starts)
+		}
 	}
+}
+
+// restarts has a process end at a time, and start again soon. The others must be able to tell one with other masters that they are
+// there (docs/DESIGN.md): so then the shared master isn't silent just as it starts.
+func (w *world) restarts(p *process, at time.Duration, r *rand.Rand) {
+	again := &process{world: w, index: len(w.processes), clients: p.clients, first: p.first, dies: time.Hour, closes: never, skew: p.skew}
+	again.born = at + upTo(r, 2*w.ttl)
+	shared := w.servers[0]
+	if !p.first {
+		again.born = arrival(again.born, shared.downs.before(2*time.Second), shared.hangs.before(2*time.Second))
+	}
+	if chance(r, 50) {
+		p.dies = at
+	} else {
+		p.closes = at
+	}
+	for _, l := range p.links {
+		source := func() *rand.Rand { return rand.New(&lockedSource{source: rand.NewPCG(r.Uint64(), 0)}) }
+		again.links = append(again.links, &link{address: l.address, process: again, random: source(), ear: source(), far: l.far, loss: l.loss * min(l.address, 1)})
+	}
+	w.processes = append(w.processes, again)
+}
+
+// before returns the windows that begin so much earlier.
+func (ws windows) before(d time.Duration) (earlier windows) {
+	for _, w := range ws {
+		earlier = append(earlier, window{w.from - d, w.to})
+	}
+	return earlier
+}
+
+// outlived is that a lock must not be taken that may be valid for longer than its process is remembered.
+const outlived = "a quorum remembers the process of a lock until that ends"
+
+// heard is when a server, in which of its lives, was told that a process claims its set, or uses it.
+type heard struct {
+	at    time.Duration
+	epoch int
+	uses  bool
+}
+
+// registered notes that a server is told of a process's set, and when others come into use. The server's mu is held.
+func (w *world) registered(s *simServer, p *process, set string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	uses := !strings.Contains(set, `"state"`)
+	if uses || strings.Contains(set, string(sets.Claims)) {
+		p.told[s] = heard{w.now(), s.epoch, uses}
+	} else {
+		delete(p.told, s)
+	}
+	begins := uses && !p.uses
+	if uses != p.uses {
+		p.uses = uses
+		w.events = append(w.events, event{w.now(), "process %d uses its set: %t", []any{p.index, uses}})
+	}
+	if w.births[s].epoch != s.epoch || w.births[s].at == 0 {
+		w.births[s] = heard{at: w.now(), epoch: s.epoch}
+	}
+	if w.wrong && begins && p.born > 0 && !w.remembered(p.first, p) && !slices.ContainsFunc(p.links, (*link).remembers) {
+		w.anew = true
+	}
+	if w.wrong && uses && !p.first && !w.remembered(true, nil) {
+		w.lapsed = true
+	}
+}
+
+// remembers reports whether the server has remembered sets for so long that its silence means something. The world's mu is held.
+func (l *link) remembers() bool {
+	w := l.process.world
+	s := w.servers[l.address]
+	epoch, _, _ := s.life()
+	return w.births[s].at > 0 && w.births[s].epoch == epoch && w.now()-w.births[s].at > 2*sets.Every
+}
+
+// remembered reports whether a quorum of its masters remembers that a process uses them which was first, or one that was not, other
+// than this one. The world's mu is held.
+func (w *world) remembered(first bool, but *process) bool {
+	return slices.ContainsFunc(w.processes, func(p *process) bool {
+		n := 0
+		for s, h := range p.told {
+			if epoch, _, _ := s.life(); h.uses && epoch == h.epoch && w.now() < h.at+w.ttl+protocol.FenceTTL {
+				n++
+			}
+		}
+		return p.first == first && p != but && n > len(p.links)/2
+	})
+}
+
+// judgeRegistration looks whether a quorum, without what it may have forgotten, remembers a lock's process until the lock ends. The
+// world's mu is held.
+func (w *world) judgeRegistration(h *holder) (until time.Duration, ok bool) {
+	var told []time.Duration
+	for _, heard := range h.process.told {
+		told = append(told, heard.at)
+	}
+	slices.Sort(told)
+	if quorum := len(h.process.links)/2 + 1; len(told) >= quorum {
+		until = told[len(told)-quorum] + w.ttl + protocol.FenceTTL
+	}
+	return until, h.until() <= until
 }
 
 // TestWrongProcesses: beside processes with other masters there is one holder of each key, and who was first goes on. SEEDS is the
@@ -67,19 +180,22 @@ func TestWrongProcesses(t *testing.T) {
 		count = 10
 	}
 	worlds := number(t, "SEEDS", count)
-	var grants atomic.Int64
+	var grants, anew atomic.Int64
 	seeds(t, number(t, "SEED", 1), worlds, func(t *testing.T, seed uint64) bool {
 		w := simulate(t, seed, mutant{shape: wrongProcesses})
 		grants.Add(int64(len(w.held)))
+		if w.anew {
+			anew.Add(1)
+		}
 		for _, broken := range w.broken {
-			if strings.HasPrefix(broken, exclusion) || strings.HasPrefix(broken, staysFirst) {
+			if strings.HasPrefix(broken, exclusion) && !w.anew || strings.HasPrefix(broken, outlived) || strings.HasPrefix(broken, staysFirst) {
 				t.Errorf("seed %d: %s\n%s", seed, broken, w.trace())
 				return false
 			}
 		}
 		return true
 	})
-	t.Logf("%d locks", grants.Load())
+	t.Logf("%d locks; in %d worlds a process came when all its masters had just forgotten everything", grants.Load(), anew.Load())
 }
 
 // setMutants are wrong versions of what is said and heard of sets.
@@ -106,4 +222,29 @@ var setMutants = []mutant{
 			}
 		},
 	},
+}
+
+// TestLocksEndBeforeTheyAreForgotten: where masters grant locks, but hear of no process any more, no lock is taken that is valid for
+// longer than they remember its process.
+func TestLocksEndBeforeTheyAreForgotten(t *testing.T) {
+	seeds(t, 1, 10, func(t *testing.T, seed uint64) bool {
+		var in *world
+		for _, broken := range simulate(t, seed, mutant{
+			shape: func(w *world) {
+				in, w.faults.to = w, 15*time.Second
+			},
+			serve: func(_ *memory.Master, cmd *protocol.Command) (deaf bool) {
+				if deaf = cmd.Op == protocol.OpRegister && in.now() > 2*time.Second; deaf {
+					cmd.Reply = protocol.Reply{Err: protocol.ErrBroken}
+				}
+				return deaf
+			},
+		}).broken {
+			if strings.HasPrefix(broken, outlived) {
+				t.Errorf("seed %d: %s", seed, broken)
+				return false
+			}
+		}
+		return true
+	})
 }

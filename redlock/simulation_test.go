@@ -107,7 +107,10 @@ func (w *world) each(clients bool, f func(p *process, r *rand.Rand)) {
 		for c := range p.clients {
 			if c == 0 || clients {
 				r := rand.New(rand.NewPCG(w.seed, uint64(1000+10*i+c)))
-				all.Go(func() { f(p, r) })
+				all.Go(func() {
+					<-p.started
+					f(p, r)
+				})
 			}
 		}
 	}
@@ -116,28 +119,20 @@ func (w *world) each(clients bool, f func(p *process, r *rand.Rand)) {
 
 // run lives a world from its start to its end.
 func (w *world) run() {
-	for _, p := range w.processes {
-		var masters []Master
-		for _, l := range p.links {
-			masters = append(masters, Master{l})
-		}
-		p.locker, _ = New(masters, WithTTL(w.ttl), WithMaxTTL(w.ttl), WithTimeout(w.timeout), WithRestartGuard(w.guard), WithMaxSkew(0))
-	}
-	var closes sync.WaitGroup
+	var starts, closes sync.WaitGroup
 	defer closes.Wait()
 	for _, p := range w.processes {
+		p.started, p.told = make(chan struct{}), make(map[*simServer]heard)
+		if p.born == 0 {
+			starts.Go(p.start)
+		} else {
+			go p.start()
+		}
 		if p.closes < never {
 			closes.Go(p.close)
 		}
 	}
-	w.each(false, func(p *process, r *rand.Rand) { // each sees each server's clock before it can jump
-		for i := 0; p.unacquainted() && i < 20; i++ {
-			if lock, err := p.take("hello", w.faults.from, true); err == nil {
-				_ = lock.Unlock()
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-	})
+	starts.Wait()
 	time.Sleep(w.faults.from - w.now())
 	var operators sync.WaitGroup
 	if w.forces {
@@ -176,7 +171,7 @@ func (w *world) settle(p *process, r *rand.Rand, key string) {
 		lock, err = p.take(key, 10*w.ttl, false)
 	}
 	if refused := p.locker.sets.refusal(); refused != nil {
-		if p.first {
+		if p.first && !w.lapsed {
 			w.violated(staysFirst, "process %d: %v", p.index, refused)
 		}
 		return

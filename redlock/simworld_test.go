@@ -54,6 +54,7 @@ type world struct {
 	long         bool         // all results are
 	passes       bool         // who meets a result that can't be read does the work
 	forces       bool         // operators release keys by force
+	wrong        bool         // some processes have masters of which majorities don't meet those of the others
 	servers      []*simServer // each behind the address of its number, at first; then those that are in reserve
 	moves        []move       // in the order of time
 	processes    []*process
@@ -69,6 +70,9 @@ type world struct {
 	onces     int                      // clients that were given their draws of what is to be done once
 	forced    map[string]*force        // by token
 	inspected map[inspectedHolder]bool // what servers have told of who holds a key
+	lapsed    bool                     // others came into use when no quorum remembered those that were first
+	births    map[*simServer]heard     // since when servers remember sets
+	anew      bool                     // a process came into use like the first of all, as all its masters had just forgotten everything
 }
 
 // move puts another server behind an address. It breaks all connections there.
@@ -123,7 +127,7 @@ func newWorld(seed uint64, m mutant) *world {
 		faults:  window{500 * time.Millisecond, between(r, 2500*time.Millisecond, 5*time.Second)},
 		keys:    1 + r.IntN(2),
 		pairs:   chance(r, 30),
-		tokens:  make(map[string]*holder), stored: make(map[string]*holder), confirmed: make(map[string]confirmed), forced: make(map[string]*force), inspected: make(map[inspectedHolder]bool),
+		tokens:  make(map[string]*holder), stored: make(map[string]*holder), confirmed: make(map[string]confirmed), forced: make(map[string]*force), inspected: make(map[inspectedHolder]bool), births: make(map[*simServer]heard),
 	}
 	w.pairs = w.pairs && w.keys == 2
 	w.late = between(r, 0, 2*w.ttl)
@@ -276,6 +280,9 @@ func (w *world) trace() string {
 		fmt.Fprintf(&b, "server %d: skew %v, %d/1000 fast, jump %v at %v, down %v, hung %v\n", s.index, s.skew, s.fast, s.jump, s.jumpAt, s.downs, s.hangs)
 	}
 	fmt.Fprintf(&b, "ttl %v, timeout %v, guard %v, late %v, faults %v\n", w.ttl, w.timeout, w.guard, w.late, w.faults)
+	for _, p := range w.processes {
+		fmt.Fprintf(&b, "process %d: masters %v, starts %v, dies %v, closes %v\n", p.index, p.links, p.born, p.dies, p.closes)
+	}
 	fmt.Fprintf(&b, "moves %v\n", w.moves)
 	for _, e := range w.events {
 		fmt.Fprintf(&b, "%12v "+e.form+"\n", append([]any{e.at}, e.args...)...)

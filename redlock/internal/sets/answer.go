@@ -19,7 +19,7 @@ type view struct {
 	kept []use // what it said of sets in use before it forgot everything
 
 	told   time.Time // when it was last told of our set in this state, and remembers that; zero if never
-	failed bool      // nothing listens there
+	absent Absence   // why it hasn't answered the claim, as far as is known
 	text   string    // what was last sent to it
 }
 
@@ -121,16 +121,25 @@ func (j *Judge) hasHeard(v *view, g Registration) {
 		j.again = true
 		return
 	}
-	v.told, v.failed = g.sent, false
+	v.told, v.absent = g.sent, Silent
 }
 
-// Failed notes that a master has given no answer, and whether nothing listens at its address. One that can't be reached
-// for another reason may answer others, and in a moment this process, too.
-func (j *Judge) Failed(now time.Time, master int, g Registration, dead bool) {
+// Absence is why a master has given no answer.
+type Absence int
+
+const (
+	Silent  Absence = iota // it may answer others, and in a moment this process, too
+	Gone                   // nothing listens at its address
+	Guarded                // it was reached, and will be asked when its restart guard has ended, as by all others
+)
+
+// Failed notes that a master has given no answer.
+func (j *Judge) Failed(now time.Time, master int, g Registration, why Absence) {
 	j.own.Masters[master].Up = false
-	current := !g.sent.Before(j.claimed)
-	j.views[master].failed = dead && current
-	j.again = j.again || !current
+	if g.sent.Before(j.claimed) {
+		why, j.again = Silent, true
+	}
+	j.views[master].absent = why
 	j.Look(now)
 }
 

@@ -32,7 +32,7 @@ func (j *Judge) conflict(other *set) error {
 type unsettledError struct{}
 
 func (unsettledError) Error() string {
-	return fmt.Sprintf("a master has just forgotten which processes lock: those that do have %v to register there again", settled)
+	return fmt.Sprintf("a master has just forgotten which processes lock: those that do have %v to register there again, after its restart guard", settled)
 }
 
 // errUnsettled is the reason why a process that has just started must not lock yet.

@@ -80,7 +80,9 @@ var mutants = []mutant{
 		look: func(j *Judge, _ time.Time) {
 			told := slices.ContainsFunc(j.views, func(v view) bool { return !v.told.IsZero() })
 			for i := range j.views {
-				j.views[i].failed = told
+				if told {
+					j.views[i].absent = Gone
+				}
 			}
 		},
 	},

@@ -229,7 +229,7 @@ func (e *explorer) register(s *state, i int) {
 		}
 		switch a := (answer{master: m, g: g}); {
 		case p.cut>>m&1 == 1:
-			e.watch(s, i, func() { j.Failed(s.now, own, g, false) })
+			e.watch(s, i, func() { j.Failed(s.now, own, g, Silent) })
 		case s.servers[m].hung:
 			p.sent = append(p.sent, a)
 		default:

@@ -117,7 +117,7 @@ func (e *explorer) key(s *state) string {
 			at(v.now)
 			at(v.born)
 			age(v.told)
-			flag(v.failed)
+			b = append(b, byte(v.absent))
 			text(v.text)
 			uses(v.uses)
 			uses(v.kept)

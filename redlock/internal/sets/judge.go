@@ -94,7 +94,8 @@ func (j *Judge) Again() bool {
 	return again
 }
 
-// Until returns until when a quorum of the masters certainly remembers the set: no lock may be taken after that.
+// Until returns until when a quorum of the masters certainly remembers the set, if it isn't told again: no lock may be taken that is
+// valid for longer.
 func (j *Judge) Until() time.Time {
 	var told []time.Time
 	for i := range j.views {
@@ -163,7 +164,7 @@ func (j *Judge) enter(now time.Time, p *picture) {
 
 // complete reports whether all masters have answered the claim, but for those where nothing listens, or that are silent.
 func (j *Judge) complete(now time.Time) bool {
-	return now.Sub(j.claimed) >= grace || !slices.ContainsFunc(j.views, func(v view) bool { return v.told.IsZero() && !v.failed })
+	return now.Sub(j.claimed) >= grace || !slices.ContainsFunc(j.views, func(v view) bool { return v.told.IsZero() && v.absent != Gone })
 }
 
 // lapse ends a use that no quorum remembers for certain, and a claim that was made before the process was suspended:
@@ -199,7 +200,7 @@ func (j *Judge) use(now time.Time) {
 func (j *Judge) turn(state State) {
 	j.state, j.own.State, j.again = state, state, true
 	for i := range j.views {
-		j.views[i].told, j.views[i].failed = time.Time{}, false
+		j.views[i].told, j.views[i].absent = time.Time{}, Silent
 	}
 }
 

@@ -17,14 +17,15 @@ type picture struct {
 	rival   *set // an incompatible one whose claim goes before ours
 	joins   bool // a quorum of the masters knows our set as in use
 	follows bool // a quorum of its own knows a compatible set as in use
-	settled bool // the masters' silence means something: all remember for long enough, or none does, as at the beginning
+	settled bool // the masters' silence means something: all remember for long enough, or none does, as at the beginning; and none has just restarted
 }
 
 func (j *Judge) picture(now time.Time) (p picture) {
 	using := make(map[string]int) // compatible sets, by their text, on how many masters they are in use
-	young, answered, same := 0, 0, 0
+	young, answered, same, guarded := 0, 0, 0, false
 	for i := range j.views {
 		v := &j.views[i]
+		guarded = guarded || v.absent == Guarded
 		if v.sent.IsZero() {
 			continue
 		}
@@ -56,7 +57,7 @@ func (j *Judge) picture(now time.Time) (p picture) {
 		}
 	}
 	p.joins = same >= j.quorum
-	p.settled = young == 0 || young == answered && !j.own.Waited
+	p.settled = !guarded && (young == 0 || young == answered && !j.own.Waited)
 	for text, n := range using {
 		p.follows = p.follows || n >= j.parsed[text].quorum()
 	}
