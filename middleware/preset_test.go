@@ -86,10 +86,10 @@ func shareOne(a, b []string) bool {
 	return slices.ContainsFunc(a, func(text string) bool { return slices.Contains(b, text) })
 }
 
-// TestPresets requires a row in docs/presets.md for each delivery.
+// TestPresets requires a row in docs/internals/presets.md for each delivery.
 func TestPresets(t *testing.T) {
 	t.Parallel()
-	const document = "../docs/presets.md"
+	const document = "../docs/internals/presets.md"
 	text, err := os.ReadFile(document)
 	if err != nil {
 		t.Fatal(err)
@@ -131,14 +131,14 @@ func replaceTable(t *testing.T, doc, sender, table string) string {
 	t.Helper()
 	before, section, found := strings.Cut(doc, "\n## "+sender+"\n")
 	if !found {
-		t.Fatalf("docs/presets.md has no section %s", sender)
+		t.Fatalf("docs/internals/presets.md has no section %s", sender)
 	}
 	rest := ""
 	if end := strings.Index(section, "\n## "); end >= 0 {
 		section, rest = section[:end], section[end:]
 	}
 	section, _, _ = strings.Cut(section, "\n| event |")
-	return before + "\n## " + sender + "\n" + strings.TrimRight(section, "\n") + "\n\n" + table + rest
+	return strings.TrimRight(before+"\n## "+sender+"\n"+section, "\n") + "\n\n" + table + rest
 }
 
 // Each delivery is served with these keys, and with its body unchanged.
