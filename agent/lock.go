@@ -31,6 +31,7 @@ type lockRequest struct {
 	MaxHold   rule.Duration  `json:"max_hold"`
 	Label     string         `json:"label"`
 	Heartbeat rule.Duration  `json:"heartbeat"` // 0: none
+	Linger    bool           `json:"linger"`    // whether the lease outlives a connection that ends without the end of the body
 }
 
 // serveLock takes a lock, and holds it for as long as the client keeps its request.
@@ -44,6 +45,7 @@ func (a *Agent) serveLock(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return refuseOpen(w, r, t, err)
 	}
+	t.lingers = request.Linger
 	if rest != nil {
 		t.follow(rest, control)
 		defer t.close()
@@ -55,7 +57,7 @@ func (a *Agent) serveLock(w http.ResponseWriter, r *http.Request) error {
 	s := newStream(w, control, t)
 	if err = s.begin(lock, nil); err == nil {
 		err = s.hold(time.Duration(request.Heartbeat))
-	} else if !isClosed(err) {
+	} else if !s.tail.closed(err) {
 		s.lapse()
 	}
 	unlockErr := lock.Unlock()

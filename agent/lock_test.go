@@ -225,18 +225,23 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// TestHeartbeatLapses: a client that sends no marks may rely on what it was promised, although it is given up.
-func TestHeartbeatLapses(t *testing.T) {
+// TestLapses: a client that is given up, as it sends no marks, or whose child may outlive it, may rely on what it was promised.
+func TestLapses(t *testing.T) {
 	locker := newLocker(t, live)
 	client := serve(t, "unix", agent.New(locker))
-	sent := time.Now()
-	h := post(t, client, "/v1/lock", `{"key":"k","ttl":"2s","heartbeat":"1ms"}`)
-	promised := sent.Add(time.Duration(h.first().ValidMS) * time.Millisecond)
-	lock, err := locker.Lock(t.Context(), "k", redlock.WithWait(bound))
-	if now := time.Now(); err != nil || now.Before(promised) {
-		t.Fatalf("the key was free %v before the end that the client was promised, or never: %v", promised.Sub(now), err)
+	for _, field := range []string{`"heartbeat":"1ms"`, `"linger":true`} {
+		sent := time.Now()
+		h := post(t, client, "/v1/lock", `{"key":"k","ttl":"2s",`+field+`}`)
+		promised := sent.Add(time.Duration(h.first().ValidMS) * time.Millisecond)
+		if field == `"linger":true` {
+			h.close()
+		}
+		lock, err := locker.Lock(t.Context(), "k", redlock.WithWait(bound))
+		if now := time.Now(); err != nil || now.Before(promised) {
+			t.Fatalf("%s: the key was free %v before the end that the client was promised, or never: %v", field, promised.Sub(now), err)
+		}
+		_ = lock.Unlock()
 	}
-	_ = lock.Unlock()
 }
 
 func TestWhoMayAsk(t *testing.T) {

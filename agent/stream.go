@@ -160,7 +160,7 @@ func (s *stream) hold(heartbeat time.Duration) error {
 			check.Reset(nextCheck(s.until, span, renewed))
 		}
 		if err != nil {
-			if !isClosed(err) {
+			if !s.tail.closed(err) {
 				s.lapse()
 			}
 			return errors.Join(errLeft, err)

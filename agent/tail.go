@@ -15,6 +15,8 @@ type tail struct {
 	ctx  context.Context // of the request; it ends when the client has ended that, or its connection has
 	news chan struct{}   // gets a value after a new mark
 	stop func()          // ends the reader, and waits for it; nil if there is none
+	// lingers says that the end of the connection isn't that of the client's work: what it has started may still run.
+	lingers bool
 
 	mu       sync.Mutex
 	mark     int64     // the newest, counted from 1; 0 is the request itself
@@ -110,10 +112,18 @@ func (t *tail) endedInOrder() bool {
 // left reports whether it is certain that the client, or its kernel, has closed the connection of a tail that has ended. A connection
 // that was given up because nothing was heard of the client for a while says nothing: the client may be alive, and rely on its lock.
 func (t *tail) left() bool {
+	if t.lingers {
+		return false
+	}
 	if c, ok := t.ctx.Value(connKey{}).(*conn); ok {
 		return c.left.Load()
 	}
 	return isUnix(t.ctx)
+}
+
+// closed reports whether an error of the connection says that the client has closed it, and relies on nothing any more.
+func (t *tail) closed(err error) bool {
+	return !t.lingers && isClosed(err)
 }
 
 // isClosed reports whether an error of a connection says that the other side has closed it.

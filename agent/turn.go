@@ -179,7 +179,7 @@ func (t *turn) hold(_ http.ResponseWriter, r *http.Request) error {
 	taken, _ := middleware.TurnFromContext(r.Context())
 	t.begun = true
 	if err := t.stream.begin(taken.Lock, t.changes(r, taken)); err != nil {
-		if taken.Lock != nil && !isClosed(err) {
+		if taken.Lock != nil && !t.tail.closed(err) {
 			t.stream.lapse()
 		}
 		return errors.Join(errLeft, err)

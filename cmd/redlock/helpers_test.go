@@ -34,6 +34,22 @@ func redlockRun(servers []*redistest.Server, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// eachWay runs a test of redlock run twice: on masters, and through an agent.
+func eachWay(t *testing.T, test func(t *testing.T, servers []*redistest.Server, run func(args ...string) *exec.Cmd)) {
+	t.Helper()
+	for _, way := range []string{"masters", "agent"} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			servers := redistest.Start(t, 3)
+			var through []string
+			if way == "agent" {
+				through = []string{"--agent", "unix:" + startAgent(t, servers).path}
+			}
+			test(t, servers, func(args ...string) *exec.Cmd { return redlockRun(servers, append(through, args...)...) })
+		})
+	}
+}
+
 // finish runs a command, and returns what it prints and its exit code, which is -1 for a signal.
 func finish(t *testing.T, cmd *exec.Cmd) (stdout, stderr string, code int) {
 	t.Helper()

@@ -24,8 +24,14 @@ type holding struct {
 // patience is how long a person waits without being told for what.
 const patience = 300 * time.Millisecond
 
+// label is what others see of the holder, beside its name.
+const label = "redlock run"
+
 // acquire takes the lock as the flags say.
 func (c *runCommand) acquire(ctx context.Context) (*holding, error) {
+	if c.agent != "" {
+		return c.acquireThrough(ctx)
+	}
 	var opts []redlock.LockOption
 	switch {
 	case c.try:
@@ -33,12 +39,17 @@ func (c *runCommand) acquire(ctx context.Context) (*holding, error) {
 	case c.waits:
 		opts = append(opts, redlock.WithWait(c.wait))
 	}
-	opts = append(opts, redlock.WithTTL(c.ttl), redlock.WithMaxHold(c.maxHold), redlock.WithLabel("redlock run"))
+	opts = append(opts, redlock.WithTTL(c.ttl), redlock.WithMaxHold(c.maxHold), redlock.WithLabel(label))
 	locker, err := c.masters.Open()
 	if err != nil {
 		return nil, &coded{codeUsage, err}
 	}
-	told := c.explainWait(ctx, locker)
+	told := c.explainWait(ctx, func(ctx context.Context) (holder string, fence uint64) {
+		if seen, err := locker.Inspect(ctx, c.key); err == nil {
+			return seen.Holder, seen.Fence
+		}
+		return "", 0
+	})
 	lock, err := c.lock(ctx, locker, opts)
 	told()
 	taken := time.Now()
@@ -56,6 +67,21 @@ func (c *runCommand) acquire(ctx context.Context) (*holding, error) {
 	return &holding{lease: lock, fence: lock.Fence(), free: free}, nil
 }
 
+// acquireThrough is acquire with an agent in between.
+func (c *runCommand) acquireThrough(ctx context.Context) (*holding, error) {
+	agent, err := newAgentClient(c.agent)
+	if err != nil {
+		return nil, &coded{codeUsage, err}
+	}
+	told := c.explainWait(ctx, func(ctx context.Context) (holder string, fence uint64) { return agent.inspect(ctx, c.key) })
+	lease, fence, err := c.lockThrough(ctx, agent)
+	told()
+	if err != nil {
+		return nil, err
+	}
+	return &holding{lease: lease, fence: fence, free: func(bool) error { return lease.release() }}, nil
+}
+
 func (c *runCommand) lock(ctx context.Context, locker *redlock.Locker, opts []redlock.LockOption) (*redlock.Lock, error) {
 	if c.period > 0 {
 		return job.Period(c.period).Acquire(ctx, locker, c.key, opts...)
@@ -64,7 +90,7 @@ func (c *runCommand) lock(ctx context.Context, locker *redlock.Locker, opts []re
 }
 
 // explainWait tells a person at the terminal, once, what a command waits for. The function that it returns ends that.
-func (c *runCommand) explainWait(ctx context.Context, locker *redlock.Locker) (stop func()) {
+func (c *runCommand) explainWait(ctx context.Context, inspect func(context.Context) (holder string, fence uint64)) (stop func()) {
 	if !isTerminal(os.Stderr) || c.try {
 		return func() {}
 	}
@@ -78,8 +104,11 @@ func (c *runCommand) explainWait(ctx context.Context, locker *redlock.Locker) (s
 		case <-time.After(patience):
 		}
 		text := fmt.Sprintf("waiting for the lock on %s", c.key)
-		if seen, err := locker.Inspect(ctx, c.key); err == nil && seen.Held {
-			text += fmt.Sprintf(", which %s holds (fence %d)", seen.Holder, seen.Fence)
+		if holder, fence := inspect(ctx); holder != "" {
+			text += fmt.Sprintf(", which %s holds", holder)
+			if fence != 0 { // the masters forget it for a moment between renewals
+				text += fmt.Sprintf(" (fence %d)", fence)
+			}
 		}
 		if ctx.Err() == nil {
 			tell("%s", text)

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/job"
 	"github.com/caddy-redlock/caddy-redlock/internal/masters"
@@ -37,6 +39,7 @@ func init() {
 // runCommand is redlock run with its flags.
 type runCommand struct {
 	masters  masters.Settings
+	agent    string // "": on the masters
 	wait     time.Duration
 	waits    bool // whether the wait is bounded
 	try      bool
@@ -78,7 +81,7 @@ exit code is that of the command, 128 and the number of the signal that ended it
 		DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c.waits = cmd.Flags().Changed("wait")
-			if err := errors.Join(masters.Environment(cmd.Flags()), c.check(cmd.Flags().Changed)); err != nil {
+			if err := errors.Join(c.source(cmd.Flags()), c.check(cmd.Flags().Changed)); err != nil {
 				return &coded{codeUsage, err}
 			}
 			return c.run()
@@ -94,6 +97,7 @@ exit code is that of the command, 128 and the number of the signal that ended it
 	flags.DurationVar(&c.period, "once-per", 0, "After a success, don't run it again for this long, on any machine")
 	flags.IntVarP(&c.heldCode, "conflict-exit-code", "E", codeHeld, "Exit code if another has the lock")
 	flags.IntVar(&c.skipCode, "skip-code", codeHeld, "Exit code if --once-per finds that it is done (default: as -E)")
+	flags.StringVar(&c.agent, "agent", "", "Socket of an agent that takes the lock, such as unix:/run/redlock/redlock.sock; or REDLOCK_AGENT")
 	c.masters.AddFlags(flags)
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &coded{codeUsage, err} })
 	return cmd
@@ -121,6 +125,16 @@ func jobOf(args []string) (key string, command []string, err error) {
 	return key, command, err
 }
 
+// source finds out whom to ask: an agent, unless masters are named more closely.
+func (c *runCommand) source(flags *pflag.FlagSet) error {
+	if named := flags.Changed("masters") || flags.Changed("masters-file"); !named {
+		c.agent = cmp.Or(c.agent, os.Getenv("REDLOCK_AGENT"))
+	} else if c.agent != "" {
+		return errors.New("--agent and --masters: want one of them")
+	}
+	return masters.Environment(flags)
+}
+
 // check returns what is wrong with the flags, and sets the defaults that depend on each other.
 func (c *runCommand) check(given func(flag string) bool) error {
 	if c.ttl == 0 {
@@ -144,6 +158,8 @@ func (c *runCommand) check(given func(flag string) bool) error {
 		return fmt.Errorf("--kill-after %v: want at most %v, half of the ttl: the command has to be gone before the lease is over", c.after, c.ttl/2)
 	case c.period < 0 || given("once-per") && c.period < time.Second:
 		return fmt.Errorf("--once-per %v: want a second at least", c.period)
+	case c.period > 0 && c.agent != "":
+		return errors.New("--once-per needs the masters: an agent has nothing remembered")
 	case given("skip-code") && c.period == 0:
 		return errors.New("--skip-code belongs to --once-per")
 	case c.heldCode < 0 || c.heldCode > 255 || c.skipCode < 0 || c.skipCode > 255:

@@ -20,38 +20,39 @@ import (
 
 // TestExitCodes: the exit code is the command's, or that of what has gone wrong, as with flock, timeout and env.
 func TestExitCodes(t *testing.T) {
-	servers := redistest.Start(t, 3)
-	notExecutable := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(notExecutable, []byte("#!/bin/sh\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		command []string
-		code    int // -1: by a signal
-	}{
-		{[]string{"true"}, 0},
-		{[]string{"sh", "-c", "exit 7"}, 7},
-		{[]string{"sh", "-c", "exit 255"}, 255},
-		{[]string{"sh", "-c", "kill -9 $$"}, 137},
-		{[]string{"sh", "-c", "kill -TERM $$"}, -1},
-		{[]string{"does-not-exist"}, 127},
-		{[]string{"/does/not/exist"}, 127},
-		{[]string{notExecutable}, 126},
-		{[]string{"sh", "-c", "echo x >/dev/full"}, shell(t, "echo x >/dev/full")},
-	} {
-		cmd := redlockRun(servers, append([]string{"k", "--"}, c.command...)...)
-		if _, stderr, code := finish(t, cmd); code != c.code {
-			t.Errorf("%q: exit code %d, want %d: %s", c.command, code, c.code, stderr)
-		} else if status := cmd.ProcessState.Sys().(syscall.WaitStatus); code == -1 && status.Signal() != syscall.SIGTERM {
-			t.Errorf("%q: %v", c.command, status.Signal())
+	eachWay(t, func(t *testing.T, servers []*redistest.Server, run func(args ...string) *exec.Cmd) {
+		notExecutable := filepath.Join(t.TempDir(), "file")
+		if err := os.WriteFile(notExecutable, []byte("#!/bin/sh\n"), 0o600); err != nil {
+			t.Fatal(err)
 		}
-		if _, err := exec.LookPath("env"); err == nil && c.code > 0 && c.code < 128 {
-			if _, _, code := finish(t, exec.Command("env", c.command...)); code != c.code {
-				t.Errorf("%q: env has exit code %d, redlock %d", c.command, code, c.code)
+		for _, c := range []struct {
+			command []string
+			code    int // -1: by a signal
+		}{
+			{[]string{"true"}, 0},
+			{[]string{"sh", "-c", "exit 7"}, 7},
+			{[]string{"sh", "-c", "exit 255"}, 255},
+			{[]string{"sh", "-c", "kill -9 $$"}, 137},
+			{[]string{"sh", "-c", "kill -TERM $$"}, -1},
+			{[]string{"does-not-exist"}, 127},
+			{[]string{"/does/not/exist"}, 127},
+			{[]string{notExecutable}, 126},
+			{[]string{"sh", "-c", "echo x >/dev/full"}, shell(t, "echo x >/dev/full")},
+		} {
+			cmd := run(append([]string{"k", "--"}, c.command...)...)
+			if _, stderr, code := finish(t, cmd); code != c.code {
+				t.Errorf("%q: exit code %d, want %d: %s", c.command, code, c.code, stderr)
+			} else if status := cmd.ProcessState.Sys().(syscall.WaitStatus); code == -1 && status.Signal() != syscall.SIGTERM {
+				t.Errorf("%q: %v", c.command, status.Signal())
+			}
+			if _, err := exec.LookPath("env"); err == nil && c.code > 0 && c.code < 128 {
+				if _, _, code := finish(t, exec.Command("env", c.command...)); code != c.code {
+					t.Errorf("%q: env has exit code %d, redlock %d", c.command, code, c.code)
+				}
 			}
 		}
-	}
-	redistest.RequireNoKeys(t, servers)
+		redistest.RequireNoKeys(t, servers)
+	})
 }
 
 func shell(t *testing.T, script string) int {
@@ -71,6 +72,9 @@ func TestWrongUse(t *testing.T) {
 		"--kill-after 6s: want at":    {"--kill-after", "6s", "k", "true"},
 		"--once-per 1ms":              {"--once-per", "1ms", "k", "true"},
 		"--skip-code belongs":         {"--skip-code", "0", "k", "true"},
+		"--agent and --masters":       {"--agent", "unix:/s", "--masters", "redis://127.0.0.1:1", "k", "true"},
+		"want unix:/path":             {"--agent", "10.0.0.1:80", "k", "true"},
+		"--once-per needs the":        {"--agent", "unix:/s", "--once-per", "1h", "k", "true"},
 		"between 0 and 255":           {"-E", "256", "k", "true"},
 		"no masters":                  {"k", "true"},
 		"is memory://":                {"--masters", "memory://", "k", "true"},
@@ -86,136 +90,138 @@ func TestWrongUse(t *testing.T) {
 
 // TestHeld: one that doesn't get the lock runs nothing, prints nothing, and says so with its exit code; one that waits gets it.
 func TestHeld(t *testing.T) {
-	servers := redistest.Start(t, 3)
-	dir := t.TempDir()
-	holder := redlockRun(servers, "k", "--", "sh", "-c", "touch here; read _")
-	holder.Dir = dir
-	stdin, err := holder.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	start(t, holder)
-	eventually(t, "the holder runs", func() bool { return exists(filepath.Join(dir, "here")) })
-	for code, args := range map[int][]string{codeHeld: {"--try"}, 9: {"--wait", "1ms", "-E", "9"}} {
-		if out, errs, got := finish(t, redlockRun(servers, append(args, "k", "--", "echo", "ran")...)); got != code || out+errs != "" {
-			t.Errorf("%q: exit code %d, %q %q", args, got, out, errs)
+	eachWay(t, func(t *testing.T, _ []*redistest.Server, run func(args ...string) *exec.Cmd) {
+		dir := t.TempDir()
+		holder := run("k", "--", "sh", "-c", "touch here; read _")
+		holder.Dir = dir
+		stdin, err := holder.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	waiter := redlockRun(servers, "k", "--", "sh", "-c", "touch next; echo $REDLOCK_KEY $REDLOCK_FENCE $REDLOCK_DEADLINE")
-	waiter.Dir = dir
-	var out bytes.Buffer
-	waiter.Stdout = &out
-	start(t, waiter)
-	if _, _, code := finish(t, redlockRun(servers, "other", "--", "true")); code != 0 {
-		t.Error("another key is not free")
-	}
-	if exists(filepath.Join(dir, "next")) {
-		t.Error("two run at once")
-	}
-	if err := stdin.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := waiter.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	fields := strings.Fields(out.String())
-	if len(fields) != 3 || fields[0] != "k" {
-		t.Fatalf("environment %q", fields)
-	}
-	if fence, err := strconv.ParseUint(fields[1], 10, 64); err != nil || fence == 0 {
-		t.Errorf("fence %s", fields[1])
-	}
-	if deadline, err := time.Parse(time.RFC3339, fields[2]); err != nil || time.Until(deadline) > time.Minute {
-		t.Errorf("deadline %s", fields[2])
-	}
+		start(t, holder)
+		eventually(t, "the holder runs", func() bool { return exists(filepath.Join(dir, "here")) })
+		for code, args := range map[int][]string{codeHeld: {"--try"}, 9: {"--wait", "1ms", "-E", "9"}} {
+			if out, errs, got := finish(t, run(append(args, "k", "--", "echo", "ran")...)); got != code || out+errs != "" {
+				t.Errorf("%q: exit code %d, %q %q", args, got, out, errs)
+			}
+		}
+		waiter := run("k", "--", "sh", "-c", "touch next; echo $REDLOCK_KEY $REDLOCK_FENCE $REDLOCK_DEADLINE")
+		waiter.Dir = dir
+		var out bytes.Buffer
+		waiter.Stdout = &out
+		start(t, waiter)
+		if _, _, code := finish(t, run("other", "--", "true")); code != 0 {
+			t.Error("another key is not free")
+		}
+		if exists(filepath.Join(dir, "next")) {
+			t.Error("two run at once")
+		}
+		if err := stdin.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := waiter.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		fields := strings.Fields(out.String())
+		if len(fields) != 3 || fields[0] != "k" {
+			t.Fatalf("environment %q", fields)
+		}
+		if fence, err := strconv.ParseUint(fields[1], 10, 64); err != nil || fence == 0 {
+			t.Errorf("fence %s", fields[1])
+		}
+		if deadline, err := time.Parse(time.RFC3339, fields[2]); err != nil || time.Until(deadline) > time.Minute {
+			t.Errorf("deadline %s", fields[2])
+		}
+	})
 }
 
 // TestNoQuorum has an exit code of its own, and says which masters don't answer.
 func TestNoQuorum(t *testing.T) {
-	servers := redistest.Start(t, 3)
-	servers[0].Kill()
-	servers[1].Kill()
-	if _, stderr, code := finish(t, redlockRun(servers, "--wait", "1s", "k", "--", "true")); code != codeNoQuorum || !strings.Contains(stderr, servers[0].Addr()) {
-		t.Errorf("exit code %d, %s", code, stderr)
-	}
+	eachWay(t, func(t *testing.T, servers []*redistest.Server, run func(args ...string) *exec.Cmd) {
+		servers[0].Kill()
+		servers[1].Kill()
+		if _, stderr, code := finish(t, run("--wait", "1s", "k", "--", "true")); code != codeNoQuorum || !strings.Contains(stderr, servers[0].Addr()) && !strings.Contains(stderr, "agent") {
+			t.Errorf("exit code %d, %s", code, stderr)
+		}
+	})
 }
 
 // TestSignals: signals are passed on to the command, and end the wait for the lock.
 func TestSignals(t *testing.T) {
-	servers := redistest.Start(t, 3)
-	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM} {
-		caught := make(chan os.Signal, 1)
-		signal.Notify(caught, sig) // a child ignores what these tests do, such as HUP under nohup, but not what they catch
-		dir := t.TempDir()
-		cmd := redlockRun(servers, "k", "--", "sh", "-c", fmt.Sprintf("trap 'touch got; exit 5' %d; touch here; while :; do sleep 0.01; done", sig))
-		cmd.Dir = dir
-		start(t, cmd)
-		eventually(t, "the command runs", func() bool { return exists(filepath.Join(dir, "here")) })
-		if sig == syscall.SIGTERM { // one waits behind it
-			waiter := redlockRun(servers, "k", "--", "true")
-			start(t, waiter)
-			time.Sleep(20 * time.Millisecond) // it may be before or in the wait
-			_ = waiter.Process.Signal(sig)
-			_ = waiter.Wait()
-			if status := waiter.ProcessState.Sys().(syscall.WaitStatus); !status.Signaled() || status.Signal() != sig {
-				t.Errorf("the one that waits ended with %v", waiter.ProcessState)
+	eachWay(t, func(t *testing.T, servers []*redistest.Server, run func(args ...string) *exec.Cmd) {
+		for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM} {
+			caught := make(chan os.Signal, 1)
+			signal.Notify(caught, sig) // a child ignores what these tests do, such as HUP under nohup, but not what they catch
+			dir := t.TempDir()
+			cmd := run("k", "--", "sh", "-c", fmt.Sprintf("trap 'touch got; exit 5' %d; touch here; while :; do sleep 0.01; done", sig))
+			cmd.Dir = dir
+			start(t, cmd)
+			eventually(t, "the command runs", func() bool { return exists(filepath.Join(dir, "here")) })
+			if sig == syscall.SIGTERM { // one waits behind it
+				waiter := run("k", "--", "true")
+				start(t, waiter)
+				time.Sleep(20 * time.Millisecond) // it may be before or in the wait
+				_ = waiter.Process.Signal(sig)
+				_ = waiter.Wait()
+				if status := waiter.ProcessState.Sys().(syscall.WaitStatus); !status.Signaled() || status.Signal() != sig {
+					t.Errorf("the one that waits ended with %v", waiter.ProcessState)
+				}
 			}
+			if err := cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != 5 || !exists(filepath.Join(dir, "got")) {
+				t.Errorf("%v: %v", sig, cmd.ProcessState)
+			}
+			signal.Stop(caught)
 		}
-		if err := cmd.Process.Signal(sig); err != nil {
-			t.Fatal(err)
-		}
-		if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != 5 || !exists(filepath.Join(dir, "got")) {
-			t.Errorf("%v: %v", sig, cmd.ProcessState)
-		}
-		signal.Stop(caught)
-	}
-	redistest.RequireNoKeys(t, servers)
+		redistest.RequireNoKeys(t, servers)
+	})
 }
 
 // TestKilled: the command ends with redlock, with all that it has started in its group.
 func TestKilled(t *testing.T) {
-	servers := redistest.Start(t, 3)
-	dir := t.TempDir()
-	cmd := redlockRun(servers, "k", "--", "sh", "-c", "trap '' TERM; sleep 1000 & echo $! >child; echo $$ >command; wait")
-	cmd.Dir = dir
-	start(t, cmd)
-	command, child := pidIn(t, filepath.Join(dir, "command")), pidIn(t, filepath.Join(dir, "child"))
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the command and its child are gone", func() bool { return gone(command) && gone(child) })
+	eachWay(t, func(t *testing.T, _ []*redistest.Server, run func(args ...string) *exec.Cmd) {
+		dir := t.TempDir()
+		cmd := run("k", "--", "sh", "-c", "trap '' TERM; sleep 1000 & echo $! >child; echo $$ >command; wait")
+		cmd.Dir = dir
+		start(t, cmd)
+		command, child := pidIn(t, filepath.Join(dir, "command")), pidIn(t, filepath.Join(dir, "child"))
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the command and its child are gone", func() bool { return gone(command) && gone(child) })
+	})
 }
 
 // TestStopped: while redlock is stopped, it can't renew the lock. Its command is gone before another gets it.
 func TestStopped(t *testing.T) {
-	servers := redistest.Start(t, 3)
-	dir := t.TempDir()
-	cmd := redlockRun(servers, "--ttl", "5s", "k", "--", "sh", "-c", "trap '' TERM; echo $$ >command; while :; do sleep 0.01; done")
-	cmd.Dir = dir
-	start(t, cmd)
-	command := pidIn(t, filepath.Join(dir, "command"))
-	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	next := redlockRun(servers, "k", "--", "sh", "-c", fmt.Sprintf("grep -q ') [^Z] ' /proc/%d/stat", command))
-	if _, stderr, code := finish(t, next); code == 0 {
-		t.Errorf("the command still runs when another has the lock: %s", stderr)
-	}
-	_ = cmd.Process.Signal(syscall.SIGCONT)
-	if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != codeLost {
-		t.Errorf("after it was stopped: %v", cmd.ProcessState)
-	}
+	eachWay(t, func(t *testing.T, _ []*redistest.Server, run func(args ...string) *exec.Cmd) {
+		dir := t.TempDir()
+		cmd := run("--ttl", "5s", "k", "--", "sh", "-c", "trap '' TERM; echo $$ >command; while :; do sleep 0.01; done")
+		cmd.Dir = dir
+		start(t, cmd)
+		command := pidIn(t, filepath.Join(dir, "command"))
+		if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		next := run("k", "--", "sh", "-c", fmt.Sprintf("grep -q ') [^Z] ' /proc/%d/stat", command))
+		if _, stderr, code := finish(t, next); code == 0 {
+			t.Errorf("the command still runs when another has the lock: %s", stderr)
+		}
+		_ = cmd.Process.Signal(syscall.SIGCONT)
+		if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != codeLost {
+			t.Errorf("after it was stopped: %v", cmd.ProcessState)
+		}
+	})
 }
 
 // TestLost: a command whose lease can't be renewed gets TERM, and is killed if it doesn't end.
 func TestLost(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct{ trap, want string }{{"touch got; exit 0", "got"}, {"", "command"}} {
-		t.Run(c.want, func(t *testing.T) {
-			t.Parallel()
-			servers := redistest.Start(t, 3)
+		eachWay(t, func(t *testing.T, servers []*redistest.Server, run func(args ...string) *exec.Cmd) {
 			dir := t.TempDir()
-			cmd := redlockRun(servers, "--ttl", "10s", "--kill-after", "5s", "k", "--", "sh", "-c", "trap '"+c.trap+"' TERM; echo $$ >command; while :; do sleep 0.01; done")
+			cmd := run("--ttl", "10s", "--kill-after", "5s", "k", "--", "sh", "-c", "trap '"+c.trap+"' TERM; echo $$ >command; while :; do sleep 0.01; done")
 			cmd.Dir = dir
 			var stderr bytes.Buffer
 			cmd.Stderr = &stderr
@@ -233,10 +239,11 @@ func TestLost(t *testing.T) {
 
 // TestMaxHold: a command has the lock no longer than it may.
 func TestMaxHold(t *testing.T) {
-	servers := redistest.Start(t, 3)
-	if _, stderr, code := finish(t, redlockRun(servers, "--max-hold", "500ms", "k", "--", "sleep", "1000")); code != codeLost {
-		t.Errorf("exit code %d, %s", code, stderr)
-	}
+	eachWay(t, func(t *testing.T, _ []*redistest.Server, run func(args ...string) *exec.Cmd) {
+		if _, stderr, code := finish(t, run("--max-hold", "500ms", "k", "--", "sleep", "1000")); code != codeLost {
+			t.Errorf("exit code %d, %s", code, stderr)
+		}
+	})
 }
 
 // TestBackground: a command that leaves processes behind is told so, whether they are in its group or not.
@@ -260,10 +267,11 @@ func TestBackground(t *testing.T) {
 
 // TestStreams: the command's streams are those of redlock.
 func TestStreams(t *testing.T) {
-	servers := redistest.Start(t, 3)
-	cmd := redlockRun(servers, "k", "--", "sh", "-c", "cat; echo err >&2")
-	cmd.Stdin = strings.NewReader("in\x00\n")
-	if stdout, stderr, code := finish(t, cmd); stdout != "in\x00\n" || stderr != "err\n" || code != 0 {
-		t.Errorf("%q, %q, exit code %d", stdout, stderr, code)
-	}
+	eachWay(t, func(t *testing.T, _ []*redistest.Server, run func(args ...string) *exec.Cmd) {
+		cmd := run("k", "--", "sh", "-c", "cat; echo err >&2")
+		cmd.Stdin = strings.NewReader("in\x00\n")
+		if stdout, stderr, code := finish(t, cmd); stdout != "in\x00\n" || stderr != "err\n" || code != 0 {
+			t.Errorf("%q, %q, exit code %d", stdout, stderr, code)
+		}
+	})
 }
