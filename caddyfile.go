@@ -1,7 +1,8 @@
 package caddyredlock
 
 import (
-	"github.com/caddyserver/caddy/v2"
+	"time"
+
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
@@ -62,9 +63,9 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"name":             func() error { return oneArg(d, &h.Name) },
 		"key":              func() error { return someArgs(d, &h.Keys) },
 		"preset":           func() error { return oneArg(d, &h.Preset) },
-		"wait":             func() error { return waitArg(d, (*caddy.Duration)(&h.Wait)) },
-		"ttl":              func() error { return durationArg(d, (*caddy.Duration)(&h.TTL)) },
-		"max_hold":         func() error { return durationArg(d, (*caddy.Duration)(&h.MaxHold)) },
+		"wait":             func() error { return waitArg(d, &h.Wait) },
+		"ttl":              func() error { return durationArg(d, &h.TTL) },
+		"max_hold":         func() error { return durationArg(d, &h.MaxHold) },
 		"max_waiters":      func() error { return numberArg(d, &h.MaxWaiters) },
 		"fence_header":     func() error { return oneArg(d, &h.FenceHeader) },
 		"held_status":      func() error { return statusArg(d, &h.HeldStatus) },
@@ -76,21 +77,21 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"dedupe":           func() error { return oneArg(d, &h.Dedupe) },
 		"idempotency_key":  func() error { return oneArg(d, &h.IdempotencyKey) },
 		"scope":            func() error { return oneArg(d, &h.Scope) },
-		"remember":         func() error { return rememberArgs(d, (*caddy.Duration)(&h.Remember), &h.RememberSize) },
+		"remember":         func() error { return rememberArgs(d, &h.Remember, &h.RememberSize) },
 		"remember_status":  func() error { return someArgs(d, &h.RememberStatus) },
 		"fingerprint":      func() error { return switchArg(d, &h.Fingerprint) },
 		"allow_upgrade":    func() error { h.AllowUpgrade = true; return noArgs(d) },
-		"hold_after_abort": func() error { return durationArg(d, (*caddy.Duration)(&h.HoldAfterAbort)) },
+		"hold_after_abort": func() error { return durationArg(d, &h.HoldAfterAbort) },
 		"on_client_abort":  func() error { return oneArg(d, &h.OnClientAbort) },
 		"dry_run":          func() error { h.DryRun = true; return noArgs(d) },
-		"replay_window":    func() error { return durationArg(d, (*caddy.Duration)(&h.ReplayWindow)) },
-		"body_timeout":     func() error { return durationArg(d, (*caddy.Duration)(&h.BodyTimeout)) },
+		"replay_window":    func() error { return durationArg(d, &h.ReplayWindow) },
+		"body_timeout":     func() error { return durationArg(d, &h.BodyTimeout) },
 		"buffer_body":      func() error { return switchArg(d, &h.BufferBody) },
 	})
 	if err != nil {
 		return err
 	}
-	if err := h.buildRule(); err != nil {
+	if err := h.check(); err != nil {
 		return places.at(err)
 	}
 	h.Source = places.only("key", "ttl", "max_body", "fence_header", "verify")
@@ -141,9 +142,9 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"username":      func() error { return oneArg(d, &a.Username) },
 		"password":      func() error { return oneArg(d, &a.Password) },
 		"tls":           func() error { a.TLS = new(TLS); return a.TLS.UnmarshalCaddyfile(d) },
-		"timeout":       func() error { return durationArg(d, &a.Timeout) },
+		"timeout":       func() error { return durationArg(d, (*time.Duration)(&a.Timeout)) },
 		"key_prefix":    func() error { return oneArg(d, &a.KeyPrefix) },
-		"max_ttl":       func() error { return durationArg(d, &a.MaxTTL) },
+		"max_ttl":       func() error { return durationArg(d, (*time.Duration)(&a.MaxTTL)) },
 		"restart_guard": func() error { return oneArg(d, &a.RestartGuard) },
 		"max_skew":      func() error { return oneArg(d, &a.MaxSkew) },
 		"instance":      func() error { return oneArg(d, &a.Instance) },

@@ -8,12 +8,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/dustin/go-humanize"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/rule"
+	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
 // source has the place of each setting of a block in the Caddyfile, as file:line by name; "redlock" is the block itself.
@@ -103,7 +104,7 @@ func switchArg(d *caddyfile.Dispenser, into **bool) error {
 	return nil
 }
 
-func durationArg(d *caddyfile.Dispenser, into *caddy.Duration) error {
+func durationArg(d *caddyfile.Dispenser, into *time.Duration) error {
 	name, text := d.Val(), ""
 	if err := oneArg(d, &text); err != nil {
 		return err
@@ -113,16 +114,16 @@ func durationArg(d *caddyfile.Dispenser, into *caddy.Duration) error {
 	return err
 }
 
-func parseDuration(d *caddyfile.Dispenser, name, text string) (caddy.Duration, error) {
+func parseDuration(d *caddyfile.Dispenser, name, text string) (time.Duration, error) {
 	duration, err := caddy.ParseDuration(text)
 	if err != nil || duration <= 0 {
 		return 0, d.Errf("%s %q: want a duration above 0 such as 500ms, 2s or 1m", name, text)
 	}
-	return caddy.Duration(duration), nil
+	return duration, nil
 }
 
 // waitArg reads a duration. It stores 0 as -1, to distinguish it from a wait that is not set.
-func waitArg(d *caddyfile.Dispenser, into *caddy.Duration) error {
+func waitArg(d *caddyfile.Dispenser, into *time.Duration) error {
 	next := *d
 	if next.NextArg() && next.Val() == "0" && !next.NextArg() {
 		*into = -1
@@ -133,7 +134,7 @@ func waitArg(d *caddyfile.Dispenser, into *caddy.Duration) error {
 }
 
 // rememberArgs reads a duration and perhaps a size. It stores off as -1, to distinguish it from a duration that is not set.
-func rememberArgs(d *caddyfile.Dispenser, into *caddy.Duration, size *int) error {
+func rememberArgs(d *caddyfile.Dispenser, into *time.Duration, size *int) error {
 	next := *d
 	if next.NextArg() && next.Val() == "off" && !next.NextArg() {
 		*into = -1
@@ -196,12 +197,12 @@ func intArg(d *caddyfile.Dispenser, into *int, least, most int, want string) err
 	return nil
 }
 
-func verifyArgs(d *caddyfile.Dispenser, into **rule.Verify) error {
+func verifyArgs(d *caddyfile.Dispenser, into **middleware.Verify) error {
 	args := d.RemainingArgs()
 	if len(args) < 2 {
 		return d.Err("verify: want a scheme and at least one secret, such as stripe {env.STRIPE_SECRET}")
 	}
-	*into = &rule.Verify{Scheme: args[0], Secrets: args[1:]}
+	*into = &middleware.Verify{Scheme: args[0], Secrets: args[1:]}
 	return nil
 }
 

@@ -6,7 +6,7 @@
 // needs: configuration, placeholders, errors, and masters that outlive a reload. Read it in this order:
 //
 //   - caddymodule.go: the handler http.handlers.redlock and its settings
-//   - rule.go: how the settings, which are those of package internal/rule, become a rule of package middleware
+//   - rule.go: how the settings, which are a middleware.Rule, are checked
 //   - serve.go: what happens to a request
 //   - placeholders.go: Caddy's placeholders in keys
 //   - shown.go: the placeholders that the handler sets, and what it adds to the access log
@@ -54,15 +54,20 @@ func init() {
 // `{http.redlock.detail}` | Why the request has no lock, such as the part of the key that is missing; safe for clients
 // `{http.redlock.rule}` | The name of the rule
 type Handler struct {
-	rule.Settings
+	middleware.Rule
 
 	// Where the Caddyfile has the settings that can only be checked when the configuration is loaded, for error messages.
 	Source source `json:"source,omitempty"`
 
-	app      *App
-	keys     middleware.Templates // nil if the rule locks only IDs
-	rule     *middleware.Rule
-	hideRule func() // from the metrics; nil if it is not there
+	app        *App
+	serializer *middleware.Serializer
+	hideRule   func() // from the metrics; nil if it is not there
+}
+
+// UnmarshalJSON reads the settings as Caddy does, with durations such as "2s" and "1d".
+func (h *Handler) UnmarshalJSON(text []byte) error {
+	type plain Handler // without this method
+	return rule.Unmarshal(text, (*plain)(h))
 }
 
 // CaddyModule returns the Caddy module information.
@@ -83,7 +88,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 }
 
 func (h *Handler) provision(ctx caddy.Context) error {
-	if err := h.buildRule(); err != nil {
+	if err := h.check(); err != nil {
 		return err
 	}
 	app, err := ctx.App("redlock")
@@ -94,22 +99,22 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	if err := h.app.checkTTL(caddy.Duration(h.TTL)); err != nil {
 		return err
 	}
-	h.rule.Logger = ctx.Slogger()
-	h.rule.BodyBudget = h.app.bodies
-	h.rule.ClientAddress = clientIP
-	h.rule.Shutdown = exiting
-	h.rule.Sealer = h.app.sealer
-	h.rule.OriginalURL = originalURL
-	h.rule.OnReplay = func(r *http.Request, turn middleware.Turn) { h.show(r, turn, false) }
+	rule := h.Rule // its settings stay as they were given
+	rule.Finished = finished
+	rule.Logger = ctx.Slogger()
+	rule.BodyBudget = h.app.bodies
+	rule.ClientAddress = clientIP
+	rule.Shutdown = exiting
+	rule.Sealer = h.app.sealer
+	rule.OriginalURL = originalURL
+	rule.OnReplay = func(r *http.Request, turn middleware.Turn) { h.show(r, turn, false) }
 	if server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
 		server.RegisterOnShutdown(noticeExit)
 	}
-	if h.Verify != nil {
-		if h.rule.Verify, err = h.Verify.Verifier(caddysSecret); err != nil {
-			return err
-		}
+	if rule.Verify, err = withSecrets(h.Verify); err != nil {
+		return err
 	}
-	if err := h.rule.Check(); err != nil {
+	if h.serializer, err = middleware.Compile(rule, placeholderOf); err != nil {
 		return err
 	}
 	h.countRequests()

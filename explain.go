@@ -67,7 +67,7 @@ func (e *explanation) add(h *Handler, r *http.Request) {
 			}
 		}
 	}
-	fmt.Fprintf(&e.text, "rule      redlock %s\n%v", h.RuleName(), h.rule.Explain(h.derive(), r))
+	fmt.Fprintf(&e.text, "rule      redlock %s\n%v", h.RuleName(), h.serializer.Explain(r))
 }
 
 func (c *explainCommand) run(url string, out io.Writer) error {

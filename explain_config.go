@@ -8,7 +8,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/rule"
+	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
 // The handlers that are run when a request is explained, and those that are replaced by an empty answer. Others are left out.
@@ -132,11 +132,11 @@ func dropVerify(handler map[string]any, notes *[]string) {
 	if err != nil {
 		return
 	}
-	var verify *rule.Verify
-	if json.Unmarshal(text, &verify) != nil || verify == nil || verify.Check() != nil { // Provision has the better error
+	var verify *middleware.Verify
+	if json.Unmarshal(text, &verify) != nil || verify == nil { // Provision has the better error
 		return
 	}
-	if _, err := verify.Verifier(caddysSecret); err != nil {
+	if _, err := withSecrets(verify); err != nil {
 		*notes = append(*notes, "the signature can't be checked: "+err.Error())
 		delete(handler, "verify")
 	}

@@ -28,7 +28,7 @@ func (a *App) showMetrics(ctx caddy.Context) error {
 // countRequests counts the requests of this handler's rule. A rule of the former configuration with the same name goes on with its
 // series; those of a rule that no configuration has any more disappear.
 func (h *Handler) countRequests() {
-	h.rule.Observer, h.hideRule = series.Rule(h.rule.Name)
+	h.serializer.Observer, h.hideRule = series.Rule(h.serializer.Name)
 }
 
 // Cleanup ends the series of the rule, unless another configuration or handler has a rule of this name.

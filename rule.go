@@ -2,6 +2,7 @@ package caddyredlock
 
 import (
 	"errors"
+	"fmt"
 	"math"
 
 	"github.com/caddyserver/caddy/v2"
@@ -10,14 +11,13 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// buildRule builds the rule, or returns what is wrong with the configuration as far as that can be known without the app:
-// the Caddyfile's parser calls it too.
-func (h *Handler) buildRule() (err error) {
-	h.rule = &middleware.Rule{
-		Finished:   finished,
-		BodyBudget: middleware.NewBudget(math.MaxInt64), // replaced by the app's, which is not known yet
-	}
-	h.keys, err = h.Fill(h.rule, placeholderOf)
+// check returns what is wrong with the configuration, as far as that can be known without the app and the secrets: the Caddyfile's
+// parser calls it, too.
+func (h *Handler) check() error {
+	rule := h.Rule
+	rule.BodyBudget = middleware.NewBudget(math.MaxInt64) // the app's is not known yet
+	rule.Verify = anySecrets(h.Verify)
+	_, err := middleware.Compile(rule, placeholderOf)
 	return err
 }
 
@@ -28,19 +28,30 @@ func finished(err error) bool {
 	return errors.As(err, &answer) && answer.StatusCode > 0 && answer.StatusCode < 499
 }
 
-// derive returns the function that derives the keys of a request, or nil if the rule locks only IDs.
-func (h *Handler) derive() middleware.KeysFunc {
-	if h.keys == nil {
+// anySecrets returns the check of a signature with secrets that every scheme accepts.
+func anySecrets(verify *middleware.Verify) *middleware.Verify {
+	if verify == nil {
 		return nil
 	}
-	return h.keys.Keys
+	secrets := make([]string, len(verify.Secrets))
+	for i := range secrets {
+		secrets[i] = "AAAA"
+	}
+	return &middleware.Verify{Scheme: verify.Scheme, Secrets: secrets}
 }
 
-// caddysSecret replaces the placeholders of a secret.
-func caddysSecret(text string) (string, error) {
-	secret, err := caddy.NewReplacer().ReplaceOrErr(text, true, true)
-	if err != nil {
-		return "", errors.New("is unknown or empty (is the variable set? does the file exist, and is its path absolute?)")
+// withSecrets returns the check of a signature with the placeholders of its secrets replaced. Its errors show no secrets.
+func withSecrets(verify *middleware.Verify) (*middleware.Verify, error) {
+	replaced := anySecrets(verify)
+	if verify == nil {
+		return nil, nil
 	}
-	return secret, nil
+	for i, text := range verify.Secrets {
+		secret, err := caddy.NewReplacer().ReplaceOrErr(text, true, true)
+		if err != nil {
+			return nil, fmt.Errorf("verify %s: the placeholder of secret %d is unknown or empty (is the variable set? does the file exist, and is its path absolute?)", verify.Scheme, i+1)
+		}
+		replaced.Secrets[i] = secret
+	}
+	return replaced, nil
 }

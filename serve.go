@@ -24,7 +24,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return caddyhttp.Error(http.StatusInternalServerError, err)
 	}
 	defer h.leave()
-	err = h.rule.Serve(locker, h.derive(), w, r, func(w http.ResponseWriter, inner *http.Request) error {
+	err = h.serializer.Serve(locker, w, r, func(w http.ResponseWriter, inner *http.Request) error {
 		turn, _ := middleware.TurnFromContext(inner.Context())
 		h.show(r, turn, false)
 		return serveInPlace(w, r, inner, next)
@@ -94,6 +94,6 @@ func (c *insideContext) Value(key any) any           { return c.now().Value(key)
 // leave gives the locker back. The last request of a configuration that has been replaced closes it.
 func (h *Handler) leave() {
 	if err := h.app.settings.leave(); err != nil {
-		h.rule.Logger.Warn("closing the masters", "error", err)
+		h.serializer.Logger.Warn("closing the masters", "error", err)
 	}
 }

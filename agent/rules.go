@@ -22,21 +22,10 @@ const (
 
 // gatewayRule is a rule that a gateway has sent.
 type gatewayRule struct {
-	text     string
-	settings *rule.Settings
-	rule     *middleware.Rule
-	keys     middleware.Templates
-	release  func() // of its observer; nil for none
-
-	readsBody bool
-}
-
-// derive is nil if the rule locks only IDs.
-func (g *gatewayRule) derive() middleware.KeysFunc {
-	if g.keys == nil {
-		return nil
-	}
-	return g.keys.Keys
+	text    string
+	onAbort string // what the gateway does when its client leaves
+	rule    *middleware.Serializer
+	release func() // of its observer; nil for none
 }
 
 // rules are those that gateways have sent of late, by their settings as they were sent.
@@ -77,31 +66,28 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &gatewayRule{text: string(text), settings: settings}
-	g.rule = &middleware.Rule{BodyBudget: a.budget, Logger: a.logger, Shutdown: a.stopping}
-	if g.keys, err = settings.Fill(g.rule, (*middleware.Rule).Placeholder); err != nil {
+	if err := lacksAnswers(&settings); err != nil {
 		return nil, err
 	}
-	if err := lacksAnswers(settings, g.rule); err != nil {
+	if settings.TTL > 0 {
+		if err := lockerinfo.CheckTTL(a.locker, settings.TTL); err != nil {
+			return nil, err
+		}
+	}
+	settings.BodyBudget, settings.Logger, settings.Shutdown = a.budget, a.logger, a.stopping
+	g := &gatewayRule{text: string(text), onAbort: cmp.Or(settings.OnClientAbort, "run")}
+	if g.rule, err = middleware.Compile(settings, (*middleware.Rule).Placeholder); err != nil {
 		return nil, err
 	}
-	if settings.Verify != nil {
-		literal := func(text string) (string, error) { return text, nil }
-		if g.rule.Verify, err = settings.Verify.Verifier(literal); err != nil {
-			return nil, err
-		}
-		if err := g.rule.Check(); err != nil {
-			return nil, err
-		}
+	// How long a turn lasts is for the gateway to say.
+	settings.OnClientAbort = middleware.Cancel
+	// The wait, in which the end of the connection is noticed, comes after the body.
+	settings.BufferBody = new(g.rule.ReadsBody())
+	if g.rule, err = middleware.Compile(settings, (*middleware.Rule).Placeholder); err != nil {
+		return nil, err
 	}
-	if g.rule.TTL > 0 {
-		if err := lockerinfo.CheckTTL(a.locker, g.rule.TTL); err != nil {
-			return nil, err
-		}
-	}
-	g.rule.RunToEnd = false // how long a turn lasts is for the gateway to say
-	if g.readsBody = settings.ReadsBody(g.rule, g.keys); g.readsBody {
-		g.rule.BufferBody = true // so that the wait, in which the end of the connection is noticed, comes after the body
+	if g.rule.Remember > 0 {
+		return nil, errors.New("preset: has remember, and " + noAnswers + `; set remember to "off"`)
 	}
 	if a.observers != nil {
 		g.rule.Observer, g.release = a.observers(g.rule.Name)
@@ -109,14 +95,12 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 	return g, nil
 }
 
+const noAnswers = "the agent doesn't see the answers that a gateway passes on, so it can't remember them"
+
 // lacksAnswers refuses settings for which an agent would have to see the answers.
-func lacksAnswers(s *rule.Settings, filled *middleware.Rule) error {
-	const why = "the agent doesn't see the answers that a gateway passes on, so it can't remember them"
-	switch {
-	case s.Remember > 0, s.RememberSize != 0, s.RememberStatus != nil, s.Fingerprint != nil:
-		return errors.New("remember: " + why + "; Caddy's module and the middleware can")
-	case filled.Remember > 0:
-		return errors.New("preset: has remember, and " + why + `; set remember to "off"`)
+func lacksAnswers(s *middleware.Rule) error {
+	if s.Remember > 0 || s.RememberSize != 0 || s.RememberStatus != nil || s.Fingerprint != nil {
+		return errors.New("remember: " + noAnswers + "; Caddy's module and the middleware can")
 	}
 	return nil
 }
@@ -153,14 +137,14 @@ func (a *Agent) serveRule(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(ruleAnswer{ // the gateway may have left
 		Name:          g.rule.Name,
-		ReadsBody:     g.readsBody,
-		MaxBody:       cmp.Or(g.rule.MaxBody, middleware.DefaultMaxBody),
-		BodyTimeoutMS: cmp.Or(g.rule.BodyTimeout, middleware.DefaultBodyTimeout).Milliseconds(),
+		ReadsBody:     g.rule.ReadsBody(),
+		MaxBody:       g.rule.MaxBody,
+		BodyTimeoutMS: g.rule.BodyTimeout.Milliseconds(),
 		WaitMS:        g.rule.Wait.Milliseconds(),
-		FenceHeader:   cmp.Or(g.rule.FenceHeader, middleware.DefaultFenceHeader),
-		OnClientAbort: cmp.Or(g.settings.OnClientAbort, "run"),
-		OnNoQuorum:    cmp.Or(g.settings.OnNoQuorum, "refuse"),
-		NoQuorum:      cmp.Or(g.rule.NoQuorumStatus, http.StatusConflict),
+		FenceHeader:   g.rule.FenceHeader,
+		OnClientAbort: g.onAbort,
+		OnNoQuorum:    g.rule.OnNoQuorum,
+		NoQuorum:      g.rule.NoQuorumStatus,
 		AllowUpgrade:  g.rule.AllowUpgrade,
 	})
 	return nil

@@ -68,7 +68,7 @@ func (a *Agent) serveTurn(w http.ResponseWriter, r *http.Request) error {
 	if t.frames == nil {
 		t.follow()
 	}
-	err := t.rule.rule.Serve(a.locker, t.rule.derive(), &headless{header: make(http.Header), ResponseWriter: w}, t.request, t.hold)
+	err := t.rule.rule.Serve(a.locker, &headless{header: make(http.Header), ResponseWriter: w}, t.request, t.hold)
 	var refusal *middleware.Refusal
 	switch {
 	case !t.begun && errors.As(err, &refusal):
@@ -145,7 +145,7 @@ func (t *turn) describe(r *http.Request) error {
 	}
 	if t.sent.Body {
 		t.frames = &frames{from: t.rest, end: t.follow}
-		if t.rule.readsBody {
+		if t.rule.rule.ReadsBody() {
 			request.Body = t.frames
 		}
 	}
@@ -200,7 +200,7 @@ func (t *turn) dropBody(r *http.Request) error {
 	switch {
 	case t.frames == nil:
 		return nil
-	case !t.rule.readsBody:
+	case !t.rule.rule.ReadsBody():
 		body = t.frames
 	}
 	_, err := io.Copy(io.Discard, body)

@@ -67,7 +67,7 @@ func Work(config string, input io.Reader, output io.Writer) error {
 		return err
 	}
 	w := &worker{locker: locker, answers: json.NewEncoder(output), locks: make(map[int]*redlock.Lock)}
-	w.shop = middleware.New(locker, "customer:{header.Customer}", middleware.WithIdempotencyKey(true), middleware.WithRemember(time.Minute))(
+	w.shop = middleware.New(locker, "customer:{header.Customer}", middleware.Rule{IdempotencyKey: "required", Remember: time.Minute})(
 		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Location", "/receipts/"+s.Name)
 			w.WriteHeader(http.StatusCreated)

@@ -175,10 +175,10 @@ func TestHostileConnectionsToNetHTTP(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = locker.Close() })
 		served := http.HandlerFunc(readAll)
-		patient := middleware.WithBodyTimeout(time.Hour)
+		patient := time.Hour
 		mux := http.NewServeMux()
-		mux.Handle("POST /orders/{id}/pay", middleware.New(locker, "order:{path.id:int}", middleware.WithBufferBody(true), patient)(served))
-		mux.Handle("POST /hook", middleware.New(locker, "hook:{body.id}", patient)(served))
+		mux.Handle("POST /orders/{id}/pay", middleware.New(locker, "order:{path.id:int}", middleware.Rule{BufferBody: new(true), BodyTimeout: patient})(served))
+		mux.Handle("POST /hook", middleware.New(locker, "hook:{body.id}", middleware.Rule{BodyTimeout: patient})(served))
 		server := httptest.NewServer(mux)
 		t.Cleanup(server.Close)
 		return server.URL

@@ -46,7 +46,7 @@ func TestUpstreamClients(t *testing.T) {
 				}
 				var mu sync.Mutex
 				var got []string
-				inside := middleware.New(locker, f.template)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				inside := middleware.New(locker, f.template, middleware.Rule{})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 					turn, _ := middleware.TurnFromContext(r.Context())
 					mu.Lock()
 					got = append(got, turn.Key)

@@ -52,8 +52,8 @@ func serveHTTP(t *testing.T, servers []*redistest.Server, b *backend) string {
 		}
 	})
 	mux := http.NewServeMux()
-	mux.Handle("POST /orders/{id}/pay", middleware.New(locker, "order:{path.id}")(b))
-	mux.Handle("POST /orders/{id}/refund", middleware.New(locker, "order:{path.id}", middleware.WithWait(30*time.Second))(b))
+	mux.Handle("POST /orders/{id}/pay", middleware.New(locker, "order:{path.id}", middleware.Rule{})(b))
+	mux.Handle("POST /orders/{id}/refund", middleware.New(locker, "order:{path.id}", middleware.Rule{Wait: 30 * time.Second})(b))
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	return server.URL

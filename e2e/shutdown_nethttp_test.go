@@ -29,7 +29,7 @@ func newNetHTTP(t *testing.T, servers []*redistest.Server) *netHTTP {
 	s := &netHTTP{locker: neverLocker(t, servers), ended: make(chan error, holders)}
 	s.b, s.release = newHeldBackend(t)
 	stopping, stop := context.WithCancel(context.Background())
-	serialize := middleware.New(s.locker, "order:{path.1}", middleware.WithWait(time.Minute), middleware.WithShutdown(stopping))
+	serialize := middleware.New(s.locker, "order:{path.1}", middleware.Rule{Wait: time.Minute, Shutdown: stopping})
 	s.server = httptest.NewServer(serialize(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		unhook := context.AfterFunc(r.Context(), func() { s.ended <- context.Cause(r.Context()) })
 		s.b.work()

@@ -152,7 +152,7 @@ func lockedProxy(t *testing.T, template, upstream string, inside func(*http.Resp
 		ModifyResponse: inside,
 		ErrorHandler:   func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
 	}
-	server := httptest.NewServer(middleware.New(locker, template, middleware.WithPassOnMissingKey())(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(middleware.New(locker, template, middleware.Rule{OnMissingKey: middleware.Pass})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		turn, _ := middleware.TurnFromContext(r.Context())
 		w.Header().Set("Test-Keys", turn.Key)
 		proxy.ServeHTTP(w, r)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/caddy-redlock/caddy-redlock/metrics"
+	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -17,7 +18,7 @@ import (
 func kinds(t *testing.T) map[string]string {
 	t.Helper()
 	m := metrics.New("redlock")
-	request(orders(newLocker(t, m, live), m, ok), "42")
+	request(orders(newLocker(t, m, live), m, ok, middleware.Rule{}), "42")
 	m.Observer().MasterDown(redlock.MasterStatus{Name: "memory://a", State: redlock.MasterHung})
 	all := make(map[string]string)
 	for _, family := range gather(t, m) {

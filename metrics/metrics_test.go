@@ -102,8 +102,9 @@ func requireSeries(t testing.TB, m *metrics.Metrics, want map[string]float64) {
 }
 
 // orders serializes requests by the header Order.
-func orders(l *redlock.Locker, m middleware.Observer, h http.HandlerFunc, opts ...middleware.Option) http.Handler {
-	return middleware.New(l, "order:{header.Order}", append(opts, middleware.WithObserver(m), middleware.WithName("pay"))...)(h)
+func orders(l *redlock.Locker, m middleware.Observer, h http.HandlerFunc, rule middleware.Rule) http.Handler {
+	rule.Observer, rule.Name = m, "pay"
+	return middleware.New(l, "order:{header.Order}", rule)(h)
 }
 
 func ok(http.ResponseWriter, *http.Request) {}
@@ -121,8 +122,8 @@ func TestRequests(t *testing.T) {
 	m := metrics.New("redlock")
 	l := newLocker(t, m, live)
 	inside, release := make(chan struct{}), make(chan struct{})
-	holds := orders(l, m, func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-release })
-	waits := orders(l, m, ok, middleware.WithWait(bound))
+	holds := orders(l, m, func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-release }, middleware.Rule{})
+	waits := orders(l, m, ok, middleware.Rule{Wait: bound})
 	request(waits, "41")
 	request(waits, "")
 	var done sync.WaitGroup
@@ -165,7 +166,7 @@ func TestLeases(t *testing.T) {
 	m := metrics.New("redlock")
 	l := newLocker(t, m, live, redlock.WithTTL(2*time.Second))
 	untilLost := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
-	request(orders(l, m, untilLost, middleware.WithMaxHold(50*time.Millisecond)), "42")
+	request(orders(l, m, untilLost, middleware.Rule{MaxHold: 50 * time.Millisecond}), "42")
 	requireSeries(t, m, map[string]float64{`requests_total{outcome="lost",rule="pay"}`: 1, `leases_lost_total{}`: 1, `renewals_total{result="ok"}`: 0})
 	request(orders(l, m, func(http.ResponseWriter, *http.Request) {
 		for deadline := time.Now().Add(bound); series(t, m)[`renewals_total{result="ok"}`] == 0; time.Sleep(10 * time.Millisecond) {
@@ -174,7 +175,7 @@ func TestLeases(t *testing.T) {
 				return
 			}
 		}
-	}), "42")
+	}, middleware.Rule{}), "42")
 	requireSeries(t, m, map[string]float64{`requests_total{outcome="acquired",rule="pay"}`: 1, `leases_lost_total{}`: 1, `renewals_total{result="failed"}`: 0})
 }
 
@@ -183,7 +184,7 @@ func TestLintAndSecrets(t *testing.T) {
 	m := metrics.New("caddy_redlock")
 	l := newLocker(t, m, []string{"redis://bob:s3cr3t-Zm9v@127.0.0.1:1", "redis://:s3cr3t-Zm9v@127.0.0.1:2", "unix://bob:s3cr3t-Zm9v@/nowhere.sock"})
 	_, _ = l.TryLock(t.Context(), "key-Zm9vYmFy")
-	request(orders(l, m, ok), "key-Zm9vYmFy")
+	request(orders(l, m, ok, middleware.Rule{}), "key-Zm9vYmFy")
 	problems, err := testutil.CollectAndLint(m)
 	if err != nil {
 		t.Fatal(err)
@@ -204,7 +205,7 @@ func TestLintAndSecrets(t *testing.T) {
 // Histograms have classic buckets, and are native histograms too.
 func TestHistograms(t *testing.T) {
 	m := metrics.New("redlock")
-	request(orders(newLocker(t, m, live), m, ok), "42")
+	request(orders(newLocker(t, m, live), m, ok, middleware.Rule{}), "42")
 	found := 0
 	for _, family := range gather(t, m) {
 		if family.GetType() != dto.MetricType_HISTOGRAM {
@@ -313,7 +314,7 @@ func TestBodyBudget(t *testing.T) {
 		if used := series(t, m)[`body_budget_used_bytes{}`]; used < 100_000 {
 			t.Errorf("%v bytes while a body is in memory", used)
 		}
-	}, middleware.WithBodyBudget(budget), middleware.WithBufferBody(true))
+	}, middleware.Rule{BodyBudget: budget, BufferBody: new(true)})
 	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 100_000)))
 	r.Header.Set("Order", "42")
 	h.ServeHTTP(httptest.NewRecorder(), r)
@@ -325,7 +326,7 @@ func TestBodyBudget(t *testing.T) {
 // Scrapes, requests, rules and Lockers that come and go don't get into each other's way.
 func TestScrapesAtAnyTime(t *testing.T) {
 	m := metrics.New("redlock")
-	h := orders(newLocker(t, m, live), m, ok, middleware.WithWait(bound))
+	h := orders(newLocker(t, m, live), m, ok, middleware.Rule{Wait: bound})
 	stop := make(chan struct{})
 	var all sync.WaitGroup
 	for _, work := range []func(){
@@ -380,18 +381,18 @@ func BenchmarkRequest(b *testing.B) {
 	for _, name := range []string{"without", "with"} {
 		b.Run(name, func(b *testing.B) {
 			var opts []redlock.Option
-			var options []middleware.Option
+			var rule middleware.Rule
 			m := metrics.New("redlock")
 			if name == "with" {
 				opts = append(opts, redlock.WithObserver(m.Observer()))
-				options = append(options, middleware.WithObserver(m))
+				rule.Observer = m
 			}
 			l, err := redlock.Open(live[:1], opts...)
 			if err != nil {
 				b.Fatal(err)
 			}
 			defer func() { _ = l.Close() }()
-			h := middleware.New(l, "order:{path.1:int}", options...)(http.HandlerFunc(ok))
+			h := middleware.New(l, "order:{path.1:int}", rule)(http.HandlerFunc(ok))
 			r := httptest.NewRequest(http.MethodPost, "/orders/42/pay", nil)
 			w := httptest.NewRecorder()
 			b.ReportAllocs()

@@ -16,7 +16,7 @@ import (
 
 func TestClientLeaves(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string][]middleware.Option{"cancel": nil, "run to end": {middleware.WithRunToEnd()}} {
+	for name, rule := range map[string]middleware.Rule{"cancel": {OnClientAbort: middleware.Cancel}, "run to end": {}} {
 		t.Run(name, func(t *testing.T) {
 			l := newLocker(t, live)
 			running, end, ended := make(chan context.Context, 1), make(chan bool), make(chan error, 1)
@@ -28,7 +28,7 @@ func TestClientLeaves(t *testing.T) {
 				case <-end:
 				}
 				ended <- context.Cause(r.Context())
-			}, opts...)
+			}, rule)
 			server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				clientGone = r.Context()
 				handler.ServeHTTP(w, r)
@@ -71,15 +71,15 @@ func TestRunToEndEndsWithTheLease(t *testing.T) {
 		if cause := context.Cause(r.Context()); !errors.Is(cause, redlock.ErrLost) {
 			t.Errorf("cause %v", cause)
 		}
-	}, middleware.WithRunToEnd())
-	around := middleware.New(l, "other:{header.Order}", middleware.WithMaxHold(time.Second), middleware.WithRunToEnd())(inner)
+	}, middleware.Rule{OnClientAbort: "run"})
+	around := middleware.New(l, "other:{header.Order}", middleware.Rule{MaxHold: time.Second, OnClientAbort: "run"})(inner)
 	requireProblem(t, post(t, serve(t, around).URL, "Order", "42"), http.StatusInternalServerError, "lost")
 }
 
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
-	server := serve(t, orders(l, ok, middleware.WithPassOnMissingKey()))
+	server := serve(t, orders(l, ok, middleware.Rule{OnMissingKey: middleware.Pass}))
 	upgrade := []string{"Order", "42", "Connection", "keep-alive, Upgrade", "Upgrade", "websocket"}
 	requireProblem(t, post(t, server.URL, upgrade...), http.StatusForbidden, "upgrade")
 	requireProblem(t, post(t, server.URL, append(upgrade, "Upgrade", "h2c")...), http.StatusForbidden, "upgrade")
@@ -95,11 +95,11 @@ func TestUpgrade(t *testing.T) {
 			t.Error("the offer of h2c is still there")
 		}
 		ok(w, r)
-	}))
+	}, middleware.Rule{}))
 	if got := post(t, h2c.URL, "Order", "42", "Connection", "Upgrade, HTTP2-Settings", "Upgrade", "h2c", "HTTP2-Settings", "AAMAAABk"); got.body != "served" {
 		t.Errorf("h2c: %d %s", got.StatusCode, got.body)
 	}
-	allowed := serve(t, orders(l, ok, middleware.WithAllowUpgrade()))
+	allowed := serve(t, orders(l, ok, middleware.Rule{AllowUpgrade: true}))
 	if got := post(t, allowed.URL, upgrade...); got.body != "served" {
 		t.Errorf("allowed: %d %s", got.StatusCode, got.body)
 	}
@@ -111,8 +111,7 @@ func TestDryRun(t *testing.T) {
 	l := newLocker(t, live)
 	hold(t, l, "order:42")
 	var log safeBuffer
-	server := serve(t, middleware.New(l, "order:{body.id}", middleware.WithDryRun(), middleware.WithMaxBody(100),
-		middleware.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := serve(t, middleware.New(l, "order:{body.id}", middleware.Rule{DryRun: true, MaxBody: 100, Logger: slog.New(slog.NewTextHandler(&log, nil))})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		turn, _ := middleware.TurnFromContext(r.Context())
 		if turn.Lock != nil || r.Header.Get("Fencing-Token") != "" {
 			t.Error("a lock was taken")
@@ -149,16 +148,17 @@ func TestDryRunOfTwo(t *testing.T) {
 	const order = "order-Zm9vYmFy" // unlike a number, it can't be in the log by chance
 	l := newLocker(t, live)
 	for name, test := range map[string]struct {
-		opts []middleware.Option
+		rule middleware.Rule
 		want string // in the log
 	}{
-		"without wait": {nil, "would have been refused"},
-		"with wait":    {[]middleware.Option{middleware.WithWait(time.Minute)}, "would have been delayed"},
+		"without wait": {middleware.Rule{}, "would have been refused"},
+		"with wait":    {middleware.Rule{Wait: time.Minute}, "would have been delayed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log safeBuffer
 			inside, release := make(chan struct{}, 1), make(chan struct{})
-			opts := append(test.opts, middleware.WithDryRun(), middleware.WithDedupe("{header.Delivery}"), middleware.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			rule := test.rule
+			rule.DryRun, rule.Dedupe, rule.Logger = true, "{header.Delivery}", slog.New(slog.NewTextHandler(&log, nil))
 			server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
 				if r.Header.Get("Block") != "" {
 					inside <- struct{}{}
@@ -166,7 +166,7 @@ func TestDryRunOfTwo(t *testing.T) {
 				}
 				turn, _ := middleware.TurnFromContext(r.Context())
 				_, _ = io.WriteString(w, string(turn.Outcome))
-			}, opts...))
+			}, rule))
 			done := make(chan answer)
 			go func() { done <- post(t, server.URL, "Order", order, "Delivery", "1", "Block", "1") }()
 			receive(t, inside, "the first request")

@@ -28,9 +28,9 @@ func runsLater(next http.Handler) bool {
 }
 
 // refuseAll refuses all requests, rather than serve them without a lock.
-func (rule *Rule) refuseAll(err error) http.Handler {
+func (rule *Serializer) refuseAll(err error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		turn := Turn{Rule: rule.name(), Outcome: OutcomeFailed, Detail: detailOf(OutcomeFailed, err)}
+		turn := Turn{Rule: rule.Name, Outcome: OutcomeFailed, Detail: detailOf(OutcomeFailed, err)}
 		rule.logOutcome("request is refused", turn, err, slog.Int("status", http.StatusInternalServerError))
 		rule.observeDone(OutcomeFailed, 0)
 		(&Refusal{Status: http.StatusInternalServerError, Turn: turn, Err: err}).Write(w)

@@ -21,17 +21,17 @@ func (c *counts) Done(string, middleware.Outcome, time.Duration) { c.done.Add(1)
 
 // BenchmarkRequest measures what the middleware, with one master in memory, adds to a request.
 func BenchmarkRequest(b *testing.B) {
-	for name, opts := range map[string][]middleware.Option{
-		"try":      nil,
-		"wait":     {middleware.WithWait(bound)},
-		"shutdown": {middleware.WithWait(bound), middleware.WithShutdown(b.Context())},
-		"max_hold": {middleware.WithMaxHold(time.Minute), middleware.WithTTL(longTTL)},
-		"dedupe":   {middleware.WithDedupe("{header.Id}")},
-		"to_end":   {middleware.WithRunToEnd()},
-		"observer": {middleware.WithObserver(new(counts))},
+	for name, rule := range map[string]middleware.Rule{
+		"try":      middleware.Rule{},
+		"wait":     {Wait: bound},
+		"shutdown": {Wait: bound, Shutdown: b.Context()},
+		"max_hold": {MaxHold: time.Minute, TTL: longTTL},
+		"dedupe":   {Dedupe: "{header.Id}"},
+		"to_end":   {OnClientAbort: "run"},
+		"observer": {Observer: new(counts)},
 	} {
 		b.Run(name, func(b *testing.B) {
-			handler := middleware.New(newLocker(b, live[:1]), "order:{path.1:int}", opts...)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			handler := middleware.New(newLocker(b, live[:1]), "order:{path.1:int}", rule)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 			r := httptest.NewRequest(http.MethodPost, "/orders/42/pay", nil)
 			r.Header.Set("Id", "1")
 			w := httptest.NewRecorder()

@@ -27,7 +27,7 @@ type body struct {
 	request       *http.Request
 	writer        http.ResponseWriter // for the read deadline; nil for none
 
-	rule   *Rule // the innermost, with its budget
+	rule   *Serializer // the innermost, with its budget
 	budget *Budget
 	filled bool  // an attempt was made to read all of it
 	err    error // the result of that attempt
@@ -43,7 +43,7 @@ type body struct {
 }
 
 // wrapBody puts a body into the request and returns it, or nil if there is none to end.
-func (rule *Rule) wrapBody(w http.ResponseWriter, r *http.Request) *body {
+func (rule *Serializer) wrapBody(w http.ResponseWriter, r *http.Request) *body {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil
 	}
@@ -63,11 +63,11 @@ func newBody(w http.ResponseWriter, r *http.Request) *body {
 }
 
 // enter makes a rule the one that reads. It may try again what a rule around it could not read.
-func (b *body) enter(rule *Rule) {
-	b.rule, b.budget = rule, rule.budget()
+func (b *body) enter(rule *Serializer) {
+	b.rule, b.budget = rule, rule.BodyBudget
 	b.filled, b.err = b.filled && b.err == nil, nil
 	b.mu.Lock()
-	stripHeader(b.trailers, rule.fenceHeader())
+	stripHeader(b.trailers, rule.FenceHeader)
 	b.mu.Unlock()
 }
 
@@ -176,7 +176,7 @@ func (b *body) portion() *portion {
 			return p
 		}
 	}
-	p := b.budget.portion(b.rule.client(b.request), b.rule.maxBody())
+	p := b.budget.portion(b.rule.client(b.request), b.rule.MaxBody)
 	b.portions = append(b.portions, p)
 	return p
 }
@@ -198,7 +198,7 @@ func (b *body) settle(keep int64) {
 }
 
 // client returns for whom the room in a budget is counted: an IPv4 address, or the IPv6 network that one subscriber has.
-func (rule *Rule) client(r *http.Request) string {
+func (rule *Serializer) client(r *http.Request) string {
 	text := r.RemoteAddr
 	if rule.ClientAddress != nil {
 		text = rule.ClientAddress(r)

@@ -14,9 +14,9 @@ import (
 )
 
 // byBody serializes requests by the field id of the body.
-func byBody(t *testing.T, h http.HandlerFunc, opts ...middleware.Option) *httptest.Server {
+func byBody(t *testing.T, h http.HandlerFunc, rule middleware.Rule) *httptest.Server {
 	t.Helper()
-	return serve(t, middleware.New(newLocker(t, live), "order:{body.id}", opts...)(h))
+	return serve(t, middleware.New(newLocker(t, live), "order:{body.id}", rule)(h))
 }
 
 func postBody(t *testing.T, url, contentType string, body io.Reader) answer {
@@ -41,7 +41,7 @@ func TestBodyIsHandedOn(t *testing.T) {
 			err = r.Body.Close()
 		}
 		_, _ = fmt.Fprintf(w, "%s %d %v %s", turn.Key, r.ContentLength, err, body)
-	})
+	}, middleware.Rule{})
 	for _, body := range []string{
 		" {\"id\" : 42}\n",
 		`{"x":"` + strings.Repeat("x", 16<<10-len(`{"x":"","id":42}`)) + `","id":42}`,
@@ -57,7 +57,7 @@ func TestBodyIsHandedOn(t *testing.T) {
 			t.Errorf("of unknown length: got %.100q, want %.100q", got.body, want)
 		}
 	}
-	form := byBody(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.FormValue("id")) })
+	form := byBody(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.FormValue("id")) }, middleware.Rule{})
 	if got := postBody(t, form.URL, formType, strings.NewReader("a=1&id=%34%32")); got.body != "42" {
 		t.Errorf("FormValue: %q", got.body)
 	}
@@ -73,12 +73,12 @@ func TestTrailers(t *testing.T) {
 	})
 	handlers := map[string]http.Handler{}
 	for _, template := range []string{"{body.id}", "{method}"} {
-		handlers[template] = middleware.New(l, template)(show)
+		handlers[template] = middleware.New(l, template, middleware.Rule{})(show)
 		for _, inner := range []string{"in:{body.id}", "in:{method}"} { // each rule has a fence header of its own
-			handlers[template+" "+inner] = middleware.New(l, template)(middleware.New(l, inner, middleware.WithFenceHeader("Inner-Fence"))(show))
+			handlers[template+" "+inner] = middleware.New(l, template, middleware.Rule{})(middleware.New(l, inner, middleware.Rule{FenceHeader: "Inner-Fence"})(show))
 		}
 	}
-	handlers["{method} buffered"] = middleware.New(l, "{method}", middleware.WithBufferBody(true), middleware.WithFenceHeader("Inner-Fence"))(middleware.New(l, "in")(show))
+	handlers["{method} buffered"] = middleware.New(l, "{method}", middleware.Rule{BufferBody: new(true), FenceHeader: "Inner-Fence"})(middleware.New(l, "in", middleware.Rule{})(show))
 	for template, handler := range handlers {
 		server := serve(t, handler)
 		for _, announced := range []string{"Trailer: Checksum, Fencing-Token, Fencing_token\r\n", "Trailer: Checksum\r\n"} {
@@ -125,7 +125,7 @@ func (u untouchable) Close() error { return nil }
 func TestBodyIsNotTouched(t *testing.T) {
 	t.Parallel()
 	for template, want := range map[string]string{"order:{header.X}": "order:1", "{header.X|body.id}": "1"} {
-		handler := middleware.New(newLocker(t, live), template)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handler := middleware.New(newLocker(t, live), template, middleware.Rule{})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			turn, _ := middleware.TurnFromContext(r.Context())
 			_, _ = io.WriteString(w, turn.Key)
 		}))
@@ -141,7 +141,7 @@ func TestBodyIsNotTouched(t *testing.T) {
 
 func TestBodyRefusals(t *testing.T) {
 	t.Parallel()
-	server := byBody(t, ok, middleware.WithMaxBody(100))
+	server := byBody(t, ok, middleware.Rule{MaxBody: 100})
 	large := `{"id":1,"x":"` + strings.Repeat("x", 100) + `"}`
 	requireProblem(t, postBody(t, server.URL, jsonType, strings.NewReader(large)), http.StatusRequestEntityTooLarge, "body_too_large")
 	requireProblem(t, postBody(t, server.URL, jsonType, unknownLength{strings.NewReader(large)}), http.StatusRequestEntityTooLarge, "body_too_large")
@@ -150,11 +150,11 @@ func TestBodyRefusals(t *testing.T) {
 	requireProblem(t, postBody(t, server.URL, jsonType, strings.NewReader(`{"id":"s3cret`)), http.StatusBadRequest, "bad_key")
 	requireProblem(t, postBody(t, server.URL, jsonType, strings.NewReader(`{}`)), http.StatusBadRequest, "missing_key")
 	requireProblem(t, postBody(t, server.URL, formType, strings.NewReader(`{"id":42,"x":"&id=7&"}`)), http.StatusBadRequest, "bad_key")
-	list := serve(t, middleware.New(newLocker(t, live), "{body.items[].id}", middleware.WithPassOnMissingKey())(http.HandlerFunc(ok)))
+	list := serve(t, middleware.New(newLocker(t, live), "{body.items[].id}", middleware.Rule{OnMissingKey: middleware.Pass})(http.HandlerFunc(ok)))
 	requireProblem(t, postBody(t, list.URL, jsonType, strings.NewReader(`{"items":[{"id":1},{}]}`)), http.StatusBadRequest, "bad_key")
 	requireProblem(t, raw(t, server, "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"), http.StatusBadRequest, "bad_key")
 
-	limited := serve(t, http.MaxBytesHandler(middleware.New(newLocker(t, live), "{body.id}")(http.HandlerFunc(ok)), 50))
+	limited := serve(t, http.MaxBytesHandler(middleware.New(newLocker(t, live), "{body.id}", middleware.Rule{})(http.HandlerFunc(ok)), 50))
 	requireProblem(t, postBody(t, limited.URL, jsonType, unknownLength{strings.NewReader(large)}), http.StatusRequestEntityTooLarge, "body_too_large")
 }
 
@@ -170,7 +170,7 @@ func TestEndOfBodyLasts(t *testing.T) {
 	}
 	const want = `{"id":42} <nil> 0 EOF`
 	for name, template := range map[string]string{"its key is elsewhere": "order:{path.0}", "it has the key": "order:{body.id}"} {
-		server := serve(t, middleware.New(newLocker(t, live), template)(http.HandlerFunc(behindTheEnd)))
+		server := serve(t, middleware.New(newLocker(t, live), template, middleware.Rule{})(http.HandlerFunc(behindTheEnd)))
 		for length, body := range map[string]io.Reader{"known": strings.NewReader(`{"id":42}`), "unknown": unknownLength{strings.NewReader(`{"id":42}`)}} {
 			if got := postBody(t, server.URL+"/42", jsonType, body); got.body != want {
 				t.Errorf("%s, length %s: %q, want %q", name, length, got.body, want)

@@ -14,7 +14,7 @@ import (
 func allocated(template string, r *http.Request) float64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	middleware.Explain(template, r)
+	middleware.Explain(template, r, middleware.Rule{})
 	runtime.ReadMemStats(&after)
 	return float64(after.TotalAlloc - before.TotalAlloc)
 }

@@ -18,7 +18,7 @@ func TestSlowBody(t *testing.T) {
 	const timeout = 1500 * time.Millisecond // two thirds of it are left when the other request begins to wait for room
 	l := newLocker(t, live)
 	budget := middleware.NewBudget(1 << 20)
-	server := serve(t, middleware.New(l, "order:{body.id}", middleware.WithBodyTimeout(timeout), middleware.WithBodyBudget(budget))(http.HandlerFunc(ok)))
+	server := serve(t, middleware.New(l, "order:{body.id}", middleware.Rule{BodyTimeout: timeout, BodyBudget: budget})(http.HandlerFunc(ok)))
 	for _, length := range []string{"Content-Length: 1048576", "Transfer-Encoding: chunked"} {
 		start := time.Now()
 		slow := make(chan answer, 1)
@@ -57,7 +57,7 @@ func TestBodyBudget(t *testing.T) {
 			<-end
 		}
 		ok(w, r)
-	}, middleware.WithBodyBudget(budget), middleware.WithBodyTimeout(200*time.Millisecond))
+	}, middleware.Rule{BodyBudget: budget, BodyTimeout: 200 * time.Millisecond})
 	held := make(chan answer, 1)
 	go func() {
 		r := newRequest(t, server.URL, "Hold", "1", "Content-Type", jsonType)
@@ -106,10 +106,10 @@ func slowClient(t *testing.T, url, beginning string) (got <-chan answer, end fun
 // A writer that hides the connection makes it impossible to interrupt a read. The room is given back all the same.
 func TestSlowBodyBehindTimeoutHandler(t *testing.T) {
 	t.Parallel()
-	opts := []middleware.Option{middleware.WithBodyTimeout(100 * time.Millisecond), middleware.WithBodyBudget(middleware.NewBudget(1 << 20))}
+	hasty := middleware.Rule{BodyTimeout: 100 * time.Millisecond, BodyBudget: middleware.NewBudget(1 << 20)}
 	l := newLocker(t, live)
 	refused := make(chan error, 1)
-	rule := middleware.New(l, "order:{body.id}", opts...)(http.HandlerFunc(ok))
+	rule := middleware.New(l, "order:{body.id}", hasty)(http.HandlerFunc(ok))
 	server := serve(t, http.TimeoutHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rule.ServeHTTP(w, r)
 		if r.ContentLength < 0 {
@@ -121,7 +121,9 @@ func TestSlowBodyBehindTimeoutHandler(t *testing.T) {
 	if err := receive(t, refused, "the refusal of the slow body"); !errors.Is(err, http.ErrBodyReadAfterClose) {
 		t.Errorf("read after the refusal: %v", err)
 	}
-	roomy := serve(t, middleware.New(l, "order:{body.id}", append(opts, middleware.WithBodyTimeout(bound))...)(http.HandlerFunc(ok)))
+	patient := hasty
+	patient.BodyTimeout = bound
+	roomy := serve(t, middleware.New(l, "order:{body.id}", patient)(http.HandlerFunc(ok)))
 	requireRoom(t, roomy.URL)
 }
 
@@ -129,16 +131,16 @@ func TestSlowBodyBehindTimeoutHandler(t *testing.T) {
 func TestBodiesOfDryRun(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
-	budget := middleware.WithBodyBudget(middleware.NewBudget(1 << 20))
+	budget := middleware.NewBudget(1 << 20)
 	seen := make(chan middleware.Outcome, 10)
-	dry := serve(t, middleware.New(l, "order:{body.id}", budget, middleware.WithDryRun(), middleware.WithBodyTimeout(50*time.Millisecond))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	dry := serve(t, middleware.New(l, "order:{body.id}", middleware.Rule{BodyBudget: budget, DryRun: true, BodyTimeout: 50 * time.Millisecond})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		turn, _ := middleware.TurnFromContext(r.Context())
 		seen <- turn.Outcome
 		body, err := io.ReadAll(r.Body)
 		_, _ = fmt.Fprintf(w, "%s %s %v", turn.Outcome, body, err)
 	})))
 	running, release := make(chan bool), make(chan bool)
-	real := serve(t, middleware.New(l, "real:{body.id}", budget)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	real := serve(t, middleware.New(l, "real:{body.id}", middleware.Rule{BodyBudget: budget})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Hold") != "" {
 			running <- true
 			<-release

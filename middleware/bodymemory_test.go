@@ -108,9 +108,9 @@ func TestMemoryOfBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLocker(t, live)
 		mux := http.NewServeMux()
-		shared := middleware.WithBodyBudget(middleware.NewBudget(budget))
-		mux.Handle("/large", middleware.New(l, "{body.id}", shared, middleware.WithMaxBody(large))(http.HandlerFunc(ok)))
-		mux.Handle("/small", middleware.New(l, "{body.id}", shared, middleware.WithMaxBody(small))(http.HandlerFunc(ok)))
+		shared := middleware.NewBudget(budget)
+		mux.Handle("/large", middleware.New(l, "{body.id}", middleware.Rule{BodyBudget: shared, MaxBody: large})(http.HandlerFunc(ok)))
+		mux.Handle("/small", middleware.New(l, "{body.id}", middleware.Rule{BodyBudget: shared, MaxBody: small})(http.HandlerFunc(ok)))
 		listener := servePipes(t, mux)
 
 		runtime.GC()

@@ -33,7 +33,7 @@ func gunzip(next http.Handler) http.Handler {
 // A body that was decoded is read to its end, whatever its declared length.
 func TestDecodedBodies(t *testing.T) {
 	t.Parallel()
-	server := serve(t, gunzip(middleware.New(newLocker(t, live), "order:{body.id}", middleware.WithBodyBudget(middleware.NewBudget(1<<20)))(
+	server := serve(t, gunzip(middleware.New(newLocker(t, live), "order:{body.id}", middleware.Rule{BodyBudget: middleware.NewBudget(1 << 20)})(
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			turn, _ := middleware.TurnFromContext(r.Context())
 			body, err := io.ReadAll(r.Body)
@@ -71,7 +71,7 @@ func TestDecodedBodies(t *testing.T) {
 // Some handlers give a request a body and leave its length at 0.
 func TestBodyOfDeclaredLengthZero(t *testing.T) {
 	t.Parallel()
-	handler := middleware.New(newLocker(t, live), "order:{body.id|header.X}")(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	handler := middleware.New(newLocker(t, live), "order:{body.id|header.X}", middleware.Rule{})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		turn, _ := middleware.TurnFromContext(r.Context())
 		_, _ = io.WriteString(w, turn.Key)
 	}))
@@ -95,23 +95,24 @@ func TestBodiesOfNestedRules(t *testing.T) {
 		body, err := io.ReadAll(r.Body)
 		_, _ = fmt.Fprintf(w, "%s %v %s", turn.Key, err, body)
 	})
-	rule := func(name string, max int64, opts ...middleware.Option) func(http.Handler) http.Handler {
-		return middleware.New(l, name+":{body.id}", append(opts, middleware.WithMaxBody(max), middleware.WithBodyBudget(middleware.NewBudget(max)))...)
+	rule := func(name string, max int64, rule middleware.Rule) func(http.Handler) http.Handler {
+		rule.MaxBody, rule.BodyBudget = max, middleware.NewBudget(max)
+		return middleware.New(l, name+":{body.id}", rule)
 	}
 	body := `{"x":"` + strings.Repeat("x", 1_500_000) + `","id":42}`
 	for name, c := range map[string]struct {
 		handler http.Handler
 		want    string // or a refusal
 	}{
-		"dry run around, too small": {rule("a", 1<<20, middleware.WithDryRun())(rule("b", 2<<20)(show)), "b:42 <nil> " + body},
-		"dry run around":            {rule("a", 2<<20, middleware.WithDryRun())(rule("b", 2<<20)(show)), "b:42 <nil> " + body},
-		"dry runs, too small":       {rule("a", 1<<10, middleware.WithDryRun())(rule("b", 1<<20, middleware.WithDryRun())(show)), " <nil> " + body},
-		"dry run inside":            {rule("a", 2<<20)(rule("b", 2<<20, middleware.WithDryRun())(show)), "b:42 <nil> " + body},
-		"dry run inside, too small": {rule("a", 2<<20)(rule("b", 1<<20, middleware.WithDryRun())(show)), " <nil> " + body},
-		"both":                      {rule("a", 2<<20)(rule("b", 2<<20)(show)), "b:42 <nil> " + body},
-		"the inner too small":       {rule("a", 2<<20)(rule("b", 1<<20)(show)), "body_too_large"},
-		"the outer too small":       {rule("a", 1<<20)(rule("b", 2<<20)(show)), "body_too_large"},
-		"only the inner reads":      {middleware.New(l, "{method}")(rule("b", 2<<20)(show)), "b:42 <nil> " + body},
+		"dry run around, too small": {rule("a", 1<<20, middleware.Rule{DryRun: true})(rule("b", 2<<20, middleware.Rule{})(show)), "b:42 <nil> " + body},
+		"dry run around":            {rule("a", 2<<20, middleware.Rule{DryRun: true})(rule("b", 2<<20, middleware.Rule{})(show)), "b:42 <nil> " + body},
+		"dry runs, too small":       {rule("a", 1<<10, middleware.Rule{DryRun: true})(rule("b", 1<<20, middleware.Rule{DryRun: true})(show)), " <nil> " + body},
+		"dry run inside":            {rule("a", 2<<20, middleware.Rule{})(rule("b", 2<<20, middleware.Rule{DryRun: true})(show)), "b:42 <nil> " + body},
+		"dry run inside, too small": {rule("a", 2<<20, middleware.Rule{})(rule("b", 1<<20, middleware.Rule{DryRun: true})(show)), " <nil> " + body},
+		"both":                      {rule("a", 2<<20, middleware.Rule{})(rule("b", 2<<20, middleware.Rule{})(show)), "b:42 <nil> " + body},
+		"the inner too small":       {rule("a", 2<<20, middleware.Rule{})(rule("b", 1<<20, middleware.Rule{})(show)), "body_too_large"},
+		"the outer too small":       {rule("a", 1<<20, middleware.Rule{})(rule("b", 2<<20, middleware.Rule{})(show)), "body_too_large"},
+		"only the inner reads":      {middleware.New(l, "{method}", middleware.Rule{})(rule("b", 2<<20, middleware.Rule{})(show)), "b:42 <nil> " + body},
 	} {
 		server := serve(t, c.handler)
 		for _, reader := range []io.Reader{strings.NewReader(body), unknownLength{strings.NewReader(body)}} {
@@ -133,13 +134,12 @@ func TestBodyAfterRefusal(t *testing.T) {
 	hold(t, l, "post")
 	budget := middleware.NewBudget(1 << 20)
 	for template, max := range map[string]int64{"{method}": 0, "{body.id}": 0, "{body.x}": 0, "{body.a.id}": 100} {
-		parsed, err := middleware.ParseTemplate(template, middleware.Placeholder)
+		rule, err := middleware.Compile(middleware.Rule{Keys: []string{template}, BodyBudget: budget, MaxBody: max}, (*middleware.Rule).Placeholder)
 		if err != nil {
 			t.Fatal(err)
 		}
-		rule := middleware.Rule{BodyBudget: budget, MaxBody: max}
 		server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			err := rule.Serve(l, parsed.Keys, w, r, func(http.ResponseWriter, *http.Request) error { return nil })
+			err := rule.Serve(l, w, r, func(http.ResponseWriter, *http.Request) error { return nil })
 			var refusal *middleware.Refusal
 			if !errors.As(err, &refusal) {
 				t.Errorf("%s: %v", template, err)
@@ -170,8 +170,8 @@ func TestProxiedBody(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(address) }}
-	for _, opts := range [][]middleware.Option{nil, {middleware.WithRunToEnd()}, {middleware.WithDryRun()}} {
-		server := byBody(t, proxy.ServeHTTP, opts...)
+	for _, rule := range []middleware.Rule{{OnClientAbort: middleware.Cancel}, {}, {DryRun: true}} {
+		server := byBody(t, proxy.ServeHTTP, rule)
 		const body = `{"id":42}`
 		if got := postBody(t, server.URL, jsonType, strings.NewReader(body)); got.body != "9 [] "+body+" <nil>" {
 			t.Errorf("%d %s", got.StatusCode, got.body)

@@ -32,13 +32,13 @@ func bodyBytes(r *http.Request) ([]byte, error) {
 	b, ok := r.Body.(*body)
 	if !ok || !b.untouched() { // a key is derived outside of Rule.Serve
 		b = newBody(nil, r)
-		b.enter(&Rule{BodyBudget: NewBudget(DefaultMaxBody)})
+		b.enter(byDefault(Rule{BodyBudget: NewBudget(DefaultMaxBody)}))
 	}
 	if !b.filled {
 		b.filled = true
 		b.err = b.fill()
 	}
-	if b.err == nil && int64(len(b.raw)) > b.rule.maxBody() { // the rule around this one allows more
+	if b.err == nil && int64(len(b.raw)) > b.rule.MaxBody { // the rule around this one allows more
 		return nil, errBodyTooLarge
 	}
 	return b.raw, b.err
@@ -47,10 +47,10 @@ func bodyBytes(r *http.Request) ([]byte, error) {
 // fill reads the body within max_body, the budget and the deadline. In a dry run the handler reads the rest, whatever the
 // error.
 func (b *body) fill() error {
-	if max(b.request.ContentLength, int64(len(b.raw))) > b.rule.maxBody() {
+	if max(b.request.ContentLength, int64(len(b.raw))) > b.rule.MaxBody {
 		return errBodyTooLarge
 	}
-	ctx, cancel := context.WithTimeout(b.request.Context(), b.rule.bodyTimeout())
+	ctx, cancel := context.WithTimeout(b.request.Context(), b.rule.BodyTimeout)
 	defer cancel()
 	how := whole
 	if b.rule.DryRun {
@@ -70,7 +70,7 @@ func (b *body) fill() error {
 func (b *body) readAhead(ctx context.Context) {
 	duplex, ok := unwrapTo[interface{ EnableFullDuplex() error }](b.writer)
 	r := b.request
-	if b.filled || !ok || r.ProtoMajor != 1 || r.ContentLength > b.rule.maxBody() || r.Header.Get("Expect") != "" {
+	if b.filled || !ok || r.ProtoMajor != 1 || r.ContentLength > b.rule.MaxBody || r.Header.Get("Expect") != "" {
 		return
 	}
 	_ = b.read(ctx, inSpare) // the handler will meet the same error
@@ -103,7 +103,7 @@ func readError(ctx context.Context, err error) error {
 // read reads to the end, or until the body is longer than max_body.
 func (b *body) read(ctx context.Context, how reading) error {
 	interruptible := b.prepare(how)
-	for int64(len(b.raw)) <= b.rule.maxBody() {
+	for int64(len(b.raw)) <= b.rule.MaxBody {
 		err := b.grow(ctx, how)
 		if err == nil && interruptible {
 			err = b.interrupted(ctx)
@@ -127,7 +127,7 @@ func (b *body) grow(ctx context.Context, how reading) error {
 	if len(b.raw) < cap(b.raw) {
 		return nil
 	}
-	read, most := int64(len(b.raw)), b.rule.maxBody()
+	read, most := int64(len(b.raw)), b.rule.MaxBody
 	if length := b.request.ContentLength; length >= read {
 		most = min(most, length)
 	}

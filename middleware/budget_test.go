@@ -28,10 +28,10 @@ const (
 
 func testBodies(t *testing.T, f func(*budgetTest)) {
 	synctest.Test(t, func(t *testing.T) {
-		budget := middleware.WithBodyBudget(middleware.NewBudget(testBudget))
-		client := middleware.WithClientAddress(func(r *http.Request) string { return r.Header.Get("Client") })
+		budget := middleware.NewBudget(testBudget)
+		client := func(r *http.Request) string { return r.Header.Get("Client") }
 		b := &budgetTest{t: t, open: make(chan struct{}), hold: make(chan struct{})}
-		b.server = servePipes(t, middleware.New(newLocker(t, live), "{body.id}", budget, client)(http.HandlerFunc(ok)))
+		b.server = servePipes(t, middleware.New(newLocker(t, live), "{body.id}", middleware.Rule{BodyBudget: budget, ClientAddress: client})(http.HandlerFunc(ok)))
 		close(b.open)
 		f(b)
 		b.all.Wait()

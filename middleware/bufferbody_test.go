@@ -31,9 +31,9 @@ func (b noticedBody) Read(p []byte) (int, error) {
 }
 
 // bufferedOrders serves orders, and signals when a body is read and when a handler begins.
-func bufferedOrders(t *testing.T, h http.HandlerFunc, opts ...middleware.Option) (server *httptest.Server, l *redlock.Locker, read chan bool, served *atomic.Int32) {
+func bufferedOrders(t *testing.T, h http.HandlerFunc, rule middleware.Rule) (server *httptest.Server, l *redlock.Locker, read chan bool, served *atomic.Int32) {
 	l, read, served = newLocker(t, live), make(chan bool, 1), new(atomic.Int32)
-	locked := middleware.New(l, "order:{header.Order}", opts...)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	locked := middleware.New(l, "order:{header.Order}", rule)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		served.Add(1)
 		h(w, r)
 	}))
@@ -57,11 +57,11 @@ func echo(w http.ResponseWriter, r *http.Request) {
 // A client that sends its headers and one byte doesn't hold the key; when it sends the rest, the handler has it all.
 func TestBufferBody(t *testing.T) {
 	t.Parallel()
-	buffer := middleware.WithBufferBody(true)
-	for name, opts := range map[string][]middleware.Option{
-		"option": {buffer},
-		"wait":   {buffer, middleware.WithWait(bound)},
-		"preset": {middleware.WithPreset("stripe"), middleware.WithDedupe("")},
+	buffer := new(true)
+	for name, rule := range map[string]middleware.Rule{
+		"option": {BufferBody: buffer},
+		"wait":   {BufferBody: buffer, Wait: bound},
+		"preset": {Preset: "stripe", Dedupe: "off"},
 	} {
 		for protocol, transport := range map[string]func(*http.Transport){
 			"HTTP/1.1": func(t *http.Transport) { t.Protocols = new(http.Protocols); t.Protocols.SetHTTP1(true) },
@@ -69,7 +69,7 @@ func TestBufferBody(t *testing.T) {
 		} {
 			for _, length := range []int64{-1, 8} {
 				t.Run(fmt.Sprint(name, " ", protocol, " ", length), func(t *testing.T) {
-					server, l, read, _ := bufferedOrders(t, echo, opts...)
+					server, l, read, _ := bufferedOrders(t, echo, rule)
 					client := server.Client()
 					transport(client.Transport.(*http.Transport))
 					body, pipe := io.Pipe()
@@ -106,7 +106,7 @@ func TestBufferBody(t *testing.T) {
 // A body that doesn't arrive completely, or not in time, never gets the key, and no handler sees it.
 func TestBodyThatIsNotCompleted(t *testing.T) {
 	t.Parallel()
-	server, l, read, served := bufferedOrders(t, echo, middleware.WithBufferBody(true), middleware.WithBodyTimeout(300*time.Millisecond))
+	server, l, read, served := bufferedOrders(t, echo, middleware.Rule{BufferBody: new(true), BodyTimeout: 300 * time.Millisecond})
 	for _, http2 := range []bool{false, true} {
 		client := server.Client()
 		client.Transport.(*http.Transport).Protocols = new(http.Protocols)
@@ -146,7 +146,7 @@ func TestBodyThatIsNotCompleted(t *testing.T) {
 // A body above max_body is refused and not streamed: the client could send it slowly.
 func TestBufferedBodyAboveTheLimit(t *testing.T) {
 	t.Parallel()
-	server, _, _, served := bufferedOrders(t, echo, middleware.WithBufferBody(true), middleware.WithMaxBody(100))
+	server, _, _, served := bufferedOrders(t, echo, middleware.Rule{BufferBody: new(true), MaxBody: 100})
 	for _, n := range []int{100, 101} {
 		for _, unknown := range []bool{false, true} {
 			request := newRequest(t, server.URL, "Order", "42")
@@ -173,7 +173,7 @@ func TestBufferedBodyAboveTheLimit(t *testing.T) {
 func TestBufferedBodyThatIsAskedFor(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
-	server := serve(t, orders(l, echo, middleware.WithBufferBody(true), middleware.WithMaxBody(100)))
+	server := serve(t, orders(l, echo, middleware.Rule{BufferBody: new(true), MaxBody: 100}))
 	conn := dial(t, server.Listener.Addr(), "POST / HTTP/1.1\r\nHost: x\r\nOrder: 42\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
 	lines := textproto.NewReader(bufio.NewReader(conn))
 	if line, err := lines.ReadLine(); line != "HTTP/1.1 100 Continue" {
@@ -197,18 +197,18 @@ func TestNotBuffered(t *testing.T) {
 	for name, test := range map[string]struct {
 		method string
 		order  string
-		opts   []middleware.Option
+		rule   middleware.Rule
 	}{
-		"no key":             {http.MethodPost, "", []middleware.Option{middleware.WithPassOnMissingKey(), middleware.WithBufferBody(true)}},
-		"another protocol":   {http.MethodConnect, "42", []middleware.Option{middleware.WithAllowUpgrade(), middleware.WithBufferBody(true)}},
-		"preset without":     {http.MethodPost, "42", []middleware.Option{middleware.WithPreset("github"), middleware.WithBufferBody(false), middleware.WithDedupe("")}},
-		"nothing said of it": {http.MethodPost, "42", nil},
+		"no key":             {http.MethodPost, "", middleware.Rule{OnMissingKey: middleware.Pass, BufferBody: new(true)}},
+		"another protocol":   {http.MethodConnect, "42", middleware.Rule{AllowUpgrade: true, BufferBody: new(true)}},
+		"preset without":     {http.MethodPost, "42", middleware.Rule{Preset: "github", BufferBody: new(false), Dedupe: ""}},
+		"nothing said of it": {http.MethodPost, "42", middleware.Rule{}},
 	} {
 		r := httptest.NewRequest(test.method, "http://x/", nil)
 		r.Body, r.ContentLength = untouchable{t}, -1
 		r.Header.Set("Order", test.order)
 		w := httptest.NewRecorder()
-		orders(newLocker(t, live), ok, test.opts...).ServeHTTP(w, r)
+		orders(newLocker(t, live), ok, test.rule).ServeHTTP(w, r)
 		if w.Body.String() != "served" {
 			t.Errorf("%s: %d %s", name, w.Code, w.Body)
 		}

@@ -11,7 +11,7 @@ import (
 // claim takes the lock on the delivery, which all processes share: the request that doesn't get it comes second. It is held
 // besides the lock on the keys, until unlockClaim is called. If the answer to the delivery is remembered, it returns that.
 func (s *serving) claim(alone bool) (*answer.Answer, error) {
-	opts := s.rule.lockOptions()
+	opts := s.rule.options
 	if !alone { // it ends with the request, or with its lock
 		opts = append(opts, redlock.WithMaxHold(0))
 	}

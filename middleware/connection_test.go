@@ -25,13 +25,13 @@ func TestConnectionTakesNothingAway(t *testing.T) {
 	}
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(address) }}
 	const want = `7application/jsona=1d1trailers{"id":1}`
-	for name, opts := range map[string][]middleware.Option{
-		"a rule":  nil,
-		"dry run": {middleware.WithDryRun()},
-		"passed":  {middleware.WithKeys("{header.X-None}"), middleware.WithPassOnMissingKey()},
+	for name, rule := range map[string]middleware.Rule{
+		"a rule":  {},
+		"dry run": {DryRun: true},
+		"passed":  {Keys: []string{"{header.X-None}"}, OnMissingKey: middleware.Pass},
 	} {
-		opts := append(opts, middleware.WithDedupe("{header.X-Id}"))
-		server := serve(t, middleware.New(newLocker(t, live), "{header.X-Customer}:{cookie.a}:{body.id}", opts...)(proxy))
+		rule.Dedupe = "{header.X-Id}"
+		server := serve(t, middleware.New(newLocker(t, live), "{header.X-Customer}:{cookie.a}:{body.id}", rule)(proxy))
 		for _, connection := range [][]string{{"X-Customer"}, {"content-type, keep-alive"}, {"Cookie,x-id ,X-Customer"}, {"keep-alive", "close, X-Customer,,"}, {"\tX-Customer\t"}, {"TE"}} {
 			r := newRequest(t, server.URL, "X-Customer", "7", "Content-Type", "application/json", "Cookie", "a=1", "X-Id", "d1", "Te", "trailers")
 			r.Header["Connection"] = connection

@@ -16,7 +16,7 @@ import (
 // "dedupe on" is a natural guess, and would make duplicates of all deliveries with one key.
 func TestConstantDedupe(t *testing.T) {
 	t.Parallel()
-	if _, err := middleware.ParseDedupe("on", middleware.Placeholder); err == nil || !strings.Contains(err.Error(), `"on" is the same for all deliveries`) {
+	if err := wrong(middleware.Rule{Dedupe: "on"}); err == nil || !strings.Contains(err.Error(), `"on" is the same for all deliveries`) {
 		t.Error(err)
 	}
 }
@@ -34,9 +34,9 @@ func TestDuplicateDeliveries(t *testing.T) {
 			ok(w, r)
 		}
 	}
-	opts := []middleware.Option{middleware.WithWait(bound), middleware.WithDedupe("{header.Id}")}
-	server := serve(t, orders(l, handler(), opts...))
-	other := serve(t, orders(l, handler(), opts...)) // another rule
+	opts := middleware.Rule{Wait: bound, Dedupe: "{header.Id}"}
+	server := serve(t, orders(l, handler(), opts))
+	other := serve(t, orders(l, handler(), opts)) // another rule
 	t.Cleanup(release)
 	answers := make(chan answer, 10)
 	send := func(headers ...string) { go func() { answers <- post(t, server.URL, headers...) }() }
@@ -84,12 +84,12 @@ func TestOneEventForTwoEndpoints(t *testing.T) {
 	running, end := make(chan bool, 1), make(chan bool)
 	release := sync.OnceFunc(func() { close(end) })
 	mux := http.NewServeMux()
-	mux.Handle("/billing", middleware.New(l, "", middleware.WithPreset("stripe"), middleware.WithWait(bound))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	mux.Handle("/billing", middleware.New(l, "", middleware.Rule{Preset: "stripe", Wait: bound})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		running <- true
 		<-end
 		ok(w, r)
 	})))
-	mux.Handle("/crm", middleware.New(l, "", middleware.WithPreset("stripe"), middleware.WithWait(bound))(http.HandlerFunc(ok)))
+	mux.Handle("/crm", middleware.New(l, "", middleware.Rule{Preset: "stripe", Wait: bound})(http.HandlerFunc(ok)))
 	server := serve(t, mux)
 	t.Cleanup(release)
 	answers := make(chan answer, 2)
@@ -113,7 +113,7 @@ func TestOneEventForTwoEndpoints(t *testing.T) {
 
 func TestDedupeWithoutQuorum(t *testing.T) {
 	t.Parallel()
-	server := serve(t, orders(newLocker(t, dead), ok, middleware.WithDedupe("{header.Id}")))
+	server := serve(t, orders(newLocker(t, dead), ok, middleware.Rule{Dedupe: "{header.Id}"}))
 	requireProblem(t, post(t, server.URL, "Order", "42", "Id", "a"), http.StatusConflict, "no_quorum")
 }
 
@@ -129,7 +129,7 @@ func TestDuplicateOfALongRequest(t *testing.T) {
 				<-end
 			}
 			ok(w, r)
-		}, middleware.WithDedupe("{header.Id}"))
+		}, middleware.Rule{Dedupe: "{header.Id}"})
 		deliver := func(block string) *httptest.ResponseRecorder {
 			r := httptest.NewRequest(http.MethodPost, "/", nil)
 			r.Header.Set("Block", block)
@@ -159,16 +159,16 @@ func TestDuplicateOfALongRequest(t *testing.T) {
 
 func TestDedupeOfSeveralValues(t *testing.T) {
 	t.Parallel()
-	_, err := middleware.ParseDedupe("{header.X}:{body.items[].id}", middleware.Placeholder)
+	err := wrong(middleware.Rule{Dedupe: "{header.X}:{body.items[].id}"})
 	if err == nil || !strings.Contains(err.Error(), "dedupe: {body.items[].id} may have several values") {
-		t.Errorf("ParseDedupe: %v", err)
+		t.Error(err)
 	}
 	defer func() {
 		if recover() == nil {
-			t.Error("WithDedupe takes it")
+			t.Error("New takes it")
 		}
 	}()
-	middleware.Explain("k", httptest.NewRequest(http.MethodPost, "/", nil), middleware.WithDedupe("{body.items[].id}"))
+	middleware.Explain("k", httptest.NewRequest(http.MethodPost, "/", nil), middleware.Rule{Dedupe: "{body.items[].id}"})
 }
 
 // TestDeliveryKey: a delivery has one key, whatever the order of its keys, and no other delivery has it.

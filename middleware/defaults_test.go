@@ -20,11 +20,11 @@ func TestDefaultMaxHold(t *testing.T) {
 	t.Parallel()
 	for want, opts := range map[time.Duration]struct {
 		locker []redlock.Option
-		rule   []middleware.Option
+		rule   middleware.Rule
 	}{
 		5 * time.Minute:  {},
 		time.Hour:        {locker: []redlock.Option{redlock.WithMaxHold(time.Hour)}},
-		20 * time.Minute: {[]redlock.Option{redlock.WithMaxHold(time.Hour)}, []middleware.Option{middleware.WithMaxHold(20 * time.Minute)}},
+		20 * time.Minute: {[]redlock.Option{redlock.WithMaxHold(time.Hour)}, middleware.Rule{MaxHold: 20 * time.Minute}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := newLocker(t, live, opts.locker...)
@@ -36,7 +36,7 @@ func TestDefaultMaxHold(t *testing.T) {
 				if cause := context.Cause(r.Context()); !errors.Is(cause, redlock.ErrMaxHold) {
 					t.Errorf("%v: %v, want ErrMaxHold", want, cause)
 				}
-			}, opts.rule...)
+			}, opts.rule)
 			r := httptest.NewRequest(http.MethodPost, "/", nil)
 			r.Header.Set("Order", "42")
 			handler.ServeHTTP(httptest.NewRecorder(), r)
@@ -52,11 +52,11 @@ func TestLogsWhereTheLockerDoes(t *testing.T) {
 	t.Parallel()
 	var lockers, own safeBuffer
 	l := newLocker(t, live, redlock.WithLogger(slog.New(slog.NewTextHandler(&lockers, nil))))
-	middleware.New(l, "constant")
+	middleware.New(l, "constant", middleware.Rule{})
 	if !strings.Contains(lockers.String(), "all requests share one lock") {
 		t.Errorf("the Locker's log has %q", lockers.String())
 	}
-	middleware.New(l, "another", middleware.WithLogger(slog.New(slog.NewTextHandler(&own, nil))))
+	middleware.New(l, "another", middleware.Rule{Logger: slog.New(slog.NewTextHandler(&own, nil))})
 	if !strings.Contains(own.String(), "another") || strings.Contains(lockers.String(), "another") {
 		t.Errorf("the middleware's log has %q, the Locker's %q", own.String(), lockers.String())
 	}

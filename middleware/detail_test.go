@@ -30,23 +30,23 @@ func TestDetail(t *testing.T) {
 	hold(t, l, "held:post")
 	stopping, stop := context.WithCancel(t.Context())
 	stop()
-	wait := middleware.WithWait(time.Millisecond)
+	wait := time.Millisecond
 	foreign := func(*http.Request) (string, error) { return "", errors.New("no customer " + secret) }
 	failing := func(err error) func(*http.Request) {
 		return func(r *http.Request) { r.Body, r.ContentLength = io.NopCloser(brokenReader{err}), -1 }
 	}
-	buffered := middleware.WithBufferBody(true)
+	buffered := new(true)
 
 	for name, test := range map[string]struct {
-		with func(...middleware.Option) func(http.Handler) http.Handler
-		opts []middleware.Option
+		with func(middleware.Rule) func(http.Handler) http.Handler
+		rule middleware.Rule
 		body string
 		send func(*http.Request)
 		want string
 	}{
 		"missing":         {body: `{"account":{"no":"s3cret"}}`, with: of(l, "c:{body.account.id}"), want: "key part {body.account.id}: missing or empty"},
-		"missing, passed": {with: of(l, "c:{header.A}"), opts: []middleware.Option{middleware.WithPassOnMissingKey()}, want: "key part {header.A}: missing or empty"},
-		"missing, dry":    {with: of(l, "c:{header.A}"), opts: []middleware.Option{middleware.WithDryRun()}, want: "key part {header.A}: missing or empty"},
+		"missing, passed": {with: of(l, "c:{header.A}"), rule: middleware.Rule{OnMissingKey: middleware.Pass}, want: "key part {header.A}: missing or empty"},
+		"missing, dry":    {with: of(l, "c:{header.A}"), rule: middleware.Rule{DryRun: true}, want: "key part {header.A}: missing or empty"},
 		"twice":           {send: func(r *http.Request) { r.Header["A"] = []string{secret, "b"} }, with: of(l, "c:{header.A}"), want: "key part {header.A}: given more than once"},
 		"kind":            {send: header("A", secret), with: of(l, "c:{header.A:int}"), want: `key part {header.A:int}: not of the kind "int" in its one spelling`},
 		"no text":         {send: header("A", secret+"\xff"), with: of(l, "c:{header.A}"), want: "key part {header.A}: not valid UTF-8, or with a control character in it"},
@@ -57,19 +57,19 @@ func TestDetail(t *testing.T) {
 		"two readers":     {body: `{"x":"&a=s3cret&"}`, with: of(l, "c:{body.a}"), want: "key: given more than once"},
 		"type":            {body: secret, send: func(r *http.Request) { r.Header.Set("Content-Type", "text/s3cret") }, with: of(l, "c:{body.a}"), want: "key part {body.a}: body is neither JSON nor application/x-www-form-urlencoded, in UTF-8"},
 		"encoded":         {body: secret, send: header("Content-Encoding", "gzip"), with: of(l, "c:{body.a}"), want: "key part {body.a}: body has a Content-Encoding: it would have to be decoded first"},
-		"too large":       {body: secret, with: of(l, "c:{method}"), opts: []middleware.Option{buffered, middleware.WithMaxBody(3)}, want: "body is larger than max_body"},
-		"broken":          {send: failing(errors.New(secret)), with: of(l, "c:{method}"), opts: []middleware.Option{buffered}, want: "body can't be read to its end"},
+		"too large":       {body: secret, with: of(l, "c:{method}"), rule: middleware.Rule{BufferBody: buffered, MaxBody: 3}, want: "body is larger than max_body"},
+		"broken":          {send: failing(errors.New(secret)), with: of(l, "c:{method}"), rule: middleware.Rule{BufferBody: buffered}, want: "body can't be read to its end"},
 		"upgrade":         {send: func(r *http.Request) { r.Header.Set("Connection", "upgrade"); r.Header.Set("Upgrade", secret) }, with: of(l, "c:{method}"), want: "request asks for another protocol, which would hold the lock for as long as it lasts"},
-		"signature":       {send: header("X-Hub-Signature-256", "sha256="+secret), with: of(l, "c:{method}"), opts: []middleware.Option{verify(t, "github", "key")}, want: "signature is missing or can't be read"},
+		"signature":       {send: header("X-Hub-Signature-256", "sha256="+secret), with: of(l, "c:{method}"), rule: middleware.Rule{Verify: &middleware.Verify{Scheme: "github", Secrets: []string{"key"}}}, want: "signature is missing or can't be read"},
 		"foreign":         {with: ofFunc(l, foreign), want: "no certain key can be made of the request"},
 		"foreign, empty":  {with: ofFunc(l, func(*http.Request) (string, error) { return "", nil }), want: "key: missing or empty"},
 		"held":            {with: of(l, "held:{method}"), want: "another request holds the lock"},
-		"held, waited":    {with: of(l, "held:{method}"), opts: []middleware.Option{wait}, want: "another request held the lock for the whole wait"},
-		"stopping":        {with: of(l, "held:{method}"), opts: []middleware.Option{wait, middleware.WithShutdown(stopping)}, want: "the lock is held, and the server is about to stop"},
-		"duplicate":       {send: func(r *http.Request) { r.URL.Path = "/again" }, with: of(l, "d:{method}"), opts: []middleware.Option{middleware.WithDedupe("{method}")}, want: "the same delivery is in progress"},
+		"held, waited":    {with: of(l, "held:{method}"), rule: middleware.Rule{Wait: wait}, want: "another request held the lock for the whole wait"},
+		"stopping":        {with: of(l, "held:{method}"), rule: middleware.Rule{Wait: wait, Shutdown: stopping}, want: "the lock is held, and the server is about to stop"},
+		"duplicate":       {send: func(r *http.Request) { r.URL.Path = "/again" }, with: of(l, "d:{method}"), rule: middleware.Rule{Dedupe: "{method}"}, want: "the same delivery is in progress"},
 		"no quorum":       {with: of(noQuorum, "c:{method}"), want: "too few masters are usable"},
-		"unprotected":     {with: of(noQuorum, "c:{method}"), opts: []middleware.Option{middleware.WithPassOnNoQuorum()}, want: "too few masters are usable"},
-		"max hold":        {with: of(l, "m:{method}"), opts: []middleware.Option{middleware.WithMaxHold(time.Millisecond)}, send: func(r *http.Request) { r.URL.Path = "/hold" }, want: "the request held its lock for max_hold"},
+		"unprotected":     {with: of(noQuorum, "c:{method}"), rule: middleware.Rule{OnNoQuorum: middleware.Pass}, want: "too few masters are usable"},
+		"max hold":        {with: of(l, "m:{method}"), rule: middleware.Rule{MaxHold: time.Millisecond}, send: func(r *http.Request) { r.URL.Path = "/hold" }, want: "the request held its lock for max_hold"},
 		"forced":          {with: of(l, "f:{method}"), send: func(r *http.Request) { r.URL.Path = "/force" }, want: "the lock was released by force"},
 		"closed":          {with: of(closed, "c:{method}"), want: "the server has closed its locks"},
 		"acquired":        {with: of(l, "c:{method}"), want: ""},
@@ -77,7 +77,7 @@ func TestDetail(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var handler http.Handler
 			var served *middleware.Turn
-			handler = test.with(test.opts...)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			handler = test.with(test.rule)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				turn, _ := middleware.TurnFromContext(r.Context())
 				served = &turn
 				switch r.URL.Path {

@@ -70,7 +70,7 @@ func (s *serving) dryRun(err error) error {
 	}
 	s.setOutcome(outcome, err)
 	if err != nil {
-		s.rule.logger().Info("dry run: the request would have been "+what, "rule", s.turn.Rule, "outcome", s.turn.Outcome, "detail", s.turn.Detail)
+		s.rule.Logger.Info("dry run: the request would have been "+what, "rule", s.turn.Rule, "outcome", s.turn.Outcome, "detail", s.turn.Detail)
 	}
 	return s.pass()
 }

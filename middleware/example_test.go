@@ -40,7 +40,7 @@ func ExampleNew() {
 		mux.ServeHTTP(second, httptest.NewRequest(http.MethodPost, "/orders/42/pay", nil))
 		fmt.Println("second request:", second.Code, second.Body)
 	})
-	mux.Handle("POST /orders/{id}/pay", middleware.New(locker, "order:{path.id:int}")(pay))
+	mux.Handle("POST /orders/{id}/pay", middleware.New(locker, "order:{path.id:int}", middleware.Rule{})(pay))
 
 	first := httptest.NewRecorder()
 	mux.ServeHTTP(first, httptest.NewRequest(http.MethodPost, "/orders/42/pay", nil))
@@ -64,7 +64,7 @@ func ExampleNewFunc() {
 		}
 		return "user:" + user, nil
 	}
-	serialize := middleware.NewFunc(locker, key, middleware.WithWait(2*time.Second))
+	serialize := middleware.NewFunc(locker, key, middleware.Rule{Wait: 2 * time.Second})
 	handler := serialize(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		turn, _ := middleware.TurnFromContext(r.Context())
 		fmt.Println(turn.Key)
@@ -95,7 +95,7 @@ func ExampleWithWait() {
 	})
 	refund := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { fmt.Println("refunded") })
 
-	serialize := middleware.New(locker, "order:{path.id:int}", middleware.WithWait(time.Minute))
+	serialize := middleware.New(locker, "order:{path.id:int}", middleware.Rule{Wait: time.Minute})
 	var mux http.ServeMux
 	mux.Handle("POST /orders/{id}/pay", serialize(pay))
 	mux.Handle("POST /orders/{id}/refund", serialize(refund))
@@ -119,7 +119,7 @@ func ExampleTurn_Fence() {
 	defer func() { _ = locker.Close() }()
 
 	var last uint64 // stands for a column in your database, and the comparison for a WHERE clause
-	handler := middleware.New(locker, "order:{header.Order}", middleware.WithPassOnMissingKey())(
+	handler := middleware.New(locker, "order:{header.Order}", middleware.Rule{OnMissingKey: middleware.Pass})(
 		http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			turn, _ := middleware.TurnFromContext(r.Context())
 			fence, ok := turn.Fence()
@@ -143,16 +143,15 @@ func ExampleTurn_Fence() {
 }
 
 // Only webhooks that GitHub has signed hold the lock on their repository.
-func ExampleWithVerify() {
+func ExampleRule_verify() {
 	locker := newExampleLocker()
 	defer func() { _ = locker.Close() }()
 
 	secret := "It's a Secret to Everybody" // from the environment
-	verifier, err := middleware.NewVerifier("github", secret)
-	if err != nil {
-		log.Fatal(err) // the secret is empty, for example
-	}
-	serialize := middleware.New(locker, "", middleware.WithPreset("github"), middleware.WithVerify(verifier))
+	serialize := middleware.New(locker, "", middleware.Rule{
+		Preset: "github",
+		Verify: &middleware.Verify{Scheme: "github", Secrets: []string{secret}},
+	})
 	handler := serialize(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		turn, _ := middleware.TurnFromContext(r.Context())
 		fmt.Println("received, with the lock on", turn.Key)
@@ -182,7 +181,7 @@ func ExampleNoteTurn() {
 		log.Fatal(err)
 	}
 	defer func() { _ = locker.Close() }()
-	orders := middleware.New(locker, "order:{header.Order}", middleware.WithName("orders"))
+	orders := middleware.New(locker, "order:{header.Order}", middleware.Rule{Name: "orders"})
 	accessLog := func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			ctx, turn := middleware.NoteTurn(r.Context())

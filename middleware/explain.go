@@ -16,31 +16,26 @@ type Explanation struct {
 	Place    string   // the host and path at which alone it counts; empty for anywhere
 	Err      error    // why the request would be refused before its lock is asked for, or nil
 
-	rule *Rule
+	rule *Serializer
 }
 
-// Explain returns the keys that New with this template and these options would lock for a request, without a Locker. It reads
+// Explain returns the keys that New with this template and this rule would lock for a request, without a Locker. It reads
 // the body if New would, and panics where New does.
-func Explain(template string, r *http.Request, opts ...Option) Explanation {
-	s := withOptions(opts)
-	templates := s.templates(template)
-	if templates == nil {
-		return s.Rule.Explain(nil, r)
-	}
-	return s.Rule.Explain(templates.Keys, r)
+func Explain(template string, r *http.Request, rule Rule) Explanation {
+	return mustCompile(rule.withKey(template), nil).Explain(r)
 }
 
 // Explain returns the keys that Serve would lock for a request. It reads the body if Serve would. It checks the signature, too,
 // but returns the keys even if that is wrong.
-func (rule *Rule) Explain(derive KeysFunc, r *http.Request) Explanation {
-	s := &serving{rule: rule, derive: derive, r: r}
+func (rule *Serializer) Explain(r *http.Request) Explanation {
+	s := &serving{rule: rule, r: r}
 	s.receive()
 	if b, ok := r.Body.(*body); ok {
-		b.budget = NewBudget(rule.maxBody()) // of its own: the body remains readable, and keeps its memory
+		b.budget = NewBudget(rule.MaxBody) // of its own: the body remains readable, and keeps its memory
 	}
 	err := s.identify()
 	e := Explanation{Keys: s.turn.keys, Delivery: s.delivery, Err: cmp.Or(s.permit(), err), rule: rule}
-	if e.Delivery != "" && rule.IgnoreFingerprint {
+	if e.Delivery != "" && !*rule.Fingerprint {
 		e.Place = rule.place(r)
 	}
 	return e
@@ -61,7 +56,7 @@ func (e Explanation) String() string {
 	switch {
 	case e.Err != nil:
 		refusal := refusalBeforeLock(context.Background(), e.Err)
-		if refusal.Turn.Outcome == OutcomeMissingKey && e.rule.PassMissingKey {
+		if refusal.Turn.Outcome == OutcomeMissingKey && e.rule.OnMissingKey == Pass {
 			fmt.Fprintf(&text, "served    without a lock: %v\n", e.Err)
 		} else {
 			fmt.Fprintf(&text, "refused   %d %s: %v\n", refusal.Status, refusal.Turn.Outcome, e.Err)
@@ -69,7 +64,7 @@ func (e Explanation) String() string {
 	case e.rule.DryRun:
 		fmt.Fprintln(&text, "served    without a lock: dry run")
 	default:
-		fmt.Fprintf(&text, "if held   waits %v, then %d\n", e.rule.Wait.Round(time.Millisecond), cmp.Or(e.rule.HeldStatus, http.StatusLocked))
+		fmt.Fprintf(&text, "if held   waits %v, then %d\n", e.rule.Wait.Round(time.Millisecond), e.rule.HeldStatus)
 	}
 	return text.String()
 }

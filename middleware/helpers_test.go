@@ -138,25 +138,17 @@ func requireWaiting(t *testing.T, l *redlock.Locker) {
 }
 
 // orders serializes requests by the header Order.
-func orders(l *redlock.Locker, h http.HandlerFunc, opts ...middleware.Option) http.Handler {
-	return middleware.New(l, "order:{header.Order}", opts...)(h)
+func orders(l *redlock.Locker, h http.HandlerFunc, rule middleware.Rule) http.Handler {
+	return middleware.New(l, "order:{header.Order}", rule)(h)
 }
 
 func ok(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") }
 
-// verify is the option to check signatures.
-func verify(t testing.TB, scheme string, secrets ...string) middleware.Option {
-	t.Helper()
-	return middleware.WithVerify(verifier(t, scheme, secrets...))
-}
-
-func verifier(t testing.TB, scheme string, secrets ...string) *middleware.Verifier {
-	t.Helper()
-	v, err := middleware.NewVerifier(scheme, secrets...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
+// wrong returns why a rule can't be used, or nil.
+func wrong(rule middleware.Rule) error {
+	rule.Keys = append(rule.Keys, "k")
+	_, err := middleware.Compile(rule, (*middleware.Rule).Placeholder)
+	return err
 }
 
 // safeBuffer is a log that a server writes and a test reads.
@@ -177,16 +169,16 @@ func (b *safeBuffer) String() string {
 	return b.buffer.String()
 }
 
-// of returns New for a Locker and a template, without its options.
-func of(l *redlock.Locker, template string) func(...middleware.Option) func(http.Handler) http.Handler {
-	return func(opts ...middleware.Option) func(http.Handler) http.Handler {
-		return middleware.New(l, template, opts...)
+// of returns New for a Locker and a template, without its rule.
+func of(l *redlock.Locker, template string) func(middleware.Rule) func(http.Handler) http.Handler {
+	return func(rule middleware.Rule) func(http.Handler) http.Handler {
+		return middleware.New(l, template, rule)
 	}
 }
 
 // ofFunc is of for NewFunc.
-func ofFunc(l *redlock.Locker, key middleware.KeyFunc) func(...middleware.Option) func(http.Handler) http.Handler {
-	return func(opts ...middleware.Option) func(http.Handler) http.Handler {
-		return middleware.NewFunc(l, key, opts...)
+func ofFunc(l *redlock.Locker, key middleware.KeyFunc) func(middleware.Rule) func(http.Handler) http.Handler {
+	return func(rule middleware.Rule) func(http.Handler) http.Handler {
+		return middleware.NewFunc(l, key, rule)
 	}
 }

@@ -47,13 +47,13 @@ func TestHoldAfterAbort(t *testing.T) {
 		handler http.HandlerFunc
 		path    string
 		broken  bool
-		opts    []middleware.Option
+		rule    middleware.Rule
 		client  time.Duration // then it leaves; 0 for never
 	}{
 		"the proxy gives up":                    {handler: proxy.ServeHTTP, broken: true},
-		"the proxy gives up, and runs to end":   {handler: proxy.ServeHTTP, broken: true, opts: []middleware.Option{middleware.WithRunToEnd()}},
+		"the proxy gives up, and runs to end":   {handler: proxy.ServeHTTP, broken: true, rule: middleware.Rule{OnClientAbort: "run"}},
 		"the upstream breaks off in the middle": {handler: proxy.ServeHTTP, path: "/begins", broken: true},
-		"the client leaves":                     {handler: func(_ http.ResponseWriter, r *http.Request) { <-leaves; <-r.Context().Done() }, broken: true, client: time.Millisecond},
+		"the client leaves":                     {handler: func(_ http.ResponseWriter, r *http.Request) { <-leaves; <-r.Context().Done() }, broken: true, client: time.Millisecond, rule: middleware.Rule{OnClientAbort: middleware.Cancel}},
 		"it is done":                            {handler: status(http.StatusOK)},
 		"nothing is found":                      {handler: status(http.StatusNotFound)},
 		"it fails by itself":                    {handler: status(http.StatusInternalServerError)},
@@ -63,7 +63,9 @@ func TestHoldAfterAbort(t *testing.T) {
 				l := newLocker(t, live)
 				over := new(time.Time)
 				returned := make(chan bool)
-				server := serve(t, middleware.New(l, "order:{header.Order}", append(c.opts, middleware.WithHoldAfterAbort(hold))...)(
+				rule := c.rule
+				rule.HoldAfterAbort = hold
+				server := serve(t, middleware.New(l, "order:{header.Order}", rule)(
 					http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 						defer close(returned)
 						defer func() { *over = time.Now() }()

@@ -44,10 +44,3 @@ const idempotencyPlaceholder = "header." + IdempotencyHeader
 
 var errBadIdempotencyKey = &refusalReason{OutcomeBadKey, http.StatusBadRequest,
 	fmt.Sprintf("header %s is no string of 1 to %d printable characters without spaces", IdempotencyHeader, maxIdempotencyKey)}
-
-// WithIdempotencyKey takes the ID of a request from the header Idempotency-Key; see IdempotencyKey. A request without it is
-// answered with 400 if it is required, and is otherwise not compared with others. Without a template of its own, New then locks
-// the ID alone, and serves a request without an ID without a lock. Default: see WithDedupe.
-func WithIdempotencyKey(required bool) Option {
-	return func(s *settings) { s.dedupe, s.Dedupe, s.RequireID, s.idAlone = "", IdempotencyKey, required, true }
-}

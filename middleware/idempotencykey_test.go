@@ -65,8 +65,8 @@ func TestIdempotencyKeyAlone(t *testing.T) {
 		receipt(w, r)
 	}}
 	l := newLocker(t, live)
-	required := serve(t, middleware.New(l, "", middleware.WithPreset("idempotency-key"))(c)).URL
-	optional := serve(t, middleware.New(l, "", middleware.WithIdempotencyKey(false), middleware.WithRemember(hour))(c)).URL
+	required := serve(t, middleware.New(l, "", middleware.Rule{Preset: "idempotency-key"})(c)).URL
+	optional := serve(t, middleware.New(l, "", middleware.Rule{IdempotencyKey: "optional", Remember: hour})(c)).URL
 
 	who := []string{"Authorization", "Bearer x"}
 	first := post(t, required, append(who, "Idempotency-Key", `"a"`)...)

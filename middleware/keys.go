@@ -68,10 +68,10 @@ func (t Templates) Keys(r *http.Request) ([]string, error) {
 	return keys, nil
 }
 
-// keys returns the keys of a request as they are locked: hashed if they are long, in order, and
+// deriveKeys returns the keys of a request as they are locked: hashed if they are long, in order, and
 // without duplicates.
-func (rule *Rule) keys(derive KeysFunc, r *http.Request) ([]string, error) {
-	keys, err := derive(r)
+func (rule *Serializer) deriveKeys(r *http.Request) ([]string, error) {
+	keys, err := rule.derive(r)
 	if err != nil {
 		return nil, err
 	}

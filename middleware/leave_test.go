@@ -24,7 +24,7 @@ func TestWaitersThatLeave(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
 	var served, inside atomic.Int32
-	handler := orders(l, func(http.ResponseWriter, *http.Request) { served.Add(1) }, middleware.WithWait(10*bound))
+	handler := orders(l, func(http.ResponseWriter, *http.Request) { served.Add(1) }, middleware.Rule{Wait: 10 * bound})
 	server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		inside.Add(1)
 		defer inside.Add(-1)
@@ -90,14 +90,14 @@ func TestBodyOnItsWay(t *testing.T) {
 		}
 		body, err := io.ReadAll(r.Body)
 		_, _ = fmt.Fprintf(w, "%s %v %v", body, err, r.Trailer)
-	}, middleware.WithWait(bound))
+	}, middleware.Rule{Wait: bound})
 	server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/unread" {
 			r.Body = &halfBody{ReadCloser: r.Body, read: onItsWay}
 		}
 		rule.ServeHTTP(w, r)
 	}))
-	impatient := serve(t, orders(l, ok, middleware.WithWait(200*time.Millisecond)))
+	impatient := serve(t, orders(l, ok, middleware.Rule{Wait: 200 * time.Millisecond}))
 	for _, length := range []string{"Content-Length: 8", "Transfer-Encoding: chunked\r\nTrailer: X-After, Fencing-Token"} {
 		first, second, want := "half", "half", "halfhalf <nil> map[]"
 		if strings.HasPrefix(length, "T") {
@@ -193,7 +193,7 @@ func TestShutdown(t *testing.T) {
 		inside <- true
 		<-released
 		ok(w, r)
-	}, middleware.WithWait(10*bound), middleware.WithShutdown(stopping)))
+	}, middleware.Rule{Wait: 10 * bound, Shutdown: stopping}))
 	server.Config.RegisterOnShutdown(stop)
 
 	holder := make(chan answer, 1)

@@ -41,8 +41,8 @@ func (l *lines) due(outcome Outcome, now time.Time) (missed int, ok bool) {
 
 // logOutcome logs what became of a request, unless that was logged just now for another one. The line has neither the key nor
 // a value of the request; err, which may name masters, is logged only if they are to blame.
-func (rule *Rule) logOutcome(message string, turn Turn, err error, more ...slog.Attr) {
-	logger, level := rule.logger(), levelOf(turn.Outcome)
+func (rule *Serializer) logOutcome(message string, turn Turn, err error, more ...slog.Attr) {
+	logger, level := rule.Logger, levelOf(turn.Outcome)
 	if !logger.Enabled(context.Background(), level) {
 		return
 	}

@@ -39,7 +39,7 @@ func TestRefusalsInLog(t *testing.T) {
 		logger := slog.New(slog.NewJSONHandler(&log, nil))
 		l := newLocker(t, live)
 		hold(t, l, "order:s3cret")
-		handler := orders(l, ok, middleware.WithName("orders"), middleware.WithLogger(logger))
+		handler := orders(l, ok, middleware.Rule{Name: "orders", Logger: logger})
 		send := func(order string, times int) {
 			for range times {
 				r := httptest.NewRequest(http.MethodPost, "/", nil)
@@ -86,24 +86,25 @@ func TestLevelsOfRefusals(t *testing.T) {
 	stop()
 	for name, test := range map[string]struct {
 		locker  *redlock.Locker
-		opts    []middleware.Option
+		rule    middleware.Rule
 		client  context.Context
 		message string
 		level   string
 		outcome string
 		masters bool // are named
 	}{
-		"no quorum":    {noQuorum, nil, t.Context(), "request is refused", "WARN", "no_quorum", true},
-		"unprotected":  {noQuorum, []middleware.Option{middleware.WithPassOnNoQuorum()}, t.Context(), "request is served without its lock", "WARN", "no_quorum", true},
-		"unsigned":     {l, []middleware.Option{verify(t, "github", "key")}, t.Context(), "request is refused", "WARN", "bad_signature", false},
-		"lost":         {l, []middleware.Option{middleware.WithMaxHold(time.Millisecond)}, t.Context(), "request lost its lock", "WARN", "lost", false},
-		"client left":  {l, []middleware.Option{middleware.WithWait(bound)}, stopped, "request is refused", "DEBUG", "canceled", false},
-		"no such body": {l, []middleware.Option{middleware.WithDedupe("{body.id}")}, t.Context(), "request is refused", "INFO", "unsupported_body", false},
+		"no quorum":    {noQuorum, middleware.Rule{}, t.Context(), "request is refused", "WARN", "no_quorum", true},
+		"unprotected":  {noQuorum, middleware.Rule{OnNoQuorum: middleware.Pass}, t.Context(), "request is served without its lock", "WARN", "no_quorum", true},
+		"unsigned":     {l, middleware.Rule{Verify: &middleware.Verify{Scheme: "github", Secrets: []string{"key"}}}, t.Context(), "request is refused", "WARN", "bad_signature", false},
+		"lost":         {l, middleware.Rule{MaxHold: time.Millisecond}, t.Context(), "request lost its lock", "WARN", "lost", false},
+		"client left":  {l, middleware.Rule{Wait: bound}, stopped, "request is refused", "DEBUG", "canceled", false},
+		"no such body": {l, middleware.Rule{Dedupe: "{body.id}"}, t.Context(), "request is refused", "INFO", "unsupported_body", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log safeBuffer
-			opts := append(test.opts, middleware.WithLogger(slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
-			handler := middleware.New(test.locker, "order:{header.Order}", opts...)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			rule := test.rule
+			rule.Logger = slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			handler := middleware.New(test.locker, "order:{header.Order}", rule)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if name == "lost" {
 					<-r.Context().Done()
 				}
@@ -146,8 +147,8 @@ func TestNoteTurn(t *testing.T) {
 	if _, ok, _ := serveNoted(http.HandlerFunc(ok)); ok {
 		t.Error("a request that reaches no rule has a turn")
 	}
-	outer := middleware.New(l, "outer:{header.Outer}", middleware.WithName("outer"), middleware.WithPassOnMissingKey())
-	inner := middleware.New(l, "inner:{header.Inner}", middleware.WithName("inner"))
+	outer := middleware.New(l, "outer:{header.Outer}", middleware.Rule{Name: "outer", OnMissingKey: middleware.Pass})
+	inner := middleware.New(l, "inner:{header.Inner}", middleware.Rule{Name: "inner"})
 	nested := outer(inner(http.HandlerFunc(ok)))
 	for _, test := range []struct {
 		handler http.Handler
@@ -173,7 +174,7 @@ func TestNoteTurn(t *testing.T) {
 		}
 	}
 	// The rule around has lost its lock: that is what matters.
-	short := middleware.New(l, "outer:{header.Outer}", middleware.WithName("outer"), middleware.WithMaxHold(time.Millisecond))
+	short := middleware.New(l, "outer:{header.Outer}", middleware.Rule{Name: "outer", MaxHold: time.Millisecond})
 	untilLost := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "begun")
 		<-r.Context().Done()

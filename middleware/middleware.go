@@ -7,12 +7,12 @@
 //
 //	locker, err := redlock.Open([]string{"redis://10.0.0.1:6379", "redis://10.0.0.2:6379", "redis://10.0.0.3:6379"})
 //	…
-//	serialize := middleware.New(locker, "order:{path.id:int}", middleware.WithWait(2*time.Second))
+//	serialize := middleware.New(locker, "order:{path.id:int}", middleware.Rule{Wait: 2 * time.Second})
 //	mux.Handle("POST /orders/{id}/pay", serialize(pay))
 //
-// The lock is taken before the handler runs, renewed while it runs, for five minutes at most (WithMaxHold), and released when it
+// The lock is taken before the handler runs, renewed while it runs, for five minutes at most (MaxHold), and released when it
 // has returned. A second request with the same key waits for at most the two seconds, and is then answered with 423; without
-// WithWait it is refused at once. Template describes what a key can be made of: the path, headers, cookies, the query, and
+// a Wait it is refused at once. Template describes what a key can be made of: the path, headers, cookies, the query, and
 // fields of the body. NewFunc takes a function in place of a template.
 //
 // # In the handler
@@ -32,17 +32,18 @@
 // # Logs and traces
 //
 // NoteTurn is for an access log: it has what became of each request's lock, and why, also if the request was refused. The logger
-// gets a line for refusals, every 10 s at most for each Outcome of a rule, whose name is WithName. A request with an OpenTelemetry
+// gets a line for refusals, every 10 s at most for each Outcome of a rule, which has a Name. A request with an OpenTelemetry
 // span that is recorded has one below it, redlock.acquire. Keys are never logged.
 //
 // # Webhooks
 //
-// WithPreset has the settings for a sender of webhooks, such as Stripe, and WithVerify checks its signatures, so that nobody
+// A Preset has the settings for a sender of webhooks, such as Stripe, and Verify checks its signatures, so that nobody
 // without the secret can hold a key:
 //
-//	verifier, err := middleware.NewVerifier("stripe", os.Getenv("STRIPE_SECRET"))
-//	…
-//	serialize := middleware.New(locker, "", middleware.WithPreset("stripe"), middleware.WithVerify(verifier))
+//	serialize := middleware.New(locker, "", middleware.Rule{
+//		Preset: "stripe",
+//		Verify: &middleware.Verify{Scheme: "stripe", Secrets: []string{os.Getenv("STRIPE_SECRET")}},
+//	})
 //
 // # Testing
 //
@@ -54,7 +55,7 @@
 //
 // # Shutdown
 //
-// Close the Locker after http.Server.Shutdown has returned. WithShutdown keeps that from taking as long as the longest line of
+// Close the Locker after http.Server.Shutdown has returned. Rule.Shutdown keeps that from taking as long as the longest line of
 // waiting requests.
 package middleware
 
@@ -69,85 +70,73 @@ import (
 )
 
 // New returns a middleware that serializes requests by the key that a template makes of them; see Template and Placeholder.
+// Rule.Keys may name more.
 //
-//	serialize := middleware.New(locker, "order:{path.id}", middleware.WithWait(2*time.Second))
+//	serialize := middleware.New(locker, "order:{path.id}", middleware.Rule{Wait: 2 * time.Second})
 //	mux.Handle("POST /orders/{id}/pay", serialize(pay))
 //
-// Put it around the handler, inside the router: {path.NAME} is known only after routing. New panics if the Locker is nil, or
-// if the template or an option is wrong, as http.ServeMux does for a wrong pattern. ParseTemplate returns an error instead.
+// Put it around the handler, inside the router: {path.NAME} is known only after routing. The template is "" if the preset has one, or
+// if the rule locks IDs alone. New panics if the Locker is nil, or if the template or the rule is wrong, as http.ServeMux does for a
+// wrong pattern. Compile returns an error instead.
 //
-// The body is read before the lock is taken, within WithMaxBody, and only if the template needs a field of it. The handler can
+// The body is read before the lock is taken, within MaxBody, and only if the template needs a field of it. The handler can
 // read it again, byte for byte.
-func New(locker *redlock.Locker, template string, opts ...Option) func(http.Handler) http.Handler {
-	s := newSettings(locker, opts)
-	templates := s.templates(template)
-	s.Name = cmp.Or(s.Name, DefaultName(append([]string{template}, s.moreKeys...), s.preset))
-	if templates == nil {
-		s.Name = cmp.Or(s.Name, IdempotencyHeader)
-		return s.middleware(locker, nil)
+func New(locker *redlock.Locker, template string, rule Rule) func(http.Handler) http.Handler {
+	s := mustCompile(rule.withKey(template).of(locker), nil)
+	if global := s.Global(); global != "" {
+		s.Logger.Warn("key template has no placeholder: all requests share one lock", "rule", s.Name, "template", global)
 	}
-	for i, t := range templates {
-		if t.Global() {
-			s.logger().Warn("key template has no placeholder: all requests share one lock", "rule", s.Name, "template", s.texts(template)[i])
-		}
-	}
-	return s.middleware(locker, templates.Keys)
+	return s.middleware(locker)
 }
 
 // NewFunc is New with a function in place of the template. The function must make different keys for requests that may run at
 // once, and must not read the body.
-func NewFunc(locker *redlock.Locker, key KeyFunc, opts ...Option) func(http.Handler) http.Handler {
-	s := newSettings(locker, opts)
-	switch {
-	case len(s.moreKeys) > 0 || s.presetKey != "":
-		panic("middleware: NewFunc takes the keys from its function: WithKeys and WithPreset are for New")
-	case key == nil:
+func NewFunc(locker *redlock.Locker, key KeyFunc, rule Rule) func(http.Handler) http.Handler {
+	if key == nil {
 		panic("middleware: the KeyFunc is nil")
 	}
-	s.Name = cmp.Or(s.Name, nameOfFunc(key))
-	return s.middleware(locker, key.Keys)
+	rule.Name = cmp.Or(rule.Name, nameOfFunc(key))
+	return mustCompile(rule.of(locker), key.Keys).middleware(locker)
 }
 
-// newSettings panics if the settings can't be used with the Locker.
-func newSettings(locker *redlock.Locker, opts []Option) *settings {
+// withKey returns the rule with one more template.
+func (rule Rule) withKey(template string) Rule {
+	if template != "" {
+		rule.Keys = append([]string{template}, rule.Keys...)
+	}
+	return rule
+}
+
+// of returns the rule with what it takes from the Locker. It panics if it can't be used with it.
+func (rule Rule) of(locker *redlock.Locker) Rule {
 	if locker == nil {
 		panic("middleware: the Locker is nil: did the call that made it return an error?")
 	}
-	s := withOptions(opts)
-	if s.TTL > 0 {
-		if err := lockerinfo.CheckTTL(locker, s.TTL); err != nil {
+	if rule.TTL > 0 {
+		if err := lockerinfo.CheckTTL(locker, rule.TTL); err != nil {
 			panic(fmt.Sprintf("middleware: %v", err))
 		}
 	}
-	s.MaxHold = cmp.Or(s.MaxHold, lockerinfo.MaxHold(locker))
-	s.Logger = cmp.Or(s.Logger, lockerinfo.Logger(locker))
-	return s
+	rule.MaxHold = cmp.Or(rule.MaxHold, lockerinfo.MaxHold(locker))
+	rule.Logger = cmp.Or(rule.Logger, lockerinfo.Logger(locker))
+	return rule
 }
 
-// texts returns the templates of New and of the options, with that of the preset if New was given none.
-func (s *settings) texts(first string) []string {
-	return append([]string{cmp.Or(first, s.presetKey)}, s.moreKeys...)
-}
-
-// templates returns nil if the rule locks only the IDs of requests.
-func (s *settings) templates(first string) Templates {
-	if s.idAlone && first == "" && s.presetKey == "" && len(s.moreKeys) == 0 {
-		return nil
-	}
-	templates, err := ParseTemplates(s.texts(first), s.Placeholder)
+func mustCompile(rule Rule, derive KeysFunc) *Serializer {
+	s, err := compile(rule, derive, (*Rule).Placeholder)
 	if err != nil {
 		panic(fmt.Sprintf("middleware: %v", err))
 	}
-	return templates
+	return s
 }
 
-func (rule *Rule) middleware(locker *redlock.Locker, keys KeysFunc) func(http.Handler) http.Handler {
+func (rule *Serializer) middleware(locker *redlock.Locker) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		if runsLater(next) {
 			return rule.refuseAll(errRunsLater)
 		}
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			err := rule.Serve(locker, keys, w, r, func(w http.ResponseWriter, r *http.Request) error {
+			err := rule.Serve(locker, w, r, func(w http.ResponseWriter, r *http.Request) error {
 				next.ServeHTTP(w, r)
 				return nil
 			})

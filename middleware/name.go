@@ -12,9 +12,6 @@ import (
 // maxName is how long the name of a rule may be, in bytes: it is in each line of the access log and in each series of metrics.
 const maxName = 128
 
-// unnamed is the name of a Rule that has none.
-const unnamed = "unnamed"
-
 // checkName returns an error unless a name fits into logs and metrics.
 func checkName(name string) error {
 	switch {
@@ -30,9 +27,9 @@ func checkName(name string) error {
 
 func isUnprintable(r rune) bool { return !unicode.IsPrint(r) }
 
-// DefaultName returns the name of a rule that is given none: its key templates as they are written, and its preset. It is cut
+// defaultName returns the name of a rule that is given none: its key templates as they are written, and its preset. It is cut
 // where it would be longer than a name may be.
-func DefaultName(templates []string, preset string) string {
+func defaultName(templates []string, preset string) string {
 	name := strings.Join(templates, " ")
 	switch {
 	case preset != "" && name != "":
@@ -60,5 +57,5 @@ func DefaultName(templates []string, preset string) string {
 // nameOfFunc returns the default name of a rule whose keys come from a function: that function's, such as main.orderKey.
 func nameOfFunc(key KeyFunc) string {
 	name := runtime.FuncForPC(reflect.ValueOf(key).Pointer()).Name()
-	return DefaultName([]string{name[strings.LastIndexByte(name, '/')+1:]}, "")
+	return defaultName([]string{name[strings.LastIndexByte(name, '/')+1:]}, "")
 }

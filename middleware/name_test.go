@@ -18,14 +18,14 @@ func TestNameOfRule(t *testing.T) {
 	long := "order:{cookie." + strings.Repeat("ä", 100) + "}"
 	locker := newLocker(t, live)
 	for want, handler := range map[string]func(http.Handler) http.Handler{
-		"order:{method}":                middleware.New(locker, "order:{method}"),
-		"a:{method} b:{method}":         middleware.New(locker, "a:{method}", middleware.WithKeys("b:{method}")),
-		"payments of a shop":            middleware.New(locker, "order:{method}", middleware.WithName("payments of a shop")),
-		"preset github":                 middleware.New(locker, "", middleware.WithPreset("github")),
-		"hook:{method} (preset github)": middleware.New(locker, "hook:{method}", middleware.WithPreset("github")),
-		"hooks":                         middleware.New(locker, "", middleware.WithName("hooks"), middleware.WithPreset("github")),
-		"middleware_test.orderKey":      middleware.NewFunc(locker, orderKey),
-		"order:{cookie." + strings.Repeat("ä", 55) + "…": middleware.New(locker, long, middleware.WithPassOnMissingKey()),
+		"order:{method}":                middleware.New(locker, "order:{method}", middleware.Rule{}),
+		"a:{method} b:{method}":         middleware.New(locker, "a:{method}", middleware.Rule{Keys: []string{"b:{method}"}}),
+		"payments of a shop":            middleware.New(locker, "order:{method}", middleware.Rule{Name: "payments of a shop"}),
+		"preset github":                 middleware.New(locker, "", middleware.Rule{Preset: "github"}),
+		"hook:{method} (preset github)": middleware.New(locker, "hook:{method}", middleware.Rule{Preset: "github"}),
+		"hooks":                         middleware.New(locker, "", middleware.Rule{Name: "hooks", Preset: "github"}),
+		"middleware_test.orderKey":      middleware.NewFunc(locker, orderKey, middleware.Rule{}),
+		"order:{cookie." + strings.Repeat("ä", 55) + "…": middleware.New(locker, long, middleware.Rule{OnMissingKey: middleware.Pass}),
 	} {
 		var turn middleware.Turn
 		var held []redlock.KeyStatus
@@ -48,7 +48,7 @@ func TestNameOfRule(t *testing.T) {
 			t.Errorf("rule %q: its locks are not listed", want)
 		}
 	}
-	if name := middleware.DefaultName([]string{"a\tb", "c\xff"}, ""); name != "a\ufffdb c\ufffd" {
+	if name := (&middleware.Rule{Keys: []string{"a\tb", "c\xff"}}).RuleName(); name != "a\ufffdb c\ufffd" {
 		t.Errorf("%q shows what can't be printed", name)
 	}
 }
@@ -64,7 +64,7 @@ func TestNameIsChecked(t *testing.T) {
 		"a\xffb":                 "can't be printed",
 		" a":                     "begin or end with a space",
 	} {
-		err := (&middleware.Rule{Name: name}).Check()
+		err := wrong(middleware.Rule{Name: name})
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("name %q: %v, want %q", name, err, want)
 		}

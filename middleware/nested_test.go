@@ -23,17 +23,17 @@ func TestReentrancy(t *testing.T) {
 		}
 		fence = r.Header.Get("Fencing-Token")
 		ok(w, r)
-	})
+	}, middleware.Rule{})
 	// with one rule between the two, and one that has other masters
-	between := middleware.New(l, "between")(inner)
-	elsewhere := orders(other, between.ServeHTTP)
+	between := middleware.New(l, "between", middleware.Rule{})(inner)
+	elsewhere := orders(other, between.ServeHTTP, middleware.Rule{})
 	server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
 		outer = r.Header.Get("Fencing-Token")
 		elsewhere.ServeHTTP(w, r)
 		if _, err := l.TryLock(r.Context(), "order:42"); !errors.Is(err, redlock.ErrHeld) {
 			t.Errorf("the inner rule freed the lock: %v", err)
 		}
-	}))
+	}, middleware.Rule{}))
 	if got := post(t, server.URL, "Order", "42", "Fencing-Token", "9"); got.body != "served" {
 		t.Errorf("%d %s", got.StatusCode, got.body)
 	}
@@ -52,25 +52,25 @@ func TestReentrancyAfterTheLock(t *testing.T) {
 	var left *http.Request
 	outer := orders(l, func(_ http.ResponseWriter, r *http.Request) {
 		left = r.WithContext(context.WithoutCancel(r.Context()))
-	})
+	}, middleware.Rule{})
 	post(t, serve(t, outer).URL, "Order", "42")
-	serveLeft := func(opts ...middleware.Option) *httptest.ResponseRecorder {
+	serveLeft := func(rule middleware.Rule) *httptest.ResponseRecorder {
 		inner := orders(l, func(_ http.ResponseWriter, r *http.Request) {
 			if turn, _ := middleware.TurnFromContext(r.Context()); turn.Lock.Err() != nil || r.Context().Err() != nil {
 				t.Errorf("served with a lock that is gone: %v, %v", turn.Lock.Err(), context.Cause(r.Context()))
 			}
-		}, opts...)
+		}, rule)
 		w := httptest.NewRecorder()
 		inner.ServeHTTP(w, left)
 		return w
 	}
-	for _, opts := range [][]middleware.Option{nil, {middleware.WithRunToEnd()}} {
-		if w := serveLeft(opts...); w.Code != http.StatusOK {
+	for _, rule := range []middleware.Rule{{OnClientAbort: middleware.Cancel}, {}} {
+		if w := serveLeft(rule); w.Code != http.StatusOK {
 			t.Errorf("while the key is free: %d %s", w.Code, w.Body)
 		}
 	}
 	hold(t, l, "order:42")
-	if w := serveLeft(); w.Code != http.StatusLocked {
+	if w := serveLeft(middleware.Rule{}); w.Code != http.StatusLocked {
 		t.Errorf("while another has the key: %d %s", w.Code, w.Body)
 	}
 }
@@ -80,13 +80,13 @@ func TestFenceAroundARuleThatPasses(t *testing.T) {
 	t.Parallel()
 	l, noQuorum := newLocker(t, live), newLocker(t, dead)
 	for name, inner := range map[string]func(http.Handler) http.Handler{
-		"missing key":      middleware.New(l, "{header.None}", middleware.WithPassOnMissingKey()),
-		"no quorum":        middleware.New(noQuorum, "{header.Order}", middleware.WithPassOnNoQuorum()),
-		"dry run":          middleware.New(l, "{header.Order}", middleware.WithDryRun()),
-		"another spelling": middleware.New(l, "{header.Order}", middleware.WithDryRun(), middleware.WithFenceHeader("fencing_token")),
-		"another name":     middleware.New(l, "{header.Order}", middleware.WithDryRun(), middleware.WithFenceHeader("Inner-Fence")),
+		"missing key":      middleware.New(l, "{header.None}", middleware.Rule{OnMissingKey: middleware.Pass}),
+		"no quorum":        middleware.New(noQuorum, "{header.Order}", middleware.Rule{OnNoQuorum: middleware.Pass}),
+		"dry run":          middleware.New(l, "{header.Order}", middleware.Rule{DryRun: true}),
+		"another spelling": middleware.New(l, "{header.Order}", middleware.Rule{DryRun: true, FenceHeader: "fencing_token"}),
+		"another name":     middleware.New(l, "{header.Order}", middleware.Rule{DryRun: true, FenceHeader: "Inner-Fence"}),
 		"two rules": func(h http.Handler) http.Handler {
-			return middleware.New(l, "{header.None}", middleware.WithPassOnMissingKey())(middleware.New(l, "{header.Order}", middleware.WithDryRun())(h))
+			return middleware.New(l, "{header.None}", middleware.Rule{OnMissingKey: middleware.Pass})(middleware.New(l, "{header.Order}", middleware.Rule{DryRun: true})(h))
 		},
 	} {
 		var outer string
@@ -101,7 +101,7 @@ func TestFenceAroundARuleThatPasses(t *testing.T) {
 				}
 				ok(w, r)
 			})).ServeHTTP(w, r)
-		}))
+		}, middleware.Rule{}))
 		if got := post(t, server.URL, "Order", "42", "Fencing-Token", "9", "Inner-Fence", "9"); got.body != "served" {
 			t.Errorf("%s: %d %s", name, got.StatusCode, got.body)
 		}

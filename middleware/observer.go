@@ -35,25 +35,22 @@ func Outcomes() []Outcome {
 	return slices.AppendSeq([]Outcome{OutcomeAcquired, OutcomeReplayed, OutcomeDryRun}, maps.Keys(titles))
 }
 
-// WithObserver sets who is told what becomes of the requests. Default: nobody.
-func WithObserver(o Observer) Option { return func(s *settings) { s.Observer = o } }
-
-func (rule *Rule) observeWaits(n int) {
+func (rule *Serializer) observeWaits(n int) {
 	if rule.Observer != nil {
-		rule.Observer.Waits(rule.name(), n)
+		rule.Observer.Waits(rule.Name, n)
 	}
 }
 
-func (rule *Rule) observeDone(outcome Outcome, held time.Duration) {
+func (rule *Serializer) observeDone(outcome Outcome, held time.Duration) {
 	if rule.Observer != nil {
-		rule.Observer.Done(rule.name(), outcome, held)
+		rule.Observer.Done(rule.Name, outcome, held)
 	}
 }
 
 // observeAcquired is called when the request has its lock.
 func (s *serving) observeAcquired(waited time.Duration) {
 	if s.rule.Observer != nil {
-		s.rule.Observer.Acquired(s.rule.name(), waited)
+		s.rule.Observer.Acquired(s.rule.Name, waited)
 	}
 }
 

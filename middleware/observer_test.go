@@ -94,32 +94,32 @@ func TestObserver(t *testing.T) {
 	untilLost := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	for name, c := range map[string]struct {
 		locker           *redlock.Locker // l if it is nil
-		opts             []middleware.Option
+		rule             middleware.Rule
 		handler          http.HandlerFunc // ok if it is nil
 		order, upgrade   string
 		want             middleware.Outcome
 		waited, acquired int
 	}{
 		"served":                      {order: "42", want: "acquired", acquired: 1},
-		"served, and may wait":        {order: "42", opts: []middleware.Option{middleware.WithWait(bound)}, want: "acquired", waited: 1, acquired: 1},
+		"served, and may wait":        {order: "42", rule: middleware.Rule{Wait: bound}, want: "acquired", waited: 1, acquired: 1},
 		"the handler panics":          {order: "42", handler: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, want: "acquired", acquired: 1},
 		"held":                        {order: "held", want: "held"},
-		"held, and waits":             {order: "held", opts: []middleware.Option{middleware.WithWait(20 * time.Millisecond)}, want: "held", waited: 1},
-		"held, and the server stops":  {order: "held", opts: []middleware.Option{middleware.WithWait(bound), middleware.WithShutdown(stopping)}, want: "stopping"},
-		"lost":                        {order: "42", opts: []middleware.Option{middleware.WithMaxHold(50 * time.Millisecond)}, handler: untilLost, want: "lost", acquired: 1},
-		"lost after the answer began": {order: "42", opts: []middleware.Option{middleware.WithMaxHold(50 * time.Millisecond)}, handler: func(w http.ResponseWriter, r *http.Request) { ok(w, r); untilLost(w, r) }, want: "lost", acquired: 1},
+		"held, and waits":             {order: "held", rule: middleware.Rule{Wait: 20 * time.Millisecond}, want: "held", waited: 1},
+		"held, and the server stops":  {order: "held", rule: middleware.Rule{Wait: bound, Shutdown: stopping}, want: "stopping"},
+		"lost":                        {order: "42", rule: middleware.Rule{MaxHold: 50 * time.Millisecond}, handler: untilLost, want: "lost", acquired: 1},
+		"lost after the answer began": {order: "42", rule: middleware.Rule{MaxHold: 50 * time.Millisecond}, handler: func(w http.ResponseWriter, r *http.Request) { ok(w, r); untilLost(w, r) }, want: "lost", acquired: 1},
 		"no quorum":                   {locker: noQuorum, order: "42", want: "no_quorum"},
-		"no quorum, passed":           {locker: noQuorum, order: "42", opts: []middleware.Option{middleware.WithPassOnNoQuorum()}, want: "no_quorum"},
+		"no quorum, passed":           {locker: noQuorum, order: "42", rule: middleware.Rule{OnNoQuorum: middleware.Pass}, want: "no_quorum"},
 		"missing key":                 {want: "missing_key"},
-		"missing key, passed":         {opts: []middleware.Option{middleware.WithPassOnMissingKey()}, want: "missing_key"},
-		"the passed one panics":       {opts: []middleware.Option{middleware.WithPassOnMissingKey()}, handler: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, want: "missing_key"},
-		"unsigned":                    {order: "42", opts: []middleware.Option{verify(t, "github", "secret")}, want: "bad_signature"},
+		"missing key, passed":         {rule: middleware.Rule{OnMissingKey: middleware.Pass}, want: "missing_key"},
+		"the passed one panics":       {rule: middleware.Rule{OnMissingKey: middleware.Pass}, handler: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, want: "missing_key"},
+		"unsigned":                    {order: "42", rule: middleware.Rule{Verify: &middleware.Verify{Scheme: "github", Secrets: []string{"secret"}}}, want: "bad_signature"},
 		"upgrade":                     {order: "42", upgrade: "websocket", want: "upgrade"},
-		"body":                        {order: "42", opts: []middleware.Option{middleware.WithBufferBody(true), middleware.WithMaxBody(1)}, want: "body_too_large"},
+		"body":                        {order: "42", rule: middleware.Rule{BufferBody: new(true), MaxBody: 1}, want: "body_too_large"},
 		"closed":                      {locker: closed, order: "42", want: "failed"},
-		"dry run":                     {order: "42", opts: []middleware.Option{middleware.WithDryRun()}, want: "dry_run"},
-		"dry run without a key":       {opts: []middleware.Option{middleware.WithDryRun()}, want: "missing_key"},
-		"panics before the lock":      {order: "42", opts: []middleware.Option{middleware.WithClientAddress(panics), middleware.WithBufferBody(true)}, want: "failed"},
+		"dry run":                     {order: "42", rule: middleware.Rule{DryRun: true}, want: "dry_run"},
+		"dry run without a key":       {rule: middleware.Rule{DryRun: true}, want: "missing_key"},
+		"panics before the lock":      {order: "42", rule: middleware.Rule{ClientAddress: panics, BufferBody: new(true)}, want: "failed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.locker == nil {
@@ -137,7 +137,9 @@ func TestObserver(t *testing.T) {
 			}
 			func() {
 				defer func() { _ = recover() }()
-				orders(c.locker, c.handler, append(c.opts, middleware.WithObserver(n))...).ServeHTTP(httptest.NewRecorder(), r)
+				rule := c.rule
+				rule.Observer = n
+				orders(c.locker, c.handler, rule).ServeHTTP(httptest.NewRecorder(), r)
 			}()
 			n.require(t, c.waited, c.acquired, done{rule: ordersName, outcome: c.want, held: c.acquired > 0})
 		})
@@ -169,7 +171,7 @@ func panics(*http.Request) string { panic("no address") }
 func TestObserverOfNestedRules(t *testing.T) {
 	t.Parallel()
 	l, n := newLocker(t, live), &notes{}
-	handler := orders(l, orders(l, ok, middleware.WithObserver(n)).ServeHTTP, middleware.WithObserver(n))
+	handler := orders(l, orders(l, ok, middleware.Rule{Observer: n}).ServeHTTP, middleware.Rule{Observer: n})
 	post(t, serve(t, handler).URL, "Order", "42")
 	n.require(t, 0, 1, done{rule: ordersName, outcome: "acquired"}, done{rule: ordersName, outcome: "acquired", held: true})
 }
@@ -180,7 +182,7 @@ func TestObserverOfDuplicate(t *testing.T) {
 	l, n := newLocker(t, live), &notes{}
 	inside, release := make(chan struct{}), make(chan struct{})
 	server := serve(t, orders(l, func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-release },
-		middleware.WithObserver(n), middleware.WithDedupe("{header.Delivery}")))
+		middleware.Rule{Observer: n, Dedupe: "{header.Delivery}"}))
 	first := make(chan struct{})
 	go func() {
 		defer close(first)
@@ -210,7 +212,7 @@ func TestObserverOfWaitThatIsCutOff(t *testing.T) {
 			served := make(chan struct{})
 			go func() {
 				defer close(served)
-				orders(l, ok, middleware.WithObserver(n), middleware.WithWait(time.Hour), middleware.WithShutdown(shutdown)).ServeHTTP(httptest.NewRecorder(), r)
+				orders(l, ok, middleware.Rule{Observer: n, Wait: time.Hour, Shutdown: shutdown}).ServeHTTP(httptest.NewRecorder(), r)
 			}()
 			<-n.waits
 			if want == "canceled" {
@@ -229,7 +231,7 @@ func TestObserverOfHoldAfterAbort(t *testing.T) {
 	t.Parallel()
 	l, n := newLocker(t, live), &notes{}
 	handler := orders(l, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
-		middleware.WithObserver(n), middleware.WithHoldAfterAbort(time.Hour))
+		middleware.Rule{Observer: n, HoldAfterAbort: time.Hour})
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
 	r.Header.Set("Order", "42")
 	handler.ServeHTTP(httptest.NewRecorder(), r)
@@ -255,7 +257,7 @@ func TestObserverKnowsBeforeTheClient(t *testing.T) {
 	server := serve(t, orders(l, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "100000")
 		_, _ = io.WriteString(w, strings.Repeat("x", 100_000))
-	}, middleware.WithObserver(n)))
+	}, middleware.Rule{Observer: n}))
 	post(t, server.URL, "Order", "42")
 	n.require(t, 0, 1, done{rule: ordersName, outcome: "acquired", held: true})
 }

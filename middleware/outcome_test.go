@@ -12,7 +12,7 @@ func TestOutcomeHeader(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
 	hold(t, l, "42")
-	shown := serve(t, middleware.New(l, "{header.Order}")(http.HandlerFunc(ok)))
+	shown := serve(t, middleware.New(l, "{header.Order}", middleware.Rule{})(http.HandlerFunc(ok)))
 	for order, want := range map[string]string{"42": "held", "": "missing_key", "43": ""} {
 		if got := post(t, shown.URL, "Order", order).Header.Get("Redlock-Outcome"); got != want {
 			t.Errorf("%q: %q, want %q", order, got, want)

@@ -29,17 +29,13 @@ func TestPace(t *testing.T) {
 	t.Parallel()
 	const slow = 1500 * time.Millisecond
 	l := newLocker(t, live)
-	rule := middleware.Rule{Wait: bound}
-	template, err := middleware.ParseTemplate("order:{header.Order}", middleware.Placeholder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rule := middleware.CompileFunc(middleware.Rule{Wait: slow / 2}, orderOf)
 	request := func(order string, wait time.Duration, h http.HandlerFunc) (refusal *middleware.Refusal) {
 		r := httptest.NewRequest(http.MethodPost, "/", nil)
 		r.Header.Set("Order", order)
 		ctx, cancel := context.WithTimeout(t.Context(), wait)
 		defer cancel()
-		err := rule.Serve(l, template.Keys, httptest.NewRecorder(), r.WithContext(ctx), func(w http.ResponseWriter, r *http.Request) error {
+		err := rule.Serve(l, httptest.NewRecorder(), r.WithContext(ctx), func(w http.ResponseWriter, r *http.Request) error {
 			h(w, r)
 			return nil
 		})
@@ -54,7 +50,6 @@ func TestPace(t *testing.T) {
 		})
 	}
 	slowOnes.Wait()
-	rule.Wait = slow / 2
 	var line sync.WaitGroup
 	for range 20 {
 		line.Go(func() {
@@ -70,15 +65,11 @@ func TestPace(t *testing.T) {
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
-	rule := middleware.Rule{}
-	template, err := middleware.ParseTemplate("order:{header.Order}", middleware.Placeholder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rule := middleware.CompileFunc(middleware.Rule{}, orderOf)
 	request := func(order string, h func()) (refusal *middleware.Refusal) {
 		r := httptest.NewRequest(http.MethodPost, "/", nil)
 		r.Header.Set("Order", order)
-		errors.As(rule.Serve(l, template.Keys, httptest.NewRecorder(), r, func(http.ResponseWriter, *http.Request) error {
+		errors.As(rule.Serve(l, httptest.NewRecorder(), r, func(http.ResponseWriter, *http.Request) error {
 			h()
 			return nil
 		}), &refusal)
@@ -117,3 +108,5 @@ func TestRetryAfter(t *testing.T) {
 		t.Errorf("%v after 16 quick ones", after)
 	}
 }
+
+func orderOf(r *http.Request) (string, error) { return "order:" + r.Header.Get("Order"), nil }

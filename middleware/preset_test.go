@@ -147,7 +147,7 @@ func TestPresetsServe(t *testing.T) {
 	for _, sender := range presetNames(t) {
 		preset, _ := middleware.LookupPreset(sender)
 		served := make(chan string, 1)
-		server := serve(t, middleware.New(newLocker(t, live), "", middleware.WithPreset(sender))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		server := serve(t, middleware.New(newLocker(t, live), "", middleware.Rule{Preset: sender})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			turn, _ := middleware.TurnFromContext(r.Context())
 			body, _ := io.ReadAll(r.Body)
 			served <- turn.Key + "\n" + string(body)
@@ -179,7 +179,7 @@ func TestPresetsServe(t *testing.T) {
 func TestRefundWaitsForItsPayment(t *testing.T) {
 	t.Parallel()
 	inside, leave := make(chan bool), make(chan bool)
-	server := serve(t, middleware.New(newLocker(t, live), "", middleware.WithPreset("stripe"), middleware.WithWait(0))(
+	server := serve(t, middleware.New(newLocker(t, live), "", middleware.Rule{Preset: "stripe", Wait: 0})(
 		http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("First") != "" {
 				inside <- true
@@ -215,7 +215,6 @@ func TestPresetsCanBeChanged(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
 	hold(t, l, "order:42")
-	server := serve(t, middleware.New(l, "order:{body.CallSid}", middleware.WithPreset("twilio"),
-		middleware.WithWait(0), middleware.WithHeldStatus(http.StatusTooManyRequests), middleware.WithDedupe(""))(http.HandlerFunc(ok)))
+	server := serve(t, middleware.New(l, "order:{body.CallSid}", middleware.Rule{Preset: "twilio", Wait: 0, HeldStatus: http.StatusTooManyRequests, Dedupe: ""})(http.HandlerFunc(ok)))
 	requireProblem(t, postBody(t, server.URL, formType, strings.NewReader("CallSid=42")), http.StatusTooManyRequests, "held")
 }

@@ -1,7 +1,6 @@
 package middleware
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -83,7 +82,7 @@ func refusalBeforeLock(ctx context.Context, err error) *Refusal {
 }
 
 // refusalOfLock returns the refusal of a request that could not get its lock.
-func (rule *Rule) refusalOfLock(ctx context.Context, err error) *Refusal {
+func (rule *Serializer) refusalOfLock(ctx context.Context, err error) *Refusal {
 	refusal := &Refusal{Err: err, RetryAfter: spread(0)}
 	var held *redlock.HeldError
 	var quorum *redlock.QuorumError
@@ -101,13 +100,13 @@ func (rule *Rule) refusalOfLock(ctx context.Context, err error) *Refusal {
 	case errors.Is(err, redlock.ErrUnreadable): // never taken for a missing quorum, for which the request might be served
 		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, OutcomeUnreadable
 	case errors.As(err, &held):
-		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.HeldStatus, http.StatusLocked), OutcomeHeld
+		refusal.Status, refusal.Turn.Outcome = rule.HeldStatus, OutcomeHeld
 		refusal.RetryAfter = rule.pace.retryAfter(held.RetryAfter)
 	case errors.As(err, &quorum):
-		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.NoQuorumStatus, http.StatusConflict), OutcomeNoQuorum
+		refusal.Status, refusal.Turn.Outcome = rule.NoQuorumStatus, OutcomeNoQuorum
 		refusal.RetryAfter = spread(quorum.RetryAfter)
 	case errors.Is(err, context.DeadlineExceeded): // the wait was over before the first attempt could end
-		refusal.Status, refusal.Turn.Outcome = cmp.Or(rule.NoQuorumStatus, http.StatusConflict), OutcomeNoQuorum
+		refusal.Status, refusal.Turn.Outcome = rule.NoQuorumStatus, OutcomeNoQuorum
 	case errors.Is(err, redlock.ErrClosed):
 		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, OutcomeFailed
 	default:
@@ -135,7 +134,7 @@ func (e *Refusal) SetHeaders(h http.Header) {
 // RefusalOf returns the refusal of a request that did not get its lock, as a Rule without settings makes it of an error of package
 // redlock. ctx is that of the request. It is for handlers that call a Locker themselves.
 func RefusalOf(ctx context.Context, err error) *Refusal {
-	refusal := new(Rule).refusalOfLock(ctx, err)
+	refusal := byDefault(Rule{}).refusalOfLock(ctx, err)
 	refusal.Turn.Detail = detailOf(refusal.Turn.Outcome, err)
 	return refusal
 }

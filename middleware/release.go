@@ -17,7 +17,7 @@ func (s *serving) brokenOff(written *response.Writer, err error) bool {
 	switch {
 	case err != nil:
 		return s.rule.Finished == nil || !s.rule.Finished(err)
-	case s.r.Context().Err() != nil && !s.rule.RunToEnd:
+	case s.r.Context().Err() != nil && !s.rule.runsToEnd():
 		return true
 	}
 	return written.Status == http.StatusBadGateway || written.Status == http.StatusGatewayTimeout
@@ -74,9 +74,9 @@ func (s *serving) unlock(lock *redlock.Lock) (tell func()) {
 		switch {
 		case lost != nil: // the Locker has logged it
 		case errors.Is(err, redlock.ErrNoQuorum):
-			s.rule.logger().Warn("release not confirmed; it is repeated until the lease ends", "rule", s.turn.Rule, "error", err)
+			s.rule.Logger.Warn("release not confirmed; it is repeated until the lease ends", "rule", s.turn.Rule, "error", err)
 		case err != nil:
-			s.rule.logger().Error("lock was lost before the request ended: another request with the same key may have run at the same time", "rule", s.turn.Rule, "error", err)
+			s.rule.Logger.Error("lock was lost before the request ended: another request with the same key may have run at the same time", "rule", s.turn.Rule, "error", err)
 		}
 	}
 }

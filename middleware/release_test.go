@@ -37,7 +37,7 @@ func TestReleasedBeforeLogged(t *testing.T) {
 	other := newLocker(t, redistest.URLs(servers), redlock.WithRestartGuard(0))
 	log := &blockedLog{Handler: slog.DiscardHandler, entered: make(chan bool), released: make(chan bool)}
 	var claim string
-	server := serve(t, middleware.New(l, "order:{header.Order}", middleware.WithDedupe("{header.Delivery}"), middleware.WithLogger(slog.New(log)))(
+	server := serve(t, middleware.New(l, "order:{header.Order}", middleware.Rule{Dedupe: "{header.Delivery}", Logger: slog.New(log)})(
 		http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			turn, _ := middleware.TurnFromContext(r.Context())
 			claim = middleware.DeliveryKey([]string{turn.Key}, "7", "")

@@ -1,7 +1,6 @@
 package middleware
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -33,29 +32,19 @@ var errMissingID = &refusalReason{OutcomeMissingID, http.StatusBadRequest, "the 
 // errNoID reports a request that has nothing to lock, as it has neither keys nor an ID.
 var errNoID = fmt.Errorf("%w: the request has no ID", ErrMissingKey)
 
-func (rule *Rule) checkRemember() error {
-	size := rule.rememberSize()
+func (rule *Serializer) checkRemember() error {
 	switch {
 	case rule.Remember != 0 && rule.Remember < leastRemember:
 		return fmt.Errorf("remember %v: must be at least %v", rule.Remember, leastRemember)
-	case rule.Remember > 0 && rule.Dedupe == nil:
+	case rule.Remember > 0 && rule.dedupe == nil:
 		return errors.New("remember needs dedupe or idempotency_key: a repeat is told from a new request by its ID")
-	case size < 0 || size > MaxRememberSize:
-		return fmt.Errorf("remember: size %d: must be from 1 to %d bytes", size, MaxRememberSize)
+	case rule.RememberSize < 0 || rule.RememberSize > MaxRememberSize:
+		return fmt.Errorf("remember: size %d: must be from 1 to %d bytes", rule.RememberSize, MaxRememberSize)
 	}
 	return nil
 }
 
-func (rule *Rule) rememberSize() int { return cmp.Or(rule.RememberSize, DefaultRememberSize) }
-
-func (rule *Rule) final(status int) bool {
-	if rule.RememberStatus != nil {
-		return status < 500 && rule.RememberStatus(status)
-	}
-	return status < 500 && isFinal(status)
-}
-
-func (rule *Rule) sealer() *answer.Sealer {
+func (rule *Serializer) sealer() *answer.Sealer {
 	if rule.Sealer == nil {
 		return nil
 	}
@@ -64,11 +53,11 @@ func (rule *Rule) sealer() *answer.Sealer {
 
 // place returns where a request goes. A sender that delivers one event to two places gives both deliveries the same ID: the second
 // is no repeat of the first.
-func (rule *Rule) place(r *http.Request) string {
+func (rule *Serializer) place(r *http.Request) string {
 	return r.Host + rule.originalURL(r).EscapedPath()
 }
 
-func (rule *Rule) originalURL(r *http.Request) *url.URL {
+func (rule *Serializer) originalURL(r *http.Request) *url.URL {
 	if rule.OriginalURL != nil {
 		return rule.OriginalURL(r)
 	}
@@ -80,7 +69,7 @@ func (rule *Rule) originalURL(r *http.Request) *url.URL {
 
 // takeFingerprint reads the body for what tells one request from another with the same ID.
 func (s *serving) takeFingerprint() error {
-	if s.rule.Remember == 0 || s.rule.IgnoreFingerprint || s.delivery == "" {
+	if s.rule.Remember == 0 || !*s.rule.Fingerprint || s.delivery == "" {
 		return nil
 	}
 	body, err := bodyBytes(s.r)
@@ -106,7 +95,7 @@ func (s *serving) recall(result []byte) (*answer.Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !s.rule.IgnoreFingerprint && a.Fingerprint != [sha256.Size]byte{} && a.Fingerprint != s.fingerprint {
+	if *s.rule.Fingerprint && a.Fingerprint != [sha256.Size]byte{} && a.Fingerprint != s.fingerprint {
 		return nil, errMismatch
 	}
 	return a, nil
@@ -117,13 +106,13 @@ func (s *serving) newRecorder() *answer.Recorder {
 	if s.rule.Remember == 0 || s.claimed == nil {
 		return nil
 	}
-	return answer.NewRecorder(s.w.Header(), s.rule.rememberSize())
+	return answer.NewRecorder(s.w.Header(), s.rule.RememberSize)
 }
 
 // remember returns the answer as the masters are to remember it, or nil if it isn't the final one, or not all of it is known.
 func (s *serving) remember(recorder *answer.Recorder) []byte {
 	a, ok := recorder.Answer(s.r.Method, s.w.Header())
-	if !ok || !s.rule.final(a.Status) {
+	if !ok || a.Status >= 500 || !s.rule.final(a.Status) {
 		return nil
 	}
 	a.Fingerprint = s.fingerprint
@@ -146,9 +135,9 @@ func (s *serving) unlockWith(result []byte) (tell func()) {
 
 func (s *serving) noteRemembered(bytes int, err error) {
 	if err != nil {
-		s.rule.logger().Warn("answer is not remembered by a majority of the masters: a repeat of the delivery may run again", "rule", s.turn.Rule, "error", err)
+		s.rule.Logger.Warn("answer is not remembered by a majority of the masters: a repeat of the delivery may run again", "rule", s.turn.Rule, "error", err)
 	}
 	if s.rule.Observer != nil {
-		s.rule.Observer.Remembered(s.rule.name(), bytes, err)
+		s.rule.Observer.Remembered(s.rule.Name, bytes, err)
 	}
 }

@@ -2,6 +2,7 @@ package middleware_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -43,11 +44,11 @@ func receipt(w http.ResponseWriter, _ *http.Request) {
 const hour = time.Hour
 
 // remembering is a rule that remembers the answers of a cashier.
-func remembering(t *testing.T, answer http.HandlerFunc, opts ...middleware.Option) (*httptest.Server, *cashier) {
+func remembering(t *testing.T, answer http.HandlerFunc, rule middleware.Rule) (*httptest.Server, *cashier) {
 	t.Helper()
 	c := &cashier{answer: answer}
-	opts = append([]middleware.Option{middleware.WithDedupe("{header.Id}"), middleware.WithRemember(hour), middleware.WithWait(bound)}, opts...)
-	return serve(t, orders(newLocker(t, live), c.ServeHTTP, opts...)), c
+	rule.Dedupe, rule.Remember, rule.Wait = cmp.Or(rule.Dedupe, "{header.Id}"), cmp.Or(rule.Remember, hour), cmp.Or(rule.Wait, bound)
+	return serve(t, orders(newLocker(t, live), c.ServeHTTP, rule)), c
 }
 
 func (c *cashier) requireRuns(t *testing.T, want int64) {
@@ -67,7 +68,7 @@ func requireReplay(t *testing.T, got, first answer) {
 // A repeat gets the first answer, and only a repeat does.
 func TestRemember(t *testing.T) {
 	t.Parallel()
-	server, c := remembering(t, receipt)
+	server, c := remembering(t, receipt, middleware.Rule{})
 	first := post(t, server.URL, "Order", "42", "Id", "a")
 	if first.StatusCode != http.StatusCreated || first.Header.Get("Set-Cookie") == "" || first.Header.Get("Idempotency-Replayed") != "" {
 		t.Fatalf("%d %v", first.StatusCode, first.Header)
@@ -98,7 +99,7 @@ func TestReplayWhileTheKeyIsHeld(t *testing.T) {
 			<-end
 		}
 		receipt(w, r)
-	})
+	}, middleware.Rule{})
 	first := post(t, server.URL, "Order", "42", "Id", "a")
 	slow := make(chan answer)
 	go func() { slow <- post(t, server.URL, "Order", "42", "Id", "slow") }()
@@ -118,24 +119,24 @@ func TestNotRemembered(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		answer http.HandlerFunc
-		opts   []middleware.Option
+		rule   middleware.Rule
 	}{
-		"500": {status(500), nil}, "502": {status(502), nil}, "503": {status(503), nil}, "401": {status(401), nil}, "403": {status(403), nil}, "408": {status(408), nil},
-		"409": {status(409), nil}, "423": {status(423), nil}, "425": {status(425), nil}, "429": {status(429), nil},
-		"204 which is not chosen": {status(204), []middleware.Option{middleware.WithRememberStatus("201", "4xx")}},
-		"broken off":              {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, nil},
-		"broken off after a part": {func(w http.ResponseWriter, r *http.Request) { receipt(w, r); panic(http.ErrAbortHandler) }, nil},
+		"500": {status(500), middleware.Rule{}}, "502": {status(502), middleware.Rule{}}, "503": {status(503), middleware.Rule{}}, "401": {status(401), middleware.Rule{}}, "403": {status(403), middleware.Rule{}}, "408": {status(408), middleware.Rule{}},
+		"409": {status(409), middleware.Rule{}}, "423": {status(423), middleware.Rule{}}, "425": {status(425), middleware.Rule{}}, "429": {status(429), middleware.Rule{}},
+		"204 which is not chosen": {status(204), middleware.Rule{RememberStatus: []string{"201", "4xx"}}},
+		"broken off":              {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, middleware.Rule{}},
+		"broken off after a part": {func(w http.ResponseWriter, r *http.Request) { receipt(w, r); panic(http.ErrAbortHandler) }, middleware.Rule{}},
 		"a stream of events": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 			_, _ = io.WriteString(w, "data: 1\n\n")
-		}, nil},
+		}, middleware.Rule{}},
 		"shorter than declared": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "10")
 			_, _ = io.WriteString(w, "short")
-		}, nil},
+		}, middleware.Rule{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server, c := remembering(t, test.answer, test.opts...)
+			server, c := remembering(t, test.answer, test.rule)
 			for n := range int64(2) {
 				resp, err := http.DefaultClient.Do(newRequest(t, server.URL, "Order", "42", "Id", "a"))
 				if err == nil {
@@ -150,14 +151,14 @@ func TestNotRemembered(t *testing.T) {
 func TestRememberedStatuses(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{200, 201, 202, 204, 302, 304, 400, 404, 410, 422} {
-		server, c := remembering(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+		server, c := remembering(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }, middleware.Rule{})
 		first := post(t, server.URL, "Order", "42", "Id", "a")
 		requireReplay(t, post(t, server.URL, "Order", "42", "Id", "a"), first)
 		c.requireRuns(t, 1)
 	}
-	for _, wrong := range [][]string{{}, {"5xx"}, {"500"}, {"199"}, {"1xx"}, {"2XX"}, {"x"}, {""}, {"2xx", "-200"}} {
-		if _, err := middleware.ParseStatuses(wrong...); err == nil {
-			t.Errorf("%q: no error", wrong)
+	for _, statuses := range [][]string{{}, {"5xx"}, {"500"}, {"199"}, {"1xx"}, {"2XX"}, {"x"}, {""}, {"2xx", "-200"}} {
+		if err := wrong(middleware.Rule{Dedupe: "{header.Id}", Remember: hour, RememberStatus: statuses}); err == nil {
+			t.Errorf("%q: no error", statuses)
 		}
 	}
 }
@@ -171,7 +172,7 @@ func TestTooLarge(t *testing.T) {
 		w.Header().Set("Content-Type", "text/plain")
 		w.WriteHeader(http.StatusCreated)
 		_, _ = io.WriteString(w, large[len(r.Header.Get("Shorter")):])
-	}, middleware.WithRememberSize(100))
+	}, middleware.Rule{RememberSize: 100})
 	if got := post(t, server.URL, "Order", "42", "Id", "a"); got.body != large {
 		t.Errorf("%q", got.body)
 	}
@@ -193,8 +194,8 @@ func TestFingerprint(t *testing.T) {
 		req.Method, req.Body = method, io.NopCloser(strings.NewReader(body))
 		return req
 	}
-	server, c := remembering(t, receipt)
-	loose, _ := remembering(t, receipt, middleware.WithFingerprint(false))
+	server, c := remembering(t, receipt, middleware.Rule{})
+	loose, _ := remembering(t, receipt, middleware.Rule{Fingerprint: new(false)})
 	first, firstLoose := do(t, request("POST", server.URL+"/pay?x=1", "10")), do(t, request("POST", loose.URL+"/pay?x=1", "10"))
 	for _, other := range []struct{ method, path, body string }{{"PUT", "/pay?x=1", "10"}, {"POST", "/pay2?x=1", "10"}, {"POST", "/pay?x=2", "10"}, {"POST", "/pay?x=1", "11"}, {"POST", "/pay?x=1", ""}} {
 		requireProblem(t, do(t, request(other.method, server.URL+other.path, other.body)), http.StatusUnprocessableEntity, "mismatch")
@@ -225,7 +226,7 @@ func TestWebhooksThatFailed(t *testing.T) {
 		}
 		receipt(w, r)
 	}
-	server := serve(t, middleware.New(newLocker(t, live), "", middleware.WithPreset("standard-webhooks"), middleware.WithRemember(hour))(c))
+	server := serve(t, middleware.New(newLocker(t, live), "", middleware.Rule{Preset: "standard-webhooks", Remember: hour})(c))
 	if got := post(t, server.URL, "Webhook-Id", "a"); got.StatusCode != http.StatusNotFound {
 		t.Fatal(got.StatusCode)
 	}
@@ -238,7 +239,7 @@ func TestWebhooksThatFailed(t *testing.T) {
 func TestPlacesWithTheSamePath(t *testing.T) {
 	t.Parallel()
 	c := &cashier{answer: receipt}
-	h := orders(newLocker(t, live), c.ServeHTTP, middleware.WithDedupe("{header.Id}"), middleware.WithRemember(hour), middleware.WithFingerprint(false))
+	h := orders(newLocker(t, live), c.ServeHTTP, middleware.Rule{Dedupe: "{header.Id}", Remember: hour, Fingerprint: new(false)})
 	mux := http.NewServeMux()
 	mux.Handle("/billing/", http.StripPrefix("/billing", h))
 	mux.Handle("/shipping/", http.StripPrefix("/shipping", h))
@@ -253,7 +254,7 @@ func TestPlacesWithTheSamePath(t *testing.T) {
 // Whoever copies a delivery chooses among the spellings of its place.
 func TestSpellingsOfAPlace(t *testing.T) {
 	t.Parallel()
-	server, c := remembering(t, receipt, middleware.WithFingerprint(false))
+	server, c := remembering(t, receipt, middleware.Rule{Fingerprint: new(false)})
 	send := func(host, path string) answer {
 		r := newRequest(t, server.URL+path, "Order", "42", "Id", "a")
 		r.Host = host
@@ -279,7 +280,7 @@ func TestSpellingsOfAPlace(t *testing.T) {
 func TestScope(t *testing.T) {
 	t.Parallel()
 	l, c := newLocker(t, live), &cashier{answer: receipt}
-	server := serve(t, orders(l, c.ServeHTTP, middleware.WithDedupe("{header.Id}"), middleware.WithRemember(hour), middleware.WithScope("{header.Authorization}")))
+	server := serve(t, orders(l, c.ServeHTTP, middleware.Rule{Dedupe: "{header.Id}", Remember: hour, Scope: "{header.Authorization}"}))
 	ann := post(t, server.URL, "Order", "42", "Id", "a", "Authorization", "Bearer Ann")
 	bob := post(t, server.URL, "Order", "42", "Id", "a", "Authorization", "Bearer ann")
 	if bob.body == ann.body {
@@ -301,7 +302,7 @@ func TestRememberedForAClientThatLeft(t *testing.T) {
 		running <- true
 		<-end
 		receipt(w, r)
-	}, middleware.WithRunToEnd())
+	}, middleware.Rule{OnClientAbort: "run"})
 	ctx, leave := context.WithCancel(t.Context())
 	gone := make(chan error)
 	go func() {
@@ -335,14 +336,14 @@ func TestRememberInsideOfTheKeys(t *testing.T) {
 		}
 		receipt(w, r)
 	}}
-	inner := orders(l, c.ServeHTTP, middleware.WithDedupe("{header.Id}"), middleware.WithRemember(hour))
+	inner := orders(l, c.ServeHTTP, middleware.Rule{Dedupe: "{header.Id}", Remember: hour})
 	server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
 		r.Header.Set("Outer", r.Header.Get("Fencing-Token"))
 		inner.ServeHTTP(w, r)
 		if turn, _ := middleware.TurnFromContext(r.Context()); turn.Lock.Err() != nil {
 			t.Error("the inner rule released the lock of the outer one")
 		}
-	}))
+	}, middleware.Rule{}))
 	first := post(t, server.URL, "Order", "42", "Id", "a")
 	requireReplay(t, post(t, server.URL, "Order", "42", "Id", "a"), first)
 	c.requireRuns(t, 1)
@@ -352,7 +353,7 @@ func TestRememberInsideOfTheKeys(t *testing.T) {
 // Answers on the masters are encrypted; keys can be replaced; an answer that can't be read is not made again.
 func TestSealer(t *testing.T) {
 	t.Parallel()
-	sealer := func(keys ...byte) middleware.Option {
+	sealer := func(keys ...byte) *middleware.Sealer {
 		var all [][]byte
 		for _, key := range keys {
 			all = append(all, bytes.Repeat([]byte{key}, 32))
@@ -361,26 +362,27 @@ func TestSealer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return middleware.WithSealer(s)
+		return s
 	}
 	c := &cashier{answer: receipt}
 	l := newLocker(t, live)
-	with := func(opts ...middleware.Option) *httptest.Server {
-		return serve(t, orders(l, c.ServeHTTP, append(opts, middleware.WithDedupe("{header.Id}"), middleware.WithRemember(hour))...))
+	with := func(rule middleware.Rule) *httptest.Server {
+		rule.Dedupe, rule.Remember = "{header.Id}", hour
+		return serve(t, orders(l, c.ServeHTTP, rule))
 	}
 	pay := func(server *httptest.Server, id string) answer {
 		req := newRequest(t, server.URL, "Order", "42", "Id", id)
 		req.Host = "shop.example.com"
 		return do(t, req)
 	}
-	plain := pay(with(), "plain")
-	requireReplay(t, pay(with(sealer(1)), "plain"), plain) // from before there was a key
+	plain := pay(with(middleware.Rule{}), "plain")
+	requireReplay(t, pay(with(middleware.Rule{Sealer: sealer(1)}), "plain"), plain) // from before there was a key
 	c.runs.Store(0)
-	first := pay(with(sealer(1)), "a")
-	requireReplay(t, pay(with(sealer(1)), "a"), first)
-	requireReplay(t, pay(with(sealer(2, 1)), "a"), first)
-	requireProblem(t, pay(with(sealer(2)), "a"), http.StatusInternalServerError, "failed")
-	requireProblem(t, pay(with(), "a"), http.StatusInternalServerError, "failed")
+	first := pay(with(middleware.Rule{Sealer: sealer(1)}), "a")
+	requireReplay(t, pay(with(middleware.Rule{Sealer: sealer(1)}), "a"), first)
+	requireReplay(t, pay(with(middleware.Rule{Sealer: sealer(2, 1)}), "a"), first)
+	requireProblem(t, pay(with(middleware.Rule{Sealer: sealer(2)}), "a"), http.StatusInternalServerError, "failed")
+	requireProblem(t, pay(with(middleware.Rule{}), "a"), http.StatusInternalServerError, "failed")
 	c.requireRuns(t, 1)
 	if _, err := middleware.NewSealer([]byte("short")); err == nil || strings.Contains(err.Error(), "short") {
 		t.Errorf("a short key: %v", err)
@@ -391,7 +393,7 @@ func TestSealer(t *testing.T) {
 func TestObserverOfAnswers(t *testing.T) {
 	t.Parallel()
 	n := &notes{}
-	server, _ := remembering(t, receipt, middleware.WithObserver(n), middleware.WithName("pay"))
+	server, _ := remembering(t, receipt, middleware.Rule{Observer: n, Name: "pay"})
 	post(t, server.URL, "Order", "42", "Id", "a")
 	post(t, server.URL, "Order", "42", "Id", "a")
 	n.require(t, 1, 1, done{"pay", middleware.OutcomeAcquired, true}, done{"pay", middleware.OutcomeReplayed, false})
@@ -402,14 +404,13 @@ func TestObserverOfAnswers(t *testing.T) {
 
 func TestWrongMemory(t *testing.T) {
 	t.Parallel()
-	id := middleware.WithDedupe("{header.Id}")
-	for want, opts := range map[string][]middleware.Option{
-		"remember needs dedupe or idempotency_key": {middleware.WithRemember(hour)},
-		"scope needs dedupe or idempotency_key":    {middleware.WithScope("{header.Authorization}")},
-		"remember 1ms: must be at least 1s":        {id, middleware.WithRemember(time.Millisecond)},
-		"remember -1h0m0s":                         {id, middleware.WithRemember(-hour)},
-		"size 983041: must be from 1 to 983040":    {id, middleware.WithRemember(hour), middleware.WithRememberSize(983041)},
-		"size -1":                                  {id, middleware.WithRemember(hour), middleware.WithRememberSize(-1)},
+	id := "{header.Id}"
+	for want, rule := range map[string]middleware.Rule{
+		"remember needs dedupe or idempotency_key": {Remember: hour},
+		"scope needs dedupe or idempotency_key":    {Scope: "{header.Authorization}"},
+		"remember 1ms: must be at least 1s":        {Dedupe: id, Remember: time.Millisecond},
+		"size 983041: must be from 1 to 983040":    {Dedupe: id, Remember: hour, RememberSize: 983041},
+		"size -1":                                  {Dedupe: id, Remember: hour, RememberSize: -1},
 	} {
 		func() {
 			defer func() {
@@ -417,7 +418,7 @@ func TestWrongMemory(t *testing.T) {
 					t.Errorf("%q, want %q", got, want)
 				}
 			}()
-			middleware.New(newLocker(t, live), "{header.Order}", opts...)
+			middleware.New(newLocker(t, live), "{header.Order}", rule)
 		}()
 	}
 }
@@ -429,7 +430,7 @@ func TestUnreadableAnswer(t *testing.T) {
 	servers := redistest.Start(t, 3)
 	c := &cashier{answer: ok}
 	server := serve(t, orders(newLocker(t, redistest.URLs(servers), redlock.WithRestartGuard(0)), c.ServeHTTP,
-		middleware.WithDedupe("{header.Id}"), middleware.WithRemember(hour), middleware.WithPassOnNoQuorum()))
+		middleware.Rule{Dedupe: "{header.Id}", Remember: hour, OnNoQuorum: middleware.Pass}))
 	first := post(t, server.URL, "Order", "42", "Id", "a")
 	clients := func(most string) {
 		t.Helper()

@@ -3,206 +3,228 @@ package middleware
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
-	"slices"
-	"sync"
 	"time"
-
-	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// Rule is how requests are serialized. The zero value works: no wait, the Locker's TTL, 423 and 409.
-//
-// New makes a Rule of its options. Programs with a configuration of their own can fill in a Rule instead, and call Serve for
-// each request. The fields must not change, and the Rule must not be copied, after the first call.
+// Rule says how requests are serialized. It is data: New and Compile check it, and make of it what serves requests. The zero value
+// of each field is its default; negative durations are "not at all", even if a preset has a value. The names of a configuration,
+// such as on_no_quorum, are those of JSON and of Caddy.
 type Rule struct {
-	// Name is what logs, metrics and traces call the rule: at most 128 printable bytes. It is not secret, and no key. Rules may
-	// share a name; then they are counted together. Default: with New the key template, with NewFunc the function's name.
-	Name string
+	// What logs, metrics and traces call the rule: at most 128 printable bytes. It is not secret, and no key. Rules may share a
+	// name; then they are counted together. Default: the key templates and the preset.
+	Name string `json:"name,omitempty"`
+	// The templates of the lock keys, with placeholders: order:{http.request.uri.path.1}. At least
+	// one; a request holds the keys of all of them, at most 16. Different values of the placeholders
+	// make different keys. A request that lacks one of the values has no key. {body.a.0.b} is a field of
+	// a body that is JSON or a form. {body.a[].b} is that field of each element, and makes a key of each; a
+	// request in which only some elements have the field is refused. {body.a|http.request.header.B} is the
+	// first one present, {body.a[].b|body.a[].c} the first one present in each element. Keys over 200 bytes
+	// are replaced by their SHA-256.
+	Keys []string `json:"key,omitempty"`
+	// Recommended settings for a webhook provider: stripe, github, shopify, paypal, adyen, twilio, slack,
+	// square or standard-webhooks; or idempotency-key, for APIs. A preset sets the key, the dedupe, the wait and what docs/presets.md
+	// lists, unless the rule sets them itself. Default: none.
+	Preset string `json:"preset,omitempty"`
+	// How long a request waits for its lock. Negative: it does not wait, even if the preset does.
+	// Default: the preset's wait, or 0, which means that it does not wait.
+	Wait time.Duration `json:"wait,omitempty"`
+	// How long the lease lasts on the masters, which is also how long a key stays locked after this
+	// process has died. At most the max_ttl of the app. Default: 10s, or max_ttl if that is less.
+	TTL time.Duration `json:"ttl,omitempty"`
+	// The longest time that a request may hold its lock; after it the request ends as if the lease were
+	// lost. This frees the key of a request that is stuck. Default: 5m.
+	MaxHold time.Duration `json:"max_hold,omitempty"`
+	// How many requests may wait for one key in this process; any more are refused at once.
+	// Default: 1000.
+	MaxWaiters int `json:"max_waiters,omitempty"`
+	// The request header in which the upstream finds the fencing token. If a client sends that header,
+	// it is removed. Default: Fencing-Token.
+	FenceHeader string `json:"fence_header,omitempty"`
+	// The status of the answer if another request holds the lock, 400 to 599. Default: 423.
+	HeldStatus int `json:"held_status,omitempty"`
+	// The status of the answer if too few masters answer, 400 to 599. Default: 409.
+	NoQuorumStatus int `json:"no_quorum_status,omitempty"`
+	// What to do with a request that lacks a part of the key: "refuse" it with 400, or "pass" it on
+	// without a lock. Default: refuse.
+	OnMissingKey string `json:"on_missing_key,omitempty"`
+	// What to do with a request if too few masters answer: "refuse" it, or "pass" it on without a
+	// lock. Default: refuse.
+	OnNoQuorum string `json:"on_no_quorum,omitempty"`
 
-	// Wait is how long a request waits for its lock. Default: 0, not at all.
-	Wait time.Duration
-	// TTL is the lease on the masters. Default: the Locker's.
-	TTL time.Duration
-	// MaxHold is the longest time that a request may hold its lock: then its context ends as if the lease were lost. It frees the
-	// key of a request that is stuck. Default: DefaultMaxHold, 5 min.
-	MaxHold time.Duration
-	// MaxWaiters is how many requests may wait for one key in this process; any more are refused at once, as if their wait had
-	// timed out. Default: the Locker's, 1000.
-	MaxWaiters int
-	// FenceHeader is the request header in which the handler, or the upstream behind it, finds the fencing token. A header of that
-	// name which a client sends is always removed, so that it can't be one that HTTP or the key needs, such as Host. Default:
-	// Fencing-Token.
-	FenceHeader string
-	// HeldStatus answers a request whose lock is held by another one. Default: 423.
-	HeldStatus int
-	// NoQuorumStatus answers a request for which too few masters answer. Default: 409.
-	NoQuorumStatus int
-	// PassNoQuorum serves such a request without a lock. Default: false, it is refused.
-	PassNoQuorum bool
-	// PassMissingKey serves a request that lacks a part of the key without a lock. Default: false, it is refused.
-	PassMissingKey bool
+	// How many bytes of a body are read for a key or a signature; longer bodies are answered
+	// with 413. At most the body_budget of the app. Default: 1048576 (1 MiB).
+	MaxBody int64 `json:"max_body,omitempty"`
+	// How long such a body may take to arrive; a slower one is answered with 408. Default: 10s.
+	BodyTimeout time.Duration `json:"body_timeout,omitempty"`
+	// Whether to read the whole body before the lock is taken, within max_body, body_timeout and the app's body_budget, even if
+	// no key needs it. Then a client that sends slowly does not hold a key meanwhile. A longer body is refused with 413. Do not use
+	// it for requests whose body lasts as long as their answer, such as gRPC streams. Default: true with a preset, otherwise false.
+	BufferBody *bool `json:"buffer_body,omitempty"`
+	// The signature that a request must have. A request without it is answered with 401, and no lock is
+	// taken. Default: none.
+	Verify *Verify `json:"verify,omitempty"`
+	// How far the time in a signature may be from now, if the sender signs the time. Default: 5m.
+	ReplayWindow time.Duration `json:"replay_window,omitempty"`
+	// The template of the ID that the sender gives a delivery: {http.request.header.X-GitHub-Delivery}. While
+	// a request with the same key and ID waits or runs, another one is answered at once. Requests
+	// without an ID are not compared. The ID is one value, so [] is not allowed. "off" turns it off, even if
+	// the preset has one. Default: the preset's, or none.
+	Dedupe string `json:"dedupe,omitempty"`
+	// Where the ID is the header Idempotency-Key, as a string in quotes or without them: "required", a request without it
+	// is answered with 400, or "optional", it is not compared with others. Then the rule needs no key: it locks the ID alone. "off" turns
+	// off that of the preset. Default: the preset's, or none.
+	IdempotencyKey string `json:"idempotency_key,omitempty"`
+	// The template of who has sent a request, such as {http.request.header.Authorization}: an ID is only compared with
+	// those of the same sender, and nobody gets another's answer. A request without it lacks a part of its key. It is stored
+	// hashed. "off" turns off that of the preset. Default: the preset's, or none.
+	Scope string `json:"scope,omitempty"`
+	// How long the masters remember the final answer to a delivery: a repeat gets it without being served, with the header
+	// Idempotency-Replayed: true. At least 1s; needs dedupe or idempotency_key. Negative: not at all, even if the preset does.
+	// Default: the preset's, or not at all.
+	Remember time.Duration `json:"remember,omitempty"`
+	// How many bytes the body of such an answer may have, at most 983040. Default: 65536 (64 KiB).
+	RememberSize int `json:"remember_size,omitempty"`
+	// The statuses that are final, from 200 to 499, as numbers or classes such as "2xx". Default: the preset's, or all but 401,
+	// 403, 408, 409, 423, 425 and 429.
+	RememberStatus []string `json:"remember_status,omitempty"`
+	// Whether an ID whose answer is remembered is refused with 422 if the method, the path, the query or the body is
+	// another. Without it the host and the path are a part of the ID, as one event may be delivered to several places. The body is read before the lock is taken, within max_body. Default: true, but with the preset of a sender of webhooks false.
+	Fingerprint *bool `json:"fingerprint,omitempty"`
 
-	// MaxBody is how many bytes of a body are read for a key or a signature; a longer one is answered with 413. Bodies that are
-	// not needed for them have no limit. Default: 1 MiB.
-	MaxBody int64
-	// BodyTimeout is how long such a body may take to arrive; then the answer is 408. Default: 10 s.
-	BodyTimeout time.Duration
-	// BodyBudget bounds the memory for such bodies. Default: a budget of 64 MiB that all rules share.
-	BodyBudget *Budget
-	// BufferBody reads the whole body before the lock is taken, within MaxBody, BodyTimeout and BodyBudget, even if no key needs
-	// it. So no client that sends slowly holds a key. It is not for requests whose body lasts as long as their answer, such as
-	// gRPC streams. Default: false, the handler reads the body while it holds the lock.
-	BufferBody bool
+	// Whether requests for another protocol, such as WebSocket, may hold a lock for as long as they
+	// last, up to max_hold. Default: false, which refuses them with 403.
+	AllowUpgrade bool `json:"allow_upgrade,omitempty"`
+	// What happens to a request whose client has left: "run" it to its end, up to max_hold, because the upstream may still
+	// be working on it and is read until it is done; or "cancel" it. Default: run.
+	OnClientAbort string `json:"on_client_abort,omitempty"`
+	// How long the lock is kept, up to max_hold, after the next handlers have given up: with an error of 499 or more, a panic, or an
+	// answer of 502 or 504. The upstream may still be working then. When Caddy exits, the lock is left to its ttl. Default: 0,
+	// which releases it at once.
+	HoldAfterAbort time.Duration `json:"hold_after_abort,omitempty"`
+	// Whether to take no lock and refuse nothing, and only report in {http.redlock.outcome} what would have
+	// happened. Default: false.
+	DryRun bool `json:"dry_run,omitempty"`
+
+	// BodyBudget bounds the memory for such bodies; rules may share one. Default: one of 64 MiB for all rules without their own.
+	BodyBudget *Budget `json:"-"`
 	// ClientAddress returns the address of the client, IP or IP:port. No address can get all of the BodyBudget. Default:
-	// RemoteAddr, which behind a proxy is that of the proxy.
-	ClientAddress func(*http.Request) string
-
-	// Verify checks the signature of a request before anything else; a request without a valid one is answered with 401.
-	// Default: nil, no signature is needed.
-	Verify *Verifier
-	// ReplayWindow is how far the time in a signature may be from now. GitHub, Shopify and Adyen sign no time. Default: 5 min.
-	ReplayWindow time.Duration
-	// Dedupe derives the sender's ID of a delivery. While a request with the same keys and ID waits or runs, another one is
-	// answered with 409 at once. Requests without an ID are not compared. Default: nil, no IDs.
-	Dedupe KeyFunc
-
-	// RequireID refuses requests without an ID of Dedupe with 400. Default: false, they are served and not compared.
-	RequireID bool
-	// Scope derives who has sent a request, exactly as it is sent. It is a part of the ID: what one client names 1 is
-	// another delivery than what another client names 1, and nobody gets another's answer. A request without it is refused
-	// as one that lacks its key. It needs Dedupe. Default: nil, the keys and the ID alone name a delivery.
-	Scope KeyFunc
-
-	// Remember is how long the masters remember the final answer to a delivery, from its end: a repeat gets it without being
-	// served, with the header Idempotency-Replayed: true. It needs Dedupe, and is at least 1 s. The answers take memory on
-	// each master, for as long. Default: 0, a repeat that comes after the first is served as well.
-	Remember time.Duration
-	// RememberSize is how many bytes the body of such an answer may have, at most MaxRememberSize. Default: 64 KiB.
-	RememberSize int
-	// RememberStatus reports whether an answer with this status is final; see ParseStatuses. Those from 500 are never final,
-	// and neither are answers that were broken off, streams of events, and upgrades. Default: all but 401, 403, 408, 409, 423, 425
-	// and 429.
-	RememberStatus func(status int) bool
-	// IgnoreFingerprint answers a repeat that differs from the first request, as those of senders that sign or date each
-	// delivery anew. Default: false, an ID whose answer is remembered is refused with 422 if the method, the path, the query or
-	// the body is another. If it is ignored, the host and the path are a part of the ID, also of Dedupe
-	// alone, as one event may be delivered to several places. The body is read before the lock is taken, within MaxBody.
-	IgnoreFingerprint bool
+	// RemoteAddr, which behind a proxy is that of the proxy: then all of its clients have one share.
+	ClientAddress func(*http.Request) string `json:"-"`
 	// OriginalURL returns the URL that the client has asked for: the fingerprint has that one, even if handlers before this one
 	// have changed it. Default: the request's RequestURI.
-	OriginalURL func(*http.Request) *url.URL
+	OriginalURL func(*http.Request) *url.URL `json:"-"`
 	// OnReplay is called before a request is answered with the remembered answer, with the request and its turn. Default: nil.
-	OnReplay func(*http.Request, Turn)
+	OnReplay func(*http.Request, Turn) `json:"-"`
 	// Sealer encrypts the answers on the masters. All processes of the rule must have its keys: an answer that can't be read is
 	// refused with 500, because the request must not run again. Default: nil, the masters can read them.
-	Sealer *Sealer
-
-	// AllowUpgrade lets requests for another protocol, such as WebSocket, hold a lock for as long as their connection lasts, up to
-	// MaxHold. Default: false, they are refused with 403.
-	AllowUpgrade bool
-	// RunToEnd keeps the handler's context alive when the client leaves: it ends with the lease, after MaxHold at the latest.
-	// Whatever the handler still writes succeeds, and goes nowhere. Default: false, the context ends with the request's own.
-	RunToEnd bool
-	// HoldAfterAbort keeps the lock for this long after a handler that failed, panicked, lost its client (without RunToEnd) or
-	// answered 502 or 504, because an upstream may still be working for it. It ends early after MaxHold, and when the Locker
-	// closes. Default: 0, the lock is released at once.
-	HoldAfterAbort time.Duration
+	Sealer *Sealer `json:"-"`
 	// Finished reports whether no work can go on after an error of the handler, so that HoldAfterAbort is not needed.
 	// Default: nil, work may go on after any error.
-	Finished func(error) bool
-	// DryRun takes no lock and refuses nothing: the Outcome is what would have become of the request. It counts only the requests
-	// under this rule in this process as holders of a key. Default: false.
-	DryRun bool
-	// Shutdown ends when the server is about to stop: requests that wait are then refused with 503, and no request waits any
-	// more. Default: nil, never.
-	Shutdown context.Context
+	Finished func(error) bool `json:"-"`
+	// Shutdown ends when the server is about to stop: requests that wait are then refused with 503 and Retry-After, and no request
+	// waits any more. Those that hold their locks run on. Without it the server's Shutdown waits until the whole line has been
+	// served. Default: nil, never.
+	//
+	//	stopping, stop := context.WithCancel(context.Background())
+	//	server.RegisterOnShutdown(stop)
+	Shutdown context.Context `json:"-"`
 	// Observer is told what becomes of the requests, under the rule's Name. Default: nil, nobody.
-	Observer Observer
+	Observer Observer `json:"-"`
 	// Logger gets a line for refused requests, every 10 s at most for each Outcome, and for locks that were not released in order.
-	// Lost leases are logged by the Locker, too. Default: no log.
-	Logger *slog.Logger
-
-	pace    pace
-	lines   lines
-	dryRuns dryRuns
-	once    sync.Once
-	options []redlock.LockOption // of the locks on keys; made once
+	// Keys are never logged. Lost leases are logged by the Locker, too. Default: with New the Locker's, otherwise no log.
+	Logger *slog.Logger `json:"-"`
 }
 
-// Check returns an error if the rule can't be used. A TTL that the Locker does not allow is found by New, or by Serve.
-func (rule *Rule) Check() error {
-	if err := checkName(rule.Name); err != nil {
-		return err
-	}
-	switch {
-	case rule.Wait < 0:
-		return fmt.Errorf("wait %v: must not be negative", rule.Wait)
-	case rule.MaxHold < 0:
-		return fmt.Errorf("max_hold %v: must not be negative", rule.MaxHold)
-	case rule.HoldAfterAbort < 0:
-		return fmt.Errorf("hold_after_abort %v: must not be negative", rule.HoldAfterAbort)
-	case rule.MaxWaiters < 0:
-		return fmt.Errorf("max_waiters %d: must not be negative", rule.MaxWaiters)
-	case rule.TTL < 0:
-		return fmt.Errorf("ttl %v: must not be negative", rule.TTL)
-	case !isRefusal(rule.HeldStatus):
-		return fmt.Errorf("held_status %d: must be from 400 to 599", rule.HeldStatus)
-	case !isRefusal(rule.NoQuorumStatus):
-		return fmt.Errorf("no_quorum_status %d: must be from 400 to 599", rule.NoQuorumStatus)
-	case rule.MaxBody < 0:
-		return fmt.Errorf("max_body %d: must not be negative", rule.MaxBody)
-	case rule.maxBody() > rule.budget().size:
-		return fmt.Errorf("max_body %d is above the budget for all bodies, %d bytes", rule.maxBody(), rule.budget().size)
-	case rule.BodyTimeout < 0:
-		return fmt.Errorf("body_timeout %v: must not be negative", rule.BodyTimeout)
-	case rule.ReplayWindow < 0:
-		return fmt.Errorf("replay_window %v: must not be negative", rule.ReplayWindow)
-	}
-	if rule.Scope != nil && rule.Dedupe == nil {
-		return errors.New("scope needs dedupe or idempotency_key: it tells apart the IDs of different senders")
-	}
-	if err := rule.checkFenceHeader(); err != nil {
-		return err
-	}
-	return rule.checkRemember()
+// Verify says how the signature of a webhook is checked, before its lock is taken, so that nobody without the secret can hold a key.
+type Verify struct {
+	// The provider that signs, which determines how: stripe, github, shopify, slack, standard-webhooks or adyen.
+	Scheme string `json:"scheme,omitempty"`
+	// The secrets, in Caddy best as placeholders: {env.STRIPE_SECRET} or {file./run/secrets/stripe}. A
+	// signature made with any one of them is accepted, so that secrets can be rotated.
+	Secrets []string `json:"secrets,omitempty"`
 }
 
-func (rule *Rule) name() string { return cmp.Or(rule.Name, unnamed) }
+// What a rule may do instead of what is the default.
+const (
+	Pass   = "pass"   // of OnMissingKey and OnNoQuorum: the request is served without a lock
+	Cancel = "cancel" // of OnClientAbort
 
-func (rule *Rule) maxBody() int64 { return cmp.Or(rule.MaxBody, DefaultMaxBody) }
+	off      = "off"
+	required = "required"
+	optional = "optional"
+)
 
-func (rule *Rule) bodyTimeout() time.Duration { return cmp.Or(rule.BodyTimeout, DefaultBodyTimeout) }
+// The defaults.
+const (
+	DefaultMaxHold = 5 * time.Minute // how long a request may hold its lock
 
-func (rule *Rule) budget() *Budget { return cmp.Or(rule.BodyBudget, defaultBudget) }
+	defaultReplayWindow = 5 * time.Minute
+)
 
-// DefaultMaxHold is how long a request may hold its lock unless something else is set.
-const DefaultMaxHold = 5 * time.Minute
-
-func isRefusal(status int) bool { return status == 0 || 400 <= status && status <= 599 }
-
-// lockOptions returns the options of the locks on keys, to which others can be appended.
-func (rule *Rule) lockOptions() []redlock.LockOption {
-	rule.once.Do(func() {
-		if rule.TTL > 0 {
-			rule.options = append(rule.options, redlock.WithTTL(rule.TTL))
-		}
-		rule.options = append(rule.options, redlock.WithLabel(rule.name()), redlock.WithWait(rule.Wait), redlock.WithMaxHold(cmp.Or(rule.MaxHold, DefaultMaxHold)))
-		if rule.MaxWaiters > 0 {
-			rule.options = append(rule.options, redlock.WithMaxWaiters(rule.MaxWaiters))
-		}
-		rule.options = slices.Clip(rule.options)
-	})
-	return rule.options
+// RuleName is what identifies the rule in errors, logs, metrics and traces.
+func (rule *Rule) RuleName() string {
+	return cmp.Or(rule.Name, defaultName(rule.Keys, rule.Preset), IdempotencyHeader)
 }
 
-func (rule *Rule) logger() *slog.Logger {
-	if rule.Logger == nil {
-		return slog.New(slog.DiscardHandler)
+// setPreset sets what the preset has and the rule doesn't say. The ID of a request is its header Idempotency-Key, or that of Dedupe,
+// or there is none.
+func (rule *Rule) setPreset(preset Preset) {
+	if len(rule.Keys) == 0 && preset.Key != "" {
+		rule.Keys = []string{preset.Key}
 	}
-	return rule.Logger
+	if rule.IdempotencyKey == "" && preset.IdempotencyKey && (rule.Dedupe == "" || rule.Dedupe == off) {
+		rule.IdempotencyKey = required
+	}
+	if !rule.identifiesByHeader() {
+		rule.Dedupe = cmp.Or(rule.Dedupe, preset.Dedupe)
+	}
+	if rule.hasID() { // the rule may have turned the preset's ID off, and has no need of its scope then
+		rule.Scope = cmp.Or(rule.Scope, preset.Scope)
+	}
+	if rule.RememberStatus == nil {
+		rule.RememberStatus = preset.RememberStatus
+	}
+	if rule.Fingerprint == nil {
+		rule.Fingerprint = new(!preset.IgnoreFingerprint)
+	}
+	if rule.BufferBody == nil {
+		rule.BufferBody = new(rule.Preset != "")
+	}
+	rule.Wait = max(cmp.Or(rule.Wait, preset.Wait), 0)
+	rule.HeldStatus = cmp.Or(rule.HeldStatus, preset.HeldStatus)
+	rule.MaxBody = cmp.Or(rule.MaxBody, preset.MaxBody)
+	rule.Remember = max(cmp.Or(rule.Remember, preset.Remember), 0)
 }
+
+func (rule *Rule) setDefaults() {
+	rule.MaxHold = cmp.Or(rule.MaxHold, DefaultMaxHold)
+	rule.FenceHeader = cmp.Or(rule.FenceHeader, DefaultFenceHeader)
+	rule.HeldStatus = cmp.Or(rule.HeldStatus, http.StatusLocked)
+	rule.NoQuorumStatus = cmp.Or(rule.NoQuorumStatus, http.StatusConflict)
+	rule.OnMissingKey = cmp.Or(rule.OnMissingKey, "refuse")
+	rule.OnNoQuorum = cmp.Or(rule.OnNoQuorum, "refuse")
+	rule.OnClientAbort = cmp.Or(rule.OnClientAbort, "run")
+	rule.MaxBody = cmp.Or(rule.MaxBody, DefaultMaxBody)
+	rule.BodyTimeout = cmp.Or(rule.BodyTimeout, DefaultBodyTimeout)
+	rule.BodyBudget = cmp.Or(rule.BodyBudget, defaultBudget)
+	rule.ReplayWindow = cmp.Or(rule.ReplayWindow, defaultReplayWindow)
+	rule.RememberSize = cmp.Or(rule.RememberSize, DefaultRememberSize)
+	rule.Logger = cmp.Or(rule.Logger, slog.New(slog.DiscardHandler))
+}
+
+// identifiesByHeader reports whether the ID of a request is its header Idempotency-Key.
+func (rule *Rule) identifiesByHeader() bool {
+	return rule.IdempotencyKey == required || rule.IdempotencyKey == optional
+}
+
+func (rule *Rule) hasID() bool {
+	return rule.identifiesByHeader() || rule.Dedupe != "" && rule.Dedupe != off
+}
+
+// HasScope reports whether IDs are told apart by who has sent them.
+func (rule *Rule) HasScope() bool { return rule.Scope != "" && rule.Scope != off }
+
+func (rule *Rule) runsToEnd() bool { return rule.OnClientAbort != Cancel }

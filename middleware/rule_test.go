@@ -59,7 +59,7 @@ func TestServed(t *testing.T) {
 		w.Header().Set("X-Test", "1")
 		w.WriteHeader(http.StatusCreated)
 		ok(w, r)
-	}))
+	}, middleware.Rule{}))
 	for range 30 { // a client that has its answer never meets the lock of that request
 		got := post(t, server.URL, "Order", "42")
 		if got.StatusCode != http.StatusCreated || got.body != "served" || got.Header.Get("X-Test") != "1" {
@@ -75,7 +75,7 @@ func TestHeld(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
 	hold(t, l, "order:42")
-	server := serve(t, orders(l, ok))
+	server := serve(t, orders(l, ok, middleware.Rule{}))
 	got := post(t, server.URL, "Order", "42")
 	requireProblem(t, got, http.StatusLocked, "held")
 	requireRetryAfter(t, got, time.Second) // how long requests take is not known yet
@@ -88,15 +88,15 @@ func TestStatusOptions(t *testing.T) {
 	t.Parallel()
 	l, noQuorum := newLocker(t, live), newLocker(t, dead)
 	hold(t, l, "order:42")
-	server := serve(t, orders(l, ok, middleware.WithHeldStatus(http.StatusTooManyRequests)))
+	server := serve(t, orders(l, ok, middleware.Rule{HeldStatus: http.StatusTooManyRequests}))
 	requireProblem(t, post(t, server.URL, "Order", "42"), http.StatusTooManyRequests, "held")
-	server = serve(t, orders(noQuorum, ok, middleware.WithNoQuorumStatus(http.StatusServiceUnavailable)))
+	server = serve(t, orders(noQuorum, ok, middleware.Rule{NoQuorumStatus: http.StatusServiceUnavailable}))
 	requireProblem(t, post(t, server.URL, "Order", "42"), http.StatusServiceUnavailable, "no_quorum")
 }
 
 func TestNoQuorum(t *testing.T) {
 	t.Parallel()
-	server := serve(t, orders(newLocker(t, dead), ok))
+	server := serve(t, orders(newLocker(t, dead), ok, middleware.Rule{}))
 	got := post(t, server.URL, "Order", "42")
 	requireProblem(t, got, http.StatusConflict, "no_quorum")
 	requireRetryAfter(t, got, time.Second)
@@ -109,20 +109,20 @@ func TestNoQuorum(t *testing.T) {
 			t.Errorf("turn %+v, %v", turn, found)
 		}
 		ok(w, r)
-	}, middleware.WithPassOnNoQuorum()))
+	}, middleware.Rule{OnNoQuorum: middleware.Pass}))
 	if got := post(t, server.URL, "Order", "42"); got.body != "served" {
 		t.Errorf("with WithPassOnNoQuorum: %d %q", got.StatusCode, got.body)
 	}
 	l := newLocker(t, live)
 	hold(t, l, "order:42")
-	server = serve(t, orders(l, ok, middleware.WithPassOnNoQuorum(), middleware.WithPassOnMissingKey()))
+	server = serve(t, orders(l, ok, middleware.Rule{OnNoQuorum: middleware.Pass, OnMissingKey: middleware.Pass}))
 	requireProblem(t, post(t, server.URL, "Order", "42"), http.StatusLocked, "held") // only requests without the key may pass
 }
 
 func TestBadKeys(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
-	server := serve(t, orders(l, ok))
+	server := serve(t, orders(l, ok, middleware.Rule{}))
 	got := post(t, server.URL)
 	requireProblem(t, got, http.StatusBadRequest, "missing_key")
 	if !strings.Contains(got.body, "{header.Order}") {
@@ -135,14 +135,14 @@ func TestBadKeys(t *testing.T) {
 			t.Errorf("turn %+v, %v", turn, found)
 		}
 		ok(w, r)
-	}, middleware.WithPassOnMissingKey()))
+	}, middleware.Rule{OnMissingKey: middleware.Pass}))
 	if got := post(t, server.URL); got.body != "served" {
 		t.Errorf("with WithPassOnMissingKey: %d %q", got.StatusCode, got.body)
 	}
 	requireProblem(t, post(t, server.URL, "Order", "42", "Order", "43"), http.StatusBadRequest, "bad_key")
 
 	for kind, err := range map[string]error{"missing_key": nil, "bad_key": errors.New("secret")} {
-		server := serve(t, middleware.NewFunc(l, func(*http.Request) (string, error) { return "", err })(http.HandlerFunc(ok)))
+		server := serve(t, middleware.NewFunc(l, func(*http.Request) (string, error) { return "", err }, middleware.Rule{})(http.HandlerFunc(ok)))
 		got := post(t, server.URL)
 		requireProblem(t, got, http.StatusBadRequest, kind)
 		if strings.Contains(got.body, "secret") {
@@ -154,7 +154,7 @@ func TestBadKeys(t *testing.T) {
 func TestClosedLocker(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
-	server := serve(t, orders(l, ok))
+	server := serve(t, orders(l, ok, middleware.Rule{}))
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestWait(t *testing.T) {
 		arrived <- true
 		return "order:42", nil
 	}
-	server := serve(t, middleware.NewFunc(l, key, middleware.WithWait(bound))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	server := serve(t, middleware.NewFunc(l, key, middleware.Rule{Wait: bound})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		turn, _ := middleware.TurnFromContext(r.Context())
 		served <- turn
 	})))
@@ -199,9 +199,9 @@ func TestWait(t *testing.T) {
 	}
 
 	hold(t, l, "order:43")
-	server = serve(t, orders(l, ok, middleware.WithWait(50*time.Millisecond)))
+	server = serve(t, orders(l, ok, middleware.Rule{Wait: 50 * time.Millisecond}))
 	requireProblem(t, post(t, server.URL, "Order", "43"), http.StatusLocked, "held")
-	server = serve(t, orders(newLocker(t, dead), ok, middleware.WithWait(50*time.Millisecond)))
+	server = serve(t, orders(newLocker(t, dead), ok, middleware.Rule{Wait: 50 * time.Millisecond}))
 	requireProblem(t, post(t, server.URL, "Order", "43"), http.StatusConflict, "no_quorum")
 }
 
@@ -214,9 +214,9 @@ func TestClientLeavesWhileWaiting(t *testing.T) {
 		arrived <- true
 		return "order:42", nil
 	}
-	rule := middleware.Rule{Wait: 6 * bound}
+	rule := middleware.CompileFunc(middleware.Rule{Wait: 6 * bound}, key)
 	server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		left <- rule.Serve(l, middleware.KeyFunc(key).Keys, w, r, func(http.ResponseWriter, *http.Request) error {
+		left <- rule.Serve(l, w, r, func(http.ResponseWriter, *http.Request) error {
 			t.Error("served without the lock")
 			return nil
 		})
@@ -268,7 +268,7 @@ func TestRelease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := newLocker(t, live)
 			var log safeBuffer
-			server := serve(t, orders(l, end, middleware.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
+			server := serve(t, orders(l, end, middleware.Rule{Logger: slog.New(slog.NewTextHandler(&log, nil)), OnClientAbort: middleware.Cancel}))
 			req := newRequest(t, server.URL, "Order", "42")
 			ctx, leave := context.WithCancel(req.Context())
 			defer leave()
@@ -305,7 +305,7 @@ func TestLeaseLost(t *testing.T) {
 		case <-time.After(bound):
 			t.Error("the context did not end with the lease")
 		}
-	}, middleware.WithMaxHold(time.Second)))
+	}, middleware.Rule{MaxHold: time.Second}))
 
 	written := make(chan answer, 1)
 	go func() { written <- post(t, server.URL, "Order", "43", "Write", "1") }()
@@ -368,7 +368,7 @@ func TestLostAndWritten(t *testing.T) {
 					t.Errorf("cause %v, want ErrClosed", cause)
 				}
 				c.write(w, r)
-			}))
+			}, middleware.Rule{}))
 			got := post(t, server.URL, "Order", "42")
 			if c.want == 500 {
 				requireProblem(t, got, 500, "lost")
@@ -404,7 +404,7 @@ func TestKeyIsHashed(t *testing.T) {
 				t.Errorf("%q is not what is locked: %v", c.want, err)
 			}
 			ok(w, r)
-		}))
+		}, middleware.Rule{}))
 		if got := post(t, server.URL, "Order", c.value); got.body != "served" {
 			t.Errorf("answer %d %q", got.StatusCode, got.body)
 		}
@@ -415,7 +415,7 @@ func TestKeyIsNeverShown(t *testing.T) {
 	t.Parallel()
 	const secret = "s3cret"
 	var log safeBuffer
-	logger := middleware.WithLogger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	check := func(got answer, status int) {
 		t.Helper()
 		if got.StatusCode != status {
@@ -427,14 +427,14 @@ func TestKeyIsNeverShown(t *testing.T) {
 	}
 	l, closing := newLocker(t, live), newLocker(t, live)
 	hold(t, l, "order:"+secret)
-	server := serve(t, orders(l, ok, logger))
+	server := serve(t, orders(l, ok, middleware.Rule{Logger: logger}))
 	check(post(t, server.URL, "Order", secret), http.StatusLocked)
 	check(post(t, server.URL, "Order", secret, "Order", secret), http.StatusBadRequest)
-	server = serve(t, orders(newLocker(t, dead), ok, logger))
+	server = serve(t, orders(newLocker(t, dead), ok, middleware.Rule{Logger: logger}))
 	check(post(t, server.URL, "Order", secret), http.StatusConflict)
-	server = serve(t, orders(newLocker(t, dead), ok, logger, middleware.WithPassOnNoQuorum()))
+	server = serve(t, orders(newLocker(t, dead), ok, middleware.Rule{Logger: logger, OnNoQuorum: middleware.Pass}))
 	check(post(t, server.URL, "Order", secret), http.StatusOK)
-	server = serve(t, orders(closing, func(http.ResponseWriter, *http.Request) { _ = closing.Close() }, logger))
+	server = serve(t, orders(closing, func(http.ResponseWriter, *http.Request) { _ = closing.Close() }, middleware.Rule{Logger: logger}))
 	check(post(t, server.URL, "Order", secret), http.StatusInternalServerError)
 
 	if text := log.String(); strings.Contains(text, secret) || text == "" {
@@ -475,7 +475,7 @@ func TestWriterKeepsItsInterfaces(t *testing.T) {
 		if n, err := io.Copy(w, strings.NewReader("two\n")); n != 4 || err != nil {
 			t.Errorf("Copy: %d, %v", n, err)
 		}
-	}))
+	}, middleware.Rule{}))
 	resp, err := http.DefaultClient.Do(newRequest(t, server.URL, "Order", "42"))
 	if err != nil {
 		t.Fatal(err)
@@ -491,9 +491,8 @@ func TestWriterKeepsItsInterfaces(t *testing.T) {
 	}
 
 	plain := struct{ http.ResponseWriter }{}
-	rule := middleware.Rule{}
-	key := func(*http.Request) (string, error) { return "plain", nil }
-	_ = rule.Serve(l, middleware.KeyFunc(key).Keys, plain, newRequest(t, "/"), func(w http.ResponseWriter, _ *http.Request) error {
+	rule := middleware.CompileFunc(middleware.Rule{}, func(*http.Request) (string, error) { return "plain", nil })
+	_ = rule.Serve(l, plain, newRequest(t, "/"), func(w http.ResponseWriter, _ *http.Request) error {
 		if _, implements := w.(http.Hijacker); implements {
 			t.Error("the wrapper says that it can hijack where its writer can't")
 		}
@@ -515,7 +514,7 @@ func TestHijackedConnectionWorks(t *testing.T) {
 		defer func() { _ = conn.Close() }()
 		line, _ := buffer.ReadString('\n')
 		_, _ = io.WriteString(conn, "echo "+line)
-	}, middleware.WithAllowUpgrade()))
+	}, middleware.Rule{AllowUpgrade: true}))
 	conn, err := net.Dial("tcp", strings.TrimPrefix(server.URL, "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -531,22 +530,22 @@ func TestHijackedConnectionWorks(t *testing.T) {
 // TestServeReturnsTheHandlersError: the Caddy module relies on it.
 func TestServeReturnsTheHandlersError(t *testing.T) {
 	t.Parallel()
-	rule, key := middleware.Rule{}, func(*http.Request) (string, error) { return "k", nil }
+	rule := middleware.CompileFunc(middleware.Rule{}, func(*http.Request) (string, error) { return "k", nil })
 	failed := errors.New("handler failed")
 	l := newLocker(t, live)
 	w := struct{ http.ResponseWriter }{}
-	if err := rule.Serve(l, middleware.KeyFunc(key).Keys, w, newRequest(t, "/"), func(http.ResponseWriter, *http.Request) error { return failed }); !errors.Is(err, failed) {
+	if err := rule.Serve(l, w, newRequest(t, "/"), func(http.ResponseWriter, *http.Request) error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("error %v", err)
 	}
 	switching := newLocker(t, live)
-	err := rule.Serve(switching, middleware.KeyFunc(key).Keys, httptest.NewRecorder(), newRequest(t, "/"), func(w http.ResponseWriter, _ *http.Request) error {
+	err := rule.Serve(switching, httptest.NewRecorder(), newRequest(t, "/"), func(w http.ResponseWriter, _ *http.Request) error {
 		w.WriteHeader(http.StatusSwitchingProtocols) // the last answer on this connection
 		return switching.Close()
 	})
 	if err != nil {
 		t.Errorf("after 101: %v", err)
 	}
-	err = rule.Serve(l, middleware.KeyFunc(key).Keys, w, newRequest(t, "/"), func(http.ResponseWriter, *http.Request) error {
+	err = rule.Serve(l, w, newRequest(t, "/"), func(http.ResponseWriter, *http.Request) error {
 		_ = l.Close()
 		return failed
 	})

@@ -13,7 +13,7 @@ import (
 
 // run serves the request with its lock, which is released before the answer ends.
 func (s *serving) run() error {
-	w, written := response.Wrap(s.w, s.rule.RunToEnd)
+	w, written := response.Wrap(s.w, s.rule.runsToEnd())
 	recorder := s.newRecorder()
 	if recorder != nil {
 		written.Recorder = recorder
@@ -25,7 +25,7 @@ func (s *serving) run() error {
 	s.acquired = time.Now()
 	got := s.own.Acquisition()
 	s.observeAcquired(got.Waited)
-	s.rule.logger().LogAttrs(context.Background(), slog.LevelDebug, "request has its lock", slog.String("rule", s.turn.Rule),
+	s.rule.Logger.LogAttrs(context.Background(), slog.LevelDebug, "request has its lock", slog.String("rule", s.turn.Rule),
 		slog.Duration("waited", got.Waited), slog.Int("position", got.Position), slog.String("via", string(got.Via)))
 	defer s.traceLoss()()
 	err := s.handOver(w)
@@ -49,7 +49,7 @@ func (s *serving) run() error {
 
 // handOver calls the next handler, with the turn in the context and the fencing token in the header of its request.
 func (s *serving) handOver(w http.ResponseWriter) error {
-	s.turn.fenceHeader = s.rule.fenceHeader()
+	s.turn.fenceHeader = s.rule.FenceHeader
 	s.turn.setFence(s.r)
 	ctx, cancel := s.handlerContext()
 	defer cancel()
@@ -69,11 +69,11 @@ func (s *serving) handlerContext() (context.Context, context.CancelFunc) {
 	if lock == nil { // a rule around this one has it
 		lock = s.turn.Lock
 	}
-	if s.rule.RunToEnd && s.turn.outer == nil { // the lock's context has the values of the request's, but not its end
+	if s.rule.runsToEnd() && s.turn.outer == nil { // the lock's context has the values of the request's, but not its end
 		return context.WithValue(lock.Context(), turnKey{}, &s.turn), func() {}
 	}
 	ctx := context.WithValue(s.r.Context(), turnKey{}, &s.turn)
-	if !s.rule.RunToEnd {
+	if !s.rule.runsToEnd() {
 		return lock.WithContext(ctx)
 	}
 	ctx, cancel := lock.WithContext(context.WithoutCancel(ctx))
@@ -91,6 +91,6 @@ func (s *serving) handlerContext() (context.Context, context.CancelFunc) {
 
 // pass serves the request without a lock of this rule.
 func (s *serving) pass() error {
-	s.turn.setOuterFence(s.r, s.rule.fenceHeader())
+	s.turn.setOuterFence(s.r, s.rule.FenceHeader)
 	return s.next(s.w, s.r.WithContext(context.WithValue(s.r.Context(), turnKey{}, &s.turn)))
 }

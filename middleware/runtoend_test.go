@@ -84,7 +84,7 @@ func TestUpstreamIsReadToItsEnd(t *testing.T) {
 func testReadToItsEnd(t *testing.T, upstream *busyUpstream, handler http.HandlerFunc, path, protocol string) {
 	l := newLocker(t, live)
 	gone := make(chan struct{})
-	locked := orders(l, handler, middleware.WithRunToEnd())
+	locked := orders(l, handler, middleware.Rule{OnClientAbort: "run"})
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ended := r.Context().Done()
 		go func() {
@@ -134,7 +134,7 @@ func TestErrorsOfWrites(t *testing.T) {
 		if _, err := io.WriteString(w, "1"); !errors.Is(err, http.ErrHijacked) {
 			t.Errorf("behind Hijack: %v", err)
 		}
-	}, middleware.WithRunToEnd()))
+	}, middleware.Rule{OnClientAbort: "run"}))
 	if response, err := http.DefaultClient.Do(newRequest(t, server.URL, "Order", "42")); err == nil {
 		_ = response.Body.Close()
 	}
@@ -143,8 +143,9 @@ func TestErrorsOfWrites(t *testing.T) {
 // A client that doesn't read its answer holds the key for max_hold at most, although the handler is stuck.
 func TestMaxHoldOfSlowReader(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string][]middleware.Option{"": nil, "run to end": {middleware.WithRunToEnd()}} {
+	for name, rule := range map[string]middleware.Rule{"cancel": {OnClientAbort: middleware.Cancel}, "run to end": {}} {
 		t.Run(name, func(t *testing.T) {
+			rule.MaxHold = time.Second
 			l := newLocker(t, live)
 			begun, done := make(chan bool), make(chan bool)
 			server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
@@ -154,7 +155,7 @@ func TestMaxHoldOfSlowReader(t *testing.T) {
 					_, _ = w.Write(chunk)
 				}
 				_, _ = w.Write(make([]byte, manyBytes)) // it ignores its context
-			}, append(opts, middleware.WithMaxHold(time.Second))...))
+			}, rule))
 			conn, err := net.Dial("tcp", server.Listener.Addr().String())
 			if err != nil {
 				t.Fatal(err)

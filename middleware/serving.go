@@ -27,8 +27,7 @@ type HandlerFunc func(http.ResponseWriter, *http.Request) error
 //	400, 401, 403, 413, …            423, 409, 503, 499,              500
 //	                                 or the remembered answer
 type serving struct {
-	rule    *Rule
-	derive  KeysFunc
+	rule    *Serializer
 	w       http.ResponseWriter
 	r       *http.Request
 	next    HandlerFunc
@@ -52,14 +51,13 @@ type serving struct {
 }
 
 // Serve takes the lock of a request, calls next, and releases the lock when next has returned or panicked, even if the client
-// has left. The context of next's request ends when the lease is lost. If derive is nil, only the request's ID of Dedupe is
-// locked. If the answer to the request is remembered, Serve writes that, and doesn't call next.
+// has left. The context of next's request ends when the lease is lost. If the answer to the request is remembered, Serve writes that, and doesn't call next.
 //
 // The error is a *Refusal if the request is not served; then nothing has been written. Otherwise it is next's. After a refusal
 // the body can still be read until the request's context ends, unless it was the body that came too slowly.
-func (rule *Rule) Serve(locker *redlock.Locker, derive KeysFunc, w http.ResponseWriter, r *http.Request, next HandlerFunc) error {
-	s := &serving{rule: rule, derive: derive, w: w, r: r, next: next, arrived: time.Now()}
-	s.turn.locker, s.turn.Rule = locker, rule.name()
+func (rule *Serializer) Serve(locker *redlock.Locker, w http.ResponseWriter, r *http.Request, next HandlerFunc) error {
+	s := &serving{rule: rule, w: w, r: r, next: next, arrived: time.Now()}
+	s.turn.locker, s.turn.Rule = locker, rule.Name
 	s.turn.outer, _ = r.Context().Value(turnKey{}).(*Turn)
 	defer s.observeUnlocked()
 	if note, ok := r.Context().Value(noteKey{}).(*note); ok {
@@ -111,8 +109,8 @@ func (s *serving) serve() error {
 
 // receive removes from the request what a client must not decide, and returns the body that it puts into it, or nil.
 func (s *serving) receive() *body {
-	stripHeader(s.r.Header, s.rule.fenceHeader())
-	stripHeader(s.r.Trailer, s.rule.fenceHeader())
+	stripHeader(s.r.Header, s.rule.FenceHeader)
+	stripHeader(s.r.Trailer, s.rule.FenceHeader)
 	stripConnection(s.r.Header)
 	return s.rule.wrapBody(s.w, s.r)
 }
@@ -123,7 +121,7 @@ func (s *serving) admit() error {
 	if err == nil {
 		err = s.identify()
 	}
-	if err == nil && s.rule.BufferBody && !upgrades(s.r) {
+	if err == nil && *s.rule.BufferBody && !upgrades(s.r) {
 		_, err = bodyBytes(s.r)
 	}
 	if err == nil {
@@ -140,33 +138,33 @@ func (s *serving) permit() error {
 }
 
 func (s *serving) identify() (err error) {
-	if s.derive != nil {
-		if s.turn.keys, err = s.rule.keys(s.derive, s.r); err != nil {
+	if s.rule.derive != nil {
+		if s.turn.keys, err = s.rule.deriveKeys(s.r); err != nil {
 			return err
 		}
 		s.turn.Key = strings.Join(s.turn.keys, " ")
 	}
-	if s.rule.Dedupe != nil {
+	if s.rule.dedupe != nil {
 		err = s.identifyDelivery()
 	}
-	if err == nil && s.derive == nil && s.delivery == "" {
+	if err == nil && s.rule.derive == nil && s.delivery == "" {
 		err = errNoID
 	}
 	return err
 }
 
 func (s *serving) identifyDelivery() (err error) {
-	s.delivery, err = s.rule.Dedupe(s.r)
+	s.delivery, err = s.rule.dedupe(s.r)
 	switch {
-	case errors.Is(err, ErrMissingKey) && s.rule.RequireID:
+	case errors.Is(err, ErrMissingKey) && s.rule.IdempotencyKey == required:
 		return errMissingID
 	case errors.Is(err, ErrMissingKey):
 		s.delivery = ""
 		return nil
-	case err == nil && s.rule.Scope != nil:
-		s.scope, err = s.rule.Scope(s.r)
+	case err == nil && s.rule.scope != nil:
+		s.scope, err = s.rule.scope(s.r)
 	}
-	if s.rule.IgnoreFingerprint {
+	if !*s.rule.Fingerprint {
 		s.scope = ScopeAt(s.rule.place(s.r), s.scope)
 	}
 	return err
@@ -202,10 +200,10 @@ func (s *serving) acquire(keys []string) (remembered *answer.Answer, err error) 
 // lock takes the locks on all keys, which are in order and without duplicates.
 func (s *serving) lock(keys []string) (lock *redlock.Lock, err error) {
 	if s.rule.Wait == 0 {
-		return s.turn.locker.TryLockAll(s.r.Context(), keys, s.rule.lockOptions()...)
+		return s.turn.locker.TryLockAll(s.r.Context(), keys, s.rule.options...)
 	}
 	if s.rule.stopping() {
-		lock, err = s.turn.locker.TryLockAll(s.r.Context(), keys, s.rule.lockOptions()...)
+		lock, err = s.turn.locker.TryLockAll(s.r.Context(), keys, s.rule.options...)
 	} else {
 		lock, err = s.waitForLock(keys)
 	}
@@ -225,7 +223,7 @@ func (s *serving) setOutcome(outcome Outcome, err error) {
 func (s *serving) refuseBeforeLock(err error) error {
 	refusal := refusalBeforeLock(s.r.Context(), err)
 	s.setOutcome(refusal.Turn.Outcome, err)
-	if s.turn.Outcome == OutcomeMissingKey && (s.rule.PassMissingKey || errors.Is(err, errNoID)) {
+	if s.turn.Outcome == OutcomeMissingKey && (s.rule.OnMissingKey == Pass || errors.Is(err, errNoID)) {
 		return s.pass()
 	}
 	return s.refuse(refusal)
@@ -233,7 +231,7 @@ func (s *serving) refuseBeforeLock(err error) error {
 
 // refuseWithoutLock refuses a request that could not get its lock, or lets it pass without one.
 func (s *serving) refuseWithoutLock(refusal *Refusal) error {
-	if s.turn.Outcome == OutcomeNoQuorum && s.rule.PassNoQuorum {
+	if s.turn.Outcome == OutcomeNoQuorum && s.rule.OnNoQuorum == Pass {
 		s.rule.logOutcome("request is served without its lock", s.turn, refusal.Err)
 		return s.pass()
 	}

@@ -101,7 +101,7 @@ func TestFencingInSQL(t *testing.T) {
 	var turns []context.Context // of requests that are paused, and go on when their locks have ended
 	locker := newExampleLocker()
 	t.Cleanup(func() { _ = locker.Close() })
-	handler := middleware.New(locker, "order:{path.1:int}")(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	handler := middleware.New(locker, "order:{path.1:int}", middleware.Rule{})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		turns = append(turns, context.WithoutCancel(r.Context()))
 	}))
 	for range 2 {

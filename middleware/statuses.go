@@ -12,12 +12,11 @@ import (
 var retried = []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusConflict,
 	http.StatusLocked, http.StatusTooEarly, http.StatusTooManyRequests}
 
-// isFinal is the default of Rule.RememberStatus.
+// isFinal is what counts as final without Rule.RememberStatus.
 func isFinal(status int) bool { return !slices.Contains(retried, status) }
 
-// ParseStatuses returns the function for Rule.RememberStatus that reports whether a status is one of these: 201, or all of a
-// class, such as 2xx. Only statuses from 200 to 499 can be remembered.
-func ParseStatuses(texts ...string) (func(status int) bool, error) {
+// parseStatuses returns what reports whether a status is one of these: 201, or all of a class, such as 2xx. Only statuses from 200 to 499 can be remembered.
+func parseStatuses(texts []string) (func(status int) bool, error) {
 	one, class := map[int]bool{}, map[int]bool{}
 	for _, text := range texts {
 		in, digits := one, text

@@ -28,7 +28,7 @@ func TestShutdownDuringFirstAttempt(t *testing.T) {
 	}
 	stopping, stop := context.WithCancel(t.Context())
 	defer stop()
-	server := serve(t, orders(l, ok, middleware.WithWait(10*bound), middleware.WithShutdown(stopping)))
+	server := serve(t, orders(l, ok, middleware.Rule{Wait: 10 * bound, Shutdown: stopping}))
 	got := make(chan answer, 1)
 	go func() { got <- post(t, server.URL, "Order", "42") }()
 	requireWaiting(t, l)

@@ -287,9 +287,9 @@ func TestCaseOfLetters(t *testing.T) {
 // TestLabelsAreNoValues: a value can't be that of an alternative with a name.
 func TestLabelsAreNoValues(t *testing.T) {
 	t.Parallel()
-	id, err := middleware.ParseDedupe("{json.id|org=json.org.id}", middleware.Placeholder)
-	if err != nil {
-		t.Fatal(err)
+	id := func(r *http.Request) (string, error) {
+		e := middleware.Explain("k", r, middleware.Rule{Dedupe: "{json.id|org=json.org.id}"})
+		return e.Delivery, e.Err
 	}
 	if got, err := id(withBody(jsonType, `{"org":{"id":7}}`)); got != "org=7" || err != nil {
 		t.Error(got, err)

@@ -55,7 +55,7 @@ func TestKeysTogether(t *testing.T) {
 			t.Errorf("%s: %v, want %s", text, err, want)
 		}
 	}
-	if _, err := middleware.ParseDedupe("{json.a&json.b}", middleware.Placeholder); err == nil {
+	if err := wrong(middleware.Rule{Dedupe: "{json.a&json.b}"}); err == nil {
 		t.Error("an ID may have several values")
 	}
 }

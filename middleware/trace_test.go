@@ -44,17 +44,17 @@ func TestSpanOfAcquire(t *testing.T) {
 	t.Parallel()
 	l, noQuorum := newLocker(t, live), newLocker(t, dead)
 	hold(t, l, "held:s3cret")
-	name := middleware.WithName("orders")
+	name := "orders"
 	for outcome, test := range map[string]struct {
 		handler http.Handler
 		status  codes.Code
 		want    map[string]string
 	}{
-		"acquired": {middleware.New(l, "order:{header.Order}", name)(http.HandlerFunc(ok)), codes.Unset, map[string]string{
+		"acquired": {middleware.New(l, "order:{header.Order}", middleware.Rule{Name: name})(http.HandlerFunc(ok)), codes.Unset, map[string]string{
 			"redlock.position": "0", "redlock.via": "free", "redlock.granted": "2", "redlock.detail": "none"}},
-		"held": {middleware.New(l, "held:{header.Order}", name)(http.HandlerFunc(ok)), codes.Unset, map[string]string{
+		"held": {middleware.New(l, "held:{header.Order}", middleware.Rule{Name: name})(http.HandlerFunc(ok)), codes.Unset, map[string]string{
 			"redlock.fence": "none", "redlock.detail": "another request holds the lock"}},
-		"no_quorum": {middleware.New(noQuorum, "order:{header.Order}", name, middleware.WithPassOnNoQuorum())(http.HandlerFunc(ok)), codes.Error, map[string]string{
+		"no_quorum": {middleware.New(noQuorum, "order:{header.Order}", middleware.Rule{Name: name, OnNoQuorum: middleware.Pass})(http.HandlerFunc(ok)), codes.Error, map[string]string{
 			"redlock.via": "none", "redlock.detail": "too few masters are usable"}},
 	} {
 		spans := traced(t, test.handler, trace.AlwaysSample())
@@ -98,7 +98,7 @@ func TestSpanOfLoss(t *testing.T) {
 		if want != "none" {
 			hold = time.Millisecond
 		}
-		spans := traced(t, orders(l, handler, middleware.WithMaxHold(hold)), trace.AlwaysSample())
+		spans := traced(t, orders(l, handler, middleware.Rule{MaxHold: hold}), trace.AlwaysSample())
 		request := spans[len(spans)-1]
 		detail := "none"
 		if i := slices.IndexFunc(request.Events, func(e trace.Event) bool { return e.Name == "redlock.lost" }); i >= 0 {
@@ -114,7 +114,7 @@ func TestSpanOfLoss(t *testing.T) {
 func TestNoSpan(t *testing.T) {
 	t.Parallel()
 	sampler := &never{Sampler: trace.NeverSample()}
-	if spans := traced(t, orders(newLocker(t, live), ok), sampler); len(spans) != 0 || sampler.asked != 1 {
+	if spans := traced(t, orders(newLocker(t, live), ok, middleware.Rule{}), sampler); len(spans) != 0 || sampler.asked != 1 {
 		t.Errorf("%d spans, %d begun; want only that of the request begun", len(spans), sampler.asked)
 	}
 }

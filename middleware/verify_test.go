@@ -44,8 +44,7 @@ var vectors = []struct {
 func TestVectors(t *testing.T) {
 	t.Parallel()
 	for _, v := range vectors {
-		server := serve(t, middleware.New(newLocker(t, live), "k", middleware.WithReplayWindow(ages),
-			verify(t, v.scheme, "d3Jvbmc=", v.secret))(http.HandlerFunc(ok)))
+		server := serve(t, middleware.New(newLocker(t, live), "k", middleware.Rule{ReplayWindow: ages, Verify: &middleware.Verify{Scheme: v.scheme, Secrets: []string{"d3Jvbmc=", v.secret}}})(http.HandlerFunc(ok)))
 		send := func(body string, headers ...string) answer {
 			t.Helper()
 			r := newRequest(t, server.URL, headers...)
@@ -58,8 +57,8 @@ func TestVectors(t *testing.T) {
 		requireProblem(t, send(v.body+" ", v.headers...), http.StatusUnauthorized, "bad_signature")
 		requireProblem(t, send("", v.headers...), http.StatusUnauthorized, "bad_signature")
 		for i := 0; i < len(v.headers); i += 2 {
-			rule := middleware.Rule{FenceHeader: v.headers[i], Verify: verifier(t, v.scheme, v.secret)}
-			if err := rule.Check(); err == nil || !strings.Contains(err.Error(), "the signature is read from this header") {
+			rule := middleware.Rule{FenceHeader: v.headers[i], Verify: &middleware.Verify{Scheme: v.scheme, Secrets: []string{v.secret}}}
+			if err := wrong(rule); err == nil || !strings.Contains(err.Error(), "the signature is read from this header") {
 				t.Errorf("%s as fence_header: error %v", v.headers[i], err)
 			}
 			without := append(append([]string{}, v.headers[:i]...), v.headers[i+2:]...)
@@ -106,11 +105,11 @@ func TestReplayWindow(t *testing.T) {
 			configured = "whsec_" + base64.StdEncoding.EncodeToString([]byte(secret))
 		}
 		for _, window := range []time.Duration{5 * time.Minute, time.Minute} {
-			opts := []middleware.Option{verify(t, scheme, configured)}
+			rule := middleware.Rule{Verify: &middleware.Verify{Scheme: scheme, Secrets: []string{configured}}}
 			if window != 5*time.Minute { // the default
-				opts = append(opts, middleware.WithReplayWindow(window))
+				rule.ReplayWindow = window
 			}
-			handler := middleware.New(newLocker(t, live), "order:{body.id}", opts...)(http.HandlerFunc(ok))
+			handler := middleware.New(newLocker(t, live), "order:{body.id}", rule)(http.HandlerFunc(ok))
 			server := serve(t, handler)
 			for shift, good := range map[time.Duration]bool{
 				0: true, window - 20*time.Second: true, 20*time.Second - window: true, window + 20*time.Second: false, -window - 20*time.Second: false,
@@ -152,7 +151,7 @@ func TestVerifyIsStrict(t *testing.T) {
 		if scheme == "standard-webhooks" {
 			configured = "whsec_" + base64.StdEncoding.EncodeToString([]byte(secret))
 		}
-		server := serve(t, middleware.New(newLocker(t, live), "order:{body.id}", verify(t, scheme, configured))(http.HandlerFunc(ok)))
+		server := serve(t, middleware.New(newLocker(t, live), "order:{body.id}", middleware.Rule{Verify: &middleware.Verify{Scheme: scheme, Secrets: []string{configured}}})(http.HandlerFunc(ok)))
 		for i, change := range append(changes, nil) {
 			headers := append(signed(scheme, secret, body, time.Now()), "Content-Type", jsonType)
 			if change != nil {
@@ -171,7 +170,7 @@ func TestVerifyIsStrict(t *testing.T) {
 func TestVerifyComesBeforeTheLock(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
-	server := serve(t, middleware.New(l, "order:{header.Order}", verify(t, "github", "secret"), middleware.WithPassOnMissingKey())(
+	server := serve(t, middleware.New(l, "order:{header.Order}", middleware.Rule{Verify: &middleware.Verify{Scheme: "github", Secrets: []string{"secret"}}, OnMissingKey: middleware.Pass})(
 		http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("served") })))
 	requireProblem(t, post(t, server.URL, "Order", "42"), http.StatusUnauthorized, "bad_signature")
 	requireProblem(t, post(t, server.URL), http.StatusUnauthorized, "bad_signature")
@@ -184,15 +183,15 @@ func TestVerifyComesBeforeTheLock(t *testing.T) {
 
 func TestBadVerifiers(t *testing.T) {
 	t.Parallel()
-	for want, f := range map[string]func() (*middleware.Verifier, error){
-		"unknown scheme; want one of adyen, github, shopify": func() (*middleware.Verifier, error) { return middleware.NewVerifier("gitlab", "s3cr3t") },
-		"at least one secret":                                func() (*middleware.Verifier, error) { return middleware.NewVerifier("stripe") },
-		"secret 2 is empty":                                  func() (*middleware.Verifier, error) { return middleware.NewVerifier("stripe", "s3cr3t", "") },
-		"secret 1 is blank":                                  func() (*middleware.Verifier, error) { return middleware.NewVerifier("github", " \t\n") },
-		"secret 1: want hexadecimal digits":                  func() (*middleware.Verifier, error) { return middleware.NewVerifier("adyen", "s3cr3t") },
-		"secret 1: want \"whsec_\" followed by base64":       func() (*middleware.Verifier, error) { return middleware.NewVerifier("standard-webhooks", "s3cr3t!") },
+	for want, verify := range map[string]middleware.Verify{
+		"unknown scheme; want one of adyen, github, shopify": {Scheme: "gitlab", Secrets: []string{"s3cr3t"}},
+		"at least one secret":                                {Scheme: "stripe", Secrets: []string{}},
+		"secret 2 is empty":                                  {Scheme: "stripe", Secrets: []string{"s3cr3t", ""}},
+		"secret 1 is blank":                                  {Scheme: "github", Secrets: []string{" \t\n"}},
+		"secret 1: want hexadecimal digits":                  {Scheme: "adyen", Secrets: []string{"s3cr3t"}},
+		"secret 1: want \"whsec_\" followed by base64":       {Scheme: "standard-webhooks", Secrets: []string{"s3cr3t!"}},
 	} {
-		if _, err := f(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cr3t") {
+		if err := wrong(middleware.Rule{Verify: &verify}); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cr3t") {
 			t.Errorf("error %v, want %s", err, want)
 		}
 	}

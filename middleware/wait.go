@@ -8,7 +8,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-func (rule *Rule) stopping() bool { return rule.Shutdown != nil && rule.Shutdown.Err() != nil }
+func (rule *Serializer) stopping() bool { return rule.Shutdown != nil && rule.Shutdown.Err() != nil }
 
 // uncontended is how long it takes to get a lock that is free: only a request that hasn't got its lock by then is treated as
 // one that waits.
@@ -19,7 +19,7 @@ func (s *serving) waitForLock(keys []string) (*redlock.Lock, error) {
 	s.rule.observeWaits(1)
 	defer s.rule.observeWaits(-1)
 	if _, ok := s.r.Body.(*body); !ok && s.rule.Shutdown == nil { // there is nothing to do meanwhile
-		return s.turn.locker.LockAll(s.r.Context(), keys, s.rule.lockOptions()...)
+		return s.turn.locker.LockAll(s.r.Context(), keys, s.rule.options...)
 	}
 	ctx, cancel := context.WithCancel(s.r.Context())
 	defer cancel()
@@ -35,7 +35,7 @@ func (s *serving) waitForLock(keys []string) (*redlock.Lock, error) {
 			b.readAhead(ctx)
 		}
 	})
-	lock, err := s.turn.locker.LockAll(ctx, keys, s.rule.lockOptions()...)
+	lock, err := s.turn.locker.LockAll(ctx, keys, s.rule.options...)
 	if !begins.Stop() {
 		cancel()
 		waits.Wait()

@@ -53,8 +53,8 @@ func TestAnswerEndsBehindTheLock(t *testing.T) {
 	}
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		for name, handler := range handlers {
-			for _, opts := range [][]middleware.Option{nil, {middleware.WithRunToEnd()}} {
-				t.Run(fmt.Sprint(protocol, " ", name, " ", len(opts)), func(t *testing.T) {
+			for _, rule := range []middleware.Rule{{OnClientAbort: middleware.Cancel}, {}} {
+				t.Run(fmt.Sprint(protocol, " ", name, " ", rule.OnClientAbort), func(t *testing.T) {
 					l := newLocker(t, live)
 					got := make(chan bool)
 					server := httptest.NewUnstartedServer(orders(l, func(w http.ResponseWriter, r *http.Request) {
@@ -66,7 +66,7 @@ func TestAnswerEndsBehindTheLock(t *testing.T) {
 							}
 						case <-time.After(20 * time.Millisecond):
 						}
-					}, opts...))
+					}, rule))
 					server.EnableHTTP2 = protocol == "HTTP/2.0"
 					server.StartTLS()
 					t.Cleanup(server.Close)
@@ -117,7 +117,7 @@ func TestWrongLength(t *testing.T) {
 					t.Errorf("%d bytes: %v", sent, err)
 				}
 			}
-		}))
+		}, middleware.Rule{}))
 		resp, err := http.DefaultClient.Do(newRequest(t, server.URL, "Order", "42"))
 		if err != nil {
 			t.Fatal(err)
@@ -167,7 +167,7 @@ func TestInterfacesAreThose(t *testing.T) {
 			body, err := io.ReadAll(resp.Body)
 			return fmt.Sprint(string(body), err)
 		}
-		if with, without := ask(middleware.New(l, "order:{header.Order}")(describe)), ask(describe); with != without {
+		if with, without := ask(middleware.New(l, "order:{header.Order}", middleware.Rule{})(describe)), ask(describe); with != without {
 			t.Errorf("%s: %s, without the middleware %s", name, with, without)
 		}
 	}
@@ -186,7 +186,7 @@ func TestHijack(t *testing.T) {
 		<-r.Context().Done() // at max_hold
 		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nmine")
 		_ = conn.Close()
-	}, middleware.WithMaxHold(100*time.Millisecond), middleware.WithRunToEnd()))
+	}, middleware.Rule{MaxHold: 100 * time.Millisecond, OnClientAbort: "run"}))
 	if got := post(t, server.URL, "Order", "42"); got.body != "mine" {
 		t.Errorf("%d %q", got.StatusCode, got.body)
 	}
@@ -197,8 +197,8 @@ func TestHijack(t *testing.T) {
 func TestTokenEndsWithTheLock(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
-	inner := orders(l, ok)
-	outer := middleware.New(l, "other:{header.Order}")(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	inner := orders(l, ok, middleware.Rule{})
+	outer := middleware.New(l, "other:{header.Order}", middleware.Rule{})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		own := r.Header.Get("Fencing-Token")
 		inner.ServeHTTP(w, r)
 		if got := r.Header.Get("Fencing-Token"); got != own || own == "" {

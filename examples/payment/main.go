@@ -25,9 +25,9 @@ import (
 
 func newHandler(locker *redlock.Locker, pay, refund http.HandlerFunc) http.Handler {
 	// A second payment of an order is refused. A refund waits: its order is not in doubt.
-	buffer := middleware.WithBufferBody(true) // no client that sends slowly holds an order
-	refuse := middleware.New(locker, "order:{path.id:int}", buffer)
-	wait := middleware.New(locker, "order:{path.id:int}", buffer, middleware.WithWait(5*time.Second))
+	buffer := new(true) // no client that sends slowly holds an order
+	refuse := middleware.New(locker, "order:{path.id:int}", middleware.Rule{BufferBody: buffer})
+	wait := middleware.New(locker, "order:{path.id:int}", middleware.Rule{BufferBody: buffer, Wait: 5 * time.Second})
 
 	router := chi.NewRouter()
 	router.With(refuse).Post("/orders/{id}/pay", pay)

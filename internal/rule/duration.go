@@ -1,11 +1,12 @@
 package rule
 
 import (
-	"encoding/json"
 	"fmt"
 	"regexp"
 	"strconv"
 	"time"
+
+	"github.com/go-json-experiment/json"
 )
 
 // Duration is a length of time in a configuration, in JSON a text such as "500ms", "2s" or "1d12h", or a number of nanoseconds.
@@ -27,6 +28,12 @@ func ParseDuration(text string) (Duration, error) {
 		return 0, fmt.Errorf("%q: want a duration such as 500ms, 2s or 1m", text)
 	}
 	return Duration(d), nil
+}
+
+// Unmarshal reads JSON as package encoding/json does, with each time.Duration as a Duration. Members that are not known are an error.
+func Unmarshal(text []byte, into any) error {
+	durations := json.UnmarshalFunc(func(value []byte, d *time.Duration) error { return (*Duration)(d).UnmarshalJSON(value) })
+	return json.Unmarshal(text, into, json.WithUnmarshalers(durations), json.RejectUnknownMembers(true))
 }
 
 // UnmarshalJSON reads a text or a number.

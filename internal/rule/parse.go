@@ -1,3 +1,4 @@
+// Package rule reads the settings of a rule of package middleware, and the durations in them, as configurations write them.
 package rule
 
 import (
@@ -10,17 +11,20 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/dustin/go-humanize"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
 // Parse reads settings as users of gateways write them. Names are compared without case, underscores and hyphens: onMissingKey is
 // on_missing_key. As labels have only texts, "429" is a number, "true" a switch, "1MiB" a size, and a text a list of one; one that
 // begins with [ is a list in JSON. The duration "off" means not even what the preset has. Errors begin with the name of the setting, and
 // show no secret.
-func Parse(text []byte) (*Settings, error) {
-	s := new(Settings)
-	return s, parseInto(reflect.ValueOf(s).Elem(), text, "")
+func Parse(text []byte) (rule middleware.Rule, err error) {
+	err = parseInto(reflect.ValueOf(&rule).Elem(), text, "")
+	return rule, err
 }
 
 // plain is a name as names are compared.
@@ -35,7 +39,9 @@ func parseInto(into reflect.Value, text []byte, prefix string) error {
 	}
 	fields := make(map[string]int) // by plain name
 	for i := range into.NumField() {
-		fields[plain(jsonName(into, i))] = i
+		if name := jsonName(into, i); name != "-" { // which is for Go alone
+			fields[plain(name)] = i
+		}
 	}
 	seen := make(map[int]string)
 	for _, name := range slices.Sorted(maps.Keys(given)) {
@@ -68,7 +74,9 @@ func jsonName(of reflect.Value, i int) string {
 
 func jsonNames(of reflect.Value) (names []string) {
 	for i := range of.NumField() {
-		names = append(names, jsonName(of, i))
+		if name := jsonName(of, i); name != "-" {
+			names = append(names, name)
+		}
 	}
 	slices.Sort(names)
 	return names
@@ -100,7 +108,7 @@ func parseValue(into reflect.Value, value json.RawMessage, name string) error {
 // parseText reads a setting that isn't a text from a text.
 func parseText(into reflect.Value, text, name string) (err error) {
 	switch into.Interface().(type) {
-	case Duration:
+	case time.Duration:
 		d := Duration(-1)
 		if text != "off" {
 			if d, err = ParseDuration(text); err != nil {
@@ -137,7 +145,7 @@ func parseText(into reflect.Value, text, name string) (err error) {
 // wanted returns what a setting should be. It doesn't show what it is, which may be a secret.
 func wanted(into reflect.Value) error {
 	switch into.Interface().(type) {
-	case Duration:
+	case time.Duration:
 		return errors.New("want a duration such as 500ms, 2s or 1m")
 	case []string:
 		return errors.New("want a list of texts")

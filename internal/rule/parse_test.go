@@ -12,9 +12,9 @@ import (
 
 func TestParse(t *testing.T) {
 	on := true
-	want := &rule.Settings{
-		Keys: []string{"order:{path.1}"}, Wait: rule.Duration(10 * time.Second), Remember: -1, OnMissingKey: "pass", HeldStatus: 429, BufferBody: &on, DryRun: true, MaxBody: 1 << 20,
-		Verify: &rule.Verify{Scheme: "stripe", Secrets: []string{"a,b", "c"}}, TTL: rule.Duration(36 * time.Hour),
+	want := middleware.Rule{
+		Keys: []string{"order:{path.1}"}, Wait: 10 * time.Second, Remember: -1, OnMissingKey: "pass", HeldStatus: 429, BufferBody: &on, DryRun: true, MaxBody: 1 << 20,
+		Verify: &middleware.Verify{Scheme: "stripe", Secrets: []string{"a,b", "c"}}, TTL: 36 * time.Hour,
 	}
 	for name, text := range map[string]string{
 		"as Caddy's": `{"key":["order:{path.1}"],"wait":10000000000,"remember":-1,"on_missing_key":"pass","held_status":429,"buffer_body":true,"dry_run":true,"max_body":1048576,
@@ -47,7 +47,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestFill(t *testing.T) {
+func TestParsedRules(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"key":"order:{path.1}","wait":"1s"}`:         "",
 		`{"preset":"stripe"}`:                          "",
@@ -66,7 +66,7 @@ func TestFill(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = settings.Fill(new(middleware.Rule), (*middleware.Rule).Placeholder)
+		_, err = middleware.Compile(settings, (*middleware.Rule).Placeholder)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}

@@ -1,0 +1,204 @@
+package middleware
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/signature"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// Serializer is a Rule that was checked, and serves requests by it.
+type Serializer struct {
+	// Rule is as it was given, with the settings of its preset and the defaults. Only Observer may be set, before the first request.
+	Rule
+
+	keys      Templates // nil if derive isn't theirs
+	derive    KeysFunc  // nil if the rule locks only the IDs of requests
+	dedupe    KeyFunc   // nil for none
+	scope     KeyFunc   // nil for none
+	final     func(status int) bool
+	verifier  *signature.Verifier // nil for none
+	readsBody bool
+
+	options []redlock.LockOption // of the locks on keys
+	pace    pace
+	lines   lines
+	dryRuns dryRuns
+}
+
+// Compile returns what serves requests by a rule: for programs with a configuration of their own, as New is for those that have a
+// handler. The placeholders of templates are compiled by the given function, which may be (*Rule).Placeholder. Errors begin with the
+// name that the setting has in a configuration. A TTL that the Locker doesn't allow is found by Serve.
+func Compile(rule Rule, placeholder func(rule *Rule, name string) (KeyFunc, error)) (*Serializer, error) {
+	return compile(rule, nil, placeholder)
+}
+
+// compile takes the keys from derive, if there is one, and from the rule's templates otherwise.
+func compile(rule Rule, derive KeysFunc, placeholder func(rule *Rule, name string) (KeyFunc, error)) (*Serializer, error) {
+	s := &Serializer{Rule: rule, derive: derive}
+	s.Name = rule.RuleName()
+	var preset Preset
+	var err error
+	if rule.Preset != "" {
+		if preset, err = LookupPreset(rule.Preset); err != nil {
+			return nil, err
+		}
+	}
+	s.setPreset(preset)
+	s.setDefaults()
+	if err := s.compileTemplates(func(name string) (KeyFunc, error) { return placeholder(&s.Rule, name) }); err != nil {
+		return nil, err
+	}
+	if s.Verify != nil {
+		if s.verifier, err = signature.New(s.Verify.Scheme, s.Verify.Secrets); err != nil {
+			return nil, err
+		}
+		s.readsBody = true
+	}
+	s.readsBody = s.readsBody || *s.BufferBody || s.Remember > 0
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	if err := rule.checkNeeds(s.Remember > 0); err != nil {
+		return nil, err
+	}
+	if s.TTL > 0 {
+		s.options = append(s.options, redlock.WithTTL(s.TTL))
+	}
+	s.options = append(s.options, redlock.WithLabel(s.Name), redlock.WithWait(s.Wait), redlock.WithMaxHold(s.MaxHold))
+	if s.MaxWaiters > 0 {
+		s.options = append(s.options, redlock.WithMaxWaiters(s.MaxWaiters))
+	}
+	s.options = slices.Clip(s.options)
+	return s, nil
+}
+
+// byDefault returns what has no keys, and serves no requests.
+func byDefault(rule Rule) *Serializer {
+	rule.setDefaults()
+	return &Serializer{Rule: rule}
+}
+
+// compileTemplates reads the templates of the keys, of the ID and of who has sent it.
+func (rule *Serializer) compileTemplates(placeholder PlaceholderFunc) (err error) {
+	switch {
+	case rule.derive != nil && len(rule.Keys) > 0:
+		return errors.New("key: the keys come from a function, and from templates or a preset: want one of them")
+	case len(rule.Keys) > 0:
+		if rule.keys, err = ParseTemplates(rule.Keys, placeholder); err != nil {
+			return err
+		}
+		rule.derive, rule.readsBody = rule.keys.Keys, slices.ContainsFunc(rule.keys, (*Template).ReadsBody)
+	}
+	if err := rule.compileID(placeholder); err != nil {
+		return err
+	}
+	if rule.derive == nil && !rule.identifiesByHeader() {
+		return errors.New("key: want at least one template, such as order:{http.request.uri.path.1}; a first value that begins with / or @ is taken for a matcher")
+	}
+	if rule.HasScope() {
+		scope, err := parseScope(rule.Scope, placeholder)
+		if err != nil {
+			return err
+		}
+		rule.scope, rule.readsBody = scope.exactKey(), rule.readsBody || scope.ReadsBody()
+	}
+	rule.final = isFinal
+	if rule.RememberStatus != nil {
+		rule.final, err = parseStatuses(rule.RememberStatus)
+	}
+	return err
+}
+
+// compileID finds out how the ID of a delivery is found.
+func (rule *Serializer) compileID(placeholder PlaceholderFunc) error {
+	switch rule.IdempotencyKey {
+	case "", off, required, optional:
+	default:
+		return fmt.Errorf("idempotency_key %q: want required, optional or off", rule.IdempotencyKey)
+	}
+	switch {
+	case rule.identifiesByHeader() && rule.Dedupe != "" && rule.Dedupe != off:
+		return errors.New("idempotency_key and dedupe both name the ID of a request: want one of them")
+	case rule.identifiesByHeader():
+		rule.dedupe = IdempotencyKey
+	case rule.hasID():
+		id, err := parseDedupe(rule.Dedupe, placeholder)
+		if err != nil {
+			return err
+		}
+		rule.dedupe, rule.readsBody = id.exactKey(), rule.readsBody || id.ReadsBody()
+	}
+	return nil
+}
+
+// check returns what else is wrong with a rule.
+func (rule *Serializer) check() error {
+	if err := checkName(rule.Name); err != nil {
+		return err
+	}
+	for _, choice := range []struct{ setting, value, otherwise, special string }{
+		{"on_missing_key", rule.OnMissingKey, "refuse", Pass},
+		{"on_no_quorum", rule.OnNoQuorum, "refuse", Pass},
+		{"on_client_abort", rule.OnClientAbort, Cancel, "run"},
+	} {
+		if choice.value != choice.otherwise && choice.value != choice.special {
+			return fmt.Errorf("%s %q: want %s or %s", choice.setting, choice.value, choice.otherwise, choice.special)
+		}
+	}
+	for _, duration := range []struct {
+		setting string
+		value   time.Duration
+	}{{"max_hold", rule.MaxHold}, {"hold_after_abort", rule.HoldAfterAbort}, {"ttl", rule.TTL}, {"body_timeout", rule.BodyTimeout}, {"replay_window", rule.ReplayWindow}} {
+		if duration.value < 0 {
+			return fmt.Errorf("%s %v: must not be negative", duration.setting, duration.value)
+		}
+	}
+	switch {
+	case rule.MaxWaiters < 0:
+		return fmt.Errorf("max_waiters %d: must not be negative", rule.MaxWaiters)
+	case !isRefusal(rule.HeldStatus):
+		return fmt.Errorf("held_status %d: must be from 400 to 599", rule.HeldStatus)
+	case !isRefusal(rule.NoQuorumStatus):
+		return fmt.Errorf("no_quorum_status %d: must be from 400 to 599", rule.NoQuorumStatus)
+	case rule.MaxBody < 0:
+		return fmt.Errorf("max_body %d: must not be negative", rule.MaxBody)
+	case rule.MaxBody > rule.BodyBudget.size:
+		return fmt.Errorf("max_body %d is above the budget for all bodies, %d bytes", rule.MaxBody, rule.BodyBudget.size)
+	case rule.scope != nil && rule.dedupe == nil:
+		return errors.New("scope needs dedupe or idempotency_key: it tells apart the IDs of different senders")
+	}
+	if err := rule.checkFenceHeader(); err != nil {
+		return err
+	}
+	return rule.checkRemember()
+}
+
+// checkNeeds returns an error if a setting of answers that are remembered is given, and none are.
+func (rule *Rule) checkNeeds(remembers bool) error {
+	for _, setting := range []struct {
+		name  string
+		given bool
+	}{{"remember_size", rule.RememberSize != 0}, {"remember_status", rule.RememberStatus != nil}, {"fingerprint", rule.Fingerprint != nil}} {
+		if setting.given && !remembers {
+			return fmt.Errorf("%s needs remember, as nothing is remembered without it", setting.name)
+		}
+	}
+	return nil
+}
+
+func isRefusal(status int) bool { return 400 <= status && status <= 599 }
+
+// ReadsBody reports whether bodies are read before a lock is taken.
+func (rule *Serializer) ReadsBody() bool { return rule.readsBody }
+
+// Global returns the first template that makes one key of all requests, which is hardly ever meant, or "".
+func (rule *Serializer) Global() string {
+	if i := slices.IndexFunc(rule.keys, (*Template).Global); i >= 0 {
+		return rule.Keys[i]
+	}
+	return ""
+}

@@ -1,0 +1,4 @@
+package middleware
+
+// CompileFunc is Compile with a function in place of the templates, as NewFunc has it.
+func CompileFunc(rule Rule, key KeyFunc) *Serializer { return mustCompile(rule, key.Keys) }
