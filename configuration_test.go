@@ -212,32 +212,22 @@ func TestSettingsInDocuments(t *testing.T) {
 	secure.require(t, "JSON", fields(caddyredlock.TLS{}, "json"))
 	secure.require(t, "Caddyfile", subdirectives(t, "redlock {\nmasters rediss://127.0.0.1:1\ntls {\nnone\n}\n}", "redlock k:{path.1}"))
 	shared.requireDefaults(t, "Caddy", docs(t, ".", "App", "json"))
-	rule.requireDefaults(t, "Caddy", docs(t, "internal/rule", "Settings", "json"))
+	rule.requireDefaults(t, "Caddy", docs(t, "middleware", "Rule", "json"))
 	secure.requireDefaults(t, "JSON", docs(t, ".", "TLS", "json"))
 
 	// Go. Some options are of the Locker and of each lock.
-	library, middle := docs(t, "redlock", "", ""), docs(t, "middleware", "", "")
+	library := docs(t, "redlock", "", "")
 	both := table{"Go": maps.Clone(shared["Go"])}
 	maps.Copy(both["Go"], lock["Go"])
-	for _, name := range []string{"WithBodyBudget", "BodyBudget"} { // of a rule, but what all rules share
-		rule["net/http"][name] = both["Go"][name]
-		delete(both["Go"], name)
-	}
+	rule["Go"]["BodyBudget"] = both["Go"]["BodyBudget"] // of a rule, but what all rules share
+	delete(both["Go"], "BodyBudget")
 	for _, name := range []string{"NewMaster", "Open", "Dial"} {
 		delete(both["Go"], name)
 	}
-	delete(rule["net/http"], "New")
 	both.require(t, "Go", slices.Collect(maps.Keys(library)))
 	both.requireDefaults(t, "Go", library)
-	settings := fields(middleware.Rule{}, "")
-	for name := range middle {
-		settings = append(settings, name)
-	}
-	rule.require(t, "net/http", settings)
-	delete(middle, "WithKeys") // which have no default
-	delete(middle, "WithPreset")
-	rule.requireDefaults(t, "net/http", middle)
-	rule.requireDefaults(t, "net/http", docs(t, "middleware", "Rule", ""))
+	rule.require(t, "Go", fields(middleware.Rule{}, ""))
+	rule.requireDefaults(t, "Go", docs(t, "middleware", "Rule", ""))
 
 	// what the comments say
 	for name, want := range map[string]string{

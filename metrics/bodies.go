@@ -24,7 +24,7 @@ func newBodies(n names) *bodies {
 	}
 }
 
-// WatchBudget adds a budget, see middleware.WithBodyBudget, until stop is called. Without any the metrics show the budget of the
+// WatchBudget adds a budget, see middleware.Rule.BodyBudget, until stop is called. Without any the metrics show the budget of the
 // rules that have none of their own. Of several budgets they show the sum.
 func (m *Metrics) WatchBudget(budget *middleware.Budget) (stop func()) {
 	b := m.bodies

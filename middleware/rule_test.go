@@ -111,7 +111,7 @@ func TestNoQuorum(t *testing.T) {
 		ok(w, r)
 	}, middleware.Rule{OnNoQuorum: middleware.Pass}))
 	if got := post(t, server.URL, "Order", "42"); got.body != "served" {
-		t.Errorf("with WithPassOnNoQuorum: %d %q", got.StatusCode, got.body)
+		t.Errorf("passed: %d %q", got.StatusCode, got.body)
 	}
 	l := newLocker(t, live)
 	hold(t, l, "order:42")
@@ -137,7 +137,7 @@ func TestBadKeys(t *testing.T) {
 		ok(w, r)
 	}, middleware.Rule{OnMissingKey: middleware.Pass}))
 	if got := post(t, server.URL); got.body != "served" {
-		t.Errorf("with WithPassOnMissingKey: %d %q", got.StatusCode, got.body)
+		t.Errorf("passed: %d %q", got.StatusCode, got.body)
 	}
 	requireProblem(t, post(t, server.URL, "Order", "42", "Order", "43"), http.StatusBadRequest, "bad_key")
 

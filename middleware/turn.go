@@ -38,7 +38,7 @@ func TurnFromContext(ctx context.Context) (Turn, bool) {
 }
 
 // Fence returns the fencing token of the lock, a number that is larger than that of every lock on the key before. It reports
-// false if the request is served without a lock, as with WithPassOnNoQuorum or WithDryRun, so that there is no token.
+// false if the request is served without a lock, as with OnNoQuorum or DryRun, so that there is no token.
 func (t Turn) Fence() (token uint64, ok bool) {
 	if t.Lock == nil {
 		return 0, false

@@ -70,7 +70,7 @@ func TestFiber(t *testing.T) {
 func TestFiberMiddlewareIsRefused(t *testing.T) {
 	var served atomic.Int32
 	app := fiber.New(fiber.Config{DisableStartupMessage: true})
-	app.Post("/orders/:id/pay", adaptor.HTTPMiddleware(middleware.New(newLocker(t), "order:{path.1}")), func(*fiber.Ctx) error {
+	app.Post("/orders/:id/pay", adaptor.HTTPMiddleware(middleware.New(newLocker(t), "order:{path.1}", middleware.Rule{})), func(*fiber.Ctx) error {
 		served.Add(1)
 		return nil
 	})

@@ -22,21 +22,21 @@ import (
 // ServeMux uses the router of net/http: {path.id} is its wildcard.
 func ServeMux(locker *redlock.Locker, pay http.HandlerFunc) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("POST /orders/{id}/pay", middleware.New(locker, "order:{path.id:int}")(pay))
+	mux.Handle("POST /orders/{id}/pay", middleware.New(locker, "order:{path.id:int}", middleware.Rule{})(pay))
 	return mux
 }
 
 // Chi takes the same kind of middleware, and sets its wildcards in the request.
 func Chi(locker *redlock.Locker, pay http.HandlerFunc) http.Handler {
 	router := chi.NewRouter()
-	router.With(middleware.New(locker, "order:{path.id:int}")).Post("/orders/{id}/pay", pay)
+	router.With(middleware.New(locker, "order:{path.id:int}", middleware.Rule{})).Post("/orders/{id}/pay", pay)
 	return router
 }
 
 // Echo wraps such middleware. Its wildcards are not in the request, so the key names a segment of the path.
 func Echo(locker *redlock.Locker, pay http.HandlerFunc) http.Handler {
 	e := echo.New()
-	e.POST("/orders/:id/pay", echo.WrapHandler(pay), echo.WrapMiddleware(middleware.New(locker, "order:{path.1:int}")))
+	e.POST("/orders/:id/pay", echo.WrapHandler(pay), echo.WrapMiddleware(middleware.New(locker, "order:{path.1:int}", middleware.Rule{})))
 	return e
 }
 
@@ -44,7 +44,7 @@ func Echo(locker *redlock.Locker, pay http.HandlerFunc) http.Handler {
 func Gin(locker *redlock.Locker, pay http.HandlerFunc) http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	router := gin.New()
-	router.POST("/orders/:id/pay", FromHTTP(middleware.New(locker, "order:{path.1:int}")), gin.WrapF(pay))
+	router.POST("/orders/:id/pay", FromHTTP(middleware.New(locker, "order:{path.1:int}", middleware.Rule{})), gin.WrapF(pay))
 	return router
 }
 
@@ -79,7 +79,7 @@ func (w ginWriter) Flush()                            { _ = http.NewResponseCont
 // Gorilla does not set its wildcards in the request; MuxVars does.
 func Gorilla(locker *redlock.Locker, pay http.HandlerFunc) http.Handler {
 	router := mux.NewRouter()
-	router.Handle("/orders/{id}/pay", MuxVars(middleware.New(locker, "order:{path.id}")(pay))).Methods(http.MethodPost)
+	router.Handle("/orders/{id}/pay", MuxVars(middleware.New(locker, "order:{path.id}", middleware.Rule{})(pay))).Methods(http.MethodPost)
 	return router
 }
 
@@ -97,7 +97,7 @@ func MuxVars(next http.Handler) http.Handler {
 // has returned, and so without the lock.
 func Fiber(locker *redlock.Locker, pay http.HandlerFunc) *fiber.App {
 	app := fiber.New(fiber.Config{DisableStartupMessage: true})
-	app.Post("/orders/:id/pay", adaptor.HTTPHandler(middleware.New(locker, "order:{path.1}")(pay)))
+	app.Post("/orders/:id/pay", adaptor.HTTPHandler(middleware.New(locker, "order:{path.1}", middleware.Rule{})(pay)))
 	return app
 }
 
@@ -105,5 +105,5 @@ func Fiber(locker *redlock.Locker, pay http.HandlerFunc) *fiber.App {
 // because the upstream goes on with the payment, and the lock is held for as long.
 func ReverseProxy(locker *redlock.Locker, upstream *url.URL) http.Handler {
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(upstream) }}
-	return middleware.New(locker, "order:{path.1:int}", middleware.WithRunToEnd())(proxy)
+	return middleware.New(locker, "order:{path.1:int}", middleware.Rule{})(proxy)
 }
