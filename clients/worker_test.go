@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -45,6 +46,11 @@ func folder(language string) string {
 func has(t *testing.T, language string) bool {
 	t.Helper()
 	_, err := exec.LookPath(languages[language][0])
+	if folder(language) == "shell" {
+		_, curl := exec.LookPath("curl")
+		_, setsid := exec.LookPath("setsid")
+		err = errors.Join(err, curl, setsid)
+	}
 	if err != nil && os.Getenv("CLIENTS") == "required" {
 		t.Error(err)
 	} else if err != nil {

@@ -109,18 +109,24 @@ func TestUnits(t *testing.T) {
 		t.Fatal(err)
 	}
 	var units []string
-	for name, instance := range map[string]string{"caddy.service": "caddy.service", "redlock-redis@.service": "redlock-redis@6379.service"} {
-		text := strings.ReplaceAll(read(t, "../systemd/"+name), "/usr/local/bin/caddy", executable)
+	for name, instance := range map[string]string{
+		"caddy.service": "caddy.service", "redlock-redis@.service": "redlock-redis@6379.service",
+		"redlock-agent.service": "redlock-agent.service", "redlock-agent.socket": "redlock-agent.socket",
+	} {
+		text := strings.NewReplacer("/usr/local/bin/caddy", executable, "/usr/local/bin/redlock", executable).Replace(read(t, "../systemd/"+name))
 		if err := os.WriteFile(filepath.Join(dir, instance), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		units = append(units, filepath.Join(dir, instance))
+		if !strings.HasSuffix(instance, ".service") {
+			continue
+		}
 		if out := run(t, dir, analyze, "security", "--offline=yes", "--threshold=30", filepath.Join(dir, instance)); testing.Verbose() {
 			t.Log(out[strings.LastIndex(out, "→"):])
 		}
 	}
 	for line := range strings.Lines(run(t, dir, append([]string{analyze, "verify", "--man=no"}, units...)...)) {
-		if strings.Contains(line, "caddy.service") || strings.Contains(line, "redlock-redis") { // and not other units of this machine
+		if strings.Contains(line, "caddy.service") || strings.Contains(line, "redlock-") { // and not other units of this machine
 			t.Error(line)
 		}
 	}
@@ -161,6 +167,7 @@ func TestDockerfile(t *testing.T) {
 		}
 	}
 	run(t, dir, "sh", "-euc", find(t, "Dockerfile", `^RUN (.*go build.*)$`))
+	requireFlags(t, run(t, dir, filepath.Join(dir, find(t, "Dockerfile", `^COPY --from=build /src/(\S+) /usr/bin/redlock$`)), "agent", "--help"))
 	built := find(t, "Dockerfile", `^COPY --from=build /src/(\S+) /usr/bin/caddy$`)
 	modules := run(t, dir, filepath.Join(dir, built), "list-modules")
 	for _, module := range []string{"http.handlers.redlock", "redlock", "http.handlers.reverse_proxy"} {

@@ -136,8 +136,13 @@ func TestReleaseDockerfile(t *testing.T) {
 		t.Errorf("the last stages differ:\n%s\n\n%s", strings.Join(released, "\n"), strings.Join(built, "\n"))
 	}
 	goreleaser := read(t, "../../.goreleaser.yaml")
-	if !strings.Contains(goreleaser, "dockerfile: deploy/release.Dockerfile\n") || !strings.Contains(goreleaser, "binary: caddy\n") {
-		t.Error("goreleaser makes no image with it, or no binary of this name")
+	if !strings.Contains(goreleaser, "dockerfile: deploy/release.Dockerfile\n") {
+		t.Error("goreleaser makes no image with it")
+	}
+	for _, binary := range []string{"caddy", "redlock"} {
+		if !strings.Contains(goreleaser, "binary: "+binary+"\n") || find(t, "release.Dockerfile", `^COPY \$TARGETPLATFORM/(`+binary+`) /usr/bin/`+binary+`$`) == "" {
+			t.Errorf("a release has no %s", binary)
+		}
 	}
 }
 

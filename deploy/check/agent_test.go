@@ -1,0 +1,148 @@
+package check
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/compose-spec/compose-go/v2/cli"
+	"github.com/compose-spec/compose-go/v2/types"
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
+	network "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+)
+
+// socketFolder is where the clients look for the agent, unless they are told otherwise.
+const socketFolder = "/run/redlock"
+
+// agentFiles are those in which an agent is started.
+var agentFiles = []string{"agent.compose.yml", "kubernetes/sidecar.yaml", "kubernetes/daemonset.yaml", "systemd/redlock-agent.service"}
+
+// requireFlags requires that all flags in these files are in the help of the agent.
+func requireFlags(t *testing.T, help string) {
+	t.Helper()
+	for _, file := range agentFiles {
+		for _, flag := range regexp.MustCompile(`["\s](--[a-z-]+)["\s]`).FindAllStringSubmatch(find(t, file, `(.*redlock"?,? "?agent.*)`), -1) {
+			if !strings.Contains(help, flag[1]+" ") {
+				t.Errorf("%s: the agent has no flag %s", file, flag[1])
+			}
+		}
+	}
+}
+
+// requireLonger requires that an agent is not killed while it waits for those who hold locks.
+func requireLonger(t *testing.T, file string, stop time.Duration) {
+	t.Helper()
+	grace, err := time.ParseDuration(find(t, file, `--grace"?,? "?(\d+s)`))
+	if err != nil || stop <= grace {
+		t.Errorf("%s: the agent is killed after %v, within its grace of %v: %v", file, stop, grace, err)
+	}
+}
+
+func TestAgentUnits(t *testing.T) {
+	stop, err := strconv.Atoi(find(t, "systemd/redlock-agent.service", `^TimeoutStopSec=(\d+)s$`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	requireLonger(t, "systemd/redlock-agent.service", time.Duration(stop)*time.Second)
+	if socket := find(t, "systemd/redlock-agent.socket", `^ListenStream=(.*)$`); filepath.Dir(socket) != socketFolder {
+		t.Errorf("the socket is %s", socket)
+	}
+}
+
+func TestAgentCompose(t *testing.T) {
+	dir := copyOfDeploy(t)
+	options, err := cli.NewProjectOptions([]string{filepath.Join(dir, "docker-compose.yml"), filepath.Join(dir, "agent.compose.yml")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	project, err := options.LoadProject(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent, caddy := project.Services["agent"], project.Services["caddy1"]
+	masters := strings.ReplaceAll(*agent.Environment["REDLOCK_MASTERS"], ",", " ")
+	if masters != *caddy.Environment["REDLOCK_MASTERS"] || agent.Image != caddy.Image || *agent.Environment["REDLOCK_USERNAME"] != find(t, "Caddyfile", `^\t\tusername (\S+)`) {
+		t.Errorf("the agent has the masters %s, or another image or user than Caddy", masters)
+	}
+	requireLonger(t, "agent.compose.yml", time.Duration(*agent.StopGracePeriod))
+	for _, name := range []string{"agent", "php"} {
+		i := slices.IndexFunc(project.Services[name].Volumes, func(v types.ServiceVolumeConfig) bool { return v.Target == socketFolder })
+		if i < 0 || project.Services[name].Volumes[i].Source != "socket" {
+			t.Errorf("%s does not have the socket", name)
+		}
+	}
+	if port := project.Services["php"].Ports[0].Published; !strings.Contains(read(t, "../README.md"), "http://localhost:"+port+"/") {
+		t.Errorf("README doesn't use port %s", port)
+	}
+}
+
+// TestAgentKubernetes reads the sidecar and the DaemonSet, which are not built with the rest.
+func TestAgentKubernetes(t *testing.T) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{apps.AddToScheme, core.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
+	found := objects(t)
+	caddy := get[*apps.Deployment](t, found, "Deployment/caddy").Spec.Template
+	allowed := get[*network.NetworkPolicy](t, found, "NetworkPolicy/redis").Spec.Ingress[0].From[1].PodSelector.MatchLabels
+	for _, file := range []string{"kubernetes/sidecar.yaml", "kubernetes/daemonset.yaml"} {
+		for reader := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(read(t, "../"+file)))); ; {
+			document, err := reader.Read()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			object, _, err := decoder.Decode(document, nil, nil)
+			if err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			switch o := object.(type) {
+			case *apps.Deployment:
+				requireRestricted(t, o.Spec.Template)
+				requireAgent(t, file, o.Spec.Template, o.Spec.Template.Spec.InitContainers[0], caddy, allowed, "")
+			case *apps.DaemonSet:
+				requireAgent(t, file, o.Spec.Template, o.Spec.Template.Spec.Containers[0], caddy, allowed, ".redlock")
+			}
+		}
+	}
+}
+
+func requireAgent(t *testing.T, file string, pods core.PodTemplateSpec, agent core.Container, caddy core.PodTemplateSpec, allowed labels.Set, namespace string) {
+	t.Helper()
+	masters := strings.ReplaceAll(strings.ReplaceAll(agent.Env[0].Value, ",", " "), ".redis"+namespace+":", ".redis:")
+	if masters != caddy.Spec.Containers[0].Env[0].Value {
+		t.Errorf("%s: the masters %s", file, masters)
+	}
+	if !labels.SelectorFromSet(allowed).Matches(labels.Set(pods.Labels)) {
+		t.Errorf("%s: the policy of the masters doesn't allow %v", file, pods.Labels)
+	}
+	requireLonger(t, file, time.Duration(*pods.Spec.TerminationGracePeriodSeconds)*time.Second)
+	for _, container := range append(pods.Spec.InitContainers, pods.Spec.Containers...) {
+		if !slices.ContainsFunc(container.VolumeMounts, func(m core.VolumeMount) bool { return m.Name == "socket" && m.MountPath == socketFolder }) {
+			t.Errorf("%s: %s does not have the socket", file, container.Name)
+		}
+		for _, mount := range container.VolumeMounts {
+			if !slices.ContainsFunc(pods.Spec.Volumes, func(v core.Volume) bool { return v.Name == mount.Name }) {
+				t.Errorf("%s: there is no volume %s", file, mount.Name)
+			}
+		}
+	}
+}
