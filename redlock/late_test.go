@@ -2,7 +2,9 @@ package redlock
 
 import (
 	"context"
+	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
@@ -75,4 +77,66 @@ func TestLaneDropsWhatNobodyNeeds(t *testing.T) {
 	if got := a.answers.take(room[:0]); len(got) != 1 || got[0].Reply.Err == nil {
 		t.Errorf("%d are answered, want the one that was dropped", len(got))
 	}
+}
+
+// silent is a connection, and makes it, on which no answer comes.
+type silent struct {
+	protocol.Conn
+	closed context.Context
+	end    context.CancelFunc
+}
+
+func (s *silent) Connect(context.Context) (protocol.Conn, error) {
+	s.closed, s.end = context.WithCancel(context.Background())
+	return s, nil
+}
+func (s *silent) Send([]*protocol.Command) (bool, error) { return false, nil }
+func (s *silent) Close()                                 { s.end() }
+func (s *silent) Wait() error {
+	<-s.closed.Done()
+	return errors.New("closed")
+}
+
+// TestCloseWaitsForNoResult: neither for one on its way to masters that hang, nor for one on its way from them.
+func TestCloseWaitsForNoResult(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, err := Open([]string{"memory://1", "memory://2", "memory://3"}, WithRestartGuard(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range l.streams {
+			s.lane.connector = new(silent)
+		}
+		ended := make(chan error, 2)
+		store, err := l.Lock(t.Context(), "long")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { ended <- store.UnlockWith(make([]byte, MaxResult), time.Hour) }()
+		left, err := l.Lock(t.Context(), "short")
+		if err == nil {
+			err = left.UnlockWith([]byte("paid"), time.Hour)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			_, err := l.Lock(t.Context(), "short", WithRecall())
+			ended <- err
+		}()
+		synctest.Wait()
+		began := time.Now()
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		for range 2 {
+			if err := <-ended; err == nil {
+				t.Error("what had no answer counts as done")
+			}
+		}
+		if waited := time.Since(began); waited >= time.Second { // the least for which a lane waits
+			t.Errorf("Close has waited %v", waited)
+		}
+	})
 }
