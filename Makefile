@@ -15,7 +15,7 @@ APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive $(NO_SERVICE) apt-get
 .PHONY: help build test test-all test-stalled deploy alerts console test-servers clients former former-is-here torture operating reloads fuzz soak lint bench bench-check bench-http wrk redis-server upstreams sdks node prose workflows vulncheck release-check release-module release-notes snapshot release syft traefik
 
 # Tests of many cases, of which they try few with -short or the race detector (redistest.Few).
-MODELS := ^(TestSimulation|TestMutants|TestManyLeases|TestGuardsKeepExclusion|TestScriptsDoWhatTheModelDoes)$$
+MODELS := ^(TestSimulation|TestMutants|TestManyLeases|TestManyLost|TestGuardsKeepExclusion|TestScriptsDoWhatTheModelDoes)$$
 FUZZTIME ?= 60s
 TORTURE_TIME ?= 30m
 RELOADS ?= 200

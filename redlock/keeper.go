@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"container/heap"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -140,6 +141,7 @@ func (k *keeper) release() (any bool) {
 	k.lost = nil
 	k.mu.Unlock()
 	for _, lock := range lost {
+		runtime.Gosched() // where many are lost at once, their contexts end first
 		k.forget(lock)
 		lock.attempt.enqueueRelease()
 		k.locker.gates.leave(lock.gate)

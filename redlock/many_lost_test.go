@@ -1,0 +1,86 @@
+package redlock_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// lossCounter is an Observer that counts the leases that are lost.
+type lossCounter struct {
+	redlock.NopObserver
+	lost atomic.Int64
+}
+
+func (c *lossCounter) LeaseLost(error) { c.lost.Add(1) }
+
+// TestManyLost: when 10,000 leases are lost at once, each context ends once its lease is over, each loss is told of or counted as
+// dropped, and each key is free for the next one.
+func TestManyLost(t *testing.T) {
+	const (
+		takers = 50
+		ttl    = 6 * time.Second
+	)
+	leases := 10_000
+	if redistest.Few() {
+		leases /= 5
+	}
+	var counter lossCounter
+	l, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/2), redlock.WithObserver(&counter))
+	each := func(f func(key string)) {
+		var workers sync.WaitGroup
+		for worker := range takers {
+			workers.Go(func() {
+				for i := worker; i < leases && !t.Failed(); i += takers {
+					f(fmt.Sprint(i))
+				}
+			})
+		}
+		workers.Wait()
+	}
+	var ends sync.WaitGroup
+	each(func(key string) {
+		lock, err := l.Lock(t.Context(), key)
+		if err != nil {
+			t.Errorf("lock: %v", err)
+			return
+		}
+		work, cancel := lock.WithContext(context.Background())
+		ends.Add(1)
+		context.AfterFunc(work, func() {
+			defer ends.Done()
+			defer cancel()
+			if cause := context.Cause(work); cause != redlock.ErrLost || time.Now().Before(lock.Until()) {
+				t.Errorf("the work has ended by %v, %v before its lease", cause, time.Until(lock.Until()))
+			}
+		})
+	})
+	for _, s := range servers {
+		s.Pause()
+	}
+	ends.Wait()
+	for _, s := range servers {
+		s.Resume()
+	}
+	each(func(key string) {
+		lock, err := l.Lock(t.Context(), key, redlock.WithWait(bound))
+		if err == nil {
+			err = lock.Unlock()
+		}
+		if err != nil {
+			t.Errorf("the next lock on the key: %v", err)
+		}
+	})
+	eventually(t, bound, "all losses are told of or counted", func() bool {
+		return counter.lost.Load()+int64(l.Status().DroppedEvents) >= int64(leases)
+	})
+	if n := counter.lost.Load(); n > int64(leases) {
+		t.Errorf("%d losses of %d leases", n, leases)
+	}
+}
