@@ -175,7 +175,7 @@ prose: node ## Check the spelling in documents, comments and messages: internal/
 workflows: ## Check the workflows of GitHub and the scripts of the shell
 	@if ! command -v shellcheck >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends shellcheck; fi
 	go run $(ACTIONLINT)
-	shellcheck .ci/run examples/traefik/*.sh clients/shell/*.sh
+	shellcheck .ci/run examples/jobs/*.sh examples/traefik/*.sh clients/shell/*.sh
 
 # The tool exits with 3 for what it has found, and with 1 if it can't get the database.
 vulncheck: ## Look for known vulnerabilities in what is called; that the database can't be reached is an error with VULNDB=required
@@ -196,10 +196,11 @@ release-module: ## Make bin/release, the module that a release is built from, as
 	cd bin/release && if [ -n '$(VERSION)' ]; then go get $(MODULE)@$(VERSION); \
 		else go mod edit -require=$(MODULE)@v0.0.0 -replace=$(MODULE)=../..; fi
 
-release-check: ## Check .goreleaser.yaml, and build Caddy for this platform as a release does (heavy: goreleaser is built first)
+release-check: ## Check .goreleaser.yaml, and build Caddy and redlock for this platform as a release does (heavy: goreleaser is built first)
 	go run $(GORELEASER) check
 	go run $(GORELEASER) build --snapshot --clean --single-target
 	bin/dist/caddy_*/caddy list-modules --versions --skip-standard
+	bin/dist/redlock_*/redlock --version
 
 release-notes: ## Print the section of VERSION in CHANGELOG.md, which must have its date
 	@awk -v title='## [$(VERSION:v%=%)] - 2' 'index($$0, title) == 1 { found = inside = 1; next } /^## \[|^\[[0-9.]+\]: / { inside = 0 } inside; END { exit !found }' CHANGELOG.md || { \
