@@ -27,6 +27,9 @@ type mutant struct {
 	ahead   func(cmd *protocol.Command) bool                        // the sender doesn't wait for its answer
 	hear    func(l *link, w protocol.WakeUp) bool                   // whether a wake-up is sent
 	fence   func(a *attempt) uint64                                 // in place of the lock's, between neighbours
+	started func(p *process)                                        // when a process has its Locker
+	prompt  bool                                                    // what blocks a sender is said not to
+	refuses bool                                                    // who doesn't answer seems to refuse connections
 	apart   bool                                                    // only with masters of which majorities may not meet
 }
 
@@ -38,7 +41,7 @@ func (w *world) busy(clients int) {
 }
 
 // mutants are what must not go unnoticed. Each is the code without one of its rules.
-var mutants = slices.Concat(clockMutants, lockMutants, resultMutants, lineMutants, setMutants)
+var mutants = slices.Concat(clockMutants, lockMutants, resultMutants, lineMutants, blockMutants, workMutants, setMutants)
 
 // TestMutants: the simulation finds each of them. A property that no mutant breaks is not tested.
 func TestMutants(t *testing.T) {

@@ -75,6 +75,9 @@ func (l *link) Lane(a protocol.Admission) protocol.Connector { return laneLink{l
 
 func (l *link) connect(ctx context.Context, admits protocol.Admission) (protocol.Conn, error) {
 	broken := protocol.Unreachable(protocol.ErrBroken)
+	if l.process.world.mutant.refuses {
+		broken = protocol.Unreachable(errDown)
+	}
 	on, _ := l.reaches()
 	sent := time.Now()
 	if l.process.dead() || !l.pass(ctx, 0, l.process.pauses) || !l.pass(ctx, l.delay(l.random), l.there, on.server.hangs) {
@@ -111,12 +114,20 @@ func (c *simConn) Window() int { return protocol.MaxWindow }
 
 func (c *simConn) Close() { c.end() }
 
+// IsPrompt is false for what may block a sender.
+func (c *simConn) IsPrompt() bool {
+	return c.link.process.blocks.what != "connection" || c.link.process.world.mutant.prompt
+}
+
 func (c *simConn) Send(cmds []*protocol.Command) (answered bool, err error) {
 	if c.busy.Swap(true) {
 		panic("two send on one connection at once")
 	}
 	defer c.busy.Store(false)
 	runtime.Gosched() // as a system call would
+	if c.link.address == 0 && c.link.process.blocks.what == "connection" {
+		c.link.process.blocks.wait(c.closed)
+	}
 	l := c.link
 	w, r := l.process.world, l.random
 	b := &simBatch{cmds: make([]protocol.Command, len(cmds))}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -118,6 +119,18 @@ func (w *world) granted(p *process, key string, lock *Lock) *holder {
 	return h
 }
 
+// grantedAll notes a lock on several keys.
+func (w *world) grantedAll(p *process, keys []string, lock *Lock) *holder {
+	slices.Sort(keys)
+	h := w.granted(p, keys[0], lock)
+	for i, other := range lock.whole {
+		if i > 0 {
+			h.others = append(h.others, w.granted(p, keys[i], other))
+		}
+	}
+	return h
+}
+
 // over notes that a lock is unlocked, by its process, by Close or by force.
 func (w *world) over(h *holder) {
 	w.mu.Lock()
@@ -194,7 +207,7 @@ func (w *world) judgeOrder() {
 			w.violated(awake, "grant %d (process %d) was waited for %v", h.order, h.process.index, h.Acquisition().Waited)
 		}
 	}
-	if w.pairs {
+	if w.pairs || w.several {
 		return // they have their place for a key only when it is their turn for the one before it
 	}
 	for _, all := range waited {
@@ -213,6 +226,7 @@ func (w *world) judgeOrder() {
 func (w *world) judge() {
 	if w.quiet {
 		w.judgeOrder()
+		w.judgeWork()
 	}
 	last := make(map[string]*holder) // the one with the latest end
 	top := make(map[string]*holder)  // the one with the largest fence

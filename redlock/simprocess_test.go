@@ -21,6 +21,7 @@ type process struct {
 	first    bool          // it has the masters that were there before others with other masters
 	born     time.Duration // when it starts; 0 in most worlds
 	started  chan struct{} // closed when it has a Locker
+	blocks   block         // its log, its Observer or a connection, from then on
 	skew     time.Duration // of its clock, as its proposals for fences show it
 	locker   *Locker
 	named    atomic.Uint64 // the fence of the last release by force
@@ -38,7 +39,11 @@ func (p *process) start() {
 	for _, l := range p.links {
 		masters = append(masters, Master{l})
 	}
-	p.locker, _ = New(masters, WithTTL(w.ttl), WithMaxTTL(w.ttl), WithTimeout(w.timeout), WithRestartGuard(w.guard), WithMaxSkew(0))
+	opts := []Option{WithTTL(w.ttl), WithMaxTTL(w.ttl), WithTimeout(w.timeout), WithRestartGuard(w.guard), WithMaxSkew(0)}
+	p.locker, _ = New(masters, append(opts, p.blocked()...)...)
+	if w.mutant.started != nil {
+		w.mutant.started(p)
+	}
 	for i := 0; p.unacquainted() && i < 20; i++ { // it sees each server's clock before that can jump
 		if lock, err := p.take("hello", w.faults.from, true); err == nil {
 			_ = lock.Unlock()
@@ -83,10 +88,12 @@ func (p *process) nap(d time.Duration) {
 	time.Sleep(p.pauses.end(p.world.now()+d) - p.world.now())
 }
 
-// both stands for all keys of a world with two.
-const both = "0"
-
 func (p *process) take(key string, wait time.Duration, try bool, opts ...LockOption) (*Lock, error) {
+	return p.takeAll([]string{key}, wait, try, opts...)
+}
+
+func (p *process) takeAll(keys []string, wait time.Duration, try bool, opts ...LockOption) (*Lock, error) {
+	defer p.returns(keys, wait, try, p.world.now())
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() { // not context.WithTimeout: its timer crashes the race detector in a bubble (Go 1.26)
@@ -97,14 +104,14 @@ func (p *process) take(key string, wait time.Duration, try bool, opts ...LockOpt
 		}
 	}()
 	switch {
-	case key == both && p.world.pairs && try:
-		return p.locker.TryLockAll(ctx, []string{"1", "0"}, opts...)
-	case key == both && p.world.pairs:
-		return p.locker.LockAll(ctx, []string{"0", "1"}, opts...)
+	case len(keys) > 1 && try:
+		return p.locker.TryLockAll(ctx, keys, opts...)
+	case len(keys) > 1:
+		return p.locker.LockAll(ctx, keys, opts...)
 	case try:
-		return p.locker.TryLock(ctx, key, opts...)
+		return p.locker.TryLock(ctx, keys[0], opts...)
 	}
-	return p.locker.Lock(ctx, key, opts...)
+	return p.locker.Lock(ctx, keys[0], opts...)
 }
 
 // connected says whether the process has a connection to each server, on which nothing is under way that may still break it.

@@ -209,6 +209,14 @@ var setMutants = []mutant{
 		},
 	},
 	{
+		name: "a time-out counts as a refused connection", breaks: exclusion, shape: wrongProcesses, refuses: true,
+		answer: func(_ *link, cmd *protocol.Command) {
+			if cmd.Op == protocol.OpRegister && cmd.Reply.Err != nil {
+				cmd.Reply.Err = protocol.Unreachable(errDown)
+			}
+		},
+	},
+	{
 		name: "others go unheard", breaks: exclusion, shape: wrongProcesses,
 		answer: func(_ *link, cmd *protocol.Command) {
 			var own []string

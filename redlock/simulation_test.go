@@ -28,18 +28,25 @@ func (w *world) client(p *process, r *rand.Rand) {
 		}
 		time.Sleep(windows{w.idle}.end(w.now()) - w.now())
 		p.nap(upTo(r, 60*time.Millisecond))
-		key := strconv.Itoa(r.IntN(w.keys))
+		keys := []string{strconv.Itoa(r.IntN(w.keys))}
+		switch {
+		case w.pairs && keys[0] == "0":
+			keys = []string{"1", "0"}
+		case w.several && chance(draws, 50):
+			two := draws.Perm(w.keys)
+			keys = []string{strconv.Itoa(two[0]), strconv.Itoa(two[1])}
+		}
 		wait := between(r, 5*time.Millisecond, 2*w.ttl)
 		if w.quiet {
 			wait = 100 * w.ttl // nobody leaves the queue
 		}
-		lock, err := p.take(key, wait, chance(r, 30), WithTTL(between(r, w.ttl/4, w.ttl)))
+		lock, err := p.takeAll(keys, wait, chance(r, 30), WithTTL(between(r, w.ttl/4, w.ttl)))
 		if err != nil {
 			continue
 		}
-		h := w.granted(p, key, lock)
-		for _, other := range lock.whole[min(1, len(lock.whole)):] {
-			h.others = append(h.others, w.granted(p, "1", other))
+		h := w.grantedAll(p, keys, lock)
+		if w.several && !p.dead() && chance(draws, 40) {
+			w.nested(p, h, draws, wait)
 		}
 		work := 30 * time.Millisecond
 		switch nth := r.IntN(20); {
@@ -63,6 +70,30 @@ func (w *world) client(p *process, r *rand.Rand) {
 		case <-time.After(time.Minute):
 			w.violated(allEnds, "grant %d, of a dead process, after a minute", h.order)
 		}
+	}
+}
+
+// nested takes and frees, within a lock, all keys that come after those of that.
+func (w *world) nested(p *process, outer *holder, r *rand.Rand, wait time.Duration) {
+	last := outer.key
+	for _, other := range outer.others {
+		last = max(last, other.key)
+	}
+	var keys []string
+	for n, _ := strconv.Atoi(last); n+1 < w.keys; n++ {
+		keys = append(keys, strconv.Itoa(n+1))
+	}
+	if len(keys) == 0 {
+		return
+	}
+	if lock, err := p.takeAll(keys, wait, false, WithTTL(w.ttl)); err == nil {
+		h := w.grantedAll(p, keys, lock)
+		p.nap(upTo(r, 10*time.Millisecond))
+		if p.dead() {
+			<-lock.Context().Done()
+			return
+		}
+		w.unlock(h)
 	}
 }
 
@@ -159,6 +190,7 @@ func (w *world) run() {
 	time.Sleep(2*owedGap + 8*w.timeout)
 	w.expectNoKeys("after all calls")
 	w.each(false, func(p *process, _ *rand.Rand) { _ = p.locker.Close() })
+	close(w.ended)
 	time.Sleep(w.late + time.Second) // what was sent on a connection that has ended arrives: no goroutine may sleep when the bubble ends
 	w.judge()
 }

@@ -37,7 +37,8 @@ func (ws windows) end(at time.Duration) time.Duration {
 type world struct {
 	seed         uint64
 	start        time.Time
-	random       *rand.Rand // while the world is made
+	ended        chan struct{} // closed when all Lockers are
+	random       *rand.Rand    // while the world is made
 	mutant       mutant
 	guard        time.Duration
 	ttl, timeout time.Duration // the max TTL; locks ask for less too
@@ -51,6 +52,7 @@ type world struct {
 	neighbours   bool         // some processes have a server less
 	apart        bool         // two steps at once: majorities of two processes may not meet
 	pairs        bool         // where there are two keys, who wants the first wants both
+	several      bool         // of three keys many want two, or take the others within a lock
 	long         bool         // all results are
 	passes       bool         // who meets a result that can't be read does the work
 	forces       bool         // operators release keys by force
@@ -69,6 +71,7 @@ type world struct {
 	confirmed map[string]confirmed     // by key, the last result that a quorum is said to remember
 	onces     int                      // clients that were given their draws of what is to be done once
 	forced    map[string]*force        // by token
+	calls     []wanted                 // that have returned
 	inspected map[inspectedHolder]bool // what servers have told of who holds a key
 	lapsed    bool                     // others came into use when no quorum remembered those that were first
 	births    map[*simServer]heard     // since when servers remember sets
@@ -121,7 +124,7 @@ func chance(r *rand.Rand, percent int) bool { return r.IntN(100) < percent }
 func newWorld(seed uint64, m mutant) *world {
 	r := rand.New(rand.NewPCG(seed, 0))
 	w := &world{
-		seed: seed, start: time.Now(), random: r, mutant: m,
+		seed: seed, start: time.Now(), ended: make(chan struct{}), random: r, mutant: m,
 		ttl:     between(r, 1000*time.Millisecond, 1500*time.Millisecond),
 		timeout: between(r, 20*time.Millisecond, 50*time.Millisecond),
 		faults:  window{500 * time.Millisecond, between(r, 2500*time.Millisecond, 5*time.Second)},
@@ -232,6 +235,12 @@ func newWorld(seed uint64, m mutant) *world {
 		w.processes = append(w.processes, p)
 	}
 	w.forces = !w.quiet && m.name == "" && chance(rand.New(rand.NewPCG(seed, 500)), 30)
+	if several := rand.New(rand.NewPCG(seed, 800)); m.name == "" && chance(several, 25) {
+		w.pairs, w.several, w.keys = false, true, 3
+	}
+	if blocks := rand.New(rand.NewPCG(seed, 700)); m.name == "" && chance(blocks, 20) {
+		w.block(blocks)
+	}
 	if m.shape != nil {
 		m.shape(w)
 	}

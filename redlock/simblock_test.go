@@ -1,0 +1,94 @@
+package redlock
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+)
+
+// unmoved is that a log, an Observer or a connection that blocks keeps nobody from anything.
+const unmoved = "nobody waits for a log, an Observer or a connection that blocks"
+
+// block is what blocks in a process: its "log", its "observer" or its first "connection", for long from a time on.
+type block struct {
+	what     string
+	from, to time.Duration
+	world    *world
+}
+
+// block has something of one process block. No call waits for longer than that lasts.
+func (w *world) block(r *rand.Rand) {
+	p := w.processes[r.IntN(len(w.processes))]
+	from := between(r, w.faults.from, w.faults.to)
+	p.blocks = block{[]string{"log", "observer", "connection"}[r.IntN(3)], from, w.faults.to + time.Hour, w}
+}
+
+// wait blocks, until then or the end of the block.
+func (b *block) wait(until <-chan struct{}) {
+	if now := b.world.now(); now < b.from || now > b.to {
+		return
+	}
+	timer := time.NewTimer(b.to - b.world.now())
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-until:
+	case <-b.world.ended:
+	}
+}
+
+// blocked returns the options of a process whose log or Observer blocks.
+func (p *process) blocked() []Option {
+	switch p.blocks.what {
+	case "log":
+		return []Option{WithLogger(slog.New(blockedLog{&p.blocks}))}
+	case "observer":
+		return []Option{WithObserver(blockedObserver{NopObserver{}, &p.blocks})}
+	}
+	return nil
+}
+
+type blockedLog struct{ *block }
+
+func (blockedLog) Enabled(context.Context, slog.Level) bool { return true }
+func (l blockedLog) WithAttrs([]slog.Attr) slog.Handler     { return l }
+func (l blockedLog) WithGroup(string) slog.Handler          { return l }
+func (l blockedLog) Handle(context.Context, slog.Record) error {
+	l.wait(nil)
+	return nil
+}
+
+type blockedObserver struct {
+	NopObserver
+	*block
+}
+
+func (o blockedObserver) Acquired(Acquisition)    { o.wait(nil) }
+func (o blockedObserver) Renewed(error)           { o.wait(nil) }
+func (o blockedObserver) LeaseLost(error)         { o.wait(nil) }
+func (o blockedObserver) MasterDown(MasterStatus) { o.wait(nil) }
+func (o blockedObserver) MasterUp(string)         { o.wait(nil) }
+
+// blockMutants have what must not be held up wait for what blocks.
+var blockMutants = []mutant{
+	{
+		name: "the log is written by who has something to say", breaks: unmoved,
+		shape:   func(w *world) { w.blocks("log") },
+		started: func(p *process) { p.locker.told.lines.close() },
+	},
+	{
+		name: "the Observer is told by who has something to tell", breaks: unmoved,
+		shape:   func(w *world) { w.blocks("observer") },
+		started: func(p *process) { p.locker.told.events.close() },
+	},
+	{
+		name: "callers send on a connection that may block", breaks: unmoved, prompt: true,
+		shape: func(w *world) { w.blocks("connection") },
+	},
+}
+
+// blocks has the log, the Observer or a connection of the first process block.
+func (w *world) blocks(what string) {
+	w.processes[0].blocks = block{what, w.faults.from, w.faults.to + time.Hour, w}
+}
