@@ -74,6 +74,11 @@ var resultMutants = []mutant{
 	{
 		name: "a store counts although another token has the key", breaks: onceOnly,
 		shape: longResults,
+		send: func(l *link, cmd *protocol.Command) { // it has on all masters but one
+			if l.address > 0 && cmd.Op == protocol.OpStore && !cmd.Anyway {
+				cmd.Token = "of another"
+			}
+		},
 		answer: func(_ *link, cmd *protocol.Command) {
 			if cmd.Op == protocol.OpStore && (cmd.Reply.Status == protocol.StatusNotOwner || cmd.Reply.Status == protocol.StatusExpired) {
 				cmd.Reply.Status = protocol.StatusDone
