@@ -66,7 +66,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a claim is registered as a wait", breaks: oneSet, scene: scenes[3],
-		send: func(g *Registration) { g.Text = strings.Replace(g.Text, string(Claims), string(Waits), 1) },
+		send: func(_ *Judge, g *Registration) { g.Text = strings.Replace(g.Text, string(Claims), string(Waits), 1) },
 		look: func(j *Judge, _ time.Time) {
 			for i := range j.views {
 				if v := &j.views[i]; j.state == Claims && !v.sent.Before(j.claimed) {
@@ -100,7 +100,7 @@ var mutants = []mutant{
 	{
 		name: "nobody says for how long a set has been in use", breaks: parted,
 		scene: scene{masters: []uint8{right, wrong}, old: 1, others: true, cut: 1, start: 1},
-		send:  func(g *Registration) { g.Age = 0 },
+		send:  func(_ *Judge, g *Registration) { g.Age = 0 },
 	},
 	{
 		name: "a set that is in use isn't joined", breaks: heldUp, scene: scenes[9],

@@ -25,10 +25,12 @@ const (
 // scene is where an exploration begins, and how many faults of each kind it may have.
 type scene struct {
 	name                                    string
-	masters                                 []uint8 // which ones each process has, as bits
-	old                                     int     // so many processes are in use from the beginning, on masters that remember for long
-	others                                  bool    // the masters of the other processes remember for long, too
-	waiting                                 bool    // the last process has been refused already
+	masters                                 []uint8  // which ones each process has, as bits
+	old                                     int      // so many processes are in use from the beginning, on masters that remember for long
+	others                                  bool     // the masters of the other processes remember for long, too
+	waiting                                 bool     // the last process has been refused already
+	guard                                   bool     // a master that forgets has a restart guard
+	script                                  []string // what happens in each step; without it, anything may
 	forget, cut, hang, start, kill, suspend int
 }
 
@@ -37,14 +39,15 @@ type mutant struct {
 	name   string
 	scene  scene
 	breaks string
-	send   func(g *Registration)
+	send   func(j *Judge, g *Registration)
 	look   func(j *Judge, now time.Time)
 	answer func(j *Judge, master int, reply *protocol.Reply)
 }
 
 type server struct {
 	memory.Sets
-	hung bool
+	hung  bool
+	guard time.Time // its restart guard ends then
 }
 
 // proc is a process and what the explorer knows of it.
@@ -56,10 +59,12 @@ type proc struct {
 	sent      []answer // to hung masters
 	again     bool     // it wants to register again
 	deaf      bool     // it hears the answers of this step in the next one
+	late      bool     // it heard those of the step before in this one
 
 	locks   time.Time   // until when a lock of it may last
 	reached []time.Time // by master: when that was last told that it claims or uses
 	stuck   int         // for so many steps it should have come into use
+	waited  bool        // it has been refused since it was last in use
 }
 
 type answer struct {
@@ -76,7 +81,9 @@ type state struct {
 	used    map[uint8]time.Time // by set: since when it has been in use
 	lasted  map[uint8]time.Time // by set: when it was last in use
 	both    int                 // for so many steps two incompatible ones have been in use that could know of one another
+	none    int                 // for so many steps nobody has been in use, though all reach their masters
 	left    [6]int
+	steps   int // of the script
 	path    *step
 	broken  string
 }
@@ -179,129 +186,6 @@ func (e *explorer) begin() *state {
 	}
 	s.left = [6]int{e.forget, e.cut, e.hang, e.start, e.kill, e.suspend}
 	return s
-}
-
-// act has a process hear what it hasn't heard, and register.
-func (e *explorer) act(s *state, i int) {
-	p := &s.procs[i]
-	if p.judge == nil || p.suspended {
-		return
-	}
-	s.now = s.now.Add(time.Millisecond)
-	j := p.judge
-	inbox := p.inbox
-	p.inbox = nil
-	for _, a := range inbox {
-		e.hear(s, i, a)
-	}
-	e.watch(s, i, func() {
-		if e.look != nil {
-			e.look(j, s.now)
-		}
-		j.Look(s.now)
-	})
-	e.each(i, func(m, own int) {
-		if p.cut>>m&1 == 0 && !s.servers[m].hung && !j.own.Masters[own].Up {
-			e.watch(s, i, func() { j.Reached(s.now, own, protocol.Server{RunID: fmt.Sprint(m), Received: s.now}, time.Time{}) })
-		}
-	})
-	for range 3 { // what it hears may have it register at once again
-		p.again = false
-		e.register(s, i)
-		if p.deaf || !p.again {
-			break
-		}
-	}
-}
-
-// register has a process register with each master, and hear the answers.
-func (e *explorer) register(s *state, i int) {
-	p := &s.procs[i]
-	j := p.judge
-	s.now = s.now.Add(time.Millisecond)
-	e.each(i, func(m, own int) {
-		if slices.ContainsFunc(p.sent, func(a answer) bool { return a.master == m }) {
-			return // it hasn't answered yet
-		}
-		g := j.Register(s.now, own)
-		if e.send != nil {
-			e.send(&g)
-		}
-		switch a := (answer{master: m, g: g}); {
-		case p.cut>>m&1 == 1:
-			e.watch(s, i, func() { j.Failed(s.now, own, g, Silent) })
-		case s.servers[m].hung:
-			p.sent = append(p.sent, a)
-		default:
-			p.inbox = append(p.inbox, e.execute(s, i, a))
-		}
-	})
-	if !p.deaf {
-		inbox := p.inbox
-		p.inbox = nil
-		for _, a := range slices.Backward(inbox) { // those of the shared masters last
-			e.hear(s, i, a)
-		}
-	}
-}
-
-// execute has a master read a registration.
-func (e *explorer) execute(s *state, i int, a answer) answer {
-	a.reply = s.servers[a.master].Register(&protocol.Command{Token: a.g.Text, Former: a.g.Former, Age: a.g.Age}, s.now.UnixMicro())
-	if a.g.state != Waits {
-		s.procs[i].reached[a.master] = s.now
-	}
-	return a
-}
-
-// hear gives a process an answer.
-func (e *explorer) hear(s *state, i int, a answer) {
-	j := s.procs[i].judge
-	e.each(i, func(m, own int) {
-		if m != a.master {
-			return
-		}
-		e.watch(s, i, func() {
-			if e.answer != nil {
-				e.answer(j, own, &a.reply)
-			}
-			if e.look != nil {
-				e.look(j, s.now)
-			}
-			former := j.views[own]
-			if lost := j.Answered(s.now, own, a.g, a.reply); lost && former.sent.After(s.forgot[m]) {
-				s.violated("%s: master %d", noLoss, m)
-			}
-		})
-	})
-}
-
-// watch notes what comes of something that a process is told.
-func (e *explorer) watch(s *state, i int, told func()) {
-	p := &s.procs[i]
-	j := p.judge
-	was, waited := j.state, j.own.Waited
-	told()
-	p.again = p.again || j.Again()
-	j.notes = nil
-	clear(j.logged)
-	set := e.masters[i]
-	switch {
-	case was != Uses && j.state == Uses:
-		if last, ok := s.lasted[set]; !ok || s.now.Sub(last) > life {
-			s.used[set] = s.now
-		}
-		e.entered(s, i, waited)
-	case was == Uses && j.state == Waits:
-		e.yielded(s, i)
-	}
-	if j.state == Waits { // the masters hear of that now
-		p.reached = make([]time.Time, len(s.servers))
-	}
-	if j.state == Uses && before(s.now, j.Until()) {
-		p.locks = s.now.Add(ttl)
-		s.lasted[set] = s.now
-	}
 }
 
 func (s *state) violated(form string, args ...any) {

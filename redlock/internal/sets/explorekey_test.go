@@ -65,6 +65,7 @@ func (e *explorer) key(s *state) string {
 	for m := range s.servers {
 		v := &s.servers[m]
 		flag(v.hung)
+		age(v.guard)
 		at(v.Born)
 		age(s.forgot[m])
 		for _, t := range slices.Sorted(maps.Keys(v.Uses)) {
@@ -80,6 +81,7 @@ func (e *explorer) key(s *state) string {
 		p := &s.procs[i]
 		b = append(b, p.cut, byte(p.stuck), byte(len(p.inbox)), byte(len(p.sent)))
 		flag(p.suspended)
+		flag(p.waited)
 		age(p.locks)
 		for _, t := range p.reached {
 			age(t)
@@ -130,5 +132,5 @@ func (e *explorer) key(s *state) string {
 	for _, n := range s.left {
 		b = append(b, byte(n))
 	}
-	return string(append(b, byte(s.both)))
+	return string(append(b, byte(s.both), byte(s.none), byte(s.steps)))
 }

@@ -10,13 +10,14 @@ import (
 // faults calls f with the state after each fault that may happen now, and with none.
 func (e *explorer) faults(s *state, f func(*state)) {
 	do := func(kind int, what string, change func(*state)) {
-		if kind >= 0 && s.left[kind] == 0 {
+		if kind >= 0 && s.left[kind] == 0 || e.script != nil && (s.steps >= len(e.script) && what != "" || s.steps < len(e.script) && e.script[s.steps] != what) {
 			return
 		}
 		c := s.clone()
 		if kind >= 0 {
 			c.left[kind]--
 		}
+		c.steps = min(c.steps+1, len(e.script))
 		c.path = &step{s.path, what}
 		change(c)
 		f(c)
@@ -28,7 +29,7 @@ func (e *explorer) faults(s *state, f func(*state)) {
 			continue
 		}
 		if s.servers[m].Born > 0 {
-			do(0, fmt.Sprint("master ", m, " forgets"), func(c *state) { c.servers[m].Sets, c.forgot[m] = memory.Sets{}, c.now })
+			do(0, fmt.Sprint("master ", m, " forgets"), func(c *state) { e.forgets(c, m) })
 		}
 		do(2, fmt.Sprint("master ", m, " hangs"), func(c *state) { c.servers[m].hung = true })
 	}
@@ -41,7 +42,14 @@ func (e *explorer) faults(s *state, f func(*state)) {
 				if s.servers[m].Born > 0 && s.left[0] > 0 {
 					do(3, fmt.Sprint("master ", m, " forgets, and process ", i, " starts"), func(c *state) {
 						c.left[0]--
-						c.servers[m].Sets, c.forgot[m] = memory.Sets{}, c.now
+						e.forgets(c, m)
+						start(c)
+					})
+				}
+				if s.left[1] > 0 && e.masters[i]>>m&1 == 1 {
+					do(3, fmt.Sprint("process ", i, " starts, cut off from master ", m), func(c *state) {
+						c.left[1]--
+						c.procs[i].cut |= 1 << m
 						start(c)
 					})
 				}
@@ -66,6 +74,23 @@ func (e *explorer) faults(s *state, f func(*state)) {
 	}
 }
 
+// guarded is how long a restart guard lasts.
+const guarded = 2*tick + tick/2
+
+// forgets has a master restart empty.
+func (e *explorer) forgets(s *state, m int) {
+	s.servers[m].Sets, s.forgot[m] = memory.Sets{}, s.now
+	if e.guard {
+		s.servers[m].guard = s.now.Add(guarded)
+		s.forgot[m] = s.servers[m].guard
+		for i := range s.procs {
+			if p := &s.procs[i]; p.judge != nil && e.masters[i]>>m&1 == 1 {
+				p.inbox = slices.DeleteFunc(p.inbox, func(a answer) bool { return a.master == m })
+			}
+		}
+	}
+}
+
 // wake has a hung master read what was sent to it.
 func (e *explorer) wake(s *state, m int) {
 	s.servers[m].hung = false
@@ -87,13 +112,14 @@ func (e *explorer) next(s *state, f func(*state)) {
 	e.faults(s, func(c *state) {
 		for _, order := range orders[len(s.procs)] {
 			for deaf := range 1 << len(s.procs) {
-				if idle(c, deaf) {
+				if idle(c, deaf) || e.script != nil && (deaf > 0 || !slices.IsSorted(order)) {
 					continue
 				}
 				n := c.clone()
 				n.path = &step{c.path.before, fmt.Sprint(c.path.what, "; order ", order, ", late answers ", deaf)}
 				for i := range n.procs {
-					n.procs[i].deaf = deaf>>i&1 == 1
+					p := &n.procs[i]
+					p.late, p.deaf = p.deaf, deaf>>i&1 == 1
 				}
 				for _, i := range order {
 					e.act(n, i)
