@@ -5,7 +5,7 @@
 //	locker, err := redlock.Open(urls, redlock.WithObserver(m.Observer()))
 //	…
 //	m.Watch(locker)
-//	serialize := middleware.New(locker, "order:{path.id:int}", middleware.WithObserver(m))
+//	serialize := middleware.New(locker, "order:{path.id:int}", middleware.Rule{Observer: m})
 //
 // docs/operations.md lists the metrics. No label has a key, a value of a request, or a password: the labels are the rules' names,
 // which come from the configuration, the masters' addresses, and words from fixed lists. So the number of series depends on the
