@@ -114,18 +114,22 @@ func (a *Agent) route(w http.ResponseWriter, r *http.Request) error {
 	if err := a.check(r); err != nil {
 		return err
 	}
-	serve, ok := map[string]func(http.ResponseWriter, *http.Request) error{
-		"/v1/lock": a.serveLock,
-		"/v1/turn": a.serveTurn,
-		"/v1/rule": a.serveRule,
-	}[r.URL.Path]
-	switch {
-	case !ok && a.other != nil:
+	var serve func(http.ResponseWriter, *http.Request) error
+	switch r.URL.Path {
+	case "/v1/lock":
+		serve = a.serveLock
+	case "/v1/turn":
+		serve = a.serveTurn
+	case "/v1/rule":
+		serve = a.serveRule
+	default:
+		if a.other == nil {
+			return refuse(http.StatusNotFound, "there are /v1/lock, /v1/turn, /v1/rule, /healthz and /readyz")
+		}
 		a.other.ServeHTTP(w, r)
 		return nil
-	case !ok:
-		return refuse(http.StatusNotFound, "there are /v1/lock, /v1/turn, /v1/rule, /healthz and /readyz")
-	case r.Method != http.MethodPost:
+	}
+	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
 		return refuse(http.StatusMethodNotAllowed, "%s takes POST", r.URL.Path)
 	}

@@ -62,7 +62,7 @@ func (a *Agent) serveLock(w http.ResponseWriter, r *http.Request) error {
 	}
 	unlockErr := lock.Unlock()
 	if err == nil {
-		s.last(released(unlockErr))
+		s.released(unlockErr)
 	}
 	return nil
 }

@@ -72,24 +72,38 @@ func (s *stream) appendValidity() {
 	s.line = strconv.AppendInt(s.line, max(0, s.until.Sub(received)).Milliseconds(), 10)
 }
 
-// send ends the line, and writes it. The client must make room for it within writePatience.
+// send ends the line, and sends it. The client must make room for it within writePatience.
 func (s *stream) send() error {
-	s.line = append(s.line, "}\n"...)
-	_ = s.control.SetWriteDeadline(time.Now().Add(writePatience))
-	if _, err := s.w.Write(s.line); err != nil {
+	if err := s.write(); err != nil {
 		return err
 	}
 	return s.control.Flush()
 }
 
-// last writes the last line: why the lock is lost, or whether it was released.
-func (s *stream) last(fields any) {
-	text, err := json.Marshal(fields)
-	if err != nil {
-		return
-	}
-	s.line = append(s.line[:0], text[:len(text)-1]...)
+// write ends the line, and leaves it to be sent with what follows.
+func (s *stream) write() error {
+	s.line = append(s.line, "}\n"...)
+	_ = s.control.SetWriteDeadline(time.Now().Add(writePatience))
+	_, err := s.w.Write(s.line)
+	return err
+}
+
+// lost sends the last line of a lock that is lost.
+func (s *stream) lost(why lostLine) {
+	s.set(why)
 	_ = s.send() // the client may have left
+}
+
+// released writes the last line of a lock whose Unlock has returned err. It is sent with the end of the answer, when the handler returns.
+func (s *stream) released(err error) {
+	s.set(releasedFor(err))
+	_ = s.write() // the client may have left
+}
+
+// set begins a line with these fields.
+func (s *stream) set(fields any) {
+	text, _ := json.Marshal(fields) // there is nothing in it that can't be encoded
+	s.line = append(s.line[:0], text[:len(text)-1]...)
 }
 
 // lostLine is the last line of a lock that is lost.
@@ -116,8 +130,8 @@ func lossOf(cause error) lostLine {
 	return lostLine{"lost", "the lease could not be renewed"}
 }
 
-// released returns the last line for the error of an Unlock.
-func released(err error) releasedLine {
+// releasedFor returns the last line for the error of an Unlock.
+func releasedFor(err error) releasedLine {
 	switch {
 	case err == nil:
 		return releasedLine{Released: true}
@@ -141,7 +155,7 @@ func (s *stream) hold(heartbeat time.Duration) error {
 		select {
 		case <-s.lock.Context().Done():
 			cause := s.lock.Err()
-			s.last(lossOf(cause))
+			s.lost(lossOf(cause))
 			return cause
 		case <-s.tail.ctx.Done():
 			return s.leave()
@@ -149,7 +163,7 @@ func (s *stream) hold(heartbeat time.Duration) error {
 			err = s.renew()
 		case <-check.C:
 			if _, received := s.tail.newest(); heartbeat > 0 && time.Since(received) > heartbeat {
-				s.last(lostLine{"heartbeat", "no mark came within the heartbeat"})
+				s.lost(lostLine{"heartbeat", "no mark came within the heartbeat"})
 				s.lapse()
 				return errLeft
 			}

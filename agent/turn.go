@@ -76,7 +76,7 @@ func (a *Agent) serveTurn(w http.ResponseWriter, r *http.Request) error {
 	case !t.begun && err != nil:
 		return refuseOpen(w, r, t.tail, refuse(http.StatusBadRequest, "%v", errFrame))
 	case err == nil:
-		t.stream.last(t.released())
+		t.stream.released(t.unlock())
 	}
 	return nil
 }
@@ -207,12 +207,12 @@ func (t *turn) dropBody(r *http.Request) error {
 	return err
 }
 
-// released returns the last line of a turn that has ended in order.
-func (t *turn) released() releasedLine {
+// unlock returns how the release of a turn that has ended in order went.
+func (t *turn) unlock() error {
 	if t.stream.lock == nil {
-		return released(nil)
+		return nil
 	}
-	return released(t.stream.lock.Unlock()) // the rule has called it before, and its error is the same
+	return t.stream.lock.Unlock() // the rule has called it before, and its error is the same
 }
 
 // changes returns the fields of the first line that say what to do with the request's headers.
