@@ -4,6 +4,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/redis/go-redis/v9/logging"
@@ -53,7 +54,12 @@ func (c *coded) Unwrap() error { return c.err }
 
 // execute runs the command that the arguments name, prints its error, and returns its exit code.
 func execute(root *cobra.Command) int {
+	out := &output{Writer: os.Stdout}
+	root.SetOut(out)
 	err := root.Execute()
+	if err == nil {
+		err = out.err
+	}
 	if err == nil {
 		return 0
 	}
@@ -63,4 +69,18 @@ func execute(root *cobra.Command) int {
 		fmt.Fprintln(os.Stderr, "redlock:", failed.err)
 	}
 	return failed.code
+}
+
+// output remembers that something could not be written, such as to a disk that is full.
+type output struct {
+	io.Writer
+	err error
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.Writer.Write(p)
+	if o.err == nil {
+		o.err = err
+	}
+	return n, err
 }

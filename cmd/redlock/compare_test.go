@@ -1,0 +1,84 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+)
+
+// ending returns how a process has ended, as docs/jobs.md writes it.
+func ending(state *os.ProcessState) string {
+	if status := state.Sys().(syscall.WaitStatus); status.Signaled() {
+		return map[syscall.Signal]string{syscall.SIGTERM: "TERM", syscall.SIGKILL: "KILL"}[status.Signal()]
+	}
+	return strconv.Itoa(state.ExitCode())
+}
+
+// TestComparedWithOthers runs the table of docs/jobs.md: redlock run and other programs that run a command, and how they end.
+func TestComparedWithOthers(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/jobs.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(text), "\n| | `redlock run` | `flock` | `timeout` | `env` |\n| --- | --- | --- | --- | --- |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	if !found {
+		t.Fatal("docs/jobs.md has no such table")
+	}
+	env := redlockRun(redistest.Start(t, 3)).Env
+	dir := t.TempDir()
+	for i, program := range []string{program + " run k --", "flock lock", "timeout 1h", "env"} {
+		name := strings.Fields(program)[0]
+		if _, err := exec.LookPath(name); err != nil {
+			t.Log(err)
+			continue
+		}
+		for line := range strings.Lines(table) {
+			cells := strings.Split(strings.Trim(strings.TrimSpace(line), "| "), " | ")
+			command := regexp.MustCompile("`(.*)`").FindStringSubmatch(cells[0])[1]
+			want := cells[i+1]
+			script := "exec " + program + " " + command
+			if strings.HasPrefix(command, "--help") {
+				script = "exec " + name + strings.Repeat(" run", strings.Count(program, " run ")) + " " + command
+			}
+			cmd := exec.Command("sh", "-c", script)
+			cmd.Env, cmd.Dir = env, dir
+			got := ""
+			if command == "sleep 1000" {
+				got = terminated(t, program, cmd)
+			} else {
+				_, _, _ = finish(t, cmd)
+				got = ending(cmd.ProcessState)
+			}
+			if got != want {
+				t.Errorf("%s %s: %s, docs/jobs.md has %s", program, command, got, want)
+			}
+		}
+	}
+}
+
+// terminated sends TERM to a program while its command runs.
+func terminated(t *testing.T, program string, cmd *exec.Cmd) string {
+	cmd.Args[2] = "exec " + program + " sh -c 'echo $$ >pid; exec sleep 1000'"
+	name := filepath.Join(cmd.Dir, "pid")
+	_ = os.Remove(name)
+	start(t, cmd)
+	pid := pidIn(t, name)
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	_ = cmd.Wait()
+	if gone(pid) {
+		return ending(cmd.ProcessState)
+	}
+	_ = syscall.Kill(pid, syscall.SIGKILL)
+	return ending(cmd.ProcessState) + ", and it goes on"
+}
