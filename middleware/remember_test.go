@@ -294,7 +294,7 @@ func TestScope(t *testing.T) {
 	c.requireRuns(t, 2)
 }
 
-// A client that leaves gets the answer when it comes again, if its request runs to the end.
+// A client that leaves gets the answer when it comes again: its request runs to the end without a setting.
 func TestRememberedForAClientThatLeft(t *testing.T) {
 	t.Parallel()
 	running, end := make(chan bool, 1), make(chan bool)
@@ -302,7 +302,7 @@ func TestRememberedForAClientThatLeft(t *testing.T) {
 		running <- true
 		<-end
 		receipt(w, r)
-	}, middleware.Rule{OnClientAbort: "run"})
+	}, middleware.Rule{})
 	ctx, leave := context.WithCancel(t.Context())
 	gone := make(chan error)
 	go func() {
@@ -410,6 +410,7 @@ func TestWrongMemory(t *testing.T) {
 		"scope needs dedupe or idempotency_key":    {Scope: "{header.Authorization}"},
 		"remember 1ms: must be at least 1s":        {Dedupe: id, Remember: time.Millisecond},
 		"size 983041: must be from 1 to 983040":    {Dedupe: id, Remember: hour, RememberSize: 983041},
+		"on_client_abort cancel: remember needs":   {Dedupe: id, Remember: hour, OnClientAbort: middleware.Cancel},
 		"size -1":                                  {Dedupe: id, Remember: hour, RememberSize: -1},
 	} {
 		func() {

@@ -98,7 +98,7 @@ type Rule struct {
 	// last, up to max_hold. Default: false, which refuses them with 403.
 	AllowUpgrade bool `json:"allow_upgrade,omitempty"`
 	// What happens to a request whose client has left: "run" it to its end, up to max_hold, because the upstream may still
-	// be working on it and is read until it is done; or "cancel" it. Default: run.
+	// be working on it and is read until it is done; or "cancel" it, which is an error with remember. Default: run.
 	OnClientAbort string `json:"on_client_abort,omitempty"`
 	// How long the lock is kept, up to max_hold, after the next handlers have given up: with an error of 499 or more, a panic, or an
 	// answer of 502 or 504. The upstream may still be working then. When Caddy exits, the lock is left to its ttl. Default: 0,
