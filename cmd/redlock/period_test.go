@@ -5,6 +5,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -51,6 +52,19 @@ func TestOncePer(t *testing.T) {
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, "runs")); err != nil || strings.Count(string(text), "ran") != 1 {
 		t.Errorf("runs: %q, %v", text, err)
+	}
+	// Machines tell each other durations, and no time of day: their clocks may differ as they like.
+	marks := 0
+	for _, s := range servers {
+		mark, err := s.Client().HGet(t.Context(), "redlock:{report}:result", "data").Result()
+		if err == nil && !regexp.MustCompile(`^\{"took_ns":\d+,"kept_ns":\d+,"lasts_ns":3240000000000\}$`).MatchString(mark) {
+			t.Errorf("the mark is %q", mark)
+		} else if err == nil {
+			marks++
+		}
+	}
+	if marks < 2 {
+		t.Errorf("%d masters have the mark", marks)
 	}
 	if _, _, code := finish(t, redlockRun(servers, "report", "--", "true")); code != 0 {
 		t.Errorf("without --once-per the mark doesn't matter: exit code %d", code)

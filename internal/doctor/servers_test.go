@@ -1,0 +1,193 @@
+package doctor_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+)
+
+func TestUptime(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, 1)[0]
+	s := settings(server.URL())
+	s.Guard = time.Hour
+	want{doctor.Warning, doctor.Uptime, []string{"was started", "it votes in", "Wait"}, false}.require(t, doctor.Examine(t.Context(), s))
+	awaitUptime(t, server)
+	s.Guard = time.Second
+	if r := doctor.Examine(t.Context(), s); !r.Healthy() || r.Voting != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestServers(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		args  []string
+		guard time.Duration
+		want  want
+	}{
+		"evicts":         {append(safe, "--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lru"), 0, want{doctor.Error, doctor.Eviction, []string{"deletes locks and remembered answers", "allkeys-lru", "noeviction"}, true}},
+		"would evict":    {append(safe, "--maxmemory-policy", "volatile-ttl"), 0, want{doctor.Warning, doctor.Eviction, []string{"volatile-ttl", "noeviction"}, true}},
+		"full":           {append(safe, "--maxmemory", "100kb"), 0, want{doctor.Error, doctor.Rights, []string{"memory is full", "Raise maxmemory"}, false}},
+		"lonely":         {append(safe, "--min-replicas-to-write", "1"), 0, want{doctor.Error, doctor.Rights, []string{"min-replicas-to-write"}, false}},
+		"renamed":        {append(safe, "--rename-command", "LSET", ""), 0, want{doctor.Error, doctor.Rights, []string{"does not know", "LSET"}, false}},
+		"forgets":        {nil, 0, want{doctor.Error, doctor.Persistence, []string{"appendonly no", "restart_guard off"}, true}},
+		"forgets a bit":  {append(safe, "--appendfsync", "everysec"), 0, want{doctor.Error, doctor.Persistence, []string{"appendfsync everysec"}, true}},
+		"when it writes": {append(safe, "--no-appendfsync-on-rewrite", "yes"), 0, want{doctor.Error, doctor.Persistence, []string{"no-appendfsync-on-rewrite yes"}, true}},
+		"saves":          {[]string{"--save", "3600 1"}, time.Second, want{doctor.Note, doctor.Persistence, []string{"snapshots", `CONFIG SET save ""`}, true}},
+		"cluster":        {append(safe, "--cluster-enabled", "yes"), 0, want{doctor.Error, doctor.Mode, []string{"a node of a Redis Cluster", "independent"}, false}},
+		"password":       {append(safe, "--requirepass", secret), 0, want{doctor.Error, doctor.Reachability, []string{"needs a password"}, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t, 1, test.args...)[0]
+			s := settings(server.URL())
+			if s.Guard = test.guard; s.Guard > 0 {
+				awaitUptime(t, server)
+			}
+			test.want.require(t, doctor.Examine(t.Context(), s))
+		})
+	}
+}
+
+// TestNearlyFull has a server whose maxmemory is a little above what it uses.
+func TestNearlyFull(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, 1, safe...)[0]
+	if err := server.Client().SetRange(t.Context(), "large", 20<<20, "x").Err(); err != nil { // so that a few connections make no difference
+		t.Fatal(err)
+	}
+	memory, err := server.Client().Info(t.Context(), "memory").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var used int64
+	for line := range strings.Lines(memory) {
+		_, _ = fmt.Sscanf(line, "used_memory:%d", &used)
+	}
+	if err := server.Client().ConfigSet(t.Context(), "maxmemory", fmt.Sprint(used*100/82)).Err(); err != nil {
+		t.Fatal(err)
+	}
+	want{doctor.Warning, doctor.Eviction, []string{"% of its maxmemory are used", "Raise maxmemory"}, true}.require(t, doctor.Examine(t.Context(), settings(server.URL())))
+}
+
+// TestAnswersOnDisk: what is remembered outlasts a restart only on the disk, which locks don't need.
+func TestAnswersOnDisk(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{nil, {"--save", "3600 1"}, {"--appendonly", "yes"}} {
+		server := redistest.Start(t, 1, args...)[0]
+		s := settings(server.URL())
+		s.Guard, s.Remember = time.Second, true
+		awaitUptime(t, server)
+		report := doctor.Examine(t.Context(), s)
+		if len(args) > 0 && args[0] == "--appendonly" {
+			if found := of(report, doctor.Persistence); len(found) > 0 {
+				t.Errorf("%q: %+v", args, found)
+			}
+			continue
+		}
+		want{doctor.Note, doctor.Persistence, []string{"with its copies of remembered answers", "appendonly yes"}, true}.require(t, report)
+	}
+}
+
+func TestSentinel(t *testing.T) {
+	t.Parallel()
+	want{doctor.Error, doctor.Mode, []string{"a Sentinel", "independent"}, false}.require(t, doctor.Examine(t.Context(), settings("redis://"+sentinel(t))))
+}
+
+func TestTogether(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 3, safe...)
+	first := func(addr string) doctor.Settings { // the first of three masters is another
+		s := settings("redis://"+addr, servers[1].URL(), servers[2].URL())
+		return s
+	}
+	t.Run("twice", func(t *testing.T) {
+		s := settings(servers[1].URL(), servers[2].URL(), "redis://"+redistest.NewForwarder(t, servers[1]).Addr())
+		r := doctor.Examine(t.Context(), s)
+		found := of(r, doctor.Independence)
+		if len(found) != 2 || !strings.Contains(found[1].Text, "the same server as "+servers[1].URL()) || found[1].Master != s.Masters[2].Name || r.Voting != 2 || r.Healthy() {
+			t.Errorf("%+v", r)
+		}
+	})
+	t.Run("replica", func(t *testing.T) {
+		host, port, _ := strings.Cut(servers[1].Addr(), ":")
+		replica := redistest.Start(t, 1, append(safe, "--replicaof", host, port)...)[0]
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			r := doctor.Examine(t.Context(), first(replica.Addr()))
+			if len(of(r, doctor.Reachability)) > 0 && time.Now().Before(deadline) { // MASTERDOWN, LOADING
+				continue
+			}
+			found := of(r, doctor.Independence)
+			if len(found) != 2 || !strings.Contains(found[1].Text, "a replica of "+servers[1].URL()) || !strings.Contains(found[1].Advice, "REPLICAOF NO ONE") || r.Voting != 2 {
+				t.Errorf("%+v", r)
+			}
+			if len(of(r, doctor.Rights)) > 0 {
+				t.Errorf("that it takes no writes goes without saying: %+v", of(r, doctor.Rights))
+			}
+			break
+		}
+	})
+	t.Run("behind a load balancer", func(t *testing.T) {
+		s := settings("redis://127.0.0.1:1")
+		turn := 0
+		s.Masters[0].Options.Dialer = func(context.Context, string, string) (net.Conn, error) {
+			turn++
+			return net.Dial("tcp", servers[turn%2].Addr())
+		}
+		want{doctor.Error, doctor.Independence, []string{"reached two servers", "load balancer"}, true}.require(t, doctor.Examine(t.Context(), s))
+	})
+	t.Run("far away", func(t *testing.T) {
+		forwarder := redistest.NewForwarder(t, servers[0])
+		forwarder.Set(redistest.Weather{Delay: 20 * time.Millisecond}) // in each direction
+		s := settings("redis://" + forwarder.Addr())
+		s.Timeout = 9 * time.Millisecond
+		want{doctor.Error, doctor.Latency, []string{"no answer comes in time", "timeout"}, false}.require(t, doctor.Examine(t.Context(), s))
+		s.Timeout = 39 * time.Millisecond
+		if found := of(doctor.Examine(t.Context(), s), doctor.Latency); len(found) != 1 || !strings.Contains(found[0].Text, "the timeout is 39ms") {
+			t.Errorf("%+v", found) // on a busy machine it is an error, not a warning
+		}
+		s.Timeout, s.LeastTTL = 30*time.Second, 799*time.Millisecond
+		want{doctor.Warning, doctor.Latency, []string{"shortest ttl is 799ms", "Raise the ttl"}, true}.require(t, doctor.Examine(t.Context(), s))
+	})
+	t.Run("clock", func(t *testing.T) {
+		clock := redistest.NewClock(t)
+		late := redistest.StartWith(t, clock.Env(), safe...)
+		for _, test := range []struct {
+			ahead time.Duration
+			want
+		}{
+			{time.Hour, want{doctor.Error, doctor.Clock, []string{"1h0m0s ahead of the median", "NTP"}, false}},
+			{-time.Hour, want{doctor.Error, doctor.Clock, []string{"1h0m0s behind the median"}, false}},
+		} {
+			clock.Set(test.ahead, 0)
+			test.require(t, doctor.Examine(t.Context(), first(late.Addr())))
+		}
+		clock.Set(40*time.Second, 0)
+		s := first(late.Addr())
+		s.MaxSkew = 100 * time.Second // a busy machine may be seconds off
+		want{doctor.Warning, doctor.Clock, []string{"ahead of the median", "max_skew allows 50s"}, true}.require(t, doctor.Examine(t.Context(), s))
+		awaitUptime(t, late)
+		s.MaxSkew, s.Guard = 0, time.Second
+		want{doctor.Error, doctor.Clock, []string{"clocks are 40", "max_skew is off"}, true}.require(t, doctor.Examine(t.Context(), s))
+		clock.Set(-time.Since(time.Unix(0, 0)), 0) // a machine without a battery starts in 1970
+		late.Kill()
+		late.Restart()
+		clock.Set(0, 0)
+		s = settings(late.URL())
+		s.Guard, s.Patience = time.Hour, 5*time.Second
+		r := doctor.Examine(t.Context(), s)
+		for deadline := time.Now().Add(time.Minute); len(of(r, doctor.Reachability)) > 0 && time.Now().Before(deadline); {
+			r = doctor.Examine(t.Context(), s) // it has been seen to hang after such a jump of its clock
+		}
+		if found := of(r, doctor.Uptime); len(found) != 1 || !strings.Contains(found[0].Text, "can't be right") || r.Voting != 0 {
+			t.Errorf("%+v", r)
+		}
+	})
+}
