@@ -21,7 +21,11 @@ type block struct {
 func (w *world) block(r *rand.Rand) {
 	p := w.processes[r.IntN(len(w.processes))]
 	from := between(r, w.faults.from, w.faults.to)
-	p.blocks = block{[]string{"log", "observer", "connection"}[r.IntN(3)], from, w.faults.to + time.Hour, w}
+	what := []string{"log", "observer", "connection"}[r.IntN(3)]
+	if w.quiet || len(p.links) < 3 { // the other masters must be a quorum
+		what = "log"
+	}
+	p.blocks = block{what, from, w.faults.to + time.Hour, w}
 }
 
 // wait blocks, until then or the end of the block.

@@ -45,6 +45,9 @@ func wrongProcesses(w *world) {
 	starts := rand.New(rand.NewPCG(w.seed, 600))
 	for i, p := range w.processes {
 		p.first, p.pauses = i < len(w.processes)-wrong, nil
+		if p.blocks.what == "connection" { // nobody is cut off for longer than a set is remembered
+			p.blocks.what = "log"
+		}
 		lacks := there
 		if p.first {
 			lacks = here

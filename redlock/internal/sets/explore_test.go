@@ -31,6 +31,7 @@ type scene struct {
 	waiting                                 bool     // the last process has been refused already
 	guard                                   bool     // a master that forgets has a restart guard
 	script                                  []string // what happens in each step; without it, anything may
+	soon                                    int      // for so many steps nobody may be in use at the most; 10 if it is 0
 	forget, cut, hang, start, kill, suspend int
 }
 

@@ -1,6 +1,9 @@
 package sets
 
-import "math/bits"
+import (
+	"cmp"
+	"math/bits"
+)
 
 // What must not happen.
 const (
@@ -104,7 +107,7 @@ func (e *explorer) judge(s *state) {
 	if s.none++; !e.idles(s) {
 		s.none = 0
 	}
-	if s.none > 10 {
+	if s.none > cmp.Or(e.soon, 10) {
 		s.violated("%s", nobody)
 	}
 	if s.both > 3 {
