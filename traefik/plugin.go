@@ -43,29 +43,34 @@ type handler struct {
 // If the agent answers, wrong settings are errors, which Traefik logs with the name of the middleware; otherwise they are found
 // by the first request that meets the agent. Errors contain no secrets.
 func New(ctx context.Context, next http.Handler, config *Config, name string) (http.Handler, error) {
+	h, err := newHandler(ctx, next, config, name)
+	if err != nil {
+		return nil, fmt.Errorf("redlock: middleware %s: %w", name, err) // Traefik itself names only the router
+	}
+	return h, nil
+}
+
+func newHandler(ctx context.Context, next http.Handler, config *Config, name string) (http.Handler, error) {
 	if config == nil {
-		return nil, errors.New("redlock: no configuration")
+		return nil, errors.New("no configuration")
 	}
 	if where := fastProxy(os.Args, os.Environ()); where != "" {
-		return nil, errors.New("redlock: experimental.fastProxy is on (" + where + "): it lets a request go on after its lock is lost, beside the next one; remove it")
+		return nil, errors.New("experimental.fastProxy is on (" + where + "): it lets a request go on after its lock is lost, beside the next one; remove it")
 	}
 	token, err := config.token()
 	if err != nil {
-		return nil, fmt.Errorf("redlock: %w", err)
+		return nil, err
 	}
 	a, err := agentAt(config.Agent, token)
 	if err != nil {
-		return nil, fmt.Errorf("redlock: agent %q: %w", config.Agent, err)
+		return nil, fmt.Errorf("agent %q: %w", config.Agent, err)
 	}
 	r, err := newRule(a, config.Rule)
 	if err != nil {
-		return nil, fmt.Errorf("redlock: %w", err)
+		return nil, err
 	}
 	h := &handler{name: name, next: next, agent: a, rule: r}
-	if err := h.load(ctx); err != nil {
-		return nil, fmt.Errorf("redlock: %w", err)
-	}
-	return h, nil
+	return h, h.load(ctx)
 }
 
 // load asks the agent about the settings. That it is away is no error, as it may start later.

@@ -122,7 +122,7 @@ func testOthers(t *testing.T, p *Plugin) {
 	}
 }
 
-// testSettings loads wrong settings: each is an error that names it, or in the log if the agent comes later.
+// testSettings loads wrong settings: each is an error that names it and the middleware, or in the log if the agent comes later.
 func testSettings(t *testing.T, p *Plugin) {
 	a := newAgent(t, "unix", "")
 	for says, wrong := range map[string][]any{
@@ -134,7 +134,7 @@ func testSettings(t *testing.T, p *Plugin) {
 		"can't be sent to": {"key", make(chan int)},
 	} {
 		_, err := p.New(t.Context(), http.HandlerFunc(nothing), with(a, wrong...))
-		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "secret") {
+		if err == nil || !strings.Contains(err.Error(), "middleware test: ") || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%v: error %v, want %q", wrong, err, says)
 		}
 	}
