@@ -110,7 +110,7 @@ func (a *admin) Ask(ctx context.Context, method, path string, query url.Values, 
 	if err != nil {
 		return a.unreachable(err)
 	}
-	if err, known := cli.Decode(response.StatusCode, response.Header, body, answer); known {
+	if known, err := cli.Decode(response.StatusCode, response.Header, body, answer); known {
 		return err
 	}
 	if response.StatusCode == http.StatusForbidden {

@@ -70,7 +70,7 @@ func (o *ownConsole) Ask(ctx context.Context, method, path string, query url.Val
 	}
 	w := &recorder{header: make(http.Header), status: http.StatusOK}
 	o.handler.ServeHTTP(w, r)
-	if err, known := cli.Decode(w.status, w.header, w.Bytes(), answer); known {
+	if known, err := cli.Decode(w.status, w.header, w.Bytes(), answer); known {
 		return err
 	}
 	return fmt.Errorf("status %d: %s", w.status, w.Bytes())

@@ -71,7 +71,7 @@ func (a *agentClient) inspect(ctx context.Context, key string) (holder string, f
 	defer func() { _ = answer.Body.Close() }()
 	var seen console.Inspection
 	text, _ := io.ReadAll(answer.Body)
-	if err, known := cli.Decode(answer.StatusCode, answer.Header, text, &seen); err == nil && known && len(seen.Lockers) > 0 {
+	if known, err := cli.Decode(answer.StatusCode, answer.Header, text, &seen); known && err == nil && len(seen.Lockers) > 0 {
 		return seen.Lockers[0].Holder, seen.Lockers[0].Fence
 	}
 	return "", 0

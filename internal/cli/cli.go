@@ -54,7 +54,7 @@ type Source interface {
 type Endpoint interface {
 	// Ask sends a request for a path of the console, and decodes the answer. What the console refuses is a *console.Problem.
 	Ask(ctx context.Context, method, path string, query url.Values, answer any) error
-	Close()
+	Close() // ends what Open has begun
 }
 
 // Commands returns the commands that need nobody but the masters.
@@ -62,16 +62,16 @@ func (p *Program) Commands() []*cobra.Command {
 	return []*cobra.Command{p.masters(), p.inspect(), p.release(), p.forget()}
 }
 
-// Decode reads an answer of the console. If known is false, it is none.
-func Decode(status int, header http.Header, body []byte, answer any) (err error, known bool) {
+// Decode reads an answer of the console. If known is false, it is none. Its error is a *console.Problem.
+func Decode(status int, header http.Header, body []byte, answer any) (known bool, err error) {
 	kind, _, _ := strings.Cut(header.Get("Content-Type"), ";")
 	switch problem := new(console.Problem); {
 	case kind == "application/problem+json" && json.Unmarshal(body, problem) == nil:
-		return problem, true
+		return true, problem
 	case status == http.StatusOK && kind == "application/json" && json.Unmarshal(body, answer) == nil:
-		return nil, true
+		return true, nil
 	}
-	return nil, false
+	return false, nil
 }
 
 // asking are the flags of a command that asks.
@@ -105,11 +105,11 @@ func (a *asking) ask(cmd *cobra.Command, method, path string, query url.Values, 
 func (p *Program) withCode(f func(cmd *cobra.Command, args []string) (code int, err error)) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		cmd.SilenceUsage = true
-		if code, err := f(cmd, args); code > exitError {
+		code, err := f(cmd, args)
+		if code > exitError {
 			return p.Exit(cmd, code, err)
-		} else {
-			return err
 		}
+		return err
 	}
 }
 
