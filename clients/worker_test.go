@@ -283,7 +283,7 @@ func TestClientRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, language := range installed(t) {
-		w := a.start(t, language, "TTL=2 WAIT=60", append([]string{"hold"}, keys...)...)
+		w := a.start(t, language, "TTL=4 WAIT=60", append([]string{"hold"}, keys...)...)
 		w.expect(t, "held ")
 		for range 3 { // several renewals
 			time.Sleep(time.Second)
