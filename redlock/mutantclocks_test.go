@@ -84,12 +84,7 @@ var clockMutants = []mutant{
 	},
 	{
 		name: "two steps at once", breaks: exclusion, apart: true,
-		serve: func(m *memory.Master, cmd *protocol.Command) bool {
-			if cmd.Op == protocol.OpRegister { // nobody hears of others
-				cmd.Reply = protocol.Reply{Time: m.Clock().UnixMicro()}
-			}
-			return cmd.Op == protocol.OpRegister
-		},
+		answer: func(_ *link, cmd *protocol.Command) { forgetOthers(cmd) },
 	},
 }
 

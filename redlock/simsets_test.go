@@ -221,18 +221,21 @@ var setMutants = []mutant{
 	},
 	{
 		name: "others go unheard", breaks: exclusion, shape: wrongProcesses,
-		answer: func(_ *link, cmd *protocol.Command) {
-			var own []string
-			for line := range strings.Lines(cmd.Reply.Lines) {
-				if strings.HasSuffix(strings.TrimSuffix(line, "\n"), cmd.Token) {
-					own = append(own, line)
-				}
-			}
-			if cmd.Op == protocol.OpRegister {
-				cmd.Reply.Lines = strings.Join(own, "")
-			}
-		},
+		answer: func(_ *link, cmd *protocol.Command) { forgetOthers(cmd) },
 	},
+}
+
+// forgetOthers takes the sets of others out of the answer to a registration.
+func forgetOthers(cmd *protocol.Command) {
+	var own []string
+	for line := range strings.Lines(cmd.Reply.Lines) {
+		if strings.HasSuffix(strings.TrimSuffix(line, "\n"), cmd.Token) {
+			own = append(own, line)
+		}
+	}
+	if cmd.Op == protocol.OpRegister {
+		cmd.Reply.Lines = strings.Join(own, "")
+	}
 }
 
 // TestLocksEndBeforeTheyAreForgotten: where masters grant locks, but hear of no process any more, no lock is taken that is valid for
