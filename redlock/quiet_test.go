@@ -21,14 +21,18 @@ import (
 const quietMasters = "REDLOCK_TEST_QUIET_MASTERS"
 
 // TestNothingOnStandardError: a process that uses the library and sets no logger has nothing on its standard error from it,
-// nor from go-redis, of masters that can't be reached, refuse, want a certificate, hang up, or are killed while a call waits.
+// nor from go-redis, of masters that can't be reached, refuse, want a certificate or another password, hang up, hang from the beginning or
+// later, or are killed while a call waits.
 func TestNothingOnStandardError(t *testing.T) {
 	if urls := os.Getenv(quietMasters); urls != "" {
 		useMasters(t, strings.Fields(urls))
 		return
 	}
 	t.Parallel()
-	server := redistest.Start(t, 1)[0]
+	servers := redistest.Start(t, 3)
+	server, hangs, never := servers[0], servers[1], servers[2]
+	never.Pause()
+	guarded := redistest.Start(t, 1, "--requirepass", "secret")[0]
 	hangsUp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +50,8 @@ func TestNothingOnStandardError(t *testing.T) {
 	addr := hangsUp.Addr().String()
 	authority := redistest.NewAuthority(t)
 	_, secure := authority.Start(1) // which wants a certificate
-	bad := []string{dead(t), "rediss://" + addr, "redis://" + addr, "redis://user:password@" + server.Addr() + "/1"}
+	bad := []string{dead(t), "rediss://" + addr, "redis://" + addr, "redis://user:password@" + server.Addr() + "/1",
+		"redis://:wrong@" + guarded.Addr(), "redis://:secret@" + guarded.Addr(), guarded.URL(), never.URL(), hangs.URL()}
 	worker := exec.Command(os.Args[0], "-test.run=^TestNothingOnStandardError$")
 	worker.Env = append(os.Environ(), "SSL_CERT_FILE="+authority.File, quietMasters+"="+strings.Join(append(bad, secure[0], server.URL()), " "))
 	var out, errs bytes.Buffer
@@ -56,8 +61,11 @@ func TestNothingOnStandardError(t *testing.T) {
 	}
 	time.Sleep(time.Second)
 	server.Kill()
+	hangs.Pause()
 	time.Sleep(500 * time.Millisecond)
 	server.Restart()
+	time.Sleep(500 * time.Millisecond)
+	hangs.Resume()
 	if err := worker.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, out.String())
 	}
