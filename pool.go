@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
 	"go.uber.org/zap/exp/zapslog"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -129,6 +130,22 @@ func init() { redis.SetLogger(clientLog{}) }
 // Package redlock itself logs once when a master fails, so these are only needed for debugging.
 type clientLog struct{}
 
+// clientLines has an entry for each message that is being written.
+var clientLines = make(chan struct{}, 64)
+
+// Printf doesn't wait for the log, which may block: whoever calls it is making a connection for locks. What is too much is dropped.
 func (clientLog) Printf(_ context.Context, format string, args ...any) {
-	caddy.Log().Named("redlock.client").Debug(fmt.Sprintf(format, args...))
+	log := caddy.Log().Named("redlock.client")
+	if !log.Core().Enabled(zap.DebugLevel) {
+		return
+	}
+	text := fmt.Sprintf(format, args...)
+	select {
+	case clientLines <- struct{}{}:
+		go func() {
+			defer func() { <-clientLines }()
+			log.Debug(text)
+		}()
+	default:
+	}
 }
