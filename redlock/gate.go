@@ -116,6 +116,9 @@ func (g *gates) seat(c *caller) {
 	at := g.at(c)
 	at.drop(c)
 	at.head, c.gate, c.heads = c, at, true
+	if c.polls { // it may have come from other gates, and can be woken from now on
+		at.openWakeUps()
+	}
 }
 
 // join puts a caller into the line of its gate, before those that came after it, and returns how many are ahead.
