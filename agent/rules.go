@@ -79,15 +79,15 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 	if g.rule, err = middleware.Compile(settings, (*middleware.Rule).Placeholder); err != nil {
 		return nil, err
 	}
+	if g.rule.Remember > 0 {
+		return nil, errors.New("preset: has remember, and " + noAnswers + `; set remember to "off"`)
+	}
 	// How long a turn lasts is for the gateway to say.
 	settings.OnClientAbort = middleware.Cancel
 	// The wait, in which the end of the connection is noticed, comes after the body.
 	settings.BufferBody = new(g.rule.ReadsBody())
 	if g.rule, err = middleware.Compile(settings, (*middleware.Rule).Placeholder); err != nil {
 		return nil, err
-	}
-	if g.rule.Remember > 0 {
-		return nil, errors.New("preset: has remember, and " + noAnswers + `; set remember to "off"`)
 	}
 	if a.observers != nil {
 		g.rule.Observer, g.release = a.observers(g.rule.Name)
