@@ -100,14 +100,15 @@ func TestObserver(t *testing.T) {
 		want             middleware.Outcome
 		waited, acquired int
 	}{
-		"served":                      {order: "42", want: "acquired", acquired: 1},
-		"served, and may wait":        {order: "42", rule: middleware.Rule{Wait: bound}, want: "acquired", waited: 1, acquired: 1},
-		"the handler panics":          {order: "42", handler: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, want: "acquired", acquired: 1},
-		"held":                        {order: "held", want: "held"},
-		"held, and waits":             {order: "held", rule: middleware.Rule{Wait: 20 * time.Millisecond}, want: "held", waited: 1},
-		"held, and the server stops":  {order: "held", rule: middleware.Rule{Wait: bound, Shutdown: stopping}, want: "stopping"},
-		"lost":                        {order: "42", rule: middleware.Rule{MaxHold: 50 * time.Millisecond}, handler: untilLost, want: "lost", acquired: 1},
-		"lost after the answer began": {order: "42", rule: middleware.Rule{MaxHold: 50 * time.Millisecond}, handler: func(w http.ResponseWriter, r *http.Request) { ok(w, r); untilLost(w, r) }, want: "lost", acquired: 1},
+		"served":                     {order: "42", want: "acquired", acquired: 1},
+		"served, and may wait":       {order: "42", rule: middleware.Rule{Wait: bound}, want: "acquired", waited: 1, acquired: 1},
+		"the handler panics":         {order: "42", handler: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, want: "acquired", acquired: 1},
+		"held":                       {order: "held", want: "held"},
+		"held, and waits":            {order: "held", rule: middleware.Rule{Wait: 20 * time.Millisecond}, want: "held", waited: 1},
+		"held, and the server stops": {order: "held", rule: middleware.Rule{Wait: bound, Shutdown: stopping}, want: "stopping"},
+		// Keys of their own: they are free a moment after the handlers have ended.
+		"lost":                        {order: "43", rule: middleware.Rule{MaxHold: 50 * time.Millisecond}, handler: untilLost, want: "lost", acquired: 1},
+		"lost after the answer began": {order: "44", rule: middleware.Rule{MaxHold: 50 * time.Millisecond}, handler: func(w http.ResponseWriter, r *http.Request) { ok(w, r); untilLost(w, r) }, want: "lost", acquired: 1},
 		"no quorum":                   {locker: noQuorum, order: "42", want: "no_quorum"},
 		"no quorum, passed":           {locker: noQuorum, order: "42", rule: middleware.Rule{OnNoQuorum: middleware.Pass}, want: "no_quorum"},
 		"missing key":                 {want: "missing_key"},
