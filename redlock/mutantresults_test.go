@@ -63,15 +63,6 @@ var resultMutants = []mutant{
 		},
 	},
 	{
-		name: "a long result counts whose storing nobody has confirmed", breaks: onceOnly,
-		shape: longResults,
-		answer: func(_ *link, cmd *protocol.Command) {
-			if cmd.Op == protocol.OpStore && cmd.Reply.Err != nil {
-				cmd.Reply = protocol.Reply{Status: protocol.StatusDone}
-			}
-		},
-	},
-	{
 		name: "a store counts although another token has the key", breaks: onceOnly,
 		shape: longResults,
 		send: func(l *link, cmd *protocol.Command) { // it has on all masters but one

@@ -30,7 +30,7 @@ type locker struct {
 func NewGocronLocker(l *redlock.Locker, keep time.Duration) gocron.Locker { return locker{l, keep} }
 
 func (l locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
-	lock, err := l.Lock(ctx, key, redlock.WithRecall(), redlock.WithWait(moment))
+	lock, err := l.Locker.Lock(ctx, key, redlock.WithRecall(), redlock.WithWait(moment))
 	if err != nil {
 		return nil, err // gocron skips the job
 	}

@@ -14,6 +14,7 @@ type view struct {
 	sent time.Time // when it was asked; zero if it hasn't answered yet
 	now  int64     // its clock then, in microseconds
 	born int64     // since when it remembers sets, by that clock; 0 if it can't be asked
+	met  time.Time // since when it is known that this memory is another one than before; zero if it is the first
 	run  string    // the server
 	uses []use
 	kept []use // what it said of sets in use before it forgot everything
@@ -23,8 +24,15 @@ type view struct {
 	text   string    // what was last sent to it
 }
 
-// age is for how long the master remembers sets.
-func (v *view) age() time.Duration { return time.Duration(v.now-v.born) * time.Microsecond }
+// age is for how long the master remembers sets, as far as that counts: a spare server that has taken the place of another one may
+// remember for long, but others have registered there only since then.
+func (v *view) age() time.Duration {
+	age := time.Duration(v.now-v.born) * time.Microsecond
+	if v.met.IsZero() {
+		return age
+	}
+	return min(age, v.sent.Sub(v.met))
+}
 
 // at returns what the master's clock showed at a time of ours, or a moment later.
 func (v *view) at(t time.Time) int64 { return v.now - v.sent.Sub(t).Microseconds() }
@@ -89,6 +97,9 @@ func (j *Judge) Answered(now time.Time, master int, g Registration, reply protoc
 	former := *v
 	v.sent, v.now, v.born, v.run, v.uses = g.sent, reply.Time, reply.Born, m.RunID, j.parse(reply.Lines)
 	forgot := former.born != 0 && v.born != former.born
+	if forgot {
+		v.met = g.sent
+	}
 	v.keep(&former, forgot)
 	if slices.ContainsFunc(v.uses, func(u use) bool { return u.text == g.Text }) { // its memory wasn't full
 		j.hasHeard(v, g)

@@ -27,6 +27,7 @@ var scenes = []scene{
 	{name: "two start, and a wrong one", masters: []uint8{right, right, wrong}, old: 1, others: true, start: 2},
 	{name: "a guarded master, and a wrong one starts", masters: []uint8{right, wrong}, old: 1, others: true, guard: true, forget: 1, start: 1},
 	{name: "all at once", masters: []uint8{right, right, wrong}, old: 1, others: true, forget: 1, cut: 1, hang: 1, start: 2, kill: 1, suspend: 1},
+	{name: "a refused one, a spare server takes the place of a master", masters: []uint8{right, wrong}, old: 1, others: true, waiting: true, spare: true, forget: 1},
 }
 
 // TestExploration: whatever happens in these scenes, no two incompatible sets come into use that could know of one another, the older

@@ -30,6 +30,7 @@ type scene struct {
 	others                                  bool     // the masters of the other processes remember for long, too
 	waiting                                 bool     // the last process has been refused already
 	guard                                   bool     // a master that forgets has a restart guard
+	spare                                   bool     // a master that forgets is another server, which remembers for long, and knows none of the sets
 	script                                  []string // what happens in each step; without it, anything may
 	soon                                    int      // for so many steps nobody may be in use at the most; 10 if it is 0
 	forget, cut, hang, start, kill, suspend int
