@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -132,7 +133,8 @@ func TestRememberedAnswersSurvive(t *testing.T) {
 	}
 	servers[0].Kill()
 	before = i.runs()
-	if a := i.ask(c, "b"); a.status != http.StatusConflict || a.header.Get("Redlock-Outcome") != "no_quorum" || i.runs() != before {
+	// The one master may have been handed the answer meanwhile: then it is known that the payment was made.
+	if a := i.ask(c, "b"); !slices.Contains([]string{"409 no_quorum", "503 unreadable"}, fmt.Sprint(a.status, " ", a.header.Get("Redlock-Outcome"))) || i.runs() != before {
 		t.Errorf("with one master of three: %d %s, %d runs", a.status, a.header.Get("Redlock-Outcome"), i.runs()-before)
 	}
 	servers[2].Resume()

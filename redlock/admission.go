@@ -38,6 +38,7 @@ type seat struct {
 
 	onReached  func(protocol.Server) // called with each server that is reached
 	onAdmitted func(protocol.Server) // called with each that may vote, at once or when its guard has ended
+	onServing  func()                // called once commands can be sent to it
 }
 
 // add makes the seat of a master.

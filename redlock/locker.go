@@ -84,6 +84,7 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 	for i, m := range masters {
 		seat := seats.add(m.impl, clocks.all[i])
 		seat.onAdmitted = func(reached protocol.Server) { l.sets.reached(i, reached, seat.lostUntil()) }
+		seat.onServing = l.sets.want
 		s := newStream(m.impl, o, seat)
 		l.streams = append(l.streams, s)
 	}

@@ -103,6 +103,13 @@ func (r *registry) run(l *Locker) {
 	}
 }
 
+// want has the process register soon: with a server that was just reached, which it couldn't ask before.
+func (r *registry) want() {
+	if r != nil {
+		signal(r.wanted)
+	}
+}
+
 // claims reports whether the process claims its set: each look at that must come soon after the one before.
 func (r *registry) claims() bool {
 	r.mu.Lock()
@@ -192,7 +199,7 @@ func (r *registry) tell(news func(*sets.Judge)) {
 	notes, again := r.judge.Notes(), r.judge.Again()
 	r.mu.Unlock()
 	if again {
-		signal(r.wanted)
+		r.want()
 	}
 	for _, n := range notes {
 		r.logger.Log(context.Background(), n.Level, n.Text, n.Args...)

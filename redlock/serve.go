@@ -120,6 +120,9 @@ func (s *stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn
 	if recovered {
 		s.note(nil)
 	}
+	if s.seat.onServing != nil {
+		s.seat.onServing()
+	}
 
 	var helpers sync.WaitGroup
 	broken, stop := make(chan error, 1), make(chan struct{})

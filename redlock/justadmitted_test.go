@@ -1,0 +1,60 @@
+package redlock
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// youngMaster is in front of a server that has just started. After its restart guard the connection is still on its way to the stream for
+// a while: what is sent meanwhile is refused.
+type youngMaster struct {
+	Stepwise
+	started time.Time
+	admits  protocol.Admission
+}
+
+func (m *youngMaster) AdmitWith(a protocol.Admission) { m.admits = a }
+
+func (m *youngMaster) Connect(context.Context) (protocol.Conn, error) {
+	now := time.Now()
+	reached := protocol.Server{RunID: m.String(), Version: "7.0.15", Role: "master", HasUptime: true, Uptime: now.Sub(m.started), Time: now.UnixMicro(), Sent: now, Received: now}
+	if err := m.admits.Admit(reached); err != nil {
+		return nil, protocol.Unreachable(err)
+	}
+	time.Sleep(time.Millisecond)
+	c := &stepwise{Doer: m, sent: make(chan struct{}, 1), closed: make(chan struct{})}
+	c.end = sync.OnceFunc(func() { close(c.closed) })
+	return c, nil
+}
+
+// TestFirstLockAfterTheRestartGuard: once the masters are available, the first lock can be taken.
+func TestFirstLockAfterTheRestartGuard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var masters []Master
+		for i := range 3 {
+			masters = append(masters, MasterOf(&youngMaster{Stepwise: memory.New(fmt.Sprint(i), time.Now), started: time.Now()}))
+		}
+		l, err := New(masters, WithMaxTTL(2*time.Second), WithTTL(2*time.Second), WithTimeout(time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		for l.Status().Available < 3 {
+			time.Sleep(time.Millisecond)
+		}
+		lock, err := l.TryLock(t.Context(), "key")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lock.Unlock(); err != nil {
+			t.Error(err)
+		}
+	})
+}
