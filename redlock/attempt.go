@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -169,7 +170,7 @@ func (a *attempt) extension(master int, refill time.Time, to receiver) *call {
 	acquire := &a.calls[master]
 	var deadline int64
 	if !refill.IsZero() {
-		deadline = a.locker.streams[master].clock.earliest(refill)
+		deadline = a.locker.streams[master].clock.Earliest(refill)
 	}
 	return &call{
 		Command:   protocol.Command{Op: protocol.OpExtend, Key: acquire.Key, Token: acquire.Token, TTL: a.ttl, Fence: a.fence, RefillUntil: deadline},
@@ -231,7 +232,7 @@ func past(t time.Time) bool {
 
 // until returns the end of the validity of a lock won by this attempt. It is counted from before the first
 // command was sent, so that no master's lease can end earlier, and shortened by the drift of the clocks.
-func (a *attempt) until() time.Time { return a.start.Add(a.ttl - drift(a.ttl)) }
+func (a *attempt) until() time.Time { return a.start.Add(a.ttl - admission.Drift(a.ttl)) }
 
 // releaseTimeout returns how long the masters may take to answer a release now. The timeout of the attempt may include the time
 // for making the connections, if it was the first.

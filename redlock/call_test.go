@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
@@ -19,7 +20,7 @@ func unconnected(t *testing.T) *stream {
 		t.Fatal(err)
 	}
 	m := memory.New("", time.Now)
-	return makeStream(m, o, (&admission{options: o}).add(m, newClocks(1, o).all[0]), new(sync.Mutex))
+	return makeStream(m, o, admission.New(1, o.admission()).Add(m), new(sync.Mutex))
 }
 
 // sends takes what the stream would send once it has these calls too.

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/redis"
 )
@@ -23,7 +24,6 @@ type cluster struct {
 	options
 	master *clusterMaster
 	front  *stream
-	clocks *clocks
 
 	asked   chan struct{} // signals that the nodes should be looked up again
 	known   chan struct{} // closed when they were for the first time
@@ -43,7 +43,7 @@ type cluster struct {
 // slot is where the keys of one hash slot are.
 type slot struct {
 	node  *stream       // nil before the first lookup; the front if no node has it
-	guard time.Duration // no lock on its keys before this, since processStart
+	guard time.Duration // no lock on its keys before this, since admission.ProcessStart
 }
 
 func newCluster(front *stream, m *clusterMaster) *cluster {
@@ -51,7 +51,6 @@ func newCluster(front *stream, m *clusterMaster) *cluster {
 		options: front.options,
 		master:  m,
 		front:   front,
-		clocks:  front.clock.peers,
 		asked:   make(chan struct{}, 1),
 		known:   make(chan struct{}),
 		failed:  make(chan error, 1),
@@ -103,15 +102,15 @@ func (c *cluster) at(key string) *stream {
 // prepare adapts a call to the node that has its key, or returns why that must not be asked. Callers hold mu.
 func (c *cluster) prepare(call *call, at *stream) error {
 	if call.Op == protocol.OpExtend && !call.until.IsZero() {
-		call.RefillUntil = at.clock.earliest(call.until)
+		call.RefillUntil = at.clock.Earliest(call.until)
 	}
 	guard := c.slots[redis.HashSlot(call.Key)].guard
-	if guard == 0 || time.Since(processStart) >= guard {
+	if guard == 0 || time.Since(admission.ProcessStart) >= guard {
 		return nil
 	}
 	switch call.Op {
 	case protocol.OpAcquire:
-		return &guardError{until: processStart.Add(guard), why: errPromoted}
+		return &admission.GuardError{Until: admission.ProcessStart.Add(guard), Why: errPromoted}
 	case protocol.OpExtend: // renew what is there, but take no free key
 		call.until, call.RefillUntil = time.Time{}, 0
 	}
@@ -124,7 +123,7 @@ func (c *cluster) node(addr string) *stream {
 		return s
 	}
 	m := c.master.Node(addr)
-	s := makeStream(m, c.options, c.front.seat.addNode(m, c.clocks.addNode(c.options)), c.front.mu)
+	s := makeStream(m, c.options, c.front.seat.AddNode(m), c.front.mu)
 	s.cluster = c
 	c.byAddr[addr] = s
 	c.listNodes()
@@ -148,7 +147,7 @@ func (c *cluster) assign(at *slot, to *stream, moved bool) {
 		return
 	}
 	if at.node != nil && !moved {
-		at.guard = time.Since(processStart) + c.covers() + drift(c.maxTTL)
+		at.guard = time.Since(admission.ProcessStart) + c.front.seat.Covers() + admission.Drift(c.maxTTL)
 	}
 	at.node = to
 }
@@ -227,8 +226,7 @@ func (c *cluster) rehome(now map[*stream]bool) (d declinedCalls) {
 // owed by the node that has the keys now. Callers hold mu.
 func (c *cluster) retire(s *stream) {
 	s.closing = true
-	c.clocks.dropNode(s.clock)
-	s.seat.drop()
+	s.seat.Drop()
 	failing := s.reported
 	c.running.Go(func() {
 		s.cancel()
@@ -246,12 +244,12 @@ func (c *cluster) retire(s *stream) {
 // Cluster it is the median of its nodes.
 func (s *stream) lead() (lead time.Duration, known bool) {
 	if s.cluster == nil {
-		return s.clock.lead(), s.clock.known.Load()
+		return s.clock.Lead()
 	}
 	var leads []time.Duration
 	for _, n := range s.nodes() {
-		if n.clock.known.Load() {
-			leads = append(leads, n.clock.lead())
+		if lead, known := n.clock.Lead(); known {
+			leads = append(leads, lead)
 		}
 	}
 	if len(leads) == 0 {
@@ -280,7 +278,7 @@ func (c *cluster) close(grace time.Duration) error {
 }
 
 // errPromoted is why a node must not grant locks on a slot that another node had before.
-var errPromoted = protocol.Mark(errors.New("another node of the cluster has taken over the key, and may lack the latest locks on it"), ErrRestarted)
+var errPromoted = protocol.Mark(errors.New("another node of the cluster has taken over the key, and may lack the latest locks on it"), admission.ErrRestarted)
 
 func (c *cluster) start() {
 	var ctx context.Context

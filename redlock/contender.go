@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -218,14 +219,14 @@ func (t *contender) hopeless(ctx context.Context, a *attempt) bool {
 		if !c.counted { // it may still answer
 			continue
 		}
-		var guard *guardError
+		var guard *admission.GuardError
 		switch err := c.Reply.Err; {
 		case errors.As(err, &guard):
-			if guard.until.After(end) {
+			if guard.Until.After(end) {
 				left--
 			}
-		case errors.Is(err, errClockJump):
-			if !s.clock.trusted(end) {
+		case errors.Is(err, admission.ErrClockJump):
+			if !s.clock.Trusted(end) {
 				left--
 			}
 		case errors.Is(err, protocol.ErrUnreachable):

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 )
 
 // The errors of this package, for errors.Is. Several of them can match one error.
@@ -51,12 +51,12 @@ var (
 	ErrNotOwner = errors.New("redlock: lock has another owner")
 	// ErrRestarted means that a master has just started, and has no vote until the leases that it
 	// may have forgotten are over; see WithRestartGuard.
-	ErrRestarted = errors.New("redlock: master has restarted")
+	ErrRestarted = admission.ErrRestarted
 	// ErrReplaced means that another server answers under a master's name than before, as after a
 	// failover, or that the server has just been a replica or has lost its data. It has no vote until the
 	// leases that may have been granted before are over. It matches ErrRestarted, because it has the same
 	// effect on locks.
-	ErrReplaced = protocol.Mark(errors.New("redlock: another server, or other data, answers for the master"), ErrRestarted)
+	ErrReplaced = admission.ErrReplaced
 )
 
 // HeldError is the error of a call that did not get the lock because another holder has it. It matches

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -14,7 +15,7 @@ func (o *options) fenceLead() time.Duration {
 	if o.maxSkew == 0 {
 		return 0
 	}
-	return o.maxSkew + 2*protocol.FenceSlack + setBackTolerance
+	return o.maxSkew + 2*protocol.FenceSlack + admission.SetBackTolerance
 }
 
 // chooseFence returns the fence of a lock from the fences with which masters have granted it, which it

@@ -15,10 +15,16 @@ func TestTimeIsKnownFromTheGreeting(t *testing.T) {
 	}
 	defer func() { _ = l.Close() }()
 	for _, s := range l.streams {
-		for deadline := time.Now().Add(10 * time.Second); !s.clock.known.Load(); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(10 * time.Second); !knows(s); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%s has not told the time", s.master)
 			}
 		}
 	}
+}
+
+// knows reports whether a master's clock is known.
+func knows(s *stream) bool {
+	_, known := s.clock.Lead()
+	return known
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -33,13 +34,13 @@ func (h *hangCheck) start(now time.Time) time.Time {
 	_, able := h.stream.master.(protocol.Connector)
 	switch {
 	case !able || h.trying:
-		return now.Add(probeGap)
+		return now.Add(admission.ProbeGap)
 	case now.Before(h.next):
 		return h.next
 	}
 	h.trying = true
 	h.running.Go(h.try)
-	return now.Add(probeGap)
+	return now.Add(admission.ProbeGap)
 }
 
 // try makes a second connection, and gives the first one some more time to answer.

@@ -8,17 +8,19 @@ import (
 	"testing"
 )
 
-// TestImports: imports run one way, from redlock to redis and memory and from these to protocol, and in redlock only the
+// TestImports: imports run one way, from redlock to the packages inside it and from these to protocol, and in redlock only the
 // files that make masters know the Redis client.
 func TestImports(t *testing.T) {
 	const module, client = "github.com/caddy-redlock/caddy-redlock/", "github.com/redis/go-redis/v9"
-	const protocol, memory, redis, sets = "redlock/internal/protocol", "redlock/internal/memory", "redlock/internal/redis", "redlock/internal/sets"
+	const protocol, memory, redis = "redlock/internal/protocol", "redlock/internal/memory", "redlock/internal/redis"
+	const admission, sets = "redlock/internal/admission", "redlock/internal/sets"
 	for dir, allowed := range map[string][]string{
-		".":        {protocol, memory, redis, sets, "internal/lockerinfo"},
-		"memory":   {protocol},
-		"redis":    {protocol},
-		"sets":     {protocol},
-		"protocol": {},
+		".":         {protocol, memory, redis, admission, sets, "internal/lockerinfo"},
+		"admission": {protocol},
+		"memory":    {protocol},
+		"redis":     {protocol},
+		"sets":      {protocol},
+		"protocol":  {},
 	} {
 		path := dir
 		if dir != "." {

@@ -100,8 +100,8 @@ func (s *stream) refusal(op protocol.Op) error {
 		return nil
 	case s.conn == nil && s.downErr != nil, now.Before(s.downUntil) && !renews:
 		return s.downErr
-	case !s.clock.trusted(now):
-		return s.clock.quarantined(now)
+	case !s.clock.Trusted(now):
+		return s.clock.Quarantined(now)
 	case s.acquires >= maxQueue && !renews:
 		return errBacklog
 	}

@@ -59,7 +59,7 @@ var (
 
 // Admit refuses a server which isn't the one that votes for the master: what is stored there wouldn't be found.
 func (n *lane) Admit(reached protocol.Server) error {
-	if n.stream.seat.votesAs() != reached.RunID {
+	if n.stream.seat.VotesAs() != reached.RunID {
 		return errOtherServer
 	}
 	n.mu.Lock()
@@ -267,7 +267,7 @@ func (n *lane) read(c protocol.Conn) error {
 		case again:
 			signal(n.work)
 			continue
-		case run != n.stream.seat.votesAs():
+		case run != n.stream.seat.VotesAs():
 			oldest.Reply, err = protocol.Reply{Err: errOtherServer}, errOtherServer
 		}
 		oldest.deliver()

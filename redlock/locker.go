@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -78,13 +79,13 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 	}
 	l.name = o.prefix + ":wake:" + l.random()
 	l.sets = newRegistry(o, masters, l.id)
-	clocks := newClocks(len(masters), o)
-	clocks.refused = l.sets.refusal
-	seats := &admission{options: o}
+	voting := o.admission()
+	voting.Refused = l.sets.refusal
+	seats := admission.New(len(masters), voting)
 	for i, m := range masters {
-		seat := seats.add(m.impl, clocks.all[i])
-		seat.onAdmitted = func(reached protocol.Server) { l.sets.reached(i, reached, seat.lostUntil()) }
-		seat.onServing = l.sets.want
+		seat := seats.Add(m.impl)
+		seat.OnAdmitted = func(reached protocol.Server) { l.sets.reached(i, reached, seat.LostUntil()) }
+		seat.OnServing = l.sets.want
 		s := newStream(m.impl, o, seat)
 		l.streams = append(l.streams, s)
 	}

@@ -31,17 +31,14 @@ var clockMutants = []mutant{
 		name: "the guard trusts the server's uptime", breaks: exclusion,
 		shape: clocksSetAfterStart,
 		greet: func(l *link, _ *protocol.Server) {
-			l.seat.mu.Lock()
-			defer l.seat.mu.Unlock()
-			l.seat.runID = "" // as if each start were the first that is seen
-			l.seat.clock.forget()
+			l.seat.ForgetRun() // as if each start were the first that is seen
 		},
 	},
 	{
 		name: "the guard counts from the last answer of the former run", breaks: exclusion,
 		shape: cutOffBeforeRestart,
 		greet: func(l *link, s *protocol.Server) {
-			if last := l.seat.clock.lastSeen(); !last.IsZero() && l.seat.runID != s.RunID {
+			if last := l.seat.Clock.LastSeen(); !last.IsZero() && l.seat.LastReached().RunID != s.RunID {
 				s.Received, s.Time = last, 0
 			}
 		},

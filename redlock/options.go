@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -217,8 +218,10 @@ func newOptions(opts []Option) (options, error) {
 	return o, o.check(o.lockOptions)
 }
 
-// covers returns the longest max TTL of another process for which the guards are long enough.
-func (o *options) covers() time.Duration { return max(o.maxTTL, o.guard-time.Second) }
+// admission returns the settings that decide which servers may vote.
+func (o options) admission() admission.Settings {
+	return admission.Settings{MaxTTL: o.maxTTL, Guard: o.guard, MaxSkew: o.maxSkew, Logger: o.logger}
+}
 
 // check returns what is wrong with these settings of a lock, or nil.
 func (o *options) check(lock lockOptions) error {
@@ -245,8 +248,3 @@ const maxPrefix = 200 // bytes
 
 // minTTL keeps the drift allowance, and Redis's resolution of 1 ms, small compared with any TTL.
 const minTTL = 20 * time.Millisecond
-
-// drift is how much shorter a lease may last on a master's clock than on ours: 1 % of the TTL for
-// clocks that run at different speeds, and 2 ms because Redis expires keys at whole milliseconds
-// (https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/, "The Redlock algorithm").
-func drift(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/sets"
 )
@@ -37,8 +38,8 @@ type registry struct {
 // refusal is why the masters' votes don't count, whatever each of them says.
 type refusal struct{ error }
 
-// Is makes errors.Is find errNoVote.
-func (refusal) Is(target error) bool { return target == errNoVote }
+// Is makes errors.Is find ErrNoVote.
+func (refusal) Is(target error) bool { return target == admission.ErrNoVote }
 
 // newRegistry returns nil for masters in this process's own memory, which no other process shares.
 func newRegistry(o options, masters []Master, id string) *registry {
@@ -58,7 +59,7 @@ func newRegistry(o options, masters []Master, id string) *registry {
 		}
 		names = append(names, m.String())
 	}
-	r.judge = sets.New(r.began, names, o.maxTTL, o.covers())
+	r.judge = sets.New(r.began, names, o.maxTTL, o.admission().Covers())
 	return r
 }
 
@@ -137,11 +138,8 @@ func (r *registry) register() {
 		if pending {
 			continue
 		}
-		c := &call{Command: protocol.Command{Op: protocol.OpRegister, Key: r.key, Token: g.Text, Former: g.Former, Age: g.Age, Process: r.process, TTL: sets.Memory},
+		c := &call{Command: protocol.Command{Op: protocol.OpRegister, Key: r.key, Token: g.Text, Former: g.Former, Age: g.Age, Process: r.process, TTL: sets.Memory, Ticket: s.clock.Confirmed(now)},
 			master: i, abandoned: &r.never, to: &registration{r, g}}
-		if s.clock.confirmed(now) {
-			c.Ticket = s.clock.mark.Load()
-		}
 		s.push(c)
 	}
 }

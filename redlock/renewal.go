@@ -3,6 +3,7 @@ package redlock
 import (
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -18,7 +19,7 @@ type renewal struct {
 // renewed returns when the next renewal is due, that much after start, on a grid of 1/30 of the TTL: locks
 // that come due within one step of it share their pipelines.
 func renewed(start time.Time, after, ttl time.Duration) time.Time {
-	return processStart.Add(start.Add(after).Sub(processStart).Truncate(ttl / 30))
+	return admission.ProcessStart.Add(start.Add(after).Sub(admission.ProcessStart).Truncate(ttl / 30))
 }
 
 // due returns when the keeper must renew the lock.
@@ -101,7 +102,7 @@ func (r *renewal) receive(c *call) {
 	case c.Reply.Status == protocol.StatusGranted:
 		r.stored++
 		if done = r.stored == quorum; done {
-			k.until = k.bounded(r.start.Add(a.ttl - drift(a.ttl)))
+			k.until = k.bounded(r.start.Add(a.ttl - admission.Drift(a.ttl)))
 			a.startTimer(k.until)
 			k.next = renewed(r.start, a.ttl/3, a.ttl)
 		}

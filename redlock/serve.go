@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -16,7 +17,6 @@ const (
 	leastPause = 100 * time.Millisecond // before a failed master is tried again; the pause doubles
 	mostPause  = time.Second            // with each failure, up to this
 
-	probeGap  = 5 * time.Second  // an idle connection is probed this often, which also reads the master's clock
 	memoryGap = 10 * time.Second // a server that says how much memory it uses is asked for that so often
 
 	hungTime = 30 * time.Second // how long a connection is kept without any answer
@@ -30,7 +30,7 @@ func (s *stream) run(ctx context.Context) {
 		var err error
 		c := next
 		if c == nil {
-			s.seat.disconnected()
+			s.seat.Disconnected()
 			c, err = s.connect(ctx)
 		}
 		if err == nil {
@@ -120,8 +120,8 @@ func (s *stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn
 	if recovered {
 		s.note(nil)
 	}
-	if s.seat.onServing != nil {
-		s.seat.onServing()
+	if s.seat.OnServing != nil {
+		s.seat.OnServing()
 	}
 
 	var helpers sync.WaitGroup
@@ -245,7 +245,7 @@ func (s *stream) attend(c protocol.Conn, check *hangCheck) (due time.Time, over 
 	if s.closing && !s.pending() {
 		return now, true
 	}
-	gap := probeGap
+	gap := admission.ProbeGap
 	if errors.Is(s.reported, protocol.ErrUnusable) {
 		gap = mostPause
 	}

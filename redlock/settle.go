@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/redis"
 )
@@ -62,7 +63,7 @@ func (s *stream) dataLost() {
 	if s.cluster != nil {
 		return
 	}
-	s.seat.dataLost(time.Now())
+	s.seat.DataLost(time.Now())
 	s.reconnect()
 }
 
@@ -96,10 +97,10 @@ func (s *stream) verdict(b *batch, now time.Time) (err error, known bool) {
 			err = c.Reply.Err
 		}
 		if c.Op == protocol.OpMemory && c.Reply.Err == nil {
-			s.seat.hasMemory(redis.Memory(c.Reply.Lines))
+			s.seat.HasMemory(redis.Memory(c.Reply.Lines))
 		}
 		clock = max(clock, c.Reply.Time)
-		s.clock.raiseMark(c.Reply.Mark)
+		s.clock.RaiseMark(c.Reply.Mark)
 	}
 	if votes || lives && !errors.Is(err, protocol.ErrUnusable) {
 		err = nil
@@ -107,9 +108,9 @@ func (s *stream) verdict(b *batch, now time.Time) (err error, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if clock > 0 {
-		s.clock.observe(clock, b.sentAt, now)
+		s.clock.Observe(clock, b.sentAt, now)
 	}
-	if fault := s.clock.fault(b.sentAt); err == nil && fault != nil {
+	if fault := s.clock.Fault(b.sentAt); err == nil && fault != nil {
 		// Answers to what was sent before a jump was noticed don't count either.
 		err = fault
 		for _, c := range b.calls {
@@ -194,9 +195,9 @@ func (s *stream) owe(release *call, now time.Time) {
 func (s *stream) down(err error, now time.Time) {
 	s.pause = min(max(2*s.pause, leastPause), mostPause)
 	s.downErr, s.downUntil = err, now.Add(s.pause)
-	var guard *guardError
+	var guard *admission.GuardError
 	if errors.As(err, &guard) {
-		s.downUntil = guard.until
+		s.downUntil = guard.Until
 	}
 }
 
@@ -204,7 +205,7 @@ func (s *stream) down(err error, now time.Time) {
 // down anyway is logged once more if it may have forgotten its locks.
 func (s *stream) note(err error) {
 	s.mu.Lock()
-	forgotten := errors.Is(err, ErrRestarted) && !errors.Is(s.reported, ErrRestarted)
+	forgotten := errors.Is(err, admission.ErrRestarted) && !errors.Is(s.reported, admission.ErrRestarted)
 	changed := !s.closing && (forgotten || (err == nil) != (s.reported == nil))
 	if changed {
 		s.reported = err
@@ -224,7 +225,7 @@ func (s *stream) note(err error) {
 		s.logger.Info("master available again", "master", name)
 		s.observer.MasterUp(name)
 		return
-	case errors.Is(err, errNoVote):
+	case errors.Is(err, admission.ErrNoVote):
 		s.logger.Error("master excluded from the quorum", "master", name, "error", err)
 	default:
 		s.logger.Warn("master unavailable", "master", name, "error", err)

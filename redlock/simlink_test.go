@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -22,13 +23,13 @@ type link struct {
 	loss        int     // per cent of the batches that break the connection
 	there, back windows // in which nothing passes
 	drops       windows // in which all that is sent is lost, and the connection with it
-	seat        *seat
+	seat        *admission.Seat
 	acquiring   atomic.Int64 // batches under way that have an acquire
 }
 
 func (l *link) String() string { return fmt.Sprint("sim://", l.address) }
 
-func (l *link) AdmitWith(a protocol.Admission) { l.seat = a.(*seat) }
+func (l *link) AdmitWith(a protocol.Admission) { l.seat = a.(*admission.Seat) }
 
 // reached is a start of a server, behind an address since its last move.
 type reached struct {

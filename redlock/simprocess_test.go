@@ -131,7 +131,7 @@ func (p *process) connected() bool {
 // unacquainted says whether the process has not heard of each server's clock.
 func (p *process) unacquainted() bool {
 	for _, s := range p.locker.streams {
-		if !s.clock.known.Load() {
+		if !knows(s) {
 			return true
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -106,14 +107,14 @@ func (s *stream) ownStatus() MasterStatus {
 
 // statusWith returns what is known of a master that takes no acquires for this reason, or takes them if that is nil.
 func (s *stream) statusWith(err error) MasterStatus {
-	server := s.seat.lastReached()
+	server := s.seat.LastReached()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	status := MasterStatus{
 		Name:            s.master.String(),
 		Err:             err,
 		RoundTrip:       time.Duration(s.latency.last.Load()),
-		ClockOffset:     s.clock.offset(time.Now()),
+		ClockOffset:     s.clock.Offset(time.Now()),
 		Version:         server.Version,
 		MaxmemoryPolicy: server.Memory.Policy,
 		UsedMemory:      server.Memory.Used,
@@ -125,9 +126,9 @@ func (s *stream) statusWith(err error) MasterStatus {
 
 // state classifies why a master takes no acquires. Callers hold mu.
 func (s *stream) state(err error) (state MasterState, until time.Time) {
-	var guard *guardError
+	var guard *admission.GuardError
 	if errors.As(err, &guard) {
-		until = guard.until
+		until = guard.Until
 	}
 	switch {
 	case err == nil && s.conn == nil:
@@ -140,11 +141,11 @@ func (s *stream) state(err error) (state MasterState, until time.Time) {
 		return MasterReplaced, until
 	case errors.Is(err, ErrRestarted), guard != nil:
 		return MasterRestarted, until
-	case errors.Is(err, errClockJump):
-		return MasterClock, processStart.Add(time.Duration(s.clock.resume.Load()))
-	case errors.Is(err, errClockBack), errors.Is(err, errClockSkew):
+	case errors.Is(err, admission.ErrClockJump):
+		return MasterClock, s.clock.Resumes()
+	case errors.Is(err, admission.ErrClockBack), errors.Is(err, admission.ErrClockSkew):
 		return MasterClock, until
-	case errors.Is(err, errNoVote):
+	case errors.Is(err, admission.ErrNoVote):
 		return MasterExcluded, until
 	case errors.Is(err, protocol.ErrUnusable):
 		return MasterRefuses, until

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -29,8 +30,8 @@ type stream struct {
 	options
 	master      protocol.Master
 	latency     latency
-	clock       *masterClock
-	seat        *seat
+	clock       *admission.Clock
+	seat        *admission.Seat
 	subscribed  atomic.Bool                        // this Locker is subscribed to the master's wake-ups
 	denied      atomic.Bool                        // the master has denied the subscription
 	unsubscribe atomic.Pointer[context.CancelFunc] // ends the subscription, and another is made; nil before the first
@@ -75,7 +76,7 @@ type batch struct {
 
 // newStream makes the stream of a master and begins to connect. A server that is reached can be used only if
 // the seat admits it.
-func newStream(m protocol.Master, o options, seat *seat) *stream {
+func newStream(m protocol.Master, o options, seat *admission.Seat) *stream {
 	s := makeStream(m, o, seat, new(sync.Mutex))
 	if m, ok := m.(*clusterMaster); ok {
 		s.cluster = newCluster(s, m)
@@ -85,13 +86,13 @@ func newStream(m protocol.Master, o options, seat *seat) *stream {
 	return s
 }
 
-func makeStream(m protocol.Master, o options, seat *seat, mu *sync.Mutex) *stream {
+func makeStream(m protocol.Master, o options, seat *admission.Seat, mu *sync.Mutex) *stream {
 	s := &stream{
 		master:          m,
 		options:         o,
 		mu:              mu,
 		latency:         latency{floor: o.timeout},
-		clock:           seat.clock,
+		clock:           seat.Clock,
 		seat:            seat,
 		work:            make(chan struct{}, 1),
 		tend:            make(chan struct{}, 1),
@@ -101,7 +102,7 @@ func makeStream(m protocol.Master, o options, seat *seat, mu *sync.Mutex) *strea
 	s.sendEnded = sync.NewCond(s.mu)
 	s.lane = newLane(s)
 	if m, ok := m.(protocol.Admitter); ok {
-		seat.onReached = s.greeted
+		seat.OnReached = s.greeted
 		m.AdmitWith(seat)
 	}
 	return s

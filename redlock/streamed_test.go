@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -27,7 +28,7 @@ func Streamed(master Master) Stepwise {
 	if err != nil {
 		panic(err)
 	}
-	return &streamed{Master: m, stream: newStream(m, o, (&admission{options: o}).add(m, newClocks(1, o).all[0]))}
+	return &streamed{Master: m, stream: newStream(m, o, admission.New(1, o.admission()).Add(m))}
 }
 
 type streamed struct {

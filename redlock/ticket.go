@@ -3,6 +3,8 @@ package redlock
 import (
 	"slices"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 )
 
 // clock returns the time on the masters' clocks, in microseconds. Fences and tickets are made from it, not
@@ -21,7 +23,7 @@ func (l *Locker) clock() (now int64, known bool) {
 		return time.Now().UnixMicro(), false
 	}
 	slices.Sort(leads)
-	now = (time.Since(processStart) + leads[len(leads)/2]).Microseconds()
+	now = (time.Since(admission.ProcessStart) + leads[len(leads)/2]).Microseconds()
 	return now, len(leads) >= l.quorum
 }
 

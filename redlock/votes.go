@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -160,9 +161,9 @@ func (a *attempt) refused() error {
 		err := &QuorumError{Answered: a.answered(), Quorum: a.locker.quorum, Total: len(a.calls), Masters: a.failed}
 		var guarded []time.Duration
 		for _, failed := range a.failed {
-			var guard *guardError
+			var guard *admission.GuardError
 			if errors.As(failed.Err, &guard) {
-				guarded = append(guarded, time.Until(guard.until))
+				guarded = append(guarded, time.Until(guard.Until))
 			}
 		}
 		slices.Sort(guarded)

@@ -7,23 +7,30 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 )
 
 // TestWallTime: where the lock looks at its own wall clock, which may be set at any time, is known, and does no harm.
 func TestWallTime(t *testing.T) {
-	wall := regexp.MustCompile(`\.(Unix|UnixMilli|UnixMicro|UnixNano|Round\(0\)|Date|Clock|Format)\b`)
+	wall := regexp.MustCompile(`\.(Unix(Milli|Micro|Nano)?\b|Round\(0\)|Date\b|Clock\(\)|Format\b)`)
 	allowed := map[string]string{
-		"attempt.go":   "past: a lease ends by either clock, because the monotonic one stands still while the host is suspended",
-		"skew.go":      "offset: what Status shows",
-		"ticket.go":    "clock: the proposal of a fence before any master has told its time, which masters clamp",
-		"admission.go": "firstSeen: the server's time",
-		"inspect.go":   "inspected: a ticket's time, to be shown",
+		"attempt.go":                   "past: a lease ends by either clock, because the monotonic one stands still while the host is suspended",
+		"internal/admission/clocks.go": "offset: what Status shows",
+		"ticket.go":                    "clock: the proposal of a fence before any master has told its time, which masters clamp",
+		"internal/admission/seats.go":  "firstSeen: the server's time",
+		"inspect.go":                   "inspected: a ticket's time, to be shown",
 	}
 	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range files {
+	inner, err := filepath.Glob("internal/admission/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range append(files, inner...) {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -37,15 +44,15 @@ func TestWallTime(t *testing.T) {
 // TestTicketOfTheFuture: calls that came while the masters' clocks were a minute ahead aren't behind all others for that minute
 // when these are right again, nor are those that come later.
 func TestTicketOfTheFuture(t *testing.T) {
-	all := newClocks(3, options{})
+	all := admission.New(3, admission.Settings{})
 	l := &Locker{quorum: 2}
-	for _, c := range all.all {
-		l.streams = append(l.streams, &stream{clock: c})
+	for range 3 {
+		l.streams = append(l.streams, &stream{clock: all.Add(memory.New("", time.Now)).Clock})
 	}
 	shows := func(ahead time.Duration) {
 		now := time.Now()
-		for _, c := range all.all {
-			c.observe(now.Add(ahead).UnixMicro(), now, now)
+		for _, s := range l.streams {
+			s.clock.Observe(now.Add(ahead).UnixMicro(), now, now)
 		}
 	}
 	later := func(ticket, than int64) time.Duration { return time.Duration(ticket-than) * time.Microsecond }

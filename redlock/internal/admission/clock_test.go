@@ -1,4 +1,4 @@
-package redlock
+package admission
 
 import (
 	"testing"
@@ -16,7 +16,7 @@ func TestClockSpeed(t *testing.T) {
 	)
 	for _, every := range []time.Duration{500 * time.Microsecond, time.Millisecond, 20 * time.Millisecond, 500 * time.Millisecond, 3 * time.Second} {
 		for gain, wrong := range map[float64]bool{0: false, 0.005: false, -0.005: false, 0.05: true, 0.5: true, -0.05: true, -0.5: true} {
-			clock := masterClock{quarantine: time.Hour}
+			clock := Clock{quarantine: time.Hour}
 			start := time.Now()
 			noticed := time.Duration(-1)
 			for i, at := 0, time.Duration(0); noticed < 0 && at <= length; i++ {
@@ -29,8 +29,8 @@ func TestClockSpeed(t *testing.T) {
 				}
 				read := start.Add(at + there)
 				shown := read.Add(time.Duration(gain * float64(read.Sub(start))))
-				clock.observe(shown.UnixMicro(), start.Add(at), read.Add(back))
-				if !clock.trusted(read.Add(back)) {
+				clock.Observe(shown.UnixMicro(), start.Add(at), read.Add(back))
+				if !clock.Trusted(read.Add(back)) {
 					noticed = at
 				}
 				at += max(every, there+back)
@@ -49,13 +49,13 @@ func TestClockSpeed(t *testing.T) {
 func TestClockJumpUnseen(t *testing.T) {
 	for away, jump := range map[time.Duration]time.Duration{30 * time.Second: 200 * time.Millisecond, time.Hour: time.Second} {
 		for _, sign := range []time.Duration{0, -1, 1} {
-			clock := masterClock{quarantine: time.Hour}
+			clock := Clock{quarantine: time.Hour}
 			now := time.Now()
-			clock.observe(now.UnixMicro(), now, now)
+			clock.Observe(now.UnixMicro(), now, now)
 			now = now.Add(away)
-			clock.observe(now.Add(sign*jump).UnixMicro(), now, now)
-			if clock.trusted(now) != (sign == 0) {
-				t.Errorf("after %v, a jump of %v: trusted %v", away, sign*jump, clock.trusted(now))
+			clock.Observe(now.Add(sign*jump).UnixMicro(), now, now)
+			if clock.Trusted(now) != (sign == 0) {
+				t.Errorf("after %v, a jump of %v: trusted %v", away, sign*jump, clock.Trusted(now))
 			}
 		}
 	}
@@ -66,13 +66,13 @@ func TestClockJumpUnseen(t *testing.T) {
 func TestSlowAnswersAreNoSetBack(t *testing.T) {
 	const slow = 4 * time.Second
 	for _, there := range []time.Duration{0, slow / 2, slow} { // spent on the way to the server
-		all := newClocks(3, options{maxSkew: 2 * slow, maxTTL: time.Second})
+		all := newClocks(3, Settings{MaxSkew: 2 * slow, MaxTTL: time.Second})
 		start := time.Now()
 		for i, sent := range []time.Time{start, start, start, start.Add(slow / 2), start.Add(slow - 1)} {
 			c := all.all[i%3]
 			read := start.Add(max(there, sent.Sub(start)))
-			c.observe(read.UnixMicro(), sent, start.Add(slow))
-			if err := c.fault(sent); err != nil {
+			c.Observe(read.UnixMicro(), sent, start.Add(slow))
+			if err := c.Fault(sent); err != nil {
 				t.Errorf("answer %d, read after %v of %v: %v", i, there, slow, err)
 			}
 		}
@@ -83,18 +83,57 @@ func TestSlowAnswersAreNoSetBack(t *testing.T) {
 // place.
 func TestNoClockIsKnown(t *testing.T) {
 	now := time.Now()
-	all := newClocks(1, options{maxSkew: time.Second, maxTTL: time.Second})
+	all := newClocks(1, Settings{MaxSkew: time.Second, MaxTTL: time.Second})
 	all.began = now.Add(-2 * clockGrace)
-	node := all.addNode(options{})
-	node.observe(now.UnixMicro(), now, now)
+	node := all.addNode(0)
+	node.Observe(now.UnixMicro(), now, now)
 	all.dropNode(node)
-	if err := node.fault(now); err != nil {
+	if err := node.Fault(now); err != nil {
 		t.Errorf("a node that has left: %v", err)
 	}
 	replaced := all.all[0]
-	replaced.observe(now.UnixMicro(), now, now)
+	replaced.Observe(now.UnixMicro(), now, now)
 	replaced.forget()
 	if err := all.check(replaced); err != nil { // after fault has found that it is known
 		t.Errorf("a server that was replaced: %v", err)
+	}
+}
+
+// TestSlowAnswersHideNoJump: an answer that took long is compatible with many clocks, so the narrower bounds from
+// before still count after it.
+func TestSlowAnswersHideNoJump(t *testing.T) {
+	const jump = time.Second
+	start := ProcessStart.Add(time.Hour)
+	at := func(d time.Duration) time.Time { return start.Add(d) }
+	reads := func(d time.Duration) int64 { return at(d).UnixMicro() }
+	c := &Clock{quarantine: time.Minute}
+	c.Observe(reads(0), at(0), at(time.Millisecond))
+	c.Observe(reads(100*time.Millisecond+jump), at(100*time.Millisecond), at(2*time.Second)) // may still be the old clock
+	if !c.Trusted(at(2 * time.Second)) {
+		t.Fatal("a slow answer that fits the clock as it was counts as a jump")
+	}
+	c.Observe(reads(3*time.Second+jump), at(3*time.Second), at(3*time.Second+time.Millisecond))
+	if c.Trusted(at(4 * time.Second)) {
+		t.Error("the jump isn't seen after a slow answer")
+	}
+	if !c.Trusted(at(4*time.Second + time.Minute)) {
+		t.Error("the quarantine doesn't end")
+	}
+}
+
+// TestRefillDeadlineIsEarly: the earliest time that a master's clock may show is never later than what it shows.
+func TestRefillDeadlineIsEarly(t *testing.T) {
+	start := ProcessStart.Add(time.Hour)
+	c := &Clock{}
+	if got := c.Earliest(start); got != 0 {
+		t.Errorf("%d without any answer, want 0", got)
+	}
+	// read when the request was sent, answered a second later
+	c.Observe(start.UnixMicro(), start, start.Add(time.Second))
+	for _, read := range []time.Duration{0, time.Second} {
+		clock := start.Add(2*time.Second - read).UnixMicro() // as it shows then, if it was read so late
+		if got := c.Earliest(start.Add(2 * time.Second)); got > clock {
+			t.Errorf("%d µs after what the clock shows", got-clock)
+		}
 	}
 }

@@ -1,8 +1,9 @@
-package redlock
+package admission
 
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,89 +13,116 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// admission decides which servers may vote, that is, whose grants and renewals count towards the quorum.
+// Seats are where servers vote from. They decide who may, that is, whose grants and renewals count towards the quorum.
 // The masters of a Locker must be independent: one server under two names would vote twice, and a replica
 // only repeats what its master says. A server that may lack locks which are still valid must not vote until
 // those have ended: one that has restarted, or another one that has taken over the address.
-type admission struct {
-	options
-	mu    sync.Mutex
-	seats []*seat
+type Seats struct {
+	Settings
+	clocks *clocks
+	mu     sync.Mutex
+	added  int // masters; the nodes of Redis Clusters come on top of them
+	all    []*Seat
 }
 
-// seat is one master's place in the admission: what is known about the server behind its address, and
+// Settings are what decides who may vote.
+type Settings struct {
+	MaxTTL  time.Duration // the longest TTL of any lock of this process
+	Guard   time.Duration // how long a server that has just started has no vote; 0 for off
+	MaxSkew time.Duration // how far the masters' clocks may differ; 0 for any
+	Logger  *slog.Logger
+	Refused func() error // returns why no master's vote counts now, whatever it says, or nil; may be nil
+}
+
+// Covers returns the longest max TTL of another process for which the guards are long enough.
+func (s Settings) Covers() time.Duration { return max(s.MaxTTL, s.Guard-time.Second) }
+
+// New prepares the seats of so many masters. Add makes each of them.
+func New(masters int, s Settings) *Seats {
+	return &Seats{Settings: s, clocks: newClocks(masters, s)}
+}
+
+// Seat is one master's place among those that may vote: what is known about the server behind its address, and
 // whether that may vote.
-type seat struct {
-	*admission
+type Seat struct {
+	*Seats
 	master protocol.Master
-	clock  *masterClock
+	Clock  *Clock
 
 	server    protocol.Server // the one reached last, as it describes itself
 	runID     string          // the run, from start to end, of the server reached last; empty before the first
 	votingRun string          // the run that votes for this master now, over an open connection; it can't for another
 	until     time.Time       // no vote before
 	why       error           // the reason: ErrRestarted or ErrReplaced
-	cluster   *seat           // that of the Redis Cluster whose node this is; nil for a single server
+	cluster   *Seat           // that of the Redis Cluster whose node this is; nil for a single server
 
-	onReached  func(protocol.Server) // called with each server that is reached
-	onAdmitted func(protocol.Server) // called with each that may vote, at once or when its guard has ended
-	onServing  func()                // called once commands can be sent to it
+	OnReached  func(protocol.Server) // called with each server that is reached
+	OnAdmitted func(protocol.Server) // called with each that may vote, at once or when its guard has ended
+	OnServing  func()                // called once commands can be sent to it
 }
 
-// add makes the seat of a master.
-func (a *admission) add(m protocol.Master, clock *masterClock) *seat {
+// Add makes the seat of the next master.
+func (a *Seats) Add(m protocol.Master) *Seat {
 	a.mu.Lock() // the masters before it connect already
 	defer a.mu.Unlock()
-	s := &seat{admission: a, master: m, clock: clock}
-	a.seats = append(a.seats, s)
+	a.added++
+	return a.take(m, a.clocks.all[a.added-1])
+}
+
+func (a *Seats) take(m protocol.Master, clock *Clock) *Seat {
+	s := &Seat{Seats: a, master: m, Clock: clock}
+	a.all = append(a.all, s)
 	return s
 }
 
-// addNode makes the seat of a node of a Redis Cluster, whose nodes together are one master.
-func (s *seat) addNode(m protocol.Master, clock *masterClock) *seat {
-	node := s.add(m, clock)
+// AddNode makes the seat of a node of a Redis Cluster, whose nodes together are one master.
+func (s *Seat) AddNode(m protocol.Master) *Seat {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	node := s.take(m, s.clocks.addNode(s.Covers()))
 	node.cluster = s
 	return node
 }
 
-// drop removes the seat of a node.
-func (s *seat) drop() {
+// Drop removes the seat of a node.
+func (s *Seat) Drop() {
+	s.clocks.dropNode(s.Clock)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seats = slices.DeleteFunc(s.seats, func(other *seat) bool { return other == s })
+	s.all = slices.DeleteFunc(s.all, func(other *Seat) bool { return other == s })
 }
 
 // quarantine returns how long a server that may have forgotten locks is excluded. It is measured from the
 // moment at which that was noticed, so it must cover the longest lease of any process.
-func (a *admission) quarantine() time.Duration { return max(a.guard, a.covers()+drift(a.maxTTL)) }
+func (a *Seats) quarantine() time.Duration { return max(a.Guard, a.Covers()+Drift(a.MaxTTL)) }
 
-// disconnected notes that the master has no connection any more. Another server may take its place.
-func (s *seat) disconnected() {
+// Disconnected notes that the master has no connection any more. Another server may take its place.
+func (s *Seat) Disconnected() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.votingRun = ""
 }
 
-// votesAs returns the run that votes for the master now; it is empty if none does, or if the server doesn't report it.
-func (s *seat) votesAs() string {
+// VotesAs returns the run that votes for the master now; it is empty if none does, or if the server doesn't report it.
+func (s *Seat) VotesAs() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.votingRun
 }
 
 // Admit returns nil if the server that was just reached may vote, otherwise the reason.
-func (s *seat) Admit(reached protocol.Server) error {
-	s.onReached(reached)
+func (s *Seat) Admit(reached protocol.Server) error {
+	s.OnReached(reached)
 	err := s.check(reached)
-	if s.onAdmitted != nil && (err == nil || errors.Is(err, ErrRestarted)) {
-		s.onAdmitted(reached)
+	if s.OnAdmitted != nil && (err == nil || errors.Is(err, ErrRestarted)) {
+		s.OnAdmitted(reached)
 	}
 	return err
 }
 
-// dataLost excludes a server that may have forgotten its locks although neither its run nor the connection has
+// DataLost excludes a server that may have forgotten its locks although neither its run nor the connection has
 // changed: it has become a replica, which may be promoted again, or has lost its data.
-func (s *seat) dataLost(now time.Time) {
+func (s *Seat) DataLost(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.exclude(now)
@@ -102,12 +130,12 @@ func (s *seat) dataLost(now time.Time) {
 
 // exclude takes the vote away until all locks that the former server may have granted have ended. Callers
 // hold mu.
-func (s *seat) exclude(at time.Time) {
+func (s *Seat) exclude(at time.Time) {
 	s.until, s.why = at.Add(s.quarantine()), ErrReplaced
 }
 
-// lostUntil returns until when the server was excluded because it may have lost its data, or zero.
-func (s *seat) lostUntil() time.Time {
+// LostUntil returns until when the server was excluded because it may have lost its data, or zero.
+func (s *Seat) LostUntil() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !errors.Is(s.why, ErrReplaced) {
@@ -116,21 +144,21 @@ func (s *seat) lostUntil() time.Time {
 	return s.until
 }
 
-// lastReached returns what the server that was reached last says of itself.
-func (s *seat) lastReached() protocol.Server {
+// LastReached returns what the server that was reached last says of itself.
+func (s *Seat) LastReached() protocol.Server {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.server
 }
 
-// hasMemory notes what the server says of its memory now.
-func (s *seat) hasMemory(memory protocol.Memory) {
+// HasMemory notes what the server says of its memory now.
+func (s *Seat) HasMemory(memory protocol.Memory) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.server.Memory = memory
 }
 
-func (s *seat) check(reached protocol.Server) error {
+func (s *Seat) check(reached protocol.Server) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.server = reached
@@ -147,12 +175,12 @@ func (s *seat) check(reached protocol.Server) error {
 		s.runID = reached.RunID
 		s.exclude(reached.Received)
 		return noVoteError(name + " is a replica; name its master or an independent server instead")
-	case s.guard > 0 && !reached.HasUptime:
+	case s.Guard > 0 && !reached.HasUptime:
 		return noVoteError(name + " does not report its uptime, so it may have restarted and forgotten locks: grant this user INFO, or turn the restart guard off")
 	}
 	switch {
 	case reached.RunID == "":
-		s.logger.Warn("master does not report its run ID, so one server listed under two names would vote twice undetected: grant this user INFO", "master", name)
+		s.Logger.Warn("master does not report its run ID, so one server listed under two names would vote twice undetected: grant this user INFO", "master", name)
 		s.until, s.why = s.firstSeen(reached), ErrRestarted
 	case s.cluster != nil: // whether another node had the keys before, the cluster knows: see assign
 		s.runID, s.until, s.why = reached.RunID, s.firstSeen(reached), ErrRestarted
@@ -169,13 +197,13 @@ func (s *seat) check(reached protocol.Server) error {
 		s.exclude(reached.Received) // it may have granted locks for the other master
 		return noVoteError(fmt.Sprintf("%s is the same server as %s: list each server once", name, other.master))
 	}
-	s.clock.greeted(reached)
+	s.Clock.greeted(reached)
 	if time.Now().Before(s.until) {
-		return &guardError{until: s.until, why: s.why}
+		return &GuardError{Until: s.until, Why: s.why}
 	}
 	s.votingRun = reached.RunID
 	if policy := reached.Memory.Policy; policy != "" && policy != "noeviction" {
-		s.logger.Warn("master may evict locks before they expire: set maxmemory-policy to noeviction", "master", name, "maxmemory-policy", policy)
+		s.Logger.Warn("master may evict locks before they expire: set maxmemory-policy to noeviction", "master", name, "maxmemory-policy", policy)
 	}
 	return nil
 }
@@ -186,10 +214,10 @@ func (s *seat) check(reached protocol.Server) error {
 // From the moment at which the new run was reached, the former one grants nothing to us. But when it ended
 // isn't known: it may have answered other processes until just now. So the new run is excluded, from now
 // on, for as long as any lock that the former one could have granted.
-func (s *seat) changed(reached protocol.Server) {
+func (s *Seat) changed(reached protocol.Server) {
 	former := s.runID
 	known := former != ""
-	for _, other := range s.seats {
+	for _, other := range s.all {
 		known = known || other.runID == reached.RunID
 	}
 	s.runID = reached.RunID
@@ -198,27 +226,27 @@ func (s *seat) changed(reached protocol.Server) {
 		return
 	}
 	started := reached.Received.Add(time.Second - reached.Uptime) // an uptime is up to one second too high
-	if started.Before(s.clock.lastSeen()) || former == "" {
+	if started.Before(s.Clock.LastSeen()) || former == "" {
 		s.exclude(reached.Received)
-	} else if s.guard > 0 {
+	} else if s.Guard > 0 {
 		s.until, s.why = reached.Received.Add(s.quarantine()), ErrRestarted
 	}
-	s.clock.forget()
+	s.Clock.forget()
 }
 
 // firstSeen returns from when a server may vote about which nothing is known but what it says itself. If its
 // clock was set since it started, its uptime is wrong by as much. It never waits for more than the guard.
-func (s *seat) firstSeen(reached protocol.Server) time.Time {
-	uptime := min(max(reached.Uptime, 0), s.guard)
+func (s *Seat) firstSeen(reached protocol.Server) time.Time {
+	uptime := min(max(reached.Uptime, 0), s.Guard)
 	if started := time.UnixMicro(reached.Time).Add(-reached.Uptime); reached.Time > 0 && started.Year() < 1980 {
 		uptime = 0 // no real-time clock: it started in 1970, and the uptime includes the jump to the present
 	}
-	return reached.Received.Add(s.guard - uptime)
+	return reached.Received.Add(s.Guard - uptime)
 }
 
 // otherSeat returns another master whose vote the same server already has, or nil.
-func (s *seat) otherSeat(runID string) *seat {
-	for _, other := range s.seats {
+func (s *Seat) otherSeat(runID string) *Seat {
+	for _, other := range s.all {
 		if other != s && runID != "" && other.votingRun == runID && (s.cluster == nil || other.cluster != s.cluster) {
 			return other
 		}
@@ -235,22 +263,36 @@ func tooOld(version string) bool {
 	return errMa == nil && errMi == nil && (ma < 6 || ma == 6 && mi < 2)
 }
 
-// errNoVote marks the refusal of a server that may not vote.
-var errNoVote = errors.New("it has no vote")
+// The reasons why a server that may lack valid locks has no vote; package redlock says what they mean.
+var (
+	ErrRestarted = errors.New("redlock: master has restarted")
+	ErrReplaced  = protocol.Mark(errors.New("redlock: another server, or other data, answers for the master"), ErrRestarted)
+)
 
-func noVoteError(reason string) error { return fmt.Errorf("%w: %s", errNoVote, reason) }
-
-// guardError is the reason why a server that may lack valid locks must not vote yet.
-type guardError struct {
-	until time.Time
-	why   error
+// ForgetRun has the next server that is reached count as the first one, as a wrong version does that a test must find.
+func (s *Seat) ForgetRun() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.runID = ""
+	s.Clock.forget()
 }
 
-func (e *guardError) Error() string {
-	return fmt.Sprintf("%v: excluded for another %v", e.why, time.Until(e.until).Round(time.Second))
+// ErrNoVote marks the refusal of a server that may not vote.
+var ErrNoVote = errors.New("it has no vote")
+
+func noVoteError(reason string) error { return fmt.Errorf("%w: %s", ErrNoVote, reason) }
+
+// GuardError is the reason why a server that may lack valid locks must not vote yet.
+type GuardError struct {
+	Until time.Time
+	Why   error
+}
+
+func (e *GuardError) Error() string {
+	return fmt.Sprintf("%v: excluded for another %v", e.Why, time.Until(e.Until).Round(time.Second))
 }
 
 // Is makes errors.Is find ErrRestarted and ErrReplaced.
-func (e *guardError) Is(target error) bool {
-	return errors.Is(e.why, target)
+func (e *GuardError) Is(target error) bool {
+	return errors.Is(e.Why, target)
 }

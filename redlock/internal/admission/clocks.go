@@ -1,0 +1,176 @@
+package admission
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// clocks are those of all masters of a Locker. A server that restarts forgets its fences, and the restart
+// guard makes up for that only if the clocks differ by less than the guard. So the max skew is checked
+// rather than assumed.
+type clocks struct {
+	maxSkew time.Duration
+	all     []*Clock
+	began   time.Time
+	refused func() error             // returns why no master's vote counts now, whatever its clock
+	nodes   atomic.Pointer[[]*Clock] // those of the nodes of Redis Clusters
+}
+
+func newClocks(n int, s Settings) *clocks {
+	cs := &clocks{maxSkew: s.MaxSkew, began: time.Now(), refused: s.Refused}
+	if cs.refused == nil {
+		cs.refused = func() error { return nil }
+	}
+	cs.nodes.Store(&[]*Clock{})
+	for range n {
+		cs.all = append(cs.all, &Clock{quarantine: s.Covers(), peers: cs})
+	}
+	return cs
+}
+
+// clockGrace is how long the check waits until all clocks are known: of two that differ it can't tell which
+// one is wrong.
+const clockGrace = 2 * time.Second
+
+// SetBackTolerance is how far a clock may be set back without consequences: fences are remembered for longer.
+const SetBackTolerance = time.Second
+
+var (
+	ErrClockJump = errors.New("its clock jumped: excluded until all leases from before that have ended")
+	ErrClockSkew = errors.New("its clock is wrong")
+	ErrClockBack = errors.New("its clock was set back, and fencing tokens would go back with it")
+)
+
+// Fault returns why a master's clock excludes it from the quorum, or nil.
+func (c *Clock) Fault(now time.Time) error {
+	if err := c.peers.refused(); err != nil {
+		return err
+	}
+	if c.known.Load() {
+		if err := c.peers.check(c); err != nil {
+			return err
+		}
+	}
+	return c.Quarantined(now)
+}
+
+// Quarantined returns why a master is excluded for what its clock has done before, or nil.
+func (c *Clock) Quarantined(now time.Time) error {
+	if back := c.setBackBy(now); back > 0 {
+		return fmt.Errorf("%w: excluded for another %v, until it shows again what it showed before", ErrClockBack, back.Round(time.Millisecond))
+	}
+	if resume := c.resume.Load(); resume != 0 && int64(now.Sub(ProcessStart)) < resume {
+		return ErrClockJump
+	}
+	return nil
+}
+
+// setBackBy returns how long it takes until the clock shows again what it has shown before, or 0 if it does
+// now. The answer to a command that was sent long ago must not count as set back, because the clock has been
+// read since: so what counts is the later of now and that reading.
+func (c *Clock) setBackBy(now time.Time) time.Duration {
+	if seen := ProcessStart.Add(time.Duration(c.seen.Load())); now.Before(seen) {
+		now = seen
+	}
+	back := time.Duration(c.mark.Load()-c.Earliest(now)) * time.Microsecond
+	if back <= SetBackTolerance || !c.known.Load() {
+		return 0
+	}
+	return back
+}
+
+// Confirmed returns the latest time that the clock has shown while it was right, in microseconds, or 0 unless it agrees with a
+// majority now and hasn't been set back or jumped.
+func (c *Clock) Confirmed(now time.Time) (us int64) {
+	if c.known.Load() && c.mark.Load() > 0 && c.peers.check(c) == nil && c.Quarantined(now) == nil {
+		us = c.mark.Load()
+	}
+	return us
+}
+
+// RaiseMark takes a time, in microseconds, that the clock has shown while it was right.
+func (c *Clock) RaiseMark(us int64) {
+	for mark := c.mark.Load(); us > mark && !c.mark.CompareAndSwap(mark, us); mark = c.mark.Load() {
+	}
+}
+
+// Lead returns how far the clock is ahead of our monotonic one, which starts at processStart, and whether that is known.
+func (c *Clock) Lead() (ahead time.Duration, known bool) { return c.ahead(), c.known.Load() }
+
+// ahead is lead for a clock that is known: the middle of the bounds.
+func (c *Clock) ahead() time.Duration {
+	return time.Duration(c.low.Load()/2 + c.high.Load()/2)
+}
+
+// Offset returns how far the clock is ahead of our wall clock, which may be set at any time; 0 if it isn't known.
+func (c *Clock) Offset(now time.Time) time.Duration {
+	if !c.known.Load() {
+		return 0
+	}
+	return now.Sub(ProcessStart) + c.ahead() - time.Duration(now.UnixNano())
+}
+
+// check returns what is wrong with a clock that is known: it must be within half of the max skew from the
+// median of all that are known, so that no two of them are further apart. The median is right as long as a
+// majority is.
+func (cs *clocks) check(c *Clock) error {
+	var room [8]time.Duration
+	known := room[:0]
+	for _, some := range [2][]*Clock{cs.all, *cs.nodes.Load()} {
+		for _, other := range some {
+			if other.known.Load() {
+				known = append(known, other.ahead())
+			}
+		}
+	}
+	slices.Sort(known)
+	n := len(known)
+	// With no clock to compare it with, that of a node that has just left its cluster, or of a server that was just replaced,
+	// isn't wrong.
+	if n == 0 || n < len(cs.all) && time.Since(cs.began) < clockGrace {
+		return nil
+	}
+	middle := known[(n-1)/2]/2 + known[n/2]/2
+	ahead := c.ahead() // read once, as it may change meanwhile
+	off := ahead - middle
+	if off.Abs() <= cs.maxSkew/2 || cs.maxSkew == 0 {
+		if n > len(cs.all)/2 {
+			// Only the lower bound is certain: the middle may be too late, by half a round trip.
+			c.RaiseMark(time.Duration(c.low.Load() + c.seen.Load()).Microseconds())
+		}
+		return nil
+	}
+	direction := "ahead of"
+	if off < 0 {
+		direction = "behind"
+	}
+	return fmt.Errorf("%w: it is %v %s the median of the masters' clocks, and may be %v at most (half of max skew): synchronize it, for example by NTP",
+		ErrClockSkew, off.Abs().Round(time.Millisecond), direction, cs.maxSkew/2)
+}
+
+// addNode adds the clock of a node of a Redis Cluster.
+func (cs *clocks) addNode(quarantine time.Duration) *Clock {
+	c := &Clock{quarantine: quarantine, peers: cs}
+	cs.setNodes(func(nodes []*Clock) []*Clock { return append(nodes, c) })
+	return c
+}
+
+// dropNode removes it.
+func (cs *clocks) dropNode(c *Clock) {
+	cs.setNodes(func(nodes []*Clock) []*Clock {
+		return slices.DeleteFunc(nodes, func(other *Clock) bool { return other == c })
+	})
+}
+
+func (cs *clocks) setNodes(set func([]*Clock) []*Clock) {
+	for {
+		old := cs.nodes.Load()
+		nodes := set(slices.Clone(*old))
+		if cs.nodes.CompareAndSwap(old, &nodes) {
+			return
+		}
+	}
+}
