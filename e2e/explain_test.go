@@ -80,7 +80,7 @@ func TestCaddyExplain(t *testing.T) {
 				"warning   /api/orders/42/pay;x reaches 0 of these rules, and some upstreams serve it as /api/orders/42/pay: match more broadly (docs/keys.md)\n" +
 				"rule      redlock order:{http.request.uri.path.1}\nkey       order:42\nif held   waits 2s, then 429\n"},
 		{[]string{"-H", "Content-Type: application/json", "-d", "@" + body, "http://localhost:8080/hooks/stripe"}, 0,
-			"rule      redlock preset stripe\nkey       stripe:post:cus_1\ndelivery  evt_1\nplace     localhost:8080/hooks/stripe\nif held   waits 5s, then 423\n"},
+			"rule      redlock preset stripe\nkey       stripe:post:cus_1\ndelivery  evt_1\nplace     POST localhost:8080/hooks/stripe\nif held   waits 5s, then 423\n"},
 		{[]string{"-d", "id=1", "http://localhost:8080/hooks/signed"}, 0, "key       signed:1\nif held   waits 0s, then 423\n"},
 		{[]string{"-d", `{"id":1}`, "http://localhost:8080/hooks/stripe#x"}, 0, "note      the fragment (# and what follows) is not part of a request\nnote      the body is sent as a form, as curl does; for JSON add -H 'Content-Type: application/json'\n"},
 		{[]string{"-d", "id=evt_2", "http://localhost:8080/hooks/stripe"}, 0, "refused   415 unsupported_body: "},

@@ -42,7 +42,7 @@ func TestForgetCommand(t *testing.T) {
 	}
 	answered := func(keys []string, id, scope string) {
 		t.Helper()
-		key := middleware.DeliveryKey(keys, id, scope)
+		key := middleware.Delivery{Keys: keys, ID: id, Scope: scope}.Key()
 		if err := lock(key).UnlockWith(make([]byte, 1234), 24*time.Hour); err != nil {
 			t.Fatal(err)
 		}
@@ -63,7 +63,11 @@ func TestForgetCommand(t *testing.T) {
 		t.Errorf("nothing to forget: %s", text)
 	}
 	answered([]string{"order:42"}, "evt_1", "")
-	inspected := command(0, "inspect", "--id", "evt_1", "order:42")
+	var inspected string
+	eventually(t, "the masters have forgotten the fence, which is another column", func() bool {
+		inspected = command(0, "inspect", "--id", "evt_1", "order:42")
+		return strings.Contains(inspected, "FENCE  QUEUE")
+	})
 	requireDocumented(t, "caddy redlock inspect --id evt_1 order:42", strings.ReplaceAll(inspected, "24h00m", "23h59m"))
 	var seen console.Inspection
 	unmarshal(t, command(0, "inspect", "--json", "--id", "evt_1", "order:42"), &seen)
@@ -71,7 +75,7 @@ func TestForgetCommand(t *testing.T) {
 		t.Errorf("%+v", seen)
 	}
 
-	running := lock(middleware.DeliveryKey([]string{"order:42"}, "evt_1", ""))
+	running := lock(middleware.Delivery{Keys: []string{"order:42"}, ID: "evt_1"}.Key())
 	if text := command(3, "forget", "--id", "evt_1", "order:42"); !strings.Contains(text, "the delivery runs now") {
 		t.Errorf("a delivery that runs: %s", text)
 	}
@@ -85,6 +89,16 @@ func TestForgetCommand(t *testing.T) {
 	if err := os.WriteFile(scope, []byte("Bearer "+secret+"\nmore\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	placed := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(placed, []byte(secret), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	signed := middleware.Delivery{Keys: []string{"a"}, ID: "evt_3", Place: "POST shop.example.com/hook?tenant=a", Secret: secret}
+	if err := lock(signed.Key()).UnlockWith(nil, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	command(0, "inspect", "--id", "evt_3", "--place", "POST Shop.example.com/hook/?tenant=a", "--secret-file", placed, "a")
+	command(3, "inspect", "--id", "evt_3", "--place", "POST shop.example.com/hook?tenant=a", "a")
 	answered([]string{"a", "b"}, "evt_2", "Bearer "+secret)
 	command(3, "inspect", "--id", "evt_2", "a", "b")
 	for _, named := range [][]string{{"--scope-file", scope, "b", "a"}, {"--scope", "Bearer " + secret, "a", "b"}} {
@@ -104,7 +118,7 @@ func TestForgetCommand(t *testing.T) {
 	})
 	command(2, "forget", "--id", "evt_2", "a")
 	for _, args := range [][]string{
-		{"forget"}, {"forget", "a", "b"}, {"forget", "--id", "", "a"}, {"inspect", "--scope", "x", "a"}, {"inspect", "--id", "x", "--scope-file", scope + ".none"},
+		{"forget"}, {"forget", "a", "b"}, {"forget", "--id", "", "a"}, {"inspect", "--scope", "x", "a"}, {"inspect", "--id", "x", "--place", "shop.example.com/hook", "a"}, {"inspect", "--id", "x", "--scope-file", scope + ".none"},
 		{"inspect", "--id", "x", "--scope", "y", "--scope-file", scope}, {"inspect", "--id", "x", "--scope-file", os.DevNull},
 	} {
 		if text, stderr, code := redlockCommand(t, args...); code != 1 || !strings.HasPrefix(stderr, "Error: ") {

@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -18,8 +19,7 @@ func (s *serving) claim(alone bool) (*answer.Answer, error) {
 	if s.rule.Remember > 0 {
 		opts = append(opts, redlock.WithRecall())
 	}
-	s.claimKey = DeliveryKey(s.turn.keys, s.delivery, s.scope)
-	lock, err := s.turn.locker.TryLock(s.r.Context(), s.claimKey, opts...)
+	lock, err := s.turn.locker.TryLock(s.r.Context(), s.turn.claimKey, opts...)
 	var held *redlock.HeldError
 	var done *redlock.DoneError
 	switch {
@@ -28,8 +28,27 @@ func (s *serving) claim(alone bool) (*answer.Answer, error) {
 	case errors.As(err, &held):
 		return nil, &duplicateError{held}
 	}
-	s.claimed = lock
+	s.turn.claimed = lock
 	return nil, err
+}
+
+// setClaimKey finds out which key the delivery has. If a rule around this one has claimed that for the same request, it knows repeats,
+// and remembers the answer.
+func (s *serving) setClaimKey() {
+	if s.delivery.ID == "" {
+		return
+	}
+	s.turn.claimKey = s.delivery.runningKey()
+	if s.rule.Remember > 0 {
+		s.turn.claimKey = s.delivery.Key()
+	}
+	if holder := s.turn.claimer(); holder != nil {
+		s.delivery.ID, s.turn.claimKey = "", ""
+		if s.turn.Lock == nil {
+			s.turn.Lock = holder.Lock
+		}
+		s.turn.Key = cmp.Or(s.turn.Key, holder.Key)
+	}
 }
 
 // unlockClaim releases the lock on the delivery, with the answer that the masters are to remember, or nil. It returns what tells the
@@ -38,9 +57,9 @@ func (s *serving) unlockClaim(result []byte) (tell func()) {
 	tell = func() {}
 	s.claimOnce.Do(func() {
 		switch {
-		case s.claimed == nil:
+		case s.turn.claimed == nil:
 		case result == nil:
-			tell = s.unlock(s.claimed)
+			tell = s.unlock(s.turn.claimed)
 		default:
 			tell = s.unlockWith(result)
 		}

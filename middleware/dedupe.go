@@ -1,17 +1,9 @@
 package middleware
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"net/http"
 	"net/url"
-	"path"
-	"slices"
-	"strings"
-
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
 // parseDedupe reads the template of the ID of a delivery, as ParseTemplate does. An ID has a single value, so that
@@ -52,41 +44,4 @@ func (t *Template) exactKey() KeyFunc {
 		}
 		return url.PathUnescape(key)
 	}
-}
-
-// ScopeAt returns the scope of a delivery to one place, its host and path, such as "shop.example.com/hooks/billing": if a rule ignores
-// fingerprints, an ID counts at one place alone. All spellings by which a request may reach the same handler are one place: who
-// copies a delivery chooses among them.
-func ScopeAt(place, scope string) string {
-	if place == "" {
-		return scope
-	}
-	host, escaped, _ := strings.Cut(place, "/")
-	text, err := url.PathUnescape(escaped)
-	if err != nil {
-		text = escaped
-	}
-	segments := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(slashes, r) })
-	for i, segment := range segments {
-		segment, _, _ = strings.Cut(segment, ";")
-		segments[i] = strings.TrimFunc(segment, fold.IsBlank)
-	}
-	clean := url.URL{Path: path.Clean("/" + strings.ToLower(strings.Join(segments, "/")))} // which follows the dots, as routers do
-	return strings.TrimSpace(hostname(host) + clean.EscapedPath() + " " + scope)
-}
-
-// DeliveryKey returns the key of a delivery, which is locked while the delivery is served: that of the keys of its request,
-// in any order, of its ID, and of who has sent it if the rule asks for that (otherwise scope is empty). All
-// three are hashed, each with its length, so that no two deliveries have the same key.
-func DeliveryKey(keys []string, id, scope string) string {
-	if !slices.IsSorted(keys) {
-		keys = slices.Sorted(slices.Values(keys))
-	}
-	var parts []byte
-	for _, part := range append(keys[:len(keys):len(keys)], id, scope) {
-		parts = binary.AppendUvarint(parts, uint64(len(part)))
-		parts = append(parts, part...)
-	}
-	sum := sha256.Sum256(parts)
-	return "dedupe:" + hex.EncodeToString(sum[:])
 }

@@ -174,27 +174,29 @@ func TestDedupeOfSeveralValues(t *testing.T) {
 // TestDeliveryKey: a delivery has one key, whatever the order of its keys, and no other delivery has it.
 func TestDeliveryKey(t *testing.T) {
 	t.Parallel()
-	deliveries := []struct {
-		keys      []string
-		id, scope string
-	}{
-		{nil, "a", ""}, {nil, "", "a"}, {[]string{"a"}, "", ""},
-		{[]string{"a"}, "b", "c"}, {[]string{"a"}, "bc", ""}, {[]string{"a", "b"}, "c", ""}, {[]string{"ab"}, "c", ""},
-		{[]string{"a\x00b"}, "c", ""}, {[]string{"a"}, "b\x00c", ""}, {[]string{"a"}, "\x01b", "c"}, {[]string{"a\x01b"}, "", "c"},
-		{[]string{"a", "a"}, "c", ""}, {[]string{strings.Repeat("a", 200)}, "c", ""}, {[]string{strings.Repeat("a", 199)}, "ac", ""},
+	of := func(keys []string, parts ...string) middleware.Delivery {
+		parts = append(parts, "", "", "", "")
+		return middleware.Delivery{Keys: keys, ID: parts[0], Place: parts[1], Secret: parts[2], Scope: parts[3]}
+	}
+	deliveries := []middleware.Delivery{
+		of(nil, "a"), of(nil, "", "", "", "a"), of(nil, "", "", "a"), of([]string{"a"}),
+		of([]string{"a"}, "b", "", "", "c"), of([]string{"a"}, "b", "", "c"), of([]string{"a"}, "bc"), of([]string{"a", "b"}, "c"), of([]string{"ab"}, "c"),
+		of([]string{"a\x00b"}, "c"), of([]string{"a"}, "b\x00c"), of([]string{"a"}, "\x01b", "", "", "c"), of([]string{"a\x01b"}, "", "", "", "c"),
+		of([]string{"a", "a"}, "c"), of([]string{strings.Repeat("a", 200)}, "c"), of([]string{strings.Repeat("a", 199)}, "ac"),
+		of(nil, "a", "POST h/p"), of(nil, "a", "PUT h/p"), of(nil, "a", "POST h/p?q"), of(nil, "a", "POST h/p?Q"), of(nil, "a", "POST g/p"), of(nil, "a", "POST h/p", "s"),
 	}
 	seen := make(map[string]int)
 	for i, d := range deliveries {
-		key := middleware.DeliveryKey(d.keys, d.id, d.scope)
+		key := d.Key()
 		if other, ok := seen[key]; ok {
 			t.Errorf("%q and %q have the same key", deliveries[other], d)
 		}
 		seen[key] = i
-		if strings.Contains(key, d.id+d.scope) && len(d.id+d.scope) > 1 {
+		if text := d.ID + d.Secret + d.Scope; strings.Contains(key, text) && len(text) > 2 {
 			t.Errorf("the key of %q shows it", d)
 		}
 	}
-	if middleware.DeliveryKey([]string{"x", "b", "a"}, "1", "") != middleware.DeliveryKey([]string{"a", "b", "x"}, "1", "") {
+	if of([]string{"x", "b", "a"}, "1").Key() != of([]string{"a", "b", "x"}, "1").Key() {
 		t.Error("the order of the keys changes the key")
 	}
 }

@@ -18,13 +18,13 @@ type dryRuns struct {
 // until leave is called.
 func (d *dryRuns) enter(s *serving) (leave func(), err error) {
 	all := s.turn.keys
-	if s.delivery != "" {
-		all = append(all[:len(all):len(all)], DeliveryKey(all, s.delivery, s.scope))
+	if s.delivery.ID != "" {
+		all = append(all[:len(all):len(all)], s.delivery.Key())
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch busy := func(key string) bool { return d.running[key] > 0 }; {
-	case s.delivery != "" && busy(all[len(all)-1]):
+	case s.delivery.ID != "" && busy(all[len(all)-1]):
 		err = &duplicateError{}
 	case slices.ContainsFunc(s.turn.keys, busy):
 		err = redlock.ErrHeld

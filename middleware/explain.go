@@ -13,7 +13,7 @@ import (
 type Explanation struct {
 	Keys     []string // the keys that would be locked, hashed if the rule demands it
 	Delivery string   // the ID that is compared with those of other deliveries; empty for none
-	Place    string   // the host and path at which alone it counts; empty for anywhere
+	Place    string   // the method and URL at which alone it counts; empty for anywhere
 	Err      error    // why the request would be refused before its lock is asked for, or nil
 
 	rule *Serializer
@@ -34,11 +34,7 @@ func (rule *Serializer) Explain(r *http.Request) Explanation {
 		b.budget = NewBudget(rule.MaxBody) // of its own: the body remains readable, and keeps its memory
 	}
 	err := s.identify()
-	e := Explanation{Keys: s.turn.keys, Delivery: s.delivery, Err: cmp.Or(s.permit(), err), rule: rule}
-	if e.Delivery != "" && !*rule.Fingerprint {
-		e.Place = rule.place(r)
-	}
-	return e
+	return Explanation{Keys: s.turn.keys, Delivery: s.delivery.ID, Place: s.delivery.Place, Err: cmp.Or(s.permit(), err), rule: rule}
 }
 
 // String returns the explanation as text for people, with a line for each fact. It shows the keys.
@@ -56,7 +52,7 @@ func (e Explanation) String() string {
 	switch {
 	case e.Err != nil:
 		refusal := refusalBeforeLock(context.Background(), e.Err)
-		if refusal.Turn.Outcome == OutcomeMissingKey && e.rule.OnMissingKey == Pass {
+		if refusal.Turn.Outcome == OutcomeMissingKey && e.rule.passes(e.Err) {
 			fmt.Fprintf(&text, "served    without a lock: %v\n", e.Err)
 		} else {
 			fmt.Fprintf(&text, "refused   %d %s: %v\n", refusal.Status, refusal.Turn.Outcome, e.Err)

@@ -18,7 +18,7 @@ func ExampleExplain() {
 	// Output:
 	// key       stripe:post:cus_1
 	// delivery  evt_1
-	// place     example.com/webhooks
+	// place     POST example.com/webhooks
 	// if held   waits 5s, then 423
 }
 

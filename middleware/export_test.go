@@ -2,3 +2,6 @@ package middleware
 
 // CompileFunc is Compile with a function in place of the templates, as NewFunc has it.
 func CompileFunc(rule Rule, key KeyFunc) *Serializer { return mustCompile(rule, key.Keys) }
+
+// RunningKey is the key of a delivery under a rule that remembers nothing.
+func RunningKey(d Delivery) string { return d.runningKey() }

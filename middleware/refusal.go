@@ -52,6 +52,18 @@ var (
 // errStopping reports a request that would have to wait while the server is about to stop.
 var errStopping = errors.New("the lock is held, and the server is about to stop")
 
+// noScopeError reports a request with an ID, of which nobody knows whose it is.
+type noScopeError struct{ error }
+
+func (e *noScopeError) Unwrap() error { return e.error }
+
+// passes reports whether a request is served without a lock although it lacks a part of its key. One that has an ID never is, as its
+// client counts on it.
+func (rule *Serializer) passes(missing error) bool {
+	var noScope *noScopeError
+	return errors.Is(missing, errNoID) || rule.OnMissingKey == Pass && !errors.As(missing, &noScope)
+}
+
 // duplicateError reports that the same delivery is already waiting or running.
 type duplicateError struct{ held *redlock.HeldError }
 

@@ -44,14 +44,14 @@ func (s *serving) release(brokenOff bool) {
 // block.
 func (s *serving) releaseNow() {
 	defer s.observeReleased()
-	if s.claimed == nil {
+	if s.turn.claimed == nil {
 		s.unlock(s.own)()
 		return
 	}
 	var keys sync.WaitGroup
 	tellKeys := func() {}
 	switch {
-	case s.own == s.claimed:
+	case s.own == s.turn.claimed:
 	case s.result == nil:
 		tellKeys = s.unlock(s.own)
 	default: // to store the answer may take long

@@ -53,12 +53,6 @@ func (rule *Serializer) sealer() *answer.Sealer {
 	return rule.Sealer.sealer
 }
 
-// place returns where a request goes. A sender that delivers one event to two places gives both deliveries the same ID: the second
-// is no repeat of the first.
-func (rule *Serializer) place(r *http.Request) string {
-	return r.Host + rule.originalURL(r).EscapedPath()
-}
-
 func (rule *Serializer) originalURL(r *http.Request) *url.URL {
 	if rule.OriginalURL != nil {
 		return rule.OriginalURL(r)
@@ -71,7 +65,7 @@ func (rule *Serializer) originalURL(r *http.Request) *url.URL {
 
 // takeFingerprint reads the body for what tells one request from another with the same ID.
 func (s *serving) takeFingerprint() error {
-	if s.rule.Remember == 0 || !*s.rule.Fingerprint || s.delivery == "" {
+	if s.rule.Remember == 0 || !*s.rule.Fingerprint || s.delivery.ID == "" {
 		return nil
 	}
 	body, err := bodyBytes(s.r)
@@ -79,7 +73,7 @@ func (s *serving) takeFingerprint() error {
 		return err
 	}
 	sum := sha256.New()
-	for _, part := range []string{s.r.Method, s.rule.originalURL(s.r).RequestURI()} {
+	for _, part := range append(s.notInDelivery(), s.r.Method, s.rule.originalURL(s.r).RequestURI()) {
 		_ = binary.Write(sum, binary.BigEndian, uint64(len(part)))
 		_, _ = io.WriteString(sum, part)
 	}
@@ -88,11 +82,25 @@ func (s *serving) takeFingerprint() error {
 	return nil
 }
 
+// notInDelivery returns the keys of the request, if they are none of its delivery.
+func (s *serving) notInDelivery() []string {
+	if s.rule.comparesKeys() {
+		return s.turn.keys
+	}
+	return nil
+}
+
+// comparesKeys reports whether an ID that was used with other keys belongs to another request. One in the header Idempotency-Key is its
+// client's for all that it does; one of dedupe is only known to be the only one of its kind for a key.
+func (rule *Serializer) comparesKeys() bool {
+	return rule.identifiesByHeader() && rule.Remember > 0 && *rule.Fingerprint
+}
+
 // recall returns the answer that the masters remember for the delivery, unless that was to another request.
 func (s *serving) recall(result []byte) (*answer.Answer, error) {
-	a, err := answer.Decode(result, s.rule.sealer(), s.claimKey)
+	a, err := answer.Decode(result, s.rule.sealer(), s.turn.claimKey)
 	if errors.Is(err, answer.ErrNotSealed) { // it is from before the rule had keys
-		a, err = answer.Decode(result, nil, s.claimKey)
+		a, err = answer.Decode(result, nil, s.turn.claimKey)
 	}
 	if err != nil {
 		return nil, err
@@ -105,7 +113,7 @@ func (s *serving) recall(result []byte) (*answer.Answer, error) {
 
 // newRecorder returns what keeps a copy of the answer, or nil if that is not remembered.
 func (s *serving) newRecorder() *answer.Recorder {
-	if s.rule.Remember == 0 || s.claimed == nil {
+	if s.rule.Remember == 0 || s.turn.claimed == nil {
 		return nil
 	}
 	return answer.NewRecorder(s.w.Header(), s.rule.RememberSize)
@@ -118,7 +126,7 @@ func (s *serving) remember(recorder *answer.Recorder) []byte {
 		return nil
 	}
 	a.Fingerprint = s.fingerprint
-	result, err := a.Encode(s.rule.sealer(), s.claimKey)
+	result, err := a.Encode(s.rule.sealer(), s.turn.claimKey)
 	if err == nil && len(result) > redlock.MaxResult {
 		err = fmt.Errorf("with its headers it has %d bytes: at most %d can be remembered", len(result), redlock.MaxResult)
 	}
@@ -131,7 +139,7 @@ func (s *serving) remember(recorder *answer.Recorder) []byte {
 
 // unlockWith releases the lock on the delivery, and has the masters remember its answer. It returns what tells how that went.
 func (s *serving) unlockWith(result []byte) (tell func()) {
-	err := s.claimed.UnlockWith(result, s.rule.Remember)
+	err := s.turn.claimed.UnlockWith(result, s.rule.Remember)
 	return func() { s.noteRemembered(len(result), err) }
 }
 

@@ -199,10 +199,10 @@ func TestFingerprint(t *testing.T) {
 	first, firstLoose := do(t, request("POST", server.URL+"/pay?x=1", "10")), do(t, request("POST", loose.URL+"/pay?x=1", "10"))
 	for _, other := range []struct{ method, path, body string }{{"PUT", "/pay?x=1", "10"}, {"POST", "/pay2?x=1", "10"}, {"POST", "/pay?x=2", "10"}, {"POST", "/pay?x=1", "11"}, {"POST", "/pay?x=1", ""}} {
 		requireProblem(t, do(t, request(other.method, server.URL+other.path, other.body)), http.StatusUnprocessableEntity, "mismatch")
-		if got := do(t, request(other.method, loose.URL+other.path, other.body)); strings.HasPrefix(other.path, "/pay?") {
+		if got := do(t, request(other.method, loose.URL+other.path, other.body)); other.method == "POST" && other.path == "/pay?x=1" {
 			requireReplay(t, got, firstLoose)
 		} else if got.StatusCode != http.StatusCreated || got.body == firstLoose.body { // one event, delivered to two places
-			t.Errorf("%s: %d %q", other.path, got.StatusCode, got.body)
+			t.Errorf("%s %s: %d %q", other.method, other.path, got.StatusCode, got.body)
 		}
 	}
 	requireReplay(t, do(t, request("POST", server.URL+"/pay?x=1", "10")), first)
@@ -244,10 +244,10 @@ func TestPlacesWithTheSamePath(t *testing.T) {
 	mux.Handle("/billing/", http.StripPrefix("/billing", h))
 	mux.Handle("/shipping/", http.StripPrefix("/shipping", h))
 	server := serve(t, mux)
-	billing := post(t, server.URL+"/billing/event?sent=1", "Order", "42", "Id", "a")
+	billing := post(t, server.URL+"/billing/event", "Order", "42", "Id", "a")
 	post(t, server.URL+"/shipping/event", "Order", "42", "Id", "a")
 	c.requireRuns(t, 2)
-	requireReplay(t, post(t, server.URL+"/billing/event?sent=2", "Order", "42", "Id", "a"), billing)
+	requireReplay(t, post(t, server.URL+"/billing//event", "Order", "42", "Id", "a"), billing)
 	c.requireRuns(t, 2)
 }
 
@@ -263,17 +263,17 @@ func TestSpellingsOfAPlace(t *testing.T) {
 	first := send("hooks.example.com", "/hooks/github")
 	for _, same := range [][2]string{
 		{"Hooks.Example.com", "/hooks/github"}, {"hooks.example.com.", "/hooks/github"}, {"hooks.example.com:443", "/hooks/github"},
-		{"hooks.example.com", "/hooks/git%68ub"}, {"hooks.example.com", "/hooks/GitHub/"}, {"hooks.example.com", "/hooks;x/github;y=1?z"},
+		{"hooks.example.com", "/hooks/git%68ub"}, {"hooks.example.com", "/hooks/GitHub/"}, {"hooks.example.com", "/hooks;x/github;y=1"},
 		{"hooks.example.com", "//hooks/./github"}, {"hooks.example.com", "/hooks/x/../github"}, {"hooks.example.com", "/x/..;y/hooks/github/z/%2e%2e"},
 		{"hooks.example.com", "/hooks/x%2F..%2Fgithub"}, {"hooks.example.com", "/hooks%5Cgithub"},
 	} {
 		requireReplay(t, send(same[0], same[1]), first)
 	}
 	c.requireRuns(t, 1)
-	for _, other := range [][2]string{{"hooks.example.org", "/hooks/github"}, {"hooks.example.com", "/hooks/github/2"}, {"hooks.example.com", "/"}} {
+	for _, other := range [][2]string{{"hooks.example.org", "/hooks/github"}, {"hooks.example.com", "/hooks/github/2"}, {"hooks.example.com", "/"}, {"hooks.example.com", "/hooks/github?tenant=b"}} {
 		send(other[0], other[1])
 	}
-	c.requireRuns(t, 4)
+	c.requireRuns(t, 5)
 }
 
 // Nobody gets the answer to what another has asked.
@@ -287,7 +287,7 @@ func TestScope(t *testing.T) {
 		t.Error("one client got the answer of another")
 	}
 	requireReplay(t, post(t, server.URL, "Order", "42", "Id", "a", "Authorization", "Bearer Ann"), ann)
-	if forgotten, err := l.Forget(t.Context(), middleware.DeliveryKey([]string{"order:42"}, "a", "Bearer Ann")); err != nil {
+	if forgotten, err := l.Forget(t.Context(), middleware.Delivery{Keys: []string{"order:42"}, ID: "a", Scope: "Bearer Ann"}.Key()); err != nil {
 		t.Errorf("an operator names the scope as the client sends it: %v, %v", forgotten, err)
 	}
 	requireProblem(t, post(t, server.URL, "Order", "42", "Id", "a"), http.StatusBadRequest, "missing_key")

@@ -34,13 +34,10 @@ type serving struct {
 	arrived time.Time
 
 	turn        Turn              // once the handler has it, it doesn't change any more
-	delivery    string            // the sender's ID of it; empty for none
-	scope       string            // who has sent it, if the rule asks for that
+	delivery    Delivery          // without an ID it is compared with none
 	fingerprint [sha256.Size]byte // of the request, if its answer is remembered
 
 	own       *redlock.Lock // that the request holds: on its keys, or on its delivery if it has no other
-	claimed   *redlock.Lock // on the delivery; nil for none
-	claimKey  string
 	claimOnce sync.Once
 	result    []byte // the answer, if the masters are to remember it
 
@@ -78,7 +75,8 @@ func (s *serving) serve() error {
 		return s.refuseBeforeLock(err)
 	}
 	keys := s.turn.keysToLock()
-	if len(keys) == 0 && s.delivery == "" { // a rule around this one holds them all, and will release them
+	s.setClaimKey()
+	if len(keys) == 0 && s.delivery.ID == "" { // a rule around this one holds them all, and will release them
 		s.turn.Outcome = OutcomeAcquired
 		return s.handOver(s.w)
 	}
@@ -130,49 +128,62 @@ func (s *serving) admit() error {
 	return err
 }
 
-func (s *serving) permit() error {
+func (s *serving) permit() (err error) {
 	if !s.rule.AllowUpgrade && upgrades(s.r) {
 		return errUpgrade
 	}
-	return s.rule.verify(s.r)
+	s.delivery.Secret, err = s.rule.verify(s.r)
+	return err
 }
 
 func (s *serving) identify() (err error) {
 	if s.rule.derive != nil {
-		if s.turn.keys, err = s.rule.deriveKeys(s.r); err != nil {
+		if s.turn.keys, err = s.rule.deriveKeys(s.r); err == nil {
+			s.turn.Key = strings.Join(s.turn.keys, " ")
+		} else if s.rule.OnMissingKey != Pass || s.rule.dedupe == nil || !errors.Is(err, ErrMissingKey) {
 			return err
 		}
-		s.turn.Key = strings.Join(s.turn.keys, " ")
 	}
 	if s.rule.dedupe != nil {
-		err = s.identifyDelivery()
+		if errID := s.identifyDelivery(); errID != nil {
+			return errID
+		}
 	}
-	if err == nil && s.rule.derive == nil && s.delivery == "" {
-		err = errNoID
+	switch {
+	case s.delivery.ID != "": // which is locked even where a key is missing, and that is allowed
+		return nil
+	case err == nil && s.rule.derive == nil:
+		return errNoID
 	}
 	return err
 }
 
 func (s *serving) identifyDelivery() (err error) {
-	s.delivery, err = s.rule.dedupe(s.r)
+	s.delivery.ID, err = s.rule.dedupe(s.r)
 	switch {
 	case errors.Is(err, ErrMissingKey) && s.rule.IdempotencyKey == required:
 		return errMissingID
 	case errors.Is(err, ErrMissingKey):
-		s.delivery = ""
+		s.delivery.ID = ""
 		return nil
 	case err == nil && s.rule.scope != nil:
-		s.scope, err = s.rule.scope(s.r)
+		s.delivery.Scope, err = s.rule.scope(s.r)
 	}
 	if !*s.rule.Fingerprint {
-		s.scope = ScopeAt(s.rule.place(s.r), s.scope)
+		s.delivery.Place = s.rule.place(s.r)
+	}
+	if !s.rule.comparesKeys() {
+		s.delivery.Keys = s.turn.keys
+	}
+	if errors.Is(err, ErrMissingKey) {
+		return &noScopeError{err}
 	}
 	return err
 }
 
 // acquire takes the locks on the delivery and on the keys, or none. If the answer to the delivery is remembered, it returns that.
 func (s *serving) acquire(keys []string) (remembered *answer.Answer, err error) {
-	if s.delivery != "" {
+	if s.delivery.ID != "" {
 		if remembered, err = s.claim(len(keys) == 0); err != nil || remembered != nil {
 			return remembered, err
 		}
@@ -180,8 +191,8 @@ func (s *serving) acquire(keys []string) (remembered *answer.Answer, err error) 
 	if len(keys) > 0 {
 		s.own, err = s.lock(keys)
 	} else {
-		s.own = s.claimed
-		s.turn.Key = cmp.Or(s.turn.Key, s.claimKey)
+		s.own = s.turn.claimed
+		s.turn.Key = cmp.Or(s.turn.Key, s.turn.claimKey)
 	}
 	if err != nil {
 		s.unlockClaim(nil)()
@@ -191,7 +202,7 @@ func (s *serving) acquire(keys []string) (remembered *answer.Answer, err error) 
 		s.turn.Lock = s.own
 	}
 	s.turn.Outcome = OutcomeAcquired
-	if s.claimed != nil && s.claimed != s.own {
+	if s.turn.claimed != nil && s.turn.claimed != s.own {
 		s.releaseWith(s.own)
 	}
 	return nil, nil
@@ -223,7 +234,7 @@ func (s *serving) setOutcome(outcome Outcome, err error) {
 func (s *serving) refuseBeforeLock(err error) error {
 	refusal := refusalBeforeLock(s.r.Context(), err)
 	s.setOutcome(refusal.Turn.Outcome, err)
-	if s.turn.Outcome == OutcomeMissingKey && (s.rule.OnMissingKey == Pass || errors.Is(err, errNoID)) {
+	if s.turn.Outcome == OutcomeMissingKey && s.rule.passes(err) {
 		return s.pass()
 	}
 	return s.refuse(refusal)

@@ -24,6 +24,9 @@ type Turn struct {
 	locker      *redlock.Locker
 	fenceHeader string
 	outer       *Turn // of the rule around this one
+
+	claimed  *redlock.Lock // on the delivery; nil for none
+	claimKey string
 }
 
 type turnKey struct{}
@@ -50,6 +53,16 @@ func (t Turn) Fence() (token uint64, ok bool) {
 func (t *Turn) holder(key string) *Turn {
 	for outer := t.outer; outer != nil; outer = outer.outer {
 		if outer.Lock != nil && outer.Lock.Err() == nil && outer.locker == t.locker && slices.Contains(outer.keys, key) {
+			return outer
+		}
+	}
+	return nil
+}
+
+// claimer returns the turn around this one that has claimed the same delivery, or nil.
+func (t *Turn) claimer() *Turn {
+	for outer := t.outer; outer != nil; outer = outer.outer {
+		if outer.claimed != nil && outer.claimed.Err() == nil && outer.locker == t.locker && outer.claimKey == t.claimKey {
 			return outer
 		}
 	}

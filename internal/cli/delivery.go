@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -12,23 +13,26 @@ import (
 )
 
 // deliveryFlags name a delivery, or whatever else a rule knows by an ID. Its key is a hash, which nobody can type.
-type deliveryFlags struct{ id, place, scope, scopeFile string }
+type deliveryFlags struct{ id, place, scope, scopeFile, secretFile string }
 
-const deliveryFlagsUsage = "[--id <ID> [--place <host/path>] [--scope <value> | --scope-file <path>]]"
+const deliveryFlagsUsage = "[--id <ID> [--place <method and URL>] [--scope <value> | --scope-file <path>] [--secret-file <path>]]"
 
 const deliveryFlagsHelp = `
 With --id the key is that of a delivery: <key> is what its rule locks, as in
-{http.redlock.key} (several, or none, if the rule has so many), the ID what the rule's
-dedupe or idempotency_key makes of the request, and --scope what its scope does. A scope
-that is a secret, such as {header.Authorization}, is better read from a file; - is the
-standard input. A rule with fingerprint off, as the presets for webhooks have it, knows an
-ID at one place alone: want --place, such as shop.example.com/hooks/stripe.`
+{http.redlock.key} (several, or none, if the rule has so many; none where idempotency_key
+is remembered with a fingerprint), the ID what the rule's dedupe or idempotency_key makes
+of the request, and --scope what its scope does. A scope that is a secret, such as
+{header.Authorization}, is better read from a file; - is the standard input. A rule with
+fingerprint off, as the presets for webhooks have it, knows an ID at one place alone: want
+--place, such as "POST shop.example.com/hooks/stripe", as "caddy redlock explain" prints it.
+A rule with verify wants the secret that has signed the delivery: --secret-file.`
 
 func (f *deliveryFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.id, "id", "", "ID of a delivery")
-	cmd.Flags().StringVar(&f.place, "place", "", "Host and path of the delivery, of a rule with fingerprint off")
+	cmd.Flags().StringVar(&f.place, "place", "", "Method and URL of the delivery, of a rule with fingerprint off")
 	cmd.Flags().StringVar(&f.scope, "scope", "", "Scope of the ID, of a rule that has a scope")
 	cmd.Flags().StringVar(&f.scopeFile, "scope-file", "", "File whose first line is the scope")
+	cmd.Flags().StringVar(&f.secretFile, "secret-file", "", "File whose first line is the secret, of a rule with verify")
 	cmd.MarkFlagsMutuallyExclusive("scope", "scope-file")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if cmd.Flags().Changed("id") {
@@ -40,23 +44,31 @@ func (f *deliveryFlags) add(cmd *cobra.Command) {
 
 // key returns the key that the arguments and the flags name.
 func (f *deliveryFlags) key(cmd *cobra.Command, args []string) (string, error) {
-	scoped := f.place != "" || f.scope != "" || f.scopeFile != ""
+	more := f.place != "" || f.scope != "" || f.scopeFile != "" || f.secretFile != ""
 	switch {
-	case !cmd.Flags().Changed("id") && scoped:
-		return "", errors.New("--place and --scope belong to an ID: want --id, too")
+	case !cmd.Flags().Changed("id") && more:
+		return "", errors.New("--place, --scope and --secret-file belong to an ID: want --id, too")
 	case !cmd.Flags().Changed("id"):
 		return args[0], nil
 	case f.id == "":
 		return "", errors.New("--id is empty: want the ID of the delivery")
+	case f.place != "" && !strings.Contains(f.place, " "):
+		return "", fmt.Errorf(`--place %q: want the method and the URL, such as "POST shop.example.com/hooks/stripe"`, f.place)
 	}
-	scope := f.scope
-	if f.scopeFile != "" {
+	delivery := middleware.Delivery{Keys: args, ID: f.id, Place: f.place, Scope: f.scope}
+	for _, file := range []struct {
+		flag, name string
+		into       *string
+	}{{"--scope-file", f.scopeFile, &delivery.Scope}, {"--secret-file", f.secretFile, &delivery.Secret}} {
+		if file.name == "" {
+			continue
+		}
 		var err error
-		if scope, err = firstLineOf(cmd.InOrStdin(), f.scopeFile); err != nil {
-			return "", err
+		if *file.into, err = firstLineOf(cmd.InOrStdin(), file.name); err != nil {
+			return "", fmt.Errorf("%s: %w", file.flag, err)
 		}
 	}
-	return middleware.DeliveryKey(args, f.id, middleware.ScopeAt(f.place, scope)), nil
+	return delivery.Key(), nil
 }
 
 // firstLineOf returns the first line of a file, or of the standard input for the name -.
@@ -69,7 +81,7 @@ func firstLineOf(stdin io.Reader, name string) (line string, err error) {
 	}
 	line, _, _ = strings.Cut(string(text), "\n")
 	if line = strings.TrimSuffix(line, "\r"); err == nil && line == "" {
-		err = errors.New("--scope-file: the first line is empty")
+		err = errors.New("the first line is empty")
 	}
 	return line, err
 }

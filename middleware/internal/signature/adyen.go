@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -51,27 +52,32 @@ type adyenNotification struct {
 	} `json:"notificationItems"`
 }
 
-// adyenItems reports whether all items of a notification are signed. The parser refuses duplicate names.
-func adyenItems(body []byte, keys [][]byte) bool {
+// adyenItems returns the index of the key with which the first item of a notification is signed, or -1 unless all are signed. The
+// parser refuses duplicate names.
+func adyenItems(body []byte, keys [][]byte) int {
 	var n adyenNotification
 	if err := json.Unmarshal(body, &n); err != nil || len(n.Items) == 0 || len(n.Items) > maxSignatures {
-		return false
+		return -1
 	}
+	first := -1
 	for i := range n.Items {
 		item := &n.Items[i].Item
 		if !fold.IsInt(string(item.Amount.Value)) {
-			return false
+			return -1
 		}
 		signed := strings.Join([]string{item.PSPReference, item.OriginalReference, item.MerchantAccountCode, item.MerchantReference,
 			string(item.Amount.Value), item.Amount.Currency, item.EventCode, item.Success}, ":")
 		signature, err := base64.StdEncoding.DecodeString(item.AdditionalData.Signature)
-		good := false
-		for _, key := range keys {
-			good = good || err == nil && hmac.Equal(signature, sign(key, signed, nil))
+		if err != nil {
+			return -1
 		}
-		if !good {
-			return false
+		key := slices.IndexFunc(keys, func(key []byte) bool { return hmac.Equal(signature, sign(key, signed, nil)) })
+		if key < 0 {
+			return -1
+		}
+		if i == 0 {
+			first = key
 		}
 	}
-	return true
+	return first
 }

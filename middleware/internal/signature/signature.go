@@ -47,8 +47,9 @@ type scheme struct {
 	claim func(http.Header) (claim, bool)
 	// key turns a secret into the key. Default: the bytes of the secret.
 	key func(secret string) ([]byte, error)
-	// inside reports whether the body carries a signature of its own that matches. It is called if the headers have none.
-	inside func(body []byte, keys [][]byte) bool
+	// inside returns the index of the key with which a signature that the body itself carries is made, or -1 if none matches. It is
+	// called if the headers have none.
+	inside func(body []byte, keys [][]byte) int
 	// empty reports whether the sender's library also accepts a signed request without a body.
 	empty bool
 }
@@ -95,45 +96,47 @@ func New(name string, secrets []string) (*Verifier, error) {
 // Headers returns the headers that signatures are read from.
 func (v *Verifier) Headers() []string { return v.scheme.headers }
 
-// Check returns an Error unless a request is signed, and was signed within the window around now. It reads the body only if
-// the headers may be those of a signed request, and returns the error of that.
-func (v *Verifier) Check(h http.Header, window time.Duration, readBody func() ([]byte, error)) error {
+// Check returns which of the secrets, counted from 0, a request is signed with, or an Error unless it is signed, and was signed within
+// the window around now. It reads the body only if the headers may be those of a signed request, and returns the error of that.
+func (v *Verifier) Check(h http.Header, window time.Duration, readBody func() ([]byte, error)) (secret int, err error) {
 	claimed, ok := v.scheme.claim(h)
 	if !ok || len(claimed.signatures) == 0 || len(claimed.signatures) > maxSignatures {
 		if v.scheme.inside == nil {
-			return ErrUnsigned
+			return 0, ErrUnsigned
 		}
 		claimed.signatures = nil
 	}
 	if claimed.sent != "" {
 		seconds, err := strconv.ParseInt(claimed.sent, 10, 64)
 		if err != nil || strconv.FormatInt(seconds, 10) != claimed.sent {
-			return ErrUnsigned
+			return 0, ErrUnsigned
 		}
 		if age := time.Since(time.Unix(seconds, 0)); age > window || age < -window {
-			return ErrReplay
+			return 0, ErrReplay
 		}
 	}
 	body, err := readBody()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	// Senders write UTF-8. Their libraries read other bytes as a text that was not signed.
 	if !utf8.Valid(body) || bytes.HasPrefix(body, []byte("\ufeff")) || len(body) == 0 && !v.scheme.empty {
-		return ErrMismatch
+		return 0, ErrMismatch
 	}
-	for _, key := range v.keys {
+	for i, key := range v.keys {
 		want := sign(key, claimed.prefix, body)
 		for _, signature := range claimed.signatures {
 			if hmac.Equal(signature, want) {
-				return nil
+				return i, nil
 			}
 		}
 	}
-	if v.scheme.inside != nil && v.scheme.inside(body, v.keys) {
-		return nil
+	if v.scheme.inside != nil {
+		if i := v.scheme.inside(body, v.keys); i >= 0 {
+			return i, nil
+		}
 	}
-	return ErrMismatch
+	return 0, ErrMismatch
 }
 
 func sign(key []byte, prefix string, body []byte) []byte {
