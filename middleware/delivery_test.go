@@ -96,7 +96,9 @@ func TestIdempotencyKeyOfAnotherOrder(t *testing.T) {
 	t.Parallel()
 	c := &cashier{answer: receipt}
 	server := serve(t, orders(newLocker(t, live), c.ServeHTTP, middleware.Rule{Preset: "idempotency-key"}))
-	pay := func(order string) answer { return post(t, server.URL, "Idempotency-Key", "a", "Authorization", "x", "Order", order) }
+	pay := func(order string) answer {
+		return post(t, server.URL, "Idempotency-Key", "a", "Authorization", "x", "Order", order)
+	}
 	first := pay("42")
 	requireProblem(t, pay("43"), http.StatusUnprocessableEntity, "mismatch")
 	requireReplay(t, pay("42"), first)
