@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -17,7 +18,10 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // the log of Lockers without their own
+	goleak.VerifyTestMain(m)
+}
 
 const (
 	// bound is the time for what should happen at once, even on a busy machine.

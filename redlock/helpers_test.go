@@ -16,7 +16,10 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // the log of Lockers without their own
+	goleak.VerifyTestMain(m)
+}
 
 // bound is for what should happen at once, on a machine that is busy with other tests.
 const bound = 30 * time.Second

@@ -162,7 +162,7 @@ func WithInstance(name string) Option {
 // WithLogger sets where the Locker logs lost leases, and masters that fail, recover or have no vote. Keys and
 // credentials are never logged. A log that is slow, or blocks, holds up no lock: lines wait for it, and are dropped if they are too
 // many; Status.DroppedLines counts them. Package middleware uses the same logger unless it is given another.
-// Default: nothing is logged.
+// Default: slog.Default.
 func WithLogger(logger *slog.Logger) Option {
 	return option(func(o *options) { o.logger = logger })
 }
@@ -183,7 +183,7 @@ func newOptions(opts []Option) (options, error) {
 		timeout:     DefaultTimeout,
 		prefix:      DefaultPrefix,
 		instance:    defaultInstance(),
-		logger:      slog.New(slog.DiscardHandler),
+		logger:      slog.Default(),
 	}
 	for _, opt := range opts {
 		opt.applyTo(&o)

@@ -1,6 +1,7 @@
 package redlock_test
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -93,4 +94,14 @@ func TestStartIsLogged(t *testing.T) {
 	if lines := log.lines(""); len(lines) != 0 {
 		t.Errorf("of a master in memory: %q", lines)
 	}
+}
+
+// TestDefaultLogger: a program that sets no logger learns from slog's default one why it gets no lock.
+func TestDefaultLogger(t *testing.T) {
+	var log logBook
+	former := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	defer slog.SetDefault(former)
+	newLocker(t, []string{"redis://127.0.0.1:1"})
+	log.expect(t, "level=ERROR", "0 of 1 masters available")
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
@@ -40,7 +41,7 @@ func (c *runCommand) acquire(ctx context.Context) (*holding, error) {
 		opts = append(opts, redlock.WithWait(c.wait))
 	}
 	opts = append(opts, redlock.WithTTL(c.ttl), redlock.WithMaxHold(c.maxHold), redlock.WithLabel(label))
-	locker, err := c.masters.Open()
+	locker, err := c.masters.Open(redlock.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return nil, &coded{codeUsage, err}
 	}
