@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -20,19 +21,19 @@ type attempt struct {
 	ticket    int64 // the caller's, also when the acquire is sent without one
 	timeout   time.Duration
 	several   bool                 // one of the attempts of a LockAll call: commands are queued for all keys before any is sent
-	calls     []call               // the acquires, by master
+	acquires  []link.Command       // the acquires, by master
 	answers   *inbox               // for the acquires, then for the extends that raise the fence, then for the release
 	timer     *time.Timer          // runs ring
 	lock      atomic.Pointer[Lock] // nil before it has won
 	abandoned atomic.Bool          // commands that are still queued must not be sent
 
 	fence    int64
-	granted  []*call
+	granted  []*link.Command
 	raising  int              // masters that were sent a larger fence than the one they had stored
 	held     []protocol.Reply // refusals: another token holds the key, or another process is next in line
 	mustPoll bool             // a master that refused will not wake this process
 	failed   []*MasterError   // masters that gave no usable answer
-	done     []*call          // refusals because a result is remembered
+	done     []*link.Command  // refusals because a result is remembered
 }
 
 // newAttempts sends the acquires for all keys of a call to all masters. They share one proposed fence and
@@ -51,17 +52,17 @@ func (l *Locker) newAttempts(callers []*caller, into []*attempt) []*attempt {
 func (a *attempt) sendSoon() {
 	if a.several {
 		for _, s := range a.locker.streams {
-			s.sendSoon()
+			s.SendSoon()
 		}
 	}
 }
 
 // push sends a command. For a LockAll call it only queues it: sendSoon sends those for all keys together.
-func (a *attempt) push(c *call) {
-	if s := a.locker.streams[c.master]; a.several {
-		s.enqueue(c)
+func (a *attempt) push(c *link.Command) {
+	if s := a.locker.streams[c.Master]; a.several {
+		s.Enqueue(c)
 	} else {
-		s.push(c)
+		s.Push(c)
 	}
 }
 
@@ -69,38 +70,38 @@ func (a *attempt) push(c *call) {
 // these commands first releases that lock; the answers to the releases go to former's inbox.
 func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposal int64) *attempt {
 	a := &attempt{
-		locker:  l,
-		start:   start,
-		ttl:     c.ttl,
-		ticket:  c.ticket,
-		several: c.several,
-		calls:   make([]call, len(l.streams)),
-		answers: newInbox(protocol.OpAcquire, l.decisive(), len(l.streams)),
+		locker:   l,
+		start:    start,
+		ttl:      c.ttl,
+		ticket:   c.ticket,
+		several:  c.several,
+		acquires: make([]link.Command, len(l.streams)),
+		answers:  newInbox(protocol.OpAcquire, l.decisive(), len(l.streams)),
 	}
 	acquire := protocol.Command{Op: protocol.OpAcquire, Key: c.key, Token: l.random(), TTL: c.ttl, Fence: proposal, Process: l.name, Ticket: c.ticket, Recall: c.recall}
 	queue := !c.try && c.ticket > 0
 	if !queue {
 		acquire.Ticket = protocol.TryTicket
 	}
-	var releases []call
+	var releases []link.Command
 	if former != nil {
-		acquire.Former = former.calls[0].Token
+		acquire.Former = former.acquires[0].Token
 		former.abandoned.Store(true)
 		former.answers.expect(protocol.OpRelease, l.decisive())
-		releases = make([]call, len(l.streams))
+		releases = make([]link.Command, len(l.streams))
 	}
 	tickets := c.ticketsOn(len(l.streams))
 	for i, s := range l.streams {
-		a.calls[i] = call{Command: acquire, master: i, abandoned: &a.abandoned, ticket: &tickets[i], to: a.answers}
-		subscribed := s.subscribed.Load()
-		a.calls[i].Polls = !subscribed && (c.polls || s.denied.Load())
-		a.calls[i].Queue = queue && (subscribed || c.polls)
+		a.acquires[i] = link.NewAcquire(acquire, i, &a.abandoned, &tickets[i], a.answers)
+		subscribed := s.Subscribed()
+		a.acquires[i].Polls = !subscribed && (c.polls || s.Denied())
+		a.acquires[i].Queue = queue && (subscribed || c.polls)
 		if former != nil {
-			releases[i] = former.releaseCall(i, false, former.answers)
-			a.calls[i].former = &releases[i]
+			releases[i] = former.releaseOf(i, false, former.answers)
+			a.acquires[i].First(&releases[i])
 		}
-		a.push(&a.calls[i])
-		a.timeout = max(a.timeout, s.forKey(c.key).patience())
+		a.push(&a.acquires[i])
+		a.timeout = max(a.timeout, s.ForKey(c.key).Patience())
 	}
 	return a
 }
@@ -120,9 +121,9 @@ const (
 
 // collect passes each answer to count, with the number of those still missing, until count reports done or
 // all expected answers are in. Answers that are there when the deadline passes still count.
-func (a *attempt) collect(ctx context.Context, closing <-chan struct{}, deadline time.Time, expected int, count func(c *call, pending int) (done bool)) ending {
+func (a *attempt) collect(ctx context.Context, closing <-chan struct{}, deadline time.Time, expected int, count func(c *link.Command, pending int) (done bool)) ending {
 	defer a.startTimer(deadline).Stop()
-	var room [5]*call // enough for most; saves an allocation
+	var room [5]*link.Command // enough for most; saves an allocation
 	for pending := expected; pending > 0; {
 		over := false
 		select {
@@ -161,35 +162,23 @@ func (a *attempt) ring() {
 	if k := a.lock.Load(); k != nil {
 		k.expire()
 	}
-	signal(a.answers.ready)
+	link.Signal(a.answers.ready)
 }
 
-// extension returns the call that renews the lease on one master and raises the fence stored there to the
+// extension returns the command that renews the lease on one master and raises the fence stored there to the
 // lock's. A master that has lost the key may take it anew until refill; never if that is zero.
-func (a *attempt) extension(master int, refill time.Time, to receiver) *call {
-	acquire := &a.calls[master]
-	var deadline int64
-	if !refill.IsZero() {
-		deadline = a.locker.streams[master].clock.Earliest(refill)
-	}
-	return &call{
-		Command:   protocol.Command{Op: protocol.OpExtend, Key: acquire.Key, Token: acquire.Token, TTL: a.ttl, Fence: a.fence, RefillUntil: deadline},
-		master:    master,
-		acquire:   acquire,
-		until:     refill,
-		abandoned: &a.abandoned,
-		to:        to,
-	}
+func (a *attempt) extension(master int, refill time.Time, to link.Receiver) *link.Command {
+	return a.acquires[master].Extension(a.fence, refill, to)
 }
 
 // release frees the key on all masters that granted it, or may have. It doesn't wait: the streams keep the
 // order and repeat what a master misses. The answers go to the receiver unless it is nil. If the caller
 // waits on, the masters keep its ticket.
-func (a *attempt) release(to receiver, waiting bool) {
+func (a *attempt) release(to link.Receiver, waiting bool) {
 	a.abandoned.Store(true)
-	calls := make([]call, len(a.calls))
+	calls := make([]link.Command, len(a.acquires))
 	for i := range calls {
-		calls[i] = a.releaseCall(i, waiting, to)
+		calls[i] = a.releaseOf(i, waiting, to)
 		a.push(&calls[i])
 	}
 }
@@ -197,31 +186,23 @@ func (a *attempt) release(to receiver, waiting bool) {
 // enqueueRelease is release for a lock that is lost. The keeper has it sent.
 func (a *attempt) enqueueRelease() {
 	a.abandoned.Store(true)
-	calls := make([]call, len(a.calls))
+	calls := make([]link.Command, len(a.acquires))
 	for i, s := range a.locker.streams {
-		calls[i] = a.releaseCall(i, false, nil)
-		s.enqueue(&calls[i])
+		calls[i] = a.releaseOf(i, false, nil)
+		s.Enqueue(&calls[i])
 	}
 }
 
-func (a *attempt) releaseCall(master int, waiting bool, to receiver) call {
-	acquire := &a.calls[master]
-	release := protocol.Command{Op: protocol.OpRelease, Key: acquire.Key, Token: acquire.Token, TTL: a.ttl,
-		Process: acquire.Process, Ticket: a.ticket, Queue: waiting && acquire.Queue, Polls: waiting && acquire.Queue && acquire.Polls, Alone: !waiting && a.alone()}
-	return call{
-		Command: release,
-		master:  master,
-		acquire: acquire,
-		to:      to,
-	}
+func (a *attempt) releaseOf(master int, waiting bool, to link.Receiver) link.Command {
+	return a.acquires[master].Release(a.ticket, waiting, !waiting && a.alone(), to)
 }
 
 // alone reports whether, by all answers so far, nobody waited for the key when it was granted.
 func (a *attempt) alone() bool {
-	return len(a.granted) > 0 && len(a.held) == 0 && !slices.ContainsFunc(a.granted, func(c *call) bool { return !c.Reply.Alone })
+	return len(a.granted) > 0 && len(a.held) == 0 && !slices.ContainsFunc(a.granted, func(c *link.Command) bool { return !c.Reply.Alone })
 }
 
-func (a *attempt) name(master int) string { return a.locker.nodeName(master, a.calls[master].Key) }
+func (a *attempt) name(master int) string { return a.locker.nodeName(master, a.acquires[master].Key) }
 
 // past reports whether t has passed on the monotonic clock or on the wall clock. The monotonic clock stands
 // still while the host is suspended, but leases on the masters run on.
@@ -238,7 +219,7 @@ func (a *attempt) until() time.Time { return a.start.Add(a.ttl - admission.Drift
 // for making the connections, if it was the first.
 func (a *attempt) releaseTimeout() (timeout time.Duration) {
 	for i, s := range a.locker.streams {
-		timeout = max(timeout, s.forKey(a.calls[i].Key).latency.timeout())
+		timeout = max(timeout, s.ForKey(a.acquires[i].Key).Timeout())
 	}
 	return timeout
 }
@@ -248,10 +229,10 @@ func (a *attempt) confirmRelease(deadline time.Time) error {
 	quorum := a.locker.quorum
 	released, result := 0, error(nil)
 	var failed []*MasterError
-	ending := a.collect(context.Background(), nil, deadline, len(a.calls), func(c *call, pending int) (done bool) {
+	ending := a.collect(context.Background(), nil, deadline, len(a.acquires), func(c *link.Command, pending int) (done bool) {
 		switch {
 		case c.Reply.Err != nil:
-			failed = append(failed, &MasterError{a.name(c.master), c.Reply.Err})
+			failed = append(failed, &MasterError{a.name(c.Master), c.Reply.Err})
 		case c.Reply.Status == protocol.StatusReleased:
 			released++
 		case c.Reply.Status == protocol.StatusNotOwner:
@@ -267,9 +248,9 @@ func (a *attempt) confirmRelease(deadline time.Time) error {
 	case released >= quorum:
 		return nil
 	case ending == timeOver:
-		return &QuorumError{Answered: released, Quorum: quorum, Total: len(a.calls), Masters: failed, Err: errHung}
+		return &QuorumError{Answered: released, Quorum: quorum, Total: len(a.acquires), Masters: failed, Err: link.ErrHung}
 	case result != nil && released+len(failed) < quorum:
 		return result
 	}
-	return &QuorumError{Answered: released, Quorum: quorum, Total: len(a.calls), Masters: failed}
+	return &QuorumError{Answered: released, Quorum: quorum, Total: len(a.acquires), Masters: failed}
 }

@@ -213,10 +213,10 @@ func (t *contender) hopeless(ctx context.Context, a *attempt) bool {
 		return false
 	}
 	waited := time.Since(t.callers[0].began)
-	left := len(a.calls)
-	for i := range a.calls {
-		c, s := &a.calls[i], t.locker.streams[i]
-		if !c.counted { // it may still answer
+	left := len(a.acquires)
+	for i := range a.acquires {
+		c, s := &a.acquires[i], t.locker.streams[i]
+		if !c.Counted { // it may still answer
 			continue
 		}
 		var guard *admission.GuardError
@@ -226,11 +226,11 @@ func (t *contender) hopeless(ctx context.Context, a *attempt) bool {
 				left--
 			}
 		case errors.Is(err, admission.ErrClockJump):
-			if !s.clock.Trusted(end) {
+			if !s.Clock.Trusted(end) {
 				left--
 			}
 		case errors.Is(err, protocol.ErrUnreachable):
-			if min(waited, s.unconnected()) >= outage {
+			if min(waited, s.Unconnected()) >= outage {
 				left--
 			}
 		}

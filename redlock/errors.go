@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 )
 
 // The errors of this package, for errors.Is. Several of them can match one error.
@@ -42,7 +43,7 @@ var (
 	ErrFenceChanged = errors.New("redlock: no lock with this fencing token is known to have the key")
 	// ErrClosed means that the Locker is closed. It is also the cause with which the contexts of the locks
 	// end that were held until then.
-	ErrClosed = errors.New("redlock: locker is closed")
+	ErrClosed = link.ErrClosed
 	// ErrExpired is what Unlock returns if the lock had ended before, for whatever reason: the work may
 	// have overlapped with another holder's. If the reason is known, the error matches it as well: ErrLost,
 	// ErrMaxHold or ErrClosed.

@@ -68,7 +68,7 @@ func (n *Inspection) has(token string, fence uint64) bool {
 func (g *gates) holding(key, token string) *Lock {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if at := g.byKey[key]; at != nil && at.isHeld() && at.lock.attempt.calls[0].Token == token {
+	if at := g.byKey[key]; at != nil && at.isHeld() && at.lock.attempt.acquires[0].Token == token {
 		return at.lock
 	}
 	return nil

@@ -3,6 +3,7 @@ package redlock
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
@@ -54,7 +55,10 @@ func (l *Locker) Forget(ctx context.Context, key string) (left []*MasterError, e
 			return nil, err
 		}
 		forgotten = lock.Fence()
-		sleep(ctx, l.timeout, nil) // by then, calls that were handing the result on have done so
+		select { // by then, calls that were handing the result on have done so
+		case <-time.After(l.timeout):
+		case <-ctx.Done():
+		}
 	}
 }
 

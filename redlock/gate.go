@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 )
 
 // gates has a gate for each key that this process has locked or wants to lock.
@@ -36,22 +38,22 @@ type caller struct {
 	polls bool
 	// several says that the call is for more than one key, so that this lock alone is of no use to it.
 	several bool
-	call    []*caller      // for several keys, the callers of the call
-	order   uint64         // of the call among all of this process; 0 before it enters
-	gate    *gate          // where it is, or was last
-	heads   bool           // it is the head there; the mu of the gates guards this
-	ownGate gate           // room for the gate, if this caller is the first at it; saves an allocation
-	began   time.Time      // when the call began, on our clock
-	ticket  int64          // its place in the masters' queues, from its first attempt on; 0 if not known yet
-	ahead   int            // callers before it when it entered
-	turn    chan *attempt  // it is the head now; with an attempt if the lock before was handed on, else nil; one for a call
-	tickets []ticketState  // the masters that may have its ticket; each stream guards its own
-	room    [5]ticketState // for tickets: enough for most; saves an allocation
+	call    []*caller           // for several keys, the callers of the call
+	order   uint64              // of the call among all of this process; 0 before it enters
+	gate    *gate               // where it is, or was last
+	heads   bool                // it is the head there; the mu of the gates guards this
+	ownGate gate                // room for the gate, if this caller is the first at it; saves an allocation
+	began   time.Time           // when the call began, on our clock
+	ticket  int64               // its place in the masters' queues, from its first attempt on; 0 if not known yet
+	ahead   int                 // callers before it when it entered
+	turn    chan *attempt       // it is the head now; with an attempt if the lock before was handed on, else nil; one for a call
+	tickets []link.TicketState  // the masters that may have its ticket; each stream guards its own
+	room    [5]link.TicketState // for tickets: enough for most; saves an allocation
 }
 
-func (c *caller) ticketsOn(masters int) []ticketState {
+func (c *caller) ticketsOn(masters int) []link.TicketState {
 	if c.tickets == nil {
-		c.tickets = append(c.room[:0], make([]ticketState, masters)...)
+		c.tickets = append(c.room[:0], make([]link.TicketState, masters)...)
 	}
 	return c.tickets
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 )
 
 // TestTimeIsKnownFromTheGreeting: a Locker knows its masters' clocks before anybody asks it for a lock.
@@ -17,14 +18,14 @@ func TestTimeIsKnownFromTheGreeting(t *testing.T) {
 	for _, s := range l.streams {
 		for deadline := time.Now().Add(10 * time.Second); !knows(s); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("%s has not told the time", s.master)
+				t.Fatalf("%s has not told the time", s)
 			}
 		}
 	}
 }
 
 // knows reports whether a master's clock is known.
-func knows(s *stream) bool {
-	_, known := s.clock.Lead()
+func knows(s *link.Stream) bool {
+	_, known := s.Lead()
 	return known
 }

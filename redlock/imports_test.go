@@ -13,9 +13,10 @@ import (
 func TestImports(t *testing.T) {
 	const module, client = "github.com/caddy-redlock/caddy-redlock/", "github.com/redis/go-redis/v9"
 	const protocol, memory, redis = "redlock/internal/protocol", "redlock/internal/memory", "redlock/internal/redis"
-	const admission, sets = "redlock/internal/admission", "redlock/internal/sets"
+	const admission, sets, link = "redlock/internal/admission", "redlock/internal/sets", "redlock/internal/link"
 	for dir, allowed := range map[string][]string{
-		".":         {protocol, memory, redis, admission, sets, "internal/lockerinfo"},
+		".":         {protocol, memory, redis, admission, sets, link, "internal/lockerinfo"},
+		"link":      {protocol, redis, admission},
 		"admission": {protocol},
 		"memory":    {protocol},
 		"redis":     {protocol},

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -126,7 +127,7 @@ func (l *Locker) tooFew(ctx context.Context, key string, replies []protocol.Repl
 
 // nodeName returns the name of a master or, of a Redis Cluster, of the node that has the key.
 func (l *Locker) nodeName(master int, key string) string {
-	return l.streams[master].forKey(key).master.String()
+	return l.streams[master].ForKey(key).String()
 }
 
 // inspected reads a master's answer. It has IDs where names may be known.
@@ -219,24 +220,24 @@ func (n *Inspection) processes(f func(*string)) {
 // ask sends a command to all masters and returns their answers: those that have come when done reports that they are
 // enough, when ctx has ended, or when the time of the masters is over. The others have errors.
 func (l *Locker) ask(ctx context.Context, cmd protocol.Command, done func(protocol.Reply) bool) (replies []protocol.Reply, end ending) {
-	a := &attempt{locker: l, calls: make([]call, len(l.streams)), answers: newInbox(cmd.Op, 1, len(l.streams))}
+	a := &attempt{locker: l, acquires: make([]link.Command, len(l.streams)), answers: newInbox(cmd.Op, 1, len(l.streams))}
 	for i, s := range l.streams {
-		a.calls[i] = call{Command: cmd, master: i, abandoned: &a.abandoned, to: a.answers}
-		a.timeout = max(a.timeout, s.forKey(cmd.Key).patience())
-		s.push(&a.calls[i])
+		a.acquires[i] = link.Command{Command: cmd, Master: i, Abandoned: &a.abandoned, To: a.answers}
+		a.timeout = max(a.timeout, s.ForKey(cmd.Key).Patience())
+		s.Push(&a.acquires[i])
 	}
-	replies = make([]protocol.Reply, len(a.calls))
+	replies = make([]protocol.Reply, len(a.acquires))
 	for i := range replies {
-		replies[i].Err = errHung
+		replies[i].Err = link.ErrHung
 	}
-	end = a.collect(ctx, l.closing, time.Now().Add(a.timeout), len(a.calls), func(c *call, _ int) bool {
-		replies[c.master] = c.Reply
+	end = a.collect(ctx, l.closing, time.Now().Add(a.timeout), len(a.acquires), func(c *link.Command, _ int) bool {
+		replies[c.Master] = c.Reply
 		return done != nil && done(c.Reply)
 	})
 	a.abandoned.Store(true)
 	for i := range replies {
-		if replies[i].Err == errHung {
-			replies[i].Err = fmt.Errorf("%w within %v%s", errHung, a.timeout.Round(time.Millisecond), l.streams[i].forKey(cmd.Key).latency.advice())
+		if replies[i].Err == link.ErrHung {
+			replies[i].Err = fmt.Errorf("%w within %v%s", link.ErrHung, a.timeout.Round(time.Millisecond), l.streams[i].ForKey(cmd.Key).Advice())
 			if end == callerLeft {
 				replies[i].Err = cmp.Or(context.Cause(ctx), ErrClosed)
 			}

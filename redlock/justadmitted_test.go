@@ -3,11 +3,11 @@ package redlock
 import (
 	"context"
 	"fmt"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
@@ -29,9 +29,7 @@ func (m *youngMaster) Connect(context.Context) (protocol.Conn, error) {
 		return nil, protocol.Unreachable(err)
 	}
 	time.Sleep(time.Millisecond)
-	c := &stepwise{Doer: m, sent: make(chan struct{}, 1), closed: make(chan struct{})}
-	c.end = sync.OnceFunc(func() { close(c.closed) })
-	return c, nil
+	return link.NewStepwise(m), nil
 }
 
 // TestFirstLockAfterTheRestartGuard: once the masters are available, the first lock can be taken.

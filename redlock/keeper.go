@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 )
 
 // keeper renews the leases of all locks and releases those that are lost, with one goroutine and one timer for any number of
@@ -45,7 +47,7 @@ func (k *keeper) keep(lock *Lock) {
 	late := lock.scheduled.due.Before(k.next)
 	k.mu.Unlock()
 	if late {
-		signal(k.recheck)
+		link.Signal(k.recheck)
 	}
 }
 
@@ -94,7 +96,7 @@ func (k *keeper) work() time.Duration {
 	}
 	if attended {
 		for _, s := range k.locker.streams {
-			s.sendSoon()
+			s.SendSoon()
 		}
 	}
 	return time.Until(k.next) // without mu: only this goroutine sets it
@@ -131,7 +133,7 @@ func (k *keeper) bury(lost []*Lock) {
 	k.lost = append(k.lost, lost...)
 	k.mu.Unlock()
 	k.losing.Add(-1)
-	signal(k.recheck)
+	link.Signal(k.recheck)
 }
 
 // release frees the keys of the locks that are lost, lets the next calls try, and tells of it.
@@ -173,13 +175,13 @@ func (k *keeper) endAll() {
 	for _, lock := range locks {
 		lock.lose(ErrClosed)
 	}
-	signal(k.recheck)
+	link.Signal(k.recheck)
 	for more := true; more; k.release() { // some of them may have been lost at the same time
 		<-k.recheck
 		more = k.losing.Load() > 0
 	}
 	for _, s := range k.locker.streams {
-		s.sendSoon()
+		s.SendSoon()
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -88,7 +89,7 @@ func (q *lateResults) add(key string, result *protocol.Result, masters ...int) {
 		q.running.Go(q.run)
 	}
 	if q.active {
-		signal(q.came)
+		link.Signal(q.came)
 	}
 }
 
@@ -150,7 +151,7 @@ func (q *lateResults) run() {
 			return
 		}
 		for master, s := range q.locker.streams {
-			if !s.usable() {
+			if !s.Usable() {
 				continue
 			}
 			for _, r := range q.take(master) {
@@ -204,16 +205,16 @@ func (q *lateResults) send(r *lateResult) {
 	if result.Keep > 0 {
 		result.Keep = max(time.Until(r.ends), time.Millisecond)
 	}
-	q.locker.laneOf(r.master, r.key).push(&call{
+	q.locker.laneOf(r.master, r.key).Push(&link.Command{
 		Command:   protocol.Command{Op: protocol.OpStore, Key: r.key, Result: &result, Anyway: true},
-		master:    r.master,
-		abandoned: &r.forgotten,
-		to:        r,
+		Master:    r.master,
+		Abandoned: &r.forgotten,
+		To:        r,
 	})
 }
 
-// receive takes the master's answer. If it has none, it is asked again later.
-func (r *lateResult) receive(c *call) {
+// Receive takes the master's answer. If it has none, it is asked again later.
+func (r *lateResult) Receive(c *link.Command) {
 	q := r.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -221,7 +222,7 @@ func (r *lateResult) receive(c *call) {
 	if c.Reply.Err == nil || r.forgotten.Load() {
 		q.leave(r)
 		if len(q.waiting[r.master]) > 0 {
-			signal(q.came)
+			link.Signal(q.came)
 		}
 		return
 	}

@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -31,7 +33,7 @@ func TestForgottenResultIsNotSentAgain(t *testing.T) {
 	sent := q.take(2)
 	q.forget("k")
 	for _, r := range sent {
-		r.receive(&call{Command: protocol.Command{Reply: protocol.Reply{Err: errHung}}})
+		r.Receive(&link.Command{Command: protocol.Command{Reply: protocol.Reply{Err: link.ErrHung}}})
 	}
 	if again := q.take(2); len(again) != 1 || again[0].key != "other" {
 		t.Errorf("%d results are sent again, want the one that wasn't forgotten", len(again))
@@ -61,23 +63,10 @@ func TestResultsThatFindNoRoomAreCounted(t *testing.T) {
 	}
 }
 
-// TestLaneDropsWhatNobodyNeeds: a result that is asked for twice, because the first master takes its time, is read once.
-func TestLaneDropsWhatNobodyNeeds(t *testing.T) {
-	t.Parallel()
-	n := newLane(&stream{})
-	n.watchdog = time.AfterFunc(time.Hour, n.cancel)
-	defer n.watchdog.Stop()
-	a := &attempt{answers: newInbox(protocol.OpRecall, 1, 1)}
-	a.abandoned.Store(true)
-	n.queue = append(n.queue, &call{Command: protocol.Command{Op: protocol.OpRecall}, abandoned: &a.abandoned, to: a.answers})
-	if c := n.next(); c != nil {
-		t.Errorf("%v is sent", c.Op)
-	}
-	var room [1]*call
-	if got := a.answers.take(room[:0]); len(got) != 1 || got[0].Reply.Err == nil {
-		t.Errorf("%d are answered, want the one that was dropped", len(got))
-	}
-}
+// mute is a master that answers on the connection for locks alone.
+type mute struct{ *memory.Master }
+
+func (m mute) Lane(protocol.Admission) protocol.Connector { return new(silent) }
 
 // silent is a connection, and makes it, on which no answer comes.
 type silent struct {
@@ -101,12 +90,13 @@ func (s *silent) Wait() error {
 func TestCloseWaitsForNoResult(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, err := Open([]string{"memory://1", "memory://2", "memory://3"}, WithRestartGuard(0))
+		var masters []Master
+		for _, name := range []string{"1", "2", "3"} {
+			masters = append(masters, MasterOf(mute{memory.New(name, time.Now)}))
+		}
+		l, err := New(masters, WithRestartGuard(0))
 		if err != nil {
 			t.Fatal(err)
-		}
-		for _, s := range l.streams {
-			s.lane.connector = new(silent)
 		}
 		ended := make(chan error, 2)
 		store, err := l.Lock(t.Context(), "long")

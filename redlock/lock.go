@@ -99,7 +99,9 @@ func (k *Lock) Fence() uint64 { return uint64(k.attempt.fence) }
 func (k *Lock) Until() time.Time {
 	until := k.ownUntil()
 	for _, part := range k.whole {
-		until = earlier(until, part.ownUntil())
+		if end := part.ownUntil(); end.Before(until) {
+			until = end
+		}
 	}
 	return until
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -21,7 +22,7 @@ import (
 // use, and must be closed.
 type Locker struct {
 	options
-	streams       []*stream
+	streams       []*link.Stream
 	quorum        int
 	id            string // of this process: with it begins what its tokens and its name have by chance
 	name          string // among the waiters on the masters
@@ -86,7 +87,7 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 		seat := seats.Add(m.impl)
 		seat.OnAdmitted = func(reached protocol.Server) { l.sets.reached(i, reached, seat.LostUntil()) }
 		seat.OnServing = l.sets.want
-		s := newStream(m.impl, o, seat)
+		s := link.NewStream(m.impl, o.link(), seat)
 		l.streams = append(l.streams, s)
 	}
 	l.subscriptions.locker = l
@@ -143,7 +144,7 @@ func (l *Locker) TryLock(ctx context.Context, key string, opts ...LockOption) (*
 
 // MaxKeys is the largest number of different keys that one call of LockAll or TryLockAll may have. So many
 // commands fit into one pipeline, and take a server some milliseconds.
-const MaxKeys = maxBatch
+const MaxKeys = link.MaxBatch
 
 // MaxKeyLength is how many bytes a key may have; a longer one is refused with ErrKeyTooLong. The keys of one call of
 // LockAll or TryLockAll may have 64 times as many together.
@@ -215,7 +216,7 @@ func init() {
 func (l *Locker) place() string {
 	names := []string{l.prefix}
 	for _, s := range l.streams {
-		names = append(names, s.master.String())
+		names = append(names, s.String())
 	}
 	slices.Sort(names[1:])
 	if l.sets == nil {
@@ -255,7 +256,7 @@ func (l *Locker) end() error {
 	errs := make([]error, len(l.streams))
 	var streams sync.WaitGroup
 	for i, s := range l.streams {
-		streams.Go(func() { errs[i] = s.close(4 * s.latency.timeout()) })
+		streams.Go(func() { errs[i] = s.Close(4 * s.Timeout()) })
 	}
 	streams.Wait()
 	l.told.close()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	wire "github.com/caddy-redlock/caddy-redlock/redlock/internal/redis"
@@ -47,7 +48,7 @@ func NewMaster(client redis.UniversalClient) (Master, error) {
 		if len(c.Options().Addrs) == 0 { // as of NewFailoverClusterClient
 			return Master{}, errors.New("redlock: this redis.ClusterClient names no node of a cluster; a Sentinel group is none: name independent servers")
 		}
-		return Master{&clusterMaster{Cluster: wire.NewCluster(*c.Options())}}, nil
+		return Master{link.NewClusterMaster(wire.NewCluster(*c.Options()))}, nil
 	}
 	return Master{}, fmt.Errorf("redlock: a master can't be made of a %T; give a *redis.Client or a *redis.ClusterClient", client)
 }

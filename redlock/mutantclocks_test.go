@@ -25,19 +25,19 @@ var clockMutants = []mutant{
 	},
 	{
 		name: "a changed run id goes unnoticed", breaks: exclusion,
-		greet: func(l *link, s *protocol.Server) { s.RunID = l.String() },
+		greet: func(l *route, s *protocol.Server) { s.RunID = l.String() },
 	},
 	{
 		name: "the guard trusts the server's uptime", breaks: exclusion,
 		shape: clocksSetAfterStart,
-		greet: func(l *link, _ *protocol.Server) {
+		greet: func(l *route, _ *protocol.Server) {
 			l.seat.ForgetRun() // as if each start were the first that is seen
 		},
 	},
 	{
 		name: "the guard counts from the last answer of the former run", breaks: exclusion,
 		shape: cutOffBeforeRestart,
-		greet: func(l *link, s *protocol.Server) {
+		greet: func(l *route, s *protocol.Server) {
 			if last := l.seat.Clock.LastSeen(); !last.IsZero() && l.seat.LastReached().RunID != s.RunID {
 				s.Received, s.Time = last, 0
 			}
@@ -45,7 +45,7 @@ var clockMutants = []mutant{
 	},
 	{
 		name: "no raise of the fence", breaks: fencing,
-		send: func(_ *link, cmd *protocol.Command) {
+		send: func(_ *route, cmd *protocol.Command) {
 			if cmd.Op == protocol.OpExtend {
 				cmd.Fence = 0 // it succeeds, and stores no fence
 			}
@@ -74,14 +74,14 @@ var clockMutants = []mutant{
 	{
 		name: "the fence of one set between neighbours", breaks: fencing,
 		fence: func(a *attempt) uint64 {
-			n, quorum := len(a.calls), a.locker.quorum
+			n, quorum := len(a.acquires), a.locker.quorum
 			fence, _ := withinOneSet(a.fences(), n, quorum)
 			return uint64(fence)
 		},
 	},
 	{
 		name: "two steps at once", breaks: exclusion, apart: true,
-		answer: func(_ *link, cmd *protocol.Command) { forgetOthers(cmd) },
+		answer: func(_ *route, cmd *protocol.Command) { forgetOthers(cmd) },
 	},
 }
 
@@ -105,7 +105,7 @@ func cutOffBeforeRestart(w *world) {
 	for _, s := range w.servers[1:] {
 		s.jump, s.downs, s.hangs = 0, windows{{restart, restart + 50*time.Millisecond}}, nil
 	}
-	for _, l := range w.processes[0].links {
+	for _, l := range w.processes[0].routes {
 		l.there = windows{{w.faults.from, restart}}
 	}
 }

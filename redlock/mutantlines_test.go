@@ -37,7 +37,7 @@ var lineMutants = []mutant{
 	{
 		name: "a forced release ignores the fence", breaks: exclusion,
 		shape: func(w *world) { w.forces = true },
-		answer: func(_ *link, cmd *protocol.Command) {
+		answer: func(_ *route, cmd *protocol.Command) {
 			if cmd.Op == protocol.OpInspect {
 				cmd.Reply.Fence = 1
 			}
@@ -45,12 +45,12 @@ var lineMutants = []mutant{
 	},
 	{
 		name: "nobody is woken", breaks: awake, quiet: true,
-		hear: func(*link, protocol.WakeUp) bool { return false },
+		hear: func(*route, protocol.WakeUp) bool { return false },
 	},
 	{
 		name: "a wake-up during an attempt is lost", breaks: awake, quiet: true,
-		hear: func(l *link, w protocol.WakeUp) bool {
-			return !slices.ContainsFunc(l.process.links, func(l *link) bool { return l.acquiring.Load() > 0 })
+		hear: func(l *route, w protocol.WakeUp) bool {
+			return !slices.ContainsFunc(l.process.routes, func(l *route) bool { return l.acquiring.Load() > 0 })
 		},
 	},
 	{
@@ -58,7 +58,7 @@ var lineMutants = []mutant{
 		shape: func(w *world) {
 			w.busy(8)
 		},
-		send: func(_ *link, cmd *protocol.Command) {
+		send: func(_ *route, cmd *protocol.Command) {
 			if cmd.Former != "" {
 				cmd.Ticket = 1
 			}
@@ -70,7 +70,7 @@ var lineMutants = []mutant{
 			w.keys = 1
 			w.busy(3)
 		},
-		send: func(l *link, cmd *protocol.Command) {
+		send: func(l *route, cmd *protocol.Command) {
 			if l.process.index == 0 && cmd.Queue { // forward, back, and again
 				steps := []time.Duration{0, time.Minute, -time.Minute}
 				cmd.Ticket += steps[int(l.process.world.now()/(300*time.Millisecond))%len(steps)].Microseconds()
@@ -83,7 +83,7 @@ var lineMutants = []mutant{
 			w.keys = 1
 			w.busy(2)
 		},
-		send: func(_ *link, cmd *protocol.Command) {
+		send: func(_ *route, cmd *protocol.Command) {
 			if cmd.Ticket == protocol.TryTicket {
 				cmd.Ticket = 1
 			}

@@ -16,7 +16,7 @@ var lockMutants = []mutant{
 		shape: func(w *world) {
 			w.busy(1)
 		},
-		send: func(l *link, cmd *protocol.Command) {
+		send: func(l *route, cmd *protocol.Command) {
 			if cmd.Op == protocol.OpAcquire || cmd.Op == protocol.OpExtend || cmd.Op == protocol.OpRelease {
 				cmd.Token = fmt.Sprint("of process ", l.process.index)
 			}
@@ -28,12 +28,12 @@ var lockMutants = []mutant{
 			w.keys = 1
 			for _, p := range w.processes {
 				p.clients = 6
-				for _, l := range p.links {
+				for _, l := range p.routes {
 					l.loss = 10
 				}
 			}
 		},
-		send: func(l *link, cmd *protocol.Command) {
+		send: func(l *route, cmd *protocol.Command) {
 			if cmd.Op == protocol.OpAcquire && cmd.Former != "" {
 				cmd.Former = l.process.recall(cmd.Former)
 				l.process.memory.Store(cmd.Token, cmd.Former)
@@ -54,7 +54,7 @@ var lockMutants = []mutant{
 	},
 	{
 		name: "an unreachable master isn't counted in the quorum", breaks: exclusion,
-		answer: func(_ *link, cmd *protocol.Command) {
+		answer: func(_ *route, cmd *protocol.Command) {
 			if cmd.Op == protocol.OpAcquire && cmd.Reply.Err != nil {
 				cmd.Reply = protocol.Reply{Status: protocol.StatusGranted, Fence: cmd.Fence}
 			}
@@ -63,7 +63,7 @@ var lockMutants = []mutant{
 	{
 		name: "a renewal without an answer counts", breaks: exclusion,
 		shape: cutOffWhileHolding,
-		answer: func(_ *link, cmd *protocol.Command) {
+		answer: func(_ *route, cmd *protocol.Command) {
 			if cmd.Op == protocol.OpExtend && cmd.Reply.Err != nil {
 				cmd.Reply = protocol.Reply{Status: protocol.StatusGranted}
 			}
@@ -72,7 +72,7 @@ var lockMutants = []mutant{
 	{
 		name: "answers of an earlier renewal count", breaks: exclusion,
 		shape: cutOffWhileHolding,
-		answer: func(l *link, cmd *protocol.Command) {
+		answer: func(l *route, cmd *protocol.Command) {
 			if cmd.Op != protocol.OpExtend {
 				return
 			}
@@ -105,7 +105,7 @@ var lockMutants = []mutant{
 				s.jumpAt, s.jump = at+upTo(w.random, w.timeout), w.ttl
 			}
 		},
-		answer: func(l *link, cmd *protocol.Command) {
+		answer: func(l *route, cmd *protocol.Command) {
 			if s := l.server.Load(); cmd.Reply.Time > 0 && s.jump != 0 && s.world.now() >= s.jumpAt {
 				cmd.Reply.Time -= s.jump.Microseconds()
 			}
@@ -113,7 +113,7 @@ var lockMutants = []mutant{
 	},
 	{
 		name: "refill without a deadline", breaks: noRefill,
-		send: func(_ *link, cmd *protocol.Command) {
+		send: func(_ *route, cmd *protocol.Command) {
 			if cmd.RefillUntil > 0 {
 				cmd.RefillUntil = math.MaxInt64
 			}
@@ -121,12 +121,12 @@ var lockMutants = []mutant{
 	},
 	{
 		name: "a key without a TTL", breaks: allEnds + ": left",
-		send: func(_ *link, cmd *protocol.Command) { cmd.TTL *= 1000 },
+		send: func(_ *route, cmd *protocol.Command) { cmd.TTL *= 1000 },
 	},
 	{
 		name: "releases overtake acquires", breaks: allEnds + ": left",
 		ahead: func(cmd *protocol.Command) bool { return cmd.Op == protocol.OpAcquire },
-		answer: func(_ *link, cmd *protocol.Command) {
+		answer: func(_ *route, cmd *protocol.Command) {
 			if cmd.Op == protocol.OpAcquire && cmd.Reply.Err != nil {
 				cmd.Reply.Err = protocol.Mark(cmd.Reply.Err, protocol.ErrRefused)
 			}
@@ -134,7 +134,7 @@ var lockMutants = []mutant{
 	},
 	{
 		name: "a release that was missed isn't repeated", breaks: allEnds + ": left",
-		answer: func(_ *link, cmd *protocol.Command) {
+		answer: func(_ *route, cmd *protocol.Command) {
 			if cmd.Op == protocol.OpRelease && cmd.Reply.Err != nil {
 				cmd.Reply = protocol.Reply{Status: protocol.StatusReleased}
 			}
@@ -142,7 +142,7 @@ var lockMutants = []mutant{
 	},
 	{
 		name: "a plain release that finds no key is enough", breaks: allEnds + ": left",
-		answer: func(_ *link, cmd *protocol.Command) {
+		answer: func(_ *route, cmd *protocol.Command) {
 			if cmd.Alone && cmd.Reply.Status == protocol.StatusExpired {
 				cmd.Reply.Status = protocol.StatusReleased
 			}
@@ -171,7 +171,7 @@ func cutOffWhileHolding(w *world) {
 	w.keys = 1
 	for _, p := range w.processes {
 		at := between(w.random, w.faults.from, w.faults.to)
-		for _, l := range p.links {
+		for _, l := range p.routes {
 			l.drops = windows{{at, at + 2*w.ttl}}
 		}
 	}

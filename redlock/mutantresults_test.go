@@ -12,7 +12,7 @@ import (
 var resultMutants = []mutant{
 	{
 		name: "acquires ignore results", breaks: onceOnly,
-		send: func(_ *link, cmd *protocol.Command) { cmd.Recall = false },
+		send: func(_ *route, cmd *protocol.Command) { cmd.Recall = false },
 	},
 	{
 		name: "a key is freed before its result is stored", breaks: onceOnly,
@@ -35,7 +35,7 @@ var resultMutants = []mutant{
 				p.pauses = w.windows(4, w.ttl)
 			}
 		},
-		send: func(l *link, cmd *protocol.Command) {
+		send: func(l *route, cmd *protocol.Command) {
 			w := l.process.world
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -56,7 +56,7 @@ var resultMutants = []mutant{
 	},
 	{
 		name: "a result that one master remembers is returned as it is", breaks: onceOnly,
-		send: func(l *link, cmd *protocol.Command) {
+		send: func(l *route, cmd *protocol.Command) {
 			if l.address > 0 && cmd.Op == protocol.OpRelease {
 				cmd.Result = nil
 			}
@@ -65,12 +65,12 @@ var resultMutants = []mutant{
 	{
 		name: "a store counts although another token has the key", breaks: onceOnly,
 		shape: longResults,
-		send: func(l *link, cmd *protocol.Command) { // it has on all masters but one
+		send: func(l *route, cmd *protocol.Command) { // it has on all masters but one
 			if l.address > 0 && cmd.Op == protocol.OpStore && !cmd.Anyway {
 				cmd.Token = "of another"
 			}
 		},
-		answer: func(_ *link, cmd *protocol.Command) {
+		answer: func(_ *route, cmd *protocol.Command) {
 			if cmd.Op == protocol.OpStore && (cmd.Reply.Status == protocol.StatusNotOwner || cmd.Reply.Status == protocol.StatusExpired) {
 				cmd.Reply.Status = protocol.StatusDone
 			}
@@ -111,7 +111,7 @@ func longResults(w *world) {
 	w.busy(3)
 	for _, p := range w.processes {
 		p.pauses = w.windows(4, w.ttl)
-		for _, l := range p.links {
+		for _, l := range p.routes {
 			l.loss = 10
 		}
 	}

@@ -19,13 +19,13 @@ type mutant struct {
 	breaks  string // the property, as a violation of it begins
 	quiet   bool   // only in worlds where all depends on wake-ups
 	shape   func(w *world)
-	send    func(l *link, cmd *protocol.Command)                    // before it is sent
+	send    func(l *route, cmd *protocol.Command)                   // before it is sent
 	delayed func(cmds []protocol.Command, trip time.Duration)       // before they are sent; they will be under way so long
-	answer  func(l *link, cmd *protocol.Command)                    // when it is answered
-	greet   func(l *link, s *protocol.Server)                       // when a connection is made
+	answer  func(l *route, cmd *protocol.Command)                   // when it is answered
+	greet   func(l *route, s *protocol.Server)                      // when a connection is made
 	serve   func(m *memory.Master, cmd *protocol.Command) (ok bool) // in place of the server, if it says so
 	ahead   func(cmd *protocol.Command) bool                        // the sender doesn't wait for its answer
-	hear    func(l *link, w protocol.WakeUp) bool                   // whether a wake-up is sent
+	hear    func(l *route, w protocol.WakeUp) bool                  // whether a wake-up is sent
 	fence   func(a *attempt) uint64                                 // in place of the lock's, between neighbours
 	started func(p *process)                                        // when a process has its Locker
 	prompt  bool                                                    // what blocks a sender is said not to

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -216,6 +217,11 @@ func newOptions(opts []Option) (options, error) {
 		return o, fmt.Errorf("redlock: logger is nil")
 	}
 	return o, o.check(o.lockOptions)
+}
+
+// link returns the settings of the streams.
+func (o options) link() link.Settings {
+	return link.Settings{MaxTTL: o.maxTTL, Timeout: o.timeout, Prefix: o.prefix, Logger: o.logger, Watcher: watcher{o.observer}}
 }
 
 // admission returns the settings that decide which servers may vote.

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -55,7 +56,7 @@ func (a *attempt) recall(ctx context.Context) *DoneError {
 // fetch asks one master after the other for the result with this fence, because results are long, or two if the first takes
 // its time.
 func (a *attempt) fetch(ctx context.Context, fence int64) (result *protocol.Result) {
-	var from []*call
+	var from []*link.Command
 	for _, done := range a.done {
 		if done.Reply.Fence == fence {
 			from = append(from, done)
@@ -69,18 +70,18 @@ func (a *attempt) fetch(ctx context.Context, fence int64) (result *protocol.Resu
 		if asked < len(from) {
 			done := from[asked]
 			asked++
-			a.locker.laneOf(done.master, done.Key).push(&call{Command: protocol.Command{Op: protocol.OpRecall, Key: done.Key}, master: done.master, abandoned: over, to: a.answers})
+			a.locker.laneOf(done.Master, done.Key).Push(&link.Command{Command: protocol.Command{Op: protocol.OpRecall, Key: done.Key}, Master: done.Master, Abandoned: over, To: a.answers})
 		}
 		deadline := time.Now().Add(resultTime)
 		if asked < len(from) {
-			deadline = time.Now().Add(2 * a.locker.laneOf(from[asked].master, from[asked].Key).stream.latency.ceiling())
+			deadline = time.Now().Add(2 * a.locker.streams[from[asked].Master].ForKey(from[asked].Key).MaxTimeout())
 		}
-		a.collect(ctx, a.locker.closing, deadline, asked-answered, func(c *call, _ int) bool {
+		a.collect(ctx, a.locker.closing, deadline, asked-answered, func(c *link.Command, _ int) bool {
 			answered++
 			if c.Reply.Err == nil && c.Reply.Result != nil && c.Reply.Result.Fence == fence {
 				result = c.Reply.Result
 			} else if c.Reply.Err != nil {
-				a.fail(c.master, c.Reply.Err)
+				a.fail(c.Master, c.Reply.Err)
 			}
 			return true
 		})
@@ -103,7 +104,7 @@ func (a *attempt) spread(ctx context.Context, result *protocol.Result) bool {
 		lacking = nil // store has seen to them
 	}
 	if known >= a.locker.quorum {
-		a.locker.late.add(a.calls[0].Key, result, lacking...)
+		a.locker.late.add(a.acquires[0].Key, result, lacking...)
 		a.release(nil, false)
 		return true
 	}
@@ -112,8 +113,8 @@ func (a *attempt) spread(ctx context.Context, result *protocol.Result) bool {
 	}
 	a.answers.expect(protocol.OpRelease, 1)
 	a.releaseWith(result, a.answers)
-	a.collect(ctx, a.locker.closing, time.Now().Add(a.timeout), len(a.calls), func(c *call, pending int) bool {
-		if c.remembers() {
+	a.collect(ctx, a.locker.closing, time.Now().Add(a.timeout), len(a.acquires), func(c *link.Command, pending int) bool {
+		if remembers(c) {
 			known++
 		}
 		return known >= a.locker.quorum || known+pending < a.locker.quorum
@@ -123,11 +124,11 @@ func (a *attempt) spread(ctx context.Context, result *protocol.Result) bool {
 
 // remembering returns how many masters have answered that they remember the result of this fence, and which others have answered.
 func (a *attempt) remembering(fence int64) (known int, lacking []int) {
-	for i := range a.calls {
-		switch c := &a.calls[i]; {
-		case c.counted && c.Reply.Status == protocol.StatusDone && c.Reply.Fence == fence:
+	for i := range a.acquires {
+		switch c := &a.acquires[i]; {
+		case c.Counted && c.Reply.Status == protocol.StatusDone && c.Reply.Fence == fence:
 			known++
-		case c.counted && c.Reply.Err == nil:
+		case c.Counted && c.Reply.Err == nil:
 			lacking = append(lacking, i)
 		}
 	}

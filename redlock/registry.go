@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/sets"
 )
@@ -18,7 +19,7 @@ import (
 // a lock. It costs one command to each master every two seconds, and none for a lock.
 type registry struct {
 	options
-	streams []*stream
+	streams []*link.Stream
 	key     string
 	process string // its ID and name
 	wanted  chan struct{}
@@ -107,7 +108,7 @@ func (r *registry) run(l *Locker) {
 // want has the process register soon: with a server that was just reached, which it couldn't ask before.
 func (r *registry) want() {
 	if r != nil {
-		signal(r.wanted)
+		link.Signal(r.wanted)
 	}
 }
 
@@ -131,16 +132,16 @@ func (r *registry) register() {
 		r.tell(func(j *sets.Judge) {
 			if !pending {
 				g = j.Register(now, i)
-			} else if s.cluster != nil && s.forKey(r.key).fails() {
+			} else if s.IsCluster() && s.ForKey(r.key).Fails() {
 				j.KnowsNothing(now, i)
 			}
 		})
 		if pending {
 			continue
 		}
-		c := &call{Command: protocol.Command{Op: protocol.OpRegister, Key: r.key, Token: g.Text, Former: g.Former, Age: g.Age, Process: r.process, TTL: sets.Memory, Ticket: s.clock.Confirmed(now)},
-			master: i, abandoned: &r.never, to: &registration{r, g}}
-		s.push(c)
+		c := &link.Command{Command: protocol.Command{Op: protocol.OpRegister, Key: r.key, Token: g.Text, Former: g.Former, Age: g.Age, Process: r.process, TTL: sets.Memory, Ticket: s.Clock.Confirmed(now)},
+			Master: i, Abandoned: &r.never, To: &registration{r, g}}
+		s.Push(c)
 	}
 }
 
@@ -150,24 +151,24 @@ type registration struct {
 	sets.Registration
 }
 
-func (g *registration) receive(c *call) {
+func (g *registration) Receive(c *link.Command) {
 	r, now := g.registry, time.Now()
-	s, lost := r.streams[c.master], false
+	s, lost := r.streams[c.Master], false
 	r.tell(func(j *sets.Judge) {
-		r.pending[c.master] = false
+		r.pending[c.Master] = false
 		switch {
 		case errors.Is(c.Reply.Err, protocol.ErrRefused): // other sets go unnoticed
-			j.Refused(now, c.master, c.Reply.Err)
-		case c.Reply.Err != nil && s.cluster != nil:
-			j.KnowsNothing(now, c.master)
+			j.Refused(now, c.Master, c.Reply.Err)
+		case c.Reply.Err != nil && s.IsCluster():
+			j.KnowsNothing(now, c.Master)
 		case c.Reply.Err != nil:
-			j.Failed(now, c.master, g.Registration, absence(c.Reply.Err))
+			j.Failed(now, c.Master, g.Registration, absence(c.Reply.Err))
 		default:
-			lost = j.Answered(now, c.master, g.Registration, c.Reply)
+			lost = j.Answered(now, c.Master, g.Registration, c.Reply)
 		}
 	})
 	if lost {
-		s.dataLost()
+		s.DataLost()
 	}
 }
 

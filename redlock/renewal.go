@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -55,7 +56,7 @@ func (k *Lock) renew(now time.Time) bool {
 		k.attempt.locker.observer.Renewed(failure)
 	}
 	for i, s := range k.attempt.locker.streams {
-		s.enqueue(k.attempt.extension(i, until, r))
+		s.Enqueue(k.attempt.extension(i, until, r))
 	}
 	return true
 }
@@ -70,10 +71,10 @@ func (r *renewal) failure() error {
 	switch {
 	case r.stored >= quorum:
 		return nil
-	case r.taken > len(a.calls)-quorum:
+	case r.taken > len(a.acquires)-quorum:
 		return ErrNotOwner
 	}
-	return &QuorumError{Answered: r.stored, Quorum: quorum, Total: len(a.calls), Masters: r.failed}
+	return &QuorumError{Answered: r.stored, Quorum: quorum, Total: len(a.acquires), Masters: r.failed}
 }
 
 // unrenewed returns why the last round has not renewed the lease, or nil if it has, or if there was none.
@@ -83,15 +84,15 @@ func (k *Lock) unrenewed() error {
 	return k.renewal.failure()
 }
 
-// receive counts the answer of one master; it runs on that master's goroutine. Once a quorum has stored the
+// Receive counts the answer of one master; it runs on that master's goroutine. Once a quorum has stored the
 // lease, the lock is valid for another TTL from the start of the round. Where other tokens have the key on
 // so many masters that no quorum is left, the lock is lost at once rather than at the end of its lease.
-func (r *renewal) receive(c *call) {
+func (r *renewal) Receive(c *link.Command) {
 	k, a := r.lock, r.lock.attempt
 	quorum := a.locker.quorum
 	var failed *MasterError
 	if err := c.Reply.Err; err != nil {
-		failed = &MasterError{a.name(c.master), err}
+		failed = &MasterError{a.name(c.Master), err}
 	}
 	k.mu.Lock()
 	done := false
@@ -109,7 +110,7 @@ func (r *renewal) receive(c *call) {
 	case c.Reply.Status == protocol.StatusNotOwner, c.Reply.Status == protocol.StatusForced:
 		k.forced = k.forced || c.Reply.Status == protocol.StatusForced
 		r.taken++
-		if r.taken == len(a.calls)-quorum+1 {
+		if r.taken == len(a.acquires)-quorum+1 {
 			k.until = time.Now()
 			k.ring()
 		}
@@ -118,11 +119,4 @@ func (r *renewal) receive(c *call) {
 	if done {
 		a.locker.observer.Renewed(nil)
 	}
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
 }

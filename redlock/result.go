@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -16,7 +17,7 @@ const MaxResult = protocol.MaxResult
 const (
 	shortResult = 4 << 10          // bytes that may go with a lock's own commands
 	resultTime  = 10 * time.Second // for which a result may be under way
-	resultRoom  = 64               // results that one Locker stores or reads at a time, beside the short ones that it stores
+	resultRoom  = link.MaxResults  // results that one Locker stores or reads at a time, beside the short ones that it stores
 )
 
 var (
@@ -35,6 +36,9 @@ func (l *Locker) enterRoom(ctx context.Context) bool {
 	}
 	return false
 }
+
+// laneOf returns the lane for the results of a key on a master.
+func (l *Locker) laneOf(master int, key string) *link.Lane { return l.streams[master].ForKey(key).Lane }
 
 func (l *Locker) leaveRoom() { <-l.room }
 
@@ -89,7 +93,7 @@ func (k *Lock) store() error {
 	defer a.locker.leaveRoom()
 	a.failed = nil
 	if stored := a.store(ctx, k.result); stored < a.locker.quorum && k.Err() == nil {
-		return &QuorumError{Answered: stored, Quorum: a.locker.quorum, Total: len(a.calls), Masters: a.failed, Err: errNotStored}
+		return &QuorumError{Answered: stored, Quorum: a.locker.quorum, Total: len(a.acquires), Masters: a.failed, Err: errNotStored}
 	}
 	return nil
 }
@@ -101,24 +105,24 @@ func (a *attempt) store(ctx context.Context, result *protocol.Result) (stored in
 	answers := &resultAnswers{attempt: a, result: result, to: a.answers, known: stored}
 	a.answers.expect(protocol.OpStore, 1)
 	sent := 0
-	for i := range a.calls {
-		acquire := &a.calls[i]
-		done := acquire.counted && acquire.Reply.Status == protocol.StatusDone
+	for i := range a.acquires {
+		acquire := &a.acquires[i]
+		done := acquire.Counted && acquire.Reply.Status == protocol.StatusDone
 		if done && acquire.Reply.Fence == result.Fence {
 			continue
 		}
 		sent++
-		a.locker.laneOf(i, acquire.Key).push(&call{
+		a.locker.laneOf(i, acquire.Key).Push(&link.Command{
 			Command: protocol.Command{Op: protocol.OpStore, Key: acquire.Key, Token: acquire.Token, Result: result, Anyway: done},
-			master:  i,
-			to:      answers,
+			Master:  i,
+			To:      answers,
 		})
 	}
-	a.collect(ctx, a.locker.closing, time.Now().Add(resultTime), sent, func(c *call, pending int) bool {
-		if c.remembers() {
+	a.collect(ctx, a.locker.closing, time.Now().Add(resultTime), sent, func(c *link.Command, pending int) bool {
+		if remembers(c) {
 			stored++
 		} else if c.Reply.Err != nil {
-			a.fail(c.master, c.Reply.Err)
+			a.fail(c.Master, c.Reply.Err)
 		}
 		return stored >= a.locker.quorum || stored+pending < a.locker.quorum
 	})
@@ -126,27 +130,27 @@ func (a *attempt) store(ctx context.Context, result *protocol.Result) (stored in
 }
 
 // releaseWith is release for a caller that waits no longer, and has the masters remember a short result.
-func (a *attempt) releaseWith(result *protocol.Result, to receiver) {
+func (a *attempt) releaseWith(result *protocol.Result, to link.Receiver) {
 	a.abandoned.Store(true)
 	known, _ := a.remembering(result.Fence)
 	answers := &resultAnswers{attempt: a, result: result, to: to, known: known}
-	for i := range a.calls {
-		c := &a.calls[i]
-		done := c.counted && c.Reply.Status == protocol.StatusDone
-		release := a.releaseCall(i, false, answers)
+	for i := range a.acquires {
+		c := &a.acquires[i]
+		done := c.Counted && c.Reply.Status == protocol.StatusDone
+		release := a.releaseOf(i, false, answers)
 		if done && c.Reply.Fence == result.Fence {
-			release.to = to
+			release.To = to
 		} else {
 			// A master that can't be asked now doesn't get it: it would be kept in memory.
 			release.Alone, release.Result, release.Anyway = false, result, done
-			release.forced = done && a.locker.streams[i].usable()
+			release.Forced = done && a.locker.streams[i].Usable()
 		}
 		a.push(&release)
 	}
 }
 
 // remembers reports whether a command that was answered has had the master remember its result.
-func (c *call) remembers() bool {
+func remembers(c *link.Command) bool {
 	switch {
 	case c.Result == nil || c.Reply.Err != nil:
 		return false
@@ -161,19 +165,19 @@ func (c *call) remembers() bool {
 type resultAnswers struct {
 	attempt *attempt
 	result  *protocol.Result
-	to      receiver
+	to      link.Receiver
 
 	mu      sync.Mutex
 	known   int   // masters that remember the result
 	lacking []int // masters that have answered and don't
 }
 
-func (r *resultAnswers) receive(c *call) {
+func (r *resultAnswers) Receive(c *link.Command) {
 	r.mu.Lock()
-	if c.remembers() {
+	if remembers(c) {
 		r.known++
 	} else {
-		r.lacking = append(r.lacking, c.master)
+		r.lacking = append(r.lacking, c.Master)
 	}
 	var lacking []int
 	if r.known >= r.attempt.locker.quorum {
@@ -181,5 +185,5 @@ func (r *resultAnswers) receive(c *call) {
 	}
 	r.mu.Unlock()
 	r.attempt.locker.late.add(c.Key, r.result, lacking...)
-	r.to.receive(c)
+	r.to.Receive(c)
 }

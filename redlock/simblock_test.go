@@ -22,7 +22,7 @@ func (w *world) block(r *rand.Rand) {
 	p := w.processes[r.IntN(len(w.processes))]
 	from := between(r, w.faults.from, w.faults.to)
 	what := []string{"log", "observer", "connection"}[r.IntN(3)]
-	if w.quiet || len(p.links) < 3 { // the other masters must be a quorum
+	if w.quiet || len(p.routes) < 3 { // the other masters must be a quorum
 		what = "log"
 	}
 	p.blocks = block{what, from, w.faults.to + time.Hour, w}

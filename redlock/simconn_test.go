@@ -15,11 +15,11 @@ import (
 
 var errDown = fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
 
-// simConn is a connection of a link: what is sent on it arrives in order, and so do the answers,
+// simConn is a connection of a route: what is sent on it arrives in order, and so do the answers,
 // however many batches are under way. When it breaks, what is under way to the server may still arrive,
 // and in that order; the answers are lost.
 type simConn struct {
-	link   *link
+	route  *route
 	on     reached
 	sent   chan *simBatch
 	back   chan *simBatch
@@ -55,14 +55,14 @@ const (
 )
 
 // Connect makes a connection, unless there is one, and lets the Locker judge the server.
-func (l *link) Connect(ctx context.Context) (protocol.Conn, error) {
+func (l *route) Connect(ctx context.Context) (protocol.Conn, error) {
 	defer l.acquiring.Store(0)
 	return l.connect(ctx, l.seat)
 }
 
 // laneLink makes the connections for results.
 type laneLink struct {
-	*link
+	*route
 	admits protocol.Admission
 }
 
@@ -71,9 +71,9 @@ func (l laneLink) Connect(ctx context.Context) (protocol.Conn, error) {
 }
 
 // Lane makes connections on which delays and losses are others.
-func (l *link) Lane(a protocol.Admission) protocol.Connector { return laneLink{l, a} }
+func (l *route) Lane(a protocol.Admission) protocol.Connector { return laneLink{l, a} }
 
-func (l *link) connect(ctx context.Context, admits protocol.Admission) (protocol.Conn, error) {
+func (l *route) connect(ctx context.Context, admits protocol.Admission) (protocol.Conn, error) {
 	broken := protocol.Unreachable(protocol.ErrBroken)
 	if l.process.world.mutant.refuses {
 		broken = protocol.Unreachable(errDown)
@@ -99,7 +99,7 @@ func (l *link) connect(ctx context.Context, admits protocol.Admission) (protocol
 	if err := admits.Admit(greeting); err != nil {
 		return nil, protocol.Unreachable(err)
 	}
-	c := &simConn{link: l, on: on, sent: make(chan *simBatch, protocol.MaxWindow), back: make(chan *simBatch, protocol.MaxWindow), closed: make(chan struct{})}
+	c := &simConn{route: l, on: on, sent: make(chan *simBatch, protocol.MaxWindow), back: make(chan *simBatch, protocol.MaxWindow), closed: make(chan struct{})}
 	ends := min(l.process.dies-l.process.world.now(), l.breaks(on))
 	c.end = sync.OnceFunc(func() { close(c.closed) })
 	timer := time.AfterFunc(ends, c.end)
@@ -116,7 +116,7 @@ func (c *simConn) Close() { c.end() }
 
 // IsPrompt is false for what may block a sender.
 func (c *simConn) IsPrompt() bool {
-	return c.link.process.blocks.what != "connection" || c.link.process.world.mutant.prompt
+	return c.route.process.blocks.what != "connection" || c.route.process.world.mutant.prompt
 }
 
 func (c *simConn) Send(cmds []*protocol.Command) (answered bool, err error) {
@@ -125,10 +125,10 @@ func (c *simConn) Send(cmds []*protocol.Command) (answered bool, err error) {
 	}
 	defer c.busy.Store(false)
 	runtime.Gosched() // as a system call would
-	if c.link.address == 0 && c.link.process.blocks.what == "connection" {
-		c.link.process.blocks.wait(c.closed)
+	if c.route.address == 0 && c.route.process.blocks.what == "connection" {
+		c.route.process.blocks.wait(c.closed)
 	}
-	l := c.link
+	l := c.route
 	w, r := l.process.world, l.random
 	b := &simBatch{cmds: make([]protocol.Command, len(cmds))}
 	for i, cmd := range cmds {
@@ -173,7 +173,7 @@ func (c *simConn) Send(cmds []*protocol.Command) (answered bool, err error) {
 
 // serve is the server's side, until the connection is closed and what was sent has arrived.
 func (c *simConn) serve() {
-	l := c.link
+	l := c.route
 	w, r := l.process.world, l.ear
 	afterwards := time.Duration(0)
 	for {
@@ -226,7 +226,7 @@ func (c *simConn) serve() {
 
 // Wait blocks until the answers to the oldest batch are there.
 func (c *simConn) Wait() error {
-	l := c.link
+	l := c.route
 	select {
 	case <-c.closed:
 		return c.broken()
@@ -253,7 +253,7 @@ func (c *simConn) Wait() error {
 
 // broken ends the connection. A mutant that changes answers changes those too that will not come.
 func (c *simConn) broken() error {
-	if c.link.process.world.mutant.answer == nil || c.due.Add(-1) < 0 {
+	if c.route.process.world.mutant.answer == nil || c.due.Add(-1) < 0 {
 		return protocol.ErrBroken
 	}
 	c.oldest = &simBatch{err: protocol.ErrBroken}
@@ -264,7 +264,7 @@ func (c *simConn) Receive(cmds []*protocol.Command) error {
 	b := c.oldest
 	answered := len(b.cmds)
 	if b.loss == partly {
-		answered *= c.link.ear.IntN(2)
+		answered *= c.route.ear.IntN(2)
 	}
 	for i, cmd := range cmds {
 		switch {
@@ -275,8 +275,8 @@ func (c *simConn) Receive(cmds []*protocol.Command) error {
 		default:
 			cmd.Reply = protocol.Reply{Err: protocol.ErrBroken}
 		}
-		if change := c.link.process.world.mutant.answer; change != nil {
-			change(c.link, cmd)
+		if change := c.route.process.world.mutant.answer; change != nil {
+			change(c.route, cmd)
 		}
 	}
 	if b.loss == partly {

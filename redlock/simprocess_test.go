@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// process is a Locker and its clients, on links of its own.
+// process is a Locker and its clients, on routes of its own.
 type process struct {
 	world    *world
 	index    int
-	links    []*link
+	routes   []*route
 	clients  int
 	pauses   windows
 	dies     time.Duration
@@ -36,7 +36,7 @@ func (p *process) start() {
 	time.Sleep(p.born - p.world.now())
 	w := p.world
 	var masters []Master
-	for _, l := range p.links {
+	for _, l := range p.routes {
 		masters = append(masters, Master{l})
 	}
 	opts := []Option{WithTTL(w.ttl), WithMaxTTL(w.ttl), WithTimeout(w.timeout), WithRestartGuard(w.guard), WithMaxSkew(0)}
@@ -118,10 +118,7 @@ func (p *process) takeAll(keys []string, wait time.Duration, try bool, opts ...L
 // It rests longer the more of them broke in a row.
 func (p *process) connected() bool {
 	for _, s := range p.locker.streams {
-		s.mu.Lock()
-		lacks := s.conn == nil || len(s.flight) > 0
-		s.mu.Unlock()
-		if lacks {
+		if !s.Idle() {
 			return false
 		}
 	}

@@ -81,7 +81,7 @@ func (s *simServer) at(epoch int) *memory.Master {
 }
 
 // execute runs commands that came over a connection of this epoch. It is false if that has ended.
-func (s *simServer) execute(from *link, cmds []protocol.Command, epoch int) bool {
+func (s *simServer) execute(from *route, cmds []protocol.Command, epoch int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.lives(epoch) {

@@ -1,7 +1,6 @@
 package redlock
 
 import (
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/sets"
 )
@@ -55,8 +55,8 @@ func wrongProcesses(w *world) {
 		if !p.first && chance(starts, 50) {
 			p.born = comes
 		}
-		var links []*link
-		for _, l := range p.links {
+		var routes []*route
+		for _, l := range p.routes {
 			if lacks[l.address] {
 				continue
 			}
@@ -65,9 +65,9 @@ func wrongProcesses(w *world) {
 			if !p.first && p.born == 0 {
 				l.there = append(l.there, window{0, comes})
 			}
-			links = append(links, l)
+			routes = append(routes, l)
 		}
-		p.links = links
+		p.routes = routes
 		if chance(starts, 40) {
 			w.restarts(p, between(starts, late.from, late.to), starts)
 		}
@@ -88,9 +88,9 @@ func (w *world) restarts(p *process, at time.Duration, r *rand.Rand) {
 	} else {
 		p.closes = at
 	}
-	for _, l := range p.links {
+	for _, l := range p.routes {
 		source := func() *rand.Rand { return rand.New(&lockedSource{source: rand.NewPCG(r.Uint64(), 0)}) }
-		again.links = append(again.links, &link{address: l.address, process: again, random: source(), ear: source(), far: l.far, loss: l.loss * min(l.address, 1)})
+		again.routes = append(again.routes, &route{address: l.address, process: again, random: source(), ear: source(), far: l.far, loss: l.loss * min(l.address, 1)})
 	}
 	w.processes = append(w.processes, again)
 }
@@ -131,7 +131,7 @@ func (w *world) registered(s *simServer, p *process, set string) {
 	if w.births[s].epoch != s.epoch || w.births[s].at == 0 {
 		w.births[s] = heard{at: w.now(), epoch: s.epoch}
 	}
-	if w.wrong && begins && p.born > 0 && !w.remembered(p.first, p) && !slices.ContainsFunc(p.links, (*link).remembers) {
+	if w.wrong && begins && p.born > 0 && !w.remembered(p.first, p) && !slices.ContainsFunc(p.routes, (*route).remembers) {
 		w.anew = true
 	}
 	if w.wrong && uses && !p.first && !w.remembered(true, nil) {
@@ -140,7 +140,7 @@ func (w *world) registered(s *simServer, p *process, set string) {
 }
 
 // remembers reports whether the server has remembered sets for so long that its silence means something. The world's mu is held.
-func (l *link) remembers() bool {
+func (l *route) remembers() bool {
 	w := l.process.world
 	s := w.servers[l.address]
 	epoch, _, _ := s.life()
@@ -157,7 +157,7 @@ func (w *world) remembered(first bool, but *process) bool {
 				n++
 			}
 		}
-		return p.first == first && p != but && n > len(p.links)/2
+		return p.first == first && p != but && n > len(p.routes)/2
 	})
 }
 
@@ -169,7 +169,7 @@ func (w *world) judgeRegistration(h *holder) (until time.Duration, ok bool) {
 		told = append(told, heard.at)
 	}
 	slices.Sort(told)
-	if quorum := len(h.process.links)/2 + 1; len(told) >= quorum {
+	if quorum := len(h.process.routes)/2 + 1; len(told) >= quorum {
 		until = told[len(told)-quorum] + w.ttl + protocol.FenceTTL
 	}
 	return until, h.until() <= until
@@ -205,7 +205,7 @@ func TestWrongProcesses(t *testing.T) {
 var setMutants = []mutant{
 	{
 		name: "nobody hears that a master has forgotten", breaks: exclusion, shape: wrongProcesses,
-		answer: func(_ *link, cmd *protocol.Command) {
+		answer: func(_ *route, cmd *protocol.Command) {
 			if cmd.Op == protocol.OpRegister {
 				cmd.Reply.Born = min(cmd.Reply.Born, 1)
 			}
@@ -213,7 +213,7 @@ var setMutants = []mutant{
 	},
 	{
 		name: "a time-out counts as a refused connection", breaks: exclusion, shape: wrongProcesses, refuses: true,
-		answer: func(_ *link, cmd *protocol.Command) {
+		answer: func(_ *route, cmd *protocol.Command) {
 			if cmd.Op == protocol.OpRegister && cmd.Reply.Err != nil {
 				cmd.Reply.Err = protocol.Unreachable(errDown)
 			}
@@ -221,7 +221,7 @@ var setMutants = []mutant{
 	},
 	{
 		name: "others go unheard", breaks: exclusion, shape: wrongProcesses,
-		answer: func(_ *link, cmd *protocol.Command) { forgetOthers(cmd) },
+		answer: func(_ *route, cmd *protocol.Command) { forgetOthers(cmd) },
 	},
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/sets"
 )
 
@@ -183,11 +184,11 @@ func (w *world) run() {
 	})
 	w.calm.Store(true)
 	w.each(false, func(p *process, _ *rand.Rand) {
-		for end := w.now() + 2*mostPause; !p.connected() && !p.left() && w.now() < end; {
-			time.Sleep(owedGap / 10)
+		for end := w.now() + 2*link.MostPause; !p.connected() && !p.left() && w.now() < end; {
+			time.Sleep(link.OwedGap / 10)
 		}
 	})
-	time.Sleep(2*owedGap + 8*w.timeout)
+	time.Sleep(2*link.OwedGap + 8*w.timeout)
 	w.expectNoKeys("after all calls")
 	w.each(false, func(p *process, _ *rand.Rand) { _ = p.locker.Close() })
 	close(w.ended)

@@ -60,7 +60,7 @@ var workMutants = []mutant{
 			w.pairs, w.several, w.keys = false, true, 3
 			w.busy(3)
 		},
-		send: func(_ *link, cmd *protocol.Command) {
+		send: func(_ *route, cmd *protocol.Command) {
 			if cmd.Op == protocol.OpRelease && cmd.Ticket > 0 {
 				cmd.Queue = true
 			}

@@ -216,7 +216,7 @@ func newWorld(seed uint64, m mutant) *world {
 			if lacks[j] {
 				continue
 			}
-			p.links = append(p.links, &link{
+			p.routes = append(p.routes, &route{
 				address: j, process: p,
 				random: rand.New(&lockedSource{source: rand.NewPCG(seed, uint64(1+10*i+j))}),
 				ear:    rand.New(&lockedSource{source: rand.NewPCG(seed, uint64(101+10*i+j))}),
@@ -224,7 +224,7 @@ func newWorld(seed uint64, m mutant) *world {
 				there: w.windows(r.IntN(cuts+1), w.ttl), back: w.windows(r.IntN(cuts+1), w.ttl),
 			})
 			if at := between(drops, w.faults.from, w.faults.to); !w.quiet && chance(drops, 10) {
-				p.links[len(p.links)-1].drops = windows{{at, at + upTo(drops, 2*w.ttl)}}
+				p.routes[len(p.routes)-1].drops = windows{{at, at + upTo(drops, 2*w.ttl)}}
 			}
 		}
 		p.closes = never
@@ -290,7 +290,7 @@ func (w *world) trace() string {
 	}
 	fmt.Fprintf(&b, "ttl %v, timeout %v, guard %v, late %v, faults %v\n", w.ttl, w.timeout, w.guard, w.late, w.faults)
 	for _, p := range w.processes {
-		fmt.Fprintf(&b, "process %d: masters %v, starts %v, dies %v, closes %v\n", p.index, p.links, p.born, p.dies, p.closes)
+		fmt.Fprintf(&b, "process %d: masters %v, starts %v, dies %v, closes %v\n", p.index, p.routes, p.born, p.dies, p.closes)
 	}
 	fmt.Fprintf(&b, "moves %v\n", w.moves)
 	for _, e := range w.events {

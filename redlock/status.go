@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -67,7 +68,7 @@ const (
 func (l *Locker) Status() Status {
 	status := Status{Quorum: l.quorum, Err: l.sets.refusal(), Masters: make([]MasterStatus, len(l.streams))}
 	for i, s := range l.streams {
-		status.Masters[i] = s.status()
+		status.Masters[i] = masterStatus(s.State())
 		if status.Masters[i].State == MasterAvailable {
 			status.Available++
 		}
@@ -83,72 +84,53 @@ func (l *Locker) Status() Status {
 	return status
 }
 
-// status returns what is known of the master; of a Redis Cluster, of the node with the worst state.
-func (s *stream) status() MasterStatus {
-	worst := s.ownStatus()
-	for _, node := range s.nodes() {
-		if status := node.ownStatus(); worst.State == MasterAvailable && status.State != MasterAvailable {
-			worst = status
-		}
-	}
-	worst.Name = s.master.String()
-	return worst
-}
-
-func (s *stream) ownStatus() MasterStatus {
-	s.mu.Lock()
-	err := s.refusal(protocol.OpAcquire)
-	if err == nil && s.conn != nil {
-		err = s.reported // the pause after a failure is over, and the next command or trial will show
-	}
-	s.mu.Unlock()
-	return s.statusWith(err)
-}
-
-// statusWith returns what is known of a master that takes no acquires for this reason, or takes them if that is nil.
-func (s *stream) statusWith(err error) MasterStatus {
-	server := s.seat.LastReached()
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// masterStatus says in words how a master is.
+func masterStatus(s link.State) MasterStatus {
 	status := MasterStatus{
-		Name:            s.master.String(),
-		Err:             err,
-		RoundTrip:       time.Duration(s.latency.last.Load()),
-		ClockOffset:     s.clock.Offset(time.Now()),
-		Version:         server.Version,
-		MaxmemoryPolicy: server.Memory.Policy,
-		UsedMemory:      server.Memory.Used,
-		Maxmemory:       server.Memory.Max,
+		Name:            s.Name,
+		Err:             s.Err,
+		RoundTrip:       s.RoundTrip,
+		ClockOffset:     s.ClockOffset,
+		Version:         s.Server.Version,
+		MaxmemoryPolicy: s.Server.Memory.Policy,
+		UsedMemory:      s.Server.Memory.Used,
+		Maxmemory:       s.Server.Memory.Max,
 	}
-	status.State, status.Until = s.state(err)
+	status.State, status.Until = classify(s)
 	return status
 }
 
-// state classifies why a master takes no acquires. Callers hold mu.
-func (s *stream) state(err error) (state MasterState, until time.Time) {
+// classify says why a master takes no locks, and until when.
+func classify(s link.State) (state MasterState, until time.Time) {
 	var guard *admission.GuardError
-	if errors.As(err, &guard) {
+	if errors.As(s.Err, &guard) {
 		until = guard.Until
 	}
 	switch {
-	case err == nil && s.conn == nil:
+	case s.Err == nil && !s.Connected:
 		return MasterConnecting, until
-	case err == nil:
+	case s.Err == nil:
 		return MasterAvailable, until
-	case errors.Is(err, errHung):
+	case errors.Is(s.Err, link.ErrHung):
 		return MasterHung, until
-	case errors.Is(err, ErrReplaced):
+	case errors.Is(s.Err, ErrReplaced):
 		return MasterReplaced, until
-	case errors.Is(err, ErrRestarted), guard != nil:
+	case errors.Is(s.Err, ErrRestarted), guard != nil:
 		return MasterRestarted, until
-	case errors.Is(err, admission.ErrClockJump):
-		return MasterClock, s.clock.Resumes()
-	case errors.Is(err, admission.ErrClockBack), errors.Is(err, admission.ErrClockSkew):
+	case errors.Is(s.Err, admission.ErrClockJump):
+		return MasterClock, s.Resumes
+	case errors.Is(s.Err, admission.ErrClockBack), errors.Is(s.Err, admission.ErrClockSkew):
 		return MasterClock, until
-	case errors.Is(err, admission.ErrNoVote):
+	case errors.Is(s.Err, admission.ErrNoVote):
 		return MasterExcluded, until
-	case errors.Is(err, protocol.ErrUnusable):
+	case errors.Is(s.Err, protocol.ErrUnusable):
 		return MasterRefuses, until
 	}
 	return MasterUnreachable, until
 }
+
+// watcher tells an Observer when a master comes and goes.
+type watcher struct{ Observer }
+
+func (w watcher) Up(name string)    { w.MasterUp(name) }
+func (w watcher) Down(s link.State) { w.MasterDown(masterStatus(s)) }

@@ -2,10 +2,10 @@ package redlock
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -28,24 +28,24 @@ func Streamed(master Master) Stepwise {
 	if err != nil {
 		panic(err)
 	}
-	return &streamed{Master: m, stream: newStream(m, o, admission.New(1, o.admission()).Add(m))}
+	return &streamed{Master: m, stream: link.NewStream(m, o.link(), admission.New(1, o.admission()).Add(m))}
 }
 
 type streamed struct {
 	protocol.Master
-	stream *stream
+	stream *link.Stream
 }
 
 // Do has the stream send the commands, and waits for the answers.
 func (m *streamed) Do(cmds []*protocol.Command) {
 	var r replies
 	r.all.Add(len(cmds))
-	calls := make([]*call, len(cmds))
+	calls := make([]*link.Command, len(cmds))
 	for i, cmd := range cmds {
-		calls[i] = &call{Command: *cmd, abandoned: new(atomic.Bool), acquire: &call{}, forced: true, until: time.Now(), to: &r}
-		m.stream.enqueue(calls[i])
+		calls[i] = link.Forced(*cmd, &r)
+		m.stream.Enqueue(calls[i])
 	}
-	m.stream.sendSoon()
+	m.stream.SendSoon()
 	r.all.Wait()
 	for i, cmd := range cmds {
 		cmd.Reply, cmd.Alone = calls[i].Reply, calls[i].Alone
@@ -54,9 +54,9 @@ func (m *streamed) Do(cmds []*protocol.Command) {
 
 type replies struct{ all sync.WaitGroup }
 
-func (r *replies) receive(*call) { r.all.Done() }
+func (r *replies) Receive(*link.Command) { r.all.Done() }
 
-func (m *streamed) Close() error { return m.stream.close(time.Second) }
+func (m *streamed) Close() error { return m.stream.Close(time.Second) }
 
 // keyNames are the companions of a lock's key.
 type keyNames struct{ fence, queue, leases string }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -62,7 +63,7 @@ func (u *subscriptions) subscribe() {
 
 // any reports whether any master wakes this process.
 func (u *subscriptions) any() bool {
-	return slices.ContainsFunc(u.locker.streams, func(s *stream) bool { return s.subscribed.Load() })
+	return slices.ContainsFunc(u.locker.streams, func(s *link.Stream) bool { return s.Subscribed() })
 }
 
 // done counts off a call that has waited.
@@ -104,24 +105,17 @@ func (u *subscriptions) end() {
 }
 
 // keep keeps a subscription on a master until ctx ends.
-func (u *subscriptions) keep(ctx context.Context, s *stream, settled func()) {
+func (u *subscriptions) keep(ctx context.Context, s *link.Stream, settled func()) {
 	l, refused := u.locker, false
 	for ctx.Err() == nil {
-		listening, stop := context.WithCancel(ctx)
-		s.unsubscribe.Store(&stop)
-		err := s.master.Listen(listening, l.name, func() {
-			s.subscribed.Store(true)
-			s.denied.Store(false)
+		err := s.Listen(ctx, l.name, func() {
 			settled()
 			l.gates.wakeAll() // what was published before is lost
 		}, func(w protocol.WakeUp) { l.wakeUp(s, w) })
-		stop()
-		s.subscribed.Store(false)
-		s.denied.Store(errors.Is(err, protocol.ErrRefused))
 		settled()
 		if errors.Is(err, protocol.ErrRefused) && !refused {
 			refused = true
-			l.logger.Warn("master denies SUBSCRIBE, so waiting calls fall back to polling: grant this user +subscribe and the channels of the prefix (see docs/masters.md)", "master", s.master.String(), "error", err)
+			l.logger.Warn("master denies SUBSCRIBE, so waiting calls fall back to polling: grant this user +subscribe and the channels of the prefix (see docs/masters.md)", "master", s.String(), "error", err)
 		}
 		timer := time.NewTimer(resubscribeGap)
 		select {
@@ -134,10 +128,8 @@ func (u *subscriptions) keep(ctx context.Context, s *stream, settled func()) {
 
 // wakeUp handles a master's wake-up: the head of the key's gate tries again. If nobody here wants the key any
 // more, the ticket is withdrawn, and the master wakes the next process in line instead.
-func (l *Locker) wakeUp(s *stream, w protocol.WakeUp) {
+func (l *Locker) wakeUp(s *link.Stream, w protocol.WakeUp) {
 	l.gates.wake(w.Key, func() {
-		nothing := &call{Command: protocol.Command{Op: protocol.OpAcquire}}
-		s.enqueue(&call{Command: protocol.Command{Op: protocol.OpRelease, Key: w.Key, Process: l.name, Ticket: w.Ticket}, acquire: nothing, forced: true})
-		s.sendSoon() // not push: it might run a memory master's commands here, and through them this function
+		s.Withdraw(w.Key, l.name, w.Ticket)
 	})
 }

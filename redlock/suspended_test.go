@@ -6,6 +6,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -61,7 +62,7 @@ func TestOverAfterSuspension(t *testing.T) {
 	if err := lock.Err(); !errors.Is(err, ErrLost) {
 		t.Errorf("error %v after the suspension, want ErrLost", err)
 	}
-	r.receive(&call{Command: protocol.Command{Op: protocol.OpExtend, Reply: protocol.Reply{Status: protocol.StatusGranted}}})
+	r.Receive(&link.Command{Command: protocol.Command{Op: protocol.OpExtend, Reply: protocol.Reply{Status: protocol.StatusGranted}}})
 	if r.stored > 0 {
 		t.Error("a lease that was over while the process was suspended is renewed")
 	}
@@ -84,16 +85,16 @@ func TestLateAnswersOfARenewal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	granted := &call{Command: protocol.Command{Op: protocol.OpExtend, Reply: protocol.Reply{Status: protocol.StatusGranted}}}
+	granted := &link.Command{Command: protocol.Command{Op: protocol.OpExtend, Reply: protocol.Reply{Status: protocol.StatusGranted}}}
 	first, second := &renewal{lock: lock, start: time.Now()}, &renewal{lock: lock, start: time.Now().Add(time.Second)}
 	lock.mu.Lock()
 	lock.renewal = second
 	lock.mu.Unlock()
-	first.receive(granted)
-	second.receive(granted)
-	second.receive(granted)
+	first.Receive(granted)
+	second.Receive(granted)
+	second.Receive(granted)
 	renewed := lock.Until()
-	first.receive(granted)
+	first.Receive(granted)
 	if until := lock.Until(); until.Before(renewed) {
 		t.Errorf("the lease ends %v earlier than it was renewed to", renewed.Sub(until))
 	}

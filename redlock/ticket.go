@@ -15,7 +15,7 @@ func (l *Locker) clock() (now int64, known bool) {
 	var room [8]time.Duration // enough for most; saves an allocation
 	leads := room[:0]
 	for _, s := range l.streams {
-		if lead, known := s.lead(); known {
+		if lead, known := s.Lead(); known {
 			leads = append(leads, lead)
 		}
 	}

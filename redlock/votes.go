@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -16,15 +17,15 @@ import (
 // has also stored the fence is raise's business.
 func (a *attempt) win(ctx context.Context, deadline time.Time) bool {
 	quorum := a.locker.quorum
-	ending := a.collect(ctx, a.locker.closing, deadline, len(a.calls), func(c *call, pending int) (done bool) {
-		c.counted = true
+	ending := a.collect(ctx, a.locker.closing, deadline, len(a.acquires), func(c *link.Command, pending int) (done bool) {
+		c.Counted = true
 		certain := false
 		switch {
 		case c.Reply.Err != nil:
-			a.fail(c.master, c.Reply.Err)
+			a.fail(c.Master, c.Reply.Err)
 		case c.Reply.Status == protocol.StatusGranted:
 			if a.granted == nil {
-				a.granted = make([]*call, 0, len(a.calls))
+				a.granted = make([]*link.Command, 0, len(a.acquires))
 			}
 			a.granted = append(a.granted, c)
 			a.refuseAhead()
@@ -38,15 +39,15 @@ func (a *attempt) win(ctx context.Context, deadline time.Time) bool {
 		if len(a.done) > 0 { // it must be clear whether a quorum has answered, and that none of it is another holder's
 			return len(a.held) == 0 && a.answered() >= quorum
 		}
-		if a.calls[0].Recall && pending > 0 { // a result that a single master remembers is met, too, if that answers in time
+		if a.acquires[0].Recall && pending > 0 { // a result that a single master remembers is met, too, if that answers in time
 			return len(a.granted)+pending < quorum
 		}
 		return certain || len(a.granted)+pending < quorum
 	})
 	if ending == timeOver {
-		for i := range a.calls {
-			if !a.calls[i].counted {
-				a.fail(i, fmt.Errorf("%w within %v%s", errHung, a.timeout.Round(time.Millisecond), a.locker.streams[i].forKey(a.calls[i].Key).latency.advice()))
+		for i := range a.acquires {
+			if !a.acquires[i].Counted {
+				a.fail(i, fmt.Errorf("%w within %v%s", link.ErrHung, a.timeout.Round(time.Millisecond), a.locker.streams[i].ForKey(a.acquires[i].Key).Advice()))
 			}
 		}
 	}
@@ -66,10 +67,10 @@ func (a *attempt) refuseAhead() {
 		return
 	}
 	least := slices.Min(a.fences())
-	a.granted = slices.DeleteFunc(a.granted, func(c *call) bool {
+	a.granted = slices.DeleteFunc(a.granted, func(c *link.Command) bool {
 		ahead := time.Duration(c.Reply.Fence-least) * time.Microsecond
 		if ahead > most {
-			a.fail(c.master, fmt.Errorf("its fence for this key is %v ahead of another master's, because its clock was wrong earlier: excluded for this key until its clock has passed that fence", ahead.Round(time.Millisecond)))
+			a.fail(c.Master, fmt.Errorf("its fence for this key is %v ahead of another master's, because its clock was wrong earlier: excluded for this key until its clock has passed that fence", ahead.Round(time.Millisecond)))
 		}
 		return ahead > most
 	})
@@ -92,7 +93,7 @@ func (a *attempt) fail(master int, err error) {
 // a master that has stored this one.
 func (a *attempt) raise(fence int64) {
 	a.fence = fence
-	var low []*call
+	var low []*link.Command
 	for _, c := range a.granted {
 		if c.Reply.Fence < fence {
 			low = append(low, c)
@@ -104,7 +105,7 @@ func (a *attempt) raise(fence int64) {
 	a.answers.expect(protocol.OpExtend, 1)
 	a.raising = len(low)
 	for _, c := range low {
-		a.push(a.extension(c.master, time.Time{}, a.answers))
+		a.push(a.extension(c.Master, time.Time{}, a.answers))
 	}
 }
 
@@ -114,7 +115,7 @@ func (a *attempt) raised(ctx context.Context, deadline time.Time) bool {
 		return true
 	}
 	stored := len(a.granted) - a.raising
-	a.collect(ctx, a.locker.closing, deadline, a.raising, func(c *call, pending int) (done bool) {
+	a.collect(ctx, a.locker.closing, deadline, a.raising, func(c *link.Command, pending int) (done bool) {
 		if c.Reply.Status == protocol.StatusGranted {
 			stored++
 		}
@@ -139,7 +140,7 @@ func (a *attempt) othersHold() bool {
 }
 
 // tooFewLive reports whether so many masters failed that no caller at all could have reached a quorum.
-func (a *attempt) tooFewLive() bool { return len(a.calls)-len(a.failed) < a.locker.quorum }
+func (a *attempt) tooFewLive() bool { return len(a.acquires)-len(a.failed) < a.locker.quorum }
 
 // failure returns the error of a lost attempt. It is a *HeldError where masters refused in favour of others,
 // even if none of those has won, an *UnreadableError where a master remembers a result, and a *QuorumError for masters that give
@@ -158,7 +159,7 @@ func (a *attempt) refused() error {
 		return &QuorumError{Quorum: a.locker.quorum, Err: err}
 	}
 	if a.tooFewLive() || len(a.held) == 0 {
-		err := &QuorumError{Answered: a.answered(), Quorum: a.locker.quorum, Total: len(a.calls), Masters: a.failed}
+		err := &QuorumError{Answered: a.answered(), Quorum: a.locker.quorum, Total: len(a.acquires), Masters: a.failed}
 		var guarded []time.Duration
 		for _, failed := range a.failed {
 			var guard *admission.GuardError
@@ -167,7 +168,7 @@ func (a *attempt) refused() error {
 			}
 		}
 		slices.Sort(guarded)
-		if missing := a.locker.quorum - (len(a.calls) - len(a.failed)); 0 < missing && missing <= len(guarded) {
+		if missing := a.locker.quorum - (len(a.acquires) - len(a.failed)); 0 < missing && missing <= len(guarded) {
 			err.RetryAfter = guarded[missing-1]
 		}
 		return err

@@ -5,10 +5,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 )
 
@@ -44,15 +44,27 @@ func TestWallTime(t *testing.T) {
 // TestTicketOfTheFuture: calls that came while the masters' clocks were a minute ahead aren't behind all others for that minute
 // when these are right again, nor are those that come later.
 func TestTicketOfTheFuture(t *testing.T) {
-	all := admission.New(3, admission.Settings{})
-	l := &Locker{quorum: 2}
-	for range 3 {
-		l.streams = append(l.streams, &stream{clock: all.Add(memory.New("", time.Now)).Clock})
+	var ahead atomic.Int64
+	var masters []Master
+	for _, name := range []string{"1", "2", "3"} {
+		masters = append(masters, MasterOf(memory.New(name, func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })))
 	}
-	shows := func(ahead time.Duration) {
-		now := time.Now()
-		for _, s := range l.streams {
-			s.clock.Observe(now.Add(ahead).UnixMicro(), now, now)
+	l, err := New(masters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	shows := func(d time.Duration) {
+		ahead.Store(int64(d))
+		for off := time.Hour; off.Abs() > time.Minute/4; {
+			if t.Context().Err() != nil {
+				t.Fatal("the Locker doesn't learn what the masters' clocks show")
+			}
+			if _, err := l.Inspect(t.Context(), "key"); err != nil {
+				t.Fatal(err)
+			}
+			now, _ := l.clock()
+			off = time.UnixMicro(now).Sub(time.Now().Add(d))
 		}
 	}
 	later := func(ticket, than int64) time.Duration { return time.Duration(ticket-than) * time.Microsecond }

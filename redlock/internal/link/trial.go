@@ -1,4 +1,4 @@
-package redlock
+package link
 
 import (
 	"errors"
@@ -11,10 +11,10 @@ import (
 
 // probe returns what an idle connection is asked: the time, or, of a server that has refused locks, whether it takes
 // them again. Callers hold mu.
-func (s *stream) probe() protocol.Command {
+func (s *Stream) probe() protocol.Command {
 	if errors.Is(s.reported, protocol.ErrUnusable) {
 		if key := s.trialKey(); key != "" {
-			return protocol.Command{Op: protocol.OpTrial, Key: key, Process: s.prefix + ":wake:", TTL: time.Second}
+			return protocol.Command{Op: protocol.OpTrial, Key: key, Process: s.Prefix + ":wake:", TTL: time.Second}
 		}
 	}
 	return protocol.Command{Op: protocol.OpPing}
@@ -22,9 +22,9 @@ func (s *stream) probe() protocol.Command {
 
 // trialKey returns a key that nobody locks and that this server has, or "" if it has no slot of its Redis Cluster.
 // Callers hold mu.
-func (s *stream) trialKey() string {
+func (s *Stream) trialKey() string {
 	for i := range 4 * redis.Slots {
-		key := fmt.Sprintf("%s:trial:{%d}", s.prefix, i)
+		key := fmt.Sprintf("%s:trial:{%d}", s.Prefix, i)
 		if s.cluster == nil || s.cluster.at(key) == s {
 			return key
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// link is a process's master: an address, behind which there is a server.
-type link struct {
+// route is a process's master: an address, behind which there is a server.
+type route struct {
 	address     int
 	server      atomic.Pointer[simServer] // the one that was reached last
 	process     *process
@@ -27,9 +27,9 @@ type link struct {
 	acquiring   atomic.Int64 // batches under way that have an acquire
 }
 
-func (l *link) String() string { return fmt.Sprint("sim://", l.address) }
+func (l *route) String() string { return fmt.Sprint("sim://", l.address) }
 
-func (l *link) AdmitWith(a protocol.Admission) { l.seat = a.(*admission.Seat) }
+func (l *route) AdmitWith(a protocol.Admission) { l.seat = a.(*admission.Seat) }
 
 // reached is a start of a server, behind an address since its last move.
 type reached struct {
@@ -39,14 +39,14 @@ type reached struct {
 }
 
 // reaches tells what is behind the address now, and whether it answers.
-func (l *link) reaches() (r reached, up bool) {
+func (l *route) reaches() (r reached, up bool) {
 	r.server, r.moves = l.process.world.behind(l.address)
 	r.epoch, up, _ = r.server.life()
 	return r, up
 }
 
 // breaks is in how long a connection will break for what happens to the server and its address.
-func (l *link) breaks(on reached) time.Duration {
+func (l *route) breaks(on reached) time.Duration {
 	w, ends := l.process.world, time.Hour
 	for _, down := range on.server.downs {
 		if down.from > w.now() {
@@ -61,11 +61,11 @@ func (l *link) breaks(on reached) time.Duration {
 	return ends
 }
 
-func (l *link) Close() error { return nil }
+func (l *route) Close() error { return nil }
 
 // Listen hears what the server publishes until the connection breaks. Some messages come late, twice
 // or never.
-func (l *link) Listen(ctx context.Context, process string, ready func(), message func(protocol.WakeUp)) error {
+func (l *route) Listen(ctx context.Context, process string, ready func(), message func(protocol.WakeUp)) error {
 	w := l.process.world
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -125,7 +125,7 @@ func (l *link) Listen(ctx context.Context, process string, ready func(), message
 }
 
 // delay is how long a message travels: mostly as long as the way is, at times much longer.
-func (l *link) delay(r *rand.Rand) time.Duration {
+func (l *route) delay(r *rand.Rand) time.Duration {
 	if w := l.process.world; chance(r, 5) && w.now() < w.faults.to && !w.quiet {
 		return upTo(r, 4*w.timeout)
 	}
@@ -145,7 +145,7 @@ func arrival(at time.Duration, held ...windows) time.Duration {
 
 // pass waits for a message that travels for so long, and is held up in these windows. It is false
 // if the context ends meanwhile.
-func (l *link) pass(ctx context.Context, d time.Duration, held ...windows) bool {
+func (l *route) pass(ctx context.Context, d time.Duration, held ...windows) bool {
 	until := arrival(l.process.world.now()+d, held...)
 	if until == l.process.world.now() {
 		return true

@@ -1,4 +1,4 @@
-package redlock
+package link
 
 import (
 	"context"
@@ -11,20 +11,23 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
+// MaxResults is how many results may be under way at a time.
+const MaxResults = 64
+
 const (
 	// laneRate is the slowest line, in bytes per second, on which a result is waited for: then the longest takes 4 seconds.
 	laneRate = 256 << 10
-	laneMost = resultRoom * MaxResult // bytes on the way to one server, which may hang
-	laneIdle = 10 * time.Second       // how long the connection is kept without need
+	laneMost = MaxResults * protocol.MaxResult // bytes on the way to one server, which may hang
+	laneIdle = 10 * time.Second                // how long the connection is kept without need
 )
 
-// lane is a connection to one server for results alone, so that locks never wait behind them. What is sent on it has no order
+// Lane is a connection to one server for results alone, so that locks never wait behind them. What is sent on it has no order
 // with what is sent on the stream: a result is stored under the token of a lock that is held, or in any case. The connection is
 // made when it is needed, to the server that the stream has reached.
 //
 //	push ──► queue ──► serve ──► flight ──► read
-type lane struct {
-	stream    *stream
+type Lane struct {
+	stream    *Stream
 	connector protocol.Connector // nil for masters that have one connection: then results go with the locks
 	ctx       context.Context    // ends with the lane
 	cancel    func()
@@ -32,10 +35,10 @@ type lane struct {
 	work      chan struct{} // signals serve that there may be something to send
 
 	mu       sync.Mutex
-	queue    calls // to be sent
-	flight   calls // sent and not answered, the oldest first
-	bytes    int   // of results in both
-	active   bool  // run is running
+	queue    commands // to be sent
+	flight   commands // sent and not answered, the oldest first
+	bytes    int      // of results in both
+	active   bool     // run is running
 	closing  bool
 	run      string      // of the server that was reached
 	watchdog *time.Timer // ends a connection on which nothing moves
@@ -43,8 +46,8 @@ type lane struct {
 	pause    time.Time   // no other is made until then
 }
 
-func newLane(s *stream) *lane {
-	n := &lane{stream: s, work: make(chan struct{}, 1)}
+func newLane(s *Stream) *Lane {
+	n := &Lane{stream: s, work: make(chan struct{}, 1)}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	if m, ok := s.master.(protocol.Laner); ok {
 		n.connector = m.Lane(n)
@@ -58,7 +61,7 @@ var (
 )
 
 // Admit refuses a server which isn't the one that votes for the master: what is stored there wouldn't be found.
-func (n *lane) Admit(reached protocol.Server) error {
+func (n *Lane) Admit(reached protocol.Server) error {
 	if n.stream.seat.VotesAs() != reached.RunID {
 		return errOtherServer
 	}
@@ -68,10 +71,10 @@ func (n *lane) Admit(reached protocol.Server) error {
 	return nil
 }
 
-// push sends a call, which is answered within the time that its bytes and those before it may take.
-func (n *lane) push(c *call) {
+// Push sends a command, which is answered within the time that its bytes and those before it may take.
+func (n *Lane) Push(c *Command) {
 	if n.connector == nil {
-		n.stream.push(c)
+		n.stream.Push(c)
 		return
 	}
 	n.mu.Lock()
@@ -90,19 +93,19 @@ func (n *lane) push(c *call) {
 		c.deliver()
 		return
 	}
-	signal(n.work)
+	Signal(n.work)
 }
 
-// resultBytes returns how long the result is that the call carries.
-func (c *call) resultBytes() int {
+// resultBytes returns how long the result is that the command carries.
+func (c *Command) resultBytes() int {
 	if c.Result == nil {
 		return 0
 	}
 	return len(c.Result.Data)
 }
 
-// refusal returns why the call can't be sent now, or nil. Callers hold mu.
-func (n *lane) refusal(c *call) error {
+// refusal returns why the command can't be sent now, or nil. Callers hold mu.
+func (n *Lane) refusal(c *Command) error {
 	switch {
 	case n.bytes+c.resultBytes() > laneMost:
 		return errLaneFull
@@ -115,7 +118,7 @@ func (n *lane) refusal(c *call) error {
 }
 
 // keep has a connection for as long as there is anything to send.
-func (n *lane) keep() {
+func (n *Lane) keep() {
 	for {
 		ctx, cancel := context.WithTimeout(n.ctx, n.stream.connectTime())
 		c, err := n.connector.Connect(ctx)
@@ -132,7 +135,7 @@ func (n *lane) keep() {
 
 // over fails what was sent on a connection that has ended, and everything if none could be made. It reports whether another is
 // needed.
-func (n *lane) over(made bool, err error) (again bool) {
+func (n *Lane) over(made bool, err error) (again bool) {
 	n.mu.Lock()
 	failed := slices.Clone(n.flight)
 	n.flight.drop(len(n.flight))
@@ -155,7 +158,7 @@ func (n *lane) over(made bool, err error) (again bool) {
 }
 
 // serve sends what is queued until the connection ends. The error is nil if it wasn't needed any more.
-func (n *lane) serve(c protocol.Conn) error {
+func (n *Lane) serve(c protocol.Conn) error {
 	defer context.AfterFunc(n.ctx, c.Close)()
 	n.mu.Lock()
 	n.watchdog = time.AfterFunc(time.Hour, c.Close)
@@ -191,15 +194,15 @@ func (n *lane) serve(c protocol.Conn) error {
 	}
 }
 
-func (n *lane) idle() bool {
+func (n *Lane) idle() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.flight) == 0 && len(n.queue) == 0
 }
 
 // next takes the next call that is to be sent, or nil. Those that nobody needs any more are dropped.
-func (n *lane) next() (next *call) {
-	var dropped []*call
+func (n *Lane) next() (next *Command) {
+	var dropped []*Command
 	n.mu.Lock()
 	for next == nil && len(n.queue) > 0 {
 		c := n.queue[0]
@@ -223,7 +226,7 @@ func (n *lane) next() (next *call) {
 }
 
 // watch sets the time within which the oldest answer must begin to come. Callers hold mu.
-func (n *lane) watch() {
+func (n *Lane) watch() {
 	n.watchdog.Stop()
 	if len(n.flight) == 0 {
 		return
@@ -232,12 +235,12 @@ func (n *lane) watch() {
 }
 
 // patience returns how long so many bytes may take.
-func (n *lane) patience(bytes int) time.Duration {
+func (n *Lane) patience(bytes int) time.Duration {
 	return n.stream.connectTime() + time.Duration(bytes)*time.Second/laneRate
 }
 
 // read takes the answers as they come, until the connection ends.
-func (n *lane) read(c protocol.Conn) error {
+func (n *Lane) read(c protocol.Conn) error {
 	for {
 		if err := c.Wait(); err != nil {
 			return err
@@ -248,7 +251,7 @@ func (n *lane) read(c protocol.Conn) error {
 			return protocol.ErrMalformed
 		}
 		oldest := n.flight[0]
-		n.watchdog.Reset(n.patience(MaxResult))
+		n.watchdog.Reset(n.patience(protocol.MaxResult))
 		n.mu.Unlock()
 		err := c.Receive([]*protocol.Command{&oldest.Command})
 		n.mu.Lock()
@@ -265,7 +268,7 @@ func (n *lane) read(c protocol.Conn) error {
 		n.mu.Unlock()
 		switch {
 		case again:
-			signal(n.work)
+			Signal(n.work)
 			continue
 		case run != n.stream.seat.VotesAs():
 			oldest.Reply, err = protocol.Reply{Err: errOtherServer}, errOtherServer
@@ -278,7 +281,7 @@ func (n *lane) read(c protocol.Conn) error {
 }
 
 // end ends the connection, and fails what is on the lane.
-func (n *lane) end() {
+func (n *Lane) end() {
 	n.mu.Lock()
 	n.closing = true
 	n.mu.Unlock()

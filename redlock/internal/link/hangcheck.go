@@ -1,4 +1,4 @@
-package redlock
+package link
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 // because the server will read our commands in their order when it wakes up. Or something in between has
 // forgotten the connection (a firewall, an address that has moved): then the server answers on a new one.
 type hangCheck struct {
-	stream      *stream
+	stream      *Stream
 	ctx         context.Context
 	replacement chan protocol.Conn // gets the new connection, if the server answers on that only
 	running     sync.WaitGroup
@@ -24,7 +24,7 @@ type hangCheck struct {
 	pause  time.Duration
 }
 
-func (s *stream) newHangCheck(ctx context.Context) *hangCheck {
+func (s *Stream) newHangCheck(ctx context.Context) *hangCheck {
 	return &hangCheck{stream: s, ctx: ctx, replacement: make(chan protocol.Conn, 1)}
 }
 
@@ -64,10 +64,10 @@ func (h *hangCheck) try() {
 	}
 	s.mu.Lock()
 	h.trying = false
-	h.pause = min(max(2*h.pause, leastPause), mostPause)
+	h.pause = min(max(2*h.pause, leastPause), MostPause)
 	h.next = time.Now().Add(h.pause)
 	s.mu.Unlock()
-	signal(s.tend)
+	Signal(s.tend)
 }
 
 // end waits for a running trial, whose context has ended, and closes what it leaves.
@@ -80,7 +80,7 @@ func (h *hangCheck) end() {
 	}
 }
 
-func (s *stream) lastAnswer() time.Time {
+func (s *Stream) lastAnswer() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.answeredAt

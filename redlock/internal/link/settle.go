@@ -1,4 +1,4 @@
-package redlock
+package link
 
 import (
 	"errors"
@@ -12,10 +12,10 @@ import (
 
 // settle takes the answers of a batch: it passes them on to the callers, but first puts aside what must be
 // sent again, and the releases that must be repeated.
-func (s *stream) settle(b *batch) {
+func (s *Stream) settle(b *batch) {
 	now := time.Now()
 	s.mu.Lock()
-	for _, c := range b.calls {
+	for _, c := range b.commands {
 		c.answered()
 	}
 	elsewhere := s.moved(b)
@@ -24,14 +24,14 @@ func (s *stream) settle(b *batch) {
 	err, known := s.verdict(b, now)
 	switch {
 	case errors.Is(err, protocol.ErrReplica):
-		s.dataLost()
+		s.DataLost()
 	case errors.Is(err, protocol.ErrLoading):
 		s.reconnect()
 	}
 	s.mu.Lock()
-	var settled []*call
-	again := s.repeat(b.calls)
-	for _, c := range b.calls {
+	var settled []*Command
+	again := s.repeat(b.commands)
+	for _, c := range b.commands {
 		if slices.Contains(again, c) {
 			continue
 		}
@@ -57,9 +57,9 @@ func (s *stream) settle(b *batch) {
 	}
 }
 
-// dataLost has the master excluded until all leases are over that its server may have forgotten, and greeted
+// DataLost has the master excluded until all leases are over that its server may have forgotten, and greeted
 // anew. For the nodes of a Redis Cluster it does nothing: the cluster itself reports that a slot has moved.
-func (s *stream) dataLost() {
+func (s *Stream) DataLost() {
 	if s.cluster != nil {
 		return
 	}
@@ -68,7 +68,7 @@ func (s *stream) dataLost() {
 }
 
 // reconnect ends the connection; run makes a new one.
-func (s *stream) reconnect() {
+func (s *Stream) reconnect() {
 	s.mu.Lock()
 	c := s.conn
 	s.mu.Unlock()
@@ -79,10 +79,10 @@ func (s *stream) reconnect() {
 
 // verdict returns what the answers say about the master: the error for which it is unusable, or nil if it is
 // usable. known is false if they say nothing either way.
-func (s *stream) verdict(b *batch, now time.Time) (err error, known bool) {
+func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 	var clock int64
 	var votes, lives bool
-	for _, c := range b.calls {
+	for _, c := range b.commands {
 		refused := errors.Is(c.Reply.Err, protocol.ErrRefused)
 		switch asks := c.Op == protocol.OpAcquire || c.Op == protocol.OpTrial; {
 		case c.Op == protocol.OpMemory && refused: // locks don't need the right to it
@@ -100,7 +100,7 @@ func (s *stream) verdict(b *batch, now time.Time) (err error, known bool) {
 			s.seat.HasMemory(redis.Memory(c.Reply.Lines))
 		}
 		clock = max(clock, c.Reply.Time)
-		s.clock.RaiseMark(c.Reply.Mark)
+		s.Clock.RaiseMark(c.Reply.Mark)
 	}
 	if votes || lives && !errors.Is(err, protocol.ErrUnusable) {
 		err = nil
@@ -108,12 +108,12 @@ func (s *stream) verdict(b *batch, now time.Time) (err error, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if clock > 0 {
-		s.clock.Observe(clock, b.sentAt, now)
+		s.Clock.Observe(clock, b.sentAt, now)
 	}
-	if fault := s.clock.Fault(b.sentAt); err == nil && fault != nil {
+	if fault := s.Clock.Fault(b.sentAt); err == nil && fault != nil {
 		// Answers to what was sent before a jump was noticed don't count either.
 		err = fault
-		for _, c := range b.calls {
+		for _, c := range b.commands {
 			if c.Reply.Err == nil && (c.Op == protocol.OpAcquire || c.Op == protocol.OpExtend) {
 				c.Reply = protocol.Reply{Err: err, Former: c.Reply.Former}
 			}
@@ -134,14 +134,14 @@ func (s *stream) verdict(b *batch, now time.Time) (err error, known bool) {
 	return err, true
 }
 
-// repeat puts calls that had no effect back at the head of the queue, in their order, and returns them:
+// repeat puts commands that had no effect back at the head of the queue, in their order, and returns them:
 //   - scripts that the server doesn't know, or no longer;
 //   - plain releases that met a waiter's mark, and must be sent as the script that wakes the waiter;
 //   - acquires that were refused only because they were in flight behind such a release.
 //
 // It leaves alone what its caller has given up: the release that follows may be in flight already, and must
 // not be overtaken. Callers hold mu.
-func (s *stream) repeat(answered []*call) (again []*call) {
+func (s *Stream) repeat(answered []*Command) (again []*Command) {
 	for _, c := range answered {
 		release := c.Op == protocol.OpRelease
 		if release && len(s.resent) > 0 {
@@ -170,8 +170,8 @@ func (s *stream) repeat(answered []*call) (again []*call) {
 
 // owe schedules the repetition of a release, unless the key will have expired by then. A release that was to
 // leave a ticket is repeated without one, as the caller may have left the queue since. Callers hold mu.
-func (s *stream) owe(release *call, now time.Time) {
-	until := release.acquire.mayTake.Add(4 * owedGap)
+func (s *Stream) owe(release *Command, now time.Time) {
+	until := release.acquire.mayTake.Add(4 * OwedGap)
 	if release.until.After(until) {
 		until = release.until
 	}
@@ -179,21 +179,21 @@ func (s *stream) owe(release *call, now time.Time) {
 		return
 	}
 	again := *release
-	again.to, again.Reply = nil, protocol.Reply{}
-	again.until, again.due = until, now.Add(owedGap)
+	again.To, again.Reply = nil, protocol.Reply{}
+	again.until, again.due = until, now.Add(OwedGap)
 	if again.Queue {
 		again.Queue, again.Polls, again.Ticket = false, false, 0
 	}
 	to := s.home(&again)
 	to.owed = append(to.owed, &again)
 	if len(to.owed) == 1 {
-		signal(to.tend)
+		Signal(to.tend)
 	}
 }
 
 // down has acquires refused for a pause, which doubles while the master keeps failing. Callers hold mu.
-func (s *stream) down(err error, now time.Time) {
-	s.pause = min(max(2*s.pause, leastPause), mostPause)
+func (s *Stream) down(err error, now time.Time) {
+	s.pause = min(max(2*s.pause, leastPause), MostPause)
 	s.downErr, s.downUntil = err, now.Add(s.pause)
 	var guard *admission.GuardError
 	if errors.As(err, &guard) {
@@ -203,7 +203,7 @@ func (s *stream) down(err error, now time.Time) {
 
 // note logs and reports each change of whether the master is usable, but not each failure. A master that was
 // down anyway is logged once more if it may have forgotten its locks.
-func (s *stream) note(err error) {
+func (s *Stream) note(err error) {
 	s.mu.Lock()
 	forgotten := errors.Is(err, admission.ErrRestarted) && !errors.Is(s.reported, admission.ErrRestarted)
 	changed := !s.closing && (forgotten || (err == nil) != (s.reported == nil))
@@ -212,23 +212,23 @@ func (s *stream) note(err error) {
 	}
 	s.mu.Unlock()
 	if changed && errors.Is(err, protocol.ErrUnusable) {
-		signal(s.tend) // try it soon
+		Signal(s.tend) // try it soon
 	}
 	name := s.master.String()
 	if changed && err != nil && s.cluster != nil {
-		signal(s.cluster.asked)
+		Signal(s.cluster.asked)
 	}
 	switch {
 	case !changed:
 		return
 	case err == nil:
-		s.logger.Info("master available again", "master", name)
-		s.observer.MasterUp(name)
+		s.Logger.Info("master available again", "master", name)
+		s.Watcher.Up(name)
 		return
 	case errors.Is(err, admission.ErrNoVote):
-		s.logger.Error("master excluded from the quorum", "master", name, "error", err)
+		s.Logger.Error("master excluded from the quorum", "master", name, "error", err)
 	default:
-		s.logger.Warn("master unavailable", "master", name, "error", err)
+		s.Logger.Warn("master unavailable", "master", name, "error", err)
 	}
-	s.observer.MasterDown(s.statusWith(err))
+	s.Watcher.Down(s.stateWith(err))
 }

@@ -1,4 +1,4 @@
-package redlock
+package link
 
 import (
 	"errors"
@@ -10,60 +10,98 @@ import (
 
 var errAbandoned = protocol.Unsent(errors.New("abandoned before it was sent"))
 
-// call is a command on its way through a stream, to one master, and what becomes of it.
-type call struct {
+// Command is a command on its way through a stream, to one master, and what becomes of it.
+type Command struct {
 	protocol.Command
-	master    int          // index of the master
-	abandoned *atomic.Bool // all but ping and release: drop it if it hasn't been sent when this becomes true
-	former    *call        // acquire: the release of the lock before, done by the same command
-	acquire   *call        // release, extend: the acquire of the same attempt
+	Master    int          // index of the master
+	Abandoned *atomic.Bool // all but ping and release: drop it if it hasn't been sent when this becomes true
+	former    *Command     // acquire: the release of the lock before, done by the same command
+	acquire   *Command     // release, extend: the acquire of the same attempt
 	until     time.Time    // release: repeated no longer than this, once it was sent; extend: takes a free key no later than this
-	forced    bool         // release: send it even if the master seems to have nothing to release
-	counted   bool         // acquire: its attempt has counted the answer
+	Forced    bool         // release: send it even if the master seems to have nothing to release
+	Counted   bool         // acquire: its attempt has counted the answer
 	moves     int          // how often a Redis Cluster has redirected it
-	to        receiver     // gets the call once it is answered; may be nil
+	To        Receiver     // gets the command once it is answered; may be nil
 
 	// What the master may have of the attempt, in its acquire. The stream's mu guards these.
 	mayHold  bool         // the key, from the acquire
 	extended bool         // the key, from an extend
 	mayTake  time.Time    // an extend whose answer was lost may still take the key until then
-	ticket   *ticketState // the caller's ticket
+	ticket   *TicketState // the caller's ticket
 
 	// Of a release. The stream's mu guards these too.
 	sentAt time.Time // when it was last sent
 	due    time.Time // when it is to be repeated
 }
 
-// ticketState is what one master may have of a caller's ticket, after all attempts of the caller so far.
-type ticketState struct {
+// TicketState is what one master may have of a caller's ticket, after all attempts of the caller so far.
+type TicketState struct {
 	left      bool // the master may have the ticket
 	uncertain bool // a connection broke: the server may still read a command that leaves the ticket
 }
 
-// receiver gets answered calls. Its receive must not block: it runs on a stream's goroutine.
-type receiver interface{ receive(*call) }
+// Receiver gets answered commands. Its receive must not block: it runs on a stream's goroutine.
+type Receiver interface{ Receive(*Command) }
 
-func (c *call) deliver() {
-	if to := c.to; to != nil {
-		c.to = nil
-		to.receive(c)
+// NewAcquire returns the acquire of an attempt for one master.
+func NewAcquire(cmd protocol.Command, master int, abandoned *atomic.Bool, ticket *TicketState, to Receiver) Command {
+	return Command{Command: cmd, Master: master, Abandoned: abandoned, ticket: ticket, To: to}
+}
+
+// First has an acquire do the release of the lock before it, too.
+func (c *Command) First(release *Command) { c.former = release }
+
+// Release returns the release of what an acquire has taken on its master, or may have. The ticket is the caller's. If the caller waits
+// on, the master keeps it. With alone, nobody waited for the key.
+func (c *Command) Release(ticket int64, waiting, alone bool, to Receiver) Command {
+	return Command{
+		Command: protocol.Command{Op: protocol.OpRelease, Key: c.Key, Token: c.Token, TTL: c.TTL, Process: c.Process, Ticket: ticket,
+			Queue: waiting && c.Queue, Polls: waiting && c.Queue && c.Polls, Alone: alone},
+		Master:  c.Master,
+		acquire: c,
+		To:      to,
+	}
+}
+
+// Extension returns the extend of what an acquire has taken on its master, which raises the fence there to this one. A master that
+// has lost the key may take it anew until refill; never if that is zero.
+func (c *Command) Extension(fence int64, refill time.Time, to Receiver) *Command {
+	return &Command{
+		Command:   protocol.Command{Op: protocol.OpExtend, Key: c.Key, Token: c.Token, TTL: c.TTL, Fence: fence},
+		Master:    c.Master,
+		acquire:   c,
+		until:     refill,
+		Abandoned: c.Abandoned,
+		To:        to,
+	}
+}
+
+// Forced returns a command of no attempt, which is sent whatever the master seems to have.
+func Forced(cmd protocol.Command, to Receiver) *Command {
+	return &Command{Command: cmd, acquire: new(Command), Forced: true, To: to}
+}
+
+func (c *Command) deliver() {
+	if to := c.To; to != nil {
+		c.To = nil
+		to.Receive(c)
 	}
 }
 
 // takeFormer removes the former release from an acquire and returns it. A lock keeps its acquires for as
 // long as it is held; without this, each would keep all locks before it in memory.
-func (c *call) takeFormer() *call {
+func (c *Command) takeFormer() *Command {
 	former := c.former
 	c.former = nil
 	return former
 }
 
-// givenUp reports whether nobody waits for the call any more. What the stream itself asks is never given up.
-func (c *call) givenUp() bool { return c.abandoned != nil && c.abandoned.Load() }
+// givenUp reports whether nobody waits for the command any more. What the stream itself asks is never given up.
+func (c *Command) givenUp() bool { return c.Abandoned != nil && c.Abandoned.Load() }
 
-// unneeded reports whether the call need not be sent: one whose attempt is over, or a release
+// unneeded reports whether the command need not be sent: one whose attempt is over, or a release
 // where the master can have nothing of the attempt. The stream's mu is held.
-func (c *call) unneeded() bool {
+func (c *Command) unneeded() bool {
 	switch c.Op {
 	case protocol.OpAcquire, protocol.OpExtend, protocol.OpForce, protocol.OpInspect, protocol.OpNames, protocol.OpRecall, protocol.OpStore:
 		return c.givenUp()
@@ -71,13 +109,13 @@ func (c *call) unneeded() bool {
 		a := c.acquire
 		nothing := !a.mayHold && !a.extended && (a.ticket == nil || !a.ticket.left)
 		queued := c.Queue && !a.mayHold && a.Reply.Status == protocol.StatusHeld // it has the ticket, which is to stay
-		return !c.forced && (nothing || queued)
+		return !c.Forced && (nothing || queued)
 	}
 	return false
 }
 
-// sending notes what the master may have once the call is sent. The stream's mu is held.
-func (c *call) sending(now time.Time) {
+// sending notes what the master may have once the command is sent. The stream's mu is held.
+func (c *Command) sending(now time.Time) {
 	switch c.Op {
 	case protocol.OpAcquire:
 		c.mayHold = true
@@ -101,7 +139,7 @@ func (c *call) sending(now time.Time) {
 
 // sendingRelease counts the TTL for which the release may have to be repeated from when it is first sent: until then the acquire
 // before it may have been under way, to a master that hung.
-func (c *call) sendingRelease(now time.Time) {
+func (c *Command) sendingRelease(now time.Time) {
 	if c.sentAt.IsZero() {
 		c.until = now.Add(c.TTL)
 	}
@@ -109,7 +147,7 @@ func (c *call) sendingRelease(now time.Time) {
 }
 
 // answered notes what the answer says about what the master has. The stream's mu is held.
-func (c *call) answered() {
+func (c *Command) answered() {
 	err := c.Reply.Err
 	unsure := err != nil && !errors.Is(err, protocol.ErrRefused) && !errors.Is(err, protocol.ErrUnsent)
 	ticket := c.ticket
@@ -139,7 +177,7 @@ func (c *call) answered() {
 //     release is repeated until the ticket's lease has ended.
 //
 // The stream's mu is held.
-func (c *call) acknowledged() bool {
+func (c *Command) acknowledged() bool {
 	ticket := c.acquire.ticket
 	if c.Reply.Err != nil || !c.sentAt.After(c.acquire.mayTake) || ticket != nil && ticket.uncertain && !c.Queue {
 		return false
@@ -148,10 +186,10 @@ func (c *call) acknowledged() bool {
 	return acquired == nil || errors.Is(acquired, protocol.ErrRefused) || errors.Is(acquired, protocol.ErrUnsent) || c.Reply.Status == protocol.StatusReleased
 }
 
-type calls []*call
+type commands []*Command
 
-// drop removes the first n calls, keeping the capacity.
-func (c *calls) drop(n int) {
+// drop removes the first n commands, keeping the capacity.
+func (c *commands) drop(n int) {
 	rest := copy(*c, (*c)[n:])
 	clear((*c)[rest:])
 	*c = (*c)[:rest]

@@ -1,4 +1,4 @@
-package redlock
+package link
 
 import (
 	"context"
@@ -108,7 +108,7 @@ func (c *cluster) candidates() (well, others []string) {
 	nodes := *c.nodes.Load()
 	others = slices.Clone(c.master.Addrs())
 	for _, i := range rand.Perm(len(nodes)) {
-		if addr := nodes[i].master.(*redis.Master).Addr(); nodes[i].fails() {
+		if addr := nodes[i].master.(*redis.Master).Addr(); nodes[i].Fails() {
 			others = append(others, addr)
 		} else {
 			well = append(well, addr)
@@ -120,22 +120,22 @@ func (c *cluster) candidates() (well, others []string) {
 	return well, others
 }
 
-// fails reports whether the node doesn't answer.
-func (s *stream) fails() bool {
+// Fails reports whether the node doesn't answer.
+func (s *Stream) Fails() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.conn == nil || s.reported != nil || s.silence(time.Now()) > s.latency.timeout()
 }
 
 func (c *cluster) failing() bool {
-	return slices.ContainsFunc(*c.nodes.Load(), (*stream).fails)
+	return slices.ContainsFunc(*c.nodes.Load(), (*Stream).Fails)
 }
 
 // anyNode returns a node that answers or, if none does, any node; nil if no node is known.
-func (c *cluster) anyNode() *stream {
+func (c *cluster) anyNode() *Stream {
 	nodes := *c.nodes.Load()
 	for _, i := range rand.Perm(len(nodes)) {
-		if !nodes[i].fails() {
+		if !nodes[i].Fails() {
 			return nodes[i]
 		}
 	}
@@ -146,9 +146,9 @@ func (c *cluster) anyNode() *stream {
 }
 
 // whileAlive waits until a node fails, or has left the cluster.
-func (c *cluster) whileAlive(ctx context.Context, s *stream) {
+func (c *cluster) whileAlive(ctx context.Context, s *Stream) {
 	for sleep(ctx, askFail, nil) {
-		if !slices.Contains(*c.nodes.Load(), s) || s.fails() {
+		if !slices.Contains(*c.nodes.Load(), s) || s.Fails() {
 			return
 		}
 	}

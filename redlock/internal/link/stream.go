@@ -1,9 +1,10 @@
-package redlock
+package link
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,41 +15,41 @@ import (
 
 const (
 	maxQueue  = 4096                   // acquires that may be queued for one master
-	maxBatch  = 256                    // commands in one pipeline
+	MaxBatch  = 256                    // commands in one pipeline
 	maxBytes  = 1 << 20                // of results in one pipeline, but for the last
 	closeTime = 10 * time.Second       // for a connection to end; one of a dialer may ignore that it is closed
-	owedGap   = 250 * time.Millisecond // between repetitions of a release that a master has missed
+	OwedGap   = 250 * time.Millisecond // between repetitions of a release that a master has missed
 )
 
-// stream sends commands to one master, in order, in pipelines that concurrent callers share; several
+// Stream sends commands to one master, in order, in pipelines that concurrent callers share; several
 // pipelines are sent before the first is answered. The order is what makes releases reliable: a release
 // can't overtake its acquire, however late the master reads both. Nobody waits for a stream: callers push,
 // and give up when their own timeout is over.
 //
 //	push ──► queue ──► send (the caller where nothing else is under way, else write) ──► flight ──► read ──► settle
-type stream struct {
-	options
+type Stream struct {
+	Settings
 	master      protocol.Master
 	latency     latency
-	clock       *admission.Clock
+	Clock       *admission.Clock
 	seat        *admission.Seat
-	subscribed  atomic.Bool                        // this Locker is subscribed to the master's wake-ups
+	subscribed  atomic.Bool                        // the master's wake-ups come
 	denied      atomic.Bool                        // the master has denied the subscription
 	unsubscribe atomic.Pointer[context.CancelFunc] // ends the subscription, and another is made; nil before the first
 	work        chan struct{}                      // signals write that there may be something to send
 	tend        chan struct{}                      // signals watch that something may be due
 	cancel      func()                             // ends run at once
 	ended       chan struct{}                      // closed when run returns
-	lane        *lane                              // for results
+	Lane        *Lane                              // for results
 	cluster     *cluster                           // the Redis Cluster whose front or node this is; nil for a single server
 
 	mu              *sync.Mutex   // one for all streams of a cluster
 	conn            protocol.Conn // nil while there is none
 	prompt          bool          // a short send on conn doesn't block while nothing else is under way
 	sending         bool          // a goroutine is sending on conn, without mu
-	queue           calls         // to be sent
+	queue           commands      // to be sent
 	acquires        int           // the number of acquires in queue
-	owed            calls         // releases to be repeated, in the order in which they are due
+	owed            commands      // releases to be repeated, in the order in which they are due
 	flight          []*batch      // sent and not answered, the oldest first
 	spare           *batch        // an empty one, reused for its capacity
 	answeredAt      time.Time     // when the master last answered
@@ -68,15 +69,30 @@ type stream struct {
 
 // batch is the commands of one pipeline.
 type batch struct {
-	calls  []*call
-	cmds   []*protocol.Command
-	sentAt time.Time
-	users  int // the goroutine that sends it, and the one that settles it: an answer may come before the send has returned
+	commands []*Command
+	cmds     []*protocol.Command
+	sentAt   time.Time
+	users    int // the goroutine that sends it, and the one that settles it: an answer may come before the send has returned
 }
 
-// newStream makes the stream of a master and begins to connect. A server that is reached can be used only if
+// Settings are the settings of a stream.
+type Settings struct {
+	MaxTTL  time.Duration // the longest TTL of any lock of this process
+	Timeout time.Duration // how long the master may take to answer, to begin with
+	Prefix  string        // of all keys
+	Logger  *slog.Logger
+	Watcher Watcher
+}
+
+// Watcher is told when a master comes and goes. It must not block.
+type Watcher interface {
+	Up(name string)
+	Down(State)
+}
+
+// NewStream makes the stream of a master and begins to connect. A server that is reached can be used only if
 // the seat admits it.
-func newStream(m protocol.Master, o options, seat *admission.Seat) *stream {
+func NewStream(m protocol.Master, o Settings, seat *admission.Seat) *Stream {
 	s := makeStream(m, o, seat, new(sync.Mutex))
 	if m, ok := m.(*clusterMaster); ok {
 		s.cluster = newCluster(s, m)
@@ -86,13 +102,13 @@ func newStream(m protocol.Master, o options, seat *admission.Seat) *stream {
 	return s
 }
 
-func makeStream(m protocol.Master, o options, seat *admission.Seat, mu *sync.Mutex) *stream {
-	s := &stream{
+func makeStream(m protocol.Master, o Settings, seat *admission.Seat, mu *sync.Mutex) *Stream {
+	s := &Stream{
 		master:          m,
-		options:         o,
+		Settings:        o,
 		mu:              mu,
-		latency:         latency{floor: o.timeout},
-		clock:           seat.Clock,
+		latency:         latency{floor: o.Timeout},
+		Clock:           seat.Clock,
 		seat:            seat,
 		work:            make(chan struct{}, 1),
 		tend:            make(chan struct{}, 1),
@@ -100,7 +116,7 @@ func makeStream(m protocol.Master, o options, seat *admission.Seat, mu *sync.Mut
 		connectingSince: time.Now(),
 	}
 	s.sendEnded = sync.NewCond(s.mu)
-	s.lane = newLane(s)
+	s.Lane = newLane(s)
 	if m, ok := m.(protocol.Admitter); ok {
 		seat.OnReached = s.greeted
 		m.AdmitWith(seat)
@@ -108,7 +124,7 @@ func makeStream(m protocol.Master, o options, seat *admission.Seat, mu *sync.Mut
 	return s
 }
 
-func (s *stream) start() {
+func (s *Stream) start() {
 	var ctx context.Context
 	ctx, s.cancel = context.WithCancel(context.Background())
 	go s.run(ctx)
@@ -116,9 +132,9 @@ func (s *stream) start() {
 
 // greeted takes the round trip of a greeting as the first measure of the distance. A node that turns out to
 // be a replica means that its Redis Cluster has changed.
-func (s *stream) greeted(reached protocol.Server) {
+func (s *Stream) greeted(reached protocol.Server) {
 	if s.cluster != nil && reached.Replica() {
-		signal(s.cluster.asked)
+		Signal(s.cluster.asked)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,18 +145,18 @@ func (s *stream) greeted(reached protocol.Server) {
 }
 
 // connectTime returns how long making a connection may take: with TLS and the greeting some six round trips.
-func (s *stream) connectTime() time.Duration { return max(time.Second, 8*s.latency.ceiling()) }
+func (s *Stream) connectTime() time.Duration { return max(time.Second, 8*s.latency.ceiling()) }
 
-// sendSoon has the queued commands sent soon, on this master or on all nodes of the cluster.
-func (s *stream) sendSoon() {
-	signal(s.work)
+// SendSoon has the queued commands sent soon, on this master or on all nodes of the cluster.
+func (s *Stream) SendSoon() {
+	Signal(s.work)
 	for _, node := range s.nodes() {
-		signal(node.work)
+		Signal(node.work)
 	}
 }
 
-// signal makes sure that the receiver of c, which has capacity 1, runs once more.
-func signal(c chan struct{}) {
+// Signal makes sure that the receiver of c, which has capacity 1, runs once more.
+func Signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -149,9 +165,9 @@ func signal(c chan struct{}) {
 
 // flush sends one batch from the queue and, if it is answered at once, settles it. mu is held before and
 // after, but not while it sends.
-func (s *stream) flush() {
+func (s *Stream) flush() {
 	b, dropped := s.take()
-	c, sends := s.conn, len(b.calls) > 0
+	c, sends := s.conn, len(b.commands) > 0
 	if sends {
 		s.sending = true
 		s.flight = append(s.flight, b)
@@ -180,22 +196,22 @@ func (s *stream) flush() {
 		}
 	}
 	if len(s.queue) > 0 {
-		s.sendSoon()
+		s.SendSoon()
 	} else if s.closing && !s.pending() { // all that was left has been dropped
-		signal(s.tend)
+		Signal(s.tend)
 	}
 }
 
-// take moves the head of the queue into a batch, leaving out and returning the calls that need not be sent
+// take moves the head of the queue into a batch, leaving out and returning the commands that need not be sent
 // any more. Callers hold mu.
-func (s *stream) take() (b *batch, dropped []*call) {
+func (s *Stream) take() (b *batch, dropped []*Command) {
 	if b = s.spare; b == nil {
 		b = &batch{}
 	}
 	s.spare = nil
 	b.sentAt, b.users = time.Now(), 2
 	n, bytes := 0, 0
-	for n < min(len(s.queue), maxBatch) && bytes < maxBytes {
+	for n < min(len(s.queue), MaxBatch) && bytes < maxBytes {
 		c := s.queue[n]
 		n++
 		if c.Result != nil {
@@ -214,7 +230,7 @@ func (s *stream) take() (b *batch, dropped []*call) {
 			}
 		}
 		c.sending(b.sentAt)
-		b.calls = append(b.calls, c)
+		b.commands = append(b.commands, c)
 		b.cmds = append(b.cmds, &c.Command)
 	}
 	s.queue.drop(n)
@@ -222,7 +238,7 @@ func (s *stream) take() (b *batch, dropped []*call) {
 }
 
 // landed settles the oldest batch in flight: its replies have come or, if broken is set, never will.
-func (s *stream) landed(broken error) {
+func (s *Stream) landed(broken error) {
 	s.mu.Lock()
 	b := s.flight[0]
 	s.flight = s.flight[:copy(s.flight, s.flight[1:])]
@@ -238,28 +254,67 @@ func (s *stream) landed(broken error) {
 	more, done := len(s.queue) > 0, s.closing && !s.pending()
 	s.mu.Unlock()
 	if more {
-		s.sendSoon()
+		s.SendSoon()
 	}
 	if done {
-		signal(s.tend)
+		Signal(s.tend)
 	}
 }
 
 // finished ends one use of a batch. After the last, the batch is kept for its capacity. Callers hold mu.
-func (s *stream) finished(b *batch) {
+func (s *Stream) finished(b *batch) {
 	if b.users--; b.users == 0 {
-		clear(b.calls)
+		clear(b.commands)
 		clear(b.cmds)
-		b.calls, b.cmds = b.calls[:0], b.cmds[:0]
+		b.commands, b.cmds = b.commands[:0], b.cmds[:0]
 		s.spare = b
 	}
 }
 
-// pending reports whether anything is still to be sent, repeated or answered. Callers hold mu.
-func (s *stream) pending() bool { return len(s.queue) > 0 || len(s.owed) > 0 || len(s.flight) > 0 }
+// String returns the name of the master.
+func (s *Stream) String() string { return s.master.String() }
 
-// close ends the stream or, for a Redis Cluster, those of all its nodes.
-func (s *stream) close(grace time.Duration) error {
+// timeout returns how long the master may take to answer now.
+func (s *Stream) Timeout() time.Duration { return s.latency.timeout() }
+
+// MaxTimeout returns how long it may take at most.
+func (s *Stream) MaxTimeout() time.Duration { return s.latency.ceiling() }
+
+// Advice returns what to do about a master that is too far away for the timeout, or nothing.
+func (s *Stream) Advice() string { return s.latency.advice() }
+
+// Subscribed reports whether the master's wake-ups come, and isDenied whether it has denied them.
+func (s *Stream) Subscribed() bool { return s.subscribed.Load() }
+func (s *Stream) Denied() bool     { return s.denied.Load() }
+
+// Listen subscribes to the master's wake-ups until ctx ends, the subscription breaks, or the connection for commands turns out to be
+// lost.
+func (s *Stream) Listen(ctx context.Context, process string, ready func(), message func(protocol.WakeUp)) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	s.unsubscribe.Store(&stop)
+	err := s.master.Listen(ctx, process, func() {
+		s.subscribed.Store(true)
+		s.denied.Store(false)
+		ready()
+	}, message)
+	s.subscribed.Store(false)
+	s.denied.Store(errors.Is(err, protocol.ErrRefused))
+	return err
+}
+
+// Idle reports whether there is a connection, and nothing under way on it.
+func (s *Stream) Idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conn != nil && len(s.flight) == 0
+}
+
+// pending reports whether anything is still to be sent, repeated or answered. Callers hold mu.
+func (s *Stream) pending() bool { return len(s.queue) > 0 || len(s.owed) > 0 || len(s.flight) > 0 }
+
+// Close ends the stream or, for a Redis Cluster, those of all its nodes.
+func (s *Stream) Close(grace time.Duration) error {
 	if s.cluster != nil {
 		return s.cluster.close(grace)
 	}
@@ -268,7 +323,7 @@ func (s *stream) close(grace time.Duration) error {
 
 // end lets the stream send what is queued or owed, for at most grace, then closes the master and waits for
 // run to end.
-func (s *stream) end(grace time.Duration) error {
+func (s *Stream) end(grace time.Duration) error {
 	s.mu.Lock()
 	s.closing = true
 	for _, c := range s.owed {
@@ -279,8 +334,8 @@ func (s *stream) end(grace time.Duration) error {
 	if !pending {
 		s.cancel()
 	}
-	signal(s.tend)
-	s.lane.end()
+	Signal(s.tend)
+	s.Lane.end()
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
 	select {

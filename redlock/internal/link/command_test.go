@@ -1,7 +1,8 @@
-package redlock
+package link
 
 import (
 	"errors"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,31 +15,34 @@ import (
 )
 
 // unconnected is the stream of a master to which there is no connection: the test takes what it would send.
-func unconnected(t *testing.T) *stream {
-	o, err := newOptions(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+func unconnected() *Stream {
 	m := memory.New("", time.Now)
-	return makeStream(m, o, admission.New(1, o.admission()).Add(m), new(sync.Mutex))
+	logger := slog.New(slog.DiscardHandler)
+	seats := admission.New(1, admission.Settings{MaxTTL: time.Minute, Logger: logger})
+	return makeStream(m, Settings{MaxTTL: time.Minute, Timeout: time.Second, Logger: logger, Watcher: nobody{}}, seats.Add(m), new(sync.Mutex))
 }
 
+// nobody is told nothing.
+type nobody struct{}
+
+func (nobody) Up(string)  {}
+func (nobody) Down(State) {}
+
 // sends takes what the stream would send once it has these calls too.
-func sends(s *stream, calls ...*call) *batch {
+func sends(s *Stream, calls ...*Command) *batch {
 	s.queue = append(s.queue, calls...)
 	b, _ := s.take()
 	return b
 }
 
-// queues is an attempt whose acquire is on its way, with a ticket.
-func queues(s *stream) (*attempt, *batch) {
-	a := &attempt{locker: &Locker{}, ttl: time.Minute, ticket: 7}
-	a.calls = []call{{Command: protocol.Command{Op: protocol.OpAcquire, Key: "key", Token: "token", Ticket: a.ticket, Queue: true}, abandoned: &a.abandoned, ticket: new(ticketState)}}
-	return a, sends(s, &a.calls[0])
+// queues is an acquire with a ticket, on its way.
+func queues(s *Stream) (*Command, *batch) {
+	acquire := NewAcquire(protocol.Command{Op: protocol.OpAcquire, Key: "key", Token: "token", TTL: time.Minute, Ticket: 7, Queue: true}, 0, new(atomic.Bool), new(TicketState), nil)
+	return &acquire, sends(s, &acquire)
 }
 
 // refused has another hold the key.
-func refused(s *stream, acquire *batch) {
+func refused(s *Stream, acquire *batch) {
 	acquire.cmds[0].Reply = protocol.Reply{Status: protocol.StatusHeld, Holder: "another"}
 	s.settle(acquire)
 }
@@ -46,9 +50,9 @@ func refused(s *stream, acquire *batch) {
 // TestLostReleases: a waiting call releases what an attempt has won and keeps its ticket; then it gives up and
 // withdraws the ticket. If the connection breaks under both releases, both are sent again.
 func TestLostReleases(t *testing.T) {
-	s := unconnected(t)
+	s := unconnected()
 	a, acquire := queues(s)
-	rests, leaves := a.releaseCall(0, true, nil), a.releaseCall(0, false, nil)
+	rests, leaves := a.Release(a.Ticket, true, false, nil), a.Release(a.Ticket, false, false, nil)
 	b := sends(s, &rests, &leaves) // other masters have answered
 	if len(b.cmds) != 2 {
 		t.Fatalf("%d releases were sent, want 2", len(b.cmds))
@@ -61,7 +65,7 @@ func TestLostReleases(t *testing.T) {
 	owed := s.owed
 	s.owed = nil
 	b = sends(s, owed...)
-	if last := b.cmds[len(b.cmds)-1]; last.Ticket != a.ticket || last.Queue {
+	if last := b.cmds[len(b.cmds)-1]; last.Ticket != a.Ticket || last.Queue {
 		t.Errorf("the last command is %+v, want one that takes the ticket off", last)
 	}
 }
@@ -69,15 +73,15 @@ func TestLostReleases(t *testing.T) {
 // TestPlainReleaseTakesNoTicket: a master that refuses late has a ticket, and is sent the plain release of a lock that the others
 // gave to one who was alone. That finds nothing, and takes nothing away: the script must follow.
 func TestPlainReleaseTakesNoTicket(t *testing.T) {
-	s := unconnected(t)
+	s := unconnected()
 	a, acquire := queues(s)
-	release := a.releaseCall(0, false, nil)
+	release := a.Release(a.Ticket, false, false, nil)
 	release.Alone = true
 	plain := sends(s, &release)
 	refused(s, acquire)
 	plain.cmds[0].Reply = protocol.Reply{Status: protocol.StatusExpired}
 	s.settle(plain)
-	if b := sends(s); b == nil || len(b.cmds) != 1 || b.cmds[0].Alone || b.cmds[0].Ticket != a.ticket {
+	if b := sends(s); b == nil || len(b.cmds) != 1 || b.cmds[0].Alone || b.cmds[0].Ticket != a.Ticket {
 		t.Errorf("what follows is %+v, want the script", b)
 	}
 }
@@ -102,26 +106,26 @@ func (c *slowConn) Send([]*protocol.Command) (bool, error) {
 	return false, nil
 }
 
-type receiverFunc func(*call)
+type receiverFunc func(*Command)
 
-func (f receiverFunc) receive(c *call) { f(c) }
+func (f receiverFunc) Receive(c *Command) { f(c) }
 
 // TestOneSendsAtATime: a goroutine that finds nothing to send doesn't end the turn of the one that is sending.
 func TestOneSendsAtATime(t *testing.T) {
-	s := unconnected(t)
+	s := unconnected()
 	c := &slowConn{t: t, entered: make(chan struct{}, 2), goOn: make(chan struct{})}
 	s.conn, s.prompt = c, true
-	acquire := func(to receiver) *call {
-		return &call{Command: protocol.Command{Op: protocol.OpAcquire, Key: "key", Token: "token"}, abandoned: new(atomic.Bool), to: to}
+	acquire := func(to Receiver) *Command {
+		return &Command{Command: protocol.Command{Op: protocol.OpAcquire, Key: "key", Token: "token"}, Abandoned: new(atomic.Bool), To: to}
 	}
 	var sender sync.WaitGroup
-	givenUp := acquire(receiverFunc(func(*call) {
-		sender.Go(func() { s.push(acquire(nil)) })
+	givenUp := acquire(receiverFunc(func(*Command) {
+		sender.Go(func() { s.Push(acquire(nil)) })
 		<-c.entered
 	}))
-	givenUp.abandoned.Store(true)
-	s.push(givenUp)
-	s.push(acquire(nil))
+	givenUp.Abandoned.Store(true)
+	s.Push(givenUp)
+	s.Push(acquire(nil))
 	looked := make(chan struct{})
 	sender.Go(func() {
 		defer close(looked)
@@ -154,16 +158,16 @@ func (c *earlyConn) Send(cmds []*protocol.Command) (bool, error) {
 
 // TestAnswerBeforeSend: an answer to a batch that is still being written leaves the batch alone.
 func TestAnswerBeforeSend(t *testing.T) {
-	s := unconnected(t)
+	s := unconnected()
 	c := &earlyConn{landed: func() { s.landed(nil) }}
 	s.conn, s.prompt = c, true
 	for range 3 {
-		s.push(&call{Command: protocol.Command{Op: protocol.OpPing}})
+		s.Push(&Command{Command: protocol.Command{Op: protocol.OpPing}})
 	}
 	if !slices.Equal(c.sent, []protocol.Op{protocol.OpPing, protocol.OpPing, protocol.OpPing}) {
 		t.Errorf("%v were sent, want 3 pings", c.sent)
 	}
-	if s.spare == nil || s.spare.calls == nil {
+	if s.spare == nil || s.spare.commands == nil {
 		t.Error("the batch isn't kept for the next send")
 	}
 }
@@ -171,13 +175,13 @@ func TestAnswerBeforeSend(t *testing.T) {
 // TestOwnCallsAreRepeated: the stream's own commands, which nobody can give up, are sent again to a server that has forgotten
 // their script.
 func TestOwnCallsAreRepeated(t *testing.T) {
-	s := unconnected(t)
+	s := unconnected()
 	for op := range protocol.Ops {
 		if op == protocol.OpAcquire || op == protocol.OpExtend || op == protocol.OpRelease {
 			continue
 		}
-		c := &call{Command: protocol.Command{Op: op, Reply: protocol.Reply{Err: protocol.Mark(errors.New("NOSCRIPT"), protocol.ErrNotExecuted)}}}
-		s.settle(&batch{calls: []*call{c}, cmds: []*protocol.Command{&c.Command}})
+		c := &Command{Command: protocol.Command{Op: op, Reply: protocol.Reply{Err: protocol.Mark(errors.New("NOSCRIPT"), protocol.ErrNotExecuted)}}}
+		s.settle(&batch{commands: []*Command{c}, cmds: []*protocol.Command{&c.Command}})
 		if len(s.queue) != 1 || s.queue[0] != c {
 			t.Errorf("operation %d isn't sent again", op)
 		}

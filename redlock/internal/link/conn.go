@@ -1,4 +1,4 @@
-package redlock
+package link
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 )
 
 // connect makes a connection to any kind of master.
-func (s *stream) connect(ctx context.Context) (protocol.Conn, error) {
+func (s *Stream) connect(ctx context.Context) (protocol.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.connectTime())
 	defer cancel()
 	if s.cluster != nil && s.cluster.front == s {
@@ -17,9 +17,14 @@ func (s *stream) connect(ctx context.Context) (protocol.Conn, error) {
 	if m, ok := s.master.(protocol.Connector); ok {
 		return m.Connect(ctx)
 	}
-	c := &stepwise{Doer: s.master.(protocol.Doer), sent: make(chan struct{}, 1), closed: make(chan struct{})}
+	return NewStepwise(s.master.(protocol.Doer)), nil
+}
+
+// NewStepwise returns a connection to a master that runs one batch after the other.
+func NewStepwise(m protocol.Doer) protocol.Conn {
+	c := &stepwise{Doer: m, sent: make(chan struct{}, 1), closed: make(chan struct{})}
 	c.end = sync.OnceFunc(func() { close(c.closed) })
-	return c, nil
+	return c
 }
 
 // stepwise is a connection to a master that runs one batch after the other.

@@ -1,4 +1,4 @@
-package redlock
+package link
 
 import (
 	"context"
@@ -16,6 +16,9 @@ type clusterMaster struct {
 	*redis.Cluster
 	route *cluster // of its stream; nil before there is one
 }
+
+// NewClusterMaster makes a master of a Redis Cluster.
+func NewClusterMaster(c *redis.Cluster) protocol.Master { return &clusterMaster{Cluster: c} }
 
 // AdmitWith does nothing: each node has a seat of its own.
 func (m *clusterMaster) AdmitWith(protocol.Admission) {}

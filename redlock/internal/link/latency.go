@@ -1,4 +1,4 @@
-package redlock
+package link
 
 import (
 	"fmt"

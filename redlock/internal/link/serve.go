@@ -1,4 +1,4 @@
-package redlock
+package link
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 
 const (
 	leastPause = 100 * time.Millisecond // before a failed master is tried again; the pause doubles
-	mostPause  = time.Second            // with each failure, up to this
+	MostPause  = time.Second            // with each failure, up to this
 
 	memoryGap = 10 * time.Second // a server that says how much memory it uses is asked for that so often
 
@@ -23,7 +23,7 @@ const (
 )
 
 // run connects to the master, again and again, for as long as the stream lives.
-func (s *stream) run(ctx context.Context) {
+func (s *Stream) run(ctx context.Context) {
 	defer close(s.ended)
 	var next protocol.Conn
 	for s.wanted(ctx) {
@@ -51,14 +51,14 @@ func (s *stream) run(ctx context.Context) {
 }
 
 // wanted reports whether a connection is still needed.
-func (s *stream) wanted(ctx context.Context) bool {
+func (s *Stream) wanted(ctx context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return ctx.Err() == nil && (!s.closing || s.pending())
 }
 
 // unreachable marks the master as down because no connection could be made or the last one was of no use.
-func (s *stream) unreachable(err error) {
+func (s *Stream) unreachable(err error) {
 	s.mu.Lock()
 	s.down(err, time.Now())
 	s.mu.Unlock()
@@ -66,11 +66,11 @@ func (s *stream) unreachable(err error) {
 	s.note(err)
 }
 
-// answer fails the queued calls with err: all of them, or all but the releases, which wait for the next
+// answer fails the queued commands with err: all of them, or all but the releases, which wait for the next
 // connection.
-func (s *stream) answer(err error, all bool) {
+func (s *Stream) answer(err error, all bool) {
 	s.mu.Lock()
-	var kept, answered calls
+	var kept, answered commands
 	for _, c := range s.queue {
 		if c.Op == protocol.OpRelease && !all {
 			kept = append(kept, c)
@@ -90,7 +90,7 @@ func (s *stream) answer(err error, all bool) {
 }
 
 // awaitRetry waits until it is time to try the master again.
-func (s *stream) awaitRetry(ctx context.Context) {
+func (s *Stream) awaitRetry(ctx context.Context) {
 	s.mu.Lock()
 	until := s.downUntil
 	s.mu.Unlock()
@@ -104,7 +104,7 @@ func (s *stream) awaitRetry(ctx context.Context) {
 
 // serve uses a connection until it ends. next is a connection that already replaces it, if there is one. The
 // error is nil if the connection was of any use, so that the next can be made without a pause.
-func (s *stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn, err error) {
+func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn, err error) {
 	began := time.Now()
 	s.mu.Lock()
 	prompt, asked := c.(protocol.Prompt)
@@ -155,7 +155,7 @@ func (s *stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn
 }
 
 // read settles the batches in flight as their answers come, until the connection ends.
-func (s *stream) read(c protocol.Conn) error {
+func (s *Stream) read(c protocol.Conn) error {
 	for {
 		if err := c.Wait(); err != nil {
 			return err
@@ -176,7 +176,7 @@ func (s *stream) read(c protocol.Conn) error {
 }
 
 // write sends what is queued whenever it is signalled, until stop is closed.
-func (s *stream) write(c protocol.Conn, stop <-chan struct{}) {
+func (s *Stream) write(c protocol.Conn, stop <-chan struct{}) {
 	for {
 		select {
 		case <-s.work:
@@ -191,7 +191,7 @@ func (s *stream) write(c protocol.Conn, stop <-chan struct{}) {
 }
 
 // flushAll sends what is queued, as far as the window of batches in flight allows. Callers hold mu.
-func (s *stream) flushAll(c protocol.Conn) {
+func (s *Stream) flushAll(c protocol.Conn) {
 	for s.conn == c && !s.sending && len(s.queue) > 0 && len(s.flight) < min(c.Window(), s.latency.window()) {
 		s.flush()
 	}
@@ -199,14 +199,14 @@ func (s *stream) flushAll(c protocol.Conn) {
 
 // watch does what becomes due on a connection until it ends. next is the connection that replaces it: a
 // server that doesn't answer on this one has answered on that.
-func (s *stream) watch(ctx context.Context, c protocol.Conn, broken <-chan error) (next protocol.Conn, err error) {
+func (s *Stream) watch(ctx context.Context, c protocol.Conn, broken <-chan error) (next protocol.Conn, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	check := s.newHangCheck(ctx)
 	defer check.end()
 	defer cancel()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	s.sendSoon()
+	s.SendSoon()
 	for {
 		select {
 		case err := <-broken:
@@ -231,11 +231,11 @@ func (s *stream) watch(ctx context.Context, c protocol.Conn, broken <-chan error
 
 // attend does what is due and returns when it must run again. over reports that the stream is closing and
 // has nothing left to do.
-func (s *stream) attend(c protocol.Conn, check *hangCheck) (due time.Time, over bool) {
+func (s *Stream) attend(c protocol.Conn, check *hangCheck) (due time.Time, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	n := slices.IndexFunc(s.owed, func(c *call) bool { return c.due.After(now) })
+	n := slices.IndexFunc(s.owed, func(c *Command) bool { return c.due.After(now) })
 	if n < 0 {
 		n = len(s.owed)
 	}
@@ -247,18 +247,18 @@ func (s *stream) attend(c protocol.Conn, check *hangCheck) (due time.Time, over 
 	}
 	gap := admission.ProbeGap
 	if errors.Is(s.reported, protocol.ErrUnusable) {
-		gap = mostPause
+		gap = MostPause
 	}
 	if idle && now.Sub(s.usedAt) >= gap {
-		s.queue = append(s.queue, &call{Command: s.probe()})
+		s.queue = append(s.queue, &Command{Command: s.probe()})
 		s.usedAt = now
 	}
 	if s.conn == c && s.tellsMemory && now.Sub(s.memoryAt) >= memoryGap {
-		s.queue = append(s.queue, &call{Command: protocol.Command{Op: protocol.OpMemory}})
+		s.queue = append(s.queue, &Command{Command: protocol.Command{Op: protocol.OpMemory}})
 		s.memoryAt = now
 	}
 	if len(s.queue) > 0 {
-		s.sendSoon()
+		s.SendSoon()
 	}
 	due = now.Add(gap)
 	if idle {
@@ -273,10 +273,17 @@ func (s *stream) attend(c protocol.Conn, check *hangCheck) (due time.Time, over 
 	case silence > timeout:
 		due = earlier(due, check.start(now))
 		if s.cluster != nil {
-			signal(s.cluster.asked)
+			Signal(s.cluster.asked)
 		}
 	case silence > 0:
 		due = earlier(due, s.flight[0].sentAt.Add(timeout+1))
 	}
 	return due, false
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }

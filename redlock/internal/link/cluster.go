@@ -1,4 +1,4 @@
-package redlock
+package link
 
 import (
 	"context"
@@ -14,16 +14,16 @@ import (
 )
 
 // cluster has a stream for each node of a Redis Cluster. To the Locker the whole cluster is one master: its
-// stream, the front, takes the calls and queues each for the node that has the key, or keeps it while that
+// stream, the front, takes the commands and queues each for the node that has the key, or keeps it while that
 // node isn't known. So a node that hangs or is down affects its own keys only. All these streams share one
-// mu, under which calls are passed between them.
+// mu, under which commands are passed between them.
 //
 // Redis Cluster replicates asynchronously: a replica that is promoted may lack its master's latest locks. So
 // it grants no lock until all that its master may have granted have ended. It does renew those that it has.
 type cluster struct {
-	options
+	Settings
 	master *clusterMaster
-	front  *stream
+	front  *Stream
 
 	asked   chan struct{} // signals that the nodes should be looked up again
 	known   chan struct{} // closed when they were for the first time
@@ -31,48 +31,48 @@ type cluster struct {
 	ended   chan struct{} // closed when run returns
 	cancel  func()
 	running sync.WaitGroup // of streams that end, and lookups
-	nodes   atomic.Pointer[[]*stream]
+	nodes   atomic.Pointer[[]*Stream]
 
 	// The front's mu guards these.
-	byAddr map[string]*stream
-	owners map[*stream]bool // those that had slots at the last lookup
+	byAddr map[string]*Stream
+	owners map[*Stream]bool // those that had slots at the last lookup
 	slots  *[redis.Slots]slot
 	epoch  int64
 }
 
 // slot is where the keys of one hash slot are.
 type slot struct {
-	node  *stream       // nil before the first lookup; the front if no node has it
+	node  *Stream       // nil before the first lookup; the front if no node has it
 	guard time.Duration // no lock on its keys before this, since admission.ProcessStart
 }
 
-func newCluster(front *stream, m *clusterMaster) *cluster {
+func newCluster(front *Stream, m *clusterMaster) *cluster {
 	c := &cluster{
-		options: front.options,
-		master:  m,
-		front:   front,
-		asked:   make(chan struct{}, 1),
-		known:   make(chan struct{}),
-		failed:  make(chan error, 1),
-		ended:   make(chan struct{}),
-		byAddr:  make(map[string]*stream),
-		slots:   new([redis.Slots]slot),
+		Settings: front.Settings,
+		master:   m,
+		front:    front,
+		asked:    make(chan struct{}, 1),
+		known:    make(chan struct{}),
+		failed:   make(chan error, 1),
+		ended:    make(chan struct{}),
+		byAddr:   make(map[string]*Stream),
+		slots:    new([redis.Slots]slot),
 	}
-	c.nodes.Store(&[]*stream{})
+	c.nodes.Store(&[]*Stream{})
 	m.route = c
 	return c
 }
 
-// home returns the stream to which a call belongs. Callers hold mu.
-func (s *stream) home(c *call) *stream {
+// home returns the stream to which a command belongs. Callers hold mu.
+func (s *Stream) home(c *Command) *Stream {
 	if s.cluster == nil || c.Op == protocol.OpPing {
 		return s
 	}
 	return s.cluster.at(c.Key)
 }
 
-// forKey returns the stream for a key: s itself or, for a Redis Cluster, that of the node that has the key.
-func (s *stream) forKey(key string) *stream {
+// ForKey returns the stream for a key: s itself or, for a Redis Cluster, that of the node that has the key.
+func (s *Stream) ForKey(key string) *Stream {
 	if s.cluster == nil {
 		return s
 	}
@@ -81,49 +81,46 @@ func (s *stream) forKey(key string) *stream {
 	return s.cluster.at(key)
 }
 
-// laneOf returns the lane for the results of a key on a master.
-func (l *Locker) laneOf(master int, key string) *lane { return l.streams[master].forKey(key).lane }
+// IsCluster reports whether the master is a Redis Cluster.
+func (s *Stream) IsCluster() bool { return s.cluster != nil }
 
 // nodes returns the streams of the nodes if s is the front of a Redis Cluster.
-func (s *stream) nodes() []*stream {
+func (s *Stream) nodes() []*Stream {
 	if s.cluster == nil || s.cluster.front != s {
 		return nil
 	}
 	return *s.cluster.nodes.Load()
 }
 
-func (c *cluster) at(key string) *stream {
+func (c *cluster) at(key string) *Stream {
 	if node := c.slots[redis.HashSlot(key)].node; node != nil {
 		return node
 	}
 	return c.front
 }
 
-// prepare adapts a call to the node that has its key, or returns why that must not be asked. Callers hold mu.
-func (c *cluster) prepare(call *call, at *stream) error {
-	if call.Op == protocol.OpExtend && !call.until.IsZero() {
-		call.RefillUntil = at.clock.Earliest(call.until)
-	}
-	guard := c.slots[redis.HashSlot(call.Key)].guard
+// prepare adapts a command to the node that has its key, or returns why that must not be asked. Callers hold mu.
+func (c *cluster) prepare(cmd *Command) error {
+	guard := c.slots[redis.HashSlot(cmd.Key)].guard
 	if guard == 0 || time.Since(admission.ProcessStart) >= guard {
 		return nil
 	}
-	switch call.Op {
+	switch cmd.Op {
 	case protocol.OpAcquire:
 		return &admission.GuardError{Until: admission.ProcessStart.Add(guard), Why: errPromoted}
 	case protocol.OpExtend: // renew what is there, but take no free key
-		call.until, call.RefillUntil = time.Time{}, 0
+		cmd.until, cmd.RefillUntil = time.Time{}, 0
 	}
 	return nil
 }
 
 // node returns the stream of the node at an address, making it if necessary. Callers hold mu.
-func (c *cluster) node(addr string) *stream {
+func (c *cluster) node(addr string) *Stream {
 	if s := c.byAddr[addr]; s != nil || c.front.closing {
 		return s
 	}
 	m := c.master.Node(addr)
-	s := makeStream(m, c.options, c.front.seat.AddNode(m), c.front.mu)
+	s := makeStream(m, c.Settings, c.front.seat.AddNode(m), c.front.mu)
 	s.cluster = c
 	c.byAddr[addr] = s
 	c.listNodes()
@@ -132,7 +129,7 @@ func (c *cluster) node(addr string) *stream {
 }
 
 func (c *cluster) listNodes() {
-	nodes := make([]*stream, 0, len(c.byAddr))
+	nodes := make([]*Stream, 0, len(c.byAddr))
 	for _, s := range c.byAddr {
 		nodes = append(nodes, s)
 	}
@@ -142,12 +139,12 @@ func (c *cluster) listNodes() {
 // assign gives a slot to a node. If moved is set, the slot was resharded from one master to another, and the
 // keys have moved with it. Otherwise the new node has them at best as a former replica, and grants nothing
 // until all locks that the old one may have granted have ended. Callers hold mu.
-func (c *cluster) assign(at *slot, to *stream, moved bool) {
+func (c *cluster) assign(at *slot, to *Stream, moved bool) {
 	if at.node == to {
 		return
 	}
 	if at.node != nil && !moved {
-		at.guard = time.Since(admission.ProcessStart) + c.front.seat.Covers() + admission.Drift(c.maxTTL)
+		at.guard = time.Since(admission.ProcessStart) + c.front.seat.Covers() + admission.Drift(c.MaxTTL)
 	}
 	at.node = to
 }
@@ -160,8 +157,8 @@ func (c *cluster) apply(t redis.Topology) {
 		return
 	}
 	c.epoch = t.Epoch
-	now := make(map[*stream]bool, len(t.Owners))
-	next := new([redis.Slots]*stream)
+	now := make(map[*Stream]bool, len(t.Owners))
+	next := new([redis.Slots]*Stream)
 	for addr, ranges := range t.Owners {
 		s := c.node(addr)
 		now[s] = true
@@ -189,29 +186,29 @@ func (c *cluster) apply(t redis.Topology) {
 	default:
 		close(c.known)
 	}
-	c.front.sendSoon()
+	c.front.SendSoon()
 }
 
-// rehome passes queued calls on to the nodes that have their keys now, and ends the streams of nodes that
+// rehome passes queued commands on to the nodes that have their keys now, and ends the streams of nodes that
 // have none any more. Callers hold mu.
-func (c *cluster) rehome(now map[*stream]bool) (d declinedCalls) {
+func (c *cluster) rehome(now map[*Stream]bool) (d declined) {
 	for addr, s := range c.byAddr {
 		queue, owed := s.queue, s.owed
 		s.queue, s.owed, s.acquires = nil, nil, 0
-		for _, call := range queue {
-			if call.Op == protocol.OpPing || call.Op == protocol.OpMemory || c.at(call.Key) == s {
-				s.queue = append(s.queue, call)
-				if call.Op == protocol.OpAcquire {
+		for _, cmd := range queue {
+			if cmd.Op == protocol.OpPing || cmd.Op == protocol.OpMemory || c.at(cmd.Key) == s {
+				s.queue = append(s.queue, cmd)
+				if cmd.Op == protocol.OpAcquire {
 					s.acquires++
 				}
 			} else {
-				d.push(c.at(call.Key), call)
+				d.push(c.at(cmd.Key), cmd)
 			}
 		}
-		for _, call := range owed {
-			to := c.at(call.Key)
-			to.owed = append(to.owed, call)
-			signal(to.tend)
+		for _, cmd := range owed {
+			to := c.at(cmd.Key)
+			to.owed = append(to.owed, cmd)
+			Signal(to.tend)
 		}
 		if !now[s] {
 			delete(c.byAddr, addr)
@@ -224,31 +221,31 @@ func (c *cluster) rehome(now map[*stream]bool) (d declinedCalls) {
 
 // retire ends the stream of a node that has left. What is in flight on it fails, and the releases of that are
 // owed by the node that has the keys now. Callers hold mu.
-func (c *cluster) retire(s *stream) {
+func (c *cluster) retire(s *Stream) {
 	s.closing = true
 	s.seat.Drop()
 	failing := s.reported
 	c.running.Go(func() {
 		s.cancel()
-		s.lane.end()
+		s.Lane.end()
 		<-s.ended
 		_ = s.master.Close()
 		if failing != nil {
-			c.logger.Info("node no longer has keys of its Redis Cluster", "master", s.master.String())
-			c.observer.MasterUp(s.master.String())
+			c.Logger.Info("node no longer has keys of its Redis Cluster", "master", s.master.String())
+			c.Watcher.Up(s.master.String())
 		}
 	})
 }
 
-// lead returns how far the master's clock is ahead of our monotonic one, and whether that is known. For a Redis
+// Lead returns how far the master's clock is ahead of our monotonic one, and whether that is known. For a Redis
 // Cluster it is the median of its nodes.
-func (s *stream) lead() (lead time.Duration, known bool) {
+func (s *Stream) Lead() (lead time.Duration, known bool) {
 	if s.cluster == nil {
-		return s.clock.Lead()
+		return s.Clock.Lead()
 	}
 	var leads []time.Duration
 	for _, n := range s.nodes() {
-		if lead, known := n.clock.Lead(); known {
+		if lead, known := n.Clock.Lead(); known {
 			leads = append(leads, lead)
 		}
 	}
