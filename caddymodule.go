@@ -107,6 +107,7 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	rule.Shutdown = exiting
 	rule.Sealer = h.app.sealer
 	rule.OriginalURL = originalURL
+	rule.User = authenticated
 	rule.OnReplay = func(r *http.Request, turn middleware.Turn) { h.show(r, turn, false) }
 	if server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
 		server.RegisterOnShutdown(noticeExit)

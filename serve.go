@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
@@ -47,6 +48,12 @@ func originalURL(r *http.Request) *url.URL {
 		return original.URL
 	}
 	return r.URL
+}
+
+// authenticated returns whom Caddy's authentication has found to send the request.
+func authenticated(r *http.Request) string {
+	id, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer).GetString("http.auth.user.id")
+	return id
 }
 
 // clientIP returns the client's address as Caddy determines it by trusted_proxies, or that of the connection.

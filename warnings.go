@@ -22,14 +22,14 @@ func (h *Handler) warn(log *zap.Logger) {
 			log.Warn("key has a placeholder that Caddy does not know: no request has a key, unless another handler sets it", append(rule, zap.String("placeholder", name))...)
 		}
 	}
-	if h.serializer.Remember > 0 && !h.serializer.HasScope() && h.Verify == nil {
-		log.Warn("answers are remembered, and whoever sends the same keys and ID gets them: set scope, such as {header.Authorization}, unless all clients may see them", rule...)
-	}
-	if h.serializer.Remember > 0 && h.app.inMemory() {
-		log.Warn("answers are remembered in this process's memory: after a restart, and in other processes, a repeat runs again", rule...)
+	for _, warning := range h.serializer.Warnings() {
+		log.Warn(warning, rule...)
 	}
 	if global := h.serializer.Global(); global != "" {
 		log.Warn("key has no placeholder: all requests of this rule share one lock; a matcher begins with @, / or *", append(rule, zap.String("key", global))...)
+	}
+	if h.serializer.Remember > 0 && h.app.inMemory() {
+		log.Warn("answers are remembered in this process's memory: after a restart, and in other processes, a repeat runs again", rule...)
 	}
 }
 

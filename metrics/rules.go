@@ -15,6 +15,7 @@ type rules struct {
 	wait, hold *prometheus.HistogramVec
 	waiting    *prometheus.GaugeVec
 	remembered *prometheus.CounterVec
+	forgotten  *prometheus.CounterVec
 	bytes      *prometheus.CounterVec
 
 	mu     sync.RWMutex
@@ -37,14 +38,15 @@ func newRules(n names) *rules {
 		hold:     histogram("hold_seconds", "How long requests held their lock, until it was released."),
 		waiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: string(n), Name: "waiting",
 			Help: "Requests that wait for their lock now."}, []string{"rule"}),
-		remembered: n.counter("remembered_total", "Answers that were to be remembered, by whether a quorum of the masters has confirmed it.", "rule", "result"),
+		remembered: n.counter("remembered_total", "Answers that are remembered by a quorum of the masters.", "rule"),
+		forgotten:  n.counter("not_remembered_total", "Answers to deliveries that are not remembered, or not in whole, by the reason.", "rule", "reason"),
 		bytes:      n.counter("remembered_bytes_total", "Bytes of the answers that are remembered, on each master.", "rule"),
 		byName:     make(map[string]*rule),
 	}
 }
 
 func (s *rules) all() []prometheus.Collector {
-	return []prometheus.Collector{s.requests, s.wait, s.hold, s.waiting, s.remembered, s.bytes}
+	return []prometheus.Collector{s.requests, s.wait, s.hold, s.waiting, s.remembered, s.forgotten, s.bytes}
 }
 
 // Describe implements prometheus.Collector.
@@ -69,7 +71,8 @@ type rule struct {
 	wait, hold prometheus.Observer
 	waiting    prometheus.Gauge
 
-	stored, unstored, bytes prometheus.Counter
+	stored, bytes prometheus.Counter
+	forgotten     map[middleware.Reason]prometheus.Counter
 }
 
 // Waits implements middleware.Observer.
@@ -89,13 +92,14 @@ func (r *rule) Done(_ string, outcome middleware.Outcome, held time.Duration) {
 }
 
 // Remembered implements middleware.Observer.
-func (r *rule) Remembered(_ string, bytes int, err error) {
-	if err != nil {
-		r.unstored.Inc()
-		return
+func (r *rule) Remembered(_ string, bytes int, why middleware.Reason) {
+	if c := r.forgotten[why]; c != nil {
+		c.Inc()
 	}
-	r.stored.Inc()
-	r.bytes.Add(float64(bytes))
+	if bytes > 0 {
+		r.stored.Inc()
+		r.bytes.Add(float64(bytes))
+	}
 }
 
 // Rule returns the Observer of a rule with this name, for programs whose rules come and go. The series of a name exist until
@@ -117,9 +121,13 @@ func (s *rules) join(name string) *rule {
 			wait:     s.wait.WithLabelValues(name),
 			hold:     s.hold.WithLabelValues(name),
 			waiting:  s.waiting.WithLabelValues(name),
-			stored:   s.remembered.WithLabelValues(name, "stored"),
-			unstored: s.remembered.WithLabelValues(name, "failed"),
+			stored:   s.remembered.WithLabelValues(name),
 			bytes:    s.bytes.WithLabelValues(name),
+
+			forgotten: make(map[middleware.Reason]prometheus.Counter),
+		}
+		for _, why := range middleware.Reasons() {
+			r.forgotten[why] = s.forgotten.WithLabelValues(name, string(why))
 		}
 		for _, outcome := range middleware.Outcomes() {
 			r.requests[outcome] = s.requests.WithLabelValues(name, string(outcome))
@@ -139,7 +147,8 @@ func (s *rules) leave(name string, r *rule) {
 	delete(s.byName, name)
 	only := prometheus.Labels{"rule": name}
 	s.requests.DeletePartialMatch(only)
-	s.remembered.DeletePartialMatch(only)
+	s.remembered.Delete(only)
+	s.forgotten.DeletePartialMatch(only)
 	s.bytes.Delete(only)
 	s.wait.Delete(only)
 	s.hold.Delete(only)
@@ -173,6 +182,6 @@ func (m *Metrics) Done(rule string, outcome middleware.Outcome, held time.Durati
 }
 
 // Remembered implements middleware.Observer.
-func (m *Metrics) Remembered(rule string, bytes int, err error) {
-	m.rules.rule(rule).Remembered(rule, bytes, err)
+func (m *Metrics) Remembered(rule string, bytes int, why middleware.Reason) {
+	m.rules.rule(rule).Remembered(rule, bytes, why)
 }

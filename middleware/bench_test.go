@@ -13,9 +13,9 @@ import (
 // counts is an Observer that costs nothing itself.
 type counts struct{ done atomic.Int64 }
 
-func (*counts) Waits(string, int)               {}
-func (*counts) Acquired(string, time.Duration)  {}
-func (c *counts) Remembered(string, int, error) {}
+func (*counts) Waits(string, int)                           {}
+func (*counts) Acquired(string, time.Duration)              {}
+func (c *counts) Remembered(string, int, middleware.Reason) {}
 
 func (c *counts) Done(string, middleware.Outcome, time.Duration) { c.done.Add(1) }
 

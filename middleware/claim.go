@@ -55,6 +55,9 @@ func (s *serving) setClaimKey() {
 // log and the Observer how that went.
 func (s *serving) unlockClaim(result []byte) (tell func()) {
 	tell = func() {}
+	if result != nil { // the lock on the keys may be lost at this moment, and have taken that on the delivery with it
+		tell = func() { s.noteRemembered(0, ReasonLostLease, nil) }
+	}
 	s.claimOnce.Do(func() {
 		switch {
 		case s.turn.claimed == nil:

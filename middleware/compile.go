@@ -19,6 +19,8 @@ type Serializer struct {
 	derive    KeysFunc  // nil if the rule locks only the IDs of requests
 	dedupe    KeyFunc   // nil for none
 	scope     KeyFunc   // nil for none
+	ownScope  bool      // the rule itself has set the scope, and not its preset
+	byUser    bool      // the scope is whom authentication has found, if it has
 	final     func(status int) bool
 	verifier  *signature.Verifier // nil for none
 	readsBody bool
@@ -47,6 +49,8 @@ func compile(rule Rule, derive KeysFunc, placeholder func(rule *Rule, name strin
 			return nil, err
 		}
 	}
+	s.ownScope = rule.HasScope()
+	s.byUser = rule.User != nil && rule.Scope == ""
 	s.setPreset(preset)
 	s.setDefaults()
 	if err := s.compileTemplates(func(name string) (KeyFunc, error) { return placeholder(&s.Rule, name) }); err != nil {

@@ -19,7 +19,8 @@ type Delivery struct {
 	ID     string   // that its sender has given it
 	Place  string   // where it goes, if the rule ignores fingerprints: "POST shop.example.com/hooks/stripe?tenant=a"
 	Secret string   // with which it was signed, if the rule verifies that
-	Scope  string   // who has sent it, if the rule knows that
+	Scope  string   // who has sent it, if the rule knows that by its scope
+	User   string   // who has sent it, if authentication has found that, and the rule sets no scope
 }
 
 // Key returns the key of the delivery, which is locked while that is served, and under which its answer is remembered. All parts are
@@ -30,7 +31,7 @@ func (d Delivery) Key() string {
 		keys = slices.Sorted(slices.Values(keys))
 	}
 	var parts []byte
-	for _, part := range append(keys[:len(keys):len(keys)], d.ID, cleanPlace(d.Place), d.Secret, d.Scope) {
+	for _, part := range append(keys[:len(keys):len(keys)], d.ID, cleanPlace(d.Place), d.Secret, d.Scope, d.User) {
 		parts = binary.AppendUvarint(parts, uint64(len(part)))
 		parts = append(parts, part...)
 	}

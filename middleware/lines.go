@@ -13,29 +13,30 @@ const linePause = 10 * time.Second
 // lines limits how much a rule logs about its requests: a storm of refusals must not become a storm of lines.
 type lines struct {
 	mu   sync.Mutex
-	last map[Outcome]line
+	last map[string]line // by what they are about
 }
 
-// line is the last one about an outcome.
+// line is the last one about something.
 type line struct {
 	at     time.Time
-	missed int // requests with this outcome since then
+	missed int // requests since then
 }
 
-// due reports whether a line about an outcome may be logged now, and about how many requests none was since the last one.
-func (l *lines) due(outcome Outcome, now time.Time) (missed int, ok bool) {
+// due reports whether a line about something, such as an outcome, may be logged now, and about how many requests none was since the last
+// one.
+func (l *lines) due(about string, now time.Time) (missed int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	last, logged := l.last[outcome]
+	last, logged := l.last[about]
 	if logged && now.Sub(last.at) < linePause {
 		last.missed++
-		l.last[outcome] = last
+		l.last[about] = last
 		return 0, false
 	}
 	if l.last == nil {
-		l.last = make(map[Outcome]line)
+		l.last = make(map[string]line)
 	}
-	l.last[outcome] = line{at: now}
+	l.last[about] = line{at: now}
 	return last.missed, true
 }
 
@@ -46,7 +47,7 @@ func (rule *Serializer) logOutcome(message string, turn Turn, err error, more ..
 	if !logger.Enabled(context.Background(), level) {
 		return
 	}
-	missed, ok := rule.lines.due(turn.Outcome, time.Now())
+	missed, ok := rule.lines.due(string(turn.Outcome), time.Now())
 	if !ok {
 		return
 	}

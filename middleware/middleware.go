@@ -131,6 +131,7 @@ func mustCompile(rule Rule, derive KeysFunc) *Serializer {
 }
 
 func (rule *Serializer) middleware(locker *redlock.Locker) func(http.Handler) http.Handler {
+	rule.warn()
 	return func(next http.Handler) http.Handler {
 		if runsLater(next) {
 			return rule.refuseAll(errRunsLater)

@@ -25,9 +25,9 @@ type Observer interface {
 	// held is the time from Acquired until the lock was released. It is 0 for a request without a lock of its own, as when a rule
 	// around this one holds its keys. With HoldAfterAbort the lock, and so Done, may come later than the answer.
 	Done(rule string, outcome Outcome, held time.Duration)
-	// Remembered is called when an answer was to be remembered, with the bytes that each master keeps of it. The error is not nil
-	// if no quorum of the masters has confirmed that it remembers it.
-	Remembered(rule string, bytes int, err error)
+	// Remembered is called for each answer to a delivery under a rule that remembers answers, with the bytes that each master keeps of
+	// it, or 0. why is the Reason if that is not all of it, and otherwise empty.
+	Remembered(rule string, bytes int, why Reason)
 }
 
 // Outcomes returns all outcomes, for metrics that begin at zero.

@@ -27,6 +27,7 @@ type notes struct {
 	waiting           int // now
 	waited            int // requests that have begun to wait
 	remembered, bytes int
+	reasons           []middleware.Reason // one for each answer, empty if it is remembered
 	acquired          int
 	done              []done
 	waits             chan struct{} // gets a value for each that begins to wait; nil for none
@@ -62,10 +63,11 @@ func (n *notes) Done(rule string, outcome middleware.Outcome, held time.Duration
 	n.done = append(n.done, done{rule, outcome, held > 0})
 }
 
-func (n *notes) Remembered(_ string, bytes int, err error) {
+func (n *notes) Remembered(_ string, bytes int, why middleware.Reason) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if err == nil {
+	n.reasons = append(n.reasons, why)
+	if bytes > 0 {
 		n.remembered++
 		n.bytes += bytes
 	}

@@ -61,8 +61,8 @@ func (s *serving) releaseNow() {
 	keys.Wait()
 	tellKeys()
 	tellClaim()
-	if s.unremembered != nil {
-		s.noteRemembered(0, s.unremembered)
+	if s.result == nil && s.why != "" {
+		s.noteRemembered(0, s.why, s.unremembered)
 	}
 }
 

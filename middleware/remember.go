@@ -119,35 +119,52 @@ func (s *serving) newRecorder() *answer.Recorder {
 	return answer.NewRecorder(s.w.Header(), s.rule.RememberSize)
 }
 
-// remember returns the answer as the masters are to remember it, or nil if it isn't the final one, or not all of it is known.
-func (s *serving) remember(recorder *answer.Recorder) []byte {
-	a, ok := recorder.Answer(s.r.Method, s.w.Header())
-	if !ok || a.Status >= 500 || !s.rule.final(a.Status) {
-		return nil
+// conclude decides what the masters are to remember of the answer, once the handler has returned.
+func (s *serving) conclude(recorder *answer.Recorder, broken bool, lost error) {
+	if recorder == nil {
+		return
 	}
+	switch {
+	case lost != nil:
+		s.why = ReasonLostLease
+	case broken:
+		s.why = ReasonBrokenOff
+	case recorder.Status() >= 500 || !s.rule.final(recorder.Status()) && recorder.Status() != http.StatusSwitchingProtocols:
+		s.why = ReasonNotFinal
+	default:
+		a, why := recorder.Answer(s.r.Method, s.w.Header())
+		if s.why = Reason(why); a != nil {
+			s.encode(a)
+		}
+	}
+}
+
+// encode makes of the answer what the masters are to remember. If it is too large, that is its status: the request is done.
+func (s *serving) encode(a *answer.Answer) {
 	a.Fingerprint = s.fingerprint
 	result, err := a.Encode(s.rule.sealer(), s.turn.claimKey)
-	if err == nil && len(result) > redlock.MaxResult {
-		err = fmt.Errorf("with its headers it has %d bytes: at most %d can be remembered", len(result), redlock.MaxResult)
+	if errors.Is(err, answer.ErrTooLarge) || len(result) > redlock.MaxResult {
+		a.Header, a.Removed, a.Body, a.TooLarge = nil, nil, nil, true
+		result, err = a.Encode(s.rule.sealer(), s.turn.claimKey)
 	}
-	if err != nil {
-		s.unremembered = err
-		return nil
+	switch {
+	case err != nil:
+		s.why, s.unremembered = ReasonFailed, err
+		return
+	case a.TooLarge:
+		s.why = ReasonTooLarge
 	}
-	return result
+	s.result = result
 }
 
 // unlockWith releases the lock on the delivery, and has the masters remember its answer. It returns what tells how that went.
 func (s *serving) unlockWith(result []byte) (tell func()) {
 	err := s.turn.claimed.UnlockWith(result, s.rule.Remember)
-	return func() { s.noteRemembered(len(result), err) }
-}
-
-func (s *serving) noteRemembered(bytes int, err error) {
-	if err != nil {
-		s.rule.Logger.Warn("answer is not remembered by a majority of the masters: a repeat of the delivery may run again", "rule", s.turn.Rule, "error", err)
-	}
-	if s.rule.Observer != nil {
-		s.rule.Observer.Remembered(s.rule.Name, bytes, err)
+	return func() {
+		if why := reasonOf(err); why != "" {
+			s.noteRemembered(0, why, err)
+			return
+		}
+		s.noteRemembered(len(result), s.why, nil)
 	}
 }

@@ -118,6 +118,9 @@ type Rule struct {
 	OriginalURL func(*http.Request) *url.URL `json:"-"`
 	// OnReplay is called before a request is answered with the remembered answer, with the request and its turn. Default: nil.
 	OnReplay func(*http.Request, Turn) `json:"-"`
+	// User returns the name of whom authentication has found to send the request, or "" for nobody: a JWT's subject, for example. It is the
+	// scope of a rule that sets none itself, as it stays when a client has a new token. Default: nil; in Caddy {http.auth.user.id}.
+	User func(*http.Request) string `json:"-"`
 	// Sealer encrypts the answers on the masters. All processes of the rule must have its keys: an answer that can't be read is
 	// refused with 500, because the request must not run again. Default: nil, the masters can read them.
 	Sealer *Sealer `json:"-"`

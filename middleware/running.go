@@ -16,7 +16,7 @@ func (s *serving) run() error {
 	w, written := response.Wrap(s.w, s.rule.runsToEnd())
 	recorder := s.newRecorder()
 	if recorder != nil {
-		written.Recorder = recorder
+		written.Recorder, s.why = recorder, ReasonBrokenOff // unless the handler returns
 	}
 	defer func() { _ = written.ReleaseLast() }() // the client may have left
 	brokenOff := true                            // unless the handler returns: net/http's proxies break off an answer by a panic
@@ -31,10 +31,8 @@ func (s *serving) run() error {
 	err := s.handOver(w)
 	brokenOff = s.brokenOff(written, err)
 	lost := s.own.Err()
+	s.conclude(recorder, err != nil || brokenOff, lost)
 	if lost == nil {
-		if recorder != nil && err == nil && !brokenOff {
-			s.result = s.remember(recorder)
-		}
 		return err
 	}
 	turn := s.turn
@@ -91,6 +89,9 @@ func (s *serving) handlerContext() (context.Context, context.CancelFunc) {
 
 // pass serves the request without a lock of this rule.
 func (s *serving) pass() error {
+	if s.turn.Outcome == OutcomeNoQuorum && s.rule.Remember > 0 && s.delivery.ID != "" {
+		defer s.noteRemembered(0, ReasonNoQuorum, nil)
+	}
 	s.turn.setOuterFence(s.r, s.rule.FenceHeader)
 	return s.next(s.w, s.r.WithContext(context.WithValue(s.r.Context(), turnKey{}, &s.turn)))
 }

@@ -41,7 +41,8 @@ type serving struct {
 	claimOnce sync.Once
 	result    []byte // the answer, if the masters are to remember it
 
-	unremembered error // why they can't be asked to
+	why          Reason // why they don't, or not all of it; empty if they do, or nothing is to be remembered
+	unremembered error
 
 	acquired time.Time // when it got its lock; zero for none
 	ended    Outcome   // of its lock, when the handler has returned
@@ -166,8 +167,8 @@ func (s *serving) identifyDelivery() (err error) {
 	case errors.Is(err, ErrMissingKey):
 		s.delivery.ID = ""
 		return nil
-	case err == nil && s.rule.scope != nil:
-		s.delivery.Scope, err = s.rule.scope(s.r)
+	case err == nil:
+		err = s.identifySender()
 	}
 	if !*s.rule.Fingerprint {
 		s.delivery.Place = s.rule.place(s.r)

@@ -24,6 +24,8 @@ var (
 	ErrUnreadable = errors.New("redlock: the work is done, as far as is known, but its result can't be read now")
 	// ErrNotRemembered is what Forget returns if no result is remembered for the key.
 	ErrNotRemembered = errors.New("redlock: no result is remembered for the key")
+	// ErrNoRoom means that a result was not stored, because too many others were being stored or read for 10 seconds.
+	ErrNoRoom = errors.New("redlock: the result found no room")
 	// ErrTooManyWaiters means that as many calls as WithMaxWaiters allows already wait for the lock in
 	// this process. The error is a *HeldError, and matches ErrHeld too.
 	ErrTooManyWaiters = errors.New("redlock: too many wait for the lock")

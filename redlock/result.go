@@ -21,7 +21,7 @@ const (
 )
 
 var (
-	errNoRoom    = fmt.Errorf("redlock: %d other results are being stored or read: the result found no room within %v, and is not remembered", resultRoom, resultTime)
+	errNoRoom    = fmt.Errorf("%w: %d others are being stored or read, and it is not remembered", ErrNoRoom, resultRoom)
 	errNotStored = errors.New("the result could not be stored")
 )
 

@@ -13,16 +13,17 @@ import (
 )
 
 // deliveryFlags name a delivery, or whatever else a rule knows by an ID. Its key is a hash, which nobody can type.
-type deliveryFlags struct{ id, place, scope, scopeFile, secretFile string }
+type deliveryFlags struct{ id, place, scope, scopeFile, secretFile, user string }
 
-const deliveryFlagsUsage = "[--id <ID> [--place <method and URL>] [--scope <value> | --scope-file <path>] [--secret-file <path>]]"
+const deliveryFlagsUsage = "[--id <ID> [--place <method and URL>] [--scope <value> | --scope-file <path> | --user <name>] [--secret-file <path>]]"
 
 const deliveryFlagsHelp = `
 With --id the key is that of a delivery: <key> is what its rule locks, as in
 {http.redlock.key} (several, or none, if the rule has so many; none where idempotency_key
 is remembered with a fingerprint), the ID what the rule's dedupe or idempotency_key makes
 of the request, and --scope what its scope does. A scope that is a secret, such as
-{header.Authorization}, is better read from a file; - is the standard input. A rule with
+{header.Authorization}, is better read from a file; - is the standard input. If the rule
+itself sets none, and Caddy authenticates, want --user, as in {http.auth.user.id}. A rule with
 fingerprint off, as the presets for webhooks have it, knows an ID at one place alone: want
 --place, such as "POST shop.example.com/hooks/stripe", as "caddy redlock explain" prints it.
 A rule with verify wants the secret that has signed the delivery: --secret-file.`
@@ -33,7 +34,8 @@ func (f *deliveryFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.scope, "scope", "", "Scope of the ID, of a rule that has a scope")
 	cmd.Flags().StringVar(&f.scopeFile, "scope-file", "", "File whose first line is the scope")
 	cmd.Flags().StringVar(&f.secretFile, "secret-file", "", "File whose first line is the secret, of a rule with verify")
-	cmd.MarkFlagsMutuallyExclusive("scope", "scope-file")
+	cmd.Flags().StringVar(&f.user, "user", "", "Whom authentication has found, if the rule itself sets no scope")
+	cmd.MarkFlagsMutuallyExclusive("scope", "scope-file", "user")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if cmd.Flags().Changed("id") {
 			return nil
@@ -44,10 +46,10 @@ func (f *deliveryFlags) add(cmd *cobra.Command) {
 
 // key returns the key that the arguments and the flags name.
 func (f *deliveryFlags) key(cmd *cobra.Command, args []string) (string, error) {
-	more := f.place != "" || f.scope != "" || f.scopeFile != "" || f.secretFile != ""
+	more := f.place != "" || f.scope != "" || f.scopeFile != "" || f.user != "" || f.secretFile != ""
 	switch {
 	case !cmd.Flags().Changed("id") && more:
-		return "", errors.New("--place, --scope and --secret-file belong to an ID: want --id, too")
+		return "", errors.New("--place, --scope, --user and --secret-file belong to an ID: want --id, too")
 	case !cmd.Flags().Changed("id"):
 		return args[0], nil
 	case f.id == "":
@@ -55,7 +57,7 @@ func (f *deliveryFlags) key(cmd *cobra.Command, args []string) (string, error) {
 	case f.place != "" && !strings.Contains(f.place, " "):
 		return "", fmt.Errorf(`--place %q: want the method and the URL, such as "POST shop.example.com/hooks/stripe"`, f.place)
 	}
-	delivery := middleware.Delivery{Keys: args, ID: f.id, Place: f.place, Scope: f.scope}
+	delivery := middleware.Delivery{Keys: args, ID: f.id, Place: f.place, Scope: f.scope, User: f.user}
 	for _, file := range []struct {
 		flag, name string
 		into       *string

@@ -27,6 +27,9 @@ const (
 // ErrUnreadable is the error of Decode. Errors that wrap it say why.
 var ErrUnreadable = errors.New("remembered answer can't be read")
 
+// ErrTooLarge is the error of Encode for an answer with more bytes or header lines than can be remembered.
+var ErrTooLarge = errors.New("the answer is too large to be remembered")
+
 // ErrNotSealed is the error of Decode for an answer that is not encrypted though there are keys: it may be from the time
 // before there were, or of somebody who can write to the masters. It is an ErrUnreadable. Decode without a Sealer reads such
 // an answer.
@@ -40,12 +43,12 @@ func (a *Answer) Encode(s *Sealer, key string) ([]byte, error) {
 	if !isFinal(a.Status) {
 		return nil, fmt.Errorf("an answer with status %d can't be remembered: must be 200 to 999", a.Status)
 	}
-	if fields := a.fields(); fields > maxFields {
-		return nil, fmt.Errorf("the answer has %d header lines: at most %d can be remembered", fields, maxFields)
+	if a.fields() > maxFields {
+		return nil, ErrTooLarge
 	}
 	data := a.appendPlain([]byte{version, 0})
-	if plain := len(data) - 2; plain > maxPlain {
-		return nil, fmt.Errorf("the answer has %d bytes: at most %d can be remembered", plain, maxPlain)
+	if len(data)-2 > maxPlain {
+		return nil, ErrTooLarge
 	}
 	if packed, ok := compress(data[2:]); ok {
 		packed[0], packed[1] = version, flagCompressed

@@ -1,9 +1,17 @@
 package answer
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strconv"
+)
+
+// Why an answer can't be remembered.
+const (
+	Hijacked  = "hijacked"  // its connection has become one of another protocol
+	Streamed  = "stream"    // a client waits for each of its parts, or it has trailers
+	Truncated = "truncated" // its body is not as long as was declared
 )
 
 const firstBuffer = 512 // bytes, for a body whose length is not declared
@@ -14,7 +22,7 @@ type Recorder struct {
 	most   int
 
 	begun    bool
-	passes   bool // the answer is passed on only, and can't be remembered
+	passes   string // why the answer is passed on only, and can't be remembered
 	status   int
 	header   http.Header
 	removed  []string
@@ -36,8 +44,12 @@ func (r *Recorder) Begin(status int, h http.Header) {
 	}
 	r.begun = true
 	r.status = status
-	if !isFinal(status) || hasTrailers(h) || streams(h.Get("Content-Type")) {
+	switch {
+	case !isFinal(status):
 		r.Forget()
+		return
+	case hasTrailers(h) || streams(h.Get("Content-Type")):
+		r.pass(Streamed)
 		return
 	}
 	if length, err := strconv.ParseUint(h.Get("Content-Length"), 10, 63); err == nil {
@@ -59,11 +71,11 @@ func (r *Recorder) Begin(status int, h http.Header) {
 // Write notes a part of the body, after Begin.
 func (r *Recorder) Write(p []byte) {
 	if !r.begun {
-		r.Forget()
+		r.pass(Streamed)
 	}
 	r.written += int64(len(p))
 	switch {
-	case r.passes || len(p) == 0:
+	case r.passes != "" || len(p) == 0:
 	case r.tooLarge():
 		r.body = nil
 	default:
@@ -88,19 +100,28 @@ func (r *Recorder) room(n int) []byte {
 	return grown
 }
 
-// Forget has the answer not remembered, for example because its connection was hijacked or its handler failed.
-func (r *Recorder) Forget() {
-	r.passes = true
+// Forget has the answer not remembered, because its connection was hijacked.
+func (r *Recorder) Forget() { r.pass(Hijacked) }
+
+func (r *Recorder) pass(why string) {
+	r.passes = why
 	r.body = nil
 }
 
+// Status returns the status that was written, or 200.
+func (r *Recorder) Status() int { return cmp.Or(r.status, http.StatusOK) }
+
 // Answer returns the answer to a request with this method when its handler has returned; h has the headers of the handler's
-// writer, and perhaps trailers. The Recorder must not be used afterwards. ok is false for what may not be remembered: a
-// stream, an upgrade, an answer with trailers, or one whose body is not as long as was declared.
-func (r *Recorder) Answer(method string, h http.Header) (a *Answer, ok bool) {
+// writer, and perhaps trailers. The Recorder must not be used afterwards. why is not empty for what may not be remembered.
+func (r *Recorder) Answer(method string, h http.Header) (a *Answer, why string) {
 	r.Begin(http.StatusOK, h)
-	if r.passes || method == http.MethodConnect || hasTrailers(h) {
-		return nil, false
+	switch {
+	case r.passes != "":
+		return nil, r.passes
+	case method == http.MethodConnect:
+		return nil, Hijacked
+	case hasTrailers(h):
+		return nil, Streamed
 	}
 	a = &Answer{Status: r.status, Header: r.header, Removed: r.removed}
 	switch {
@@ -110,7 +131,7 @@ func (r *Recorder) Answer(method string, h http.Header) (a *Answer, ok bool) {
 		}
 	case !allowsBody(r.status):
 	case r.declared >= 0 && r.declared != r.written:
-		return nil, false
+		return nil, Truncated
 	case r.tooLarge():
 		a.TooLarge = true
 		dropContent(a.Header)
@@ -121,7 +142,7 @@ func (r *Recorder) Answer(method string, h http.Header) (a *Answer, ok bool) {
 	if len(a.Header) == 0 {
 		a.Header = nil
 	}
-	return a, true
+	return a, ""
 }
 
 func with(h http.Header, name, value string) http.Header {

@@ -131,8 +131,8 @@ func TestRemovedCookies(t *testing.T) {
 		"one":      {[]string{"visit=1"}, []string{"visit=2"}}, // which of the next request's is the other one is unknown
 		"all":      {nil, nil},
 	} {
-		a, ok := answer.NewRecorder(before, mostBytes).Answer(http.MethodPost, http.Header{"Set-Cookie": c.set})
-		if !ok {
+		a, why := answer.NewRecorder(before, mostBytes).Answer(http.MethodPost, http.Header{"Set-Cookie": c.set})
+		if why != "" {
 			t.Fatal("not remembered")
 		}
 		w := httptest.NewRecorder()
@@ -182,11 +182,11 @@ func TestPassedOn(t *testing.T) {
 	} {
 		r := answer.NewRecorder(nil, mostBytes)
 		use(r)
-		if a, ok := r.Answer(http.MethodPost, nil); ok || a != nil {
+		if a, why := r.Answer(http.MethodPost, nil); why == "" || a != nil {
 			t.Errorf("%s: %+v is remembered", name, a)
 		}
 	}
-	if a, ok := answer.NewRecorder(nil, mostBytes).Answer(http.MethodConnect, nil); ok {
+	if a, why := answer.NewRecorder(nil, mostBytes).Answer(http.MethodConnect, nil); why != answer.Hijacked {
 		t.Errorf("CONNECT: %+v is remembered", a)
 	}
 }
@@ -212,9 +212,9 @@ func TestMemoryOfBody(t *testing.T) {
 		for range c.parts {
 			r.Write(part)
 		}
-		a, ok := r.Answer(http.MethodPost, c.header)
-		if !ok || cap(a.Body) > c.most || a.TooLarge != (c.parts > 11) {
-			t.Errorf("%s: %v, %d bytes of memory, too large: %v", name, ok, cap(a.Body), a.TooLarge)
+		a, why := r.Answer(http.MethodPost, c.header)
+		if why != "" || cap(a.Body) > c.most || a.TooLarge != (c.parts > 11) {
+			t.Errorf("%s: %v, %d bytes of memory, too large: %v", name, why, cap(a.Body), a.TooLarge)
 		}
 	}
 	large := http.Header{"Content-Length": {"1000000"}}

@@ -1,0 +1,195 @@
+package middleware_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// Each answer that isn't remembered, or not in whole, has a line in the log and a count, with its reason.
+func TestReasons(t *testing.T) {
+	t.Parallel()
+	type test struct {
+		answer  http.HandlerFunc
+		rule    middleware.Rule
+		masters []string
+		runs    int64
+	}
+	release := func(r *http.Request) { // the operator has seen enough
+		turn, _ := middleware.TurnFromContext(r.Context())
+		_ = turn.Lock.Unlock()
+	}
+	for why, test := range map[middleware.Reason]test{
+		middleware.ReasonNotFinal:  {answer: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusConflict) }},
+		middleware.ReasonBrokenOff: {answer: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }},
+		middleware.ReasonTruncated: {answer: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "10")
+			_, _ = io.WriteString(w, "short")
+		}},
+		middleware.ReasonStream: {answer: func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Type", "text/event-stream") }},
+		middleware.ReasonHijacked: {answer: func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				_ = conn.Close()
+			}
+		}},
+		middleware.ReasonTooLarge:  {answer: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "more than") }, rule: middleware.Rule{RememberSize: 8}, runs: 1},
+		"too_large ":               {answer: func(w http.ResponseWriter, _ *http.Request) { w.Header()["X"] = make([]string, 5000) }, runs: 1},
+		middleware.ReasonLostLease: {answer: func(w http.ResponseWriter, r *http.Request) { release(r); ok(w, r) }},
+		middleware.ReasonNoQuorum:  {answer: ok, rule: middleware.Rule{OnNoQuorum: middleware.Pass}, masters: dead},
+	} {
+		t.Run(string(why), func(t *testing.T) {
+			t.Parallel()
+			var log safeBuffer
+			n, c := &notes{}, &cashier{answer: test.answer}
+			rule := test.rule
+			rule.Dedupe, rule.Remember, rule.Observer, rule.Name, rule.Logger = "{header.Id}", hour, n, "pay", slog.New(slog.NewTextHandler(&log, nil))
+			if test.masters == nil {
+				test.masters = live
+			}
+			server := serve(t, orders(newLocker(t, test.masters), c.ServeHTTP, rule))
+			for range 2 {
+				if resp, err := http.DefaultClient.Do(newRequest(t, server.URL, "Order", "42", "Id", "a")); err == nil {
+					_ = resp.Body.Close()
+				}
+			}
+			runs := max(test.runs, 1)
+			if test.runs == 0 {
+				runs = 2
+			}
+			reason := middleware.Reason(strings.TrimSpace(string(why)))
+			eventually(t, "the Observer is told", func() bool {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				return slices.Equal(n.reasons, slices.Repeat([]middleware.Reason{reason}, int(runs)))
+			})
+			c.requireRuns(t, runs)
+			if !strings.Contains(log.String(), "rule=pay reason="+string(reason)) || strings.Contains(log.String(), "order:42") {
+				t.Errorf("the log has %s", log.String())
+			}
+			if !slices.Contains(middleware.Reasons(), reason) {
+				t.Errorf("%s is missing from Reasons", reason)
+			}
+		})
+	}
+}
+
+// An answer that the masters don't confirm has a reason, too.
+func TestReasonOfMastersThatAreGone(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 3)
+	n := &notes{}
+	server := serve(t, orders(newLocker(t, redistest.URLs(servers), redlock.WithRestartGuard(0)), func(w http.ResponseWriter, r *http.Request) {
+		for _, s := range servers[1:] {
+			s.Kill()
+		}
+		ok(w, r)
+	}, middleware.Rule{Dedupe: "{header.Id}", Remember: hour, Observer: n}))
+	post(t, server.URL, "Order", "42", "Id", "a")
+	eventually(t, "the Observer is told", func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return slices.Equal(n.reasons, []middleware.Reason{middleware.ReasonNoQuorum})
+	})
+}
+
+// A final answer whose lock on the keys is lost at the last moment is counted.
+func TestReasonOfALostKey(t *testing.T) {
+	t.Parallel()
+	l, n := newLocker(t, live), &notes{}
+	server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
+		turn, _ := middleware.TurnFromContext(r.Context())
+		if err := l.ForceUnlock(context.Background(), "order:42", turn.Lock.Fence()); err != nil {
+			t.Error(err)
+		}
+		ok(w, r)
+	}, middleware.Rule{Dedupe: "{header.Id}", Remember: hour, Observer: n, TTL: 3 * time.Second}))
+	resp, err := http.DefaultClient.Do(newRequest(t, server.URL, "Order", "42", "Id", "a"))
+	if err == nil {
+		_ = resp.Body.Close()
+	}
+	eventually(t, "the Observer is told", func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return len(n.reasons) == 1
+	})
+}
+
+// Whom authentication has found is the scope of a rule that sets none: a token that is refreshed changes nothing.
+func TestUserIsTheScope(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, live)
+	user := func(r *http.Request) string { return r.Header.Get("Verified-User") }
+	for name, rule := range map[string]middleware.Rule{"preset": {Preset: "idempotency-key", User: user}, "none": {IdempotencyKey: "required", Remember: hour, User: user}} {
+		c := &cashier{answer: receipt}
+		server := serve(t, middleware.New(l, "", rule)(c))
+		pay := func(headers ...string) answer {
+			return post(t, server.URL, append(headers, "Idempotency-Key", name)...)
+		}
+		ann := pay("Authorization", "Bearer 1", "Verified-User", "Ann")
+		requireReplay(t, pay("Authorization", "Bearer 2", "Verified-User", "Ann"), ann)
+		c.requireRuns(t, 1)
+		pay("Authorization", "Ann")
+		pay("Authorization", "Bearer 1", "Verified-User", "ann")
+		c.requireRuns(t, 3)
+		if _, err := l.Forget(t.Context(), middleware.Delivery{ID: name, User: "Ann"}.Key()); err != nil {
+			t.Error(err)
+		}
+	}
+	c := &cashier{answer: receipt}
+	server := serve(t, middleware.New(l, "", middleware.Rule{IdempotencyKey: "required", Remember: hour, Scope: "{header.Tenant}", User: user})(c))
+	first := post(t, server.URL, "Idempotency-Key", "a", "Verified-User", "Ann", "Tenant", "1")
+	requireReplay(t, post(t, server.URL, "Idempotency-Key", "a", "Verified-User", "Bob", "Tenant", "1"), first) // as the rule says
+}
+
+// What is unsafe in how IDs are told apart is logged: for the rule, and when a client shows it.
+func TestWarningsOfScopes(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, live)
+	warns := func(rule middleware.Rule, authorization string) string {
+		var log safeBuffer
+		rule.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		h := middleware.New(l, "order:{header.Order}", rule)(http.HandlerFunc(ok))
+		if authorization != "" {
+			log = safeBuffer{}
+			r := httptest.NewRequest(http.MethodPost, "/", nil)
+			r.Header.Set("Order", "42")
+			r.Header.Set("Idempotency-Key", "a")
+			r.Header.Set("Authorization", authorization)
+			h.ServeHTTP(httptest.NewRecorder(), r)
+		}
+		return log.String()
+	}
+	id, preset := middleware.Rule{IdempotencyKey: "required", Remember: hour}, middleware.Rule{Preset: "idempotency-key"}
+	own := id
+	own.Scope = "{header.authorization}"
+	for _, test := range []struct {
+		rule          middleware.Rule
+		authorization string
+		want          string
+	}{
+		{id, "", "whoever sends the same keys and ID gets them"},
+		{own, "", "changes with a refreshed token"},
+		{middleware.Rule{Preset: "stripe", Remember: hour, Verify: &middleware.Verify{Scheme: "stripe", Secrets: []string{"x"}}}, "", ""},
+		{middleware.Rule{Preset: "stripe", Remember: hour}, "", "whoever sends"},
+		{preset, "", ""},
+		{preset, "Bearer sk_live_1", ""}, {preset, "Basic YTpi", ""}, {preset, "Bearer eyJ.a", ""},
+		{preset, "Bearer eyJhbGciOiJIUzI1NiJ9.e30.x", "refreshed token"}, {preset, "Digest username=a, nonce=b", "(digest)"},
+		{preset, "AWS4-HMAC-SHA256 Credential=a", "(aws4-hmac-sha256)"}, {preset, "DPoP x", "(dpop)"},
+	} {
+		got := warns(test.rule, test.authorization)
+		if test.want == "" && got != "" || !strings.Contains(got, test.want) || test.authorization != "" && strings.Contains(got, test.authorization) {
+			t.Errorf("%+v %q: %q, want %q", test.rule.Scope, test.authorization, got, test.want)
+		}
+	}
+}
