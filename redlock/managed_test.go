@@ -1,0 +1,56 @@
+package redlock_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// serviceRights are those of a user of Redis as a service: all but what providers keep to themselves, as ElastiCache and MemoryDB list it.
+func serviceRights() []string {
+	rights := []string{"~*", "&*", "+@all"}
+	for command := range strings.FieldsSeq("acl bgrewriteaof bgsave config debug migrate module psync replicaof save shutdown slaveof sync") {
+		rights = append(rights, "-"+command)
+	}
+	return rights
+}
+
+// TestManagedRedis: a single master is a service with a replica, which takes over behind the same name when the primary has died. It has not
+// all that the primary had, so nobody gets a lock until those that it may have forgotten have ended.
+func TestManagedRedis(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 2, "--repl-diskless-sync-delay", "0")
+	primary, replica := servers[0], servers[1]
+	waitForUptime(t, servers, movedTTL+time.Second)
+	users := asUser(t, servers, serviceRights())
+	_, port, _ := strings.Cut(primary.Addr(), ":")
+	command(t, replica, "REPLICAOF", "127.0.0.1", port)
+	eventually(t, bound, "the replica follows", func() bool {
+		return strings.Contains(replica.Client().Info(t.Context(), "replication").Val(), "master_link_status:up")
+	})
+	endpoint := newAddress(t, primary)
+	url := strings.Replace(users[0], primary.Addr(), strings.TrimPrefix(endpoint.url(), "redis://"), 1)
+	var d, holders diary
+	others := newLocker(t, []string{url}, movable(&d, movedTTL+time.Second)...)
+	lock := lockEverywhere(t, newLocker(t, []string{url}, movable(&holders, movedTTL+time.Second)...), servers[:1])
+	lockUnlock(t, others, "another")
+
+	command(t, replica, "REPLICAOF", "127.0.0.1", "1") // the last writes of the primary don't reach it
+	lost := mustLock(t, others, "lost")
+	primary.Kill()
+	command(t, replica, "REPLICAOF", "NO", "ONE")
+	endpoint.leadTo(replica)
+	requireExclusion(t, others, lock)
+	if lock := tryLock(t, others, "lost"); lock != nil && lost.Err() == nil {
+		t.Error("a lock that the replica had not heard of has a second holder")
+	} else if lock != nil {
+		mustUnlock(t, lock)
+	}
+	_ = lost.Unlock()
+	if len(d.find("down", "", redlock.ErrReplaced))+len(d.find("down", "", redlock.ErrRestarted)) == 0 {
+		t.Error("nobody has noticed that another server answers")
+	}
+}
