@@ -1,4 +1,4 @@
-// Package agent is the lock for programs in any language: an http.Handler on which a client holds a lock for as long as its request
+// Package agent is the lock for programs in any language: a server on which a client holds a lock for as long as its request
 // lasts. docs/agent.md describes what it says on the wire; the command redlock agent serves it on a Unix socket.
 //
 //	a := agent.New(locker)
@@ -16,7 +16,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -90,20 +92,45 @@ func New(locker *redlock.Locker, opts ...Option) *Agent {
 	return a
 }
 
-const answerTimeout = 30 * time.Second
+// serve serves a request for /v1/, or returns why it isn't served; then nothing has been written.
+func (a *Agent) serve(t *tail, r *http.Request) error {
+	if !r.ProtoAtLeast(1, 1) {
+		t.last = true
+		return refuse(http.StatusHTTPVersionNotSupported, "want HTTP/1.1")
+	}
+	if err := a.check(r); err != nil {
+		return err
+	}
+	if err := checkType(r, t.conn.unix); err != nil {
+		return err
+	}
+	switch r.URL.Path {
+	case "/v1/lock":
+		return a.serveLock(t, r)
+	case "/v1/turn":
+		return a.serveTurn(t, r)
+	case "/v1/rule":
+		return a.serveRule(t, r)
+	}
+	return errUnknownPath
+}
 
-// ServeHTTP answers one request; one that takes a lock lasts for as long as it holds it.
-func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+var errUnknownPath = refuse(http.StatusNotFound, "there are /v1/lock, /v1/turn, /v1/rule, /healthz and /readyz")
+
+// serveHTTP serves all other requests.
+func (a *Agent) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Redlock-Agent", version)
-	control := http.NewResponseController(w)
-	_ = control.SetWriteDeadline(time.Now().Add(answerTimeout)) // lines have their own
-	_ = control.EnableFullDuplex()                              // otherwise HTTP/1 reads a body to its end before it is answered, and ours may stay open
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTimeout))
 	if err := a.route(w, r); err != nil {
-		_ = refuseOpen(w, r, newTail(r, time.Now()), err)
+		answer := answerOf(r.Context(), err)
+		maps.Copy(w.Header(), answer.header)
+		w.WriteHeader(answer.status)
+		_, _ = w.Write(answer.Bytes()) // the client may have left
 	}
 }
 
-// route serves the request, or returns why it isn't served; then nothing has been written.
+const answerTimeout = 30 * time.Second
+
 func (a *Agent) route(w http.ResponseWriter, r *http.Request) error {
 	switch r.URL.Path {
 	case "/healthz":
@@ -114,29 +141,15 @@ func (a *Agent) route(w http.ResponseWriter, r *http.Request) error {
 	if err := a.check(r); err != nil {
 		return err
 	}
-	var serve func(http.ResponseWriter, *http.Request) error
-	switch r.URL.Path {
-	case "/v1/lock":
-		serve = a.serveLock
-	case "/v1/turn":
-		serve = a.serveTurn
-	case "/v1/rule":
-		serve = a.serveRule
-	default:
-		if a.other == nil {
-			return refuse(http.StatusNotFound, "there are /v1/lock, /v1/turn, /v1/rule, /healthz and /readyz")
-		}
-		a.other.ServeHTTP(w, r)
-		return nil
-	}
-	if r.Method != http.MethodPost {
+	switch {
+	case strings.HasPrefix(r.URL.Path, "/v1/") && r.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)
 		return refuse(http.StatusMethodNotAllowed, "%s takes POST", r.URL.Path)
+	case strings.HasPrefix(r.URL.Path, "/v1/"), a.other == nil:
+		return errUnknownPath
 	}
-	if err := checkType(r); err != nil {
-		return err
-	}
-	return serve(w, r)
+	a.other.ServeHTTP(w, r)
+	return nil
 }
 
 // ready returns why the agent can't take locks now, if it can't.
@@ -204,14 +217,4 @@ func (a *Agent) Shutdown(ctx context.Context) error {
 		return nil
 	}
 	return fmt.Errorf("agent: %d clients still hold locks, which are free when their ttl is over: %w", a.clients, ctx.Err())
-}
-
-// waiting returns a context for the wait of a client, which ends with the client and when the agent is about to stop.
-func (a *Agent) waiting(t *tail) (ctx context.Context, cancel context.CancelFunc) {
-	ctx, cancelCause := context.WithCancelCause(t.ctx)
-	unhook := context.AfterFunc(a.stopping, func() { cancelCause(errStopping) })
-	return ctx, func() {
-		unhook()
-		cancelCause(context.Canceled)
-	}
 }

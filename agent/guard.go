@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"mime"
@@ -57,7 +56,7 @@ func (a *Agent) knows(host string) bool {
 
 // checkType refuses the types of bodies that a page can have a browser send without asking. curl sends -d as a form; no browser reaches
 // a Unix socket.
-func checkType(r *http.Request) error {
+func checkType(r *http.Request, unix bool) error {
 	text := r.Header.Get("Content-Type")
 	switch text {
 	case "", "application/json", "application/x-ndjson":
@@ -67,14 +66,8 @@ func checkType(r *http.Request) error {
 	switch {
 	case kind == "application/json", kind == "application/x-ndjson":
 		return nil
-	case err == nil && kind == "application/x-www-form-urlencoded" && isUnix(r.Context()):
+	case err == nil && kind == "application/x-www-form-urlencoded" && unix:
 		return nil
 	}
 	return refuse(http.StatusUnsupportedMediaType, "want the Content-Type application/json")
-}
-
-// isUnix reports whether a request, of which this is the context, came over a Unix socket.
-func isUnix(ctx context.Context) bool {
-	local, ok := ctx.Value(http.LocalAddrContextKey).(net.Addr)
-	return ok && local.Network() == "unix"
 }

@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,7 +21,16 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if socket := os.Getenv(clientOf); socket != "" {
+		if err := runClient(socket); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const (
 	// bound is the time for what should happen at once, even on a busy machine.
@@ -47,6 +58,11 @@ func serve(t testing.TB, network string, a *agent.Agent) *http.Client {
 	if network == "unix" {
 		address = filepath.Join(t.TempDir(), "s")
 	}
+	return serveAt(t, network, address, a)
+}
+
+func serveAt(t testing.TB, network, address string, a *agent.Agent) *http.Client {
+	t.Helper()
 	l, err := net.Listen(network, address)
 	if err != nil {
 		t.Fatal(err)

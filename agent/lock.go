@@ -35,65 +35,53 @@ type lockRequest struct {
 }
 
 // serveLock takes a lock, and holds it for as long as the client keeps its request.
-func (a *Agent) serveLock(w http.ResponseWriter, r *http.Request) error {
-	t, control := newTail(r, time.Now()), http.NewResponseController(w)
+func (a *Agent) serveLock(t *tail, r *http.Request) error {
 	if err := a.enter(); err != nil {
 		return err
 	}
 	defer a.leave()
-	request, rest, err := readLockRequest(r, control)
+	request, err := readLockRequest(t, r)
 	if err != nil {
-		return refuseOpen(w, r, t, err)
+		return err
 	}
 	t.lingers = request.Linger
-	if rest != nil {
-		t.follow(rest, control)
-		defer t.close()
-	}
+	t.watch()
 	lock, err := a.take(t, request)
 	if err != nil {
-		return refuseOpen(w, r, t, err)
+		return err
 	}
-	s := newStream(w, control, t)
-	if err = s.begin(lock, nil); err == nil {
-		err = s.hold(time.Duration(request.Heartbeat))
-	} else if !s.tail.closed(err) {
-		s.lapse()
-	}
-	unlockErr := lock.Unlock()
-	if err == nil {
-		s.released(unlockErr)
+	defer func() { _ = lock.Unlock() }()
+	s := &stream{tail: t, lock: lock}
+	if s.hold(nil, time.Duration(request.Heartbeat)) == nil {
+		s.end(releasedFor(lock.Unlock()))
 	}
 	return nil
 }
 
-// readLockRequest returns what the client wants, and the rest of a body that it keeps open, or nil.
-func readLockRequest(r *http.Request, control *http.ResponseController) (*lockRequest, io.Reader, error) {
-	_ = control.SetReadDeadline(time.Now().Add(lineTimeout))
+// readLockRequest returns what the client wants. A body that it keeps open can be read on then.
+func readLockRequest(t *tail, r *http.Request) (*lockRequest, error) {
+	lines, err := t.lines(r)
+	if err != nil {
+		return nil, lineError(err)
+	}
 	var text []byte
-	var err error
-	var rest *bufio.Reader
-	if r.ContentLength < 0 {
-		rest = bufio.NewReaderSize(r.Body, 256)
-		text, err = readLine(rest, maxLockLine)
-	} else if text, err = io.ReadAll(io.LimitReader(r.Body, maxLockLine+1)); err == nil && len(text) > maxLockLine {
-		err = errLineTooLong
+	if t.open {
+		text, err = readLine(lines, maxLockLine)
+	} else {
+		text, err = readAll(lines, maxLockLine)
+		t.atEnd = err == nil
 	}
 	if err != nil {
-		return nil, nil, lineError(err)
+		return nil, lineError(err)
 	}
-	_ = control.SetReadDeadline(time.Time{})
 	request, err := parseLockRequest(text)
-	if err == nil && request.Heartbeat != 0 && rest == nil {
+	if err == nil && request.Heartbeat != 0 && !t.open {
 		err = errors.New("heartbeat: needs a body that is sent in chunks, and kept open for marks")
 	}
 	if err != nil {
-		return nil, nil, refuse(http.StatusBadRequest, "%v", err)
+		return nil, refuse(http.StatusBadRequest, "%v", err)
 	}
-	if rest == nil {
-		return request, nil, nil
-	}
-	return request, rest, nil
+	return request, nil
 }
 
 func parseLockRequest(text []byte) (*lockRequest, error) {
@@ -143,14 +131,13 @@ func (a *Agent) take(t *tail, request *lockRequest) (*redlock.Lock, error) {
 	if request.Label != "" {
 		opts = append(opts, redlock.WithLabel(request.Label))
 	}
-	ctx, cancel := a.waiting(t)
-	defer cancel()
+	defer context.AfterFunc(a.stopping, func() { t.cancel(errStopping) })()
 	take := a.locker.LockAll
 	if request.Try {
 		take = a.locker.TryLockAll
 	}
-	lock, err := take(ctx, request.Keys, opts...)
-	switch cause := context.Cause(ctx); {
+	lock, err := take(t.ctx, request.Keys, opts...)
+	switch cause := context.Cause(t.ctx); {
 	case err == nil:
 		return lock, nil
 	case cause == errStopping:
@@ -159,6 +146,15 @@ func (a *Agent) take(t *tail, request *lockRequest) (*redlock.Lock, error) {
 		return nil, refuse(http.StatusBadRequest, "%s", strings.TrimPrefix(err.Error(), "redlock: "))
 	}
 	return nil, err
+}
+
+// readAll reads a body that was sent as a whole, of at most so many bytes.
+func readAll(body io.Reader, most int) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(body, int64(most)+1))
+	if err == nil && len(text) > most {
+		err = errLineTooLong
+	}
+	return text, err
 }
 
 var errLineTooLong = errors.New("line is too long")

@@ -6,10 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"strconv"
-	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -44,42 +41,21 @@ func (p *problem) write(w http.ResponseWriter) {
 	_ = json.NewEncoder(w).Encode(p) // the client may have left
 }
 
-// writeError answers a request that did not get its lock.
-func writeError(ctx context.Context, w http.ResponseWriter, err error) {
+// answerOf returns the answer to a request that is refused. ctx is that of its wait.
+func answerOf(ctx context.Context, err error) *buffered {
+	w := &buffered{header: make(http.Header)}
 	var own *problem
 	var refusal *middleware.Refusal
 	switch {
 	case errors.As(err, &own):
 		own.write(w)
-		return
 	case errors.As(err, &refusal):
 		refusal.Write(w)
-		return
+	default:
+		middleware.RefusalOf(ctx, err).Write(w)
 	}
-	middleware.RefusalOf(ctx, err).Write(w)
+	return w
 }
-
-// refuseOpen answers a request whose body may still be open, so that the client can end that and use the connection again. It gives
-// the client a moment for that.
-func refuseOpen(w http.ResponseWriter, r *http.Request, t *tail, err error) error {
-	control := http.NewResponseController(w)
-	answer := &buffered{header: w.Header()}
-	writeError(t.ctx, answer, err)
-	w.Header().Set("Content-Length", strconv.Itoa(answer.Len()))
-	_ = control.SetWriteDeadline(time.Now().Add(writePatience))
-	w.WriteHeader(answer.status)
-	_, _ = w.Write(answer.Bytes()) // the client may have left
-	_ = control.Flush()
-	_ = control.SetReadDeadline(time.Now().Add(moment))
-	if t.stop != nil {
-		<-t.ctx.Done()
-		return nil
-	}
-	_, _ = io.CopyN(io.Discard, r.Body, maxTurnLine) // a connection that is closed with unread bytes loses the answer
-	return nil
-}
-
-const moment = time.Second
 
 // buffered is an answer whose length is wanted.
 type buffered struct {

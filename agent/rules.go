@@ -5,10 +5,8 @@ import (
 	"container/list"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"sync"
-	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
 	"github.com/caddy-redlock/caddy-redlock/internal/rule"
@@ -119,23 +117,22 @@ type ruleAnswer struct {
 	AllowUpgrade  bool   `json:"allow_upgrade"`
 }
 
-func (a *Agent) serveRule(w http.ResponseWriter, r *http.Request) error {
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(lineTimeout))
-	text, err := io.ReadAll(io.LimitReader(r.Body, maxSettings+1))
-	if err == nil && len(text) > maxSettings {
-		err = errLineTooLong
-	}
+func (a *Agent) serveRule(t *tail, r *http.Request) error {
+	body, err := t.lines(r)
 	if err != nil {
 		return lineError(err)
 	}
-	_ = control.SetReadDeadline(time.Time{})
+	text, err := readAll(body, maxSettings)
+	if err != nil {
+		return lineError(err)
+	}
+	t.atEnd = true
 	g, err := a.rule(text)
 	if err != nil {
 		return err
 	}
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(ruleAnswer{ // the gateway may have left
+	w := &buffered{header: http.Header{"Content-Type": {"application/json"}}, status: http.StatusOK}
+	_ = json.NewEncoder(w).Encode(ruleAnswer{ // there is nothing in it that can't be encoded
 		Name:          g.rule.Name,
 		ReadsBody:     g.rule.ReadsBody(),
 		MaxBody:       g.rule.MaxBody,
@@ -147,5 +144,6 @@ func (a *Agent) serveRule(w http.ResponseWriter, r *http.Request) error {
 		NoQuorum:      g.rule.NoQuorumStatus,
 		AllowUpgrade:  g.rule.AllowUpgrade,
 	})
+	t.tell(w)
 	return nil
 }

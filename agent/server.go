@@ -4,13 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
+)
+
+const (
+	headTimeout = 5 * time.Second // for the head of a request, once it has begun
+	idleTimeout = 2 * time.Minute // between two requests
+	maxHead     = 16 << 10
 )
 
 // Serve answers on these listeners until ctx ends. Then it refuses new requests, ends all waits, and gives those who hold locks so long
@@ -18,20 +24,20 @@ import (
 //
 // A client that is cut off from a TCP address is noticed within seconds; it has closed its connection if the connection says so.
 func (a *Agent) Serve(ctx context.Context, grace time.Duration, listeners ...net.Listener) error {
-	server := &http.Server{
-		Handler:           a,
-		ReadHeaderTimeout: 5 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    16 << 10,
+	s := &server{agent: a, free: 2 * a.maxClients, conns: make(map[*conn]struct{}), ended: make(chan struct{}), plain: &handover{conns: make(chan net.Conn), closed: make(chan struct{})}}
+	plain := &http.Server{
+		Handler:           http.HandlerFunc(a.serveHTTP),
+		ReadHeaderTimeout: headTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHead,
 		ErrorLog:          slog.NewLogLogger(a.logger.Handler(), slog.LevelDebug),
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, connKey{}, c)
-		},
 	}
-	room := &room{free: 2 * a.maxClients}
+	go func() { _ = plain.Serve(s.plain) }() // until it is closed
+	s.tellTime(time.Now())
+	go s.sweep()
 	failed := make(chan error, len(listeners))
 	for _, l := range listeners {
-		go func() { failed <- server.Serve(&listener{l, room}) }()
+		go func() { failed <- s.accept(l) }()
 	}
 	var err error
 	select {
@@ -42,89 +48,156 @@ func (a *Agent) Serve(ctx context.Context, grace time.Duration, listeners ...net
 	}
 	ended, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
-	err = errors.Join(err, a.Shutdown(ended))
-	_ = server.Shutdown(ended) // what is left then holds no lock, or is in err already
-	_ = server.Close()
-	return err
+	left := a.Shutdown(ended)
+	for _, l := range listeners {
+		_ = l.Close()
+	}
+	s.end(ended, left == nil) // what is left then holds no lock, or is in the error already
+	_ = plain.Shutdown(ended)
+	_ = plain.Close()
+	return errors.Join(err, left)
 }
 
-// room is how many more connections there may be.
-type room struct {
-	mu   sync.Mutex
-	free int
+// server is the connections of an agent.
+type server struct {
+	agent *Agent
+	plain *handover
+	all   sync.WaitGroup         // the goroutines of the connections
+	ended chan struct{}          // closed when none is served any more
+	date  atomic.Pointer[string] // as answers have it
+
+	mu    sync.Mutex
+	free  int // how many more connections there may be
+	conns map[*conn]struct{}
 }
 
-func (r *room) take() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.free == 0 {
+// accept serves the connections of a listener until it is closed. It closes those for which there is no room: those that there are
+// already must not have to wait.
+func (s *server) accept(l net.Listener) error {
+	pause := time.Duration(0)
+	for {
+		c, err := l.Accept()
+		var number syscall.Errno
+		switch {
+		case errors.As(err, &number) && number.Temporary(): // as when no file can be opened any more
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			time.Sleep(pause)
+		case err != nil:
+			return err
+		case !s.start(c):
+			_ = c.Close()
+		default:
+			pause = 0
+		}
+	}
+}
+
+// start serves a connection, unless there is no room for it.
+func (s *server) start(of net.Conn) bool {
+	c := newConn(of, s)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.free == 0 {
 		return false
 	}
-	r.free--
+	s.free--
+	s.conns[c] = struct{}{}
+	noticeSilence(of)
+	s.all.Go(c.serve)
 	return true
 }
 
-func (r *room) give() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.free++
-}
-
-// listener closes connections for which there is no room: those that there are already, must not have to wait.
-type listener struct {
-	net.Listener
-	room *room
-}
-
-func (l *listener) Accept() (net.Conn, error) {
+// sweep looks after the deadlines of the connections.
+func (s *server) sweep() {
+	ticker := time.NewTicker(sweepEvery)
+	defer ticker.Stop()
 	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
+		var now time.Time
+		select {
+		case now = <-ticker.C:
+		case <-s.ended:
+			return
 		}
-		if !l.room.take() {
-			_ = c.Close()
-			continue
+		s.tellTime(now)
+		s.mu.Lock()
+		for c := range s.conns {
+			c.sweep(now)
 		}
-		noticeSilence(c)
-		return &conn{Conn: c, room: l.room}, nil
+		s.mu.Unlock()
 	}
 }
 
-// connKey is the key of a *conn in the contexts of its requests.
-type connKey struct{}
-
-// conn is a connection that notes whether its other side has closed it.
-type conn struct {
-	net.Conn
-	left  atomic.Bool // the other side has closed it
-	spent atomic.Bool // no request can follow, as the end of the one before can't be told
-	room  *room
-	close sync.Once
+func (s *server) tellTime(now time.Time) {
+	text := now.UTC().Format(http.TimeFormat)
+	s.date.Store(&text)
 }
 
-func (c *conn) Read(p []byte) (int, error) {
-	if c.spent.Load() {
-		return 0, io.EOF
-	}
-	n, err := c.Conn.Read(p)
-	if err != nil && isClosed(err) {
-		c.left.Store(true)
-	}
-	return n, err
+// closed is called when a connection is.
+func (s *server) closed(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.free++
+	delete(s.conns, c)
 }
 
-func (c *conn) Write(p []byte) (int, error) {
-	n, err := c.Conn.Write(p)
-	if err != nil && isClosed(err) {
-		c.left.Store(true)
+// each calls a function for all connections.
+func (s *server) each(do func(*conn)) {
+	s.mu.Lock()
+	all := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		all = append(all, c)
 	}
-	return n, err
+	s.mu.Unlock()
+	for _, c := range all {
+		do(c)
+	}
 }
 
-func (c *conn) Close() error {
-	c.close.Do(c.room.give)
-	return c.Conn.Close()
+// end closes the connections, those that are answered right now after that or when ctx ends, and waits for their goroutines if it may.
+func (s *server) end(ctx context.Context, wait bool) {
+	defer close(s.ended)
+	_ = s.plain.Close()
+	s.each((*conn).endIdle)
+	if !wait {
+		s.each(func(c *conn) { _ = c.Close() })
+		return
+	}
+	defer context.AfterFunc(ctx, func() { s.each(func(c *conn) { _ = c.Close() }) })()
+	s.all.Wait()
+}
+
+// handover is the listener for the connections that net/http's server serves.
+type handover struct {
+	conns  chan net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (h *handover) Accept() (net.Conn, error) {
+	select {
+	case c := <-h.conns:
+		return c, nil
+	case <-h.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close ends Accept, and take.
+func (h *handover) Close() error {
+	h.once.Do(func() { close(h.closed) })
+	return nil
+}
+
+// Addr says nothing: the connections are those of several listeners.
+func (h *handover) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }
+
+// take serves a connection.
+func (h *handover) take(c net.Conn) {
+	select {
+	case h.conns <- c:
+	case <-h.closed:
+		_ = c.Close()
+	}
 }
 
 // silence is how long nothing may be heard of the machine of a client before it counts as cut off.

@@ -1,10 +1,10 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
-	"os"
 	"strconv"
 	"time"
 
@@ -17,51 +17,125 @@ import (
 // reads late, relies on the latest of these promises. So whatever ends the hold here, other than the client itself, keeps the
 // lock until then.
 type stream struct {
-	w       http.ResponseWriter
-	control *http.ResponseController
-	tail    *tail
+	tail *tail
+	lock *redlock.Lock // of the lines; nil for none
+	line []byte
 
-	lock     *redlock.Lock // of the lines; nil for none
-	until    time.Time     // the end of the lease in the last line
-	promised time.Time     // the latest end in any line
-	line     []byte
+	span      time.Duration // of the lease, when the hold began
+	heartbeat time.Duration // within which a mark must come; 0 for none
+	until     time.Time     // the end of the lease in the last line
+	promised  time.Time     // the latest end in any line
+	mark      int64         // the newest in any line
+
+	over   error     // why the hold is over, other than by the client
+	overAt time.Time // until then it is still read what the client does
 }
 
-// writePatience is how long a client may leave a line unread once all buffers on the way to it are full.
-const writePatience = 10 * time.Second
+// errLeft reports that a client has not ended its hold in order.
+var errLeft = errors.New("the client has left without ending its request")
 
-func newStream(w http.ResponseWriter, control *http.ResponseController, tail *tail) *stream {
-	return &stream{w: w, control: control, tail: tail}
+// hold sends the first line, to which more fields may be added: JSON that begins with a comma, or nothing. It keeps the client informed
+// until the hold ends, and returns nil if the client has ended it in order. When it returns, nobody relies on the lock any more, unless it
+// was lost.
+func (s *stream) hold(more []byte, heartbeat time.Duration) error {
+	defer s.lapse()
+	if err := s.begin(more); err != nil {
+		s.giveUp(err)
+	}
+	s.span, s.heartbeat = time.Until(s.until), heartbeat
+	if s.lock == nil {
+		s.tail.conn.withoutLimit()
+		s.tail.attend(nil)
+	} else {
+		stop := context.AfterFunc(s.lock.Context(), s.tail.conn.wake)
+		s.tail.attend(s.tick)
+		stop()
+	}
+	switch {
+	case s.over == nil && s.tail.endedInOrder():
+		return nil
+	case s.over == nil:
+		s.over = errLeft
+	}
+	return s.over
 }
 
-// begin answers 200 with the first line, to which more fields may be added: JSON that begins with a comma, or nothing.
-func (s *stream) begin(lock *redlock.Lock, more []byte) error {
-	h := s.w.Header()
-	h.Set("Content-Type", "application/x-ndjson")
-	h.Set("Cache-Control", "no-store")
-	s.lock = lock
+// begin answers 200 with the first line.
+func (s *stream) begin(more []byte) error {
 	s.line = append(s.line[:0], '{')
-	if lock != nil {
+	if s.lock != nil {
 		s.line = append(s.line, `"fence":`...)
-		s.line = strconv.AppendUint(s.line, lock.Fence(), 10)
+		s.line = strconv.AppendUint(s.line, s.lock.Fence(), 10)
 		s.line = append(s.line, ',')
 		s.appendValidity()
 	}
 	s.line = append(s.line, more...)
-	return s.send()
+	out := s.tail.conn.appendHead(s.tail.conn.out[:0], http.StatusOK, s.tail.last)
+	out = append(out, "Content-Type: application/x-ndjson\r\nCache-Control: no-store\r\nTransfer-Encoding: chunked\r\n\r\n"...)
+	return s.send(out, false)
 }
 
-// renew writes for how long the lease is certain by now.
-func (s *stream) renew() error {
-	s.line = append(s.line[:0], '{')
-	s.appendValidity()
-	return s.send()
+// tick looks after the hold, and reports whether it goes on.
+func (s *stream) tick() bool {
+	if s.over != nil {
+		return time.Now().Before(s.overAt)
+	}
+	// First the deadline, and then the look: a loss in between moves the deadline.
+	until := s.lock.Until()
+	s.tail.conn.within(nextCheck(until, s.span))
+	mark, received := s.tail.newest()
+	switch {
+	case s.lock.Context().Err() != nil:
+		cause := s.lock.Err()
+		s.end(lossOf(cause))
+		s.over, s.overAt = cause, time.Now()
+		if s.tail.open {
+			s.overAt = s.overAt.Add(moment)
+		}
+		s.tail.conn.within(time.Until(s.overAt))
+	case s.heartbeat > 0 && time.Since(received) > s.heartbeat:
+		s.end(lostLine{"heartbeat", "no mark came within the heartbeat"})
+		s.giveUp(nil)
+	case until.After(s.until), mark > s.mark:
+		s.line = append(s.line[:0], '{')
+		s.appendValidity()
+		if err := s.send(s.tail.conn.out[:0], false); err != nil {
+			s.giveUp(err)
+		}
+	}
+	return true
+}
+
+// nextCheck returns when to look whether the lease was renewed, which the locker does when a third of it is over.
+func nextCheck(until time.Time, span time.Duration) time.Duration {
+	return max(span/20, time.Until(until)-span*3/5, 5*time.Millisecond)
+}
+
+// giveUp ends the hold of a client that may still rely on what it was promised.
+func (s *stream) giveUp(err error) {
+	s.over, s.overAt = errors.Join(errLeft, err), s.promised
+	s.tail.conn.within(time.Until(s.overAt))
+}
+
+// lapse waits until the client can't rely on the lock any more: until the end of what the lines have promised it, unless it has ended its
+// request, or closed the connection.
+func (s *stream) lapse() {
+	if s.lock == nil || s.tail.endedInOrder() || s.tail.left() {
+		return
+	}
+	over := time.NewTimer(time.Until(s.promised))
+	defer over.Stop()
+	select {
+	case <-over.C:
+	case <-s.lock.Context().Done():
+	}
 }
 
 // appendValidity appends how long after the newest mark the lease ends. The client counts that from when it began to send the mark,
 // which was earlier: so nothing that delays this line makes the client believe in its lock for too long.
 func (s *stream) appendValidity() {
 	mark, received := s.tail.newest()
+	s.mark = mark
 	s.until = s.lock.Until()
 	if s.until.After(s.promised) {
 		s.promised = s.until
@@ -72,38 +146,25 @@ func (s *stream) appendValidity() {
 	s.line = strconv.AppendInt(s.line, max(0, s.until.Sub(received)).Milliseconds(), 10)
 }
 
-// send ends the line, and sends it. The client must make room for it within writePatience.
-func (s *stream) send() error {
-	if err := s.write(); err != nil {
-		return err
-	}
-	return s.control.Flush()
-}
-
-// write ends the line, and leaves it to be sent with what follows.
-func (s *stream) write() error {
+// send ends the line, and sends it behind what is in out. With the last line the answer ends.
+func (s *stream) send(out []byte, last bool) error {
 	s.line = append(s.line, "}\n"...)
-	_ = s.control.SetWriteDeadline(time.Now().Add(writePatience))
-	_, err := s.w.Write(s.line)
+	out = strconv.AppendInt(out, int64(len(s.line)), 16)
+	out = append(append(append(out, "\r\n"...), s.line...), "\r\n"...)
+	if last {
+		out = append(out, "0\r\n\r\n"...)
+	}
+	s.tail.conn.out = out
+	_, err := s.tail.conn.writeSoon(out)
+	s.tail.told = last && err == nil
 	return err
 }
 
-// lost sends the last line of a lock that is lost.
-func (s *stream) lost(why lostLine) {
-	s.set(why)
-	_ = s.send() // the client may have left
-}
-
-// released writes the last line of a lock whose Unlock has returned err. It is sent with the end of the answer, when the handler returns.
-func (s *stream) released(err error) {
-	s.set(releasedFor(err))
-	_ = s.write() // the client may have left
-}
-
-// set begins a line with these fields.
-func (s *stream) set(fields any) {
+// end sends the last line. The client may have left.
+func (s *stream) end(fields any) {
 	text, _ := json.Marshal(fields) // there is nothing in it that can't be encoded
 	s.line = append(s.line[:0], text[:len(text)-1]...)
+	_ = s.send(s.tail.conn.out[:0], true)
 }
 
 // lostLine is the last line of a lock that is lost.
@@ -114,8 +175,9 @@ type lostLine struct {
 
 // releasedLine is the last line of a lock that the client has given back.
 type releasedLine struct {
-	Released bool   `json:"released"`
-	Detail   string `json:"detail,omitempty"`
+	Released    bool   `json:"released"`              // the lock had not ended before
+	Unconfirmed bool   `json:"unconfirmed,omitempty"` // the key may be taken until the ttl is over, and the work not be remembered as done
+	Detail      string `json:"detail,omitempty"`
 }
 
 func lossOf(cause error) lostLine {
@@ -136,92 +198,7 @@ func releasedFor(err error) releasedLine {
 	case err == nil:
 		return releasedLine{Released: true}
 	case errors.Is(err, redlock.ErrNoQuorum):
-		return releasedLine{Detail: "too few masters have confirmed the release: the key is free when the ttl is over, at the latest"}
+		return releasedLine{Released: true, Unconfirmed: true, Detail: "too few masters have confirmed the release: the key is free when the ttl is over, at the latest"}
 	}
 	return releasedLine{Detail: "the lock had ended before: the work may have overlapped with another holder's"}
 }
-
-// errLeft reports that a client has not ended its hold in order.
-var errLeft = errors.New("the client has left without ending its request")
-
-// hold keeps the client informed until the hold ends, and returns nil if the client has ended it in order. When it returns, nobody relies on
-// the lock any more.
-func (s *stream) hold(heartbeat time.Duration) error {
-	span := time.Until(s.until)
-	check := time.NewTimer(nextCheck(s.until, span, true))
-	defer check.Stop()
-	for {
-		var err error
-		select {
-		case <-s.lock.Context().Done():
-			cause := s.lock.Err()
-			s.lost(lossOf(cause))
-			return cause
-		case <-s.tail.ctx.Done():
-			return s.leave()
-		case <-s.tail.news:
-			err = s.renew()
-		case <-check.C:
-			if _, received := s.tail.newest(); heartbeat > 0 && time.Since(received) > heartbeat {
-				s.lost(lostLine{"heartbeat", "no mark came within the heartbeat"})
-				s.lapse()
-				return errLeft
-			}
-			renewed := s.lock.Until().After(s.until)
-			if renewed {
-				err = s.renew()
-			}
-			check.Reset(nextCheck(s.until, span, renewed))
-		}
-		if err != nil {
-			if !s.tail.closed(err) {
-				s.lapse()
-			}
-			return errors.Join(errLeft, err)
-		}
-	}
-}
-
-// nextCheck returns when to look whether the lease was renewed, which the locker does when a third of it is over.
-func nextCheck(until time.Time, span time.Duration, renewed bool) time.Duration {
-	soon := span / 20
-	if renewed {
-		soon = max(soon, time.Until(until)-span*3/5)
-	}
-	return max(soon, 5*time.Millisecond)
-}
-
-// leave returns how the client has ended its hold.
-func (s *stream) leave() error {
-	switch {
-	case s.tail.endedInOrder():
-		return nil
-	case !s.tail.left():
-		s.lapse()
-	}
-	return errLeft
-}
-
-// lapse waits until the client can't rely on the lock any more: until the end of what the lines have promised it, or until it has closed the
-// connection.
-func (s *stream) lapse() {
-	over := time.NewTimer(time.Until(s.promised))
-	defer over.Stop()
-	ended := s.tail.ctx.Done()
-	for {
-		select {
-		case <-over.C:
-			return
-		case <-s.lock.Context().Done():
-			return
-		case <-ended:
-			if s.tail.endedInOrder() || s.tail.left() {
-				return
-			}
-			ended = nil
-		}
-	}
-}
-
-// tooLate reports whether an error is that of a deadline of the connection.
-func tooLate(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

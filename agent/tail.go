@@ -1,98 +1,176 @@
 package agent
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
+	"strings"
 	"sync"
-	"syscall"
 	"time"
 )
 
-// tail is what a client still says after its request: marks, each a newline in the body that it keeps open, and the end.
+// tail is what a client still says after the lines of its request: marks, each a newline in the body that it keeps open, and the end.
+//
+// It is read by the goroutine that serves the request, as soon as that has its lock. Before, a second one reads if the wait lasts,
+// and then goes on with that.
 type tail struct {
-	ctx  context.Context // of the request; it ends when the client has ended that, or its connection has
-	news chan struct{}   // gets a value after a new mark
-	stop func()          // ends the reader, and waits for it; nil if there is none
+	conn   *conn
+	open   bool            // the body may stay open
+	whole  io.Reader       // the body
+	body   io.Reader       // the rest of it
+	last   bool            // no request follows on the connection
+	told   bool            // the answer has ended
+	ctx    context.Context // of the wait for the lock: it ends when the client ends its request, or its connection has
+	cancel context.CancelCauseFunc
+	asked  bool          // for a lock: another goroutine may read
+	ended  chan struct{} // closed when nothing more is read
 	// lingers says that the end of the connection isn't that of the client's work: what it has started may still run.
 	lingers bool
 
 	mu       sync.Mutex
+	held     bool      // there is no wait any more
 	mark     int64     // the newest, counted from 1; 0 is the request itself
 	received time.Time // when that had been received, at the latest
-	inOrder  bool      // the client has ended the body
+	atEnd    bool      // of the body
 }
 
-// newTail returns the tail of a request that arrived at this time. If its body was sent as a whole, only the connection can end.
-func newTail(r *http.Request, arrived time.Time) *tail {
-	return &tail{ctx: r.Context(), news: make(chan struct{}, 1), received: arrived}
-}
+// moment is how long a client that was told may take to end its request, so that its connection can be used again.
+const moment = time.Second
 
-// follow reads the rest of a body that the client keeps open, in a goroutine that ends with it, or when close is called.
-func (t *tail) follow(body io.Reader, control *http.ResponseController) {
-	ctx, cancel := context.WithCancel(t.ctx)
-	t.ctx = ctx
-	ended := make(chan struct{})
-	go func() {
-		defer cancel() // last: whoever sees the end finds ended closed
-		defer close(ended)
-		t.read(body)
-	}()
-	t.stop = func() {
-		select {
-		case <-ended:
-			return
-		default:
-		}
-		// The client may end its body right now, and then net/http reads the next request already: if the deadline struck there, it
-		// would cancel that. So the client has a moment, after which the connection is used no more.
-		_ = control.SetReadDeadline(time.Now().Add(moment))
-		<-ended
-		if t.endedInOrder() {
-			_ = control.SetReadDeadline(time.Time{})
-		}
+// newTail returns the tail of a request that has just arrived. A request that can't be read is nil.
+func newTail(c *conn, r *http.Request) *tail {
+	t := &tail{conn: c, received: time.Now(), ended: make(chan struct{}), whole: c.reader, last: true}
+	t.ctx, t.cancel = context.WithCancelCause(context.Background())
+	if r != nil {
+		t.whole, t.open, t.last = r.Body, r.ContentLength < 0, r.Close
 	}
+	return t
 }
 
-// close ends the reader, if there is one: a handler must not return before it. If the client has not ended its body, the connection
-// is not used again.
-func (t *tail) close() {
-	if t.stop == nil {
+// lines returns a reader of the body, before anything else reads it. If the client waits to be asked for the body, it is.
+func (t *tail) lines(r *http.Request) (*bufio.Reader, error) {
+	t.conn.within(lineTimeout)
+	t.conn.lines.Reset(t.whole)
+	t.body = t.conn.lines
+	if !strings.EqualFold(r.Header.Get("Expect"), "100-continue") {
+		return t.conn.lines, nil
+	}
+	_, err := t.conn.writeSoon([]byte("HTTP/1.1 100 Continue\r\n\r\n"))
+	return t.conn.lines, err
+}
+
+// watch has ctx end with the client, from now on: nobody else reads until attend is called.
+func (t *tail) watch() {
+	t.conn.withoutLimit()
+	t.asked = true
+	t.conn.setLater(t.read)
+}
+
+// attend reads until the client has ended its request, or has left, or tick says so. It calls tick now, after each mark, and when the
+// deadline has come, which tick sets. Without a tick, the present deadline counts.
+func (t *tail) attend(tick func() bool) {
+	t.mu.Lock()
+	t.held = true
+	t.mu.Unlock()
+	t.conn.setTick(tick)
+	defer t.conn.setTick(nil)
+	switch {
+	case t.asked && t.conn.setLater(nil):
+		t.conn.wake()
+		<-t.ended
+	case tick == nil || tick():
+		t.read()
+	}
+	t.asked = false
+}
+
+func (t *tail) read() {
+	defer close(t.ended)
+	for {
+		err := t.next()
+		t.mu.Lock()
+		t.atEnd = t.atEnd || err == io.EOF && t.open
+		held := t.held
+		t.mu.Unlock()
+		switch {
+		case err == nil:
+			continue
+		case !held:
+			t.cancel(context.Canceled)
+		}
 		return
 	}
-	t.stop()
-	if c, ok := t.ctx.Value(connKey{}).(*conn); ok && !t.endedInOrder() {
-		c.spent.Store(true)
-	}
 }
 
-func (t *tail) read(body io.Reader) {
-	var buffer [256]byte
-	for {
-		n, err := body.Read(buffer[:])
-		now := time.Now() // after the read: the client has sent the mark before
-		t.mu.Lock()
-		marked := false
-		for _, c := range buffer[:n] {
-			if c == '\n' {
-				t.mark++
-				t.received = now
-				marked = true
-			}
+// next waits for more of the request.
+func (t *tail) next() error {
+	if !t.open {
+		if _, err := t.conn.reader.Peek(1); err != nil {
+			return err
 		}
-		t.inOrder = err == io.EOF
-		t.mu.Unlock()
-		if marked {
-			select {
-			case t.news <- struct{}{}:
-			default:
-			}
-		}
-		if err != nil {
-			return
-		}
+		return errors.New("the request is followed by another one while it lasts")
 	}
+	buffer := t.conn.marks[:]
+	n, err := t.body.Read(buffer)
+	now := time.Now() // after the read: the client has sent the mark before
+	marks := int64(bytes.Count(buffer[:n], []byte{'\n'}))
+	t.mu.Lock()
+	if marks > 0 {
+		t.mark += marks
+		t.received = now
+	}
+	held := t.held
+	t.mu.Unlock()
+	if err == nil && marks > 0 && held && !t.conn.onTime() {
+		err = errLeft
+	}
+	return err
+}
+
+// refuse answers a request that hasn't got its lock. The client may still end its body in order, and use the connection again: it has
+// a moment for that.
+func (t *tail) refuse(err error) {
+	if !t.tell(answerOf(t.ctx, err)) {
+		return
+	}
+	if t.asked && !t.open {
+		t.conn.within(0)
+	} else {
+		t.conn.within(moment)
+	}
+	if t.asked {
+		t.attend(nil)
+		return
+	}
+	_, err = io.CopyN(io.Discard, t.whole, maxTurnLine) // a connection that is closed with unread bytes loses the answer
+	t.atEnd = err == io.EOF
+}
+
+// tell sends a whole answer, and reports whether that went well.
+func (t *tail) tell(answer *buffered) bool {
+	c := t.conn
+	answer.header.Set("Content-Length", strconv.Itoa(answer.Len()))
+	out := bytes.NewBuffer(c.appendHead(c.out[:0], answer.status, t.last))
+	_ = answer.header.Write(out)
+	out.WriteString("\r\n")
+	out.Write(answer.Bytes())
+	_, err := c.writeSoon(out.Bytes())
+	t.told = err == nil
+	return t.told
+}
+
+// close ends what still reads. It reports whether another request may follow.
+func (t *tail) close() bool {
+	if t.asked {
+		t.conn.within(0)
+		t.attend(nil)
+	}
+	t.cancel(nil)
+	return t.told && t.atEnd && !t.last
 }
 
 // newest returns the newest mark, and when it was received.
@@ -106,27 +184,9 @@ func (t *tail) newest() (mark int64, received time.Time) {
 func (t *tail) endedInOrder() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.inOrder
+	return t.open && t.atEnd
 }
 
-// left reports whether it is certain that the client, or its kernel, has closed the connection of a tail that has ended. A connection
-// that was given up because nothing was heard of the client for a while says nothing: the client may be alive, and rely on its lock.
-func (t *tail) left() bool {
-	if t.lingers {
-		return false
-	}
-	if c, ok := t.ctx.Value(connKey{}).(*conn); ok {
-		return c.left.Load()
-	}
-	return isUnix(t.ctx)
-}
-
-// closed reports whether an error of the connection says that the client has closed it, and relies on nothing any more.
-func (t *tail) closed(err error) bool {
-	return !t.lingers && isClosed(err)
-}
-
-// isClosed reports whether an error of a connection says that the other side has closed it.
-func isClosed(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
-}
+// left reports whether it is certain that the client, or its kernel, has closed the connection. A connection that was given up because
+// nothing was heard of the client for a while says nothing: the client may be alive, and rely on its lock.
+func (t *tail) left() bool { return !t.lingers && t.conn.left.Load() }

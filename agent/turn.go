@@ -2,7 +2,6 @@ package agent
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -35,24 +34,20 @@ type turnRequest struct {
 type turn struct {
 	agent   *Agent
 	rule    *gatewayRule
-	control *http.ResponseController
 	stream  *stream
 	tail    *tail
-	rest    *bufio.Reader // of the gateway's request
+	lines   *bufio.Reader // of the gateway's request
 	frames  *frames       // of the body; nil for none
 	request *http.Request // of the gateway's client
 	sent    turnRequest
-
-	cancel context.CancelFunc // of its context
-	unhook func() bool        // from the end of the tail
 
 	begun bool // the answer has
 }
 
 // serveTurn takes the turn of a request, and holds it for as long as the gateway keeps its own request open.
-func (a *Agent) serveTurn(w http.ResponseWriter, r *http.Request) error {
-	t := &turn{agent: a, control: http.NewResponseController(w), tail: newTail(r, time.Now())}
-	if r.ContentLength >= 0 {
+func (a *Agent) serveTurn(tail *tail, r *http.Request) error {
+	t := &turn{agent: a, tail: tail, stream: &stream{tail: tail}}
+	if !tail.open {
 		return refuse(http.StatusBadRequest, "want a body that is sent in chunks, and kept open while the turn lasts")
 	}
 	if err := a.enter(); err != nil {
@@ -60,64 +55,70 @@ func (a *Agent) serveTurn(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer a.leave()
 	if err := t.read(r); err != nil {
-		return refuseOpen(w, r, t.tail, err)
+		return err
 	}
-	defer t.cancel()
-	defer t.tail.close()
-	t.stream = newStream(w, t.control, t.tail)
 	if t.frames == nil {
-		t.follow()
+		tail.watch()
 	}
-	err := t.rule.rule.Serve(a.locker, &headless{header: make(http.Header), ResponseWriter: w}, t.request, t.hold)
+	err := t.rule.rule.Serve(a.locker, headless{make(http.Header), tail.conn}, t.request, t.hold)
 	var refusal *middleware.Refusal
 	switch {
 	case !t.begun && errors.As(err, &refusal):
-		return refuseOpen(w, r, t.tail, refusal)
+		return refusal
 	case !t.begun && err != nil:
-		return refuseOpen(w, r, t.tail, refuse(http.StatusBadRequest, "%v", errFrame))
+		return errFrame
 	case err == nil:
-		t.stream.released(t.unlock())
+		t.stream.end(releasedFor(t.unlock()))
 	}
 	return nil
 }
 
 // headless is the writer that a rule is given: nothing is written there, as the answer is the gateway's business.
 type headless struct {
-	http.ResponseWriter
 	header http.Header
+	conn   *conn
 }
 
-func (w *headless) Header() http.Header         { return w.header }
-func (w *headless) Write(p []byte) (int, error) { return len(p), nil }
-func (w *headless) WriteHeader(int)             {}
+func (w headless) Header() http.Header         { return w.header }
+func (w headless) Write(p []byte) (int, error) { return len(p), nil }
+func (w headless) WriteHeader(int)             {}
 
-// Unwrap is for the deadline of the connection, within which a body must arrive.
-func (w *headless) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+// SetReadDeadline is for the time within which a body must arrive.
+func (w headless) SetReadDeadline(t time.Time) error {
+	if t.IsZero() {
+		w.conn.withoutLimit()
+	} else {
+		w.conn.within(time.Until(t))
+	}
+	return nil
+}
 
 // read reads the lines, and makes the request that they describe.
-func (t *turn) read(r *http.Request) error {
-	_ = t.control.SetReadDeadline(time.Now().Add(lineTimeout))
-	t.rest = bufio.NewReader(r.Body)
-	settings, err := readLine(t.rest, maxSettings)
+func (t *turn) read(r *http.Request) (err error) {
+	if t.lines, err = t.tail.lines(r); err != nil {
+		return lineError(err)
+	}
+	settings, err := readLine(t.lines, maxSettings)
 	if err != nil {
 		return lineError(err)
 	}
-	line, err := readLine(t.rest, maxTurnLine)
+	line, err := readLine(t.lines, maxTurnLine)
 	if err != nil {
 		return lineError(err)
 	}
-	_ = t.control.SetReadDeadline(time.Time{})
+	t.tail.conn.withoutLimit()
 	if t.rule, err = t.agent.rule(settings); err != nil {
 		return err
 	}
 	if err := json.Unmarshal(line, &t.sent); err != nil {
 		return refuse(http.StatusBadRequest, "the line that describes the request: %v", err)
 	}
-	return t.describe(r)
+	return t.describe()
 }
 
-// describe makes the request of the gateway's client, as a server would have received it.
-func (t *turn) describe(r *http.Request) error {
+// describe makes the request of the gateway's client, as a server would have received it. Its context ends with the wait: the end of the
+// turn is that of the work, and not of the client.
+func (t *turn) describe() error {
 	u, err := parseTarget(t.sent.Method, t.sent.Target)
 	if err != nil {
 		return refuse(http.StatusBadRequest, "target: not that of a request")
@@ -126,9 +127,6 @@ func (t *turn) describe(r *http.Request) error {
 	if !ok {
 		major, minor = 1, 1
 	}
-	// It doesn't end when the gateway has ended its body in order: that is the end of the work, and not of the client.
-	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
-	t.cancel, t.unhook = cancel, func() bool { return true }
 	header := t.sent.Header
 	if header == nil {
 		header = make(http.Header)
@@ -144,12 +142,12 @@ func (t *turn) describe(r *http.Request) error {
 		request.Trailer[name] = nil
 	}
 	if t.sent.Body {
-		t.frames = &frames{from: t.rest, end: t.follow}
+		t.frames = &frames{from: t.lines, end: t.tail.watch}
 		if t.rule.rule.ReadsBody() {
 			request.Body = t.frames
 		}
 	}
-	t.request = request.WithContext(ctx)
+	t.request = request.WithContext(t.tail.ctx)
 	return nil
 }
 
@@ -164,34 +162,15 @@ func parseTarget(method, target string) (*url.URL, error) {
 	return u, err
 }
 
-// follow is called once the body has been read: from then on the gateway can only send marks, and end its request.
-func (t *turn) follow() {
-	t.tail.follow(t.rest, t.control)
-	t.unhook = context.AfterFunc(t.tail.ctx, t.cancel)
-}
-
 // hold is the handler of the rule: it lasts for as long as the gateway's request.
 func (t *turn) hold(_ http.ResponseWriter, r *http.Request) error {
 	if err := t.dropBody(r); err != nil {
 		return errors.Join(errLeft, err)
 	}
-	t.unhook()
 	taken, _ := middleware.TurnFromContext(r.Context())
 	t.begun = true
-	if err := t.stream.begin(taken.Lock, t.changes(r, taken)); err != nil {
-		if taken.Lock != nil && !t.tail.closed(err) {
-			t.stream.lapse()
-		}
-		return errors.Join(errLeft, err)
-	}
-	if taken.Lock != nil {
-		return t.stream.hold(0)
-	}
-	<-t.tail.ctx.Done()
-	if !t.tail.endedInOrder() {
-		return errLeft
-	}
-	return nil
+	t.stream.lock = taken.Lock
+	return t.stream.hold(t.changes(r, taken), 0)
 }
 
 // dropBody reads the body to its end, which frees the memory that it took: only the upstream needs it now, and the gateway has it.
@@ -258,7 +237,7 @@ type frames struct {
 	end  func() // called when the body has ended in order
 }
 
-var errFrame = errors.New("the frames of the body are broken, or end early")
+var errFrame = refuse(http.StatusBadRequest, "the frames of the body are broken, or end early")
 
 func (f *frames) Read(p []byte) (int, error) {
 	if f.err == nil && f.left == 0 {

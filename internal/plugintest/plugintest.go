@@ -168,7 +168,7 @@ type agentOf struct {
 	listen  string
 	address string
 	token   string
-	server  *http.Server
+	end     func() // of the agent that serves
 }
 
 // newAgent starts an agent on three masters, on a Unix socket ("unix") or on TCP ("tcp").
@@ -209,11 +209,15 @@ func (a *agentOf) start() {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	// Served as the agent serves itself, but so that kill can break its connections.
-	a.server = &http.Server{Handler: agent.New(a.locker, agent.WithToken(a.token)), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
-	go func() { _ = a.server.Serve(listener) }()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = agent.New(a.locker, agent.WithToken(a.token)).Serve(ctx, 0, listener) // an error says that it was killed
+	}()
+	a.end = func() { cancel(); <-ended }
 	a.t.Cleanup(a.kill)
 }
 
 // kill ends the agent as its death does: its connections break.
-func (a *agentOf) kill() { _ = a.server.Close() }
+func (a *agentOf) kill() { a.end() }

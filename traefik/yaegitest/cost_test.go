@@ -33,9 +33,10 @@ func BenchmarkCost(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	server := &http.Server{Handler: agent.New(locker)}
-	go func() { _ = server.Serve(listener) }()
-	defer func() { _ = server.Close() }()
+	ctx, end := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- agent.New(locker).Serve(ctx, 0, listener) }()
+	defer func() { end(); <-ended }()
 	next := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	h, err := interpreted(b).New(context.Background(), next, map[string]any{"agent": "unix:" + socket, "key": "order:{path.1:int}"})
 	if err != nil {
