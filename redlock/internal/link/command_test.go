@@ -28,7 +28,7 @@ type nobody struct{}
 func (nobody) Up(string)  {}
 func (nobody) Down(State) {}
 
-// sends takes what the stream would send once it has these calls too.
+// sends takes what the stream would send once it has these commands too.
 func sends(s *Stream, calls ...*Command) *batch {
 	s.queue = append(s.queue, calls...)
 	b, _ := s.take()

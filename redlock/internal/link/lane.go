@@ -200,7 +200,7 @@ func (n *Lane) idle() bool {
 	return len(n.flight) == 0 && len(n.queue) == 0
 }
 
-// next takes the next call that is to be sent, or nil. Those that nobody needs any more are dropped.
+// next takes the next command that is to be sent, or nil. Those that nobody needs any more are dropped.
 func (n *Lane) next() (next *Command) {
 	var dropped []*Command
 	n.mu.Lock()
