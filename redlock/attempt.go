@@ -15,25 +15,23 @@ import (
 // reused, because a release that arrives late carries the token of its own attempt: it must not match the
 // lock of a later one.
 type attempt struct {
-	locker    *Locker
+	round     // of the acquires, then of the extends that raise the fence, then of the release
 	start     time.Time
 	ttl       time.Duration
 	ticket    int64 // the caller's, also when the acquire is sent without one
 	timeout   time.Duration
 	several   bool                 // one of the attempts of a LockAll call: commands are queued for all keys before any is sent
+	mustPoll  bool                 // a master that refused will not wake this process
 	acquires  []link.Command       // the acquires, by master
-	answers   *inbox               // for the acquires, then for the extends that raise the fence, then for the release
-	timer     *time.Timer          // runs ring
 	lock      atomic.Pointer[Lock] // nil before it has won
 	abandoned atomic.Bool          // commands that are still queued must not be sent
 
-	fence    int64
-	granted  []*link.Command
-	raising  int              // masters that were sent a larger fence than the one they had stored
-	held     []protocol.Reply // refusals: another token holds the key, or another process is next in line
-	mustPoll bool             // a master that refused will not wake this process
-	failed   []*MasterError   // masters that gave no usable answer
-	done     []*link.Command  // refusals because a result is remembered
+	fence   int64
+	granted []*link.Command
+	raising int              // masters that were sent a larger fence than the one they had stored
+	held    []protocol.Reply // refusals: another token holds the key, or another process is next in line
+	failed  []*MasterError   // masters that gave no usable answer
+	done    []*link.Command  // refusals because a result is remembered
 }
 
 // newAttempts sends the acquires for all keys of a call to all masters. They share one proposed fence and
@@ -70,14 +68,14 @@ func (a *attempt) push(c *link.Command) {
 // these commands first releases that lock; the answers to the releases go to former's inbox.
 func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposal int64) *attempt {
 	a := &attempt{
-		locker:   l,
+		round:    round{locker: l, answers: newInbox(protocol.OpAcquire, l.decisive(), len(l.streams))},
 		start:    start,
 		ttl:      c.ttl,
 		ticket:   c.ticket,
 		several:  c.several,
 		acquires: make([]link.Command, len(l.streams)),
-		answers:  newInbox(protocol.OpAcquire, l.decisive(), len(l.streams)),
 	}
+	a.over = a.ring
 	acquire := protocol.Command{Op: protocol.OpAcquire, Key: c.key, Token: l.random(), TTL: c.ttl, Fence: proposal, Process: l.name, Ticket: c.ticket, Recall: c.recall}
 	queue := !c.try && c.ticket > 0
 	if !queue {
@@ -106,63 +104,12 @@ func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposa
 	return a
 }
 
-// decisive returns the fewest answers that can settle a round: a quorum of grants wins it, and as soon as
-// n-quorum+1 masters have failed or refused, no quorum is left.
-func (l *Locker) decisive() int { return min(l.quorum, len(l.streams)-l.quorum+1) }
-
-// ending is how a collect ended.
-type ending int
-
-const (
-	answered   ending = iota // count was done, or all have answered
-	timeOver                 // the deadline has passed
-	callerLeft               // the caller's context has ended, or the Locker is closing
-)
-
-// collect passes each answer to count, with the number of those still missing, until count reports done or
-// all expected answers are in. Answers that are there when the deadline passes still count.
-func (a *attempt) collect(ctx context.Context, closing <-chan struct{}, deadline time.Time, expected int, count func(c *link.Command, pending int) (done bool)) ending {
-	defer a.startTimer(deadline).Stop()
-	var room [5]*link.Command // enough for most; saves an allocation
-	for pending := expected; pending > 0; {
-		over := false
-		select {
-		case <-a.answers.ready:
-			over = !time.Now().Before(deadline)
-		case <-ctx.Done():
-			return callerLeft
-		case <-closing:
-			return callerLeft
-		}
-		for _, c := range a.answers.take(room[:0]) {
-			pending--
-			if count(c, pending) {
-				return answered
-			}
-		}
-		if over {
-			return timeOver
-		}
-	}
-	return answered
-}
-
-// startTimer starts the attempt's timer, which each of its rounds reuses, and its lock between them.
-func (a *attempt) startTimer(deadline time.Time) *time.Timer {
-	if rest := time.Until(deadline); a.timer == nil {
-		a.timer = time.AfterFunc(rest, a.ring)
-	} else {
-		a.timer.Reset(rest)
-	}
-	return a.timer
-}
-
-// ring runs when the time of a round may be over, or that of the lock, on a goroutine of its own, which nothing else can hold up.
+// ring runs when the time of a round may be over, or that of the lock: between its rounds, the timer is the lock's.
 func (a *attempt) ring() {
 	if k := a.lock.Load(); k != nil {
 		k.expire()
 	}
-	link.Signal(a.answers.ready)
+	a.answers.ring()
 }
 
 // extension returns the command that renews the lease on one master and raises the fence stored there to the

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
@@ -125,6 +126,11 @@ func (l *Locker) tooFew(ctx context.Context, key string, replies []protocol.Repl
 	return err
 }
 
+// hung returns the error of a master that hasn't answered a command for a key within the timeout.
+func (l *Locker) hung(master int, key string, timeout time.Duration) error {
+	return fmt.Errorf("%w within %v%s", link.ErrHung, timeout.Round(time.Millisecond), l.streams[master].ForKey(key).Advice())
+}
+
 // nodeName returns the name of a master or, of a Redis Cluster, of the node that has the key.
 func (l *Locker) nodeName(master int, key string) string {
 	return l.streams[master].ForKey(key).String()
@@ -220,27 +226,27 @@ func (n *Inspection) processes(f func(*string)) {
 // ask sends a command to all masters and returns their answers: those that have come when done reports that they are
 // enough, when ctx has ended, or when the time of the masters is over. The others have errors.
 func (l *Locker) ask(ctx context.Context, cmd protocol.Command, done func(protocol.Reply) bool) (replies []protocol.Reply, end ending) {
-	a := &attempt{locker: l, acquires: make([]link.Command, len(l.streams)), answers: newInbox(cmd.Op, 1, len(l.streams))}
+	r := l.newRound(cmd.Op, 1)
+	over := new(atomic.Bool)
+	defer over.Store(true)
+	var timeout time.Duration
 	for i, s := range l.streams {
-		a.acquires[i] = link.Command{Command: cmd, Master: i, Abandoned: &a.abandoned, To: a.answers}
-		a.timeout = max(a.timeout, s.ForKey(cmd.Key).Patience())
-		s.Push(&a.acquires[i])
+		timeout = max(timeout, s.ForKey(cmd.Key).Patience())
+		s.Push(&link.Command{Command: cmd, Master: i, Abandoned: over, To: r.answers})
 	}
-	replies = make([]protocol.Reply, len(a.acquires))
-	for i := range replies {
-		replies[i].Err = link.ErrHung
-	}
-	end = a.collect(ctx, l.closing, time.Now().Add(a.timeout), len(a.acquires), func(c *link.Command, _ int) bool {
-		replies[c.Master] = c.Reply
+	replies = make([]protocol.Reply, len(l.streams))
+	answered := make([]bool, len(l.streams))
+	end = r.collect(ctx, l.closing, time.Now().Add(timeout), len(l.streams), func(c *link.Command, _ int) bool {
+		replies[c.Master], answered[c.Master] = c.Reply, true
 		return done != nil && done(c.Reply)
 	})
-	a.abandoned.Store(true)
 	for i := range replies {
-		if replies[i].Err == link.ErrHung {
-			replies[i].Err = fmt.Errorf("%w within %v%s", link.ErrHung, a.timeout.Round(time.Millisecond), l.streams[i].ForKey(cmd.Key).Advice())
-			if end == callerLeft {
-				replies[i].Err = cmp.Or(context.Cause(ctx), ErrClosed)
-			}
+		switch {
+		case answered[i]:
+		case end == callerLeft:
+			replies[i].Err = cmp.Or(context.Cause(ctx), ErrClosed)
+		default:
+			replies[i].Err = l.hung(i, cmd.Key, timeout)
 		}
 	}
 	return replies, end

@@ -3,6 +3,7 @@ package redlock
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,10 +64,61 @@ func TestResultsThatFindNoRoomAreCounted(t *testing.T) {
 	}
 }
 
-// mute is a master that answers on the connection for locks alone.
-type mute struct{ *memory.Master }
+// mute is a master that answers on the connection for locks alone, and not even there while it is gone.
+type mute struct {
+	Stepwise
+	gone *atomic.Bool
+}
 
 func (m mute) Lane(protocol.Admission) protocol.Connector { return new(silent) }
+
+func (m mute) Do(cmds []*protocol.Command) {
+	if !m.gone.Load() {
+		m.Stepwise.Do(cmds)
+		return
+	}
+	for _, cmd := range cmds {
+		cmd.Reply = protocol.Reply{Err: protocol.ErrBroken}
+	}
+}
+
+func openMute(t *testing.T, gone *atomic.Bool, opts ...Option) *Locker {
+	t.Helper()
+	var masters []Master
+	for _, name := range []string{"1", "2", "3"} {
+		masters = append(masters, MasterOf(mute{memory.New(name, time.Now), gone}))
+	}
+	l, err := New(masters, append(opts, WithRestartGuard(0))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// TestLeaseEndsWhileResultIsStored: the contexts of a lock end with its lease, not with the time that its result has.
+func TestLeaseEndsWhileResultIsStored(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		gone := new(atomic.Bool)
+		l := openMute(t, gone, WithTTL(3*time.Second))
+		defer l.Close()
+		lock, err := l.Lock(t.Context(), "long")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- lock.UnlockWith(make([]byte, MaxResult), time.Hour) }()
+		synctest.Wait()
+		gone.Store(true)
+		<-lock.Context().Done()
+		if late := time.Since(lock.Until()); late > 0 {
+			t.Errorf("the context has ended %v after the lease", late)
+		}
+		if err := <-ended; !errors.Is(err, ErrLost) {
+			t.Errorf("UnlockWith: %v, want ErrLost", err)
+		}
+	})
+}
 
 // silent is a connection, and makes it, on which no answer comes.
 type silent struct {
@@ -90,14 +142,7 @@ func (s *silent) Wait() error {
 func TestCloseWaitsForNoResult(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var masters []Master
-		for _, name := range []string{"1", "2", "3"} {
-			masters = append(masters, MasterOf(mute{memory.New(name, time.Now)}))
-		}
-		l, err := New(masters, WithRestartGuard(0))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := openMute(t, new(atomic.Bool))
 		ended := make(chan error, 2)
 		store, err := l.Lock(t.Context(), "long")
 		if err != nil {

@@ -62,7 +62,7 @@ func (a *attempt) fetch(ctx context.Context, fence int64) (result *protocol.Resu
 			from = append(from, done)
 		}
 	}
-	a.answers.expect(protocol.OpRecall, 1)
+	r := a.locker.newRound(protocol.OpRecall, 1)
 	asked, answered := 0, 0
 	over := new(atomic.Bool)
 	defer over.Store(true)
@@ -70,13 +70,13 @@ func (a *attempt) fetch(ctx context.Context, fence int64) (result *protocol.Resu
 		if asked < len(from) {
 			done := from[asked]
 			asked++
-			a.locker.laneOf(done.Master, done.Key).Push(&link.Command{Command: protocol.Command{Op: protocol.OpRecall, Key: done.Key}, Master: done.Master, Abandoned: over, To: a.answers})
+			a.locker.laneOf(done.Master, done.Key).Push(&link.Command{Command: protocol.Command{Op: protocol.OpRecall, Key: done.Key}, Master: done.Master, Abandoned: over, To: r.answers})
 		}
 		deadline := time.Now().Add(resultTime)
 		if asked < len(from) {
 			deadline = time.Now().Add(2 * a.locker.streams[from[asked].Master].ForKey(from[asked].Key).MaxTimeout())
 		}
-		a.collect(ctx, a.locker.closing, deadline, asked-answered, func(c *link.Command, _ int) bool {
+		r.collect(ctx, a.locker.closing, deadline, asked-answered, func(c *link.Command, _ int) bool {
 			answered++
 			if c.Reply.Err == nil && c.Reply.Result != nil && c.Reply.Result.Fence == fence {
 				result = c.Reply.Result

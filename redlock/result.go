@@ -102,8 +102,8 @@ func (k *Lock) store() error {
 // an older result. It returns how many remember it, as soon as that is a quorum or can't be one any more.
 func (a *attempt) store(ctx context.Context, result *protocol.Result) (stored int) {
 	stored, _ = a.remembering(result.Fence)
-	answers := &resultAnswers{attempt: a, result: result, to: a.answers, known: stored}
-	a.answers.expect(protocol.OpStore, 1)
+	r := a.locker.newRound(protocol.OpStore, 1) // not the attempt's, whose timer ends the lock meanwhile
+	answers := &resultAnswers{attempt: a, result: result, to: r.answers, known: stored}
 	sent := 0
 	for i := range a.acquires {
 		acquire := &a.acquires[i]
@@ -118,7 +118,7 @@ func (a *attempt) store(ctx context.Context, result *protocol.Result) (stored in
 			To:      answers,
 		})
 	}
-	a.collect(ctx, a.locker.closing, time.Now().Add(resultTime), sent, func(c *link.Command, pending int) bool {
+	r.collect(ctx, a.locker.closing, time.Now().Add(resultTime), sent, func(c *link.Command, pending int) bool {
 		if remembers(c) {
 			stored++
 		} else if c.Reply.Err != nil {

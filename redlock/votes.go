@@ -47,7 +47,7 @@ func (a *attempt) win(ctx context.Context, deadline time.Time) bool {
 	if ending == timeOver {
 		for i := range a.acquires {
 			if !a.acquires[i].Counted {
-				a.fail(i, fmt.Errorf("%w within %v%s", link.ErrHung, a.timeout.Round(time.Millisecond), a.locker.streams[i].ForKey(a.acquires[i].Key).Advice()))
+				a.fail(i, a.locker.hung(i, a.acquires[i].Key, a.timeout))
 			}
 		}
 	}

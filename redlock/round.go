@@ -1,0 +1,126 @@
+package redlock
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// round is the wait of one goroutine for what masters answer to a command: of an attempt for its acquires, of an inspection, of who
+// stores or fetches a result. Several can follow each other, as those of an attempt do.
+type round struct {
+	locker  *Locker
+	answers *inbox
+	timer   *time.Timer // runs over; nil before the first
+	over    func()      // the time may be over: rings the answers, at least; on a goroutine of its own, which nothing else can hold up
+}
+
+// newRound expects the answers to an operation. It wakes its owner when there are so many as it needs, and with each further one.
+func (l *Locker) newRound(op protocol.Op, need int) round {
+	answers := newInbox(op, need, len(l.streams))
+	return round{locker: l, answers: answers, over: answers.ring}
+}
+
+// decisive returns the fewest answers that can settle a round: a quorum of grants wins it, and as soon as
+// n-quorum+1 masters have failed or refused, no quorum is left.
+func (l *Locker) decisive() int { return min(l.quorum, len(l.streams)-l.quorum+1) }
+
+// ending is how a collect ended.
+type ending int
+
+const (
+	answered   ending = iota // count was done, or all have answered
+	timeOver                 // the deadline has passed
+	callerLeft               // the caller's context has ended, or the Locker is closing
+)
+
+// collect passes each answer to count, with the number of those still missing, until count reports done or
+// all expected answers are in. Answers that are there when the deadline passes still count.
+func (r *round) collect(ctx context.Context, closing <-chan struct{}, deadline time.Time, expected int, count func(c *link.Command, pending int) (done bool)) ending {
+	defer r.startTimer(deadline).Stop()
+	var room [5]*link.Command // enough for most; saves an allocation
+	for pending := expected; pending > 0; {
+		over := false
+		select {
+		case <-r.answers.ready:
+			over = !time.Now().Before(deadline)
+		case <-ctx.Done():
+			return callerLeft
+		case <-closing:
+			return callerLeft
+		}
+		for _, c := range r.answers.take(room[:0]) {
+			pending--
+			if count(c, pending) {
+				return answered
+			}
+		}
+		if over {
+			return timeOver
+		}
+	}
+	return answered
+}
+
+// startTimer has the timer run out at the deadline.
+func (r *round) startTimer(deadline time.Time) *time.Timer {
+	if rest := time.Until(deadline); r.timer == nil {
+		r.timer = time.AfterFunc(rest, r.over)
+	} else {
+		r.timer.Reset(rest)
+	}
+	return r.timer
+}
+
+// inbox collects the answers to one round of commands. It signals its owner when there may be enough of
+// them to decide, rather than on every answer: mostly the owner wakes once a round.
+type inbox struct {
+	ready chan struct{}
+
+	mu      sync.Mutex
+	op      protocol.Op     // answers to other operations come late and are dropped
+	need    int             // answers before the owner is signalled
+	answers []*link.Command // the answers that the owner hasn't taken yet
+}
+
+func newInbox(op protocol.Op, need, room int) *inbox {
+	return &inbox{ready: make(chan struct{}, 1), op: op, need: need, answers: make([]*link.Command, 0, room)}
+}
+
+// expect discards what has come and waits for the answers to another operation.
+func (in *inbox) expect(op protocol.Op, need int) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.op, in.need, in.answers = op, need, in.answers[:0]
+	select {
+	case <-in.ready:
+	default:
+	}
+}
+
+func (in *inbox) Receive(c *link.Command) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if c.Op != in.op { // a late answer of an earlier round
+		return
+	}
+	in.answers = append(in.answers, c)
+	if len(in.answers) >= in.need {
+		in.ring()
+	}
+}
+
+// take appends the answers that have come to into. From now on each further answer signals the owner.
+func (in *inbox) take(into []*link.Command) []*link.Command {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	into = append(into, in.answers...)
+	in.answers, in.need = in.answers[:0], 1
+	return into
+}
+
+// ring wakes the owner.
+func (in *inbox) ring() { link.Signal(in.ready) }
