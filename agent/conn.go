@@ -26,7 +26,7 @@ type conn struct {
 	reader *bufio.Reader // of this conn
 	lines  *bufio.Reader // of the body of the request
 	out    []byte        // what is about to be written
-	marks  [256]byte     // what was read of a body that is kept open
+	said   [256]byte     // what was read of a body that is kept open
 	head   int           // how many more bytes of the head of a request may be read
 	left   atomic.Bool   // the other side has closed it
 	close  sync.Once

@@ -93,16 +93,17 @@ type held struct {
 }
 
 type line struct {
-	Fence    uint64  `json:"fence"`
-	Mark     int64   `json:"mark"`
-	ValidMS  int64   `json:"valid_ms"`
-	Lost     string  `json:"lost"`
-	Released *bool   `json:"released"`
-	Detail   string  `json:"detail"`
-	Pass     bool    `json:"pass"`
-	Outcome  string  `json:"outcome"`
-	Set      headers `json:"set"`
-	Strip    []string
+	Fence       uint64  `json:"fence"`
+	Mark        int64   `json:"mark"`
+	ValidMS     int64   `json:"valid_ms"`
+	Lost        string  `json:"lost"`
+	Released    *bool   `json:"released"`
+	Unconfirmed bool    `json:"unconfirmed"`
+	Detail      string  `json:"detail"`
+	Pass        bool    `json:"pass"`
+	Outcome     string  `json:"outcome"`
+	Set         headers `json:"set"`
+	Strip       []string
 }
 
 type headers map[string][]string

@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/period"
 	"github.com/caddy-redlock/caddy-redlock/internal/rule"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -32,6 +33,7 @@ type lockRequest struct {
 	Label     string         `json:"label"`
 	Heartbeat rule.Duration  `json:"heartbeat"` // 0: none
 	Linger    bool           `json:"linger"`    // whether the lease outlives a connection that ends without the end of the body
+	OncePer   rule.Duration  `json:"once_per"`  // the work, if the body ends with the word done; 0: whenever it is asked for
 }
 
 // serveLock takes a lock, and holds it for as long as the client keeps its request.
@@ -51,8 +53,13 @@ func (a *Agent) serveLock(t *tail, r *http.Request) error {
 		return err
 	}
 	defer func() { _ = lock.Unlock() }()
+	taken := time.Now()
 	s := &stream{tail: t, lock: lock}
-	if s.hold(nil, time.Duration(request.Heartbeat)) == nil {
+	switch err := s.hold(nil, time.Duration(request.Heartbeat)); {
+	case err != nil:
+	case request.OncePer > 0 && t.saidDone():
+		s.end(releasedFor(period.Period(request.OncePer).Done(lock, taken)))
+	default:
 		s.end(releasedFor(lock.Unlock()))
 	}
 	return nil
@@ -75,8 +82,8 @@ func readLockRequest(t *tail, r *http.Request) (*lockRequest, error) {
 		return nil, lineError(err)
 	}
 	request, err := parseLockRequest(text)
-	if err == nil && request.Heartbeat != 0 && !t.open {
-		err = errors.New("heartbeat: needs a body that is sent in chunks, and kept open for marks")
+	if err == nil && (request.Heartbeat != 0 || request.OncePer != 0) && !t.open {
+		err = errors.New("heartbeat and once_per: they need a body that is sent in chunks, and kept open for what the client says")
 	}
 	if err != nil {
 		return nil, refuse(http.StatusBadRequest, "%v", err)
@@ -110,8 +117,13 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 			return nil, errors.New("key: not UTF-8, or with the character U+FFFD, which decoders write in place of what isn't: two keys would be one")
 		}
 	}
-	if request.Heartbeat < 0 {
+	switch once := period.Period(request.OncePer); {
+	case request.Heartbeat < 0:
 		return nil, errors.New("heartbeat: must be above 0")
+	case once != 0 && once < period.Least:
+		return nil, errors.New("once_per: want a second at least")
+	case once != 0 && len(request.Keys) > 1:
+		return nil, errors.New("once_per: want a single key")
 	}
 	return request, nil
 }
@@ -119,7 +131,10 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 // take asks for the lock, and waits for it until the client has left, or the agent is about to stop.
 func (a *Agent) take(t *tail, request *lockRequest) (*redlock.Lock, error) {
 	var opts []redlock.LockOption
-	if request.Wait != nil {
+	switch {
+	case request.Try:
+		opts = append(opts, redlock.WithWait(0))
+	case request.Wait != nil:
 		opts = append(opts, redlock.WithWait(time.Duration(*request.Wait)))
 	}
 	if request.TTL != 0 {
@@ -132,16 +147,20 @@ func (a *Agent) take(t *tail, request *lockRequest) (*redlock.Lock, error) {
 		opts = append(opts, redlock.WithLabel(request.Label))
 	}
 	defer context.AfterFunc(a.stopping, func() { t.cancel(errStopping) })()
-	take := a.locker.LockAll
-	if request.Try {
-		take = a.locker.TryLockAll
+	var lock *redlock.Lock
+	var err error
+	if once := period.Period(request.OncePer); once > 0 {
+		lock, err = once.Acquire(t.ctx, a.locker, request.Keys[0], opts...)
+	} else {
+		lock, err = a.locker.LockAll(t.ctx, request.Keys, opts...)
 	}
-	lock, err := take(t.ctx, request.Keys, opts...)
 	switch cause := context.Cause(t.ctx); {
 	case err == nil:
 		return lock, nil
 	case cause == errStopping:
 		return nil, errStopping
+	case errors.Is(err, redlock.ErrDone):
+		return nil, errDone
 	case !isOfLock(err):
 		return nil, refuse(http.StatusBadRequest, "%s", strings.TrimPrefix(err.Error(), "redlock: "))
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/agent"
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -297,5 +298,60 @@ func TestRefusedWithOpenBody(t *testing.T) {
 			t.Errorf("%s: %d", path, h.answer.StatusCode)
 		}
 		h.close()
+	}
+}
+
+// TestOncePer: work that is done isn't done again in its period; work that isn't, is.
+func TestOncePer(t *testing.T) {
+	locker := newLocker(t, live)
+	client := serve(t, "unix", agent.New(locker))
+	const body = `{"key":"k","once_per":"1h"}`
+	for _, end := range []string{"", "failed", "\n", "done?", "done\nfailed"} { // of those who have not succeeded
+		h := post(t, client, "/v1/lock", body)
+		h.first()
+		_, _ = io.WriteString(h.body, end)
+		h.end()
+	}
+	h := post(t, client, "/v1/lock", body)
+	h.first()
+	waiter := make(chan *held)
+	go func() { waiter <- post(t, client, "/v1/lock", body) }()
+	h.mark()
+	_, _ = io.WriteString(h.body, "do")
+	_, _ = io.WriteString(h.body, "ne\n\n")
+	if last := h.end(); last.Released == nil || !*last.Released {
+		t.Errorf("last line %+v", last)
+	}
+	for _, late := range []*held{<-waiter, post(t, client, "/v1/lock", body)} {
+		if got := late.answer; got.StatusCode != http.StatusConflict || got.Header.Get("Redlock-Outcome") != "done" || got.Header.Get("Redlock-Agent-Error") != "" {
+			t.Errorf("after the work was done: %s, %v", got.Status, got.Header)
+		}
+		late.close()
+	}
+	requireFree(t, locker, "k") // for who doesn't ask whether it is done
+	for _, wrong := range []string{`{"key":"k","once_per":"1ms"}`, `{"keys":["k","l"],"once_per":"1h"}`} {
+		if h := post(t, client, "/v1/lock", wrong); h.answer.StatusCode != http.StatusBadRequest {
+			t.Errorf("%s: %s", wrong, h.answer.Status)
+		}
+	}
+}
+
+// TestUnconfirmed: a lock whose release no quorum confirms was not lost.
+func TestUnconfirmed(t *testing.T) {
+	servers := redistest.Start(t, 3)
+	client := serve(t, "unix", agent.New(newLocker(t, redistest.URLs(servers))))
+	for _, end := range []string{"", "done"} {
+		h := post(t, client, "/v1/lock", `{"key":"k`+end+`","once_per":"1h"}`)
+		h.first()
+		for _, s := range servers[1:] {
+			s.Pause()
+		}
+		_, _ = io.WriteString(h.body, end)
+		if last := h.end(); last.Released == nil || !*last.Released || !last.Unconfirmed {
+			t.Errorf("last line %+v, want released, and unconfirmed", last)
+		}
+		for _, s := range servers[1:] {
+			s.Resume()
+		}
 	}
 }

@@ -17,20 +17,29 @@ type problem struct {
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	Detail string `json:"detail"`
+
+	outcome string // for the header Redlock-Outcome; "" if it is about the client itself
 }
 
 func (p *problem) Error() string { return p.Detail }
 
 func refuse(status int, format string, values ...any) *problem {
-	return &problem{http.StatusText(status), status, fmt.Sprintf(format, values...)}
+	return &problem{Title: http.StatusText(status), Status: status, Detail: fmt.Sprintf(format, values...)}
 }
+
+// errDone is the problem of a client whose work another has done in this period.
+var errDone = &problem{Title: "The work is done", Status: http.StatusConflict, Detail: "it was done in this period", outcome: "done"}
 
 // write answers with the problem. The header Redlock-Agent-Error tells a gateway that it isn't about the gateway's own client.
 func (p *problem) write(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")
-	h.Set("Redlock-Agent-Error", "1")
+	if p.outcome != "" {
+		h.Set("Redlock-Outcome", p.outcome)
+	} else {
+		h.Set("Redlock-Agent-Error", "1")
+	}
 	if p.Status == http.StatusUnauthorized {
 		h.Set("Www-Authenticate", "Bearer")
 	}
@@ -69,7 +78,7 @@ func (b *buffered) WriteHeader(status int) { b.status = status }
 
 // isOfLock reports whether an error of package redlock says why there is no lock; otherwise it says what is wrong with the call.
 func isOfLock(err error) bool {
-	for _, known := range []error{redlock.ErrHeld, redlock.ErrNoQuorum, redlock.ErrClosed, context.Canceled, context.DeadlineExceeded} {
+	for _, known := range []error{redlock.ErrHeld, redlock.ErrNoQuorum, redlock.ErrUnreadable, redlock.ErrClosed, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, known) {
 			return true
 		}

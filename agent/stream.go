@@ -198,7 +198,7 @@ func releasedFor(err error) releasedLine {
 	case err == nil:
 		return releasedLine{Released: true}
 	case errors.Is(err, redlock.ErrNoQuorum):
-		return releasedLine{Released: true, Unconfirmed: true, Detail: "too few masters have confirmed the release: the key is free when the ttl is over, at the latest"}
+		return releasedLine{true, true, "too few masters have confirmed the release, and what was to be remembered: the key is free when the ttl is over, at the latest"}
 	}
 	return releasedLine{Detail: "the lock had ended before: the work may have overlapped with another holder's"}
 }

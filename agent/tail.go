@@ -20,8 +20,10 @@ import (
 type tail struct {
 	conn   *conn
 	open   bool            // the body may stay open
-	whole  io.Reader       // the body
+	all    io.Reader       // the body
 	body   io.Reader       // the rest of it
+	word   []byte          // the beginning of the last line in it that isn't empty
+	whole  bool            // whether that line has ended
 	last   bool            // no request follows on the connection
 	told   bool            // the answer has ended
 	ctx    context.Context // of the wait for the lock: it ends when the client ends its request, or its connection has
@@ -43,10 +45,10 @@ const moment = time.Second
 
 // newTail returns the tail of a request that has just arrived. A request that can't be read is nil.
 func newTail(c *conn, r *http.Request) *tail {
-	t := &tail{conn: c, received: time.Now(), ended: make(chan struct{}), whole: c.reader, last: true}
+	t := &tail{conn: c, received: time.Now(), ended: make(chan struct{}), all: c.reader, last: true}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
 	if r != nil {
-		t.whole, t.open, t.last = r.Body, r.ContentLength < 0, r.Close
+		t.all, t.open, t.last = r.Body, r.ContentLength < 0, r.Close
 	}
 	return t
 }
@@ -54,7 +56,7 @@ func newTail(c *conn, r *http.Request) *tail {
 // lines returns a reader of the body, before anything else reads it. If the client waits to be asked for the body, it is.
 func (t *tail) lines(r *http.Request) (*bufio.Reader, error) {
 	t.conn.within(lineTimeout)
-	t.conn.lines.Reset(t.whole)
+	t.conn.lines.Reset(t.all)
 	t.body = t.conn.lines
 	if !strings.EqualFold(r.Header.Get("Expect"), "100-continue") {
 		return t.conn.lines, nil
@@ -114,10 +116,10 @@ func (t *tail) next() error {
 		}
 		return errors.New("the request is followed by another one while it lasts")
 	}
-	buffer := t.conn.marks[:]
+	buffer := t.conn.said[:]
 	n, err := t.body.Read(buffer)
 	now := time.Now() // after the read: the client has sent the mark before
-	marks := int64(bytes.Count(buffer[:n], []byte{'\n'}))
+	marks := t.count(buffer[:n])
 	t.mu.Lock()
 	if marks > 0 {
 		t.mark += marks
@@ -130,6 +132,30 @@ func (t *tail) next() error {
 	}
 	return err
 }
+
+// count returns how many marks there are, and keeps the beginning of the last line between them.
+func (t *tail) count(said []byte) (marks int64) {
+	for _, c := range said {
+		switch {
+		case c == '\n':
+			marks++
+			t.whole = true
+			continue
+		case t.whole:
+			t.word, t.whole = t.word[:0], false
+		}
+		if len(t.word) < 2*len(done) {
+			t.word = append(t.word, c)
+		}
+	}
+	return marks
+}
+
+// done is the word with which a client ends its body whose work is done, so that it need not be done again in this period.
+const done = "done"
+
+// saidDone reports whether the last line that isn't empty is the word done. It must not be called before attend has returned.
+func (t *tail) saidDone() bool { return string(t.word) == done }
 
 // refuse answers a request that hasn't got its lock. The client may still end its body in order, and use the connection again: it has
 // a moment for that.
@@ -146,7 +172,7 @@ func (t *tail) refuse(err error) {
 		t.attend(nil)
 		return
 	}
-	_, err = io.CopyN(io.Discard, t.whole, maxTurnLine) // a connection that is closed with unread bytes loses the answer
+	_, err = io.CopyN(io.Discard, t.all, maxTurnLine) // a connection that is closed with unread bytes loses the answer
 	t.atEnd = err == io.EOF
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/job"
+	"github.com/caddy-redlock/caddy-redlock/internal/period"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -59,7 +60,7 @@ func (c *runCommand) acquire(ctx context.Context) (*holding, error) {
 	}
 	free := func(done bool) (err error) {
 		if done && c.period > 0 {
-			err = job.Period(c.period).Done(lock, taken)
+			err = period.Period(c.period).Done(lock, taken)
 		} else {
 			err = lock.Unlock()
 		}
@@ -80,12 +81,12 @@ func (c *runCommand) acquireThrough(ctx context.Context) (*holding, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &holding{lease: lease, fence: fence, free: func(bool) error { return lease.release() }}, nil
+	return &holding{lease: lease, fence: fence, free: func(done bool) error { return lease.release(done && c.period > 0) }}, nil
 }
 
 func (c *runCommand) lock(ctx context.Context, locker *redlock.Locker, opts []redlock.LockOption) (*redlock.Lock, error) {
 	if c.period > 0 {
-		return job.Period(c.period).Acquire(ctx, locker, c.key, opts...)
+		return period.Period(c.period).Acquire(ctx, locker, c.key, opts...)
 	}
 	return locker.Lock(ctx, c.key, opts...)
 }

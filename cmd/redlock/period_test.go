@@ -4,6 +4,7 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -14,12 +15,13 @@ import (
 
 // TestOncePer: a run that fails lets the next one try; after a success, nobody runs it again within the period, and whoever waited for
 // the run that succeeded is among them.
-func TestOncePer(t *testing.T) {
-	servers := redistest.Start(t, 3)
+func TestOncePer(t *testing.T) { eachWay(t, testOncePer) }
+
+func testOncePer(t *testing.T, servers []*redistest.Server, run func(args ...string) *exec.Cmd) {
 	dir := t.TempDir()
 	once := func(script string, args ...string) (stderr string, code int) {
 		args = append(append([]string{"--once-per", "1h"}, args...), "report", "--", "sh", "-c", script)
-		cmd := redlockRun(servers, args...)
+		cmd := run(args...)
 		cmd.Dir = dir
 		_, stderr, code = finish(t, cmd)
 		return stderr, code
@@ -27,7 +29,7 @@ func TestOncePer(t *testing.T) {
 	if _, code := once("exit 3"); code != 3 {
 		t.Fatalf("a failure has exit code %d", code)
 	}
-	first := redlockRun(servers, "--once-per", "1h", "report", "--", "sh", "-c", "touch here; read _; echo ran >>runs")
+	first := run("--once-per", "1h", "report", "--", "sh", "-c", "touch here; read _; echo ran >>runs")
 	first.Dir = dir
 	stdin, err := first.StdinPipe()
 	if err != nil {
@@ -35,7 +37,7 @@ func TestOncePer(t *testing.T) {
 	}
 	start(t, first)
 	eventually(t, "the first runs", func() bool { return exists(filepath.Join(dir, "here")) })
-	waiter := redlockRun(servers, "--once-per", "1h", "--skip-code", "0", "report", "--", "sh", "-c", "echo ran >>runs")
+	waiter := run("--once-per", "1h", "--skip-code", "0", "report", "--", "sh", "-c", "echo ran >>runs")
 	waiter.Dir = dir
 	start(t, waiter)
 	if err := stdin.Close(); err != nil {
@@ -66,7 +68,7 @@ func TestOncePer(t *testing.T) {
 	if marks < 2 {
 		t.Errorf("%d masters have the mark", marks)
 	}
-	if _, _, code := finish(t, redlockRun(servers, "report", "--", "true")); code != 0 {
+	if _, _, code := finish(t, run("report", "--", "true")); code != 0 {
 		t.Errorf("without --once-per the mark doesn't matter: exit code %d", code)
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/job"
 	"github.com/caddy-redlock/caddy-redlock/internal/masters"
+	"github.com/caddy-redlock/caddy-redlock/internal/period"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -156,10 +157,8 @@ func (c *runCommand) check(given func(flag string) bool) error {
 		return errors.New("--try doesn't wait: want it without --wait")
 	case c.after < 0 || c.after > c.ttl/2:
 		return fmt.Errorf("--kill-after %v: want at most %v, half of the ttl: the command has to be gone before the lease is over", c.after, c.ttl/2)
-	case c.period < 0 || given("once-per") && c.period < time.Second:
+	case c.period < 0 || given("once-per") && c.period < time.Duration(period.Least):
 		return fmt.Errorf("--once-per %v: want a second at least", c.period)
-	case c.period > 0 && c.agent != "":
-		return errors.New("--once-per needs the masters: an agent has nothing remembered")
 	case given("skip-code") && c.period == 0:
 		return errors.New("--skip-code belongs to --once-per")
 	case c.heldCode < 0 || c.heldCode > 255 || c.skipCode < 0 || c.skipCode > 255:
@@ -229,7 +228,7 @@ func (c *runCommand) refused(err error) error {
 	switch {
 	case errors.Is(err, redlock.ErrDone):
 		return &coded{c.skipCode, onTerminal("it is done: %s has run in this period", c.key)}
-	case errors.Is(err, redlock.ErrNoQuorum):
+	case errors.Is(err, redlock.ErrNoQuorum), errors.Is(err, redlock.ErrUnreadable):
 		return &coded{codeNoQuorum, err}
 	case errors.Is(err, redlock.ErrHeld):
 		return &coded{c.heldCode, onTerminal("another has the lock on %s", c.key)}

@@ -74,7 +74,6 @@ func TestWrongUse(t *testing.T) {
 		"--skip-code belongs":         {"--skip-code", "0", "k", "true"},
 		"--agent and --masters":       {"--agent", "unix:/s", "--masters", "redis://127.0.0.1:1", "k", "true"},
 		"want unix:/path":             {"--agent", "10.0.0.1:80", "k", "true"},
-		"--once-per needs the":        {"--agent", "unix:/s", "--once-per", "1h", "k", "true"},
 		"between 0 and 255":           {"-E", "256", "k", "true"},
 		"no masters":                  {"k", "true"},
 		"is memory://":                {"--masters", "memory://", "k", "true"},

@@ -94,12 +94,13 @@ type agentLease struct {
 
 // agentLine is a line of the agent's answer: docs/agent.md.
 type agentLine struct {
-	Fence    uint64 `json:"fence"`
-	Mark     int64  `json:"mark"`
-	Valid    int64  `json:"valid_ms"`
-	Lost     string `json:"lost"`
-	Detail   string `json:"detail"`
-	Released *bool  `json:"released"`
+	Fence       uint64 `json:"fence"`
+	Mark        int64  `json:"mark"`
+	Valid       int64  `json:"valid_ms"`
+	Lost        string `json:"lost"`
+	Detail      string `json:"detail"`
+	Released    *bool  `json:"released"`
+	Unconfirmed bool   `json:"unconfirmed"`
 }
 
 // lockThrough takes a lock. If the agent refuses it, the error is coded as it would be on masters.
@@ -116,6 +117,9 @@ func (c *runCommand) lockThrough(ctx context.Context, a *agentClient) (*agentLea
 	}
 	if c.maxHold > 0 {
 		ask["max_hold"] = c.maxHold.String()
+	}
+	if c.period > 0 {
+		ask["once_per"] = c.period.String()
 	}
 	line, err := json.Marshal(ask)
 	if err != nil {
@@ -160,8 +164,10 @@ func (c *runCommand) refusedBy(a *agentClient, body io.Reader, answer *http.Resp
 		return &coded{codeNoQuorum, fmt.Errorf("something else than an agent answers at %s (status %d)", a.address, answer.StatusCode)}
 	}
 	switch {
+	case answer.Header.Get("Redlock-Outcome") == "done":
+		return c.refused(redlock.ErrDone)
 	case answer.StatusCode == http.StatusLocked:
-		return &coded{c.heldCode, onTerminal("another has the lock on %s", c.key)}
+		return c.refused(redlock.ErrHeld)
 	case answer.StatusCode == http.StatusBadRequest:
 		return &coded{codeUsage, errors.New(problem.Detail)}
 	}
@@ -244,20 +250,24 @@ func (l *agentLease) beat(every time.Duration) {
 // releasePatience is how long the agent may take to say that it has released the lock.
 const releasePatience = 5 * time.Second
 
-var errUnconfirmed = errors.New("the release is not confirmed: the key is free when the ttl is over, at the latest")
-
-// release ends the request in order. Its error matches those of redlock.Lock.Unlock if the lock had ended before.
-func (l *agentLease) release() error {
+// release ends the request in order, after the word that the work of the period is done, if it is. Its error matches those of
+// redlock.Lock.Unlock.
+func (l *agentLease) release(done bool) error {
 	defer l.close()
 	if cause := context.Cause(l.ctx); cause != nil {
 		return fmt.Errorf("%w: %w", redlock.ErrLost, cause)
 	}
 	defer time.AfterFunc(releasePatience, l.close).Stop()
+	if done {
+		_, _ = io.WriteString(l.body, "done") // what isn't received is not confirmed
+	}
 	_ = l.body.Close()
 	<-l.ended
 	switch last := l.last; {
-	case last == nil, strings.HasPrefix(last.Detail, "too few masters"):
-		return errUnconfirmed
+	case last == nil:
+		return errors.New("the agent has not confirmed the release: the key is free when the ttl is over, at the latest")
+	case last.Unconfirmed:
+		return fmt.Errorf("%w: the agent: %s", redlock.ErrNoQuorum, last.Detail)
 	case last.Released != nil && *last.Released:
 		return nil
 	default:

@@ -1,4 +1,5 @@
-package job
+// Package period has work done once in each period, on whatever machine: a lock whose last holder has left a mark.
+package period
 
 import (
 	"context"
@@ -22,8 +23,11 @@ type mark struct {
 	Lasts time.Duration `json:"lasts_ns"` // the period, from the lock on
 }
 
-// Period is a time in which a job succeeds once, on whatever machine.
+// Period is a time in which work succeeds once.
 type Period time.Duration
+
+// Least is the shortest period.
+const Least = Period(time.Second)
 
 // Acquire takes the lock on the key, unless the work of the present period is done: then the error matches redlock.ErrDone. It waits for
 // who does it now, and gets the lock if that fails.
@@ -37,7 +41,7 @@ func (p Period) Acquire(ctx context.Context, locker *redlock.Locker, key string,
 		}
 		var m mark
 		if json.Unmarshal(done.Result, &m) != nil {
-			return nil, fmt.Errorf("something else than --once-per has left a result for this key, for %v: take another key, or redlock forget", done.Keep)
+			return nil, fmt.Errorf("something else than a run once per period has left a result for this key, for %v: take another key, or redlock forget", done.Keep)
 		}
 		began := m.Took + m.Kept - done.Keep // so long ago
 		if began-time.Since(came) < m.Lasts {
