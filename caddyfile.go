@@ -48,6 +48,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		scope            <template>|off # default off: who has sent the ID
 //		remember         <duration>|off [<max size>] # default off; 64KiB
 //		remember_status  <status>...    # default: below 500 but 401, 403, 408, 409, 423, 425 and 429
+//		on_duplicate     refuse|wait    # default refuse, with 409
 //		fingerprint      [on|off]       # default on; with a preset for webhooks off
 //		allow_upgrade
 //		on_client_abort  run|cancel     # default run
@@ -79,6 +80,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"scope":            func() error { return oneArg(d, &h.Scope) },
 		"remember":         func() error { return rememberArgs(d, &h.Remember, &h.RememberSize) },
 		"remember_status":  func() error { return someArgs(d, &h.RememberStatus) },
+		"on_duplicate":     func() error { return oneArg(d, &h.OnDuplicate) },
 		"fingerprint":      func() error { return switchArg(d, &h.Fingerprint) },
 		"allow_upgrade":    func() error { h.AllowUpgrade = true; return noArgs(d) },
 		"hold_after_abort": func() error { return durationArg(d, &h.HoldAfterAbort) },

@@ -9,7 +9,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// claim takes the lock on the delivery, which all processes share: the request that doesn't get it comes second. It is held
+// claim takes the lock on the delivery, which all processes share: the request that doesn't get it comes second, and may wait for the
+// answer to the first. It is held
 // besides the lock on the keys, until unlockClaim is called. If the answer to the delivery is remembered, it returns that.
 func (s *serving) claim(alone bool) (*answer.Answer, error) {
 	opts := s.rule.options
@@ -19,7 +20,18 @@ func (s *serving) claim(alone bool) (*answer.Answer, error) {
 	if s.rule.Remember > 0 {
 		opts = append(opts, redlock.WithRecall())
 	}
-	lock, err := s.turn.locker.TryLock(s.r.Context(), s.turn.claimKey, opts...)
+	try := func(ctx context.Context) (*redlock.Lock, error) {
+		return s.turn.locker.TryLock(ctx, s.turn.claimKey, opts...)
+	}
+	var lock *redlock.Lock
+	var err error
+	if s.rule.waitsForAnswers() {
+		lock, err = s.wait(try, func(ctx context.Context) (*redlock.Lock, error) {
+			return s.turn.locker.Lock(ctx, s.turn.claimKey, opts...)
+		})
+	} else {
+		lock, err = try(s.r.Context())
+	}
 	var held *redlock.HeldError
 	var done *redlock.DoneError
 	switch {
@@ -50,6 +62,9 @@ func (s *serving) setClaimKey() {
 		s.turn.Key = cmp.Or(s.turn.Key, holder.Key)
 	}
 }
+
+// waitsForAnswers reports whether a repeat waits for the first to be answered.
+func (rule *Serializer) waitsForAnswers() bool { return rule.OnDuplicate == waits }
 
 // unlockClaim releases the lock on the delivery, with the answer that the masters are to remember, or nil. It returns what tells the
 // log and the Observer how that went.

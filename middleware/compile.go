@@ -147,6 +147,7 @@ func (rule *Serializer) check() error {
 	for _, choice := range []struct{ setting, value, otherwise, special string }{
 		{"on_missing_key", rule.OnMissingKey, "refuse", Pass},
 		{"on_no_quorum", rule.OnNoQuorum, "refuse", Pass},
+		{"on_duplicate", rule.OnDuplicate, "refuse", waits},
 		{"on_client_abort", rule.OnClientAbort, Cancel, "run"},
 	} {
 		if choice.value != choice.otherwise && choice.value != choice.special {

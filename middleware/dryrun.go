@@ -60,6 +60,9 @@ func (s *serving) dryRun(err error) error {
 	case err == nil:
 	case errors.As(err, &duplicate):
 		outcome = OutcomeDuplicate
+		if s.rule.waitsForAnswers() {
+			what = "delayed"
+		}
 	case errors.Is(err, redlock.ErrHeld):
 		outcome = OutcomeHeld
 		if s.rule.Wait > 0 {

@@ -38,6 +38,8 @@ func (rule *Serializer) checkRemember() error {
 		return fmt.Errorf("remember %v: must be at least %v", rule.Remember, leastRemember)
 	case rule.Remember > 0 && rule.dedupe == nil:
 		return errors.New("remember needs dedupe or idempotency_key: a repeat is told from a new request by its ID")
+	case rule.waitsForAnswers() && (rule.Remember == 0 || rule.Wait == 0):
+		return errors.New("on_duplicate wait: needs remember, for the answer that a repeat waits for, and wait, for how long")
 	case rule.Remember > 0 && !rule.runsToEnd():
 		return errors.New("on_client_abort cancel: remember needs requests that run to their end: a client that has left is the one that repeats")
 	case rule.RememberSize < 0 || rule.RememberSize > MaxRememberSize:

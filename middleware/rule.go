@@ -94,6 +94,11 @@ type Rule struct {
 	// another. Without it the host and the path are a part of the ID, as one event may be delivered to several places. The body is read before the lock is taken, within max_body. Default: true, but with the preset of a sender of webhooks false.
 	Fingerprint *bool `json:"fingerprint,omitempty"`
 
+	// What to do with a repeat of a delivery that is waiting or running: "refuse" it at once with 409, or have it "wait", for up to Wait,
+	// for the answer to the first, which it gets; if that is not remembered, one of those that wait runs. Waiting needs remember and
+	// wait. Default: refuse.
+	OnDuplicate string `json:"on_duplicate,omitempty"`
+
 	// Whether requests for another protocol, such as WebSocket, may hold a lock for as long as they
 	// last, up to max_hold. Default: false, which refuses them with 403.
 	AllowUpgrade bool `json:"allow_upgrade,omitempty"`
@@ -156,6 +161,7 @@ const (
 	Cancel = "cancel" // of OnClientAbort
 
 	off      = "off"
+	waits    = "wait"
 	required = "required"
 	optional = "optional"
 )
@@ -209,6 +215,7 @@ func (rule *Rule) setDefaults() {
 	rule.NoQuorumStatus = cmp.Or(rule.NoQuorumStatus, http.StatusConflict)
 	rule.OnMissingKey = cmp.Or(rule.OnMissingKey, "refuse")
 	rule.OnNoQuorum = cmp.Or(rule.OnNoQuorum, "refuse")
+	rule.OnDuplicate = cmp.Or(rule.OnDuplicate, "refuse")
 	rule.OnClientAbort = cmp.Or(rule.OnClientAbort, "run")
 	rule.MaxBody = cmp.Or(rule.MaxBody, DefaultMaxBody)
 	rule.BodyTimeout = cmp.Or(rule.BodyTimeout, DefaultBodyTimeout)

@@ -44,6 +44,7 @@ type serving struct {
 	why          Reason // why they don't, or not all of it; empty if they do, or nothing is to be remembered
 	unremembered error
 
+	asked    time.Time // when it began to ask for its locks
 	acquired time.Time // when it got its lock; zero for none
 	ended    Outcome   // of its lock, when the handler has returned
 }
@@ -81,6 +82,7 @@ func (s *serving) serve() error {
 		s.turn.Outcome = OutcomeAcquired
 		return s.handOver(s.w)
 	}
+	s.asked = time.Now()
 	span := s.startSpan()
 	remembered, err := s.acquire(keys)
 	s.turn.Waited = time.Since(s.arrived)
@@ -210,21 +212,18 @@ func (s *serving) acquire(keys []string) (remembered *answer.Answer, err error) 
 }
 
 // lock takes the locks on all keys, which are in order and without duplicates.
-func (s *serving) lock(keys []string) (lock *redlock.Lock, err error) {
+func (s *serving) lock(keys []string) (*redlock.Lock, error) {
+	try := func(ctx context.Context) (*redlock.Lock, error) {
+		return s.turn.locker.TryLockAll(ctx, keys, s.rule.options...)
+	}
 	if s.rule.Wait == 0 {
-		return s.turn.locker.TryLockAll(s.r.Context(), keys, s.rule.options...)
+		return try(s.r.Context())
 	}
-	if s.rule.stopping() {
-		lock, err = s.turn.locker.TryLockAll(s.r.Context(), keys, s.rule.options...)
-	} else {
-		lock, err = s.waitForLock(keys)
+	opts := s.rule.options
+	if s.rule.waitsForAnswers() { // the request may have waited for its delivery
+		opts = append(opts, redlock.WithWait(max(s.rule.Wait-time.Since(s.asked), 0)))
 	}
-	// A wait that was ended before its first attempt had an answer has no other error.
-	ended := errors.Is(err, context.Canceled) && !errors.Is(err, redlock.ErrNoQuorum) && s.r.Context().Err() == nil
-	if (ended || errors.Is(err, redlock.ErrHeld)) && s.rule.stopping() {
-		err = errStopping
-	}
-	return lock, err
+	return s.wait(try, func(ctx context.Context) (*redlock.Lock, error) { return s.turn.locker.LockAll(ctx, keys, opts...) })
 }
 
 func (s *serving) setOutcome(outcome Outcome, err error) {

@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -14,12 +15,27 @@ func (rule *Serializer) stopping() bool { return rule.Shutdown != nil && rule.Sh
 // one that waits.
 const uncontended = 10 * time.Millisecond
 
-// waitForLock waits for the locks until the wait is over or the server is about to stop. Meanwhile it reads the body ahead.
-func (s *serving) waitForLock(keys []string) (*redlock.Lock, error) {
+// wait calls lock, which waits, or try, which doesn't, if the server is about to stop.
+func (s *serving) wait(try, lock func(context.Context) (*redlock.Lock, error)) (got *redlock.Lock, err error) {
+	if s.rule.stopping() {
+		got, err = try(s.r.Context())
+	} else {
+		got, err = s.waitWhileServing(lock)
+	}
+	// A wait that was ended before its first attempt had an answer has no other error.
+	ended := errors.Is(err, context.Canceled) && !errors.Is(err, redlock.ErrNoQuorum) && s.r.Context().Err() == nil
+	if (ended || errors.Is(err, redlock.ErrHeld)) && s.rule.stopping() {
+		err = errStopping
+	}
+	return got, err
+}
+
+// waitWhileServing waits until the wait is over or the server is about to stop. Meanwhile it reads the body ahead.
+func (s *serving) waitWhileServing(acquire func(context.Context) (*redlock.Lock, error)) (*redlock.Lock, error) {
 	s.rule.observeWaits(1)
 	defer s.rule.observeWaits(-1)
 	if _, ok := s.r.Body.(*body); !ok && s.rule.Shutdown == nil { // there is nothing to do meanwhile
-		return s.turn.locker.LockAll(s.r.Context(), keys, s.rule.options...)
+		return acquire(s.r.Context())
 	}
 	ctx, cancel := context.WithCancel(s.r.Context())
 	defer cancel()
@@ -35,7 +51,7 @@ func (s *serving) waitForLock(keys []string) (*redlock.Lock, error) {
 			b.readAhead(ctx)
 		}
 	})
-	lock, err := s.turn.locker.LockAll(ctx, keys, s.rule.options...)
+	lock, err := acquire(ctx)
 	if !begins.Stop() {
 		cancel()
 		waits.Wait()

@@ -42,6 +42,7 @@ type caller struct {
 	order   uint64              // of the call among all of this process; 0 before it enters
 	gate    *gate               // where it is, or was last
 	heads   bool                // it is the head there; the mu of the gates guards this
+	done    *DoneError          // what the head before it has met, if it wants that; set before its turn
 	ownGate gate                // room for the gate, if this caller is the first at it; saves an allocation
 	began   time.Time           // when the call began, on our clock
 	ticket  int64               // its place in the masters' queues, from its first attempt on; 0 if not known yet

@@ -1,5 +1,7 @@
 package redlock
 
+import "slices"
+
 // noteOutcome records how an attempt of the head has ended, and answers the try-locks that wait for that.
 func (g *gates) noteOutcome(at *gate, lock *Lock, failed error) {
 	g.mu.Lock()
@@ -11,20 +13,23 @@ func (g *gates) noteOutcome(at *gate, lock *Lock, failed error) {
 	at.answerTries()
 }
 
-// met passes the result that the head has met on to the try-locks that wait for its attempt: it was remembered
-// while they waited.
+// met passes the result that the head has met on to the calls that stand in line for it, and to the try-locks that wait for its
+// attempt: it was remembered while they waited. So thousands of calls cost the masters what one does.
 func (g *gates) met(at *gate, done *DoneError) {
 	g.mu.Lock()
-	tries := at.tries
+	defer g.mu.Unlock()
+	for _, try := range at.tries {
+		try <- done
+	}
 	at.tries = nil
-	g.mu.Unlock()
-	if len(tries) == 0 {
-		return
-	}
-	shared := done.clone()
-	for _, try := range tries {
-		try <- shared
-	}
+	at.line = slices.DeleteFunc(at.line, func(c *caller) bool {
+		if !c.recall {
+			return false
+		}
+		c.done = done
+		c.turn <- nil
+		return true
+	})
 }
 
 func (g *gate) answerTries() {

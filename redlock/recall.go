@@ -2,7 +2,6 @@ package redlock
 
 import (
 	"context"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -12,7 +11,7 @@ import (
 
 // DoneError is the error of a call with WithRecall for a key whose result is remembered. It matches ErrDone.
 type DoneError struct {
-	Result []byte        // of UnlockWith
+	Result []byte        // of UnlockWith; calls that have waited for it together share it: don't change it
 	Fence  uint64        // the fencing token of the lock under which the work was done
 	Keep   time.Duration // how long the result is still remembered, at least on one master
 }
@@ -21,10 +20,6 @@ func (e *DoneError) Error() string { return ErrDone.Error() }
 
 // Unwrap returns ErrDone.
 func (e *DoneError) Unwrap() error { return ErrDone }
-
-func (e *DoneError) clone() *DoneError {
-	return &DoneError{Result: slices.Clone(e.Result), Fence: e.Fence, Keep: e.Keep}
-}
 
 // recall returns the result that an attempt has met, or nil: if there is none, if another holder is doing the work again
 // because a quorum hasn't heard of the result, or if it is unsure that later calls meet this one, too.

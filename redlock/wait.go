@@ -109,7 +109,7 @@ func (l *Locker) awaitFirst(ctx context.Context, later <-chan *DoneError, recall
 	select {
 	case done := <-later:
 		if done != nil && recall {
-			return done.clone()
+			return done
 		}
 		return nil
 	case <-ctx.Done():
@@ -123,6 +123,9 @@ func (l *Locker) standInLine(ctx context.Context, callers []*caller, blocked *ca
 	turn, err := blocked.turn, error(nil)
 	select {
 	case a := <-turn:
+		if blocked.done != nil {
+			return nil, blocked.done
+		}
 		return a, nil
 	case <-ctx.Done():
 		err = ended(ctx, l.gates.held(blocked))
