@@ -28,6 +28,7 @@ type body struct {
 	writer        http.ResponseWriter // for the read deadline; nil for none
 
 	rule   *Serializer // the innermost, with its budget
+	parsed *bodyFields // what the templates of a rule have read
 	budget *Budget
 	filled bool  // an attempt was made to read all of it
 	err    error // the result of that attempt

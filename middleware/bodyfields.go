@@ -4,21 +4,22 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"mime"
 	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fields"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
 )
 
 const formType = "application/x-www-form-urlencoded"
 
-// bodyFields are the fields of one template in the body of one request, which is read when the first of them is asked for.
+// bodyFields are the fields of a rule's templates in the body of one request, which is read when the first of them is asked for.
 type bodyFields struct {
 	request *http.Request
 	fields  []fields.Field
+	of      *fieldSet
 	read    bool
 	json    bool
 	found   []fields.Found
@@ -26,11 +27,40 @@ type bodyFields struct {
 	err     error
 }
 
+// fieldSet has the fields of the body of all templates of a rule, so that a body is parsed once for all of them.
+type fieldSet struct{ fields []fields.Field }
+
+// take moves the fields of a template into the set.
+func (set *fieldSet) take(t *Template) {
+	for _, p := range t.parts {
+		for _, together := range p.sources {
+			for i := range together {
+				together[i].field += len(set.fields) // which means nothing to others than fields of the body
+			}
+		}
+	}
+	set.fields = append(set.fields, t.set.fields...)
+	t.set = set
+}
+
+// in returns what the body of a request has for the template.
+func (t *Template) in(r *http.Request) *bodyFields {
+	if t.readsBody {
+		if b, ok := r.Body.(*body); ok && b.parsed != nil && b.parsed.of == t.set {
+			return b.parsed
+		}
+	}
+	return &bodyFields{request: r, fields: t.set.fields, of: t.set}
+}
+
 // values returns what the body has of a field, in the format that the request declares.
 func (f *bodyFields) values(s source) ([]string, error) {
 	if !f.read {
 		f.read = true
 		f.find()
+		if b, ok := f.request.Body.(*body); ok {
+			b.parsed = f
+		}
 	}
 	if f.err != nil {
 		return nil, f.err
@@ -46,8 +76,11 @@ func (f *bodyFields) values(s source) ([]string, error) {
 	if fields.Some(err) && s.kind != "int64" {
 		values = withRounded(values, found)
 	}
-	if !f.json && f.fields[s.field].Format == "" {
+	switch unwrapped := found.Unwrapped(); {
+	case !f.json && f.fields[s.field].Format == "":
 		err = beside(values, err, &f.aside[s.field])
+	case unwrapped != nil && errors.Is(err, ErrMissingKey):
+		err = beside(values, err, unwrapped)
 	}
 	return values, err
 }
@@ -121,8 +154,11 @@ func (f *bodyFields) readAside() bool {
 	return false
 }
 
-// errElsewhere counts as a missing value, which another reader may find elsewhere.
-var errElsewhere = fmt.Errorf("%w here, and given elsewhere", ErrMissingKey)
+// elsewhereError counts as a missing value, which another reader finds elsewhere.
+type elsewhereError struct{ values []string }
+
+func (*elsewhereError) Error() string { return ErrMissingKey.Error() + " here, and given elsewhere" }
+func (*elsewhereError) Unwrap() error { return ErrMissingKey }
 
 // beside compares the values of a body with those of the query, or the other way round: some readers merge the two.
 func beside(values []string, err error, aside *fields.Found) error {
@@ -130,14 +166,19 @@ func beside(values []string, err error, aside *fields.Found) error {
 	case aside.Err != nil:
 		return ErrAmbiguousKey
 	case errors.Is(err, ErrMissingKey) && len(aside.Values) > 0:
-		return errElsewhere
+		return &elsewhereError{aside.Values}
 	}
-	for _, other := range aside.Values {
-		if !slices.ContainsFunc(values, func(value string) bool { return fold.Same(value, other) }) {
-			return cmp.Or(err, ErrAmbiguousKey)
-		}
+	if !hasAll(values, aside.Values) {
+		return cmp.Or(err, ErrAmbiguousKey)
 	}
 	return err
+}
+
+// hasAll reports whether each of some values is among others.
+func hasAll(values, some []string) bool {
+	return !slices.ContainsFunc(some, func(one string) bool {
+		return !slices.ContainsFunc(values, func(value string) bool { return fold.Same(value, one) })
+	})
 }
 
 const errContentType = fold.Error("Content-Type is given more than once")
@@ -154,16 +195,10 @@ func isJSON(r *http.Request) (bool, error) {
 	if err == ErrAmbiguousKey {
 		return false, errContentType
 	}
-	media, parameters, err := mime.ParseMediaType(header)
-	// Many clients write utf8, which is a name of the same encoding to those who know it.
-	if charset := strings.ToLower(parameters["charset"]); err != nil || charset != "" && charset != "utf-8" && charset != "utf8" {
+	media, err := grammar.Media(header)
+	json := media == "application/json" || strings.HasSuffix(media, "+json")
+	if !json && media != formType {
 		return false, errBodyFormat
 	}
-	switch {
-	case media == "application/json", strings.HasSuffix(media, "+json"):
-		return true, nil
-	case media == formType:
-		return false, nil
-	}
-	return false, errBodyFormat
+	return json, err
 }

@@ -164,7 +164,7 @@ func TestLongTextsOfJSON(t *testing.T) {
 func TestHalvesOfPairs(t *testing.T) {
 	t.Parallel()
 	const refused = "refused: key part {json.id}: not valid UTF-8, or with a control character in it"
-	const notJSON = "refused: key part {json.id}: body is not valid JSON"
+	const notJSON = "refused: key part {json.id}: body is not valid JSON, in UTF-8 without a byte order mark"
 	for _, c := range []struct{ body, want string }{
 		{`{"id":42,"text":"ab\ud83d"}`, "42"},
 		{`{"text":"\udE00","id":42,"x\ud83d":{"\ud83d":["\ud83d"]}}`, "42"},

@@ -88,6 +88,7 @@ func byDefault(rule Rule) *Serializer {
 
 // compileTemplates reads the templates of the keys, of the ID and of who has sent it.
 func (rule *Serializer) compileTemplates(placeholder PlaceholderFunc) (err error) {
+	set := new(fieldSet)
 	switch {
 	case rule.derive != nil && len(rule.Keys) > 0:
 		return errors.New("key: the keys come from a function, and from templates or a preset: want one of them")
@@ -95,9 +96,12 @@ func (rule *Serializer) compileTemplates(placeholder PlaceholderFunc) (err error
 		if rule.keys, err = ParseTemplates(rule.Keys, placeholder); err != nil {
 			return err
 		}
+		for _, t := range rule.keys {
+			set.take(t)
+		}
 		rule.derive, rule.readsBody = rule.keys.Keys, slices.ContainsFunc(rule.keys, (*Template).ReadsBody)
 	}
-	if err := rule.compileID(placeholder); err != nil {
+	if err := rule.compileID(placeholder, set); err != nil {
 		return err
 	}
 	if rule.derive == nil && !rule.identifiesByHeader() {
@@ -108,6 +112,7 @@ func (rule *Serializer) compileTemplates(placeholder PlaceholderFunc) (err error
 		if err != nil {
 			return err
 		}
+		set.take(scope)
 		rule.scope, rule.readsBody = scope.exactKey(), rule.readsBody || scope.ReadsBody()
 	}
 	rule.final = isFinal
@@ -118,7 +123,7 @@ func (rule *Serializer) compileTemplates(placeholder PlaceholderFunc) (err error
 }
 
 // compileID finds out how the ID of a delivery is found.
-func (rule *Serializer) compileID(placeholder PlaceholderFunc) error {
+func (rule *Serializer) compileID(placeholder PlaceholderFunc, set *fieldSet) error {
 	switch rule.IdempotencyKey {
 	case "", off, required, optional:
 	default:
@@ -134,6 +139,7 @@ func (rule *Serializer) compileID(placeholder PlaceholderFunc) error {
 		if err != nil {
 			return err
 		}
+		set.take(id)
 		rule.dedupe, rule.readsBody = id.exactKey(), rule.readsBody || id.ReadsBody()
 	}
 	return nil

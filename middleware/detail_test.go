@@ -52,7 +52,7 @@ func TestDetail(t *testing.T) {
 		"no text":         {send: header("A", secret+"\xff"), with: of(l, "c:{header.A}"), want: "key part {header.A}: not valid UTF-8, or with a control character in it"},
 		"path":            {send: func(r *http.Request) { r.URL.Path = "/s3cret//a" }, with: of(l, "c:{path.1}"), want: `key part {path.1}: path has an empty, "." or ".." segment, or an escaped slash`},
 		"object":          {body: `{"a":{"s3cret":1}}`, with: of(l, "c:{body.a}"), want: "key part {body.a}: is an object or array; want a string, number or boolean"},
-		"no JSON":         {body: `{"a":s3cret}`, with: of(l, "c:{body.a}"), want: "key part {body.a}: body is not valid JSON"},
+		"no JSON":         {body: `{"a":s3cret}`, with: of(l, "c:{body.a}"), want: "key part {body.a}: body is not valid JSON, in UTF-8 without a byte order mark"},
 		"some elements":   {body: `{"a":[{"id":"s3cret"},{}]}`, with: of(l, "c:{body.a[].id}"), want: "key part {body.a[].id}: missing or empty in some of the elements only"},
 		"two readers":     {body: `{"x":"&a=s3cret&"}`, with: of(l, "c:{body.a}"), want: "key: given more than once"},
 		"type":            {body: secret, send: func(r *http.Request) { r.Header.Set("Content-Type", "text/s3cret") }, with: of(l, "c:{body.a}"), want: "key part {body.a}: body is neither JSON nor application/x-www-form-urlencoded, in UTF-8"},

@@ -16,14 +16,14 @@ func (t *Template) Key(r *http.Request) (string, error) {
 	if t.each >= 0 {
 		return "", &KeyError{Placeholder: t.parts[t.each].name, Err: ErrAmbiguousKey}
 	}
-	return t.key(&bodyFields{request: r, fields: t.fields})
+	return t.key(t.in(r))
 }
 
 // Keys returns the lock keys of a request: several if the template has a placeholder with [] or &. JSON that could also be
 // read as a form has the keys of both, because some frameworks ignore the Content-Type. The error is a *KeyError.
 func (t *Template) Keys(r *http.Request) ([]string, error) {
-	from := &bodyFields{request: r, fields: t.fields}
-	if len(t.fields) == 0 {
+	from := t.in(r)
+	if !t.readsBody && t.each < 0 {
 		key, err := t.key(from)
 		if err != nil {
 			return nil, err
@@ -99,20 +99,30 @@ func (t *Template) all(values func(*part) ([]string, error)) ([]string, error) {
 
 // values returns the folded values of the first alternative that the request has. A single value goes into room.
 func (p *part) values(from *bodyFields, room []string) (values []string, err error) {
-	elsewhere := false
+	var elsewhere []string
 	for _, together := range p.sources {
-		if values, err = p.together(from, together, room); !errors.Is(err, ErrMissingKey) {
+		values, err = p.together(from, together, room)
+		if other := (*elsewhereError)(nil); errors.As(err, &other) {
+			elsewhere = append(elsewhere, other.values...)
+		}
+		if !errors.Is(err, ErrMissingKey) {
 			break
 		}
-		elsewhere = elsewhere || errors.Is(err, errElsewhere)
 	}
-	if errors.Is(err, ErrMissingKey) && elsewhere { // on_missing_key must not let it pass without a lock
-		err = ErrAmbiguousKey
+	if elsewhere != nil && (errors.Is(err, ErrMissingKey) || err == nil && !hasAll(unlabeled(values), elsewhere)) {
+		err = ErrAmbiguousKey // on_missing_key must not let it pass without a lock
 	}
 	if err != nil {
 		return nil, &KeyError{Placeholder: p.name, Err: err}
 	}
 	return values, nil
+}
+
+func unlabeled(values []string) (plain []string) {
+	for _, value := range values {
+		plain = append(plain, value[strings.IndexByte(value, labelEnd)+1:])
+	}
+	return plain
 }
 
 // together returns the values of all of these sources that the request has. If there are several sources, it leaves out objects
@@ -130,7 +140,7 @@ func (p *part) together(from *bodyFields, sources []source, room []string) ([]st
 		switch {
 		case err == nil:
 			all = append(all, values...)
-		case errors.Is(err, errElsewhere) || !errors.Is(err, ErrMissingKey):
+		case !errors.Is(err, ErrMissingKey) || !from.json && errors.As(err, new(*elsewhereError)):
 			return nil, err
 		}
 	}

@@ -15,7 +15,7 @@ func orderKey(r *http.Request) (string, error) { return "order:" + r.Header.Get(
 
 func TestNameOfRule(t *testing.T) {
 	t.Parallel()
-	long := "order:{cookie." + strings.Repeat("ä", 100) + "}"
+	long := "order:{body." + strings.Repeat("ä", 100) + "}"
 	locker := newLocker(t, live)
 	for want, handler := range map[string]func(http.Handler) http.Handler{
 		"order:{method}":                middleware.New(locker, "order:{method}", middleware.Rule{}),
@@ -25,7 +25,7 @@ func TestNameOfRule(t *testing.T) {
 		"hook:{method} (preset github)": middleware.New(locker, "hook:{method}", middleware.Rule{Preset: "github"}),
 		"hooks":                         middleware.New(locker, "", middleware.Rule{Name: "hooks", Preset: "github"}),
 		"middleware_test.orderKey":      middleware.NewFunc(locker, orderKey, middleware.Rule{}),
-		"order:{cookie." + strings.Repeat("ä", 55) + "…": middleware.New(locker, long, middleware.Rule{OnMissingKey: middleware.Pass}),
+		"order:{body." + strings.Repeat("ä", 56) + "…": middleware.New(locker, long, middleware.Rule{OnMissingKey: middleware.Pass}),
 	} {
 		var turn middleware.Turn
 		var held []redlock.KeyStatus

@@ -1,7 +1,6 @@
 package middleware
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -11,11 +10,13 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fields"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
 )
 
 // Placeholder is the PlaceholderFunc of net/http. It knows these placeholders:
@@ -63,15 +64,18 @@ func Placeholder(name string) (KeyFunc, error) {
 			return nil, fmt.Errorf("%q is not the name of a header; want letters, digits and hyphens, as in {header.X-Order}", arg)
 		}
 		return func(r *http.Request) (string, error) { return oneHeader(r, canonical) }, nil
-	case kind == "query":
-		return parameter(arg)
-	case kind == "cookie":
+	case kind == "query" || kind == "cookie":
+		if err := fields.CheckName(arg); err != nil {
+			return nil, err
+		}
+		if kind == "query" {
+			return parameter(arg)
+		}
 		if strings.ContainsAny(arg, ";,=") {
 			return nil, fmt.Errorf("%q is not the name of a cookie, because it would end at a semicolon, comma or equals sign", arg)
 		}
-		var name fields.Name
-		name.Set(fields.AppendUnescaped(nil, []byte(arg))) // as the names that requests have are read
-		return func(r *http.Request) (string, error) { return cookie(r, arg, string(name.PHP)) }, nil
+		name := fields.NameOf(string(fields.AppendUnescaped(nil, []byte(arg)))) // as the names that requests have are read
+		return func(r *http.Request) (string, error) { return cookie(r, arg, name) }, nil
 	}
 	return nil, fmt.Errorf("unknown placeholder {%s}; want {path.N}, {path.NAME}, {path}, {header.X}, {query.X}, {cookie.X}, {method} or {host}", name)
 }
@@ -94,70 +98,101 @@ func parameter(name string) (KeyFunc, error) {
 	f, err := fields.Parse(name)
 	wanted := []fields.Field{f}
 	return func(r *http.Request) (string, error) {
-		if strings.Contains(r.URL.RawQuery, "#") || strings.Contains(r.RequestURI, "#") { // some readers end it there
-			return "", fields.ErrBadForm
+		if err := grammar.Target(r); err != nil {
+			return "", err
 		}
-		var values []string
-		var err error = ErrMissingKey
-		if r.URL.RawQuery != "" {
-			found, bad := fields.InQuery([]byte(r.URL.RawQuery), wanted)
-			if bad != nil {
-				return "", bad
-			}
-			values, err = found[0].Result()
-		}
-		if maybeForm(r) {
-			body, bad := bodyBytes(r)
-			if bad != nil {
-				return "", bad
-			}
-			err = beside(values, err, &fields.Collect(body, wanted)[0])
-		}
+		found, err := fields.InForm([]byte(r.URL.RawQuery), wanted)
 		if err != nil {
+			return "", err
+		}
+		values, err := found[0].Result()
+		aside, bad := besideQuery(r, wanted)
+		if bad != nil {
+			return "", bad
+		}
+		if err = beside(values, err, aside); err != nil {
 			return "", err
 		}
 		return single(values)
 	}, err
 }
 
-// maybeForm reports whether some reader takes the body for a form. Rack does so if no Content-Type is given, or an empty one.
-func maybeForm(r *http.Request) bool {
+// besideQuery returns what a reader that merges the query with the body finds there, if some reader takes the body for a form. Rack does
+// so if a POST has no Content-Type, or an empty one.
+func besideQuery(r *http.Request, wanted []fields.Field) (*fields.Found, error) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
-		return false
+		return new(fields.Found), nil
 	}
 	header, err := oneHeader(r, "Content-Type")
-	return err == ErrAmbiguousKey || strings.Contains(strings.ToLower(header), formType) ||
-		r.Method == http.MethodPost && (header == "" || strings.IndexAny(strings.TrimSpace(header), ";,") == 0)
+	form := err == ErrAmbiguousKey || strings.Contains(strings.ToLower(header), "urlencoded")
+	if !form && (r.Method != http.MethodPost || header != "" && strings.IndexAny(strings.TrimSpace(header), ";,") != 0) {
+		return new(fields.Found), nil
+	}
+	if form {
+		if _, err := isJSON(r); err != nil {
+			return nil, err
+		}
+	}
+	body, err := bodyBytes(r)
+	if form && err == nil {
+		err = grammar.Form(body)
+	}
+	return &fields.Collect(body, wanted)[0], err
 }
 
-// cookie reads the header itself: net/http drops cookies that it finds malformed, but an upstream may read them. Some readers
-// also split cookies at commas, undo escapes, or strip quotes. folded is the name as PHP reads it.
-func cookie(r *http.Request, name, folded string) (value string, err error) {
+// cookie reads the header itself: net/http drops cookies that it finds malformed, but an upstream may read them. Some readers find
+// the beginning of a cookie wherever its name stands before an equals sign: it must do so nowhere else. own is the name as they read it.
+func cookie(r *http.Request, name string, own *fields.Name) (value string, err error) {
 	err = ErrMissingKey
-	var other fields.Name
 	for _, line := range r.Header["Cookie"] {
 		for pair := range strings.SplitSeq(line, ";") {
-			for i, part := range strings.Split(pair, ",") {
-				given, _, hasValue := strings.Cut(part, "=")
-				given = strings.TrimSpace(given)
-				if len(given) > maxCookieName {
-					return "", errBadCookie
-				}
-				other.Set(fields.AppendUnescaped(nil, []byte(given)))
-				switch {
-				case string(other.PHP) != folded && string(other.Nested) != folded && !bytes.HasPrefix(other.PHP, []byte(folded+".")):
-				case i > 0, given != name, !hasValue, err == nil:
-					return "", ErrAmbiguousKey
-				default:
-					_, text, _ := strings.Cut(pair, "=")
-					if value, err = cookieValue(text); err != nil {
-						return "", err
-					}
+			given, text, hasValue := strings.Cut(strings.Trim(pair, " \t"), "=")
+			switch alike, bad := isCookie(given, own); {
+			case bad != nil:
+				return "", bad
+			case alike && (given != name || !hasValue || err == nil), isWithin(text, own):
+				return "", ErrAmbiguousKey
+			case alike:
+				if value, err = cookieValue(text); err != nil {
+					return "", err
 				}
 			}
 		}
 	}
 	return value, err
+}
+
+// isCookie reports whether some reader takes the name of a cookie for the one that is wanted.
+func isCookie(given string, own *fields.Name) (bool, error) {
+	if len(given) > maxCookieName || strings.ContainsFunc(given, func(r rune) bool { return r >= utf8.RuneSelf }) {
+		return false, errBadCookie
+	}
+	for part := range strings.SplitSeq(given, ",") {
+		if fields.NameOf(string(fields.AppendUnescaped(nil, []byte(part)))).Alike(own) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// isWithin reports whether some reader finds the cookie within the value of another one, behind a space, a comma, or whatever it takes
+// for the end of that.
+func isWithin(value string, own *fields.Name) bool {
+	for rest, found := value, true; found; {
+		var before string
+		if before, rest, found = strings.Cut(rest, "="); !found {
+			return false
+		}
+		name := before[strings.LastIndexFunc(before, func(r rune) bool { return !isNamePart(r) })+1:]
+		if len(name) < len(before) && fields.NameOf(string(fields.AppendUnescaped(nil, []byte(name)))).Alike(own) {
+			return true
+		}
+	}
+	return false
+}
+
+func isNamePart(r rune) bool {
+	return r < utf8.RuneSelf && (fold.IsAlphanumeric(byte(r)) || strings.ContainsRune("-_.%[]", r))
 }
 
 // maxCookieName is what a name may have in a form, too. Browsers send no longer cookies.
@@ -166,11 +201,11 @@ const maxCookieName = 4 << 10
 const errBadCookie = fold.Error("cookie can be read in several ways")
 
 func cookieValue(text string) (string, error) {
-	if !fields.ValidEscapes([]byte(text)) {
-		return "", errBadCookie
+	if err := grammar.CookieValue(text); err != nil {
+		return "", err
 	}
 	value := strings.TrimFunc(string(fields.AppendUnescaped(nil, []byte(text))), func(r rune) bool { return r == '"' || fold.IsBlank(r) })
-	if value == "" && strings.Trim(text, " \t\"") != "" { // some readers see nothing here, others something
+	if value == "" && strings.Trim(text, "\"") != "" { // some readers see nothing here, others something
 		return "", errBadCookie
 	}
 	if strings.ContainsAny(value, `"\\`) || strings.HasPrefix(value, "j:") { // Python undoes such escapes; after j: Express reads JSON
@@ -189,8 +224,8 @@ const (
 
 // segment splits the path as the client sent it, and refuses what other readers split in another way.
 func segment(r *http.Request, n int) (value string, err error) {
-	if strings.Contains(r.RequestURI, "#") { // unescaped: some readers end the path there
-		return "", errUncleanPath
+	if err := grammar.Target(r); err != nil {
+		return "", err
 	}
 	var all []string
 	rest := strings.TrimPrefix(r.URL.EscapedPath(), "/")

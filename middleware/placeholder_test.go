@@ -85,10 +85,10 @@ func TestPlaceholder(t *testing.T) {
 		{"query.a.b", request("/?a.b=42"), "42"},
 		{"query.order", request("/?Order=42"), ambiguous}, // not missing, because some reader finds it
 		{"query.order", request("/?order=42#a"), refused},
-		{"query.order", request("/?order=1&+order=42"), ambiguous},
+		{"query.order", request("/?order=1&+order=42"), refused},
 		{"query.order", request("/?order.0=42"), ambiguous}, // a list, as order[0] is
-		{"query.order", request("/?order=1&order%00=42"), ambiguous},
-		{"query.order", request("/?order=1&[order]=42"), ambiguous},
+		{"query.order", request("/?order=1&order%00=42"), refused},
+		{"query.order", request("/?order=1&[order]=42"), refused},
 		{"query.order", request("/?order=1&order]=42"), ambiguous},
 		{"query.order_id", request("/?order_id=1&order.id=42"), ambiguous},
 		{"query.order.id", request("/?order[id]=42"), "42"},
@@ -105,14 +105,14 @@ func TestPlaceholder(t *testing.T) {
 		{"cookie.order", request("/", "Cookie", "order="), missing},
 		{"cookie.order", request("/", "Cookie", "order=42; order=43"), ambiguous},
 		{"cookie.order", request("/", "Cookie", "order=42", "Cookie", "order=43"), ambiguous},
-		{"cookie.order", request("/", "Cookie", "order=\xff; order=43"), ambiguous}, // net/http reads only one of them
+		{"cookie.order", request("/", "Cookie", "order=\xff; order=43"), refused}, // net/http reads only one of them
 		{"cookie.order", request("/", "Cookie", "order; order=43"), ambiguous},
 		{"cookie.order", request("/", "Cookie", "order=\xff"), refused},
 		{"cookie.order", request("/", "Cookie", "order=%34%32"), "42"},
 		{"cookie.order", request("/", "Cookie", "order=a%40b.example"), "a@b.example"},
 		{"cookie.order", request("/", "Cookie", `order="42"`), "42"},
 		{"cookie.order", request("/", "Cookie", `order="%2242%22"`), "42"},
-		{"cookie.order", request("/", "Cookie", `order= 42`), "42"},
+		{"cookie.order", request("/", "Cookie", `order= 42`), refused},
 		{"cookie.order", request("/", "Cookie", `order="\064\062"`), refused},
 		{"cookie.order", request("/", "Cookie", `order=j:42`), refused},
 		{"cookie.order", request("/", "Cookie", `order=100%`), refused},
@@ -182,8 +182,8 @@ func TestQueryBesideForm(t *testing.T) {
 		want   string
 	}{
 		{http.MethodPost, http.Header{"Content-Type": {formType}}, "ambiguous"},
-		{http.MethodPut, http.Header{"Content-Type": {"text/plain; x=" + formType}}, "ambiguous"},
-		{http.MethodPut, http.Header{"Content-Type": {"text/plain", "text/plain"}}, "ambiguous"},
+		{http.MethodPut, http.Header{"Content-Type": {"text/plain; x=" + formType}}, "refused"},
+		{http.MethodPut, http.Header{"Content-Type": {"text/plain", "text/plain"}}, "refused"},
 		{http.MethodPost, http.Header{}, "ambiguous"},
 		{http.MethodPost, http.Header{"Content-Type": {""}}, "ambiguous"},
 		{http.MethodPost, http.Header{"Content-Type": {" ; charset=utf-8"}}, "ambiguous"},
@@ -193,7 +193,7 @@ func TestQueryBesideForm(t *testing.T) {
 	} {
 		r := httptest.NewRequest(c.method, "/?order=42", strings.NewReader("order=43"))
 		r.Header = c.header
-		if got := keysFor(t, "{query.order}", r); got != c.want {
+		if got := keysFor(t, "{query.order}", r); got != c.want && (c.want != "refused" || !strings.HasPrefix(got, "refused: ")) {
 			t.Errorf("%s with %v: %s, want %s", c.method, c.header, got, c.want)
 		}
 	}
@@ -202,7 +202,7 @@ func TestQueryBesideForm(t *testing.T) {
 func TestUnknownPlaceholders(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"", "path.", "header", "header.", "header.Host", "header.host", "header.transfer-encoding", "header.Trailer",
-		"header.X Order", "header.X-Order ", "header.X:Order", "path.1 ", "path. 1", "path.65536", "path.-1", "query. id", "query.id\t", "cookie. id", "cookie.a;b", "cookie.a,b", "cookie.a=b", "query.", "cookie.", "body.id", "Method", "host.x", "method.x", "x"} {
+		"header.X Order", "header.X-Order ", "header.X:Order", "path.1 ", "path. 1", "path.65536", "path.-1", "query. id", "query.id\t", "cookie. id", "cookie.a;b", "cookie.a,b", "cookie.a=b", "cookie.ä", "query.ä", "query._", "query.", "cookie.", "body.id", "Method", "host.x", "method.x", "x"} {
 		if _, err := middleware.Placeholder(name); err == nil {
 			t.Errorf("{%s} is taken", name)
 		}

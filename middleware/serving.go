@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -111,6 +112,8 @@ func (s *serving) serve() error {
 // receive removes from the request what a client must not decide, and returns the body that it puts into it, or nil.
 func (s *serving) receive() *body {
 	stripHeader(s.r.Header, s.rule.FenceHeader)
+	stripHeader(s.r.Header, "Script-Name") // from which gunicorn takes a part of the path
+	stripHeader(s.r.Header, "Path-Info")
 	stripHeader(s.r.Trailer, s.rule.FenceHeader)
 	stripConnection(s.r.Header)
 	return s.rule.wrapBody(s.w, s.r)
@@ -132,6 +135,9 @@ func (s *serving) admit() error {
 }
 
 func (s *serving) permit() (err error) {
+	if err := grammar.Target(s.r); err != nil {
+		return err
+	}
 	if !s.rule.AllowUpgrade && upgrades(s.r) {
 		return errUpgrade
 	}

@@ -43,10 +43,11 @@ type PlaceholderFunc func(name string) (KeyFunc, error)
 //	             trust: a client that leaves one out has fewer keys
 //	{a:int}      a, if it is a whole number; other kinds are int64, uuid and id
 type Template struct {
-	parts   []part
-	fields  []fields.Field // of the body
-	each    int            // index of the part that may have several values; -1 for none
-	escaped [256]bool
+	parts     []part
+	set       *fieldSet // its fields of the body, and those of the rule's other templates
+	readsBody bool
+	each      int // index of the part that may have several values; -1 for none
+	escaped   [256]bool
 }
 
 // part is a piece of a template: literal text, or a placeholder.
@@ -68,7 +69,7 @@ type source struct {
 // ParseTemplate reads a template. The placeholders that are not fields of the body are compiled by the given function, which
 // is Placeholder for net/http.
 func ParseTemplate(text string, compile PlaceholderFunc) (*Template, error) {
-	t := &Template{each: -1}
+	t := &Template{each: -1, set: new(fieldSet)}
 	if err := t.parse(text, compile); err != nil {
 		return nil, fmt.Errorf("key template %q: %w", text, err)
 	}
@@ -163,6 +164,9 @@ func (t *Template) source(text string, p *part, compile PlaceholderFunc) (s sour
 		return s, true, err
 	}
 	f, err := fields.Parse(path)
+	if err == nil && family == "form" {
+		err = fields.CheckName(path)
+	}
 	if err != nil {
 		return s, false, err
 	}
@@ -176,15 +180,15 @@ func (t *Template) source(text string, p *part, compile PlaceholderFunc) (s sour
 	}
 	if last := len(p.sources) - 1; last >= 0 && !strings.Contains(p.name, "&") {
 		before := p.sources[last][0]
-		if before.value == nil && before.label == s.label && t.fields[before.field].Join(f) {
+		if before.value == nil && before.label == s.label && t.set.fields[before.field].Join(f) {
 			if before.kind != s.kind {
 				err = errors.New("alternatives in one list must be of one kind")
 			}
 			return s, false, err
 		}
 	}
-	s.field = len(t.fields)
-	t.fields = append(t.fields, f)
+	s.field = len(t.set.fields)
+	t.set.fields, t.readsBody = append(t.set.fields, f), true
 	return s, true, nil
 }
 
@@ -273,4 +277,4 @@ func (e *KeyError) Error() string { return "key part {" + e.Placeholder + "}: " 
 func (e *KeyError) Unwrap() error { return e.Err }
 
 // ReadsBody reports whether a key of the template may have a field of the body.
-func (t *Template) ReadsBody() bool { return len(t.fields) > 0 }
+func (t *Template) ReadsBody() bool { return t.readsBody }

@@ -73,13 +73,13 @@ func TestKeyOfPayload(t *testing.T) {
 		{"b=1", "1"},
 		{"c=1", "post"},
 		{"payload=&b=1", "1"},
-		{payload(`{"a":{"id":42}`), "refused: key part {payload.a.id|form.b|method}: body is not valid JSON"},
+		{payload(`{"a":{"id":42}`), "refused: key part {payload.a.id|form.b|method}: body is not valid JSON, in UTF-8 without a byte order mark"},
 		{payload(`{"a":{"id":42,"id":43}}`), "ambiguous"},
 		{payload(`{"a":{"id":42}}`) + "&" + payload(`{"a":{"id":43}}`), "ambiguous"},
 		{payload(`{"a":{"id":42}}`) + "&payload[a][id]=43", "ambiguous"},
 		{"%70ayload=" + url.QueryEscape(`{"a":{"id":42}}`), "42"},
 		{"Payload=" + url.QueryEscape(`{"a":{"id":42}}`), "ambiguous"},
-		{"payload=%zz", "refused: key part {payload.a.id|form.b|method}: not a valid form or query"},
+		{"payload=%zz", "refused: key part {payload.a.id|form.b|method}: form or query has other characters than printable ones of ASCII, a \";\", or a \"%\" that begins no escape"},
 		{payload(`{"x":"` + strings.Repeat("ä", 100_000) + `","a":{"id":42}}`), "42"},
 	} {
 		if got := keysFor(t, template, withBody(formType, c.body)); got != c.want {

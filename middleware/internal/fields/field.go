@@ -39,15 +39,23 @@ type Field struct {
 	or   [][]step // if set, path leads to a list, and each of its elements has the first of these that is present
 	each bool     // whether the field may have several values
 
-	name, bracketed string       // in a form: order.id, order[id]
-	names           [][]nameStep // all names that some reader takes for one of the two
+	name, bracketed string     // in a form: order.id, order[id]
+	names           []ownNames // several for alternatives in one list
+}
+
+// ownNames are all names that some reader takes for that of a field.
+type ownNames struct {
+	steps  []nameStep
+	flat   []byte // without separators
+	listed bool   // a step leads into a list, whose index may be left out
 }
 
 // step is one step of a path: to a member of an object, to an element of an array, or to each element of it.
 type step struct {
-	name  string
-	index int // in an array; -1 for none
-	each  bool
+	name   string
+	joined string
+	index  int // in an array; -1 for none
+	each   bool
 }
 
 // Parse reads the path of a field: names and numbers separated by dots, where name[] means each element of a list. A dot in a
@@ -59,7 +67,7 @@ func Parse(text string) (Field, error) {
 	for part := range strings.SplitSeq(strings.ReplaceAll(text, `\.`, dot), ".") {
 		name, each := strings.CutSuffix(strings.ReplaceAll(part, dot, "."), "[]")
 		if name != "" {
-			f.path = append(f.path, step{name: name, index: arrayIndex(name)})
+			f.path = append(f.path, step{name: name, joined: joined(name), index: arrayIndex(name)})
 		}
 		if each {
 			f.path = append(f.path, step{each: true})
@@ -72,7 +80,9 @@ func Parse(text string) (Field, error) {
 	if len(f.path) > maxSteps {
 		return f, fmt.Errorf("%q: more than %d names", text, maxSteps)
 	}
-	f.bracketed, f.names = f.nested(), f.namePaths()
+	steps := f.steps()
+	listed := slices.ContainsFunc(steps, func(s nameStep) bool { return s.any || s.optional })
+	f.bracketed, f.names = f.nested(), []ownNames{{steps, NameOf(f.name).flat, listed}}
 	return f, nil
 }
 
@@ -120,6 +130,17 @@ type Found struct {
 
 	large   []string // numbers in Values that many readers round
 	missing bool     // the field, or that of one element, is missing or empty
+
+	absent    bool   // JSON has nothing of the path
+	unwrapped *Found // what the rest of its path leads to, in JSON
+}
+
+// Unwrapped returns what a reader that wraps JSON in the name of its resource finds where the field is missing, or nil.
+func (f *Found) Unwrapped() *Found {
+	if !f.absent || f.unwrapped == nil || len(f.unwrapped.Values) == 0 && !f.unwrapped.failed() {
+		return nil
+	}
+	return f.unwrapped
 }
 
 // Result returns the values, or the error that matters most. If Some of the values are of use, it returns them as well.

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
 )
 
 // Each field of a form is compared with each field of the key.
@@ -19,29 +19,18 @@ const (
 )
 
 var (
-	// ErrBadForm reports a form or query that readers split in different ways.
-	ErrBadForm error = fold.Error("not a valid form or query")
 	// ErrTooManyPairs reports bytes that Collect has not read to their end.
 	ErrTooManyPairs error = fold.Error(fmt.Sprintf("more than %d pairs such as a=b, which some reader takes for the fields of a form; send fewer, or read the field with {json.…}", maxCollected))
 
-	errJSONForm     error = fold.Error("body looks like JSON but its Content-Type says form; send Content-Type: application/json")
 	errTooManyPairs error = fold.Error(fmt.Sprintf("form or query has more than %d fields", maxPairs))
 	errLongName     error = fold.Error(fmt.Sprintf("form or query has a name longer than %d bytes", maxValue))
 )
 
-// InForm finds fields in a form. It works like InQuery.
+// InForm finds fields in a form or query in one pass, and keeps nothing but their values. Names that some reader takes for that of a
+// field, such as ID, id[] and [id] for id, are refused even if the field has no other; a list has the values of all of them.
 func InForm(raw []byte, fields []Field) ([]Found, error) {
-	if likeJSON(raw) {
-		return nil, errJSONForm
-	}
-	return InQuery(raw, fields)
-}
-
-// InQuery finds fields in one pass, and keeps nothing but their values. Names that some reader takes for that of a field, such
-// as ID, id[] and [id] for id, are refused even if the field has no other; a list has the values of all of them.
-func InQuery(raw []byte, fields []Field) ([]Found, error) {
-	if bytes.IndexByte(raw, ';') >= 0 || !ValidEscapes(raw) { // some readers separate fields by ";"
-		return nil, ErrBadForm
+	if err := grammar.Form(raw); err != nil {
+		return nil, err
 	}
 	if bytes.Count(raw, []byte("&")) >= maxPairs { // Express counts empty ones, too
 		return nil, errTooManyPairs
@@ -51,6 +40,9 @@ func InQuery(raw []byte, fields []Field) ([]Found, error) {
 	for name, value := range pairs(raw, "&") {
 		if len(name) > maxValue {
 			return nil, errLongName
+		}
+		if err := grammar.FormName(name); err != nil {
+			return nil, err
 		}
 		reader.Set(name)
 		for i := range fields {
@@ -140,39 +132,6 @@ func pairs(raw []byte, separators string) iter.Seq2[[]byte, []byte] {
 				return
 			}
 		}
-	}
-}
-
-// likeJSON reports whether a reader that ignores the Content-Type might read JSON, perhaps after a comment or after undoing
-// the escapes: it could find other values.
-func likeJSON(raw []byte) bool {
-	for len(raw) > 0 {
-		c, size := raw[0], 1
-		if escaped, ok := unhex(raw); ok {
-			c, size = escaped, 3
-		}
-		if strings.IndexByte(`{["/`, c) >= 0 {
-			return true
-		}
-		if strings.IndexByte(" \t\r\n+\x00\ufeff", c) < 0 { // no reader skips it
-			return false
-		}
-		raw = raw[size:]
-	}
-	return false
-}
-
-// ValidEscapes reports whether each percent sign in a form or cookie begins an escape.
-func ValidEscapes(raw []byte) bool {
-	for {
-		i := bytes.IndexByte(raw, '%')
-		if i < 0 {
-			return true
-		}
-		if _, ok := unhex(raw[i:]); !ok {
-			return false
-		}
-		raw = raw[i+3:]
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
 )
 
 const (
@@ -23,7 +24,6 @@ const (
 )
 
 var (
-	errBadJSON   error = fold.Error("body is not valid JSON")
 	errTooDeep   error = fold.Error(fmt.Sprintf("body is nested deeper than %d", maxDepth))
 	errBadNumber error = fold.Error("number is too large, or too close to 0")
 )
@@ -52,7 +52,7 @@ func (c cursor) next() cursor {
 // InJSON finds fields in JSON.
 func InJSON(raw []byte, fields []Field) ([]Found, error) {
 	if !utf8.Valid(raw) {
-		return nil, errBadJSON
+		return nil, grammar.ErrJSON
 	}
 	return inJSON(bytes.NewBuffer(raw), fields)
 }
@@ -63,25 +63,31 @@ func inJSON(raw io.Reader, fields []Field) ([]Found, error) {
 	j := jsonReader{
 		// Names are compared below, on the paths of fields only; the decoder would have to remember all of them.
 		Decoder: jsontext.NewDecoder(raw, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)),
-		found:   make([]Found, len(fields)),
+		found:   make([]Found, 2*len(fields)),
 	}
-	at := make([]cursor, len(fields))
+	at := make([]cursor, 0, 2*len(fields))
 	for i, f := range fields {
-		at[i] = cursor{field: i, rest: f.path, or: f.or}
+		at = append(at, cursor{field: i, rest: f.path, or: f.or})
+		if len(f.path) > 1 && !f.path[0].each { // Rails finds order.id in {"id":42}
+			at = append(at, cursor{field: len(fields) + i, rest: f.path[1:], or: f.or})
+		}
 	}
 	err := j.value(at)
 	if err == nil {
 		if _, err = j.ReadToken(); err == nil {
-			err = errBadJSON // a second value
+			err = grammar.ErrJSON // a second value
 		}
 	}
 	switch {
 	case err == io.EOF:
-		return j.found, nil
+		for i := range fields {
+			j.found[i].unwrapped = &j.found[len(fields)+i]
+		}
+		return j.found[:len(fields)], nil
 	case err == errTooDeep:
 		return nil, err
 	}
-	return nil, errBadJSON // unlike the decoder's own error, this one doesn't quote the body
+	return nil, grammar.ErrJSON // unlike the decoder's own error, this one doesn't quote the body
 }
 
 // value reads a value that may have these fields.
@@ -122,11 +128,14 @@ func (j *jsonReader) object(at []cursor) error {
 			return err
 		}
 		name := token.String()
-		whole := strings.ReplaceAll(name, replaced, "") // some reader may leave out half of a pair
+		whole := joined(strings.ReplaceAll(name, replaced, "")) // some reader may leave out half of a pair
 		inside := elements[:len(elements):len(elements)]
 		for i, c := range at {
-			if len(c.rest) == 0 || c.rest[0].each || !strings.EqualFold(whole, c.rest[0].name) {
+			if len(c.rest) == 0 || c.rest[0].each || !strings.EqualFold(whole, c.rest[0].joined) {
 				continue
+			}
+			if name != c.rest[0].name && slices.ContainsFunc(at, func(c cursor) bool { return len(c.rest) > 0 && c.rest[0].name == name }) {
+				continue // the rule has another field for it
 			}
 			if seen[i] || name != c.rest[0].name {
 				j.found[c.field].fail(ErrAmbiguous)
@@ -145,6 +154,12 @@ func (j *jsonReader) object(at []cursor) error {
 	}
 	j.found = j.found[:first]
 	return j.close(at, seen)
+}
+
+// joined returns a name without the underscores inside of it: protojson takes order_id and orderId for one name.
+func joined(name string) string {
+	first := strings.TrimLeft(name, "_")
+	return name[:len(name)-len(first)] + strings.ReplaceAll(first, "_", "")
 }
 
 // asElements returns the fields that the members of an object have as elements of a list. PHP takes an object for a list, where
@@ -216,6 +231,7 @@ func (j *jsonReader) close(at []cursor, seen []bool) error {
 			j.found[c.field].fail(ErrNotScalar)
 		} else if !seen[i] {
 			j.found[c.field].missing = true
+			j.found[c.field].absent = j.StackDepth() == 1
 		}
 	}
 	_, err := j.ReadToken()

@@ -23,6 +23,7 @@ const maxExponent = 308
 
 const (
 	digits    = "0123456789"
+	hexDigits = digits + "abcdef"
 	inNumbers = "+-._e" // besides digits
 )
 
@@ -68,7 +69,28 @@ func Value(value string) (string, error) {
 	if bad || value == "" && !spaces { // some readers see nothing here, others something
 		return "", ErrBadText
 	}
-	return foldNumber(norm.NFKC.String(value)), nil // only a lower case, such as that of J̌, may be one character
+	value = norm.NFKC.String(value) // only a lower case, such as that of J̌, may be one character
+	if digits, ok := uuidDigits(value); ok {
+		if number := foldNumber(digits); number != digits {
+			return number, nil // to some reader
+		}
+		return digits[:8] + "-" + digits[8:12] + "-" + digits[12:16] + "-" + digits[16:20] + "-" + digits[20:], nil
+	}
+	return foldNumber(value), nil
+}
+
+const lenUUID = 32 // hexadecimal digits
+
+// uuidDigits returns the digits of a UUID in any form: Python leaves out hyphens wherever they are, braces, urn: and uuid:.
+func uuidDigits(value string) (string, bool) {
+	if len(value) < lenUUID {
+		return "", false
+	}
+	if strings.ContainsAny(value, "-{(:") {
+		value = strings.NewReplacer("-", "", "urn:", "", "uuid:", "").Replace(strings.Trim(value, "{}()"))
+		value = strings.Trim(value, "{}()")
+	}
+	return value, len(value) == lenUUID && strings.Trim(value, hexDigits) == ""
 }
 
 // Same reports whether two values make one key.
@@ -80,6 +102,9 @@ func Same(a, b string) bool {
 
 // isPlain reports whether a value has its one spelling already, as most have.
 func isPlain(value string) bool {
+	if _, ok := uuidDigits(value); ok && !isUUID(value) {
+		return false
+	}
 	digits, inNumber := 0, 0
 	for _, c := range []byte(value) {
 		switch {
