@@ -18,7 +18,7 @@ func TestWallTime(t *testing.T) {
 	allowed := map[string]string{
 		"attempt.go":                   "past: a lease ends by either clock, because the monotonic one stands still while the host is suspended",
 		"internal/admission/clocks.go": "offset: what Status shows",
-		"ticket.go":                    "clock: the proposal of a fence before any master has told its time, which masters clamp",
+		"wait.go":                      "clock: the proposal of a fence before any master has told its time, which masters clamp",
 		"internal/admission/seats.go":  "firstSeen: the server's time",
 		"inspect.go":                   "inspected: a ticket's time, to be shown",
 	}
