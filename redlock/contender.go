@@ -21,6 +21,15 @@ const (
 	splitTries = 4
 )
 
+// What a call waits for between its attempts, as a tracer is told.
+const (
+	forOthers        = "others that have taken votes from it: a short time at random"
+	forMasters       = "masters that have no vote"
+	forSubscriptions = "its subscriptions to wake-ups"
+	forWakeUp        = "the wake-up of a master, or the end of a lease"
+	forNobody        = "a time, as a master can't wake it"
+)
+
 // contender is a call that is at the head of all its gates, and what it remembers between its attempts.
 type contender struct {
 	locker     *Locker
@@ -53,10 +62,14 @@ func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller
 			attempts = l.newAttempts(callers, attempts)
 		}
 		lost := t.win(ctx, attempts)
-		if lost == nil {
+		if t.tries++; lost == nil {
+			for _, a := range attempts {
+				t.trace(a, nil, 0, "")
+			}
 			return t.hold(ctx, attempts), nil
 		}
 		if done := lost.recall(ctx); done != nil {
+			t.trace(lost, done, 0, "")
 			l.gates.met(callers[0].gate, done)
 			l.gates.keepOnly(nil, callers)
 			return nil, done
@@ -146,21 +159,22 @@ func (t *contender) hold(ctx context.Context, attempts []*attempt) *Lock {
 // with which the call must leave.
 func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller) error {
 	l := t.locker
-	t.tries++
 	t.failure = a.failure()
 	l.gates.noteOutcome(awaited.gate, nil, t.failure)
 
-	try, sleep := t.callers[0].try, jitter(t.pause)
+	try, sleep, what := t.callers[0].try, jitter(t.pause), forNobody
 	var subscribed, wakeUps <-chan struct{}
 	switch {
 	case try && (t.tries > splitTries || !a.split()): // another holder has won, or nobody can
+		t.trace(a, t.failure, 0, "")
 		return t.failure
 	case try:
-		sleep = jitter(splitPause)
+		sleep, what = jitter(splitPause), forOthers
 	case t.hopeless(ctx, a):
+		t.trace(a, t.failure, 0, "")
 		return t.failure
 	case !errors.Is(t.failure, ErrHeld): // masters have failed, and wake nobody
-		t.pause = min(2*t.pause, waitMost)
+		t.pause, what = min(2*t.pause, waitMost), forMasters
 	case !t.subscribed:
 		// Ask again once the subscriptions are made: what was published before is missed.
 		t.subscribed = true
@@ -168,15 +182,16 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 			c.polls = true
 		}
 		l.gates.drainWakeUps(t.callers)
-		subscribed, sleep = l.subscriptions.begin(), a.timeout
+		subscribed, sleep, what = l.subscriptions.begin(), a.timeout, forSubscriptions
 	case !a.mustPoll: // all masters that refused have queued this process, and will wake it
-		sleep = a.patience()
+		sleep, what = a.patience(), forWakeUp
 	default:
 		t.pause = min(2*t.pause, waitMost)
 	}
 	if t.subscribed {
 		wakeUps = awaited.gate.wakeUps
 	}
+	t.trace(a, t.failure, sleep, what)
 	timer := time.NewTimer(sleep)
 	defer timer.Stop()
 	t.via = ViaPolled

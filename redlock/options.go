@@ -43,6 +43,7 @@ type options struct {
 	instance string
 	logger   *slog.Logger
 	observer Observer
+	trace    func(Attempt) // nil: nobody traces
 }
 
 type lockOptions struct {
@@ -172,6 +173,13 @@ func WithLogger(logger *slog.Logger) Option {
 // Default: NopObserver.
 func WithObserver(observer Observer) Option {
 	return option(func(o *options) { o.observer = observer })
+}
+
+// WithTracer has a function called with each attempt to take a key on the masters: with their votes, how long it took, and what the
+// call waits for. It is for those who debug a lock; the String of an Attempt is a line for a log. The function can hold up no lock, as
+// an Observer can't. Default: none, which costs nothing.
+func WithTracer(trace func(Attempt)) Option {
+	return option(func(o *options) { o.trace = trace })
 }
 
 func newOptions(opts []Option) (options, error) {

@@ -39,7 +39,8 @@ func (p *process) start() {
 	for _, l := range p.routes {
 		masters = append(masters, Master{l})
 	}
-	opts := []Option{WithTTL(w.ttl), WithMaxTTL(w.ttl), WithTimeout(w.timeout), WithRestartGuard(w.guard), WithMaxSkew(0)}
+	opts := []Option{WithTTL(w.ttl), WithMaxTTL(w.ttl), WithTimeout(w.timeout), WithRestartGuard(w.guard), WithMaxSkew(0),
+		WithTracer(func(a Attempt) { w.event("process %d: %v", p.index, a) })}
 	p.locker, _ = New(masters, append(opts, p.blocked()...)...)
 	if w.mutant.started != nil {
 		w.mutant.started(p)

@@ -18,7 +18,7 @@ type Status struct {
 	Available int // masters that would grant one now
 	Held      int // keys that this Locker has locked
 	Waiting   int // calls that don't have their lock yet
-	// DroppedLines and DroppedEvents count the lines for the log, and the calls of the Observer, that it didn't get, because it
+	// DroppedLines and DroppedEvents count the lines for the log, and the calls of the Observer and the tracer, that it didn't get, because it
 	// was too slow, blocked or panicked. Neither can hold up a lock.
 	DroppedLines, DroppedEvents uint64
 	// MissedResults counts results that a quorum remembers, but that some master has missed and won't get any more: it was away
@@ -76,7 +76,7 @@ func (l *Locker) Status() Status {
 		}
 	}
 	status.Held, status.Waiting = l.gates.count()
-	status.DroppedLines, status.DroppedEvents = l.told.lines.count(), l.told.events.count()
+	status.DroppedLines, status.DroppedEvents = l.told.lines.count(), l.told.events.count()+l.told.traces.count()
 	status.MissedResults, status.RefusedResults = l.late.count(), l.refused.Load()
 	select {
 	case <-l.closing:

@@ -5,12 +5,13 @@ import (
 	"log/slog"
 )
 
-// told are those whom a Locker tells what happens, the logger and the Observer, each behind a queue of its own: none of them can
-// hold up a lease, a call, a master or the other one.
+// told are those whom a Locker tells what happens, the logger, the Observer and the tracer, each behind a queue of its own: none of them can
+// hold up a lease, a call, a master or the others.
 type told struct {
 	logger *slog.Logger // without a queue: for callers that it may hold up, such as package middleware
 	lines  notices[line]
 	events notices[observed]
+	traces notices[Attempt]
 }
 
 // newTold puts the queues in front of the logger and the Observer of these options.
@@ -26,6 +27,12 @@ func newTold(o *options) *told {
 		t.logger.Warn("lines are missing in this log: it was too slow, or failed", "lines", n)
 	}
 	o.logger = logger
+	if o.trace != nil {
+		t.traces.receive, o.trace = o.trace, t.traces.push
+		t.traces.missed = func(n uint64) {
+			logger.Warn("the tracer was not told of all attempts: it was too slow, or failed", "attempts", n)
+		}
+	}
 	if _, nobody := observer.(NopObserver); nobody {
 		return t
 	}
@@ -39,6 +46,7 @@ func newTold(o *options) *told {
 
 // close delivers what is left, but doesn't wait long for one that blocks.
 func (t *told) close() {
+	t.traces.close()
 	t.events.close()
 	t.lines.close()
 }

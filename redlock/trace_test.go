@@ -1,0 +1,104 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
+)
+
+// TestTracer follows a call that waits for another process: it is refused, asks again once it is subscribed, waits, and is woken.
+func TestTracer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var shared []*memory.Master
+		for i := range 3 {
+			shared = append(shared, memory.New(fmt.Sprint(i), time.Now))
+		}
+		open := func(opts ...Option) *Locker {
+			var masters []Master
+			for _, m := range shared {
+				masters = append(masters, MasterOf(m))
+			}
+			l, err := New(masters, append(opts, WithRestartGuard(0))...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		var mu sync.Mutex
+		var seen []Attempt
+		holder, waiter := open(), open(WithTracer(func(a Attempt) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen = append(seen, a)
+		}))
+		lock, err := holder.Lock(t.Context(), "key")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan *Lock, 1)
+		go func() {
+			next, err := waiter.Lock(t.Context(), "key")
+			if err != nil {
+				t.Error(err)
+			}
+			got <- next
+		}()
+		time.Sleep(time.Second)
+		if err := lock.Unlock(); err != nil {
+			t.Fatal(err)
+		}
+		next := <-got
+		fence := next.Fence()
+		if err := errors.Join(next.Unlock(), waiter.Close(), holder.Close()); err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for i, a := range seen {
+			t.Log(a)
+			if a.Number != i+1 || len(a.Votes) != 3 || strings.Contains(a.String(), "key") && !strings.Contains(a.String(), "the key") {
+				t.Errorf("attempt %d: %+v", i, a)
+			}
+		}
+		last := len(seen) - 1
+		if last < 1 {
+			t.Fatalf("%d attempts are traced", len(seen))
+		}
+		before, won := seen[last-1], seen[last]
+		if !errors.Is(before.Err, ErrHeld) || before.Wait == 0 || before.For != forWakeUp || before.Votes[0].Granted || before.Votes[0].Holder == "" {
+			t.Errorf("before: %+v", before)
+		}
+		if won.Err != nil || won.Via != ViaWoken || won.Fence != fence || !won.Votes[0].Granted && !won.Votes[1].Granted {
+			t.Errorf("won: %+v", won)
+		}
+	})
+}
+
+// TestTracerTellsWhoHasNoVote: a master that doesn't answer is in the line, with the reason.
+func TestTracerTellsWhoHasNoVote(t *testing.T) {
+	seen := make(chan Attempt, 1)
+	l, err := Open([]string{"redis://127.0.0.1:1"}, WithTracer(func(a Attempt) { seen <- a }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, _ = l.TryLock(context.Background(), "key")
+	if a := <-seen; !errors.Is(a.Err, ErrNoQuorum) || a.Votes[0].Err == nil || !strings.Contains(a.String(), "has no vote: ") {
+		t.Errorf("%+v", a)
+	}
+}
+
+// TestNoTracerCostsNothing: where nobody traces.
+func TestNoTracerCostsNothing(t *testing.T) {
+	c, a := &contender{locker: &Locker{}}, &attempt{}
+	if n := testing.AllocsPerRun(100, func() { c.trace(a, nil, 0, "") }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
