@@ -47,6 +47,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		idempotency_key  required|optional|off # default off: the header Idempotency-Key as the ID
 //		scope            <template>|off # default off: who has sent the ID
 //		remember         <duration>|off [<max size>] # default off; 64KiB
+//		remember_quota   <size>         # default 1GiB, on each master, for each process
 //		remember_status  <status>...    # default: below 500 but 401, 403, 408, 409, 423, 425 and 429
 //		on_duplicate     refuse|wait    # default refuse, with 409
 //		fingerprint      [on|off]       # default on; with a preset for webhooks off
@@ -79,6 +80,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"idempotency_key":  func() error { return oneArg(d, &h.IdempotencyKey) },
 		"scope":            func() error { return oneArg(d, &h.Scope) },
 		"remember":         func() error { return rememberArgs(d, &h.Remember, &h.RememberSize) },
+		"remember_quota":   func() error { return sizeArg(d, &h.RememberQuota) },
 		"remember_status":  func() error { return someArgs(d, &h.RememberStatus) },
 		"on_duplicate":     func() error { return oneArg(d, &h.OnDuplicate) },
 		"fingerprint":      func() error { return switchArg(d, &h.Fingerprint) },

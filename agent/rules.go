@@ -97,7 +97,7 @@ const noAnswers = "the agent doesn't see the answers that a gateway passes on, s
 
 // lacksAnswers refuses settings for which an agent would have to see the answers.
 func lacksAnswers(s *middleware.Rule) error {
-	if s.Remember > 0 || s.RememberSize != 0 || s.RememberStatus != nil || s.Fingerprint != nil || s.OnDuplicate == "wait" {
+	if s.Remember > 0 || s.RememberSize != 0 || s.RememberQuota != 0 || s.RememberStatus != nil || s.Fingerprint != nil || s.OnDuplicate == "wait" {
 		return errors.New("remember: " + noAnswers + "; Caddy's module and the middleware can")
 	}
 	return nil

@@ -209,6 +209,13 @@ func TestAlerts(t *testing.T) {
 			dedupe {path.1}
 			remember 1h 960KiB
 		}
+		respond /full/* 404
+		redlock /full/* full:{path.1} {
+			name full
+			dedupe {path.1}
+			remember 1h
+			remember_quota 64KiB
+		}
 		handle /events/* {
 			redlock event:{path.1} {
 				name events
@@ -229,6 +236,11 @@ func TestAlerts(t *testing.T) {
 
 	sendPartOfBodies(t, c, 14)
 	p.requireFired(t, "RedlockBodyBudget", instance, "")
+
+	for i := range 20 {
+		post(t, fmt.Sprint(c.url, "/full/", i))
+	}
+	p.requireFired(t, "RedlockRememberQuota", "rule=full", "")
 
 	servers[0].Kill()
 	p.requireFired(t, "RedlockMasterAway", "master="+servers[0].URL(), "")

@@ -17,6 +17,8 @@ type rules struct {
 	remembered *prometheus.CounterVec
 	forgotten  *prometheus.CounterVec
 	bytes      *prometheus.CounterVec
+	quota      *prometheus.GaugeVec
+	quotaUsed  *prometheus.GaugeVec
 
 	mu     sync.RWMutex
 	byName map[string]*rule
@@ -41,12 +43,16 @@ func newRules(n names) *rules {
 		remembered: n.counter("remembered_total", "Answers that are remembered by a quorum of the masters.", "rule"),
 		forgotten:  n.counter("not_remembered_total", "Answers to deliveries that are not remembered, or not in whole, by the reason.", "rule", "reason"),
 		bytes:      n.counter("remembered_bytes_total", "Bytes of the answers that are remembered, on each master.", "rule"),
-		byName:     make(map[string]*rule),
+		quota: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: string(n), Name: "remember_quota_bytes",
+			Help: "Memory of each master that the answers of a rule may take which this process has stored, by kind."}, []string{"rule", "answers"}),
+		quotaUsed: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: string(n), Name: "remember_quota_used_bytes",
+			Help: "How much of that they took when the last one was counted."}, []string{"rule", "answers"}),
+		byName: make(map[string]*rule),
 	}
 }
 
 func (s *rules) all() []prometheus.Collector {
-	return []prometheus.Collector{s.requests, s.wait, s.hold, s.waiting, s.remembered, s.forgotten, s.bytes}
+	return []prometheus.Collector{s.requests, s.wait, s.hold, s.waiting, s.remembered, s.forgotten, s.bytes, s.quota, s.quotaUsed}
 }
 
 // Describe implements prometheus.Collector.
@@ -73,7 +79,12 @@ type rule struct {
 
 	stored, bytes prometheus.Counter
 	forgotten     map[middleware.Reason]prometheus.Counter
+
+	quota, quotaUsed [len(kinds)]prometheus.Gauge
 }
+
+// kinds are those of answers, each of which has a part of the quota.
+var kinds = [2]string{"final", "4xx"}
 
 // Waits implements middleware.Observer.
 func (r *rule) Waits(_ string, n int) { r.waiting.Add(float64(n)) }
@@ -102,6 +113,16 @@ func (r *rule) Remembered(_ string, bytes int, why middleware.Reason) {
 	}
 }
 
+// Quota implements middleware.Observer.
+func (r *rule) Quota(_ string, refusals bool, used, size int64) {
+	kind := 0
+	if refusals {
+		kind = 1
+	}
+	r.quota[kind].Set(float64(size))
+	r.quotaUsed[kind].Set(float64(used))
+}
+
 // Rule returns the Observer of a rule with this name, for programs whose rules come and go. The series of a name exist until
 // release has been called for each call of Rule; requests that still run then are not counted any more.
 func (m *Metrics) Rule(name string) (o middleware.Observer, release func()) {
@@ -126,6 +147,9 @@ func (s *rules) join(name string) *rule {
 
 			forgotten: make(map[middleware.Reason]prometheus.Counter),
 		}
+		for i, kind := range kinds {
+			r.quota[i], r.quotaUsed[i] = s.quota.WithLabelValues(name, kind), s.quotaUsed.WithLabelValues(name, kind)
+		}
 		for _, why := range middleware.Reasons() {
 			r.forgotten[why] = s.forgotten.WithLabelValues(name, string(why))
 		}
@@ -149,6 +173,8 @@ func (s *rules) leave(name string, r *rule) {
 	s.requests.DeletePartialMatch(only)
 	s.remembered.Delete(only)
 	s.forgotten.DeletePartialMatch(only)
+	s.quota.DeletePartialMatch(only)
+	s.quotaUsed.DeletePartialMatch(only)
 	s.bytes.Delete(only)
 	s.wait.Delete(only)
 	s.hold.Delete(only)
@@ -184,4 +210,9 @@ func (m *Metrics) Done(rule string, outcome middleware.Outcome, held time.Durati
 // Remembered implements middleware.Observer.
 func (m *Metrics) Remembered(rule string, bytes int, why middleware.Reason) {
 	m.rules.rule(rule).Remembered(rule, bytes, why)
+}
+
+// Quota implements middleware.Observer.
+func (m *Metrics) Quota(rule string, refusals bool, used, size int64) {
+	m.rules.rule(rule).Quota(rule, refusals, used, size)
 }

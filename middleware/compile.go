@@ -26,6 +26,7 @@ type Serializer struct {
 	readsBody bool
 
 	options []redlock.LockOption // of the locks on keys
+	quota   *quota               // nil if nothing is remembered
 	pace    pace
 	lines   lines
 	dryRuns dryRuns
@@ -185,6 +186,9 @@ func (rule *Serializer) check() error {
 	if err := rule.checkFenceHeader(); err != nil {
 		return err
 	}
+	if err := rule.checkQuota(); err != nil {
+		return err
+	}
 	return rule.checkRemember()
 }
 
@@ -193,7 +197,7 @@ func (rule *Rule) checkNeeds(remembers bool) error {
 	for _, setting := range []struct {
 		name  string
 		given bool
-	}{{"remember_size", rule.RememberSize != 0}, {"remember_status", rule.RememberStatus != nil}, {"fingerprint", rule.Fingerprint != nil}} {
+	}{{"remember_size", rule.RememberSize != 0}, {"remember_quota", rule.RememberQuota != 0}, {"remember_status", rule.RememberStatus != nil}, {"fingerprint", rule.Fingerprint != nil}} {
 		if setting.given && !remembers {
 			return fmt.Errorf("%s needs remember, as nothing is remembered without it", setting.name)
 		}

@@ -28,6 +28,9 @@ type Observer interface {
 	// Remembered is called for each answer to a delivery under a rule that remembers answers, with the bytes that each master keeps of
 	// it, or 0. why is the Reason if that is not all of it, and otherwise empty.
 	Remembered(rule string, bytes int, why Reason)
+	// Quota is called when an answer is counted against the RememberQuota of its rule, with how much of it the answers of its kind take
+	// now, and may take: refusals are those of 4xx.
+	Quota(rule string, refusals bool, used, size int64)
 }
 
 // Outcomes returns all outcomes, for metrics that begin at zero.

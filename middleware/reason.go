@@ -24,13 +24,14 @@ const (
 	ReasonTooLarge  Reason = "too_large"      // it is larger than may be remembered: a repeat isn't served, and learns only its status
 	ReasonLostLease Reason = "lost_lease"     // the lock was lost before it was complete
 	ReasonNoQuorum  Reason = "no_quorum"      // no majority of the masters has confirmed it, or the request was served without a lock
+	ReasonQuota     Reason = "quota"          // the answers of its rule, or of its scope, take as much of the masters as they may
 	ReasonNoRoom    Reason = "no_room"        // too many other answers were being stored
 	ReasonFailed    Reason = "failed"         // it can't be encrypted, or the Locker is closed
 )
 
 // Reasons returns all reasons, for metrics that begin at zero.
 func Reasons() []Reason {
-	return []Reason{ReasonNotFinal, ReasonBrokenOff, ReasonTruncated, ReasonStream, ReasonHijacked, ReasonTooLarge, ReasonLostLease, ReasonNoQuorum, ReasonNoRoom, ReasonFailed}
+	return []Reason{ReasonNotFinal, ReasonBrokenOff, ReasonTruncated, ReasonStream, ReasonHijacked, ReasonTooLarge, ReasonLostLease, ReasonNoQuorum, ReasonQuota, ReasonNoRoom, ReasonFailed}
 }
 
 // reasonOf returns why an answer is not remembered that the masters were asked to remember, or "".

@@ -156,12 +156,16 @@ func (s *serving) encode(a *answer.Answer) {
 	case a.TooLarge:
 		s.why = ReasonTooLarge
 	}
+	if !s.mayRemember(a.Status, len(result)) {
+		s.why = ReasonQuota
+		return
+	}
 	s.result = result
 }
 
 // unlockWith releases the lock on the delivery, and has the masters remember its answer. It returns what tells how that went.
 func (s *serving) unlockWith(result []byte) (tell func()) {
-	err := s.turn.claimed.UnlockWith(result, s.rule.Remember)
+	err := s.turn.claimed.UnlockWith(result, s.keep)
 	return func() {
 		if why := reasonOf(err); why != "" {
 			s.noteRemembered(0, why, err)

@@ -81,12 +81,16 @@ type Rule struct {
 	// those of the same sender, and nobody gets another's answer. A request without it lacks a part of its key. It is stored
 	// hashed. "off" turns off that of the preset. Default: the preset's, or none.
 	Scope string `json:"scope,omitempty"`
-	// How long the masters remember the final answer to a delivery: a repeat gets it without being served, with the header
+	// How long the masters remember the final answer to a delivery, one of 4xx for an hour at most: a repeat gets it without being served, with the header
 	// Idempotency-Replayed: true. At least 1s; needs dedupe or idempotency_key. Negative: not at all, even if the preset does.
 	// Default: the preset's, or not at all.
 	Remember time.Duration `json:"remember,omitempty"`
 	// How many bytes the body of such an answer may have, at most 983040. Default: 65536 (64 KiB).
 	RememberSize int `json:"remember_size,omitempty"`
+	// How many bytes the answers of this rule that this process has stored may take on each master, at most 2147483647; further ones
+	// are not remembered. One eighth is for answers of 4xx alone, which are kept for an hour at most, and no scope takes more than three
+	// times what it leaves to others. Default: 1073741824 (1 GiB).
+	RememberQuota int64 `json:"remember_quota,omitempty"`
 	// The statuses that are final, from 200 to 499, as numbers or classes such as "2xx". Default: the preset's, or all but 401,
 	// 403, 408, 409, 423, 425 and 429.
 	RememberStatus []string `json:"remember_status,omitempty"`
@@ -222,6 +226,7 @@ func (rule *Rule) setDefaults() {
 	rule.BodyBudget = cmp.Or(rule.BodyBudget, defaultBudget)
 	rule.ReplayWindow = cmp.Or(rule.ReplayWindow, defaultReplayWindow)
 	rule.RememberSize = cmp.Or(rule.RememberSize, DefaultRememberSize)
+	rule.RememberQuota = cmp.Or(rule.RememberQuota, DefaultRememberQuota)
 	rule.Logger = cmp.Or(rule.Logger, slog.New(slog.DiscardHandler))
 }
 

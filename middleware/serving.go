@@ -41,6 +41,7 @@ type serving struct {
 	own       *redlock.Lock // that the request holds: on its keys, or on its delivery if it has no other
 	claimOnce sync.Once
 	result    []byte // the answer, if the masters are to remember it
+	keep      time.Duration
 
 	why          Reason // why they don't, or not all of it; empty if they do, or nothing is to be remembered
 	unremembered error
