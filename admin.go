@@ -1,6 +1,7 @@
 package caddyredlock
 
 import (
+	"log/slog"
 	"net/http"
 
 	"github.com/caddyserver/caddy/v2"
@@ -26,7 +27,9 @@ func (adminAPI) CaddyModule() caddy.ModuleInfo {
 
 // Routes returns the one route below which everything is.
 func (adminAPI) Routes() []caddy.AdminRoute {
-	handler := http.StripPrefix("/redlock", console.New(lockersInUse))
+	handler := http.StripPrefix("/redlock", console.New(lockersInUse,
+		console.WithHosts("*"), // the endpoint checks it
+		console.WithLogger(slog.New(currentLog{})), console.WithUser(certified)))
 	return []caddy.AdminRoute{{
 		Pattern: "/redlock/",
 		Handler: caddy.AdminHandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
@@ -34,6 +37,14 @@ func (adminAPI) Routes() []caddy.AdminRoute {
 			return nil
 		}),
 	}}
+}
+
+// certified returns whose certificate a request to a remote admin endpoint has come with.
+func certified(r *http.Request) string {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return ""
+	}
+	return r.TLS.PeerCertificates[0].Subject.String()
 }
 
 var _ caddy.AdminRouter = adminAPI{}

@@ -6,9 +6,9 @@ import (
 	"mime"
 	"net"
 	"net/http"
-	"net/netip"
-	"slices"
 	"strings"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/hosts"
 )
 
 // version is that of what the agent says and understands on the wire.
@@ -40,18 +40,7 @@ func (a *Agent) hasToken(r *http.Request) bool {
 
 // knows reports whether a Host is a name of the agent. A page can have a browser send requests to any address under a name of its own.
 func (a *Agent) knows(host string) bool {
-	if host == "redlock" { // what our clients send
-		return true
-	}
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	host = strings.ToLower(strings.Trim(host, "[]"))
-	if host == "redlock" || host == "localhost" || slices.Contains(a.hosts, host) {
-		return true
-	}
-	address, err := netip.ParseAddr(host)
-	return err == nil && address.Unmap().IsLoopback()
+	return hosts.Knows(host, a.hosts) || hosts.Knows(host, []string{"redlock"}) // which is what our clients send
 }
 
 // checkType refuses the types of bodies that a page can have a browser send without asking. curl sends -d as a form; no browser reaches

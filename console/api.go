@@ -27,14 +27,20 @@ func (h *handler) masters(w http.ResponseWriter, parameters map[string]string) *
 }
 
 func (h *handler) locks(w http.ResponseWriter, parameters map[string]string) *Problem {
-	prefix, limit := parameters["prefix"], defaultLimit
+	prefix, limit, order := parameters["prefix"], defaultLimit, parameters["sort"]
 	if text, ok := parameters["limit"]; ok {
 		var err error
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxLimit {
 			return badRequest("limit must be a number from 1 to " + strconv.Itoa(maxLimit) + ".")
 		}
 	}
-	answer(w, "application/json", http.StatusOK, locksOf(keysOf(h.lockers(), prefix), prefix, parameters["after"], limit))
+	switch {
+	case order != "" && order != byKey && order != byWaiting:
+		return badRequest("sort must be " + byKey + " or " + byWaiting + ".")
+	case order == byWaiting && parameters["after"] != "":
+		return badRequest("after is for a list that is sorted by " + byKey + ".")
+	}
+	answer(w, "application/json", http.StatusOK, locksOf(keysOf(h.lockers(), prefix), prefix, parameters["after"], order, limit))
 	return nil
 }
 
@@ -52,17 +58,20 @@ func (h *handler) release(w http.ResponseWriter, r *http.Request, key string, pa
 	if err != nil || fence == 0 {
 		return badRequest("fence must be the fencing token of the lock that is to end: GET shows it.")
 	}
-	if err := release(r.Context(), h.lockers(), key, fence); err != nil {
-		return err
+	failure := release(h.asOperator(r), h.lockers(), key, fence)
+	h.audit(r, "a lock was to be released by force", key, failure, "fence", fence)
+	if failure != nil {
+		return failure
 	}
 	answer(w, "application/json", http.StatusOK, Released{Key: key, Fence: fence})
 	return nil
 }
 
 func (h *handler) forget(w http.ResponseWriter, r *http.Request, key string) *Problem {
-	forgotten, err := forget(r.Context(), h.lockers(), key)
-	if err != nil {
-		return err
+	forgotten, failure := forget(r.Context(), h.lockers(), key)
+	h.audit(r, "a remembered answer was to be forgotten", key, failure)
+	if failure != nil {
+		return failure
 	}
 	answer(w, "application/json", http.StatusOK, forgotten)
 	return nil

@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -10,21 +11,17 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/hosts"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
-
-// New returns the handler. It asks for the lockers with each request, and closes none; one that is closed meanwhile does no harm.
-// If there are several, the first is the one that matters most, and is shown first.
-//
-// Mount it where only operators come: it shows keys, and ends locks. It asks for no password, so put your own authentication in front.
-// It refuses what pages of other sites make a browser send.
-func New(lockers func() []*redlock.Locker) http.Handler {
-	return &handler{lockers: lockers}
-}
 
 type handler struct {
 	lockers     func() []*redlock.Locker
 	crossOrigin http.CrossOriginProtection
+	hosts       []string // "*" is for all
+	readOnly    bool
+	logger      *slog.Logger
+	user        func(*http.Request) string
 }
 
 // patience is how long the masters may take to answer for a key, all together: a Locker's own timeouts are shorter.
@@ -45,6 +42,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serve answers the request, or returns why it can't.
 func (h *handler) serve(w http.ResponseWriter, r *http.Request) *Problem {
+	if !slices.Contains(h.hosts, "*") && !hosts.Knows(r.Host, h.hosts) {
+		return problem("unknown_host", http.StatusForbidden, "The console is not known by this host", "Ask it by localhost or an address of loopback, or allow the name in the header Host (console.WithHosts).")
+	}
 	if err := h.crossOrigin.Check(r); err != nil {
 		return problem("cross_site", http.StatusForbidden, "A page of another site has sent the request", err.Error())
 	}
@@ -59,6 +59,8 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request) *Problem {
 		return err
 	}
 	switch {
+	case h.readOnly && r.Method == http.MethodDelete:
+		return problem("read_only", http.StatusForbidden, "This console only shows", "Nothing was released or forgotten: ask another console, or use the command line.")
 	case max(len(key), len(result), len(parameters["key"])) > redlock.MaxKeyLength:
 		return badRequest("A key has at most " + strconv.Itoa(redlock.MaxKeyLength) + " bytes.")
 	case isResult:

@@ -278,7 +278,7 @@ func TestMethodsAndPaths(t *testing.T) {
 		ask[console.Problem](t, http.MethodGet, base+path, http.StatusBadRequest)
 	}
 	recorder := httptest.NewRecorder()
-	console.New(func() []*redlock.Locker { return nil }).ServeHTTP(recorder, httptest.NewRequest(http.MethodPut, "/locks/a", nil))
+	console.New(func() []*redlock.Locker { return nil }).ServeHTTP(recorder, httptest.NewRequest(http.MethodPut, "http://localhost/locks/a", nil))
 	if allow := recorder.Header().Get("Allow"); allow != "GET, HEAD, DELETE" {
 		t.Errorf("Allow: %s", allow)
 	}

@@ -28,10 +28,10 @@ func ExampleNew() {
 	})))
 
 	answer := httptest.NewRecorder()
-	mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/redlock/locks", nil))
+	mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "http://localhost/redlock/locks", nil))
 	fmt.Print(answer.Code, " ", answer.Body)
 	// Output:
-	// 200 {"locks":[],"held":0,"waiting":0}
+	// 200 {"locks":[],"keys":0,"held":0,"waiting":0}
 }
 
 // The document has the example, and a section for each type of problem.

@@ -36,10 +36,12 @@ type Master struct {
 	MaxmemoryBytes     int64     `json:"maxmemory_bytes,omitempty"` // none without a limit
 }
 
-// Locks is the answer of GET /locks. The parameters are prefix, limit (100 unless given, at most 1,000), and after: only
+// Locks is the answer of GET /locks. The parameters are prefix, limit (100 unless given, at most 1,000), sort, and after: only
 // keys that are sorted behind it are listed. So no key that stays is left out or listed twice while others come and go.
+// With sort=waiting, those come first for which most calls wait, and of these the oldest; there is one page of them.
 type Locks struct {
-	Locks   []Lock `json:"locks"`          // sorted by key
+	Locks   []Lock `json:"locks"`          // sorted by key, unless sort says otherwise
+	Keys    int    `json:"keys"`           // with the prefix, on all pages
 	Held    int    `json:"held"`           // keys with the prefix that are held, on all pages
 	Waiting int    `json:"waiting"`        // the sum over the keys with the prefix, on all pages: a call for several keys counts at each that it waits for
 	Next    string `json:"next,omitempty"` // the URL of the next page, relative to that of the handler

@@ -38,11 +38,12 @@ type view struct {
 	Verdict verdict
 	Prefix  string
 	After   string
+	Sort    string
 	Locks   Locks
-	Keys    int                // on all pages
 	Oldest  *redlock.KeyStatus // held for the longest time
 	Longest *redlock.KeyStatus // with the longest line of waiting calls
 
+	ReadOnly   bool
 	Key        string // whose Inspection is shown; empty for the list of keys
 	Inspection *Inspection
 	Problem    *Problem // why there is none
@@ -89,14 +90,18 @@ func (h *handler) page(w http.ResponseWriter, r *http.Request, parameters map[st
 		Prefix: parameters["prefix"],
 		After:  parameters["after"],
 		Key:    parameters["key"],
+
+		ReadOnly: h.readOnly,
 	}
 	v.Verdict = judge(v.Status)
 	if v.Key != "" {
 		v.Inspection, v.Problem = inspect(r.Context(), lockers, v.Key)
 	} else {
 		keys := keysOf(lockers, v.Prefix)
-		v.Locks = locksOf(keys, v.Prefix, v.After, defaultLimit)
-		v.Keys = len(keys)
+		if v.Sort = parameters["sort"]; v.Sort != byKey && v.After == "" {
+			v.Sort = byWaiting
+		}
+		v.Locks = locksOf(keys, v.Prefix, v.After, v.Sort, defaultLimit)
 		v.Oldest, v.Longest = extremes(keys)
 	}
 	var page bytes.Buffer

@@ -73,10 +73,28 @@ func pageOf(keys []redlock.KeyStatus, after string, limit int) (page []redlock.K
 	return keys[begin:end], end < len(keys)
 }
 
-// locksOf returns a page of the keys that have the prefix.
-func locksOf(keys []redlock.KeyStatus, prefix, after string, limit int) Locks {
+// The orders of a list of keys.
+const (
+	byKey     = "key"
+	byWaiting = "waiting" // those first for which most calls wait, and of these the oldest
+)
+
+// hottest returns the first of the keys by what waits for them, and then by their age.
+func hottest(keys []redlock.KeyStatus, limit int) []redlock.KeyStatus {
+	keys = slices.Clone(keys)
+	slices.SortStableFunc(keys, func(a, b redlock.KeyStatus) int {
+		return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), a.Since.Compare(b.Since))
+	})
+	return keys[:min(limit, len(keys))]
+}
+
+// locksOf returns a page of the keys that have the prefix. Only a list that is sorted by key has more than one.
+func locksOf(keys []redlock.KeyStatus, prefix, after, order string, limit int) Locks {
 	page, more := pageOf(keys, after, limit)
-	all := Locks{Locks: []Lock{}}
+	if order == byWaiting {
+		page, more = hottest(keys, limit), false
+	}
+	all := Locks{Locks: []Lock{}, Keys: len(keys)}
 	for _, key := range keys {
 		all.Waiting += key.Waiting
 		if key.Held {

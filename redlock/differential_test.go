@@ -180,7 +180,7 @@ func (p *pair) command(key string) protocol.Command {
 	case 0:
 		cmd = protocol.Command{Op: protocol.OpInspect, Key: key}
 	case 11:
-		cmd = protocol.Command{Op: protocol.OpForce, Key: key, Token: token, TTL: p.ttl() % time.Second}
+		cmd = protocol.Command{Op: protocol.OpForce, Key: key, Token: token, By: "by " + token, TTL: p.ttl() % time.Second}
 		cmd.TTL = max(cmd.TTL, 5*time.Millisecond)
 	case 1, 2:
 		cmd.Op = protocol.OpRelease
@@ -258,8 +258,9 @@ func (p *pair) adopt(key string) {
 	}
 	for _, token := range []string{"a", "b", "c", "a'", "b'", "c'"} {
 		p.model.Forced.Delete(key + token)
-		if forced := key + ":forced:" + token; p.client.Exists(ctx, forced).Val() == 1 {
-			p.model.Forced.Set(key+token, true, now, p.left(forced, now))
+		forced := key + ":forced:" + token
+		if by, err := p.client.Get(ctx, forced).Result(); err == nil {
+			p.model.Forced.Set(key+token, by, now, p.left(forced, now))
 		}
 	}
 	p.model.Queues.Delete(key)

@@ -148,7 +148,7 @@ func (k *keeper) release() (any bool) {
 		lock.attempt.enqueueRelease()
 		k.locker.gates.leave(lock.gate)
 		if cause := lock.endedBy(); lock.isFirst() && cause != ErrClosed {
-			k.locker.logger.Warn("lease lost: another process may now hold this lock while its holder is still working", "error", cause)
+			k.locker.logger.Warn("lease lost: another process may now hold this lock while its holder is still working", lock.lastWords(cause)...)
 			if failure := lock.unrenewed(); failure != nil && (cause == ErrLost || cause == ErrForced) {
 				k.locker.observer.Renewed(failure)
 			}

@@ -49,7 +49,7 @@ func (g *gates) keys(name func(full string) (key string, accepted bool)) (keys [
 		}
 		status := KeyStatus{Key: key, Label: first.label, Held: at.isHeld(), Since: first.began, Waiting: len(at.line)}
 		if status.Held {
-			status.Since = status.Since.Add(at.lock.acquisition.Waited)
+			status.Since = at.lock.since()
 			status.Until, status.Fence = at.lock.ownUntil(), at.lock.Fence()
 		} else if at.head != nil {
 			status.Waiting++

@@ -15,6 +15,7 @@ import (
 type Lock struct {
 	attempt     *attempt
 	gate        *gate
+	caller      *caller
 	acquisition Acquisition
 	ctx         context.Context
 	cancel      context.CancelCauseFunc
@@ -25,6 +26,7 @@ type Lock struct {
 	renewal *renewal                              // the last one; nil before the first
 	next    time.Time                             // of the next renewal
 	forced  bool                                  // it is lost because it was released by force
+	by      string                                // who did that, as the masters say
 	cause   error                                 // why it has ended: then it is never renewed again; nil while it is held
 	derived map[*context.CancelCauseFunc]struct{} // end contexts of WithContext
 
@@ -40,6 +42,7 @@ func newLock(ctx context.Context, a *attempt, c *caller, via Via) *Lock {
 	k := &Lock{
 		attempt:     a,
 		gate:        c.gate,
+		caller:      c,
 		acquisition: Acquisition{Waited: time.Since(c.began), Position: c.ahead, Via: via, Granted: len(a.granted)},
 		next:        renewed(a.start, a.ttl/3, a.ttl),
 	}
@@ -50,6 +53,9 @@ func newLock(ctx context.Context, a *attempt, c *caller, via Via) *Lock {
 	k.ctx, k.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	return k
 }
+
+// since returns when the lock was taken.
+func (k *Lock) since() time.Time { return k.caller.began.Add(k.acquisition.Waited) }
 
 // bounded returns the end of a lease, or of the max hold if that is earlier.
 func (k *Lock) bounded(end time.Time) time.Time {

@@ -41,13 +41,14 @@ func (l *Locker) ForceUnlock(ctx context.Context, key string, fence uint64) erro
 	case !seen.has(token, fence):
 		return fmt.Errorf("%w: the one that has it has the fencing token %d", ErrFenceChanged, seen.Fence)
 	}
-	full := protocol.Key(l.prefix, key)
+	full, by := protocol.Key(l.prefix, key), l.operator(ctx)
 	released := false
 	if lock := l.gates.holding(full, token); lock != nil { // its context ends before the next holder has the key
+		lock.isForcedBy(by)
 		released = lock.lose(ErrForced)
 		ctx = context.WithoutCancel(ctx) // it may be that of this lock
 	}
-	replies, end := l.ask(ctx, protocol.Command{Op: protocol.OpForce, Key: full, Token: token, TTL: l.maxTTL}, nil)
+	replies, end := l.ask(ctx, protocol.Command{Op: protocol.OpForce, Key: full, Token: token, TTL: l.maxTTL, By: by}, nil)
 	for _, reply := range replies {
 		released = released || reply.Status == protocol.StatusReleased
 	}
@@ -64,6 +65,15 @@ func (l *Locker) ForceUnlock(ctx context.Context, key string, fence uint64) erro
 // these; seen.Fence may be larger if a master is missing.
 func (n *Inspection) has(token string, fence uint64) bool {
 	return slices.ContainsFunc(n.Masters, func(m InspectedMaster) bool { return m.Token == shown(token) && m.Fence == fence })
+}
+
+// isForcedBy notes who released the lock by force, for the log.
+func (k *Lock) isForcedBy(by string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.by == "" {
+		k.by = by
+	}
 }
 
 // holding returns the lock on a key if this process has it with this token, or nil.

@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
@@ -108,7 +109,9 @@ func (r *renewal) Receive(c *link.Command) {
 			k.next = renewed(r.start, a.ttl/3, a.ttl)
 		}
 	case c.Reply.Status == protocol.StatusNotOwner, c.Reply.Status == protocol.StatusForced:
-		k.forced = k.forced || c.Reply.Status == protocol.StatusForced
+		if c.Reply.Status == protocol.StatusForced {
+			k.forced, k.by = true, cmp.Or(k.by, c.Reply.Lines)
+		}
 		r.taken++
 		if r.taken == len(a.acquires)-quorum+1 {
 			k.until = time.Now()

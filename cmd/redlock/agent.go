@@ -97,7 +97,7 @@ func (a *agentCommand) run(ctx context.Context) error {
 	}
 	series.Watch(locker)
 	served := agent.New(locker, agent.WithToken(token), agent.WithHosts(a.hosts...), agent.WithMaxClients(a.maxClients), agent.WithLogger(logger),
-		agent.WithObservers(series.Rule), agent.WithOther(forOperators(locker, series)))
+		agent.WithObservers(series.Rule), agent.WithOther(forOperators(locker, series, logger)))
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	context.AfterFunc(ctx, stop) // the next signal ends the process, and leaves the locks to their ttl
@@ -112,12 +112,14 @@ func (a *agentCommand) run(ctx context.Context) error {
 }
 
 // forOperators has the metrics and the console.
-func forOperators(locker *redlock.Locker, series *metrics.Metrics) http.Handler {
+func forOperators(locker *redlock.Locker, series *metrics.Metrics, logger *slog.Logger) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(series, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	mux.Handle("/console/", http.StripPrefix("/console", console.New(func() []*redlock.Locker { return []*redlock.Locker{locker} })))
+	mux.Handle("/console/", http.StripPrefix("/console", console.New(func() []*redlock.Locker { return []*redlock.Locker{locker} },
+		console.WithHosts("*"), // the agent checks it
+		console.WithLogger(logger))))
 	return mux
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -51,7 +52,8 @@ func (m *ownMasters) Open(flags *pflag.FlagSet) (cli.Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ownConsole{locker, console.New(func() []*redlock.Locker { return []*redlock.Locker{locker} })}, nil
+	return &ownConsole{locker, console.New(func() []*redlock.Locker { return []*redlock.Locker{locker} },
+		console.WithHosts("*"), console.WithLogger(slog.New(slog.DiscardHandler)))}, nil
 }
 
 type ownConsole struct {

@@ -29,6 +29,7 @@ const clearScreen = "\x1b[H\x1b[J"
 type locksCommand struct {
 	asking
 	prefix string
+	sort   string
 	limit  int
 	watch  bool
 }
@@ -37,11 +38,12 @@ type locksCommand struct {
 func (p *Program) Locks() *cobra.Command {
 	var c locksCommand
 	cmd := &cobra.Command{
-		Use:   "locks [--prefix <text>] [--watch] [--limit <n>] " + p.Usage,
+		Use:   "locks [--prefix <text>] [--sort waiting|key] [--watch] [--limit <n>] " + p.Usage,
 		Short: "Lists the keys that a running Caddy holds or waits for",
 		Long: `
 Lists the keys that a running Caddy holds or waits for. Keys of other processes are not
-listed: ask each of them, or inspect a key.
+listed: ask each of them, or inspect a key. Those come first for which most requests
+wait, and of these the oldest; --sort key lists them by name.
 
 With --watch, the list is drawn anew each second, until Ctrl-C; if it does not go to a
 terminal, each list follows the last. With --json, that is one JSON object in each line.
@@ -53,6 +55,7 @@ terminal, each list follows the last. With --json, that is one JSON object in ea
 	}
 	c.add(cmd, p)
 	cmd.Flags().StringVarP(&c.prefix, "prefix", "p", "", "Only keys that begin so")
+	cmd.Flags().StringVar(&c.sort, "sort", "waiting", "By what the keys are sorted: waiting or key")
 	cmd.Flags().IntVarP(&c.limit, "limit", "n", 0, fmt.Sprintf("How many keys are listed (default: %d, or %d with --watch)", locksShown, locksWatched))
 	cmd.Flags().BoolVarP(&c.watch, "watch", "w", false, "Draw the list anew each second, until Ctrl-C")
 	return cmd
@@ -61,6 +64,12 @@ terminal, each list follows the last. With --json, that is one JSON object in ea
 func (c *locksCommand) run(cmd *cobra.Command) (int, error) {
 	if c.limit < 0 {
 		return exitError, fmt.Errorf("--limit %d: want a number above 0", c.limit)
+	}
+	switch {
+	case c.sort != "waiting" && c.sort != "key":
+		return exitError, fmt.Errorf("--sort %s: want waiting or key", c.sort)
+	case c.sort == "waiting" && c.limit > locksAtOnce:
+		return exitError, fmt.Errorf("--limit %d: at most %d keys are sorted by waiting; --sort key lists any number", c.limit, locksAtOnce)
 	}
 	if c.limit == 0 {
 		c.limit = map[bool]int{true: locksWatched, false: locksShown}[c.watch]
@@ -91,7 +100,7 @@ func (c *locksCommand) run(cmd *cobra.Command) (int, error) {
 // list asks for as many keys as the limit says, which may take several requests.
 func (c *locksCommand) list(ctx context.Context, endpoint Endpoint) (all console.Locks, err error) {
 	all.Locks = []console.Lock{}
-	query := url.Values{}
+	query := url.Values{"sort": {c.sort}}
 	if c.prefix != "" {
 		query.Set("prefix", c.prefix)
 	}
@@ -162,8 +171,8 @@ func printLocks(out io.Writer, locks console.Locks, now time.Time) {
 		fmt.Fprintln(out)
 	}
 	more := ""
-	if locks.Next != "" {
-		more = fmt.Sprintf("; the first %d are shown, see --limit and --prefix", len(rows))
+	if locks.Keys > len(rows) {
+		more = fmt.Sprintf("; %d of %d keys are shown, see --limit and --prefix", len(rows), locks.Keys)
 	}
 	fmt.Fprintf(out, "%d held, %d waiting%s\n", locks.Held, locks.Waiting, more)
 }

@@ -22,7 +22,7 @@ type Master struct {
 	Queues Expiring[*Queue]
 	// Results are what is remembered, by key.
 	Results Expiring[protocol.Result]
-	Forced  Expiring[bool] // the tokens that OpForce has released, with their keys
+	Forced  Expiring[string] // by whom OpForce has released the tokens, with their keys
 
 	Sets Sets
 
@@ -98,7 +98,7 @@ func (m *Master) Do(cmds []*protocol.Command) {
 		case protocol.OpRegister:
 			cmd.Reply = m.Sets.Register(cmd, now.UnixMicro())
 		case protocol.OpForce:
-			m.Forced.Set(cmd.Key+cmd.Token, true, now, cmd.TTL)
+			m.Forced.Set(cmd.Key+cmd.Token, cmd.By, now, cmd.TTL)
 			cmd.Reply = m.release(cmd, now)
 		case protocol.OpInspect:
 			cmd.Reply = m.inspect(cmd, now)
@@ -167,10 +167,10 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 
 func (m *Master) extend(cmd *protocol.Command, now time.Time) protocol.Reply {
 	token, _, held := m.Leases.Get(cmd.Key, now)
-	forced, _, _ := m.Forced.Get(cmd.Key+cmd.Token, now)
+	by, _, forced := m.Forced.Get(cmd.Key+cmd.Token, now)
 	switch {
 	case forced && (!held || token != cmd.Token):
-		return protocol.Reply{Status: protocol.StatusForced, Time: now.UnixMicro()}
+		return protocol.Reply{Status: protocol.StatusForced, Time: now.UnixMicro(), Lines: by}
 	case held && token != cmd.Token:
 		return protocol.Reply{Status: protocol.StatusNotOwner, Time: now.UnixMicro()}
 	case !held && now.UnixMicro() >= cmd.RefillUntil:

@@ -77,6 +77,8 @@ type Command struct {
 	// Former is the token of a lock that OpAcquire frees before it takes the key, or none. With OpRegister it is what the
 	// process has registered before: the master forgets that.
 	Former string
+	// By says who asks for OpForce. The answer to OpExtend has it in its Lines.
+	By string
 	// Age is for how long the set of OpRegister has been in use, as far as the process knows.
 	Age time.Duration
 	// Recall has OpAcquire refused with StatusDone if a result is remembered for the key.

@@ -150,7 +150,7 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 		more = 4
 	case cmd.Op == protocol.OpAcquire && cmd.Former != "", cmd.Op == protocol.OpExtend, cmd.Op == protocol.OpRegister:
 		more = 2
-	case cmd.Op == protocol.OpAcquire:
+	case cmd.Op == protocol.OpAcquire, cmd.Op == protocol.OpForce:
 		more = 1
 	}
 	b = appendArray(b, 3+keys+5+more)
@@ -187,6 +187,8 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 	case cmd.Op == protocol.OpExtend:
 		b = appendNumber(b, cmd.Fence)
 		b = appendNumber(b, cmd.RefillUntil)
+	case cmd.Op == protocol.OpForce:
+		b = appendBulk(b, cmd.By)
 	case cmd.Op == protocol.OpRegister:
 		b = appendNumber(b, cmd.Age.Microseconds())
 		b = appendBulk(b, cmd.Former)

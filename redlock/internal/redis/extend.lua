@@ -1,5 +1,5 @@
 -- KEYS lock fence queue leases | ARGV token process ticket ttl_ms waits fence refill_until_us
--- -> {1 held by the token now / 0 free / -1 another's / -2 released by force, time_us}
+-- -> {1 held by the token now / 0 free / -1 another's / -2 released by force, time_us, for -2 by whom}
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 -- lock.lua
@@ -7,7 +7,7 @@ local held = holder()
 if held == ARGV[1] then
   call('PEXPIRE', KEYS[1], ARGV[4])
 elseif call('EXISTS', KEYS[1] .. ':forced:' .. ARGV[1]) == 1 then -- force.lua
-  return {-2, now}
+  return {-2, now, call('GET', KEYS[1] .. ':forced:' .. ARGV[1])}
 elseif held then
   return {-1, now}
 elseif now < tonumber(ARGV[7]) then -- the lease is valid, but this master lacks the key

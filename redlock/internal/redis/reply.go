@@ -79,6 +79,8 @@ func (a *answer) reply(cmd *protocol.Command) protocol.Reply {
 		return protocol.Reply{Lines: a.text}
 	case op == protocol.OpExtend && shape("::"):
 		reply = protocol.Reply{Status: extendStatus(number(0)), Time: number(1)}
+	case op == protocol.OpExtend && shape("::$"):
+		reply = protocol.Reply{Status: extendStatus(number(0)), Time: number(1), Lines: a.fields[2].text}
 	case (op == protocol.OpRelease || op == protocol.OpForce) && a.kind == ':':
 		reply.Status = releaseStatus(a.number)
 	}

@@ -1,0 +1,31 @@
+package console
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// asOperator returns the context of a request with who has sent it, which the log of the holder shows.
+func (h *handler) asOperator(r *http.Request) context.Context {
+	who := r.RemoteAddr
+	if user := h.user(r); user != "" {
+		who = user + " at " + who
+	}
+	return redlock.AskedBy(r.Context(), who)
+}
+
+// audit writes the line that stays of what an operator has done, or tried to.
+func (h *handler) audit(r *http.Request, what, key string, failure *Problem, more ...any) {
+	result := "done"
+	if failure != nil {
+		result = failure.Title
+	}
+	args := append([]any{"key_hash", redlock.KeyHash(key)}, more...)
+	args = append(args, "result", result, "from", r.RemoteAddr)
+	if user := h.user(r); user != "" {
+		args = append(args, "user", user)
+	}
+	h.logger.WarnContext(r.Context(), what, args...)
+}
