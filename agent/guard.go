@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"mime"
-	"net"
 	"net/http"
 	"strings"
 
