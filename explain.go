@@ -54,8 +54,9 @@ type explainKey struct{}
 
 // explanation collects what the rules report that a request reaches.
 type explanation struct {
-	text  strings.Builder
-	rules int
+	text     strings.Builder
+	rules    int
+	answered bool // by a handler
 }
 
 func (e *explanation) add(h *Handler, r *http.Request) {
@@ -99,18 +100,24 @@ func (c *explainCommand) run(url string, out io.Writer) error {
 		fmt.Fprintf(out, "note      %s\n", note)
 	}
 	path := r.URL.Path
-	others := []*http.Request{withEnding(r, "/"), withEnding(r, ";x")} // which Express and others, and Java, serve as path
-	e, status := explain(servers, r)                                   // the handlers may change r
+	others := hidden(r)
+	endings := []*http.Request{withEnding(r, "/"), withEnding(r, ";x")} // which Express and others, and Java, serve as path
+	e, status := explain(servers, r)                                    // the handlers may change r
 	if e.rules == 0 {
 		return fmt.Errorf("no redlock rule applies: no matcher matches this request, or another handler answered %d first", status)
 	}
-	for _, other := range others {
+	for _, other := range endings {
 		variant := other.URL.Path
 		if reached, _ := explain(servers, other); reached.rules < e.rules {
 			fmt.Fprintf(out, "warning   %s reaches %d of these rules, and some upstreams serve it as %s: match more broadly (docs/keys.md)\n", variant, reached.rules, path)
 		}
 	}
-	_, err = io.WriteString(out, e.text.String())
+	if _, err = io.WriteString(out, e.text.String()); err != nil {
+		return err
+	}
+	if names := slices.Sorted(slices.Values(reaching(servers, others, e.rules))); len(names) > 0 {
+		_, err = fmt.Fprintf(out, "warning   some upstreams serve these as %s, and no rule sees them: add the directive redlock_guard (docs/keys.md)\n          %s\n", path, strings.Join(names, "\n          "))
+	}
 	return err
 }
 
@@ -121,6 +128,7 @@ func explain(servers []*caddyhttp.Server, r *http.Request) (e *explanation, stat
 	for _, server := range servers {
 		server.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), explainKey{}, e)))
 	}
+	e.answered = w.status != 0
 	return e, cmp.Or(w.status, http.StatusOK)
 }
 
