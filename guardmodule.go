@@ -13,7 +13,7 @@ import (
 func init() {
 	caddy.RegisterModule(Guard{})
 	httpcaddyfile.RegisterHandlerDirective("redlock_guard", parseGuard)
-	httpcaddyfile.RegisterDirectiveOrder("redlock_guard", httpcaddyfile.Before, "redir") // before those that change the target
+	httpcaddyfile.RegisterDirectiveOrder("redlock_guard", httpcaddyfile.Before, "map") // before those that change the target
 }
 
 // Guard refuses, with 400, requests that the matchers of redlock may miss although an upstream serves them as others: with a target
