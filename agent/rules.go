@@ -81,12 +81,9 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 		return nil, errors.New("preset: has remember, and " + noAnswers + `; set remember to "off"`)
 	}
 	// How long a turn lasts is for the gateway to say.
-	settings.OnClientAbort = middleware.Cancel
+	g.rule.OnClientAbort = middleware.Cancel
 	// The wait, in which the end of the connection is noticed, comes after the body.
-	settings.BufferBody = new(g.rule.ReadsBody())
-	if g.rule, err = middleware.Compile(settings, (*middleware.Rule).Placeholder); err != nil {
-		return nil, err
-	}
+	g.rule.BufferBody = new(g.rule.ReadsBody())
 	if a.observers != nil {
 		g.rule.Observer, g.release = a.observers(g.rule.Name)
 	}

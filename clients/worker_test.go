@@ -296,3 +296,24 @@ func TestClientRefused(t *testing.T) {
 		w.expect(t, "done")
 	}
 }
+
+// TestPHPComputes: PHP sees no line while it works. After that it believes in its lock if the agent says that it still has it, and not if
+// the agent says nothing.
+func TestPHPComputes(t *testing.T) {
+	t.Parallel()
+	if !has(t, "php") {
+		t.Skip()
+	}
+	a := startAgent(t)
+	const options = "TTL=2 BUSY=5"
+	w := a.start(t, "php", options, "hold", "k")
+	w.expect(t, "held ")
+	w.end(t)
+	w.expect(t, "done")
+	w = a.start(t, "php", options, "hold", "k")
+	w.expect(t, "held ")
+	if err := a.process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	w.expect(t, "lost ")
+}

@@ -23,6 +23,8 @@ try {
     } else {
         $agent->withLock($keys, function (Redlock\Lock $lock) use (&$before) {
             echo "held {$lock->fence}\n";
+            for ($end = hrtime(true) + (int) ((float) getenv('BUSY') * 1e9); hrtime(true) < $end;) { // work that looks at nothing
+            }
             for (; !file_exists(getenv('STOP')); clearstatcache()) {
                 $before = (int) floor(microtime(true) * 1000);
                 $lock->check();
