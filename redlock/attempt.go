@@ -20,6 +20,7 @@ type attempt struct {
 	ttl       time.Duration
 	ticket    int64 // the caller's, also when the acquire is sent without one
 	timeout   time.Duration
+	waits     bool                 // a release has left the ticket
 	several   bool                 // one of the attempts of a LockAll call: commands are queued for all keys before any is sent
 	mustPoll  bool                 // a master that refused will not wake this process
 	acquires  []link.Command       // the acquires, by master
@@ -33,6 +34,9 @@ type attempt struct {
 	failed  []*MasterError   // masters that gave no usable answer
 	done    []*link.Command  // refusals because a result is remembered
 }
+
+// severalMark ends the tokens of calls for several keys: what others meet with it may be given back at once.
+const severalMark = "s"
 
 // newAttempts sends the acquires for all keys of a call to all masters. They share one proposed fence and
 // one start, so that the locks of the call share their fence and the end of their validity.
@@ -77,6 +81,9 @@ func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposa
 	}
 	a.over = a.ring
 	acquire := protocol.Command{Op: protocol.OpAcquire, Key: c.key, Token: l.random(), TTL: c.ttl, Fence: proposal, Process: l.name, Ticket: c.ticket, Recall: c.recall}
+	if c.several {
+		acquire.Token += severalMark
+	}
 	queue := !c.try && c.ticket > 0
 	if !queue {
 		acquire.Ticket = protocol.TryTicket
@@ -123,6 +130,7 @@ func (a *attempt) extension(master int, refill time.Time, to link.Receiver) *lin
 // waits on, the masters keep its ticket.
 func (a *attempt) release(to link.Receiver, waiting bool) {
 	a.abandoned.Store(true)
+	a.waits = a.waits || waiting
 	calls := make([]link.Command, len(a.acquires))
 	for i := range calls {
 		calls[i] = a.releaseOf(i, waiting, to)
@@ -144,9 +152,9 @@ func (a *attempt) releaseOf(master int, waiting bool, to link.Receiver) link.Com
 	return a.acquires[master].Release(a.ticket, waiting, !waiting && a.alone(), to)
 }
 
-// alone reports whether, by all answers so far, nobody waited for the key when it was granted.
+// alone reports whether, by all answers so far, nobody waited for the key when it was granted, nor does this call.
 func (a *attempt) alone() bool {
-	return len(a.granted) > 0 && len(a.held) == 0 && !slices.ContainsFunc(a.granted, func(c *link.Command) bool { return !c.Reply.Alone })
+	return !a.waits && len(a.granted) > 0 && len(a.held) == 0 && !slices.ContainsFunc(a.granted, func(c *link.Command) bool { return !c.Reply.Alone })
 }
 
 func (a *attempt) name(master int) string { return a.locker.nodeName(master, a.acquires[master].Key) }

@@ -38,6 +38,7 @@ type contender struct {
 	failure    error         // of the last attempt
 	pause      time.Duration // before the next attempt if no master wakes us
 	subscribed bool          // counted as one that waits for wake-ups
+	insists    time.Time     // until then it keeps its places for all of its keys: see insist
 	via        Via
 }
 
@@ -75,14 +76,19 @@ func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller
 			return nil, done
 		}
 		err := l.stopped(ctx, t.failure)
+		if err == nil && t.insist(wait.context(), attempts, lost) {
+			attempts = attempts[:0]
+			continue
+		}
 		if err == nil {
 			awaited := callers[slices.Index(attempts, lost)]
 			l.release(attempts, lost)
 			l.gates.keepOnly(awaited, callers)
+			t.insists = time.Time{}
 			err = t.awaitRetry(wait.context(), lost, awaited)
 		}
 		if err != nil {
-			l.release(attempts, nil)
+			l.release(attempts)
 			l.gates.keepOnly(nil, callers)
 			return nil, err
 		}
@@ -95,11 +101,10 @@ func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller
 	}
 }
 
-// release gives back what the attempts of a call have won. If the call waits on, it waits for the key of one of them: on that
-// one its tickets stay.
-func (l *Locker) release(attempts []*attempt, awaited *attempt) {
+// release gives back what the attempts of a call have won. If the call waits on, its tickets stay on the keys for which it waits.
+func (l *Locker) release(attempts []*attempt, awaited ...*attempt) {
 	for _, a := range attempts {
-		a.release(nil, a == awaited)
+		a.release(nil, slices.Contains(awaited, a))
 	}
 	attempts[0].sendSoon()
 }
@@ -131,6 +136,36 @@ func (t *contender) win(ctx context.Context, attempts []*attempt) (lost *attempt
 		}
 	}
 	return lost
+}
+
+// insist reports whether a call for several keys, which has just met another one, should try again at once. Where such calls want
+// overlapping keys, each may win one and give it back, by turns. So one that is refused in favor of another which may be about to give
+// the key back, gives back what it has, but keeps its place for all of its keys: the oldest call is granted all, as no younger
+// one is granted any of them. As the other one may have won, this lasts for the timeout of a round only: then the call keeps nobody from
+// keys that are free.
+func (t *contender) insist(ctx context.Context, attempts []*attempt, lost *attempt) bool {
+	if !t.subscribed || lost.mustPoll || !slices.ContainsFunc(attempts, (*attempt).metSeveral) {
+		return false
+	}
+	if t.insists.IsZero() {
+		t.insists = time.Now().Add(lost.timeout)
+	}
+	rest := time.Until(t.insists)
+	if rest <= 0 {
+		return false
+	}
+	t.locker.release(attempts, attempts...)
+	timer := time.NewTimer(rest)
+	defer timer.Stop()
+	select {
+	case <-t.callers[slices.Index(attempts, lost)].gate.wakeUps:
+		t.via = ViaWoken
+		return true
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-t.locker.closing:
+	}
+	return false
 }
 
 // hold makes the locks of attempts that have won, and returns the one that the caller gets.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
@@ -137,6 +138,11 @@ func (a *attempt) othersHold() bool {
 		}
 	}
 	return false
+}
+
+// metSeveral reports whether a master has refused in favor of a call for several keys.
+func (a *attempt) metSeveral() bool {
+	return slices.ContainsFunc(a.held, func(reply protocol.Reply) bool { return strings.HasSuffix(reply.Holder, severalMark) })
 }
 
 // tooFewLive reports whether so many masters failed that no caller at all could have reached a quorum.
