@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/exp/zapslog"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/notices"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -130,22 +131,19 @@ func init() { redis.SetLogger(clientLog{}) }
 // Package redlock itself logs once when a master fails, so these are only needed for debugging.
 type clientLog struct{}
 
-// clientLines has an entry for each message that is being written.
-var clientLines = make(chan struct{}, 64)
+// clientLines are those that are to be written.
+var clientLines = notices.Queue[string]{
+	Receive: func(text string) { clientLogger().Debug(text) },
+	Missed: func(n uint64) {
+		clientLogger().Debug("messages are missing: the log was too slow", zap.Uint64("messages", n))
+	},
+}
 
-// Printf doesn't wait for the log, which may block: whoever calls it is making a connection for locks. What is too much is dropped.
+func clientLogger() *zap.Logger { return caddy.Log().Named("redlock.client") }
+
+// Printf doesn't wait for the log, which may block: whoever calls it is making a connection for locks.
 func (clientLog) Printf(_ context.Context, format string, args ...any) {
-	log := caddy.Log().Named("redlock.client")
-	if !log.Core().Enabled(zap.DebugLevel) {
-		return
-	}
-	text := fmt.Sprintf(format, args...)
-	select {
-	case clientLines <- struct{}{}:
-		go func() {
-			defer func() { <-clientLines }()
-			log.Debug(text)
-		}()
-	default:
+	if clientLogger().Core().Enabled(zap.DebugLevel) {
+		clientLines.Push(fmt.Sprintf(format, args...))
 	}
 }

@@ -76,7 +76,7 @@ func (l *Locker) Status() Status {
 		}
 	}
 	status.Held, status.Waiting = l.gates.count()
-	status.DroppedLines, status.DroppedEvents = l.told.lines.count(), l.told.events.count()+l.told.traces.count()
+	status.DroppedLines, status.DroppedEvents = l.told.lines.Count(), l.told.events.Count()+l.told.traces.Count()
 	status.MissedResults, status.RefusedResults = l.late.count(), l.refused.Load()
 	select {
 	case <-l.closing:

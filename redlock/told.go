@@ -3,41 +3,43 @@ package redlock
 import (
 	"context"
 	"log/slog"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/notices"
 )
 
 // told are those whom a Locker tells what happens, the logger, the Observer and the tracer, each behind a queue of its own: none of them can
 // hold up a lease, a call, a master or the others.
 type told struct {
 	logger *slog.Logger // without a queue: for callers that it may hold up, such as package middleware
-	lines  notices[line]
-	events notices[observed]
-	traces notices[Attempt]
+	lines  notices.Queue[line]
+	events notices.Queue[observed]
+	traces notices.Queue[Attempt]
 }
 
 // newTold puts the queues in front of the logger and the Observer of these options.
 func newTold(o *options) *told {
 	t := &told{logger: o.logger}
 	logger, observer := slog.New(queuedLog{&t.lines, o.logger.Handler()}), o.observer
-	t.lines.receive = func(l line) {
+	t.lines.Receive = func(l line) {
 		if ctx := context.Background(); l.to.Enabled(ctx, l.record.Level) {
 			_ = l.to.Handle(ctx, l.record)
 		}
 	}
-	t.lines.missed = func(n uint64) {
+	t.lines.Missed = func(n uint64) {
 		t.logger.Warn("lines are missing in this log: it was too slow, or failed", "lines", n)
 	}
 	o.logger = logger
 	if o.trace != nil {
-		t.traces.receive, o.trace = o.trace, t.traces.push
-		t.traces.missed = func(n uint64) {
+		t.traces.Receive, o.trace = o.trace, t.traces.Push
+		t.traces.Missed = func(n uint64) {
 			logger.Warn("the tracer was not told of all attempts: it was too slow, or failed", "attempts", n)
 		}
 	}
 	if _, nobody := observer.(NopObserver); nobody {
 		return t
 	}
-	t.events.receive = func(e observed) { e.tell(observer, e) }
-	t.events.missed = func(n uint64) {
+	t.events.Receive = func(e observed) { e.tell(observer, e) }
+	t.events.Missed = func(n uint64) {
 		logger.Warn("the observer was not told of all events: it was too slow, or failed", "events", n)
 	}
 	o.observer = queuedObserver{&t.events}
@@ -46,9 +48,9 @@ func newTold(o *options) *told {
 
 // close delivers what is left, but doesn't wait long for one that blocks.
 func (t *told) close() {
-	t.traces.close()
-	t.events.close()
-	t.lines.close()
+	t.traces.Close()
+	t.events.Close()
+	t.lines.Close()
 }
 
 // line is a line of the log.
@@ -59,7 +61,7 @@ type line struct {
 
 // queuedLog is a slog.Handler that queues lines.
 type queuedLog struct {
-	lines *notices[line]
+	lines *notices.Queue[line]
 	to    slog.Handler
 }
 
@@ -67,7 +69,7 @@ type queuedLog struct {
 func (q queuedLog) Enabled(context.Context, slog.Level) bool { return true }
 
 func (q queuedLog) Handle(_ context.Context, record slog.Record) error {
-	q.lines.push(line{q.to, record.Clone()})
+	q.lines.Push(line{q.to, record.Clone()})
 	return nil
 }
 
@@ -88,24 +90,24 @@ type observed struct {
 }
 
 // queuedObserver is an Observer that queues its calls.
-type queuedObserver struct{ events *notices[observed] }
+type queuedObserver struct{ events *notices.Queue[observed] }
 
 func (q queuedObserver) Acquired(a Acquisition) {
-	q.events.push(observed{acquired: a, tell: func(o Observer, e observed) { o.Acquired(e.acquired) }})
+	q.events.Push(observed{acquired: a, tell: func(o Observer, e observed) { o.Acquired(e.acquired) }})
 }
 
 func (q queuedObserver) Renewed(err error) {
-	q.events.push(observed{err: err, tell: func(o Observer, e observed) { o.Renewed(e.err) }})
+	q.events.Push(observed{err: err, tell: func(o Observer, e observed) { o.Renewed(e.err) }})
 }
 
 func (q queuedObserver) LeaseLost(err error) {
-	q.events.push(observed{err: err, tell: func(o Observer, e observed) { o.LeaseLost(e.err) }})
+	q.events.Push(observed{err: err, tell: func(o Observer, e observed) { o.LeaseLost(e.err) }})
 }
 
 func (q queuedObserver) MasterDown(status MasterStatus) {
-	q.events.push(observed{status: status, tell: func(o Observer, e observed) { o.MasterDown(e.status) }})
+	q.events.Push(observed{status: status, tell: func(o Observer, e observed) { o.MasterDown(e.status) }})
 }
 
 func (q queuedObserver) MasterUp(master string) {
-	q.events.push(observed{status: MasterStatus{Name: master}, tell: func(o Observer, e observed) { o.MasterUp(e.status.Name) }})
+	q.events.Push(observed{status: MasterStatus{Name: master}, tell: func(o Observer, e observed) { o.MasterUp(e.status.Name) }})
 }

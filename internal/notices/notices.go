@@ -1,4 +1,6 @@
-package redlock
+// Package notices has queues in front of those who are told what happens, such as a log: they may be slow, block or panic, and
+// hold up nobody.
+package notices
 
 import (
 	"sync"
@@ -6,33 +8,33 @@ import (
 )
 
 const (
-	maxNotices  = 1 << 14     // that wait for one receiver: each lost lease causes up to two
-	idleNotices = 64          // for so many a queue keeps its memory
-	lastNotices = time.Second // how long Close waits for a receiver that is slow, or blocks
+	Most  = 1 << 14     // that wait for one receiver: each lost lease causes up to two
+	idle  = 64          // for so many a queue keeps its memory
+	grace = time.Second // how long Close waits for a receiver that is slow, or blocks
 )
 
-// notices passes what happens on to a receiver that may be slow, block or panic: to the log, or to the Observer. Who pushes
-// never waits for it. A receiver gets its notices in their order from one goroutine, which there is only while there are
-// any. Those that find no room are dropped and counted.
-type notices[T any] struct {
-	receive func(T)
-	missed  func(n uint64) // called when all is delivered, with how many were dropped since the last time, if any were
+// Queue passes what happens on to a receiver that may be slow, block or panic. Who pushes never waits for it. A receiver gets its
+// notices in their order from one goroutine, which there is only while there are any. Those that find no room are dropped and
+// counted.
+type Queue[T any] struct {
+	Receive func(T)
+	Missed  func(n uint64) // called when all is delivered, with how many were dropped since the last time, if any were
 
 	mu      sync.Mutex
 	queue   []T
 	running bool          // there is a goroutine that empties the queue
-	idle    chan struct{} // closed when that has ended; nil before close
+	ended   chan struct{} // closed when that has ended; nil before Close
 	dropped uint64
 	untold  uint64 // those of them of which missed doesn't know
 }
 
-// push has a notice delivered, or drops it. After close its caller delivers it.
-func (n *notices[T]) push(notice T) {
+// Push has a notice delivered, or drops it. After Close its caller delivers it.
+func (n *Queue[T]) Push(notice T) {
 	n.mu.Lock()
-	closed := n.idle != nil
+	closed := n.ended != nil
 	switch {
 	case closed:
-	case len(n.queue) == maxNotices:
+	case len(n.queue) == Most:
 		n.dropped, n.untold = n.dropped+1, n.untold+1
 	default:
 		n.queue = append(n.queue, notice)
@@ -48,20 +50,20 @@ func (n *notices[T]) push(notice T) {
 }
 
 // deliver empties the queue.
-func (n *notices[T]) deliver() {
+func (n *Queue[T]) deliver() {
 	for batch, untold := n.take(nil); len(batch) > 0 || untold > 0; batch, untold = n.take(batch) {
 		for _, notice := range batch {
 			n.hand(notice)
 		}
 		if len(batch) == 0 {
-			survive(func() { n.missed(untold) })
+			survive(func() { n.Missed(untold) })
 		}
 	}
 }
 
 // take returns all that is queued or, if nothing is, how many were dropped. If there is nothing to do at all the goroutine
 // ends. The last batch is reused for its room.
-func (n *notices[T]) take(last []T) (batch []T, untold uint64) {
+func (n *Queue[T]) take(last []T) (batch []T, untold uint64) {
 	clear(last)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -74,18 +76,18 @@ func (n *notices[T]) take(last []T) (batch []T, untold uint64) {
 		return batch, untold
 	}
 	n.running = false
-	if cap(n.queue) > idleNotices {
+	if cap(n.queue) > idle {
 		n.queue = nil
 	}
-	if n.idle != nil {
-		close(n.idle)
+	if n.ended != nil {
+		close(n.ended)
 	}
 	return nil, 0
 }
 
 // hand calls the receiver. A notice with which it panics counts as dropped.
-func (n *notices[T]) hand(notice T) {
-	if !survive(func() { n.receive(notice) }) {
+func (n *Queue[T]) hand(notice T) {
+	if !survive(func() { n.Receive(notice) }) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.dropped, n.untold = n.dropped+1, n.untold+1
@@ -100,24 +102,24 @@ func survive(f func()) (returned bool) {
 	return true
 }
 
-// close waits until all is delivered, but not for long: a receiver that blocks keeps the goroutine, which ends when that returns.
-func (n *notices[T]) close() {
+// Close waits until all is delivered, but not for long: a receiver that blocks keeps the goroutine, which ends when that returns.
+func (n *Queue[T]) Close() {
 	n.mu.Lock()
-	n.idle = make(chan struct{})
+	n.ended = make(chan struct{})
 	if !n.running {
-		close(n.idle)
+		close(n.ended)
 	}
 	n.mu.Unlock()
-	timer := time.NewTimer(lastNotices)
+	timer := time.NewTimer(grace)
 	defer timer.Stop()
 	select {
-	case <-n.idle:
+	case <-n.ended:
 	case <-timer.C:
 	}
 }
 
-// count returns how many notices were dropped.
-func (n *notices[T]) count() uint64 {
+// Count returns how many notices were dropped.
+func (n *Queue[T]) Count() uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.dropped
