@@ -105,7 +105,7 @@ func TestClusterRights(t *testing.T) {
 const turnTTL = 600 * time.Millisecond
 
 // fullTurn locks, meets the held lock as another, which sees who holds it, has the lease renewed, and unlocks, so that one who
-// waits is woken. Then it releases a lock by force. It returns what went wrong, and what was logged.
+// waits is woken. Then it releases a lock by force, and takes one with a long lease. It returns what went wrong, and what was logged.
 func fullTurn(t *testing.T, ttl time.Duration, urls []string, more ...redlock.Option) (complaints []string) {
 	t.Helper()
 	var log logBook
@@ -172,6 +172,13 @@ func fullTurn(t *testing.T, ttl time.Duration, urls []string, more ...redlock.Op
 		complain(fmt.Errorf("released by force: %w", err))
 	} else if err := lock.Unlock(); !errors.Is(err, redlock.ErrNotOwner) && !errors.Is(err, redlock.ErrExpired) {
 		complain(fmt.Errorf("unlocked after a forced release: %w", err))
+	}
+	long := newLocker(t, urls, append(more, redlock.WithRestartGuard(0))...) // its leases are long enough for the fence
+	defer long.Close()
+	if lock, err := long.TryLock(t.Context(), "key"); err != nil {
+		complain(fmt.Errorf("with a long lease: %w", err))
+	} else if err := lock.Unlock(); err != nil {
+		complain(fmt.Errorf("with a long lease: %w", err))
 	}
 	for _, line := range log.lines("level=") {
 		if !strings.Contains(line, "3 of 3 masters available") {

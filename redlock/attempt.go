@@ -95,12 +95,15 @@ func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposa
 		former.answers.expect(protocol.OpRelease, l.decisive())
 		releases = make([]link.Command, len(l.streams))
 	}
+	fast := former == nil && !c.recall && !c.tried && c.ahead == 0 && c.ttl >= l.fastFrom // nothing says that others want the key
+	c.tried = true
 	tickets := c.ticketsOn(len(l.streams))
 	for i, s := range l.streams {
 		a.acquires[i] = link.NewAcquire(acquire, i, &a.abandoned, &tickets[i], a.answers)
 		subscribed := s.Subscribed()
 		a.acquires[i].Polls = !subscribed && (c.polls || s.Denied())
 		a.acquires[i].Queue = queue && (subscribed || c.polls)
+		a.acquires[i].Fast = fast && !a.acquires[i].Polls
 		if former != nil {
 			releases[i] = former.releaseOf(i, false, former.answers)
 			a.acquires[i].First(&releases[i])

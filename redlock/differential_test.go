@@ -29,6 +29,7 @@ type pair struct {
 	t      *testing.T
 	rand   *rand.Rand
 	real   Stepwise
+	direct protocol.Doer // the server, without a stream that sends again what is undecided
 	model  *memory.Master
 	client *redis.Client
 	now    time.Time // the model's clock
@@ -50,17 +51,26 @@ func TestScriptsDoWhatTheModelDoes(t *testing.T) {
 	}
 	real := Streamed(masters[0])
 	defer func() { _ = real.Close() }()
+	direct, err := Dial(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = direct[0].close() }()
 	commands := 40_000
 	if redistest.Few() {
 		commands /= 5
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	p := &pair{t: t, rand: rand.New(rand.NewPCG(seed, 0)), real: real, client: server.Client(), seen: make(map[string]int)}
+	p := &pair{t: t, rand: rand.New(rand.NewPCG(seed, 0)), real: real, direct: direct[0].impl.(protocol.Doer), client: server.Client(), seen: make(map[string]int)}
 	p.model = memory.New("model", func() time.Time { return p.now })
 	p.listen()
 	for range commands {
-		p.step()
+		if p.rand.IntN(20) == 0 {
+			p.together()
+		} else {
+			p.step()
+		}
 		if t.Failed() {
 			return
 		}
@@ -77,7 +87,7 @@ func TestScriptsDoWhatTheModelDoes(t *testing.T) {
 		"acquire queued behind another", "acquire passed", "queue of two", "wake-up",
 		"inspect", "inspect queue", "force released", "force expired", "force not owner", "extend forced",
 		"acquire done", "recall done", "recall expired", "result stored", "result not stored", "result stored in any case", "result forgotten", "inspect result", "store done", "store expired", "store not owner",
-		"acquire alone", "acquire held by one who polls", "release plain", "release plain in vain",
+		"acquire alone", "fast acquire granted", "fast acquire undecided", "acquire held by one who polls", "release plain", "release plain in vain",
 	} {
 		if p.seen[answer] < commands/1000 {
 			t.Errorf("%q was seen %d times only", answer, p.seen[answer])
@@ -220,7 +230,11 @@ func (p *pair) ttl() time.Duration {
 // forgetFence does what a minute without a lock does.
 func (p *pair) forgetFence(key string) {
 	p.client.Del(context.Background(), companions(key).fence)
+	if p.client.LTrim(context.Background(), key, 0, 0); p.holder(key) == "" {
+		p.client.Del(context.Background(), key)
+	}
 	p.model.Fences.Delete(key)
+	p.model.Beside.Delete(key)
 }
 
 // expireTime is PEXPIRETIME, which Redis has from 7.0 on.
@@ -236,7 +250,7 @@ func (p *pair) left(key string, now time.Time) time.Duration {
 func (p *pair) adopt(key string) {
 	ctx, now := context.Background(), time.Now()
 	p.model.Leases.Delete(key)
-	if token, err := p.client.LIndex(ctx, key, 0).Result(); err == nil {
+	if token := p.holder(key); token != "" {
 		p.model.Leases.Set(key, strings.TrimRight(token, "+"), now, p.left(key, now))
 		p.model.Polls.Delete(key)
 		p.model.Plain.Delete(key)
@@ -248,8 +262,12 @@ func (p *pair) adopt(key string) {
 		}
 	}
 	p.model.Fences.Delete(key)
-	if fence, err := p.client.Get(ctx, companions(key).fence).Int64(); err == nil {
-		p.model.Fences.Set(key, fence, now, p.left(companions(key).fence, now))
+	p.model.Beside.Delete(key)
+	if fence, at := p.fence(key); at != "" {
+		p.model.Fences.Set(key, fence, now, p.left(at, now))
+		if at != key {
+			p.model.Beside.Set(key, true, now, p.left(at, now))
+		}
 	}
 	p.model.Results.Delete(key)
 	if stored := p.client.HGetAll(ctx, key+":result").Val(); len(stored) > 0 {
@@ -293,17 +311,23 @@ func (p *pair) compare(model, real *protocol.Command, holder string) {
 	if off := (got.TTL - want.TTL).Abs(); off > 5*expirySlack {
 		p.t.Errorf("%+v: the holder's lease lasts %v, want %v", model, got.TTL, want.TTL)
 	}
-	stored, err := p.client.Get(context.Background(), companions(model.Key).fence).Result()
-	if last, _, known := p.model.Fences.Get(model.Key, p.now); known && stored != fmt.Sprint(last) || !known && err != redis.Nil {
-		p.t.Errorf("%+v: fence stored is %q, want %d", model, stored, last)
+	p.compareState(model)
+	p.seen[operation(model, holder)]++
+}
+
+// compareState wants the same of both after a command.
+func (p *pair) compareState(model *protocol.Command) {
+	stored, at := p.fence(model.Key)
+	last, _, known := p.model.Fences.Get(model.Key, p.now)
+	if _, _, beside := p.model.Beside.Get(model.Key, p.now); stored != last || known != (at != "") || known && beside != (at != model.Key) {
+		p.t.Errorf("%+v: fence stored is %d in %q, want %d, beside the list: %t", model, stored, at, last, beside)
 	}
-	if stored == fmt.Sprint(largest) {
+	if stored == largest {
 		p.seen["largest fence"]++
 	}
 	p.compareResults(model)
 	p.compareQueues(model)
 	p.compareMark(model)
-	p.seen[operation(model, holder)]++
 }
 
 func operation(cmd *protocol.Command, holder string) string {
@@ -336,9 +360,12 @@ func (p *pair) checkTTLs() {
 		limit := time.Minute
 		if strings.HasSuffix(key, "}") { // a lock
 			_, ends, _ := p.model.Leases.Get(key, always)
+			if _, remembered, known := p.model.Fences.Get(key, time.Now()); known {
+				ends = remembered
+			}
 			limit = time.Until(ends) + time.Second
 		}
-		if fence, err := p.client.Get(ctx, key).Int64(); err == nil {
+		if fence, err := p.client.Get(ctx, key).Int64(); err == nil { // beside a list
 			limit = protocol.FenceLife(fence, time.Now().UnixMicro()) + time.Second
 		}
 		if left == -1 || left > max(limit, 0) { // -1: it never ends; -2: it just has

@@ -193,7 +193,7 @@ func TestForceWithForgottenFence(t *testing.T) {
 	l, servers := onServers(t, 3)
 	lock := lockEverywhere(t, l, servers)
 	for _, s := range servers {
-		if err := s.Client().Del(t.Context(), redisKey("key")+":fence").Err(); err != nil {
+		if err := s.Client().LTrim(t.Context(), redisKey("key"), 0, 0).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}

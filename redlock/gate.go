@@ -47,6 +47,7 @@ type caller struct {
 	began   time.Time           // when the call began, on our clock
 	ticket  int64               // its place in the masters' queues, from its first attempt on; 0 if not known yet
 	ahead   int                 // callers before it when it entered
+	tried   bool                // it has made an attempt
 	turn    chan *attempt       // it is the head now; with an attempt if the lock before was handed on, else nil; one for a call
 	tickets []link.TicketState  // the masters that may have its ticket; each stream guards its own
 	room    [5]link.TicketState // for tickets: enough for most; saves an allocation

@@ -144,7 +144,7 @@ func (l *Locker) TryLock(ctx context.Context, key string, opts ...LockOption) (*
 
 // MaxKeys is the largest number of different keys that one call of LockAll or TryLockAll may have. So many
 // commands fit into one pipeline, and take a server some milliseconds.
-const MaxKeys = link.MaxBatch
+const MaxKeys = protocol.MaxBatch
 
 // MaxKeyLength is how many bytes a key may have; a longer one is refused with ErrKeyTooLong. The keys of one call of
 // LockAll or TryLockAll may have 64 times as many together.

@@ -89,4 +89,42 @@ var lineMutants = []mutant{
 			}
 		},
 	},
+	{
+		name: "a fast acquire passes those who wait", breaks: inOrder, quiet: true,
+		shape: func(w *world) {
+			w.keys = 1
+			w.busy(3)
+		},
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			if _, _, held := m.Leases.Get(cmd.Key, m.Clock()); cmd.Fast && !held {
+				cmd.Ticket = 1
+			}
+			cmd.Fast = false
+			return false
+		},
+	},
+	{
+		name: "a fast acquire takes a key that is held", breaks: exclusion,
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			if cmd.Fast {
+				m.Leases.Delete(cmd.Key)
+				cmd.Fast = false
+			}
+			return false
+		},
+	},
+	{
+		name: "a fast acquire that is refused leaves its token", breaks: allEnds + ": left",
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			if !cmd.Fast {
+				return false
+			}
+			if m.Do([]*protocol.Command{cmd}); cmd.Reply.Err != nil {
+				if _, _, held := m.Leases.Get(cmd.Key, m.Clock()); !held {
+					m.Leases.Set(cmd.Key, cmd.Token+" left", m.Clock(), time.Hour)
+				}
+			}
+			return true
+		},
+	},
 }

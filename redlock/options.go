@@ -39,6 +39,7 @@ type options struct {
 	guard    time.Duration
 	maxSkew  time.Duration
 	timeout  time.Duration
+	fastFrom time.Duration // the shortest lease of a Fast acquire: a shorter one doesn't remember the fence for long enough
 	prefix   string
 	instance string
 	logger   *slog.Logger
@@ -190,6 +191,7 @@ func newOptions(opts []Option) (options, error) {
 		maxSkew:     -1,
 		observer:    NopObserver{},
 		timeout:     DefaultTimeout,
+		fastFrom:    protocol.FenceTTL,
 		prefix:      DefaultPrefix,
 		instance:    defaultInstance(),
 		logger:      slog.Default(),

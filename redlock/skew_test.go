@@ -59,7 +59,7 @@ func TestClocksSetBack(t *testing.T) {
 	forget := func() {
 		for _, s := range servers {
 			eventually(t, 2*bound, "the fence is forgotten", func() bool {
-				return s.Client().Exists(t.Context(), "redlock:{key}:fence").Val() == 0
+				return fenceOn(s, "key") == 0
 			})
 		}
 	}
@@ -103,8 +103,7 @@ func TestFenceOfAWrongClock(t *testing.T) {
 	shortTurn(t, l, "key")
 	set(20*time.Second, 0)
 	stored := func() time.Duration {
-		us, _ := servers[0].Client().Get(t.Context(), redisKey("key")+":fence").Int64()
-		return time.Until(time.UnixMicro(us))
+		return time.Until(time.UnixMicro(fenceOn(servers[0], "key")))
 	}
 	eventually(t, bound, "the wrong clock gives a fence", func() bool {
 		shortTurn(t, l, "key")

@@ -30,6 +30,8 @@ var tried = []struct {
 	{"get", []any{}},
 	{"del", []any{}},
 	{"lindex", []any{0}},
+	{"lpop", []any{}},
+	{"ltrim", []any{0, 0}},
 	{"lset", []any{0, "x"}},
 	{"lrem", []any{1, "x"}},
 	{"pttl", []any{}},

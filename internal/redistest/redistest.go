@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -179,15 +180,15 @@ func (s *Server) Restart() {
 	}
 }
 
-// Keys returns the keys on the server, except for the fences, which outlive their locks for seconds, the marks of forced
-// releases, and the sets of masters.
+// Keys returns the keys on the server, except for the fences, which outlive their locks, the marks of forced releases, and the
+// sets of masters.
 func (s *Server) Keys() []string {
 	s.tb.Helper()
 	ctx := context.Background()
 	var keys []string
 	scan := s.client.Scan(ctx, 0, "", 1000).Iterator()
 	for scan.Next(ctx) {
-		if !strings.HasSuffix(scan.Val(), ":fence") && !strings.Contains(scan.Val(), ":sets:{sets}") && !strings.Contains(scan.Val(), "}:forced:") {
+		if !s.isFence(scan.Val()) && !strings.Contains(scan.Val(), ":sets:{sets}") && !strings.Contains(scan.Val(), "}:forced:") {
 			keys = append(keys, scan.Val())
 		}
 	}
@@ -195,6 +196,16 @@ func (s *Server) Keys() []string {
 		s.tb.Fatalf("keys of %s: %v", s.Addr(), err)
 	}
 	return keys
+}
+
+// isFence reports whether a key has nothing but the fence of a lock that is over.
+func (s *Server) isFence(key string) bool {
+	if !strings.HasSuffix(key, "}") {
+		return strings.HasSuffix(key, ":fence")
+	}
+	first, err := s.client.LIndex(context.Background(), key, 0).Result()
+	_, noNumber := strconv.ParseInt(first, 10, 64)
+	return err == redis.Nil || err == nil && noNumber == nil // the former has just expired
 }
 
 // Connections returns the number of the server's clients, without those of the test itself.

@@ -136,6 +136,7 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 
 // repeat puts commands that had no effect back at the head of the queue, in their order, and returns them:
 //   - scripts that the server doesn't know, or no longer;
+//   - acquires that were Fast, of keys that aren't simply free;
 //   - plain releases that met a waiter's mark, and must be sent as the script that wakes the waiter;
 //   - acquires that were refused only because they were in flight behind such a release.
 //
@@ -156,7 +157,7 @@ func (s *Stream) repeat(answered []*Command) (again []*Command) {
 		if release {
 			s.resent = append(s.resent, c.Token)
 		}
-		c.Alone, c.Reply = false, protocol.Reply{}
+		c.Alone, c.Fast, c.Reply = false, false, protocol.Reply{}
 		if c.Op == protocol.OpAcquire {
 			s.acquires++
 		}

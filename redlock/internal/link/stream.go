@@ -15,7 +15,6 @@ import (
 
 const (
 	maxQueue  = 4096                   // acquires that may be queued for one master
-	MaxBatch  = 256                    // commands in one pipeline
 	maxBytes  = 1 << 20                // of results in one pipeline, but for the last
 	closeTime = 10 * time.Second       // for a connection to end; one of a dialer may ignore that it is closed
 	OwedGap   = 250 * time.Millisecond // between repetitions of a release that a master has missed
@@ -71,6 +70,7 @@ type Stream struct {
 type batch struct {
 	commands []*Command
 	cmds     []*protocol.Command
+	fast     []*Command // while it is filled: acquires that are to be its end
 	sentAt   time.Time
 	users    int // the goroutine that sends it, and the one that settles it: an answer may come before the send has returned
 }
@@ -203,7 +203,9 @@ func (s *Stream) flush() {
 }
 
 // take moves the head of the queue into a batch, leaving out and returning the commands that need not be sent
-// any more. Callers hold mu.
+// any more. Fast acquires are its end, so that the master takes them together. What must come after one of them, the release or an
+// extend of the same attempt, is never in the same batch: the release gives up an acquire that is not sent yet. The keys of a
+// cluster are in different slots, and can't be taken together. Callers hold mu.
 func (s *Stream) take() (b *batch, dropped []*Command) {
 	if b = s.spare; b == nil {
 		b = &batch{}
@@ -211,7 +213,7 @@ func (s *Stream) take() (b *batch, dropped []*Command) {
 	s.spare = nil
 	b.sentAt, b.users = time.Now(), 2
 	n, bytes := 0, 0
-	for n < min(len(s.queue), MaxBatch) && bytes < maxBytes {
+	for n < min(len(s.queue), protocol.MaxBatch) && bytes < maxBytes {
 		c := s.queue[n]
 		n++
 		if c.Result != nil {
@@ -230,10 +232,19 @@ func (s *Stream) take() (b *batch, dropped []*Command) {
 			}
 		}
 		c.sending(b.sentAt)
-		b.commands = append(b.commands, c)
-		b.cmds = append(b.cmds, &c.Command)
+		if c.Fast = c.Fast && s.cluster == nil; c.Fast {
+			b.fast = append(b.fast, c)
+		} else {
+			b.commands = append(b.commands, c)
+		}
 	}
 	s.queue.drop(n)
+	b.commands = append(b.commands, b.fast...)
+	for _, c := range b.commands {
+		b.cmds = append(b.cmds, &c.Command)
+	}
+	clear(b.fast)
+	b.fast = b.fast[:0]
 	return b, dropped
 }
 

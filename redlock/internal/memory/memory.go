@@ -17,6 +17,7 @@ type Master struct {
 	Clock  func() time.Time
 	Leases Expiring[string] // tokens, by key
 	Fences Expiring[int64]
+	Beside Expiring[bool]   // fences that are remembered for longer than the leases with which they were given
 	Polls  Expiring[string] // tokens of holders that poll
 	Plain  Expiring[string] // tokens of holders for whose keys nobody has waited: a release that says Alone frees only these
 	Queues Expiring[*Queue]
@@ -125,13 +126,17 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 	}
 	token, ends, held := m.Leases.Get(cmd.Key, now)
 	last, _, _ := m.Fences.Get(cmd.Key, now)
+	q, _, waiters := m.Queues.Get(cmd.Key, now)
+	if cmd.Fast && (held || waiters && len(q.Places) > 0 || !m.fits(cmd, last, now)) {
+		reply.Err = protocol.ErrUndecided
+		return reply
+	}
 	if held && token == cmd.Token { // the command came twice
 		reply.Status, reply.Fence = protocol.StatusGranted, last
 		return reply
 	}
 	polls, _, _ := m.Polls.Get(cmd.Key, now)
 	reply.Polls = held && polls == token
-	q, _, waiters := m.Queues.Get(cmd.Key, now)
 	alone := !cmd.Polls && (!waiters || len(q.Places) == 0)
 	for !held && waiters {
 		first := q.Oldest(cmd.Process, now)
@@ -155,7 +160,7 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 			m.Plain.Set(cmd.Key, cmd.Token, now, time.Hour)
 			reply.Alone = cmd.Former == "" && reply.Fence == cmd.Fence
 		}
-		m.Fences.Set(cmd.Key, reply.Fence, now, protocol.FenceLife(reply.Fence, now.UnixMicro()))
+		m.rememberFence(cmd, reply.Fence, now)
 		return reply
 	}
 	reply.Status, reply.Holder, reply.TTL = protocol.StatusHeld, token, ends.Sub(now)
@@ -163,6 +168,21 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 		m.Join(cmd, now)
 	}
 	return reply
+}
+
+// fits reports whether the fence of a key that is free, before and with the grant of a Fast command, needn't outlive the lease.
+func (m *Master) fits(cmd *protocol.Command, last int64, now time.Time) bool {
+	_, _, beside := m.Beside.Get(cmd.Key, now)
+	return !beside && protocol.FenceLife(protocol.NextFence(last, cmd.Fence, now.UnixMicro()), now.UnixMicro()) <= cmd.TTL
+}
+
+// rememberFence remembers the fence of a lock for as long as the lease, and for long enough.
+func (m *Master) rememberFence(cmd *protocol.Command, fence int64, now time.Time) {
+	life := protocol.FenceLife(fence, now.UnixMicro())
+	m.Fences.Set(cmd.Key, fence, now, max(life, cmd.TTL))
+	if m.Beside.Delete(cmd.Key); life > cmd.TTL {
+		m.Beside.Set(cmd.Key, true, now, life)
+	}
 }
 
 func (m *Master) extend(cmd *protocol.Command, now time.Time) protocol.Reply {
@@ -181,9 +201,8 @@ func (m *Master) extend(cmd *protocol.Command, now time.Time) protocol.Reply {
 		m.Polls.Delete(cmd.Key) // an extend doesn't say whether the holder polls, nor whether anybody waits
 		m.Plain.Delete(cmd.Key)
 	}
-	if last, _, _ := m.Fences.Get(cmd.Key, now); cmd.Fence >= last { // also for its life: it is to be known while the lock is held
-		m.Fences.Set(cmd.Key, cmd.Fence, now, protocol.FenceLife(cmd.Fence, now.UnixMicro()))
-	}
+	last, _, _ := m.Fences.Get(cmd.Key, now)
+	m.rememberFence(cmd, max(last, cmd.Fence), now)
 	return protocol.Reply{Status: protocol.StatusGranted, Time: now.UnixMicro()}
 }
 

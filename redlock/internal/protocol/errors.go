@@ -12,7 +12,7 @@ var (
 	// ErrRefused marks a master's own refusal of a command: it has seen it, and nothing of it comes later.
 	ErrRefused = errors.New("refused by the master")
 	// ErrNotExecuted marks a refusal of a command that the master executes when it is sent again: it didn't know
-	// the script.
+	// the script, or the command was Fast.
 	ErrNotExecuted = errors.New("not executed")
 	// ErrUnreachable marks the failure to make a connection at all.
 	ErrUnreachable = errors.New("unreachable")
@@ -26,6 +26,9 @@ var (
 	ErrReplica = fmt.Errorf("%w: it is a replica", ErrUnusable)
 	ErrLoading = fmt.Errorf("%w: it is loading data, its own or that of a server whose replica it has become", ErrUnusable)
 )
+
+// ErrUndecided is the answer to a Fast command that must be sent again without that.
+var ErrUndecided = Mark(Mark(errors.New("undecided"), ErrRefused), ErrNotExecuted)
 
 // ErrBroken says that a connection has ended.
 var ErrBroken = errors.New("the connection broke")

@@ -57,6 +57,9 @@ type Prompt interface {
 	IsPrompt() bool
 }
 
+// MaxBatch bounds the commands of one send.
+const MaxBatch = 256
+
 // MaxWindow bounds the batches under way on one connection: more than callers ever fill.
 const MaxWindow = 4096
 

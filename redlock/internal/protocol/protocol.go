@@ -74,6 +74,9 @@ type Command struct {
 	Polls bool
 	// Alone means that nobody waited when the key was taken, so that OpRelease may try a cheaper way first.
 	Alone bool
+	// Fast has OpAcquire answered with ErrUndecided where more must be looked at than a key that is free, for which nobody waits, and
+	// whose fence needn't be remembered for longer than the lease. The master takes many such keys at once.
+	Fast bool
 	// Former is the token of a lock that OpAcquire frees before it takes the key, or none. With OpRegister it is what the
 	// process has registered before: the master forgets that.
 	Former string

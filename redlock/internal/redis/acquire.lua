@@ -10,7 +10,7 @@ local now, proposal, former = time[1] * 1000000 + time[2], tonumber(ARGV[6]), 2
 if ARGV[7] then
   -- lock.lua
   local held = holder()
-  former = not held and 0 or held ~= ARGV[7] and -1 or call('DEL', KEYS[1])
+  former = not held and 0 or held ~= ARGV[7] and -1 or call('LPOP', KEYS[1]) and 1
 end
 
 if KEYS[5] then
@@ -20,17 +20,28 @@ if KEYS[5] then
   end
 end
 
--- Mostly the key is free, and nobody waits. Then no function needs to be created.
-local alone = call('EXISTS', KEYS[1], KEYS[3]) == 0
-local polls = ARGV[5] >= '2'
+-- Mostly the key is free, and nobody waits.
+local ttl, polls = tonumber(ARGV[4]), ARGV[5] >= '2'
+if not polls and ttl >= FENCE_TTL and call('EXISTS', KEYS[2], KEYS[3]) == 0 then
+  -- take.lua
+  local fence = take(KEYS[1], ARGV[1], ARGV[6], ttl, now)
+  if fence == proposal and former == 2 then
+    return now
+  elseif fence then
+    return type(fence) == 'table' and fence or {fence, now, former}
+  end
+end
+
+-- lock.lua
+-- queue.lua
+-- fence.lua
+local held, marks = holder()
+local alone = not held and call('EXISTS', KEYS[3]) == 0
 if not alone then
-  -- lock.lua
-  -- queue.lua
-  local held, marks = holder()
   local left
   local awaited = marks == '++' -- the holder polls, and may wake nobody
   if held == token then
-    return {tonumber(call('GET', KEYS[2])) or 0, now, former} -- the command came twice
+    return {lastFence(), now, former} -- the command came twice
   elseif held then
     left = call('PTTL', LOCK)
   else
@@ -55,16 +66,12 @@ if not alone then
   end
 end
 
-local last = tonumber(call('SET', KEYS[2], ARGV[6], 'PX', FENCE_TTL, 'GET') or 0)
-call('RPUSH', KEYS[1], ARGV[1] .. (polls and '++' or alone and '' or '+'))
-local timed = redis.pcall('PEXPIRE', KEYS[1], ARGV[4])
-if type(timed) == 'table' then -- denied: no lock may be left without an end
-  call('DEL', KEYS[1])
-  return timed
+local fence = math.max(lastFence() + 1, now - SLACK)
+if proposal > fence and proposal <= now + SLACK then
+  fence = proposal
 end
-local fence = math.max(last + 1, now - SLACK)
-if proposal < fence or proposal > now + SLACK then
-  call('SET', KEYS[2], string.format('%.0f', fence), 'PX', FENCE_TTL + math.ceil(math.max(fence - now, 0) / 1000)) -- tostring loses digits
-  return {fence, now, former}
+local denied = grant(ARGV[1] .. (polls and '++' or alone and '' or '+'), fence, now, ttl)
+if denied then
+  return denied
 end
-return alone and not polls and former == 2 and now or {proposal, now, former}
+return fence == proposal and alone and not polls and former == 2 and now or {fence, now, former}

@@ -25,8 +25,8 @@ type conn struct {
 	closed bool
 
 	scripts *scriptSet
-	known   [protocol.Ops]atomic.Bool // the server has the script
-	out     []byte                    // the batch that is sent; kept for its room
+	known   [scripts]atomic.Bool // the server has the script
+	out     []byte               // the batch that is sent; kept for its room
 	in      *bufio.Reader
 	answer  answer
 }
@@ -119,8 +119,14 @@ func (c *conn) Window() int { return protocol.MaxWindow }
 // Send writes the commands.
 func (c *conn) Send(cmds []*protocol.Command) (answered bool, err error) {
 	c.out = c.out[:0]
-	for _, cmd := range cmds {
-		c.out = c.append(c.out, cmd)
+	for len(cmds) > 0 {
+		n := together(cmds)
+		if n > 1 {
+			c.out = c.appendFast(c.out, cmds[:n])
+		} else {
+			c.out = c.append(c.out, cmds[0])
+		}
+		cmds = cmds[n:]
 	}
 	_, err = c.raw.Write(c.out)
 	if cap(c.out) > 1<<16 {
@@ -154,12 +160,7 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 		more = 1
 	}
 	b = appendArray(b, 3+keys+5+more)
-	// The source makes the script known; what is sent behind it on this connection comes after it.
-	if script := &c.scripts[cmd.Op]; c.known[cmd.Op].Swap(true) {
-		b = appendBulk(appendBulk(b, "EVALSHA"), script.hash)
-	} else {
-		b = appendBulk(appendBulk(b, "EVAL"), script.source)
-	}
+	b = c.appendScript(b, cmd.Op)
 	b = appendNumber(b, int64(keys))
 	b = appendBulk(b, cmd.Key)
 	b = appendBulk(b, cmd.Key, ":fence")
@@ -196,6 +197,40 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 	return b
 }
 
+// appendScript appends how a script is called. Its source makes it known; what is sent behind that on this connection comes after it.
+func (c *conn) appendScript(b []byte, script protocol.Op) []byte {
+	if c.known[script].Swap(true) {
+		return appendBulk(appendBulk(b, "EVALSHA"), c.scripts[script].hash)
+	}
+	return appendBulk(appendBulk(b, "EVAL"), c.scripts[script].source)
+}
+
+// together returns how many commands at the head of a batch are sent as one: Fast ones with one TTL.
+func together(cmds []*protocol.Command) (n int) {
+	for n < len(cmds) && cmds[n].Fast && cmds[n].TTL == cmds[0].TTL {
+		n++
+	}
+	return max(n, 1)
+}
+
+// appendFast appends the acquires of several keys as one command.
+func (c *conn) appendFast(b []byte, cmds []*protocol.Command) []byte {
+	b = appendArray(b, 4+5*len(cmds))
+	b = c.appendScript(b, fast)
+	b = appendNumber(b, int64(3*len(cmds)))
+	for _, suffix := range []string{"", ":fence", ":queue"} {
+		for _, cmd := range cmds {
+			b = appendBulk(b, cmd.Key, suffix)
+		}
+	}
+	b = appendNumber(b, cmds[0].TTL.Milliseconds())
+	for _, cmd := range cmds {
+		b = appendBulk(b, cmd.Token)
+		b = appendNumber(b, cmd.Fence)
+	}
+	return b
+}
+
 // Wait blocks until an answer comes.
 func (c *conn) Wait() error {
 	_, err := c.in.Peek(1)
@@ -204,18 +239,25 @@ func (c *conn) Wait() error {
 
 // Receive reads the answers to the commands.
 func (c *conn) Receive(cmds []*protocol.Command) error {
-	for i, cmd := range cmds {
+	for len(cmds) > 0 {
 		err := c.answer.read(c.in, false)
 		if err != nil {
-			for _, cmd := range cmds[i:] {
+			for _, cmd := range cmds {
 				cmd.Reply = protocol.Reply{Err: err}
 			}
 			return err
 		}
-		cmd.Reply = c.answer.reply(cmd)
-		if cmd.Reply.Err != nil {
-			c.known[cmd.Op].Store(false) // the server may have forgotten it
+		n, script := together(cmds), cmds[0].Op
+		if n > 1 {
+			script = fast
+			c.answer.replyFast(cmds[:n])
+		} else {
+			cmds[0].Reply = c.answer.reply(cmds[0])
 		}
+		if c.answer.kind == '-' {
+			c.known[script].Store(false) // the server may have forgotten it
+		}
+		cmds = cmds[n:]
 	}
 	return nil
 }

@@ -1,26 +1,21 @@
 -- KEYS lock fence queue leases | ARGV token process ticket ttl_ms waits fence refill_until_us
 -- -> {1 held by the token now / 0 free / -1 another's / -2 released by force, time_us, for -2 by whom}
 local time = call('TIME')
-local now = time[1] * 1000000 + time[2]
+local now, ttl, fence = time[1] * 1000000 + time[2], tonumber(ARGV[4]), tonumber(ARGV[6])
 -- lock.lua
-local held = holder()
+-- fence.lua
+local held, marks = holder()
 if held == ARGV[1] then
-  call('PEXPIRE', KEYS[1], ARGV[4])
+  call('PEXPIRE', KEYS[1], ttl) -- before all that needs memory: a server that lacks it renews what it has
+  if fenceLife(fence, now) <= ttl and call('LINDEX', KEYS[1], 1) == ARGV[6] then
+    return {1, now}
+  end
 elseif call('EXISTS', KEYS[1] .. ':forced:' .. ARGV[1]) == 1 then -- force.lua
   return {-2, now, call('GET', KEYS[1] .. ':forced:' .. ARGV[1])}
 elseif held then
   return {-1, now}
-elseif now < tonumber(ARGV[7]) then -- the lease is valid, but this master lacks the key
-  call('RPUSH', KEYS[1], ARGV[1] .. '+')
-  local timed = redis.pcall('PEXPIRE', KEYS[1], ARGV[4])
-  if type(timed) == 'table' then -- denied: no lock may be left without an end
-    call('DEL', KEYS[1])
-    return timed
-  end
-else
+elseif now >= tonumber(ARGV[7]) then
   return {0, now}
 end
-if tonumber(ARGV[6]) >= (tonumber(call('GET', KEYS[2])) or 0) then
-  call('SET', KEYS[2], ARGV[6], 'PX', FENCE_TTL + math.ceil(math.max(ARGV[6] - now, 0) / 1000))
-end
-return {1, now}
+-- It has a fence to remember, or the lease is valid but this master lacks the key.
+return grant(ARGV[1] .. (marks or '+'), math.max(lastFence(), fence), now, ttl) or {1, now}

@@ -4,6 +4,7 @@
 -- A line has the ticket, 1 for a process that polls or 0, and the end of the process's name.
 local time = call('TIME')
 -- lock.lua
+-- fence.lua
 local lines, waiting = {}, call('ZRANGE', KEYS[3], 0, MAX_WAITERS - 1, 'WITHSCORES')
 for i = 1, #waiting, 2 do
   local ends = tonumber(call('HGET', KEYS[4], waiting[i])) or 0
@@ -11,7 +12,7 @@ for i = 1, #waiting, 2 do
     lines[#lines + 1] = string.format('%.0f %d %s', waiting[i + 1], ends < 0 and 1 or 0, string.sub(waiting[i], -RANDOM_LEN))
   end
 end
-local fence = tonumber(call('GET', KEYS[2])) or 0
+local held = holder()
 local of, data = call('HGET', KEYS[5], 'fence'), call('HGET', KEYS[5], 'data')
-return {time[1] * 1000000 + time[2], holder() or '', math.max(call('PTTL', KEYS[1]), 0), fence, table.concat(lines, '\n'),
+return {time[1] * 1000000 + time[2], held or '', held and math.max(call('PTTL', KEYS[1]), 0) or 0, lastFence(), table.concat(lines, '\n'),
   tonumber(of or 0), data and #data or 0, call('PTTL', KEYS[5])}

@@ -4,7 +4,7 @@
 -- lock.lua
 local held, released = holder(), 0
 if held == ARGV[1] then
-  call('DEL', KEYS[1])
+  call('LPOP', KEYS[1])
   held, released = false, 1
 elseif held then
   released = -1

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -85,9 +86,41 @@ func (a *answer) reply(cmd *protocol.Command) protocol.Reply {
 		reply.Status = releaseStatus(a.number)
 	}
 	if reply.Status == protocol.StatusNone {
-		return protocol.Reply{Err: fmt.Errorf("unexpected answer of type %q: is this a Redis server?", a.kind)}
+		return protocol.Reply{Err: unexpected(a)}
 	}
 	return reply
+}
+
+// replyFast reads what the server answered to several acquires that were sent as one.
+func (a *answer) replyFast(cmds []*protocol.Command) {
+	var reply protocol.Reply
+	switch {
+	case a.kind == '-':
+		reply.Err = classify(serverError(a.text))
+	case a.kind != '*' || len(a.fields)%2 == 0 || slices.ContainsFunc(a.fields, func(f answer) bool { return f.kind != ':' }):
+		reply.Err = unexpected(a)
+	default:
+		reply = protocol.Reply{Status: protocol.StatusGranted, Time: a.fields[0].number, Alone: true}
+	}
+	for _, cmd := range cmds {
+		if cmd.Reply = reply; reply.Err == nil {
+			cmd.Reply.Fence = cmd.Fence
+		}
+	}
+	for i := 1; reply.Err == nil && i < len(a.fields); i += 2 {
+		place, fence := a.fields[i].number-1, a.fields[i+1].number
+		if place < 0 || place >= int64(len(cmds)) {
+			continue
+		}
+		other := &cmds[place].Reply
+		if other.Fence, other.Alone = fence, false; fence == 0 {
+			*other = protocol.Reply{Err: protocol.ErrUndecided, Time: reply.Time}
+		}
+	}
+}
+
+func unexpected(a *answer) error {
+	return fmt.Errorf("unexpected answer of type %q: is this a Redis server?", a.kind)
 }
 
 // ms returns a time that a server gives as milliseconds, which are negative if it is over.

@@ -61,7 +61,7 @@ func (serverError) RedisError() {}
 
 const (
 	maxText   = 64<<10 + protocol.MaxResult // bytes of a string: results are the longest
-	maxFields = 16                          // of an array
+	maxFields = 1 + 2*protocol.MaxBatch     // of an array
 )
 
 // read reads one value. After an error of it the connection is of no use: where the next value begins isn't known.

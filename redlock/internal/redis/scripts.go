@@ -15,6 +15,12 @@ var (
 	lockSource string
 	//go:embed queue.lua
 	queueSource string
+	//go:embed fence.lua
+	fenceSource string
+	//go:embed take.lua
+	takeSource string
+	//go:embed fast.lua
+	fastSource string
 	//go:embed acquire.lua
 	acquireSource string
 	//go:embed extend.lua
@@ -41,8 +47,14 @@ var (
 	clusterScripts = newScriptSet(false)
 )
 
-// scriptSet is the scripts for a kind of server, by operation.
-type scriptSet [protocol.Ops]struct {
+// The scripts are numbered by operation; fast takes several keys at once.
+const (
+	fast    = protocol.Ops
+	scripts = fast + 1
+)
+
+// scriptSet is the scripts for a kind of server.
+type scriptSet [scripts]struct {
 	source string
 	hash   string
 }
@@ -51,12 +63,12 @@ type scriptSet [protocol.Ops]struct {
 func newScriptSet(counted bool) *scriptSet {
 	settings := fmt.Sprintf("local call, COUNTED, POLL_LEASE, FENCE_TTL, SLACK, MAX_SETS, MAX_WAITERS, RANDOM_LEN = redis.call, %t, %d, %d, %d, %d, %d, %d\n",
 		counted, protocol.PollLease.Milliseconds(), protocol.FenceTTL.Milliseconds(), protocol.FenceSlack.Microseconds(), protocol.MaxSets, protocol.MaxWaiters, protocol.RandomLen)
-	parts := strings.NewReplacer("-- lock.lua\n", lockSource, "-- queue.lua\n", queueSource)
+	parts := strings.NewReplacer("-- lock.lua\n", lockSource, "-- queue.lua\n", queueSource, "-- fence.lua\n", fenceSource, "-- take.lua\n", takeSource)
 	var set scriptSet
 	for op, source := range map[protocol.Op]string{
 		protocol.OpAcquire: acquireSource, protocol.OpExtend: extendSource, protocol.OpRelease: releaseSource,
 		protocol.OpRegister: registerSource, protocol.OpInspect: inspectSource, protocol.OpNames: namesSource, protocol.OpRecall: recallSource, protocol.OpStore: storeSource,
-		protocol.OpTrial: trialSource,
+		protocol.OpTrial: trialSource, fast: fastSource,
 		protocol.OpForce: strings.Replace(forceSource, "-- release.lua\n", releaseSource, 1),
 	} {
 		source = settings + parts.Replace(source)

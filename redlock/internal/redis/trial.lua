@@ -1,7 +1,7 @@
 -- KEYS lock fence queue leases, of a key that nobody locks | ARGV - channel - ttl_ms
 -- -> 1. This calls all commands that the other scripts call, to see whether the user may and the server takes them.
 -- The first one needs memory: behind another write a server that lacks it would take it all the same.
-call('SET', KEYS[2], 1, 'PX', ARGV[4], 'GET')
+call('SET', KEYS[2], 1, 'PX', ARGV[4])
 call('GET', KEYS[2])
 call('TIME')
 call('EXISTS', KEYS[1])
@@ -12,6 +12,9 @@ call('PTTL', KEYS[1])
 call('LINDEX', KEYS[1], 0)
 call('LSET', KEYS[1], 0, 2)
 call('LREM', KEYS[1], 1, 2)
+call('RPUSH', KEYS[1], 1)
+call('LTRIM', KEYS[1], 0, 1)
+call('LPOP', KEYS[1])
 call('ZADD', KEYS[3], 1, 1)
 call('PEXPIRE', KEYS[3], ARGV[4])
 call('ZSCORE', KEYS[3], 1)

@@ -1,0 +1,114 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// isFence says whether an entry of a lock's list is its fence.
+func isFence(entry string) bool {
+	_, err := strconv.ParseInt(entry, 10, 64)
+	return err == nil
+}
+
+// wellFormed says whether a list is of a token, of a token and its fence, or of a fence.
+func wellFormed(list []string) bool {
+	if len(list) > 0 && !isFence(list[0]) {
+		list = list[1:]
+	}
+	return len(list) == 0 || len(list) == 1 && isFence(list[0])
+}
+
+// holder gives the token in a lock's list, with its marks, or nothing.
+func (p *pair) holder(key string) string {
+	if token := p.client.LIndex(context.Background(), key, 0).Val(); !isFence(token) {
+		return token
+	}
+	return ""
+}
+
+// fence gives the fence that the server remembers for a key, and the key of the server at which it does.
+func (p *pair) fence(key string) (fence int64, at string) {
+	ctx := context.Background()
+	if last := p.client.LIndex(ctx, key, -1).Val(); isFence(last) {
+		fence, _ = strconv.ParseInt(last, 10, 64)
+		return fence, key
+	}
+	fence, err := p.client.Get(ctx, companions(key).fence).Int64()
+	if err != nil {
+		return 0, ""
+	}
+	return fence, companions(key).fence
+}
+
+// together has several keys acquired in one command of the server, and one after the other in the model.
+func (p *pair) together() {
+	var cmds []*protocol.Command
+	ttl := p.ttl()
+	if p.rand.IntN(3) == 0 {
+		ttl = protocol.FenceTTL + time.Duration(p.pick(-1, 0, 40, 99, 100))*time.Millisecond
+	}
+	for range 2 + p.rand.IntN(4) {
+		now, slack, key := time.Now().UnixMicro(), protocol.FenceSlack.Microseconds(), p.key()
+		if slices.ContainsFunc(cmds, func(cmd *protocol.Command) bool { return cmd.Key == key }) {
+			continue
+		}
+		if p.rand.IntN(2) == 0 { // free, and mostly with a fence
+			p.client.Del(context.Background(), companions(key).queue, companions(key).leases)
+			p.model.Queues.Delete(key)
+			if holder, _, held := p.model.Leases.Get(key, time.Now()); held {
+				p.both(&protocol.Command{Op: protocol.OpRelease, Key: key, Token: holder, TTL: time.Minute, Process: processes[0]})
+			}
+		}
+		cmds = append(cmds, &protocol.Command{Op: protocol.OpAcquire, Key: key, Token: string(rune('a' + p.rand.IntN(3))), TTL: ttl, Fast: true,
+			Fence: p.pick(now, now, now, now+50, now-slack/2, now+slack/2, now-10*slack, now+10*slack, largest)})
+	}
+	if len(cmds) < 2 {
+		return
+	}
+	models := make([]protocol.Command, len(cmds))
+	for i, cmd := range cmds {
+		models[i] = *cmd
+	}
+	before := time.Now()
+	p.direct.Do(cmds)
+	after := time.Now()
+	for i, real := range cmds {
+		cmd := &models[i]
+		if real.Reply.Err != nil && !errors.Is(real.Reply.Err, protocol.ErrNotExecuted) {
+			p.t.Errorf("%+v: %v", cmd, real.Reply.Err)
+			return
+		}
+		p.now = time.UnixMicro(real.Reply.Time)
+		holder, ends, _ := p.model.Leases.Get(cmd.Key, always)
+		if holder != "" && near(ends, before, after) || p.queueNear(cmd.Key, before, after) || after.Sub(before) > expirySlack {
+			p.ambiguous++
+			p.adopt(cmd.Key)
+			continue
+		}
+		p.model.Do([]*protocol.Command{cmd})
+		if fmt.Sprint(cmd.Reply) != fmt.Sprint(real.Reply) {
+			p.t.Errorf("%+v, held by %q:\nserver %+v\nmodel  %+v", cmd, holder, real.Reply, cmd.Reply)
+		}
+		name := "fast acquire granted"
+		if cmd.Reply.Err != nil {
+			name = "fast acquire undecided"
+		}
+		p.seen[name]++
+		p.compareState(cmd)
+	}
+}
+
+// both runs a command whose answer isn't looked at.
+func (p *pair) both(cmd *protocol.Command) {
+	real := *cmd
+	p.real.Do([]*protocol.Command{&real})
+	p.now = time.Now()
+	p.model.Do([]*protocol.Command{cmd})
+}

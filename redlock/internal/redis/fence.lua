@@ -1,0 +1,28 @@
+-- A fence that must be remembered for longer than the lease is not in the list, but beside it.
+local function lastFence()
+  return tonumber(call('LINDEX', KEYS[1], -1)) or tonumber(call('GET', KEYS[2])) or 0
+end
+
+local function fenceLife(fence, now)
+  return FENCE_TTL + math.ceil(math.max(fence - now, 0) / 1000)
+end
+
+-- Gives the key this token, with its marks, and this fence. Returns an error if that is denied. What needs memory comes first: a server
+-- that lacks it refuses only what is before all other writes.
+local function grant(token, fence, now, ttl)
+  local life, text = fenceLife(fence, now), string.format('%.0f', fence) -- tostring loses digits
+  if life <= ttl then
+    call('RPUSH', KEYS[1], token, text)
+    call('LTRIM', KEYS[1], -2, -1)
+    call('DEL', KEYS[2])
+  else
+    call('SET', KEYS[2], text, 'PX', life)
+    call('RPUSH', KEYS[1], token)
+    call('LTRIM', KEYS[1], -1, -1)
+  end
+  local timed = redis.pcall('PEXPIRE', KEYS[1], ttl)
+  if type(timed) == 'table' then -- denied: no lock may be left without an end
+    call('DEL', KEYS[1])
+    return timed
+  end
+end
