@@ -21,7 +21,7 @@ type wanted struct {
 // returns notes a call that returns, and judges for how long it was held up.
 func (p *process) returns(keys []string, wait time.Duration, try bool, from time.Duration) {
 	w := p.world
-	if late := w.now() - from - wait; late > 10*time.Second {
+	if late := w.now() - from - wait; late > 3*time.Second {
 		w.violated(unmoved, "process %d waited for %v longer than it wanted to", p.index, late)
 	}
 	w.mu.Lock()
