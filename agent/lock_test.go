@@ -226,6 +226,32 @@ func TestLoss(t *testing.T) {
 	}
 }
 
+// TestHeartbeatBeginsWithTheHold: a client that waits sends no marks, however long its wait.
+func TestHeartbeatBeginsWithTheHold(t *testing.T) {
+	t.Parallel()
+	locker := newLocker(t, live)
+	client := serve(t, "unix", agent.New(locker))
+	former, err := locker.Lock(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(3500*time.Millisecond, func() { _ = former.Unlock() })
+	h := post(t, client, "/v1/lock", `{"key":"k","wait":"30s","heartbeat":"3s"}`)
+	h.first()
+	h.mark()
+	for {
+		l, err := h.next()
+		if err != nil || l.Lost != "" {
+			t.Fatalf("%+v, %v: want a line for the mark", l, err)
+		}
+		if l.Mark == 1 {
+			break
+		}
+	}
+	h.end()
+	requireFree(t, locker, "k")
+}
+
 // TestLapses: a client that is given up, as it sends no marks, or whose child may outlive it, may rely on what it was promised.
 func TestLapses(t *testing.T) {
 	locker := newLocker(t, live)

@@ -21,7 +21,8 @@ type stream struct {
 	lock *redlock.Lock // of the lines; nil for none
 	line []byte
 
-	span      time.Duration // of the lease, when the hold began
+	began     time.Time     // when the hold did
+	span      time.Duration // of the lease, then
 	heartbeat time.Duration // within which a mark must come; 0 for none
 	until     time.Time     // the end of the lease in the last line
 	promised  time.Time     // the latest end in any line
@@ -42,7 +43,7 @@ func (s *stream) hold(more []byte, heartbeat time.Duration) error {
 	if err := s.begin(more); err != nil {
 		s.giveUp(err)
 	}
-	s.span, s.heartbeat = time.Until(s.until), heartbeat
+	s.began, s.span, s.heartbeat = time.Now(), time.Until(s.until), heartbeat
 	if s.lock == nil {
 		s.tail.conn.withoutLimit()
 		s.tail.attend(nil)
@@ -93,7 +94,7 @@ func (s *stream) tick() bool {
 			s.overAt = s.overAt.Add(moment)
 		}
 		s.tail.conn.within(time.Until(s.overAt))
-	case s.heartbeat > 0 && time.Since(received) > s.heartbeat:
+	case s.heartbeat > 0 && time.Since(received) > s.heartbeat && time.Since(s.began) > s.heartbeat: // who waits sends no marks
 		s.end(lostLine{"heartbeat", "no mark came within the heartbeat"})
 		s.giveUp(nil)
 	case until.After(s.until), mark > s.mark:

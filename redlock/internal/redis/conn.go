@@ -34,7 +34,7 @@ type conn struct {
 // Connect makes a connection, which ends with ctx as long as it is being made.
 func (m *Master) Connect(ctx context.Context) (protocol.Conn, error) {
 	c := &conn{scripts: m.scripts}
-	var refused error
+	var ready time.Time
 	o := m.options
 	o.Dialer = func(context.Context, string, string) (net.Conn, error) { return hearsAlerts(c.raw), nil }
 	o.OnConnect = func(ctx context.Context, cn *redis.Conn) error {
@@ -43,8 +43,8 @@ func (m *Master) Connect(ctx context.Context) (protocol.Conn, error) {
 				return err
 			}
 		}
-		refused = greet(ctx, cn, m.admits)
-		return refused
+		ready = time.Now()
+		return nil
 	}
 	c.client = redis.NewClient(&o)
 	c.session = c.client.Conn()
@@ -54,10 +54,7 @@ func (m *Master) Connect(ctx context.Context) (protocol.Conn, error) {
 		err = c.opened(raw)
 	}
 	if err == nil {
-		err = c.session.Do(ctx, "time").Err()
-	}
-	if refused != nil {
-		err = refused
+		err = greet(ctx, c.session, &ready, m.admits)
 	}
 	if !over() && err == nil {
 		err = ctx.Err()

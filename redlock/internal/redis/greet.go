@@ -15,15 +15,16 @@ import (
 )
 
 // greet asks a server what it is, and whether it is admitted. It runs at each new connection, before any command.
-func greet(ctx context.Context, cn *redis.Conn, admits protocol.Admission) error {
+func greet(ctx context.Context, cn *redis.Conn, ready *time.Time, admits protocol.Admission) error {
 	pipe := cn.Pipeline()
 	clock := pipe.Do(ctx, "time")
 	sections := []*redis.StringCmd{pipe.Info(ctx, "server"), pipe.Info(ctx, "replication"), pipe.Info(ctx, "memory")}
-	sent := time.Now()
-	_, err := pipe.Exec(ctx)
+	_, err := pipe.Exec(ctx) // authenticates first
 	received := time.Now()
 	var refused redis.Error
 	switch {
+	case ready.IsZero():
+		return err
 	case err == nil, redis.HasErrorPrefix(err, "NOPERM"): // it may vote all the same
 	case strings.Contains(sections[0].Val(), "_mode:sentinel"): // redis_mode or, of Valkey, server_mode; it has no TIME
 	case errors.As(err, &refused):
@@ -48,7 +49,7 @@ func greet(ctx context.Context, cn *redis.Conn, admits protocol.Admission) error
 		Role:      info["role"],
 		Memory:    memoryOf(info),
 		Time:      timeOf(clock),
-		Sent:      sent,
+		Sent:      *ready,
 		Received:  received,
 	})
 }
