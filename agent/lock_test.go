@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
 	"strings"
@@ -258,10 +259,15 @@ func TestLapses(t *testing.T) {
 	client := serve(t, "unix", agent.New(locker))
 	for _, field := range []string{`"heartbeat":"1ms"`, `"linger":true`} {
 		sent := time.Now()
-		h := post(t, client, "/v1/lock", `{"key":"k","ttl":"2s",`+field+`}`)
-		promised := sent.Add(time.Duration(h.first().ValidMS) * time.Millisecond)
+		w := dialWire(t, client) // a client of net/http closes its connection when the answer has ended
+		w.send("/v1/lock", `{"key":"k","ttl":"2s",`+field+"}\n")
+		var first line
+		if err := json.NewDecoder(w.answer().Body).Decode(&first); err != nil {
+			t.Fatal(err)
+		}
+		promised := sent.Add(time.Duration(first.ValidMS) * time.Millisecond)
 		if field == `"linger":true` {
-			h.close()
+			_ = w.Close()
 		}
 		lock, err := locker.Lock(t.Context(), "k", redlock.WithWait(bound))
 		if now := time.Now(); err != nil || now.Before(promised) {

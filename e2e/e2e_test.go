@@ -203,7 +203,18 @@ func (b *safeBuffer) String() string {
 // output runs a command to its end, and returns what it wrote and its exit code.
 func output(t *testing.T, cmd *exec.Cmd) (text string, code int) {
 	t.Helper()
-	out, err := cmd.CombinedOutput()
+	return outputOf(t, cmd, cmd.CombinedOutput)
+}
+
+// printed is output without what a program logs.
+func printed(t *testing.T, cmd *exec.Cmd) (text string, code int) {
+	t.Helper()
+	return outputOf(t, cmd, cmd.Output)
+}
+
+func outputOf(t *testing.T, cmd *exec.Cmd, run func() ([]byte, error)) (text string, code int) {
+	t.Helper()
+	out, err := run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)

@@ -109,7 +109,7 @@ func TestREADMELibrary(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
 	program := buildDocumented(t, block(t, readme, "Library", "go"), servers)
-	text, code := output(t, exec.Command(program))
+	text, code := printed(t, exec.Command(program))
 	if !strings.HasPrefix(text, "sending invoices, with fencing token ") || code != 0 {
 		t.Errorf("exit code %d: %s", code, text)
 	}

@@ -122,12 +122,12 @@ func TestRecipeOfAJob(t *testing.T) {
 	servers := redistest.Start(t, 3)
 	program := buildDocumented(t, block(t, recipes, "A job on one machine", "go"), servers)
 	fence, unlock := lock(t, open(t, servers), "job:invoices")
-	if text, code := output(t, exec.Command(program)); code != 0 || text != "another machine is sending them\n" {
+	if text, code := printed(t, exec.Command(program)); code != 0 || text != "another machine is sending them\n" {
 		t.Errorf("while another machine runs it: exit code %d, %s", code, text)
 	}
 	unlock()
 	var next uint64
-	text, code := output(t, exec.Command(program))
+	text, code := printed(t, exec.Command(program))
 	if _, err := fmt.Sscanf(text, "sending invoices, with fencing token %d\n", &next); err != nil || code != 0 || next <= fence {
 		t.Errorf("exit code %d, fencing token after %d: %s", code, fence, text)
 	}
