@@ -57,7 +57,7 @@ func TestBodyBudget(t *testing.T) {
 			<-end
 		}
 		ok(w, r)
-	}, middleware.Rule{BodyBudget: budget, BodyTimeout: 200 * time.Millisecond})
+	}, middleware.Rule{BodyBudget: budget, BodyTimeout: 2 * time.Second})
 	held := make(chan answer, 1)
 	go func() {
 		r := newRequest(t, server.URL, "Hold", "1", "Content-Type", jsonType)

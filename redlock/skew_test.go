@@ -33,7 +33,7 @@ func TestWrongClockHasNoVote(t *testing.T) {
 		}
 		mustUnlock(t, lock)
 	}
-	if up := d.find("up", "", nil); len(up) > 0 {
+	if up := d.find("up", name, nil); len(up) > 0 {
 		t.Errorf("votes with its wrong clock: %v", up)
 	}
 	set(0, 0)

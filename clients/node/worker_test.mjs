@@ -18,8 +18,9 @@ let before = 0;
 async function hold(lock) {
   console.log(`held ${lock.fence}`);
   while (!fs.existsSync(STOP)) {
-    before = Date.now();
+    const now = Date.now();
     lock.check();
+    before = now;
     await sleep(20, undefined, { signal: lock.signal }).catch(() => {});
   }
 }

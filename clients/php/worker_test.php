@@ -26,8 +26,9 @@ try {
             for ($end = hrtime(true) + (int) ((float) getenv('BUSY') * 1e9); hrtime(true) < $end;) { // work that looks at nothing
             }
             for (; !file_exists(getenv('STOP')); clearstatcache()) {
-                $before = (int) floor(microtime(true) * 1000);
+                $now = (int) floor(microtime(true) * 1000);
                 $lock->check();
+                $before = $now;
                 usleep(20000);
             }
         }, ...$options);

@@ -23,8 +23,9 @@ try:
         with agent.lock(*keys, **options) as lock:
             print("held", lock.fence, flush=True)
             while not os.path.exists(os.environ["STOP"]):
-                before = int(time.time() * 1000)
+                now = int(time.time() * 1000)
                 lock.check()
+                before = now
                 time.sleep(0.02)
     print("done")
 except LockHeld as e:

@@ -18,8 +18,9 @@ begin
     agent.lock(*keys, **options) do |lock|
       puts "held #{lock.fence}"
       until File.exist?(ENV["STOP"])
-        before = (Time.now.to_f * 1000).floor
+        now = (Time.now.to_f * 1000).floor
         lock.check
+        before = now
         sleep 0.02
       end
     end
