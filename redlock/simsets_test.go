@@ -201,15 +201,18 @@ func TestWrongProcesses(t *testing.T) {
 	t.Logf("%d locks; in %d worlds a process came when all its masters had just forgotten everything", grants.Load(), anew.Load())
 }
 
+// unborn hides that a master has forgotten who is registered.
+func unborn(_ *route, cmd *protocol.Command) {
+	if cmd.Op == protocol.OpRegister {
+		cmd.Reply.Born = min(cmd.Reply.Born, 1)
+	}
+}
+
 // setMutants are wrong versions of what is said and heard of sets.
 var setMutants = []mutant{
 	{
 		name: "nobody hears that a master has forgotten", breaks: exclusion, shape: wrongProcesses,
-		answer: func(_ *route, cmd *protocol.Command) {
-			if cmd.Op == protocol.OpRegister {
-				cmd.Reply.Born = min(cmd.Reply.Born, 1)
-			}
-		},
+		answer: unborn,
 	},
 	{
 		name: "a time-out counts as a refused connection", breaks: exclusion, shape: wrongProcesses, refuses: true,

@@ -68,7 +68,7 @@ func TestLive(t *testing.T) {
 		t.Errorf("an update has changed the focus or the input: %q", got)
 	}
 	w.lock(t, "order:0")
-	b.await("order:0 is above order:1", "[...document.querySelectorAll('.keys tbody .key')].map(e => e.innerText).join() == 'order:0,order:1'")
+	b.await("order:1, for which calls wait, is above order:0", "[...document.querySelectorAll('.keys tbody .key')].map(e => e.innerText).join() == 'order:1,order:0'")
 	if err := lock.Unlock(); err != nil {
 		t.Error(err)
 	}
@@ -115,7 +115,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// A thousand keys: a hundred at a time, by prefix, and any one by name.
+// A thousand keys: those for which most calls wait, a hundred at a time by name, by prefix, and any one.
 func TestManyKeys(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 3, nil)
@@ -128,6 +128,9 @@ func TestManyKeys(t *testing.T) {
 	b.awaitText("100 of 1000 keys")
 	b.awaitText("7 calls")
 	b.looks("many")
+	b.await("the key for which most calls wait is first", "document.querySelector('.keys .key').innerText == 'order:10111'")
+	b.click("a[href*='sort=key']")
+	b.await("the first by name", "document.readyState == 'complete' && document.querySelector('.keys .key').innerText == 'order:10000'")
 	rows := "document.querySelectorAll('.keys tbody tr').length"
 	for page := 2; page <= 10; page++ {
 		b.click("a[rel=next]")
