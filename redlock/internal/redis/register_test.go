@@ -22,6 +22,16 @@ func TestRegisterScriptDoesWhatTheModelDoes(t *testing.T) {
 	model := memory.New("model", func() time.Time { return now })
 	lapsed, known := 0, 0
 	process, named := []string{"", "A a", "B b", "C c", "D d"}, make(map[int]int)
+	lines := func(text string) []string { return slices.Sorted(strings.FieldsFuncSeq(text, func(r rune) bool { return r == '\n' })) }
+	names := func(d interface{ Do([]*protocol.Command) }) []string {
+		cmd := &protocol.Command{Op: protocol.OpNames, Key: "redlock:sets:{sets}", Token: "A C D"}
+		d.Do([]*protocol.Command{cmd})
+		if cmd.Reply.Err != nil {
+			t.Fatal(cmd.Reply.Err)
+		}
+		return lines(cmd.Reply.Lines)
+	}
+	var atFirst, answered []string // the model's names when a master was asked for its own, and that master's answer
 	for i := range 2000 {
 		if i%400 == 0 {
 			time.Sleep(2 * 2 * protocol.MaxSets * time.Millisecond) // all have lapsed
@@ -37,34 +47,36 @@ func TestRegisterScriptDoesWhatTheModelDoes(t *testing.T) {
 			t.Fatal(cmd.Reply.Err)
 		}
 		now = time.UnixMicro(cmd.Reply.Time)
+		if i > 0 {
+			// The master was asked between two registrations, and processes may have been forgotten in between.
+			atLast := names(model)
+			if !within(answered, atFirst) || !within(atLast, answered) {
+				t.Fatalf("before registration %d the server named %q, the model %q and then %q", i, answered, atFirst, atLast)
+			}
+			named[len(atLast)]++
+		}
 		want := *cmd
 		model.Do([]*protocol.Command{&want})
-		lines := func(text string) []string { return slices.Sorted(strings.SplitSeq(text, "\n")) }
 		if got, want := cmd.Reply, want.Reply; got.Mark != want.Mark || got.Born == 0 || got.Born != want.Born || !slices.Equal(lines(got.Lines), lines(want.Lines)) {
 			t.Fatalf("registration %d of %s:\nserver %+v\nmodel  %+v", i, cmd.Token, got, want)
 		}
-		names := &protocol.Command{Op: protocol.OpNames, Key: cmd.Key, Token: "A C D"}
-		wantNames := *names
-		m.Do([]*protocol.Command{names})
-		model.Do([]*protocol.Command{&wantNames})
-		n = len(lines(wantNames.Reply.Lines))
-		if names.Reply.Err != nil || n < len(lines(names.Reply.Lines)) { // they may have ended since the last answer
-			t.Fatalf("registration %d: %+v, in the model %+v", i, names.Reply, wantNames.Reply)
-		}
-		if slices.Equal(lines(names.Reply.Lines), lines(wantNames.Reply.Lines)) {
-			named[n]++
-		}
+		atFirst, answered = names(model), names(m)
 		before := known
 		if known = strings.Count(want.Reply.Lines, "{"); known < before {
 			lapsed++
 		}
 	}
 	t.Logf("processes named, and how often: %v", named)
-	if named[1] < 5 || named[2] < 5 || named[3] < 1000 {
-		t.Errorf("the two agree too seldom on the processes: %v", named)
+	if named[1] < 5 || named[2] < 5 || named[3] < 5 {
+		t.Errorf("too few processes were named: %v", named)
 	}
 	if lapsed == 0 || known == 0 {
 		t.Errorf("%d times sets have lapsed, %d are left", lapsed, known)
 	}
 	redistest.RequireNoKeys(t, []*redistest.Server{s})
+}
+
+// within reports whether all of these names are among those.
+func within(these, those []string) bool {
+	return !slices.ContainsFunc(these, func(name string) bool { return !slices.Contains(those, name) })
 }
