@@ -81,6 +81,7 @@ func doctorSettings(ctx context.Context, text []byte) (doctor.Settings, error) {
 		LeastTTL: min(redlock.DefaultTTL, resolved.MaxTTL),
 		Guard:    resolved.Guard,
 		MaxSkew:  resolved.MaxSkew,
+		MaxTTL:   resolved.MaxTTL,
 		Prefix:   resolved.Prefix,
 	}
 	eachRule(config.Apps.HTTP, func(rule map[string]any) {

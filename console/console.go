@@ -73,12 +73,14 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request) *Problem {
 		return h.page(w, r, parameters)
 	case path == "masters":
 		return h.masters(w, parameters)
+	case path == "processes":
+		return h.processes(w, r)
 	case strings.TrimSuffix(path, "/") == "locks":
 		return h.locks(w, parameters)
 	case serveAsset(w, r, path):
 		return nil
 	}
-	return problem("not_found", http.StatusNotFound, "There is nothing here", "There are /, /masters, /locks, /locks/{key} and /results/{key}.")
+	return problem("not_found", http.StatusNotFound, "There is nothing here", "There are /, /masters, /processes, /locks, /locks/{key} and /results/{key}.")
 }
 
 // keyOf returns the key that a path below a folder names, or the parameter key if it is that of the folder.

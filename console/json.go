@@ -20,6 +20,35 @@ type Locker struct {
 	Waiting   int      `json:"waiting"`   // calls that don't have their lock yet
 	Error     string   `json:"error,omitempty"`
 	Masters   []Master `json:"masters"`
+	// What other processes with the same masters have otherwise.
+	Disagreements []Disagreement `json:"disagreements,omitempty"`
+}
+
+// Disagreement is what another process has otherwise: see redlock.Disagreement.
+type Disagreement struct {
+	Process       string  `json:"process"`
+	Masters       string  `json:"masters,omitempty"`         // its masters, if they are others
+	MaxTTLSeconds float64 `json:"max_ttl_seconds,omitempty"` // its max_ttl, if it is another
+	Refused       bool    `json:"refused,omitempty"`         // it gets no locks
+	Text          string  `json:"text"`                      // the same as a sentence
+}
+
+// Processes is the answer of GET /processes. It has what the masters know that answer.
+type Processes struct {
+	Processes []Process `json:"processes"`       // sorted by instance
+	Error     string    `json:"error,omitempty"` // why some may be missing
+}
+
+// Process is a process that shares masters with this one: see redlock.Process.
+type Process struct {
+	Instance      string        `json:"instance"`
+	Version       string        `json:"version,omitempty"` // of this module; it and the next four are empty if it is older than them
+	Since         time.Time     `json:"since,omitzero"`
+	Seen          time.Time     `json:"seen,omitzero"` // every two seconds while it lives
+	Masters       []string      `json:"masters,omitempty"`
+	MaxTTLSeconds float64       `json:"max_ttl_seconds,omitempty"`
+	Own           bool          `json:"own"` // it is the one that answers
+	Disagreement  *Disagreement `json:"disagreement,omitempty"`
 }
 
 // Master is what a locker knows of one of its masters: see redlock.MasterStatus.

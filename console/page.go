@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"context"
 	"embed"
 	"html/template"
 	"net/http"
@@ -43,6 +44,8 @@ type view struct {
 	Oldest  *redlock.KeyStatus // held for the longest time
 	Longest *redlock.KeyStatus // with the longest line of waiting calls
 
+	Processes Processes // that share the masters
+
 	ReadOnly   bool
 	Key        string // whose Inspection is shown; empty for the list of keys
 	Inspection *Inspection
@@ -82,6 +85,9 @@ func (v *view) For(since time.Time) float64 { return max(0, v.Now.Sub(since).Sec
 // Left returns how long it will last.
 func (v *view) Left(until time.Time) float64 { return max(0, until.Sub(v.Now).Seconds()) }
 
+// pagePatience is how long the page waits for what the masters know of other processes: it is needed most when they hang.
+const pagePatience = time.Second
+
 func (h *handler) page(w http.ResponseWriter, r *http.Request, parameters map[string]string) *Problem {
 	lockers := h.lockers()
 	v := &view{
@@ -103,6 +109,9 @@ func (h *handler) page(w http.ResponseWriter, r *http.Request, parameters map[st
 		}
 		v.Locks = locksOf(keys, v.Prefix, v.After, v.Sort, defaultLimit)
 		v.Oldest, v.Longest = extremes(keys)
+		ctx, cancel := context.WithTimeout(r.Context(), pagePatience)
+		defer cancel()
+		v.Processes = processesOf(ctx, lockers)
 	}
 	var page bytes.Buffer
 	if err := pageTemplate.Execute(&page, v); err != nil {

@@ -25,6 +25,9 @@ func statusOf(lockers []*redlock.Locker) Status {
 			Error:     text(status.Err),
 			Masters:   []Master{},
 		}
+		for _, d := range status.Disagreements {
+			shown.Disagreements = append(shown.Disagreements, disagreement(d))
+		}
 		for _, m := range status.Masters {
 			shown.Masters = append(shown.Masters, Master{
 				Name:               m.Name,

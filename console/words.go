@@ -34,6 +34,9 @@ func judge(status Status) verdict {
 
 func (l *Locker) judge() verdict {
 	n := len(l.Masters)
+	if l.Ready && l.Available == n && len(l.Disagreements) > 0 {
+		return verdict{"warn", "!", "b26a00", "Locks are granted, but processes disagree", sentence(l.Disagreements[0].Text)}
+	}
 	switch spare := l.Available - l.Quorum; {
 	case !l.Ready && l.Available >= l.Quorum:
 		return verdict{"bad", "✕", "c4372c", "No locks can be taken", sentence(l.Error)}

@@ -231,6 +231,9 @@ func TestAlerts(t *testing.T) {
 	instance := "instance=" + strings.TrimPrefix(c.admin, "http://")
 	p.requireFired(t, "RedlockClockOffset", "master="+servers[2].URL(), c.url+"/free/1")
 
+	runCaddy(t, caddyfile(mastersOption(servers, "timeout 2s", "max_ttl 25s"), "redlock key\nrespond hello"))
+	p.requireFired(t, "RedlockDisagreement", "about=max_ttl", "")
+
 	b.hold(t, c.url+"/orders/1/pay")
 	p.requireFired(t, "RedlockRefusals", "rule=pay", c.url+"/orders/1/pay")
 

@@ -18,7 +18,7 @@ type locks struct {
 	renewals, acquisitions *prometheus.CounterVec
 
 	// These are read at the time of a scrape.
-	held, up, rtt, offset, masterFailures, dropped, results *prometheus.Desc
+	held, up, rtt, offset, masterFailures, dropped, results, disagreements *prometheus.Desc
 
 	mu      sync.Mutex
 	lockers []*redlock.Locker // the newest comes last
@@ -62,6 +62,7 @@ func newLocks(n names) *locks {
 		masterFailures: n.describe("master_failures_total", "How often the master stopped granting locks, by the reason.", "master", "reason"),
 		dropped:        n.describe("notices_dropped_total", "Lines for the log and events for these metrics that were dropped, because their receiver was too slow or blocked.", "kind"),
 		results:        n.describe("results_dropped_total", "Results that a master has missed and doesn't get any more, and those that were not stored or read because too many others were.", "kind"),
+		disagreements:  n.describe("disagreements", "Processes that share masters with this one and have others besides, or another max_ttl: one for each such configuration.", "about"),
 		known:          make(map[string]bool),
 		failures:       make(map[failure]float64),
 	}
@@ -140,7 +141,7 @@ func (s *locks) Describe(to chan<- *prometheus.Desc) {
 	s.leasesLost.Describe(to)
 	s.renewals.Describe(to)
 	s.acquisitions.Describe(to)
-	for _, desc := range []*prometheus.Desc{s.held, s.up, s.rtt, s.offset, s.masterFailures, s.dropped, s.results} {
+	for _, desc := range []*prometheus.Desc{s.held, s.up, s.rtt, s.offset, s.masterFailures, s.dropped, s.results, s.disagreements} {
 		to <- desc
 	}
 }
@@ -155,17 +156,28 @@ func (s *locks) Collect(to chan<- prometheus.Metric) {
 	statuses := s.look()
 	known, dropped := maps.Clone(s.known), s.former
 	s.mu.Unlock()
-	held := 0
+	held, differing := 0, map[string]int{"masters": 0, "max_ttl": 0}
 	masters := make(map[string]redlock.MasterStatus)
 	for _, status := range statuses {
 		held += status.Held
 		dropped.add(status)
+		for _, d := range status.Disagreements {
+			if d.Masters != "" {
+				differing["masters"]++
+			}
+			if d.MaxTTL != 0 {
+				differing["max_ttl"]++
+			}
+		}
 		for _, master := range status.Masters {
 			name := label(master.Name)
 			masters[name] = worse(masters[name], master)
 		}
 	}
 	gauge(to, s.held, float64(held))
+	for about, n := range differing {
+		gauge(to, s.disagreements, float64(n), about)
+	}
 	for name, master := range masters {
 		up := 0.0
 		if master.State == redlock.MasterAvailable {

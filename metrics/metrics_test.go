@@ -258,7 +258,7 @@ func TestLockersThatComeAndGo(t *testing.T) {
 	}
 	requireSeries(t, m, map[string]float64{`master_failures_total{master="memory://b",reason="hung"}`: 2})
 	_ = after.Close()
-	if left := with(series(t, m), "master"); len(left) > 0 {
+	if left := with(series(t, m), "master="); len(left) > 0 {
 		t.Errorf("of masters that are gone: %v", left)
 	}
 }

@@ -199,7 +199,8 @@ func (l *Locker) nameProcesses(ctx context.Context, seen *Inspection) {
 		left := len(unknown)
 		l.ask(ctx, protocol.Command{Op: protocol.OpNames, Key: l.sets.key, Token: strings.Join(unknown, " ")}, func(reply protocol.Reply) (done bool) {
 			for line := range strings.Lines(reply.Lines) {
-				id, name, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+				id, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+				name, _, _ := strings.Cut(rest, " ")
 				if names[id] == "" {
 					names[id] = name
 					left--

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/version"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
@@ -22,12 +23,14 @@ type registry struct {
 	streams []*link.Stream
 	key     string
 	process string // its ID and name
+	about   string // what it says about itself
 	wanted  chan struct{}
 	ended   chan struct{}
 	never   atomic.Bool // never set: a registration is always wanted
 
-	refused atomic.Pointer[refusal]       // why no lock may be taken now, or nil
-	inUse   atomic.Pointer[time.Time]     // until when a quorum of the masters knows of this process; nil if it may not lock
+	refused atomic.Pointer[refusal]   // why no lock may be taken now, or nil
+	inUse   atomic.Pointer[time.Time] // until when a quorum of the masters knows of this process; nil if it may not lock
+	differs atomic.Pointer[[]sets.Difference]
 	turned  atomic.Pointer[chan struct{}] // closed when one of the two above has changed so that a call may go on
 
 	mu      sync.Mutex
@@ -47,8 +50,8 @@ func newRegistry(o options, masters []Master, id string) *registry {
 	r := &registry{
 		options: o,
 		key:     o.prefix + ":sets:{sets}", // the braces put all its keys into one slot of a Redis Cluster
-		process: id + " " + o.instance,
-		wanted:  make(chan struct{}, 1), ended: make(chan struct{}),
+		process: id + " " + o.instance, about: sets.About(time.Now(), version.String()),
+		wanted: make(chan struct{}, 1), ended: make(chan struct{}),
 		pending: make([]bool, len(masters)), began: time.Now(),
 	}
 	turned := make(chan struct{})
@@ -139,7 +142,7 @@ func (r *registry) register() {
 		if pending {
 			continue
 		}
-		c := &link.Command{Command: protocol.Command{Op: protocol.OpRegister, Key: r.key, Token: g.Text, Former: g.Former, Age: g.Age, Process: r.process, TTL: sets.Memory, Ticket: s.Clock.Confirmed(now)},
+		c := &link.Command{Command: protocol.Command{Op: protocol.OpRegister, Key: r.key, Token: g.Text, Former: g.Former, Age: g.Age, Process: r.process, About: r.about, TTL: sets.Memory, Ticket: s.Clock.Confirmed(now)},
 			Master: i, Abandoned: &r.never, To: &registration{r, g}}
 		s.Push(c)
 	}
@@ -208,6 +211,8 @@ func (r *registry) tell(news func(*sets.Judge)) {
 // publish lets callers know how far the process may lock. Callers hold mu.
 func (r *registry) publish() {
 	refused, former := r.refusal() != nil, r.inUse.Load()
+	differs := r.judge.Differences()
+	r.differs.Store(&differs)
 	if err := r.judge.Refusal(); err != nil {
 		r.refused.Store(&refusal{err})
 	} else {

@@ -29,6 +29,9 @@ type Status struct {
 	// Err is why no lock can be taken although enough masters are available: another process has other
 	// masters, or the Locker is closed. It is nil otherwise.
 	Err error
+	// Disagreements are the processes that share masters with this one, but have others besides, or another max TTL: see
+	// WithMaxTTL. Of those that have the same, one is named. Empty while the masters haven't told yet.
+	Disagreements []Disagreement
 }
 
 // Ready reports whether locks can be taken now.
@@ -68,7 +71,7 @@ const (
 // Status returns what the Locker knows now. It asks no master, and doesn't block. What is known of an idle
 // master is a few seconds old at the most.
 func (l *Locker) Status() Status {
-	status := Status{Quorum: l.quorum, Err: l.sets.refusal(), Masters: make([]MasterStatus, len(l.streams))}
+	status := Status{Quorum: l.quorum, Err: l.sets.refusal(), Disagreements: l.sets.disagreements(), Masters: make([]MasterStatus, len(l.streams))}
 	for i, s := range l.streams {
 		status.Masters[i] = masterStatus(s.State())
 		if status.Masters[i].State == MasterAvailable {

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,16 +27,30 @@ code is 2 if no locks can be taken.
 		DisableFlagsInUseLine: true,
 		Args:                  cobra.NoArgs,
 		RunE: p.withCode(func(cmd *cobra.Command, _ []string) (int, error) {
+			endpoint, err := flags.open()
+			if err != nil {
+				return exitError, err
+			}
+			defer endpoint.Close()
+			ctx, stop := interruptible(cmd)
+			defer stop()
 			var status console.Status
-			if err := flags.ask(cmd, http.MethodGet, "masters", nil, &status); err != nil {
+			if err := endpoint.Ask(ctx, http.MethodGet, "masters", nil, &status); err != nil {
 				return exitError, err
 			}
 			code := exitWell
 			if !status.Ready {
 				code = exitUnwell
 			}
+			var fleet console.Processes
+			if err := endpoint.Ask(ctx, http.MethodGet, "processes", nil, &fleet); err != nil {
+				fleet.Error = err.Error() // the masters are what was asked for
+			}
 			if flags.json {
-				return code, printJSON(cmd.OutOrStdout(), status)
+				return code, printJSON(cmd.OutOrStdout(), struct {
+					console.Status
+					console.Processes
+				}{status, fleet})
 			}
 			if len(status.Lockers) == 0 {
 				return exitUnwell, errNoLocker
@@ -41,6 +58,7 @@ code is 2 if no locks can be taken.
 			for _, locker := range status.Lockers {
 				printLocker(cmd.OutOrStdout(), locker, time.Now())
 			}
+			printProcesses(cmd.OutOrStdout(), status.Lockers, fleet, time.Now())
 			paragraph(cmd.OutOrStdout(), "", "caddy-redlock "+orDash(status.Version)) // one that is older doesn't say
 			return code, nil
 		}),
@@ -91,5 +109,42 @@ func sleep(ctx context.Context, d time.Duration) bool {
 		return false
 	case <-timer.C:
 		return true
+	}
+}
+
+// printProcesses prints which processes share the masters.
+func printProcesses(out io.Writer, lockers []console.Locker, fleet console.Processes, now time.Time) {
+	var rows [][]string
+	differing := make(map[string]bool)
+	for _, l := range lockers {
+		for _, d := range l.Disagreements {
+			differing[d.Text] = true
+		}
+	}
+	for _, p := range fleet.Processes {
+		row := []string{Printable(p.Instance), orDash(p.Version), "-", "-", "-", "-"}
+		if p.Own {
+			row[0] += " *"
+		}
+		if p.Version != "" {
+			row[2], row[3] = strconv.Itoa(len(p.Masters)), span(seconds(p.MaxTTLSeconds))
+			row[4], row[5] = span(max(0, now.Sub(p.Since))), span(max(0, now.Sub(p.Seen)))
+		}
+		if p.Disagreement != nil {
+			row[2] += " !"
+			differing[p.Disagreement.Text] = true
+		}
+		rows = append(rows, row)
+	}
+	if len(rows) > 0 {
+		fmt.Fprintln(out)
+		table(out, []string{"PROCESS", "VERSION", "MASTERS", "MAX_TTL", "RUNS", "SEEN"}, rows, 1, 0)
+		fmt.Fprintln(out)
+	}
+	for _, text := range slices.Sorted(maps.Keys(differing)) {
+		paragraph(out, "! ", text+": configure the same everywhere.")
+	}
+	if fleet.Error != "" {
+		paragraph(out, "", "Processes may be missing: "+fleet.Error)
 	}
 }

@@ -21,6 +21,7 @@ type Settings struct {
 	LeastTTL time.Duration // the shortest ttl of all rules
 	Guard    time.Duration // 0: off
 	MaxSkew  time.Duration // 0: off
+	MaxTTL   time.Duration // 0 if it isn't to be compared
 	Prefix   string
 	Remember bool          // a rule has answers remembered
 	Patience time.Duration // how long to wait for each answer; 0 for DefaultPatience
@@ -95,6 +96,7 @@ const (
 	Clock        Check = "clock"
 	Uptime       Check = "uptime"
 	Number       Check = "number"
+	Processes    Check = "processes"
 )
 
 // Examine looks at all masters at the same time.

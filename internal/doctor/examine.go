@@ -40,7 +40,8 @@ type examination struct {
 	accuracy   time.Duration     // of the offset
 	hasClock   bool
 	rights     rights
-	otherRun   string // the run ID on a second connection, if that is another one
+	otherRun   string             // the run ID on a second connection, if that is another one
+	processes  map[string]process // by what is stored of them
 }
 
 // run learns all that can be learned. It ends with the context, or when an answer takes too long.
@@ -66,7 +67,7 @@ func (x *examination) run(ctx context.Context) {
 	if x.is("sentinel") || x.rights.lacksOthers("+info") { // such as SELECT, without which there is no connection
 		return
 	}
-	steps := []func(context.Context, *redis.Conn) error{x.measure, x.readConfig}
+	steps := []func(context.Context, *redis.Conn) error{x.measure, x.readConfig, x.readProcesses}
 	if !x.is("cluster") {
 		steps = append(steps, x.tryCommands, x.trySubscribe)
 	}

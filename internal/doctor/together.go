@@ -32,7 +32,7 @@ func orNone(n int) string {
 
 // together judges what only shows with several masters.
 func together(s Settings, all []*examination) []Finding {
-	return slices.Concat(sameServer(all), replicas(all), sameHost(all), clocks(s, all))
+	return slices.Concat(sameServer(all), replicas(all), sameHost(all), clocks(s, all), disagreements(s, all))
 }
 
 // sameServer finds servers that are named twice, and proxies before several.

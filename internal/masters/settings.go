@@ -78,6 +78,7 @@ func (s *Settings) Doctor() (doctor.Settings, error) {
 		LeastTTL: min(redlock.DefaultTTL, s.maxTTL()),
 		Guard:    guard,
 		MaxSkew:  skew,
+		MaxTTL:   s.maxTTL(),
 		Prefix:   cmp.Or(s.Prefix, redlock.DefaultPrefix),
 	}, err
 }

@@ -16,11 +16,20 @@ type Sets struct {
 	Born int64          // since when sets are remembered, in microseconds; 0 before the first
 	Mark int64          // the latest time that the clock has shown, in microseconds
 
-	Processes map[string]int64 // when each is forgotten, in microseconds, by its ID and name
+	Processes map[string]Process // by its ID and name
 }
 
-// Use says since when a set of masters is in use, and when it was seen last, in microseconds.
-type Use struct{ Since, Seen int64 }
+// Use says since when a set of masters is in use, and when it was seen last, in microseconds; and by the registration of which process.
+type Use struct {
+	Since, Seen int64
+	By          string
+}
+
+// Process says when a process was seen last, in microseconds, and what it has said about itself with its set.
+type Process struct {
+	Seen       int64
+	About, Set string
+}
 
 // ends returns when a set is forgotten that was seen then.
 func ends(set string, seen int64) int64 {
@@ -32,7 +41,7 @@ func ends(set string, seen int64) int64 {
 // Register is OpRegister.
 func (s *Sets) Register(cmd *protocol.Command, now int64) protocol.Reply {
 	if s.Born == 0 {
-		s.Born, s.Uses, s.Processes = now, make(map[string]Use), make(map[string]int64)
+		s.Born, s.Uses, s.Processes = now, make(map[string]Use), make(map[string]Process)
 	}
 	if cmd.Former != cmd.Token {
 		delete(s.Uses, cmd.Former)
@@ -41,30 +50,36 @@ func (s *Sets) Register(cmd *protocol.Command, now int64) protocol.Reply {
 		if !known || ends(cmd.Token, u.Seen) < now {
 			u.Since = now
 		}
-		s.Uses[cmd.Token] = Use{Since: min(u.Since, now-cmd.Age.Microseconds()), Seen: now}
+		if _, name, known := strings.Cut(cmd.Process, " "); known {
+			u.By = name
+		}
+		s.Uses[cmd.Token] = Use{Since: min(u.Since, now-cmd.Age.Microseconds()), Seen: now, By: u.By}
 	}
-	var lines []string
+	var lines, others []string
 	for text, u := range s.Uses {
 		if ends(text, u.Seen) < now {
 			delete(s.Uses, text)
-		} else {
-			lines = append(lines, fmt.Sprintf("%d %d %s", u.Since, u.Seen, text))
+			continue
+		}
+		lines = append(lines, fmt.Sprintf("%d %d %s", u.Since, u.Seen, text))
+		if text != cmd.Token && u.By != "" {
+			others = append(others, u.By+" "+text)
 		}
 	}
 	if cmd.Process != "" {
-		s.Processes[cmd.Process] = ends(cmd.Token, now)
-		maps.DeleteFunc(s.Processes, func(_ string, ends int64) bool { return ends <= now })
+		s.Processes[cmd.Process] = Process{now, cmd.About, cmd.Token}
+		maps.DeleteFunc(s.Processes, func(_ string, p Process) bool { return ends(p.Set, p.Seen) <= now })
 	}
 	s.Mark = max(s.Mark, cmd.Ticket)
-	return protocol.Reply{Time: now, Mark: s.Mark, Born: s.Born, Lines: strings.Join(lines, "\n")}
+	return protocol.Reply{Time: now, Mark: s.Mark, Born: s.Born, Lines: strings.Join(lines, "\n"), Others: strings.Join(others, "\n")}
 }
 
-// names is the command that finds the names of processes.
+// names is the command that finds processes.
 func (s *Sets) names(cmd *protocol.Command, now int64) protocol.Reply {
 	var lines []string
-	for process, ends := range s.Processes {
-		if id, _, _ := strings.Cut(process, " "); ends > now && slices.Contains(strings.Fields(cmd.Token), id) {
-			lines = append(lines, process)
+	for process, p := range s.Processes {
+		if id, _, _ := strings.Cut(process, " "); ends(p.Set, p.Seen) > now && (cmd.Token == "" || slices.Contains(strings.Fields(cmd.Token), id)) {
+			lines = append(lines, fmt.Sprintf("%s %d %s %s", process, (now-p.Seen)/1000, p.About, p.Set))
 		}
 	}
 	return protocol.Reply{Lines: strings.Join(lines, "\n")}

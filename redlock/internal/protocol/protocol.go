@@ -25,7 +25,7 @@ const (
 	// OpRegister reports which masters the process has, in Token, in place of Former, and asks for those that others have. For the
 	// TTL the master remembers the latest Ticket: a time that its clock has shown while it was right, in
 	// microseconds, or 0. Process, if it isn't empty, is the process's ID and its name, with a space between
-	// them: the master remembers it for as long as the set.
+	// them: the master remembers it for as long as the set, with what About says.
 	OpRegister
 	// OpInspect shows who has the key, who waits for it, and what is remembered for it. It changes nothing.
 	OpInspect
@@ -35,8 +35,7 @@ const (
 	// OpTrial does, with keys of its own, all that the other operations may do to a master, and leaves nothing. It shows
 	// whether a master takes locks that has refused some.
 	OpTrial
-	// OpNames asks for the names of the processes whose IDs are in Token, with spaces between them. The key is
-	// that of OpRegister.
+	// OpNames asks for the processes whose IDs are in Token, with spaces between them, or for all. The key is that of OpRegister.
 	OpNames
 	// OpRecall asks for the result that is remembered for the key.
 	OpRecall
@@ -80,6 +79,8 @@ type Command struct {
 	// Former is the token of a lock that OpAcquire frees before it takes the key, or none. With OpRegister it is what the
 	// process has registered before: the master forgets that.
 	Former string
+	// About is what the process of OpRegister says about itself: words with spaces between them.
+	About string
 	// By says who asks for OpForce. The answer to OpExtend has it in its Lines.
 	By string
 	// Age is for how long the set of OpRegister has been in use, as far as the process knows.
@@ -116,6 +117,9 @@ const (
 // MaxSets bounds how many sets of masters a master keeps and reports. Normally there is one, during a change two.
 const MaxSets = 30
 
+// MaxProcesses bounds how many processes a master tells of.
+const MaxProcesses = 1000
+
 // WakeUp is the message to a waiter that a key may be free.
 type WakeUp struct {
 	Key    string // the full key
@@ -133,8 +137,10 @@ type Reply struct {
 	Former Status        // OpAcquire: what became of the former token, as of an OpRelease
 	// Lines are separated by newlines. OpRegister: one for each set of masters that is known: since when it is in use, when it
 	// was seen last, the set. OpInspect: one for each process that waits: see Waiter. OpNames: one for each process that is known: its
-	// ID and its name. OpMemory: what INFO says of the memory.
+	// ID, its name, how many milliseconds ago it was seen, what it says about itself, its set; a process of an older version says nothing
+	// but its name. OpMemory: what INFO says of the memory.
 	Lines  string
+	Others string  // OpRegister: a line for each set but the process's own: the name of the process that has registered it last, and the set
 	Mark   int64   // OpRegister: the latest time that the master's clock has shown
 	Born   int64   // OpRegister: since when the master remembers sets: another one means that it has lost its data
 	Result *Result // OpRecall, OpInspect: what is remembered, or nil

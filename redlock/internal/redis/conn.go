@@ -151,8 +151,10 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 	switch {
 	case cmd.Result != nil:
 		more = 4
-	case cmd.Op == protocol.OpAcquire && cmd.Former != "", cmd.Op == protocol.OpExtend, cmd.Op == protocol.OpRegister:
+	case cmd.Op == protocol.OpAcquire && cmd.Former != "", cmd.Op == protocol.OpExtend:
 		more = 2
+	case cmd.Op == protocol.OpRegister:
+		more = 3
 	case cmd.Op == protocol.OpAcquire, cmd.Op == protocol.OpForce:
 		more = 1
 	}
@@ -190,6 +192,7 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 	case cmd.Op == protocol.OpRegister:
 		b = appendNumber(b, cmd.Age.Microseconds())
 		b = appendBulk(b, cmd.Former)
+		b = appendBulk(b, cmd.About)
 	}
 	return b
 }

@@ -66,8 +66,8 @@ func (a *answer) reply(cmd *protocol.Command) protocol.Reply {
 		if reply.Status = releaseStatus(a.number); reply.Status == protocol.StatusReleased {
 			reply.Status = protocol.StatusDone
 		}
-	case op == protocol.OpRegister && shape(":::$"):
-		return protocol.Reply{Time: number(0), Mark: number(1), Born: number(2), Lines: a.fields[3].text}
+	case op == protocol.OpRegister && shape(":::$$"):
+		return protocol.Reply{Time: number(0), Mark: number(1), Born: number(2), Lines: a.fields[3].text, Others: a.fields[4].text}
 	case op == protocol.OpInspect && shape(":$::$:::"):
 		reply = protocol.Reply{Time: number(0), Holder: a.fields[1].text, TTL: ms(number(2)), Fence: number(3), Lines: a.fields[4].text}
 		if fence := number(5); fence > 0 {

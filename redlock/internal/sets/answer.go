@@ -1,6 +1,7 @@
 package sets
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,7 +96,7 @@ func (j *Judge) Answered(now time.Time, master int, g Registration, reply protoc
 		m.Up, j.again = true, true
 	}
 	former := *v
-	v.sent, v.now, v.born, v.run, v.uses = g.sent, reply.Time, reply.Born, m.RunID, j.parse(reply.Lines)
+	v.sent, v.now, v.born, v.run, v.uses = g.sent, reply.Time, reply.Born, m.RunID, j.parse(reply.Lines, reply.Others)
 	forgot := former.born != 0 && v.born != former.born
 	if forgot {
 		v.met = g.sent
@@ -168,9 +169,13 @@ func (j *Judge) Refused(now time.Time, master int, err error) {
 	j.KnowsNothing(now, master)
 }
 
-// parse reads a master's list of sets.
-func (j *Judge) parse(lines string) (uses []use) {
-	parsed := make(map[string]*set)
+// parse reads a master's list of sets, and that of the processes that have registered them.
+func (j *Judge) parse(lines, others string) (uses []use) {
+	parsed, by := make(map[string]*set), make(map[string]string)
+	for line := range strings.Lines(others) {
+		name, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		by[text] = name
+	}
 	for line := range strings.Lines(lines) {
 		since, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		seen, text, _ := strings.Cut(rest, " ")
@@ -181,6 +186,7 @@ func (j *Judge) parse(lines string) (uses []use) {
 				continue // written by another version
 			}
 		}
+		s.by = cmp.Or(by[text], s.by)
 		parsed[text] = s
 		u := use{text: text, set: s}
 		u.since, _ = strconv.ParseInt(since, 10, 64)

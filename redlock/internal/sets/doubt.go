@@ -19,14 +19,14 @@ type doubt struct{ since, last time.Time } // when it was seen first, and last
 
 // conflictError is the reason why a process must not lock: another one has masters of which a majority need not
 // share any with a majority of ours.
-type conflictError struct{ ours, theirs string }
+type conflictError struct{ ours, theirs, process string }
 
 func (e *conflictError) Error() string {
-	return fmt.Sprintf("another process with other masters was here first, and both could hold the same lock: its masters are %s; ours are %s; configure the same masters everywhere, or change one at a time (docs/operations.md)", e.theirs, e.ours)
+	return fmt.Sprintf("another process with other masters was here first, and both could hold the same lock: the masters of %s are %s; ours are %s; configure the same masters everywhere, or change one at a time (docs/operations.md)", e.process, e.theirs, e.ours)
 }
 
 func (j *Judge) conflict(other *set) error {
-	return &conflictError{ours: j.own.String(), theirs: other.String()}
+	return &conflictError{ours: j.own.String(), theirs: other.String(), process: other.process()}
 }
 
 type unsettledError struct{}

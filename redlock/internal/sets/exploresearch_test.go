@@ -81,7 +81,7 @@ const guarded = 2*tick + tick/2
 func (e *explorer) forgets(s *state, m int) {
 	s.servers[m].Sets, s.forgot[m] = memory.Sets{}, s.now
 	if e.spare {
-		s.servers[m].Sets = memory.Sets{Born: s.now.Add(-2 * giant).UnixMicro(), Uses: make(map[string]memory.Use), Processes: make(map[string]int64)}
+		s.servers[m].Sets = memory.Sets{Born: s.now.Add(-2 * giant).UnixMicro(), Uses: make(map[string]memory.Use), Processes: make(map[string]memory.Process)}
 	}
 	if e.guard {
 		s.servers[m].guard = s.now.Add(guarded)

@@ -38,12 +38,13 @@ type Judge struct {
 	own     set
 	quorum  int
 	state   State
-	since   time.Time // since when our set has been in use: that of the oldest process that has it
-	claimed time.Time // when the claim began
-	began   time.Time // when the process did
-	looked  time.Time // when the Judge was asked last
-	views   []view    // by master
-	refusal error     // why no lock may be taken now, or nil
+	since   time.Time            // since when our set has been in use: that of the oldest process that has it
+	claimed time.Time            // when the claim began
+	began   time.Time            // when the process did
+	looked  time.Time            // when the Judge was asked last
+	views   []view               // by master
+	refusal error                // why no lock may be taken now, or nil
+	differs map[string]differing // those of processes with other masters or another max TTL, by their text
 
 	parsed   map[string]*set
 	doubted  map[string]doubt // sets that differ only if a restart has been noticed everywhere
@@ -116,6 +117,7 @@ func (j *Judge) Look(now time.Time) {
 	j.lapse(now)
 	j.looked = now
 	p := j.picture(now)
+	j.differs = p.differs
 	switch j.state {
 	case Uses:
 		if p.elder != nil {
@@ -137,7 +139,7 @@ func (j *Judge) Look(now time.Time) {
 	}
 	if p.other != nil && !j.changing {
 		j.changing = true
-		j.note(slog.LevelInfo, "another set of masters is in use: the masters are being changed, or the configurations differ", "its masters", p.other.String(), "our masters", j.own.String())
+		j.note(slog.LevelInfo, "another set of masters is in use: the masters are being changed, or the configurations differ", "its masters", p.other.String(), "our masters", j.own.String(), "process", p.other.process())
 	}
 }
 

@@ -9,20 +9,22 @@ import (
 
 // picture is what the masters say together.
 type picture struct {
-	fresh   int  // how many masters have answered of late
-	other   *set // one that is in use or claimed
-	used    *set // an incompatible one that was in use when a master was last heard
-	elder   *set // an incompatible one that has been in use for longer than ours
-	claimed *set // an incompatible one that is claimed
-	rival   *set // an incompatible one whose claim goes before ours
-	joins   bool // a quorum of the masters knows our set as in use
-	follows bool // a quorum of its own knows a compatible set as in use
-	settled bool // the masters' silence means something: all remember for long enough, or none does, as at the beginning; and none has just restarted
+	fresh   int                  // how many masters have answered of late
+	other   *set                 // one that is in use or claimed
+	used    *set                 // an incompatible one that was in use when a master was last heard
+	elder   *set                 // an incompatible one that has been in use for longer than ours
+	claimed *set                 // an incompatible one that is claimed
+	rival   *set                 // an incompatible one whose claim goes before ours
+	joins   bool                 // a quorum of the masters knows our set as in use
+	follows bool                 // a quorum of its own knows a compatible set as in use
+	differs map[string]differing // by their text: those of processes that are there now, with other masters or another max TTL
+	settled bool                 // the masters' silence means something: all remember for long enough, or none does, as at the beginning; and none has just restarted
 }
 
 func (j *Judge) picture(now time.Time) (p picture) {
 	using := make(map[string]int) // compatible sets, by their text, on how many masters they are in use
 	young, answered, same, guarded := 0, 0, 0, false
+	p.differs = make(map[string]differing)
 	for i := range j.views {
 		v := &j.views[i]
 		guarded = guarded || v.absent == Guarded
@@ -70,7 +72,11 @@ func (j *Judge) weigh(p *picture, v *view, u use, now time.Time, using map[strin
 	if !late {
 		j.compareTTL(v, u, now)
 	}
-	if j.same(v, u, now) {
+	same := j.same(v, u, now)
+	if now.Sub(v.sent) <= doubtTime && v.now-u.seen <= (2*Every).Microseconds() && (!same || u.set.MaxTTL != j.own.MaxTTL) {
+		p.differs[u.text] = differing{u.set, !same}
+	}
+	if same {
 		return u.set.State == Uses && !late
 	}
 	if !late && u.set.State != Waits {
@@ -112,7 +118,7 @@ func (j *Judge) compatible(v *view, u use, now time.Time) *set {
 		return nil
 	}
 	j.noteOnce(u.set.String(), "another process has other masters, and both could hold the same lock: the process that was here first goes on, the other waits until it is gone (docs/operations.md)",
-		"its masters", u.set.String(), "our masters", j.own.String())
+		"its masters", u.set.String(), "our masters", j.own.String(), "process", u.set.process())
 	return u.set
 }
 
@@ -120,6 +126,6 @@ func (j *Judge) compatible(v *view, u use, now time.Time) *set {
 func (j *Judge) compareTTL(v *view, u use, now time.Time) {
 	if u.set.MaxTTL > j.own.Covers || j.own.MaxTTL > u.set.Covers && j.persists("ttl "+u.text, v, u, now) {
 		j.noteOnce(fmt.Sprint("ttl ", u.set.MaxTTL, u.set.Covers), "another process has a longer max ttl than this one's restart guard covers, or the other way round: a restarted master may forget a lock that is still valid (docs/operations.md)",
-			"its max ttl", ms(u.set.MaxTTL), "its guards cover", ms(u.set.Covers), "our max ttl", ms(j.own.MaxTTL), "ours cover", ms(j.own.Covers))
+			"its max ttl", ms(u.set.MaxTTL), "its guards cover", ms(u.set.Covers), "our max ttl", ms(j.own.MaxTTL), "ours cover", ms(j.own.Covers), "process", u.set.process())
 	}
 }

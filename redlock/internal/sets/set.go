@@ -19,6 +19,8 @@ type set struct {
 	Covers  int64    `json:"covers_ms"` // the longest TTL of any process that its restart guard covers
 	State   State    `json:"state,omitempty"`
 	Waited  bool     `json:"waited,omitempty"` // it has waited for another set, and gives way to those that claim and haven't
+
+	by string // the process that has registered it last, as far as is known
 }
 
 // member is a master of a set.

@@ -1,0 +1,59 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// processes serves the list of all processes that share masters with this one.
+func (h *handler) processes(w http.ResponseWriter, r *http.Request) *Problem {
+	answer(w, "application/json", http.StatusOK, processesOf(r.Context(), h.lockers()))
+	return nil
+}
+
+// processesOf asks the masters of each place once: that of the newest locker there, as former ones go soon.
+func processesOf(ctx context.Context, lockers []*redlock.Locker) Processes {
+	all, places := Processes{Processes: []Process{}}, make(map[string]bool)
+	for _, l := range lockers {
+		place := lockerinfo.Place(l)
+		if places[place] {
+			continue
+		}
+		places[place] = true
+		known, err := l.Processes(ctx)
+		all.Error = cmp.Or(all.Error, text(err))
+		for _, p := range known {
+			shown := Process{Instance: p.Instance, Version: p.Version, Since: utc(p.Since), Seen: utc(p.Seen), Masters: p.Masters, MaxTTLSeconds: p.MaxTTL.Seconds(), Own: p.Own}
+			if p.Disagreement != nil {
+				d := disagreement(*p.Disagreement)
+				shown.Disagreement = &d
+			}
+			all.Processes = append(all.Processes, shown)
+		}
+	}
+	slices.SortStableFunc(all.Processes, func(a, b Process) int { return strings.Compare(a.Instance, b.Instance) })
+	return all
+}
+
+func disagreement(d redlock.Disagreement) Disagreement {
+	var what []string
+	if d.Masters != "" {
+		what = append(what, "other masters ("+d.Masters+")")
+	}
+	if d.MaxTTL != 0 {
+		what = append(what, fmt.Sprintf("another max_ttl (%v)", d.MaxTTL.Round(time.Millisecond)))
+	}
+	text := d.Process + " has " + strings.Join(what, " and ")
+	if d.Refused {
+		text += ", and gets no locks"
+	}
+	return Disagreement{Process: d.Process, Masters: d.Masters, MaxTTLSeconds: d.MaxTTL.Seconds(), Refused: d.Refused, Text: text}
+}

@@ -1,0 +1,50 @@
+package console_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/caddy-redlock/caddy-redlock/console"
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// TestProcesses: two processes with another max TTL are named on both consoles, in JSON and on the page.
+func TestProcesses(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 1)
+	one := newLocker(t, servers)
+	base := mount(t, one)
+	if known := ask[console.Processes](t, http.MethodGet, base+"processes", http.StatusOK); known.Error != "" {
+		t.Error(known.Error)
+	}
+	other := newLocker(t, servers, redlock.WithInstance("web2/<b>"), redlock.WithMaxTTL(redlock.DefaultMaxTTL+redlock.DefaultMaxTTL/2))
+	for _, l := range []*redlock.Locker{one, other} {
+		base, their := mount(t, l), map[*redlock.Locker]string{one: "web2/<b>", other: "web1/42"}[l]
+		eventually(t, l.Instance()+" names the other", func() bool {
+			d := ask[console.Status](t, http.MethodGet, base+"masters", http.StatusOK).Lockers[0].Disagreements
+			return len(d) == 1 && d[0].Process == their && d[0].MaxTTLSeconds > 0 && d[0].Masters == "" && strings.HasPrefix(d[0].Text, their+" has another max_ttl (")
+		})
+		known := ask[console.Processes](t, http.MethodGet, base+"processes", http.StatusOK).Processes
+		if len(known) != 2 {
+			t.Fatalf("%+v", known)
+		}
+		for _, p := range known {
+			if own := p.Instance == l.Instance(); p.Own != own || (p.Disagreement == nil) != own || p.Version == "" || p.Since.IsZero() || p.Seen.IsZero() || len(p.Masters) != 1 {
+				t.Errorf("%s: %+v", l.Instance(), p)
+			}
+		}
+		page := text(t, base)
+		if !strings.Contains(page, "Locks are granted, but processes disagree") || !strings.Contains(page, "has another max_ttl") || strings.Contains(page, "<b>") || !strings.Contains(page, "web1/42") {
+			t.Errorf("the page:\n%s", page)
+		}
+	}
+	servers[0].Kill()
+	eventually(t, "no master answers", func() bool {
+		return ask[console.Processes](t, http.MethodGet, base+"processes", http.StatusOK).Error != ""
+	})
+	if page := text(t, base); !strings.Contains(page, "Some may be missing") {
+		t.Errorf("the page without masters:\n%s", page)
+	}
+}
