@@ -66,6 +66,9 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 		}
 		return nil, err
 	}
+	if len(masters) == 1 {
+		o.solo = soloWait
+	}
 	told := newTold(&o)
 	if n := len(masters); n%2 == 0 {
 		o.logger.Warn("an even number of masters tolerates no more failures than one master less, and more can fail", "masters", n, "tolerated", (n-1)/2)
@@ -97,6 +100,9 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 	l.sets.start(l) // last: it asks for the status of the whole Locker
 	return l, nil
 }
+
+// soloWait is so long that one master mostly answers meanwhile, and so short that nobody notices one that doesn't.
+const soloWait = 2 * time.Millisecond
 
 // distinct refuses one master named twice.
 func distinct(masters []Master) error {

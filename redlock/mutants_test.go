@@ -29,6 +29,7 @@ type mutant struct {
 	fence   func(a *attempt) uint64                                 // in place of the lock's, between neighbours
 	started func(p *process)                                        // when a process has its Locker
 	prompt  bool                                                    // what blocks a sender is said not to
+	patient bool                                                    // who waits for the answer to what it has sent does until that comes
 	refuses bool                                                    // who doesn't answer seems to refuse connections
 	apart   bool                                                    // only with masters of which majorities may not meet
 }

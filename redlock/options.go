@@ -40,6 +40,7 @@ type options struct {
 	maxSkew  time.Duration
 	timeout  time.Duration
 	fastFrom time.Duration // the shortest lease of a Fast acquire: a shorter one doesn't remember the fence for long enough
+	solo     time.Duration // link.Settings has it
 	prefix   string
 	instance string
 	logger   *slog.Logger
@@ -231,7 +232,7 @@ func newOptions(opts []Option) (options, error) {
 
 // link returns the settings of the streams.
 func (o options) link() link.Settings {
-	return link.Settings{MaxTTL: o.maxTTL, Timeout: o.timeout, Prefix: o.prefix, Logger: o.logger, Watcher: watcher{o.observer}}
+	return link.Settings{MaxTTL: o.maxTTL, Timeout: o.timeout, Prefix: o.prefix, Solo: o.solo, Logger: o.logger, Watcher: watcher{o.observer}}
 }
 
 // admission returns the settings that decide which servers may vote.

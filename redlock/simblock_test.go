@@ -90,6 +90,13 @@ var blockMutants = []mutant{
 		name: "callers send on a connection that may block", breaks: unmoved, prompt: true,
 		shape: func(w *world) { w.blocks("connection") },
 	},
+	{
+		name: "a caller that is alone waits for its answer until that comes", breaks: unmoved, patient: true,
+		shape: func(w *world) {
+			w.processes[0].solo = w.timeout
+			w.servers[0].hangs = windows{{w.faults.from, w.faults.from + 5*time.Second}}
+		},
+	},
 }
 
 // blocks has the log, the Observer or a connection of the first process block.

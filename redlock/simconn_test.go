@@ -25,7 +25,9 @@ type simConn struct {
 	back   chan *simBatch
 	closed chan struct{}
 	end    func()
+	direct simDirect
 
+	coming *simBatch    // whose answer is under way to who waits for it
 	oldest *simBatch    // whose answer has come
 	due    atomic.Int64 // batches that have no answer yet
 	busy   atomic.Bool  // somebody sends
@@ -100,6 +102,7 @@ func (l *route) connect(ctx context.Context, admits protocol.Admission) (protoco
 		return nil, protocol.Unreachable(err)
 	}
 	c := &simConn{route: l, on: on, sent: make(chan *simBatch, protocol.MaxWindow), back: make(chan *simBatch, protocol.MaxWindow), closed: make(chan struct{})}
+	c.Resume()
 	ends := min(l.process.dies-l.process.world.now(), l.breaks(on))
 	c.end = sync.OnceFunc(func() { close(c.closed) })
 	timer := time.AfterFunc(ends, c.end)
@@ -226,29 +229,46 @@ func (c *simConn) serve() {
 
 // Wait blocks until the answers to the oldest batch are there.
 func (c *simConn) Wait() error {
-	l := c.route
-	select {
-	case <-c.closed:
-		return c.broken()
-	case b := <-c.back:
-		if slices.ContainsFunc(b.cmds, func(cmd protocol.Command) bool { return cmd.Op == protocol.OpAcquire }) {
-			defer l.acquiring.Add(-1)
-		}
-		w := l.process.world
-		timer := time.NewTimer(arrival(b.done+b.travels, l.back, l.process.pauses) - w.now())
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-c.closed:
-			return c.broken()
-		}
-		if now, up := l.reaches(); !up || now != c.on {
-			return c.broken()
-		}
-		c.oldest = b
-		c.due.Add(-1)
+	if c.await(nil) {
 		return nil
 	}
+	return c.broken()
+}
+
+// await reports whether the answers to the oldest batch are there, unless it is interrupted or the connection ends before.
+func (c *simConn) await(interrupted <-chan struct{}) bool {
+	l := c.route
+	w := l.process.world
+	if c.coming == nil {
+		select {
+		case <-interrupted:
+			return false
+		case <-c.closed:
+			return false
+		case c.coming = <-c.back:
+		}
+	}
+	b := c.coming
+	timer := time.NewTimer(arrival(b.done+b.travels, l.back, l.process.pauses) - w.now())
+	defer timer.Stop()
+	over := false
+	select {
+	case <-timer.C:
+	case <-interrupted:
+		return false
+	case <-c.closed:
+		over = true
+	}
+	c.coming = nil
+	if slices.ContainsFunc(b.cmds, func(cmd protocol.Command) bool { return cmd.Op == protocol.OpAcquire }) {
+		l.acquiring.Add(-1)
+	}
+	if now, up := l.reaches(); over || !up || now != c.on {
+		return false
+	}
+	c.oldest = b
+	c.due.Add(-1)
+	return true
 }
 
 // broken ends the connection. A mutant that changes answers changes those too that will not come.

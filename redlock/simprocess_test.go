@@ -27,6 +27,7 @@ type process struct {
 	named    atomic.Uint64 // the fence of the last release by force
 	memory   sync.Map      // what a mutant remembers
 
+	solo time.Duration        // a caller that is alone waits for its answers itself for so long, from one master after the other
 	uses bool                 // a server was told last that it may lock; the world's mu guards this
 	told map[*simServer]heard // by the servers that were told so
 }
@@ -41,7 +42,7 @@ func (p *process) start() {
 	}
 	opts := []Option{WithTTL(w.ttl), WithMaxTTL(w.ttl), WithTimeout(w.timeout), WithRestartGuard(w.guard), WithMaxSkew(0),
 		WithTracer(func(a Attempt) { w.event("process %d: %v", p.index, a) }),
-		option(func(o *options) { o.fastFrom = 0 })} // where leases are too short to be granted as Fast, all is asked twice
+		option(func(o *options) { o.fastFrom, o.solo = 0, p.solo })} // where leases are too short to be granted as Fast, all is asked twice
 	p.locker, _ = New(masters, append(opts, p.blocked()...)...)
 	if w.mutant.started != nil {
 		w.mutant.started(p)

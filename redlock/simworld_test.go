@@ -210,6 +210,9 @@ func newWorld(seed uint64, m mutant) *world {
 			p.skew = between(r, -5*time.Second, 5*time.Second)
 		}
 		p.halfOpen = chance(r, 50)
+		if solo := rand.New(rand.NewPCG(seed, uint64(900+i))); chance(solo, 30) {
+			p.solo = upTo(solo, w.timeout)
+		}
 		drops := rand.New(rand.NewPCG(seed, uint64(300+i)))
 		lacks := w.lacks(rand.New(rand.NewPCG(seed, uint64(201+i))))
 		for j := range masters {

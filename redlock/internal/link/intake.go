@@ -16,6 +16,7 @@ func (s *Stream) Push(c *Command) {
 	taken, err := s.accept(c)
 	if taken && c.isShort() && s.conn != nil && s.prompt && !s.sending && len(s.queue) == 1 && len(s.flight) == 0 {
 		s.flush()
+		s.sentAlone()
 		taken = false
 	}
 	s.mu.Unlock()

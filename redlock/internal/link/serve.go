@@ -157,6 +157,7 @@ func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn
 // read settles the batches in flight as their answers come, until the connection ends.
 func (s *Stream) read(c protocol.Conn) error {
 	for {
+		s.rest(c)
 		if err := c.Wait(); err != nil {
 			return err
 		}
@@ -194,6 +195,7 @@ func (s *Stream) write(c protocol.Conn, stop <-chan struct{}) {
 func (s *Stream) flushAll(c protocol.Conn) {
 	for s.conn == c && !s.sending && len(s.queue) > 0 && len(s.flight) < min(c.Window(), s.latency.window()) {
 		s.flush()
+		s.sentForOthers()
 	}
 }
 

@@ -25,7 +25,7 @@ const (
 // can't overtake its acquire, however late the master reads both. Nobody waits for a stream: callers push,
 // and give up when their own timeout is over.
 //
-//	push ──► queue ──► send (the caller where nothing else is under way, else write) ──► flight ──► read ──► settle
+//	push ──► queue ──► send (the caller where nothing else is under way, else write) ──► flight ──► read (or a caller: see solo) ──► settle
 type Stream struct {
 	Settings
 	master      protocol.Master
@@ -46,6 +46,7 @@ type Stream struct {
 	conn            protocol.Conn // nil while there is none
 	prompt          bool          // a short send on conn doesn't block while nothing else is under way
 	sending         bool          // a goroutine is sending on conn, without mu
+	solo            solo          // a caller that is alone, and reads in place of read
 	queue           commands      // to be sent
 	acquires        int           // the number of acquires in queue
 	owed            commands      // releases to be repeated, in the order in which they are due
@@ -80,6 +81,7 @@ type Settings struct {
 	MaxTTL  time.Duration // the longest TTL of any lock of this process
 	Timeout time.Duration // how long the master may take to answer, to begin with
 	Prefix  string        // of all keys
+	Solo    time.Duration // a caller that is alone waits for its answer itself for once or twice as long; 0 where it may have other masters to send to
 	Logger  *slog.Logger
 	Watcher Watcher
 }
@@ -113,6 +115,7 @@ func makeStream(m protocol.Master, o Settings, seat *admission.Seat, mu *sync.Mu
 		work:            make(chan struct{}, 1),
 		tend:            make(chan struct{}, 1),
 		ended:           make(chan struct{}),
+		solo:            solo{unread: make(chan struct{}, 1)},
 		connectingSince: time.Now(),
 	}
 	s.sendEnded = sync.NewCond(s.mu)

@@ -57,6 +57,17 @@ type Prompt interface {
 	IsPrompt() bool
 }
 
+// Direct is a Conn that can be read by whoever has sent the only command under way, in place of the goroutine that receives.
+type Direct interface {
+	Conn
+	// Await blocks until Receive can read the answer without waiting for any of it. It reports false if Interrupt, or the end of
+	// the connection, comes first; what has come of the answer by then stays for Receive.
+	Await() bool
+	// Interrupt ends Await; Resume lets Wait, Await and Receive wait again.
+	Interrupt()
+	Resume()
+}
+
 // MaxBatch bounds the commands of one send.
 const MaxBatch = 256
 
