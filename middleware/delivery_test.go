@@ -4,6 +4,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -37,14 +38,21 @@ func TestPlaceOfADelivery(t *testing.T) {
 	}
 }
 
-// A payment that is refused and then succeeds is two events to Adyen, with one reference and one code.
+// A payment that is refused and then succeeds, and a request for information that is answered, are two events each to Adyen, with one
+// reference and one code.
 func TestUpdatesOfAdyen(t *testing.T) {
 	t.Parallel()
 	c := &cashier{answer: receipt}
 	server := serve(t, middleware.New(newLocker(t, live), "", middleware.Rule{Preset: "adyen", Remember: hour})(c))
-	json := `{"live":"true","notificationItems":[{"NotificationRequestItem":{"pspReference":"P1","eventCode":"AUTHORISATION","success":"SUCCESS"}}]}`
-	for i, success := range []string{"false", "true"} {
-		for _, body := range []struct{ kind, text string }{{jsonType, strings.Replace(json, "SUCCESS", success, 1)}, {formType, "pspReference=P2&eventCode=AUTHORISATION&success=" + success}} {
+	json := `{"live":"true","notificationItems":[{"NotificationRequestItem":{"pspReference":"P1","eventCode":"%s","success":"%s","additionalData":{"disputeStatus":"%s"}}}]}`
+	for i, event := range [][]any{
+		{"AUTHORISATION", "false", ""}, {"AUTHORISATION", "true", ""},
+		{"REQUEST_FOR_INFORMATION", "true", "Unresponded"}, {"REQUEST_FOR_INFORMATION", "true", "Responded"},
+	} {
+		for _, body := range []struct{ kind, text string }{
+			{jsonType, fmt.Sprintf(json, event...)},
+			{formType, fmt.Sprintf("pspReference=P2&eventCode=%s&success=%s&additionalData.disputeStatus=%s", event...)},
+		} {
 			first := postBody(t, server.URL, body.kind, strings.NewReader(body.text))
 			requireReplay(t, postBody(t, server.URL, body.kind, strings.NewReader(body.text)), first)
 		}

@@ -80,7 +80,7 @@ var presets = map[string]Preset{
 			allOf("json.data.", "sweep.id", "mandate.id", "paymentInstrument.id", "balanceAccount.id", "balanceAccountId", "balanceAccountPayoutScheduleId", "accountHolder.id"),
 			"json.data.balancePlatformPayoutScheduleId", "json.data.uniqueTerminalId", "json.uniqueTerminalId", "json.data.terminalId", "json.data.storeId", "json.data.merchantId", "json.data.companyId",
 			"json.data.fileName", "json.id", "json.eventId", "json.type", "method") + "}",
-		Dedupe: "{json.notificationItems.0.NotificationRequestItem.pspReference|form.pspReference|json.eventId}:{json.notificationItems.0.NotificationRequestItem.eventCode|form.eventCode|json.type}:{json.notificationItems.0.NotificationRequestItem.success|form.success|method}",
+		Dedupe: "{json.notificationItems.0.NotificationRequestItem.pspReference|form.pspReference|json.eventId}:{json.notificationItems.0.NotificationRequestItem.eventCode|form.eventCode|json.type}:{json.notificationItems.0.NotificationRequestItem.success|form.success|method}:{json.notificationItems.0.NotificationRequestItem.additionalData.disputeStatus|form.additionalData.disputeStatus|method}",
 		Wait:   5 * time.Second,
 	},
 	"twilio": {
