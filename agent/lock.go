@@ -12,7 +12,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/period"
 	"github.com/caddy-redlock/caddy-redlock/internal/rule"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -53,12 +52,11 @@ func (a *Agent) serveLock(t *tail, r *http.Request) error {
 		return err
 	}
 	defer func() { _ = lock.Unlock() }()
-	taken := time.Now()
 	s := &stream{tail: t, lock: lock}
 	switch err := s.hold(nil, time.Duration(request.Heartbeat)); {
 	case err != nil:
 	case request.OncePer > 0 && t.saidDone():
-		s.end(releasedFor(period.Period(request.OncePer).Done(lock, taken)))
+		s.end(releasedFor(lock.UnlockDone()))
 	default:
 		s.end(releasedFor(lock.Unlock()))
 	}
@@ -117,13 +115,8 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 			return nil, errors.New("key: not UTF-8, or with the character U+FFFD, which decoders write in place of what isn't: two keys would be one")
 		}
 	}
-	switch once := period.Period(request.OncePer); {
-	case request.Heartbeat < 0:
+	if request.Heartbeat < 0 {
 		return nil, errors.New("heartbeat: must be above 0")
-	case once != 0 && once < period.Least:
-		return nil, errors.New("once_per: want a second at least")
-	case once != 0 && len(request.Keys) > 1:
-		return nil, errors.New("once_per: want a single key")
 	}
 	return request, nil
 }
@@ -146,14 +139,11 @@ func (a *Agent) take(t *tail, request *lockRequest) (*redlock.Lock, error) {
 	if request.Label != "" {
 		opts = append(opts, redlock.WithLabel(request.Label))
 	}
-	defer context.AfterFunc(a.stopping, func() { t.cancel(errStopping) })()
-	var lock *redlock.Lock
-	var err error
-	if once := period.Period(request.OncePer); once > 0 {
-		lock, err = once.Acquire(t.ctx, a.locker, request.Keys[0], opts...)
-	} else {
-		lock, err = a.locker.LockAll(t.ctx, request.Keys, opts...)
+	if request.OncePer != 0 {
+		opts = append(opts, redlock.WithOncePer(time.Duration(request.OncePer)))
 	}
+	defer context.AfterFunc(a.stopping, func() { t.cancel(errStopping) })()
+	lock, err := a.locker.LockAll(t.ctx, request.Keys, opts...)
 	switch cause := context.Cause(t.ctx); {
 	case err == nil:
 		return lock, nil

@@ -122,16 +122,20 @@ func TestRecipeOfAJob(t *testing.T) {
 	servers := redistest.Start(t, 3)
 	program := buildDocumented(t, block(t, recipes, "A job on one machine", "go"), servers)
 	fence, unlock := lock(t, open(t, servers), "job:invoices")
-	if text, code := printed(t, exec.Command(program)); code != 0 || text != "another machine is sending them\n" {
-		t.Errorf("while another machine runs it: exit code %d, %s", code, text)
+	skips := func(when string) {
+		t.Helper()
+		if text, code := printed(t, exec.Command(program)); code != 0 || text != "another machine is sending them, or has sent them\n" {
+			t.Errorf("%s: exit code %d, %s", when, code, text)
+		}
 	}
+	skips("while another machine runs it")
 	unlock()
 	var next uint64
 	text, code := printed(t, exec.Command(program))
 	if _, err := fmt.Sscanf(text, "sending invoices, with fencing token %d\n", &next); err != nil || code != 0 || next <= fence {
 		t.Errorf("exit code %d, fencing token after %d: %s", code, fence, text)
 	}
-	redistest.RequireNoKeys(t, servers)
+	skips("after another machine has run it")
 }
 
 func TestRecipeOfGracefulDeploys(t *testing.T) {

@@ -61,23 +61,17 @@
 //
 // # Work that is done once
 //
-// A holder can leave a result when it frees its lock. Calls with WithRecall then fail with it, and don't take the lock:
+// Once has work done once, in whatever process: it runs the function, or returns the result of an earlier run, which the masters
+// remember.
 //
-//	lock, err := locker.Lock(ctx, "payment:42", redlock.WithRecall())
-//	var done *redlock.DoneError
-//	switch {
-//	case errors.As(err, &done):
-//		return done.Result, nil // somebody has paid before
-//	case err != nil:
-//		return nil, err
-//	}
-//	receipt, err := pay(lock.Context())
-//	if err != nil {
-//		return nil, errors.Join(err, lock.Unlock()) // the next call tries again
-//	}
-//	return receipt, lock.UnlockWith(receipt, 24*time.Hour)
+//	receipt, err := locker.Once(ctx, "payment:42", 24*time.Hour, func(ctx context.Context, lock *redlock.Lock) ([]byte, error) {
+//		return pay(ctx) // after an error, the next call tries again
+//	})
 //
-// The work runs once, or again if its process dies before the result is stored, or if so many masters lose their data that a
+// OncePer has work succeed once per period, such as a job that all machines have in their schedules. UnlockWith and WithRecall, or
+// UnlockDone and WithOncePer, are for work that is no function.
+//
+// The work runs once, or again if its process dies before that is stored, or if so many masters lose their data that a
 // majority may not know the result any more. docs/DESIGN.md says what survives which loss.
 //
 // # Errors

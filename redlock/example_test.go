@@ -242,27 +242,44 @@ func Example_testing() {
 	// lost: true
 }
 
-func ExampleLock_UnlockWith() {
+func ExampleLocker_Once() {
 	locker := mustOpen()
 	defer func() { _ = locker.Close() }()
 
-	pay := func() (receipt string, err error) {
-		lock, err := locker.Lock(context.Background(), "payment:42", redlock.WithRecall())
-		var done *redlock.DoneError
+	pay := func() {
+		receipt, err := locker.Once(context.Background(), "payment:42", 24*time.Hour, func(context.Context, *redlock.Lock) ([]byte, error) {
+			fmt.Println("paying")
+			return []byte("receipt 1"), nil
+		})
 		switch {
-		case errors.As(err, &done):
-			return string(done.Result), nil
+		case errors.Is(err, redlock.ErrNotRemembered):
+			log.Printf("paid, and a repeat may pay again: %v", err)
 		case err != nil:
-			return "", err
+			log.Fatal(err)
 		}
-		fmt.Println("paying")
-		receipt = "receipt 1"
-		return receipt, lock.UnlockWith([]byte(receipt), 24*time.Hour)
+		fmt.Println(string(receipt))
 	}
-	fmt.Println(pay())
-	fmt.Println(pay())
+	pay()
+	pay()
 	// Output:
 	// paying
-	// receipt 1 <nil>
-	// receipt 1 <nil>
+	// receipt 1
+	// receipt 1
+}
+
+func ExampleLocker_OncePer() {
+	locker := mustOpen()
+	defer func() { _ = locker.Close() }()
+
+	for range 2 { // on each machine, each hour
+		ran, err := locker.OncePer(context.Background(), "report", time.Hour, func(context.Context, *redlock.Lock) error {
+			fmt.Println("sending the report")
+			return nil
+		})
+		fmt.Println(ran, err)
+	}
+	// Output:
+	// sending the report
+	// true <nil>
+	// false <nil>
 }

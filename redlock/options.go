@@ -26,8 +26,8 @@ const (
 // Option is a setting of a Locker, for Open and New.
 type Option interface{ applyTo(*options) }
 
-// LockOption is a setting of one lock. Given to Lock, LockAll, TryLock, TryLockAll, Do or TryDo, it holds for
-// that lock; given to Open or New, it is the default of all locks.
+// LockOption is a setting of one lock. Given to Lock, LockAll, TryLock, TryLockAll, Do, TryDo, Once or OncePer,
+// it holds for that lock; given to Open or New, it is the default of all locks.
 type LockOption interface {
 	Option
 	applyToLock(lockOptions) lockOptions // by value, so that no call allocates its options
@@ -55,6 +55,7 @@ type lockOptions struct {
 	maxWaiters int
 	label      string // shown by Keys
 	recall     bool
+	period     time.Duration // 0: none
 }
 
 // untilDone is a wait that only the context of the call ends.
@@ -109,9 +110,9 @@ func WithLabel(text string) LockOption {
 }
 
 // WithRecall has a call fail with a *DoneError if a result is remembered for the key, which an earlier holder has left
-// with Lock.UnlockWith: then the work need not be done again. It costs no command more, but waits for the answers of all masters that are not known to be
-// away, within their time-out: one that remembers the result is enough. If it can't be read, the error is an *UnreadableError. It is
-// for calls with one key.
+// with Lock.UnlockWith: then the work need not be done again. It costs no command more, but waits for the answers of all masters that are
+// not known to be away, within their time-out: one that remembers the result is enough. If it can't be read, the error is an
+// *UnreadableError. It is for calls with one key.
 // Default: remembered results are ignored.
 func WithRecall() LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.recall = true; return o })
@@ -251,6 +252,8 @@ func (o *options) check(lock lockOptions) error {
 		return fmt.Errorf("redlock: wait %v: must not be negative", lock.wait)
 	case lock.maxHold < 0:
 		return fmt.Errorf("redlock: max hold %v: must not be negative; 0 is for none", lock.maxHold)
+	case lock.period != 0 && lock.period < MinPeriod:
+		return fmt.Errorf("redlock: once per %v: must be at least %v", lock.period, MinPeriod)
 	case lock.maxWaiters < 1:
 		return fmt.Errorf("redlock: max waiters %d: must be at least 1", lock.maxWaiters)
 	case len(lock.label) > MaxKeyLength:

@@ -45,7 +45,7 @@ func (l *Locker) leaveRoom() { <-l.room }
 // UnlockWith is Unlock that has the masters remember a result for the key, so that no call with WithRecall can take the lock in
 // between: the command that frees the key on a master stores a short result there, and one of more than 4 KiB is stored by a
 // quorum before the key is freed, for which the lock is held for up to 10 seconds more. Such calls fail with a *DoneError, which
-// has the result, for as long as it is kept.
+// has the result, for as long as it is kept. Once does all this in one call.
 //
 // If the error is nil, a quorum of the masters remembers the result, and so does every later call with WithRecall, unless
 // so many masters lose their data that no quorum of those that have it is left. If the lock had ended before, nothing is
@@ -60,8 +60,8 @@ func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
 		switch {
 		case len(result) > MaxResult:
 			wrong = fmt.Errorf("redlock: the result has %d bytes: at most %d can be remembered", len(result), MaxResult)
-		case keep < time.Millisecond:
-			wrong = fmt.Errorf("redlock: the result is to be kept for %v: must be at least 1ms", keep)
+		case checkKeep(keep) != nil:
+			wrong = checkKeep(keep)
 		case len(k.whole) > 0:
 			wrong = errors.New("redlock: a lock on several keys has no result")
 		default:
@@ -77,6 +77,13 @@ func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
 		}
 	})
 	return k.unlockErr
+}
+
+func checkKeep(keep time.Duration) error {
+	if keep < time.Millisecond {
+		return fmt.Errorf("redlock: the result is to be kept for %v: must be at least 1ms", keep)
+	}
+	return nil
 }
 
 // store has the masters remember the result on the lane for results, while the lock is held and renewed.

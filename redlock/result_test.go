@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -245,34 +243,5 @@ func TestWhatResultsSurvive(t *testing.T) {
 	servers[0].Kill()
 	if _, err := l.TryLock(t.Context(), "three", redlock.WithRecall()); !errors.Is(err, redlock.ErrNoQuorum) {
 		t.Errorf("with one master of three: %v", err)
-	}
-}
-
-// TestOnce: of many calls in two processes that want the same work done, one does it, and all get its result.
-func TestOnce(t *testing.T) {
-	servers := redistest.Start(t, 3)
-	lockers := []*redlock.Locker{newLocker(t, redistest.URLs(servers)), newLocker(t, redistest.URLs(servers))}
-	for _, key := range []string{"a", "b", "c", "d"} {
-		var runs atomic.Int32
-		var calls sync.WaitGroup
-		for i := range 20 {
-			calls.Go(func() {
-				lock, err := lockers[i%2].Lock(t.Context(), key, redlock.WithRecall())
-				var done *redlock.DoneError
-				switch {
-				case err == nil:
-					runs.Add(1)
-					if err := lock.UnlockWith([]byte(key), time.Minute); err != nil {
-						t.Error(err)
-					}
-				case !errors.As(err, &done) || string(done.Result) != key:
-					t.Errorf("call %d: %v", i, err)
-				}
-			})
-		}
-		calls.Wait()
-		if runs.Load() != 1 {
-			t.Errorf("%d calls did the work", runs.Load())
-		}
 	}
 }

@@ -23,8 +23,15 @@ func (l *Locker) lock(ctx context.Context, keys []string, opts []LockOption, try
 	case len(keys) > MaxKeys:
 		return nil, fmt.Errorf("redlock: %d keys in one call: at most %d can be locked together", len(keys), MaxKeys)
 	case len(keys) > 1 && o.recall:
-		return nil, errors.New("redlock: WithRecall is for calls with one key")
+		return nil, errors.New("redlock: WithRecall and WithOncePer are for calls with one key")
+	case o.period > 0:
+		return l.ofPeriod(ctx, keys, o, try)
 	}
+	return l.take(ctx, keys, o, try)
+}
+
+// take takes the locks on the keys, or returns why it can't.
+func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try bool) (*Lock, error) {
 	if !l.calls.enter() {
 		return nil, ErrClosed
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/job"
-	"github.com/caddy-redlock/caddy-redlock/internal/period"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -41,7 +40,7 @@ func (c *runCommand) acquire(ctx context.Context) (*holding, error) {
 	case c.waits:
 		opts = append(opts, redlock.WithWait(c.wait))
 	}
-	opts = append(opts, redlock.WithTTL(c.ttl), redlock.WithMaxHold(c.maxHold), redlock.WithLabel(label))
+	opts = append(opts, redlock.WithTTL(c.ttl), redlock.WithMaxHold(c.maxHold), redlock.WithLabel(label), redlock.WithOncePer(c.period))
 	locker, err := c.masters.Open(redlock.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return nil, &coded{codeUsage, err}
@@ -52,15 +51,14 @@ func (c *runCommand) acquire(ctx context.Context) (*holding, error) {
 		}
 		return "", 0
 	})
-	lock, err := c.lock(ctx, locker, opts)
+	lock, err := locker.Lock(ctx, c.key, opts...)
 	told()
-	taken := time.Now()
 	if err != nil {
 		return nil, errors.Join(err, locker.Close())
 	}
 	free := func(done bool) (err error) {
 		if done && c.period > 0 {
-			err = period.Period(c.period).Done(lock, taken)
+			err = lock.UnlockDone()
 		} else {
 			err = lock.Unlock()
 		}
@@ -82,13 +80,6 @@ func (c *runCommand) acquireThrough(ctx context.Context) (*holding, error) {
 		return nil, err
 	}
 	return &holding{lease: lease, fence: fence, free: func(done bool) error { return lease.release(done && c.period > 0) }}, nil
-}
-
-func (c *runCommand) lock(ctx context.Context, locker *redlock.Locker, opts []redlock.LockOption) (*redlock.Lock, error) {
-	if c.period > 0 {
-		return period.Period(c.period).Acquire(ctx, locker, c.key, opts...)
-	}
-	return locker.Lock(ctx, c.key, opts...)
 }
 
 // explainWait tells a person at the terminal, once, what a command waits for. The function that it returns ends that.

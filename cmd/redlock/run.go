@@ -18,7 +18,6 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/job"
 	"github.com/caddy-redlock/caddy-redlock/internal/masters"
-	"github.com/caddy-redlock/caddy-redlock/internal/period"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -157,7 +156,7 @@ func (c *runCommand) check(given func(flag string) bool) error {
 		return errors.New("--try doesn't wait: want it without --wait")
 	case c.after < 0 || c.after > c.ttl/2:
 		return fmt.Errorf("--kill-after %v: want at most %v, half of the ttl: the command has to be gone before the lease is over", c.after, c.ttl/2)
-	case c.period < 0 || given("once-per") && c.period < time.Duration(period.Least):
+	case c.period < 0 || given("once-per") && c.period < redlock.MinPeriod:
 		return fmt.Errorf("--once-per %v: want a second at least", c.period)
 	case given("skip-code") && c.period == 0:
 		return errors.New("--skip-code belongs to --once-per")

@@ -1,0 +1,164 @@
+package redlock
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Once has the work on the key done once: it calls f under the lock, as Do does, and has the masters remember what f returns, for as long
+// as keep. Where that is remembered, Once returns it, and doesn't call f. Calls that come while f runs wait for it, as long as WithWait
+// allows; if it fails or panics, nothing is remembered, and the next of them calls its own f. Calls that have waited together share a
+// result: don't change it.
+//
+// An error that matches ErrNotRemembered comes with the result: this call has done the work, and a later one may do it again, as the lock
+// was lost, too few masters have confirmed the result, or it has more than MaxResult bytes. Any other error is that of f, joined as by
+// Do, or that of Lock with WithRecall, if f was not called; *UnreadableError means that the work is done, as far as is known.
+func (l *Locker) Once(ctx context.Context, key string, keep time.Duration, f func(ctx context.Context, lock *Lock) ([]byte, error), opts ...LockOption) ([]byte, error) {
+	if err := checkKeep(keep); err != nil {
+		return nil, err
+	}
+	lock, err := l.Lock(ctx, key, append(slices.Clip(opts), WithRecall())...)
+	var done *DoneError
+	switch {
+	case errors.As(err, &done):
+		return done.Result, nil
+	case err != nil:
+		return nil, err
+	}
+	var result []byte
+	err = lock.runDone(ctx, func(ctx context.Context) (err error) {
+		result, err = f(ctx, lock)
+		return err
+	}, func() error { return lock.UnlockWith(result, keep) })
+	if err != nil && !errors.Is(err, ErrNotRemembered) {
+		result = nil
+	}
+	return result, err
+}
+
+// OncePer has the work on the key succeed once per period, on whatever machine: it calls f under the lock, as Do does, unless the work of
+// the present period is done. ran says whether this call has called f. Calls that come while f runs wait for it, as long as WithWait
+// allows, and call their own if it fails. See WithOncePer for what a period is.
+//
+// An error that matches ErrNotRemembered means that this call has done the work, and a later one may do it again in this period.
+func (l *Locker) OncePer(ctx context.Context, key string, period time.Duration, f func(ctx context.Context, lock *Lock) error, opts ...LockOption) (ran bool, err error) {
+	lock, err := l.Lock(ctx, key, append(slices.Clip(opts), WithOncePer(period))...)
+	switch {
+	case errors.Is(err, ErrDone):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	return true, lock.runDone(ctx, func(ctx context.Context) error { return f(ctx, lock) }, lock.UnlockDone)
+}
+
+// runDone calls f under the lock, and frees that with unlockDone if f has succeeded, and without otherwise.
+func (k *Lock) runDone(ctx context.Context, f func(context.Context) error, unlockDone func() error) error {
+	var done bool
+	var unlocked error
+	err := k.run(ctx, func(ctx context.Context, _ *Lock) error {
+		if err := f(ctx); err != nil {
+			return err
+		}
+		done, unlocked = true, unlockDone()
+		return nil
+	})
+	switch {
+	case !done:
+		return err
+	case unlocked != nil:
+		return fmt.Errorf("%w: %w", ErrNotRemembered, unlocked)
+	}
+	return nil
+}
+
+// MinPeriod is the shortest period of WithOncePer.
+const MinPeriod = time.Second
+
+// periodShare is how much of what was asked for a period lasts: two ticks of a schedule are never exactly as far apart as they should be,
+// least of all on machines whose clocks differ.
+const periodShare = 0.9
+
+// WithOncePer is for work that is to succeed once per period, on whatever machine. Free the lock with UnlockDone once the work is done, and
+// with Unlock otherwise: until the period is over, further calls with this option fail with an error that matches ErrDone. A
+// period begins when the lock was taken, and lasts for nine tenths of what is given, so that each tick of a schedule is in a period of
+// its own, although clocks differ. It is at least MinPeriod, and for calls with one key. OncePer does all this in one call.
+// Default: 0, whenever it is asked for.
+func WithOncePer(period time.Duration) LockOption {
+	return lockOption(func(o lockOptions) lockOptions { o.period, o.recall = period, o.recall || period != 0; return o })
+}
+
+// mark is the result of work that was done in a period. Only durations count, never a wall clock.
+type mark struct {
+	Took  time.Duration `json:"took_ns"`  // from the lock to its release
+	Kept  time.Duration `json:"kept_ns"`  // how long the mark is remembered
+	Lasts time.Duration `json:"lasts_ns"` // the period, from the lock on
+}
+
+// UnlockDone is Unlock after work that was done, for a lock that was taken WithOncePer: the masters remember that for the rest of the
+// period. Its errors are those of UnlockWith.
+func (k *Lock) UnlockDone() error {
+	period := k.caller.period
+	if period == 0 {
+		return errors.Join(errors.New("redlock: UnlockDone needs a lock that was taken WithOncePer: no period is known"), k.Unlock())
+	}
+	m := mark{Took: time.Since(k.since()), Lasts: time.Duration(periodShare * float64(period))}
+	grace := max(time.Millisecond, min(period-m.Lasts, time.Minute)) // for those that have waited for this work, if it took longer than its period
+	m.Kept = max(m.Lasts-m.Took, grace)
+	text, err := json.Marshal(m)
+	if err != nil {
+		return errors.Join(err, k.Unlock())
+	}
+	return k.UnlockWith(text, m.Kept)
+}
+
+// ofPeriod takes the lock unless the work of the present period is done.
+func (l *Locker) ofPeriod(ctx context.Context, keys []string, o lockOptions, try bool) (*Lock, error) {
+	came := time.Now()
+	for {
+		lock, err := l.take(ctx, keys, o, try)
+		var done *DoneError
+		if !errors.As(err, &done) {
+			return lock, err
+		}
+		var m mark
+		if json.Unmarshal(done.Result, &m) != nil {
+			return nil, fmt.Errorf("redlock: something else than work that is done once per period has left a result for this key, for %v: take another key, or forget it", done.Keep)
+		}
+		began := m.Took + m.Kept - done.Keep // so long ago
+		if began-time.Since(came) < m.Lasts {
+			return nil, err
+		}
+		// That work was of an earlier period, and took longer than it: its mark is still there for those that came within it.
+		if try || o.wait == 0 {
+			return nil, &HeldError{RetryAfter: done.Keep}
+		}
+		if err := l.outlast(ctx, done.Keep, o.wait-time.Since(came)); err != nil {
+			return nil, err
+		}
+		if o.wait != untilDone {
+			o.wait = max(o.wait-time.Since(came), 0)
+		}
+	}
+}
+
+// outlast waits until a mark is gone, unless the call may wait for less than that.
+func (l *Locker) outlast(ctx context.Context, keep, wait time.Duration) error {
+	timer := time.NewTimer(min(keep, wait))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return &HeldError{Err: ctx.Err()}
+	case <-l.closing:
+		return ErrClosed
+	case <-timer.C:
+	}
+	if wait < keep {
+		return &HeldError{RetryAfter: keep - wait, Err: context.DeadlineExceeded}
+	}
+	return nil
+}
