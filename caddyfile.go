@@ -41,6 +41,8 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		max_body         <size>         # default 1MiB
 //		body_timeout     <duration>     # default 10s
 //		buffer_body      [on|off]       # default off; with a preset on
+//		answer_timeout   <duration>     # default 10s
+//		buffer_answer    [on|off]       # default off; with a preset on
 //		verify           <scheme> <secret>...
 //		replay_window    <duration>     # default 5m
 //		dedupe           <template>|off # default off
@@ -91,6 +93,8 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"replay_window":    func() error { return durationArg(d, &h.ReplayWindow) },
 		"body_timeout":     func() error { return durationArg(d, &h.BodyTimeout) },
 		"buffer_body":      func() error { return switchArg(d, &h.BufferBody) },
+		"answer_timeout":   func() error { return durationArg(d, &h.AnswerTimeout) },
+		"buffer_answer":    func() error { return switchArg(d, &h.BufferAnswer) },
 	})
 	if err != nil {
 		return err

@@ -164,7 +164,7 @@ func (rule *Serializer) check() error {
 	for _, duration := range []struct {
 		setting string
 		value   time.Duration
-	}{{"max_hold", rule.MaxHold}, {"hold_after_abort", rule.HoldAfterAbort}, {"ttl", rule.TTL}, {"body_timeout", rule.BodyTimeout}, {"replay_window", rule.ReplayWindow}} {
+	}{{"max_hold", rule.MaxHold}, {"hold_after_abort", rule.HoldAfterAbort}, {"ttl", rule.TTL}, {"body_timeout", rule.BodyTimeout}, {"answer_timeout", rule.AnswerTimeout}, {"replay_window", rule.ReplayWindow}} {
 		if duration.value < 0 {
 			return fmt.Errorf("%s %v: must not be negative", duration.setting, duration.value)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/response"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -122,7 +123,7 @@ func (s *serving) newRecorder() *answer.Recorder {
 }
 
 // conclude decides what the masters are to remember of the answer, once the handler has returned.
-func (s *serving) conclude(recorder *answer.Recorder, broken bool, lost error) {
+func (s *serving) conclude(recorder *answer.Recorder, written *response.Writer, broken bool, lost error) {
 	if recorder == nil {
 		return
 	}
@@ -134,7 +135,7 @@ func (s *serving) conclude(recorder *answer.Recorder, broken bool, lost error) {
 	case recorder.Status() >= 500 || !s.rule.final(recorder.Status()) && recorder.Status() != http.StatusSwitchingProtocols:
 		s.why = ReasonNotFinal
 	default:
-		a, why := recorder.Answer(s.r.Method, s.w.Header())
+		a, why := recorder.Answer(s.r.Method, written.Header())
 		if s.why = Reason(why); a != nil {
 			s.encode(a)
 		}

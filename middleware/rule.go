@@ -63,6 +63,13 @@ type Rule struct {
 	// no key needs it. Then a client that sends slowly does not hold a key meanwhile. A longer body is refused with 413. Do not use
 	// it for requests whose body lasts as long as their answer, such as gRPC streams. Default: true with a preset, otherwise false.
 	BufferBody *bool `json:"buffer_body,omitempty"`
+	// How long a client may keep its answer waiting, at once, or in all and with a second more for each 16 KiB that it has taken; one
+	// that is slower is cut off. Default: 10s.
+	AnswerTimeout time.Duration `json:"answer_timeout,omitempty"`
+	// Whether an answer may wait for its client in memory, within max_body and the app's body_budget. Then the lock is free when
+	// the handler is done, and a client that reads slowly does not hold a key. What is flushed is sent at once, as without it. Of an
+	// answer for which there is no room, the rest waits for the client with the lock. Default: true with a preset, otherwise false.
+	BufferAnswer *bool `json:"buffer_answer,omitempty"`
 	// The signature that a request must have. A request without it is answered with 401, and no lock is
 	// taken. Default: none.
 	Verify *Verify `json:"verify,omitempty"`
@@ -206,6 +213,9 @@ func (rule *Rule) setPreset(preset Preset) {
 	if rule.BufferBody == nil {
 		rule.BufferBody = new(rule.Preset != "")
 	}
+	if rule.BufferAnswer == nil {
+		rule.BufferAnswer = new(rule.Preset != "")
+	}
 	rule.Wait = max(cmp.Or(rule.Wait, preset.Wait), 0)
 	rule.HeldStatus = cmp.Or(rule.HeldStatus, preset.HeldStatus)
 	rule.MaxBody = cmp.Or(rule.MaxBody, preset.MaxBody)
@@ -223,6 +233,7 @@ func (rule *Rule) setDefaults() {
 	rule.OnClientAbort = cmp.Or(rule.OnClientAbort, "run")
 	rule.MaxBody = cmp.Or(rule.MaxBody, DefaultMaxBody)
 	rule.BodyTimeout = cmp.Or(rule.BodyTimeout, DefaultBodyTimeout)
+	rule.AnswerTimeout = cmp.Or(rule.AnswerTimeout, DefaultAnswerTimeout)
 	rule.BodyBudget = cmp.Or(rule.BodyBudget, defaultBudget)
 	rule.ReplayWindow = cmp.Or(rule.ReplayWindow, defaultReplayWindow)
 	rule.RememberSize = cmp.Or(rule.RememberSize, DefaultRememberSize)

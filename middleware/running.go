@@ -7,19 +7,20 @@ import (
 	"maps"
 	"net/http"
 	"time"
-
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/response"
 )
 
 // run serves the request with its lock, which is released before the answer ends.
 func (s *serving) run() error {
-	w, written := response.Wrap(s.w, s.rule.runsToEnd())
+	w, written := s.wrap()
 	recorder := s.newRecorder()
 	if recorder != nil {
 		written.Recorder, s.why = recorder, ReasonBrokenOff // unless the handler returns
 	}
-	defer func() { _ = written.ReleaseLast() }() // the client may have left
-	brokenOff := true                            // unless the handler returns: net/http's proxies break off an answer by a panic
+	brokenOff, panicked := true, true // unless the handler returns: net/http's proxies break off an answer by a panic
+	defer func() {
+		written.End(panicked)
+		s.noteSlowClient(written)
+	}()
 	defer func() { s.release(brokenOff) }()
 	defer func() { s.rule.pace.add(time.Since(s.acquired)) }()
 	s.acquired = time.Now()
@@ -29,9 +30,10 @@ func (s *serving) run() error {
 		slog.Duration("waited", got.Waited), slog.Int("position", got.Position), slog.String("via", string(got.Via)))
 	defer s.traceLoss()()
 	err := s.handOver(w)
+	panicked = false
 	brokenOff = s.brokenOff(written, err)
 	lost := s.own.Err()
-	s.conclude(recorder, err != nil || brokenOff, lost)
+	s.conclude(recorder, written, err != nil || brokenOff, lost)
 	if lost == nil {
 		return err
 	}

@@ -11,28 +11,31 @@ import (
 
 // Wrap returns the writer for a handler, which has the optional interfaces of w, and its Writer. The usual combinations of
 // interfaces are written out here and cost one allocation; httpsnoop makes all others, at one allocation for each method.
-func Wrap(w http.ResponseWriter, toEnd bool) (http.ResponseWriter, *Writer) {
-	t := Writer{ResponseWriter: w, toEnd: toEnd}
+func Wrap(w http.ResponseWriter, o Options) (http.ResponseWriter, *Writer) {
+	t := &Writer{ResponseWriter: w, Options: o, sender: sender{to: w, patience: o.Patience}}
+	if o.Buffer != nil {
+		t.header = w.Header().Clone()
+		if t.header == nil {
+			t.header = make(http.Header)
+		}
+	}
 	_, pushes := w.(http.Pusher)
 	_, flushes := w.(http.Flusher)
 	switch w.(type) {
 	case http1:
 		if !pushes {
-			own := &http1Writer{t}
-			return own, &own.Writer
+			return http1Writer{t}, t
 		}
 	case http2:
 		if _, hijacks := w.(http.Hijacker); !hijacks {
-			own := &http2Writer{t}
-			return own, &own.Writer
+			return http2Writer{t}, t
 		}
 	case caddys:
 		if !flushes {
-			own := &caddyWriter{t}
-			return own, &own.Writer
+			return caddyWriter{t}, t
 		}
 	}
-	return snoop(&t), &t
+	return snoop(t), t
 }
 
 // The optional interfaces of the writers of net/http's server and of Caddy. For the others Caddy counts on
@@ -58,36 +61,37 @@ type (
 	}
 )
 
-type http1Writer struct{ Writer }
+type http1Writer struct{ *Writer }
 
-func (w *http1Writer) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() }
+func (w http1Writer) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() }
 
-func (w *http1Writer) Flush()                                { _ = w.FlushError() }
-func (w *http1Writer) ReadFrom(src io.Reader) (int64, error) { return w.readFrom(src) }
-func (w *http1Writer) CloseNotify() <-chan bool              { return w.ResponseWriter.(http1).CloseNotify() }
+func (w http1Writer) Flush()                                { _ = w.FlushError() }
+func (w http1Writer) ReadFrom(src io.Reader) (int64, error) { return w.readFrom(src) }
+func (w http1Writer) CloseNotify() <-chan bool              { return w.ResponseWriter.(http1).CloseNotify() }
 
-func (w *http1Writer) WriteString(s string) (int, error) { return w.Write([]byte(s)) }
+func (w http1Writer) WriteString(s string) (int, error) { return w.Write([]byte(s)) }
 
-type http2Writer struct{ Writer }
+type http2Writer struct{ *Writer }
 
-func (w *http2Writer) Flush()                            { _ = w.FlushError() }
-func (w *http2Writer) CloseNotify() <-chan bool          { return w.ResponseWriter.(http2).CloseNotify() }
-func (w *http2Writer) WriteString(s string) (int, error) { return w.Write([]byte(s)) }
-func (w *http2Writer) Push(target string, opts *http.PushOptions) error {
+func (w http2Writer) Flush()                            { _ = w.FlushError() }
+func (w http2Writer) CloseNotify() <-chan bool          { return w.ResponseWriter.(http2).CloseNotify() }
+func (w http2Writer) WriteString(s string) (int, error) { return w.Write([]byte(s)) }
+func (w http2Writer) Push(target string, opts *http.PushOptions) error {
 	return w.ResponseWriter.(http2).Push(target, opts)
 }
 
-type caddyWriter struct{ Writer }
+type caddyWriter struct{ *Writer }
 
-func (w *caddyWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() } // without it http.ResponseController would hijack the inner writer, unnoticed
+func (w caddyWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() } // without it http.ResponseController would hijack the inner writer, unnoticed
 
-func (w *caddyWriter) ReadFrom(src io.Reader) (int64, error) { return w.readFrom(src) }
-func (w *caddyWriter) Push(target string, opts *http.PushOptions) error {
+func (w caddyWriter) ReadFrom(src io.Reader) (int64, error) { return w.readFrom(src) }
+func (w caddyWriter) Push(target string, opts *http.PushOptions) error {
 	return w.ResponseWriter.(caddys).Push(target, opts)
 }
 
 func snoop(t *Writer) http.ResponseWriter {
 	return httpsnoop.Wrap(t.ResponseWriter, httpsnoop.Hooks{
+		Header:      func(httpsnoop.HeaderFunc) httpsnoop.HeaderFunc { return t.Header },
 		WriteHeader: func(httpsnoop.WriteHeaderFunc) httpsnoop.WriteHeaderFunc { return t.WriteHeader },
 		Write:       func(httpsnoop.WriteFunc) httpsnoop.WriteFunc { return t.Write },
 		Flush:       func(httpsnoop.FlushFunc) httpsnoop.FlushFunc { return func() { _ = t.FlushError() } },
