@@ -73,7 +73,7 @@ type world struct {
 	forced    map[string]*force        // by token
 	calls     []wanted                 // that have returned
 	inspected map[inspectedHolder]bool // what servers have told of who holds a key
-	lapsed    bool                     // others came into use when no quorum remembered those that were first
+	lapsed    bool                     // others claimed their masters, or used them, when no quorum remembered those that were first
 	births    map[*simServer]heard     // since when servers remember sets
 	anew      bool                     // a process came into use like the first of all, as all its masters had just forgotten everything
 }
