@@ -8,11 +8,13 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"go.uber.org/zap"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/caddycli"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
 func init() {
 	caddy.RegisterModule(App{})
+	caddycli.Register(caddycli.Module{Masters: doctorSettings, Secrets: withSecrets})
 }
 
 // App has the masters on which all redlock handlers of a configuration take their locks.

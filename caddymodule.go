@@ -16,7 +16,8 @@
 //   - metrics.go: metrics that outlive a reload
 //   - caddyfile.go, caddyfile_args.go: the Caddyfile syntax
 //   - warnings.go: what is logged about settings that are valid but hardly ever meant
-//   - command.go, command_*.go: the commands "caddy redlock …"; explain.go, explain_config.go: "caddy redlock explain"
+//
+// The commands "caddy redlock …" are internal/caddycli.
 package caddyredlock
 
 import (

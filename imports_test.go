@@ -24,6 +24,12 @@ func TestImports(t *testing.T) {
 			t.Errorf("cmd/redlock needs %s", path)
 		}
 	}
+	own := goList(t, "-f", `{{join .Imports "\n"}}`, ".")
+	for _, path := range own {
+		if strings.HasPrefix(path, "github.com/spf13/") || strings.HasSuffix(path, "/internal/cli") || strings.HasPrefix(path, "github.com/caddyserver/caddy/v2/cmd") {
+			t.Errorf("the root package, which is the Caddy module alone, imports %s for commands", path)
+		}
+	}
 	const answer = "github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
 	for _, path := range dependencies(t, answer) {
 		if path != answer {
@@ -53,8 +59,12 @@ func TestImports(t *testing.T) {
 // dependencies returns all packages that these need, without those of the standard library.
 func dependencies(t *testing.T, packages ...string) []string {
 	t.Helper()
-	args := append([]string{"list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}"}, packages...)
-	text, err := exec.Command("go", args...).CombinedOutput()
+	return goList(t, append([]string{"-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}"}, packages...)...)
+}
+
+func goList(t *testing.T, args ...string) []string {
+	t.Helper()
+	text, err := exec.Command("go", append([]string{"list"}, args...)...).CombinedOutput()
 	if err != nil || len(text) == 0 {
 		t.Fatalf("go list: %v: %s", err, text)
 	}

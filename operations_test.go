@@ -63,7 +63,7 @@ func readCode(t *testing.T) *code {
 			}
 			continue
 		}
-		if folder := path.Dir(name); folder == "internal/cli" || strings.HasPrefix(name, "command") || strings.HasPrefix(name, "explain") {
+		if folder := path.Dir(name); folder == "internal/cli" || folder == "internal/caddycli" {
 			c.commands += readFile(t, name)
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)

@@ -11,13 +11,14 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/explain"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
 // ServeHTTP serves the request while it holds the lock.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	if e, ok := r.Context().Value(explainKey{}).(*explanation); ok {
-		e.add(h, r)
+	if e := explain.Of(r); e != nil {
+		e.Add(h.RuleName(), h.placeholders(), h.serializer.Explain(r))
 		return next.ServeHTTP(w, r)
 	}
 	locker, err := h.app.settings.join()

@@ -2,6 +2,7 @@ package caddyredlock
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
 	"github.com/caddy-redlock/caddy-redlock/internal/masters"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -164,4 +166,31 @@ func (a *App) resolve(repl *caddy.Replacer) (settings, error) {
 		s.URLs = []string{"memory://"}
 	}
 	return s, nil
+}
+
+// doctorSettings returns what the command doctor needs to know of an app's settings in JSON, which may be absent.
+func doctorSettings(ctx caddy.Context, text json.RawMessage) (doctor.Settings, error) {
+	app := new(App)
+	if text != nil {
+		if err := caddy.StrictUnmarshalJSON(text, app); err != nil {
+			return doctor.Settings{}, fmt.Errorf("the app redlock: %w", err)
+		}
+	}
+	s, err := app.resolved(ctx)
+	if err != nil {
+		return doctor.Settings{}, app.Source.at(err)
+	}
+	examined, err := masters.Examined(s.URLs, s.secure())
+	if err != nil {
+		return doctor.Settings{}, err
+	}
+	return doctor.Settings{
+		Masters:  examined,
+		Timeout:  s.Timeout,
+		LeastTTL: min(redlock.DefaultTTL, s.MaxTTL),
+		Guard:    s.Guard,
+		MaxSkew:  s.MaxSkew,
+		MaxTTL:   s.MaxTTL,
+		Prefix:   s.Prefix,
+	}, nil
 }

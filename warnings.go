@@ -38,6 +38,14 @@ func (h *Handler) templates() []string {
 	return append(h.Keys[:len(h.Keys):len(h.Keys)], h.Dedupe, h.Scope)
 }
 
+// placeholders returns the placeholders in them.
+func (h *Handler) placeholders() (names []string) {
+	for _, template := range h.templates() {
+		names = append(names, placeholderNames(template)...)
+	}
+	return names
+}
+
 // jsonIndex finds the index of a list as JavaScript writes it: to a reader of JSON, items[0] is one name, and items.0 the first item.
 var jsonIndex = regexp.MustCompile(`\b(?:body|json|payload)\.[^{}|&:]*\[[0-9]+\]`)
 

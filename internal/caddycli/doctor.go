@@ -1,4 +1,4 @@
-package caddyredlock
+package caddycli
 
 import (
 	"context"
@@ -13,8 +13,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
-	"github.com/caddy-redlock/caddy-redlock/internal/masters"
-	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // configFlags are the flags that name a configuration, as Caddy's own commands have them.
@@ -34,7 +32,7 @@ func (f *configFlags) load() ([]byte, error) {
 	return text, err
 }
 
-func doctorCmd() *cobra.Command {
+func (m Module) doctor() *cobra.Command {
 	var config configFlags
 	const help = `
 Caddy need not run. Placeholders are replaced and secrets read as Caddy would do it, so
@@ -44,12 +42,12 @@ run it as Caddy's user, with its environment.`
 		if err != nil {
 			return doctor.Settings{}, err
 		}
-		return doctorSettings(ctx, text)
+		return m.settings(ctx, text)
 	})
 }
 
-// doctorSettings returns what doctor needs to know of a configuration.
-func doctorSettings(ctx context.Context, text []byte) (doctor.Settings, error) {
+// settings returns what doctor needs to know of a configuration.
+func (m Module) settings(ctx context.Context, text []byte) (doctor.Settings, error) {
 	var config struct {
 		Apps struct {
 			HTTP    any             `json:"http"`
@@ -59,30 +57,11 @@ func doctorSettings(ctx context.Context, text []byte) (doctor.Settings, error) {
 	if err := json.Unmarshal(text, &config); err != nil {
 		return doctor.Settings{}, fmt.Errorf("configuration: %w", err)
 	}
-	app := new(App)
-	if config.Apps.Redlock != nil {
-		if err := caddy.StrictUnmarshalJSON(config.Apps.Redlock, app); err != nil {
-			return doctor.Settings{}, fmt.Errorf("the app redlock: %w", err)
-		}
-	}
 	caddyContext, cancel := caddy.NewContext(caddy.Context{Context: ctx})
 	defer cancel()
-	resolved, err := app.resolved(caddyContext)
-	if err != nil {
-		return doctor.Settings{}, app.Source.at(err)
-	}
-	examined, err := masters.Examined(resolved.URLs, resolved.secure())
+	s, err := m.Masters(caddyContext, config.Apps.Redlock)
 	if err != nil {
 		return doctor.Settings{}, err
-	}
-	s := doctor.Settings{
-		Masters:  examined,
-		Timeout:  resolved.Timeout,
-		LeastTTL: min(redlock.DefaultTTL, resolved.MaxTTL),
-		Guard:    resolved.Guard,
-		MaxSkew:  resolved.MaxSkew,
-		MaxTTL:   resolved.MaxTTL,
-		Prefix:   resolved.Prefix,
 	}
 	eachRule(config.Apps.HTTP, func(rule map[string]any) {
 		if ttl := durationOf(rule["ttl"]); ttl > 0 {

@@ -1,4 +1,6 @@
-package caddyredlock
+// Package explain says which rules of a configuration a request matches, and the keys that they would lock: it sends the request
+// through the configuration's servers, which contact nobody, and the rules that it reaches report instead of locking.
+package explain
 
 import (
 	"cmp"
@@ -14,73 +16,49 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"github.com/spf13/cobra"
 )
 
-func explainCmd() *cobra.Command {
-	var c explainCommand
-	cmd := &cobra.Command{
-		Use:   "explain [--config <path>] [--adapter <name>] [-X <method>] [-H <header>]... [-d <body>|@<file>] <url>",
-		Short: "Prints the redlock rules that a request matches, and the keys that they would lock",
-		Long: `
-Prints the redlock rules that a request matches, and the keys that they would lock.
-
-Nothing is locked and no server is contacted, so Redis need not run. Handlers that
-change the request before redlock are run, proxies are not.`,
-		Example:               `  caddy redlock explain -X POST https://shop.example.com/orders/42/pay`,
-		DisableFlagsInUseLine: true,
-		Args:                  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cmd.SilenceUsage = true
-			return c.run(args[0], cmd.OutOrStdout())
-		},
-	}
-	c.configFlags.add(cmd.Flags())
-	cmd.Flags().StringVarP(&c.method, "request", "X", "", "Method of the request")
-	cmd.Flags().StringArrayVarP(&c.headers, "header", "H", nil, "Header of the request, as Name: value")
-	cmd.Flags().StringVarP(&c.body, "data", "d", "", "Body of the request, or @file")
-	return cmd
+// Request is a request as it is given to the command.
+type Request struct {
+	URL, Method string
+	Headers     []string // as Name: value
+	Body        string   // or @file
 }
 
-// explainCommand is the command "caddy redlock explain" with its flags.
-type explainCommand struct {
-	configFlags
-	method, body string
-	headers      []string
-}
+// contextKey is the key in the context of a request that is explained instead of served; its value is an *Explanation.
+type contextKey struct{}
 
-// explainKey is the key in the context of a request that is explained instead of served; its value is an *explanation.
-type explainKey struct{}
-
-// explanation collects what the rules report that a request reaches.
-type explanation struct {
+// Explanation collects what the rules report that a request reaches.
+type Explanation struct {
 	text     strings.Builder
 	rules    int
 	answered bool // by a handler
 }
 
-func (e *explanation) add(h *Handler, r *http.Request) {
-	e.rules++
-	for _, template := range h.templates() {
-		for _, name := range placeholderNames(template) {
-			if guess := guessOf(name); guess != "" {
-				fmt.Fprintf(&e.text, "note      {%s} can't be known: %s\n", name, guess)
-			}
-		}
-	}
-	fmt.Fprintf(&e.text, "rule      redlock %s\n%v", h.RuleName(), h.serializer.Explain(r))
+// Of returns where a rule reports that a request has reached it, or nil if the request is served.
+func Of(r *http.Request) *Explanation {
+	e, _ := r.Context().Value(contextKey{}).(*Explanation)
+	return e
 }
 
-func (c *explainCommand) run(url string, out io.Writer) error {
-	r, err := c.request(url)
+// Add reports a rule, with Caddy's names of the placeholders in its templates, and what it says of the request.
+func (e *Explanation) Add(rule string, placeholders []string, says fmt.Stringer) {
+	e.rules++
+	for _, name := range placeholders {
+		if guess := guessOf(name); guess != "" {
+			fmt.Fprintf(&e.text, "note      {%s} can't be known: %s\n", name, guess)
+		}
+	}
+	fmt.Fprintf(&e.text, "rule      redlock %s\n%v", rule, says)
+}
+
+// Run prints which rules of a configuration the request matches.
+func Run(configuration []byte, asked Request, secrets Secrets, out io.Writer) error {
+	r, err := asked.request()
 	if err != nil {
 		return err
 	}
-	text, err := c.load()
-	if err != nil {
-		return err
-	}
-	config, notes, err := explainable(text)
+	config, notes, err := explainable(configuration, secrets)
 	if err != nil {
 		return err
 	}
@@ -96,7 +74,7 @@ func (c *explainCommand) run(url string, out io.Writer) error {
 	if len(servers) == 0 {
 		return fmt.Errorf("no server of the configuration listens on port %s", portOf(r))
 	}
-	for _, note := range append(c.notes(r), notes...) {
+	for _, note := range append(asked.notes(r), notes...) {
 		fmt.Fprintf(out, "note      %s\n", note)
 	}
 	path := r.URL.Path
@@ -122,11 +100,11 @@ func (c *explainCommand) run(url string, out io.Writer) error {
 }
 
 // explain sends a request through the servers, and returns what the rules on its way report, and the status of the answer.
-func explain(servers []*caddyhttp.Server, r *http.Request) (e *explanation, status int) {
-	e = new(explanation)
+func explain(servers []*caddyhttp.Server, r *http.Request) (e *Explanation, status int) {
+	e = new(Explanation)
 	w := &lastStatus{header: make(http.Header)}
 	for _, server := range servers {
-		server.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), explainKey{}, e)))
+		server.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), contextKey{}, e)))
 	}
 	e.answered = w.status != 0
 	return e, cmp.Or(w.status, http.StatusOK)
@@ -141,23 +119,23 @@ func withEnding(r *http.Request, ending string) *http.Request {
 	return other
 }
 
-func (c *explainCommand) request(url string) (*http.Request, error) {
-	method := cmp.Or(c.method, map[bool]string{true: http.MethodPost, false: http.MethodGet}[c.body != ""])
-	if file, ok := strings.CutPrefix(c.body, "@"); ok {
+func (c *Request) request() (*http.Request, error) {
+	method := cmp.Or(c.Method, map[bool]string{true: http.MethodPost, false: http.MethodGet}[c.Body != ""])
+	if file, ok := strings.CutPrefix(c.Body, "@"); ok {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return nil, err
 		}
-		c.body = string(text)
+		c.Body = string(text)
 	}
-	r, err := http.NewRequest(method, url, strings.NewReader(c.body))
+	r, err := http.NewRequest(method, c.URL, strings.NewReader(c.Body))
 	if err != nil {
 		return nil, err
 	}
 	if r.URL.Host == "" {
 		return nil, errors.New("want a complete URL, such as https://shop.example.com/orders/42/pay")
 	}
-	for _, header := range c.headers {
+	for _, header := range c.Headers {
 		name, value, ok := strings.Cut(header, ":")
 		if !ok {
 			return nil, fmt.Errorf("header %q: want Name: value", name)
@@ -168,7 +146,7 @@ func (c *explainCommand) request(url string) (*http.Request, error) {
 		r.Host = host
 		r.Header.Del("Host")
 	}
-	if c.body != "" && r.Header.Get("Content-Type") == "" { // as curl does it
+	if c.Body != "" && r.Header.Get("Content-Type") == "" { // as curl does it
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
 	r.RequestURI, r.RemoteAddr = r.URL.RequestURI(), "127.0.0.1:0"
@@ -179,12 +157,12 @@ func (c *explainCommand) request(url string) (*http.Request, error) {
 }
 
 // notes returns what is sent differently from what may have been meant.
-func (c *explainCommand) notes(r *http.Request) (notes []string) {
+func (c *Request) notes(r *http.Request) (notes []string) {
 	if r.URL.Fragment != "" {
 		notes = append(notes, "the fragment (# and what follows) is not part of a request")
 	}
 	given := func(header string) bool { return strings.HasPrefix(strings.ToLower(header), "content-type:") }
-	if body := strings.TrimSpace(c.body); body != "" && !slices.ContainsFunc(c.headers, given) && strings.IndexByte("{[", body[0]) >= 0 {
+	if body := strings.TrimSpace(c.Body); body != "" && !slices.ContainsFunc(c.Headers, given) && strings.IndexByte("{[", body[0]) >= 0 {
 		notes = append(notes, "the body is sent as a form, as curl does; for JSON add -H 'Content-Type: application/json'")
 	}
 	return notes

@@ -1,14 +1,28 @@
-package caddyredlock
+// Package caddycli has the commands "caddy redlock …".
+package caddycli
 
 import (
+	"encoding/json"
+
+	"github.com/caddyserver/caddy/v2"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/cli"
+	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
+	"github.com/caddy-redlock/caddy-redlock/internal/explain"
 	"github.com/caddy-redlock/caddy-redlock/internal/version"
 )
 
-func init() {
+// Module is what the commands need of the module that has them.
+type Module struct {
+	// Masters returns what doctor needs to know of the settings of the app redlock, which may be absent.
+	Masters func(ctx caddy.Context, app json.RawMessage) (doctor.Settings, error)
+	Secrets explain.Secrets
+}
+
+// Register adds the commands to Caddy.
+func Register(m Module) {
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "redlock",
 		Short: "Looks after the locks of the redlock directive",
@@ -25,7 +39,7 @@ inspect, release and forget ask a running Caddy at its admin endpoint.
 			cmd.Args = cobra.NoArgs // a command that doesn't exist is an error
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 			cmd.DisableFlagsInUseLine = true
-			cmd.AddCommand(explainCmd(), doctorCmd(), program.Locks())
+			cmd.AddCommand(m.explain(), m.doctor(), program.Locks())
 			cmd.AddCommand(program.Commands()...)
 		},
 	})

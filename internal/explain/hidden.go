@@ -1,4 +1,4 @@
-package caddyredlock
+package explain
 
 import (
 	"net/http"

@@ -1,4 +1,4 @@
-package caddyredlock
+package explain
 
 import (
 	"encoding/json"
@@ -17,9 +17,18 @@ var (
 	replacedHandlers = []string{"file_server", "reverse_proxy"}
 )
 
+// Secrets returns the check of a signature with the secrets of this machine.
+type Secrets func(*middleware.Verify) (*middleware.Verify, error)
+
+// reduction makes a configuration explainable.
+type reduction struct {
+	secrets Secrets
+	notes   []string // what was left out
+}
+
 // explainable makes of a configuration one that only serves to find out which rules a request reaches: without masters, other
 // apps, proxies and certificates. The notes say what was left out.
-func explainable(text []byte) (config *caddy.Config, notes []string, err error) {
+func explainable(text []byte, secrets Secrets) (config *caddy.Config, notes []string, err error) {
 	var parsed struct {
 		Apps struct {
 			HTTP    map[string]any `json:"http"`
@@ -29,6 +38,7 @@ func explainable(text []byte) (config *caddy.Config, notes []string, err error) 
 	if err := json.Unmarshal(text, &parsed); err != nil {
 		return nil, nil, fmt.Errorf("configuration: %w", err)
 	}
+	reduce := &reduction{secrets: secrets}
 	servers, _ := parsed.Apps.HTTP["servers"].(map[string]any)
 	for _, server := range servers {
 		s, ok := server.(map[string]any)
@@ -39,8 +49,8 @@ func explainable(text []byte) (config *caddy.Config, notes []string, err error) 
 			delete(s, name)
 		}
 		s["automatic_https"] = map[string]any{"disable": true}
-		replaceHandlers(s["routes"], &notes)
-		replaceHandlers(s["named_routes"], &notes)
+		reduce.handlersIn(s["routes"])
+		reduce.handlersIn(s["named_routes"])
 	}
 	redlock := map[string]any{}
 	for _, name := range []string{"timeout", "max_ttl", "body_budget"} { // rules are checked against these
@@ -57,26 +67,26 @@ func explainable(text []byte) (config *caddy.Config, notes []string, err error) 
 		return nil, nil, err
 	}
 	config = new(caddy.Config)
-	slices.Sort(notes)
-	return config, slices.Compact(notes), json.Unmarshal(reduced, config)
+	slices.Sort(reduce.notes)
+	return config, slices.Compact(reduce.notes), json.Unmarshal(reduced, config)
 }
 
-// replaceHandlers replaces handlers in routes, however deep they are nested.
-func replaceHandlers(config any, notes *[]string) {
+// handlersIn replaces handlers in routes, however deep they are nested.
+func (r *reduction) handlersIn(config any) {
 	switch config := config.(type) {
 	case []any:
 		for _, item := range config {
-			replaceHandlers(item, notes)
+			r.handlersIn(item)
 		}
 	case map[string]any:
 		if handlers, ok := config["handle"].([]any); ok {
-			config["handle"] = replaced(handlers, notes)
+			config["handle"] = r.replaced(handlers)
 		}
 		for name, item := range config {
 			if _, ofMatcher := item.(map[string]any); ofMatcher && (name == "remote_ip" || name == "client_ip") {
-				*notes = append(*notes, "the matcher "+name+" can't be known: "+guessOf("http.request.remote"))
+				r.notes = append(r.notes, "the matcher "+name+" can't be known: "+guessOf("http.request.remote"))
 			}
-			replaceHandlers(item, notes)
+			r.handlersIn(item)
 		}
 	}
 }
@@ -106,7 +116,7 @@ func guessOf(name string) string {
 	return ""
 }
 
-func replaced(handlers []any, notes *[]string) (kept []any) {
+func (r *reduction) replaced(handlers []any) (kept []any) {
 	for _, handler := range handlers {
 		h, _ := handler.(map[string]any)
 		name, _ := h["handler"].(string)
@@ -114,20 +124,20 @@ func replaced(handlers []any, notes *[]string) (kept []any) {
 		switch {
 		case slices.Contains(runHandlers, name):
 			if name == "redlock" {
-				dropVerify(h, notes)
+				r.dropVerify(h)
 			}
 			kept = append(kept, handler)
 		case slices.Contains(replacedHandlers, name) && !goesOn:
 			kept = append(kept, map[string]any{"handler": "static_response"})
 		default:
-			*notes = append(*notes, "the handler "+name+" is not run")
+			r.notes = append(r.notes, "the handler "+name+" is not run")
 		}
 	}
 	return kept
 }
 
 // dropVerify removes the check of a signature whose secrets are not on this machine, but only where the server runs.
-func dropVerify(handler map[string]any, notes *[]string) {
+func (r *reduction) dropVerify(handler map[string]any) {
 	text, err := json.Marshal(handler["verify"])
 	if err != nil {
 		return
@@ -136,8 +146,8 @@ func dropVerify(handler map[string]any, notes *[]string) {
 	if json.Unmarshal(text, &verify) != nil || verify == nil { // Provision has the better error
 		return
 	}
-	if _, err := withSecrets(verify); err != nil {
-		*notes = append(*notes, "the signature can't be checked: "+err.Error())
+	if _, err := r.secrets(verify); err != nil {
+		r.notes = append(r.notes, "the signature can't be checked: "+err.Error())
 		delete(handler, "verify")
 	}
 }

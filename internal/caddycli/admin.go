@@ -1,4 +1,4 @@
-package caddyredlock
+package caddycli
 
 import (
 	"context"
