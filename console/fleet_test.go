@@ -48,3 +48,27 @@ func TestProcesses(t *testing.T) {
 		t.Errorf("the page without masters:\n%s", page)
 	}
 }
+
+// TestTurns: the request for which a key is held is shown, as text.
+func TestTurns(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, redistest.Start(t, 1))
+	base := mount(t, l)
+	request := console.Request{Method: "POST", Path: "/<i>pay", ID: "r-1", TraceID: "t-1"}
+	lock := mustLock(t, l, "order:42", redlock.WithLabel("pay"), redlock.WithRequest(&redlock.Request{Method: request.Method, Path: request.Path, ID: request.ID, TraceID: request.TraceID}))
+	if all := ask[console.Locks](t, http.MethodGet, base+"locks", http.StatusOK).Locks; len(all) != 1 || all[0].Request == nil || *all[0].Request != request {
+		t.Errorf("%+v", all)
+	}
+	seen := ask[console.Inspection](t, http.MethodGet, base+"locks/order:42", http.StatusOK).Lockers[0]
+	if turn := seen.Turn; turn == nil || turn.Rule != "pay" || turn.Since.IsZero() || turn.Request == nil || *turn.Request != request {
+		t.Errorf("%+v", turn)
+	}
+	for _, path := range []string{"", "?key=order:42"} {
+		if page := text(t, base+path); !strings.Contains(page, "POST /&lt;i&gt;pay, request r-1, trace t-1") || strings.Contains(page, "<i>") {
+			t.Errorf("the page %s:\n%s", path, page)
+		}
+	}
+	if err := lock.Unlock(); err != nil {
+		t.Error(err)
+	}
+}

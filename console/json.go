@@ -84,8 +84,9 @@ type Lock struct {
 	Since   time.Time `json:"since,omitzero"` // since when it has been held; or waited for, if this process doesn't hold it
 	Until   time.Time `json:"until,omitzero"` // when its lease ends, unless it is renewed
 	Fence   uint64    `json:"fence,omitempty"`
-	Waiting int       `json:"waiting"` // calls of this process that wait for it
-	Href    string    `json:"href"`    // the URL of its Inspection, relative to that of the handler; right for keys that aren't UTF-8, too
+	Waiting int       `json:"waiting"`           // calls of this process that wait for it
+	Request *Request  `json:"request,omitempty"` // for which it is held; or that which is first in line
+	Href    string    `json:"href"`              // the URL of its Inspection, relative to that of the handler; right for keys that aren't UTF-8, too
 }
 
 // Inspection is the answer of GET /locks/{key}: 404 if no master knows the key, and 503 if too few of them answer.
@@ -101,9 +102,27 @@ type InspectedLocker struct {
 	Fence      uint64            `json:"fence,omitempty"` // of that lock
 	Holder     string            `json:"holder,omitempty"`
 	TTLSeconds float64           `json:"ttl_seconds,omitempty"`
+	Turn       *Turn             `json:"turn,omitempty"`   // what the holder's process tells of it
 	Remembered bool              `json:"remembered"`       // whether a quorum remembers the result
 	Result     *Result           `json:"result,omitempty"` // the last one that any master remembers
 	Masters    []InspectedMaster `json:"masters"`
+}
+
+// Turn is a call that holds a key, or waits for it, as its process tells of it: at once in the process that is asked, and in others if
+// it has lasted for some seconds.
+type Turn struct {
+	Rule    string    `json:"rule,omitempty"`
+	Since   time.Time `json:"since,omitzero"`
+	Request *Request  `json:"request,omitempty"`
+	Waiting int       `json:"waiting"` // calls of that process that wait for the key
+}
+
+// Request is the request for which a lock is: see redlock.Request.
+type Request struct {
+	Method  string `json:"method,omitempty"`
+	Path    string `json:"path,omitempty"` // without its query
+	ID      string `json:"id,omitempty"`
+	TraceID string `json:"trace_id,omitempty"`
 }
 
 // Result is what is known of a result that is remembered, such as an answer to a delivery. Its content is not shown.
@@ -130,6 +149,7 @@ type InspectedWaiter struct {
 	Process string    `json:"process"`
 	Since   time.Time `json:"since,omitzero"`
 	Polls   bool      `json:"polls,omitempty"` // it isn't woken, because it may not SUBSCRIBE there
+	Turn    *Turn     `json:"turn,omitempty"`  // what it tells of the first call that waits
 }
 
 // Released is the answer of DELETE /locks/{key}?fence=N: 400 without fence, 404 if no master has a lock on the key, 409 if the

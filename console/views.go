@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/version"
@@ -113,6 +114,7 @@ func locksOf(keys []redlock.KeyStatus, prefix, after, order string, limit int) L
 			Until:   utc(key.Until),
 			Fence:   key.Fence,
 			Waiting: key.Waiting,
+			Request: requestOf(key.Request),
 			Href:    hrefOf(key.Key),
 		})
 	}
@@ -138,6 +140,7 @@ func inspected(seen *redlock.Inspection) InspectedLocker {
 		Fence:      seen.Fence,
 		Holder:     seen.Holder,
 		TTLSeconds: seen.TTL.Seconds(),
+		Turn:       turnOf(seen.Turn),
 		Remembered: seen.Remembered,
 		Result:     resultOf(seen.Result),
 		Masters:    []InspectedMaster{},
@@ -154,7 +157,7 @@ func inspected(seen *redlock.Inspection) InspectedLocker {
 			Queue:      []InspectedWaiter{},
 		}
 		for _, waiter := range m.Queue {
-			shown.Queue = append(shown.Queue, InspectedWaiter{Process: waiter.Process, Since: utc(waiter.Since), Polls: waiter.Polls})
+			shown.Queue = append(shown.Queue, InspectedWaiter{Process: waiter.Process, Since: utc(waiter.Since), Polls: waiter.Polls, Turn: turnOf(waiter.Turn)})
 		}
 		l.Masters = append(l.Masters, shown)
 	}
@@ -162,6 +165,47 @@ func inspected(seen *redlock.Inspection) InspectedLocker {
 }
 
 // resultOf returns nil if nothing is remembered.
+func turnOf(told *redlock.Turn) *Turn {
+	if told == nil {
+		return nil
+	}
+	return &Turn{Rule: told.Label, Since: utc(told.Since), Request: requestOf(told.Request), Waiting: told.Waiting}
+}
+
+func requestOf(r *redlock.Request) *Request {
+	if r == nil || *r == (redlock.Request{}) {
+		return nil
+	}
+	return &Request{Method: r.Method, Path: r.Path, ID: r.ID, TraceID: r.TraceID}
+}
+
+// String is one line.
+func (r *Request) String() string {
+	if r == nil {
+		return ""
+	}
+	text := strings.TrimSpace(r.Method + " " + r.Path)
+	if r.ID != "" {
+		text += ", request " + r.ID
+	}
+	if r.TraceID != "" {
+		text += ", trace " + r.TraceID
+	}
+	return strings.TrimPrefix(text, ", ")
+}
+
+// String is one line.
+func (t *Turn) String() string {
+	if t == nil {
+		return ""
+	}
+	text := t.Request.String()
+	if t.Rule != "" {
+		text += ", rule " + t.Rule
+	}
+	return strings.TrimPrefix(text, ", ")
+}
+
 func resultOf(seen redlock.InspectedResult) *Result {
 	if seen.Fence == 0 {
 		return nil

@@ -40,7 +40,7 @@ func (l *lines) due(about string, now time.Time) (missed int, ok bool) {
 	return last.missed, true
 }
 
-// logOutcome logs what became of a request, unless that was logged just now for another one. The line has neither the key nor
+// logOutcome logs what became of a request, unless that was logged just now for another one. The line has neither the key, but for its hash, nor
 // a value of the request; err, which may name masters, is logged only if they are to blame.
 func (rule *Serializer) logOutcome(message string, turn Turn, err error, more ...slog.Attr) {
 	logger, level := rule.Logger, levelOf(turn.Outcome)
@@ -52,6 +52,7 @@ func (rule *Serializer) logOutcome(message string, turn Turn, err error, more ..
 		return
 	}
 	attrs := []slog.Attr{slog.String("rule", turn.Rule), slog.String("outcome", string(turn.Outcome)), slog.String("detail", turn.Detail)}
+	attrs = append(attrs, turn.identity()...)
 	attrs = append(attrs, more...)
 	if missed > 0 {
 		attrs = append(attrs, slog.Int("not_logged", missed))

@@ -66,7 +66,7 @@ func (s *serving) noteRemembered(bytes int, why Reason, err error) {
 	case slices.Contains([]Reason{ReasonNotFinal, ReasonBrokenOff, ReasonStream, ReasonHijacked}, why):
 		level = slog.LevelInfo
 	}
-	s.rule.logSometimes(level, message, string(why), slog.String("reason", string(why)), slog.Any("error", err))
+	s.rule.logSometimes(level, message, string(why), append([]slog.Attr{slog.String("reason", string(why)), slog.Any("error", err)}, s.turn.identity()...)...)
 }
 
 // logSometimes logs a line about the rule, unless one of this kind was logged just now. Attributes with a nil error are left out.
@@ -74,7 +74,7 @@ func (rule *Serializer) logSometimes(level slog.Level, message, kind string, att
 	if !rule.Logger.Enabled(context.Background(), level) {
 		return
 	}
-	missed, ok := rule.lines.due("remember "+kind, time.Now())
+	missed, ok := rule.lines.due("about "+kind, time.Now())
 	if !ok {
 		return
 	}

@@ -3,6 +3,7 @@ package middleware
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"sync"
 	"time"
@@ -74,9 +75,10 @@ func (s *serving) unlock(lock *redlock.Lock) (tell func()) {
 		switch {
 		case lost != nil: // the Locker has logged it
 		case errors.Is(err, redlock.ErrNoQuorum):
-			s.rule.Logger.Warn("release not confirmed; it is repeated until the lease ends", "rule", s.turn.Rule, "error", err)
+			s.rule.logSometimes(slog.LevelWarn, "release not confirmed; it is repeated until the lease ends", "release", append([]slog.Attr{slog.Any("error", err)}, s.turn.identity()...)...)
 		case err != nil:
-			s.rule.Logger.Error("lock was lost before the request ended: another request with the same key may have run at the same time", "rule", s.turn.Rule, "error", err)
+			s.rule.Logger.LogAttrs(context.Background(), slog.LevelError, "lock was lost before the request ended: another request with the same key may have run at the same time",
+				append([]slog.Attr{slog.String("rule", s.turn.Rule), slog.Any("error", err)}, s.turn.identity()...)...)
 		}
 	}
 }

@@ -26,8 +26,10 @@ func (s *serving) run() error {
 	s.acquired = time.Now()
 	got := s.own.Acquisition()
 	s.observeAcquired(got.Waited)
-	s.rule.Logger.LogAttrs(context.Background(), slog.LevelDebug, "request has its lock", slog.String("rule", s.turn.Rule),
-		slog.Duration("waited", got.Waited), slog.Int("position", got.Position), slog.String("via", string(got.Via)))
+	if ctx := context.Background(); s.rule.Logger.Enabled(ctx, slog.LevelDebug) {
+		s.rule.Logger.LogAttrs(ctx, slog.LevelDebug, "request has its lock", append([]slog.Attr{slog.String("rule", s.turn.Rule),
+			slog.Duration("waited", got.Waited), slog.Int("position", got.Position), slog.String("via", string(got.Via))}, s.turn.identity()...)...)
+	}
 	defer s.traceLoss()()
 	err := s.handOver(w)
 	panicked = false

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,6 +38,8 @@ type serving struct {
 	turn        Turn              // once the handler has it, it doesn't change any more
 	delivery    Delivery          // without an ID it is compared with none
 	fingerprint [sha256.Size]byte // of the request, if its answer is remembered
+
+	options []redlock.LockOption // of its locks: those of the rule, and for which request they are
 
 	own       *redlock.Lock // that the request holds: on its keys, or on its delivery if it has no other
 	claimOnce sync.Once
@@ -84,7 +87,8 @@ func (s *serving) serve() error {
 		s.turn.Outcome = OutcomeAcquired
 		return s.handOver(s.w)
 	}
-	s.asked = time.Now()
+	s.asked, s.options = time.Now(), append(s.rule.options, redlock.WithRequest(requestOf(s.r)))
+	s.options = slices.Clip(s.options)
 	span := s.startSpan()
 	remembered, err := s.acquire(keys)
 	s.turn.Waited = time.Since(s.arrived)
@@ -221,12 +225,12 @@ func (s *serving) acquire(keys []string) (remembered *answer.Answer, err error) 
 // lock takes the locks on all keys, which are in order and without duplicates.
 func (s *serving) lock(keys []string) (*redlock.Lock, error) {
 	try := func(ctx context.Context) (*redlock.Lock, error) {
-		return s.turn.locker.TryLockAll(ctx, keys, s.rule.options...)
+		return s.turn.locker.TryLockAll(ctx, keys, s.options...)
 	}
 	if s.rule.Wait == 0 {
 		return try(s.r.Context())
 	}
-	opts := s.rule.options
+	opts := s.options
 	if s.rule.waitsForAnswers() { // the request may have waited for its delivery
 		opts = append(opts, redlock.WithWait(max(s.rule.Wait-time.Since(s.asked), 0)))
 	}

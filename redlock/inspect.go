@@ -23,6 +23,7 @@ type Inspection struct {
 	Fence  uint64
 	Holder string
 	TTL    time.Duration
+	Turn   *Turn // what the holder's process tells of the call: at once if it is this one, after a few seconds if it is another; else nil
 	// Result is the last result that any master remembers: that with the largest fence. Remembered reports whether a
 	// quorum of the masters remembers it, so that every call with WithRecall meets it; then Keep is how long that stays so.
 	Result     InspectedResult
@@ -54,6 +55,7 @@ type InspectedWaiter struct {
 	Process string    // its instance name, or its ID
 	Since   time.Time // when its oldest call came, on the masters' clocks
 	Polls   bool      // it asks again by itself, because a master can't wake it
+	Turn    *Turn     // what it tells of the first of its calls, as for the holder's
 }
 
 // shown returns how much of a token Inspect shows: who knows a whole one can end the lock.
@@ -186,18 +188,22 @@ func (n *Inspection) remembered(quorum int) {
 	}
 }
 
-// nameProcesses replaces the IDs of processes by their names, as far as any master knows them.
+// nameProcesses replaces the IDs of processes by their names, as far as any master knows them, and adds what they tell of their turns.
 func (l *Locker) nameProcesses(ctx context.Context, seen *Inspection) {
-	names := map[string]string{l.id: l.instance}
+	names, turns := map[string]string{l.id: l.instance}, map[string]*toldTurn{l.id: l.ownTurn(seen.Key)}
 	var unknown []string
-	seen.processes(func(id *string) {
+	seen.processes(func(id *string, _ **Turn, _ uint64) {
 		if names[*id] == "" && *id != "" && !slices.Contains(unknown, *id) {
 			unknown = append(unknown, *id)
 		}
 	})
 	if len(unknown) > 0 && l.sets != nil {
 		left := len(unknown)
-		l.ask(ctx, protocol.Command{Op: protocol.OpNames, Key: l.sets.key, Token: strings.Join(unknown, " ")}, func(reply protocol.Reply) (done bool) {
+		l.ask(ctx, protocol.Command{Op: protocol.OpNames, Key: l.sets.key, Token: strings.Join(unknown, " "), Process: KeyHash(seen.Key)}, func(reply protocol.Reply) (done bool) {
+			for line := range strings.Lines(reply.Others) {
+				id, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+				turns[id] = cmp.Or(turns[id], parseTurn(text))
+			}
 			for line := range strings.Lines(reply.Lines) {
 				id, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 				name, _, _ := strings.Cut(rest, " ")
@@ -209,17 +215,20 @@ func (l *Locker) nameProcesses(ctx context.Context, seen *Inspection) {
 			return left <= 0
 		})
 	}
-	seen.processes(func(id *string) { *id = cmp.Or(names[*id], *id) })
+	seen.processes(func(id *string, turn **Turn, fence uint64) {
+		*turn = turns[*id].turn(fence)
+		*id = cmp.Or(names[*id], *id)
+	})
 }
 
-// processes calls f with each process that the inspection shows.
-func (n *Inspection) processes(f func(*string)) {
-	f(&n.Holder)
+// processes calls f with each process that the inspection shows, the place for its turn, and the fence that it has.
+func (n *Inspection) processes(f func(id *string, turn **Turn, fence uint64)) {
+	f(&n.Holder, &n.Turn, n.Fence)
 	for i := range n.Masters {
 		m := &n.Masters[i]
-		f(&m.Holder)
+		f(&m.Holder, new(*Turn), m.Fence)
 		for j := range m.Queue {
-			f(&m.Queue[j].Process)
+			f(&m.Queue[j].Process, &m.Queue[j].Turn, 0)
 		}
 	}
 }

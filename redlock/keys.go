@@ -21,6 +21,7 @@ type KeyStatus struct {
 	Until   time.Time // the end of the lease so far; zero if it isn't held
 	Fence   uint64    // the lock's fencing token; 0 if it isn't held
 	Waiting int       // calls of this process that don't have the lock yet
+	Request *Request  // that of the same call as Label, see WithRequest; or nil
 }
 
 // Keys returns the keys with this prefix that this process holds or waits for, sorted. It asks no master: Inspect
@@ -34,29 +35,46 @@ func (l *Locker) Keys(prefix string) []KeyStatus {
 	return keys
 }
 
-// keys returns the status of all keys that name accepts. It gets the key as it is on the masters.
+// keysAtOnce is how many keys are looked at while no call can come or go.
+const keysAtOnce = 256
+
+// keys returns the status of all keys that name accepts. It gets the key as it is on the masters. Keys that come or go meanwhile may be
+// missing.
 func (g *gates) keys(name func(full string) (key string, accepted bool)) (keys []KeyStatus) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	for full, at := range g.byKey {
-		key, accepted := name(full)
-		if !accepted {
-			continue
+	names := make([]string, 0, len(g.byKey))
+	for full := range g.byKey {
+		names = append(names, full)
+	}
+	g.mu.Unlock()
+	for some := range slices.Chunk(names, keysAtOnce) {
+		g.mu.Lock()
+		for _, full := range some {
+			if at := g.byKey[full]; at != nil {
+				if key, accepted := name(full); accepted {
+					keys = append(keys, at.status(key))
+				}
+			}
 		}
-		first := at.head
-		if first == nil {
-			first = at.line[0]
-		}
-		status := KeyStatus{Key: key, Label: first.label, Held: at.isHeld(), Since: first.began, Waiting: len(at.line)}
-		if status.Held {
-			status.Since = at.lock.since()
-			status.Until, status.Fence = at.lock.ownUntil(), at.lock.Fence()
-		} else if at.head != nil {
-			status.Waiting++
-		}
-		keys = append(keys, status)
+		g.mu.Unlock()
 	}
 	return keys
+}
+
+// status returns what is shown of the gate. The mu of the gates is held.
+func (g *gate) status(key string) KeyStatus {
+	first := g.head
+	if first == nil {
+		first = g.line[0]
+	}
+	status := KeyStatus{Key: key, Label: first.label, Request: first.request, Held: g.isHeld(), Since: first.began, Waiting: len(g.line)}
+	if status.Held {
+		status.Since = g.lock.since()
+		status.Until, status.Fence = g.lock.ownUntil(), g.lock.Fence()
+	} else if g.head != nil {
+		status.Waiting++
+	}
+	return status
 }
 
 // isHeld reports whether the head has the lock now. The mu of the gates is held.

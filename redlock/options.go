@@ -53,7 +53,8 @@ type lockOptions struct {
 	wait       time.Duration // untilDone: for as long as the context of the call allows
 	maxHold    time.Duration // 0: none
 	maxWaiters int
-	label      string // shown by Keys
+	label      string   // shown by Keys
+	request    *Request // as well
 	recall     bool
 	period     time.Duration // 0: none
 }
@@ -107,6 +108,12 @@ func WithMaxWaiters(n int) LockOption {
 // the rule. At most MaxKeyLength bytes. Default: none.
 func WithLabel(text string) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.label = text; return o })
+}
+
+// WithRequest says for which request a lock is, so that Keys and Inspect can tell those who operate it: Inspect in other processes, too,
+// once the call has held the lock, or waited, for some seconds. Nothing of it is logged. It must not be changed any more. Default: none.
+func WithRequest(r *Request) LockOption {
+	return lockOption(func(o lockOptions) lockOptions { o.request = r; return o })
 }
 
 // WithRecall has a call fail with a *DoneError if a result is remembered for the key, which an earlier holder has left

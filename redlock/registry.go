@@ -21,6 +21,7 @@ import (
 type registry struct {
 	options
 	streams []*link.Stream
+	turns   func(now time.Time) string // what the masters are told of the turns that last for long
 	key     string
 	process string // its ID and name
 	about   string // what it says about itself
@@ -72,7 +73,7 @@ func (r *registry) start(l *Locker) {
 	if r == nil {
 		return
 	}
-	r.streams = l.streams
+	r.streams, r.turns = l.streams, l.longTurns
 	r.register()
 	go r.run(l)
 }
@@ -125,6 +126,7 @@ func (r *registry) claims() bool {
 // register asks all masters but those that haven't answered the last time.
 func (r *registry) register() {
 	now := time.Now()
+	turns := r.turns(now)
 	r.tell(func(j *sets.Judge) { j.Look(now) })
 	for i, s := range r.streams {
 		r.mu.Lock()
@@ -142,7 +144,7 @@ func (r *registry) register() {
 		if pending {
 			continue
 		}
-		c := &link.Command{Command: protocol.Command{Op: protocol.OpRegister, Key: r.key, Token: g.Text, Former: g.Former, Age: g.Age, Process: r.process, About: r.about, TTL: sets.Memory, Ticket: s.Clock.Confirmed(now)},
+		c := &link.Command{Command: protocol.Command{Op: protocol.OpRegister, Key: r.key, Token: g.Text, Former: g.Former, Age: g.Age, Process: r.process, About: r.about, Turns: turns, TTL: sets.Memory, Ticket: s.Clock.Confirmed(now)},
 			Master: i, Abandoned: &r.never, To: &registration{r, g}}
 		s.Push(c)
 	}

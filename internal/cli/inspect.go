@@ -130,6 +130,12 @@ func printInspection(out io.Writer, key string, l console.InspectedLocker, now t
 	paragraph(out, "key     ", key)
 	if l.Held {
 		paragraph(out, "holder  ", l.Holder)
+		if l.Turn != nil {
+			paragraph(out, "since   ", span(max(0, now.Sub(l.Turn.Since)))+" ago")
+			if text := l.Turn.String(); text != "" {
+				paragraph(out, "for     ", text)
+			}
+		}
 		paragraph(out, "lease   ", span(seconds(l.TTLSeconds)))
 		fence := "not known to the masters at the moment"
 		if l.Fence != 0 {
@@ -180,6 +186,12 @@ func printInspection(out io.Writer, key string, l console.InspectedLocker, now t
 		}
 		if w.Polls {
 			text += ", polls"
+		}
+		if turn := w.Turn.String(); turn != "" {
+			text += ": " + turn
+		}
+		if w.Turn != nil && w.Turn.Waiting > 1 {
+			text += fmt.Sprintf(", and %d calls in all", w.Turn.Waiting)
 		}
 		paragraph(out, "waits   ", text)
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -156,6 +157,10 @@ func (c *locksCommand) watchLocks(ctx context.Context, endpoint Endpoint, out io
 // printLocks prints a list of keys, for people.
 func printLocks(out io.Writer, locks console.Locks, now time.Time) {
 	var rows [][]string
+	heads := []string{"KEY", "RULE", "STATE", "LEASE", "FENCE", "WAITING"}
+	if slices.ContainsFunc(locks.Locks, func(l console.Lock) bool { return l.Request != nil }) {
+		heads = append(heads, "REQUEST")
+	}
 	for _, l := range locks.Locks {
 		row := []string{Printable(l.Key), orDash(l.Rule), "waits", "-", "-", strconv.Itoa(l.Waiting)}
 		if l.Held {
@@ -164,10 +169,13 @@ func printLocks(out io.Writer, locks console.Locks, now time.Time) {
 		if !l.Since.IsZero() {
 			row[2] += " " + span(max(0, now.Sub(l.Since)))
 		}
+		if len(heads) > len(row) {
+			row = append(row, orDash(l.Request.String()))
+		}
 		rows = append(rows, row)
 	}
 	if len(rows) > 0 {
-		table(out, []string{"KEY", "RULE", "STATE", "LEASE", "FENCE", "WAITING"}, rows, 1, 0)
+		table(out, heads, rows, 1, len(heads)-1, 0)
 		fmt.Fprintln(out)
 	}
 	more := ""

@@ -29,6 +29,7 @@ type Use struct {
 type Process struct {
 	Seen       int64
 	About, Set string
+	Turns      string
 }
 
 // ends returns when a set is forgotten that was seen then.
@@ -67,7 +68,7 @@ func (s *Sets) Register(cmd *protocol.Command, now int64) protocol.Reply {
 		}
 	}
 	if cmd.Process != "" {
-		s.Processes[cmd.Process] = Process{now, cmd.About, cmd.Token}
+		s.Processes[cmd.Process] = Process{now, cmd.About, cmd.Token, cmd.Turns}
 		maps.DeleteFunc(s.Processes, func(_ string, p Process) bool { return ends(p.Set, p.Seen) <= now })
 	}
 	s.Mark = max(s.Mark, cmd.Ticket)
@@ -76,11 +77,16 @@ func (s *Sets) Register(cmd *protocol.Command, now int64) protocol.Reply {
 
 // names is the command that finds processes.
 func (s *Sets) names(cmd *protocol.Command, now int64) protocol.Reply {
-	var lines []string
+	var lines, turns []string
 	for process, p := range s.Processes {
 		if id, _, _ := strings.Cut(process, " "); ends(p.Set, p.Seen) > now && (cmd.Token == "" || slices.Contains(strings.Fields(cmd.Token), id)) {
 			lines = append(lines, fmt.Sprintf("%s %d %s %s", process, (now-p.Seen)/1000, p.About, p.Set))
+			for line := range strings.Lines(p.Turns) {
+				if hash, turn, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " "); hash == cmd.Process && hash != "" {
+					turns = append(turns, id+" "+turn)
+				}
+			}
 		}
 	}
-	return protocol.Reply{Lines: strings.Join(lines, "\n")}
+	return protocol.Reply{Lines: strings.Join(lines, "\n"), Others: strings.Join(turns, "\n")}
 }

@@ -35,7 +35,8 @@ const (
 	// OpTrial does, with keys of its own, all that the other operations may do to a master, and leaves nothing. It shows
 	// whether a master takes locks that has refused some.
 	OpTrial
-	// OpNames asks for the processes whose IDs are in Token, with spaces between them, or for all. The key is that of OpRegister.
+	// OpNames asks for the processes whose IDs are in Token, with spaces between them, or for all, and for what they tell of their turns on
+	// the key whose hash is in Process, if there is one. The key is that of OpRegister.
 	OpNames
 	// OpRecall asks for the result that is remembered for the key.
 	OpRecall
@@ -81,6 +82,9 @@ type Command struct {
 	Former string
 	// About is what the process of OpRegister says about itself: words with spaces between them.
 	About string
+	// Turns are what the process of OpRegister tells of the keys that it has held, or waited for, for long: a line for each, which begins
+	// with the hash of the key.
+	Turns string
 	// By says who asks for OpForce. The answer to OpExtend has it in its Lines.
 	By string
 	// Age is for how long the set of OpRegister has been in use, as far as the process knows.
@@ -140,7 +144,7 @@ type Reply struct {
 	// ID, its name, how many milliseconds ago it was seen, what it says about itself, its set; a process of an older version says nothing
 	// but its name. OpMemory: what INFO says of the memory.
 	Lines  string
-	Others string  // OpRegister: a line for each set but the process's own: the name of the process that has registered it last, and the set
+	Others string  // OpRegister: a line for each set but the process's own: the name of the process that has registered it last, and the set. OpNames: for each process that tells of the key: its ID and its turn
 	Mark   int64   // OpRegister: the latest time that the master's clock has shown
 	Born   int64   // OpRegister: since when the master remembers sets: another one means that it has lost its data
 	Result *Result // OpRecall, OpInspect: what is remembered, or nil

@@ -154,7 +154,7 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 	case cmd.Op == protocol.OpAcquire && cmd.Former != "", cmd.Op == protocol.OpExtend:
 		more = 2
 	case cmd.Op == protocol.OpRegister:
-		more = 3
+		more = 4
 	case cmd.Op == protocol.OpAcquire, cmd.Op == protocol.OpForce:
 		more = 1
 	}
@@ -193,6 +193,7 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 		b = appendNumber(b, cmd.Age.Microseconds())
 		b = appendBulk(b, cmd.Former)
 		b = appendBulk(b, cmd.About)
+		b = appendBulk(b, cmd.Turns)
 	}
 	return b
 }

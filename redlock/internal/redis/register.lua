@@ -1,11 +1,12 @@
--- KEYS sets - processes since | ARGV set process shown_us ttl_ms - age_us former about
+-- KEYS sets turns processes since | ARGV set process shown_us ttl_ms - age_us former about turns
 -- -> {time_us, mark_us, born_us, a line for each set: since when it is in use and when it was seen last, in us, and the set,
 -- a line for each other set whose process is known: the name of that which has registered it last, and the set}
 -- A set begins with the ms after which it is forgotten. It takes the place of the former one of this process. It has been in use
 -- for the age, and for longer if this server says so. The server remembers sets since it was born: after a loss of its data, of
 -- which it knows nothing, it is born again. The mark is the latest time that the clock of this server has shown while it was
 -- right. That is known to processes that have compared it with other clocks: shown_us, or 0. A process is its ID and its name, or
--- empty; it is forgotten with its set, and with what names.lua tells about it.
+-- empty; it is forgotten with its set, and with what names.lua tells about it: turns are
+-- a line for each key that it has held, or waited for, for long, the key's hash first.
 local time = call('TIME')
 local now, mark = time[1] * 1000000 + time[2], 0
 local own, former, lines, others = ARGV[1], ARGV[7], {}, {}
@@ -62,6 +63,12 @@ end
 if ARGV[2] ~= '' then
   call('ZADD', KEYS[3], string.format('%.0f', ends(own, now)), ARGV[2])
   call('HSET', KEYS[4], ARGV[2], ARGV[8] .. ' ' .. own)
+  if ARGV[9] ~= '' then
+    call('HSET', KEYS[2], ARGV[2], ARGV[9])
+    call('PEXPIRE', KEYS[2], ARGV[4])
+  else
+    call('HDEL', KEYS[2], ARGV[2])
+  end
   if call('ZSCORE', KEYS[1], own) then
     call('HSET', KEYS[4], 'by ' .. own, string.match(ARGV[2], '%S+$'))
   end
@@ -70,6 +77,7 @@ if ARGV[2] ~= '' then
     if tonumber(gone[i + 1]) <= now then
       call('ZREM', KEYS[3], gone[i])
       call('HDEL', KEYS[4], gone[i])
+      call('HDEL', KEYS[2], gone[i])
     end
   end
   if call('PTTL', KEYS[3]) < ARGV[4] / 2 then

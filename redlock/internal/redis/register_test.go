@@ -26,19 +26,20 @@ func TestRegisterScriptDoesWhatTheModelDoes(t *testing.T) {
 		return slices.Sorted(strings.FieldsFuncSeq(text, func(r rune) bool { return r == '\n' }))
 	}
 	names := func(d interface{ Do([]*protocol.Command) }, ids string) []string {
-		cmd := &protocol.Command{Op: protocol.OpNames, Key: "redlock:sets:{sets}", Token: ids}
+		cmd := &protocol.Command{Op: protocol.OpNames, Key: "redlock:sets:{sets}", Token: ids, Process: "k1"}
 		d.Do([]*protocol.Command{cmd})
 		if cmd.Reply.Err != nil {
 			t.Fatal(cmd.Reply.Err)
 		}
-		told := lines(cmd.Reply.Lines)
+		told := append(lines(cmd.Reply.Lines), lines(cmd.Reply.Others)...)
 		for i, line := range told {
-			words := strings.SplitN(line, " ", 4) // without how long ago it was seen
-			told[i] = words[0] + " " + words[1] + " " + words[3]
+			if words := strings.SplitN(line, " ", 4); len(words) == 4 { // without how long ago it was seen
+				told[i] = words[0] + " " + words[1] + " " + words[3]
+			}
 		}
 		return told
 	}
-	ids := ""
+	ids, turns := "", []string{"", "k1 {}\n", "k2 {}\nk1 a%b\n", "k1k {}\n k1 {}\n"}
 	var atFirst, answered []string // the model's names when a master was asked for its own, and that master's answer
 	for i := range 2000 {
 		if i%400 == 0 {
@@ -46,7 +47,7 @@ func TestRegisterScriptDoesWhatTheModelDoes(t *testing.T) {
 		}
 		n := rand.IntN(2 * protocol.MaxSets)
 		cmd := &protocol.Command{Op: protocol.OpRegister, Key: "redlock:sets:{sets}", Token: fmt.Sprint(1+2*n, " {", n, "}"), TTL: time.Minute,
-			Process: process[rand.IntN(len(process))], About: fmt.Sprint(rand.IntN(3), " v"), Age: time.Duration(rand.IntN(3)*rand.IntN(1000)) * time.Microsecond, Ticket: rand.Int64N(2) * (time.Now().UnixMicro() + rand.Int64N(2000) - 1000)}
+			Process: process[rand.IntN(len(process))], About: fmt.Sprint(rand.IntN(3), " v"), Turns: turns[rand.IntN(len(turns))], Age: time.Duration(rand.IntN(3)*rand.IntN(1000)) * time.Microsecond, Ticket: rand.Int64N(2) * (time.Now().UnixMicro() + rand.Int64N(2000) - 1000)}
 		if former := rand.IntN(2 * protocol.MaxSets); rand.IntN(3) == 0 {
 			cmd.Former = fmt.Sprint(1+2*former, " {", former, "}")
 		}

@@ -76,7 +76,9 @@ func (a *answer) reply(cmd *protocol.Command) protocol.Reply {
 		return reply
 	case op == protocol.OpTrial && a.kind == ':':
 		return protocol.Reply{}
-	case (op == protocol.OpNames || op == protocol.OpMemory) && a.kind == '$':
+	case op == protocol.OpNames && shape("$$"):
+		return protocol.Reply{Lines: a.fields[0].text, Others: a.fields[1].text}
+	case op == protocol.OpMemory && a.kind == '$':
 		return protocol.Reply{Lines: a.text}
 	case op == protocol.OpExtend && shape("::"):
 		reply = protocol.Reply{Status: extendStatus(number(0)), Time: number(1)}

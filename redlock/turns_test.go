@@ -1,0 +1,57 @@
+package redlock_test
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// TestTurnsHaveRequests: for which request a key is held, or waited for, its process tells at once, and any other after some seconds.
+func TestTurnsHaveRequests(t *testing.T) {
+	t.Parallel()
+	urls := redistest.URLs(redistest.Start(t, 3))
+	one, two, third := newLocker(t, urls, redlock.WithInstance("one")), newLocker(t, urls, redlock.WithInstance("two")), newLocker(t, urls)
+	pay := &redlock.Request{Method: "POST", Path: "/orders/42/\"pay\"\n", ID: "r1", TraceID: "t1"}
+	again := &redlock.Request{Method: "PUT", Path: "/orders/42"}
+	const key = "order:42 \xff\n"
+	began := time.Now()
+	lock := mustLock(t, one, key, redlock.WithLabel("pay"), redlock.WithRequest(pay))
+	if keys := one.Keys(""); len(keys) != 1 || keys[0].Request != pay {
+		t.Errorf("%+v", keys)
+	}
+	waits := make(chan error, 1)
+	go func() {
+		got, err := two.Lock(t.Context(), key, redlock.WithLabel("put"), redlock.WithRequest(again))
+		if err == nil {
+			err = got.Unlock()
+		}
+		waits <- err
+	}()
+	eventually(t, bound, "the other waits", func() bool { return two.Status().Waiting == 1 })
+	if seen := inspect(t, one, key); seen.Turn == nil || seen.Turn.Label != "pay" || !reflect.DeepEqual(seen.Turn.Request, pay) {
+		t.Errorf("its own process: %+v", seen.Turn)
+	}
+	var seen *redlock.Inspection
+	eventually(t, bound, "a third process sees both requests", func() bool {
+		seen = inspect(t, third, key)
+		return seen.Turn != nil && len(seen.Masters[0].Queue) == 1 && seen.Masters[0].Queue[0].Turn != nil
+	})
+	if turn := seen.Turn; seen.Holder != "one" || turn.Label != "pay" || !reflect.DeepEqual(turn.Request, pay) || turn.Since.Before(began.Truncate(time.Millisecond)) || turn.Since.After(time.Now()) {
+		t.Errorf("holder %s: %+v", seen.Holder, turn)
+	}
+	if w := seen.Masters[0].Queue[0]; w.Process != "two" || w.Turn.Label != "put" || w.Turn.Waiting != 1 || !reflect.DeepEqual(w.Turn.Request, again) {
+		t.Errorf("waiter %+v: %+v", w, w.Turn)
+	}
+	mustUnlock(t, lock)
+	if err := <-waits; err != nil {
+		t.Error(err)
+	}
+	short := mustLock(t, one, key) // another turn, of which nobody has been told yet
+	if seen := inspect(t, third, key); seen.Held && seen.Fence == short.Fence() && seen.Turn != nil {
+		t.Errorf("of the turn before: %+v", seen.Turn)
+	}
+	mustUnlock(t, short)
+}
