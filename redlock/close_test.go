@@ -26,13 +26,17 @@ func closingLocker(t *testing.T, servers []*redistest.Server) *redlock.Locker {
 // TestWonBesideClose: no lock outlives the Locker, at whatever moment it was won or unlocked and, if all masters
 // answer, its key is free when Close returns.
 func TestWonBesideClose(t *testing.T) {
-	servers := redistest.Start(t, 3)
-	for round := range 20 {
+	three, one := redistest.Start(t, 3), redistest.Start(t, 1)
+	for round := range 30 {
+		servers, callers := three, 16
+		if round%3 == 0 { // a caller that is alone, with one master, reads its answers itself
+			servers, callers = one, 1
+		}
 		l := closingLocker(t, servers)
 		var calls sync.WaitGroup
 		var mu sync.Mutex
 		var won []*redlock.Lock
-		for i := range 16 {
+		for i := range callers {
 			calls.Go(func() {
 				for n := 0; ; n++ {
 					keys := []string{fmt.Sprint(i, " ", n), fmt.Sprint(i, " ", n, " too")}[:1+i%2]

@@ -311,7 +311,7 @@ func (k *Lock) lose(cause error) (held bool) {
 	lost := make([]*Lock, 0, len(parts)) // an Unlock at the same time may have some of them
 	for _, part := range parts {
 		if part.end(cause) {
-			part.attempt.timer.Stop()
+			part.attempt.stopTimer()
 			lost = append(lost, part)
 		}
 	}

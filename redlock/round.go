@@ -40,10 +40,15 @@ const (
 // collect passes each answer to count, with the number of those still missing, until count reports done or
 // all expected answers are in. Answers that are there when the deadline passes still count.
 func (r *round) collect(ctx context.Context, closing <-chan struct{}, deadline time.Time, expected int, count func(c *link.Command, pending int) (done bool)) ending {
-	defer r.startTimer(deadline).Stop()
+	defer r.stopTimer()
 	var room [5]*link.Command // enough for most; saves an allocation
+	timed := false            // a caller that has read its own answers needs no timer
 	for pending := expected; pending > 0; {
 		over := false
+		if !timed && len(r.answers.ready) == 0 {
+			timed = true
+			r.startTimer(deadline)
+		}
 		select {
 		case <-r.answers.ready:
 			over = !time.Now().Before(deadline)
@@ -66,13 +71,18 @@ func (r *round) collect(ctx context.Context, closing <-chan struct{}, deadline t
 }
 
 // startTimer has the timer run out at the deadline.
-func (r *round) startTimer(deadline time.Time) *time.Timer {
+func (r *round) startTimer(deadline time.Time) {
 	if rest := time.Until(deadline); r.timer == nil {
 		r.timer = time.AfterFunc(rest, r.over)
 	} else {
 		r.timer.Reset(rest)
 	}
-	return r.timer
+}
+
+func (r *round) stopTimer() {
+	if r.timer != nil {
+		r.timer.Stop()
+	}
 }
 
 // inbox collects the answers to one round of commands. It signals its owner when there may be enough of
