@@ -83,17 +83,26 @@ func TestBlocksInREADME(t *testing.T) {
 		"make test", // what runs this test
 		"xcaddy build --with github.com/caddy-redlock/caddy-redlock", // e2e: TestREADMEModule
 		"go get github.com/caddy-redlock/caddy-redlock/middleware",   // e2e: TestREADMEModule
+		"go install github.com/caddy-redlock/caddy-redlock/cmd/redlock@latest",
 	}
+	for _, command := range slices.Concat(snippets(t, "docs/agent.md", "sh"), snippets(t, "docs/jobs.md", "sh")) { // clients: TestAgentDocument; cmd/redlock: TestJobsDocument
+		for line := range strings.Lines(command) {
+			tested = append(tested, strings.TrimSpace(line))
+		}
+	}
+	recipes := readFile(t, "docs/recipes.md") // e2e: TestRecipeGoServer
 	for _, block := range regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$").FindAllStringSubmatch(readFile(t, "README.md"), -1) {
 		switch language, text := block[1], block[2]; language {
 		case "caddyfile", "console": // e2e: TestREADMECaddyfile, TestREADMECurls
 		case "go":
-			if !strings.HasPrefix(text, "package main\n") {
-				t.Errorf("README has Go that is no program:\n%s", text)
+			for line := range strings.Lines(text) {
+				if !isProgram(text) && !strings.Contains(recipes, "\t"+line) {
+					t.Errorf("README has Go that no program in docs/recipes.md has: %s", line)
+				}
 			}
 		case "sh":
 			for line := range strings.Lines(text) {
-				command, _, _ := strings.Cut(line, "#")
+				command, _, _ := strings.Cut(line, " #")
 				if command = strings.TrimSpace(command); !slices.Contains(tested, command) {
 					t.Errorf("README has a command that no test runs: %s", command)
 				}

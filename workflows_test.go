@@ -21,15 +21,14 @@ func TestServersInDocuments(t *testing.T) {
 			t.Errorf("docs/versions.md says that CI runs %s %q, and .github/workflows/ci.yml runs %q", row[1], documented, ran[row[1]])
 		}
 	}
-	_, section, _ = strings.Cut(readFile(t, "README.md"), "\n## Redis\n")
-	inREADME := regexp.MustCompile(`(?m)^\| (\w+) (\d[^|]*) \|`).FindAllStringSubmatch(section, -1)
-	for _, row := range inREADME {
-		if servers := ran[strings.ToLower(row[1])]; !slices.Equal(strings.Split(row[2], ", "), servers) {
-			t.Errorf("README says that CI runs %s %s, and .github/workflows/ci.yml runs %q", row[1], row[2], servers)
-		}
+	ends := func(server string) string {
+		all := ran[server]
+		first, _, _ := strings.Cut(strings.Replace(all[0], ".", "-", 1), ".")
+		last, _, _ := strings.Cut(all[len(all)-1], ".")
+		return strings.Replace(first, "-", ".", 1) + " to " + last
 	}
-	if len(inREADME) != len(ran) {
-		t.Errorf("%d servers in README, %d in .github/workflows/ci.yml", len(inREADME), len(ran))
+	if want := "Redis " + ends("redis") + " and Valkey " + ends("valkey") + " are [tested]"; !strings.Contains(readFile(t, "README.md"), want) {
+		t.Errorf("README does not say %q", want)
 	}
 	if len(rows) != len(ran) || len(rows) == 0 {
 		t.Errorf("%d servers in docs/versions.md, %d in .github/workflows/ci.yml", len(rows), len(ran))

@@ -85,10 +85,10 @@ func TestREADMECaddyfile(t *testing.T) {
 	}
 }
 
-func TestREADMENetHTTP(t *testing.T) {
+func TestRecipeGoServer(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
-	url, _, _, _ := serveDocumented(t, buildDocumented(t, block(t, readme, "net/http", "go"), servers))
+	url, _, _, _ := serveDocumented(t, buildDocumented(t, block(t, "docs/recipes.md", "A Go server", "go"), servers))
 	fence, unlock := lock(t, open(t, servers), "order:42")
 	refused := post(t, url+"/orders/42/pay")
 	requireStatus(t, refused, http.StatusLocked)
@@ -105,27 +105,25 @@ func TestREADMENetHTTP(t *testing.T) {
 	}
 }
 
+// TestREADMELibrary: the first program needs no server.
 func TestREADMELibrary(t *testing.T) {
 	t.Parallel()
-	servers := redistest.Start(t, 3)
-	program := buildDocumented(t, block(t, readme, "Library", "go"), servers)
-	text, code := printed(t, exec.Command(program))
+	text, code := printed(t, exec.Command(buildDocumented(t, block(t, readme, "Go", "go"), nil)))
 	if !strings.HasPrefix(text, "sending invoices, with fencing token ") || code != 0 {
 		t.Errorf("exit code %d: %s", code, text)
 	}
-	redistest.RequireNoKeys(t, servers)
 }
 
-// TestREADMEModule: what xcaddy build and go get install is this module, and Caddy with it has the directive.
+// TestREADMEModule: what xcaddy build, go get and go install install is this module, and Caddy with it has the directive.
 func TestREADMEModule(t *testing.T) {
 	module, err := exec.Command("go", "list", "-m").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	install := block(t, readme, "Install", "sh")
-	for _, command := range []string{"xcaddy build --with ", "go get "} {
+	for _, command := range []string{"xcaddy build --with ", "go get ", "go install "} {
 		_, path, _ := strings.Cut(install, command)
-		if fields := strings.Fields(path); len(fields) == 0 || strings.TrimSuffix(fields[0], "/middleware") != strings.TrimSpace(string(module)) {
+		if fields := strings.Fields(path); len(fields) == 0 || strings.TrimSuffix(strings.TrimSuffix(fields[0], "/middleware"), "/cmd/redlock@latest") != strings.TrimSpace(string(module)) {
 			t.Errorf("README installs with %s%s another module than %s", command, path, module)
 		}
 	}

@@ -83,6 +83,29 @@ func TestScheduleExamples(t *testing.T) {
 	}
 }
 
+// TestJobsDocument runs the commands that docs/jobs.md begins with.
+func TestJobsDocument(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/jobs.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := regexp.MustCompile("(?s)\n```sh\n(.*?)```\n").FindStringSubmatch(string(text))
+	if commands == nil {
+		t.Fatal("docs/jobs.md has no commands")
+	}
+	servers := redistest.Start(t, 3)
+	path := bin(t, "send-invoices", "echo sent")
+	if err := os.WriteFile(filepath.Join(path, "report.sh"), []byte("#!/bin/sh\necho reported\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cmd := onMachine(servers, "web1", path, "sh", "-euc", commands[1])
+	cmd.Dir = path
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "sent\nreported\n" {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 // TestSystemdExample has systemd read the units.
 func TestSystemdExample(t *testing.T) {
 	t.Parallel()
