@@ -103,6 +103,13 @@ func (p *portion) held() (bytes int64) {
 	return bytes
 }
 
+// has is held for a portion whose budget others use.
+func (p *portion) has() int64 {
+	p.budget.mu.Lock()
+	defer p.budget.mu.Unlock()
+	return p.held()
+}
+
 func (p *portion) add(kind int, bytes int64) {
 	p.taken[kind] += bytes
 	p.budget.pools[kind].add(p.client, bytes)

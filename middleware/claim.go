@@ -23,25 +23,32 @@ func (s *serving) claim(alone bool) (*answer.Answer, error) {
 	try := func(ctx context.Context) (*redlock.Lock, error) {
 		return s.turn.locker.TryLock(ctx, s.turn.claimKey, opts...)
 	}
-	var lock *redlock.Lock
-	var err error
-	if s.rule.waitsForAnswers() {
-		lock, err = s.wait(try, func(ctx context.Context) (*redlock.Lock, error) {
-			return s.turn.locker.Lock(ctx, s.turn.claimKey, opts...)
-		})
-	} else {
-		lock, err = try(s.r.Context())
+	for {
+		var lock *redlock.Lock
+		var err error
+		if s.rule.waitsForAnswers() {
+			lock, err = s.wait(try, func(ctx context.Context) (*redlock.Lock, error) {
+				return s.turn.locker.Lock(ctx, s.turn.claimKey, opts...)
+			})
+		} else {
+			lock, err = try(s.r.Context())
+		}
+		var held *redlock.HeldError
+		var done *redlock.DoneError
+		switch {
+		case errors.As(err, &done):
+			if remembered, needs, err := s.recall(done.Result); needs == 0 {
+				return remembered, err
+			} else if err := s.waitToReplay(needs); err != nil {
+				return nil, err
+			}
+			continue // the masters have it, and this request must not, while it waited
+		case errors.As(err, &held):
+			return nil, &duplicateError{held}
+		}
+		s.turn.claimed = lock
+		return nil, err
 	}
-	var held *redlock.HeldError
-	var done *redlock.DoneError
-	switch {
-	case errors.As(err, &done):
-		return s.recall(done.Result)
-	case errors.As(err, &held):
-		return nil, &duplicateError{held}
-	}
-	s.turn.claimed = lock
-	return nil, err
 }
 
 // setClaimKey finds out which key the delivery has. If a rule around this one has claimed that for the same request, it knows repeats,

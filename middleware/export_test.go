@@ -5,3 +5,16 @@ func CompileFunc(rule Rule, key KeyFunc) *Serializer { return mustCompile(rule, 
 
 // RunningKey is the key of a delivery under a rule that remembers nothing.
 func RunningKey(d Delivery) string { return d.runningKey() }
+
+// AnswersThatWait is how many answers wait for room in memory.
+func AnswersThatWait() int {
+	answerBudget.mu.Lock()
+	defer answerBudget.mu.Unlock()
+	return len(answerBudget.line)
+}
+
+// AnswerBytes is how much memory answers take.
+func AnswerBytes() int64 {
+	used, _ := answerBudget.Usage()
+	return used
+}

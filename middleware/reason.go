@@ -25,7 +25,7 @@ const (
 	ReasonLostLease Reason = "lost_lease"     // the lock was lost before it was complete
 	ReasonNoQuorum  Reason = "no_quorum"      // no majority of the masters has confirmed it, or the request was served without a lock
 	ReasonQuota     Reason = "quota"          // the answers of its rule, or of its scope, take as much of the masters as they may
-	ReasonNoRoom    Reason = "no_room"        // too many other answers were being stored
+	ReasonNoRoom    Reason = "no_room"        // too many other answers were being stored; or there was no room for it in memory, and only its status is remembered
 	ReasonFailed    Reason = "failed"         // it can't be encrypted, or the Locker is closed
 )
 

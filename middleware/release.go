@@ -45,6 +45,7 @@ func (s *serving) release(brokenOff bool) {
 // block.
 func (s *serving) releaseNow() {
 	defer s.observeReleased()
+	defer s.room.leave()
 	if s.turn.claimed == nil {
 		s.unlock(s.own)()
 		return

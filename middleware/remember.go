@@ -99,19 +99,27 @@ func (rule *Serializer) comparesKeys() bool {
 	return rule.identifiesByHeader() && rule.Remember > 0 && *rule.Fingerprint
 }
 
-// recall returns the answer that the masters remember for the delivery, unless that was to another request.
-func (s *serving) recall(result []byte) (*answer.Answer, error) {
-	a, err := answer.Decode(result, s.rule.sealer(), s.turn.claimKey)
+// recall returns the answer that the masters remember for the delivery, unless that was to another request. If there is no room for it
+// in memory now, needs is how many bytes it takes there.
+func (s *serving) recall(result []byte) (a *answer.Answer, needs int, err error) {
+	room := func(more int) bool { // besides the result
+		if s.roomToReplay(len(result) + more) {
+			return true
+		}
+		needs = len(result) + more
+		return false
+	}
+	a, err = answer.DecodeWithin(result, s.rule.sealer(), s.turn.claimKey, room)
 	if errors.Is(err, answer.ErrNotSealed) { // it is from before the rule had keys
-		a, err = answer.Decode(result, nil, s.turn.claimKey)
+		a, err = answer.DecodeWithin(result, nil, s.turn.claimKey, room)
 	}
 	if err != nil {
-		return nil, err
+		return nil, needs, err
 	}
 	if *s.rule.Fingerprint && a.Fingerprint != [sha256.Size]byte{} && a.Fingerprint != s.fingerprint {
-		return nil, errMismatch
+		return nil, 0, errMismatch
 	}
-	return a, nil
+	return a, 0, nil
 }
 
 // newRecorder returns what keeps a copy of the answer, or nil if that is not remembered.
@@ -119,7 +127,7 @@ func (s *serving) newRecorder() *answer.Recorder {
 	if s.rule.Remember == 0 || s.turn.claimed == nil {
 		return nil
 	}
-	return answer.NewRecorder(s.w.Header(), s.rule.RememberSize)
+	return answer.NewRecorder(s.w.Header(), s.rule.RememberSize, s.roomToWrite)
 }
 
 // conclude decides what the masters are to remember of the answer, once the handler has returned.
@@ -127,6 +135,7 @@ func (s *serving) conclude(recorder *answer.Recorder, written *response.Writer, 
 	if recorder == nil {
 		return
 	}
+	defer func() { s.room.settle(len(s.result)) }()
 	switch {
 	case lost != nil:
 		s.why = ReasonLostLease
@@ -137,13 +146,13 @@ func (s *serving) conclude(recorder *answer.Recorder, written *response.Writer, 
 	default:
 		a, why := recorder.Answer(s.r.Method, written.Header())
 		if s.why = Reason(why); a != nil {
-			s.encode(a)
+			s.encode(a, recorder.Crowded())
 		}
 	}
 }
 
 // encode makes of the answer what the masters are to remember. If it is too large, that is its status: the request is done.
-func (s *serving) encode(a *answer.Answer) {
+func (s *serving) encode(a *answer.Answer, crowded bool) {
 	a.Fingerprint = s.fingerprint
 	result, err := a.Encode(s.rule.sealer(), s.turn.claimKey)
 	if errors.Is(err, answer.ErrTooLarge) || len(result) > redlock.MaxResult {
@@ -154,6 +163,8 @@ func (s *serving) encode(a *answer.Answer) {
 	case err != nil:
 		s.why, s.unremembered = ReasonFailed, err
 		return
+	case crowded:
+		s.why = ReasonNoRoom
 	case a.TooLarge:
 		s.why = ReasonTooLarge
 	}

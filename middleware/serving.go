@@ -43,6 +43,7 @@ type serving struct {
 
 	own       *redlock.Lock // that the request holds: on its keys, or on its delivery if it has no other
 	claimOnce sync.Once
+	room      answerRoom
 	result    []byte // the answer, if the masters are to remember it
 	keep      time.Duration
 
@@ -91,6 +92,11 @@ func (s *serving) serve() error {
 	s.options = slices.Clip(s.options)
 	span := s.startSpan()
 	remembered, err := s.acquire(keys)
+	if remembered == nil {
+		s.room.settle(0) // that a replay would have taken
+	} else {
+		defer s.room.leave()
+	}
 	s.turn.Waited = time.Since(s.arrived)
 	var refusal *Refusal
 	switch {

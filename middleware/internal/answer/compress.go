@@ -56,11 +56,14 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// expand returns what compress was called with. A length that the data can't have is not allocated.
-func expand(packed []byte) ([]byte, error) {
+// expand returns what compress was called with, if there is room for that. A length that the data can't have is not allocated.
+func expand(packed []byte, room func(bytes int) bool) ([]byte, error) {
 	length, n := binary.Uvarint(packed)
 	if n <= 0 || length > maxPlain || length > maxRatio*uint64(len(packed)) {
 		return nil, errDamaged
+	}
+	if !room(int(length)) {
+		return nil, ErrNoRoom
 	}
 	source := bytes.NewReader(packed[n:])
 	r := expanders.Get().(io.ReadCloser)

@@ -103,8 +103,16 @@ func appendTexts(data []byte, texts []string) []byte {
 	return data
 }
 
+// ErrNoRoom is the error of DecodeWithin for an answer that found no room.
+var ErrNoRoom = errors.New("remembered answer finds no room in memory")
+
 // Decode returns the answer that is stored as data under key. The answer may share the memory of data.
 func Decode(data []byte, s *Sealer, key string) (*Answer, error) {
+	return DecodeWithin(data, s, key, func(int) bool { return true })
+}
+
+// DecodeWithin is Decode with a function that reports whether the answer may take so many bytes of memory besides data.
+func DecodeWithin(data []byte, s *Sealer, key string, room func(bytes int) bool) (*Answer, error) {
 	switch {
 	case len(data) < 2:
 		return nil, errDamaged
@@ -113,9 +121,16 @@ func Decode(data []byte, s *Sealer, key string) (*Answer, error) {
 	case data[1]&^(flagCompressed|flagSealed) != 0:
 		return nil, errDamaged
 	}
-	payload := data[2:]
+	payload, opened := data[2:], 0
 	var err error
-	switch sealed := data[1]&flagSealed != 0; {
+	sealed := data[1]&flagSealed != 0
+	if sealed {
+		opened = len(data)
+	}
+	if !room(opened) {
+		return nil, ErrNoRoom
+	}
+	switch {
 	case sealed && s == nil:
 		return nil, fmt.Errorf("%w: it is encrypted, and there is no key", ErrUnreadable)
 	case sealed:
@@ -124,7 +139,7 @@ func Decode(data []byte, s *Sealer, key string) (*Answer, error) {
 		return nil, ErrNotSealed
 	}
 	if err == nil && data[1]&flagCompressed != 0 {
-		payload, err = expand(payload)
+		payload, err = expand(payload, func(bytes int) bool { return room(opened + bytes) })
 	}
 	if err != nil {
 		return nil, err

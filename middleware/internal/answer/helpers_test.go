@@ -67,3 +67,5 @@ func payment() *answer.Answer {
 		Fingerprint: [32]byte{1, 2, 3},
 	}
 }
+
+func anyRoom(int) bool { return true }

@@ -20,6 +20,7 @@ const firstBuffer = 512 // bytes, for a body whose length is not declared
 type Recorder struct {
 	before http.Header
 	most   int
+	room   func(bytes int) bool // reports, perhaps after a wait, whether the body may take so much memory
 
 	begun    bool
 	passes   string // why the answer is passed on only, and can't be remembered
@@ -29,11 +30,13 @@ type Recorder struct {
 	declared int64 // length, negative if unknown
 	written  int64
 	body     []byte
+	crowded  bool // there was no room for more of it
 }
 
-// NewRecorder returns a Recorder of bodies of at most most bytes. It copies before, the headers before the handler runs.
-func NewRecorder(before http.Header, most int) *Recorder {
-	return &Recorder{before: EndToEnd(before, true), most: most, declared: -1}
+// NewRecorder returns a Recorder of bodies of at most most bytes, each of which takes as much memory as room allows. It copies before,
+// the headers before the handler runs.
+func NewRecorder(before http.Header, most int, room func(bytes int) bool) *Recorder {
+	return &Recorder{before: EndToEnd(before, true), most: most, room: room, declared: -1}
 }
 
 // Begin notes the status and the headers. It must be called before the status is passed on, because a writer around this one,
@@ -76,28 +79,36 @@ func (r *Recorder) Write(p []byte) {
 	r.written += int64(len(p))
 	switch {
 	case r.passes != "" || len(p) == 0:
-	case r.tooLarge():
+	case r.tooLarge() || !r.grow(len(p)):
 		r.body = nil
 	default:
-		r.body = append(r.room(len(p)), p...)
+		r.body = append(r.body, p...)
 	}
 }
 
-func (r *Recorder) tooLarge() bool { return max(r.written, r.declared) > int64(r.most) }
+func (r *Recorder) tooLarge() bool { return r.crowded || max(r.written, r.declared) > int64(r.most) }
 
-// room returns the body with room for n more bytes. Its capacity never exceeds what may be remembered.
-func (r *Recorder) room(n int) []byte {
+// Crowded reports whether the body found no room.
+func (r *Recorder) Crowded() bool { return r.crowded }
+
+// grow makes room for n more bytes in the body, and reports whether there was any. Its capacity never exceeds what may be remembered.
+func (r *Recorder) grow(n int) bool {
 	need := len(r.body) + n
 	if need <= cap(r.body) {
-		return r.body
+		return true
 	}
 	size := int(r.declared)
 	if size < 0 {
 		size = min(r.most, max(2*cap(r.body), firstBuffer))
 	}
-	grown := make([]byte, len(r.body), max(need, size))
+	if size = max(need, size); !r.room(size) {
+		r.crowded = true
+		return false
+	}
+	grown := make([]byte, len(r.body), size)
 	copy(grown, r.body)
-	return grown
+	r.body = grown
+	return true
 }
 
 // Forget has the answer not remembered, because its connection was hijacked.
@@ -136,7 +147,7 @@ func (r *Recorder) Answer(method string, h http.Header) (a *Answer, why string) 
 		a.TooLarge = true
 		dropContent(a.Header)
 	default:
-		a.Body = r.body
+		a.Body, r.body = r.body, nil
 		a.Header.Del("Content-Length") // Write sets it
 	}
 	if len(a.Header) == 0 {

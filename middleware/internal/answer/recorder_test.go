@@ -131,7 +131,7 @@ func TestRemovedCookies(t *testing.T) {
 		"one":      {[]string{"visit=1"}, []string{"visit=2"}}, // which of the next request's is the other one is unknown
 		"all":      {nil, nil},
 	} {
-		a, why := answer.NewRecorder(before, mostBytes).Answer(http.MethodPost, http.Header{"Set-Cookie": c.set})
+		a, why := answer.NewRecorder(before, mostBytes, anyRoom).Answer(http.MethodPost, http.Header{"Set-Cookie": c.set})
 		if why != "" {
 			t.Fatal("not remembered")
 		}
@@ -180,13 +180,13 @@ func TestPassedOn(t *testing.T) {
 		"without Begin":  func(r *answer.Recorder) { r.Write([]byte("body")) },
 		"invalid status": func(r *answer.Recorder) { r.Begin(1000, nil) },
 	} {
-		r := answer.NewRecorder(nil, mostBytes)
+		r := answer.NewRecorder(nil, mostBytes, anyRoom)
 		use(r)
 		if a, why := r.Answer(http.MethodPost, nil); why == "" || a != nil {
 			t.Errorf("%s: %+v is remembered", name, a)
 		}
 	}
-	if a, why := answer.NewRecorder(nil, mostBytes).Answer(http.MethodConnect, nil); why != answer.Hijacked {
+	if a, why := answer.NewRecorder(nil, mostBytes, anyRoom).Answer(http.MethodConnect, nil); why != answer.Hijacked {
 		t.Errorf("CONNECT: %+v is remembered", a)
 	}
 }
@@ -207,7 +207,7 @@ func TestMemoryOfBody(t *testing.T) {
 		"declared too large":  {http.Header{"Content-Length": {"1080"}}, 12, 0},
 		"larger than limited": {nil, 1000, 0},
 	} {
-		r := answer.NewRecorder(nil, mostBytes)
+		r := answer.NewRecorder(nil, mostBytes, anyRoom)
 		r.Begin(http.StatusOK, c.header)
 		for range c.parts {
 			r.Write(part)
@@ -220,7 +220,7 @@ func TestMemoryOfBody(t *testing.T) {
 	large := http.Header{"Content-Length": {"1000000"}}
 	allocations := func(parts int) float64 {
 		return testing.AllocsPerRun(100, func() {
-			r := answer.NewRecorder(nil, mostBytes)
+			r := answer.NewRecorder(nil, mostBytes, anyRoom)
 			r.Begin(http.StatusOK, large)
 			for range parts {
 				r.Write(part)

@@ -54,7 +54,7 @@ func (s *remembering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.runs++
-	recorder := answer.NewRecorder(h, mostBytes)
+	recorder := answer.NewRecorder(h, mostBytes, anyRoom)
 	s.next.ServeHTTP(&recorded{w, recorder}, r)
 	a, why := recorder.Answer(r.Method, h)
 	if s.is = why == ""; !s.is {

@@ -1,0 +1,85 @@
+package middleware_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+)
+
+// TestAnswersWithinTheirBudget: of many large answers at once, only as many are in memory as the budget has room for. The others wait, all
+// are remembered whole, and all can be replayed at once. Then the budget is empty.
+func TestAnswersWithinTheirBudget(t *testing.T) {
+	answers := 1000
+	if testing.Short() {
+		answers = 100
+	}
+	const size = 900_000
+	body := strings.Repeat("paid ", size/5)
+	most := int64(middleware.DefaultAnswerBudget / size / 2)
+	var inside, runs atomic.Int64
+	full := make(chan struct{}) // some wait for room
+	fill := sync.OnceFunc(func() { close(full) })
+	l := newLocker(t, live)
+	server := serve(t, middleware.New(l, "", middleware.Rule{IdempotencyKey: "required", Remember: hour, RememberSize: 1<<20 - 128<<10})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		runs.Add(1)
+		_, _ = io.WriteString(w, body)
+		if now := inside.Add(1); now > most {
+			t.Errorf("%d answers of %d bytes are in memory", now, size)
+			fill()
+		}
+		if middleware.AnswersThatWait() > 0 {
+			fill()
+		}
+		<-full
+		inside.Add(-1)
+	})))
+	watch := make(chan struct{})
+	go func() { // the last that finds room may come before the first that doesn't
+		for middleware.AnswersThatWait() == 0 {
+			select {
+			case <-watch:
+				return
+			default:
+				runtime.Gosched()
+			}
+		}
+		fill()
+	}()
+	defer close(watch)
+	for _, replayed := range []string{"", "true"} {
+		var all sync.WaitGroup
+		room := make(chan struct{}, 200) // connections
+		for i := range answers {
+			all.Go(func() {
+				room <- struct{}{}
+				defer func() { <-room }()
+				r := newRequest(t, server.URL, "Idempotency-Key", fmt.Sprint(i))
+				response, err := http.DefaultClient.Do(r)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer response.Body.Close()
+				got, err := io.Copy(io.Discard, response.Body)
+				if err != nil || response.StatusCode != http.StatusOK || got != size || response.Header.Get("Idempotency-Replayed") != replayed {
+					t.Errorf("answer %d, replayed %q: %d, %d bytes, %v", i, replayed, response.StatusCode, got, err)
+				}
+				if used := middleware.AnswerBytes(); used > middleware.DefaultAnswerBudget {
+					t.Errorf("%d bytes are taken", used)
+				}
+			})
+		}
+		all.Wait()
+	}
+	if runs.Load() != int64(answers) {
+		t.Errorf("%d runs", runs.Load())
+	}
+	eventually(t, "the budget is empty", func() bool { return middleware.AnswerBytes() == 0 })
+}
