@@ -13,8 +13,9 @@ func init() {
 	httpcaddyfile.RegisterGlobalOption("redlock", parseGlobalOption)
 	httpcaddyfile.RegisterHandlerDirective("redlock", parseDirective)
 	// After authentication and the directives that change the request, and before all that answer it. "Before reverse_proxy"
-	// would put redlock behind respond, where it would silently never run.
-	httpcaddyfile.RegisterDirectiveOrder("redlock", httpcaddyfile.After, "request_header")
+	// would put redlock behind respond, where it would silently never run. After encode, as a remembered answer must be
+	// compressed, or not, for each client that gets it.
+	httpcaddyfile.RegisterDirectiveOrder("redlock", httpcaddyfile.After, "encode")
 }
 
 // parseDirective sets up a handler from a site block; see Handler.UnmarshalCaddyfile.

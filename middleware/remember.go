@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"time"
@@ -128,6 +129,19 @@ func (s *serving) newRecorder() *answer.Recorder {
 		return nil
 	}
 	return answer.NewRecorder(s.w.Header(), s.rule.RememberSize, s.roomToWrite)
+}
+
+// acceptIdentity has the handler answer without an encoding, and returns what undoes that: a repeat may accept others than the first
+// request.
+func (s *serving) acceptIdentity() (undo func()) {
+	accepted, sent := s.r.Header["Accept-Encoding"]
+	s.r.Header = maps.Clone(s.r.Header)
+	s.r.Header.Set("Accept-Encoding", "identity")
+	return func() {
+		if s.r.Header.Del("Accept-Encoding"); sent { // it is a copy again
+			s.r.Header["Accept-Encoding"] = accepted
+		}
+	}
 }
 
 // conclude decides what the masters are to remember of the answer, once the handler has returned.

@@ -31,6 +31,9 @@ func (s *serving) run() error {
 			slog.Duration("waited", got.Waited), slog.Int("position", got.Position), slog.String("via", string(got.Via))}, s.turn.identity()...)...)
 	}
 	defer s.traceLoss()()
+	if recorder != nil {
+		defer s.acceptIdentity()()
+	}
 	err := s.handOver(w)
 	panicked = false
 	brokenOff = s.brokenOff(written, err)
