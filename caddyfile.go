@@ -35,6 +35,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		max_hold         <duration>     # default 5m
 //		max_waiters      <number>       # default 1000
 //		fence_header     <name>         # default Fencing-Token
+//		key_header       <name>         # default none
 //		held_status      <status>       # default 423
 //		no_quorum_status <status>       # default 409
 //		on_missing_key   refuse|pass    # default refuse, with 400
@@ -73,6 +74,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"max_hold":         func() error { return durationArg(d, &h.MaxHold) },
 		"max_waiters":      func() error { return numberArg(d, &h.MaxWaiters) },
 		"fence_header":     func() error { return oneArg(d, &h.FenceHeader) },
+		"key_header":       func() error { return oneArg(d, &h.KeyHeader) },
 		"held_status":      func() error { return statusArg(d, &h.HeldStatus) },
 		"no_quorum_status": func() error { return statusArg(d, &h.NoQuorumStatus) },
 		"on_missing_key":   func() error { return oneArg(d, &h.OnMissingKey) },
@@ -103,7 +105,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if err := h.check(); err != nil {
 		return places.at(err)
 	}
-	h.Source = places.only("key", "ttl", "max_body", "fence_header", "verify")
+	h.Source = places.only("key", "ttl", "max_body", "fence_header", "key_header", "verify")
 	return nil
 }
 

@@ -69,6 +69,7 @@ func (b *body) enter(rule *Serializer) {
 	b.filled, b.err = b.filled && b.err == nil, nil
 	b.mu.Lock()
 	stripHeader(b.trailers, rule.FenceHeader)
+	stripHeader(b.trailers, rule.KeyHeader)
 	b.mu.Unlock()
 }
 

@@ -183,7 +183,7 @@ func (rule *Serializer) check() error {
 	case rule.scope != nil && rule.dedupe == nil:
 		return errors.New("scope needs dedupe or idempotency_key: it tells apart the IDs of different senders")
 	}
-	if err := rule.checkFenceHeader(); err != nil {
+	if err := rule.checkHeaders(); err != nil {
 		return err
 	}
 	if err := rule.checkQuota(); err != nil {

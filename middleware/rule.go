@@ -43,6 +43,9 @@ type Rule struct {
 	// The request header in which the upstream finds the fencing token. If a client sends that header,
 	// it is removed. Default: Fencing-Token.
 	FenceHeader string `json:"fence_header,omitempty"`
+	// The request header in which the upstream finds what is locked, best Redlock-Key: JSON in ASCII with the values of each placeholder,
+	// such as {"path.1":["42"]}. If a client sends that header, it is removed. Default: none.
+	KeyHeader string `json:"key_header,omitempty"`
 	// The status of the answer if another request holds the lock, 400 to 599. Default: 423.
 	HeldStatus int `json:"held_status,omitempty"`
 	// The status of the answer if too few masters answer, 400 to 599. Default: 409.

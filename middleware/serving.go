@@ -123,9 +123,11 @@ func (s *serving) serve() error {
 // receive removes from the request what a client must not decide, and returns the body that it puts into it, or nil.
 func (s *serving) receive() *body {
 	stripHeader(s.r.Header, s.rule.FenceHeader)
+	stripHeader(s.r.Header, s.rule.KeyHeader)
 	stripHeader(s.r.Header, "Script-Name") // from which gunicorn takes a part of the path
 	stripHeader(s.r.Header, "Path-Info")
 	stripHeader(s.r.Trailer, s.rule.FenceHeader)
+	stripHeader(s.r.Trailer, s.rule.KeyHeader)
 	stripConnection(s.r.Header)
 	return s.rule.wrapBody(s.w, s.r)
 }
@@ -160,6 +162,9 @@ func (s *serving) identify() (err error) {
 	if s.rule.derive != nil {
 		if s.turn.keys, err = s.rule.deriveKeys(s.r); err == nil {
 			s.turn.Key = strings.Join(s.turn.keys, " ")
+			if err := s.takeShown(); err != nil {
+				return err
+			}
 		} else if s.rule.OnMissingKey != Pass || s.rule.dedupe == nil || !errors.Is(err, ErrMissingKey) {
 			return err
 		}

@@ -23,7 +23,9 @@ type Turn struct {
 	keys        []string
 	locker      *redlock.Locker
 	fenceHeader string
-	outer       *Turn // of the rule around this one
+	keyHeader   string
+	shown       map[string][]string // in the keyHeader: the values that are locked, by placeholder
+	outer       *Turn               // of the rule around this one
 
 	claimed  *redlock.Lock // on the delivery; nil for none
 	claimKey string

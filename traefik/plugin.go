@@ -133,7 +133,9 @@ const statusClientClosed = 499
 func (h *handler) withoutAgent(w http.ResponseWriter, r *http.Request, err error) {
 	h.agent.away(h.name, err)
 	if h.rule.text("on_no_quorum") == "pass" {
-		stripFence(r, h.rule.fenceHeader())
+		for _, name := range []string{h.rule.fenceHeader(), h.rule.text("key_header")} {
+			stripFence(r, name)
+		}
 		h.next.ServeHTTP(w, r)
 		return
 	}

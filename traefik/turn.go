@@ -153,6 +153,7 @@ func (t *turn) request(r *http.Request) *http.Request {
 		delete(t.first.Set, name)
 	}
 	r.Header.Del(t.info.FenceHeader)
+	r.Header.Del(t.rule.text("key_header"))
 	for _, name := range t.first.StripTrailers {
 		delete(r.Trailer, name)
 	}

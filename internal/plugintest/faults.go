@@ -18,7 +18,7 @@ func testAway(t *testing.T, p *Plugin) {
 	next := func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Clone() }
 	refuses := handler(t, p, a, next)
 	other := handler(t, p, a, next, "noQuorumStatus", "503")
-	passes := handler(t, p, a, next, "onNoQuorum", "pass")
+	passes := handler(t, p, a, next, "onNoQuorum", "pass", "key_header", "Redlock-Key")
 	for range 2 {
 		w := pay(refuses, "42")
 		want(t, w, http.StatusConflict, "no_quorum")
@@ -27,7 +27,7 @@ func testAway(t *testing.T, p *Plugin) {
 		}
 		want(t, pay(other, "42"), http.StatusServiceUnavailable, "no_quorum")
 	}
-	want(t, pay(passes, "42", "Fencing-Token", "1", "Fencing_token", "2", "X-Other", "kept"), http.StatusOK, "")
+	want(t, pay(passes, "42", "Fencing-Token", "1", "Fencing_token", "2", "Redlock.Key", "{}", "X-Other", "kept"), http.StatusOK, "")
 	if len(got) != 1 || got.Get("X-Other") != "kept" {
 		t.Errorf("the upstream gets %v", got)
 	}

@@ -19,16 +19,16 @@ import (
 func testFence(t *testing.T, p *Plugin) {
 	a := newAgent(t, "unix", "")
 	var got http.Header
-	h := handler(t, p, a, func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Clone() }, "on_missing_key", "pass")
+	h := handler(t, p, a, func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Clone() }, "on_missing_key", "pass", "keyHeader", "Redlock-Key")
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(http.MethodPost, "/orders/42", nil)
-	forged := map[string][]string{"Fencing-Token": {"1"}, "Fencing_Token": {"2"}, "fencing.token": {"3"}, "X-Other": {"kept"}}
+	forged := map[string][]string{"Fencing-Token": {"1"}, "Fencing_Token": {"2"}, "fencing.token": {"3"}, "Redlock-Key": {"{}"}, "Redlock_Key": {"{}"}, "X-Other": {"kept"}}
 	for name, values := range forged {
 		r.Header[name] = values
 	}
 	h.ServeHTTP(w, r)
 	want(t, w, http.StatusOK, "")
-	if len(got) != 2 || got.Get("X-Other") != "kept" || got.Get("Fencing-Token") == "" || got.Get("Fencing-Token") == "1" {
+	if len(got) != 3 || got.Get("Redlock-Key") != `{"path.1":["42"]}` || got.Get("X-Other") != "kept" || got.Get("Fencing-Token") == "" || got.Get("Fencing-Token") == "1" {
 		t.Errorf("the upstream gets %v", got)
 	}
 	if len(r.Header) != 1 {
