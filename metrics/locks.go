@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -18,7 +19,7 @@ type locks struct {
 	renewals, acquisitions *prometheus.CounterVec
 
 	// These are read at the time of a scrape.
-	held, up, rtt, offset, masterFailures, dropped, results, disagreements *prometheus.Desc
+	held, oldest, up, rtt, offset, masterFailures, dropped, results, disagreements *prometheus.Desc
 
 	mu      sync.Mutex
 	lockers []*redlock.Locker // the newest comes last
@@ -56,6 +57,7 @@ func newLocks(n names) *locks {
 		renewals:       n.counter("renewals_total", "Rounds that renewed a lease on a quorum of the masters, or failed to.", "result"),
 		acquisitions:   n.counter("acquisitions_total", "Locks that were taken, by how the turn of the call came.", "came"),
 		held:           n.describe("held", "Keys that this process has locked now."),
+		oldest:         n.describe("oldest_hold_seconds", "For how long the key has been locked that has been so for longest; 0 if none is."),
 		up:             n.describe("master_up", "Whether the master grants locks.", "master"),
 		rtt:            n.describe("master_rtt_seconds", "Round trip of the master's last answer.", "master"),
 		offset:         n.describe("master_clock_offset_seconds", "How far the master's clock is ahead of this process's.", "master"),
@@ -141,7 +143,7 @@ func (s *locks) Describe(to chan<- *prometheus.Desc) {
 	s.leasesLost.Describe(to)
 	s.renewals.Describe(to)
 	s.acquisitions.Describe(to)
-	for _, desc := range []*prometheus.Desc{s.held, s.up, s.rtt, s.offset, s.masterFailures, s.dropped, s.results, s.disagreements} {
+	for _, desc := range []*prometheus.Desc{s.held, s.oldest, s.up, s.rtt, s.offset, s.masterFailures, s.dropped, s.results, s.disagreements} {
 		to <- desc
 	}
 }
@@ -156,10 +158,14 @@ func (s *locks) Collect(to chan<- prometheus.Metric) {
 	statuses := s.look()
 	known, dropped := maps.Clone(s.known), s.former
 	s.mu.Unlock()
+	var oldest time.Duration
 	held, differing := 0, map[string]int{"masters": 0, "max_ttl": 0}
 	masters := make(map[string]redlock.MasterStatus)
 	for _, status := range statuses {
 		held += status.Held
+		if !status.OldestHold.IsZero() {
+			oldest = max(oldest, time.Since(status.OldestHold))
+		}
 		dropped.add(status)
 		for _, d := range status.Disagreements {
 			if d.Masters != "" {
@@ -175,6 +181,7 @@ func (s *locks) Collect(to chan<- prometheus.Metric) {
 		}
 	}
 	gauge(to, s.held, float64(held))
+	gauge(to, s.oldest, oldest.Seconds())
 	for about, n := range differing {
 		gauge(to, s.disagreements, float64(n), about)
 	}

@@ -12,6 +12,7 @@ import (
 // rules are the metrics of requests.
 type rules struct {
 	requests   *prometheus.CounterVec
+	passed     *prometheus.CounterVec
 	wait, hold *prometheus.HistogramVec
 	waiting    *prometheus.GaugeVec
 	remembered *prometheus.CounterVec
@@ -36,6 +37,7 @@ func newRules(n names) *rules {
 	}
 	return &rules{
 		requests: n.counter("requests_total", "Requests that are done, by what became of their lock.", "rule", "outcome"),
+		passed:   n.counter("passed_total", "Requests that were served without a lock, as the rule allows, by the outcome that others are refused with.", "rule", "outcome"),
 		wait:     histogram("wait_seconds", "How long requests that got their lock had waited for it."),
 		hold:     histogram("hold_seconds", "How long requests held their lock, until it was released."),
 		waiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: string(n), Name: "waiting",
@@ -52,7 +54,7 @@ func newRules(n names) *rules {
 }
 
 func (s *rules) all() []prometheus.Collector {
-	return []prometheus.Collector{s.requests, s.wait, s.hold, s.waiting, s.remembered, s.forgotten, s.bytes, s.quota, s.quotaUsed}
+	return []prometheus.Collector{s.requests, s.passed, s.wait, s.hold, s.waiting, s.remembered, s.forgotten, s.bytes, s.quota, s.quotaUsed}
 }
 
 // Describe implements prometheus.Collector.
@@ -74,6 +76,7 @@ func (s *rules) Collect(to chan<- prometheus.Metric) {
 type rule struct {
 	users      int
 	requests   map[middleware.Outcome]prometheus.Counter
+	passed     map[middleware.Outcome]prometheus.Counter
 	wait, hold prometheus.Observer
 	waiting    prometheus.Gauge
 
@@ -85,6 +88,9 @@ type rule struct {
 
 // kinds are those of answers, each of which has a part of the quota.
 var kinds = [2]string{"final", "4xx"}
+
+// passes are the outcomes with which a rule may serve requests all the same.
+var passes = []middleware.Outcome{middleware.OutcomeMissingKey, middleware.OutcomeNoQuorum}
 
 // Waits implements middleware.Observer.
 func (r *rule) Waits(_ string, n int) { r.waiting.Add(float64(n)) }
@@ -99,6 +105,13 @@ func (r *rule) Done(_ string, outcome middleware.Outcome, held time.Duration) {
 	}
 	if held > 0 {
 		r.hold.Observe(held.Seconds())
+	}
+}
+
+// Passed implements middleware.Observer.
+func (r *rule) Passed(_ string, outcome middleware.Outcome) {
+	if c := r.passed[outcome]; c != nil {
+		c.Inc()
 	}
 }
 
@@ -139,6 +152,7 @@ func (s *rules) join(name string) *rule {
 	if r == nil {
 		r = &rule{
 			requests: make(map[middleware.Outcome]prometheus.Counter),
+			passed:   make(map[middleware.Outcome]prometheus.Counter),
 			wait:     s.wait.WithLabelValues(name),
 			hold:     s.hold.WithLabelValues(name),
 			waiting:  s.waiting.WithLabelValues(name),
@@ -156,6 +170,9 @@ func (s *rules) join(name string) *rule {
 		for _, outcome := range middleware.Outcomes() {
 			r.requests[outcome] = s.requests.WithLabelValues(name, string(outcome))
 		}
+		for _, outcome := range passes {
+			r.passed[outcome] = s.passed.WithLabelValues(name, string(outcome))
+		}
 		s.byName[name] = r
 	}
 	r.users++
@@ -171,6 +188,7 @@ func (s *rules) leave(name string, r *rule) {
 	delete(s.byName, name)
 	only := prometheus.Labels{"rule": name}
 	s.requests.DeletePartialMatch(only)
+	s.passed.DeletePartialMatch(only)
 	s.remembered.Delete(only)
 	s.forgotten.DeletePartialMatch(only)
 	s.quota.DeletePartialMatch(only)
@@ -205,6 +223,11 @@ func (m *Metrics) Acquired(rule string, waited time.Duration) {
 // Done implements middleware.Observer.
 func (m *Metrics) Done(rule string, outcome middleware.Outcome, held time.Duration) {
 	m.rules.rule(rule).Done(rule, outcome, held)
+}
+
+// Passed implements middleware.Observer.
+func (m *Metrics) Passed(rule string, outcome middleware.Outcome) {
+	m.rules.rule(rule).Passed(rule, outcome)
 }
 
 // Remembered implements middleware.Observer.

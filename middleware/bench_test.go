@@ -16,6 +16,7 @@ type counts struct{ done atomic.Int64 }
 func (*counts) Waits(string, int)                           {}
 func (*counts) Acquired(string, time.Duration)              {}
 func (*counts) Quota(string, bool, int64, int64)            {}
+func (*counts) Passed(string, middleware.Outcome)           {}
 func (c *counts) Remembered(string, int, middleware.Reason) {}
 
 func (c *counts) Done(string, middleware.Outcome, time.Duration) { c.done.Add(1) }

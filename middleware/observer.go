@@ -25,6 +25,9 @@ type Observer interface {
 	// held is the time from Acquired until the lock was released. It is 0 for a request without a lock of its own, as when a rule
 	// around this one holds its keys. With HoldAfterAbort the lock, and so Done, may come later than the answer.
 	Done(rule string, outcome Outcome, held time.Duration)
+	// Passed is called, before Done, for a request that is served without a lock, because of OnMissingKey, OnNoQuorum or DryRun. The outcome is
+	// that of the Turn.
+	Passed(rule string, outcome Outcome)
 	// Remembered is called for each answer to a delivery under a rule that remembers answers, with the bytes that each master keeps of
 	// it, or 0. why is the Reason if that is not all of it, and otherwise empty.
 	Remembered(rule string, bytes int, why Reason)

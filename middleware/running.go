@@ -98,6 +98,9 @@ func (s *serving) handlerContext() (context.Context, context.CancelFunc) {
 
 // pass serves the request without a lock of this rule.
 func (s *serving) pass() error {
+	if s.rule.Observer != nil {
+		s.rule.Observer.Passed(s.rule.Name, s.turn.Outcome)
+	}
 	if s.turn.Outcome == OutcomeNoQuorum && s.rule.Remember > 0 && s.delivery.ID != "" {
 		defer s.noteRemembered(0, ReasonNoQuorum, nil)
 	}

@@ -80,8 +80,8 @@ func (g *gate) status(key string) KeyStatus {
 // isHeld reports whether the head has the lock now. The mu of the gates is held.
 func (g *gate) isHeld() bool { return g.lock != nil && g.lock.ctx.Err() == nil }
 
-// count returns how many keys are locked here, and how many calls don't have their lock yet.
-func (g *gates) count() (held, waiting int) {
+// count returns how many keys are locked here and since when the oldest, and how many calls don't have their lock yet.
+func (g *gates) count() (held, waiting int, oldest time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	several := make(map[*caller]bool) // the calls for several keys, by their first caller: they may stand at several gates
@@ -98,11 +98,14 @@ func (g *gates) count() (held, waiting int) {
 		}
 		if at.isHeld() {
 			held++
+			if since := at.lock.since(); oldest.IsZero() || since.Before(oldest) {
+				oldest = since
+			}
 		} else if at.head != nil {
 			wait(at.head)
 		}
 	}
-	return held, waiting + len(several)
+	return held, waiting + len(several), oldest
 }
 
 const maxInstance = 64 // bytes of an instance name

@@ -18,6 +18,8 @@ type Status struct {
 	Available int // masters that would grant one now
 	Held      int // keys that this Locker has locked
 	Waiting   int // calls that don't have their lock yet
+	// OldestHold is since when the key is locked that has been for longest; zero if none is.
+	OldestHold time.Time
 	// DroppedLines and DroppedEvents count the lines for the log, and the calls of the Observer and the tracer, that it didn't get, because it
 	// was too slow, blocked or panicked. Neither can hold up a lock.
 	DroppedLines, DroppedEvents uint64
@@ -78,7 +80,7 @@ func (l *Locker) Status() Status {
 			status.Available++
 		}
 	}
-	status.Held, status.Waiting = l.gates.count()
+	status.Held, status.Waiting, status.OldestHold = l.gates.count()
 	status.DroppedLines, status.DroppedEvents = l.told.lines.Count(), l.told.events.Count()+l.told.traces.Count()
 	status.MissedResults, status.RefusedResults = l.late.count(), l.refused.Load()
 	select {
