@@ -15,8 +15,12 @@ func (s *Stream) Push(c *Command) {
 	s = s.home(c)
 	taken, err := s.accept(c)
 	if taken && c.isShort() && s.conn != nil && s.prompt && !s.sending && len(s.queue) == 1 && len(s.flight) == 0 {
-		s.flush()
-		s.sentAlone()
+		passes := c.former != nil // the lock on to another caller, who waits for the answer
+		if s.flush(); passes {
+			s.sentForOthers()
+		} else {
+			s.sentAlone()
+		}
 		taken = false
 	}
 	s.mu.Unlock()

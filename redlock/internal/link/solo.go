@@ -79,7 +79,7 @@ func (s *Stream) sentAlone() {
 	}
 }
 
-// sentForOthers runs when a batch was sent that its callers don't read. mu is held.
+// sentForOthers runs when a batch was sent whose answer isn't for the goroutine that has sent it. mu is held.
 func (s *Stream) sentForOthers() {
 	s.solo.row = 0
 	if s.solo.rests && !s.solo.reading {
