@@ -98,7 +98,7 @@ func (s *simServer) execute(from *route, cmds []protocol.Command, epoch int) boo
 			s.memory.Do([]*protocol.Command{cmd})
 		}
 		if cmd.Op == protocol.OpRegister && cmd.Reply.Err == nil {
-			s.world.registered(s, from.process, cmd.Token)
+			s.world.registered(s, from.process, cmd.Token, cmd.Former)
 		}
 		if cmd.Op == protocol.OpInspect {
 			s.world.told(cmd.Reply.Holder, uint64(cmd.Reply.Fence))

@@ -111,26 +111,31 @@ type heard struct {
 	at    time.Duration
 	epoch int
 	uses  bool
+	set   string
 }
 
-// registered notes that a server is told of a process's set, and when others come into use. The server's mu is held.
-func (w *world) registered(s *simServer, p *process, set string) {
+// registered notes that a server is told of a process's set, in place of its former one, and when others come into use. The server's
+// mu is held.
+func (w *world) registered(s *simServer, p *process, set, former string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	uses := !strings.Contains(set, `"state"`)
 	waits := !uses && !strings.Contains(set, string(sets.Claims))
-	if !waits {
-		p.told[s] = heard{w.now(), s.epoch, uses}
-	} else {
+	if w.births[s].epoch != s.epoch || w.births[s].at == 0 {
+		w.births[s] = heard{at: w.now(), epoch: s.epoch}
+	}
+	switch {
+	case !waits:
+		p.told[s] = heard{w.now(), s.epoch, uses, set}
+	case p.told[s].set == former:
 		delete(p.told, s)
+	default: // it comes late, from a connection that has broken, and takes the place of nothing
+		return
 	}
 	begins := uses && !p.uses
 	if uses != p.uses {
 		p.uses = uses
 		w.events = append(w.events, event{w.now(), "process %d uses its set: %t", []any{p.index, uses}})
-	}
-	if w.births[s].epoch != s.epoch || w.births[s].at == 0 {
-		w.births[s] = heard{at: w.now(), epoch: s.epoch}
 	}
 	if w.wrong && begins && p.born > 0 && !w.remembered(p.first, p) && !slices.ContainsFunc(p.routes, (*route).remembers) {
 		w.anew = true
