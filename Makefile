@@ -12,12 +12,13 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive $(NO_SERVICE) apt-get
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all test-stalled deploy alerts console test-servers clients former former-is-here torture operating reloads fuzz soak lint bench bench-check bench-http wrk redis-server upstreams sdks node prose workflows vulncheck release-check release-module release-notes snapshot release syft traefik
+.PHONY: help build test test-all test-stalled deploy alerts console test-servers clients former former-is-here torture operating storm reloads fuzz soak lint bench bench-check bench-http wrk redis-server upstreams sdks node prose workflows vulncheck release-check release-module release-notes snapshot release syft traefik
 
 # Tests of many cases, of which they try few with -short or the race detector (redistest.Few).
 MODELS := ^(TestSimulation|TestMutants|TestManyLeases|TestManyLost|TestGuardsKeepExclusion|TestScriptsDoWhatTheModelDoes)$$
 FUZZTIME ?= 60s
 TORTURE_TIME ?= 30m
+STORM_TIME ?= 30m
 RELOADS ?= 200
 # those that are installed; or the names or paths of others
 SERVERS ?= $(foreach name,redis-server valkey-server keydb-server,$(shell command -v $(name)))
@@ -88,6 +89,9 @@ OPERATING := ^Test(Reloads|Rotation|InsecureTLS|AdminCommands|LongAndHostileKeys
 
 operating: redis-server ## Run the longer tests of operating Caddys: reloads, exits, commands, rotated secrets, deploy/ (3 minutes)
 	OPERATING=1 go test -race -count=1 -parallel 6 -timeout 20m -run '$(OPERATING)' ./e2e
+
+storm: redis-server ## Repeat payments through Caddys and a net/http server that fail, as do their masters, for STORM_TIME (30m)
+	STORM_TIME=$(STORM_TIME) go test -count=1 -timeout 0 -v -run '^TestRememberedPayments$$' ./e2e
 
 reloads: redis-server ## Reload two Caddys RELOADS times (200) under load, in turn with right and wrong configurations (5 minutes)
 	RELOADS=$(RELOADS) go test -count=1 -timeout 0 -v -run '^TestReloads$$' ./e2e

@@ -209,7 +209,7 @@ func keyFile(t *testing.T, b byte) string {
 }
 
 // TestEncryptedAnswers: with keys the masters can't read an answer. Keys can be replaced one after the other, and a Caddy without the right one
-// refuses a repeat, which would otherwise run again.
+// refuses a repeat, which would otherwise run again; so does one with it, if the answer was tampered with.
 func TestEncryptedAnswers(t *testing.T) {
 	servers := redistest.Start(t, 3)
 	i := newTill(t)
@@ -247,6 +247,18 @@ func TestEncryptedAnswers(t *testing.T) {
 		if a := i.ask(c, "sealed"); a.status != http.StatusInternalServerError || i.runs() != before {
 			t.Errorf("without the right key: %d %q, %d runs", a.status, a.body, i.runs()-before)
 		}
+	}
+	for _, s := range servers { // by who can write to the masters
+		for _, key := range results(s) {
+			data := []byte(s.Client().HGet(t.Context(), key, "data").Val())
+			data[len(data)-1] ^= 1
+			if err := s.Client().HSet(t.Context(), key, "data", data).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if a := i.ask(rotated, "sealed"); a.status != http.StatusInternalServerError || i.runs() != before {
+		t.Errorf("an answer that was tampered with: %d %q, %d runs", a.status, a.body, i.runs()-before)
 	}
 	receipt, _, _ := strings.Cut(i.paid["sealed"].body, "\n")
 	for _, c := range []*caddyProcess{open, sealed, rotated, wrong} {

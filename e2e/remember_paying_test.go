@@ -26,8 +26,9 @@ type paying struct {
 	charges string       // the key of charges, if it is not their ID
 	client  *http.Client // it sends a request once: Go's own repeats would be indistinguishable from the first
 
-	branches [2]atomic.Pointer[branch]
-	started  []*branch // all that there have been
+	branches [3]atomic.Pointer[branch] // two Caddys, and perhaps a net/http server
+	hosts    int                       // that there are
+	started  []*branch                 // all that there have been
 
 	tries, settled atomic.Int64
 
@@ -35,7 +36,7 @@ type paying struct {
 	got map[string][]answer // by payment
 }
 
-// branch is a Caddy that may be killed.
+// branch is a Caddy that may be killed, or a net/http server.
 type branch struct {
 	*caddyProcess
 	name   string
@@ -44,9 +45,9 @@ type branch struct {
 
 func newPaying(t *testing.T, servers []*redistest.Server, rule, charges string) *paying {
 	p := &paying{t: t, bank: newBank(t), servers: servers, rule: rule, charges: charges, got: make(map[string][]answer),
-		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+		hosts: 2, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 	t.Cleanup(p.client.CloseIdleConnections)
-	for i := range p.branches {
+	for i := range p.hosts {
 		p.start(i)
 	}
 	return p
@@ -149,7 +150,7 @@ func (p *paying) pay(m *payment) answer {
 	return answer{}
 }
 
-// try sends a request once, to one of the Caddys, and may leave before it is answered, or in the middle of the answer. Without a complete answer the
+// try sends a request once, to one of the hosts, and may leave before it is answered, or in the middle of the answer. Without a complete answer the
 // status is 0.
 func (p *paying) try(m *payment) (a answer, refused string) {
 	ctx := p.t.Context()
@@ -158,7 +159,7 @@ func (p *paying) try(m *payment) (a answer, refused string) {
 		defer cancel()
 		ctx = timeout
 	}
-	r := withBody(p.branches[rand.IntN(len(p.branches))].Load().url+m.path, m.body, "Idempotency-Key", m.key, "Authorization", m.who, "Account", m.account,
+	r := withBody(p.branches[rand.IntN(p.hosts)].Load().url+m.path, m.body, "Idempotency-Key", m.key, "Authorization", m.who, "Account", m.account,
 		"Test-Try", fmt.Sprint(p.tries.Add(1)))
 	r.Host = "127.0.0.1" // that of both, as behind a load balancer
 	response, err := p.client.Do(r.WithContext(ctx))

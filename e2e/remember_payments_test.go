@@ -16,21 +16,30 @@ import (
 const idempotent = "idempotency_key required\nscope {header.Authorization}\n"
 
 // TestRememberedPayments: each payment is made once, however often its clients repeat it, at once and late, through two Caddys of which each may
-// be killed or reloaded, on three masters of which each may be killed. All clients get the answer of that one run. It is made again only if its
-// answer could not be stored, which the log of the Caddy that served it must show for each such run.
+// be killed or reloaded, and a net/http server, on three masters of which each may be killed, hang, or do so again and again. All clients get
+// the answer of that one run. It is made again only if its answer could not be stored, which the log of the host that served it must show
+// for each such run.
 func TestRememberedPayments(t *testing.T) {
 	t.Parallel()
 	payments, rounds := 100, 1
 	if os.Getenv("OPERATING") != "" {
 		payments, rounds = 1000, 4
 	}
+	if text := os.Getenv("STORM_TIME"); text != "" { // at a thousand payments a minute
+		storm, err := time.ParseDuration(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		payments, rounds = int(1000*storm.Minutes()), int(4*storm.Minutes())
+	}
 	servers := redistest.Start(t, 3, "--appendonly", "yes", "--appendfsync", "always")
 	p := newPaying(t, servers, idempotent+"remember 1h", "")
+	p.addNetHTTP()
 	var faults, ofMasters []func()
 	for range rounds {
 		faults = append(faults, func() { p.kill(0) }, func() { p.kill(1) }, func() { p.reload(0) }, func() { p.reload(1) })
 		for _, i := range rand.Perm(len(servers)) {
-			ofMasters = append(ofMasters, servers[i].Kill, servers[i].Restart)
+			ofMasters = append(ofMasters, servers[i].Kill, servers[i].Restart, servers[i].Pause, servers[i].Resume, func() { flap(servers[i]) })
 		}
 	}
 	rand.Shuffle(len(faults), func(i, k int) { faults[i], faults[k] = faults[k], faults[i] })
@@ -50,6 +59,16 @@ func TestPaymentsThatAreForgotten(t *testing.T) {
 	p.payAll(20)
 	if wrong, _ := p.bank.judge(p.got, p.explainer()); len(wrong) == 0 {
 		t.Error("nothing is wrong without remember")
+	}
+}
+
+// flap has a master hang and answer by turns.
+func flap(s *redistest.Server) {
+	for range 10 {
+		s.Pause()
+		time.Sleep(rand.N(100 * time.Millisecond))
+		s.Resume()
+		time.Sleep(rand.N(100 * time.Millisecond))
 	}
 }
 
@@ -104,9 +123,9 @@ func (p *paying) requireOnce(payments int) {
 	for _, of := range p.got {
 		answers += len(of)
 	}
-	p.t.Logf("%d payments, %d answers to %d tries, %d Caddys killed; %d runs were made again", payments, answers, p.tries.Load(), len(p.started)-len(p.branches), len(again))
+	p.t.Logf("%d payments, %d answers to %d tries, %d Caddys killed; %d runs were made again", payments, answers, p.tries.Load(), len(p.started)-p.hosts, len(again))
 	for run, why := range again {
-		p.t.Logf("try %s, by Caddy %s, was made again: %s", run.try, run.caddy, why)
+		p.t.Logf("try %s, by %s, was made again: %s", run.try, run.caddy, why)
 	}
 	if len(wrong) == 0 {
 		return
