@@ -141,7 +141,8 @@ upstreams: node ## Install UPSTREAMS (all; apt-get, npm) and compare our keys wi
 	$(call npm-install,upstreams)
 	UPSTREAMS='$(UPSTREAMS)' go test -count 1 -run 'TestNoSplit|TestUpstream' ./e2e
 
-sdks: node redis-server ## Install the senders' SDKs (npm), compare our verdicts on signatures with theirs, and let stripe-node repeat payments
+sdks: node redis-server ## Install the senders' SDKs (npm, apt-get), compare our verdicts on signatures with theirs, and let those of Stripe repeat payments
+	@/usr/bin/python3 -c 'import stripe' 2>/dev/null || { $(APT) update && $(APT) install -y --no-install-recommends python3-stripe; }
 	$(call npm-install,sdks)
 	SDKS=required go test -count 1 -run 'TestSDK|TestPresetOf' ./middleware ./e2e
 

@@ -54,10 +54,20 @@ func newLossy(t *testing.T, to *caddyProcess, lose func(http.ResponseWriter, *ht
 	return l
 }
 
-// TestSDKOfStripeRepeats: stripe-node repeats a request whose answer was lost in any way, by itself and with its Idempotency-Key: it gets the answer to the
-// payment, which is made once.
+// TestSDKOfStripeRepeats: stripe-node and stripe-python repeat a request whose answer was lost in any way, by themselves and with its
+// Idempotency-Key: they get the answer to the payment, which is made once.
 func TestSDKOfStripeRepeats(t *testing.T) {
-	modules := sdks.Modules(t)
+	t.Run("node", func(t *testing.T) {
+		testRepeats(t, append(os.Environ(), "NODE_PATH="+sdks.Modules(t)), "node", "payments.js")
+	})
+	t.Run("python", func(t *testing.T) {
+		sdks.RequirePython(t, "stripe")
+		testRepeats(t, os.Environ(), sdks.Python, "payments.py")
+	})
+}
+
+// testRepeats has a program with an SDK make payments whose first answers are lost.
+func testRepeats(t *testing.T, environment []string, program ...string) {
 	for name, test := range map[string]struct {
 		lose   func(http.ResponseWriter, *http.Request)
 		busy   bool // the first is still running when the client repeats it
@@ -97,16 +107,15 @@ func TestSDKOfStripeRepeats(t *testing.T) {
 				balancer.lost.Store(true)
 			}
 			host, port, _ := strings.Cut(balancer.Listener.Addr().String(), ":")
-			cmd := exec.Command("node", "payments.js", host, port, "2000")
-			cmd.Dir = "../internal/sdks"
-			cmd.Env = append(os.Environ(), "NODE_PATH="+modules)
+			cmd := exec.Command(program[0], program[1], host, port, "2000")
+			cmd.Dir, cmd.Env = "../internal/sdks", environment
 			text, code := output(t, cmd)
 			var payment struct {
 				ID      string
 				Headers map[string]string
 			}
 			if err := json.Unmarshal([]byte(text), &payment); err != nil || code != 0 {
-				t.Fatalf("stripe-node: %d %s", code, text)
+				t.Fatalf("%s: %d %s", program, code, text)
 			}
 			var last string
 			for len(ids) > 0 {

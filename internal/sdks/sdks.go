@@ -3,6 +3,7 @@ package sdks
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 )
@@ -22,4 +23,19 @@ func Modules(t *testing.T) string {
 		t.Skip("needs the senders' SDKs: make sdks")
 	}
 	return folder
+}
+
+// Python is the interpreter for which the distribution's packages are.
+const Python = "/usr/bin/python3"
+
+// RequirePython skips the test if a package of Python isn't installed, or fails it if SDKS=required.
+func RequirePython(t *testing.T, name string) {
+	t.Helper()
+	err := exec.Command(Python, "-c", "import "+name).Run()
+	switch {
+	case err != nil && os.Getenv("SDKS") == "required":
+		t.Fatalf("%s for Python: %v; run make sdks", name, err)
+	case err != nil:
+		t.Skipf("needs %s for Python: make sdks", name)
+	}
 }
