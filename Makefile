@@ -114,11 +114,14 @@ alerts: redis-server ## Install Prometheus if it is missing, and let each alert 
 	ALERTS=required go test -race -count 1 -timeout 5m -run '^TestAlert' ./e2e
 
 # Debian's packages for the upstreams. php-fpm is for php_fastcgi; Rack and Python need the servers of webrick and Flask.
-UPSTREAMS ?= express koa fastify flask django bottle tornado rack sinatra php symfony tomcat
+UPSTREAMS ?= express koa fastify hono h3 formidable koa-bodyparser flask django bottle tornado aiohttp falcon starlette rack sinatra php symfony tomcat
 PACKAGES_flask := python3-flask
 PACKAGES_django := python3-django python3-flask
 PACKAGES_bottle := python3-bottle python3-flask
 PACKAGES_tornado := python3-tornado
+PACKAGES_aiohttp := python3-aiohttp
+PACKAGES_falcon := python3-falcon python3-flask
+PACKAGES_starlette := python3-starlette python3-multipart uvicorn
 PACKAGES_rack := ruby-rack ruby-webrick
 PACKAGES_sinatra := ruby-sinatra ruby-rack ruby-webrick
 PACKAGES_php := php-cli php-fpm

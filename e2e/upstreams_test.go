@@ -27,6 +27,8 @@ import (
 var upstreams = map[string]func(port string) *exec.Cmd{
 	"express": node, "koa": node, "fastify": node,
 	"flask": python, "django": python, "bottle": python, "tornado": python,
+	"hono": web, "h3": web, "formidable": web, "koa-bodyparser": web,
+	"aiohttp": async, "falcon": async, "starlette": async,
 	"rack": rack, "sinatra": rack,
 	"php": php("php.php"), "symfony": php("symfony.php"),
 	"tomcat": func(port string) *exec.Cmd {
@@ -39,6 +41,8 @@ var tomcatJars = []string{"/usr/share/java/tomcat10-embed-core.jar", "/usr/share
 
 func node(port string) *exec.Cmd   { return exec.Command("node", "node.js", "", port) }
 func python(port string) *exec.Cmd { return exec.Command("/usr/bin/python3", "python.py", "", port) }
+func web(port string) *exec.Cmd    { return exec.Command("node", "web.js", "", port) }
+func async(port string) *exec.Cmd  { return exec.Command("/usr/bin/python3", "async.py", "", port) }
 func php(script string) func(port string) *exec.Cmd {
 	return func(port string) *exec.Cmd { return exec.Command("php", "-S", "127.0.0.1:"+port, script) }
 }
