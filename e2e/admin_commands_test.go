@@ -98,6 +98,7 @@ func TestAdminCommands(t *testing.T) {
 		text, _, code := redlockCommand(t, "masters", "--address", c.admin)
 		return code == 2 && strings.Contains(text, "NO LOCK CAN BE TAKEN")
 	})
+	command(2, "masters", "--wait", "300ms")
 	for _, args := range [][]string{{"masters", "--json"}, {"inspect", "order:42"}, {"release", "order:42", "--fence", fence}} {
 		command(2, args...)
 	}

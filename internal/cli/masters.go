@@ -18,11 +18,13 @@ import (
 
 func (p *Program) masters() *cobra.Command {
 	var flags asking
+	var wait time.Duration
 	cmd := &cobra.Command{
-		Use:   "masters " + p.Usage,
+		Use:   "masters [--wait <duration>] " + p.Usage,
 		Short: "Shows which masters grant locks to " + p.Whom + ", and why the others don't",
 		Long: "\nShows which masters grant locks to " + p.Whom + `, and why the others don't. The exit
-code is 2 if no locks can be taken.
+code is 2 if no locks can be taken, with --wait if none can within that time: a gate for a
+start or a rollout.
 ` + p.Help,
 		DisableFlagsInUseLine: true,
 		Args:                  cobra.NoArgs,
@@ -35,8 +37,16 @@ code is 2 if no locks can be taken.
 			ctx, stop := interruptible(cmd)
 			defer stop()
 			var status console.Status
-			if err := endpoint.Ask(ctx, http.MethodGet, "masters", nil, &status); err != nil {
-				return exitError, err
+			for deadline := time.Now().Add(wait); ; {
+				err := endpoint.Ask(ctx, http.MethodGet, "masters", nil, &status)
+				if err == nil && status.Ready {
+					break
+				}
+				if late := !time.Now().Add(waitInterval).Before(deadline); late && err != nil {
+					return exitError, err
+				} else if late || !sleep(ctx, waitInterval) {
+					break
+				}
 			}
 			code := exitWell
 			if !status.Ready {
@@ -64,8 +74,12 @@ code is 2 if no locks can be taken.
 		}),
 	}
 	flags.add(cmd, p)
+	cmd.Flags().DurationVar(&wait, "wait", 0, "Wait until locks can be taken, at most for this long")
 	return cmd
 }
+
+// waitInterval is how often --wait looks.
+const waitInterval = 200 * time.Millisecond
 
 var errNoLocker = errors.New("the configuration of this Caddy has no redlock rule")
 
