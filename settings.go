@@ -2,9 +2,11 @@ package caddyredlock
 
 import (
 	"cmp"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
 	"github.com/caddy-redlock/caddy-redlock/internal/masters"
+	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -193,4 +196,26 @@ func doctorSettings(ctx caddy.Context, text json.RawMessage) (doctor.Settings, e
 		MaxTTL:   s.MaxTTL,
 		Prefix:   s.Prefix,
 	}, nil
+}
+
+// loadSealer reads the keys for the answers on the masters. Its errors don't show them.
+func loadSealer(files []string) (*middleware.Sealer, error) {
+	if len(files) == 0 {
+		return nil, nil
+	}
+	keys := make([][]byte, len(files))
+	for i, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("remember_keys: %w", err)
+		}
+		if keys[i], err = base64.StdEncoding.DecodeString(strings.TrimSpace(string(text))); err != nil {
+			return nil, fmt.Errorf("remember_keys %s: not base64; make a key with: openssl rand -base64 32", file)
+		}
+	}
+	sealer, err := middleware.NewSealer(keys...)
+	if err != nil {
+		return nil, fmt.Errorf("remember_keys: %w; make a key with: openssl rand -base64 32", err)
+	}
+	return sealer, nil
 }

@@ -1,0 +1,85 @@
+package middleware
+
+import (
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fields"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
+)
+
+// cookie reads the header itself: net/http drops cookies that it finds malformed, but an upstream may read them. Some readers find
+// the beginning of a cookie wherever its name stands before an equals sign: it must do so nowhere else. own is the name as they read it.
+func cookie(r *http.Request, name string, own *fields.Name) (value string, err error) {
+	err = ErrMissingKey
+	for _, line := range r.Header["Cookie"] {
+		for pair := range strings.SplitSeq(line, ";") {
+			given, text, hasValue := strings.Cut(strings.Trim(pair, " \t"), "=")
+			switch alike, bad := isCookie(given, own); {
+			case bad != nil:
+				return "", bad
+			case alike && (given != name || !hasValue || err == nil), isWithin(text, own):
+				return "", ErrAmbiguousKey
+			case alike:
+				if value, err = cookieValue(text); err != nil {
+					return "", err
+				}
+			}
+		}
+	}
+	return value, err
+}
+
+// isCookie reports whether some reader takes the name of a cookie for the one that is wanted.
+func isCookie(given string, own *fields.Name) (bool, error) {
+	if len(given) > maxCookieName || strings.ContainsFunc(given, func(r rune) bool { return r >= utf8.RuneSelf }) {
+		return false, errBadCookie
+	}
+	for part := range strings.SplitSeq(given, ",") {
+		if fields.NameOf(string(fields.AppendUnescaped(nil, []byte(part)))).Alike(own) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// isWithin reports whether some reader finds the cookie within the value of another one, behind a space, a comma, or whatever it takes
+// for the end of that.
+func isWithin(value string, own *fields.Name) bool {
+	for rest, found := value, true; found; {
+		var before string
+		if before, rest, found = strings.Cut(rest, "="); !found {
+			return false
+		}
+		name := before[strings.LastIndexFunc(before, func(r rune) bool { return !isNamePart(r) })+1:]
+		if len(name) < len(before) && fields.NameOf(string(fields.AppendUnescaped(nil, []byte(name)))).Alike(own) {
+			return true
+		}
+	}
+	return false
+}
+
+func isNamePart(r rune) bool {
+	return r < utf8.RuneSelf && (fold.IsAlphanumeric(byte(r)) || strings.ContainsRune("-_.%[]", r))
+}
+
+// maxCookieName is what a name may have in a form, too. Browsers send no longer cookies.
+const maxCookieName = 4 << 10
+
+const errBadCookie = fold.Error("cookie can be read in several ways")
+
+func cookieValue(text string) (string, error) {
+	if err := grammar.CookieValue(text); err != nil {
+		return "", err
+	}
+	value := strings.TrimFunc(string(fields.AppendUnescaped(nil, []byte(text))), func(r rune) bool { return r == '"' || fold.IsBlank(r) })
+	if value == "" && strings.Trim(text, "\"") != "" { // some readers see nothing here, others something
+		return "", errBadCookie
+	}
+	if strings.ContainsAny(value, `"\\`) || strings.HasPrefix(value, "j:") { // Python undoes such escapes; after j: Express reads JSON
+		return "", errBadCookie
+	}
+	return value, nil
+}
