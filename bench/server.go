@@ -210,17 +210,22 @@ func read(servers []*server, names []string) (reading, error) {
 	return r, nil
 }
 
-// keysLeft counts locks that nobody holds any more. Keys such as "redlock:{key}:fence" stay beside
-// this library's locks for a while by design, as does its register of the sets of masters: they are not counted.
+// keysLeft counts locks that nobody holds any more. This library's fences stay for a while by design, each in the list of its lock or
+// beside it, as does its register of the sets of masters: they are not counted.
 func keysLeft(servers []*server) (int, error) {
 	n := 0
 	ctx := context.Background()
 	for _, s := range servers {
 		keys := s.client.Scan(ctx, 0, "", 10000).Iterator()
 		for keys.Next(ctx) {
-			if !strings.Contains(keys.Val(), "}:") && !strings.HasSuffix(keys.Val(), ":sets:{sets}") {
-				n++
+			if strings.Contains(keys.Val(), "}:") || strings.HasSuffix(keys.Val(), ":sets:{sets}") {
+				continue
 			}
+			first, err := s.client.LIndex(ctx, keys.Val(), 0).Result()
+			if _, notNumber := strconv.ParseInt(first, 10, 64); err == nil && notNumber == nil || errors.Is(err, redis.Nil) {
+				continue // a fence, or a key that has just expired
+			}
+			n++
 		}
 		if err := keys.Err(); err != nil {
 			return n, err
