@@ -9,11 +9,10 @@ import (
 // Await waits for a whole answer: Receive takes it from the buffer. An answer that is longer than that is left to Wait.
 func (c *conn) Await() bool {
 	for more := 1; ; more = c.in.Buffered() + 1 {
-		b, err := c.in.Peek(more)
-		if err != nil {
+		if _, err := c.in.Peek(more); err != nil {
 			return false
 		}
-		if b, _ = c.in.Peek(c.in.Buffered()); isWhole(b) {
+		if b, _ := c.in.Peek(c.in.Buffered()); isWhole(b) {
 			return true
 		}
 	}
