@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -82,26 +81,6 @@ func TestREADMECaddyfile(t *testing.T) {
 	release()
 	for _, a := range slices.Concat(wait(), others(), line()) {
 		requireStatus(t, a, http.StatusOK)
-	}
-}
-
-func TestRecipeGoServer(t *testing.T) {
-	t.Parallel()
-	servers := redistest.Start(t, 3)
-	url, _, _, _ := serveDocumented(t, buildDocumented(t, block(t, "docs/recipes.md", "A Go server", "go"), servers))
-	fence, unlock := lock(t, open(t, servers), "order:42")
-	refused := post(t, url+"/orders/42/pay")
-	requireStatus(t, refused, http.StatusLocked)
-	if !strings.Contains(refused.body, "problems.md#held") {
-		t.Errorf("%s", refused.body)
-	}
-	requireStatus(t, post(t, url+"/orders/x/pay"), http.StatusBadRequest)
-	unlock()
-	paid := post(t, url+"/orders/42/pay")
-	requireStatus(t, paid, http.StatusOK)
-	var next uint64
-	if _, err := fmt.Sscanf(paid.body, "paid order 42, with fencing token %d\n", &next); err != nil || next <= fence {
-		t.Errorf("fencing token after %d: %s", fence, paid.body)
 	}
 }
 

@@ -238,6 +238,26 @@ func TestRecipeOfATest(t *testing.T) {
 	}
 }
 
+func TestRecipeGoServer(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 3)
+	url, _, _, _ := serveDocumented(t, buildDocumented(t, block(t, recipes, "A Go server", "go"), servers))
+	fence, unlock := lock(t, open(t, servers), "order:42")
+	refused := post(t, url+"/orders/42/pay")
+	requireStatus(t, refused, http.StatusLocked)
+	if !strings.Contains(refused.body, "problems.md#held") {
+		t.Errorf("%s", refused.body)
+	}
+	requireStatus(t, post(t, url+"/orders/x/pay"), http.StatusBadRequest)
+	unlock()
+	paid := post(t, url+"/orders/42/pay")
+	requireStatus(t, paid, http.StatusOK)
+	var next uint64
+	if _, err := fmt.Sscanf(paid.body, "paid order 42, with fencing token %d\n", &next); err != nil || next <= fence {
+		t.Errorf("fencing token after %d: %s", fence, paid.body)
+	}
+}
+
 // TestEachRecipeIsRun requires a test of this file for each section of docs/recipes.md that has a configuration or a program.
 func TestEachRecipeIsRun(t *testing.T) {
 	document, err := os.ReadFile(filepath.Join("..", recipes))
