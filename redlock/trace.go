@@ -28,7 +28,8 @@ type Vote struct {
 	Counted bool   // it has answered before the attempt was decided, or its time was over
 	Granted bool   // with a fence
 	Fence   uint64 // if granted
-	Holder  string // otherwise the beginning of the token that has the key, or is next in line
+	Done    bool   // it remembers a result
+	Holder  string // otherwise the beginning of the token that has the key; empty if another process is next in line
 	Err     error  // why it has given no vote
 }
 
@@ -67,8 +68,10 @@ func (v Vote) String() string {
 		return "has no vote: " + v.Err.Error()
 	case v.Granted:
 		return fmt.Sprintf("has granted it with fence %d", v.Fence)
-	case v.Holder == "":
+	case v.Done:
 		return "remembers a result"
+	case v.Holder == "":
+		return "has refused it for another process that waits"
 	}
 	return "has refused it for " + v.Holder
 }
@@ -98,7 +101,7 @@ func (a *attempt) vote(master int) Vote {
 		}
 	}
 	if c := &a.acquires[master]; c.Counted {
-		v.Counted, v.Granted = true, c.Reply.Status == protocol.StatusGranted
+		v.Counted, v.Granted, v.Done = true, c.Reply.Status == protocol.StatusGranted, c.Reply.Status == protocol.StatusDone
 		if v.Granted {
 			v.Fence = uint64(c.Reply.Fence)
 		} else {

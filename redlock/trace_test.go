@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
@@ -114,5 +115,27 @@ func TestNoTracerCostsNothing(t *testing.T) {
 	c, a := &contender{locker: &Locker{}}, &attempt{}
 	if n := testing.AllocsPerRun(100, func() { c.trace(a, nil, 0, "") }); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestVotes tells apart why a master hasn't granted a key.
+func TestVotes(t *testing.T) {
+	l, err := Open([]string{"memory://"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for reply, want := range map[protocol.Reply]string{
+		{Status: protocol.StatusHeld, Holder: "TOKEN"}:       "has refused it for TO",
+		{Status: protocol.StatusHeld}:                        "has refused it for another process that waits",
+		{Status: protocol.StatusDone}:                        "remembers a result",
+		{Status: protocol.StatusGranted, Fence: 7}:           "has granted it with fence 7",
+		{Status: protocol.StatusHeld, Err: errors.New("no")}: "hasn't answered",
+	} {
+		a := &attempt{round: round{locker: l}, acquires: make([]link.Command, 1)}
+		a.acquires[0].Reply, a.acquires[0].Counted = reply, reply.Err == nil
+		if got := a.vote(0).String(); got != want {
+			t.Errorf("%+v: %q, want %q", reply, got, want)
+		}
 	}
 }
