@@ -79,6 +79,7 @@ func (s *stream) begin(more []byte) error {
 // tick looks after the hold, and reports whether it goes on.
 func (s *stream) tick() bool {
 	if s.over != nil {
+		s.tail.conn.within(time.Until(s.overAt)) // a wake-up has moved the deadline
 		return time.Now().Before(s.overAt)
 	}
 	// First the deadline, and then the look: a loss in between moves the deadline.

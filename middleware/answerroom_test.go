@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
@@ -17,7 +18,7 @@ import (
 // are remembered whole, and all can be replayed at once. Then the budget is empty.
 func TestAnswersWithinTheirBudget(t *testing.T) {
 	answers := 1000
-	if testing.Short() {
+	if redistest.Few() {
 		answers = 100
 	}
 	const size = 900_000
