@@ -43,7 +43,7 @@ var numbers = regexp.MustCompile(`[-+]?\d[\d.]*(ms|s|m\d\ds|h\d\dm|d|[kMG]?B)?\b
 
 // likeDocumented returns a text in which all numbers, tokens and versions are the same, and lines don't matter.
 func likeDocumented(text string) string {
-	text = ownVersion.ReplaceAllString(text, "caddy-redlock V")
+	text = strings.ReplaceAll(ownVersion.ReplaceAllString(text, "caddy-redlock V"), " (devel) ", " v0.1.0 ")
 	if host, err := os.Hostname(); err == nil {
 		text = strings.ReplaceAll(text, host+"/", "web1/")
 	}
