@@ -102,6 +102,9 @@ func TestBlocksInREADME(t *testing.T) {
 				}
 			}
 		case "sh":
+			if strings.Contains(text, "redlock run ") && !strings.HasPrefix(text, "export REDLOCK_MASTERS=") {
+				t.Errorf("README runs redlock without masters:\n%s", text)
+			}
 			for line := range strings.Lines(text) {
 				command, _, _ := strings.Cut(line, " #")
 				if command = strings.TrimSpace(command); !slices.Contains(tested, command) {

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -99,7 +100,9 @@ func TestJobsDocument(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(path, "report.sh"), []byte("#!/bin/sh\necho reported\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	cmd := onMachine(servers, "web1", path, "sh", "-euc", commands[1])
+	script := strings.ReplaceAll(commands[1], "redis://10.0.0.1:6379,redis://10.0.0.2:6379,redis://10.0.0.3:6379", strings.Join(redistest.URLs(servers), ","))
+	cmd := onMachine(servers, "web1", path, "sh", "-euc", script)
+	cmd.Env = slices.DeleteFunc(cmd.Env, func(variable string) bool { return strings.HasPrefix(variable, "REDLOCK_MASTERS=") })
 	cmd.Dir = path
 	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "sent\nreported\n" {
 		t.Errorf("%v: %s", err, out)
