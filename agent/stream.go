@@ -84,8 +84,14 @@ func (s *stream) tick() bool {
 	}
 	// First the deadline, and then the look: a loss in between moves the deadline.
 	until := s.lock.Until()
-	s.tail.conn.within(nextCheck(until, s.span))
 	mark, received := s.tail.newest()
+	check := nextCheck(until, s.span)
+	var silent time.Duration
+	if s.heartbeat > 0 {
+		silent = min(time.Since(received), time.Since(s.began)) // who waits sends no marks
+		check = min(check, max(s.heartbeat-silent, 0)+time.Millisecond)
+	}
+	s.tail.conn.within(check)
 	switch {
 	case s.lock.Context().Err() != nil:
 		cause := s.lock.Err()
@@ -95,7 +101,7 @@ func (s *stream) tick() bool {
 			s.overAt = s.overAt.Add(moment)
 		}
 		s.tail.conn.within(time.Until(s.overAt))
-	case s.heartbeat > 0 && time.Since(received) > s.heartbeat && time.Since(s.began) > s.heartbeat: // who waits sends no marks
+	case silent > s.heartbeat:
 		s.end(lostLine{"heartbeat", "no mark came within the heartbeat"})
 		s.giveUp(nil)
 	case until.After(s.until), mark > s.mark:

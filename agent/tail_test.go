@@ -2,11 +2,14 @@ package agent_test
 
 import (
 	"bufio"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/agent"
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
@@ -99,4 +102,23 @@ func TestKeptConnections(t *testing.T) {
 	if err := lock.Unlock(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestGivenUpClientThatLeaves: a client that was given up, and whose lock is then lost, is still noticed when it leaves. The wake-up for
+// the loss had its connection read with a deadline that was over, again and again, until the end that the client had been promised.
+func TestGivenUpClientThatLeaves(t *testing.T) {
+	locker := newLocker(t, live)
+	client := serve(t, "unix", agent.New(locker)) // which must end in time, and that is sooner than the TTL
+	w := dialWire(t, client)
+	w.send("/v1/lock", `{"key":"k","heartbeat":"1ms"}`+"\n")
+	lines := json.NewDecoder(w.answer().Body)
+	var first, last line
+	if err := errors.Join(lines.Decode(&first), lines.Decode(&last)); err != nil || last.Lost != "heartbeat" {
+		t.Fatalf("%+v, %v", last, err)
+	}
+	if err := locker.Close(); err != nil { // which loses the lock
+		t.Fatal(err)
+	}
+	time.Sleep(300 * time.Millisecond) // so that the wake-up comes before the end of the connection
+	_ = w.Close()
 }
