@@ -98,9 +98,8 @@ func (a *agentCommand) run(ctx context.Context) error {
 	series.Watch(locker)
 	served := agent.New(locker, agent.WithToken(token), agent.WithHosts(a.hosts...), agent.WithMaxClients(a.maxClients), agent.WithLogger(logger),
 		agent.WithObservers(series.Rule), agent.WithOther(forOperators(locker, series, logger)))
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
+	ctx, stop := untilSignaled(ctx)
 	defer stop()
-	context.AfterFunc(ctx, stop) // the next signal ends the process, and leaves the locks to their ttl
 	for _, l := range listeners {
 		logger.Info("agent serves", "network", l.Addr().Network(), "address", l.Addr().String())
 	}
@@ -109,6 +108,23 @@ func (a *agentCommand) run(ctx context.Context) error {
 		return err // without Close: it would release locks on which clients still rely
 	}
 	return locker.Close()
+}
+
+// untilSignaled returns a context that ends when the process is told to end. Whoever sees that it has ended can send the next signal:
+// that one ends the process, and leaves the locks to their ttl. signal.NotifyContext would still swallow it.
+func untilSignaled(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGTERM, os.Interrupt)
+	go func() {
+		defer cancel()
+		select {
+		case <-caught:
+		case <-ctx.Done():
+		}
+		signal.Stop(caught)
+	}()
+	return ctx, cancel
 }
 
 // forOperators has the metrics and the console.
