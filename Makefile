@@ -12,7 +12,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive $(NO_SERVICE) apt-get
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all test-stalled deploy alerts console test-servers clients former former-is-here torture operating storm reloads fuzz soak lint bench bench-check bench-http wrk redis-server upstreams sdks node prose workflows vulncheck release-check release-module release-notes snapshot release syft traefik
+.PHONY: help build test test-all test-stalled deploy alerts console test-servers clients former former-is-here torture operating storm reloads fuzz soak lint bench bench-check bench-http wrk redis-server upstreams sdks node prose site workflows vulncheck release-check release-module release-notes snapshot release syft traefik
 
 # Tests of many cases, of which they try few with -short or the race detector (redistest.Few).
 MODELS := ^(TestSimulation|TestMutants|TestManyLeases|TestManyLost|TestGuardsKeepExclusion|TestScriptsDoWhatTheModelDoes)$$
@@ -179,6 +179,12 @@ prose: node ## Check the spelling in documents, comments and messages: internal/
 	$(call npm-install,prose)
 	bin/prose/node_modules/.bin/cspell lint --no-progress --show-suggestions --config internal/prose/cspell.json || { \
 		echo 'correct these words, or add those that are right to internal/prose/words.txt' >&2; exit 1; }
+
+site: node ## Build the site from docs in bin/site/dist, and follow its links (20 seconds)
+	$(call npm-install,site)
+	@rm -rf bin/site/docs bin/site/dist && mkdir -p bin/site/.vitepress && cp -r docs bin/site/ && cp internal/site/config.mjs bin/site/.vitepress/
+	cd bin/site && node_modules/.bin/vitepress build --outDir dist
+	node internal/site/check.mjs bin/site/dist
 
 workflows: ## Check the workflows of GitHub and the scripts of the shell
 	@if ! command -v shellcheck >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends shellcheck; fi
