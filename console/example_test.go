@@ -15,7 +15,7 @@ import (
 )
 
 // Mount it where only operators come, behind your own authentication.
-func ExampleNew() {
+func Example() {
 	locker, err := redlock.Open([]string{"memory://"}) // in production, the URLs of three or five servers
 	if err != nil {
 		log.Fatal(err)

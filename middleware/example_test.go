@@ -26,7 +26,7 @@ func newExampleLocker() *redlock.Locker {
 	return locker
 }
 
-func ExampleNew() {
+func Example() {
 	locker := newExampleLocker()
 	defer func() { _ = locker.Close() }()
 

@@ -20,7 +20,7 @@ func mustOpen() *redlock.Locker {
 }
 
 // In production the URLs are those of three or five independent servers, such as redis://10.0.0.1:6379.
-func ExampleOpen() {
+func Example() {
 	locker, err := redlock.Open([]string{"memory://"}, redlock.WithTTL(5*time.Second))
 	if err != nil {
 		log.Fatal(err)

@@ -3,6 +3,7 @@ package check
 import (
 	"errors"
 	"io"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -154,4 +155,38 @@ func lastStage(t *testing.T, file string) []string {
 	return slices.DeleteFunc(lines, func(line string) bool {
 		return strings.HasPrefix(line, "COPY ") || strings.HasPrefix(line, "ARG ") || strings.HasPrefix(line, "#")
 	})
+}
+
+// TestAboutTheImage requires what Artifact Hub asks of an image of several architectures, on its index, and the files that it names to exist.
+func TestAboutTheImage(t *testing.T) {
+	var config struct {
+		Images []struct {
+			Labels, Annotations map[string]string
+		} `yaml:"dockers_v2"`
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "../../.goreleaser.yaml")), &config); err != nil || len(config.Images) == 0 {
+		t.Fatalf("%d images: %v", len(config.Images), err)
+	}
+	for _, image := range config.Images {
+		if !maps.Equal(image.Labels, image.Annotations) {
+			t.Errorf("labels and annotations differ: %v, %v", image.Labels, image.Annotations)
+		}
+		for _, name := range []string{"description", "licenses", "source", "title", "version"} {
+			if image.Annotations["org.opencontainers.image."+name] == "" {
+				t.Errorf("no %s", name)
+			}
+		}
+		if created := image.Annotations["org.opencontainers.image.created"]; created != "{{ .CommitDate }}" { // as RFC 3339
+			t.Errorf("created: %q", created)
+		}
+		for _, name := range []string{"readme", "logo"} {
+			address := image.Annotations["io.artifacthub.package."+name+"-url"]
+			file, found := strings.CutPrefix(address, "https://raw.githubusercontent.com/caddy-redlock/caddy-redlock/{{ .FullCommit }}/")
+			if !found {
+				t.Errorf("the %s is at %q", name, address)
+				continue
+			}
+			read(t, filepath.Join("../..", file))
+		}
+	}
 }
