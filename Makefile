@@ -12,7 +12,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive $(NO_SERVICE) apt-get
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all test-stalled deploy alerts console test-servers clients former former-is-here torture operating storm reloads fuzz soak lint bench bench-check bench-http wrk redis-server upstreams sdks node prose site workflows vulncheck release-check release-module release-notes snapshot release syft traefik
+.PHONY: help build test test-all test-stalled deploy alerts console test-servers clients former former-is-here torture operating storm reloads fuzz soak lint bench bench-check bench-http wrk redis-server upstreams sdks node prose site images workflows vulncheck release-check release-module release-notes snapshot release syft traefik
 
 # Tests of many cases, of which they try few with -short or the race detector (redistest.Few).
 MODELS := ^(TestSimulation|TestMutants|TestManyLeases|TestManyLost|TestGuardsKeepExclusion|TestScriptsDoWhatTheModelDoes)$$
@@ -163,6 +163,10 @@ soak: ## Run the simulation of the protocol over 100,000 worlds (hours)
 console: redis-server ## Look at the page of the console with Chromium, which it installs
 	@if ! command -v chromium >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends chromium fonts-dejavu-core; fi
 	cd console/browsertest && go test -count 1 -parallel 4 -timeout 10m ./...
+
+images: build redis-server ## Record the terminal in README, and photograph the page of the console with Chromium, which make console installs
+	go run ./internal/recording
+	cd console/browsertest && PICTURE=$(abspath docs/images/console.png) go test -count 1 -run '^TestPicture$$' .
 
 lint: build ## Check format, vet, staticcheck, go.mod and Caddyfile.example
 	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo 'run gofmt -w on these files' >&2; exit 1; }

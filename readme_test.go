@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"html"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -116,6 +117,19 @@ func TestBlocksInREADME(t *testing.T) {
 	}
 	if !regexp.MustCompile(`(?m)^test:`).MatchString(readFile(t, "Makefile")) {
 		t.Error("make test has no target")
+	}
+}
+
+// TestRecordingInREADME requires the recorded terminal to have what README says, which e2e runs; make images records it.
+func TestRecordingInREADME(t *testing.T) {
+	_, block, _ := strings.Cut(readFile(t, "README.md"), "\n```console\n")
+	block, after, _ := strings.Cut(block, "```\n")
+	var recorded strings.Builder
+	for _, line := range regexp.MustCompile(`<text[^>]*>(.*)</text>`).FindAllStringSubmatch(readFile(t, "docs/images/try.svg"), -1) {
+		recorded.WriteString(html.UnescapeString(line[1]) + "\n")
+	}
+	if recorded.String() != block || !strings.Contains(after, "](docs/images/try.svg)") {
+		t.Errorf("README says\n%s\nand docs/images/try.svg\n%s", block, recorded.String())
 	}
 }
 
