@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -37,6 +38,27 @@ func TestCatalog(t *testing.T) {
 	plugintest.Fill(reflect.ValueOf(config), settings)
 	if _, err := New(t.Context(), http.NotFoundHandler(), config, "catalog"); err != nil {
 		t.Errorf("the test data don't load without an agent: %v", err)
+	}
+}
+
+// TestShownSettings loads what README and docs/traefik.md show, where there is no agent.
+func TestShownSettings(t *testing.T) {
+	for _, file := range []string{"../README.md", "../docs/traefik.md"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown := regexp.MustCompile(`redlock: \{ (key: .*) \}`).FindSubmatch(text)
+		if shown == nil {
+			t.Fatalf("%s shows no settings", file)
+		}
+		config, settings := CreateConfig(), fields(strings.ReplaceAll(string(shown[1]), ", ", "\n"))
+		settings["agent"] = "unix:" + filepath.Join(t.TempDir(), "none")
+		plugintest.Logged(t)
+		plugintest.Fill(reflect.ValueOf(config), settings)
+		if _, err := New(t.Context(), http.NotFoundHandler(), config, "shown"); err != nil || len(settings) < 3 {
+			t.Errorf("%s: %v: %v", file, settings, err)
+		}
 	}
 }
 

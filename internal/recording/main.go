@@ -43,16 +43,16 @@ func record() error {
 	if err != nil {
 		return err
 	}
-	block := regexp.MustCompile("(?ms)^```console\n(.*?)^```$").FindSubmatch(readme)
+	block := regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindSubmatch(readme)
 	if block == nil {
-		return errors.New("README.md shows no terminal")
+		return errors.New("README.md has no commands")
 	}
 	var lines []line
 	var script strings.Builder
 	for text := range strings.Lines(string(block[1])) {
-		if command, ok := strings.CutPrefix(text, "$ "); ok {
-			script.WriteString(command)
-			lines = append(lines, line{strings.TrimSuffix(text, "\n"), true, time.Duration(len(lines)) * typing})
+		if strings.HasPrefix(text, "curl ") {
+			script.WriteString(text)
+			lines = append(lines, line{"$ " + strings.TrimSuffix(text, "\n"), true, time.Duration(len(lines)) * typing})
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
