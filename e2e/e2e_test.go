@@ -24,7 +24,7 @@ import (
 
 const (
 	// bound is for what a healthy process does at once, however busy the machine is.
-	bound = 20 * time.Second
+	bound = time.Minute
 	// calm is a time-out that keeps a master on a busy machine from being taken for one that has failed.
 	calm = 2 * time.Second
 

@@ -17,11 +17,11 @@ import (
 // TestAnswersWithinTheirBudget: of many large answers at once, only as many are in memory as the budget has room for. The others wait, all
 // are remembered whole, and all can be replayed at once. Then the budget is empty.
 func TestAnswersWithinTheirBudget(t *testing.T) {
+	const size = 900_000
 	answers := 1000
 	if redistest.Few() {
-		answers = 100
+		answers = 50 // a busy machine stores more of them later than a request waits for room
 	}
-	const size = 900_000
 	body := strings.Repeat("paid ", size/5)
 	most := int64(middleware.DefaultAnswerBudget / size / 2)
 	var inside, runs atomic.Int64

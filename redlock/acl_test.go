@@ -198,7 +198,7 @@ func requireFullTurn(t *testing.T, urls []string, more ...redlock.Option) {
 		if len(complaints) > 0 {
 			t.Logf("with a TTL of %v: %.1000s", ttl, complaints)
 			time.Sleep(ttl)
-			ttl = min(2*ttl, bound/4)
+			ttl = min(2*ttl, longTTL/4)
 		}
 		return len(complaints) == 0
 	})

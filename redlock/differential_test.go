@@ -65,7 +65,8 @@ func TestScriptsDoWhatTheModelDoes(t *testing.T) {
 	p := &pair{t: t, rand: rand.New(rand.NewPCG(seed, 0)), real: real, direct: direct[0].impl.(protocol.Doer), client: server.Client(), seen: make(map[string]int)}
 	p.model = memory.New("model", func() time.Time { return p.now })
 	p.listen()
-	for range commands {
+	steps := 0
+	for ; steps-p.ambiguous < commands && steps < 10*commands; steps++ { // on a busy machine many answers tell nothing
 		if p.rand.IntN(20) == 0 {
 			p.together()
 		} else {
@@ -78,8 +79,8 @@ func TestScriptsDoWhatTheModelDoes(t *testing.T) {
 	p.checkWakeUps()
 	p.seen["wake-up"] = p.woken
 	t.Logf("%v; %d near an expiry", p.seen, p.ambiguous)
-	if p.ambiguous > commands/10 {
-		t.Errorf("%d of %d answers were near an expiry, or slow: the test says too little", p.ambiguous, commands)
+	if steps-p.ambiguous < commands {
+		t.Errorf("%d of %d answers were near an expiry, or slow: the test says too little", p.ambiguous, steps)
 	}
 	for _, answer := range []string{
 		"acquire granted", "acquire again", "acquire held", "extend granted", "extend refilled", "extend expired", "extend not owner",

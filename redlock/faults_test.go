@@ -217,7 +217,7 @@ func TestCancelledAnywhere(t *testing.T) {
 			name = "one hung"
 		}
 		t.Run(name, func(t *testing.T) {
-			l, servers := onServers(t, 3, redlock.WithTimeout(bound/3))
+			l, servers := onServers(t, 3, redlock.WithTimeout(longTTL/3))
 			lockUnlock(t, l, "warm up")
 			const samples = 20
 			start := time.Now()

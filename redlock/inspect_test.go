@@ -166,7 +166,7 @@ func TestInspectWithIllMasters(t *testing.T) {
 // TestInspectDuringClose: no inspection outlives the Locker, even while its masters hang.
 func TestInspectDuringClose(t *testing.T) {
 	t.Parallel()
-	l, servers := onServers(t, 3, redlock.WithTimeout(bound/3))
+	l, servers := onServers(t, 3, redlock.WithTimeout(longTTL/3))
 	lockUnlock(t, l, "key")
 	for _, s := range servers {
 		s.Pause()

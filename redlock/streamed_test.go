@@ -24,7 +24,7 @@ func (m Master) Impl() Stepwise { return m.impl.(Stepwise) }
 // Streamed returns a master whose Do sends its commands as a Locker does.
 func Streamed(master Master) Stepwise {
 	m := master.impl
-	o, err := newOptions([]Option{WithRestartGuard(0)})
+	o, err := newOptions([]Option{WithRestartGuard(0), WithTimeout(5 * time.Second)})
 	if err != nil {
 		panic(err)
 	}
