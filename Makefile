@@ -33,19 +33,19 @@ help: ## Show the targets
 build: ## Build bin/caddy: Caddy with the standard modules and this one
 	go build -o bin/caddy ./cmd/caddy
 
-# Most tests wait most of the time.
+# Most tests wait most of the time. The packages that take longest begin first.
 TEST := go test -p 4 -parallel 6 -timeout 30m
+ALL := ./redlock ./e2e ./cmd/redlock ./...
 
 test: redis-server ## Run the tests of each package, models in few random cases (3 minutes)
 	@echo '1/2 compile: minutes the first time, seconds after that'
 	go build ./...
-	@echo '2/2 test: a line for each package, in the order of their names; e2e and redlock take longest'
-	$(TEST) -short ./...
+	@echo '2/2 test: a line for each package; redlock and e2e take minutes, and are told first'
+	$(TEST) -short $(ALL)
 
-# The packages that take longest begin first.
 test-all: redis-server ## Run all tests with the race detector, models and mutants at full size, and the modules of examples (12 minutes)
-	@echo '1/3 with the race detector: e2e and redlock take minutes, and are told first'
-	$(TEST) -race ./e2e ./redlock ./...
+	@echo '1/3 with the race detector: redlock and e2e take minutes, and are told first'
+	$(TEST) -race $(ALL)
 	@echo '2/3 models and mutants'
 	go test -timeout 30m -run '$(MODELS)' ./redlock
 	@echo '3/3 examples/stacks, and the plugin for Traefik as it is interpreted'
@@ -53,7 +53,7 @@ test-all: redis-server ## Run all tests with the race detector, models and mutan
 	cd traefik/yaegitest && go test -timeout 5m ./...
 
 test-stalled: redis-server ## Run the tests with the race detector while each processor stands still half of the time, as beside busy neighbors (as root)
-	go build -o bin/stall ./internal/stall && bin/stall 300ms $(TEST) -race -count 1 ./e2e ./redlock ./...
+	go build -o bin/stall ./internal/stall && bin/stall 300ms $(TEST) -race -count 1 $(ALL)
 
 deploy: redis-server ## Check the files in deploy: units of systemd, manifests, the compose file, the Dockerfile's build command
 	@if ! command -v systemd-analyze >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends systemd; fi
