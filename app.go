@@ -71,7 +71,7 @@ type App struct {
 	sealer     *middleware.Sealer // nil if answers are not encrypted
 	hideBudget func()             // from the metrics; nil if it isn't there
 	settings   settings
-	pooled     bool // whether this instance has a share in the pool to give back
+	pooled     bool // whether Start has taken a share in the pool, to be given back
 }
 
 // CaddyModule returns the Caddy module information.
@@ -82,7 +82,8 @@ func (App) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// Provision replaces placeholders, checks the configuration and joins the pool of lockers. It does not wait for the masters.
+// Provision replaces placeholders and checks the configuration. It doesn't connect to the masters, since the configuration may only be
+// validated, or another part of it refused.
 func (a *App) Provision(ctx caddy.Context) error {
 	if err := a.provision(ctx); err != nil {
 		return a.Source.at(err)
@@ -102,10 +103,9 @@ func (a *App) provision(ctx caddy.Context) error {
 	if a.sealer, err = loadSealer(a.RememberKeys); err != nil {
 		return err
 	}
-	if _, err = a.settings.join(); err != nil {
+	if err = a.settings.valid(); err != nil {
 		return err
 	}
-	a.pooled = true
 	ctx.Logger().Debug("masters", zap.Int("count", len(a.settings.URLs)))
 	return a.showMetrics(ctx)
 }
@@ -115,10 +115,16 @@ func (a *App) inMemory() bool {
 	return len(a.settings.URLs) == 1 && strings.HasPrefix(a.settings.URLs[0], "memory:")
 }
 
-// Start does nothing: Provision has joined the pool already.
-func (a *App) Start() error { return nil }
+// Start joins the pool of lockers. It does not wait for the masters. The app http may have begun to serve before: its requests join, too.
+func (a *App) Start() error {
+	if _, err := a.settings.join(); err != nil {
+		return err
+	}
+	a.pooled = true
+	return nil
+}
 
-// Stop does nothing: requests may still hold locks. Cleanup gives back what Provision took.
+// Stop does nothing: requests may still hold locks. Cleanup gives back what Start took.
 func (a *App) Stop() error { return nil }
 
 // Cleanup leaves the pool. The locker is closed when the last request that uses it is done. If the grace period of an exit is over

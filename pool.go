@@ -51,20 +51,7 @@ func (s *settings) join() (*redlock.Locker, error) {
 		if err != nil {
 			return nil, fmt.Errorf("masters: %w", err)
 		}
-		opts := []redlock.Option{
-			redlock.WithTTL(min(redlock.DefaultTTL, s.MaxTTL)),
-			redlock.WithMaxTTL(s.MaxTTL),
-			redlock.WithRestartGuard(s.Guard),
-			redlock.WithMaxSkew(s.MaxSkew),
-			redlock.WithTimeout(s.Timeout),
-			redlock.WithPrefix(s.Prefix),
-			redlock.WithLogger(slog.New(currentLog{})),
-			redlock.WithObserver(series.Observer()),
-		}
-		if s.Instance != "" {
-			opts = append(opts, redlock.WithInstance(s.Instance))
-		}
-		locker, err := redlock.New(masters, opts...)
+		locker, err := redlock.New(masters, s.options(redlock.WithLogger(slog.New(currentLog{})), redlock.WithObserver(series.Observer()))...)
 		if err == nil {
 			series.Watch(locker)
 		}
@@ -74,6 +61,32 @@ func (s *settings) join() (*redlock.Locker, error) {
 		return nil, err
 	}
 	return pooled.(pooledLocker).Locker, nil
+}
+
+// options returns those of the settings, and more.
+func (s *settings) options(more ...redlock.Option) []redlock.Option {
+	if s.Instance != "" {
+		more = append(more, redlock.WithInstance(s.Instance))
+	}
+	return append(more,
+		redlock.WithTTL(min(redlock.DefaultTTL, s.MaxTTL)),
+		redlock.WithMaxTTL(s.MaxTTL),
+		redlock.WithRestartGuard(s.Guard),
+		redlock.WithMaxSkew(s.MaxSkew),
+		redlock.WithTimeout(s.Timeout),
+		redlock.WithPrefix(s.Prefix))
+}
+
+// valid returns why join would fail, if it would, and connects to no master: the options are tried on one in memory.
+func (s *settings) valid() error {
+	if _, err := s.masters(); err != nil {
+		return fmt.Errorf("masters: %w", err)
+	}
+	locker, err := redlock.New([]redlock.Master{redlock.NewMemoryMaster("")}, s.options(redlock.WithLogger(slog.New(slog.DiscardHandler)))...)
+	if err != nil {
+		return err
+	}
+	return locker.Close()
 }
 
 // leave removes a user from the locker; the last one closes it.
