@@ -176,15 +176,17 @@ func TestTogether(t *testing.T) {
 		awaitUptime(t, late)
 		s.MaxSkew, s.Guard = 0, time.Second
 		want{doctor.Error, doctor.Clock, []string{"clocks are 40", "max_skew is off"}, true}.require(t, doctor.Examine(t.Context(), s))
-		clock.Set(-time.Since(time.Unix(0, 0)), 0) // a machine without a battery starts in 1970
-		late.Kill()
-		late.Restart()
-		clock.Set(0, 0)
 		s = settings(late.URL())
 		s.Guard, s.Patience = time.Hour, 5*time.Second
-		r := doctor.Examine(t.Context(), s)
-		for deadline := time.Now().Add(time.Minute); len(of(r, doctor.Reachability)) > 0 && time.Now().Before(deadline); {
-			r = doctor.Examine(t.Context(), s) // it has been seen to hang after such a jump of its clock
+		var r doctor.Report
+		for range 10 { // servers have been seen to hang for minutes after such a jump of their clocks
+			clock.Set(-time.Since(time.Unix(0, 0)), 0) // a machine without a battery starts in 1970
+			late.Kill()
+			late.Restart()
+			clock.Set(0, 0)
+			if r = doctor.Examine(t.Context(), s); len(of(r, doctor.Reachability)) == 0 {
+				break
+			}
 		}
 		if found := of(r, doctor.Uptime); len(found) != 1 || !strings.Contains(found[0].Text, "can't be right") || r.Voting != 0 {
 			t.Errorf("%+v", r)
