@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/job"
@@ -24,6 +25,9 @@ type holding struct {
 
 // patience is how long a person waits without being told for what.
 const patience = 300 * time.Millisecond
+
+// guardOff is the way out of that wait.
+const guardOff = "REDLOCK_RESTART_GUARD=off is for trials"
 
 // label is what others see of the holder, beside its name.
 const label = "redlock run"
@@ -50,6 +54,15 @@ func (c *runCommand) acquire(ctx context.Context) (*holding, error) {
 			return seen.Holder, seen.Fence
 		}
 		return "", 0
+	}, func(context.Context) time.Time {
+		status := locker.Status()
+		var restarted []time.Time
+		for _, m := range status.Masters {
+			if m.State == redlock.MasterRestarted {
+				restarted = append(restarted, m.Until)
+			}
+		}
+		return quorumAt(status.Quorum-status.Available, restarted)
 	})
 	lock, err := locker.Lock(ctx, c.key, opts...)
 	told()
@@ -73,7 +86,7 @@ func (c *runCommand) acquireThrough(ctx context.Context) (*holding, error) {
 	if err != nil {
 		return nil, &coded{codeUsage, err}
 	}
-	told := c.explainWait(ctx, func(ctx context.Context) (holder string, fence uint64) { return agent.inspect(ctx, c.key) })
+	told := c.explainWait(ctx, func(ctx context.Context) (holder string, fence uint64) { return agent.inspect(ctx, c.key) }, agent.guardedUntil)
 	lease, fence, err := c.lockThrough(ctx, agent)
 	told()
 	if err != nil {
@@ -82,29 +95,51 @@ func (c *runCommand) acquireThrough(ctx context.Context) (*holding, error) {
 	return &holding{lease: lease, fence: fence, free: func(done bool) error { return lease.release(done && c.period > 0) }}, nil
 }
 
-// explainWait tells a person at the terminal, once, what a command waits for. The function that it returns ends that.
-func (c *runCommand) explainWait(ctx context.Context, inspect func(context.Context) (holder string, fence uint64)) (stop func()) {
-	if !isTerminal(os.Stderr) || c.try {
+// quorumAt returns when so many masters that have just started will have a vote again; zero if they are too few, or none is missing.
+func quorumAt(missing int, restarted []time.Time) time.Time {
+	if missing <= 0 || missing > len(restarted) {
+		return time.Time{}
+	}
+	slices.SortFunc(restarted, time.Time.Compare)
+	return restarted[missing-1]
+}
+
+// explainWait tells a person at the terminal, once, what a command waits for; and wherever its errors go, that it waits for masters that
+// have just started, which a first try would take for a hang. The function that it returns ends that.
+func (c *runCommand) explainWait(ctx context.Context, inspect func(context.Context) (holder string, fence uint64), guardedUntil func(context.Context) time.Time) (stop func()) {
+	if c.try {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(patience):
-		}
-		text := fmt.Sprintf("waiting for the lock on %s", c.key)
-		if holder, fence := inspect(ctx); holder != "" {
-			text += fmt.Sprintf(", which %s holds", holder)
-			if fence != 0 { // the masters forget it for a moment between renewals
-				text += fmt.Sprintf(" (fence %d)", fence)
+		person := isTerminal(os.Stderr)
+		for pause := patience; ; pause = min(2*pause, time.Minute) {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(pause):
 			}
-		}
-		if ctx.Err() == nil {
-			tell("%s", text)
+			if until := guardedUntil(ctx); !until.IsZero() {
+				tell("waiting for masters that have just started, and may have forgotten locks: they have no vote before %s, for another %v; %s",
+					until.Format(time.TimeOnly), time.Until(until).Round(time.Second), guardOff)
+				return
+			}
+			if !person {
+				continue
+			}
+			person = false
+			text := fmt.Sprintf("waiting for the lock on %s", c.key)
+			if holder, fence := inspect(ctx); holder != "" {
+				text += fmt.Sprintf(", which %s holds", holder)
+				if fence != 0 { // the masters forget it for a moment between renewals
+					text += fmt.Sprintf(" (fence %d)", fence)
+				}
+			}
+			if ctx.Err() == nil {
+				tell("%s", text)
+			}
 		}
 	}()
 	return func() { cancel(); <-ended }

@@ -225,6 +225,8 @@ func (c *runCommand) environment(held *holding) []string {
 // refused returns what is told of a lock that wasn't had.
 func (c *runCommand) refused(err error) error {
 	switch {
+	case errors.Is(err, redlock.ErrNoQuorum) && errors.Is(err, redlock.ErrRestarted):
+		return &coded{codeNoQuorum, fmt.Errorf("%w (%s)", err, guardOff)}
 	case errors.Is(err, redlock.ErrDone):
 		return &coded{c.skipCode, onTerminal("it is done: %s has run in this period", c.key)}
 	case errors.Is(err, redlock.ErrNoQuorum), errors.Is(err, redlock.ErrUnreadable):

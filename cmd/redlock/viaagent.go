@@ -62,19 +62,40 @@ func (a *agentClient) send(ctx context.Context, method, path string, body io.Rea
 	return answer, err
 }
 
-// inspect returns who holds a key, as the agent's console says.
-func (a *agentClient) inspect(ctx context.Context, key string) (holder string, fence uint64) {
-	answer, err := a.send(ctx, http.MethodGet, "/console/locks?"+url.Values{"key": {key}}.Encode(), nil)
+// ask has the agent's console answer, and reports whether it has.
+func (a *agentClient) ask(ctx context.Context, path string, seen any) bool {
+	answer, err := a.send(ctx, http.MethodGet, "/console"+path, nil)
 	if err != nil {
-		return "", 0
+		return false
 	}
 	defer func() { _ = answer.Body.Close() }()
-	var seen console.Inspection
 	text, _ := io.ReadAll(answer.Body)
-	if known, err := cli.Decode(answer.StatusCode, answer.Header, text, &seen); known && err == nil && len(seen.Lockers) > 0 {
+	known, err := cli.Decode(answer.StatusCode, answer.Header, text, seen)
+	return known && err == nil
+}
+
+// inspect returns who holds a key.
+func (a *agentClient) inspect(ctx context.Context, key string) (holder string, fence uint64) {
+	var seen console.Inspection
+	if a.ask(ctx, "/locks?"+url.Values{"key": {key}}.Encode(), &seen) && len(seen.Lockers) > 0 {
 		return seen.Lockers[0].Holder, seen.Lockers[0].Fence
 	}
 	return "", 0
+}
+
+// guardedUntil returns when a quorum of masters will have a vote that lack it because they have just started.
+func (a *agentClient) guardedUntil(ctx context.Context) time.Time {
+	var seen console.Status
+	if !a.ask(ctx, "/masters", &seen) || len(seen.Lockers) == 0 {
+		return time.Time{}
+	}
+	var restarted []time.Time
+	for _, m := range seen.Lockers[0].Masters {
+		if m.State == string(redlock.MasterRestarted) {
+			restarted = append(restarted, m.Until)
+		}
+	}
+	return quorumAt(seen.Lockers[0].Quorum-seen.Lockers[0].Available, restarted)
 }
 
 // agentLease is a lock that an agent holds for as long as a request lasts.
