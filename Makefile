@@ -113,26 +113,50 @@ alerts: redis-server ## Install Prometheus if it is missing, and let each alert 
 	fi
 	ALERTS=required go test -race -count 1 -timeout 5m -run '^TestAlert' ./e2e
 
-# Debian's packages for the upstreams. php-fpm is for php_fastcgi; Rack and Python need the servers of webrick and Flask.
-UPSTREAMS ?= express koa fastify hono h3 formidable koa-bodyparser flask django bottle tornado aiohttp falcon starlette rack sinatra php symfony tomcat
+# Debian's packages for the upstreams, and for the proxies in front of them (UPSTREAMS=express+nginx). php-fpm is for php_fastcgi; Rack and Python need the servers of webrick and Flask.
+UPSTREAMS ?= all
 PACKAGES_flask := python3-flask
+PACKAGES_gunicorn := python3-flask python3-gunicorn
+PACKAGES_uwsgi := python3-flask uwsgi-core uwsgi-plugin-python3
+PACKAGES_waitress := python3-flask python3-waitress
 PACKAGES_django := python3-django python3-flask
 PACKAGES_bottle := python3-bottle python3-flask
 PACKAGES_tornado := python3-tornado
 PACKAGES_aiohttp := python3-aiohttp
 PACKAGES_falcon := python3-falcon python3-flask
 PACKAGES_starlette := python3-starlette python3-multipart uvicorn
+PACKAGES_fastapi := python3-fastapi python3-multipart uvicorn
+PACKAGES_quart := python3-quart
+PACKAGES_cherrypy := python3-cherrypy3
+PACKAGES_webob := python3-webob python3-waitress
+PACKAGES_pyramid := python3-pyramid python3-waitress
+PACKAGES_twisted := python3-twisted
 PACKAGES_rack := ruby-rack ruby-webrick
+PACKAGES_puma := ruby-rack puma
 PACKAGES_sinatra := ruby-sinatra ruby-rack ruby-webrick
+PACKAGES_grape := ruby-grape ruby-rack ruby-webrick
+PACKAGES_rails := ruby-railties ruby-actionpack ruby-rack puma
+PACKAGES_mojolicious := libplack-perl libmojolicious-perl
+PACKAGES_dancer2 := libplack-perl libdancer2-perl
+PACKAGES_catalyst := libplack-perl libcatalyst-perl
+PACKAGES_plack := libplack-perl
+PACKAGES_cgi := libplack-perl libcgi-pm-perl
 PACKAGES_php := php-cli php-fpm
 PACKAGES_symfony := php-cli php-symfony-http-foundation php-symfony-routing
+PACKAGES_slim := php-cli php-slim
 PACKAGES_tomcat := default-jdk-headless libtomcat10-embed-java libjackson2-databind-java
-UPSTREAM_PACKAGES := $(sort $(foreach name,$(UPSTREAMS),$(PACKAGES_$(name))))
+PACKAGES_jetty := default-jdk-headless libjetty9-java libspring-web-java
+PACKAGES_spring := $(PACKAGES_jetty)
+PACKAGES_nginx := nginx-light
+PACKAGES_apache := apache2-bin
+PACKAGES_haproxy := haproxy
+UPSTREAM_NAMES := $(if $(filter all,$(UPSTREAMS)),$(patsubst PACKAGES_%,%,$(filter PACKAGES_%,$(.VARIABLES))),$(subst +, ,$(UPSTREAMS)))
+UPSTREAM_PACKAGES := $(sort $(foreach name,$(UPSTREAM_NAMES),$(PACKAGES_$(name))))
 
 # npm-install installs the packages of internal/$(1)/package.json in bin/$(1), once.
 define npm-install
 	@cmp -s internal/$(1)/package.json bin/$(1)/installed || { \
-		npm install --silent --fetch-retries 2 --fetch-retry-mintimeout 1000 --fetch-retry-maxtimeout 5000 --fetch-timeout 60000 --ignore-scripts --no-audit --no-fund --no-package-lock --prefix bin/$(1) $$(sed -n 's/^ *"\(.*\)": "\([0-9.]*\)",*$$/\1@\2/p' internal/$(1)/package.json) && \
+		npm install --silent --fetch-retries 2 --fetch-retry-mintimeout 1000 --fetch-retry-maxtimeout 5000 --fetch-timeout 60000 --ignore-scripts --no-audit --no-fund --no-package-lock --prefix bin/$(1) $$(sed -n 's/^ *"\(.*\)": "\([^ "]*[0-9.]*\)",*$$/\1@\2/p' internal/$(1)/package.json) && \
 		cp internal/$(1)/package.json bin/$(1)/installed || { \
 		echo 'npm could not install the packages of internal/$(1)/package.json: can its registry be reached?' >&2; exit 1; }; }
 endef
@@ -142,6 +166,7 @@ upstreams: node ## Install UPSTREAMS (all; apt-get, npm) and compare our keys wi
 		$(APT) update && $(APT) install -y --no-install-recommends $(UPSTREAM_PACKAGES); \
 	fi
 	$(call npm-install,upstreams)
+	$(if $(filter all nethttp chi gorilla gin echo fiber,$(UPSTREAMS)),cd examples/stacks && go build -o ../../bin/upstreams/go ./upstream)
 	UPSTREAMS='$(UPSTREAMS)' go test -count 1 -run 'TestNoSplit|TestUpstream' ./e2e
 
 sdks: node redis-server ## Install the senders' SDKs (npm, apt-get), compare our verdicts on signatures with theirs, and let those of Stripe repeat payments

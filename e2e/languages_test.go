@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -14,19 +15,22 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// clientsOf returns the program that sends requests on 42 with the HTTP client of the language in which an upstream is written.
+// clientsOf returns the program that sends requests on 42 with the HTTP client of the language in which an upstream is written, or nil.
 func clientsOf(upstream, addrs string) *exec.Cmd {
-	switch upstream {
-	case "express", "koa", "fastify":
+	framework, _ := named(upstream)
+	switch program := upstreams[framework]("").Args[0]; filepath.Base(program) {
+	case "node":
 		return exec.Command("node", "clients.js", addrs)
-	case "flask", "django", "bottle", "tornado":
-		return exec.Command("/usr/bin/python3", "clients.py", addrs)
-	case "rack", "sinatra":
+	case "python3":
+		return exec.Command(program, "clients.py", addrs)
+	case "rackup":
 		return exec.Command("ruby", "clients.rb", addrs)
-	case "php", "symfony":
+	case "php":
 		return exec.Command("php", "clients.php", addrs)
+	case "java":
+		return exec.Command("java", "-XX:TieredStopAtLevel=1", "-cp", strings.Join(tomcatJars, ":"), "Clients.java", addrs)
 	}
-	return exec.Command("java", "-XX:TieredStopAtLevel=1", "-cp", strings.Join(tomcatJars, ":"), "Clients.java", addrs)
+	return nil
 }
 
 // TestUpstreamClients sends requests as the languages' own clients write them: none is refused, and all are on 42.
@@ -34,6 +38,9 @@ func TestUpstreamClients(t *testing.T) {
 	var seen sync.Map
 	for _, name := range needUpstreams(t) {
 		probe := clientsOf(name, "")
+		if probe == nil {
+			continue
+		}
 		if _, again := seen.LoadOrStore(strings.Join(probe.Args, " "), true); again {
 			continue
 		}

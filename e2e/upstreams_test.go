@@ -25,15 +25,22 @@ import (
 // upstreams has the commands that start real frameworks, which `make upstreams` installs. Each answers a request with what it reads
 // from it by its own means, as JSON with the names of readings.
 var upstreams = map[string]func(port string) *exec.Cmd{
-	"express": node, "koa": node, "fastify": node,
-	"flask": python, "django": python, "bottle": python, "tornado": python,
+	"express": node, "express4": node, "koa": node, "fastify": node, "hapi": node, "polka": node, "restify": node, "node": node,
 	"hono": web, "h3": web, "formidable": web, "koa-bodyparser": web,
+	"flask": python, "gunicorn": python, "waitress": python, "django": python, "bottle": python, "tornado": python,
+	"uwsgi": func(port string) *exec.Cmd {
+		return exec.Command("uwsgi", "--need-plugin", "python3", "--http-socket", "127.0.0.1:"+port, "--threads", "4", "--add-header", "Connection: close", "--disable-logging", "--wsgi-file", "python.py", "--pyargv", "uwsgi "+port)
+	},
 	"aiohttp": async, "falcon": async, "starlette": async,
-	"rack": rack, "sinatra": rack,
-	"php": php("php.php"), "symfony": php("symfony.php"),
+	"fastapi": frameworks, "quart": frameworks, "cherrypy": frameworks, "webob": frameworks, "pyramid": frameworks, "twisted": frameworks,
+	"rack": rack("webrick"), "sinatra": rack("webrick"), "grape": rack("webrick"), "rails": rack("puma"), "puma": rack("puma"),
+	"mojolicious": perl, "dancer2": perl, "catalyst": perl, "plack": perl, "cgi": perl,
+	"php": php("php.php"), "symfony": php("symfony.php"), "slim": php("slim.php"),
+	"nethttp": golang, "chi": golang, "gorilla": golang, "gin": golang, "echo": golang, "fiber": golang,
 	"tomcat": func(port string) *exec.Cmd {
 		return exec.Command("java", "-XX:TieredStopAtLevel=1", "-cp", strings.Join(tomcatJars, ":"), "Tomcat.java", port)
 	},
+	"jetty": jetty, "spring": jetty,
 }
 
 var tomcatJars = []string{"/usr/share/java/tomcat10-embed-core.jar", "/usr/share/java/tomcat10-annotations-api.jar",
@@ -43,11 +50,28 @@ func node(port string) *exec.Cmd   { return exec.Command("node", "node.js", "", 
 func python(port string) *exec.Cmd { return exec.Command("/usr/bin/python3", "python.py", "", port) }
 func web(port string) *exec.Cmd    { return exec.Command("node", "web.js", "", port) }
 func async(port string) *exec.Cmd  { return exec.Command("/usr/bin/python3", "async.py", "", port) }
+func frameworks(port string) *exec.Cmd {
+	return exec.Command("/usr/bin/python3", "frameworks.py", "", port)
+}
+func golang(port string) *exec.Cmd { return exec.Command("../../bin/upstreams/go", "", port) }
+func perl(port string) *exec.Cmd {
+	return exec.Command("plackup", "-s", "HTTP::Server::PSGI", "-E", "deployment", "-o", "127.0.0.1", "-p", port, "perl.psgi")
+}
 func php(script string) func(port string) *exec.Cmd {
 	return func(port string) *exec.Cmd { return exec.Command("php", "-S", "127.0.0.1:"+port, script) }
 }
-func rack(port string) *exec.Cmd {
-	return exec.Command("rackup", "-q", "-s", "webrick", "-o", "127.0.0.1", "-p", port, "rack.ru")
+func rack(server string) func(port string) *exec.Cmd {
+	return func(port string) *exec.Cmd {
+		return exec.Command("rackup", "-q", "-s", server, "-o", "127.0.0.1", "-p", port, "rack.ru")
+	}
+}
+func jetty(port string) *exec.Cmd {
+	jars, _ := filepath.Glob("/usr/share/java/jetty9-*.jar") // the pattern is right
+	more := []string{"servlet-api", "spring3-web", "spring3-core", "spring3-beans", "spring3-context", "commons-logging"}
+	for _, name := range more {
+		jars = append(jars, "/usr/share/java/"+name+".jar")
+	}
+	return exec.Command("java", "-XX:TieredStopAtLevel=1", "-cp", strings.Join(jars, ":"), "Jetty.java", "", port)
 }
 
 // needUpstreams returns the names of the upstreams to test: those that $UPSTREAMS names, or all. It skips the test if $UPSTREAMS is
@@ -63,14 +87,23 @@ func needUpstreams(t *testing.T) []string {
 		for name := range upstreams {
 			names = append(names, name)
 		}
+		for proxy := range between {
+			for _, name := range []string{"express", "flask", "php", "rack", "tomcat"} {
+				names = append(names, name+"+"+proxy)
+			}
+		}
 		slices.Sort(names)
 	}
 	return names
 }
 
-// startUpstream runs an upstream until the end of the test, and returns its address.
+// startUpstream runs an upstream until the end of the test, and returns its address, or that of the proxy in front of it.
 func startUpstream(t *testing.T, name string) string {
 	t.Helper()
+	name, proxy := named(name)
+	if upstreams[name] == nil {
+		t.Fatalf("%q is no upstream", name)
+	}
 	addr := freeAddr(t)
 	_, port, _ := net.SplitHostPort(addr)
 	cmd := upstreams[name](port)
@@ -80,19 +113,10 @@ func startUpstream(t *testing.T, name string) string {
 		}
 	}
 	inUpstreams(t, cmd, name)
-	log := new(safeBuffer)
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = log, log, bound
-	if err := cmd.Start(); err != nil {
-		t.Fatalf("%s: %v; run make upstreams", name, err)
+	startProgram(t, name, cmd, addr)
+	if proxy != "" {
+		return startBetween(t, proxy, addr)
 	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if text := log.String(); t.Failed() {
-			t.Logf("%s's log ends with:\n%s", name, text[max(0, len(text)-2000):])
-		}
-	})
-	eventually(t, name+" listens", func() bool { return listens(addr) })
 	return addr
 }
 

@@ -3,6 +3,7 @@ package e2e
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/url"
 	"os"
@@ -175,10 +176,14 @@ func (v *variants) path() string {
 
 // TestNoSplit compares the keys of thousands of spellings of names and values with what real upstreams read from them. Two requests
 // from which an upstream reads the same value must have a key in common, unless one of them is refused. $UPSTREAM_VARIANTS sets how
-// many requests of each format there are.
+// many requests of each format there are of those at random, and of those that are generated one after the other; "all" has all of these.
 func TestNoSplit(t *testing.T) {
 	names := needUpstreams(t)
-	n, err := strconv.Atoi(cmp.Or(os.Getenv("UPSTREAM_VARIANTS"), "300"))
+	n, most, err := 1000, math.MaxInt, error(nil)
+	if text := cmp.Or(os.Getenv("UPSTREAM_VARIANTS"), "200"); text != "all" {
+		n, err = strconv.Atoi(text)
+		most = n
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +204,7 @@ func TestNoSplit(t *testing.T) {
 					slots <- true
 					defer func() { <-slots }()
 					c := comparison{format: f, at: at, proxy: proxy, seen: make(map[string][]sighting)}
-					c.run(t, &variants{rand.New(rand.NewPCG(seed, 0))}, n)
+					c.run(t, &variants{rand.New(rand.NewPCG(seed, 0))}, n, most)
 				})
 			}
 			all.Wait()
@@ -225,7 +230,7 @@ type sighting struct {
 	request string
 }
 
-func (c *comparison) run(t *testing.T, v *variants, n int) {
+func (c *comparison) run(t *testing.T, v *variants, n, most int) {
 	for _, request := range c.honest {
 		a := sendRaw(t, c.proxy, request)
 		values := parseReadings(a.body).of(c.readings...)
@@ -234,8 +239,14 @@ func (c *comparison) run(t *testing.T, v *variants, n int) {
 		}
 		c.compare(t, request, a)
 	}
+	generated, all := served(t, c.at)
+	generated = slices.Clone(generated)
+	v.Shuffle(len(generated), func(i, j int) { generated[i], generated[j] = generated[j], generated[i] })
+	requests := generated[:min(most, len(generated))]
 	for range n {
-		request := c.variant(v)
+		requests = append(requests, c.variant(v))
+	}
+	for _, request := range requests {
 		a := sendRaw(t, c.proxy, request)
 		if keys := a.header.Get("Test-Keys"); keys == "" && (a.status == 400 || a.status == 415) {
 			c.refused++
@@ -243,7 +254,7 @@ func (c *comparison) run(t *testing.T, v *variants, n int) {
 		}
 		c.compare(t, request, a)
 	}
-	t.Logf("%s: %d requests, %d refused, %d times a value is read, %d splits", c.at, n, c.refused, c.read, c.splits)
+	t.Logf("%s: of %d requests of the generator %d are refused; of the others and %d at random %d, %d refused, %d times a value is read, %d splits", c.at, all, all-len(generated), n, len(requests), c.refused, c.read, c.splits)
 }
 
 // compare looks for another request from which the same value was read, and which has no key in common.

@@ -38,7 +38,7 @@ func isCookie(given string, own *fields.Name) (bool, error) {
 		return false, errBadCookie
 	}
 	for part := range strings.SplitSeq(given, ",") {
-		if fields.NameOf(string(fields.AppendUnescaped(nil, []byte(part)))).Alike(own) {
+		if fields.NameOf(unescaped(part)).Alike(own) {
 			return true, nil
 		}
 	}
@@ -53,8 +53,9 @@ func isWithin(value string, own *fields.Name) bool {
 		if before, rest, found = strings.Cut(rest, "="); !found {
 			return false
 		}
+		before = strings.TrimRightFunc(before, fold.IsBlank) // WebOb takes "id =42" for "id=42"
 		name := before[strings.LastIndexFunc(before, func(r rune) bool { return !isNamePart(r) })+1:]
-		if len(name) < len(before) && fields.NameOf(string(fields.AppendUnescaped(nil, []byte(name)))).Alike(own) {
+		if len(name) < len(before) && fields.NameOf(unescaped(name)).Alike(own) {
 			return true
 		}
 	}
@@ -70,15 +71,19 @@ const maxCookieName = 4 << 10
 
 const errBadCookie = fold.Error("cookie can be read in several ways")
 
+func unescaped(text string) string { return string(fields.AppendUnescaped(nil, []byte(text))) }
+
 func cookieValue(text string) (string, error) {
 	if err := grammar.CookieValue(text); err != nil {
 		return "", err
 	}
-	value := strings.TrimFunc(string(fields.AppendUnescaped(nil, []byte(text))), func(r rune) bool { return r == '"' || fold.IsBlank(r) })
+	value := strings.ReplaceAll(unescaped(text), "+", " ") // node leaves a "+" as it is
+	value = strings.TrimFunc(value, func(r rune) bool { return r == '"' || fold.IsBlank(r) })
 	if value == "" && strings.Trim(text, "\"") != "" { // some readers see nothing here, others something
 		return "", errBadCookie
 	}
-	if strings.ContainsAny(value, `"\\`) || strings.HasPrefix(value, "j:") { // Python undoes such escapes; after j: Express reads JSON
+	// Python undoes the escapes of quotes; Dancer2 splits at the other two; after j: Express reads JSON.
+	if strings.ContainsAny(value, `"\;&`) || strings.HasPrefix(value, "j:") {
 		return "", errBadCookie
 	}
 	return value, nil

@@ -63,12 +63,17 @@ func TestGrammar(t *testing.T) {
 		{"a space in a cookie, aiohttp", "{cookie.id}", cookies("id=43; x=1 id=42")},
 		{"a comma after a cookie, Mojolicious", "{cookie.id}", cookies("id=42,")},
 		{"a comma in a cookie, WebOb", "{cookie.id}", cookies("id=42, x=1")},
+		{"a space behind a name within a cookie, WebOb", "{cookie.id}", cookies("x=1,id =42")},
+		{"a semicolon in a cookie, escaped, Dancer2", "{cookie.id}", cookies("id=42%3Bx=1")},
+		{"a plus sign at the end of a cookie, node", "{cookie.id}", cookies("id=42%2B")}, // which reads it in id=42+, too
 		{"an ampersand in a cookie, CGI.pm", "{cookie.id}", cookies("id=42&x")},
 
 		{"a UUID without hyphens", "{path.1}", keyRequest("/u/550e8400e29b41d4a716446655440000/pay")},
 		{"a UUID in braces", "{path.1}", keyRequest("/u/%7B550e8400-e29b-41d4-a716-446655440000%7D/pay")},
 		{"a UUID as an URN", "{path.1}", keyRequest("/u/urn:uuid:550E8400-e29b-41d4-a716-446655440000/pay")},
 		{"a UUID with other hyphens", "{path.1}", keyRequest("/u/550e8400e29b-41d4a716446655440000-/pay")},
+
+		{"a segment that is escaped twice, Catalyst", "{path.1}", keyRequest("/orders/%2534%32/pay")},
 
 		{"wrap_parameters of Rails", "{body.order.id}", of(`{"id":42}`, jsonType)},
 		{"the same before an alternative", "{body.order.id|query.x}", beside("/?x=1", jsonType, `{"id":42}`)},
@@ -112,7 +117,7 @@ func TestGrammarOfHonestClients(t *testing.T) {
 		{"{query.id}", keyRequest("/?utm_source=a%20b&id=42&ids=1&order_id=7&id_type=x&q=%5Bid%5D&_=1764000000&flag&token=abc==")},
 		{"{query.id}", keyRequest("/?&id=42&")},
 		{"{query.order.id}", keyRequest("/?order[id]=42")},
-		{"{cookie.cart_id}", keyRequest("/", "Cookie", `theme=dark; cart_id=42; _ga=GA1.2.3,4; prefs={"a": 1, "b": "x=2"}; x=a b; mail=a%40b.example; u=é; cart_id_old=7`)},
+		{"{cookie.cart_id}", keyRequest("/", "Cookie", `theme=dark; cart_id=42; back=%2Fcart%3Fx%3D1%26cart_id%3D7; _ga=GA1.2.3,4; prefs={"a": 1, "b": "x=2"}; x=a b; mail=a%40b.example; u=é; cart_id_old=7`)},
 		{"{cookie.cart_id}", keyRequest("/", "Cookie", `a="x y"; cart_id="42"`)},
 		{"{path.1}", keyRequest("/orders/42/größe?q=\"x\"")},
 		{"{path.1}", keyRequest("/orders/42/pay?=x&?y", "Content-Type", formType, "Cookie", "path=1 2", "Accept", browser)}, // only the path is judged

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/textproto"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -140,7 +141,7 @@ func besideQuery(r *http.Request, wanted []fields.Field) (*fields.Found, error) 
 }
 
 // errUncleanPath reports a path that routers and upstreams read differently.
-const errUncleanPath = fold.Error("path has an empty, \".\" or \"..\" segment, or an escaped slash")
+const errUncleanPath = fold.Error("path has an empty, \".\" or \"..\" segment, an escaped slash, or what is escaped twice")
 
 const (
 	allSegments = math.MaxInt
@@ -175,7 +176,7 @@ func segment(r *http.Request, n int) (value string, err error) {
 // back to a wanted one, and that one has no slashes.
 func cleanSegment(escaped string, wanted bool) (text string, clean bool) {
 	text, err := url.PathUnescape(escaped)
-	if err != nil || wanted && strings.ContainsAny(text, slashes) {
+	if err != nil || wanted && (strings.ContainsAny(text, slashes) || escapedTwice.MatchString(text)) {
 		return "", false
 	}
 	for part := range strings.FieldsFuncSeq(text, func(r rune) bool { return strings.ContainsRune(slashes, r) }) {
@@ -189,6 +190,9 @@ func cleanSegment(escaped string, wanted bool) (text string, clean bool) {
 }
 
 const slashes = `/\`
+
+// escapedTwice finds an escape in a segment whose escapes were undone: Catalyst undoes it, too.
+var escapedTwice = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
 
 func wholePath(r *http.Request) (string, error) {
 	value, err := segment(r, allSegments)
@@ -209,7 +213,7 @@ func wildcard(r *http.Request, name string) (string, error) {
 		return "", err
 	}
 	value, _, cut := strings.Cut(value, ";")
-	if cut && fold.IsNothing(value) {
+	if cut && fold.IsNothing(value) || escapedTwice.MatchString(value) {
 		return "", errUncleanPath
 	}
 	return value, nil

@@ -46,7 +46,7 @@ elif framework == "falcon":
 
     class Answer:
         def on_get(self, req, resp, id=None):
-            query = falcon.uri.parse_query_string(req.query_string, keep_blank=True)
+            query = falcon.uri.parse_query_string(req.query_string, keep_blank=True, csv=req.options.auto_parse_qs_csv)
             try:
                 form, body = (req.get_media(default_when_empty={}), None) if "form" in (req.content_type or "") else ({}, req.bounded_stream.read())
             except falcon.HTTPError:

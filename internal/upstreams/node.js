@@ -1,4 +1,4 @@
-// What Express, Koa and Fastify read of a request: node node.js <framework> <port>
+// What Express, Koa, Fastify, hapi, Polka, restify and node itself read of a request: node node.js <framework> <port>
 const [framework, port] = process.argv.slice(2)
 const scalars = (v) => (v === undefined || v === null ? null : Array.isArray(v) ? v.map(scalars) : typeof v === 'object' ? null : String(v))
 const at = (v, ...names) => scalars(names.reduce((o, n) => (o === undefined || o === null ? undefined : o[n]), v))
@@ -13,8 +13,13 @@ function readings(query, body, cookies, header, path, type) {
   }
 }
 
-if (framework === 'express') {
-  const express = require('express')
+const order = (path) => { // as a router that decodes the segments
+  const found = /^\/orders\/([^/]+)\/pay\/?$/.exec(path)
+  try { return found ? decodeURIComponent(found[1]) : undefined } catch { return undefined }
+}
+
+if (framework === 'express' || framework === 'express4') {
+  const express = require(framework)
   const app = express()
   app.set('query parser', 'extended')
   app.use(require('cookie-parser')(), express.urlencoded({ extended: true }), express.json())
@@ -34,6 +39,44 @@ if (framework === 'express') {
     ctx.body = readings(ctx.query, ctx.request.body, cookies, ctx.get('X-Customer') || undefined, path ? decodeURIComponent(path[1]) : undefined, ctx.get('Content-Type'))
   })
   app.listen(port, '127.0.0.1')
+} else if (framework === 'hapi') {
+  const server = require('@hapi/hapi').server({ port, host: '127.0.0.1', state: { strictHeader: false, ignoreErrors: true } })
+  server.route({ method: '*', path: '/{any*}', handler: (req) => readings(req.query, req.payload, req.state, req.headers['x-customer'], order(req.path), req.headers['content-type']) })
+  server.route({ method: '*', path: '/orders/{id}/pay', handler: (req) => readings(req.query, req.payload, req.state, req.headers['x-customer'], req.params.id, req.headers['content-type']) })
+  server.start()
+} else if (framework === 'polka') {
+  const body = require('express4')
+  const answer = (req, res) => {
+    res.setHeader('Content-Type', 'application/json')
+    res.end(JSON.stringify(readings(req.query, req.body, {}, req.headers['x-customer'], req.params.id, req.headers['content-type'])))
+  }
+  require('polka')({ onError: (err, req, res) => { res.statusCode = 400; res.end('{}') } })
+    .use(body.urlencoded({ extended: false }), body.json({ strict: false }))
+    .all('/orders/:id/pay', answer).all('*', answer).listen(port, '127.0.0.1')
+} else if (framework === 'restify') {
+  const restify = require('restify')
+  const server = restify.createServer()
+  server.use(restify.plugins.queryParser({ mapParams: false }), restify.plugins.bodyParser({ mapParams: false }))
+  const answer = (req, res, next) => {
+    res.json(readings(req.query, req.body, {}, req.headers['x-customer'], req.params.id, req.headers['content-type']))
+    next()
+  }
+  for (const method of ['get', 'post']) server[method]('/orders/:id/pay', answer), server[method]('/*', answer)
+  server.listen(port, '127.0.0.1')
+} else if (framework === 'node') {
+  require('http').createServer((req, res) => {
+    let text = ''
+    req.setEncoding('utf8').on('data', (more) => { text += more }).on('end', () => {
+      const [path, ...query] = req.url.split('?')
+      const parse = require('querystring').parse
+      let json
+      try { json = JSON.parse(text) } catch {}
+      const both = { ...parse(query.join('?')), 'order': { id: new URLSearchParams(query.join('?')).getAll('order[id]') } }
+      const form = { ...parse(text), 'order': { id: parse(text)['order[id]'] } }
+      res.setHeader('Content-Type', 'application/json')
+      res.end(JSON.stringify({ ...readings(both, form, {}, req.headers['x-customer'], order(path)), json: at(json, 'id') }))
+    })
+  }).listen(port, '127.0.0.1')
 } else {
   const app = require('fastify')()
   app.register(require('@fastify/formbody'), { parser: (text) => require('qs').parse(text) })

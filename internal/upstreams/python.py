@@ -1,4 +1,4 @@
-"""What Flask, Django, Bottle and Tornado read of a request: python3 python.py <framework> <port>"""
+"""What Flask, Django, Bottle and Tornado read of a request: python3 python.py <framework, or a server of Flask> <port>"""
 import json
 import sys
 
@@ -22,13 +22,32 @@ def json_id(text):
 
 
 def serve(app):
-    import logging
-    from werkzeug.serving import run_simple
-    logging.getLogger("werkzeug").disabled = True
-    run_simple("127.0.0.1", port, app, threaded=True)
+    if framework == "uwsgi":
+        global application
+        application = app
+    elif framework == "waitress":
+        import waitress
+        waitress.serve(app, host="127.0.0.1", port=port, _quiet=True)
+    elif framework == "gunicorn":
+        from gunicorn.app.base import BaseApplication
+
+        class Server(BaseApplication):
+            def load_config(self):
+                for name, value in {"bind": f"127.0.0.1:{port}", "workers": 1, "threads": 4}.items():
+                    self.cfg.set(name, value)
+
+            def load(self):
+                return app
+
+        Server().run()
+    else:
+        import logging
+        from werkzeug.serving import run_simple
+        logging.getLogger("werkzeug").disabled = True
+        run_simple("127.0.0.1", port, app, threaded=True)
 
 
-if framework == "flask":
+if framework in ("flask", "uwsgi", "waitress", "gunicorn"):
     from flask import Flask, request, jsonify
     app = Flask(__name__)
 

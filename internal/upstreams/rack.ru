@@ -1,4 +1,4 @@
-# What Rack and Sinatra read of a request: FRAMEWORK=rack rackup -s webrick rack.ru
+# What Rack, Sinatra, Grape and Rails read of a request: FRAMEWORK=rack rackup -s webrick rack.ru
 require 'json'
 
 module Upstreams
@@ -42,6 +42,60 @@ if ENV['FRAMEWORK'] == 'sinatra'
     get('*', &answer)
     post('*', &answer)
   end
+  run Upstream
+elsif ENV['FRAMEWORK'] == 'grape'
+  require 'grape'
+  class Upstream < Grape::API
+    content_type :json, 'application/json'
+    content_type :form, 'application/x-www-form-urlencoded'
+    content_type :api, 'application/vnd.api+json'
+    parser :api, Grape::Parser::Json
+    default_format :json
+    rescue_from(:all) { error!('{}', 400) }
+    answer = proc do
+      status 200
+      env['api.format'] = :json
+      both = Upstreams.at(params, 'id')
+      path = request.path_info.start_with?('/orders/') ? both : nil
+      JSON.parse(Upstreams.readings(Rack::Request.new(env), path)).merge('both' => path ? nil : both)
+    end
+    get('/orders/:id/pay', &answer)
+    post('/orders/:id/pay', &answer)
+    get('*any', &answer)
+    post('*any', &answer)
+  end
+  run Upstream
+elsif ENV['FRAMEWORK'] == 'rails'
+  require 'logger'
+  require 'action_controller/railtie'
+  class Upstream < Rails::Application
+    config.load_defaults 6.1
+    config.secret_key_base = 'x' * 64
+    config.eager_load = false
+    config.logger = Logger.new($stderr)
+    config.log_level = :fatal
+    config.hosts.clear
+    routes.append do
+      match '/orders/:id/pay', to: 'answer#answer', via: :all
+      match '/(*any)', to: 'answer#answer', via: :all
+    end
+  end
+  class AnswerController < ActionController::Base
+    self.allow_forgery_protection = false
+    wrap_parameters false
+    rescue_from(StandardError) { render json: {}, status: 400 }
+    def answer
+      json = request.media_type.to_s.include?('json')
+      form = json ? {} : request.request_parameters
+      render json: {
+        query: Upstreams.at(request.query_parameters, 'id'), query_nested: Upstreams.at(request.query_parameters, 'order', 'id'),
+        form: Upstreams.at(form, 'id'), form_nested: Upstreams.at(form, 'order', 'id'),
+        json: json ? Upstreams.at(request.request_parameters, 'id') : Upstreams.json_id(request.raw_post),
+        cookie: cookies['cart_id'], header: request.headers['X-Customer'], path: request.path_parameters[:id]
+      }
+    end
+  end
+  Upstream.initialize!
   run Upstream
 else
   run lambda { |env|
