@@ -3,10 +3,12 @@ package e2e
 import (
 	"crypto/hmac"
 	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -55,6 +57,73 @@ func TestRecipeOfRepeatedDeliveries(t *testing.T) {
 	requireAnswer(t, deliver("", "evt_2", now), 200, "served 3", false)
 	requireAnswer(t, deliver("/other", "evt_1", now), 200, "served 4", false)
 	requireAnswer(t, deliver("", "evt_1", now), 200, "served 2", true)
+}
+
+// TestRecipeOfShopify sends what Shopify does: one event for two topics, its repeats, and a refund of the order meanwhile.
+func TestRecipeOfShopify(t *testing.T) {
+	t.Parallel()
+	text := strings.ReplaceAll(block(t, recipes, "Shopify's webhooks", "caddyfile"), "./run/secrets/shopify", "."+secretFile(t, secret))
+	b, release := newHeldBackend(t)
+	c := runDocumented(t, strings.Replace(text, "preset shopify", "preset shopify\n\t\twait 2m", 1), redistest.Start(t, 3), b.Listener.Addr().String())
+	delivery := func(key, shop, event, topic, body string) *http.Request {
+		sum := hmac.New(sha256.New, []byte(key))
+		sum.Write([]byte(body))
+		return withBody(c.url+"/webhooks/shopify", body, "X-Shopify-Shop-Domain", shop, "X-Shopify-Event-Id", event, "X-Shopify-Topic", topic,
+			"X-Shopify-Hmac-Sha256", base64.StdEncoding.EncodeToString(sum.Sum(nil)))
+	}
+	order := func(event, topic string) *http.Request {
+		return delivery(secret, "a.myshopify.com", event, topic, `{"id":5001,"admin_graphql_api_id":"gid://shopify/Order/5001"}`)
+	}
+	wait := b.holdRequests(t, order("e1", "orders/paid"))
+	requireStatus(t, send(t, delivery("another secret", "a.myshopify.com", "e9", "orders/paid", `{"id":5001}`)), http.StatusUnauthorized)
+	requireStatus(t, send(t, order("e1", "orders/paid")), http.StatusConflict) // it runs
+	line := sendAll(t, order("e1", "orders/updated"), delivery(secret, "a.myshopify.com", "e2", "refunds/create", `{"id":8901,"order_id":5001}`))
+	apart := sendAll(t, delivery(secret, "b.myshopify.com", "e3", "orders/paid", `{"id":5001}`))
+	eventually(t, "another shop's order is handled", func() bool { return b.inside() == 2 })
+	release()
+	for _, a := range slices.Concat(wait(), line(), apart()) {
+		requireStatus(t, a, http.StatusOK)
+	}
+	if again := send(t, order("e1", "orders/paid")); again.status != http.StatusOK || again.header.Get("Idempotency-Replayed") != "true" {
+		t.Errorf("the repeat: %d %v", again.status, again.header)
+	}
+	if n := b.servedTotal(); n != 4 {
+		t.Errorf("%d deliveries were handled, want 4", n)
+	}
+}
+
+// TestRecipeOfRefreshes: a server that rotates its tokens sees one use of each, and all who have sent it get the new one.
+func TestRecipeOfRefreshes(t *testing.T) {
+	t.Parallel()
+	var used atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.FormValue("grant_type") == "refresh_token" && used.Add(1) > 1 {
+			w.WriteHeader(http.StatusBadRequest) // reuse: the session has ended
+			return
+		}
+		_, _ = fmt.Fprintf(w, `{"access_token":"new","refresh_token":"R2"}`)
+	}))
+	t.Cleanup(server.Close)
+	text := strings.ReplaceAll(block(t, recipes, "One refresh of a token", "caddyfile"), "/run/secrets/answers", secretFile(t, base64.StdEncoding.EncodeToString(make([]byte, 32))))
+	c := runDocumented(t, strings.Replace(text, "wait 10s", "wait 2m", 1), redistest.Start(t, 3), server.Listener.Addr().String())
+	ask := func(form string) *http.Request {
+		r := withBody(c.url+"/oauth2/token", form+"&client_id=app")
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		return r
+	}
+	requests := make([]*http.Request, 6)
+	for i := range requests {
+		requests[i] = ask("grant_type=refresh_token&refresh_token=R1")
+	}
+	for _, a := range sendAll(t, requests...)() {
+		if a.status != http.StatusOK || !strings.Contains(a.body, "R2") {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+	}
+	if n := used.Load(); n != 1 {
+		t.Errorf("the refresh token was used %d times", n)
+	}
+	requireStatus(t, send(t, ask("grant_type=authorization_code&code=1")), http.StatusOK)
 }
 
 func TestRecipeOfIdempotencyKeys(t *testing.T) {
