@@ -17,6 +17,7 @@ import (
 type process struct {
 	name    string
 	maxTTL  time.Duration
+	covers  time.Duration // the longest max_ttl of others that its restart guard covers
 	masters []struct {
 		Name  string `json:"name"`
 		RunID string `json:"id"`
@@ -55,12 +56,13 @@ func parseProcess(name, about string) (p process, ok bool) {
 	}
 	var set struct {
 		MaxTTL  int64           `json:"max_ttl_ms"`
+		Covers  int64           `json:"covers_ms"`
 		Masters json.RawMessage `json:"masters"`
 	}
 	if json.Unmarshal([]byte(words[3]), &set) != nil || json.Unmarshal(set.Masters, &p.masters) != nil {
 		return p, false // of another version
 	}
-	p.maxTTL = time.Duration(set.MaxTTL) * time.Millisecond
+	p.maxTTL, p.covers = time.Duration(set.MaxTTL)*time.Millisecond, time.Duration(set.Covers)*time.Millisecond
 	return p, true
 }
 
@@ -70,23 +72,33 @@ func disagreements(s Settings, all []*examination) (findings []Finding) {
 	for _, x := range all {
 		maps.Copy(known, x.processes)
 	}
-	texts := make(map[string][]string) // the processes of each
+	names := make(map[Finding][]string) // of the processes of which it is true
+	note := func(p process, f Finding) {
+		f.Check = Processes
+		names[f] = append(names[f], p.name)
+	}
 	for _, p := range known {
-		if missing := p.others(all); missing != "" {
-			text := "other masters than this configuration: " + missing
-			texts[text] = append(texts[text], p.name)
+		if others, refused := p.others(all); refused {
+			note(p, Finding{Level: Error, Text: "masters beside which this configuration is refused until they are gone, as both could hold the same lock: " + others,
+				Advice: "Change one master at a time, in all processes (docs/operations.md, Changing the masters)."})
+		} else if others != "" {
+			note(p, Finding{Level: Warning, Text: "other masters than this configuration: " + others, Advice: "Configure the same masters in all processes before you change another one (docs/operations.md, Changing the masters)."})
 		}
 		if s.MaxTTL > 0 && p.maxTTL != s.MaxTTL {
-			text := fmt.Sprintf("a max_ttl of %v, and this configuration one of %v", p.maxTTL, s.MaxTTL)
-			texts[text] = append(texts[text], p.name)
+			f := Finding{Level: Warning, Text: fmt.Sprintf("a max_ttl of %v, and this configuration one of %v", p.maxTTL, s.MaxTTL), Advice: "Configure the same max_ttl in all processes."}
+			if p.maxTTL > max(s.MaxTTL, s.Guard-time.Second) || s.MaxTTL > p.covers {
+				f.Text += ", for which a restart_guard is too short: a master that restarts may forget a lock"
+				f.Advice = fmt.Sprintf("Set restart_guard to %v in all processes before you change max_ttl (docs/operations.md, Changing max_ttl).", max(p.maxTTL, s.MaxTTL)+time.Second)
+			}
+			note(p, f)
 		}
 	}
-	for _, text := range slices.Sorted(maps.Keys(texts)) {
-		names := texts[text]
+	for f, names := range names {
 		slices.Sort(names)
-		findings = append(findings, Finding{Level: Warning, Check: Processes, Text: strings.Join(names, ", ") + orHas(len(names)) + text,
-			Advice: "Configure the same masters and max_ttl in all processes, or change them step by step (docs/operations.md)."})
+		f.Text = strings.Join(names, ", ") + orHas(len(names)) + f.Text
+		findings = append(findings, f)
 	}
+	slices.SortFunc(findings, func(a, b Finding) int { return strings.Compare(a.Text, b.Text) })
 	return findings
 }
 
@@ -97,12 +109,13 @@ func orHas(n int) string {
 	return " have "
 }
 
-// others names the masters of the process if they are others than those that are examined. They are told apart by their run IDs, or by
-// their names where one isn't known.
-func (p process) others(all []*examination) string {
-	same, names := 0, make([]string, len(p.masters))
+// others names the masters of the process if they are others than those that are examined, and says whether locks are refused because a
+// majority of one set need not share a master with a majority of the other. Masters are told apart by their run IDs, or by their names
+// where one isn't known.
+func (p process) others(all []*examination) (names string, refused bool) {
+	same, theirs := 0, make([]string, len(p.masters))
 	for i, m := range p.masters {
-		names[i] = m.Name
+		theirs[i] = m.Name
 		if slices.ContainsFunc(all, func(x *examination) bool {
 			id := x.info["run_id"]
 			return m.Name == x.name || id != "" && id == m.RunID
@@ -111,7 +124,7 @@ func (p process) others(all []*examination) string {
 		}
 	}
 	if same == len(all) && same == len(p.masters) {
-		return ""
+		return "", false
 	}
-	return strings.Join(names, ", ")
+	return strings.Join(theirs, ", "), len(all)/2+1+len(theirs)/2+1 <= len(all)+len(theirs)-same
 }

@@ -39,15 +39,35 @@ func TestProcessesThatDisagree(t *testing.T) {
 	if found := of(doctor.Examine(t.Context(), s), doctor.Processes); len(found) != 0 {
 		t.Errorf("of the same: %+v", found)
 	}
-	s = settings(urls[1:]...)
-	s.MaxTTL = time.Minute
-	found := of(doctor.Examine(t.Context(), s), doctor.Processes)
-	if len(found) != 2 {
-		t.Fatalf("%+v", found)
-	}
-	for i, text := range []string{"web1/1, web1/2 have a max_ttl of " + redlock.DefaultMaxTTL.String() + ", and this configuration one of 1m0s", "web1/1, web1/2 have other masters than this configuration: "} {
-		if f := found[i]; f.Level != doctor.Warning || !strings.HasPrefix(f.Text, text) || f.Advice == "" {
-			t.Errorf("%+v, want %q", f, text)
+	for _, c := range []struct {
+		urls  []string // of the configuration
+		guard time.Duration
+		want  []doctor.Finding
+	}{
+		{urls, 90 * time.Second, []doctor.Finding{ // a step of a change: one master more
+			{Level: doctor.Warning, Text: "web1/1, web1/2 have a max_ttl of 30s, and this configuration one of 1m0s, for which a restart_guard is too short", Advice: "restart_guard to 1m1s"},
+			{Level: doctor.Warning, Text: "web1/1, web1/2 have other masters than this configuration: ", Advice: "before you change another one"},
+		}},
+		{urls[1:], 0, []doctor.Finding{ // two steps at once: one more, and one less
+			{Level: doctor.Warning, Text: "web1/1, web1/2 have a max_ttl of 30s, and this configuration one of 1m0s, for which", Advice: "restart_guard to 1m1s"},
+			{Level: doctor.Error, Text: "web1/1, web1/2 have masters beside which this configuration is refused", Advice: "one master at a time"},
+		}},
+	} {
+		s = settings(c.urls...)
+		s.MaxTTL, s.Guard = time.Minute, c.guard
+		found := of(doctor.Examine(t.Context(), s), doctor.Processes)
+		if len(found) != len(c.want) {
+			t.Fatalf("%+v", found)
 		}
+		for i, want := range c.want {
+			if f := found[i]; f.Level != want.Level || !strings.HasPrefix(f.Text, want.Text) || !strings.Contains(f.Advice, want.Advice) {
+				t.Errorf("%+v, want %+v", f, want)
+			}
+		}
+	}
+	s = settings(urls[:3]...)
+	s.MaxTTL, s.Guard = 20*time.Second, 31*time.Second // lowered as docs/operations.md tells
+	if found := of(doctor.Examine(t.Context(), s), doctor.Processes); len(found) != 1 || found[0].Level != doctor.Warning || strings.Contains(found[0].Text, "too short") {
+		t.Errorf("%+v", found)
 	}
 }
