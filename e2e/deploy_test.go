@@ -140,7 +140,7 @@ func TestDeploy(t *testing.T) {
 		t.Errorf("FLUSHALL: %v", err)
 	}
 	info := user.Info(ctx, "memory", "persistence").Val()
-	for _, want := range []string{"maxmemory_policy:noeviction", "maxmemory_human:256.00M", "aof_enabled:0"} {
+	for _, want := range []string{"maxmemory_policy:noeviction", "maxmemory_human:256.00M", "aof_enabled:1"} {
 		if !strings.Contains(info, want) {
 			t.Errorf("INFO has no %s", want)
 		}
@@ -174,9 +174,9 @@ func TestDeployedCaddyfiles(t *testing.T) {
 	requireStatus(t, post(t, c.url+"/orders/42/pay"), http.StatusOK)
 }
 
-// The user of the locks has the rights that docs/masters.md lists, and nobody else has any.
+// The user of the locks has the rights that docs/masters.md lists, and that of the operator what docs/operations.md asks for.
 func TestDeployedUsers(t *testing.T) {
-	want := "user default off\nuser redlock on >password " + strings.Join(redistest.LeastRights(t), " ") + "\n"
+	want := "user default off\nuser operator on >operator-password resetchannels -@all +ping +info +acl|setuser +config|get +config|set\nuser redlock on >password " + strings.Join(redistest.LeastRights(t), " ") + "\n"
 	if text := deployFile(t, "users.acl"); text != want {
 		t.Errorf("users.acl is\n%s\nwant\n%s", text, want)
 	}

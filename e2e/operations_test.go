@@ -2,53 +2,12 @@ package e2e
 
 import (
 	"net"
-	"net/http"
 	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
-
-// TestPasswordChange changes the password of the masters' user as docs/operations.md tells, while requests hold their keys.
-func TestPasswordChange(t *testing.T) {
-	needTime(t)
-	servers := redistest.Start(t, 3)
-	user := func(rules ...string) {
-		t.Helper()
-		for _, s := range servers {
-			if err := s.Client().Do(t.Context(), arguments("ACL SETUSER redlock", rules...)...).Err(); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	user(append([]string{"on", ">old"}, redistest.LeastRights(t)...)...)
-	b, release := newHeldBackend(t)
-	config := func(password string) string {
-		return caddyfile(mastersOption(servers, "timeout "+calm.String(), "username redlock", "password "+password), payRule+b.proxy())
-	}
-	c := runCaddy(t, config("old"))
-	wait := holdLocks(t, c, b, servers)
-	user(">new")
-	if a := c.load(t, config("new")); a.status != http.StatusOK {
-		t.Fatalf("POST /load: status %d: %s", a.status, a.body)
-	}
-	user("<old")
-	requireStatus(t, post(t, c.url+"/orders/0/pay"), http.StatusLocked) // it is held, and the new password works
-	release()
-	requireServed(t, wait, servers)
-	requireStatus(t, post(t, c.url+"/orders/0/pay"), http.StatusOK)
-	if log := c.log.String(); strings.Contains(log, "master unavailable") {
-		t.Error("a master was unavailable meanwhile")
-	}
-}
-
-func arguments(command string, more ...string) (all []any) {
-	for _, word := range append(strings.Fields(command), more...) {
-		all = append(all, word)
-	}
-	return all
-}
 
 // TestCommandsOfRedis runs what docs/operations.md asks of a server.
 func TestCommandsOfRedis(t *testing.T) {

@@ -32,7 +32,7 @@ func NewAuthority(tb testing.TB) *Authority {
 	tb.Helper()
 	a := &Authority{tb: tb, File: filepath.Join(tb.TempDir(), "ca.pem")}
 	a.certificate = &x509.Certificate{
-		Subject:  pkix.Name{CommonName: "authority of a test"},
+		Subject:  pkix.Name{CommonName: "authority " + rand.Text() + " of a test"},
 		IsCA:     true,
 		KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true,
 	}
