@@ -63,6 +63,8 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request) *Problem {
 		return problem("read_only", http.StatusForbidden, "This console only shows", "Nothing was released or forgotten: ask another console, or use the command line.")
 	case max(len(key), len(result), len(parameters["key"])) > redlock.MaxKeyLength:
 		return badRequest("A key has at most " + strconv.Itoa(redlock.MaxKeyLength) + " bytes.")
+	case (isKey || isResult) && namedTwice(path, parameters):
+		return badRequest("The key is named by the path and by the parameter key.")
 	case isResult:
 		return h.forget(w, r, result)
 	case isKey && r.Method == http.MethodDelete:
@@ -93,6 +95,13 @@ func keyOf(folder, path string, parameters map[string]string) (key string, ok bo
 		return key, ok
 	}
 	return "", false
+}
+
+// namedTwice reports whether both the path below a folder and the parameter name a key: one of them would be ignored.
+func namedTwice(path string, parameters map[string]string) bool {
+	_, below, _ := strings.Cut(path, "/")
+	_, also := parameters["key"]
+	return below != "" && also
 }
 
 // allow returns an error for methods that the resource doesn't have.

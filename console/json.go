@@ -56,6 +56,7 @@ type Master struct {
 	Name               string    `json:"name"` // without credentials
 	State              string    `json:"state"`
 	Error              string    `json:"error,omitempty"`
+	Since              time.Time `json:"since,omitzero"` // since when it has granted no locks
 	Until              time.Time `json:"until,omitzero"` // when it will grant locks again by itself
 	RoundTripSeconds   float64   `json:"round_trip_seconds"`
 	ClockOffsetSeconds float64   `json:"clock_offset_seconds"`

@@ -19,6 +19,7 @@ var pageTemplate = template.Must(template.New("page.html").Funcs(template.FuncMa
 	"seconds": seconds,
 	"offset":  offset,
 	"shown":   shown,
+	"runbook": runbook,
 	"href":    hrefOf,
 	"count":   count,
 	"level":   level,

@@ -34,6 +34,7 @@ func statusOf(lockers []*redlock.Locker) Status {
 				Name:               m.Name,
 				State:              string(m.State),
 				Error:              text(m.Err),
+				Since:              utc(m.Since),
 				Until:              utc(m.Until),
 				RoundTripSeconds:   m.RoundTrip.Seconds(),
 				ClockOffsetSeconds: m.ClockOffset.Seconds(),

@@ -19,6 +19,8 @@ type verdict struct {
 	Colour string // of the icon
 	Title  string
 	Text   string
+
+	Runbook string // the section of docs/operations.md that says what to do, or empty
 }
 
 // judge returns the verdict on all lockers: that of the one which is worst.
@@ -35,17 +37,17 @@ func judge(status Status) verdict {
 func (l *Locker) judge() verdict {
 	n := len(l.Masters)
 	if l.Ready && l.Available == n && len(l.Disagreements) > 0 {
-		return verdict{"warn", "!", "b26a00", "Locks are granted, but processes disagree", sentence(l.Disagreements[0].Text)}
+		return verdict{"warn", "!", "b26a00", "Locks are granted, but processes disagree", sentence(l.Disagreements[0].Text), "processes-that-disagree"}
 	}
 	switch spare := l.Available - l.Quorum; {
 	case !l.Ready && l.Available >= l.Quorum:
-		return verdict{"bad", "✕", "c4372c", "No locks can be taken", sentence(l.Error)}
+		return verdict{"bad", "✕", "c4372c", "No locks can be taken", sentence(l.Error), "processes-that-disagree"}
 	case !l.Ready:
 		text := fmt.Sprintf("Of %d masters, %d can grant locks, and a lock needs %d.", n, l.Available, l.Quorum)
 		if n == 1 {
 			text = "The only master is not available."
 		}
-		return verdict{"bad", "✕", "c4372c", "No locks can be taken", text}
+		return verdict{"bad", "✕", "c4372c", "No locks can be taken", text, "no-quorum"}
 	case l.Available < n:
 		title := fmt.Sprintf("Locks are granted, but %d of %d masters are ill", n-l.Available, n)
 		if n-l.Available == 1 {
@@ -55,12 +57,17 @@ func (l *Locker) judge() verdict {
 		if spare > 0 {
 			text = fmt.Sprintf("A lock needs %d: %d more may fail.", l.Quorum, spare)
 		}
-		return verdict{"warn", "!", "b26a00", title, text}
+		return verdict{"warn", "!", "b26a00", title, text, "a-master-is-away"}
 	case n == 1:
-		return verdict{"good", "✓", "1d7f4f", "Locks are granted", "The only master is available. If it fails, no lock can be taken."}
+		return verdict{"good", "✓", "1d7f4f", "Locks are granted", "The only master is available. If it fails, no lock can be taken.", ""}
 	default:
-		return verdict{"good", "✓", "1d7f4f", "Locks are granted", fmt.Sprintf("All %d masters are available, and a lock needs %d.", n, l.Quorum)}
+		return verdict{"good", "✓", "1d7f4f", "Locks are granted", fmt.Sprintf("All %d masters are available, and a lock needs %d.", n, l.Quorum), ""}
 	}
+}
+
+// runbook returns the address of a section of docs/operations.md.
+func runbook(section string) string {
+	return "https://github.com/caddy-redlock/caddy-redlock/blob/main/docs/operations.md#" + section
 }
 
 // level returns how bad the state of a master is.

@@ -44,10 +44,11 @@ type MasterStatus struct {
 	Name  string // without credentials
 	State MasterState
 	Err   error     // why it grants no locks; nil while it is available or being connected to
+	Since time.Time // since when it has granted none; zero while it is available or being connected to
 	Until time.Time // when it will grant locks again without anybody's help; zero if that isn't known
 
-	RoundTrip       time.Duration // of its last answer, with the time that it took the server; 0 before the first
-	ClockOffset     time.Duration // how far its clock is ahead of ours, to within half a round trip
+	RoundTrip       time.Duration // of its last answer, with the time that it took the server; 0 before the first, and while it is away
+	ClockOffset     time.Duration // how far its clock is ahead of ours, to within half a round trip; 0 as well
 	Version         string        // of the server; empty if it wasn't reached yet, or doesn't say
 	MaxmemoryPolicy string        // of the server: it should be noeviction
 	UsedMemory      int64         // of the server, in bytes, at most some 10 s ago; 0 if it doesn't say
@@ -96,6 +97,7 @@ func masterStatus(s link.State) MasterStatus {
 	status := MasterStatus{
 		Name:            s.Name,
 		Err:             s.Err,
+		Since:           s.Since,
 		RoundTrip:       s.RoundTrip,
 		ClockOffset:     s.ClockOffset,
 		Version:         s.Server.Version,
@@ -104,6 +106,9 @@ func masterStatus(s link.State) MasterStatus {
 		Maxmemory:       s.Server.Memory.Max,
 	}
 	status.State, status.Until = classify(s)
+	if status.State == MasterUnreachable || status.State == MasterHung {
+		status.RoundTrip, status.ClockOffset = 0, 0
+	}
 	return status
 }
 

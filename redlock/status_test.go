@@ -50,7 +50,10 @@ func TestStatusOfMasters(t *testing.T) {
 		t.Errorf("with all masters: %+v", s)
 	}
 	servers[0].Kill()
-	requireState(t, l, 0, redlock.MasterUnreachable)
+	away := requireState(t, l, 0, redlock.MasterUnreachable)
+	if away.Since.IsZero() || away.RoundTrip != 0 || away.ClockOffset != 0 {
+		t.Errorf("of one that is away: %+v", away)
+	}
 	servers[1].Pause()
 	requireState(t, l, 1, redlock.MasterHung)
 	if s := l.Status(); s.Ready() || s.Available != 1 {
@@ -59,10 +62,12 @@ func TestStatusOfMasters(t *testing.T) {
 	servers[1].Resume()
 	requireState(t, l, 1, redlock.MasterAvailable)
 	servers[0].Restart()
-	if s := requireState(t, l, 0, redlock.MasterRestarted); time.Until(s.Until) > guard+time.Second || s.Until.IsZero() {
-		t.Errorf("a restarted master votes again at %v", s.Until)
+	if s := requireState(t, l, 0, redlock.MasterRestarted); time.Until(s.Until) > guard+time.Second || s.Until.IsZero() || !s.Since.Equal(away.Since) {
+		t.Errorf("a restarted master votes again at %v, and has been ill since %v, want %v", s.Until, s.Since, away.Since)
 	}
-	requireState(t, l, 0, redlock.MasterAvailable)
+	if s := requireState(t, l, 0, redlock.MasterAvailable); !s.Since.IsZero() {
+		t.Errorf("one that is well has been ill since %v", s.Since)
+	}
 	command(t, servers[2], "REPLICAOF", "127.0.0.1", "1")
 	requireState(t, l, 2, redlock.MasterExcluded)
 	command(t, servers[2], "REPLICAOF", "NO", "ONE")

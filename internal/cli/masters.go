@@ -97,6 +97,9 @@ func printLocker(out io.Writer, l console.Locker, now time.Time) {
 	fmt.Fprintln(out)
 	for _, m := range l.Masters {
 		text := m.Error
+		if text != "" && !m.Since.IsZero() {
+			text += ", for " + span(max(0, now.Sub(m.Since)))
+		}
 		if !m.Until.IsZero() {
 			text += fmt.Sprintf(" (it grants locks again by itself in %s)", span(max(0, m.Until.Sub(now))))
 		}

@@ -209,6 +209,9 @@ func (s *Stream) note(err error) {
 	forgotten := errors.Is(err, admission.ErrRestarted) && !errors.Is(s.reported, admission.ErrRestarted)
 	changed := !s.closing && (forgotten || (err == nil) != (s.reported == nil))
 	if changed {
+		if s.reported == nil {
+			s.illSince = time.Now()
+		}
 		s.reported = err
 	}
 	s.mu.Unlock()

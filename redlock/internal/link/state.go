@@ -10,6 +10,7 @@ import (
 type State struct {
 	Name        string
 	Err         error     // why it takes no acquires; nil while it does, or is being connected to
+	Since       time.Time // since when; zero while it does
 	Connected   bool      // there is a connection
 	Resumes     time.Time // when it may vote again after the last jump of its clock
 	RoundTrip   time.Duration
@@ -46,7 +47,12 @@ func (s *Stream) stateWith(err error) State {
 	server := s.seat.LastReached()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var since time.Time
+	if err != nil && s.reported != nil {
+		since = s.illSince
+	}
 	return State{
+		Since:       since,
 		Name:        s.String(),
 		Err:         err,
 		Connected:   s.conn != nil,

@@ -64,6 +64,7 @@ type Stream struct {
 	downErr   error         // why there is no connection, or why the server on it takes no locks
 	pause     time.Duration // the last time for which the master was down; it doubles
 	reported  error         // the failure that was logged last; nil while the master is usable
+	illSince  time.Time     // since when it has been one, if it is
 	closing   bool
 }
 
