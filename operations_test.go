@@ -18,7 +18,9 @@ var foreign = []string{
 	"SIGTERM", "SIGINT", "SIGQUIT", "SIGKILL", "caddy stop", "grace_period", "shutdown_delay", "TimeoutStopSec", "terminationGracePeriodSeconds", "stop_grace_period",
 	"trusted_proxies", "/metrics", "logger", "error", "GET", "log_append lock {http.redlock.outcome}", "TurnFromContext", "type",
 	"INFO", "SET", "SUBSCRIBE", "SLOWLOG GET", "FLUSHALL", "used_memory", "MEMORY USAGE", "maxmemory", "maxmemory-policy noeviction", `save ""`, "appendonly no", "appendfsync always", "appendfsync everysec", "ACL SETUSER",
-	"ACL SETUSER redlock >new", "ACL SETUSER redlock <old", "redis-cli", "redis-cli --bigkeys", "redis-benchmark -t set",
+	"ACL SETUSER redlock '#NEW'", "ACL SETUSER redlock '!FORMER'", "CONFIG SET maxmemory 512mb", "CONFIG SET tls-cert-file FILE tls-key-file FILE", "appendonly yes",
+	"REDISCLI_AUTH=$(cat secrets/operator-password) redis-cli --user operator COMMAND", "operator", "users.acl", "redis.conf", "caddy reload --force", "trust_pool file FORMER NEW",
+	"redis-cli", "redis-cli --bigkeys", "redis-benchmark -t set",
 }
 
 // TestOperationsNamesWhatExists requires what docs/operations.md names to be in the code: commands and their flags, targets, tests, log
