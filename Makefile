@@ -85,9 +85,9 @@ torture: redis-server ## Let processes lock for TORTURE_TIME (30m) while everyth
 	TORTURE_TIME=$(TORTURE_TIME) go test -count=1 -timeout 0 -v -run '^TestTorture$$' ./torture
 
 # The tests that call needTime, and those that are longer here.
-OPERATING := ^Test(Reloads|Rotations?|InsecureTLS|AdminCommands|LongAndHostileKeys|Watch|AdminAddresses|Exit.*|Deploy|DeployedCaddyfiles|CommandsOfRedis|RememberedPayments)$$
+OPERATING := ^Test(Reloads|Rotations?|Incidents|InsecureTLS|AdminCommands|LongAndHostileKeys|Watch|AdminAddresses|Exit.*|Deploy|DeployedCaddyfiles|CommandsOfRedis|RememberedPayments)$$
 
-operating: redis-server ## Run the longer tests of operating Caddys: reloads, exits, commands, rotated secrets, deploy/ (3 minutes)
+operating: redis-server ## Run the longer tests of operating Caddys: reloads, exits, commands, rotation, incidents, deploy/ (5 minutes)
 	OPERATING=1 go test -race -count=1 -parallel 6 -timeout 20m -run '$(OPERATING)' ./e2e
 
 storm: redis-server ## Repeat payments through Caddys and a net/http server that fail, as do their masters, for STORM_TIME (30m)
