@@ -12,7 +12,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive $(NO_SERVICE) apt-get
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all test-stalled deploy alerts console test-servers clients former former-is-here torture operating storm reloads fuzz soak lint bench bench-check bench-http wrk redis-server upstreams sdks node prose site images workflows vulncheck release-check release-module release-notes snapshot release syft traefik
+.PHONY: help build test test-all test-stalled deploy alerts console test-servers clients former former-is-here torture operating storm reloads fuzz soak lint bench bench-check bench-http wrk redis-server upstreams corpus sdks node prose site images workflows vulncheck release-check release-module release-notes snapshot release syft traefik
 
 # Tests of many cases, of which they try few with -short or the race detector (redistest.Few).
 MODELS := ^(TestSimulation|TestMutants|TestManyLeases|TestManyLost|TestGuardsKeepExclusion|TestScriptsDoWhatTheModelDoes)$$
@@ -168,6 +168,11 @@ upstreams: node ## Install UPSTREAMS (all; apt-get, npm) and compare our keys wi
 	$(call npm-install,upstreams)
 	$(if $(filter all nethttp chi gorilla gin echo fiber,$(UPSTREAMS)),cd examples/stacks && go build -o ../../bin/upstreams/go ./upstream)
 	UPSTREAMS='$(UPSTREAMS)' go test -count 1 -run 'TestNoSplit|TestUpstream' ./e2e
+
+corpus: node ## Let clients in 12 languages send 12,000 requests, and store a sample of them in internal/corpus (apt-get, npm, Chromium; 5 minutes)
+	$(APT) update && $(APT) install -y --no-install-recommends chromium curl default-jdk-headless erlang-inets httpie jq libmojolicious-perl liburi-perl libwww-perl lua-cjson lua-socket lua5.4 php-cli php-curl php-guzzlehttp-guzzle python3-aiohttp python3-httplib2 python3-httpx python3-pycurl python3-requests r-cran-curl r-cran-jsonlite ruby-excon ruby-faraday ruby-httparty ruby-httpclient ruby-rack ruby-rest-client ruby-typhoeus tcllib wget
+	$(call npm-install,corpus)
+	cd internal/corpus && go run ./record
 
 sdks: node redis-server ## Install the senders' SDKs (npm, apt-get), compare our verdicts on signatures with theirs, and let those of Stripe repeat payments
 	@/usr/bin/python3 -c 'import stripe' 2>/dev/null || { $(APT) update && $(APT) install -y --no-install-recommends python3-stripe; }

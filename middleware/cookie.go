@@ -16,11 +16,12 @@ func cookie(r *http.Request, name string, own *fields.Name) (value string, err e
 	err = ErrMissingKey
 	for _, line := range r.Header["Cookie"] {
 		for pair := range strings.SplitSeq(line, ";") {
-			given, text, hasValue := strings.Cut(strings.Trim(pair, " \t"), "=")
+			pair = strings.Trim(pair, " \t")
+			given, text, hasValue := strings.Cut(pair, "=")
 			switch alike, bad := isCookie(given, own); {
 			case bad != nil:
 				return "", bad
-			case alike && (given != name || !hasValue || err == nil), isWithin(text, own):
+			case alike && (given != name || !hasValue || err == nil), isWithin(pair, own):
 				return "", ErrAmbiguousKey
 			case alike:
 				if value, err = cookieValue(text); err != nil {
@@ -45,25 +46,25 @@ func isCookie(given string, own *fields.Name) (bool, error) {
 	return false, nil
 }
 
-// isWithin reports whether some reader finds the cookie within the value of another one, behind a space, a comma, or whatever it takes
-// for the end of that.
-func isWithin(value string, own *fields.Name) bool {
-	for rest, found := value, true; found; {
+// isWithin reports whether some reader finds the cookie within another one, behind a space, a comma, or whatever it takes for the end of
+// that.
+func isWithin(pair string, own *fields.Name) bool {
+	for rest, found := pair, true; found; {
 		var before string
 		if before, rest, found = strings.Cut(rest, "="); !found {
 			return false
 		}
 		before = strings.TrimRightFunc(before, fold.IsBlank) // WebOb takes "id =42" for "id=42"
-		name := before[strings.LastIndexFunc(before, func(r rune) bool { return !isNamePart(r) })+1:]
-		if len(name) < len(before) && fields.NameOf(unescaped(name)).Alike(own) {
-			return true
+		for _, inNames := range []string{"-_.%[]", "-_.%"} { // WebOb begins a name behind brackets, too
+			name := before[strings.LastIndexFunc(before, func(r rune) bool {
+				return r >= utf8.RuneSelf || !fold.IsAlphanumeric(byte(r)) && !strings.ContainsRune(inNames, r)
+			})+1:]
+			if len(name) < len(before) && fields.NameOf(unescaped(name)).Alike(own) {
+				return true
+			}
 		}
 	}
 	return false
-}
-
-func isNamePart(r rune) bool {
-	return r < utf8.RuneSelf && (fold.IsAlphanumeric(byte(r)) || strings.ContainsRune("-_.%[]", r))
 }
 
 // maxCookieName is what a name may have in a form, too. Browsers send no longer cookies.

@@ -64,6 +64,9 @@ func TestGrammar(t *testing.T) {
 		{"a comma after a cookie, Mojolicious", "{cookie.id}", cookies("id=42,")},
 		{"a comma in a cookie, WebOb", "{cookie.id}", cookies("id=42, x=1")},
 		{"a space behind a name within a cookie, WebOb", "{cookie.id}", cookies("x=1,id =42")},
+		{"a bracket in a cookie, WebOb", "{cookie.id}", cookies("id=42]x=1")},
+		{"a bracket before a name within a cookie, WebOb", "{cookie.id}", cookies("x=1]id=42")},
+		{"brackets before the name of a cookie, WebOb", "{cookie.id}", cookies("[0]id=42")},
 		{"a semicolon in a cookie, escaped, Dancer2", "{cookie.id}", cookies("id=42%3Bx=1")},
 		{"a plus sign at the end of a cookie, node", "{cookie.id}", cookies("id=42%2B")}, // which reads it in id=42+, too
 		{"an ampersand in a cookie, CGI.pm", "{cookie.id}", cookies("id=42&x")},

@@ -18,7 +18,7 @@ const (
 	ErrParameter fold.Error = "Content-Type has a parameter other than charset=utf-8"
 	ErrForm      fold.Error = "form or query has other characters than printable ones of ASCII, a \";\", or a \"%\" that begins no escape"
 	ErrFormName  fold.Error = "form or query has a name that is empty, has other characters than letters, digits, spaces and -_.:~@$*/,()'[], or begins with one behind the $"
-	ErrCookie    fold.Error = "cookie has a value with other characters than RFC 6265 allows, or with a \"&\" or \"%\" that is no escape"
+	ErrCookie    fold.Error = "cookie has a value with other characters than RFC 6265 allows, or with \"[\", \"]\", \"&\", or a \"%\" that begins no escape"
 	ErrJSON      fold.Error = "body is not valid JSON, in UTF-8 without a byte order mark"
 )
 
@@ -79,13 +79,13 @@ func FormName(name []byte) error {
 	return nil
 }
 
-// CookieValue returns an error unless it is one of RFC 6265, with valid escapes. CGI.pm splits it at "&".
+// CookieValue returns an error unless it is one of RFC 6265, with valid escapes. CGI.pm splits it at "&", and WebOb at brackets.
 func CookieValue(value string) error {
 	if len(value) > 1 && value[0] == '"' && value[len(value)-1] == '"' {
 		value = value[1 : len(value)-1]
 	}
 	for _, c := range []byte(value) {
-		if c <= ' ' || c > '~' || strings.IndexByte(`",;\&`, c) >= 0 {
+		if c <= ' ' || c > '~' || strings.IndexByte(`",;\&[]`, c) >= 0 {
 			return ErrCookie
 		}
 	}
