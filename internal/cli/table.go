@@ -29,11 +29,12 @@ func table(out io.Writer, heads []string, rows [][]string, shortened ...int) {
 	for _, width := range widths {
 		total += width
 	}
-	const least = 12
-	for _, i := range shortened {
-		width := widths[i]
-		widths[i] = min(width, max(least, width-max(0, total-lineWidth)))
-		total -= width - widths[i]
+	for _, least := range []int{12, 6} {
+		for _, i := range shortened {
+			width := widths[i]
+			widths[i] = min(width, max(least, width-max(0, total-lineWidth)))
+			total -= width - widths[i]
+		}
 	}
 	w := tabwriter.NewWriter(out, 0, 0, gap, ' ', 0)
 	for _, row := range append([][]string{heads}, rows...) {
