@@ -69,12 +69,14 @@ func (p *pair) learnLease(cmd *protocol.Command, before, after time.Time) {
 	if ends.Before(before.Add(lease-time.Millisecond)) || ends.After(after.Add(lease)) {
 		p.t.Errorf("%+v: the place ends at %v, between %v and %v", cmd, ends, before, after)
 	}
-	q, _, _ := p.model.Queues.Get(cmd.Key, always)
-	q.Join(memory.Place{Process: cmd.Process, Ticket: cmd.Ticket, Ends: ends, Polls: cmd.Polls})
+	line, _ := protocol.SlotOf(cmd.Key)
+	q, _, _ := p.model.Queues.Get(line, always)
+	q.Join(memory.Place{Process: cmd.Process, Ticket: cmd.Ticket, Ends: ends, Polls: cmd.Polls, Slots: cmd.Slots})
 }
 
 func (p *pair) queueNear(key string, from, to time.Time) bool {
-	q, ends, ok := p.model.Queues.Get(key, always)
+	line, _ := protocol.SlotOf(key)
+	q, ends, ok := p.model.Queues.Get(line, always)
 	return ok && (near(ends, from, to) || slices.ContainsFunc(q.Places, func(p memory.Place) bool { return near(p.Ends, from, to) }))
 }
 
@@ -84,6 +86,10 @@ func (p *pair) compareMark(cmd *protocol.Command) {
 	token := p.holder(cmd.Key)
 	if plain, _, known := p.model.Plain.Get(cmd.Key, p.now); token != "" && (token == plain) != known {
 		p.t.Errorf("%+v: the token is %q, and the model has %q for one without a mark", cmd, token, plain)
+	}
+	_, slot := protocol.SlotOf(cmd.Key)
+	if slot > 0 && token != "" && !strings.HasSuffix(token, "+") {
+		p.t.Errorf("%+v: the token %q is not marked", cmd, token)
 	}
 	if waiters := p.client.ZCard(ctx, companions(cmd.Key).queue).Val(); token != "" && !strings.HasSuffix(token, "+") && waiters > 0 {
 		p.t.Errorf("%+v: %d wait, and the token %q is not marked", cmd, waiters, token)
@@ -101,7 +107,8 @@ func (p *pair) compareQueues(cmd *protocol.Command) {
 	leases := p.client.HGetAll(ctx, companions(cmd.Key).leases).Val()
 	later := time.Now().Add(expirySlack)
 	var want, got []string
-	if q, _, ok := p.model.Queues.Get(cmd.Key, always); ok {
+	line, _ := protocol.SlotOf(cmd.Key)
+	if q, _, ok := p.model.Queues.Get(line, always); ok {
 		for _, at := range q.Places {
 			if later.Before(at.Ends) {
 				want = append(want, fmt.Sprint(at.Process, " ", at.Ticket, " ", at.Polls))

@@ -89,6 +89,7 @@ func TestScriptsDoWhatTheModelDoes(t *testing.T) {
 		"inspect", "inspect queue", "force released", "force expired", "force not owner", "extend forced",
 		"acquire done", "recall done", "recall expired", "result stored", "result not stored", "result stored in any case", "result forgotten", "inspect result", "store done", "store expired", "store not owner",
 		"acquire alone", "fast acquire granted", "fast acquire undecided", "acquire held by one who polls", "release plain", "release plain in vain",
+		"slot granted", "acquire refused for another slot",
 	} {
 		if p.seen[answer] < commands/1000 {
 			t.Errorf("%q was seen %d times only", answer, p.seen[answer])
@@ -124,9 +125,12 @@ func (p *pair) step() {
 		p.now = time.UnixMicro(real.Reply.Time)
 	}
 	_, forced, _ := p.model.Forced.Get(key+cmd.Token, always)
-	if holder != "" && near(ends, before, after) || near(forced, before, after) || p.queueNear(key, before, after) || after.Sub(before) > expirySlack {
+	if p.leaseNear(key, before, after) || near(forced, before, after) || p.queueNear(key, before, after) || after.Sub(before) > expirySlack {
 		p.ambiguous++
-		p.adopt(key)
+		line, _ := protocol.SlotOf(key)
+		for slot := range slotsTried {
+			p.adopt(protocol.SlotKey(line, slot))
+		}
 		return
 	}
 	if holder != "" && ends.Before(before) {
@@ -155,12 +159,26 @@ func near(ends, from, to time.Time) bool {
 	return !ends.Before(from.Add(-expirySlack)) && !ends.After(to.Add(expirySlack))
 }
 
+// slotsTried is how many slots the keys of the test have.
+const slotsTried = 3
+
+// leaseNear says whether the two may differ on whether a slot of the key is held.
+func (p *pair) leaseNear(key string, from, to time.Time) bool {
+	line, _ := protocol.SlotOf(key)
+	for slot := range slotsTried {
+		if holder, ends, _ := p.model.Leases.Get(protocol.SlotKey(line, slot), always); holder != "" && near(ends, from, to) {
+			return true
+		}
+	}
+	return false
+}
+
 // key is one that isn't about to expire, if there is one.
 func (p *pair) key() (key string) {
 	for range 20 {
-		key = fmt.Sprintf("redlock:{%d}", p.rand.IntN(8))
+		key = protocol.SlotKey(fmt.Sprintf("redlock:{%d}", p.rand.IntN(5)), int(p.pick(0, 0, 0, 0, 1, 2)))
 		now := time.Now()
-		if holder, ends, _ := p.model.Leases.Get(key, always); holder == "" || !near(ends, now, now.Add(time.Millisecond)) && !p.queueNear(key, now, now.Add(time.Millisecond)) {
+		if !p.leaseNear(key, now, now.Add(time.Millisecond)) && !p.queueNear(key, now, now.Add(time.Millisecond)) {
 			break
 		}
 	}
@@ -200,6 +218,9 @@ func (p *pair) command(key string) protocol.Command {
 			cmd.Anyway = p.rand.IntN(4) == 0
 		}
 		cmd.Polls = cmd.Queue && cmd.Polls
+		if _, slot := protocol.SlotOf(key); slot > 0 || p.rand.IntN(3) == 0 {
+			cmd.Result, cmd.Slots = nil, slot+1+p.rand.IntN(slotsTried-slot)
+		}
 		cmd.Alone = !cmd.Queue && cmd.Result == nil && p.rand.IntN(2) == 0 // also where it isn't true
 	case 3, 4, 5, 6:
 		cmd.Op = protocol.OpExtend
@@ -213,6 +234,9 @@ func (p *pair) command(key string) protocol.Command {
 			p.forgetResult(key)
 		}
 		slack := protocol.FenceSlack.Microseconds()
+		if _, slot := protocol.SlotOf(key); slot > 0 || p.rand.IntN(3) == 0 {
+			cmd.Recall, cmd.Slots = false, slot+1+p.rand.IntN(slotsTried-slot)
+		}
 		cmd.Fence = p.pick(now, now-50, now+50, now-slack/2, now+slack/2, now-10*slack, now+10*slack, 0, -1, 1, largest, 1<<62)
 	}
 	return cmd
@@ -282,15 +306,17 @@ func (p *pair) adopt(key string) {
 			p.model.Forced.Set(key+token, by, now, p.left(forced, now))
 		}
 	}
-	p.model.Queues.Delete(key)
+	line, _ := protocol.SlotOf(key)
+	p.model.Queues.Delete(line)
 	if waiting := p.client.ZRangeWithScores(ctx, companions(key).queue, 0, -1).Val(); len(waiting) > 0 {
 		q := &memory.Queue{}
 		for _, z := range waiting {
 			process := z.Member.(string)
 			ends, _ := p.client.HGet(ctx, companions(key).leases, process).Int64()
-			q.Join(memory.Place{Process: process, Ticket: int64(z.Score), Ends: time.UnixMicro(max(ends, -ends)), Polls: ends < 0})
+			slots, _ := p.client.HGet(ctx, companions(key).leases, process+"/n").Int()
+			q.Join(memory.Place{Process: process, Ticket: int64(z.Score), Ends: time.UnixMicro(max(ends, -ends)), Polls: ends < 0, Slots: slots})
 		}
-		p.model.Queues.Set(key, q, now, p.left(companions(key).queue, now))
+		p.model.Queues.Set(line, q, now, p.left(companions(key).queue, now))
 	}
 }
 
@@ -303,10 +329,16 @@ func (p *pair) compare(model, real *protocol.Command, holder string) {
 	if real.Alone {
 		p.seen["release plain"]++
 	}
+	if got.Free > 0 {
+		p.seen["acquire refused for another slot"]++
+	}
+	if real.Slots > 1 && got.Status == protocol.StatusGranted {
+		p.seen["slot granted"]++
+	}
 	if got.Polls {
 		p.seen["acquire held by one who polls"]++
 	}
-	if got.Status != want.Status || got.Fence != want.Fence || got.Holder != want.Holder || got.Time != want.Time || got.Former != want.Former || got.Alone != want.Alone || real.Alone != model.Alone || !sameResult(got.Result, want.Result) || got.Polls != want.Polls || got.Lines != want.Lines {
+	if got.Status != want.Status || got.Fence != want.Fence || got.Holder != want.Holder || got.Time != want.Time || got.Former != want.Former || got.Alone != want.Alone || real.Alone != model.Alone || !sameResult(got.Result, want.Result) || got.Polls != want.Polls || got.Free != want.Free || got.Lines != want.Lines {
 		p.t.Errorf("%+v, held by %q:\nserver %+v\nmodel  %+v", model, holder, got, want)
 	}
 	if off := (got.TTL - want.TTL).Abs(); off > 5*expirySlack {
@@ -359,7 +391,7 @@ func (p *pair) checkTTLs() {
 	for _, key := range p.client.Keys(ctx, "*").Val() {
 		left := p.client.PTTL(ctx, key).Val()
 		limit := time.Minute
-		if strings.HasSuffix(key, "}") { // a lock
+		if strings.HasSuffix(key, "}") || isFence(key[strings.LastIndex(key, ":")+1:]) { // a lock, or a slot
 			_, ends, _ := p.model.Leases.Get(key, always)
 			if _, remembered, known := p.model.Fences.Get(key, time.Now()); known {
 				ends = remembered

@@ -125,7 +125,7 @@ func (s *simServer) keys() (keys []string) {
 		keys = append(keys, fmt.Sprintf("%s %s on server %d", key, short(token), s.index))
 	}
 	for key, q := range s.memory.Queues.All(s.clock()) {
-		if first := q.Oldest("", s.clock()); first != nil {
+		if first := q.Oldest("", 0, s.clock()); first != nil {
 			keys = append(keys, fmt.Sprintf("%s ticket of %s on server %d", key, short(first.Process), s.index))
 		}
 	}

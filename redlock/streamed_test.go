@@ -62,5 +62,6 @@ func (m *streamed) Close() error { return m.stream.Close(time.Second) }
 type keyNames struct{ fence, queue, leases string }
 
 func companions(key string) keyNames {
-	return keyNames{key + ":fence", key + ":queue", key + ":leases"}
+	line, _ := protocol.SlotOf(key)
+	return keyNames{key + ":fence", line + ":queue", line + ":leases"}
 }

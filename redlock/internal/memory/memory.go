@@ -113,6 +113,12 @@ func (m *Master) Do(cmds []*protocol.Command) {
 	}
 }
 
+// lineOf returns the key of the line for a command's slot.
+func lineOf(cmd *protocol.Command) string {
+	line, _ := protocol.SlotOf(cmd.Key)
+	return line
+}
+
 func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.Reply) {
 	defer func() { reply.Time = now.UnixMicro() }()
 	if cmd.Former != "" {
@@ -126,7 +132,7 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 	}
 	token, ends, held := m.Leases.Get(cmd.Key, now)
 	last, _, _ := m.Fences.Get(cmd.Key, now)
-	q, _, waiters := m.Queues.Get(cmd.Key, now)
+	q, _, waiters := m.Queues.Get(lineOf(cmd), now)
 	if cmd.Fast && (held || waiters && len(q.Places) > 0 || !m.fits(cmd, last, now)) {
 		reply.Err = protocol.ErrUndecided
 		return reply
@@ -137,11 +143,11 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 	}
 	polls, _, _ := m.Polls.Get(cmd.Key, now)
 	reply.Polls = held && polls == token
-	alone := !cmd.Polls && (!waiters || len(q.Places) == 0)
+	line, slot := protocol.SlotOf(cmd.Key)
+	alone := cmd.Slots <= 1 && !cmd.Polls && (!waiters || len(q.Places) == 0)
 	for !held && waiters {
-		first := q.Oldest(cmd.Process, now)
+		first := q.Oldest(cmd.Process, slot, now)
 		if first == nil || !first.before(cmd.Ticket, cmd.Process) {
-			q.leave(cmd.Process, math.MaxInt64)
 			break
 		}
 		if held = first.Polls || m.wake(cmd.Key, q, *first); held {
@@ -149,6 +155,9 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 		}
 	}
 	if !held {
+		if waiters {
+			q.leave(cmd.Process, math.MaxInt64)
+		}
 		reply.Status, reply.Fence = protocol.StatusGranted, protocol.NextFence(last, cmd.Fence, now.UnixMicro())
 		m.Leases.Set(cmd.Key, cmd.Token, now, cmd.TTL)
 		m.Polls.Delete(cmd.Key)
@@ -161,13 +170,50 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 			reply.Alone = cmd.Former == "" && reply.Fence == cmd.Fence
 		}
 		m.rememberFence(cmd, reply.Fence, now)
+		if cmd.Slots > 1 && waiters {
+			m.wakeNext(cmd, q, line, slot, now)
+		}
 		return reply
 	}
 	reply.Status, reply.Holder, reply.TTL = protocol.StatusHeld, token, ends.Sub(now)
 	if cmd.Queue {
-		m.Join(cmd, now)
+		q, waiters = m.Join(cmd, now), true
+	}
+	for i := 1; i < cmd.Slots && reply.Free == 0; i++ {
+		free := (slot + i) % cmd.Slots
+		if _, _, held := m.Leases.Get(protocol.SlotKey(line, free), now); held {
+			continue
+		}
+		var first *Place
+		if waiters {
+			first = q.Oldest(cmd.Process, free, now)
+		}
+		if first == nil || !first.before(cmd.Ticket, cmd.Process) {
+			reply.Free = free + 1
+		}
 	}
 	return reply
+}
+
+// wakeNext wakes the next in line for one more slot, where a further one is free: of several that became free at once, each was
+// announced to the same process.
+func (m *Master) wakeNext(cmd *protocol.Command, q *Queue, line string, slot int, now time.Time) {
+	for i := 1; i < cmd.Slots; i++ {
+		free := (slot + i) % cmd.Slots
+		key := protocol.SlotKey(line, free)
+		if _, _, held := m.Leases.Get(key, now); held {
+			continue
+		}
+		for {
+			first := q.next(cmd.Process, free, now)
+			if first == nil {
+				break
+			}
+			if first.Process == cmd.Process || m.wake(key, q, *first) {
+				return
+			}
+		}
+	}
 }
 
 // fits reports whether the fence of a key that is free, before and with the grant of a Fast command, needn't outlive the lease.
@@ -214,7 +260,7 @@ func (m *Master) release(cmd *protocol.Command, now time.Time) protocol.Reply {
 	if cmd.Result != nil && (cmd.Anyway || reply.Status == protocol.StatusReleased) {
 		m.remember(cmd.Key, cmd.Result, now)
 	}
-	q, _, waiters := m.Queues.Get(cmd.Key, now)
+	q, _, waiters := m.Queues.Get(lineOf(cmd), now)
 	switch {
 	case cmd.Queue:
 		q = m.Join(cmd, now)
@@ -222,7 +268,8 @@ func (m *Master) release(cmd *protocol.Command, now time.Time) protocol.Reply {
 		q.leave(cmd.Process, cmd.Ticket)
 	}
 	for reply.Status != protocol.StatusNotOwner && q != nil {
-		first := q.next(cmd.Process, now)
+		_, slot := protocol.SlotOf(cmd.Key)
+		first := q.next(cmd.Process, slot, now)
 		if first == nil || first.Process == cmd.Process || m.wake(cmd.Key, q, *first) { // a process doesn't wake itself
 			break
 		}
@@ -237,7 +284,7 @@ func (m *Master) inspect(cmd *protocol.Command, now time.Time) protocol.Reply {
 		reply.Holder, reply.TTL = token, ends.Sub(now)
 	}
 	reply.Fence, _, _ = m.Fences.Get(cmd.Key, now)
-	if q, _, ok := m.Queues.Get(cmd.Key, now); ok {
+	if q, _, ok := m.Queues.Get(lineOf(cmd), now); ok {
 		reply.Lines = q.lines(now)
 	}
 	if result, ends, known := m.Results.Get(cmd.Key, now); known {
@@ -292,7 +339,7 @@ func (m *Master) free(key, token string, now time.Time) protocol.Status {
 
 // Join gives the command's process its place in the queue of the key.
 func (m *Master) Join(cmd *protocol.Command, now time.Time) *Queue {
-	q, ends, ok := m.Queues.Get(cmd.Key, now)
+	q, ends, ok := m.Queues.Get(lineOf(cmd), now)
 	if !ok || len(q.Places) == 0 {
 		q, ends = &Queue{}, now
 	}
@@ -300,9 +347,11 @@ func (m *Master) Join(cmd *protocol.Command, now time.Time) *Queue {
 	if cmd.Polls {
 		lease = min(lease, protocol.PollLease)
 	}
-	q.Join(Place{cmd.Process, cmd.Ticket, now.Add(lease), cmd.Polls})
-	m.Queues.Set(cmd.Key, q, now, max(lease, ends.Sub(now)))
-	m.Plain.Delete(cmd.Key)
+	q.Join(Place{cmd.Process, cmd.Ticket, now.Add(lease), cmd.Polls, cmd.Slots})
+	m.Queues.Set(lineOf(cmd), q, now, max(lease, ends.Sub(now)))
+	if m.Plain.Delete(cmd.Key); cmd.Slots > 1 {
+		m.Plain.Delete(lineOf(cmd)) // a process with one slot may have it
+	}
 	return q
 }
 

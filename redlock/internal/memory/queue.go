@@ -19,6 +19,7 @@ type Place struct {
 	Ticket  int64
 	Ends    time.Time // when the process isn't believed to wait any more
 	Polls   bool      // it can't be woken
+	Slots   int       // the place is one for the slots below, or for slot 0 alone
 }
 
 // before reports whether the place is before that of another process. Equal tickets are in the order of
@@ -43,26 +44,31 @@ func (q *Queue) leave(process string, ticket int64) {
 
 // next returns the first place of a process that can be woken, or of this process; or nil. A process that polls comes by
 // itself; the one behind it is woken all the same, and finds out if the first has died.
-func (q *Queue) next(process string, now time.Time) *Place {
+func (q *Queue) next(process string, slot int, now time.Time) *Place {
 	for skip := 0; ; skip++ {
-		if p := q.oldest("", now, skip); p == nil || !p.Polls || p.Process == process {
+		if p := q.oldest("", slot, now, &skip); p == nil || !p.Polls || p.Process == process {
 			return p
 		}
 	}
 }
 
-// Oldest returns the first place that is not this process's, or nil. It drops those before it, whose time is over.
-func (q *Queue) Oldest(but string, now time.Time) *Place { return q.oldest(but, now, 0) }
+// Oldest returns the first place that is not this process's, and is one for this slot, or nil. It drops those before it, whose time
+// is over.
+func (q *Queue) Oldest(but string, slot int, now time.Time) *Place {
+	return q.oldest(but, slot, now, new(int))
+}
 
-func (q *Queue) oldest(but string, now time.Time, skip int) *Place {
-	for skip < len(q.Places) {
-		switch p := &q.Places[skip]; {
+func (q *Queue) oldest(but string, slot int, now time.Time, skip *int) *Place {
+	for *skip < len(q.Places) {
+		switch p := &q.Places[*skip]; {
 		case p.Process == but:
-			skip++
-		case now.Before(p.Ends):
-			return p
+			*skip++
+		case !now.Before(p.Ends):
+			q.Places = slices.Delete(q.Places, *skip, *skip+1)
+		case slot > 0 && p.Slots <= slot:
+			*skip++
 		default:
-			q.Places = slices.Delete(q.Places, skip, skip+1)
+			return p
 		}
 	}
 	return nil

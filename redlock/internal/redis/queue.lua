@@ -1,31 +1,45 @@
 -- The processes that wait for a key. QUEUE has the ticket of each, LEASES the time until which it is believed to wait:
--- below zero for a process that polls, which can't be woken.
-local LOCK, QUEUE, LEASES = KEYS[1], KEYS[3], KEYS[4]
+-- below zero for a process that polls, which can't be woken. The line is one for all slots of a key. A process that may have more than
+-- one slot has their number in LEASES too: its ticket is one for the slots below that.
+local LOCK, QUEUE, LEASES, LINE = KEYS[1], KEYS[3], KEYS[4], string.sub(KEYS[3], 1, -7)
+local SLOT = tonumber(string.match(LOCK, ':slot:(%d+)$')) or 0
 local token, process, ticket, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local queued, polling = ARGV[5] % 2 == 1, ARGV[5] >= '2'
 
 local function leave(name)
   call('ZREM', QUEUE, name)
-  call('HDEL', LEASES, name)
+  call('HDEL', LEASES, name, name .. '/n')
+end
+
+-- Marks the holder of a slot, which is to be released by a script from now on.
+local function mark(key)
+  local held, marks = holder(key)
+  if held and marks == '' then
+    call('LSET', key, 0, held .. '+')
+  end
 end
 
 local function join(now)
   local lease = polling and math.min(lease_ms, POLL_LEASE) or lease_ms
-  call('ZADD', QUEUE, ARGV[3], process)
+  local fresh = call('ZADD', QUEUE, ARGV[3], process) == 1
   call('HSET', LEASES, process, string.format('%.0f', (now + lease * 1000) * (polling and -1 or 1)))
   if call('PTTL', QUEUE) < lease then
     call('PEXPIRE', QUEUE, lease)
     call('PEXPIRE', LEASES, lease)
   end
-  local held, marks = holder()
-  if held and marks == '' then
-    call('LSET', LOCK, 0, held .. '+')
+  mark(LOCK)
+  if SLOTS > 1 then
+    call('HSET', LEASES, process, call('HGET', LEASES, process), process .. '/n', SLOTS)
+    mark(LINE) -- a process with one slot may have it
+  elseif not fresh then
+    call('HDEL', LEASES, process .. '/n') -- it may have had more slots
   end
 end
 
 -- Returns the process with the oldest ticket, behind as many as are skipped: its name and ticket, the end of its lease,
--- and whether it polls. Processes whose lease is over lose their place.
-local function oldest(but, now, skip)
+-- whether it polls, and how many were skipped. Processes whose lease is over lose their place; those that may not have the slot don't count.
+local function oldest(but, now, skip, slot)
+  slot = slot or SLOT
   while true do
     local first = call('ZRANGE', QUEUE, skip, skip + 1, 'WITHSCORES')
     local at = first[1] == but and 3 or 1
@@ -34,17 +48,20 @@ local function oldest(but, now, skip)
       return nil
     end
     local ends = tonumber(call('HGET', LEASES, name)) or 0
-    if math.abs(ends) > now then
-      return name, tonumber(first[at + 1]), math.abs(ends), ends < 0
+    if math.abs(ends) <= now then
+      leave(name)
+    elseif slot > 0 and (tonumber(call('HGET', LEASES, name .. '/n')) or 1) <= slot then
+      skip = skip + 1
+    else
+      return name, tonumber(first[at + 1]), math.abs(ends), ends < 0, skip
     end
-    leave(name)
   end
 end
 
 -- Sends a process the message that the key is free. One that isn't subscribed any more loses its place. If PUBLISH is
 -- refused, nothing of the script is undone.
-local function wake(name, number)
-  local heard = redis.pcall('PUBLISH', name, string.format('%.0f ', number) .. LOCK)
+local function wake(name, number, key)
+  local heard = redis.pcall('PUBLISH', name, string.format('%.0f ', number) .. (key or LOCK))
   if COUNTED and heard == 0 then
     leave(name)
     return false

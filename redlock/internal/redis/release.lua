@@ -1,4 +1,4 @@
--- KEYS lock fence queue leases [result] | ARGV token process ticket ttl_ms waits [keep_ms fence result anyway]
+-- KEYS lock fence queue leases [result] | ARGV token process ticket ttl_ms waits [keep_ms fence result anyway, or slots]
 -- -> 1 released / 0 was free / -1 another's
 -- waits: 1 to stay in the queue, + 2 for a process that polls
 -- lock.lua
@@ -28,6 +28,7 @@ end
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 if queued then
+  SLOTS = not KEYS[5] and tonumber(ARGV[6]) or 1
   join(now)
 elseif (tonumber(call('ZSCORE', QUEUE, process)) or ticket + 1) <= ticket then
   leave(process)
@@ -36,7 +37,7 @@ if not held then
   local skip, name, number, ends, polls = 0
   repeat -- a process doesn't wake itself; one that polls comes by itself, and the next one finds out if it doesn't
     skip = polls and skip + 1 or skip
-    name, number, ends, polls = oldest('', now, skip)
+    name, number, ends, polls, skip = oldest('', now, skip)
   until not name or name == process or not polls and wake(name, number)
 end
 return released

@@ -21,6 +21,8 @@ var (
 	takeSource string
 	//go:embed fast.lua
 	fastSource string
+	//go:embed slot.lua
+	slotSource string
 	//go:embed acquire.lua
 	acquireSource string
 	//go:embed extend.lua
@@ -47,10 +49,11 @@ var (
 	clusterScripts = newScriptSet(false)
 )
 
-// The scripts are numbered by operation; fast takes several keys at once.
+// The scripts are numbered by operation; fast takes several keys at once, and slot a slot of a key that has several.
 const (
 	fast    = protocol.Ops
-	scripts = fast + 1
+	slot    = fast + 1
+	scripts = slot + 1
 )
 
 // scriptSet is the scripts for a kind of server.
@@ -61,14 +64,14 @@ type scriptSet [scripts]struct {
 
 // newScriptSet returns the scripts for servers whose PUBLISH returns the number of all subscribers, or not.
 func newScriptSet(counted bool) *scriptSet {
-	settings := fmt.Sprintf("local call, COUNTED, POLL_LEASE, FENCE_TTL, SLACK, MAX_SETS, MAX_WAITERS, RANDOM_LEN, MAX_PROCESSES = redis.call, %t, %d, %d, %d, %d, %d, %d, %d\n",
+	settings := fmt.Sprintf("local call, COUNTED, POLL_LEASE, FENCE_TTL, SLACK, MAX_SETS, MAX_WAITERS, RANDOM_LEN, MAX_PROCESSES, SLOTS = redis.call, %t, %d, %d, %d, %d, %d, %d, %d, 1\n",
 		counted, protocol.PollLease.Milliseconds(), protocol.FenceTTL.Milliseconds(), protocol.FenceSlack.Microseconds(), protocol.MaxSets, protocol.MaxWaiters, protocol.RandomLen, protocol.MaxProcesses)
 	parts := strings.NewReplacer("-- lock.lua\n", lockSource, "-- queue.lua\n", queueSource, "-- fence.lua\n", fenceSource, "-- take.lua\n", takeSource)
 	var set scriptSet
 	for op, source := range map[protocol.Op]string{
 		protocol.OpAcquire: acquireSource, protocol.OpExtend: extendSource, protocol.OpRelease: releaseSource,
 		protocol.OpRegister: registerSource, protocol.OpInspect: inspectSource, protocol.OpNames: namesSource, protocol.OpRecall: recallSource, protocol.OpStore: storeSource,
-		protocol.OpTrial: trialSource, fast: fastSource,
+		protocol.OpTrial: trialSource, fast: fastSource, slot: slotSource,
 		protocol.OpForce: strings.Replace(forceSource, "-- release.lua\n", releaseSource, 1),
 	} {
 		source = settings + parts.Replace(source)

@@ -1,0 +1,87 @@
+-- KEYS slot fence queue leases | ARGV token process ticket ttl_ms waits proposal_us slots former or ''
+-- -> {fence, time_us, former}: granted
+--    {ms that the lease can last, holder's token or '', and a + if the holder polls, time_us, former, a slot to ask for or -1}: refused
+-- This is acquire.lua for a key that may have more than one holder. Its tokens are always marked, and no key is free in silence: a grant
+-- wakes the next in line if one more slot is free, which a refusal names.
+local time = call('TIME')
+local now, proposal, former = time[1] * 1000000 + time[2], tonumber(ARGV[6]), 2
+SLOTS = tonumber(ARGV[7])
+-- lock.lua
+if ARGV[8] ~= '' then
+  local held = holder()
+  former = not held and 0 or held ~= ARGV[8] and -1 or call('LPOP', KEYS[1]) and 1
+end
+-- queue.lua
+-- fence.lua
+local polls = ARGV[5] >= '2'
+
+-- Whether a ticket is before that of this process.
+local function before(name, number)
+  return name and (number < ticket or number == ticket and name < process)
+end
+
+local function slotKey(slot)
+  return slot == 0 and LINE or LINE .. ':slot:' .. slot
+end
+
+-- Returns the first further slot that is free and satisfies a condition.
+local function free(suits)
+  for i = 1, SLOTS - 1 do
+    local slot = (SLOT + i) % SLOTS
+    if not holder(slotKey(slot)) and suits(slot) then
+      return slot
+    end
+  end
+  return -1
+end
+
+local held, marks = holder()
+local alone = call('EXISTS', QUEUE) == 0
+if held == token then
+  return {lastFence(), now, former} -- the command came twice
+end
+local left, awaited
+if held then
+  left, awaited = call('PTTL', LOCK), marks == '++'
+elseif not alone then
+  local name, number, ends
+  repeat
+    name, number, ends, awaited = oldest(process, now, 0)
+    if not before(name, number) then
+      name, awaited = nil, false
+    end
+  until not name or awaited or wake(name, number)
+  left = name and math.ceil((ends - now) / 1000)
+end
+if left then
+  if queued then
+    join(now)
+  end
+  return {left, (held or '') .. (awaited and '+' or ''), now, former, free(function(slot)
+    local name, number = oldest(process, now, 0, slot)
+    return not before(name, number)
+  end)}
+end
+
+if not alone then
+  leave(process)
+end
+local fence = math.max(lastFence() + 1, now - SLACK)
+if proposal > fence and proposal <= now + SLACK then
+  fence = proposal
+end
+local denied = grant(token .. (polls and '++' or '+'), fence, now, lease_ms)
+if denied then
+  return denied
+end
+if not alone then
+  free(function(slot)
+    local skip, name, number, ends, waits = 0
+    repeat -- as release.lua
+      skip = waits and skip + 1 or skip
+      name, number, ends, waits, skip = oldest('', now, skip, slot)
+    until not name or name == process or not waits and wake(name, number, slotKey(slot))
+    return name
+  end)
+end
+return {fence, now, former}
