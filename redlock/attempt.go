@@ -20,6 +20,8 @@ type attempt struct {
 	ttl       time.Duration
 	ticket    int64 // the caller's, also when the acquire is sent without one
 	timeout   time.Duration
+	slot      int                  // which is asked for
+	slots     int                  // how many there are
 	waits     bool                 // a release has left the ticket
 	several   bool                 // one of the attempts of a LockAll call: commands are queued for all keys before any is sent
 	mustPoll  bool                 // a master that refused will not wake this process
@@ -77,10 +79,18 @@ func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposa
 		ttl:      c.ttl,
 		ticket:   c.ticket,
 		several:  c.several,
+		slots:    c.slots,
 		acquires: make([]link.Command, len(l.streams)),
 	}
 	a.over = a.ring
 	acquire := protocol.Command{Op: protocol.OpAcquire, Key: c.key, Token: l.random(), TTL: c.ttl, Fence: proposal, Process: l.name, Ticket: c.ticket, Recall: c.recall}
+	if c.slots > 1 {
+		if former == nil {
+			l.gates.chooseSlot(c, l.firstSlot())
+		}
+		a.slot, acquire.Slots = c.slot, c.slots
+		acquire.Key = protocol.SlotKey(c.key, c.slot)
+	}
 	if c.several {
 		acquire.Token += severalMark
 	}
@@ -95,7 +105,7 @@ func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposa
 		former.answers.expect(protocol.OpRelease, l.decisive())
 		releases = make([]link.Command, len(l.streams))
 	}
-	fast := former == nil && !c.recall && !c.tried && c.ahead == 0 && c.ttl >= l.fastFrom // nothing says that others want the key
+	fast := former == nil && !c.recall && !c.tried && c.ahead == 0 && c.ttl >= l.fastFrom && c.slots == 1 // nothing says that others want the key
 	c.tried = true
 	tickets := c.ticketsOn(len(l.streams))
 	for i, s := range l.streams {

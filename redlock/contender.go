@@ -197,6 +197,12 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 	t.failure = a.failure()
 	l.gates.noteOutcome(awaited.gate, nil, t.failure)
 
+	if free, ok := a.otherSlot(awaited); ok {
+		awaited.hinted = free + 1
+		t.trace(a, t.failure, 0, forOthers)
+		return l.stopped(ctx, t.failure)
+	}
+	awaited.hints = 0
 	try, sleep, what := t.callers[0].try, jitter(t.pause), forNobody
 	var subscribed, wakeUps <-chan struct{}
 	switch {

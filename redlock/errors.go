@@ -69,12 +69,17 @@ type HeldError struct {
 	// RetryAfter is how long the holder's lease can still last, at most, if it is not renewed; 0 if that is
 	// not known.
 	RetryAfter time.Duration
+	// Slots is how many may hold the key at once in the view of the call: see WithConcurrency. All of them are taken, or others are next.
+	Slots int
 	// Err is why the call did not wait any longer: the context's error, context.DeadlineExceeded when the time
 	// of WithWait was over, or ErrTooManyWaiters. It is nil for a call that does not wait.
 	Err error
 }
 
 func (e *HeldError) Error() string {
+	if e.Slots > 1 {
+		return withCause(fmt.Sprintf("%v: all %d slots are taken", ErrHeld, e.Slots), e.Err)
+	}
 	return withCause(ErrHeld.Error(), e.Err)
 }
 
@@ -187,7 +192,7 @@ func ended(ctx context.Context, failure error) error {
 	case errors.As(failure, &unreadable):
 		return &UnreadableError{Masters: unreadable.Masters, Err: ctx.Err()}
 	case errors.As(failure, &held):
-		return &HeldError{RetryAfter: held.RetryAfter, Err: ctx.Err()}
+		return &HeldError{RetryAfter: held.RetryAfter, Slots: held.Slots, Err: ctx.Err()}
 	case errors.As(failure, &quorum):
 		late := *quorum
 		late.Err = ctx.Err()

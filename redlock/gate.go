@@ -25,6 +25,8 @@ type gate struct {
 	line    []*caller         // behind the head
 	wakeUps chan struct{}     // signals the head that the key may be free; nil while nobody needs that
 	lock    *Lock             // the last one on the key
+	locks   []*Lock           // those that have slots of the key, where it may have several holders: they aren't the head
+	woken   int               // 1 + the slot that a wake-up has named last; 0 for none
 	failure error             // of the head's last attempt; nil if that has won, or there was none
 	tries   []chan *DoneError // get the result that the attempt of the head meets, or are closed at its end; try-locks wait for that
 }
@@ -32,8 +34,11 @@ type gate struct {
 // caller is a call of Lock or TryLock at the gate of one key. A LockAll call has one for each key.
 type caller struct {
 	lockOptions
-	key string // as it is on the masters
-	try bool   // a TryLock: it doesn't wait
+	key    string // as it is on the masters
+	slot   int    // the slot asked for, of several
+	hinted int    // 1 + the slot that masters have named as free; 0 for none
+	hints  int    // how often they have
+	try    bool   // a TryLock: it doesn't wait
 	// polls is set once the call has waited for its subscriptions: it polls the masters that can't wake it.
 	polls bool
 	// several says that the call is for more than one key, so that this lock alone is of no use to it.
@@ -75,7 +80,7 @@ func (g *gates) enter(callers []*caller, stand bool) (blocked *caller, later <-c
 		if fresh {
 			c.order = g.came
 		}
-		if at := g.byKey[c.key]; blocked == nil && at != nil && at.head != nil && at.head != c {
+		if at := g.byKey[c.key]; blocked == nil && at != nil && at.head != c && at.full(c) {
 			blocked, c.gate = c, at
 		}
 	}
@@ -161,7 +166,11 @@ func (g *gate) held() *HeldError {
 	if failed, ok := g.failure.(*HeldError); ok { // the head has met a lock of another process
 		held.RetryAfter = failed.RetryAfter
 	}
-	if g.lock != nil {
+	switch {
+	case len(g.locks) > 0:
+		held.Slots = g.lock.attempt.slots
+		held.RetryAfter = max(0, time.Until(slices.MinFunc(g.locks, func(a, b *Lock) int { return a.Until().Compare(b.Until()) }).Until()))
+	case g.lock != nil:
 		held.RetryAfter = max(held.RetryAfter, time.Until(g.lock.Until()))
 	}
 	return held
@@ -183,6 +192,9 @@ func (g *gates) next(at *gate) *caller {
 
 func (g *gates) advance(at *gate) *caller {
 	for _, c := range at.line {
+		if len(at.locks) >= c.slots && len(at.locks) > 0 {
+			return nil // the oldest is first, however many it would let in
+		}
 		if !g.blocked(c, at) {
 			if at.head != nil {
 				at.head.heads = false
@@ -201,7 +213,7 @@ func (g *gates) advance(at *gate) *caller {
 func (g *gates) blocked(c *caller, at *gate) bool {
 	return slices.ContainsFunc(c.call, func(other *caller) bool {
 		gate := g.byKey[other.key]
-		return gate != at && gate != nil && gate.head != nil
+		return gate != at && gate != nil && gate.full(other)
 	})
 }
 
@@ -230,7 +242,7 @@ func (g *gates) settle(at *gate) {
 	}
 	at.failure = nil
 	at.answerTries()
-	if len(at.line) == 0 && g.byKey[at.key] == at {
+	if len(at.line) == 0 && len(at.locks) == 0 && g.byKey[at.key] == at {
 		delete(g.byKey, at.key)
 	}
 }

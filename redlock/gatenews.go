@@ -1,6 +1,10 @@
 package redlock
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
 
 // noteOutcome records how an attempt of the head has ended, and answers the try-locks that wait for that.
 func (g *gates) noteOutcome(at *gate, lock *Lock, failed error) {
@@ -11,6 +15,11 @@ func (g *gates) noteOutcome(at *gate, lock *Lock, failed error) {
 		at.lock = lock
 	}
 	at.answerTries()
+	if lock != nil && lock.attempt.slots > 1 {
+		at.locks = append(at.locks, lock)
+		g.unseat(at)
+		g.settle(at)
+	}
 }
 
 // met passes the result that the head has met on to the calls that stand in line for it, and to the try-locks that wait for its
@@ -43,7 +52,7 @@ func (g *gate) refuseTry() (later <-chan *DoneError, err error) {
 	switch {
 	case g.failure != nil:
 		return nil, g.failure
-	case g.lock != nil:
+	case g.lock != nil && (g.head == nil || g.lock.attempt.slots == 1):
 		return nil, g.held()
 	}
 	try := make(chan *DoneError, 1)
@@ -56,7 +65,9 @@ func (g *gate) refuseTry() (later <-chan *DoneError, err error) {
 func (g *gates) wake(key string, otherwise func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if at := g.byKey[key]; at != nil && at.head != nil {
+	line, slot := protocol.SlotOf(key)
+	if at := g.byKey[line]; at != nil && at.head != nil {
+		at.woken = slot + 1
 		at.wake()
 	} else {
 		otherwise()

@@ -16,6 +16,7 @@ import (
 // Inspection is a key as the masters see it.
 type Inspection struct {
 	Key  string
+	Slot int  // of the key, if it may have several holders; else 0
 	Held bool // a quorum of the masters has given it to one holder
 	// Fence is the fencing token of the holder's lock, Holder the instance name of its process, or the process's ID if
 	// that isn't known any more, and TTL how long the lease still lasts unless it is renewed. They are zero if
@@ -69,11 +70,16 @@ func shown(token string) string { return token[:min(protocol.IDLen+4, len(token)
 // held, and the inspection shows what the others say. It is ErrClosed, without an inspection, if the Locker is
 // closed.
 func (l *Locker) Inspect(ctx context.Context, key string) (*Inspection, error) {
+	return l.InspectSlot(ctx, key, 0)
+}
+
+// InspectSlot is Inspect for a slot of a key that may have several holders: see WithConcurrency. The line is the same for all slots.
+func (l *Locker) InspectSlot(ctx context.Context, key string, slot int) (*Inspection, error) {
 	if !l.calls.enter() {
 		return nil, ErrClosed
 	}
 	defer l.calls.leave()
-	seen, _, err := l.look(ctx, key)
+	seen, _, err := l.look(ctx, key, slot)
 	if seen != nil {
 		l.nameProcesses(ctx, seen)
 	}
@@ -81,16 +87,19 @@ func (l *Locker) Inspect(ctx context.Context, key string) (*Inspection, error) {
 }
 
 // look asks the masters. What it returns has the IDs of processes in place of their names; and the holder's token.
-func (l *Locker) look(ctx context.Context, key string) (seen *Inspection, token string, err error) {
+func (l *Locker) look(ctx context.Context, key string, slot int) (seen *Inspection, token string, err error) {
 	if err := checkKeys(key); err != nil {
 		return nil, "", err
 	}
-	full := protocol.Key(l.prefix, key)
+	if slot < 0 || slot >= protocol.MaxSlots {
+		return nil, "", fmt.Errorf("redlock: slot %d: must be 0 to %d", slot, protocol.MaxSlots-1)
+	}
+	full := protocol.SlotKey(protocol.Key(l.prefix, key), slot)
 	replies, end := l.ask(ctx, protocol.Command{Op: protocol.OpInspect, Key: full}, nil)
 	if l.stopped(context.Background(), nil) != nil {
 		return nil, "", ErrClosed
 	}
-	seen = &Inspection{Key: key, Masters: make([]InspectedMaster, len(replies))}
+	seen = &Inspection{Key: key, Slot: slot, Masters: make([]InspectedMaster, len(replies))}
 	carriers := make(map[string][]int) // the masters of each token
 	for i, reply := range replies {
 		seen.Masters[i] = inspected(reply)

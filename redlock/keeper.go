@@ -146,7 +146,11 @@ func (k *keeper) release() (any bool) {
 		runtime.Gosched() // where many are lost at once, their contexts end first
 		k.forget(lock)
 		lock.attempt.enqueueRelease()
-		k.locker.gates.leave(lock.gate)
+		if lock.attempt.slots > 1 {
+			k.locker.gates.slotEnded(lock)
+		} else {
+			k.locker.gates.leave(lock.gate)
+		}
 		if cause := lock.endedBy(); lock.isFirst() && cause != ErrClosed {
 			k.locker.logger.Warn("lease lost: another process may now hold this lock while its holder is still working", lock.lastWords(cause)...)
 			if failure := lock.unrenewed(); failure != nil && (cause == ErrLost || cause == ErrForced) {

@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"cmp"
 	"crypto/rand"
 	"fmt"
 	"os"
@@ -20,8 +21,10 @@ type KeyStatus struct {
 	Since   time.Time
 	Until   time.Time // the end of the lease so far; zero if it isn't held
 	Fence   uint64    // the lock's fencing token; 0 if it isn't held
-	Waiting int       // calls of this process that don't have the lock yet
 	Request *Request  // that of the same call as Label, see WithRequest; or nil
+	Waiting int       // calls of this process that don't have the lock yet; of a key with several holders, it is with the first of them
+	// Slot is the slot that is held, of as many as Slots says, where that is more than one: see WithConcurrency. Each has a KeyStatus.
+	Slot, Slots int
 }
 
 // Keys returns the keys with this prefix that this process holds or waits for, sorted. It asks no master: Inspect
@@ -31,7 +34,7 @@ func (l *Locker) Keys(prefix string) []KeyStatus {
 		key := protocol.KeyOf(l.prefix, full)
 		return key, strings.HasPrefix(key, prefix)
 	})
-	slices.SortFunc(keys, func(a, b KeyStatus) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(keys, func(a, b KeyStatus) int { return cmp.Or(strings.Compare(a.Key, b.Key), cmp.Compare(a.Slot, b.Slot)) })
 	return keys
 }
 
@@ -52,13 +55,29 @@ func (g *gates) keys(name func(full string) (key string, accepted bool)) (keys [
 		for _, full := range some {
 			if at := g.byKey[full]; at != nil {
 				if key, accepted := name(full); accepted {
-					keys = append(keys, at.status(key))
+					keys = append(keys, at.statuses(key)...)
 				}
 			}
 		}
 		g.mu.Unlock()
 	}
 	return keys
+}
+
+// statuses returns what is shown of the gate, with one for each slot that is held. The mu of the gates is held.
+func (g *gate) statuses(key string) (all []KeyStatus) {
+	if len(g.locks) == 0 {
+		return []KeyStatus{g.status(key)}
+	}
+	waiting := len(g.line)
+	if g.head != nil {
+		waiting++
+	}
+	for _, k := range g.locks {
+		all = append(all, KeyStatus{Key: key, Slot: k.attempt.slot, Slots: k.attempt.slots, Label: k.caller.label, Request: k.caller.request, Held: true, Since: k.since(), Until: k.ownUntil(), Fence: k.Fence(), Waiting: waiting})
+		waiting = 0
+	}
+	return all
 }
 
 // status returns what is shown of the gate. The mu of the gates is held.
@@ -78,7 +97,9 @@ func (g *gate) status(key string) KeyStatus {
 }
 
 // isHeld reports whether the head has the lock now. The mu of the gates is held.
-func (g *gate) isHeld() bool { return g.lock != nil && g.lock.ctx.Err() == nil }
+func (g *gate) isHeld() bool {
+	return g.lock != nil && g.lock.attempt.slots == 1 && g.lock.ctx.Err() == nil
+}
 
 // count returns how many keys are locked here and since when the oldest, and how many calls don't have their lock yet.
 func (g *gates) count() (held, waiting int, oldest time.Time) {
@@ -96,7 +117,12 @@ func (g *gates) count() (held, waiting int, oldest time.Time) {
 		for _, c := range at.line {
 			wait(c)
 		}
-		if at.isHeld() {
+		if len(at.locks) > 0 {
+			held += len(at.locks)
+			if at.head != nil {
+				wait(at.head)
+			}
+		} else if at.isHeld() {
 			held++
 			if since := at.lock.since(); oldest.IsZero() || since.Before(oldest) {
 				oldest = since

@@ -100,6 +100,10 @@ func (k *Lock) WithContext(ctx context.Context) (context.Context, context.Cancel
 // (https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).
 func (k *Lock) Fence() uint64 { return uint64(k.attempt.fence) }
 
+// Slot returns which of the n slots of its key the lock has, from 0 to n-1: see WithConcurrency. No other holder has it. Without that it
+// is 0.
+func (k *Lock) Slot() int { return k.attempt.slot }
+
 // Until returns the end of the lock's validity so far: before it no other holder can have the lock. It moves on
 // as the lease is renewed. After the lock has ended it means nothing any more.
 func (k *Lock) Until() time.Time {
@@ -248,10 +252,14 @@ func (k *Lock) end(cause error) bool {
 func (k *Lock) hand() {
 	a, l := k.attempt, k.attempt.locker
 	var next *caller
-	if len(k.whole) == 0 {
+	switch {
+	case a.slots > 1:
+		next = l.gates.nextFor(k)
+	case len(k.whole) == 0:
 		next = l.gates.next(k.gate)
 	}
 	if next != nil && !next.several && !next.recall && k.result == nil {
+		next.slot = a.slot
 		proposal := l.number(next)
 		next.turn <- l.newAttempt(next, a, time.Now(), proposal)
 		return
@@ -262,7 +270,9 @@ func (k *Lock) hand() {
 	} else {
 		a.release(a.answers, false)
 	}
-	if next != nil {
+	if a.slots > 1 {
+		l.gates.slotEnded(k)
+	} else if next != nil {
 		next.turn <- nil
 	} else if len(k.whole) == 0 {
 		l.gates.leave(k.gate)

@@ -23,6 +23,12 @@ import (
 // *QuorumError if too few masters answer: then the key may be free on the others. It is ErrClosed if the Locker is closed.
 // ForceUnlock waits for the masters as Inspect does.
 func (l *Locker) ForceUnlock(ctx context.Context, key string, fence uint64) error {
+	return l.ForceUnlockSlot(ctx, key, 0, fence)
+}
+
+// ForceUnlockSlot is ForceUnlock for a slot of a key that may have several holders: see WithConcurrency. The fencing tokens of one slot
+// say nothing of those of another.
+func (l *Locker) ForceUnlockSlot(ctx context.Context, key string, slot int, fence uint64) error {
 	if fence == 0 {
 		return fmt.Errorf("%w: 0 stands for one that the masters have forgotten", ErrFenceChanged)
 	}
@@ -30,7 +36,7 @@ func (l *Locker) ForceUnlock(ctx context.Context, key string, fence uint64) erro
 		return ErrClosed
 	}
 	defer l.calls.leave()
-	seen, token, err := l.look(ctx, key)
+	seen, token, err := l.look(ctx, key, slot)
 	switch {
 	case err != nil:
 		return err
@@ -41,7 +47,7 @@ func (l *Locker) ForceUnlock(ctx context.Context, key string, fence uint64) erro
 	case !seen.has(token, fence):
 		return fmt.Errorf("%w: the one that has it has the fencing token %d", ErrFenceChanged, seen.Fence)
 	}
-	full, by := protocol.Key(l.prefix, key), l.operator(ctx)
+	full, by := protocol.SlotKey(protocol.Key(l.prefix, key), slot), l.operator(ctx)
 	released := false
 	if lock := l.gates.holding(full, token); lock != nil { // its context ends before the next holder has the key
 		lock.isForcedBy(by)
@@ -80,6 +86,14 @@ func (k *Lock) isForcedBy(by string) {
 func (g *gates) holding(key, token string) *Lock {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	line, _ := protocol.SlotOf(key)
+	if at := g.byKey[line]; at != nil {
+		for _, k := range at.locks {
+			if k.attempt.acquires[0].Token == token {
+				return k
+			}
+		}
+	}
 	if at := g.byKey[key]; at != nil && at.isHeld() && at.lock.attempt.acquires[0].Token == token {
 		return at.lock
 	}
@@ -110,7 +124,7 @@ func (l *Locker) Forget(ctx context.Context, key string) (left []*MasterError, e
 	defer l.calls.leave()
 	var forgotten uint64 // results of smaller fences are
 	for try := 0; ; try++ {
-		seen, _, err := l.look(ctx, key)
+		seen, _, err := l.look(ctx, key, 0)
 		if err != nil {
 			return nil, err
 		}

@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -53,6 +54,7 @@ type lockOptions struct {
 	wait       time.Duration // untilDone: for as long as the context of the call allows
 	maxHold    time.Duration // 0: none
 	maxWaiters int
+	slots      int      // how many may hold the key at once; 1 or 0 for one
 	label      string   // shown by Keys
 	request    *Request // as well
 	recall     bool
@@ -96,6 +98,14 @@ func WithWait(d time.Duration) LockOption {
 // Unlock, for as long as its lease can be renewed.
 func WithMaxHold(d time.Duration) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.maxHold = d; return o })
+}
+
+// WithConcurrency sets how many holders the key may have at once, over all processes: 1 to 256. Each has one of n slots, which is a lock
+// of its own: see Lock.Slot and Lock.Fence. All that wait stand in one line, and a slot that becomes free goes to the first. All
+// processes should have the same n for a key: where they differ, there are never more holders than the largest n allows, and a process
+// takes none of the slots that are beyond its own. Not for LockAll, WithRecall and UnlockWith. Default: 1.
+func WithConcurrency(n int) LockOption {
+	return lockOption(func(o lockOptions) lockOptions { o.slots = n; return o })
 }
 
 // WithMaxWaiters bounds how many calls wait for a key in this process: further ones fail at once, with a *HeldError
@@ -194,7 +204,7 @@ func WithTracer(trace func(Attempt)) Option {
 
 func newOptions(opts []Option) (options, error) {
 	o := options{
-		lockOptions: lockOptions{ttl: DefaultTTL, wait: untilDone, maxWaiters: DefaultMaxWaiters},
+		lockOptions: lockOptions{ttl: DefaultTTL, wait: untilDone, maxWaiters: DefaultMaxWaiters, slots: 1},
 		maxTTL:      DefaultMaxTTL,
 		guard:       -1,
 		maxSkew:     -1,
@@ -263,6 +273,10 @@ func (o *options) check(lock lockOptions) error {
 		return fmt.Errorf("redlock: once per %v: must be at least %v", lock.period, MinPeriod)
 	case lock.maxWaiters < 1:
 		return fmt.Errorf("redlock: max waiters %d: must be at least 1", lock.maxWaiters)
+	case lock.slots < 1 || lock.slots > protocol.MaxSlots:
+		return fmt.Errorf("redlock: concurrency %d: must be 1 to %d", lock.slots, protocol.MaxSlots)
+	case lock.slots > 1 && lock.recall:
+		return errors.New("redlock: WithRecall is for locks with one holder, and the concurrency is above 1")
 	case len(lock.label) > MaxKeyLength:
 		return fmt.Errorf("redlock: label of %d bytes: must have at most %d", len(lock.label), MaxKeyLength)
 	case lock.ttl < minTTL:

@@ -103,7 +103,7 @@ func (w *world) operate(p *process, r *rand.Rand) {
 	for w.now() < w.faults.to && !p.left() {
 		p.nap(upTo(r, 300*time.Millisecond))
 		key := strconv.Itoa(r.IntN(w.keys))
-		seen, token, err := p.locker.look(context.Background(), key)
+		seen, token, err := p.locker.look(context.Background(), key, 0)
 		if err != nil || !seen.Held {
 			continue
 		}

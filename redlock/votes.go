@@ -180,6 +180,9 @@ func (a *attempt) refused() error {
 		return err
 	}
 	held := &HeldError{}
+	if a.slots > 1 {
+		held.Slots = a.slots
+	}
 	for _, reply := range a.held {
 		held.RetryAfter = max(held.RetryAfter, reply.TTL)
 	}

@@ -22,6 +22,8 @@ func (l *Locker) lock(ctx context.Context, keys []string, opts []LockOption, try
 	switch {
 	case len(keys) > MaxKeys:
 		return nil, fmt.Errorf("redlock: %d keys in one call: at most %d can be locked together", len(keys), MaxKeys)
+	case len(keys) > 1 && o.slots > 1:
+		return nil, errors.New("redlock: WithConcurrency is for calls with one key")
 	case len(keys) > 1 && o.recall:
 		return nil, errors.New("redlock: WithRecall and WithOncePer are for calls with one key")
 	case o.period > 0:

@@ -55,7 +55,7 @@ func (c *Command) First(release *Command) { c.former = release }
 // on, the master keeps it. With alone, nobody waited for the key.
 func (c *Command) Release(ticket int64, waiting, alone bool, to Receiver) Command {
 	return Command{
-		Command: protocol.Command{Op: protocol.OpRelease, Key: c.Key, Token: c.Token, TTL: c.TTL, Process: c.Process, Ticket: ticket,
+		Command: protocol.Command{Op: protocol.OpRelease, Key: c.Key, Token: c.Token, TTL: c.TTL, Process: c.Process, Ticket: ticket, Slots: c.Slots,
 			Queue: waiting && c.Queue, Polls: waiting && c.Queue && c.Polls, Alone: alone},
 		Master:  c.Master,
 		acquire: c,
