@@ -174,9 +174,9 @@ func (w *world) refilled(s *simServer, token string) {
 // write is what a lock is for: the store remembers the largest fence and refuses smaller ones.
 func (w *world) write(h *holder) {
 	w.mu.Lock()
-	last := w.stored[h.key]
+	last := w.stored[h.slotKey()]
 	if last == nil || h.fence >= last.fence {
-		w.stored[h.key] = h
+		w.stored[h.slotKey()] = h
 	}
 	ordered := last != nil && !h.endedUnknown() && !last.endedUnknown()
 	w.mu.Unlock()
@@ -207,7 +207,7 @@ func (w *world) judgeOrder() {
 			w.violated(awake, "grant %d (process %d) was waited for %v", h.order, h.process.index, h.Acquisition().Waited)
 		}
 	}
-	if w.pairs || w.several {
+	if w.pairs || w.several || w.mixed {
 		return // they have their place for a key only when it is their turn for the one before it
 	}
 	for _, all := range waited {
@@ -224,6 +224,7 @@ func (w *world) judgeOrder() {
 
 // judge looks at all grants of each key in their order.
 func (w *world) judge() {
+	w.judgeSlots()
 	if w.quiet {
 		w.judgeOrder()
 		w.judgeWork()
@@ -239,17 +240,17 @@ func (w *world) judge() {
 		} else if h.endedUnknown() {
 			continue
 		}
-		if other := last[h.key]; other != nil && h.granted < other.end() {
+		if other := last[h.slotKey()]; other != nil && h.granted < other.end() {
 			w.violated(exclusion, "grant %d (process %d) at %v, while grant %d (process %d) holds the key until %v", h.order, h.process.index, h.granted, other.order, other.process.index, other.end())
 		}
-		if other := top[h.key]; other != nil && h.fence <= other.fence {
+		if other := top[h.slotKey()]; other != nil && h.fence <= other.fence {
 			w.violated(fencing, "grant %d has %d, after grant %d with %d", h.order, h.fence, other.order, other.fence)
 		}
-		if last[h.key] == nil || h.end() > last[h.key].end() {
-			last[h.key] = h
+		if last[h.slotKey()] == nil || h.end() > last[h.slotKey()].end() {
+			last[h.slotKey()] = h
 		}
-		if top[h.key] == nil || h.fence > top[h.key].fence {
-			top[h.key] = h
+		if top[h.slotKey()] == nil || h.fence > top[h.slotKey()].fence {
+			top[h.slotKey()] = h
 		}
 	}
 }

@@ -13,6 +13,7 @@ type process struct {
 	index    int
 	routes   []*route
 	clients  int
+	slots    int // how many may hold a key at once, in its view; 0 for one
 	pauses   windows
 	dies     time.Duration
 	closes   time.Duration
@@ -106,6 +107,9 @@ func (p *process) takeAll(keys []string, wait time.Duration, try bool, opts ...L
 			cancel()
 		}
 	}()
+	if p.slots > 1 && p.world.isKey(keys[0]) {
+		opts = append(opts, WithConcurrency(p.slots))
+	}
 	switch {
 	case len(keys) > 1 && try:
 		return p.locker.TryLockAll(ctx, keys, opts...)

@@ -102,15 +102,18 @@ func (w *world) nested(p *process, outer *holder, r *rand.Rand, wait time.Durati
 func (w *world) operate(p *process, r *rand.Rand) {
 	for w.now() < w.faults.to && !p.left() {
 		p.nap(upTo(r, 300*time.Millisecond))
-		key := strconv.Itoa(r.IntN(w.keys))
-		seen, token, err := p.locker.look(context.Background(), key, 0)
+		key, slot := strconv.Itoa(r.IntN(w.keys)), 0
+		if w.slots > 1 {
+			slot = r.IntN(w.slots)
+		}
+		seen, token, err := p.locker.look(context.Background(), key, slot)
 		if err != nil || !seen.Held {
 			continue
 		}
 		p.nap(upTo(r, 10*time.Millisecond))
 		f := w.forcing(token)
 		p.named.Store(seen.Fence)
-		err = p.locker.ForceUnlock(context.Background(), key, seen.Fence)
+		err = p.locker.ForceUnlockSlot(context.Background(), key, slot, seen.Fence)
 		w.event("process %d releases %s with fence %d by force: %v", p.index, short(token), seen.Fence, err)
 		if err == nil {
 			w.mu.Lock()

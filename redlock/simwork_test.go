@@ -35,6 +35,9 @@ func (p *process) returns(keys []string, wait time.Duration, try bool, from time
 func (w *world) judgeWork() {
 	// That a turn takes to pass on, at times over several processes that poll: 0.2 s where all are woken, 0.7 s otherwise.
 	const longest = time.Second
+	if w.slots > 1 {
+		return // judgeSlots does
+	}
 	for _, c := range w.calls {
 		free := c.from // since then
 		for _, h := range w.held {

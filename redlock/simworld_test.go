@@ -49,6 +49,8 @@ type world struct {
 	idle         window        // in which nobody wants a lock, for minutes: most goes wrong meanwhile
 	eternal      bool          // nor does any lease end, or is there a poll: all depends on wake-ups
 	keys         int
+	slots        int          // the most that may hold a key at once: 1 in most worlds
+	mixed        bool         // processes differ on how many may
 	neighbours   bool         // some processes have a server less
 	apart        bool         // two steps at once: majorities of two processes may not meet
 	pairs        bool         // where there are two keys, who wants the first wants both
@@ -243,6 +245,9 @@ func newWorld(seed uint64, m mutant) *world {
 	}
 	if blocks := rand.New(rand.NewPCG(seed, 700)); m.name == "" && chance(blocks, 20) {
 		w.block(blocks)
+	}
+	if slots := rand.New(rand.NewPCG(seed, 900)); m.name == "" && chance(slots, 30) {
+		w.manySlots(slots)
 	}
 	if m.shape != nil {
 		m.shape(w)

@@ -1,0 +1,188 @@
+package redlock
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+const (
+	tooMany      = "no more hold a key than the largest number in use allows"
+	beyond       = "nobody has a slot beyond its own number"
+	slotConserve = "no slot is free while a call waits that could take it"
+)
+
+// manySlots has keys have several holders. In some worlds, processes differ on how many.
+func (w *world) manySlots(r *rand.Rand) {
+	w.pairs, w.several, w.keys = false, false, min(w.keys, 2)
+	w.slots, w.mixed = 2+r.IntN(4), chance(r, 40)
+	for _, p := range w.processes {
+		p.slots = w.slots
+		if w.mixed {
+			p.slots = 1 + r.IntN(w.slots)
+		}
+		p.clients = 1 + r.IntN(6)
+	}
+}
+
+// isKey says whether a key is one of those that may have several holders.
+func (w *world) isKey(key string) bool {
+	n, err := strconv.Atoi(key)
+	return err == nil && n < w.keys
+}
+
+func (h *holder) slotKey() string { return fmt.Sprint(h.key, " ", h.Slot()) }
+
+// judgeSlots counts the holders of each key at all times.
+func (w *world) judgeSlots() {
+	if w.slots < 2 {
+		return
+	}
+	byKey := make(map[string][]*holder)
+	for _, h := range w.held {
+		if h.endedUnknown() || !w.isKey(h.key) {
+			continue
+		}
+		byKey[h.key] = append(byKey[h.key], h)
+		if h.Slot() > 0 && h.Slot() >= h.process.slots {
+			w.violated(beyond, "grant %d has slot %d of %d", h.order, h.Slot(), h.process.slots)
+		}
+		n := 0
+		for _, other := range byKey[h.key] {
+			if other.granted <= h.granted && h.granted < other.end() {
+				n++
+			}
+		}
+		if n > w.slots {
+			w.violated(tooMany, "at %v, with grant %d, %d hold %s", h.granted, h.order, n, h.key)
+		}
+	}
+	if !w.quiet {
+		return
+	}
+	for _, c := range w.calls {
+		if !w.isKey(c.keys[0]) {
+			continue
+		}
+		for slot := range max(c.process.slots, 1) {
+			w.judgeSlot(c, slot, byKey[c.keys[0]])
+		}
+	}
+}
+
+// judgeSlot looks for a time at which the slot was free while a call waited.
+func (w *world) judgeSlot(c wanted, slot int, held []*holder) {
+	longest := time.Second
+	if w.eternal || !slices.ContainsFunc(w.processes, func(p *process) bool { return p.noPubSub }) {
+		longest = 300 * time.Millisecond
+	}
+	free := c.from
+	for _, h := range held {
+		if h.Slot() != slot || h.end() <= free {
+			continue
+		}
+		if h.granted > c.to || h.granted > free+longest {
+			break
+		}
+		free = h.end()
+	}
+	if c.to > free+longest && free < w.faults.to {
+		w.violated(slotConserve, "process %d waited for %v from %v to %v; slot %d is free from %v on", c.process.index, c.keys, c.from, c.to, slot, free)
+	}
+}
+
+func slotWorld(w *world) {
+	w.manySlots(rand.New(rand.NewPCG(w.seed, 901)))
+}
+
+func evenSlots(w *world) {
+	slotWorld(w)
+	w.mixed, w.keys = false, 1
+	for _, p := range w.processes {
+		p.slots = w.slots
+		p.clients = 6
+	}
+}
+
+// slotMutants are about keys that may have several holders.
+var slotMutants = []mutant{
+	{
+		name: "a release frees a slot whoever has it", breaks: exclusion, shape: slotWorld,
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			if _, slot := protocol.SlotOf(cmd.Key); cmd.Op == protocol.OpRelease && slot > 0 {
+				m.Leases.Delete(cmd.Key)
+			}
+			return false
+		},
+	},
+	{
+		name: "a slot is granted past the line", breaks: inOrder, quiet: true, shape: evenSlots,
+		send: func(_ *route, cmd *protocol.Command) {
+			if cmd.Op == protocol.OpAcquire && cmd.Former != "" {
+				cmd.Ticket = 1
+			}
+		},
+	},
+	{
+		name: "a line for each slot", breaks: awake, quiet: true, shape: evenSlots,
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			if line, slot := protocol.SlotOf(cmd.Key); slot > 0 && (cmd.Op == protocol.OpAcquire || cmd.Op == protocol.OpRelease) {
+				if q, _, ok := m.Queues.Get(line, m.Clock()); ok {
+					mine := *q
+					m.Queues.Set(line, &memory.Queue{}, m.Clock(), time.Hour)
+					m.Do([]*protocol.Command{cmd})
+					m.Queues.Set(line, &mine, m.Clock(), time.Hour)
+					return true
+				}
+			}
+			return false
+		},
+	},
+	{
+		name: "only the first is woken when several slots become free", breaks: slotConserve, quiet: true, shape: evenSlots,
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			if cmd.Op == protocol.OpAcquire && cmd.Slots > 1 {
+				n := cmd.Slots
+				_, slot := protocol.SlotOf(cmd.Key)
+				cmd.Slots = max(slot+1, 2)
+				if slot+1 == n {
+					cmd.Slots = n
+				}
+			}
+			return false
+		},
+	},
+	{
+		name: "a process takes slots beyond its own number", breaks: beyond, shape: slotWorld,
+		send: func(l *route, cmd *protocol.Command) {},
+		started: func(p *process) {
+			if p.slots > 1 {
+				p.slots-- // what it is said to be
+				_ = math.MaxInt
+			}
+		},
+	},
+	{
+		name: "who holds slot 0 isn't marked", breaks: awake, quiet: true,
+		shape: func(w *world) {
+			evenSlots(w)
+			w.mixed = true
+			w.processes[0].slots = 1
+		},
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			line, slot := protocol.SlotOf(cmd.Key)
+			plain, ends, ok := m.Plain.Get(line, m.Clock())
+			m.Do([]*protocol.Command{cmd})
+			if ok && slot > 0 {
+				m.Plain.Set(line, plain, m.Clock(), ends.Sub(m.Clock()))
+			}
+			return true
+		},
+	},
+}
