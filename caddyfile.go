@@ -33,6 +33,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		wait             <duration>     # default 0: don't wait
 //		ttl              <duration>     # default 10s; at most max_ttl
 //		max_hold         <duration>     # default 5m
+//		concurrency      <number>       # of requests at a time; default 1
 //		max_waiters      <number>       # default 1000
 //		fence_header     <name>         # default Fencing-Token
 //		key_header       <name>         # default none
@@ -72,6 +73,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"wait":             func() error { return waitArg(d, &h.Wait) },
 		"ttl":              func() error { return durationArg(d, &h.TTL) },
 		"max_hold":         func() error { return durationArg(d, &h.MaxHold) },
+		"concurrency":      func() error { return numberArg(d, &h.Concurrency) },
 		"max_waiters":      func() error { return numberArg(d, &h.MaxWaiters) },
 		"fence_header":     func() error { return oneArg(d, &h.FenceHeader) },
 		"key_header":       func() error { return oneArg(d, &h.KeyHeader) },

@@ -50,6 +50,7 @@ func init() {
 // ------------|-------------
 // `{http.redlock.key}` | The lock key, or its hash if the key is hashed
 // `{http.redlock.fence}` | The fencing token: a number larger than that of every earlier lock on the key
+// `{http.redlock.slot}` | Which slot the request has, from 0 on, if the rule has a concurrency above 1
 // `{http.redlock.wait}` | How long the request waited for its lock, in seconds
 // `{http.redlock.outcome}` | `acquired`, `held` and so on; docs/problems.md lists them
 // `{http.redlock.detail}` | Why the request has no lock, such as the part of the key that is missing; safe for clients

@@ -56,6 +56,10 @@ func (s *shown) get(name string) (any, bool) {
 		if fence, ok := s.latest().Fence(); ok {
 			return fence, true
 		}
+	case "http.redlock.slot":
+		if slot, ok := s.latest().Slot(); ok {
+			return slot, true
+		}
 	case "http.redlock.wait":
 		return s.latest().Waited.Seconds(), true
 	case "http.redlock.outcome":
@@ -101,6 +105,8 @@ func addTurn(into zapcore.ObjectEncoder, turn middleware.Turn) {
 		switch value := attr.Value; value.Kind() {
 		case slog.KindFloat64:
 			into.AddFloat64(attr.Key, value.Float64())
+		case slog.KindInt64:
+			into.AddInt64(attr.Key, value.Int64())
 		case slog.KindUint64:
 			into.AddUint64(attr.Key, value.Uint64())
 		default:

@@ -94,6 +94,7 @@ type held struct {
 
 type line struct {
 	Fence       uint64  `json:"fence"`
+	Slot        *int    `json:"slot"`
 	Mark        int64   `json:"mark"`
 	ValidMS     int64   `json:"valid_ms"`
 	Lost        string  `json:"lost"`

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -30,9 +31,10 @@ type lockRequest struct {
 	TTL       rule.Duration  `json:"ttl"`
 	MaxHold   rule.Duration  `json:"max_hold"`
 	Label     string         `json:"label"`
-	Heartbeat rule.Duration  `json:"heartbeat"` // 0: none
-	Linger    bool           `json:"linger"`    // whether the lease outlives a connection that ends without the end of the body
-	OncePer   rule.Duration  `json:"once_per"`  // the work, if the body ends with the word done; 0: whenever it is asked for
+	Heartbeat rule.Duration  `json:"heartbeat"`   // 0: none
+	Linger    bool           `json:"linger"`      // whether the lease outlives a connection that ends without the end of the body
+	Most      int            `json:"concurrency"` // how many may hold the key at a time; 0: 1
+	OncePer   rule.Duration  `json:"once_per"`    // the work, if the body ends with the word done; 0: whenever it is asked for
 }
 
 // serveLock takes a lock, and holds it for as long as the client keeps its request.
@@ -53,7 +55,7 @@ func (a *Agent) serveLock(t *tail, r *http.Request) error {
 	}
 	defer func() { _ = lock.Unlock() }()
 	s := &stream{tail: t, lock: lock}
-	switch err := s.hold(nil, time.Duration(request.Heartbeat)); {
+	switch err := s.hold(request.slot(lock), time.Duration(request.Heartbeat)); {
 	case err != nil:
 	case request.OncePer > 0 && t.saidDone():
 		s.end(releasedFor(lock.UnlockDone()))
@@ -61,6 +63,14 @@ func (a *Agent) serveLock(t *tail, r *http.Request) error {
 		s.end(releasedFor(lock.Unlock()))
 	}
 	return nil
+}
+
+// slot returns the field of the first line that says which of several slots the lock has.
+func (r *lockRequest) slot(lock *redlock.Lock) []byte {
+	if r.Most < 2 {
+		return nil
+	}
+	return strconv.AppendInt([]byte(`,"slot":`), int64(lock.Slot()), 10)
 }
 
 // readLockRequest returns what the client wants. A body that it keeps open can be read on then.
@@ -138,6 +148,9 @@ func (a *Agent) take(t *tail, request *lockRequest) (*redlock.Lock, error) {
 	}
 	if request.Label != "" {
 		opts = append(opts, redlock.WithLabel(request.Label))
+	}
+	if request.Most != 0 {
+		opts = append(opts, redlock.WithConcurrency(request.Most))
 	}
 	if request.OncePer != 0 {
 		opts = append(opts, redlock.WithOncePer(time.Duration(request.OncePer)))

@@ -209,6 +209,29 @@ func TestClientsExclude(t *testing.T) {
 	}
 }
 
+// TestClientSlots has two clients of each language hold one key at a time, and a third find both slots taken.
+func TestClientSlots(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t)
+	for _, language := range installed(t) {
+		slots := make(map[string]bool)
+		var all []*worker
+		for range 2 {
+			w := a.start(t, language, "CONCURRENCY=2", "hold", language)
+			slots[w.expect(t, "held ")] = true
+			all = append(all, w)
+		}
+		if !slots["0"] || !slots["1"] {
+			t.Errorf("%s: slots %v, want 0 and 1", language, slots)
+		}
+		a.start(t, language, "CONCURRENCY=2 WAIT=0", "hold", language).expect(t, "refused ")
+		for _, w := range all {
+			w.end(t)
+			w.expect(t, "done")
+		}
+	}
+}
+
 // TestClientLoses: each client whose agent is killed or stopped, or whose lock is taken from it, stops before another one has the lock.
 func TestClientLoses(t *testing.T) {
 	t.Parallel()

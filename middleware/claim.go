@@ -13,7 +13,7 @@ import (
 // answer to the first. It is held
 // besides the lock on the keys, until unlockClaim is called. If the answer to the delivery is remembered, it returns that.
 func (s *serving) claim(alone bool) (*answer.Answer, error) {
-	opts := s.options
+	opts := append(s.options, redlock.WithConcurrency(1))
 	if !alone { // it ends with the request, or with its lock
 		opts = append(opts, redlock.WithMaxHold(0))
 	}

@@ -73,7 +73,7 @@ func compile(rule Rule, derive KeysFunc, placeholder func(rule *Rule, name strin
 	if s.TTL > 0 {
 		s.options = append(s.options, redlock.WithTTL(s.TTL))
 	}
-	s.options = append(s.options, redlock.WithLabel(s.Name), redlock.WithWait(s.Wait), redlock.WithMaxHold(s.MaxHold))
+	s.options = append(s.options, redlock.WithLabel(s.Name), redlock.WithWait(s.Wait), redlock.WithMaxHold(s.MaxHold), redlock.WithConcurrency(s.Concurrency))
 	if s.MaxWaiters > 0 {
 		s.options = append(s.options, redlock.WithMaxWaiters(s.MaxWaiters))
 	}
@@ -182,6 +182,9 @@ func (rule *Serializer) check() error {
 		return fmt.Errorf("max_body %d is above the budget for all bodies, %d bytes", rule.MaxBody, rule.BodyBudget.size)
 	case rule.scope != nil && rule.dedupe == nil:
 		return errors.New("scope needs dedupe or idempotency_key: it tells apart the IDs of different senders")
+	}
+	if err := rule.checkConcurrency(); err != nil {
+		return err
 	}
 	if err := rule.checkHeaders(); err != nil {
 		return err

@@ -3,6 +3,7 @@ package middleware
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
@@ -39,6 +40,10 @@ func detailOf(outcome Outcome, err error) string {
 		if errors.Is(err, answer.ErrUnreadable) {
 			return "the remembered answer can't be read"
 		}
+		var reason *refusalReason
+		if errors.As(err, &reason) {
+			return reason.text
+		}
 		return "the lock can't be asked for"
 	}
 	return detailOfRequest(err)
@@ -71,9 +76,18 @@ func detailOfRequest(err error) string {
 }
 
 func detailOfHeld(err error) string {
+	var held *redlock.HeldError
+	slots := 1
+	if errors.As(err, &held) {
+		slots = held.Slots
+	}
 	switch {
 	case errors.Is(err, redlock.ErrTooManyWaiters):
 		return "too many requests are waiting for the lock"
+	case slots > 1 && errors.Is(err, context.DeadlineExceeded):
+		return fmt.Sprintf("all %d slots were taken for the whole wait", slots)
+	case slots > 1:
+		return fmt.Sprintf("all %d slots are taken", slots)
 	case errors.Is(err, context.DeadlineExceeded):
 		return "another request held the lock for the whole wait"
 	}

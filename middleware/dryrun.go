@@ -23,11 +23,11 @@ func (d *dryRuns) enter(s *serving) (leave func(), err error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	switch busy := func(key string) bool { return d.running[key] > 0 }; {
-	case s.delivery.ID != "" && busy(all[len(all)-1]):
+	switch busy := func(key string) bool { return d.running[key] >= s.rule.Concurrency }; {
+	case s.delivery.ID != "" && d.running[all[len(all)-1]] > 0:
 		err = &duplicateError{}
 	case slices.ContainsFunc(s.turn.keys, busy):
-		err = redlock.ErrHeld
+		err = &redlock.HeldError{Slots: s.rule.Concurrency}
 	}
 	if d.running == nil {
 		d.running = make(map[string]int)

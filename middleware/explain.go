@@ -49,6 +49,9 @@ func (e Explanation) String() string {
 	if e.Place != "" {
 		fmt.Fprintf(&text, "place     %s\n", e.Place)
 	}
+	if n := e.rule.Concurrency; n > 1 {
+		fmt.Fprintf(&text, "slots     %d: so many requests at a time\n", n)
+	}
 	switch {
 	case e.Err != nil:
 		refusal := refusalBeforeLock(context.Background(), e.Err)

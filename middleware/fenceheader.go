@@ -25,10 +25,15 @@ var noFenceHeaders = []string{"Host", "Content-Length", "Transfer-Encoding", "Co
 
 // checkHeaders checks the names of the headers that are set for the upstream.
 func (rule *Serializer) checkHeaders() error {
+	if fold.SameHeader(rule.FenceHeader, SlotHeader) {
+		return fmt.Errorf("fence_header %q: is the header of the slot; want another header, such as %s", rule.FenceHeader, DefaultFenceHeader)
+	}
 	if err := rule.checkHeader("fence_header", rule.FenceHeader, DefaultFenceHeader); err != nil || rule.KeyHeader == "" {
 		return err
 	}
 	switch {
+	case fold.SameHeader(rule.KeyHeader, SlotHeader):
+		return fmt.Errorf("key_header %q: is the header of the slot; want another header, such as %s", rule.KeyHeader, bestKeyHeader)
 	case rule.keys == nil:
 		return errors.New("key_header: needs the template of a key, whose values it shows")
 	case fold.SameHeader(rule.KeyHeader, rule.FenceHeader):
@@ -50,13 +55,15 @@ func (rule *Serializer) checkHeader(setting, name, better string) error {
 	return nil
 }
 
-// Placeholder is the function Placeholder for the templates of a rule: it refuses the FenceHeader and the KeyHeader, which are
+// Placeholder is the function Placeholder for the templates of a rule: it refuses the FenceHeader, the KeyHeader and the SlotHeader, which are
 // removed from each request before anything is read from it.
 func (rule *Rule) Placeholder(name string) (KeyFunc, error) {
 	if header, ok := strings.CutPrefix(name, "header."); ok {
 		switch {
 		case fold.SameHeader(header, cmp.Or(rule.FenceHeader, DefaultFenceHeader)):
 			return nil, errors.New("this is the fence_header, which is removed from each request; read another header, or choose another fence_header")
+		case fold.SameHeader(header, SlotHeader):
+			return nil, errors.New("this is the header of the slot, which is removed from each request; read another header")
 		case fold.SameHeader(header, rule.KeyHeader):
 			return nil, errors.New("this is the key_header, which is removed from each request; read another header, or choose another key_header")
 		}

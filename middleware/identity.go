@@ -52,5 +52,8 @@ func (t *Turn) identity() (attrs []slog.Attr) {
 	if t.Lock != nil {
 		attrs = append(attrs, slog.Uint64("fence", t.Lock.Fence()))
 	}
+	if slot, ok := t.Slot(); ok {
+		attrs = append(attrs, slog.Int("slot", slot))
+	}
 	return attrs
 }

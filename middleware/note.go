@@ -50,13 +50,16 @@ func (t Turn) Now() Turn {
 	return t
 }
 
-// LogValue returns the turn for a log of package slog: its rule, outcome, wait in seconds, fencing token and detail, as it is
+// LogValue returns the turn for a log of package slog: its rule, outcome, wait in seconds, fencing token, slot and detail, as it is
 // Now. Its key is left out, as it may be personal data: log Turn.Key yourself if you want it.
 func (t Turn) LogValue() slog.Value {
 	t = t.Now()
 	attrs := []slog.Attr{slog.String("rule", t.Rule), slog.String("outcome", string(t.Outcome)), slog.Float64("waited", t.Waited.Seconds())}
 	if fence, ok := t.Fence(); ok {
 		attrs = append(attrs, slog.Uint64("fence", fence))
+	}
+	if slot, ok := t.Slot(); ok {
+		attrs = append(attrs, slog.Int("slot", slot))
 	}
 	if t.Detail != "" {
 		attrs = append(attrs, slog.String("detail", t.Detail))

@@ -109,14 +109,14 @@ func (rule *Serializer) refusalOfLock(ctx context.Context, err error) *Refusal {
 		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, OutcomeStopping
 	case errors.As(err, &duplicate):
 		refusal.Status, refusal.Turn.Outcome = http.StatusConflict, OutcomeDuplicate
-		refusal.RetryAfter = rule.pace.retryAfter(duplicate.held.RetryAfter)
+		refusal.RetryAfter = rule.pace.retryAfter(duplicate.held.RetryAfter, 1)
 	case errors.Is(err, errMismatch):
 		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = http.StatusUnprocessableEntity, OutcomeMismatch, 0
 	case errors.Is(err, redlock.ErrUnreadable): // never taken for a missing quorum, for which the request might be served
 		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, OutcomeUnreadable
 	case errors.As(err, &held):
 		refusal.Status, refusal.Turn.Outcome = rule.HeldStatus, OutcomeHeld
-		refusal.RetryAfter = rule.pace.retryAfter(held.RetryAfter)
+		refusal.RetryAfter = rule.pace.retryAfter(held.RetryAfter, rule.Concurrency)
 	case errors.As(err, &quorum):
 		refusal.Status, refusal.Turn.Outcome = rule.NoQuorumStatus, OutcomeNoQuorum
 		refusal.RetryAfter = spread(quorum.RetryAfter)
@@ -183,9 +183,10 @@ func (p *pace) usual() time.Duration {
 	return time.Duration(holds[len(holds)/2])
 }
 
-// retryAfter returns when to repeat a request that met a lock whose lease lasts for the remaining time, 0 if that is not known.
-func (p *pace) retryAfter(remaining time.Duration) time.Duration {
-	usual := p.usual()
+// retryAfter returns when to repeat a request that met a lock whose lease lasts for the remaining time, 0 if that is not known. Of several slots
+// one becomes free so much sooner.
+func (p *pace) retryAfter(remaining time.Duration, slots int) time.Duration {
+	usual := p.usual() / time.Duration(slots)
 	if 0 < remaining && remaining < usual {
 		return spread(remaining)
 	}

@@ -37,6 +37,10 @@ type Rule struct {
 	// The longest time that a request may hold its lock; after it the request ends as if the lease were
 	// lost. This frees the key of a request that is stuck. Default: 5m.
 	MaxHold time.Duration `json:"max_hold,omitempty"`
+	// How many requests may hold a key at the same time, in all processes together, 1 to 256: each has one of so many slots, from 0 on,
+	// which the upstream finds in the header Redlock-Slot. A rule of more than 1 makes a single key of each request. IDs are locked, and answers
+	// remembered, as without it. Default: 1.
+	Concurrency int `json:"concurrency,omitempty"`
 	// How many requests may wait for one key in this process; any more are refused at once.
 	// Default: 1000.
 	MaxWaiters int `json:"max_waiters,omitempty"`
@@ -227,6 +231,7 @@ func (rule *Rule) setPreset(preset Preset) {
 
 func (rule *Rule) setDefaults() {
 	rule.MaxHold = cmp.Or(rule.MaxHold, DefaultMaxHold)
+	rule.Concurrency = cmp.Or(rule.Concurrency, 1)
 	rule.FenceHeader = cmp.Or(rule.FenceHeader, DefaultFenceHeader)
 	rule.HeldStatus = cmp.Or(rule.HeldStatus, http.StatusLocked)
 	rule.NoQuorumStatus = cmp.Or(rule.NoQuorumStatus, http.StatusConflict)

@@ -52,10 +52,11 @@ func (s *serving) run() error {
 	return &Refusal{Status: http.StatusInternalServerError, Turn: turn, Err: errors.Join(lost, err)}
 }
 
-// handOver calls the next handler, with the turn in the context, and the fencing token and what is locked in the headers of its request.
+// handOver calls the next handler, with the turn in the context, and the fencing token, the slot and what is locked in the headers of its request.
 func (s *serving) handOver(w http.ResponseWriter) error {
 	s.turn.fenceHeader = s.rule.FenceHeader
 	s.turn.setFence(s.r)
+	s.turn.showSlot(s.r)
 	s.showKey()
 	ctx, cancel := s.handlerContext()
 	defer cancel()
@@ -64,7 +65,9 @@ func (s *serving) handOver(w http.ResponseWriter) error {
 	// handler, as behind http.TimeoutHandler, may still read the old header, which therefore stays as it is.
 	s.r.Header = maps.Clone(s.r.Header)
 	s.r.Header.Del(s.turn.fenceHeader)
+	s.r.Header.Del(SlotHeader)
 	s.turn.setOuterFence(s.r, s.turn.fenceHeader)
+	s.turn.outer.showSlot(s.r)
 	s.showOuterKey()
 	return err
 }
@@ -105,6 +108,7 @@ func (s *serving) pass() error {
 		defer s.noteRemembered(0, ReasonNoQuorum, nil)
 	}
 	s.turn.setOuterFence(s.r, s.rule.FenceHeader)
+	s.turn.outer.showSlot(s.r)
 	s.showOuterKey()
 	return s.next(s.w, s.r.WithContext(context.WithValue(s.r.Context(), turnKey{}, &s.turn)))
 }

@@ -62,7 +62,7 @@ type serving struct {
 // the body can still be read until the request's context ends, unless it was the body that came too slowly.
 func (rule *Serializer) Serve(locker *redlock.Locker, w http.ResponseWriter, r *http.Request, next HandlerFunc) error {
 	s := &serving{rule: rule, w: w, r: r, next: next, arrived: time.Now()}
-	s.turn.locker, s.turn.Rule = locker, rule.Name
+	s.turn.locker, s.turn.Rule, s.turn.concurrency = locker, rule.Name, rule.Concurrency
 	s.turn.outer, _ = r.Context().Value(turnKey{}).(*Turn)
 	defer s.observeUnlocked()
 	if note, ok := r.Context().Value(noteKey{}).(*note); ok {
@@ -82,7 +82,10 @@ func (s *serving) serve() error {
 	if err != nil {
 		return s.refuseBeforeLock(err)
 	}
-	keys := s.turn.keysToLock()
+	keys, err := s.turn.keysToLock()
+	if err != nil {
+		return s.refuseBeforeLock(err)
+	}
 	s.setClaimKey()
 	if len(keys) == 0 && s.delivery.ID == "" { // a rule around this one holds them all, and will release them
 		s.turn.Outcome = OutcomeAcquired
@@ -124,10 +127,12 @@ func (s *serving) serve() error {
 func (s *serving) receive() *body {
 	stripHeader(s.r.Header, s.rule.FenceHeader)
 	stripHeader(s.r.Header, s.rule.KeyHeader)
+	stripHeader(s.r.Header, SlotHeader)
 	stripHeader(s.r.Header, "Script-Name") // from which gunicorn takes a part of the path
 	stripHeader(s.r.Header, "Path-Info")
 	stripHeader(s.r.Trailer, s.rule.FenceHeader)
 	stripHeader(s.r.Trailer, s.rule.KeyHeader)
+	stripHeader(s.r.Trailer, SlotHeader)
 	stripConnection(s.r.Header)
 	return s.rule.wrapBody(s.w, s.r)
 }

@@ -34,6 +34,9 @@ func (s *serving) endSpan(span trace.Span) {
 		got := lock.Acquisition()
 		span.SetAttributes(attribute.Int("redlock.position", got.Position), attribute.String("redlock.via", string(got.Via)), attribute.Int("redlock.granted", got.Granted),
 			attribute.Int64("redlock.fence", int64(lock.Fence()))) // below 2^53
+		if slot, ok := s.turn.Slot(); ok {
+			span.SetAttributes(attribute.Int("redlock.slot", slot))
+		}
 	} else {
 		span.SetAttributes(attribute.String("redlock.detail", s.turn.Detail))
 	}

@@ -21,6 +21,7 @@ type Turn struct {
 	Lock    *redlock.Lock // nil if the request is served without a lock
 
 	keys        []string
+	concurrency int
 	locker      *redlock.Locker
 	fenceHeader string
 	keyHeader   string
@@ -51,10 +52,10 @@ func (t Turn) Fence() (token uint64, ok bool) {
 	return t.Lock.Fence(), true
 }
 
-// holder returns the turn around this one that holds a key, or nil.
+// holder returns the turn around this one that holds a key, beside no more requests than this one's rule lets in, or nil.
 func (t *Turn) holder(key string) *Turn {
 	for outer := t.outer; outer != nil; outer = outer.outer {
-		if outer.Lock != nil && outer.Lock.Err() == nil && outer.locker == t.locker && slices.Contains(outer.keys, key) {
+		if outer.Lock != nil && outer.Lock.Err() == nil && outer.locker == t.locker && outer.concurrency <= t.concurrency && slices.Contains(outer.keys, key) {
 			return outer
 		}
 	}
@@ -73,15 +74,17 @@ func (t *Turn) claimer() *Turn {
 
 // keysToLock returns the keys that no rule around this one holds for the request. The lock on the others stands for all until
 // these are locked too.
-func (t *Turn) keysToLock() (keys []string) {
+func (t *Turn) keysToLock() (keys []string, err error) {
 	for _, key := range t.keys {
 		if holder := t.holder(key); holder != nil {
 			t.Lock = holder.Lock
+		} else if t.widens(key) {
+			return nil, errNarrower
 		} else {
 			keys = append(keys, key)
 		}
 	}
-	return keys
+	return keys, nil
 }
 
 func (t *Turn) setFence(r *http.Request) {

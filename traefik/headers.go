@@ -8,6 +8,9 @@ import (
 // forwarded are the headers of the agent's refusals that clients get.
 var forwarded = []string{"Content-Type", "Cache-Control", "Retry-After", "Redlock-Outcome", "Www-Authenticate"}
 
+// slotHeader is where the upstream finds which of several slots the request has.
+const slotHeader = "Redlock-Slot"
+
 // writeRefusal answers as the agent has said.
 func writeRefusal(w http.ResponseWriter, refusal *http.Response) {
 	for _, name := range forwarded {

@@ -133,7 +133,7 @@ const statusClientClosed = 499
 func (h *handler) withoutAgent(w http.ResponseWriter, r *http.Request, err error) {
 	h.agent.away(h.name, err)
 	if h.rule.text("on_no_quorum") == "pass" {
-		for _, name := range []string{h.rule.fenceHeader(), h.rule.text("key_header")} {
+		for _, name := range []string{h.rule.fenceHeader(), h.rule.text("key_header"), slotHeader} {
 			stripFence(r, name)
 		}
 		h.next.ServeHTTP(w, r)

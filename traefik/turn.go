@@ -154,6 +154,7 @@ func (t *turn) request(r *http.Request) *http.Request {
 	}
 	r.Header.Del(t.info.FenceHeader)
 	r.Header.Del(t.rule.text("key_header"))
+	r.Header.Del(slotHeader)
 	for _, name := range t.first.StripTrailers {
 		delete(r.Trailer, name)
 	}

@@ -54,10 +54,10 @@ export class Agent {
   }
 
   /** Take the lock: end it with unlock(), or have it by "await using". Times are in seconds. heartbeat, at least the ttl, frees the
-   * keys if this process is stopped, or its event loop is busy, for so long. */
-  lock(keys, { wait, ttl, maxHold, heartbeat, label } = {}) {
+   * keys if this process is stopped, or its event loop is busy, for so long. concurrency is how many may hold the key at a time. */
+  lock(keys, { wait, ttl, maxHold, heartbeat, label, concurrency } = {}) {
     const seconds = (value) => (value === undefined ? undefined : `${value}s`);
-    const ask = { keys: [keys].flat(), wait: seconds(wait), ttl: seconds(ttl), max_hold: seconds(maxHold), heartbeat: seconds(heartbeat), label };
+    const ask = { keys: [keys].flat(), wait: seconds(wait), ttl: seconds(ttl), max_hold: seconds(maxHold), heartbeat: seconds(heartbeat), label, concurrency };
     if (!ask.keys.every((key) => typeof key === "string" && Buffer.from(key).toString() === key)) {
       throw new TypeError("a key is a string of whole characters");
     }
@@ -65,9 +65,10 @@ export class Agent {
   }
 }
 
-/** A lock that is held. fence is a number that is larger than those of all holders before; signal aborts when the lock is lost. */
+/** A lock that is held. fence is a number that is larger than those of all holders before, of the slot if there are several; signal aborts when the lock is lost. */
 class Lock {
   fence;
+  slot;
   #abort = new AbortController();
   #sent = new Map([[0, clocks()]]);
   #mark = 0; // the newest that was sent
@@ -146,6 +147,7 @@ class Lock {
     if (line.lost !== undefined) this.#fail(line.detail ?? line.lost);
     if (line.valid_ms === undefined || this.#lost !== undefined) return;
     this.fence ??= line.fence;
+    this.slot ??= line.slot ?? 0;
     const end = this.#sent.get(line.mark).map((clock) => clock + line.valid_ms * 0.99);
     this.#end = end;
     if (line.mark > this.#base) {

@@ -3,7 +3,7 @@ import fs from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Agent, LockError, LockHeld, LockLost } from "./redlock.mjs";
 
-const { ADDRESS, TOKEN, WAIT, TTL, MAX_HOLD, HEARTBEAT, STOP } = process.env;
+const { ADDRESS, TOKEN, WAIT, TTL, MAX_HOLD, HEARTBEAT, CONCURRENCY, STOP } = process.env;
 const [mode, ...keys] = process.argv.slice(2);
 const seconds = (text) => (text ? Number(text) : undefined);
 const agent = new Agent(ADDRESS, TOKEN || undefined);
@@ -16,7 +16,7 @@ async function count(file) {
 
 let before = 0;
 async function hold(lock) {
-  console.log(`held ${lock.fence}`);
+  console.log(`held ${CONCURRENCY ? lock.slot : lock.fence}`);
   while (!fs.existsSync(STOP)) {
     const now = Date.now();
     lock.check();
@@ -26,7 +26,7 @@ async function hold(lock) {
 }
 
 try {
-  const options = { wait: seconds(WAIT), ttl: seconds(TTL), maxHold: seconds(MAX_HOLD), heartbeat: seconds(HEARTBEAT) };
+  const options = { wait: seconds(WAIT), ttl: seconds(TTL), maxHold: seconds(MAX_HOLD), heartbeat: seconds(HEARTBEAT), concurrency: seconds(CONCURRENCY) };
   if (mode === "count") for (let i = 0; i < 5; i++) await agent.withLock("counter", options, () => count(keys[0]));
   else await agent.withLock(keys, options, hold);
   console.log("done");

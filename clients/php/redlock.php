@@ -46,7 +46,10 @@ class Agent
     ) {
     }
 
-    /** Runs $work with the lock on a key, or on several that are locked together, and returns its value. Times are in seconds. */
+    /**
+     * Runs $work with the lock on a key, or on several that are locked together, and returns its value. Times are in seconds.
+     * $concurrency is how many may hold the key at a time.
+     */
     public function withLock(
         string|array $keys,
         callable $work,
@@ -54,8 +57,9 @@ class Agent
         int|float|null $ttl = null,
         int|float|null $maxHold = null,
         ?string $label = null,
+        ?int $concurrency = null,
     ): mixed {
-        $lock = $this->lock($keys, $wait, $ttl, $maxHold, $label);
+        $lock = $this->lock($keys, $wait, $ttl, $maxHold, $label, $concurrency);
         try {
             $value = $work($lock);
         } catch (\Throwable $error) {
@@ -76,6 +80,7 @@ class Agent
         int|float|null $ttl = null,
         int|float|null $maxHold = null,
         ?string $label = null,
+        ?int $concurrency = null,
     ): Lock {
         $ask = ['keys' => array_map(strval(...), array_values((array) $keys))];
         foreach (['wait' => $wait, 'ttl' => $ttl, 'max_hold' => $maxHold] as $name => $seconds) {
@@ -83,9 +88,7 @@ class Agent
                 $ask[$name] = sprintf('%.6Fs', $seconds);
             }
         }
-        if ($label !== null) {
-            $ask['label'] = $label;
-        }
+        $ask += array_filter(['label' => $label, 'concurrency' => $concurrency], fn ($value) => $value !== null);
         return new Lock($this, $ask, $wait);
     }
 }
@@ -97,8 +100,11 @@ class Lock
     private const PATIENCE_AT_END = 5;
     private const PATIENCE_IN_CHECK = 1;
 
-    /** A number that is larger than those of all holders before. */
+    /** A number that is larger than those of all holders before, of the slot if there are several. */
     public readonly int $fence;
+
+    /** Which of several slots, from 0 on. */
+    public readonly int $slot;
 
     private $connection;
     private array $sent;
@@ -281,6 +287,7 @@ class Lock
         }
         if (isset($line['fence'])) {
             $this->fence = $line['fence'];
+            $this->slot = $line['slot'] ?? 0;
         }
         if (isset($line['lost'])) {
             $this->lost = $line['detail'] ?? $line['lost'];

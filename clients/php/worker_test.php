@@ -10,6 +10,9 @@ foreach (['wait' => 'WAIT', 'ttl' => 'TTL', 'maxHold' => 'MAX_HOLD'] as $name =>
         $options[$name] = (float) getenv($variable);
     }
 }
+if (getenv('CONCURRENCY') != '') {
+    $options['concurrency'] = (int) getenv('CONCURRENCY');
+}
 $before = 0;
 try {
     if ($argv[1] === 'count') {
@@ -22,7 +25,7 @@ try {
         }
     } else {
         $agent->withLock($keys, function (Redlock\Lock $lock) use (&$before) {
-            echo "held {$lock->fence}\n";
+            echo 'held ', getenv('CONCURRENCY') ? $lock->slot : $lock->fence, "\n";
             for ($end = hrtime(true) + (int) ((float) getenv('BUSY') * 1e9); hrtime(true) < $end;) { // work that looks at nothing
             }
             for (; !file_exists(getenv('STOP')); clearstatcache()) {

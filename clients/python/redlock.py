@@ -41,17 +41,18 @@ class Agent:
     def __init__(self, address="/run/redlock/redlock.sock", token=None):
         self.address, self.token = address, token
 
-    def lock(self, *keys, wait=None, ttl=None, max_hold=None, heartbeat=None, label=None):
+    def lock(self, *keys, wait=None, ttl=None, max_hold=None, heartbeat=None, label=None, concurrency=None):
         """Return the lock on the keys, for a with statement. Times are in seconds.
 
-        heartbeat, at least the ttl, frees the keys if this process is stopped for so long.
+        heartbeat, at least the ttl, frees the keys if this process is stopped for so long. concurrency is how many may hold the key at a time.
         """
         ask = {"keys": list(keys)}
         for name, seconds in (("wait", wait), ("ttl", ttl), ("max_hold", max_hold), ("heartbeat", heartbeat)):
             if seconds is not None:
                 ask[name] = f"{seconds}s"
-        if label is not None:
-            ask["label"] = label
+        for name, value in (("label", label), ("concurrency", concurrency)):
+            if value is not None:
+                ask[name] = value
         return Lock(self, ask, None if wait is None else wait + _PATIENCE)
 
     def _connect(self):
@@ -66,7 +67,7 @@ class Agent:
 
 
 class Lock:
-    """A lock while its with block runs. fence is a number that is larger than those of all holders before."""
+    """A lock while its with block runs. fence is a number that is larger than those of all holders before, of the slot if there are several: it is one from 0 on."""
 
     def __init__(self, agent, ask, patience):
         self._agent, self._ask, self._patience = agent, ask, patience
@@ -95,7 +96,7 @@ class Lock:
             self._lines = _Answer(self._connection)
             self._require_ok()
             first = self._next()
-            self.fence = first["fence"]
+            self.fence, self.slot = first["fence"], first.get("slot", 0)
             while not self.held:  # after a wait of many minutes, only the answer to the mark is new enough
                 self._next()
             self._connection.settimeout(None)

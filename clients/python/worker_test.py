@@ -9,6 +9,8 @@ from redlock import Agent, LockError, LockHeld, LockLost
 mode, *keys = sys.argv[1:]
 agent = Agent(os.environ["ADDRESS"], os.environ["TOKEN"] or None)
 options = {name: float(os.environ[name.upper()]) for name in ("wait", "ttl", "max_hold", "heartbeat") if os.environ.get(name.upper())}
+if os.environ.get("CONCURRENCY"):
+    options["concurrency"] = int(os.environ["CONCURRENCY"])
 before = 0
 try:
     if mode == "count":
@@ -21,7 +23,7 @@ try:
                     file.write(str(n + 1))
     else:
         with agent.lock(*keys, **options) as lock:
-            print("held", lock.fence, flush=True)
+            print("held", lock.slot if "concurrency" in options else lock.fence, flush=True)
             while not os.path.exists(os.environ["STOP"]):
                 now = int(time.time() * 1000)
                 lock.check()

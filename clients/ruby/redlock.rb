@@ -43,10 +43,10 @@ class RedlockAgent
   end
 
   # Runs the block with the lock on the keys, and returns its value. Times are in seconds. heartbeat, at least the ttl, frees the keys if
-  # this process is stopped for so long.
-  def lock(*keys, wait: nil, ttl: nil, max_hold: nil, heartbeat: nil, label: nil)
+  # this process is stopped for so long. concurrency is how many may hold the key at a time.
+  def lock(*keys, wait: nil, ttl: nil, max_hold: nil, heartbeat: nil, label: nil, concurrency: nil)
     times = { wait: wait, ttl: ttl, max_hold: max_hold, heartbeat: heartbeat }.compact.transform_values { |seconds| "#{seconds}s" }
-    lock = Lock.new(self, { keys: keys.map { |key| key.encode(Encoding::UTF_8) }, label: label, **times }.compact, wait && wait + PATIENCE)
+    lock = Lock.new(self, { keys: keys.map { |key| key.encode(Encoding::UTF_8) }, label: label, concurrency: concurrency, **times }.compact, wait && wait + PATIENCE)
     failed = false
     begin
       yield lock
@@ -71,9 +71,9 @@ class RedlockAgent
     [Process.clock_gettime(Process::CLOCK_MONOTONIC), Process.clock_gettime(Process::CLOCK_REALTIME)]
   end
 
-  # A lock while its block runs. fence is a number that is larger than those of all holders before.
+  # A lock while its block runs. fence is a number that is larger than those of all holders before, of the slot if there are several.
   class Lock
-    attr_reader :fence
+    attr_reader :fence, :slot
 
     def initialize(agent, ask, patience)
       @agent = agent
@@ -133,6 +133,7 @@ class RedlockAgent
       require_ok
       first = take
       take until certain? # after a wait of many minutes, only the answer to the mark is new enough
+      @slot = first.fetch("slot", 0)
       @fence = first.fetch("fence")
     end
 

@@ -4,6 +4,7 @@ $stdout.sync = true
 mode, *keys = ARGV.map { |argument| argument.dup.force_encoding("UTF-8") }
 agent = RedlockAgent.new(ENV["ADDRESS"], token: ENV["TOKEN"].to_s.empty? ? nil : ENV["TOKEN"])
 options = { wait: ENV["WAIT"], ttl: ENV["TTL"], max_hold: ENV["MAX_HOLD"], heartbeat: ENV["HEARTBEAT"] }.reject { |_, text| text.to_s.empty? }.transform_values(&:to_f)
+options[:concurrency] = ENV["CONCURRENCY"].to_i if ENV["CONCURRENCY"]
 before = 0
 begin
   if mode == "count"
@@ -16,7 +17,7 @@ begin
     end
   else
     agent.lock(*keys, **options) do |lock|
-      puts "held #{lock.fence}"
+      puts "held #{ENV["CONCURRENCY"] ? lock.slot : lock.fence}"
       until File.exist?(ENV["STOP"])
         now = (Time.now.to_f * 1000).floor
         lock.check

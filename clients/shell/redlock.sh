@@ -6,9 +6,11 @@
 #     -w SECONDS   how long to wait; 0 doesn't wait     (default: without limit)
 #     -t SECONDS   the ttl                              (default: the agent's)
 #     -m SECONDS   how long the lock may be held        (default: without limit)
+#     -c NUMBER    how many may hold the key at a time  (default: 1)
 #     -s SOCKET    the Unix socket of the agent         (default: /run/redlock/redlock.sock)
 #
-# The command has REDLOCK_FENCE in its environment: a number that is larger than those of all holders before. If the lock is lost, or
+# The command has REDLOCK_FENCE in its environment: a number that is larger than those of all holders before; with -c REDLOCK_SLOT, too,
+# from 0 on, and the fence is that of the slot. If the lock is lost, or
 # the agent doesn't say in time that it is still held, the command and what it has started get TERM, and KILL before another can have
 # the lock. INT, TERM and HUP are passed on as TERM. If this script is killed, the command runs on, and has the lock until it ends.
 # The exit code is that of the command; 75 if another has the lock, 69 if there is no agent or no quorum, 70 if the lock was lost, 137
@@ -144,6 +146,8 @@ take() {
 		[ "$agent" = 1 ] || fail 69 "something else than an agent of version 1 answers at $socket"
 		field fence "$1"
 		[ -z "$field" ] || export REDLOCK_FENCE="$field"
+		field slot "$1"
+		[ -z "$field" ] || export REDLOCK_SLOT="$field"
 		field valid_ms "$1"
 		end=$((sent + field / 10 - 5)) # for how long it takes to be there
 		now
@@ -161,13 +165,14 @@ take() {
 	esac
 }
 
-usage='want redlock.sh [-w SECONDS] [-t SECONDS] [-m SECONDS] [-s SOCKET] KEY... -- command [argument...]'
+usage='want redlock.sh [-w SECONDS] [-t SECONDS] [-m SECONDS] [-c NUMBER] [-s SOCKET] KEY... -- command [argument...]'
 socket=/run/redlock/redlock.sock ask='' wait='' keys='' held='' lost='' status='' agent='' retry=1 error='it says nothing' end=0
-while getopts w:t:m:s: option; do
+while getopts w:t:m:c:s: option; do
 	case $option in
 	w) wait=$OPTARG ask="$ask,\"wait\":\"${OPTARG}s\"" ;;
 	t) ask="$ask,\"ttl\":\"${OPTARG}s\"" ;;
 	m) ask="$ask,\"max_hold\":\"${OPTARG}s\"" ;;
+	c) ask="$ask,\"concurrency\":$OPTARG" ;;
 	s) socket=$OPTARG ;;
 	*) fail 64 "$usage" ;;
 	esac

@@ -6,14 +6,14 @@ shift
 OWN=$(mktemp -d)
 export OWN
 trap 'rm -r "$OWN"' EXIT
-run() { ./redlock.sh -s "$ADDRESS" ${WAIT:+-w "$WAIT"} ${TTL:+-t "$TTL"} ${MAX_HOLD:+-m "$MAX_HOLD"} "$@" 2>"$OWN/said"; }
+run() { ./redlock.sh -s "$ADDRESS" ${WAIT:+-w "$WAIT"} ${TTL:+-t "$TTL"} ${MAX_HOLD:+-m "$MAX_HOLD"} ${CONCURRENCY:+-c "$CONCURRENCY"} "$@" 2>"$OWN/said"; }
 if [ "$mode" = count ]; then
 	for _ in 1 2 3 4 5; do
 		run counter -- sh -c 'n=$(cat "$1"); sleep 0.002; printf %s $((n + 1)) >"$1"' sh "$1" || break
 	done
 else
 	run "$@" -- sh -c '
-		echo "held $REDLOCK_FENCE"
+		echo "held ${REDLOCK_SLOT-$REDLOCK_FENCE}"
 		while [ ! -e "$STOP" ]; do
 			date +%s%3N >"$OWN/new" # it had the lock at this time
 			mv "$OWN/new" "$OWN/before"

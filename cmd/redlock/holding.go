@@ -19,6 +19,7 @@ import (
 type holding struct {
 	lease job.Lease
 	fence uint64
+	slot  int
 	// free frees the lock, and what it was taken with; done says whether the work is done.
 	free func(done bool) error
 }
@@ -44,7 +45,7 @@ func (c *runCommand) acquire(ctx context.Context) (*holding, error) {
 	case c.waits:
 		opts = append(opts, redlock.WithWait(c.wait))
 	}
-	opts = append(opts, redlock.WithTTL(c.ttl), redlock.WithMaxHold(c.maxHold), redlock.WithLabel(label), redlock.WithOncePer(c.period))
+	opts = append(opts, redlock.WithTTL(c.ttl), redlock.WithMaxHold(c.maxHold), redlock.WithLabel(label), redlock.WithOncePer(c.period), redlock.WithConcurrency(c.most))
 	locker, err := c.masters.Open(redlock.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return nil, &coded{codeUsage, err}
@@ -77,7 +78,7 @@ func (c *runCommand) acquire(ctx context.Context) (*holding, error) {
 		}
 		return errors.Join(err, locker.Close())
 	}
-	return &holding{lease: lock, fence: lock.Fence(), free: free}, nil
+	return &holding{lease: lock, fence: lock.Fence(), slot: lock.Slot(), free: free}, nil
 }
 
 // acquireThrough is acquire with an agent in between.
@@ -87,12 +88,12 @@ func (c *runCommand) acquireThrough(ctx context.Context) (*holding, error) {
 		return nil, &coded{codeUsage, err}
 	}
 	told := c.explainWait(ctx, func(ctx context.Context) (holder string, fence uint64) { return agent.inspect(ctx, c.key) }, agent.guardedUntil)
-	lease, fence, err := c.lockThrough(ctx, agent)
+	lease, first, err := c.lockThrough(ctx, agent)
 	told()
 	if err != nil {
 		return nil, err
 	}
-	return &holding{lease: lease, fence: fence, free: func(done bool) error { return lease.release(done && c.period > 0) }}, nil
+	return &holding{lease: lease, fence: first.Fence, slot: first.Slot, free: func(done bool) error { return lease.release(done && c.period > 0) }}, nil
 }
 
 // quorumAt returns when so many masters that have just started will have a vote again; zero if they are too few, or none is missing.

@@ -46,6 +46,7 @@ type runCommand struct {
 	ttl      time.Duration
 	maxHold  time.Duration
 	period   time.Duration
+	most     int // --concurrency
 	heldCode int
 	skipCode int
 	after    time.Duration // --kill-after
@@ -65,8 +66,8 @@ The others wait in line. The lock is renewed while the command runs. If it can't
 lost, the command gets TERM, and then KILL: by default so early that it is gone before
 anybody else can have the lock. The command is killed if redlock is.
 
-The command has REDLOCK_KEY, REDLOCK_FENCE and REDLOCK_DEADLINE in its environment. The
-exit code is that of the command, 128 and the number of the signal that ended it, or
+The command has REDLOCK_KEY, REDLOCK_FENCE and REDLOCK_DEADLINE in its environment, and
+with --concurrency REDLOCK_SLOT, from 0 on. The exit code is that of the command, 128 and the number of the signal that ended it, or
 
   64   wrong use           69   too few masters answer
   70   the lock was lost   75   another has the lock (-E)
@@ -94,6 +95,7 @@ exit code is that of the command, 128 and the number of the signal that ended it
 	flags.DurationVar(&c.ttl, "ttl", 0, "How long the lock stays taken if this machine dies (default: 10s, or max-ttl)")
 	flags.DurationVar(&c.maxHold, "max-hold", 0, "How long the command may have the lock (default: until it ends)")
 	flags.DurationVarP(&c.after, "kill-after", "k", 0, "Time between TERM and KILL when the lock is lost; at most half of the ttl (default: a fifth of it)")
+	flags.IntVar(&c.most, "concurrency", 1, "How many commands may have the lock at a time, each with a slot of its own")
 	flags.DurationVar(&c.period, "once-per", 0, "After a success, don't run it again for this long, on any machine")
 	flags.IntVarP(&c.heldCode, "conflict-exit-code", "E", codeHeld, "Exit code if another has the lock")
 	flags.IntVar(&c.skipCode, "skip-code", codeHeld, "Exit code if --once-per finds that it is done (default: as -E)")
@@ -158,6 +160,10 @@ func (c *runCommand) check(given func(flag string) bool) error {
 		return fmt.Errorf("--kill-after %v: want at most %v, half of the ttl: the command has to be gone before the lease is over", c.after, c.ttl/2)
 	case c.period < 0 || given("once-per") && c.period < redlock.MinPeriod:
 		return fmt.Errorf("--once-per %v: want a second at least", c.period)
+	case c.most < 1 || c.most > 256:
+		return fmt.Errorf("--concurrency %d: want a number from 1 to 256", c.most)
+	case c.most > 1 && c.period > 0:
+		return errors.New("--once-per is for one command at a time: want it without --concurrency")
 	case given("skip-code") && c.period == 0:
 		return errors.New("--skip-code belongs to --once-per")
 	case c.heldCode < 0 || c.heldCode > 255 || c.skipCode < 0 || c.skipCode > 255:
@@ -215,11 +221,15 @@ func endedBefore(err error) bool {
 }
 
 func (c *runCommand) environment(held *holding) []string {
-	return []string{
+	env := []string{
 		"REDLOCK_KEY=" + c.key,
 		fmt.Sprintf("REDLOCK_FENCE=%d", held.fence),
 		"REDLOCK_DEADLINE=" + held.lease.Until().UTC().Format(time.RFC3339Nano),
 	}
+	if c.most > 1 {
+		env = append(env, fmt.Sprintf("REDLOCK_SLOT=%d", held.slot))
+	}
+	return env
 }
 
 // refused returns what is told of a lock that wasn't had.
@@ -231,6 +241,8 @@ func (c *runCommand) refused(err error) error {
 		return &coded{c.skipCode, onTerminal("it is done: %s has run in this period", c.key)}
 	case errors.Is(err, redlock.ErrNoQuorum), errors.Is(err, redlock.ErrUnreadable):
 		return &coded{codeNoQuorum, err}
+	case errors.Is(err, redlock.ErrHeld) && c.most > 1:
+		return &coded{c.heldCode, onTerminal("all %d slots of %s are taken", c.most, c.key)}
 	case errors.Is(err, redlock.ErrHeld):
 		return &coded{c.heldCode, onTerminal("another has the lock on %s", c.key)}
 	}

@@ -71,6 +71,8 @@ func TestWrongUse(t *testing.T) {
 		"want it without --wait":      {"--try", "--wait", "1s", "k", "true"},
 		"--kill-after 6s: want at":    {"--kill-after", "6s", "k", "true"},
 		"--once-per 1ms":              {"--once-per", "1ms", "k", "true"},
+		"--concurrency 0: want a":     {"--concurrency", "0", "k", "true"},
+		"for one command at a time":   {"--concurrency", "2", "--once-per", "1h", "k", "true"},
 		"--skip-code belongs":         {"--skip-code", "0", "k", "true"},
 		"--agent and --masters":       {"--agent", "unix:/s", "--masters", "redis://127.0.0.1:1", "k", "true"},
 		"want unix:/path":             {"--agent", "10.0.0.1:80", "k", "true"},

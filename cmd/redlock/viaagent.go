@@ -116,6 +116,7 @@ type agentLease struct {
 // agentLine is a line of the agent's answer: docs/agent.md.
 type agentLine struct {
 	Fence       uint64 `json:"fence"`
+	Slot        int    `json:"slot"`
 	Mark        int64  `json:"mark"`
 	Valid       int64  `json:"valid_ms"`
 	Lost        string `json:"lost"`
@@ -125,7 +126,7 @@ type agentLine struct {
 }
 
 // lockThrough takes a lock. If the agent refuses it, the error is coded as it would be on masters.
-func (c *runCommand) lockThrough(ctx context.Context, a *agentClient) (*agentLease, uint64, error) {
+func (c *runCommand) lockThrough(ctx context.Context, a *agentClient) (*agentLease, *agentLine, error) {
 	ask := map[string]any{
 		"key": c.key, "ttl": c.ttl.String(), "label": label,
 		"linger":    true,           // if this process is killed, the command may still run for a moment
@@ -139,12 +140,15 @@ func (c *runCommand) lockThrough(ctx context.Context, a *agentClient) (*agentLea
 	if c.maxHold > 0 {
 		ask["max_hold"] = c.maxHold.String()
 	}
+	if c.most > 1 {
+		ask["concurrency"] = c.most
+	}
 	if c.period > 0 {
 		ask["once_per"] = c.period.String()
 	}
 	line, err := json.Marshal(ask)
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	connection, closes := context.WithCancel(context.Background())
 	waits := context.AfterFunc(ctx, closes)
@@ -154,12 +158,12 @@ func (c *runCommand) lockThrough(ctx context.Context, a *agentClient) (*agentLea
 	l.ctx, l.lose = context.WithCancelCause(context.Background())
 	if l.answer, err = a.send(connection, http.MethodPost, "/v1/lock", io.MultiReader(bytes.NewReader(append(line, '\n')), rest)); err != nil {
 		closes()
-		return nil, 0, &coded{codeNoQuorum, fmt.Errorf("no agent answers at %s: %w", a.address, err)}
+		return nil, nil, &coded{codeNoQuorum, fmt.Errorf("no agent answers at %s: %w", a.address, err)}
 	}
 	lines := bufio.NewReader(l.answer.Body)
 	if l.answer.StatusCode != http.StatusOK {
 		defer closes()
-		return nil, 0, c.refusedBy(a, lines, l.answer)
+		return nil, nil, c.refusedBy(a, lines, l.answer)
 	}
 	first, err := l.next(lines)
 	if err == nil && first.Fence == 0 {
@@ -170,11 +174,11 @@ func (c *runCommand) lockThrough(ctx context.Context, a *agentClient) (*agentLea
 	}
 	if err != nil {
 		closes()
-		return nil, 0, &coded{codeNoQuorum, fmt.Errorf("the agent at %s: %w", a.address, err)}
+		return nil, nil, &coded{codeNoQuorum, fmt.Errorf("the agent at %s: %w", a.address, err)}
 	}
 	go l.read(lines)
 	go l.beat(c.ttl / 3)
-	return l, first.Fence, nil
+	return l, first, nil
 }
 
 // refusedBy returns the error for an answer that is no lock.

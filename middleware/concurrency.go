@@ -1,0 +1,60 @@
+package middleware
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+)
+
+// SlotHeader is the request header in which the upstream finds the slot of a rule with Concurrency. Every rule removes what a client
+// sends under that name.
+const SlotHeader = "Redlock-Slot"
+
+const maxConcurrency = 256 // as redlock.WithConcurrency allows
+
+// errNarrower reports a request that would wait for its own lock.
+var errNarrower = &refusalReason{OutcomeFailed, http.StatusInternalServerError, "a rule around this one has a larger concurrency for the same key"}
+
+// checkConcurrency returns why a rule can't have its Concurrency.
+func (rule *Serializer) checkConcurrency() error {
+	switch {
+	case rule.Concurrency < 1 || rule.Concurrency > maxConcurrency:
+		return fmt.Errorf("concurrency %d: must be from 1 to %d", rule.Concurrency, maxConcurrency)
+	case rule.Concurrency == 1:
+		return nil
+	case rule.derive == nil:
+		return errors.New("concurrency: needs a key; an ID is locked for one request at a time")
+	case len(rule.keys) > 1:
+		return errors.New("concurrency: is for one key, as several are locked together for one request at a time; want rules inside one another")
+	case len(rule.keys) == 1 && rule.keys[0].each >= 0:
+		return fmt.Errorf("concurrency: is for one key, and {%s} may make several; name an element, such as {body.items.0.id}", rule.keys[0].parts[rule.keys[0].each].name)
+	}
+	return nil
+}
+
+// Slot returns which of the rule's slots the request has, from 0 on: no other request with the same key has it at the same time. It
+// reports false under a rule without Concurrency, and for a request without a lock on its key.
+func (t Turn) Slot() (slot int, ok bool) {
+	if t.concurrency < 2 || t.Lock == nil || len(t.keys) == 0 {
+		return 0, false
+	}
+	return t.Lock.Slot(), true
+}
+
+// showSlot shows the upstream the slot of this rule, or else of one around it.
+func (t *Turn) showSlot(r *http.Request) {
+	for ; t != nil; t = t.outer {
+		if slot, ok := t.Slot(); ok {
+			r.Header.Set(SlotHeader, strconv.Itoa(slot))
+			return
+		}
+	}
+}
+
+// widens reports whether a rule around this one holds the key, but beside more requests than this rule lets in.
+func (t *Turn) widens(key string) bool {
+	wider := *t
+	wider.concurrency = maxConcurrency
+	return t.holder(key) == nil && wider.holder(key) != nil
+}

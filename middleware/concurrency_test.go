@@ -1,0 +1,199 @@
+package middleware_test
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+)
+
+// inside lets requests into a handler, one of which counts, and keeps them there.
+type inside struct {
+	entered chan http.Header
+	leave   chan struct{}
+}
+
+func newInside() *inside {
+	return &inside{entered: make(chan http.Header), leave: make(chan struct{})}
+}
+
+func (i *inside) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+	i.entered <- r.Header.Clone()
+	<-i.leave
+}
+
+// fill starts n requests, waits until all are inside, and returns their slots. The function that it returns ends them.
+func (i *inside) fill(t *testing.T, n int, request func()) (slots map[string]bool, end func()) {
+	t.Helper()
+	slots = make(map[string]bool)
+	var all sync.WaitGroup
+	for range n {
+		all.Go(request)
+		header := receive(t, i.entered, "requests inside")
+		slots[strings.Join(header.Values(middleware.SlotHeader), ",")] = true
+	}
+	return slots, func() { close(i.leave); all.Wait() }
+}
+
+func TestConcurrency(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, live)
+	room := newInside()
+	h := orders(l, room.ServeHTTP, middleware.Rule{Concurrency: 3, HeldStatus: http.StatusTooManyRequests})
+	server := serve(t, h)
+	forged := func(order string) []string {
+		return []string{"Order", order, "Redlock-Slot", "7", "redlock_slot", "8"}
+	}
+	slots, end := room.fill(t, 3, func() { post(t, server.URL, forged("42")...) })
+	defer end()
+	if len(slots) != 3 || !slots["0"] || !slots["1"] || !slots["2"] {
+		t.Errorf("slots %v, want 0, 1 and 2", slots)
+	}
+	refused := post(t, server.URL, forged("42")...)
+	if refused.StatusCode != http.StatusTooManyRequests || refused.Header.Get("Retry-After") == "" || !strings.Contains(refused.body, "all 3 slots are taken") {
+		t.Errorf("the fourth gets %d %v %s", refused.StatusCode, refused.Header, refused.body)
+	}
+	waited := post(t, serve(t, orders(l, ok, middleware.Rule{Concurrency: 3, Wait: 1})).URL, "Order", "42")
+	if waited.StatusCode != http.StatusLocked || !strings.Contains(waited.body, "all 3 slots were taken for the whole wait") {
+		t.Errorf("one that waits gets %d %s", waited.StatusCode, waited.body)
+	}
+	if got := post(t, serve(t, orders(l, ok, middleware.Rule{Concurrency: 3})).URL, "Order", "43"); got.StatusCode != http.StatusOK {
+		t.Errorf("another key: %d %s", got.StatusCode, got.body)
+	}
+}
+
+// A rule of one at a time shows no slot, whoever sends one.
+func TestNoSlot(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, live)
+	for name, rule := range map[string]middleware.Rule{"one at a time": {}, "dry run": {Concurrency: 3, DryRun: true}} {
+		handler := func(w http.ResponseWriter, r *http.Request) {
+			turn, _ := middleware.TurnFromContext(r.Context())
+			if slot, has := turn.Slot(); has || len(r.Header.Values("Redlock-Slot"))+len(r.Header["redlock_slot"]) > 0 {
+				t.Errorf("%s: slot %d, header %v", name, slot, r.Header)
+			}
+			ok(w, r)
+		}
+		if got := post(t, serve(t, orders(l, handler, rule)).URL, "Order", "42", "Redlock-Slot", "7", "redlock_slot", "8"); got.body != "served" {
+			t.Errorf("%s: %d %s", name, got.StatusCode, got.body)
+		}
+	}
+}
+
+// IDs are locked, and answers remembered, one at a time whatever the concurrency of the key is.
+func TestConcurrencyOfDeliveries(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, live)
+	room := newInside()
+	server := serve(t, orders(l, room.ServeHTTP, middleware.Rule{Concurrency: 3, Dedupe: "{header.Id}", Remember: longTTL}))
+	_, end := room.fill(t, 1, func() { post(t, server.URL, "Order", "42", "Id", "a") })
+	if got := post(t, server.URL, "Order", "42", "Id", "a"); got.StatusCode != http.StatusConflict {
+		t.Errorf("a repeat beside the first: %d %s", got.StatusCode, got.body)
+	}
+	end()
+	if got := post(t, server.URL, "Order", "42", "Id", "a"); got.StatusCode != http.StatusOK || got.Header.Get("Idempotency-Replayed") != "true" {
+		t.Errorf("a repeat after the first: %d %v", got.StatusCode, got.Header)
+	}
+}
+
+// A rule inside another one that holds the key shares its lock, unless that lets in more requests.
+func TestNestedConcurrency(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, live)
+	for _, c := range []struct {
+		outer, inner int
+		status       int
+		slot         string
+	}{
+		{1, 3, http.StatusOK, "0"},
+		{3, 3, http.StatusOK, "0"},
+		{2, 3, http.StatusOK, "0"},
+		{3, 1, http.StatusInternalServerError, ""},
+		{3, 2, http.StatusInternalServerError, ""},
+	} {
+		var slot string
+		var outer error
+		inner := orders(l, func(w http.ResponseWriter, r *http.Request) { slot = r.Header.Get("Redlock-Slot"); ok(w, r) }, middleware.Rule{Concurrency: c.inner})
+		got := post(t, serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
+			inner.ServeHTTP(w, r)
+			outer = r.Context().Err()
+		}, middleware.Rule{Concurrency: c.outer})).URL, "Order", "42")
+		if got.StatusCode != c.status || slot != c.slot || outer != nil {
+			t.Errorf("%d inside of %d: %d %s, slot %q, %v", c.inner, c.outer, got.StatusCode, got.body, slot, outer)
+		}
+		if c.status != http.StatusOK && !strings.Contains(got.body, "larger concurrency") {
+			t.Errorf("%d inside of %d is refused with %s", c.inner, c.outer, got.body)
+		}
+		requireFree(t, l, "order:42")
+	}
+}
+
+// The upstream sees the slot of the rule around one without, as before it.
+func TestSlotOfTheRuleAround(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, live)
+	for name, rule := range map[string]middleware.Rule{"locks": {}, "passes": {OnMissingKey: middleware.Pass}, "dry run": {DryRun: true}} {
+		template := "inner:{header.Order}"
+		if rule.OnMissingKey != "" {
+			template = "{header.None}"
+		}
+		inner := middleware.New(l, template, rule)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if slot := r.Header.Get("Redlock-Slot"); slot != "0" {
+				t.Errorf("%s: slot %q inside", name, slot)
+			}
+			ok(w, r)
+		}))
+		server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
+			inner.ServeHTTP(w, r)
+			if slot := r.Header.Get("Redlock-Slot"); slot != "0" && name != "locks" {
+				t.Errorf("%s: slot %q behind the inner rule", name, slot)
+			}
+		}, middleware.Rule{Concurrency: 2}))
+		if got := post(t, server.URL, "Order", "42", "Redlock-Slot", "1"); got.body != "served" {
+			t.Errorf("%s: %d %s", name, got.StatusCode, got.body)
+		}
+	}
+}
+
+func TestDryRunOfConcurrency(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, live)
+	room := newInside()
+	var held atomic.Int32
+	rule := orders(l, func(w http.ResponseWriter, r *http.Request) {
+		if turn, _ := middleware.TurnFromContext(r.Context()); turn.Outcome == middleware.OutcomeHeld && turn.Detail == "all 2 slots are taken" {
+			held.Add(1)
+		}
+		room.ServeHTTP(w, r)
+	}, middleware.Rule{Concurrency: 2, DryRun: true})
+	server := serve(t, rule)
+	_, end := room.fill(t, 3, func() { post(t, server.URL, "Order", "42") })
+	end()
+	if held.Load() != 1 {
+		t.Errorf("%d of 3 would have been held, want 1", held.Load())
+	}
+}
+
+func TestConcurrencyThatCantBe(t *testing.T) {
+	t.Parallel()
+	for want, rule := range map[string]middleware.Rule{
+		"concurrency -1: must be from 1 to 256":                                   {Keys: []string{"{path.1}"}, Concurrency: -1},
+		"concurrency 257: must be from 1 to 256":                                  {Keys: []string{"{path.1}"}, Concurrency: 257},
+		"concurrency: needs a key":                                                {IdempotencyKey: "required", Concurrency: 2},
+		"concurrency: is for one key, as several":                                 {Keys: []string{"{path.1}", "{path.2}"}, Concurrency: 2},
+		"concurrency: is for one key, and {body.items[].id} may make several":     {Keys: []string{"{body.items[].id}"}, Concurrency: 2},
+		`fence_header "redlock_slot": is the header of the slot`:                  {Keys: []string{"{path.1}"}, FenceHeader: "redlock_slot"},
+		`key_header "Redlock-Slot": is the header of the slot`:                    {Keys: []string{"{path.1}"}, KeyHeader: "Redlock-Slot"},
+		"{header.Redlock-Slot}: this is the header of the slot, which is removed": {Keys: []string{"{header.Redlock-Slot}"}},
+	} {
+		if _, err := middleware.Compile(rule, (*middleware.Rule).Placeholder); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %s", err, want)
+		}
+	}
+	if text := middleware.Explain("order:{path.1}", newRequest(t, "http://x/orders/42"), middleware.Rule{Concurrency: 5}).String(); !strings.Contains(text, "slots     5") {
+		t.Errorf("explained as %s", text)
+	}
+}
