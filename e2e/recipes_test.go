@@ -117,6 +117,33 @@ func TestRecipeOfALine(t *testing.T) {
 	}
 }
 
+func TestRecipeOfSlots(t *testing.T) {
+	c, b, release := runRecipe(t, "At most N at a time", "wait 30s", "wait 2m")
+	requests := func(tenant string, n int) (all []*http.Request) {
+		for range n {
+			all = append(all, request(c.url+"/", "X-Tenant", tenant))
+		}
+		return all
+	}
+	wait := b.holdRequests(t, requests("a", 3)...)
+	fourth := sendAll(t, requests("a", 1)...)
+	c.eventuallyWait(t, 1)
+	var others []func() []answer
+	for i := range 6 { // 21 with the first three
+		others = append(others, sendAll(t, requests(fmt.Sprint("b", i), 3)...))
+	}
+	c.eventuallyWait(t, 2)
+	if n := b.inside(); n != 20 {
+		t.Errorf("%d are at the backend at a time, want 20", n)
+	}
+	release()
+	for _, answers := range append(others, wait, fourth) {
+		for _, a := range answers() {
+			requireStatus(t, a, http.StatusOK)
+		}
+	}
+}
+
 func TestRecipeOfAJob(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)

@@ -213,8 +213,11 @@ func isRefusal(status int) bool { return 400 <= status && status <= 599 }
 // ReadsBody reports whether bodies are read before a lock is taken.
 func (rule *Serializer) ReadsBody() bool { return rule.readsBody }
 
-// Global returns the first template that makes one key of all requests, which is hardly ever meant, or "".
+// Global returns the first template that makes one key of all requests, which is hardly ever meant where one holds it at a time, or "".
 func (rule *Serializer) Global() string {
+	if rule.Concurrency > 1 {
+		return ""
+	}
 	if i := slices.IndexFunc(rule.keys, (*Template).Global); i >= 0 {
 		return rule.Keys[i]
 	}
