@@ -1,6 +1,7 @@
 package middleware_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -106,25 +107,29 @@ func TestNestedConcurrency(t *testing.T) {
 	for _, c := range []struct {
 		outer, inner int
 		status       int
-		slot         string
 	}{
-		{1, 3, http.StatusOK, "0"},
-		{3, 3, http.StatusOK, "0"},
-		{2, 3, http.StatusOK, "0"},
-		{3, 1, http.StatusInternalServerError, ""},
-		{3, 2, http.StatusInternalServerError, ""},
+		{1, 3, http.StatusOK},
+		{3, 3, http.StatusOK},
+		{2, 3, http.StatusOK},
+		{3, 1, http.StatusInternalServerError},
+		{3, 2, http.StatusInternalServerError},
 	} {
-		var slot string
-		var outer error
+		slot, held := "none", -1
+		var ended error
 		inner := orders(l, func(w http.ResponseWriter, r *http.Request) { slot = r.Header.Get("Redlock-Slot"); ok(w, r) }, middleware.Rule{Concurrency: c.inner})
 		got := post(t, serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
+			turn, _ := middleware.TurnFromContext(r.Context())
+			held = turn.Lock.Slot()
 			inner.ServeHTTP(w, r)
-			outer = r.Context().Err()
+			ended = r.Context().Err()
 		}, middleware.Rule{Concurrency: c.outer})).URL, "Order", "42")
-		if got.StatusCode != c.status || slot != c.slot || outer != nil {
-			t.Errorf("%d inside of %d: %d %s, slot %q, %v", c.inner, c.outer, got.StatusCode, got.body, slot, outer)
+		if got.StatusCode != c.status || ended != nil {
+			t.Errorf("%d inside of %d: %d %s, %v", c.inner, c.outer, got.StatusCode, got.body, ended)
 		}
-		if c.status != http.StatusOK && !strings.Contains(got.body, "larger concurrency") {
+		if c.status == http.StatusOK && slot != fmt.Sprint(held) {
+			t.Errorf("%d inside of %d: slot %s, want %d", c.inner, c.outer, slot, held)
+		}
+		if c.status != http.StatusOK && (slot != "none" || !strings.Contains(got.body, "larger concurrency")) {
 			t.Errorf("%d inside of %d is refused with %s", c.inner, c.outer, got.body)
 		}
 		requireFree(t, l, "order:42")
@@ -136,23 +141,24 @@ func TestSlotOfTheRuleAround(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
 	for name, rule := range map[string]middleware.Rule{"locks": {}, "passes": {OnMissingKey: middleware.Pass}, "dry run": {DryRun: true}} {
-		template := "inner:{header.Order}"
+		outer, template := "", "inner:{header.Order}"
 		if rule.OnMissingKey != "" {
 			template = "{header.None}"
 		}
 		inner := middleware.New(l, template, rule)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if slot := r.Header.Get("Redlock-Slot"); slot != "0" {
-				t.Errorf("%s: slot %q inside", name, slot)
+			if slot := r.Header.Get("Redlock-Slot"); slot != outer || slot == "" || slot == "9" {
+				t.Errorf("%s: slot %q outside and %q inside", name, outer, slot)
 			}
 			ok(w, r)
 		}))
 		server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
+			outer = r.Header.Get("Redlock-Slot")
 			inner.ServeHTTP(w, r)
-			if slot := r.Header.Get("Redlock-Slot"); slot != "0" && name != "locks" {
-				t.Errorf("%s: slot %q behind the inner rule", name, slot)
+			if slot := r.Header.Get("Redlock-Slot"); slot != outer {
+				t.Errorf("%s: slot %q before and %q behind the inner rule", name, outer, slot)
 			}
 		}, middleware.Rule{Concurrency: 2}))
-		if got := post(t, server.URL, "Order", "42", "Redlock-Slot", "1"); got.body != "served" {
+		if got := post(t, server.URL, "Order", "42", "Redlock-Slot", "9"); got.body != "served" {
 			t.Errorf("%s: %d %s", name, got.StatusCode, got.body)
 		}
 	}

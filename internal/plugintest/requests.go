@@ -22,7 +22,7 @@ func testFence(t *testing.T, p *Plugin) {
 	h := handler(t, p, a, func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Clone() }, "on_missing_key", "pass", "keyHeader", "Redlock-Key")
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(http.MethodPost, "/orders/42", nil)
-	forged := map[string][]string{"Fencing-Token": {"1"}, "Fencing_Token": {"2"}, "fencing.token": {"3"}, "Redlock-Key": {"{}"}, "Redlock_Key": {"{}"}, "X-Other": {"kept"}}
+	forged := map[string][]string{"Fencing-Token": {"1"}, "Fencing_Token": {"2"}, "fencing.token": {"3"}, "Redlock-Key": {"{}"}, "Redlock_Key": {"{}"}, "Redlock-Slot": {"4"}, "redlock_slot": {"5"}, "X-Other": {"kept"}}
 	for name, values := range forged {
 		r.Header[name] = values
 	}
