@@ -85,6 +85,8 @@ type Lock struct {
 	Since   time.Time `json:"since,omitzero"` // since when it has been held; or waited for, if this process doesn't hold it
 	Until   time.Time `json:"until,omitzero"` // when its lease ends, unless it is renewed
 	Fence   uint64    `json:"fence,omitempty"`
+	Slot    *int      `json:"slot,omitempty"` // that is held, of so many; each is listed. None for a key that one holds at a time
+	Slots   int       `json:"slots,omitempty"`
 	Waiting int       `json:"waiting"`           // calls of this process that wait for it
 	Request *Request  `json:"request,omitempty"` // for which it is held; or that which is first in line
 	Href    string    `json:"href"`              // the URL of its Inspection, relative to that of the handler; right for keys that aren't UTF-8, too

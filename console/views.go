@@ -107,7 +107,7 @@ func locksOf(keys []redlock.KeyStatus, prefix, after, order string, limit int) L
 		}
 	}
 	for _, key := range page {
-		all.Locks = append(all.Locks, Lock{
+		lock := Lock{
 			Key:     key.Key,
 			Rule:    key.Label,
 			Held:    key.Held,
@@ -117,7 +117,11 @@ func locksOf(keys []redlock.KeyStatus, prefix, after, order string, limit int) L
 			Waiting: key.Waiting,
 			Request: requestOf(key.Request),
 			Href:    hrefOf(key.Key),
-		})
+		}
+		if key.Slots > 1 {
+			lock.Slot, lock.Slots = new(key.Slot), key.Slots
+		}
+		all.Locks = append(all.Locks, lock)
 	}
 	if more {
 		next := url.Values{"after": {page[len(page)-1].Key}}

@@ -169,6 +169,9 @@ func printLocks(out io.Writer, locks console.Locks, now time.Time) {
 		if !l.Since.IsZero() {
 			row[2] += " " + span(max(0, now.Sub(l.Since)))
 		}
+		if l.Slot != nil {
+			row[2] += fmt.Sprintf(", slot %d of %d", *l.Slot, l.Slots)
+		}
 		if len(heads) > len(row) {
 			row = append(row, orDash(l.Request.String()))
 		}
