@@ -2,7 +2,6 @@ package redlock
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -159,30 +158,14 @@ var slotMutants = []mutant{
 		},
 	},
 	{
-		name: "a process takes slots beyond its own number", breaks: beyond, shape: slotWorld,
-		send: func(l *route, cmd *protocol.Command) {},
-		started: func(p *process) {
-			if p.slots > 1 {
-				p.slots-- // what it is said to be
-				_ = math.MaxInt
-			}
-		},
-	},
-	{
-		name: "who holds slot 0 isn't marked", breaks: awake, quiet: true,
-		shape: func(w *world) {
-			evenSlots(w)
-			w.mixed = true
-			w.processes[0].slots = 1
-		},
-		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+		name: "a process takes slots beyond its own number", breaks: tooMany, shape: evenSlots,
+		send: func(l *route, cmd *protocol.Command) {
 			line, slot := protocol.SlotOf(cmd.Key)
-			plain, ends, ok := m.Plain.Get(line, m.Clock())
-			m.Do([]*protocol.Command{cmd})
-			if ok && slot > 0 {
-				m.Plain.Set(line, plain, m.Clock(), ends.Sub(m.Clock()))
+			if cmd.Op == protocol.OpAcquire || cmd.Op == protocol.OpExtend || cmd.Op == protocol.OpRelease {
+				if l.process.index == 0 && l.process.world.isKey(protocol.KeyOf(DefaultPrefix, line)) {
+					cmd.Key = protocol.SlotKey(line, slot+1)
+				}
 			}
-			return true
 		},
 	},
 }
