@@ -20,8 +20,8 @@ type attempt struct {
 	ttl       time.Duration
 	ticket    int64 // the caller's, also when the acquire is sent without one
 	timeout   time.Duration
-	slot      int                  // which is asked for
-	slots     int                  // how many there are
+	slot      uint16               // which is asked for
+	slots     uint16               // how many there are
 	waits     bool                 // a release has left the ticket
 	several   bool                 // one of the attempts of a LockAll call: commands are queued for all keys before any is sent
 	mustPoll  bool                 // a master that refused will not wake this process
@@ -79,17 +79,19 @@ func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposa
 		ttl:      c.ttl,
 		ticket:   c.ticket,
 		several:  c.several,
-		slots:    c.slots,
+		slots:    uint16(c.slots),
 		acquires: make([]link.Command, len(l.streams)),
 	}
 	a.over = a.ring
 	acquire := protocol.Command{Op: protocol.OpAcquire, Key: c.key, Token: l.random(), TTL: c.ttl, Fence: proposal, Process: l.name, Ticket: c.ticket, Recall: c.recall}
-	if c.slots > 1 {
+	if c.asks != nil {
 		if former == nil {
-			l.gates.chooseSlot(c, l.firstSlot())
+			a.slot = l.gates.chooseSlot(c, l.firstSlot())
+		} else {
+			a.slot = former.slot
 		}
-		a.slot, acquire.Slots = c.slot, c.slots
-		acquire.Key = protocol.SlotKey(c.key, c.slot)
+		acquire.Slots, acquire.Process = a.slots, protocol.CallName(l.name, c.order)
+		acquire.Key = protocol.SlotKey(c.key, int(a.slot))
 	}
 	if c.several {
 		acquire.Token += severalMark

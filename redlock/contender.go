@@ -182,7 +182,10 @@ func (t *contender) hold(ctx context.Context, attempts []*attempt) *Lock {
 		}
 	}
 	for _, part := range parts { // only now: from here on the lock may end
-		l.gates.noteOutcome(part.gate, part, nil)
+		if part.caller.asks != nil {
+			part.attempt.withdraw()
+		}
+		l.gates.noteOutcome(part.caller, part, nil)
 		l.keeper.keep(part)
 		part.watch()
 	}
@@ -195,14 +198,11 @@ func (t *contender) hold(ctx context.Context, attempts []*attempt) *Lock {
 func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller) error {
 	l := t.locker
 	t.failure = a.failure()
-	l.gates.noteOutcome(awaited.gate, nil, t.failure)
-
-	if free, ok := a.otherSlot(awaited); ok {
-		awaited.hinted = free + 1
+	l.gates.noteOutcome(awaited, nil, t.failure)
+	if awaited.asks != nil && l.gates.hinted(awaited, a.otherSlot()) {
 		t.trace(a, t.failure, 0, forOthers)
 		return l.stopped(ctx, t.failure)
 	}
-	awaited.hints = 0
 	try, sleep, what := t.callers[0].try, jitter(t.pause), forNobody
 	var subscribed, wakeUps <-chan struct{}
 	switch {
@@ -216,6 +216,10 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 		return t.failure
 	case !errors.Is(t.failure, ErrHeld): // masters have failed, and wake nobody
 		t.pause, what = min(2*t.pause, waitMost), forMasters
+	case !t.subscribed && awaited.asks != nil && !a.mustPoll: // all masters that refused have queued the call already
+		t.subscribed, awaited.polls = true, true
+		l.subscriptions.begin()
+		sleep, what = a.patience(), forWakeUp
 	case !t.subscribed:
 		// Ask again once the subscriptions are made: what was published before is missed.
 		t.subscribed = true
@@ -230,7 +234,7 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 		t.pause = min(2*t.pause, waitMost)
 	}
 	if t.subscribed {
-		wakeUps = awaited.gate.wakeUps
+		wakeUps = awaited.wakeUps()
 	}
 	t.trace(a, t.failure, sleep, what)
 	timer := time.NewTimer(sleep)

@@ -16,6 +16,9 @@ import (
 // processes wait on the server and in the model; the last one doesn't listen.
 var processes = []string{"wake:a", "wake:b", "wake:c"}
 
+// waiters are the names of those that wait: processes, and calls of theirs.
+var waiters = []string{"wake:a", "wake:b", "wake:c", "wake:a#1", "wake:b#20", "wake:c#3"}
+
 func (p *pair) listen() {
 	p.heard = make(map[string]int)
 	var ready sync.WaitGroup
@@ -71,7 +74,7 @@ func (p *pair) learnLease(cmd *protocol.Command, before, after time.Time) {
 	}
 	line, _ := protocol.SlotOf(cmd.Key)
 	q, _, _ := p.model.Queues.Get(line, always)
-	q.Join(memory.Place{Process: cmd.Process, Ticket: cmd.Ticket, Ends: ends, Polls: cmd.Polls, Slots: cmd.Slots})
+	q.Join(memory.Place{Process: cmd.Process, Ticket: cmd.Ticket, Ends: ends, Polls: cmd.Polls, Slots: int(cmd.Slots)})
 }
 
 func (p *pair) queueNear(key string, from, to time.Time) bool {

@@ -192,7 +192,7 @@ func (p *pair) command(key string) protocol.Command {
 		token = holder
 	}
 	now := time.Now().UnixMicro()
-	cmd := protocol.Command{Op: protocol.OpAcquire, Key: key, Token: token, TTL: p.ttl(), Process: processes[p.rand.IntN(3)], Ticket: now - p.rand.Int64N(4), Queue: p.rand.IntN(4) == 0, Polls: p.rand.IntN(4) == 0}
+	cmd := protocol.Command{Op: protocol.OpAcquire, Key: key, Token: token, TTL: p.ttl(), Process: waiters[p.rand.IntN(len(waiters))], Ticket: now - p.rand.Int64N(4), Queue: p.rand.IntN(4) == 0, Polls: p.rand.IntN(4) == 0}
 	if p.rand.IntN(5) == 0 {
 		cmd.Ticket = protocol.TryTicket
 	}
@@ -219,7 +219,7 @@ func (p *pair) command(key string) protocol.Command {
 		}
 		cmd.Polls = cmd.Queue && cmd.Polls
 		if _, slot := protocol.SlotOf(key); slot > 0 || p.rand.IntN(3) == 0 {
-			cmd.Result, cmd.Slots = nil, slot+1+p.rand.IntN(slotsTried-slot)
+			cmd.Result, cmd.Slots = nil, uint16(slot+1+p.rand.IntN(slotsTried-slot))
 		}
 		cmd.Alone = !cmd.Queue && cmd.Result == nil && p.rand.IntN(2) == 0 // also where it isn't true
 	case 3, 4, 5, 6:
@@ -235,7 +235,7 @@ func (p *pair) command(key string) protocol.Command {
 		}
 		slack := protocol.FenceSlack.Microseconds()
 		if _, slot := protocol.SlotOf(key); slot > 0 || p.rand.IntN(3) == 0 {
-			cmd.Recall, cmd.Slots = false, slot+1+p.rand.IntN(slotsTried-slot)
+			cmd.Recall, cmd.Slots = false, uint16(slot+1+p.rand.IntN(slotsTried-slot))
 		}
 		cmd.Fence = p.pick(now, now-50, now+50, now-slack/2, now+slack/2, now-10*slack, now+10*slack, 0, -1, 1, largest, 1<<62)
 	}

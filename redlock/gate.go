@@ -25,8 +25,7 @@ type gate struct {
 	line    []*caller         // behind the head
 	wakeUps chan struct{}     // signals the head that the key may be free; nil while nobody needs that
 	lock    *Lock             // the last one on the key
-	locks   []*Lock           // those that have slots of the key, where it may have several holders: they aren't the head
-	woken   int               // 1 + the slot that a wake-up has named last; 0 for none
+	slots   *slots            // where the key may have several holders: they, and who asks for a slot, aren't the head; else nil
 	failure error             // of the head's last attempt; nil if that has won, or there was none
 	tries   []chan *DoneError // get the result that the attempt of the head meets, or are closed at its end; try-locks wait for that
 }
@@ -34,25 +33,23 @@ type gate struct {
 // caller is a call of Lock or TryLock at the gate of one key. A LockAll call has one for each key.
 type caller struct {
 	lockOptions
-	key    string // as it is on the masters
-	slot   int    // the slot asked for, of several
-	hinted int    // 1 + the slot that masters have named as free; 0 for none
-	hints  int    // how often they have
-	try    bool   // a TryLock: it doesn't wait
+	key string // as it is on the masters
+	try bool   // a TryLock: it doesn't wait
 	// polls is set once the call has waited for its subscriptions: it polls the masters that can't wake it.
 	polls bool
 	// several says that the call is for more than one key, so that this lock alone is of no use to it.
 	several bool
+	heads   bool                // it is the head at its gate, or asks for a slot there; the mu of the gates guards this
+	tried   bool                // it has made an attempt
+	asks    *asks               // where the key may have several holders; else nil
 	call    []*caller           // for several keys, the callers of the call
 	order   uint64              // of the call among all of this process; 0 before it enters
 	gate    *gate               // where it is, or was last
-	heads   bool                // it is the head there; the mu of the gates guards this
 	done    *DoneError          // what the head before it has met, if it wants that; set before its turn
 	ownGate gate                // room for the gate, if this caller is the first at it; saves an allocation
 	began   time.Time           // when the call began, on our clock
 	ticket  int64               // its place in the masters' queues, from its first attempt on; 0 if not known yet
 	ahead   int                 // callers before it when it entered
-	tried   bool                // it has made an attempt
 	turn    chan *attempt       // it is the head now; with an attempt if the lock before was handed on, else nil; one for a call
 	tickets []link.TicketState  // the masters that may have its ticket; each stream guards its own
 	room    [5]link.TicketState // for tickets: enough for most; saves an allocation
@@ -124,7 +121,12 @@ func (g *gates) at(c *caller) *gate {
 func (g *gates) seat(c *caller) {
 	at := g.at(c)
 	at.drop(c)
-	at.head, c.gate, c.heads = c, at, true
+	c.gate, c.heads = at, true
+	if c.asks != nil {
+		at.asked(c)
+		return
+	}
+	at.head = c
 	if c.polls { // it may have come from other gates, and can be woken from now on
 		at.openWakeUps()
 	}
@@ -162,15 +164,14 @@ func (g *gate) drop(c *caller) (dropped bool) {
 
 // held returns the error for a caller that finds the key locked or wanted within this process.
 func (g *gate) held() *HeldError {
+	if g.slots != nil {
+		return g.slots.held()
+	}
 	held := &HeldError{}
 	if failed, ok := g.failure.(*HeldError); ok { // the head has met a lock of another process
 		held.RetryAfter = failed.RetryAfter
 	}
-	switch {
-	case len(g.locks) > 0:
-		held.Slots = g.lock.attempt.slots
-		held.RetryAfter = max(0, time.Until(slices.MinFunc(g.locks, func(a, b *Lock) int { return a.Until().Compare(b.Until()) }).Until()))
-	case g.lock != nil:
+	if g.lock != nil {
 		held.RetryAfter = max(held.RetryAfter, time.Until(g.lock.Until()))
 	}
 	return held
@@ -187,17 +188,21 @@ func (g *gates) held(c *caller) *HeldError {
 func (g *gates) next(at *gate) *caller {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.advance(at)
+	next := g.advance(at)
+	if next != nil && next.asks != nil {
+		g.settle(at)
+	}
+	return next
 }
 
 func (g *gates) advance(at *gate) *caller {
 	for _, c := range at.line {
-		if len(at.locks) >= c.slots && len(at.locks) > 0 {
+		if at.slots.fullFor(c) {
 			return nil // the oldest is first, however many it would let in
 		}
 		if !g.blocked(c, at) {
 			if at.head != nil {
-				at.head.heads = false
+				g.unseat(at.head)
 			}
 			g.seat(c)
 			for _, other := range c.call {
@@ -222,27 +227,39 @@ func (g *gates) leave(some ...*gate) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, at := range some {
-		g.unseat(at)
+		g.unseat(at.head)
 	}
 	for _, at := range some {
 		g.settle(at)
 	}
 }
 
-func (g *gates) unseat(at *gate) { at.head.heads, at.head = false, nil }
+func (g *gates) unseat(c *caller) {
+	if c.heads = false; c.asks != nil {
+		c.gate.slots.drop(c)
+	} else {
+		c.gate.head = nil
+	}
+}
 
-// settle finds a head for a gate that has none.
+// settle finds a head for a gate that has none, or those that ask for its slots.
 func (g *gates) settle(at *gate) {
+	for at.head == nil {
+		next := g.advance(at)
+		if next == nil {
+			break
+		}
+		next.turn <- nil
+	}
 	if at.head != nil {
 		return
 	}
-	if next := g.advance(at); next != nil {
-		next.turn <- nil
+	at.answerTries()
+	if at.slots.busy() > 0 {
 		return
 	}
-	at.failure = nil
-	at.answerTries()
-	if len(at.line) == 0 && len(at.locks) == 0 && g.byKey[at.key] == at {
+	at.failure, at.slots = nil, nil
+	if len(at.line) == 0 && g.byKey[at.key] == at {
 		delete(g.byKey, at.key)
 	}
 }
@@ -259,7 +276,7 @@ func (g *gates) keepOnly(kept *caller, callers []*caller) {
 			if c.several {
 				c.gate.failure = nil
 			}
-			g.unseat(c.gate)
+			g.unseat(c)
 			left = append(left, c.gate)
 		}
 	}

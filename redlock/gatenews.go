@@ -6,20 +6,25 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// noteOutcome records how an attempt of the head has ended, and answers the try-locks that wait for that.
-func (g *gates) noteOutcome(at *gate, lock *Lock, failed error) {
+// noteOutcome records how an attempt of a call at the head has ended, and answers the try-locks that wait for that.
+func (g *gates) noteOutcome(c *caller, lock *Lock, failed error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	at := c.gate
+	if c.asks != nil {
+		c.asks.failure, c.asks.asking = failed, false
+		if at.answerTries(); lock != nil {
+			at.slots.locks = append(at.slots.locks, lock)
+			g.unseat(c)
+			g.settle(at)
+		}
+		return
+	}
 	at.failure = failed
 	if lock != nil {
 		at.lock = lock
 	}
 	at.answerTries()
-	if lock != nil && lock.attempt.slots > 1 {
-		at.locks = append(at.locks, lock)
-		g.unseat(at)
-		g.settle(at)
-	}
 }
 
 // met passes the result that the head has met on to the calls that stand in line for it, and to the try-locks that wait for its
@@ -50,9 +55,13 @@ func (g *gate) answerTries() {
 
 func (g *gate) refuseTry() (later <-chan *DoneError, err error) {
 	switch {
+	case g.slots.busy() > 0:
+		if err := g.slots.refuseTry(); err != nil {
+			return nil, err
+		}
 	case g.failure != nil:
 		return nil, g.failure
-	case g.lock != nil && (g.head == nil || g.lock.attempt.slots == 1):
+	case g.lock != nil:
 		return nil, g.held()
 	}
 	try := make(chan *DoneError, 1)
@@ -60,16 +69,18 @@ func (g *gate) refuseTry() (later <-chan *DoneError, err error) {
 	return try, nil
 }
 
-// wake passes a wake-up on to the head of a key's gate. If nobody here wants the key any more, it calls
+// wake passes a wake-up on to the head of a key's gate, or to the call that it is for. If nobody here wants the key any more, it calls
 // otherwise, with mu held so that no caller can enter meanwhile.
-func (g *gates) wake(key string, otherwise func()) {
+func (g *gates) wake(key string, call uint64, otherwise func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	line, slot := protocol.SlotOf(key)
-	if at := g.byKey[line]; at != nil && at.head != nil {
-		at.woken = slot + 1
+	at := g.byKey[line]
+	switch {
+	case call > 0 && at != nil && at.slots.wake(call, slot):
+	case call == 0 && at != nil && at.head != nil:
 		at.wake()
-	} else {
+	default:
 		otherwise()
 	}
 }
@@ -89,9 +100,8 @@ func (g *gates) drainWakeUps(callers []*caller) {
 		if !c.heads {
 			continue
 		}
-		c.gate.openWakeUps()
 		select {
-		case <-c.gate.wakeUps:
+		case <-c.openWakeUps():
 		default:
 		}
 	}
@@ -103,11 +113,29 @@ func (g *gate) openWakeUps() {
 	}
 }
 
+// openWakeUps returns what signals the wake-ups of a call at the head.
+func (c *caller) openWakeUps() <-chan struct{} {
+	if c.asks != nil {
+		return c.asks.wakeUps
+	}
+	c.gate.openWakeUps()
+	return c.gate.wakeUps
+}
+
+// wakeUps is openWakeUps for a call that has opened them.
+func (c *caller) wakeUps() <-chan struct{} {
+	if c.asks != nil {
+		return c.asks.wakeUps
+	}
+	return c.gate.wakeUps
+}
+
 // wakeAll wakes all heads, because each of them may have missed a wake-up.
 func (g *gates) wakeAll() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, at := range g.byKey {
 		at.wake()
+		at.slots.wakeAll()
 	}
 }

@@ -66,15 +66,12 @@ func (g *gates) keys(name func(full string) (key string, accepted bool)) (keys [
 
 // statuses returns what is shown of the gate, with one for each slot that is held. The mu of the gates is held.
 func (g *gate) statuses(key string) (all []KeyStatus) {
-	if len(g.locks) == 0 {
+	if g.slots == nil || len(g.slots.locks) == 0 {
 		return []KeyStatus{g.status(key)}
 	}
-	waiting := len(g.line)
-	if g.head != nil {
-		waiting++
-	}
-	for _, k := range g.locks {
-		all = append(all, KeyStatus{Key: key, Slot: k.attempt.slot, Slots: k.attempt.slots, Label: k.caller.label, Request: k.caller.request, Held: true, Since: k.since(), Until: k.ownUntil(), Fence: k.Fence(), Waiting: waiting})
+	waiting := len(g.line) + len(g.slots.asking)
+	for _, k := range g.slots.locks {
+		all = append(all, KeyStatus{Key: key, Slot: int(k.attempt.slot), Slots: int(k.attempt.slots), Label: k.caller.label, Request: k.caller.request, Held: true, Since: k.since(), Until: k.ownUntil(), Fence: k.Fence(), Waiting: waiting})
 		waiting = 0
 	}
 	return all
@@ -82,11 +79,15 @@ func (g *gate) statuses(key string) (all []KeyStatus) {
 
 // status returns what is shown of the gate. The mu of the gates is held.
 func (g *gate) status(key string) KeyStatus {
-	first := g.head
-	if first == nil {
+	first, asking := g.head, 0
+	switch {
+	case first != nil:
+	case g.slots.busy() > 0:
+		first, asking = g.slots.asking[0], len(g.slots.asking)
+	default:
 		first = g.line[0]
 	}
-	status := KeyStatus{Key: key, Label: first.label, Request: first.request, Held: g.isHeld(), Since: first.began, Waiting: len(g.line)}
+	status := KeyStatus{Key: key, Label: first.label, Request: first.request, Held: g.isHeld(), Since: first.began, Waiting: len(g.line) + asking}
 	if status.Held {
 		status.Since = g.lock.since()
 		status.Until, status.Fence = g.lock.ownUntil(), g.lock.Fence()
@@ -98,7 +99,7 @@ func (g *gate) status(key string) KeyStatus {
 
 // isHeld reports whether the head has the lock now. The mu of the gates is held.
 func (g *gate) isHeld() bool {
-	return g.lock != nil && g.lock.attempt.slots == 1 && g.lock.ctx.Err() == nil
+	return g.lock != nil && g.lock.ctx.Err() == nil
 }
 
 // count returns how many keys are locked here and since when the oldest, and how many calls don't have their lock yet.
@@ -117,17 +118,23 @@ func (g *gates) count() (held, waiting int, oldest time.Time) {
 		for _, c := range at.line {
 			wait(c)
 		}
-		if len(at.locks) > 0 {
-			held += len(at.locks)
-			if at.head != nil {
-				wait(at.head)
-			}
-		} else if at.isHeld() {
+		locks := at.slots.all()
+		if at.isHeld() {
+			locks = append(locks, at.lock)
+		}
+		for _, k := range locks {
 			held++
-			if since := at.lock.since(); oldest.IsZero() || since.Before(oldest) {
+			if since := k.since(); oldest.IsZero() || since.Before(oldest) {
 				oldest = since
 			}
-		} else if at.head != nil {
+		}
+		if at.slots != nil {
+			waiting += len(at.slots.asking)
+		}
+		if len(locks) > 0 {
+			continue
+		}
+		if at.head != nil {
 			wait(at.head)
 		}
 	}

@@ -102,7 +102,7 @@ func (k *Lock) Fence() uint64 { return uint64(k.attempt.fence) }
 
 // Slot returns which of the n slots of its key the lock has, from 0 to n-1: see WithConcurrency. No other holder has it. Without that it
 // is 0.
-func (k *Lock) Slot() int { return k.attempt.slot }
+func (k *Lock) Slot() int { return int(k.attempt.slot) }
 
 // Until returns the end of the lock's validity so far: before it no other holder can have the lock. It moves on
 // as the lease is renewed. After the lock has ended it means nothing any more.
@@ -258,8 +258,7 @@ func (k *Lock) hand() {
 	case len(k.whole) == 0:
 		next = l.gates.next(k.gate)
 	}
-	if next != nil && !next.several && !next.recall && k.result == nil {
-		next.slot = a.slot
+	if next != nil && !next.several && !next.recall && k.result == nil && (next.asks == nil || a.slots > 1) {
 		proposal := l.number(next)
 		next.turn <- l.newAttempt(next, a, time.Now(), proposal)
 		return

@@ -88,7 +88,7 @@ func (g *gates) holding(key, token string) *Lock {
 	defer g.mu.Unlock()
 	line, _ := protocol.SlotOf(key)
 	if at := g.byKey[line]; at != nil {
-		for _, k := range at.locks {
+		for _, k := range at.slots.all() {
 			if k.attempt.acquires[0].Token == token {
 				return k
 			}

@@ -1,7 +1,6 @@
 package redlock
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -54,10 +53,10 @@ type lockOptions struct {
 	wait       time.Duration // untilDone: for as long as the context of the call allows
 	maxHold    time.Duration // 0: none
 	maxWaiters int
-	slots      int      // how many may hold the key at once; 1 or 0 for one
 	label      string   // shown by Keys
 	request    *Request // as well
 	recall     bool
+	slots      int32         // how many may hold the key at once
 	period     time.Duration // 0: none
 }
 
@@ -105,7 +104,7 @@ func WithMaxHold(d time.Duration) LockOption {
 // processes should have the same n for a key: where they differ, there are never more holders than the largest n allows, and a process
 // takes none of the slots that are beyond its own. Not for LockAll, WithRecall and UnlockWith. Default: 1.
 func WithConcurrency(n int) LockOption {
-	return lockOption(func(o lockOptions) lockOptions { o.slots = n; return o })
+	return lockOption(func(o lockOptions) lockOptions { o.slots = int32(max(min(n, math.MaxInt32), math.MinInt32)); return o })
 }
 
 // WithMaxWaiters bounds how many calls wait for a key in this process: further ones fail at once, with a *HeldError
@@ -275,8 +274,8 @@ func (o *options) check(lock lockOptions) error {
 		return fmt.Errorf("redlock: max waiters %d: must be at least 1", lock.maxWaiters)
 	case lock.slots < 1 || lock.slots > protocol.MaxSlots:
 		return fmt.Errorf("redlock: concurrency %d: must be 1 to %d", lock.slots, protocol.MaxSlots)
-	case lock.slots > 1 && lock.recall:
-		return errors.New("redlock: WithRecall is for locks with one holder, and the concurrency is above 1")
+	case lock.slots > 1 && (lock.recall || lock.period > 0):
+		return fmt.Errorf("%w: WithRecall, WithOncePer and Once need locks with one holder", ErrConcurrency)
 	case len(lock.label) > MaxKeyLength:
 		return fmt.Errorf("redlock: label of %d bytes: must have at most %d", len(lock.label), MaxKeyLength)
 	case lock.ttl < minTTL:

@@ -52,7 +52,7 @@ func (l *Locker) leaveRoom() { <-l.room }
 // remembered. If too few masters confirm it, some may remember it nevertheless; of several results that of
 // the lock with the largest fencing token counts.
 //
-// A result has at most MaxResult bytes, and is kept for at least a millisecond: otherwise, and for a lock on several keys, the
+// A result has at most MaxResult bytes, and is kept for at least a millisecond: otherwise, and for a lock on several keys or with a concurrency above 1, the
 // lock is freed without it, and the error says so.
 func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
 	k.unlock.Do(func() {
@@ -62,6 +62,8 @@ func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
 			wrong = fmt.Errorf("redlock: the result has %d bytes: at most %d can be remembered", len(result), MaxResult)
 		case checkKeep(keep) != nil:
 			wrong = checkKeep(keep)
+		case k.attempt.slots > 1:
+			wrong = fmt.Errorf("%w: a result needs a lock with one holder", ErrConcurrency)
 		case len(k.whole) > 0:
 			wrong = errors.New("redlock: a lock on several keys has no result")
 		default:

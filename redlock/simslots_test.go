@@ -149,8 +149,8 @@ var slotMutants = []mutant{
 			if cmd.Op == protocol.OpAcquire && cmd.Slots > 1 {
 				n := cmd.Slots
 				_, slot := protocol.SlotOf(cmd.Key)
-				cmd.Slots = max(slot+1, 2)
-				if slot+1 == n {
+				cmd.Slots = uint16(max(slot+1, 2))
+				if slot+1 == int(n) {
 					cmd.Slots = n
 				}
 			}

@@ -2,13 +2,139 @@ package redlock
 
 import (
 	"slices"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// full reports whether a caller can't be the head now: another is, or this process has as many slots of the key as the caller allows.
+// maxAsking bounds how many calls of one process ask for slots of one key at a time: so many places it has in the masters' line.
+const maxAsking = 16
+
+// slots is what is at a gate whose key may have several holders. A process asks for as many slots at once as it may have and doesn't,
+// each for the oldest call in line. So each of them has its own place in the masters' line. nil has nothing.
+type slots struct {
+	locks  []*Lock
+	asking []*caller // in the order in which they came
+}
+
+// asks is what a call has that asks for a slot. The mu of the gates guards it.
+type asks struct {
+	slot    uint16 // asked for last
+	asking  bool   // an attempt for it is under way
+	hinted  uint16 // 1 + the slot that a wake-up, or masters, have named as free; 0 for none
+	hints   int    // how often masters have
+	failure error  // of the last attempt
+	wakeUps chan struct{}
+}
+
+func (s *slots) all() []*Lock {
+	if s == nil {
+		return nil
+	}
+	return slices.Clip(s.locks)
+}
+
+// busy returns how many slots this process has, or asks for.
+func (s *slots) busy() int {
+	if s == nil {
+		return 0
+	}
+	return len(s.locks) + len(s.asking)
+}
+
+// fullFor reports whether this process has, or asks for, as many slots as a caller allows.
+func (s *slots) fullFor(c *caller) bool {
+	busy := s.busy()
+	return busy > 0 && (busy >= int(c.slots) || len(s.asking) >= maxAsking)
+}
+
+// full reports whether a caller can't be the head now, or ask for a slot.
 func (g *gate) full(c *caller) bool {
-	return g.head != nil || len(g.locks) > 0 && (len(g.locks) >= c.slots || len(g.line) > 0 && g.line[0] != c && (c.order == 0 || g.line[0].order < c.order))
+	switch {
+	case g.head != nil:
+		return true
+	case g.slots.busy() == 0:
+		return false
+	}
+	older := len(g.line) > 0 && g.line[0] != c && (c.order == 0 || g.line[0].order < c.order)
+	return older || g.slots.fullFor(c)
+}
+
+// asked has a caller ask for a slot.
+func (g *gate) asked(c *caller) {
+	if g.slots == nil {
+		g.slots = &slots{}
+	}
+	g.slots.asking = append(g.slots.asking, c)
+}
+
+func (s *slots) drop(c *caller) {
+	s.asking = slices.DeleteFunc(s.asking, func(other *caller) bool { return other == c })
+}
+
+// held is the error of a call that finds all slots taken, or wanted, within this process.
+func (s *slots) held() *HeldError {
+	held := &HeldError{}
+	for _, c := range s.asking {
+		held.Slots = max(held.Slots, int(c.slots))
+		if failed, ok := c.asks.failure.(*HeldError); ok {
+			held.RetryAfter = max(held.RetryAfter, failed.RetryAfter)
+		}
+	}
+	first := untilDone
+	for _, k := range s.locks {
+		held.Slots = max(held.Slots, int(k.attempt.slots))
+		first = min(first, time.Until(k.Until()))
+	}
+	if len(s.locks) > 0 {
+		held.RetryAfter = max(0, first)
+	}
+	return held
+}
+
+// refuseTry returns the error of a try-lock that can't ask, or nil if it should wait until an attempt is over: all that ask do so
+// for the first time, and one may be refused because of another.
+func (s *slots) refuseTry() error {
+	for _, c := range s.asking {
+		if c.asks.failure != nil {
+			return c.asks.failure
+		}
+	}
+	if len(s.asking) == 0 {
+		return s.held()
+	}
+	return nil
+}
+
+// wake passes the wake-up for a slot on to a call, and reports whether that waits.
+func (s *slots) wake(call uint64, slot int) bool {
+	if s == nil {
+		return false
+	}
+	for _, c := range s.asking {
+		if c.order == call {
+			c.asks.hinted = uint16(slot + 1)
+			c.asks.wake()
+			return true
+		}
+	}
+	return false
+}
+
+func (s *slots) wakeAll() {
+	if s == nil {
+		return
+	}
+	for _, c := range s.asking {
+		c.asks.wake()
+	}
+}
+
+func (a *asks) wake() {
+	select {
+	case a.wakeUps <- struct{}{}:
+	default:
+	}
 }
 
 // firstSlot is where this process begins to look for a free slot: processes that begin at different ones seldom split votes.
@@ -19,81 +145,102 @@ func (l *Locker) firstSlot() (n int) {
 	return n
 }
 
-// chooseSlot chooses the slot for which a head asks: the one that a wake-up or masters have named, or the next that this process
-// doesn't have.
-func (g *gates) chooseSlot(c *caller, first int) {
+// chooseSlot returns the slot for which a call asks: the one that a wake-up or masters have named, or the next that this process neither
+// has nor is asking for.
+func (g *gates) chooseSlot(c *caller, first int) uint16 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	at := c.gate
-	taken := func(slot int) bool {
-		return slot >= c.slots || slices.ContainsFunc(at.locks, func(k *Lock) bool { return k.attempt.slot == slot })
-	}
-	named := []int{c.hinted - 1, at.woken - 1}
-	c.hinted, at.woken = 0, 0
-	for _, slot := range named {
-		if slot >= 0 && !taken(slot) {
-			c.slot = slot
-			return
+	n, here := int(c.slots), c.gate.slots
+	slot := int(c.asks.hinted) - 1
+	if slot < 0 || slot >= n || here.has(slot) {
+		for slot = first % n; here.has(slot) || here.asksFor(slot); slot = (slot + 1) % n {
+			if (slot+1)%n == first%n {
+				break
+			}
 		}
 	}
-	for i := range c.slots {
-		if slot := (first + i) % c.slots; !taken(slot) {
-			c.slot = slot
-			return
-		}
-	}
+	c.asks.slot, c.asks.asking, c.asks.hinted = uint16(slot), true, 0
+	return c.asks.slot
 }
 
-// nextFor makes the oldest caller in line the head if it may have the slot of a lock that ends, and nobody else is the head; the slot
-// is handed on to it. The lock leaves the gate.
+func (s *slots) has(slot int) bool {
+	return slices.ContainsFunc(s.locks, func(k *Lock) bool { return int(k.attempt.slot) == slot })
+}
+
+func (s *slots) asksFor(slot int) bool {
+	return slices.ContainsFunc(s.asking, func(c *caller) bool { return c.asks.asking && int(c.asks.slot) == slot })
+}
+
+// nextFor has the oldest caller in line ask for the slot of a lock that ends, in its place, if nobody of this process does: the slot is
+// handed on to it. It returns nil where masters may have the ticket of the lock's call, which a release takes away.
 func (g *gates) nextFor(k *Lock) *caller {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	at := k.gate
-	at.removeLock(k)
-	if at.head != nil || len(at.line) == 0 || at.line[0].slots <= k.attempt.slot {
+	if at.head != nil || len(at.slots.asking) > 0 || len(at.line) == 0 || at.line[0].asks == nil || int(at.line[0].slots) <= k.Slot() || k.attempt.mayHaveTicket() {
 		return nil
 	}
-	return g.advance(at)
-}
-
-func (g *gate) removeLock(k *Lock) {
-	if i := slices.Index(g.locks, k); i >= 0 {
-		g.locks = slices.Delete(g.locks, i, i+1)
+	at.slots.leave(k)
+	next := g.advance(at)
+	if next != nil {
+		next.asks.slot, next.asks.asking = k.attempt.slot, true
 	}
+	g.settle(at)
+	return next
 }
 
-// slotEnded has the gate know that a slot is being released: its head, whom the masters don't wake for what this process frees itself,
-// may ask for it.
+func (s *slots) leave(k *Lock) {
+	s.locks = slices.DeleteFunc(s.locks, func(other *Lock) bool { return other == k })
+}
+
+// slotEnded has the gate know that a slot is being released.
 func (g *gates) slotEnded(k *Lock) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	at := k.gate
-	at.removeLock(k)
-	if at.head != nil {
-		at.woken = k.attempt.slot + 1
-		at.wake()
-		return
-	}
-	g.settle(at)
+	k.gate.slots.leave(k)
+	g.settle(k.gate)
 }
 
-// otherSlot returns the slot for which to ask next, after an attempt that found its slot taken: the one that most masters have named,
-// if a quorum may grant it. It is asked for at once, at most as often as there are slots.
-func (a *attempt) otherSlot(c *caller) (slot int, ok bool) {
-	if a.slots <= 1 || c.hints >= a.slots {
-		return 0, false
-	}
+// otherSlot returns 1 + the slot that most masters have named to an attempt which they refused, or 0.
+func (a *attempt) otherSlot() (free uint16) {
 	var votes [protocol.MaxSlots + 1]int
 	for _, reply := range a.held {
-		votes[reply.Free]++
-	}
-	votes[0] = 0
-	for free, n := range votes {
-		if n > votes[slot] {
-			slot = free
+		if votes[reply.Free]++; reply.Free > 0 && (free == 0 || votes[reply.Free] > votes[free]) {
+			free = reply.Free
 		}
 	}
-	c.hints++
-	return slot - 1, slot > 0
+	return free
+}
+
+// hinted reports whether a call should ask at once for a slot that masters have named. It does so at most as often as there are slots.
+func (g *gates) hinted(c *caller, free uint16) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if free == 0 || c.asks.hints >= int(c.slots) {
+		c.asks.hints = 0
+		return false
+	}
+	c.asks.hints++
+	c.asks.hinted = free
+	return true
+}
+
+// mayHaveTicket reports whether a master may have the ticket of the call.
+func (a *attempt) mayHaveTicket() bool {
+	c := a.lock.Load().caller
+	for i, s := range a.locker.streams {
+		if s.ForKey(c.key).MayHave(&c.tickets[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// withdraw takes the ticket of a call that has a slot away from the masters that have refused it: there it would keep others from theirs.
+func (a *attempt) withdraw() {
+	for i := range a.acquires {
+		if c := &a.acquires[i]; c.Counted && c.Queue && c.Reply.Status == protocol.StatusHeld {
+			a.push(c.Withdrawal(a.ticket))
+		}
+	}
 }

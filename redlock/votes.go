@@ -181,7 +181,7 @@ func (a *attempt) refused() error {
 	}
 	held := &HeldError{}
 	if a.slots > 1 {
-		held.Slots = a.slots
+		held.Slots = int(a.slots)
 	}
 	for _, reply := range a.held {
 		held.RetryAfter = max(held.RetryAfter, reply.TTL)

@@ -23,7 +23,7 @@ func (l *Locker) lock(ctx context.Context, keys []string, opts []LockOption, try
 	case len(keys) > MaxKeys:
 		return nil, fmt.Errorf("redlock: %d keys in one call: at most %d can be locked together", len(keys), MaxKeys)
 	case len(keys) > 1 && o.slots > 1:
-		return nil, errors.New("redlock: WithConcurrency is for calls with one key")
+		return nil, fmt.Errorf("%w: it is for calls with one key", ErrConcurrency)
 	case len(keys) > 1 && o.recall:
 		return nil, errors.New("redlock: WithRecall and WithOncePer are for calls with one key")
 	case o.period > 0:
@@ -54,7 +54,11 @@ func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try boo
 		wait.until = began.Add(o.wait)
 	}
 	for _, key := range keys {
-		callers = append(callers, &caller{lockOptions: o, key: protocol.Key(l.prefix, key), try: try, several: len(keys) > 1, began: began})
+		c := &caller{lockOptions: o, key: protocol.Key(l.prefix, key), try: try, several: len(keys) > 1, began: began}
+		if o.slots > 1 {
+			c.asks = &asks{wakeUps: make(chan struct{}, 1)}
+		}
+		callers = append(callers, c)
 	}
 	if len(callers) > 1 {
 		for _, c := range callers {

@@ -63,6 +63,16 @@ func (c *Command) Release(ticket int64, waiting, alone bool, to Receiver) Comman
 	}
 }
 
+// Withdrawal returns a command that takes away the ticket of a call which has what it waited for by other masters.
+func (c *Command) Withdrawal(ticket int64) *Command {
+	return &Command{
+		Command: protocol.Command{Op: protocol.OpRelease, Key: c.Key, TTL: c.TTL, Process: c.Process, Ticket: ticket},
+		Master:  c.Master,
+		acquire: c,
+		Forced:  true,
+	}
+}
+
 // Extension returns the extend of what an acquire has taken on its master, which raises the fence there to this one. A master that
 // has lost the key may take it anew until refill; never if that is zero.
 func (c *Command) Extension(fence int64, refill time.Time, to Receiver) *Command {
@@ -160,6 +170,8 @@ func (c *Command) answered() {
 	switch {
 	case c.Op == protocol.OpAcquire && (c.Reply.Status == protocol.StatusHeld || c.Reply.Status == protocol.StatusDone || err != nil && !unsure):
 		c.mayHold = false
+	case c.Op == protocol.OpAcquire && c.Slots > 1 && c.Reply.Status == protocol.StatusGranted && ticket != nil && !c.givenUp():
+		ticket.left = ticket.uncertain // the place of a call is gone with its grant
 	case c.Op == protocol.OpRelease && err != nil && ticket != nil:
 		ticket.left = true // the release may not have arrived
 	case c.Op == protocol.OpExtend && unsure && c.until.After(c.acquire.mayTake):

@@ -117,6 +117,13 @@ func (s *Stream) refusal(op protocol.Op) error {
 	return nil
 }
 
+// MayHave reports whether the master may have a ticket.
+func (s *Stream) MayHave(ticket *TicketState) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return ticket.left || ticket.uncertain
+}
+
 // Withdraw takes this process out of the queue for a key on the master.
 func (s *Stream) Withdraw(key, process string, ticket int64) {
 	s.Enqueue(Forced(protocol.Command{Op: protocol.OpRelease, Key: key, Process: process, Ticket: ticket}, nil))

@@ -71,8 +71,9 @@ func (m *Master) Subscribe(process string, message func(protocol.WakeUp)) {
 	}
 }
 
-// publish sends a message to a process, and reports whether that is subscribed.
+// publish sends a message to the process of a waiter, and reports whether that is subscribed.
 func (m *Master) publish(process string, w protocol.WakeUp) bool {
+	process, w.Call = protocol.CallOf(process)
 	m.mu.Lock()
 	message := m.listeners[process]
 	m.mu.Unlock()
@@ -179,8 +180,8 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 	if cmd.Queue {
 		q, waiters = m.Join(cmd, now), true
 	}
-	for i := 1; i < cmd.Slots && reply.Free == 0; i++ {
-		free := (slot + i) % cmd.Slots
+	for i := 1; i < int(cmd.Slots) && reply.Free == 0; i++ {
+		free := (slot + i) % int(cmd.Slots)
 		if _, _, held := m.Leases.Get(protocol.SlotKey(line, free), now); held {
 			continue
 		}
@@ -189,7 +190,7 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 			first = q.Oldest(cmd.Process, free, now)
 		}
 		if first == nil || !first.before(cmd.Ticket, cmd.Process) {
-			reply.Free = free + 1
+			reply.Free = uint16(free + 1)
 		}
 	}
 	return reply
@@ -198,8 +199,8 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 // wakeNext wakes the next in line for one more slot, where a further one is free: of several that became free at once, each was
 // announced to the same process.
 func (m *Master) wakeNext(cmd *protocol.Command, q *Queue, line string, slot int, now time.Time) {
-	for i := 1; i < cmd.Slots; i++ {
-		free := (slot + i) % cmd.Slots
+	for i := 1; i < int(cmd.Slots); i++ {
+		free := (slot + i) % int(cmd.Slots)
 		key := protocol.SlotKey(line, free)
 		if _, _, held := m.Leases.Get(key, now); held {
 			continue
@@ -347,7 +348,7 @@ func (m *Master) Join(cmd *protocol.Command, now time.Time) *Queue {
 	if cmd.Polls {
 		lease = min(lease, protocol.PollLease)
 	}
-	q.Join(Place{cmd.Process, cmd.Ticket, now.Add(lease), cmd.Polls, cmd.Slots})
+	q.Join(Place{cmd.Process, cmd.Ticket, now.Add(lease), cmd.Polls, int(cmd.Slots)})
 	m.Queues.Set(lineOf(cmd), q, now, max(lease, ends.Sub(now)))
 	if m.Plain.Delete(cmd.Key); cmd.Slots > 1 {
 		m.Plain.Delete(lineOf(cmd)) // a process with one slot may have it

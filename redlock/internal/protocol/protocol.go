@@ -75,8 +75,8 @@ type Command struct {
 	// Alone means that nobody waited when the key was taken, so that OpRelease may try a cheaper way first.
 	Alone bool
 	// Slots is how many may hold the key of the line at once, in the view of the process, if that is more than one. Key is then that of
-	// the slot asked for. A place in the line is one for all slots below it: nobody is before it, or behind it, at others.
-	Slots int
+	// the slot asked for, and Process has a CallName: each call has a place of its own, for all slots below Slots.
+	Slots uint16
 	// Fast has OpAcquire answered with ErrUndecided where more must be looked at than a key that is free, for which nobody waits, and
 	// whose fence needn't be remembered for longer than the lease. The master takes many such keys at once.
 	Fast bool
@@ -131,6 +131,7 @@ const MaxProcesses = 1000
 type WakeUp struct {
 	Key    string // the full key
 	Ticket int64  // with which the process is queued
+	Call   uint64 // whose place it is, of a key with several holders; else 0
 }
 
 // Reply is a master's answer to a Command.
@@ -141,7 +142,7 @@ type Reply struct {
 	Fence  int64         // StatusGranted by OpAcquire: the fence stored with the grant. StatusDone by OpAcquire: that of the result. OpInspect: the one stored last, or 0
 	Polls  bool          // StatusHeld: the holder, or that other, polls, and may wake nobody
 	Alone  bool          // StatusGranted by OpAcquire: nobody waits, and the master has a cheaper way to release
-	Free   int           // StatusHeld with Slots: 1 + a slot that would be granted to the process now; 0 for none
+	Free   uint16        // StatusHeld with Slots: 1 + a slot that would be granted to the call now; 0 for none
 	Former Status        // OpAcquire: what became of the former token, as of an OpRelease
 	// Lines are separated by newlines. OpRegister: one for each set of masters that is known: since when it is in use, when it
 	// was seen last, the set. OpInspect: one for each process that waits: see Waiter. OpNames: one for each process that is known: its

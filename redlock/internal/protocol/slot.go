@@ -31,3 +31,19 @@ func SlotOf(name string) (key string, slot int) {
 	}
 	return name, 0
 }
+
+// CallName returns the name of a call among the waiters for a key with several holders. Wake-ups for it go to its process.
+func CallName(process string, call uint64) string {
+	return process + "#" + strconv.FormatUint(call, 10)
+}
+
+// CallOf returns the process and the call of a name among the waiters. The call is 0 for a name that is a process's own: that doesn't
+// end so.
+func CallOf(name string) (process string, call uint64) {
+	if at := strings.LastIndexByte(name, '#'); at >= 0 {
+		if call, err := strconv.ParseUint(name[at+1:], 10, 64); err == nil {
+			return name[:at], call
+		}
+	}
+	return name, 0
+}

@@ -29,7 +29,8 @@ func (w Waiter) Line() string {
 	if w.Polls {
 		polls = 1
 	}
-	return fmt.Sprintf("%d %d %s", w.Ticket, polls, w.Process[max(0, len(w.Process)-RandomLen):])
+	process, _ := CallOf(w.Process)
+	return fmt.Sprintf("%d %d %s", w.Ticket, polls, process[max(0, len(process)-RandomLen):])
 }
 
 // ParseWaiter reads a line of a reply.

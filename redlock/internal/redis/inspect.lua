@@ -9,7 +9,7 @@ local lines, waiting = {}, call('ZRANGE', KEYS[3], 0, MAX_WAITERS - 1, 'WITHSCOR
 for i = 1, #waiting, 2 do
   local ends = tonumber(call('HGET', KEYS[4], waiting[i])) or 0
   if math.abs(ends) > time[1] * 1000000 + time[2] then
-    lines[#lines + 1] = string.format('%.0f %d %s', waiting[i + 1], ends < 0 and 1 or 0, string.sub(waiting[i], -RANDOM_LEN))
+    lines[#lines + 1] = string.format('%.0f %d %s', waiting[i + 1], ends < 0 and 1 or 0, string.sub(string.match(waiting[i], '^(.*)#%d+$') or waiting[i], -RANDOM_LEN))
   end
 end
 local held = holder()

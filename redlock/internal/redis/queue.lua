@@ -1,6 +1,6 @@
 -- The processes that wait for a key. QUEUE has the ticket of each, LEASES the time until which it is believed to wait:
--- below zero for a process that polls, which can't be woken. The line is one for all slots of a key. A process that may have more than
--- one slot has their number in LEASES too: its ticket is one for the slots below that.
+-- below zero for a process that polls, which can't be woken. The line is one for all slots of a key. Where there are several, each call
+-- has a place, under the name of its process with # and a number behind that, and the number of its slots in LEASES: its ticket is one for those.
 local LOCK, QUEUE, LEASES, LINE = KEYS[1], KEYS[3], KEYS[4], string.sub(KEYS[3], 1, -7)
 local SLOT = tonumber(string.match(LOCK, ':slot:(%d+)$')) or 0
 local token, process, ticket, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -61,7 +61,8 @@ end
 -- Sends a process the message that the key is free. One that isn't subscribed any more loses its place. If PUBLISH is
 -- refused, nothing of the script is undone.
 local function wake(name, number, key)
-  local heard = redis.pcall('PUBLISH', name, string.format('%.0f ', number) .. (key or LOCK))
+  local channel, call = string.match(name, '^(.*)(#%d+)$')
+  local heard = redis.pcall('PUBLISH', channel or name, string.format('%.0f', number) .. (call or '') .. ' ' .. (key or LOCK))
   if COUNTED and heard == 0 then
     leave(name)
     return false

@@ -47,13 +47,14 @@ func (m *Master) Listen(ctx context.Context, process string, ready func(), messa
 	}
 }
 
-// parseWakeUp reads "<ticket> <key>".
+// parseWakeUp reads "<ticket> <key>", or "<ticket>#<call> <key>".
 func parseWakeUp(payload string) (w protocol.WakeUp, err error) {
 	ticket, key, found := strings.Cut(payload, " ")
 	if !found {
 		return w, errors.New("not a wake-up")
 	}
 	w.Key = key
+	ticket, w.Call = protocol.CallOf(ticket)
 	w.Ticket, err = strconv.ParseInt(ticket, 10, 64)
 	return w, err
 }
