@@ -168,4 +168,59 @@ var slotMutants = []mutant{
 			}
 		},
 	},
+	{
+		name: "masters count holders", breaks: tooMany, shape: evenSlots,
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			line, _ := protocol.SlotOf(cmd.Key)
+			holder, _, held := m.Leases.Get(cmd.Key, m.Clock())
+			if cmd.Op == protocol.OpAcquire && cmd.Slots < 2 || held && holder == cmd.Token {
+				return false
+			}
+			for slot := range 5 { // whichever is free, or has the token
+				key := protocol.SlotKey(line, slot)
+				holder, _, other := m.Leases.Get(key, m.Clock())
+				if cmd.Op == protocol.OpAcquire && held && !other && slot < int(cmd.Slots) || cmd.Op != protocol.OpAcquire && other && holder == cmd.Token {
+					cmd.Key = key
+					break
+				}
+			}
+			return false
+		},
+	},
+	{
+		name: "the holder of slot 0 isn't marked", breaks: slotConserve, quiet: true,
+		shape: func(w *world) {
+			evenSlots(w)
+			w.processes[0].slots, w.mixed = 1, true
+		},
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			line, slot := protocol.SlotOf(cmd.Key)
+			plain, _, known := m.Plain.Get(line, m.Clock())
+			if m.Do([]*protocol.Command{cmd}); known && slot > 0 {
+				m.Plain.Set(line, plain, m.Clock(), time.Hour)
+			}
+			return true
+		},
+	},
+	{
+		name: "nobody is woken for other slots than the first", breaks: slotConserve, quiet: true, shape: evenSlots,
+		hear: func(_ *route, w protocol.WakeUp) bool {
+			_, slot := protocol.SlotOf(w.Key)
+			return slot == 0
+		},
+	},
+	{
+		name: "a process has one place in the line for all its calls", breaks: slotConserve, quiet: true, shape: evenSlots,
+		send: func(_ *route, cmd *protocol.Command) { cmd.Process, _ = protocol.CallOf(cmd.Process) },
+	},
+	{
+		name: "the place of a call stays when it has a slot", breaks: allEnds, shape: evenSlots,
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			if cmd.Op != protocol.OpRelease || cmd.Slots < 2 || cmd.Queue {
+				return false
+			}
+			cmd.Ticket = 0
+			return false
+		},
+	},
 }

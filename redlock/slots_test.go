@@ -2,8 +2,9 @@ package redlock_test
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,46 +12,230 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// TestConcurrency: over two processes there are never more holders of a key than it may have, each has a slot to itself, and nobody
-// is forgotten.
-func TestConcurrency(t *testing.T) {
-	t.Parallel()
-	const n, calls = 3, 60
-	servers := redistest.Start(t, 3)
-	var held, most, done atomic.Int64
-	var slots [n]atomic.Int64
+// census counts who holds a key.
+type census struct {
+	mu     sync.Mutex
+	now    int
+	most   int
+	bySlot map[int]int
+	twice  bool // a slot had two holders
+	order  []int
+}
+
+// enter notes a holder, and returns what notes its end.
+func (c *census) enter(lock *redlock.Lock, call int) (leave func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.bySlot == nil {
+		c.bySlot = make(map[int]int)
+	}
+	c.now++
+	c.most = max(c.most, c.now)
+	c.bySlot[lock.Slot()]++
+	c.twice = c.twice || c.bySlot[lock.Slot()] > 1
+	c.order = append(c.order, call)
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.now--
+		c.bySlot[lock.Slot()]--
+	}
+}
+
+// run has calls hold the key, so many at a time in the view of each Locker, and fails unless at most so many did, and none twice.
+func (c *census) run(t *testing.T, most, calls int, lockers ...*redlock.Locker) {
+	t.Helper()
 	var all sync.WaitGroup
-	for range 2 {
-		locker, err := redlock.Open([]string{servers[0].URL(), servers[1].URL(), servers[2].URL()}, redlock.WithConcurrency(n), redlock.WithRestartGuard(0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = locker.Close() })
-		for range calls {
+	for i := range calls {
+		for _, l := range lockers {
 			all.Go(func() {
-				err := locker.Do(t.Context(), "k", func(ctx context.Context, lock *redlock.Lock) error {
-					for now := held.Add(1); ; {
-						if seen := most.Load(); seen >= now || most.CompareAndSwap(seen, now) {
-							break
-						}
-					}
-					if slots[lock.Slot()].Add(1) != 1 {
-						t.Errorf("slot %d has two holders", lock.Slot())
-					}
+				if err := l.Do(t.Context(), "key", func(_ context.Context, lock *redlock.Lock) error {
+					leave := c.enter(lock, i)
 					time.Sleep(2 * time.Millisecond)
-					slots[lock.Slot()].Add(-1)
-					held.Add(-1)
-					done.Add(1)
+					leave()
 					return nil
-				})
-				if err != nil {
+				}); err != nil {
 					t.Error(err)
 				}
 			})
 		}
 	}
 	all.Wait()
-	if most.Load() != n || done.Load() != 2*calls {
-		t.Errorf("%d were done, at most %d at once; want %d, %d", done.Load(), most.Load(), 2*calls, n)
+	if c.most > most || c.twice || len(c.order) != calls*len(lockers) {
+		t.Errorf("%d calls had the key, at most %d at once, a slot twice: %t; want %d, %d", len(c.order), c.most, c.twice, calls*len(lockers), most)
 	}
+}
+
+// TestConcurrency: over two processes there are as many holders of a key as it may have, and never more.
+func TestConcurrency(t *testing.T) {
+	t.Parallel()
+	first, servers := onServers(t, 3, redlock.WithConcurrency(3))
+	var c census
+	c.run(t, 3, 60, first, newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(3)))
+	if c.most != 3 {
+		t.Errorf("at most %d at once", c.most)
+	}
+}
+
+// TestConcurrencyDiffers: a process with one slot, one with two and one with four never have more than four together, and all get on.
+func TestConcurrencyDiffers(t *testing.T) {
+	t.Parallel()
+	one, servers := onServers(t, 3)
+	two := newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(2))
+	four := newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(4))
+	var c census
+	c.run(t, 4, 30, one, two, four)
+}
+
+// TestConcurrencyInCluster: all slots of a key, and its line, are on one node.
+func TestConcurrencyInCluster(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3, 0)
+	var c census
+	c.run(t, 3, 20, onCluster(t, nodes, redlock.WithConcurrency(3)), onCluster(t, nodes, redlock.WithConcurrency(3)))
+}
+
+// TestConcurrencyShrinks: a process with fewer slots takes those that it knows, as they become free, and none beyond.
+func TestConcurrencyShrinks(t *testing.T) {
+	t.Parallel()
+	former, servers := onServers(t, 3, redlock.WithConcurrency(3))
+	latter := newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(1))
+	locks := make([]*redlock.Lock, 3)
+	for range locks {
+		lock := mustLock(t, former, "key")
+		locks[lock.Slot()] = lock
+	}
+	_, err := former.TryLock(t.Context(), "key")
+	var held *redlock.HeldError
+	if !errors.As(err, &held) || held.Slots != 3 || held.RetryAfter <= 0 {
+		t.Errorf("a fourth: %v", err)
+	}
+	for _, slot := range []int{2, 1} {
+		mustUnlock(t, locks[slot])
+		if _, err := latter.TryLock(t.Context(), "key"); !errors.Is(err, redlock.ErrHeld) {
+			t.Errorf("slot %d is free, and a process with one slot has a lock: %v", slot, err)
+		}
+	}
+	mustUnlock(t, locks[0])
+	mustUnlock(t, mustLock(t, latter, "key"))
+}
+
+// queued waits until so many wait for the key on each master.
+func queued(t *testing.T, l *redlock.Locker, n int) {
+	t.Helper()
+	eventually(t, bound, "all wait on each master", func() bool {
+		seen, err := l.Inspect(t.Context(), "key")
+		return err == nil && !slices.ContainsFunc(seen.Masters, func(m redlock.InspectedMaster) bool { return len(m.Queue) != n })
+	})
+}
+
+// TestConcurrencyInLine: over two processes, those that wait have a slot in the order in which they came, whichever becomes free.
+func TestConcurrencyInLine(t *testing.T) {
+	t.Parallel()
+	const n, calls = 3, 12
+	first, servers := onServers(t, 3, redlock.WithConcurrency(n))
+	lockers := []*redlock.Locker{first, newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(n))}
+	var holders []*redlock.Lock
+	for i := range n {
+		holders = append(holders, mustLock(t, lockers[i%2], "key"))
+	}
+	got, unlock := make(chan int), make(chan struct{})
+	var all sync.WaitGroup
+	for i := range calls {
+		all.Go(func() {
+			lock, err := lockers[i%2].Lock(t.Context(), "key")
+			if err != nil {
+				t.Error(err)
+				got <- -1
+				return
+			}
+			got <- i
+			<-unlock
+			mustUnlock(t, lock)
+		})
+		// Those that may ask have their places on the masters: the first process has two slots, and the other one.
+		queued(t, first, min((i+2)/2, 1)+min((i+1)/2, 2))
+	}
+	for i := range calls {
+		if i < n {
+			mustUnlock(t, holders[(i+1)%n])
+		} else {
+			unlock <- struct{}{}
+		}
+		if call := <-got; call != i {
+			t.Errorf("call %d has a slot when it is the turn of call %d", call, i)
+		}
+	}
+	for range n {
+		unlock <- struct{}{}
+	}
+	all.Wait()
+}
+
+// TestConcurrencyOfTheDead: the slot of a process that has died is free when its lease is over, and those in line get on.
+func TestConcurrencyOfTheDead(t *testing.T) {
+	t.Parallel()
+	l, servers := onServers(t, 3, redlock.WithConcurrency(2))
+	for _, s := range servers {
+		steal(t, s, "key", 500*time.Millisecond)
+	}
+	lock := mustLock(t, l, "key")
+	var c census
+	c.run(t, 2, 5, l, newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(2)))
+	mustUnlock(t, lock)
+	if lock.Slot() != 1 {
+		t.Errorf("has slot %d, and the dead process has slot 0", lock.Slot())
+	}
+}
+
+// TestConcurrencyRefused: what needs one holder says so, and a result that can't be remembered leaves no lock.
+func TestConcurrencyRefused(t *testing.T) {
+	t.Parallel()
+	l := lockerOn(t, []redlock.Master{redlock.NewMemoryMaster("memory")}, redlock.WithConcurrency(2))
+	for name, call := range map[string]func() error{
+		"several keys": func() error { _, err := l.LockAll(t.Context(), []string{"a", "b"}); return err },
+		"recall":       func() error { _, err := l.Lock(t.Context(), "a", redlock.WithRecall()); return err },
+		"once per":     func() error { _, err := l.Lock(t.Context(), "a", redlock.WithOncePer(time.Minute)); return err },
+		"a result":     func() error { return mustLock(t, l, "a").UnlockWith([]byte("done"), time.Minute) },
+	} {
+		if err := call(); !errors.Is(err, redlock.ErrConcurrency) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, n := range []int{-1, 0, 257, 1 << 32, 1<<32 + 1} {
+		if lock, err := l.Lock(t.Context(), "a", redlock.WithConcurrency(n)); err == nil {
+			t.Errorf("concurrency %d: slot %d", n, lock.Slot())
+		}
+	}
+	if keys := l.Keys(""); len(keys) != 0 {
+		t.Errorf("left: %+v", keys)
+	}
+}
+
+// TestConcurrencyAtOnce: calls that come at once ask at once, and not each after the one before it.
+func TestConcurrencyAtOnce(t *testing.T) {
+	t.Parallel()
+	const n = 8
+	var mu sync.Mutex
+	asked := make(map[string]bool) // attempts, while no master answers
+	l, servers := onServers(t, 1, redlock.WithConcurrency(n), redlock.WithTracer(func(a redlock.Attempt) {
+		mu.Lock()
+		defer mu.Unlock()
+		if a.Number == 1 && a.Err != nil {
+			asked[a.Token] = true
+		}
+	}))
+	lockUnlock(t, l, "key")
+	servers[0].Pause()
+	var all sync.WaitGroup
+	for range 2 * n {
+		all.Go(func() { unlocked(t, mustLock(t, l, "key")) })
+	}
+	eventually(t, bound, "as many ask as there are slots", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(asked) >= n
+	})
+	servers[0].Resume()
+	all.Wait()
 }
