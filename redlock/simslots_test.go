@@ -78,7 +78,7 @@ func (w *world) judgeSlots() {
 // judgeSlot looks for a time at which the slot was free while a call waited.
 func (w *world) judgeSlot(c wanted, slot int, held []*holder) {
 	longest := time.Second
-	if w.eternal || !slices.ContainsFunc(w.processes, func(p *process) bool { return p.noPubSub }) {
+	if !slices.ContainsFunc(w.processes, func(p *process) bool { return p.noPubSub }) {
 		longest = 300 * time.Millisecond
 	}
 	free := c.from

@@ -268,6 +268,9 @@ func (m *Master) release(cmd *protocol.Command, now time.Time) protocol.Reply {
 	case waiters:
 		q.leave(cmd.Process, cmd.Ticket)
 	}
+	if cmd.Queue && cmd.Slots > 1 && reply.Status == protocol.StatusExpired { // nothing has become free, and nobody goes on
+		return reply
+	}
 	for reply.Status != protocol.StatusNotOwner && q != nil {
 		_, slot := protocol.SlotOf(cmd.Key)
 		first := q.next(cmd.Process, slot, now)

@@ -27,13 +27,15 @@ end
 
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
+local idle = false -- nothing has become free, and nobody goes on: those that wait would wake each other in turns
 if queued then
   SLOTS = not KEYS[5] and tonumber(ARGV[6]) or 1
+  idle = SLOTS > 1 and released == 0
   join(now)
 elseif (tonumber(call('ZSCORE', QUEUE, process)) or ticket + 1) <= ticket then
   leave(process)
 end
-if not held then
+if not held and not idle then
   local skip, name, number, ends, polls = 0
   repeat -- a process doesn't wake itself; one that polls comes by itself, and the next one finds out if it doesn't
     skip = polls and skip + 1 or skip
