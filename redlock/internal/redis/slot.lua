@@ -28,7 +28,8 @@ end
 local function free(suits)
   for i = 1, SLOTS - 1 do
     local slot = (SLOT + i) % SLOTS
-    if not holder(slotKey(slot)) and suits(slot) then
+    local token = call('LINDEX', slotKey(slot), 0)
+    if (not token or tonumber(token)) and suits(slot) then -- as holder()
       return slot
     end
   end
@@ -65,6 +66,7 @@ end
 
 if not alone then
   leave(process)
+  alone = call('EXISTS', QUEUE) == 0
 end
 local fence = math.max(lastFence() + 1, now - SLACK)
 if proposal > fence and proposal <= now + SLACK then
