@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -21,6 +22,7 @@ const (
 	historyWorkerEnv = "REDLOCK_TEST_HISTORY_WORKER" // a historyWorker as JSON, in the worker's process
 
 	historyKeys    = 10
+	severalFrom    = "d"         // keys before it may have several holders
 	historyTTL     = time.Second // and max TTL: short, so that faults cost little time
 	historyGuard   = historyTTL + time.Second
 	historyTimeout = historyTTL / 5
@@ -116,6 +118,7 @@ func (w *historyWorker) turn(ctx context.Context, client int) {
 		time.Sleep(rand.N(10 * time.Millisecond))
 		return
 	}
+	r.Key += fmt.Sprint(lock.Slot()) // each slot of a key is a lock, with a history of its own
 	r.Fence, r.Until = lock.Fence(), onMonotonic(lock.Until())
 	r.Hold = rand.N(20 * time.Millisecond)
 	if rand.N(longTurns) == 0 {
@@ -147,12 +150,16 @@ func (w *historyWorker) turn(ctx context.Context, client int) {
 }
 
 func (w *historyWorker) lock(ctx context.Context, key string) (*redlock.Lock, error) {
+	concurrency := redlock.WithConcurrency(1)
+	if w.Broken == "" && key < severalFrom { // as many as each process likes
+		concurrency = redlock.WithConcurrency(1 + rand.N(3))
+	}
 	if rand.N(8) == 0 {
-		return w.locker.TryLock(ctx, key)
+		return w.locker.TryLock(ctx, key, concurrency)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond+rand.N(2*historyTTL))
 	defer cancel()
-	return w.locker.Lock(ctx, key)
+	return w.locker.Lock(ctx, key, concurrency)
 }
 
 // number gives the turn its number, and what the broken locks tell.

@@ -154,16 +154,20 @@ func (w *worker) turn(ctx context.Context, op string, keys []string, length time
 	}
 	var lock *redlock.Lock
 	var err error
+	concurrency := redlock.WithConcurrency(1 + rand.N(3)) // as many holders as each call likes
 	switch op {
 	case "Lock":
-		lock, err = w.locker.Lock(ctx, keys[0])
+		lock, err = w.locker.Lock(ctx, keys[0], concurrency)
 	case "TryLock":
-		lock, err = w.locker.TryLock(ctx, keys[0])
+		lock, err = w.locker.TryLock(ctx, keys[0], concurrency)
 	default:
 		lock, err = w.locker.LockAll(ctx, keys)
 	}
 	if err != nil {
 		return w.refusal(err)
+	}
+	if slot := lock.Slot(); slot > 0 { // it is a lock of its own
+		keys = []string{fmt.Sprint(keys[0], " slot ", slot)}
 	}
 	h := &hold{Op: op, Keys: keys, Fence: lock.Fence(), From: monotonic(), To: onMonotonic(lock.Until())}
 	if lock.Err() != nil { // this process was stopped
