@@ -199,7 +199,7 @@ func (n *Inspection) remembered(quorum int) {
 
 // nameProcesses replaces the IDs of processes by their names, as far as any master knows them, and adds what they tell of their turns.
 func (l *Locker) nameProcesses(ctx context.Context, seen *Inspection) {
-	names, turns := map[string]string{l.id: l.instance}, map[string]*toldTurn{l.id: l.ownTurn(seen.Key)}
+	names, turns := map[string]string{l.id: l.instance}, map[string]*toldTurn{l.id: l.ownTurn(seen.Key, seen.Slot)}
 	var unknown []string
 	seen.processes(func(id *string, _ **Turn, _ uint64) {
 		if names[*id] == "" && *id != "" && !slices.Contains(unknown, *id) {

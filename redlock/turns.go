@@ -61,13 +61,18 @@ func toldOf(k KeyStatus) *toldTurn {
 	return &toldTurn{k.Label, k.Since.UnixMilli(), k.Fence, k.Waiting, k.Request}
 }
 
-// ownTurn returns the turn of this process on a key, or nil.
-func (l *Locker) ownTurn(key string) *toldTurn {
+// ownTurn returns the turn of this process on a slot of a key, or nil.
+func (l *Locker) ownTurn(key string, slot int) *toldTurn {
 	full := protocol.Key(l.prefix, key)
 	l.gates.mu.Lock()
 	defer l.gates.mu.Unlock()
-	if at := l.gates.byKey[full]; at != nil {
-		return toldOf(at.status(key))
+	at := l.gates.byKey[full]
+	if at == nil {
+		return nil
+	}
+	all := at.statuses(key)
+	if i := slices.IndexFunc(all, func(k KeyStatus) bool { return k.Slot == slot }); i >= 0 {
+		return toldOf(all[i])
 	}
 	return nil
 }
