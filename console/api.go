@@ -44,8 +44,8 @@ func (h *handler) locks(w http.ResponseWriter, parameters map[string]string) *Pr
 	return nil
 }
 
-func (h *handler) inspect(w http.ResponseWriter, r *http.Request, key string) *Problem {
-	seen, err := inspect(r.Context(), h.lockers(), key)
+func (h *handler) inspect(w http.ResponseWriter, r *http.Request, key string, slot int) *Problem {
+	seen, err := inspect(r.Context(), h.lockers(), key, slot)
 	if err != nil {
 		return err
 	}
@@ -53,17 +53,17 @@ func (h *handler) inspect(w http.ResponseWriter, r *http.Request, key string) *P
 	return nil
 }
 
-func (h *handler) release(w http.ResponseWriter, r *http.Request, key string, parameters map[string]string) *Problem {
+func (h *handler) release(w http.ResponseWriter, r *http.Request, key string, slot int, parameters map[string]string) *Problem {
 	fence, err := strconv.ParseUint(parameters["fence"], 10, 64)
 	if err != nil || fence == 0 {
 		return badRequest("fence must be the fencing token of the lock that is to end: GET shows it.")
 	}
-	failure := release(h.asOperator(r), h.lockers(), key, fence)
-	h.audit(r, "a lock was to be released by force", key, failure, "fence", fence)
+	failure := release(h.asOperator(r), h.lockers(), key, slot, fence)
+	h.audit(r, "a lock was to be released by force", key, failure, "slot", slot, "fence", fence)
 	if failure != nil {
 		return failure
 	}
-	answer(w, "application/json", http.StatusOK, Released{Key: key, Fence: fence})
+	answer(w, "application/json", http.StatusOK, Released{Key: key, Slot: slot, Fence: fence})
 	return nil
 }
 
@@ -77,8 +77,9 @@ func (h *handler) forget(w http.ResponseWriter, r *http.Request, key string) *Pr
 	return nil
 }
 
-// inspect returns the key as the masters of each locker see it. If nobody knows it, or too few masters answer, that is a problem.
-func inspect(ctx context.Context, lockers []*redlock.Locker, key string) (*Inspection, *Problem) {
+// inspect returns a slot of the key, or with anySlot the key, as the masters of each locker see it. If nobody knows it, or too few
+// masters answer, that is a problem.
+func inspect(ctx context.Context, lockers []*redlock.Locker, key string, slot int) (*Inspection, *Problem) {
 	all, partial := Inspection{Key: key}, Inspection{Key: key}
 	var failure error
 	places := make(map[string]bool) // that have answered
@@ -87,16 +88,16 @@ func inspect(ctx context.Context, lockers []*redlock.Locker, key string) (*Inspe
 		if places[place] {
 			continue
 		}
-		seen, err := l.Inspect(ctx, key)
+		seen, err := inspectLocker(ctx, l, key, slot)
 		switch {
 		case errors.Is(err, redlock.ErrClosed): // after a reload
 		case err == nil:
 			places[place] = true
-			all.add(inspected(seen))
+			all.add(*seen)
 		default:
 			failure = errors.Join(failure, err)
 			if seen != nil {
-				partial.Lockers = append(partial.Lockers, inspected(seen))
+				partial.Lockers = append(partial.Lockers, *seen)
 			}
 		}
 	}
@@ -115,11 +116,11 @@ func noQuorum(err error) *Problem {
 	return problem("no_quorum", http.StatusServiceUnavailable, "Too few masters answer", err.Error())
 }
 
-// release ends the lock with this fence: of the lockers, only those can do it whose masters and prefix are those of the lock.
-func release(ctx context.Context, lockers []*redlock.Locker, key string, fence uint64) *Problem {
+// release ends the lock on the slot with this fence: of the lockers, only those can do it whose masters and prefix are those of the lock.
+func release(ctx context.Context, lockers []*redlock.Locker, key string, slot int, fence uint64) *Problem {
 	var failure error
 	for _, l := range lockers {
-		switch err := l.ForceUnlock(ctx, key, fence); {
+		switch err := l.ForceUnlockSlot(ctx, key, slot, fence); {
 		case err == nil:
 			return nil
 		case !errors.Is(err, redlock.ErrFenceChanged) && !errors.Is(err, redlock.ErrClosed):
@@ -129,18 +130,11 @@ func release(ctx context.Context, lockers []*redlock.Locker, key string, fence u
 	if failure != nil {
 		return noQuorum(failure)
 	}
-	seen, err := inspect(ctx, lockers, key)
+	seen, err := inspect(ctx, lockers, key, anySlot)
 	if err != nil {
 		return err
 	}
-	for _, l := range seen.Lockers {
-		if l.Held {
-			err := problem("fence_changed", http.StatusConflict, "The key has another lock by now", "Nothing was released. fence is that of the present lock.")
-			err.Fence = l.Fence
-			return err
-		}
-	}
-	return problem("unknown_key", http.StatusNotFound, "Nobody holds the key", "")
+	return notReleased(seen, slot)
 }
 
 // forget has the masters of all lockers forget the result of a key.

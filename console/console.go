@@ -58,7 +58,10 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request) *Problem {
 	if err := allow(w, r, isKey, isResult); err != nil {
 		return err
 	}
+	slot, err := slotOf(parameters)
 	switch {
+	case err != nil:
+		return err
 	case h.readOnly && r.Method == http.MethodDelete:
 		return problem("read_only", http.StatusForbidden, "This console only shows", "Nothing was released or forgotten: ask another console, or use the command line.")
 	case max(len(key), len(result), len(parameters["key"])) > redlock.MaxKeyLength:
@@ -68,11 +71,11 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request) *Problem {
 	case isResult:
 		return h.forget(w, r, result)
 	case isKey && r.Method == http.MethodDelete:
-		return h.release(w, r, key, parameters)
+		return h.release(w, r, key, max(slot, 0), parameters)
 	case isKey:
-		return h.inspect(w, r, key)
+		return h.inspect(w, r, key, slot)
 	case path == "":
-		return h.page(w, r, parameters)
+		return h.page(w, r, parameters, slot)
 	case path == "masters":
 		return h.masters(w, parameters)
 	case path == "processes":

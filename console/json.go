@@ -71,8 +71,8 @@ type Master struct {
 // With sort=waiting, those come first for which most calls wait, and of these the oldest; there is one page of them.
 type Locks struct {
 	Locks   []Lock `json:"locks"`          // sorted by key, unless sort says otherwise
-	Keys    int    `json:"keys"`           // with the prefix, on all pages
-	Held    int    `json:"held"`           // keys with the prefix that are held, on all pages
+	Keys    int    `json:"keys"`           // with the prefix, on all pages; of one that several hold, each slot that is held
+	Held    int    `json:"held"`           // of these, those that are held
 	Waiting int    `json:"waiting"`        // the sum over the keys with the prefix, on all pages: a call for several keys counts at each that it waits for
 	Next    string `json:"next,omitempty"` // the URL of the next page, relative to that of the handler
 }
@@ -92,15 +92,16 @@ type Lock struct {
 	Href    string    `json:"href"`              // the URL of its Inspection, relative to that of the handler; right for keys that aren't UTF-8, too
 }
 
-// Inspection is the answer of GET /locks/{key}: 404 if no master knows the key, and 503 if too few of them answer.
+// Inspection is the answer of GET /locks/{key}, and of GET /locks/{key}?slot=N: 404 if no master knows the key, and 503 if too few of them answer.
 type Inspection struct {
 	Key string `json:"key"`
 	// Usually there is one. There are more if several lockers have different masters or prefixes, and see different locks.
 	Lockers []InspectedLocker `json:"lockers"`
 }
 
-// InspectedLocker is a key as the masters of one locker see it.
+// InspectedLocker is a key as the masters of one locker see it: of one that several may hold, slot 0, or that which was asked for.
 type InspectedLocker struct {
+	Slot       int               `json:"slot,omitempty"`
 	Held       bool              `json:"held"`            // whether a quorum has the same lock
 	Fence      uint64            `json:"fence,omitempty"` // of that lock
 	Holder     string            `json:"holder,omitempty"`
@@ -109,6 +110,18 @@ type InspectedLocker struct {
 	Remembered bool              `json:"remembered"`       // whether a quorum remembers the result
 	Result     *Result           `json:"result,omitempty"` // the last one that any master remembers
 	Masters    []InspectedMaster `json:"masters"`
+	// Of a key that several may hold, unless one slot was asked for: those that are taken, and of how many, if this process knows.
+	Taken []TakenSlot `json:"taken,omitempty"`
+	Slots int         `json:"slots,omitempty"`
+}
+
+// TakenSlot is a slot of a key of which a quorum has the same lock.
+type TakenSlot struct {
+	Slot       int     `json:"slot"`
+	Fence      uint64  `json:"fence,omitempty"`
+	Holder     string  `json:"holder"`
+	TTLSeconds float64 `json:"ttl_seconds"`
+	Turn       *Turn   `json:"turn,omitempty"`
 }
 
 // Turn is a call that holds a key, or waits for it, as its process tells of it: at once in the process that is asked, and in others if
@@ -155,10 +168,11 @@ type InspectedWaiter struct {
 	Turn    *Turn     `json:"turn,omitempty"`  // what it tells of the first call that waits
 }
 
-// Released is the answer of DELETE /locks/{key}?fence=N: 400 without fence, 404 if no master has a lock on the key, 409 if the
-// lock is another one by now, whose fence the Problem has, and 503 if too few masters answer.
+// Released is the answer of DELETE /locks/{key}?fence=N, with &slot=N if several may hold the key: 400 without fence, 404 if no master
+// has a lock on the key, 409 if the lock is another one by now, whose fence the Problem has, and 503 if too few masters answer.
 type Released struct {
 	Key   string `json:"key"`
+	Slot  int    `json:"slot,omitempty"`
 	Fence uint64 `json:"fence"`
 }
 

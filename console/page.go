@@ -20,6 +20,7 @@ var pageTemplate = template.Must(template.New("page.html").Funcs(template.FuncMa
 	"offset":  offset,
 	"shown":   shown,
 	"runbook": runbook,
+	"slotted": slotted,
 	"href":    hrefOf,
 	"count":   count,
 	"level":   level,
@@ -49,6 +50,7 @@ type view struct {
 
 	ReadOnly   bool
 	Key        string // whose Inspection is shown; empty for the list of keys
+	Slot       *int   // of the key, if one was asked for
 	Inspection *Inspection
 	Problem    *Problem // why there is none
 }
@@ -89,7 +91,7 @@ func (v *view) Left(until time.Time) float64 { return max(0, until.Sub(v.Now).Se
 // pagePatience is how long the page waits for what the masters know of other processes: it is needed most when they hang.
 const pagePatience = time.Second
 
-func (h *handler) page(w http.ResponseWriter, r *http.Request, parameters map[string]string) *Problem {
+func (h *handler) page(w http.ResponseWriter, r *http.Request, parameters map[string]string, slot int) *Problem {
 	lockers := h.lockers()
 	v := &view{
 		Now:    time.Now(),
@@ -102,7 +104,10 @@ func (h *handler) page(w http.ResponseWriter, r *http.Request, parameters map[st
 	}
 	v.Verdict = judge(v.Status)
 	if v.Key != "" {
-		v.Inspection, v.Problem = inspect(r.Context(), lockers, v.Key)
+		if slot != anySlot {
+			v.Slot = &slot
+		}
+		v.Inspection, v.Problem = inspect(r.Context(), lockers, v.Key, slot)
 	} else {
 		keys := keysOf(lockers, v.Prefix)
 		if v.Sort = parameters["sort"]; v.Sort != byKey && v.After == "" {

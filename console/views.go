@@ -120,6 +120,7 @@ func locksOf(keys []redlock.KeyStatus, prefix, after, order string, limit int) L
 		}
 		if key.Slots > 1 {
 			lock.Slot, lock.Slots = new(key.Slot), key.Slots
+			lock.Href += "&slot=" + strconv.Itoa(key.Slot)
 		}
 		all.Locks = append(all.Locks, lock)
 	}
@@ -141,6 +142,7 @@ func hrefOf(key string) string { return "locks?" + url.Values{"key": {key}}.Enco
 
 func inspected(seen *redlock.Inspection) InspectedLocker {
 	l := InspectedLocker{
+		Slot:       seen.Slot,
 		Held:       seen.Held,
 		Fence:      seen.Fence,
 		Holder:     seen.Holder,
@@ -169,7 +171,7 @@ func inspected(seen *redlock.Inspection) InspectedLocker {
 	return l
 }
 
-// resultOf returns nil if nothing is remembered.
+// turnOf returns nil if nothing is told.
 func turnOf(told *redlock.Turn) *Turn {
 	if told == nil {
 		return nil
@@ -211,6 +213,7 @@ func (t *Turn) String() string {
 	return strings.TrimPrefix(text, ", ")
 }
 
+// resultOf returns nil if nothing is remembered.
 func resultOf(seen redlock.InspectedResult) *Result {
 	if seen.Fence == 0 {
 		return nil
@@ -220,7 +223,7 @@ func resultOf(seen redlock.InspectedResult) *Result {
 
 // add adds what the masters of one more locker know, unless they know nothing.
 func (i *Inspection) add(l InspectedLocker) {
-	known := l.Held || l.Result != nil
+	known := l.Held || l.Result != nil || len(l.Taken) > 0
 	for _, m := range l.Masters {
 		known = known || m.Token != "" || len(m.Queue) > 0
 	}

@@ -24,7 +24,11 @@ func (l *Locker) InspectSlots(ctx context.Context, key string) ([]*Inspection, e
 	slots := []*Inspection{first}
 	for next := 1; next < protocol.MaxSlots && err == nil; next += slotsAtOnce {
 		var more []*Inspection
-		more, err = l.inspectSlots(ctx, key, next, min(next+slotsAtOnce, protocol.MaxSlots))
+		for range 2 { // a master that has answered so far may be slow once
+			if more, err = l.inspectSlots(ctx, key, next, min(next+slotsAtOnce, protocol.MaxSlots)); err == nil || ctx.Err() != nil {
+				break
+			}
+		}
 		slots = append(slots, more...)
 	}
 	return slots, err

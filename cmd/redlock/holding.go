@@ -132,7 +132,9 @@ func (c *runCommand) explainWait(ctx context.Context, inspect func(context.Conte
 			}
 			person = false
 			text := fmt.Sprintf("waiting for the lock on %s", c.key)
-			if holder, fence := inspect(ctx); holder != "" {
+			if c.most > 1 {
+				text = fmt.Sprintf("waiting for one of the %d slots of %s", c.most, c.key)
+			} else if holder, fence := inspect(ctx); holder != "" {
 				text += fmt.Sprintf(", which %s holds", holder)
 				if fence != 0 { // the masters forget it for a moment between renewals
 					text += fmt.Sprintf(" (fence %d)", fence)

@@ -4,6 +4,7 @@ package main
 
 import (
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -12,7 +13,7 @@ import (
 
 // TestSlots: so many commands run at a time, each with a slot of its own; the next one finds all taken.
 func TestSlots(t *testing.T) {
-	eachWay(t, func(t *testing.T, _ []*redistest.Server, run func(args ...string) *exec.Cmd) {
+	eachWay(t, func(t *testing.T, servers []*redistest.Server, run func(args ...string) *exec.Cmd) {
 		slots := make(map[string]bool)
 		for range 2 {
 			cmd := run("--concurrency", "2", "k", "--", "sh", "-c", "echo slot $REDLOCK_SLOT; read line")
@@ -39,6 +40,26 @@ func TestSlots(t *testing.T) {
 		}
 		if _, stderr, code := finish(t, run("--concurrency", "2", "--try", "k", "--", "true")); code != codeHeld {
 			t.Errorf("the third: exit code %d, %s", code, stderr)
+		}
+		operate := func(args ...string) string {
+			cmd := exec.Command(program, args...)
+			cmd.Env = redlockRun(servers).Env
+			stdout, stderr, code := finish(t, cmd)
+			if code != 0 {
+				t.Errorf("%q: exit code %d: %s%s", args, code, stdout, stderr)
+			}
+			return stdout
+		}
+		fence := ""
+		eventually(t, "both slots are shown, with their fences", func() bool { // the masters forget these for a moment
+			found := regexp.MustCompile(`holders +2 slots taken\n\nSLOT +HOLDER.*\n0 .* (\d{16}) .*\n1 .* (\d{16}) .*`).FindStringSubmatch(operate("inspect", "k"))
+			if found != nil {
+				fence = found[2]
+			}
+			return found != nil
+		})
+		if text, want := operate("release", "k", "--slot", "1", "--fence", fence), "released slot 1 of k, which had the fencing token "+fence; !strings.Contains(text, want) {
+			t.Errorf("want %s in %s", want, text)
 		}
 		if stdout, _, _ := finish(t, run("other", "--", "sh", "-c", "echo [$REDLOCK_SLOT]")); strings.TrimSpace(stdout) != "[]" {
 			t.Errorf("without --concurrency the command has a slot: %s", stdout)

@@ -17,8 +17,9 @@ import (
 func (p *Program) inspect() *cobra.Command {
 	var flags asking
 	var delivery deliveryFlags
+	var slot slotFlag
 	cmd := &cobra.Command{
-		Use:   "inspect " + deliveryFlagsUsage + " " + p.Usage + " <key>...",
+		Use:   "inspect [--slot <n>] " + deliveryFlagsUsage + " " + p.Usage + " <key>...",
 		Short: "Shows a key as each master sees it: who holds it, who waits, what is remembered",
 		Long: `
 Shows a key as each master sees it: who holds it, until when, and who waits; and whether
@@ -26,7 +27,9 @@ an answer is remembered for it. The holder may be any process with the same mast
 instance name says which.
 
 The key is written as in {http.redlock.key} and in caddy redlock locks: without the prefix.
-The exit code is 3 if nobody holds it, and too few masters remember an answer for it.
+Of a key that several may hold, each slot that is taken is shown; --slot shows one of them
+as each master sees it. The exit code is 3 if nobody holds the key, and too few masters
+remember an answer for it.
 ` + deliveryFlagsHelp + "\n" + p.Help,
 		Example:               "  " + p.Name + " inspect order:42\n  " + p.Name + " inspect --id evt_1 order:42",
 		DisableFlagsInUseLine: true,
@@ -36,12 +39,12 @@ The exit code is 3 if nobody holds it, and too few masters remember an answer fo
 				return exitError, err
 			}
 			var seen console.Inspection
-			if err := flags.ask(cmd, http.MethodGet, "locks", url.Values{"key": {key}}, &seen); err != nil {
+			if err := flags.ask(cmd, http.MethodGet, "locks", slot.with(cmd, url.Values{"key": {key}}), &seen); err != nil {
 				return exitOf(err), told(err)
 			}
 			code := exitNotThere
 			for _, l := range seen.Lockers {
-				if l.Held || l.Remembered {
+				if l.Held || l.Remembered || len(l.Taken) > 0 {
 					code = exitWell
 				}
 			}
@@ -56,18 +59,20 @@ The exit code is 3 if nobody holds it, and too few masters remember an answer fo
 	}
 	flags.add(cmd, p)
 	delivery.add(cmd)
+	slot.add(cmd)
 	return cmd
 }
 
 func (p *Program) release() *cobra.Command {
 	var flags asking
+	var slot slotFlag
 	var fence uint64
 	cmd := &cobra.Command{
-		Use:   "release --fence <n> " + p.Usage + " <key>",
+		Use:   "release --fence <n> [--slot <n>] " + p.Usage + " <key>",
 		Short: "Ends a lock by force, whoever holds it",
 		Long: `
 Ends a lock by force, whoever holds it: the lock with this fencing token, and no other.
-inspect shows the token. The holder learns that its lock is lost, but what it has begun,
+inspect shows the token, and the slot of a key that several may hold. The holder learns that its lock is lost, but what it has begun,
 such as an upstream, may still be working: another may run next to it from now on.
 
 The exit code is 3 if nothing was released, because nobody holds the key, or another
@@ -81,18 +86,19 @@ lock has it by now.
 				return exitError, fmt.Errorf("--fence is needed: the fencing token of the lock that is to end; %s inspect shows it", p.Name)
 			}
 			var released console.Released
-			query := url.Values{"key": {args[0]}, "fence": {strconv.FormatUint(fence, 10)}}
+			query := slot.with(cmd, url.Values{"key": {args[0]}, "fence": {strconv.FormatUint(fence, 10)}})
 			if err := flags.ask(cmd, http.MethodDelete, "locks", query, &released); err != nil {
 				return exitOf(err), notReleased(err)
 			}
 			if flags.json {
 				return exitWell, printJSON(cmd.OutOrStdout(), released)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "released %s, which had the fencing token %d\n", Printable(args[0]), fence)
+			fmt.Fprintf(cmd.OutOrStdout(), "released %s%s, which had the fencing token %d\n", slot.of(cmd), Printable(args[0]), fence)
 			return exitWell, nil
 		}),
 	}
 	flags.add(cmd, p)
+	slot.add(cmd)
 	cmd.Flags().Uint64Var(&fence, "fence", 0, "Fencing token of the lock that is to end (required)")
 	return cmd
 }
@@ -118,9 +124,9 @@ func notReleased(err error) error {
 	case problem.Status == http.StatusConflict && problem.Fence == 0:
 		return errors.New("nothing was released: the masters do not know the lock's fencing token at the moment; try again in a few seconds")
 	case problem.Status == http.StatusConflict:
-		return fmt.Errorf("nothing was released: the key has another lock by now, with the fencing token %d", problem.Fence)
+		return fmt.Errorf("nothing was released: %s, with the fencing token %d", lower(problem.Title), problem.Fence)
 	case problem.Status == http.StatusNotFound:
-		return errors.New("nothing was released: nobody holds the key")
+		return fmt.Errorf("nothing was released: %s", lower(problem.Title))
 	}
 	return told(err)
 }
@@ -128,7 +134,12 @@ func notReleased(err error) error {
 // printInspection prints a key as the masters of a locker see it.
 func printInspection(out io.Writer, key string, l console.InspectedLocker, now time.Time) {
 	paragraph(out, "key     ", key)
-	if l.Held {
+	if l.Slot > 0 {
+		paragraph(out, "slot    ", strconv.Itoa(l.Slot))
+	}
+	if text := l.SlotsTaken(); text != "" {
+		printSlots(out, text, l.Taken, now)
+	} else if l.Held {
 		paragraph(out, "holder  ", l.Holder)
 		if l.Turn != nil {
 			paragraph(out, "since   ", span(max(0, now.Sub(l.Turn.Since)))+" ago")
