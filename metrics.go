@@ -28,7 +28,9 @@ func (a *App) showMetrics(ctx caddy.Context) error {
 // countRequests counts the requests of this handler's rule. A rule of the former configuration with the same name goes on with its
 // series; those of a rule that no configuration has any more disappear.
 func (h *Handler) countRequests() {
-	h.serializer.Observer, h.hideRule = series.Rule(h.serializer.Name)
+	observer, hide := series.Rule(h.serializer.Name)
+	h.serializer.Observe(observer)
+	h.hideRule = hide
 }
 
 // Cleanup ends the series of the rule, unless another configuration or handler has a rule of this name.

@@ -85,7 +85,9 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 	// The wait, in which the end of the connection is noticed, comes after the body.
 	g.rule.BufferBody = new(g.rule.ReadsBody())
 	if a.observers != nil {
-		g.rule.Observer, g.release = a.observers(g.rule.Name)
+		observer, release := a.observers(g.rule.Name)
+		g.rule.Observe(observer)
+		g.release = release
 	}
 	return g, nil
 }

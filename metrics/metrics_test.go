@@ -142,6 +142,8 @@ func TestRequests(t *testing.T) {
 		`wait_seconds{rule="pay"}`:                         2,
 		`hold_seconds{rule="pay"}`:                         1,
 		`waiting{rule="pay"}`:                              1,
+		`holding{rule="pay"}`:                              1,
+		`concurrency{rule="pay"}`:                          1,
 		`held{}`:                                           1,
 		`acquisitions_total{came="free"}`:                  2,
 		`acquisitions_total{came="passed"}`:                0,
@@ -156,9 +158,28 @@ func TestRequests(t *testing.T) {
 		`wait_seconds{rule="pay"}`:                      3,
 		`hold_seconds{rule="pay"}`:                      3,
 		`waiting{rule="pay"}`:                           0,
+		`holding{rule="pay"}`:                           0,
 		`held{}`:                                        0,
 		`acquisitions_total{came="passed"}`:             1,
 	})
+}
+
+// Requests that hold slots of a rule are seen beside how many may.
+func TestSlots(t *testing.T) {
+	m := metrics.New("redlock")
+	l := newLocker(t, m, live)
+	inside, release := make(chan struct{}), make(chan struct{})
+	h := orders(l, m, func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-release }, middleware.Rule{Concurrency: 3})
+	requireSeries(t, m, map[string]float64{`concurrency{rule="pay"}`: 3, `holding{rule="pay"}`: 0})
+	var done sync.WaitGroup
+	for range 2 {
+		done.Go(func() { request(h, "42") })
+		<-inside
+	}
+	requireSeries(t, m, map[string]float64{`holding{rule="pay"}`: 2, `held{}`: 2})
+	close(release)
+	done.Wait()
+	requireSeries(t, m, map[string]float64{`concurrency{rule="pay"}`: 3, `holding{rule="pay"}`: 0, `held{}`: 0})
 }
 
 // A lease that is lost counts, and so do renewals.

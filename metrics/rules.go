@@ -15,6 +15,8 @@ type rules struct {
 	passed     *prometheus.CounterVec
 	wait, hold *prometheus.HistogramVec
 	waiting    *prometheus.GaugeVec
+	holding    *prometheus.GaugeVec
+	most       *prometheus.GaugeVec
 	remembered *prometheus.CounterVec
 	forgotten  *prometheus.CounterVec
 	bytes      *prometheus.CounterVec
@@ -42,6 +44,10 @@ func newRules(n names) *rules {
 		hold:     histogram("hold_seconds", "How long requests held their lock, until it was released."),
 		waiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: string(n), Name: "waiting",
 			Help: "Requests that wait for their lock now."}, []string{"rule"}),
+		holding: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: string(n), Name: "holding",
+			Help: "Requests of this process that hold their lock now."}, []string{"rule"}),
+		most: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: string(n), Name: "concurrency",
+			Help: "How many requests may hold a key at a time, in all processes together."}, []string{"rule"}),
 		remembered: n.counter("remembered_total", "Answers that are remembered by a quorum of the masters.", "rule"),
 		forgotten:  n.counter("not_remembered_total", "Answers to deliveries that are not remembered, or not in whole, by the reason.", "rule", "reason"),
 		bytes:      n.counter("remembered_bytes_total", "Bytes of the answers that are remembered, on each master.", "rule"),
@@ -54,7 +60,7 @@ func newRules(n names) *rules {
 }
 
 func (s *rules) all() []prometheus.Collector {
-	return []prometheus.Collector{s.requests, s.passed, s.wait, s.hold, s.waiting, s.remembered, s.forgotten, s.bytes, s.quota, s.quotaUsed}
+	return []prometheus.Collector{s.requests, s.passed, s.wait, s.hold, s.waiting, s.holding, s.most, s.remembered, s.forgotten, s.bytes, s.quota, s.quotaUsed}
 }
 
 // Describe implements prometheus.Collector.
@@ -79,6 +85,8 @@ type rule struct {
 	passed     map[middleware.Outcome]prometheus.Counter
 	wait, hold prometheus.Observer
 	waiting    prometheus.Gauge
+	holding    prometheus.Gauge
+	most       prometheus.Gauge
 
 	stored, bytes prometheus.Counter
 	forgotten     map[middleware.Reason]prometheus.Counter
@@ -92,11 +100,17 @@ var kinds = [2]string{"final", "4xx"}
 // passes are the outcomes with which a rule may serve requests all the same.
 var passes = []middleware.Outcome{middleware.OutcomeMissingKey, middleware.OutcomeNoQuorum}
 
+// Concurrency implements middleware.Observer.
+func (r *rule) Concurrency(_ string, n int) { r.most.Set(float64(n)) }
+
 // Waits implements middleware.Observer.
 func (r *rule) Waits(_ string, n int) { r.waiting.Add(float64(n)) }
 
 // Acquired implements middleware.Observer.
-func (r *rule) Acquired(_ string, waited time.Duration) { r.wait.Observe(waited.Seconds()) }
+func (r *rule) Acquired(_ string, waited time.Duration) {
+	r.wait.Observe(waited.Seconds())
+	r.holding.Inc()
+}
 
 // Done implements middleware.Observer.
 func (r *rule) Done(_ string, outcome middleware.Outcome, held time.Duration) {
@@ -105,6 +119,7 @@ func (r *rule) Done(_ string, outcome middleware.Outcome, held time.Duration) {
 	}
 	if held > 0 {
 		r.hold.Observe(held.Seconds())
+		r.holding.Dec()
 	}
 }
 
@@ -156,6 +171,8 @@ func (s *rules) join(name string) *rule {
 			wait:     s.wait.WithLabelValues(name),
 			hold:     s.hold.WithLabelValues(name),
 			waiting:  s.waiting.WithLabelValues(name),
+			holding:  s.holding.WithLabelValues(name),
+			most:     s.most.WithLabelValues(name),
 			stored:   s.remembered.WithLabelValues(name),
 			bytes:    s.bytes.WithLabelValues(name),
 
@@ -197,6 +214,8 @@ func (s *rules) leave(name string, r *rule) {
 	s.wait.Delete(only)
 	s.hold.Delete(only)
 	s.waiting.Delete(only)
+	s.holding.Delete(only)
+	s.most.Delete(only)
 }
 
 // rule returns the series of a rule; if there were none, they will stay.
@@ -211,6 +230,9 @@ func (s *rules) rule(name string) *rule {
 	}
 	return r
 }
+
+// Concurrency implements middleware.Observer.
+func (m *Metrics) Concurrency(rule string, n int) { m.rules.rule(rule).Concurrency(rule, n) }
 
 // Waits implements middleware.Observer.
 func (m *Metrics) Waits(rule string, n int) { m.rules.rule(rule).Waits(rule, n) }

@@ -12,7 +12,7 @@ import (
 
 // Serializer is a Rule that was checked, and serves requests by it.
 type Serializer struct {
-	// Rule is as it was given, with the settings of its preset and the defaults. Only Observer may be set, before the first request.
+	// Rule is as it was given, with the settings of its preset and the defaults.
 	Rule
 
 	keys      Templates // nil if derive isn't theirs
@@ -78,6 +78,9 @@ func compile(rule Rule, derive KeysFunc, placeholder func(rule *Rule, name strin
 		s.options = append(s.options, redlock.WithMaxWaiters(s.MaxWaiters))
 	}
 	s.options = slices.Clip(s.options)
+	if s.Observer != nil {
+		s.Observe(s.Observer)
+	}
 	return s, nil
 }
 

@@ -12,6 +12,8 @@ import (
 // Observer is told what becomes of the requests of a rule, for metrics; package metrics has one for Prometheus. Its methods are
 // called by the requests' goroutines, several at a time: they must not block.
 type Observer interface {
+	// Concurrency is called before the first request of a rule, with how many may hold a key at a time.
+	Concurrency(rule string, n int)
 	// Waits is called with 1 when a request begins to wait for its lock, and with -1 when that ends, however it does. A request
 	// that doesn't wait, because the rule has no Wait or because the server is about to stop, is not counted.
 	Waits(rule string, n int)
@@ -22,7 +24,7 @@ type Observer interface {
 	// Turn, with two differences: it is OutcomeLost whenever the lock was lost before the handler had returned, even if the answer
 	// had begun, and OutcomeFailed if the request panicked before its lock was asked for.
 	//
-	// held is the time from Acquired until the lock was released. It is 0 for a request without a lock of its own, as when a rule
+	// held is the time from Acquired until the lock was released, and above 0. It is 0 for a request without a lock of its own, as when a rule
 	// around this one holds its keys. With HoldAfterAbort the lock, and so Done, may come later than the answer.
 	Done(rule string, outcome Outcome, held time.Duration)
 	// Passed is called, before Done, for a request that is served without a lock, because of OnMissingKey, OnNoQuorum or DryRun. The outcome is
@@ -39,6 +41,12 @@ type Observer interface {
 // Outcomes returns all outcomes, for metrics that begin at zero.
 func Outcomes() []Outcome {
 	return slices.AppendSeq([]Outcome{OutcomeAcquired, OutcomeReplayed, OutcomeDryRun}, maps.Keys(titles))
+}
+
+// Observe sets the Observer of the rule, before the first request.
+func (rule *Serializer) Observe(o Observer) {
+	rule.Observer = o
+	o.Concurrency(rule.Name, rule.Concurrency)
 }
 
 func (rule *Serializer) observeWaits(n int) {
@@ -77,5 +85,5 @@ func endOf(lock *redlock.Lock) Outcome {
 
 // observeReleased is called when the lock has been released.
 func (s *serving) observeReleased() {
-	s.rule.observeDone(s.ended, time.Since(s.acquired))
+	s.rule.observeDone(s.ended, max(time.Since(s.acquired), 1))
 }

@@ -63,6 +63,7 @@ func (n *notes) Done(rule string, outcome middleware.Outcome, held time.Duration
 	n.done = append(n.done, done{rule, outcome, held > 0})
 }
 
+func (n *notes) Concurrency(string, int)           {}
 func (n *notes) Quota(string, bool, int64, int64)  {}
 func (n *notes) Passed(string, middleware.Outcome) {}
 
