@@ -7,8 +7,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // inside lets requests into a handler, one of which counts, and keeps them there.
@@ -201,5 +203,79 @@ func TestConcurrencyThatCantBe(t *testing.T) {
 	}
 	if text := middleware.Explain("order:{path.1}", newRequest(t, "http://x/orders/42"), middleware.Rule{Concurrency: 5}).String(); !strings.Contains(text, "slots     5") {
 		t.Errorf("explained as %s", text)
+	}
+}
+
+// max_hold ends the turn of one holder, whose slot is free then.
+func TestMaxHoldOfASlot(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, live)
+	room := newInside()
+	_, end := room.fill(t, 1, func() {
+		post(t, serve(t, orders(l, room.ServeHTTP, middleware.Rule{Concurrency: 2})).URL, "Order", "42")
+	})
+	defer end()
+	stuck := serve(t, orders(l, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, middleware.Rule{Concurrency: 2, MaxHold: time.Millisecond}))
+	if got := post(t, stuck.URL, "Order", "42"); got.StatusCode != http.StatusInternalServerError || !strings.Contains(got.body, "max_hold") {
+		t.Errorf("the one that is stuck: %d %s", got.StatusCode, got.body)
+	}
+	if got := post(t, serve(t, orders(l, ok, middleware.Rule{Concurrency: 2, Wait: bound})).URL, "Order", "42"); got.body != "served" {
+		t.Errorf("the next one: %d %s", got.StatusCode, got.body)
+	}
+}
+
+// Of many slots one becomes free much sooner than a request lasts.
+func TestRetryAfterOfSlots(t *testing.T) {
+	t.Parallel()
+	const slots = 100
+	l := newLocker(t, live)
+	server := serve(t, orders(l, func(_ http.ResponseWriter, _ *http.Request) { time.Sleep(3 * time.Second) }, middleware.Rule{Concurrency: slots}))
+	var all sync.WaitGroup
+	for range 16 { // so that it is known how long they take
+		all.Go(func() { post(t, server.URL, "Order", "42") })
+	}
+	all.Wait()
+	for range slots {
+		lock, err := l.TryLock(t.Context(), "order:42", redlock.WithConcurrency(slots))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = lock.Unlock() }()
+	}
+	got := post(t, server.URL, "Order", "42")
+	if got.StatusCode != http.StatusLocked {
+		t.Fatalf("%d %s", got.StatusCode, got.body)
+	}
+	requireRetryAfter(t, got, time.Second)
+}
+
+// Presets for webhooks and API keys know their IDs one at a time, beside a key with slots.
+func TestConcurrencyOfAnIdempotencyKey(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, live)
+	room := newInside()
+	server := serve(t, orders(l, room.ServeHTTP, middleware.Rule{Concurrency: 3, IdempotencyKey: "required", Scope: "{header.Authorization}", Remember: longTTL, RememberQuota: 1 << 20}))
+	send := func(id string) answer {
+		return post(t, server.URL, "Order", "42", "Idempotency-Key", id, "Authorization", "a")
+	}
+	slots := make(map[string]bool)
+	var all sync.WaitGroup
+	for i := range 3 {
+		all.Go(func() { send(fmt.Sprint("id", i)) })
+		slots[receive(t, room.entered, "requests inside").Get(middleware.SlotHeader)] = true
+	}
+	if len(slots) != 3 {
+		t.Errorf("slots %v, want three", slots)
+	}
+	if got := send("id1"); got.StatusCode != http.StatusConflict {
+		t.Errorf("a repeat: %d %s", got.StatusCode, got.body)
+	}
+	if got := send("id3"); got.StatusCode != http.StatusLocked || !strings.Contains(got.body, "all 3 slots are taken") {
+		t.Errorf("a fourth: %d %s", got.StatusCode, got.body)
+	}
+	close(room.leave)
+	all.Wait()
+	if got := send("id1"); got.Header.Get("Idempotency-Replayed") != "true" {
+		t.Errorf("a repeat after the first: %d %v", got.StatusCode, got.Header)
 	}
 }
