@@ -132,6 +132,7 @@ func TestRecipeOfSlots(t *testing.T) {
 	for i := range 6 { // 21 with the first three
 		others = append(others, sendAll(t, requests(fmt.Sprint("b", i), 3)...))
 	}
+	eventually(t, "20 are at the backend", func() bool { return b.inside() >= 20 })
 	c.eventuallyWait(t, 2)
 	if n := b.inside(); n != 20 {
 		t.Errorf("%d are at the backend at a time, want 20", n)
@@ -142,6 +143,72 @@ func TestRecipeOfSlots(t *testing.T) {
 			requireStatus(t, a, http.StatusOK)
 		}
 	}
+}
+
+func TestRecipeOfAnLLM(t *testing.T) {
+	c, b, release := runRecipe(t, "Five calls to an LLM for each user", "wait 1m", "wait 2m")
+	calls := func(user string, n int) (all []*http.Request) {
+		for range n {
+			all = append(all, request(c.url+"/v1/chat", "X-User", user))
+		}
+		return all
+	}
+	five := b.holdRequests(t, calls("ann", 5)...)
+	sixth := sendAll(t, calls("ann", 1)...)
+	c.eventuallyWait(t, 1)
+	other := sendAll(t, calls("bob", 1)...)
+	eventually(t, "another user is served", func() bool { return b.inside() == 6 })
+	release()
+	for _, a := range append(append(five(), sixth()...), other()...) {
+		requireStatus(t, a, http.StatusOK)
+	}
+}
+
+// Three processes have an account each, the fourth has none until one of them ends.
+func TestRecipeOfWorkerNumbers(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 3)
+	program := buildDocumented(t, block(t, recipes, "Slots as worker numbers", "go"), servers)
+	begin := func() (account func() string, end func()) {
+		cmd := exec.Command(program)
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		return func() (name string) {
+			if _, err := fmt.Fscanf(out, "paying with %s\n", &name); err != nil {
+				t.Fatal(err)
+			}
+			return name
+		}, func() { _ = in.Close() }
+	}
+	ends := make(map[string]func())
+	for range 3 {
+		account, end := begin()
+		ends[account()] = end
+	}
+	if len(ends) != 3 {
+		t.Errorf("three processes have the accounts %v", ends)
+	}
+	fourth, end := begin()
+	locker := open(t, servers)
+	eventually(t, "the fourth waits", func() bool {
+		seen, err := locker.Inspect(t.Context(), "provider")
+		return err == nil && len(seen.Masters[0].Queue) == 1
+	})
+	ends["acct_b"]()
+	if got := fourth(); got != "acct_b" {
+		t.Errorf("the fourth has %s, want acct_b", got)
+	}
+	end()
 }
 
 func TestRecipeOfAJob(t *testing.T) {
