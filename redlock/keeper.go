@@ -147,7 +147,7 @@ func (k *keeper) release() (any bool) {
 		k.forget(lock)
 		lock.attempt.enqueueRelease()
 		if lock.attempt.slots > 1 {
-			k.locker.gates.slotEnded(lock)
+			k.locker.slotEnded(lock)
 		} else {
 			k.locker.gates.leave(lock.gate)
 		}

@@ -69,11 +69,11 @@ func (g *gate) statuses(key string) (all []KeyStatus) {
 	if g.slots == nil || len(g.slots.locks) == 0 {
 		return []KeyStatus{g.status(key)}
 	}
-	waiting := len(g.line) + len(g.slots.asking)
 	for _, k := range g.slots.locks {
-		all = append(all, KeyStatus{Key: key, Slot: int(k.attempt.slot), Slots: int(k.attempt.slots), Label: k.caller.label, Request: k.caller.request, Held: true, Since: k.since(), Until: k.ownUntil(), Fence: k.Fence(), Waiting: waiting})
-		waiting = 0
+		all = append(all, KeyStatus{Key: key, Slot: int(k.attempt.slot), Slots: int(k.attempt.slots), Label: k.caller.label, Request: k.caller.request, Held: true, Since: k.since(), Until: k.ownUntil(), Fence: k.Fence()})
 	}
+	slices.SortFunc(all, func(a, b KeyStatus) int { return cmp.Compare(a.Slot, b.Slot) })
+	all[0].Waiting = len(g.line) + len(g.slots.asking)
 	return all
 }
 

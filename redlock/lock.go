@@ -270,7 +270,7 @@ func (k *Lock) hand() {
 		a.release(a.answers, false)
 	}
 	if a.slots > 1 {
-		l.gates.slotEnded(k)
+		l.slotEnded(k)
 	} else if next != nil {
 		next.turn <- nil
 	} else if len(k.whole) == 0 {

@@ -193,12 +193,37 @@ func (s *slots) leave(k *Lock) {
 	s.locks = slices.DeleteFunc(s.locks, func(other *Lock) bool { return other == k })
 }
 
-// slotEnded has the gate know that a slot is being released.
-func (g *gates) slotEnded(k *Lock) {
+// slotEnded has the oldest caller in line ask after a slot has been released. Its acquire follows the release at once, so that it has its
+// place on the masters before anybody who learns of the release.
+func (l *Locker) slotEnded(k *Lock) {
+	next := l.gates.afterSlot(k)
+	if next == nil {
+		return
+	}
+	proposal := l.number(next)
+	next.turn <- l.newAttempt(next, nil, time.Now(), proposal)
+	l.gates.settleNow(k.gate)
+}
+
+// afterSlot takes a lock from its gate, and returns the caller that is to ask next, if it asks for a slot.
+func (g *gates) afterSlot(k *Lock) (next *caller) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	k.gate.slots.leave(k)
-	g.settle(k.gate)
+	at := k.gate
+	at.slots.leave(k)
+	if at.head == nil && len(at.line) > 0 && at.line[0].asks != nil {
+		next = g.advance(at)
+	}
+	if next == nil {
+		g.settle(at)
+	}
+	return next
+}
+
+func (g *gates) settleNow(at *gate) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.settle(at)
 }
 
 // otherSlot returns 1 + the slot that most masters have named to an attempt which they refused, or 0.

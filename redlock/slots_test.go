@@ -153,8 +153,10 @@ func TestConcurrencyInLine(t *testing.T) {
 			<-unlock
 			mustUnlock(t, lock)
 		})
+		eventually(t, bound, "it stands in line", func() bool { return lockers[i%2].Keys("key")[0].Waiting == i/2+1 })
 		// Those that may ask have their places on the masters: the first process has two slots, and the other one.
 		queued(t, first, min((i+2)/2, 1)+min((i+1)/2, 2))
+		time.Sleep(100 * time.Millisecond) // by more than the processes may differ about the time
 	}
 	for i := range calls {
 		if i < n {
