@@ -102,7 +102,7 @@ func WithMaxHold(d time.Duration) LockOption {
 // WithConcurrency sets how many holders the key may have at once, over all processes: 1 to 256. Each has one of n slots, which is a lock
 // of its own: see Lock.Slot and Lock.Fence. All that wait stand in one line, and a slot that becomes free goes to the first. All
 // processes should have the same n for a key: where they differ, there are never more holders than the largest n allows, and a process
-// takes none of the slots that are beyond its own. Not for LockAll, WithRecall and UnlockWith. Default: 1.
+// takes none of the slots that are beyond its own. LockAll, WithRecall, WithOncePer, Once and UnlockWith give ErrConcurrency for n above 1. Default: 1.
 func WithConcurrency(n int) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.slots = int32(max(min(n, math.MaxInt32), math.MinInt32)); return o })
 }
