@@ -75,7 +75,7 @@ func TestNoSlot(t *testing.T) {
 	for name, rule := range map[string]middleware.Rule{"one at a time": {}, "dry run": {Concurrency: 3, DryRun: true}} {
 		handler := func(w http.ResponseWriter, r *http.Request) {
 			turn, _ := middleware.TurnFromContext(r.Context())
-			if slot, has := turn.Slot(); has || len(r.Header.Values("Redlock-Slot"))+len(r.Header["redlock_slot"]) > 0 {
+			if slot, has := turn.Slot(); has || len(r.Header.Values("Redlock-Slot"))+len(r.Header.Values("redlock_slot")) > 0 {
 				t.Errorf("%s: slot %d, header %v", name, slot, r.Header)
 			}
 			ok(w, r)

@@ -138,11 +138,12 @@ func (a *asks) wake() {
 }
 
 // firstSlot is where this process begins to look for a free slot: processes that begin at different ones seldom split votes.
-func (l *Locker) firstSlot() (n int) {
+func (l *Locker) firstSlot() int {
+	var n uint32
 	for _, c := range []byte(l.id) {
-		n = 31*n + int(c)
+		n = 31*n + uint32(c)
 	}
-	return n
+	return int(n % protocol.MaxSlots)
 }
 
 // chooseSlot returns the slot for which a call asks: the one that a wake-up or masters have named, or the next that this process neither

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -204,7 +205,7 @@ func TestConcurrencyRefused(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, n := range []int{-1, 0, 257, 1 << 32, 1<<32 + 1} {
+	for _, n := range []int{-1, 0, 257, 1 << (strconv.IntSize / 2), 1<<(strconv.IntSize/2) + 1} {
 		if lock, err := l.Lock(t.Context(), "a", redlock.WithConcurrency(n)); err == nil {
 			t.Errorf("concurrency %d: slot %d", n, lock.Slot())
 		}
