@@ -15,7 +15,7 @@ var mutants = []struct {
 	{"another key format", "one holder", "redlock/internal/protocol/protocol.go", `return prefix + ":{" + key + "}"`, `return prefix + ":lock:{" + key + "}"`},
 	{"fencing tokens in milliseconds", "one holder", "redlock/lock.go", `return uint64(k.attempt.fence)`, `return uint64(k.attempt.fence) / 1000`},
 	{"tickets in milliseconds", "one line", "redlock/internal/redis/queue.lua", `call('ZADD', QUEUE, ARGV[3], process)`, `call('ZADD', QUEUE, ARGV[3] / 1000, process)`},
-	{"another message to wake a process", "one line", "redlock/internal/redis/queue.lua", `string.format('%.0f ', number) .. LOCK`, `LOCK .. string.format(' %.0f', number)`},
+	{"another message to wake a process", "one line", "redlock/internal/redis/queue.lua", `string.format('%.0f', number) .. (call or '') .. ' ' .. (key or LOCK)`, `(key or LOCK) .. string.format(' %.0f', number)`},
 	{"another order of a process's ID and name", "inspect", "redlock/registry.go", `id + " " + o.instance`, `o.instance + " " + id`},
 	{"another mark of a forced release", "forced release", "redlock/internal/redis/force.lua", `':forced:'`, `':released:'`},
 	{"another key of a result", "results", "redlock/internal/redis/conn.go", `":result"`, `":done"`},
