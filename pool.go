@@ -77,12 +77,17 @@ func (s *settings) options(more ...redlock.Option) []redlock.Option {
 		redlock.WithPrefix(s.Prefix))
 }
 
-// valid returns why join would fail, if it would, and connects to no master: the options are tried on one in memory.
+// valid returns why join would fail, if it would, logs what it would warn of, and connects to no master: masters in memory have their
+// names.
 func (s *settings) valid() error {
-	if _, err := s.masters(); err != nil {
+	masters, err := s.masters()
+	if err != nil {
 		return fmt.Errorf("masters: %w", err)
 	}
-	locker, err := redlock.New([]redlock.Master{redlock.NewMemoryMaster("")}, s.options(redlock.WithLogger(slog.New(slog.DiscardHandler)))...)
+	for i, m := range masters {
+		masters[i] = redlock.NewMemoryMaster(m.String())
+	}
+	locker, err := redlock.New(masters, s.options(redlock.WithLogger(slog.New(warningLog{})))...)
 	if err != nil {
 		return err
 	}
@@ -137,6 +142,13 @@ func (l currentLog) Handle(ctx context.Context, record slog.Record) error {
 func (l currentLog) WithAttrs(attrs []slog.Attr) slog.Handler { return l.handler().WithAttrs(attrs) }
 
 func (l currentLog) WithGroup(name string) slog.Handler { return l.handler().WithGroup(name) }
+
+// warningLog is currentLog for warnings and errors alone.
+type warningLog struct{ currentLog }
+
+func (l warningLog) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelWarn && l.currentLog.Enabled(ctx, level)
+}
 
 func init() { redis.SetLogger(clientLog{}) }
 

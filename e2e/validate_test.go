@@ -54,6 +54,10 @@ func TestValidateConnectsToNoMaster(t *testing.T) {
 			t.Errorf("caddy %q: exit code %d\n%s", args, code, text)
 		}
 	}
+	twice := strings.Replace(config("", payRule), url, url+" "+url, 1)
+	if text, code := command(twice, "validate"); code == 0 || !strings.Contains(text, "each must be an independent server") {
+		t.Errorf("a master that is named twice is not found: exit code %d\n%s", code, text)
+	}
 	if text, code := command(config("instance web\u00e9", payRule), "validate"); code == 0 || !strings.Contains(text, "instance") {
 		t.Errorf("what package redlock refuses is not found: exit code %d\n%s", code, text)
 	}
