@@ -210,7 +210,9 @@ func TestAlerts(t *testing.T) {
 			wait 1h
 		}
 		respond /free/* "free"
-		redlock /free/* free:{path.1}
+		redlock /free/* free:{path.1} {
+			concurrency 5
+		}
 		respond /large/* "`+large+`"
 		redlock /large/* large:{path.1} {
 			name large

@@ -17,14 +17,14 @@ var clockMutants = []mutant{
 		shape: func(w *world) { w.guard = 0 },
 	},
 	{
-		name: "no restart guard, for fences", breaks: fencing,
+		name: "no restart guard, for fences", breaks: fencing, from: 533,
 		shape: func(w *world) {
 			w.guard = 0
 			w.busy(4)
 		},
 	},
 	{
-		name: "a changed run id goes unnoticed", breaks: exclusion,
+		name: "a changed run id goes unnoticed", breaks: exclusion, from: 274,
 		greet: func(l *route, s *protocol.Server) { s.RunID = l.String() },
 		// The registration comes with the connection, and would notice the loss in another way.
 		answer: unborn,

@@ -35,7 +35,7 @@ var lineMutants = []mutant{
 		},
 	},
 	{
-		name: "a forced release ignores the fence", breaks: exclusion,
+		name: "a forced release ignores the fence", breaks: exclusion, from: 195,
 		shape: func(w *world) { w.forces = true },
 		answer: func(_ *route, cmd *protocol.Command) {
 			if cmd.Op == protocol.OpInspect {

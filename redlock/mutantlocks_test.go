@@ -70,7 +70,7 @@ var lockMutants = []mutant{
 		},
 	},
 	{
-		name: "answers of an earlier renewal count", breaks: exclusion,
+		name: "answers of an earlier renewal count", breaks: exclusion, from: 252,
 		shape: cutOffWhileHolding,
 		answer: func(l *route, cmd *protocol.Command) {
 			if cmd.Op != protocol.OpExtend {

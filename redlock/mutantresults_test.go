@@ -28,7 +28,7 @@ var resultMutants = []mutant{
 		},
 	},
 	{
-		name: "a holder that has lost its lock leaves its result", breaks: onceOnly,
+		name: "a holder that has lost its lock leaves its result", breaks: onceOnly, from: 932,
 		shape: func(w *world) { // many are lost
 			w.busy(4)
 			for _, p := range w.processes {
@@ -77,7 +77,7 @@ var resultMutants = []mutant{
 		},
 	},
 	{
-		name: "what can't be read is taken for undone", breaks: onceOnly,
+		name: "what can't be read is taken for undone", breaks: onceOnly, from: 985,
 		shape: func(w *world) {
 			longResults(w)
 			w.passes = true

@@ -223,11 +223,11 @@ func unborn(_ *route, cmd *protocol.Command) {
 // setMutants are wrong versions of what is said and heard of sets.
 var setMutants = []mutant{
 	{
-		name: "nobody hears that a master has forgotten", breaks: exclusion, shape: wrongProcesses,
+		name: "nobody hears that a master has forgotten", breaks: exclusion, from: 335, shape: wrongProcesses,
 		answer: unborn,
 	},
 	{
-		name: "a time-out counts as a refused connection", breaks: exclusion, shape: wrongProcesses, refuses: true,
+		name: "a time-out counts as a refused connection", breaks: exclusion, from: 656, shape: wrongProcesses, refuses: true,
 		answer: func(_ *route, cmd *protocol.Command) {
 			if cmd.Op == protocol.OpRegister && cmd.Reply.Err != nil {
 				cmd.Reply.Err = protocol.Unreachable(errDown)
