@@ -14,8 +14,6 @@ import (
 // anySlot stands for all slots of a key.
 const anySlot = -1
 
-const maxSlots = 256 // as redlock.WithConcurrency allows
-
 // slotOf returns the slot that the parameters name, or anySlot.
 func slotOf(parameters map[string]string) (int, *Problem) {
 	text, given := parameters["slot"]
@@ -23,8 +21,8 @@ func slotOf(parameters map[string]string) (int, *Problem) {
 		return anySlot, nil
 	}
 	slot, err := strconv.Atoi(text)
-	if err != nil || slot < 0 || slot >= maxSlots {
-		return 0, badRequest("slot must be a number from 0 to " + strconv.Itoa(maxSlots-1) + ".")
+	if err != nil || slot < 0 || slot >= redlock.MaxConcurrency {
+		return 0, badRequest("slot must be a number from 0 to " + strconv.Itoa(redlock.MaxConcurrency-1) + ".")
 	}
 	return slot, nil
 }
@@ -44,7 +42,7 @@ func inspectLocker(ctx context.Context, l *redlock.Locker, key string, slot int)
 		return nil, err
 	}
 	shown := inspected(slots[0])
-	if shown.Slots = slotsHere(l, key); shown.Slots < 2 && len(slots) == 1 {
+	if shown.Slots = slots[0].Slots; shown.Slots < 2 && len(slots) == 1 {
 		shown.Slots = 0
 		return &shown, err
 	}
@@ -54,16 +52,6 @@ func inspectLocker(ctx context.Context, l *redlock.Locker, key string, slot int)
 		}
 	}
 	return &shown, err
-}
-
-// slotsHere returns how many slots the key has for the locker, or 0 if it holds none.
-func slotsHere(l *redlock.Locker, key string) (n int) {
-	for _, k := range l.Keys(key) {
-		if k.Key == key {
-			n = max(n, k.Slots)
-		}
-	}
-	return n
 }
 
 // slotted returns a key, with its slot if it has one, as text that looks like no other.

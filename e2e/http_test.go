@@ -59,6 +59,15 @@ func request(url string, header ...string) *http.Request {
 	return r
 }
 
+// repeated returns so many requests that are alike.
+func repeated(n int, url string, header ...string) []*http.Request {
+	all := make([]*http.Request, n)
+	for i := range all {
+		all[i] = request(url, header...)
+	}
+	return all
+}
+
 func requests(urls []string) []*http.Request {
 	all := make([]*http.Request, len(urls))
 	for i, url := range urls {

@@ -119,12 +119,7 @@ func TestRecipeOfALine(t *testing.T) {
 
 func TestRecipeOfSlots(t *testing.T) {
 	c, b, release := runRecipe(t, "At most N at a time", "wait 30s", "wait 2m")
-	requests := func(tenant string, n int) (all []*http.Request) {
-		for range n {
-			all = append(all, request(c.url+"/", "X-Tenant", tenant))
-		}
-		return all
-	}
+	requests := func(tenant string, n int) []*http.Request { return repeated(n, c.url+"/", "X-Tenant", tenant) }
 	wait := b.holdRequests(t, requests("a", 3)...)
 	fourth := sendAll(t, requests("a", 1)...)
 	c.eventuallyWait(t, 1)
@@ -147,12 +142,7 @@ func TestRecipeOfSlots(t *testing.T) {
 
 func TestRecipeOfAnLLM(t *testing.T) {
 	c, b, release := runRecipe(t, "Five calls to an LLM for each user", "wait 1m", "wait 2m")
-	calls := func(user string, n int) (all []*http.Request) {
-		for range n {
-			all = append(all, request(c.url+"/v1/chat", "X-User", user))
-		}
-		return all
-	}
+	calls := func(user string, n int) []*http.Request { return repeated(n, c.url+"/v1/chat", "X-User", user) }
 	five := b.holdRequests(t, calls("ann", 5)...)
 	sixth := sendAll(t, calls("ann", 1)...)
 	c.eventuallyWait(t, 1)

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // SlotHeader is the request header in which the upstream finds the slot of a rule with Concurrency. Every rule removes what a client
 // sends under that name.
 const SlotHeader = "Redlock-Slot"
-
-const maxConcurrency = 256 // as redlock.WithConcurrency allows
 
 // errNarrower reports a request that would wait for its own lock.
 var errNarrower = &refusalReason{OutcomeFailed, http.StatusInternalServerError, "a rule around this one has a larger concurrency for the same key"}
@@ -19,8 +19,8 @@ var errNarrower = &refusalReason{OutcomeFailed, http.StatusInternalServerError, 
 // checkConcurrency returns why a rule can't have its Concurrency.
 func (rule *Serializer) checkConcurrency() error {
 	switch {
-	case rule.Concurrency < 1 || rule.Concurrency > maxConcurrency:
-		return fmt.Errorf("concurrency %d: must be from 1 to %d", rule.Concurrency, maxConcurrency)
+	case rule.Concurrency < 1 || rule.Concurrency > redlock.MaxConcurrency:
+		return fmt.Errorf("concurrency %d: must be from 1 to %d", rule.Concurrency, redlock.MaxConcurrency)
 	case rule.Concurrency == 1:
 		return nil
 	case rule.derive == nil:
@@ -52,9 +52,10 @@ func (t *Turn) showSlot(r *http.Request) {
 	}
 }
 
-// widens reports whether a rule around this one holds the key, but beside more requests than this rule lets in.
+// widens reports whether a rule around this one holds a key that has no holder for this rule, as it does so beside more requests than
+// this rule lets in.
 func (t *Turn) widens(key string) bool {
 	wider := *t
-	wider.concurrency = maxConcurrency
-	return t.holder(key) == nil && wider.holder(key) != nil
+	wider.concurrency = redlock.MaxConcurrency
+	return wider.holder(key) != nil
 }

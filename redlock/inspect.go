@@ -15,9 +15,10 @@ import (
 
 // Inspection is a key as the masters see it.
 type Inspection struct {
-	Key  string
-	Slot int  // of the key, if it may have several holders; else 0
-	Held bool // a quorum of the masters has given it to one holder
+	Key   string
+	Slot  int  // of the key, if it may have several holders; else 0
+	Slots int  // how many there are, if this process holds one; else 0
+	Held  bool // a quorum of the masters has given it to one holder
 	// Fence is the fencing token of the holder's lock, Holder the instance name of its process, or the process's ID if
 	// that isn't known any more, and TTL how long the lease still lasts unless it is renewed. They are zero if
 	// the key isn't held. While a master doesn't answer, Fence may be larger than that of the lock.
@@ -99,7 +100,7 @@ func (l *Locker) look(ctx context.Context, key string, slot int) (seen *Inspecti
 	if l.stopped(context.Background(), nil) != nil {
 		return nil, "", ErrClosed
 	}
-	seen = &Inspection{Key: key, Slot: slot, Masters: make([]InspectedMaster, len(replies))}
+	seen = &Inspection{Key: key, Slot: slot, Slots: l.gates.slotsOf(protocol.Key(l.prefix, key)), Masters: make([]InspectedMaster, len(replies))}
 	carriers := make(map[string][]int) // the masters of each token
 	for i, reply := range replies {
 		seen.Masters[i] = inspected(reply)

@@ -98,9 +98,7 @@ func (g *gate) status(key string) KeyStatus {
 }
 
 // isHeld reports whether the head has the lock now. The mu of the gates is held.
-func (g *gate) isHeld() bool {
-	return g.lock != nil && g.lock.ctx.Err() == nil
-}
+func (g *gate) isHeld() bool { return g.lock != nil && g.lock.ctx.Err() == nil }
 
 // count returns how many keys are locked here and since when the oldest, and how many calls don't have their lock yet.
 func (g *gates) count() (held, waiting int, oldest time.Time) {

@@ -152,6 +152,9 @@ func (l *Locker) TryLock(ctx context.Context, key string, opts ...LockOption) (*
 // commands fit into one pipeline, and take a server some milliseconds.
 const MaxKeys = protocol.MaxBatch
 
+// MaxConcurrency is the largest number for WithConcurrency.
+const MaxConcurrency = protocol.MaxSlots
+
 // MaxKeyLength is how many bytes a key may have; a longer one is refused with ErrKeyTooLong. The keys of one call of
 // LockAll or TryLockAll may have 64 times as many together.
 const MaxKeyLength = 1 << 10

@@ -99,7 +99,7 @@ func WithMaxHold(d time.Duration) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.maxHold = d; return o })
 }
 
-// WithConcurrency sets how many holders the key may have at once, over all processes: 1 to 256. Each has one of n slots, which is a lock
+// WithConcurrency sets how many holders the key may have at once, over all processes: 1 to MaxConcurrency (256). Each has one of n slots, which is a lock
 // of its own: see Lock.Slot and Lock.Fence. All that wait stand in one line, and a slot that becomes free goes to the first. All
 // processes should have the same n for a key: where they differ, there are never more holders than the largest n allows, and a process
 // takes none of the slots that are beyond its own. LockAll, WithRecall, WithOncePer, Once and UnlockWith give ErrConcurrency for n above 1. Default: 1.
@@ -272,8 +272,8 @@ func (o *options) check(lock lockOptions) error {
 		return fmt.Errorf("redlock: once per %v: must be at least %v", lock.period, MinPeriod)
 	case lock.maxWaiters < 1:
 		return fmt.Errorf("redlock: max waiters %d: must be at least 1", lock.maxWaiters)
-	case lock.slots < 1 || lock.slots > protocol.MaxSlots:
-		return fmt.Errorf("redlock: concurrency %d: must be 1 to %d", lock.slots, protocol.MaxSlots)
+	case lock.slots < 1 || lock.slots > MaxConcurrency:
+		return fmt.Errorf("redlock: concurrency %d: must be 1 to %d", lock.slots, MaxConcurrency)
 	case lock.slots > 1 && (lock.recall || lock.period > 0):
 		return fmt.Errorf("%w: WithRecall, WithOncePer and Once need locks with one holder", ErrConcurrency)
 	case len(lock.label) > MaxKeyLength:

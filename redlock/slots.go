@@ -190,6 +190,18 @@ func (g *gates) nextFor(k *Lock) *caller {
 	return next
 }
 
+// slotsOf returns how many slots a key has, if this process holds one of several; else 0.
+func (g *gates) slotsOf(key string) (n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if at := g.byKey[key]; at != nil {
+		for _, k := range at.slots.all() {
+			n = max(n, int(k.attempt.slots))
+		}
+	}
+	return n
+}
+
 func (s *slots) leave(k *Lock) {
 	s.locks = slices.DeleteFunc(s.locks, func(other *Lock) bool { return other == k })
 }

@@ -160,8 +160,8 @@ func (c *runCommand) check(given func(flag string) bool) error {
 		return fmt.Errorf("--kill-after %v: want at most %v, half of the ttl: the command has to be gone before the lease is over", c.after, c.ttl/2)
 	case c.period < 0 || given("once-per") && c.period < redlock.MinPeriod:
 		return fmt.Errorf("--once-per %v: want a second at least", c.period)
-	case c.most < 1 || c.most > 256:
-		return fmt.Errorf("--concurrency %d: want a number from 1 to 256", c.most)
+	case c.most < 1 || c.most > redlock.MaxConcurrency:
+		return fmt.Errorf("--concurrency %d: want a number from 1 to %d", c.most, redlock.MaxConcurrency)
 	case c.most > 1 && c.period > 0:
 		return errors.New("--once-per is for one command at a time: want it without --concurrency")
 	case given("skip-code") && c.period == 0:

@@ -74,10 +74,10 @@ func (a *agentClient) ask(ctx context.Context, path string, seen any) bool {
 	return known && err == nil
 }
 
-// inspect returns who holds a key.
+// inspect returns who holds a key. Without the slot, the agent would look for all that there may be.
 func (a *agentClient) inspect(ctx context.Context, key string) (holder string, fence uint64) {
 	var seen console.Inspection
-	if a.ask(ctx, "/locks?"+url.Values{"key": {key}}.Encode(), &seen) && len(seen.Lockers) > 0 {
+	if a.ask(ctx, "/locks?"+url.Values{"key": {key}, "slot": {"0"}}.Encode(), &seen) && len(seen.Lockers) > 0 {
 		return seen.Lockers[0].Holder, seen.Lockers[0].Fence
 	}
 	return "", 0

@@ -1,24 +1,9 @@
 """What aiohttp, Falcon and Starlette read of a request: python3 async.py <framework> <port>"""
-import json
 import sys
 
+from readings import json_id, scalar
+
 framework, port = sys.argv[1], int(sys.argv[2])
-
-
-def scalar(value):
-    if value is None or isinstance(value, dict):
-        return None
-    if isinstance(value, list):
-        return [scalar(v) for v in value]
-    return str(value)
-
-
-def json_id(text):
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return None
-    return scalar(value.get("id")) if isinstance(value, dict) else None
 
 
 if framework == "aiohttp":

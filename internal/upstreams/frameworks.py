@@ -2,23 +2,9 @@
 import json
 import sys
 
+from readings import json_id, scalar
+
 framework, port = sys.argv[1], int(sys.argv[2])
-
-
-def scalar(value):
-    if value is None or isinstance(value, dict):
-        return None
-    if isinstance(value, (list, tuple)):
-        return [scalar(v) for v in value]
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def json_id(text):
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return None
-    return scalar(value.get("id")) if isinstance(value, dict) else None
 
 
 def serve(app):
