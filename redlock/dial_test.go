@@ -135,7 +135,9 @@ func TestNewMasterRefusesOtherClients(t *testing.T) {
 func TestEvenNumber(t *testing.T) {
 	for urls, want := range map[string]int{"memory://a": 0, "memory://a memory://b": 1, "memory://a memory://b memory://c": 0} {
 		var log logBook
-		lockUnlock(t, newLocker(t, strings.Fields(urls), log.option()), "key")
+		l := newLocker(t, strings.Fields(urls), log.option())
+		lockUnlock(t, l, "key")
+		mustClose(t, l) // then all is in the log
 		if lines := log.lines("level=WARN", "even number", "masters=2", "tolerated=0"); len(lines) != want {
 			t.Errorf("%s: warnings %q, want %d", urls, lines, want)
 		}

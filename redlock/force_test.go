@@ -84,6 +84,7 @@ func TestForcedStaysFree(t *testing.T) {
 		t.Errorf("ended by %v", cause)
 	}
 	redistest.RequireNoKeys(t, servers) // the other keys were released
+	mustClose(t, holder)                // then all is told
 	if lines := log.lines("lease lost", "released by force"); len(lines) != 1 {
 		t.Errorf("log: %q", lines)
 	}

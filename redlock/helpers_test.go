@@ -78,6 +78,14 @@ func mustUnlock(t testing.TB, lock *redlock.Lock) {
 	}
 }
 
+// mustClose closes a Locker before the test's end. Logger and observer were told of all that has happened when it returns.
+func mustClose(t testing.TB, l *redlock.Locker) {
+	t.Helper()
+	if err := l.Close(); err != nil {
+		t.Fatalf("close: %v", err)
+	}
+}
+
 // lockUnlock is a turn without work.
 func lockUnlock(t testing.TB, l *redlock.Locker, key string) {
 	t.Helper()

@@ -134,6 +134,7 @@ func TestLostLeaseIsTold(t *testing.T) {
 		s.Resume()
 	}
 	redistest.RequireNoKeys(t, servers)
+	mustClose(t, l) // then all is told
 	if lines := log.lines("level=WARN", "lease lost"); len(lines) != 1 {
 		t.Errorf("log: %q, want one line", lines)
 	}

@@ -138,6 +138,12 @@ func (d *diary) MasterDown(m redlock.MasterStatus) {
 }
 func (d *diary) MasterUp(master string) { d.note(event{kind: "up", master: master}) }
 
+// expect waits for such an event.
+func (d *diary) expect(t testing.TB, kind, master string, err error) {
+	t.Helper()
+	eventually(t, bound, fmt.Sprintf("the observer is told that %s is %s: %v", master, kind, err), func() bool { return len(d.find(kind, master, err)) > 0 })
+}
+
 // find gives the events of a kind, of one master or all (""), and with this error if it isn't nil.
 func (d *diary) find(kind, master string, err error) (found []event) {
 	d.mu.Lock()

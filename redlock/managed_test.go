@@ -50,7 +50,7 @@ func TestManagedRedis(t *testing.T) {
 		mustUnlock(t, lock)
 	}
 	_ = lost.Unlock()
-	if len(d.find("down", "", redlock.ErrReplaced))+len(d.find("down", "", redlock.ErrRestarted)) == 0 {
-		t.Error("nobody has noticed that another server answers")
-	}
+	eventually(t, bound, "somebody has noticed that another server answers", func() bool {
+		return len(d.find("down", "", redlock.ErrReplaced))+len(d.find("down", "", redlock.ErrRestarted)) > 0
+	})
 }

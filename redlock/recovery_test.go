@@ -90,7 +90,7 @@ func TestStartIsLogged(t *testing.T) {
 		}
 	}
 	var log logBook
-	newLocker(t, []string{"memory://"}, log.option())
+	mustClose(t, newLocker(t, []string{"memory://"}, log.option()))
 	if lines := log.lines(""); len(lines) != 0 {
 		t.Errorf("of a master in memory: %q", lines)
 	}

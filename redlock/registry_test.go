@@ -57,9 +57,7 @@ func TestMastersThatMayNotMeet(t *testing.T) {
 	}
 	logB.expect(t, "level=ERROR", servers[2].Addr(), servers[3].Addr())
 	logA.expect(t, "level=ERROR", servers[2].Addr(), servers[3].Addr())
-	if len(d.find("down", servers[0].URL(), nil)) == 0 {
-		t.Error("the observer was not told")
-	}
+	d.expect(t, "down", servers[0].URL(), nil)
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
