@@ -94,7 +94,9 @@ func TestWrongPasswordInStatus(t *testing.T) {
 		t.Errorf("status %s", text)
 	}
 	lockUnlock(t, l, "key")
-	if lines := book.lines("level=WARN", servers[1].URL(), "WRONGPASS", "the password is wrong"); len(lines) != 1 || len(book.lines("secret")) > 0 {
+	wrong := []string{"level=WARN", servers[1].URL(), "WRONGPASS", "the password is wrong"}
+	book.expect(t, wrong...)
+	if lines := book.lines(wrong...); len(lines) != 1 || len(book.lines("secret")) > 0 {
 		t.Errorf("log:\n%s", book.lines(""))
 	}
 	command(t, servers[1], "ACL", "SETUSER", "locks", ">wrong-secret") // the wrong one becomes right
