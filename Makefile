@@ -59,12 +59,16 @@ deploy: redis-server ## Check the files in deploy: units of systemd, manifests, 
 	@if ! command -v systemd-analyze >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends systemd; fi
 	cd deploy/check && DEPLOY=required go test -count 1 -timeout 20m ./...
 
-clients: redis-server ## Install the languages of clients/ (apt-get), and test each client with an agent, and that of PHP in php-fpm
-	@if ! { command -v php && ls /usr/sbin/php-fpm* && command -v node && command -v ruby && command -v python3 && command -v curl; } >/dev/null 2>&1; then \
-		$(APT) update && $(APT) install -y --no-install-recommends php-cli php-fpm nodejs ruby python3 curl; \
+# Not every release of Debian and Ubuntu has Laravel, whose test says if it doesn't run.
+clients: redis-server ## Install the languages of clients/ and Laravel (apt-get), and test each client with an agent, and that of PHP in php-fpm and in Laravel
+	@if ! { command -v php && ls /usr/sbin/php-fpm* && command -v node && command -v ruby && command -v python3 && command -v curl && php -m | grep -qx pdo_sqlite; } >/dev/null 2>&1; then \
+		$(APT) update && $(APT) install -y --no-install-recommends php-cli php-fpm php-sqlite3 nodejs ruby python3 curl; \
+	fi
+	@if ! dpkg -s php-laravel-framework >/dev/null 2>&1 && apt-cache show php-laravel-framework >/dev/null 2>&1; then \
+		$(APT) install -y --no-install-recommends php-laravel-framework; \
 	fi
 	CLIENTS=required go test -count 1 -parallel 6 -timeout 10m ./clients
-	CLIENTS=required go test -count 1 -timeout 10m -run '^TestLockInPHP$$' ./e2e
+	CLIENTS=required go test -count 1 -timeout 10m -v -run '^(TestLockInPHP|TestLaravel)$$' ./e2e
 
 test-servers: redis-server ## Run the tests of the lock on each of SERVERS (all that are on the PATH)
 	@failed=; for server in $(SERVERS); do \

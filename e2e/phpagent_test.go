@@ -62,24 +62,7 @@ func newPHP(t *testing.T) *phpSite {
 	p := &phpSite{dir: t.TempDir()}
 	p.log = filepath.Join(p.dir, "log")
 	socket := filepath.Join(p.dir, "s")
-	var err error
-	// A lock that nobody releases is not free before the test fails.
-	p.locker, err = redlock.Open(redistest.URLs(redistest.Start(t, 3)), redlock.WithRestartGuard(0), redlock.WithMaxTTL(10*bound), redlock.WithTTL(10*bound), redlock.WithTimeout(time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.locker.Close() })
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = agent.New(p.locker).Serve(ctx, 0, l)
-	}()
-	t.Cleanup(func() { stop(); <-ended })
+	p.locker = serveAgent(t, socket)
 	client, err := filepath.Abs("../clients/php/redlock.php")
 	if err != nil {
 		t.Fatal(err)
@@ -89,6 +72,29 @@ func newPHP(t *testing.T) *phpSite {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// serveAgent runs an agent on a Unix socket, and returns the locker that it has.
+func serveAgent(t *testing.T, socket string) *redlock.Locker {
+	t.Helper()
+	// A lock that nobody releases is not free before the test fails.
+	locker, err := redlock.Open(redistest.URLs(redistest.Start(t, 3)), redlock.WithRestartGuard(0), redlock.WithMaxTTL(10*bound), redlock.WithTTL(10*bound), redlock.WithTimeout(time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = locker.Close() })
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = agent.New(locker).Serve(ctx, 0, l)
+	}()
+	t.Cleanup(func() { stop(); <-ended })
+	return locker
 }
 
 // get sends a request whose work ends in this way, and returns whether it was answered with 200.

@@ -84,6 +84,30 @@ func TestRecipeOfWebhooks(t *testing.T) {
 	requireStatus(t, next()[0], http.StatusOK)
 }
 
+func TestRecipeOfWooCommerce(t *testing.T) {
+	c, b, release := runRecipe(t, "WooCommerce", "wait 10s", "wait 2m", "max_hold 1m", "max_hold 10m")
+	request := func(method, path, customer string) *http.Request {
+		cookie := "woocommerce_items_in_cart=1; wp_woocommerce_session_5d41402abc4b2a76b9719d911017c592=" + customer
+		r := withBody(c.url+path, "payment_method=cod", "Cookie", cookie, "Content-Type", "application/x-www-form-urlencoded; charset=UTF-8")
+		r.Method = method
+		return r
+	}
+	const (
+		ann = "t_24a50be699fb53123ba04805a08a1b%7C%7C1795600000%7C%7C1795596400%7C%7C5f2b51ca2f3b4d0dbd3a2c9a7c0a1b2c"
+		bob = "9732510%7C1795600000%7C1795513600%7C%24generic%24RBilklGuEDlklAh3dPeHeDzvjieZFKrZD40LZfxu" // as newer versions write it
+	)
+	wait := b.holdRequests(t, request("POST", "/?wc-ajax=checkout", ann))
+	line := sendAll(t, request("POST", "/?wc-ajax=checkout", ann), request("POST", "/wp-json/wc/store/v1/checkout", ann), request("PUT", "/wp-json/wc/store/v1/cart/items/1", ann),
+		request("GET", "/?add-to-cart=12", ann), request("GET", "/cart/?remove_item=c20ad4d7", ann))
+	c.eventuallyWait(t, 5)
+	pass := sendAll(t, request("GET", "/cart/", ann), request("POST", "/?wc-ajax=checkout", bob), withBody(c.url+"/?wc-ajax=add_to_cart", "product_id=12"))
+	eventually(t, "pages, other sessions and those without one are served meanwhile", func() bool { return b.inside() == 4 })
+	release()
+	for _, a := range append(append(wait(), line()...), pass()...) {
+		requireStatus(t, a, http.StatusOK)
+	}
+}
+
 func TestRecipeOfTransfers(t *testing.T) {
 	c, b, release := runRecipe(t, "Several keys at once")
 	transfer := func(from, to string) *http.Request {
