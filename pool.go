@@ -114,7 +114,7 @@ func lockersInUse() (inUse []*redlock.Locker) {
 	return inUse
 }
 
-// exiting is cancelled when the process is about to exit: then requests stop waiting for locks.
+// exiting is canceled when the process is about to exit: then requests stop waiting for locks.
 var exiting, exit = context.WithCancel(context.Background())
 
 // noticeExit is called when a server shuts down, before that waits for its requests. A reload shuts servers down too.

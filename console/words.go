@@ -14,18 +14,18 @@ import (
 
 // verdict says at a glance whether locks can be taken.
 type verdict struct {
-	Level  string // good, warn, bad, or none without a locker
-	Mark   string // a shape, for those who don't see the color
-	Colour string // of the icon
-	Title  string
-	Text   string
+	Level string // good, warn, bad, or none without a locker
+	Mark  string // a shape, for those who don't see the color
+	Color string // of the icon
+	Title string
+	Text  string
 
 	Runbook string // the section of docs/operations.md that says what to do, or empty
 }
 
 // judge returns the verdict on all lockers: that of the one which is worst.
 func judge(status Status) verdict {
-	worst := verdict{Level: "none", Mark: "–", Colour: "8a94a0", Title: "No lock is configured", Text: "This process takes no locks."}
+	worst := verdict{Level: "none", Mark: "–", Color: "8a94a0", Title: "No lock is configured", Text: "This process takes no locks."}
 	for i, l := range status.Lockers {
 		if v := l.judge(); i == 0 || v.Level == "bad" || v.Level == "warn" && worst.Level == "good" {
 			worst = v

@@ -24,7 +24,7 @@ var client = &http.Client{
 	Timeout:   time.Minute,
 }
 
-// send sends a request, which is cancelled when the test ends. It may be called in any goroutine.
+// send sends a request, which is canceled when the test ends. It may be called in any goroutine.
 func send(t *testing.T, r *http.Request) answer {
 	t.Helper()
 	response, err := client.Do(r.WithContext(t.Context()))

@@ -83,15 +83,15 @@ func TestLongRequests(t *testing.T) {
 	redistest.RequireNoKeys(t, servers)
 }
 
-// If all masters hang, a request ends with its lease: the upstream's request is cancelled, and the client gets an answer that says that
+// If all masters hang, a request ends with its lease: the upstream's request is canceled, and the client gets an answer that says that
 // the outcome is unknown.
 func TestLostLease(t *testing.T) {
-	cancelled := make(chan struct{})
+	canceled := make(chan struct{})
 	b := newBackend(t, func() {})
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b.ServeHTTP(w, r)
 		<-r.Context().Done()
-		close(cancelled)
+		close(canceled)
 	}))
 	t.Cleanup(upstream.Close)
 	servers := redistest.Start(t, 3)
@@ -118,7 +118,7 @@ func TestLostLease(t *testing.T) {
 		}
 	}
 	select {
-	case <-cancelled:
+	case <-canceled:
 	case <-time.After(bound):
 		t.Error("the upstream's request goes on")
 	}

@@ -209,8 +209,8 @@ func TestConnectionKilled(t *testing.T) {
 	redistest.RequireNoKeys(t, servers)
 }
 
-// TestCancelledAnywhere cancels attempts at all their points: none may leave a key.
-func TestCancelledAnywhere(t *testing.T) {
+// TestCanceledAnywhere cancels attempts at all their points: none may leave a key.
+func TestCanceledAnywhere(t *testing.T) {
 	for _, hung := range []bool{false, true} {
 		name := "healthy"
 		if hung {
@@ -228,7 +228,7 @@ func TestCancelledAnywhere(t *testing.T) {
 			if hung {
 				servers[0].Pause()
 			}
-			var won, cancelled int
+			var won, canceled int
 			for range 1000 {
 				ctx, cancel := context.WithCancel(t.Context())
 				timer := time.AfterFunc(rand.N(3*roundTrip), cancel)
@@ -238,7 +238,7 @@ func TestCancelledAnywhere(t *testing.T) {
 					won++
 					mustUnlock(t, lock)
 				case errors.Is(err, context.Canceled):
-					cancelled++
+					canceled++
 				default:
 					// the hung master may make a quorum of both others necessary, never impossible
 					t.Errorf("TryLock: %v, want a lock or context.Canceled", err)
@@ -246,9 +246,9 @@ func TestCancelledAnywhere(t *testing.T) {
 				timer.Stop()
 				cancel()
 			}
-			t.Logf("round trip %v: won %d, cancelled %d", roundTrip, won, cancelled)
-			if won == 0 || cancelled == 0 {
-				t.Errorf("won %d, cancelled %d: the cancellations don't cover the attempt", won, cancelled)
+			t.Logf("round trip %v: won %d, canceled %d", roundTrip, won, canceled)
+			if won == 0 || canceled == 0 {
+				t.Errorf("won %d, canceled %d: the cancellations don't cover the attempt", won, canceled)
 			}
 			if hung {
 				servers[0].Resume()

@@ -33,9 +33,9 @@ func TestFenceGrowsFromHolderToHolder(t *testing.T) {
 	}
 }
 
-// TestFenceGrowsBetweenNeighbours has two successive holders on sets of masters of which one has a server more.
+// TestFenceGrowsBetweenNeighbors has two successive holders on sets of masters of which one has a server more.
 // The rule for one set is not enough where an even set follows an odd one, and no rule is after two steps.
-func TestFenceGrowsBetweenNeighbours(t *testing.T) {
+func TestFenceGrowsBetweenNeighbors(t *testing.T) {
 	for n, limit := range map[int]int64{2: 4, 3: 2, 4: 2, 5: 1} {
 		if found := violation(safeRules, n, limit, oneStep); found != "" {
 			t.Error(found)
@@ -51,9 +51,9 @@ func TestFenceGrowsBetweenNeighbours(t *testing.T) {
 	}
 }
 
-// TestFenceOfAllNeighbours tries all sets of up to 8 masters and all votes: an earlier fence of 1 is stored by any quorum of its
+// TestFenceOfAllNeighbors tries all sets of up to 8 masters and all votes: an earlier fence of 1 is stored by any quorum of its
 // set; each of these masters grants 2 to a later lock, the others 0.
-func TestFenceOfAllNeighbours(t *testing.T) {
+func TestFenceOfAllNeighbors(t *testing.T) {
 	for n := 1; n <= 8; n++ {
 		set := 1<<n - 1
 		for _, later := range []int{set, set | 1<<n, set >> 1} {

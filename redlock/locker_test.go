@@ -161,7 +161,7 @@ func TestLost(t *testing.T) {
 	stopped, stop := lock.WithContext(t.Context())
 	stop()
 	if err := context.Cause(stopped); err != context.Canceled {
-		t.Errorf("cancelled child has cause %v, want context.Canceled", err)
+		t.Errorf("canceled child has cause %v, want context.Canceled", err)
 	}
 	if lock.Context().Err() != nil || lock.Context().Value(value{}) != "v" {
 		t.Errorf("lock's context: error %v, value %v; want the parent's value but not its end", lock.Context().Err(), lock.Context().Value(value{}))

@@ -74,7 +74,7 @@ var clockMutants = []mutant{
 		},
 	},
 	{
-		name: "the fence of one set between neighbours", breaks: fencing,
+		name: "the fence of one set between neighbors", breaks: fencing,
 		fence: func(a *attempt) uint64 {
 			n, quorum := len(a.acquires), a.locker.quorum
 			fence, _ := withinOneSet(a.fences(), n, quorum)

@@ -92,7 +92,7 @@ type inbox struct {
 
 	mu      sync.Mutex
 	op      protocol.Op     // answers to other operations come late and are dropped
-	need    int             // answers before the owner is signalled
+	need    int             // answers before the owner is signaled
 	answers []*link.Command // the answers that the owner hasn't taken yet
 }
 

@@ -23,7 +23,7 @@ type confirmed struct {
 }
 
 // onceWorld says whether results are judged: servers that are replaced, and other sets of masters, forget them.
-func (w *world) onceWorld() bool { return w.moves == nil && !w.neighbours && !w.apart }
+func (w *world) onceWorld() bool { return w.moves == nil && !w.neighbors && !w.apart }
 
 // once does a piece of work, unless it is done.
 func (w *world) once(p *process, r *rand.Rand) {

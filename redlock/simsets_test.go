@@ -25,7 +25,7 @@ func wrongProcesses(w *world) {
 	if len(w.servers) != 5 || w.quiet {
 		return
 	}
-	w.moves, w.neighbours, w.faults.to, w.wrong = nil, false, w.faults.to+12*time.Second, true
+	w.moves, w.neighbors, w.faults.to, w.wrong = nil, false, w.faults.to+12*time.Second, true
 	here, there := map[int]bool{3: true, 4: true}, map[int]bool{1: true, 2: true} // what they lack
 	if chance(r, 50) {
 		here, there = there, here

@@ -51,7 +51,7 @@ type world struct {
 	keys         int
 	slots        int          // the most that may hold a key at once: 1 in most worlds
 	mixed        bool         // processes differ on how many may
-	neighbours   bool         // some processes have a server less
+	neighbors    bool         // some processes have a server less
 	apart        bool         // two steps at once: majorities of two processes may not meet
 	pairs        bool         // where there are two keys, who wants the first wants both
 	several      bool         // of three keys many want two, or take the others within a lock
@@ -189,7 +189,7 @@ func newWorld(seed uint64, m mutant) *world {
 	}
 	w.guard = max(w.ttl, spread+2*protocol.FenceSlack) + time.Second
 	if steps := rand.New(rand.NewPCG(seed, 200)); !w.quiet {
-		w.neighbours = chance(steps, 30) && w.moves == nil || m.fence != nil
+		w.neighbors = chance(steps, 30) && w.moves == nil || m.fence != nil
 		w.apart = m.apart && len(w.servers) == 5
 	}
 	if w.eternal {
@@ -263,7 +263,7 @@ func (w *world) lacks(r *rand.Rand) map[int]bool {
 		return map[int]bool{last: true, 0: true}
 	case w.apart:
 		return map[int]bool{last: true, 1: true}
-	case w.neighbours && chance(r, 50):
+	case w.neighbors && chance(r, 50):
 		return map[int]bool{last: true}
 	}
 	return nil

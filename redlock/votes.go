@@ -128,7 +128,7 @@ func (a *attempt) raised(ctx context.Context, deadline time.Time) bool {
 // split reports whether the refusals name several holders, none of which has a quorum: perhaps nobody won.
 func (a *attempt) split() bool { return len(a.held) > 0 && !a.tooFewLive() && !a.othersHold() }
 
-// othersHold reports whether a quorum has refused in favour of one holder.
+// othersHold reports whether a quorum has refused in favor of one holder.
 func (a *attempt) othersHold() bool {
 	votes := make(map[string]int, len(a.held))
 	for _, reply := range a.held {
@@ -148,7 +148,7 @@ func (a *attempt) metSeveral() bool {
 // tooFewLive reports whether so many masters failed that no caller at all could have reached a quorum.
 func (a *attempt) tooFewLive() bool { return len(a.acquires)-len(a.failed) < a.locker.quorum }
 
-// failure returns the error of a lost attempt. It is a *HeldError where masters refused in favour of others,
+// failure returns the error of a lost attempt. It is a *HeldError where masters refused in favor of others,
 // even if none of those has won, an *UnreadableError where a master remembers a result, and a *QuorumError for masters that give
 // no usable answer.
 func (a *attempt) failure() error {

@@ -176,7 +176,7 @@ func (s *Stream) read(c protocol.Conn) error {
 	}
 }
 
-// write sends what is queued whenever it is signalled, until stop is closed.
+// write sends what is queued whenever it is signaled, until stop is closed.
 func (s *Stream) write(c protocol.Conn, stop <-chan struct{}) {
 	for {
 		select {

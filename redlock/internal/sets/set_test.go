@@ -23,7 +23,7 @@ func TestMajoritiesMeet(t *testing.T) {
 					t.Errorf("%d and %d masters, %d in common: meet %v, want %v", n, m, common, got, always)
 				}
 				if (n-common)+(m-common) <= 1 && !always {
-					t.Errorf("%d and %d masters, %d in common: neighbours that don't meet", n, m, common)
+					t.Errorf("%d and %d masters, %d in common: neighbors that don't meet", n, m, common)
 				}
 			}
 		}
