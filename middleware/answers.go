@@ -2,11 +2,14 @@ package middleware
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/response"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // DefaultAnswerTimeout is how long a client may keep an answer waiting unless something else is set.
@@ -41,4 +44,99 @@ func (s *serving) noteSlowClient(written *response.Writer) {
 		attrs = append(attrs, slog.Int("not_logged", missed))
 	}
 	s.rule.Logger.LogAttrs(context.Background(), slog.LevelInfo, message, attrs...)
+}
+
+const (
+	answerCopies = 2                                    // of an answer that are in memory at once: as it is written, and as it is stored
+	answerMost   = answerCopies * 4 * redlock.MaxResult // sealed, opened and expanded
+	answerTime   = 10 * time.Second                     // for which an answer waits for room
+)
+
+// answerBudget bounds the bytes of the answers that are in memory because they are remembered, over all rules. One that is recorded takes
+// room while it is written, for which its handler waits; one that is replayed, before it is decoded. What has room to be stored, or
+// to be replayed, waits for no more.
+var answerBudget = NewBudget(DefaultAnswerBudget)
+
+// DefaultAnswerBudget is how many bytes the answers may take in memory at once that are being recorded, stored and replayed.
+const DefaultAnswerBudget = 64 << 20
+
+// errNoRoom reports a request whose answer is remembered, and finds no room in memory.
+var errNoRoom = fmt.Errorf("%w: other answers take all the memory that there is for them", redlock.ErrUnreadable)
+
+// answerRoom is what the answer to a request has of the budget.
+type answerRoom struct {
+	mu      sync.Mutex
+	portion *portion // nil before the first byte
+	left    bool     // for good: what writes after its handler has returned takes none
+}
+
+// noWait is for room that is free now.
+var noWait = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// take takes room for an answer of so many bytes in all, within the wait that ctx allows, and reports whether there was any.
+func (r *answerRoom) take(ctx context.Context, client string, bytes int) bool {
+	r.mu.Lock()
+	if r.portion == nil {
+		r.portion = answerBudget.portion(client, answerMost)
+	}
+	p, left := r.portion, r.left
+	r.mu.Unlock()
+	more := answerCopies*int64(bytes) - p.has()
+	switch {
+	case left:
+		return false
+	case more <= 0:
+		return true
+	}
+	granted := p.take(ctx, more)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.left { // meanwhile
+		p.settle(0)
+	}
+	return granted && !r.left
+}
+
+// settle gives back all room but that for so many bytes.
+func (r *answerRoom) settle(bytes int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.portion != nil {
+		r.portion.settle(answerCopies * int64(bytes))
+	}
+}
+
+// leave gives back all room for good.
+func (r *answerRoom) leave() {
+	r.settle(0)
+	r.mu.Lock()
+	r.left = true
+	r.mu.Unlock()
+}
+
+// roomToWrite is for an answer that is recorded, of so many bytes so far.
+func (s *serving) roomToWrite(bytes int) bool {
+	ctx, cancel := context.WithTimeout(s.own.Context(), answerTime)
+	defer cancel()
+	return s.room.take(ctx, s.rule.client(s.r), bytes)
+}
+
+// roomToReplay is for a remembered answer of so many bytes.
+func (s *serving) roomToReplay(bytes int) bool {
+	return s.room.take(noWait, s.rule.client(s.r), bytes)
+}
+
+// waitToReplay waits until there is room for a remembered answer of so many bytes. It must not be in memory meanwhile.
+func (s *serving) waitToReplay(bytes int) error {
+	s.room.settle(0) // what waits here has nothing that others wait for
+	ctx, cancel := context.WithTimeout(s.r.Context(), answerTime)
+	defer cancel()
+	if !s.room.take(ctx, s.rule.client(s.r), bytes) {
+		return errNoRoom
+	}
+	return nil
 }

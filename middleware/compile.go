@@ -3,8 +3,13 @@ package middleware
 import (
 	"errors"
 	"fmt"
+	"reflect"
+	"runtime"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/signature"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -15,8 +20,8 @@ type Serializer struct {
 	// Rule is as it was given, with the settings of its preset and the defaults.
 	Rule
 
-	keys      Templates // nil if derive isn't theirs
-	derive    KeysFunc  // nil if the rule locks only the IDs of requests
+	keys      templates // nil if derive isn't theirs
+	derive    keysFunc  // nil if the rule locks only the IDs of requests
 	dedupe    KeyFunc   // nil for none
 	scope     KeyFunc   // nil for none
 	ownScope  bool      // the rule itself has set the scope, and not its preset
@@ -40,7 +45,7 @@ func Compile(rule Rule, placeholder func(rule *Rule, name string) (KeyFunc, erro
 }
 
 // compile takes the keys from derive, if there is one, and from the rule's templates otherwise.
-func compile(rule Rule, derive KeysFunc, placeholder func(rule *Rule, name string) (KeyFunc, error)) (*Serializer, error) {
+func compile(rule Rule, derive keysFunc, placeholder func(rule *Rule, name string) (KeyFunc, error)) (*Serializer, error) {
 	s := &Serializer{Rule: rule, derive: derive}
 	s.Name = rule.RuleName()
 	var preset Preset
@@ -50,7 +55,7 @@ func compile(rule Rule, derive KeysFunc, placeholder func(rule *Rule, name strin
 			return nil, err
 		}
 	}
-	s.ownScope = rule.HasScope()
+	s.ownScope = rule.hasScope()
 	s.byUser = rule.User != nil && rule.Scope == ""
 	s.setPreset(preset)
 	s.setDefaults()
@@ -97,7 +102,7 @@ func (rule *Serializer) compileTemplates(placeholder PlaceholderFunc) (err error
 	case rule.derive != nil && len(rule.Keys) > 0:
 		return errors.New("key: the keys come from a function, and from templates or a preset: want one of them")
 	case len(rule.Keys) > 0:
-		if rule.keys, err = ParseTemplates(rule.Keys, placeholder); err != nil {
+		if rule.keys, err = parseTemplates(rule.Keys, placeholder); err != nil {
 			return err
 		}
 		for _, t := range rule.keys {
@@ -111,7 +116,7 @@ func (rule *Serializer) compileTemplates(placeholder PlaceholderFunc) (err error
 	if rule.derive == nil && !rule.identifiesByHeader() {
 		return errors.New("key: want at least one template, such as order:{http.request.uri.path.1}; a first value that begins with / or @ is taken for a matcher")
 	}
-	if rule.HasScope() {
+	if rule.hasScope() {
 		scope, err := parseScope(rule.Scope, placeholder)
 		if err != nil {
 			return err
@@ -225,4 +230,55 @@ func (rule *Serializer) Global() string {
 		return rule.Keys[i]
 	}
 	return ""
+}
+
+// maxName is how long the name of a rule may be, in bytes: it is in each line of the access log and in each series of metrics.
+const maxName = 128
+
+// checkName returns an error unless a name fits into logs and metrics.
+func checkName(name string) error {
+	switch {
+	case len(name) > maxName:
+		return fmt.Errorf("name %.20q…: longer than %d bytes", name, maxName)
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, isUnprintable):
+		return fmt.Errorf("name %q: has characters that can't be printed", name)
+	case strings.TrimSpace(name) != name:
+		return fmt.Errorf("name %q: must not begin or end with a space", name)
+	}
+	return nil
+}
+
+func isUnprintable(r rune) bool { return !unicode.IsPrint(r) }
+
+// defaultName returns the name of a rule that is given none: its key templates as they are written, and its preset. It is cut
+// where it would be longer than a name may be.
+func defaultName(templates []string, preset string) string {
+	name := strings.Join(templates, " ")
+	switch {
+	case preset != "" && name != "":
+		name += " (preset " + preset + ")"
+	case preset != "":
+		name = "preset " + preset
+	}
+	name = strings.Map(func(r rune) rune {
+		if isUnprintable(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, strings.TrimSpace(name))
+	const more = "…"
+	if len(name) > maxName {
+		end := maxName - len(more)
+		for !utf8.RuneStart(name[end]) {
+			end--
+		}
+		name = strings.TrimRight(name[:end], " ") + more
+	}
+	return name
+}
+
+// nameOfFunc returns the default name of a rule whose keys come from a function: that function's, such as main.orderKey.
+func nameOfFunc(key KeyFunc) string {
+	name := runtime.FuncForPC(reflect.ValueOf(key).Pointer()).Name()
+	return defaultName([]string{name[strings.LastIndexByte(name, '/')+1:]}, "")
 }

@@ -5,11 +5,14 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/dunglas/httpsfv"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
@@ -116,3 +119,94 @@ func (t *Template) exactKey() KeyFunc {
 		return url.PathUnescape(key)
 	}
 }
+
+// identifySender finds out who has sent the ID.
+func (s *serving) identifySender() (err error) {
+	if s.rule.byUser {
+		if s.delivery.User = s.rule.User(s.r); s.delivery.User != "" {
+			return nil
+		}
+	}
+	if s.rule.scope == nil {
+		return nil
+	}
+	s.delivery.Scope, err = s.rule.scope(s.r)
+	if err == nil && s.rule.Remember > 0 && s.rule.scopeIsAuthorization() {
+		if kind := changing(s.r.Header.Get("Authorization")); kind != "" {
+			s.rule.logSometimes(slog.LevelWarn, "scope changes while the client stays the same: a repeat with "+kind+" is another client's to this rule, and runs again; see docs/recipes.md#an-api-with-idempotency-key", "scope")
+		}
+	}
+	return err
+}
+
+func (rule *Rule) scopeIsAuthorization() bool {
+	return strings.Contains(strings.ToLower(rule.Scope), "header.authorization")
+}
+
+// changing returns what is in a header Authorization that is not the same in each request of one client, or "".
+func changing(authorization string) string {
+	scheme, rest, _ := strings.Cut(authorization, " ")
+	switch scheme = strings.ToLower(scheme); {
+	case scheme == "bearer" && strings.HasPrefix(rest, "eyJ") && strings.Count(rest, ".") == 2:
+		return "a refreshed token (JWT)"
+	case scheme == "digest", scheme == "hawk", scheme == "mac", scheme == "oauth", scheme == "dpop", scheme == "signature", scheme == "negotiate", scheme == "ntlm",
+		strings.HasPrefix(scheme, "aws4-"):
+		return "another signature or nonce (" + scheme + ")"
+	}
+	return ""
+}
+
+// Warnings returns what is valid in how the rule remembers answers, but hardly ever meant.
+func (rule *Serializer) Warnings() (warnings []string) {
+	switch {
+	case rule.Remember == 0:
+	case !rule.hasScope() && rule.Verify == nil:
+		warnings = append(warnings, "answers are remembered, and whoever sends the same keys and ID gets them, unless authentication has found who it is: set scope, such as {header.X-API-Key}, unless all clients may see them")
+	case rule.ownScope && rule.scopeIsAuthorization():
+		warnings = append(warnings, "scope is {header.Authorization}, which changes with a refreshed token, and with each digest or signature: then a repeat runs again; leave scope out where Caddy or the program authenticates, see docs/recipes.md#an-api-with-idempotency-key")
+	}
+	return warnings
+}
+
+func (rule *Serializer) warn() {
+	for _, warning := range rule.Warnings() {
+		rule.Logger.Warn(warning, "rule", rule.Name)
+	}
+}
+
+// IdempotencyHeader is the header in which a client names a request that it may repeat.
+const IdempotencyHeader = "Idempotency-Key"
+
+const maxIdempotencyKey = 255 // bytes
+
+// IdempotencyKey is the KeyFunc of the header Idempotency-Key: a string as draft-ietf-httpapi-idempotency-key-header has it,
+// "8e03978e-40d5-43dd-bc93-6894a57f9324", or the same without the quotes, as most clients send it. The two are one ID. Letters
+// are compared as they are: IDs that differ in case are different.
+func IdempotencyKey(r *http.Request) (string, error) {
+	id, err := oneHeader(r, IdempotencyHeader) // PHP takes Idempotency_Key for the same header, and may read that one
+	if err == nil && id == "" {
+		err = ErrMissingKey
+	}
+	if err != nil {
+		return "", &KeyError{Placeholder: idempotencyPlaceholder, Err: err}
+	}
+	if strings.HasPrefix(id, `"`) {
+		item, err := httpsfv.UnmarshalItem([]string{id})
+		text, isString := item.Value.(string)
+		if err != nil || !isString {
+			return "", errBadIdempotencyKey
+		}
+		id = text
+	} else if strings.ContainsAny(id, `",;`) { // a list, or parameters of what is no string
+		return "", errBadIdempotencyKey
+	}
+	if id == "" || len(id) > maxIdempotencyKey || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", errBadIdempotencyKey
+	}
+	return id, nil
+}
+
+const idempotencyPlaceholder = "header." + IdempotencyHeader
+
+var errBadIdempotencyKey = &refusalReason{OutcomeBadKey, http.StatusBadRequest,
+	fmt.Sprintf("header %s is no string of 1 to %d printable characters without spaces", IdempotencyHeader, maxIdempotencyKey)}

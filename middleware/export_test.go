@@ -1,7 +1,18 @@
 package middleware
 
+import "net/http"
+
 // CompileFunc is Compile with a function in place of the templates, as NewFunc has it.
 func CompileFunc(rule Rule, key KeyFunc) *Serializer { return mustCompile(rule, key.Keys) }
+
+// KeysOf derives the keys of a request from several templates.
+func KeysOf(r *http.Request, texts ...string) ([]string, error) {
+	all, err := parseTemplates(texts, Placeholder)
+	if err != nil {
+		return nil, err
+	}
+	return all.Keys(r)
+}
 
 // RunningKey is the key of a delivery under a rule that remembers nothing.
 func RunningKey(d Delivery) string { return d.runningKey() }

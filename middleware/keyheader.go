@@ -19,7 +19,7 @@ const maxKeyHeader = 4 << 10
 var errKeyHeader = fmt.Errorf("%w: the values of the key are too long to be shown to the upstream", ErrAmbiguousKey)
 
 // values returns the folded values of a request's placeholders, by name.
-func (t Templates) values(r *http.Request) (map[string][]string, error) {
+func (t templates) values(r *http.Request) (map[string][]string, error) {
 	all := make(map[string][]string)
 	for _, template := range t {
 		from := template.in(r)

@@ -19,10 +19,10 @@ const (
 // errTooManyKeys reports a request that would have to hold too many locks.
 var errTooManyKeys = fields.ErrTooMany
 
-// KeysFunc derives the lock keys of a request, which holds all of them together. Its errors are those of a KeyFunc.
-type KeysFunc func(*http.Request) ([]string, error)
+// keysFunc derives the lock keys of a request, which holds all of them together. Its errors are those of a KeyFunc.
+type keysFunc func(*http.Request) ([]string, error)
 
-// Keys makes a KeyFunc usable as a KeysFunc.
+// Keys makes a KeyFunc usable as a keysFunc.
 func (key KeyFunc) Keys(r *http.Request) ([]string, error) {
 	k, err := key(r)
 	if err != nil {
@@ -31,32 +31,32 @@ func (key KeyFunc) Keys(r *http.Request) ([]string, error) {
 	return []string{k}, nil
 }
 
-// Templates are the key templates of a rule: a request has the keys of all of them.
-type Templates []*Template
+// templates are the key templates of a rule: a request has the keys of all of them.
+type templates []*Template
 
-// ParseTemplates reads several templates as ParseTemplate does.
-func ParseTemplates(texts []string, compile PlaceholderFunc) (Templates, error) {
+// parseTemplates reads several templates as ParseTemplate does.
+func parseTemplates(texts []string, compile PlaceholderFunc) (templates, error) {
 	if len(texts) == 0 {
 		return nil, errors.New("no key template")
 	}
 	if len(texts) > maxKeys {
 		return nil, fmt.Errorf("key templates: at most %d, got %d", maxKeys, len(texts))
 	}
-	templates := make(Templates, len(texts))
+	all := make(templates, len(texts))
 	for i, text := range texts {
 		var err error
-		if templates[i], err = ParseTemplate(text, compile); err != nil {
+		if all[i], err = ParseTemplate(text, compile); err != nil {
 			return nil, err
 		}
 	}
-	return templates, nil
+	return all, nil
 }
 
 // Global reports whether one of the templates has no placeholder, so that all requests share its lock.
-func (t Templates) Global() bool { return slices.ContainsFunc(t, (*Template).Global) }
+func (t templates) Global() bool { return slices.ContainsFunc(t, (*Template).Global) }
 
 // Keys derives the lock keys of a request, at least one from each template. The error is a *KeyError.
-func (t Templates) Keys(r *http.Request) ([]string, error) {
+func (t templates) Keys(r *http.Request) ([]string, error) {
 	var keys []string
 	for _, template := range t {
 		some, err := template.Keys(r)

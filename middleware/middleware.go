@@ -63,7 +63,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"reflect"
+	"runtime"
+	"strings"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -122,7 +126,7 @@ func (rule Rule) of(locker *redlock.Locker) Rule {
 	return rule
 }
 
-func mustCompile(rule Rule, derive KeysFunc) *Serializer {
+func mustCompile(rule Rule, derive keysFunc) *Serializer {
 	s, err := compile(rule, derive, (*Rule).Placeholder)
 	if err != nil {
 		panic(fmt.Sprintf("middleware: %v", err))
@@ -147,4 +151,32 @@ func (rule *Serializer) middleware(locker *redlock.Locker) func(http.Handler) ht
 			}
 		})
 	}
+}
+
+// errRunsLater reports a framework that calls its handler after the middleware has returned, and so without the lock.
+var errRunsLater = errors.New("the adapter runs the handler after the middleware has returned, without its lock: " +
+	"with Fiber, wrap the handler instead, adaptor.HTTPHandler(middleware.New(…)(handler))")
+
+// runsLater reports whether the next handler is the one with which Fiber's adaptor.HTTPMiddleware merely notes that the
+// middleware has called it. All other handlers are assumed to do their work before they return.
+func runsLater(next http.Handler) bool {
+	f, ok := next.(http.HandlerFunc)
+	if !ok {
+		return false
+	}
+	pc := reflect.ValueOf(f).Pointer()
+	function := runtime.FuncForPC(pc)
+	file, _ := function.FileLine(pc)
+	return strings.Contains(function.Name(), "HTTPMiddleware.") && // after the caller's name if it is inlined
+		strings.Contains(file, "github.com/gofiber/fiber/") && strings.Contains(file, "/adaptor/")
+}
+
+// refuseAll refuses all requests, rather than serve them without a lock.
+func (rule *Serializer) refuseAll(err error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		turn := Turn{Rule: rule.Name, Outcome: OutcomeFailed, Detail: detailOf(OutcomeFailed, err)}
+		rule.logOutcome("request is refused", turn, err, slog.Int("status", http.StatusInternalServerError))
+		rule.observeDone(OutcomeFailed, 0)
+		(&Refusal{Status: http.StatusInternalServerError, Turn: turn, Err: err}).Write(w)
+	})
 }

@@ -9,6 +9,9 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
@@ -199,4 +202,48 @@ func (s *serving) unlockWith(result []byte) (tell func()) {
 		}
 		s.noteRemembered(len(result), s.why, nil)
 	}
+}
+
+// retried are the statuses below 500 with which a server asks to try again, so that they are not the answer for good.
+var retried = []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusConflict,
+	http.StatusLocked, http.StatusTooEarly, http.StatusTooManyRequests}
+
+// isFinal is what counts as final without Rule.RememberStatus.
+func isFinal(status int) bool { return !slices.Contains(retried, status) }
+
+// parseStatuses returns what reports whether a status is one of these: 201, or all of a class, such as 2xx. Only statuses from 200 to 499 can be remembered.
+func parseStatuses(texts []string) (func(status int) bool, error) {
+	one, class := map[int]bool{}, map[int]bool{}
+	for _, text := range texts {
+		in, digits := one, text
+		if strings.HasSuffix(text, "xx") {
+			in, digits = class, text[:len(text)-2]+"00"
+		}
+		status, err := strconv.Atoi(digits)
+		if err != nil || status < 200 || status > 499 {
+			return nil, fmt.Errorf("remember_status %q: want a status from 200 to 499, or 2xx, 3xx or 4xx", text)
+		}
+		if strings.HasSuffix(text, "xx") {
+			status /= 100
+		}
+		in[status] = true
+	}
+	if len(texts) == 0 {
+		return nil, fmt.Errorf("remember_status: want at least one status, such as 2xx")
+	}
+	return func(status int) bool { return one[status] || class[status/100] }, nil
+}
+
+// Sealer encrypts the answers that are remembered, so that the masters can't read them.
+type Sealer struct{ sealer *answer.Sealer }
+
+// NewSealer returns a Sealer with AES-256-GCM. Each key has 32 bytes; the first encrypts, and all decrypt, so that a key can be
+// replaced: first add the new one everywhere as the second, then make it the first, and remove the old one when the last answer
+// that it has encrypted is forgotten. Its errors don't show the keys.
+func NewSealer(keys ...[]byte) (*Sealer, error) {
+	sealer, err := answer.NewSealer(keys...)
+	if err != nil {
+		return nil, err
+	}
+	return &Sealer{sealer}, nil
 }

@@ -258,7 +258,7 @@ func (rule *Rule) hasID() bool {
 	return rule.identifiesByHeader() || rule.Dedupe != "" && rule.Dedupe != off
 }
 
-// HasScope reports whether IDs are told apart by who has sent them.
-func (rule *Rule) HasScope() bool { return rule.Scope != "" && rule.Scope != off }
+// hasScope reports whether IDs are told apart by who has sent them.
+func (rule *Rule) hasScope() bool { return rule.Scope != "" && rule.Scope != off }
 
 func (rule *Rule) runsToEnd() bool { return rule.OnClientAbort != Cancel }

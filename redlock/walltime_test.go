@@ -21,7 +21,7 @@ func TestWallTime(t *testing.T) {
 		"wait.go":                      "clock: the proposal of a fence before any master has told its time, which masters clamp",
 		"internal/admission/seats.go":  "firstSeen: the server's time",
 		"inspect.go":                   "inspected: a ticket's time, to be shown",
-		"turns.go":                     "toldOf: since when a turn lasts, to be shown",
+		"keys.go":                      "toldOf: since when a turn lasts, to be shown",
 	}
 	files, err := filepath.Glob("*.go")
 	if err != nil {
