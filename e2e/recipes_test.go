@@ -386,7 +386,7 @@ func TestEachRecipeIsRun(t *testing.T) {
 	}
 	for section := range strings.SplitSeq(string(document), "\n## ") {
 		heading, text, _ := strings.Cut(section, "\n")
-		for _, language := range []string{"caddyfile", "go"} {
+		for _, language := range []string{"caddyfile", "go", "js", "python", "ruby", "php"} {
 			if strings.Contains(text, "\n```"+language+"\n") && !strings.Contains(tests, fmt.Sprintf("%q", heading)) && heading != "Fencing in SQL" {
 				t.Errorf("no test runs %q", heading)
 			}
