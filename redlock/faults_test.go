@@ -129,6 +129,7 @@ func requireNoQuorum(t *testing.T, l *redlock.Locker, down []*redistest.Server) 
 
 // TestQuorumErrorTellsTheMasters: a master that hangs, and need not be waited for, isn't counted as failed.
 func TestQuorumErrorTellsTheMasters(t *testing.T) {
+	t.Parallel()
 	l, servers := onServers(t, 3, redlock.WithTimeout(time.Second))
 	lockUnlock(t, l, "key")
 	for _, s := range servers[:2] {

@@ -12,14 +12,16 @@ import (
 const historyBound = 5 * time.Minute
 
 // TestHistories records what 64 clients in three processes see of ten locks, while masters are
-// killed, emptied and hung, and holders paused and killed. A lock with a fence must explain it all.
+// killed, emptied and hung, and holders paused and killed. A lock with a fence must explain it all. "make test" has half of the rounds, on
+// three masters.
 func TestHistories(t *testing.T) {
 	t.Parallel()
-	const (
-		leastRounds     = 6
-		leastOperations = 10_000 // acquires and releases, on each number of masters
-	)
-	for _, masters := range []int{3, 5} {
+	sizes, leastRounds := []int{3, 5}, 6
+	leastOperations := 10_000 // acquires and releases, on each number of masters
+	if testing.Short() {
+		sizes, leastRounds, leastOperations = sizes[:1], leastRounds/2, leastOperations/4
+	}
+	for _, masters := range sizes {
 		t.Run(fmt.Sprint(masters, " masters"), func(t *testing.T) {
 			t.Parallel()
 			r := startHistoryRun(t, masters, "")

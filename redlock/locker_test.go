@@ -55,6 +55,7 @@ func TestTurn(t *testing.T) {
 }
 
 func TestMutualExclusion(t *testing.T) {
+	t.Parallel()
 	const workers, turns = 8, 10
 	for _, n := range []int{3, 5} {
 		t.Run(fmt.Sprint(n, " masters"), func(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 
 // TestOnce: of many calls in two processes that want the same work done, one does it, and all get its result, whatever it is.
 func TestOnce(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 3)
 	lockers := []*redlock.Locker{newLocker(t, redistest.URLs(servers)), newLocker(t, redistest.URLs(servers))}
 	for _, key := range []string{"a", "b", "c", "nothing"} {

@@ -189,6 +189,7 @@ func TestLargestFenceCounts(t *testing.T) {
 
 // TestWhatResultsSurvive: the cells of the table in docs/guarantees.md.
 func TestWhatResultsSurvive(t *testing.T) {
+	t.Parallel()
 	l, servers := onServers(t, 3)
 	leave := func(key string) {
 		t.Helper()

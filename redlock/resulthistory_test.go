@@ -106,7 +106,11 @@ func (h *resultHistory) once(l *redlock.Locker, key string, client int) {
 // key must look as if it was done once.
 func TestHistoriesOfResults(t *testing.T) {
 	t.Parallel()
-	h := recordResults(t, 40, func(h *resultHistory) bool { return h.runs > 50 && h.met > 200 }, redlock.WithRecall())
+	hangs := 40
+	if testing.Short() {
+		hangs = 15
+	}
+	h := recordResults(t, hangs, func(h *resultHistory) bool { return h.runs > 50 && h.met > 200 }, redlock.WithRecall())
 	if key := judge(t, resultModel, h); key != "" {
 		t.Errorf("the history of key %q is not that of work that is done once: see %s", key, picture(t, resultModel, h[key]))
 	}

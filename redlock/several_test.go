@@ -17,6 +17,7 @@ import (
 // TestPairs: 1,000 calls of two processes, each for two of five keys in any order. All get their keys, no two hold
 // one at the same time, and nothing is left.
 func TestPairs(t *testing.T) {
+	t.Parallel()
 	const calls, keys = 1000, 5
 	one, servers := onServers(t, 3)
 	lockers := []*redlock.Locker{one, newLocker(t, redistest.URLs(servers))}
