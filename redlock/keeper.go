@@ -127,8 +127,8 @@ func (k *keeper) attend(lock *Lock, now time.Time) {
 	}
 }
 
-// bury has locks released that are lost. Their contexts have ended.
-func (k *keeper) bury(lost []*Lock) {
+// releaseSoon has locks released that are lost. Their contexts have ended.
+func (k *keeper) releaseSoon(lost []*Lock) {
 	k.mu.Lock()
 	k.lost = append(k.lost, lost...)
 	k.mu.Unlock()

@@ -149,11 +149,11 @@ func (k *Lock) Err() error {
 // only the masters knew: the key was gone there, or another holder's. It is a *QuorumError, matching ErrNoQuorum, if
 // too few masters confirmed the release: then the lock is free when its TTL is over, at the latest.
 func (k *Lock) Unlock() error {
-	k.unlock.Do(func() { k.unlockErr = k.freeAll() })
+	k.unlock.Do(func() { k.unlockErr = k.release() })
 	return k.unlockErr
 }
 
-// run calls f under the lock, and frees it, for Do.
+// run calls f under the lock, and releases it, for Do.
 func (k *Lock) run(ctx context.Context, f func(context.Context, *Lock) error) (err error) {
 	defer func() {
 		ended := k.Err()
@@ -169,10 +169,11 @@ func (k *Lock) run(ctx context.Context, f func(context.Context, *Lock) error) (e
 	return f(held, k)
 }
 
-func (k *Lock) freeAll() error {
+// release ends the lock, and releases the keys of the call, for Unlock.
+func (k *Lock) release() error {
 	unlocks := &k.attempt.locker.unlocks
 	if !unlocks.enter() {
-		return k.endedBefore() // Close has freed it, unless it was lost
+		return endedError{k.endedBy()} // Close has released it, unless it was lost
 	}
 	defer unlocks.leave()
 	parts := k.parts()
@@ -181,8 +182,12 @@ func (k *Lock) freeAll() error {
 	}
 	var left []*gate
 	for _, part := range parts {
-		part.free()
-		if part.released && len(parts) > 1 {
+		if !part.released {
+			continue // it was lost before, and its release is on its way
+		}
+		part.attempt.locker.keeper.forget(part)
+		part.handOff()
+		if len(parts) > 1 {
 			left = append(left, part.gate)
 		}
 	}
@@ -191,7 +196,7 @@ func (k *Lock) freeAll() error {
 	var err error
 	deadline := time.Now().Add(2 * k.attempt.releaseTimeout()) // if another process has begun to wait, a release takes two round trips
 	for _, part := range parts {
-		err = cmp.Or(err, part.freed(deadline))
+		err = cmp.Or(err, part.confirm(deadline))
 	}
 	return err
 }
@@ -204,23 +209,13 @@ func (k *Lock) parts() []*Lock {
 	return k.whole
 }
 
-// free releases the key, unless the lock was lost before: then the release is on its way.
-func (k *Lock) free() {
-	if k.released {
-		k.attempt.locker.keeper.forget(k)
-		k.hand()
-	}
-}
-
-func (k *Lock) freed(deadline time.Time) error {
+// confirm returns the error of Unlock for one key, when a quorum has released it.
+func (k *Lock) confirm(deadline time.Time) error {
 	if !k.released {
-		return k.endedBefore()
+		return endedError{k.endedBy()}
 	}
 	return k.attempt.confirmRelease(deadline)
 }
-
-// endedBefore returns the error of Unlock for a lock that had ended before.
-func (k *Lock) endedBefore() error { return endedError{k.endedBy()} }
 
 // endedBy returns why the lock has ended; nil while it is held.
 func (k *Lock) endedBy() error {
@@ -247,9 +242,9 @@ func (k *Lock) end(cause error) bool {
 	return true
 }
 
-// hand releases the lock. If a call of this process waits behind it, one command for each master releases this lock
+// handOff releases the key. If a call of this process waits behind it, one command for each master releases this lock
 // and acquires the next. The gates of a lock on several keys are left together, by the caller.
-func (k *Lock) hand() {
+func (k *Lock) handOff() {
 	a, l := k.attempt, k.attempt.locker
 	var next *caller
 	switch {
@@ -324,7 +319,7 @@ func (k *Lock) lose(cause error) (held bool) {
 			lost = append(lost, part)
 		}
 	}
-	keeper.bury(lost)
+	keeper.releaseSoon(lost)
 	return len(lost) > 0
 }
 

@@ -176,7 +176,7 @@ func (n *Inspection) mayRemember(fence uint64) (which []*MasterError, remember b
 func (k *Lock) unlockForgetting() error {
 	k.unlock.Do(func() {
 		k.result = &protocol.Result{Fence: k.attempt.fence}
-		k.unlockErr = k.freeAll()
+		k.unlockErr = k.release()
 	})
 	return k.unlockErr
 }

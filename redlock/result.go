@@ -73,7 +73,7 @@ func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
 				k.result = nil
 			}
 		}
-		k.unlockErr = k.freeAll()
+		k.unlockErr = k.release()
 		if wrong != nil {
 			k.unlockErr = errors.Join(wrong, k.unlockErr)
 		}
