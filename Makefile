@@ -218,16 +218,14 @@ prose: node ## Check the spelling in documents, comments and messages: internal/
 	bin/prose/node_modules/.bin/cspell lint --no-progress --show-suggestions --config internal/prose/cspell.json || { \
 		echo 'correct these words, or add those that are right to internal/prose/words.txt' >&2; exit 1; }
 
-site: node ## Build the site from docs in bin/site/dist, and follow its links (20 seconds)
+site: node ## Build the site from docs in bin/site/dist, with a part for each minor version, and follow its links (20 seconds)
 	$(call npm-install,site)
-	@rm -rf bin/site/docs bin/site/dist && mkdir -p bin/site/.vitepress && cp -r docs bin/site/ && cp internal/site/config.mjs bin/site/.vitepress/
-	cd bin/site && node_modules/.bin/vitepress build --outDir dist
-	node internal/site/check.mjs bin/site/dist
+	internal/site/build.sh
 
 workflows: ## Check the workflows of GitHub and the scripts of the shell
 	@if ! command -v shellcheck >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends shellcheck; fi
 	go run $(ACTIONLINT)
-	shellcheck .ci/run examples/jobs/*.sh examples/traefik/*.sh clients/shell/*.sh
+	shellcheck .ci/run internal/site/*.sh examples/jobs/*.sh examples/traefik/*.sh clients/shell/*.sh
 
 # The tool exits with 3 for what it has found, and with 1 if it can't get the database.
 vulncheck: ## Look for known vulnerabilities in what is called; that the database can't be reached is an error with VULNDB=required

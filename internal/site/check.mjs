@@ -1,8 +1,8 @@
-// check follows the links within the site, whose folder it is given: to pages, and to sections of them.
+// check follows the links within a part of the site, whose folder and path it is given: to pages, and to sections of them.
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 
-const [folder, base] = [process.argv[2], "/caddy-redlock/"];
+const [folder, base] = process.argv.slice(2);
 const pages = readdirSync(folder, { recursive: true }).filter((name) => name.endsWith(".html"));
 const text = (name) => readFileSync(join(folder, name), "utf8");
 let links = 0;

@@ -1,9 +1,20 @@
-// The site is docs/*.md as they are. make site copies them and this file into bin/site, where VitePress is installed.
+// The site is docs/*.md as they are. build.sh copies them and this file into bin/site, where VitePress is installed: of TAG, or of none; there
+// are other parts for VERSIONS.
 import { readFileSync } from "node:fs";
 import { posix, resolve } from "node:path";
 
 const repository = "https://github.com/caddy-redlock/caddy-redlock";
+const pages = "https://caddy-redlock.github.io/caddy-redlock/";
 const docs = resolve("docs");
+const tag = process.env.TAG;
+const version = tag?.replace(/\.\d+$/, "");
+
+// versions is the menu of all pages that says which version they are for, and leads to the others.
+function versions() {
+  const others = (process.env.VERSIONS ?? "").split(" ").filter(Boolean);
+  const name = tag || (others.length ? "main, not released" : "not released yet");
+  return [{ text: name, items: ["main", ...others].map((text) => ({ text, link: `${pages}${text === "main" ? "" : `${text}/`}`, target: "_self" })) }];
+}
 
 // sidebar is the index, docs/README.md, whose links begin the lines of its lists.
 function sidebar() {
@@ -22,13 +33,13 @@ function outside(href, document) {
   if (/^[a-z]+:|^#/.test(href)) return undefined;
   const target = posix.join("docs", posix.dirname(document), href);
   if (target.startsWith("docs/") && /\.md(#|$)/.test(target)) return undefined;
-  return `${repository}/blob/main/${target}`;
+  return `${repository}/blob/${tag || "main"}/${target}`;
 }
 
 export default {
   title: "caddy-redlock",
   description: "A distributed lock on independent Redis masters for HTTP requests and jobs",
-  base: "/caddy-redlock/",
+  base: new URL(pages).pathname + (version ? `${version}/` : ""),
   srcDir: docs,
   rewrites: { "README.md": "index.md" },
   cleanUrls: true,
@@ -47,9 +58,10 @@ export default {
     },
   },
   themeConfig: {
+    nav: versions(),
     sidebar: sidebar(),
     search: { provider: "local" },
     socialLinks: [{ icon: "github", link: repository }],
-    editLink: { pattern: `${repository}/edit/main/docs/:path` },
+    editLink: tag ? undefined : { pattern: `${repository}/edit/main/docs/:path` },
   },
 };
