@@ -18,7 +18,7 @@ func TestAgentDocument(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	masters, socket := strings.Join(redistest.URLs(redistest.Start(t, 3)), ","), filepath.Join(t.TempDir(), "s")
+	masters, socket := strings.Join(redistest.URLs(redistest.Start(t, 3)), ","), filepath.Join(t.TempDir(), "made", "s") // as /run/redlock is
 	own := strings.NewReplacer("/run/redlock/redlock.sock", socket, "redis://10.0.0.1:6379,redis://10.0.0.2:6379,redis://10.0.0.3:6379", masters,
 		"wait=2", "wait=60", "wait: 2", "wait: 60", "-w 2", "-w 60") // a busy machine
 	shown := func(language string) string {

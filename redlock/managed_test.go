@@ -1,6 +1,7 @@
 package redlock_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,4 +54,29 @@ func TestManagedRedis(t *testing.T) {
 	eventually(t, bound, "somebody has noticed that another server answers", func() bool {
 		return len(d.find("down", "", redlock.ErrReplaced))+len(d.find("down", "", redlock.ErrRestarted)) > 0
 	})
+}
+
+// TestOnlyTheseCommands: servers that know no other commands than those in docs/masters.md, as services rename or drop the rest, will do.
+func TestOnlyTheseCommands(t *testing.T) {
+	t.Parallel()
+	known := []string{"client"} // which redistest sends
+	for _, right := range redistest.LeastRights(t) {
+		known = append(known, strings.TrimPrefix(right, "+"))
+	}
+	commands, err := redistest.Start(t, 1)[0].Client().Command(t.Context()).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var without []string
+	for name := range commands {
+		if !slices.Contains(known, name) && !strings.Contains(name, ".") { // a module's
+			without = append(without, "--rename-command", name, "")
+		}
+	}
+	if len(without) < 300 {
+		t.Fatalf("only %d commands are taken away", len(without)/3)
+	}
+	servers := redistest.Start(t, 3, without...)
+	waitForUptime(t, servers, 2*turnTTL+time.Second)
+	requireFullTurn(t, redistest.URLs(servers))
 }

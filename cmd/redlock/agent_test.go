@@ -114,6 +114,7 @@ func TestAgentSettings(t *testing.T) {
 		"--max-clients -1":           {"--max-clients", "-1"},
 		"--token-file: open /nobody": {"--token-file", "/nobody"},
 		"--listen nonsense":          {"--listen", "nonsense"},
+		"make this folder":           {"--listen", "unix:" + filepath.Join(t.TempDir(), "missing", "too", "s")},
 	} {
 		cmd := exec.Command(program, append([]string{"agent", "--masters", "memory://"}, args...)...)
 		cmd.Env = append(os.Environ(), "REDLOCK_AGENT_TOKEN=")

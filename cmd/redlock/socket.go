@@ -3,16 +3,18 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/user"
+	"path/filepath"
 	"strconv"
 )
 
 // socketRights say who may connect to a Unix socket.
 type socketRights struct{ mode, group string }
 
-// listen makes a Unix socket, in place of one that nobody listens on any more. Nobody can connect before its rights are set, because it
+// listen makes a Unix socket, with its folder if need be, in place of one that nobody listens on any more. Nobody can connect before its rights are set, because it
 // gets its name only then.
 func (s socketRights) listen(path string) (net.Listener, error) {
 	mode, err := strconv.ParseUint(s.mode, 8, 32)
@@ -28,6 +30,9 @@ func (s socketRights) listen(path string) (net.Listener, error) {
 	if c, err := net.Dial("unix", path); err == nil {
 		_ = c.Close()
 		return nil, errors.New("another process listens there")
+	}
+	if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("%w: make this folder, or name one where this user may write, as in --listen unix:/tmp/redlock.sock", err)
 	}
 	hidden := fmt.Sprintf("%s.%d", path, os.Getpid())
 	_ = os.Remove(hidden)
