@@ -12,7 +12,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive $(NO_SERVICE) apt-get
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all test-stalled deploy alerts console test-servers clients former former-is-here torture operating storm reloads fuzz soak lint bench bench-check bench-http wrk redis-server upstreams corpus sdks node prose site images workflows vulncheck release-check release-module release-notes snapshot release syft traefik
+.PHONY: help build test test-all test-stalled deploy alerts console test-servers clients former former-is-here torture operating storm reloads fuzz soak lint bench bench-check bench-http wrk postgres redis-server upstreams corpus sdks node prose site images workflows vulncheck release-check release-module release-notes snapshot release syft traefik
 
 # Tests of many cases, of which they try few with -short or the race detector (redistest.Few).
 MODELS := ^(TestSimulation|TestMutants|TestManyLeases|TestManyLost|TestGuardsKeepExclusion|TestScriptsDoWhatTheModelDoes)$$
@@ -43,13 +43,13 @@ test: redis-server ## Run the tests of each package, models in few random cases 
 	@echo '2/2 test: a line for each package; redlock and e2e take minutes, and are told first'
 	$(TEST) -short $(ALL)
 
-test-all: redis-server ## Run all tests with the race detector, models and mutants at full size, and the modules of examples (12 minutes)
+test-all: redis-server postgres ## Run all tests with the race detector, models and mutants at full size, and the modules of examples (12 minutes)
 	@echo '1/3 with the race detector: redlock and e2e take minutes, and are told first'
 	$(TEST) -race $(ALL)
 	@echo '2/3 models and mutants'
 	go test -timeout 30m -run '$(MODELS)' ./redlock
 	@echo '3/3 examples/stacks, and the plugin for Traefik as it is interpreted'
-	cd examples/stacks && go test -race -timeout 5m ./...
+	cd examples/stacks && POSTGRES=required go test -race -timeout 5m ./...
 	cd traefik/yaegitest && go test -timeout 5m ./...
 
 test-stalled: redis-server ## Run the tests with the race detector while each processor stands still half of the time, as beside busy neighbors (as root)
@@ -278,6 +278,9 @@ bench-check: redis-server wrk ## Test the benchmarks and run each once
 
 bench-http: redis-server wrk ## Measure Caddy with and without locks, with wrk, which it installs (3 minutes): bench/RESULTS.md
 	cd bench && go run . -http
+
+postgres:
+	@if ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then $(APT) update && $(APT) install -y --no-install-recommends postgresql; fi
 
 wrk:
 	@if ! command -v wrk >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends wrk; fi
