@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/exp/zapslog"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
 	"github.com/caddy-redlock/caddy-redlock/internal/notices"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -51,7 +52,7 @@ func (s *settings) join() (*redlock.Locker, error) {
 		if err != nil {
 			return nil, fmt.Errorf("masters: %w", err)
 		}
-		locker, err := redlock.New(masters, s.options(redlock.WithLogger(slog.New(currentLog{})), redlock.WithObserver(series.Observer()))...)
+		locker, err := redlock.New(masters, s.options(lockerinfo.Warned.(redlock.Option), redlock.WithLogger(slog.New(currentLog{})), redlock.WithObserver(series.Observer()))...)
 		if err == nil {
 			series.Watch(locker)
 		}
@@ -77,7 +78,7 @@ func (s *settings) options(more ...redlock.Option) []redlock.Option {
 		redlock.WithPrefix(s.Prefix))
 }
 
-// valid returns why join would fail, if it would, logs what it would warn of, and connects to no master: masters in memory have their
+// valid returns why join would fail, if it would, logs what it would warn of, which join doesn't, and connects to no master: masters in memory have their
 // names.
 func (s *settings) valid() error {
 	masters, err := s.masters()

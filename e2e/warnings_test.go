@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
 
 // Loading a configuration logs a warning, with the rule and its line, for what is valid but hardly ever meant.
@@ -59,5 +61,15 @@ func TestWarnings(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A configuration that is validated and started is warned of once.
+func TestWarnedOnce(t *testing.T) {
+	t.Parallel()
+	c := runCaddy(t, caddyfile(mastersOption(redistest.Start(t, 2)), payRule+"respond served"))
+	eventually(t, "the start is over", func() bool { return strings.Contains(c.log.String(), "2 of 2 masters available") })
+	if n := strings.Count(c.log.String(), "even number"); n != 1 {
+		t.Errorf("%d warnings of an even number of masters, want 1", n)
 	}
 }

@@ -29,82 +29,47 @@ type KeyStatus struct {
 }
 
 // Keys returns the keys with this prefix that this process holds or waits for, sorted. It asks no master: Inspect
-// shows what other processes hold.
+// shows what other processes hold. No call waits for it noticeably, so keys that come or go meanwhile may be missing.
 func (l *Locker) Keys(prefix string) []KeyStatus {
 	keys := l.gates.keys(func(full string) (string, bool) {
 		key := protocol.KeyOf(l.prefix, full)
 		return key, strings.HasPrefix(key, prefix)
 	})
-	slices.SortFunc(keys, func(a, b KeyStatus) int { return cmp.Or(strings.Compare(a.Key, b.Key), cmp.Compare(a.Slot, b.Slot)) })
-	return keys
-}
-
-// keysAtOnce is how many keys are looked at while no call can come or go.
-const keysAtOnce = 256
-
-// keys returns the status of all keys that name accepts. It gets the key as it is on the masters. Keys that come or go meanwhile may be
-// missing.
-func (g *gates) keys(name func(full string) (key string, accepted bool)) (keys []KeyStatus) {
-	g.mu.Lock()
-	names := make([]string, 0, len(g.byKey))
-	for full := range g.byKey {
-		names = append(names, full)
+	sorted := sortedRefs(keys, func(a, b *KeyStatus) int { return cmp.Or(strings.Compare(a.Key, b.Key), cmp.Compare(a.Slot, b.Slot)) })
+	all := make([]KeyStatus, len(keys))
+	for i, k := range sorted {
+		all[i] = *k
 	}
-	g.mu.Unlock()
-	for some := range slices.Chunk(names, keysAtOnce) {
-		g.mu.Lock()
-		for _, full := range some {
-			if at := g.byKey[full]; at != nil {
-				if key, accepted := name(full); accepted {
-					keys = append(keys, at.statuses(key)...)
-				}
-			}
-		}
-		g.mu.Unlock()
-	}
-	return keys
-}
-
-// statuses returns what is shown of the gate, with one for each slot that is held. The mu of the gates is held.
-func (g *gate) statuses(key string) (all []KeyStatus) {
-	if g.slots == nil || len(g.slots.locks) == 0 {
-		return []KeyStatus{g.status(key)}
-	}
-	for _, k := range g.slots.locks {
-		all = append(all, KeyStatus{Key: key, Slot: int(k.attempt.slot), Slots: int(k.attempt.slots), Label: k.caller.label, Request: k.caller.request, Held: true, Since: k.since(), Until: k.ownUntil(), Fence: k.Fence()})
-	}
-	slices.SortFunc(all, func(a, b KeyStatus) int { return cmp.Compare(a.Slot, b.Slot) })
-	all[0].Waiting = len(g.line) + len(g.slots.asking)
 	return all
 }
 
-// status returns what is shown of the gate. The mu of the gates is held.
-func (g *gate) status(key string) KeyStatus {
-	first, asking := g.head, 0
-	switch {
-	case first != nil:
-	case g.slots.busy() > 0:
-		first, asking = g.slots.asking[0], len(g.slots.asking)
-	default:
-		first = g.line[0]
+// sortedRefs returns where the keys are, in the order that compare says: it would take long to move them again and again.
+func sortedRefs(keys []KeyStatus, compare func(a, b *KeyStatus) int) []*KeyStatus {
+	refs := make([]*KeyStatus, len(keys))
+	for i := range keys {
+		refs[i] = &keys[i]
 	}
-	status := KeyStatus{Key: key, Label: first.label, Request: first.request, Held: g.isHeld(), Since: first.began, Waiting: len(g.line) + asking}
-	if status.Held {
-		status.Since = g.lock.since()
-		status.Until, status.Fence = g.lock.ownUntil(), g.lock.Fence()
-	} else if g.head != nil {
-		status.Waiting++
-	}
-	return status
+	slices.SortFunc(refs, compare)
+	return refs
 }
 
-// isHeld reports whether the head has the lock now. The mu of the gates is held.
-func (g *gate) isHeld() bool { return g.lock != nil && g.lock.ctx.Err() == nil }
+// keys returns the status of all keys that name accepts. It gets the key as it is on the masters.
+func (g *gates) keys(name func(full string) (key string, accepted bool)) []KeyStatus {
+	var parts [][]KeyStatus // a slice that grows would be copied again and again
+	for some := range g.seen() {
+		part := make([]KeyStatus, 0, len(some))
+		for i := range some {
+			if key, accepted := name(some[i].key); accepted {
+				part = some[i].appendStatuses(part, key)
+			}
+		}
+		parts = append(parts, part)
+	}
+	return slices.Concat(parts...)
+}
 
 // count returns how many keys are locked here and since when the oldest, and how many calls don't have their lock yet.
 func (g *gates) count() (held, waiting int, oldest time.Time) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	several := make(map[*caller]bool) // the calls for several keys, by their first caller: they may stand at several gates
 	wait := func(c *caller) {
 		if c.several {
@@ -113,28 +78,18 @@ func (g *gates) count() (held, waiting int, oldest time.Time) {
 			waiting++
 		}
 	}
-	for _, at := range g.byKey {
-		for _, c := range at.line {
-			wait(c)
-		}
-		locks := at.slots.all()
-		if at.isHeld() {
-			locks = append(locks, at.lock)
-		}
-		for _, k := range locks {
-			held++
-			if since := k.since(); oldest.IsZero() || since.Before(oldest) {
-				oldest = since
+	for some := range g.seen() {
+		for i := range some {
+			at := &some[i]
+			for _, k := range at.locks {
+				held++
+				if since := k.since(); oldest.IsZero() || since.Before(oldest) {
+					oldest = since
+				}
 			}
-		}
-		if at.slots != nil {
-			waiting += len(at.slots.asking)
-		}
-		if len(locks) > 0 {
-			continue
-		}
-		if at.head != nil {
-			wait(at.head)
+			for _, c := range at.waiting {
+				wait(c)
+			}
 		}
 	}
 	return held, waiting + len(several), oldest
@@ -210,13 +165,13 @@ const (
 
 // longTurns returns what the masters are told of the turns that last for long, the oldest first.
 func (l *Locker) longTurns(now time.Time) string {
-	long := slices.DeleteFunc(l.Keys(""), func(k KeyStatus) bool { return now.Sub(k.Since) <= longTurn })
-	slices.SortFunc(long, func(a, b KeyStatus) int { return a.Since.Compare(b.Since) })
+	keys := l.gates.keys(func(full string) (string, bool) { return protocol.KeyOf(l.prefix, full), true })
+	keys = slices.DeleteFunc(keys, func(k KeyStatus) bool { return now.Sub(k.Since) <= longTurn })
 	var text strings.Builder
-	for _, k := range long {
-		line, _ := json.Marshal(toldOf(k)) // strings and numbers always encode
+	for _, k := range sortedRefs(keys, func(a, b *KeyStatus) int { return a.Since.Compare(b.Since) }) {
+		line, _ := json.Marshal(toldOf(*k)) // strings and numbers always encode
 		if text.Len()+len(line) > maxTurns {
-			continue
+			break
 		}
 		text.WriteString(KeyHash(k.Key) + " ")
 		text.Write(line)
@@ -233,12 +188,15 @@ func toldOf(k KeyStatus) *toldTurn {
 func (l *Locker) ownTurn(key string, slot int) *toldTurn {
 	full := protocol.Key(l.prefix, key)
 	l.gates.mu.Lock()
-	defer l.gates.mu.Unlock()
 	at := l.gates.byKey[full]
 	if at == nil {
+		l.gates.mu.Unlock()
 		return nil
 	}
-	all := at.statuses(key)
+	seen := at.see()
+	l.gates.mu.Unlock()
+	seen.settle()
+	all := seen.appendStatuses(nil, key)
 	if i := slices.IndexFunc(all, func(k KeyStatus) bool { return k.Slot == slot }); i >= 0 {
 		return toldOf(all[i])
 	}

@@ -70,7 +70,7 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 		o.solo = soloWait
 	}
 	told := newTold(&o)
-	if n := len(masters); n%2 == 0 {
+	if n := len(masters); n%2 == 0 && !o.warned {
 		o.logger.Warn("an even number of masters tolerates no more failures than one master less, and more can fail", "masters", n, "tolerated", (n-1)/2)
 	}
 	l := &Locker{
@@ -210,7 +210,6 @@ func (l *Locker) TryDo(ctx context.Context, key string, f func(ctx context.Conte
 	return lock.run(ctx, f)
 }
 
-// Package middleware asks these of a Locker.
 func init() {
 	lockerinfo.CheckTTL = func(l any, ttl time.Duration) error {
 		_, err := l.(*Locker).with([]LockOption{WithTTL(ttl)})
@@ -218,6 +217,7 @@ func init() {
 	}
 	lockerinfo.MaxHold = func(l any) time.Duration { return l.(*Locker).maxHold }
 	lockerinfo.Place = func(l any) string { return l.(*Locker).place() }
+	lockerinfo.Warned = option(func(o *options) { o.warned = true })
 	lockerinfo.Logger = func(l any) *slog.Logger { return l.(*Locker).told.logger }
 }
 

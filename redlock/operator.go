@@ -97,7 +97,7 @@ func (g *gates) holding(key, token string) *Lock {
 			}
 		}
 	}
-	if at := g.byKey[key]; at != nil && at.isHeld() && at.lock.attempt.acquires[0].Token == token {
+	if at := g.byKey[key]; at != nil && at.lock != nil && at.lock.ctx.Err() == nil && at.lock.attempt.acquires[0].Token == token {
 		return at.lock
 	}
 	return nil

@@ -44,6 +44,7 @@ type options struct {
 	prefix   string
 	instance string
 	logger   *slog.Logger
+	warned   bool // the log has what New would warn of
 	observer Observer
 	trace    func(Attempt) // nil: nobody traces
 }

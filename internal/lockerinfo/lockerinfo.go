@@ -1,4 +1,4 @@
-// Package lockerinfo has what package middleware needs to know of a redlock.Locker, and what users of package redlock
+// Package lockerinfo has what this module's other packages need to know of a redlock.Locker, and what users of package redlock
 // need not see. Package redlock sets its functions; they take a *redlock.Locker as an any, because package redlock
 // imports this one.
 package lockerinfo
@@ -17,4 +17,6 @@ var (
 	Place func(locker any) string
 	// Logger returns the Locker's logger.
 	Logger func(locker any) *slog.Logger
+	// Warned is a redlock.Option for a Locker of whose settings another one has warned.
+	Warned any
 )
