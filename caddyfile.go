@@ -28,6 +28,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //
 //	redlock [<matcher>] [<key>...] {
 //		name             <text>         # in logs and metrics; default: the keys and the preset
+//		show_client                     # to operators: who has sent a request
 //		key              <template>...
 //		preset           <sender>       # stripe, github, …: settings for what is not set here
 //		wait             <duration>     # default 0: don't wait
@@ -68,6 +69,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	h.Keys = d.RemainingArgs()
 	places, err := block(d, map[string]func() error{
 		"name":             func() error { return oneArg(d, &h.Name) },
+		"show_client":      func() error { h.ShowClient = true; return noArgs(d) },
 		"key":              func() error { return someArgs(d, &h.Keys) },
 		"preset":           func() error { return oneArg(d, &h.Preset) },
 		"wait":             func() error { return waitArg(d, &h.Wait) },

@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"testing"
@@ -71,4 +72,59 @@ func TestTurns(t *testing.T) {
 	if err := lock.Unlock(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestDeliveryIsOneRow: the key that a request locks for its delivery is shown with its other key, unless somebody waits for it; and each
+// call that waits is shown.
+func TestDeliveryIsOneRow(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, redistest.Start(t, 1))
+	base := mount(t, l)
+	const key, delivery = "order:42", "dedupe:133e40bd3eed3d2d858c826b67bc52408b92951c3bdf8b02397a678e4c733de0"
+	request := redlock.WithRequest(&redlock.Request{Method: "POST", Client: "alice", Delivery: delivery})
+	mustLock(t, l, delivery, request)
+	list := func(query string) console.Locks {
+		return ask[console.Locks](t, http.MethodGet, base+"locks"+query, http.StatusOK)
+	}
+	if all := list(""); len(all.Locks) != 1 || all.Locks[0].Key != delivery {
+		t.Errorf("a delivery without another key: %+v", all)
+	}
+	mustLock(t, l, key, request)
+	for _, sort := range []string{"key", "waiting"} {
+		if all := list("?sort=" + sort); len(all.Locks) != 1 || all.Keys != 1 || all.Held != 1 || all.Locks[0].Key != key || all.Locks[0].Request.Delivery != delivery || all.Locks[0].Request.Client != "alice" {
+			t.Errorf("by %s: %+v", sort, all)
+		}
+	}
+	if all := list("?prefix=dedupe:"); len(all.Locks) != 1 || all.Locks[0].Key != delivery {
+		t.Errorf("by its own name: %+v", all)
+	}
+	for _, path := range []string{"", "?key=" + key} {
+		if page := text(t, base+path); !strings.Contains(page, `POST, client alice`) || !strings.Contains(page, `<a class="key" href="?key=`+strings.Replace(delivery, ":", "%3a", 1)+`">dedupe:133e40bd3eed3…</a>`) {
+			t.Errorf("the page %s:\n%s", path, page)
+		}
+	}
+	wait := func(key, client string) {
+		t.Helper()
+		ctx, leave := context.WithCancel(t.Context())
+		waits := make(chan struct{})
+		go func() {
+			defer close(waits)
+			_, _ = l.Lock(ctx, key, redlock.WithLabel("pay"), redlock.WithRequest(&redlock.Request{Client: client, Delivery: delivery}))
+		}()
+		t.Cleanup(func() { leave(); <-waits })
+	}
+	wait(key, "<b>ob")
+	eventually(t, "one waits", func() bool { return l.Status().Waiting == 1 })
+	lock := list("").Locks[0]
+	turn := ask[console.Inspection](t, http.MethodGet, base+"locks/"+key, http.StatusOK).Lockers[0].Turn
+	for where, line := range map[string][]console.Call{"in the list": lock.Line, "inspected": turn.Line} {
+		if len(line) != 1 || line[0].Rule != "pay" || line[0].Since.IsZero() || line[0].Request.Client != "<b>ob" {
+			t.Errorf("%s: %+v", where, line)
+		}
+	}
+	if page := text(t, base+"?key="+key); !strings.Contains(page, "client &lt;b&gt;ob, rule pay</li>") {
+		t.Errorf("the page:\n%s", page)
+	}
+	wait(delivery, "")
+	eventually(t, "a repeat waits, and is shown", func() bool { return len(list("").Locks) == 2 })
 }

@@ -88,6 +88,7 @@ type Lock struct {
 	Slot    *int      `json:"slot,omitempty"` // that is held, of so many; each is listed. None for a key that one holds at a time
 	Slots   int       `json:"slots,omitempty"`
 	Waiting int       `json:"waiting"`           // calls of this process that wait for it
+	Line    []Call    `json:"line,omitempty"`    // the first 20 of them, but for the one that the other fields are about
 	Request *Request  `json:"request,omitempty"` // for which it is held; or that which is first in line
 	Href    string    `json:"href"`              // the URL of its Inspection, relative to that of the handler; right for keys that aren't UTF-8, too
 }
@@ -127,10 +128,16 @@ type TakenSlot struct {
 // Turn is a call that holds a key, or waits for it, as its process tells of it: at once in the process that is asked, and in others if
 // it has lasted for some seconds.
 type Turn struct {
+	Call
+	Waiting int    `json:"waiting"`        // calls of that process that wait for the key
+	Line    []Call `json:"line,omitempty"` // those of them that are behind it, at most 20
+}
+
+// Call is a call that holds a key, or waits for it: since it got it, or came.
+type Call struct {
 	Rule    string    `json:"rule,omitempty"`
 	Since   time.Time `json:"since,omitzero"`
 	Request *Request  `json:"request,omitempty"`
-	Waiting int       `json:"waiting"` // calls of that process that wait for the key
 }
 
 // Request is the request for which a lock is: see redlock.Request.
@@ -139,6 +146,9 @@ type Request struct {
 	Path    string `json:"path,omitempty"` // without its query
 	ID      string `json:"id,omitempty"`
 	TraceID string `json:"trace_id,omitempty"`
+	Client  string `json:"client,omitempty"` // who has sent it, if its rule shows that
+	// The key that is locked besides, for its delivery: it is no row of its own in Locks.
+	Delivery string `json:"delivery,omitempty"`
 }
 
 // Result is what is known of a result that is remembered, such as an answer to a delivery. Its content is not shown.

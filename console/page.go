@@ -21,6 +21,8 @@ var pageTemplate = template.Must(template.New("page.html").Funcs(template.FuncMa
 	"shown":   shown,
 	"runbook": runbook,
 	"slotted": slotted,
+	"brief":   brief,
+	"line":    lineBehind,
 	"href":    hrefOf,
 	"count":   count,
 	"level":   level,

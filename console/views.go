@@ -5,7 +5,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/version"
@@ -59,7 +58,7 @@ func keysOf(lockers []*redlock.Locker, prefix string) []redlock.KeyStatus {
 	if len(lockers) > 1 {
 		slices.SortStableFunc(all, func(a, b redlock.KeyStatus) int { return cmp.Compare(a.Key, b.Key) })
 	}
-	return all
+	return folded(all)
 }
 
 // pageOf returns those of the sorted keys that come behind after, as many as the limit allows, and whether there are more. It
@@ -86,11 +85,19 @@ const (
 
 // hottest returns the first of the keys by what waits for them, and then by their age.
 func hottest(keys []redlock.KeyStatus, limit int) []redlock.KeyStatus {
-	keys = slices.Clone(keys)
-	slices.SortStableFunc(keys, func(a, b redlock.KeyStatus) int {
-		return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), a.Since.Compare(b.Since))
+	places := make([]int, len(keys)) // are faster to sort
+	for i := range places {
+		places[i] = i
+	}
+	slices.SortFunc(places, func(i, j int) int {
+		a, b := &keys[i], &keys[j]
+		return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), a.Since.Compare(b.Since), cmp.Compare(i, j))
 	})
-	return keys[:min(limit, len(keys))]
+	first := make([]redlock.KeyStatus, min(limit, len(keys)))
+	for i := range first {
+		first[i] = keys[places[i]]
+	}
+	return first
 }
 
 // locksOf returns a page of the keys that have the prefix. Only a list that is sorted by key has more than one.
@@ -115,6 +122,7 @@ func locksOf(keys []redlock.KeyStatus, prefix, after, order string, limit int) L
 			Until:   utc(key.Until),
 			Fence:   key.Fence,
 			Waiting: key.Waiting,
+			Line:    lineOf(key.Line),
 			Request: requestOf(key.Request),
 			Href:    hrefOf(key.Key),
 		}
@@ -169,48 +177,6 @@ func inspected(seen *redlock.Inspection) InspectedLocker {
 		l.Masters = append(l.Masters, shown)
 	}
 	return l
-}
-
-// turnOf returns nil if nothing is told.
-func turnOf(told *redlock.Turn) *Turn {
-	if told == nil {
-		return nil
-	}
-	return &Turn{Rule: told.Label, Since: utc(told.Since), Request: requestOf(told.Request), Waiting: told.Waiting}
-}
-
-func requestOf(r *redlock.Request) *Request {
-	if r == nil || *r == (redlock.Request{}) {
-		return nil
-	}
-	return &Request{Method: r.Method, Path: r.Path, ID: r.ID, TraceID: r.TraceID}
-}
-
-// String is one line.
-func (r *Request) String() string {
-	if r == nil {
-		return ""
-	}
-	text := strings.TrimSpace(r.Method + " " + r.Path)
-	if r.ID != "" {
-		text += ", request " + r.ID
-	}
-	if r.TraceID != "" {
-		text += ", trace " + r.TraceID
-	}
-	return strings.TrimPrefix(text, ", ")
-}
-
-// String is one line.
-func (t *Turn) String() string {
-	if t == nil {
-		return ""
-	}
-	text := t.Request.String()
-	if t.Rule != "" {
-		text += ", rule " + t.Rule
-	}
-	return strings.TrimPrefix(text, ", ")
 }
 
 // resultOf returns nil if nothing is remembered.

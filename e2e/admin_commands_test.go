@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -101,6 +102,43 @@ func TestAdminCommands(t *testing.T) {
 	command(2, "masters", "--wait", "300ms")
 	for _, args := range [][]string{{"masters", "--json"}, {"inspect", "order:42"}, {"release", "order:42", "--fence", fence}} {
 		command(2, args...)
+	}
+	release()
+	wait()
+	waitNext()
+}
+
+// TestWhoAsks: the lists name who has sent each request that holds a key or waits for it, if the rule says so, and a delivery is one row.
+func TestWhoAsks(t *testing.T) {
+	t.Parallel()
+	b, release := newHeldBackend(t)
+	defer release()
+	c := runCaddy(t, caddyfile("redlock {\nmasters memory://\n}", "redlock order:{path.1} {\nname pay\nwait 5m\nshow_client\ndedupe {header.Id}\n}\n"+b.proxy()))
+	delivery := func(id string) *http.Request {
+		r := request(c.url + "/orders/42")
+		r.Header.Set("Id", id)
+		return r
+	}
+	wait := sendAll(t, delivery("1"))
+	eventually(t, "one holds the key", func() bool { return b.inside() == 1 })
+	waitNext := sendAll(t, delivery("2"))
+	command := func(args ...string) string {
+		t.Helper()
+		text, stderr, code := redlockCommand(t, append(args, "--address", c.admin)...)
+		if code != 0 {
+			t.Errorf("%q: exit code %d\n%s", args, code, stderr)
+		}
+		return text
+	}
+	eventually(t, "another waits", func() bool { return strings.Contains(command("locks"), "1 held, 1 waiting") })
+	if text := command("locks", "--calls"); strings.Count(text, "pay ") != 2 || strings.Count(text, "waits ") != 1 || strings.Contains(text, "running:") {
+		t.Errorf("want a row of the delivery, and one of the call that waits:\n%s", text)
+	}
+	text := command("inspect", "order:42")
+	for _, want := range []string{"for     POST /orders/42, client 127.0.0.1, rule pay\n", "besides running:", "behind  POST /orders/42, client 127.0.0.1, rule pay, for "} {
+		if !strings.Contains(text, want) {
+			t.Errorf("inspect lacks %q:\n%s", want, text)
+		}
 	}
 	release()
 	wait()

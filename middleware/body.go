@@ -199,12 +199,16 @@ func (b *body) settle(keep int64) {
 	}
 }
 
+func (rule *Serializer) clientAddress(r *http.Request) string {
+	if rule.ClientAddress != nil {
+		return rule.ClientAddress(r)
+	}
+	return r.RemoteAddr
+}
+
 // client returns for whom the room in a budget is counted: an IPv4 address, or the IPv6 network that one subscriber has.
 func (rule *Serializer) client(r *http.Request) string {
-	text := r.RemoteAddr
-	if rule.ClientAddress != nil {
-		text = rule.ClientAddress(r)
-	}
+	text := rule.clientAddress(r)
 	address, err := netip.ParseAddr(text)
 	if err != nil {
 		withPort, err := netip.ParseAddrPort(text)

@@ -53,3 +53,32 @@ func TestRequestOfHolder(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+// TestClientOfHolder: who has sent a request is told where the rule says so, and the key of its delivery always.
+func TestClientOfHolder(t *testing.T) {
+	t.Parallel()
+	alice := func(*http.Request) string { return "alice" }
+	proxied := func(*http.Request) string { return "2001:db8::7" }
+	for _, test := range []struct {
+		rule middleware.Rule
+		want string
+	}{
+		{middleware.Rule{User: alice}, ""},
+		{middleware.Rule{ShowClient: true}, "192.0.2.1"},
+		{middleware.Rule{ShowClient: true, User: alice}, "alice at 192.0.2.1"},
+		{middleware.Rule{ShowClient: true, ClientAddress: proxied}, "2001:db8::7"},
+		{middleware.Rule{ShowClient: true, ClientAddress: func(*http.Request) string { return "@" }, User: func(*http.Request) string { return "" }}, "@"},
+		{middleware.Rule{ShowClient: true, User: func(*http.Request) string { return strings.Repeat("a", 70) }}, strings.Repeat("a", 64) + "… at 192.0.2.1"},
+	} {
+		l := newLocker(t, live)
+		var keys []redlock.KeyStatus
+		test.rule.Dedupe = "{header.Id}"
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r.Header.Set("Order", "42")
+		r.Header.Set("Id", "1")
+		orders(l, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { keys = l.Keys("") }), test.rule).ServeHTTP(httptest.NewRecorder(), r)
+		if len(keys) != 2 || keys[0].Key != "order:42" || keys[0].Request != keys[1].Request || keys[0].Request.Client != test.want || keys[0].Request.Delivery != keys[1].Key {
+			t.Errorf("want %q: %+v", test.want, keys)
+		}
+	}
+}

@@ -16,6 +16,9 @@ type Rule struct {
 	// What logs, metrics and traces call the rule: at most 128 printable bytes. It is not secret, and no key. Rules may share a
 	// name; then they are counted together. Default: the key templates and the preset.
 	Name string `json:"name,omitempty"`
+	// Whether operators see who has sent a request that holds a key or waits for it, in the console and its commands: whom authentication
+	// has found, and the address. The masters have that meanwhile. It is personal data. Default: false.
+	ShowClient bool `json:"show_client,omitempty"`
 	// The templates of the lock keys, with placeholders: order:{http.request.uri.path.1}. At least
 	// one; a request holds the keys of all of them, at most 16. Different values of the placeholders
 	// make different keys. A request that lacks one of the values has no key. {body.a.0.b} is a field of
@@ -133,7 +136,7 @@ type Rule struct {
 
 	// BodyBudget bounds the memory for such bodies; rules may share one. Default: one of 64 MiB for all rules without their own.
 	BodyBudget *Budget `json:"-"`
-	// ClientAddress returns the address of the client, IP or IP:port. No address can get all of the BodyBudget. Default:
+	// ClientAddress returns the address of the client, IP or IP:port. No address can get all of the BodyBudget, and ShowClient shows it. Default:
 	// RemoteAddr, which behind a proxy is that of the proxy: then all of its clients have one share.
 	ClientAddress func(*http.Request) string `json:"-"`
 	// OriginalURL returns the URL that the client has asked for: the fingerprint has that one, even if handlers before this one
@@ -142,7 +145,7 @@ type Rule struct {
 	// OnReplay is called before a request is answered with the remembered answer, with the request and its turn. Default: nil.
 	OnReplay func(*http.Request, Turn) `json:"-"`
 	// User returns the name of whom authentication has found to send the request, or "" for nobody: a JWT's subject, for example. It is the
-	// scope of a rule that sets none itself, as it stays when a client has a new token. Default: nil; in Caddy {http.auth.user.id}.
+	// scope of a rule that sets none itself, as it stays when a client has a new token, and ShowClient shows it. Default: nil; in Caddy {http.auth.user.id}.
 	User func(*http.Request) string `json:"-"`
 	// Sealer encrypts the answers on the masters. All processes of the rule must have its keys: an answer that can't be read is
 	// refused with 500, because the request must not run again. Default: nil, the masters can read them.

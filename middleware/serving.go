@@ -91,7 +91,7 @@ func (s *serving) serve() error {
 		s.turn.Outcome = OutcomeAcquired
 		return s.handOver(s.w)
 	}
-	s.asked, s.options = time.Now(), append(s.rule.options, redlock.WithRequest(requestOf(s.r)))
+	s.asked, s.options = time.Now(), append(s.rule.options, redlock.WithRequest(s.shownRequest()))
 	s.options = slices.Clip(s.options)
 	span := s.startSpan()
 	remembered, err := s.acquire(keys)

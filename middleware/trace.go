@@ -3,6 +3,7 @@ package middleware
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -76,9 +77,13 @@ const (
 	maxShownID   = 64
 )
 
-// requestOf returns what operators are told of a request. Its query, its other headers and its body may have secrets.
-func requestOf(r *http.Request) *redlock.Request {
-	q := &redlock.Request{Method: cut(r.Method, maxShownID), ID: cut(r.Header.Get("X-Request-Id"), maxShownID)}
+// shownRequest returns what operators are told of the request. Its query, its other headers and its body may have secrets.
+func (s *serving) shownRequest() *redlock.Request {
+	r := s.r
+	q := &redlock.Request{Method: cut(r.Method, maxShownID), ID: cut(r.Header.Get("X-Request-Id"), maxShownID), Delivery: s.turn.claimKey}
+	if s.rule.ShowClient {
+		q.Client = s.rule.sender(r)
+	}
 	if r.URL != nil {
 		q.Path = cut(r.URL.Path, maxShownPath)
 	}
@@ -88,6 +93,22 @@ func requestOf(r *http.Request) *redlock.Request {
 		q.TraceID = cut(fields[1], maxShownID)
 	}
 	return q
+}
+
+// sender returns who has sent a request: whom authentication has found, if it has, and from where.
+func (rule *Serializer) sender(r *http.Request) string {
+	address := rule.clientAddress(r)
+	if host, _, err := net.SplitHostPort(address); err == nil {
+		address = host
+	}
+	user := ""
+	if rule.User != nil {
+		user = cut(rule.User(r), maxShownID)
+	}
+	if user != "" && address != "" {
+		user += " at "
+	}
+	return user + cut(address, maxShownID)
 }
 
 func cut(text string, most int) string {

@@ -24,6 +24,7 @@ type KeyStatus struct {
 	Fence   uint64    // the lock's fencing token; 0 if it isn't held
 	Request *Request  // that of the same call as Label, see WithRequest; or nil
 	Waiting int       // calls of this process that don't have the lock yet; of a key with several holders, it is with the first of them
+	Line    []Call    // those of them that are behind the call above, in the order of their turns
 	// Slot is the slot that is held, of as many as Slots says, where that is more than one: see WithConcurrency. Each has a KeyStatus.
 	Slot, Slots int
 }
@@ -138,14 +139,23 @@ type Request struct {
 	Path    string `json:"p,omitempty"`
 	ID      string `json:"i,omitempty"` // as in the header X-Request-Id
 	TraceID string `json:"t,omitempty"` // of W3C Trace Context
+	Client  string `json:"c,omitempty"` // who has sent it
+	// Delivery is the key that it has locked besides, so that nobody else works on the same delivery. Package middleware does that.
+	Delivery string `json:"d,omitempty"`
+}
+
+// Call is a call that holds a key, or waits for it.
+type Call struct {
+	Label   string    // see WithLabel
+	Since   time.Time // when it got the lock, or when it came if it waits; by the clock of its process
+	Request *Request  // see WithRequest; or nil
 }
 
 // Turn is a call that holds a key, or waits for it, as its process tells of it.
 type Turn struct {
-	Label   string    // see WithLabel
-	Since   time.Time // when it was taken, or when the call that waits came; by the clock of its process
-	Request *Request  // see WithRequest; or nil
-	Waiting int       // calls of that process that wait for the key
+	Call
+	Waiting int    // calls of that process that wait for the key
+	Line    []Call // those of them that are behind this one, in the order of their turns; other processes know of some, 20 at the most
 }
 
 // toldTurn is a Turn as the masters keep it.
@@ -155,12 +165,14 @@ type toldTurn struct {
 	Fence uint64 `json:"f,omitempty"`
 	Wait  int    `json:"w,omitempty"`
 	*Request
+	Line []toldTurn `json:"q,omitempty"`
 }
 
 const (
 	// longTurn is how long a key is held, or waited for, before others are told: what is short is over before anybody asks.
 	longTurn = 2 * time.Second
-	maxTurns = 16 << 10 // bytes
+	maxTurns = 16 << 10 // bytes, of which one of them takes a quarter at most
+	toldLine = 20
 )
 
 // longTurns returns what the masters are told of the turns that last for long, the oldest first.
@@ -169,7 +181,12 @@ func (l *Locker) longTurns(now time.Time) string {
 	keys = slices.DeleteFunc(keys, func(k KeyStatus) bool { return now.Sub(k.Since) <= longTurn })
 	var text strings.Builder
 	for _, k := range sortedRefs(keys, func(a, b *KeyStatus) int { return a.Since.Compare(b.Since) }) {
-		line, _ := json.Marshal(toldOf(*k)) // strings and numbers always encode
+		told := toldOf(*k)
+		told.Line = told.Line[:min(len(told.Line), toldLine)]
+		line, _ := json.Marshal(told) // strings and numbers always encode
+		for ; len(line) > maxTurns/4 && len(told.Line) > 0; line, _ = json.Marshal(told) {
+			told.Line = told.Line[:len(told.Line)/2]
+		}
 		if text.Len()+len(line) > maxTurns {
 			break
 		}
@@ -181,7 +198,11 @@ func (l *Locker) longTurns(now time.Time) string {
 }
 
 func toldOf(k KeyStatus) *toldTurn {
-	return &toldTurn{k.Label, k.Since.UnixMilli(), k.Fence, k.Waiting, k.Request}
+	told := &toldTurn{Label: k.Label, Since: k.Since.UnixMilli(), Fence: k.Fence, Wait: k.Waiting, Request: k.Request}
+	for _, c := range k.Line {
+		told.Line = append(told.Line, toldTurn{Label: c.Label, Since: c.Since.UnixMilli(), Request: c.Request})
+	}
+	return told
 }
 
 // ownTurn returns the turn of this process on a slot of a key, or nil.
@@ -212,10 +233,24 @@ func parseTurn(text string) *toldTurn {
 	return t
 }
 
-// turn returns what is told of the call that has the lock with this fence or, with none, waits; or nil.
+// turn returns what is told of the call that has the lock with this fence or, with none, is the first that waits; or nil.
 func (t *toldTurn) turn(fence uint64) *Turn {
-	if t == nil || t.Fence != fence {
+	if t == nil {
 		return nil
 	}
-	return &Turn{Label: t.Label, Since: time.UnixMilli(t.Since), Request: t.Request, Waiting: t.Wait}
+	turn := &Turn{Call: t.call(), Waiting: t.Wait}
+	for _, c := range t.Line {
+		turn.Line = append(turn.Line, c.call())
+	}
+	switch {
+	case t.Fence == fence:
+		return turn
+	case fence == 0 && len(turn.Line) > 0: // it has a slot, and wants another
+		return &Turn{Call: turn.Line[0], Waiting: t.Wait, Line: turn.Line[1:]}
+	}
+	return nil
+}
+
+func (t *toldTurn) call() Call {
+	return Call{Label: t.Label, Since: time.UnixMilli(t.Since), Request: t.Request}
 }

@@ -77,14 +77,19 @@ func (s *seenGate) appendStatuses(all []KeyStatus, key string) []KeyStatus {
 			all[len(all)-1].Slot, all[len(all)-1].Slots = int(k.attempt.slot), int(k.attempt.slots)
 		}
 	}
+	line := s.waiting
 	switch {
 	case len(s.locks) > 1:
 		slices.SortFunc(all[first:], func(a, b KeyStatus) int { return cmp.Compare(a.Slot, b.Slot) })
-	case len(s.locks) == 0 && len(s.waiting) == 0:
+	case len(s.locks) == 0 && len(line) == 0:
 		return all
 	case len(s.locks) == 0:
-		all = append(all, KeyStatus{Key: key, Label: s.waiting[0].label, Request: s.waiting[0].request, Since: s.waiting[0].began})
+		all = append(all, KeyStatus{Key: key, Label: line[0].label, Request: line[0].request, Since: line[0].began})
+		line = line[1:]
 	}
 	all[first].Waiting = len(s.waiting)
+	for _, c := range line {
+		all[first].Line = append(all[first].Line, Call{Label: c.label, Since: c.began, Request: c.request})
+	}
 	return all
 }

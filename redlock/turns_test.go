@@ -1,7 +1,10 @@
 package redlock_test
 
 import (
+	"context"
 	"reflect"
+	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -54,4 +57,49 @@ func TestTurnsHaveRequests(t *testing.T) {
 		t.Errorf("of the turn before: %+v", seen.Turn)
 	}
 	mustUnlock(t, short)
+}
+
+// TestCallsInLine: each call that waits is known by its request, in the process of the holder and in another, there and elsewhere.
+func TestCallsInLine(t *testing.T) {
+	t.Parallel()
+	urls := redistest.URLs(redistest.Start(t, 1))
+	lockers := []*redlock.Locker{newLocker(t, urls, redlock.WithInstance("one")), newLocker(t, urls, redlock.WithInstance("two"))}
+	third := newLocker(t, urls)
+	ctx, leave := context.WithCancel(t.Context())
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	defer leave()
+	lock := mustLock(t, lockers[0], "key", redlock.WithRequest(&redlock.Request{ID: "holder"}))
+	defer mustUnlock(t, lock)
+	for i := range 30 {
+		l, place := lockers[i%2], i/2
+		calls.Go(func() {
+			_, _ = l.Lock(ctx, "key", redlock.WithLabel("pay"), redlock.WithRequest(&redlock.Request{ID: strconv.Itoa(place)}))
+		})
+		eventually(t, bound, "it stands in line", func() bool { return l.Status().Waiting == place+1 })
+	}
+	requireLine := func(where string, line []redlock.Call, first, n int) {
+		t.Helper()
+		if len(line) != n {
+			t.Fatalf("%s: %d calls in line, want %d", where, len(line), n)
+		}
+		for i, c := range line {
+			if c.Label != "pay" || c.Since.IsZero() || c.Request == nil || c.Request.ID != strconv.Itoa(first+i) {
+				t.Errorf("%s: at %d: %+v %+v", where, i, c, c.Request)
+			}
+		}
+	}
+	requireLine("behind the holder", lockers[0].Keys("")[0].Line, 0, 15)
+	requireLine("behind the first that waits", lockers[1].Keys("")[0].Line, 1, 14)
+	requireLine("behind the holder, at once", inspect(t, lockers[0], "key").Turn.Line, 0, 15)
+	var seen *redlock.Inspection
+	eventually(t, bound, "a third process sees both lines", func() bool {
+		seen = inspect(t, third, "key")
+		queue := seen.Masters[0].Queue
+		return seen.Turn != nil && len(seen.Turn.Line) == 15 && len(queue) == 1 && queue[0].Turn != nil && queue[0].Turn.Waiting == 15
+	})
+	requireLine("behind the holder, elsewhere", seen.Turn.Line, 0, 15)
+	first := seen.Masters[0].Queue[0].Turn
+	requireLine("the first that waits, elsewhere", []redlock.Call{first.Call}, 0, 1)
+	requireLine("behind it, elsewhere", first.Line, 1, 14)
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -146,6 +147,9 @@ func printInspection(out io.Writer, key string, l console.InspectedLocker, now t
 			if text := l.Turn.String(); text != "" {
 				paragraph(out, "for     ", text)
 			}
+			if delivery := l.Turn.Request.Besides(key); delivery != "" {
+				paragraph(out, "besides ", delivery+", for its delivery")
+			}
 		}
 		paragraph(out, "lease   ", span(seconds(l.TTLSeconds)))
 		fence := "not known to the masters at the moment"
@@ -153,6 +157,7 @@ func printInspection(out io.Writer, key string, l console.InspectedLocker, now t
 			fence = strconv.FormatUint(l.Fence, 10)
 		}
 		paragraph(out, "fence   ", fence)
+		printBehind(out, "behind  ", l.Turn, false, now)
 	} else {
 		paragraph(out, "holder  ", "none that a majority of the masters knows")
 	}
@@ -201,10 +206,21 @@ func printInspection(out io.Writer, key string, l console.InspectedLocker, now t
 		if turn := w.Turn.String(); turn != "" {
 			text += ": " + turn
 		}
-		if w.Turn != nil && w.Turn.Waiting > 1 {
-			text += fmt.Sprintf(", and %d calls in all", w.Turn.Waiting)
-		}
 		paragraph(out, "waits   ", text)
+		printBehind(out, "  then  ", w.Turn, true, now)
+	}
+}
+
+// printBehind prints the calls that wait behind one in its process, which waits itself or holds the key.
+func printBehind(out io.Writer, head string, turn *console.Turn, waits bool, now time.Time) {
+	if turn == nil {
+		return
+	}
+	for _, c := range turn.Line {
+		paragraph(out, head, fmt.Sprintf("%s, for %s", cmp.Or(c.String(), "a call"), span(max(0, now.Sub(c.Since)))))
+	}
+	if more := turn.More(waits); more > 0 {
+		paragraph(out, head, fmt.Sprintf("%d more", more))
 	}
 }
 

@@ -32,6 +32,7 @@ type locksCommand struct {
 	prefix string
 	sort   string
 	limit  int
+	calls  bool
 	watch  bool
 }
 
@@ -39,12 +40,13 @@ type locksCommand struct {
 func (p *Program) Locks() *cobra.Command {
 	var c locksCommand
 	cmd := &cobra.Command{
-		Use:   "locks [--prefix <text>] [--sort waiting|key] [--watch] [--limit <n>] " + p.Usage,
+		Use:   "locks [--prefix <text>] [--sort waiting|key] [--calls] [--watch] [--limit <n>] " + p.Usage,
 		Short: "Lists the keys that a running Caddy holds or waits for",
 		Long: `
 Lists the keys that a running Caddy holds or waits for. Keys of other processes are not
 listed: ask each of them, or inspect a key. Those come first for which most requests
-wait, and of these the oldest; --sort key lists them by name.
+wait, and of these the oldest; --sort key lists them by name. With --calls, the requests
+that wait for a key are listed below it, 20 at the most.
 
 With --watch, the list is drawn anew each second, until Ctrl-C; if it does not go to a
 terminal, each list follows the last. With --json, that is one JSON object in each line.
@@ -57,6 +59,7 @@ terminal, each list follows the last. With --json, that is one JSON object in ea
 	c.add(cmd, p)
 	cmd.Flags().StringVarP(&c.prefix, "prefix", "p", "", "Only keys that begin so")
 	cmd.Flags().StringVar(&c.sort, "sort", "waiting", "By what the keys are sorted: waiting or key")
+	cmd.Flags().BoolVar(&c.calls, "calls", false, "Lists the requests that wait, too")
 	cmd.Flags().IntVarP(&c.limit, "limit", "n", 0, fmt.Sprintf("How many keys are listed (default: %d, or %d with --watch)", locksShown, locksWatched))
 	cmd.Flags().BoolVarP(&c.watch, "watch", "w", false, "Draw the list anew each second, until Ctrl-C")
 	return cmd
@@ -94,7 +97,7 @@ func (c *locksCommand) run(cmd *cobra.Command) (int, error) {
 	if c.json {
 		return exitWell, printJSON(out, locks)
 	}
-	printLocks(out, locks, time.Now())
+	c.print(out, locks, time.Now())
 	return exitWell, nil
 }
 
@@ -144,7 +147,7 @@ func (c *locksCommand) watchLocks(ctx context.Context, endpoint Endpoint, out io
 			if err != nil {
 				paragraph(&text, "", err.Error())
 			} else {
-				printLocks(&text, locks, now)
+				c.print(&text, locks, now)
 			}
 			text.WriteString("\n")
 		}
@@ -154,8 +157,8 @@ func (c *locksCommand) watchLocks(ctx context.Context, endpoint Endpoint, out io
 	}
 }
 
-// printLocks prints a list of keys, for people.
-func printLocks(out io.Writer, locks console.Locks, now time.Time) {
+// print prints a list of keys, for people.
+func (c *locksCommand) print(out io.Writer, locks console.Locks, now time.Time) {
 	var rows [][]string
 	heads := []string{"KEY", "RULE", "STATE", "LEASE", "FENCE", "WAITING"}
 	if slices.ContainsFunc(locks.Locks, func(l console.Lock) bool { return l.Request != nil }) {
@@ -176,14 +179,24 @@ func printLocks(out io.Writer, locks console.Locks, now time.Time) {
 			row = append(row, orDash(l.Request.String()))
 		}
 		rows = append(rows, row)
+		if !c.calls {
+			continue
+		}
+		for _, call := range l.Line {
+			row := []string{"", orDash(call.Rule), "waits " + span(max(0, now.Sub(call.Since))), "-", "-", "-"}
+			if len(heads) > len(row) {
+				row = append(row, orDash(call.Request.String()))
+			}
+			rows = append(rows, row)
+		}
 	}
 	if len(rows) > 0 {
 		table(out, heads, rows, 1, len(heads)-1, 0)
 		fmt.Fprintln(out)
 	}
 	more := ""
-	if locks.Keys > len(rows) {
-		more = fmt.Sprintf("; %d of %d keys are shown, see --limit and --prefix", len(rows), locks.Keys)
+	if shown := len(locks.Locks); locks.Keys > shown {
+		more = fmt.Sprintf("; %d of %d keys are shown, see --limit and --prefix", shown, locks.Keys)
 	}
 	fmt.Fprintf(out, "%d held, %d waiting%s\n", locks.Held, locks.Waiting, more)
 }
