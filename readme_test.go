@@ -97,6 +97,7 @@ func TestBlocksInREADME(t *testing.T) {
 	tested := []string{
 		"go run ./cmd/caddy run --config Caddyfile.example",                    // e2e: TestREADMECurls
 		"go install github.com/caddy-redlock/caddy-redlock/cmd/redlock@latest", // e2e: TestREADMEModule
+		"redlock agent", // cmd/redlock: startAgent
 	}
 	for _, command := range slices.Concat(snippets(t, "docs/agent.md", "sh"), snippets(t, "docs/jobs.md", "sh")) { // clients: TestAgentDocument; cmd/redlock: TestJobsDocument
 		for line := range strings.Lines(command) {

@@ -12,18 +12,17 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
 
-// TestMigrating builds the program of docs/migrating.md, with work that fails if it is done twice at once, and runs processes of each step
+// TestMigrating builds the program in migrating, with work that fails if it is done twice at once, and runs processes of each step
 // of the change beside those of the next one.
 func TestMigrating(t *testing.T) {
-	text, err := os.ReadFile("../docs/migrating.md")
+	text, err := os.ReadFile("migrating/main.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, program, _ := strings.Cut(string(text), "\n```go\n")
-	program, _, found := strings.Cut(program, "\n```\n")
+	program := string(text)
 	const work = `	fmt.Println("sending invoices")` + "\n"
-	if !found || !strings.Contains(program, work) || !strings.Contains(program, "redlock.Open(masters)") {
-		t.Fatalf("docs/migrating.md has another program:\n%s", program)
+	if !strings.Contains(program, work) || !strings.Contains(program, "redlock.Open(masters)") {
+		t.Fatalf("another program:\n%s", program)
 	}
 	for i, server := range redistest.Start(t, 3) {
 		program = strings.ReplaceAll(program, fmt.Sprintf("redis://10.0.0.%d:6379", i+1), server.URL())
