@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -95,26 +96,38 @@ func printLocker(out io.Writer, l console.Locker, now time.Time) {
 	}
 	table(out, []string{"MASTER", "STATE", "RTT", "CLOCK", "VERSION", "EVICTION"}, rows, 0)
 	fmt.Fprintln(out)
-	for _, m := range l.Masters {
-		text := m.Error
-		if text != "" && !m.Since.IsZero() {
-			text += ", for " + span(max(0, now.Sub(m.Since)))
-		}
-		if !m.Until.IsZero() {
-			text += fmt.Sprintf(" (it grants locks again by itself in %s)", span(max(0, m.Until.Sub(now))))
-		}
-		if text != "" {
-			paragraph(out, "", m.Name+": "+text)
-		}
-	}
-	if l.Error != "" {
-		paragraph(out, "", l.Error)
-	}
+	printTroubles(out, l, now)
 	verdict := "locks can be taken"
 	if !l.Ready {
 		verdict = "NO LOCK CAN BE TAKEN"
 	}
 	paragraph(out, "", fmt.Sprintf("%s: %d of %s available, %d needed: %s; %d held, %d waiting.", l.Instance, l.Available, masterCount(len(l.Masters)), l.Quorum, verdict, l.Held, l.Waiting))
+}
+
+// printTroubles prints what is wrong with masters, and once what is wrong with several.
+func printTroubles(out io.Writer, l console.Locker, now time.Time) {
+	ill := make(map[string][]string) // the masters, by what is wrong
+	for _, m := range l.Masters {
+		ill[m.Error] = append(ill[m.Error], m.Name)
+	}
+	for _, m := range l.Masters {
+		if m.Error == "" || ill[m.Error] == nil {
+			continue
+		}
+		text := strings.Join(ill[m.Error], ", ") + ": " + m.Error
+		ill[m.Error] = nil
+		switch since := span(max(0, now.Sub(m.Since))); {
+		case m.Since.IsZero():
+		case m.Until.IsZero():
+			text += ", for " + since
+		default:
+			text += fmt.Sprintf(" (for %s so far; it grants locks again by itself in %s)", since, span(max(0, m.Until.Sub(now))))
+		}
+		paragraph(out, "", text)
+	}
+	if _, told := ill[l.Error]; l.Error != "" && !told {
+		paragraph(out, "", l.Error)
+	}
 }
 
 // sleep waits, and reports whether the context has not ended before.
@@ -161,7 +174,11 @@ func printProcesses(out io.Writer, lockers []console.Locker, fleet console.Proce
 	for _, text := range slices.Sorted(maps.Keys(differing)) {
 		paragraph(out, "! ", text+": configure the same everywhere.")
 	}
-	if fleet.Error != "" {
+	switch ready := !slices.ContainsFunc(lockers, func(l console.Locker) bool { return !l.Ready }); {
+	case fleet.Error == "":
+	case ready:
 		paragraph(out, "", "Processes may be missing: "+fleet.Error)
+	default:
+		paragraph(out, "", "Processes may be missing: too few masters answer.")
 	}
 }

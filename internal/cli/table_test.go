@@ -28,3 +28,24 @@ func TestTableOfDeliveries(t *testing.T) {
 		t.Error("the fencing token is cut: it is needed for a release")
 	}
 }
+
+// TestTroublesOnce: what is wrong with several masters, or with all, is said once.
+func TestTroublesOnce(t *testing.T) {
+	now := time.Now()
+	since := now.Add(-5 * time.Second)
+	var out strings.Builder
+	printTroubles(&out, console.Locker{Error: "others were here first", Masters: []console.Master{
+		{Name: "a", Error: "others were here first", Since: since},
+		{Name: "b", Error: "has restarted", Since: since, Until: now.Add(20 * time.Second)},
+		{Name: "c"},
+		{Name: "d", Error: "others were here first", Since: since},
+	}}, now)
+	if want := "a, d: others were here first, for 5.0s\nb: has restarted (for 5.0s so far; it grants locks again by itself in 20.0s)\n"; out.String() != want {
+		t.Errorf("printed\n%s\nwant\n%s", out.String(), want)
+	}
+	out.Reset()
+	printTroubles(&out, console.Locker{Error: "closed", Masters: []console.Master{{Name: "a"}}}, now)
+	if out.String() != "closed\n" {
+		t.Errorf("printed %q", out.String())
+	}
+}
