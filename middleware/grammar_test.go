@@ -75,7 +75,15 @@ func TestGrammar(t *testing.T) {
 		{"a UUID in braces", "{path.1}", keyRequest("/u/%7B550e8400-e29b-41d4-a716-446655440000%7D/pay")},
 		{"a UUID as an URN", "{path.1}", keyRequest("/u/urn:uuid:550E8400-e29b-41d4-a716-446655440000/pay")},
 		{"a UUID with other hyphens", "{path.1}", keyRequest("/u/550e8400e29b-41d4a716446655440000-/pay")},
+		{"a UUID whose groups lack zeros, Java", "{path.1}", keyRequest("/u/abc1234-1-4002-8003-2a/pay")},
+		{"a UUID whose groups have signs, Java", "{path.1}", keyRequest("/u/+abc1234-+1-4002-8003-+2a/pay")},
+		{"a UUID whose groups have more digits than count, Java", "{path.1}", keyRequest("/u/10abc1234-1-4002-8003-2a/pay")},
+		{"a UUID with an underscore in place of a zero, Python", "{path.1}", keyRequest("/u/abc1234000140028003_00000000002a/pay")},
+		{"a UUID with a sign in place of a zero, Python", "{path.1}", keyRequest("/u/urn:uuid:+abc1234-0001-4002-8003-00000000002a/pay")},
+		{"a UUID with a space in place of a zero, Python", "{path.1}", keyRequest("/u/%7B%20abc1234-0001-4002-8003-00000000002a%7D/pay")},
 
+		{"a UUID with a space in front of it in place of a zero, Python", "{path.1}", keyRequest("/u/%20abc1234-0001-4002-8003-00000000002a/pay")},
+		{"a plus sign in a path, Slim", "{path.1}", keyRequest("/orders/42+/pay")},
 		{"a segment that is escaped twice, Catalyst", "{path.1}", keyRequest("/orders/%2534%32/pay")},
 
 		{"wrap_parameters of Rails", "{body.order.id}", of(`{"id":42}`, jsonType)},
@@ -83,10 +91,14 @@ func TestGrammar(t *testing.T) {
 		{"a name of protojson", "{json.order_id}", of(`{"orderId":42}`, jsonType)},
 		{"both names of protojson", "{json.orderId}", of(`{"orderId":43,"order_id":42}`, jsonType)},
 		{"both in a form", "{form.orderId}", form("orderId=43&order_id=42")},
+		{"a path as a name, get of lodash", "{body.order.id}", of(`{"order.id":42,"order":{"id":43}}`, jsonType)},
+		{"the same with an index", "{body.orders.0.id}", of(`{"orders[0].id":42,"orders":[{"id":43}]}`, jsonType)},
+		{"the prototype of an object, Object.assign", "{body.id|query.x}", beside("/?x=1", jsonType, `{"__proto__":{"id":42}}`)},
+		{"the same inside of another one", "{body.order.id|query.x}", beside("/?x=1", jsonType, `{"order":{"__proto__":{"id":42}}}`)},
 		{"a form beside a header", "{body.id|header.X}", beside("/?id=42", formType, "x=1", "X", "43")},
 	} {
 		got := keysFor(t, c.template, c.request)
-		if got != "42" && got != "550e8400-e29b-41d4-a716-446655440000" && got != "ambiguous" && !strings.HasPrefix(got, "refused: ") {
+		if got != "42" && got != "550e8400-e29b-41d4-a716-446655440000" && got != "0abc1234-0001-4002-8003-00000000002a" && got != "ambiguous" && !strings.HasPrefix(got, "refused: ") {
 			t.Errorf("%s: %s of %s has the key %q", c.name, c.template, c.request.RequestURI, got)
 		}
 	}

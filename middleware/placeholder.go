@@ -141,7 +141,7 @@ func besideQuery(r *http.Request, wanted []fields.Field) (*fields.Found, error) 
 }
 
 // errUncleanPath reports a path that routers and upstreams read differently.
-const errUncleanPath = fold.Error("path has an empty, \".\" or \"..\" segment, an escaped slash, or what is escaped twice")
+const errUncleanPath = fold.Error("path has an empty, \".\", \"..\" or \"+\" segment, an escaped slash, or what is escaped twice")
 
 const (
 	allSegments = math.MaxInt
@@ -186,7 +186,15 @@ func cleanSegment(escaped string, wanted bool) (text string, clean bool) {
 		}
 	}
 	text, _, parameters := strings.Cut(text, ";")
-	return text, !parameters || !fold.IsNothing(text)
+	text, certain := withSpaces(text)
+	return text, (certain || !wanted) && (!parameters || !fold.IsNothing(text))
+}
+
+// withSpaces writes a part of a path as Slim reads it, to which a plus sign is a space. It is not certain if others find something there,
+// and Slim nothing.
+func withSpaces(text string) (spaced string, certain bool) {
+	spaced = strings.ReplaceAll(text, "+", " ")
+	return spaced, spaced == text || !fold.IsNothing(spaced)
 }
 
 const slashes = `/\`
@@ -213,7 +221,8 @@ func wildcard(r *http.Request, name string) (string, error) {
 		return "", err
 	}
 	value, _, cut := strings.Cut(value, ";")
-	if cut && fold.IsNothing(value) || escapedTwice.MatchString(value) {
+	value, certain := withSpaces(value)
+	if !certain || cut && fold.IsNothing(value) || escapedTwice.MatchString(value) {
 		return "", errUncleanPath
 	}
 	return value, nil

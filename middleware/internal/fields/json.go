@@ -131,6 +131,9 @@ func (j *jsonReader) object(at []cursor) error {
 		whole := joined(strings.ReplaceAll(name, replaced, "")) // some reader may leave out half of a pair
 		inside := elements[:len(elements):len(elements)]
 		for i, c := range at {
+			if isShortcut(name, c.rest) {
+				j.found[c.field].fail(ErrAmbiguous)
+			}
 			if len(c.rest) == 0 || c.rest[0].each || !strings.EqualFold(whole, c.rest[0].joined) {
 				continue
 			}
@@ -154,6 +157,26 @@ func (j *jsonReader) object(at []cursor) error {
 	}
 	j.found = j.found[:first]
 	return j.close(at, seen)
+}
+
+var brackets = strings.NewReplacer("[", ".", "]", "")
+
+// isShortcut reports whether a member of an object may be what is behind a path to others: lodash's get finds the name order.id before
+// the path, and JavaScript's Object.assign takes over what is in __proto__.
+func isShortcut(name string, path []step) bool {
+	if name == "__proto__" {
+		return len(path) > 0
+	}
+	if len(path) < 2 || !strings.ContainsAny(name, ".[") {
+		return false
+	}
+	rest, found := "."+brackets.Replace(name), true
+	for _, s := range path {
+		if rest, found = strings.CutPrefix(rest, "."+s.name); s.each || !found {
+			return false
+		}
+	}
+	return rest == ""
 }
 
 // joined returns a name without the underscores inside of it: protojson takes order_id and orderId for one name.

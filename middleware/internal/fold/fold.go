@@ -24,7 +24,7 @@ const maxExponent = 308
 const (
 	digits    = "0123456789"
 	hexDigits = digits + "abcdef"
-	inNumbers = "+-._e" // besides digits
+	inNumbers = " +-._e" // besides digits; a plus sign may have become a space
 )
 
 // maxFolded is how many bytes a value with other characters than those of ASCII may have: NFKC makes up to 11 of one, and a key three
@@ -61,28 +61,44 @@ func Value(value string) (string, error) {
 	if len(value) > maxFolded && strings.ContainsFunc(value, func(r rune) bool { return r >= utf8.RuneSelf }) {
 		return "", ErrTooLong
 	}
-	bad, spaces := false, strings.Trim(value, " \t") == ""
-	value = strings.Map(func(r rune) rune {
-		bad = bad || unicode.IsControl(r)
-		return foldRune(r)
-	}, strings.TrimFunc(norm.NFKC.String(value), IsBlank))
-	if bad || value == "" && !spaces { // some readers see nothing here, others something
+	blank := strings.Trim(value, " \t") == ""
+	folded := strings.Map(foldRune, norm.NFKC.String(value))
+	value = norm.NFKC.String(strings.TrimFunc(folded, IsBlank)) // only a lower case, such as that of J̌, may be one character
+	// Where nothing is left, some readers see nothing, others something.
+	if strings.ContainsFunc(value, unicode.IsControl) || value == "" && !blank {
 		return "", ErrBadText
 	}
-	value = norm.NFKC.String(value) // only a lower case, such as that of J̌, may be one character
-	if digits, ok := uuidDigits(value); ok {
-		if number := foldNumber(digits); number != digits {
-			return number, nil // to some reader
+	for _, text := range []string{folded, value} {
+		if digits, ok := uuidDigits(text); ok {
+			if number := foldNumber(digits); number != digits {
+				return number, nil // to some reader
+			}
+			return digits[:8] + "-" + digits[8:12] + "-" + digits[12:16] + "-" + digits[16:20] + "-" + digits[20:], nil
 		}
-		return digits[:8] + "-" + digits[8:12] + "-" + digits[12:16] + "-" + digits[16:20] + "-" + digits[20:], nil
 	}
-	return foldNumber(value), nil
+	return foldNumber(strings.Join(strings.Fields(value), " ")), nil // Bearer\s+(.*) takes any number of spaces for one
 }
 
 const lenUUID = 32 // hexadecimal digits
 
-// uuidDigits returns the digits of a UUID in any form: Python leaves out hyphens wherever they are, braces, urn: and uuid:.
+// uuidDigits returns the digits of a UUID in any form. Python leaves out hyphens wherever they are, braces, urn: and uuid:, and reads the
+// rest as a number; Java reads a number in each of five groups, and the last digits of that count.
 func uuidDigits(value string) (string, bool) {
+	if strings.Count(value, "-") == 4 {
+		var all strings.Builder
+		groups := strings.Split(value, "-")
+		for i, size := range []int{8, 4, 4, 4, 12} {
+			group := strings.TrimLeft(groups[i], "+ ")
+			if group == "" || strings.Trim(group, hexDigits) != "" {
+				break
+			}
+			group = zeros + group
+			all.WriteString(group[len(group)-size:])
+		}
+		if all.Len() == lenUUID {
+			return all.String(), true
+		}
+	}
 	if len(value) < lenUUID {
 		return "", false
 	}
@@ -90,8 +106,19 @@ func uuidDigits(value string) (string, bool) {
 		value = strings.NewReplacer("-", "", "urn:", "", "uuid:", "").Replace(strings.Trim(value, "{}()"))
 		value = strings.Trim(value, "{}()")
 	}
-	return value, len(value) == lenUUID && strings.Trim(value, hexDigits) == ""
+	if len(value) != lenUUID {
+		return "", false
+	}
+	value = strings.Map(func(r rune) rune {
+		if strings.ContainsRune("_+x", r) || IsBlank(r) {
+			return -1
+		}
+		return r
+	}, value)
+	return (zeros + value)[len(value):], value != "" && strings.Trim(value, hexDigits) == ""
 }
+
+const zeros = "00000000000000000000000000000000" // lenUUID of them
 
 // Same reports whether two values make one key.
 func Same(a, b string) bool {
@@ -147,7 +174,7 @@ func foldNumber(text string) string {
 		return text
 	}
 	// Large numbers have underscores in Python and others; Python's Decimal leaves them out wherever they are.
-	number := strings.TrimPrefix(strings.ReplaceAll(text, "_", ""), "+")
+	number := strings.TrimPrefix(strings.NewReplacer("_", "", " ", "+").Replace(text), "+")
 	if whole := strings.TrimPrefix(number, "-"); whole != "" && strings.Trim(whole, digits) == "" {
 		switch whole = strings.TrimLeft(whole, "0"); {
 		case whole == "":
