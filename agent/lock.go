@@ -65,9 +65,9 @@ func (a *Agent) serveLock(t *tail, r *http.Request) error {
 	return nil
 }
 
-// slot returns the field of the first line that says which of several slots the lock has.
+// slot returns the field of the first line that says which of several slots the lock on a key has.
 func (r *lockRequest) slot(lock *redlock.Lock) []byte {
-	if r.Most < 2 {
+	if r.Most < 2 || len(r.Keys) > 1 {
 		return nil
 	}
 	return strconv.AppendInt([]byte(`,"slot":`), int64(lock.Slot()), 10)

@@ -37,6 +37,11 @@ func TestSlots(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d %s", ask, code, text, want.code, want.text)
 		}
 	}
+	several := post(t, client, "/v1/lock", `{"keys":["k1","k2"],"concurrency":2}`)
+	if first := several.first(); first.Slot != nil {
+		t.Errorf("slot %d of several keys", *first.Slot)
+	}
+	several.end()
 	one := post(t, client, "/v1/lock", `{"key":"other","concurrency":1}`)
 	if first := one.first(); first.Slot != nil {
 		t.Errorf("slot %d of one", *first.Slot)

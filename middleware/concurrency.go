@@ -25,18 +25,14 @@ func (rule *Serializer) checkConcurrency() error {
 		return nil
 	case rule.derive == nil:
 		return errors.New("concurrency: needs a key; an ID is locked for one request at a time")
-	case len(rule.keys) > 1:
-		return errors.New("concurrency: is for one key, as several are locked together for one request at a time; want rules inside one another")
-	case len(rule.keys) == 1 && rule.keys[0].each >= 0:
-		return fmt.Errorf("concurrency: is for one key, and {%s} may make several; name an element, such as {body.items.0.id}", rule.keys[0].parts[rule.keys[0].each].name)
 	}
 	return nil
 }
 
 // Slot returns which of the rule's slots the request has, from 0 on: no other request with the same key has it at the same time. It
-// reports false under a rule without Concurrency, and for a request without a lock on its key.
+// reports false under a rule without Concurrency, and for a request without a lock, or with several keys: Lock.SlotOf has those.
 func (t Turn) Slot() (slot int, ok bool) {
-	if t.concurrency < 2 || t.Lock == nil || len(t.keys) == 0 {
+	if t.concurrency < 2 || t.Lock == nil || len(t.keys) != 1 {
 		return 0, false
 	}
 	return t.Lock.Slot(), true

@@ -41,8 +41,8 @@ type Rule struct {
 	// lost. This frees the key of a request that is stuck. Default: 5m.
 	MaxHold time.Duration `json:"max_hold,omitempty"`
 	// How many requests may hold a key at the same time, in all processes together, 1 to 256: each has one of so many slots, from 0 on,
-	// which the upstream finds in the header Redlock-Slot. A rule of more than 1 makes a single key of each request. IDs are locked, and answers
-	// remembered, as without it. Default: 1.
+	// which the upstream finds in the header Redlock-Slot. A request with several keys has a slot of each, and no header. IDs are locked, and
+	// answers remembered, as without it. Default: 1.
 	Concurrency int `json:"concurrency,omitempty"`
 	// How many requests may wait for one key in this process; any more are refused at once.
 	// Default: 1000.

@@ -76,6 +76,10 @@ func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller
 			return nil, done
 		}
 		err := l.stopped(ctx, t.failure)
+		if err == nil && len(callers) > 1 && t.another(attempts, lost) {
+			attempts = attempts[:0]
+			continue
+		}
 		if err == nil && t.insist(wait.context(), attempts, lost) {
 			attempts = attempts[:0]
 			continue
@@ -158,7 +162,7 @@ func (t *contender) insist(ctx context.Context, attempts []*attempt, lost *attem
 	timer := time.NewTimer(rest)
 	defer timer.Stop()
 	select {
-	case <-t.callers[slices.Index(attempts, lost)].gate.wakeUps:
+	case <-t.callers[slices.Index(attempts, lost)].wakeUps():
 		t.via = ViaWoken
 		return true
 	case <-timer.C:
@@ -166,6 +170,24 @@ func (t *contender) insist(ctx context.Context, attempts []*attempt, lost *attem
 	case <-t.locker.closing:
 	}
 	return false
+}
+
+// another reports whether a call for several keys, which has lost one, should try again at once, because masters have named another slot
+// of that key. Meanwhile it keeps its places, and the next attempt asks for the slots of the other keys that this one has asked for.
+func (t *contender) another(attempts []*attempt, lost *attempt) bool {
+	gates := &t.locker.gates
+	for i, a := range attempts {
+		if a != lost {
+			gates.stay(t.callers[i])
+		}
+	}
+	c := t.callers[slices.Index(attempts, lost)]
+	if c.asks == nil || !gates.hinted(c, lost.otherSlot()) {
+		return false
+	}
+	t.locker.release(attempts, attempts...)
+	t.trace(lost, lost.failure(), 0, forOthers)
+	return true
 }
 
 // hold makes the locks of attempts that have won, and returns the one that the caller gets.
@@ -189,6 +211,7 @@ func (t *contender) hold(ctx context.Context, attempts []*attempt) *Lock {
 		l.keeper.keep(part)
 		part.watch()
 	}
+	attempts[0].sendSoon()
 	l.observer.Acquired(parts[0].acquisition)
 	return parts[0]
 }
@@ -199,7 +222,7 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 	l := t.locker
 	t.failure = a.failure()
 	l.gates.noteOutcome(awaited, nil, t.failure)
-	if awaited.asks != nil && l.gates.hinted(awaited, a.otherSlot()) {
+	if awaited.asks != nil && !awaited.several && l.gates.hinted(awaited, a.otherSlot()) {
 		t.trace(a, t.failure, 0, forOthers)
 		return l.stopped(ctx, t.failure)
 	}
@@ -217,15 +240,12 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 	case !errors.Is(t.failure, ErrHeld): // masters have failed, and wake nobody
 		t.pause, what = min(2*t.pause, waitMost), forMasters
 	case !t.subscribed && awaited.asks != nil && !a.mustPoll: // all masters that refused have queued the call already
-		t.subscribed, awaited.polls = true, true
+		t.willWait()
 		l.subscriptions.begin()
 		sleep, what = a.patience(), forWakeUp
 	case !t.subscribed:
 		// Ask again once the subscriptions are made: what was published before is missed.
-		t.subscribed = true
-		for _, c := range t.callers {
-			c.polls = true
-		}
+		t.willWait()
 		l.gates.drainWakeUps(t.callers)
 		subscribed, sleep, what = l.subscriptions.begin(), a.timeout, forSubscriptions
 	case !a.mustPoll: // all masters that refused have queued this process, and will wake it
@@ -249,6 +269,14 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 	case <-l.closing:
 	}
 	return l.stopped(ctx, t.failure)
+}
+
+// willWait notes that the call waits for wake-ups from now on.
+func (t *contender) willWait() {
+	t.subscribed = true
+	for _, c := range t.callers {
+		c.polls = true
+	}
 }
 
 func (t *contender) close() {

@@ -30,7 +30,7 @@ var (
 	// ErrTooManyWaiters means that as many calls as WithMaxWaiters allows already wait for the lock in
 	// this process. The error is a *HeldError, and matches ErrHeld too.
 	ErrTooManyWaiters = errors.New("redlock: too many wait for the lock")
-	// ErrConcurrency means that WithConcurrency allows more than one holder, where there must be one: for a call with several keys, for
+	// ErrConcurrency means that WithConcurrency allows more than one holder, where there must be one: for
 	// WithRecall, WithOncePer and Once, and for the result of UnlockWith.
 	ErrConcurrency = errors.New("redlock: the concurrency is above 1")
 	// ErrKeyTooLong means that a key has more than MaxKeyLength bytes, or that the keys of a call have too many together.

@@ -77,7 +77,7 @@ func (g *gates) enter(callers []*caller, stand bool) (blocked *caller, later <-c
 		if fresh {
 			c.order = g.came
 		}
-		if at := g.byKey[c.key]; blocked == nil && at != nil && at.head != c && at.full(c) {
+		if at := g.byKey[c.key]; blocked == nil && at != nil && !c.heads && at.full(c) {
 			blocked, c.gate = c, at
 		}
 	}
@@ -89,7 +89,7 @@ func (g *gates) enter(callers []*caller, stand bool) (blocked *caller, later <-c
 	case !stand:
 	case blocked.try:
 		later, err = blocked.gate.refuseTry()
-	case fresh && len(blocked.gate.line) >= blocked.maxWaiters:
+	case fresh && len(blocked.gate.line) >= int(blocked.maxWaiters):
 		held := blocked.gate.held()
 		held.Err = ErrTooManyWaiters
 		err = held
@@ -119,6 +119,9 @@ func (g *gates) at(c *caller) *gate {
 
 // seat makes a caller the head of its gate.
 func (g *gates) seat(c *caller) {
+	if c.heads {
+		return
+	}
 	at := g.at(c)
 	at.drop(c)
 	c.gate, c.heads = at, true
@@ -197,10 +200,11 @@ func (g *gates) next(at *gate) *caller {
 
 func (g *gates) advance(at *gate) *caller {
 	for _, c := range at.line {
-		if at.slots.fullFor(c) {
+		full := at.slots.fullFor(c)
+		if full && !c.several {
 			return nil // the oldest is first, however many it would let in
 		}
-		if !g.blocked(c, at) {
+		if !full && !g.blocked(c, at) {
 			if at.head != nil {
 				g.unseat(at.head)
 			}
@@ -222,15 +226,19 @@ func (g *gates) blocked(c *caller, at *gate) bool {
 	})
 }
 
-// leave ends the time of the heads of some gates: the next caller becomes the head, or the gate goes if nobody is at it.
-func (g *gates) leave(some ...*gate) {
+// leave ends the time of locks at their gates: the next callers become the heads, or the gates go if nobody is at them.
+func (g *gates) leave(locks ...*Lock) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, at := range some {
-		g.unseat(at.head)
+	for _, k := range locks {
+		if k.caller.asks != nil {
+			k.gate.slots.leave(k)
+		} else {
+			g.unseat(k.caller)
+		}
 	}
-	for _, at := range some {
-		g.settle(at)
+	for _, k := range locks {
+		g.settle(k.gate)
 	}
 }
 
@@ -273,7 +281,9 @@ func (g *gates) keepOnly(kept *caller, callers []*caller) {
 	left := room[:0]
 	for _, c := range callers {
 		if c.heads && c != kept {
-			if c.several {
+			if c.several && c.asks != nil {
+				c.asks.failure = nil
+			} else if c.several {
 				c.gate.failure = nil
 			}
 			g.unseat(c)

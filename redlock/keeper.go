@@ -149,7 +149,7 @@ func (k *keeper) release() (any bool) {
 		if lock.attempt.slots > 1 {
 			k.locker.slotEnded(lock)
 		} else {
-			k.locker.gates.leave(lock.gate)
+			k.locker.gates.leave(lock)
 		}
 		if cause := lock.endedBy(); lock.isFirst() && cause != ErrClosed {
 			k.locker.logger.Warn("lease lost: another process may now hold this lock while its holder is still working", lock.lastWords(cause)...)

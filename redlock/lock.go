@@ -101,8 +101,18 @@ func (k *Lock) WithContext(ctx context.Context) (context.Context, context.Cancel
 func (k *Lock) Fence() uint64 { return uint64(k.attempt.fence) }
 
 // Slot returns which of the n slots of its key the lock has, from 0 to n-1: see WithConcurrency. No other holder has it. Without that it
-// is 0.
+// is 0. SlotOf is for a lock on several keys.
 func (k *Lock) Slot() int { return int(k.attempt.slot) }
+
+// SlotOf is Slot for one of the keys of the lock. It is -1 for a key that is none of them.
+func (k *Lock) SlotOf(key string) int {
+	for _, part := range k.parts() {
+		if part.caller.key == protocol.Key(k.attempt.locker.prefix, key) {
+			return part.Slot()
+		}
+	}
+	return -1
+}
 
 // Until returns the end of the lock's validity so far: before it no other holder can have the lock. It moves on
 // as the lease is renewed. After the lock has ended it means nothing any more.
@@ -180,7 +190,7 @@ func (k *Lock) release() error {
 	for _, part := range parts {
 		part.released = part.end(context.Canceled)
 	}
-	var left []*gate
+	var left []*Lock
 	for _, part := range parts {
 		if !part.released {
 			continue // it was lost before, and its release is on its way
@@ -188,7 +198,7 @@ func (k *Lock) release() error {
 		part.attempt.locker.keeper.forget(part)
 		part.handOff()
 		if len(parts) > 1 {
-			left = append(left, part.gate)
+			left = append(left, part)
 		}
 	}
 	k.attempt.locker.gates.leave(left...)
@@ -248,9 +258,10 @@ func (k *Lock) handOff() {
 	a, l := k.attempt, k.attempt.locker
 	var next *caller
 	switch {
+	case len(k.whole) > 0:
 	case a.slots > 1:
 		next = l.gates.nextFor(k)
-	case len(k.whole) == 0:
+	default:
 		next = l.gates.next(k.gate)
 	}
 	if next != nil && !next.several && !next.recall && k.result == nil && (next.asks == nil || a.slots > 1) {
@@ -264,12 +275,14 @@ func (k *Lock) handOff() {
 	} else {
 		a.release(a.answers, false)
 	}
-	if a.slots > 1 {
+	switch {
+	case len(k.whole) > 0:
+	case a.slots > 1:
 		l.slotEnded(k)
-	} else if next != nil {
+	case next != nil:
 		next.turn <- nil
-	} else if len(k.whole) == 0 {
-		l.gates.leave(k.gate)
+	default:
+		l.gates.leave(k)
 	}
 }
 

@@ -53,11 +53,12 @@ type lockOptions struct {
 	ttl        time.Duration
 	wait       time.Duration // untilDone: for as long as the context of the call allows
 	maxHold    time.Duration // 0: none
-	maxWaiters int
-	label      string   // shown by Keys
-	request    *Request // as well
+	label      string        // shown by Keys
+	request    *Request      // as well
+	maxWaiters int32
+	slots      int16 // how many may hold the key at once
 	recall     bool
-	slots      int32         // how many may hold the key at once
+	slotsOf    *slotsOf      // for keys of which other numbers may
 	period     time.Duration // 0: none
 }
 
@@ -103,15 +104,43 @@ func WithMaxHold(d time.Duration) LockOption {
 // WithConcurrency sets how many holders the key may have at once, over all processes: 1 to MaxConcurrency (256). Each has one of n slots, which is a lock
 // of its own: see Lock.Slot and Lock.Fence. All that wait stand in one line, and a slot that becomes free goes to the first. All
 // processes should have the same n for a key: where they differ, there are never more holders than the largest n allows, and a process
-// takes none of the slots that are beyond its own. LockAll, WithRecall, WithOncePer, Once and UnlockWith give ErrConcurrency for n above 1. Default: 1.
+// takes none of the slots that are beyond its own. LockAll takes a slot of each of its keys.
+// WithRecall, WithOncePer, Once and UnlockWith give ErrConcurrency for n above 1. Default: 1.
 func WithConcurrency(n int) LockOption {
-	return lockOption(func(o lockOptions) lockOptions { o.slots = int32(max(min(n, math.MaxInt32), math.MinInt32)); return o })
+	return lockOption(func(o lockOptions) lockOptions { o.slots = int16Of(n); return o })
 }
+
+// WithConcurrencyOf is WithConcurrency for one key, whatever that says of others: so the keys of LockAll may differ.
+func WithConcurrencyOf(key string, n int) LockOption {
+	return lockOption(func(o lockOptions) lockOptions { o.slotsOf = &slotsOf{key, int16Of(n), o.slotsOf}; return o })
+}
+
+// slotsOf is how many may hold a key at once.
+type slotsOf struct {
+	key  string
+	n    int16
+	next *slotsOf
+}
+
+// most returns how many may hold a key at once.
+func (o *lockOptions) most(key string) int16 {
+	for of := o.slotsOf; of != nil; of = of.next {
+		if of.key == key {
+			return of.n
+		}
+	}
+	return o.slots
+}
+
+func int16Of(n int) int16 { return int16(max(min(n, math.MaxInt16), math.MinInt16)) }
 
 // WithMaxWaiters bounds how many calls wait for a key in this process: further ones fail at once, with a *HeldError
 // that matches ErrTooManyWaiters. At least 1. Default: 1000.
 func WithMaxWaiters(n int) LockOption {
-	return lockOption(func(o lockOptions) lockOptions { o.maxWaiters = n; return o })
+	return lockOption(func(o lockOptions) lockOptions {
+		o.maxWaiters = int32(max(min(n, math.MaxInt32), math.MinInt32))
+		return o
+	})
 }
 
 // WithLabel sets a text that Keys shows with the key: what it is locked for. Package middleware sets the name of
@@ -281,6 +310,9 @@ func (o *options) check(lock lockOptions) error {
 		return fmt.Errorf("redlock: label of %d bytes: must have at most %d", len(lock.label), MaxKeyLength)
 	case lock.ttl < minTTL:
 		return fmt.Errorf("redlock: ttl %v: must be at least %v", lock.ttl, minTTL)
+	case lock.slotsOf != nil:
+		lock.slots, lock.slotsOf = lock.slotsOf.n, lock.slotsOf.next
+		return o.check(lock)
 	}
 	return nil
 }

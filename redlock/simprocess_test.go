@@ -109,6 +109,9 @@ func (p *process) takeAll(keys []string, wait time.Duration, try bool, opts ...L
 	}()
 	if p.slots > 1 && p.world.isKey(keys[0]) {
 		opts = append(opts, WithConcurrency(p.slots))
+		for _, key := range keys {
+			opts = append(opts, WithConcurrencyOf(key, p.most(key)))
+		}
 	}
 	switch {
 	case len(keys) > 1 && try:

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
@@ -30,6 +31,31 @@ func (w *world) manySlots(r *rand.Rand) {
 	}
 }
 
+// severalSlots has many calls want several keys, of which each may have another number of holders.
+func (w *world) severalSlots(varied bool) {
+	w.several, w.keys, w.varied = true, 3, varied
+	for _, p := range w.processes {
+		p.clients = min(p.clients, 4)
+	}
+}
+
+// most returns how many may hold a key, in the view of the process: with varied keys one, two, and as many as anything may have.
+func (p *process) most(key string) int {
+	if !p.world.varied {
+		return max(p.slots, 1)
+	}
+	n, _ := strconv.Atoi(key)
+	return max(min([]int{1, 2, p.slots}[n], p.slots), 1)
+}
+
+// most returns how many may hold a key in the view of any process.
+func (w *world) most(key string) (n int) {
+	for _, p := range w.processes {
+		n = max(n, p.most(key))
+	}
+	return n
+}
+
 // isKey says whether a key is one of those that may have several holders.
 func (w *world) isKey(key string) bool {
 	n, err := strconv.Atoi(key)
@@ -49,8 +75,8 @@ func (w *world) judgeSlots() {
 			continue
 		}
 		byKey[h.key] = append(byKey[h.key], h)
-		if h.Slot() > 0 && h.Slot() >= h.process.slots {
-			w.violated(beyond, "grant %d has slot %d of %d", h.order, h.Slot(), h.process.slots)
+		if h.Slot() > 0 && h.Slot() >= h.process.most(h.key) {
+			w.violated(beyond, "grant %d has slot %d of %d", h.order, h.Slot(), h.process.most(h.key))
 		}
 		n := 0
 		for _, other := range byKey[h.key] {
@@ -58,7 +84,7 @@ func (w *world) judgeSlots() {
 				n++
 			}
 		}
-		if n > w.slots {
+		if n > w.most(h.key) {
 			w.violated(tooMany, "at %v, with grant %d, %d hold %s", h.granted, h.order, n, h.key)
 		}
 	}
@@ -69,21 +95,31 @@ func (w *world) judgeSlots() {
 		if !w.isKey(c.keys[0]) {
 			continue
 		}
-		for slot := range max(c.process.slots, 1) {
-			w.judgeSlot(c, slot, byKey[c.keys[0]])
+		wanted := make([]int, len(c.keys)) // a slot of each
+		for more := true; more; {
+			w.judgeSlot(c, wanted)
+			more = false
+			for i, key := range c.keys {
+				if wanted[i]++; wanted[i] < c.process.most(key) {
+					more = true
+					break
+				}
+				wanted[i] = 0
+			}
 		}
 	}
 }
 
-// judgeSlot looks for a time at which the slot was free while a call waited.
-func (w *world) judgeSlot(c wanted, slot int, held []*holder) {
+// judgeSlot looks for a time at which these slots of its keys were free while a call waited.
+func (w *world) judgeSlot(c wanted, slot []int) {
 	longest := time.Second
-	if !slices.ContainsFunc(w.processes, func(p *process) bool { return p.noPubSub }) {
+	if !w.several && !slices.ContainsFunc(w.processes, func(p *process) bool { return p.noPubSub }) {
 		longest = 300 * time.Millisecond
 	}
 	free := c.from
-	for _, h := range held {
-		if h.Slot() != slot || h.end() <= free {
+	for _, h := range w.held {
+		i := slices.Index(c.keys, h.key)
+		if i < 0 || h.Slot() != slot[i] || h.end() <= free || h.endedUnknown() {
 			continue
 		}
 		if h.granted > c.to || h.granted > free+longest {
@@ -92,12 +128,20 @@ func (w *world) judgeSlot(c wanted, slot int, held []*holder) {
 		free = h.end()
 	}
 	if c.to > free+longest && free < w.faults.to {
-		w.violated(slotConserve, "process %d waited for %v from %v to %v; slot %d is free from %v on", c.process.index, c.keys, c.from, c.to, slot, free)
+		w.violated(slotConserve, "process %d waited for %v from %v to %v; slots %d are free from %v on", c.process.index, c.keys, c.from, c.to, slot, free)
 	}
 }
 
 func slotWorld(w *world) {
 	w.manySlots(rand.New(rand.NewPCG(w.seed, 901)))
+}
+
+func severalSlots(w *world) {
+	slotWorld(w)
+	w.severalSlots(true)
+	for _, p := range w.processes {
+		p.clients = 4
+	}
 }
 
 func evenSlots(w *world) {
@@ -197,6 +241,45 @@ var slotMutants = []mutant{
 	{
 		name: "a process has one place in the line for all its calls", breaks: slotConserve, quiet: true, shape: evenSlots,
 		send: func(_ *route, cmd *protocol.Command) { cmd.Process, _ = protocol.CallOf(cmd.Process) },
+	},
+	{
+		name: "a call for several keys keeps its place for slots that are free", breaks: slotConserve, quiet: true, shape: severalSlots,
+		send: func(_ *route, cmd *protocol.Command) {
+			if cmd.Op == protocol.OpRelease && cmd.Ticket > 0 {
+				cmd.Queue = true
+			}
+		},
+	},
+	{
+		name: "who gives a place up for several slots wakes nobody for the others", breaks: slotConserve, quiet: true, shape: severalSlots,
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			if cmd.Op == protocol.OpRelease && !cmd.Queue {
+				cmd.Slots = 0
+			}
+			return false
+		},
+	},
+	{
+		name: "calls for several slots give back by turns what they want all of", breaks: slotConserve, quiet: true, shape: severalSlots,
+		send: func(_ *route, cmd *protocol.Command) { cmd.Token = strings.TrimSuffix(cmd.Token, severalMark) },
+	},
+	{
+		name: "a call for several keys has its slots although one is refused", breaks: tooMany, shape: severalSlots,
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			if holder, _, held := m.Leases.Get(cmd.Key, m.Clock()); cmd.Op == protocol.OpAcquire && cmd.Slots < 2 && held && strings.HasSuffix(cmd.Token, severalMark) && holder != cmd.Token {
+				cmd.Reply.Status, cmd.Reply.Fence, cmd.Reply.Time = protocol.StatusGranted, cmd.Fence, m.Clock().UnixMicro()
+				return true
+			}
+			return false
+		},
+	},
+	{
+		name: "waiters begin at slot 1", breaks: slotConserve, quiet: true, shape: evenSlots,
+		send: func(_ *route, cmd *protocol.Command) {
+			if line, slot := protocol.SlotOf(cmd.Key); cmd.Op == protocol.OpAcquire && cmd.Slots > 1 && cmd.Queue && slot == 0 {
+				cmd.Key = protocol.SlotKey(line, 1)
+			}
+		},
 	},
 	{
 		name: "the place of a call stays when it has a slot", breaks: allEnds, shape: evenSlots,

@@ -51,6 +51,7 @@ type world struct {
 	keys         int
 	slots        int          // the most that may hold a key at once: 1 in most worlds
 	mixed        bool         // processes differ on how many may
+	varied       bool         // so do keys
 	neighbors    bool         // some processes have a server less
 	apart        bool         // two steps at once: majorities of two processes may not meet
 	pairs        bool         // where there are two keys, who wants the first wants both
@@ -248,6 +249,9 @@ func newWorld(seed uint64, m mutant) *world {
 	}
 	if slots := rand.New(rand.NewPCG(seed, 900)); m.name == "" && chance(slots, 30) {
 		w.manySlots(slots)
+		if chance(slots, 35) {
+			w.severalSlots(chance(slots, 70))
+		}
 	}
 	if m.shape != nil {
 		m.shape(w)

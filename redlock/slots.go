@@ -56,8 +56,15 @@ func (g *gate) full(c *caller) bool {
 	case g.slots.busy() == 0:
 		return false
 	}
-	older := len(g.line) > 0 && g.line[0] != c && (c.order == 0 || g.line[0].order < c.order)
-	return older || g.slots.fullFor(c)
+	for _, older := range g.line {
+		if older.order >= c.order {
+			break
+		}
+		if !older.several { // else others keep it from its turn, or it lets those before it that have it
+			return true
+		}
+	}
+	return g.slots.fullFor(c)
 }
 
 // asked has a caller ask for a slot.
@@ -137,48 +144,16 @@ func (a *asks) wake() {
 	}
 }
 
-// firstSlot is where this process begins to look for a free slot: processes that begin at different ones seldom split votes.
-func (l *Locker) firstSlot() int {
-	var n uint32
-	for _, c := range []byte(l.id) {
-		n = 31*n + uint32(c)
-	}
-	return int(n % protocol.MaxSlots)
-}
-
-// chooseSlot returns the slot for which a call asks: the one that a wake-up or masters have named, or the next that this process neither
-// has nor is asking for.
-func (g *gates) chooseSlot(c *caller, first int) uint16 {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	n, here := int(c.slots), c.gate.slots
-	slot := int(c.asks.hinted) - 1
-	if slot < 0 || slot >= n || here.has(slot) {
-		for slot = first % n; here.has(slot) || here.asksFor(slot); slot = (slot + 1) % n {
-			if (slot+1)%n == first%n {
-				break
-			}
-		}
-	}
-	c.asks.slot, c.asks.asking, c.asks.hinted = uint16(slot), true, 0
-	return c.asks.slot
-}
-
-func (s *slots) has(slot int) bool {
-	return slices.ContainsFunc(s.locks, func(k *Lock) bool { return int(k.attempt.slot) == slot })
-}
-
-func (s *slots) asksFor(slot int) bool {
-	return slices.ContainsFunc(s.asking, func(c *caller) bool { return c.asks.asking && int(c.asks.slot) == slot })
-}
-
 // nextFor has the oldest caller in line ask for the slot of a lock that ends, in its place, if nobody of this process does: the slot is
 // handed on to it. It returns nil where masters may have the ticket of the lock's call, which a release takes away.
 func (g *gates) nextFor(k *Lock) *caller {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	at := k.gate
-	if at.head != nil || len(at.slots.asking) > 0 || len(at.line) == 0 || at.line[0].asks == nil || int(at.line[0].slots) <= k.Slot() || k.attempt.mayHaveTicket() {
+	if at.head != nil || len(at.slots.asking) > 0 || len(at.line) == 0 || k.attempt.mayHaveTicket() {
+		return nil
+	}
+	if first := at.line[0]; first.several || first.asks == nil || int(first.slots) <= k.Slot() {
 		return nil
 	}
 	at.slots.leave(k)
@@ -213,18 +188,22 @@ func (l *Locker) slotEnded(k *Lock) {
 	if next == nil {
 		return
 	}
-	proposal := l.number(next)
-	next.turn <- l.newAttempt(next, nil, time.Now(), proposal)
+	if next.asks == nil || next.several {
+		next.turn <- nil
+	} else {
+		proposal := l.number(next)
+		next.turn <- l.newAttempt(next, nil, time.Now(), proposal)
+	}
 	l.gates.settleNow(k.gate)
 }
 
-// afterSlot takes a lock from its gate, and returns the caller that is to ask next, if it asks for a slot.
+// afterSlot takes a lock from its gate, and returns the caller that is to ask next.
 func (g *gates) afterSlot(k *Lock) (next *caller) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	at := k.gate
 	at.slots.leave(k)
-	if at.head == nil && len(at.line) > 0 && at.line[0].asks != nil {
+	if at.head == nil {
 		next = g.advance(at)
 	}
 	if next == nil {
@@ -237,30 +216,6 @@ func (g *gates) settleNow(at *gate) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.settle(at)
-}
-
-// otherSlot returns 1 + the slot that most masters have named to an attempt which they refused, or 0.
-func (a *attempt) otherSlot() (free uint16) {
-	var votes [protocol.MaxSlots + 1]int
-	for _, reply := range a.held {
-		if votes[reply.Free]++; reply.Free > 0 && (free == 0 || votes[reply.Free] > votes[free]) {
-			free = reply.Free
-		}
-	}
-	return free
-}
-
-// hinted reports whether a call should ask at once for a slot that masters have named. It does so at most as often as there are slots.
-func (g *gates) hinted(c *caller, free uint16) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if free == 0 || c.asks.hints >= int(c.slots) {
-		c.asks.hints = 0
-		return false
-	}
-	c.asks.hints++
-	c.asks.hinted = free
-	return true
 }
 
 // mayHaveTicket reports whether a master may have the ticket of the call.

@@ -122,10 +122,10 @@ func TestConcurrencyShrinks(t *testing.T) {
 }
 
 // queued waits until so many wait for the key on each master.
-func queued(t *testing.T, l *redlock.Locker, n int) {
+func queued(t *testing.T, l *redlock.Locker, key string, n int) {
 	t.Helper()
 	eventually(t, bound, "all wait on each master", func() bool {
-		seen, err := l.Inspect(t.Context(), "key")
+		seen, err := l.Inspect(t.Context(), key)
 		return err == nil && !slices.ContainsFunc(seen.Masters, func(m redlock.InspectedMaster) bool { return len(m.Queue) != n })
 	})
 }
@@ -156,7 +156,7 @@ func TestConcurrencyInLine(t *testing.T) {
 		})
 		eventually(t, bound, "it stands in line", func() bool { return lockers[i%2].Keys("key")[0].Waiting == i/2+1 })
 		// Those that may ask have their places on the masters: the first process has two slots, and the other one.
-		queued(t, first, min((i+2)/2, 1)+min((i+1)/2, 2))
+		queued(t, first, "key", min((i+2)/2, 1)+min((i+1)/2, 2))
 		time.Sleep(100 * time.Millisecond) // by more than the processes may differ about the time
 	}
 	for i := range calls {
@@ -196,18 +196,23 @@ func TestConcurrencyRefused(t *testing.T) {
 	t.Parallel()
 	l := lockerOn(t, []redlock.Master{redlock.NewMemoryMaster("memory")}, redlock.WithConcurrency(2))
 	for name, call := range map[string]func() error{
-		"several keys": func() error { _, err := l.LockAll(t.Context(), []string{"a", "b"}); return err },
-		"recall":       func() error { _, err := l.Lock(t.Context(), "a", redlock.WithRecall()); return err },
-		"once per":     func() error { _, err := l.Lock(t.Context(), "a", redlock.WithOncePer(time.Minute)); return err },
-		"a result":     func() error { return mustLock(t, l, "a").UnlockWith([]byte("done"), time.Minute) },
+		"recall":   func() error { _, err := l.Lock(t.Context(), "a", redlock.WithRecall()); return err },
+		"once per": func() error { _, err := l.Lock(t.Context(), "a", redlock.WithOncePer(time.Minute)); return err },
+		"of one key": func() error {
+			_, err := l.Lock(t.Context(), "a", redlock.WithConcurrency(1), redlock.WithConcurrencyOf("a", 2), redlock.WithRecall())
+			return err
+		},
+		"a result": func() error { return mustLock(t, l, "a").UnlockWith([]byte("done"), time.Minute) },
 	} {
 		if err := call(); !errors.Is(err, redlock.ErrConcurrency) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for _, n := range []int{-1, 0, 257, 1 << (strconv.IntSize / 2), 1<<(strconv.IntSize/2) + 1} {
-		if lock, err := l.Lock(t.Context(), "a", redlock.WithConcurrency(n)); err == nil {
-			t.Errorf("concurrency %d: slot %d", n, lock.Slot())
+		for _, opt := range []redlock.LockOption{redlock.WithConcurrency(n), redlock.WithConcurrencyOf("b", n)} {
+			if lock, err := l.Lock(t.Context(), "a", opt); err == nil {
+				t.Errorf("concurrency %d: slot %d", n, lock.Slot())
+			}
 		}
 	}
 	if keys := l.Keys(""); len(keys) != 0 {
@@ -241,4 +246,76 @@ func TestConcurrencyAtOnce(t *testing.T) {
 	})
 	servers[0].Resume()
 	all.Wait()
+}
+
+// TestConcurrencyOfSeveral: over two processes, calls for several keys that may have one, two and three holders have one slot of each of
+// theirs, and never more hold a key than may.
+func TestConcurrencyOfSeveral(t *testing.T) {
+	t.Parallel()
+	first, servers := onServers(t, 3)
+	lockers := []*redlock.Locker{first, newLocker(t, redistest.URLs(servers))}
+	most := map[string]int{"one": 1, "two": 2, "three": 3}
+	var taken sync.Map // by key and slot
+	var all sync.WaitGroup
+	for i, keys := range slices.Repeat([][]string{{"one", "three"}, {"three", "two"}, {"two", "one"}, {"one", "two", "three"}, {"three"}, {"one"}}, 10) {
+		all.Go(func() {
+			lock, err := lockers[i%2].LockAll(t.Context(), keys, redlock.WithConcurrencyOf("two", 2), redlock.WithConcurrencyOf("three", 3))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for _, key := range keys {
+				slot := lock.SlotOf(key)
+				if _, twice := taken.LoadOrStore(key+strconv.Itoa(slot), true); twice || slot < 0 || slot >= most[key] {
+					t.Errorf("slot %d of %s, which another has: %t", slot, key, twice)
+				}
+			}
+			for _, key := range keys {
+				taken.Delete(key + strconv.Itoa(lock.SlotOf(key)))
+			}
+			unlocked(t, lock)
+		})
+	}
+	all.Wait()
+	for _, l := range lockers {
+		if keys := l.Keys(""); len(keys) != 0 {
+			t.Errorf("left: %+v", keys)
+		}
+	}
+	redistest.RequireNoKeys(t, servers)
+}
+
+// TestConcurrencyAllOrNothing: a call that waits for one of its keys keeps nobody from the slots of another.
+func TestConcurrencyAllOrNothing(t *testing.T) {
+	t.Parallel()
+	l, servers := onServers(t, 3, redlock.WithConcurrency(2))
+	other := newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(2))
+	held := []*redlock.Lock{mustLock(t, l, "b"), mustLock(t, other, "b")}
+	for _, l := range []*redlock.Locker{l, other} {
+		if _, err := l.TryLockAll(t.Context(), []string{"a", "b"}); !errors.Is(err, redlock.ErrHeld) {
+			t.Errorf("error %v, want that it is held", err)
+		}
+	}
+	got := make(chan *redlock.Lock)
+	go func() {
+		lock, err := other.LockAll(t.Context(), []string{"b", "a"})
+		if err != nil {
+			t.Error(err)
+		}
+		got <- lock
+	}()
+	queued(t, l, "b", 1)
+	for _, l := range []*redlock.Locker{l, other} {
+		one, two := mustLock(t, l, "a"), mustLock(t, l, "a")
+		mustUnlock(t, one)
+		mustUnlock(t, two)
+	}
+	mustUnlock(t, held[0])
+	lock := <-got
+	if lock.SlotOf("b") != held[0].Slot() || lock.SlotOf("a") < 0 || lock.SlotOf("c") != -1 {
+		t.Errorf("slots %d and %d, %d", lock.SlotOf("a"), lock.SlotOf("b"), lock.SlotOf("c"))
+	}
+	mustUnlock(t, lock)
+	mustUnlock(t, held[1])
+	redistest.RequireNoKeys(t, servers)
 }

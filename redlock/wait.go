@@ -22,8 +22,6 @@ func (l *Locker) lock(ctx context.Context, keys []string, opts []LockOption, try
 	switch {
 	case len(keys) > MaxKeys:
 		return nil, fmt.Errorf("redlock: %d keys in one call: at most %d can be locked together", len(keys), MaxKeys)
-	case len(keys) > 1 && o.slots > 1:
-		return nil, fmt.Errorf("%w: it is for calls with one key", ErrConcurrency)
 	case len(keys) > 1 && o.recall:
 		return nil, errors.New("redlock: WithRecall and WithOncePer are for calls with one key")
 	case o.period > 0:
@@ -55,7 +53,7 @@ func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try boo
 	}
 	for _, key := range keys {
 		c := &caller{lockOptions: o, key: protocol.Key(l.prefix, key), try: try, several: len(keys) > 1, began: began}
-		if o.slots > 1 {
+		if c.slots = o.most(key); c.slots > 1 {
 			c.asks = &asks{wakeUps: make(chan struct{}, 1)}
 		}
 		callers = append(callers, c)

@@ -200,7 +200,7 @@ func (s *Server) Keys() []string {
 
 // isFence reports whether a key has nothing but the fence of a lock that is over.
 func (s *Server) isFence(key string) bool {
-	if !strings.HasSuffix(key, "}") {
+	if !strings.HasSuffix(key, "}") && !strings.Contains(key, "}:slot:") || strings.HasSuffix(key, ":fence") {
 		return strings.HasSuffix(key, ":fence")
 	}
 	first, err := s.client.LIndex(context.Background(), key, 0).Result()

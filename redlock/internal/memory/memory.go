@@ -261,22 +261,29 @@ func (m *Master) release(cmd *protocol.Command, now time.Time) protocol.Reply {
 	if cmd.Result != nil && (cmd.Anyway || reply.Status == protocol.StatusReleased) {
 		m.remember(cmd.Key, cmd.Result, now)
 	}
-	q, _, waiters := m.Queues.Get(lineOf(cmd), now)
+	line, slot := protocol.SlotOf(cmd.Key)
+	q, _, waiters := m.Queues.Get(line, now)
+	left := false
 	switch {
 	case cmd.Queue:
 		q = m.Join(cmd, now)
 	case waiters:
-		q.leave(cmd.Process, cmd.Ticket)
+		left = q.leave(cmd.Process, cmd.Ticket)
 	}
 	if cmd.Queue && cmd.Slots > 1 && reply.Status == protocol.StatusExpired { // nothing has become free, and nobody goes on
 		return reply
 	}
 	for reply.Status != protocol.StatusNotOwner && q != nil {
-		_, slot := protocol.SlotOf(cmd.Key)
 		first := q.next(cmd.Process, slot, now)
-		if first == nil || first.Process == cmd.Process || m.wake(cmd.Key, q, *first) { // a process doesn't wake itself
+		if first == nil {
 			break
 		}
+		if first.Process == cmd.Process || m.wake(cmd.Key, q, *first) { // a process doesn't wake itself
+			return reply
+		}
+	}
+	if left && cmd.Slots > 1 { // others may have been refused a further slot because of the ticket
+		m.wakeNext(cmd, q, line, slot, now)
 	}
 	return reply
 }

@@ -37,9 +37,11 @@ func (q *Queue) Join(p Place) {
 	q.Places = slices.Insert(q.Places, at, p)
 }
 
-// leave takes a process out of the queue if its ticket is not above this one.
-func (q *Queue) leave(process string, ticket int64) {
+// leave takes a process out of the queue if its ticket is not above this one, and reports whether it was there.
+func (q *Queue) leave(process string, ticket int64) bool {
+	n := len(q.Places)
 	q.Places = slices.DeleteFunc(q.Places, func(p Place) bool { return p.Process == process && p.Ticket <= ticket })
+	return len(q.Places) < n
 }
 
 // next returns the first place of a process that can be woken, or of this process; or nil. A process that polls comes by

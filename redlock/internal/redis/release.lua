@@ -34,12 +34,18 @@ if queued then
   join(now)
 elseif (tonumber(call('ZSCORE', QUEUE, process)) or ticket + 1) <= ticket then
   leave(process)
+  SLOTS = not KEYS[5] and tonumber(ARGV[6]) or 1
 end
+local name
 if not held and not idle then
-  local skip, name, number, ends, polls = 0
+  local skip, number, ends, polls = 0
   repeat -- a process doesn't wake itself; one that polls comes by itself, and the next one finds out if it doesn't
     skip = polls and skip + 1 or skip
     name, number, ends, polls, skip = oldest('', now, skip)
   until not name or name == process or not polls and wake(name, number)
+end
+if SLOTS > 1 and not queued and not name then -- others may have been refused a further slot because of the ticket
+  -- others.lua
+  wakeForAnother(now)
 end
 return released

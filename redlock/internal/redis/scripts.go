@@ -23,6 +23,8 @@ var (
 	fastSource string
 	//go:embed slot.lua
 	slotSource string
+	//go:embed others.lua
+	othersSource string
 	//go:embed acquire.lua
 	acquireSource string
 	//go:embed extend.lua
@@ -66,7 +68,7 @@ type scriptSet [scripts]struct {
 func newScriptSet(counted bool) *scriptSet {
 	settings := fmt.Sprintf("local call, COUNTED, POLL_LEASE, FENCE_TTL, SLACK, MAX_SETS, MAX_WAITERS, RANDOM_LEN, MAX_PROCESSES, SLOTS = redis.call, %t, %d, %d, %d, %d, %d, %d, %d, 1\n",
 		counted, protocol.PollLease.Milliseconds(), protocol.FenceTTL.Milliseconds(), protocol.FenceSlack.Microseconds(), protocol.MaxSets, protocol.MaxWaiters, protocol.RandomLen, protocol.MaxProcesses)
-	parts := strings.NewReplacer("-- lock.lua\n", lockSource, "-- queue.lua\n", queueSource, "-- fence.lua\n", fenceSource, "-- take.lua\n", takeSource)
+	parts := strings.NewReplacer("-- lock.lua\n", lockSource, "-- queue.lua\n", queueSource, "-- fence.lua\n", fenceSource, "-- take.lua\n", takeSource, "-- others.lua\n", othersSource)
 	var set scriptSet
 	for op, source := range map[protocol.Op]string{
 		protocol.OpAcquire: acquireSource, protocol.OpExtend: extendSource, protocol.OpRelease: releaseSource,

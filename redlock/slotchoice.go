@@ -1,0 +1,75 @@
+package redlock
+
+import (
+	"slices"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// firstSlot is where this process begins to look for a free slot: processes that begin at different ones seldom split votes.
+func (l *Locker) firstSlot() int {
+	var n uint32
+	for _, c := range []byte(l.id) {
+		n = 31*n + uint32(c)
+	}
+	return int(n % protocol.MaxSlots)
+}
+
+// chooseSlot returns the slot for which a call asks: the one that a wake-up or masters have named, or the next that this process neither
+// has nor is asking for.
+func (g *gates) chooseSlot(c *caller, first int) uint16 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n, here := int(c.slots), c.gate.slots
+	slot := int(c.asks.hinted) - 1
+	if slot < 0 || slot >= n || here.has(slot) {
+		for slot = first % n; here.has(slot) || here.asksFor(slot); slot = (slot + 1) % n {
+			if (slot+1)%n == first%n {
+				break
+			}
+		}
+	}
+	c.asks.slot, c.asks.asking, c.asks.hinted = uint16(slot), true, 0
+	return c.asks.slot
+}
+
+func (s *slots) has(slot int) bool {
+	return slices.ContainsFunc(s.locks, func(k *Lock) bool { return int(k.attempt.slot) == slot })
+}
+
+func (s *slots) asksFor(slot int) bool {
+	return slices.ContainsFunc(s.asking, func(c *caller) bool { return c.asks.asking && int(c.asks.slot) == slot })
+}
+
+// otherSlot returns 1 + the slot that most masters have named to an attempt which they refused, or 0.
+func (a *attempt) otherSlot() (free uint16) {
+	var votes [protocol.MaxSlots + 1]int
+	for _, reply := range a.held {
+		if votes[reply.Free]++; reply.Free > 0 && (free == 0 || votes[reply.Free] > votes[free]) {
+			free = reply.Free
+		}
+	}
+	return free
+}
+
+// hinted reports whether a call should ask at once for a slot that masters have named. It does so at most as often as there are slots.
+func (g *gates) hinted(c *caller, free uint16) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if free == 0 || c.asks.hints >= int(c.slots) {
+		c.asks.hints = 0
+		return false
+	}
+	c.asks.hints++
+	c.asks.hinted = free
+	return true
+}
+
+// stay has the next attempt of a call ask for the slot for which the last one has, unless a wake-up has named another.
+func (g *gates) stay(c *caller) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if c.asks != nil && c.asks.hinted == 0 {
+		c.asks.hinted = c.asks.slot + 1
+	}
+}
