@@ -110,7 +110,7 @@ func WithConcurrency(n int) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.slots = int16Of(n); return o })
 }
 
-// WithConcurrencyOf is WithConcurrency for one key, whatever that says of others: so the keys of LockAll may differ.
+// WithConcurrencyOf is WithConcurrency for one key, whatever that says of others: so the keys of LockAll may differ. Default: none.
 func WithConcurrencyOf(key string, n int) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.slotsOf = &slotsOf{key, int16Of(n), o.slotsOf}; return o })
 }
