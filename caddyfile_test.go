@@ -75,7 +75,6 @@ func TestBadRule(t *testing.T) {
 		"duration below zero":       {"redlock order:{path.1} {\nttl -1s\n}", []string{"Caddyfile:7", `ttl "-1s"`, "above 0"}},
 		"block of subdirective":     {"redlock order:{path.1} {\nttl 1s {\na\n}\n}", []string{"Caddyfile:8", "ttl takes no block"}},
 		"value of a switch":         {"redlock order:{path.1} {\ndry_run yes\n}", []string{"Caddyfile:7", "dry_run", "no value"}},
-		"concurrency of two keys":   {"redlock a:{path.1} b:{path.2} {\nconcurrency 2\n}", []string{"Caddyfile:7", "concurrency", "is for one key"}},
 		"concurrency of an ID":      {"redlock {\nidempotency_key required\nconcurrency 2\n}", []string{"Caddyfile:8", "concurrency", "needs a key"}},
 		"concurrency 0":             {"redlock order:{path.1} {\nconcurrency 0\n}", []string{"Caddyfile:7", `concurrency "0"`, "a number from 1"}},
 		"concurrency 257":           {"redlock order:{path.1} {\nconcurrency 257\n}", []string{"Caddyfile:7", "concurrency 257", "1 to 256"}},
