@@ -33,7 +33,7 @@ type Agent struct {
 	token  []byte // empty: none is asked for
 	hosts  []string
 	logger *slog.Logger
-	budget *middleware.Budget
+	budget *middleware.Budget // of the memory for bodies from which gateways want keys
 	rules  rules
 	other  http.Handler // for all other paths; nil for none
 
@@ -64,9 +64,6 @@ func WithHosts(names ...string) Option { return func(a *Agent) { a.hosts = appen
 // WithMaxClients bounds how many clients may hold or wait for locks; any more are refused with 503. Default: DefaultMaxClients.
 func WithMaxClients(n int) Option { return func(a *Agent) { a.maxClients = n } }
 
-// WithBodyBudget bounds the memory for bodies of requests from which gateways want keys. Default: 64 MiB.
-func WithBodyBudget(budget *middleware.Budget) Option { return func(a *Agent) { a.budget = budget } }
-
 // WithObservers sets what makes an observer for each rule of a gateway, by its name, such as the method Rule of metrics.Metrics; release is
 // called when the rule isn't known any more. Default: nobody observes.
 func WithObservers(of func(rule string) (o middleware.Observer, release func())) Option {
@@ -82,12 +79,11 @@ func WithOther(h http.Handler) Option { return func(a *Agent) { a.other = h } }
 // New returns the agent of a Locker. The caller closes the Locker, after Serve has returned without an error: locks that clients still
 // hold must be left to their TTL, and not be released.
 func New(locker *redlock.Locker, opts ...Option) *Agent {
-	a := &Agent{locker: locker, maxClients: DefaultMaxClients, idle: make(chan struct{})}
+	a := &Agent{locker: locker, budget: middleware.NewBudget(middleware.DefaultBodyBudget), maxClients: DefaultMaxClients, idle: make(chan struct{})}
 	for _, opt := range opts {
 		opt(a)
 	}
 	a.logger = cmp.Or(a.logger, lockerinfo.Logger(locker))
-	a.budget = cmp.Or(a.budget, middleware.NewBudget(middleware.DefaultBodyBudget))
 	a.stopping, a.stop = context.WithCancel(context.Background())
 	return a
 }
@@ -198,10 +194,9 @@ func (a *Agent) noteIdle() {
 	}
 }
 
-// Shutdown refuses new requests for locks, ends all waits, and waits for the clients that hold locks until ctx ends. If it returns an
-// error, some still do: then don't close the Locker, but end the process. Their keys are free when the TTL is over; until then they
-// may rely on their locks.
-func (a *Agent) Shutdown(ctx context.Context) error {
+// shutdown refuses new requests for locks, ends all waits, and waits for the clients that hold locks until ctx ends. If it returns an
+// error, some still do. Their keys are free when the TTL is over; until then they may rely on their locks.
+func (a *Agent) shutdown(ctx context.Context) error {
 	a.mu.Lock()
 	a.stop()
 	a.noteIdle()

@@ -20,7 +20,7 @@ const (
 )
 
 // Serve answers on these listeners until ctx ends. Then it refuses new requests, ends all waits, and gives those who hold locks so long
-// to end; see Shutdown for its error after that. It closes the listeners.
+// to end. If it returns an error after that, some still do: then don't close the Locker, but end the process. It closes the listeners.
 //
 // A client that is cut off from a TCP address is noticed within seconds; it has closed its connection if the connection says so.
 func (a *Agent) Serve(ctx context.Context, grace time.Duration, listeners ...net.Listener) error {
@@ -48,7 +48,7 @@ func (a *Agent) Serve(ctx context.Context, grace time.Duration, listeners ...net
 	}
 	ended, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
-	left := a.Shutdown(ended)
+	left := a.shutdown(ended)
 	for _, l := range listeners {
 		_ = l.Close()
 	}

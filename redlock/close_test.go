@@ -26,6 +26,7 @@ func closingLocker(t *testing.T, servers []*redistest.Server) *redlock.Locker {
 // TestWonBesideClose: no lock outlives the Locker, at whatever moment it was won or unlocked and, if all masters
 // answer, its key is free when Close returns.
 func TestWonBesideClose(t *testing.T) {
+	t.Parallel()
 	three, one := redistest.Start(t, 3), redistest.Start(t, 1)
 	for round := range 30 {
 		servers, callers := three, 16

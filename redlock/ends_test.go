@@ -13,6 +13,7 @@ import (
 
 // Without WithMaxHold, and with 0, a lock is held for as long as it is renewed.
 func TestNoMaxHold(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLocker(t, []string{"memory://a", "memory://b", "memory://c"})
 		bounded := newLocker(t, []string{"memory://a", "memory://b", "memory://c"}, redlock.WithMaxHold(time.Minute))

@@ -20,6 +20,7 @@ const shortTTL = 300 * time.Millisecond
 var brief = []redlock.Option{redlock.WithTimeout(shortTTL / 2), redlock.WithTTL(shortTTL)}
 
 func TestTurn(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{1, 3, 5} {
 		t.Run(fmt.Sprint(n, " masters"), func(t *testing.T) {
 			l, servers := onServers(t, n)
@@ -114,6 +115,7 @@ func TestHeldError(t *testing.T) {
 }
 
 func TestLockWaits(t *testing.T) {
+	t.Parallel()
 	l, servers := onServers(t, 3)
 	first := mustLock(t, l, "key")
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
