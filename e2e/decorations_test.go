@@ -220,6 +220,7 @@ var served = func() func(t *testing.T, at string) ([]string, int) {
 
 // TestGenerator shows how many of the generated requests the grammar leaves to be judged by upstreams, and that it refuses no plain one.
 func TestGenerator(t *testing.T) {
+	t.Parallel()
 	for at := range formats {
 		requests, all := served(t, at)
 		t.Logf("%s: %d of %d generated requests are not refused", at, len(requests), all)
