@@ -221,6 +221,7 @@ func (t *contender) hold(ctx context.Context, attempts []*attempt) *Lock {
 func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller) error {
 	l := t.locker
 	t.failure = a.failure()
+	t.tellDifference(a, awaited)
 	l.gates.noteOutcome(awaited, nil, t.failure)
 	if awaited.asks != nil && !awaited.several && l.gates.hinted(awaited, a.otherSlot()) {
 		t.trace(a, t.failure, 0, forOthers)

@@ -338,7 +338,7 @@ func (p *pair) compare(model, real *protocol.Command, holder string) {
 	if got.Polls {
 		p.seen["acquire held by one who polls"]++
 	}
-	if got.Status != want.Status || got.Fence != want.Fence || got.Holder != want.Holder || got.Time != want.Time || got.Former != want.Former || got.Alone != want.Alone || real.Alone != model.Alone || !sameResult(got.Result, want.Result) || got.Polls != want.Polls || got.Free != want.Free || got.Lines != want.Lines {
+	if got.Status != want.Status || got.Fence != want.Fence || got.Holder != want.Holder || got.Time != want.Time || got.Former != want.Former || got.Alone != want.Alone || real.Alone != model.Alone || !sameResult(got.Result, want.Result) || got.Polls != want.Polls || got.Free != want.Free || got.Elsewhere != want.Elsewhere || got.Lines != want.Lines {
 		p.t.Errorf("%+v, held by %q:\nserver %+v\nmodel  %+v", model, holder, got, want)
 	}
 	if off := (got.TTL - want.TTL).Abs(); off > 5*expirySlack {

@@ -73,3 +73,15 @@ func (g *gates) stay(c *caller) {
 		c.asks.hinted = c.asks.slot + 1
 	}
 }
+
+// tellDifference has the log say once that calls differ on how many may hold a key, where an attempt has met another one in line.
+func (t *contender) tellDifference(a *attempt, c *caller) {
+	for _, reply := range a.held {
+		if n := reply.Elsewhere; n > 0 && n != a.slots {
+			t.locker.differs.Do(func() {
+				t.locker.logger.Warn("calls differ on how many may hold a key at the same time: the largest number holds, so give all rules and processes the same",
+					"here", a.slots, "elsewhere", n, "key_hash", KeyHash(protocol.KeyOf(t.locker.prefix, c.key)), "rule", c.label)
+			})
+		}
+	}
+}

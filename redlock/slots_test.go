@@ -319,3 +319,32 @@ func TestConcurrencyAllOrNothing(t *testing.T) {
 	mustUnlock(t, held[1])
 	redistest.RequireNoKeys(t, servers)
 }
+
+// TestConcurrencyDiffersInLog: the log says once that calls differ on how many may hold a key, without the key.
+func TestConcurrencyDiffersInLog(t *testing.T) {
+	t.Parallel()
+	holder, servers := onServers(t, 3)
+	waiter := newLocker(t, redistest.URLs(servers))
+	var log logBook
+	wider := newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(3), redlock.WithLabel("rule"), log.option())
+	lock := mustLock(t, holder, "secret")
+	got := make(chan *redlock.Lock)
+	go func() { got <- mustLock(t, waiter, "secret") }()
+	queued(t, holder, "secret", 1)
+	ones := []*redlock.Lock{mustLock(t, wider, "secret"), mustLock(t, wider, "secret")}
+	for range 2 {
+		if _, err := wider.TryLock(t.Context(), "secret"); !errors.Is(err, redlock.ErrHeld) {
+			t.Errorf("error %v, want that it is held", err)
+		}
+	}
+	for _, lock := range append(ones, lock, nil) {
+		if lock == nil {
+			lock = <-got
+		}
+		mustUnlock(t, lock)
+	}
+	_ = wider.Close() // all lines have been written
+	if lines := log.lines("calls differ on how many"); len(lines) != 1 || len(log.lines("here=3 elsewhere=1", "rule=rule")) != 1 || len(log.lines("secret")) > 0 {
+		t.Errorf("logged: %q", lines)
+	}
+}

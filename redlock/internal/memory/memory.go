@@ -193,6 +193,9 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 			reply.Free = uint16(free + 1)
 		}
 	}
+	if cmd.Slots > 1 && waiters {
+		reply.Elsewhere = q.elsewhere(cmd.Process, now)
+	}
 	return reply
 }
 

@@ -76,6 +76,18 @@ func (q *Queue) oldest(but string, slot int, now time.Time, skip *int) *Place {
 	return nil
 }
 
+// elsewhere returns how many may hold the key in the view of the first but this one that waits, or 0.
+func (q *Queue) elsewhere(but string, now time.Time) uint16 {
+	for _, p := range q.Places {
+		if p.Process != but && now.Before(p.Ends) {
+			return uint16(max(p.Slots, 1))
+		} else if p.Process != but {
+			break
+		}
+	}
+	return 0
+}
+
 // lines shows the first places of the queue.
 func (q *Queue) lines(now time.Time) string {
 	var lines []string

@@ -143,7 +143,9 @@ type Reply struct {
 	Polls  bool          // StatusHeld: the holder, or that other, polls, and may wake nobody
 	Alone  bool          // StatusGranted by OpAcquire: nobody waits, and the master has a cheaper way to release
 	Free   uint16        // StatusHeld with Slots: 1 + a slot that would be granted to the call now; 0 for none
-	Former Status        // OpAcquire: what became of the former token, as of an OpRelease
+	// Elsewhere is how many may hold the key in the view of another call in line, and 0 if there is none: StatusHeld with Slots.
+	Elsewhere uint16
+	Former    Status // OpAcquire: what became of the former token, as of an OpRelease
 	// Lines are separated by newlines. OpRegister: one for each set of masters that is known: since when it is in use, when it
 	// was seen last, the set. OpInspect: one for each process that waits: see Waiter. OpNames: one for each process that is known: its
 	// ID, its name, how many milliseconds ago it was seen, what it says about itself, its set; a process of an older version says nothing

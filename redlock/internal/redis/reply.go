@@ -54,9 +54,9 @@ func (a *answer) reply(cmd *protocol.Command) protocol.Reply {
 	case op == protocol.OpAcquire && shape(":$::"):
 		holder, polls := strings.CutSuffix(a.fields[1].text, "+")
 		reply = protocol.Reply{Status: protocol.StatusHeld, Holder: holder, Polls: polls, TTL: ms(number(0)), Time: number(2), Former: releaseStatus(number(3))}
-	case op == protocol.OpAcquire && shape(":$:::"):
+	case op == protocol.OpAcquire && shape(":$::::"):
 		holder, polls := strings.CutSuffix(a.fields[1].text, "+")
-		reply = protocol.Reply{Status: protocol.StatusHeld, Holder: holder, Polls: polls, TTL: ms(number(0)), Time: number(2), Former: releaseStatus(number(3)), Free: uint16(number(4) + 1)}
+		reply = protocol.Reply{Status: protocol.StatusHeld, Holder: holder, Polls: polls, TTL: ms(number(0)), Time: number(2), Former: releaseStatus(number(3)), Free: uint16(number(4) + 1), Elsewhere: uint16(number(5))}
 	case op == protocol.OpAcquire && shape("::::"):
 		reply = protocol.Reply{Status: protocol.StatusDone, Fence: number(0), TTL: ms(number(1)), Time: number(2), Former: releaseStatus(number(3))}
 	case op == protocol.OpRecall && shape(":::$"):

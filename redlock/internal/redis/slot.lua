@@ -1,6 +1,7 @@
 -- KEYS slot fence queue leases | ARGV token process ticket ttl_ms waits proposal_us slots former or ''
 -- -> {fence, time_us, former}: granted
---    {ms that the lease can last, holder's token or '', and a + if the holder polls, time_us, former, a slot to ask for or -1}: refused
+--    {ms that the lease can last, holder's token or '', and a + if the holder polls, time_us, former, a slot to ask for or -1,
+--     how many may hold the key in the view of another call in line or 0}: refused
 -- This is acquire.lua for a key that may have more than one holder. Its tokens are always marked, and no key is free in silence: a grant
 -- wakes the next in line if one more slot is free, which a refusal names.
 local time = call('TIME')
@@ -21,6 +22,14 @@ local function before(name, number)
 end
 
 -- others.lua
+-- Returns how many may hold the key in the view of the first other call that waits.
+local function others()
+  local line = call('ZRANGE', QUEUE, 0, 1)
+  local other = line[line[1] == process and 2 or 1]
+  local waits = other and math.abs(tonumber(call('HGET', LEASES, other)) or 0) > now
+  return waits and tonumber(call('HGET', LEASES, other .. '/n') or 1) or 0
+end
+
 local held, marks = holder()
 local alone = call('EXISTS', QUEUE) == 0
 if held == token then
@@ -46,7 +55,7 @@ if left then
   return {left, (held or '') .. (awaited and '+' or ''), now, former, free(function(slot)
     local name, number = oldest(process, now, 0, slot)
     return not before(name, number)
-  end)}
+  end), others()}
 end
 
 if not alone then
