@@ -42,6 +42,9 @@ func TestKeyCases(t *testing.T) {
 		if got != c.want {
 			t.Errorf("case %d: %q of %s %s with %v: %q, want %q (error %v)", i, c.template, c.request.Host, c.request.RequestURI, c.request.Header, got, c.want, err)
 		}
+		if err != nil && strings.Contains(err.Error(), "43") {
+			t.Errorf("case %d: the error shows a value: %v", i, err)
+		}
 	}
 }
 
@@ -142,6 +145,7 @@ func keyCases() []keyCase {
 		{"{query.order}", keyRequest("/?order=1&order%00=42"), keyRefused},
 		{"{query.order}", keyRequest("/?order=1&[order]=42"), keyRefused},
 		{"{query.order}", keyRequest("/?order=1&order]=42"), keyAmbiguous},
+		{"{query.order}", keyRequest("/?order.0=42"), keyAmbiguous}, // a list, as order[0] is
 		{"{query.order_id}", keyRequest("/?order_id=1&order.id=42"), keyAmbiguous},
 		{"{query.order.id}", keyRequest("/?order[id]=42"), "42"},
 		{"{query.order}", keyRequest("/?order="), keyMissing},

@@ -187,14 +187,19 @@ func cleanSegment(escaped string, wanted bool) (text string, clean bool) {
 	}
 	text, _, parameters := strings.Cut(text, ";")
 	text, certain := withSpaces(text)
-	return text, (certain || !wanted) && (!parameters || !fold.IsNothing(text))
+	return text, (certain || !wanted) && (!parameters || !isNothing(text))
 }
 
 // withSpaces writes a part of a path as Slim reads it, to which a plus sign is a space. It is not certain if others find something there,
 // and Slim nothing.
 func withSpaces(text string) (spaced string, certain bool) {
 	spaced = strings.ReplaceAll(text, "+", " ")
-	return spaced, spaced == text || !fold.IsNothing(spaced)
+	return spaced, spaced == text || !isNothing(spaced)
+}
+
+func isNothing(text string) bool {
+	value, _ := fold.Value(text)
+	return value == ""
 }
 
 const slashes = `/\`
@@ -222,7 +227,7 @@ func wildcard(r *http.Request, name string) (string, error) {
 	}
 	value, _, cut := strings.Cut(value, ";")
 	value, certain := withSpaces(value)
-	if !certain || cut && fold.IsNothing(value) || escapedTwice.MatchString(value) {
+	if !certain || cut && isNothing(value) || escapedTwice.MatchString(value) {
 		return "", errUncleanPath
 	}
 	return value, nil

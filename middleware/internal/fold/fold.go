@@ -42,13 +42,6 @@ const ErrBadText Error = "not valid UTF-8, or with a control character in it"
 // ErrTooLong reports a value that would take too much memory.
 const ErrTooLong Error = "longer than 4096 bytes, with other characters than those of ASCII"
 
-// IsNothing reports whether a value folds to nothing: it is blank. It looks at one character after another, because the value may be long.
-func IsNothing(value string) bool {
-	return !strings.ContainsFunc(value, func(r rune) bool {
-		return !IsBlank(r) && strings.TrimFunc(norm.NFKC.String(string(r)), IsBlank) != ""
-	})
-}
-
 // Value returns a value in its one spelling: in lower case, without spaces around it, with ordinary letters and digits in
 // place of their variants, and with a number in its shortest form.
 func Value(value string) (string, error) {
@@ -73,7 +66,7 @@ func Value(value string) (string, error) {
 			if number := foldNumber(digits); number != digits {
 				return number, nil // to some reader
 			}
-			return digits[:8] + "-" + digits[8:12] + "-" + digits[12:16] + "-" + digits[16:20] + "-" + digits[20:], nil
+			return hyphenated(digits), nil
 		}
 	}
 	return foldNumber(strings.Join(strings.Fields(value), " ")), nil // Bearer\s+(.*) takes any number of spaces for one
@@ -118,6 +111,10 @@ func uuidDigits(value string) (string, bool) {
 	return (zeros + value)[len(value):], value != "" && strings.Trim(value, hexDigits) == ""
 }
 
+func hyphenated(digits string) string {
+	return digits[:8] + "-" + digits[8:12] + "-" + digits[12:16] + "-" + digits[16:20] + "-" + digits[20:]
+}
+
 const zeros = "00000000000000000000000000000000" // lenUUID of them
 
 // Same reports whether two values make one key.
@@ -129,7 +126,7 @@ func Same(a, b string) bool {
 
 // isPlain reports whether a value has its one spelling already, as most have.
 func isPlain(value string) bool {
-	if _, ok := uuidDigits(value); ok && !isUUID(value) {
+	if uuid, ok := uuidDigits(value); ok && value != hyphenated(uuid) {
 		return false
 	}
 	digits, inNumber := 0, 0
@@ -155,17 +152,11 @@ func foldRune(r rune) rune {
 	if r < utf8.RuneSelf || !unicode.IsDigit(r) {
 		return unicode.ToLower(unicode.ToUpper(r))
 	}
-	for _, block := range unicode.Nd.R16 { // each block consists of whole sets of ten
-		if rune(block.Lo) <= r && r <= rune(block.Hi) {
-			return '0' + (r-rune(block.Lo))%10
-		}
+	zero := r // digits come in whole sets of ten
+	for unicode.IsDigit(zero - 1) {
+		zero--
 	}
-	for _, block := range unicode.Nd.R32 {
-		if rune(block.Lo) <= r && r <= rune(block.Hi) {
-			return '0' + (r-rune(block.Lo))%10
-		}
-	}
-	return r
+	return '0' + (r-zero)%10
 }
 
 // foldNumber returns a number in its shortest form, and any other text as it is. Whole numbers stay exact.
@@ -261,19 +252,9 @@ func isWhole(text string, most int64) bool {
 }
 
 func isUUID(text string) bool {
-	if len(text) != 36 {
-		return false
-	}
-	for i, c := range []byte(text) {
-		if i == 8 || i == 13 || i == 18 || i == 23 {
-			if c != '-' {
-				return false
-			}
-		} else if c = Lower(c); !IsDigit(c) && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
+	text = strings.ToLower(text)
+	digits, ok := uuidDigits(text)
+	return ok && text == hyphenated(digits)
 }
 
 // SameHeader reports whether some server takes two names of headers for one: CGI and its successors read "-", "_" and other
