@@ -202,6 +202,27 @@ func scheme(name string) chromedp.Action[chromedp.Void] {
 	return send(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}}})
 }
 
+// accessible requires that axe-core, which AXE names as a file if it is to look, finds nothing to complain of.
+func (b *tab) accessible(what string) {
+	b.t.Helper()
+	file := os.Getenv("AXE")
+	if file == "" || !eval[bool](b, "document.documentElement.classList.contains('js')") { // without JavaScript the page doesn't stay
+		return
+	}
+	script, err := os.ReadFile(file)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	eval[bool](b, string(script)+`
+		window.found = undefined
+		axe.run().then(r => window.found = r.violations.map(v => v.id + ": " + v.nodes.map(n => n.html).join(", ")).join("\n"), e => window.found = "" + e)
+		true`)
+	b.await("axe has looked", "window.found !== undefined")
+	if found := eval[string](b, "window.found"); found != "" {
+		b.t.Errorf("%s: %s", what, found)
+	}
+}
+
 // looks requires that the page fits into a desktop and a phone, and writes pictures of both, light and dark, to the folder SCREENSHOTS if that is
 // given.
 func (b *tab) looks(name string) {
@@ -212,6 +233,7 @@ func (b *tab) looks(name string) {
 			if wide := eval[int](b, "document.scrollingElement.scrollWidth - innerWidth"); wide > 0 {
 				b.t.Errorf("%s: the page is %d pixels too wide for a %s", name, wide, device)
 			}
+			b.accessible(name + ", " + device + ", " + colours)
 			if folder := os.Getenv("SCREENSHOTS"); folder != "" {
 				picture := get(b, chromedp.FullScreenshot(100))
 				if err := os.WriteFile(filepath.Join(folder, name+"-"+device+"-"+colours+".png"), picture, 0o600); err != nil {
