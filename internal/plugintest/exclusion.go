@@ -84,6 +84,38 @@ func testOneAtATime(t *testing.T, p *Plugin) {
 	eventually(t, "all keys are free", func() bool { return len(a.servers[0].Keys()) == 0 })
 }
 
+// testSlots has the plugin and a Locker beside the agent serve 60 requests, of which each has one of three slots to itself.
+func testSlots(t *testing.T, p *Plugin) {
+	a := newAgent(t, "unix", "")
+	locker := newLocker(t, a.servers)
+	var taken sync.Map
+	work := func(slot string) {
+		if _, twice := taken.LoadOrStore(slot, true); twice || slot != "0" && slot != "1" && slot != "2" {
+			t.Errorf("slot %q, which another has: %t", slot, twice)
+		}
+		time.Sleep(time.Millisecond)
+		taken.Delete(slot)
+	}
+	h := handler(t, p, a, func(_ http.ResponseWriter, r *http.Request) { work(r.Header.Get("Redlock-Slot")) }, "wait", "2m", "concurrency", "3")
+	var all sync.WaitGroup
+	for i := range 60 {
+		all.Go(func() {
+			if i%2 == 0 {
+				want(t, pay(h, "42", "Redlock-Slot", "7"), http.StatusOK, "")
+				return
+			}
+			lock, err := locker.Lock(context.Background(), "order:42", redlock.WithConcurrency(3))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			work(strconv.Itoa(lock.Slot()))
+			_ = lock.Unlock() // may not be confirmed on a busy machine
+		})
+	}
+	all.Wait()
+}
+
 // testPanic has a handler panic: its lock is free at once, and the panic goes on.
 func testPanic(t *testing.T, p *Plugin) {
 	a := newAgent(t, "unix", "")

@@ -39,6 +39,7 @@ func Run(t *testing.T, load func(testing.TB) *Plugin) {
 		run  func(*testing.T, *Plugin)
 	}{
 		{"OneAtATime", testOneAtATime},
+		{"Slots", testSlots},
 		{"Crowd", testCrowd},
 		{"FenceIsOurs", testFence},
 		{"Trailers", testTrailers},
