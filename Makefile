@@ -269,7 +269,7 @@ release: ## Release the tag of this commit as a draft, with GITHUB_TOKEN; only t
 syft: ## Install syft, which writes the lists of parts (SBOM)
 	go install $(SYFT)
 
-bench: redis-server ## Compare the library with its peers (6 minutes): bench/RESULTS.md
+bench: redis-server ## Compare the library with its peers (8 minutes): bench/RESULTS.md
 	cd bench && go run .
 
 bench-check: redis-server wrk ## Test the benchmarks and run each once

@@ -14,7 +14,7 @@ type cell struct {
 	processes   int
 	rounds      int
 	load        slice
-	fault       string        // what happens to one master: "", hung or killed
+	fault       string        // what happens to one master: "", hung or killed; or a process is killed
 	trip        time.Duration // the round trip to each master; 0: they are on this machine
 	contestants []string
 	together    bool // they don't wait for each other: faster, and where CPU time is short the figures mean nothing
@@ -25,12 +25,13 @@ const (
 	groupContended = "Contended"
 	groupFaults    = "One master hung or killed"
 	groupDistance  = "Distance"
+	groupAtOnce    = "N at once"
 )
 
 const oneKey = "bench-one"
 
 func cells(quick bool) []cell {
-	list := slices.Concat(freeCells(), contendedCells(), faultCells(), distanceCells())
+	list := slices.Concat(freeCells(), contendedCells(), faultCells(), distanceCells(), atOnceCells())
 	if !quick {
 		return list
 	}
@@ -102,11 +103,34 @@ func distanceCells() []cell {
 	return list
 }
 
+// atOnceCells has the floor only where there is one process, beside which it knows no other.
+func atOnceCells() []cell {
+	all := []string{nameSlots, nameSlotsOf1, nameSortedSet, nameCounter, nameSemaphore}
+	var list []cell
+	for _, at := range []struct {
+		processes, callers int
+		hold               time.Duration
+	}{{1, 16, time.Millisecond}, {1, 32, 5 * time.Millisecond}, {2, 16, 5 * time.Millisecond}} {
+		list = append(list, cell{
+			group: groupAtOnce, name: fmt.Sprintf("%s × %d callers, %v", count(at.processes, "process"), at.callers, at.hold),
+			masters: 3, processes: at.processes, rounds: 3,
+			load:        slice{Callers: at.callers, Key: oneKey, Hold: at.hold, Time: time.Second, Log: true, AtOnce: atOnce},
+			contestants: all[:len(all)+1-at.processes],
+		})
+	}
+	return append(list, cell{
+		group: groupAtOnce, name: "2 processes × 8 callers, 5ms, one killed",
+		masters: 3, processes: 2, rounds: 1, fault: faultProcess,
+		load:        slice{Callers: 8, Key: oneKey, Hold: 5 * time.Millisecond, Time: 16 * time.Second, Log: true, AtOnce: atOnce},
+		contestants: all[:len(all)-1],
+	})
+}
+
 // quickly is a smoke run: every contestant in every group, a few cells of each, one round.
 func quickly(list []cell) []cell {
 	var short []cell
 	for _, c := range list {
-		if c.load.Hold > 0 || c.load.Callers > 16 || c.load.Callers == 1 {
+		if c.load.Hold > time.Millisecond && c.fault == "" || c.load.Callers > 16 || c.load.Callers == 1 {
 			continue
 		}
 		c.rounds, c.together = 1, true

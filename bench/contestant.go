@@ -34,17 +34,31 @@ const (
 	nameRedsync10 = "redsync/go-redis, 5–15 ms"
 	nameRedsync50 = "redsync/go-redis, FailFast, 50 ms"
 	nameRaw       = "raw floor"
+
+	nameSlots     = "caddy-redlock, 3 masters"
+	nameSlotsOf1  = "caddy-redlock, 1 master"
+	nameSortedSet = "sorted set"
+	nameCounter   = "counter"
+	nameSemaphore = "x/sync/semaphore"
 )
 
-var redsyncSends = []string{"set", "evalsha", "eval"}
+var (
+	ownSends     = []string{"evalsha", "eval", "lrem", "subscribe", "ping"}
+	redsyncSends = []string{"set", "evalsha", "eval"}
+)
 
 var kinds = []contestantKind{
-	{nameOwn, openOwn, []string{"evalsha", "eval", "lrem", "subscribe", "ping"}},
+	{nameOwn, openOwn, ownSends},
 	{nameRueidis, openRueidis, redsyncSends},
 	{nameRedsync, openRedsync, redsyncSends},
 	{nameRedsync10, openRedsync10, redsyncSends},
 	{nameRedsync50, openRedsync50, redsyncSends},
 	{nameRaw, openRaw, []string{"set", "evalsha"}},
+	{nameSlots, openSlots, ownSends},
+	{nameSlotsOf1, func(addrs []string) (Contestant, error) { return openSlots(addrs[:1]) }, ownSends},
+	{nameSortedSet, openSortedSet, []string{"evalsha", "eval", "zrem"}},
+	{nameCounter, openCounter, []string{"incr", "decr", "pexpire"}},
+	{nameSemaphore, openSemaphore, nil},
 }
 
 func kindOf(name string) contestantKind {

@@ -19,6 +19,7 @@ type slice struct {
 	Hold    time.Duration // of each lock
 	Time    time.Duration // for which callers begin turns
 	Log     bool          // tell when each lock was had and given back
+	AtOnce  int           // how many may hold the key; 0 is 1
 }
 
 // outcome is what a slice did.
@@ -31,7 +32,7 @@ type outcome struct {
 	LongestWait  time.Duration // also of those that were still waiting at the end
 	Errors       int
 	FirstError   string
-	Overlaps     int // locks that were granted while another caller had the same key
+	Overlaps     int // locks that were granted while others had the same key, and no more may
 	Holds        []hold
 }
 
@@ -82,7 +83,7 @@ func (s slice) put(on Contestant) outcome {
 		if s.Key == "" {
 			return
 		}
-		if holders.Add(1) > 1 {
+		if holders.Add(1) > int32(max(s.AtOnce, 1)) {
 			overlaps.Add(1)
 		}
 		if s.Hold > 0 {

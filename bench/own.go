@@ -8,13 +8,19 @@ import (
 
 type own struct{ locker *redlock.Locker }
 
-// openOwn opens this library. The restart guard is off: the servers have just started.
-func openOwn(addrs []string) (Contestant, error) {
+func openOwn(addrs []string) (Contestant, error) { return openLocker(addrs) }
+
+func openSlots(addrs []string) (Contestant, error) {
+	return openLocker(addrs, redlock.WithConcurrency(atOnce))
+}
+
+// openLocker opens this library. The restart guard is off: the servers have just started.
+func openLocker(addrs []string, more ...redlock.Option) (Contestant, error) {
 	urls := make([]string, len(addrs))
 	for i, addr := range addrs {
 		urls[i] = "redis://" + addr
 	}
-	locker, err := redlock.Open(urls, redlock.WithTTL(ttl), redlock.WithRestartGuard(0))
+	locker, err := redlock.Open(urls, append(more, redlock.WithTTL(ttl), redlock.WithRestartGuard(0))...)
 	return own{locker}, err
 }
 

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -34,6 +35,15 @@ func worst(v value) func(measuredCell, result) string {
 	return func(m measuredCell, r result) string { return duration(slices.Max(r.all(m.cell, v))) }
 }
 
+// most writes the largest number of holders in any round.
+func most(_ measuredCell, r result) string {
+	n := 0
+	for _, s := range r.samples {
+		n = max(n, s.Most)
+	}
+	return strconv.Itoa(n)
+}
+
 var tables = []table{
 	{groupFree, "CPU µs of client and servers for a lock and its unlock (of the servers)", with(figure(totalCPU, whole), figure(serverCPU, whole))},
 	{groupFree, "p50 of a lock and its unlock (operations per second)", with(figure(bothP50, duration), figure(throughput, whole))},
@@ -44,6 +54,10 @@ var tables = []table{
 	{groupFaults, "p99 of a lock (while all masters were well)", with(figure(lockP99, duration), figure(healthy(lockP99), duration))},
 	{groupFaults, "p99 of an unlock (while all masters were well)", with(figure(unlockP99, duration), figure(healthy(unlockP99), duration))},
 	{groupFaults, "Slowest lock", worst(func(_ cell, s sample) float64 { return micros(s.Lock.Max) })},
+	{groupAtOnce, "Turns per second (CPU µs of a turn, with all servers)", with(figure(throughput, whole), figure(totalCPU, whole))},
+	{groupAtOnce, "Commands for each turn, to all masters (Jain's index)", with(figure(allCommands, exact), figure(jain, jainText))},
+	{groupAtOnce, "Longest wait", worst(longestWait)},
+	{groupAtOnce, "Most holders at once (on average in the last quarter of the time)", with(most, figure(atEnd, exact))},
 	{groupDistance, "p50 of a lock and its unlock in round trips (locks and unlocks that failed)", with(figure(inTrips, exact), figure(failed, whole))},
 }
 
@@ -110,7 +124,7 @@ func (t table) write(b *bytes.Buffer, rows []measuredCell) {
 		for _, r := range m.results {
 			fmt.Fprintf(b, " %s |", t.show(m, r))
 		}
-		b.WriteString("\n")
+		b.WriteString(strings.Repeat(" – |", len(rows[0].results)-len(m.results)) + "\n")
 	}
 }
 

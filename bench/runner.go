@@ -12,6 +12,8 @@ import (
 const (
 	faultHung   = "hung"
 	faultKilled = "killed"
+
+	faultProcess = "process killed" // not a master
 )
 
 // sample is what one contestant did in one round.
@@ -22,6 +24,8 @@ type sample struct {
 	Healthy   *sample       // the same before the fault, where there is one
 	Trip      time.Duration // to the masters, of a PING, where there is a distance
 	HandOffs  latencies     // from an unlock's beginning until the next caller has the lock
+	Most      int           // that held the key at the same time
+	AtEnd     float64       // that held it on average, in the last quarter of the time
 }
 
 func (s sample) turns() (n int) {
@@ -155,8 +159,11 @@ func (c cell) round(e *entrant) (sample, error) {
 		s.Trip = trip
 		return s, err
 	}
-	if c.fault == "" {
+	switch c.fault {
+	case "":
 		return e.measure(c.load)
+	case faultProcess:
+		return e.killOne(c.load)
 	}
 	healthy, err := e.measure(c.load)
 	if err != nil {
@@ -227,17 +234,23 @@ func (e *entrant) put(load slice) (sample, error) {
 		s.FirstError = cmp.Or(s.FirstError, o.FirstError)
 		s.Overlaps += o.Overlaps
 	}
-	s.HandOffs, s.Holds = handOffs(outcomes), nil
+	turns := holdsOf(outcomes)
+	s.HandOffs, s.Holds = handOffs(turns), nil
+	s.Most, s.AtEnd = holders(turns)
 	return s, errors.Join(errs...)
 }
 
-// handOffs are the times from the beginning of an unlock until the next caller has the lock, in whatever process.
-func handOffs(outcomes []outcome) latencies {
-	var turns []hold
+// holdsOf are the turns of all processes, in their order.
+func holdsOf(outcomes []outcome) (turns []hold) {
 	for _, o := range outcomes {
 		turns = append(turns, o.Holds...)
 	}
 	slices.SortFunc(turns, func(a, b hold) int { return cmp.Compare(a.Locked, b.Locked) })
+	return turns
+}
+
+// handOffs are the times from the beginning of an unlock until the next caller has the lock, in whatever process.
+func handOffs(turns []hold) latencies {
 	var took []time.Duration
 	for i := 1; i < len(turns); i++ {
 		took = append(took, time.Duration(turns[i].Locked-turns[i-1].Freeing))

@@ -71,6 +71,9 @@ var (
 	masterCPU value = func(c cell, s sample) float64 { return serverCPU(c, s) / float64(c.masters) }
 	allocs          = perTurn(func(s sample) float64 { return float64(s.Mallocs) })
 
+	allCommands       = perTurn(func(s sample) float64 { return float64(s.Commands) })
+	atEnd       value = func(_ cell, s sample) float64 { return s.AtEnd }
+
 	commands value = func(c cell, s sample) float64 {
 		return perTurn(func(s sample) float64 { return float64(s.Commands) })(c, s) / float64(c.masters)
 	}
