@@ -51,9 +51,12 @@ func disagreement(d redlock.Disagreement) Disagreement {
 	if d.MaxTTL != 0 {
 		what = append(what, fmt.Sprintf("another max_ttl (%v)", d.MaxTTL.Round(time.Millisecond)))
 	}
-	text := d.Process + " has " + strings.Join(what, " and ")
+	if d.Concurrency != 0 {
+		what = append(what, fmt.Sprintf("another concurrency for a key (%d)", d.Concurrency))
+	}
+	text := cmp.Or(d.Process, "another process") + " has " + strings.Join(what, " and ")
 	if d.Refused {
 		text += ", and gets no locks"
 	}
-	return Disagreement{Process: d.Process, Masters: d.Masters, MaxTTLSeconds: d.MaxTTL.Seconds(), Refused: d.Refused, Text: text}
+	return Disagreement{Process: d.Process, Masters: d.Masters, MaxTTLSeconds: d.MaxTTL.Seconds(), Concurrency: d.Concurrency, Refused: d.Refused, Text: text}
 }

@@ -26,9 +26,10 @@ type Locker struct {
 
 // Disagreement is what another process has otherwise: see redlock.Disagreement.
 type Disagreement struct {
-	Process       string  `json:"process"`
+	Process       string  `json:"process"`                   // empty if it isn't known
 	Masters       string  `json:"masters,omitempty"`         // its masters, if they are others
 	MaxTTLSeconds float64 `json:"max_ttl_seconds,omitempty"` // its max_ttl, if it is another
+	Concurrency   int     `json:"concurrency,omitempty"`     // of its calls for a key, if it is another
 	Refused       bool    `json:"refused,omitempty"`         // it gets no locks
 	Text          string  `json:"text"`                      // the same as a sentence
 }

@@ -64,7 +64,7 @@ func newLocks(n names) *locks {
 		masterFailures: n.describe("master_failures_total", "How often the master stopped granting locks, by the reason.", "master", "reason"),
 		dropped:        n.describe("notices_dropped_total", "Lines for the log and events for these metrics that were dropped, because their receiver was too slow or blocked.", "kind"),
 		results:        n.describe("results_dropped_total", "Results that a master has missed and doesn't get any more, and those that were not stored or read because too many others were.", "kind"),
-		disagreements:  n.describe("disagreements", "Processes that share masters with this one and have others besides, or another max_ttl: one for each such configuration.", "about"),
+		disagreements:  n.describe("disagreements", "Processes that share masters with this one and have others besides, or another max_ttl or concurrency: one for each such configuration.", "about"),
 		known:          make(map[string]bool),
 		failures:       make(map[failure]float64),
 	}
@@ -159,7 +159,7 @@ func (s *locks) Collect(to chan<- prometheus.Metric) {
 	known, dropped := maps.Clone(s.known), s.former
 	s.mu.Unlock()
 	var oldest time.Duration
-	held, differing := 0, map[string]int{"masters": 0, "max_ttl": 0}
+	held, differing := 0, map[string]int{"masters": 0, "max_ttl": 0, "concurrency": 0}
 	masters := make(map[string]redlock.MasterStatus)
 	for _, status := range statuses {
 		held += status.Held
@@ -173,6 +173,9 @@ func (s *locks) Collect(to chan<- prometheus.Metric) {
 			}
 			if d.MaxTTL != 0 {
 				differing["max_ttl"]++
+			}
+			if d.Concurrency != 0 {
+				differing["concurrency"]++
 			}
 		}
 		for _, master := range status.Masters {

@@ -13,10 +13,17 @@ import (
 
 // Disagreement is what another process has otherwise than this one.
 type Disagreement struct {
-	Process string        // its instance name
+	Process string        // its instance name; empty if it isn't known
 	Masters string        // its masters, with their run IDs; empty if they are the same
 	MaxTTL  time.Duration // its max TTL; 0 if it is the same
 	Refused bool          // it gets no locks, because processes with other masters were there first
+	// Concurrency is how many may hold a key by its calls, where calls of this one say otherwise: see WithConcurrency. 0 if they weren't met in
+	// a line within the last minute.
+	Concurrency int
+}
+
+func disagreementOf(d sets.Difference) Disagreement {
+	return Disagreement{Process: d.Process, Masters: d.Masters, MaxTTL: d.MaxTTL, Refused: d.Refused}
 }
 
 // Process is a process that shares masters with this one, as they know it.
@@ -69,7 +76,7 @@ func (l *Locker) processes(replies []protocol.Reply, now time.Time) (all []Proce
 		if p.Version != "" {
 			shown.Seen = now.Add(-p.Age)
 		}
-		if d := Disagreement(p.Difference); !shown.Own && (d.Masters != "" || d.MaxTTL != 0) {
+		if d := disagreementOf(p.Difference); !shown.Own && (d.Masters != "" || d.MaxTTL != 0) {
 			shown.Disagreement = &d
 		}
 		all = append(all, shown)
@@ -87,7 +94,7 @@ func (r *registry) disagreements() (all []Disagreement) {
 	}
 	if differs := r.differs.Load(); differs != nil {
 		for _, d := range *differs {
-			all = append(all, Disagreement(d))
+			all = append(all, disagreementOf(d))
 		}
 	}
 	return all

@@ -28,7 +28,7 @@ type Locker struct {
 	name          string // among the waiters on the masters
 	gates         gates
 	subscriptions subscriptions
-	differs       sync.Once // that calls differ on how many may hold a key is logged
+	differs       atomic.Pointer[otherSlots] // the latest; nil for none
 
 	told    *told
 	keeper  *keeper

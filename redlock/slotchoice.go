@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"slices"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
@@ -74,14 +75,28 @@ func (g *gates) stay(c *caller) {
 	}
 }
 
-// tellDifference has the log say once that calls differ on how many may hold a key, where an attempt has met another one in line.
+// otherSlots is how many may hold a key by a call that was met in line.
+type otherSlots struct {
+	n  int
+	at time.Time
+}
+
+// disagreements returns this if it was met a short while ago.
+func (o *otherSlots) disagreements() []Disagreement {
+	if o == nil || time.Since(o.at) > time.Minute {
+		return nil
+	}
+	return []Disagreement{{Concurrency: o.n}}
+}
+
+// tellDifference notes that calls differ on how many may hold a key, where an attempt has met another one in line. The log says so once.
 func (t *contender) tellDifference(a *attempt, c *caller) {
 	for _, reply := range a.held {
 		if n := reply.Elsewhere; n > 0 && n != a.slots {
-			t.locker.differs.Do(func() {
+			if t.locker.differs.Swap(&otherSlots{int(n), time.Now()}) == nil {
 				t.locker.logger.Warn("calls differ on how many may hold a key at the same time: the largest number holds, so give all rules and processes the same",
 					"here", a.slots, "elsewhere", n, "key_hash", KeyHash(protocol.KeyOf(t.locker.prefix, c.key)), "rule", c.label)
-			})
+			}
 		}
 	}
 }

@@ -337,6 +337,9 @@ func TestConcurrencyDiffersInLog(t *testing.T) {
 			t.Errorf("error %v, want that it is held", err)
 		}
 	}
+	if d := wider.Status().Disagreements; len(d) != 1 || d[0] != (redlock.Disagreement{Concurrency: 1}) {
+		t.Errorf("the status has the disagreements %+v", d)
+	}
 	for _, lock := range append(ones, lock, nil) {
 		if lock == nil {
 			lock = <-got

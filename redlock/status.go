@@ -3,6 +3,7 @@ package redlock
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,8 +32,8 @@ type Status struct {
 	// Err is why no lock can be taken although enough masters are available: another process has other
 	// masters, or the Locker is closed. It is nil otherwise.
 	Err error
-	// Disagreements are the processes that share masters with this one, but have others besides, or another max TTL: see
-	// WithMaxTTL. Of those that have the same, one is named. Empty while the masters haven't told yet.
+	// Disagreements are the processes that share masters with this one, but have others besides, or another max TTL or
+	// concurrency: see WithMaxTTL and WithConcurrency. Of those that have the same, one is named. Empty while the masters haven't told yet.
 	Disagreements []Disagreement
 }
 
@@ -74,7 +75,7 @@ const (
 // Status returns what the Locker knows now. It asks no master, and doesn't block. What is known of an idle
 // master is a few seconds old at the most.
 func (l *Locker) Status() Status {
-	status := Status{Quorum: l.quorum, Err: l.sets.refusal(), Disagreements: l.sets.disagreements(), Masters: make([]MasterStatus, len(l.streams))}
+	status := Status{Quorum: l.quorum, Err: l.sets.refusal(), Disagreements: slices.Concat(l.sets.disagreements(), l.differs.Load().disagreements()), Masters: make([]MasterStatus, len(l.streams))}
 	for i, s := range l.streams {
 		status.Masters[i] = masterStatus(s.State())
 		if status.Masters[i].State == MasterAvailable {
