@@ -110,7 +110,7 @@ func TestManyProcessesStart(t *testing.T) {
 	urls := redistest.URLs(servers)
 	var start sync.WaitGroup
 	for i := range 100 {
-		l := newLocker(t, urls, redlock.WithTimeout(time.Second))
+		l := newLocker(t, urls, redlock.WithTTL(bound), redlock.WithMaxTTL(bound), redlock.WithTimeout(bound/4)) // five hundred connections at once, with the race detector
 		start.Go(func() { lockUnlock(t, l, fmt.Sprint("order:", i)) })
 	}
 	start.Wait()
