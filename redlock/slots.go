@@ -60,7 +60,7 @@ func (g *gate) full(c *caller) bool {
 		if older.order >= c.order {
 			break
 		}
-		if !older.several { // else others keep it from its turn, or it lets those before it that have it
+		if !older.several { // a call for several keys may wait at another one of them, and keeps nobody from this one
 			return true
 		}
 	}
