@@ -1,12 +1,20 @@
 package caddyredlock
 
 import (
-	"time"
+	"cmp"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/rule"
+	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
 func init() {
@@ -27,82 +35,17 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 // UnmarshalCaddyfile sets up the handler from Caddyfile tokens:
 //
 //	redlock [<matcher>] [<key>...] {
-//		name             <text>         # in logs and metrics; default: the keys and the preset
-//		show_client                     # to operators: who has sent a request
-//		key              <template>...
-//		preset           <sender>       # stripe, github, …: settings for what is not set here
-//		wait             <duration>     # default 0: don't wait
-//		ttl              <duration>     # default 10s; at most max_ttl
-//		max_hold         <duration>     # default 5m
-//		concurrency      <number>       # of requests at a time; default 1
-//		max_waiters      <number>       # default 1000
-//		fence_header     <name>         # default Fencing-Token
-//		key_header       <name>         # default none
-//		held_status      <status>       # default 423
-//		no_quorum_status <status>       # default 409
-//		on_missing_key   refuse|pass    # default refuse, with 400
-//		on_no_quorum     refuse|pass    # default refuse
-//		max_body         <size>         # default 1MiB
-//		body_timeout     <duration>     # default 10s
-//		buffer_body      [on|off]       # default off; with a preset on
-//		answer_timeout   <duration>     # default 10s
-//		buffer_answer    [on|off]       # default off; with a preset on
-//		verify           <scheme> <secret>...
-//		replay_window    <duration>     # default 5m
-//		dedupe           <template>|off # default off
-//		idempotency_key  required|optional|off # default off: the header Idempotency-Key as the ID
-//		scope            <template>|off # default off: who has sent the ID
-//		remember         <duration>|off [<max size>] # default off; 64KiB
-//		remember_quota   <size>         # default 1GiB, on each master, for each process
-//		remember_status  <status>...    # default: below 500 but 401, 403, 408, 409, 423, 425 and 429
-//		on_duplicate     refuse|wait    # default refuse, with 409
-//		fingerprint      [on|off]       # default on; with a preset for webhooks off
-//		allow_upgrade
-//		on_client_abort  run|cancel     # default run
-//		hold_after_abort <duration>     # default 0: the lock is released at once
-//		dry_run
+//		<setting> <value>...
 //	}
 //
-// The keys are given once, on the first line or in the block.
+// The settings are those of middleware.Rule, by their names in JSON, which docs/configuration.md lists. A switch takes on, off, or
+// nothing, which turns it on; a duration may be off. The keys are given once, on the first line or in the block.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the directive
 	h.Keys = d.RemainingArgs()
-	places, err := block(d, map[string]func() error{
-		"name":             func() error { return oneArg(d, &h.Name) },
-		"show_client":      func() error { h.ShowClient = true; return noArgs(d) },
-		"key":              func() error { return someArgs(d, &h.Keys) },
-		"preset":           func() error { return oneArg(d, &h.Preset) },
-		"wait":             func() error { return waitArg(d, &h.Wait) },
-		"ttl":              func() error { return durationArg(d, &h.TTL) },
-		"max_hold":         func() error { return durationArg(d, &h.MaxHold) },
-		"concurrency":      func() error { return numberArg(d, &h.Concurrency) },
-		"max_waiters":      func() error { return numberArg(d, &h.MaxWaiters) },
-		"fence_header":     func() error { return oneArg(d, &h.FenceHeader) },
-		"key_header":       func() error { return oneArg(d, &h.KeyHeader) },
-		"held_status":      func() error { return statusArg(d, &h.HeldStatus) },
-		"no_quorum_status": func() error { return statusArg(d, &h.NoQuorumStatus) },
-		"on_missing_key":   func() error { return oneArg(d, &h.OnMissingKey) },
-		"on_no_quorum":     func() error { return oneArg(d, &h.OnNoQuorum) },
-		"max_body":         func() error { return sizeArg(d, &h.MaxBody) },
-		"verify":           func() error { return verifyArgs(d, &h.Verify) },
-		"dedupe":           func() error { return oneArg(d, &h.Dedupe) },
-		"idempotency_key":  func() error { return oneArg(d, &h.IdempotencyKey) },
-		"scope":            func() error { return oneArg(d, &h.Scope) },
-		"remember":         func() error { return rememberArgs(d, &h.Remember, &h.RememberSize) },
-		"remember_quota":   func() error { return sizeArg(d, &h.RememberQuota) },
-		"remember_status":  func() error { return someArgs(d, &h.RememberStatus) },
-		"on_duplicate":     func() error { return oneArg(d, &h.OnDuplicate) },
-		"fingerprint":      func() error { return switchArg(d, &h.Fingerprint) },
-		"allow_upgrade":    func() error { h.AllowUpgrade = true; return noArgs(d) },
-		"hold_after_abort": func() error { return durationArg(d, &h.HoldAfterAbort) },
-		"on_client_abort":  func() error { return oneArg(d, &h.OnClientAbort) },
-		"dry_run":          func() error { h.DryRun = true; return noArgs(d) },
-		"replay_window":    func() error { return durationArg(d, &h.ReplayWindow) },
-		"body_timeout":     func() error { return durationArg(d, &h.BodyTimeout) },
-		"buffer_body":      func() error { return switchArg(d, &h.BufferBody) },
-		"answer_timeout":   func() error { return durationArg(d, &h.AnswerTimeout) },
-		"buffer_answer":    func() error { return switchArg(d, &h.BufferAnswer) },
-	})
+	known := settingsOf(d, &h.Rule)
+	known["verify"] = func() error { return verifyArgs(d, &h.Verify) }
+	places, err := block(d, known)
 	if err != nil {
 		return err
 	}
@@ -129,43 +72,24 @@ func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 // UnmarshalCaddyfile sets up the app from Caddyfile tokens:
 //
 //	redlock {
-//		masters       <url>...      # default memory://, which only works for a single process
-//		username      <name>
-//		password      <password>    # or {file./run/secrets/redis}, {env.REDIS_PASSWORD}
-//		tls {                       # for masters with rediss://
-//			trust_pool           <module> ... # as in reverse_proxy: file /path/to/ca.pem
-//			client_auth          <certificate file> <key file>
-//			server_name          <name>
-//			insecure_skip_verify
+//		tls {
+//			trust_pool  <module> ... # as in reverse_proxy: file /path/to/ca.pem
+//			client_auth <certificate file> <key file>
+//			<setting>   <value>
 //		}
-//		timeout       <duration>    # of a master; default 50ms
-//		key_prefix    <prefix>      # default redlock
-//		max_ttl       <duration>    # default 30s
-//		restart_guard <duration>|off
-//		max_skew      <duration>|off # of the masters' clocks; default 2s
-//		instance      <name>        # of this process; default its host and process ID
-//		body_budget   <size>        # default 64MiB
-//		remember_keys <file>...     # encrypt remembered answers; default none
+//		<setting> <value>...
 //	}
+//
+// The settings are those of App and TLS, by their names in JSON, which docs/configuration.md lists.
 func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the option
 	if d.NextArg() {
 		return d.Errf("unexpected %q; want a block: redlock { masters … }", d.Val())
 	}
-	places, err := block(d, map[string]func() error{
-		"masters":       func() error { return someArgs(d, &a.Masters) },
-		"username":      func() error { return oneArg(d, &a.Username) },
-		"password":      func() error { return oneArg(d, &a.Password) },
-		"tls":           func() error { a.TLS = new(TLS); return a.TLS.UnmarshalCaddyfile(d) },
-		"timeout":       func() error { return durationArg(d, (*time.Duration)(&a.Timeout)) },
-		"key_prefix":    func() error { return oneArg(d, &a.KeyPrefix) },
-		"max_ttl":       func() error { return durationArg(d, (*time.Duration)(&a.MaxTTL)) },
-		"restart_guard": func() error { return oneArg(d, &a.RestartGuard) },
-		"max_skew":      func() error { return oneArg(d, &a.MaxSkew) },
-		"instance":      func() error { return oneArg(d, &a.Instance) },
-		"body_budget":   func() error { return sizeArg(d, &a.BodyBudget) },
-		"remember_keys": func() error { return someArgs(d, &a.RememberKeys) },
-	})
+	known := settingsOf(d, a)
+	known["tls"] = func() error { a.TLS = new(TLS); return a.TLS.UnmarshalCaddyfile(d) }
+	delete(known, "source") // which only the Caddyfile itself has
+	places, err := block(d, known)
 	if err != nil {
 		return err
 	}
@@ -173,5 +97,76 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		return places.at(err)
 	}
 	a.Source = places.only("masters", "username", "password", "tls", "instance", "remember_keys")
+	return nil
+}
+
+// source has the place of each setting of a block in the Caddyfile, as file:line by name; "redlock" is the block itself.
+type source map[string]string
+
+// at adds the place of a setting to an error that begins with the name of the setting, as all errors do that are only found after
+// the whole block has been read.
+func (s source) at(err error) error {
+	name, _, _ := strings.Cut(err.Error(), " ")
+	place := cmp.Or(s[strings.TrimSuffix(name, ":")], s["redlock"])
+	if place == "" { // a configuration in JSON, for which Caddy names the routes
+		return err
+	}
+	return fmt.Errorf("%w, at %s", err, place)
+}
+
+// only keeps the places of these settings and of the block.
+func (s source) only(names ...string) source {
+	maps.DeleteFunc(s, func(name, _ string) bool { return name != "redlock" && !slices.Contains(names, name) })
+	return s
+}
+
+// block reads a block of subdirectives. Each must be one of the known ones, and may occur once.
+func block(d *caddyfile.Dispenser, known map[string]func() error) (source, error) {
+	here := func() string { return fmt.Sprintf("%s:%d", d.File(), d.Line()) }
+	places := source{"redlock": here(), "key": here()}
+	seen := make(map[string]int)
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		name := d.Val()
+		read, ok := known[name]
+		if !ok {
+			return nil, d.Errf("unknown subdirective %q; want one of: %s", name, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+		}
+		if line, ok := seen[name]; ok {
+			return nil, d.Errf("duplicate %s: already set on line %d", name, line)
+		}
+		seen[name], places[name] = d.Line(), here()
+		if err := read(); err != nil {
+			return nil, err
+		}
+		if d.NextBlock(d.Nesting()) {
+			return nil, d.Errf("%s takes no block", name)
+		}
+	}
+	return places, nil
+}
+
+// settingsOf returns what reads the settings of a struct, each by the type of its field.
+func settingsOf(d *caddyfile.Dispenser, of any) map[string]func() error {
+	known := make(map[string]func() error)
+	for name, field := range rule.Settings(of) {
+		known[name] = func() error {
+			if field.Kind() == reflect.Slice && field.Len() > 0 {
+				return d.Errf("%s: already given on the first line", name)
+			}
+			if err := rule.Set(field, name, d.RemainingArgs()...); err != nil {
+				return d.WrapErr(err)
+			}
+			return nil
+		}
+	}
+	return known
+}
+
+func verifyArgs(d *caddyfile.Dispenser, into **middleware.Verify) error {
+	args := d.RemainingArgs()
+	if len(args) < 2 {
+		return d.Err("verify: want a scheme and at least one secret, such as stripe {env.STRIPE_SECRET}")
+	}
+	*into = &middleware.Verify{Scheme: args[0], Secrets: args[1:]}
 	return nil
 }

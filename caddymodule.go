@@ -14,7 +14,7 @@
 //   - tls.go: TLS to the masters
 //   - pool.go: lockers that outlive a reload
 //   - metrics.go: metrics that outlive a reload
-//   - caddyfile.go, caddyfile_args.go: the Caddyfile syntax
+//   - caddyfile.go: the Caddyfile syntax
 //   - warnings.go: what is logged about settings that are valid but hardly ever meant
 //
 // The commands "caddy redlock …" are internal/caddycli.

@@ -207,27 +207,21 @@ func TestSettingsInDocuments(t *testing.T) {
 	// Caddy
 	shared.require(t, "Caddy", fields(caddyredlock.App{}, "json"))
 	shared.require(t, "Caddy", subdirectives(t, "redlock {\nnone\n}", "redlock k:{path.1}"))
-	rule.require(t, "Caddy", fields(caddyredlock.Handler{}, "json"))
-	rule.require(t, "Caddy", append(subdirectives(t, "", "redlock k:{path.1} {\nnone\n}"), "remember_size")) // which is the second value of remember
+	rule.require(t, "Caddy", subdirectives(t, "", "redlock k:{path.1} {\nnone\n}"))
 	secure.require(t, "JSON", fields(caddyredlock.TLS{}, "json"))
 	secure.require(t, "Caddyfile", subdirectives(t, "redlock {\nmasters rediss://127.0.0.1:1\ntls {\nnone\n}\n}", "redlock k:{path.1}"))
 	shared.requireDefaults(t, "Caddy", docs(t, ".", "App", "json"))
-	rule.requireDefaults(t, "Caddy", docs(t, "middleware", "Rule", "json"))
 	secure.requireDefaults(t, "JSON", docs(t, ".", "TLS", "json"))
 
 	// Go. Some options are of the Locker and of each lock.
 	library := docs(t, "redlock", "", "")
 	both := table{"Go": maps.Clone(shared["Go"])}
 	maps.Copy(both["Go"], lock["Go"])
-	rule["Go"]["BodyBudget"] = both["Go"]["BodyBudget"] // of a rule, but what all rules share
-	delete(both["Go"], "BodyBudget")
 	for _, name := range []string{"NewMaster", "Open", "Dial"} {
 		delete(both["Go"], name)
 	}
 	both.require(t, "Go", slices.Collect(maps.Keys(library)))
 	both.requireDefaults(t, "Go", library)
-	rule.require(t, "Go", fields(middleware.Rule{}, ""))
-	rule.requireDefaults(t, "Go", docs(t, "middleware", "Rule", ""))
 
 	// what the comments say
 	for name, want := range map[string]string{

@@ -37,12 +37,18 @@ func (t *TLS) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if d.NextArg() {
 		return d.Errf("tls: unexpected %q; want a block: tls { trust_pool file /path/to/ca.pem }", d.Val())
 	}
-	_, err := block(d, map[string]func() error{
-		"trust_pool":           func() error { return trustPoolArgs(d, &t.CARaw) },
-		"client_auth":          func() error { return twoArgs(d, &t.ClientCertificateFile, &t.ClientCertificateKeyFile) },
-		"server_name":          func() error { return oneArg(d, &t.ServerName) },
-		"insecure_skip_verify": func() error { t.InsecureSkipVerify = true; return noArgs(d) },
-	})
+	known := settingsOf(d, t)
+	for _, name := range []string{"ca", "client_certificate_file", "client_certificate_key_file"} {
+		delete(known, name)
+	}
+	known["trust_pool"] = func() error { return trustPoolArgs(d, &t.CARaw) }
+	known["client_auth"] = func() error {
+		if !d.AllArgs(&t.ClientCertificateFile, &t.ClientCertificateKeyFile) {
+			return d.Err("client_auth: want the file of a certificate and the file of its key")
+		}
+		return nil
+	}
+	_, err := block(d, known)
 	return err
 }
 
@@ -56,14 +62,6 @@ func trustPoolArgs(d *caddyfile.Dispenser, into *json.RawMessage) error {
 		return err
 	}
 	*into = caddyconfig.JSONModuleObject(module, "provider", name, nil)
-	return nil
-}
-
-func twoArgs(d *caddyfile.Dispenser, first, second *string) error {
-	name := d.Val()
-	if !d.AllArgs(first, second) {
-		return d.Errf("%s: want the file of a certificate and the file of its key", name)
-	}
 	return nil
 }
 

@@ -217,7 +217,8 @@ func TestAlerts(t *testing.T) {
 		redlock /large/* large:{path.1} {
 			name large
 			dedupe {path.1}
-			remember 1h 960KiB
+			remember 1h
+			remember_size 960KiB
 		}
 		respond /full/* 404
 		redlock /full/* full:{path.1} {

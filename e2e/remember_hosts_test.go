@@ -123,7 +123,7 @@ func TestRememberBesideOtherHandlers(t *testing.T) {
 		{name: "HEAD of what is flushed", site: proxy, path: "/flushed", method: "HEAD", runs: 1},
 		{name: "early hints", site: proxy, path: "/hints", runs: 1},
 		{name: "flushed", site: proxy, path: "/flushed", runs: 1},
-		{name: "large, and allowed", site: proxy, rule: "remember 1h 200KB", path: "/large", runs: 1},
+		{name: "large, and allowed", site: proxy, rule: "remember 1h\nremember_size 200KB", path: "/large", runs: 1},
 		{name: "500", site: proxy, path: "/error", runs: 2},
 		{name: "409", site: proxy, path: "/busy", runs: 2},
 		{name: "upstream without an answer", site: proxy, path: "/closed", runs: 2},

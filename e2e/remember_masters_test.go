@@ -186,7 +186,7 @@ func TestRememberByOtherSettings(t *testing.T) {
 	i := newTill(t)
 	option := mastersOption(servers, "timeout "+calm.String())
 	c := runCaddy(t, caddyfile(option, rememberRule+i.shop.proxy()))
-	other := runCaddy(t, caddyfile(option, "redlock {\nname other\n"+idempotent+"remember 2h 1KB\nremember_status 404\nwait 3s\nttl 7s\n}\n"+i.shop.proxy()))
+	other := runCaddy(t, caddyfile(option, "redlock {\nname other\n"+idempotent+"remember 2h\nremember_size 1KB\nremember_status 404\nwait 3s\nttl 7s\n}\n"+i.shop.proxy()))
 	i.pay(c, "a")
 	i.requireReplay(other, "a")
 	if a := c.load(t, caddyfile(mastersOption(servers, "timeout 3s"), rememberRule+i.shop.proxy())); a.status != http.StatusOK {

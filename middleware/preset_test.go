@@ -17,7 +17,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-var update = flag.Bool("update", false, "write the tables of docs/internals/presets.md anew")
+var update = flag.Bool("update", false, "write the table of docs/configuration.md and the lists of docs/internals/presets.md anew")
 
 // delivery is a delivery of a sender, modeled on the sender's own types and documentation and shortened to what matters.
 // testdata/presets has them.
@@ -88,7 +88,7 @@ func shareOne(a, b []string) bool {
 	return slices.ContainsFunc(a, func(text string) bool { return slices.Contains(b, text) })
 }
 
-// TestPresets requires a row in docs/internals/presets.md for each delivery.
+// TestPresets requires an item in docs/internals/presets.md for each delivery.
 func TestPresets(t *testing.T) {
 	t.Parallel()
 	const document = "../docs/internals/presets.md"
@@ -103,7 +103,7 @@ func TestPresets(t *testing.T) {
 			t.Fatal(err)
 		}
 		deliveries := readDeliveries(t, sender)
-		table := "| event | key | ID |\n| --- | --- | --- |\n"
+		var list strings.Builder
 		keys := make([][]string, len(deliveries))
 		for i, d := range deliveries {
 			key := keysFor(t, preset.Key, d.request(sender))
@@ -114,16 +114,16 @@ func TestPresets(t *testing.T) {
 			if id == "missing" {
 				id = ""
 			} else {
-				id = "`" + id + "`"
+				id = "; `" + id + "`"
 			}
-			table += fmt.Sprintf("| %s | `%s` | %s |\n", d.Event, strings.Join(keys[i], "` `"), id)
+			fmt.Fprintf(&list, "- %s: `%s`%s\n", strings.ReplaceAll(d.Event, "*", `\*`), strings.Join(keys[i], "` `"), id)
 			for j, other := range deliveries[:i] {
 				if want := shareOne(d.About, other.About); shareOne(keys[i], keys[j]) != want {
 					t.Errorf("%s: %s has the keys %q, %s has %q, want one in common: %v", sender, d.Event, keys[i], other.Event, keys[j], want)
 				}
 			}
 		}
-		doc = replaceTable(t, doc, sender, table)
+		doc = replaceList(t, doc, sender, list.String())
 	}
 	if *update {
 		if err := os.WriteFile(document, []byte(doc), 0o644); err != nil {
@@ -134,8 +134,8 @@ func TestPresets(t *testing.T) {
 	}
 }
 
-// replaceTable puts a table at the end of a sender's section.
-func replaceTable(t *testing.T, doc, sender, table string) string {
+// replaceList puts a list into a sender's section.
+func replaceList(t *testing.T, doc, sender, list string) string {
 	t.Helper()
 	before, section, found := strings.Cut(doc, "\n## "+sender+"\n")
 	if !found {
@@ -143,10 +143,9 @@ func replaceTable(t *testing.T, doc, sender, table string) string {
 	}
 	rest := ""
 	if end := strings.Index(section, "\n## "); end >= 0 {
-		section, rest = section[:end], section[end:]
+		rest = section[end:]
 	}
-	section, _, _ = strings.Cut(section, "\n| event |")
-	return strings.TrimRight(before+"\n## "+sender+"\n"+section, "\n") + "\n\n" + table + rest
+	return before + "\n## " + sender + "\n\n" + list + rest
 }
 
 // Each delivery is served with these keys, and with its body unchanged.

@@ -48,7 +48,7 @@ func (rule *Serializer) checkRemember() error {
 	case rule.Remember > 0 && !rule.runsToEnd():
 		return errors.New("on_client_abort cancel: remember needs requests that run to their end: a client that has left is the one that repeats")
 	case rule.RememberSize < 0 || rule.RememberSize > MaxRememberSize:
-		return fmt.Errorf("remember: size %d: must be from 1 to %d bytes", rule.RememberSize, MaxRememberSize)
+		return fmt.Errorf("remember_size %d: must be from 1 to %d bytes", rule.RememberSize, MaxRememberSize)
 	}
 	return nil
 }
@@ -131,7 +131,7 @@ func (s *serving) newRecorder() *answer.Recorder {
 	if s.rule.Remember == 0 || s.turn.claimed == nil {
 		return nil
 	}
-	return answer.NewRecorder(s.w.Header(), s.rule.RememberSize, s.roomToWrite)
+	return answer.NewRecorder(s.w.Header(), int(s.rule.RememberSize), s.roomToWrite)
 }
 
 // acceptIdentity has the handler answer without an encoding, and returns what undoes that: a repeat may accept others than the first

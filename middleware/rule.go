@@ -11,159 +11,152 @@ import (
 
 // Rule says how requests are serialized. It is data: New and Compile check it, and make of it what serves requests. The zero value
 // of each field is its default; negative durations are "not at all", even if a preset has a value. The names of a configuration,
-// such as on_no_quorum, are those of JSON and of Caddy.
+// such as on_no_quorum, are those of JSON and of Caddy. The comments of the fields are the rows of the table in docs/configuration.md:
+// go test ./middleware -run TestSettings -update writes it anew.
 type Rule struct {
-	// What logs, metrics and traces call the rule: at most 128 printable bytes. It is not secret, and no key. Rules may share a
-	// name; then they are counted together. Default: the key templates and the preset.
-	Name string `json:"name,omitempty"`
-	// Whether operators see who has sent a request that holds a key or waits for it, in the console and its commands: whom authentication
-	// has found, and the address. The masters have that meanwhile. It is personal data. Default: false.
-	ShowClient bool `json:"show_client,omitempty"`
-	// The templates of the lock keys, with placeholders: order:{http.request.uri.path.1}. At least
-	// one; a request holds the keys of all of them, at most 16. Different values of the placeholders
-	// make different keys. A request that lacks one of the values has no key. {body.a.0.b} is a field of
-	// a body that is JSON or a form. {body.a[].b} is that field of each element, and makes a key of each; a
-	// request in which only some elements have the field is refused. {body.a|http.request.header.B} is the
-	// first one present, {body.a[].b|body.a[].c} the first one present in each element. Keys over 200 bytes
-	// are replaced by their SHA-256.
+	// The templates of the lock keys, with placeholders (docs/keys.md#placeholders): `order:{path.1:int}` or `{body.order.id}`; in JSON
+	// with the full names of Caddy's, `order:{http.request.uri.path.1:int}`. A request holds the keys of all of them, at most 16, together
+	// or not at all. Default: the preset's; otherwise required.
 	Keys []string `json:"key,omitempty"`
-	// Recommended settings for a webhook provider: stripe, github, shopify, paypal, adyen, twilio, slack,
-	// square or standard-webhooks; or idempotency-key, for APIs. A preset sets the key, the dedupe, the wait and what docs/presets.md
-	// lists, unless the rule sets them itself. Default: none.
+	// What logs, metrics and traces call the rule: at most 128 printable bytes, and no secret. Rules with one name are counted
+	// together. Default: the keys and the preset.
+	Name string `json:"name,omitempty"`
+	// The settings recommended for a sender of webhooks or for an API (docs/presets.md), where the rule sets none itself. Default: none.
 	Preset string `json:"preset,omitempty"`
-	// How long a request waits for its lock. Negative: it does not wait, even if the preset does.
-	// Default: the preset's wait, or 0, which means that it does not wait.
+	// How long a request waits for its lock; `0`, in Go a negative value: not at all, even if the preset does.
+	// Default: the preset's, or 0.
 	Wait time.Duration `json:"wait,omitempty"`
-	// How long the lease lasts on the masters, which is also how long a key stays locked after this
-	// process has died. At most the max_ttl of the app. Default: 10s, or max_ttl if that is less.
+	// How long the lease lasts on the masters, and so how long a key stays locked after this process has died; it is renewed while the
+	// request runs. At most `max_ttl`, at least twice `timeout`. Default: 10s, or `max_ttl` if that is less.
 	TTL time.Duration `json:"ttl,omitempty"`
-	// The longest time that a request may hold its lock; after it the request ends as if the lease were
-	// lost. This frees the key of a request that is stuck. Default: 5m.
+	// The longest time that a request holds its lock. Then it ends as if the lease were lost. Default: 5m.
 	MaxHold time.Duration `json:"max_hold,omitempty"`
-	// How many requests may hold a key at the same time, in all processes together, 1 to 256: each has one of so many slots, from 0 on,
-	// which the upstream finds in the header Redlock-Slot. A request with several keys has a slot of each, and no header. IDs are locked, and
-	// answers remembered, as without it. Default: 1.
-	Concurrency int `json:"concurrency,omitempty"`
-	// How many requests may wait for one key in this process; any more are refused at once.
-	// Default: 1000.
+	// How many requests may wait for one key in this process; more are refused at once. Default: 1000.
 	MaxWaiters int `json:"max_waiters,omitempty"`
-	// The request header in which the upstream finds the fencing token. If a client sends that header,
-	// it is removed. Default: Fencing-Token.
+	// How many requests hold a key at the same time, in all processes together: 1 to 256. Each has one of so many slots
+	// (docs/recipes.md#at-most-n-at-a-time), which the upstream finds in the header `Redlock-Slot`, from 0 on; what a client sends under
+	// that name is removed by every rule. A request with several keys has a slot of each, and no header; IDs are locked, and answers
+	// remembered, as without it. Default: 1.
+	Concurrency int `json:"concurrency,omitempty"`
+	// The request header with the fencing token; what a client sends under that name is removed. It can't be a header with a meaning of
+	// its own (of HTTP, of proxies such as `X-Forwarded-For`, `Content-Type`, `Cookie`, `Idempotency-Key`), or one that the key, the ID,
+	// the scope or the signature is read from. Default: `Fencing-Token`.
 	FenceHeader string `json:"fence_header,omitempty"`
-	// The request header in which the upstream finds what is locked, best Redlock-Key: JSON in ASCII with the values of each placeholder,
-	// such as {"path.1":["42"]}. If a client sends that header, it is removed. Default: none.
+	// The request header, best `Redlock-Key`, in which the upstream finds what was locked (docs/recipes.md#what-was-locked): JSON in ASCII
+	// with the values of each placeholder, such as `{"path.1":["42"]}`. What a client sends under that name is removed; it can't be
+	// what `fence_header` can't be. Values that take more than 4 KiB are refused with 400. Default: none.
 	KeyHeader string `json:"key_header,omitempty"`
-	// The status of the answer if another request holds the lock, 400 to 599. Default: 423.
+	// The status of the answer if another request holds the key: 400 to 599. Default: 423.
 	HeldStatus int `json:"held_status,omitempty"`
-	// The status of the answer if too few masters answer, 400 to 599. Default: 409.
+	// The status of the answer if too few masters answer: 400 to 599. Default: 409.
 	NoQuorumStatus int `json:"no_quorum_status,omitempty"`
-	// What to do with a request that lacks a part of the key: "refuse" it with 400, or "pass" it on
-	// without a lock. Default: refuse.
+	// What becomes of a request that lacks a part of the key: `refuse` it with 400, or `pass` it on without a lock; one with an ID holds
+	// the lock on that. Default: `refuse`.
 	OnMissingKey string `json:"on_missing_key,omitempty"`
-	// What to do with a request if too few masters answer: "refuse" it, or "pass" it on without a
-	// lock. Default: refuse.
+	// What becomes of a request if too few masters answer: `refuse` it, or `pass` it on without a lock. Default: `refuse`.
 	OnNoQuorum string `json:"on_no_quorum,omitempty"`
 
-	// How many bytes of a body are read for a key or a signature; longer bodies are answered
-	// with 413. At most the body_budget of the app. Default: 1048576 (1 MiB).
+	// How many bytes of a body are read for a key, a signature or `buffer_body`, and of an answer wait with `buffer_answer`; a longer
+	// body is refused with 413. At most the `body_budget`. Bodies that are not needed have no limit. Default: 1 MiB, or the preset's.
 	MaxBody int64 `json:"max_body,omitempty"`
-	// How long such a body may take to arrive; a slower one is answered with 408. Default: 10s.
+	// How long such a body may take to arrive; a slower one is refused with 408. Default: 10s.
 	BodyTimeout time.Duration `json:"body_timeout,omitempty"`
-	// Whether to read the whole body before the lock is taken, within max_body, body_timeout and the app's body_budget, even if
-	// no key needs it. Then a client that sends slowly does not hold a key meanwhile. A longer body is refused with 413. Do not use
-	// it for requests whose body lasts as long as their answer, such as gRPC streams. Default: true with a preset, otherwise false.
+	// Reads the whole body, up to `max_body`, before the lock is taken, so that a slow client (docs/hosts.md#slow-clients) holds no key.
+	// Not for bidirectional streams, such as gRPC's. Default: off; with a preset on.
 	BufferBody *bool `json:"buffer_body,omitempty"`
-	// How long a client may keep its answer waiting, at once, or in all and with a second more for each 16 KiB that it has taken; one
-	// that is slower is cut off. Default: 10s.
-	AnswerTimeout time.Duration `json:"answer_timeout,omitempty"`
-	// Whether an answer may wait for its client in memory, within max_body and the app's body_budget. Then the lock is free when
-	// the handler is done, and a client that reads slowly does not hold a key. What is flushed is sent at once, as without it. Of an
-	// answer for which there is no room, the rest waits for the client with the lock. Default: true with a preset, otherwise false.
+	// Lets an answer, up to `max_body`, wait for its client when the lock is free, so that a client that reads slowly
+	// (docs/hosts.md#slow-clients) holds no key. What is flushed is sent at once. Default: off; with a preset on.
 	BufferAnswer *bool `json:"buffer_answer,omitempty"`
-	// The signature that a request must have. A request without it is answered with 401, and no lock is
-	// taken. Default: none.
+	// How long a client may keep its answer waiting, at once, or in all and with a second more for each 16 KiB that it has taken. Then it
+	// is cut off. Default: 10s.
+	AnswerTimeout time.Duration `json:"answer_timeout,omitempty"`
+	// The signature that is checked before the lock is taken: the scheme `stripe`, `github`, `shopify`, `slack`, `adyen` or
+	// `standard-webhooks` (also the headers of Svix), and one or more secrets, any of which may have signed, and which is a part of an ID;
+	// best `{env.STRIPE_SECRET}` or `{file./run/secrets/stripe}`, with the full path. A request without it is refused with 401.
+	// Default: none.
 	Verify *Verify `json:"verify,omitempty"`
-	// How far the time in a signature may be from now, if the sender signs the time. Default: 5m.
+	// How far the time in a signature may be from now. GitHub, Shopify and Adyen don't sign a time. Default: 5m.
 	ReplayWindow time.Duration `json:"replay_window,omitempty"`
-	// The template of the ID that the sender gives a delivery: {http.request.header.X-GitHub-Delivery}. While
-	// a request with the same key and ID waits or runs, another one is answered at once. Requests
-	// without an ID are not compared. The ID is one value, so [] is not allowed. "off" turns it off, even if
-	// the preset has one. Default: the preset's, or none.
+	// The template of the ID that the sender gives a delivery, such as `{header.X-GitHub-Delivery}`: one value, compared as it is sent.
+	// While a request with the same key and ID waits or runs, another one is refused at once. Requests without an ID are not compared.
+	// `off` turns off the preset's. Default: the preset's, or none.
 	Dedupe string `json:"dedupe,omitempty"`
-	// Where the ID is the header Idempotency-Key, as a string in quotes or without them: "required", a request without it
-	// is answered with 400, or "optional", it is not compared with others. Then the rule needs no key: it locks the ID alone. "off" turns
-	// off that of the preset. Default: the preset's, or none.
+	// Takes the ID from the header `Idempotency-Key`, in place of `dedupe`: 1 to 255 printable characters without spaces, with or without
+	// quotes. A request without it is refused with 400 if it is `required`; if it is `optional`, such a request is not compared. A rule
+	// without a key locks the ID alone, and serves requests without an ID without a lock. `off` turns off the preset's.
+	// Default: the preset's, or none.
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
-	// The template of who has sent a request, such as {http.request.header.Authorization}: an ID is only compared with
-	// those of the same sender, and nobody gets another's answer. A request without it lacks a part of its key. It is stored
-	// hashed. "off" turns off that of the preset. Default: the preset's, or none.
+	// The template of who has sent the request, such as `{header.X-API-Key}`, as it is sent: a part of the ID, stored hashed, so that
+	// nobody meets another's request or answer. A request with an ID and without it is refused with 400. Needs `dedupe` or
+	// `idempotency_key`; `off` turns off the preset's. Default: whom authentication has found, or the preset's.
 	Scope string `json:"scope,omitempty"`
-	// How long the masters remember the final answer to a delivery, one of 4xx for an hour at most: a repeat gets it without being served, with the header
-	// Idempotency-Replayed: true. At least 1s; needs dedupe or idempotency_key. Negative: not at all, even if the preset does.
-	// Default: the preset's, or not at all.
+	// How long the final answer to a delivery is remembered (docs/configuration.md#remembered-answers), at least 1s, one of 4xx for an
+	// hour at most; `off`, in Go a negative value: not at all, even if the preset does. Default: the preset's, or off.
 	Remember time.Duration `json:"remember,omitempty"`
-	// How many bytes the body of such an answer may have, at most 983040. Default: 65536 (64 KiB).
-	RememberSize int `json:"remember_size,omitempty"`
-	// How many bytes the answers of this rule that this process has stored may take on each master, at most 2147483647; further ones
-	// are not remembered. One eighth is for answers of 4xx alone, which are kept for an hour at most, and no scope takes more than three
-	// times what it leaves to others. Default: 1073741824 (1 GiB).
+	// How many bytes the body of such an answer may have, at most 960 KiB. Default: 64 KiB.
+	RememberSize int64 `json:"remember_size,omitempty"`
+	// How many bytes the answers that this process has stored take on each master, less than 2 GiB; further ones are not remembered, for
+	// the reason `quota` (docs/operations.md#answers-that-are-not-remembered). An eighth is for answers of 4xx alone: clients without
+	// rights keep out nobody else's. No scope takes more than three times what it leaves. It begins anew when the configuration is loaded.
+	// Default: 1 GiB.
 	RememberQuota int64 `json:"remember_quota,omitempty"`
-	// The statuses that are final, from 200 to 499, as numbers or classes such as "2xx". Default: the preset's, or all but 401,
-	// 403, 408, 409, 423, 425 and 429.
+	// Which statuses are final: numbers from 200 to 499, or `2xx`, `3xx`, `4xx`; with a preset for webhooks only `2xx`. A part (206) or a
+	// 304 is repeated as it is. Default: the preset's, or all but 401, 403, 408, 409, 423, 425 and 429.
 	RememberStatus []string `json:"remember_status,omitempty"`
-	// Whether an ID whose answer is remembered is refused with 422 if the method, the path, the query or the body is
-	// another. Without it the host and the path are a part of the ID, as one event may be delivered to several places. The body is read before the lock is taken, within max_body. Default: true, but with the preset of a sender of webhooks false.
+	// Refuses a remembered ID with 422 if method, path, query, body or, with `idempotency_key`, the keys are others (the host may be).
+	// With off, method, host, path and query are a part of the ID, also of `dedupe` alone, because a sender may deliver one event to
+	// several places. The body is read before the lock is taken, within `max_body`. Default: on; with a preset for webhooks off.
 	Fingerprint *bool `json:"fingerprint,omitempty"`
-
-	// What to do with a repeat of a delivery that is waiting or running: "refuse" it at once with 409, or have it "wait", for up to Wait,
-	// for the answer to the first, which it gets; if that is not remembered, one of those that wait runs. Waiting needs remember and
-	// wait. Default: refuse.
+	// What becomes of a repeat while the first request waits or runs: `refuse` it with 409, which tells its sender to come back, or have
+	// it `wait` for the first one's answer, within the rule's wait; if that is not remembered, one of those that wait runs. In one process,
+	// thousands that wait ask the masters no more than one does. Needs `remember` and a wait. Default: `refuse`.
 	OnDuplicate string `json:"on_duplicate,omitempty"`
 
-	// Whether requests for another protocol, such as WebSocket, may hold a lock for as long as they
-	// last, up to max_hold. Default: false, which refuses them with 403.
+	// Serves requests for another protocol, such as WebSocket; they hold the lock as long as their connection lasts, up to `max_hold`.
+	// Without it they are refused with 403. Default: off.
 	AllowUpgrade bool `json:"allow_upgrade,omitempty"`
-	// What happens to a request whose client has left: "run" it to its end, up to max_hold, because the upstream may still
-	// be working on it and is read until it is done; or "cancel" it, which is an error with remember. Default: run.
+	// What becomes of a request whose client has left: `run` it, so that the upstream's answer is still read to its end, up to `max_hold`;
+	// or `cancel` it, which suits streams without end, and is an error with `remember`. Default: `run`.
 	OnClientAbort string `json:"on_client_abort,omitempty"`
-	// How long the lock is kept, up to max_hold, after the next handlers have given up: with an error of 499 or more, a panic, or an
-	// answer of 502 or 504. The upstream may still be working then. When Caddy exits, the lock is left to its ttl. Default: 0,
-	// which releases it at once.
+	// How long the key stays locked, up to `max_hold`, after a handler has broken off (an error of 499 or more, a panic, 502 or 504): the
+	// upstream may work on (docs/hosts.md#what-works-on). When Caddy exits, the lock is left to its `ttl`. Default: 0.
 	HoldAfterAbort time.Duration `json:"hold_after_abort,omitempty"`
-	// Whether to take no lock and refuse nothing, and only report in {http.redlock.outcome} what would have
-	// happened. Default: false.
+	// Takes no lock and refuses nothing; `{http.redlock.outcome}` says what would have happened (docs/problems.md#dry_run). Default: off.
 	DryRun bool `json:"dry_run,omitempty"`
+	// Shows operators who has sent a request that holds a key or waits for it, on any machine (docs/commands.md#inspect): whom
+	// authentication has found (User), and the address (ClientAddress). The masters have that meanwhile; it is personal data. Default: off.
+	ShowClient bool `json:"show_client,omitempty"`
 
-	// BodyBudget bounds the memory for such bodies; rules may share one. Default: one of 64 MiB for all rules without their own.
+	// BodyBudget bounds the memory for bodies and answers that wait; rules may share one. In Caddy it is that of `body_budget`.
+	// Default: one of 64 MiB for all rules without their own.
 	BodyBudget *Budget `json:"-"`
-	// ClientAddress returns the address of the client, IP or IP:port. No address can get all of the BodyBudget, and ShowClient shows it. Default:
-	// RemoteAddr, which behind a proxy is that of the proxy: then all of its clients have one share.
+	// ClientAddress returns the address of a request's client, IP or IP:port, which bounds its share of the body budget. Behind a proxy it
+	// should be what the proxy reports. In Caddy it is what `trusted_proxies` determines. Default: the request's `RemoteAddr`.
 	ClientAddress func(*http.Request) string `json:"-"`
-	// OriginalURL returns the URL that the client has asked for: the fingerprint has that one, even if handlers before this one
-	// have changed it. Default: the request's RequestURI.
+	// OriginalURL returns the URL that the client has asked for, which the fingerprint has. In Caddy it is the one before `handle_path`
+	// and `rewrite`. Default: the request's `RequestURI`.
 	OriginalURL func(*http.Request) *url.URL `json:"-"`
-	// OnReplay is called before a request is answered with the remembered answer, with the request and its turn. Default: nil.
+	// OnReplay is called before a request is answered with the remembered answer. Default: none.
 	OnReplay func(*http.Request, Turn) `json:"-"`
-	// User returns the name of whom authentication has found to send the request, or "" for nobody: a JWT's subject, for example. It is the
-	// scope of a rule that sets none itself, as it stays when a client has a new token, and ShowClient shows it. Default: nil; in Caddy {http.auth.user.id}.
+	// User returns whom authentication has found, such as a JWT's subject, or "" for nobody: the scope of a rule that sets none, as it
+	// stays when a client has a new token. In Caddy it is `{http.auth.user.id}`. Default: nobody.
 	User func(*http.Request) string `json:"-"`
-	// Sealer encrypts the answers on the masters. All processes of the rule must have its keys: an answer that can't be read is
-	// refused with 500, because the request must not run again. Default: nil, the masters can read them.
+	// Sealer encrypts the answers on the masters. All processes of the rule must have its keys: an answer that can't be read is refused
+	// with 500, because the request must not run again. In Caddy `remember_keys` does. Default: none, the masters can read them.
 	Sealer *Sealer `json:"-"`
-	// Finished reports whether no work can go on after an error of the handler, so that HoldAfterAbort is not needed.
-	// Default: nil, work may go on after any error.
+	// Finished reports whether no work can go on after an error of the handler, so that HoldAfterAbort is not needed. Default: work may go
+	// on after any error.
 	Finished func(error) bool `json:"-"`
-	// Shutdown ends when the server is about to stop: requests that wait are then refused with 503 and Retry-After, and no request
-	// waits any more. Those that hold their locks run on. Without it the server's Shutdown waits until the whole line has been
-	// served. Default: nil, never.
+	// Shutdown ends when the server is about to stop: requests that wait are then refused with 503, and those that hold their locks run on.
+	// Without it the server's Shutdown waits until the whole line has been served. Caddy's module sets it. Default: never.
 	//
 	//	stopping, stop := context.WithCancel(context.Background())
 	//	server.RegisterOnShutdown(stop)
 	Shutdown context.Context `json:"-"`
-	// Observer is told what becomes of the requests, under the rule's Name. Default: nil, nobody.
+	// Observer is told what becomes of the requests, under the rule's name. Default: none.
 	Observer Observer `json:"-"`
-	// Logger gets a line for refused requests, every 10 s at most for each Outcome, and for locks that were not released in order.
-	// Keys are never logged. Lost leases are logged by the Locker, too. Default: with New the Locker's, otherwise no log.
+	// Logger gets a line for refused requests, every 10 s at most for each outcome, and for locks that were not released in order. Keys
+	// are never logged. Default: with New the Locker's, otherwise none.
 	Logger *slog.Logger `json:"-"`
 }
 
@@ -228,6 +221,7 @@ func (rule *Rule) setPreset(preset Preset) {
 	}
 	rule.Wait = max(cmp.Or(rule.Wait, preset.Wait), 0)
 	rule.HeldStatus = cmp.Or(rule.HeldStatus, preset.HeldStatus)
+	rule.HoldAfterAbort = max(rule.HoldAfterAbort, 0)
 	rule.MaxBody = cmp.Or(rule.MaxBody, preset.MaxBody)
 	rule.Remember = max(cmp.Or(rule.Remember, preset.Remember), 0)
 }

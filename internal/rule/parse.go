@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/dustin/go-humanize"
 
@@ -19,11 +19,10 @@ import (
 )
 
 // Parse reads settings as users of gateways write them. Names are compared without case, underscores and hyphens: onMissingKey is
-// on_missing_key. As labels have only texts, "429" is a number, "true" a switch, "1MiB" a size, and a text a list of one; one that
-// begins with [ is a list in JSON. The duration "off" means not even what the preset has. Errors begin with the name of the setting, and
-// show no secret.
+// on_missing_key. As labels have only texts, a text may stand for what Set makes of it; one that begins with [ is a list in JSON.
+// Errors begin with the name of the setting, and show no secret.
 func Parse(text []byte) (rule middleware.Rule, err error) {
-	err = parseInto(reflect.ValueOf(&rule).Elem(), text, "")
+	err = parseInto(reflect.ValueOf(&rule), text, "")
 	return rule, err
 }
 
@@ -32,54 +31,46 @@ func plain(name string) string {
 	return strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(name))
 }
 
+// Settings returns the fields of a struct, given by its address, that a configuration may set, by their names in it.
+func Settings(of any) map[string]reflect.Value { return settings(reflect.ValueOf(of)) }
+
+func settings(of reflect.Value) map[string]reflect.Value {
+	fields := make(map[string]reflect.Value)
+	for field, value := range of.Elem().Fields() {
+		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" && name != "-" {
+			fields[name] = value
+		}
+	}
+	return fields
+}
+
 func parseInto(into reflect.Value, text []byte, prefix string) error {
 	var given map[string]json.RawMessage
 	if err := json.Unmarshal(text, &given); err != nil {
-		return errors.New(cutColon(prefix) + "want a JSON object of settings")
-	}
-	fields := make(map[string]int) // by plain name
-	for i := range into.NumField() {
-		if name := jsonName(into, i); name != "-" { // which is for Go alone
-			fields[plain(name)] = i
+		if prefix != "" {
+			prefix = strings.TrimSuffix(prefix, ".") + ": "
 		}
+		return errors.New(prefix + "want a JSON object of settings")
 	}
-	seen := make(map[int]string)
-	for _, name := range slices.Sorted(maps.Keys(given)) {
-		i, ok := fields[plain(name)]
+	fields, known := settings(into), make(map[string]string)
+	for name := range fields {
+		known[plain(name)] = name
+	}
+	seen := make(map[string]string)
+	for _, written := range slices.Sorted(maps.Keys(given)) {
+		name, ok := known[plain(written)]
 		if !ok {
-			return fmt.Errorf("%s%s: unknown; want one of %s", prefix, name, strings.Join(jsonNames(into), ", "))
+			return fmt.Errorf("%s%s: unknown; want one of %s", prefix, written, strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
 		}
-		if other, ok := seen[i]; ok {
-			return fmt.Errorf("%s%s: is %s, too; want one of them", prefix, name, other)
+		if other, ok := seen[name]; ok {
+			return fmt.Errorf("%s%s: is %s, too; want one of them", prefix, written, other)
 		}
-		seen[i] = name
-		if err := parseValue(into.Field(i), given[name], prefix+jsonName(into, i)); err != nil {
+		seen[name] = written
+		if err := parseValue(fields[name], given[written], prefix+name); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func cutColon(prefix string) string {
-	if prefix == "" {
-		return ""
-	}
-	return strings.TrimSuffix(prefix, ".") + ": "
-}
-
-func jsonName(of reflect.Value, i int) string {
-	name, _, _ := strings.Cut(of.Type().Field(i).Tag.Get("json"), ",")
-	return name
-}
-
-func jsonNames(of reflect.Value) (names []string) {
-	for i := range of.NumField() {
-		if name := jsonName(of, i); name != "-" {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
 }
 
 // parseValue reads the value of one setting.
@@ -87,74 +78,97 @@ func parseValue(into reflect.Value, value json.RawMessage, name string) error {
 	if bytes.Equal(value, []byte("null")) {
 		return nil
 	}
+	if into.Kind() == reflect.Pointer && into.Type().Elem().Kind() == reflect.Struct {
+		into.Set(reflect.New(into.Type().Elem()))
+		return parseInto(into, value, name+".")
+	}
+	var text string
+	isList := into.Kind() == reflect.Slice
+	if json.Unmarshal(value, &text) == nil {
+		if !isList || !strings.HasPrefix(text, "[") {
+			return Set(into, name, text)
+		}
+		value = []byte(text)
+	}
+	if err := json.Unmarshal(value, into.Addr().Interface()); err != nil {
+		return fmt.Errorf("%s: want %s", name, wanted(into.Type()))
+	}
+	return nil
+}
+
+// Set reads a setting from the texts behind its name. No text turns a switch on. The durations off and 0 mean not at all, not even what
+// a preset has.
+func Set(into reflect.Value, name string, texts ...string) error {
 	if into.Kind() == reflect.Pointer {
 		into.Set(reflect.New(into.Type().Elem()))
 		into = into.Elem()
 	}
-	if into.Kind() == reflect.Struct {
-		return parseInto(into, value, name+".")
+	switch kind := into.Kind(); {
+	case kind == reflect.Slice && len(texts) == 0:
+		return fmt.Errorf("%s: want at least one value", name)
+	case kind == reflect.Slice:
+		into.Set(reflect.ValueOf(texts))
+		return nil
+	case kind == reflect.Bool && len(texts) == 0:
+		texts = []string{"on"}
+	case len(texts) != 1:
+		return fmt.Errorf("%s: want exactly one value: %s", name, wanted(into.Type()))
 	}
-	var text string
-	isText := json.Unmarshal(value, &text) == nil
-	if isText && into.Kind() != reflect.String {
-		return parseText(into, text, name)
-	}
-	if err := json.Unmarshal(value, into.Addr().Interface()); err != nil {
-		return fmt.Errorf("%s: %w", name, wanted(into))
+	if !setText(into, texts[0]) {
+		return fmt.Errorf("%s %q: want %s", name, texts[0], wanted(into.Type()))
 	}
 	return nil
 }
 
-// parseText reads a setting that isn't a text from a text.
-func parseText(into reflect.Value, text, name string) (err error) {
-	switch into.Interface().(type) {
-	case time.Duration:
+// setText reads what is neither a list nor secret, or reports that the text is wrong.
+func setText(into reflect.Value, text string) bool {
+	switch {
+	case isDuration(into.Type()):
 		d := Duration(-1)
-		if text != "off" {
-			if d, err = ParseDuration(text); err != nil {
-				return fmt.Errorf("%s %w", name, err)
+		if text != "off" && text != "0" {
+			var err error
+			if d, err = ParseDuration(text); err != nil || d <= 0 {
+				return false
 			}
 		}
 		into.SetInt(int64(d))
-		return nil
-	case []string:
-		list := []string{text}
-		if strings.HasPrefix(text, "[") {
-			err = json.Unmarshal([]byte(text), &list)
+	case into.Kind() == reflect.String:
+		into.SetString(text)
+	case into.Kind() == reflect.Bool:
+		on, err := strconv.ParseBool(text)
+		if into.SetBool(on || text == "on"); err != nil && text != "on" && text != "off" {
+			return false
 		}
-		into.Set(reflect.ValueOf(list))
-	case bool:
-		var on bool
-		on, err = strconv.ParseBool(text)
-		into.SetBool(on)
-	case int:
-		var n int
-		n, err = strconv.Atoi(text)
+	case into.Kind() == reflect.Int:
+		n, err := strconv.Atoi(text)
 		into.SetInt(int64(n))
-	case int64:
-		var size uint64
-		size, err = humanize.ParseBytes(text)
-		into.SetInt(int64(min(size, 1<<40)))
+		return err == nil && n > 0
+	default:
+		size, err := humanize.ParseBytes(text)
+		into.SetInt(int64(min(size, math.MaxInt32)))
+		return err == nil && 0 < size && size <= math.MaxInt32
 	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, wanted(into))
-	}
-	return nil
+	return true
 }
 
-// wanted returns what a setting should be. It doesn't show what it is, which may be a secret.
-func wanted(into reflect.Value) error {
-	switch into.Interface().(type) {
-	case time.Duration:
-		return errors.New("want a duration such as 500ms, 2s or 1m")
-	case []string:
-		return errors.New("want a list of texts")
-	case bool:
-		return errors.New("want true or false")
-	case int:
-		return errors.New("want a whole number")
-	case int64:
-		return errors.New("want a number of bytes, or a size such as 1MiB")
+// isDuration knows those of package time and of Caddy.
+func isDuration(t reflect.Type) bool { return t.Name() == "Duration" }
+
+// wanted returns what a setting of this type should be.
+func wanted(t reflect.Type) string {
+	switch {
+	case isDuration(t):
+		return "a duration above 0 such as 500ms, 2s or 1m"
+	case t.Kind() == reflect.Pointer:
+		return wanted(t.Elem())
+	case t.Kind() == reflect.Slice:
+		return "a list of texts"
+	case t.Kind() == reflect.Bool:
+		return "on, off or nothing, which means on"
+	case t.Kind() == reflect.Int:
+		return "a number from 1"
+	case t.Kind() == reflect.Int64:
+		return "a size from 1B to 2GiB, such as 64KiB or 1MiB"
 	}
-	return errors.New("want a text")
+	return "a text"
 }

@@ -1,0 +1,95 @@
+package middleware_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+)
+
+// TestSettings requires the table of docs/configuration.md to be what the comments of a rule's fields say.
+func TestSettings(t *testing.T) {
+	t.Parallel()
+	const document, head = "../docs/configuration.md", "\n| Caddy | Go | value | default | meaning |\n| --- | --- | --- | --- | --- |\n"
+	text, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, section, _ := strings.Cut(string(text), "\n## A rule\n")
+	intro, table, found := strings.Cut(section, head)
+	_, rest, ended := strings.Cut(table, "\n\n")
+	if !found || !ended {
+		t.Fatalf("%s has no table of a rule", document)
+	}
+	doc := before + "\n## A rule\n" + intro + head + strings.Join(settingRows(t), "\n") + "\n\n" + rest
+	if *update {
+		if err := os.WriteFile(document, []byte(doc), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if doc != string(text) {
+		t.Errorf("%s is not up to date: run go test ./middleware -run TestSettings -update", document)
+	}
+}
+
+func settingRows(t *testing.T) (rows []string) {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), "rule.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	comments := make(map[string]string)
+	ast.Inspect(parsed, func(node ast.Node) bool {
+		if spec, ok := node.(*ast.TypeSpec); ok && spec.Name.Name == "Rule" {
+			for _, field := range spec.Type.(*ast.StructType).Fields.List {
+				text, _, _ := strings.Cut(field.Doc.Text(), "\n\n") // without an example
+				comments[field.Names[0].Name] = strings.Join(strings.Fields(text), " ")
+			}
+		}
+		return true
+	})
+	for field := range reflect.TypeFor[middleware.Rule]().Fields() {
+		meaning, standard, found := strings.Cut(comments[field.Name], " Default: ")
+		if !found || !strings.HasSuffix(standard, ".") {
+			t.Errorf("the comment of %s doesn't end with its default: %s", field.Name, comments[field.Name])
+		}
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if name = "`" + name + "`"; name == "`-`" {
+			name = ""
+			meaning = strings.TrimPrefix(meaning, field.Name+" ")
+			meaning = strings.ToUpper(meaning[:1]) + meaning[1:]
+		}
+		meaning = regexp.MustCompile(`docs/([a-z/]+\.md)(#[\w-]+)?`).ReplaceAllString(meaning, "[$1]($1$2)")
+		rows = append(rows, strings.Replace(fmt.Sprintf("| %s | `%s` | %s | %s | %s |", name, field.Name, valueOf(field.Type), strings.TrimSuffix(standard, "."), meaning), "|  |", "| |", 1))
+	}
+	return rows
+}
+
+// valueOf returns what a setting of a type is called.
+func valueOf(t reflect.Type) string {
+	switch {
+	case t.Name() == "Duration":
+		return "duration"
+	case t == reflect.TypeFor[*middleware.Verify]():
+		return "scheme and secrets"
+	case t.Kind() == reflect.Func:
+		return "function"
+	case t.Kind() == reflect.Bool, t == reflect.TypeFor[*bool]():
+		return "switch"
+	case t.Kind() == reflect.Int64:
+		return "size"
+	case t.Kind() == reflect.Int:
+		return "number"
+	case t.Kind() == reflect.String:
+		return "text"
+	case t.Kind() == reflect.Slice:
+		return "texts"
+	}
+	return "`" + strings.Replace(t.String(), "middleware.", "", 1) + "`"
+}
