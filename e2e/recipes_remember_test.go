@@ -8,6 +8,9 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -41,7 +44,7 @@ func requireAnswer(t *testing.T, a answer, status int, body string, replayed boo
 }
 
 func TestRecipeOfRepeatedDeliveries(t *testing.T) {
-	text := strings.ReplaceAll(block(t, recipes, "A repeated delivery gets the first answer", "caddyfile"), "./run/secrets/stripe", "."+secretFile(t, secret))
+	text := strings.ReplaceAll(recipe(t, "Webhooks"), "./run/secrets/stripe", "."+secretFile(t, secret))
 	c := runDocumented(t, text, redistest.Start(t, 3), newCounter(t))
 	deliver := func(endpoint, id string, sent time.Time) answer {
 		body := fmt.Sprintf(`{"id":%q,"data":{"object":{"customer":"cus_1"}}}`, id)
@@ -62,9 +65,16 @@ func TestRecipeOfRepeatedDeliveries(t *testing.T) {
 // TestRecipeOfShopify sends what Shopify does: one event for two topics, its repeats, and a refund of the order meanwhile.
 func TestRecipeOfShopify(t *testing.T) {
 	t.Parallel()
-	text := strings.ReplaceAll(block(t, recipes, "Shopify's webhooks", "caddyfile"), "./run/secrets/shopify", "."+secretFile(t, secret))
-	b, release := newHeldBackend(t)
-	c := runDocumented(t, strings.Replace(text, "preset shopify", "preset shopify\n\t\twait 2m", 1), redistest.Start(t, 3), b.Listener.Addr().String())
+	document, err := os.ReadFile(filepath.Join("..", recipes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := regexp.MustCompile("For Shopify, with `(preset shopify)`, `(verify shopify .*)` and `(remember .*?)`").FindStringSubmatch(string(document))
+	if settings == nil {
+		t.Fatalf("%s has no settings for Shopify", recipes)
+	}
+	c, b, release := runRecipe(t, "Webhooks", "/webhooks/stripe", "/webhooks/shopify", "preset stripe", settings[1]+"\n\t\twait 2m",
+		"verify stripe {file./run/secrets/stripe}", strings.ReplaceAll(settings[2], "./run/secrets/shopify", "."+secretFile(t, secret)), "remember 72h", settings[3])
 	delivery := func(key, shop, event, topic, body string) *http.Request {
 		sum := hmac.New(sha256.New, []byte(key))
 		sum.Write([]byte(body))
@@ -104,7 +114,7 @@ func TestRecipeOfRefreshes(t *testing.T) {
 		_, _ = fmt.Fprintf(w, `{"access_token":"new","refresh_token":"R2"}`)
 	}))
 	t.Cleanup(server.Close)
-	text := strings.ReplaceAll(block(t, recipes, "One refresh of a token", "caddyfile"), "/run/secrets/answers", secretFile(t, base64.StdEncoding.EncodeToString(make([]byte, 32))))
+	text := strings.ReplaceAll(recipe(t, "One refresh of a token"), "/run/secrets/answers", secretFile(t, base64.StdEncoding.EncodeToString(make([]byte, 32))))
 	c := runDocumented(t, strings.Replace(text, "wait 10s", "wait 2m", 1), redistest.Start(t, 3), server.Listener.Addr().String())
 	ask := func(form string) *http.Request {
 		r := withBody(c.url+"/oauth2/token", form+"&client_id=app")
@@ -127,7 +137,7 @@ func TestRecipeOfRefreshes(t *testing.T) {
 }
 
 func TestRecipeOfIdempotencyKeys(t *testing.T) {
-	c := runDocumented(t, block(t, recipes, "An API with Idempotency-Key", "caddyfile"), redistest.Start(t, 3), newCounter(t))
+	c := runDocumented(t, recipe(t, "An API with Idempotency-Key"), redistest.Start(t, 3), newCounter(t))
 	pay := func(body string, header ...string) answer {
 		return send(t, withBody(c.url+"/payments", body, header...))
 	}

@@ -17,22 +17,18 @@
 // # What it guarantees
 //
 // While one holder has the lock on a key, no other has it, as long as the clocks of all machines run at about the same
-// speed (1 % of the TTL and 2 ms are allowed for), and holders stop when their context ends. A lock is
-// a lease: it lasts for its TTL (10 s by default) on the masters, and is renewed every third of that while it is held.
-// So the work may take as long as it needs, and the key of a process that dies is free after the TTL.
+// speed (1 % of the TTL and 2 ms are allowed for), and holders stop when their context ends. A lock is a lease: it is
+// renewed while it is held, however long that is, and the key of a process that dies is free after the TTL, 10 s by
+// default. If it can't be renewed, the context of the lock ends no later than the lease, whatever the masters do.
 //
-// If the lease can't be renewed, because too few masters answer, or another holder has taken the key, the lock is
-// lost: its context ends no later than the lease, whatever the masters do.
-//
-// It is not a guarantee for data. A process that is paused for longer than its lease, by garbage collection or with its
-// virtual machine, may write once more before it notices. If that would do harm, let the store check the fencing token.
-// Nor is it idempotency: the lock keeps two callers from working at the same time, and not from doing the same work
-// one after the other. For that the masters can remember the result of the work.
+// A process that is paused for longer than its lease may write once more before it notices: if that would do harm, let
+// the store check the fencing token. The lock keeps two callers from working at the same time, and not from doing the
+// same work one after the other: for that the masters can remember its result. docs/guarantees.md has all conditions.
 //
 // # Waiting
 //
 // Lock and Do wait for the key, in the order in which the calls came: until their context ends, or for as long as
-// WithWait allows. TryLock and TryDo do not wait.
+// WithWait allows. TryLock and TryDo do not wait. LockAll takes several keys at once, or none of them.
 //
 //	lock, err := locker.Lock(ctx, "order:42", redlock.WithWait(2*time.Second))
 //	switch {
@@ -48,8 +44,6 @@
 //	ctx, cancel := lock.WithContext(ctx) // ends with ctx, and when the lock is lost
 //	defer cancel()
 //
-// LockAll takes several keys at once, or none of them. Calls of it never block each other for ever.
-//
 // # Fencing
 //
 // Each lock has a fencing token, Lock.Fence: a number that is larger than the tokens of all locks on the key before it,
@@ -61,52 +55,40 @@
 //
 // # Work that is done once
 //
-// Once has work done once, in whatever process: it runs the function, or returns the result of an earlier run, which the masters
-// remember.
+// Once runs the function, or returns the result of an earlier run, in whatever process, which the masters remember.
 //
 //	receipt, err := locker.Once(ctx, "payment:42", 24*time.Hour, func(ctx context.Context, lock *redlock.Lock) ([]byte, error) {
 //		return pay(ctx) // after an error, the next call tries again
 //	})
 //
-// OncePer has work succeed once per period, such as a job that all machines have in their schedules. UnlockWith and WithRecall, or
-// UnlockDone and WithOncePer, are for work that is no function.
-//
-// The work runs once, or again if its process dies before that is stored, or if so many masters lose their data that a
-// majority may not know the result any more. docs/DESIGN.md says what survives which loss.
+// The work runs again only if its process dies before the result is stored, or if so many masters lose their data that a
+// majority may not know it any more. OncePer has work succeed once per period, such as a job that all machines have in
+// their schedules. UnlockWith and WithRecall, or UnlockDone and WithOncePer, are for work that is no function.
 //
 // # Errors
 //
 // The errors are values such as ErrHeld, for errors.Is. A *HeldError says when to try again; a *QuorumError has
-// a *MasterError for each master that failed. Unlock returns an error that matches ErrExpired or ErrNotOwner if the lock
-// had ended before: then the work may have overlapped with another holder's. Do returns it with the error of its
-// function.
+// a *MasterError for each master that failed. Unlock, and so Do, returns an error that matches ErrExpired or ErrNotOwner
+// if the lock had ended before: then the work may have overlapped with another holder's.
 //
-// # Shutdown
-//
-// Close ends all waits, frees all locks and ends their contexts with ErrClosed. Let the work end first: stop what
-// brings new work, wait for what is running, and then close the Locker.
+// Close ends all waits, frees all locks and ends their contexts with ErrClosed: let the work end first.
 //
 // # Testing
 //
-// A master memory:// is in the memory of the process, and needs no server. It works with testing/synctest, if the Locker
-// is closed before the bubble ends. Each Locker has a memory of its own.
+// A master memory:// is in the memory of its Locker, and needs no server. It works with testing/synctest, if the Locker
+// is closed before the bubble ends.
 //
 //	locker, err := redlock.Open([]string{"memory://"})
 //
-// To see what a program does in the bad cases:
-//
-//   - The lock is held: take it in the test, with TryLock on the same Locker and key.
-//   - No quorum: open a Locker on an address where no server listens, such as redis://127.0.0.1:1.
-//   - The lock is lost: give the Locker or the call WithMaxHold(time.Millisecond). The context of the lock ends
-//     with ErrMaxHold, which matches ErrLost.
-//   - The Locker is closed: close it.
+// To see what a program does in the bad cases, hold the key in the test (TryLock on the same Locker), open a Locker on an
+// address where no server listens (no quorum), give WithMaxHold(time.Millisecond) (the lock is lost, with ErrMaxHold, which
+// matches ErrLost), or close the Locker.
 //
 // # Masters
 //
-// Three or five independent servers survive the loss of one or two; a Redis Cluster counts as one. With a single
-// server the lock works while that one does. Replicas and groups of Sentinel cannot be masters, because
-// a replica that is promoted may lack the newest locks. A server that has just started has no vote for 31 s, because it may
-// have forgotten locks: WithRestartGuard(0) turns that off, for development.
+// Three or five independent servers survive the loss of one or two; a Redis Cluster counts as one. Replicas and groups of
+// Sentinel cannot be masters, because a replica that is promoted may lack the newest locks. A server that has just started
+// has no vote for 31 s, because it may have forgotten locks: WithRestartGuard(0) turns that off, for development.
 //
 // All processes that share locks must name the same masters, and have the same WithPrefix and WithMaxTTL.
 package redlock

@@ -1,3 +1,4 @@
+// Package admission decides which servers may vote: those that are independent, can have forgotten no lock, and whose clocks are right.
 package admission
 
 import (

@@ -1,3 +1,4 @@
+// Package link sends commands to masters: to each in order, over one connection, and results over another.
 package link
 
 import (

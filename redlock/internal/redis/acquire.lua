@@ -24,7 +24,7 @@ end
 local ttl, polls = tonumber(ARGV[4]), ARGV[5] >= '2'
 if not polls and ttl >= FENCE_TTL and call('EXISTS', KEYS[2], KEYS[3]) == 0 then
   -- take.lua
-  local fence = take(KEYS[1], ARGV[1], ARGV[6], ttl, now)
+  local fence = take(KEYS[1], ARGV[1], ARGV[6], ARGV[4], now)
   if fence == proposal and former == 2 then
     return now
   elseif fence then

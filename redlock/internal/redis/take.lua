@@ -1,6 +1,7 @@
 -- Takes a key for which nobody waits, and whose last fence isn't beside the list. Returns its fence, or false if it is held, or the fence
 -- must be remembered for longer than the lease, or an error. If it isn't taken, nothing has changed. The length of the list after RPUSH
 -- says how it was: 2 is a free key; 3 a free one with its last fence, or one that is held and whose fence is beside the list.
+-- The TTL is text as it came: a number would be written as text for PEXPIRE, which costs a server a tenth of all this.
 local function take(key, token, proposal, ttl, now)
   local fence, text, last = tonumber(proposal), proposal
   if fence < now - SLACK or fence > now + SLACK then
@@ -20,7 +21,8 @@ local function take(key, token, proposal, ttl, now)
       call('LSET', key, 1, string.format('%.0f', fence))
     end
   end
-  free = free and ttl >= FENCE_TTL and fence <= now + (ttl - FENCE_TTL) * 1000
+  local spare = ttl - FENCE_TTL
+  free = free and spare >= 0 and fence <= now + spare * 1000
   local timed = free and redis.pcall('PEXPIRE', key, ttl)
   if timed == 1 then
     return fence
