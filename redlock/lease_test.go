@@ -3,9 +3,13 @@ package redlock
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 )
 
 func memoryLocker(t *testing.T, n int, opts ...Option) *Locker {
@@ -21,6 +25,30 @@ func memoryLocker(t *testing.T, n int, opts ...Option) *Locker {
 	}
 	t.Cleanup(func() { l.Close() })
 	return l
+}
+
+// A master in memory is late only where the whole process is, as on a busy machine: that is no reason to refuse a lock.
+func TestMemoryMayBeLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var busy time.Duration
+		l, err := New([]Master{{memory.New("", func() time.Time { time.Sleep(busy); return time.Now() })}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		synctest.Wait()
+		busy = 4 * DefaultTimeout
+		var calls sync.WaitGroup
+		for i := range 3 {
+			calls.Go(func() {
+				if _, err := l.TryLock(context.Background(), fmt.Sprint(i)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		calls.Wait()
+		busy = 0
+	})
 }
 
 func TestLeaseIsRenewedWhileHeld(t *testing.T) {

@@ -91,7 +91,7 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 		seat := seats.Add(m.impl)
 		seat.OnAdmitted = func(reached protocol.Server) { l.sets.reached(i, reached, seat.LostUntil()) }
 		seat.OnServing = l.sets.want
-		s := link.NewStream(m.impl, o.link(), seat)
+		s := link.NewStream(m.impl, o.link(m.impl), seat)
 		l.streams = append(l.streams, s)
 	}
 	l.subscriptions.locker = l

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -192,7 +193,7 @@ func WithMaxSkew(d time.Duration) Option {
 
 // WithTimeout sets how long a master may take to answer before it counts as failed. If a master
 // always takes longer, but answers, the Locker adapts the timeout of that master, up to four times this value.
-// Default: 50 ms.
+// A master in memory has 5 s. Default: 50 ms.
 func WithTimeout(d time.Duration) Option {
 	return option(func(o *options) { o.timeout = d })
 }
@@ -277,9 +278,16 @@ func newOptions(opts []Option) (options, error) {
 	return o, o.check(o.lockOptions)
 }
 
-// link returns the settings of the streams.
-func (o options) link() link.Settings {
-	return link.Settings{MaxTTL: o.maxTTL, Timeout: o.timeout, Prefix: o.prefix, Solo: o.solo, Logger: o.logger, Watcher: watcher{o.observer}}
+// memoryTimeout is for masters in memory: one that is late has no fault, as the whole process is.
+const memoryTimeout = 5 * time.Second
+
+// link returns the settings of a master's stream.
+func (o options) link(m protocol.Master) link.Settings {
+	timeout := o.timeout
+	if _, local := m.(*memory.Master); local {
+		timeout = max(timeout, memoryTimeout)
+	}
+	return link.Settings{MaxTTL: o.maxTTL, Timeout: timeout, Prefix: o.prefix, Solo: o.solo, Logger: o.logger, Watcher: watcher{o.observer}}
 }
 
 // admission returns the settings that decide which servers may vote.
