@@ -156,7 +156,7 @@ func TestObserver(t *testing.T) {
 // Outcomes has all of the constants.
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
-	source, err := os.ReadFile("outcome.go")
+	source, err := os.ReadFile("observer.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,10 +2,13 @@ package middleware
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -162,4 +165,102 @@ func (t Turn) LogValue() slog.Value {
 		attrs = append(attrs, slog.String("detail", t.Detail))
 	}
 	return slog.GroupValue(attrs...)
+}
+
+func (rule *Serializer) stopping() bool { return rule.Shutdown != nil && rule.Shutdown.Err() != nil }
+
+// uncontended is how long it takes to get a lock that is free: only a request that hasn't got its lock by then is treated as
+// one that waits.
+const uncontended = 10 * time.Millisecond
+
+// wait calls lock, which waits, or try, which doesn't, if the server is about to stop.
+func (s *serving) wait(try, lock func(context.Context) (*redlock.Lock, error)) (got *redlock.Lock, err error) {
+	if s.rule.stopping() {
+		got, err = try(s.r.Context())
+	} else {
+		got, err = s.waitWhileServing(lock)
+	}
+	// A wait that was ended before its first attempt had an answer has no other error.
+	ended := errors.Is(err, context.Canceled) && !errors.Is(err, redlock.ErrNoQuorum) && s.r.Context().Err() == nil
+	if (ended || errors.Is(err, redlock.ErrHeld)) && s.rule.stopping() {
+		err = errStopping
+	}
+	return got, err
+}
+
+// waitWhileServing waits until the wait is over or the server is about to stop. Meanwhile it reads the body ahead.
+func (s *serving) waitWhileServing(acquire func(context.Context) (*redlock.Lock, error)) (*redlock.Lock, error) {
+	s.rule.observeWaits(1)
+	defer s.rule.observeWaits(-1)
+	if _, ok := s.r.Body.(*body); !ok && s.rule.Shutdown == nil { // there is nothing to do meanwhile
+		return acquire(s.r.Context())
+	}
+	ctx, cancel := context.WithCancel(s.r.Context())
+	defer cancel()
+	var waits sync.WaitGroup
+	waits.Add(1)
+	unhook := func() bool { return false }
+	begins := time.AfterFunc(uncontended, func() {
+		defer waits.Done()
+		if s.rule.Shutdown != nil {
+			unhook = context.AfterFunc(s.rule.Shutdown, cancel)
+		}
+		if b, ok := s.r.Body.(*body); ok {
+			b.readAhead(ctx)
+		}
+	})
+	lock, err := acquire(ctx)
+	if !begins.Stop() {
+		cancel()
+		waits.Wait()
+		unhook()
+	}
+	return lock, err
+}
+
+// SlotHeader is the request header in which the upstream finds the slot of a rule with Concurrency. Every rule removes what a client
+// sends under that name.
+const SlotHeader = "Redlock-Slot"
+
+// errNarrower reports a request that would wait for its own lock.
+var errNarrower = &refusalReason{OutcomeFailed, http.StatusInternalServerError, "a rule around this one has a larger concurrency for the same key"}
+
+// checkConcurrency returns why a rule can't have its Concurrency.
+func (rule *Serializer) checkConcurrency() error {
+	switch {
+	case rule.Concurrency < 1 || rule.Concurrency > redlock.MaxConcurrency:
+		return fmt.Errorf("concurrency %d: must be from 1 to %d", rule.Concurrency, redlock.MaxConcurrency)
+	case rule.Concurrency == 1:
+		return nil
+	case rule.derive == nil:
+		return errors.New("concurrency: needs a key; an ID is locked for one request at a time")
+	}
+	return nil
+}
+
+// Slot returns which of the rule's slots the request has, from 0 on: no other request with the same key has it at the same time. It
+// reports false under a rule without Concurrency, and for a request without a lock, or with several keys: Lock.SlotOf has those.
+func (t Turn) Slot() (slot int, ok bool) {
+	if t.concurrency < 2 || t.Lock == nil || len(t.keys) != 1 {
+		return 0, false
+	}
+	return t.Lock.Slot(), true
+}
+
+// showSlot shows the upstream the slot of this rule, or else of one around it.
+func (t *Turn) showSlot(r *http.Request) {
+	for ; t != nil; t = t.outer {
+		if slot, ok := t.Slot(); ok {
+			r.Header.Set(SlotHeader, strconv.Itoa(slot))
+			return
+		}
+	}
+}
+
+// widens reports whether a rule around this one holds a key that has no holder for this rule, as it does so beside more requests than
+// this rule lets in.
+func (t *Turn) widens(key string) bool {
+	wider := *t
+	wider.concurrency = redlock.MaxConcurrency
+	return wider.holder(key) != nil
 }

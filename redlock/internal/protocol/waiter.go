@@ -40,3 +40,46 @@ func ParseWaiter(line string) (w Waiter, ok bool) {
 	number, err := strconv.ParseInt(ticket, 10, 64)
 	return Waiter{process, number, polls == "1"}, ok && err == nil
 }
+
+// MaxSlots bounds how many may hold a key at once.
+const MaxSlots = 256
+
+const slotInfix = ":slot:"
+
+// SlotKey returns the key of a slot of a lock. Slot 0 is the lock itself, so that a process with one slot excludes those with more
+// from it. No lock has a name like that of another slot: its own ends with a brace.
+func SlotKey(key string, slot int) string {
+	if slot == 0 {
+		return key
+	}
+	return key + slotInfix + strconv.Itoa(slot)
+}
+
+// SlotOf returns the key of the lock, by which its line goes, and the slot of which SlotKey has made the name.
+func SlotOf(name string) (key string, slot int) {
+	if strings.HasSuffix(name, "}") {
+		return name, 0
+	}
+	if at := strings.LastIndex(name, slotInfix); at >= 0 {
+		if slot, err := strconv.Atoi(name[at+len(slotInfix):]); err == nil {
+			return name[:at], slot
+		}
+	}
+	return name, 0
+}
+
+// CallName returns the name of a call among the waiters for a key with several holders. Wake-ups for it go to its process.
+func CallName(process string, call uint64) string {
+	return process + "#" + strconv.FormatUint(call, 10)
+}
+
+// CallOf returns the process and the call of a name among the waiters. The call is 0 for a name that is a process's own: that doesn't
+// end so.
+func CallOf(name string) (process string, call uint64) {
+	if at := strings.LastIndexByte(name, '#'); at >= 0 {
+		if call, err := strconv.ParseUint(name[at+1:], 10, 64); err == nil {
+			return name[:at], call
+		}
+	}
+	return name, 0
+}

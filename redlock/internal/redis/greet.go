@@ -3,10 +3,15 @@ package redis
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
+	"io"
 	"maps"
+	"net"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -98,3 +103,104 @@ func (e *connectError) Is(target error) bool {
 
 // As makes errors.As find the cause.
 func (e *connectError) As(target any) bool { return errors.As(e.cause, target) }
+
+// alertTime is for reading what has arrived on a connection that is closed.
+const alertTime = 100 * time.Millisecond
+
+// peerTrouble adds to a failed greeting what the peer seems to be, unless it is a Redis server, which gives the
+// reason itself. late is the context's error.
+func peerTrouble(err, late error, secure bool) error {
+	var noTLS tls.RecordHeaderError
+	var dial *net.OpError
+	switch {
+	case errors.As(err, &noTLS):
+		return fmt.Errorf("%w (it does not speak TLS on this port: write redis:// instead of rediss://)", err)
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return err
+	case errors.Is(late, context.DeadlineExceeded) && secure:
+		return errors.New("no answer to the TLS handshake or the greeting: if the server does not speak TLS on this port, write redis:// instead of rediss://")
+	case errors.Is(late, context.DeadlineExceeded):
+		return errors.New("no answer to the greeting: the server hangs, or it is no Redis server")
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), strings.HasPrefix(err.Error(), "redis: "):
+		return fmt.Errorf("%w at the greeting: this is no Redis server, or it speaks TLS on this port (write rediss://), or it is a proxy such as twemproxy, which can't be used, or its maxclients are reached", err)
+	}
+	return err
+}
+
+// alertedConn is a TLS connection whose writes fail with the reason that the server has given. A server that doesn't take the
+// client's certificate tells it after the handshake, when the client may be writing to a connection that is closed.
+type alertedConn struct{ *tls.Conn }
+
+// hearsAlerts is for greetings, in which nobody else reads.
+func hearsAlerts(raw net.Conn) net.Conn {
+	if secure, ok := raw.(*tls.Conn); ok {
+		return alertedConn{secure}
+	}
+	return raw
+}
+
+func (c alertedConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if err != nil {
+		var alert *net.OpError
+		_ = c.SetReadDeadline(time.Now().Add(alertTime))
+		if _, errRead := c.Read(make([]byte, 1)); errors.As(errRead, &alert) && alert.Op == "remote error" {
+			err = errRead
+		}
+	}
+	return n, err
+}
+
+// refusalMarks are those of the refusals after which the connection is made and greeted anew. The others are marked
+// as ErrUnusable.
+var refusalMarks = map[string]error{"READONLY ": protocol.ErrReplica, "MASTERDOWN ": protocol.ErrReplica, "LOADING ": protocol.ErrLoading}
+
+// refusals are the errors with which a server takes no locks at all, by how they begin, each with what can be
+// done about it.
+var refusals = []struct{ begins, advice string }{
+	{"NOAUTH ", "it needs a password"},
+	{"ERR Protocol error: unauthenticated", "it needs a password"}, // for commands of more than ten words
+	{"WRONGPASS ", "the user name or the password is wrong"},
+	{"ERR invalid password", "the password is wrong"},
+	{"NOPERM ", "grant this user the rights that docs/masters.md lists"},
+	{"ERR The user executing the script can't run", "grant this user the rights that docs/masters.md lists"},
+	{"ERR ACL failure in script", "grant this user the rights that docs/masters.md lists"},
+	{"OOM ", "it has reached its maxmemory: raise that or delete what fills it, and set maxmemory-policy to noeviction"},
+	{"READONLY ", "it is a replica: name its master or an independent server instead"},
+	{"MASTERDOWN ", "it is a replica that has lost its master: name the master or an independent server instead"},
+	{"MISCONF ", "it can't save to disk: see its log or, if nothing need be saved, CONFIG SET stop-writes-on-bgsave-error no"},
+	{"NOREPLICAS ", "it has fewer replicas than min-replicas-to-write: bring them back, or set that to 0, as locks need no replicas"},
+	{"LOADING ", "it is loading its data from disk, and takes locks again after that"},
+	{"BUSY ", "a script has been running on it for too long: SCRIPT KILL ends it"},
+	{"CLUSTERDOWN ", "its Redis Cluster lacks nodes or slots: see CLUSTER INFO and CLUSTER NODES"},
+	{"MOVED ", "it is a node of a Redis Cluster, which has only some of the keys: name independent servers, or pass a redis.ClusterClient to NewMaster"},
+	{"ERR max number of clients reached", "raise its maxclients, or close other connections to it"},
+	{"ERR DB index is out of range", "leave the database out of its URL, or raise its databases"},
+	{"DENIED ", "it is in protected mode: set a password on it, or bind it to an internal address"},
+	{"ERR unknown command", "it must be Redis 6.2 or newer, or Valkey, and be reached without a proxy"},
+}
+
+// explained adds to a server's error what can be done about it, and marks it if the server takes no locks now.
+func explained(err error) error {
+	var refused redis.Error
+	if !errors.As(err, &refused) {
+		return err
+	}
+	text := refused.Error()
+	if _, inner, found := strings.Cut(text, "@user_script: "); found && strings.HasPrefix(text, "ERR Error running script") {
+		_, inner, _ = strings.Cut(inner, ": ") // Redis before 7.0: the line number, then the command's error
+		text = "ERR " + inner
+		if code, isCode := strings.CutPrefix(inner, "-"); isCode {
+			text = code
+		}
+	}
+	for _, r := range refusals {
+		if strings.HasPrefix(text, r.begins) {
+			return protocol.Mark(fmt.Errorf("%w (%s)", err, r.advice), cmp.Or(refusalMarks[r.begins], protocol.ErrUnusable))
+		}
+	}
+	if strings.HasPrefix(text, "ASK ") || strings.HasPrefix(text, "TRYAGAIN ") {
+		return fmt.Errorf("%w (the slot of this key is being moved to another node of the cluster: the key can be locked, renewed and released again once it is there)", err)
+	}
+	return err
+}
