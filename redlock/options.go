@@ -240,7 +240,7 @@ func newOptions(opts []Option) (options, error) {
 		maxSkew:     -1,
 		observer:    NopObserver{},
 		timeout:     DefaultTimeout,
-		fastFrom:    protocol.FenceTTL,
+		fastFrom:    protocol.FenceTTL + protocol.FenceSlack,
 		prefix:      DefaultPrefix,
 		instance:    defaultInstance(),
 		logger:      slog.Default(),

@@ -223,7 +223,7 @@ func (m *Master) wakeNext(cmd *protocol.Command, q *Queue, line string, slot int
 // fits reports whether the fence of a key that is free, before and with the grant of a Fast command, needn't outlive the lease.
 func (m *Master) fits(cmd *protocol.Command, last int64, now time.Time) bool {
 	_, _, beside := m.Beside.Get(cmd.Key, now)
-	return !beside && protocol.FenceLife(protocol.NextFence(last, cmd.Fence, now.UnixMicro()), now.UnixMicro()) <= cmd.TTL
+	return !beside && cmd.TTL >= protocol.FenceTTL+protocol.FenceSlack && protocol.FenceLife(protocol.NextFence(last, cmd.Fence, now.UnixMicro()), now.UnixMicro()) <= cmd.TTL
 }
 
 // rememberFence remembers the fence of a lock for as long as the lease, and for long enough.

@@ -22,13 +22,14 @@ end
 
 -- Mostly the key is free, and nobody waits.
 local ttl, polls = tonumber(ARGV[4]), ARGV[5] >= '2'
-if not polls and ttl >= FENCE_TTL and call('EXISTS', KEYS[2], KEYS[3]) == 0 then
+if not polls and ttl >= FENCE_TTL + SLACK / 1000 and call('EXISTS', KEYS[2], KEYS[3]) == 0 then
   -- take.lua
-  local fence = take(KEYS[1], ARGV[1], ARGV[6], ARGV[4], now)
-  if fence == proposal and former == 2 then
+  local near = proposal >= now - SLACK and proposal <= now + SLACK
+  local fence = take(KEYS[1], ARGV[1], near and ARGV[6] or string.format('%.0f', now - SLACK), ARGV[4], now)
+  if fence == ARGV[6] and former == 2 then
     return now
   elseif fence then
-    return type(fence) == 'table' and fence or {fence, now, former}
+    return type(fence) == 'table' and fence or {tonumber(fence), now, former}
   end
 end
 
