@@ -89,7 +89,7 @@ func TestSlots(t *testing.T) {
 		pluginServer(t, servers, s),
 	}
 	for range 2 {
-		rule := middleware.New(neverLocker(t, servers), "order:{path.1}", middleware.Rule{Concurrency: atOnce, Wait: 5 * time.Minute})
+		rule := middleware.New(neverLocker(t, servers), "order:{path.1}", middleware.Rule{Concurrency: []int{atOnce}, Wait: 5 * time.Minute})
 		server := httptest.NewServer(rule(s))
 		t.Cleanup(server.Close)
 		hosts = append(hosts, server.URL)
