@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/rule"
+	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -31,10 +32,11 @@ type lockRequest struct {
 	TTL       rule.Duration  `json:"ttl"`
 	MaxHold   rule.Duration  `json:"max_hold"`
 	Label     string         `json:"label"`
-	Heartbeat rule.Duration  `json:"heartbeat"`   // 0: none
-	Linger    bool           `json:"linger"`      // whether the lease outlives a connection that ends without the end of the body
-	Most      int            `json:"concurrency"` // how many may hold the key at a time; 0: 1
-	OncePer   rule.Duration  `json:"once_per"`    // the work, if the body ends with the word done; 0: whenever it is asked for
+	Heartbeat rule.Duration  `json:"heartbeat"` // 0: none
+	Linger    bool           `json:"linger"`    // whether the lease outlives a connection that ends without the end of the body
+	OncePer   rule.Duration  `json:"once_per"`  // the work, if the body ends with the word done; 0: whenever it is asked for
+
+	Most middleware.Concurrency `json:"concurrency"` // nil: 1
 }
 
 // serveLock takes a lock, and holds it for as long as the client keeps its request.
@@ -67,7 +69,7 @@ func (a *Agent) serveLock(t *tail, r *http.Request) error {
 
 // slot returns the field of the first line that says which of several slots the lock on a key has.
 func (r *lockRequest) slot(lock *redlock.Lock) []byte {
-	if r.Most < 2 || len(r.Keys) > 1 {
+	if len(r.Keys) > 1 || r.Most == nil || r.Most[0] < 2 {
 		return nil
 	}
 	return strconv.AppendInt([]byte(`,"slot":`), int64(lock.Slot()), 10)
@@ -125,6 +127,11 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 			return nil, errors.New("key: not UTF-8, or with the character U+FFFD, which decoders write in place of what isn't: two keys would be one")
 		}
 	}
+	if request.Most != nil {
+		if err := request.Most.Check(len(request.Keys)); err != nil {
+			return nil, err
+		}
+	}
 	if request.Heartbeat < 0 {
 		return nil, errors.New("heartbeat: must be above 0")
 	}
@@ -149,8 +156,12 @@ func (a *Agent) take(t *tail, request *lockRequest) (*redlock.Lock, error) {
 	if request.Label != "" {
 		opts = append(opts, redlock.WithLabel(request.Label))
 	}
-	if request.Most != 0 {
-		opts = append(opts, redlock.WithConcurrency(request.Most))
+	for i, n := range request.Most {
+		if len(request.Most) == 1 {
+			opts = append(opts, redlock.WithConcurrency(n))
+		} else {
+			opts = append(opts, redlock.WithConcurrencyOf(request.Keys[i], n))
+		}
 	}
 	if request.OncePer != 0 {
 		opts = append(opts, redlock.WithOncePer(time.Duration(request.OncePer)))

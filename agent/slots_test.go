@@ -32,6 +32,10 @@ func TestSlots(t *testing.T) {
 		ask:                             {423, "all 2 slots are taken"},
 		`{"key":"k","concurrency":257}`: {400, "256"},
 		`{"key":"k","concurrency":-1}`:  {400, "256"},
+
+		`{"keys":["one","k"],"concurrency":[1,2],"try":true}`: {423, "all 2 slots are taken"},
+		`{"keys":["one","k"],"concurrency":[1,2,3]}`:          {400, "3 numbers and 2 keys"},
+		`{"key":"k","concurrency":[]}`:                        {400, "0 numbers"},
 	} {
 		if code, text := status(t, post(t, client, "/v1/lock", ask)); code != want.code || !strings.Contains(text, want.text) {
 			t.Errorf("%s: %d %s, want %d %s", ask, code, text, want.code, want.text)
@@ -42,6 +46,16 @@ func TestSlots(t *testing.T) {
 		t.Errorf("slot %d of several keys", *first.Slot)
 	}
 	several.end()
+	mixed := post(t, client, "/v1/lock", `{"keys":["one","two"],"concurrency":[1,2]}`)
+	mixed.first()
+	for ask, want := range map[string]int{`{"key":"one","try":true}`: 423, `{"key":"two","concurrency":2,"try":true}`: 200} {
+		h := post(t, client, "/v1/lock", ask)
+		if h.answer.StatusCode != want {
+			t.Errorf("%s beside one who has both: %d", ask, h.answer.StatusCode)
+		}
+		h.end()
+	}
+	mixed.end()
 	one := post(t, client, "/v1/lock", `{"key":"other","concurrency":1}`)
 	if first := one.first(); first.Slot != nil {
 		t.Errorf("slot %d of one", *first.Slot)

@@ -47,7 +47,7 @@ func newRules(n names) *rules {
 		holding: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: string(n), Name: "holding",
 			Help: "Requests of this process that hold their lock now."}, []string{"rule"}),
 		most: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: string(n), Name: "concurrency",
-			Help: "How many requests may hold a key at a time, in all processes together."}, []string{"rule"}),
+			Help: "How many requests may hold a key at a time, in all processes together; the most of its keys."}, []string{"rule"}),
 		remembered: n.counter("remembered_total", "Answers that are remembered by a quorum of the masters.", "rule"),
 		forgotten:  n.counter("not_remembered_total", "Answers to deliveries that are not remembered, or not in whole, by the reason.", "rule", "reason"),
 		bytes:      n.counter("remembered_bytes_total", "Bytes of the answers that are remembered, on each master.", "rule"),

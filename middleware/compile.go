@@ -78,7 +78,7 @@ func compile(rule Rule, derive keysFunc, placeholder func(rule *Rule, name strin
 	if s.TTL > 0 {
 		s.options = append(s.options, redlock.WithTTL(s.TTL))
 	}
-	s.options = append(s.options, redlock.WithLabel(s.Name), redlock.WithWait(s.Wait), redlock.WithMaxHold(s.MaxHold), redlock.WithConcurrency(s.Concurrency))
+	s.options = append(s.options, redlock.WithLabel(s.Name), redlock.WithWait(s.Wait), redlock.WithMaxHold(s.MaxHold), redlock.WithConcurrency(s.Concurrency[0]))
 	if s.MaxWaiters > 0 {
 		s.options = append(s.options, redlock.WithMaxWaiters(s.MaxWaiters))
 	}
@@ -223,11 +223,10 @@ func (rule *Serializer) ReadsBody() bool { return rule.readsBody }
 
 // Global returns the first template that makes one key of all requests, which is hardly ever meant where one holds it at a time, or "".
 func (rule *Serializer) Global() string {
-	if rule.Concurrency > 1 {
-		return ""
-	}
-	if i := slices.IndexFunc(rule.keys, (*Template).Global); i >= 0 {
-		return rule.Keys[i]
+	for i, template := range rule.keys {
+		if rule.Concurrency.of(i) == 1 && template.Global() {
+			return rule.Keys[i]
+		}
 	}
 	return ""
 }

@@ -45,7 +45,7 @@ func TestConcurrency(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
 	room := newInside()
-	h := orders(l, room.ServeHTTP, middleware.Rule{Concurrency: 3, HeldStatus: http.StatusTooManyRequests})
+	h := orders(l, room.ServeHTTP, middleware.Rule{Concurrency: []int{3}, HeldStatus: http.StatusTooManyRequests})
 	server := serve(t, h)
 	forged := func(order string) []string {
 		return []string{"Order", order, "Redlock-Slot", "7", "redlock_slot", "8"}
@@ -59,11 +59,11 @@ func TestConcurrency(t *testing.T) {
 	if refused.StatusCode != http.StatusTooManyRequests || refused.Header.Get("Retry-After") == "" || !strings.Contains(refused.body, "all 3 slots are taken") {
 		t.Errorf("the fourth gets %d %v %s", refused.StatusCode, refused.Header, refused.body)
 	}
-	waited := post(t, serve(t, orders(l, ok, middleware.Rule{Concurrency: 3, Wait: 1})).URL, "Order", "42")
+	waited := post(t, serve(t, orders(l, ok, middleware.Rule{Concurrency: []int{3}, Wait: 1})).URL, "Order", "42")
 	if waited.StatusCode != http.StatusLocked || !strings.Contains(waited.body, "all 3 slots were taken for the whole wait") {
 		t.Errorf("one that waits gets %d %s", waited.StatusCode, waited.body)
 	}
-	if got := post(t, serve(t, orders(l, ok, middleware.Rule{Concurrency: 3})).URL, "Order", "43"); got.StatusCode != http.StatusOK {
+	if got := post(t, serve(t, orders(l, ok, middleware.Rule{Concurrency: []int{3}})).URL, "Order", "43"); got.StatusCode != http.StatusOK {
 		t.Errorf("another key: %d %s", got.StatusCode, got.body)
 	}
 }
@@ -73,7 +73,7 @@ func TestConcurrencyOfSeveralKeys(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
 	room := newInside()
-	rule := middleware.Rule{Keys: []string{"all"}, Concurrency: 2}
+	rule := middleware.Rule{Keys: []string{"all"}, Concurrency: []int{2}}
 	server := serve(t, orders(l, room.ServeHTTP, rule))
 	slots, end := room.fill(t, 2, func() { post(t, server.URL, "Order", "42", "Redlock-Slot", "7") })
 	defer end()
@@ -83,8 +83,67 @@ func TestConcurrencyOfSeveralKeys(t *testing.T) {
 	if got := post(t, server.URL, "Order", "43"); got.StatusCode != http.StatusLocked || !strings.Contains(got.body, "all 2 slots are taken") {
 		t.Errorf("a third: %d %s", got.StatusCode, got.body)
 	}
-	if got := post(t, serve(t, middleware.New(l, "order:{header.Order}", middleware.Rule{Concurrency: 3})(http.HandlerFunc(ok))).URL, "Order", "42"); got.body != "served" {
+	if got := post(t, serve(t, middleware.New(l, "order:{header.Order}", middleware.Rule{Concurrency: []int{3}})(http.HandlerFunc(ok))).URL, "Order", "42"); got.body != "served" {
 		t.Errorf("a third in a wider rule with one of the keys: %d %s", got.StatusCode, got.body)
+	}
+}
+
+// Each key of a rule may have a number of its own.
+func TestConcurrencyOfEachKey(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, live)
+	room := newInside()
+	rule := middleware.Rule{Keys: []string{"tenant:{header.Tenant}"}, Concurrency: []int{1, 2}}
+	long := strings.Repeat("a", 300) // its key is a hash
+	server := serve(t, orders(l, room.ServeHTTP, rule))
+	var order atomic.Int32
+	_, end := room.fill(t, 2, func() { post(t, server.URL, "Order", fmt.Sprint(order.Add(1)), "Tenant", long) })
+	defer end()
+	for _, c := range []struct{ order, tenant, want string }{
+		{"1", "b", "another request holds the lock"},
+		{"3", long, "all 2 slots are taken"},
+		{"3", "b", "served"},
+	} {
+		if got := post(t, serve(t, orders(l, ok, rule)).URL, "Order", c.order, "Tenant", c.tenant); !strings.Contains(got.body, c.want) {
+			t.Errorf("order %s of %.1s: %d %s, want %s", c.order, c.tenant, got.StatusCode, got.body, c.want)
+		}
+	}
+}
+
+// Where two templates make one key, the smaller number holds.
+func TestConcurrencyOfOneKeyTwice(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, live)
+	for _, most := range [][]int{{2, 3}, {3, 2}} {
+		room := newInside()
+		server := serve(t, orders(l, room.ServeHTTP, middleware.Rule{Keys: []string{"order:42"}, Concurrency: most}))
+		slots, end := room.fill(t, 2, func() { post(t, server.URL, "Order", "42") })
+		if got := post(t, server.URL, "Order", "42"); len(slots) != 2 || !strings.Contains(got.body, "all 2 slots are taken") {
+			t.Errorf("%v: slots %v, a third gets %d %s", most, slots, got.StatusCode, got.body)
+		}
+		end()
+	}
+}
+
+// A rule inside another one with a number for each key compares those of the keys that both have.
+func TestNestedConcurrencyOfEachKey(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, live)
+	for _, c := range []struct {
+		inner  middleware.Rule
+		status int
+	}{
+		{middleware.Rule{}, http.StatusOK},
+		{middleware.Rule{Keys: []string{"all"}}, http.StatusInternalServerError},
+		{middleware.Rule{Keys: []string{"all"}, Concurrency: []int{1, 2}}, http.StatusOK},
+		{middleware.Rule{Keys: []string{"all", "more"}, Concurrency: []int{5, 5, 1}}, http.StatusOK},
+	} {
+		inner := orders(l, ok, c.inner)
+		if got := post(t, serve(t, orders(l, inner.ServeHTTP, middleware.Rule{Keys: []string{"all"}, Concurrency: []int{1, 2}})).URL, "Order", "42"); got.StatusCode != c.status {
+			t.Errorf("%v inside of 1 and 2: %d %s", c.inner.Concurrency, got.StatusCode, got.body)
+		}
+		requireFree(t, l, "order:42")
+		requireFree(t, l, "all")
 	}
 }
 
@@ -92,7 +151,7 @@ func TestConcurrencyOfSeveralKeys(t *testing.T) {
 func TestNoSlot(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
-	for name, rule := range map[string]middleware.Rule{"one at a time": {}, "dry run": {Concurrency: 3, DryRun: true}} {
+	for name, rule := range map[string]middleware.Rule{"one at a time": {}, "dry run": {Concurrency: []int{3}, DryRun: true}} {
 		handler := func(w http.ResponseWriter, r *http.Request) {
 			turn, _ := middleware.TurnFromContext(r.Context())
 			if slot, has := turn.Slot(); has || len(r.Header.Values("Redlock-Slot"))+len(r.Header.Values("redlock_slot")) > 0 {
@@ -111,7 +170,7 @@ func TestConcurrencyOfDeliveries(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
 	room := newInside()
-	server := serve(t, orders(l, room.ServeHTTP, middleware.Rule{Concurrency: 3, Dedupe: "{header.Id}", Remember: longTTL}))
+	server := serve(t, orders(l, room.ServeHTTP, middleware.Rule{Concurrency: []int{3}, Dedupe: "{header.Id}", Remember: longTTL}))
 	_, end := room.fill(t, 1, func() { post(t, server.URL, "Order", "42", "Id", "a") })
 	if got := post(t, server.URL, "Order", "42", "Id", "a"); got.StatusCode != http.StatusConflict {
 		t.Errorf("a repeat beside the first: %d %s", got.StatusCode, got.body)
@@ -138,13 +197,13 @@ func TestNestedConcurrency(t *testing.T) {
 	} {
 		slot, held := "none", -1
 		var ended error
-		inner := orders(l, func(w http.ResponseWriter, r *http.Request) { slot = r.Header.Get("Redlock-Slot"); ok(w, r) }, middleware.Rule{Concurrency: c.inner})
+		inner := orders(l, func(w http.ResponseWriter, r *http.Request) { slot = r.Header.Get("Redlock-Slot"); ok(w, r) }, middleware.Rule{Concurrency: []int{c.inner}})
 		got := post(t, serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
 			turn, _ := middleware.TurnFromContext(r.Context())
 			held = turn.Lock.Slot()
 			inner.ServeHTTP(w, r)
 			ended = r.Context().Err()
-		}, middleware.Rule{Concurrency: c.outer})).URL, "Order", "42")
+		}, middleware.Rule{Concurrency: []int{c.outer}})).URL, "Order", "42")
 		if got.StatusCode != c.status || ended != nil {
 			t.Errorf("%d inside of %d: %d %s, %v", c.inner, c.outer, got.StatusCode, got.body, ended)
 		}
@@ -179,7 +238,7 @@ func TestSlotOfTheRuleAround(t *testing.T) {
 			if slot := r.Header.Get("Redlock-Slot"); slot != outer {
 				t.Errorf("%s: slot %q before and %q behind the inner rule", name, outer, slot)
 			}
-		}, middleware.Rule{Concurrency: 2}))
+		}, middleware.Rule{Concurrency: []int{2}}))
 		if got := post(t, server.URL, "Order", "42", "Redlock-Slot", "9"); got.body != "served" {
 			t.Errorf("%s: %d %s", name, got.StatusCode, got.body)
 		}
@@ -196,7 +255,7 @@ func TestDryRunOfConcurrency(t *testing.T) {
 			held.Add(1)
 		}
 		room.ServeHTTP(w, r)
-	}, middleware.Rule{Concurrency: 2, DryRun: true})
+	}, middleware.Rule{Concurrency: []int{2}, DryRun: true})
 	server := serve(t, rule)
 	_, end := room.fill(t, 3, func() { post(t, server.URL, "Order", "42") })
 	end()
@@ -208,9 +267,11 @@ func TestDryRunOfConcurrency(t *testing.T) {
 func TestConcurrencyThatCantBe(t *testing.T) {
 	t.Parallel()
 	for want, rule := range map[string]middleware.Rule{
-		"concurrency -1: must be from 1 to 256":                                   {Keys: []string{"{path.1}"}, Concurrency: -1},
-		"concurrency 257: must be from 1 to 256":                                  {Keys: []string{"{path.1}"}, Concurrency: 257},
-		"concurrency: needs a key":                                                {IdempotencyKey: "required", Concurrency: 2},
+		"concurrency -1: must be from 1 to 256":                                   {Keys: []string{"{path.1}"}, Concurrency: []int{-1}},
+		"concurrency 257: must be from 1 to 256":                                  {Keys: []string{"{path.1}"}, Concurrency: []int{257}},
+		"concurrency: 2 numbers and 1 keys: want one for all, or one for each":    {Keys: []string{"{path.1}"}, Concurrency: []int{1, 2}},
+		"concurrency 300: must be from 1 to 256":                                  {Keys: []string{"{path.1}", "a"}, Concurrency: []int{2, 300}},
+		"concurrency: needs a key":                                                {IdempotencyKey: "required", Concurrency: []int{2}},
 		`fence_header "redlock_slot": is the header of the slot`:                  {Keys: []string{"{path.1}"}, FenceHeader: "redlock_slot"},
 		`key_header "Redlock-Slot": is the header of the slot`:                    {Keys: []string{"{path.1}"}, KeyHeader: "Redlock-Slot"},
 		"{header.Redlock-Slot}: this is the header of the slot, which is removed": {Keys: []string{"{header.Redlock-Slot}"}},
@@ -219,8 +280,13 @@ func TestConcurrencyThatCantBe(t *testing.T) {
 			t.Errorf("error %v, want %s", err, want)
 		}
 	}
-	if text := middleware.Explain("order:{path.1}", newRequest(t, "http://x/orders/42"), middleware.Rule{Concurrency: 5}).String(); !strings.Contains(text, "slots     5") {
-		t.Errorf("explained as %s", text)
+	for want, rule := range map[string]middleware.Rule{
+		"key       order:42\nslots     5: so many requests at a time\n":                                {Concurrency: []int{5}},
+		"key       all\nslots     7: so many requests at a time with this key\nkey       order:42\nif": {Concurrency: []int{1, 7}, Keys: []string{"all"}},
+	} {
+		if text := middleware.Explain("order:{path.1}", newRequest(t, "http://x/orders/42"), rule).String(); !strings.Contains(text, want) {
+			t.Errorf("explained as %s", text)
+		}
 	}
 }
 
@@ -230,14 +296,14 @@ func TestMaxHoldOfASlot(t *testing.T) {
 	l := newLocker(t, live)
 	room := newInside()
 	_, end := room.fill(t, 1, func() {
-		post(t, serve(t, orders(l, room.ServeHTTP, middleware.Rule{Concurrency: 2})).URL, "Order", "42")
+		post(t, serve(t, orders(l, room.ServeHTTP, middleware.Rule{Concurrency: []int{2}})).URL, "Order", "42")
 	})
 	defer end()
-	stuck := serve(t, orders(l, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, middleware.Rule{Concurrency: 2, MaxHold: time.Millisecond}))
+	stuck := serve(t, orders(l, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, middleware.Rule{Concurrency: []int{2}, MaxHold: time.Millisecond}))
 	if got := post(t, stuck.URL, "Order", "42"); got.StatusCode != http.StatusInternalServerError || !strings.Contains(got.body, "max_hold") {
 		t.Errorf("the one that is stuck: %d %s", got.StatusCode, got.body)
 	}
-	if got := post(t, serve(t, orders(l, ok, middleware.Rule{Concurrency: 2, Wait: bound})).URL, "Order", "42"); got.body != "served" {
+	if got := post(t, serve(t, orders(l, ok, middleware.Rule{Concurrency: []int{2}, Wait: bound})).URL, "Order", "42"); got.body != "served" {
 		t.Errorf("the next one: %d %s", got.StatusCode, got.body)
 	}
 }
@@ -247,7 +313,7 @@ func TestRetryAfterOfSlots(t *testing.T) {
 	t.Parallel()
 	const slots = 100
 	l := newLocker(t, live)
-	server := serve(t, orders(l, func(_ http.ResponseWriter, _ *http.Request) { time.Sleep(3 * time.Second) }, middleware.Rule{Concurrency: slots}))
+	server := serve(t, orders(l, func(_ http.ResponseWriter, _ *http.Request) { time.Sleep(3 * time.Second) }, middleware.Rule{Concurrency: []int{slots}}))
 	var all sync.WaitGroup
 	for range 16 { // so that it is known how long they take
 		all.Go(func() { post(t, server.URL, "Order", "42") })
@@ -272,7 +338,7 @@ func TestConcurrencyOfAnIdempotencyKey(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
 	room := newInside()
-	server := serve(t, orders(l, room.ServeHTTP, middleware.Rule{Concurrency: 3, IdempotencyKey: "required", Scope: "{header.Authorization}", Remember: longTTL, RememberQuota: 1 << 20}))
+	server := serve(t, orders(l, room.ServeHTTP, middleware.Rule{Concurrency: []int{3}, IdempotencyKey: "required", Scope: "{header.Authorization}", Remember: longTTL, RememberQuota: 1 << 20}))
 	send := func(id string) answer {
 		return post(t, server.URL, "Order", "42", "Idempotency-Key", id, "Authorization", "a")
 	}

@@ -23,11 +23,10 @@ func (d *dryRuns) enter(s *serving) (leave func(), err error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	switch busy := func(key string) bool { return d.running[key] >= s.rule.Concurrency }; {
-	case s.delivery.ID != "" && d.running[all[len(all)-1]] > 0:
+	if s.delivery.ID != "" && d.running[all[len(all)-1]] > 0 {
 		err = &duplicateError{}
-	case slices.ContainsFunc(s.turn.keys, busy):
-		err = &redlock.HeldError{Slots: s.rule.Concurrency}
+	} else if i := slices.IndexFunc(s.turn.keys, func(key string) bool { return d.running[key] >= s.turn.mostOf(key) }); i >= 0 {
+		err = &redlock.HeldError{Slots: s.turn.mostOf(s.turn.keys[i])}
 	}
 	if d.running == nil {
 		d.running = make(map[string]int)

@@ -17,6 +17,7 @@ type Explanation struct {
 	Err      error    // why the request would be refused before its lock is asked for, or nil
 
 	rule *Serializer
+	most map[string]int
 }
 
 // Explain returns the keys that New with this template and this rule would lock for a request, without a Locker. It reads
@@ -34,7 +35,7 @@ func (rule *Serializer) Explain(r *http.Request) Explanation {
 		b.budget = NewBudget(rule.MaxBody) // of its own: the body remains readable, and keeps its memory
 	}
 	err := s.identify()
-	return Explanation{Keys: s.turn.keys, Delivery: s.delivery.ID, Place: s.delivery.Place, Err: cmp.Or(s.permit(), err), rule: rule}
+	return Explanation{Keys: s.turn.keys, Delivery: s.delivery.ID, Place: s.delivery.Place, Err: cmp.Or(s.permit(), err), rule: rule, most: s.turn.most}
 }
 
 // String returns the explanation as text for people, with a line for each fact. It shows the keys.
@@ -42,6 +43,9 @@ func (e Explanation) String() string {
 	var text strings.Builder
 	for _, key := range e.Keys {
 		fmt.Fprintf(&text, "key       %s\n", key)
+		if n := e.most[key]; n > 1 {
+			fmt.Fprintf(&text, "slots     %d: so many requests at a time with this key\n", n)
+		}
 	}
 	if e.Delivery != "" {
 		fmt.Fprintf(&text, "delivery  %s\n", e.Delivery)
@@ -49,8 +53,8 @@ func (e Explanation) String() string {
 	if e.Place != "" {
 		fmt.Fprintf(&text, "place     %s\n", e.Place)
 	}
-	if n := e.rule.Concurrency; n > 1 {
-		fmt.Fprintf(&text, "slots     %d: so many requests at a time\n", n)
+	if n := e.rule.Concurrency; len(n) == 1 && n[0] > 1 {
+		fmt.Fprintf(&text, "slots     %d: so many requests at a time\n", n[0])
 	}
 	switch {
 	case e.Err != nil:

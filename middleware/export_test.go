@@ -11,7 +11,8 @@ func KeysOf(r *http.Request, texts ...string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return all.Keys(r)
+	keys, _, err := all.Keys(r)
+	return keys, err
 }
 
 // RunningKey is the key of a delivery under a rule that remembers nothing.

@@ -19,16 +19,17 @@ const (
 // errTooManyKeys reports a request that would have to hold too many locks.
 var errTooManyKeys = fields.ErrTooMany
 
-// keysFunc derives the lock keys of a request, which holds all of them together. Its errors are those of a KeyFunc.
-type keysFunc func(*http.Request) ([]string, error)
+// keysFunc derives the lock keys of a request, which holds all of them together, and of several templates says which has made each. Its
+// errors are those of a KeyFunc.
+type keysFunc func(*http.Request) (keys []string, from []int, err error)
 
 // Keys makes a KeyFunc usable as a keysFunc.
-func (key KeyFunc) Keys(r *http.Request) ([]string, error) {
+func (key KeyFunc) Keys(r *http.Request) ([]string, []int, error) {
 	k, err := key(r)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return []string{k}, nil
+	return []string{k}, nil, nil
 }
 
 // templates are the key templates of a rule: a request has the keys of all of them.
@@ -56,41 +57,46 @@ func parseTemplates(texts []string, compile PlaceholderFunc) (templates, error) 
 func (t templates) Global() bool { return slices.ContainsFunc(t, (*Template).Global) }
 
 // Keys derives the lock keys of a request, at least one from each template. The error is a *KeyError.
-func (t templates) Keys(r *http.Request) ([]string, error) {
-	var keys []string
-	for _, template := range t {
+func (t templates) Keys(r *http.Request) (keys []string, from []int, err error) {
+	for i, template := range t {
 		some, err := template.Keys(r)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		keys = append(keys, some...)
+		if len(t) > 1 {
+			from = append(from, slices.Repeat([]int{i}, len(some))...)
+		}
 	}
-	return keys, nil
+	return keys, from, nil
 }
 
 // deriveKeys returns the keys of a request as they are locked: hashed if they are long, in order, and
-// without duplicates.
-func (rule *Serializer) deriveKeys(r *http.Request) ([]string, error) {
-	keys, err := rule.derive(r)
+// without duplicates; and how many requests may hold each, if the rule has a number for each.
+func (rule *Serializer) deriveKeys(r *http.Request) (keys []string, most map[string]int, err error) {
+	keys, from, err := rule.derive(r)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if len(keys) == 0 {
-		return nil, ErrMissingKey
+		return nil, nil, ErrMissingKey
 	}
 	keys = slices.Clone(keys)
 	for i, k := range keys {
 		if k == "" {
-			return nil, ErrMissingKey
+			return nil, nil, ErrMissingKey
 		}
 		if len(k) > maxKey {
 			sum := sha256.Sum256([]byte(k))
 			keys[i] = "sha256:" + hex.EncodeToString(sum[:])
 		}
 	}
+	if len(rule.Concurrency) > 1 {
+		most = rule.Concurrency.byKey(keys, from)
+	}
 	slices.Sort(keys)
 	if keys = slices.Compact(keys); len(keys) > maxKeys {
-		return nil, errTooManyKeys
+		return nil, nil, errTooManyKeys
 	}
-	return keys, nil
+	return keys, most, nil
 }

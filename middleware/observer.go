@@ -16,7 +16,7 @@ import (
 // Observer is told what becomes of the requests of a rule, for metrics; package metrics has one for Prometheus. Its methods are
 // called by the requests' goroutines, several at a time: they must not block.
 type Observer interface {
-	// Concurrency is called before the first request of a rule, with how many may hold a key at a time.
+	// Concurrency is called before the first request of a rule, with how many may hold a key at a time, the most of its keys.
 	Concurrency(rule string, n int)
 	// Waits is called with 1 when a request begins to wait for its lock, and with -1 when that ends, however it does. A request
 	// that doesn't wait, because the rule has no Wait or because the server is about to stop, is not counted.
@@ -50,7 +50,7 @@ func Outcomes() []Outcome {
 // Observe sets the Observer of the rule, before the first request.
 func (rule *Serializer) Observe(o Observer) {
 	rule.Observer = o
-	o.Concurrency(rule.Name, rule.Concurrency)
+	o.Concurrency(rule.Name, slices.Max(rule.Concurrency))
 }
 
 func (rule *Serializer) observeWaits(n int) {

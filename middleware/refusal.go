@@ -116,7 +116,7 @@ func (rule *Serializer) refusalOfLock(ctx context.Context, err error) *Refusal {
 		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, OutcomeUnreadable
 	case errors.As(err, &held):
 		refusal.Status, refusal.Turn.Outcome = rule.HeldStatus, OutcomeHeld
-		refusal.RetryAfter = rule.pace.retryAfter(held.RetryAfter, rule.Concurrency)
+		refusal.RetryAfter = rule.pace.retryAfter(held.RetryAfter, max(held.Slots, 1))
 	case errors.As(err, &quorum):
 		refusal.Status, refusal.Turn.Outcome = rule.NoQuorumStatus, OutcomeNoQuorum
 		refusal.RetryAfter = spread(quorum.RetryAfter)

@@ -33,11 +33,11 @@ type Rule struct {
 	MaxHold time.Duration `json:"max_hold,omitempty"`
 	// How many requests may wait for one key in this process; more are refused at once. Default: 1000.
 	MaxWaiters int `json:"max_waiters,omitempty"`
-	// How many requests hold a key at the same time, in all processes together: 1 to 256. Each has one of so many slots
-	// (docs/recipes.md#at-most-n-at-a-time), which the upstream finds in the header `Redlock-Slot`, from 0 on; what a client sends under
-	// that name is removed by every rule. A request with several keys has a slot of each, and no header; IDs are locked, and answers
-	// remembered, as without it. Default: 1.
-	Concurrency int `json:"concurrency,omitempty"`
+	// How many requests hold a key at the same time, in all processes together: 1 to 256, one number for all keys or one for each, in
+	// their order. Each request has one of so many slots (docs/recipes.md#at-most-n-at-a-time), which the upstream finds in the header
+	// `Redlock-Slot`, from 0 on; what a client sends under that name is removed by every rule. A request with several keys has a slot of
+	// each, and no header; IDs are locked, and answers remembered, as without it. Default: 1.
+	Concurrency Concurrency `json:"concurrency,omitempty"`
 	// The request header with the fencing token; what a client sends under that name is removed. It can't be a header with a meaning of
 	// its own (of HTTP, of proxies such as `X-Forwarded-For`, `Content-Type`, `Cookie`, `Idempotency-Key`), or one that the key, the ID,
 	// the scope or the signature is read from. Default: `Fencing-Token`.
@@ -228,7 +228,9 @@ func (rule *Rule) setPreset(preset Preset) {
 
 func (rule *Rule) setDefaults() {
 	rule.MaxHold = cmp.Or(rule.MaxHold, DefaultMaxHold)
-	rule.Concurrency = cmp.Or(rule.Concurrency, 1)
+	if len(rule.Concurrency) == 0 {
+		rule.Concurrency = Concurrency{1}
+	}
 	rule.FenceHeader = cmp.Or(rule.FenceHeader, DefaultFenceHeader)
 	rule.HeldStatus = cmp.Or(rule.HeldStatus, http.StatusLocked)
 	rule.NoQuorumStatus = cmp.Or(rule.NoQuorumStatus, http.StatusConflict)

@@ -62,7 +62,7 @@ type serving struct {
 // the body can still be read until the request's context ends, unless it was the body that came too slowly.
 func (rule *Serializer) Serve(locker *redlock.Locker, w http.ResponseWriter, r *http.Request, next HandlerFunc) error {
 	s := &serving{rule: rule, w: w, r: r, next: next, arrived: time.Now()}
-	s.turn.locker, s.turn.Rule, s.turn.concurrency = locker, rule.Name, rule.Concurrency
+	s.turn.locker, s.turn.Rule, s.turn.concurrency = locker, rule.Name, rule.Concurrency[0]
 	s.turn.outer, _ = r.Context().Value(turnKey{}).(*Turn)
 	defer s.observeUnlocked()
 	if note, ok := r.Context().Value(noteKey{}).(*note); ok {
@@ -165,7 +165,7 @@ func (s *serving) permit() (err error) {
 
 func (s *serving) identify() (err error) {
 	if s.rule.derive != nil {
-		if s.turn.keys, err = s.rule.deriveKeys(s.r); err == nil {
+		if s.turn.keys, s.turn.most, err = s.rule.deriveKeys(s.r); err == nil {
 			s.turn.Key = strings.Join(s.turn.keys, " ")
 			if err := s.takeShown(); err != nil {
 				return err
@@ -240,13 +240,16 @@ func (s *serving) acquire(keys []string) (remembered *answer.Answer, err error) 
 
 // lock takes the locks on all keys, which are in order and without duplicates.
 func (s *serving) lock(keys []string) (*redlock.Lock, error) {
+	opts := s.options
+	for key, n := range s.turn.most {
+		opts = append(opts, redlock.WithConcurrencyOf(key, n))
+	}
 	try := func(ctx context.Context) (*redlock.Lock, error) {
-		return s.turn.locker.TryLockAll(ctx, keys, s.options...)
+		return s.turn.locker.TryLockAll(ctx, keys, opts...)
 	}
 	if s.rule.Wait == 0 {
 		return try(s.r.Context())
 	}
-	opts := s.options
 	if s.rule.waitsForAnswers() { // the request may have waited for its delivery
 		opts = append(opts, redlock.WithWait(max(s.rule.Wait-time.Since(s.asked), 0)))
 	}

@@ -88,6 +88,8 @@ func valueOf(t reflect.Type) string {
 		return "number"
 	case t.Kind() == reflect.String:
 		return "text"
+	case t == reflect.TypeFor[middleware.Concurrency]():
+		return "numbers"
 	case t.Kind() == reflect.Slice:
 		return "texts"
 	}

@@ -3,7 +3,6 @@ package middleware
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -26,7 +25,8 @@ type Turn struct {
 	Lock    *redlock.Lock // nil if the request is served without a lock
 
 	keys        []string
-	concurrency int
+	concurrency int            // of each key
+	most        map[string]int // of the keys, where the rule has a number for each
 	locker      *redlock.Locker
 	fenceHeader string
 	keyHeader   string
@@ -57,10 +57,10 @@ func (t Turn) Fence() (token uint64, ok bool) {
 	return t.Lock.Fence(), true
 }
 
-// holder returns the turn around this one that holds a key, beside no more requests than this one's rule lets in, or nil.
-func (t *Turn) holder(key string) *Turn {
+// holder returns the turn around this one that holds a key beside at most so many requests, or nil.
+func (t *Turn) holder(key string, most int) *Turn {
 	for outer := t.outer; outer != nil; outer = outer.outer {
-		if outer.Lock != nil && outer.Lock.Err() == nil && outer.locker == t.locker && outer.concurrency <= t.concurrency && slices.Contains(outer.keys, key) {
+		if outer.Lock != nil && outer.Lock.Err() == nil && outer.locker == t.locker && slices.Contains(outer.keys, key) && outer.mostOf(key) <= most {
 			return outer
 		}
 	}
@@ -81,9 +81,9 @@ func (t *Turn) claimer() *Turn {
 // these are locked too.
 func (t *Turn) keysToLock() (keys []string, err error) {
 	for _, key := range t.keys {
-		if holder := t.holder(key); holder != nil {
+		if holder := t.holder(key, t.mostOf(key)); holder != nil {
 			t.Lock = holder.Lock
-		} else if t.widens(key) {
+		} else if t.holder(key, redlock.MaxConcurrency) != nil {
 			return nil, errNarrower
 		} else {
 			keys = append(keys, key)
@@ -225,23 +225,10 @@ const SlotHeader = "Redlock-Slot"
 // errNarrower reports a request that would wait for its own lock.
 var errNarrower = &refusalReason{OutcomeFailed, http.StatusInternalServerError, "a rule around this one has a larger concurrency for the same key"}
 
-// checkConcurrency returns why a rule can't have its Concurrency.
-func (rule *Serializer) checkConcurrency() error {
-	switch {
-	case rule.Concurrency < 1 || rule.Concurrency > redlock.MaxConcurrency:
-		return fmt.Errorf("concurrency %d: must be from 1 to %d", rule.Concurrency, redlock.MaxConcurrency)
-	case rule.Concurrency == 1:
-		return nil
-	case rule.derive == nil:
-		return errors.New("concurrency: needs a key; an ID is locked for one request at a time")
-	}
-	return nil
-}
-
 // Slot returns which of the rule's slots the request has, from 0 on: no other request with the same key has it at the same time. It
 // reports false under a rule without Concurrency, and for a request without a lock, or with several keys: Lock.SlotOf has those.
 func (t Turn) Slot() (slot int, ok bool) {
-	if t.concurrency < 2 || t.Lock == nil || len(t.keys) != 1 {
+	if t.Lock == nil || len(t.keys) != 1 || t.mostOf(t.keys[0]) < 2 {
 		return 0, false
 	}
 	return t.Lock.Slot(), true
@@ -255,12 +242,4 @@ func (t *Turn) showSlot(r *http.Request) {
 			return
 		}
 	}
-}
-
-// widens reports whether a rule around this one holds a key that has no holder for this rule, as it does so beside more requests than
-// this rule lets in.
-func (t *Turn) widens(key string) bool {
-	wider := *t
-	wider.concurrency = redlock.MaxConcurrency
-	return wider.holder(key) != nil
 }

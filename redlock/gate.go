@@ -200,11 +200,10 @@ func (g *gates) next(at *gate) *caller {
 
 func (g *gates) advance(at *gate) *caller {
 	for _, c := range at.line {
-		full := at.slots.fullFor(c)
-		if full && !c.several {
+		if at.slots.fullFor(c) {
 			return nil // the oldest is first, however many it would let in
 		}
-		if !full && !g.blocked(c, at) {
+		if !g.blocked(c, at) {
 			if at.head != nil {
 				g.unseat(at.head)
 			}

@@ -60,7 +60,7 @@ func (g *gate) full(c *caller) bool {
 		if older.order >= c.order {
 			break
 		}
-		if !older.several { // a call for several keys may wait at another one of them, and keeps nobody from this one
+		if !older.several || g.slots.fullFor(older) { // a call for several keys may wait at another one of them, and keeps nobody from this one
 			return true
 		}
 	}

@@ -90,6 +90,10 @@ func parseValue(into reflect.Value, value json.RawMessage, name string) error {
 		}
 		value = []byte(text)
 	}
+	var texts []string
+	if isList && json.Unmarshal(value, &texts) == nil && len(texts) > 0 {
+		return Set(into, name, texts...)
+	}
 	if err := json.Unmarshal(value, into.Addr().Interface()); err != nil {
 		return fmt.Errorf("%s: want %s", name, wanted(into.Type()))
 	}
@@ -107,7 +111,13 @@ func Set(into reflect.Value, name string, texts ...string) error {
 	case kind == reflect.Slice && len(texts) == 0:
 		return fmt.Errorf("%s: want at least one value", name)
 	case kind == reflect.Slice:
-		into.Set(reflect.ValueOf(texts))
+		list := reflect.MakeSlice(into.Type(), len(texts), len(texts))
+		for i, text := range texts {
+			if err := Set(list.Index(i), name, text); err != nil {
+				return err
+			}
+		}
+		into.Set(list)
 		return nil
 	case kind == reflect.Bool && len(texts) == 0:
 		texts = []string{"on"}
@@ -161,6 +171,8 @@ func wanted(t reflect.Type) string {
 		return "a duration above 0 such as 500ms, 2s or 1m"
 	case t.Kind() == reflect.Pointer:
 		return wanted(t.Elem())
+	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Int:
+		return "a number from 1, or a list of such"
 	case t.Kind() == reflect.Slice:
 		return "a list of texts"
 	case t.Kind() == reflect.Bool:

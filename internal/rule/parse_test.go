@@ -13,20 +13,28 @@ import (
 func TestParse(t *testing.T) {
 	on := true
 	want := middleware.Rule{
-		Keys: []string{"order:{path.1}"}, Wait: 10 * time.Second, Remember: -1, OnMissingKey: "pass", HeldStatus: 429, BufferBody: &on, DryRun: true, MaxBody: 1 << 20,
+		Keys: []string{"order:{path.1}"}, Wait: 10 * time.Second, Remember: -1, OnMissingKey: "pass", HeldStatus: 429, BufferBody: &on, DryRun: true, MaxBody: 1 << 20, Concurrency: []int{1, 5},
 		Verify: &middleware.Verify{Scheme: "stripe", Secrets: []string{"a,b", "c"}}, TTL: 36 * time.Hour,
 	}
 	for name, text := range map[string]string{
-		"as Caddy's": `{"key":["order:{path.1}"],"wait":10000000000,"remember":-1,"on_missing_key":"pass","held_status":429,"buffer_body":true,"dry_run":true,"max_body":1048576,
+		"as Caddy's": `{"key":["order:{path.1}"],"wait":10000000000,"remember":-1,"on_missing_key":"pass","held_status":429,"buffer_body":true,"dry_run":true,"max_body":1048576,"concurrency":[1,5],
 			"verify":{"scheme":"stripe","secrets":["a,b","c"]},"ttl":"36h"}`,
 		"as labels": `{"Key":"order:{path.1}","wait":"10s","remember":"off","onMissingKey":"pass","heldstatus":"429","bufferBody":"true","dry-run":"1","maxBody":"1MiB",
-			"verify":{"Scheme":"stripe","secrets":"[\"a,b\",\"c\"]"},"ttl":"1.5d","name":null}`,
+			"verify":{"Scheme":"stripe","secrets":"[\"a,b\",\"c\"]"},"ttl":"1.5d","name":null,"concurrency":"[\"1\",\"5\"]"}`,
 	} {
 		if got, err := rule.Parse([]byte(text)); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
+	for _, text := range []string{`{"concurrency":5}`, `{"concurrency":"5"}`, `{"concurrency":[5]}`} {
+		if got, err := rule.Parse([]byte(text)); err != nil || !reflect.DeepEqual(got.Concurrency, middleware.Concurrency{5}) {
+			t.Errorf("%s: %v, %v", text, got.Concurrency, err)
+		}
+	}
 	for text, want := range map[string]string{
+		`{"concurrency":{}}`:                "concurrency: want a number from 1, or a list of such",
+		`{"concurrency":[true]}`:            "concurrency: want a number from 1, or a list of such",
+		`{"concurrency":["1","0"]}`:         `concurrency "0": want a number from 1`,
 		`[]`:                                "want a JSON object",
 		`{"keys":"a"}`:                      "keys: unknown; want one of allow_upgrade, ",
 		`{"heldStatus":1,"held_status":2}`:  "is heldStatus, too",
