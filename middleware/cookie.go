@@ -12,7 +12,10 @@ import (
 
 // cookie reads the header itself: net/http drops cookies that it finds malformed, but an upstream may read them. Some readers find
 // the beginning of a cookie wherever its name stands before an equals sign: it must do so nowhere else. own is the name as they read it.
-func cookie(r *http.Request, name string, own *fields.Name) (value string, err error) {
+func cookie(r *http.Request, name string, own fields.Name) (value string, err error) {
+	if err := grammar.Cookies(r.Header["Cookie"]); err != nil {
+		return "", err
+	}
 	err = ErrMissingKey
 	for _, line := range r.Header["Cookie"] {
 		for pair := range strings.SplitSeq(line, ";") {
@@ -34,12 +37,12 @@ func cookie(r *http.Request, name string, own *fields.Name) (value string, err e
 }
 
 // isCookie reports whether some reader takes the name of a cookie for the one that is wanted.
-func isCookie(given string, own *fields.Name) (bool, error) {
-	if len(given) > maxCookieName || strings.ContainsFunc(given, func(r rune) bool { return r >= utf8.RuneSelf }) {
+func isCookie(given string, own fields.Name) (bool, error) {
+	if strings.ContainsFunc(given, func(r rune) bool { return r >= utf8.RuneSelf }) {
 		return false, errBadCookie
 	}
 	for part := range strings.SplitSeq(given, ",") {
-		if fields.NameOf(unescaped(part)).Alike(own) {
+		if alike(part, own) {
 			return true, nil
 		}
 	}
@@ -48,7 +51,7 @@ func isCookie(given string, own *fields.Name) (bool, error) {
 
 // isWithin reports whether some reader finds the cookie within another one, behind a space, a comma, or whatever it takes for the end of
 // that.
-func isWithin(pair string, own *fields.Name) bool {
+func isWithin(pair string, own fields.Name) bool {
 	for rest, found := pair, true; found; {
 		var before string
 		if before, rest, found = strings.Cut(rest, "="); !found {
@@ -59,7 +62,7 @@ func isWithin(pair string, own *fields.Name) bool {
 			name := before[strings.LastIndexFunc(before, func(r rune) bool {
 				return r >= utf8.RuneSelf || !fold.IsAlphanumeric(byte(r)) && !strings.ContainsRune(inNames, r)
 			})+1:]
-			if len(name) < len(before) && fields.NameOf(unescaped(name)).Alike(own) {
+			if len(name) < len(before) && alike(name, own) {
 				return true
 			}
 		}
@@ -67,10 +70,10 @@ func isWithin(pair string, own *fields.Name) bool {
 	return false
 }
 
-// maxCookieName is what a name may have in a form, too. Browsers send no longer cookies.
-const maxCookieName = 4 << 10
-
 const errBadCookie = fold.Error("cookie can be read in several ways")
+
+// alike is Name.Alike for a name with escapes.
+func alike(text string, own fields.Name) bool { return fields.NameOf(unescaped(text)).Alike(own) }
 
 func unescaped(text string) string { return string(fields.AppendUnescaped(nil, []byte(text))) }
 

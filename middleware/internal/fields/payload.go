@@ -1,12 +1,6 @@
 package fields
 
-import (
-	"errors"
-	"io"
-
-	"golang.org/x/text/encoding"
-	"golang.org/x/text/transform"
-)
+import "errors"
 
 // payloadField is the field of a form in which GitHub and Slack send JSON.
 const payloadField = "payload"
@@ -27,7 +21,7 @@ func InPayload(raw []byte, fields []Field, found []Found) error {
 	values := make([]Found, len(inside))
 	value, err := payloadOf(raw)
 	if err == nil {
-		values, err = inJSON(transform.NewReader(&unescaper{value}, encoding.UTF8Validator), inside)
+		values, err = InJSON(AppendUnescaped(nil, value), inside)
 	}
 	if err != nil && !errors.Is(err, ErrMissing) {
 		return err
@@ -46,7 +40,7 @@ func payloadOf(raw []byte) (payload []byte, err error) {
 	}
 	err = ErrMissing
 	var reader Name
-	for name, value := range pairs(raw, "&") {
+	for name, value := range pairs(raw, '&') {
 		reader.Set(name)
 		if same, inside := reader.is(&wanted); !same && !inside {
 			continue
@@ -57,23 +51,4 @@ func payloadOf(raw []byte) (payload []byte, err error) {
 		payload, err = value, nil
 	}
 	return payload, err
-}
-
-// unescaper undoes the escapes of a form while it is read, so that a large one is not copied as a whole.
-type unescaper struct{ rest []byte }
-
-func (u *unescaper) Read(p []byte) (n int, err error) {
-	if len(u.rest) == 0 {
-		return 0, io.EOF
-	}
-	for ; n < len(p) && len(u.rest) > 0; n++ {
-		size := 1
-		if c, ok := unhex(u.rest); ok {
-			p[n], size = c, 3
-		} else if p[n] = u.rest[0]; p[n] == '+' {
-			p[n] = ' '
-		}
-		u.rest = u.rest[size:]
-	}
-	return n, nil
 }

@@ -224,6 +224,17 @@ func IsAlphanumeric(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || IsDigit(c)
 }
 
+// Hex returns the value of a hexadecimal digit, and more than 15 for any other byte.
+func Hex(c byte) byte {
+	switch c = Lower(c); {
+	case IsDigit(c):
+		return c - '0'
+	case 'a' <= c && c <= 'f':
+		return c - 'a' + 10
+	}
+	return 16
+}
+
 // Lower returns the lower case of an ASCII letter, and any other byte as it is.
 func Lower(c byte) byte {
 	if 'A' <= c && c <= 'Z' {
