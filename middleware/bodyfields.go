@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -30,16 +31,24 @@ type bodyFields struct {
 // fieldSet has the fields of the body of all templates of a rule, so that a body is parsed once for all of them.
 type fieldSet struct{ fields []fields.Field }
 
-// take moves the fields of a template into the set.
+// take moves the fields of a template into the set. One that several templates have is in it once.
 func (set *fieldSet) take(t *Template) {
+	at := make([]int, len(t.set.fields))
+	for i, f := range t.set.fields {
+		at[i] = slices.IndexFunc(set.fields, func(other fields.Field) bool { return reflect.DeepEqual(f, other) })
+		if at[i] < 0 {
+			at[i], set.fields = len(set.fields), append(set.fields, f)
+		}
+	}
 	for _, p := range t.parts {
 		for _, together := range p.sources {
 			for i := range together {
-				together[i].field += len(set.fields) // which means nothing to others than fields of the body
+				if s := &together[i]; s.value == nil {
+					s.field = at[s.field]
+				}
 			}
 		}
 	}
-	set.fields = append(set.fields, t.set.fields...)
 	t.set = set
 }
 
@@ -126,9 +135,7 @@ func (f *bodyFields) find() {
 	case f.err != nil || len(raw) == 0:
 	case f.json:
 		f.found, f.err = fields.InJSON(raw, f.fields)
-		if f.collect(raw); f.err == nil && f.aside != nil && f.aside[0].Err == fields.ErrTooManyPairs {
-			f.err = fields.ErrTooManyPairs
-		}
+		f.collect(raw)
 	default:
 		if f.found, f.err = fields.InForm(raw, f.fields); f.err == nil {
 			f.err = fields.InPayload(raw, f.fields, f.found)
@@ -144,14 +151,29 @@ func (f *bodyFields) collect(raw []byte) {
 	}
 }
 
-// readAside reports whether a reader that reads the body differently finds anything.
-func (f *bodyFields) readAside() bool {
-	for i, found := range f.aside {
-		if len(found.Values) > 0 && f.fields[i].Format == "" {
-			return true
+// withAside adds what a reader finds who takes JSON for a form.
+func (f *bodyFields) withAside(p *part, values []string, err error) ([]string, error) {
+	if err != nil && !errors.Is(err, ErrMissingKey) {
+		return nil, err
+	}
+	for _, s := range slices.Concat(p.sources...) {
+		if s.value != nil || f.fields[s.field].Format != "" {
+			continue
+		}
+		aside := &f.aside[s.field]
+		if fields.TooMany(aside.Err) {
+			return nil, aside.Err // some are missing
+		}
+		for _, value := range aside.Values {
+			if value, bad := fold.Value(value); bad == nil && value != "" {
+				values = append(values, s.label+value)
+			}
 		}
 	}
-	return false
+	if err != nil && len(values) > 0 {
+		return nil, ErrAmbiguousKey // missing to the one reader, and present to the other
+	}
+	return values, err
 }
 
 // elsewhereError counts as a missing value, which another reader finds elsewhere.

@@ -57,7 +57,7 @@ func TestKeyOfJSON(t *testing.T) {
 		{"{body.0}", `["a"]`, "a"},
 		{"{body.0}", `{"0":"a"}`, "a"},
 		{`{body.a\.b}`, `{"a.b":1,"a":{"b":2}}`, "1"},
-		{"{body.id}", ` {"id":"a:b\u00e9"} `, "a%3Ab%C3%A9"},
+		{"{body.id}", ` {"id":"a:b\u00e9"} `, "a%3Abe"},
 		{"{body.id}", `{"\u0069d":1}`, "1"},
 		{"{body.id}", `{"id":true}`, "true"},
 
@@ -89,7 +89,7 @@ func TestKeyOfJSON(t *testing.T) {
 		{"{body.id}", `{"x":"&id=42&"}`, "ambiguous"},
 		{"{body.b|body.id}", `{"id":1,"x":"&b=42&"}`, "1 42"},
 		{"{json.id}", `{"id":1,"x":"&id=42&"}`, "1"},
-		{"{body.shop}:{body.id}", `{"shop":7,"id":1,"x":"&id=42&shop=8&"}`, "7:1 8:42"},
+		{"{body.shop}:{body.id}", `{"shop":7,"id":1,"x":"&id=42&shop=8&"}`, "7:1 7:42 8:1 8:42"},
 
 		{"{body.id}", `{}`, "missing"},
 		{"{body.id}", `{"id":null}`, "missing"},
@@ -120,8 +120,7 @@ func TestKeyOfJSON(t *testing.T) {
 		{"{body.id}", "\xef\xbb\xbf" + `{"id":1}`, "refused"},
 		{"{body.id}", "{\"id\":1,\"x\":\"\xff\"}", "refused"},
 		{"{body.id}", `{"id":"\ud800"}`, "refused"},
-		{"{body.id}", `{"id":1,"x":` + strings.Repeat("[", 99) + strings.Repeat("]", 99) + `}`, "1"},
-		{"{body.id}", `{"id":1,"x":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`, "refused"},
+		{"{body.id}", `{"id":1,"x":` + strings.Repeat("[", 999) + strings.Repeat("]", 999) + `}`, "1"},
 
 		{"p:{body.items[].id}", `{"items":[{"id":"b"},{"id":"a"},{"id":"b"}]}`, "p:b p:a"},
 		{"p:{body.items[]}", `{"items":[1,2]}`, "p:1 p:2"},

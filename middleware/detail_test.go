@@ -54,7 +54,7 @@ func TestDetail(t *testing.T) {
 		"object":          {body: `{"a":{"s3cret":1}}`, with: of(l, "c:{body.a}"), want: "key part {body.a}: is an object or array; want a string, number or boolean"},
 		"no JSON":         {body: `{"a":s3cret}`, with: of(l, "c:{body.a}"), want: "key part {body.a}: body is not valid JSON, in UTF-8 without a byte order mark"},
 		"some elements":   {body: `{"a":[{"id":"s3cret"},{}]}`, with: of(l, "c:{body.a[].id}"), want: "key part {body.a[].id}: missing or empty in some of the elements only"},
-		"two readers":     {body: `{"x":"&a=s3cret&"}`, with: of(l, "c:{body.a}"), want: "key: given more than once"},
+		"two readers":     {body: `{"x":"&a=s3cret&"}`, with: of(l, "c:{body.a}"), want: "key part {body.a}: given more than once"},
 		"type":            {body: secret, send: func(r *http.Request) { r.Header.Set("Content-Type", "text/s3cret") }, with: of(l, "c:{body.a}"), want: "key part {body.a}: body is neither JSON nor application/x-www-form-urlencoded, in UTF-8"},
 		"encoded":         {body: secret, send: header("Content-Encoding", "gzip"), with: of(l, "c:{body.a}"), want: "key part {body.a}: body has a Content-Encoding: it would have to be decoded first"},
 		"too large":       {body: secret, with: of(l, "c:{method}"), rule: middleware.Rule{BufferBody: buffered, MaxBody: 3}, want: "body is larger than max_body"},

@@ -23,27 +23,14 @@ func (t *Template) Key(r *http.Request) (string, error) {
 // read as a form has the keys of both, because some frameworks ignore the Content-Type. The error is a *KeyError.
 func (t *Template) Keys(r *http.Request) ([]string, error) {
 	from := t.in(r)
-	if !t.readsBody && t.each < 0 {
-		key, err := t.key(from)
-		if err != nil {
-			return nil, err
-		}
-		return []string{key}, nil
+	if t.readsBody || t.each >= 0 {
+		return t.all(from)
 	}
-	keys, err := t.all(func(p *part) ([]string, error) { return p.values(from, nil) })
-	if err != nil && !errors.Is(err, ErrMissingKey) || !from.json || !from.readAside() {
-		return keys, err
+	key, err := t.key(from)
+	if err != nil {
+		return nil, err
 	}
-	more, errMore := t.all(func(p *part) ([]string, error) { return p.valuesAside(from) })
-	switch {
-	case errors.Is(errMore, ErrMissingKey):
-		return keys, err
-	case errMore != nil:
-		return nil, errMore
-	case err != nil: // the field is missing to the one reader, and present to the other
-		return nil, fmt.Errorf("%w, by another reader of the body", ErrAmbiguousKey)
-	}
-	return append(keys, more...), nil
+	return []string{key}, nil
 }
 
 // key returns the key of a template whose placeholders have one value each.
@@ -65,7 +52,7 @@ func (t *Template) key(from *bodyFields) (string, error) {
 }
 
 // all returns the keys of all combinations of the values.
-func (t *Template) all(values func(*part) ([]string, error)) ([]string, error) {
+func (t *Template) all(from *bodyFields) ([]string, error) {
 	keys := [][]byte{nil}
 	for i := range t.parts {
 		p := &t.parts[i]
@@ -75,7 +62,7 @@ func (t *Template) all(values func(*part) ([]string, error)) ([]string, error) {
 			}
 			continue
 		}
-		some, err := values(p)
+		some, err := p.values(from, nil)
 		if err == nil && len(keys)*len(some) > maxKeys {
 			err = &KeyError{Placeholder: p.name, Err: errTooManyKeys}
 		}
@@ -111,6 +98,9 @@ func (p *part) values(from *bodyFields, room []string) (values []string, err err
 	}
 	if elsewhere != nil && (errors.Is(err, ErrMissingKey) || err == nil && !hasAll(unlabeled(values), elsewhere)) {
 		err = ErrAmbiguousKey // on_missing_key must not let it pass without a lock
+	}
+	if from.json && from.aside != nil {
+		values, err = from.withAside(p, values, err)
 	}
 	if err != nil {
 		return nil, &KeyError{Placeholder: p.name, Err: err}
@@ -192,43 +182,6 @@ func (s *source) fold(values []string) (err error) {
 		}
 	}
 	return nil
-}
-
-// valuesAside returns what a reader that reads the body differently finds for the placeholder.
-func (p *part) valuesAside(from *bodyFields) ([]string, error) {
-	for _, together := range p.sources {
-		var all []string
-		for _, s := range together {
-			values, err := p.aside(from, s)
-			if err != nil && !errors.Is(err, ErrMissingKey) {
-				return nil, err
-			}
-			all = append(all, values...)
-		}
-		if len(all) > 0 {
-			return all, nil
-		}
-	}
-	return nil, &KeyError{Placeholder: p.name, Err: ErrMissingKey}
-}
-
-func (p *part) aside(from *bodyFields, s source) (values []string, err error) {
-	if s.value != nil {
-		return (&part{name: p.name, sources: [][]source{{s}}}).values(from, nil)
-	}
-	if from.aside == nil || from.fields[s.field].Format != "" {
-		return nil, nil
-	}
-	aside := &from.aside[s.field]
-	if aside.Err == errTooManyKeys {
-		return nil, &KeyError{Placeholder: p.name, Err: aside.Err}
-	}
-	for _, value := range aside.Values {
-		if value, err := fold.Value(value); err == nil && value != "" {
-			values = append(values, s.label+value)
-		}
-	}
-	return values, nil
 }
 
 // escape appends a value to a key, escaped.

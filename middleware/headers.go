@@ -128,13 +128,6 @@ func (t templates) values(r *http.Request) (map[string][]string, error) {
 				continue
 			}
 			values, err := p.values(from, nil)
-			if err == nil && from.json && from.readAside() {
-				var aside []string
-				if aside, err = p.valuesAside(from); errors.Is(err, ErrMissingKey) {
-					err = nil
-				}
-				values = append(values, aside...)
-			}
 			if err != nil {
 				return nil, err
 			}

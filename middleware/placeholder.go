@@ -3,14 +3,12 @@ package middleware
 import (
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"net/http"
 	"net/textproto"
-	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/net/http/httpguts"
 
@@ -140,99 +138,6 @@ func besideQuery(r *http.Request, wanted []fields.Field) (*fields.Found, error) 
 	return &fields.Collect(body, wanted)[0], err
 }
 
-// errUncleanPath reports a path that routers and upstreams read differently.
-const errUncleanPath = fold.Error("path has an empty, \".\", \"..\" or \"+\" segment, an escaped slash, or what is escaped twice")
-
-const (
-	allSegments = math.MaxInt
-	noSegment   = -1
-)
-
-// segment splits the path as the client sent it, and refuses what other readers split in another way.
-func segment(r *http.Request, n int) (value string, err error) {
-	if err := grammar.Target(r); err != nil {
-		return "", err
-	}
-	var all []string
-	rest := strings.TrimPrefix(r.URL.EscapedPath(), "/")
-	for i, more := 0, rest != ""; more; i++ {
-		var text string
-		text, rest, more = strings.Cut(rest, "/")
-		text, clean := cleanSegment(text, i <= n)
-		switch {
-		case !clean || text == "" && more:
-			return "", errUncleanPath
-		case i == n:
-			value = text
-		case n == allSegments && (i == 0 || text != ""):
-			all = append(all, text)
-		}
-	}
-	return value + strings.Join(all, "/"), nil
-}
-
-// cleanSegment unescapes a segment, without the parameters behind a semicolon, which Java strips. Some readers, such as nginx,
-// unescape the whole path before they split it at slashes (others also at backslashes) and follow the dots: no segment may lead
-// back to a wanted one, and that one has no slashes.
-func cleanSegment(escaped string, wanted bool) (text string, clean bool) {
-	text, err := url.PathUnescape(escaped)
-	if err != nil || wanted && (strings.ContainsAny(text, slashes) || escapedTwice.MatchString(text)) {
-		return "", false
-	}
-	for part := range strings.FieldsFuncSeq(text, func(r rune) bool { return strings.ContainsRune(slashes, r) }) {
-		part, _, _ = strings.Cut(part, ";")
-		if part = strings.TrimFunc(part, fold.IsBlank); part == "." || part == ".." {
-			return "", false
-		}
-	}
-	text, _, parameters := strings.Cut(text, ";")
-	text, certain := withSpaces(text)
-	return text, (certain || !wanted) && (!parameters || !isNothing(text))
-}
-
-// withSpaces writes a part of a path as Slim reads it, to which a plus sign is a space. It is not certain if others find something there,
-// and Slim nothing.
-func withSpaces(text string) (spaced string, certain bool) {
-	spaced = strings.ReplaceAll(text, "+", " ")
-	return spaced, spaced == text || !isNothing(spaced)
-}
-
-func isNothing(text string) bool {
-	value, _ := fold.Value(text)
-	return value == ""
-}
-
-const slashes = `/\`
-
-// escapedTwice finds an escape in a segment whose escapes were undone: Catalyst undoes it, too.
-var escapedTwice = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
-
-func wholePath(r *http.Request) (string, error) {
-	value, err := segment(r, allSegments)
-	return "/" + value, err
-}
-
-// wildcard returns a part of the path that a router has found.
-func wildcard(r *http.Request, name string) (string, error) {
-	value := r.PathValue(name)
-	if value == "" {
-		return "", nil
-	}
-	most := noSegment
-	if strings.Contains(value, "/") { // of {name...}: the client must not have escaped a slash in it
-		most = allSegments
-	}
-	if _, err := segment(r, most); err != nil {
-		return "", err
-	}
-	value, _, cut := strings.Cut(value, ";")
-	value, certain := withSpaces(value)
-	if !certain || cut && isNothing(value) || escapedTwice.MatchString(value) {
-		return "", errUncleanPath
-	}
-	return value, nil
-}
-
 func hostname(hostport string) string {
 	host, _, err := net.SplitHostPort(hostport)
 	if err != nil { // no port
@@ -256,4 +161,87 @@ func oneHeader(r *http.Request, name string) (string, error) {
 		}
 	}
 	return single(values)
+}
+
+// cookie reads the header itself: net/http drops cookies that it finds malformed, but an upstream may read them. Some readers find
+// the beginning of a cookie wherever its name stands before an equals sign: it must do so nowhere else. own is the name as they read it.
+func cookie(r *http.Request, name string, own fields.Name) (value string, err error) {
+	if err := grammar.Cookies(r.Header["Cookie"]); err != nil {
+		return "", err
+	}
+	err = ErrMissingKey
+	for _, line := range r.Header["Cookie"] {
+		for pair := range strings.SplitSeq(line, ";") {
+			pair = strings.Trim(pair, " \t")
+			given, text, hasValue := strings.Cut(pair, "=")
+			switch alike, bad := isCookie(given, own); {
+			case bad != nil:
+				return "", bad
+			case alike && (given != name || !hasValue || err == nil), isWithin(pair, own):
+				return "", ErrAmbiguousKey
+			case alike:
+				if value, err = cookieValue(text); err != nil {
+					return "", err
+				}
+			}
+		}
+	}
+	return value, err
+}
+
+// isCookie reports whether some reader takes the name of a cookie for the one that is wanted.
+func isCookie(given string, own fields.Name) (bool, error) {
+	if strings.ContainsFunc(given, func(r rune) bool { return r >= utf8.RuneSelf }) {
+		return false, errBadCookie
+	}
+	for part := range strings.SplitSeq(given, ",") {
+		if alike(part, own) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// isWithin reports whether some reader finds the cookie within another one, behind a space, a comma, or whatever it takes for the end of
+// that.
+func isWithin(pair string, own fields.Name) bool {
+	for rest, found := pair, true; found; {
+		var before string
+		if before, rest, found = strings.Cut(rest, "="); !found {
+			return false
+		}
+		before = strings.TrimRightFunc(before, fold.IsBlank) // WebOb takes "id =42" for "id=42"
+		for _, inNames := range []string{"-_.%[]", "-_.%"} { // WebOb begins a name behind brackets, too
+			name := before[strings.LastIndexFunc(before, func(r rune) bool {
+				return r >= utf8.RuneSelf || !fold.IsAlphanumeric(byte(r)) && !strings.ContainsRune(inNames, r)
+			})+1:]
+			if len(name) < len(before) && alike(name, own) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+const errBadCookie = fold.Error("cookie can be read in several ways")
+
+// alike is Name.Alike for a name with escapes.
+func alike(text string, own fields.Name) bool { return fields.NameOf(unescaped(text)).Alike(own) }
+
+func unescaped(text string) string { return string(fields.AppendUnescaped(nil, []byte(text))) }
+
+func cookieValue(text string) (string, error) {
+	if err := grammar.CookieValue(text); err != nil {
+		return "", err
+	}
+	value := strings.ReplaceAll(unescaped(text), "+", " ") // node leaves a "+" as it is
+	value = strings.TrimFunc(value, func(r rune) bool { return r == '"' || fold.IsBlank(r) })
+	if value == "" && strings.Trim(text, "\"") != "" { // some readers see nothing here, others something
+		return "", errBadCookie
+	}
+	// Python undoes the escapes of quotes; Dancer2 splits at the other two; after j: Express reads JSON.
+	if strings.ContainsAny(value, `"\;&`) || strings.HasPrefix(value, "j:") {
+		return "", errBadCookie
+	}
+	return value, nil
 }

@@ -46,8 +46,8 @@ type Field struct {
 // ownNames are all names that some reader takes for that of a field.
 type ownNames struct {
 	steps  []nameStep
-	flat   []byte // without separators
-	listed bool   // a step leads into a list, whose index may be left out
+	name   Name
+	listed bool // a step leads into a list, whose index may be left out
 }
 
 // step is one step of a path: to a member of an object, to an element of an array, or to each element of it.
@@ -82,7 +82,7 @@ func Parse(text string) (Field, error) {
 	}
 	steps := f.steps()
 	listed := slices.ContainsFunc(steps, func(s nameStep) bool { return s.any || s.optional })
-	f.bracketed, f.names = f.nested(), []ownNames{{steps, NameOf(f.name).flat, listed}}
+	f.bracketed, f.names = f.nested(), []ownNames{{steps, NameOf(f.name), listed}}
 	return f, nil
 }
 

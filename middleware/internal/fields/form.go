@@ -2,7 +2,7 @@ package fields
 
 import (
 	"bytes"
-	"encoding/hex"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -12,18 +12,14 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
 )
 
-// Each field of a form is compared with each field of the key.
 const (
 	maxPairs     = 1_000  // of a form or query; PHP, Express and node's querystring leave out the rest
-	maxCollected = 10_000 // of bytes that some reader takes for one
+	maxCollected = 10_000 // of bytes that some reader takes for one, if they begin like a field
 )
 
 var (
-	// ErrTooManyPairs reports bytes that Collect has not read to their end.
-	ErrTooManyPairs error = fold.Error(fmt.Sprintf("more than %d pairs such as a=b, which some reader takes for the fields of a form; send fewer, or read the field with {json.…}", maxCollected))
-
-	errTooManyPairs error = fold.Error(fmt.Sprintf("form or query has more than %d fields", maxPairs))
-	errLongName     error = fold.Error(fmt.Sprintf("form or query has a name longer than %d bytes", maxValue))
+	errTooManyPairs     error = fold.Error(fmt.Sprintf("form or query has more than %d fields", maxPairs))
+	errTooManyCollected error = fold.Error(fmt.Sprintf("more than %d pairs such as a=b, which some reader takes for the fields of a form; send fewer, or read the field with {json.…}", maxCollected))
 )
 
 // InForm finds fields in a form or query in one pass, and keeps nothing but their values. Names that some reader takes for that of a
@@ -36,13 +32,14 @@ func InForm(raw []byte, fields []Field) ([]Found, error) {
 		return nil, errTooManyPairs
 	}
 	results := make([]Found, len(fields))
+	may := initialsOf(fields)
 	var reader Name
-	for name, value := range pairs(raw, "&") {
-		if len(name) > maxValue {
-			return nil, errLongName
-		}
+	for name, value := range pairs(raw, '&') {
 		if err := grammar.FormName(name); err != nil {
 			return nil, err
+		}
+		if !may.begin(name) {
+			continue
 		}
 		reader.Set(name)
 		for i := range fields {
@@ -71,28 +68,24 @@ func (f *Found) addText(value []byte) {
 }
 
 // Collect returns everything that a reader who takes the bytes for a form or a query may find of the fields. It is for bytes
-// that are declared as something else, and for those that some reader merges with the body. If they have too many fields, or one
-// with a long name, each of those found has an error.
+// that are declared as something else, and for those that some reader merges with the body. If too many may be the fields, each of
+// those found has an error.
 func Collect(raw []byte, fields []Field) []Found {
 	results := make([]Found, len(fields))
 	if bytes.IndexByte(raw, '=') < 0 {
 		return results
 	}
-	count, long := 0, false
+	count, may := 0, initialsOf(fields)
 	var reader Name
-	for name, value := range pairs(raw, "&;") {
-		if len(value) == 0 {
+	for name, value := range pairs(raw, ';') {
+		if len(value) == 0 || !may.begin(name) {
 			continue
 		}
 		if count++; count > maxCollected {
 			for i := range results {
-				results[i].Err = ErrTooManyPairs
+				results[i].Err = errTooManyCollected
 			}
 			return results
-		}
-		if len(name) > maxValue {
-			long = true
-			continue
 		}
 		reader.Set(name)
 		for i := range fields {
@@ -101,64 +94,108 @@ func Collect(raw []byte, fields []Field) []Found {
 			}
 		}
 	}
-	if long {
-		for i := range results {
-			results[i].fail(errLongName)
-		}
-	}
 	return results
 }
 
-// pairs yields the names, unescaped, and the values of a form. Both are valid until the next pair.
-func pairs(raw []byte, separators string) iter.Seq2[[]byte, []byte] {
+// TooMany reports whether an error of what was collected means that some of it is missing.
+func TooMany(err error) bool { return err == ErrTooMany || err == errTooManyCollected }
+
+// pairs yields the names, unescaped, and the values of a form, whose fields end at "&" or another separator. Both are valid until the next
+// pair.
+func pairs(raw []byte, separator byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(name, value []byte) bool) {
 		var unescaped []byte
 		for len(raw) > 0 {
-			pair := raw
-			if i := bytes.IndexAny(raw, separators); i >= 0 {
-				pair, raw = raw[:i], raw[i+1:]
-			} else {
-				raw = nil
+			end, equals, escaped := 0, -1, false
+			for ; end < len(raw) && raw[end] != '&' && raw[end] != separator; end++ {
+				switch c := raw[end]; {
+				case c > '=' || equals >= 0: // most are letters
+				case c == '=':
+					equals = end
+				case c == '%', c == '+':
+					escaped = true
+				}
 			}
-			if len(pair) == 0 {
-				continue
+			name, value := raw[:end], raw[end:end]
+			if equals >= 0 {
+				name, value = raw[:equals], raw[equals+1:end]
 			}
-			name, value, _ := bytes.Cut(pair, []byte("="))
-			if bytes.IndexByte(name, '%') >= 0 || bytes.IndexByte(name, '+') >= 0 {
+			raw = raw[min(end+1, len(raw)):]
+			if escaped {
 				unescaped = AppendUnescaped(unescaped[:0], name)
 				name = unescaped
 			}
-			if !yield(name, value) {
+			if end > 0 && !yield(name, value) {
 				return
 			}
 		}
 	}
 }
 
-// unhex returns the byte that an escape such as %41 stands for.
-func unhex(escape []byte) (byte, bool) {
-	if len(escape) < 3 || escape[0] != '%' {
-		return 0, false
-	}
-	var c [1]byte
-	_, err := hex.Decode(c[:], escape[1:3])
-	return c[0], err == nil
-}
-
 // AppendUnescaped appends a text of a form with its escapes undone. Anything that is no valid escape stays as it is.
 func AppendUnescaped(to, text []byte) []byte {
 	to = slices.Grow(to, len(text))
-	for len(text) > 0 {
-		switch c, ok := unhex(text); {
-		case ok:
-			to, text = append(to, c), text[3:]
-			continue
-		case text[0] == '+':
-			to = append(to, ' ')
-		default:
-			to = append(to, text[0])
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		if c == '+' {
+			c = ' '
+		} else if c == '%' && i+2 < len(text) {
+			if high, low := fold.Hex(text[i+1]), fold.Hex(text[i+2]); high < 16 && low < 16 {
+				c, i = high<<4|low, i+2
+			}
 		}
-		text = text[1:]
+		to = append(to, c)
 	}
 	return to
+}
+
+// payloadField is the field of a form in which GitHub and Slack send JSON.
+const payloadField = "payload"
+
+// InPayload finds the fields of the format payload in the JSON that is the payload of a form. They replace what the form has
+// under their names.
+func InPayload(raw []byte, fields []Field, found []Found) error {
+	var at []int
+	var inside []Field
+	for i, field := range fields {
+		if field.Format == payloadField {
+			at, inside = append(at, i), append(inside, field)
+		}
+	}
+	if len(at) == 0 {
+		return nil
+	}
+	values := make([]Found, len(inside))
+	value, err := payloadOf(raw)
+	if err == nil {
+		values, err = InJSON(AppendUnescaped(nil, value), inside)
+	}
+	if err != nil && !errors.Is(err, ErrMissing) {
+		return err
+	}
+	for i := range at {
+		found[at[i]] = values[i]
+	}
+	return nil
+}
+
+// payloadOf returns the payload, still with its escapes.
+func payloadOf(raw []byte) (payload []byte, err error) {
+	wanted, err := Parse(payloadField)
+	if err != nil {
+		return nil, err
+	}
+	err = ErrMissing
+	var reader Name
+	for name, value := range pairs(raw, '&') {
+		reader.Set(name)
+		if same, inside := reader.is(&wanted); !same && !inside {
+			continue
+		}
+		if err == nil || string(name) != payloadField {
+			return nil, ErrAmbiguous
+		}
+		payload, err = value, nil
+	}
+	return payload, err
 }

@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	maxDepth  = 100   // of a JSON body
-	minNumber = 1e-30 // besides 0: six bytes such as 1e-308 become 310 in a key
+	maxMembers = 5_000 // and elements, of what is on the way to a field
+	minNumber  = 1e-30 // besides 0: six bytes such as 1e-308 become 310 in a key
 
 	replaced = string(utf8.RuneError) // what the decoder reads in place of half of a pair of surrogates
 )
 
 var (
-	errTooDeep   error = fold.Error(fmt.Sprintf("body is nested deeper than %d", maxDepth))
-	errBadNumber error = fold.Error("number is too large, or too close to 0")
+	errTooManyMembers error = fold.Error(fmt.Sprintf("body has more than %d members or elements on the way to a field", maxMembers))
+	errBadNumber      error = fold.Error("number is too large, or too close to 0")
 )
 
 // jsonReader finds fields in JSON in one pass, and keeps nothing but their values. It refuses what another reader may read
@@ -33,7 +33,8 @@ var (
 // and invalid UTF-8.
 type jsonReader struct {
 	*jsontext.Decoder
-	found []Found
+	found   []Found
+	members int // that were read, and elements
 }
 
 // cursor is a field that the next value may have.
@@ -49,20 +50,15 @@ func (c cursor) next() cursor {
 	return c
 }
 
-// InJSON finds fields in JSON.
+// InJSON finds fields in JSON. The decoder reads half of a pair of surrogates, such as \ud83d, as U+FFFD: JavaScript and Python write one
+// for a text that was cut within an emoji, and it is no reason to refuse a request if it isn't in a field.
 func InJSON(raw []byte, fields []Field) ([]Found, error) {
 	if !utf8.Valid(raw) {
 		return nil, grammar.ErrJSON
 	}
-	return inJSON(bytes.NewBuffer(raw), fields)
-}
-
-// inJSON finds fields in JSON that is valid UTF-8. The decoder reads half of a pair of surrogates, such as \ud83d, as U+FFFD: JavaScript
-// and Python write one for a text that was cut within an emoji, and it is no reason to refuse a request if it isn't in a field.
-func inJSON(raw io.Reader, fields []Field) ([]Found, error) {
 	j := jsonReader{
 		// Names are compared below, on the paths of fields only; the decoder would have to remember all of them.
-		Decoder: jsontext.NewDecoder(raw, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)),
+		Decoder: jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)),
 		found:   make([]Found, 2*len(fields)),
 	}
 	at := make([]cursor, 0, 2*len(fields))
@@ -84,7 +80,7 @@ func inJSON(raw io.Reader, fields []Field) ([]Found, error) {
 			j.found[i].unwrapped = &j.found[len(fields)+i]
 		}
 		return j.found[:len(fields)], nil
-	case err == errTooDeep:
+	case err == errTooManyMembers:
 		return nil, err
 	}
 	return nil, grammar.ErrJSON // unlike the decoder's own error, this one doesn't quote the body
@@ -92,14 +88,15 @@ func inJSON(raw io.Reader, fields []Field) ([]Found, error) {
 
 // value reads a value that may have these fields.
 func (j *jsonReader) value(at []cursor) error {
-	if len(at) == 0 {
-		return j.skip()
-	}
-	switch j.PeekKind() {
-	case '{':
+	switch kind := j.PeekKind(); {
+	case kind == '{' && slices.ContainsFunc(at, cursor.intoObject):
 		return j.object(at)
-	case '[':
+	case kind == '[' && slices.ContainsFunc(at, cursor.intoArray):
 		return j.array(at)
+	case len(at) == 0, kind == '{', kind == '[':
+		_, err := j.ReadValue() // without a look at what is in it
+		j.end(at, make([]bool, len(at)))
+		return err
 	}
 	token, err := j.ReadToken()
 	if err != nil {
@@ -115,8 +112,11 @@ func (j *jsonReader) value(at []cursor) error {
 	return nil
 }
 
+func (c cursor) intoObject() bool { return len(c.rest) > 0 }
+func (c cursor) intoArray() bool  { return len(c.rest) > 0 && (c.rest[0].each || c.rest[0].index >= 0) }
+
 func (j *jsonReader) object(at []cursor) error {
-	if err := j.open(); err != nil {
+	if _, err := j.ReadToken(); err != nil {
 		return err
 	}
 	first := len(j.found)
@@ -129,9 +129,13 @@ func (j *jsonReader) object(at []cursor) error {
 		}
 		name := token.String()
 		whole := joined(strings.ReplaceAll(name, replaced, "")) // some reader may leave out half of a pair
+		dotted := name
+		if strings.IndexByte(name, '[') >= 0 {
+			dotted = brackets.Replace(name)
+		}
 		inside := elements[:len(elements):len(elements)]
 		for i, c := range at {
-			if isShortcut(name, c.rest) {
+			if name == "__proto__" && len(c.rest) > 0 || isShortcut(dotted, c.rest) {
 				j.found[c.field].fail(ErrAmbiguous)
 			}
 			if len(c.rest) == 0 || c.rest[0].each || !strings.EqualFold(whole, c.rest[0].joined) {
@@ -156,27 +160,32 @@ func (j *jsonReader) object(at []cursor) error {
 		}
 	}
 	j.found = j.found[:first]
-	return j.close(at, seen)
+	_, err := j.ReadToken()
+	j.end(at, seen)
+	return err
 }
 
 var brackets = strings.NewReplacer("[", ".", "]", "")
 
-// isShortcut reports whether a member of an object may be what is behind a path to others: lodash's get finds the name order.id before
-// the path, and JavaScript's Object.assign takes over what is in __proto__.
+// isShortcut reports whether a member of an object, whose name is written with dots, may be what is behind a path to others: lodash's get
+// finds the name order.id before the path. So does JavaScript's Object.assign what is in __proto__.
 func isShortcut(name string, path []step) bool {
-	if name == "__proto__" {
-		return len(path) > 0
-	}
-	if len(path) < 2 || !strings.ContainsAny(name, ".[") {
+	if len(path) < 2 {
 		return false
 	}
-	rest, found := "."+brackets.Replace(name), true
-	for _, s := range path {
-		if rest, found = strings.CutPrefix(rest, "."+s.name); s.each || !found {
+	for i, s := range path {
+		if i > 0 {
+			if name == "" || name[0] != '.' {
+				return false
+			}
+			name = name[1:]
+		}
+		var found bool
+		if name, found = strings.CutPrefix(name, s.name); s.each || !found {
 			return false
 		}
 	}
-	return rest == ""
+	return name == ""
 }
 
 // joined returns a name without the underscores inside of it: protojson takes order_id and orderId for one name.
@@ -199,7 +208,7 @@ func (j *jsonReader) asElements(at []cursor) []cursor {
 }
 
 func (j *jsonReader) array(at []cursor) error {
-	if err := j.open(); err != nil {
+	if _, err := j.ReadToken(); err != nil {
 		return err
 	}
 	seen := make([]bool, len(at))
@@ -215,12 +224,17 @@ func (j *jsonReader) array(at []cursor) error {
 			return err
 		}
 	}
-	return j.close(at, seen)
+	_, err := j.ReadToken()
+	j.end(at, seen)
+	return err
 }
 
 // element reads an element of an array, or what may be one. The alternatives of a field are found as fields of their own, and the
 // first one present becomes the field's value.
 func (j *jsonReader) element(at []cursor) error {
+	if j.members++; j.members > maxMembers {
+		return errTooManyMembers
+	}
 	first := len(j.found)
 	var inside, lists []cursor
 	for _, c := range at {
@@ -247,37 +261,14 @@ func (j *jsonReader) element(at []cursor) error {
 	return err
 }
 
-// close reads the end of an object or array, and notes which of the fields it had.
-func (j *jsonReader) close(at []cursor, seen []bool) error {
+// end notes which of the fields an object or array had, whose end was read.
+func (j *jsonReader) end(at []cursor, seen []bool) {
 	for i, c := range at {
 		if len(c.rest) == 0 {
 			j.found[c.field].fail(ErrNotScalar)
 		} else if !seen[i] {
 			j.found[c.field].missing = true
-			j.found[c.field].absent = j.StackDepth() == 1
-		}
-	}
-	_, err := j.ReadToken()
-	return err
-}
-
-// open reads one token, and fails where the nesting is too deep.
-func (j *jsonReader) open() error {
-	_, err := j.ReadToken()
-	if err == nil && j.StackDepth() > maxDepth {
-		err = errTooDeep
-	}
-	return err
-}
-
-// skip reads a value that has none of the fields.
-func (j *jsonReader) skip() error {
-	for depth := j.StackDepth(); ; {
-		if err := j.open(); err != nil {
-			return err
-		}
-		if j.StackDepth() <= depth {
-			return nil
+			j.found[c.field].absent = j.StackDepth() == 0
 		}
 	}
 }

@@ -23,7 +23,7 @@ func (f *Field) steps() (steps []nameStep) {
 			steps = append(steps, nameStep{any: true, optional: true})
 			continue
 		}
-		for part := range strings.FieldsFuncSeq(string(NameOf(s.name).steps), isSeparator) {
+		for part := range strings.FieldsFuncSeq(string(NameOf(s.name)), isSeparator) {
 			steps = append(steps, nameStep{text: part, optional: s.index >= 0})
 		}
 	}
@@ -40,86 +40,123 @@ func (f *Field) nested() string {
 }
 
 // Name is a name of a form, query or cookie with all that some reader leaves out, ignores or writes in another way: what remains is its
-// ASCII letters, in lower case, and digits. Names that are alike in this are one name to some reader.
-type Name struct {
-	steps []byte // with separators: one "[" for brackets, one "." for dots
-	flat  []byte // without them
-}
+// ASCII letters, in lower case, and digits, with one "[" for brackets between them, and one "." for dots. Names that are alike in their
+// letters and digits are one name to some reader.
+type Name []byte
 
 func isSeparator(r rune) bool { return r == '[' || r == '.' }
 
 // NameOf returns the Name of a text without escapes.
-func NameOf(text string) *Name {
-	n := new(Name)
+func NameOf(text string) (n Name) {
 	n.Set([]byte(text))
 	return n
 }
 
 // CheckName returns an error if no form, query or cookie has the name.
 func CheckName(name string) error {
-	if len(NameOf(name).flat) == 0 || strings.ContainsFunc(name, func(r rune) bool { return r >= utf8.RuneSelf }) {
+	if len(NameOf(name)) == 0 || strings.ContainsFunc(name, func(r rune) bool { return r >= utf8.RuneSelf }) {
 		return fmt.Errorf("%q is not the name of a field, parameter or cookie; want ASCII, with a letter or digit", name)
 	}
 	return nil
 }
 
-// Set makes it that of a text without escapes.
-func (n *Name) Set(text []byte) {
-	n.steps, n.flat = n.steps[:0], n.flat[:0]
-	var separator byte
-	for _, c := range text {
-		switch {
-		case c == 0: // programs in C stop here
-			return
-		case c == '[' || c == ']':
-			separator = '['
-		case c == '.' && separator == 0:
-			separator = '.'
-		case fold.IsAlphanumeric(c):
-			if separator != 0 && len(n.steps) > 0 {
-				n.steps = append(n.steps, separator)
-			}
-			separator = 0
-			n.steps, n.flat = append(n.steps, fold.Lower(c)), append(n.flat, fold.Lower(c))
+// inName has what a byte becomes in a Name, or 0 for nothing.
+var inName = func() (all [256]byte) {
+	for c := range all {
+		if fold.IsAlphanumeric(byte(c)) {
+			all[c] = fold.Lower(byte(c))
 		}
 	}
+	all['['], all[']'], all['.'] = '[', '[', '.'
+	return all
+}()
+
+// Set makes it that of a text without escapes.
+func (n *Name) Set(text []byte) {
+	name, separator := (*n)[:0], byte(0)
+	for _, c := range text {
+		if c == 0 { // programs in C stop here
+			break
+		}
+		switch c = inName[c]; {
+		case c == '[', c == '.' && separator == 0:
+			separator = c
+		case c != 0 && c != '.':
+			if separator != 0 && len(name) > 0 {
+				name = append(name, separator)
+			}
+			name, separator = append(name, c), 0
+		}
+	}
+	*n = name
 }
 
 // Alike reports whether some reader takes two names for one, or n for that of something inside of the other.
-func (n *Name) Alike(other *Name) bool {
-	return string(n.flat) == string(other.flat) || n.isIn(other.flat)
+func (n Name) Alike(other Name) bool {
+	rest, ok := n.after(other)
+	return ok && (len(rest) == 0 || isInside(rest))
 }
 
-// isIn reports whether the name begins with another one, and leads into that: order[id][0] is inside of order.id.
-func (n *Name) isIn(flat []byte) bool {
-	if len(flat) == 0 || !bytes.HasPrefix(n.flat, flat) {
-		return false
+// after returns what follows the letters and digits of another name, whatever separates these.
+func (n Name) after(other Name) (rest Name, ok bool) {
+	for _, c := range other {
+		if isSeparator(rune(c)) {
+			continue
+		}
+		if len(n) > 0 && isSeparator(rune(n[0])) {
+			n = n[1:]
+		}
+		if len(n) == 0 || n[0] != c {
+			return nil, false
+		}
+		n = n[1:]
 	}
-	left := len(flat)
-	for i, c := range n.steps {
-		switch {
-		case isSeparator(rune(c)):
-		case left == 0:
-			return isInside(n.steps[i-1:])
-		default:
-			left--
+	return n, len(other) > 0
+}
+
+// initials are the letters and digits with which a name may begin that is one of a field's. Others cost nearly nothing.
+type initials [256]bool
+
+func initialsOf(fields []Field) (may initials) {
+	for i := range fields {
+		for _, own := range fields[i].names {
+			switch {
+			case len(own.steps) == 0:
+			case own.steps[0].any || own.steps[0].optional:
+				for c := range may {
+					may[c] = true
+				}
+			default:
+				may[own.name[0]] = true
+			}
 		}
 	}
-	return false
+	return may
+}
+
+// begin reports whether a name begins with one of them.
+func (may *initials) begin(name []byte) bool {
+	for _, c := range name {
+		if c = inName[c]; c != 0 && c != '[' && c != '.' {
+			return may[c]
+		}
+	}
+	return may[0]
 }
 
 // is reports whether some reader takes the name for that of the field, or for something inside of it.
-func (n *Name) is(f *Field) (same, inside bool) {
+func (n Name) is(f *Field) (same, inside bool) {
 	for i := range f.names {
-		name := &f.names[i]
-		if !f.each && len(n.flat) > 0 {
-			if bytes.Equal(n.flat, name.flat) {
+		own := &f.names[i]
+		if !f.each {
+			rest, ok := n.after(own.name)
+			if ok && len(rest) == 0 {
 				return true, false
 			}
-			inside = inside || n.isIn(name.flat)
+			inside = inside || ok && isInside(rest)
 		}
-		if name.listed {
-			rest, ok := follow(name.steps, n.steps)
+		if own.listed {
+			rest, ok := follow(own.steps, n)
 			if ok && len(rest) == 0 {
 				return true, false
 			}

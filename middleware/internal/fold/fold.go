@@ -55,8 +55,8 @@ func Value(value string) (string, error) {
 		return "", ErrTooLong
 	}
 	blank := strings.Trim(value, " \t") == ""
-	folded := strings.Map(foldRune, norm.NFKC.String(value))
-	value = norm.NFKC.String(strings.TrimFunc(folded, IsBlank)) // only a lower case, such as that of J̌, may be one character
+	folded := strings.Map(foldRune, norm.NFKD.String(value))
+	value = norm.NFC.String(severalLetters.Replace(strings.TrimFunc(folded, IsBlank)))
 	// Where nothing is left, some readers see nothing, others something.
 	if strings.ContainsFunc(value, unicode.IsControl) || value == "" && !blank {
 		return "", ErrBadText
@@ -132,12 +132,12 @@ func isPlain(value string) bool {
 	digits, inNumber := 0, 0
 	for _, c := range []byte(value) {
 		switch {
+		case c <= ' ' || c >= 0x7f || 'A' <= c && c <= 'Z':
+			return false
 		case IsDigit(c):
 			digits++
 		case strings.IndexByte(inNumbers, c) >= 0:
 			inNumber++
-		case c <= ' ' || c >= 0x7f || 'A' <= c && c <= 'Z':
-			return false
 		}
 	}
 	return value != "" && (digits+inNumber < len(value) || inNumber == 0 && value[0] != '0')
@@ -146,9 +146,15 @@ func isPlain(value string) bool {
 // IsBlank reports whether some reader trims a character from the ends of a value.
 func IsBlank(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == '\ufeff' }
 
+// severalLetters has letters that to a database are others, or whose upper case is several.
+var severalLetters = strings.NewReplacer("ß", "ss", "æ", "ae", "œ", "oe", "ø", "o", "đ", "d", "ł", "l", "ħ", "h")
+
 // foldRune returns the lower case of a letter, and the ASCII digit for a digit of another script, as Python reads it. Letters that
-// differ in case may have several lower cases, such as σ and ς, but only one upper case.
+// differ in case may have several lower cases, such as σ and ς, but only one upper case. It leaves out accents, as MySQL compares texts.
 func foldRune(r rune) rune {
+	if 0x300 <= r && r < 0x370 {
+		return -1
+	}
 	if r < utf8.RuneSelf || !unicode.IsDigit(r) {
 		return unicode.ToLower(unicode.ToUpper(r))
 	}
@@ -222,6 +228,17 @@ func IsDigit(c byte) bool { return '0' <= c && c <= '9' }
 // IsAlphanumeric reports whether a byte is an ASCII letter or digit.
 func IsAlphanumeric(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || IsDigit(c)
+}
+
+// Hex returns the value of a hexadecimal digit, and more than 15 for any other byte.
+func Hex(c byte) byte {
+	switch c = Lower(c); {
+	case IsDigit(c):
+		return c - '0'
+	case 'a' <= c && c <= 'f':
+		return c - 'a' + 10
+	}
+	return 16
 }
 
 // Lower returns the lower case of an ASCII letter, and any other byte as it is.

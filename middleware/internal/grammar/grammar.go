@@ -14,13 +14,17 @@ import (
 
 // The rules, as the errors of what breaks them.
 const (
-	ErrTarget    fold.Error = `target of the request doesn't begin with "/", or has a "#"`
+	ErrTarget    fold.Error = `target of the request doesn't begin with "/", has a "#", or is longer than 64 KiB`
 	ErrParameter fold.Error = "Content-Type has a parameter other than charset=utf-8"
 	ErrForm      fold.Error = "form or query has other characters than printable ones of ASCII, a \";\", or a \"%\" that begins no escape"
 	ErrFormName  fold.Error = "form or query has a name that is empty, has other characters than letters, digits, spaces and -_.:~@$*/,()'[], or begins with one behind the $"
+	ErrCookies   fold.Error = "cookies are longer than 64 KiB, or have more than 1000 semicolons, commas and equals signs"
 	ErrCookie    fold.Error = "cookie has a value with other characters than RFC 6265 allows, or with \"[\", \"]\", \"&\", or a \"%\" that begins no escape"
 	ErrJSON      fold.Error = "body is not valid JSON, in UTF-8 without a byte order mark"
 )
+
+// maxHeader is how many bytes a target and the cookies may have. Most servers take less.
+const maxHeader = 64 << 10
 
 // Target returns an error unless the target of a request is in origin form: a path, and perhaps a query. Servers disagree on the path
 // of any other: where there is none to a router, such as in x:orders/42, Python's upstreams find one.
@@ -29,7 +33,7 @@ func Target(r *http.Request) error {
 	if target == "" { // a program has made the request
 		target = r.URL.RequestURI()
 	}
-	if r.Method != http.MethodConnect && (!strings.HasPrefix(target, "/") || strings.Contains(target, "#")) {
+	if r.Method != http.MethodConnect && (!strings.HasPrefix(target, "/") || strings.Contains(target, "#")) || len(target) > maxHeader {
 		return ErrTarget
 	}
 	return nil
@@ -53,13 +57,10 @@ func Media(header string) (string, error) {
 // Form returns an error unless a form or query has the characters that one may have. Its names are FormName's.
 func Form(raw []byte) error {
 	raw = bytes.TrimRight(raw, "\r\n") // of a file that was sent
-	for _, c := range raw {
-		if c < ' ' || c > '~' || c == ';' { // some readers separate fields by ";"
+	for i, c := range raw {
+		if c < ' ' || c > '~' || c == ';' || c == '%' && !isEscape(raw[i:]) { // some readers separate fields by ";"
 			return ErrForm
 		}
-	}
-	if !ValidEscapes(raw) {
-		return ErrForm
 	}
 	return nil
 }
@@ -79,33 +80,32 @@ func FormName(name []byte) error {
 	return nil
 }
 
+// Cookies returns an error if the lines of the header Cookie are too much to look at.
+func Cookies(lines []string) error {
+	size, parts := 0, 0
+	for _, line := range lines {
+		size += len(line)
+		for _, sign := range []string{";", ",", "="} {
+			parts += strings.Count(line, sign)
+		}
+	}
+	if size > maxHeader || parts > 1_000 {
+		return ErrCookies
+	}
+	return nil
+}
+
 // CookieValue returns an error unless it is one of RFC 6265, with valid escapes. CGI.pm splits it at "&", and WebOb at brackets.
 func CookieValue(value string) error {
 	if len(value) > 1 && value[0] == '"' && value[len(value)-1] == '"' {
 		value = value[1 : len(value)-1]
 	}
-	for _, c := range []byte(value) {
-		if c <= ' ' || c > '~' || strings.IndexByte(`",;\&[]`, c) >= 0 {
+	for i, c := range []byte(value) {
+		if c <= ' ' || c > '~' || strings.IndexByte(`",;\&[]`, c) >= 0 || c == '%' && !isEscape([]byte(value[i:])) {
 			return ErrCookie
 		}
-	}
-	if !ValidEscapes([]byte(value)) {
-		return ErrCookie
 	}
 	return nil
 }
 
-// ValidEscapes reports whether each percent sign begins an escape.
-func ValidEscapes(raw []byte) bool {
-	for {
-		i := bytes.IndexByte(raw, '%')
-		if i < 0 {
-			return true
-		}
-		if raw = raw[i+1:]; len(raw) < 2 || !isHex(raw[0]) || !isHex(raw[1]) {
-			return false
-		}
-	}
-}
-
-func isHex(c byte) bool { return fold.IsDigit(c) || 'a' <= fold.Lower(c) && fold.Lower(c) <= 'f' }
+func isEscape(raw []byte) bool { return len(raw) > 2 && fold.Hex(raw[1]) < 16 && fold.Hex(raw[2]) < 16 }
