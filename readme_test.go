@@ -68,6 +68,7 @@ func TestBlocksInREADME(t *testing.T) {
 		"go run ./cmd/caddy run --config Caddyfile.example",                    // e2e: TestREADMECurls
 		"go install github.com/caddy-redlock/caddy-redlock/cmd/redlock@latest", // e2e: TestREADMEModule
 		"redlock agent", // cmd/redlock: startAgent
+		"docker run --rm --network host -v ./Caddyfile.example:/etc/redlock/Caddyfile:ro ghcr.io/caddy-redlock/caddy-redlock", // TestDockerInREADME
 	}
 	for _, command := range slices.Concat(snippets(t, "docs/agent.md", "sh"), snippets(t, "docs/jobs.md", "sh")) { // clients: TestAgentDocument; cmd/redlock: TestJobsDocument
 		for line := range strings.Lines(command) {
@@ -91,6 +92,38 @@ func TestBlocksInREADME(t *testing.T) {
 		default:
 			t.Errorf("README has a block of %q that no test reads:\n%s", language, text)
 		}
+	}
+}
+
+// TestDockerInREADME compares docker run with what the image will be, because there is none before 0.1.0. TestTrial in internal/trial runs
+// what it does: Caddy with this configuration.
+func TestDockerInREADME(t *testing.T) {
+	readme := readFile(t, "README.md")
+	line := regexp.MustCompile(`(?m)^docker run --rm --network host -v \./(\S+):(\S+):ro (\S+)$`).FindStringSubmatch(readme)
+	if line == nil {
+		t.Fatal("README has no docker run")
+	}
+	if _, err := os.Stat(line[1]); err != nil {
+		t.Error(err)
+	}
+	release := readFile(t, ".goreleaser.yaml")
+	for _, want := range []string{"images: [" + line[3] + "]", "{{ if not .Prerelease }}latest{{ end }}", "dockerfile: deploy/release.Dockerfile"} {
+		if !strings.Contains(release, want) {
+			t.Errorf(".goreleaser.yaml has no %s", want)
+		}
+	}
+	for _, file := range []string{"deploy/release.Dockerfile", "deploy/Dockerfile"} {
+		for _, want := range []string{"\nENTRYPOINT [\"/usr/bin/caddy\"]\n", `CMD ["run", "--config", "` + line[2] + `"]`, "/caddy /usr/bin/caddy\n"} {
+			if !strings.Contains(readFile(t, file), want) {
+				t.Errorf("%s has no %s", file, want)
+			}
+		}
+	}
+	if !strings.Contains(readme, "go run ./cmd/caddy run --config "+line[1]+" ") {
+		t.Error("go run and docker run have different configurations")
+	}
+	if unreleased := strings.Contains(readFile(t, "CHANGELOG.md"), "\n## [0.1.0] - unreleased\n"); unreleased != strings.Contains(readme, "Docker on Linux from 0.1.0 on") {
+		t.Errorf("0.1.0 is unreleased: %v, and README says otherwise", unreleased)
 	}
 }
 
