@@ -48,45 +48,15 @@ func snippets(t *testing.T, file, language string) []string {
 // TestGoInREADME runs the Go of README in a program that has the rest.
 func TestGoInREADME(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "main.go")
-	text := `package main
-
-import (
-	"context"
-	"fmt"
-	"log"
-	"net/http"
-	"net/http/httptest"
-	"time"
-
-	"github.com/caddy-redlock/caddy-redlock/middleware"
-	"github.com/caddy-redlock/caddy-redlock/redlock"
-)
-
-var pay http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Println("paid", r.PathValue("id")) })
-
-func send(ctx context.Context, fence uint64) error {
-	request := httptest.NewRequestWithContext(ctx, "POST", "/orders/42/pay", nil)
-	request.SetPathValue("id", "42")
-	pay.ServeHTTP(httptest.NewRecorder(), request)
-	fmt.Println("sent", fence > 0)
-	return ctx.Err()
-}
-
-func main() {
-	if err := work(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-}
-
-func work(ctx context.Context) error {
-` + strings.Join(snippets(t, "README.md", "go"), "") + "}\n"
+	text := strings.Replace(readFile(t, "internal/trial/testdata/main.go.txt"), "\t// README\n", strings.Join(snippets(t, "README.md", "go"), ""), 1)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := exec.Command("go", "vet", file).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if out, err := exec.Command("go", "run", file).CombinedOutput(); err != nil || string(out) != "paid 42\nsent true\n" {
+	out, err := exec.Command("go", "run", file).CombinedOutput()
+	if err != nil || !regexp.MustCompile(`^.* INFO it is our turn fence=\d+\npaid 42\nsent true\n$`).Match(out) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -98,6 +68,7 @@ func TestBlocksInREADME(t *testing.T) {
 		"go run ./cmd/caddy run --config Caddyfile.example",                    // e2e: TestREADMECurls
 		"go install github.com/caddy-redlock/caddy-redlock/cmd/redlock@latest", // e2e: TestREADMEModule
 		"redlock agent", // cmd/redlock: startAgent
+		"docker run --rm --network host -v ./Caddyfile.example:/etc/redlock/Caddyfile:ro ghcr.io/caddy-redlock/caddy-redlock", // TestDockerInREADME
 	}
 	for _, command := range slices.Concat(snippets(t, "docs/agent.md", "sh"), snippets(t, "docs/jobs.md", "sh")) { // clients: TestAgentDocument; cmd/redlock: TestJobsDocument
 		for line := range strings.Lines(command) {
@@ -121,6 +92,38 @@ func TestBlocksInREADME(t *testing.T) {
 		default:
 			t.Errorf("README has a block of %q that no test reads:\n%s", language, text)
 		}
+	}
+}
+
+// TestDockerInREADME compares docker run with what the image will be, because there is none before 0.1.0. TestTrial in internal/trial runs
+// what it does: Caddy with this configuration.
+func TestDockerInREADME(t *testing.T) {
+	readme := readFile(t, "README.md")
+	line := regexp.MustCompile(`(?m)^docker run --rm --network host -v \./(\S+):(\S+):ro (\S+)$`).FindStringSubmatch(readme)
+	if line == nil {
+		t.Fatal("README has no docker run")
+	}
+	if _, err := os.Stat(line[1]); err != nil {
+		t.Error(err)
+	}
+	release := readFile(t, ".goreleaser.yaml")
+	for _, want := range []string{"images: [" + line[3] + "]", "{{ if not .Prerelease }}latest{{ end }}", "dockerfile: deploy/release.Dockerfile"} {
+		if !strings.Contains(release, want) {
+			t.Errorf(".goreleaser.yaml has no %s", want)
+		}
+	}
+	for _, file := range []string{"deploy/release.Dockerfile", "deploy/Dockerfile"} {
+		for _, want := range []string{"\nENTRYPOINT [\"/usr/bin/caddy\"]\n", `CMD ["run", "--config", "` + line[2] + `"]`, "/caddy /usr/bin/caddy\n"} {
+			if !strings.Contains(readFile(t, file), want) {
+				t.Errorf("%s has no %s", file, want)
+			}
+		}
+	}
+	if !strings.Contains(readme, "go run ./cmd/caddy run --config "+line[1]+" ") {
+		t.Error("go run and docker run have different configurations")
+	}
+	if unreleased := strings.Contains(readFile(t, "CHANGELOG.md"), "\n## [0.1.0] - unreleased\n"); unreleased != strings.Contains(readme, "Docker on Linux from 0.1.0 on") {
+		t.Errorf("0.1.0 is unreleased: %v, and README says otherwise", unreleased)
 	}
 }
 

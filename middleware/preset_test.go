@@ -17,7 +17,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-var update = flag.Bool("update", false, "write the table of docs/configuration.md and the lists of docs/internals/presets.md anew")
+var update = flag.Bool("update", false, "write the table of docs/configuration.md and the lists of testdata/presets.txt anew")
 
 // delivery is a delivery of a sender, modeled on the sender's own types and documentation and shortened to what matters.
 // testdata/presets has them.
@@ -88,10 +88,10 @@ func shareOne(a, b []string) bool {
 	return slices.ContainsFunc(a, func(text string) bool { return slices.Contains(b, text) })
 }
 
-// TestPresets requires an item in docs/internals/presets.md for each delivery.
+// TestPresets requires an item in testdata/presets.txt for each delivery.
 func TestPresets(t *testing.T) {
 	t.Parallel()
-	const document = "../docs/internals/presets.md"
+	const document = "testdata/presets.txt"
 	text, err := os.ReadFile(document)
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func replaceList(t *testing.T, doc, sender, list string) string {
 	t.Helper()
 	before, section, found := strings.Cut(doc, "\n## "+sender+"\n")
 	if !found {
-		t.Fatalf("docs/internals/presets.md has no section %s", sender)
+		t.Fatalf("testdata/presets.txt has no section %s", sender)
 	}
 	rest := ""
 	if end := strings.Index(section, "\n## "); end >= 0 {

@@ -14,37 +14,33 @@ import (
 // such as on_no_quorum, are those of JSON and of Caddy. The comments of the fields are the rows of the table in docs/configuration.md:
 // go test ./middleware -run TestSettings -update writes it anew.
 type Rule struct {
-	// The templates of the lock keys, with placeholders (docs/keys.md#placeholders): `order:{path.1:int}` or `{body.order.id}`; in JSON
-	// with the full names of Caddy's, `order:{http.request.uri.path.1:int}`. A request holds the keys of all of them, at most 16, together
-	// or not at all. Default: the preset's; otherwise required.
+	// The templates of the lock keys, with placeholders (docs/keys.md#placeholders): `order:{path.1:int}` or `{body.order.id}`; in JSON with
+	// the full names of Caddy's, `order:{http.request.uri.path.1:int}`. A request holds all of them, at most 16, or none. Default: the
+	// preset's; otherwise required.
 	Keys []string `json:"key,omitempty"`
-	// What logs, metrics and traces call the rule: at most 128 printable bytes, and no secret. Rules with one name are counted
-	// together. Default: the keys and the preset.
+	// What logs, metrics and traces call the rule: at most 128 printable bytes, and no secret. Default: the keys and the preset.
 	Name string `json:"name,omitempty"`
 	// The settings recommended for a sender of webhooks or for an API (docs/presets.md), where the rule sets none itself. Default: none.
 	Preset string `json:"preset,omitempty"`
 	// How long a request waits for its lock; `0`, in Go a negative value: not at all, even if the preset does.
 	// Default: the preset's, or 0.
 	Wait time.Duration `json:"wait,omitempty"`
-	// How long the lease lasts on the masters, and so how long a key stays locked after this process has died; it is renewed while the
-	// request runs. At most `max_ttl`, at least twice `timeout`. Default: 10s, or `max_ttl` if that is less.
+	// How long the lease lasts on the masters, and so how long a key stays locked after this process has died; it is renewed meanwhile. At
+	// most `max_ttl`, at least twice `timeout`. Default: 10s, or `max_ttl` if that is less.
 	TTL time.Duration `json:"ttl,omitempty"`
 	// The longest time that a request holds its lock. Then it ends as if the lease were lost. Default: 5m.
 	MaxHold time.Duration `json:"max_hold,omitempty"`
 	// How many requests may wait for one key in this process; more are refused at once. Default: 1000.
 	MaxWaiters int `json:"max_waiters,omitempty"`
 	// How many requests hold a key at the same time, in all processes together: 1 to 256, one number for all keys or one for each, in
-	// their order. Each request has one of so many slots (docs/recipes.md#at-most-n-at-a-time), which the upstream finds in the header
-	// `Redlock-Slot`, from 0 on; what a client sends under that name is removed by every rule. A request with several keys has a slot of
-	// each, and no header; IDs are locked, and answers remembered, as without it. Default: 1.
+	// their order. Each has one of so many slots (docs/recipes.md#at-most-n-at-a-time), which the upstream finds in the header
+	// `Redlock-Slot`, from 0 on, unless it has several keys. Default: 1.
 	Concurrency Concurrency `json:"concurrency,omitempty"`
-	// The request header with the fencing token; what a client sends under that name is removed. It can't be a header with a meaning of
-	// its own (of HTTP, of proxies such as `X-Forwarded-For`, `Content-Type`, `Cookie`, `Idempotency-Key`), or one that the key, the ID,
-	// the scope or the signature is read from. Default: `Fencing-Token`.
+	// The request header with the fencing token; what a client sends under that name is removed. It can't be a header with a meaning of its
+	// own, or one that the key, the ID, the scope or the signature is read from. Default: `Fencing-Token`.
 	FenceHeader string `json:"fence_header,omitempty"`
-	// The request header, best `Redlock-Key`, in which the upstream finds what was locked (docs/recipes.md#what-was-locked): JSON in ASCII
-	// with the values of each placeholder, such as `{"path.1":["42"]}`. What a client sends under that name is removed; it can't be
-	// what `fence_header` can't be. Values that take more than 4 KiB are refused with 400. Default: none.
+	// The request header, best `Redlock-Key`, in which the upstream finds what was locked (docs/recipes.md#what-was-locked): JSON in ASCII, at
+	// most 4 KiB, such as `{"path.1":["42"]}`. For its name, what holds for `fence_header` holds. Default: none.
 	KeyHeader string `json:"key_header,omitempty"`
 	// The status of the answer if another request holds the key: 400 to 599. Default: 423.
 	HeldStatus int `json:"held_status,omitempty"`
@@ -61,55 +57,50 @@ type Rule struct {
 	MaxBody int64 `json:"max_body,omitempty"`
 	// How long such a body may take to arrive; a slower one is refused with 408. Default: 10s.
 	BodyTimeout time.Duration `json:"body_timeout,omitempty"`
-	// Reads the whole body, up to `max_body`, before the lock is taken, so that a slow client (docs/hosts.md#slow-clients) holds no key.
-	// Not for bidirectional streams, such as gRPC's. Default: off; with a preset on.
+	// Reads the whole body, up to `max_body`, before the lock is taken (docs/hosts.md#slow-clients). Not for bidirectional streams, such as
+	// gRPC's. Default: off; with a preset on.
 	BufferBody *bool `json:"buffer_body,omitempty"`
-	// Lets an answer, up to `max_body`, wait for its client when the lock is free, so that a client that reads slowly
-	// (docs/hosts.md#slow-clients) holds no key. What is flushed is sent at once. Default: off; with a preset on.
+	// Lets an answer, up to `max_body`, wait for its client when the lock is free (docs/hosts.md#slow-clients). What is flushed is sent at
+	// once. Default: off; with a preset on.
 	BufferAnswer *bool `json:"buffer_answer,omitempty"`
 	// How long a client may keep its answer waiting, at once, or in all and with a second more for each 16 KiB that it has taken. Then it
 	// is cut off. Default: 10s.
 	AnswerTimeout time.Duration `json:"answer_timeout,omitempty"`
 	// The signature that is checked before the lock is taken: the scheme `stripe`, `github`, `shopify`, `slack`, `adyen` or
-	// `standard-webhooks` (also the headers of Svix), and one or more secrets, any of which may have signed, and which is a part of an ID;
-	// best `{env.STRIPE_SECRET}` or `{file./run/secrets/stripe}`, with the full path. A request without it is refused with 401.
-	// Default: none.
+	// `standard-webhooks` (also the headers of Svix), and one or more secrets, any of which may have signed; best `{env.STRIPE_SECRET}` or
+	// `{file./run/secrets/stripe}`. A request without it is refused with 401. Default: none.
 	Verify *Verify `json:"verify,omitempty"`
 	// How far the time in a signature may be from now. GitHub, Shopify and Adyen don't sign a time. Default: 5m.
 	ReplayWindow time.Duration `json:"replay_window,omitempty"`
-	// The template of the ID that the sender gives a delivery, such as `{header.X-GitHub-Delivery}`: one value, compared as it is sent.
-	// While a request with the same key and ID waits or runs, another one is refused at once. Requests without an ID are not compared.
-	// `off` turns off the preset's. Default: the preset's, or none.
+	// The template of the ID that the sender gives a delivery, such as `{header.X-GitHub-Delivery}`. While a request with the same key and ID
+	// waits or runs, another one is refused at once. `off` turns off the preset's. Default: the preset's, or none.
 	Dedupe string `json:"dedupe,omitempty"`
-	// Takes the ID from the header `Idempotency-Key`, in place of `dedupe`: 1 to 255 printable characters without spaces, with or without
-	// quotes. A request without it is refused with 400 if it is `required`; if it is `optional`, such a request is not compared. A rule
-	// without a key locks the ID alone, and serves requests without an ID without a lock. `off` turns off the preset's.
-	// Default: the preset's, or none.
+	// Takes the ID from the header `Idempotency-Key`, in place of `dedupe`: 1 to 255 printable characters without spaces. A request without it
+	// is refused with 400 if it is `required`, and not compared if it is `optional`. A rule without a key locks the ID alone. `off` turns off
+	// the preset's. Default: the preset's, or none.
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
-	// The template of who has sent the request, such as `{header.X-API-Key}`, as it is sent: a part of the ID, stored hashed, so that
-	// nobody meets another's request or answer. A request with an ID and without it is refused with 400. Needs `dedupe` or
-	// `idempotency_key`; `off` turns off the preset's. Default: whom authentication has found, or the preset's.
+	// The template of who has sent the request, such as `{header.X-API-Key}`: a part of the ID, stored hashed, so that nobody meets another's
+	// request or answer. A request with an ID and without it is refused with 400. `off` turns off the preset's. Default: whom authentication
+	// has found, or the preset's.
 	Scope string `json:"scope,omitempty"`
 	// How long the final answer to a delivery is remembered (docs/configuration.md#remembered-answers), at least 1s, one of 4xx for an
 	// hour at most; `off`, in Go a negative value: not at all, even if the preset does. Default: the preset's, or off.
 	Remember time.Duration `json:"remember,omitempty"`
 	// How many bytes the body of such an answer may have, at most 960 KiB. Default: 64 KiB.
 	RememberSize int64 `json:"remember_size,omitempty"`
-	// How many bytes the answers that this process has stored take on each master, less than 2 GiB; further ones are not remembered, for
-	// the reason `quota` (docs/operations.md#answers-that-are-not-remembered). An eighth is for answers of 4xx alone: clients without
-	// rights keep out nobody else's. No scope takes more than three times what it leaves. It begins anew when the configuration is loaded.
-	// Default: 1 GiB.
+	// How many bytes the answers that this process has stored take on each master, less than 2 GiB; further ones are not remembered
+	// (docs/operations.md#answers-that-are-not-remembered). An eighth is for answers of 4xx alone, and no scope takes more than three times
+	// what it leaves. Default: 1 GiB.
 	RememberQuota int64 `json:"remember_quota,omitempty"`
 	// Which statuses are final: numbers from 200 to 499, or `2xx`, `3xx`, `4xx`; with a preset for webhooks only `2xx`. A part (206) or a
 	// 304 is repeated as it is. Default: the preset's, or all but 401, 403, 408, 409, 423, 425 and 429.
 	RememberStatus []string `json:"remember_status,omitempty"`
-	// Refuses a remembered ID with 422 if method, path, query, body or, with `idempotency_key`, the keys are others (the host may be).
-	// With off, method, host, path and query are a part of the ID, also of `dedupe` alone, because a sender may deliver one event to
-	// several places. The body is read before the lock is taken, within `max_body`. Default: on; with a preset for webhooks off.
+	// Refuses a remembered ID with 422 if method, path, query, body or, with `idempotency_key`, the keys are others. With off, method, host,
+	// path and query are a part of the ID, because a sender may deliver one event to several places. Default: on; with a preset for webhooks
+	// off.
 	Fingerprint *bool `json:"fingerprint,omitempty"`
-	// What becomes of a repeat while the first request waits or runs: `refuse` it with 409, which tells its sender to come back, or have
-	// it `wait` for the first one's answer, within the rule's wait; if that is not remembered, one of those that wait runs. In one process,
-	// thousands that wait ask the masters no more than one does. Needs `remember` and a wait. Default: `refuse`.
+	// What becomes of a repeat while the first request waits or runs: `refuse` it with 409, or have it `wait` for the first one's answer,
+	// within the rule's wait; if that is not remembered, one of those that wait runs. Needs `remember` and a wait. Default: `refuse`.
 	OnDuplicate string `json:"on_duplicate,omitempty"`
 
 	// Serves requests for another protocol, such as WebSocket; they hold the lock as long as their connection lasts, up to `max_hold`.
@@ -119,12 +110,12 @@ type Rule struct {
 	// or `cancel` it, which suits streams without end, and is an error with `remember`. Default: `run`.
 	OnClientAbort string `json:"on_client_abort,omitempty"`
 	// How long the key stays locked, up to `max_hold`, after a handler has broken off (an error of 499 or more, a panic, 502 or 504): the
-	// upstream may work on (docs/hosts.md#what-works-on). When Caddy exits, the lock is left to its `ttl`. Default: 0.
+	// upstream may work on (docs/hosts.md#what-works-on). Default: 0.
 	HoldAfterAbort time.Duration `json:"hold_after_abort,omitempty"`
 	// Takes no lock and refuses nothing; `{http.redlock.outcome}` says what would have happened (docs/problems.md#dry_run). Default: off.
 	DryRun bool `json:"dry_run,omitempty"`
-	// Shows operators who has sent a request that holds a key or waits for it, on any machine (docs/commands.md#inspect): whom
-	// authentication has found (User), and the address (ClientAddress). The masters have that meanwhile; it is personal data. Default: off.
+	// Shows operators who has sent a request that holds a key or waits for it, on any machine (docs/commands.md#inspect): whom authentication
+	// has found (User), and the address (ClientAddress). It is personal data. Default: off.
 	ShowClient bool `json:"show_client,omitempty"`
 
 	// BodyBudget bounds the memory for bodies and answers that wait; rules may share one. In Caddy it is that of `body_budget`.

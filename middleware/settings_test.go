@@ -60,13 +60,11 @@ func settingRows(t *testing.T) (rows []string) {
 			t.Errorf("the comment of %s doesn't end with its default: %s", field.Name, comments[field.Name])
 		}
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		if name = "`" + name + "`"; name == "`-`" {
-			name = ""
-			meaning = strings.TrimPrefix(meaning, field.Name+" ")
-			meaning = strings.ToUpper(meaning[:1]) + meaning[1:]
+		if name == "-" {
+			continue // Go alone has it
 		}
 		meaning = regexp.MustCompile(`docs/([a-z/]+\.md)(#[\w-]+)?`).ReplaceAllString(meaning, "[$1]($1$2)")
-		rows = append(rows, strings.Replace(fmt.Sprintf("| %s | `%s` | %s | %s | %s |", name, field.Name, valueOf(field.Type), strings.TrimSuffix(standard, "."), meaning), "|  |", "| |", 1))
+		rows = append(rows, fmt.Sprintf("| `%s` | `%s` | %s | %s | %s |", name, field.Name, valueOf(field.Type), strings.TrimSuffix(standard, "."), meaning))
 	}
 	return rows
 }
@@ -78,8 +76,6 @@ func valueOf(t reflect.Type) string {
 		return "duration"
 	case t == reflect.TypeFor[*middleware.Verify]():
 		return "scheme and secrets"
-	case t.Kind() == reflect.Func:
-		return "function"
 	case t.Kind() == reflect.Bool, t == reflect.TypeFor[*bool]():
 		return "switch"
 	case t.Kind() == reflect.Int64:
