@@ -82,17 +82,17 @@ func (h *handler) forget(w http.ResponseWriter, r *http.Request, key string) *Pr
 func inspect(ctx context.Context, lockers []*redlock.Locker, key string, slot int) (*Inspection, *Problem) {
 	all, partial := Inspection{Key: key}, Inspection{Key: key}
 	var failure error
-	places := make(map[string]bool) // that have answered
+	known := make(map[string]bool) // that have answered
 	for _, l := range lockers {
-		place := lockerinfo.Place(l)
-		if places[place] {
+		keyspace := lockerinfo.Keyspace(l)
+		if known[keyspace] {
 			continue
 		}
 		seen, err := inspectLocker(ctx, l, key, slot)
 		switch {
 		case errors.Is(err, redlock.ErrClosed): // after a reload
 		case err == nil:
-			places[place] = true
+			known[keyspace] = true
 			all.add(*seen)
 		default:
 			failure = errors.Join(failure, err)

@@ -19,15 +19,15 @@ func (h *handler) processes(w http.ResponseWriter, r *http.Request) *Problem {
 	return nil
 }
 
-// processesOf asks the masters of each place once: that of the newest locker there, as former ones go soon.
+// processesOf asks the masters of each keyspace once: that of the newest locker there, as former ones go soon.
 func processesOf(ctx context.Context, lockers []*redlock.Locker) Processes {
-	all, places := Processes{Processes: []Process{}}, make(map[string]bool)
+	all, asked := Processes{Processes: []Process{}}, make(map[string]bool)
 	for _, l := range lockers {
-		place := lockerinfo.Place(l)
-		if places[place] {
+		keyspace := lockerinfo.Keyspace(l)
+		if asked[keyspace] {
 			continue
 		}
-		places[place] = true
+		asked[keyspace] = true
 		known, err := l.Processes(ctx)
 		all.Error = cmp.Or(all.Error, text(err))
 		for _, p := range known {

@@ -109,9 +109,11 @@ func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposa
 	}
 	fast := former == nil && !c.recall && !c.tried && c.ahead == 0 && c.ttl >= l.fastFrom && c.slots == 1 // nothing says that others want the key
 	c.tried = true
-	tickets := c.ticketsOn(len(l.streams))
+	if c.tickets == nil {
+		c.tickets = append(c.room[:0], make([]link.TicketState, len(l.streams))...)
+	}
 	for i, s := range l.streams {
-		a.acquires[i] = link.NewAcquire(acquire, i, &a.abandoned, &tickets[i], a.answers)
+		a.acquires[i] = link.NewAcquire(acquire, i, &a.abandoned, &c.tickets[i], a.answers)
 		subscribed := s.Subscribed()
 		a.acquires[i].Polls = !subscribed && (c.polls || s.Denied())
 		a.acquires[i].Queue = queue && (subscribed || c.polls)
@@ -164,12 +166,9 @@ func (a *attempt) enqueueRelease() {
 }
 
 func (a *attempt) releaseOf(master int, waiting bool, to link.Receiver) link.Command {
-	return a.acquires[master].Release(a.ticket, waiting, !waiting && a.alone(), to)
-}
-
-// alone reports whether, by all answers so far, nobody waited for the key when it was granted, nor does this call.
-func (a *attempt) alone() bool {
-	return !a.waits && len(a.granted) > 0 && len(a.held) == 0 && !slices.ContainsFunc(a.granted, func(c *link.Command) bool { return !c.Reply.Alone })
+	// whether, by all answers so far, nobody waited for the key when it was granted, nor does this call
+	alone := !waiting && !a.waits && len(a.granted) > 0 && len(a.held) == 0 && !slices.ContainsFunc(a.granted, func(c *link.Command) bool { return !c.Reply.Alone })
+	return a.acquires[master].Release(a.ticket, waiting, alone, to)
 }
 
 func (a *attempt) name(master int) string { return a.locker.nodeName(master, a.acquires[master].Key) }

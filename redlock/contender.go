@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -48,7 +48,11 @@ type contender struct {
 // When wait ends, an attempt that is under way is completed; when ctx ends, it is given up.
 func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller, first *attempt) (*Lock, error) {
 	t := &contender{locker: l, callers: callers, pause: waitLeast, via: ViaFree}
-	defer t.close()
+	defer func() {
+		if t.subscribed {
+			l.subscriptions.done()
+		}
+	}()
 	var room [1]*attempt // enough for one key; saves an allocation
 	attempts := room[:0]
 	if first != nil {
@@ -57,7 +61,7 @@ func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller
 	}
 	for {
 		if len(attempts) == 0 {
-			if l.subscriptions.any() {
+			if slices.ContainsFunc(l.streams, (*link.Stream).Subscribed) {
 				l.gates.drainWakeUps(callers) // the attempt finds out what earlier wake-ups announced
 			}
 			attempts = l.newAttempts(callers, attempts)
@@ -280,49 +284,5 @@ func (t *contender) willWait() {
 	}
 }
 
-func (t *contender) close() {
-	if t.subscribed {
-		t.locker.subscriptions.done()
-	}
-}
-
 // jitter returns a random pause of d on average.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
-
-// outage is how long a call with a deadline waits for masters that refuse every connection.
-const outage = time.Second
-
-// hopeless reports whether no quorum can be had before the deadline of ctx: too many masters are excluded
-// beyond it, by the restart guard or after a jump of the clock, or no connection to them could be made for
-// an outage, throughout which this call has waited. A master that hangs may still answer. Without a
-// deadline there is always hope.
-func (t *contender) hopeless(ctx context.Context, a *attempt) bool {
-	end, ends := ctx.Deadline()
-	if !ends {
-		return false
-	}
-	waited := time.Since(t.callers[0].began)
-	left := len(a.acquires)
-	for i := range a.acquires {
-		c, s := &a.acquires[i], t.locker.streams[i]
-		if !c.Counted { // it may still answer
-			continue
-		}
-		var guard *admission.GuardError
-		switch err := c.Reply.Err; {
-		case errors.As(err, &guard):
-			if guard.Until.After(end) {
-				left--
-			}
-		case errors.Is(err, admission.ErrClockJump):
-			if !s.Clock.Trusted(end) {
-				left--
-			}
-		case errors.Is(err, protocol.ErrUnreachable):
-			if min(waited, s.Unconnected()) >= outage {
-				left--
-			}
-		}
-	}
-	return left < t.locker.quorum
-}

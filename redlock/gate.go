@@ -55,13 +55,6 @@ type caller struct {
 	room    [5]link.TicketState // for tickets: enough for most; saves an allocation
 }
 
-func (c *caller) ticketsOn(masters int) []link.TicketState {
-	if c.tickets == nil {
-		c.tickets = append(c.room[:0], make([]link.TicketState, masters)...)
-	}
-	return c.tickets
-}
-
 // enter makes a call the head of the gates of all its keys at once, or of no further one: then another call is the head for
 // the key of the caller that it returns, and if stand is set, the call stands in line. A try-lock never does: it gets the error
 // with which that head's last attempt has failed or, while the first is still under way, a channel that gets the result which
@@ -163,27 +156,6 @@ func (g *gate) drop(c *caller) (dropped bool) {
 		g.line = slices.Delete(g.line, i, i+1)
 	}
 	return true
-}
-
-// held returns the error for a caller that finds the key locked or wanted within this process.
-func (g *gate) held() *HeldError {
-	if g.slots != nil {
-		return g.slots.held()
-	}
-	held := &HeldError{}
-	if failed, ok := g.failure.(*HeldError); ok { // the head has met a lock of another process
-		held.RetryAfter = failed.RetryAfter
-	}
-	if g.lock != nil {
-		held.RetryAfter = max(held.RetryAfter, time.Until(g.lock.Until()))
-	}
-	return held
-}
-
-func (g *gates) held(c *caller) *HeldError {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return c.gate.held()
 }
 
 // next makes the oldest caller in line that can be the head now the head, in place of the present one, and returns it, or nil if there

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"iter"
 	"slices"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
@@ -228,4 +229,25 @@ func (s *seenGate) appendStatuses(all []KeyStatus, key string) []KeyStatus {
 		all[first].Line = append(all[first].Line, Call{Label: c.label, Since: c.began, Request: c.request})
 	}
 	return all
+}
+
+// held returns the error for a caller that finds the key locked or wanted within this process.
+func (g *gate) held() *HeldError {
+	if g.slots != nil {
+		return g.slots.held()
+	}
+	held := &HeldError{}
+	if failed, ok := g.failure.(*HeldError); ok { // the head has met a lock of another process
+		held.RetryAfter = failed.RetryAfter
+	}
+	if g.lock != nil {
+		held.RetryAfter = max(held.RetryAfter, time.Until(g.lock.Until()))
+	}
+	return held
+}
+
+func (g *gates) held(c *caller) *HeldError {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return c.gate.held()
 }

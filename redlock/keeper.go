@@ -42,7 +42,7 @@ func (k *keeper) end() {
 // keep has the keeper look after a lock from now on.
 func (k *keeper) keep(lock *Lock) {
 	k.mu.Lock()
-	lock.scheduled.due = lock.due()
+	lock.scheduled.due = lock.next
 	heap.Push(&k.locks, lock)
 	late := lock.scheduled.due.Before(k.next)
 	k.mu.Unlock()
@@ -51,18 +51,19 @@ func (k *keeper) keep(lock *Lock) {
 	}
 }
 
-func (k *keeper) forget(lock *Lock) {
+// reschedule sets when a lock is due next, unless it is not looked after any more; at the zero time it never will be.
+func (k *keeper) reschedule(lock *Lock, due time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.keeps(lock) {
-		heap.Remove(&k.locks, lock.scheduled.at)
-	}
-}
-
-// keeps reports whether a lock is in the schedule. mu is held.
-func (k *keeper) keeps(lock *Lock) bool {
 	at := lock.scheduled.at
-	return at < len(k.locks) && k.locks[at] == lock
+	switch {
+	case at >= len(k.locks) || k.locks[at] != lock:
+	case due.IsZero():
+		heap.Remove(&k.locks, at)
+	default:
+		lock.scheduled.due = due
+		heap.Fix(&k.locks, at)
+	}
 }
 
 func (k *keeper) run() {
@@ -92,7 +93,7 @@ func (k *keeper) work() time.Duration {
 			break
 		}
 		attended = true
-		k.attend(lock, now)
+		k.reschedule(lock, lock.renew(now))
 	}
 	if attended {
 		for _, s := range k.locker.streams {
@@ -118,15 +119,6 @@ func (k *keeper) firstDue(now time.Time) *Lock {
 	return nil
 }
 
-// attend renews a lock, unless it has ended.
-func (k *keeper) attend(lock *Lock, now time.Time) {
-	if lock.renew(now) {
-		k.reschedule(lock, lock.due())
-	} else {
-		k.forget(lock)
-	}
-}
-
 // releaseSoon has locks released that are lost. Their contexts have ended.
 func (k *keeper) releaseSoon(lost []*Lock) {
 	k.mu.Lock()
@@ -144,14 +136,14 @@ func (k *keeper) release() (any bool) {
 	k.mu.Unlock()
 	for _, lock := range lost {
 		runtime.Gosched() // where many are lost at once, their contexts end first
-		k.forget(lock)
+		k.reschedule(lock, time.Time{})
 		lock.attempt.enqueueRelease()
 		if lock.attempt.slots > 1 {
 			k.locker.slotEnded(lock)
 		} else {
 			k.locker.gates.leave(lock)
 		}
-		if cause := lock.endedBy(); lock.isFirst() && cause != ErrClosed {
+		if cause := lock.endedBy(); lock.parts()[0] == lock && cause != ErrClosed {
 			k.locker.logger.Warn("lease lost: another process may now hold this lock while its holder is still working", lock.lastWords(cause)...)
 			if failure := lock.unrenewed(); failure != nil && (cause == ErrLost || cause == ErrForced) {
 				k.locker.observer.Renewed(failure)
@@ -160,15 +152,6 @@ func (k *keeper) release() (any bool) {
 		}
 	}
 	return len(lost) > 0
-}
-
-func (k *keeper) reschedule(lock *Lock, due time.Time) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.keeps(lock) {
-		lock.scheduled.due = due
-		heap.Fix(&k.locks, lock.scheduled.at)
-	}
 }
 
 // endAll ends all locks, and then releases them.

@@ -254,3 +254,16 @@ func (t *toldTurn) turn(fence uint64) *Turn {
 func (t *toldTurn) call() Call {
 	return Call{Label: t.Label, Since: time.UnixMilli(t.Since), Request: t.Request}
 }
+
+// keyspace returns the prefix and the masters. Those in memory are nobody else's, whatever their names.
+func (l *Locker) keyspace() string {
+	names := []string{l.prefix}
+	for _, s := range l.streams {
+		names = append(names, s.String())
+	}
+	slices.Sort(names[1:])
+	if l.sets == nil {
+		names = append(names, l.id)
+	}
+	return strings.Join(names, "\n")
+}

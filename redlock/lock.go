@@ -195,7 +195,7 @@ func (k *Lock) release() error {
 		if !part.released {
 			continue // it was lost before, and its release is on its way
 		}
-		part.attempt.locker.keeper.forget(part)
+		part.attempt.locker.keeper.reschedule(part, time.Time{})
 		part.handOff()
 		if len(parts) > 1 {
 			left = append(left, part)
@@ -206,7 +206,11 @@ func (k *Lock) release() error {
 	var err error
 	deadline := time.Now().Add(2 * k.attempt.releaseTimeout()) // if another process has begun to wait, a release takes two round trips
 	for _, part := range parts {
-		err = cmp.Or(err, part.confirm(deadline))
+		if !part.released {
+			err = cmp.Or[error](err, endedError{part.endedBy()})
+		} else {
+			err = cmp.Or(err, part.attempt.confirmRelease(deadline))
+		}
 	}
 	return err
 }
@@ -217,14 +221,6 @@ func (k *Lock) parts() []*Lock {
 		return []*Lock{k}
 	}
 	return k.whole
-}
-
-// confirm returns the error of Unlock for one key, when a quorum has released it.
-func (k *Lock) confirm(deadline time.Time) error {
-	if !k.released {
-		return endedError{k.endedBy()}
-	}
-	return k.attempt.confirmRelease(deadline)
 }
 
 // endedBy returns why the lock has ended; nil while it is held.
@@ -285,56 +281,3 @@ func (k *Lock) handOff() {
 		l.gates.leave(k)
 	}
 }
-
-// watch has the attempt's timer end the lock when its validity is over. Each renewal sets it anew, so that it runs out only then.
-func (k *Lock) watch() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.attempt.lock.Store(k)
-	if k.cause == nil {
-		k.attempt.startTimer(k.until)
-	}
-}
-
-// ring has the timer run out now. mu is held, and the lock has not ended: after that the timer is the release's.
-func (k *Lock) ring() { k.attempt.startTimer(time.Time{}) }
-
-// expire loses the lock if its validity is over. It runs when the timer does.
-func (k *Lock) expire() {
-	k.mu.Lock()
-	cause := ErrLost
-	switch {
-	case k.cause != nil: // the timer was that of the release
-		cause = nil
-	case !past(k.until):
-		k.attempt.startTimer(k.until)
-		cause = nil
-	case k.forced:
-		cause = ErrForced
-	case !k.holdEnd.IsZero() && past(k.holdEnd):
-		cause = ErrMaxHold
-	}
-	k.mu.Unlock()
-	if cause != nil {
-		k.lose(cause)
-	}
-}
-
-// lose ends the lock with this cause, before Unlock, on all keys. Then the keeper releases it, and the next call may try. It
-// reports whether the lock was held until now.
-func (k *Lock) lose(cause error) (held bool) {
-	keeper, parts := k.attempt.locker.keeper, k.parts()
-	keeper.losing.Add(1)
-	lost := make([]*Lock, 0, len(parts)) // an Unlock at the same time may have some of them
-	for _, part := range parts {
-		if part.end(cause) {
-			part.attempt.stopTimer()
-			lost = append(lost, part)
-		}
-	}
-	keeper.releaseSoon(lost)
-	return len(lost) > 0
-}
-
-// isFirst reports whether this is the lock that the caller has, and not that on a further key.
-func (k *Lock) isFirst() bool { return len(k.whole) == 0 || k.whole[0] == k }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -217,22 +216,9 @@ func init() {
 		return err
 	}
 	lockerinfo.MaxHold = func(l any) time.Duration { return l.(*Locker).maxHold }
-	lockerinfo.Place = func(l any) string { return l.(*Locker).place() }
+	lockerinfo.Keyspace = func(l any) string { return l.(*Locker).keyspace() }
 	lockerinfo.Warned = option(func(o *options) { o.warned = true })
 	lockerinfo.Logger = func(l any) *slog.Logger { return l.(*Locker).told.logger }
-}
-
-// place returns the prefix and the masters. Those in memory are nobody else's, whatever their names.
-func (l *Locker) place() string {
-	names := []string{l.prefix}
-	for _, s := range l.streams {
-		names = append(names, s.String())
-	}
-	slices.Sort(names[1:])
-	if l.sets == nil {
-		names = append(names, l.id)
-	}
-	return strings.Join(names, "\n")
 }
 
 func (l *Locker) with(opts []LockOption) (lockOptions, error) {

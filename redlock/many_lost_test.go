@@ -23,13 +23,10 @@ func (c *lossCounter) LeaseLost(error) { c.lost.Add(1) }
 // TestManyLost: when 10,000 leases are lost at once, each context ends once its lease is over, each loss is told of or counted as
 // dropped, and each key is free for the next one.
 func TestManyLost(t *testing.T) {
-	const (
-		takers = 50
-		ttl    = 6 * time.Second
-	)
-	leases := 10_000
+	const takers = 50
+	leases, ttl := 10_000, 6*time.Second
 	if redistest.Few() {
-		leases /= 5
+		leases, ttl = leases/5, ttl/2
 	}
 	var counter lossCounter
 	l, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/2), redlock.WithObserver(&counter))

@@ -24,17 +24,10 @@ func renewed(start time.Time, after, ttl time.Duration) time.Time {
 	return admission.ProcessStart.Add(start.Add(after).Sub(admission.ProcessStart).Truncate(ttl / 30))
 }
 
-// due returns when the keeper must renew the lock.
-func (k *Lock) due() time.Time {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.next
-}
-
-// renew queues extends for all masters if it is time for that; the keeper has them sent. It reports false
-// if the lock has ended. An Unlock at the same time does no harm: an extend that is sent before the release
+// renew queues extends for all masters if it is time for that; the keeper has them sent. It returns when the lock is due next; the
+// zero time if it has ended. An Unlock at the same time does no harm: an extend that is sent before the release
 // is undone by it, and one behind it in the queue is dropped, because its attempt is over.
-func (k *Lock) renew(now time.Time) bool {
+func (k *Lock) renew(now time.Time) (due time.Time) {
 	k.mu.Lock()
 	if k.cause == nil && past(k.until) {
 		k.ring() // its timer stands still while the host is suspended
@@ -49,17 +42,20 @@ func (k *Lock) renew(now time.Time) bool {
 		// If no quorum answers, the next round comes sooner than usual; receive sets the regular time.
 		k.next = renewed(now, k.attempt.ttl/9+k.attempt.ttl/30, k.attempt.ttl)
 	}
+	due = k.next
 	k.mu.Unlock()
 	switch {
-	case ended || early:
-		return !ended
+	case ended:
+		return time.Time{}
+	case early:
+		return due
 	case failure != nil:
 		k.attempt.locker.observer.Renewed(failure)
 	}
 	for i, s := range k.attempt.locker.streams {
 		s.Enqueue(k.attempt.extension(i, until, r))
 	}
-	return true
+	return due
 }
 
 // failure returns why a round has not renewed the lease, or nil if it has, or if there was none. The mu of the lock is held.
@@ -122,4 +118,54 @@ func (r *renewal) Receive(c *link.Command) {
 	if done {
 		a.locker.observer.Renewed(nil)
 	}
+}
+
+// watch has the attempt's timer end the lock when its validity is over. Each renewal sets it anew, so that it runs out only then.
+func (k *Lock) watch() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.attempt.lock.Store(k)
+	if k.cause == nil {
+		k.attempt.startTimer(k.until)
+	}
+}
+
+// ring has the timer run out now. mu is held, and the lock has not ended: after that the timer is the release's.
+func (k *Lock) ring() { k.attempt.startTimer(time.Time{}) }
+
+// expire loses the lock if its validity is over. It runs when the timer does.
+func (k *Lock) expire() {
+	k.mu.Lock()
+	cause := ErrLost
+	switch {
+	case k.cause != nil: // the timer was that of the release
+		cause = nil
+	case !past(k.until):
+		k.attempt.startTimer(k.until)
+		cause = nil
+	case k.forced:
+		cause = ErrForced
+	case !k.holdEnd.IsZero() && past(k.holdEnd):
+		cause = ErrMaxHold
+	}
+	k.mu.Unlock()
+	if cause != nil {
+		k.lose(cause)
+	}
+}
+
+// lose ends the lock with this cause, before Unlock, on all keys. Then the keeper releases it, and the next call may try. It
+// reports whether the lock was held until now.
+func (k *Lock) lose(cause error) (held bool) {
+	keeper, parts := k.attempt.locker.keeper, k.parts()
+	keeper.losing.Add(1)
+	lost := make([]*Lock, 0, len(parts)) // an Unlock at the same time may have some of them
+	for _, part := range parts {
+		if part.end(cause) {
+			part.attempt.stopTimer()
+			lost = append(lost, part)
+		}
+	}
+	keeper.releaseSoon(lost)
+	return len(lost) > 0
 }

@@ -3,7 +3,6 @@ package redlock
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,11 +58,6 @@ func (u *subscriptions) subscribe() {
 		})
 	}
 	u.stop, u.running, u.settled = stop, running, settled
-}
-
-// any reports whether any master wakes this process.
-func (u *subscriptions) any() bool {
-	return slices.ContainsFunc(u.locker.streams, func(s *link.Stream) bool { return s.Subscribed() })
 }
 
 // done counts off a call that has waited.

@@ -63,10 +63,11 @@ func (a *attempt) answered() int { return len(a.granted) + len(a.held) + len(a.d
 // a fence would become the lock's, and the restart guard, which relies on fences near the clocks, would be
 // too short to keep later fences above it once a master has restarted and forgotten it.
 func (a *attempt) refuseAhead() {
-	most := a.locker.fenceLead()
-	if most == 0 {
-		return
+	if a.locker.maxSkew == 0 {
+		return // it isn't checked: how far clocks may differ isn't known
 	}
+	// by the skew, the slack on both sides, and by how far a clock may be set back unnoticed
+	most := a.locker.maxSkew + 2*protocol.FenceSlack + admission.SetBackTolerance
 	least := slices.Min(a.fences())
 	a.granted = slices.DeleteFunc(a.granted, func(c *link.Command) bool {
 		ahead := time.Duration(c.Reply.Fence-least) * time.Microsecond
@@ -205,16 +206,6 @@ func (a *attempt) patience() time.Duration {
 	return patience
 }
 
-// fenceLead returns how far the fence of a key on one master may be ahead of that on another as long as their
-// clocks are right: by their skew, the slack on both sides, and by how far a clock may be set back
-// unnoticed. It is 0 if that isn't known, because the skew isn't checked.
-func (o *options) fenceLead() time.Duration {
-	if o.maxSkew == 0 {
-		return 0
-	}
-	return o.maxSkew + 2*protocol.FenceSlack + admission.SetBackTolerance
-}
-
 // chooseFence returns the fence of a lock from the fences with which masters have granted it, which it
 // sorts: the quorum-th smallest. certain reports whether a quorum has stored as much.
 //
@@ -237,4 +228,42 @@ func chooseFence(granted []int64, quorum int) (fence int64, certain bool) {
 		}
 	}
 	return fence, stored >= quorum
+}
+
+// outage is how long a call with a deadline waits for masters that refuse every connection.
+const outage = time.Second
+
+// hopeless reports whether no quorum can be had before the deadline of ctx: too many masters are excluded
+// beyond it, by the restart guard or after a jump of the clock, or no connection to them could be made for
+// an outage, throughout which this call has waited. A master that hangs may still answer. Without a
+// deadline there is always hope.
+func (t *contender) hopeless(ctx context.Context, a *attempt) bool {
+	end, ends := ctx.Deadline()
+	if !ends {
+		return false
+	}
+	waited := time.Since(t.callers[0].began)
+	left := len(a.acquires)
+	for i := range a.acquires {
+		c, s := &a.acquires[i], t.locker.streams[i]
+		if !c.Counted { // it may still answer
+			continue
+		}
+		var guard *admission.GuardError
+		switch err := c.Reply.Err; {
+		case errors.As(err, &guard):
+			if guard.Until.After(end) {
+				left--
+			}
+		case errors.Is(err, admission.ErrClockJump):
+			if !s.Clock.Trusted(end) {
+				left--
+			}
+		case errors.Is(err, protocol.ErrUnreachable):
+			if min(waited, s.Unconnected()) >= outage {
+				left--
+			}
+		}
+	}
+	return left < t.locker.quorum
 }

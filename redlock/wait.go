@@ -44,7 +44,11 @@ func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try boo
 	}
 	try = try || o.wait == 0
 	wait := waitLimit{ctx: ctx}
-	defer wait.end()
+	defer func() {
+		if wait.cancel != nil {
+			wait.cancel()
+		}
+	}()
 	var room [1]*caller // enough for one key, the usual case; saves an allocation
 	callers := room[:0]
 	began := time.Now()
@@ -183,12 +187,6 @@ func (w *waitLimit) context() context.Context {
 		w.wait, w.cancel = context.WithDeadline(w.ctx, w.until)
 	}
 	return w.wait
-}
-
-func (w *waitLimit) end() {
-	if w.cancel != nil {
-		w.cancel()
-	}
 }
 
 // clock returns the time on the masters' clocks, in microseconds. Fences and tickets are made from it, not

@@ -13,8 +13,8 @@ var (
 	CheckTTL func(locker any, ttl time.Duration) error
 	// MaxHold returns the max hold of the Locker's locks; 0 is for none.
 	MaxHold func(locker any) time.Duration
-	// Place returns where the Locker's keys are: Lockers with the same place, by their prefix and masters, see the same locks.
-	Place func(locker any) string
+	// Keyspace returns where the Locker's keys are, by its prefix and masters: Lockers with the same one see the same locks.
+	Keyspace func(locker any) string
 	// Logger returns the Locker's logger.
 	Logger func(locker any) *slog.Logger
 	// Warned is a redlock.Option for a Locker of whose settings another one has warned.

@@ -48,42 +48,6 @@ func (m *Master) Connect(context.Context) (protocol.Conn, error) {
 	return protocol.NewImmediate(m.Do), nil
 }
 
-// Listen never misses a message.
-func (m *Master) Listen(ctx context.Context, process string, ready func(), message func(protocol.WakeUp)) error {
-	m.Subscribe(process, message)
-	ready()
-	<-ctx.Done()
-	m.Subscribe(process, nil)
-	return context.Cause(ctx)
-}
-
-// Subscribe has a process's messages go to a function, or nowhere if that is nil.
-func (m *Master) Subscribe(process string, message func(protocol.WakeUp)) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	switch {
-	case message == nil:
-		delete(m.listeners, process)
-	case m.listeners == nil:
-		m.listeners = map[string]func(protocol.WakeUp){process: message}
-	default:
-		m.listeners[process] = message
-	}
-}
-
-// publish sends a message to the process of a waiter, and reports whether that is subscribed.
-func (m *Master) publish(process string, w protocol.WakeUp) bool {
-	process, w.Call = protocol.CallOf(process)
-	m.mu.Lock()
-	message := m.listeners[process]
-	m.mu.Unlock()
-	if message == nil {
-		return false
-	}
-	message(w)
-	return true
-}
-
 // Do runs the commands.
 func (m *Master) Do(cmds []*protocol.Command) {
 	for _, cmd := range cmds {
@@ -197,27 +161,6 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 		reply.Elsewhere = q.elsewhere(cmd.Process, now)
 	}
 	return reply
-}
-
-// wakeNext wakes the next in line for one more slot, where a further one is free: of several that became free at once, each was
-// announced to the same process.
-func (m *Master) wakeNext(cmd *protocol.Command, q *Queue, line string, slot int, now time.Time) {
-	for i := 1; i < int(cmd.Slots); i++ {
-		free := (slot + i) % int(cmd.Slots)
-		key := protocol.SlotKey(line, free)
-		if _, _, held := m.Leases.Get(key, now); held {
-			continue
-		}
-		for {
-			first := q.next(cmd.Process, free, now)
-			if first == nil {
-				break
-			}
-			if first.Process == cmd.Process || m.wake(key, q, *first) {
-				return
-			}
-		}
-	}
 }
 
 // fits reports whether the fence of a key that is free, before and with the grant of a Fast command, needn't outlive the lease.
@@ -349,32 +292,4 @@ func (m *Master) free(key, token string, now time.Time) protocol.Status {
 	m.Leases.Delete(key)
 	m.Polls.Delete(key)
 	return protocol.StatusReleased
-}
-
-// Join gives the command's process its place in the queue of the key.
-func (m *Master) Join(cmd *protocol.Command, now time.Time) *Queue {
-	q, ends, ok := m.Queues.Get(lineOf(cmd), now)
-	if !ok || len(q.Places) == 0 {
-		q, ends = &Queue{}, now
-	}
-	lease := cmd.TTL
-	if cmd.Polls {
-		lease = min(lease, protocol.PollLease)
-	}
-	q.Join(Place{cmd.Process, cmd.Ticket, now.Add(lease), cmd.Polls, int(cmd.Slots)})
-	m.Queues.Set(lineOf(cmd), q, now, max(lease, ends.Sub(now)))
-	if m.Plain.Delete(cmd.Key); cmd.Slots > 1 {
-		m.Plain.Delete(lineOf(cmd)) // a process with one slot may have it
-	}
-	return q
-}
-
-// wake sends the process at this place the message that the key is free, and reports whether that is subscribed. One
-// that isn't any more loses its place.
-func (m *Master) wake(key string, q *Queue, p Place) bool {
-	if m.publish(p.Process, protocol.WakeUp{Key: key, Ticket: p.Ticket}) {
-		return true
-	}
-	q.leave(p.Process, math.MaxInt64)
-	return false
 }
