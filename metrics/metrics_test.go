@@ -169,7 +169,7 @@ func TestSlots(t *testing.T) {
 	m := metrics.New("redlock")
 	l := newLocker(t, m, live)
 	inside, release := make(chan struct{}), make(chan struct{})
-	h := orders(l, m, func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-release }, middleware.Rule{Concurrency: 3})
+	h := orders(l, m, func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-release }, middleware.Rule{Concurrency: middleware.Concurrency{3}})
 	requireSeries(t, m, map[string]float64{`concurrency{rule="pay"}`: 3, `holding{rule="pay"}`: 0})
 	var done sync.WaitGroup
 	for range 2 {
