@@ -55,8 +55,8 @@ func Value(value string) (string, error) {
 		return "", ErrTooLong
 	}
 	blank := strings.Trim(value, " \t") == ""
-	folded := strings.Map(foldRune, norm.NFKC.String(value))
-	value = norm.NFKC.String(strings.TrimFunc(folded, IsBlank)) // only a lower case, such as that of J̌, may be one character
+	folded := strings.Map(foldRune, norm.NFKD.String(value))
+	value = norm.NFC.String(severalLetters.Replace(strings.TrimFunc(folded, IsBlank)))
 	// Where nothing is left, some readers see nothing, others something.
 	if strings.ContainsFunc(value, unicode.IsControl) || value == "" && !blank {
 		return "", ErrBadText
@@ -132,12 +132,12 @@ func isPlain(value string) bool {
 	digits, inNumber := 0, 0
 	for _, c := range []byte(value) {
 		switch {
+		case c <= ' ' || c >= 0x7f || 'A' <= c && c <= 'Z':
+			return false
 		case IsDigit(c):
 			digits++
 		case strings.IndexByte(inNumbers, c) >= 0:
 			inNumber++
-		case c <= ' ' || c >= 0x7f || 'A' <= c && c <= 'Z':
-			return false
 		}
 	}
 	return value != "" && (digits+inNumber < len(value) || inNumber == 0 && value[0] != '0')
@@ -146,9 +146,15 @@ func isPlain(value string) bool {
 // IsBlank reports whether some reader trims a character from the ends of a value.
 func IsBlank(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == '\ufeff' }
 
+// severalLetters has letters that to a database are others, or whose upper case is several.
+var severalLetters = strings.NewReplacer("ß", "ss", "æ", "ae", "œ", "oe", "ø", "o", "đ", "d", "ł", "l", "ħ", "h")
+
 // foldRune returns the lower case of a letter, and the ASCII digit for a digit of another script, as Python reads it. Letters that
-// differ in case may have several lower cases, such as σ and ς, but only one upper case.
+// differ in case may have several lower cases, such as σ and ς, but only one upper case. It leaves out accents, as MySQL compares texts.
 func foldRune(r rune) rune {
+	if 0x300 <= r && r < 0x370 && r != 0x345 { // an iota that is a letter in upper case
+		return -1
+	}
 	if r < utf8.RuneSelf || !unicode.IsDigit(r) {
 		return unicode.ToLower(unicode.ToUpper(r))
 	}
