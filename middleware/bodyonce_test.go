@@ -53,8 +53,7 @@ func BenchmarkWorst(b *testing.B) {
 		{"cookies/pairs", "cookie.id", fill("id=1", ";"+some("id."), ""), cookies},
 		{"cookies/signs", "cookie.id", fill("id=1; x=", some("id.")+"=", ""), cookies},
 		{"cookies/words", "cookie.id", fill("id=1; x=", some(" i")+"=", ""), cookies},
-		{"cookies/commas", "cookie.id", fill("id=1; x=", some(",i")+"=", ""), cookies},
-		{"cookies/names", "cookie.id", fill("id=1", some(",ii"), ""), cookies},
+		{"cookies/commas", "cookie.id", fill("id=1; ", some(",i."), ""), cookies},
 	} {
 		for _, keys := range [][]string{one, eight} {
 			family, field, _ := strings.Cut(c.placeholder, ".")

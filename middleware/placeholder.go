@@ -211,16 +211,24 @@ func isWithin(pair string, own fields.Name) bool {
 			return false
 		}
 		before = strings.TrimRightFunc(before, fold.IsBlank) // WebOb takes "id =42" for "id=42"
-		for _, inNames := range []string{"-_.%[]", "-_.%"} { // WebOb begins a name behind brackets, too
-			name := before[strings.LastIndexFunc(before, func(r rune) bool {
-				return r >= utf8.RuneSelf || !fold.IsAlphanumeric(byte(r)) && !strings.ContainsRune(inNames, r)
-			})+1:]
-			if len(name) < len(before) && alike(name, own) {
-				return true
-			}
+		name := lastName(before, "-_.%[]")
+		if len(name) < len(before) && alike(name, own) {
+			return true
+		}
+		if shorter := lastName(name, "-_.%"); len(shorter) < len(name) && alike(shorter, own) { // WebOb begins a name behind brackets, too
+			return true
 		}
 	}
 	return false
+}
+
+// lastName returns the letters, digits and these signs at the end of a text.
+func lastName(text, signs string) string {
+	i := len(text)
+	for i > 0 && (fold.IsAlphanumeric(text[i-1]) || strings.IndexByte(signs, text[i-1]) >= 0) {
+		i--
+	}
+	return text[i:]
 }
 
 const errBadCookie = fold.Error("cookie can be read in several ways")

@@ -44,7 +44,7 @@ func TestTemplateKey(t *testing.T) {
 		{"{a}", []string{"42"}, "42"},
 		{"{a}!", []string{"a-._~b"}, "a-._~b!"},
 		{"order:{a}", []string{"x:y"}, "order:x%3Ay"},
-		{"{a}", []string{" A/b c%ä{}\n"}, "a%2Fb%20c%25%C3%A4%7B%7D"},
+		{"{a}", []string{" A/b c%ä{}\n"}, "a%2Fb%20c%25a%7B%7D"},
 		{"{a}:{b}", []string{"x:y", "z"}, "x%3Ay:z"},
 		{"{a}:{b}", []string{"x", "y:z"}, "x:y%3Az"},
 		{"{a}-{b}", []string{"x-y", "z_.~"}, "x%2Dy-z_.~"},

@@ -3,6 +3,7 @@ package fields
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -73,7 +74,7 @@ var inName = func() (all [256]byte) {
 
 // Set makes it that of a text without escapes.
 func (n *Name) Set(text []byte) {
-	name, separator := (*n)[:0], byte(0)
+	name, separator := slices.Grow((*n)[:0], len(text)), byte(0)
 	for _, c := range text {
 		if c == 0 { // programs in C stop here
 			break

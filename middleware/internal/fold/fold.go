@@ -152,7 +152,7 @@ var severalLetters = strings.NewReplacer("ß", "ss", "æ", "ae", "œ", "oe", "ø
 // foldRune returns the lower case of a letter, and the ASCII digit for a digit of another script, as Python reads it. Letters that
 // differ in case may have several lower cases, such as σ and ς, but only one upper case. It leaves out accents, as MySQL compares texts.
 func foldRune(r rune) rune {
-	if 0x300 <= r && r < 0x370 {
+	if 0x300 <= r && r < 0x370 && r != 0x345 { // an iota that is a letter in upper case
 		return -1
 	}
 	if r < utf8.RuneSelf || !unicode.IsDigit(r) {
