@@ -25,7 +25,7 @@ func (c *counts) Done(string, middleware.Outcome, time.Duration) { c.done.Add(1)
 // BenchmarkRequest measures what the middleware, with one master in memory, adds to a request.
 func BenchmarkRequest(b *testing.B) {
 	for name, rule := range map[string]middleware.Rule{
-		"try":      middleware.Rule{},
+		"try":      {},
 		"wait":     {Wait: bound},
 		"shutdown": {Wait: bound, Shutdown: b.Context()},
 		"max_hold": {MaxHold: time.Minute, TTL: longTTL},
