@@ -124,11 +124,8 @@ func (p *part) together(from *bodyFields, sources []source, room []string) ([]st
 	var all []string
 	for i := range sources {
 		values, err := p.valuesOf(from, &sources[i], nil)
-		if err != nil && fields.Some(err) {
-			err = sources[i].fold(values)
-		}
 		switch {
-		case err == nil:
+		case fields.Some(err):
 			all = append(all, values...)
 		case !errors.Is(err, ErrMissingKey) || !from.json && errors.As(err, new(*elsewhereError)):
 			return nil, err
@@ -141,7 +138,7 @@ func (p *part) together(from *bodyFields, sources []source, room []string) ([]st
 	return slices.Compact(all), nil
 }
 
-// valuesOf returns the folded values of one source.
+// valuesOf returns the folded values of one source. With an error they are those beside what has none, as far as fields.Some has it.
 func (p *part) valuesOf(from *bodyFields, s *source, room []string) (values []string, err error) {
 	if s.value == nil {
 		values, err = from.values(*s)
@@ -154,34 +151,42 @@ func (p *part) valuesOf(from *bodyFields, s *source, room []string) (values []st
 		value, err = s.value(from.request)
 		values = append(room, value)
 	}
-	if err != nil {
-		return values, err
+	if !fields.Some(err) {
+		return nil, err
 	}
-	return values, s.fold(values)
+	folded, failed := s.fold(values)
+	switch {
+	case failed != nil:
+		return nil, failed
+	case err != nil || len(folded) == len(values):
+		return folded, err
+	case len(folded) == 0:
+		return nil, ErrMissingKey
+	}
+	return folded, fields.ErrPartly
 }
 
-// fold folds values in place unless they are to be exact, or returns an error if they are not what the placeholder expects.
-func (s *source) fold(values []string) (err error) {
-	for i, value := range values {
+// fold folds values in place unless they are to be exact, and leaves out those of which nothing is left. It returns an error if one is not
+// what the placeholder expects.
+func (s *source) fold(values []string) (folded []string, err error) {
+	folded = values[:0]
+	for _, value := range values {
 		if s.kind != "" && value != "" && !fold.Kinds[s.kind](value) {
-			return fold.Error(fmt.Sprintf("not of the kind %q in its one spelling", s.kind))
+			return nil, fold.Error(fmt.Sprintf("not of the kind %q in its one spelling", s.kind))
 		}
 		if !s.exact {
-			values[i], err = fold.Value(value)
+			value, err = fold.Value(value)
 		} else if strings.ContainsRune(value, labelEnd) {
 			err = fold.ErrBadText
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if values[i] == "" {
-			return ErrMissingKey
-		}
-		if s.label != "" {
-			values[i] = s.label + values[i]
+		if value != "" {
+			folded = append(folded, s.label+value)
 		}
 	}
-	return nil
+	return folded, nil
 }
 
 // escape appends a value to a key, escaped.

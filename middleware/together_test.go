@@ -30,6 +30,14 @@ func TestKeysTogether(t *testing.T) {
 		{"k:{header.X&json.a&method}", `{"a":1}`, "k:1 k:post"},
 		{"{body.a&body.b}", `{"a":1,"b":2,"c":"&a=3&"}`, "1 2 3"}, // and read as a form
 		{"{body.a&body.b}", `{"a":1,"b":2,"c":"&a=3&b=4&"}`, "1 2 3 4"},
+		// what is folded to nothing is as missing as what is empty, and leaves out no other
+		{"{json.a[]&json.b}", `{"a":["x"," "],"b":"y"}`, "x y"},
+		{"{json.a[]|json.b}", `{"a":["x"," "],"b":"y"}`, "refused: key part {json.a[]|json.b}: missing or empty in some of the elements only"},
+		{"{json.a[]|json.b}", `{"a":[" "," "],"b":"y"}`, "y"},
+		{"{one=json.a[]&two=json.b}", `{"a":["x"," "],"b":" "}`, "one=x"},
+		// missing in all alternatives is missing, of whichever kind they are
+		{"{body.a.id|header.X|query.a}", `{}`, "missing"},
+		{"{body.a|cookie.X}", `{"b":1}`, "missing"},
 		// a label keeps IDs of different things apart
 		{"k:{json.a|other=json.b}", `{"a":1,"b":2}`, "k:1"},
 		{"k:{json.a|other=json.b}", `{"b":1}`, "k:other=1"},

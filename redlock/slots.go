@@ -42,10 +42,14 @@ func (s *slots) busy() int {
 	return len(s.locks) + len(s.asking)
 }
 
-// fullFor reports whether this process has, or asks for, as many slots as a caller allows.
+// fullFor reports whether this process has, or asks for, as many slots as a caller allows, or one that asks: it would meet another one.
 func (s *slots) fullFor(c *caller) bool {
 	busy := s.busy()
-	return busy > 0 && (busy >= int(c.slots) || len(s.asking) >= maxAsking)
+	if busy == 0 {
+		return false
+	}
+	return busy >= int(c.slots) || len(s.asking) >= maxAsking ||
+		slices.ContainsFunc(s.asking, func(asks *caller) bool { return busy >= int(asks.slots) })
 }
 
 // full reports whether a caller can't be the head now, or ask for a slot.
