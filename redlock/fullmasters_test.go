@@ -28,14 +28,14 @@ func TestFullMastersRenew(t *testing.T) {
 // TestRenewalsOverSlowNetwork: a tenth of the TTL is too long for the timeout of new locks, but not for a renewal.
 func TestRenewalsOverSlowNetwork(t *testing.T) {
 	t.Parallel()
-	const ttl = 6 * time.Second
+	const ttl = 10 * time.Second // for its third, a busy machine may do nothing
 	urls, _, ways := behindForwarders(t, 3)
 	l := newLocker(t, urls, redlock.WithTTL(ttl), redlock.WithTimeout(redlock.DefaultTimeout))
 	held := mustLock(t, l, "order:1")
 	for _, way := range ways {
 		way.Set(redistest.Weather{Delay: ttl / 20}) // there, and back
 	}
-	others(t, l, 3*ttl, held)
+	others(t, l, 2*ttl, held)
 	for _, way := range ways {
 		way.Set(redistest.Weather{})
 	}
