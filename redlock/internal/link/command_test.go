@@ -86,6 +86,27 @@ func TestPlainReleaseTakesNoTicket(t *testing.T) {
 	}
 }
 
+// TestLateRelease: a call has a slot from a master that then can't be reached, and too few others give it one. So what rests in that
+// master's line waits to be sent, while a further attempt doesn't reach the master, and the call gives up.
+func TestLateRelease(t *testing.T) {
+	s := unconnected()
+	ticket := new(TicketState)
+	attempt := func() *Command {
+		a := NewAcquire(protocol.Command{Op: protocol.OpAcquire, Key: "key", Token: "token", TTL: time.Minute, Ticket: 7, Queue: true, Slots: 2}, 0, new(atomic.Bool), ticket, nil)
+		return &a
+	}
+	first, second := attempt(), attempt()
+	b := sends(s, first)
+	b.cmds[0].Reply = protocol.Reply{Status: protocol.StatusGranted, Fence: 1}
+	s.settle(b)
+	rests, leaves := first.Release(first.Ticket, true, false, nil), second.Release(second.Ticket, false, false, nil)
+	s.Enqueue(&rests)
+	s.Enqueue(&leaves)
+	if b := sends(s); b == nil || b.cmds[len(b.cmds)-1].Queue {
+		t.Error("the call keeps its place in the line for ever")
+	}
+}
+
 // slowConn is a connection on which a send blocks until the test lets it go on.
 type slowConn struct {
 	protocol.Conn

@@ -59,8 +59,11 @@ func (s *Stream) accept(c *Command) (taken bool, err error) {
 		return false, err
 	}
 	s.queue = append(s.queue, c)
-	if c.Op == protocol.OpAcquire {
+	switch {
+	case c.Op == protocol.OpAcquire:
 		s.acquires++
+	case c.Op == protocol.OpRelease && c.Queue && c.acquire.ticket != nil:
+		c.acquire.ticket.left = true // it may be sent when the call has ended: the release that takes the ticket away has to follow it
 	}
 	return true, nil
 }
