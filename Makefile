@@ -9,10 +9,10 @@ MODULE := github.com/caddy-redlock/caddy-redlock
 # These keep apt-get from starting the service of redis-server: the tests start their own servers.
 NO_SERVICE := RUNLEVEL=1 SYSTEMD_OFFLINE=1
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
-APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive $(NO_SERVICE) apt-get
+APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive $(NO_SERVICE) flock /tmp/caddy-redlock.apt apt-get
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all test-stalled deploy alerts console test-servers clients former former-is-here torture operating storm reloads fuzz soak lint bench bench-check bench-http wrk postgres redis-server upstreams corpus sdks node prose site images workflows vulncheck release-check release-module release-notes snapshot release syft traefik trial cover
+.PHONY: help build test test-all test-race models stacks test-stalled deploy alerts console test-servers clients former former-is-here torture operating storm reloads fuzz soak lint lint-modules bench bench-check bench-http wrk postgres redis-server upstreams corpus sdks node prose site images workflows vulncheck release-check release-module release-notes snapshot release syft traefik trial cover
 
 # Tests of many cases, of which they try few with -short or the race detector (redistest.Few).
 MODELS := ^(TestSimulation|TestMutants|TestManyLeases|TestManyLost|TestGuardsKeepExclusion|TestScriptsDoWhatTheModelDoes)$$
@@ -43,12 +43,15 @@ test: redis-server ## Run the tests of each package, models in few random cases 
 	@echo '2/2 test: a line for each package; redlock and e2e take minutes, and are told first'
 	$(TEST) -short $(ALL)
 
-test-all: redis-server postgres ## Run all tests with the race detector, models and mutants at full size, and the modules of examples (12 minutes)
-	@echo '1/3 with the race detector: redlock and e2e take minutes, and are told first'
+test-all: test-race models stacks ## Run all tests with the race detector, models and mutants at full size, and the modules of examples (12 minutes)
+
+test-race: redis-server ## Run all tests with the race detector: redlock and e2e take minutes, and are told first
 	$(TEST) -race $(ALL)
-	@echo '2/3 models and mutants'
+
+models: ## Run models and mutants at full size
 	go test -timeout 30m -run '$(MODELS)' ./redlock
-	@echo '3/3 examples/stacks, and the plugin for Traefik as it is interpreted'
+
+stacks: redis-server postgres ## Test the modules of examples, and the plugin for Traefik as it is interpreted
 	cd examples/stacks && POSTGRES=required go test -race -timeout 5m ./...
 	cd traefik/yaegitest && go test -timeout 5m ./...
 
@@ -216,16 +219,19 @@ images: build redis-server ## Record the terminal in README, and photograph the 
 	go run ./internal/recording
 	cd console/browsertest && PICTURE=$(abspath docs/images/console.png) go test -count 1 -run '^TestPicture$$' .
 
-lint: build ## Check format, vet, staticcheck, go.mod and Caddyfile.example
+lint: build ## Check format, vet, staticcheck, go.mod and Caddyfile.example (lint-modules has the modules beside this one)
 	@test -z "$$(gofmt -s -l . | tee /dev/stderr)" || { echo 'run gofmt -s -w on these files' >&2; exit 1; }
 	go vet ./...
 	go run $(STATICCHECK) ./...
 	go mod tidy -diff
+	bin/caddy validate --config Caddyfile.example
+	bin/caddy fmt Caddyfile.example >/dev/null # fails, with the line, where the format differs
+
+# What they share with the module above has its versions, so that it is compiled and analyzed once.
+lint-modules: ## Check vet, staticcheck and go.mod of the modules beside this one
 	for module in examples/stacks bench traefik/yaegitest deploy/check console/browsertest; do ( \
 		cd $$module && go vet ./... && go run $(STATICCHECK) ./... && go mod tidy -diff) || exit 1; \
 	done
-	bin/caddy validate --config Caddyfile.example
-	bin/caddy fmt Caddyfile.example >/dev/null # fails, with the line, where the format differs
 
 prose: node ## Check the spelling in documents, comments and messages: internal/prose/words.txt has the words that are right
 	$(call npm-install,prose)
