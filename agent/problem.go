@@ -50,8 +50,8 @@ func (p *problem) write(w http.ResponseWriter) {
 	_ = json.NewEncoder(w).Encode(p) // the client may have left
 }
 
-// answerOf returns the answer to a request that is refused. ctx is that of its wait.
-func answerOf(ctx context.Context, err error) *buffered {
+// responseOf returns the answer to a request that is refused. ctx is that of its wait.
+func responseOf(ctx context.Context, err error) *buffered {
 	w := &buffered{header: make(http.Header)}
 	var own *problem
 	var refusal *middleware.Refusal

@@ -160,7 +160,7 @@ func (t *tail) saidDone() bool { return string(t.word) == done }
 // refuse answers a request that hasn't got its lock. The client may still end its body in order, and use the connection again: it has
 // a moment for that.
 func (t *tail) refuse(err error) {
-	if !t.tell(answerOf(t.ctx, err)) {
+	if !t.tell(responseOf(t.ctx, err)) {
 		return
 	}
 	if t.asked && !t.open {

@@ -119,7 +119,7 @@ func requestCases(h *hosts) (cases []hostCase) {
 }
 
 // Handlers that make or change the answer.
-func answerCases(h *hosts) (cases []hostCase) {
+func responseCases(h *hosts) (cases []hostCase) {
 	large := "reverse_proxy " + h.large
 	files := "root * " + h.dir + "\nLOCK\n"
 	for name, site := range map[string]string{

@@ -95,7 +95,7 @@ type hostCase struct {
 func TestBesideOtherHandlers(t *testing.T) {
 	t.Parallel()
 	h := newHosts(t)
-	cases := slices.Concat(bodyCases(h), errorCases(h), requestCases(h), answerCases(h))
+	cases := slices.Concat(bodyCases(h), errorCases(h), requestCases(h), responseCases(h))
 	config := "{\nadmin {$ADMIN}\nauto_https off\ndefault_bind 127.0.0.1\nmetrics\nservers {\nprotocols h1 h2c\n}\n}\nhttp://{$LISTEN} {\nrespond up\n}\n"
 	for i, c := range cases {
 		lock := c.lock

@@ -333,7 +333,7 @@ func TestRecipeGoServerShutsDown(t *testing.T) {
 	redistest.RequireNoKeys(t, servers)
 }
 
-func TestRecipeOfAnswers(t *testing.T) {
+func TestRecipeOfResponses(t *testing.T) {
 	c, b, release := runRecipe(t, "Answers of your own")
 	wait := b.hold(t, c.url+"/orders/42/pay")
 	for path, want := range map[string]struct {

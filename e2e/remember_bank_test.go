@@ -92,13 +92,13 @@ func (b *bank) judge(got map[string][]answer, explain func(run *bankRun, answere
 			continue
 		}
 		for i, run := range runs[:last] {
-			answered := slices.ContainsFunc(answers, func(a answer) bool { return sameAnswer(a, run.answer) })
+			answered := slices.ContainsFunc(answers, func(a answer) bool { return sameResponse(a, run.answer) })
 			if again[run] = explain(run, answered); again[run] == "" {
 				wrong = append(wrong, fmt.Sprintf("%s: run %d of %d, by %s, try %s, begun %v, clients got its answer: %v; the next began %v: it should be the last", payment, i+1, len(runs), run.caddy, run.try, run.begun.UTC(), answered, runs[i+1].begun.UTC()))
 			}
 		}
 		for _, a := range answers {
-			of := slices.IndexFunc(runs, func(run *bankRun) bool { return sameAnswer(a, run.answer) })
+			of := slices.IndexFunc(runs, func(run *bankRun) bool { return sameResponse(a, run.answer) })
 			if of < 0 {
 				wrong = append(wrong, fmt.Sprintf("%s: the answer of none of its %d runs: %d %v %.100q", payment, len(runs), a.status, a.header, a.body))
 			}
@@ -107,7 +107,7 @@ func (b *bank) judge(got map[string][]answer, explain func(run *bankRun, answere
 	return wrong, again
 }
 
-func sameAnswer(a, b answer) bool {
+func sameResponse(a, b answer) bool {
 	return a.status == b.status && slices.Equal(a.header["Location"], b.header["Location"]) && a.body == b.body
 }
 

@@ -171,7 +171,7 @@ func TestIdempotencyKeyInCaddy(t *testing.T) {
 	} {
 		a := pay(test.method, test.path, test.body, test.header...)
 		outcome := a.header.Get("Redlock-Outcome")
-		replayed := a.header.Get("Idempotency-Replayed") == "true" && sameAnswer(a, first)
+		replayed := a.header.Get("Idempotency-Replayed") == "true" && sameResponse(a, first)
 		if a.status != test.status || outcome != test.outcome || replayed != (test.outcome == "") {
 			t.Errorf("%s %s %s %q: %d %q, replayed %v: want %d %q", test.method, test.path, test.body, test.header, a.status, outcome, replayed, test.status, test.outcome)
 		}
@@ -181,8 +181,8 @@ func TestIdempotencyKeyInCaddy(t *testing.T) {
 	}
 }
 
-// TestCookiesAndLargeAnswers: a repeat gets no cookie. Of an answer that was too large it gets the status and a note.
-func TestCookiesAndLargeAnswers(t *testing.T) {
+// TestCookiesAndLargeResponses: a repeat gets no cookie. Of an answer that was too large it gets the status and a note.
+func TestCookiesAndLargeResponses(t *testing.T) {
 	s := newShop(t)
 	rule := func(path, lines string) string {
 		return "redlock " + path + " {\n" + idempotent + lines + "\n}\n"
@@ -191,7 +191,7 @@ func TestCookiesAndLargeAnswers(t *testing.T) {
 	ask := func(path string) answer {
 		return send(t, withBody(c.url+path, "{}", "Idempotency-Key", path, "Authorization", "Bearer alice"))
 	}
-	if first, again := ask("/cookie"), ask("/cookie"); first.header.Get("Set-Cookie") == "" || !sameAnswer(first, again) || again.header["Set-Cookie"] != nil {
+	if first, again := ask("/cookie"), ask("/cookie"); first.header.Get("Set-Cookie") == "" || !sameResponse(first, again) || again.header["Set-Cookie"] != nil {
 		t.Errorf("%q, and again %q", first.header["Set-Cookie"], again.header["Set-Cookie"])
 	}
 	before := s.runsOf("127.0.0.1")

@@ -63,7 +63,7 @@ func (i *till) requireReplay(c *caddyProcess, payment string) {
 	i.t.Helper()
 	before := i.runs()
 	a := i.answered(c, payment)
-	if !sameAnswer(a, i.paid[payment]) || i.runs() != before || a.header.Get("Idempotency-Replayed") != "true" {
+	if !sameResponse(a, i.paid[payment]) || i.runs() != before || a.header.Get("Idempotency-Replayed") != "true" {
 		i.t.Fatalf("%s: %d %s, %d runs, %.40q: want none, and the first answer, %.40q", payment, a.status, a.header.Get("Redlock-Outcome"), i.runs()-before, a.body, i.paid[payment].body)
 	}
 }
@@ -98,9 +98,9 @@ func requireVotes(t *testing.T, c *caddyProcess, n float64) {
 	})
 }
 
-// TestRememberedAnswersSurvive: an answer survives what docs/DESIGN.md says that it does, and where too little is known the request runs again. A
+// TestRememberedResponsesSurvive: an answer survives what docs/DESIGN.md says that it does, and where too little is known the request runs again. A
 // server without a file forgets everything when it is killed, and has no vote for as long as the restart guard.
-func TestRememberedAnswersSurvive(t *testing.T) {
+func TestRememberedResponsesSurvive(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
 	i := newTill(t)
@@ -150,8 +150,8 @@ func TestRememberedAnswersSurvive(t *testing.T) {
 	servers[2].Resume()
 }
 
-// TestRememberedAnswersSurviveRestarts: servers that write to a file before they answer forget nothing, if all of them and all Caddys end at once.
-func TestRememberedAnswersSurviveRestarts(t *testing.T) {
+// TestRememberedResponsesSurviveRestarts: servers that write to a file before they answer forget nothing, if all of them and all Caddys end at once.
+func TestRememberedResponsesSurviveRestarts(t *testing.T) {
 	servers := redistest.Start(t, 3, "--appendonly", "yes", "--appendfsync", "always")
 	i := newTill(t)
 	config := caddyfile(mastersOption(servers, "timeout "+calm.String()), rememberRule+i.shop.proxy())
@@ -208,9 +208,9 @@ func keyFile(t *testing.T, b byte) string {
 	return file
 }
 
-// TestEncryptedAnswers: with keys the masters can't read an answer. Keys can be replaced one after the other, and a Caddy without the right one
+// TestEncryptedResponses: with keys the masters can't read an answer. Keys can be replaced one after the other, and a Caddy without the right one
 // refuses a repeat, which would otherwise run again; so does one with it, if the answer was tampered with.
-func TestEncryptedAnswers(t *testing.T) {
+func TestEncryptedResponses(t *testing.T) {
 	servers := redistest.Start(t, 3)
 	i := newTill(t)
 	first, second := keyFile(t, 'a'), keyFile(t, 'b')

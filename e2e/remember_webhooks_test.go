@@ -141,7 +141,7 @@ func TestRememberedWebhooks(t *testing.T) {
 				t.Errorf("%s%s: %d %v", preset, endpoint, first.status, first.header)
 			}
 			for _, url := range urls {
-				if again := deliver(url+endpoint+"/"+preset+"/", true); !sameAnswer(first, again) || again.header.Get("Idempotency-Replayed") != "true" {
+				if again := deliver(url+endpoint+"/"+preset+"/", true); !sameResponse(first, again) || again.header.Get("Idempotency-Replayed") != "true" {
 					t.Errorf("%s%s: the repeat has %d %v %.100q, the first %d %.100q", preset, endpoint, again.status, again.header, again.body, first.status, first.body)
 				}
 			}

@@ -24,8 +24,8 @@ func TestClientsThatDoNotRead(t *testing.T) {
 	t.Cleanup(upstream.Close)
 	c := runCaddy(t, caddyfile("servers {\nprotocols h1 h2c\n}\n", `
 		redlock order:{path.1:int} {
-			buffer_answer
-			answer_timeout 5m
+			buffer_response
+			response_timeout 5m
 			max_body 2MiB
 		}
 		reverse_proxy `+upstream.Listener.Addr().String()))

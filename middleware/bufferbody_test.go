@@ -186,7 +186,7 @@ func TestBufferedBodyThatIsAskedFor(t *testing.T) {
 		t.Errorf("%q, %v", line, err)
 	}
 	conn = dial(t, server.Listener.Addr(), "POST / HTTP/1.1\r\nHost: x\r\nOrder: 42\r\nExpect: 100-continue\r\nContent-Length: 101\r\n\r\n")
-	if status, _ := readAnswer(t, conn); status != http.StatusRequestEntityTooLarge {
+	if status, _ := readResponse(t, conn); status != http.StatusRequestEntityTooLarge {
 		t.Errorf("a large one: %d, want 413 and no 100", status)
 	}
 }

@@ -172,7 +172,7 @@ func (rule *Serializer) check() error {
 	for _, duration := range []struct {
 		setting string
 		value   time.Duration
-	}{{"max_hold", rule.MaxHold}, {"ttl", rule.TTL}, {"body_timeout", rule.BodyTimeout}, {"answer_timeout", rule.AnswerTimeout}, {"replay_window", rule.ReplayWindow}} {
+	}{{"max_hold", rule.MaxHold}, {"ttl", rule.TTL}, {"body_timeout", rule.BodyTimeout}, {"response_timeout", rule.ResponseTimeout}, {"replay_window", rule.ReplayWindow}} {
 		if duration.value < 0 {
 			return fmt.Errorf("%s: want a duration above 0 such as 500ms, 2s or 1m", duration.setting)
 		}

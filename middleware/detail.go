@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/signature"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -37,7 +37,7 @@ func detailOf(outcome Outcome, err error) string {
 		if errors.Is(err, redlock.ErrClosed) {
 			return "the server has closed its locks"
 		}
-		if errors.Is(err, answer.ErrUnreadable) {
+		if errors.Is(err, remembered.ErrUnreadable) {
 			return "the remembered answer can't be read"
 		}
 		var reason *refusalReason

@@ -112,7 +112,7 @@ func TestBodyOnItsWay(t *testing.T) {
 		}
 		conn := dial(t, server.Listener.Addr(), head("/read"))
 		refused := dial(t, impatient.Listener.Addr(), head("/read"))
-		if status, body := readAnswer(t, refused); status != http.StatusLocked {
+		if status, body := readResponse(t, refused); status != http.StatusLocked {
 			t.Errorf("refusal: %d %s", status, body)
 		}
 		if err := lock.Unlock(); err != nil {
@@ -120,7 +120,7 @@ func TestBodyOnItsWay(t *testing.T) {
 		}
 		receive(t, entered, "the handler")
 		_, _ = io.WriteString(conn, second)
-		if _, body := readAnswer(t, conn); body != want {
+		if _, body := readResponse(t, conn); body != want {
 			t.Errorf("%s: the handler has read %q, want %q", length, body, want)
 		}
 
@@ -133,7 +133,7 @@ func TestBodyOnItsWay(t *testing.T) {
 			t.Error(err)
 		}
 		receive(t, entered, "the handler that doesn't read")
-		if _, body := readAnswer(t, conn); body != "unread" {
+		if _, body := readResponse(t, conn); body != "unread" {
 			t.Errorf("%s: %q from one that doesn't read", length, body)
 		}
 	}
@@ -167,7 +167,7 @@ func dial(t *testing.T, addr net.Addr, text string) net.Conn {
 	return conn
 }
 
-func readAnswer(t *testing.T, conn net.Conn) (status int, body string) {
+func readResponse(t *testing.T, conn net.Conn) (status int, body string) {
 	t.Helper()
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -155,17 +155,17 @@ type Reason string
 
 // The reasons.
 const (
-	ReasonNotFinal  Reason = "not_final"      // its status is none that is remembered
-	ReasonBrokenOff Reason = "broken_off"     // the handler has failed, or given up on its upstream
-	ReasonTruncated Reason = answer.Truncated // its body is not as long as was declared
-	ReasonStream    Reason = answer.Streamed  // it is a stream of events, or has trailers
-	ReasonHijacked  Reason = answer.Hijacked  // its connection was taken over, as for WebSocket
-	ReasonTooLarge  Reason = "too_large"      // it is larger than may be remembered: a repeat isn't served, and learns only its status
-	ReasonLostLease Reason = "lost_lease"     // the lock was lost before it was complete
-	ReasonNoQuorum  Reason = "no_quorum"      // no majority of the masters has confirmed it, or the request was served without a lock
-	ReasonQuota     Reason = "quota"          // the answers of its rule, or of its scope, take as much of the masters as they may
-	ReasonNoRoom    Reason = "no_room"        // too many other answers were being stored; or there was no room for it in memory, and only its status is remembered
-	ReasonFailed    Reason = "failed"         // it can't be encrypted, or the Locker is closed
+	ReasonNotFinal  Reason = "not_final"          // its status is none that is remembered
+	ReasonBrokenOff Reason = "broken_off"         // the handler has failed, or given up on its upstream
+	ReasonTruncated Reason = remembered.Truncated // its body is not as long as was declared
+	ReasonStream    Reason = remembered.Streamed  // it is a stream of events, or has trailers
+	ReasonHijacked  Reason = remembered.Hijacked  // its connection was taken over, as for WebSocket
+	ReasonTooLarge  Reason = "too_large"          // it is larger than may be remembered: a repeat isn't served, and learns only its status
+	ReasonLostLease Reason = "lost_lease"         // the lock was lost before it was complete
+	ReasonNoQuorum  Reason = "no_quorum"          // no majority of the masters has confirmed it, or the request was served without a lock
+	ReasonQuota     Reason = "quota"              // the answers of its rule, or of its scope, take as much of the masters as they may
+	ReasonNoRoom    Reason = "no_room"            // too many other answers were being stored; or there was no room for it in memory, and only its status is remembered
+	ReasonFailed    Reason = "failed"             // it can't be encrypted, or the Locker is closed
 )
 
 // Reasons returns all reasons, for metrics that begin at zero.

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/signature"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -156,7 +156,7 @@ func RefusalOf(ctx context.Context, err error) *Refusal {
 
 // Write answers with application/problem+json; docs/problems.md explains the types.
 func (e *Refusal) Write(w http.ResponseWriter) {
-	body := answer.Problem{Type: answer.ProblemTypes + string(e.Turn.Outcome), Title: titles[e.Turn.Outcome], Status: e.Status, Detail: e.Turn.Detail}
+	body := remembered.Problem{Type: remembered.ProblemTypes + string(e.Turn.Outcome), Title: titles[e.Turn.Outcome], Status: e.Status, Detail: e.Turn.Detail}
 	e.SetHeaders(w.Header())
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(e.Status)

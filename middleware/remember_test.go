@@ -390,7 +390,7 @@ func TestSealer(t *testing.T) {
 }
 
 // The Observer is told of each answer that was to be remembered, and the outcome of a replay.
-func TestObserverOfAnswers(t *testing.T) {
+func TestObserverOfResponses(t *testing.T) {
 	t.Parallel()
 	n := &notes{}
 	server, _ := remembering(t, receipt, middleware.Rule{Observer: n, Name: "pay"})
@@ -424,9 +424,9 @@ func TestWrongMemory(t *testing.T) {
 	}
 }
 
-// TestUnreadableAnswer: a request whose answer is remembered and can't be read doesn't run again, even where requests run without a
+// TestUnreadableResponse: a request whose answer is remembered and can't be read doesn't run again, even where requests run without a
 // quorum.
-func TestUnreadableAnswer(t *testing.T) {
+func TestUnreadableResponse(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
 	c := &cashier{answer: ok}

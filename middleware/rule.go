@@ -52,7 +52,7 @@ type Rule struct {
 	// What becomes of a request if too few masters answer: `refuse` it, or `pass` it on without a lock. Default: `refuse`.
 	OnNoQuorum string `json:"on_no_quorum,omitempty"`
 
-	// How many bytes of a body are read for a key, a signature or `buffer_body`, and of an answer wait with `buffer_answer`; a longer
+	// How many bytes of a body are read for a key, a signature or `buffer_body`, and of an answer wait with `buffer_response`; a longer
 	// body is refused with 413. At most the `body_budget`. Bodies that are not needed have no limit. Default: 1 MiB, or the preset's.
 	MaxBody int64 `json:"max_body,omitempty"`
 	// How long such a body may take to arrive; a slower one is refused with 408. Default: 10s.
@@ -62,10 +62,10 @@ type Rule struct {
 	BufferBody *bool `json:"buffer_body,omitempty"`
 	// Lets an answer, up to `max_body`, wait for its client when the lock is free (docs/hosts.md#slow-clients). What is flushed is sent at
 	// once. Default: off; with a preset on.
-	BufferAnswer *bool `json:"buffer_answer,omitempty"`
+	BufferResponse *bool `json:"buffer_response,omitempty"`
 	// How long a client may keep its answer waiting, at once, or in all and with a second more for each 16 KiB that it has taken. Then it
 	// is cut off. Default: 10s.
-	AnswerTimeout time.Duration `json:"answer_timeout,omitempty"`
+	ResponseTimeout time.Duration `json:"response_timeout,omitempty"`
 	// The signature that is checked before the lock is taken: the scheme `stripe`, `github`, `shopify`, `slack`, `adyen` or
 	// `standard-webhooks` (also the headers of Svix), and one or more secrets, any of which may have signed; best `{env.STRIPE_SECRET}` or
 	// `{file./run/secrets/stripe}`. A request without it is refused with 401. Default: none.
@@ -207,8 +207,8 @@ func (rule *Rule) setPreset(preset Preset) {
 	if rule.BufferBody == nil {
 		rule.BufferBody = new(rule.Preset != "")
 	}
-	if rule.BufferAnswer == nil {
-		rule.BufferAnswer = new(rule.Preset != "")
+	if rule.BufferResponse == nil {
+		rule.BufferResponse = new(rule.Preset != "")
 	}
 	rule.Wait = max(cmp.Or(rule.Wait, preset.Wait), 0)
 	rule.HeldStatus = cmp.Or(rule.HeldStatus, preset.HeldStatus)
@@ -231,7 +231,7 @@ func (rule *Rule) setDefaults() {
 	rule.OnClientAbort = cmp.Or(rule.OnClientAbort, "run")
 	rule.MaxBody = cmp.Or(rule.MaxBody, DefaultMaxBody)
 	rule.BodyTimeout = cmp.Or(rule.BodyTimeout, DefaultBodyTimeout)
-	rule.AnswerTimeout = cmp.Or(rule.AnswerTimeout, DefaultAnswerTimeout)
+	rule.ResponseTimeout = cmp.Or(rule.ResponseTimeout, DefaultResponseTimeout)
 	rule.BodyBudget = cmp.Or(rule.BodyBudget, defaultBudget)
 	rule.ReplayWindow = cmp.Or(rule.ReplayWindow, defaultReplayWindow)
 	rule.RememberSize = cmp.Or(rule.RememberSize, DefaultRememberSize)

@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -43,7 +43,7 @@ type serving struct {
 
 	own       *redlock.Lock // that the request holds: on its keys, or on its delivery if it has no other
 	claimOnce sync.Once
-	room      answerRoom
+	room      responseRoom
 	result    []byte // the answer, if the masters are to remember it
 	keep      time.Duration
 
@@ -94,8 +94,8 @@ func (s *serving) serve() error {
 	s.asked, s.options = time.Now(), append(s.rule.options, redlock.WithRequest(s.shownRequest()))
 	s.options = slices.Clip(s.options)
 	span := s.startSpan()
-	remembered, err := s.acquire(keys)
-	if remembered == nil {
+	first, err := s.acquire(keys)
+	if first == nil {
 		s.room.settle(0) // that a replay would have taken
 	} else {
 		defer s.room.leave()
@@ -103,7 +103,7 @@ func (s *serving) serve() error {
 	s.turn.Waited = time.Since(s.arrived)
 	var refusal *Refusal
 	switch {
-	case remembered != nil:
+	case first != nil:
 		s.turn.Outcome = OutcomeReplayed
 	case err != nil:
 		refusal = s.rule.refusalOfLock(s.r.Context(), err)
@@ -111,11 +111,11 @@ func (s *serving) serve() error {
 	}
 	s.endSpan(span)
 	switch {
-	case remembered != nil:
+	case first != nil:
 		if s.rule.OnReplay != nil {
 			s.rule.OnReplay(s.r, s.turn)
 		}
-		remembered.Write(s.w, s.r.Method)
+		first.Write(s.w, s.r.Method)
 		return nil
 	case refusal != nil:
 		return s.refuseWithoutLock(refusal)
@@ -212,10 +212,10 @@ func (s *serving) identifyDelivery() (err error) {
 }
 
 // acquire takes the locks on the delivery and on the keys, or none. If the answer to the delivery is remembered, it returns that.
-func (s *serving) acquire(keys []string) (remembered *answer.Answer, err error) {
+func (s *serving) acquire(keys []string) (first *remembered.Response, err error) {
 	if s.delivery.ID != "" {
-		if remembered, err = s.claim(len(keys) == 0); err != nil || remembered != nil {
-			return remembered, err
+		if first, err = s.claim(len(keys) == 0); err != nil || first != nil {
+			return first, err
 		}
 	}
 	if len(keys) > 0 {
@@ -250,7 +250,7 @@ func (s *serving) lock(keys []string) (*redlock.Lock, error) {
 	if s.rule.Wait == 0 {
 		return try(s.r.Context())
 	}
-	if s.rule.waitsForAnswers() { // the request may have waited for its delivery
+	if s.rule.waitsForResponses() { // the request may have waited for its delivery
 		opts = append(opts, redlock.WithWait(max(s.rule.Wait-time.Since(s.asked), 0)))
 	}
 	return s.wait(try, func(ctx context.Context) (*redlock.Lock, error) { return s.turn.locker.LockAll(ctx, keys, opts...) })

@@ -16,7 +16,7 @@ import (
 )
 
 // A client that has the whole answer can send its next request, because the lock is free, unless the handler has flushed it.
-func TestAnswerEndsBehindTheLock(t *testing.T) {
+func TestResponseEndsBehindTheLock(t *testing.T) {
 	t.Parallel()
 	large := strings.Repeat("0123456789", 50_000)
 	file := filepath.Join(t.TempDir(), "file")

@@ -89,11 +89,11 @@ func (r *torture) trouble() {
 			return func() { r.masters[m].Set(redistest.Weather{}) }
 		}},
 		{"answers are kept back", func(m int) func() {
-			r.masters[m].Set(redistest.Weather{Answers: true})
+			r.masters[m].Set(redistest.Weather{Replies: true})
 			return func() { r.masters[m].Set(redistest.Weather{}) }
 		}},
 		{"answers are lost", func(m int) func() {
-			r.masters[m].Set(redistest.Weather{Answers: true})
+			r.masters[m].Set(redistest.Weather{Replies: true})
 			return func() { r.masters[m].Cut(); r.masters[m].Set(redistest.Weather{}) }
 		}},
 		{"requests come after their connection has broken", func(m int) func() {

@@ -93,7 +93,7 @@ class Lock:
         try:
             self._connection.settimeout(self._patience)
             self._send_request()
-            self._lines = _Answer(self._connection)
+            self._lines = _Response(self._connection)
             self._require_ok()
             first = self._next()
             self.fence, self.slot = first["fence"], first.get("slot", 0)
@@ -175,7 +175,7 @@ def _clocks():
     return time.monotonic(), time.time()
 
 
-class _Answer:
+class _Response:
     """An answer of HTTP, as it comes."""
 
     def __init__(self, connection):

@@ -215,7 +215,7 @@ func TestAgentsThatFail(t *testing.T) {
 			agents[a].signal(syscall.SIGCONT)
 		},
 		func(a int) { // what it sends is kept back, and comes when its leases are over
-			setAll(ways[a], redistest.Weather{Requests: true, Answers: rand.N(2) == 0})
+			setAll(ways[a], redistest.Weather{Requests: true, Replies: rand.N(2) == 0})
 			time.Sleep(rand.N(2500 * time.Millisecond))
 			setAll(ways[a], redistest.Weather{})
 		},

@@ -77,8 +77,8 @@ func TestNearlyFull(t *testing.T) {
 	want{doctor.Warning, doctor.Eviction, []string{"% of its maxmemory are used", "Raise maxmemory"}, true}.require(t, doctor.Examine(t.Context(), settings(server.URL())))
 }
 
-// TestAnswersOnDisk: what is remembered outlasts a restart only on the disk, which locks don't need.
-func TestAnswersOnDisk(t *testing.T) {
+// TestResponsesOnDisk: what is remembered outlasts a restart only on the disk, which locks don't need.
+func TestResponsesOnDisk(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{nil, {"--save", "3600 1"}, {"--appendonly", "yes"}} {
 		server := redistest.Start(t, 1, args...)[0]

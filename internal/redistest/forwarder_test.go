@@ -36,7 +36,7 @@ func TestForwarder(t *testing.T) {
 	if err := ask(conn); err != nil {
 		t.Fatal(err)
 	}
-	f.Set(Weather{Answers: true})
+	f.Set(Weather{Replies: true})
 	done := make(chan error)
 	go func() { done <- ask(conn) }()
 	select {

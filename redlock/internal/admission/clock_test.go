@@ -61,9 +61,9 @@ func TestClockJumpUnseen(t *testing.T) {
 	}
 }
 
-// TestSlowAnswersAreNoSetBack: answers that take long, as on a busy machine, and those to commands that were sent
+// TestSlowRepliesAreNoSetBack: answers that take long, as on a busy machine, and those to commands that were sent
 // meanwhile, don't look as if the clock had been set back.
-func TestSlowAnswersAreNoSetBack(t *testing.T) {
+func TestSlowRepliesAreNoSetBack(t *testing.T) {
 	const slow = 4 * time.Second
 	for _, there := range []time.Duration{0, slow / 2, slow} { // spent on the way to the server
 		all := newClocks(3, Settings{MaxSkew: 2 * slow, MaxTTL: time.Second})
@@ -99,9 +99,9 @@ func TestNoClockIsKnown(t *testing.T) {
 	}
 }
 
-// TestSlowAnswersHideNoJump: an answer that took long is compatible with many clocks, so the narrower bounds from
+// TestSlowRepliesHideNoJump: an answer that took long is compatible with many clocks, so the narrower bounds from
 // before still count after it.
-func TestSlowAnswersHideNoJump(t *testing.T) {
+func TestSlowRepliesHideNoJump(t *testing.T) {
 	const jump = time.Second
 	start := ProcessStart.Add(time.Hour)
 	at := func(d time.Duration) time.Time { return start.Add(d) }

@@ -163,7 +163,7 @@ func (h *hangCheck) start(now time.Time) time.Time {
 func (h *hangCheck) try() {
 	s := h.stream
 	fresh, err := s.connect(h.ctx)
-	before := s.lastAnswer()
+	before := s.lastReply()
 	if err == nil {
 		// If the server was only hung and has just woken up, it will answer on the first connection too.
 		timer := time.NewTimer(2 * s.latency.timeout())
@@ -172,7 +172,7 @@ func (h *hangCheck) try() {
 		case <-h.ctx.Done():
 		}
 		timer.Stop()
-		if h.ctx.Err() == nil && before.Equal(s.lastAnswer()) {
+		if h.ctx.Err() == nil && before.Equal(s.lastReply()) {
 			h.replacement <- fresh
 			return
 		}
@@ -196,7 +196,7 @@ func (h *hangCheck) end() {
 	}
 }
 
-func (s *Stream) lastAnswer() time.Time {
+func (s *Stream) lastReply() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.answeredAt

@@ -83,7 +83,7 @@ func TestSoloGivesUp(t *testing.T) {
 	s.mu.Lock()
 	before := s.conn
 	s.mu.Unlock()
-	way.Set(redistest.Weather{Answers: true})
+	way.Set(redistest.Weather{Replies: true})
 	answered := pushed(s)
 	way.Set(redistest.Weather{})
 	<-answered
@@ -107,7 +107,7 @@ func TestSoloNoticesTheEnd(t *testing.T) {
 		var end sync.WaitGroup
 		var answered atomic.Pointer[chan struct{}]
 		if asks {
-			way.Set(redistest.Weather{Answers: true})
+			way.Set(redistest.Weather{Replies: true})
 			end.Go(func() {
 				c := pushed(s)
 				answered.Store(&c)
@@ -138,7 +138,7 @@ func TestSoloCloses(t *testing.T) {
 	way := redistest.NewForwarder(t, redistest.Start(t, 1)[0])
 	s := soloStream(t, way.Addr(), time.Hour)
 	alone(t, s)
-	way.Set(redistest.Weather{Answers: true})
+	way.Set(redistest.Weather{Replies: true})
 	var caller sync.WaitGroup
 	caller.Go(func() { <-pushed(s) })
 	for !s.reads() {

@@ -83,9 +83,9 @@ func TestSetsAreCompared(t *testing.T) {
 	}
 }
 
-// TestDoubtNeedsAnAnswer: only masters that answer can show that a set is still in use that we had ourselves
+// TestDoubtNeedsAReply: only masters that answer can show that a set is still in use that we had ourselves
 // before a master restarted, not answers from long ago. Nor does a doubt from before count, when we had another set.
-func TestDoubtNeedsAnAnswer(t *testing.T) {
+func TestDoubtNeedsAReply(t *testing.T) {
 	former := setOf("a=1 b=2 c=3")
 	for _, c := range []struct {
 		age     time.Duration // of the answers

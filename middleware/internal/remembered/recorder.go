@@ -1,4 +1,4 @@
-package answer
+package remembered
 
 import (
 	"cmp"
@@ -122,9 +122,9 @@ func (r *Recorder) pass(why string) {
 // Status returns the status that was written, or 200.
 func (r *Recorder) Status() int { return cmp.Or(r.status, http.StatusOK) }
 
-// Answer returns the answer to a request with this method when its handler has returned; h has the headers of the handler's
+// Response returns the answer to a request with this method when its handler has returned; h has the headers of the handler's
 // writer, and perhaps trailers. The Recorder must not be used afterwards. why is not empty for what may not be remembered.
-func (r *Recorder) Answer(method string, h http.Header) (a *Answer, why string) {
+func (r *Recorder) Response(method string, h http.Header) (a *Response, why string) {
 	r.Begin(http.StatusOK, h)
 	switch {
 	case r.passes != "":
@@ -134,7 +134,7 @@ func (r *Recorder) Answer(method string, h http.Header) (a *Answer, why string) 
 	case hasTrailers(h):
 		return nil, Streamed
 	}
-	a = &Answer{Status: r.status, Header: r.header, Removed: r.removed}
+	a = &Response{Status: r.status, Header: r.header, Removed: r.removed}
 	switch {
 	case method == http.MethodHead:
 		if r.declared < 0 && r.written > 0 && allowsBody(r.status) {

@@ -12,13 +12,13 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// DefaultAnswerTimeout is how long a client may keep an answer waiting unless something else is set.
-const DefaultAnswerTimeout = 10 * time.Second
+// DefaultResponseTimeout is how long a client may keep an answer waiting unless something else is set.
+const DefaultResponseTimeout = 10 * time.Second
 
 // wrap returns the writer for the handler, and what it writes to.
 func (s *serving) wrap() (http.ResponseWriter, *response.Writer) {
-	o := response.Options{ToEnd: s.rule.runsToEnd(), Patience: s.rule.AnswerTimeout}
-	if *s.rule.BufferAnswer && s.r.Method != http.MethodHead && !upgrades(s.r) {
+	o := response.Options{ToEnd: s.rule.runsToEnd(), Patience: s.rule.ResponseTimeout}
+	if *s.rule.BufferResponse && s.r.Method != http.MethodHead && !upgrades(s.r) {
 		room := s.rule.BodyBudget.portion(s.rule.client(s.r), s.rule.MaxBody)
 		o.Buffer = &response.Buffer{Most: s.rule.MaxBody, Take: room.trySpare, Settle: room.settle}
 	}
@@ -47,24 +47,24 @@ func (s *serving) noteSlowClient(written *response.Writer) {
 }
 
 const (
-	answerCopies = 2                                    // of an answer that are in memory at once: as it is written, and as it is stored
-	answerMost   = answerCopies * 4 * redlock.MaxResult // sealed, opened and expanded
-	answerTime   = 10 * time.Second                     // for which an answer waits for room
+	responseCopies = 2                                      // of an answer that are in memory at once: as it is written, and as it is stored
+	responseMost   = responseCopies * 4 * redlock.MaxResult // sealed, opened and expanded
+	responseTime   = 10 * time.Second                       // for which an answer waits for room
 )
 
-// answerBudget bounds the bytes of the answers that are in memory because they are remembered, over all rules. One that is recorded takes
+// responseBudget bounds the bytes of the answers that are in memory because they are remembered, over all rules. One that is recorded takes
 // room while it is written, for which its handler waits; one that is replayed, before it is decoded. What has room to be stored, or
 // to be replayed, waits for no more.
-var answerBudget = NewBudget(DefaultAnswerBudget)
+var responseBudget = NewBudget(DefaultResponseBudget)
 
-// DefaultAnswerBudget is how many bytes the answers may take in memory at once that are being recorded, stored and replayed.
-const DefaultAnswerBudget = 64 << 20
+// DefaultResponseBudget is how many bytes the answers may take in memory at once that are being recorded, stored and replayed.
+const DefaultResponseBudget = 64 << 20
 
 // errNoRoom reports a request whose answer is remembered, and finds no room in memory.
 var errNoRoom = fmt.Errorf("%w: other answers take all the memory that there is for them", redlock.ErrUnreadable)
 
-// answerRoom is what the answer to a request has of the budget.
-type answerRoom struct {
+// responseRoom is what the answer to a request has of the budget.
+type responseRoom struct {
 	mu      sync.Mutex
 	portion *portion // nil before the first byte
 	left    bool     // for good: what writes after its handler has returned takes none
@@ -78,14 +78,14 @@ var noWait = func() context.Context {
 }()
 
 // take takes room for an answer of so many bytes in all, within the wait that ctx allows, and reports whether there was any.
-func (r *answerRoom) take(ctx context.Context, client string, bytes int) bool {
+func (r *responseRoom) take(ctx context.Context, client string, bytes int) bool {
 	r.mu.Lock()
 	if r.portion == nil {
-		r.portion = answerBudget.portion(client, answerMost)
+		r.portion = responseBudget.portion(client, responseMost)
 	}
 	p, left := r.portion, r.left
 	r.mu.Unlock()
-	more := answerCopies*int64(bytes) - p.has()
+	more := responseCopies*int64(bytes) - p.has()
 	switch {
 	case left:
 		return false
@@ -102,16 +102,16 @@ func (r *answerRoom) take(ctx context.Context, client string, bytes int) bool {
 }
 
 // settle gives back all room but that for so many bytes.
-func (r *answerRoom) settle(bytes int) {
+func (r *responseRoom) settle(bytes int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.portion != nil {
-		r.portion.settle(answerCopies * int64(bytes))
+		r.portion.settle(responseCopies * int64(bytes))
 	}
 }
 
 // leave gives back all room for good.
-func (r *answerRoom) leave() {
+func (r *responseRoom) leave() {
 	r.settle(0)
 	r.mu.Lock()
 	r.left = true
@@ -120,7 +120,7 @@ func (r *answerRoom) leave() {
 
 // roomToWrite is for an answer that is recorded, of so many bytes so far.
 func (s *serving) roomToWrite(bytes int) bool {
-	ctx, cancel := context.WithTimeout(s.own.Context(), answerTime)
+	ctx, cancel := context.WithTimeout(s.own.Context(), responseTime)
 	defer cancel()
 	return s.room.take(ctx, s.rule.client(s.r), bytes)
 }
@@ -133,7 +133,7 @@ func (s *serving) roomToReplay(bytes int) bool {
 // waitToReplay waits until there is room for a remembered answer of so many bytes. It must not be in memory meanwhile.
 func (s *serving) waitToReplay(bytes int) error {
 	s.room.settle(0) // what waits here has nothing that others wait for
-	ctx, cancel := context.WithTimeout(s.r.Context(), answerTime)
+	ctx, cancel := context.WithTimeout(s.r.Context(), responseTime)
 	defer cancel()
 	if !s.room.take(ctx, s.rule.client(s.r), bytes) {
 		return errNoRoom

@@ -14,16 +14,16 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// TestAnswersWithinTheirBudget: of many large answers at once, only as many are in memory as the budget has room for. The others wait, all
+// TestResponsesWithinTheirBudget: of many large answers at once, only as many are in memory as the budget has room for. The others wait, all
 // are remembered whole, and all can be replayed at once. Then the budget is empty.
-func TestAnswersWithinTheirBudget(t *testing.T) {
+func TestResponsesWithinTheirBudget(t *testing.T) {
 	const size = 900_000
 	answers := 1000
 	if redistest.Few() {
 		answers = 50 // a busy machine stores more of them later than a request waits for room
 	}
 	body := strings.Repeat("paid ", size/5)
-	most := int64(middleware.DefaultAnswerBudget / size / 2)
+	most := int64(middleware.DefaultResponseBudget / size / 2)
 	var inside, runs atomic.Int64
 	full := make(chan struct{}) // some wait for room
 	fill := sync.OnceFunc(func() { close(full) })
@@ -35,7 +35,7 @@ func TestAnswersWithinTheirBudget(t *testing.T) {
 			t.Errorf("%d answers of %d bytes are in memory", now, size)
 			fill()
 		}
-		if middleware.AnswersThatWait() > 0 {
+		if middleware.ResponsesThatWait() > 0 {
 			fill()
 		}
 		<-full
@@ -43,7 +43,7 @@ func TestAnswersWithinTheirBudget(t *testing.T) {
 	})))
 	watch := make(chan struct{})
 	go func() { // the last that finds room may come before the first that doesn't
-		for middleware.AnswersThatWait() == 0 {
+		for middleware.ResponsesThatWait() == 0 {
 			select {
 			case <-watch:
 				return
@@ -72,7 +72,7 @@ func TestAnswersWithinTheirBudget(t *testing.T) {
 				if err != nil || response.StatusCode != http.StatusOK || got != size || response.Header.Get("Idempotency-Replayed") != replayed {
 					t.Errorf("answer %d, replayed %q: %d, %d bytes, %v", i, replayed, response.StatusCode, got, err)
 				}
-				if used := middleware.AnswerBytes(); used > middleware.DefaultAnswerBudget {
+				if used := middleware.ResponseBytes(); used > middleware.DefaultResponseBudget {
 					t.Errorf("%d bytes are taken", used)
 				}
 			})
@@ -82,5 +82,5 @@ func TestAnswersWithinTheirBudget(t *testing.T) {
 	if runs.Load() != int64(answers) {
 		t.Errorf("%d runs", runs.Load())
 	}
-	eventually(t, "the budget is empty", func() bool { return middleware.AnswerBytes() == 0 })
+	eventually(t, "the budget is empty", func() bool { return middleware.ResponseBytes() == 0 })
 }

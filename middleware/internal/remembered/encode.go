@@ -1,4 +1,4 @@
-package answer
+package remembered
 
 import (
 	"crypto/sha256"
@@ -39,7 +39,7 @@ var errDamaged = fmt.Errorf("%w: it is damaged", ErrUnreadable)
 
 // Encode returns the answer as it is stored under key. With a Sealer it is encrypted, and can only be read under this key.
 // Equal answers are encoded equally, unless they are encrypted.
-func (a *Answer) Encode(s *Sealer, key string) ([]byte, error) {
+func (a *Response) Encode(s *Sealer, key string) ([]byte, error) {
 	if !isFinal(a.Status) {
 		return nil, fmt.Errorf("an answer with status %d can't be remembered: must be 200 to 999", a.Status)
 	}
@@ -60,7 +60,7 @@ func (a *Answer) Encode(s *Sealer, key string) ([]byte, error) {
 	return s.seal(data[0], data[1]|flagSealed, data[2:], key)
 }
 
-func (a *Answer) fields() int {
+func (a *Response) fields() int {
 	n := len(a.Removed) + len(a.Header)
 	for _, values := range a.Header {
 		n += len(values)
@@ -69,7 +69,7 @@ func (a *Answer) fields() int {
 }
 
 // appendPlain appends the answer to data. The body is last, without its length.
-func (a *Answer) appendPlain(data []byte) []byte {
+func (a *Response) appendPlain(data []byte) []byte {
 	data = slices.Grow(data, len(a.Body)+512)
 	data = binary.AppendUvarint(data, uint64(a.Status))
 	var flags byte
@@ -107,12 +107,12 @@ func appendTexts(data []byte, texts []string) []byte {
 var ErrNoRoom = errors.New("remembered answer finds no room in memory")
 
 // Decode returns the answer that is stored as data under key. The answer may share the memory of data.
-func Decode(data []byte, s *Sealer, key string) (*Answer, error) {
+func Decode(data []byte, s *Sealer, key string) (*Response, error) {
 	return DecodeWithin(data, s, key, func(int) bool { return true })
 }
 
 // DecodeWithin is Decode with a function that reports whether the answer may take so many bytes of memory besides data.
-func DecodeWithin(data []byte, s *Sealer, key string, room func(bytes int) bool) (*Answer, error) {
+func DecodeWithin(data []byte, s *Sealer, key string, room func(bytes int) bool) (*Response, error) {
 	switch {
 	case len(data) < 2:
 		return nil, errDamaged
@@ -147,12 +147,12 @@ func DecodeWithin(data []byte, s *Sealer, key string, room func(bytes int) bool)
 	return decodePlain(payload)
 }
 
-func decodePlain(data []byte) (*Answer, error) {
+func decodePlain(data []byte) (*Response, error) {
 	if len(data) > maxPlain {
 		return nil, errDamaged
 	}
 	r := reader{rest: data, fields: maxFields}
-	a := &Answer{Status: int(min(r.number(), 1000))}
+	a := &Response{Status: int(min(r.number(), 1000))}
 	flags := r.take(1)
 	if r.damaged || flags[0]&^(flagTooLarge|flagFingerprint) != 0 {
 		return nil, errDamaged
