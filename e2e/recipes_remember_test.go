@@ -114,7 +114,7 @@ func TestRecipeOfRefreshes(t *testing.T) {
 		_, _ = fmt.Fprintf(w, `{"access_token":"new","refresh_token":"R2"}`)
 	}))
 	t.Cleanup(server.Close)
-	text := strings.ReplaceAll(recipe(t, "One refresh of a token"), "/run/secrets/answers", secretFile(t, base64.StdEncoding.EncodeToString(make([]byte, 32))))
+	text := strings.ReplaceAll(recipe(t, "One refresh of a token"), "/run/secrets/responses", secretFile(t, base64.StdEncoding.EncodeToString(make([]byte, 32))))
 	c := runDocumented(t, strings.Replace(text, "wait 10s", "wait 2m", 1), redistest.Start(t, 3), server.Listener.Addr().String())
 	ask := func(form string) *http.Request {
 		r := withBody(c.url+"/oauth2/token", form+"&client_id=app")

@@ -52,9 +52,9 @@ func newRules(n names) *rules {
 		forgotten:  n.counter("not_remembered_total", "Answers to deliveries that are not remembered, or not in whole, by the reason.", "rule", "reason"),
 		bytes:      n.counter("remembered_bytes_total", "Bytes of the answers that are remembered, on each master.", "rule"),
 		quota: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: string(n), Name: "remember_quota_bytes",
-			Help: "Memory of each master that the answers of a rule may take which this process has stored, by kind."}, []string{"rule", "answers"}),
+			Help: "Memory of each master that the answers of a rule may take which this process has stored, by kind."}, []string{"rule", "responses"}),
 		quotaUsed: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: string(n), Name: "remember_quota_used_bytes",
-			Help: "How much of that they took when the last one was counted."}, []string{"rule", "answers"}),
+			Help: "How much of that they took when the last one was counted."}, []string{"rule", "responses"}),
 		byName: make(map[string]*rule),
 	}
 }

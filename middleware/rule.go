@@ -83,13 +83,13 @@ type Rule struct {
 	// request or answer. A request with an ID and without it is refused with 400. `off` turns off the preset's. Default: whom authentication
 	// has found, or the preset's.
 	Scope string `json:"scope,omitempty"`
-	// How long the final answer to a delivery is remembered (docs/configuration.md#remembered-answers), at least 1s, one of 4xx for an
+	// How long the final answer to a delivery is remembered (docs/configuration.md#remembered-responses), at least 1s, one of 4xx for an
 	// hour at most; `off`, in Go a negative value: not at all, even if the preset does. Default: the preset's, or off.
 	Remember time.Duration `json:"remember,omitempty"`
 	// How many bytes the body of such an answer may have, at most 960 KiB. Default: 64 KiB.
 	RememberSize int64 `json:"remember_size,omitempty"`
 	// How many bytes the answers that this process has stored take on each master, less than 2 GiB; further ones are not remembered
-	// (docs/operations.md#answers-that-are-not-remembered). An eighth is for answers of 4xx alone, and no scope takes more than three times
+	// (docs/operations.md#responses-that-are-not-remembered). An eighth is for answers of 4xx alone, and no scope takes more than three times
 	// what it leaves. Default: 1 GiB.
 	RememberQuota int64 `json:"remember_quota,omitempty"`
 	// Which statuses are final: numbers from 200 to 499, or `2xx`, `3xx`, `4xx`; with a preset for webhooks only `2xx`. A part (206) or a

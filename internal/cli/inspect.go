@@ -230,7 +230,7 @@ func printResult(out io.Writer, l console.InspectedLocker) {
 	if !l.Remembered {
 		text += "; too few masters remember it, so the next one may run again"
 	}
-	paragraph(out, "answer  ", text)
+	paragraph(out, "result  ", text)
 }
 
 // rememberedBy is what the table shows of what a master remembers, when this is the fence of the last answer.
