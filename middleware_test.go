@@ -97,7 +97,7 @@ func runCaddy(t *testing.T, masters []*redistest.Server, site string) string {
 	return url
 }
 
-// post sends a request, and passes its answer on when that has come.
+// post sends a request, and passes its response on when that has come.
 func post(t *testing.T, url string) <-chan *http.Response {
 	answers := make(chan *http.Response, 1)
 	go func() {

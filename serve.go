@@ -31,7 +31,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		h.show(r, turn, false)
 		return serveInPlace(w, r, inner, next)
 	})
-	refusal, refused := err.(*middleware.Refusal) //nolint:errorlint // a wrapped one comes from another rule, which has made an answer of it
+	refusal, refused := err.(*middleware.Refusal) //nolint:errorlint // a wrapped one comes from another rule, which has made a response of it
 	if !refused {
 		return err
 	}

@@ -109,7 +109,7 @@ type line struct {
 
 type headers map[string][]string
 
-// post sends a request whose body stays open, and returns the answer.
+// post sends a request whose body stays open, and returns the response.
 func post(t testing.TB, client *http.Client, path, body string) *held {
 	t.Helper()
 	pr, pw := io.Pipe()

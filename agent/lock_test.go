@@ -259,7 +259,7 @@ func TestLapses(t *testing.T) {
 	client := serve(t, "unix", agent.New(locker))
 	for _, field := range []string{`"heartbeat":"1ms"`, `"linger":true`} {
 		sent := time.Now()
-		w := dialWire(t, client) // a client of net/http closes its connection when the answer has ended
+		w := dialWire(t, client) // a client of net/http closes its connection when the response has ended
 		w.send("/v1/lock", `{"key":"k","ttl":"2s",`+field+"}\n")
 		var first line
 		if err := json.NewDecoder(w.answer().Body).Decode(&first); err != nil {

@@ -92,9 +92,9 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 	return g, nil
 }
 
-const noResponses = "the agent doesn't see the answers that a gateway passes on, so it can't remember them"
+const noResponses = "the agent doesn't see the responses that a gateway passes on, so it can't remember them"
 
-// lacksResponses refuses settings for which an agent would have to see the answers.
+// lacksResponses refuses settings for which an agent would have to see the responses.
 func lacksResponses(s *middleware.Rule) error {
 	if s.Remember > 0 || s.RememberSize != 0 || s.RememberQuota != 0 || s.RememberStatus != nil || s.Fingerprint != nil || s.OnDuplicate == "wait" {
 		return errors.New("remember: " + noResponses + "; Caddy's module and the middleware can")
@@ -102,7 +102,7 @@ func lacksResponses(s *middleware.Rule) error {
 	return nil
 }
 
-// ruleResponse is the answer of POST /v1/rule: what a gateway must know of its rule.
+// ruleResponse is the response of POST /v1/rule: what a gateway must know of its rule.
 type ruleResponse struct {
 	Name          string `json:"name"`
 	ReadsBody     bool   `json:"reads_body"`

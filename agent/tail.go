@@ -25,7 +25,7 @@ type tail struct {
 	word   []byte          // the beginning of the last line in it that isn't empty
 	whole  bool            // whether that line has ended
 	last   bool            // no request follows on the connection
-	told   bool            // the answer has ended
+	told   bool            // the response has ended
 	ctx    context.Context // of the wait for the lock: it ends when the client ends its request, or its connection has
 	cancel context.CancelCauseFunc
 	asked  bool          // for a lock: another goroutine may read
@@ -172,11 +172,11 @@ func (t *tail) refuse(err error) {
 		t.attend(nil)
 		return
 	}
-	_, err = io.CopyN(io.Discard, t.all, maxTurnLine) // a connection that is closed with unread bytes loses the answer
+	_, err = io.CopyN(io.Discard, t.all, maxTurnLine) // a connection that is closed with unread bytes loses the response
 	t.atEnd = err == io.EOF
 }
 
-// tell sends a whole answer, and reports whether that went well.
+// tell sends a whole response, and reports whether that went well.
 func (t *tail) tell(answer *buffered) bool {
 	c := t.conn
 	answer.header.Set("Content-Length", strconv.Itoa(answer.Len()))

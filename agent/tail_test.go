@@ -49,7 +49,7 @@ func (w *wire) end() {
 	}
 }
 
-// answer reads the head of an answer.
+// answer reads the head of a response.
 func (w *wire) answer() *http.Response {
 	w.t.Helper()
 	answer, err := http.ReadResponse(w.answers, nil)

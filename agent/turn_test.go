@@ -167,7 +167,7 @@ func TestGatewaySettings(t *testing.T) {
 		`{"preset":"stripe","remember":"off"}`:              `"reads_body":true`,
 		`{"preset":"idempotency-key","remember":"off"}`:     `"reads_body":true`,
 		`{"preset":"idempotency-key"}`:                      `preset: has remember`,
-		`{"key":"a","dedupe":"{header.X}","remember":"1h"}`: `remember: the agent doesn't see the answers`,
+		`{"key":"a","dedupe":"{header.X}","remember":"1h"}`: `remember: the agent doesn't see the responses`,
 		`{"key":"{nonsense}"}`:                              `"status":400`,
 		`{"key":"a","ttl":"10h"}`:                           `max ttl`,
 		`{"color":"red"}`:                                   `color: unknown`,

@@ -44,7 +44,7 @@ func newStream(t *testing.T) *stream {
 
 func (s *stream) proxy() string { return "reverse_proxy " + s.Listener.Addr().String() }
 
-// leaveInside sends a request, and leaves when its answer has begun.
+// leaveInside sends a request, and leaves when its response has begun.
 func (s *stream) leaveInside(t *testing.T, url string) {
 	t.Helper()
 	ctx, leave := context.WithCancel(t.Context())

@@ -19,7 +19,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
 
-// askAdmin sends a request to Caddy's admin endpoint, and decodes the answer, which must have the status.
+// askAdmin sends a request to Caddy's admin endpoint, and decodes the response, which must have the status.
 func askAdmin[T any](t *testing.T, c *caddyProcess, method, path string, status int, header ...string) (value T) {
 	t.Helper()
 	a := sendAs(t, c, method, path, header...)

@@ -131,7 +131,7 @@ func TestDeploy(t *testing.T) {
 	ctx := t.Context()
 	nobody := redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(masters[0], "redis://")})
 	defer func() { _ = nobody.Close() }()
-	if err := nobody.Ping(ctx).Err(); !redis.HasErrorPrefix(err, "NOAUTH") { // the probes wait for this answer
+	if err := nobody.Ping(ctx).Err(); !redis.HasErrorPrefix(err, "NOAUTH") { // the probes wait for this reply
 		t.Errorf("PING without a password: %v", err)
 	}
 	user := redis.NewClient(&redis.Options{Addr: nobody.Options().Addr, Username: "redlock", Password: password})

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// answer is an HTTP answer; the status is 0 if there was none.
+// answer is an HTTP response; the status is 0 if there was none.
 type answer struct {
 	status int
 	header http.Header
@@ -81,7 +81,7 @@ func post(t *testing.T, url string, header ...string) answer {
 	return send(t, request(url, header...))
 }
 
-// sendAll sends all requests at once. wait waits for the answers and returns them.
+// sendAll sends all requests at once. wait waits for the responses and returns them.
 func sendAll(t *testing.T, requests ...*http.Request) (wait func() []answer) {
 	t.Helper()
 	answers := make([]answer, len(requests))

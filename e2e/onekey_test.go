@@ -77,7 +77,7 @@ func testOnePerKey(t *testing.T, servers []*redistest.Server, b *backend, urls .
 			statuses[a.status]++
 		}
 		if statuses[http.StatusOK]+statuses[http.StatusLocked] != requests {
-			t.Errorf("answers by status: %v, want 200 and 423 only", statuses)
+			t.Errorf("responses by status: %v, want 200 and 423 only", statuses)
 		}
 		requireNoOverlap(t, b)
 		for key := range keys {

@@ -61,7 +61,7 @@ var attacks = map[string][]string{
 	},
 }
 
-// gate is between a proxy and an upstream, and can keep one answer back without reading it.
+// gate is between a proxy and an upstream, and can keep one response back without reading it.
 type gate struct {
 	addr    string
 	armed   atomic.Bool
@@ -113,7 +113,7 @@ func (g *gate) relay(conn net.Conn, upstream string) {
 	}
 }
 
-// hold sends a request, and keeps its answer back until release is called.
+// hold sends a request, and keeps its response back until release is called.
 func (g *gate) hold(t *testing.T, addr, request string) (release func() answer) {
 	t.Helper()
 	g.armed.Store(true)

@@ -334,7 +334,7 @@ func TestRecipeGoServerShutsDown(t *testing.T) {
 }
 
 func TestRecipeOfResponses(t *testing.T) {
-	c, b, release := runRecipe(t, "Answers of your own")
+	c, b, release := runRecipe(t, "Responses of your own")
 	wait := b.hold(t, c.url+"/orders/42/pay")
 	for path, want := range map[string]struct {
 		status int

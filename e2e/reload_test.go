@@ -30,7 +30,7 @@ func requireLocks(t *testing.T, servers []*redistest.Server) {
 	}
 }
 
-// requireServed waits for the answers, and requires that all are 200 and no lock is left.
+// requireServed waits for the responses, and requires that all are 200 and no lock is left.
 func requireServed(t *testing.T, wait func() []answer, servers []*redistest.Server) {
 	t.Helper()
 	for i, a := range wait() {

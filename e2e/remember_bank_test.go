@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// bank is an upstream that makes a payment for each request that it gets, even if it has made the same one before: each run has an answer of
+// bank is an upstream that makes a payment for each request that it gets, even if it has made the same one before: each run has a response of
 // its own, with random bytes.
 type bank struct {
 	*httptest.Server
@@ -80,8 +80,8 @@ func (b *bank) runsOf(payment string) []*bankRun {
 	return slices.Clone(b.runs[payment])
 }
 
-// judge returns what is wrong with the answers that clients got for each payment, and why the runs before the last one of each were
-// not remembered. A payment is made once, unless explain says why the answer of a run was not stored; an empty text is no explanation. It is also told whether a client got that answer.
+// judge returns what is wrong with the responses that clients got for each payment, and why the runs before the last one of each were
+// not remembered. A payment is made once, unless explain says why the response of a run was not stored; an empty text is no explanation. It is also told whether a client got that response.
 func (b *bank) judge(got map[string][]answer, explain func(run *bankRun, answered bool) string) (wrong []string, again map[*bankRun]string) {
 	again = make(map[*bankRun]string)
 	for payment, answers := range got {
@@ -94,13 +94,13 @@ func (b *bank) judge(got map[string][]answer, explain func(run *bankRun, answere
 		for i, run := range runs[:last] {
 			answered := slices.ContainsFunc(answers, func(a answer) bool { return sameResponse(a, run.answer) })
 			if again[run] = explain(run, answered); again[run] == "" {
-				wrong = append(wrong, fmt.Sprintf("%s: run %d of %d, by %s, try %s, begun %v, clients got its answer: %v; the next began %v: it should be the last", payment, i+1, len(runs), run.caddy, run.try, run.begun.UTC(), answered, runs[i+1].begun.UTC()))
+				wrong = append(wrong, fmt.Sprintf("%s: run %d of %d, by %s, try %s, begun %v, clients got its response: %v; the next began %v: it should be the last", payment, i+1, len(runs), run.caddy, run.try, run.begun.UTC(), answered, runs[i+1].begun.UTC()))
 			}
 		}
 		for _, a := range answers {
 			of := slices.IndexFunc(runs, func(run *bankRun) bool { return sameResponse(a, run.answer) })
 			if of < 0 {
-				wrong = append(wrong, fmt.Sprintf("%s: the answer of none of its %d runs: %d %v %.100q", payment, len(runs), a.status, a.header, a.body))
+				wrong = append(wrong, fmt.Sprintf("%s: the response of none of its %d runs: %d %v %.100q", payment, len(runs), a.status, a.header, a.body))
 			}
 		}
 	}

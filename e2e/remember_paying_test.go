@@ -130,7 +130,7 @@ func (p *paying) settle(m *payment) {
 	p.settled.Add(1)
 }
 
-// pay asks either Caddy for a payment until there is an answer to it.
+// pay asks either Caddy for a payment until there is a response to it.
 func (p *paying) pay(m *payment) answer {
 	for deadline := time.Now().Add(10 * bound); p.t.Context().Err() == nil; time.Sleep(20*time.Millisecond + rand.N(200*time.Millisecond)) {
 		a, refused := p.try(m)
@@ -143,14 +143,14 @@ func (p *paying) pay(m *payment) answer {
 			return a
 		}
 		if time.Now().After(deadline) {
-			p.t.Errorf("%s: no answer, but at last %s", m.name(), refused)
+			p.t.Errorf("%s: no response, but at last %s", m.name(), refused)
 			break
 		}
 	}
 	return answer{}
 }
 
-// try sends a request once, to one of the hosts, and may leave before it is answered, or in the middle of the answer. Without a complete answer the
+// try sends a request once, to one of the hosts, and may leave before it is answered, or in the middle of the response. Without a complete response the
 // status is 0.
 func (p *paying) try(m *payment) (a answer, refused string) {
 	ctx := p.t.Context()

@@ -120,7 +120,7 @@ func TestExitAfterClientsLeft(t *testing.T) {
 		for _, rule := range []string{"run", "cancel"} {
 			left.Go(func() {
 				if _, err := client.Do(request(fmt.Sprintf("%s/%s/%d", c.url, rule, i)).WithContext(ctx)); err == nil { //nolint:bodyclose // there is none
-					t.Error("an answer to a client that has left")
+					t.Error("a response to a client that has left")
 				}
 			})
 		}
@@ -182,7 +182,7 @@ func TestExitWithHungMasters(t *testing.T) {
 			release()
 			served := make(chan []answer, 1)
 			go func() { served <- wait() }()
-			for i, a := range within(t, served, "the answers") { // the releases are not waited for longer than a few timeouts
+			for i, a := range within(t, served, "the responses") { // the releases are not waited for longer than a few timeouts
 				if a.status != http.StatusOK {
 					t.Errorf("request %d: status %d, want 200; body %q", i, a.status, a.body)
 				}
@@ -279,7 +279,7 @@ func heldUntil(t *testing.T, n int, servers []*redistest.Server) (until [holders
 	return until
 }
 
-// tryAll is sendAll for requests that may get no answer, because their Caddy ends. Their status is 0 then.
+// tryAll is sendAll for requests that may get no response, because their Caddy ends. Their status is 0 then.
 func tryAll(t *testing.T, requests ...*http.Request) (wait func() []answer) {
 	t.Helper()
 	answers := make([]chan answer, len(requests))
@@ -297,7 +297,7 @@ func tryAll(t *testing.T, requests ...*http.Request) (wait func() []answer) {
 	}
 	return func() (all []answer) {
 		for i := range answers {
-			all = append(all, within(t, answers[i], "an answer, or the end of the connection"))
+			all = append(all, within(t, answers[i], "a response, or the end of the connection"))
 		}
 		return all
 	}

@@ -205,7 +205,7 @@ func folded(t *testing.T, value string) string {
 	return key
 }
 
-// sendRaw sends a request unchanged on a connection of its own. Without an answer it returns an empty one.
+// sendRaw sends a request unchanged on a connection of its own. Without a response it returns an empty one.
 func sendRaw(t *testing.T, addr, text string) answer {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)

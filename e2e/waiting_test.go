@@ -115,7 +115,7 @@ func TestKilledProcesses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			first, release := newHeldBackend(t)
 			holder, head := runCaddy(t, config(first)), runCaddy(t, config(then))
-			abandoned := func(c *caddyProcess) { // its answer never comes
+			abandoned := func(c *caddyProcess) { // its response never comes
 				go func() {
 					response, err := client.Do(request(c.url + "/locked/order"))
 					if err == nil {

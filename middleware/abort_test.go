@@ -180,7 +180,7 @@ func TestDryRunOfTwo(t *testing.T) {
 				}
 			}
 			close(release)
-			if got := receive(t, done, "the first answer"); got.body != "dry_run" {
+			if got := receive(t, done, "the first response"); got.body != "dry_run" {
 				t.Errorf("the first: %q", got.body)
 			}
 			if got := post(t, server.URL, "Order", order, "Delivery", "1"); got.body != "dry_run" {

@@ -91,7 +91,7 @@ func TestTrailers(t *testing.T) {
 	}
 }
 
-// raw sends bytes to a server, and reads its answer.
+// raw sends bytes to a server, and reads its response.
 func raw(t *testing.T, server *httptest.Server, request string) answer {
 	t.Helper()
 	conn, err := net.Dial("tcp", server.Listener.Addr().String())
@@ -158,7 +158,7 @@ func TestBodyRefusals(t *testing.T) {
 	requireProblem(t, postBody(t, limited.URL, jsonType, unknownLength{strings.NewReader(large)}), http.StatusRequestEntityTooLarge, "body_too_large")
 }
 
-// TestEndOfBodyLasts: net/http's server closes a body that was read when the answer begins. Its transport reads once more after
+// TestEndOfBodyLasts: net/http's server closes a body that was read when the response begins. Its transport reads once more after
 // the end, to see whether more comes, and must not find a closed body: it would abandon the upstream.
 func TestEndOfBodyLasts(t *testing.T) {
 	t.Parallel()

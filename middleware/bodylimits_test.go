@@ -30,7 +30,7 @@ func TestSlowBody(t *testing.T) {
 		if got := postBody(t, server.URL, jsonType, strings.NewReader(`{"id":42}`)); got.body != "served" { // waits for room
 			t.Errorf("another request: %d %s", got.StatusCode, got.body)
 		}
-		requireProblem(t, receive(t, slow, "the answer"), http.StatusRequestTimeout, "body_timeout")
+		requireProblem(t, receive(t, slow, "the response"), http.StatusRequestTimeout, "body_timeout")
 		if d := time.Since(start); d < timeout || d > bound {
 			t.Errorf("%s: answered after %v, want %v", length, d, timeout)
 		}
@@ -67,7 +67,7 @@ func TestBodyBudget(t *testing.T) {
 	}()
 	receive(t, running, "the first request")
 	var got answer
-	for refused := false; !refused; { // the server may reset the connection before the client has read its answer
+	for refused := false; !refused; { // the server may reset the connection before the client has read its response
 		r := newRequest(t, server.URL, "Content-Type", jsonType)
 		r.Body = io.NopCloser(strings.NewReader(`{"id":2,"x":"` + strings.Repeat("x", 600_000) + `"}`))
 		if response, err := http.DefaultClient.Do(r); err == nil {
@@ -82,7 +82,7 @@ func TestBodyBudget(t *testing.T) {
 		t.Errorf("a small body, for which there is room: %d %s", got.StatusCode, got.body)
 	}
 	close(end)
-	if got := receive(t, held, "the answer"); got.body != "served" {
+	if got := receive(t, held, "the response"); got.body != "served" {
 		t.Errorf("the first: %d %s", got.StatusCode, got.body)
 	}
 	requireRoom(t, server.URL)
@@ -174,11 +174,11 @@ func TestBodiesOfDryRun(t *testing.T) {
 		t.Errorf("without room: %.100q", got.body)
 	}
 	end(`:42}`)
-	if got := receive(t, slow, "the slow answer"); got.body != `body_timeout {"id":42} <nil>` {
+	if got := receive(t, slow, "the slow response"); got.body != `body_timeout {"id":42} <nil>` {
 		t.Errorf("the slow one: %q", got.body)
 	}
 	close(release)
-	if got := receive(t, held, "the answer to the large one"); got.body != "served" {
+	if got := receive(t, held, "the response to the large one"); got.body != "served" {
 		t.Errorf("the large one: %d %s", got.StatusCode, got.body)
 	}
 }

@@ -94,7 +94,7 @@ func TestBufferBody(t *testing.T) {
 					}
 					_, _ = io.WriteString(pipe, "2345678")
 					_ = pipe.Close()
-					if got, want := receive(t, answers, "the answer"), protocol+" 12345678 <nil> map[]"; got != want {
+					if got, want := receive(t, answers, "the response"), protocol+" 12345678 <nil> map[]"; got != want {
 						t.Errorf("got %q, want %q", got, want)
 					}
 				})

@@ -10,8 +10,8 @@ import (
 )
 
 // claim takes the lock on the delivery, which all processes share: the request that doesn't get it comes second, and may wait for the
-// answer to the first. It is held
-// besides the lock on the keys, until unlockClaim is called. If the answer to the delivery is remembered, it returns that.
+// response to the first. It is held
+// besides the lock on the keys, until unlockClaim is called. If the response to the delivery is remembered, it returns that.
 func (s *serving) claim(alone bool) (*remembered.Response, error) {
 	opts := append(s.options, redlock.WithConcurrency(1))
 	if !alone { // it ends with the request, or with its lock
@@ -52,7 +52,7 @@ func (s *serving) claim(alone bool) (*remembered.Response, error) {
 }
 
 // setClaimKey finds out which key the delivery has. If a rule around this one has claimed that for the same request, it knows repeats,
-// and remembers the answer.
+// and remembers the response.
 func (s *serving) setClaimKey() {
 	if s.delivery.ID == "" {
 		return
@@ -73,7 +73,7 @@ func (s *serving) setClaimKey() {
 // waitsForResponses reports whether a repeat waits for the first to be answered.
 func (rule *Serializer) waitsForResponses() bool { return rule.OnDuplicate == waits }
 
-// unlockClaim releases the lock on the delivery, with the answer that the masters are to remember, or nil. It returns what tells the
+// unlockClaim releases the lock on the delivery, with the response that the masters are to remember, or nil. It returns what tells the
 // log and the Observer how that went.
 func (s *serving) unlockClaim(result []byte) (tell func()) {
 	tell = func() {}

@@ -203,7 +203,7 @@ func (rule *Serializer) check() error {
 	return rule.checkRemember()
 }
 
-// checkNeeds returns an error if a setting of answers that are remembered is given, and none are.
+// checkNeeds returns an error if a setting of responses that are remembered is given, and none are.
 func (rule *Rule) checkNeeds(remembers bool) error {
 	for _, setting := range []struct {
 		name  string

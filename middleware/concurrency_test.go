@@ -165,7 +165,7 @@ func TestNoSlot(t *testing.T) {
 	}
 }
 
-// IDs are locked, and answers remembered, one at a time whatever the concurrency of the key is.
+// IDs are locked, and responses remembered, one at a time whatever the concurrency of the key is.
 func TestConcurrencyOfDeliveries(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)

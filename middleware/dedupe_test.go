@@ -58,7 +58,7 @@ func TestDuplicateDeliveries(t *testing.T) {
 
 	send("Order", "42", "Id", "b") // waits
 	send("Order", "42", "Id", "b") // one of the two waits, the other is refused
-	requireProblem(t, receive(t, answers, "the answer to the second"), http.StatusConflict, "duplicate")
+	requireProblem(t, receive(t, answers, "the response to the second"), http.StatusConflict, "duplicate")
 	duplicate(server.URL, "42", "b")
 	send("Order", "42") // requests without an ID wait, however many there are
 	send("Order", "42")
@@ -68,7 +68,7 @@ func TestDuplicateDeliveries(t *testing.T) {
 
 	release()
 	for range 5 {
-		if got := receive(t, answers, "an answer"); got.body != "served" {
+		if got := receive(t, answers, "a response"); got.body != "served" {
 			t.Errorf("%d %s", got.StatusCode, got.body)
 		}
 	}
@@ -105,7 +105,7 @@ func TestOneEventForTwoEndpoints(t *testing.T) {
 	requireProblem(t, postBody(t, server.URL+"/crm", jsonType, strings.NewReader(`{"id":"evt_1","data":{"object":{"object":"customer","id":"cus_1"}}}`)), http.StatusConflict, "duplicate")
 	release()
 	for range 2 {
-		if got := receive(t, answers, "an answer"); got.body != "served" {
+		if got := receive(t, answers, "a response"); got.body != "served" {
 			t.Errorf("%d %s", got.StatusCode, got.body)
 		}
 	}

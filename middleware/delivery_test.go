@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// What one method, query or tenant has been answered is no answer to another, though the ID is the same and fingerprints are ignored.
+// What one method, query or tenant has been answered is no response to another, though the ID is the same and fingerprints are ignored.
 func TestPlaceOfADelivery(t *testing.T) {
 	t.Parallel()
 	c := &cashier{answer: receipt}
@@ -60,7 +60,7 @@ func TestUpdatesOfAdyen(t *testing.T) {
 	}
 }
 
-// A rule inside of another with the same ID knows its own request, whether the two remember answers or not.
+// A rule inside of another with the same ID knows its own request, whether the two remember responses or not.
 func TestNestedDeliveries(t *testing.T) {
 	t.Parallel()
 	preset := middleware.Rule{Preset: "idempotency-key"}

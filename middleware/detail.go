@@ -26,7 +26,7 @@ func detailOf(outcome Outcome, err error) string {
 	case OutcomeDuplicate:
 		return sameDelivery
 	case OutcomeUnreadable:
-		return "some master remembers an answer, which can't be read now"
+		return "some master remembers a response, which can't be read now"
 	case OutcomeMismatch:
 		return errMismatch.Error()
 	case OutcomeStopping:
@@ -38,7 +38,7 @@ func detailOf(outcome Outcome, err error) string {
 			return "the server has closed its locks"
 		}
 		if errors.Is(err, remembered.ErrUnreadable) {
-			return "the remembered answer can't be read"
+			return "the remembered response can't be read"
 		}
 		var reason *refusalReason
 		if errors.As(err, &reason) {

@@ -18,14 +18,14 @@ func KeysOf(r *http.Request, texts ...string) ([]string, error) {
 // RunningKey is the key of a delivery under a rule that remembers nothing.
 func RunningKey(d Delivery) string { return d.runningKey() }
 
-// ResponsesThatWait is how many answers wait for room in memory.
+// ResponsesThatWait is how many responses wait for room in memory.
 func ResponsesThatWait() int {
 	responseBudget.mu.Lock()
 	defer responseBudget.mu.Unlock()
 	return len(responseBudget.line)
 }
 
-// ResponseBytes is how much memory answers take.
+// ResponseBytes is how much memory responses take.
 func ResponseBytes() int64 {
 	used, _ := responseBudget.Usage()
 	return used

@@ -91,6 +91,6 @@ func TestIdempotencyKeyAlone(t *testing.T) {
 		t.Errorf("another ID: %d", got.StatusCode)
 	}
 	close(end)
-	first = receive(t, slow, "the answer")
+	first = receive(t, slow, "the response")
 	requireReplay(t, post(t, optional, "Idempotency-Key", "c"), first)
 }

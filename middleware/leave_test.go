@@ -76,7 +76,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// A body that is still arriving while its request waits delays nothing: neither a handler that reads all of it, nor the answer
+// A body that is still arriving while its request waits delays nothing: neither a handler that reads all of it, nor the response
 // of one that doesn't, nor a refusal.
 func TestBodyOnItsWay(t *testing.T) {
 	t.Parallel()
@@ -212,7 +212,7 @@ func TestShutdown(t *testing.T) {
 		requireRetryAfter(t, got, time.Second)
 	}
 	release()
-	if got := receive(t, holder, "the holder's answer"); got.body != "served" {
+	if got := receive(t, holder, "the holder's response"); got.body != "served" {
 		t.Errorf("the holder: %d %s", got.StatusCode, got.body)
 	}
 	if err := receive(t, down, "the end of Shutdown"); err != nil {

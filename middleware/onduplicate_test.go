@@ -34,7 +34,7 @@ func requireWaiters(t *testing.T, n int, lockers ...*redlock.Locker) {
 	})
 }
 
-// Repeats that come while the first runs, in its process and in another, get its answer.
+// Repeats that come while the first runs, in its process and in another, get its response.
 func TestRepeatsWait(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
@@ -87,7 +87,7 @@ func TestRepeatsWait(t *testing.T) {
 	c.requireRuns(t, 1)
 }
 
-// If the first fails, one of those that wait runs, and the others get its answer.
+// If the first fails, one of those that wait runs, and the others get its response.
 func TestRepeatsWaitForOneThatFails(t *testing.T) {
 	t.Parallel()
 	const repeats = 20
@@ -126,7 +126,7 @@ func TestRepeatsWaitForOneThatFails(t *testing.T) {
 		different[body] = true
 	}
 	if len(different) != 2 { // that of the 503, which is empty, and the receipt
-		t.Errorf("%d different answers", len(different))
+		t.Errorf("%d different responses", len(different))
 	}
 	c.requireRuns(t, 2)
 }
@@ -180,7 +180,7 @@ func TestRepeatsThatStopWaiting(t *testing.T) {
 		t.Errorf("before an exit: %v", got.Response)
 	}
 	close(end)
-	if got := receive(t, first, "the answer"); got.StatusCode != http.StatusCreated {
+	if got := receive(t, first, "the response"); got.StatusCode != http.StatusCreated {
 		t.Errorf("%v", got.Response)
 	}
 	c.requireRuns(t, 1)

@@ -17,7 +17,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// Each answer that isn't remembered, or not in whole, has a line in the log and a count, with its reason.
+// Each response that isn't remembered, or not in whole, has a line in the log and a count, with its reason.
 func TestReasons(t *testing.T) {
 	t.Parallel()
 	type test struct {
@@ -86,7 +86,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// An answer that the masters don't confirm has a reason, too.
+// A response that the masters don't confirm has a reason, too.
 func TestReasonOfMastersThatAreGone(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
@@ -105,7 +105,7 @@ func TestReasonOfMastersThatAreGone(t *testing.T) {
 	})
 }
 
-// A final answer whose lock on the keys is lost at the last moment is counted.
+// A final response whose lock on the keys is lost at the last moment is counted.
 func TestReasonOfALostKey(t *testing.T) {
 	t.Parallel()
 	l, n := newLocker(t, live), &notes{}

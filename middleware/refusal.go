@@ -21,7 +21,7 @@ const statusClientClosed = 499
 
 // Refusal is the error of a request that was not served, or that lost its lease before anything was written.
 type Refusal struct {
-	Status     int           // the HTTP status of the answer
+	Status     int           // the HTTP status of the response
 	RetryAfter time.Duration // whole seconds for the header Retry-After; 0 for none
 	Turn       Turn
 	Err        error
@@ -130,7 +130,7 @@ func (rule *Serializer) refusalOfLock(ctx context.Context, err error) *Refusal {
 	return refusal
 }
 
-// SetHeaders sets the headers of the answer: Retry-After in seconds, Redlock-Outcome, by which a client can distinguish one 409
+// SetHeaders sets the headers of the response: Retry-After in seconds, Redlock-Outcome, by which a client can distinguish one 409
 // from another, and Cache-Control. It removes those that describe a body which the handler did not come to write.
 func (e *Refusal) SetHeaders(h http.Header) {
 	for _, name := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {

@@ -44,7 +44,7 @@ func (rule *Serializer) checkRemember() error {
 	case rule.Remember > 0 && rule.dedupe == nil:
 		return errors.New("remember needs dedupe or idempotency_key: a repeat is told from a new request by its ID")
 	case rule.waitsForResponses() && (rule.Remember == 0 || rule.Wait == 0):
-		return errors.New("on_duplicate wait: needs remember, for the answer that a repeat waits for, and wait, for how long")
+		return errors.New("on_duplicate wait: needs remember, for the response that a repeat waits for, and wait, for how long")
 	case rule.Remember > 0 && !rule.runsToEnd():
 		return errors.New("on_client_abort cancel: remember needs requests that run to their end: a client that has left is the one that repeats")
 	case rule.RememberSize < 0 || rule.RememberSize > MaxRememberSize:
@@ -103,7 +103,7 @@ func (rule *Serializer) comparesKeys() bool {
 	return rule.identifiesByHeader() && rule.Remember > 0 && *rule.Fingerprint
 }
 
-// recall returns the answer that the masters remember for the delivery, unless that was to another request. If there is no room for it
+// recall returns the response that the masters remember for the delivery, unless that was to another request. If there is no room for it
 // in memory now, needs is how many bytes it takes there.
 func (s *serving) recall(result []byte) (a *remembered.Response, needs int, err error) {
 	room := func(more int) bool { // besides the result
@@ -126,7 +126,7 @@ func (s *serving) recall(result []byte) (a *remembered.Response, needs int, err 
 	return a, 0, nil
 }
 
-// newRecorder returns what keeps a copy of the answer, or nil if that is not remembered.
+// newRecorder returns what keeps a copy of the response, or nil if that is not remembered.
 func (s *serving) newRecorder() *remembered.Recorder {
 	if s.rule.Remember == 0 || s.turn.claimed == nil {
 		return nil
@@ -147,7 +147,7 @@ func (s *serving) acceptIdentity() (undo func()) {
 	}
 }
 
-// conclude decides what the masters are to remember of the answer, once the handler has returned.
+// conclude decides what the masters are to remember of the response, once the handler has returned.
 func (s *serving) conclude(recorder *remembered.Recorder, written *response.Writer, broken bool, lost error) {
 	if recorder == nil {
 		return
@@ -168,7 +168,7 @@ func (s *serving) conclude(recorder *remembered.Recorder, written *response.Writ
 	}
 }
 
-// encode makes of the answer what the masters are to remember. If it is too large, that is its status: the request is done.
+// encode makes of the response what the masters are to remember. If it is too large, that is its status: the request is done.
 func (s *serving) encode(a *remembered.Response, crowded bool) {
 	a.Fingerprint = s.fingerprint
 	result, err := a.Encode(s.rule.sealer(), s.turn.claimKey)
@@ -192,7 +192,7 @@ func (s *serving) encode(a *remembered.Response, crowded bool) {
 	s.result = result
 }
 
-// unlockWith releases the lock on the delivery, and has the masters remember its answer. It returns what tells how that went.
+// unlockWith releases the lock on the delivery, and has the masters remember its response. It returns what tells how that went.
 func (s *serving) unlockWith(result []byte) (tell func()) {
 	err := s.turn.claimed.UnlockWith(result, s.keep)
 	return func() {
@@ -204,7 +204,7 @@ func (s *serving) unlockWith(result []byte) (tell func()) {
 	}
 }
 
-// retried are the statuses below 500 with which a server asks to try again, so that they are not the answer for good.
+// retried are the statuses below 500 with which a server asks to try again, so that they are not the response for good.
 var retried = []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusConflict,
 	http.StatusLocked, http.StatusTooEarly, http.StatusTooManyRequests}
 
@@ -234,11 +234,11 @@ func parseStatuses(texts []string) (func(status int) bool, error) {
 	return func(status int) bool { return one[status] || class[status/100] }, nil
 }
 
-// Sealer encrypts the answers that are remembered, so that the masters can't read them.
+// Sealer encrypts the responses that are remembered, so that the masters can't read them.
 type Sealer struct{ sealer *remembered.Sealer }
 
 // NewSealer returns a Sealer with AES-256-GCM. Each key has 32 bytes; the first encrypts, and all decrypt, so that a key can be
-// replaced: first add the new one everywhere as the second, then make it the first, and remove the old one when the last answer
+// replaced: first add the new one everywhere as the second, then make it the first, and remove the old one when the last response
 // that it has encrypted is forgotten. Its errors don't show the keys.
 func NewSealer(keys ...[]byte) (*Sealer, error) {
 	sealer, err := remembered.NewSealer(keys...)

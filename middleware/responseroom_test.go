@@ -14,7 +14,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// TestResponsesWithinTheirBudget: of many large answers at once, only as many are in memory as the budget has room for. The others wait, all
+// TestResponsesWithinTheirBudget: of many large responses at once, only as many are in memory as the budget has room for. The others wait, all
 // are remembered whole, and all can be replayed at once. Then the budget is empty.
 func TestResponsesWithinTheirBudget(t *testing.T) {
 	const size = 900_000
@@ -32,7 +32,7 @@ func TestResponsesWithinTheirBudget(t *testing.T) {
 		runs.Add(1)
 		_, _ = io.WriteString(w, body)
 		if now := inside.Add(1); now > most {
-			t.Errorf("%d answers of %d bytes are in memory", now, size)
+			t.Errorf("%d responses of %d bytes are in memory", now, size)
 			fill()
 		}
 		if middleware.ResponsesThatWait() > 0 {
@@ -70,7 +70,7 @@ func TestResponsesWithinTheirBudget(t *testing.T) {
 				defer response.Body.Close()
 				got, err := io.Copy(io.Discard, response.Body)
 				if err != nil || response.StatusCode != http.StatusOK || got != size || response.Header.Get("Idempotency-Replayed") != replayed {
-					t.Errorf("answer %d, replayed %q: %d, %d bytes, %v", i, replayed, response.StatusCode, got, err)
+					t.Errorf("response %d, replayed %q: %d, %d bytes, %v", i, replayed, response.StatusCode, got, err)
 				}
 				if used := middleware.ResponseBytes(); used > middleware.DefaultResponseBudget {
 					t.Errorf("%d bytes are taken", used)

@@ -12,7 +12,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// DefaultResponseTimeout is how long a client may keep an answer waiting unless something else is set.
+// DefaultResponseTimeout is how long a client may keep a response waiting unless something else is set.
 const DefaultResponseTimeout = 10 * time.Second
 
 // wrap returns the writer for the handler, and what it writes to.
@@ -25,13 +25,13 @@ func (s *serving) wrap() (http.ResponseWriter, *response.Writer) {
 	return response.Wrap(s.w, o)
 }
 
-// noteSlowClient logs, if it was not logged just now, that a client has kept its answer, and so perhaps the lock, waiting.
+// noteSlowClient logs, if it was not logged just now, that a client has kept its response, and so perhaps the lock, waiting.
 func (s *serving) noteSlowClient(written *response.Writer) {
-	message := "client took its answer too slowly, and was cut off"
+	message := "client took its response too slowly, and was cut off"
 	switch {
 	case written.GaveUp():
 	case written.HandlerWaited():
-		message = "answer was too large to be buffered, or body_budget was used up: the lock was held until the client had taken the rest"
+		message = "response was too large to be buffered, or body_budget was used up: the lock was held until the client had taken the rest"
 	default:
 		return
 	}
@@ -47,23 +47,23 @@ func (s *serving) noteSlowClient(written *response.Writer) {
 }
 
 const (
-	responseCopies = 2                                      // of an answer that are in memory at once: as it is written, and as it is stored
+	responseCopies = 2                                      // of a response that are in memory at once: as it is written, and as it is stored
 	responseMost   = responseCopies * 4 * redlock.MaxResult // sealed, opened and expanded
-	responseTime   = 10 * time.Second                       // for which an answer waits for room
+	responseTime   = 10 * time.Second                       // for which a response waits for room
 )
 
-// responseBudget bounds the bytes of the answers that are in memory because they are remembered, over all rules. One that is recorded takes
+// responseBudget bounds the bytes of the responses that are in memory because they are remembered, over all rules. One that is recorded takes
 // room while it is written, for which its handler waits; one that is replayed, before it is decoded. What has room to be stored, or
 // to be replayed, waits for no more.
 var responseBudget = NewBudget(DefaultResponseBudget)
 
-// DefaultResponseBudget is how many bytes the answers may take in memory at once that are being recorded, stored and replayed.
+// DefaultResponseBudget is how many bytes the responses may take in memory at once that are being recorded, stored and replayed.
 const DefaultResponseBudget = 64 << 20
 
-// errNoRoom reports a request whose answer is remembered, and finds no room in memory.
-var errNoRoom = fmt.Errorf("%w: other answers take all the memory that there is for them", redlock.ErrUnreadable)
+// errNoRoom reports a request whose response is remembered, and finds no room in memory.
+var errNoRoom = fmt.Errorf("%w: other responses take all the memory that there is for them", redlock.ErrUnreadable)
 
-// responseRoom is what the answer to a request has of the budget.
+// responseRoom is what the response to a request has of the budget.
 type responseRoom struct {
 	mu      sync.Mutex
 	portion *portion // nil before the first byte
@@ -77,7 +77,7 @@ var noWait = func() context.Context {
 	return ctx
 }()
 
-// take takes room for an answer of so many bytes in all, within the wait that ctx allows, and reports whether there was any.
+// take takes room for a response of so many bytes in all, within the wait that ctx allows, and reports whether there was any.
 func (r *responseRoom) take(ctx context.Context, client string, bytes int) bool {
 	r.mu.Lock()
 	if r.portion == nil {
@@ -118,19 +118,19 @@ func (r *responseRoom) leave() {
 	r.mu.Unlock()
 }
 
-// roomToWrite is for an answer that is recorded, of so many bytes so far.
+// roomToWrite is for a response that is recorded, of so many bytes so far.
 func (s *serving) roomToWrite(bytes int) bool {
 	ctx, cancel := context.WithTimeout(s.own.Context(), responseTime)
 	defer cancel()
 	return s.room.take(ctx, s.rule.client(s.r), bytes)
 }
 
-// roomToReplay is for a remembered answer of so many bytes.
+// roomToReplay is for a remembered response of so many bytes.
 func (s *serving) roomToReplay(bytes int) bool {
 	return s.room.take(noWait, s.rule.client(s.r), bytes)
 }
 
-// waitToReplay waits until there is room for a remembered answer of so many bytes. It must not be in memory meanwhile.
+// waitToReplay waits until there is room for a remembered response of so many bytes. It must not be in memory meanwhile.
 func (s *serving) waitToReplay(bytes int) error {
 	s.room.settle(0) // what waits here has nothing that others wait for
 	ctx, cancel := context.WithTimeout(s.r.Context(), responseTime)

@@ -90,7 +90,7 @@ func (c *reluctant2) read(t *testing.T) (string, error) {
 	case err := <-c.reset:
 		return "", err
 	case <-time.After(bound):
-		t.Fatal("no answer")
+		t.Fatal("no response")
 		return "", nil
 	}
 }
@@ -138,7 +138,7 @@ func serveBoth(t *testing.T, h http.Handler) *httptest.Server {
 	return server
 }
 
-// long is an answer, and chunked are handlers of it.
+// long is a response, and chunked are handlers of it.
 var long = strings.Repeat("0123456789abcdef", 1<<16)
 
 var chunked = map[string]http.HandlerFunc{
@@ -146,7 +146,7 @@ var chunked = map[string]http.HandlerFunc{
 		w.Header().Set("Content-Length", fmt.Sprint(len(long)))
 		_, _ = io.WriteString(w, long)
 	},
-	"flushed": func(w http.ResponseWriter, _ *http.Request) { // as Caddy does with an answer of unknown length
+	"flushed": func(w http.ResponseWriter, _ *http.Request) { // as Caddy does with a response of unknown length
 		for i := 0; i < len(long); i += 1 << 14 {
 			_, _ = io.WriteString(w, long[i:i+1<<14])
 			_ = http.NewResponseController(w).Flush()
@@ -158,7 +158,7 @@ var chunked = map[string]http.HandlerFunc{
 	},
 }
 
-// A client that doesn't read its answer doesn't hold the key if the answer is buffered. It finds the whole answer when it reads.
+// A client that doesn't read its response doesn't hold the key if the response is buffered. It finds the whole response when it reads.
 func TestBufferResponse(t *testing.T) {
 	t.Parallel()
 	for name, handler := range chunked {
@@ -193,7 +193,7 @@ func TestBufferResponse(t *testing.T) {
 	}
 }
 
-// A client that doesn't read an answer for which there is no room holds the key until its time is over.
+// A client that doesn't read a response for which there is no room holds the key until its time is over.
 func TestResponseTimeout(t *testing.T) {
 	t.Parallel()
 	for setting, rule := range map[string]middleware.Rule{
@@ -228,7 +228,7 @@ func TestResponseTimeout(t *testing.T) {
 	}
 }
 
-// An answer above max_body is sent as it comes, and the log says that the lock was held for so long.
+// A response above max_body is sent as it comes, and the log says that the lock was held for so long.
 func TestResponseAboveTheBuffer(t *testing.T) {
 	t.Parallel()
 	for name, handler := range chunked {
@@ -294,7 +294,7 @@ func TestBufferedStream(t *testing.T) {
 	}
 }
 
-// A handler that panics breaks off its answer, and one that fails before it has begun leaves its headers to the one for errors.
+// A handler that panics breaks off its response, and one that fails before it has begun leaves its headers to the one for errors.
 func TestBufferedResponseIsBrokenOff(t *testing.T) {
 	t.Parallel()
 	l, rule := newLocker(t, live), middleware.Rule{BufferResponse: new(true)}
@@ -312,7 +312,7 @@ func TestBufferedResponseIsBrokenOff(t *testing.T) {
 			_ = resp.Body.Close()
 		}
 		if err == nil {
-			t.Error("the answer looks complete")
+			t.Error("the response looks complete")
 		}
 		requireFree(t, l, "order:42")
 	}

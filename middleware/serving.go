@@ -23,11 +23,11 @@ type HandlerFunc func(http.ResponseWriter, *http.Request) error
 // serving is one request on its way through a rule:
 //
 //	admit: verify the signature, ──► acquire: claim the delivery, ──► run: hand it over with ──► release, and
-//	derive the keys                  lock the keys                    a fencing token           remember the answer
+//	derive the keys                  lock the keys                    a fencing token           remember the response
 //	  │                                │                                │ lease lost
 //	  ▼                                ▼                                ▼
 //	400, 401, 403, 413, …            423, 409, 503, 499,              500
-//	                                 or the remembered answer
+//	                                 or the remembered response
 type serving struct {
 	rule    *Serializer
 	w       http.ResponseWriter
@@ -37,14 +37,14 @@ type serving struct {
 
 	turn        Turn              // once the handler has it, it doesn't change any more
 	delivery    Delivery          // without an ID it is compared with none
-	fingerprint [sha256.Size]byte // of the request, if its answer is remembered
+	fingerprint [sha256.Size]byte // of the request, if its response is remembered
 
 	options []redlock.LockOption // of its locks: those of the rule, and for which request they are
 
 	own       *redlock.Lock // that the request holds: on its keys, or on its delivery if it has no other
 	claimOnce sync.Once
 	room      responseRoom
-	result    []byte // the answer, if the masters are to remember it
+	result    []byte // the response, if the masters are to remember it
 	keep      time.Duration
 
 	why          Reason // why they don't, or not all of it; empty if they do, or nothing is to be remembered
@@ -56,7 +56,7 @@ type serving struct {
 }
 
 // Serve takes the lock of a request, calls next, and releases the lock when next has returned or panicked, even if the client
-// has left. The context of next's request ends when the lease is lost. If the answer to the request is remembered, Serve writes that, and doesn't call next.
+// has left. The context of next's request ends when the lease is lost. If the response to the request is remembered, Serve writes that, and doesn't call next.
 //
 // The error is a *Refusal if the request is not served; then nothing has been written. Otherwise it is next's. After a refusal
 // the body can still be read until the request's context ends, unless it was the body that came too slowly.
@@ -211,7 +211,7 @@ func (s *serving) identifyDelivery() (err error) {
 	return err
 }
 
-// acquire takes the locks on the delivery and on the keys, or none. If the answer to the delivery is remembered, it returns that.
+// acquire takes the locks on the delivery and on the keys, or none. If the response to the delivery is remembered, it returns that.
 func (s *serving) acquire(keys []string) (first *remembered.Response, err error) {
 	if s.delivery.ID != "" {
 		if first, err = s.claim(len(keys) == 0); err != nil || first != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// A request whose first attempt has no answer yet when the server is about to stop is refused as one that waits is.
+// A request whose first attempt has no reply yet when the server is about to stop is refused as one that waits is.
 func TestShutdownDuringFirstAttempt(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)

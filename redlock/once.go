@@ -182,7 +182,7 @@ func (e *DoneError) Unwrap() error { return ErrDone }
 // recall returns the result that an attempt has met, or nil: if there is none, if another holder is doing the work again
 // because a quorum hasn't heard of the result, or if it is unsure that later calls meet this one, too.
 //
-// A result that a quorum remembers is met by every quorum of answers. One that fewer remember is remembered by a
+// A result that a quorum remembers is met by every quorum of replies. One that fewer remember is remembered by a
 // quorum before it is returned; the attempt, which has the key on the other masters of its quorum, frees it there with
 // the result. Of several results, that with the largest fence was left by the last holder.
 func (a *attempt) recall(ctx context.Context) *DoneError {

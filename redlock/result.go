@@ -169,7 +169,7 @@ func remembers(c *link.Command) bool {
 	return c.Reply.Status == protocol.StatusReleased || c.Anyway && c.Reply.Status != protocol.StatusNone
 }
 
-// resultReplies gets the answers to the commands that have the masters remember a result. Once it is certain that a
+// resultReplies gets the replies to the commands that have the masters remember a result. Once it is certain that a
 // quorum remembers it, and so that its holder had the lock until then, the other masters get it in the background.
 type resultReplies struct {
 	attempt *attempt

@@ -73,7 +73,7 @@ func TestOverAfterSuspension(t *testing.T) {
 	}
 }
 
-// TestLateRepliesOfARenewal: the answers of a round don't count once the next has begun. They would shorten the
+// TestLateRepliesOfARenewal: the replies of a round don't count once the next has begun. They would shorten the
 // lease again, if the next round has renewed it.
 func TestLateRepliesOfARenewal(t *testing.T) {
 	l, err := New([]Master{NewMemoryMaster("a"), NewMemoryMaster("b"), NewMemoryMaster("c")})

@@ -22,7 +22,7 @@ type rule struct {
 	told     *ruleInfo // nil until the agent has been asked
 }
 
-// ruleInfo is the agent's answer about a rule.
+// ruleInfo is the agent's response about a rule.
 type ruleInfo struct {
 	ReadsBody     bool   `json:"reads_body"`
 	MaxBody       int64  `json:"max_body"`
@@ -106,7 +106,7 @@ func (r *rule) load(ctx context.Context, a *agent) error {
 	}
 	text, err := io.ReadAll(io.LimitReader(answer.Body, 64<<10))
 	if err != nil {
-		return fmt.Errorf("the answer of the agent: %w", err)
+		return fmt.Errorf("the response of the agent: %w", err)
 	}
 	if answer.StatusCode == http.StatusBadRequest {
 		return &refusedRule{detail: detailOf(text)}
@@ -116,7 +116,7 @@ func (r *rule) load(ctx context.Context, a *agent) error {
 	}
 	info := &ruleInfo{}
 	if err := json.Unmarshal(text, info); err != nil {
-		return fmt.Errorf("the answer of the agent: %w", err)
+		return fmt.Errorf("the response of the agent: %w", err)
 	}
 	info.patience = time.Duration(info.WaitMs+info.BodyTimeoutMs)*time.Millisecond + silence
 	r.mu.Lock()

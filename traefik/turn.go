@@ -19,7 +19,7 @@ type turn struct {
 	sent   time.Time      // when the agent was asked
 	copied *bodyCopy      // what the agent has got of the request's body, or nil
 	answer *http.Response // of the agent
-	lines  *json.Decoder  // of the answer, if the turn was had
+	lines  *json.Decoder  // of the response, if the turn was had
 	first  line
 
 	// Those of a request that has a lock; without one they are nil.
@@ -28,7 +28,7 @@ type turn struct {
 	watcher *time.Timer   // calls watch
 	read    chan struct{} // closed when watch has ended
 
-	whole bool // all of the answer was read
+	whole bool // all of the response was read
 }
 
 // asked is what the agent gets to know of a request.
@@ -57,7 +57,7 @@ type line struct {
 
 const (
 	silence    = 10 * time.Second       // how much longer than the rule says the agent may take to answer
-	endsWithin = 5 * time.Second        // how long the end of an answer waits until the agent has released the lock
+	endsWithin = 5 * time.Second        // how long the end of a response waits until the agent has released the lock
 	brief      = 250 * time.Millisecond // for how long nobody listens to the agent of this machine
 )
 
@@ -99,7 +99,7 @@ func describe(r *http.Request, withBody bool) ([]byte, error) {
 	return json.Marshal(a)
 }
 
-// ask sends the request, and waits for the answer, until the client leaves, or until the agent must have answered.
+// ask sends the request, and waits for the response, until the client leaves, or until the agent must have answered.
 func (t *turn) ask(r *http.Request, text []byte, withBody bool) error {
 	c := t.conn
 	left := context.AfterFunc(r.Context(), func() { _ = c.net.Close() })
@@ -126,10 +126,10 @@ func (t *turn) begin(r *http.Request) error {
 	t.lines = json.NewDecoder(t.answer.Body)
 	t.first.Set = r.Header.Clone() // to which the decoder adds
 	if err := t.lines.Decode(&t.first); err != nil {
-		return fmt.Errorf("its answer: %w", err)
+		return fmt.Errorf("its response: %w", err)
 	}
 	if t.first.ValidMs <= 0 && !t.first.Pass {
-		return errors.New("its answer has neither a lock nor a reason")
+		return errors.New("its response has neither a lock nor a reason")
 	}
 	return t.conn.net.SetDeadline(time.Time{})
 }
@@ -192,7 +192,7 @@ func (t *turn) listen() {
 	t.watcher = time.AfterFunc(after, t.watch)
 }
 
-// end ends a turn that was had. The lock is released before the answer ends, unless the agent takes long.
+// end ends a turn that was had. The lock is released before the response ends, unless the agent takes long.
 func (t *turn) end(broken bool) {
 	alone := t.watcher == nil || t.watcher.Stop()
 	if broken || (t.ctx != nil && t.ctx.Err() != nil) {

@@ -14,7 +14,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
 
-// lock asks for the lock on k as curl does, and returns the answer, or nil.
+// lock asks for the lock on k as curl does, and returns the response, or nil.
 func (a *agentProcess) lock(body string) *http.Response {
 	answer, err := a.client().Post("http://redlock/v1/lock", "", strings.NewReader(body))
 	if err != nil {
@@ -39,7 +39,7 @@ func (a *agentProcess) waiting() (n int) {
 	return n
 }
 
-// requireStopping fails if an answer is not that of an agent that is about to stop.
+// requireStopping fails if a response is not that of an agent that is about to stop.
 func requireStopping(t *testing.T, what string, answer *http.Response) {
 	t.Helper()
 	if answer == nil || answer.StatusCode != http.StatusServiceUnavailable || answer.Header.Get("Retry-After") == "" {

@@ -90,7 +90,7 @@ func (o *ownConsole) awaitMasters(ctx context.Context) {
 
 func (o *ownConsole) Close() { _ = o.locker.Close() } // nothing is held
 
-// recorder is an answer in memory.
+// recorder is a response in memory.
 type recorder struct {
 	bytes.Buffer
 	header http.Header

@@ -113,7 +113,7 @@ type agentLease struct {
 	until time.Time
 }
 
-// agentLine is a line of the agent's answer: docs/agent.md.
+// agentLine is a line of the agent's response: docs/agent.md.
 type agentLine struct {
 	Fence       uint64 `json:"fence"`
 	Slot        int    `json:"slot"`
@@ -181,7 +181,7 @@ func (c *runCommand) lockThrough(ctx context.Context, a *agentClient) (*agentLea
 	return l, first, nil
 }
 
-// refusedBy returns the error for an answer that is no lock.
+// refusedBy returns the error for a response that is no lock.
 func (c *runCommand) refusedBy(a *agentClient, body io.Reader, answer *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(body, 64<<10))
 	var problem console.Problem

@@ -52,7 +52,7 @@ type Source interface {
 
 // Endpoint answers what the console does.
 type Endpoint interface {
-	// Ask sends a request for a path of the console, and decodes the answer. What the console refuses is a *console.Problem.
+	// Ask sends a request for a path of the console, and decodes the response. What the console refuses is a *console.Problem.
 	Ask(ctx context.Context, method, path string, query url.Values, answer any) error
 	Close() // ends what Open has begun
 }
@@ -62,7 +62,7 @@ func (p *Program) Commands() []*cobra.Command {
 	return []*cobra.Command{p.masters(), p.inspect(), p.release(), p.forget()}
 }
 
-// Decode reads an answer of the console. If known is false, it is none. Its error is a *console.Problem.
+// Decode reads a response of the console. If known is false, it is none. Its error is a *console.Problem.
 func Decode(status int, header http.Header, body []byte, answer any) (known bool, err error) {
 	kind, _, _ := strings.Cut(header.Get("Content-Type"), ";")
 	switch problem := new(console.Problem); {

@@ -163,7 +163,7 @@ func TestOneOfThree(t *testing.T) {
 	}
 }
 
-// TestHungLater has a server that hangs after its first answers.
+// TestHungLater has a server that hangs after its first replies.
 func TestHungLater(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, 1, safe...)[0]

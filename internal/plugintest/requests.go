@@ -114,7 +114,7 @@ func testBodies(t *testing.T, p *Plugin) {
 	}
 }
 
-// testRefusals checks that the agent's answers come through.
+// testRefusals checks that the agent's responses come through.
 func testRefusals(t *testing.T, p *Plugin) {
 	a := newAgent(t, "unix", "")
 	began, end := make(chan struct{}), make(chan struct{})

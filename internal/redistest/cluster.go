@@ -81,7 +81,7 @@ func (s *Server) Unlink() {
 	s.await("master_link_status:down\r", "info", "replication")
 }
 
-// await waits until the server's answer to a command contains a text.
+// await waits until the server's reply to a command contains a text.
 func (s *Server) await(text string, command ...any) {
 	s.tb.Helper()
 	var answer string

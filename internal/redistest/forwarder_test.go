@@ -41,7 +41,7 @@ func TestForwarder(t *testing.T) {
 	go func() { done <- ask(conn) }()
 	select {
 	case err := <-done:
-		t.Errorf("an answer that should be kept back: %v", err)
+		t.Errorf("a reply that should be kept back: %v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
 	f.Set(Weather{Delay: time.Millisecond})

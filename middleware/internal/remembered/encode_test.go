@@ -71,7 +71,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 	for form := range byte(4) {
 		if forms[form] < 50 {
-			t.Errorf("only %d answers had the flags %02b", forms[form], form)
+			t.Errorf("only %d responses had the flags %02b", forms[form], form)
 		}
 	}
 }
@@ -102,7 +102,7 @@ func TestCompressedIfItSavesATenth(t *testing.T) {
 			t.Errorf("%s: %d bytes for %d", name, len(data), len(c.body))
 		}
 		if !equal(decode(t, data, nil), a) {
-			t.Errorf("%s: read as another answer", name)
+			t.Errorf("%s: read as another response", name)
 		}
 	}
 }
@@ -139,7 +139,7 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// deflated returns the compressed form of a correct answer of a length.
+// deflated returns the compressed form of a correct response of a length.
 func deflated(length int) string {
 	out := bytes.NewBuffer(binary.AppendUvarint(nil, uint64(length)))
 	w, _ := flate.NewWriter(out, flate.BestSpeed)
@@ -161,7 +161,7 @@ func TestHostile(t *testing.T) {
 		"one byte":                 "\x01",
 		"other version":            "\x02\x00\xc8\x01\x00\x00\x00",
 		"unknown flag":             "\x01\x04\xc8\x01\x00\x00\x00",
-		"unknown flag of answer":   "\x01\x00\xc8\x01\x04\x00\x00",
+		"unknown flag of response": "\x01\x00\xc8\x01\x04\x00\x00",
 		"status 199":               "\x01\x00\xc7\x01\x00\x00\x00",
 		"status 1000":              "\x01\x00\xe8\x07\x00\x00\x00",
 		"huge status":              "\x01\x00" + huge + "\x00\x00\x00",

@@ -46,7 +46,7 @@ func decode(t testing.TB, data []byte, s *remembered.Sealer) *remembered.Respons
 	return a
 }
 
-// equal reports whether two answers are the same, whether they have nothing or something empty, and in any order of Removed.
+// equal reports whether two responses are the same, whether they have nothing or something empty, and in any order of Removed.
 func equal(a, b *remembered.Response) bool {
 	x, y := *a, *b
 	if !maps.EqualFunc(x.Header, y.Header, slices.Equal[[]string]) || string(x.Body) != string(y.Body) ||

@@ -32,10 +32,10 @@ func TestTooLarge(t *testing.T) {
 			})}
 			server := serve(t, s, false)
 			if first := do(t, server, http.MethodPost); first.body != body {
-				t.Fatalf("the first answer is %+v", first)
+				t.Fatalf("the first response is %+v", first)
 			}
 			again := do(t, server, http.MethodPost)
-			want := `{"type":"https://github.com/caddy-redlock/caddy-redlock/blob/main/docs/problems.md#too_large","title":"The first answer was too large to be remembered","status":201}` + "\n"
+			want := `{"type":"https://github.com/caddy-redlock/caddy-redlock/blob/main/docs/problems.md#too_large","title":"The first response was too large to be remembered","status":201}` + "\n"
 			runs, stored := s.ran()
 			if runs != 1 || again.status != http.StatusCreated || again.body != want || again.header.Get("Location") != "/reports/7" {
 				t.Errorf("after %d runs: %+v", runs, again)

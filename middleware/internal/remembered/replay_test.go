@@ -19,7 +19,7 @@ import (
 
 const mostBytes = 1000
 
-// remembering is a server that records the answer to its first request and writes it again for all others.
+// remembering is a server that records the response to its first request and writes it again for all others.
 type remembering struct {
 	next http.Handler
 
@@ -134,7 +134,7 @@ func write(w http.ResponseWriter, parts ...string) {
 
 func flush(w http.ResponseWriter) { w.(http.Flusher).Flush() }
 
-// replayed are answers that are remembered, byte for byte.
+// replayed are responses that are remembered, byte for byte.
 var replayed = map[string]struct {
 	method string // default POST
 	serve  http.HandlerFunc
@@ -238,7 +238,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// requireSame fails if the same answer looks different. The server sets Date, if the handler doesn't, and each length that it
+// requireSame fails if the same response looks different. The server sets Date, if the handler doesn't, and each length that it
 // knows; the replay's length is always known. Each visit has its own cookie and number.
 func requireSame(t *testing.T, first, again response, method string) {
 	t.Helper()

@@ -94,7 +94,7 @@ func TestKeysAreCopied(t *testing.T) {
 	before := bytes.Clone(key)
 	clear(key)
 	if !equal(decode(t, encode(t, payment(), s), newSealer(t, before)), payment()) {
-		t.Error("another answer")
+		t.Error("another response")
 	}
 }
 

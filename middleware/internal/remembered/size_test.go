@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
 )
 
-// typical are answers as APIs and sites give them.
+// typical are responses as APIs and sites give them.
 func typical() map[string]*remembered.Response {
 	r := rand.New(rand.NewPCG(17, 18))
 	words := strings.Fields("order payment total shipped from warehouse invoice customer thank you for your purchase we will write when it arrives at home")
@@ -54,7 +54,7 @@ func typical() map[string]*remembered.Response {
 	}
 }
 
-// TestStoredBytes logs how much a master stores of typical answers.
+// TestStoredBytes logs how much a master stores of typical responses.
 func TestStoredBytes(t *testing.T) {
 	t.Parallel()
 	sealer := newSealer(t, newKey())

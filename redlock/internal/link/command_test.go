@@ -156,7 +156,7 @@ func (c *earlyConn) Send(cmds []*protocol.Command) (bool, error) {
 	return false, nil
 }
 
-// TestReplyBeforeSend: an answer to a batch that is still being written leaves the batch alone.
+// TestReplyBeforeSend: a reply to a batch that is still being written leaves the batch alone.
 func TestReplyBeforeSend(t *testing.T) {
 	s := unconnected()
 	c := &earlyConn{landed: func() { s.landed(nil) }}

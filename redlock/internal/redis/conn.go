@@ -15,7 +15,7 @@ import (
 )
 
 // conn is a connection to a Redis server. go-redis has authenticated on it and greeted the server; from then on
-// commands are written, and answers read, on it directly, so that several batches can be under way.
+// commands are written, and replies read, on it directly, so that several batches can be under way.
 type conn struct {
 	client  *redis.Client // which owns the connection
 	session *redis.Conn
@@ -240,13 +240,13 @@ func (c *conn) appendFast(b []byte, cmds []*protocol.Command) []byte {
 	return b
 }
 
-// Wait blocks until an answer comes.
+// Wait blocks until a reply comes.
 func (c *conn) Wait() error {
 	_, err := c.in.Peek(1)
 	return err
 }
 
-// Receive reads the answers to the commands.
+// Receive reads the replies to the commands.
 func (c *conn) Receive(cmds []*protocol.Command) error {
 	for len(cmds) > 0 {
 		err := c.answer.read(c.in, false)

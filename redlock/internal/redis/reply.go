@@ -16,7 +16,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// serverTime reads the answer to TIME, in microseconds since 1970; 0 if it is another.
+// serverTime reads the reply to TIME, in microseconds since 1970; 0 if it is another.
 func serverTime(fields []any) int64 {
 	if len(fields) != 2 {
 		return 0
@@ -127,7 +127,7 @@ func (a *answer) replyFast(cmds []*protocol.Command) {
 }
 
 func unexpected(a *answer) error {
-	return fmt.Errorf("unexpected answer of type %q: is this a Redis server?", a.kind)
+	return fmt.Errorf("unexpected reply of type %q: is this a Redis server?", a.kind)
 }
 
 // ms returns a time that a server gives as milliseconds, which are negative if it is over.

@@ -13,7 +13,7 @@ import (
 
 // The explorer goes through all that may happen to a few processes, each with a real Judge, and masters, each with the memory
 // master's register command. Time goes on by the pause between two registrations. In each step there is at most one fault, and the
-// processes register in any order; each hears the answers at once, or just before it registers again.
+// processes register in any order; each hears the replies at once, or just before it registers again.
 
 const (
 	tick  = Every
@@ -60,7 +60,7 @@ type proc struct {
 	inbox     []answer // that it hasn't heard yet
 	sent      []answer // to hung masters
 	again     bool     // it wants to register again
-	deaf      bool     // it hears the answers of this step in the next one
+	deaf      bool     // it hears the replies of this step in the next one
 	late      bool     // it heard those of the step before in this one
 
 	locks   time.Time   // until when a lock of it may last

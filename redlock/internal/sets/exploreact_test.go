@@ -41,7 +41,7 @@ func (e *explorer) act(s *state, i int) {
 	}
 }
 
-// register has a process register with each master, and hear the answers.
+// register has a process register with each master, and hear the replies.
 func (e *explorer) register(s *state, i int) {
 	p := &s.procs[i]
 	j := p.judge
@@ -83,7 +83,7 @@ func (e *explorer) execute(s *state, i int, a answer) answer {
 	return a
 }
 
-// hear gives a process an answer.
+// hear gives a process a reply.
 func (e *explorer) hear(s *state, i int, a answer) {
 	j := s.procs[i].judge
 	e.each(i, func(m, own int) {

@@ -119,7 +119,7 @@ func (e *explorer) next(s *state, f func(*state)) {
 					continue
 				}
 				n := c.clone()
-				n.path = &step{c.path.before, fmt.Sprint(c.path.what, "; order ", order, ", late answers ", deaf)}
+				n.path = &step{c.path.before, fmt.Sprint(c.path.what, "; order ", order, ", late replies ", deaf)}
 				for i := range n.procs {
 					p := &n.procs[i]
 					p.late, p.deaf = p.deaf, deaf>>i&1 == 1
