@@ -118,10 +118,10 @@ func (a *Agent) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Redlock-Agent", version)
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(responseTimeout))
 	if err := a.route(w, r); err != nil {
-		answer := responseOf(r.Context(), err)
-		maps.Copy(w.Header(), answer.header)
-		w.WriteHeader(answer.status)
-		_, _ = w.Write(answer.Bytes()) // the client may have left
+		response := responseOf(r.Context(), err)
+		maps.Copy(w.Header(), response.header)
+		w.WriteHeader(response.status)
+		_, _ = w.Write(response.Bytes()) // the client may have left
 	}
 }
 

@@ -177,13 +177,13 @@ func (t *tail) refuse(err error) {
 }
 
 // tell sends a whole response, and reports whether that went well.
-func (t *tail) tell(answer *buffered) bool {
+func (t *tail) tell(response *buffered) bool {
 	c := t.conn
-	answer.header.Set("Content-Length", strconv.Itoa(answer.Len()))
-	out := bytes.NewBuffer(c.appendHead(c.out[:0], answer.status, t.last))
-	_ = answer.header.Write(out)
+	response.header.Set("Content-Length", strconv.Itoa(response.Len()))
+	out := bytes.NewBuffer(c.appendHead(c.out[:0], response.status, t.last))
+	_ = response.header.Write(out)
 	out.WriteString("\r\n")
-	out.Write(answer.Bytes())
+	out.Write(response.Bytes())
 	_, err := c.writeSoon(out.Bytes())
 	t.told = err == nil
 	return t.told

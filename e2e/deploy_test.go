@@ -112,7 +112,7 @@ func TestDeploy(t *testing.T) {
 	requireStatus(t, wait()[0], http.StatusOK)
 	requireStatus(t, post(t, caddies[1].url+"/orders/42/pay"), http.StatusOK)
 	requireStatus(t, post(t, caddies[1].url+"/orders"), http.StatusOK) // without a lock
-	get := func(url string) answer {
+	get := func(url string) received {
 		t.Helper()
 		response, err := client.Get(url)
 		if err != nil {

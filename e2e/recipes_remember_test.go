@@ -36,7 +36,7 @@ func newCounter(t *testing.T) (addr string) {
 	return upstream.Listener.Addr().String()
 }
 
-func requireResponse(t *testing.T, a answer, status int, body string, replayed bool) {
+func requireResponse(t *testing.T, a received, status int, body string, replayed bool) {
 	t.Helper()
 	if a.status != status || a.body != body || (a.header.Get("Idempotency-Replayed") == "true") != replayed {
 		t.Errorf("%d %q, header %v; want %d %q, replayed %v", a.status, a.body, a.header, status, body, replayed)
@@ -46,7 +46,7 @@ func requireResponse(t *testing.T, a answer, status int, body string, replayed b
 func TestRecipeOfRepeatedDeliveries(t *testing.T) {
 	text := strings.ReplaceAll(recipe(t, "Webhooks"), "./run/secrets/stripe", "."+secretFile(t, secret))
 	c := runDocumented(t, text, redistest.Start(t, 3), newCounter(t))
-	deliver := func(endpoint, id string, sent time.Time) answer {
+	deliver := func(endpoint, id string, sent time.Time) received {
 		body := fmt.Sprintf(`{"id":%q,"data":{"object":{"customer":"cus_1"}}}`, id)
 		now := fmt.Sprint(sent.Unix())
 		sum := hmac.New(sha256.New, []byte(secret))
@@ -138,7 +138,7 @@ func TestRecipeOfRefreshes(t *testing.T) {
 
 func TestRecipeOfIdempotencyKeys(t *testing.T) {
 	c := runDocumented(t, recipe(t, "An API with Idempotency-Key"), redistest.Start(t, 3), newCounter(t))
-	pay := func(body string, header ...string) answer {
+	pay := func(body string, header ...string) received {
 		return send(t, withBody(c.url+"/payments", body, header...))
 	}
 	alice, bob := []string{"Authorization", "Bearer alice", "Idempotency-Key", `"a1"`}, []string{"Authorization", "Bearer bob", "Idempotency-Key", `"a1"`}
@@ -147,7 +147,7 @@ func TestRecipeOfIdempotencyKeys(t *testing.T) {
 	requireResponse(t, pay("{}", alice...), 200, "served 2", true)
 	requireResponse(t, pay("{}", bob...), 200, "served 3", false)
 	requireResponse(t, pay("{}", bob...), 200, "served 3", true)
-	for outcome, refused := range map[string]answer{
+	for outcome, refused := range map[string]received{
 		"mismatch":    pay(`{"amount":1}`, alice...),
 		"missing_id":  pay("{}", alice[:2]...),
 		"missing_key": pay("{}", alice[2:]...),

@@ -167,7 +167,7 @@ func TestRecipeOfSlots(t *testing.T) {
 	wait := b.holdRequests(t, requests("a", 3)...)
 	fourth := sendAll(t, requests("a", 1)...)
 	c.eventuallyWait(t, 1)
-	var others []func() []answer
+	var others []func() []received
 	for i := range 6 { // 21 with the first three
 		others = append(others, sendAll(t, requests(fmt.Sprint("b", i), 3)...))
 	}
@@ -177,8 +177,8 @@ func TestRecipeOfSlots(t *testing.T) {
 		t.Errorf("%d are at the backend at a time, want 20", n)
 	}
 	release()
-	for _, answers := range append(others, wait, fourth) {
-		for _, a := range answers() {
+	for _, responses := range append(others, wait, fourth) {
+		for _, a := range responses() {
 			requireStatus(t, a, http.StatusOK)
 		}
 	}

@@ -137,7 +137,7 @@ func TestIdempotencyKeyInCaddy(t *testing.T) {
 	servers := redistest.Start(t, 3)
 	c := runCaddy(t, caddyfile(mastersOption(servers, "timeout "+calm.String()), "redlock {\npreset idempotency-key\n}\n"+i.shop.proxy()))
 	const alice, bob = "Bearer alice", "Bearer bob"
-	pay := func(method, path, body string, header ...string) answer {
+	pay := func(method, path, body string, header ...string) received {
 		t.Helper()
 		r := withBody(c.url+path, body, header...)
 		r.Method = method
@@ -188,7 +188,7 @@ func TestCookiesAndLargeResponses(t *testing.T) {
 		return "redlock " + path + " {\n" + idempotent + lines + "\n}\n"
 	}
 	c := runCaddy(t, caddyfile("", rule("/cookie", "remember 1h")+rule("/large", "remember 1h")+s.proxy()))
-	ask := func(path string) answer {
+	ask := func(path string) received {
 		return send(t, withBody(c.url+path, "{}", "Idempotency-Key", path, "Authorization", "Bearer alice"))
 	}
 	if first, again := ask("/cookie"), ask("/cookie"); first.header.Get("Set-Cookie") == "" || !sameResponse(first, again) || again.header["Set-Cookie"] != nil {

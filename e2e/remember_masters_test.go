@@ -19,15 +19,15 @@ const rememberRule = "redlock {\n" + idempotent + "remember 1h\n}\n"
 type till struct {
 	t    *testing.T
 	shop *shop
-	paid map[string]answer // the first response to each payment
+	paid map[string]received // the first response to each payment
 }
 
 func newTill(t *testing.T) *till {
-	return &till{t: t, shop: newShop(t), paid: make(map[string]answer)}
+	return &till{t: t, shop: newShop(t), paid: make(map[string]received)}
 }
 
 // ask asks for a payment through a Caddy.
-func (i *till) ask(c *caddyProcess, payment string) answer {
+func (i *till) ask(c *caddyProcess, payment string) received {
 	i.t.Helper()
 	r := withBody(c.url, `{"amount":1}`, "Idempotency-Key", payment, "Authorization", "Bearer alice")
 	r.Host = "127.0.0.1" // that of all Caddys, as behind a load balancer
@@ -35,7 +35,7 @@ func (i *till) ask(c *caddyProcess, payment string) answer {
 }
 
 // answered is ask, until the masters answer in time, which on a busy machine they may not: nothing was done then.
-func (i *till) answered(c *caddyProcess, payment string) (a answer) {
+func (i *till) answered(c *caddyProcess, payment string) (a received) {
 	i.t.Helper()
 	eventually(i.t, "the masters answer in time", func() bool {
 		a = i.ask(c, payment)

@@ -119,11 +119,11 @@ func (p *paying) requireOnce(payments int) {
 	for _, text := range wrong {
 		p.t.Error(text)
 	}
-	answers := 0
+	responses := 0
 	for _, of := range p.got {
-		answers += len(of)
+		responses += len(of)
 	}
-	p.t.Logf("%d payments, %d responses to %d tries, %d Caddys killed; %d runs were made again", payments, answers, p.tries.Load(), len(p.started)-p.hosts, len(again))
+	p.t.Logf("%d payments, %d responses to %d tries, %d Caddys killed; %d runs were made again", payments, responses, p.tries.Load(), len(p.started)-p.hosts, len(again))
 	for run, why := range again {
 		p.t.Logf("try %s, by %s, was made again: %s", run.try, run.caddy, why)
 	}

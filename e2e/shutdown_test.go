@@ -180,7 +180,7 @@ func TestExitWithHungMasters(t *testing.T) {
 			sends(syscall.SIGTERM)(t, c)
 			requireLogLine(t, c, "eternal grace period")
 			release()
-			served := make(chan []answer, 1)
+			served := make(chan []received, 1)
 			go func() { served <- wait() }()
 			for i, a := range within(t, served, "the responses") { // the releases are not waited for longer than a few timeouts
 				if a.status != http.StatusOK {
@@ -280,24 +280,24 @@ func heldUntil(t *testing.T, n int, servers []*redistest.Server) (until [holders
 }
 
 // tryAll is sendAll for requests that may get no response, because their Caddy ends. Their status is 0 then.
-func tryAll(t *testing.T, requests ...*http.Request) (wait func() []answer) {
+func tryAll(t *testing.T, requests ...*http.Request) (wait func() []received) {
 	t.Helper()
-	answers := make([]chan answer, len(requests))
+	responses := make([]chan received, len(requests))
 	for i, r := range requests {
-		answers[i] = make(chan answer, 1)
+		responses[i] = make(chan received, 1)
 		go func() {
 			response, err := client.Do(r.WithContext(t.Context()))
 			if err != nil {
-				answers[i] <- answer{}
+				responses[i] <- received{}
 				return
 			}
 			defer response.Body.Close()
-			answers[i] <- answer{status: response.StatusCode, header: response.Header}
+			responses[i] <- received{status: response.StatusCode, header: response.Header}
 		}()
 	}
-	return func() (all []answer) {
-		for i := range answers {
-			all = append(all, within(t, answers[i], "a response, or the end of the connection"))
+	return func() (all []received) {
+		for i := range responses {
+			all = append(all, within(t, responses[i], "a response, or the end of the connection"))
 		}
 		return all
 	}

@@ -65,17 +65,17 @@ func TestTooManyRequestsWait(t *testing.T) {
 		}
 		`+b.proxy()))
 	first := b.hold(t, c.url+"/locked/order")
-	answers := make(chan answer, requests)
+	responses := make(chan received, requests)
 	for range requests {
-		go func() { answers <- post(t, c.url+"/locked/order") }()
+		go func() { responses <- post(t, c.url+"/locked/order") }()
 	}
 	for range requests - waiters { // before any request is served
-		a := <-answers
+		a := <-responses
 		requireStatus(t, a, http.StatusLocked)
 	}
 	release()
 	for range waiters {
-		requireStatus(t, <-answers, http.StatusOK)
+		requireStatus(t, <-responses, http.StatusOK)
 	}
 	for _, a := range first() {
 		requireStatus(t, a, http.StatusOK)

@@ -19,7 +19,7 @@ func byBody(t *testing.T, h http.HandlerFunc, rule middleware.Rule) *httptest.Se
 	return serve(t, middleware.New(newLocker(t, live), "order:{body.id}", rule)(h))
 }
 
-func postBody(t *testing.T, url, contentType string, body io.Reader) answer {
+func postBody(t *testing.T, url, contentType string, body io.Reader) received {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, body)
 	if err != nil {
@@ -92,7 +92,7 @@ func TestTrailers(t *testing.T) {
 }
 
 // raw sends bytes to a server, and reads its response.
-func raw(t *testing.T, server *httptest.Server, request string) answer {
+func raw(t *testing.T, server *httptest.Server, request string) received {
 	t.Helper()
 	conn, err := net.Dial("tcp", server.Listener.Addr().String())
 	if err != nil {
@@ -109,7 +109,7 @@ func raw(t *testing.T, server *httptest.Server, request string) answer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer{response, string(body)}
+	return received{response, string(body)}
 }
 
 // untouchable is a body that must not be read.

@@ -339,7 +339,7 @@ func TestConcurrencyOfAnIdempotencyKey(t *testing.T) {
 	l := newLocker(t, live)
 	room := newInside()
 	server := serve(t, orders(l, room.ServeHTTP, middleware.Rule{Concurrency: []int{3}, IdempotencyKey: "required", Scope: "{header.Authorization}", Remember: longTTL, RememberQuota: 1 << 20}))
-	send := func(id string) answer {
+	send := func(id string) received {
 		return post(t, server.URL, "Order", "42", "Idempotency-Key", id, "Authorization", "a")
 	}
 	slots := make(map[string]bool)

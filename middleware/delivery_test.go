@@ -19,7 +19,7 @@ func TestPlaceOfADelivery(t *testing.T) {
 	c := &cashier{answer: receipt}
 	server := serve(t, middleware.New(newLocker(t, live), "", middleware.Rule{Preset: "github", Remember: hour,
 		Verify: &middleware.Verify{Scheme: "github", Secrets: []string{"one tenant", "another"}}})(c))
-	send := func(method, path, secret string) answer {
+	send := func(method, path, secret string) received {
 		const body = `{"repository":{"id":1}}`
 		sum := hmac.New(sha256.New, []byte(secret))
 		_, _ = io.WriteString(sum, body)
@@ -86,7 +86,9 @@ func TestNestedDeliveries(t *testing.T) {
 			receipt(w, r)
 		}}
 		server := serve(t, middleware.New(l, rules.template, rules.outer)(middleware.New(l, rules.template, rules.inner)(c)))
-		pay := func() answer { return post(t, server.URL, "Idempotency-Key", "a", "Authorization", "x", "Order", "42") }
+		pay := func() received {
+			return post(t, server.URL, "Idempotency-Key", "a", "Authorization", "x", "Order", "42")
+		}
 		first := pay()
 		if first.StatusCode != http.StatusCreated {
 			t.Fatalf("%s: %d %s", name, first.StatusCode, first.body)
@@ -104,7 +106,7 @@ func TestIdempotencyKeyOfAnotherOrder(t *testing.T) {
 	t.Parallel()
 	c := &cashier{answer: receipt}
 	server := serve(t, orders(newLocker(t, live), c.ServeHTTP, middleware.Rule{Preset: "idempotency-key"}))
-	pay := func(order string) answer {
+	pay := func(order string) received {
 		return post(t, server.URL, "Idempotency-Key", "a", "Authorization", "x", "Order", order)
 	}
 	first := pay("42")

@@ -196,10 +196,10 @@ func TestShutdown(t *testing.T) {
 	}, middleware.Rule{Wait: 10 * bound, Shutdown: stopping}))
 	server.Config.RegisterOnShutdown(stop)
 
-	holder := make(chan answer, 1)
+	holder := make(chan received, 1)
 	go func() { holder <- post(t, server.URL, "Order", "42") }()
 	receive(t, inside, "the holder")
-	waiters := make(chan answer, 3)
+	waiters := make(chan received, 3)
 	for range cap(waiters) {
 		go func() { waiters <- post(t, server.URL, "Order", "42") }()
 	}

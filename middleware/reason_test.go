@@ -135,7 +135,7 @@ func TestUserIsTheScope(t *testing.T) {
 	for name, rule := range map[string]middleware.Rule{"preset": {Preset: "idempotency-key", User: user}, "none": {IdempotencyKey: "required", Remember: hour, User: user}} {
 		c := &cashier{answer: receipt}
 		server := serve(t, middleware.New(l, "", rule)(c))
-		pay := func(headers ...string) answer {
+		pay := func(headers ...string) received {
 			return post(t, server.URL, append(headers, "Idempotency-Key", name)...)
 		}
 		ann := pay("Authorization", "Bearer 1", "Verified-User", "Ann")

@@ -58,7 +58,7 @@ func (c *cashier) requireRuns(t *testing.T, want int64) {
 	}
 }
 
-func requireReplay(t *testing.T, got, first answer) {
+func requireReplay(t *testing.T, got, first received) {
 	t.Helper()
 	if got.StatusCode != first.StatusCode || got.body != first.body || got.Header.Get("Idempotency-Replayed") != "true" {
 		t.Errorf("%d %q %v, want the first response, %d %q", got.StatusCode, got.body, got.Header, first.StatusCode, first.body)
@@ -101,7 +101,7 @@ func TestReplayWhileTheKeyIsHeld(t *testing.T) {
 		receipt(w, r)
 	}, middleware.Rule{})
 	first := post(t, server.URL, "Order", "42", "Id", "a")
-	slow := make(chan answer)
+	slow := make(chan received)
 	go func() { slow <- post(t, server.URL, "Order", "42", "Id", "slow") }()
 	receive(t, running, "the slow one")
 	requireReplay(t, post(t, server.URL, "Order", "42", "Id", "a"), first)
@@ -255,7 +255,7 @@ func TestPlacesWithTheSamePath(t *testing.T) {
 func TestSpellingsOfAPlace(t *testing.T) {
 	t.Parallel()
 	server, c := remembering(t, receipt, middleware.Rule{Fingerprint: new(false)})
-	send := func(host, path string) answer {
+	send := func(host, path string) received {
 		r := newRequest(t, server.URL+path, "Order", "42", "Id", "a")
 		r.Host = host
 		return do(t, r)
@@ -313,7 +313,7 @@ func TestRememberedForAClientThatLeft(t *testing.T) {
 	leave()
 	receive(t, gone, "the client's error")
 	close(end)
-	var got answer
+	var got received
 	for start := time.Now(); time.Since(start) < bound; time.Sleep(time.Millisecond) {
 		if got = post(t, server.URL, "Order", "42", "Id", "a"); got.StatusCode != http.StatusConflict {
 			break
@@ -370,7 +370,7 @@ func TestSealer(t *testing.T) {
 		rule.Dedupe, rule.Remember = "{header.Id}", hour
 		return serve(t, orders(l, c.ServeHTTP, rule))
 	}
-	pay := func(server *httptest.Server, id string) answer {
+	pay := func(server *httptest.Server, id string) received {
 		req := newRequest(t, server.URL, "Order", "42", "Id", id)
 		req.Host = "shop.example.com"
 		return do(t, req)

@@ -18,9 +18,9 @@ import (
 // are remembered whole, and all can be replayed at once. Then the budget is empty.
 func TestResponsesWithinTheirBudget(t *testing.T) {
 	const size = 900_000
-	answers := 1000
+	responses := 1000
 	if redistest.Few() {
-		answers = 50 // a busy machine stores more of them later than a request waits for room
+		responses = 50 // a busy machine stores more of them later than a request waits for room
 	}
 	body := strings.Repeat("paid ", size/5)
 	most := int64(middleware.DefaultResponseBudget / size / 2)
@@ -57,7 +57,7 @@ func TestResponsesWithinTheirBudget(t *testing.T) {
 	for _, replayed := range []string{"", "true"} {
 		var all sync.WaitGroup
 		room := make(chan struct{}, 200) // connections
-		for i := range answers {
+		for i := range responses {
 			all.Go(func() {
 				room <- struct{}{}
 				defer func() { <-room }()
@@ -79,7 +79,7 @@ func TestResponsesWithinTheirBudget(t *testing.T) {
 		}
 		all.Wait()
 	}
-	if runs.Load() != int64(answers) {
+	if runs.Load() != int64(responses) {
 		t.Errorf("%d runs", runs.Load())
 	}
 	eventually(t, "the budget is empty", func() bool { return middleware.ResponseBytes() == 0 })

@@ -22,7 +22,7 @@ import (
 )
 
 // requireProblem checks a response of the middleware itself.
-func requireProblem(t *testing.T, got answer, status int, kind string) {
+func requireProblem(t *testing.T, got received, status int, kind string) {
 	t.Helper()
 	var body struct {
 		Type, Title, Detail string
@@ -307,7 +307,7 @@ func TestLeaseLost(t *testing.T) {
 		}
 	}, middleware.Rule{MaxHold: time.Second}))
 
-	written := make(chan answer, 1)
+	written := make(chan received, 1)
 	go func() { written <- post(t, server.URL, "Order", "43", "Write", "1") }()
 	got := post(t, server.URL, "Order", "42")
 	requireProblem(t, got, http.StatusInternalServerError, "lost")
@@ -416,7 +416,7 @@ func TestKeyIsNeverShown(t *testing.T) {
 	const secret = "s3cret"
 	var log safeBuffer
 	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	check := func(got answer, status int) {
+	check := func(got received, status int) {
 		t.Helper()
 		if got.StatusCode != status {
 			t.Errorf("status %d, want %d", got.StatusCode, status)

@@ -29,7 +29,7 @@ func TestShutdownDuringFirstAttempt(t *testing.T) {
 	stopping, stop := context.WithCancel(t.Context())
 	defer stop()
 	server := serve(t, orders(l, ok, middleware.Rule{Wait: 10 * bound, Shutdown: stopping}))
-	got := make(chan answer, 1)
+	got := make(chan received, 1)
 	go func() { got <- post(t, server.URL, "Order", "42") }()
 	requireWaiting(t, l)
 	stop()

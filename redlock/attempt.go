@@ -74,7 +74,7 @@ func (a *attempt) push(c *link.Command) {
 // these commands first releases that lock; the replies to the releases go to former's inbox.
 func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposal int64) *attempt {
 	a := &attempt{
-		round:    round{locker: l, answers: newInbox(protocol.OpAcquire, l.decisive(), len(l.streams))},
+		round:    round{locker: l, replies: newInbox(protocol.OpAcquire, l.decisive(), len(l.streams))},
 		start:    start,
 		ttl:      c.ttl,
 		ticket:   c.ticket,
@@ -104,7 +104,7 @@ func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposa
 	if former != nil {
 		acquire.Former = former.acquires[0].Token
 		former.abandoned.Store(true)
-		former.answers.expect(protocol.OpRelease, l.decisive())
+		former.replies.expect(protocol.OpRelease, l.decisive())
 		releases = make([]link.Command, len(l.streams))
 	}
 	fast := former == nil && !c.recall && !c.tried && c.ahead == 0 && c.ttl >= l.fastFrom && c.slots == 1 // nothing says that others want the key
@@ -113,13 +113,13 @@ func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposa
 		c.tickets = append(c.room[:0], make([]link.TicketState, len(l.streams))...)
 	}
 	for i, s := range l.streams {
-		a.acquires[i] = link.NewAcquire(acquire, i, &a.abandoned, &c.tickets[i], a.answers)
+		a.acquires[i] = link.NewAcquire(acquire, i, &a.abandoned, &c.tickets[i], a.replies)
 		subscribed := s.Subscribed()
 		a.acquires[i].Polls = !subscribed && (c.polls || s.Denied())
 		a.acquires[i].Queue = queue && (subscribed || c.polls)
 		a.acquires[i].Fast = fast && !a.acquires[i].Polls
 		if former != nil {
-			releases[i] = former.releaseOf(i, false, former.answers)
+			releases[i] = former.releaseOf(i, false, former.replies)
 			a.acquires[i].First(&releases[i])
 		}
 		a.push(&a.acquires[i])
@@ -133,7 +133,7 @@ func (a *attempt) ring() {
 	if k := a.lock.Load(); k != nil {
 		k.expire()
 	}
-	a.answers.ring()
+	a.replies.ring()
 }
 
 // extension returns the command that renews the lease on one master and raises the fence stored there to the

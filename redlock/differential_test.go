@@ -82,7 +82,7 @@ func TestScriptsDoWhatTheModelDoes(t *testing.T) {
 	if steps-p.ambiguous < commands {
 		t.Errorf("%d of %d replies were near an expiry, or slow: the test says too little", p.ambiguous, steps)
 	}
-	for _, answer := range []string{
+	for _, reply := range []string{
 		"acquire granted", "acquire again", "acquire held", "extend granted", "extend refilled", "extend expired", "extend not owner",
 		"release released", "release expired", "release not owner", "expiry", "largest fence",
 		"acquire queued behind another", "acquire passed", "queue of two", "wake-up",
@@ -91,8 +91,8 @@ func TestScriptsDoWhatTheModelDoes(t *testing.T) {
 		"acquire alone", "fast acquire granted", "fast acquire undecided", "acquire held by one who polls", "release plain", "release plain in vain",
 		"slot granted", "acquire refused for another slot",
 	} {
-		if p.seen[answer] < commands/1000 {
-			t.Errorf("%q was seen %d times only", answer, p.seen[answer])
+		if p.seen[reply] < commands/1000 {
+			t.Errorf("%q was seen %d times only", reply, p.seen[reply])
 		}
 	}
 	p.checkTTLs()

@@ -252,7 +252,7 @@ func (l *Locker) ask(ctx context.Context, cmd protocol.Command, done func(protoc
 	var timeout time.Duration
 	for i, s := range l.streams {
 		timeout = max(timeout, s.ForKey(cmd.Key).Patience())
-		s.Push(&link.Command{Command: cmd, Master: i, Abandoned: over, To: r.answers})
+		s.Push(&link.Command{Command: cmd, Master: i, Abandoned: over, To: r.replies})
 	}
 	replies = make([]protocol.Reply, len(l.streams))
 	answered := make([]bool, len(l.streams))

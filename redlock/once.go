@@ -223,7 +223,7 @@ func (a *attempt) fetch(ctx context.Context, fence int64) (result *protocol.Resu
 		if asked < len(from) {
 			done := from[asked]
 			asked++
-			a.locker.laneOf(done.Master, done.Key).Push(&link.Command{Command: protocol.Command{Op: protocol.OpRecall, Key: done.Key}, Master: done.Master, Abandoned: over, To: r.answers})
+			a.locker.laneOf(done.Master, done.Key).Push(&link.Command{Command: protocol.Command{Op: protocol.OpRecall, Key: done.Key}, Master: done.Master, Abandoned: over, To: r.replies})
 		}
 		deadline := time.Now().Add(resultTime)
 		if asked < len(from) {
@@ -264,8 +264,8 @@ func (a *attempt) spread(ctx context.Context, result *protocol.Result) bool {
 	if len(result.Data) > shortResult {
 		return false
 	}
-	a.answers.expect(protocol.OpRelease, 1)
-	a.releaseWith(result, a.answers)
+	a.replies.expect(protocol.OpRelease, 1)
+	a.releaseWith(result, a.replies)
 	a.collect(ctx, a.locker.closing, time.Now().Add(a.timeout), len(a.acquires), func(c *link.Command, pending int) bool {
 		if remembers(c) {
 			known++

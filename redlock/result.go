@@ -112,7 +112,7 @@ func (k *Lock) store() error {
 func (a *attempt) store(ctx context.Context, result *protocol.Result) (stored int) {
 	stored, _ = a.remembering(result.Fence)
 	r := a.locker.newRound(protocol.OpStore, 1) // not the attempt's, whose timer ends the lock meanwhile
-	answers := &resultReplies{attempt: a, result: result, to: r.answers, known: stored}
+	replies := &resultReplies{attempt: a, result: result, to: r.replies, known: stored}
 	sent := 0
 	for i := range a.acquires {
 		acquire := &a.acquires[i]
@@ -124,7 +124,7 @@ func (a *attempt) store(ctx context.Context, result *protocol.Result) (stored in
 		a.locker.laneOf(i, acquire.Key).Push(&link.Command{
 			Command: protocol.Command{Op: protocol.OpStore, Key: acquire.Key, Token: acquire.Token, Result: result, Anyway: done},
 			Master:  i,
-			To:      answers,
+			To:      replies,
 		})
 	}
 	r.collect(ctx, a.locker.closing, time.Now().Add(resultTime), sent, func(c *link.Command, pending int) bool {
@@ -142,11 +142,11 @@ func (a *attempt) store(ctx context.Context, result *protocol.Result) (stored in
 func (a *attempt) releaseWith(result *protocol.Result, to link.Receiver) {
 	a.abandoned.Store(true)
 	known, _ := a.remembering(result.Fence)
-	answers := &resultReplies{attempt: a, result: result, to: to, known: known}
+	replies := &resultReplies{attempt: a, result: result, to: to, known: known}
 	for i := range a.acquires {
 		c := &a.acquires[i]
 		done := c.Counted && c.Reply.Status == protocol.StatusDone
-		release := a.releaseOf(i, false, answers)
+		release := a.releaseOf(i, false, replies)
 		if done && c.Reply.Fence == result.Fence {
 			release.To = to
 		} else {

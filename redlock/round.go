@@ -13,15 +13,15 @@ import (
 // stores or fetches a result. Several can follow each other, as those of an attempt do.
 type round struct {
 	locker  *Locker
-	answers *inbox
+	replies *inbox
 	timer   *time.Timer // runs over; nil before the first
 	over    func()      // the time may be over: rings the replies, at least; on a goroutine of its own, which nothing else can hold up
 }
 
 // newRound expects the replies to an operation. It wakes its owner when there are so many as it needs, and with each further one.
 func (l *Locker) newRound(op protocol.Op, need int) round {
-	answers := newInbox(op, need, len(l.streams))
-	return round{locker: l, answers: answers, over: answers.ring}
+	replies := newInbox(op, need, len(l.streams))
+	return round{locker: l, replies: replies, over: replies.ring}
 }
 
 // decisive returns the fewest replies that can settle a round: a quorum of grants wins it, and as soon as
@@ -45,19 +45,19 @@ func (r *round) collect(ctx context.Context, closing <-chan struct{}, deadline t
 	timed := false            // a caller that has read its own replies needs no timer
 	for pending := expected; pending > 0; {
 		over := false
-		if !timed && len(r.answers.ready) == 0 {
+		if !timed && len(r.replies.ready) == 0 {
 			timed = true
 			r.startTimer(deadline)
 		}
 		select {
-		case <-r.answers.ready:
+		case <-r.replies.ready:
 			over = !time.Now().Before(deadline)
 		case <-ctx.Done():
 			return callerLeft
 		case <-closing:
 			return callerLeft
 		}
-		for _, c := range r.answers.take(room[:0]) {
+		for _, c := range r.replies.take(room[:0]) {
 			pending--
 			if count(c, pending) {
 				return answered
@@ -93,18 +93,18 @@ type inbox struct {
 	mu      sync.Mutex
 	op      protocol.Op     // replies to other operations come late and are dropped
 	need    int             // replies before the owner is signaled
-	answers []*link.Command // the replies that the owner hasn't taken yet
+	replies []*link.Command // the replies that the owner hasn't taken yet
 }
 
 func newInbox(op protocol.Op, need, room int) *inbox {
-	return &inbox{ready: make(chan struct{}, 1), op: op, need: need, answers: make([]*link.Command, 0, room)}
+	return &inbox{ready: make(chan struct{}, 1), op: op, need: need, replies: make([]*link.Command, 0, room)}
 }
 
 // expect discards what has come and waits for the replies to another operation.
 func (in *inbox) expect(op protocol.Op, need int) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.op, in.need, in.answers = op, need, in.answers[:0]
+	in.op, in.need, in.replies = op, need, in.replies[:0]
 	select {
 	case <-in.ready:
 	default:
@@ -117,8 +117,8 @@ func (in *inbox) Receive(c *link.Command) {
 	if c.Op != in.op { // a late reply of an earlier round
 		return
 	}
-	in.answers = append(in.answers, c)
-	if len(in.answers) >= in.need {
+	in.replies = append(in.replies, c)
+	if len(in.replies) >= in.need {
 		in.ring()
 	}
 }
@@ -127,8 +127,8 @@ func (in *inbox) Receive(c *link.Command) {
 func (in *inbox) take(into []*link.Command) []*link.Command {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	into = append(into, in.answers...)
-	in.answers, in.need = in.answers[:0], 1
+	into = append(into, in.replies...)
+	in.replies, in.need = in.replies[:0], 1
 	return into
 }
 

@@ -104,10 +104,10 @@ func (a *attempt) raise(fence int64) {
 	if len(a.granted)-len(low) >= a.locker.quorum {
 		return
 	}
-	a.answers.expect(protocol.OpExtend, 1)
+	a.replies.expect(protocol.OpExtend, 1)
 	a.raising = len(low)
 	for _, c := range low {
-		a.push(a.extension(c.Master, time.Time{}, a.answers))
+		a.push(a.extension(c.Master, time.Time{}, a.replies))
 	}
 }
 

@@ -116,7 +116,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.agent.back(h.name)
 	}
 	if t.lines == nil {
-		writeRefusal(w, t.answer)
+		writeRefusal(w, t.response)
 		t.refused()
 		return
 	}

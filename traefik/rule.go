@@ -100,19 +100,19 @@ func (r *rule) load(ctx context.Context, a *agent) error {
 	if _, err := c.net.Write(append(a.opening("/v1/rule", r.line), lastChunk...)); err != nil {
 		return err
 	}
-	answer, err := c.answer()
+	response, err := c.response()
 	if err != nil {
 		return err
 	}
-	text, err := io.ReadAll(io.LimitReader(answer.Body, 64<<10))
+	text, err := io.ReadAll(io.LimitReader(response.Body, 64<<10))
 	if err != nil {
 		return fmt.Errorf("the response of the agent: %w", err)
 	}
-	if answer.StatusCode == http.StatusBadRequest {
+	if response.StatusCode == http.StatusBadRequest {
 		return &refusedRule{detail: detailOf(text)}
 	}
-	if answer.StatusCode != http.StatusOK {
-		return errors.New("the agent answers " + answer.Status + ": " + detailOf(text))
+	if response.StatusCode != http.StatusOK {
+		return errors.New("the agent answers " + response.Status + ": " + detailOf(text))
 	}
 	info := &ruleInfo{}
 	if err := json.Unmarshal(text, info); err != nil {

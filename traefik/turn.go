@@ -12,15 +12,15 @@ import (
 
 // turn is a request's turn: a request to the agent, which lasts as long.
 type turn struct {
-	agent  *agent
-	rule   *rule
-	info   *ruleInfo
-	conn   *conn
-	sent   time.Time      // when the agent was asked
-	copied *bodyCopy      // what the agent has got of the request's body, or nil
-	answer *http.Response // of the agent
-	lines  *json.Decoder  // of the response, if the turn was had
-	first  line
+	agent    *agent
+	rule     *rule
+	info     *ruleInfo
+	conn     *conn
+	sent     time.Time      // when the agent was asked
+	copied   *bodyCopy      // what the agent has got of the request's body, or nil
+	response *http.Response // of the agent
+	lines    *json.Decoder  // of the response, if the turn was had
+	first    line
 
 	// Those of a request that has a lock; without one they are nil.
 	ctx     context.Context // of the request that is served: it ends with the lease
@@ -110,9 +110,9 @@ func (t *turn) ask(r *http.Request, text []byte, withBody bool) error {
 		if withBody {
 			t.copied = copyBody(r, c.net, t.info.MaxBody)
 		}
-		t.answer, err = c.answer()
+		t.response, err = c.response()
 	}
-	if err == nil && t.answer.StatusCode == http.StatusOK {
+	if err == nil && t.response.StatusCode == http.StatusOK {
 		err = t.begin(r)
 	}
 	if !left() && err == nil { // the connection is closed, or is about to be: the lock is gone
@@ -123,7 +123,7 @@ func (t *turn) ask(r *http.Request, text []byte, withBody bool) error {
 
 // begin reads the first line of a turn that was had.
 func (t *turn) begin(r *http.Request) error {
-	t.lines = json.NewDecoder(t.answer.Body)
+	t.lines = json.NewDecoder(t.response.Body)
 	t.first.Set = r.Header.Clone() // to which the decoder adds
 	if err := t.lines.Decode(&t.first); err != nil {
 		return fmt.Errorf("its response: %w", err)
@@ -136,12 +136,12 @@ func (t *turn) begin(r *http.Request) error {
 
 // refusal is what the agent refuses a turn with. It is an error if it isn't meant for the client.
 func (t *turn) refusal() error {
-	if t.answer.Header.Get("Redlock-Agent-Error") == "" {
+	if t.response.Header.Get("Redlock-Agent-Error") == "" {
 		return nil
 	}
-	text, _ := io.ReadAll(io.LimitReader(t.answer.Body, 64<<10))
+	text, _ := io.ReadAll(io.LimitReader(t.response.Body, 64<<10))
 	t.abort()
-	return errors.New("it answers " + t.answer.Status + ": " + detailOf(text))
+	return errors.New("it answers " + t.response.Status + ": " + detailOf(text))
 }
 
 // request returns the request as the upstream gets it: without what clients sent under the name of the fence, and with the fence.
@@ -201,7 +201,7 @@ func (t *turn) end(broken bool) {
 		_ = t.conn.net.SetDeadline(time.Now().Add(endsWithin))
 		_, err := t.conn.net.Write(lastChunk)
 		if alone && err == nil {
-			_, err = io.Copy(io.Discard, t.answer.Body)
+			_, err = io.Copy(io.Discard, t.response.Body)
 			t.whole = err == nil
 		}
 	}
@@ -220,8 +220,8 @@ func (t *turn) end(broken bool) {
 
 // refused ends a turn that was refused, after the refusal was read.
 func (t *turn) refused() {
-	_, err := io.Copy(io.Discard, t.answer.Body)
-	if err == nil && t.copied == nil && !t.answer.Close {
+	_, err := io.Copy(io.Discard, t.response.Body)
+	if err == nil && t.copied == nil && !t.response.Close {
 		if _, err = t.conn.net.Write(lastChunk); err == nil {
 			t.agent.keep(t.conn)
 			return

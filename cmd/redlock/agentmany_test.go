@@ -150,8 +150,8 @@ func (a *agentProcess) mustHold(body string) net.Conn {
 	if c == nil {
 		return nil
 	}
-	if answer, err := http.ReadResponse(bufio.NewReaderSize(c, 512), nil); err != nil || answer.StatusCode != http.StatusOK {
-		a.t.Errorf("%s: %v, %v", body, answer, err)
+	if response, err := http.ReadResponse(bufio.NewReaderSize(c, 512), nil); err != nil || response.StatusCode != http.StatusOK {
+		a.t.Errorf("%s: %v, %v", body, response, err)
 	}
 	return c
 }

@@ -87,7 +87,7 @@ func (f *adminFlags) Open(*pflag.FlagSet) (cli.Endpoint, error) {
 func (a *admin) Close() {}
 
 // Ask sends a request for a path below /redlock/, and decodes the response. An error that the module itself answers is a *console.Problem.
-func (a *admin) Ask(ctx context.Context, method, path string, query url.Values, answer any) error {
+func (a *admin) Ask(ctx context.Context, method, path string, query url.Values, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, adminPatience)
 	defer cancel()
 	target := a.origin + "/redlock/" + path
@@ -110,7 +110,7 @@ func (a *admin) Ask(ctx context.Context, method, path string, query url.Values, 
 	if err != nil {
 		return a.unreachable(err)
 	}
-	if known, err := cli.Decode(response.StatusCode, response.Header, body, answer); known {
+	if known, err := cli.Decode(response.StatusCode, response.Header, body, into); known {
 		return err
 	}
 	if response.StatusCode == http.StatusForbidden {

@@ -170,11 +170,11 @@ func (x *examination) lookCloser(ctx context.Context) {
 
 // greet makes the connection ready, and asks the server what it is. A user without the right to INFO is told nothing.
 func (x *examination) greet(ctx context.Context, cn *redis.Conn) error {
-	answer, err := cn.Info(ctx).Result()
+	reply, err := cn.Info(ctx).Result()
 	if x.rights.note("+info", err) {
 		err = nil
 	}
-	maps.Insert(x.info, infoFields(answer))
+	maps.Insert(x.info, infoFields(reply))
 	return err
 }
 

@@ -124,11 +124,11 @@ func (x *examination) trySubscribe(ctx context.Context, _ *redis.Conn) error {
 	}
 	defer hangUp()
 	if x.info["run_id"] != "" {
-		answer, err := cn.Info(ctx, "server").Result()
+		reply, err := cn.Info(ctx, "server").Result()
 		if err != nil {
 			return err
 		}
-		for name, value := range infoFields(answer) {
+		for name, value := range infoFields(reply) {
 			if name == "run_id" && value != x.info["run_id"] {
 				x.otherRun = value
 			}

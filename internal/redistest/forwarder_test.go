@@ -16,11 +16,11 @@ func TestForwarder(t *testing.T) {
 			return err
 		}
 		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
-		answer := make([]byte, len("+PONG\r\n"))
-		if _, err := io.ReadFull(conn, answer); err != nil {
+		reply := make([]byte, len("+PONG\r\n"))
+		if _, err := io.ReadFull(conn, reply); err != nil {
 			return err
-		} else if string(answer) != "+PONG\r\n" {
-			return errors.New(string(answer))
+		} else if string(reply) != "+PONG\r\n" {
+			return errors.New(string(reply))
 		}
 		return nil
 	}

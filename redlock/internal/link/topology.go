@@ -85,22 +85,22 @@ func (c *cluster) askSome(ctx context.Context, addrs []string, patience time.Dur
 		redis.Topology
 		err error
 	}
-	answers := make(chan told, len(addrs))
+	replies := make(chan told, len(addrs))
 	for _, addr := range addrs {
 		c.running.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, patience)
 			defer cancel()
 			t, err := c.master.Ask(ctx, addr)
-			answers <- told{t, err}
+			replies <- told{t, err}
 		})
 	}
 	var err error
 	for range addrs {
-		answer := <-answers
-		if answer.err == nil {
-			return answer.Topology, nil
+		reply := <-replies
+		if reply.err == nil {
+			return reply.Topology, nil
 		}
-		err = answer.err
+		err = reply.err
 	}
 	return redis.Topology{}, err
 }

@@ -28,7 +28,7 @@ type conn struct {
 	known   [scripts]atomic.Bool // the server has the script
 	out     []byte               // the batch that is sent; kept for its room
 	in      *bufio.Reader
-	answer  answer
+	value   value
 }
 
 // Connect makes a connection, which ends with ctx as long as it is being made.
@@ -249,7 +249,7 @@ func (c *conn) Wait() error {
 // Receive reads the replies to the commands.
 func (c *conn) Receive(cmds []*protocol.Command) error {
 	for len(cmds) > 0 {
-		err := c.answer.read(c.in, false)
+		err := c.value.read(c.in, false)
 		if err != nil {
 			for _, cmd := range cmds {
 				cmd.Reply = protocol.Reply{Err: err}
@@ -262,11 +262,11 @@ func (c *conn) Receive(cmds []*protocol.Command) error {
 		}
 		if n > 1 {
 			script = fast
-			c.answer.replyFast(cmds[:n])
+			c.value.replyFast(cmds[:n])
 		} else {
-			cmds[0].Reply = c.answer.reply(cmds[0])
+			cmds[0].Reply = c.value.reply(cmds[0])
 		}
-		if c.answer.kind == '-' {
+		if c.value.kind == '-' {
 			c.known[script].Store(false) // the server may have forgotten it
 		}
 		cmds = cmds[n:]

@@ -32,8 +32,8 @@ func pairOf(t *testing.T) (c *conn, peer net.Conn) {
 
 // TestAwait: wherever a reply is cut into two, Await waits for the rest; and if it is interrupted, nothing of the reply is lost.
 func TestAwait(t *testing.T) {
-	const answer, held = ":7\r\n", "*4\r\n:1500\r\n$5\r\nab\r\nc\r\n:3\r\n:0\r\n"
-	for _, text := range []string{answer, held, "-ERR no\r\n"} {
+	const number, held = ":7\r\n", "*4\r\n:1500\r\n$5\r\nab\r\nc\r\n:3\r\n:0\r\n"
+	for _, text := range []string{number, held, "-ERR no\r\n"} {
 		for n := range text {
 			c, peer := pairOf(t)
 			send := func(part string) {
@@ -62,7 +62,7 @@ func TestAwait(t *testing.T) {
 				t.Fatal(err)
 			}
 			switch {
-			case text == held && (cmd.Reply.Status != protocol.StatusHeld || cmd.Reply.Holder != "ab\r\nc"), text == answer && cmd.Reply.Time != 7, text[0] == '-' && cmd.Reply.Err == nil:
+			case text == held && (cmd.Reply.Status != protocol.StatusHeld || cmd.Reply.Holder != "ab\r\nc"), text == number && cmd.Reply.Time != 7, text[0] == '-' && cmd.Reply.Err == nil:
 				t.Errorf("%q is read as %+v", text, cmd.Reply)
 			}
 		}
