@@ -17,8 +17,8 @@ const idempotent = "idempotency_key required\nscope {header.Authorization}\n"
 
 // TestRememberedPayments: each payment is made once, however often its clients repeat it, at once and late, through two Caddys of which each may
 // be killed or reloaded, and a net/http server, on three masters of which each may be killed, hang, or do so again and again. All clients get
-// the response of that one run. It is made again only if its response could not be stored, which the log of the host that served it must show
-// for each such run.
+// the response of that one run. It is made again only if its response could not be stored, which the log of the host that served it must
+// show for each such run.
 func TestRememberedPayments(t *testing.T) {
 	t.Parallel()
 	payments, rounds := 100, 1

@@ -10,8 +10,8 @@ import (
 )
 
 // claim takes the lock on the delivery, which all processes share: the request that doesn't get it comes second, and may wait for the
-// response to the first. It is held
-// besides the lock on the keys, until unlockClaim is called. If the response to the delivery is remembered, it returns that.
+// response to the first. It is held besides the lock on the keys, until unlockClaim is called. If the response to the delivery is
+// remembered, it returns that.
 func (s *serving) claim(alone bool) (*remembered.Response, error) {
 	opts := append(s.options, redlock.WithConcurrency(1))
 	if !alone { // it ends with the request, or with its lock

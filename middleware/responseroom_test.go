@@ -14,8 +14,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// TestResponsesWithinTheirBudget: of many large responses at once, only as many are in memory as the budget has room for. The others wait, all
-// are remembered whole, and all can be replayed at once. Then the budget is empty.
+// TestResponsesWithinTheirBudget: of many large responses at once, only as many are in memory as the budget has room for. The others wait,
+// all are remembered whole, and all can be replayed at once. Then the budget is empty.
 func TestResponsesWithinTheirBudget(t *testing.T) {
 	const size = 900_000
 	responses := 1000

@@ -52,9 +52,9 @@ const (
 	responseTime   = 10 * time.Second                       // for which a response waits for room
 )
 
-// responseBudget bounds the bytes of the responses that are in memory because they are remembered, over all rules. One that is recorded takes
-// room while it is written, for which its handler waits; one that is replayed, before it is decoded. What has room to be stored, or
-// to be replayed, waits for no more.
+// responseBudget bounds the bytes of the responses that are in memory because they are remembered, over all rules. One that is recorded
+// takes room while it is written, for which its handler waits; one that is replayed, before it is decoded. What has room to be
+// stored, or to be replayed, waits for no more.
 var responseBudget = NewBudget(DefaultResponseBudget)
 
 // DefaultResponseBudget is how many bytes the responses may take in memory at once that are being recorded, stored and replayed.

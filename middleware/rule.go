@@ -89,8 +89,8 @@ type Rule struct {
 	// How many bytes the body of such a response may have, at most 960 KiB. Default: 64 KiB.
 	RememberSize int64 `json:"remember_size,omitempty"`
 	// How many bytes the responses that this process has stored take on each master, less than 2 GiB; further ones are not remembered
-	// (docs/operations.md#responses-that-are-not-remembered). An eighth is for responses of 4xx alone, and no scope takes more than three times
-	// what it leaves. Default: 1 GiB.
+	// (docs/operations.md#responses-that-are-not-remembered). An eighth is for responses of 4xx alone, and no scope takes more than three
+	// times what it leaves. Default: 1 GiB.
 	RememberQuota int64 `json:"remember_quota,omitempty"`
 	// Which statuses are final: numbers from 200 to 499, or `2xx`, `3xx`, `4xx`; with a preset for webhooks only `2xx`. A part (206) or a
 	// 304 is repeated as it is. Default: the preset's, or all but 401, 403, 408, 409, 423, 425 and 429.

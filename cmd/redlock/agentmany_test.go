@@ -97,7 +97,7 @@ func TestManyClients(t *testing.T) {
 			c := a.begin(fmt.Sprintf(`{"key":"garbage%d",%s}`+"\n", i, ttl))
 			flood(c, garbage)
 			return c
-		default: // marks whose answers it never reads
+		default: // marks, and it never reads the lines that answer them
 			c := a.begin(fmt.Sprintf(`{"key":"marks%d",%s}`+"\n", i, ttl))
 			flood(c, marks)
 			return c
