@@ -159,7 +159,7 @@ func TestReplayOfOthers(t *testing.T) {
 		"of HEAD, for GET":         {remembered.Response{Status: 200, Header: http.Header{"Content-Length": {"9"}}}, "GET", 0, "0", "x-outer"},
 		"no content, but a body":   {remembered.Response{Status: 204, Body: []byte("body")}, "GET", 0, "", "x-outer"},
 		"not modified, but a body": {remembered.Response{Status: 304, Body: []byte("body")}, "GET", 0, "", "x-outer"},
-		"too large":                {remembered.Response{Status: 200, TooLarge: true}, "GET", 166, "166", ""},
+		"too large":                {remembered.Response{Status: 200, TooLarge: true}, "GET", 168, "168", ""},
 		"too large, no content":    {remembered.Response{Status: 204, TooLarge: true}, "GET", 0, "", "x-outer"},
 	} {
 		w := httptest.NewRecorder()
