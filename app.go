@@ -59,16 +59,16 @@ type App struct {
 	// used up, a request waits for room. Default: 67108864 (64 MiB).
 	BodyBudget int64 `json:"body_budget,omitempty"`
 
-	// Files with the keys that encrypt the answers that rules remember on the masters, each with 32 bytes in base64. The first
-	// encrypts, all decrypt. All processes must have them: an answer that can't be read is refused with 500. Default: none, the masters
-	// can read the answers.
+	// Files with the keys that encrypt the responses that rules remember on the masters, each with 32 bytes in base64. The first
+	// encrypts, all decrypt. All processes must have them: a response that can't be read is refused with 500. Default: none, the masters
+	// can read the responses.
 	RememberKeys []string `json:"remember_keys,omitempty"`
 
 	// Where the Caddyfile has the settings that can only be checked when the configuration is loaded, for error messages.
 	Source source `json:"source,omitempty"`
 
 	bodies     *middleware.Budget
-	sealer     *middleware.Sealer // nil if answers are not encrypted
+	sealer     *middleware.Sealer // nil if responses are not encrypted
 	hideBudget func()             // from the metrics; nil if it isn't there
 	settings   settings
 	pooled     bool // whether Start has taken a share in the pool, to be given back
@@ -129,7 +129,7 @@ func (a *App) Stop() error { return nil }
 
 // Cleanup leaves the pool. The locker is closed when the last request that uses it is done. If the grace period of an exit is over
 // before that, the process ends with the lock in place: then no other process has its key before the lease has ended, while the
-// upstream may not have noticed yet that nobody reads its answer.
+// upstream may not have noticed yet that nobody reads its response.
 func (a *App) Cleanup() error {
 	if a.hideBudget != nil {
 		a.hideBudget()

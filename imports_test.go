@@ -30,10 +30,10 @@ func TestImports(t *testing.T) {
 			t.Errorf("the root package, which is the Caddy module alone, imports %s for commands", path)
 		}
 	}
-	const answer = "github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
-	for _, path := range dependencies(t, answer) {
-		if path != answer {
-			t.Errorf("%s needs %s, beside the standard library", answer, path)
+	const remembered = "github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
+	for _, path := range dependencies(t, remembered) {
+		if path != remembered {
+			t.Errorf("%s needs %s, beside the standard library", remembered, path)
 		}
 	}
 	api := make(map[string]bool)

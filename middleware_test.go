@@ -97,9 +97,9 @@ func runCaddy(t *testing.T, masters []*redistest.Server, site string) string {
 	return url
 }
 
-// post sends a request, and passes its answer on when that has come.
+// post sends a request, and passes its response on when that has come.
 func post(t *testing.T, url string) <-chan *http.Response {
-	answers := make(chan *http.Response, 1)
+	responses := make(chan *http.Response, 1)
 	go func() {
 		a, err := http.Post(url, "text/plain", nil)
 		if err != nil {
@@ -107,9 +107,9 @@ func post(t *testing.T, url string) <-chan *http.Response {
 			a = &http.Response{Body: http.NoBody}
 		}
 		_ = a.Body.Close()
-		answers <- a
+		responses <- a
 	}()
-	return answers
+	return responses
 }
 
 // fence returns the fencing token that the backend got with a request.

@@ -24,8 +24,8 @@ func (h *Handler) check() error {
 // finished reports whether the next handlers are certainly done, although they returned an error. A proxy that gave up on its
 // upstream returns 499, if the client has left, or more.
 func finished(err error) bool {
-	var answer caddyhttp.HandlerError
-	return errors.As(err, &answer) && answer.StatusCode > 0 && answer.StatusCode < 499
+	var response caddyhttp.HandlerError
+	return errors.As(err, &response) && response.StatusCode > 0 && response.StatusCode < 499
 }
 
 // anySecrets returns the check of a signature with secrets that every scheme accepts.

@@ -31,16 +31,16 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		h.show(r, turn, false)
 		return serveInPlace(w, r, inner, next)
 	})
-	refusal, refused := err.(*middleware.Refusal) //nolint:errorlint // a wrapped one comes from another rule, which has made an answer of it
+	refusal, refused := err.(*middleware.Refusal) //nolint:errorlint // a wrapped one comes from another rule, which has made a response of it
 	if !refused {
 		return err
 	}
 	h.show(r, refusal.Turn, true)
 	refusal.SetHeaders(w.Header())
 	// Don't pass the refusal: caddyhttp.Error would take the status of a HandlerError that it wraps.
-	answer := caddyhttp.Error(refusal.Status, nil)
-	answer.Err = publicError{refusal}
-	return answer
+	response := caddyhttp.Error(refusal.Status, nil)
+	response.Err = publicError{refusal}
+	return response
 }
 
 // originalURL returns the URL before other handlers have changed it, as handle_path does.

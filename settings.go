@@ -198,7 +198,7 @@ func doctorSettings(ctx caddy.Context, text json.RawMessage) (doctor.Settings, e
 	}, nil
 }
 
-// loadSealer reads the keys for the answers on the masters. Its errors don't show them.
+// loadSealer reads the keys for the responses on the masters. Its errors don't show them.
 func loadSealer(files []string) (*middleware.Sealer, error) {
 	if len(files) == 0 {
 		return nil, nil

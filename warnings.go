@@ -29,7 +29,7 @@ func (h *Handler) warn(log *zap.Logger) {
 		log.Warn("key has no placeholder: all requests of this rule share one lock; a matcher begins with @, / or *", append(rule, zap.String("key", global))...)
 	}
 	if h.serializer.Remember > 0 && h.app.inMemory() {
-		log.Warn("answers are remembered in this process's memory: after a restart, and in other processes, a repeat runs again", rule...)
+		log.Warn("responses are remembered in this process's memory: after a restart, and in other processes, a repeat runs again", rule...)
 	}
 }
 

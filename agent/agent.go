@@ -116,16 +116,16 @@ var errUnknownPath = refuse(http.StatusNotFound, "there are /v1/lock, /v1/turn, 
 // serveHTTP serves all other requests.
 func (a *Agent) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Redlock-Agent", version)
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTimeout))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(responseTimeout))
 	if err := a.route(w, r); err != nil {
-		answer := answerOf(r.Context(), err)
-		maps.Copy(w.Header(), answer.header)
-		w.WriteHeader(answer.status)
-		_, _ = w.Write(answer.Bytes()) // the client may have left
+		response := responseOf(r.Context(), err)
+		maps.Copy(w.Header(), response.header)
+		w.WriteHeader(response.status)
+		_, _ = w.Write(response.Bytes()) // the client may have left
 	}
 }
 
-const answerTimeout = 30 * time.Second
+const responseTimeout = 30 * time.Second
 
 func (a *Agent) route(w http.ResponseWriter, r *http.Request) error {
 	switch r.URL.Path {

@@ -116,7 +116,7 @@ func startClient(b *testing.B, socket string) func(n int) (cpu, took float64) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	answers, err := client.StdoutPipe()
+	responses, err := client.StdoutPipe()
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func startClient(b *testing.B, socket string) func(n int) (cpu, took float64) {
 		if _, err := fmt.Fprintln(orders, n); err != nil {
 			b.Fatal(err)
 		}
-		if _, err := fmt.Fscanln(answers, &cpu, &took); err != nil {
+		if _, err := fmt.Fscanln(responses, &cpu, &took); err != nil {
 			b.Fatal(err)
 		}
 		return cpu, took
@@ -178,7 +178,7 @@ func runClient(socket string) error {
 func lockByHTTP(c net.Conn, key string) error {
 	line := `{"key":"` + key + `"}` + "\n"
 	request := fmt.Appendf(nil, "POST /v1/lock HTTP/1.1\r\nHost: redlock\r\nRedlock-Agent: 1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", len(line), line)
-	answer := make([]byte, 1024)
+	response := make([]byte, 1024)
 	for _, step := range []struct {
 		send []byte
 		end  string
@@ -186,10 +186,10 @@ func lockByHTTP(c net.Conn, key string) error {
 		if _, err := c.Write(step.send); err != nil {
 			return err
 		}
-		for n := 0; !bytes.HasSuffix(answer[:n], []byte(step.end)); {
-			more, err := c.Read(answer[n:])
+		for n := 0; !bytes.HasSuffix(response[:n], []byte(step.end)); {
+			more, err := c.Read(response[n:])
 			if err != nil {
-				return fmt.Errorf("%w, after %q", err, answer[:n])
+				return fmt.Errorf("%w, after %q", err, response[:n])
 			}
 			n += more
 		}

@@ -252,7 +252,7 @@ func (c *conn) serveOne() bool {
 	return t.close()
 }
 
-// writePatience is how long a client may leave an answer unread once all buffers on the way to it are full.
+// writePatience is how long a client may leave a response unread once all buffers on the way to it are full.
 const writePatience = 10 * time.Second
 
 // writeSoon writes what the client must make room for within writePatience.
@@ -268,7 +268,7 @@ func (c *conn) setWriteBy(t time.Time) {
 	c.writeBy = t
 }
 
-// appendHead appends the first lines of the head of an answer, after which no other may follow if it is the last.
+// appendHead appends the first lines of the head of a response, after which no other may follow if it is the last.
 func (c *conn) appendHead(to []byte, status int, last bool) []byte {
 	to = append(to, "HTTP/1.1 "...)
 	to = strconv.AppendInt(to, int64(status), 10)

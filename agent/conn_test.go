@@ -38,18 +38,18 @@ func TestOddRequests(t *testing.T) {
 			if _, err := io.WriteString(w, c.send+next); err != nil {
 				t.Fatal(err)
 			}
-			answer := w.answer()
-			if answer.StatusCode != c.status || answer.Header.Get("Redlock-Agent") != "1" && c.status != 100 {
-				t.Errorf("status %d, version %q; want %d", answer.StatusCode, answer.Header.Get("Redlock-Agent"), c.status)
+			response := w.response()
+			if response.StatusCode != c.status || response.Header.Get("Redlock-Agent") != "1" && c.status != 100 {
+				t.Errorf("status %d, version %q; want %d", response.StatusCode, response.Header.Get("Redlock-Agent"), c.status)
 			}
-			_, _ = io.Copy(io.Discard, answer.Body)
+			_, _ = io.Copy(io.Discard, response.Body)
 			if c.status == 100 {
-				if answer = w.answer(); answer.StatusCode != 200 {
-					t.Errorf("then status %d", answer.StatusCode)
+				if response = w.response(); response.StatusCode != 200 {
+					t.Errorf("then status %d", response.StatusCode)
 				}
-				_, _ = io.Copy(io.Discard, answer.Body)
+				_, _ = io.Copy(io.Discard, response.Body)
 			}
-			if after, err := http.ReadResponse(w.answers, nil); (err != nil) != c.closed || err == nil && after.StatusCode != 200 {
+			if after, err := http.ReadResponse(w.responses, nil); (err != nil) != c.closed || err == nil && after.StatusCode != 200 {
 				t.Errorf("the next request: %v, %v", after, err)
 			}
 		})
@@ -65,11 +65,11 @@ func TestFollowedWhileHeld(t *testing.T) {
 	if _, err := fmt.Fprintf(w, "POST /v1/lock HTTP/1.1\r\nHost: redlock\r\nContent-Length: %d\r\n\r\n%sGET", len(body), body); err != nil {
 		t.Fatal(err)
 	}
-	if answer := w.answer(); answer.StatusCode != http.StatusOK {
-		t.Fatal(answer.Status)
+	if response := w.response(); response.StatusCode != http.StatusOK {
+		t.Fatal(response.Status)
 	}
 	requireFree(t, locker, "k")
-	if _, err := io.ReadAll(w.answers); err != nil {
+	if _, err := io.ReadAll(w.responses); err != nil {
 		t.Error(err)
 	}
 }
@@ -78,8 +78,8 @@ func TestFollowedWhileHeld(t *testing.T) {
 func TestPanic(t *testing.T) {
 	panics := func(string) (middleware.Observer, func()) { panic("of the test") }
 	client := serve(t, "unix", agent.New(newLocker(t, live), agent.WithObservers(panics)))
-	if answer, err := client.Post("http://redlock/v1/rule", "application/json", strings.NewReader(`{"key":"a"}`)); err == nil {
-		t.Errorf("status %d", answer.StatusCode)
+	if response, err := client.Post("http://redlock/v1/rule", "application/json", strings.NewReader(`{"key":"a"}`)); err == nil {
+		t.Errorf("status %d", response.StatusCode)
 	}
 	h := post(t, client, "/v1/lock", `{"key":"k"}`)
 	h.first()

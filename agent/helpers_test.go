@@ -85,11 +85,11 @@ func serveAt(t testing.TB, network, address string, a *agent.Agent) *http.Client
 
 // held is a request that holds a lock, or waits for one.
 type held struct {
-	t      testing.TB
-	cancel context.CancelFunc
-	body   *io.PipeWriter // for marks; nil if the body was sent as a whole
-	answer *http.Response
-	lines  *bufio.Reader
+	t        testing.TB
+	cancel   context.CancelFunc
+	body     *io.PipeWriter // for marks; nil if the body was sent as a whole
+	response *http.Response
+	lines    *bufio.Reader
 }
 
 type line struct {
@@ -109,7 +109,7 @@ type line struct {
 
 type headers map[string][]string
 
-// post sends a request whose body stays open, and returns the answer.
+// post sends a request whose body stays open, and returns the response.
 func post(t testing.TB, client *http.Client, path, body string) *held {
 	t.Helper()
 	pr, pw := io.Pipe()
@@ -135,10 +135,10 @@ func (h *held) send(client *http.Client, path string, body io.Reader) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if h.answer, err = client.Do(r); err != nil {
+	if h.response, err = client.Do(r); err != nil {
 		h.t.Fatal(err)
 	}
-	h.lines = bufio.NewReader(h.answer.Body)
+	h.lines = bufio.NewReader(h.response.Body)
 }
 
 // next returns the next line, or io.EOF.
@@ -157,9 +157,9 @@ func (h *held) next() (l line, err error) {
 // first requires that the lock is had, and returns the first line.
 func (h *held) first() line {
 	h.t.Helper()
-	if h.answer.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(h.answer.Body)
-		h.t.Fatalf("status %d: %s", h.answer.StatusCode, text)
+	if h.response.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(h.response.Body)
+		h.t.Fatalf("status %d: %s", h.response.StatusCode, text)
 	}
 	l, err := h.next()
 	if err != nil {
@@ -195,8 +195,8 @@ func (h *held) end() (last line) {
 // close breaks the connection off.
 func (h *held) close() {
 	h.cancel()
-	if h.answer != nil {
-		_ = h.answer.Body.Close()
+	if h.response != nil {
+		_ = h.response.Body.Close()
 	}
 	if h.body != nil {
 		_ = h.body.Close()

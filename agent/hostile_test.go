@@ -20,10 +20,10 @@ func TestBrokenFrames(t *testing.T) {
 			w := dialWire(t, client)
 			w.send("/v1/turn", settings+"\n"+line+body)
 			w.end()
-			answer := w.answer()
-			text, _ := io.ReadAll(answer.Body)
-			if answer.StatusCode != http.StatusBadRequest {
-				t.Errorf("%s, %s: %d %s, want 400", settings, name, answer.StatusCode, text)
+			response := w.response()
+			text, _ := io.ReadAll(response.Body)
+			if response.StatusCode != http.StatusBadRequest {
+				t.Errorf("%s, %s: %d %s, want 400", settings, name, response.StatusCode, text)
 			}
 		}
 	}
@@ -36,15 +36,15 @@ func TestFullAgent(t *testing.T) {
 	h := post(t, client, "/v1/lock", `{"key":"a"}`)
 	h.first()
 	refused := post(t, client, "/v1/lock", `{"key":"b"}`)
-	text, _ := io.ReadAll(refused.answer.Body)
-	if refused.answer.StatusCode != http.StatusServiceUnavailable || refused.answer.Header.Get("Retry-After") == "" || !strings.Contains(string(text), "at most 1 clients") {
-		t.Errorf("%d %s, want 503 that names the limit", refused.answer.StatusCode, text)
+	text, _ := io.ReadAll(refused.response.Body)
+	if refused.response.StatusCode != http.StatusServiceUnavailable || refused.response.Header.Get("Retry-After") == "" || !strings.Contains(string(text), "at most 1 clients") {
+		t.Errorf("%d %s, want 503 that names the limit", refused.response.StatusCode, text)
 	}
 	refused.close()
 	h.end()
 	for {
 		again := post(t, client, "/v1/lock", `{"key":"b"}`)
-		code := again.answer.StatusCode
+		code := again.response.StatusCode
 		again.close()
 		if code == http.StatusOK {
 			return
@@ -58,7 +58,7 @@ func TestGarbage(t *testing.T) {
 	client := serve(t, "unix", agent.New(locker))
 	w := dialWire(t, client)
 	w.send("/v1/lock", `{"key":"k"}`+"\n")
-	answer := w.answer()
+	response := w.response()
 	garbage := strings.Repeat("\x00\r{}z", 13<<10)
 	for range 100 {
 		if _, err := fmt.Fprintf(w, "%x\r\n%s\r\n", len(garbage), garbage); err != nil {
@@ -67,7 +67,7 @@ func TestGarbage(t *testing.T) {
 	}
 	requireHeld(t, locker, "k")
 	w.end()
-	text, err := io.ReadAll(answer.Body)
+	text, err := io.ReadAll(response.Body)
 	if lines := strings.Count(string(text), "\n"); err != nil || !strings.Contains(string(text), `"mark":0`) || !strings.HasSuffix(string(text), "{\"released\":true}\n") || lines != 2 {
 		t.Errorf("%q, %v: want the first line and the last", text, err)
 	}

@@ -144,15 +144,15 @@ func TestRefusals(t *testing.T) {
 		`{"key":"` + strings.Repeat("a", 70000) + `"}`: {431, "too long"},
 	} {
 		h := postWhole(t, client, "/v1/lock", body)
-		text, _ := io.ReadAll(h.answer.Body)
+		text, _ := io.ReadAll(h.response.Body)
 		name := body[:min(len(body), 40)]
-		if h.answer.StatusCode != want.status || !strings.Contains(string(text), want.text) {
-			t.Errorf("%s: %d %s, want %d and %q", name, h.answer.StatusCode, text, want.status, want.text)
+		if h.response.StatusCode != want.status || !strings.Contains(string(text), want.text) {
+			t.Errorf("%s: %d %s, want %d and %q", name, h.response.StatusCode, text, want.status, want.text)
 		}
-		if got := h.answer.Header.Get("Content-Type"); got != "application/problem+json" {
+		if got := h.response.Header.Get("Content-Type"); got != "application/problem+json" {
 			t.Errorf("%s: Content-Type %q", name, got)
 		}
-		if want.status == 423 && h.answer.Header.Get("Retry-After") == "" {
+		if want.status == 423 && h.response.Header.Get("Retry-After") == "" {
 			t.Errorf("%s: no Retry-After", name)
 		}
 		h.close()
@@ -170,13 +170,13 @@ func TestWaitEnds(t *testing.T) {
 	r, w := io.Pipe()
 	answered := make(chan int, 1)
 	go func() {
-		answer, err := client.Post("http://redlock/v1/lock", "application/json", io.MultiReader(strings.NewReader("{\"key\":\"k\"}\n"), r))
+		response, err := client.Post("http://redlock/v1/lock", "application/json", io.MultiReader(strings.NewReader("{\"key\":\"k\"}\n"), r))
 		if err != nil {
 			answered <- 0
 			return
 		}
-		_ = answer.Body.Close()
-		answered <- answer.StatusCode
+		_ = response.Body.Close()
+		answered <- response.StatusCode
 	}()
 	for locker.Status().Waiting == 0 {
 		time.Sleep(time.Millisecond)
@@ -259,10 +259,10 @@ func TestLapses(t *testing.T) {
 	client := serve(t, "unix", agent.New(locker))
 	for _, field := range []string{`"heartbeat":"1ms"`, `"linger":true`} {
 		sent := time.Now()
-		w := dialWire(t, client) // a client of net/http closes its connection when the answer has ended
+		w := dialWire(t, client) // a client of net/http closes its connection when the response has ended
 		w.send("/v1/lock", `{"key":"k","ttl":"2s",`+field+"}\n")
 		var first line
-		if err := json.NewDecoder(w.answer().Body).Decode(&first); err != nil {
+		if err := json.NewDecoder(w.response().Body).Decode(&first); err != nil {
 			t.Fatal(err)
 		}
 		promised := sent.Add(time.Duration(first.ValidMS) * time.Millisecond)
@@ -309,14 +309,14 @@ func TestWhoMayAsk(t *testing.T) {
 		for name, value := range c.header {
 			r.Header.Set(name, value)
 		}
-		answer, err := c.client.Do(r)
+		response, err := c.client.Do(r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if answer.StatusCode != c.status || answer.Header.Get("Redlock-Agent") != "1" {
-			t.Errorf("%s: %d, version %q; want %d", name, answer.StatusCode, answer.Header.Get("Redlock-Agent"), c.status)
+		if response.StatusCode != c.status || response.Header.Get("Redlock-Agent") != "1" {
+			t.Errorf("%s: %d, version %q; want %d", name, response.StatusCode, response.Header.Get("Redlock-Agent"), c.status)
 		}
-		_ = answer.Body.Close()
+		_ = response.Body.Close()
 		requireFree(t, locker, "k")
 	}
 }
@@ -326,8 +326,8 @@ func TestRefusedWithOpenBody(t *testing.T) {
 	client := serve(t, "tcp", agent.New(newLocker(t, live), agent.WithToken("secret")))
 	for _, path := range []string{"/v1/lock", "/v1/turn", "/v1/other"} {
 		h := post(t, client, path, `{"key":"k"}`)
-		if h.answer.StatusCode != http.StatusUnauthorized {
-			t.Errorf("%s: %d", path, h.answer.StatusCode)
+		if h.response.StatusCode != http.StatusUnauthorized {
+			t.Errorf("%s: %d", path, h.response.StatusCode)
 		}
 		h.close()
 	}
@@ -355,15 +355,15 @@ func TestOncePer(t *testing.T) {
 		t.Errorf("last line %+v", last)
 	}
 	for _, late := range []*held{<-waiter, post(t, client, "/v1/lock", body)} {
-		if got := late.answer; got.StatusCode != http.StatusConflict || got.Header.Get("Redlock-Outcome") != "done" || got.Header.Get("Redlock-Agent-Error") != "" {
+		if got := late.response; got.StatusCode != http.StatusConflict || got.Header.Get("Redlock-Outcome") != "done" || got.Header.Get("Redlock-Agent-Error") != "" {
 			t.Errorf("after the work was done: %s, %v", got.Status, got.Header)
 		}
 		late.close()
 	}
 	requireFree(t, locker, "k") // for who doesn't ask whether it is done
 	for _, wrong := range []string{`{"key":"k","once_per":"1ms"}`, `{"keys":["k","l"],"once_per":"1h"}`} {
-		if h := post(t, client, "/v1/lock", wrong); h.answer.StatusCode != http.StatusBadRequest {
-			t.Errorf("%s: %s", wrong, h.answer.Status)
+		if h := post(t, client, "/v1/lock", wrong); h.response.StatusCode != http.StatusBadRequest {
+			t.Errorf("%s: %s", wrong, h.response.Status)
 		}
 	}
 }

@@ -50,8 +50,8 @@ func (p *problem) write(w http.ResponseWriter) {
 	_ = json.NewEncoder(w).Encode(p) // the client may have left
 }
 
-// answerOf returns the answer to a request that is refused. ctx is that of its wait.
-func answerOf(ctx context.Context, err error) *buffered {
+// responseOf returns the response to a request that is refused. ctx is that of its wait.
+func responseOf(ctx context.Context, err error) *buffered {
 	w := &buffered{header: make(http.Header)}
 	var own *problem
 	var refusal *middleware.Refusal
@@ -66,7 +66,7 @@ func answerOf(ctx context.Context, err error) *buffered {
 	return w
 }
 
-// buffered is an answer whose length is wanted.
+// buffered is a response whose length is wanted.
 type buffered struct {
 	bytes.Buffer
 	header http.Header

@@ -64,7 +64,7 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := lacksAnswers(&settings); err != nil {
+	if err := lacksResponses(&settings); err != nil {
 		return nil, err
 	}
 	if settings.TTL > 0 {
@@ -78,7 +78,7 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 		return nil, err
 	}
 	if g.rule.Remember > 0 {
-		return nil, errors.New("preset: has remember, and " + noAnswers + `; set remember to "off"`)
+		return nil, errors.New("preset: has remember, and " + noResponses + `; set remember to "off"`)
 	}
 	// How long a turn lasts is for the gateway to say.
 	g.rule.OnClientAbort = middleware.Cancel
@@ -92,18 +92,18 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 	return g, nil
 }
 
-const noAnswers = "the agent doesn't see the answers that a gateway passes on, so it can't remember them"
+const noResponses = "the agent doesn't see the responses that a gateway passes on, so it can't remember them"
 
-// lacksAnswers refuses settings for which an agent would have to see the answers.
-func lacksAnswers(s *middleware.Rule) error {
+// lacksResponses refuses settings for which an agent would have to see the responses.
+func lacksResponses(s *middleware.Rule) error {
 	if s.Remember > 0 || s.RememberSize != 0 || s.RememberQuota != 0 || s.RememberStatus != nil || s.Fingerprint != nil || s.OnDuplicate == "wait" {
-		return errors.New("remember: " + noAnswers + "; Caddy's module and the middleware can")
+		return errors.New("remember: " + noResponses + "; Caddy's module and the middleware can")
 	}
 	return nil
 }
 
-// ruleAnswer is the answer of POST /v1/rule: what a gateway must know of its rule.
-type ruleAnswer struct {
+// ruleResponse is the response of POST /v1/rule: what a gateway must know of its rule.
+type ruleResponse struct {
 	Name          string `json:"name"`
 	ReadsBody     bool   `json:"reads_body"`
 	MaxBody       int64  `json:"max_body"`
@@ -131,7 +131,7 @@ func (a *Agent) serveRule(t *tail, r *http.Request) error {
 		return err
 	}
 	w := &buffered{header: http.Header{"Content-Type": {"application/json"}}, status: http.StatusOK}
-	_ = json.NewEncoder(w).Encode(ruleAnswer{ // there is nothing in it that can't be encoded
+	_ = json.NewEncoder(w).Encode(ruleResponse{ // there is nothing in it that can't be encoded
 		Name:          g.rule.Name,
 		ReadsBody:     g.rule.ReadsBody(),
 		MaxBody:       g.rule.MaxBody,

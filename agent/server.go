@@ -64,7 +64,7 @@ type server struct {
 	plain *handover
 	all   sync.WaitGroup         // the goroutines of the connections
 	ended chan struct{}          // closed when none is served any more
-	date  atomic.Pointer[string] // as answers have it
+	date  atomic.Pointer[string] // as responses have it
 
 	mu    sync.Mutex
 	free  int // how many more connections there may be

@@ -50,8 +50,8 @@ func TestSlots(t *testing.T) {
 	mixed.first()
 	for ask, want := range map[string]int{`{"key":"one","try":true}`: 423, `{"key":"two","concurrency":2,"try":true}`: 200} {
 		h := post(t, client, "/v1/lock", ask)
-		if h.answer.StatusCode != want {
-			t.Errorf("%s beside one who has both: %d", ask, h.answer.StatusCode)
+		if h.response.StatusCode != want {
+			t.Errorf("%s beside one who has both: %d", ask, h.response.StatusCode)
 		}
 		h.end()
 	}

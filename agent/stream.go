@@ -11,7 +11,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// stream is the answer to a client that holds a lock: lines that say for how long it may believe that.
+// stream is the response to a client that holds a lock: lines that say for how long it may believe that.
 //
 // Each line promises something: that the lock is the client's until the end that the line names. A client that was cut off, or that
 // reads late, relies on the latest of these promises. So whatever ends the hold here, other than the client itself, keeps the
@@ -154,7 +154,7 @@ func (s *stream) appendValidity() {
 	s.line = strconv.AppendInt(s.line, max(0, s.until.Sub(received)).Milliseconds(), 10)
 }
 
-// send ends the line, and sends it behind what is in out. With the last line the answer ends.
+// send ends the line, and sends it behind what is in out. With the last line the response ends.
 func (s *stream) send(out []byte, last bool) error {
 	s.line = append(s.line, "}\n"...)
 	out = strconv.AppendInt(out, int64(len(s.line)), 16)

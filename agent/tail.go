@@ -25,7 +25,7 @@ type tail struct {
 	word   []byte          // the beginning of the last line in it that isn't empty
 	whole  bool            // whether that line has ended
 	last   bool            // no request follows on the connection
-	told   bool            // the answer has ended
+	told   bool            // the response has ended
 	ctx    context.Context // of the wait for the lock: it ends when the client ends its request, or its connection has
 	cancel context.CancelCauseFunc
 	asked  bool          // for a lock: another goroutine may read
@@ -160,7 +160,7 @@ func (t *tail) saidDone() bool { return string(t.word) == done }
 // refuse answers a request that hasn't got its lock. The client may still end its body in order, and use the connection again: it has
 // a moment for that.
 func (t *tail) refuse(err error) {
-	if !t.tell(answerOf(t.ctx, err)) {
+	if !t.tell(responseOf(t.ctx, err)) {
 		return
 	}
 	if t.asked && !t.open {
@@ -172,18 +172,18 @@ func (t *tail) refuse(err error) {
 		t.attend(nil)
 		return
 	}
-	_, err = io.CopyN(io.Discard, t.all, maxTurnLine) // a connection that is closed with unread bytes loses the answer
+	_, err = io.CopyN(io.Discard, t.all, maxTurnLine) // a connection that is closed with unread bytes loses the response
 	t.atEnd = err == io.EOF
 }
 
-// tell sends a whole answer, and reports whether that went well.
-func (t *tail) tell(answer *buffered) bool {
+// tell sends a whole response, and reports whether that went well.
+func (t *tail) tell(response *buffered) bool {
 	c := t.conn
-	answer.header.Set("Content-Length", strconv.Itoa(answer.Len()))
-	out := bytes.NewBuffer(c.appendHead(c.out[:0], answer.status, t.last))
-	_ = answer.header.Write(out)
+	response.header.Set("Content-Length", strconv.Itoa(response.Len()))
+	out := bytes.NewBuffer(c.appendHead(c.out[:0], response.status, t.last))
+	_ = response.header.Write(out)
 	out.WriteString("\r\n")
-	out.Write(answer.Bytes())
+	out.Write(response.Bytes())
 	_, err := c.writeSoon(out.Bytes())
 	t.told = err == nil
 	return t.told

@@ -19,7 +19,7 @@ import (
 type wire struct {
 	t testing.TB
 	net.Conn
-	answers *bufio.Reader
+	responses *bufio.Reader
 }
 
 // dialWire connects to an agent that client reaches.
@@ -49,14 +49,14 @@ func (w *wire) end() {
 	}
 }
 
-// answer reads the head of an answer.
-func (w *wire) answer() *http.Response {
+// response reads the head of a response.
+func (w *wire) response() *http.Response {
 	w.t.Helper()
-	answer, err := http.ReadResponse(w.answers, nil)
+	response, err := http.ReadResponse(w.responses, nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return answer
+	return response
 }
 
 // TestKeptConnections asks again and again over the same connections, on which clients end their bodies as soon as they are answered: none
@@ -83,13 +83,13 @@ func TestKeptConnections(t *testing.T) {
 					body, want = `{"key":"held","try":true}`, http.StatusLocked
 				}
 				w.send("/v1/lock", body+"\n")
-				answer, err := http.ReadResponse(w.answers, nil)
-				if err != nil || answer.StatusCode != want {
-					t.Errorf("request %d of connection %d: %v, %v; want %d", n, i, answer, err, want)
+				response, err := http.ReadResponse(w.responses, nil)
+				if err != nil || response.StatusCode != want {
+					t.Errorf("request %d of connection %d: %v, %v; want %d", n, i, response, err, want)
 					return
 				}
 				w.end()
-				if _, err := io.Copy(io.Discard, answer.Body); err != nil {
+				if _, err := io.Copy(io.Discard, response.Body); err != nil {
 					t.Errorf("request %d of connection %d: %v", n, i, err)
 					return
 				}
@@ -111,7 +111,7 @@ func TestGivenUpClientThatLeaves(t *testing.T) {
 	client := serve(t, "unix", agent.New(locker)) // which must end in time, and that is sooner than the TTL
 	w := dialWire(t, client)
 	w.send("/v1/lock", `{"key":"k","heartbeat":"1ms"}`+"\n")
-	lines := json.NewDecoder(w.answer().Body)
+	lines := json.NewDecoder(w.response().Body)
 	var first, last line
 	if err := errors.Join(lines.Decode(&first), lines.Decode(&last)); err != nil || last.Lost != "heartbeat" {
 		t.Fatalf("%+v, %v", last, err)

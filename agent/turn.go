@@ -41,7 +41,7 @@ type turn struct {
 	request *http.Request // of the gateway's client
 	sent    turnRequest
 
-	begun bool // the answer has
+	begun bool // the response has
 }
 
 // serveTurn takes the turn of a request, and holds it for as long as the gateway keeps its own request open.
@@ -73,7 +73,7 @@ func (a *Agent) serveTurn(tail *tail, r *http.Request) error {
 	return nil
 }
 
-// headless is the writer that a rule is given: nothing is written there, as the answer is the gateway's business.
+// headless is the writer that a rule is given: nothing is written there, as the response is the gateway's business.
 type headless struct {
 	header http.Header
 	conn   *conn

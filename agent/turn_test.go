@@ -51,12 +51,12 @@ func askTurn(t testing.TB, client *http.Client, settings string, r request, body
 
 func status(t testing.TB, h *held) (int, string) {
 	t.Helper()
-	text, err := io.ReadAll(h.answer.Body)
+	text, err := io.ReadAll(h.response.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_ = h.body.Close()
-	return h.answer.StatusCode, string(text)
+	return h.response.StatusCode, string(text)
 }
 
 func TestTurn(t *testing.T) {
@@ -74,7 +74,7 @@ func TestTurn(t *testing.T) {
 		t.Errorf("first line %+v: want the other spelling stripped, and the option of Connection", first)
 	}
 	second := askTurn(t, client, settings, request{Target: "/orders/42?again"}, "")
-	if code, text := status(t, second); code != 423 || !strings.Contains(text, "held") || second.answer.Header.Get("Retry-After") == "" || second.answer.Header.Get("Redlock-Outcome") != "held" || second.answer.Header.Get("Redlock-Agent-Error") != "" {
+	if code, text := status(t, second); code != 423 || !strings.Contains(text, "held") || second.response.Header.Get("Retry-After") == "" || second.response.Header.Get("Redlock-Outcome") != "held" || second.response.Header.Get("Redlock-Agent-Error") != "" {
 		t.Errorf("second request: %d %s", code, text)
 	}
 	if last := h.end(); last.Released == nil || !*last.Released {
@@ -167,18 +167,18 @@ func TestGatewaySettings(t *testing.T) {
 		`{"preset":"stripe","remember":"off"}`:              `"reads_body":true`,
 		`{"preset":"idempotency-key","remember":"off"}`:     `"reads_body":true`,
 		`{"preset":"idempotency-key"}`:                      `preset: has remember`,
-		`{"key":"a","dedupe":"{header.X}","remember":"1h"}`: `remember: the agent doesn't see the answers`,
+		`{"key":"a","dedupe":"{header.X}","remember":"1h"}`: `remember: the agent doesn't see the responses`,
 		`{"key":"{nonsense}"}`:                              `"status":400`,
 		`{"key":"a","ttl":"10h"}`:                           `max ttl`,
 		`{"color":"red"}`:                                   `color: unknown`,
 		`{"key":"a","verify":{"scheme":"github"}}`:          `"status":400`,
 	} {
-		answer, err := client.Post("http://redlock/v1/rule", "application/json", strings.NewReader(settings))
+		response, err := client.Post("http://redlock/v1/rule", "application/json", strings.NewReader(settings))
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, _ := io.ReadAll(answer.Body)
-		_ = answer.Body.Close()
+		text, _ := io.ReadAll(response.Body)
+		_ = response.Body.Close()
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%s: %s, want %s", settings, text, want)
 		}

@@ -34,7 +34,7 @@ type httpLoad struct {
 
 var httpLoads = []httpLoad{
 	{"Every request has a key, and an ID, of its own", "local n = 0\nwrk.method = 'POST'\nfunction request()\n\tn = n + 1\n\treturn wrk.format(nil, '/orders/ROUND' .. n .. '/pay')\nend\n", true},
-	{"All requests have one key: one that finds it locked is refused, one that repeats an answered delivery gets the answer", "wrk.method = 'POST'\nwrk.path = '/orders/one/pay'\n", false},
+	{"All requests have one key: one that finds it locked is refused, one that repeats an answered delivery gets the response", "wrk.method = 'POST'\nwrk.path = '/orders/one/pay'\n", false},
 }
 
 // httpSample is what one slice of load did, by request.

@@ -102,15 +102,15 @@ func (p *proxy) start(dir, binary, backend string) (err error) {
 
 func answers(url string) (err error) {
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		var answer *http.Response
-		if answer, err = http.Get(url); err != nil {
+		var response *http.Response
+		if response, err = http.Get(url); err != nil {
 			continue
 		}
-		_ = answer.Body.Close()
-		if answer.StatusCode == http.StatusOK {
+		_ = response.Body.Close()
+		if response.StatusCode == http.StatusOK {
 			return nil
 		}
-		err = fmt.Errorf("%s answers %s", url, answer.Status)
+		err = fmt.Errorf("%s answers %s", url, response.Status)
 	}
 	return err
 }

@@ -82,7 +82,7 @@ func holdsWithCurl(t *testing.T, command string) {
 		t.Errorf("curl printed %q, %v", first, err)
 	}
 	again := strings.Replace(strings.Replace(command, "curl -N", "curl -is", 1), `"}`, `","try":true}`, 1)
-	if answer, err := exec.Command("sh", "-c", again).Output(); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 423 ") || !strings.Contains(string(answer), "\r\nRetry-After: ") {
-		t.Errorf("another one: %s, %v, want 423 with Retry-After", answer, err)
+	if response, err := exec.Command("sh", "-c", again).Output(); err != nil || !strings.HasPrefix(string(response), "HTTP/1.1 423 ") || !strings.Contains(string(response), "\r\nRetry-After: ") {
+		t.Errorf("another one: %s, %v, want 423 with Retry-After", response, err)
 	}
 }

@@ -28,7 +28,7 @@ var checks = []struct {
 	{"inspect", inspect},
 	{"forced release", forcedRelease},
 	{"results", results},
-	{"remembered answers", rememberedAnswers},
+	{"remembered responses", rememberedResponses},
 	{"sets of masters", setsOfMasters},
 }
 
@@ -201,8 +201,8 @@ func results(t *testing.T, a, b version) error {
 	return nil
 }
 
-// rememberedAnswers repeats a payment at the other version, which must replay the answer, and refuse another payment with the ID.
-func rememberedAnswers(t *testing.T, a, b version) error {
+// rememberedResponses repeats a payment at the other version, which must replay the response, and refuse another payment with the ID.
+func rememberedResponses(t *testing.T, a, b version) error {
 	masters := redistest.URLs(redistest.Start(t, 3))
 	first, second := a.start(t, "first", masters, longTTL), b.start(t, "second", masters, longTTL)
 	pay := func(p *process, body string) (Answer, error) {

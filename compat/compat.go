@@ -48,7 +48,7 @@ type Answer struct {
 	Done      bool
 	Fence     uint64 // lock
 	Woken     bool   // lock: by a master, when the lock became free
-	Result    string // lock: that was recalled; pay: the Location and the body of the answer
+	Result    string // lock: that was recalled; pay: the Location and the body of the response
 	Replayed  bool   // pay: it is a remembered one
 	Status    int    // pay
 	Inspected *redlock.Inspection

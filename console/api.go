@@ -69,7 +69,7 @@ func (h *handler) release(w http.ResponseWriter, r *http.Request, key string, sl
 
 func (h *handler) forget(w http.ResponseWriter, r *http.Request, key string) *Problem {
 	forgotten, failure := forget(r.Context(), h.lockers(), key)
-	h.audit(r, "a remembered answer was to be forgotten", key, failure)
+	h.audit(r, "a remembered response was to be forgotten", key, failure)
 	if failure != nil {
 		return failure
 	}

@@ -201,7 +201,7 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// Without a quorum the answer says why, and what the others know.
+// Without a quorum the response says why, and what the others know.
 func TestNoQuorum(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)

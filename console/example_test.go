@@ -27,9 +27,9 @@ func Example() {
 		return []*redlock.Locker{locker}
 	})))
 
-	answer := httptest.NewRecorder()
-	mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "http://localhost/redlock/locks", nil))
-	fmt.Print(answer.Code, " ", answer.Body)
+	response := httptest.NewRecorder()
+	mux.ServeHTTP(response, httptest.NewRequest(http.MethodGet, "http://localhost/redlock/locks", nil))
+	fmt.Print(response.Code, " ", response.Body)
 	// Output:
 	// 200 {"locks":[],"keys":0,"held":0,"waiting":0}
 }

@@ -46,7 +46,7 @@ func mustLock(t *testing.T, l *redlock.Locker, key string, opts ...redlock.LockO
 	return lock
 }
 
-// ask sends a request and decodes the answer, whose status must be as wanted. What is common to all answers is checked, too.
+// ask sends a request and decodes the response, whose status must be as wanted. What is common to all responses is checked, too.
 func ask[T any](t *testing.T, method, url string, status int, header ...string) (value T) {
 	t.Helper()
 	r, err := http.NewRequest(method, url, nil)

@@ -2,7 +2,7 @@ package console
 
 import "time"
 
-// Status is the answer of GET /masters. Its status code is 200; with ?ready, for health checks, it is 503 unless Ready.
+// Status is the response of GET /masters. Its status code is 200; with ?ready, for health checks, it is 503 unless Ready.
 type Status struct {
 	Ready   bool   `json:"ready"`   // whether every locker can take locks now
 	Version string `json:"version"` // of this module
@@ -34,7 +34,7 @@ type Disagreement struct {
 	Text          string  `json:"text"`                      // the same as a sentence
 }
 
-// Processes is the answer of GET /processes. It has what the masters know that answer.
+// Processes is the response of GET /processes. It has what the masters know that answer.
 type Processes struct {
 	Processes []Process `json:"processes"`       // sorted by instance
 	Error     string    `json:"error,omitempty"` // why some may be missing
@@ -67,7 +67,7 @@ type Master struct {
 	MaxmemoryBytes     int64     `json:"maxmemory_bytes,omitempty"` // none without a limit
 }
 
-// Locks is the answer of GET /locks. The parameters are prefix, limit (100 unless given, at most 1,000), sort, and after: only
+// Locks is the response of GET /locks. The parameters are prefix, limit (100 unless given, at most 1,000), sort, and after: only
 // keys that are sorted behind it are listed. So no key that stays is left out or listed twice while others come and go.
 // With sort=waiting, those come first for which most calls wait, and of these the oldest; there is one page of them.
 type Locks struct {
@@ -94,7 +94,7 @@ type Lock struct {
 	Href    string    `json:"href"`              // the URL of its Inspection, relative to that of the handler; right for keys that aren't UTF-8, too
 }
 
-// Inspection is the answer of GET /locks/{key}, and of GET /locks/{key}?slot=N: 404 if no master knows the key, and 503 if too few of them answer.
+// Inspection is the response of GET /locks/{key}, and of GET /locks/{key}?slot=N: 404 if no master knows the key, and 503 if too few of them answer.
 type Inspection struct {
 	Key string `json:"key"`
 	// Usually there is one. There are more if several lockers have different masters or prefixes, and see different locks.
@@ -152,7 +152,7 @@ type Request struct {
 	Delivery string `json:"delivery,omitempty"`
 }
 
-// Result is what is known of a result that is remembered, such as an answer to a delivery. Its content is not shown.
+// Result is what is known of a result that is remembered, such as a response to a delivery. Its content is not shown.
 type Result struct {
 	Fence       uint64  `json:"fence"` // of the lock under which the work was done
 	Bytes       int     `json:"bytes"` // as they are stored
@@ -179,7 +179,7 @@ type InspectedWaiter struct {
 	Turn    *Turn     `json:"turn,omitempty"`  // what it tells of the first call that waits
 }
 
-// Released is the answer of DELETE /locks/{key}?fence=N, with &slot=N if several may hold the key: 400 without fence, 404 if no master
+// Released is the response of DELETE /locks/{key}?fence=N, with &slot=N if several may hold the key: 400 without fence, 404 if no master
 // has a lock on the key, 409 if the lock is another one by now, whose fence the Problem has, and 503 if too few masters answer.
 type Released struct {
 	Key   string `json:"key"`
@@ -187,7 +187,7 @@ type Released struct {
 	Fence uint64 `json:"fence"`
 }
 
-// Forgotten is the answer of DELETE /results/{key}: 404 if no master that answers remembers a result, 409 if somebody holds the key,
+// Forgotten is the response of DELETE /results/{key}: 404 if no master that answers remembers a result, 409 if somebody holds the key,
 // and 503 if too few masters answer.
 type Forgotten struct {
 	Key  string          `json:"key"`
@@ -200,7 +200,7 @@ type MasterTrouble struct {
 	Error string `json:"error"`
 }
 
-// Problem is the answer to a request that could not be served.
+// Problem is the response to a request that could not be served.
 type Problem struct {
 	Type   string `json:"type"`
 	Title  string `json:"title"`

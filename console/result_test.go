@@ -18,7 +18,7 @@ func TestResults(t *testing.T) {
 	servers := redistest.Start(t, 3)
 	locker := newLocker(t, servers)
 	base := mount(t, locker)
-	const key, content = "dedupe:a/b", "what-the-answer-was"
+	const key, content = "dedupe:a/b", "what-the-response-was"
 	path, result := base+"locks/"+escape(key), base+"results/"+escape(key)
 	ask[console.Problem](t, http.MethodDelete, result, http.StatusNotFound)
 	lock := mustLock(t, locker, key)

@@ -82,7 +82,7 @@ func runPrometheus(t *testing.T, target string, flags ...string) *prometheus {
 
 // note remembers the alerts that fire now: some do so only for a moment.
 func (p *prometheus) note() {
-	var answer struct {
+	var decoded struct {
 		Data struct {
 			Alerts []struct {
 				Labels map[string]string
@@ -95,12 +95,12 @@ func (p *prometheus) note() {
 		return // it has not started yet
 	}
 	defer response.Body.Close()
-	if json.NewDecoder(response.Body).Decode(&answer) != nil {
+	if json.NewDecoder(response.Body).Decode(&decoded) != nil {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, alert := range answer.Data.Alerts {
+	for _, alert := range decoded.Data.Alerts {
 		if alert.State == "firing" {
 			for name, value := range alert.Labels {
 				p.fired[alert.Labels["alertname"]+" "+name+"="+value] = true
@@ -129,13 +129,13 @@ func (p *prometheus) requireFired(t *testing.T, name, label, url string) {
 func (p *prometheus) query(t *testing.T, expr string) int {
 	t.Helper()
 	a := get(t, p.url+"/api/v1/query?query="+url.QueryEscape(expr))
-	var answer struct {
+	var decoded struct {
 		Data struct{ Result []any }
 	}
-	if err := json.Unmarshal([]byte(a.body), &answer); err != nil || a.status != http.StatusOK {
+	if err := json.Unmarshal([]byte(a.body), &decoded); err != nil || a.status != http.StatusOK {
 		t.Errorf("%s: status %d: %s", expr, a.status, a.body)
 	}
-	return len(answer.Data.Result)
+	return len(decoded.Data.Result)
 }
 
 func readText(t *testing.T, file string) string {

@@ -53,7 +53,7 @@ func TestPlaceholders(t *testing.T) {
 		t.Errorf("body %q, want that of handle_errors", refused.body)
 	}
 	for name, test := range map[string]struct {
-		answer
+		received
 		outcome string
 		least   float64 // in seconds
 	}{

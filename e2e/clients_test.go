@@ -44,7 +44,7 @@ func newStream(t *testing.T) *stream {
 
 func (s *stream) proxy() string { return "reverse_proxy " + s.Listener.Addr().String() }
 
-// leaveInside sends a request, and leaves when its answer has begun.
+// leaveInside sends a request, and leaves when its response has begun.
 func (s *stream) leaveInside(t *testing.T, url string) {
 	t.Helper()
 	ctx, leave := context.WithCancel(t.Context())
@@ -132,7 +132,7 @@ func TestRefusedBodyIsHandledElsewhere(t *testing.T) {
 }
 
 // A proxy may still be reading the request when its upstream has answered and the handler has returned.
-func TestAnswerBeforeTheBodyIsRead(t *testing.T) {
+func TestResponseBeforeTheBodyIsRead(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
 
-// askAdmin sends a request to Caddy's admin endpoint, and decodes the answer, which must have the status.
+// askAdmin sends a request to Caddy's admin endpoint, and decodes the response, which must have the status.
 func askAdmin[T any](t *testing.T, c *caddyProcess, method, path string, status int, header ...string) (value T) {
 	t.Helper()
 	a := sendAs(t, c, method, path, header...)
@@ -109,7 +109,7 @@ func TestConsole(t *testing.T) {
 
 // sendAs sends a request to the admin endpoint; a Host in the header is the request's. A GET is repeated: the admin server that a
 // reload replaces may drop a connection that it has just accepted.
-func sendAs(t *testing.T, c *caddyProcess, method, path string, header ...string) answer {
+func sendAs(t *testing.T, c *caddyProcess, method, path string, header ...string) received {
 	t.Helper()
 	r := request(c.admin+path, header...)
 	r.Method = method

@@ -112,7 +112,7 @@ func TestDeploy(t *testing.T) {
 	requireStatus(t, wait()[0], http.StatusOK)
 	requireStatus(t, post(t, caddies[1].url+"/orders/42/pay"), http.StatusOK)
 	requireStatus(t, post(t, caddies[1].url+"/orders"), http.StatusOK) // without a lock
-	get := func(url string) answer {
+	get := func(url string) received {
 		t.Helper()
 		response, err := client.Get(url)
 		if err != nil {
@@ -131,7 +131,7 @@ func TestDeploy(t *testing.T) {
 	ctx := t.Context()
 	nobody := redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(masters[0], "redis://")})
 	defer func() { _ = nobody.Close() }()
-	if err := nobody.Ping(ctx).Err(); !redis.HasErrorPrefix(err, "NOAUTH") { // the probes wait for this answer
+	if err := nobody.Ping(ctx).Err(); !redis.HasErrorPrefix(err, "NOAUTH") { // the probes wait for this reply
 		t.Errorf("PING without a password: %v", err)
 	}
 	user := redis.NewClient(&redis.Options{Addr: nobody.Options().Addr, Username: "redlock", Password: password})

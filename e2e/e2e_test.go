@@ -28,7 +28,7 @@ const (
 	// calm is a time-out that keeps a master on a busy machine from being taken for one that has failed.
 	calm = 2 * time.Second
 
-	// secret is a password in configurations; no error, log or answer may show it.
+	// secret is a password in configurations; no error, log or response may show it.
 	secret = "s3cr3t-Zm9v"
 )
 

@@ -34,10 +34,10 @@ func TestExample(t *testing.T) {
 	).Replace(string(text))
 	c := runCaddy(t, config)
 	eventually(t, "the slow backend serves", func() bool { return listens(slow) })
-	answers := postAll(t, c.url+"/orders/42/pay", c.url+"/orders/42/pay", c.url+"/orders/43/pay",
+	responses := postAll(t, c.url+"/orders/42/pay", c.url+"/orders/42/pay", c.url+"/orders/43/pay",
 		c.url+"/orders/44/refund", c.url+"/orders/44/refund")()
 
-	first, second := answers[0], answers[1]
+	first, second := responses[0], responses[1]
 	if first.status != http.StatusOK {
 		first, second = second, first
 	}
@@ -46,7 +46,7 @@ func TestExample(t *testing.T) {
 	if second.body != `{"error": "held"}` {
 		t.Errorf("body of the refused payment: %q", second.body)
 	}
-	for _, a := range answers[2:] { // of another order, and two refunds, one of which waits for the other
+	for _, a := range responses[2:] { // of another order, and two refunds, one of which waits for the other
 		requireStatus(t, a, http.StatusOK)
 	}
 }

@@ -53,7 +53,7 @@ func TestHandlersOfErrors(t *testing.T) {
 	}
 }
 
-// A client that sends one request after the other never meets its own lock, whatever handler answers, and however long the answer is.
+// A client that sends one request after the other never meets its own lock, whatever handler answers, and however long the response is.
 func TestOneAfterTheOther(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var n int

@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// TestForgetCommand names an answer by the ID of its delivery, shows it, and forgets it: with a delivery that runs, a master that is away
+// TestForgetCommand names a response by the ID of its delivery, shows it, and forgets it: with a delivery that runs, a master that is away
 // and too few of them.
 func TestForgetCommand(t *testing.T) {
 	needTime(t)
@@ -46,7 +46,7 @@ func TestForgetCommand(t *testing.T) {
 		if err := lock(key).UnlockWith(make([]byte, 1234), 24*time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "all masters remember the answer", func() bool {
+		eventually(t, "all masters remember the response", func() bool {
 			for _, s := range servers {
 				if s.Client().Exists(t.Context(), "redlock:{"+key+"}:result").Val() == 0 {
 					return false

@@ -58,19 +58,19 @@ func bodyCases(h *hosts) (cases []hostCase) {
 	return cases
 }
 
-// Handlers of errors and of answers may read the body too.
+// Handlers of errors and of responses may read the body too.
 func errorCases(h *hosts) (cases []hostCase) {
 	for name, site := range map[string]string{
 		"fallback for a dead upstream":  "LOCK\nreverse_proxy " + h.dead + "\nhandle_errors {\nreverse_proxy " + h.fallback + "\n}",
 		"fallback for an error":         "LOCK\nhandle {\nerror 503\n}\nhandle_errors {\nreverse_proxy " + h.fallback + "\n}",
-		"body in the answer":            "LOCK\nhandle {\nerror 503\n}\nhandle_errors {\nrespond `{http.request.body}` 503\n}",
-		"fallback for an answer":        "LOCK\nreverse_proxy " + h.failing + " {\n@e status 500\nhandle_response @e {\nreverse_proxy " + h.fallback + "\n}\n}",
+		"body in the response":          "LOCK\nhandle {\nerror 503\n}\nhandle_errors {\nrespond `{http.request.body}` 503\n}",
+		"fallback for a response":       "LOCK\nreverse_proxy " + h.failing + " {\n@e status 500\nhandle_response @e {\nreverse_proxy " + h.fallback + "\n}\n}",
 		"fallback for a buffered one":   "LOCK\nreverse_proxy " + h.failing + " {\nrequest_buffers 1MB\n@e status 500\nhandle_response @e {\nreverse_proxy " + h.fallback + "\n}\n}",
 		"copied header":                 "LOCK\nreverse_proxy " + h.failing + " {\n@e status 500\nhandle_response @e {\ncopy_response_headers {\ninclude Content-Type\n}\nrespond `{http.request.body}` 502\n}\n}",
 		"intercept, replaced status":    "LOCK\nintercept {\n@e status 500\nreplace_status @e 418\n}\nreverse_proxy " + h.failing,
 		"error of an error":             "LOCK\nhandle {\nerror 503\n}\nhandle_errors {\nerror 418\n}",
 		"lock in the handler of errors": "handle {\nerror 503\n}\nhandle_errors {\nLOCK\nreverse_proxy " + h.fallback + "\n}",
-		"copied answer":                 "LOCK\nreverse_proxy " + h.failing + " {\n@e status 500\nhandle_response @e {\nheader X-A yes\ncopy_response 502\n}\n}",
+		"copied response":               "LOCK\nreverse_proxy " + h.failing + " {\n@e status 500\nhandle_response @e {\nheader X-A yes\ncopy_response 502\n}\n}",
 		"intercept":                     "LOCK\nintercept {\n@e status 500\nhandle_response @e {\nrespond nice 418\n}\n}\nreverse_proxy " + h.failing,
 		"intercept around":              "route {\nintercept {\n@e status 500\nhandle_response @e {\nrespond nice 418\n}\n}\nLOCK\nreverse_proxy " + h.failing + "\n}",
 		"intercept around, with a body": "route {\nintercept {\n@e status 500\nhandle_response @e {\nreverse_proxy " + h.fallback + "\n}\n}\nLOCK\nrespond no 500\n}",
@@ -118,8 +118,8 @@ func requestCases(h *hosts) (cases []hostCase) {
 	return cases
 }
 
-// Handlers that make or change the answer.
-func answerCases(h *hosts) (cases []hostCase) {
+// Handlers that make or change the response.
+func responseCases(h *hosts) (cases []hostCase) {
 	large := "reverse_proxy " + h.large
 	files := "root * " + h.dir + "\nLOCK\n"
 	for name, site := range map[string]string{
@@ -134,7 +134,7 @@ func answerCases(h *hosts) (cases []hostCase) {
 		"not modified":   "LOCK\nheader Etag `\"a\"`\nrespond 304",
 		"header at once": "LOCK\nheader X-A yes\nheader -Server\n" + large,
 	} {
-		c := hostCase{name: "answer: " + name, site: site, lock: "redlock {path.0}"}
+		c := hostCase{name: "response: " + name, site: site, lock: "redlock {path.0}"}
 		for _, path := range []string{"/f.txt", "/t.html"} {
 			c.requests = append(c.requests,
 				ask("GET", path, "", "X-Q", "7"), ask("HEAD", path, ""), ask("GET", path, "", "Accept-Encoding", "gzip"), ask("HEAD", path, "", "Accept-Encoding", "zstd"),

@@ -90,12 +90,12 @@ type hostCase struct {
 	requests   []*http.Request
 }
 
-// If the lock is free, a request gets the same answer with the directive as without it, whatever other handlers the site has: the same
+// If the lock is free, a request gets the same response with the directive as without it, whatever other handlers the site has: the same
 // status, header, body, trailers and informational responses.
 func TestBesideOtherHandlers(t *testing.T) {
 	t.Parallel()
 	h := newHosts(t)
-	cases := slices.Concat(bodyCases(h), errorCases(h), requestCases(h), answerCases(h))
+	cases := slices.Concat(bodyCases(h), errorCases(h), requestCases(h), responseCases(h))
 	config := "{\nadmin {$ADMIN}\nauto_https off\ndefault_bind 127.0.0.1\nmetrics\nservers {\nprotocols h1 h2c\n}\n}\nhttp://{$LISTEN} {\nrespond up\n}\n"
 	for i, c := range cases {
 		lock := c.lock
@@ -119,14 +119,14 @@ func TestBesideOtherHandlers(t *testing.T) {
 	for i, test := range cases {
 		t.Run(test.name, func(t *testing.T) {
 			for _, http2 := range []bool{false, true} {
-				// What makes the answer is the same there, and Go's client waits for a 100 that doesn't come.
-				if http2 && (strings.HasPrefix(test.name, "answer:") || strings.HasPrefix(test.name, "request: expect")) {
+				// What makes the response is the same there, and Go's client waits for a 100 that doesn't come.
+				if http2 && (strings.HasPrefix(test.name, "response:") || strings.HasPrefix(test.name, "request: expect")) {
 					continue
 				}
 				for _, r := range test.requests {
 					plain := c.transcript(t, r, fmt.Sprintf("c%d.plain.test", i), http2)
 					var locked string
-					eventually(t, "the lock of the request before is free, whose answer a handler has flushed", func() bool {
+					eventually(t, "the lock of the request before is free, whose response a handler has flushed", func() bool {
 						locked = c.transcript(t, r, fmt.Sprintf("c%d.locked.test", i), http2)
 						return !strings.HasPrefix(locked, "423 ")
 					})

@@ -81,7 +81,7 @@ func TestKeysOverHTTPVersions(t *testing.T) {
 		}
 		defer response.Body.Close()
 		if response.ProtoMajor != version {
-			return 0, fmt.Errorf("the answer came over %s", response.Proto)
+			return 0, fmt.Errorf("the response came over %s", response.Proto)
 		}
 		_, err = io.Copy(io.Discard, response.Body)
 		return response.StatusCode, err

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// answer is an HTTP answer; the status is 0 if there was none.
-type answer struct {
+// received is an HTTP response; the status is 0 if there was none.
+type received struct {
 	status int
 	header http.Header
 	body   string
@@ -25,26 +25,26 @@ var client = &http.Client{
 }
 
 // send sends a request, which is canceled when the test ends. It may be called in any goroutine.
-func send(t *testing.T, r *http.Request) answer {
+func send(t *testing.T, r *http.Request) received {
 	t.Helper()
 	response, err := client.Do(r.WithContext(t.Context()))
 	if err != nil {
 		if t.Context().Err() == nil {
 			t.Errorf("%s %s: %v", r.Method, r.URL, err)
 		}
-		return answer{}
+		return received{}
 	}
 	return read(t, response)
 }
 
-func read(t *testing.T, response *http.Response) answer {
+func read(t *testing.T, response *http.Response) received {
 	t.Helper()
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
 		t.Errorf("%s %s: %v", response.Request.Method, response.Request.URL, err)
 	}
-	return answer{status: response.StatusCode, header: response.Header, body: string(body), at: time.Now()}
+	return received{status: response.StatusCode, header: response.Header, body: string(body), at: time.Now()}
 }
 
 // request returns a POST request; the header is alternating names and values.
@@ -76,34 +76,34 @@ func requests(urls []string) []*http.Request {
 	return all
 }
 
-func post(t *testing.T, url string, header ...string) answer {
+func post(t *testing.T, url string, header ...string) received {
 	t.Helper()
 	return send(t, request(url, header...))
 }
 
-// sendAll sends all requests at once. wait waits for the answers and returns them.
-func sendAll(t *testing.T, requests ...*http.Request) (wait func() []answer) {
+// sendAll sends all requests at once. wait waits for the responses and returns them.
+func sendAll(t *testing.T, requests ...*http.Request) (wait func() []received) {
 	t.Helper()
-	answers := make([]answer, len(requests))
+	responses := make([]received, len(requests))
 	var done sync.WaitGroup
 	for i, r := range requests {
-		done.Go(func() { answers[i] = send(t, r) })
+		done.Go(func() { responses[i] = send(t, r) })
 	}
 	t.Cleanup(done.Wait) // they use t
-	return func() []answer {
+	return func() []received {
 		done.Wait()
-		return answers
+		return responses
 	}
 }
 
 // postAll posts to all URLs at once.
-func postAll(t *testing.T, urls ...string) (wait func() []answer) {
+func postAll(t *testing.T, urls ...string) (wait func() []received) {
 	t.Helper()
 	return sendAll(t, requests(urls)...)
 }
 
 // requireStatus fails the test if the status is another one, or if a refusal lacks Retry-After.
-func requireStatus(t *testing.T, a answer, status int) {
+func requireStatus(t *testing.T, a received, status int) {
 	t.Helper()
 	if a.status != status {
 		t.Fatalf("status %d, want %d; body %q", a.status, status, a.body)
@@ -111,7 +111,7 @@ func requireStatus(t *testing.T, a answer, status int) {
 	requireRetryAfter(t, a)
 }
 
-func requireRetryAfter(t *testing.T, a answer) {
+func requireRetryAfter(t *testing.T, a received) {
 	t.Helper()
 	switch a.status {
 	case http.StatusLocked, http.StatusConflict, http.StatusTooManyRequests, http.StatusServiceUnavailable:
@@ -150,13 +150,13 @@ func newHeldBackend(t *testing.T) (b *backend, release func()) {
 }
 
 // hold posts to all URLs at once, and waits until the requests are in the backend.
-func (b *backend) hold(t *testing.T, urls ...string) (wait func() []answer) {
+func (b *backend) hold(t *testing.T, urls ...string) (wait func() []received) {
 	t.Helper()
 	return b.holdRequests(t, requests(urls)...)
 }
 
 // holdRequests sends all requests at once, and waits until they are in the backend.
-func (b *backend) holdRequests(t *testing.T, requests ...*http.Request) (wait func() []answer) {
+func (b *backend) holdRequests(t *testing.T, requests ...*http.Request) (wait func() []received) {
 	t.Helper()
 	wait = sendAll(t, requests...)
 	eventually(t, "the requests are in the backend", func() bool { return b.inside() == len(requests) })

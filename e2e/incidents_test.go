@@ -127,7 +127,7 @@ var incidents = []incident{
 		ill:    "{0} hung",
 		says:   []string{"{0}: ", "timeout"},
 		page:   []string{"1 of 3 masters is ill", "#a-master-is-away", "timeout"},
-		doctor: map[string][]string{"latency {0}": {"no answer comes in time", "timeout"}},
+		doctor: map[string][]string{"latency {0}": {"no reply comes in time", "timeout"}},
 		zero:   `master_up{master="{0}"}`,
 		log:    `"master":"{0}"`,
 	},

@@ -83,7 +83,7 @@ func TestLongRequests(t *testing.T) {
 	redistest.RequireNoKeys(t, servers)
 }
 
-// If all masters hang, a request ends with its lease: the upstream's request is canceled, and the client gets an answer that says that
+// If all masters hang, a request ends with its lease: the upstream's request is canceled, and the client gets a response that says that
 // the outcome is unknown.
 func TestLostLease(t *testing.T) {
 	canceled := make(chan struct{})

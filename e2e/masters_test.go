@@ -28,7 +28,7 @@ func TestMastersFailAndReturn(t *testing.T) {
 			option := mastersOption(servers, "timeout "+timeout.String())
 			c := runCaddy(t, caddyfile(option, payRule+b.proxy()))
 			orders := 0
-			pay := func() answer {
+			pay := func() received {
 				orders++ // a new key, because a failed attempt may have left a lock on the last one
 				return post(t, fmt.Sprintf("%s/orders/%d/pay", c.url, orders))
 			}

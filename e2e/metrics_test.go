@@ -17,7 +17,7 @@ func (c *caddyProcess) scrape(t *testing.T) map[string]float64 {
 	return parseSeries(t, get(t, c.admin+"/metrics"))
 }
 
-func get(t *testing.T, url string) answer {
+func get(t *testing.T, url string) received {
 	t.Helper()
 	r, err := http.NewRequest(http.MethodGet, url, nil)
 	if err != nil {
@@ -26,7 +26,7 @@ func get(t *testing.T, url string) answer {
 	return send(t, r)
 }
 
-func parseSeries(t *testing.T, a answer) map[string]float64 {
+func parseSeries(t *testing.T, a received) map[string]float64 {
 	t.Helper()
 	if a.status != http.StatusOK {
 		t.Fatalf("scrape: status %d: %s", a.status, a.body)

@@ -62,7 +62,7 @@ func serveHTTP(t *testing.T, servers []*redistest.Server, b *backend) string {
 // testOnePerKey sends 200 requests for 10 keys through both processes, without and with a wait.
 func testOnePerKey(t *testing.T, servers []*redistest.Server, b *backend, urls ...string) {
 	const requests, keys = 200, 10
-	burst := func(action string) []answer {
+	burst := func(action string) []received {
 		targets := make([]string, requests)
 		for i := range targets {
 			// each key through each process
@@ -77,7 +77,7 @@ func testOnePerKey(t *testing.T, servers []*redistest.Server, b *backend, urls .
 			statuses[a.status]++
 		}
 		if statuses[http.StatusOK]+statuses[http.StatusLocked] != requests {
-			t.Errorf("answers by status: %v, want 200 and 423 only", statuses)
+			t.Errorf("responses by status: %v, want 200 and 423 only", statuses)
 		}
 		requireNoOverlap(t, b)
 		for key := range keys {

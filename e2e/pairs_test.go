@@ -61,7 +61,7 @@ var attacks = map[string][]string{
 	},
 }
 
-// gate is between a proxy and an upstream, and can keep one answer back without reading it.
+// gate is between a proxy and an upstream, and can keep one response back without reading it.
 type gate struct {
 	addr    string
 	armed   atomic.Bool
@@ -113,18 +113,18 @@ func (g *gate) relay(conn net.Conn, upstream string) {
 	}
 }
 
-// hold sends a request, and keeps its answer back until release is called.
-func (g *gate) hold(t *testing.T, addr, request string) (release func() answer) {
+// hold sends a request, and keeps its response back until release is called.
+func (g *gate) hold(t *testing.T, addr, request string) (release func() received) {
 	t.Helper()
 	g.armed.Store(true)
-	got := make(chan answer, 1)
+	got := make(chan received, 1)
 	go func() { got <- sendRaw(t, addr, request) }()
 	select {
 	case <-g.arrived:
 	case a := <-got:
 		t.Fatalf("not served: %d %s\n%s", a.status, a.body, request)
 	}
-	return func() answer {
+	return func() received {
 		g.release <- true
 		return <-got
 	}
@@ -169,7 +169,7 @@ func tryPairs(t *testing.T, g *gate, front func(template string) string) {
 	for at, f := range formats {
 		addr := front(f.template)
 		kinds := append([]string{"form", "json"}, f.readings...)
-		is42 := func(a answer) bool {
+		is42 := func(a received) bool {
 			for _, value := range parseReadings(a.body).of(kinds...) {
 				if n, err := strconv.Atoi(strings.TrimSpace(value)); err == nil && n == 42 {
 					return true

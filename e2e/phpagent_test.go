@@ -99,13 +99,13 @@ func serveAgent(t *testing.T, socket string) *redlock.Locker {
 
 // get sends a request whose work ends in this way, and returns whether it was answered with 200.
 func (p *phpSite) get(t *testing.T, how string) bool {
-	answer, err := http.Get(p.url + "/pay.php?how=" + how)
+	response, err := http.Get(p.url + "/pay.php?how=" + how)
 	if err != nil {
 		t.Errorf("%s: %v", how, err)
 		return false
 	}
-	_ = answer.Body.Close()
-	return answer.StatusCode == http.StatusOK
+	_ = response.Body.Close()
+	return response.StatusCode == http.StatusOK
 }
 
 // check sends requests one by one, after each of which the key must be free.

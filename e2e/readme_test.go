@@ -25,7 +25,8 @@ func readREADME(t *testing.T) string {
 	return string(text)
 }
 
-// TestREADMECurls runs what README says to try first, with the very commands, and requires the answers that its picture of a terminal has.
+// TestREADMECurls runs what README says to try first, with the very commands, and requires the responses that its picture of a
+// terminal has.
 func TestREADMECurls(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("curl is not on the PATH")

@@ -36,7 +36,7 @@ func newCounter(t *testing.T) (addr string) {
 	return upstream.Listener.Addr().String()
 }
 
-func requireAnswer(t *testing.T, a answer, status int, body string, replayed bool) {
+func requireResponse(t *testing.T, a received, status int, body string, replayed bool) {
 	t.Helper()
 	if a.status != status || a.body != body || (a.header.Get("Idempotency-Replayed") == "true") != replayed {
 		t.Errorf("%d %q, header %v; want %d %q, replayed %v", a.status, a.body, a.header, status, body, replayed)
@@ -46,7 +46,7 @@ func requireAnswer(t *testing.T, a answer, status int, body string, replayed boo
 func TestRecipeOfRepeatedDeliveries(t *testing.T) {
 	text := strings.ReplaceAll(recipe(t, "Webhooks"), "./run/secrets/stripe", "."+secretFile(t, secret))
 	c := runDocumented(t, text, redistest.Start(t, 3), newCounter(t))
-	deliver := func(endpoint, id string, sent time.Time) answer {
+	deliver := func(endpoint, id string, sent time.Time) received {
 		body := fmt.Sprintf(`{"id":%q,"data":{"object":{"customer":"cus_1"}}}`, id)
 		now := fmt.Sprint(sent.Unix())
 		sum := hmac.New(sha256.New, []byte(secret))
@@ -54,12 +54,12 @@ func TestRecipeOfRepeatedDeliveries(t *testing.T) {
 		return send(t, withBody(c.url+"/webhooks/stripe"+endpoint, body, "Stripe-Signature", fmt.Sprintf("t=%s,v1=%x", now, sum.Sum(nil))))
 	}
 	now := time.Now()
-	requireAnswer(t, deliver("", "evt_1", now), 500, "served 1", false)
-	requireAnswer(t, deliver("", "evt_1", now), 200, "served 2", false)
-	requireAnswer(t, deliver("", "evt_1", now.Add(time.Second)), 200, "served 2", true) // signed anew
-	requireAnswer(t, deliver("", "evt_2", now), 200, "served 3", false)
-	requireAnswer(t, deliver("/other", "evt_1", now), 200, "served 4", false)
-	requireAnswer(t, deliver("", "evt_1", now), 200, "served 2", true)
+	requireResponse(t, deliver("", "evt_1", now), 500, "served 1", false)
+	requireResponse(t, deliver("", "evt_1", now), 200, "served 2", false)
+	requireResponse(t, deliver("", "evt_1", now.Add(time.Second)), 200, "served 2", true) // signed anew
+	requireResponse(t, deliver("", "evt_2", now), 200, "served 3", false)
+	requireResponse(t, deliver("/other", "evt_1", now), 200, "served 4", false)
+	requireResponse(t, deliver("", "evt_1", now), 200, "served 2", true)
 }
 
 // TestRecipeOfShopify sends what Shopify does: one event for two topics, its repeats, and a refund of the order meanwhile.
@@ -114,7 +114,7 @@ func TestRecipeOfRefreshes(t *testing.T) {
 		_, _ = fmt.Fprintf(w, `{"access_token":"new","refresh_token":"R2"}`)
 	}))
 	t.Cleanup(server.Close)
-	text := strings.ReplaceAll(recipe(t, "One refresh of a token"), "/run/secrets/answers", secretFile(t, base64.StdEncoding.EncodeToString(make([]byte, 32))))
+	text := strings.ReplaceAll(recipe(t, "One refresh of a token"), "/run/secrets/responses", secretFile(t, base64.StdEncoding.EncodeToString(make([]byte, 32))))
 	c := runDocumented(t, strings.Replace(text, "wait 10s", "wait 2m", 1), redistest.Start(t, 3), server.Listener.Addr().String())
 	ask := func(form string) *http.Request {
 		r := withBody(c.url+"/oauth2/token", form+"&client_id=app")
@@ -138,16 +138,16 @@ func TestRecipeOfRefreshes(t *testing.T) {
 
 func TestRecipeOfIdempotencyKeys(t *testing.T) {
 	c := runDocumented(t, recipe(t, "An API with Idempotency-Key"), redistest.Start(t, 3), newCounter(t))
-	pay := func(body string, header ...string) answer {
+	pay := func(body string, header ...string) received {
 		return send(t, withBody(c.url+"/payments", body, header...))
 	}
 	alice, bob := []string{"Authorization", "Bearer alice", "Idempotency-Key", `"a1"`}, []string{"Authorization", "Bearer bob", "Idempotency-Key", `"a1"`}
-	requireAnswer(t, pay("{}", alice...), 500, "served 1", false)
-	requireAnswer(t, pay("{}", alice...), 200, "served 2", false)
-	requireAnswer(t, pay("{}", alice...), 200, "served 2", true)
-	requireAnswer(t, pay("{}", bob...), 200, "served 3", false)
-	requireAnswer(t, pay("{}", bob...), 200, "served 3", true)
-	for outcome, refused := range map[string]answer{
+	requireResponse(t, pay("{}", alice...), 500, "served 1", false)
+	requireResponse(t, pay("{}", alice...), 200, "served 2", false)
+	requireResponse(t, pay("{}", alice...), 200, "served 2", true)
+	requireResponse(t, pay("{}", bob...), 200, "served 3", false)
+	requireResponse(t, pay("{}", bob...), 200, "served 3", true)
+	for outcome, refused := range map[string]received{
 		"mismatch":    pay(`{"amount":1}`, alice...),
 		"missing_id":  pay("{}", alice[:2]...),
 		"missing_key": pay("{}", alice[2:]...),
@@ -160,5 +160,5 @@ func TestRecipeOfIdempotencyKeys(t *testing.T) {
 			t.Errorf("%d %s, want %d %s", refused.status, refused.header.Get("Redlock-Outcome"), want, outcome)
 		}
 	}
-	requireAnswer(t, get(t, c.url+"/payments"), 200, "served 4", false) // which needs no ID
+	requireResponse(t, get(t, c.url+"/payments"), 200, "served 4", false) // which needs no ID
 }

@@ -167,7 +167,7 @@ func TestRecipeOfSlots(t *testing.T) {
 	wait := b.holdRequests(t, requests("a", 3)...)
 	fourth := sendAll(t, requests("a", 1)...)
 	c.eventuallyWait(t, 1)
-	var others []func() []answer
+	var others []func() []received
 	for i := range 6 { // 21 with the first three
 		others = append(others, sendAll(t, requests(fmt.Sprint("b", i), 3)...))
 	}
@@ -177,8 +177,8 @@ func TestRecipeOfSlots(t *testing.T) {
 		t.Errorf("%d are at the backend at a time, want 20", n)
 	}
 	release()
-	for _, answers := range append(others, wait, fourth) {
-		for _, a := range answers() {
+	for _, responses := range append(others, wait, fourth) {
+		for _, a := range responses() {
 			requireStatus(t, a, http.StatusOK)
 		}
 	}
@@ -333,8 +333,8 @@ func TestRecipeGoServerShutsDown(t *testing.T) {
 	redistest.RequireNoKeys(t, servers)
 }
 
-func TestRecipeOfAnswers(t *testing.T) {
-	c, b, release := runRecipe(t, "Answers of your own")
+func TestRecipeOfResponses(t *testing.T) {
+	c, b, release := runRecipe(t, "Responses of your own")
 	wait := b.hold(t, c.url+"/orders/42/pay")
 	for path, want := range map[string]struct {
 		status int

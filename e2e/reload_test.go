@@ -11,7 +11,7 @@ import (
 )
 
 // holdLocks sends requests for that many keys, and waits until all of them are in the backend and all masters have their keys.
-func holdLocks(t *testing.T, c *caddyProcess, b *backend, servers []*redistest.Server) (wait func() []answer) {
+func holdLocks(t *testing.T, c *caddyProcess, b *backend, servers []*redistest.Server) (wait func() []received) {
 	t.Helper()
 	urls := make([]string, holders)
 	for i := range urls {
@@ -30,8 +30,8 @@ func requireLocks(t *testing.T, servers []*redistest.Server) {
 	}
 }
 
-// requireServed waits for the answers, and requires that all are 200 and no lock is left.
-func requireServed(t *testing.T, wait func() []answer, servers []*redistest.Server) {
+// requireServed waits for the responses, and requires that all are 200 and no lock is left.
+func requireServed(t *testing.T, wait func() []received, servers []*redistest.Server) {
 	t.Helper()
 	for i, a := range wait() {
 		if a.status != http.StatusOK {
@@ -49,7 +49,7 @@ func requireConnections(t *testing.T, servers []*redistest.Server, n int) {
 }
 
 // load asks Caddy to load another configuration.
-func (c *caddyProcess) load(t *testing.T, config string) answer {
+func (c *caddyProcess) load(t *testing.T, config string) received {
 	t.Helper()
 	defer client.CloseIdleConnections() // those to the former server, which closes them, too: a POST is not sent again
 	r := request(c.admin+"/load", "Content-Type", "text/caddyfile")

@@ -99,7 +99,7 @@ type reloading struct {
 
 	served, refused atomic.Int64
 	mu              sync.Mutex
-	broken          []error // of requests without an answer
+	broken          []error // of requests without a response
 }
 
 // reloaded is a Caddy that is reloaded.
@@ -248,7 +248,7 @@ func (r *reloading) load(d time.Duration) {
 	stop()
 }
 
-// begin sends requests until stop is called, which waits for their answers.
+// begin sends requests until stop is called, which waits for their responses.
 func (r *reloading) begin() (stop func()) {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	var all sync.WaitGroup

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// bank is an upstream that makes a payment for each request that it gets, even if it has made the same one before: each run has an answer of
+// bank is an upstream that makes a payment for each request that it gets, even if it has made the same one before: each run has a response of
 // its own, with random bytes.
 type bank struct {
 	*httptest.Server
@@ -29,7 +29,7 @@ type bank struct {
 type bankRun struct {
 	caddy, try string // through which process the request came, and which of the client's tries it was
 	begun      time.Time
-	answer     answer
+	response   received
 }
 
 func newBank(t *testing.T) *bank {
@@ -49,7 +49,7 @@ func (b *bank) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	payment := paymentOf(r)
 	noise := make([]byte, mathrand.IntN(4096))
 	_, _ = rand.Read(noise)
-	run := &bankRun{caddy: r.Header.Get("Test-Caddy"), try: r.Header.Get("Test-Try"), begun: time.Now(), answer: answer{
+	run := &bankRun{caddy: r.Header.Get("Test-Caddy"), try: r.Header.Get("Test-Try"), begun: time.Now(), response: received{
 		status: []int{http.StatusOK, http.StatusCreated, http.StatusPaymentRequired, http.StatusSeeOther}[mathrand.IntN(4)],
 		header: http.Header{"Location": {"/payments/" + rand.Text()}},
 		body:   payment + "\n" + string(noise),
@@ -62,10 +62,10 @@ func (b *bank) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		work += 300
 	}
 	time.Sleep(time.Duration(work) * time.Millisecond)
-	maps.Copy(w.Header(), run.answer.header)
-	w.Header().Set("Content-Length", fmt.Sprint(len(run.answer.body)))
-	w.WriteHeader(run.answer.status)
-	_, _ = io.WriteString(w, run.answer.body)
+	maps.Copy(w.Header(), run.response.header)
+	w.Header().Set("Content-Length", fmt.Sprint(len(run.response.body)))
+	w.WriteHeader(run.response.status)
+	_, _ = io.WriteString(w, run.response.body)
 }
 
 // proxy passes requests on to the bank, with the name of the Caddy.
@@ -80,11 +80,11 @@ func (b *bank) runsOf(payment string) []*bankRun {
 	return slices.Clone(b.runs[payment])
 }
 
-// judge returns what is wrong with the answers that clients got for each payment, and why the runs before the last one of each were
-// not remembered. A payment is made once, unless explain says why the answer of a run was not stored; an empty text is no explanation. It is also told whether a client got that answer.
-func (b *bank) judge(got map[string][]answer, explain func(run *bankRun, answered bool) string) (wrong []string, again map[*bankRun]string) {
+// judge returns what is wrong with the responses that clients got for each payment, and why the runs before the last one of each were
+// not remembered. A payment is made once, unless explain says why the response of a run was not stored; an empty text is no explanation. It is also told whether a client got that response.
+func (b *bank) judge(got map[string][]received, explain func(run *bankRun, answered bool) string) (wrong []string, again map[*bankRun]string) {
 	again = make(map[*bankRun]string)
-	for payment, answers := range got {
+	for payment, responses := range got {
 		runs := b.runsOf(payment)
 		last := len(runs) - 1
 		if last < 0 {
@@ -92,22 +92,22 @@ func (b *bank) judge(got map[string][]answer, explain func(run *bankRun, answere
 			continue
 		}
 		for i, run := range runs[:last] {
-			answered := slices.ContainsFunc(answers, func(a answer) bool { return sameAnswer(a, run.answer) })
+			answered := slices.ContainsFunc(responses, func(a received) bool { return sameResponse(a, run.response) })
 			if again[run] = explain(run, answered); again[run] == "" {
-				wrong = append(wrong, fmt.Sprintf("%s: run %d of %d, by %s, try %s, begun %v, clients got its answer: %v; the next began %v: it should be the last", payment, i+1, len(runs), run.caddy, run.try, run.begun.UTC(), answered, runs[i+1].begun.UTC()))
+				wrong = append(wrong, fmt.Sprintf("%s: run %d of %d, by %s, try %s, begun %v, clients got its response: %v; the next began %v: it should be the last", payment, i+1, len(runs), run.caddy, run.try, run.begun.UTC(), answered, runs[i+1].begun.UTC()))
 			}
 		}
-		for _, a := range answers {
-			of := slices.IndexFunc(runs, func(run *bankRun) bool { return sameAnswer(a, run.answer) })
+		for _, a := range responses {
+			of := slices.IndexFunc(runs, func(run *bankRun) bool { return sameResponse(a, run.response) })
 			if of < 0 {
-				wrong = append(wrong, fmt.Sprintf("%s: the answer of none of its %d runs: %d %v %.100q", payment, len(runs), a.status, a.header, a.body))
+				wrong = append(wrong, fmt.Sprintf("%s: the response of none of its %d runs: %d %v %.100q", payment, len(runs), a.status, a.header, a.body))
 			}
 		}
 	}
 	return wrong, again
 }
 
-func sameAnswer(a, b answer) bool {
+func sameResponse(a, b received) bool {
 	return a.status == b.status && slices.Equal(a.header["Location"], b.header["Location"]) && a.body == b.body
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/sdks"
 )
 
-// lossy is a load balancer between a client and a Caddy. It loses the first answer to a payment that was made.
+// lossy is a load balancer between a client and a Caddy. It loses the first response to a payment that was made.
 type lossy struct {
 	*httptest.Server
 	lose              func(w http.ResponseWriter, r *http.Request)
@@ -43,7 +43,7 @@ func newLossy(t *testing.T, to *caddyProcess, lose func(http.ResponseWriter, *ht
 			return nil
 		}
 		_, err := io.Copy(io.Discard, response.Body)
-		return fmt.Errorf("the answer is lost: %w", err)
+		return fmt.Errorf("the response is lost: %w", err)
 	}
 	proxy.ErrorHandler = func(w http.ResponseWriter, r *http.Request, _ error) { l.lose(w, r) }
 	l.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -54,8 +54,8 @@ func newLossy(t *testing.T, to *caddyProcess, lose func(http.ResponseWriter, *ht
 	return l
 }
 
-// TestSDKOfStripeRepeats: stripe-node and stripe-python repeat a request whose answer was lost in any way, by themselves and with its
-// Idempotency-Key: they get the answer to the payment, which is made once.
+// TestSDKOfStripeRepeats: stripe-node and stripe-python repeat a request whose response was lost in any way, by themselves and with its
+// Idempotency-Key: they get the response to the payment, which is made once.
 func TestSDKOfStripeRepeats(t *testing.T) {
 	t.Run("node", func(t *testing.T) {
 		testRepeats(t, append(os.Environ(), "NODE_PATH="+sdks.Modules(t)), "node", "payments.js")
@@ -66,20 +66,20 @@ func TestSDKOfStripeRepeats(t *testing.T) {
 	})
 }
 
-// testRepeats has a program with an SDK make payments whose first answers are lost.
+// testRepeats has a program with an SDK make payments whose first responses are lost.
 func testRepeats(t *testing.T, environment []string, program ...string) {
 	for name, test := range map[string]struct {
 		lose   func(http.ResponseWriter, *http.Request)
 		busy   bool // the first is still running when the client repeats it
-		status int  // of the upstream's first answer
+		status int  // of the upstream's first response
 		runs   int64
 	}{
-		"500 in place of the answer": {lose: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, runs: 1},
-		"502 in place of the answer": {lose: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }, runs: 1},
-		"closed connection":          {lose: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, runs: 1},
-		"time-out of the answer":     {lose: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, runs: 1},
-		"time-out while it runs":     {busy: true, runs: 1},
-		"500 of the upstream itself": {status: http.StatusInternalServerError, runs: 2}, // nobody knows what it has done: it is asked again
+		"500 in place of the response": {lose: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, runs: 1},
+		"502 in place of the response": {lose: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }, runs: 1},
+		"closed connection":            {lose: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, runs: 1},
+		"time-out of the response":     {lose: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, runs: 1},
+		"time-out while it runs":       {busy: true, runs: 1},
+		"500 of the upstream itself":   {status: http.StatusInternalServerError, runs: 2}, // nobody knows what it has done: it is asked again
 	} {
 		t.Run(name, func(t *testing.T) {
 			var runs atomic.Int64
@@ -137,7 +137,7 @@ func TestIdempotencyKeyInCaddy(t *testing.T) {
 	servers := redistest.Start(t, 3)
 	c := runCaddy(t, caddyfile(mastersOption(servers, "timeout "+calm.String()), "redlock {\npreset idempotency-key\n}\n"+i.shop.proxy()))
 	const alice, bob = "Bearer alice", "Bearer bob"
-	pay := func(method, path, body string, header ...string) answer {
+	pay := func(method, path, body string, header ...string) received {
 		t.Helper()
 		r := withBody(c.url+path, body, header...)
 		r.Method = method
@@ -171,7 +171,7 @@ func TestIdempotencyKeyInCaddy(t *testing.T) {
 	} {
 		a := pay(test.method, test.path, test.body, test.header...)
 		outcome := a.header.Get("Redlock-Outcome")
-		replayed := a.header.Get("Idempotency-Replayed") == "true" && sameAnswer(a, first)
+		replayed := a.header.Get("Idempotency-Replayed") == "true" && sameResponse(a, first)
 		if a.status != test.status || outcome != test.outcome || replayed != (test.outcome == "") {
 			t.Errorf("%s %s %s %q: %d %q, replayed %v: want %d %q", test.method, test.path, test.body, test.header, a.status, outcome, replayed, test.status, test.outcome)
 		}
@@ -181,17 +181,17 @@ func TestIdempotencyKeyInCaddy(t *testing.T) {
 	}
 }
 
-// TestCookiesAndLargeAnswers: a repeat gets no cookie. Of an answer that was too large it gets the status and a note.
-func TestCookiesAndLargeAnswers(t *testing.T) {
+// TestCookiesAndLargeResponses: a repeat gets no cookie. Of a response that was too large it gets the status and a note.
+func TestCookiesAndLargeResponses(t *testing.T) {
 	s := newShop(t)
 	rule := func(path, lines string) string {
 		return "redlock " + path + " {\n" + idempotent + lines + "\n}\n"
 	}
 	c := runCaddy(t, caddyfile("", rule("/cookie", "remember 1h")+rule("/large", "remember 1h")+s.proxy()))
-	ask := func(path string) answer {
+	ask := func(path string) received {
 		return send(t, withBody(c.url+path, "{}", "Idempotency-Key", path, "Authorization", "Bearer alice"))
 	}
-	if first, again := ask("/cookie"), ask("/cookie"); first.header.Get("Set-Cookie") == "" || !sameAnswer(first, again) || again.header["Set-Cookie"] != nil {
+	if first, again := ask("/cookie"), ask("/cookie"); first.header.Get("Set-Cookie") == "" || !sameResponse(first, again) || again.header["Set-Cookie"] != nil {
 		t.Errorf("%q, and again %q", first.header["Set-Cookie"], again.header["Set-Cookie"])
 	}
 	before := s.runsOf("127.0.0.1")

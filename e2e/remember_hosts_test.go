@@ -104,8 +104,8 @@ var (
 	hints   = regexp.MustCompile(`(?m)^103 .*\n`)
 )
 
-// TestRememberBesideOtherHandlers: a repeat gets the first answer, with all its headers, whatever other handlers the site has before and
-// behind the rule. What is not a final and complete answer isn't remembered.
+// TestRememberBesideOtherHandlers: a repeat gets the first response, with all its headers, whatever other handlers the site has before and
+// behind the rule. What is not a final and complete response isn't remembered.
 func TestRememberBesideOtherHandlers(t *testing.T) {
 	s := newShop(t)
 	proxy := "LOCK\n" + s.proxy()
@@ -126,8 +126,8 @@ func TestRememberBesideOtherHandlers(t *testing.T) {
 		{name: "large, and allowed", site: proxy, rule: "remember 1h\nremember_size 200KB", path: "/large", runs: 1},
 		{name: "500", site: proxy, path: "/error", runs: 2},
 		{name: "409", site: proxy, path: "/busy", runs: 2},
-		{name: "upstream without an answer", site: proxy, path: "/closed", runs: 2},
-		{name: "answer that is broken off", site: proxy, path: "/broken", runs: 2},
+		{name: "upstream without a response", site: proxy, path: "/closed", runs: 2},
+		{name: "response that is broken off", site: proxy, path: "/broken", runs: 2},
 		{name: "events", site: proxy, path: "/events", runs: 2},
 		{name: "trailers", site: proxy, path: "/trailers", runs: 2},
 		{name: "encode behind", site: "LOCK\nencode gzip\n" + s.proxy(), path: "/text", header: gzip, runs: 1},
@@ -172,7 +172,7 @@ func TestRememberBesideOtherHandlers(t *testing.T) {
 				before := s.runsOf(host)
 				first := caddy.transcript(t, ask(method, c.path, "", header...), host, http2)
 				again := caddy.transcript(t, ask(method, c.path, "", header...), host, http2)
-				for tries := 0; tries < 1000 && strings.Contains(again, "Redlock-Outcome [duplicate]"); tries++ { // an answer that was flushed whole ends before its handler
+				for tries := 0; tries < 1000 && strings.Contains(again, "Redlock-Outcome [duplicate]"); tries++ { // a response that was flushed whole ends before its handler
 					time.Sleep(time.Millisecond)
 					again = caddy.transcript(t, ask(method, c.path, "", header...), host, http2)
 				}

@@ -19,15 +19,15 @@ const rememberRule = "redlock {\n" + idempotent + "remember 1h\n}\n"
 type till struct {
 	t    *testing.T
 	shop *shop
-	paid map[string]answer // the first answer to each payment
+	paid map[string]received // the first response to each payment
 }
 
 func newTill(t *testing.T) *till {
-	return &till{t: t, shop: newShop(t), paid: make(map[string]answer)}
+	return &till{t: t, shop: newShop(t), paid: make(map[string]received)}
 }
 
 // ask asks for a payment through a Caddy.
-func (i *till) ask(c *caddyProcess, payment string) answer {
+func (i *till) ask(c *caddyProcess, payment string) received {
 	i.t.Helper()
 	r := withBody(c.url, `{"amount":1}`, "Idempotency-Key", payment, "Authorization", "Bearer alice")
 	r.Host = "127.0.0.1" // that of all Caddys, as behind a load balancer
@@ -35,7 +35,7 @@ func (i *till) ask(c *caddyProcess, payment string) answer {
 }
 
 // answered is ask, until the masters answer in time, which on a busy machine they may not: nothing was done then.
-func (i *till) answered(c *caddyProcess, payment string) (a answer) {
+func (i *till) answered(c *caddyProcess, payment string) (a received) {
 	i.t.Helper()
 	eventually(i.t, "the masters answer in time", func() bool {
 		a = i.ask(c, payment)
@@ -53,7 +53,7 @@ func (i *till) pay(c *caddyProcess, payment string) {
 	before := i.runs()
 	a := i.answered(c, payment)
 	if a.status != http.StatusOK || i.runs() != before+1 || a.header.Get("Idempotency-Replayed") != "" {
-		i.t.Fatalf("%s: %d %s, %d runs: want one and its answer", payment, a.status, a.header.Get("Redlock-Outcome"), i.runs()-before)
+		i.t.Fatalf("%s: %d %s, %d runs: want one and its response", payment, a.status, a.header.Get("Redlock-Outcome"), i.runs()-before)
 	}
 	i.paid[payment] = a
 }
@@ -63,12 +63,12 @@ func (i *till) requireReplay(c *caddyProcess, payment string) {
 	i.t.Helper()
 	before := i.runs()
 	a := i.answered(c, payment)
-	if !sameAnswer(a, i.paid[payment]) || i.runs() != before || a.header.Get("Idempotency-Replayed") != "true" {
-		i.t.Fatalf("%s: %d %s, %d runs, %.40q: want none, and the first answer, %.40q", payment, a.status, a.header.Get("Redlock-Outcome"), i.runs()-before, a.body, i.paid[payment].body)
+	if !sameResponse(a, i.paid[payment]) || i.runs() != before || a.header.Get("Idempotency-Replayed") != "true" {
+		i.t.Fatalf("%s: %d %s, %d runs, %.40q: want none, and the first response, %.40q", payment, a.status, a.header.Get("Redlock-Outcome"), i.runs()-before, a.body, i.paid[payment].body)
 	}
 }
 
-// results returns the keys of the answers that a master has.
+// results returns the keys of the responses that a master has.
 func results(s *redistest.Server) (keys []string) {
 	for _, key := range s.Keys() {
 		if strings.HasSuffix(key, ":result") {
@@ -78,10 +78,10 @@ func results(s *redistest.Server) (keys []string) {
 	return keys
 }
 
-// requireResults waits until a master has this many answers.
+// requireResults waits until a master has this many responses.
 func requireResults(t *testing.T, s *redistest.Server, n int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d answers on %s", n, s.Addr()), func() bool { return len(results(s)) == n })
+	eventually(t, fmt.Sprintf("%d responses on %s", n, s.Addr()), func() bool { return len(results(s)) == n })
 }
 
 // requireVotes waits until a Caddy has this many masters that vote.
@@ -98,9 +98,9 @@ func requireVotes(t *testing.T, c *caddyProcess, n float64) {
 	})
 }
 
-// TestRememberedAnswersSurvive: an answer survives what docs/DESIGN.md says that it does, and where too little is known the request runs again. A
+// TestRememberedResponsesSurvive: a response survives what docs/DESIGN.md says that it does, and where too little is known the request runs again. A
 // server without a file forgets everything when it is killed, and has no vote for as long as the restart guard.
-func TestRememberedAnswersSurvive(t *testing.T) {
+func TestRememberedResponsesSurvive(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
 	i := newTill(t)
@@ -120,7 +120,7 @@ func TestRememberedAnswersSurvive(t *testing.T) {
 		s.Kill()
 		requireVotes(t, c, 2)
 		s.Restart()
-		requireVotes(t, c, 3) // a release with an answer that it has missed may come again
+		requireVotes(t, c, 3) // a release with a response that it has missed may come again
 	}
 
 	pay("a", 1)
@@ -143,15 +143,15 @@ func TestRememberedAnswersSurvive(t *testing.T) {
 	}
 	servers[0].Kill()
 	before = i.runs()
-	// The one master may have been handed the answer meanwhile: then it is known that the payment was made.
+	// The one master may have been handed the response meanwhile: then it is known that the payment was made.
 	if a := i.ask(c, "b"); !slices.Contains([]string{"409 no_quorum", "503 unreadable"}, fmt.Sprint(a.status, " ", a.header.Get("Redlock-Outcome"))) || i.runs() != before {
 		t.Errorf("with one master of three: %d %s, %d runs", a.status, a.header.Get("Redlock-Outcome"), i.runs()-before)
 	}
 	servers[2].Resume()
 }
 
-// TestRememberedAnswersSurviveRestarts: servers that write to a file before they answer forget nothing, if all of them and all Caddys end at once.
-func TestRememberedAnswersSurviveRestarts(t *testing.T) {
+// TestRememberedResponsesSurviveRestarts: servers that write to a file before they answer forget nothing, if all of them and all Caddys end at once.
+func TestRememberedResponsesSurviveRestarts(t *testing.T) {
 	servers := redistest.Start(t, 3, "--appendonly", "yes", "--appendfsync", "always")
 	i := newTill(t)
 	config := caddyfile(mastersOption(servers, "timeout "+calm.String()), rememberRule+i.shop.proxy())
@@ -168,7 +168,7 @@ func TestRememberedAnswersSurviveRestarts(t *testing.T) {
 	i.requireReplay(runCaddy(t, config), "a")
 }
 
-// TestRememberedInTheProcess: without masters an answer survives a reload, and the log warns that it doesn't survive a restart.
+// TestRememberedInTheProcess: without masters a response survives a reload, and the log warns that it doesn't survive a restart.
 func TestRememberedInTheProcess(t *testing.T) {
 	i := newTill(t)
 	c := runCaddy(t, caddyfile("", rememberRule+i.shop.proxy()))
@@ -177,7 +177,7 @@ func TestRememberedInTheProcess(t *testing.T) {
 		t.Fatalf("reload: %d %s", a.status, a.body)
 	}
 	i.requireReplay(c, "a")
-	requireLogLine(t, c, `"level":"warn"`, "answers are remembered in this process's memory")
+	requireLogLine(t, c, `"level":"warn"`, "responses are remembered in this process's memory")
 }
 
 // TestRememberByOtherSettings: another Caddy with other settings of the rule, and one that was reloaded, know what the first has answered.
@@ -197,7 +197,7 @@ func TestRememberByOtherSettings(t *testing.T) {
 	i.requireReplay(other, "b")
 }
 
-// keyFile returns a file with a key for answers, all of whose bytes are equal.
+// keyFile returns a file with a key for responses, all of whose bytes are equal.
 func keyFile(t *testing.T, b byte) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "key")
@@ -208,9 +208,9 @@ func keyFile(t *testing.T, b byte) string {
 	return file
 }
 
-// TestEncryptedAnswers: with keys the masters can't read an answer. Keys can be replaced one after the other, and a Caddy without the right one
-// refuses a repeat, which would otherwise run again; so does one with it, if the answer was tampered with.
-func TestEncryptedAnswers(t *testing.T) {
+// TestEncryptedResponses: with keys the masters can't read a response. Keys can be replaced one after the other, and a Caddy without the right one
+// refuses a repeat, which would otherwise run again; so does one with it, if the response was tampered with.
+func TestEncryptedResponses(t *testing.T) {
 	servers := redistest.Start(t, 3)
 	i := newTill(t)
 	first, second := keyFile(t, 'a'), keyFile(t, 'b')
@@ -258,7 +258,7 @@ func TestEncryptedAnswers(t *testing.T) {
 		}
 	}
 	if a := i.ask(rotated, "sealed"); a.status != http.StatusInternalServerError || i.runs() != before {
-		t.Errorf("an answer that was tampered with: %d %q, %d runs", a.status, a.body, i.runs()-before)
+		t.Errorf("a response that was tampered with: %d %q, %d runs", a.status, a.body, i.runs()-before)
 	}
 	receipt, _, _ := strings.Cut(i.paid["sealed"].body, "\n")
 	for _, c := range []*caddyProcess{open, sealed, rotated, wrong} {

@@ -44,7 +44,7 @@ func (p *paying) addNetHTTP() {
 	payments := middleware.New(l, "account:{header.Account}", rule)(proxy)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, turn := middleware.NoteTurn(r.Context())
-		defer func() { // also when the proxy breaks off an answer
+		defer func() { // also when the proxy breaks off a response
 			got, _ := turn()
 			logger.Info("handled request", "logger", "http.log.access", slog.Group("request", "headers", http.Header{"Test-Try": r.Header["Test-Try"]}),
 				slog.Group("redlock", "outcome", string(got.Outcome)))

@@ -33,7 +33,7 @@ type paying struct {
 	tries, settled atomic.Int64
 
 	mu  sync.Mutex
-	got map[string][]answer // by payment
+	got map[string][]received // by payment
 }
 
 // branch is a Caddy that may be killed, or a net/http server.
@@ -44,7 +44,7 @@ type branch struct {
 }
 
 func newPaying(t *testing.T, servers []*redistest.Server, rule, charges string) *paying {
-	p := &paying{t: t, bank: newBank(t), servers: servers, rule: rule, charges: charges, got: make(map[string][]answer),
+	p := &paying{t: t, bank: newBank(t), servers: servers, rule: rule, charges: charges, got: make(map[string][]received),
 		hosts: 2, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 	t.Cleanup(p.client.CloseIdleConnections)
 	for i := range p.hosts {
@@ -130,8 +130,8 @@ func (p *paying) settle(m *payment) {
 	p.settled.Add(1)
 }
 
-// pay asks either Caddy for a payment until there is an answer to it.
-func (p *paying) pay(m *payment) answer {
+// pay asks either Caddy for a payment until there is a response to it.
+func (p *paying) pay(m *payment) received {
 	for deadline := time.Now().Add(10 * bound); p.t.Context().Err() == nil; time.Sleep(20*time.Millisecond + rand.N(200*time.Millisecond)) {
 		a, refused := p.try(m)
 		switch a.status {
@@ -143,16 +143,16 @@ func (p *paying) pay(m *payment) answer {
 			return a
 		}
 		if time.Now().After(deadline) {
-			p.t.Errorf("%s: no answer, but at last %s", m.name(), refused)
+			p.t.Errorf("%s: no response, but at last %s", m.name(), refused)
 			break
 		}
 	}
-	return answer{}
+	return received{}
 }
 
-// try sends a request once, to one of the hosts, and may leave before it is answered, or in the middle of the answer. Without a complete answer the
+// try sends a request once, to one of the hosts, and may leave before it is answered, or in the middle of the response. Without a complete response the
 // status is 0.
-func (p *paying) try(m *payment) (a answer, refused string) {
+func (p *paying) try(m *payment) (a received, refused string) {
 	ctx := p.t.Context()
 	if rand.IntN(6) == 0 {
 		timeout, cancel := context.WithTimeout(ctx, rand.N(100*time.Millisecond))
@@ -164,18 +164,18 @@ func (p *paying) try(m *payment) (a answer, refused string) {
 	r.Host = "127.0.0.1" // that of both, as behind a load balancer
 	response, err := p.client.Do(r.WithContext(ctx))
 	if err != nil {
-		return answer{}, err.Error()
+		return received{}, err.Error()
 	}
 	defer response.Body.Close()
 	if rand.IntN(20) == 0 {
 		_, _ = response.Body.Read(make([]byte, 1))
-		return answer{}, "left"
+		return received{}, "left"
 	}
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
-		return answer{}, err.Error()
+		return received{}, err.Error()
 	}
-	return answer{status: response.StatusCode, header: response.Header, body: string(body)}, fmt.Sprintf("%d %s", response.StatusCode, response.Header.Get("Redlock-Outcome"))
+	return received{status: response.StatusCode, header: response.Header, body: string(body)}, fmt.Sprintf("%d %s", response.StatusCode, response.Header.Get("Redlock-Outcome"))
 }
 
 // payAll has all payments settled, many at once, and does the other things in the meantime, one after the other: each when its share of the payments is settled.

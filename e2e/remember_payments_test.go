@@ -17,8 +17,8 @@ const idempotent = "idempotency_key required\nscope {header.Authorization}\n"
 
 // TestRememberedPayments: each payment is made once, however often its clients repeat it, at once and late, through two Caddys of which each may
 // be killed or reloaded, and a net/http server, on three masters of which each may be killed, hang, or do so again and again. All clients get
-// the answer of that one run. It is made again only if its answer could not be stored, which the log of the host that served it must show
-// for each such run.
+// the response of that one run. It is made again only if its response could not be stored, which the log of the host that served it must
+// show for each such run.
 func TestRememberedPayments(t *testing.T) {
 	t.Parallel()
 	payments, rounds := 100, 1
@@ -47,7 +47,7 @@ func TestRememberedPayments(t *testing.T) {
 
 	replayed := p.payAllAgain(payments)
 	p.requireOnce(payments)
-	if replayed < payments-payments/20 { // one whose answer was not stored runs again, which is explained above
+	if replayed < payments-payments/20 { // one whose response was not stored runs again, which is explained above
 		t.Errorf("of %d payments that are made, %d were answered as replayed", payments, replayed)
 	}
 	requireLifetimes(t, servers)
@@ -84,7 +84,7 @@ func interleaved(a, b []func()) (all []func()) {
 	return all
 }
 
-// payAllAgain asks for each payment once more, and returns how many of the answers were marked as replayed.
+// payAllAgain asks for each payment once more, and returns how many of the responses were marked as replayed.
 func (p *paying) payAllAgain(payments int) (replayed int) {
 	next := make(chan *payment, payments)
 	for i := range payments {
@@ -113,17 +113,17 @@ func (p *paying) payAllAgain(payments int) (replayed int) {
 func (p *paying) requireOnce(payments int) {
 	p.t.Helper()
 	if len(p.got) != payments {
-		p.t.Errorf("%d of %d payments have an answer", len(p.got), payments)
+		p.t.Errorf("%d of %d payments have a response", len(p.got), payments)
 	}
 	wrong, again := p.bank.judge(p.got, p.explainer())
 	for _, text := range wrong {
 		p.t.Error(text)
 	}
-	answers := 0
+	responses := 0
 	for _, of := range p.got {
-		answers += len(of)
+		responses += len(of)
 	}
-	p.t.Logf("%d payments, %d answers to %d tries, %d Caddys killed; %d runs were made again", payments, answers, p.tries.Load(), len(p.started)-p.hosts, len(again))
+	p.t.Logf("%d payments, %d responses to %d tries, %d Caddys killed; %d runs were made again", payments, responses, p.tries.Load(), len(p.started)-p.hosts, len(again))
 	for run, why := range again {
 		p.t.Logf("try %s, by %s, was made again: %s", run.try, run.caddy, why)
 	}
@@ -139,7 +139,7 @@ func (p *paying) requireOnce(payments int) {
 	}
 }
 
-// explainer returns a function that says why the answer of a run was not remembered when the payment was made again, from the log of the
+// explainer returns a function that says why the response of a run was not remembered when the payment was made again, from the log of the
 // Caddy that had served the first. Each line that is about no certain request explains one run.
 func (p *paying) explainer() func(run *bankRun, answered bool) string {
 	ended, unstored, killed := make(map[string]map[string]ending), make(map[string][]time.Time), make(map[string]bool)
@@ -158,18 +158,18 @@ func (p *paying) explainer() func(run *bankRun, answered bool) string {
 		for i, at := range unstored[run.caddy] {
 			if at.After(run.begun) && !at.After(end.at) {
 				unstored[run.caddy] = slices.Delete(unstored[run.caddy], i, i+1)
-				return "its answer was not stored by a quorum"
+				return "its response was not stored by a quorum"
 			}
 		}
 		return ""
 	}
 }
 
-// unstoredAt returns when a Caddy has logged that it could not store an answer.
+// unstoredAt returns when a Caddy has logged that it could not store a response.
 func unstoredAt(log string) (times []time.Time) {
 	for line := range strings.Lines(log) {
 		var entry struct{ TS float64 }
-		if strings.Contains(line, `"answer is not remembered`) && json.Unmarshal([]byte(line), &entry) == nil {
+		if strings.Contains(line, `"response is not remembered`) && json.Unmarshal([]byte(line), &entry) == nil {
 			times = append(times, logged(entry.TS))
 		}
 	}

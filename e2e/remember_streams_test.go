@@ -18,7 +18,7 @@ import (
 // slowShop is an upstream that answers bit by bit: each part when it is told to.
 type slowShop struct {
 	*httptest.Server
-	part chan string // "" ends the answer
+	part chan string // "" ends the response
 	runs chan bool
 }
 
@@ -52,7 +52,7 @@ func idempotentRequest(url string) *http.Request {
 	return withBody(url, "{}", "Idempotency-Key", `"a"`, "Authorization", "Bearer alice")
 }
 
-// TestRememberedStreams: a client gets each part of an answer as soon as the upstream has sent it. The repeat gets
+// TestRememberedStreams: a client gets each part of a response as soon as the upstream has sent it. The repeat gets
 // all at once; events are not remembered.
 func TestRememberedStreams(t *testing.T) {
 	for mediaType, replayed := range map[string]bool{"text/event-stream": false, "text/plain": true} {
@@ -76,7 +76,7 @@ func TestRememberedStreams(t *testing.T) {
 				for _, part := range []string{"one\n", "two\n", "three\n"} {
 					s.part <- part
 					if response == nil {
-						if response = within(t, answered, "the answer begins"); response == nil {
+						if response = within(t, answered, "the response begins"); response == nil {
 							return
 						}
 						defer response.Body.Close()
@@ -97,14 +97,14 @@ func TestRememberedStreams(t *testing.T) {
 				return
 			}
 			if a := send(t, idempotentRequest(c.url)); a.body != "one\ntwo\nthree\n" || a.header.Get("Idempotency-Replayed") != "true" {
-				t.Errorf("%d %v %q: want the first answer", a.status, a.header, a.body)
+				t.Errorf("%d %v %q: want the first response", a.status, a.header, a.body)
 			}
 		})
 	}
 }
 
-// TestRememberedForAClientThatLeaves: a client leaves in the middle of the first answer. The request runs to its end, and the client's repeat gets all of
-// that answer, after 409 as long as it runs.
+// TestRememberedForAClientThatLeaves: a client leaves in the middle of the first response. The request runs to its end, and the client's repeat gets all of
+// that response, after 409 as long as it runs.
 func TestRememberedForAClientThatLeaves(t *testing.T) {
 	servers := redistest.Start(t, 3)
 	s := newSlowShop(t, "text/plain")
@@ -121,7 +121,7 @@ func TestRememberedForAClientThatLeaves(t *testing.T) {
 	}()
 	within(t, s.runs, "the request runs")
 	s.part <- "one\n"
-	response := within(t, begun, "the answer begins")
+	response := within(t, begun, "the response begins")
 	if response == nil {
 		return
 	}
@@ -134,7 +134,7 @@ func TestRememberedForAClientThatLeaves(t *testing.T) {
 	}
 	s.part <- "two\n"
 	s.part <- ""
-	eventually(t, "the answer is remembered", func() bool {
+	eventually(t, "the response is remembered", func() bool {
 		a = send(t, idempotentRequest(c.url))
 		return a.status == http.StatusOK
 	})
@@ -143,7 +143,7 @@ func TestRememberedForAClientThatLeaves(t *testing.T) {
 	}
 }
 
-// TestRememberAndUpgrades: a connection that is taken over for another protocol is no answer to remember.
+// TestRememberAndUpgrades: a connection that is taken over for another protocol is no response to remember.
 func TestRememberAndUpgrades(t *testing.T) {
 	var runs safeBuffer
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

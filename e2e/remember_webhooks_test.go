@@ -94,7 +94,7 @@ var webhooks = map[string]webhook{
 	}},
 }
 
-// TestRememberedWebhooks: under each preset, a delivery that its sender repeats is answered with the first answer, and is handled once. The same event at another endpoint is
+// TestRememberedWebhooks: under each preset, a delivery that its sender repeats is answered with the first response, and is handled once. The same event at another endpoint is
 // another delivery, even if both have one path behind handle_path.
 func TestRememberedWebhooks(t *testing.T) {
 	_, err := middleware.LookupPreset("")
@@ -123,7 +123,7 @@ func TestRememberedWebhooks(t *testing.T) {
 	config := caddyfile(mastersOption(servers, "timeout "+calm.String()), site)
 	urls := []string{runCaddy(t, config).url, runCaddy(t, config).url}
 	for preset, w := range webhooks {
-		deliver := func(url string, repeat bool) answer {
+		deliver := func(url string, repeat bool) received {
 			t.Helper()
 			body, header := w.send(w.secret, repeat)
 			r := withBody(url, body)
@@ -133,7 +133,7 @@ func TestRememberedWebhooks(t *testing.T) {
 			}
 			return send(t, r)
 		}
-		var answers []answer
+		var responses []received
 		before := i.runs()
 		for _, endpoint := range []string{"/billing", "/shipping"} {
 			first := deliver(urls[0]+endpoint+"/"+preset+"/", false)
@@ -141,13 +141,13 @@ func TestRememberedWebhooks(t *testing.T) {
 				t.Errorf("%s%s: %d %v", preset, endpoint, first.status, first.header)
 			}
 			for _, url := range urls {
-				if again := deliver(url+endpoint+"/"+preset+"/", true); !sameAnswer(first, again) || again.header.Get("Idempotency-Replayed") != "true" {
+				if again := deliver(url+endpoint+"/"+preset+"/", true); !sameResponse(first, again) || again.header.Get("Idempotency-Replayed") != "true" {
 					t.Errorf("%s%s: the repeat has %d %v %.100q, the first %d %.100q", preset, endpoint, again.status, again.header, again.body, first.status, first.body)
 				}
 			}
-			answers = append(answers, first)
+			responses = append(responses, first)
 		}
-		if runs := i.runs() - before; runs != 2 || answers[0].body == answers[1].body {
+		if runs := i.runs() - before; runs != 2 || responses[0].body == responses[1].body {
 			t.Errorf("%s: deliveries to two endpoints were handled %d times", preset, runs)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
 
-// Requests with and without a key, and the answers to them.
+// Requests with and without a key, and the responses to them.
 func TestRequestsWithAndWithoutKey(t *testing.T) {
 	const rules = `
 		redlock /header  a:{header.X-Order}

@@ -93,7 +93,7 @@ func (r *rotating) again(t *testing.T, s *redistest.Server) {
 	})
 }
 
-// TestRotations: what docs/operations.md says of rotation keeps the lock that a request holds, and the answers that are remembered.
+// TestRotations: what docs/operations.md says of rotation keeps the lock that a request holds, and the responses that are remembered.
 func TestRotations(t *testing.T) {
 	needTime(t)
 	hash := func(password string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(password))) }
@@ -140,7 +140,7 @@ func TestRotations(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.caddy = runCaddy(t, text)
-			eventually(t, "the guards are over, and an answer is remembered", func() bool {
+			eventually(t, "the guards are over, and a response is remembered", func() bool {
 				return post(t, r.caddy.url+"/events/1").status == http.StatusOK
 			})
 			if n := bank.servedTotal(); n != 1 {
@@ -159,7 +159,7 @@ func TestRotations(t *testing.T) {
 			})
 			requireStatus(t, post(t, r.caddy.url+"/events/1"), http.StatusOK)
 			if n := bank.servedTotal(); n != 1 {
-				t.Errorf("the answer is forgotten: %d events", n)
+				t.Errorf("the response is forgotten: %d events", n)
 			}
 			release()
 			requireStatus(t, wait()[0], http.StatusOK)

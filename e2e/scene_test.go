@@ -21,7 +21,7 @@ type scene struct {
 	web1    *caddyProcess
 	web2    *caddyProcess
 	file    string // web1's configuration
-	waits   []func() []answer
+	waits   []func() []received
 }
 
 func (s *scene) config(instance string, masters []string, options ...string) string {

@@ -20,7 +20,7 @@ type netHTTP struct {
 	server  *httptest.Server
 	b       *backend
 	release func()
-	holders func() []answer
+	holders func() []received
 	ended   chan error // why the contexts of the handlers have ended
 }
 

@@ -120,7 +120,7 @@ func TestExitAfterClientsLeft(t *testing.T) {
 		for _, rule := range []string{"run", "cancel"} {
 			left.Go(func() {
 				if _, err := client.Do(request(fmt.Sprintf("%s/%s/%d", c.url, rule, i)).WithContext(ctx)); err == nil { //nolint:bodyclose // there is none
-					t.Error("an answer to a client that has left")
+					t.Error("a response to a client that has left")
 				}
 			})
 		}
@@ -180,9 +180,9 @@ func TestExitWithHungMasters(t *testing.T) {
 			sends(syscall.SIGTERM)(t, c)
 			requireLogLine(t, c, "eternal grace period")
 			release()
-			served := make(chan []answer, 1)
+			served := make(chan []received, 1)
 			go func() { served <- wait() }()
-			for i, a := range within(t, served, "the answers") { // the releases are not waited for longer than a few timeouts
+			for i, a := range within(t, served, "the responses") { // the releases are not waited for longer than a few timeouts
 				if a.status != http.StatusOK {
 					t.Errorf("request %d: status %d, want 200; body %q", i, a.status, a.body)
 				}
@@ -279,25 +279,25 @@ func heldUntil(t *testing.T, n int, servers []*redistest.Server) (until [holders
 	return until
 }
 
-// tryAll is sendAll for requests that may get no answer, because their Caddy ends. Their status is 0 then.
-func tryAll(t *testing.T, requests ...*http.Request) (wait func() []answer) {
+// tryAll is sendAll for requests that may get no response, because their Caddy ends. Their status is 0 then.
+func tryAll(t *testing.T, requests ...*http.Request) (wait func() []received) {
 	t.Helper()
-	answers := make([]chan answer, len(requests))
+	responses := make([]chan received, len(requests))
 	for i, r := range requests {
-		answers[i] = make(chan answer, 1)
+		responses[i] = make(chan received, 1)
 		go func() {
 			response, err := client.Do(r.WithContext(t.Context()))
 			if err != nil {
-				answers[i] <- answer{}
+				responses[i] <- received{}
 				return
 			}
 			defer response.Body.Close()
-			answers[i] <- answer{status: response.StatusCode, header: response.Header}
+			responses[i] <- received{status: response.StatusCode, header: response.Header}
 		}()
 	}
-	return func() (all []answer) {
-		for i := range answers {
-			all = append(all, within(t, answers[i], "an answer, or the end of the connection"))
+	return func() (all []received) {
+		for i := range responses {
+			all = append(all, within(t, responses[i], "a response, or the end of the connection"))
 		}
 		return all
 	}

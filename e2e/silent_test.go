@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// TestClientsThatDoNotRead: one connection of HTTP/2 that never opens a window has 50 answers of 128 KiB, and keeps no key.
+// TestClientsThatDoNotRead: one connection of HTTP/2 that never opens a window has 50 responses of 128 KiB, and keeps no key.
 func TestClientsThatDoNotRead(t *testing.T) {
 	const streams = 50
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -24,8 +24,8 @@ func TestClientsThatDoNotRead(t *testing.T) {
 	t.Cleanup(upstream.Close)
 	c := runCaddy(t, caddyfile("servers {\nprotocols h1 h2c\n}\n", `
 		redlock order:{path.1:int} {
-			buffer_answer
-			answer_timeout 5m
+			buffer_response
+			response_timeout 5m
 			max_body 2MiB
 		}
 		reverse_proxy `+upstream.Listener.Addr().String()))
@@ -53,7 +53,7 @@ func TestClientsThatDoNotRead(t *testing.T) {
 	for began := 0; began < streams; {
 		frame, err := framer.ReadFrame()
 		if err != nil {
-			t.Fatalf("after %d answers have begun: %v", began, err)
+			t.Fatalf("after %d responses have begun: %v", began, err)
 		}
 		if headers, ok := frame.(*http2.HeadersFrame); ok && !headers.StreamEnded() {
 			began++

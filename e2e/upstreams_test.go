@@ -205,26 +205,26 @@ func folded(t *testing.T, value string) string {
 	return key
 }
 
-// sendRaw sends a request unchanged on a connection of its own. Without an answer it returns an empty one.
-func sendRaw(t *testing.T, addr, text string) answer {
+// sendRaw sends a request unchanged on a connection of its own. Without a response it returns an empty one.
+func sendRaw(t *testing.T, addr, text string) received {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Errorf("%v", err)
-		return answer{}
+		return received{}
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(bound))
 	_, _ = io.WriteString(conn, text) // the server may answer before it has read all
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil { // some upstreams just close the connection
-		return answer{}
+		return received{}
 	}
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
-		return answer{}
+		return received{}
 	}
-	return answer{status: response.StatusCode, header: response.Header, body: string(body)}
+	return received{status: response.StatusCode, header: response.Header, body: string(body)}
 }
 
 // rawRequest returns the text of an HTTP/1.1 request with these header lines.

@@ -258,7 +258,7 @@ func (c *comparison) run(t *testing.T, v *variants, n, most int) {
 }
 
 // compare looks for another request from which the same value was read, and which has no key in common.
-func (c *comparison) compare(t *testing.T, request string, a answer) {
+func (c *comparison) compare(t *testing.T, request string, a received) {
 	keys := strings.Fields(a.header.Get("Test-Keys"))
 	for _, kind := range c.readings {
 		for _, value := range parseReadings(a.body).of(kind) {

@@ -65,17 +65,17 @@ func TestTooManyRequestsWait(t *testing.T) {
 		}
 		`+b.proxy()))
 	first := b.hold(t, c.url+"/locked/order")
-	answers := make(chan answer, requests)
+	responses := make(chan received, requests)
 	for range requests {
-		go func() { answers <- post(t, c.url+"/locked/order") }()
+		go func() { responses <- post(t, c.url+"/locked/order") }()
 	}
 	for range requests - waiters { // before any request is served
-		a := <-answers
+		a := <-responses
 		requireStatus(t, a, http.StatusLocked)
 	}
 	release()
 	for range waiters {
-		requireStatus(t, <-answers, http.StatusOK)
+		requireStatus(t, <-responses, http.StatusOK)
 	}
 	for _, a := range first() {
 		requireStatus(t, a, http.StatusOK)
@@ -115,7 +115,7 @@ func TestKilledProcesses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			first, release := newHeldBackend(t)
 			holder, head := runCaddy(t, config(first)), runCaddy(t, config(then))
-			abandoned := func(c *caddyProcess) { // its answer never comes
+			abandoned := func(c *caddyProcess) { // its response never comes
 				go func() {
 					response, err := client.Do(request(c.url + "/locked/order"))
 					if err == nil {

@@ -59,7 +59,7 @@ func newLocks(n names) *locks {
 		held:           n.describe("held", "Keys that this process has locked now."),
 		oldest:         n.describe("oldest_hold_seconds", "For how long the key has been locked that has been so for longest; 0 if none is."),
 		up:             n.describe("master_up", "Whether the master grants locks.", "master"),
-		rtt:            n.describe("master_rtt_seconds", "Round trip of the master's last answer.", "master"),
+		rtt:            n.describe("master_rtt_seconds", "Round trip of the master's last reply.", "master"),
 		offset:         n.describe("master_clock_offset_seconds", "How far the master's clock is ahead of this process's.", "master"),
 		masterFailures: n.describe("master_failures_total", "How often the master stopped granting locks, by the reason.", "master", "reason"),
 		dropped:        n.describe("notices_dropped_total", "Lines for the log and events for these metrics that were dropped, because their receiver was too slow or blocked.", "kind"),

@@ -48,13 +48,13 @@ func newRules(n names) *rules {
 			Help: "Requests of this process that hold their lock now."}, []string{"rule"}),
 		most: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: string(n), Name: "concurrency",
 			Help: "How many requests may hold a key at a time, in all processes together; the most of its keys."}, []string{"rule"}),
-		remembered: n.counter("remembered_total", "Answers that are remembered by a quorum of the masters.", "rule"),
-		forgotten:  n.counter("not_remembered_total", "Answers to deliveries that are not remembered, or not in whole, by the reason.", "rule", "reason"),
-		bytes:      n.counter("remembered_bytes_total", "Bytes of the answers that are remembered, on each master.", "rule"),
+		remembered: n.counter("remembered_total", "Responses that are remembered by a quorum of the masters.", "rule"),
+		forgotten:  n.counter("not_remembered_total", "Responses to deliveries that are not remembered, or not in whole, by the reason.", "rule", "reason"),
+		bytes:      n.counter("remembered_bytes_total", "Bytes of the responses that are remembered, on each master.", "rule"),
 		quota: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: string(n), Name: "remember_quota_bytes",
-			Help: "Memory of each master that the answers of a rule may take which this process has stored, by kind."}, []string{"rule", "answers"}),
+			Help: "Memory of each master that the responses of a rule may take which this process has stored, by kind."}, []string{"rule", "responses"}),
 		quotaUsed: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: string(n), Name: "remember_quota_used_bytes",
-			Help: "How much of that they took when the last one was counted."}, []string{"rule", "answers"}),
+			Help: "How much of that they took when the last one was counted."}, []string{"rule", "responses"}),
 		byName: make(map[string]*rule),
 	}
 }
@@ -94,7 +94,7 @@ type rule struct {
 	quota, quotaUsed [len(kinds)]prometheus.Gauge
 }
 
-// kinds are those of answers, each of which has a part of the quota.
+// kinds are those of responses, each of which has a part of the quota.
 var kinds = [2]string{"final", "4xx"}
 
 // passes are the outcomes with which a rule may serve requests all the same.

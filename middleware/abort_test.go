@@ -167,7 +167,7 @@ func TestDryRunOfTwo(t *testing.T) {
 				turn, _ := middleware.TurnFromContext(r.Context())
 				_, _ = io.WriteString(w, string(turn.Outcome))
 			}, rule))
-			done := make(chan answer)
+			done := make(chan received)
 			go func() { done <- post(t, server.URL, "Order", order, "Delivery", "1", "Block", "1") }()
 			receive(t, inside, "the first request")
 			for want, headers := range map[string][]string{
@@ -180,7 +180,7 @@ func TestDryRunOfTwo(t *testing.T) {
 				}
 			}
 			close(release)
-			if got := receive(t, done, "the first answer"); got.body != "dry_run" {
+			if got := receive(t, done, "the first response"); got.body != "dry_run" {
 				t.Errorf("the first: %q", got.body)
 			}
 			if got := post(t, server.URL, "Order", order, "Delivery", "1"); got.body != "dry_run" {

@@ -139,7 +139,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// noteEnd makes a body that was read to its end stay there. net/http's server closes it when the answer begins, and net/http's
+// noteEnd makes a body that was read to its end stay there. net/http's server closes it when the response begins, and net/http's
 // transport reads once more after the end, to see whether more comes: it would find a closed body, and break off the connection
 // to an upstream that is still working.
 func (b *body) noteEnd(err error) {

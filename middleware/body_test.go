@@ -19,7 +19,7 @@ func byBody(t *testing.T, h http.HandlerFunc, rule middleware.Rule) *httptest.Se
 	return serve(t, middleware.New(newLocker(t, live), "order:{body.id}", rule)(h))
 }
 
-func postBody(t *testing.T, url, contentType string, body io.Reader) answer {
+func postBody(t *testing.T, url, contentType string, body io.Reader) received {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, body)
 	if err != nil {
@@ -91,8 +91,8 @@ func TestTrailers(t *testing.T) {
 	}
 }
 
-// raw sends bytes to a server, and reads its answer.
-func raw(t *testing.T, server *httptest.Server, request string) answer {
+// raw sends bytes to a server, and reads its response.
+func raw(t *testing.T, server *httptest.Server, request string) received {
 	t.Helper()
 	conn, err := net.Dial("tcp", server.Listener.Addr().String())
 	if err != nil {
@@ -109,7 +109,7 @@ func raw(t *testing.T, server *httptest.Server, request string) answer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer{response, string(body)}
+	return received{response, string(body)}
 }
 
 // untouchable is a body that must not be read.
@@ -158,7 +158,7 @@ func TestBodyRefusals(t *testing.T) {
 	requireProblem(t, postBody(t, limited.URL, jsonType, unknownLength{strings.NewReader(large)}), http.StatusRequestEntityTooLarge, "body_too_large")
 }
 
-// TestEndOfBodyLasts: net/http's server closes a body that was read when the answer begins. Its transport reads once more after
+// TestEndOfBodyLasts: net/http's server closes a body that was read when the response begins. Its transport reads once more after
 // the end, to see whether more comes, and must not find a closed body: it would abandon the upstream.
 func TestEndOfBodyLasts(t *testing.T) {
 	t.Parallel()

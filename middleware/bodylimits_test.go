@@ -21,7 +21,7 @@ func TestSlowBody(t *testing.T) {
 	server := serve(t, middleware.New(l, "order:{body.id}", middleware.Rule{BodyTimeout: timeout, BodyBudget: budget})(http.HandlerFunc(ok)))
 	for _, length := range []string{"Content-Length: 1048576", "Transfer-Encoding: chunked"} {
 		start := time.Now()
-		slow := make(chan answer, 1)
+		slow := make(chan received, 1)
 		go func() {
 			slow <- raw(t, server, "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+length+"\r\n\r\n8\r\n{\"id\":42")
 		}()
@@ -30,7 +30,7 @@ func TestSlowBody(t *testing.T) {
 		if got := postBody(t, server.URL, jsonType, strings.NewReader(`{"id":42}`)); got.body != "served" { // waits for room
 			t.Errorf("another request: %d %s", got.StatusCode, got.body)
 		}
-		requireProblem(t, receive(t, slow, "the answer"), http.StatusRequestTimeout, "body_timeout")
+		requireProblem(t, receive(t, slow, "the response"), http.StatusRequestTimeout, "body_timeout")
 		if d := time.Since(start); d < timeout || d > bound {
 			t.Errorf("%s: answered after %v, want %v", length, d, timeout)
 		}
@@ -58,7 +58,7 @@ func TestBodyBudget(t *testing.T) {
 		}
 		ok(w, r)
 	}, middleware.Rule{BodyBudget: budget, BodyTimeout: 2 * time.Second})
-	held := make(chan answer, 1)
+	held := make(chan received, 1)
 	go func() {
 		r := newRequest(t, server.URL, "Hold", "1", "Content-Type", jsonType)
 		body := `{"id":1,"x":"` + strings.Repeat("x", 600_000) + `"}`
@@ -66,14 +66,14 @@ func TestBodyBudget(t *testing.T) {
 		held <- do(t, r)
 	}()
 	receive(t, running, "the first request")
-	var got answer
-	for refused := false; !refused; { // the server may reset the connection before the client has read its answer
+	var got received
+	for refused := false; !refused; { // the server may reset the connection before the client has read its response
 		r := newRequest(t, server.URL, "Content-Type", jsonType)
 		r.Body = io.NopCloser(strings.NewReader(`{"id":2,"x":"` + strings.Repeat("x", 600_000) + `"}`))
 		if response, err := http.DefaultClient.Do(r); err == nil {
 			text, _ := io.ReadAll(response.Body)
 			_ = response.Body.Close()
-			got, refused = answer{response, string(text)}, true
+			got, refused = received{response, string(text)}, true
 		}
 	}
 	requireProblem(t, got, http.StatusServiceUnavailable, "body_budget")
@@ -82,31 +82,31 @@ func TestBodyBudget(t *testing.T) {
 		t.Errorf("a small body, for which there is room: %d %s", got.StatusCode, got.body)
 	}
 	close(end)
-	if got := receive(t, held, "the answer"); got.body != "served" {
+	if got := receive(t, held, "the response"); got.body != "served" {
 		t.Errorf("the first: %d %s", got.StatusCode, got.body)
 	}
 	requireRoom(t, server.URL)
 }
 
 // slowClient sends the beginning of a body, and the rest when its end is called.
-func slowClient(t *testing.T, url, beginning string) (got <-chan answer, end func(rest string)) {
+func slowClient(t *testing.T, url, beginning string) (got <-chan received, end func(rest string)) {
 	t.Helper()
 	body, pipe := io.Pipe()
-	answers := make(chan answer, 1)
+	responses := make(chan received, 1)
 	request := newRequest(t, url, "Content-Type", jsonType)
 	request.Body = body
 	go func() {
 		if response, err := http.DefaultClient.Do(request); err == nil {
 			text, _ := io.ReadAll(response.Body)
 			_ = response.Body.Close()
-			answers <- answer{response, string(text)}
+			responses <- received{response, string(text)}
 		}
 	}()
 	if _, err := io.WriteString(pipe, beginning); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = pipe.CloseWithError(errors.New("the client leaves")) })
-	return answers, func(rest string) {
+	return responses, func(rest string) {
 		_, _ = io.WriteString(pipe, rest)
 		_ = pipe.Close()
 	}
@@ -161,7 +161,7 @@ func TestBodiesOfDryRun(t *testing.T) {
 	if outcome := receive(t, seen, "the slow request"); outcome != middleware.OutcomeBodyTimeout {
 		t.Errorf("outcome of a slow body: %s", outcome)
 	}
-	held := make(chan answer, 1)
+	held := make(chan received, 1)
 	go func() { // it takes all but a few bytes of the room, while the slow one is still reading
 		r := newRequest(t, real.URL, "Hold", "1", "Content-Type", jsonType)
 		body := `{"id":1,"x":"` + strings.Repeat("x", 1<<20-100) + `"}`
@@ -174,11 +174,11 @@ func TestBodiesOfDryRun(t *testing.T) {
 		t.Errorf("without room: %.100q", got.body)
 	}
 	end(`:42}`)
-	if got := receive(t, slow, "the slow answer"); got.body != `body_timeout {"id":42} <nil>` {
+	if got := receive(t, slow, "the slow response"); got.body != `body_timeout {"id":42} <nil>` {
 		t.Errorf("the slow one: %q", got.body)
 	}
 	close(release)
-	if got := receive(t, held, "the answer to the large one"); got.body != "served" {
+	if got := receive(t, held, "the response to the large one"); got.body != "served" {
 		t.Errorf("the large one: %d %s", got.StatusCode, got.body)
 	}
 }

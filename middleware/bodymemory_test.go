@@ -67,7 +67,7 @@ type bodySender struct {
 
 var blanks = bytes.Repeat([]byte(" "), 64<<10)
 
-// send returns the status of the answer.
+// send returns the status of the response.
 func (s bodySender) send(conn net.Conn) (int, error) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(time.Hour))

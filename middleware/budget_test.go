@@ -11,7 +11,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// budgetTest is a server in a bubble, where time passes only while all goroutines wait: an answer without waiting takes no time.
+// budgetTest is a server in a bubble, where time passes only while all goroutines wait: a response without waiting takes no time.
 type budgetTest struct {
 	t      *testing.T
 	server pipes

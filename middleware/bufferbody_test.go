@@ -75,17 +75,17 @@ func TestBufferBody(t *testing.T) {
 					body, pipe := io.Pipe()
 					request := newRequest(t, server.URL, "Order", "42")
 					request.Body, request.ContentLength = body, length
-					answers := make(chan string, 1)
+					responses := make(chan string, 1)
 					go func() {
 						response, err := client.Do(request)
 						if err != nil {
 							t.Error(err)
-							close(answers)
+							close(responses)
 							return
 						}
 						text, _ := io.ReadAll(response.Body)
 						_ = response.Body.Close()
-						answers <- response.Proto + " " + string(text)
+						responses <- response.Proto + " " + string(text)
 					}()
 					_, _ = io.WriteString(pipe, "1")
 					receive(t, read, "the read of the body")
@@ -94,7 +94,7 @@ func TestBufferBody(t *testing.T) {
 					}
 					_, _ = io.WriteString(pipe, "2345678")
 					_ = pipe.Close()
-					if got, want := receive(t, answers, "the answer"), protocol+" 12345678 <nil> map[]"; got != want {
+					if got, want := receive(t, responses, "the response"), protocol+" 12345678 <nil> map[]"; got != want {
 						t.Errorf("got %q, want %q", got, want)
 					}
 				})
@@ -119,15 +119,15 @@ func TestBodyThatIsNotCompleted(t *testing.T) {
 			body, pipe := io.Pipe()
 			request := newRequest(t, server.URL, "Order", "42")
 			request.Body = body
-			answers := make(chan *http.Response, 1)
+			responses := make(chan *http.Response, 1)
 			go func() {
 				response, _ := client.Do(request)
-				answers <- response
+				responses <- response
 			}()
 			_, _ = io.WriteString(pipe, "half")
 			receive(t, read, "the read of the body")
 			end(pipe)
-			response := receive(t, answers, name)
+			response := receive(t, responses, name)
 			if response != nil {
 				_ = response.Body.Close()
 			}
@@ -186,7 +186,7 @@ func TestBufferedBodyThatIsAskedFor(t *testing.T) {
 		t.Errorf("%q, %v", line, err)
 	}
 	conn = dial(t, server.Listener.Addr(), "POST / HTTP/1.1\r\nHost: x\r\nOrder: 42\r\nExpect: 100-continue\r\nContent-Length: 101\r\n\r\n")
-	if status, _ := readAnswer(t, conn); status != http.StatusRequestEntityTooLarge {
+	if status, _ := readResponse(t, conn); status != http.StatusRequestEntityTooLarge {
 		t.Errorf("a large one: %d, want 413 and no 100", status)
 	}
 }

@@ -5,14 +5,14 @@ import (
 	"context"
 	"errors"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // claim takes the lock on the delivery, which all processes share: the request that doesn't get it comes second, and may wait for the
-// answer to the first. It is held
-// besides the lock on the keys, until unlockClaim is called. If the answer to the delivery is remembered, it returns that.
-func (s *serving) claim(alone bool) (*answer.Answer, error) {
+// response to the first. It is held besides the lock on the keys, until unlockClaim is called. If the response to the delivery is
+// remembered, it returns that.
+func (s *serving) claim(alone bool) (*remembered.Response, error) {
 	opts := append(s.options, redlock.WithConcurrency(1))
 	if !alone { // it ends with the request, or with its lock
 		opts = append(opts, redlock.WithMaxHold(0))
@@ -26,7 +26,7 @@ func (s *serving) claim(alone bool) (*answer.Answer, error) {
 	for {
 		var lock *redlock.Lock
 		var err error
-		if s.rule.waitsForAnswers() {
+		if s.rule.waitsForResponses() {
 			lock, err = s.wait(try, func(ctx context.Context) (*redlock.Lock, error) {
 				return s.turn.locker.Lock(ctx, s.turn.claimKey, opts...)
 			})
@@ -37,8 +37,8 @@ func (s *serving) claim(alone bool) (*answer.Answer, error) {
 		var done *redlock.DoneError
 		switch {
 		case errors.As(err, &done):
-			if remembered, needs, err := s.recall(done.Result); needs == 0 {
-				return remembered, err
+			if first, needs, err := s.recall(done.Result); needs == 0 {
+				return first, err
 			} else if err := s.waitToReplay(needs); err != nil {
 				return nil, err
 			}
@@ -52,7 +52,7 @@ func (s *serving) claim(alone bool) (*answer.Answer, error) {
 }
 
 // setClaimKey finds out which key the delivery has. If a rule around this one has claimed that for the same request, it knows repeats,
-// and remembers the answer.
+// and remembers the response.
 func (s *serving) setClaimKey() {
 	if s.delivery.ID == "" {
 		return
@@ -70,10 +70,10 @@ func (s *serving) setClaimKey() {
 	}
 }
 
-// waitsForAnswers reports whether a repeat waits for the first to be answered.
-func (rule *Serializer) waitsForAnswers() bool { return rule.OnDuplicate == waits }
+// waitsForResponses reports whether a repeat waits for the first to be answered.
+func (rule *Serializer) waitsForResponses() bool { return rule.OnDuplicate == waits }
 
-// unlockClaim releases the lock on the delivery, with the answer that the masters are to remember, or nil. It returns what tells the
+// unlockClaim releases the lock on the delivery, with the response that the masters are to remember, or nil. It returns what tells the
 // log and the Observer how that went.
 func (s *serving) unlockClaim(result []byte) (tell func()) {
 	tell = func() {}

@@ -172,7 +172,7 @@ func (rule *Serializer) check() error {
 	for _, duration := range []struct {
 		setting string
 		value   time.Duration
-	}{{"max_hold", rule.MaxHold}, {"ttl", rule.TTL}, {"body_timeout", rule.BodyTimeout}, {"answer_timeout", rule.AnswerTimeout}, {"replay_window", rule.ReplayWindow}} {
+	}{{"max_hold", rule.MaxHold}, {"ttl", rule.TTL}, {"body_timeout", rule.BodyTimeout}, {"response_timeout", rule.ResponseTimeout}, {"replay_window", rule.ReplayWindow}} {
 		if duration.value < 0 {
 			return fmt.Errorf("%s: want a duration above 0 such as 500ms, 2s or 1m", duration.setting)
 		}
@@ -203,7 +203,7 @@ func (rule *Serializer) check() error {
 	return rule.checkRemember()
 }
 
-// checkNeeds returns an error if a setting of answers that are remembered is given, and none are.
+// checkNeeds returns an error if a setting of responses that are remembered is given, and none are.
 func (rule *Rule) checkNeeds(remembers bool) error {
 	for _, setting := range []struct {
 		name  string

@@ -165,7 +165,7 @@ func TestNoSlot(t *testing.T) {
 	}
 }
 
-// IDs are locked, and answers remembered, one at a time whatever the concurrency of the key is.
+// IDs are locked, and responses remembered, one at a time whatever the concurrency of the key is.
 func TestConcurrencyOfDeliveries(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
@@ -339,7 +339,7 @@ func TestConcurrencyOfAnIdempotencyKey(t *testing.T) {
 	l := newLocker(t, live)
 	room := newInside()
 	server := serve(t, orders(l, room.ServeHTTP, middleware.Rule{Concurrency: []int{3}, IdempotencyKey: "required", Scope: "{header.Authorization}", Remember: longTTL, RememberQuota: 1 << 20}))
-	send := func(id string) answer {
+	send := func(id string) received {
 		return post(t, server.URL, "Order", "42", "Idempotency-Key", id, "Authorization", "a")
 	}
 	slots := make(map[string]bool)

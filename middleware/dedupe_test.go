@@ -38,8 +38,8 @@ func TestDuplicateDeliveries(t *testing.T) {
 	server := serve(t, orders(l, handler(), opts))
 	other := serve(t, orders(l, handler(), opts)) // another rule
 	t.Cleanup(release)
-	answers := make(chan answer, 10)
-	send := func(headers ...string) { go func() { answers <- post(t, server.URL, headers...) }() }
+	responses := make(chan received, 10)
+	send := func(headers ...string) { go func() { responses <- post(t, server.URL, headers...) }() }
 
 	send("Order", "42", "Id", "a")
 	receive(t, running, "the first")
@@ -58,7 +58,7 @@ func TestDuplicateDeliveries(t *testing.T) {
 
 	send("Order", "42", "Id", "b") // waits
 	send("Order", "42", "Id", "b") // one of the two waits, the other is refused
-	requireProblem(t, receive(t, answers, "the answer to the second"), http.StatusConflict, "duplicate")
+	requireProblem(t, receive(t, responses, "the response to the second"), http.StatusConflict, "duplicate")
 	duplicate(server.URL, "42", "b")
 	send("Order", "42") // requests without an ID wait, however many there are
 	send("Order", "42")
@@ -68,7 +68,7 @@ func TestDuplicateDeliveries(t *testing.T) {
 
 	release()
 	for range 5 {
-		if got := receive(t, answers, "an answer"); got.body != "served" {
+		if got := receive(t, responses, "a response"); got.body != "served" {
 			t.Errorf("%d %s", got.StatusCode, got.body)
 		}
 	}
@@ -92,10 +92,10 @@ func TestOneEventForTwoEndpoints(t *testing.T) {
 	mux.Handle("/crm", middleware.New(l, "", middleware.Rule{Preset: "stripe", Wait: bound})(http.HandlerFunc(ok)))
 	server := serve(t, mux)
 	t.Cleanup(release)
-	answers := make(chan answer, 2)
+	responses := make(chan received, 2)
 	send := func(path string) {
 		go func() {
-			answers <- postBody(t, server.URL+path, jsonType, strings.NewReader(`{"id":"evt_1","data":{"object":{"object":"customer","id":"cus_1"}}}`))
+			responses <- postBody(t, server.URL+path, jsonType, strings.NewReader(`{"id":"evt_1","data":{"object":{"object":"customer","id":"cus_1"}}}`))
 		}()
 	}
 	send("/billing")
@@ -105,7 +105,7 @@ func TestOneEventForTwoEndpoints(t *testing.T) {
 	requireProblem(t, postBody(t, server.URL+"/crm", jsonType, strings.NewReader(`{"id":"evt_1","data":{"object":{"object":"customer","id":"cus_1"}}}`)), http.StatusConflict, "duplicate")
 	release()
 	for range 2 {
-		if got := receive(t, answers, "an answer"); got.body != "served" {
+		if got := receive(t, responses, "a response"); got.body != "served" {
 			t.Errorf("%d %s", got.StatusCode, got.body)
 		}
 	}

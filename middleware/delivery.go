@@ -27,7 +27,7 @@ type Delivery struct {
 	User   string   // who has sent it, if authentication has found that, and the rule sets no scope
 }
 
-// Key returns the key of the delivery, which is locked while that is served, and under which its answer is remembered. All parts are
+// Key returns the key of the delivery, which is locked while that is served, and under which its response is remembered. All parts are
 // hashed, each with its length, so that no two deliveries have the same key.
 func (d Delivery) Key() string {
 	keys := d.Keys
@@ -43,12 +43,12 @@ func (d Delivery) Key() string {
 	return "dedupe:" + hex.EncodeToString(sum[:])
 }
 
-// runningKey is the key of the delivery under a rule that remembers no answers. It is another one, so that a rule that does, inside of
-// one that doesn't, has a lock of its own to ask for the answer.
+// runningKey is the key of the delivery under a rule that remembers no responses. It is another one, so that a rule that does, inside of
+// one that doesn't, has a lock of its own to ask for the response.
 func (d Delivery) runningKey() string { return "running:" + strings.TrimPrefix(d.Key(), "dedupe:") }
 
 // place returns where a request goes. A sender that delivers one event to two places gives both deliveries the same ID: the second
-// is no repeat of the first. Nor is what one method answers the answer to another.
+// is no repeat of the first. Nor is the response to one method that to another.
 func (rule *Serializer) place(r *http.Request) string {
 	u := rule.originalURL(r)
 	place := r.Method + " " + r.Host + u.EscapedPath()
@@ -156,12 +156,12 @@ func changing(authorization string) string {
 	return ""
 }
 
-// Warnings returns what is valid in how the rule remembers answers, but hardly ever meant.
+// Warnings returns what is valid in how the rule remembers responses, but hardly ever meant.
 func (rule *Serializer) Warnings() (warnings []string) {
 	switch {
 	case rule.Remember == 0:
 	case !rule.hasScope() && rule.Verify == nil:
-		warnings = append(warnings, "answers are remembered, and whoever sends the same keys and ID gets them, unless authentication has found who it is: set scope, such as {header.X-API-Key}, unless all clients may see them")
+		warnings = append(warnings, "responses are remembered, and whoever sends the same keys and ID gets them, unless authentication has found who it is: set scope, such as {header.X-API-Key}, unless all clients may see them")
 	case rule.ownScope && rule.scopeIsAuthorization():
 		warnings = append(warnings, "scope is {header.Authorization}, which changes with a refreshed token, and with each digest or signature: then a repeat runs again; leave scope out where Caddy or the program authenticates, see docs/recipes.md#an-api-with-idempotency-key")
 	}

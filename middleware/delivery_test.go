@@ -13,13 +13,13 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// What one method, query or tenant has been answered is no answer to another, though the ID is the same and fingerprints are ignored.
+// What one method, query or tenant has been answered is no response to another, though the ID is the same and fingerprints are ignored.
 func TestPlaceOfADelivery(t *testing.T) {
 	t.Parallel()
 	c := &cashier{answer: receipt}
 	server := serve(t, middleware.New(newLocker(t, live), "", middleware.Rule{Preset: "github", Remember: hour,
 		Verify: &middleware.Verify{Scheme: "github", Secrets: []string{"one tenant", "another"}}})(c))
-	send := func(method, path, secret string) answer {
+	send := func(method, path, secret string) received {
 		const body = `{"repository":{"id":1}}`
 		sum := hmac.New(sha256.New, []byte(secret))
 		_, _ = io.WriteString(sum, body)
@@ -60,7 +60,7 @@ func TestUpdatesOfAdyen(t *testing.T) {
 	}
 }
 
-// A rule inside of another with the same ID knows its own request, whether the two remember answers or not.
+// A rule inside of another with the same ID knows its own request, whether the two remember responses or not.
 func TestNestedDeliveries(t *testing.T) {
 	t.Parallel()
 	preset := middleware.Rule{Preset: "idempotency-key"}
@@ -86,7 +86,9 @@ func TestNestedDeliveries(t *testing.T) {
 			receipt(w, r)
 		}}
 		server := serve(t, middleware.New(l, rules.template, rules.outer)(middleware.New(l, rules.template, rules.inner)(c)))
-		pay := func() answer { return post(t, server.URL, "Idempotency-Key", "a", "Authorization", "x", "Order", "42") }
+		pay := func() received {
+			return post(t, server.URL, "Idempotency-Key", "a", "Authorization", "x", "Order", "42")
+		}
 		first := pay()
 		if first.StatusCode != http.StatusCreated {
 			t.Fatalf("%s: %d %s", name, first.StatusCode, first.body)
@@ -104,7 +106,7 @@ func TestIdempotencyKeyOfAnotherOrder(t *testing.T) {
 	t.Parallel()
 	c := &cashier{answer: receipt}
 	server := serve(t, orders(newLocker(t, live), c.ServeHTTP, middleware.Rule{Preset: "idempotency-key"}))
-	pay := func(order string) answer {
+	pay := func(order string) received {
 		return post(t, server.URL, "Idempotency-Key", "a", "Authorization", "x", "Order", order)
 	}
 	first := pay("42")

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/signature"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -26,7 +26,7 @@ func detailOf(outcome Outcome, err error) string {
 	case OutcomeDuplicate:
 		return sameDelivery
 	case OutcomeUnreadable:
-		return "some master remembers an answer, which can't be read now"
+		return "some master remembers a response, which can't be read now"
 	case OutcomeMismatch:
 		return errMismatch.Error()
 	case OutcomeStopping:
@@ -37,8 +37,8 @@ func detailOf(outcome Outcome, err error) string {
 		if errors.Is(err, redlock.ErrClosed) {
 			return "the server has closed its locks"
 		}
-		if errors.Is(err, answer.ErrUnreadable) {
-			return "the remembered answer can't be read"
+		if errors.Is(err, remembered.ErrUnreadable) {
+			return "the remembered response can't be read"
 		}
 		var reason *refusalReason
 		if errors.As(err, &reason) {

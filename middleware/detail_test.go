@@ -14,7 +14,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// TestDetail looks for why a request is not served, or is served without a lock, in the answer and in the turn: in words that
+// TestDetail looks for why a request is not served, or is served without a lock, in the response and in the turn: in words that
 // show neither a value of the request nor a master.
 func TestDetail(t *testing.T) {
 	t.Parallel()
@@ -117,7 +117,7 @@ func TestDetail(t *testing.T) {
 				t.Errorf("noted %q, %v, want %q", turn.Detail, ok, test.want)
 			}
 			if text := w.Body.String(); strings.Contains(text, secret) || strings.Contains(text, "127.0.0.1") {
-				t.Errorf("the answer shows too much: %s", text)
+				t.Errorf("the response shows too much: %s", text)
 			}
 		})
 	}

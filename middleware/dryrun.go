@@ -59,7 +59,7 @@ func (s *serving) dryRun(err error) error {
 	case err == nil:
 	case errors.As(err, &duplicate):
 		outcome = OutcomeDuplicate
-		if s.rule.waitsForAnswers() {
+		if s.rule.waitsForResponses() {
 			what = "delayed"
 		}
 	case errors.Is(err, redlock.ErrHeld):

@@ -18,15 +18,15 @@ func KeysOf(r *http.Request, texts ...string) ([]string, error) {
 // RunningKey is the key of a delivery under a rule that remembers nothing.
 func RunningKey(d Delivery) string { return d.runningKey() }
 
-// AnswersThatWait is how many answers wait for room in memory.
-func AnswersThatWait() int {
-	answerBudget.mu.Lock()
-	defer answerBudget.mu.Unlock()
-	return len(answerBudget.line)
+// ResponsesThatWait is how many responses wait for room in memory.
+func ResponsesThatWait() int {
+	responseBudget.mu.Lock()
+	defer responseBudget.mu.Unlock()
+	return len(responseBudget.line)
 }
 
-// AnswerBytes is how much memory answers take.
-func AnswerBytes() int64 {
-	used, _ := answerBudget.Usage()
+// ResponseBytes is how much memory responses take.
+func ResponseBytes() int64 {
+	used, _ := responseBudget.Usage()
 	return used
 }

@@ -82,13 +82,13 @@ func serve(t *testing.T, h http.Handler) *httptest.Server {
 	return server
 }
 
-// answer is a response with its body.
-type answer struct {
+// received is a response with its body.
+type received struct {
 	*http.Response
 	body string
 }
 
-func do(t *testing.T, req *http.Request) answer {
+func do(t *testing.T, req *http.Request) received {
 	t.Helper()
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
@@ -99,7 +99,7 @@ func do(t *testing.T, req *http.Request) answer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer{resp, string(body)}
+	return received{resp, string(body)}
 }
 
 func newRequest(t *testing.T, url string, headers ...string) *http.Request {
@@ -114,7 +114,7 @@ func newRequest(t *testing.T, url string, headers ...string) *http.Request {
 	return req
 }
 
-func post(t *testing.T, url string, headers ...string) answer {
+func post(t *testing.T, url string, headers ...string) received {
 	t.Helper()
 	return do(t, newRequest(t, url, headers...))
 }

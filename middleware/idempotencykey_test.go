@@ -83,7 +83,7 @@ func TestIdempotencyKeyAlone(t *testing.T) {
 		}
 	}
 
-	slow := make(chan answer, 1)
+	slow := make(chan received, 1)
 	go func() { slow <- post(t, optional, "Idempotency-Key", "c", "Slow", "1") }()
 	receive(t, running, "the slow one")
 	requireProblem(t, post(t, optional, "Idempotency-Key", "c"), http.StatusConflict, "duplicate")
@@ -91,6 +91,6 @@ func TestIdempotencyKeyAlone(t *testing.T) {
 		t.Errorf("another ID: %d", got.StatusCode)
 	}
 	close(end)
-	first = receive(t, slow, "the answer")
+	first = receive(t, slow, "the response")
 	requireReplay(t, post(t, optional, "Idempotency-Key", "c"), first)
 }

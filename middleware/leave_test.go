@@ -76,7 +76,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// A body that is still arriving while its request waits delays nothing: neither a handler that reads all of it, nor the answer
+// A body that is still arriving while its request waits delays nothing: neither a handler that reads all of it, nor the response
 // of one that doesn't, nor a refusal.
 func TestBodyOnItsWay(t *testing.T) {
 	t.Parallel()
@@ -112,7 +112,7 @@ func TestBodyOnItsWay(t *testing.T) {
 		}
 		conn := dial(t, server.Listener.Addr(), head("/read"))
 		refused := dial(t, impatient.Listener.Addr(), head("/read"))
-		if status, body := readAnswer(t, refused); status != http.StatusLocked {
+		if status, body := readResponse(t, refused); status != http.StatusLocked {
 			t.Errorf("refusal: %d %s", status, body)
 		}
 		if err := lock.Unlock(); err != nil {
@@ -120,7 +120,7 @@ func TestBodyOnItsWay(t *testing.T) {
 		}
 		receive(t, entered, "the handler")
 		_, _ = io.WriteString(conn, second)
-		if _, body := readAnswer(t, conn); body != want {
+		if _, body := readResponse(t, conn); body != want {
 			t.Errorf("%s: the handler has read %q, want %q", length, body, want)
 		}
 
@@ -133,7 +133,7 @@ func TestBodyOnItsWay(t *testing.T) {
 			t.Error(err)
 		}
 		receive(t, entered, "the handler that doesn't read")
-		if _, body := readAnswer(t, conn); body != "unread" {
+		if _, body := readResponse(t, conn); body != "unread" {
 			t.Errorf("%s: %q from one that doesn't read", length, body)
 		}
 	}
@@ -167,7 +167,7 @@ func dial(t *testing.T, addr net.Addr, text string) net.Conn {
 	return conn
 }
 
-func readAnswer(t *testing.T, conn net.Conn) (status int, body string) {
+func readResponse(t *testing.T, conn net.Conn) (status int, body string) {
 	t.Helper()
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
@@ -196,10 +196,10 @@ func TestShutdown(t *testing.T) {
 	}, middleware.Rule{Wait: 10 * bound, Shutdown: stopping}))
 	server.Config.RegisterOnShutdown(stop)
 
-	holder := make(chan answer, 1)
+	holder := make(chan received, 1)
 	go func() { holder <- post(t, server.URL, "Order", "42") }()
 	receive(t, inside, "the holder")
-	waiters := make(chan answer, 3)
+	waiters := make(chan received, 3)
 	for range cap(waiters) {
 		go func() { waiters <- post(t, server.URL, "Order", "42") }()
 	}
@@ -212,7 +212,7 @@ func TestShutdown(t *testing.T) {
 		requireRetryAfter(t, got, time.Second)
 	}
 	release()
-	if got := receive(t, holder, "the holder's answer"); got.body != "served" {
+	if got := receive(t, holder, "the holder's response"); got.body != "served" {
 		t.Errorf("the holder: %d %s", got.StatusCode, got.body)
 	}
 	if err := receive(t, down, "the end of Shutdown"); err != nil {

@@ -23,7 +23,7 @@
 //	turn, _ := middleware.TurnFromContext(r.Context())
 //	fence, ok := turn.Fence()
 //
-// # Answers
+// # Responses
 //
 // A request that is not served is answered with application/problem+json: 423 if another request holds its lock, 409 if too few
 // masters answer, 400 if a part of the key is missing, 500 if the lease was lost before the handler wrote anything.

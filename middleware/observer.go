@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -25,19 +25,19 @@ type Observer interface {
 	// request's arrival, and so contains the time for which its body was read.
 	Acquired(rule string, waited time.Duration)
 	// Done is called once for each request, whether it was served or not, even if its handler panics. The outcome is that of the
-	// Turn, with two differences: it is OutcomeLost whenever the lock was lost before the handler had returned, even if the answer
+	// Turn, with two differences: it is OutcomeLost whenever the lock was lost before the handler had returned, even if the response
 	// had begun, and OutcomeFailed if the request panicked before its lock was asked for.
 	//
 	// held is the time from Acquired until the lock was released, and above 0. It is 0 for a request without a lock of its own, as when a rule
-	// around this one holds its keys. With HoldAfterAbort the lock, and so Done, may come later than the answer.
+	// around this one holds its keys. With HoldAfterAbort the lock, and so Done, may come later than the response.
 	Done(rule string, outcome Outcome, held time.Duration)
 	// Passed is called, before Done, for a request that is served without a lock, because of OnMissingKey, OnNoQuorum or DryRun. The outcome is
 	// that of the Turn.
 	Passed(rule string, outcome Outcome)
-	// Remembered is called for each answer to a delivery under a rule that remembers answers, with the bytes that each master keeps of
+	// Remembered is called for each response to a delivery under a rule that remembers responses, with the bytes that each master keeps of
 	// it, or 0. why is the Reason if that is not all of it, and otherwise empty.
 	Remembered(rule string, bytes int, why Reason)
-	// Quota is called when an answer is counted against the RememberQuota of its rule, with how much of it the answers of its kind take
+	// Quota is called when a response is counted against the RememberQuota of its rule, with how much of it the responses of its kind take
 	// now, and may take: refusals are those of 4xx.
 	Quota(rule string, refusals bool, used, size int64)
 }
@@ -98,7 +98,7 @@ type Outcome string
 // The outcomes of requests that were served.
 const (
 	OutcomeAcquired Outcome = "acquired" // the request runs, or ran, with its lock
-	OutcomeReplayed Outcome = "replayed" // it was answered with the remembered answer, without being served
+	OutcomeReplayed Outcome = "replayed" // it was answered with the remembered response, without being served
 	OutcomeDryRun   Outcome = "dry_run"  // it would have got its lock at once, as far as its rule can know
 )
 
@@ -109,8 +109,8 @@ const (
 	OutcomeMissingKey Outcome = "missing_key" // a part of the key is missing; refused, or served without a lock
 	OutcomeBadKey     Outcome = "bad_key"     // no certain key can be made of the request
 	OutcomeDuplicate  Outcome = "duplicate"   // the same delivery is waiting or running
-	OutcomeMismatch   Outcome = "mismatch"    // its ID belongs to another request, whose answer is remembered
-	OutcomeUnreadable Outcome = "unreadable"  // it is done, as far as is known, but its answer can't be read now
+	OutcomeMismatch   Outcome = "mismatch"    // its ID belongs to another request, whose response is remembered
+	OutcomeUnreadable Outcome = "unreadable"  // it is done, as far as is known, but its response can't be read now
 	OutcomeMissingID  Outcome = "missing_id"  // the request lacks the ID that it must have
 	OutcomeLost       Outcome = "lost"        // the lease ended while the handler ran
 	OutcomeCanceled   Outcome = "canceled"    // the client left while the request waited
@@ -126,7 +126,7 @@ const (
 	OutcomeBodyBudget      Outcome = "body_budget"      // there were too many bodies at once
 )
 
-// titles are what the answers to refused requests say.
+// titles are what the responses to refused requests say.
 var titles = map[Outcome]string{
 	OutcomeHeld:       "Another request with the same key is in progress",
 	OutcomeNoQuorum:   "The lock service can't be reached",
@@ -134,7 +134,7 @@ var titles = map[Outcome]string{
 	OutcomeBadKey:     "No certain lock key can be made of the request",
 	OutcomeDuplicate:  "The same delivery is in progress",
 	OutcomeMismatch:   "The ID was used for another request",
-	OutcomeUnreadable: "The request was served before, and its answer can't be read now",
+	OutcomeUnreadable: "The request was served before, and its response can't be read now",
 	OutcomeMissingID:  "The request lacks an ID",
 	OutcomeLost:       "The lock was lost while the request ran; its outcome is unknown",
 	OutcomeCanceled:   "The client left",
@@ -150,22 +150,22 @@ var titles = map[Outcome]string{
 	OutcomeBodyBudget:      "Too many bodies are being read",
 }
 
-// Reason is why the answer to a delivery is not remembered, under a rule that remembers answers.
+// Reason is why the response to a delivery is not remembered, under a rule that remembers responses.
 type Reason string
 
 // The reasons.
 const (
-	ReasonNotFinal  Reason = "not_final"      // its status is none that is remembered
-	ReasonBrokenOff Reason = "broken_off"     // the handler has failed, or given up on its upstream
-	ReasonTruncated Reason = answer.Truncated // its body is not as long as was declared
-	ReasonStream    Reason = answer.Streamed  // it is a stream of events, or has trailers
-	ReasonHijacked  Reason = answer.Hijacked  // its connection was taken over, as for WebSocket
-	ReasonTooLarge  Reason = "too_large"      // it is larger than may be remembered: a repeat isn't served, and learns only its status
-	ReasonLostLease Reason = "lost_lease"     // the lock was lost before it was complete
-	ReasonNoQuorum  Reason = "no_quorum"      // no majority of the masters has confirmed it, or the request was served without a lock
-	ReasonQuota     Reason = "quota"          // the answers of its rule, or of its scope, take as much of the masters as they may
-	ReasonNoRoom    Reason = "no_room"        // too many other answers were being stored; or there was no room for it in memory, and only its status is remembered
-	ReasonFailed    Reason = "failed"         // it can't be encrypted, or the Locker is closed
+	ReasonNotFinal  Reason = "not_final"          // its status is none that is remembered
+	ReasonBrokenOff Reason = "broken_off"         // the handler has failed, or given up on its upstream
+	ReasonTruncated Reason = remembered.Truncated // its body is not as long as was declared
+	ReasonStream    Reason = remembered.Streamed  // it is a stream of events, or has trailers
+	ReasonHijacked  Reason = remembered.Hijacked  // its connection was taken over, as for WebSocket
+	ReasonTooLarge  Reason = "too_large"          // it is larger than may be remembered: a repeat isn't served, and learns only its status
+	ReasonLostLease Reason = "lost_lease"         // the lock was lost before it was complete
+	ReasonNoQuorum  Reason = "no_quorum"          // no majority of the masters has confirmed it, or the request was served without a lock
+	ReasonQuota     Reason = "quota"              // the responses of its rule, or of its scope, take as much of the masters as they may
+	ReasonNoRoom    Reason = "no_room"            // too many other responses were being stored; or there was no room for it in memory, and only its status is remembered
+	ReasonFailed    Reason = "failed"             // it can't be encrypted, or the Locker is closed
 )
 
 // Reasons returns all reasons, for metrics that begin at zero.
@@ -173,7 +173,7 @@ func Reasons() []Reason {
 	return []Reason{ReasonNotFinal, ReasonBrokenOff, ReasonTruncated, ReasonStream, ReasonHijacked, ReasonTooLarge, ReasonLostLease, ReasonNoQuorum, ReasonQuota, ReasonNoRoom, ReasonFailed}
 }
 
-// reasonOf returns why an answer is not remembered that the masters were asked to remember, or "".
+// reasonOf returns why a response is not remembered that the masters were asked to remember, or "".
 func reasonOf(err error) Reason {
 	switch {
 	case err == nil:
@@ -190,7 +190,7 @@ func reasonOf(err error) Reason {
 	return ReasonFailed
 }
 
-// noteRemembered tells the log and the Observer how many bytes of the answer the masters remember, and why not all of it.
+// noteRemembered tells the log and the Observer how many bytes of the response the masters remember, and why not all of it.
 func (s *serving) noteRemembered(bytes int, why Reason, err error) {
 	if s.rule.Observer != nil {
 		s.rule.Observer.Remembered(s.rule.Name, bytes, why)
@@ -198,10 +198,10 @@ func (s *serving) noteRemembered(bytes int, why Reason, err error) {
 	if why == "" {
 		return
 	}
-	message, level := "answer is not remembered: a repeat runs again", slog.LevelWarn
+	message, level := "response is not remembered: a repeat runs again", slog.LevelWarn
 	switch {
 	case bytes > 0:
-		message, level = "answer is remembered without its body and headers: a repeat gets the status alone", slog.LevelInfo
+		message, level = "response is remembered without its body and headers: a repeat gets the status alone", slog.LevelInfo
 	case slices.Contains([]Reason{ReasonNotFinal, ReasonBrokenOff, ReasonStream, ReasonHijacked}, why):
 		level = slog.LevelInfo
 	}

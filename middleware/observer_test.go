@@ -27,7 +27,7 @@ type notes struct {
 	waiting           int // now
 	waited            int // requests that have begun to wait
 	remembered, bytes int
-	reasons           []middleware.Reason // one for each answer, empty if it is remembered
+	reasons           []middleware.Reason // one for each response, empty if it is remembered
 	acquired          int
 	done              []done
 	waits             chan struct{} // gets a value for each that begins to wait; nil for none
@@ -113,20 +113,20 @@ func TestObserver(t *testing.T) {
 		"held, and waits":            {order: "held", rule: middleware.Rule{Wait: 20 * time.Millisecond}, want: "held", waited: 1},
 		"held, and the server stops": {order: "held", rule: middleware.Rule{Wait: bound, Shutdown: stopping}, want: "stopping"},
 		// Keys of their own: they are free a moment after the handlers have ended.
-		"lost":                        {order: "43", rule: middleware.Rule{MaxHold: 50 * time.Millisecond}, handler: untilLost, want: "lost", acquired: 1},
-		"lost after the answer began": {order: "44", rule: middleware.Rule{MaxHold: 50 * time.Millisecond}, handler: func(w http.ResponseWriter, r *http.Request) { ok(w, r); untilLost(w, r) }, want: "lost", acquired: 1},
-		"no quorum":                   {locker: noQuorum, order: "42", want: "no_quorum"},
-		"no quorum, passed":           {locker: noQuorum, order: "42", rule: middleware.Rule{OnNoQuorum: middleware.Pass}, want: "no_quorum"},
-		"missing key":                 {want: "missing_key"},
-		"missing key, passed":         {rule: middleware.Rule{OnMissingKey: middleware.Pass}, want: "missing_key"},
-		"the passed one panics":       {rule: middleware.Rule{OnMissingKey: middleware.Pass}, handler: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, want: "missing_key"},
-		"unsigned":                    {order: "42", rule: middleware.Rule{Verify: &middleware.Verify{Scheme: "github", Secrets: []string{"secret"}}}, want: "bad_signature"},
-		"upgrade":                     {order: "42", upgrade: "websocket", want: "upgrade"},
-		"body":                        {order: "42", rule: middleware.Rule{BufferBody: new(true), MaxBody: 1}, want: "body_too_large"},
-		"closed":                      {locker: closed, order: "42", want: "failed"},
-		"dry run":                     {order: "42", rule: middleware.Rule{DryRun: true}, want: "dry_run"},
-		"dry run without a key":       {rule: middleware.Rule{DryRun: true}, want: "missing_key"},
-		"panics before the lock":      {order: "42", rule: middleware.Rule{ClientAddress: panics, BufferBody: new(true)}, want: "failed"},
+		"lost":                          {order: "43", rule: middleware.Rule{MaxHold: 50 * time.Millisecond}, handler: untilLost, want: "lost", acquired: 1},
+		"lost after the response began": {order: "44", rule: middleware.Rule{MaxHold: 50 * time.Millisecond}, handler: func(w http.ResponseWriter, r *http.Request) { ok(w, r); untilLost(w, r) }, want: "lost", acquired: 1},
+		"no quorum":                     {locker: noQuorum, order: "42", want: "no_quorum"},
+		"no quorum, passed":             {locker: noQuorum, order: "42", rule: middleware.Rule{OnNoQuorum: middleware.Pass}, want: "no_quorum"},
+		"missing key":                   {want: "missing_key"},
+		"missing key, passed":           {rule: middleware.Rule{OnMissingKey: middleware.Pass}, want: "missing_key"},
+		"the passed one panics":         {rule: middleware.Rule{OnMissingKey: middleware.Pass}, handler: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, want: "missing_key"},
+		"unsigned":                      {order: "42", rule: middleware.Rule{Verify: &middleware.Verify{Scheme: "github", Secrets: []string{"secret"}}}, want: "bad_signature"},
+		"upgrade":                       {order: "42", upgrade: "websocket", want: "upgrade"},
+		"body":                          {order: "42", rule: middleware.Rule{BufferBody: new(true), MaxBody: 1}, want: "body_too_large"},
+		"closed":                        {locker: closed, order: "42", want: "failed"},
+		"dry run":                       {order: "42", rule: middleware.Rule{DryRun: true}, want: "dry_run"},
+		"dry run without a key":         {rule: middleware.Rule{DryRun: true}, want: "missing_key"},
+		"panics before the lock":        {order: "42", rule: middleware.Rule{ClientAddress: panics, BufferBody: new(true)}, want: "failed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.locker == nil {
@@ -227,7 +227,7 @@ func TestObserverOfWaitThatIsCutOff(t *testing.T) {
 			} else {
 				stop()
 			}
-			receive(t, served, "the answer")
+			receive(t, served, "the response")
 			n.require(t, 1, 0, done{rule: ordersName, outcome: want})
 		})
 	}
@@ -257,7 +257,7 @@ func TestObserverOfHoldAfterAbort(t *testing.T) {
 	n.require(t, 0, 1, done{rule: ordersName, outcome: "acquired", held: true})
 }
 
-// The Observer knows of a request before its client has the whole answer, so that who has it also finds it counted.
+// The Observer knows of a request before its client has the whole response, so that who has it also finds it counted.
 func TestObserverKnowsBeforeTheClient(t *testing.T) {
 	t.Parallel()
 	l, n := newLocker(t, live), &notes{}

@@ -34,7 +34,7 @@ func requireWaiters(t *testing.T, n int, lockers ...*redlock.Locker) {
 	})
 }
 
-// Repeats that come while the first runs, in its process and in another, get its answer.
+// Repeats that come while the first runs, in its process and in another, get its response.
 func TestRepeatsWait(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
@@ -52,25 +52,25 @@ func TestRepeatsWait(t *testing.T) {
 		lockers = append(lockers, l)
 		urls = append(urls, serve(t, orders(l, c.ServeHTTP, waiting(middleware.Rule{}))).URL)
 	}
-	pay := func(url string) answer {
+	pay := func(url string) received {
 		r := newRequest(t, url, "Order", "42", "Id", "a")
 		r.Host = "shop.example.com"
 		return do(t, r)
 	}
-	answers := make(chan answer, repeats+1)
+	responses := make(chan received, repeats+1)
 	var clients sync.WaitGroup
-	clients.Go(func() { answers <- pay(urls[0]) })
+	clients.Go(func() { responses <- pay(urls[0]) })
 	receive(t, running, "the first")
 	for i := range repeats {
-		clients.Go(func() { answers <- pay(urls[i%2]) })
+		clients.Go(func() { responses <- pay(urls[i%2]) })
 	}
 	requireWaiters(t, repeats, lockers...)
 	close(end)
 	clients.Wait()
-	close(answers)
-	var first answer
+	close(responses)
+	var first received
 	replayed := 0
-	for got := range answers {
+	for got := range responses {
 		if first.Response == nil {
 			first = got
 		}
@@ -87,7 +87,7 @@ func TestRepeatsWait(t *testing.T) {
 	c.requireRuns(t, 1)
 }
 
-// If the first fails, one of those that wait runs, and the others get its answer.
+// If the first fails, one of those that wait runs, and the others get its response.
 func TestRepeatsWaitForOneThatFails(t *testing.T) {
 	t.Parallel()
 	const repeats = 20
@@ -126,7 +126,7 @@ func TestRepeatsWaitForOneThatFails(t *testing.T) {
 		different[body] = true
 	}
 	if len(different) != 2 { // that of the 503, which is empty, and the receipt
-		t.Errorf("%d different answers", len(different))
+		t.Errorf("%d different responses", len(different))
 	}
 	c.requireRuns(t, 2)
 }
@@ -146,17 +146,17 @@ func TestRepeatsThatStopWaiting(t *testing.T) {
 	long := serve(t, orders(l, c.ServeHTTP, waiting(middleware.Rule{Shutdown: stopping})))
 	short := serve(t, orders(l, c.ServeHTTP, waiting(middleware.Rule{Wait: 10 * time.Millisecond})))
 	one := serve(t, orders(l, c.ServeHTTP, waiting(middleware.Rule{MaxWaiters: 1})))
-	pay := func(ctx context.Context, url string) (answer, error) {
+	pay := func(ctx context.Context, url string) (received, error) {
 		r := newRequest(t, url, "Order", "42", "Id", "a").WithContext(ctx)
 		r.Host = "shop.example.com"
 		resp, err := http.DefaultClient.Do(r)
 		if err != nil {
-			return answer{}, err
+			return received{}, err
 		}
 		_ = resp.Body.Close()
-		return answer{Response: resp}, nil
+		return received{Response: resp}, nil
 	}
-	first := make(chan answer, 1)
+	first := make(chan received, 1)
 	go func() { a, _ := pay(t.Context(), long.URL); first <- a }()
 	receive(t, running, "the first")
 	if got, err := pay(t.Context(), short.URL); err != nil || got.Header.Get("Redlock-Outcome") != "duplicate" || got.Header.Get("Retry-After") == "" {
@@ -172,7 +172,7 @@ func TestRepeatsThatStopWaiting(t *testing.T) {
 	leave()
 	receive(t, left, "the client that leaves")
 	requireWaiters(t, 0, l)
-	stopped := make(chan answer, 1)
+	stopped := make(chan received, 1)
 	go func() { a, _ := pay(t.Context(), long.URL); stopped <- a }()
 	requireWaiters(t, 1, l)
 	stop()
@@ -180,7 +180,7 @@ func TestRepeatsThatStopWaiting(t *testing.T) {
 		t.Errorf("before an exit: %v", got.Response)
 	}
 	close(end)
-	if got := receive(t, first, "the answer"); got.StatusCode != http.StatusCreated {
+	if got := receive(t, first, "the response"); got.StatusCode != http.StatusCreated {
 		t.Errorf("%v", got.Response)
 	}
 	c.requireRuns(t, 1)

@@ -15,7 +15,7 @@ import (
 )
 
 // requireRetryAfter checks that Retry-After is at least least, in whole seconds, and not much more.
-func requireRetryAfter(t *testing.T, got answer, least time.Duration) {
+func requireRetryAfter(t *testing.T, got received, least time.Duration) {
 	t.Helper()
 	seconds, err := strconv.Atoi(got.Header.Get("Retry-After"))
 	if after := time.Duration(seconds) * time.Second; err != nil || after < least || after > least+(least+time.Second)/2 {

@@ -12,7 +12,7 @@ import (
 type Preset struct {
 	Key        string        // template
 	Dedupe     string        // template of the ID of a delivery
-	Wait       time.Duration // less than the sender waits for an answer, so that time is left for the handler
+	Wait       time.Duration // less than the sender waits for a response, so that time is left for the handler
 	HeldStatus int           // 0 for the default
 	MaxBody    int64         // 0 for the default
 

@@ -193,7 +193,7 @@ func TestRefundWaitsForItsPayment(t *testing.T) {
 				<-leave
 			}
 		})))
-	send := func(body string, headers ...string) answer {
+	send := func(body string, headers ...string) received {
 		r := newRequest(t, server.URL, append(headers, "Content-Type", jsonType)...)
 		r.Body = io.NopCloser(strings.NewReader(body))
 		return do(t, r)

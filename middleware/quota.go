@@ -9,17 +9,17 @@ import (
 )
 
 const (
-	// DefaultRememberQuota is how many bytes of each master the answers of a rule may take that one process has stored.
+	// DefaultRememberQuota is how many bytes of each master the responses of a rule may take that one process has stored.
 	DefaultRememberQuota = 1 << 30
 
-	rememberRefusals = time.Hour // at most: whoever has no rights may cause answers of 4xx, and needs none of them for long
+	rememberRefusals = time.Hour // at most: whoever has no rights may cause responses of 4xx, and needs none of them for long
 	refusalsPart     = 8         // one part in so many of a quota is for them, and nothing else
-	storedOverhead   = 500       // bytes that an answer takes on a master beside its own
+	storedOverhead   = 500       // bytes that a response takes on a master beside its own
 
 	quotaSteps = 64 // in which what was stored is forgotten
 )
 
-// quota bounds what the masters are asked to remember under a rule: clients that repeat nothing must not fill them. Answers of 4xx have
+// quota bounds what the masters are asked to remember under a rule: clients that repeat nothing must not fill them. Responses of 4xx have
 // a part of their own, so that they keep out no others, and no scope takes more than three times what it leaves to others. It counts what
 // this process has stored since the rule was made.
 type quota struct {
@@ -27,7 +27,7 @@ type quota struct {
 	finals, other ledger // other is for 4xx
 }
 
-// ledger is what was stored of one kind of answers.
+// ledger is what was stored of one kind of responses.
 type ledger struct {
 	limit int64
 	keep  time.Duration
@@ -55,7 +55,7 @@ func (q *quota) ledger(status int) *ledger {
 	return &q.finals
 }
 
-// take counts an answer with this status, and reports whether it may be stored.
+// take counts a response with this status, and reports whether it may be stored.
 func (q *quota) take(status int, scope string, bytes int64, now time.Time) (ok bool, used int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -88,7 +88,7 @@ func (l *ledger) forget(now time.Time) {
 	}
 }
 
-// mayRemember counts the answer against the quota of its rule, and reports whether the masters may be asked to remember it.
+// mayRemember counts the response against the quota of its rule, and reports whether the masters may be asked to remember it.
 func (s *serving) mayRemember(status, bytes int) bool {
 	l := s.rule.quota.ledger(status)
 	s.keep = l.keep

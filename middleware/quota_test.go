@@ -12,7 +12,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// Clients without rights, whose requests are answered with 4xx, and one that sends much, keep out no other's answers.
+// Clients without rights, whose requests are answered with 4xx, and one that sends much, keep out no other's responses.
 func TestQuota(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -43,27 +43,27 @@ func TestQuota(t *testing.T) {
 			return count
 		}
 		if got := remembered("garbage", 100); got == 0 || got > 20 { // of 10,000 bytes, of which a client has three quarters
-			t.Errorf("%d answers of 404 are remembered", got)
+			t.Errorf("%d responses of 404 are remembered", got)
 		}
 		if got := remembered("Ann", 200); got < 50 || got > 110 { // of 70,000
-			t.Errorf("%d answers to one client are remembered", got)
+			t.Errorf("%d responses to one client are remembered", got)
 		}
 		if got := remembered("Bob", 10); got != 10 {
-			t.Errorf("%d of 10 answers to another client are remembered", got)
+			t.Errorf("%d of 10 responses to another client are remembered", got)
 		}
 		if !slices.Contains(n.reasons, middleware.ReasonQuota) {
 			t.Error("no reason is quota")
 		}
 		time.Sleep(time.Hour + 2*time.Minute)
 		if got := remembered("garbage", 5); got != 5 {
-			t.Errorf("an hour later %d of 5 answers of 404 are remembered", got)
+			t.Errorf("an hour later %d of 5 responses of 404 are remembered", got)
 		}
 		if _, replayed := pay("Ann", fmt.Sprintf("new-%d", time.Now().Unix())); replayed {
 			t.Error("a new request is a repeat")
 		}
 		time.Sleep(day + time.Hour)
 		if got := remembered("Ann", 50); got != 50 {
-			t.Errorf("a day later %d of 50 answers to the client are remembered", got)
+			t.Errorf("a day later %d of 50 responses to the client are remembered", got)
 		}
 	})
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// Each answer that isn't remembered, or not in whole, has a line in the log and a count, with its reason.
+// Each response that isn't remembered, or not in whole, has a line in the log and a count, with its reason.
 func TestReasons(t *testing.T) {
 	t.Parallel()
 	type test struct {
@@ -86,7 +86,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// An answer that the masters don't confirm has a reason, too.
+// A response that the masters don't confirm has a reason, too.
 func TestReasonOfMastersThatAreGone(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
@@ -105,7 +105,7 @@ func TestReasonOfMastersThatAreGone(t *testing.T) {
 	})
 }
 
-// A final answer whose lock on the keys is lost at the last moment is counted.
+// A final response whose lock on the keys is lost at the last moment is counted.
 func TestReasonOfALostKey(t *testing.T) {
 	t.Parallel()
 	l, n := newLocker(t, live), &notes{}
@@ -135,7 +135,7 @@ func TestUserIsTheScope(t *testing.T) {
 	for name, rule := range map[string]middleware.Rule{"preset": {Preset: "idempotency-key", User: user}, "none": {IdempotencyKey: "required", Remember: hour, User: user}} {
 		c := &cashier{answer: receipt}
 		server := serve(t, middleware.New(l, "", rule)(c))
-		pay := func(headers ...string) answer {
+		pay := func(headers ...string) received {
 			return post(t, server.URL, append(headers, "Idempotency-Key", name)...)
 		}
 		ann := pay("Authorization", "Bearer 1", "Verified-User", "Ann")

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/signature"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -21,7 +21,7 @@ const statusClientClosed = 499
 
 // Refusal is the error of a request that was not served, or that lost its lease before anything was written.
 type Refusal struct {
-	Status     int           // the HTTP status of the answer
+	Status     int           // the HTTP status of the response
 	RetryAfter time.Duration // whole seconds for the header Retry-After; 0 for none
 	Turn       Turn
 	Err        error
@@ -130,7 +130,7 @@ func (rule *Serializer) refusalOfLock(ctx context.Context, err error) *Refusal {
 	return refusal
 }
 
-// SetHeaders sets the headers of the answer: Retry-After in seconds, Redlock-Outcome, by which a client can distinguish one 409
+// SetHeaders sets the headers of the response: Retry-After in seconds, Redlock-Outcome, by which a client can distinguish one 409
 // from another, and Cache-Control. It removes those that describe a body which the handler did not come to write.
 func (e *Refusal) SetHeaders(h http.Header) {
 	for _, name := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {
@@ -156,7 +156,7 @@ func RefusalOf(ctx context.Context, err error) *Refusal {
 
 // Write answers with application/problem+json; docs/problems.md explains the types.
 func (e *Refusal) Write(w http.ResponseWriter) {
-	body := answer.Problem{Type: answer.ProblemTypes + string(e.Turn.Outcome), Title: titles[e.Turn.Outcome], Status: e.Status, Detail: e.Turn.Detail}
+	body := remembered.Problem{Type: remembered.ProblemTypes + string(e.Turn.Outcome), Title: titles[e.Turn.Outcome], Status: e.Status, Detail: e.Turn.Detail}
 	e.SetHeaders(w.Header())
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(e.Status)

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/response"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -43,8 +43,8 @@ func (rule *Serializer) checkRemember() error {
 		return fmt.Errorf("remember %v: must be at least %v", rule.Remember, leastRemember)
 	case rule.Remember > 0 && rule.dedupe == nil:
 		return errors.New("remember needs dedupe or idempotency_key: a repeat is told from a new request by its ID")
-	case rule.waitsForAnswers() && (rule.Remember == 0 || rule.Wait == 0):
-		return errors.New("on_duplicate wait: needs remember, for the answer that a repeat waits for, and wait, for how long")
+	case rule.waitsForResponses() && (rule.Remember == 0 || rule.Wait == 0):
+		return errors.New("on_duplicate wait: needs remember, for the response that a repeat waits for, and wait, for how long")
 	case rule.Remember > 0 && !rule.runsToEnd():
 		return errors.New("on_client_abort cancel: remember needs requests that run to their end: a client that has left is the one that repeats")
 	case rule.RememberSize < 0 || rule.RememberSize > MaxRememberSize:
@@ -53,7 +53,7 @@ func (rule *Serializer) checkRemember() error {
 	return nil
 }
 
-func (rule *Serializer) sealer() *answer.Sealer {
+func (rule *Serializer) sealer() *remembered.Sealer {
 	if rule.Sealer == nil {
 		return nil
 	}
@@ -103,9 +103,9 @@ func (rule *Serializer) comparesKeys() bool {
 	return rule.identifiesByHeader() && rule.Remember > 0 && *rule.Fingerprint
 }
 
-// recall returns the answer that the masters remember for the delivery, unless that was to another request. If there is no room for it
+// recall returns the response that the masters remember for the delivery, unless that was to another request. If there is no room for it
 // in memory now, needs is how many bytes it takes there.
-func (s *serving) recall(result []byte) (a *answer.Answer, needs int, err error) {
+func (s *serving) recall(result []byte) (a *remembered.Response, needs int, err error) {
 	room := func(more int) bool { // besides the result
 		if s.roomToReplay(len(result) + more) {
 			return true
@@ -113,9 +113,9 @@ func (s *serving) recall(result []byte) (a *answer.Answer, needs int, err error)
 		needs = len(result) + more
 		return false
 	}
-	a, err = answer.DecodeWithin(result, s.rule.sealer(), s.turn.claimKey, room)
-	if errors.Is(err, answer.ErrNotSealed) { // it is from before the rule had keys
-		a, err = answer.DecodeWithin(result, nil, s.turn.claimKey, room)
+	a, err = remembered.DecodeWithin(result, s.rule.sealer(), s.turn.claimKey, room)
+	if errors.Is(err, remembered.ErrNotSealed) { // it is from before the rule had keys
+		a, err = remembered.DecodeWithin(result, nil, s.turn.claimKey, room)
 	}
 	if err != nil {
 		return nil, needs, err
@@ -126,12 +126,12 @@ func (s *serving) recall(result []byte) (a *answer.Answer, needs int, err error)
 	return a, 0, nil
 }
 
-// newRecorder returns what keeps a copy of the answer, or nil if that is not remembered.
-func (s *serving) newRecorder() *answer.Recorder {
+// newRecorder returns what keeps a copy of the response, or nil if that is not remembered.
+func (s *serving) newRecorder() *remembered.Recorder {
 	if s.rule.Remember == 0 || s.turn.claimed == nil {
 		return nil
 	}
-	return answer.NewRecorder(s.w.Header(), int(s.rule.RememberSize), s.roomToWrite)
+	return remembered.NewRecorder(s.w.Header(), int(s.rule.RememberSize), s.roomToWrite)
 }
 
 // acceptIdentity has the handler answer without an encoding, and returns what undoes that: a repeat may accept others than the first
@@ -147,8 +147,8 @@ func (s *serving) acceptIdentity() (undo func()) {
 	}
 }
 
-// conclude decides what the masters are to remember of the answer, once the handler has returned.
-func (s *serving) conclude(recorder *answer.Recorder, written *response.Writer, broken bool, lost error) {
+// conclude decides what the masters are to remember of the response, once the handler has returned.
+func (s *serving) conclude(recorder *remembered.Recorder, written *response.Writer, broken bool, lost error) {
 	if recorder == nil {
 		return
 	}
@@ -161,18 +161,18 @@ func (s *serving) conclude(recorder *answer.Recorder, written *response.Writer, 
 	case recorder.Status() >= 500 || !s.rule.final(recorder.Status()) && recorder.Status() != http.StatusSwitchingProtocols:
 		s.why = ReasonNotFinal
 	default:
-		a, why := recorder.Answer(s.r.Method, written.Header())
+		a, why := recorder.Response(s.r.Method, written.Header())
 		if s.why = Reason(why); a != nil {
 			s.encode(a, recorder.Crowded())
 		}
 	}
 }
 
-// encode makes of the answer what the masters are to remember. If it is too large, that is its status: the request is done.
-func (s *serving) encode(a *answer.Answer, crowded bool) {
+// encode makes of the response what the masters are to remember. If it is too large, that is its status: the request is done.
+func (s *serving) encode(a *remembered.Response, crowded bool) {
 	a.Fingerprint = s.fingerprint
 	result, err := a.Encode(s.rule.sealer(), s.turn.claimKey)
-	if errors.Is(err, answer.ErrTooLarge) || len(result) > redlock.MaxResult {
+	if errors.Is(err, remembered.ErrTooLarge) || len(result) > redlock.MaxResult {
 		a.Header, a.Removed, a.Body, a.TooLarge = nil, nil, nil, true
 		result, err = a.Encode(s.rule.sealer(), s.turn.claimKey)
 	}
@@ -192,7 +192,7 @@ func (s *serving) encode(a *answer.Answer, crowded bool) {
 	s.result = result
 }
 
-// unlockWith releases the lock on the delivery, and has the masters remember its answer. It returns what tells how that went.
+// unlockWith releases the lock on the delivery, and has the masters remember its response. It returns what tells how that went.
 func (s *serving) unlockWith(result []byte) (tell func()) {
 	err := s.turn.claimed.UnlockWith(result, s.keep)
 	return func() {
@@ -204,7 +204,7 @@ func (s *serving) unlockWith(result []byte) (tell func()) {
 	}
 }
 
-// retried are the statuses below 500 with which a server asks to try again, so that they are not the answer for good.
+// retried are the statuses below 500 with which a server asks to try again, so that they are not the response for good.
 var retried = []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusConflict,
 	http.StatusLocked, http.StatusTooEarly, http.StatusTooManyRequests}
 
@@ -234,14 +234,14 @@ func parseStatuses(texts []string) (func(status int) bool, error) {
 	return func(status int) bool { return one[status] || class[status/100] }, nil
 }
 
-// Sealer encrypts the answers that are remembered, so that the masters can't read them.
-type Sealer struct{ sealer *answer.Sealer }
+// Sealer encrypts the responses that are remembered, so that the masters can't read them.
+type Sealer struct{ sealer *remembered.Sealer }
 
 // NewSealer returns a Sealer with AES-256-GCM. Each key has 32 bytes; the first encrypts, and all decrypt, so that a key can be
-// replaced: first add the new one everywhere as the second, then make it the first, and remove the old one when the last answer
+// replaced: first add the new one everywhere as the second, then make it the first, and remove the old one when the last response
 // that it has encrypted is forgotten. Its errors don't show the keys.
 func NewSealer(keys ...[]byte) (*Sealer, error) {
-	sealer, err := answer.NewSealer(keys...)
+	sealer, err := remembered.NewSealer(keys...)
 	if err != nil {
 		return nil, err
 	}

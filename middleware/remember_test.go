@@ -31,7 +31,7 @@ func (c *cashier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.answer(w, r)
 }
 
-// receipt is an answer with a random body.
+// receipt is a response with a random body.
 func receipt(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Location", "/receipts/1")
 	w.Header().Add("Link", "<a>")
@@ -43,7 +43,7 @@ func receipt(w http.ResponseWriter, _ *http.Request) {
 
 const hour = time.Hour
 
-// remembering is a rule that remembers the answers of a cashier.
+// remembering is a rule that remembers the responses of a cashier.
 func remembering(t *testing.T, answer http.HandlerFunc, rule middleware.Rule) (*httptest.Server, *cashier) {
 	t.Helper()
 	c := &cashier{answer: answer}
@@ -58,14 +58,14 @@ func (c *cashier) requireRuns(t *testing.T, want int64) {
 	}
 }
 
-func requireReplay(t *testing.T, got, first answer) {
+func requireReplay(t *testing.T, got, first received) {
 	t.Helper()
 	if got.StatusCode != first.StatusCode || got.body != first.body || got.Header.Get("Idempotency-Replayed") != "true" {
-		t.Errorf("%d %q %v, want the first answer, %d %q", got.StatusCode, got.body, got.Header, first.StatusCode, first.body)
+		t.Errorf("%d %q %v, want the first response, %d %q", got.StatusCode, got.body, got.Header, first.StatusCode, first.body)
 	}
 }
 
-// A repeat gets the first answer, and only a repeat does.
+// A repeat gets the first response, and only a repeat does.
 func TestRemember(t *testing.T) {
 	t.Parallel()
 	server, c := remembering(t, receipt, middleware.Rule{})
@@ -101,13 +101,13 @@ func TestReplayWhileTheKeyIsHeld(t *testing.T) {
 		receipt(w, r)
 	}, middleware.Rule{})
 	first := post(t, server.URL, "Order", "42", "Id", "a")
-	slow := make(chan answer)
+	slow := make(chan received)
 	go func() { slow <- post(t, server.URL, "Order", "42", "Id", "slow") }()
 	receive(t, running, "the slow one")
 	requireReplay(t, post(t, server.URL, "Order", "42", "Id", "a"), first)
 	requireProblem(t, post(t, server.URL, "Order", "42", "Id", "slow"), http.StatusConflict, "duplicate")
 	close(end)
-	first = receive(t, slow, "the answer to the slow one")
+	first = receive(t, slow, "the response to the slow one")
 	requireReplay(t, post(t, server.URL, "Order", "42", "Id", "slow"), first)
 }
 
@@ -163,7 +163,7 @@ func TestRememberedStatuses(t *testing.T) {
 	}
 }
 
-// The repeat of a request whose answer was too large is not served again; it learns the status.
+// The repeat of a request whose response was too large is not served again; it learns the status.
 func TestTooLarge(t *testing.T) {
 	t.Parallel()
 	large := strings.Repeat("x", 101)
@@ -186,7 +186,7 @@ func TestTooLarge(t *testing.T) {
 	requireReplay(t, post(t, server.URL, "Order", "42", "Id", "b", "Shorter", "1"), first)
 }
 
-// An ID names one request: another one with it is refused, or answered with the first answer if the rule says so.
+// An ID names one request: another one with it is refused, or answered with the first response if the rule says so.
 func TestFingerprint(t *testing.T) {
 	t.Parallel()
 	request := func(method, url, body string) *http.Request {
@@ -255,7 +255,7 @@ func TestPlacesWithTheSamePath(t *testing.T) {
 func TestSpellingsOfAPlace(t *testing.T) {
 	t.Parallel()
 	server, c := remembering(t, receipt, middleware.Rule{Fingerprint: new(false)})
-	send := func(host, path string) answer {
+	send := func(host, path string) received {
 		r := newRequest(t, server.URL+path, "Order", "42", "Id", "a")
 		r.Host = host
 		return do(t, r)
@@ -276,7 +276,7 @@ func TestSpellingsOfAPlace(t *testing.T) {
 	c.requireRuns(t, 5)
 }
 
-// Nobody gets the answer to what another has asked.
+// Nobody gets the response to what another has asked.
 func TestScope(t *testing.T) {
 	t.Parallel()
 	l, c := newLocker(t, live), &cashier{answer: receipt}
@@ -284,7 +284,7 @@ func TestScope(t *testing.T) {
 	ann := post(t, server.URL, "Order", "42", "Id", "a", "Authorization", "Bearer Ann")
 	bob := post(t, server.URL, "Order", "42", "Id", "a", "Authorization", "Bearer ann")
 	if bob.body == ann.body {
-		t.Error("one client got the answer of another")
+		t.Error("one client got the response of another")
 	}
 	requireReplay(t, post(t, server.URL, "Order", "42", "Id", "a", "Authorization", "Bearer Ann"), ann)
 	if forgotten, err := l.Forget(t.Context(), middleware.Delivery{Keys: []string{"order:42"}, ID: "a", Scope: "Bearer Ann"}.Key()); err != nil {
@@ -294,7 +294,7 @@ func TestScope(t *testing.T) {
 	c.requireRuns(t, 2)
 }
 
-// A client that leaves gets the answer when it comes again: its request runs to the end without a setting.
+// A client that leaves gets the response when it comes again: its request runs to the end without a setting.
 func TestRememberedForAClientThatLeft(t *testing.T) {
 	t.Parallel()
 	running, end := make(chan bool, 1), make(chan bool)
@@ -313,7 +313,7 @@ func TestRememberedForAClientThatLeft(t *testing.T) {
 	leave()
 	receive(t, gone, "the client's error")
 	close(end)
-	var got answer
+	var got received
 	for start := time.Now(); time.Since(start) < bound; time.Sleep(time.Millisecond) {
 		if got = post(t, server.URL, "Order", "42", "Id", "a"); got.StatusCode != http.StatusConflict {
 			break
@@ -325,7 +325,7 @@ func TestRememberedForAClientThatLeft(t *testing.T) {
 	c.requireRuns(t, 1)
 }
 
-// A rule inside of one that holds its keys compares deliveries, too, and remembers their answers.
+// A rule inside of one that holds its keys compares deliveries, too, and remembers their responses.
 func TestRememberInsideOfTheKeys(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
@@ -350,7 +350,7 @@ func TestRememberInsideOfTheKeys(t *testing.T) {
 	requireFree(t, l, "order:42")
 }
 
-// Answers on the masters are encrypted; keys can be replaced; an answer that can't be read is not made again.
+// Responses on the masters are encrypted; keys can be replaced; a response that can't be read is not made again.
 func TestSealer(t *testing.T) {
 	t.Parallel()
 	sealer := func(keys ...byte) *middleware.Sealer {
@@ -370,7 +370,7 @@ func TestSealer(t *testing.T) {
 		rule.Dedupe, rule.Remember = "{header.Id}", hour
 		return serve(t, orders(l, c.ServeHTTP, rule))
 	}
-	pay := func(server *httptest.Server, id string) answer {
+	pay := func(server *httptest.Server, id string) received {
 		req := newRequest(t, server.URL, "Order", "42", "Id", id)
 		req.Host = "shop.example.com"
 		return do(t, req)
@@ -389,8 +389,8 @@ func TestSealer(t *testing.T) {
 	}
 }
 
-// The Observer is told of each answer that was to be remembered, and the outcome of a replay.
-func TestObserverOfAnswers(t *testing.T) {
+// The Observer is told of each response that was to be remembered, and the outcome of a replay.
+func TestObserverOfResponses(t *testing.T) {
 	t.Parallel()
 	n := &notes{}
 	server, _ := remembering(t, receipt, middleware.Rule{Observer: n, Name: "pay"})
@@ -398,7 +398,7 @@ func TestObserverOfAnswers(t *testing.T) {
 	post(t, server.URL, "Order", "42", "Id", "a")
 	n.require(t, 1, 1, done{"pay", middleware.OutcomeAcquired, true}, done{"pay", middleware.OutcomeReplayed, false})
 	if n.remembered != 1 || n.bytes < 32 {
-		t.Errorf("%d answers remembered with %d bytes", n.remembered, n.bytes)
+		t.Errorf("%d responses remembered with %d bytes", n.remembered, n.bytes)
 	}
 }
 
@@ -424,9 +424,9 @@ func TestWrongMemory(t *testing.T) {
 	}
 }
 
-// TestUnreadableAnswer: a request whose answer is remembered and can't be read doesn't run again, even where requests run without a
+// TestUnreadableResponse: a request whose response is remembered and can't be read doesn't run again, even where requests run without a
 // quorum.
-func TestUnreadableAnswer(t *testing.T) {
+func TestUnreadableResponse(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
 	c := &cashier{answer: ok}
@@ -448,7 +448,7 @@ func TestUnreadableAnswer(t *testing.T) {
 	}
 	c.requireRuns(t, 1)
 	clients("1000")
-	eventually(t, "the answer can be read", func() bool {
+	eventually(t, "the response can be read", func() bool {
 		got = post(t, server.URL, "Order", "42", "Id", "a")
 		return got.StatusCode != http.StatusServiceUnavailable
 	})

@@ -42,9 +42,9 @@ type Rule struct {
 	// The request header, best `Redlock-Key`, in which the upstream finds what was locked (docs/recipes.md#what-was-locked): JSON in ASCII, at
 	// most 4 KiB, such as `{"path.1":["42"]}`. For its name, what holds for `fence_header` holds. Default: none.
 	KeyHeader string `json:"key_header,omitempty"`
-	// The status of the answer if another request holds the key: 400 to 599. Default: 423.
+	// The status of the response if another request holds the key: 400 to 599. Default: 423.
 	HeldStatus int `json:"held_status,omitempty"`
-	// The status of the answer if too few masters answer: 400 to 599. Default: 409.
+	// The status of the response if too few masters answer: 400 to 599. Default: 409.
 	NoQuorumStatus int `json:"no_quorum_status,omitempty"`
 	// What becomes of a request that lacks a part of the key: `refuse` it with 400, or `pass` it on without a lock; one with an ID holds
 	// the lock on that. Default: `refuse`.
@@ -52,7 +52,7 @@ type Rule struct {
 	// What becomes of a request if too few masters answer: `refuse` it, or `pass` it on without a lock. Default: `refuse`.
 	OnNoQuorum string `json:"on_no_quorum,omitempty"`
 
-	// How many bytes of a body are read for a key, a signature or `buffer_body`, and of an answer wait with `buffer_answer`; a longer
+	// How many bytes of a body are read for a key, a signature or `buffer_body`, and of a response wait with `buffer_response`; a longer
 	// body is refused with 413. At most the `body_budget`. Bodies that are not needed have no limit. Default: 1 MiB, or the preset's.
 	MaxBody int64 `json:"max_body,omitempty"`
 	// How long such a body may take to arrive; a slower one is refused with 408. Default: 10s.
@@ -60,12 +60,12 @@ type Rule struct {
 	// Reads the whole body, up to `max_body`, before the lock is taken (docs/hosts.md#slow-clients). Not for bidirectional streams, such as
 	// gRPC's. Default: off; with a preset on.
 	BufferBody *bool `json:"buffer_body,omitempty"`
-	// Lets an answer, up to `max_body`, wait for its client when the lock is free (docs/hosts.md#slow-clients). What is flushed is sent at
+	// Lets a response, up to `max_body`, wait for its client when the lock is free (docs/hosts.md#slow-clients). What is flushed is sent at
 	// once. Default: off; with a preset on.
-	BufferAnswer *bool `json:"buffer_answer,omitempty"`
-	// How long a client may keep its answer waiting, at once, or in all and with a second more for each 16 KiB that it has taken. Then it
+	BufferResponse *bool `json:"buffer_response,omitempty"`
+	// How long a client may keep its response waiting, at once, or in all and with a second more for each 16 KiB that it has taken. Then it
 	// is cut off. Default: 10s.
-	AnswerTimeout time.Duration `json:"answer_timeout,omitempty"`
+	ResponseTimeout time.Duration `json:"response_timeout,omitempty"`
 	// The signature that is checked before the lock is taken: the scheme `stripe`, `github`, `shopify`, `slack`, `adyen` or
 	// `standard-webhooks` (also the headers of Svix), and one or more secrets, any of which may have signed; best `{env.STRIPE_SECRET}` or
 	// `{file./run/secrets/stripe}`. A request without it is refused with 401. Default: none.
@@ -80,17 +80,17 @@ type Rule struct {
 	// the preset's. Default: the preset's, or none.
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
 	// The template of who has sent the request, such as `{header.X-API-Key}`: a part of the ID, stored hashed, so that nobody meets another's
-	// request or answer. A request with an ID and without it is refused with 400. `off` turns off the preset's. Default: whom authentication
+	// request or response. A request with an ID and without it is refused with 400. `off` turns off the preset's. Default: whom authentication
 	// has found, or the preset's.
 	Scope string `json:"scope,omitempty"`
-	// How long the final answer to a delivery is remembered (docs/configuration.md#remembered-answers), at least 1s, one of 4xx for an
+	// How long the final response to a delivery is remembered (docs/configuration.md#remembered-responses), at least 1s, one of 4xx for an
 	// hour at most; `off`, in Go a negative value: not at all, even if the preset does. Default: the preset's, or off.
 	Remember time.Duration `json:"remember,omitempty"`
-	// How many bytes the body of such an answer may have, at most 960 KiB. Default: 64 KiB.
+	// How many bytes the body of such a response may have, at most 960 KiB. Default: 64 KiB.
 	RememberSize int64 `json:"remember_size,omitempty"`
-	// How many bytes the answers that this process has stored take on each master, less than 2 GiB; further ones are not remembered
-	// (docs/operations.md#answers-that-are-not-remembered). An eighth is for answers of 4xx alone, and no scope takes more than three times
-	// what it leaves. Default: 1 GiB.
+	// How many bytes the responses that this process has stored take on each master, less than 2 GiB; further ones are not remembered
+	// (docs/operations.md#responses-that-are-not-remembered). An eighth is for responses of 4xx alone, and no scope takes more than three
+	// times what it leaves. Default: 1 GiB.
 	RememberQuota int64 `json:"remember_quota,omitempty"`
 	// Which statuses are final: numbers from 200 to 499, or `2xx`, `3xx`, `4xx`; with a preset for webhooks only `2xx`. A part (206) or a
 	// 304 is repeated as it is. Default: the preset's, or all but 401, 403, 408, 409, 423, 425 and 429.
@@ -99,14 +99,14 @@ type Rule struct {
 	// path and query are a part of the ID, because a sender may deliver one event to several places. Default: on; with a preset for webhooks
 	// off.
 	Fingerprint *bool `json:"fingerprint,omitempty"`
-	// What becomes of a repeat while the first request waits or runs: `refuse` it with 409, or have it `wait` for the first one's answer,
+	// What becomes of a repeat while the first request waits or runs: `refuse` it with 409, or have it `wait` for the first one's response,
 	// within the rule's wait; if that is not remembered, one of those that wait runs. Needs `remember` and a wait. Default: `refuse`.
 	OnDuplicate string `json:"on_duplicate,omitempty"`
 
 	// Serves requests for another protocol, such as WebSocket; they hold the lock as long as their connection lasts, up to `max_hold`.
 	// Without it they are refused with 403. Default: off.
 	AllowUpgrade bool `json:"allow_upgrade,omitempty"`
-	// What becomes of a request whose client has left: `run` it, so that the upstream's answer is still read to its end, up to `max_hold`;
+	// What becomes of a request whose client has left: `run` it, so that the upstream's response is still read to its end, up to `max_hold`;
 	// or `cancel` it, which suits streams without end, and is an error with `remember`. Default: `run`.
 	OnClientAbort string `json:"on_client_abort,omitempty"`
 	// How long the key stays locked, up to `max_hold`, after a handler has broken off (an error of 499 or more, a panic, 502 or 504): the
@@ -118,7 +118,7 @@ type Rule struct {
 	// has found (User), and the address (ClientAddress). It is personal data. Default: off.
 	ShowClient bool `json:"show_client,omitempty"`
 
-	// BodyBudget bounds the memory for bodies and answers that wait; rules may share one. In Caddy it is that of `body_budget`.
+	// BodyBudget bounds the memory for bodies and responses that wait; rules may share one. In Caddy it is that of `body_budget`.
 	// Default: one of 64 MiB for all rules without their own.
 	BodyBudget *Budget `json:"-"`
 	// ClientAddress returns the address of a request's client, IP or IP:port, which bounds its share of the body budget. Behind a proxy it
@@ -127,12 +127,12 @@ type Rule struct {
 	// OriginalURL returns the URL that the client has asked for, which the fingerprint has. In Caddy it is the one before `handle_path`
 	// and `rewrite`. Default: the request's `RequestURI`.
 	OriginalURL func(*http.Request) *url.URL `json:"-"`
-	// OnReplay is called before a request is answered with the remembered answer. Default: none.
+	// OnReplay is called before a request is answered with the remembered response. Default: none.
 	OnReplay func(*http.Request, Turn) `json:"-"`
 	// User returns whom authentication has found, such as a JWT's subject, or "" for nobody: the scope of a rule that sets none, as it
 	// stays when a client has a new token. In Caddy it is `{http.auth.user.id}`. Default: nobody.
 	User func(*http.Request) string `json:"-"`
-	// Sealer encrypts the answers on the masters. All processes of the rule must have its keys: an answer that can't be read is refused
+	// Sealer encrypts the responses on the masters. All processes of the rule must have its keys: a response that can't be read is refused
 	// with 500, because the request must not run again. In Caddy `remember_keys` does. Default: none, the masters can read them.
 	Sealer *Sealer `json:"-"`
 	// Finished reports whether no work can go on after an error of the handler, so that HoldAfterAbort is not needed. Default: work may go
@@ -207,8 +207,8 @@ func (rule *Rule) setPreset(preset Preset) {
 	if rule.BufferBody == nil {
 		rule.BufferBody = new(rule.Preset != "")
 	}
-	if rule.BufferAnswer == nil {
-		rule.BufferAnswer = new(rule.Preset != "")
+	if rule.BufferResponse == nil {
+		rule.BufferResponse = new(rule.Preset != "")
 	}
 	rule.Wait = max(cmp.Or(rule.Wait, preset.Wait), 0)
 	rule.HeldStatus = cmp.Or(rule.HeldStatus, preset.HeldStatus)
@@ -231,7 +231,7 @@ func (rule *Rule) setDefaults() {
 	rule.OnClientAbort = cmp.Or(rule.OnClientAbort, "run")
 	rule.MaxBody = cmp.Or(rule.MaxBody, DefaultMaxBody)
 	rule.BodyTimeout = cmp.Or(rule.BodyTimeout, DefaultBodyTimeout)
-	rule.AnswerTimeout = cmp.Or(rule.AnswerTimeout, DefaultAnswerTimeout)
+	rule.ResponseTimeout = cmp.Or(rule.ResponseTimeout, DefaultResponseTimeout)
 	rule.BodyBudget = cmp.Or(rule.BodyBudget, defaultBudget)
 	rule.ReplayWindow = cmp.Or(rule.ReplayWindow, defaultReplayWindow)
 	rule.RememberSize = cmp.Or(rule.RememberSize, DefaultRememberSize)

@@ -21,8 +21,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// requireProblem checks an answer of the middleware itself.
-func requireProblem(t *testing.T, got answer, status int, kind string) {
+// requireProblem checks a response of the middleware itself.
+func requireProblem(t *testing.T, got received, status int, kind string) {
 	t.Helper()
 	var body struct {
 		Type, Title, Detail string
@@ -60,10 +60,10 @@ func TestServed(t *testing.T) {
 		w.WriteHeader(http.StatusCreated)
 		ok(w, r)
 	}, middleware.Rule{}))
-	for range 30 { // a client that has its answer never meets the lock of that request
+	for range 30 { // a client that has its response never meets the lock of that request
 		got := post(t, server.URL, "Order", "42")
 		if got.StatusCode != http.StatusCreated || got.body != "served" || got.Header.Get("X-Test") != "1" {
-			t.Fatalf("answer %d %q", got.StatusCode, got.body)
+			t.Fatalf("response %d %q", got.StatusCode, got.body)
 		}
 	}
 	if _, found := middleware.TurnFromContext(t.Context()); found {
@@ -194,7 +194,7 @@ func TestWait(t *testing.T) {
 	if turn := receive(t, served, "the turn after the wait"); turn.Waited < busy {
 		t.Errorf("Waited is %v, want at least %v", turn.Waited, busy)
 	}
-	if got := receive(t, status, "the answer"); got != http.StatusOK {
+	if got := receive(t, status, "the response"); got != http.StatusOK {
 		t.Errorf("status %d", got)
 	}
 
@@ -243,10 +243,10 @@ func TestRelease(t *testing.T) {
 	t.Parallel()
 	started := make(chan bool, 1)
 	for name, end := range map[string]http.HandlerFunc{
-		"return":                ok,
-		"return without answer": func(http.ResponseWriter, *http.Request) {},
-		"panic":                 func(http.ResponseWriter, *http.Request) { panic("test") },
-		"abort":                 func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"return":                  ok,
+		"return without response": func(http.ResponseWriter, *http.Request) {},
+		"panic":                   func(http.ResponseWriter, *http.Request) { panic("test") },
+		"abort":                   func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 		"panic after write": func(w http.ResponseWriter, r *http.Request) {
 			ok(w, r)
 			panic("test")
@@ -307,15 +307,15 @@ func TestLeaseLost(t *testing.T) {
 		}
 	}, middleware.Rule{MaxHold: time.Second}))
 
-	written := make(chan answer, 1)
+	written := make(chan received, 1)
 	go func() { written <- post(t, server.URL, "Order", "43", "Write", "1") }()
 	got := post(t, server.URL, "Order", "42")
 	requireProblem(t, got, http.StatusInternalServerError, "lost")
 	if got.Header.Get("Retry-After") != "" {
 		t.Errorf("Retry-After %q, want none: the outcome is unknown", got.Header.Get("Retry-After"))
 	}
-	if got := receive(t, written, "the other answer"); got.StatusCode != http.StatusOK || got.body != "served" {
-		t.Errorf("a written answer was not kept: %d %q", got.StatusCode, got.body)
+	if got := receive(t, written, "the other response"); got.StatusCode != http.StatusOK || got.body != "served" {
+		t.Errorf("a written response was not kept: %d %q", got.StatusCode, got.body)
 	}
 	if err := l.Close(); err != nil { // Close waits for the log, which is written after the contexts have ended
 		t.Error(err)
@@ -325,13 +325,13 @@ func TestLeaseLost(t *testing.T) {
 	}
 }
 
-// TestLostAndWritten writes in every possible way after the lock was lost. Only if no part of a final answer has been written
+// TestLostAndWritten writes in every possible way after the lock was lost. Only if no part of a final response has been written
 // can there be another.
 func TestLostAndWritten(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		write http.HandlerFunc
-		want  int // 500 only if the answer is ours
+		want  int // 500 only if the response is ours
 	}{
 		"nothing": {func(http.ResponseWriter, *http.Request) {}, 500},
 		"only headers": {func(w http.ResponseWriter, _ *http.Request) {
@@ -406,7 +406,7 @@ func TestKeyIsHashed(t *testing.T) {
 			ok(w, r)
 		}, middleware.Rule{}))
 		if got := post(t, server.URL, "Order", c.value); got.body != "served" {
-			t.Errorf("answer %d %q", got.StatusCode, got.body)
+			t.Errorf("response %d %q", got.StatusCode, got.body)
 		}
 	}
 }
@@ -416,13 +416,13 @@ func TestKeyIsNeverShown(t *testing.T) {
 	const secret = "s3cret"
 	var log safeBuffer
 	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	check := func(got answer, status int) {
+	check := func(got received, status int) {
 		t.Helper()
 		if got.StatusCode != status {
 			t.Errorf("status %d, want %d", got.StatusCode, status)
 		}
 		if strings.Contains(got.body+fmt.Sprint(got.Header), secret) {
-			t.Errorf("the answer shows the key: %v %s", got.Header, got.body)
+			t.Errorf("the response shows the key: %v %s", got.Header, got.body)
 		}
 	}
 	l, closing := newLocker(t, live), newLocker(t, live)
@@ -539,7 +539,7 @@ func TestServeReturnsTheHandlersError(t *testing.T) {
 	}
 	switching := newLocker(t, live)
 	err := rule.Serve(switching, httptest.NewRecorder(), newRequest(t, "/"), func(w http.ResponseWriter, _ *http.Request) error {
-		w.WriteHeader(http.StatusSwitchingProtocols) // the last answer on this connection
+		w.WriteHeader(http.StatusSwitchingProtocols) // the last response on this connection
 		return switching.Close()
 	})
 	if err != nil {

@@ -13,14 +13,14 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// run serves the request with its lock, which is released before the answer ends.
+// run serves the request with its lock, which is released before the response ends.
 func (s *serving) run() error {
 	w, written := s.wrap()
 	recorder := s.newRecorder()
 	if recorder != nil {
 		written.Recorder, s.why = recorder, ReasonBrokenOff // unless the handler returns
 	}
-	brokenOff, panicked := true, true // unless the handler returns: net/http's proxies break off an answer by a panic
+	brokenOff, panicked := true, true // unless the handler returns: net/http's proxies break off a response by a panic
 	defer func() {
 		written.End(panicked)
 		s.noteSlowClient(written)
@@ -49,7 +49,7 @@ func (s *serving) run() error {
 	turn := s.turn
 	turn.Outcome, turn.Detail = OutcomeLost, detailOf(OutcomeLost, lost)
 	if written.Begun {
-		s.rule.logOutcome("request lost its lock after its answer had begun", turn, lost)
+		s.rule.logOutcome("request lost its lock after its response had begun", turn, lost)
 		return err
 	}
 	s.rule.logOutcome("request lost its lock", turn, lost, slog.Int("status", http.StatusInternalServerError))
@@ -118,7 +118,7 @@ func (s *serving) pass() error {
 }
 
 // brokenOff reports whether a handler that has returned may have left work behind: it failed, its client has left, or its
-// answer says that it gave up on an upstream.
+// response says that it gave up on an upstream.
 func (s *serving) brokenOff(written *response.Writer, err error) bool {
 	switch {
 	case err != nil:
@@ -161,7 +161,7 @@ func (s *serving) releaseNow() {
 	case s.own == s.turn.claimed:
 	case s.result == nil:
 		tellKeys = s.unlock(s.own)
-	default: // to store the answer may take long
+	default: // to store the response may take long
 		keys.Go(func() { tellKeys = s.unlock(s.own) })
 	}
 	tellClaim := s.unlockClaim(s.result)

@@ -20,7 +20,7 @@ import (
 const manyBytes = 16 << 20 // more than the connections buffer
 
 // busyUpstream begins to answer, and continues on a signal with more than the connections buffer, so that somebody must read
-// it. Then it waits before it sends the last byte, so that nobody has the whole answer earlier.
+// it. Then it waits before it sends the last byte, so that nobody has the whole response earlier.
 type busyUpstream struct {
 	*httptest.Server
 	goOn, end chan bool
@@ -140,7 +140,7 @@ func TestErrorsOfWrites(t *testing.T) {
 	}
 }
 
-// A client that doesn't read its answer holds the key for max_hold at most, although the handler is stuck.
+// A client that doesn't read its response holds the key for max_hold at most, although the handler is stuck.
 func TestMaxHoldOfSlowReader(t *testing.T) {
 	t.Parallel()
 	for name, rule := range map[string]middleware.Rule{"cancel": {OnClientAbort: middleware.Cancel}, "run to end": {}} {

@@ -87,7 +87,7 @@ func signedBy(t *testing.T, sdks, name, secret, body string) (lines []string) {
 	return lines
 }
 
-// statusOf sends a request with exactly these header lines, and returns the status of the answer.
+// statusOf sends a request with exactly these header lines, and returns the status of the response.
 func statusOf(t *testing.T, addr, name, secrets, body string, lines []string) int {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)

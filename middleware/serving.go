@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -23,11 +23,11 @@ type HandlerFunc func(http.ResponseWriter, *http.Request) error
 // serving is one request on its way through a rule:
 //
 //	admit: verify the signature, ──► acquire: claim the delivery, ──► run: hand it over with ──► release, and
-//	derive the keys                  lock the keys                    a fencing token           remember the answer
+//	derive the keys                  lock the keys                    a fencing token           remember the response
 //	  │                                │                                │ lease lost
 //	  ▼                                ▼                                ▼
 //	400, 401, 403, 413, …            423, 409, 503, 499,              500
-//	                                 or the remembered answer
+//	                                 or the remembered response
 type serving struct {
 	rule    *Serializer
 	w       http.ResponseWriter
@@ -37,14 +37,14 @@ type serving struct {
 
 	turn        Turn              // once the handler has it, it doesn't change any more
 	delivery    Delivery          // without an ID it is compared with none
-	fingerprint [sha256.Size]byte // of the request, if its answer is remembered
+	fingerprint [sha256.Size]byte // of the request, if its response is remembered
 
 	options []redlock.LockOption // of its locks: those of the rule, and for which request they are
 
 	own       *redlock.Lock // that the request holds: on its keys, or on its delivery if it has no other
 	claimOnce sync.Once
-	room      answerRoom
-	result    []byte // the answer, if the masters are to remember it
+	room      responseRoom
+	result    []byte // the response, if the masters are to remember it
 	keep      time.Duration
 
 	why          Reason // why they don't, or not all of it; empty if they do, or nothing is to be remembered
@@ -56,7 +56,7 @@ type serving struct {
 }
 
 // Serve takes the lock of a request, calls next, and releases the lock when next has returned or panicked, even if the client
-// has left. The context of next's request ends when the lease is lost. If the answer to the request is remembered, Serve writes that, and doesn't call next.
+// has left. The context of next's request ends when the lease is lost. If the response to the request is remembered, Serve writes that, and doesn't call next.
 //
 // The error is a *Refusal if the request is not served; then nothing has been written. Otherwise it is next's. After a refusal
 // the body can still be read until the request's context ends, unless it was the body that came too slowly.
@@ -94,8 +94,8 @@ func (s *serving) serve() error {
 	s.asked, s.options = time.Now(), append(s.rule.options, redlock.WithRequest(s.shownRequest()))
 	s.options = slices.Clip(s.options)
 	span := s.startSpan()
-	remembered, err := s.acquire(keys)
-	if remembered == nil {
+	first, err := s.acquire(keys)
+	if first == nil {
 		s.room.settle(0) // that a replay would have taken
 	} else {
 		defer s.room.leave()
@@ -103,7 +103,7 @@ func (s *serving) serve() error {
 	s.turn.Waited = time.Since(s.arrived)
 	var refusal *Refusal
 	switch {
-	case remembered != nil:
+	case first != nil:
 		s.turn.Outcome = OutcomeReplayed
 	case err != nil:
 		refusal = s.rule.refusalOfLock(s.r.Context(), err)
@@ -111,11 +111,11 @@ func (s *serving) serve() error {
 	}
 	s.endSpan(span)
 	switch {
-	case remembered != nil:
+	case first != nil:
 		if s.rule.OnReplay != nil {
 			s.rule.OnReplay(s.r, s.turn)
 		}
-		remembered.Write(s.w, s.r.Method)
+		first.Write(s.w, s.r.Method)
 		return nil
 	case refusal != nil:
 		return s.refuseWithoutLock(refusal)
@@ -211,11 +211,11 @@ func (s *serving) identifyDelivery() (err error) {
 	return err
 }
 
-// acquire takes the locks on the delivery and on the keys, or none. If the answer to the delivery is remembered, it returns that.
-func (s *serving) acquire(keys []string) (remembered *answer.Answer, err error) {
+// acquire takes the locks on the delivery and on the keys, or none. If the response to the delivery is remembered, it returns that.
+func (s *serving) acquire(keys []string) (first *remembered.Response, err error) {
 	if s.delivery.ID != "" {
-		if remembered, err = s.claim(len(keys) == 0); err != nil || remembered != nil {
-			return remembered, err
+		if first, err = s.claim(len(keys) == 0); err != nil || first != nil {
+			return first, err
 		}
 	}
 	if len(keys) > 0 {
@@ -250,7 +250,7 @@ func (s *serving) lock(keys []string) (*redlock.Lock, error) {
 	if s.rule.Wait == 0 {
 		return try(s.r.Context())
 	}
-	if s.rule.waitsForAnswers() { // the request may have waited for its delivery
+	if s.rule.waitsForResponses() { // the request may have waited for its delivery
 		opts = append(opts, redlock.WithWait(max(s.rule.Wait-time.Since(s.asked), 0)))
 	}
 	return s.wait(try, func(ctx context.Context) (*redlock.Lock, error) { return s.turn.locker.LockAll(ctx, keys, opts...) })

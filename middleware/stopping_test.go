@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// A request whose first attempt has no answer yet when the server is about to stop is refused as one that waits is.
+// A request whose first attempt has no reply yet when the server is about to stop is refused as one that waits is.
 func TestShutdownDuringFirstAttempt(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
@@ -29,7 +29,7 @@ func TestShutdownDuringFirstAttempt(t *testing.T) {
 	stopping, stop := context.WithCancel(t.Context())
 	defer stop()
 	server := serve(t, orders(l, ok, middleware.Rule{Wait: 10 * bound, Shutdown: stopping}))
-	got := make(chan answer, 1)
+	got := make(chan received, 1)
 	go func() { got <- post(t, server.URL, "Order", "42") }()
 	requireWaiting(t, l)
 	stop()

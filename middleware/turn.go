@@ -180,7 +180,7 @@ func (s *serving) wait(try, lock func(context.Context) (*redlock.Lock, error)) (
 	} else {
 		got, err = s.waitWhileServing(lock)
 	}
-	// A wait that was ended before its first attempt had an answer has no other error.
+	// A wait that was ended before its first attempt had a reply has no other error.
 	ended := errors.Is(err, context.Canceled) && !errors.Is(err, redlock.ErrNoQuorum) && s.r.Context().Err() == nil
 	if (ended || errors.Is(err, redlock.ErrHeld)) && s.rule.stopping() {
 		err = errStopping

@@ -45,7 +45,7 @@ func TestVectors(t *testing.T) {
 	t.Parallel()
 	for _, v := range vectors {
 		server := serve(t, middleware.New(newLocker(t, live), "k", middleware.Rule{ReplayWindow: ages, Verify: &middleware.Verify{Scheme: v.scheme, Secrets: []string{"d3Jvbmc=", v.secret}}})(http.HandlerFunc(ok)))
-		send := func(body string, headers ...string) answer {
+		send := func(body string, headers ...string) received {
 			t.Helper()
 			r := newRequest(t, server.URL, headers...)
 			r.Body = withBody("", body).Body

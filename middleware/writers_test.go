@@ -15,8 +15,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// A client that has the whole answer can send its next request, because the lock is free, unless the handler has flushed it.
-func TestAnswerEndsBehindTheLock(t *testing.T) {
+// A client that has the whole response can send its next request, because the lock is free, unless the handler has flushed it.
+func TestResponseEndsBehindTheLock(t *testing.T) {
 	t.Parallel()
 	large := strings.Repeat("0123456789", 50_000)
 	file := filepath.Join(t.TempDir(), "file")
@@ -62,7 +62,7 @@ func TestAnswerEndsBehindTheLock(t *testing.T) {
 						select {
 						case <-got:
 							if name != "flushed" {
-								t.Error("the client has the whole answer, and the lock is held")
+								t.Error("the client has the whole response, and the lock is held")
 							}
 						case <-time.After(20 * time.Millisecond):
 						}
@@ -91,7 +91,7 @@ func TestAnswerEndsBehindTheLock(t *testing.T) {
 						}
 						lock, err := l.TryLock(t.Context(), "order:42")
 						if err != nil {
-							t.Fatalf("the answer is there, and the lock not free: %v", err)
+							t.Fatalf("the response is there, and the lock not free: %v", err)
 						}
 						_ = lock.Unlock()
 					}

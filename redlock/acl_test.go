@@ -192,7 +192,7 @@ func fullTurn(t *testing.T, ttl time.Duration, urls []string, more ...redlock.Op
 	return complaints
 }
 
-// requireFullTurn fails the test unless all works. On a busy machine a lease may be lost or an answer late: then it is tried
+// requireFullTurn fails the test unless all works. On a busy machine a lease may be lost or a reply late: then it is tried
 // again, with a longer lease.
 func requireFullTurn(t *testing.T, urls []string, more ...redlock.Option) {
 	t.Helper()

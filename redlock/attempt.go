@@ -11,7 +11,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// attempt is one try to take one key: one fresh token, and one answer from each master. A token is never
+// attempt is one try to take one key: one fresh token, and one reply from each master. A token is never
 // reused, because a release that arrives late carries the token of its own attempt: it must not match the
 // lock of a later one.
 type attempt struct {
@@ -33,7 +33,7 @@ type attempt struct {
 	granted []*link.Command
 	raising int              // masters that were sent a larger fence than the one they had stored
 	held    []protocol.Reply // refusals: another token holds the key, or another process is next in line
-	failed  []*MasterError   // masters that gave no usable answer
+	failed  []*MasterError   // masters that gave no usable reply
 	done    []*link.Command  // refusals because a result is remembered
 }
 
@@ -71,10 +71,10 @@ func (a *attempt) push(c *link.Command) {
 }
 
 // newAttempt sends an acquire to all masters. With former, the attempt whose lock is handed on, each of
-// these commands first releases that lock; the answers to the releases go to former's inbox.
+// these commands first releases that lock; the replies to the releases go to former's inbox.
 func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposal int64) *attempt {
 	a := &attempt{
-		round:    round{locker: l, answers: newInbox(protocol.OpAcquire, l.decisive(), len(l.streams))},
+		round:    round{locker: l, replies: newInbox(protocol.OpAcquire, l.decisive(), len(l.streams))},
 		start:    start,
 		ttl:      c.ttl,
 		ticket:   c.ticket,
@@ -104,7 +104,7 @@ func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposa
 	if former != nil {
 		acquire.Former = former.acquires[0].Token
 		former.abandoned.Store(true)
-		former.answers.expect(protocol.OpRelease, l.decisive())
+		former.replies.expect(protocol.OpRelease, l.decisive())
 		releases = make([]link.Command, len(l.streams))
 	}
 	fast := former == nil && !c.recall && !c.tried && c.ahead == 0 && c.ttl >= l.fastFrom && c.slots == 1 // nothing says that others want the key
@@ -113,13 +113,13 @@ func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposa
 		c.tickets = append(c.room[:0], make([]link.TicketState, len(l.streams))...)
 	}
 	for i, s := range l.streams {
-		a.acquires[i] = link.NewAcquire(acquire, i, &a.abandoned, &c.tickets[i], a.answers)
+		a.acquires[i] = link.NewAcquire(acquire, i, &a.abandoned, &c.tickets[i], a.replies)
 		subscribed := s.Subscribed()
 		a.acquires[i].Polls = !subscribed && (c.polls || s.Denied())
 		a.acquires[i].Queue = queue && (subscribed || c.polls)
 		a.acquires[i].Fast = fast && !a.acquires[i].Polls
 		if former != nil {
-			releases[i] = former.releaseOf(i, false, former.answers)
+			releases[i] = former.releaseOf(i, false, former.replies)
 			a.acquires[i].First(&releases[i])
 		}
 		a.push(&a.acquires[i])
@@ -133,7 +133,7 @@ func (a *attempt) ring() {
 	if k := a.lock.Load(); k != nil {
 		k.expire()
 	}
-	a.answers.ring()
+	a.replies.ring()
 }
 
 // extension returns the command that renews the lease on one master and raises the fence stored there to the
@@ -143,7 +143,7 @@ func (a *attempt) extension(master int, refill time.Time, to link.Receiver) *lin
 }
 
 // release frees the key on all masters that granted it, or may have. It doesn't wait: the streams keep the
-// order and repeat what a master misses. The answers go to the receiver unless it is nil. If the caller
+// order and repeat what a master misses. The replies go to the receiver unless it is nil. If the caller
 // waits on, the masters keep its ticket.
 func (a *attempt) release(to link.Receiver, waiting bool) {
 	a.abandoned.Store(true)
@@ -166,7 +166,7 @@ func (a *attempt) enqueueRelease() {
 }
 
 func (a *attempt) releaseOf(master int, waiting bool, to link.Receiver) link.Command {
-	// whether, by all answers so far, nobody waited for the key when it was granted, nor does this call
+	// whether, by all replies so far, nobody waited for the key when it was granted, nor does this call
 	alone := !waiting && !a.waits && len(a.granted) > 0 && len(a.held) == 0 && !slices.ContainsFunc(a.granted, func(c *link.Command) bool { return !c.Reply.Alone })
 	return a.acquires[master].Release(a.ticket, waiting, alone, to)
 }
@@ -193,7 +193,7 @@ func (a *attempt) releaseTimeout() (timeout time.Duration) {
 	return timeout
 }
 
-// confirmRelease waits for the masters' answers to a release until the result is certain.
+// confirmRelease waits for the masters' replies to a release until the result is certain.
 func (a *attempt) confirmRelease(deadline time.Time) error {
 	quorum := a.locker.quorum
 	released, result := 0, error(nil)

@@ -30,7 +30,7 @@ func TestWonBesideClose(t *testing.T) {
 	three, one := redistest.Start(t, 3), redistest.Start(t, 1)
 	for round := range 30 {
 		servers, callers := three, 16
-		if round%3 == 0 { // a caller that is alone, with one master, reads its answers itself
+		if round%3 == 0 { // a caller that is alone, with one master, reads its replies itself
 			servers, callers = one, 1
 		}
 		l := closingLocker(t, servers)

@@ -155,7 +155,7 @@ func TestClusterOfOneNodeFailsOver(t *testing.T) {
 	time.Sleep(2500 * time.Millisecond) // clocks are judged from then on, though not all may be known
 	ctx, cancel := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
-	for i := range 16 { // answers are always under way
+	for i := range 16 { // replies are always under way
 		callers.Go(func() {
 			for ctx.Err() == nil {
 				if lock, err := l.TryLock(ctx, fmt.Sprint("key", i)); err == nil {
@@ -294,7 +294,7 @@ func TestClusterKeys(t *testing.T) {
 	redistest.RequireNoKeys(t, nodes)
 }
 
-// lossy is a connection that breaks when the next answer comes.
+// lossy is a connection that breaks when the next reply comes.
 type lossy struct {
 	net.Conn
 	next *atomic.Bool
@@ -309,7 +309,7 @@ func (c lossy) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// TestClusterLostReply: if the answer to an Unlock is lost, it is not sent twice. So Unlock returns that it wasn't
+// TestClusterLostReply: if the reply to an Unlock is lost, it is not sent twice. So Unlock returns that it wasn't
 // confirmed, rather than that another holder has the lock.
 func TestClusterLostReply(t *testing.T) {
 	t.Parallel()
@@ -348,7 +348,7 @@ func TestClusterWakesThroughAnotherNode(t *testing.T) {
 			if err == nil {
 				err = lock.Unlock()
 			}
-			if errors.Is(err, redlock.ErrNoQuorum) { // the answer may be late on a busy machine
+			if errors.Is(err, redlock.ErrNoQuorum) { // the reply may be late on a busy machine
 				err = nil
 			}
 			next <- err
@@ -358,7 +358,7 @@ func TestClusterWakesThroughAnotherNode(t *testing.T) {
 		})
 		hung.Pause()
 		time.Sleep(3 * time.Second) // for what listens there to see it
-		unlocked(t, lock)           // in vain if the answer is late, but the key is free
+		unlocked(t, lock)           // in vain if the reply is late, but the key is free
 		select {
 		case err := <-next:
 			if err != nil {

@@ -120,7 +120,7 @@ func release(t *testing.T, token string) *protocol.Command {
 	return &protocol.Command{Op: protocol.OpRelease, Key: testKey(t), Token: token}
 }
 
-// expect runs one command and checks its answer.
+// expect runs one command and checks its reply.
 func expect(t *testing.T, m redlock.Stepwise, cmd *protocol.Command, want protocol.Status) {
 	t.Helper()
 	m.Do([]*protocol.Command{cmd})

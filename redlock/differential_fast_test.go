@@ -106,7 +106,7 @@ func (p *pair) together() {
 	}
 }
 
-// both runs a command whose answer isn't looked at.
+// both runs a command whose reply isn't looked at.
 func (p *pair) both(cmd *protocol.Command) {
 	real := *cmd
 	p.real.Do([]*protocol.Command{&real})

@@ -45,7 +45,7 @@ func (p *pair) checkWakeUps() {
 			return
 		}
 	}
-	p.t.Errorf("%d wake-ups were heard from one of the two only; %d answers were near an expiry", p.heardByOne(), p.ambiguous)
+	p.t.Errorf("%d wake-ups were heard from one of the two only; %d replies were near an expiry", p.heardByOne(), p.ambiguous)
 }
 
 // heardByOne counts the wake-ups that came from one of the two only.

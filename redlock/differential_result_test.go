@@ -13,7 +13,7 @@ func (p *pair) forgetResult(key string) {
 	p.model.Results.Delete(key)
 }
 
-// sameResult reports whether two answers show the same result, for about the same time.
+// sameResult reports whether two replies show the same result, for about the same time.
 func sameResult(a, b *protocol.Result) bool {
 	if a == nil || b == nil {
 		return a == b

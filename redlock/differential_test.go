@@ -39,7 +39,7 @@ type pair struct {
 	woken int            // both together
 
 	seen      map[string]int // by operation and status
-	ambiguous int            // answers too close to an expiry, or too slow, to tell which is right
+	ambiguous int            // replies too close to an expiry, or too slow, to tell which is right
 }
 
 func TestScriptsDoWhatTheModelDoes(t *testing.T) {
@@ -66,7 +66,7 @@ func TestScriptsDoWhatTheModelDoes(t *testing.T) {
 	p.model = memory.New("model", func() time.Time { return p.now })
 	p.listen()
 	steps := 0
-	for ; steps-p.ambiguous < commands && steps < 10*commands; steps++ { // on a busy machine many answers tell nothing
+	for ; steps-p.ambiguous < commands && steps < 10*commands; steps++ { // on a busy machine many replies tell nothing
 		if p.rand.IntN(20) == 0 {
 			p.together()
 		} else {
@@ -80,9 +80,9 @@ func TestScriptsDoWhatTheModelDoes(t *testing.T) {
 	p.seen["wake-up"] = p.woken
 	t.Logf("%v; %d near an expiry", p.seen, p.ambiguous)
 	if steps-p.ambiguous < commands {
-		t.Errorf("%d of %d answers were near an expiry, or slow: the test says too little", p.ambiguous, steps)
+		t.Errorf("%d of %d replies were near an expiry, or slow: the test says too little", p.ambiguous, steps)
 	}
-	for _, answer := range []string{
+	for _, reply := range []string{
 		"acquire granted", "acquire again", "acquire held", "extend granted", "extend refilled", "extend expired", "extend not owner",
 		"release released", "release expired", "release not owner", "expiry", "largest fence",
 		"acquire queued behind another", "acquire passed", "queue of two", "wake-up",
@@ -91,8 +91,8 @@ func TestScriptsDoWhatTheModelDoes(t *testing.T) {
 		"acquire alone", "fast acquire granted", "fast acquire undecided", "acquire held by one who polls", "release plain", "release plain in vain",
 		"slot granted", "acquire refused for another slot",
 	} {
-		if p.seen[answer] < commands/1000 {
-			t.Errorf("%q was seen %d times only", answer, p.seen[answer])
+		if p.seen[reply] < commands/1000 {
+			t.Errorf("%q was seen %d times only", reply, p.seen[reply])
 		}
 	}
 	p.checkTTLs()
@@ -320,7 +320,7 @@ func (p *pair) adopt(key string) {
 	}
 }
 
-// compare wants the same answer from both, and the same fence stored.
+// compare wants the same reply from both, and the same fence stored.
 func (p *pair) compare(model, real *protocol.Command, holder string) {
 	want, got := model.Reply, real.Reply
 	if got.Alone {

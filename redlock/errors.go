@@ -92,7 +92,7 @@ func (e *HeldError) Unwrap() []error { return withSentinel(ErrHeld, e.Err) }
 // QuorumError is the error of a call for which too few masters voted: they do not answer, have no vote for
 // now, or answered too late. It matches ErrNoQuorum, the errors of the masters, and the error that ended the wait.
 type QuorumError struct {
-	// Answered is the number of masters whose answers were counted, to grant or to refuse; of Unlock, the
+	// Answered is the number of masters whose replies were counted, to grant or to refuse; of Unlock, the
 	// number of those that confirmed the release. More masters may work than that: a call does not wait for the
 	// others once it is certain that no quorum can be reached.
 	Answered int
@@ -105,7 +105,7 @@ type QuorumError struct {
 	Masters []*MasterError
 	// RetryAfter is when enough masters will have passed their restart guards; 0 if guards are not the reason.
 	RetryAfter time.Duration
-	// Err is what ended the call, if not the answers of the masters: the context's error, context.DeadlineExceeded
+	// Err is what ended the call, if not the replies of the masters: the context's error, context.DeadlineExceeded
 	// when the time of WithWait was over, the reason why this process may not lock, or, of Unlock, that masters hang. It is
 	// nil otherwise.
 	Err error
@@ -148,7 +148,7 @@ func (e *QuorumError) Unwrap() []error {
 type UnreadableError struct {
 	// Masters are the masters that failed, each with the reason.
 	Masters []*MasterError
-	// Err is what ended the call, if not the answers of the masters, as in QuorumError.
+	// Err is what ended the call, if not the replies of the masters, as in QuorumError.
 	Err error
 }
 

@@ -49,7 +49,7 @@ func newFenceModel(r rules, n int) *fenceModel {
 }
 
 // turns gives all that one holder's turn can come to from these counters: its fence, and the
-// counters that the next holder finds. Every subset of the masters gets the acquire, the answers
+// counters that the next holder finds. Every subset of the masters gets the acquire, the replies
 // come in every order and the last ones perhaps never, and of a raise any part is done.
 func (m *fenceModel) turns(counters []int64, proposal int64, visit func(fence int64, counters []int64)) {
 	for got := range 1 << m.n {
@@ -78,7 +78,7 @@ func (m *fenceModel) turns(counters []int64, proposal int64, visit func(fence in
 	}
 }
 
-// collect is attempt.win: it ends where the fence is certain, or where no more answers come and a
+// collect is attempt.win: it ends where the fence is certain, or where no more replies come and a
 // quorum has granted.
 func (m *fenceModel) collect(got int, answered []int, granted []int64, end func(answered []int, fence int64, certain bool)) {
 	var fences []int64

@@ -136,7 +136,7 @@ func TestForgetWithIllMasters(t *testing.T) {
 	}
 	servers[0].Pause()
 	left, err := l.Forget(t.Context(), "a")
-	if err != nil || len(left) != 1 || left[0].Master != servers[0].URL() || !strings.Contains(left[0].Err.Error(), "no answer") {
+	if err != nil || len(left) != 1 || left[0].Master != servers[0].URL() || !strings.Contains(left[0].Err.Error(), "no reply") {
 		t.Errorf("with one master that hangs: %v, %v", left, err)
 	}
 	if names := remembering(t, servers[1:], "a"); names != nil {

@@ -93,7 +93,7 @@ func lockUnlock(t testing.TB, l *redlock.Locker, key string) {
 }
 
 // shortTurn is a turn without work, under a lease that may be over before its end on a busy machine, or with a timeout that the
-// masters' answers may miss: then it has another.
+// masters' replies may miss: then it has another.
 func shortTurn(t testing.TB, l *redlock.Locker, key string) {
 	t.Helper()
 	eventually(t, bound, "a turn", func() bool { return unlocked(t, mustLock(t, l, key)) })

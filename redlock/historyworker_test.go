@@ -70,7 +70,7 @@ type historyTurn struct {
 	Renewed                  bool  // that was more than at first
 	UseCall, UseReturn       int64 // of Lock.Err, if it said that the lock is held
 	UnlockCall, UnlockReturn int64 // 0: not yet
-	Unlocked, Lost           bool  // Unlock's answer: held until now, or over before
+	Unlocked, Lost           bool  // what Unlock has said: held until now, or over before
 }
 
 // TestHelperHistoryWorker is not a test but a worker's process in TestHistories.

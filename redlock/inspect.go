@@ -148,7 +148,7 @@ func (l *Locker) nodeName(master int, key string) string {
 	return l.streams[master].ForKey(key).String()
 }
 
-// inspected reads a master's answer. It has IDs where names may be known.
+// inspected reads a master's reply. It has IDs where names may be known.
 func inspected(reply protocol.Reply) InspectedMaster {
 	m := InspectedMaster{Err: reply.Err, TTL: reply.TTL, Fence: uint64(reply.Fence)}
 	if token := reply.Holder; token != "" {
@@ -243,7 +243,7 @@ func (n *Inspection) processes(f func(id *string, turn **Turn, fence uint64)) {
 	}
 }
 
-// ask sends a command to all masters and returns their answers: those that have come when done reports that they are
+// ask sends a command to all masters and returns their replies: those that have come when done reports that they are
 // enough, when ctx has ended, or when the time of the masters is over. The others have errors.
 func (l *Locker) ask(ctx context.Context, cmd protocol.Command, done func(protocol.Reply) bool) (replies []protocol.Reply, end ending) {
 	r := l.newRound(cmd.Op, 1)
@@ -252,7 +252,7 @@ func (l *Locker) ask(ctx context.Context, cmd protocol.Command, done func(protoc
 	var timeout time.Duration
 	for i, s := range l.streams {
 		timeout = max(timeout, s.ForKey(cmd.Key).Patience())
-		s.Push(&link.Command{Command: cmd, Master: i, Abandoned: over, To: r.answers})
+		s.Push(&link.Command{Command: cmd, Master: i, Abandoned: over, To: r.replies})
 	}
 	replies = make([]protocol.Reply, len(l.streams))
 	answered := make([]bool, len(l.streams))

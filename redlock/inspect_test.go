@@ -135,7 +135,7 @@ func TestInspectWithIllMasters(t *testing.T) {
 	servers[0].Pause()
 	seen := inspect(t, l, "key")
 	requireHolder(t, seen, l.Instance(), lock)
-	if err := seen.Masters[0].Err; err == nil || !strings.Contains(err.Error(), "no answer") {
+	if err := seen.Masters[0].Err; err == nil || !strings.Contains(err.Error(), "no reply") {
 		t.Errorf("the master that hangs: %v", err)
 	}
 	servers[1].Kill()

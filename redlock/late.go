@@ -213,7 +213,7 @@ func (q *lateResults) send(r *lateResult) {
 	})
 }
 
-// Receive takes the master's answer. If it has none, it is asked again later.
+// Receive takes the master's reply. If it has none, it is asked again later.
 func (r *lateResult) Receive(c *link.Command) {
 	q := r.queue
 	q.mu.Lock()

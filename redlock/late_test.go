@@ -120,7 +120,7 @@ func TestLeaseEndsWhileResultIsStored(t *testing.T) {
 	})
 }
 
-// silent is a connection, and makes it, on which no answer comes.
+// silent is a connection, and makes it, on which no reply comes.
 type silent struct {
 	protocol.Conn
 	closed context.Context
@@ -167,7 +167,7 @@ func TestCloseWaitsForNoResult(t *testing.T) {
 		}
 		for range 2 {
 			if err := <-ended; err == nil {
-				t.Error("what had no answer counts as done")
+				t.Error("what had no reply counts as done")
 			}
 		}
 		if waited := time.Since(began); waited >= time.Second { // the least for which a lane waits

@@ -265,11 +265,11 @@ func (k *Lock) handOff() {
 		next.turn <- l.newAttempt(next, a, time.Now(), proposal)
 		return
 	}
-	a.answers.expect(protocol.OpRelease, l.decisive())
+	a.replies.expect(protocol.OpRelease, l.decisive())
 	if k.result != nil {
-		a.releaseWith(k.result, a.answers)
+		a.releaseWith(k.result, a.replies)
 	} else {
-		a.release(a.answers, false)
+		a.release(a.replies, false)
 	}
 	switch {
 	case len(k.whole) > 0:

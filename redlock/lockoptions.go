@@ -87,7 +87,7 @@ func WithRequest(r *Request) LockOption {
 }
 
 // WithRecall has a call fail with a *DoneError if a result is remembered for the key, which an earlier holder has left
-// with Lock.UnlockWith: then the work need not be done again. It costs no command more, but waits for the answers of all masters that are
+// with Lock.UnlockWith: then the work need not be done again. It costs no command more, but waits for the replies of all masters that are
 // not known to be away, within their time-out: one that remembers the result is enough. If it can't be read, the error is an
 // *UnreadableError. It is for calls with one key.
 // Default: remembered results are ignored.

@@ -37,7 +37,7 @@ var clockMutants = []mutant{
 		},
 	},
 	{
-		name: "the guard counts from the last answer of the former run", breaks: exclusion,
+		name: "the guard counts from the last reply of the former run", breaks: exclusion,
 		shape: cutOffBeforeRestart,
 		greet: func(l *route, s *protocol.Server) {
 			if last := l.seat.Clock.LastSeen(); !last.IsZero() && l.seat.LastReached().RunID != s.RunID {

@@ -61,7 +61,7 @@ var lockMutants = []mutant{
 		},
 	},
 	{
-		name: "a renewal without an answer counts", breaks: exclusion,
+		name: "a renewal without a reply counts", breaks: exclusion,
 		shape: cutOffWhileHolding,
 		answer: func(_ *route, cmd *protocol.Command) {
 			if cmd.Op == protocol.OpExtend && cmd.Reply.Err != nil {
@@ -70,7 +70,7 @@ var lockMutants = []mutant{
 		},
 	},
 	{
-		name: "answers of an earlier renewal count", breaks: exclusion, from: 252,
+		name: "replies of an earlier renewal count", breaks: exclusion, from: 252,
 		shape: cutOffWhileHolding,
 		answer: func(l *route, cmd *protocol.Command) {
 			if cmd.Op != protocol.OpExtend {
@@ -84,8 +84,8 @@ var lockMutants = []mutant{
 		},
 	},
 	{
-		name: "validity is counted from the answer", breaks: exclusion,
-		shape: func(w *world) { // answers come late
+		name: "validity is counted from the reply", breaks: exclusion,
+		shape: func(w *world) { // replies come late
 			w.busy(4)
 			for _, p := range w.processes {
 				p.pauses = w.windows(8, w.ttl)

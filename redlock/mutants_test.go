@@ -25,12 +25,12 @@ type mutant struct {
 	answer  func(l *route, cmd *protocol.Command)                   // when it is answered
 	greet   func(l *route, s *protocol.Server)                      // when a connection is made
 	serve   func(m *memory.Master, cmd *protocol.Command) (ok bool) // in place of the server, if it says so
-	ahead   func(cmd *protocol.Command) bool                        // the sender doesn't wait for its answer
+	ahead   func(cmd *protocol.Command) bool                        // the sender doesn't wait for its reply
 	hear    func(l *route, w protocol.WakeUp) bool                  // whether a wake-up is sent
 	fence   func(a *attempt) uint64                                 // in place of the lock's, between neighbors
 	started func(p *process)                                        // when a process has its Locker
 	prompt  bool                                                    // what blocks a sender is said not to
-	patient bool                                                    // who waits for the answer to what it has sent does until that comes
+	patient bool                                                    // who waits for the reply to what it has sent does until that comes
 	refuses bool                                                    // who doesn't answer seems to refuse connections
 	apart   bool                                                    // only with masters of which majorities may not meet
 }

@@ -194,7 +194,7 @@ type Attempt struct {
 	For    string        // why
 }
 
-// Vote is the answer of one master to an attempt.
+// Vote is the reply of one master to an attempt.
 type Vote struct {
 	Master  string
 	Counted bool   // it has answered before the attempt was decided, or its time was over
@@ -263,7 +263,7 @@ func (t *contender) trace(a *attempt, err error, wait time.Duration, what string
 	t.locker.trace(event)
 }
 
-// vote returns the answer of one master.
+// vote returns the reply of one master.
 func (a *attempt) vote(master int) Vote {
 	v := Vote{Master: a.name(master)}
 	for _, failed := range a.failed { // also one that has granted, and isn't believed

@@ -182,7 +182,7 @@ func (e *DoneError) Unwrap() error { return ErrDone }
 // recall returns the result that an attempt has met, or nil: if there is none, if another holder is doing the work again
 // because a quorum hasn't heard of the result, or if it is unsure that later calls meet this one, too.
 //
-// A result that a quorum remembers is met by every quorum of answers. One that fewer remember is remembered by a
+// A result that a quorum remembers is met by every quorum of replies. One that fewer remember is remembered by a
 // quorum before it is returned; the attempt, which has the key on the other masters of its quorum, frees it there with
 // the result. Of several results, that with the largest fence was left by the last holder.
 func (a *attempt) recall(ctx context.Context) *DoneError {
@@ -223,7 +223,7 @@ func (a *attempt) fetch(ctx context.Context, fence int64) (result *protocol.Resu
 		if asked < len(from) {
 			done := from[asked]
 			asked++
-			a.locker.laneOf(done.Master, done.Key).Push(&link.Command{Command: protocol.Command{Op: protocol.OpRecall, Key: done.Key}, Master: done.Master, Abandoned: over, To: r.answers})
+			a.locker.laneOf(done.Master, done.Key).Push(&link.Command{Command: protocol.Command{Op: protocol.OpRecall, Key: done.Key}, Master: done.Master, Abandoned: over, To: r.replies})
 		}
 		deadline := time.Now().Add(resultTime)
 		if asked < len(from) {
@@ -264,8 +264,8 @@ func (a *attempt) spread(ctx context.Context, result *protocol.Result) bool {
 	if len(result.Data) > shortResult {
 		return false
 	}
-	a.answers.expect(protocol.OpRelease, 1)
-	a.releaseWith(result, a.answers)
+	a.replies.expect(protocol.OpRelease, 1)
+	a.releaseWith(result, a.replies)
 	a.collect(ctx, a.locker.closing, time.Now().Add(a.timeout), len(a.acquires), func(c *link.Command, pending int) bool {
 		if remembers(c) {
 			known++

@@ -150,7 +150,7 @@ func (r *registry) register() {
 	}
 }
 
-// registration receives one master's answer to a register.
+// registration receives one master's reply to a register.
 type registration struct {
 	registry *registry
 	sets.Registration
@@ -177,7 +177,7 @@ func (g *registration) Receive(c *link.Command) {
 	}
 }
 
-// absence returns why a master has given no answer.
+// absence returns why a master has given no reply.
 func absence(err error) sets.Absence {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):

@@ -9,7 +9,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// renewal is one round of extends for one lock. Nobody waits for it: the answers come to receive.
+// renewal is one round of extends for one lock. Nobody waits for it: the replies come to receive.
 type renewal struct {
 	lock   *Lock
 	start  time.Time
@@ -81,7 +81,7 @@ func (k *Lock) unrenewed() error {
 	return k.renewal.failure()
 }
 
-// Receive counts the answer of one master; it runs on that master's goroutine. Once a quorum has stored the
+// Receive counts the reply of one master; it runs on that master's goroutine. Once a quorum has stored the
 // lease, the lock is valid for another TTL from the start of the round. Where other tokens have the key on
 // so many masters that no quorum is left, the lock is lost at once rather than at the end of its lease.
 func (r *renewal) Receive(c *link.Command) {

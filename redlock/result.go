@@ -112,7 +112,7 @@ func (k *Lock) store() error {
 func (a *attempt) store(ctx context.Context, result *protocol.Result) (stored int) {
 	stored, _ = a.remembering(result.Fence)
 	r := a.locker.newRound(protocol.OpStore, 1) // not the attempt's, whose timer ends the lock meanwhile
-	answers := &resultAnswers{attempt: a, result: result, to: r.answers, known: stored}
+	replies := &resultReplies{attempt: a, result: result, to: r.replies, known: stored}
 	sent := 0
 	for i := range a.acquires {
 		acquire := &a.acquires[i]
@@ -124,7 +124,7 @@ func (a *attempt) store(ctx context.Context, result *protocol.Result) (stored in
 		a.locker.laneOf(i, acquire.Key).Push(&link.Command{
 			Command: protocol.Command{Op: protocol.OpStore, Key: acquire.Key, Token: acquire.Token, Result: result, Anyway: done},
 			Master:  i,
-			To:      answers,
+			To:      replies,
 		})
 	}
 	r.collect(ctx, a.locker.closing, time.Now().Add(resultTime), sent, func(c *link.Command, pending int) bool {
@@ -142,11 +142,11 @@ func (a *attempt) store(ctx context.Context, result *protocol.Result) (stored in
 func (a *attempt) releaseWith(result *protocol.Result, to link.Receiver) {
 	a.abandoned.Store(true)
 	known, _ := a.remembering(result.Fence)
-	answers := &resultAnswers{attempt: a, result: result, to: to, known: known}
+	replies := &resultReplies{attempt: a, result: result, to: to, known: known}
 	for i := range a.acquires {
 		c := &a.acquires[i]
 		done := c.Counted && c.Reply.Status == protocol.StatusDone
-		release := a.releaseOf(i, false, answers)
+		release := a.releaseOf(i, false, replies)
 		if done && c.Reply.Fence == result.Fence {
 			release.To = to
 		} else {
@@ -169,9 +169,9 @@ func remembers(c *link.Command) bool {
 	return c.Reply.Status == protocol.StatusReleased || c.Anyway && c.Reply.Status != protocol.StatusNone
 }
 
-// resultAnswers gets the answers to the commands that have the masters remember a result. Once it is certain that a
+// resultReplies gets the replies to the commands that have the masters remember a result. Once it is certain that a
 // quorum remembers it, and so that its holder had the lock until then, the other masters get it in the background.
-type resultAnswers struct {
+type resultReplies struct {
 	attempt *attempt
 	result  *protocol.Result
 	to      link.Receiver
@@ -181,7 +181,7 @@ type resultAnswers struct {
 	lacking []int // masters that have answered and don't
 }
 
-func (r *resultAnswers) Receive(c *link.Command) {
+func (r *resultReplies) Receive(c *link.Command) {
 	r.mu.Lock()
 	if remembers(c) {
 		r.known++

@@ -13,18 +13,18 @@ import (
 // stores or fetches a result. Several can follow each other, as those of an attempt do.
 type round struct {
 	locker  *Locker
-	answers *inbox
+	replies *inbox
 	timer   *time.Timer // runs over; nil before the first
-	over    func()      // the time may be over: rings the answers, at least; on a goroutine of its own, which nothing else can hold up
+	over    func()      // the time may be over: rings the replies, at least; on a goroutine of its own, which nothing else can hold up
 }
 
-// newRound expects the answers to an operation. It wakes its owner when there are so many as it needs, and with each further one.
+// newRound expects the replies to an operation. It wakes its owner when there are so many as it needs, and with each further one.
 func (l *Locker) newRound(op protocol.Op, need int) round {
-	answers := newInbox(op, need, len(l.streams))
-	return round{locker: l, answers: answers, over: answers.ring}
+	replies := newInbox(op, need, len(l.streams))
+	return round{locker: l, replies: replies, over: replies.ring}
 }
 
-// decisive returns the fewest answers that can settle a round: a quorum of grants wins it, and as soon as
+// decisive returns the fewest replies that can settle a round: a quorum of grants wins it, and as soon as
 // n-quorum+1 masters have failed or refused, no quorum is left.
 func (l *Locker) decisive() int { return min(l.quorum, len(l.streams)-l.quorum+1) }
 
@@ -37,27 +37,27 @@ const (
 	callerLeft               // the caller's context has ended, or the Locker is closing
 )
 
-// collect passes each answer to count, with the number of those still missing, until count reports done or
-// all expected answers are in. Answers that are there when the deadline passes still count.
+// collect passes each reply to count, with the number of those still missing, until count reports done or
+// all expected replies are in. Replies that are there when the deadline passes still count.
 func (r *round) collect(ctx context.Context, closing <-chan struct{}, deadline time.Time, expected int, count func(c *link.Command, pending int) (done bool)) ending {
 	defer r.stopTimer()
 	var room [5]*link.Command // enough for most; saves an allocation
-	timed := false            // a caller that has read its own answers needs no timer
+	timed := false            // a caller that has read its own replies needs no timer
 	for pending := expected; pending > 0; {
 		over := false
-		if !timed && len(r.answers.ready) == 0 {
+		if !timed && len(r.replies.ready) == 0 {
 			timed = true
 			r.startTimer(deadline)
 		}
 		select {
-		case <-r.answers.ready:
+		case <-r.replies.ready:
 			over = !time.Now().Before(deadline)
 		case <-ctx.Done():
 			return callerLeft
 		case <-closing:
 			return callerLeft
 		}
-		for _, c := range r.answers.take(room[:0]) {
+		for _, c := range r.replies.take(room[:0]) {
 			pending--
 			if count(c, pending) {
 				return answered
@@ -85,26 +85,26 @@ func (r *round) stopTimer() {
 	}
 }
 
-// inbox collects the answers to one round of commands. It signals its owner when there may be enough of
-// them to decide, rather than on every answer: mostly the owner wakes once a round.
+// inbox collects the replies to one round of commands. It signals its owner when there may be enough of
+// them to decide, rather than on every reply: mostly the owner wakes once a round.
 type inbox struct {
 	ready chan struct{}
 
 	mu      sync.Mutex
-	op      protocol.Op     // answers to other operations come late and are dropped
-	need    int             // answers before the owner is signaled
-	answers []*link.Command // the answers that the owner hasn't taken yet
+	op      protocol.Op     // replies to other operations come late and are dropped
+	need    int             // replies before the owner is signaled
+	replies []*link.Command // the replies that the owner hasn't taken yet
 }
 
 func newInbox(op protocol.Op, need, room int) *inbox {
-	return &inbox{ready: make(chan struct{}, 1), op: op, need: need, answers: make([]*link.Command, 0, room)}
+	return &inbox{ready: make(chan struct{}, 1), op: op, need: need, replies: make([]*link.Command, 0, room)}
 }
 
-// expect discards what has come and waits for the answers to another operation.
+// expect discards what has come and waits for the replies to another operation.
 func (in *inbox) expect(op protocol.Op, need int) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.op, in.need, in.answers = op, need, in.answers[:0]
+	in.op, in.need, in.replies = op, need, in.replies[:0]
 	select {
 	case <-in.ready:
 	default:
@@ -114,21 +114,21 @@ func (in *inbox) expect(op protocol.Op, need int) {
 func (in *inbox) Receive(c *link.Command) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if c.Op != in.op { // a late answer of an earlier round
+	if c.Op != in.op { // a late reply of an earlier round
 		return
 	}
-	in.answers = append(in.answers, c)
-	if len(in.answers) >= in.need {
+	in.replies = append(in.replies, c)
+	if len(in.replies) >= in.need {
 		in.ring()
 	}
 }
 
-// take appends the answers that have come to into. From now on each further answer signals the owner.
+// take appends the replies that have come to into. From now on each further reply signals the owner.
 func (in *inbox) take(into []*link.Command) []*link.Command {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	into = append(into, in.answers...)
-	in.answers, in.need = in.answers[:0], 1
+	into = append(into, in.replies...)
+	in.replies, in.need = in.replies[:0], 1
 	return into
 }
 

@@ -91,7 +91,7 @@ var blockMutants = []mutant{
 		shape: func(w *world) { w.blocks("connection") },
 	},
 	{
-		name: "a caller that is alone waits for its answer until that comes", breaks: unmoved, from: 1068, patient: true,
+		name: "a caller that is alone waits for its reply until that comes", breaks: unmoved, from: 1068, patient: true,
 		shape: func(w *world) {
 			w.processes[0].solo = w.timeout
 			w.servers[0].hangs = windows{{w.faults.from, w.faults.from + 5*time.Second}}

@@ -15,9 +15,9 @@ import (
 
 var errDown = fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
 
-// simConn is a connection of a route: what is sent on it arrives in order, and so do the answers,
+// simConn is a connection of a route: what is sent on it arrives in order, and so do the replies,
 // however many batches are under way. When it breaks, what is under way to the server may still arrive,
-// and in that order; the answers are lost.
+// and in that order; the replies are lost.
 type simConn struct {
 	route  *route
 	on     reached
@@ -27,9 +27,9 @@ type simConn struct {
 	end    func()
 	direct simDirect
 
-	coming *simBatch    // whose answer is under way to who waits for it
-	oldest *simBatch    // whose answer has come
-	due    atomic.Int64 // batches that have no answer yet
+	coming *simBatch    // whose reply is under way to who waits for it
+	oldest *simBatch    // whose reply has come
+	due    atomic.Int64 // batches that have no reply yet
 	busy   atomic.Bool  // somebody sends
 	// Of Send alone: when the last batch arrives.
 	arrives time.Duration
@@ -41,7 +41,7 @@ type simBatch struct {
 	done    time.Duration      // when it was executed
 	travels time.Duration      // back
 	loss    simLoss
-	err     error // which is the answer
+	err     error // which is the reply
 }
 
 // simLoss is what goes wrong with a batch.
@@ -227,7 +227,7 @@ func (c *simConn) serve() {
 	}
 }
 
-// Wait blocks until the answers to the oldest batch are there.
+// Wait blocks until the replies to the oldest batch are there.
 func (c *simConn) Wait() error {
 	if c.await(nil) {
 		return nil
@@ -235,7 +235,7 @@ func (c *simConn) Wait() error {
 	return c.broken()
 }
 
-// await reports whether the answers to the oldest batch are there, unless it is interrupted or the connection ends before.
+// await reports whether the replies to the oldest batch are there, unless it is interrupted or the connection ends before.
 func (c *simConn) await(interrupted <-chan struct{}) bool {
 	l := c.route
 	w := l.process.world
@@ -271,7 +271,7 @@ func (c *simConn) await(interrupted <-chan struct{}) bool {
 	return true
 }
 
-// broken ends the connection. A mutant that changes answers changes those too that will not come.
+// broken ends the connection. A mutant that changes replies changes those too that will not come.
 func (c *simConn) broken() error {
 	if c.route.process.world.mutant.answer == nil || c.due.Add(-1) < 0 {
 		return protocol.ErrBroken

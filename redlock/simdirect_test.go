@@ -2,13 +2,13 @@ package redlock
 
 import "sync/atomic"
 
-// simDirect is what lets a caller wait for its own answer on a simConn.
+// simDirect is what lets a caller wait for its own reply on a simConn.
 type simDirect struct {
 	waits     atomic.Bool // a caller does
 	interrupt atomic.Pointer[chan struct{}]
 }
 
-// Await waits for the answer to the oldest batch.
+// Await waits for the reply to the oldest batch.
 func (c *simConn) Await() bool {
 	if c.direct.waits.Swap(true) {
 		panic("two wait on one connection at once")

@@ -240,7 +240,7 @@ var setMutants = []mutant{
 	},
 }
 
-// forgetOthers takes the sets of others out of the answer to a registration.
+// forgetOthers takes the sets of others out of the reply to a registration.
 func forgetOthers(cmd *protocol.Command) {
 	var own []string
 	for line := range strings.Lines(cmd.Reply.Lines) {

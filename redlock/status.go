@@ -51,7 +51,7 @@ type MasterStatus struct {
 	Since time.Time // since when it has granted none; zero while it is available or being connected to
 	Until time.Time // when it will grant locks again without anybody's help; zero if that isn't known
 
-	RoundTrip       time.Duration // of its last answer, with the time that it took the server; 0 before the first, and while it is away
+	RoundTrip       time.Duration // of its last reply, with the time that it took the server; 0 before the first, and while it is away
 	ClockOffset     time.Duration // how far its clock is ahead of ours, to within half a round trip; 0 as well
 	Version         string        // of the server; empty if it wasn't reached yet, or doesn't say
 	MaxmemoryPolicy string        // of the server: it should be noeviction

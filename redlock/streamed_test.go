@@ -36,7 +36,7 @@ type streamed struct {
 	stream *link.Stream
 }
 
-// Do has the stream send the commands, and waits for the answers.
+// Do has the stream send the commands, and waits for the replies.
 func (m *streamed) Do(cmds []*protocol.Command) {
 	var r replies
 	r.all.Add(len(cmds))

@@ -73,9 +73,9 @@ func TestOverAfterSuspension(t *testing.T) {
 	}
 }
 
-// TestLateAnswersOfARenewal: the answers of a round don't count once the next has begun. They would shorten the
+// TestLateRepliesOfARenewal: the replies of a round don't count once the next has begun. They would shorten the
 // lease again, if the next round has renewed it.
-func TestLateAnswersOfARenewal(t *testing.T) {
+func TestLateRepliesOfARenewal(t *testing.T) {
 	l, err := New([]Master{NewMemoryMaster("a"), NewMemoryMaster("b"), NewMemoryMaster("c")})
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// win counts answers until a quorum has granted and stored the lock's fence, a quorum is out of reach, the
+// win counts replies until a quorum has granted and stored the lock's fence, a quorum is out of reach, the
 // timeout has passed, or the caller leaves. It reports whether a quorum has granted; whether that quorum
 // has also stored the fence is raise's business.
 func (a *attempt) win(ctx context.Context, deadline time.Time) bool {
@@ -104,14 +104,14 @@ func (a *attempt) raise(fence int64) {
 	if len(a.granted)-len(low) >= a.locker.quorum {
 		return
 	}
-	a.answers.expect(protocol.OpExtend, 1)
+	a.replies.expect(protocol.OpExtend, 1)
 	a.raising = len(low)
 	for _, c := range low {
-		a.push(a.extension(c.Master, time.Time{}, a.answers))
+		a.push(a.extension(c.Master, time.Time{}, a.replies))
 	}
 }
 
-// raised waits for the answers to raise, and reports whether a quorum has stored the fence.
+// raised waits for the replies to raise, and reports whether a quorum has stored the fence.
 func (a *attempt) raised(ctx context.Context, deadline time.Time) bool {
 	if a.raising == 0 {
 		return true
@@ -151,7 +151,7 @@ func (a *attempt) tooFewLive() bool { return len(a.acquires)-len(a.failed) < a.l
 
 // failure returns the error of a lost attempt. It is a *HeldError where masters refused in favor of others,
 // even if none of those has won, an *UnreadableError where a master remembers a result, and a *QuorumError for masters that give
-// no usable answer.
+// no usable reply.
 func (a *attempt) failure() error {
 	err := a.refused()
 	if _, held := err.(*HeldError); held || len(a.done) == 0 {

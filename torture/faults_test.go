@@ -88,12 +88,12 @@ func (r *torture) trouble() {
 			r.masters[m].Set(redistest.Weather{Requests: true})
 			return func() { r.masters[m].Set(redistest.Weather{}) }
 		}},
-		{"answers are kept back", func(m int) func() {
-			r.masters[m].Set(redistest.Weather{Answers: true})
+		{"replies are kept back", func(m int) func() {
+			r.masters[m].Set(redistest.Weather{Replies: true})
 			return func() { r.masters[m].Set(redistest.Weather{}) }
 		}},
-		{"answers are lost", func(m int) func() {
-			r.masters[m].Set(redistest.Weather{Answers: true})
+		{"replies are lost", func(m int) func() {
+			r.masters[m].Set(redistest.Weather{Replies: true})
 			return func() { r.masters[m].Cut(); r.masters[m].Set(redistest.Weather{}) }
 		}},
 		{"requests come after their connection has broken", func(m int) func() {

@@ -24,7 +24,7 @@ type report struct {
 	Hold    *hold          `json:",omitempty"`
 	Sample  *sample        `json:",omitempty"`
 	Refused bool           `json:",omitempty"` // a client of a process with other masters has been told so
-	Counts  map[string]int `json:",omitempty"` // in the last report: how often there was each answer
+	Counts  map[string]int `json:",omitempty"` // in the last report: how often there was each outcome
 	Wrong   string         `json:",omitempty"`
 }
 

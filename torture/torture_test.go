@@ -233,7 +233,7 @@ func (r *torture) summary() {
 	}
 	r.t.Logf("%d processes with other masters, which had %d locks after they were refused", len(r.others), held)
 	r.t.Logf("faults:%s", table(r.faults))
-	r.t.Logf("answers, without the processes that were killed:%s", table(counts))
+	r.t.Logf("outcomes, without the processes that were killed:%s", table(counts))
 }
 
 // pace returns the turns per second of the workers that may not subscribe, and so poll, or of the others.

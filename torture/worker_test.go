@@ -97,7 +97,7 @@ func check(err error) {
 	}
 }
 
-// work takes turns until ctx ends or the Locker is closed, and returns how often there was each answer.
+// work takes turns until ctx ends or the Locker is closed, and returns how often there was each outcome.
 func (w *worker) work(ctx context.Context, client int) map[string]int {
 	counts := make(map[string]int)
 	if w.Other {
@@ -119,9 +119,9 @@ func (w *worker) work(ctx context.Context, client int) map[string]int {
 		if client == 0 { // some process always has a lock that must be renewed
 			keys, length = []string{fmt.Sprint("cold:", rand.N(coldKeys))}, ttl+rand.N(ttl)
 		}
-		answer := w.turn(ctx, op, keys, length)
-		counts[op+" "+answer]++
-		if answer == "closed" {
+		outcome := w.turn(ctx, op, keys, length)
+		counts[op+" "+outcome]++
+		if outcome == "closed" {
 			break
 		}
 		time.Sleep(rand.N(20 * time.Millisecond))
@@ -146,7 +146,7 @@ func (w *worker) awaitRefusal(ctx context.Context) {
 func hotKey() string { return string(rune('a' + rand.N(hotKeys))) }
 
 // turn tries to get locks, and holds them for a while if it does.
-func (w *worker) turn(ctx context.Context, op string, keys []string, length time.Duration) (answer string) {
+func (w *worker) turn(ctx context.Context, op string, keys []string, length time.Duration) (outcome string) {
 	ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond+rand.N(2*ttl))
 	defer cancel()
 	if op == "Do" {
@@ -194,7 +194,7 @@ func (w *worker) turn(ctx context.Context, op string, keys []string, length time
 	case errors.Is(err, redlock.ErrExpired), errors.Is(err, redlock.ErrNotOwner):
 		h.To, h.Ended = min(unlock, until), "lost"
 	case errors.Is(err, redlock.ErrNoQuorum):
-		h.To, h.Ended = min(unlock, until), "unlocked without an answer"
+		h.To, h.Ended = min(unlock, until), "unlocked without a reply"
 	default:
 		w.wrong("%s: unlock: %v", op, err)
 	}

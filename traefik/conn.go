@@ -66,7 +66,7 @@ func (a *agent) connect(ctx context.Context) (*conn, error) {
 	return c, err
 }
 
-// keep makes a connection idle, whose request and answer have ended.
+// keep makes a connection idle, whose request and response have ended.
 func (a *agent) keep(c *conn) {
 	a.mu.Lock()
 	if len(a.idle) >= keepIdle {
@@ -122,9 +122,9 @@ func chunk(data []byte) []byte {
 // lastChunk ends a body.
 var lastChunk = []byte("0\r\n\r\n")
 
-// answer reads the head of the answer. That of something else than an agent, or of another version of the wire, is an error.
-func (c *conn) answer() (*http.Response, error) {
-	answer, err := http.ReadResponse(c.reader, nil)
+// response reads the head of the response. That of something else than an agent, or of another version of the wire, is an error.
+func (c *conn) response() (*http.Response, error) {
+	response, err := http.ReadResponse(c.reader, nil)
 	if err != nil {
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			c.kept = false // another connection would wait in vain as well
@@ -132,9 +132,9 @@ func (c *conn) answer() (*http.Response, error) {
 		}
 		return nil, fmt.Errorf("it does not answer as an agent: %w", err)
 	}
-	speaks := answer.Header.Get("Redlock-Agent")
+	speaks := response.Header.Get("Redlock-Agent")
 	if speaks == version {
-		return answer, nil
+		return response, nil
 	}
 	if speaks == "" {
 		return nil, errors.New("something else than an agent answers there")

@@ -116,11 +116,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.agent.back(h.name)
 	}
 	if t.lines == nil {
-		writeRefusal(w, t.answer)
+		writeRefusal(w, t.response)
 		t.refused()
 		return
 	}
-	broken := true // unless next returns: proxies break off an answer by a panic
+	broken := true // unless next returns: proxies break off a response by a panic
 	defer func() { t.end(broken) }()
 	h.next.ServeHTTP(w, t.request(r))
 	broken = r.Context().Err() != nil

@@ -22,7 +22,7 @@ type rule struct {
 	told     *ruleInfo // nil until the agent has been asked
 }
 
-// ruleInfo is the agent's answer about a rule.
+// ruleInfo is the agent's response about a rule.
 type ruleInfo struct {
 	ReadsBody     bool   `json:"reads_body"`
 	MaxBody       int64  `json:"max_body"`
@@ -100,23 +100,23 @@ func (r *rule) load(ctx context.Context, a *agent) error {
 	if _, err := c.net.Write(append(a.opening("/v1/rule", r.line), lastChunk...)); err != nil {
 		return err
 	}
-	answer, err := c.answer()
+	response, err := c.response()
 	if err != nil {
 		return err
 	}
-	text, err := io.ReadAll(io.LimitReader(answer.Body, 64<<10))
+	text, err := io.ReadAll(io.LimitReader(response.Body, 64<<10))
 	if err != nil {
-		return fmt.Errorf("the answer of the agent: %w", err)
+		return fmt.Errorf("the response of the agent: %w", err)
 	}
-	if answer.StatusCode == http.StatusBadRequest {
+	if response.StatusCode == http.StatusBadRequest {
 		return &refusedRule{detail: detailOf(text)}
 	}
-	if answer.StatusCode != http.StatusOK {
-		return errors.New("the agent answers " + answer.Status + ": " + detailOf(text))
+	if response.StatusCode != http.StatusOK {
+		return errors.New("the agent answers " + response.Status + ": " + detailOf(text))
 	}
 	info := &ruleInfo{}
 	if err := json.Unmarshal(text, info); err != nil {
-		return fmt.Errorf("the answer of the agent: %w", err)
+		return fmt.Errorf("the response of the agent: %w", err)
 	}
 	info.patience = time.Duration(info.WaitMs+info.BodyTimeoutMs)*time.Millisecond + silence
 	r.mu.Lock()

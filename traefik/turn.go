@@ -12,15 +12,15 @@ import (
 
 // turn is a request's turn: a request to the agent, which lasts as long.
 type turn struct {
-	agent  *agent
-	rule   *rule
-	info   *ruleInfo
-	conn   *conn
-	sent   time.Time      // when the agent was asked
-	copied *bodyCopy      // what the agent has got of the request's body, or nil
-	answer *http.Response // of the agent
-	lines  *json.Decoder  // of the answer, if the turn was had
-	first  line
+	agent    *agent
+	rule     *rule
+	info     *ruleInfo
+	conn     *conn
+	sent     time.Time      // when the agent was asked
+	copied   *bodyCopy      // what the agent has got of the request's body, or nil
+	response *http.Response // of the agent
+	lines    *json.Decoder  // of the response, if the turn was had
+	first    line
 
 	// Those of a request that has a lock; without one they are nil.
 	ctx     context.Context // of the request that is served: it ends with the lease
@@ -28,7 +28,7 @@ type turn struct {
 	watcher *time.Timer   // calls watch
 	read    chan struct{} // closed when watch has ended
 
-	whole bool // all of the answer was read
+	whole bool // all of the response was read
 }
 
 // asked is what the agent gets to know of a request.
@@ -57,7 +57,7 @@ type line struct {
 
 const (
 	silence    = 10 * time.Second       // how much longer than the rule says the agent may take to answer
-	endsWithin = 5 * time.Second        // how long the end of an answer waits until the agent has released the lock
+	endsWithin = 5 * time.Second        // how long the end of a response waits until the agent has released the lock
 	brief      = 250 * time.Millisecond // for how long nobody listens to the agent of this machine
 )
 
@@ -99,7 +99,7 @@ func describe(r *http.Request, withBody bool) ([]byte, error) {
 	return json.Marshal(a)
 }
 
-// ask sends the request, and waits for the answer, until the client leaves, or until the agent must have answered.
+// ask sends the request, and waits for the response, until the client leaves, or until the agent must have answered.
 func (t *turn) ask(r *http.Request, text []byte, withBody bool) error {
 	c := t.conn
 	left := context.AfterFunc(r.Context(), func() { _ = c.net.Close() })
@@ -110,9 +110,9 @@ func (t *turn) ask(r *http.Request, text []byte, withBody bool) error {
 		if withBody {
 			t.copied = copyBody(r, c.net, t.info.MaxBody)
 		}
-		t.answer, err = c.answer()
+		t.response, err = c.response()
 	}
-	if err == nil && t.answer.StatusCode == http.StatusOK {
+	if err == nil && t.response.StatusCode == http.StatusOK {
 		err = t.begin(r)
 	}
 	if !left() && err == nil { // the connection is closed, or is about to be: the lock is gone
@@ -123,25 +123,25 @@ func (t *turn) ask(r *http.Request, text []byte, withBody bool) error {
 
 // begin reads the first line of a turn that was had.
 func (t *turn) begin(r *http.Request) error {
-	t.lines = json.NewDecoder(t.answer.Body)
+	t.lines = json.NewDecoder(t.response.Body)
 	t.first.Set = r.Header.Clone() // to which the decoder adds
 	if err := t.lines.Decode(&t.first); err != nil {
-		return fmt.Errorf("its answer: %w", err)
+		return fmt.Errorf("its response: %w", err)
 	}
 	if t.first.ValidMs <= 0 && !t.first.Pass {
-		return errors.New("its answer has neither a lock nor a reason")
+		return errors.New("its response has neither a lock nor a reason")
 	}
 	return t.conn.net.SetDeadline(time.Time{})
 }
 
 // refusal is what the agent refuses a turn with. It is an error if it isn't meant for the client.
 func (t *turn) refusal() error {
-	if t.answer.Header.Get("Redlock-Agent-Error") == "" {
+	if t.response.Header.Get("Redlock-Agent-Error") == "" {
 		return nil
 	}
-	text, _ := io.ReadAll(io.LimitReader(t.answer.Body, 64<<10))
+	text, _ := io.ReadAll(io.LimitReader(t.response.Body, 64<<10))
 	t.abort()
-	return errors.New("it answers " + t.answer.Status + ": " + detailOf(text))
+	return errors.New("it answers " + t.response.Status + ": " + detailOf(text))
 }
 
 // request returns the request as the upstream gets it: without what clients sent under the name of the fence, and with the fence.
@@ -192,7 +192,7 @@ func (t *turn) listen() {
 	t.watcher = time.AfterFunc(after, t.watch)
 }
 
-// end ends a turn that was had. The lock is released before the answer ends, unless the agent takes long.
+// end ends a turn that was had. The lock is released before the response ends, unless the agent takes long.
 func (t *turn) end(broken bool) {
 	alone := t.watcher == nil || t.watcher.Stop()
 	if broken || (t.ctx != nil && t.ctx.Err() != nil) {
@@ -201,7 +201,7 @@ func (t *turn) end(broken bool) {
 		_ = t.conn.net.SetDeadline(time.Now().Add(endsWithin))
 		_, err := t.conn.net.Write(lastChunk)
 		if alone && err == nil {
-			_, err = io.Copy(io.Discard, t.answer.Body)
+			_, err = io.Copy(io.Discard, t.response.Body)
 			t.whole = err == nil
 		}
 	}
@@ -220,8 +220,8 @@ func (t *turn) end(broken bool) {
 
 // refused ends a turn that was refused, after the refusal was read.
 func (t *turn) refused() {
-	_, err := io.Copy(io.Discard, t.answer.Body)
-	if err == nil && t.copied == nil && !t.answer.Close {
+	_, err := io.Copy(io.Discard, t.response.Body)
+	if err == nil && t.copied == nil && !t.response.Close {
 		if _, err = t.conn.net.Write(lastChunk); err == nil {
 			t.agent.keep(t.conn)
 			return

@@ -29,7 +29,7 @@ export class LockHeld extends LockError {
 /** The lock was lost while it was held: the work may overlap with another holder's. */
 export class LockLost extends LockError {}
 
-const patience = 10_000; // ms, for an answer of the agent, beyond the wait
+const patience = 10_000; // ms, for a response of the agent, beyond the wait
 const patienceAtEnd = 5_000;
 
 /** The agent at a Unix socket, or at host:port with its token. */
@@ -96,7 +96,7 @@ class Lock {
     this.#closed = new Promise((resolve) => {
       this.#request.on("error", (error) => this.#fail(error.message)).on("close", () => resolve(this.#fail("the connection has ended")));
     });
-    this.#request.on("response", (answer) => this.#answered(agent, answer).catch((error) => this.#fail(error)));
+    this.#request.on("response", (response) => this.#answered(agent, response).catch((error) => this.#fail(error)));
     this.#request.write(JSON.stringify(ask) + "\n");
   }
 
@@ -128,17 +128,17 @@ class Lock {
     return this.unlock();
   }
 
-  async #answered(agent, answer) {
-    if (answer.headers["redlock-agent"] !== "1") throw new LockError(`something else than an agent of version 1 answers at ${agent.address}`);
+  async #answered(agent, response) {
+    if (response.headers["redlock-agent"] !== "1") throw new LockError(`something else than an agent of version 1 answers at ${agent.address}`);
     let text = "";
-    for await (const part of answer.setEncoding("utf8")) {
+    for await (const part of response.setEncoding("utf8")) {
       text += part;
-      for (let i; answer.statusCode === 200 && (i = text.indexOf("\n")) >= 0; text = text.slice(i + 1)) this.#read(JSON.parse(text.slice(0, i)));
+      for (let i; response.statusCode === 200 && (i = text.indexOf("\n")) >= 0; text = text.slice(i + 1)) this.#read(JSON.parse(text.slice(0, i)));
     }
-    if (answer.statusCode === 200) return;
+    if (response.statusCode === 200) return;
     const problem = JSON.parse(text);
     const detail = problem.detail ?? problem.title;
-    throw answer.statusCode === 423 ? new LockHeld(detail, Number(answer.headers["retry-after"] ?? 1)) : new LockError(`${answer.statusCode}: ${detail}`);
+    throw response.statusCode === 423 ? new LockHeld(detail, Number(response.headers["retry-after"] ?? 1)) : new LockError(`${response.statusCode}: ${detail}`);
   }
 
   /** Take a line. One that answers no new mark is answered with one: so the lines never count from long ago. */

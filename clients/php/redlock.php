@@ -96,7 +96,7 @@ class Agent
 /** A lock that is held. */
 class Lock
 {
-    private const PATIENCE = 10; // seconds, for an answer of the agent, beyond the wait
+    private const PATIENCE = 10; // seconds, for a response of the agent, beyond the wait
     private const PATIENCE_AT_END = 5;
     private const PATIENCE_IN_CHECK = 1;
 
@@ -134,7 +134,7 @@ class Lock
         while (!isset($this->fence) || !$this->certain()) { // after a wait of many minutes, only the answer to the mark is new enough
             $this->await(self::PATIENCE);
             if ($this->lost !== null) {
-                throw new LockError("the agent's answer: {$this->lost}");
+                throw new LockError("the agent's response: {$this->lost}");
             }
         }
     }

@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 
-_PATIENCE = 10  # seconds, for an answer of the agent, beyond the wait
+_PATIENCE = 10  # seconds, for a response of the agent, beyond the wait
 
 
 class LockError(Exception):
@@ -93,7 +93,7 @@ class Lock:
         try:
             self._connection.settimeout(self._patience)
             self._send_request()
-            self._lines = _Answer(self._connection)
+            self._lines = _Response(self._connection)
             self._require_ok()
             first = self._next()
             self.fence, self.slot = first["fence"], first.get("slot", 0)
@@ -102,7 +102,7 @@ class Lock:
             self._connection.settimeout(None)
         except (OSError, ValueError, KeyError) as e:
             self._connection.close()
-            raise LockError(f"the agent's answer: {e}") from None
+            raise LockError(f"the agent's response: {e}") from None
         except BaseException:
             self._connection.close()
             raise
@@ -131,16 +131,16 @@ class Lock:
         self._connection.sendall("\r\n".join(head).encode() + b"\r\n\r\n%x\r\n%s\r\n" % (len(body), body))
 
     def _require_ok(self):
-        answer = self._lines
-        if answer.header.get("redlock-agent") != "1":
+        response = self._lines
+        if response.header.get("redlock-agent") != "1":
             raise LockError(f"something else than an agent of version 1 answers at {self._agent.address}")
-        if answer.status == 200:
+        if response.status == 200:
             return
-        problem = json.loads(answer.rest())
+        problem = json.loads(response.rest())
         text = problem.get("detail") or problem.get("title")
-        if answer.status == 423:
-            raise LockHeld(text, int(answer.header.get("retry-after", 1)))
-        raise LockError(f"{answer.status}: {text}")
+        if response.status == 423:
+            raise LockHeld(text, int(response.header.get("retry-after", 1)))
+        raise LockError(f"{response.status}: {text}")
 
     def _next(self):
         """Take the next line. A line that answers no new mark is answered with one: so the lines never count from long ago."""
@@ -175,8 +175,8 @@ def _clocks():
     return time.monotonic(), time.time()
 
 
-class _Answer:
-    """An answer of HTTP, as it comes."""
+class _Response:
+    """A response of HTTP, as it comes."""
 
     def __init__(self, connection):
         self._file = connection.makefile("rb")

@@ -32,7 +32,7 @@ class RedlockAgent
   # The lock was lost while it was held: the work may overlap with another holder's.
   class LockLost < LockError; end
 
-  PATIENCE = 10 # seconds, for an answer of the agent, beyond the wait
+  PATIENCE = 10 # seconds, for a response of the agent, beyond the wait
   PATIENCE_AT_END = 5
 
   attr_reader :address, :token

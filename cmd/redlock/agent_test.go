@@ -58,12 +58,12 @@ func (a *agentProcess) start() {
 		a.t.Fatal(err)
 	}
 	eventually(a.t, "the agent is ready", func() bool {
-		answer, err := a.client().Get("http://redlock/readyz")
+		response, err := a.client().Get("http://redlock/readyz")
 		if err != nil {
 			return false
 		}
-		_ = answer.Body.Close()
-		return answer.StatusCode == http.StatusOK
+		_ = response.Body.Close()
+		return response.StatusCode == http.StatusOK
 	})
 }
 
@@ -99,9 +99,9 @@ func (a *agentProcess) hold(body string) net.Conn {
 	a.t.Helper()
 	c := a.dial()
 	_, _ = fmt.Fprintf(c, "POST /v1/lock HTTP/1.1\r\nHost: redlock\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\n\r\n", len(body)+1, body)
-	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil || answer.StatusCode != http.StatusOK {
-		a.t.Fatalf("%s: %v, %v", body, answer, err)
+	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil || response.StatusCode != http.StatusOK {
+		a.t.Fatalf("%s: %v, %v", body, response, err)
 	}
 	return c
 }

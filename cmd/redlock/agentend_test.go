@@ -14,36 +14,36 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
 
-// lock asks for the lock on k as curl does, and returns the answer, or nil.
+// lock asks for the lock on k as curl does, and returns the response, or nil.
 func (a *agentProcess) lock(body string) *http.Response {
-	answer, err := a.client().Post("http://redlock/v1/lock", "", strings.NewReader(body))
+	response, err := a.client().Post("http://redlock/v1/lock", "", strings.NewReader(body))
 	if err != nil {
 		return nil
 	}
-	_ = answer.Body.Close()
-	return answer
+	_ = response.Body.Close()
+	return response
 }
 
 // waiting returns how many calls of the agent wait for a lock. Those that wait for one of the same process are in no queue of the masters.
 func (a *agentProcess) waiting() (n int) {
-	answer, err := a.client().Get("http://redlock/console/masters")
+	response, err := a.client().Get("http://redlock/console/masters")
 	if err != nil {
 		return 0
 	}
-	defer func() { _ = answer.Body.Close() }()
+	defer func() { _ = response.Body.Close() }()
 	var status struct{ Lockers []struct{ Waiting int } }
-	_ = json.NewDecoder(answer.Body).Decode(&status)
+	_ = json.NewDecoder(response.Body).Decode(&status)
 	for _, l := range status.Lockers {
 		n += l.Waiting
 	}
 	return n
 }
 
-// requireStopping fails if an answer is not that of an agent that is about to stop.
-func requireStopping(t *testing.T, what string, answer *http.Response) {
+// requireStopping fails if a response is not that of an agent that is about to stop.
+func requireStopping(t *testing.T, what string, response *http.Response) {
 	t.Helper()
-	if answer == nil || answer.StatusCode != http.StatusServiceUnavailable || answer.Header.Get("Retry-After") == "" {
-		t.Errorf("%s: %v, want 503 with Retry-After", what, answer)
+	if response == nil || response.StatusCode != http.StatusServiceUnavailable || response.Header.Get("Retry-After") == "" {
+		t.Errorf("%s: %v, want 503 with Retry-After", what, response)
 	}
 }
 
@@ -110,8 +110,8 @@ func TestAgentLeavesLocks(t *testing.T) {
 		a.signal(syscall.SIGTERM)
 		if c.second {
 			eventually(t, "the agent is about to stop", func() bool {
-				answer := a.lock(`{"key":"other","try":true}`)
-				return answer != nil && answer.StatusCode == http.StatusServiceUnavailable
+				response := a.lock(`{"key":"other","try":true}`)
+				return response != nil && response.StatusCode == http.StatusServiceUnavailable
 			})
 			a.signal(syscall.SIGTERM)
 		}

@@ -46,12 +46,12 @@ func believe(ctx context.Context, a *agentProcess, ttl time.Duration) *believer 
 	b := &believer{sent: time.Now()}
 	line := fmt.Sprintf(`{"key":"k","ttl":"%v","wait":"2s"}`+"\n", ttl)
 	_, _ = fmt.Fprintf(conn, "POST /v1/lock HTTP/1.1\r\nHost: redlock\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", len(line), line)
-	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil || answer.StatusCode != http.StatusOK {
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil || response.StatusCode != http.StatusOK {
 		_ = conn.Close()
 		return nil
 	}
-	lines := bufio.NewReader(answer.Body)
+	lines := bufio.NewReader(response.Body)
 	if !b.read(lines) {
 		_ = conn.Close()
 		return nil
@@ -215,7 +215,7 @@ func TestAgentsThatFail(t *testing.T) {
 			agents[a].signal(syscall.SIGCONT)
 		},
 		func(a int) { // what it sends is kept back, and comes when its leases are over
-			setAll(ways[a], redistest.Weather{Requests: true, Answers: rand.N(2) == 0})
+			setAll(ways[a], redistest.Weather{Requests: true, Replies: rand.N(2) == 0})
 			time.Sleep(rand.N(2500 * time.Millisecond))
 			setAll(ways[a], redistest.Weather{})
 		},

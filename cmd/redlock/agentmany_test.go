@@ -97,7 +97,7 @@ func TestManyClients(t *testing.T) {
 			c := a.begin(fmt.Sprintf(`{"key":"garbage%d",%s}`+"\n", i, ttl))
 			flood(c, garbage)
 			return c
-		default: // marks whose answers it never reads
+		default: // marks, and it never reads the lines that answer them
 			c := a.begin(fmt.Sprintf(`{"key":"marks%d",%s}`+"\n", i, ttl))
 			flood(c, marks)
 			return c
@@ -150,8 +150,8 @@ func (a *agentProcess) mustHold(body string) net.Conn {
 	if c == nil {
 		return nil
 	}
-	if answer, err := http.ReadResponse(bufio.NewReaderSize(c, 512), nil); err != nil || answer.StatusCode != http.StatusOK {
-		a.t.Errorf("%s: %v, %v", body, answer, err)
+	if response, err := http.ReadResponse(bufio.NewReaderSize(c, 512), nil); err != nil || response.StatusCode != http.StatusOK {
+		a.t.Errorf("%s: %v, %v", body, response, err)
 	}
 	return c
 }

@@ -23,8 +23,8 @@ func TestStarting(t *testing.T) {
 	agent.Env = append(a.env, guard)
 	start(t, agent)
 	eventually(t, "the agent serves", func() bool {
-		answer, err := a.client().Get("http://redlock/healthz")
-		return err == nil && answer.Body.Close() == nil
+		response, err := a.client().Get("http://redlock/healthz")
+		return err == nil && response.Body.Close() == nil
 	})
 	for way, args := range map[string][]string{"masters": nil, "agent": {"--agent", "unix:" + a.path}} {
 		cmd := redlockRun(servers, append(args, "k", "--", "true")...)

@@ -64,7 +64,7 @@ type ownConsole struct {
 // connectPatience is how long the masters have to be reached. Those that haven't been are shown as such.
 const connectPatience = 2 * time.Second
 
-func (o *ownConsole) Ask(ctx context.Context, method, path string, query url.Values, answer any) error {
+func (o *ownConsole) Ask(ctx context.Context, method, path string, query url.Values, into any) error {
 	o.awaitMasters(ctx)
 	r, err := http.NewRequestWithContext(ctx, method, "/"+path+"?"+query.Encode(), nil)
 	if err != nil {
@@ -72,7 +72,7 @@ func (o *ownConsole) Ask(ctx context.Context, method, path string, query url.Val
 	}
 	w := &recorder{header: make(http.Header), status: http.StatusOK}
 	o.handler.ServeHTTP(w, r)
-	if known, err := cli.Decode(w.status, w.header, w.Bytes(), answer); known {
+	if known, err := cli.Decode(w.status, w.header, w.Bytes(), into); known {
 		return err
 	}
 	return fmt.Errorf("status %d: %s", w.status, w.Bytes())
@@ -90,7 +90,7 @@ func (o *ownConsole) awaitMasters(ctx context.Context) {
 
 func (o *ownConsole) Close() { _ = o.locker.Close() } // nothing is held
 
-// recorder is an answer in memory.
+// recorder is a response in memory.
 type recorder struct {
 	bytes.Buffer
 	header http.Header

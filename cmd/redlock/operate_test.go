@@ -73,7 +73,7 @@ func TestOperators(t *testing.T) {
 	}
 	once(0)
 	once(codeHeld)
-	requireSays(command(0, "inspect", "k"), "answer  ")
+	requireSays(command(0, "inspect", "k"), "result  ")
 	requireSays(command(0, "forget", "k"), "forgotten")
 	once(0)
 	servers[0].Kill()

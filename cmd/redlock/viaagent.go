@@ -54,23 +54,23 @@ func (a *agentClient) send(ctx context.Context, method, path string, body io.Rea
 	if token := os.Getenv("REDLOCK_AGENT_TOKEN"); token != "" {
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
-	answer, err := a.Do(r)
+	response, err := a.Do(r)
 	var failed *url.Error
 	if errors.As(err, &failed) {
 		err = failed.Err
 	}
-	return answer, err
+	return response, err
 }
 
 // ask has the agent's console answer, and reports whether it has.
 func (a *agentClient) ask(ctx context.Context, path string, seen any) bool {
-	answer, err := a.send(ctx, http.MethodGet, "/console"+path, nil)
+	response, err := a.send(ctx, http.MethodGet, "/console"+path, nil)
 	if err != nil {
 		return false
 	}
-	defer func() { _ = answer.Body.Close() }()
-	text, _ := io.ReadAll(answer.Body)
-	known, err := cli.Decode(answer.StatusCode, answer.Header, text, seen)
+	defer func() { _ = response.Body.Close() }()
+	text, _ := io.ReadAll(response.Body)
+	known, err := cli.Decode(response.StatusCode, response.Header, text, seen)
 	return known && err == nil
 }
 
@@ -100,20 +100,20 @@ func (a *agentClient) guardedUntil(ctx context.Context) time.Time {
 
 // agentLease is a lock that an agent holds for as long as a request lasts.
 type agentLease struct {
-	ctx    context.Context
-	lose   context.CancelCauseFunc
-	body   *io.PipeWriter
-	answer *http.Response
-	close  context.CancelFunc // closes the connection
-	ended  chan struct{}      // closed behind the last line
-	last   *agentLine         // that line, after ended; nil if the connection has ended before
+	ctx      context.Context
+	lose     context.CancelCauseFunc
+	body     *io.PipeWriter
+	response *http.Response
+	close    context.CancelFunc // closes the connection
+	ended    chan struct{}      // closed behind the last line
+	last     *agentLine         // that line, after ended; nil if the connection has ended before
 
 	mu    sync.Mutex
 	sent  map[int64]time.Time // when the request, which is mark 0, and the marks since the last line began to be sent
 	until time.Time
 }
 
-// agentLine is a line of the agent's answer: docs/agent.md.
+// agentLine is a line of the agent's response: docs/agent.md.
 type agentLine struct {
 	Fence       uint64 `json:"fence"`
 	Slot        int    `json:"slot"`
@@ -156,14 +156,14 @@ func (c *runCommand) lockThrough(ctx context.Context, a *agentClient) (*agentLea
 	context.AfterFunc(connection, func() { _ = rest.Close() }) // Do waits for who writes the body
 	l := &agentLease{sent: map[int64]time.Time{0: time.Now()}, body: body, close: closes, ended: make(chan struct{})}
 	l.ctx, l.lose = context.WithCancelCause(context.Background())
-	if l.answer, err = a.send(connection, http.MethodPost, "/v1/lock", io.MultiReader(bytes.NewReader(append(line, '\n')), rest)); err != nil {
+	if l.response, err = a.send(connection, http.MethodPost, "/v1/lock", io.MultiReader(bytes.NewReader(append(line, '\n')), rest)); err != nil {
 		closes()
 		return nil, nil, &coded{codeNoQuorum, fmt.Errorf("no agent answers at %s: %w", a.address, err)}
 	}
-	lines := bufio.NewReader(l.answer.Body)
-	if l.answer.StatusCode != http.StatusOK {
+	lines := bufio.NewReader(l.response.Body)
+	if l.response.StatusCode != http.StatusOK {
 		defer closes()
-		return nil, nil, c.refusedBy(a, lines, l.answer)
+		return nil, nil, c.refusedBy(a, lines, l.response)
 	}
 	first, err := l.next(lines)
 	if err == nil && first.Fence == 0 {
@@ -181,19 +181,19 @@ func (c *runCommand) lockThrough(ctx context.Context, a *agentClient) (*agentLea
 	return l, first, nil
 }
 
-// refusedBy returns the error for an answer that is no lock.
-func (c *runCommand) refusedBy(a *agentClient, body io.Reader, answer *http.Response) error {
+// refusedBy returns the error for a response that is no lock.
+func (c *runCommand) refusedBy(a *agentClient, body io.Reader, response *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(body, 64<<10))
 	var problem console.Problem
-	if json.Unmarshal(text, &problem) != nil || answer.Header.Get("Redlock-Agent") != "1" {
-		return &coded{codeNoQuorum, fmt.Errorf("something else than an agent answers at %s (status %d)", a.address, answer.StatusCode)}
+	if json.Unmarshal(text, &problem) != nil || response.Header.Get("Redlock-Agent") != "1" {
+		return &coded{codeNoQuorum, fmt.Errorf("something else than an agent answers at %s (status %d)", a.address, response.StatusCode)}
 	}
 	switch {
-	case answer.Header.Get("Redlock-Outcome") == "done":
+	case response.Header.Get("Redlock-Outcome") == "done":
 		return c.refused(redlock.ErrDone)
-	case answer.StatusCode == http.StatusLocked:
+	case response.StatusCode == http.StatusLocked:
 		return c.refused(redlock.ErrHeld)
-	case answer.StatusCode == http.StatusBadRequest:
+	case response.StatusCode == http.StatusBadRequest:
 		return &coded{codeUsage, errors.New(problem.Detail)}
 	}
 	return &coded{codeNoQuorum, fmt.Errorf("the agent at %s: %s: %s", a.address, problem.Title, problem.Detail)}

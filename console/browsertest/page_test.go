@@ -157,7 +157,7 @@ func TestKey(t *testing.T) {
 	b.await("a process waits on all masters", "document.querySelectorAll('.queue li').length == 3 && document.querySelector('.queue').innerText.includes('web2/77')")
 	b.looks("key")
 	w.servers[1].Kill()
-	b.awaitText("no answer")
+	b.awaitText("no reply")
 	b.looks("key-one-down")
 	w.servers[2].Kill()
 	b.awaitText("Too few masters answer")

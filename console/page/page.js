@@ -1,7 +1,7 @@
 // Keeps the page as the server would show it now, while somebody looks at it; and releases locks.
 // The server writes all of the HTML: this only puts its next version into the place of the present one.
 
-const interval = 1500 // milliseconds between an answer and the next request
+const interval = 1500 // milliseconds between a response and the next request
 const patience = 6000 // after which the process counts as silent
 const points = 80     // of the charts: two minutes
 
@@ -105,9 +105,9 @@ async function update() {
 	} catch {
 		if (mine !== request) return
 		document.documentElement.classList.add('stale')
-		document.title = '✕ No answer – redlock'
+		document.title = '✕ No response – redlock'
 		if (!silence.firstChild) silence.textContent = `The process doesn't answer. Below is what it said at ${document.getElementById('time').textContent}.`
-		say('Last answer')
+		say('Last response')
 	} finally {
 		clearTimeout(deadline)
 	}
@@ -142,10 +142,10 @@ confirm.addEventListener('close', async () => {
 	wanted = undefined // the event of an earlier close may come late, and see this one's value
 	try {
 		const response = await fetch(release.release, { method: 'DELETE' })
-		const answer = await response.json()
-		tell(response.ok ? `Released: ${release.key}` : `Not released: ${release.key}. ${answer.title ?? answer.error}. ${answer.detail ?? ''}`)
+		const result = await response.json()
+		tell(response.ok ? `Released: ${release.key}` : `Not released: ${release.key}. ${result.title ?? result.error}. ${result.detail ?? ''}`)
 	} catch {
-		tell(`No answer. Whether ${release.key} was released, the list will show.`)
+		tell(`No response. Whether ${release.key} was released, the list will show.`)
 	}
 	update()
 })

@@ -61,7 +61,7 @@ func TestFiber(t *testing.T) {
 		inside.Add(-1)
 	}), 10)
 	if overlaps.Load() > 0 || statuses[http.StatusOK] == 0 || statuses[http.StatusOK]+statuses[http.StatusLocked] != 10 {
-		t.Errorf("%d overlaps, answers %v", overlaps.Load(), statuses)
+		t.Errorf("%d overlaps, responses %v", overlaps.Load(), statuses)
 	}
 }
 
@@ -75,6 +75,6 @@ func TestFiberMiddlewareIsRefused(t *testing.T) {
 		return nil
 	})
 	if statuses := payAtFiber(t, app, 3); statuses[http.StatusInternalServerError] != 3 || served.Load() > 0 {
-		t.Errorf("answers %v, %d were served", statuses, served.Load())
+		t.Errorf("responses %v, %d were served", statuses, served.Load())
 	}
 }

@@ -139,7 +139,7 @@ func testStack(t *testing.T, stack func(*redlock.Locker, http.HandlerFunc) http.
 	if !lines.Scan() || lines.Text() != "paid" {
 		t.Errorf("last line %q: %v", lines.Text(), lines.Err())
 	}
-	if lines.Scan() { // the end of the answer comes behind the lock
+	if lines.Scan() { // the end of the response comes behind the lock
 		t.Errorf("one more line, %q", lines.Text())
 	}
 	third := pay("42")

@@ -1,4 +1,4 @@
-// Command webhook receives webhooks. Senders deliver an event again if the answer takes too long. Here, deliveries of one event
+// Command webhook receives webhooks. Senders deliver an event again if the response takes too long. Here, deliveries of one event
 // run one at a time, in all processes that share the masters.
 //
 //	REDIS_URLS="redis://10.0.0.1:6379 redis://10.0.0.2:6379 redis://10.0.0.3:6379" go run ./examples/webhook

@@ -40,7 +40,7 @@ type admin struct {
 // socketOrigin stands for a Unix socket, which has no address. Caddy accepts it as the host there, but as no origin.
 const socketOrigin = "http://127.0.0.1"
 
-// adminPatience is how long an answer may take. The masters are waited for, too.
+// adminPatience is how long a response may take. The masters are waited for, too.
 const adminPatience = 10 * time.Second
 
 // Open returns the admin endpoint that the flags name. It doesn't connect yet. caddycmd.AdminAPIRequest would do, but it waits
@@ -86,8 +86,8 @@ func (f *adminFlags) Open(*pflag.FlagSet) (cli.Endpoint, error) {
 // Close does nothing: no connection is kept.
 func (a *admin) Close() {}
 
-// Ask sends a request for a path below /redlock/, and decodes the answer. An error that the module itself answers is a *console.Problem.
-func (a *admin) Ask(ctx context.Context, method, path string, query url.Values, answer any) error {
+// Ask sends a request for a path below /redlock/, and decodes the response. An error that the module itself answers is a *console.Problem.
+func (a *admin) Ask(ctx context.Context, method, path string, query url.Values, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, adminPatience)
 	defer cancel()
 	target := a.origin + "/redlock/" + path
@@ -110,7 +110,7 @@ func (a *admin) Ask(ctx context.Context, method, path string, query url.Values, 
 	if err != nil {
 		return a.unreachable(err)
 	}
-	if known, err := cli.Decode(response.StatusCode, response.Header, body, answer); known {
+	if known, err := cli.Decode(response.StatusCode, response.Header, body, into); known {
 		return err
 	}
 	if response.StatusCode == http.StatusForbidden {
@@ -123,7 +123,7 @@ func (a *admin) Ask(ctx context.Context, method, path string, query url.Values, 
 func (a *admin) unreachable(err error) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("no answer from Caddy at %s within %v", a.address, adminPatience)
+		return fmt.Errorf("no response from Caddy at %s within %v", a.address, adminPatience)
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("this user may not open the admin endpoint at %s", a.address)
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, os.ErrNotExist):

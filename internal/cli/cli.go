@@ -52,8 +52,8 @@ type Source interface {
 
 // Endpoint answers what the console does.
 type Endpoint interface {
-	// Ask sends a request for a path of the console, and decodes the answer. What the console refuses is a *console.Problem.
-	Ask(ctx context.Context, method, path string, query url.Values, answer any) error
+	// Ask sends a request for a path of the console, and decodes the response. What the console refuses is a *console.Problem.
+	Ask(ctx context.Context, method, path string, query url.Values, into any) error
 	Close() // ends what Open has begun
 }
 
@@ -62,13 +62,13 @@ func (p *Program) Commands() []*cobra.Command {
 	return []*cobra.Command{p.masters(), p.inspect(), p.release(), p.forget()}
 }
 
-// Decode reads an answer of the console. If known is false, it is none. Its error is a *console.Problem.
-func Decode(status int, header http.Header, body []byte, answer any) (known bool, err error) {
+// Decode reads a response of the console. If known is false, it is none. Its error is a *console.Problem.
+func Decode(status int, header http.Header, body []byte, into any) (known bool, err error) {
 	kind, _, _ := strings.Cut(header.Get("Content-Type"), ";")
 	switch problem := new(console.Problem); {
 	case kind == "application/problem+json" && json.Unmarshal(body, problem) == nil:
 		return true, problem
-	case status == http.StatusOK && kind == "application/json" && json.Unmarshal(body, answer) == nil:
+	case status == http.StatusOK && kind == "application/json" && json.Unmarshal(body, into) == nil:
 		return true, nil
 	}
 	return false, nil
@@ -90,7 +90,7 @@ func (a *asking) add(cmd *cobra.Command, p *Program) {
 func (a *asking) open() (Endpoint, error) { return a.source.Open(a.flags) }
 
 // ask asks once, until Ctrl-C.
-func (a *asking) ask(cmd *cobra.Command, method, path string, query url.Values, answer any) error {
+func (a *asking) ask(cmd *cobra.Command, method, path string, query url.Values, into any) error {
 	endpoint, err := a.open()
 	if err != nil {
 		return err
@@ -98,7 +98,7 @@ func (a *asking) ask(cmd *cobra.Command, method, path string, query url.Values, 
 	defer endpoint.Close()
 	ctx, stop := interruptible(cmd)
 	defer stop()
-	return endpoint.Ask(ctx, method, path, query, answer)
+	return endpoint.Ask(ctx, method, path, query, into)
 }
 
 // withCode makes a cobra function of one that returns an exit code. The code of an error is 1 at least.

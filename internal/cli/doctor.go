@@ -58,7 +58,7 @@ most, and removed. The exit code is 2 if there is an error or a warning. Notes d
 		}),
 	}
 	add(cmd.Flags())
-	cmd.Flags().DurationVar(&patience, "patience", doctor.DefaultPatience, "How long to wait for each answer of a master")
+	cmd.Flags().DurationVar(&patience, "patience", doctor.DefaultPatience, "How long to wait for each reply of a master")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "Print JSON")
 	return cmd
 }

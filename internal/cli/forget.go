@@ -16,14 +16,14 @@ func (p *Program) forget() *cobra.Command {
 	var delivery deliveryFlags
 	cmd := &cobra.Command{
 		Use:   "forget " + deliveryFlagsUsage + " " + p.Usage + " <key>...",
-		Short: "Forgets the answer that is remembered, so that a delivery runs again",
+		Short: "Forgets the response that is remembered, so that a delivery runs again",
 		Long: `
-Forgets the answer that is remembered for a delivery, so that the next one with its ID
+Forgets the response that is remembered for a delivery, so that the next one with its ID
 runs again. inspect shows whether there is one. Nothing is forgotten while the delivery
 runs.
 
-The exit code is 2 if some masters could not be asked, and may still remember the answer:
-then forget it again when they are back. It is 3 if no answer is remembered, or the
+The exit code is 2 if some masters could not be asked, and may still remember the response:
+then forget it again when they are back. It is 3 if no response is remembered, or the
 delivery runs.
 ` + deliveryFlagsHelp + "\n" + p.Help,
 		Example:               "  " + p.Name + " forget --id evt_1 order:42",
@@ -56,7 +56,7 @@ delivery runs.
 	return cmd
 }
 
-// notForgotten is told for an answer that could not be forgotten.
+// notForgotten is told for a response that could not be forgotten.
 func notForgotten(err error) error {
 	var problem *console.Problem
 	switch {

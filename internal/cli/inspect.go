@@ -24,13 +24,13 @@ func (p *Program) inspect() *cobra.Command {
 		Short: "Shows a key as each master sees it: who holds it, who waits, what is remembered",
 		Long: `
 Shows a key as each master sees it: who holds it, until when, and who waits; and whether
-an answer is remembered for it. The holder may be any process with the same masters; its
+a response is remembered for it. The holder may be any process with the same masters; its
 instance name says which.
 
 The key is written as in {http.redlock.key} and in caddy redlock locks: without the prefix.
 Of a key that several may hold, each slot that is taken is shown; --slot shows one of them
 as each master sees it. The exit code is 3 if nobody holds the key, and too few masters
-remember an answer for it.
+remember a response for it.
 ` + deliveryFlagsHelp + "\n" + p.Help,
 		Example:               "  " + p.Name + " inspect order:42\n  " + p.Name + " inspect --id evt_1 order:42",
 		DisableFlagsInUseLine: true,
@@ -230,10 +230,10 @@ func printResult(out io.Writer, l console.InspectedLocker) {
 	if !l.Remembered {
 		text += "; too few masters remember it, so the next one may run again"
 	}
-	paragraph(out, "answer  ", text)
+	paragraph(out, "result  ", text)
 }
 
-// rememberedBy is what the table shows of what a master remembers, when this is the fence of the last answer.
+// rememberedBy is what the table shows of what a master remembers, when this is the fence of the last response.
 func rememberedBy(m console.InspectedMaster, last uint64) string {
 	switch {
 	case m.Error != "":

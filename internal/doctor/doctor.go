@@ -23,11 +23,11 @@ type Settings struct {
 	MaxSkew  time.Duration // 0: off
 	MaxTTL   time.Duration // 0 if it isn't to be compared
 	Prefix   string
-	Remember bool          // a rule has answers remembered
-	Patience time.Duration // how long to wait for each answer; 0 for DefaultPatience
+	Remember bool          // a rule has responses remembered
+	Patience time.Duration // how long to wait for each reply; 0 for DefaultPatience
 }
 
-// DefaultPatience is how long an answer of a master is waited for, unless the settings say otherwise.
+// DefaultPatience is how long a reply of a master is waited for, unless the settings say otherwise.
 const DefaultPatience = 2 * time.Second
 
 // stages is how often the patience may be needed for one master: to connect, to greet, to measure, to look and to try.

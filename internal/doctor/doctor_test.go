@@ -163,7 +163,7 @@ func TestOneOfThree(t *testing.T) {
 	}
 }
 
-// TestHungLater has a server that hangs after its first answers.
+// TestHungLater has a server that hangs after its first replies.
 func TestHungLater(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, 1, safe...)[0]
@@ -176,7 +176,7 @@ func TestHungLater(t *testing.T) {
 	for server.Connections() == 0 && len(done) == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	forwarder.Set(redistest.Weather{Answers: true})
+	forwarder.Set(redistest.Weather{Replies: true})
 	r := <-done
 	if found := of(r, doctor.Reachability); len(found) == 1 && !strings.Contains(found[0].Text, "does not answer") {
 		t.Errorf("%+v", found) // it may have been done before the network stood still

@@ -44,7 +44,7 @@ type examination struct {
 	processes  map[string]process // by what is stored of them
 }
 
-// run learns all that can be learned. It ends with the context, or when an answer takes too long.
+// run learns all that can be learned. It ends with the context, or when a reply takes too long.
 func (x *examination) run(ctx context.Context) {
 	cn, hangUp, err := x.connect(ctx)
 	if err != nil {
@@ -97,7 +97,7 @@ func (x *examination) connect(ctx context.Context) (cn *redis.Conn, hangUp func(
 	o.Dialer = func(context.Context, string, string) (net.Conn, error) { return raw, nil }
 	o.TLSConfig = nil // the connection has it
 	o.MaxRetries, o.DialerRetries, o.PoolSize, o.MinIdleConns = -1, 1, 1, 0
-	o.Protocol = 2 // in which the answer to SUBSCRIBE is one as to other commands
+	o.Protocol = 2 // in which the reply to SUBSCRIBE is one as to other commands
 	o.DisableIdentity = true
 	o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = x.Patience, x.Patience, true
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
@@ -170,11 +170,11 @@ func (x *examination) lookCloser(ctx context.Context) {
 
 // greet makes the connection ready, and asks the server what it is. A user without the right to INFO is told nothing.
 func (x *examination) greet(ctx context.Context, cn *redis.Conn) error {
-	answer, err := cn.Info(ctx).Result()
+	reply, err := cn.Info(ctx).Result()
 	if x.rights.note("+info", err) {
 		err = nil
 	}
-	maps.Insert(x.info, infoFields(answer))
+	maps.Insert(x.info, infoFields(reply))
 	return err
 }
 

@@ -78,7 +78,7 @@ func (x *examination) whyUnreachable(err error) (text, advice string) {
 	case isRefusal(err):
 		return whyRefused(err.Error())
 	}
-	return "its answer is not of Redis's protocol", "Correct the port in masters: another kind of server listens there."
+	return "its reply is not of Redis's protocol", "Correct the port in masters: another kind of server listens there."
 }
 
 const withoutTLS = "Write redis:// instead of rediss:// in masters, or use the server's TLS port (tls-port in redis.conf)."

@@ -20,7 +20,7 @@ type rights struct {
 }
 
 // tried are the commands that locks need, each with arguments by which it does nothing to a key that isn't there. The key is
-// the first argument, where there is one. ACLs are checked before anything else, so the answer shows whether a user may. Rights are
+// the first argument, where there is one. ACLs are checked before anything else, so the reply shows whether a user may. Rights are
 // tried rather than asked for: ACL DRYRUN and ACL GETUSER are for administrators, and unknown to older servers.
 var tried = []struct {
 	command string
@@ -124,11 +124,11 @@ func (x *examination) trySubscribe(ctx context.Context, _ *redis.Conn) error {
 	}
 	defer hangUp()
 	if x.info["run_id"] != "" {
-		answer, err := cn.Info(ctx, "server").Result()
+		reply, err := cn.Info(ctx, "server").Result()
 		if err != nil {
 			return err
 		}
-		for name, value := range infoFields(answer) {
+		for name, value := range infoFields(reply) {
 			if name == "run_id" && value != x.info["run_id"] {
 				x.otherRun = value
 			}
@@ -143,7 +143,7 @@ func (x *examination) trySubscribe(ctx context.Context, _ *redis.Conn) error {
 
 func (x *examination) channel() string { return x.Prefix + ":wake:" + x.probe }
 
-// note notes an answer to a command, and reports whether the user or the server lacks the command.
+// note notes a reply to a command, and reports whether the user or the server lacks the command.
 func (r *rights) note(right string, err error) bool {
 	if !isRefusal(err) {
 		return false

@@ -67,7 +67,7 @@ func (x *examination) latency() []Finding {
 	case rtt == 0:
 		return nil
 	case rtt > 4*x.Timeout:
-		return []Finding{{Level: Error, Check: Latency, Text: text + ": no answer comes in time", Advice: advice(2 * rtt), excludes: true}}
+		return []Finding{{Level: Error, Check: Latency, Text: text + ": no reply comes in time", Advice: advice(2 * rtt), excludes: true}}
 	case rtt > x.Timeout:
 		return []Finding{{Level: Warning, Check: Latency, Text: text, Advice: advice(2 * rtt)}}
 	case rtt > x.LeastTTL/20:
@@ -99,10 +99,10 @@ func (x *examination) eviction() []Finding {
 	case policy == "" || math.IsNaN(limit):
 		return nil
 	case policy != "noeviction" && limit > 0:
-		return []Finding{{Level: Error, Check: Eviction, Text: fmt.Sprintf("it deletes locks and remembered answers when its memory is full: maxmemory-policy is %s", policy),
+		return []Finding{{Level: Error, Check: Eviction, Text: fmt.Sprintf("it deletes locks and remembered responses when its memory is full: maxmemory-policy is %s", policy),
 			Advice: "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf; use a server for locks alone."}}
 	case policy != "noeviction":
-		return []Finding{{Level: Warning, Check: Eviction, Text: fmt.Sprintf("maxmemory-policy is %s, which deletes locks and remembered answers as soon as a maxmemory is set", policy),
+		return []Finding{{Level: Warning, Check: Eviction, Text: fmt.Sprintf("maxmemory-policy is %s, which deletes locks and remembered responses as soon as a maxmemory is set", policy),
 			Advice: "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf."}}
 	case limit > 0 && used > 0.8*limit && x.rights.refused == nil:
 		return []Finding{{Level: Warning, Check: Eviction, Text: fmt.Sprintf("%.0f %% of its maxmemory are used; when it is full, it takes no locks", 100*used/limit),
@@ -125,8 +125,8 @@ func (x *examination) disk() []Finding {
 	aof, fsync, onRewrite := x.info["aof_enabled"], x.config["appendfsync"], x.config["no-appendfsync-on-rewrite"]
 	switch {
 	case x.Guard > 0 && x.Remember && aof == "0":
-		return []Finding{{Level: Note, Check: Persistence, Text: "a restart empties it, with its copies of remembered answers (appendonly no)",
-			Advice: "One restart at a time loses no answer that is on all masters. To keep answers when most masters restart, set appendonly yes on all."}}
+		return []Finding{{Level: Note, Check: Persistence, Text: "a restart empties it, with its copies of remembered responses (appendonly no)",
+			Advice: "One restart at a time loses no response that is on all masters. To keep responses when most masters restart, set appendonly yes on all."}}
 	case x.Guard > 0 && !x.Remember && x.config["save"] != "" && x.config["stop-writes-on-bgsave-error"] == "yes":
 		return []Finding{{Level: Note, Check: Persistence, Text: "it saves snapshots, which locks don't need, and takes no locks while it can't save",
 			Advice: `CONFIG SET save "", if the server is for locks alone; restart_guard covers restarts.`}}

@@ -32,7 +32,7 @@ func TestServers(t *testing.T) {
 		guard time.Duration
 		want  want
 	}{
-		"evicts":         {append(safe, "--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lru"), 0, want{doctor.Error, doctor.Eviction, []string{"deletes locks and remembered answers", "allkeys-lru", "noeviction"}, true}},
+		"evicts":         {append(safe, "--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lru"), 0, want{doctor.Error, doctor.Eviction, []string{"deletes locks and remembered responses", "allkeys-lru", "noeviction"}, true}},
 		"would evict":    {append(safe, "--maxmemory-policy", "volatile-ttl"), 0, want{doctor.Warning, doctor.Eviction, []string{"volatile-ttl", "noeviction"}, true}},
 		"full":           {append(safe, "--maxmemory", "100kb"), 0, want{doctor.Error, doctor.Rights, []string{"memory is full", "Raise maxmemory"}, false}},
 		"lonely":         {append(safe, "--min-replicas-to-write", "1"), 0, want{doctor.Error, doctor.Rights, []string{"min-replicas-to-write"}, false}},
@@ -77,8 +77,8 @@ func TestNearlyFull(t *testing.T) {
 	want{doctor.Warning, doctor.Eviction, []string{"% of its maxmemory are used", "Raise maxmemory"}, true}.require(t, doctor.Examine(t.Context(), settings(server.URL())))
 }
 
-// TestAnswersOnDisk: what is remembered outlasts a restart only on the disk, which locks don't need.
-func TestAnswersOnDisk(t *testing.T) {
+// TestResponsesOnDisk: what is remembered outlasts a restart only on the disk, which locks don't need.
+func TestResponsesOnDisk(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{nil, {"--save", "3600 1"}, {"--appendonly", "yes"}} {
 		server := redistest.Start(t, 1, args...)[0]
@@ -92,7 +92,7 @@ func TestAnswersOnDisk(t *testing.T) {
 			}
 			continue
 		}
-		want{doctor.Note, doctor.Persistence, []string{"with its copies of remembered answers", "appendonly yes"}, true}.require(t, report)
+		want{doctor.Note, doctor.Persistence, []string{"with its copies of remembered responses", "appendonly yes"}, true}.require(t, report)
 	}
 }
 
@@ -148,7 +148,7 @@ func TestTogether(t *testing.T) {
 		forwarder.Set(redistest.Weather{Delay: 20 * time.Millisecond}) // in each direction
 		s := settings("redis://" + forwarder.Addr())
 		s.Timeout = 9 * time.Millisecond
-		want{doctor.Error, doctor.Latency, []string{"no answer comes in time", "timeout"}, false}.require(t, doctor.Examine(t.Context(), s))
+		want{doctor.Error, doctor.Latency, []string{"no reply comes in time", "timeout"}, false}.require(t, doctor.Examine(t.Context(), s))
 		s.Timeout = 39 * time.Millisecond
 		if found := of(doctor.Examine(t.Context(), s), doctor.Latency); len(found) != 1 || !strings.Contains(found[0].Text, "the timeout is 39ms") {
 			t.Errorf("%+v", found) // on a busy machine it is an error, not a warning

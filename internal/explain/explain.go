@@ -99,7 +99,7 @@ func Run(configuration []byte, asked Request, secrets Secrets, out io.Writer) er
 	return err
 }
 
-// explain sends a request through the servers, and returns what the rules on its way report, and the status of the answer.
+// explain sends a request through the servers, and returns what the rules on its way report, and the status of the response.
 func explain(servers []*caddyhttp.Server, r *http.Request) (e *Explanation, status int) {
 	e = new(Explanation)
 	w := &lastStatus{header: make(http.Header)}

@@ -129,7 +129,7 @@ func with(a *agentOf, more ...any) map[string]any {
 
 func nothing(http.ResponseWriter, *http.Request) {}
 
-// pay sends a request for an order, and returns the answer.
+// pay sends a request for an order, and returns the response.
 func pay(h http.Handler, order string, headers ...string) *httptest.ResponseRecorder {
 	return payIn(context.Background(), h, order, headers...)
 }

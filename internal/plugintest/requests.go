@@ -60,11 +60,11 @@ func testTrailers(t *testing.T, p *Plugin) {
 			}
 			_, _ = io.WriteString(client, "POST /orders/42 HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n"+announced+
 				"\r\n8\r\n{\"id\":7}\r\n0\r\nChecksum: abc\r\nFencing-Token: 9\r\nX-Order: 43\r\n\r\n")
-			answer, err := http.ReadResponse(bufio.NewReader(client), nil)
+			response, err := http.ReadResponse(bufio.NewReader(client), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, _ := io.ReadAll(answer.Body); string(got) != want {
+			if got, _ := io.ReadAll(response.Body); string(got) != want {
 				t.Errorf("%s: with %q the upstream got %q, want %q", key, announced, got, want)
 			}
 			_ = client.Close()
@@ -92,12 +92,12 @@ func testBodies(t *testing.T, p *Plugin) {
 			t.Fatal(err)
 		}
 		r.Header.Set("Content-Type", "application/json")
-		answer, err := s.Client().Do(r)
+		response, err := s.Client().Do(r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = answer.Body.Close()
-		return answer.StatusCode
+		_ = response.Body.Close()
+		return response.StatusCode
 	}
 	for _, size := range []int{1, 30 << 10, 500 << 10} {
 		body := `{"id":42,"text":"` + strings.Repeat("x", size) + `"}`
@@ -114,7 +114,7 @@ func testBodies(t *testing.T, p *Plugin) {
 	}
 }
 
-// testRefusals checks that the agent's answers come through.
+// testRefusals checks that the agent's responses come through.
 func testRefusals(t *testing.T, p *Plugin) {
 	a := newAgent(t, "unix", "")
 	began, end := make(chan struct{}), make(chan struct{})

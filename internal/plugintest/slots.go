@@ -100,13 +100,13 @@ func ShareSlots(t *testing.T, p *Plugin, clients int, caddy func(servers []*redi
 				return
 			}
 			r.Header = http.Header{"Redlock-Slot": {"0"}, "redlock_slot": {"1"}}
-			answer, err := http.DefaultClient.Do(r)
+			response, err := http.DefaultClient.Do(r)
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			if err := answer.Body.Close(); err != nil || answer.StatusCode != http.StatusOK {
-				t.Errorf("request %d: %s, %v", i, answer.Status, err)
+			if err := response.Body.Close(); err != nil || response.StatusCode != http.StatusOK {
+				t.Errorf("request %d: %s, %v", i, response.Status, err)
 			}
 		})
 	}

@@ -20,15 +20,15 @@ func testCrowd(t *testing.T, p *Plugin) {
 	for range 8 {
 		wg.Go(func() {
 			for range 100 {
-				answer, err := s.Client().Post(fmt.Sprint(s.URL, "/orders/", rand.Intn(30)), "", nil)
+				response, err := s.Client().Post(fmt.Sprint(s.URL, "/orders/", rand.Intn(30)), "", nil)
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				text, _ := io.ReadAll(answer.Body)
-				_ = answer.Body.Close()
-				if answer.StatusCode != http.StatusOK {
-					t.Errorf("status %d: %s", answer.StatusCode, text)
+				text, _ := io.ReadAll(response.Body)
+				_ = response.Body.Close()
+				if response.StatusCode != http.StatusOK {
+					t.Errorf("status %d: %s", response.StatusCode, text)
 				}
 			}
 		})

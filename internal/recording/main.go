@@ -68,11 +68,11 @@ func record() error {
 			return err
 		}
 	}
-	answers, err := run(script.String(), time.Duration(len(lines))*typing)
+	responses, err := run(script.String(), time.Duration(len(lines))*typing)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(file, []byte(picture(append(lines, answers...))), 0o644)
+	return os.WriteFile(file, []byte(picture(append(lines, responses...))), 0o644)
 }
 
 // await waits until somebody listens on a port of this machine.

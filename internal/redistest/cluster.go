@@ -81,14 +81,14 @@ func (s *Server) Unlink() {
 	s.await("master_link_status:down\r", "info", "replication")
 }
 
-// await waits until the server's answer to a command contains a text.
+// await waits until the server's reply to a command contains a text.
 func (s *Server) await(text string, command ...any) {
 	s.tb.Helper()
-	var answer string
+	var reply string
 	for deadline := time.Now().Add(3 * bound); time.Now().Before(deadline); time.Sleep(5 * pause) {
-		if answer, _ = s.client.Do(context.Background(), command...).Text(); strings.Contains(answer, text) {
+		if reply, _ = s.client.Do(context.Background(), command...).Text(); strings.Contains(reply, text) {
 			return
 		}
 	}
-	s.tb.Fatalf("%s doesn't answer %q but:\n%s", s.Addr(), text, answer)
+	s.tb.Fatalf("%s doesn't answer %q but:\n%s", s.Addr(), text, reply)
 }

@@ -22,7 +22,7 @@ type Forwarder struct {
 // Weather is the state of the network for what is sent from now on.
 type Weather struct {
 	Delay             time.Duration // in each direction
-	Requests, Answers bool          // whether these are kept back until the weather changes
+	Requests, Replies bool          // whether these are kept back until the weather changes
 	Away              bool          // whether new connections are closed at once; those that exist must be Cut
 }
 
@@ -74,7 +74,7 @@ func (f *Forwarder) accept() {
 		f.pairs[p] = true
 		f.mu.Unlock()
 		f.all.Go(func() { f.carry(p, p.client, p.server, func(w Weather) bool { return w.Requests }) })
-		f.all.Go(func() { f.carry(p, p.server, p.client, func(w Weather) bool { return w.Answers }) })
+		f.all.Go(func() { f.carry(p, p.server, p.client, func(w Weather) bool { return w.Replies }) })
 	}
 }
 

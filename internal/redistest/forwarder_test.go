@@ -16,11 +16,11 @@ func TestForwarder(t *testing.T) {
 			return err
 		}
 		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
-		answer := make([]byte, len("+PONG\r\n"))
-		if _, err := io.ReadFull(conn, answer); err != nil {
+		reply := make([]byte, len("+PONG\r\n"))
+		if _, err := io.ReadFull(conn, reply); err != nil {
 			return err
-		} else if string(answer) != "+PONG\r\n" {
-			return errors.New(string(answer))
+		} else if string(reply) != "+PONG\r\n" {
+			return errors.New(string(reply))
 		}
 		return nil
 	}
@@ -36,12 +36,12 @@ func TestForwarder(t *testing.T) {
 	if err := ask(conn); err != nil {
 		t.Fatal(err)
 	}
-	f.Set(Weather{Answers: true})
+	f.Set(Weather{Replies: true})
 	done := make(chan error)
 	go func() { done <- ask(conn) }()
 	select {
 	case err := <-done:
-		t.Errorf("an answer that should be kept back: %v", err)
+		t.Errorf("a reply that should be kept back: %v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
 	f.Set(Weather{Delay: time.Millisecond})

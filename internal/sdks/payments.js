@@ -1,5 +1,5 @@
 // Makes a payment with stripe-node, which repeats its request until it is answered: node payments.js <host> <port> <timeout in ms>
-// It prints the payment's ID and the headers of the answer, as JSON.
+// It prints the payment's ID and the headers of the response, as JSON.
 const stripe = require('stripe')
 
 const [host, port, timeout] = process.argv.slice(2)

@@ -1,6 +1,6 @@
 """Makes a payment with stripe-python, which repeats its request until it is answered: payments.py <host> <port> <timeout in ms>
 
-It prints the payment's ID and the headers of the answer, as JSON.
+It prints the payment's ID and the headers of the response, as JSON.
 """
 
 import json

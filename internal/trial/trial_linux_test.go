@@ -200,11 +200,11 @@ func TestTrial(t *testing.T) {
 		caddy := r.start(t, "/clone", line(t, tried, "go run "))
 		defer caddy.end()
 		caddy.await(t, "serving initial configuration")
-		answers := r.run(t, "/", curls+"wait\n")
-		if !strings.Contains(answers, " 200\n") || !strings.Contains(answers, " 423\n") {
-			t.Errorf("two payments got\n%s", answers)
+		responses := r.run(t, "/", curls+"wait\n")
+		if !strings.Contains(responses, " 200\n") || !strings.Contains(responses, " 423\n") {
+			t.Errorf("two payments got\n%s", responses)
 		}
-		measure(t, start, 1+strings.Count(curls, "\n"), caddy.said()+answers)
+		measure(t, start, 1+strings.Count(curls, "\n"), caddy.said()+responses)
 	})
 	subtest("Go", func(t *testing.T) {
 		start := time.Now()

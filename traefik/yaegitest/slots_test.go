@@ -53,9 +53,9 @@ func runCaddy(t *testing.T, servers []*redistest.Server, site string) string {
 			t.Logf("Caddy's log:\n%s", text())
 		}
 	})
-	for answer, err := http.Get("http://" + address + "/ready"); ; answer, err = http.Get("http://" + address + "/ready") {
+	for response, err := http.Get("http://" + address + "/ready"); ; response, err = http.Get("http://" + address + "/ready") {
 		if err == nil {
-			_ = answer.Body.Close()
+			_ = response.Body.Close()
 			return "http://" + address
 		}
 		select {

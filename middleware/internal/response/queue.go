@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Buffer is where an answer waits for its client.
+// Buffer is where a response waits for its client.
 type Buffer struct {
 	Most   int64                 // bytes
 	Take   func(more int64) bool // takes room for so many; it doesn't wait
@@ -18,8 +18,8 @@ const (
 )
 
 // queue has what a handler has written and its client has not taken yet. The handler waits only if there is no more room: it is
-// done, and its lock is free, when the answer is complete, however slowly the client takes it. A goroutine sends what was flushed,
-// and what is enough; an answer that is neither is sent when the lock is free.
+// done, and its lock is free, when the response is complete, however slowly the client takes it. A goroutine sends what was flushed,
+// and what is enough; a response that is neither is sent when the lock is free.
 type queue struct {
 	Buffer
 	*sender

@@ -11,7 +11,7 @@ const (
 	perSecond = 16 << 10 // bytes for which a client has a second more
 )
 
-// sender writes to a client, and gives it up when it has kept its answer waiting for longer than the patience, at once, or in all and
+// sender writes to a client, and gives it up when it has kept its response waiting for longer than the patience, at once, or in all and
 // with a second more for each 16 KiB that it has taken: it could hold a lock, or memory, for as long as it likes.
 type sender struct {
 	to       http.ResponseWriter

@@ -17,10 +17,10 @@ import (
 )
 
 // Writer is the http.ResponseWriter of a handler that holds a lock. It notes whether any part of a final response has been
-// written, because then it is too late for another answer.
+// written, because then it is too late for another response.
 //
-// It holds back the last byte of an answer of known length until the handler has flushed it or the lock is released: a client
-// that sends its next request as soon as it has the whole answer must not meet the lock of the previous one.
+// It holds back the last byte of a response of known length until the handler has flushed it or the lock is released: a client
+// that sends its next request as soon as it has the whole response must not meet the lock of the previous one.
 //
 // With a Buffer the handler doesn't wait for the client. Without one it waits for as long as the Patience.
 type Writer struct {
@@ -28,12 +28,12 @@ type Writer struct {
 	Begun  bool // any part of a final response has been written
 	Status int  // that the handler has set, 0 if it leaves that to the server
 
-	Recorder Recorder // gets a copy of the answer; nil for none
+	Recorder Recorder // gets a copy of the response; nil for none
 
 	Options
 	sender   sender
 	queue    *queue
-	header   http.Header // the handler's, if it may change them while the answer is being sent
+	header   http.Header // the handler's, if it may change them while the response is being sent
 	left     int64       // of the declared length, yet to be written; negative if unknown
 	last     [1]byte
 	holdsOne bool // the last byte
@@ -44,17 +44,17 @@ type Writer struct {
 type Options struct {
 	// Whether the handler learns that the client can't be reached any more: a proxy would abandon an upstream that is still working.
 	ToEnd bool
-	// How long the client may keep its answer waiting, at once, or in all and with a second more for each 16 KiB that it has taken.
+	// How long the client may keep its response waiting, at once, or in all and with a second more for each 16 KiB that it has taken.
 	Patience time.Duration
-	// Where the answer waits for the client; nil for nowhere.
+	// Where the response waits for the client; nil for nowhere.
 	Buffer *Buffer
 }
 
-// Recorder gets a copy of an answer while it is written.
+// Recorder gets a copy of a response while it is written.
 type Recorder interface {
 	Begin(status int, h http.Header) // of the final response
 	Write(p []byte)
-	Forget() // the answer is not what is written
+	Forget() // the response is not what is written
 }
 
 // Unwrap returns the wrapped writer, for http.ResponseController.
@@ -238,7 +238,7 @@ func (w *Writer) End(panicked bool) {
 	}
 }
 
-// GaveUp reports whether the client was given up, as it kept its answer waiting for too long.
+// GaveUp reports whether the client was given up, as it kept its response waiting for too long.
 func (w *Writer) GaveUp() bool { return w.sender.gaveUp() }
 
 // HandlerWaited reports whether the handler had to wait for the client, as the Buffer was full.

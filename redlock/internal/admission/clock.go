@@ -8,7 +8,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Clock follows the clock of one master by the TIME that its answers carry.
+// Clock follows the clock of one master by the TIME that its replies carry.
 type Clock struct {
 	quarantine time.Duration // how long the master is excluded after its clock has jumped
 	peers      *clocks       // those of all masters
@@ -48,7 +48,7 @@ func (c *Clock) LastSeen() time.Time {
 }
 
 // clockWindow is how long one reading of a master's clock stays the reference for later ones. If every
-// answer became the reference, each would add the tolerance for drift once more, and a busy Locker would
+// reply became the reference, each would add the tolerance for drift once more, and a busy Locker would
 // never notice a clock that runs too fast.
 const clockWindow = time.Second
 
@@ -66,7 +66,7 @@ func (c *Clock) Observe(us int64, sent, received time.Time) {
 	if c.known.Load() {
 		seen, least, most := time.Duration(c.seen.Load()), time.Duration(c.low.Load()), time.Duration(c.high.Load())
 		allowed := tolerance(now - seen)
-		switch { // a slow answer has wide bounds: narrower ones from before still hold
+		switch { // a slow reply has wide bounds: narrower ones from before still hold
 		case low > most+allowed || high < least-allowed: // it jumped
 			c.resume.Store(int64(now + c.quarantine))
 		case now-seen < clockWindow:

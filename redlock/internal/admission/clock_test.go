@@ -7,7 +7,7 @@ import (
 
 // TestClockSpeed reads a master's clock at various intervals. One that gains more than the drift allowance is
 // noticed however often it is read; one that gains less, such as a clock that NTP corrects, isn't; nor are
-// answers that are slow, or slower one way than the other.
+// replies that are slow, or slower one way than the other.
 func TestClockSpeed(t *testing.T) {
 	const (
 		length    = 20 * time.Second
@@ -61,9 +61,9 @@ func TestClockJumpUnseen(t *testing.T) {
 	}
 }
 
-// TestSlowAnswersAreNoSetBack: answers that take long, as on a busy machine, and those to commands that were sent
+// TestSlowRepliesAreNoSetBack: replies that take long, as on a busy machine, and those to commands that were sent
 // meanwhile, don't look as if the clock had been set back.
-func TestSlowAnswersAreNoSetBack(t *testing.T) {
+func TestSlowRepliesAreNoSetBack(t *testing.T) {
 	const slow = 4 * time.Second
 	for _, there := range []time.Duration{0, slow / 2, slow} { // spent on the way to the server
 		all := newClocks(3, Settings{MaxSkew: 2 * slow, MaxTTL: time.Second})
@@ -73,13 +73,13 @@ func TestSlowAnswersAreNoSetBack(t *testing.T) {
 			read := start.Add(max(there, sent.Sub(start)))
 			c.Observe(read.UnixMicro(), sent, start.Add(slow))
 			if err := c.Fault(sent); err != nil {
-				t.Errorf("answer %d, read after %v of %v: %v", i, there, slow, err)
+				t.Errorf("reply %d, read after %v of %v: %v", i, there, slow, err)
 			}
 		}
 	}
 }
 
-// TestNoClockIsKnown: answers of the only server come when it has left its cluster, or when another one has just taken its
+// TestNoClockIsKnown: replies of the only server come when it has left its cluster, or when another one has just taken its
 // place.
 func TestNoClockIsKnown(t *testing.T) {
 	now := time.Now()
@@ -99,9 +99,9 @@ func TestNoClockIsKnown(t *testing.T) {
 	}
 }
 
-// TestSlowAnswersHideNoJump: an answer that took long is compatible with many clocks, so the narrower bounds from
+// TestSlowRepliesHideNoJump: a reply that took long is compatible with many clocks, so the narrower bounds from
 // before still count after it.
-func TestSlowAnswersHideNoJump(t *testing.T) {
+func TestSlowRepliesHideNoJump(t *testing.T) {
 	const jump = time.Second
 	start := ProcessStart.Add(time.Hour)
 	at := func(d time.Duration) time.Time { return start.Add(d) }
@@ -110,11 +110,11 @@ func TestSlowAnswersHideNoJump(t *testing.T) {
 	c.Observe(reads(0), at(0), at(time.Millisecond))
 	c.Observe(reads(100*time.Millisecond+jump), at(100*time.Millisecond), at(2*time.Second)) // may still be the old clock
 	if !c.Trusted(at(2 * time.Second)) {
-		t.Fatal("a slow answer that fits the clock as it was counts as a jump")
+		t.Fatal("a slow reply that fits the clock as it was counts as a jump")
 	}
 	c.Observe(reads(3*time.Second+jump), at(3*time.Second), at(3*time.Second+time.Millisecond))
 	if c.Trusted(at(4 * time.Second)) {
-		t.Error("the jump isn't seen after a slow answer")
+		t.Error("the jump isn't seen after a slow reply")
 	}
 	if !c.Trusted(at(4*time.Second + time.Minute)) {
 		t.Error("the quarantine doesn't end")
@@ -126,7 +126,7 @@ func TestRefillDeadlineIsEarly(t *testing.T) {
 	start := ProcessStart.Add(time.Hour)
 	c := &Clock{}
 	if got := c.Earliest(start); got != 0 {
-		t.Errorf("%d without any answer, want 0", got)
+		t.Errorf("%d without any reply, want 0", got)
 	}
 	// read when the request was sent, answered a second later
 	c.Observe(start.UnixMicro(), start, start.Add(time.Second))

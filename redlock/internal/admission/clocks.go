@@ -69,7 +69,7 @@ func (c *Clock) Quarantined(now time.Time) error {
 }
 
 // setBackBy returns how long it takes until the clock shows again what it has shown before, or 0 if it does
-// now. The answer to a command that was sent long ago must not count as set back, because the clock has been
+// now. The reply to a command that was sent long ago must not count as set back, because the clock has been
 // read since: so what counts is the later of now and that reading.
 func (c *Clock) setBackBy(now time.Time) time.Duration {
 	if seen := ProcessStart.Add(time.Duration(c.seen.Load())); now.Before(seen) {

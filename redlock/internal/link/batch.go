@@ -12,7 +12,7 @@ type batch struct {
 	cmds     []*protocol.Command
 	fast     []*Command // while it is filled: acquires that are to be its end
 	sentAt   time.Time
-	users    int // the goroutine that sends it, and the one that settles it: an answer may come before the send has returned
+	users    int // the goroutine that sends it, and the one that settles it: a reply may come before the send has returned
 }
 
 // flush sends one batch from the queue and, if it is answered at once, settles it. mu is held before and
@@ -137,9 +137,9 @@ func (s *Stream) finished(b *batch) {
 // soloFrom is after how many batches in a row, each sent by its caller with nothing else under way, callers are taken to be alone.
 const soloFrom = 8
 
-// solo is about a caller that is alone with its one master. It reads the answer to what it has sent: to be woken by read would take it
+// solo is about a caller that is alone with its one master. It reads the reply to what it has sent: to be woken by read would take it
 // as long as the master needs. Meanwhile read rests, until something else is under way, or nothing has been sent between two of its
-// looks. Then it waits for answers again, in place of a caller that still does: so a master that hangs, a context that ends and
+// looks. Then it waits for replies again, in place of a caller that still does: so a master that hangs, a context that ends and
 // Close hold up nobody for longer than that, and the end of an idle connection is noticed. The stream's mu guards it.
 type solo struct {
 	row     int           // batches that callers have sent, one after the other
@@ -181,7 +181,7 @@ func (s *Stream) rest(c protocol.Conn) {
 	direct.Resume()
 }
 
-// sentAlone runs when a caller has sent a command itself, with nothing else under way: if read rests, the caller reads the answer.
+// sentAlone runs when a caller has sent a command itself, with nothing else under way: if read rests, the caller reads the reply.
 // mu is held before and after, but not while it reads.
 func (s *Stream) sentAlone() {
 	if s.Solo > 0 && s.prompt {
@@ -207,7 +207,7 @@ func (s *Stream) sentAlone() {
 	}
 }
 
-// sentForOthers runs when a batch was sent whose answer isn't for the goroutine that has sent it. mu is held.
+// sentForOthers runs when a batch was sent whose reply isn't for the goroutine that has sent it. mu is held.
 func (s *Stream) sentForOthers() {
 	s.solo.row = 0
 	if s.solo.rests && !s.solo.reading {

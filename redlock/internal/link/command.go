@@ -19,14 +19,14 @@ type Command struct {
 	acquire   *Command     // release, extend: the acquire of the same attempt
 	until     time.Time    // release: repeated no longer than this, once it was sent; extend: takes a free key no later than this
 	Forced    bool         // release: send it even if the master seems to have nothing to release
-	Counted   bool         // acquire: its attempt has counted the answer
+	Counted   bool         // acquire: its attempt has counted the reply
 	moves     int          // how often a Redis Cluster has redirected it
 	To        Receiver     // gets the command once it is answered; may be nil
 
 	// What the master may have of the attempt, in its acquire. The stream's mu guards these.
 	mayHold  bool         // the key, from the acquire
 	extended bool         // the key, from an extend
-	mayTake  time.Time    // an extend whose answer was lost may still take the key until then
+	mayTake  time.Time    // an extend whose reply was lost may still take the key until then
 	ticket   *TicketState // the caller's ticket
 
 	// Of a release. The stream's mu guards these too.
@@ -156,7 +156,7 @@ func (c *Command) sendingRelease(now time.Time) {
 	c.sentAt = now
 }
 
-// answered notes what the answer says about what the master has. The stream's mu is held.
+// answered notes what the reply says about what the master has. The stream's mu is held.
 func (c *Command) answered() {
 	err := c.Reply.Err
 	unsure := err != nil && !errors.Is(err, protocol.ErrRefused) && !errors.Is(err, protocol.ErrUnsent)
@@ -179,11 +179,11 @@ func (c *Command) answered() {
 	}
 }
 
-// acknowledged reports whether a release has certainly had its effect and need not be repeated. An answer
+// acknowledged reports whether a release has certainly had its effect and need not be repeated. A reply
 // alone is not enough:
 //   - If the connection broke between acquire and release, the server may read the acquire after the
 //     release. Then only a release that deleted the key is proof.
-//   - If the answer to an extend was lost, the server may read it late, and it takes the key anew until its
+//   - If the reply to an extend was lost, the server may read it late, and it takes the key anew until its
 //     deadline. Only a release sent after that deadline is proof.
 //   - A command that leaves a ticket may be read late in the same way. There is no proof of that: the
 //     release is repeated until the ticket's lease has ended.

@@ -177,8 +177,8 @@ func (c *earlyConn) Send(cmds []*protocol.Command) (bool, error) {
 	return false, nil
 }
 
-// TestAnswerBeforeSend: an answer to a batch that is still being written leaves the batch alone.
-func TestAnswerBeforeSend(t *testing.T) {
+// TestReplyBeforeSend: a reply to a batch that is still being written leaves the batch alone.
+func TestReplyBeforeSend(t *testing.T) {
 	s := unconnected()
 	c := &earlyConn{landed: func() { s.landed(nil) }}
 	s.conn, s.prompt = c, true

@@ -30,7 +30,7 @@ type latency struct {
 // sides more than their callers gain.
 const perBatch = 50 * time.Microsecond
 
-// window returns how many batches should be in flight: two, so that one is at the master while the answer to
+// window returns how many batches should be in flight: two, so that one is at the master while the reply to
 // the other is on its way, and more the farther away the master is. Callers hold the stream's mu.
 func (l *latency) window() int { return max(2, int(l.nearest/perBatch)) }
 
@@ -65,7 +65,7 @@ func (l *latency) advice() string {
 	if 2*last <= l.ceiling() {
 		return ""
 	}
-	return fmt.Sprintf(" (its last answer took %v: set the timeout to at least %v)", last.Round(time.Millisecond), (last / 2).Round(time.Millisecond))
+	return fmt.Sprintf(" (its last reply took %v: set the timeout to at least %v)", last.Round(time.Millisecond), (last / 2).Round(time.Millisecond))
 }
 
 // State is what a stream knows of its master.
@@ -125,7 +125,7 @@ func (s *Stream) stateWith(err error) State {
 	}
 }
 
-// hangCheck finds out why a connection gives no answers. Either the server hangs: then the connection is kept,
+// hangCheck finds out why a connection gives no replies. Either the server hangs: then the connection is kept,
 // because the server will read our commands in their order when it wakes up. Or something in between has
 // forgotten the connection (a firewall, an address that has moved): then the server answers on a new one.
 type hangCheck struct {
@@ -163,7 +163,7 @@ func (h *hangCheck) start(now time.Time) time.Time {
 func (h *hangCheck) try() {
 	s := h.stream
 	fresh, err := s.connect(h.ctx)
-	before := s.lastAnswer()
+	before := s.lastReply()
 	if err == nil {
 		// If the server was only hung and has just woken up, it will answer on the first connection too.
 		timer := time.NewTimer(2 * s.latency.timeout())
@@ -172,7 +172,7 @@ func (h *hangCheck) try() {
 		case <-h.ctx.Done():
 		}
 		timer.Stop()
-		if h.ctx.Err() == nil && before.Equal(s.lastAnswer()) {
+		if h.ctx.Err() == nil && before.Equal(s.lastReply()) {
 			h.replacement <- fresh
 			return
 		}
@@ -196,7 +196,7 @@ func (h *hangCheck) end() {
 	}
 }
 
-func (s *Stream) lastAnswer() time.Time {
+func (s *Stream) lastReply() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.answeredAt

@@ -15,7 +15,7 @@ func (s *Stream) Push(c *Command) {
 	s = s.home(c)
 	taken, err := s.accept(c)
 	if taken && c.isShort() && s.conn != nil && s.prompt && !s.sending && len(s.queue) == 1 && len(s.flight) == 0 {
-		passes := c.former != nil // the lock on to another caller, who waits for the answer
+		passes := c.former != nil // the lock on to another caller, who waits for the reply
 		if s.flush(); passes {
 			s.sentForOthers()
 		} else {
@@ -70,7 +70,7 @@ func (s *Stream) accept(c *Command) (taken bool, err error) {
 
 var (
 	ErrClosed   = errors.New("redlock: locker is closed")
-	ErrHung     = errors.New("no answer")
+	ErrHung     = errors.New("no reply")
 	errBacklog  = fmt.Errorf("%d lock requests are already queued for this master", maxQueue)
 	errUnneeded = errors.New("unneeded")
 )
@@ -140,7 +140,7 @@ func (s *Stream) Usable() bool {
 	return s.refusal(protocol.OpAcquire) == nil
 }
 
-// silence returns for how long the oldest batch in flight has been without an answer. Callers hold mu.
+// silence returns for how long the oldest batch in flight has been without a reply. Callers hold mu.
 func (s *Stream) silence(now time.Time) time.Duration {
 	if len(s.flight) == 0 {
 		return 0
@@ -148,7 +148,7 @@ func (s *Stream) silence(now time.Time) time.Duration {
 	return now.Sub(s.flight[0].sentAt)
 }
 
-// Patience returns how long a caller should wait for the answer to a command pushed now: the master's timeout
+// Patience returns how long a caller should wait for the reply to a command pushed now: the master's timeout
 // and, while a connection is being made, the rest of the time for that.
 func (s *Stream) Patience() time.Duration {
 	s.mu.Lock()

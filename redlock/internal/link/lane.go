@@ -225,7 +225,7 @@ func (n *Lane) next() (next *Command) {
 	return next
 }
 
-// watch sets the time within which the oldest answer must begin to come. Callers hold mu.
+// watch sets the time within which the oldest reply must begin to come. Callers hold mu.
 func (n *Lane) watch() {
 	n.watchdog.Stop()
 	if len(n.flight) == 0 {
@@ -239,7 +239,7 @@ func (n *Lane) patience(bytes int) time.Duration {
 	return n.stream.connectTime() + time.Duration(bytes)*time.Second/laneRate
 }
 
-// read takes the answers as they come, until the connection ends.
+// read takes the replies as they come, until the connection ends.
 func (n *Lane) read(c protocol.Conn) error {
 	for {
 		if err := c.Wait(); err != nil {

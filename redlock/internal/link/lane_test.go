@@ -15,12 +15,12 @@ func TestLaneDropsWhatNobodyNeeds(t *testing.T) {
 	defer n.watchdog.Stop()
 	over := new(atomic.Bool)
 	over.Store(true)
-	var answers []*Command
-	n.queue = append(n.queue, &Command{Command: protocol.Command{Op: protocol.OpRecall}, Abandoned: over, To: receiverFunc(func(c *Command) { answers = append(answers, c) })})
+	var replies []*Command
+	n.queue = append(n.queue, &Command{Command: protocol.Command{Op: protocol.OpRecall}, Abandoned: over, To: receiverFunc(func(c *Command) { replies = append(replies, c) })})
 	if c := n.next(); c != nil {
 		t.Errorf("%v is sent", c.Op)
 	}
-	if len(answers) != 1 || answers[0].Reply.Err == nil {
-		t.Errorf("%d are answered, want the one that was dropped", len(answers))
+	if len(replies) != 1 || replies[0].Reply.Err == nil {
+		t.Errorf("%d are answered, want the one that was dropped", len(replies))
 	}
 }

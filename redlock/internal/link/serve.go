@@ -19,7 +19,7 @@ const (
 
 	memoryGap = 10 * time.Second // a server that says how much memory it uses is asked for that so often
 
-	hungTime = 30 * time.Second // how long a connection is kept without any answer
+	hungTime = 30 * time.Second // how long a connection is kept without any reply
 )
 
 // run connects to the master, again and again, for as long as the stream lives.
@@ -154,7 +154,7 @@ func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn
 	return next, nil
 }
 
-// read settles the batches in flight as their answers come, until the connection ends.
+// read settles the batches in flight as their replies come, until the connection ends.
 func (s *Stream) read(c protocol.Conn) error {
 	for {
 		s.rest(c)

@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/redis"
 )
 
-// settle takes the answers of a batch: it passes them on to the callers, but first puts aside what must be
+// settle takes the replies of a batch: it passes them on to the callers, but first puts aside what must be
 // sent again, and the releases that must be repeated.
 func (s *Stream) settle(b *batch) {
 	now := time.Now()
@@ -77,7 +77,7 @@ func (s *Stream) reconnect() {
 	}
 }
 
-// verdict returns what the answers say about the master: the error for which it is unusable, or nil if it is
+// verdict returns what the replies say about the master: the error for which it is unusable, or nil if it is
 // usable. known is false if they say nothing either way.
 func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 	var clock int64
@@ -111,7 +111,7 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 		s.Clock.Observe(clock, b.sentAt, now)
 	}
 	if fault := s.Clock.Fault(b.sentAt); err == nil && fault != nil {
-		// Answers to what was sent before a jump was noticed don't count either.
+		// Replies to what was sent before a jump was noticed don't count either.
 		err = fault
 		for _, c := range b.commands {
 			if c.Reply.Err == nil && (c.Op == protocol.OpAcquire || c.Op == protocol.OpExtend) {

@@ -36,7 +36,7 @@ func pushed(s *Stream) (answered chan struct{}) {
 	return answered
 }
 
-// alone pushes commands until a caller has read its own answer. The connection is the one before, or the first.
+// alone pushes commands until a caller has read its own reply. The connection is the one before, or the first.
 func alone(t *testing.T, s *Stream) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; {
@@ -53,12 +53,12 @@ func alone(t *testing.T, s *Stream) {
 		}
 		<-answered
 		if time.Now().After(deadline) {
-			t.Fatal("callers don't read their answers within a minute")
+			t.Fatal("callers don't read their replies within a minute")
 		}
 	}
 }
 
-// TestSolo: a caller that is alone reads its answer itself, also after others were there.
+// TestSolo: a caller that is alone reads its reply itself, also after others were there.
 func TestSolo(t *testing.T) {
 	s := soloStream(t, redistest.Start(t, 1)[0].Addr(), 50*time.Millisecond)
 	for range 3 {
@@ -75,7 +75,7 @@ func TestSolo(t *testing.T) {
 	}
 }
 
-// TestSoloGivesUp: a caller doesn't wait for a server that hangs. Its answer is read when that comes.
+// TestSoloGivesUp: a caller doesn't wait for a server that hangs. Its reply is read when that comes.
 func TestSoloGivesUp(t *testing.T) {
 	way := redistest.NewForwarder(t, redistest.Start(t, 1)[0])
 	s := soloStream(t, way.Addr(), 50*time.Millisecond)
@@ -83,7 +83,7 @@ func TestSoloGivesUp(t *testing.T) {
 	s.mu.Lock()
 	before := s.conn
 	s.mu.Unlock()
-	way.Set(redistest.Weather{Answers: true})
+	way.Set(redistest.Weather{Replies: true})
 	answered := pushed(s)
 	way.Set(redistest.Weather{})
 	<-answered
@@ -107,7 +107,7 @@ func TestSoloNoticesTheEnd(t *testing.T) {
 		var end sync.WaitGroup
 		var answered atomic.Pointer[chan struct{}]
 		if asks {
-			way.Set(redistest.Weather{Answers: true})
+			way.Set(redistest.Weather{Replies: true})
 			end.Go(func() {
 				c := pushed(s)
 				answered.Store(&c)
@@ -138,7 +138,7 @@ func TestSoloCloses(t *testing.T) {
 	way := redistest.NewForwarder(t, redistest.Start(t, 1)[0])
 	s := soloStream(t, way.Addr(), time.Hour)
 	alone(t, s)
-	way.Set(redistest.Weather{Answers: true})
+	way.Set(redistest.Weather{Replies: true})
 	var caller sync.WaitGroup
 	caller.Go(func() { <-pushed(s) })
 	for !s.reads() {

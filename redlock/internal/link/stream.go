@@ -74,7 +74,7 @@ type Settings struct {
 	MaxTTL  time.Duration // the longest TTL of any lock of this process
 	Timeout time.Duration // how long the master may take to answer, to begin with
 	Prefix  string        // of all keys
-	Solo    time.Duration // a caller that is alone waits for its answer itself for once or twice as long; 0 where it may have other masters to send to
+	Solo    time.Duration // a caller that is alone waits for its reply itself for once or twice as long; 0 where it may have other masters to send to
 	Logger  *slog.Logger
 	Watcher Watcher
 }

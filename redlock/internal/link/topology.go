@@ -17,7 +17,7 @@ const (
 	askGap   = 100 * time.Millisecond // at least this long between two lookups of the nodes,
 	askFail  = time.Second            // at most this long while one of them fails,
 	askEvery = 5 * time.Second        // and at most this long otherwise
-	askMany  = 3                      // nodes asked at once if none is known to answer; the first answer counts
+	askMany  = 3                      // nodes asked at once if none is known to answer; the first reply counts
 )
 
 // run keeps looking up the nodes for as long as the cluster's streams live.
@@ -79,28 +79,28 @@ func (c *cluster) ask(ctx context.Context) (t redis.Topology, err error) {
 	return t, err
 }
 
-// askSome asks these nodes at once, and returns the first answer that comes within the patience.
+// askSome asks these nodes at once, and returns the first reply that comes within the patience.
 func (c *cluster) askSome(ctx context.Context, addrs []string, patience time.Duration) (redis.Topology, error) {
 	type told struct {
 		redis.Topology
 		err error
 	}
-	answers := make(chan told, len(addrs))
+	replies := make(chan told, len(addrs))
 	for _, addr := range addrs {
 		c.running.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, patience)
 			defer cancel()
 			t, err := c.master.Ask(ctx, addr)
-			answers <- told{t, err}
+			replies <- told{t, err}
 		})
 	}
 	var err error
 	for range addrs {
-		answer := <-answers
-		if answer.err == nil {
-			return answer.Topology, nil
+		reply := <-replies
+		if reply.err == nil {
+			return reply.Topology, nil
 		}
-		err = answer.err
+		err = reply.err
 	}
 	return redis.Topology{}, err
 }
@@ -156,7 +156,7 @@ func (c *cluster) whileAlive(ctx context.Context, s *Stream) {
 	}
 }
 
-// newRouting returns the connection of the front. It executes nothing: its answers make the stream pass each
+// newRouting returns the connection of the front. It executes nothing: its replies make the stream pass each
 // command on to a node.
 func newRouting() protocol.Conn {
 	return protocol.NewImmediate(func(cmds []*protocol.Command) {
@@ -210,7 +210,7 @@ func (m *clusterMaster) Listen(ctx context.Context, process string, ready func()
 // maxMoves bounds how often a command is passed on to another node.
 const maxMoves = 5
 
-// errUnrouted is the front's answer to a command whose node isn't known yet.
+// errUnrouted is the front's reply to a command whose node isn't known yet.
 var errUnrouted = errors.New("no node of the cluster has the slot of the key: see CLUSTER NODES")
 
 // moved takes the commands out of an answered batch that the node has not executed, because another one has the

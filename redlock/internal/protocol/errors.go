@@ -27,14 +27,14 @@ var (
 	ErrLoading = fmt.Errorf("%w: it is loading data, its own or that of a server whose replica it has become", ErrUnusable)
 )
 
-// ErrUndecided is the answer to a Fast command that must be sent again without that.
+// ErrUndecided is the reply to a Fast command that must be sent again without that.
 var ErrUndecided = Mark(Mark(errors.New("undecided"), ErrRefused), ErrNotExecuted)
 
 // ErrBroken says that a connection has ended.
 var ErrBroken = errors.New("the connection broke")
 
-// ErrMalformed says that what came on a connection is no answer.
-var ErrMalformed = errors.New("the server's answer is not of Redis's protocol: is this a Redis server?")
+// ErrMalformed says that what came on a connection is no reply.
+var ErrMalformed = errors.New("the server's reply is not of Redis's protocol: is this a Redis server?")
 
 // Mark adds a mark to an error without changing its text.
 func Mark(err, mark error) error { return marked{err, mark} }

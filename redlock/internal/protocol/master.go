@@ -31,7 +31,7 @@ type Connector interface {
 // Doer is a Master that runs one batch after the other.
 type Doer interface {
 	// Do runs the commands in their order, as one pipeline, and fills in their replies. It may
-	// block for as long as the server is hung: the timeouts are the Locker's, and an answer that
+	// block for as long as the server is hung: the timeouts are the Locker's, and a reply that
 	// comes late still counts for the release that follows it. It is never called concurrently.
 	Do(cmds []*Command)
 }
@@ -42,11 +42,11 @@ type Conn interface {
 	// Send sends commands, and reports whether they are answered already. After an error the
 	// connection is of no use any more, and the server may have seen any of them.
 	Send(cmds []*Command) (answered bool, err error)
-	// Wait blocks until an answer comes, or the connection has ended.
+	// Wait blocks until a reply comes, or the connection has ended.
 	Wait() error
-	// Receive reads the answers to all commands of the oldest Send that has none yet.
+	// Receive reads the replies to all commands of the oldest Send that has none yet.
 	Receive(cmds []*Command) error
-	// Window is how many sends may wait for their answers.
+	// Window is how many sends may wait for their replies.
 	Window() int
 	Close()
 }
@@ -60,8 +60,8 @@ type Prompt interface {
 // Direct is a Conn that can be read by whoever has sent the only command under way, in place of the goroutine that receives.
 type Direct interface {
 	Conn
-	// Await blocks until Receive can read the answer without waiting for any of it. It reports false if Interrupt, or the end of
-	// the connection, comes first; what has come of the answer by then stays for Receive.
+	// Await blocks until Receive can read the reply without waiting for any of it. It reports false if Interrupt, or the end of
+	// the connection, comes first; what has come of the reply by then stays for Receive.
 	Await() bool
 	// Interrupt ends Await; Resume lets Wait, Await and Receive wait again.
 	Interrupt()

@@ -88,7 +88,7 @@ type Command struct {
 	// Turns are what the process of OpRegister tells of the keys that it has held, or waited for, for long: a line for each, which begins
 	// with the hash of the key.
 	Turns string
-	// By says who asks for OpForce. The answer to OpExtend has it in its Lines.
+	// By says who asks for OpForce. The reply to OpExtend has it in its Lines.
 	By string
 	// Age is for how long the set of OpRegister has been in use, as far as the process knows.
 	Age time.Duration
@@ -107,8 +107,8 @@ const MaxResult = 1 << 20
 
 // Result is what came of the work that was done under a lock.
 type Result struct {
-	Data  string        // empty in the answer to OpInspect
-	Size  int           // the bytes of the data, in the answer to OpInspect
+	Data  string        // empty in the reply to OpInspect
+	Size  int           // the bytes of the data, in the reply to OpInspect
 	Keep  time.Duration // how long it is remembered
 	Fence int64         // of the lock
 }
@@ -134,7 +134,7 @@ type WakeUp struct {
 	Call   uint64 // whose place it is, of a key with several holders; else 0
 }
 
-// Reply is a master's answer to a Command.
+// Reply is a master's reply to a Command.
 type Reply struct {
 	Status Status
 	Holder string        // StatusHeld: the holder's token; empty if the key is free, and another is next. OpInspect: empty if it is free
@@ -156,15 +156,15 @@ type Reply struct {
 	Born   int64   // OpRegister: since when the master remembers sets: another one means that it has lost its data
 	Result *Result // OpRecall, OpInspect: what is remembered, or nil
 	Time   int64   // OpPing, OpAcquire, OpExtend, OpRegister, OpInspect, OpRecall: the master's clock, in microseconds since 1970; 0 if unknown
-	Err    error   // the master gave no valid answer; Status is StatusNone
+	Err    error   // the master gave no valid reply; Status is StatusNone
 }
 
-// Status is the answer of a master that could be asked.
+// Status is the reply of a master that could be asked.
 type Status uint8
 
-// The answers.
+// The replies.
 const (
-	StatusNone     Status = iota // no answer, or a ping's
+	StatusNone     Status = iota // no reply, or a ping's
 	StatusGranted                // OpAcquire, OpExtend: the key carries the token now
 	StatusHeld                   // OpAcquire: the key carries another token, or another is next
 	StatusReleased               // OpRelease: the key carried the token and is free now

@@ -91,7 +91,7 @@ func (c *Cluster) Ask(ctx context.Context, addr string) (Topology, error) {
 	return t.with(slots.Val(), addr)
 }
 
-// with adds the answer to CLUSTER SLOTS of the node at an address.
+// with adds the reply to CLUSTER SLOTS of the node at an address.
 func (t Topology) with(slots []redis.ClusterSlot, addr string) (Topology, error) {
 	t.Owners = make(map[string][]SlotRange)
 	for _, s := range slots {

@@ -15,7 +15,7 @@ import (
 )
 
 // conn is a connection to a Redis server. go-redis has authenticated on it and greeted the server; from then on
-// commands are written, and answers read, on it directly, so that several batches can be under way.
+// commands are written, and replies read, on it directly, so that several batches can be under way.
 type conn struct {
 	client  *redis.Client // which owns the connection
 	session *redis.Conn
@@ -28,7 +28,7 @@ type conn struct {
 	known   [scripts]atomic.Bool // the server has the script
 	out     []byte               // the batch that is sent; kept for its room
 	in      *bufio.Reader
-	answer  answer
+	value   value
 }
 
 // Connect makes a connection, which ends with ctx as long as it is being made.
@@ -240,16 +240,16 @@ func (c *conn) appendFast(b []byte, cmds []*protocol.Command) []byte {
 	return b
 }
 
-// Wait blocks until an answer comes.
+// Wait blocks until a reply comes.
 func (c *conn) Wait() error {
 	_, err := c.in.Peek(1)
 	return err
 }
 
-// Receive reads the answers to the commands.
+// Receive reads the replies to the commands.
 func (c *conn) Receive(cmds []*protocol.Command) error {
 	for len(cmds) > 0 {
-		err := c.answer.read(c.in, false)
+		err := c.value.read(c.in, false)
 		if err != nil {
 			for _, cmd := range cmds {
 				cmd.Reply = protocol.Reply{Err: err}
@@ -262,11 +262,11 @@ func (c *conn) Receive(cmds []*protocol.Command) error {
 		}
 		if n > 1 {
 			script = fast
-			c.answer.replyFast(cmds[:n])
+			c.value.replyFast(cmds[:n])
 		} else {
-			cmds[0].Reply = c.answer.reply(cmds[0])
+			cmds[0].Reply = c.value.reply(cmds[0])
 		}
-		if c.answer.kind == '-' {
+		if c.value.kind == '-' {
 			c.known[script].Store(false) // the server may have forgotten it
 		}
 		cmds = cmds[n:]

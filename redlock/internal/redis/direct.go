@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Await waits for a whole answer: Receive takes it from the buffer. An answer that is longer than that is left to Wait.
+// Await waits for a whole reply: Receive takes it from the buffer. A reply that is longer than that is left to Wait.
 func (c *conn) Await() bool {
 	for more := 1; ; more = c.in.Buffered() + 1 {
 		if _, err := c.in.Peek(more); err != nil {

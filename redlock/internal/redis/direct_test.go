@@ -30,10 +30,10 @@ func pairOf(t *testing.T) (c *conn, peer net.Conn) {
 	return &conn{raw: raw, in: bufio.NewReader(raw)}, peer
 }
 
-// TestAwait: wherever an answer is cut into two, Await waits for the rest; and if it is interrupted, nothing of the answer is lost.
+// TestAwait: wherever a reply is cut into two, Await waits for the rest; and if it is interrupted, nothing of the reply is lost.
 func TestAwait(t *testing.T) {
-	const answer, held = ":7\r\n", "*4\r\n:1500\r\n$5\r\nab\r\nc\r\n:3\r\n:0\r\n"
-	for _, text := range []string{answer, held, "-ERR no\r\n"} {
+	const number, held = ":7\r\n", "*4\r\n:1500\r\n$5\r\nab\r\nc\r\n:3\r\n:0\r\n"
+	for _, text := range []string{number, held, "-ERR no\r\n"} {
 		for n := range text {
 			c, peer := pairOf(t)
 			send := func(part string) {
@@ -47,14 +47,14 @@ func TestAwait(t *testing.T) {
 			}
 			c.Interrupt()
 			if c.Await() {
-				t.Fatalf("%q is taken as a whole answer", text[:n])
+				t.Fatalf("%q is taken as a whole reply", text[:n])
 			}
 			c.Resume()
 			done := make(chan bool)
 			go func() { done <- c.Await() }()
 			send(text[n:])
 			if !<-done {
-				t.Fatalf("%q and %q aren't taken as a whole answer", text[:n], text[n:])
+				t.Fatalf("%q and %q aren't taken as a whole reply", text[:n], text[n:])
 			}
 			c.Interrupt() // reading takes no more from the connection
 			cmd := &protocol.Command{Op: protocol.OpAcquire}
@@ -62,25 +62,25 @@ func TestAwait(t *testing.T) {
 				t.Fatal(err)
 			}
 			switch {
-			case text == held && (cmd.Reply.Status != protocol.StatusHeld || cmd.Reply.Holder != "ab\r\nc"), text == answer && cmd.Reply.Time != 7, text[0] == '-' && cmd.Reply.Err == nil:
+			case text == held && (cmd.Reply.Status != protocol.StatusHeld || cmd.Reply.Holder != "ab\r\nc"), text == number && cmd.Reply.Time != 7, text[0] == '-' && cmd.Reply.Err == nil:
 				t.Errorf("%q is read as %+v", text, cmd.Reply)
 			}
 		}
 	}
 }
 
-// TestAwaitEnds: Await ends with the connection, and for an answer that has no room in the buffer.
+// TestAwaitEnds: Await ends with the connection, and for a reply that has no room in the buffer.
 func TestAwaitEnds(t *testing.T) {
 	c, peer := pairOf(t)
 	if _, err := peer.Write(append([]byte("$9000\r\n"), make([]byte, 9002)...)); err != nil {
 		t.Fatal(err)
 	}
 	if c.Await() {
-		t.Error("an answer is longer than the buffer, and a whole one in it")
+		t.Error("a reply is longer than the buffer, and a whole one in it")
 	}
 	c, peer = pairOf(t)
 	_ = peer.Close()
 	if c.Await() {
-		t.Error("nothing is taken as an answer")
+		t.Error("nothing is taken as a reply")
 	}
 }

@@ -59,7 +59,7 @@ func greet(ctx context.Context, cn *redis.Conn, ready *time.Time, admits protoco
 	})
 }
 
-// Memory reads the answer to OpMemory.
+// Memory reads the reply to OpMemory.
 func Memory(lines string) protocol.Memory { return memoryOf(maps.Collect(infoFields(lines))) }
 
 func memoryOf(info map[string]string) protocol.Memory {
@@ -118,9 +118,9 @@ func peerTrouble(err, late error, secure bool) error {
 	case errors.As(err, &dial) && dial.Op == "dial":
 		return err
 	case errors.Is(late, context.DeadlineExceeded) && secure:
-		return errors.New("no answer to the TLS handshake or the greeting: if the server does not speak TLS on this port, write redis:// instead of rediss://")
+		return errors.New("no reply to the TLS handshake or the greeting: if the server does not speak TLS on this port, write redis:// instead of rediss://")
 	case errors.Is(late, context.DeadlineExceeded):
-		return errors.New("no answer to the greeting: the server hangs, or it is no Redis server")
+		return errors.New("no reply to the greeting: the server hangs, or it is no Redis server")
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), strings.HasPrefix(err.Error(), "redis: "):
 		return fmt.Errorf("%w at the greeting: this is no Redis server, or it speaks TLS on this port (write rediss://), or it is a proxy such as twemproxy, which can't be used, or its maxclients are reached", err)
 	}

@@ -1,5 +1,5 @@
 // Package redis is a Redis server, or a node of a Redis Cluster, as a master: the scripts that lock, and all that is
-// known of its wire. go-redis dials, secures and greets; from then on commands are written and answers read directly, so
+// known of its wire. go-redis dials, secures and greets; from then on commands are written and replies read directly, so
 // that several batches can be under way.
 package redis
 

@@ -40,7 +40,7 @@ func TestRegisterScriptDoesWhatTheModelDoes(t *testing.T) {
 		return told
 	}
 	ids, turns := "", []string{"", "k1 {}\n", "k2 {}\nk1 a%b\n", "k1k {}\n k1 {}\n"}
-	var atFirst, answered []string // the model's names when a master was asked for its own, and that master's answer
+	var atFirst, answered []string // the model's names when a master was asked for its own, and that master's reply
 	for i := range 2000 {
 		if i%400 == 0 {
 			time.Sleep(2 * 2 * protocol.MaxSets * time.Millisecond) // all have lapsed

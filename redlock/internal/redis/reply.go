@@ -16,7 +16,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// serverTime reads the answer to TIME, in microseconds since 1970; 0 if it is another.
+// serverTime reads the reply to TIME, in microseconds since 1970; 0 if it is another.
 func serverTime(fields []any) int64 {
 	if len(fields) != 2 {
 		return 0
@@ -30,14 +30,14 @@ func serverTime(fields []any) int64 {
 }
 
 // reply reads what the server answered to a command.
-func (a *answer) reply(cmd *protocol.Command) protocol.Reply {
-	number := func(i int) int64 { return a.fields[i].number }
+func (v *value) reply(cmd *protocol.Command) protocol.Reply {
+	number := func(i int) int64 { return v.fields[i].number }
 	shape := func(kinds string) bool {
-		if a.kind != '*' || len(a.fields) != len(kinds) {
+		if v.kind != '*' || len(v.fields) != len(kinds) {
 			return false
 		}
 		for i := range kinds {
-			if a.fields[i].kind != kinds[i] {
+			if v.fields[i].kind != kinds[i] {
 				return false
 			}
 		}
@@ -45,19 +45,19 @@ func (a *answer) reply(cmd *protocol.Command) protocol.Reply {
 	}
 	var reply protocol.Reply
 	switch op := cmd.Op; {
-	case a.kind == '-':
-		return protocol.Reply{Err: classify(serverError(a.text))}
+	case v.kind == '-':
+		return protocol.Reply{Err: classify(serverError(v.text))}
 	case op == protocol.OpPing && shape("$$"):
-		return protocol.Reply{Time: serverTime([]any{a.fields[0].text, a.fields[1].text})}
-	case op == protocol.OpAcquire && a.kind == ':':
-		reply = protocol.Reply{Status: protocol.StatusGranted, Fence: cmd.Fence, Time: a.number, Alone: true}
+		return protocol.Reply{Time: serverTime([]any{v.fields[0].text, v.fields[1].text})}
+	case op == protocol.OpAcquire && v.kind == ':':
+		reply = protocol.Reply{Status: protocol.StatusGranted, Fence: cmd.Fence, Time: v.number, Alone: true}
 	case op == protocol.OpAcquire && shape(":::"):
 		reply = protocol.Reply{Status: protocol.StatusGranted, Fence: number(0), Time: number(1), Former: releaseStatus(number(2))}
 	case op == protocol.OpAcquire && shape(":$::"):
-		holder, polls := strings.CutSuffix(a.fields[1].text, "+")
+		holder, polls := strings.CutSuffix(v.fields[1].text, "+")
 		reply = protocol.Reply{Status: protocol.StatusHeld, Holder: holder, Polls: polls, TTL: ms(number(0)), Time: number(2), Former: releaseStatus(number(3))}
 	case op == protocol.OpAcquire && shape(":$::::"):
-		holder, polls := strings.CutSuffix(a.fields[1].text, "+")
+		holder, polls := strings.CutSuffix(v.fields[1].text, "+")
 		reply = protocol.Reply{Status: protocol.StatusHeld, Holder: holder, Polls: polls, TTL: ms(number(0)), Time: number(2), Former: releaseStatus(number(3)), Free: uint16(number(4) + 1), Elsewhere: uint16(number(5))}
 	case op == protocol.OpAcquire && shape("::::"):
 		reply = protocol.Reply{Status: protocol.StatusDone, Fence: number(0), TTL: ms(number(1)), Time: number(2), Former: releaseStatus(number(3))}
@@ -65,57 +65,57 @@ func (a *answer) reply(cmd *protocol.Command) protocol.Reply {
 		reply = protocol.Reply{Status: protocol.StatusExpired, Time: number(2)}
 		if fence := number(0); fence > 0 {
 			reply.Status = protocol.StatusDone
-			reply.Result = &protocol.Result{Data: a.fields[3].text, Keep: ms(number(1)), Fence: fence}
+			reply.Result = &protocol.Result{Data: v.fields[3].text, Keep: ms(number(1)), Fence: fence}
 		}
-	case op == protocol.OpStore && a.kind == ':':
-		if reply.Status = releaseStatus(a.number); reply.Status == protocol.StatusReleased {
+	case op == protocol.OpStore && v.kind == ':':
+		if reply.Status = releaseStatus(v.number); reply.Status == protocol.StatusReleased {
 			reply.Status = protocol.StatusDone
 		}
 	case op == protocol.OpRegister && shape(":::$$"):
-		return protocol.Reply{Time: number(0), Mark: number(1), Born: number(2), Lines: a.fields[3].text, Others: a.fields[4].text}
+		return protocol.Reply{Time: number(0), Mark: number(1), Born: number(2), Lines: v.fields[3].text, Others: v.fields[4].text}
 	case op == protocol.OpInspect && shape(":$::$:::"):
-		reply = protocol.Reply{Time: number(0), Holder: a.fields[1].text, TTL: ms(number(2)), Fence: number(3), Lines: a.fields[4].text}
+		reply = protocol.Reply{Time: number(0), Holder: v.fields[1].text, TTL: ms(number(2)), Fence: number(3), Lines: v.fields[4].text}
 		if fence := number(5); fence > 0 {
 			reply.Result = &protocol.Result{Size: int(number(6)), Keep: ms(number(7)), Fence: fence}
 		}
 		return reply
-	case op == protocol.OpTrial && a.kind == ':':
+	case op == protocol.OpTrial && v.kind == ':':
 		return protocol.Reply{}
 	case op == protocol.OpNames && shape("$$"):
-		return protocol.Reply{Lines: a.fields[0].text, Others: a.fields[1].text}
-	case op == protocol.OpMemory && a.kind == '$':
-		return protocol.Reply{Lines: a.text}
+		return protocol.Reply{Lines: v.fields[0].text, Others: v.fields[1].text}
+	case op == protocol.OpMemory && v.kind == '$':
+		return protocol.Reply{Lines: v.text}
 	case op == protocol.OpExtend && shape("::"):
 		reply = protocol.Reply{Status: extendStatus(number(0)), Time: number(1)}
 	case op == protocol.OpExtend && shape("::$"):
-		reply = protocol.Reply{Status: extendStatus(number(0)), Time: number(1), Lines: a.fields[2].text}
-	case (op == protocol.OpRelease || op == protocol.OpForce) && a.kind == ':':
-		reply.Status = releaseStatus(a.number)
+		reply = protocol.Reply{Status: extendStatus(number(0)), Time: number(1), Lines: v.fields[2].text}
+	case (op == protocol.OpRelease || op == protocol.OpForce) && v.kind == ':':
+		reply.Status = releaseStatus(v.number)
 	}
 	if reply.Status == protocol.StatusNone {
-		return protocol.Reply{Err: unexpected(a)}
+		return protocol.Reply{Err: unexpected(v)}
 	}
 	return reply
 }
 
 // replyFast reads what the server answered to several acquires that were sent as one.
-func (a *answer) replyFast(cmds []*protocol.Command) {
+func (v *value) replyFast(cmds []*protocol.Command) {
 	var reply protocol.Reply
 	switch {
-	case a.kind == '-':
-		reply.Err = classify(serverError(a.text))
-	case a.kind != '*' || len(a.fields)%2 == 0 || slices.ContainsFunc(a.fields, func(f answer) bool { return f.kind != ':' }):
-		reply.Err = unexpected(a)
+	case v.kind == '-':
+		reply.Err = classify(serverError(v.text))
+	case v.kind != '*' || len(v.fields)%2 == 0 || slices.ContainsFunc(v.fields, func(f value) bool { return f.kind != ':' }):
+		reply.Err = unexpected(v)
 	default:
-		reply = protocol.Reply{Status: protocol.StatusGranted, Time: a.fields[0].number, Alone: true}
+		reply = protocol.Reply{Status: protocol.StatusGranted, Time: v.fields[0].number, Alone: true}
 	}
 	for _, cmd := range cmds {
 		if cmd.Reply = reply; reply.Err == nil {
 			cmd.Reply.Fence = cmd.Fence
 		}
 	}
-	for i := 1; reply.Err == nil && i < len(a.fields); i += 2 {
-		place, fence := a.fields[i].number-1, a.fields[i+1].number
+	for i := 1; reply.Err == nil && i < len(v.fields); i += 2 {
+		place, fence := v.fields[i].number-1, v.fields[i+1].number
 		if place < 0 || place >= int64(len(cmds)) {
 			continue
 		}
@@ -126,8 +126,8 @@ func (a *answer) replyFast(cmds []*protocol.Command) {
 	}
 }
 
-func unexpected(a *answer) error {
-	return fmt.Errorf("unexpected answer of type %q: is this a Redis server?", a.kind)
+func unexpected(v *value) error {
+	return fmt.Errorf("unexpected reply of type %q: is this a Redis server?", v.kind)
 }
 
 // ms returns a time that a server gives as milliseconds, which are negative if it is over.
@@ -150,18 +150,18 @@ func classify(err error) error {
 	return err
 }
 
-func extendStatus(answer int64) protocol.Status {
-	if answer == -2 {
+func extendStatus(number int64) protocol.Status {
+	if number == -2 {
 		return protocol.StatusForced
 	}
-	if status := releaseStatus(answer); status != protocol.StatusReleased {
+	if status := releaseStatus(number); status != protocol.StatusReleased {
 		return status
 	}
 	return protocol.StatusGranted
 }
 
-func releaseStatus(answer int64) protocol.Status {
-	switch answer {
+func releaseStatus(number int64) protocol.Status {
+	switch number {
 	case 1:
 		return protocol.StatusReleased
 	case 0:
@@ -205,12 +205,12 @@ func appendNumber(b []byte, n int64) []byte {
 	return append(b, '\r', '\n')
 }
 
-// answer is one value as a server sends it.
-type answer struct {
+// value is one of the protocol, as a server sends it.
+type value struct {
 	kind   byte // as in the protocol; '_' for null
 	number int64
-	text   string   // of strings and errors
-	fields []answer // of an array; reused by the next reading
+	text   string  // of strings and errors
+	fields []value // of an array; reused by the next reading
 }
 
 // serverError is the server's own refusal of a command.
@@ -227,7 +227,7 @@ const (
 )
 
 // read reads one value. After an error of it the connection is of no use: where the next value begins isn't known.
-func (a *answer) read(r *bufio.Reader, nested bool) error {
+func (v *value) read(r *bufio.Reader, nested bool) error {
 	line, err := r.ReadSlice('\n')
 	if err != nil {
 		if errors.Is(err, bufio.ErrBufferFull) {
@@ -239,49 +239,49 @@ func (a *answer) read(r *bufio.Reader, nested bool) error {
 		return protocol.ErrMalformed
 	}
 	body := line[1 : len(line)-2]
-	a.kind, a.number, a.text, a.fields = line[0], 0, "", a.fields[:0]
-	switch a.kind {
+	v.kind, v.number, v.text, v.fields = line[0], 0, "", v.fields[:0]
+	switch v.kind {
 	case '+', '-':
-		a.text = string(body)
+		v.text = string(body)
 		return nil
 	case ':', '$', '*':
 	default:
-		return fmt.Errorf("%w (a value of type %q)", protocol.ErrMalformed, a.kind)
+		return fmt.Errorf("%w (a value of type %q)", protocol.ErrMalformed, v.kind)
 	}
-	if a.number, err = strconv.ParseInt(string(body), 10, 64); err != nil {
+	if v.number, err = strconv.ParseInt(string(body), 10, 64); err != nil {
 		return protocol.ErrMalformed
 	}
 	switch {
-	case a.kind == ':':
+	case v.kind == ':':
 		return nil
-	case a.number == -1:
-		a.kind = '_'
+	case v.number == -1:
+		v.kind = '_'
 		return nil
-	case a.kind == '$':
-		return a.readText(r)
-	case nested || a.number < 0 || a.number > maxFields:
+	case v.kind == '$':
+		return v.readText(r)
+	case nested || v.number < 0 || v.number > maxFields:
 		return protocol.ErrMalformed
 	}
-	for range a.number {
-		a.fields = append(a.fields, answer{})
-		if err := a.fields[len(a.fields)-1].read(r, true); err != nil {
+	for range v.number {
+		v.fields = append(v.fields, value{})
+		if err := v.fields[len(v.fields)-1].read(r, true); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (a *answer) readText(r *bufio.Reader) error {
-	if a.number < 0 || a.number > maxText {
+func (v *value) readText(r *bufio.Reader) error {
+	if v.number < 0 || v.number > maxText {
 		return protocol.ErrMalformed
 	}
-	text := make([]byte, a.number+2)
+	text := make([]byte, v.number+2)
 	if _, err := io.ReadFull(r, text); err != nil {
 		return err
 	}
-	if text[a.number] != '\r' || text[a.number+1] != '\n' {
+	if text[v.number] != '\r' || text[v.number+1] != '\n' {
 		return protocol.ErrMalformed
 	}
-	a.text = string(text[:a.number])
+	v.text = string(text[:v.number])
 	return nil
 }

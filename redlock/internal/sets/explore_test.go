@@ -13,7 +13,7 @@ import (
 
 // The explorer goes through all that may happen to a few processes, each with a real Judge, and masters, each with the memory
 // master's register command. Time goes on by the pause between two registrations. In each step there is at most one fault, and the
-// processes register in any order; each hears the answers at once, or just before it registers again.
+// processes register in any order; each hears the replies at once, or just before it registers again.
 
 const (
 	tick  = Every
@@ -57,11 +57,11 @@ type proc struct {
 	judge     *Judge // nil if it doesn't run
 	cut       uint8  // the masters that it can't reach
 	suspended bool
-	inbox     []answer // that it hasn't heard yet
-	sent      []answer // to hung masters
-	again     bool     // it wants to register again
-	deaf      bool     // it hears the answers of this step in the next one
-	late      bool     // it heard those of the step before in this one
+	inbox     []heard // that it hasn't heard yet
+	sent      []heard // to hung masters
+	again     bool    // it wants to register again
+	deaf      bool    // it hears the replies of this step in the next one
+	late      bool    // it heard those of the step before in this one
 
 	locks   time.Time   // until when a lock of it may last
 	reached []time.Time // by master: when that was last told that it claims or uses
@@ -69,7 +69,7 @@ type proc struct {
 	waited  bool        // it has been refused since it was last in use
 }
 
-type answer struct {
+type heard struct {
 	master int
 	g      Registration
 	reply  protocol.Reply

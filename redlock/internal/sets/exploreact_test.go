@@ -41,20 +41,20 @@ func (e *explorer) act(s *state, i int) {
 	}
 }
 
-// register has a process register with each master, and hear the answers.
+// register has a process register with each master, and hear the replies.
 func (e *explorer) register(s *state, i int) {
 	p := &s.procs[i]
 	j := p.judge
 	s.now = s.now.Add(time.Millisecond)
 	e.each(i, func(m, own int) {
-		if slices.ContainsFunc(p.sent, func(a answer) bool { return a.master == m }) {
+		if slices.ContainsFunc(p.sent, func(a heard) bool { return a.master == m }) {
 			return // it hasn't answered yet
 		}
 		g := j.Register(s.now, own)
 		if e.send != nil {
 			e.send(j, &g)
 		}
-		switch a := (answer{master: m, g: g}); {
+		switch a := (heard{master: m, g: g}); {
 		case s.now.Before(s.servers[m].guard):
 			e.watch(s, i, func() { j.Failed(s.now, own, g, Guarded) })
 		case p.cut>>m&1 == 1:
@@ -75,7 +75,7 @@ func (e *explorer) register(s *state, i int) {
 }
 
 // execute has a master read a registration.
-func (e *explorer) execute(s *state, i int, a answer) answer {
+func (e *explorer) execute(s *state, i int, a heard) heard {
 	a.reply = s.servers[a.master].Register(&protocol.Command{Token: a.g.Text, Former: a.g.Former, Age: a.g.Age}, s.now.UnixMicro())
 	if a.g.state != Waits {
 		s.procs[i].reached[a.master] = s.now
@@ -83,8 +83,8 @@ func (e *explorer) execute(s *state, i int, a answer) answer {
 	return a
 }
 
-// hear gives a process an answer.
-func (e *explorer) hear(s *state, i int, a answer) {
+// hear gives a process a reply.
+func (e *explorer) hear(s *state, i int, a heard) {
 	j := s.procs[i].judge
 	e.each(i, func(m, own int) {
 		if m != a.master {

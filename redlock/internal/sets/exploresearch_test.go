@@ -88,7 +88,7 @@ func (e *explorer) forgets(s *state, m int) {
 		s.forgot[m] = s.servers[m].guard
 		for i := range s.procs {
 			if p := &s.procs[i]; p.judge != nil && e.masters[i]>>m&1 == 1 {
-				p.inbox = slices.DeleteFunc(p.inbox, func(a answer) bool { return a.master == m })
+				p.inbox = slices.DeleteFunc(p.inbox, func(a heard) bool { return a.master == m })
 			}
 		}
 	}
@@ -99,7 +99,7 @@ func (e *explorer) wake(s *state, m int) {
 	s.servers[m].hung = false
 	for i := range s.procs {
 		p := &s.procs[i]
-		p.sent = slices.DeleteFunc(p.sent, func(a answer) bool {
+		p.sent = slices.DeleteFunc(p.sent, func(a heard) bool {
 			if a.master == m {
 				p.inbox = append(p.inbox, e.execute(s, i, a))
 			}
@@ -119,7 +119,7 @@ func (e *explorer) next(s *state, f func(*state)) {
 					continue
 				}
 				n := c.clone()
-				n.path = &step{c.path.before, fmt.Sprint(c.path.what, "; order ", order, ", late answers ", deaf)}
+				n.path = &step{c.path.before, fmt.Sprint(c.path.what, "; order ", order, ", late replies ", deaf)}
 				for i := range n.procs {
 					p := &n.procs[i]
 					p.late, p.deaf = p.deaf, deaf>>i&1 == 1

@@ -83,12 +83,12 @@ func TestSetsAreCompared(t *testing.T) {
 	}
 }
 
-// TestDoubtNeedsAnAnswer: only masters that answer can show that a set is still in use that we had ourselves
-// before a master restarted, not answers from long ago. Nor does a doubt from before count, when we had another set.
-func TestDoubtNeedsAnAnswer(t *testing.T) {
+// TestDoubtNeedsAReply: only masters that answer can show that a set is still in use that we had ourselves
+// before a master restarted, not replies from long ago. Nor does a doubt from before count, when we had another set.
+func TestDoubtNeedsAReply(t *testing.T) {
 	former := setOf("a=1 b=2 c=3")
 	for _, c := range []struct {
-		age     time.Duration // of the answers
+		age     time.Duration // of the replies
 		doubted time.Duration // ago
 		noted   bool
 	}{{time.Second, time.Second, true}, {doubtTime + time.Second, time.Second, false}, {time.Second, doubtTime, false}} {
@@ -100,7 +100,7 @@ func TestDoubtNeedsAnAnswer(t *testing.T) {
 		j.doubted[u.text] = doubt{now.Add(-2 * doubtTime), now.Add(-c.doubted)}
 		j.Look(now)
 		if noted := len(j.logged) > 0; noted != c.noted {
-			t.Errorf("an answer %v ago, doubted %v ago: told %v, want %v", c.age, c.doubted, j.logged, c.noted)
+			t.Errorf("a reply %v ago, doubted %v ago: told %v, want %v", c.age, c.doubted, j.logged, c.noted)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package answer_test
+package remembered_test
 
 import (
 	"bytes"
@@ -6,7 +6,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
 )
 
 // FuzzDecode reads anything that a master may have. What can be read must be read again after it is encoded, and be replayed
@@ -14,18 +14,18 @@ import (
 func FuzzDecode(f *testing.F) {
 	long := payment()
 	long.Body = bytes.Repeat(long.Body, 40)
-	for _, a := range []*answer.Answer{payment(), long, {Status: 204}, {Status: 200, TooLarge: true}} {
+	for _, a := range []*remembered.Response{payment(), long, {Status: 204}, {Status: 200, TooLarge: true}} {
 		f.Add(encode(f, a, nil))
 	}
 	sealer := newSealer(f, bytes.Repeat([]byte{7}, 32))
 	f.Add(encode(f, long, sealer))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if a, err := answer.Decode(data, sealer, storedUnder); err == nil && a == nil || err != nil && !errors.Is(err, answer.ErrUnreadable) {
+		if a, err := remembered.Decode(data, sealer, storedUnder); err == nil && a == nil || err != nil && !errors.Is(err, remembered.ErrUnreadable) {
 			t.Fatalf("%+v, %v", a, err)
 		}
-		a, err := answer.Decode(data, nil, storedUnder)
+		a, err := remembered.Decode(data, nil, storedUnder)
 		if err != nil {
-			if !errors.Is(err, answer.ErrUnreadable) {
+			if !errors.Is(err, remembered.ErrUnreadable) {
 				t.Fatal(err)
 			}
 			return

@@ -1,4 +1,4 @@
-package answer
+package remembered
 
 import (
 	"cmp"
@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// Why an answer can't be remembered.
+// Why a response can't be remembered.
 const (
 	Hijacked  = "hijacked"  // its connection has become one of another protocol
 	Streamed  = "stream"    // a client waits for each of its parts, or it has trailers
@@ -16,14 +16,14 @@ const (
 
 const firstBuffer = 512 // bytes, for a body whose length is not declared
 
-// Recorder keeps a copy of an answer while it is written. One goroutine at a time may use it.
+// Recorder keeps a copy of a response while it is written. One goroutine at a time may use it.
 type Recorder struct {
 	before http.Header
 	most   int
 	room   func(bytes int) bool // reports, perhaps after a wait, whether the body may take so much memory
 
 	begun    bool
-	passes   string // why the answer is passed on only, and can't be remembered
+	passes   string // why the response is passed on only, and can't be remembered
 	status   int
 	header   http.Header
 	removed  []string
@@ -111,7 +111,7 @@ func (r *Recorder) grow(n int) bool {
 	return true
 }
 
-// Forget has the answer not remembered, because its connection was hijacked.
+// Forget has the response not remembered, because its connection was hijacked.
 func (r *Recorder) Forget() { r.pass(Hijacked) }
 
 func (r *Recorder) pass(why string) {
@@ -122,9 +122,9 @@ func (r *Recorder) pass(why string) {
 // Status returns the status that was written, or 200.
 func (r *Recorder) Status() int { return cmp.Or(r.status, http.StatusOK) }
 
-// Answer returns the answer to a request with this method when its handler has returned; h has the headers of the handler's
+// Response returns the response to a request with this method when its handler has returned; h has the headers of the handler's
 // writer, and perhaps trailers. The Recorder must not be used afterwards. why is not empty for what may not be remembered.
-func (r *Recorder) Answer(method string, h http.Header) (a *Answer, why string) {
+func (r *Recorder) Response(method string, h http.Header) (a *Response, why string) {
 	r.Begin(http.StatusOK, h)
 	switch {
 	case r.passes != "":
@@ -134,7 +134,7 @@ func (r *Recorder) Answer(method string, h http.Header) (a *Answer, why string) 
 	case hasTrailers(h):
 		return nil, Streamed
 	}
-	a = &Answer{Status: r.status, Header: r.header, Removed: r.removed}
+	a = &Response{Status: r.status, Header: r.header, Removed: r.removed}
 	switch {
 	case method == http.MethodHead:
 		if r.declared < 0 && r.written > 0 && allowsBody(r.status) {
@@ -164,5 +164,5 @@ func with(h http.Header, name, value string) http.Header {
 	return h
 }
 
-// isFinal reports whether a status may end an answer: net/http panics at those outside of three digits.
+// isFinal reports whether a status may end a response: net/http panics at those outside of three digits.
 func isFinal(status int) bool { return status >= 200 && status <= 999 }

@@ -1,4 +1,4 @@
-package answer_test
+package remembered_test
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
 )
 
 func randomText(r *rand.Rand, most int) string {
@@ -23,8 +23,8 @@ func randomText(r *rand.Rand, most int) string {
 	return string(text)
 }
 
-func randomAnswer(r *rand.Rand) *answer.Answer {
-	a := &answer.Answer{Status: 200 + r.IntN(400), TooLarge: r.IntN(4) == 0, Header: make(http.Header)}
+func randomResponse(r *rand.Rand) *remembered.Response {
+	a := &remembered.Response{Status: 200 + r.IntN(400), TooLarge: r.IntN(4) == 0, Header: make(http.Header)}
 	for range r.IntN(6) {
 		values := make([]string, r.IntN(4))
 		for i := range values {
@@ -54,8 +54,8 @@ func TestRoundTrip(t *testing.T) {
 	sealer := newSealer(t, newKey())
 	forms := make(map[byte]int)
 	for range 600 {
-		a := randomAnswer(r)
-		for _, s := range []*answer.Sealer{nil, sealer} {
+		a := randomResponse(r)
+		for _, s := range []*remembered.Sealer{nil, sealer} {
 			data := encode(t, a, s)
 			forms[data[1]]++
 			if got := decode(t, data, s); !equal(got, a) {
@@ -71,7 +71,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 	for form := range byte(4) {
 		if forms[form] < 50 {
-			t.Errorf("only %d answers had the flags %02b", forms[form], form)
+			t.Errorf("only %d responses had the flags %02b", forms[form], form)
 		}
 	}
 }
@@ -93,7 +93,7 @@ func TestCompressedIfItSavesATenth(t *testing.T) {
 		"noise, and a little": {append(bytes.Repeat([]byte("a"), 380), noise...), false},
 		"noise, and enough":   {append(bytes.Repeat([]byte("a"), 800), noise...), true},
 	} {
-		a := &answer.Answer{Status: 200, Body: c.body}
+		a := &remembered.Response{Status: 200, Body: c.body}
 		data := encode(t, a, nil)
 		if compressed := data[1]&1 != 0; compressed != c.compressed {
 			t.Errorf("%s: compressed is %v", name, compressed)
@@ -102,7 +102,7 @@ func TestCompressedIfItSavesATenth(t *testing.T) {
 			t.Errorf("%s: %d bytes for %d", name, len(data), len(c.body))
 		}
 		if !equal(decode(t, data, nil), a) {
-			t.Errorf("%s: read as another answer", name)
+			t.Errorf("%s: read as another response", name)
 		}
 	}
 }
@@ -125,21 +125,21 @@ func TestDamaged(t *testing.T) {
 	long := payment()
 	long.Body = bytes.Repeat(long.Body, 40)
 	sealer := newSealer(t, newKey(), newKey())
-	for _, a := range []*answer.Answer{payment(), long} {
+	for _, a := range []*remembered.Response{payment(), long} {
 		for _, damaged := range damagedForms(encode(t, a, sealer)) {
-			if got, err := answer.Decode(damaged, sealer, storedUnder); !errors.Is(err, answer.ErrUnreadable) {
+			if got, err := remembered.Decode(damaged, sealer, storedUnder); !errors.Is(err, remembered.ErrUnreadable) {
 				t.Errorf("sealed: %x was read as %+v, %v", damaged, got, err)
 			}
 		}
 		for _, damaged := range damagedForms(encode(t, a, nil)) {
-			if got, err := answer.Decode(damaged, nil, storedUnder); err != nil && !errors.Is(err, answer.ErrUnreadable) || err == nil && (got.Status < 200 || got.Status > 999) {
+			if got, err := remembered.Decode(damaged, nil, storedUnder); err != nil && !errors.Is(err, remembered.ErrUnreadable) || err == nil && (got.Status < 200 || got.Status > 999) {
 				t.Errorf("%x was read as %+v, %v", damaged, got, err)
 			}
 		}
 	}
 }
 
-// deflated returns the compressed form of a correct answer of a length.
+// deflated returns the compressed form of a correct response of a length.
 func deflated(length int) string {
 	out := bytes.NewBuffer(binary.AppendUvarint(nil, uint64(length)))
 	w, _ := flate.NewWriter(out, flate.BestSpeed)
@@ -161,7 +161,7 @@ func TestHostile(t *testing.T) {
 		"one byte":                 "\x01",
 		"other version":            "\x02\x00\xc8\x01\x00\x00\x00",
 		"unknown flag":             "\x01\x04\xc8\x01\x00\x00\x00",
-		"unknown flag of answer":   "\x01\x00\xc8\x01\x04\x00\x00",
+		"unknown flag of response": "\x01\x00\xc8\x01\x04\x00\x00",
 		"status 199":               "\x01\x00\xc7\x01\x00\x00\x00",
 		"status 1000":              "\x01\x00\xe8\x07\x00\x00\x00",
 		"huge status":              "\x01\x00" + huge + "\x00\x00\x00",
@@ -184,9 +184,9 @@ func TestHostile(t *testing.T) {
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		got, err := answer.Decode([]byte(data), nil, storedUnder)
+		got, err := remembered.Decode([]byte(data), nil, storedUnder)
 		runtime.ReadMemStats(&after)
-		if !errors.Is(err, answer.ErrUnreadable) {
+		if !errors.Is(err, remembered.ErrUnreadable) {
 			t.Errorf("%s: read as %+v, %v", name, got, err)
 		}
 		if bytes := after.TotalAlloc - before.TotalAlloc; bytes > uint64(len(data))+1<<20 {
@@ -198,7 +198,7 @@ func TestHostile(t *testing.T) {
 func TestNotEncoded(t *testing.T) {
 	t.Parallel()
 	many := make([]string, 5000)
-	for name, a := range map[string]*answer.Answer{
+	for name, a := range map[string]*remembered.Response{
 		"status 101":  {Status: 101},
 		"status 1000": {Status: 1000},
 		"many values": {Status: 200, Header: http.Header{"A": many}},

@@ -1,4 +1,4 @@
-package answer_test
+package remembered_test
 
 import (
 	"bytes"
@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
 )
 
 func TestRotation(t *testing.T) {
@@ -31,7 +31,7 @@ func TestSealedIsUnreadable(t *testing.T) {
 	sealed, plain := encode(t, payment(), sealer), encode(t, payment(), nil)
 	for name, c := range map[string]struct {
 		data   []byte
-		sealer *answer.Sealer
+		sealer *remembered.Sealer
 		key    string
 		says   string
 	}{
@@ -42,11 +42,11 @@ func TestSealedIsUnreadable(t *testing.T) {
 		"of another version":  {append([]byte{9}, sealed[1:]...), sealer, storedUnder, "its version is 9"},
 		"cut off after flags": {sealed[:2], sealer, storedUnder, "damaged"},
 	} {
-		got, err := answer.Decode(c.data, c.sealer, c.key)
-		if got != nil || !errors.Is(err, answer.ErrUnreadable) || !strings.Contains(err.Error(), c.says) {
+		got, err := remembered.Decode(c.data, c.sealer, c.key)
+		if got != nil || !errors.Is(err, remembered.ErrUnreadable) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
-		if errors.Is(err, answer.ErrNotSealed) != (name == "not encrypted") {
+		if errors.Is(err, remembered.ErrNotSealed) != (name == "not encrypted") {
 			t.Errorf("%s: whether it is encrypted is wrong in %v", name, err)
 		}
 	}
@@ -68,7 +68,7 @@ func TestWrongKeys(t *testing.T) {
 		"empty":      {{}},
 		"same twice": {key, newKey(), bytes.Clone(key)},
 	} {
-		s, err := answer.NewSealer(keys...)
+		s, err := remembered.NewSealer(keys...)
 		if s != nil || err == nil {
 			t.Errorf("%s: no error", name)
 			continue
@@ -82,7 +82,7 @@ func TestKeysAreNotPrinted(t *testing.T) {
 	key := newKey()
 	s := newSealer(t, key)
 	requireHidden(t, key, fmt.Sprintf("%v %+v %#v %v %#v", s, s, s, *s, *s))
-	_, err := answer.Decode(encode(t, payment(), s), newSealer(t, newKey()), storedUnder)
+	_, err := remembered.Decode(encode(t, payment(), s), newSealer(t, newKey()), storedUnder)
 	requireHidden(t, key, err.Error())
 }
 
@@ -94,7 +94,7 @@ func TestKeysAreCopied(t *testing.T) {
 	before := bytes.Clone(key)
 	clear(key)
 	if !equal(decode(t, encode(t, payment(), s), newSealer(t, before)), payment()) {
-		t.Error("another answer")
+		t.Error("another response")
 	}
 }
 

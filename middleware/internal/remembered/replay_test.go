@@ -1,4 +1,4 @@
-package answer_test
+package remembered_test
 
 import (
 	"fmt"
@@ -14,12 +14,12 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
 )
 
 const mostBytes = 1000
 
-// remembering is a server that records the answer to its first request and writes it again for all others.
+// remembering is a server that records the response to its first request and writes it again for all others.
 type remembering struct {
 	next http.Handler
 
@@ -46,7 +46,7 @@ func (s *remembering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Visit", fmt.Sprint(s.runs))
 	h.Set("Set-Cookie", fmt.Sprintf("visit=%d", s.runs))
 	if s.is {
-		a, err := answer.Decode(s.stored, nil, storedUnder)
+		a, err := remembered.Decode(s.stored, nil, storedUnder)
 		if err != nil {
 			panic(err)
 		}
@@ -54,9 +54,9 @@ func (s *remembering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.runs++
-	recorder := answer.NewRecorder(h, mostBytes, anyRoom)
+	recorder := remembered.NewRecorder(h, mostBytes, anyRoom)
 	s.next.ServeHTTP(&recorded{w, recorder}, r)
-	a, why := recorder.Answer(r.Method, h)
+	a, why := recorder.Response(r.Method, h)
 	if s.is = why == ""; !s.is {
 		return
 	}
@@ -68,7 +68,7 @@ func (s *remembering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 type recorded struct {
 	http.ResponseWriter
-	recorder *answer.Recorder
+	recorder *remembered.Recorder
 }
 
 func (w *recorded) WriteHeader(status int) {
@@ -134,7 +134,7 @@ func write(w http.ResponseWriter, parts ...string) {
 
 func flush(w http.ResponseWriter) { w.(http.Flusher).Flush() }
 
-// replayed are answers that are remembered, byte for byte.
+// replayed are responses that are remembered, byte for byte.
 var replayed = map[string]struct {
 	method string // default POST
 	serve  http.HandlerFunc
@@ -238,7 +238,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// requireSame fails if the same answer looks different. The server sets Date, if the handler doesn't, and each length that it
+// requireSame fails if the same response looks different. The server sets Date, if the handler doesn't, and each length that it
 // knows; the replay's length is always known. Each visit has its own cookie and number.
 func requireSame(t *testing.T, first, again response, method string) {
 	t.Helper()

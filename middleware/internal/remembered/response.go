@@ -1,6 +1,6 @@
-// Package answer keeps the answer to a request: it records it while it is written, encodes it for the masters, encrypted if
+// Package remembered keeps the response to a request: it records it while it is written, encodes it for the masters, encrypted if
 // there is a key, and writes it again for a request that repeats the first one.
-package answer
+package remembered
 
 import (
 	"crypto/sha256"
@@ -10,8 +10,8 @@ import (
 	"strconv"
 )
 
-// Answer is the answer to a request, as it is remembered.
-type Answer struct {
+// Response is the response to a request, as it is remembered.
+type Response struct {
 	Status      int
 	Header      http.Header       // end-to-end headers that the handler set, of Set-Cookie only the lines that it added; nil for none
 	Removed     []string          // names of headers that were set before the handler and that it removed
@@ -20,11 +20,11 @@ type Answer struct {
 	Fingerprint [sha256.Size]byte // of the request; zero if the rule compares none
 }
 
-// Write writes the answer again, with the header Idempotency-Replayed. What w has in its header is what the rest of the
+// Write writes the response again, with the header Idempotency-Replayed. What w has in its header is what the rest of the
 // server has set for this request, as it had for the first one.
 //
 // A body that was too large is replaced by a note of type application/problem+json.
-func (a *Answer) Write(w http.ResponseWriter, method string) {
+func (a *Response) Write(w http.ResponseWriter, method string) {
 	h := w.Header()
 	for _, name := range a.Removed {
 		delete(h, name)
@@ -51,20 +51,20 @@ func (a *Answer) Write(w http.ResponseWriter, method string) {
 }
 
 // note returns the body that takes the place of one that was too large, and sets its headers.
-func (a *Answer) note(h http.Header) []byte {
+func (a *Response) note(h http.Header) []byte {
 	dropContent(h)
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")
-	body, _ := json.Marshal(Problem{Type: ProblemTypes + "too_large", Title: "The first answer was too large to be remembered", Status: a.Status})
+	body, _ := json.Marshal(Problem{Type: ProblemTypes + "too_large", Title: "The first response was too large to be remembered", Status: a.Status})
 	return append(body, '\n')
 }
 
-// allowsBody reports whether an answer with this status has a body. A final status is meant.
+// allowsBody reports whether a response with this status has a body. A final status is meant.
 func allowsBody(status int) bool {
 	return status != http.StatusNoContent && status != http.StatusNotModified
 }
 
-// Problem is the body of an answer that says why there is no other (RFC 9457).
+// Problem is the body of a response that says why there is no other (RFC 9457).
 type Problem struct {
 	Type   string `json:"type"`
 	Title  string `json:"title"`

@@ -1,4 +1,4 @@
-package answer_test
+package remembered_test
 
 import (
 	"maps"
@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
 )
 
 func TestEndToEnd(t *testing.T) {
@@ -37,7 +37,7 @@ func TestEndToEnd(t *testing.T) {
 		all := kept.Clone()
 		maps.Copy(all, c.dropped)
 		before := all.Clone()
-		got := answer.EndToEnd(all, c.cookies)
+		got := remembered.EndToEnd(all, c.cookies)
 		if !maps.EqualFunc(got, kept, slices.Equal[[]string]) {
 			t.Errorf("%s: %v, want %v", name, got, kept)
 		}
@@ -50,7 +50,7 @@ func TestEndToEnd(t *testing.T) {
 			t.Errorf("%s: %v has become %v", name, before, all)
 		}
 	}
-	if got := answer.EndToEnd(nil, true); len(got) > 0 {
+	if got := remembered.EndToEnd(nil, true); len(got) > 0 {
 		t.Errorf("of nothing: %v", got)
 	}
 }

@@ -1,4 +1,4 @@
-package answer
+package remembered
 
 import (
 	"crypto/sha256"
@@ -17,31 +17,31 @@ const (
 	flagCompressed = 1 << 0
 	flagSealed     = 1 << 1
 
-	flagTooLarge    = 1 << 0 // these are of the answer
+	flagTooLarge    = 1 << 0 // these are of the response
 	flagFingerprint = 1 << 1
 
-	maxPlain  = 4 << 20 // bytes of an answer that is neither compressed nor encrypted
+	maxPlain  = 4 << 20 // bytes of a response that is neither compressed nor encrypted
 	maxFields = 4096    // header lines and names
 )
 
 // ErrUnreadable is the error of Decode. Errors that wrap it say why.
-var ErrUnreadable = errors.New("remembered answer can't be read")
+var ErrUnreadable = errors.New("remembered response can't be read")
 
-// ErrTooLarge is the error of Encode for an answer with more bytes or header lines than can be remembered.
-var ErrTooLarge = errors.New("the answer is too large to be remembered")
+// ErrTooLarge is the error of Encode for a response with more bytes or header lines than can be remembered.
+var ErrTooLarge = errors.New("the response is too large to be remembered")
 
-// ErrNotSealed is the error of Decode for an answer that is not encrypted though there are keys: it may be from the time
+// ErrNotSealed is the error of Decode for a response that is not encrypted though there are keys: it may be from the time
 // before there were, or of somebody who can write to the masters. It is an ErrUnreadable. Decode without a Sealer reads such
-// an answer.
+// a response.
 var ErrNotSealed = fmt.Errorf("%w: it is not encrypted, though there are keys", ErrUnreadable)
 
 var errDamaged = fmt.Errorf("%w: it is damaged", ErrUnreadable)
 
-// Encode returns the answer as it is stored under key. With a Sealer it is encrypted, and can only be read under this key.
-// Equal answers are encoded equally, unless they are encrypted.
-func (a *Answer) Encode(s *Sealer, key string) ([]byte, error) {
+// Encode returns the response as it is stored under key. With a Sealer it is encrypted, and can only be read under this key.
+// Equal responses are encoded equally, unless they are encrypted.
+func (a *Response) Encode(s *Sealer, key string) ([]byte, error) {
 	if !isFinal(a.Status) {
-		return nil, fmt.Errorf("an answer with status %d can't be remembered: must be 200 to 999", a.Status)
+		return nil, fmt.Errorf("a response with status %d can't be remembered: must be 200 to 999", a.Status)
 	}
 	if a.fields() > maxFields {
 		return nil, ErrTooLarge
@@ -60,7 +60,7 @@ func (a *Answer) Encode(s *Sealer, key string) ([]byte, error) {
 	return s.seal(data[0], data[1]|flagSealed, data[2:], key)
 }
 
-func (a *Answer) fields() int {
+func (a *Response) fields() int {
 	n := len(a.Removed) + len(a.Header)
 	for _, values := range a.Header {
 		n += len(values)
@@ -68,8 +68,8 @@ func (a *Answer) fields() int {
 	return n
 }
 
-// appendPlain appends the answer to data. The body is last, without its length.
-func (a *Answer) appendPlain(data []byte) []byte {
+// appendPlain appends the response to data. The body is last, without its length.
+func (a *Response) appendPlain(data []byte) []byte {
 	data = slices.Grow(data, len(a.Body)+512)
 	data = binary.AppendUvarint(data, uint64(a.Status))
 	var flags byte
@@ -103,16 +103,16 @@ func appendTexts(data []byte, texts []string) []byte {
 	return data
 }
 
-// ErrNoRoom is the error of DecodeWithin for an answer that found no room.
-var ErrNoRoom = errors.New("remembered answer finds no room in memory")
+// ErrNoRoom is the error of DecodeWithin for a response that found no room.
+var ErrNoRoom = errors.New("remembered response finds no room in memory")
 
-// Decode returns the answer that is stored as data under key. The answer may share the memory of data.
-func Decode(data []byte, s *Sealer, key string) (*Answer, error) {
+// Decode returns the response that is stored as data under key. The response may share the memory of data.
+func Decode(data []byte, s *Sealer, key string) (*Response, error) {
 	return DecodeWithin(data, s, key, func(int) bool { return true })
 }
 
-// DecodeWithin is Decode with a function that reports whether the answer may take so many bytes of memory besides data.
-func DecodeWithin(data []byte, s *Sealer, key string, room func(bytes int) bool) (*Answer, error) {
+// DecodeWithin is Decode with a function that reports whether the response may take so many bytes of memory besides data.
+func DecodeWithin(data []byte, s *Sealer, key string, room func(bytes int) bool) (*Response, error) {
 	switch {
 	case len(data) < 2:
 		return nil, errDamaged
@@ -147,12 +147,12 @@ func DecodeWithin(data []byte, s *Sealer, key string, room func(bytes int) bool)
 	return decodePlain(payload)
 }
 
-func decodePlain(data []byte) (*Answer, error) {
+func decodePlain(data []byte) (*Response, error) {
 	if len(data) > maxPlain {
 		return nil, errDamaged
 	}
 	r := reader{rest: data, fields: maxFields}
-	a := &Answer{Status: int(min(r.number(), 1000))}
+	a := &Response{Status: int(min(r.number(), 1000))}
 	flags := r.take(1)
 	if r.damaged || flags[0]&^(flagTooLarge|flagFingerprint) != 0 {
 		return nil, errDamaged
@@ -182,7 +182,7 @@ func decodePlain(data []byte) (*Answer, error) {
 	return a, nil
 }
 
-// reader takes the parts of an answer one by one. What is damaged is empty.
+// reader takes the parts of a response one by one. What is damaged is empty.
 type reader struct {
 	rest    []byte
 	fields  uint64 // that may still come: what is read of damaged data must not need much more memory than it has

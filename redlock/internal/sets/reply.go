@@ -89,7 +89,7 @@ func (j *Judge) Reached(now time.Time, master int, server protocol.Server, lostU
 	}
 }
 
-// Answered takes a master's answer. It reports whether the server has lost its data since the last one.
+// Answered takes a master's reply. It reports whether the server has lost its data since the last one.
 func (j *Judge) Answered(now time.Time, master int, g Registration, reply protocol.Reply) (lost bool) {
 	m, v := &j.own.Masters[master], &j.views[master]
 	if !m.Up && m.RunID != "" { // others must not take it for one that is away
@@ -136,7 +136,7 @@ func (j *Judge) hasHeard(v *view, g Registration) {
 	v.told, v.absent = g.sent, Silent
 }
 
-// Absence is why a master has given no answer.
+// Absence is why a master has given no reply.
 type Absence int
 
 const (
@@ -145,7 +145,7 @@ const (
 	Guarded                // it was reached, and will be asked when its restart guard has ended, as by all others
 )
 
-// Failed notes that a master has given no answer.
+// Failed notes that a master has given no reply.
 func (j *Judge) Failed(now time.Time, master int, g Registration, why Absence) {
 	j.own.Masters[master].Up = false
 	if g.sent.Before(j.claimed) {

@@ -1,4 +1,4 @@
-package answer
+package remembered
 
 import (
 	"bytes"
@@ -16,10 +16,10 @@ const (
 	sealSize = 12 + 16 // a nonce before the text, and a tag behind it
 )
 
-// Sealer encrypts answers with AES-256-GCM.
+// Sealer encrypts responses with AES-256-GCM.
 //
-// Each answer has a key of its own, which is derived from the configured key and from what it is stored under: so a
-// configured key may encrypt any number of answers, though random nonces allow a single key only 2^32 of them.
+// Each response has a key of its own, which is derived from the configured key and from what it is stored under: so a
+// configured key may encrypt any number of responses, though random nonces allow a single key only 2^32 of them.
 type Sealer struct{ keys []sealingKey }
 
 // sealingKey has its secret in a closure, so that no log shows it, however a Sealer is printed.
@@ -32,22 +32,24 @@ type sealingKey struct {
 // of them has encrypted.
 func NewSealer(keys ...[]byte) (*Sealer, error) {
 	if len(keys) == 0 {
-		return nil, errors.New("there is no key to encrypt remembered answers with")
+		return nil, errors.New("there is no key to encrypt remembered responses with")
 	}
 	s := new(Sealer)
 	for i, secret := range keys {
 		if len(secret) != keySize {
-			return nil, fmt.Errorf("key %d for remembered answers has %d bytes: must have %d", i+1, len(secret), keySize)
+			return nil, fmt.Errorf("key %d for remembered responses has %d bytes: must have %d", i+1, len(secret), keySize)
 		}
 		k := newSealingKey(bytes.Clone(secret))
 		if _, known := s.key(k.id); known {
-			return nil, fmt.Errorf("key %d for remembered answers is one of those before it, or looks like it: leave it out, or make a new one", i+1)
+			return nil, fmt.Errorf("key %d for remembered responses is one of those before it, or looks like it: leave it out, or make a new one", i+1)
 		}
 		s.keys = append(s.keys, k)
 	}
 	return s, nil
 }
 
+// newSealingKey derives from a secret what encrypts, and its ID. The texts that go into both never change: what is stored could not
+// be read any more.
 func newSealingKey(secret []byte) sealingKey {
 	hash := sha256.Sum256(append([]byte("ID of a key for remembered answers:"), secret...))
 	return sealingKey{
@@ -81,7 +83,7 @@ func (s *Sealer) seal(version, flags byte, payload []byte, storedUnder string) (
 	k := s.keys[0]
 	aead, err := k.aead(storedUnder)
 	if err != nil {
-		return nil, fmt.Errorf("remembered answer can't be encrypted: %w", err)
+		return nil, fmt.Errorf("remembered response can't be encrypted: %w", err)
 	}
 	data := make([]byte, 0, 2+idSize+sealSize+len(payload))
 	data = append(data, version, flags)

@@ -14,16 +14,16 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// TestAnswersWithinTheirBudget: of many large answers at once, only as many are in memory as the budget has room for. The others wait, all
-// are remembered whole, and all can be replayed at once. Then the budget is empty.
-func TestAnswersWithinTheirBudget(t *testing.T) {
+// TestResponsesWithinTheirBudget: of many large responses at once, only as many are in memory as the budget has room for. The others wait,
+// all are remembered whole, and all can be replayed at once. Then the budget is empty.
+func TestResponsesWithinTheirBudget(t *testing.T) {
 	const size = 900_000
-	answers := 1000
+	responses := 1000
 	if redistest.Few() {
-		answers = 50 // a busy machine stores more of them later than a request waits for room
+		responses = 50 // a busy machine stores more of them later than a request waits for room
 	}
 	body := strings.Repeat("paid ", size/5)
-	most := int64(middleware.DefaultAnswerBudget / size / 2)
+	most := int64(middleware.DefaultResponseBudget / size / 2)
 	var inside, runs atomic.Int64
 	full := make(chan struct{}) // some wait for room
 	fill := sync.OnceFunc(func() { close(full) })
@@ -32,10 +32,10 @@ func TestAnswersWithinTheirBudget(t *testing.T) {
 		runs.Add(1)
 		_, _ = io.WriteString(w, body)
 		if now := inside.Add(1); now > most {
-			t.Errorf("%d answers of %d bytes are in memory", now, size)
+			t.Errorf("%d responses of %d bytes are in memory", now, size)
 			fill()
 		}
-		if middleware.AnswersThatWait() > 0 {
+		if middleware.ResponsesThatWait() > 0 {
 			fill()
 		}
 		<-full
@@ -43,7 +43,7 @@ func TestAnswersWithinTheirBudget(t *testing.T) {
 	})))
 	watch := make(chan struct{})
 	go func() { // the last that finds room may come before the first that doesn't
-		for middleware.AnswersThatWait() == 0 {
+		for middleware.ResponsesThatWait() == 0 {
 			select {
 			case <-watch:
 				return
@@ -57,7 +57,7 @@ func TestAnswersWithinTheirBudget(t *testing.T) {
 	for _, replayed := range []string{"", "true"} {
 		var all sync.WaitGroup
 		room := make(chan struct{}, 200) // connections
-		for i := range answers {
+		for i := range responses {
 			all.Go(func() {
 				room <- struct{}{}
 				defer func() { <-room }()
@@ -70,17 +70,17 @@ func TestAnswersWithinTheirBudget(t *testing.T) {
 				defer response.Body.Close()
 				got, err := io.Copy(io.Discard, response.Body)
 				if err != nil || response.StatusCode != http.StatusOK || got != size || response.Header.Get("Idempotency-Replayed") != replayed {
-					t.Errorf("answer %d, replayed %q: %d, %d bytes, %v", i, replayed, response.StatusCode, got, err)
+					t.Errorf("response %d, replayed %q: %d, %d bytes, %v", i, replayed, response.StatusCode, got, err)
 				}
-				if used := middleware.AnswerBytes(); used > middleware.DefaultAnswerBudget {
+				if used := middleware.ResponseBytes(); used > middleware.DefaultResponseBudget {
 					t.Errorf("%d bytes are taken", used)
 				}
 			})
 		}
 		all.Wait()
 	}
-	if runs.Load() != int64(answers) {
+	if runs.Load() != int64(responses) {
 		t.Errorf("%d runs", runs.Load())
 	}
-	eventually(t, "the budget is empty", func() bool { return middleware.AnswerBytes() == 0 })
+	eventually(t, "the budget is empty", func() bool { return middleware.ResponseBytes() == 0 })
 }

@@ -1,4 +1,4 @@
-package answer
+package remembered
 
 import (
 	"net/http"

@@ -1,4 +1,4 @@
-package answer_test
+package remembered_test
 
 import (
 	"crypto/rand"
@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
 )
 
 const storedUnder = "locks:{dedupe:4f2a}:result"
@@ -19,16 +19,16 @@ func newKey() []byte {
 	return key
 }
 
-func newSealer(t testing.TB, keys ...[]byte) *answer.Sealer {
+func newSealer(t testing.TB, keys ...[]byte) *remembered.Sealer {
 	t.Helper()
-	s, err := answer.NewSealer(keys...)
+	s, err := remembered.NewSealer(keys...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-func encode(t testing.TB, a *answer.Answer, s *answer.Sealer) []byte {
+func encode(t testing.TB, a *remembered.Response, s *remembered.Sealer) []byte {
 	t.Helper()
 	data, err := a.Encode(s, storedUnder)
 	if err != nil {
@@ -37,17 +37,17 @@ func encode(t testing.TB, a *answer.Answer, s *answer.Sealer) []byte {
 	return data
 }
 
-func decode(t testing.TB, data []byte, s *answer.Sealer) *answer.Answer {
+func decode(t testing.TB, data []byte, s *remembered.Sealer) *remembered.Response {
 	t.Helper()
-	a, err := answer.Decode(data, s, storedUnder)
+	a, err := remembered.Decode(data, s, storedUnder)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return a
 }
 
-// equal reports whether two answers are the same, whether they have nothing or something empty, and in any order of Removed.
-func equal(a, b *answer.Answer) bool {
+// equal reports whether two responses are the same, whether they have nothing or something empty, and in any order of Removed.
+func equal(a, b *remembered.Response) bool {
 	x, y := *a, *b
 	if !maps.EqualFunc(x.Header, y.Header, slices.Equal[[]string]) || string(x.Body) != string(y.Body) ||
 		!slices.Equal(slices.Sorted(slices.Values(x.Removed)), slices.Sorted(slices.Values(y.Removed))) {
@@ -58,8 +58,8 @@ func equal(a, b *answer.Answer) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-func payment() *answer.Answer {
-	return &answer.Answer{
+func payment() *remembered.Response {
+	return &remembered.Response{
 		Status:      http.StatusCreated,
 		Header:      http.Header{"Content-Type": {"application/json"}, "Location": {"/payments/42"}},
 		Removed:     []string{"Server", "Via"},

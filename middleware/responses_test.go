@@ -90,7 +90,7 @@ func (c *reluctant2) read(t *testing.T) (string, error) {
 	case err := <-c.reset:
 		return "", err
 	case <-time.After(bound):
-		t.Fatal("no answer")
+		t.Fatal("no response")
 		return "", nil
 	}
 }
@@ -138,7 +138,7 @@ func serveBoth(t *testing.T, h http.Handler) *httptest.Server {
 	return server
 }
 
-// long is an answer, and chunked are handlers of it.
+// long is a response, and chunked are handlers of it.
 var long = strings.Repeat("0123456789abcdef", 1<<16)
 
 var chunked = map[string]http.HandlerFunc{
@@ -146,7 +146,7 @@ var chunked = map[string]http.HandlerFunc{
 		w.Header().Set("Content-Length", fmt.Sprint(len(long)))
 		_, _ = io.WriteString(w, long)
 	},
-	"flushed": func(w http.ResponseWriter, _ *http.Request) { // as Caddy does with an answer of unknown length
+	"flushed": func(w http.ResponseWriter, _ *http.Request) { // as Caddy does with a response of unknown length
 		for i := 0; i < len(long); i += 1 << 14 {
 			_, _ = io.WriteString(w, long[i:i+1<<14])
 			_ = http.NewResponseController(w).Flush()
@@ -158,8 +158,8 @@ var chunked = map[string]http.HandlerFunc{
 	},
 }
 
-// A client that doesn't read its answer doesn't hold the key if the answer is buffered. It finds the whole answer when it reads.
-func TestBufferAnswer(t *testing.T) {
+// A client that doesn't read its response doesn't hold the key if the response is buffered. It finds the whole response when it reads.
+func TestBufferResponse(t *testing.T) {
 	t.Parallel()
 	for name, handler := range chunked {
 		for protocol := 1; protocol <= 2; protocol++ {
@@ -167,7 +167,7 @@ func TestBufferAnswer(t *testing.T) {
 				t.Run(fmt.Sprint(name, " HTTP/", protocol, " ", onAbort), func(t *testing.T) {
 					t.Parallel()
 					l, done, budget := newLocker(t, live), make(chan bool, 1), middleware.NewBudget(16<<20)
-					rule := middleware.Rule{BufferAnswer: new(true), MaxBody: 2 << 20, BodyBudget: budget, OnClientAbort: onAbort, AnswerTimeout: 2 * bound}
+					rule := middleware.Rule{BufferResponse: new(true), MaxBody: 2 << 20, BodyBudget: budget, OnClientAbort: onAbort, ResponseTimeout: 2 * bound}
 					server := serveBoth(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
 						handler(w, r)
 						done <- true
@@ -193,20 +193,20 @@ func TestBufferAnswer(t *testing.T) {
 	}
 }
 
-// A client that doesn't read an answer for which there is no room holds the key until its time is over.
-func TestAnswerTimeout(t *testing.T) {
+// A client that doesn't read a response for which there is no room holds the key until its time is over.
+func TestResponseTimeout(t *testing.T) {
 	t.Parallel()
 	for setting, rule := range map[string]middleware.Rule{
 		"not buffered": {},
-		"too large":    {BufferAnswer: new(true), MaxBody: 1 << 10},
-		"buffered":     {BufferAnswer: new(true), MaxBody: 2 << 20},
+		"too large":    {BufferResponse: new(true), MaxBody: 1 << 10},
+		"buffered":     {BufferResponse: new(true), MaxBody: 2 << 20},
 	} {
 		for name, handler := range chunked {
 			for protocol := 1; protocol <= 2; protocol++ {
 				t.Run(fmt.Sprint(setting, " ", name, " HTTP/", protocol), func(t *testing.T) {
 					t.Parallel()
 					l, log, rule := newLocker(t, live), new(safeBuffer), rule
-					rule.AnswerTimeout, rule.Logger = 100*time.Millisecond, slog.New(slog.NewTextHandler(log, nil))
+					rule.ResponseTimeout, rule.Logger = 100*time.Millisecond, slog.New(slog.NewTextHandler(log, nil))
 					served := make(chan bool, 1)
 					locked := orders(l, handler, rule)
 					server := serveBoth(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -228,15 +228,15 @@ func TestAnswerTimeout(t *testing.T) {
 	}
 }
 
-// An answer above max_body is sent as it comes, and the log says that the lock was held for so long.
-func TestAnswerAboveTheBuffer(t *testing.T) {
+// A response above max_body is sent as it comes, and the log says that the lock was held for so long.
+func TestResponseAboveTheBuffer(t *testing.T) {
 	t.Parallel()
 	for name, handler := range chunked {
 		for protocol := 1; protocol <= 2; protocol++ {
 			for _, budget := range []*middleware.Budget{middleware.NewBudget(1 << 20), middleware.NewBudget(10 << 10)} {
 				l, log := newLocker(t, live), new(safeBuffer)
 				logger := slog.New(slog.NewTextHandler(log, nil))
-				server := serveBoth(t, orders(l, handler, middleware.Rule{BufferAnswer: new(true), MaxBody: 10 << 10, BodyBudget: budget, Logger: logger}))
+				server := serveBoth(t, orders(l, handler, middleware.Rule{BufferResponse: new(true), MaxBody: 10 << 10, BodyBudget: budget, Logger: logger}))
 				if body, err := askReluctantly(t, server, protocol).read(t); body != long || err != nil {
 					t.Errorf("%s, HTTP/%d: %d bytes, %v", name, protocol, len(body), err)
 				}
@@ -270,7 +270,7 @@ func TestBufferedStream(t *testing.T) {
 				h.Set("Late", "never sent")
 			}
 			h.Set(http.TrailerPrefix+"Other", "x")
-		}, middleware.Rule{BufferAnswer: new(true)}))
+		}, middleware.Rule{BufferResponse: new(true)}))
 		server.EnableHTTP2 = protocol == "HTTP/2.0"
 		server.StartTLS()
 		t.Cleanup(server.Close)
@@ -294,10 +294,10 @@ func TestBufferedStream(t *testing.T) {
 	}
 }
 
-// A handler that panics breaks off its answer, and one that fails before it has begun leaves its headers to the one for errors.
-func TestBufferedAnswerIsBrokenOff(t *testing.T) {
+// A handler that panics breaks off its response, and one that fails before it has begun leaves its headers to the one for errors.
+func TestBufferedResponseIsBrokenOff(t *testing.T) {
 	t.Parallel()
-	l, rule := newLocker(t, live), middleware.Rule{BufferAnswer: new(true)}
+	l, rule := newLocker(t, live), middleware.Rule{BufferResponse: new(true)}
 	for _, flush := range []bool{false, true} {
 		server := serve(t, orders(l, func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, long)
@@ -312,7 +312,7 @@ func TestBufferedAnswerIsBrokenOff(t *testing.T) {
 			_ = resp.Body.Close()
 		}
 		if err == nil {
-			t.Error("the answer looks complete")
+			t.Error("the response looks complete")
 		}
 		requireFree(t, l, "order:42")
 	}

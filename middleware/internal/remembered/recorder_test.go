@@ -1,4 +1,4 @@
-package answer_test
+package remembered_test
 
 import (
 	"bytes"
@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/answer"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
 )
 
 func TestTooLarge(t *testing.T) {
@@ -32,10 +32,10 @@ func TestTooLarge(t *testing.T) {
 			})}
 			server := serve(t, s, false)
 			if first := do(t, server, http.MethodPost); first.body != body {
-				t.Fatalf("the first answer is %+v", first)
+				t.Fatalf("the first response is %+v", first)
 			}
 			again := do(t, server, http.MethodPost)
-			want := `{"type":"https://github.com/caddy-redlock/caddy-redlock/blob/main/docs/problems.md#too_large","title":"The first answer was too large to be remembered","status":201}` + "\n"
+			want := `{"type":"https://github.com/caddy-redlock/caddy-redlock/blob/main/docs/problems.md#too_large","title":"The first response was too large to be remembered","status":201}` + "\n"
 			runs, stored := s.ran()
 			if runs != 1 || again.status != http.StatusCreated || again.body != want || again.header.Get("Location") != "/reports/7" {
 				t.Errorf("after %d runs: %+v", runs, again)
@@ -131,7 +131,7 @@ func TestRemovedCookies(t *testing.T) {
 		"one":      {[]string{"visit=1"}, []string{"visit=2"}}, // which of the next request's is the other one is unknown
 		"all":      {nil, nil},
 	} {
-		a, why := answer.NewRecorder(before, mostBytes, anyRoom).Answer(http.MethodPost, http.Header{"Set-Cookie": c.set})
+		a, why := remembered.NewRecorder(before, mostBytes, anyRoom).Response(http.MethodPost, http.Header{"Set-Cookie": c.set})
 		if why != "" {
 			t.Fatal("not remembered")
 		}
@@ -148,24 +148,24 @@ func TestRemovedCookies(t *testing.T) {
 func TestReplayOfOthers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		answer           answer.Answer
+		first            remembered.Response
 		method           string
 		bodyLen          int
 		length, encoding string
 	}{
-		"GET":                      {answer.Answer{Status: 200, Body: []byte("body")}, "GET", 4, "4", "x-outer"},
-		"of GET, for HEAD":         {answer.Answer{Status: 200, Body: []byte("body")}, "HEAD", 0, "4", "x-outer"},
-		"of HEAD":                  {answer.Answer{Status: 200, Header: http.Header{"Content-Length": {"9"}}}, "HEAD", 0, "9", "x-outer"},
-		"of HEAD, for GET":         {answer.Answer{Status: 200, Header: http.Header{"Content-Length": {"9"}}}, "GET", 0, "0", "x-outer"},
-		"no content, but a body":   {answer.Answer{Status: 204, Body: []byte("body")}, "GET", 0, "", "x-outer"},
-		"not modified, but a body": {answer.Answer{Status: 304, Body: []byte("body")}, "GET", 0, "", "x-outer"},
-		"too large":                {answer.Answer{Status: 200, TooLarge: true}, "GET", 166, "166", ""},
-		"too large, no content":    {answer.Answer{Status: 204, TooLarge: true}, "GET", 0, "", "x-outer"},
+		"GET":                      {remembered.Response{Status: 200, Body: []byte("body")}, "GET", 4, "4", "x-outer"},
+		"of GET, for HEAD":         {remembered.Response{Status: 200, Body: []byte("body")}, "HEAD", 0, "4", "x-outer"},
+		"of HEAD":                  {remembered.Response{Status: 200, Header: http.Header{"Content-Length": {"9"}}}, "HEAD", 0, "9", "x-outer"},
+		"of HEAD, for GET":         {remembered.Response{Status: 200, Header: http.Header{"Content-Length": {"9"}}}, "GET", 0, "0", "x-outer"},
+		"no content, but a body":   {remembered.Response{Status: 204, Body: []byte("body")}, "GET", 0, "", "x-outer"},
+		"not modified, but a body": {remembered.Response{Status: 304, Body: []byte("body")}, "GET", 0, "", "x-outer"},
+		"too large":                {remembered.Response{Status: 200, TooLarge: true}, "GET", 168, "168", ""},
+		"too large, no content":    {remembered.Response{Status: 204, TooLarge: true}, "GET", 0, "", "x-outer"},
 	} {
 		w := httptest.NewRecorder()
 		w.Header().Set("Content-Encoding", "x-outer")
-		c.answer.Write(w, c.method)
-		if w.Code != c.answer.Status || w.Body.Len() != c.bodyLen || w.Header().Get("Content-Length") != c.length || w.Header().Get("Content-Encoding") != c.encoding {
+		c.first.Write(w, c.method)
+		if w.Code != c.first.Status || w.Body.Len() != c.bodyLen || w.Header().Get("Content-Length") != c.length || w.Header().Get("Content-Encoding") != c.encoding {
 			t.Errorf("%s: status %d, %v, %q", name, w.Code, w.Header(), w.Body)
 		}
 	}
@@ -173,20 +173,20 @@ func TestReplayOfOthers(t *testing.T) {
 
 func TestPassedOn(t *testing.T) {
 	t.Parallel()
-	for name, use := range map[string]func(r *answer.Recorder){
-		"upgrade":        func(r *answer.Recorder) { r.Begin(http.StatusSwitchingProtocols, nil) },
-		"hijacked":       func(r *answer.Recorder) { r.Forget() },
-		"cut off":        func(r *answer.Recorder) { r.Begin(200, nil); r.Write([]byte("body")); r.Forget() },
-		"without Begin":  func(r *answer.Recorder) { r.Write([]byte("body")) },
-		"invalid status": func(r *answer.Recorder) { r.Begin(1000, nil) },
+	for name, use := range map[string]func(r *remembered.Recorder){
+		"upgrade":        func(r *remembered.Recorder) { r.Begin(http.StatusSwitchingProtocols, nil) },
+		"hijacked":       func(r *remembered.Recorder) { r.Forget() },
+		"cut off":        func(r *remembered.Recorder) { r.Begin(200, nil); r.Write([]byte("body")); r.Forget() },
+		"without Begin":  func(r *remembered.Recorder) { r.Write([]byte("body")) },
+		"invalid status": func(r *remembered.Recorder) { r.Begin(1000, nil) },
 	} {
-		r := answer.NewRecorder(nil, mostBytes, anyRoom)
+		r := remembered.NewRecorder(nil, mostBytes, anyRoom)
 		use(r)
-		if a, why := r.Answer(http.MethodPost, nil); why == "" || a != nil {
+		if a, why := r.Response(http.MethodPost, nil); why == "" || a != nil {
 			t.Errorf("%s: %+v is remembered", name, a)
 		}
 	}
-	if a, why := answer.NewRecorder(nil, mostBytes, anyRoom).Answer(http.MethodConnect, nil); why != answer.Hijacked {
+	if a, why := remembered.NewRecorder(nil, mostBytes, anyRoom).Response(http.MethodConnect, nil); why != remembered.Hijacked {
 		t.Errorf("CONNECT: %+v is remembered", a)
 	}
 }
@@ -207,12 +207,12 @@ func TestMemoryOfBody(t *testing.T) {
 		"declared too large":  {http.Header{"Content-Length": {"1080"}}, 12, 0},
 		"larger than limited": {nil, 1000, 0},
 	} {
-		r := answer.NewRecorder(nil, mostBytes, anyRoom)
+		r := remembered.NewRecorder(nil, mostBytes, anyRoom)
 		r.Begin(http.StatusOK, c.header)
 		for range c.parts {
 			r.Write(part)
 		}
-		a, why := r.Answer(http.MethodPost, c.header)
+		a, why := r.Response(http.MethodPost, c.header)
 		if why != "" || cap(a.Body) > c.most || a.TooLarge != (c.parts > 11) {
 			t.Errorf("%s: %v, %d bytes of memory, too large: %v", name, why, cap(a.Body), a.TooLarge)
 		}
@@ -220,7 +220,7 @@ func TestMemoryOfBody(t *testing.T) {
 	large := http.Header{"Content-Length": {"1000000"}}
 	allocations := func(parts int) float64 {
 		return testing.AllocsPerRun(100, func() {
-			r := answer.NewRecorder(nil, mostBytes, anyRoom)
+			r := remembered.NewRecorder(nil, mostBytes, anyRoom)
 			r.Begin(http.StatusOK, large)
 			for range parts {
 				r.Write(part)
