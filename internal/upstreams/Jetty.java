@@ -46,7 +46,7 @@ public class Jetty extends AbstractHandler {
     @Override
     public void handle(String target, Request base, HttpServletRequest request, HttpServletResponse response) throws IOException {
         base.setHandled(true);
-        StringBuilder readings = new StringBuilder("{\"header\": ").append(quoted(request.getHeader("X-Customer")));
+        StringBuilder answer = new StringBuilder("{\"header\": ").append(quoted(request.getHeader("X-Customer")));
         if (spring) {
             Form form = new Form();
             try {
@@ -55,34 +55,34 @@ public class Jetty extends AbstractHandler {
                 form = new Form();
             }
             String[] all = request.getParameterValues("id");
-            add(readings, "both", all != null && all.length > 1 ? null : form.getId()); // of several it makes one text with commas
-            add(readings, "query_nested", form.getOrder().getId());
-            add(readings, "form_nested", form.getOrder().getId());
+            add(answer, "both", all != null && all.length > 1 ? null : form.getId()); // of several it makes one text with commas
+            add(answer, "query_nested", form.getOrder().getId());
+            add(answer, "form_nested", form.getOrder().getId());
         } else {
-            add(readings, "both", request.getParameter("id"));
-            add(readings, "query_nested", request.getParameter("order.id"));
-            add(readings, "form_nested", request.getParameter("order.id"));
+            add(answer, "both", request.getParameter("id"));
+            add(answer, "query_nested", request.getParameter("order.id"));
+            add(answer, "form_nested", request.getParameter("order.id"));
         }
         if (request.getCookies() != null) {
             for (Cookie cookie : request.getCookies()) {
                 if (cookie.getName().equals("cart_id")) {
-                    add(readings, "cookie", cookie.getValue());
+                    add(answer, "cookie", cookie.getValue());
                     break;
                 }
             }
         }
         String[] path = target.split("/");
         if (path.length == 4 && path[1].equals("orders") && path[3].equals("pay")) {
-            add(readings, "path", path[2]);
+            add(answer, "path", path[2]);
         }
-        byte[] body = readings.append("}").toString().getBytes(StandardCharsets.US_ASCII);
+        byte[] body = answer.append("}").toString().getBytes(StandardCharsets.US_ASCII);
         response.setContentType("application/json");
         response.setContentLength(body.length);
         response.getOutputStream().write(body);
     }
 
-    private static void add(StringBuilder readings, String name, String value) {
-        readings.append(", \"").append(name).append("\": ").append(quoted(value));
+    private static void add(StringBuilder answer, String name, String value) {
+        answer.append(", \"").append(name).append("\": ").append(quoted(value));
     }
 
     private static String quoted(String text) {

@@ -36,28 +36,28 @@ public class Tomcat extends HttpServlet {
 
     @Override
     protected void service(HttpServletRequest request, HttpServletResponse response) throws IOException {
-        ObjectNode readings = json.createObjectNode();
-        readings.put("both", request.getParameter("id"));
-        readings.put("query_nested", request.getParameter("order.id"));
-        readings.put("form_nested", request.getParameter("order.id"));
-        readings.put("header", request.getHeader("X-Customer"));
+        ObjectNode answer = json.createObjectNode();
+        answer.put("both", request.getParameter("id"));
+        answer.put("query_nested", request.getParameter("order.id"));
+        answer.put("form_nested", request.getParameter("order.id"));
+        answer.put("header", request.getHeader("X-Customer"));
         if (request.getCookies() != null) {
             for (Cookie cookie : request.getCookies()) {
-                if (cookie.getName().equals("cart_id") && !readings.has("cookie")) {
-                    readings.put("cookie", cookie.getValue());
+                if (cookie.getName().equals("cart_id") && !answer.has("cookie")) {
+                    answer.put("cookie", cookie.getValue());
                 }
             }
         }
         Matcher matcher = path.matcher(request.getPathInfo() == null ? "" : request.getPathInfo());
-        readings.put("path", matcher.matches() ? matcher.group(1) : null);
+        answer.put("path", matcher.matches() ? matcher.group(1) : null);
         try {
             JsonNode id = json.readTree(request.getInputStream()).get("id");
-            readings.put("json", id == null || id.isContainerNode() || id.isNull() ? null : id.asText());
+            answer.put("json", id == null || id.isContainerNode() || id.isNull() ? null : id.asText());
         } catch (IOException | RuntimeException e) {
-            readings.putNull("json"); // none, or a form
+            answer.putNull("json"); // none, or a form
         }
         response.setContentType("application/json");
-        byte[] body = json.writeValueAsBytes(readings);
+        byte[] body = json.writeValueAsBytes(answer);
         response.setContentLength(body.length);
         response.getOutputStream().write(body);
     }

@@ -107,7 +107,7 @@ elsif ($framework eq 'cgi') { # as a CGI script has it: parameters from STDIN an
         my $env = shift;
         my $body = '';
         $env->{'psgi.input'}->read($body, $env->{CONTENT_LENGTH}) if $env->{CONTENT_LENGTH};
-        pipe my $out, my $response;
+        pipe my $out, my $answer;
         my $child = fork;
         if (!$child) {
             %ENV = (%ENV, map { ($_ => $env->{$_}) } grep { !/^psgi|^plack/ && !ref $env->{$_} && defined $env->{$_} } keys %$env);
@@ -118,14 +118,14 @@ elsif ($framework eq 'cgi') { # as a CGI script has it: parameters from STDIN an
             open STDIN, '<&', $file;
             my $q = CGI->new;
             my $json = ($ENV{CONTENT_TYPE} // '') =~ /json/;
-            syswrite $response, answer(
+            syswrite $answer, answer(
                 query => $ENV{REQUEST_METHOD} eq 'POST' ? [$q->url_param('id')] : [$q->multi_param('id')],
                 query_nested => $ENV{REQUEST_METHOD} eq 'POST' ? undef : scalar $q->param('order[id]'),
                 form => $json ? undef : [$q->multi_param('id')], form_nested => scalar $q->param('order[id]'), json => json_id($body),
                 cookie => scalar $q->cookie('cart_id'), header => $q->http('X-Customer'), path => order($q->path_info));
             POSIX::_exit(0);
         }
-        close $response;
+        close $answer;
         my $text = do { local $/; <$out> };
         waitpid $child, 0;
         return [200, ['Content-Type' => 'application/json'], [$text // '{}']];
