@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -179,6 +180,7 @@ func TestTrial(t *testing.T) {
 		t.Fatal(err)
 	}
 	readme := string(text)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGINT) // what a shell has started with & ignores it, and so would all programs below
 	r := newRoot(t, base)
 	tried := block(t, readme, "sh", "go run ./cmd/caddy ")
 	used := block(t, readme, "sh", "redlock run ")
