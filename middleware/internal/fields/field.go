@@ -5,6 +5,7 @@ package fields
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +19,8 @@ const (
 
 	maxSteps = 16      // of the path of a field
 	maxValue = 4 << 10 // bytes of one value
+
+	minNumber = 1e-30 // besides 0: six bytes such as 1e-308 become 310 in a key
 )
 
 // The errors of values.
@@ -30,6 +33,8 @@ var (
 	// elements that have the field.
 	ErrPartly error = fold.Error("missing or empty in some of the elements only")
 )
+
+var errBadNumber error = fold.Error("number is too large, or too close to 0")
 
 // Field is the place of a value in a body or query, such as data.object.id.
 type Field struct {
@@ -193,6 +198,24 @@ func (f *Found) add(value string) {
 		f.Err = ErrTooMany // whatever else is wrong: Values lacks some
 	default:
 		f.Values = append(f.Values, value)
+	}
+}
+
+// addNumber adds a number in its one spelling: 42, 42.0 and 4.2e1 are the same, and so is every number that readers round to
+// it. A large number has two values, because some readers keep it exact.
+func (f *Found) addNumber(text string) {
+	if f.failed() || slices.Contains(f.large, text) { // some numbers take long to parse
+		return
+	}
+	float, err := strconv.ParseFloat(text, 64)
+	if err != nil || float != 0 && math.Abs(float) < minNumber {
+		f.fail(errBadNumber)
+		return
+	}
+	if short, ok := fold.ShortNumber(text); ok {
+		f.add(short)
+	} else {
+		f.addLarge(text)
 	}
 }
 

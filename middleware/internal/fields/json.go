@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -18,15 +16,11 @@ import (
 
 const (
 	maxMembers = 5_000 // and elements, of what is on the way to a field
-	minNumber  = 1e-30 // besides 0: six bytes such as 1e-308 become 310 in a key
 
 	replaced = string(utf8.RuneError) // what the decoder reads in place of half of a pair of surrogates
 )
 
-var (
-	errTooManyMembers error = fold.Error(fmt.Sprintf("body has more than %d members or elements on the way to a field", maxMembers))
-	errBadNumber      error = fold.Error("number is too large, or too close to 0")
-)
+var errTooManyMembers error = fold.Error(fmt.Sprintf("body has more than %d members or elements on the way to a field", maxMembers))
 
 // jsonReader finds fields in JSON in one pass, and keeps nothing but their values. It refuses what another reader may read
 // differently: duplicate names on a path, even if they differ in case (encoding/json takes the last one), text after the value,
@@ -286,23 +280,5 @@ func (f *Found) addToken(token jsontext.Token) {
 		} else {
 			f.add(text)
 		}
-	}
-}
-
-// addNumber adds a number in its one spelling: 42, 42.0 and 4.2e1 are the same, and so is every number that readers round to
-// it. A large number has two values, because some readers keep it exact.
-func (f *Found) addNumber(text string) {
-	if f.failed() || slices.Contains(f.large, text) { // some numbers take long to parse
-		return
-	}
-	float, err := strconv.ParseFloat(text, 64)
-	if err != nil || float != 0 && math.Abs(float) < minNumber {
-		f.fail(errBadNumber)
-		return
-	}
-	if short, ok := fold.ShortNumber(text); ok {
-		f.add(short)
-	} else {
-		f.addLarge(text)
 	}
 }
