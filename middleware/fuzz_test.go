@@ -122,6 +122,7 @@ func FuzzBodyTemplate(f *testing.F) {
 	f.Add("a[].b[]", []byte(`{"a":[{"b":[1,2]},{"b":[]}]}`))
 	f.Add("a[].b|body.a[].c.0", []byte(`{"a":[{"b":1},{"c":[2]}]}`))
 	f.Add(`a\.b|body.c`, []byte("a.b=1&c=2"))
+	f.Add(" ", []byte("a=1"))
 	f.Fuzz(func(t *testing.T, path string, body []byte) {
 		template, err := middleware.ParseTemplate("{body."+path+"}", middleware.Placeholder)
 		if err != nil {
