@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -38,9 +37,9 @@ func TestWaitersDrain(t *testing.T) {
 		return time.Since(start)
 	}
 	drain("/locked/before") // makes the connections
-	before := scripts(t, servers[0])
+	before := servers[0].Calls("evalsha")
 	locked := drain("/locked/order")
-	asked := scripts(t, servers[0]) - before
+	asked := servers[0].Calls("evalsha") - before
 
 	start := time.Now()
 	for _, url := range paths("/free/order") {
@@ -54,19 +53,6 @@ func TestWaitersDrain(t *testing.T) {
 	if asked > 5*requests { // 1 for a turn that stays in its process, 3.5 for one that goes to the other
 		t.Errorf("%d requests ran %d scripts on a master", requests, asked)
 	}
-}
-
-// scripts returns how many scripts a server has run.
-func scripts(t *testing.T, s *redistest.Server) (calls int) {
-	t.Helper()
-	stats, err := s.Client().InfoMap(t.Context(), "commandstats").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := fmt.Sscanf(stats["Commandstats"]["cmdstat_evalsha"], "calls=%d,", &calls); err != nil {
-		t.Fatal(err)
-	}
-	return calls
 }
 
 // TestTooManyRequestsWait: requests beyond max_waiters are refused at once.

@@ -60,12 +60,12 @@ func TestClockJump(t *testing.T) {
 				return len(clocksDown(&d, servers[:1])) > 0
 			})
 			noticed := clocksDown(&d, servers[:1])[0].at // or later: the observer may be told late
-			before := commandCalls(t, servers[0], "rpush")
+			before := servers[0].Calls("rpush")
 			for time.Since(jumped) < clockMaxTTL*9/10 { // locking goes on, without that master
 				lockUnlock(t, l, "key")
 				time.Sleep(time.Millisecond)
 			}
-			if n := commandCalls(t, servers[0], "rpush") - before; n > 0 && time.Since(jumped) < clockMaxTTL {
+			if n := servers[0].Calls("rpush") - before; n > 0 && time.Since(jumped) < clockMaxTTL {
 				t.Errorf("the master was asked for %d locks after its clock had jumped", n)
 			}
 			var up time.Time
@@ -84,7 +84,7 @@ func TestClockJump(t *testing.T) {
 			}
 			eventually(t, bound, "the master is asked again", func() bool {
 				lockUnlock(t, l, "key")
-				return commandCalls(t, servers[0], "rpush") > before
+				return servers[0].Calls("rpush") > before
 			})
 			if down := clocksDown(&d, servers); len(down) != 1 {
 				t.Errorf("down: %v, want once", down)

@@ -64,7 +64,7 @@ func TestRestartGuard(t *testing.T) {
 	if tries < 10 {
 		t.Errorf("only %d tries, in %v", tries, time.Since(restarted))
 	}
-	if n := commands(t, servers[1]); n > 0 && time.Since(restarted) < ttl {
+	if n := commands(servers[1]); n > 0 && time.Since(restarted) < ttl {
 		t.Errorf("the restarted master got %d commands in its guard", n)
 	}
 	if lock.Err() != redlock.ErrLost {
@@ -136,7 +136,7 @@ func TestColdStart(t *testing.T) {
 		eventually(t, bound, "the observer hears of the restart", func() bool {
 			return len(d.find("down", s.URL(), redlock.ErrRestarted)) == 1
 		})
-		if n := commands(t, s); n > 0 {
+		if n := commands(s); n > 0 {
 			t.Errorf("%s got %d commands in its guard", s.URL(), n)
 		}
 	}

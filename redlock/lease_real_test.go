@@ -171,16 +171,16 @@ func TestRenewalStopsAtUnlock(t *testing.T) {
 	const ttl = 1500 * time.Millisecond
 	l, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/2))
 	lock := mustLock(t, l, "key")
-	eventually(t, bound, "two renewals", func() bool { return extends(t, servers[0]) >= 2 })
+	eventually(t, bound, "two renewals", func() bool { return extends(servers[0]) >= 2 })
 	mustUnlock(t, lock)
 	redistest.RequireNoKeys(t, servers)
 	before := make([]int, len(servers))
 	for i, s := range servers {
-		before[i] = extends(t, s)
+		before[i] = extends(s)
 	}
 	time.Sleep(ttl)
 	for i, s := range servers {
-		if n := extends(t, s); n != before[i] {
+		if n := extends(s); n != before[i] {
 			t.Errorf("master %d has done %d extends in a TTL after the release", i, n-before[i])
 		}
 	}
@@ -202,7 +202,7 @@ func TestUncontendedCost(t *testing.T) {
 			eventually(t, 3*bound, "a round without more commands", func() bool { // on a busy machine, some fences have to be raised
 				before, extended := make([]int, len(up)), make([]int, len(up)) // registrations extend keys, too
 				for i, s := range up {
-					before[i], extended[i] = commands(t, s), extends(t, s)
+					before[i], extended[i] = commands(s), extends(s)
 				}
 				for range locks {
 					lockUnlock(t, l, "key")
@@ -210,7 +210,7 @@ func TestUncontendedCost(t *testing.T) {
 				redistest.RequireNoKeys(t, up)
 				few := true
 				for i, s := range up {
-					all, extends := commands(t, s)-before[i], extends(t, s)-extended[i]
+					all, extends := commands(s)-before[i], extends(s)-extended[i]
 					t.Logf("master %d got %d commands for %d locks, %d of them extends", i, all, locks, extends)
 					few = few && all <= 2*locks*101/100 && extends <= locks/100
 				}

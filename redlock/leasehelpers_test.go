@@ -26,35 +26,14 @@ func tryLock(t testing.TB, l *redlock.Locker, key string) *redlock.Lock {
 	return lock
 }
 
-// commandCalls is how often the server has run a command, also from within scripts.
-func commandCalls(t testing.TB, s *redistest.Server, command string) int {
-	t.Helper()
-	info, err := s.Client().Info(context.Background(), "commandstats").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, found := strings.Cut(info, "cmdstat_"+command+":calls=")
-	if !found {
-		return 0
-	}
-	digits, _, _ := strings.Cut(rest, ",")
-	calls, err := strconv.Atoi(digits)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return calls
-}
-
 // extends is how many extends of held keys the server has done: they call PEXPIRE, as grants do, but not RPUSH.
-func extends(t testing.TB, s *redistest.Server) int {
-	t.Helper()
-	return commandCalls(t, s, "pexpire") - commandCalls(t, s, "rpush")
+func extends(s *redistest.Server) int {
+	return s.Calls("pexpire") - s.Calls("rpush")
 }
 
 // commands is how many of our commands the server has got.
-func commands(t testing.TB, s *redistest.Server) int {
-	t.Helper()
-	return commandCalls(t, s, "evalsha") + commandCalls(t, s, "eval") + commandCalls(t, s, "lrem")
+func commands(s *redistest.Server) int {
+	return s.Calls("evalsha") + s.Calls("eval") + s.Calls("lrem")
 }
 
 // holderOn is the token on the server; "" if the key is free.

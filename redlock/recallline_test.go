@@ -61,7 +61,7 @@ func TestRecallInLine(t *testing.T) {
 func scripts(t *testing.T, servers []*redistest.Server) (sum int) {
 	t.Helper()
 	for _, s := range servers {
-		sum += commands(t, s)
+		sum += commands(s)
 	}
 	return sum
 }

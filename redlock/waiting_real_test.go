@@ -85,14 +85,14 @@ func commandsEach(t *testing.T, servers []*redistest.Server, before []int, turns
 	t.Helper()
 	most := 0
 	for i, s := range servers {
-		most = max(most, commands(t, s)-before[i])
+		most = max(most, commands(s)-before[i])
 	}
 	return float64(most) / float64(turns)
 }
 
 func commandsOnEach(t *testing.T, servers []*redistest.Server) (counts []int) {
 	for _, s := range servers {
-		counts = append(counts, commands(t, s))
+		counts = append(counts, commands(s))
 	}
 	return counts
 }

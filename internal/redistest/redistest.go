@@ -218,6 +218,20 @@ func (s *Server) Connections() int {
 	return strings.Count(list, "\n") - strings.Count(list, " name="+clientName+" ")
 }
 
+// Calls returns how often the server has run a command, also from within scripts.
+func (s *Server) Calls(command string) (calls int) {
+	s.tb.Helper()
+	stats, err := s.client.InfoMap(context.Background(), "commandstats").Result()
+	if err != nil {
+		s.tb.Fatalf("commands of %s: %v", s.Addr(), err)
+	}
+	row := stats["Commandstats"]["cmdstat_"+command]
+	if _, err := fmt.Sscanf(row, "calls=%d,", &calls); err != nil && row != "" {
+		s.tb.Fatalf("commands of %s: %q: %v", s.Addr(), row, err)
+	}
+	return calls
+}
+
 // RequireNoKeys fails the test, naming the keys, if a server still has keys after 20 seconds.
 func RequireNoKeys(tb testing.TB, servers []*Server) {
 	tb.Helper()
