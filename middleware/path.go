@@ -66,8 +66,11 @@ func cleanSegment(escaped string, wanted bool) (text string, clean bool) {
 func withoutParameters(text string) (value string, clean bool) {
 	before, _, parameters := strings.Cut(text, ";")
 	value = strings.ReplaceAll(before, "+", " ")
+	if value == text && !parameters {
+		return value, true
+	}
 	folded, _ := fold.Value(value)
-	return value, folded != "" || value == text && !parameters
+	return value, folded != ""
 }
 
 const slashes = `/\`

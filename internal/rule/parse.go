@@ -26,10 +26,10 @@ func Parse(text []byte) (rule middleware.Rule, err error) {
 	return rule, err
 }
 
+var separators = strings.NewReplacer("_", "", "-", "")
+
 // plain is a name as names are compared.
-func plain(name string) string {
-	return strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(name))
-}
+func plain(name string) string { return strings.ToLower(separators.Replace(name)) }
 
 // Settings returns the fields of a struct, given by its address, that a configuration may set, by their names in it.
 func Settings(of any) map[string]reflect.Value { return settings(reflect.ValueOf(of)) }

@@ -45,9 +45,23 @@ const ErrTooLong Error = "longer than 4096 bytes, with other characters than tho
 // Value returns a value in its one spelling: in lower case, without spaces around it, with ordinary letters and digits in
 // place of their variants, and with a number in its shortest form.
 func Value(value string) (string, error) {
-	if isPlain(value) {
-		return value, nil
+	for range maxReadings { // the spelling of one may be that of another: -1e31 is that of a UUID, but for its hyphen
+		if isPlain(value) {
+			break
+		}
+		spelling, err := spelled(value)
+		if err != nil || spelling == value {
+			return spelling, err
+		}
+		value = spelling
 	}
+	return value, nil
+}
+
+const maxReadings = 4
+
+// spelled reads a value once.
+func spelled(value string) (string, error) {
 	if !utf8.ValidString(value) {
 		return "", ErrBadText
 	}
@@ -61,18 +75,22 @@ func Value(value string) (string, error) {
 	if strings.ContainsFunc(value, unicode.IsControl) || value == "" && !blank {
 		return "", ErrBadText
 	}
-	for _, text := range []string{folded, value} {
+	short := strings.Join(strings.Fields(value), " ") // Bearer\s+(.*) takes any number of spaces for one
+	for _, text := range []string{folded, value, short} {
 		if digits, ok := uuidDigits(text); ok {
-			if number := foldNumber(digits); number != digits {
+			if number, ok := foldNumber(digits); ok {
 				return number, nil // to some reader
 			}
 			return hyphenated(digits), nil
 		}
 	}
-	return foldNumber(strings.Join(strings.Fields(value), " ")), nil // Bearer\s+(.*) takes any number of spaces for one
+	value, _ = foldNumber(short)
+	return value, nil
 }
 
 const lenUUID = 32 // hexadecimal digits
+
+var aroundUUID = strings.NewReplacer("-", "", "urn:", "", "uuid:", "")
 
 // uuidDigits returns the digits of a UUID in any form. Python leaves out hyphens wherever they are, braces, urn: and uuid:, and reads the
 // rest as a number; Java reads a number in each of five groups, and the last digits of that count.
@@ -96,7 +114,7 @@ func uuidDigits(value string) (string, bool) {
 		return "", false
 	}
 	if strings.ContainsAny(value, "-{(:") {
-		value = strings.NewReplacer("-", "", "urn:", "", "uuid:", "").Replace(strings.Trim(value, "{}()"))
+		value = aroundUUID.Replace(strings.Trim(value, "{}()"))
 		value = strings.Trim(value, "{}()")
 	}
 	if len(value) != lenUUID {
@@ -126,21 +144,24 @@ func Same(a, b string) bool {
 
 // isPlain reports whether a value has its one spelling already, as most have.
 func isPlain(value string) bool {
-	if uuid, ok := uuidDigits(value); ok && value != hyphenated(uuid) {
+	uuid, isUUID := uuidDigits(value)
+	if isUUID && value != hyphenated(uuid) {
 		return false
 	}
-	digits, inNumber := 0, 0
-	for _, c := range []byte(value) {
+	digits, inNumber, noNumber := 0, 0, false
+	for i, c := range []byte(value) {
 		switch {
 		case c <= ' ' || c >= 0x7f || 'A' <= c && c <= 'Z':
 			return false
+		case c == '-' && i > 0 && IsDigit(value[i-1]) && !isUUID: // such as 2026-1234
+			noNumber = true
 		case IsDigit(c):
 			digits++
 		case strings.IndexByte(inNumbers, c) >= 0:
 			inNumber++
 		}
 	}
-	return value != "" && (digits+inNumber < len(value) || inNumber == 0 && value[0] != '0')
+	return value != "" && (noNumber || digits+inNumber < len(value) || inNumber == 0 && value[0] != '0')
 }
 
 // IsBlank reports whether some reader trims a character from the ends of a value.
@@ -165,29 +186,31 @@ func foldRune(r rune) rune {
 	return '0' + (r-zero)%10
 }
 
+var withoutUnderscores = strings.NewReplacer("_", "", " ", "+")
+
 // foldNumber returns a number in its shortest form, and any other text as it is. Whole numbers stay exact.
-func foldNumber(text string) string {
+func foldNumber(text string) (shortest string, isNumber bool) {
 	if text == "" || strings.Trim(text, inNumbers+digits) != "" {
-		return text
+		return text, false
 	}
 	// Large numbers have underscores in Python and others; Python's Decimal leaves them out wherever they are.
-	number := strings.TrimPrefix(strings.NewReplacer("_", "", " ", "+").Replace(text), "+")
+	number := strings.TrimPrefix(withoutUnderscores.Replace(text), "+")
 	if whole := strings.TrimPrefix(number, "-"); whole != "" && strings.Trim(whole, digits) == "" {
 		switch whole = strings.TrimLeft(whole, "0"); {
 		case whole == "":
-			return "0"
+			return "0", true
 		case number[0] == '-':
-			return "-" + whole
+			return "-" + whole, true
 		}
-		return whole
+		return whole, true
 	}
 	if short, ok := ShortNumber(number); ok {
-		return short
+		return short, true
 	}
 	if exact, ok := exactNumber(number); ok {
-		return exact
+		return exact, true
 	}
-	return text
+	return text, false
 }
 
 // exactNumber returns a decimal number that no float64 holds, without an exponent and zeros that don't matter. Larger ones than a
