@@ -68,8 +68,7 @@ func (b *body) enter(rule *Serializer) {
 	b.rule, b.budget = rule, rule.BodyBudget
 	b.filled, b.err = b.filled && b.err == nil, nil
 	b.mu.Lock()
-	stripHeader(b.trailers, rule.FenceHeader)
-	stripHeader(b.trailers, rule.KeyHeader)
+	rule.stripOurs(b.trailers)
 	b.mu.Unlock()
 }
 

@@ -89,6 +89,9 @@ func (p *part) values(from *bodyFields, room []string) (values []string, err err
 	var elsewhere []string
 	for _, together := range p.sources {
 		values, err = p.together(from, together, room)
+		if err == nil {
+			break
+		}
 		if other := (*elsewhereError)(nil); errors.As(err, &other) {
 			elsewhere = append(elsewhere, other.values...)
 		}

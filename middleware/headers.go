@@ -16,10 +16,11 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
-// stripHeader removes a header in every spelling that a server may take for it.
-func stripHeader(h http.Header, name string) {
+// stripOurs removes what only this side may set, in every spelling that a server may take for it.
+func (rule *Serializer) stripOurs(h http.Header) {
+	ours := [...]string{rule.FenceHeader, rule.KeyHeader, SlotHeader, "Script-Name", "Path-Info"} // gunicorn takes a part of the path from the last two
 	for sent := range h {
-		if fold.SameHeader(sent, name) {
+		if slices.ContainsFunc(ours[:], func(name string) bool { return fold.SameHeader(sent, name) }) {
 			delete(h, sent)
 		}
 	}

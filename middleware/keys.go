@@ -19,8 +19,8 @@ const (
 // errTooManyKeys reports a request that would have to hold too many locks.
 var errTooManyKeys = fields.ErrTooMany
 
-// keysFunc derives the lock keys of a request, which holds all of them together, and of several templates says which has made each. Its
-// errors are those of a KeyFunc.
+// keysFunc derives the lock keys of a request, which holds all of them together, and of several templates says which has made each. The
+// caller may change the slices. Its errors are those of a KeyFunc.
 type keysFunc func(*http.Request) (keys []string, from []int, err error)
 
 // Keys makes a KeyFunc usable as a keysFunc.
@@ -58,15 +58,17 @@ func (t templates) Global() bool { return slices.ContainsFunc(t, (*Template).Glo
 
 // Keys derives the lock keys of a request, at least one from each template. The error is a *KeyError.
 func (t templates) Keys(r *http.Request) (keys []string, from []int, err error) {
+	if len(t) == 1 {
+		keys, err = t[0].Keys(r)
+		return keys, nil, err
+	}
 	for i, template := range t {
 		some, err := template.Keys(r)
 		if err != nil {
 			return nil, nil, err
 		}
 		keys = append(keys, some...)
-		if len(t) > 1 {
-			from = append(from, slices.Repeat([]int{i}, len(some))...)
-		}
+		from = append(from, slices.Repeat([]int{i}, len(some))...)
 	}
 	return keys, from, nil
 }
@@ -81,7 +83,6 @@ func (rule *Serializer) deriveKeys(r *http.Request) (keys []string, most map[str
 	if len(keys) == 0 {
 		return nil, nil, ErrMissingKey
 	}
-	keys = slices.Clone(keys)
 	for i, k := range keys {
 		if k == "" {
 			return nil, nil, ErrMissingKey

@@ -48,17 +48,19 @@ func segment(r *http.Request, n int) (value string, err error) {
 // back to a wanted one, and that one has no slashes.
 func cleanSegment(escaped string, wanted bool) (text string, clean bool) {
 	text, err := url.PathUnescape(escaped)
-	if err != nil || wanted && (strings.ContainsAny(text, slashes) || escapedTwice.MatchString(text)) {
+	if err != nil || wanted && (strings.ContainsAny(text, slashes) || hasEscape(text)) || hasDots(text) {
 		return "", false
-	}
-	for part := range strings.FieldsFuncSeq(text, func(r rune) bool { return strings.ContainsRune(slashes, r) }) {
-		part, _, _ = strings.Cut(part, ";")
-		if part = strings.TrimFunc(part, fold.IsBlank); part == "." || part == ".." {
-			return "", false
-		}
 	}
 	value, clean := withoutParameters(text)
 	return value, clean || !wanted && !strings.Contains(text, ";")
+}
+
+func hasDots(text string) bool {
+	return strings.Contains(text, ".") && slices.ContainsFunc(strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(slashes, r) }), func(part string) bool {
+		part, _, _ = strings.Cut(part, ";")
+		part = strings.TrimFunc(part, fold.IsBlank)
+		return part == "." || part == ".."
+	})
 }
 
 // withoutParameters returns a part of a path as Slim reads it, to which a plus sign is a space. It is not clean if some find nothing there,
@@ -75,8 +77,10 @@ func withoutParameters(text string) (value string, clean bool) {
 
 const slashes = `/\`
 
-// escapedTwice finds an escape in a segment whose escapes were undone: Catalyst undoes it, too.
-var escapedTwice = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
+var escape = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
+
+// hasEscape reports whether a segment has an escape after its escapes were undone: Catalyst undoes it, too.
+func hasEscape(text string) bool { return strings.Contains(text, "%") && escape.MatchString(text) }
 
 func wholePath(r *http.Request) (string, error) {
 	value, err := segment(r, allSegments)
@@ -97,7 +101,7 @@ func wildcard(r *http.Request, name string) (string, error) {
 		return "", err
 	}
 	value, clean := withoutParameters(value)
-	if !clean || escapedTwice.MatchString(value) {
+	if !clean || hasEscape(value) {
 		return "", errUncleanPath
 	}
 	return value, nil

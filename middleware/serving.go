@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -50,9 +52,10 @@ type serving struct {
 	why          Reason // why they don't, or not all of it; empty if they do, or nothing is to be remembered
 	unremembered error
 
-	asked    time.Time // when it began to ask for its locks
-	acquired time.Time // when it got its lock; zero for none
-	ended    Outcome   // of its lock, when the handler has returned
+	span     trace.Span // the request's
+	asked    time.Time  // when it began to ask for its locks
+	acquired time.Time  // when it got its lock; zero for none
+	ended    Outcome    // of its lock, when the handler has returned
 }
 
 // Serve takes the lock of a request, calls next, and releases the lock when next has returned or panicked, even if the client
@@ -91,6 +94,7 @@ func (s *serving) serve() error {
 		s.turn.Outcome = OutcomeAcquired
 		return s.handOver(s.w)
 	}
+	s.span = trace.SpanFromContext(s.r.Context())
 	s.asked, s.options = time.Now(), append(s.rule.options, redlock.WithRequest(s.shownRequest()))
 	s.options = slices.Clip(s.options)
 	span := s.startSpan()
@@ -125,14 +129,8 @@ func (s *serving) serve() error {
 
 // receive removes from the request what a client must not decide, and returns the body that it puts into it, or nil.
 func (s *serving) receive() *body {
-	stripHeader(s.r.Header, s.rule.FenceHeader)
-	stripHeader(s.r.Header, s.rule.KeyHeader)
-	stripHeader(s.r.Header, SlotHeader)
-	stripHeader(s.r.Header, "Script-Name") // from which gunicorn takes a part of the path
-	stripHeader(s.r.Header, "Path-Info")
-	stripHeader(s.r.Trailer, s.rule.FenceHeader)
-	stripHeader(s.r.Trailer, s.rule.KeyHeader)
-	stripHeader(s.r.Trailer, SlotHeader)
+	s.rule.stripOurs(s.r.Header)
+	s.rule.stripOurs(s.r.Trailer)
 	stripConnection(s.r.Header)
 	return s.rule.wrapBody(s.w, s.r)
 }

@@ -21,11 +21,10 @@ const tracerName = "github.com/caddy-redlock/caddy-redlock/middleware"
 // startSpan starts the span of the time in which the request gets its lock, or doesn't. It returns nil if the request itself
 // has no span that is recorded.
 func (s *serving) startSpan() trace.Span {
-	parent := trace.SpanFromContext(s.r.Context())
-	if !parent.IsRecording() {
+	if !s.span.IsRecording() {
 		return nil
 	}
-	_, span := parent.TracerProvider().Tracer(tracerName).Start(s.r.Context(), "redlock.acquire")
+	_, span := s.span.TracerProvider().Tracer(tracerName).Start(s.r.Context(), "redlock.acquire")
 	return span
 }
 
@@ -55,7 +54,7 @@ func (s *serving) endSpan(span trace.Span) {
 // traceLoss adds an event to the request's span when the lock is lost. The function that it returns is called when the handler
 // has returned, before the lock is released.
 func (s *serving) traceLoss() (stop func()) {
-	span, lock, rule := trace.SpanFromContext(s.r.Context()), s.own, s.turn.Rule
+	span, lock, rule := s.span, s.own, s.turn.Rule
 	if !span.IsRecording() {
 		return func() {}
 	}
@@ -87,10 +86,12 @@ func (s *serving) shownRequest() *redlock.Request {
 	if r.URL != nil {
 		q.Path = cut(r.URL.Path, maxShownPath)
 	}
-	if span := trace.SpanContextFromContext(r.Context()); span.HasTraceID() {
+	if span := s.span.SpanContext(); span.HasTraceID() {
 		q.TraceID = span.TraceID().String()
-	} else if fields := strings.SplitN(r.Header.Get("Traceparent"), "-", 4); len(fields) == 4 {
-		q.TraceID = cut(fields[1], maxShownID)
+	} else if _, id, ok := strings.Cut(r.Header.Get("Traceparent"), "-"); ok {
+		if id, flags, _ := strings.Cut(id, "-"); strings.Contains(flags, "-") {
+			q.TraceID = cut(id, maxShownID)
+		}
 	}
 	return q
 }

@@ -80,6 +80,9 @@ func (t *Turn) claimer() *Turn {
 // keysToLock returns the keys that no rule around this one holds for the request. The lock on the others stands for all until
 // these are locked too.
 func (t *Turn) keysToLock() (keys []string, err error) {
+	if t.outer == nil {
+		return t.keys, nil
+	}
 	for _, key := range t.keys {
 		if holder := t.holder(key, t.mostOf(key)); holder != nil {
 			t.Lock = holder.Lock

@@ -15,7 +15,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// Handler holds a lock on the request's path. In the Caddyfile: bare_lock <masters...>
+// Handler holds a lock on the request's path. In the Caddyfile: bare_lock [<matcher>] <masters...>
 type Handler struct {
 	Masters []string `json:"masters"`
 
