@@ -39,6 +39,9 @@ func (e Error) Error() string { return string(e) }
 // ErrBadText reports a value that readers turn into different texts.
 const ErrBadText Error = "not valid UTF-8, or with a control character in it"
 
+// ErrBlankUUID reports a value in which some readers find a UUID, as they count a blank beside it, where others find a text.
+const ErrBlankUUID Error = "hexadecimal digits that are a UUID only with the blanks beside them, or without"
+
 // ErrTooLong reports a value that would take too much memory.
 const ErrTooLong Error = "longer than 4096 bytes, with other characters than those of ASCII"
 
@@ -76,13 +79,15 @@ func spelled(value string) (string, error) {
 		return "", ErrBadText
 	}
 	short := strings.Join(strings.Fields(value), " ") // Bearer\s+(.*) takes any number of spaces for one
-	for _, text := range []string{folded, value, short} {
-		if digits, ok := uuidDigits(text); ok {
-			if number, ok := foldNumber(digits); ok {
-				return number, nil // to some reader
-			}
-			return hyphenated(digits), nil
+	digits, is := uuidDigits(value)
+	if !is && isUUID(folded) || is != isUUID(short) {
+		return "", ErrBlankUUID
+	}
+	if is {
+		if number, ok := foldNumber(digits); ok {
+			return number, nil // to some reader
 		}
+		return hyphenated(digits), nil
 	}
 	value, _ = foldNumber(short)
 	return value, nil
@@ -121,11 +126,11 @@ func uuidDigits(value string) (string, bool) {
 		return "", false
 	}
 	value = strings.Map(func(r rune) rune {
-		if strings.ContainsRune("_+x", r) || IsBlank(r) {
+		if strings.ContainsRune("_+x", r) {
 			return -1
 		}
 		return r
-	}, value)
+	}, strings.TrimFunc(value, IsBlank))
 	return (zeros + value)[len(value):], value != "" && strings.Trim(value, hexDigits) == ""
 }
 
@@ -142,10 +147,15 @@ func Same(a, b string) bool {
 	return err == nil && err2 == nil && a == b
 }
 
+func isUUID(text string) bool {
+	_, ok := uuidDigits(text)
+	return ok
+}
+
 // isPlain reports whether a value has its one spelling already, as most have.
 func isPlain(value string) bool {
-	uuid, isUUID := uuidDigits(value)
-	if isUUID && value != hyphenated(uuid) {
+	uuid, is := uuidDigits(value)
+	if is && value != hyphenated(uuid) {
 		return false
 	}
 	digits, inNumber, noNumber := 0, 0, false
@@ -153,7 +163,7 @@ func isPlain(value string) bool {
 		switch {
 		case c <= ' ' || c >= 0x7f || 'A' <= c && c <= 'Z':
 			return false
-		case c == '-' && i > 0 && IsDigit(value[i-1]) && !isUUID: // such as 2026-1234
+		case c == '-' && i > 0 && IsDigit(value[i-1]) && !is: // such as 2026-1234
 			noNumber = true
 		case IsDigit(c):
 			digits++
@@ -277,7 +287,7 @@ func Lower(c byte) byte {
 var Kinds = map[string]func(string) bool{
 	"int":   IsInt,
 	"int64": func(text string) bool { return isWhole(text, math.MaxInt64) },
-	"uuid":  isUUID,
+	"uuid":  isOrdinaryUUID,
 	"id":    func(text string) bool { return len(text) <= 128 && text != "" && strings.Trim(text, idLetters) == "" },
 }
 
@@ -291,7 +301,7 @@ func isWhole(text string, most int64) bool {
 	return err == nil && -most <= n && n <= most && strconv.FormatInt(n, 10) == text
 }
 
-func isUUID(text string) bool {
+func isOrdinaryUUID(text string) bool {
 	text = strings.ToLower(text)
 	digits, ok := uuidDigits(text)
 	return ok && text == hyphenated(digits)

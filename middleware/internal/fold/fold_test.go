@@ -4,6 +4,10 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"golang.org/x/text/cases"
+	"golang.org/x/text/language"
+	"golang.org/x/text/unicode/norm"
 )
 
 // values are of all kinds that keys are made of.
@@ -46,4 +50,54 @@ func TestMemory(t *testing.T) {
 			t.Errorf("%q takes %d bytes", value, each)
 		}
 	}
+}
+
+// spellings are what readers and databases take for the same value, each as a way from one to the other.
+var spellings = []func(string) string{
+	strings.ToUpper, strings.ToLower, cases.Upper(language.Und).String, cases.Lower(language.Und).String, cases.Fold().String,
+	norm.NFC.String, norm.NFD.String, norm.NFKC.String, norm.NFKD.String,
+	func(v string) string { return " " + v }, func(v string) string { return v + " " }, func(v string) string { return v + "\u00a0" },
+	func(v string) string { return strings.ReplaceAll(v, " ", "  ") },
+	ifInt(func(v string) string { return "+" + v }), ifInt(func(v string) string { return v + ".0" }), ifInt(func(v string) string { return "0" + v }),
+	ifInt(func(v string) string { return v + "e0" }), ifInt(func(v string) string { return v[:1] + "_" + v[1:] }),
+	ifUUID(func(v string) string { return strings.ReplaceAll(v, "-", "") }), ifUUID(func(v string) string { return "{" + v + "}" }),
+	ifUUID(func(v string) string { return "urn:uuid:" + v }), ifUUID(func(v string) string { return "0" + v }),
+}
+
+func ifInt(spell func(string) string) func(string) string {
+	return func(v string) string {
+		if v == "" || strings.Trim(v, digits) != "" {
+			return v
+		}
+		return spell(v)
+	}
+}
+
+func ifUUID(spell func(string) string) func(string) string {
+	return func(v string) string {
+		if !isOrdinaryUUID(v) {
+			return v
+		}
+		return spell(v)
+	}
+}
+
+// FuzzSpellings holds that all spellings of a value are one, or refused.
+func FuzzSpellings(f *testing.F) {
+	for _, value := range values {
+		for i := range spellings {
+			f.Add(value, uint8(i), uint8(len(value)))
+		}
+	}
+	f.Fuzz(func(t *testing.T, value string, first, second uint8) {
+		one, err := Value(value)
+		if err != nil {
+			return
+		}
+		other := spellings[int(first)%len(spellings)](value)
+		other = spellings[int(second)%len(spellings)](other)
+		if same, err := Value(other); err == nil && same != one {
+			t.Fatalf("%q is %q, but %q is %q (%d, %d)", value, one, other, same, int(first)%len(spellings), int(second)%len(spellings))
+		}
+	})
 }

@@ -73,8 +73,12 @@ func (j *Judge) Reached(now time.Time, master int, server protocol.Server, lostU
 		v.run = "excluded" // none is called so
 	}
 	for i := range j.own.Masters {
-		if former := &j.own.Masters[i]; i != master && former.RunID == server.RunID { // the server has moved here
+		former := &j.own.Masters[i]
+		if i != master && former.RunID == server.RunID { // the server has moved here
 			former.RunID, former.Up = "", false
+		}
+		if i != master && former.Was == server.RunID { // and not restarted there
+			former.Was = ""
 		}
 	}
 	m := &j.own.Masters[master]

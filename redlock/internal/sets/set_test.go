@@ -69,6 +69,7 @@ func TestSetsAreCompared(t *testing.T) {
 		{"a=1 b=2 c=3>8", "x=1 y=2 z=3>9", false, false, true, true}, // one has missed one of two restarts
 		{"a=1 b=2 c=3>9", "x=1 y=2 z=5", false, false, false, false}, //
 		{"a=1>8 b=1 c=3", "a=1 b=2 c=3", false, false, false, false}, // an address leads to another server of the set
+		{"a=1>9 b=2>8 c=3>7", "b=1>2 a=1 c=3", false, false, true, true}, // two have swapped their addresses, then all have restarted
 		{"a=1 b=2 c=3", "d=4 e=5 f=6", false, false, false, false},   //
 		{"a=1 b=2 c=3 d=4 e=5", "a=1 b=2 c=3", false, false, false, false},
 	} {
