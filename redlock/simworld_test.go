@@ -158,7 +158,6 @@ func newWorld(seed uint64, m mutant) *world {
 	var spread time.Duration
 	masters, reserve := 3+2*r.IntN(2), 0
 	if at := between(r, w.faults.from, w.faults.to); !w.quiet && chance(r, 40) && m.fence == nil && !m.apart {
-		crashes = 0 // a process that has not seen all of it takes restarts with swaps for other masters
 		one, other := r.IntN(masters), r.IntN(masters-1)
 		if one == other {
 			other = masters - 1

@@ -56,6 +56,7 @@ func TestMemory(t *testing.T) {
 var spellings = []func(string) string{
 	strings.ToUpper, strings.ToLower, cases.Upper(language.Und).String, cases.Lower(language.Und).String, cases.Fold().String,
 	norm.NFC.String, norm.NFD.String, norm.NFKC.String, norm.NFKD.String,
+	each('0', '9', '٠'-'0'), each('!', '~', '！'-'!'),
 	func(v string) string { return " " + v }, func(v string) string { return v + " " }, func(v string) string { return v + "\u00a0" },
 	func(v string) string { return strings.ReplaceAll(v, " ", "  ") },
 	ifInt(func(v string) string { return "+" + v }), ifInt(func(v string) string { return v + ".0" }), ifInt(func(v string) string { return "0" + v }),
@@ -64,9 +65,21 @@ var spellings = []func(string) string{
 	ifUUID(func(v string) string { return "urn:uuid:" + v }), ifUUID(func(v string) string { return "0" + v }),
 }
 
+// each moves the characters of a range to those of another one.
+func each(first, last, by rune) func(string) string {
+	return func(v string) string {
+		return strings.Map(func(r rune) rune {
+			if first <= r && r <= last {
+				r += by
+			}
+			return r
+		}, v)
+	}
+}
+
 func ifInt(spell func(string) string) func(string) string {
 	return func(v string) string {
-		if v == "" || strings.Trim(v, digits) != "" {
+		if v == "" || strings.Trim(v, digits) != "" || len(v) > maxExponent {
 			return v
 		}
 		return spell(v)
