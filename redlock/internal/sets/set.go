@@ -102,30 +102,19 @@ func (s *set) common(other *set, lenient bool) int {
 	return s.pairs(other, sameRun, oneIsAway, oneUnknown, bothUnknown)
 }
 
-// pairs returns how many masters of two sets may be the same in one of these ways, at the most. Those of the first ways count first.
+// pairs returns how many masters of two sets are the same in one of these ways, of which the first count first.
 func (s *set) pairs(other *set, ways ...func(a, b member) bool) (n int) {
-	partner := make([]int, len(other.Masters)) // 1 + that of each of theirs, among ours
-	paired := make([]bool, len(s.Masters))
+	ours, theirs := slices.Clone(s.Masters), slices.Clone(other.Masters)
 	for _, same := range ways {
-		fixed, tried := slices.Clone(partner), []bool(nil)
-		var pair func(a int) bool
-		pair = func(a int) bool { // Kuhn's algorithm: one that is taken may have another partner
-			for b := range partner {
-				if fixed[b] == 0 && !tried[b] && same(s.Masters[a], other.Masters[b]) {
-					if tried[b] = true; partner[b] == 0 || pair(partner[b]-1) {
-						partner[b] = a + 1
-						return true
-					}
-				}
+		ours = slices.DeleteFunc(ours, func(a member) bool {
+			i := slices.IndexFunc(theirs, func(b member) bool { return same(a, b) })
+			if i < 0 {
+				return false
 			}
-			return false
-		}
-		for a := range paired {
-			if tried = make([]bool, len(partner)); !paired[a] && pair(a) {
-				paired[a] = true
-				n++
-			}
-		}
+			theirs = slices.Delete(theirs, i, i+1)
+			n++
+			return true
+		})
 	}
 	return n
 }
