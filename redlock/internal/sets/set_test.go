@@ -62,18 +62,18 @@ func TestSetsAreCompared(t *testing.T) {
 		{"a=1 b=2 c=3", "a=1 b=2 e=5", false, false, false, false},
 		{"a=1 b=2 c=3 d=4", "a=1 b=2 c=3 e=5", false, true, false, true}, // three of four meet in five
 		{"a=1 b=2 c=3", "a=1", false, false, false, false},
-		{"a=1 b=2 c=3", "a=1 b=2 e", true, true, true, true},             // what e is isn't known
-		{"a=1 b=2 c", "a=1 b=2 e=5", true, true, true, true},             //
-		{"a=1 b=2 c", "a=1 d=4 e=5", false, false, false, false},         // but one of d and e is not c
-		{"a=1 b=2 c=3", "a=1 b=2 c=9", false, false, true, true},         // restarted, or another server
-		{"a=1 b=2 c=3?", "a=1 b=2 c=9", true, true, true, true},          // restarted, and not seen yet
-		{"a=1 b=2 c=3?", "a=1 b=2 e=5", false, false, false, false},      //
-		{"a=1 b=2 c=3>9", "x=1 y=2 z=3", false, false, true, true},       // restarted, under other names
-		{"a=1 b=2 c=3>9", "x=1 y=2 z=3?", true, true, true, true},        // and it can't see that now
-		{"a=1 b=2 c=3>8", "x=1 y=2 z=3>9", false, false, true, true},     // one has missed one of two restarts
-		{"a=1 b=2 c=3>9", "x=1 y=2 z=5", false, false, false, false},     //
-		{"a=1>8 b=1 c=3", "a=1 b=2 c=3", false, false, false, false},     // an address leads to another server of the set
-		{"a=1 b=2 c=3", "d=4 e=5 f=6", false, false, false, false},       //
+		{"a=1 b=2 c=3", "a=1 b=2 e", true, true, true, true},         // what e is isn't known
+		{"a=1 b=2 c", "a=1 b=2 e=5", true, true, true, true},         //
+		{"a=1 b=2 c", "a=1 d=4 e=5", false, false, false, false},     // but one of d and e is not c
+		{"a=1 b=2 c=3", "a=1 b=2 c=9", false, false, true, true},     // restarted, or another server
+		{"a=1 b=2 c=3?", "a=1 b=2 c=9", true, true, true, true},      // restarted, and not seen yet
+		{"a=1 b=2 c=3?", "a=1 b=2 e=5", false, false, false, false},  //
+		{"a=1 b=2 c=3>9", "x=1 y=2 z=3", false, false, true, true},   // restarted, under other names
+		{"a=1 b=2 c=3>9", "x=1 y=2 z=3?", true, true, true, true},    // and it can't see that now
+		{"a=1 b=2 c=3>8", "x=1 y=2 z=3>9", false, false, true, true}, // one has missed one of two restarts
+		{"a=1 b=2 c=3>9", "x=1 y=2 z=5", false, false, false, false}, //
+		{"a=1>8 b=1 c=3", "a=1 b=2 c=3", false, false, false, false}, // an address leads to another server of the set
+		{"a=1 b=2 c=3", "d=4 e=5 f=6", false, false, false, false},   //
 		{"a=1 b=2 c=3 d=4 e=5", "a=1 b=2 c=3", false, false, false, false},
 	} {
 		ours, theirs := setOf(c.ours), setOf(c.theirs)
