@@ -71,7 +71,7 @@ func cleanPlace(place string) string {
 	if err != nil {
 		text = escaped
 	}
-	segments := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(slashes, r) })
+	segments := strings.FieldsFunc(text, isSlash)
 	for i, segment := range segments {
 		segment, _, _ = strings.Cut(segment, ";")
 		segments[i] = strings.TrimFunc(segment, fold.IsBlank)

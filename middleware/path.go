@@ -56,7 +56,7 @@ func cleanSegment(escaped string, wanted bool) (text string, clean bool) {
 }
 
 func hasDots(text string) bool {
-	return strings.Contains(text, ".") && slices.ContainsFunc(strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(slashes, r) }), func(part string) bool {
+	return strings.Contains(text, ".") && slices.ContainsFunc(strings.FieldsFunc(text, isSlash), func(part string) bool {
 		part, _, _ = strings.Cut(part, ";")
 		part = strings.TrimFunc(part, fold.IsBlank)
 		return part == "." || part == ".."
@@ -76,6 +76,8 @@ func withoutParameters(text string) (value string, clean bool) {
 }
 
 const slashes = `/\`
+
+func isSlash(r rune) bool { return strings.ContainsRune(slashes, r) }
 
 var escape = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
 

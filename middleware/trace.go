@@ -88,10 +88,8 @@ func (s *serving) shownRequest() *redlock.Request {
 	}
 	if span := s.span.SpanContext(); span.HasTraceID() {
 		q.TraceID = span.TraceID().String()
-	} else if _, id, ok := strings.Cut(r.Header.Get("Traceparent"), "-"); ok {
-		if id, flags, _ := strings.Cut(id, "-"); strings.Contains(flags, "-") {
-			q.TraceID = cut(id, maxShownID)
-		}
+	} else if parent := r.Header.Get("Traceparent"); strings.Count(parent, "-") >= 3 {
+		q.TraceID = cut(strings.SplitN(parent, "-", 3)[1], maxShownID)
 	}
 	return q
 }

@@ -47,19 +47,18 @@ func TestRecallInLine(t *testing.T) {
 		}
 		_ = lock.Unlock()
 	})
-	before := scripts(t, servers)
+	before := scripts(servers)
 	if err := lock.UnlockWith([]byte("result"), time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	waiters.Wait()
-	if after := scripts(t, servers); after-before > calls/10 {
+	if after := scripts(servers); after-before > calls/10 {
 		t.Errorf("%d commands for %d calls", after-before, calls)
 	}
 }
 
 // scripts returns how many scripts the servers have run.
-func scripts(t *testing.T, servers []*redistest.Server) (sum int) {
-	t.Helper()
+func scripts(servers []*redistest.Server) (sum int) {
 	for _, s := range servers {
 		sum += commands(s)
 	}

@@ -81,8 +81,7 @@ func (c *crowd) fairness() (worst, best int, mean float64, longest int) {
 }
 
 // commandsEach is how many commands a master has got for each turn.
-func commandsEach(t *testing.T, servers []*redistest.Server, before []int, turns int) float64 {
-	t.Helper()
+func commandsEach(servers []*redistest.Server, before []int, turns int) float64 {
 	most := 0
 	for i, s := range servers {
 		most = max(most, commands(s)-before[i])
@@ -90,7 +89,7 @@ func commandsEach(t *testing.T, servers []*redistest.Server, before []int, turns
 	return float64(most) / float64(turns)
 }
 
-func commandsOnEach(t *testing.T, servers []*redistest.Server) (counts []int) {
+func commandsOnEach(servers []*redistest.Server) (counts []int) {
 	for _, s := range servers {
 		counts = append(counts, commands(s))
 	}
@@ -102,10 +101,10 @@ func commandsOnEach(t *testing.T, servers []*redistest.Server) (counts []int) {
 func TestPassCost(t *testing.T) {
 	l, servers := onServers(t, 3)
 	lockUnlock(t, l, "key")
-	before := commandsOnEach(t, servers)
+	before := commandsOnEach(servers)
 	var c crowd
 	c.takeTurns(t, []*redlock.Locker{l}, 32, 1600)
-	each := commandsEach(t, servers, before, c.total)
+	each := commandsEach(servers, before, c.total)
 	t.Logf("%.3f commands for each master and turn; turns came %v", each, c.came)
 	if each > 1.1 {
 		t.Errorf("%.3f commands for each master and turn, want at most 1.1", each)
@@ -119,10 +118,10 @@ func TestTwoProcessesTakeTurns(t *testing.T) {
 	l, servers := onServers(t, 3)
 	other := newLocker(t, redistest.URLs(servers))
 	lockUnlock(t, l, "key")
-	before := commandsOnEach(t, servers)
+	before := commandsOnEach(servers)
 	c := crowd{section: time.Millisecond}
 	c.takeTurns(t, []*redlock.Locker{l, other}, 32, 1600)
-	each := commandsEach(t, servers, before, c.total)
+	each := commandsEach(servers, before, c.total)
 	worst, best, mean, longest := c.fairness()
 	t.Logf("%d turns, %.3f commands for each master and turn; turns came %v; %d to %d turns each; waits for %.1f others on average, %d at most",
 		c.total, each, c.came, worst, best, mean, longest)

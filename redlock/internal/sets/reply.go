@@ -74,10 +74,13 @@ func (j *Judge) Reached(now time.Time, master int, server protocol.Server, lostU
 	}
 	for i := range j.own.Masters {
 		former := &j.own.Masters[i]
-		if i != master && former.RunID == server.RunID { // the server has moved here
+		if i == master {
+			continue
+		}
+		if former.RunID == server.RunID { // the server has moved here
 			former.RunID, former.Up = "", false
 		}
-		if i != master && former.Was == server.RunID { // and not restarted there
+		if former.Was == server.RunID { // and not restarted there
 			former.Was = ""
 		}
 	}
