@@ -144,25 +144,25 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 		b = appendBulk(b, "1")
 		return appendBulk(b, cmd.Token)
 	}
-	keys, more, script := 4, 0, cmd.Op
+	keys, more := 4, 0
 	line, _ := protocol.SlotOf(cmd.Key)
 	if cmd.Recall || cmd.Result != nil || cmd.Op == protocol.OpRecall || cmd.Op == protocol.OpInspect {
 		keys = 5
 	}
 	switch {
-	case cmd.Op == protocol.OpAcquire && cmd.Slots > 1:
-		script, more = slot, 3
+	case cmd.Op == protocol.OpAcquire:
+		more = 3
 	case cmd.Result != nil:
 		more = 4
-	case cmd.Op == protocol.OpAcquire && cmd.Former != "", cmd.Op == protocol.OpExtend:
+	case cmd.Op == protocol.OpExtend:
 		more = 2
 	case cmd.Op == protocol.OpRegister:
 		more = 4
-	case cmd.Op == protocol.OpAcquire, cmd.Op == protocol.OpForce, cmd.Op == protocol.OpRelease && cmd.Slots > 1:
+	case cmd.Op == protocol.OpForce, cmd.Op == protocol.OpRelease && cmd.Slots > 1:
 		more = 1
 	}
 	b = appendArray(b, 3+keys+5+more)
-	b = c.appendScript(b, script)
+	b = c.appendScript(b, cmd.Op)
 	b = appendNumber(b, int64(keys))
 	b = appendBulk(b, cmd.Key)
 	b = appendBulk(b, cmd.Key, ":fence")
@@ -184,12 +184,8 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 		b = appendNumber(b, flag(cmd.Anyway))
 	case cmd.Op == protocol.OpAcquire:
 		b = appendNumber(b, cmd.Fence)
-		if cmd.Slots > 1 {
-			b = appendNumber(b, int64(cmd.Slots))
-		}
-		if cmd.Slots > 1 || cmd.Former != "" {
-			b = appendBulk(b, cmd.Former)
-		}
+		b = appendNumber(b, max(int64(cmd.Slots), 1))
+		b = appendBulk(b, cmd.Former)
 	case cmd.Op == protocol.OpRelease && cmd.Slots > 1:
 		b = appendNumber(b, int64(cmd.Slots))
 	case cmd.Op == protocol.OpExtend:
@@ -257,9 +253,6 @@ func (c *conn) Receive(cmds []*protocol.Command) error {
 			return err
 		}
 		n, script := together(cmds), cmds[0].Op
-		if script == protocol.OpAcquire && cmds[0].Slots > 1 {
-			script = slot
-		}
 		if n > 1 {
 			script = fast
 			c.value.replyFast(cmds[:n])

@@ -25,3 +25,11 @@ local function wakeForAnother(now)
     return name
   end)
 end
+
+-- Returns how many may hold the key in the view of the first other call that waits, or 0.
+local function elsewhere(now)
+  local line = call('ZRANGE', QUEUE, 0, 1)
+  local other = line[line[1] == process and 2 or 1]
+  local waits = other and math.abs(tonumber(call('HGET', LEASES, other)) or 0) > now
+  return waits and tonumber(call('HGET', LEASES, other .. '/n') or 1) or 0
+end

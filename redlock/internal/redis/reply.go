@@ -53,9 +53,6 @@ func (v *value) reply(cmd *protocol.Command) protocol.Reply {
 		reply = protocol.Reply{Status: protocol.StatusGranted, Fence: cmd.Fence, Time: v.number, Alone: true}
 	case op == protocol.OpAcquire && shape(":::"):
 		reply = protocol.Reply{Status: protocol.StatusGranted, Fence: number(0), Time: number(1), Former: releaseStatus(number(2))}
-	case op == protocol.OpAcquire && shape(":$::"):
-		holder, polls := strings.CutSuffix(v.fields[1].text, "+")
-		reply = protocol.Reply{Status: protocol.StatusHeld, Holder: holder, Polls: polls, TTL: ms(number(0)), Time: number(2), Former: releaseStatus(number(3))}
 	case op == protocol.OpAcquire && shape(":$::::"):
 		holder, polls := strings.CutSuffix(v.fields[1].text, "+")
 		reply = protocol.Reply{Status: protocol.StatusHeld, Holder: holder, Polls: polls, TTL: ms(number(0)), Time: number(2), Former: releaseStatus(number(3)), Free: uint16(number(4) + 1), Elsewhere: uint16(number(5))}

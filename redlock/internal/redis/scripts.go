@@ -21,8 +21,6 @@ var (
 	takeSource string
 	//go:embed fast.lua
 	fastSource string
-	//go:embed slot.lua
-	slotSource string
 	//go:embed others.lua
 	othersSource string
 	//go:embed acquire.lua
@@ -51,11 +49,10 @@ var (
 	clusterScripts = newScriptSet(false)
 )
 
-// The scripts are numbered by operation; fast takes several keys at once, and slot a slot of a key that has several.
+// The scripts are numbered by operation; fast takes several keys at once.
 const (
 	fast    = protocol.Ops
-	slot    = fast + 1
-	scripts = slot + 1
+	scripts = fast + 1
 )
 
 // scriptSet is the scripts for a kind of server.
@@ -73,7 +70,7 @@ func newScriptSet(counted bool) *scriptSet {
 	for op, source := range map[protocol.Op]string{
 		protocol.OpAcquire: acquireSource, protocol.OpExtend: extendSource, protocol.OpRelease: releaseSource,
 		protocol.OpRegister: registerSource, protocol.OpInspect: inspectSource, protocol.OpNames: namesSource, protocol.OpRecall: recallSource, protocol.OpStore: storeSource,
-		protocol.OpTrial: trialSource, fast: fastSource, slot: slotSource,
+		protocol.OpTrial: trialSource, fast: fastSource,
 		protocol.OpForce: strings.Replace(forceSource, "-- release.lua\n", releaseSource, 1),
 	} {
 		source = settings + parts.Replace(source)
