@@ -84,7 +84,7 @@ func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposa
 	}
 	a.over = a.ring
 	acquire := protocol.Command{Op: protocol.OpAcquire, Key: c.key, Token: l.random(), TTL: c.ttl, Fence: proposal, Process: l.name, Ticket: c.ticket, Recall: c.recall}
-	if c.asks != nil {
+	if c.slots > 1 {
 		if former == nil {
 			a.slot = l.gates.chooseSlot(c, l.firstSlot())
 		} else {

@@ -166,7 +166,7 @@ func (t *contender) insist(ctx context.Context, attempts []*attempt, lost *attem
 	timer := time.NewTimer(rest)
 	defer timer.Stop()
 	select {
-	case <-t.callers[slices.Index(attempts, lost)].wakeUps():
+	case <-t.callers[slices.Index(attempts, lost)].wakeUps:
 		t.via = ViaWoken
 		return true
 	case <-timer.C:
@@ -186,7 +186,7 @@ func (t *contender) another(attempts []*attempt, lost *attempt) bool {
 		}
 	}
 	c := t.callers[slices.Index(attempts, lost)]
-	if c.asks == nil || !gates.hinted(c, lost.otherSlot()) {
+	if !gates.hinted(c, lost.otherSlot()) {
 		return false
 	}
 	t.locker.release(attempts, attempts...)
@@ -208,7 +208,7 @@ func (t *contender) hold(ctx context.Context, attempts []*attempt) *Lock {
 		}
 	}
 	for _, part := range parts { // only now: from here on the lock may end
-		if part.caller.asks != nil {
+		if part.caller.slots > 1 {
 			part.attempt.withdraw()
 		}
 		l.gates.noteOutcome(part.caller, part, nil)
@@ -227,7 +227,7 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 	t.failure = a.failure()
 	t.tellDifference(a, awaited)
 	l.gates.noteOutcome(awaited, nil, t.failure)
-	if awaited.asks != nil && !awaited.several && l.gates.hinted(awaited, a.otherSlot()) {
+	if !awaited.several && l.gates.hinted(awaited, a.otherSlot()) {
 		t.trace(a, t.failure, 0, forOthers)
 		return l.stopped(ctx, t.failure)
 	}
@@ -244,7 +244,7 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 		return t.failure
 	case !errors.Is(t.failure, ErrHeld): // masters have failed, and wake nobody
 		t.pause, what = min(2*t.pause, waitMost), forMasters
-	case !t.subscribed && awaited.asks != nil && !a.mustPoll: // all masters that refused have queued the call already
+	case !t.subscribed && awaited.slots > 1 && !a.mustPoll: // all masters that refused have queued the call already
 		t.willWait()
 		l.subscriptions.begin()
 		sleep, what = a.patience(), forWakeUp
@@ -259,7 +259,7 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 		t.pause = min(2*t.pause, waitMost)
 	}
 	if t.subscribed {
-		wakeUps = awaited.wakeUps()
+		wakeUps = awaited.wakeUps
 	}
 	t.trace(a, t.failure, sleep, what)
 	timer := time.NewTimer(sleep)

@@ -15,20 +15,23 @@ type gates struct {
 	came  uint64 // how many calls have come so far
 }
 
-// gate is where the calls for one key queue up within this process, in the order in which they came. Only its head deals with
-// the masters: a call that wants the lock, and after it the lock itself until that ends. A call for several keys stands in line at
-// all its gates, and becomes the head of all of them at once. While others keep it from that, those behind it go first: so a gate
-// without a head has only such calls in its line. A gate exists as long as anybody is at it.
+// gate is where the calls for one key queue up within this process, in the order in which they came. Of a key with n slots so many calls
+// as may hold it have a slot, or ask the masters for one; all others stand in line. A call for several keys stands in line at all its
+// gates, and asks at all of them at once. While others keep it from that, those behind it go first: so a gate at which nobody asks, and
+// nobody has a slot, has only such calls in its line. A gate exists as long as anybody is at it.
 type gate struct {
-	key     string
-	head    *caller           // the call that has the lock, or is the next to get it; nil while nobody can be
-	line    []*caller         // behind the head
-	wakeUps chan struct{}     // signals the head that the key may be free; nil while nobody needs that
-	lock    *Lock             // the last one on the key
-	slots   *slots            // where the key may have several holders: they, and who asks for a slot, aren't the head; else nil
-	failure error             // of the head's last attempt; nil if that has won, or there was none
-	tries   []chan *DoneError // get the result that the attempt of the head meets, or are closed at its end; try-locks wait for that
+	key    string
+	locks  []*Lock           // that are held
+	asking []*caller         // in the order in which they came; so many places has this process in the masters' line
+	line   []*caller         // behind those
+	tries  []chan *DoneError // get the result that an attempt meets, or are closed at its end; try-locks wait for that
+
+	roomToHold [1]*Lock // for locks and asking: mostly enough; saves two allocations
+	roomToAsk  [1]*caller
 }
+
+// maxAsking bounds how many calls of one process ask for slots of one key at a time.
+const maxAsking = 16
 
 // caller is a call of Lock or TryLock at the gate of one key. A LockAll call has one for each key.
 type caller struct {
@@ -39,9 +42,7 @@ type caller struct {
 	polls bool
 	// several says that the call is for more than one key, so that this lock alone is of no use to it.
 	several bool
-	heads   bool                // it is the head at its gate, or asks for a slot there; the mu of the gates guards this
 	tried   bool                // it has made an attempt
-	asks    *asks               // where the key may have several holders; else nil
 	call    []*caller           // for several keys, the callers of the call
 	order   uint64              // of the call among all of this process; 0 before it enters
 	gate    *gate               // where it is, or was last
@@ -53,11 +54,20 @@ type caller struct {
 	turn    chan *attempt       // it is the head now; with an attempt if the lock before was handed on, else nil; one for a call
 	tickets []link.TicketState  // the masters that may have its ticket; each stream guards its own
 	room    [5]link.TicketState // for tickets: enough for most; saves an allocation
+
+	// The mu of the gates guards these.
+	heads   bool          // it asks for a slot at its gate
+	slot    uint16        // asked for last
+	trying  bool          // an attempt for it is under way
+	hinted  uint16        // 1 + the slot that a wake-up, or masters, have named as free; 0 for none
+	hints   int           // how often masters have
+	failure error         // of the last attempt
+	wakeUps chan struct{} // signals that the key may be free; nil while nobody needs that
 }
 
-// enter makes a call the head of the gates of all its keys at once, or of no further one: then another call is the head for
+// enter has a call ask at the gates of all its keys at once, or at no further one: then others are in its way for
 // the key of the caller that it returns, and if stand is set, the call stands in line. A try-lock never does: it gets the error
-// with which that head's last attempt has failed or, while the first is still under way, a channel that gets the result which
+// with which their last attempt has failed or, while the first is still under way, a channel that gets the result which
 // that meets, or is closed when it should enter again.
 func (g *gates) enter(callers []*caller, stand bool) (blocked *caller, later <-chan *DoneError, err error) {
 	g.mu.Lock()
@@ -110,7 +120,36 @@ func (g *gates) at(c *caller) *gate {
 	return at
 }
 
-// seat makes a caller the head of its gate.
+// full reports whether a caller can't ask for a slot now.
+func (g *gate) full(c *caller) bool {
+	if g.busy() == 0 {
+		return false
+	}
+	for _, older := range g.line {
+		if older.order >= c.order {
+			break
+		}
+		if !older.several || g.fullFor(older) { // a call for several keys may wait at another one of them, and keeps nobody from this one
+			return true
+		}
+	}
+	return g.fullFor(c)
+}
+
+// fullFor reports whether this process has, or asks for, as many slots as a caller allows, or one that asks: it would meet another one.
+func (g *gate) fullFor(c *caller) bool {
+	busy := g.busy()
+	if busy == 0 {
+		return false
+	}
+	return busy >= int(c.slots) || len(g.asking) >= maxAsking ||
+		slices.ContainsFunc(g.asking, func(asks *caller) bool { return busy >= int(asks.slots) })
+}
+
+// busy returns how many slots this process has, or asks for.
+func (g *gate) busy() int { return len(g.locks) + len(g.asking) }
+
+// seat has a caller ask for a slot.
 func (g *gates) seat(c *caller) {
 	if c.heads {
 		return
@@ -118,13 +157,11 @@ func (g *gates) seat(c *caller) {
 	at := g.at(c)
 	at.drop(c)
 	c.gate, c.heads = at, true
-	if c.asks != nil {
-		at.asked(c)
-		return
+	if at.asking == nil {
+		at.asking = at.roomToAsk[:0]
 	}
-	at.head = c
-	if c.polls { // it may have come from other gates, and can be woken from now on
-		at.openWakeUps()
+	if at.asking = append(at.asking, c); c.polls || c.slots > 1 { // it can be woken from now on
+		c.openWakeUps()
 	}
 }
 
@@ -132,16 +169,12 @@ func (g *gates) seat(c *caller) {
 func (g *gates) join(c *caller) (ahead int) {
 	at := g.at(c)
 	c.gate = at
-	at.openWakeUps()
 	place := len(at.line)
 	for place > 0 && at.line[place-1].order > c.order {
 		place--
 	}
 	at.line = slices.Insert(at.line, place, c)
-	if at.head != nil {
-		place++
-	}
-	return place
+	return place + at.busy()
 }
 
 // drop takes a caller out of the line, if it is there.
@@ -158,27 +191,13 @@ func (g *gate) drop(c *caller) (dropped bool) {
 	return true
 }
 
-// next makes the oldest caller in line that can be the head now the head, in place of the present one, and returns it, or nil if there
-// is none. The new head waits for a send to its turn.
-func (g *gates) next(at *gate) *caller {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	next := g.advance(at)
-	if next != nil && next.asks != nil {
-		g.settle(at)
-	}
-	return next
-}
-
+// advance has the oldest caller in line ask that can, and returns it, or nil if there is none. It waits for a send to its turn.
 func (g *gates) advance(at *gate) *caller {
 	for _, c := range at.line {
-		if at.slots.fullFor(c) {
+		if at.fullFor(c) {
 			return nil // the oldest is first, however many it would let in
 		}
 		if !g.blocked(c, at) {
-			if at.head != nil {
-				g.unseat(at.head)
-			}
 			g.seat(c)
 			for _, other := range c.call {
 				g.seat(other)
@@ -197,54 +216,39 @@ func (g *gates) blocked(c *caller, at *gate) bool {
 	})
 }
 
-// leave ends the time of locks at their gates: the next callers become the heads, or the gates go if nobody is at them.
+// leave ends the time of locks at their gates: the next callers ask, or the gates go if nobody is at them.
 func (g *gates) leave(locks ...*Lock) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, k := range locks {
-		if k.caller.asks != nil {
-			k.gate.slots.leave(k)
-		} else {
-			g.unseat(k.caller)
-		}
+		k.gate.leave(k)
 	}
 	for _, k := range locks {
 		g.settle(k.gate)
 	}
 }
 
-func (g *gates) unseat(c *caller) {
-	if c.heads = false; c.asks != nil {
-		c.gate.slots.drop(c)
-	} else {
-		c.gate.head = nil
-	}
+func (g *gate) leave(k *Lock) {
+	g.locks = slices.DeleteFunc(g.locks, func(other *Lock) bool { return other == k })
 }
 
-// settle finds a head for a gate that has none, or those that ask for its slots.
+func (g *gate) unseat(c *caller) {
+	c.heads = false
+	g.asking = slices.DeleteFunc(g.asking, func(other *caller) bool { return other == c })
+}
+
+// settle has those ask that can, and removes a gate at which nobody is.
 func (g *gates) settle(at *gate) {
-	for at.head == nil {
-		next := g.advance(at)
-		if next == nil {
-			break
-		}
+	for next := g.advance(at); next != nil; next = g.advance(at) {
 		next.turn <- nil
 	}
-	if at.head != nil {
-		return
-	}
 	at.answerTries()
-	if at.slots.busy() > 0 {
-		return
-	}
-	at.failure, at.slots = nil, nil
-	if len(at.line) == 0 && g.byKey[at.key] == at {
+	if at.busy() == 0 && len(at.line) == 0 && g.byKey[at.key] == at {
 		delete(g.byKey, at.key)
 	}
 }
 
-// keepOnly has a call leave the gates of which it is the head, but for that of one caller, or for none. If it is for several
-// keys, what it has met says nothing to others: the key may be free.
+// keepOnly has a call leave the gates at which it asks, but for that of one caller, or for none.
 func (g *gates) keepOnly(kept *caller, callers []*caller) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -252,12 +256,7 @@ func (g *gates) keepOnly(kept *caller, callers []*caller) {
 	left := room[:0]
 	for _, c := range callers {
 		if c.heads && c != kept {
-			if c.several && c.asks != nil {
-				c.asks.failure = nil
-			} else if c.several {
-				c.gate.failure = nil
-			}
-			g.unseat(c)
+			c.gate.unseat(c)
 			left = append(left, c.gate)
 		}
 	}

@@ -9,25 +9,24 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// noteOutcome records how an attempt of a call at the head has ended, and answers the try-locks that wait for that.
+// noteOutcome records how an attempt of a call has ended, and answers the try-locks that wait for that.
 func (g *gates) noteOutcome(c *caller, lock *Lock, failed error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	at := c.gate
-	if c.asks != nil {
-		c.asks.failure, c.asks.asking = failed, false
-		if at.answerTries(); lock != nil {
-			at.slots.locks = append(at.slots.locks, lock)
-			g.unseat(c)
-			g.settle(at)
-		}
+	if c.trying, c.failure = false, failed; c.several {
+		c.failure = nil // what it has met says nothing to others: the key may be free
+	}
+	if lock == nil {
+		at.answerTries()
 		return
 	}
-	at.failure = failed
-	if lock != nil {
-		at.lock = lock
+	at.unseat(c)
+	if at.locks == nil {
+		at.locks = at.roomToHold[:0]
 	}
-	at.answerTries()
+	at.locks = append(at.locks, lock)
+	g.settle(at)
 }
 
 // met passes the result that the head has met on to the calls that stand in line for it, and to the try-locks that wait for its
@@ -56,15 +55,15 @@ func (g *gate) answerTries() {
 	g.tries = nil
 }
 
+// refuseTry returns the error of a try-lock that can't ask, or what tells it when an attempt is over: all that ask do so for the first
+// time, and one may be refused because of another.
 func (g *gate) refuseTry() (later <-chan *DoneError, err error) {
-	switch {
-	case g.slots.busy() > 0:
-		if err := g.slots.refuseTry(); err != nil {
-			return nil, err
+	for _, c := range g.asking {
+		if c.failure != nil {
+			return nil, c.failure
 		}
-	case g.failure != nil:
-		return nil, g.failure
-	case g.lock != nil:
+	}
+	if len(g.asking) == 0 {
 		return nil, g.held()
 	}
 	try := make(chan *DoneError, 1)
@@ -72,30 +71,41 @@ func (g *gate) refuseTry() (later <-chan *DoneError, err error) {
 	return try, nil
 }
 
-// wake passes a wake-up on to the head of a key's gate, or to the call that it is for. If nobody here wants the key any more, it calls
-// otherwise, with mu held so that no caller can enter meanwhile.
+// wake passes a wake-up on to the call that asks for a key with one slot, or to that which it is for. If nobody here wants the key any
+// more, it calls otherwise, with mu held so that no caller can enter meanwhile.
 func (g *gates) wake(key string, call uint64, otherwise func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	line, slot := protocol.SlotOf(key)
 	at := g.byKey[line]
-	switch {
-	case call > 0 && at != nil && at.slots.wake(call, slot):
-	case call == 0 && at != nil && at.head != nil:
-		at.wake()
-	default:
+	if at == nil || at.busy() == 0 || !at.wake(call, slot) && call > 0 {
 		otherwise()
 	}
 }
 
-func (g *gate) wake() {
+func (g *gate) wake(call uint64, slot int) bool {
+	for _, c := range g.asking {
+		switch {
+		case call == 0 && c.slots == 1:
+		case call > 0 && c.order == call:
+			c.hinted = uint16(slot + 1)
+		default:
+			continue
+		}
+		c.wake()
+		return true
+	}
+	return false
+}
+
+func (c *caller) wake() {
 	select {
-	case g.wakeUps <- struct{}{}:
+	case c.wakeUps <- struct{}{}:
 	default:
 	}
 }
 
-// drainWakeUps discards the wake-ups that have come so far to the gates of which a call is the head.
+// drainWakeUps discards the wake-ups that have come so far to a call.
 func (g *gates) drainWakeUps(callers []*caller) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -103,65 +113,41 @@ func (g *gates) drainWakeUps(callers []*caller) {
 		if !c.heads {
 			continue
 		}
+		c.openWakeUps()
 		select {
-		case <-c.openWakeUps():
+		case <-c.wakeUps:
 		default:
 		}
 	}
 }
 
-func (g *gate) openWakeUps() {
-	if g.wakeUps == nil {
-		g.wakeUps = make(chan struct{}, 1)
+func (c *caller) openWakeUps() {
+	if c.wakeUps == nil {
+		c.wakeUps = make(chan struct{}, 1)
 	}
 }
 
-// openWakeUps returns what signals the wake-ups of a call at the head.
-func (c *caller) openWakeUps() <-chan struct{} {
-	if c.asks != nil {
-		return c.asks.wakeUps
-	}
-	c.gate.openWakeUps()
-	return c.gate.wakeUps
-}
-
-// wakeUps is openWakeUps for a call that has opened them.
-func (c *caller) wakeUps() <-chan struct{} {
-	if c.asks != nil {
-		return c.asks.wakeUps
-	}
-	return c.gate.wakeUps
-}
-
-// wakeAll wakes all heads, because each of them may have missed a wake-up.
+// wakeAll wakes all that ask, because each of them may have missed a wake-up.
 func (g *gates) wakeAll() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, at := range g.byKey {
-		at.wake()
-		at.slots.wakeAll()
+		for _, c := range at.asking {
+			c.wake()
+		}
 	}
 }
 
 // seenGate is what was at a gate at one moment.
 type seenGate struct {
-	key   string
-	head  *caller
-	lock  *Lock   // the last one, or nil; it may have ended
-	slots []*Lock // that are held, where the key may have several holders
-
+	key     string
 	locks   []*Lock   // that are held
 	waiting []*caller // who doesn't have the lock yet, in the order of their turns
-	room    [1]*Lock  // for locks: mostly enough; saves an allocation
 }
 
-// see returns what is at the gate, as settle goes on with it. The mu of the gates is held.
+// see returns what is at the gate. The mu of the gates is held.
 func (g *gate) see() seenGate {
-	seen := seenGate{key: g.key, head: g.head, lock: g.lock, waiting: slices.Clone(g.line)}
-	if g.slots != nil {
-		seen.slots, seen.waiting = slices.Clone(g.slots.locks), slices.Concat(g.slots.asking, g.line)
-	}
-	return seen
+	return seenGate{key: g.key, locks: slices.Clone(g.locks), waiting: slices.Concat(g.asking, g.line)}
 }
 
 // gatesAtOnce is how many gates are seen while no call can come or go.
@@ -188,6 +174,7 @@ func (g *gates) seen() iter.Seq[[]seenGate] {
 	}
 }
 
+// settled leaves out the locks that have ended, after mu was unlocked.
 func settled(some []seenGate) []seenGate {
 	for i := range some {
 		some[i].settle()
@@ -195,14 +182,8 @@ func settled(some []seenGate) []seenGate {
 	return some
 }
 
-// settle finds out who holds the key and who waits, after mu was unlocked.
 func (s *seenGate) settle() {
-	switch s.locks = s.slots; {
-	case s.lock != nil && s.lock.ctx.Err() == nil:
-		s.locks = append(s.room[:0], s.lock)
-	case s.head != nil:
-		s.waiting = append([]*caller{s.head}, s.waiting...)
-	}
+	s.locks = slices.DeleteFunc(s.locks, func(k *Lock) bool { return k.ctx.Err() != nil })
 }
 
 // appendStatuses appends what is shown of the gate: one for each lock that is held, or else one.
@@ -231,17 +212,25 @@ func (s *seenGate) appendStatuses(all []KeyStatus, key string) []KeyStatus {
 	return all
 }
 
-// held returns the error for a caller that finds the key locked or wanted within this process.
+// held returns the error for a caller that finds all slots taken, or wanted, within this process.
 func (g *gate) held() *HeldError {
-	if g.slots != nil {
-		return g.slots.held()
+	held, most := &HeldError{}, 0
+	for _, c := range g.asking {
+		most = max(most, int(c.slots))
+		if failed, ok := c.failure.(*HeldError); ok { // it has met a lock of another process
+			held.RetryAfter = max(held.RetryAfter, failed.RetryAfter)
+		}
 	}
-	held := &HeldError{}
-	if failed, ok := g.failure.(*HeldError); ok { // the head has met a lock of another process
-		held.RetryAfter = failed.RetryAfter
+	first := untilDone
+	for _, k := range g.locks {
+		most = max(most, int(k.attempt.slots))
+		first = min(first, time.Until(k.Until()))
 	}
-	if g.lock != nil {
-		held.RetryAfter = max(held.RetryAfter, time.Until(g.lock.Until()))
+	if len(g.locks) > 0 {
+		held.RetryAfter = max(0, first)
+	}
+	if most > 1 {
+		held.Slots = most
 	}
 	return held
 }

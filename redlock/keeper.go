@@ -138,11 +138,7 @@ func (k *keeper) release() (any bool) {
 		runtime.Gosched() // where many are lost at once, their contexts end first
 		k.reschedule(lock, time.Time{})
 		lock.attempt.enqueueRelease()
-		if lock.attempt.slots > 1 {
-			k.locker.slotEnded(lock)
-		} else {
-			k.locker.gates.leave(lock)
-		}
+		k.locker.slotEnded(lock)
 		if cause := lock.endedBy(); lock.parts()[0] == lock && cause != ErrClosed {
 			k.locker.logger.Warn("lease lost: another process may now hold this lock while its holder is still working", lock.lastWords(cause)...)
 			if failure := lock.unrenewed(); failure != nil && (cause == ErrLost || cause == ErrForced) {

@@ -252,18 +252,12 @@ func (k *Lock) end(cause error) bool {
 // and acquires the next. The gates of a lock on several keys are left together, by the caller.
 func (k *Lock) handOff() {
 	a, l := k.attempt, k.attempt.locker
-	var next *caller
-	switch {
-	case len(k.whole) > 0:
-	case a.slots > 1:
-		next = l.gates.nextFor(k)
-	default:
-		next = l.gates.next(k.gate)
-	}
-	if next != nil && !next.several && !next.recall && k.result == nil && (next.asks == nil || a.slots > 1) {
-		proposal := l.number(next)
-		next.turn <- l.newAttempt(next, a, time.Now(), proposal)
-		return
+	if len(k.whole) == 0 {
+		if next := l.gates.nextFor(k); next != nil {
+			proposal := l.number(next)
+			next.turn <- l.newAttempt(next, a, time.Now(), proposal)
+			return
+		}
 	}
 	a.replies.expect(protocol.OpRelease, l.decisive())
 	if k.result != nil {
@@ -271,13 +265,7 @@ func (k *Lock) handOff() {
 	} else {
 		a.release(a.replies, false)
 	}
-	switch {
-	case len(k.whole) > 0:
-	case a.slots > 1:
+	if len(k.whole) == 0 {
 		l.slotEnded(k)
-	case next != nil:
-		next.turn <- nil
-	default:
-		l.gates.leave(k)
 	}
 }

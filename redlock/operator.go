@@ -91,14 +91,11 @@ func (g *gates) holding(key, token string) *Lock {
 	defer g.mu.Unlock()
 	line, _ := protocol.SlotOf(key)
 	if at := g.byKey[line]; at != nil {
-		for _, k := range at.slots.all() {
-			if k.attempt.acquires[0].Token == token {
+		for _, k := range at.locks {
+			if k.attempt.acquires[0].Token == token && k.ctx.Err() == nil {
 				return k
 			}
 		}
-	}
-	if at := g.byKey[key]; at != nil && at.lock != nil && at.lock.ctx.Err() == nil && at.lock.attempt.acquires[0].Token == token {
-		return at.lock
 	}
 	return nil
 }

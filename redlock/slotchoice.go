@@ -21,8 +21,8 @@ func (l *Locker) firstSlot() int {
 func (g *gates) chooseSlot(c *caller, first int) uint16 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	n, here := int(c.slots), c.gate.slots
-	slot := int(c.asks.hinted) - 1
+	n, here := int(c.slots), c.gate
+	slot := int(c.hinted) - 1
 	if slot < 0 || slot >= n || here.has(slot) {
 		for slot = first % n; here.has(slot) || here.asksFor(slot); slot = (slot + 1) % n {
 			if (slot+1)%n == first%n {
@@ -30,16 +30,16 @@ func (g *gates) chooseSlot(c *caller, first int) uint16 {
 			}
 		}
 	}
-	c.asks.slot, c.asks.asking, c.asks.hinted = uint16(slot), true, 0
-	return c.asks.slot
+	c.slot, c.trying, c.hinted = uint16(slot), true, 0
+	return c.slot
 }
 
-func (s *slots) has(slot int) bool {
-	return slices.ContainsFunc(s.locks, func(k *Lock) bool { return int(k.attempt.slot) == slot })
+func (g *gate) has(slot int) bool {
+	return slices.ContainsFunc(g.locks, func(k *Lock) bool { return int(k.attempt.slot) == slot })
 }
 
-func (s *slots) asksFor(slot int) bool {
-	return slices.ContainsFunc(s.asking, func(c *caller) bool { return c.asks.asking && int(c.asks.slot) == slot })
+func (g *gate) asksFor(slot int) bool {
+	return slices.ContainsFunc(g.asking, func(c *caller) bool { return c.trying && int(c.slot) == slot })
 }
 
 // otherSlot returns 1 + the slot that most masters have named to an attempt which they refused, or 0.
@@ -57,12 +57,12 @@ func (a *attempt) otherSlot() (free uint16) {
 func (g *gates) hinted(c *caller, free uint16) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if free == 0 || c.asks.hints >= int(c.slots) {
-		c.asks.hints = 0
+	if free == 0 || c.hints >= int(c.slots) {
+		c.hints = 0
 		return false
 	}
-	c.asks.hints++
-	c.asks.hinted = free
+	c.hints++
+	c.hinted = free
 	return true
 }
 
@@ -70,8 +70,8 @@ func (g *gates) hinted(c *caller, free uint16) bool {
 func (g *gates) stay(c *caller) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if c.asks != nil && c.asks.hinted == 0 {
-		c.asks.hinted = c.asks.slot + 1
+	if c.hinted == 0 {
+		c.hinted = c.slot + 1
 	}
 }
 

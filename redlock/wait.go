@@ -57,9 +57,7 @@ func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try boo
 	}
 	for _, key := range keys {
 		c := &caller{lockOptions: o, key: protocol.Key(l.prefix, key), try: try, several: len(keys) > 1, began: began}
-		if c.slots = o.most(key); c.slots > 1 {
-			c.asks = &asks{wakeUps: make(chan struct{}, 1)}
-		}
+		c.slots = o.most(key)
 		callers = append(callers, c)
 	}
 	if len(callers) > 1 {
