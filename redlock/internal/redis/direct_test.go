@@ -32,7 +32,7 @@ func pairOf(t *testing.T) (c *conn, peer net.Conn) {
 
 // TestAwait: wherever a reply is cut into two, Await waits for the rest; and if it is interrupted, nothing of the reply is lost.
 func TestAwait(t *testing.T) {
-	const number, held = ":7\r\n", "*4\r\n:1500\r\n$5\r\nab\r\nc\r\n:3\r\n:0\r\n"
+	const number, held = ":7\r\n", "*6\r\n:1500\r\n$5\r\nab\r\nc\r\n:3\r\n:0\r\n:-1\r\n:0\r\n"
 	for _, text := range []string{number, held, "-ERR no\r\n"} {
 		for n := range text {
 			c, peer := pairOf(t)
