@@ -52,16 +52,6 @@ func (set *fieldSet) take(t *Template) {
 	t.set = set
 }
 
-// in returns what the body of a request has for the template.
-func (t *Template) in(r *http.Request) *bodyFields {
-	if t.readsBody {
-		if b, ok := r.Body.(*body); ok && b.parsed != nil && b.parsed.of == t.set {
-			return b.parsed
-		}
-	}
-	return &bodyFields{request: r, fields: t.set.fields, of: t.set}
-}
-
 // values returns what the body has of a field, in the format that the request declares.
 func (f *bodyFields) values(s source) ([]string, error) {
 	if !f.read {
@@ -180,6 +170,7 @@ func (f *bodyFields) withAside(p *part, values []string, err error) ([]string, e
 type elsewhereError struct{ values []string }
 
 func (*elsewhereError) Error() string { return ErrMissingKey.Error() + " here, and given elsewhere" }
+
 func (*elsewhereError) Unwrap() error { return ErrMissingKey }
 
 // beside compares the values of a body with those of the query, or the other way round: some readers merge the two.

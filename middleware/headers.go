@@ -1,30 +1,15 @@
 package middleware
 
 import (
-	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"unicode/utf16"
 
 	"golang.org/x/net/http/httpguts"
-
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
-
-// stripOurs removes what only this side may set, in every spelling that a server may take for it.
-func (rule *Serializer) stripOurs(h http.Header) {
-	ours := [...]string{rule.FenceHeader, rule.KeyHeader, SlotHeader, "Script-Name", "Path-Info"} // gunicorn takes a part of the path from the last two
-	for sent := range h {
-		if slices.ContainsFunc(ours[:], func(name string) bool { return fold.SameHeader(sent, name) }) {
-			delete(h, sent)
-		}
-	}
-}
 
 // connectionOptions are the options that concern the connection itself. Every other one names a header that a proxy removes
 // before it passes the request on: a client could use it to take away our fence, or what its key was made of.
@@ -64,54 +49,6 @@ const bestKeyHeader = "Redlock-Key"
 var noFenceHeaders = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "Te", "Trailer", "Upgrade", "Keep-Alive", "Expect",
 	"Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Content-Type", "Content-Encoding", "Cookie", IdempotencyHeader,
 	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Via"}
-
-// checkHeaders checks the names of the headers that are set for the upstream.
-func (rule *Serializer) checkHeaders() error {
-	if fold.SameHeader(rule.FenceHeader, SlotHeader) {
-		return fmt.Errorf("fence_header %q: is the header of the slot; want another header, such as %s", rule.FenceHeader, DefaultFenceHeader)
-	}
-	if err := rule.checkHeader("fence_header", rule.FenceHeader, DefaultFenceHeader); err != nil || rule.KeyHeader == "" {
-		return err
-	}
-	switch {
-	case fold.SameHeader(rule.KeyHeader, SlotHeader):
-		return fmt.Errorf("key_header %q: is the header of the slot; want another header, such as %s", rule.KeyHeader, bestKeyHeader)
-	case rule.keys == nil:
-		return errors.New("key_header: needs the template of a key, whose values it shows")
-	case fold.SameHeader(rule.KeyHeader, rule.FenceHeader):
-		return fmt.Errorf("key_header %q: is the fence_header; want another header, such as %s", rule.KeyHeader, bestKeyHeader)
-	}
-	return rule.checkHeader("key_header", rule.KeyHeader, bestKeyHeader)
-}
-
-func (rule *Serializer) checkHeader(setting, name, better string) error {
-	same := func(header string) bool { return fold.SameHeader(header, name) }
-	switch {
-	case !httpguts.ValidHeaderFieldName(name):
-		return fmt.Errorf("%s %q: not the name of a header", setting, name)
-	case slices.ContainsFunc(noFenceHeaders, same):
-		return fmt.Errorf("%s %q: has a meaning of its own in HTTP; want another header, such as %s", setting, name, better)
-	case rule.verifier != nil && slices.ContainsFunc(rule.verifier.Headers(), same):
-		return fmt.Errorf("%s %q: the signature is read from this header; want another one, such as %s", setting, name, better)
-	}
-	return nil
-}
-
-// Placeholder is the function Placeholder for the templates of a rule: it refuses the FenceHeader, the KeyHeader and the SlotHeader, which are
-// removed from each request before anything is read from it.
-func (rule *Rule) Placeholder(name string) (KeyFunc, error) {
-	if header, ok := strings.CutPrefix(name, "header."); ok {
-		switch {
-		case fold.SameHeader(header, cmp.Or(rule.FenceHeader, DefaultFenceHeader)):
-			return nil, errors.New("this is the fence_header, which is removed from each request; read another header, or choose another fence_header")
-		case fold.SameHeader(header, SlotHeader):
-			return nil, errors.New("this is the header of the slot, which is removed from each request; read another header")
-		case fold.SameHeader(header, rule.KeyHeader):
-			return nil, errors.New("this is the key_header, which is removed from each request; read another header, or choose another key_header")
-		}
-	}
-	return Placeholder(name)
-}
 
 // maxKeyHeader is how many bytes the KeyHeader may have: servers take 8 KiB of all headers, or more.
 const maxKeyHeader = 4 << 10
@@ -154,29 +91,6 @@ func (p *part) shown() string {
 	return name.String()
 }
 
-// takeShown notes what the upstream is to see of the key.
-func (s *serving) takeShown() (err error) {
-	if s.rule.KeyHeader == "" {
-		return nil
-	}
-	if s.turn.shown, err = s.rule.keys.values(s.r); err != nil {
-		return err
-	}
-	if outer := s.turn.showing(s.rule.KeyHeader); outer != nil { // whose values are locked as well
-		for name, values := range outer.shown {
-			s.turn.shown[name] = append(s.turn.shown[name], values...)
-		}
-	}
-	for name, values := range s.turn.shown {
-		slices.Sort(values)
-		s.turn.shown[name] = slices.Compact(values)
-	}
-	if len(showValues(s.turn.shown)) > maxKeyHeader {
-		return errKeyHeader
-	}
-	return nil
-}
-
 // showValues returns JSON in ASCII.
 func showValues(values map[string][]string) string {
 	text, _ := json.Marshal(values) // there is nothing in it that can't be encoded
@@ -193,34 +107,4 @@ func showValues(values map[string][]string) string {
 		}
 	}
 	return ascii.String()
-}
-
-// showing returns the rule around this one that shows its key in this header, or nil.
-func (t *Turn) showing(header string) *Turn {
-	for outer := t.outer; outer != nil; outer = outer.outer {
-		if outer.Lock != nil && outer.keyHeader != "" && fold.SameHeader(outer.keyHeader, header) {
-			return outer
-		}
-	}
-	return nil
-}
-
-// showKey shows the upstream what is locked.
-func (s *serving) showKey() {
-	if s.turn.keyHeader = s.rule.KeyHeader; s.turn.keyHeader != "" {
-		s.r.Header = maps.Clone(s.r.Header) // a rule around this one has the same
-		s.r.Header.Set(s.turn.keyHeader, showValues(s.turn.shown))
-	}
-}
-
-// showOuterKey shows what a rule around this one has locked, or nothing.
-func (s *serving) showOuterKey() {
-	if s.rule.KeyHeader == "" {
-		return
-	}
-	s.r.Header = maps.Clone(s.r.Header)
-	s.r.Header.Del(s.rule.KeyHeader)
-	if outer := s.turn.showing(s.rule.KeyHeader); outer != nil {
-		s.r.Header.Set(outer.keyHeader, showValues(outer.shown))
-	}
 }

@@ -69,7 +69,6 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -101,29 +100,6 @@ func NewFunc(locker *redlock.Locker, key KeyFunc, rule Rule) func(http.Handler) 
 	}
 	rule.Name = cmp.Or(rule.Name, nameOfFunc(key))
 	return mustCompile(rule.of(locker), key.Keys).middleware(locker)
-}
-
-// withKey returns the rule with one more template.
-func (rule Rule) withKey(template string) Rule {
-	if template != "" {
-		rule.Keys = append([]string{template}, rule.Keys...)
-	}
-	return rule
-}
-
-// of returns the rule with what it takes from the Locker. It panics if it can't be used with it.
-func (rule Rule) of(locker *redlock.Locker) Rule {
-	if locker == nil {
-		panic("middleware: the Locker is nil: did the call that made it return an error?")
-	}
-	if rule.TTL > 0 {
-		if err := lockerinfo.CheckTTL(locker, rule.TTL); err != nil {
-			panic(fmt.Sprintf("middleware: %v", err))
-		}
-	}
-	rule.MaxHold = cmp.Or(rule.MaxHold, lockerinfo.MaxHold(locker))
-	rule.Logger = cmp.Or(rule.Logger, lockerinfo.Logger(locker))
-	return rule
 }
 
 func mustCompile(rule Rule, derive keysFunc) *Serializer {

@@ -1,16 +1,11 @@
 package middleware
 
 import (
-	"cmp"
-	"context"
-	"errors"
 	"log/slog"
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
-	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // Observer is told what becomes of the requests of a rule, for metrics; package metrics has one for Prometheus. Its methods are
@@ -41,59 +36,6 @@ type Observer interface {
 	// now, and may take: refusals are those of 4xx.
 	Quota(rule string, refusals bool, used, size int64)
 }
-
-// Outcomes returns all outcomes, for metrics that begin at zero.
-func Outcomes() []Outcome {
-	return slices.AppendSeq([]Outcome{OutcomeAcquired, OutcomeReplayed, OutcomeDryRun}, maps.Keys(titles))
-}
-
-// Observe sets the Observer of the rule, before the first request.
-func (rule *Serializer) Observe(o Observer) {
-	rule.Observer = o
-	o.Concurrency(rule.Name, slices.Max(rule.Concurrency))
-}
-
-func (rule *Serializer) observeWaits(n int) {
-	if rule.Observer != nil {
-		rule.Observer.Waits(rule.Name, n)
-	}
-}
-
-func (rule *Serializer) observeDone(outcome Outcome, held time.Duration) {
-	if rule.Observer != nil {
-		rule.Observer.Done(rule.Name, outcome, held)
-	}
-}
-
-// observeAcquired is called when the request has its lock.
-func (s *serving) observeAcquired(waited time.Duration) {
-	if s.rule.Observer != nil {
-		s.rule.Observer.Acquired(s.rule.Name, waited)
-	}
-}
-
-// observeUnlocked is called at the end of every request. One that had a lock is done when that is released.
-func (s *serving) observeUnlocked() {
-	if s.acquired.IsZero() {
-		s.rule.observeDone(cmp.Or(s.turn.Outcome, OutcomeFailed), 0)
-	}
-}
-
-// endOf returns what has become of a lock whose handler has returned.
-func endOf(lock *redlock.Lock) Outcome {
-	if lock.Err() != nil {
-		return OutcomeLost
-	}
-	return OutcomeAcquired
-}
-
-// observeReleased is called when the lock has been released.
-func (s *serving) observeReleased() {
-	s.rule.observeDone(s.ended, max(time.Since(s.acquired), 1))
-}
-
-// Outcome is what became of a request's lock.
-type Outcome string
 
 // The outcomes of requests that were served.
 const (
@@ -126,33 +68,6 @@ const (
 	OutcomeBodyBudget      Outcome = "body_budget"      // there were too many bodies at once
 )
 
-// titles are what the responses to refused requests say.
-var titles = map[Outcome]string{
-	OutcomeHeld:       "Another request with the same key is in progress",
-	OutcomeNoQuorum:   "The lock service can't be reached",
-	OutcomeMissingKey: "The request lacks a value that its lock key is made of",
-	OutcomeBadKey:     "No certain lock key can be made of the request",
-	OutcomeDuplicate:  "The same delivery is in progress",
-	OutcomeMismatch:   "The ID was used for another request",
-	OutcomeUnreadable: "The request was served before, and its response can't be read now",
-	OutcomeMissingID:  "The request lacks an ID",
-	OutcomeLost:       "The lock was lost while the request ran; its outcome is unknown",
-	OutcomeCanceled:   "The client left",
-	OutcomeStopping:   "The server is about to stop, and the lock is held",
-	OutcomeFailed:     "The lock could not be taken",
-
-	OutcomeBadSignature: "The request is not signed as it should be",
-	OutcomeUpgrade:      "Requests for another protocol are not served here",
-
-	OutcomeBodyTooLarge:    "The body is too large to make a lock key of it",
-	OutcomeUnsupportedBody: "No lock key can be made of such a body",
-	OutcomeBodyTimeout:     "The body did not arrive in time",
-	OutcomeBodyBudget:      "Too many bodies are being read",
-}
-
-// Reason is why the response to a delivery is not remembered, under a rule that remembers responses.
-type Reason string
-
 // The reasons.
 const (
 	ReasonNotFinal  Reason = "not_final"          // its status is none that is remembered
@@ -167,28 +82,6 @@ const (
 	ReasonNoRoom    Reason = "no_room"            // too many other responses were being stored; or there was no room for it in memory, and only its status is remembered
 	ReasonFailed    Reason = "failed"             // it can't be encrypted, or the Locker is closed
 )
-
-// Reasons returns all reasons, for metrics that begin at zero.
-func Reasons() []Reason {
-	return []Reason{ReasonNotFinal, ReasonBrokenOff, ReasonTruncated, ReasonStream, ReasonHijacked, ReasonTooLarge, ReasonLostLease, ReasonNoQuorum, ReasonQuota, ReasonNoRoom, ReasonFailed}
-}
-
-// reasonOf returns why a response is not remembered that the masters were asked to remember, or "".
-func reasonOf(err error) Reason {
-	switch {
-	case err == nil:
-		return ""
-	case errors.Is(err, redlock.ErrNoRoom):
-		return ReasonNoRoom
-	case errors.Is(err, redlock.ErrNoQuorum):
-		return ReasonNoQuorum
-	case errors.Is(err, redlock.ErrClosed):
-		return ReasonFailed
-	case errors.Is(err, redlock.ErrExpired), errors.Is(err, redlock.ErrNotOwner):
-		return ReasonLostLease
-	}
-	return ReasonFailed
-}
 
 // noteRemembered tells the log and the Observer how many bytes of the response the masters remember, and why not all of it.
 func (s *serving) noteRemembered(bytes int, why Reason, err error) {
@@ -206,20 +99,4 @@ func (s *serving) noteRemembered(bytes int, why Reason, err error) {
 		level = slog.LevelInfo
 	}
 	s.rule.logSometimes(level, message, string(why), append([]slog.Attr{slog.String("reason", string(why)), slog.Any("error", err)}, s.turn.identity()...)...)
-}
-
-// logSometimes logs a line about the rule, unless one of this kind was logged just now. Attributes with a nil error are left out.
-func (rule *Serializer) logSometimes(level slog.Level, message, kind string, attrs ...slog.Attr) {
-	if !rule.Logger.Enabled(context.Background(), level) {
-		return
-	}
-	missed, ok := rule.lines.due("about "+kind, time.Now())
-	if !ok {
-		return
-	}
-	attrs = slices.DeleteFunc(attrs, func(a slog.Attr) bool { return a.Value.Kind() == slog.KindAny && a.Value.Any() == nil })
-	if missed > 0 {
-		attrs = append(attrs, slog.Int("not_logged", missed))
-	}
-	rule.Logger.LogAttrs(context.Background(), level, message, append([]slog.Attr{slog.String("rule", rule.Name)}, attrs...)...)
 }

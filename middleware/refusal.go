@@ -60,13 +60,6 @@ type noScopeError struct{ error }
 
 func (e *noScopeError) Unwrap() error { return e.error }
 
-// passes reports whether a request is served without a lock although it lacks a part of its key. One that has an ID never is, as its
-// client counts on it.
-func (rule *Serializer) passes(missing error) bool {
-	var noScope *noScopeError
-	return errors.Is(missing, errNoID) || rule.OnMissingKey == Pass && !errors.As(missing, &noScope)
-}
-
 // duplicateError reports that the same delivery is already waiting or running.
 type duplicateError struct{ held *redlock.HeldError }
 
@@ -92,40 +85,6 @@ func refusalBeforeLock(ctx context.Context, err error) *Refusal {
 		refusal.Status, refusal.Turn.Outcome = statusClientClosed, OutcomeCanceled
 	case errors.Is(err, ErrMissingKey):
 		refusal.Turn.Outcome = OutcomeMissingKey
-	}
-	return refusal
-}
-
-// refusalOfLock returns the refusal of a request that could not get its lock.
-func (rule *Serializer) refusalOfLock(ctx context.Context, err error) *Refusal {
-	refusal := &Refusal{Err: err, RetryAfter: spread(0)}
-	var held *redlock.HeldError
-	var quorum *redlock.QuorumError
-	var duplicate *duplicateError
-	switch {
-	case ctx.Err() != nil:
-		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = statusClientClosed, OutcomeCanceled, 0
-	case errors.Is(err, errStopping):
-		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, OutcomeStopping
-	case errors.As(err, &duplicate):
-		refusal.Status, refusal.Turn.Outcome = http.StatusConflict, OutcomeDuplicate
-		refusal.RetryAfter = rule.pace.retryAfter(duplicate.held.RetryAfter, 1)
-	case errors.Is(err, errMismatch):
-		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = http.StatusUnprocessableEntity, OutcomeMismatch, 0
-	case errors.Is(err, redlock.ErrUnreadable): // never taken for a missing quorum, for which the request might be served
-		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, OutcomeUnreadable
-	case errors.As(err, &held):
-		refusal.Status, refusal.Turn.Outcome = rule.HeldStatus, OutcomeHeld
-		refusal.RetryAfter = rule.pace.retryAfter(held.RetryAfter, max(held.Slots, 1))
-	case errors.As(err, &quorum):
-		refusal.Status, refusal.Turn.Outcome = rule.NoQuorumStatus, OutcomeNoQuorum
-		refusal.RetryAfter = spread(quorum.RetryAfter)
-	case errors.Is(err, context.DeadlineExceeded): // the wait was over before the first attempt could end
-		refusal.Status, refusal.Turn.Outcome = rule.NoQuorumStatus, OutcomeNoQuorum
-	case errors.Is(err, redlock.ErrClosed):
-		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, OutcomeFailed
-	default:
-		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = http.StatusInternalServerError, OutcomeFailed, 0
 	}
 	return refusal
 }

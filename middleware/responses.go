@@ -3,48 +3,14 @@ package middleware
 import (
 	"context"
 	"fmt"
-	"log/slog"
-	"net/http"
 	"sync"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/response"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // DefaultResponseTimeout is how long a client may keep a response waiting unless something else is set.
 const DefaultResponseTimeout = 10 * time.Second
-
-// wrap returns the writer for the handler, and what it writes to.
-func (s *serving) wrap() (http.ResponseWriter, *response.Writer) {
-	o := response.Options{ToEnd: s.rule.runsToEnd(), Patience: s.rule.ResponseTimeout}
-	if *s.rule.BufferResponse && s.r.Method != http.MethodHead && !upgrades(s.r) {
-		room := s.rule.BodyBudget.portion(s.rule.client(s.r), s.rule.MaxBody)
-		o.Buffer = &response.Buffer{Most: s.rule.MaxBody, Take: room.trySpare, Settle: room.settle}
-	}
-	return response.Wrap(s.w, o)
-}
-
-// noteSlowClient logs, if it was not logged just now, that a client has kept its response, and so perhaps the lock, waiting.
-func (s *serving) noteSlowClient(written *response.Writer) {
-	message := "client took its response too slowly, and was cut off"
-	switch {
-	case written.GaveUp():
-	case written.HandlerWaited():
-		message = "response was too large to be buffered, or body_budget was used up: the lock was held until the client had taken the rest"
-	default:
-		return
-	}
-	missed, ok := s.rule.lines.due(message, time.Now())
-	if !ok {
-		return
-	}
-	attrs := []slog.Attr{slog.String("rule", s.turn.Rule)}
-	if missed > 0 {
-		attrs = append(attrs, slog.Int("not_logged", missed))
-	}
-	s.rule.Logger.LogAttrs(context.Background(), slog.LevelInfo, message, attrs...)
-}
 
 const (
 	responseCopies = 2                                      // of a response that are in memory at once: as it is written, and as it is stored
@@ -116,27 +82,4 @@ func (r *responseRoom) leave() {
 	r.mu.Lock()
 	r.left = true
 	r.mu.Unlock()
-}
-
-// roomToWrite is for a response that is recorded, of so many bytes so far.
-func (s *serving) roomToWrite(bytes int) bool {
-	ctx, cancel := context.WithTimeout(s.own.Context(), responseTime)
-	defer cancel()
-	return s.room.take(ctx, s.rule.client(s.r), bytes)
-}
-
-// roomToReplay is for a remembered response of so many bytes.
-func (s *serving) roomToReplay(bytes int) bool {
-	return s.room.take(noWait, s.rule.client(s.r), bytes)
-}
-
-// waitToReplay waits until there is room for a remembered response of so many bytes. It must not be in memory meanwhile.
-func (s *serving) waitToReplay(bytes int) error {
-	s.room.settle(0) // what waits here has nothing that others wait for
-	ctx, cancel := context.WithTimeout(s.r.Context(), responseTime)
-	defer cancel()
-	if !s.room.take(ctx, s.rule.client(s.r), bytes) {
-		return errNoRoom
-	}
-	return nil
 }

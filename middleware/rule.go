@@ -3,10 +3,18 @@ package middleware
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // Rule says how requests are serialized. It is data: New and Compile check it, and make of it what serves requests. The zero value
@@ -252,3 +260,110 @@ func (rule *Rule) hasID() bool {
 func (rule *Rule) hasScope() bool { return rule.Scope != "" && rule.Scope != off }
 
 func (rule *Rule) runsToEnd() bool { return rule.OnClientAbort != Cancel }
+
+// withKey returns the rule with one more template.
+func (rule Rule) withKey(template string) Rule {
+	if template != "" {
+		rule.Keys = append([]string{template}, rule.Keys...)
+	}
+	return rule
+}
+
+// of returns the rule with what it takes from the Locker. It panics if it can't be used with it.
+func (rule Rule) of(locker *redlock.Locker) Rule {
+	if locker == nil {
+		panic("middleware: the Locker is nil: did the call that made it return an error?")
+	}
+	if rule.TTL > 0 {
+		if err := lockerinfo.CheckTTL(locker, rule.TTL); err != nil {
+			panic(fmt.Sprintf("middleware: %v", err))
+		}
+	}
+	rule.MaxHold = cmp.Or(rule.MaxHold, lockerinfo.MaxHold(locker))
+	rule.Logger = cmp.Or(rule.Logger, lockerinfo.Logger(locker))
+	return rule
+}
+
+// checkNeeds returns an error if a setting of responses that are remembered is given, and none are.
+func (rule *Rule) checkNeeds(remembers bool) error {
+	for _, setting := range []struct {
+		name  string
+		given bool
+	}{{"remember_size", rule.RememberSize != 0}, {"remember_quota", rule.RememberQuota != 0}, {"remember_status", rule.RememberStatus != nil}, {"fingerprint", rule.Fingerprint != nil}} {
+		if setting.given && !remembers {
+			return fmt.Errorf("%s needs remember, as nothing is remembered without it", setting.name)
+		}
+	}
+	return nil
+}
+
+// Placeholder is the function Placeholder for the templates of a rule: it refuses the FenceHeader, the KeyHeader and the SlotHeader, which are
+// removed from each request before anything is read from it.
+func (rule *Rule) Placeholder(name string) (KeyFunc, error) {
+	if header, ok := strings.CutPrefix(name, "header."); ok {
+		switch {
+		case fold.SameHeader(header, cmp.Or(rule.FenceHeader, DefaultFenceHeader)):
+			return nil, errors.New("this is the fence_header, which is removed from each request; read another header, or choose another fence_header")
+		case fold.SameHeader(header, SlotHeader):
+			return nil, errors.New("this is the header of the slot, which is removed from each request; read another header")
+		case fold.SameHeader(header, rule.KeyHeader):
+			return nil, errors.New("this is the key_header, which is removed from each request; read another header, or choose another key_header")
+		}
+	}
+	return Placeholder(name)
+}
+
+func (rule *Rule) scopeIsAuthorization() bool {
+	return strings.Contains(strings.ToLower(rule.Scope), "header.authorization")
+}
+
+// Concurrency is how many requests may hold a key at the same time: one number for all keys of a rule, or one for each in their order.
+// In JSON one number needs no list.
+type Concurrency []int
+
+// UnmarshalJSON reads a number or a list of such.
+func (c *Concurrency) UnmarshalJSON(text []byte) error {
+	var n int
+	if json.Unmarshal(text, &n) == nil {
+		*c = Concurrency{n}
+		return nil
+	}
+	return json.Unmarshal(text, (*[]int)(c))
+}
+
+// MarshalJSON writes what UnmarshalJSON reads.
+func (c Concurrency) MarshalJSON() ([]byte, error) {
+	if len(c) == 1 {
+		return json.Marshal(c[0])
+	}
+	return json.Marshal([]int(c))
+}
+
+// of returns the number for the key in this place.
+func (c Concurrency) of(key int) int { return c[min(key, len(c)-1)] }
+
+// byKey returns the numbers of keys, each of which comes from the one in a place. Where two make one key, the smaller number holds.
+func (c Concurrency) byKey(keys []string, from []int) map[string]int {
+	most := make(map[string]int, len(keys))
+	for i, key := range keys {
+		n := c[from[i]]
+		if other, known := most[key]; known {
+			n = min(n, other)
+		}
+		most[key] = n
+	}
+	return most
+}
+
+// Check returns an error unless there is one number, or one for each of so many keys, and each may be.
+func (c Concurrency) Check(keys int) error {
+	if len(c) != 1 && len(c) != keys {
+		return fmt.Errorf("concurrency: %d numbers and %d keys: want one for all, or one for each", len(c), keys)
+	}
+	for _, n := range c {
+		if n < 1 || n > redlock.MaxConcurrency {
+			return fmt.Errorf("concurrency %d: must be from 1 to %d", n, redlock.MaxConcurrency)
+		}
+	}
+	return nil
+}

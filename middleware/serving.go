@@ -6,16 +6,20 @@ import (
 	"crypto/sha256"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/response"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -56,25 +60,6 @@ type serving struct {
 	asked    time.Time  // when it began to ask for its locks
 	acquired time.Time  // when it got its lock; zero for none
 	ended    Outcome    // of its lock, when the handler has returned
-}
-
-// Serve takes the lock of a request, calls next, and releases the lock when next has returned or panicked, even if the client
-// has left. The context of next's request ends when the lease is lost. If the response to the request is remembered, Serve writes that, and doesn't call next.
-//
-// The error is a *Refusal if the request is not served; then nothing has been written. Otherwise it is next's. After a refusal
-// the body can still be read until the request's context ends, unless it was the body that came too slowly.
-func (rule *Serializer) Serve(locker *redlock.Locker, w http.ResponseWriter, r *http.Request, next HandlerFunc) error {
-	s := &serving{rule: rule, w: w, r: r, next: next, arrived: time.Now()}
-	s.turn.locker, s.turn.Rule, s.turn.concurrency = locker, rule.Name, rule.Concurrency[0]
-	s.turn.outer, _ = r.Context().Value(turnKey{}).(*Turn)
-	defer s.observeUnlocked()
-	if note, ok := r.Context().Value(noteKey{}).(*note); ok {
-		defer note.take(&s.turn)
-	}
-	if body := s.receive(); body != nil {
-		defer body.end()
-	}
-	return s.serve()
 }
 
 func (s *serving) serve() error {
@@ -281,4 +266,496 @@ func (s *serving) refuse(refusal *Refusal) error {
 	refusal.Turn = s.turn
 	s.rule.logOutcome("request is refused", s.turn, refusal.Err, slog.Int("status", refusal.Status))
 	return refusal
+}
+
+// run serves the request with its lock, which is released before the response ends.
+func (s *serving) run() error {
+	w, written := s.wrap()
+	recorder := s.newRecorder()
+	if recorder != nil {
+		written.Recorder, s.why = recorder, ReasonBrokenOff // unless the handler returns
+	}
+	brokenOff, panicked := true, true // unless the handler returns: net/http's proxies break off a response by a panic
+	defer func() {
+		written.End(panicked)
+		s.noteSlowClient(written)
+	}()
+	defer func() { s.release(brokenOff) }()
+	defer func() { s.rule.pace.add(time.Since(s.acquired)) }()
+	s.acquired = time.Now()
+	got := s.own.Acquisition()
+	s.observeAcquired(got.Waited)
+	if ctx := context.Background(); s.rule.Logger.Enabled(ctx, slog.LevelDebug) {
+		s.rule.Logger.LogAttrs(ctx, slog.LevelDebug, "request has its lock", append([]slog.Attr{slog.String("rule", s.turn.Rule),
+			slog.Duration("waited", got.Waited), slog.Int("position", got.Position), slog.String("via", string(got.Via))}, s.turn.identity()...)...)
+	}
+	defer s.traceLoss()()
+	if recorder != nil {
+		defer s.acceptIdentity()()
+	}
+	err := s.handOver(w)
+	panicked = false
+	brokenOff = s.brokenOff(written, err)
+	lost := s.own.Err()
+	s.conclude(recorder, written, err != nil || brokenOff, lost)
+	if lost == nil {
+		return err
+	}
+	turn := s.turn
+	turn.Outcome, turn.Detail = OutcomeLost, detailOf(OutcomeLost, lost)
+	if written.Begun {
+		s.rule.logOutcome("request lost its lock after its response had begun", turn, lost)
+		return err
+	}
+	s.rule.logOutcome("request lost its lock", turn, lost, slog.Int("status", http.StatusInternalServerError))
+	return &Refusal{Status: http.StatusInternalServerError, Turn: turn, Err: errors.Join(lost, err)}
+}
+
+// handlerContext returns a context that ends with the lock, and with those of the rules around. Unless the handler shall run
+// to its end, it also ends when the client leaves.
+func (s *serving) handlerContext() (context.Context, context.CancelFunc) {
+	lock := s.own
+	if lock == nil { // a rule around this one has it
+		lock = s.turn.Lock
+	}
+	if s.rule.runsToEnd() && s.turn.outer == nil { // the lock's context has the values of the request's, but not its end
+		return context.WithValue(lock.Context(), turnKey{}, &s.turn), func() {}
+	}
+	ctx := context.WithValue(s.r.Context(), turnKey{}, &s.turn)
+	if !s.rule.runsToEnd() {
+		return lock.WithContext(ctx)
+	}
+	ctx, cancel := lock.WithContext(context.WithoutCancel(ctx))
+	for outer := s.turn.outer; outer != nil; outer = outer.outer {
+		// A lock that was released belongs to a request that has ended: this is background work, which it doesn't bound.
+		if outer.Lock != nil && !errors.Is(outer.Lock.Err(), context.Canceled) {
+			inner := cancel
+			var cancelOuter context.CancelFunc
+			ctx, cancelOuter = outer.Lock.WithContext(ctx)
+			cancel = func() { cancelOuter(); inner() }
+		}
+	}
+	return ctx, cancel
+}
+
+// pass serves the request without a lock of this rule.
+func (s *serving) pass() error {
+	if s.rule.Observer != nil {
+		s.rule.Observer.Passed(s.rule.Name, s.turn.Outcome)
+	}
+	if s.turn.Outcome == OutcomeNoQuorum && s.rule.Remember > 0 && s.delivery.ID != "" {
+		defer s.noteRemembered(0, ReasonNoQuorum, nil)
+	}
+	s.turn.setOuterFence(s.r, s.rule.FenceHeader)
+	s.turn.outer.showSlot(s.r)
+	s.showOuterKey()
+	return s.next(s.w, s.r.WithContext(context.WithValue(s.r.Context(), turnKey{}, &s.turn)))
+}
+
+// brokenOff reports whether a handler that has returned may have left work behind: it failed, its client has left, or its
+// response says that it gave up on an upstream.
+func (s *serving) brokenOff(written *response.Writer, err error) bool {
+	switch {
+	case err != nil:
+		return s.rule.Finished == nil || !s.rule.Finished(err)
+	case s.r.Context().Err() != nil && !s.rule.runsToEnd():
+		return true
+	}
+	return written.Status == http.StatusBadGateway || written.Status == http.StatusGatewayTimeout
+}
+
+// release releases the locks, after HoldAfterAbort if the handler has broken off. Until then the lock is renewed, and the
+// requests that wait for it stay in line; a Locker that closes releases it at once.
+func (s *serving) release(brokenOff bool) {
+	lock := s.own
+	s.ended = endOf(lock)
+	if !brokenOff || s.rule.HoldAfterAbort == 0 || s.ended == OutcomeLost {
+		s.releaseNow()
+		return
+	}
+	timer := time.AfterFunc(s.rule.HoldAfterAbort, s.releaseNow)
+	context.AfterFunc(lock.Context(), func() { // lost, closed, or at the end of max_hold
+		if timer.Stop() {
+			s.releaseNow()
+		}
+	})
+}
+
+// releaseNow releases the locks on the keys and on the delivery at once. Only then does it tell the log and the Observer: they may
+// block.
+func (s *serving) releaseNow() {
+	defer s.observeReleased()
+	defer s.room.leave()
+	if s.turn.claimed == nil {
+		s.unlock(s.own)()
+		return
+	}
+	var keys sync.WaitGroup
+	tellKeys := func() {}
+	switch {
+	case s.own == s.turn.claimed:
+	case s.result == nil:
+		tellKeys = s.unlock(s.own)
+	default: // to store the response may take long
+		keys.Go(func() { tellKeys = s.unlock(s.own) })
+	}
+	tellClaim := s.unlockClaim(s.result)
+	keys.Wait()
+	tellKeys()
+	tellClaim()
+	if s.result == nil && s.why != "" {
+		s.noteRemembered(0, s.why, s.unremembered)
+	}
+}
+
+// unlock releases a lock, and returns what tells the log if that went wrong.
+func (s *serving) unlock(lock *redlock.Lock) (tell func()) {
+	lost := lock.Err()
+	err := lock.Unlock()
+	return func() {
+		switch {
+		case lost != nil: // the Locker has logged it
+		case errors.Is(err, redlock.ErrNoQuorum):
+			s.rule.logSometimes(slog.LevelWarn, "release not confirmed; it is repeated until the lease ends", "release", append([]slog.Attr{slog.Any("error", err)}, s.turn.identity()...)...)
+		case err != nil:
+			s.rule.Logger.LogAttrs(context.Background(), slog.LevelError, "lock was lost before the request ended: another request with the same key may have run at the same time",
+				append([]slog.Attr{slog.String("rule", s.turn.Rule), slog.Any("error", err)}, s.turn.identity()...)...)
+		}
+	}
+}
+
+// handOver calls the next handler, with the turn in the context, and the fencing token, the slot and what is locked in the headers of its request.
+func (s *serving) handOver(w http.ResponseWriter) error {
+	s.turn.fenceHeader = s.rule.FenceHeader
+	s.turn.setFence(s.r)
+	s.turn.showSlot(s.r)
+	s.showKey()
+	ctx, cancel := s.handlerContext()
+	defer cancel()
+	err := s.next(w, s.r.WithContext(ctx))
+	// The handlers that come after, such as those for errors, have no lock and must not find its token. Work that outlives the
+	// handler, as behind http.TimeoutHandler, may still read the old header, which therefore stays as it is.
+	s.r.Header = maps.Clone(s.r.Header)
+	s.r.Header.Del(s.turn.fenceHeader)
+	s.r.Header.Del(SlotHeader)
+	s.turn.setOuterFence(s.r, s.turn.fenceHeader)
+	s.turn.outer.showSlot(s.r)
+	s.showOuterKey()
+	return err
+}
+
+// wait calls lock, which waits, or try, which doesn't, if the server is about to stop.
+func (s *serving) wait(try, lock func(context.Context) (*redlock.Lock, error)) (got *redlock.Lock, err error) {
+	if s.rule.stopping() {
+		got, err = try(s.r.Context())
+	} else {
+		got, err = s.waitWhileServing(lock)
+	}
+	// A wait that was ended before its first attempt had a reply has no other error.
+	ended := errors.Is(err, context.Canceled) && !errors.Is(err, redlock.ErrNoQuorum) && s.r.Context().Err() == nil
+	if (ended || errors.Is(err, redlock.ErrHeld)) && s.rule.stopping() {
+		err = errStopping
+	}
+	return got, err
+}
+
+// waitWhileServing waits until the wait is over or the server is about to stop. Meanwhile it reads the body ahead.
+func (s *serving) waitWhileServing(acquire func(context.Context) (*redlock.Lock, error)) (*redlock.Lock, error) {
+	s.rule.observeWaits(1)
+	defer s.rule.observeWaits(-1)
+	if _, ok := s.r.Body.(*body); !ok && s.rule.Shutdown == nil { // there is nothing to do meanwhile
+		return acquire(s.r.Context())
+	}
+	ctx, cancel := context.WithCancel(s.r.Context())
+	defer cancel()
+	var waits sync.WaitGroup
+	waits.Add(1)
+	unhook := func() bool { return false }
+	begins := time.AfterFunc(uncontended, func() {
+		defer waits.Done()
+		if s.rule.Shutdown != nil {
+			unhook = context.AfterFunc(s.rule.Shutdown, cancel)
+		}
+		if b, ok := s.r.Body.(*body); ok {
+			b.readAhead(ctx)
+		}
+	})
+	lock, err := acquire(ctx)
+	if !begins.Stop() {
+		cancel()
+		waits.Wait()
+		unhook()
+	}
+	return lock, err
+}
+
+// takeShown notes what the upstream is to see of the key.
+func (s *serving) takeShown() (err error) {
+	if s.rule.KeyHeader == "" {
+		return nil
+	}
+	if s.turn.shown, err = s.rule.keys.values(s.r); err != nil {
+		return err
+	}
+	if outer := s.turn.showing(s.rule.KeyHeader); outer != nil { // whose values are locked as well
+		for name, values := range outer.shown {
+			s.turn.shown[name] = append(s.turn.shown[name], values...)
+		}
+	}
+	for name, values := range s.turn.shown {
+		slices.Sort(values)
+		s.turn.shown[name] = slices.Compact(values)
+	}
+	if len(showValues(s.turn.shown)) > maxKeyHeader {
+		return errKeyHeader
+	}
+	return nil
+}
+
+// showKey shows the upstream what is locked.
+func (s *serving) showKey() {
+	if s.turn.keyHeader = s.rule.KeyHeader; s.turn.keyHeader != "" {
+		s.r.Header = maps.Clone(s.r.Header) // a rule around this one has the same
+		s.r.Header.Set(s.turn.keyHeader, showValues(s.turn.shown))
+	}
+}
+
+// showOuterKey shows what a rule around this one has locked, or nothing.
+func (s *serving) showOuterKey() {
+	if s.rule.KeyHeader == "" {
+		return
+	}
+	s.r.Header = maps.Clone(s.r.Header)
+	s.r.Header.Del(s.rule.KeyHeader)
+	if outer := s.turn.showing(s.rule.KeyHeader); outer != nil {
+		s.r.Header.Set(outer.keyHeader, showValues(outer.shown))
+	}
+}
+
+// dryRun serves the request without a lock, and notes what would have become of it. err is why it was not admitted, or nil.
+func (s *serving) dryRun(err error) error {
+	outcome := OutcomeDryRun
+	what := "refused"
+	if err == nil {
+		var leave func()
+		leave, err = s.rule.dryRuns.enter(s)
+		defer leave()
+	}
+	var duplicate *duplicateError
+	switch {
+	case err == nil:
+	case errors.As(err, &duplicate):
+		outcome = OutcomeDuplicate
+		if s.rule.waitsForResponses() {
+			what = "delayed"
+		}
+	case errors.Is(err, redlock.ErrHeld):
+		outcome = OutcomeHeld
+		if s.rule.Wait > 0 {
+			what = "delayed"
+		}
+	default:
+		outcome = refusalBeforeLock(s.r.Context(), err).Turn.Outcome
+	}
+	s.setOutcome(outcome, err)
+	if err != nil {
+		s.rule.Logger.Info("dry run: the request would have been "+what, "rule", s.turn.Rule, "outcome", s.turn.Outcome, "detail", s.turn.Detail)
+	}
+	return s.pass()
+}
+
+// dryRuns are the keys and deliveries of the requests that run without the locks on them.
+type dryRuns struct {
+	mu      sync.Mutex
+	running map[string]int // number of requests
+}
+
+// enter returns what the locks would have answered a request: nil, ErrHeld or a duplicateError. The request counts as running
+// until leave is called.
+func (d *dryRuns) enter(s *serving) (leave func(), err error) {
+	all := s.turn.keys
+	if s.delivery.ID != "" {
+		all = append(all[:len(all):len(all)], s.delivery.Key())
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s.delivery.ID != "" && d.running[all[len(all)-1]] > 0 {
+		err = &duplicateError{}
+	} else if i := slices.IndexFunc(s.turn.keys, func(key string) bool { return d.running[key] >= s.turn.mostOf(key) }); i >= 0 {
+		err = &redlock.HeldError{Slots: s.turn.mostOf(s.turn.keys[i])}
+	}
+	if d.running == nil {
+		d.running = make(map[string]int)
+	}
+	for _, key := range all {
+		d.running[key]++
+	}
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for _, key := range all {
+			if d.running[key]--; d.running[key] == 0 {
+				delete(d.running, key)
+			}
+		}
+	}, err
+}
+
+// wrap returns the writer for the handler, and what it writes to.
+func (s *serving) wrap() (http.ResponseWriter, *response.Writer) {
+	o := response.Options{ToEnd: s.rule.runsToEnd(), Patience: s.rule.ResponseTimeout}
+	if *s.rule.BufferResponse && s.r.Method != http.MethodHead && !upgrades(s.r) {
+		room := s.rule.BodyBudget.portion(s.rule.client(s.r), s.rule.MaxBody)
+		o.Buffer = &response.Buffer{Most: s.rule.MaxBody, Take: room.trySpare, Settle: room.settle}
+	}
+	return response.Wrap(s.w, o)
+}
+
+// noteSlowClient logs, if it was not logged just now, that a client has kept its response, and so perhaps the lock, waiting.
+func (s *serving) noteSlowClient(written *response.Writer) {
+	message := "client took its response too slowly, and was cut off"
+	switch {
+	case written.GaveUp():
+	case written.HandlerWaited():
+		message = "response was too large to be buffered, or body_budget was used up: the lock was held until the client had taken the rest"
+	default:
+		return
+	}
+	missed, ok := s.rule.lines.due(message, time.Now())
+	if !ok {
+		return
+	}
+	attrs := []slog.Attr{slog.String("rule", s.turn.Rule)}
+	if missed > 0 {
+		attrs = append(attrs, slog.Int("not_logged", missed))
+	}
+	s.rule.Logger.LogAttrs(context.Background(), slog.LevelInfo, message, attrs...)
+}
+
+// roomToWrite is for a response that is recorded, of so many bytes so far.
+func (s *serving) roomToWrite(bytes int) bool {
+	ctx, cancel := context.WithTimeout(s.own.Context(), responseTime)
+	defer cancel()
+	return s.room.take(ctx, s.rule.client(s.r), bytes)
+}
+
+// roomToReplay is for a remembered response of so many bytes.
+func (s *serving) roomToReplay(bytes int) bool {
+	return s.room.take(noWait, s.rule.client(s.r), bytes)
+}
+
+// waitToReplay waits until there is room for a remembered response of so many bytes. It must not be in memory meanwhile.
+func (s *serving) waitToReplay(bytes int) error {
+	s.room.settle(0) // what waits here has nothing that others wait for
+	ctx, cancel := context.WithTimeout(s.r.Context(), responseTime)
+	defer cancel()
+	if !s.room.take(ctx, s.rule.client(s.r), bytes) {
+		return errNoRoom
+	}
+	return nil
+}
+
+// observeAcquired is called when the request has its lock.
+func (s *serving) observeAcquired(waited time.Duration) {
+	if s.rule.Observer != nil {
+		s.rule.Observer.Acquired(s.rule.Name, waited)
+	}
+}
+
+// observeUnlocked is called at the end of every request. One that had a lock is done when that is released.
+func (s *serving) observeUnlocked() {
+	if s.acquired.IsZero() {
+		s.rule.observeDone(cmp.Or(s.turn.Outcome, OutcomeFailed), 0)
+	}
+}
+
+// observeReleased is called when the lock has been released.
+func (s *serving) observeReleased() {
+	s.rule.observeDone(s.ended, max(time.Since(s.acquired), 1))
+}
+
+// tracerName is the instrumentation scope of the spans.
+const tracerName = "github.com/caddy-redlock/caddy-redlock/middleware"
+
+// startSpan starts the span of the time in which the request gets its lock, or doesn't. It returns nil if the request itself
+// has no span that is recorded.
+func (s *serving) startSpan() trace.Span {
+	if !s.span.IsRecording() {
+		return nil
+	}
+	_, span := s.span.TracerProvider().Tracer(tracerName).Start(s.r.Context(), "redlock.acquire")
+	return span
+}
+
+// endSpan ends the span when the outcome is known. Only what the server is to blame for is an error.
+func (s *serving) endSpan(span trace.Span) {
+	if span == nil {
+		return
+	}
+	span.SetAttributes(attribute.String("redlock.rule", s.turn.Rule), attribute.String("redlock.outcome", string(s.turn.Outcome)),
+		attribute.Float64("redlock.wait", s.turn.Waited.Seconds()))
+	if lock := s.own; s.turn.Outcome == OutcomeAcquired {
+		got := lock.Acquisition()
+		span.SetAttributes(attribute.Int("redlock.position", got.Position), attribute.String("redlock.via", string(got.Via)), attribute.Int("redlock.granted", got.Granted),
+			attribute.Int64("redlock.fence", int64(lock.Fence()))) // below 2^53
+		if slot, ok := s.turn.Slot(); ok {
+			span.SetAttributes(attribute.Int("redlock.slot", slot))
+		}
+	} else {
+		span.SetAttributes(attribute.String("redlock.detail", s.turn.Detail))
+	}
+	if ofServer(s.turn.Outcome) {
+		span.SetStatus(codes.Error, s.turn.Detail)
+	}
+	span.End()
+}
+
+// traceLoss adds an event to the request's span when the lock is lost. The function that it returns is called when the handler
+// has returned, before the lock is released.
+func (s *serving) traceLoss() (stop func()) {
+	span, lock, rule := s.span, s.own, s.turn.Rule
+	if !span.IsRecording() {
+		return func() {}
+	}
+	lost := sync.OnceFunc(func() {
+		span.AddEvent("redlock.lost", trace.WithAttributes(attribute.String("redlock.rule", rule),
+			attribute.String("redlock.detail", detailOf(OutcomeLost, lock.Err()))))
+	})
+	unhook := context.AfterFunc(lock.Context(), lost)
+	return func() {
+		unhook()
+		if lock.Err() != nil {
+			lost() // or waits for it
+		}
+	}
+}
+
+const (
+	maxShownPath = 200 // bytes
+	maxShownID   = 64
+)
+
+// shownRequest returns what operators are told of the request. Its query, its other headers and its body may have secrets.
+func (s *serving) shownRequest() *redlock.Request {
+	r := s.r
+	q := &redlock.Request{Method: cut(r.Method, maxShownID), ID: cut(r.Header.Get("X-Request-Id"), maxShownID), Delivery: s.turn.claimKey}
+	if s.rule.ShowClient {
+		q.Client = s.rule.sender(r)
+	}
+	if r.URL != nil {
+		q.Path = cut(r.URL.Path, maxShownPath)
+	}
+	if span := s.span.SpanContext(); span.HasTraceID() {
+		q.TraceID = span.TraceID().String()
+	} else if parent := r.Header.Get("Traceparent"); strings.Count(parent, "-") >= 3 {
+		q.TraceID = cut(strings.SplitN(parent, "-", 3)[1], maxShownID)
+	}
+	return q
+}
+
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
 }

@@ -4,12 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
+	"net/textproto"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fields"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
 )
 
 // KeyFunc derives a lock key from a request. An error that matches ErrMissingKey, or an empty key, means that the request lacks
@@ -278,3 +285,508 @@ func (e *KeyError) Unwrap() error { return e.Err }
 
 // ReadsBody reports whether a key of the template may have a field of the body.
 func (t *Template) ReadsBody() bool { return t.readsBody }
+
+// in returns what the body of a request has for the template.
+func (t *Template) in(r *http.Request) *bodyFields {
+	if t.readsBody {
+		if b, ok := r.Body.(*body); ok && b.parsed != nil && b.parsed.of == t.set {
+			return b.parsed
+		}
+	}
+	return &bodyFields{request: r, fields: t.set.fields, of: t.set}
+}
+
+// Placeholder is the PlaceholderFunc of net/http. It knows these placeholders:
+//
+//	{path.N}     segment N of the path, from 0: {path.1} of /orders/42 is 42. A path that is not clean,
+//	             such as /orders//42 or /./orders/42, has no key
+//	{path.NAME}  the wildcard NAME of the pattern that matched (http.ServeMux, chi, …)
+//	{path}       the whole path
+//	{header.X}   the header X
+//	{query.X}    the parameter X of the query
+//	{cookie.X}   the cookie X
+//	{method}     the method
+//	{host}       the requested host, without its port
+//
+// A value that a request gives more than once is ErrAmbiguousKey. A template folds the values: everything that upstreams may
+// take for the same value makes one key; docs/keys.md has the table.
+func Placeholder(name string) (KeyFunc, error) {
+	kind, arg, _ := strings.Cut(name, ".")
+	switch {
+	case name == "method":
+		return func(r *http.Request) (string, error) { return r.Method, nil }, nil
+	case name == "host":
+		return func(r *http.Request) (string, error) { return hostname(r.Host), nil }, nil
+	case name == "path":
+		return wholePath, nil
+	case arg == "":
+	case strings.TrimSpace(arg) != arg:
+		return nil, errBlank
+	case kind == "path":
+		if n, err := strconv.ParseUint(arg, 10, 16); err == nil {
+			return func(r *http.Request) (string, error) { return segment(r, int(n)) }, nil
+		}
+		if strings.Trim(arg, "-0123456789") == "" {
+			return nil, errors.New("want the number of a segment of the path, from 0 to 65535")
+		}
+		return func(r *http.Request) (string, error) { return wildcard(r, arg) }, nil
+	case kind == "header":
+		canonical := textproto.CanonicalMIMEHeaderKey(arg)
+		switch {
+		case canonical == "Host":
+			return nil, errors.New("{header.Host} is not among the headers of a request; use {host}")
+		case canonical == "Transfer-Encoding" || canonical == "Trailer":
+			return nil, fmt.Errorf("{header.%s} is not among the headers of a request, because the server takes it out; read another one", canonical)
+		case !httpguts.ValidHeaderFieldName(arg):
+			return nil, fmt.Errorf("%q is not the name of a header; want letters, digits and hyphens, as in {header.X-Order}", arg)
+		}
+		return func(r *http.Request) (string, error) { return oneHeader(r, canonical) }, nil
+	case kind == "query" || kind == "cookie":
+		if err := fields.CheckName(arg); err != nil {
+			return nil, err
+		}
+		if kind == "query" {
+			return parameter(arg)
+		}
+		if strings.ContainsAny(arg, ";,=") {
+			return nil, fmt.Errorf("%q is not the name of a cookie, because it would end at a semicolon, comma or equals sign", arg)
+		}
+		name := fields.NameOf(string(fields.AppendUnescaped(nil, []byte(arg)))) // as the names that requests have are read
+		return func(r *http.Request) (string, error) { return cookie(r, arg, name) }, nil
+	}
+	return nil, fmt.Errorf("unknown placeholder {%s}; want {path.N}, {path.NAME}, {path}, {header.X}, {query.X}, {cookie.X}, {method} or {host}", name)
+}
+
+var errBlank = errors.New("a space stands before or after the name; take it out")
+
+func single(values []string) (string, error) {
+	switch len(values) {
+	case 0:
+		return "", ErrMissingKey
+	case 1:
+		return values[0], nil
+	}
+	return "", ErrAmbiguousKey
+}
+
+// parameter returns the KeyFunc of a parameter of the query. A form in the body must not have another value for it: some
+// readers merge the two.
+func parameter(name string) (KeyFunc, error) {
+	f, err := fields.Parse(name)
+	wanted := []fields.Field{f}
+	return func(r *http.Request) (string, error) {
+		if err := grammar.Target(r); err != nil {
+			return "", err
+		}
+		found, err := fields.InForm([]byte(r.URL.RawQuery), wanted)
+		if err != nil {
+			return "", err
+		}
+		values, err := found[0].Result()
+		aside, bad := besideQuery(r, wanted)
+		if bad != nil {
+			return "", bad
+		}
+		if err = beside(values, err, aside); err != nil {
+			return "", err
+		}
+		return single(values)
+	}, err
+}
+
+// besideQuery returns what a reader that merges the query with the body finds there, if some reader takes the body for a form. Rack does
+// so if a POST has no Content-Type, or an empty one.
+func besideQuery(r *http.Request, wanted []fields.Field) (*fields.Found, error) {
+	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
+		return new(fields.Found), nil
+	}
+	header, err := oneHeader(r, "Content-Type")
+	form := err == ErrAmbiguousKey || strings.Contains(strings.ToLower(header), "urlencoded")
+	if !form && (r.Method != http.MethodPost || header != "" && strings.IndexAny(strings.TrimSpace(header), ";,") != 0) {
+		return new(fields.Found), nil
+	}
+	if form {
+		if _, err := isJSON(r); err != nil {
+			return nil, err
+		}
+	}
+	body, err := bodyBytes(r)
+	if form && err == nil {
+		err = grammar.Form(body)
+	}
+	return &fields.Collect(body, wanted)[0], err
+}
+
+func hostname(hostport string) string {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil { // no port
+		host = strings.TrimSuffix(strings.TrimPrefix(hostport, "["), "]")
+	}
+	return strings.TrimSuffix(strings.ToLower(host), ".")
+}
+
+// oneHeader returns the value of a header. A name that some server takes for the same, such as X_Order for X-Order, counts as
+// a second value, even among the trailers: some servers merge those into the headers.
+func oneHeader(r *http.Request, name string) (string, error) {
+	values := r.Header[name]
+	for other := range r.Header {
+		if other != name && fold.SameHeader(other, name) {
+			return "", ErrAmbiguousKey
+		}
+	}
+	for other := range r.Trailer {
+		if fold.SameHeader(other, name) {
+			return "", ErrAmbiguousKey
+		}
+	}
+	return single(values)
+}
+
+// cookie reads the header itself: net/http drops cookies that it finds malformed, but an upstream may read them. Some readers find
+// the beginning of a cookie wherever its name stands before an equals sign: it must do so nowhere else. own is the name as they read it.
+func cookie(r *http.Request, name string, own fields.Name) (value string, err error) {
+	if err := grammar.Cookies(r.Header["Cookie"]); err != nil {
+		return "", err
+	}
+	err = ErrMissingKey
+	for _, line := range r.Header["Cookie"] {
+		for pair := range strings.SplitSeq(line, ";") {
+			pair = strings.Trim(pair, " \t")
+			given, text, hasValue := strings.Cut(pair, "=")
+			switch alike, bad := isCookie(given, own); {
+			case bad != nil:
+				return "", bad
+			case alike && (given != name || !hasValue || err == nil), isWithin(pair, own):
+				return "", ErrAmbiguousKey
+			case alike:
+				if value, err = cookieValue(text); err != nil {
+					return "", err
+				}
+			}
+		}
+	}
+	return value, err
+}
+
+// isCookie reports whether some reader takes the name of a cookie for the one that is wanted.
+func isCookie(given string, own fields.Name) (bool, error) {
+	if strings.ContainsFunc(given, func(r rune) bool { return r >= utf8.RuneSelf }) {
+		return false, errBadCookie
+	}
+	for part := range strings.SplitSeq(given, ",") {
+		if alike(part, own) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// isWithin reports whether some reader finds the cookie within another one, behind a space, a comma, or whatever it takes for the end of
+// that.
+func isWithin(pair string, own fields.Name) bool {
+	for rest, found := pair, true; found; {
+		var before string
+		if before, rest, found = strings.Cut(rest, "="); !found {
+			return false
+		}
+		before = strings.TrimRightFunc(before, fold.IsBlank) // WebOb takes "id =42" for "id=42"
+		name := lastName(before, "-_.%[]")
+		if len(name) < len(before) && alike(name, own) {
+			return true
+		}
+		if shorter := lastName(name, "-_.%"); len(shorter) < len(name) && alike(shorter, own) { // WebOb begins a name behind brackets, too
+			return true
+		}
+	}
+	return false
+}
+
+// lastName returns the letters, digits and these signs at the end of a text.
+func lastName(text, signs string) string {
+	i := len(text)
+	for i > 0 && (fold.IsAlphanumeric(text[i-1]) || strings.IndexByte(signs, text[i-1]) >= 0) {
+		i--
+	}
+	return text[i:]
+}
+
+const errBadCookie = fold.Error("cookie can be read in several ways")
+
+// alike is Name.Alike for a name with escapes.
+func alike(text string, own fields.Name) bool { return fields.NameOf(unescaped(text)).Alike(own) }
+
+func unescaped(text string) string { return string(fields.AppendUnescaped(nil, []byte(text))) }
+
+func cookieValue(text string) (string, error) {
+	if err := grammar.CookieValue(text); err != nil {
+		return "", err
+	}
+	value := strings.ReplaceAll(unescaped(text), "+", " ") // node leaves a "+" as it is
+	value = strings.TrimFunc(value, func(r rune) bool { return r == '"' || fold.IsBlank(r) })
+	if value == "" && strings.Trim(text, "\"") != "" { // some readers see nothing here, others something
+		return "", errBadCookie
+	}
+	// Python undoes the escapes of quotes; Dancer2 splits at the other two; after j: Express reads JSON.
+	if strings.ContainsAny(value, `"\;&`) || strings.HasPrefix(value, "j:") {
+		return "", errBadCookie
+	}
+	return value, nil
+}
+
+// Key returns the lock key of a request, for templates that make a single one. The error is a *KeyError.
+func (t *Template) Key(r *http.Request) (string, error) {
+	if t.each >= 0 {
+		return "", &KeyError{Placeholder: t.parts[t.each].name, Err: ErrAmbiguousKey}
+	}
+	return t.key(t.in(r))
+}
+
+// Keys returns the lock keys of a request: several if the template has a placeholder with [] or &. JSON that could also be
+// read as a form has the keys of both, because some frameworks ignore the Content-Type. The error is a *KeyError.
+func (t *Template) Keys(r *http.Request) ([]string, error) {
+	from := t.in(r)
+	if t.readsBody || t.each >= 0 {
+		return t.all(from)
+	}
+	key, err := t.key(from)
+	if err != nil {
+		return nil, err
+	}
+	return []string{key}, nil
+}
+
+// key returns the key of a template whose placeholders have one value each.
+func (t *Template) key(from *bodyFields) (string, error) {
+	key, one := make([]byte, 0, maxKey), [1]string{} // neither is allocated
+	for i := range t.parts {
+		p := &t.parts[i]
+		if p.sources == nil {
+			key = append(key, p.literal...)
+			continue
+		}
+		values, err := p.values(from, one[:0])
+		if err != nil {
+			return "", err
+		}
+		key = t.escape(key, values[0])
+	}
+	return string(key), nil
+}
+
+// all returns the keys of all combinations of the values.
+func (t *Template) all(from *bodyFields) ([]string, error) {
+	keys := [][]byte{nil}
+	for i := range t.parts {
+		p := &t.parts[i]
+		if p.sources == nil {
+			for k := range keys {
+				keys[k] = append(keys[k], p.literal...)
+			}
+			continue
+		}
+		some, err := p.values(from, nil)
+		if err == nil && len(keys)*len(some) > maxKeys {
+			err = &KeyError{Placeholder: p.name, Err: errTooManyKeys}
+		}
+		if err != nil {
+			return nil, err
+		}
+		next := make([][]byte, 0, len(keys)*len(some))
+		for _, key := range keys {
+			for _, value := range some {
+				next = append(next, t.escape(slices.Clone(key), value))
+			}
+		}
+		keys = next
+	}
+	texts := make([]string, len(keys))
+	for i, key := range keys {
+		texts[i] = string(key)
+	}
+	return texts, nil
+}
+
+// values returns the folded values of the first alternative that the request has. A single value goes into room.
+func (p *part) values(from *bodyFields, room []string) (values []string, err error) {
+	var elsewhere []string
+	for _, together := range p.sources {
+		values, err = p.together(from, together, room)
+		if err == nil {
+			break
+		}
+		if other := (*elsewhereError)(nil); errors.As(err, &other) {
+			elsewhere = append(elsewhere, other.values...)
+		}
+		if !errors.Is(err, ErrMissingKey) {
+			break
+		}
+	}
+	if elsewhere != nil && (errors.Is(err, ErrMissingKey) || err == nil && !hasAll(unlabeled(values), elsewhere)) {
+		err = ErrAmbiguousKey // on_missing_key must not let it pass without a lock
+	}
+	if from.json && from.aside != nil {
+		values, err = from.withAside(p, values, err)
+	}
+	if err != nil {
+		return nil, &KeyError{Placeholder: p.name, Err: err}
+	}
+	return values, nil
+}
+
+func unlabeled(values []string) (plain []string) {
+	for _, value := range values {
+		plain = append(plain, value[strings.IndexByte(value, labelEnd)+1:])
+	}
+	return plain
+}
+
+// together returns the values of all of these sources that the request has. If there are several sources, it leaves out objects
+// and arrays, and elements of a list that lack the field.
+func (p *part) together(from *bodyFields, sources []source, room []string) ([]string, error) {
+	if len(sources) == 1 {
+		return p.valuesOf(from, &sources[0], room)
+	}
+	var all []string
+	for i := range sources {
+		values, err := p.valuesOf(from, &sources[i], nil)
+		switch {
+		case fields.Some(err):
+			all = append(all, values...)
+		case !errors.Is(err, ErrMissingKey) || !from.json && errors.As(err, new(*elsewhereError)):
+			return nil, err
+		}
+	}
+	if len(all) == 0 {
+		return nil, ErrMissingKey
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+// valuesOf returns the folded values of one source. With an error they are those beside what has none, as far as fields.Some has it.
+func (p *part) valuesOf(from *bodyFields, s *source, room []string) (values []string, err error) {
+	if s.value == nil {
+		values, err = from.values(*s)
+		if err == errOtherFormat && !from.readsOther(p) {
+			err = errBodyFormat
+		}
+		values = append(room, values...)
+	} else {
+		var value string
+		value, err = s.value(from.request)
+		values = append(room, value)
+	}
+	if !fields.Some(err) {
+		return nil, err
+	}
+	folded, failed := s.fold(values)
+	switch {
+	case failed != nil:
+		return nil, failed
+	case err != nil || len(folded) == len(values):
+		return folded, err
+	case len(folded) == 0:
+		return nil, ErrMissingKey
+	}
+	return folded, fields.ErrPartly
+}
+
+// fold folds values in place unless they are to be exact, and leaves out those of which nothing is left. It returns an error if one is not
+// what the placeholder expects.
+func (s *source) fold(values []string) (folded []string, err error) {
+	folded = values[:0]
+	for _, value := range values {
+		if s.kind != "" && value != "" && !fold.Kinds[s.kind](value) {
+			return nil, fold.Error(fmt.Sprintf("not of the kind %q in its one spelling", s.kind))
+		}
+		if !s.exact {
+			value, err = fold.Value(value)
+		} else if strings.ContainsRune(value, labelEnd) {
+			err = fold.ErrBadText
+		}
+		if err != nil {
+			return nil, err
+		}
+		if value != "" {
+			folded = append(folded, s.label+value)
+		}
+	}
+	return folded, nil
+}
+
+// escape appends a value to a key, escaped.
+func (t *Template) escape(key []byte, value string) []byte {
+	const hex = "0123456789ABCDEF"
+	for _, c := range []byte(value) {
+		if c == labelEnd {
+			key = append(key, '=')
+		} else if t.escaped[c] {
+			key = append(key, '%', hex[c>>4], hex[c&15])
+		} else {
+			key = append(key, c)
+		}
+	}
+	return key
+}
+
+const (
+	maxKeys = fields.MaxValues // of a request
+	maxKey  = 200              // bytes; a longer key is replaced by its hash
+)
+
+// errTooManyKeys reports a request that would have to hold too many locks.
+var errTooManyKeys = fields.ErrTooMany
+
+// keysFunc derives the lock keys of a request, which holds all of them together, and of several templates says which has made each. The
+// caller may change the slices. Its errors are those of a KeyFunc.
+type keysFunc func(*http.Request) (keys []string, from []int, err error)
+
+// Keys makes a KeyFunc usable as a keysFunc.
+func (key KeyFunc) Keys(r *http.Request) ([]string, []int, error) {
+	k, err := key(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	return []string{k}, nil, nil
+}
+
+// templates are the key templates of a rule: a request has the keys of all of them.
+type templates []*Template
+
+// parseTemplates reads several templates as ParseTemplate does.
+func parseTemplates(texts []string, compile PlaceholderFunc) (templates, error) {
+	if len(texts) == 0 {
+		return nil, errors.New("no key template")
+	}
+	if len(texts) > maxKeys {
+		return nil, fmt.Errorf("key templates: at most %d, got %d", maxKeys, len(texts))
+	}
+	all := make(templates, len(texts))
+	for i, text := range texts {
+		var err error
+		if all[i], err = ParseTemplate(text, compile); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// Global reports whether one of the templates has no placeholder, so that all requests share its lock.
+func (t templates) Global() bool { return slices.ContainsFunc(t, (*Template).Global) }
+
+// Keys derives the lock keys of a request, at least one from each template. The error is a *KeyError.
+func (t templates) Keys(r *http.Request) (keys []string, from []int, err error) {
+	if len(t) == 1 {
+		keys, err = t[0].Keys(r)
+		return keys, nil, err
+	}
+	for i, template := range t {
+		some, err := template.Keys(r)
+		if err != nil {
+			return nil, nil, err
+		}
+		keys = append(keys, some...)
+		from = append(from, slices.Repeat([]int{i}, len(some))...)
+	}
+	return keys, from, nil
+}

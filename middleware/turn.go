@@ -2,12 +2,11 @@ package middleware
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
-	"sync"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -170,56 +169,9 @@ func (t Turn) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-func (rule *Serializer) stopping() bool { return rule.Shutdown != nil && rule.Shutdown.Err() != nil }
-
 // uncontended is how long it takes to get a lock that is free: only a request that hasn't got its lock by then is treated as
 // one that waits.
 const uncontended = 10 * time.Millisecond
-
-// wait calls lock, which waits, or try, which doesn't, if the server is about to stop.
-func (s *serving) wait(try, lock func(context.Context) (*redlock.Lock, error)) (got *redlock.Lock, err error) {
-	if s.rule.stopping() {
-		got, err = try(s.r.Context())
-	} else {
-		got, err = s.waitWhileServing(lock)
-	}
-	// A wait that was ended before its first attempt had a reply has no other error.
-	ended := errors.Is(err, context.Canceled) && !errors.Is(err, redlock.ErrNoQuorum) && s.r.Context().Err() == nil
-	if (ended || errors.Is(err, redlock.ErrHeld)) && s.rule.stopping() {
-		err = errStopping
-	}
-	return got, err
-}
-
-// waitWhileServing waits until the wait is over or the server is about to stop. Meanwhile it reads the body ahead.
-func (s *serving) waitWhileServing(acquire func(context.Context) (*redlock.Lock, error)) (*redlock.Lock, error) {
-	s.rule.observeWaits(1)
-	defer s.rule.observeWaits(-1)
-	if _, ok := s.r.Body.(*body); !ok && s.rule.Shutdown == nil { // there is nothing to do meanwhile
-		return acquire(s.r.Context())
-	}
-	ctx, cancel := context.WithCancel(s.r.Context())
-	defer cancel()
-	var waits sync.WaitGroup
-	waits.Add(1)
-	unhook := func() bool { return false }
-	begins := time.AfterFunc(uncontended, func() {
-		defer waits.Done()
-		if s.rule.Shutdown != nil {
-			unhook = context.AfterFunc(s.rule.Shutdown, cancel)
-		}
-		if b, ok := s.r.Body.(*body); ok {
-			b.readAhead(ctx)
-		}
-	})
-	lock, err := acquire(ctx)
-	if !begins.Stop() {
-		cancel()
-		waits.Wait()
-		unhook()
-	}
-	return lock, err
-}
 
 // SlotHeader is the request header in which the upstream finds the slot of a rule with Concurrency. Every rule removes what a client
 // sends under that name.
@@ -245,4 +197,44 @@ func (t *Turn) showSlot(r *http.Request) {
 			return
 		}
 	}
+}
+
+// mostOf returns how many requests may hold a key of the turn.
+func (t *Turn) mostOf(key string) int {
+	if n, ok := t.most[key]; ok {
+		return n
+	}
+	return t.concurrency
+}
+
+// showing returns the rule around this one that shows its key in this header, or nil.
+func (t *Turn) showing(header string) *Turn {
+	for outer := t.outer; outer != nil; outer = outer.outer {
+		if outer.Lock != nil && outer.keyHeader != "" && fold.SameHeader(outer.keyHeader, header) {
+			return outer
+		}
+	}
+	return nil
+}
+
+// identity is by what the lines of the log about one turn can be joined: the fencing token, and the hashes of what it locks, that of
+// a delivery last.
+func (t *Turn) identity() (attrs []slog.Attr) {
+	var hashes []string
+	for _, key := range t.keys {
+		hashes = append(hashes, redlock.KeyHash(key))
+	}
+	if t.claimKey != "" {
+		hashes = append(hashes, redlock.KeyHash(t.claimKey))
+	}
+	if len(hashes) > 0 {
+		attrs = append(attrs, slog.String("key_hash", strings.Join(hashes, " ")))
+	}
+	if t.Lock != nil {
+		attrs = append(attrs, slog.Uint64("fence", t.Lock.Fence()))
+	}
+	if slot, ok := t.Slot(); ok {
+		attrs = append(attrs, slog.Int("slot", slot))
+	}
+	return attrs
 }

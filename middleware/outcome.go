@@ -1,0 +1,243 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/signature"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// Outcome is what became of a request's lock.
+type Outcome string
+
+// Outcomes returns all outcomes, for metrics that begin at zero.
+func Outcomes() []Outcome {
+	return slices.AppendSeq([]Outcome{OutcomeAcquired, OutcomeReplayed, OutcomeDryRun}, maps.Keys(titles))
+}
+
+// titles are what the responses to refused requests say.
+var titles = map[Outcome]string{
+	OutcomeHeld:       "Another request with the same key is in progress",
+	OutcomeNoQuorum:   "The lock service can't be reached",
+	OutcomeMissingKey: "The request lacks a value that its lock key is made of",
+	OutcomeBadKey:     "No certain lock key can be made of the request",
+	OutcomeDuplicate:  "The same delivery is in progress",
+	OutcomeMismatch:   "The ID was used for another request",
+	OutcomeUnreadable: "The request was served before, and its response can't be read now",
+	OutcomeMissingID:  "The request lacks an ID",
+	OutcomeLost:       "The lock was lost while the request ran; its outcome is unknown",
+	OutcomeCanceled:   "The client left",
+	OutcomeStopping:   "The server is about to stop, and the lock is held",
+	OutcomeFailed:     "The lock could not be taken",
+
+	OutcomeBadSignature: "The request is not signed as it should be",
+	OutcomeUpgrade:      "Requests for another protocol are not served here",
+
+	OutcomeBodyTooLarge:    "The body is too large to make a lock key of it",
+	OutcomeUnsupportedBody: "No lock key can be made of such a body",
+	OutcomeBodyTimeout:     "The body did not arrive in time",
+	OutcomeBodyBudget:      "Too many bodies are being read",
+}
+
+// Reason is why the response to a delivery is not remembered, under a rule that remembers responses.
+type Reason string
+
+// Reasons returns all reasons, for metrics that begin at zero.
+func Reasons() []Reason {
+	return []Reason{ReasonNotFinal, ReasonBrokenOff, ReasonTruncated, ReasonStream, ReasonHijacked, ReasonTooLarge, ReasonLostLease, ReasonNoQuorum, ReasonQuota, ReasonNoRoom, ReasonFailed}
+}
+
+// reasonOf returns why a response is not remembered that the masters were asked to remember, or "".
+func reasonOf(err error) Reason {
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, redlock.ErrNoRoom):
+		return ReasonNoRoom
+	case errors.Is(err, redlock.ErrNoQuorum):
+		return ReasonNoQuorum
+	case errors.Is(err, redlock.ErrClosed):
+		return ReasonFailed
+	case errors.Is(err, redlock.ErrExpired), errors.Is(err, redlock.ErrNotOwner):
+		return ReasonLostLease
+	}
+	return ReasonFailed
+}
+
+// endOf returns what has become of a lock whose handler has returned.
+func endOf(lock *redlock.Lock) Outcome {
+	if lock.Err() != nil {
+		return OutcomeLost
+	}
+	return OutcomeAcquired
+}
+
+// detailOf returns why a request has this outcome, in words that its client may see. They name a placeholder at most: never a
+// key, a value of the request or a master. An error of which that is not certain is not quoted.
+func detailOf(outcome Outcome, err error) string {
+	switch outcome {
+	case OutcomeAcquired, OutcomeReplayed, OutcomeDryRun:
+		return ""
+	case OutcomeHeld:
+		return detailOfHeld(err)
+	case OutcomeNoQuorum:
+		return detailOfNoQuorum(err)
+	case OutcomeLost:
+		return detailOfLost(err)
+	case OutcomeDuplicate:
+		return sameDelivery
+	case OutcomeUnreadable:
+		return "some master remembers a response, which can't be read now"
+	case OutcomeMismatch:
+		return errMismatch.Error()
+	case OutcomeStopping:
+		return errStopping.Error()
+	case OutcomeCanceled:
+		return "the client left before the request had its lock"
+	case OutcomeFailed:
+		if errors.Is(err, redlock.ErrClosed) {
+			return "the server has closed its locks"
+		}
+		if errors.Is(err, remembered.ErrUnreadable) {
+			return "the remembered response can't be read"
+		}
+		var reason *refusalReason
+		if errors.As(err, &reason) {
+			return reason.text
+		}
+		return "the lock can't be asked for"
+	}
+	return detailOfRequest(err)
+}
+
+// detailOfRequest is detailOf for a request that was refused before its lock was asked for.
+func detailOfRequest(err error) string {
+	var reason *refusalReason
+	var unsigned signature.Error
+	var value fold.Error
+	why := "no certain key can be made of the request"
+	switch {
+	case errors.As(err, &reason):
+		why = reason.text
+	case errors.As(err, &unsigned):
+		return string(unsigned)
+	case errors.As(err, &value):
+		why = string(value)
+	case errors.Is(err, context.Canceled):
+		why = "the client left before its body was read"
+	}
+	var part *KeyError
+	switch {
+	case errors.As(err, &part):
+		return "key part {" + part.Placeholder + "}: " + why
+	case value != "":
+		return "key: " + why
+	}
+	return why
+}
+
+func detailOfHeld(err error) string {
+	var held *redlock.HeldError
+	slots := 1
+	if errors.As(err, &held) {
+		slots = held.Slots
+	}
+	switch {
+	case errors.Is(err, redlock.ErrTooManyWaiters):
+		return "too many requests are waiting for the lock"
+	case slots > 1 && errors.Is(err, context.DeadlineExceeded):
+		return fmt.Sprintf("all %d slots were taken for the whole wait", slots)
+	case slots > 1:
+		return fmt.Sprintf("all %d slots are taken", slots)
+	case errors.Is(err, context.DeadlineExceeded):
+		return "another request held the lock for the whole wait"
+	}
+	return "another request holds the lock"
+}
+
+func detailOfNoQuorum(err error) string {
+	var quorum *redlock.QuorumError
+	switch {
+	case !errors.As(err, &quorum):
+		return "the wait was over before the masters could answer"
+	case quorum.Total == 0:
+		return "other processes use other masters than this one"
+	case quorum.RetryAfter > 0:
+		return "too few masters may vote: some have just started"
+	case quorum.Total-len(quorum.Masters) < quorum.Quorum:
+		return "too few masters are usable"
+	case quorum.Answered < quorum.Quorum:
+		return "too few masters answered in time"
+	}
+	return "a majority of the masters answered, but too late, or not to all"
+}
+
+func detailOfLost(err error) string {
+	switch {
+	case errors.Is(err, redlock.ErrMaxHold):
+		return "the request held its lock for max_hold"
+	case errors.Is(err, redlock.ErrForced):
+		return "the lock was released by force"
+	case errors.Is(err, redlock.ErrClosed):
+		return "the server has closed its locks"
+	}
+	return "the lease could not be renewed"
+}
+
+// linePause is the time between two lines of the log about one outcome under one rule.
+const linePause = 10 * time.Second
+
+// lines limits how much a rule logs about its requests: a storm of refusals must not become a storm of lines.
+type lines struct {
+	mu   sync.Mutex
+	last map[string]line // by what they are about
+}
+
+// line is the last one about something.
+type line struct {
+	at     time.Time
+	missed int // requests since then
+}
+
+// due reports whether a line about something, such as an outcome, may be logged now, and about how many requests none was since the last
+// one.
+func (l *lines) due(about string, now time.Time) (missed int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last, logged := l.last[about]
+	if logged && now.Sub(last.at) < linePause {
+		last.missed++
+		l.last[about] = last
+		return 0, false
+	}
+	if l.last == nil {
+		l.last = make(map[string]line)
+	}
+	l.last[about] = line{at: now}
+	return last.missed, true
+}
+
+// levelOf returns the level at which an outcome is logged. What other requests and impatient clients cause is normal.
+func levelOf(outcome Outcome) slog.Level {
+	switch outcome {
+	case OutcomeNoQuorum, OutcomeLost, OutcomeFailed, OutcomeBodyBudget, OutcomeBadSignature:
+		return slog.LevelWarn
+	case OutcomeCanceled, OutcomeStopping:
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
+}
+
+// ofServer reports whether the server, and not the client or another request, is the reason for an outcome.
+func ofServer(outcome Outcome) bool {
+	return outcome == OutcomeNoQuorum || outcome == OutcomeLost || outcome == OutcomeFailed
+}
