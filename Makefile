@@ -33,13 +33,15 @@ help: ## Show the targets
 build: ## Build bin/caddy: Caddy with the standard modules and this one
 	go build -o bin/caddy ./cmd/caddy
 
+# The module of test/ needs what users of the others don't. A workspace of both has them tested by one command.
+BOTH := GOWORK=$(CURDIR)/test/go.work
 # Most tests wait most of the time. The packages that take longest begin first.
-TEST := go test -p 4 -parallel 6 -timeout 30m
-ALL := ./redlock ./e2e ./cmd/redlock ./...
+TEST := $(BOTH) go test -p 4 -parallel 6 -timeout 30m
+ALL := ./redlock ./test/e2e ./cmd/redlock ./... ./test/...
 
 test: redis-server ## Run the tests of each package, models in few random cases (3 minutes)
 	@echo '1/2 compile: minutes the first time, seconds after that'
-	go build ./...
+	$(BOTH) go build ./... ./test/...
 	@echo '2/2 test: a line for each package; redlock and e2e take minutes, and are told first'
 	$(TEST) -short $(ALL)
 
@@ -51,12 +53,12 @@ test-race: redis-server ## Run all tests with the race detector: redlock and e2e
 models: ## Run models and mutants at full size
 	go test -timeout 30m -run '$(MODELS)' ./redlock
 
-stacks: redis-server postgres ## Test the modules of examples, and the plugin for Traefik as it is interpreted
+stacks: redis-server postgres ## Test the modules of examples
 	cd examples/stacks && POSTGRES=required go test -race -timeout 5m ./...
-	cd traefik/yaegitest && go test -timeout 5m ./...
 
 test-stalled: redis-server ## Run the tests with the race detector while each processor stands still half of the time, as beside busy neighbors (as root)
-	go build -o bin/stall ./internal/stall && bin/stall 300ms $(TEST) -race -count 1 $(ALL)
+	cd test && go build -o ../bin/stall ./stall
+	$(BOTH) bin/stall 300ms go test -p 4 -parallel 6 -timeout 30m -race -count 1 $(ALL)
 
 deploy: redis-server ## Check the files in deploy: units of systemd, manifests, the compose file, the Dockerfile's build command
 	@if ! command -v systemd-analyze >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends systemd; fi
@@ -71,7 +73,7 @@ clients: redis-server ## Install the languages of clients/ and Laravel (apt-get)
 		$(APT) install -y --no-install-recommends php-laravel-framework; \
 	fi
 	CLIENTS=required go test -count 1 -parallel 6 -timeout 10m ./clients
-	CLIENTS=required go test -count 1 -timeout 10m -v -run '^(TestLockInPHP|TestLaravel)$$' ./e2e
+	cd test && CLIENTS=required go test -count 1 -timeout 10m -v -run '^(TestLockInPHP|TestLaravel)$$' ./e2e
 
 test-servers: redis-server ## Run the tests of the lock on each of SERVERS (all that are on the PATH)
 	@failed=; for server in $(SERVERS); do \
@@ -82,26 +84,26 @@ test-servers: redis-server ## Run the tests of the lock on each of SERVERS (all 
 former: redis-server former-is-here ## Run processes of the release before this (or of FORMER, a revision) beside those of the present code
 	@echo 'beside $(FORMER):'; sources=$$(mktemp -d); trap 'rm -r "$$sources"' EXIT; \
 	$(GIT) archive '$(FORMER)' | tar -x -C "$$sources" && \
-	FORMER_SOURCES="$$sources" go test -count 1 -timeout 20m ./compat
+	cd test && FORMER_SOURCES="$$sources" go test -count 1 -timeout 20m ./compat
 
 former-is-here:
 	@$(GIT) cat-file -e '$(FORMER)^{commit}' 2>/dev/null || { \
 		echo 'the former version, $(FORMER), is not in this clone: run git fetch --unshallow --tags' >&2; exit 1; }
 
 torture: redis-server ## Let processes lock for TORTURE_TIME (30m) while everything goes wrong: docs/testing.md
-	TORTURE_TIME=$(TORTURE_TIME) go test -count=1 -timeout 0 -v -run '^TestTorture$$' ./torture
+	cd test && TORTURE_TIME=$(TORTURE_TIME) go test -count=1 -timeout 0 -v -run '^TestTorture$$' ./torture
 
 # The tests that call needTime, and those that are longer here.
 OPERATING := ^Test(Reloads|Rotations?|Incidents|InsecureTLS|AdminCommands|LongAndHostileKeys|Watch|AdminAddresses|Exit.*|Deploy|DeployedCaddyfiles|CommandsOfRedis|RememberedPayments)$$
 
 operating: redis-server ## Run the longer tests of operating Caddys: reloads, exits, commands, rotation, incidents, deploy/ (5 minutes)
-	OPERATING=1 go test -race -count=1 -parallel 6 -timeout 20m -run '$(OPERATING)' ./e2e
+	cd test && OPERATING=1 go test -race -count=1 -parallel 6 -timeout 20m -run '$(OPERATING)' ./e2e
 
 storm: redis-server ## Repeat payments through Caddys and a net/http server that fail, as do their masters, for STORM_TIME (30m)
-	STORM_TIME=$(STORM_TIME) go test -count=1 -timeout 0 -v -run '^TestRememberedPayments$$' ./e2e
+	cd test && STORM_TIME=$(STORM_TIME) go test -count=1 -timeout 0 -v -run '^TestRememberedPayments$$' ./e2e
 
 reloads: redis-server ## Reload two Caddys RELOADS times (200) under load, in turn with right and wrong configurations (5 minutes)
-	RELOADS=$(RELOADS) go test -count=1 -timeout 0 -v -run '^TestReloads$$' ./e2e
+	cd test && RELOADS=$(RELOADS) go test -count=1 -timeout 0 -v -run '^TestReloads$$' ./e2e
 
 # Go 1.26 may report the end of FUZZTIME as a failure (go.dev/issue/75804): only a failure with a failing input is real.
 fuzz: ## Fuzz the parsers of requests and templates, FUZZTIME (60s) each
@@ -118,7 +120,7 @@ alerts: redis-server ## Install Prometheus if it is missing, and let each alert 
 	@if ! { command -v prometheus && command -v promtool; } >/dev/null; then \
 		$(APT) update && $(APT) install -y --no-install-recommends prometheus; \
 	fi
-	ALERTS=required go test -race -count 1 -timeout 5m -run '^TestAlert' ./e2e
+	cd test && ALERTS=required go test -race -count 1 -timeout 5m -run '^TestAlert' ./e2e
 
 # Debian's packages for the upstreams, and for the proxies in front of them (UPSTREAMS=express+nginx). php-fpm is for php_fastcgi; Rack and Python need the servers of webrick and Flask.
 UPSTREAMS ?= all
@@ -160,31 +162,31 @@ PACKAGES_haproxy := haproxy
 UPSTREAM_NAMES := $(if $(filter all,$(UPSTREAMS)),$(patsubst PACKAGES_%,%,$(filter PACKAGES_%,$(.VARIABLES))),$(subst +, ,$(UPSTREAMS)))
 UPSTREAM_PACKAGES := $(sort $(foreach name,$(UPSTREAM_NAMES),$(PACKAGES_$(name))))
 
-# npm-install installs the packages of internal/$(1)/package.json in bin/$(1), once.
+# npm-install installs the packages of $(1)/package.json in bin, once.
 define npm-install
-	@cmp -s internal/$(1)/package.json bin/$(1)/installed || { \
-		npm install --silent --fetch-retries 2 --fetch-retry-mintimeout 1000 --fetch-retry-maxtimeout 5000 --fetch-timeout 60000 --ignore-scripts --no-audit --no-fund --no-package-lock --prefix bin/$(1) $$(sed -n 's/^ *"\(.*\)": "\([^ "]*[0-9.]*\)",*$$/\1@\2/p' internal/$(1)/package.json) && \
-		cp internal/$(1)/package.json bin/$(1)/installed || { \
-		echo 'npm could not install the packages of internal/$(1)/package.json: can its registry be reached?' >&2; exit 1; }; }
+	@cmp -s $(1)/package.json bin/$(notdir $(1))/installed || { \
+		npm install --silent --fetch-retries 2 --fetch-retry-mintimeout 1000 --fetch-retry-maxtimeout 5000 --fetch-timeout 60000 --ignore-scripts --no-audit --no-fund --no-package-lock --prefix bin/$(notdir $(1)) $$(sed -n 's/^ *"\(.*\)": "\([^ "]*[0-9.]*\)",*$$/\1@\2/p' $(1)/package.json) && \
+		cp $(1)/package.json bin/$(notdir $(1))/installed || { \
+		echo 'npm could not install the packages of $(1)/package.json: can its registry be reached?' >&2; exit 1; }; }
 endef
 
 upstreams: node ## Install UPSTREAMS (all; apt-get, npm) and compare our keys with what they read
 	@if ! dpkg -s $(UPSTREAM_PACKAGES) >/dev/null 2>&1; then \
 		$(APT) update && $(APT) install -y --no-install-recommends $(UPSTREAM_PACKAGES); \
 	fi
-	$(call npm-install,upstreams)
+	$(call npm-install,test/upstreams)
 	$(if $(filter all nethttp chi gorilla gin echo fiber,$(UPSTREAMS)),cd examples/stacks && go build -o ../../bin/upstreams/go ./upstream)
-	UPSTREAMS='$(UPSTREAMS)' go test -count 1 -run 'TestNoSplit|TestUpstream' ./e2e
+	cd test && UPSTREAMS='$(UPSTREAMS)' go test -count 1 -run 'TestNoSplit|TestUpstream' ./e2e
 
-corpus: node ## Let clients in 12 languages send 12,000 requests, and store a sample of them in internal/corpus (apt-get, npm, Chromium; 5 minutes)
+corpus: node ## Let clients in 12 languages send 12,000 requests, and store a sample of them in test/corpus (apt-get, npm, Chromium; 5 minutes)
 	$(APT) update && $(APT) install -y --no-install-recommends chromium curl default-jdk-headless erlang-inets httpie jq libmojolicious-perl liburi-perl libwww-perl lua-cjson lua-socket lua5.4 php-cli php-curl php-guzzlehttp-guzzle python3-aiohttp python3-httplib2 python3-httpx python3-pycurl python3-requests r-cran-curl r-cran-jsonlite ruby-excon ruby-faraday ruby-httparty ruby-httpclient ruby-rack ruby-rest-client ruby-typhoeus tcllib wget
-	$(call npm-install,corpus)
-	cd internal/corpus && go run ./record
+	$(call npm-install,test/corpus)
+	cd test/corpus && go run ./record
 
 sdks: node redis-server ## Install the senders' SDKs (npm, apt-get), compare our verdicts on signatures with theirs, and let those of Stripe repeat payments
 	@/usr/bin/python3 -c 'import stripe' 2>/dev/null || { $(APT) update && $(APT) install -y --no-install-recommends python3-stripe; }
-	$(call npm-install,sdks)
-	SDKS=required go test -count 1 -run 'TestSDK|TestPresetOf' ./middleware ./e2e
+	$(call npm-install,test/sdks)
+	$(BOTH) SDKS=required go test -count 1 -run 'TestSDK|TestPresetOf' ./test/sdks ./test/e2e
 
 traefik: redis-server ## Build a real Traefik, and run it with the plugin and an agent beside a Caddy (10 minutes the first time): docs/traefik.md
 	@mkdir -p bin
@@ -196,7 +198,7 @@ trial: redis-server ## Do what README says to type first in a bare Debian, which
 	@if ! { command -v debootstrap && command -v ip; } >/dev/null; then \
 		$(APT) update && $(APT) install -y --no-install-recommends debootstrap debian-archive-keyring iproute2; \
 	fi
-	TRIAL='$(TRIAL)' internal/trial/run.sh
+	TRIAL='$(TRIAL)' test/trial/run.sh
 
 COVERED := ./redlock/... ./middleware/... ./metrics ./console ./agent
 
@@ -216,7 +218,7 @@ console: redis-server ## Look at the page of the console with Chromium, which it
 	cd console/browsertest && go test -count 1 -parallel 4 -timeout 10m ./...
 
 images: build redis-server ## Record the terminal in README, and photograph the page of the console with Chromium, which make console installs
-	go run ./internal/recording
+	go run ./tools/recording
 	cd console/browsertest && PICTURE=$(abspath docs/images/console.png) go test -count 1 -run '^TestPicture$$' .
 
 lint: build ## Check format, vet, staticcheck, go.mod and Caddyfile.example (lint-modules has the modules beside this one)
@@ -229,23 +231,23 @@ lint: build ## Check format, vet, staticcheck, go.mod and Caddyfile.example (lin
 
 # What they share with the module above has its versions, so that it is compiled and analyzed once.
 lint-modules: ## Check vet, staticcheck and go.mod of the modules beside this one
-	for module in examples/stacks bench traefik/yaegitest deploy/check console/browsertest; do ( \
+	for module in test examples/stacks deploy/check console/browsertest; do ( \
 		cd $$module && go vet ./... && go run $(STATICCHECK) ./... && go mod tidy -diff) || exit 1; \
 	done
 
-prose: node ## Check the spelling in documents, comments and messages: internal/prose/words.txt has the words that are right
-	$(call npm-install,prose)
-	bin/prose/node_modules/.bin/cspell lint --no-progress --show-suggestions --config internal/prose/cspell.json || { \
-		echo 'correct these words, or add those that are right to internal/prose/words.txt' >&2; exit 1; }
+prose: node ## Check the spelling in documents, comments and messages: tools/prose/words.txt has the words that are right
+	$(call npm-install,tools/prose)
+	bin/prose/node_modules/.bin/cspell lint --no-progress --show-suggestions --config tools/prose/cspell.json || { \
+		echo 'correct these words, or add those that are right to tools/prose/words.txt' >&2; exit 1; }
 
 site: node ## Build the site from docs in bin/site/dist, with a part for each minor version, and follow its links (20 seconds)
-	$(call npm-install,site)
-	internal/site/build.sh
+	$(call npm-install,tools/site)
+	tools/site/build.sh
 
 workflows: ## Check the workflows of GitHub and the scripts of the shell
 	@if ! command -v shellcheck >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends shellcheck; fi
 	go run $(ACTIONLINT)
-	shellcheck .ci/run internal/site/*.sh internal/trial/run.sh examples/jobs/*.sh examples/traefik/*.sh clients/shell/*.sh
+	shellcheck .ci/run tools/site/*.sh test/trial/run.sh examples/jobs/*.sh examples/traefik/*.sh clients/shell/*.sh
 
 # The tool exits with 3 for what it has found, and with 1 if it can't get the database.
 vulncheck: ## Look for known vulnerabilities in what is called; that the database can't be reached is an error with VULNDB=required
@@ -289,15 +291,14 @@ release: ## Release the tag of this commit as a draft, with GITHUB_TOKEN; only t
 syft: ## Install syft, which writes the lists of parts (SBOM)
 	go install $(SYFT)
 
-bench: redis-server ## Compare the library with its peers (8 minutes): bench/RESULTS.md
-	cd bench && go run .
+bench: redis-server ## Compare the library with its peers (8 minutes): test/bench/RESULTS.md
+	cd test/bench && go run .
 
-bench-check: redis-server wrk ## Test the benchmarks and run each once
-	cd bench && go test ./...
-	cd bench && out=$$(mktemp -d) && go run . -quick -o $$out && go run . -http -quick -o $$out && rm -r $$out
+bench-check: redis-server wrk ## Run each benchmark once
+	cd test/bench && out=$$(mktemp -d) && go run . -quick -o $$out && go run . -http -quick -o $$out && rm -r $$out
 
-bench-http: redis-server wrk ## Measure Caddy with and without locks, with wrk, which it installs (3 minutes): bench/RESULTS.md
-	cd bench && go run . -http
+bench-http: redis-server wrk ## Measure Caddy with and without locks, with wrk, which it installs (3 minutes): test/bench/RESULTS.md
+	cd test/bench && go run . -http
 
 postgres:
 	@if ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then $(APT) update && $(APT) install -y --no-install-recommends postgresql; fi

@@ -6,7 +6,7 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
 	_ "github.com/caddy-redlock/caddy-redlock"
-	_ "github.com/caddy-redlock/caddy-redlock/examples/slowbackend"
+	_ "github.com/caddy-redlock/caddy-redlock/cmd/caddy/slowbackend"
 )
 
 func main() { caddycmd.Main() }

@@ -1,0 +1,164 @@
+package e2e
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+)
+
+// newCounter returns an upstream that answers with how many requests it has served, and fails the first.
+func newCounter(t *testing.T) (addr string) {
+	t.Helper()
+	var served atomic.Int64
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		n := served.Add(1)
+		if n == 1 {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		_, _ = fmt.Fprintf(w, "served %d", n)
+	}))
+	t.Cleanup(upstream.Close)
+	return upstream.Listener.Addr().String()
+}
+
+func requireResponse(t *testing.T, a received, status int, body string, replayed bool) {
+	t.Helper()
+	if a.status != status || a.body != body || (a.header.Get("Idempotency-Replayed") == "true") != replayed {
+		t.Errorf("%d %q, header %v; want %d %q, replayed %v", a.status, a.body, a.header, status, body, replayed)
+	}
+}
+
+func TestRecipeOfRepeatedDeliveries(t *testing.T) {
+	text := strings.ReplaceAll(recipe(t, "Webhooks"), "./run/secrets/stripe", "."+secretFile(t, secret))
+	c := runDocumented(t, text, redistest.Start(t, 3), newCounter(t))
+	deliver := func(endpoint, id string, sent time.Time) received {
+		body := fmt.Sprintf(`{"id":%q,"data":{"object":{"customer":"cus_1"}}}`, id)
+		now := fmt.Sprint(sent.Unix())
+		sum := hmac.New(sha256.New, []byte(secret))
+		sum.Write([]byte(now + "." + body))
+		return send(t, withBody(c.url+"/webhooks/stripe"+endpoint, body, "Stripe-Signature", fmt.Sprintf("t=%s,v1=%x", now, sum.Sum(nil))))
+	}
+	now := time.Now()
+	requireResponse(t, deliver("", "evt_1", now), 500, "served 1", false)
+	requireResponse(t, deliver("", "evt_1", now), 200, "served 2", false)
+	requireResponse(t, deliver("", "evt_1", now.Add(time.Second)), 200, "served 2", true) // signed anew
+	requireResponse(t, deliver("", "evt_2", now), 200, "served 3", false)
+	requireResponse(t, deliver("/other", "evt_1", now), 200, "served 4", false)
+	requireResponse(t, deliver("", "evt_1", now), 200, "served 2", true)
+}
+
+// TestRecipeOfShopify sends what Shopify does: one event for two topics, its repeats, and a refund of the order meanwhile.
+func TestRecipeOfShopify(t *testing.T) {
+	t.Parallel()
+	document, err := os.ReadFile(filepath.Join("../..", recipes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := regexp.MustCompile("For Shopify, with `(preset shopify)`, `(verify shopify .*)` and `(remember .*?)`").FindStringSubmatch(string(document))
+	if settings == nil {
+		t.Fatalf("%s has no settings for Shopify", recipes)
+	}
+	c, b, release := runRecipe(t, "Webhooks", "/webhooks/stripe", "/webhooks/shopify", "preset stripe", settings[1]+"\n\t\twait 2m",
+		"verify stripe {file./run/secrets/stripe}", strings.ReplaceAll(settings[2], "./run/secrets/shopify", "."+secretFile(t, secret)), "remember 72h", settings[3])
+	delivery := func(key, shop, event, topic, body string) *http.Request {
+		sum := hmac.New(sha256.New, []byte(key))
+		sum.Write([]byte(body))
+		return withBody(c.url+"/webhooks/shopify", body, "X-Shopify-Shop-Domain", shop, "X-Shopify-Event-Id", event, "X-Shopify-Topic", topic,
+			"X-Shopify-Hmac-Sha256", base64.StdEncoding.EncodeToString(sum.Sum(nil)))
+	}
+	order := func(event, topic string) *http.Request {
+		return delivery(secret, "a.myshopify.com", event, topic, `{"id":5001,"admin_graphql_api_id":"gid://shopify/Order/5001"}`)
+	}
+	wait := b.holdRequests(t, order("e1", "orders/paid"))
+	requireStatus(t, send(t, delivery("another secret", "a.myshopify.com", "e9", "orders/paid", `{"id":5001}`)), http.StatusUnauthorized)
+	requireStatus(t, send(t, order("e1", "orders/paid")), http.StatusConflict) // it runs
+	line := sendAll(t, order("e1", "orders/updated"), delivery(secret, "a.myshopify.com", "e2", "refunds/create", `{"id":8901,"order_id":5001}`))
+	apart := sendAll(t, delivery(secret, "b.myshopify.com", "e3", "orders/paid", `{"id":5001}`))
+	eventually(t, "another shop's order is handled", func() bool { return b.inside() == 2 })
+	release()
+	for _, a := range slices.Concat(wait(), line(), apart()) {
+		requireStatus(t, a, http.StatusOK)
+	}
+	if again := send(t, order("e1", "orders/paid")); again.status != http.StatusOK || again.header.Get("Idempotency-Replayed") != "true" {
+		t.Errorf("the repeat: %d %v", again.status, again.header)
+	}
+	if n := b.servedTotal(); n != 4 {
+		t.Errorf("%d deliveries were handled, want 4", n)
+	}
+}
+
+// TestRecipeOfRefreshes: a server that rotates its tokens sees one use of each, and all who have sent it get the new one.
+func TestRecipeOfRefreshes(t *testing.T) {
+	t.Parallel()
+	var used atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.FormValue("grant_type") == "refresh_token" && used.Add(1) > 1 {
+			w.WriteHeader(http.StatusBadRequest) // reuse: the session has ended
+			return
+		}
+		_, _ = fmt.Fprintf(w, `{"access_token":"new","refresh_token":"R2"}`)
+	}))
+	t.Cleanup(server.Close)
+	text := strings.ReplaceAll(recipe(t, "One refresh of a token"), "/run/secrets/responses", secretFile(t, base64.StdEncoding.EncodeToString(make([]byte, 32))))
+	c := runDocumented(t, strings.Replace(text, "wait 10s", "wait 2m", 1), redistest.Start(t, 3), server.Listener.Addr().String())
+	ask := func(form string) *http.Request {
+		r := withBody(c.url+"/oauth2/token", form+"&client_id=app")
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		return r
+	}
+	requests := make([]*http.Request, 6)
+	for i := range requests {
+		requests[i] = ask("grant_type=refresh_token&refresh_token=R1")
+	}
+	for _, a := range sendAll(t, requests...)() {
+		if a.status != http.StatusOK || !strings.Contains(a.body, "R2") {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+	}
+	if n := used.Load(); n != 1 {
+		t.Errorf("the refresh token was used %d times", n)
+	}
+	requireStatus(t, send(t, ask("grant_type=authorization_code&code=1")), http.StatusOK)
+}
+
+func TestRecipeOfIdempotencyKeys(t *testing.T) {
+	c := runDocumented(t, recipe(t, "An API with Idempotency-Key"), redistest.Start(t, 3), newCounter(t))
+	pay := func(body string, header ...string) received {
+		return send(t, withBody(c.url+"/payments", body, header...))
+	}
+	alice, bob := []string{"Authorization", "Bearer alice", "Idempotency-Key", `"a1"`}, []string{"Authorization", "Bearer bob", "Idempotency-Key", `"a1"`}
+	requireResponse(t, pay("{}", alice...), 500, "served 1", false)
+	requireResponse(t, pay("{}", alice...), 200, "served 2", false)
+	requireResponse(t, pay("{}", alice...), 200, "served 2", true)
+	requireResponse(t, pay("{}", bob...), 200, "served 3", false)
+	requireResponse(t, pay("{}", bob...), 200, "served 3", true)
+	for outcome, refused := range map[string]received{
+		"mismatch":    pay(`{"amount":1}`, alice...),
+		"missing_id":  pay("{}", alice[:2]...),
+		"missing_key": pay("{}", alice[2:]...),
+	} {
+		want := http.StatusBadRequest
+		if outcome == "mismatch" {
+			want = http.StatusUnprocessableEntity
+		}
+		if refused.status != want || refused.header.Get("Redlock-Outcome") != outcome {
+			t.Errorf("%d %s, want %d %s", refused.status, refused.header.Get("Redlock-Outcome"), want, outcome)
+		}
+	}
+	requireResponse(t, get(t, c.url+"/payments"), 200, "served 4", false) // which needs no ID
+}
