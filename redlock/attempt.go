@@ -2,7 +2,10 @@ package redlock
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -40,18 +43,6 @@ type attempt struct {
 // severalMark ends the tokens of calls for several keys: what others meet with it may be given back at once.
 const severalMark = "s"
 
-// newAttempts sends the acquires for all keys of a call to all masters. They share one proposed fence and
-// one start, so that the locks of the call share their fence and the end of their validity.
-func (l *Locker) newAttempts(callers []*caller, into []*attempt) []*attempt {
-	start := time.Now()
-	proposal := l.number(callers...)
-	for _, c := range callers {
-		into = append(into, l.newAttempt(c, nil, start, proposal))
-	}
-	into[0].sendSoon()
-	return into
-}
-
 // sendSoon sends the commands that push has queued for the keys of a LockAll call.
 func (a *attempt) sendSoon() {
 	if a.several {
@@ -68,64 +59,6 @@ func (a *attempt) push(c *link.Command) {
 	} else {
 		s.Push(c)
 	}
-}
-
-// newAttempt sends an acquire to all masters. With former, the attempt whose lock is handed on, each of
-// these commands first releases that lock; the replies to the releases go to former's inbox.
-func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposal int64) *attempt {
-	a := &attempt{
-		round:    round{locker: l, replies: newInbox(protocol.OpAcquire, l.decisive(), len(l.streams))},
-		start:    start,
-		ttl:      c.ttl,
-		ticket:   c.ticket,
-		several:  c.several,
-		slots:    uint16(c.slots),
-		acquires: make([]link.Command, len(l.streams)),
-	}
-	a.over = a.ring
-	acquire := protocol.Command{Op: protocol.OpAcquire, Key: c.key, Token: l.random(), TTL: c.ttl, Fence: proposal, Process: l.name, Ticket: c.ticket, Recall: c.recall}
-	if c.slots > 1 {
-		if former == nil {
-			a.slot = l.gates.chooseSlot(c, l.firstSlot())
-		} else {
-			a.slot = former.slot
-		}
-		acquire.Slots, acquire.Process = a.slots, protocol.CallName(l.name, c.order)
-		acquire.Key = protocol.SlotKey(c.key, int(a.slot))
-	}
-	if c.several {
-		acquire.Token += severalMark
-	}
-	queue := !c.try && c.ticket > 0
-	if !queue {
-		acquire.Ticket = protocol.TryTicket
-	}
-	var releases []link.Command
-	if former != nil {
-		acquire.Former = former.acquires[0].Token
-		former.abandoned.Store(true)
-		former.replies.expect(protocol.OpRelease, l.decisive())
-		releases = make([]link.Command, len(l.streams))
-	}
-	fast := former == nil && !c.recall && !c.tried && c.ahead == 0 && c.ttl >= l.fastFrom && c.slots == 1 // nothing says that others want the key
-	c.tried = true
-	if c.tickets == nil {
-		c.tickets = append(c.room[:0], make([]link.TicketState, len(l.streams))...)
-	}
-	for i, s := range l.streams {
-		a.acquires[i] = link.NewAcquire(acquire, i, &a.abandoned, &c.tickets[i], a.replies)
-		subscribed := s.Subscribed()
-		a.acquires[i].Polls = !subscribed && (c.polls || s.Denied())
-		a.acquires[i].Queue = queue && (subscribed || c.polls)
-		a.acquires[i].Fast = fast && !a.acquires[i].Polls
-		if former != nil {
-			releases[i] = former.releaseOf(i, false, former.replies)
-			a.acquires[i].First(&releases[i])
-		}
-		a.push(&a.acquires[i])
-		a.timeout = max(a.timeout, s.ForKey(c.key).Patience())
-	}
-	return a
 }
 
 // ring runs when the time of a round may be over, or that of the lock: between its rounds, the timer is the lock's.
@@ -222,4 +155,272 @@ func (a *attempt) confirmRelease(deadline time.Time) error {
 		return result
 	}
 	return &QuorumError{Answered: released, Quorum: quorum, Total: len(a.acquires), Masters: failed}
+}
+
+// win counts replies until a quorum has granted and stored the lock's fence, a quorum is out of reach, the
+// timeout has passed, or the caller leaves. It reports whether a quorum has granted; whether that quorum
+// has also stored the fence is raise's business.
+func (a *attempt) win(ctx context.Context, deadline time.Time) bool {
+	quorum := a.locker.quorum
+	ending := a.collect(ctx, a.locker.closing, deadline, len(a.acquires), func(c *link.Command, pending int) (done bool) {
+		c.Counted = true
+		certain := false
+		switch {
+		case c.Reply.Err != nil:
+			a.fail(c.Master, c.Reply.Err)
+		case c.Reply.Status == protocol.StatusGranted:
+			if a.granted == nil {
+				a.granted = make([]*link.Command, 0, len(a.acquires))
+			}
+			a.granted = append(a.granted, c)
+			a.refuseAhead()
+			a.fence, certain = chooseFence(a.fences(), quorum)
+		case c.Reply.Status == protocol.StatusDone:
+			a.done = append(a.done, c)
+		default:
+			a.held = append(a.held, c.Reply)
+			a.mustPoll = a.mustPoll || !c.Queue || c.Polls || c.Reply.Polls
+		}
+		if len(a.done) > 0 { // it must be clear whether a quorum has answered, and that none of it is another holder's
+			return len(a.held) == 0 && a.answered() >= quorum
+		}
+		if a.acquires[0].Recall && pending > 0 { // a result that a single master remembers is met, too, if that answers in time
+			return len(a.granted)+pending < quorum
+		}
+		return certain || len(a.granted)+pending < quorum
+	})
+	if ending == timeOver {
+		for i := range a.acquires {
+			if !a.acquires[i].Counted {
+				a.fail(i, a.locker.hung(i, a.acquires[i].Key, a.timeout))
+			}
+		}
+	}
+	return ending != callerLeft && len(a.granted) >= quorum && len(a.done) == 0
+}
+
+// answered returns how many masters have said how it is with the key.
+func (a *attempt) answered() int { return len(a.granted) + len(a.held) + len(a.done) }
+
+// refuseAhead rejects grants whose fence is further ahead of another master's than correct clocks can
+// explain: that master's clock was wrong when it granted this key before. While a third master is away such
+// a fence would become the lock's, and the restart guard, which relies on fences near the clocks, would be
+// too short to keep later fences above it once a master has restarted and forgotten it.
+func (a *attempt) refuseAhead() {
+	if a.locker.maxSkew == 0 {
+		return // it isn't checked: how far clocks may differ isn't known
+	}
+	// by the skew, the slack on both sides, and by how far a clock may be set back unnoticed
+	most := a.locker.maxSkew + 2*protocol.FenceSlack + admission.SetBackTolerance
+	least := slices.Min(a.fences())
+	a.granted = slices.DeleteFunc(a.granted, func(c *link.Command) bool {
+		ahead := time.Duration(c.Reply.Fence-least) * time.Microsecond
+		if ahead > most {
+			a.fail(c.Master, fmt.Errorf("its fence for this key is %v ahead of another master's, because its clock was wrong earlier: excluded for this key until its clock has passed that fence", ahead.Round(time.Millisecond)))
+		}
+		return ahead > most
+	})
+}
+
+func (a *attempt) fences() []int64 {
+	fences := make([]int64, len(a.granted))
+	for i, c := range a.granted {
+		fences[i] = c.Reply.Fence
+	}
+	return fences
+}
+
+func (a *attempt) fail(master int, err error) {
+	a.failed = append(a.failed, &MasterError{Master: a.name(master), Err: err})
+}
+
+// raise makes the lock's fence this one: it is sent to the masters that granted with a smaller one, unless
+// a quorum has stored as much already. A later lock gets a larger fence only because every quorum meets
+// a master that has stored this one.
+func (a *attempt) raise(fence int64) {
+	a.fence = fence
+	var low []*link.Command
+	for _, c := range a.granted {
+		if c.Reply.Fence < fence {
+			low = append(low, c)
+		}
+	}
+	if len(a.granted)-len(low) >= a.locker.quorum {
+		return
+	}
+	a.replies.expect(protocol.OpExtend, 1)
+	a.raising = len(low)
+	for _, c := range low {
+		a.push(a.extension(c.Master, time.Time{}, a.replies))
+	}
+}
+
+// raised waits for the replies to raise, and reports whether a quorum has stored the fence.
+func (a *attempt) raised(ctx context.Context, deadline time.Time) bool {
+	if a.raising == 0 {
+		return true
+	}
+	stored := len(a.granted) - a.raising
+	a.collect(ctx, a.locker.closing, deadline, a.raising, func(c *link.Command, pending int) (done bool) {
+		if c.Reply.Status == protocol.StatusGranted {
+			stored++
+		}
+		return stored >= a.locker.quorum || stored+pending < a.locker.quorum
+	})
+	return stored >= a.locker.quorum
+}
+
+// split reports whether the refusals name several holders, none of which has a quorum: perhaps nobody won.
+func (a *attempt) split() bool { return len(a.held) > 0 && !a.tooFewLive() && !a.othersHold() }
+
+// othersHold reports whether a quorum has refused in favor of one holder.
+func (a *attempt) othersHold() bool {
+	votes := make(map[string]int, len(a.held))
+	for _, reply := range a.held {
+		votes[reply.Holder]++
+		if votes[reply.Holder] >= a.locker.quorum {
+			return true
+		}
+	}
+	return false
+}
+
+// metSeveral reports whether a master has refused in favor of a call for several keys.
+func (a *attempt) metSeveral() bool {
+	return slices.ContainsFunc(a.held, func(reply protocol.Reply) bool { return strings.HasSuffix(reply.Holder, severalMark) })
+}
+
+// tooFewLive reports whether so many masters failed that no caller at all could have reached a quorum.
+func (a *attempt) tooFewLive() bool { return len(a.acquires)-len(a.failed) < a.locker.quorum }
+
+// failure returns the error of a lost attempt. It is a *HeldError where masters refused in favor of others,
+// even if none of those has won, an *UnreadableError where a master remembers a result, and a *QuorumError for masters that give
+// no usable reply.
+func (a *attempt) failure() error {
+	err := a.refused()
+	if _, held := err.(*HeldError); held || len(a.done) == 0 {
+		return err
+	}
+	return &UnreadableError{Masters: a.failed}
+}
+
+// refused is failure for an attempt that has met no result.
+func (a *attempt) refused() error {
+	if err := a.locker.sets.refusal(); err != nil {
+		return &QuorumError{Quorum: a.locker.quorum, Err: err}
+	}
+	if a.tooFewLive() || len(a.held) == 0 {
+		err := &QuorumError{Answered: a.answered(), Quorum: a.locker.quorum, Total: len(a.acquires), Masters: a.failed}
+		var guarded []time.Duration
+		for _, failed := range a.failed {
+			var guard *admission.GuardError
+			if errors.As(failed.Err, &guard) {
+				guarded = append(guarded, time.Until(guard.Until))
+			}
+		}
+		slices.Sort(guarded)
+		if missing := a.locker.quorum - (len(a.acquires) - len(a.failed)); 0 < missing && missing <= len(guarded) {
+			err.RetryAfter = guarded[missing-1]
+		}
+		return err
+	}
+	held := &HeldError{}
+	if a.slots > 1 {
+		held.Slots = int(a.slots)
+	}
+	for _, reply := range a.held {
+		held.RetryAfter = max(held.RetryAfter, reply.TTL)
+	}
+	return held
+}
+
+// patience returns how long to sleep before asking again if no wake-up comes: until so many of the leases
+// that were met may have ended that a quorum is possible, at most a third of the lease of our own tickets.
+func (a *attempt) patience() time.Duration {
+	const early = time.Millisecond // Redis rounds a remaining TTL to whole milliseconds
+	patience := a.ttl / 3
+	if missing := a.locker.quorum - len(a.granted); 0 < missing && missing <= len(a.held) {
+		rest := make([]time.Duration, len(a.held))
+		for i, reply := range a.held {
+			rest[i] = reply.TTL
+		}
+		slices.Sort(rest)
+		patience = min(patience, rest[missing-1]+early)
+	}
+	return patience
+}
+
+// chooseFence returns the fence of a lock from the fences with which masters have granted it, which it
+// sorts: the quorum-th smallest. certain reports whether a quorum has stored as much.
+//
+// Why it is above the fence of every earlier lock: that fence was stored by a quorum, and every quorum of
+// the later lock shares a master with it. So fewer than a quorum of the grants come from masters that lack
+// the earlier fence, and all others are above it. The same holds between neighboring sets of masters, of
+// which one has a server more, because their majorities meet too. For an odd number of masters this is
+// also the (n-quorum+1)-th smallest, which would be enough within one set; for an even number that one is
+// lower, and not safe between neighbors.
+func chooseFence(granted []int64, quorum int) (fence int64, certain bool) {
+	if len(granted) < quorum {
+		return 0, false
+	}
+	slices.Sort(granted)
+	fence = granted[quorum-1]
+	stored := 0
+	for _, f := range granted {
+		if f >= fence {
+			stored++
+		}
+	}
+	return fence, stored >= quorum
+}
+
+// mayHaveTicket reports whether a master may have the ticket of the call.
+func (a *attempt) mayHaveTicket() bool {
+	c := a.lock.Load().caller
+	for i, s := range a.locker.streams {
+		if s.ForKey(c.key).MayHave(&c.tickets[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// withdraw takes the ticket of a call that has a slot away from the masters that have refused it: there it would keep others from theirs.
+func (a *attempt) withdraw() {
+	for i := range a.acquires {
+		if c := &a.acquires[i]; c.Counted && c.Queue && c.Reply.Status == protocol.StatusHeld {
+			a.push(c.Withdrawal(a.ticket))
+		}
+	}
+}
+
+// otherSlot returns 1 + the slot that most masters have named to an attempt which they refused, or 0.
+func (a *attempt) otherSlot() (free uint16) {
+	var votes [protocol.MaxSlots + 1]int
+	for _, reply := range a.held {
+		if votes[reply.Free]++; reply.Free > 0 && (free == 0 || votes[reply.Free] > votes[free]) {
+			free = reply.Free
+		}
+	}
+	return free
+}
+
+// vote returns the reply of one master.
+func (a *attempt) vote(master int) Vote {
+	v := Vote{Master: a.name(master)}
+	for _, failed := range a.failed { // also one that has granted, and isn't believed
+		if failed.Master == v.Master {
+			v.Counted, v.Err = true, failed.Err
+			return v
+		}
+	}
+	if c := &a.acquires[master]; c.Counted {
+		v.Counted, v.Granted, v.Done = true, c.Reply.Status == protocol.StatusGranted, c.Reply.Status == protocol.StatusDone
+		if v.Granted {
+			v.Fence = uint64(c.Reply.Fence)
+		} else {
+			v.Holder = shown(c.Reply.Holder)
+		}
+	}
+	return v
 }

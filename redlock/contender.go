@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -40,81 +40,6 @@ type contender struct {
 	subscribed bool          // counted as one that waits for wake-ups
 	insists    time.Time     // until then it keeps its places for all of its keys: see insist
 	via        Via
-}
-
-// acquire is called at the head of all gates of a call. It makes attempts until the call has the locks on
-// all keys at once, or must leave. Between its attempts it waits for one of the keys that were refused, and keeps nobody from the
-// others, neither here nor on the masters. first is an attempt that the lock before it has already begun, or nil.
-// When wait ends, an attempt that is under way is completed; when ctx ends, it is given up.
-func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller, first *attempt) (*Lock, error) {
-	t := &contender{locker: l, callers: callers, pause: waitLeast, via: ViaFree}
-	defer func() {
-		if t.subscribed {
-			l.subscriptions.done()
-		}
-	}()
-	var room [1]*attempt // enough for one key; saves an allocation
-	attempts := room[:0]
-	if first != nil {
-		t.via = ViaPassed
-		attempts = append(attempts, first)
-	}
-	for {
-		if len(attempts) == 0 {
-			if slices.ContainsFunc(l.streams, (*link.Stream).Subscribed) {
-				l.gates.drainWakeUps(callers) // the attempt finds out what earlier wake-ups announced
-			}
-			attempts = l.newAttempts(callers, attempts)
-		}
-		lost := t.win(ctx, attempts)
-		if t.tries++; lost == nil {
-			for _, a := range attempts {
-				t.trace(a, nil, 0, "")
-			}
-			return t.hold(ctx, attempts), nil
-		}
-		if done := lost.recall(ctx); done != nil {
-			t.trace(lost, done, 0, "")
-			l.gates.met(callers[0].gate, done)
-			l.gates.keepOnly(nil, callers)
-			return nil, done
-		}
-		err := l.stopped(ctx, t.failure)
-		if err == nil && len(callers) > 1 && t.another(attempts, lost) {
-			attempts = attempts[:0]
-			continue
-		}
-		if err == nil && t.insist(wait.context(), attempts, lost) {
-			attempts = attempts[:0]
-			continue
-		}
-		if err == nil {
-			awaited := callers[slices.Index(attempts, lost)]
-			l.release(attempts, lost)
-			l.gates.keepOnly(awaited, callers)
-			t.insists = time.Time{}
-			err = t.awaitRetry(wait.context(), lost, awaited)
-		}
-		if err != nil {
-			l.release(attempts)
-			l.gates.keepOnly(nil, callers)
-			return nil, err
-		}
-		if len(callers) > 1 {
-			if _, err := l.reach(wait, callers, lost); err != nil {
-				return nil, err
-			}
-		}
-		attempts = attempts[:0]
-	}
-}
-
-// release gives back what the attempts of a call have won. If the call waits on, its tickets stay on the keys for which it waits.
-func (l *Locker) release(attempts []*attempt, awaited ...*attempt) {
-	for _, a := range attempts {
-		a.release(nil, slices.Contains(awaited, a))
-	}
-	attempts[0].sendSoon()
 }
 
 // win waits until the attempts have won all keys, within the timeout of one round for the grants and of one
@@ -286,3 +211,82 @@ func (t *contender) willWait() {
 
 // jitter returns a random pause of d on average.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
+
+// hopeless reports whether no quorum can be had before the deadline of ctx: too many masters are excluded
+// beyond it, by the restart guard or after a jump of the clock, or no connection to them could be made for
+// an outage, throughout which this call has waited. A master that hangs may still answer. Without a
+// deadline there is always hope.
+func (t *contender) hopeless(ctx context.Context, a *attempt) bool {
+	end, ends := ctx.Deadline()
+	if !ends {
+		return false
+	}
+	waited := time.Since(t.callers[0].began)
+	left := len(a.acquires)
+	for i := range a.acquires {
+		c, s := &a.acquires[i], t.locker.streams[i]
+		if !c.Counted { // it may still answer
+			continue
+		}
+		var guard *admission.GuardError
+		switch err := c.Reply.Err; {
+		case errors.As(err, &guard):
+			if guard.Until.After(end) {
+				left--
+			}
+		case errors.Is(err, admission.ErrClockJump):
+			if !s.Clock.Trusted(end) {
+				left--
+			}
+		case errors.Is(err, protocol.ErrUnreachable):
+			if min(waited, s.Unconnected()) >= outage {
+				left--
+			}
+		}
+	}
+	return left < t.locker.quorum
+}
+
+// outage is how long a call with a deadline waits for masters that refuse every connection.
+const outage = time.Second
+
+// trace tells the tracer, if there is one, how an attempt has ended, and for what the call waits then.
+func (t *contender) trace(a *attempt, err error, wait time.Duration, what string) {
+	if t.locker.trace == nil {
+		return
+	}
+	event := Attempt{Token: shown(a.acquires[0].Token), Number: t.tries, Via: t.via, Took: time.Since(a.start), Err: err, Wait: wait, For: what}
+	if err == nil {
+		event.Fence = uint64(a.fence)
+	}
+	for i := range a.acquires {
+		event.Votes = append(event.Votes, a.vote(i))
+	}
+	t.locker.trace(event)
+}
+
+// tellDifference notes that calls differ on how many may hold a key, where an attempt has met another one in line. The log says so once.
+func (t *contender) tellDifference(a *attempt, c *caller) {
+	for _, reply := range a.held {
+		if n := reply.Elsewhere; n > 0 && n != a.slots {
+			if t.locker.differs.Swap(&otherSlots{int(n), time.Now()}) == nil {
+				t.locker.logger.Warn("calls differ on how many may hold a key at the same time: the largest number holds, so give all rules and processes the same",
+					"here", a.slots, "elsewhere", n, "key_hash", KeyHash(protocol.KeyOf(t.locker.prefix, c.key)), "rule", c.label)
+			}
+		}
+	}
+}
+
+// otherSlots is how many may hold a key by a call that was met in line.
+type otherSlots struct {
+	n  int
+	at time.Time
+}
+
+// disagreements returns this if it was met a short while ago.
+func (o *otherSlots) disagreements() []Disagreement {
+	if o == nil || time.Since(o.at) > time.Minute {
+		return nil
+	}
+	return []Disagreement{{Concurrency: o.n}}
+}

@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"cmp"
 	"container/heap"
 	"runtime"
 	"slices"
@@ -8,7 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
 // keeper renews the leases of all locks and releases those that are lost, with one goroutine and one timer for any number of
@@ -177,21 +180,95 @@ type scheduled struct {
 	at  int
 }
 
-func (s schedule) Len() int           { return len(s) }
+func (s schedule) Len() int { return len(s) }
+
 func (s schedule) Less(i, j int) bool { return s[i].scheduled.due.Before(s[j].scheduled.due) }
+
 func (s schedule) Swap(i, j int) {
 	s[i], s[j] = s[j], s[i]
 	s[i].scheduled.at, s[j].scheduled.at = i, j
 }
+
 func (s *schedule) Push(x any) {
 	lock := x.(*Lock)
 	lock.scheduled.at = len(*s)
 	*s = append(*s, lock)
 }
+
 func (s *schedule) Pop() any {
 	last := len(*s) - 1
 	lock := (*s)[last]
 	(*s)[last] = nil
 	*s = (*s)[:last]
 	return lock
+}
+
+// renewal is one round of extends for one lock. Nobody waits for it: the replies come to receive.
+type renewal struct {
+	lock   *Lock
+	start  time.Time
+	stored int // masters on which the lease is renewed
+	taken  int // masters on which another token has the key, or this one was released by force
+	failed []*MasterError
+}
+
+// renewed returns when the next renewal is due, that much after start, on a grid of 1/30 of the TTL: locks
+// that come due within one step of it share their pipelines.
+func renewed(start time.Time, after, ttl time.Duration) time.Time {
+	return admission.ProcessStart.Add(start.Add(after).Sub(admission.ProcessStart).Truncate(ttl / 30))
+}
+
+// failure returns why a round has not renewed the lease, or nil if it has, or if there was none. The mu of the lock is held.
+func (r *renewal) failure() error {
+	if r == nil {
+		return nil
+	}
+	a := r.lock.attempt
+	quorum := a.locker.quorum
+	switch {
+	case r.stored >= quorum:
+		return nil
+	case r.taken > len(a.acquires)-quorum:
+		return ErrNotOwner
+	}
+	return &QuorumError{Answered: r.stored, Quorum: quorum, Total: len(a.acquires), Masters: r.failed}
+}
+
+// Receive counts the reply of one master; it runs on that master's goroutine. Once a quorum has stored the
+// lease, the lock is valid for another TTL from the start of the round. Where other tokens have the key on
+// so many masters that no quorum is left, the lock is lost at once rather than at the end of its lease.
+func (r *renewal) Receive(c *link.Command) {
+	k, a := r.lock, r.lock.attempt
+	quorum := a.locker.quorum
+	var failed *MasterError
+	if err := c.Reply.Err; err != nil {
+		failed = &MasterError{a.name(c.Master), err}
+	}
+	k.mu.Lock()
+	done := false
+	switch {
+	case k.cause != nil || k.renewal != r || past(k.until):
+	case failed != nil:
+		r.failed = append(r.failed, failed)
+	case c.Reply.Status == protocol.StatusGranted:
+		r.stored++
+		if done = r.stored == quorum; done {
+			k.until = k.bounded(r.start.Add(a.ttl - admission.Drift(a.ttl)))
+			a.startTimer(k.until)
+			k.next = renewed(r.start, a.ttl/3, a.ttl)
+		}
+	case c.Reply.Status == protocol.StatusNotOwner, c.Reply.Status == protocol.StatusForced:
+		if c.Reply.Status == protocol.StatusForced {
+			k.forced, k.by = true, cmp.Or(k.by, c.Reply.Lines)
+		}
+		r.taken++
+		if r.taken == len(a.acquires)-quorum+1 {
+			k.until = time.Now()
+			k.ring()
+		}
+	}
+	k.mu.Unlock()
+	if done {
+		a.locker.observer.Renewed(nil)
+	}
 }

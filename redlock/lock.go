@@ -3,7 +3,9 @@ package redlock
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -268,4 +270,230 @@ func (k *Lock) handOff() {
 	if len(k.whole) == 0 {
 		l.slotEnded(k)
 	}
+}
+
+// renew queues extends for all masters if it is time for that; the keeper has them sent. It returns when the lock is due next; the
+// zero time if it has ended. An Unlock at the same time does no harm: an extend that is sent before the release
+// is undone by it, and one behind it in the queue is dropped, because its attempt is over.
+func (k *Lock) renew(now time.Time) (due time.Time) {
+	k.mu.Lock()
+	if k.cause == nil && past(k.until) {
+		k.ring() // its timer stands still while the host is suspended
+		k.next = now.Add(k.attempt.ttl)
+	}
+	ended, early, until := k.cause != nil, now.Before(k.next), k.until
+	r := &renewal{lock: k, start: now}
+	var failure error
+	if !ended && !early {
+		failure = k.renewal.failure()
+		k.renewal = r
+		// If no quorum answers, the next round comes sooner than usual; receive sets the regular time.
+		k.next = renewed(now, k.attempt.ttl/9+k.attempt.ttl/30, k.attempt.ttl)
+	}
+	due = k.next
+	k.mu.Unlock()
+	switch {
+	case ended:
+		return time.Time{}
+	case early:
+		return due
+	case failure != nil:
+		k.attempt.locker.observer.Renewed(failure)
+	}
+	for i, s := range k.attempt.locker.streams {
+		s.Enqueue(k.attempt.extension(i, until, r))
+	}
+	return due
+}
+
+// unrenewed returns why the last round has not renewed the lease, or nil if it has, or if there was none.
+func (k *Lock) unrenewed() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.renewal.failure()
+}
+
+// watch has the attempt's timer end the lock when its validity is over. Each renewal sets it anew, so that it runs out only then.
+func (k *Lock) watch() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.attempt.lock.Store(k)
+	if k.cause == nil {
+		k.attempt.startTimer(k.until)
+	}
+}
+
+// ring has the timer run out now. mu is held, and the lock has not ended: after that the timer is the release's.
+func (k *Lock) ring() { k.attempt.startTimer(time.Time{}) }
+
+// expire loses the lock if its validity is over. It runs when the timer does.
+func (k *Lock) expire() {
+	k.mu.Lock()
+	cause := ErrLost
+	switch {
+	case k.cause != nil: // the timer was that of the release
+		cause = nil
+	case !past(k.until):
+		k.attempt.startTimer(k.until)
+		cause = nil
+	case k.forced:
+		cause = ErrForced
+	case !k.holdEnd.IsZero() && past(k.holdEnd):
+		cause = ErrMaxHold
+	}
+	k.mu.Unlock()
+	if cause != nil {
+		k.lose(cause)
+	}
+}
+
+// lose ends the lock with this cause, before Unlock, on all keys. Then the keeper releases it, and the next call may try. It
+// reports whether the lock was held until now.
+func (k *Lock) lose(cause error) (held bool) {
+	keeper, parts := k.attempt.locker.keeper, k.parts()
+	keeper.losing.Add(1)
+	lost := make([]*Lock, 0, len(parts)) // an Unlock at the same time may have some of them
+	for _, part := range parts {
+		if part.end(cause) {
+			part.attempt.stopTimer()
+			lost = append(lost, part)
+		}
+	}
+	keeper.releaseSoon(lost)
+	return len(lost) > 0
+}
+
+// runDone calls f under the lock, and frees that with unlockDone if f has succeeded, and without otherwise.
+func (k *Lock) runDone(ctx context.Context, f func(context.Context) error, unlockDone func() error) error {
+	var done bool
+	var unlocked error
+	err := k.run(ctx, func(ctx context.Context, _ *Lock) error {
+		if err := f(ctx); err != nil {
+			return err
+		}
+		done, unlocked = true, unlockDone()
+		return nil
+	})
+	switch {
+	case !done:
+		return err
+	case unlocked != nil:
+		return fmt.Errorf("%w: %w", ErrNotRemembered, unlocked)
+	}
+	return nil
+}
+
+// UnlockDone is Unlock after work that was done, for a lock that was taken WithOncePer: the masters remember that for the rest of the
+// period. Its errors are those of UnlockWith.
+func (k *Lock) UnlockDone() error {
+	period := k.caller.period
+	if period == 0 {
+		return errors.Join(errors.New("redlock: UnlockDone needs a lock that was taken WithOncePer: no period is known"), k.Unlock())
+	}
+	m := mark{Took: time.Since(k.since()), Lasts: time.Duration(periodShare * float64(period))}
+	grace := max(time.Millisecond, min(period-m.Lasts, time.Minute)) // for those that have waited for this work, if it took longer than its period
+	m.Kept = max(m.Lasts-m.Took, grace)
+	text, err := json.Marshal(m)
+	if err != nil {
+		return errors.Join(err, k.Unlock())
+	}
+	return k.UnlockWith(text, m.Kept)
+}
+
+// UnlockWith is Unlock that has the masters remember a result for the key, so that no call with WithRecall can take the lock in
+// between: the command that frees the key on a master stores a short result there, and one of more than 4 KiB is stored by a
+// quorum before the key is freed, for which the lock is held for up to 10 seconds more. Such calls fail with a *DoneError, which
+// has the result, for as long as it is kept. Once does all this in one call.
+//
+// If the error is nil, a quorum of the masters remembers the result, and so does every later call with WithRecall, unless
+// so many masters lose their data that no quorum of those that have it is left. If the lock had ended before, nothing is
+// remembered. If too few masters confirm it, some may remember it nevertheless; of several results that of
+// the lock with the largest fencing token counts.
+//
+// A result has at most MaxResult bytes, and is kept for at least a millisecond: otherwise, and for a lock on several keys or with a concurrency above 1, the
+// lock is freed without it, and the error says so.
+func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
+	k.unlock.Do(func() {
+		var wrong error
+		switch {
+		case len(result) > MaxResult:
+			wrong = fmt.Errorf("redlock: the result has %d bytes: at most %d can be remembered", len(result), MaxResult)
+		case checkKeep(keep) != nil:
+			wrong = checkKeep(keep)
+		case k.attempt.slots > 1:
+			wrong = fmt.Errorf("%w: a result needs a lock with one holder", ErrConcurrency)
+		case len(k.whole) > 0:
+			wrong = errors.New("redlock: a lock on several keys has no result")
+		default:
+			k.result = &protocol.Result{Data: string(result), Keep: keep, Fence: k.attempt.fence}
+			if len(result) > shortResult { // it would stand in the way of locks
+				wrong = k.store()
+				k.result = nil
+			}
+		}
+		k.unlockErr = k.release()
+		if wrong != nil {
+			k.unlockErr = errors.Join(wrong, k.unlockErr)
+		}
+	})
+	return k.unlockErr
+}
+
+func checkKeep(keep time.Duration) error {
+	if keep < time.Millisecond {
+		return fmt.Errorf("redlock: the result is to be kept for %v: must be at least 1ms", keep)
+	}
+	return nil
+}
+
+// store has the masters remember the result on the lane for results, while the lock is held and renewed.
+func (k *Lock) store() error {
+	a := k.attempt
+	if k.Err() != nil { // a lost lock leaves nothing
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(k.ctx, resultTime)
+	defer cancel()
+	if !a.locker.enterRoom(ctx) {
+		return errNoRoom
+	}
+	defer a.locker.leaveRoom()
+	a.failed = nil
+	if stored := a.store(ctx, k.result); stored < a.locker.quorum && k.Err() == nil {
+		return &QuorumError{Answered: stored, Quorum: a.locker.quorum, Total: len(a.acquires), Masters: a.failed, Err: errNotStored}
+	}
+	return nil
+}
+
+// isForcedBy notes who released the lock by force, for the log.
+func (k *Lock) isForcedBy(by string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.by == "" {
+		k.by = by
+	}
+}
+
+// unlockForgetting is Unlock that has the masters forget a result of an earlier lock.
+func (k *Lock) unlockForgetting() error {
+	k.unlock.Do(func() {
+		k.result = &protocol.Result{Fence: k.attempt.fence}
+		k.unlockErr = k.release()
+	})
+	return k.unlockErr
+}
+
+// lastWords are what the log says of a lock that was lost.
+func (k *Lock) lastWords(cause error) []any {
+	key := protocol.KeyOf(k.attempt.locker.prefix, k.gate.key)
+	words := []any{"error", cause, "key_hash", KeyHash(key), "fence", k.Fence(), "since", k.since().UTC()}
+	if label := k.caller.label; label != "" {
+		words = append(words, "rule", label)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.by != "" {
+		words = append(words, "by", k.by)
+	}
+	return words
 }

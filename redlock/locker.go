@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -284,4 +286,460 @@ func (c *callGroup) close() {
 	c.closed = true
 	c.mu.Unlock()
 	c.running.Wait()
+}
+
+func (l *Locker) lock(ctx context.Context, keys []string, opts []LockOption, try bool) (*Lock, error) {
+	o, err := l.with(opts)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkKeys(keys...); err != nil {
+		return nil, err
+	}
+	switch {
+	case len(keys) > MaxKeys:
+		return nil, fmt.Errorf("redlock: %d keys in one call: at most %d can be locked together", len(keys), MaxKeys)
+	case len(keys) > 1 && o.recall:
+		return nil, errors.New("redlock: WithRecall and WithOncePer are for calls with one key")
+	case o.period > 0:
+		return l.ofPeriod(ctx, keys, o, try)
+	}
+	return l.take(ctx, keys, o, try)
+}
+
+// take takes the locks on the keys, or returns why it can't.
+func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try bool) (*Lock, error) {
+	if !l.calls.enter() {
+		return nil, ErrClosed
+	}
+	defer l.calls.leave()
+	if err := l.sets.refusal(); err != nil {
+		return nil, &QuorumError{Quorum: l.quorum, Err: err}
+	}
+	if ctx.Err() != nil {
+		return nil, ended(ctx, nil)
+	}
+	try = try || o.wait == 0
+	wait := waitLimit{ctx: ctx}
+	defer func() {
+		if wait.cancel != nil {
+			wait.cancel()
+		}
+	}()
+	var room [1]*caller // enough for one key, the usual case; saves an allocation
+	callers := room[:0]
+	began := time.Now()
+	if !try && o.wait != untilDone {
+		wait.until = began.Add(o.wait)
+	}
+	for _, key := range keys {
+		c := &caller{lockOptions: o, key: protocol.Key(l.prefix, key), try: try, several: len(keys) > 1, began: began}
+		c.slots = o.most(key)
+		callers = append(callers, c)
+	}
+	if len(callers) > 1 {
+		for _, c := range callers {
+			c.call = callers
+		}
+	}
+	first, err := l.reach(&wait, callers, nil)
+	if err != nil {
+		return nil, err
+	}
+	return l.acquire(ctx, &wait, callers, first)
+}
+
+// checkKeys returns what is wrong with the keys of a call. Each is in several commands to each master.
+func checkKeys(keys ...string) error {
+	if len(keys) == 0 || slices.Contains(keys, "") {
+		return errors.New("redlock: key is empty")
+	}
+	sum := 0
+	for _, key := range keys {
+		if len(key) > MaxKeyLength {
+			return fmt.Errorf("%w: it has %d bytes, and may have %d: use a hash of it", ErrKeyTooLong, len(key), MaxKeyLength)
+		}
+		sum += len(key)
+	}
+	if sum > maxKeyLengths {
+		return fmt.Errorf("%w: those of one call have %d bytes together, and may have %d: use hashes of them", ErrKeyTooLong, sum, maxKeyLengths)
+	}
+	return nil
+}
+
+// reach waits until the call is the head of all its gates. If the lock before it was handed on, it returns the attempt that
+// came with that, otherwise nil. refused is nil, or the last attempt at the key for which the call has waited on the masters:
+// it is the head there, and has a ticket. If another call is the head for another key now, both are given up, so that nobody
+// waits for a call that can't have the key yet. After an error the call is the head of no gate.
+func (l *Locker) reach(wait *waitLimit, callers []*caller, refused *attempt) (*attempt, error) {
+	for {
+		blocked, later, err := l.gates.enter(callers, refused == nil)
+		switch {
+		case blocked == nil:
+			return nil, nil
+		case refused != nil:
+			refused.release(nil, false)
+			refused.sendSoon()
+			refused = nil
+			l.gates.keepOnly(nil, callers)
+		case err != nil:
+			return nil, err
+		case !blocked.try:
+			return l.standInLine(wait.context(), callers, blocked)
+		default:
+			if err := l.awaitFirst(wait.ctx, later, blocked.recall); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// awaitFirst waits until a try-lock should enter again, because the first attempt of the call before it is over, or returns why it
+// must not.
+func (l *Locker) awaitFirst(ctx context.Context, later <-chan *DoneError, recall bool) error {
+	select {
+	case done := <-later:
+		if done != nil && recall {
+			return done
+		}
+		return nil
+	case <-ctx.Done():
+		return ended(ctx, nil)
+	case <-l.closing:
+		return ErrClosed
+	}
+}
+
+func (l *Locker) standInLine(ctx context.Context, callers []*caller, blocked *caller) (*attempt, error) {
+	turn, err := blocked.turn, error(nil)
+	select {
+	case a := <-turn:
+		if blocked.done != nil {
+			return nil, blocked.done
+		}
+		return a, nil
+	case <-ctx.Done():
+		err = ended(ctx, l.gates.held(blocked))
+	case <-l.closing:
+		err = ErrClosed
+	}
+	if !l.gates.giveUp(callers) { // it has just become the head: what it was handed must be given back
+		if a := <-turn; a != nil {
+			a.release(nil, false)
+		}
+		l.gates.keepOnly(nil, callers)
+	}
+	return nil, err
+}
+
+// stopped returns why a call must leave, or nil.
+func (l *Locker) stopped(ctx context.Context, failure error) error {
+	select {
+	case <-l.closing:
+		return ErrClosed
+	case <-ctx.Done():
+		return ended(ctx, failure)
+	default:
+		return nil
+	}
+}
+
+// waitLimit is how long a call waits for other holders. It makes its timer only when the call begins to wait, which most calls
+// never do.
+type waitLimit struct {
+	ctx    context.Context // of the call
+	until  time.Time       // zero: until ctx ends
+	wait   context.Context
+	cancel context.CancelFunc
+}
+
+// context returns a context that ends when the call must not wait any longer.
+func (w *waitLimit) context() context.Context {
+	switch {
+	case w.until.IsZero():
+		return w.ctx
+	case w.wait == nil:
+		w.wait, w.cancel = context.WithDeadline(w.ctx, w.until)
+	}
+	return w.wait
+}
+
+// clock returns the time on the masters' clocks, in microseconds. Fences and tickets are made from it, not
+// from our own clock, so that processes whose clocks differ still agree on them, and follow it by our monotonic
+// clock, so that it doesn't matter when our wall clock is set. known is false if fewer masters than a quorum have
+// reported their time; then it may be no better than our wall clock.
+func (l *Locker) clock() (now int64, known bool) {
+	var room [8]time.Duration // enough for most; saves an allocation
+	leads := room[:0]
+	for _, s := range l.streams {
+		if lead, known := s.Lead(); known {
+			leads = append(leads, lead)
+		}
+	}
+	if len(leads) == 0 {
+		return time.Now().UnixMicro(), false
+	}
+	slices.Sort(leads)
+	now = (time.Since(admission.ProcessStart) + leads[len(leads)/2]).Microseconds()
+	return now, len(leads) >= l.quorum
+}
+
+// number gives a call its ticket, the time when it came on the masters' clocks, and returns their time now, from which
+// its fence is proposed. While the masters' clocks aren't known there is no ticket (0): one by our own clock would put all
+// calls of this process before, or behind, those of the others. A ticket of the future was made by clocks that have been set
+// since, and would be behind all others until then: it is made anew.
+func (l *Locker) number(callers ...*caller) (now int64) {
+	now, known := l.clock()
+	for _, c := range callers {
+		if known && (c.ticket == 0 || c.ticket > now) {
+			c.ticket = now - time.Since(c.began).Microseconds()
+		}
+	}
+	return now
+}
+
+// acquire is called at the head of all gates of a call. It makes attempts until the call has the locks on
+// all keys at once, or must leave. Between its attempts it waits for one of the keys that were refused, and keeps nobody from the
+// others, neither here nor on the masters. first is an attempt that the lock before it has already begun, or nil.
+// When wait ends, an attempt that is under way is completed; when ctx ends, it is given up.
+func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller, first *attempt) (*Lock, error) {
+	t := &contender{locker: l, callers: callers, pause: waitLeast, via: ViaFree}
+	defer func() {
+		if t.subscribed {
+			l.subscriptions.done()
+		}
+	}()
+	var room [1]*attempt // enough for one key; saves an allocation
+	attempts := room[:0]
+	if first != nil {
+		t.via = ViaPassed
+		attempts = append(attempts, first)
+	}
+	for {
+		if len(attempts) == 0 {
+			if slices.ContainsFunc(l.streams, (*link.Stream).Subscribed) {
+				l.gates.drainWakeUps(callers) // the attempt finds out what earlier wake-ups announced
+			}
+			attempts = l.newAttempts(callers, attempts)
+		}
+		lost := t.win(ctx, attempts)
+		if t.tries++; lost == nil {
+			for _, a := range attempts {
+				t.trace(a, nil, 0, "")
+			}
+			return t.hold(ctx, attempts), nil
+		}
+		if done := lost.recall(ctx); done != nil {
+			t.trace(lost, done, 0, "")
+			l.gates.met(callers[0].gate, done)
+			l.gates.keepOnly(nil, callers)
+			return nil, done
+		}
+		err := l.stopped(ctx, t.failure)
+		if err == nil && len(callers) > 1 && t.another(attempts, lost) {
+			attempts = attempts[:0]
+			continue
+		}
+		if err == nil && t.insist(wait.context(), attempts, lost) {
+			attempts = attempts[:0]
+			continue
+		}
+		if err == nil {
+			awaited := callers[slices.Index(attempts, lost)]
+			l.release(attempts, lost)
+			l.gates.keepOnly(awaited, callers)
+			t.insists = time.Time{}
+			err = t.awaitRetry(wait.context(), lost, awaited)
+		}
+		if err != nil {
+			l.release(attempts)
+			l.gates.keepOnly(nil, callers)
+			return nil, err
+		}
+		if len(callers) > 1 {
+			if _, err := l.reach(wait, callers, lost); err != nil {
+				return nil, err
+			}
+		}
+		attempts = attempts[:0]
+	}
+}
+
+// release gives back what the attempts of a call have won. If the call waits on, its tickets stay on the keys for which it waits.
+func (l *Locker) release(attempts []*attempt, awaited ...*attempt) {
+	for _, a := range attempts {
+		a.release(nil, slices.Contains(awaited, a))
+	}
+	attempts[0].sendSoon()
+}
+
+// newAttempts sends the acquires for all keys of a call to all masters. They share one proposed fence and
+// one start, so that the locks of the call share their fence and the end of their validity.
+func (l *Locker) newAttempts(callers []*caller, into []*attempt) []*attempt {
+	start := time.Now()
+	proposal := l.number(callers...)
+	for _, c := range callers {
+		into = append(into, l.newAttempt(c, nil, start, proposal))
+	}
+	into[0].sendSoon()
+	return into
+}
+
+// newAttempt sends an acquire to all masters. With former, the attempt whose lock is handed on, each of
+// these commands first releases that lock; the replies to the releases go to former's inbox.
+func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposal int64) *attempt {
+	a := &attempt{
+		round:    round{locker: l, replies: newInbox(protocol.OpAcquire, l.decisive(), len(l.streams))},
+		start:    start,
+		ttl:      c.ttl,
+		ticket:   c.ticket,
+		several:  c.several,
+		slots:    uint16(c.slots),
+		acquires: make([]link.Command, len(l.streams)),
+	}
+	a.over = a.ring
+	acquire := protocol.Command{Op: protocol.OpAcquire, Key: c.key, Token: l.random(), TTL: c.ttl, Fence: proposal, Process: l.name, Ticket: c.ticket, Recall: c.recall}
+	if c.slots > 1 {
+		if former == nil {
+			a.slot = l.gates.chooseSlot(c, l.firstSlot())
+		} else {
+			a.slot = former.slot
+		}
+		acquire.Slots, acquire.Process = a.slots, protocol.CallName(l.name, c.order)
+		acquire.Key = protocol.SlotKey(c.key, int(a.slot))
+	}
+	if c.several {
+		acquire.Token += severalMark
+	}
+	queue := !c.try && c.ticket > 0
+	if !queue {
+		acquire.Ticket = protocol.TryTicket
+	}
+	var releases []link.Command
+	if former != nil {
+		acquire.Former = former.acquires[0].Token
+		former.abandoned.Store(true)
+		former.replies.expect(protocol.OpRelease, l.decisive())
+		releases = make([]link.Command, len(l.streams))
+	}
+	fast := former == nil && !c.recall && !c.tried && c.ahead == 0 && c.ttl >= l.fastFrom && c.slots == 1 // nothing says that others want the key
+	c.tried = true
+	if c.tickets == nil {
+		c.tickets = append(c.room[:0], make([]link.TicketState, len(l.streams))...)
+	}
+	for i, s := range l.streams {
+		a.acquires[i] = link.NewAcquire(acquire, i, &a.abandoned, &c.tickets[i], a.replies)
+		subscribed := s.Subscribed()
+		a.acquires[i].Polls = !subscribed && (c.polls || s.Denied())
+		a.acquires[i].Queue = queue && (subscribed || c.polls)
+		a.acquires[i].Fast = fast && !a.acquires[i].Polls
+		if former != nil {
+			releases[i] = former.releaseOf(i, false, former.replies)
+			a.acquires[i].First(&releases[i])
+		}
+		a.push(&a.acquires[i])
+		a.timeout = max(a.timeout, s.ForKey(c.key).Patience())
+	}
+	return a
+}
+
+// newRound expects the replies to an operation. It wakes its owner when there are so many as it needs, and with each further one.
+func (l *Locker) newRound(op protocol.Op, need int) round {
+	replies := newInbox(op, need, len(l.streams))
+	return round{locker: l, replies: replies, over: replies.ring}
+}
+
+// decisive returns the fewest replies that can settle a round: a quorum of grants wins it, and as soon as
+// n-quorum+1 masters have failed or refused, no quorum is left.
+func (l *Locker) decisive() int { return min(l.quorum, len(l.streams)-l.quorum+1) }
+
+// slotEnded has the oldest caller in line ask after a slot has been released. Its acquire follows the release at once, so that it has its
+// place on the masters before anybody who learns of the release.
+func (l *Locker) slotEnded(k *Lock) {
+	next := l.gates.afterSlot(k)
+	if next == nil {
+		return
+	}
+	if next.slots == 1 || next.several {
+		next.turn <- nil
+	} else {
+		proposal := l.number(next)
+		next.turn <- l.newAttempt(next, nil, time.Now(), proposal)
+	}
+	l.gates.settleNow(k.gate)
+}
+
+// firstSlot is where this process begins to look for a free slot: processes that begin at different ones seldom split votes.
+func (l *Locker) firstSlot() int {
+	var n uint32
+	for _, c := range []byte(l.id) {
+		n = 31*n + uint32(c)
+	}
+	return int(n % protocol.MaxSlots)
+}
+
+// wakeUp handles a master's wake-up: the head of the key's gate tries again. If nobody here wants the key any
+// more, the ticket is withdrawn, and the master wakes the next process in line instead.
+func (l *Locker) wakeUp(s *link.Stream, w protocol.WakeUp) {
+	l.gates.wake(w.Key, w.Call, func() {
+		name := l.name
+		if w.Call > 0 {
+			name = protocol.CallName(name, w.Call)
+		}
+		s.Withdraw(w.Key, name, w.Ticket)
+	})
+}
+
+// enterRoom waits until a result may be stored or read: so much memory they take at most, at once. The caller must call leaveRoom.
+func (l *Locker) enterRoom(ctx context.Context) bool {
+	select {
+	case l.room <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		l.refused.Add(1)
+	case <-l.closing:
+	}
+	return false
+}
+
+func (l *Locker) leaveRoom() { <-l.room }
+
+// laneOf returns the lane for the results of a key on a master.
+func (l *Locker) laneOf(master int, key string) *link.Lane { return l.streams[master].ForKey(key).Lane }
+
+// Instance returns the name of this process: see WithInstance.
+func (l *Locker) Instance() string { return l.instance }
+
+// random returns the part of a token, or of a name, that is made by chance: the ID of this process, so that others can
+// find out whose it is, and 90 random bits.
+func (l *Locker) random() string {
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567" // that of rand.Text
+	var text [protocol.RandomLen]byte
+	_, _ = rand.Read(text[copy(text[:], l.id):]) // it never fails
+	for i := protocol.IDLen; i < len(text); i++ {
+		text[i] = alphabet[text[i]%byte(len(alphabet))]
+	}
+	return string(text[:])
+}
+
+// idOf returns the ID of the process in its token or the end of its name. Of one that isn't ours it returns a part, too.
+func idOf(random string) string { return random[:min(protocol.IDLen, len(random)/2)] }
+
+const maxInstance = 64 // bytes of an instance name
+
+func unprintable(c rune) bool { return c <= ' ' || c > '~' }
+
+func defaultInstance() string {
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = "unknown"
+	}
+	host = strings.Map(func(c rune) rune {
+		if unprintable(c) {
+			return '-'
+		}
+		return c
+	}, host)
+	pid := fmt.Sprint("/", os.Getpid())
+	return host[:min(len(host), maxInstance-len(pid))] + pid
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/notices"
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
 // Observer is called when something happens to a Locker's masters and leases, for metrics and alarms. Its methods are called
@@ -246,39 +245,4 @@ func (v Vote) String() string {
 		return "has refused it for another process that waits"
 	}
 	return "has refused it for " + v.Holder
-}
-
-// trace tells the tracer, if there is one, how an attempt has ended, and for what the call waits then.
-func (t *contender) trace(a *attempt, err error, wait time.Duration, what string) {
-	if t.locker.trace == nil {
-		return
-	}
-	event := Attempt{Token: shown(a.acquires[0].Token), Number: t.tries, Via: t.via, Took: time.Since(a.start), Err: err, Wait: wait, For: what}
-	if err == nil {
-		event.Fence = uint64(a.fence)
-	}
-	for i := range a.acquires {
-		event.Votes = append(event.Votes, a.vote(i))
-	}
-	t.locker.trace(event)
-}
-
-// vote returns the reply of one master.
-func (a *attempt) vote(master int) Vote {
-	v := Vote{Master: a.name(master)}
-	for _, failed := range a.failed { // also one that has granted, and isn't believed
-		if failed.Master == v.Master {
-			v.Counted, v.Err = true, failed.Err
-			return v
-		}
-	}
-	if c := &a.acquires[master]; c.Counted {
-		v.Counted, v.Granted, v.Done = true, c.Reply.Status == protocol.StatusGranted, c.Reply.Status == protocol.StatusDone
-		if v.Granted {
-			v.Fence = uint64(c.Reply.Fence)
-		} else {
-			v.Holder = shown(c.Reply.Holder)
-		}
-	}
-	return v
 }

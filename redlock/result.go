@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
@@ -24,88 +25,6 @@ var (
 	errNoRoom    = fmt.Errorf("%w: %d others are being stored or read, and it is not remembered", ErrNoRoom, resultRoom)
 	errNotStored = errors.New("the result could not be stored")
 )
-
-// enterRoom waits until a result may be stored or read: so much memory they take at most, at once. The caller must call leaveRoom.
-func (l *Locker) enterRoom(ctx context.Context) bool {
-	select {
-	case l.room <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		l.refused.Add(1)
-	case <-l.closing:
-	}
-	return false
-}
-
-// laneOf returns the lane for the results of a key on a master.
-func (l *Locker) laneOf(master int, key string) *link.Lane { return l.streams[master].ForKey(key).Lane }
-
-func (l *Locker) leaveRoom() { <-l.room }
-
-// UnlockWith is Unlock that has the masters remember a result for the key, so that no call with WithRecall can take the lock in
-// between: the command that frees the key on a master stores a short result there, and one of more than 4 KiB is stored by a
-// quorum before the key is freed, for which the lock is held for up to 10 seconds more. Such calls fail with a *DoneError, which
-// has the result, for as long as it is kept. Once does all this in one call.
-//
-// If the error is nil, a quorum of the masters remembers the result, and so does every later call with WithRecall, unless
-// so many masters lose their data that no quorum of those that have it is left. If the lock had ended before, nothing is
-// remembered. If too few masters confirm it, some may remember it nevertheless; of several results that of
-// the lock with the largest fencing token counts.
-//
-// A result has at most MaxResult bytes, and is kept for at least a millisecond: otherwise, and for a lock on several keys or with a concurrency above 1, the
-// lock is freed without it, and the error says so.
-func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
-	k.unlock.Do(func() {
-		var wrong error
-		switch {
-		case len(result) > MaxResult:
-			wrong = fmt.Errorf("redlock: the result has %d bytes: at most %d can be remembered", len(result), MaxResult)
-		case checkKeep(keep) != nil:
-			wrong = checkKeep(keep)
-		case k.attempt.slots > 1:
-			wrong = fmt.Errorf("%w: a result needs a lock with one holder", ErrConcurrency)
-		case len(k.whole) > 0:
-			wrong = errors.New("redlock: a lock on several keys has no result")
-		default:
-			k.result = &protocol.Result{Data: string(result), Keep: keep, Fence: k.attempt.fence}
-			if len(result) > shortResult { // it would stand in the way of locks
-				wrong = k.store()
-				k.result = nil
-			}
-		}
-		k.unlockErr = k.release()
-		if wrong != nil {
-			k.unlockErr = errors.Join(wrong, k.unlockErr)
-		}
-	})
-	return k.unlockErr
-}
-
-func checkKeep(keep time.Duration) error {
-	if keep < time.Millisecond {
-		return fmt.Errorf("redlock: the result is to be kept for %v: must be at least 1ms", keep)
-	}
-	return nil
-}
-
-// store has the masters remember the result on the lane for results, while the lock is held and renewed.
-func (k *Lock) store() error {
-	a := k.attempt
-	if k.Err() != nil { // a lost lock leaves nothing
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(k.ctx, resultTime)
-	defer cancel()
-	if !a.locker.enterRoom(ctx) {
-		return errNoRoom
-	}
-	defer a.locker.leaveRoom()
-	a.failed = nil
-	if stored := a.store(ctx, k.result); stored < a.locker.quorum && k.Err() == nil {
-		return &QuorumError{Answered: stored, Quorum: a.locker.quorum, Total: len(a.acquires), Masters: a.failed, Err: errNotStored}
-	}
-	return nil
-}
 
 // store has the masters remember a long result, on its lane: those that have the attempt's token, and those that are known to have
 // an older result. It returns how many remember it, as soon as that is a quorum or can't be one any more.
@@ -195,4 +114,113 @@ func (r *resultReplies) Receive(c *link.Command) {
 	r.mu.Unlock()
 	r.attempt.locker.late.add(c.Key, r.result, lacking...)
 	r.to.Receive(c)
+}
+
+// recall returns the result that an attempt has met, or nil: if there is none, if another holder is doing the work again
+// because a quorum hasn't heard of the result, or if it is unsure that later calls meet this one, too.
+//
+// A result that a quorum remembers is met by every quorum of replies. One that fewer remember is remembered by a
+// quorum before it is returned; the attempt, which has the key on the other masters of its quorum, frees it there with
+// the result. Of several results, that with the largest fence was left by the last holder.
+func (a *attempt) recall(ctx context.Context) *DoneError {
+	if len(a.done) == 0 || a.answered() < a.locker.quorum || a.othersHold() {
+		return nil
+	}
+	var last int64
+	for _, c := range a.done {
+		last = max(last, c.Reply.Fence)
+	}
+	ctx, cancel := context.WithTimeout(ctx, resultTime)
+	defer cancel()
+	if !a.locker.enterRoom(ctx) {
+		return nil
+	}
+	defer a.locker.leaveRoom()
+	result := a.fetch(ctx, last)
+	if result == nil || !a.spread(ctx, result) {
+		return nil
+	}
+	return &DoneError{Result: []byte(result.Data), Fence: uint64(result.Fence), Keep: result.Keep}
+}
+
+// fetch asks one master after the other for the result with this fence, because results are long, or two if the first takes
+// its time.
+func (a *attempt) fetch(ctx context.Context, fence int64) (result *protocol.Result) {
+	var from []*link.Command
+	for _, done := range a.done {
+		if done.Reply.Fence == fence {
+			from = append(from, done)
+		}
+	}
+	r := a.locker.newRound(protocol.OpRecall, 1)
+	asked, answered := 0, 0
+	over := new(atomic.Bool)
+	defer over.Store(true)
+	for result == nil && answered < len(from) && ctx.Err() == nil {
+		if asked < len(from) {
+			done := from[asked]
+			asked++
+			a.locker.laneOf(done.Master, done.Key).Push(&link.Command{Command: protocol.Command{Op: protocol.OpRecall, Key: done.Key}, Master: done.Master, Abandoned: over, To: r.replies})
+		}
+		deadline := time.Now().Add(resultTime)
+		if asked < len(from) {
+			deadline = time.Now().Add(2 * a.locker.streams[from[asked].Master].ForKey(from[asked].Key).MaxTimeout())
+		}
+		r.collect(ctx, a.locker.closing, deadline, asked-answered, func(c *link.Command, _ int) bool {
+			answered++
+			if c.Reply.Err == nil && c.Reply.Result != nil && c.Reply.Result.Fence == fence {
+				result = c.Reply.Result
+			} else if c.Reply.Err != nil {
+				a.fail(c.Master, c.Reply.Err)
+			}
+			return true
+		})
+		select {
+		case <-a.locker.closing:
+			return nil
+		default:
+		}
+	}
+	return result
+}
+
+// spread ends the attempt, and has the masters remember a result that don't yet. It reports whether a quorum remembers it.
+func (a *attempt) spread(ctx context.Context, result *protocol.Result) bool {
+	known, lacking := a.remembering(result.Fence)
+	if known < a.locker.quorum && len(result.Data) > shortResult {
+		ctx, cancel := context.WithDeadline(ctx, a.until())
+		defer cancel()
+		known = a.store(ctx, result)
+		lacking = nil // store has seen to them
+	}
+	if known >= a.locker.quorum {
+		a.locker.late.add(a.acquires[0].Key, result, lacking...)
+		a.release(nil, false)
+		return true
+	}
+	if len(result.Data) > shortResult {
+		return false
+	}
+	a.replies.expect(protocol.OpRelease, 1)
+	a.releaseWith(result, a.replies)
+	a.collect(ctx, a.locker.closing, time.Now().Add(a.timeout), len(a.acquires), func(c *link.Command, pending int) bool {
+		if remembers(c) {
+			known++
+		}
+		return known >= a.locker.quorum || known+pending < a.locker.quorum
+	})
+	return known >= a.locker.quorum
+}
+
+// remembering returns how many masters have answered that they remember the result of this fence, and which others have answered.
+func (a *attempt) remembering(fence int64) (known int, lacking []int) {
+	for i := range a.acquires {
+		switch c := &a.acquires[i]; {
+		case c.Counted && c.Reply.Status == protocol.StatusDone && c.Reply.Fence == fence:
+			known++
+		case c.Counted && c.Reply.Err == nil:
+			lacking = append(lacking, i)
+		}
+	}
+	return known, lacking
 }

@@ -18,16 +18,6 @@ type round struct {
 	over    func()      // the time may be over: rings the replies, at least; on a goroutine of its own, which nothing else can hold up
 }
 
-// newRound expects the replies to an operation. It wakes its owner when there are so many as it needs, and with each further one.
-func (l *Locker) newRound(op protocol.Op, need int) round {
-	replies := newInbox(op, need, len(l.streams))
-	return round{locker: l, replies: replies, over: replies.ring}
-}
-
-// decisive returns the fewest replies that can settle a round: a quorum of grants wins it, and as soon as
-// n-quorum+1 masters have failed or refused, no quorum is left.
-func (l *Locker) decisive() int { return min(l.quorum, len(l.streams)-l.quorum+1) }
-
 // ending is how a collect ended.
 type ending int
 

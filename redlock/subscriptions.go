@@ -119,15 +119,3 @@ func (u *subscriptions) keep(ctx context.Context, s *link.Stream, settled func()
 		timer.Stop()
 	}
 }
-
-// wakeUp handles a master's wake-up: the head of the key's gate tries again. If nobody here wants the key any
-// more, the ticket is withdrawn, and the master wakes the next process in line instead.
-func (l *Locker) wakeUp(s *link.Stream, w protocol.WakeUp) {
-	l.gates.wake(w.Key, w.Call, func() {
-		name := l.name
-		if w.Call > 0 {
-			name = protocol.CallName(name, w.Call)
-		}
-		s.Withdraw(w.Key, name, w.Ticket)
-	})
-}

@@ -206,3 +206,14 @@ func (c *commands) drop(n int) {
 	clear((*c)[rest:])
 	*c = (*c)[:rest]
 }
+
+// isShort reports whether the buffers of a connection have room for the command: its key is in it up to five times.
+func (c *Command) isShort() bool { return c.Result == nil && len(c.Key) <= 1<<10 }
+
+// resultBytes returns how long the result is that the command carries.
+func (c *Command) resultBytes() int {
+	if c.Result == nil {
+		return 0
+	}
+	return len(c.Result.Data)
+}

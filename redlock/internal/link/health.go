@@ -2,7 +2,6 @@ package link
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/redis"
 )
 
 // latency adapts a master's timeout to its round trips, as TCP does (RFC 6298): the smoothed round trip plus
@@ -80,50 +78,7 @@ type State struct {
 	Server      protocol.Server
 }
 
-// State returns what is known of the master; of a Redis Cluster, of the first node that isn't available.
-func (s *Stream) State() State {
-	worst := s.ownState()
-	for _, node := range s.nodes() {
-		if state := node.ownState(); worst.available() && !state.available() {
-			worst = state
-		}
-	}
-	worst.Name = s.String()
-	return worst
-}
-
 func (s State) available() bool { return s.Err == nil && s.Connected }
-
-func (s *Stream) ownState() State {
-	s.mu.Lock()
-	err := s.refusal(protocol.OpAcquire)
-	if err == nil && s.conn != nil {
-		err = s.reported // the pause after a failure is over, and the next command or trial will show
-	}
-	s.mu.Unlock()
-	return s.stateWith(err)
-}
-
-// stateWith returns what is known of a master that takes no acquires for this reason, or takes them if that is nil.
-func (s *Stream) stateWith(err error) State {
-	server := s.seat.LastReached()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var since time.Time
-	if err != nil && s.reported != nil {
-		since = s.illSince
-	}
-	return State{
-		Since:       since,
-		Name:        s.String(),
-		Err:         err,
-		Connected:   s.conn != nil,
-		Resumes:     s.Clock.Resumes(),
-		RoundTrip:   time.Duration(s.latency.last.Load()),
-		ClockOffset: s.Clock.Offset(time.Now()),
-		Server:      server,
-	}
-}
 
 // hangCheck finds out why a connection gives no replies. Either the server hangs: then the connection is kept,
 // because the server will read our commands in their order when it wakes up. Or something in between has
@@ -138,10 +93,6 @@ type hangCheck struct {
 	trying bool
 	next   time.Time // no trial before
 	pause  time.Duration
-}
-
-func (s *Stream) newHangCheck(ctx context.Context) *hangCheck {
-	return &hangCheck{stream: s, ctx: ctx, replacement: make(chan protocol.Conn, 1)}
 }
 
 // start starts a trial of a second connection, unless one is running or it is too soon, and returns when to
@@ -194,33 +145,4 @@ func (h *hangCheck) end() {
 		fresh.Close()
 	default:
 	}
-}
-
-func (s *Stream) lastReply() time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.answeredAt
-}
-
-// probe returns what an idle connection is asked: the time, or, of a server that has refused locks, whether it takes
-// them again. Callers hold mu.
-func (s *Stream) probe() protocol.Command {
-	if errors.Is(s.reported, protocol.ErrUnusable) {
-		if key := s.trialKey(); key != "" {
-			return protocol.Command{Op: protocol.OpTrial, Key: key, Process: s.Prefix + ":wake:", TTL: time.Second}
-		}
-	}
-	return protocol.Command{Op: protocol.OpPing}
-}
-
-// trialKey returns a key that nobody locks and that this server has, or "" if it has no slot of its Redis Cluster.
-// Callers hold mu.
-func (s *Stream) trialKey() string {
-	for i := range 4 * redis.Slots {
-		key := fmt.Sprintf("%s:trial:{%d}", s.Prefix, i)
-		if s.cluster == nil || s.cluster.at(key) == s {
-			return key
-		}
-	}
-	return ""
 }

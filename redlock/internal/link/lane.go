@@ -96,14 +96,6 @@ func (n *Lane) Push(c *Command) {
 	Signal(n.work)
 }
 
-// resultBytes returns how long the result is that the command carries.
-func (c *Command) resultBytes() int {
-	if c.Result == nil {
-		return 0
-	}
-	return len(c.Result.Data)
-}
-
 // refusal returns why the command can't be sent now, or nil. Callers hold mu.
 func (n *Lane) refusal(c *Command) error {
 	switch {

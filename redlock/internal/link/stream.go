@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/redis"
 )
 
 const (
@@ -173,7 +176,8 @@ func (s *Stream) Advice() string { return s.latency.advice() }
 
 // Subscribed reports whether the master's wake-ups come, and isDenied whether it has denied them.
 func (s *Stream) Subscribed() bool { return s.subscribed.Load() }
-func (s *Stream) Denied() bool     { return s.denied.Load() }
+
+func (s *Stream) Denied() bool { return s.denied.Load() }
 
 // Listen subscribes to the master's wake-ups until ctx ends, the subscription breaks, or the connection for commands turns out to be
 // lost.
@@ -291,3 +295,951 @@ func (c *stepwise) Receive(cmds []*protocol.Command) error {
 func (c *stepwise) Window() int { return 1 }
 
 func (c *stepwise) Close() { c.end() }
+
+// Push queues a command and has it sent. If nothing else is under way the caller sends it itself, which saves
+// a switch of goroutines; it can't block then, as the connection is a socket whose buffers are empty, and the command is short.
+func (s *Stream) Push(c *Command) {
+	s.mu.Lock()
+	s = s.home(c)
+	taken, err := s.accept(c)
+	if taken && c.isShort() && s.conn != nil && s.prompt && !s.sending && len(s.queue) == 1 && len(s.flight) == 0 {
+		passes := c.former != nil // the lock on to another caller, who waits for the reply
+		if s.flush(); passes {
+			s.sentForOthers()
+		} else {
+			s.sentAlone()
+		}
+		taken = false
+	}
+	s.mu.Unlock()
+	s.declined(c, err)
+	if taken {
+		s.SendSoon()
+	}
+}
+
+// Enqueue queues a command. It is sent with the next push, or when the stream is told to send soon.
+func (s *Stream) Enqueue(c *Command) {
+	s.mu.Lock()
+	s = s.home(c)
+	_, err := s.accept(c)
+	s.mu.Unlock()
+	s.declined(c, err)
+}
+
+// accept queues a command, or returns why it doesn't. Acquires are refused while the master is known to be
+// down. Releases are always taken if the master may have something to release; as each belongs to an
+// acquire that was sent, their number is bounded too. Callers hold mu.
+func (s *Stream) accept(c *Command) (taken bool, err error) {
+	if err = s.refusal(c.Op); err == nil && c.Op == protocol.OpRelease && c.unneeded() {
+		err = errUnneeded
+	}
+	if c.Op == protocol.OpExtend && !c.until.IsZero() {
+		c.RefillUntil = s.Clock.Earliest(c.until)
+	}
+	if err == nil && s.cluster != nil {
+		err = s.cluster.prepare(c)
+	}
+	if err != nil {
+		return false, err
+	}
+	s.queue = append(s.queue, c)
+	switch {
+	case c.Op == protocol.OpAcquire:
+		s.acquires++
+	case c.Op == protocol.OpRelease && c.Queue && c.acquire.ticket != nil:
+		c.acquire.ticket.left = true // it may be sent when the call has ended: the release that takes the ticket away has to follow it
+	}
+	return true, nil
+}
+
+var (
+	ErrClosed   = errors.New("redlock: locker is closed")
+	ErrHung     = errors.New("no reply")
+	errBacklog  = fmt.Errorf("%d lock requests are already queued for this master", maxQueue)
+	errUnneeded = errors.New("unneeded")
+)
+
+// declined answers a command that accept has refused.
+func (s *Stream) declined(c *Command, err error) {
+	if err == nil {
+		return
+	}
+	if errors.Is(err, ErrHung) {
+		s.note(err)
+		Signal(s.tend)
+	}
+	if err != errUnneeded {
+		c.Reply.Err = protocol.Unsent(err)
+	}
+	c.deliver()
+	if former := c.takeFormer(); former != nil { // it can still be sent without the acquire
+		s.Push(former)
+	}
+}
+
+// refusal returns why commands of this kind are refused now, or nil. Callers hold mu.
+func (s *Stream) refusal(op protocol.Op) error {
+	now := time.Now()
+	silent := s.silence(now)
+	// A server that is slow, or takes no new lock, may renew those that it has: none may be lost because others are refused. The
+	// silence of a cluster's node may mean that another has taken its place.
+	renews := op == protocol.OpExtend && s.conn != nil && len(s.queue) < maxQueue
+	patient := renews && s.cluster == nil && silent <= s.MaxTTL
+	switch {
+	case s.closing:
+		return ErrClosed
+	case op == protocol.OpRelease:
+		return nil
+	case silent > s.latency.timeout() && !patient:
+		return fmt.Errorf("%w for %v%s", ErrHung, silent.Round(time.Millisecond), s.latency.advice())
+	case s.conn != nil && (op == protocol.OpForce || op == protocol.OpInspect || op == protocol.OpNames): // also where it takes no locks
+		return nil
+	case s.conn == nil && s.downErr != nil, now.Before(s.downUntil) && !renews:
+		return s.downErr
+	case !s.Clock.Trusted(now):
+		return s.Clock.Quarantined(now)
+	case s.acquires >= maxQueue && !renews:
+		return errBacklog
+	}
+	return nil
+}
+
+// MayHave reports whether the master may have a ticket.
+func (s *Stream) MayHave(ticket *TicketState) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return ticket.left || ticket.uncertain
+}
+
+// Withdraw takes this process out of the queue for a key on the master.
+func (s *Stream) Withdraw(key, process string, ticket int64) {
+	s.Enqueue(Forced(protocol.Command{Op: protocol.OpRelease, Key: key, Process: process, Ticket: ticket}, nil))
+	s.SendSoon() // not push: it might run a memory master's commands here, and through them the caller
+}
+
+// Usable reports whether acquires are taken now.
+func (s *Stream) Usable() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refusal(protocol.OpAcquire) == nil
+}
+
+// silence returns for how long the oldest batch in flight has been without a reply. Callers hold mu.
+func (s *Stream) silence(now time.Time) time.Duration {
+	if len(s.flight) == 0 {
+		return 0
+	}
+	return now.Sub(s.flight[0].sentAt)
+}
+
+// Patience returns how long a caller should wait for the reply to a command pushed now: the master's timeout
+// and, while a connection is being made, the rest of the time for that.
+func (s *Stream) Patience() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	patience := s.latency.timeout()
+	if s.conn == nil && s.downErr == nil {
+		patience += max(0, s.connectTime()-time.Since(s.connectingSince))
+	}
+	return patience
+}
+
+// Unconnected returns for how long there has been no connection to the master.
+func (s *Stream) Unconnected() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn != nil {
+		return 0
+	}
+	return time.Since(s.connectingSince)
+}
+
+// batch is the commands of one pipeline.
+type batch struct {
+	commands []*Command
+	cmds     []*protocol.Command
+	fast     []*Command // while it is filled: acquires that are to be its end
+	sentAt   time.Time
+	users    int // the goroutine that sends it, and the one that settles it: a reply may come before the send has returned
+}
+
+// flush sends one batch from the queue and, if it is answered at once, settles it. mu is held before and
+// after, but not while it sends.
+func (s *Stream) flush() {
+	b, dropped := s.take()
+	c, sends := s.conn, len(b.commands) > 0
+	if sends {
+		s.sending = true
+		s.flight = append(s.flight, b)
+	} else {
+		s.spare = b
+	}
+	s.mu.Unlock()
+	for _, c := range dropped {
+		c.deliver()
+	}
+	if sends {
+		answered, err := c.Send(b.cmds)
+		if err != nil {
+			c.Close() // the goroutine in read notices, and ends the connection
+		}
+		if answered {
+			s.landed(nil)
+		}
+	}
+	s.mu.Lock()
+	if sends { // otherwise sending may by now belong to another goroutine
+		s.sending = false
+		s.finished(b)
+		if s.conn != c {
+			s.sendEnded.Broadcast()
+		}
+	}
+	if len(s.queue) > 0 {
+		s.SendSoon()
+	} else if s.closing && !s.pending() { // all that was left has been dropped
+		Signal(s.tend)
+	}
+}
+
+// take moves the head of the queue into a batch, leaving out and returning the commands that need not be sent
+// any more. Fast acquires are its end, so that the master takes them together. What must come after one of them, the release or an
+// extend of the same attempt, is never in the same batch: the release gives up an acquire that is not sent yet. The keys of a
+// cluster are in different slots, and can't be taken together. Callers hold mu.
+func (s *Stream) take() (b *batch, dropped []*Command) {
+	if b = s.spare; b == nil {
+		b = &batch{}
+	}
+	s.spare = nil
+	b.sentAt, b.users = time.Now(), 2
+	n, bytes := 0, 0
+	for n < min(len(s.queue), protocol.MaxBatch) && bytes < maxBytes {
+		c := s.queue[n]
+		n++
+		if c.Result != nil {
+			bytes += len(c.Result.Data)
+		}
+		if c.Op == protocol.OpAcquire {
+			s.acquires--
+		}
+		if c.unneeded() {
+			if c.Op != protocol.OpRelease {
+				c.Reply.Err = errAbandoned
+			}
+			dropped = append(dropped, c)
+			if c = c.takeFormer(); c == nil || c.unneeded() {
+				continue
+			}
+		}
+		c.sending(b.sentAt)
+		if c.Fast = c.Fast && s.cluster == nil; c.Fast {
+			b.fast = append(b.fast, c)
+		} else {
+			b.commands = append(b.commands, c)
+		}
+	}
+	s.queue.drop(n)
+	b.commands = append(b.commands, b.fast...)
+	for _, c := range b.commands {
+		b.cmds = append(b.cmds, &c.Command)
+	}
+	clear(b.fast)
+	b.fast = b.fast[:0]
+	return b, dropped
+}
+
+// landed settles the oldest batch in flight: its replies have come or, if broken is set, never will.
+func (s *Stream) landed(broken error) {
+	s.mu.Lock()
+	b := s.flight[0]
+	s.flight = s.flight[:copy(s.flight, s.flight[1:])]
+	s.mu.Unlock()
+	if broken != nil {
+		for _, cmd := range b.cmds {
+			cmd.Reply = protocol.Reply{Err: broken}
+		}
+	}
+	s.settle(b)
+	s.mu.Lock()
+	s.finished(b)
+	more, done := len(s.queue) > 0, s.closing && !s.pending()
+	s.mu.Unlock()
+	if more {
+		s.SendSoon()
+	}
+	if done {
+		Signal(s.tend)
+	}
+}
+
+// finished ends one use of a batch. After the last, the batch is kept for its capacity. Callers hold mu.
+func (s *Stream) finished(b *batch) {
+	if b.users--; b.users == 0 {
+		clear(b.commands)
+		clear(b.cmds)
+		b.commands, b.cmds = b.commands[:0], b.cmds[:0]
+		s.spare = b
+	}
+}
+
+// soloFrom is after how many batches in a row, each sent by its caller with nothing else under way, callers are taken to be alone.
+const soloFrom = 8
+
+// solo is about a caller that is alone with its one master. It reads the reply to what it has sent: to be woken by read would take it
+// as long as the master needs. Meanwhile read rests, until something else is under way, or nothing has been sent between two of its
+// looks. Then it waits for replies again, in place of a caller that still does: so a master that hangs, a context that ends and
+// Close hold up nobody for longer than that, and the end of an idle connection is noticed. The stream's mu guards it.
+type solo struct {
+	row     int           // batches that callers have sent, one after the other
+	rests   bool          // read does
+	reading bool          // a caller reads
+	unread  chan struct{} // signals read that it is needed
+}
+
+// rest lets callers read for as long as each is alone. It runs on the goroutine of read.
+func (s *Stream) rest(c protocol.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	direct, able := c.(protocol.Direct)
+	if !able || s.solo.row < soloFrom || len(s.flight) > 0 {
+		return
+	}
+	s.solo.rests = true
+	look := time.NewTicker(s.Solo)
+	defer look.Stop()
+	for needed, before := false, 0; !needed && s.solo.row != before; {
+		before = s.solo.row
+		s.mu.Unlock()
+		select {
+		case <-look.C:
+		case <-s.solo.unread:
+			needed = true
+		}
+		s.mu.Lock()
+	}
+	s.solo.rests, s.solo.row = false, 0
+	if s.solo.reading {
+		direct.Interrupt()
+	}
+	for s.solo.reading {
+		s.mu.Unlock()
+		<-s.solo.unread
+		s.mu.Lock()
+	}
+	direct.Resume()
+}
+
+// sentAlone runs when a caller has sent a command itself, with nothing else under way: if read rests, the caller reads the reply.
+// mu is held before and after, but not while it reads.
+func (s *Stream) sentAlone() {
+	if s.Solo > 0 && s.prompt {
+		s.solo.row++
+	}
+	c, connected := s.conn.(protocol.Direct)
+	if !s.solo.rests || !connected || len(s.flight) == 0 {
+		return
+	}
+	s.solo.reading = true
+	cmds := s.flight[0].cmds
+	s.mu.Unlock()
+	if c.Await() {
+		if err := c.Receive(cmds); err != nil {
+			c.Close()
+		}
+		s.landed(nil)
+	}
+	s.mu.Lock()
+	s.solo.reading = false
+	if !s.solo.rests || len(s.flight) > 0 {
+		Signal(s.solo.unread)
+	}
+}
+
+// sentForOthers runs when a batch was sent whose reply isn't for the goroutine that has sent it. mu is held.
+func (s *Stream) sentForOthers() {
+	s.solo.row = 0
+	if s.solo.rests && !s.solo.reading {
+		Signal(s.solo.unread)
+	}
+}
+
+const (
+	leastPause = 100 * time.Millisecond // before a failed master is tried again; the pause doubles
+	MostPause  = time.Second            // with each failure, up to this
+
+	memoryGap = 10 * time.Second // a server that says how much memory it uses is asked for that so often
+
+	hungTime = 30 * time.Second // how long a connection is kept without any reply
+)
+
+// run connects to the master, again and again, for as long as the stream lives.
+func (s *Stream) run(ctx context.Context) {
+	defer close(s.ended)
+	var next protocol.Conn
+	for s.wanted(ctx) {
+		var err error
+		c := next
+		if c == nil {
+			s.seat.Disconnected()
+			c, err = s.connect(ctx)
+		}
+		if err == nil {
+			next, err = s.serve(ctx, c)
+		}
+		if err != nil {
+			s.unreachable(err)
+			s.awaitRetry(ctx)
+		}
+	}
+	if next != nil {
+		next.Close()
+	}
+	s.mu.Lock()
+	s.owed = nil
+	s.mu.Unlock()
+	s.answer(protocol.Unsent(ErrClosed), true)
+}
+
+// wanted reports whether a connection is still needed.
+func (s *Stream) wanted(ctx context.Context) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return ctx.Err() == nil && (!s.closing || s.pending())
+}
+
+// unreachable marks the master as down because no connection could be made or the last one was of no use.
+func (s *Stream) unreachable(err error) {
+	s.mu.Lock()
+	s.down(err, time.Now())
+	s.mu.Unlock()
+	s.answer(protocol.Unsent(err), false)
+	s.note(err)
+}
+
+// answer fails the queued commands with err: all of them, or all but the releases, which wait for the next
+// connection.
+func (s *Stream) answer(err error, all bool) {
+	s.mu.Lock()
+	var kept, answered commands
+	for _, c := range s.queue {
+		if c.Op == protocol.OpRelease && !all {
+			kept = append(kept, c)
+			continue
+		}
+		c.Reply.Err = err
+		answered = append(answered, c)
+		if former := c.takeFormer(); former != nil && !former.unneeded() {
+			kept = append(kept, former)
+		}
+	}
+	s.queue, s.acquires = kept, 0
+	s.mu.Unlock()
+	for _, c := range answered {
+		c.deliver()
+	}
+}
+
+// awaitRetry waits until it is time to try the master again.
+func (s *Stream) awaitRetry(ctx context.Context) {
+	s.mu.Lock()
+	until := s.downUntil
+	s.mu.Unlock()
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// serve uses a connection until it ends. next is a connection that already replaces it, if there is one. The
+// error is nil if the connection was of any use, so that the next can be made without a pause.
+func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn, err error) {
+	began := time.Now()
+	s.mu.Lock()
+	prompt, asked := c.(protocol.Prompt)
+	s.prompt = !asked || prompt.IsPrompt()
+	s.conn, s.answeredAt, s.usedAt, s.memoryAt = c, began, began, began
+	if s.latency.smoothed == 0 { // no greeting has measured the distance: probe at once
+		s.usedAt = time.Time{}
+	}
+	s.downUntil, s.downErr = time.Time{}, nil
+	// If it has refused a lock, the next lock will show whether it still does; what kept us from connecting is over.
+	recovered := !errors.Is(s.reported, protocol.ErrUnusable) || errors.Is(s.reported, protocol.ErrUnreachable)
+	s.mu.Unlock()
+	if recovered {
+		s.note(nil)
+	}
+	if s.seat.OnServing != nil {
+		s.seat.OnServing()
+	}
+
+	var helpers sync.WaitGroup
+	broken, stop := make(chan error, 1), make(chan struct{})
+	helpers.Go(func() { broken <- s.read(c) })
+	helpers.Go(func() { s.write(c, stop) })
+	next, err = s.watch(ctx, c, broken)
+
+	s.mu.Lock()
+	s.conn, s.connectingSince = nil, time.Now()
+	s.mu.Unlock()
+	c.Close()
+	close(stop)
+	helpers.Wait()
+	s.mu.Lock()
+	for s.sending {
+		s.sendEnded.Wait()
+	}
+	pending, useless := len(s.flight), s.answeredAt.Equal(began)
+	s.mu.Unlock()
+	if err == nil {
+		err = protocol.ErrBroken
+	}
+	for range pending {
+		s.landed(err)
+	}
+	if useless && next == nil {
+		return nil, err
+	}
+	return next, nil
+}
+
+// read settles the batches in flight as their replies come, until the connection ends.
+func (s *Stream) read(c protocol.Conn) error {
+	for {
+		s.rest(c)
+		if err := c.Wait(); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		if len(s.flight) == 0 {
+			s.mu.Unlock()
+			return protocol.ErrMalformed
+		}
+		cmds := s.flight[0].cmds
+		s.mu.Unlock()
+		err := c.Receive(cmds)
+		s.landed(nil)
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// write sends what is queued whenever it is signaled, until stop is closed.
+func (s *Stream) write(c protocol.Conn, stop <-chan struct{}) {
+	for {
+		select {
+		case <-s.work:
+		case <-stop:
+			return
+		}
+		runtime.Gosched() // let goroutines that are about to push share the batch
+		s.mu.Lock()
+		s.flushAll(c)
+		s.mu.Unlock()
+	}
+}
+
+// flushAll sends what is queued, as far as the window of batches in flight allows. Callers hold mu.
+func (s *Stream) flushAll(c protocol.Conn) {
+	for s.conn == c && !s.sending && len(s.queue) > 0 && len(s.flight) < min(c.Window(), s.latency.window()) {
+		s.flush()
+		s.sentForOthers()
+	}
+}
+
+// watch does what becomes due on a connection until it ends. next is the connection that replaces it: a
+// server that doesn't answer on this one has answered on that.
+func (s *Stream) watch(ctx context.Context, c protocol.Conn, broken <-chan error) (next protocol.Conn, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	check := s.newHangCheck(ctx)
+	defer check.end()
+	defer cancel()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	s.SendSoon()
+	for {
+		select {
+		case err := <-broken:
+			return nil, fmt.Errorf("%w: %w", protocol.ErrBroken, err)
+		case <-ctx.Done():
+			return nil, ErrClosed
+		case next := <-check.replacement:
+			if unsubscribe := s.unsubscribe.Load(); unsubscribe != nil { // its connection was lost in the same way, perhaps
+				(*unsubscribe)()
+			}
+			return next, fmt.Errorf("%w: the server did not answer on it, but answers on a new one", protocol.ErrBroken)
+		case <-s.tend:
+		case <-timer.C:
+		}
+		due, over := s.attend(c, check)
+		if over {
+			return nil, ErrClosed
+		}
+		timer.Reset(time.Until(due))
+	}
+}
+
+// attend does what is due and returns when it must run again. over reports that the stream is closing and
+// has nothing left to do.
+func (s *Stream) attend(c protocol.Conn, check *hangCheck) (due time.Time, over bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	n := slices.IndexFunc(s.owed, func(c *Command) bool { return c.due.After(now) })
+	if n < 0 {
+		n = len(s.owed)
+	}
+	s.queue = append(s.queue, s.owed[:n]...)
+	s.owed.drop(n)
+	idle := len(s.queue) == 0 && len(s.flight) == 0
+	if s.closing && !s.pending() {
+		return now, true
+	}
+	gap := admission.ProbeGap
+	if errors.Is(s.reported, protocol.ErrUnusable) {
+		gap = MostPause
+	}
+	if idle && now.Sub(s.usedAt) >= gap {
+		s.queue = append(s.queue, &Command{Command: s.probe()})
+		s.usedAt = now
+	}
+	if s.conn == c && s.tellsMemory && now.Sub(s.memoryAt) >= memoryGap {
+		s.queue = append(s.queue, &Command{Command: protocol.Command{Op: protocol.OpMemory}})
+		s.memoryAt = now
+	}
+	if len(s.queue) > 0 {
+		s.SendSoon()
+	}
+	due = now.Add(gap)
+	if idle {
+		due = s.usedAt.Add(gap)
+	}
+	if len(s.owed) > 0 {
+		due = earlier(due, s.owed[0].due)
+	}
+	switch silence, timeout := s.silence(now), s.latency.timeout(); {
+	case silence > hungTime:
+		c.Close()
+	case silence > timeout:
+		due = earlier(due, check.start(now))
+		if s.cluster != nil {
+			Signal(s.cluster.asked)
+		}
+	case silence > 0:
+		due = earlier(due, s.flight[0].sentAt.Add(timeout+1))
+	}
+	return due, false
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// settle takes the replies of a batch: it passes them on to the callers, but first puts aside what must be
+// sent again, and the releases that must be repeated.
+func (s *Stream) settle(b *batch) {
+	now := time.Now()
+	s.mu.Lock()
+	for _, c := range b.commands {
+		c.answered()
+	}
+	elsewhere := s.moved(b)
+	s.mu.Unlock()
+	elsewhere.answer()
+	err, known := s.verdict(b, now)
+	switch {
+	case errors.Is(err, protocol.ErrReplica):
+		s.DataLost()
+	case errors.Is(err, protocol.ErrLoading):
+		s.reconnect()
+	}
+	s.mu.Lock()
+	var settled []*Command
+	again := s.repeat(b.commands)
+	for _, c := range b.commands {
+		if slices.Contains(again, c) {
+			continue
+		}
+		settled = append(settled, c)
+		release := c
+		if c.Op == protocol.OpAcquire && c.former != nil {
+			release = c.takeFormer()
+			if release.Reply.Status = c.Reply.Former; release.Reply.Status == protocol.StatusNone {
+				release.Reply.Err = c.Reply.Err
+			}
+			settled = append(settled, release)
+		}
+		if release.Op == protocol.OpRelease && !release.acknowledged() {
+			s.owe(release, now)
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range settled {
+		c.deliver()
+	}
+	if known {
+		s.note(err)
+	}
+}
+
+// DataLost has the master excluded until all leases are over that its server may have forgotten, and greeted
+// anew. For the nodes of a Redis Cluster it does nothing: the cluster itself reports that a slot has moved.
+func (s *Stream) DataLost() {
+	if s.cluster != nil {
+		return
+	}
+	s.seat.DataLost(time.Now())
+	s.reconnect()
+}
+
+// reconnect ends the connection; run makes a new one.
+func (s *Stream) reconnect() {
+	s.mu.Lock()
+	c := s.conn
+	s.mu.Unlock()
+	if c != nil {
+		c.Close()
+	}
+}
+
+// verdict returns what the replies say about the master: the error for which it is unusable, or nil if it is
+// usable. known is false if they say nothing either way.
+func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
+	var clock int64
+	var votes, lives bool
+	for _, c := range b.commands {
+		refused := errors.Is(c.Reply.Err, protocol.ErrRefused)
+		switch asks := c.Op == protocol.OpAcquire || c.Op == protocol.OpTrial; {
+		case c.Op == protocol.OpMemory && refused: // locks don't need the right to it
+			lives = true
+		case errors.Is(c.Reply.Err, protocol.ErrUnusable):
+			err = c.Reply.Err
+		case c.Reply.Err == nil && asks:
+			votes = true
+		case c.Reply.Err == nil || refused: // it lives, even if it refused this one command
+			lives = true
+		case err == nil:
+			err = c.Reply.Err
+		}
+		if c.Op == protocol.OpMemory && c.Reply.Err == nil {
+			s.seat.HasMemory(redis.Memory(c.Reply.Lines))
+		}
+		clock = max(clock, c.Reply.Time)
+		s.Clock.RaiseMark(c.Reply.Mark)
+	}
+	if votes || lives && !errors.Is(err, protocol.ErrUnusable) {
+		err = nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if clock > 0 {
+		s.Clock.Observe(clock, b.sentAt, now)
+	}
+	if fault := s.Clock.Fault(b.sentAt); err == nil && fault != nil {
+		// Replies to what was sent before a jump was noticed don't count either.
+		err = fault
+		for _, c := range b.commands {
+			if c.Reply.Err == nil && (c.Op == protocol.OpAcquire || c.Op == protocol.OpExtend) {
+				c.Reply = protocol.Reply{Err: err, Former: c.Reply.Former}
+			}
+		}
+	}
+	if err == nil || lives || votes {
+		s.answeredAt, s.usedAt = now, now
+		s.latency.observe(now.Sub(b.sentAt))
+	}
+	switch {
+	case errors.Is(err, protocol.ErrUnusable), errors.Is(err, protocol.ErrUnreachable):
+		s.down(err, now)
+	case err == nil && !votes && errors.Is(s.reported, protocol.ErrUnusable):
+		return nil, false
+	case err == nil:
+		s.downUntil, s.downErr, s.pause = time.Time{}, nil, 0
+	}
+	return err, true
+}
+
+// repeat puts commands that had no effect back at the head of the queue, in their order, and returns them:
+//   - scripts that the server doesn't know, or no longer;
+//   - acquires that were Fast, of keys that aren't simply free;
+//   - plain releases that met a waiter's mark, and must be sent as the script that wakes the waiter;
+//   - acquires that were refused only because they were in flight behind such a release.
+//
+// It leaves alone what its caller has given up: the release that follows may be in flight already, and must
+// not be overtaken. Callers hold mu.
+func (s *Stream) repeat(answered []*Command) (again []*Command) {
+	for _, c := range answered {
+		release := c.Op == protocol.OpRelease
+		if release && len(s.resent) > 0 {
+			s.resent = slices.DeleteFunc(s.resent, func(token string) bool { return token == c.Token })
+		}
+		noScript := errors.Is(c.Reply.Err, protocol.ErrNotExecuted)
+		inVain := c.Alone && c.Reply.Status == protocol.StatusExpired
+		overtook := c.Reply.Status == protocol.StatusHeld && slices.Contains(s.resent, c.Reply.Holder)
+		if !noScript && !inVain && !overtook || !release && c.givenUp() {
+			continue
+		}
+		if release {
+			s.resent = append(s.resent, c.Token)
+		}
+		c.Alone, c.Fast, c.Reply = false, false, protocol.Reply{}
+		if c.Op == protocol.OpAcquire {
+			s.acquires++
+		}
+		again = append(again, c)
+	}
+	if len(again) > 0 {
+		s.queue = slices.Insert(s.queue, 0, again...)
+	}
+	return again
+}
+
+// owe schedules the repetition of a release, unless the key will have expired by then. A release that was to
+// leave a ticket is repeated without one, as the caller may have left the queue since. Callers hold mu.
+func (s *Stream) owe(release *Command, now time.Time) {
+	until := release.acquire.mayTake.Add(4 * OwedGap)
+	if release.until.After(until) {
+		until = release.until
+	}
+	if !now.Before(until) || s.closing && (release.Reply.Err == nil || errors.Is(release.Reply.Err, protocol.ErrRefused)) {
+		return
+	}
+	again := *release
+	again.To, again.Reply = nil, protocol.Reply{}
+	again.until, again.due = until, now.Add(OwedGap)
+	if again.Queue {
+		again.Queue, again.Polls, again.Ticket = false, false, 0
+	}
+	to := s.home(&again)
+	to.owed = append(to.owed, &again)
+	if len(to.owed) == 1 {
+		Signal(to.tend)
+	}
+}
+
+// down has acquires refused for a pause, which doubles while the master keeps failing. Callers hold mu.
+func (s *Stream) down(err error, now time.Time) {
+	s.pause = min(max(2*s.pause, leastPause), MostPause)
+	s.downErr, s.downUntil = err, now.Add(s.pause)
+	var guard *admission.GuardError
+	if errors.As(err, &guard) {
+		s.downUntil = guard.Until
+	}
+}
+
+// note logs and reports each change of whether the master is usable, but not each failure. A master that was
+// down anyway is logged once more if it may have forgotten its locks.
+func (s *Stream) note(err error) {
+	s.mu.Lock()
+	forgotten := errors.Is(err, admission.ErrRestarted) && !errors.Is(s.reported, admission.ErrRestarted)
+	changed := !s.closing && (forgotten || (err == nil) != (s.reported == nil))
+	if changed {
+		if s.reported == nil {
+			s.illSince = time.Now()
+		}
+		s.reported = err
+	}
+	s.mu.Unlock()
+	if changed && errors.Is(err, protocol.ErrUnusable) {
+		Signal(s.tend) // try it soon
+	}
+	name := s.master.String()
+	if changed && err != nil && s.cluster != nil {
+		Signal(s.cluster.asked)
+	}
+	switch {
+	case !changed:
+		return
+	case err == nil:
+		s.Logger.Info("master available again", "master", name)
+		s.Watcher.Up(name)
+		return
+	case errors.Is(err, admission.ErrNoVote):
+		s.Logger.Error("master excluded from the quorum", "master", name, "error", err)
+	default:
+		s.Logger.Warn("master unavailable", "master", name, "error", err)
+	}
+	s.Watcher.Down(s.stateWith(err))
+}
+
+func (s *Stream) newHangCheck(ctx context.Context) *hangCheck {
+	return &hangCheck{stream: s, ctx: ctx, replacement: make(chan protocol.Conn, 1)}
+}
+
+func (s *Stream) lastReply() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.answeredAt
+}
+
+// probe returns what an idle connection is asked: the time, or, of a server that has refused locks, whether it takes
+// them again. Callers hold mu.
+func (s *Stream) probe() protocol.Command {
+	if errors.Is(s.reported, protocol.ErrUnusable) {
+		if key := s.trialKey(); key != "" {
+			return protocol.Command{Op: protocol.OpTrial, Key: key, Process: s.Prefix + ":wake:", TTL: time.Second}
+		}
+	}
+	return protocol.Command{Op: protocol.OpPing}
+}
+
+// trialKey returns a key that nobody locks and that this server has, or "" if it has no slot of its Redis Cluster.
+// Callers hold mu.
+func (s *Stream) trialKey() string {
+	for i := range 4 * redis.Slots {
+		key := fmt.Sprintf("%s:trial:{%d}", s.Prefix, i)
+		if s.cluster == nil || s.cluster.at(key) == s {
+			return key
+		}
+	}
+	return ""
+}
+
+// State returns what is known of the master; of a Redis Cluster, of the first node that isn't available.
+func (s *Stream) State() State {
+	worst := s.ownState()
+	for _, node := range s.nodes() {
+		if state := node.ownState(); worst.available() && !state.available() {
+			worst = state
+		}
+	}
+	worst.Name = s.String()
+	return worst
+}
+
+func (s *Stream) ownState() State {
+	s.mu.Lock()
+	err := s.refusal(protocol.OpAcquire)
+	if err == nil && s.conn != nil {
+		err = s.reported // the pause after a failure is over, and the next command or trial will show
+	}
+	s.mu.Unlock()
+	return s.stateWith(err)
+}
+
+// stateWith returns what is known of a master that takes no acquires for this reason, or takes them if that is nil.
+func (s *Stream) stateWith(err error) State {
+	server := s.seat.LastReached()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var since time.Time
+	if err != nil && s.reported != nil {
+		since = s.illSince
+	}
+	return State{
+		Since:       since,
+		Name:        s.String(),
+		Err:         err,
+		Connected:   s.conn != nil,
+		Resumes:     s.Clock.Resumes(),
+		RoundTrip:   time.Duration(s.latency.last.Load()),
+		ClockOffset: s.Clock.Offset(time.Now()),
+		Server:      server,
+	}
+}
