@@ -65,6 +65,7 @@ func (a *attempt) push(c *link.Command) {
 func (a *attempt) ring() {
 	if k := a.lock.Load(); k != nil {
 		k.expire()
+		k.watch() // it may have been renewed at the same time
 	}
 	a.replies.ring()
 }

@@ -22,8 +22,8 @@ var (
 	// ErrUnreadable means that a result is remembered for the key, but could not be read, or handed to a quorum. The error is an
 	// *UnreadableError; only calls with WithRecall return it.
 	ErrUnreadable = errors.New("redlock: the work is done, as far as is known, but its result can't be read now")
-	// ErrNotRemembered is what Forget returns if no result is remembered for the key, and Once and OncePer if the work was done and
-	// the masters may not know that.
+	// ErrNotRemembered is what Forget returns if no result is remembered for the key, and Once, OncePer, UnlockWith and UnlockDone if
+	// the work was done and fewer than a quorum of the masters have confirmed that they know it.
 	ErrNotRemembered = errors.New("redlock: no result is remembered for the key")
 	// ErrNoRoom means that a result was not stored, because too many others were being stored or read for 10 seconds.
 	ErrNoRoom = errors.New("redlock: the result found no room")

@@ -299,7 +299,9 @@ func (g *gates) noteOutcome(c *caller, lock *Lock, failed error) {
 	if at.locks == nil {
 		at.locks = at.roomToHold[:0]
 	}
-	at.locks = append(at.locks, lock)
+	if lock.endedBy() == nil { // on another key of the call: it has left this gate
+		at.locks = append(at.locks, lock)
+	}
 	g.settle(at)
 }
 

@@ -372,7 +372,7 @@ func (l *Locker) ForceUnlockSlot(ctx context.Context, key string, slot int, fenc
 	released := false
 	if lock := l.gates.holding(full, token); lock != nil { // its context ends before the next holder has the key
 		lock.isForcedBy(by)
-		released = lock.lose(ErrForced)
+		released = lock.end(ErrForced)
 		ctx = context.WithoutCancel(ctx) // it may be that of this lock
 	}
 	replies, end := l.ask(ctx, protocol.Command{Op: protocol.OpForce, Key: full, Token: token, TTL: l.maxTTL, By: by}, nil)

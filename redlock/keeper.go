@@ -20,7 +20,7 @@ import (
 type keeper struct {
 	locker  *Locker
 	recheck chan struct{}
-	losing  atomic.Int64 // calls of Lock.lose that are running
+	losing  atomic.Int64 // calls of Lock.end for locks that are lost
 	stop    chan struct{}
 	ended   chan struct{} // closed when run returns
 
@@ -159,7 +159,7 @@ func (k *keeper) endAll() {
 	locks := slices.Clone(k.locks)
 	k.mu.Unlock()
 	for _, lock := range locks {
-		lock.lose(ErrClosed)
+		lock.end(ErrClosed)
 	}
 	link.Signal(k.recheck)
 	for more := true; more; k.release() { // some of them may have been lost at the same time

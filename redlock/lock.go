@@ -29,7 +29,7 @@ type Lock struct {
 	next    time.Time                             // of the next renewal
 	forced  bool                                  // it is lost because it was released by force
 	by      string                                // who did that, as the masters say
-	cause   error                                 // why it has ended: then it is never renewed again; nil while it is held
+	cause   error                                 // why it has ended, as decide says: then it is never renewed again; nil while it is held
 	derived map[*context.CancelCauseFunc]struct{} // end contexts of WithContext
 
 	scheduled scheduled        // in the keeper's schedule
@@ -37,7 +37,6 @@ type Lock struct {
 	result    *protocol.Result // of UnlockWith
 	unlock    sync.Once
 	unlockErr error
-	released  bool // by Unlock
 }
 
 func newLock(ctx context.Context, a *attempt, c *caller, via Via) *Lock {
@@ -139,15 +138,11 @@ func (k *Lock) ownUntil() time.Time {
 func (k *Lock) Acquisition() Acquisition { return k.acquisition }
 
 // Err returns nil while the lock is held, and afterwards the reason why it is not: ErrLost, ErrMaxHold,
-// ErrClosed, or context.Canceled after Unlock.
+// ErrForced, ErrClosed, or context.Canceled after Unlock. From Until on it is not nil, and once it is not, it stays the same: Unlock
+// says the same, and the contexts of the lock end with it.
 func (k *Lock) Err() error {
-	if err := context.Cause(k.ctx); err != nil {
-		return err
-	}
-	if past(k.Until()) { // its timer is about to say so
-		return ErrLost
-	}
-	return nil
+	k.expire() // its timer may be late
+	return k.endedBy()
 }
 
 // Unlock frees the lock. It takes no context on purpose: it must work after the context of the work has
@@ -168,9 +163,9 @@ func (k *Lock) Unlock() error {
 // run calls f under the lock, and releases it, for Do.
 func (k *Lock) run(ctx context.Context, f func(context.Context, *Lock) error) (err error) {
 	defer func() {
-		ended := k.Err()
-		if unlockErr := k.Unlock(); ended == nil || ended == context.Canceled { // the latter if f has called Unlock
-			ended = unlockErr
+		ended := k.Unlock()
+		if cause := k.endedBy(); cause != context.Canceled { // f may have called UnlockWith, which says more
+			ended = cause
 		}
 		if !errors.Is(ended, ErrNoQuorum) {
 			err = errors.Join(err, ended)
@@ -188,15 +183,12 @@ func (k *Lock) release() error {
 		return endedError{k.endedBy()} // Close has released it, unless it was lost
 	}
 	defer unlocks.leave()
-	parts := k.parts()
-	for _, part := range parts {
-		part.released = part.end(context.Canceled)
+	if !k.end(context.Canceled) {
+		return endedError{k.endedBy()} // its release is on its way
 	}
+	parts := k.parts()
 	var left []*Lock
 	for _, part := range parts {
-		if !part.released {
-			continue // it was lost before, and its release is on its way
-		}
 		part.attempt.locker.keeper.reschedule(part, time.Time{})
 		part.handOff()
 		if len(parts) > 1 {
@@ -208,11 +200,7 @@ func (k *Lock) release() error {
 	var err error
 	deadline := time.Now().Add(2 * k.attempt.releaseTimeout()) // if another process has begun to wait, a release takes two round trips
 	for _, part := range parts {
-		if !part.released {
-			err = cmp.Or[error](err, endedError{part.endedBy()})
-		} else {
-			err = cmp.Or(err, part.attempt.confirmRelease(deadline))
-		}
+		err = cmp.Or(err, part.attempt.confirmRelease(deadline))
 	}
 	return err
 }
@@ -232,22 +220,61 @@ func (k *Lock) endedBy() error {
 	return k.cause
 }
 
-// end ends the lock with this cause: it is not renewed any more, and its contexts have ended. It reports whether it was held until
-// now. Only after that may the key be released.
+// end ends the lock, on all its keys, unless it has ended: with this cause or, if its validity is over, with the reason for that. It
+// reports whether it has ended with this cause now. A lock that is lost is released by the keeper, and one that isn't by the caller.
 func (k *Lock) end(cause error) bool {
-	k.mu.Lock()
-	if k.cause != nil {
-		k.mu.Unlock()
-		return false
+	ending := cmp.Or(k.over(), cause)
+	if ending == context.Canceled {
+		return k.decide(ending)
 	}
-	derived := k.derived
-	k.cause, k.derived = cause, nil
-	k.mu.Unlock()
-	k.cancel(cause)
-	for cancel := range derived {
-		(*cancel)(cause)
+	keeper := k.attempt.locker.keeper
+	keeper.losing.Add(1)
+	var lost []*Lock
+	if k.decide(ending) {
+		lost = k.parts()
+	}
+	keeper.releaseSoon(lost)
+	return len(lost) > 0 && ending == cause
+}
+
+// decide says how the lock has ended, unless that is said: it is not renewed any more, and its contexts have ended. Only after that may its
+// keys be released. As nothing else decides it, all that is told of a lock's end agrees. It reports whether the lock has ended now.
+func (k *Lock) decide(cause error) bool {
+	for _, part := range k.parts() {
+		part.mu.Lock()
+		if part.cause != nil { // which the first part has, if any
+			part.mu.Unlock()
+			return false
+		}
+		derived := part.derived
+		part.cause, part.derived = cause, nil
+		part.attempt.stopTimer() // from now on it is the release's
+		part.mu.Unlock()
+		part.cancel(cause)
+		for cancel := range derived {
+			(*cancel)(cause)
+		}
 	}
 	return true
+}
+
+// over returns why the validity of the lock is over, on any of its keys; nil while it isn't.
+func (k *Lock) over() error {
+	for _, part := range k.parts() {
+		part.mu.Lock()
+		until, forced := part.until, part.forced
+		part.mu.Unlock()
+		switch {
+		case !past(until):
+		case forced:
+			return ErrForced
+		case !part.holdEnd.IsZero() && past(part.holdEnd):
+			return ErrMaxHold
+		default:
+			return ErrLost
+		}
+	}
+	return nil
 }
 
 // handOff releases the key. If a call of this process waits behind it, one command for each master releases this lock
@@ -313,7 +340,7 @@ func (k *Lock) unrenewed() error {
 	return k.renewal.failure()
 }
 
-// watch has the attempt's timer end the lock when its validity is over. Each renewal sets it anew, so that it runs out only then.
+// watch has the attempt's timer end the lock when its validity is over. Each renewal sets it anew, so that it seldom runs out before.
 func (k *Lock) watch() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -326,41 +353,11 @@ func (k *Lock) watch() {
 // ring has the timer run out now. mu is held, and the lock has not ended: after that the timer is the release's.
 func (k *Lock) ring() { k.attempt.startTimer(time.Time{}) }
 
-// expire loses the lock if its validity is over. It runs when the timer does.
+// expire ends the lock if its validity is over.
 func (k *Lock) expire() {
-	k.mu.Lock()
-	cause := ErrLost
-	switch {
-	case k.cause != nil: // the timer was that of the release
-		cause = nil
-	case !past(k.until):
-		k.attempt.startTimer(k.until)
-		cause = nil
-	case k.forced:
-		cause = ErrForced
-	case !k.holdEnd.IsZero() && past(k.holdEnd):
-		cause = ErrMaxHold
+	if cause := k.over(); cause != nil && k.endedBy() == nil {
+		k.end(cause)
 	}
-	k.mu.Unlock()
-	if cause != nil {
-		k.lose(cause)
-	}
-}
-
-// lose ends the lock with this cause, before Unlock, on all keys. Then the keeper releases it, and the next call may try. It
-// reports whether the lock was held until now.
-func (k *Lock) lose(cause error) (held bool) {
-	keeper, parts := k.attempt.locker.keeper, k.parts()
-	keeper.losing.Add(1)
-	lost := make([]*Lock, 0, len(parts)) // an Unlock at the same time may have some of them
-	for _, part := range parts {
-		if part.end(cause) {
-			part.attempt.stopTimer()
-			lost = append(lost, part)
-		}
-	}
-	keeper.releaseSoon(lost)
-	return len(lost) > 0
 }
 
 // runDone calls f under the lock, and frees that with unlockDone if f has succeeded, and without otherwise.
@@ -377,10 +374,10 @@ func (k *Lock) runDone(ctx context.Context, f func(context.Context) error, unloc
 	switch {
 	case !done:
 		return err
-	case unlocked != nil:
-		return fmt.Errorf("%w: %w", ErrNotRemembered, unlocked)
+	case errors.Is(unlocked, ErrNotRemembered):
+		return unlocked
 	}
-	return nil
+	return nil // what else becomes of the lock is of no matter: whoever has it next meets the result
 }
 
 // UnlockDone is Unlock after work that was done, for a lock that was taken WithOncePer: the masters remember that for the rest of the
@@ -405,16 +402,17 @@ func (k *Lock) UnlockDone() error {
 // quorum before the key is freed, for which the lock is held for up to 10 seconds more. Such calls fail with a *DoneError, which
 // has the result, for as long as it is kept. Once does all this in one call.
 //
-// If the error is nil, a quorum of the masters remembers the result, and so does every later call with WithRecall, unless
-// so many masters lose their data that no quorum of those that have it is left. If the lock had ended before, nothing is
+// Unless the error matches ErrNotRemembered, a quorum of the masters remembers the result, and so does every later call with WithRecall,
+// unless so many masters lose their data that no quorum of those that have it is left. If the lock had ended before, nothing is
 // remembered. If too few masters confirm it, some may remember it nevertheless; of several results that of
-// the lock with the largest fencing token counts.
+// the lock with the largest fencing token counts. Any other error is that of Unlock, after a quorum had confirmed the result.
 //
 // A result has at most MaxResult bytes, and is kept for at least a millisecond: otherwise, and for a lock on several keys or with a concurrency above 1, the
 // lock is freed without it, and the error says so.
 func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
 	k.unlock.Do(func() {
 		var wrong error
+		remembered := false
 		switch {
 		case len(result) > MaxResult:
 			wrong = fmt.Errorf("redlock: the result has %d bytes: at most %d can be remembered", len(result), MaxResult)
@@ -428,13 +426,17 @@ func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
 			k.result = &protocol.Result{Data: string(result), Keep: keep, Fence: k.attempt.fence}
 			if len(result) > shortResult { // it would stand in the way of locks
 				wrong = k.store()
-				k.result = nil
+				remembered, k.result = wrong == nil, nil
 			}
 		}
-		k.unlockErr = k.release()
-		if wrong != nil {
-			k.unlockErr = errors.Join(wrong, k.unlockErr)
+		err := k.release()
+		if k.endedBy() == context.Canceled { // a lock that was lost leaves nothing, whatever else is wrong
+			err = errors.Join(wrong, err)
 		}
+		if err != nil && !remembered {
+			err = fmt.Errorf("%w: %w", ErrNotRemembered, err)
+		}
+		k.unlockErr = err
 	})
 	return k.unlockErr
 }
@@ -446,11 +448,12 @@ func checkKeep(keep time.Duration) error {
 	return nil
 }
 
-// store has the masters remember the result on the lane for results, while the lock is held and renewed.
+// store has the masters remember the result on the lane for results, while the lock is held and renewed. The error is nil if a quorum
+// has confirmed it, whatever becomes of the lock meanwhile.
 func (k *Lock) store() error {
 	a := k.attempt
 	if k.Err() != nil { // a lost lock leaves nothing
-		return nil
+		return errNotStored
 	}
 	ctx, cancel := context.WithTimeout(k.ctx, resultTime)
 	defer cancel()
@@ -459,7 +462,7 @@ func (k *Lock) store() error {
 	}
 	defer a.locker.leaveRoom()
 	a.failed = nil
-	if stored := a.store(ctx, k.result); stored < a.locker.quorum && k.Err() == nil {
+	if stored := a.store(ctx, k.result); stored < a.locker.quorum {
 		return &QuorumError{Answered: stored, Quorum: a.locker.quorum, Total: len(a.acquires), Masters: a.failed, Err: errNotStored}
 	}
 	return nil

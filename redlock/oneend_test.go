@@ -1,0 +1,171 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+var longResult = make([]byte, shortResult+1)
+
+// TestEndsWithItsValidity: once the validity of a lock is over, it has ended for whatever asks first, although its timer is late.
+func TestEndsWithItsValidity(t *testing.T) {
+	const hold = time.Second
+	const period = time.Minute
+	steps := map[string]func(lock *Lock) error{
+		"Err":                    (*Lock).Err,
+		"Err, and then Unlock":   func(lock *Lock) error { return errors.Join(lock.Err(), lock.Unlock()) },
+		"Unlock":                 (*Lock).Unlock,
+		"UnlockDone":             (*Lock).UnlockDone,
+		"UnlockWith":             func(lock *Lock) error { return lock.UnlockWith(nil, time.Hour) },
+		"UnlockWith, and longer": func(lock *Lock) error { return lock.UnlockWith(longResult, time.Hour) },
+		"ForceUnlock": func(lock *Lock) error {
+			err := lock.attempt.locker.ForceUnlock(context.Background(), "key", lock.Fence())
+			if err == nil { // the masters have released it
+				err = lock.Err()
+			}
+			return err
+		},
+		"Close": func(lock *Lock) error {
+			_ = lock.attempt.locker.Close()
+			return lock.Err()
+		},
+	}
+	for name, step := range steps {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, err := Open([]string{"memory://a", "memory://b", "memory://c"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer l.Close()
+				lock, err := l.Lock(t.Context(), "key", WithOncePer(period), WithMaxHold(hold))
+				if err != nil {
+					t.Fatal(err)
+				}
+				lock.attempt.stopTimer() // it doesn't come
+				time.Sleep(hold)
+				if err := step(lock); !errors.Is(err, ErrMaxHold) {
+					t.Errorf("%v, want ErrMaxHold", err)
+				}
+				if cause := context.Cause(lock.Context()); cause != ErrMaxHold || lock.Err() != ErrMaxHold {
+					t.Errorf("the context has ended by %v, and the lock by %v", cause, lock.Err())
+				}
+				if err := lock.Unlock(); !errors.Is(err, ErrMaxHold) && name != "Close" {
+					t.Errorf("Unlock: %v, want ErrMaxHold", err)
+				}
+				if name == "Close" {
+					return
+				}
+				again, err := l.Lock(t.Context(), "key", WithRecall())
+				if err != nil {
+					t.Fatalf("%v: a lock that was lost has left a result, or the key", err)
+				}
+				if err := again.Unlock(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// TestDoneAsTheLockEnds: work that ends as its lock does isn't said to be remembered, unless it is.
+func TestDoneAsTheLockEnds(t *testing.T) {
+	for name, result := range map[string][]byte{"short": nil, "long": longResult} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, err := Open([]string{"memory://a", "memory://b", "memory://c"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer l.Close()
+				got, err := l.Once(t.Context(), "key", time.Hour, func(_ context.Context, lock *Lock) ([]byte, error) {
+					lock.attempt.stopTimer()
+					time.Sleep(time.Until(lock.Until()))
+					return result, nil
+				}, WithMaxHold(time.Second))
+				if !errors.Is(err, ErrNotRemembered) || !errors.Is(err, ErrMaxHold) || len(got) != len(result) {
+					t.Errorf("%d bytes, %v, want ErrNotRemembered and ErrMaxHold with the result", len(got), err)
+				}
+			})
+		})
+	}
+}
+
+// TestStoredByTooFew: the result of a lock that ends while it is being stored is not said to be remembered, although the timer is late.
+func TestStoredByTooFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := openMute(t, new(atomic.Bool), WithTTL(time.Minute), WithMaxTTL(time.Minute)) // renewed after 20 s
+		defer l.Close()
+		lock, err := l.Lock(t.Context(), "key", WithMaxHold(100*time.Millisecond)) // before the lane is given up
+		if err != nil {
+			t.Fatal(err)
+		}
+		lock.attempt.stopTimer()
+		if err := lock.UnlockWith(longResult, time.Hour); !errors.Is(err, ErrNotRemembered) || !errors.Is(err, ErrMaxHold) {
+			t.Errorf("%v, want ErrNotRemembered and ErrMaxHold", err)
+		}
+	})
+}
+
+// forsaken is a master that stores results, and is gone then.
+type forsaken struct {
+	Stepwise
+	gone *atomic.Bool
+}
+
+func (m forsaken) Do(cmds []*protocol.Command) {
+	for _, cmd := range cmds {
+		if cmd.Op == protocol.OpRelease && m.gone.Load() {
+			cmd.Reply = protocol.Reply{Err: protocol.ErrBroken}
+			continue
+		}
+		m.Stepwise.Do([]*protocol.Command{cmd})
+		if cmd.Op == protocol.OpStore {
+			m.gone.Store(true)
+		}
+	}
+}
+
+// TestStoredAndNotReleased: what a quorum has stored is remembered, whether it confirms the release then or not.
+func TestStoredAndNotReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gone := make([]atomic.Bool, 3)
+		var masters []Master
+		for i, name := range []string{"1", "2", "3"} {
+			masters = append(masters, MasterOf(forsaken{memory.New(name, time.Now), &gone[i]}))
+		}
+		l, err := New(masters, WithRestartGuard(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		lock, err := l.Lock(t.Context(), "first")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lock.UnlockWith(longResult, time.Hour); !errors.Is(err, ErrNoQuorum) || errors.Is(err, ErrNotRemembered) {
+			t.Errorf("UnlockWith: %v, want ErrNoQuorum without ErrNotRemembered", err)
+		}
+		for i := range gone {
+			gone[i].Store(false)
+		}
+		if _, err := l.Once(t.Context(), "second", time.Hour, func(context.Context, *Lock) ([]byte, error) { return longResult, nil }); err != nil {
+			t.Errorf("Once: %v", err)
+		}
+		for i := range gone {
+			gone[i].Store(false)
+		}
+		for _, key := range []string{"first", "second"} {
+			if _, err := l.Lock(t.Context(), key, WithRecall()); !errors.Is(err, ErrDone) {
+				t.Errorf("%s: %v, want ErrDone", key, err)
+			}
+		}
+	})
+}
