@@ -10,10 +10,11 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/caddycli"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 func init() {
-	caddy.RegisterModule(App{})
+	caddy.RegisterModule(new(App))
 	caddycli.Register(caddycli.Module{Masters: doctorSettings, Secrets: withSecrets})
 }
 
@@ -71,11 +72,11 @@ type App struct {
 	sealer     *middleware.Sealer // nil if responses are not encrypted
 	hideBudget func()             // from the metrics; nil if it isn't there
 	settings   settings
-	pooled     bool // whether Start has taken a share in the pool, to be given back
+	share      share
 }
 
 // CaddyModule returns the Caddy module information.
-func (App) CaddyModule() caddy.ModuleInfo {
+func (*App) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{
 		ID:  "redlock",
 		New: func() caddy.Module { return new(App) },
@@ -115,30 +116,29 @@ func (a *App) inMemory() bool {
 	return len(a.settings.URLs) == 1 && strings.HasPrefix(a.settings.URLs[0], "memory:")
 }
 
-// Start joins the pool of lockers. It does not wait for the masters. The app http may have begun to serve before: its requests join, too.
-func (a *App) Start() error {
-	if _, err := a.settings.join(); err != nil {
-		return err
+// Start joins the pool of lockers, unless a request has had the app join: the app http may have begun to serve before. It does not wait
+// for the masters.
+func (a *App) Start() error { return a.share.take(&a.settings) }
+
+// join returns the locker for a request, and adds the request to its users. The request must leave.
+func (a *App) join() (*redlock.Locker, error) {
+	if err := a.share.take(&a.settings); err != nil {
+		return nil, err
 	}
-	a.pooled = true
-	return nil
+	return a.settings.join()
 }
 
-// Stop does nothing: requests may still hold locks. Cleanup gives back what Start took.
+// Stop does nothing: requests may still hold locks. Cleanup leaves the pool.
 func (a *App) Stop() error { return nil }
 
-// Cleanup leaves the pool. The locker is closed when the last request that uses it is done. If the grace period of an exit is over
-// before that, the process ends with the lock in place: then no other process has its key before the lease has ended, while the
-// upstream may not have noticed yet that nobody reads its response.
+// Cleanup leaves the pool. The locker is closed when the last request that uses it is done, and no key is held after one any more. If the
+// grace period of an exit is over before that, the process ends with the lock in place: then no other process has its key before the lease
+// has ended, while the upstream may not have noticed yet that nobody reads its response.
 func (a *App) Cleanup() error {
 	if a.hideBudget != nil {
 		a.hideBudget()
 	}
-	if !a.pooled {
-		return nil
-	}
-	a.pooled = false
-	return a.settings.leave()
+	return a.share.giveBack(&a.settings)
 }
 
 // Interface guards

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -62,6 +63,33 @@ func (s *settings) join() (*redlock.Locker, error) {
 		return nil, err
 	}
 	return pooled.(pooledLocker).Locker, nil
+}
+
+// share is an app's own use of its pooled locker, besides those of its requests. It begins with the first request or with Start, whichever
+// comes first, and ends with Cleanup: the locker keeps what it knows meanwhile, even if no request is there.
+type share struct {
+	once  sync.Once
+	taken bool
+	err   error
+}
+
+// take joins the pool, the first time.
+func (s *share) take(of *settings) error {
+	s.once.Do(func() {
+		_, s.err = of.join()
+		s.taken = s.err == nil
+	})
+	return s.err
+}
+
+// giveBack leaves the pool. From now on nobody joins it for the app.
+func (s *share) giveBack(of *settings) error {
+	s.once.Do(func() {})
+	if !s.taken {
+		return nil
+	}
+	s.taken = false
+	return of.leave()
 }
 
 // options returns those of the settings, and more.

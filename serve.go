@@ -21,7 +21,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		e.Add(h.RuleName(), h.placeholders(), h.serializer.Explain(r))
 		return next.ServeHTTP(w, r)
 	}
-	locker, err := h.app.settings.join()
+	locker, err := h.app.join()
 	if err != nil {
 		return caddyhttp.Error(http.StatusInternalServerError, err)
 	}
