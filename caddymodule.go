@@ -111,6 +111,7 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	rule.OriginalURL = originalURL
 	rule.User = authenticated
 	rule.OnReplay = func(r *http.Request, turn middleware.Turn) { h.show(r, turn, false) }
+	rule.OnHold = h.remain
 	if server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
 		server.RegisterOnShutdown(noticeExit)
 	}

@@ -21,8 +21,8 @@ import (
 )
 
 // lockers has the lockers in use, by the sum of their settings. During a reload, the old and the new configuration share a
-// locker if their settings are equal. Each running request counts as a user too, because Caddy cleans up the old
-// configuration while its last requests still hold locks.
+// locker if their settings are equal. Each request counts as a user too, while it runs and while hold_after_abort keeps its keys, because
+// Caddy cleans up the old configuration while its last requests still hold locks.
 var lockers = caddy.NewUsagePool()
 
 type pooledLocker struct {
@@ -30,15 +30,9 @@ type pooledLocker struct {
 	born time.Time
 }
 
-// Destruct closes the locker; the pool calls it when the last user has left. If the process is about to exit while a key is held
-// by hold_after_abort, it only exits: Close would free the key, although the work behind it may still run. The lease keeps
-// others out until it ends.
-func (p pooledLocker) Destruct() error {
-	if caddy.Exiting() && p.Status().Held > 0 {
-		return nil
-	}
-	return p.Close()
-}
+// Destruct closes the locker; the pool calls it when the last user has left. A process that exits while a key is held by hold_after_abort
+// doesn't come to that: the work behind the key may still run, so the lease keeps others out until it ends.
+func (p pooledLocker) Destruct() error { return p.Close() }
 
 // setSum computes the sum of the settings once, so that requests need not.
 func (s *settings) setSum() {

@@ -99,6 +99,12 @@ func (c *insideContext) Done() <-chan struct{}       { return c.now().Done() }
 func (c *insideContext) Err() error                  { return c.now().Err() }
 func (c *insideContext) Value(key any) any           { return c.now().Value(key) }
 
+// remain has a request, which is a user of the locker, be another one for as long as its keys are held after it.
+func (h *Handler) remain() (leave func()) {
+	_, _ = h.app.settings.join() // it is there already
+	return h.leave
+}
+
 // leave gives the locker back. The last request of a configuration that has been replaced closes it.
 func (h *Handler) leave() {
 	if err := h.app.settings.leave(); err != nil {

@@ -137,6 +137,9 @@ type Rule struct {
 	OriginalURL func(*http.Request) *url.URL `json:"-"`
 	// OnReplay is called before a request is answered with the remembered response. Default: none.
 	OnReplay func(*http.Request, Turn) `json:"-"`
+	// OnHold is called when HoldAfterAbort begins to hold the keys of a request that has ended, and what it returns when they are free: a
+	// Locker that is closed meanwhile frees them. In Caddy a reload doesn't. Default: none.
+	OnHold func() (free func()) `json:"-"`
 	// User returns whom authentication has found, such as a JWT's subject, or "" for nobody: the scope of a rule that sets none, as it
 	// stays when a client has a new token. In Caddy it is `{http.auth.user.id}`. Default: nobody.
 	User func(*http.Request) string `json:"-"`

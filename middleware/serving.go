@@ -373,10 +373,15 @@ func (s *serving) release(brokenOff bool) {
 		s.releaseNow()
 		return
 	}
-	timer := time.AfterFunc(s.rule.HoldAfterAbort, s.releaseNow)
+	free := s.releaseNow
+	if s.rule.OnHold != nil {
+		done := s.rule.OnHold()
+		free = func() { defer done(); s.releaseNow() }
+	}
+	timer := time.AfterFunc(s.rule.HoldAfterAbort, free)
 	context.AfterFunc(lock.Context(), func() { // lost, closed, or at the end of max_hold
 		if timer.Stop() {
-			s.releaseNow()
+			free()
 		}
 	})
 }

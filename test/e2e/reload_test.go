@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // holdLocks sends requests for that many keys, and waits until all of them are in the backend and all masters have their keys.
@@ -118,4 +120,49 @@ func TestFailedReload(t *testing.T) {
 	}
 	requireStatus(t, post(t, c.url+"/orders/1/pay"), http.StatusOK)
 	requireConnections(t, servers, 1)
+}
+
+// TestReloadDuringHoldAfterAbort: a key that hold_after_abort keeps stays locked, whatever is loaded meanwhile: until it is free, it is a
+// user of the masters of the configuration that has locked it.
+func TestReloadDuringHoldAfterAbort(t *testing.T) {
+	for name, loaded := range map[string]func(servers []*redistest.Server, site string) string{
+		"other settings": func(servers []*redistest.Server, site string) string {
+			return caddyfile(mastersOption(servers, "timeout 3s"), site)
+		},
+		"without the handler": func(servers []*redistest.Server, _ string) string {
+			return caddyfile(mastersOption(servers, "timeout 3s"), "respond reloaded")
+		},
+		"without redlock": func([]*redistest.Server, string) string { return caddyfile("", "respond reloaded") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			servers := redistest.Start(t, 3)
+			b, _ := newHeldBackend(t)
+			site := "redlock order:{path.1} {\nhold_after_abort 1h\nmax_hold 1h\n}\n" + b.proxy() + " {\ntransport http {\nresponse_header_timeout 100ms\n}\n}"
+			load := func(c *caddyProcess, config string) {
+				t.Helper()
+				if a := c.load(t, config); a.status != http.StatusOK {
+					t.Fatalf("POST /load: status %d: %s", a.status, a.body)
+				}
+			}
+			c := runCaddy(t, caddyfile(mastersOption(servers, "timeout 2s"), site))
+			requireStatus(t, post(t, c.url+"/orders/1"), http.StatusGatewayTimeout)
+			load(c, loaded(servers, site))
+			load(c, caddyfile(mastersOption(servers, "timeout 4s"), site))
+			requireStatus(t, post(t, c.url+"/orders/1"), http.StatusLocked)
+
+			operator, err := redlock.Open(redistest.URLs(servers), redlock.WithRestartGuard(0), redlock.WithTimeout(calm))
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen, err := operator.Inspect(t.Context(), "order:1")
+			if err == nil {
+				err = operator.ForceUnlock(t.Context(), "order:1", seen.Fence)
+			}
+			if err := errors.Join(err, operator.Close()); err != nil {
+				t.Fatal(err)
+			}
+			requireConnections(t, servers, 1) // the former locker is closed
+		})
+	}
 }
