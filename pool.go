@@ -47,7 +47,7 @@ func (s *settings) join() (*redlock.Locker, error) {
 		if err != nil {
 			return nil, fmt.Errorf("masters: %w", err)
 		}
-		locker, err := redlock.New(masters, s.options(lockerinfo.Warned.(redlock.Option), redlock.WithLogger(slog.New(currentLog{})), redlock.WithObserver(series.Observer()))...)
+		locker, err := redlock.New(masters, s.options(lockerinfo.Warned.(redlock.Option), lockerinfo.Succeeds.(redlock.Option), redlock.WithLogger(slog.New(currentLog{})), redlock.WithObserver(series.Observer()))...)
 		if err == nil {
 			series.Watch(locker)
 		}

@@ -255,6 +255,7 @@ func (k *Lock) decide(cause error) bool {
 			(*cancel)(cause)
 		}
 	}
+	k.attempt.locker.succession.leave(k.attempt.locker, k.caller)
 	return true
 }
 

@@ -25,11 +25,14 @@ type Locker struct {
 	options
 	streams       []*link.Stream
 	quorum        int
-	id            string // of this process: with it begins what its tokens and its name have by chance
-	name          string // among the waiters on the masters
+	id            string   // of this process: with it begins what its tokens and its name have by chance
+	name          string   // among the waiters on the masters
+	servers       []string // where its keys are, besides its prefix: a name for each master
 	gates         gates
 	subscriptions subscriptions
 	differs       atomic.Pointer[otherSlots] // the latest; nil for none
+
+	tellSuccession sync.Once
 
 	told    *told
 	keeper  *keeper
@@ -89,6 +92,7 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 	voting.Refused = l.sets.refusal
 	seats := admission.New(len(masters), voting)
 	for i, m := range masters {
+		l.servers = append(l.servers, m.server())
 		seat := seats.Add(m.impl)
 		seat.OnAdmitted = func(reached protocol.Server) { l.sets.reached(i, reached, seat.LostUntil()) }
 		seat.OnServing = l.sets.want
@@ -220,6 +224,7 @@ func init() {
 	lockerinfo.MaxHold = func(l any) time.Duration { return l.(*Locker).maxHold }
 	lockerinfo.Keyspace = func(l any) string { return l.(*Locker).keyspace() }
 	lockerinfo.Warned = option(func(o *options) { o.warned = true })
+	lockerinfo.Succeeds = option(func(o *options) { o.succession = &reloads })
 	lockerinfo.Logger = func(l any) *slog.Logger { return l.(*Locker).told.logger }
 }
 
@@ -343,10 +348,17 @@ func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try boo
 		}
 	}
 	first, err := l.reach(&wait, callers, nil)
+	if err == nil {
+		first, err = l.succeed(&wait, callers, first)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return l.acquire(ctx, &wait, callers, first)
+	lock, err := l.acquire(ctx, &wait, callers, first)
+	if err != nil {
+		l.succession.leave(l, callers...)
+	}
+	return lock, err
 }
 
 // checkKeys returns what is wrong with the keys of a call. Each is in several commands to each master.

@@ -28,6 +28,14 @@ func (m Master) String() string {
 	return m.impl.String()
 }
 
+// server names the server and its database: with another one it has other keys.
+func (m Master) server() string {
+	if r, ok := m.impl.(interface{ Database() int }); ok && r.Database() > 0 {
+		return fmt.Sprintf("%s/%d", m, r.Database())
+	}
+	return m.String()
+}
+
 func (m Master) close() error {
 	if m.impl == nil {
 		return nil

@@ -48,6 +48,8 @@ type options struct {
 	warned   bool // the log has what New would warn of
 	observer Observer
 	trace    func(Attempt) // nil: nobody traces
+
+	succession *succession // nil: it succeeds no other Locker
 }
 
 type lockOptions struct {

@@ -341,10 +341,7 @@ func (l *Locker) ownTurn(key string, slot int) *toldTurn {
 
 // keyspace returns the prefix and the masters. Those in memory are nobody else's, whatever their names.
 func (l *Locker) keyspace() string {
-	names := []string{l.prefix}
-	for _, s := range l.streams {
-		names = append(names, s.String())
-	}
+	names := append([]string{l.prefix}, l.servers...)
 	slices.Sort(names[1:])
 	if l.sets == nil {
 		names = append(names, l.id)

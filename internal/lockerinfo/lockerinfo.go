@@ -19,4 +19,7 @@ var (
 	Logger func(locker any) *slog.Logger
 	// Warned is a redlock.Option for a Locker of whose settings another one has warned.
 	Warned any
+	// Succeeds is a redlock.Option for Lockers of one process that succeed each other, as at a reload: no two of them hold a key at the same
+	// time, even if their prefixes or their masters differ.
+	Succeeds any
 )

@@ -166,3 +166,56 @@ func TestReloadDuringHoldAfterAbort(t *testing.T) {
 		})
 	}
 }
+
+// TestReloadToOtherMasters: after a reload to masters that don't know the former locks, a request waits for the one that holds its key on
+// the former masters, as the process knows both; and so with a reload back.
+func TestReloadToOtherMasters(t *testing.T) {
+	servers := redistest.Start(t, 2)
+	first, second := mastersOption(servers[:1], "timeout 2s"), mastersOption(servers[1:], "timeout 2s")
+	for name, option := range map[string][2]string{
+		"another prefix":        {first, mastersOption(servers[:1], "timeout 2s", "key_prefix other")},
+		"other masters":         {first, second},
+		"memory to Redis":       {"", second},
+		"memory, other timeout": {"", "redlock {\ntimeout 60ms\n}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, release := newHeldBackend(t)
+			site := "redlock /at-once/* {path.1}\nredlock /waits/* {path.1} {\nwait 1m\n}\n" + b.proxy()
+			c := runCaddy(t, caddyfile(option[0], site))
+			load := func(option string) {
+				t.Helper()
+				if a := c.load(t, caddyfile(option, site)); a.status != http.StatusOK {
+					t.Fatalf("POST /load: status %d: %s", a.status, a.body)
+				}
+			}
+			requireRefused := func() {
+				t.Helper()
+				eventually(t, "a response", func() bool { // the former server may close a connection that it has just accepted
+					a := tryAll(t, request(c.url+"/at-once/1?key=1"))()[0]
+					if a.status != 0 {
+						requireStatus(t, a, http.StatusLocked)
+					}
+					return a.status != 0
+				})
+			}
+			held := b.hold(t, c.url+"/at-once/1?key=1")
+			load(option[1])
+			requireRefused()
+			waiting := postAll(t, c.url+"/waits/1?key=1")
+			requireLogLine(t, c, `"level":"warn"`, "former masters or prefix")
+			load(option[0])
+			requireRefused()
+			release()
+			for _, a := range append(held(), waiting()...) {
+				requireStatus(t, a, http.StatusOK)
+			}
+			requireStatus(t, post(t, c.url+"/at-once/1?key=1"), http.StatusOK)
+			if n := b.overlaps["1"]; n > 0 {
+				t.Errorf("%d requests have run beside another one", n)
+			}
+			if n := strings.Count(c.log.String(), "former masters or prefix"); n != 1 {
+				t.Errorf("%d lines in the log, want 1", n)
+			}
+		})
+	}
+}

@@ -114,6 +114,9 @@ func (m *Master) String() string { return m.name }
 // Addr returns the address of the server.
 func (m *Master) Addr() string { return m.options.Addr }
 
+// Database returns the number of the database that has the keys.
+func (m *Master) Database() int { return m.options.DB }
+
 // AdmitWith has each server that is reached pass the admission.
 func (m *Master) AdmitWith(admits protocol.Admission) { m.admits = admits }
 

@@ -103,7 +103,7 @@ type explorer struct {
 }
 
 func (e *explorer) incompatible(a, b int) bool {
-	return !majoritiesMeet(bits.OnesCount8(e.masters[a]), bits.OnesCount8(e.masters[b]), bits.OnesCount8(e.masters[a]&e.masters[b]))
+	return !MajoritiesMeet(bits.OnesCount8(e.masters[a]), bits.OnesCount8(e.masters[b]), bits.OnesCount8(e.masters[a]&e.masters[b]))
 }
 
 func (s *state) clone() *state {

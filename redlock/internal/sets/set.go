@@ -132,9 +132,9 @@ func (s *set) quorum() int { return len(s.Masters)/2 + 1 }
 // as is known. Then no two processes can hold a lock, and fences grow from one to the other. Sets that
 // differ by one additional master meet.
 func (s *set) meets(other *set, lenient bool) bool {
-	return majoritiesMeet(len(s.Masters), len(other.Masters), s.common(other, lenient))
+	return MajoritiesMeet(len(s.Masters), len(other.Masters), s.common(other, lenient))
 }
 
-// majoritiesMeet reports whether every majority of n masters shares one with every majority of m masters, if
+// MajoritiesMeet reports whether every majority of n masters shares one with every majority of m masters, if
 // the two sets have that many in common.
-func majoritiesMeet(n, m, common int) bool { return n/2+1+m/2+1 > n+m-common }
+func MajoritiesMeet(n, m, common int) bool { return n/2+1+m/2+1 > n+m-common }

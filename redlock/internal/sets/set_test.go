@@ -23,7 +23,7 @@ func TestMajoritiesMeet(t *testing.T) {
 						always = bits.OnesCount(uint(b)) <= m/2 || a&b != 0
 					}
 				}
-				if got := majoritiesMeet(n, m, common); got != always {
+				if got := MajoritiesMeet(n, m, common); got != always {
 					t.Errorf("%d and %d masters, %d in common: meet %v, want %v", n, m, common, got, always)
 				}
 				if (n-common)+(m-common) <= 1 && !always {

@@ -1,0 +1,162 @@
+package redlock
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/sets"
+)
+
+// succession has the keys that are in use by Lockers of this process which succeed each other, as at a reload. Where the masters or the
+// prefix have changed, the masters don't keep two of them from holding one key. So a call waits here for the keys of the other Lockers.
+// Its zero value is empty; the methods of nil, for a Locker that succeeds none, do nothing.
+type succession struct {
+	mu    sync.Mutex
+	byKey map[string]*keyUse // by the key without a prefix
+}
+
+// reloads are the Lockers of lockerinfo.Succeeds.
+var reloads succession
+
+// keyUse is who uses a key.
+type keyUse struct {
+	users []keyUser
+	left  chan struct{} // closed when one of them has left; nil while nobody waits for that
+
+	room [1]keyUser // for users: mostly enough
+}
+
+// keyUser is a Locker with calls that hold the key, or ask its masters for it.
+type keyUser struct {
+	locker *Locker
+	calls  int
+}
+
+// enter counts a call as a user of its keys. If another Locker uses one that the masters don't keep it from, it does nothing but return
+// the caller for that key, and what is closed when it should be called again.
+func (s *succession) enter(l *Locker, callers []*caller) (blocked *caller, left <-chan struct{}) {
+	if s == nil {
+		return nil, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range callers {
+		use := s.byKey[protocol.KeyOf(l.prefix, c.key)]
+		if use != nil && slices.ContainsFunc(use.users, func(u keyUser) bool { return !l.meets(u.locker) }) {
+			if use.left == nil {
+				use.left = make(chan struct{})
+			}
+			return c, use.left
+		}
+	}
+	if s.byKey == nil {
+		s.byKey = make(map[string]*keyUse)
+	}
+	for _, c := range callers {
+		key := protocol.KeyOf(l.prefix, c.key)
+		use := s.byKey[key]
+		if use == nil {
+			use = new(keyUse)
+			use.users = use.room[:0]
+			s.byKey[key] = use
+		}
+		i := slices.IndexFunc(use.users, func(u keyUser) bool { return u.locker == l })
+		if i < 0 {
+			i = len(use.users)
+			use.users = append(use.users, keyUser{locker: l})
+		}
+		use.users[i].calls++
+	}
+	return nil, nil
+}
+
+// leave ends the use of keys by a call that has entered with these callers.
+func (s *succession) leave(l *Locker, callers ...*caller) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range callers {
+		key := protocol.KeyOf(l.prefix, c.key)
+		use := s.byKey[key]
+		i := slices.IndexFunc(use.users, func(u keyUser) bool { return u.locker == l })
+		if use.users[i].calls--; use.users[i].calls > 0 {
+			continue
+		}
+		use.users = slices.Delete(use.users, i, i+1)
+		if use.left != nil {
+			close(use.left)
+			use.left = nil
+		}
+		if len(use.users) == 0 {
+			delete(s.byKey, key)
+		}
+	}
+}
+
+// meets reports whether the masters never let both Lockers have the same key.
+func (l *Locker) meets(other *Locker) bool {
+	switch {
+	case l == other:
+		return true
+	case l.prefix != other.prefix || l.sets == nil || other.sets == nil: // those in memory are of one Locker alone
+		return false
+	}
+	common := 0
+	for _, server := range l.servers {
+		if slices.Contains(other.servers, server) {
+			common++
+		}
+	}
+	return sets.MajoritiesMeet(len(l.servers), len(other.servers), common)
+}
+
+// succeed waits until the Lockers that this one succeeds, or that succeed it, use none of the keys of a call, which is the head of its
+// gates. first is as in acquire, and is given back if it has come too early. After an error the call is the head of no gate.
+func (l *Locker) succeed(wait *waitLimit, callers []*caller, first *attempt) (*attempt, error) {
+	for {
+		blocked, left := l.succession.enter(l, callers)
+		if blocked == nil {
+			return first, nil
+		}
+		if first != nil {
+			first.release(nil, false)
+			first.sendSoon()
+			first = nil
+		}
+		l.tellSuccession.Do(func() {
+			l.logger.Warn("this process still uses keys with its former masters or prefix: calls wait for them, but not for other processes with such settings")
+		})
+		held := &HeldError{Slots: int(blocked.slots)}
+		l.gates.keepOnly(blocked, callers)
+		l.gates.noteOutcome(blocked, nil, held)
+		err := l.awaitLeft(wait, blocked, left, held)
+		if err == nil && len(callers) == 1 {
+			continue
+		}
+		l.gates.keepOnly(nil, callers)
+		if err == nil {
+			first, err = l.reach(wait, callers, nil)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (l *Locker) awaitLeft(wait *waitLimit, blocked *caller, left <-chan struct{}, held *HeldError) error {
+	if blocked.try {
+		return held
+	}
+	ctx := wait.context()
+	select {
+	case <-left:
+		return l.stopped(ctx, held)
+	case <-ctx.Done():
+		return ended(ctx, held)
+	case <-l.closing:
+		return ErrClosed
+	}
+}
