@@ -106,9 +106,9 @@ reloads: redis-server ## Reload two Caddys RELOADS times (200) under load, in tu
 	cd test && RELOADS=$(RELOADS) go test -count=1 -timeout 0 -v -run '^TestReloads$$' ./e2e
 
 # Go 1.26 may report the end of FUZZTIME as a failure (go.dev/issue/75804): only a failure with a failing input is real.
-fuzz: ## Fuzz the parsers of requests and templates, FUZZTIME (60s) each
+fuzz: ## Fuzz the readers of requests, templates and what masters say, FUZZTIME (60s) each
 	@log=$$(mktemp); \
-	for target in $$(grep -o '^func Fuzz[A-Za-z]*' middleware/*_test.go middleware/internal/*/*_test.go | sed 's|/[^/]*:func |:|'); do \
+	for target in $$(grep -o '^func Fuzz[A-Za-z]*' middleware/*_test.go middleware/internal/*/*_test.go redlock/internal/*/*_test.go | sed 's|/[^/]*:func |:|'); do \
 		go test -run '^$$' -fuzz "^$${target#*:}$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s ./$${target%:*} >$$log 2>&1; status=$$?; \
 		echo "$$target: $$(grep execs $$log | tail -n 1)"; \
 		if [ $$status != 0 ] && { grep -q 'Failing input' $$log || ! grep -qx ' *context deadline exceeded' $$log; }; then \

@@ -26,7 +26,7 @@ func (p *pair) listen() {
 		for m, count := range map[Stepwise]int{p.real: 1, p.model: -1} {
 			ready.Add(1)
 			go func() {
-				_ = m.Listen(p.t.Context(), process, ready.Done, func(w protocol.WakeUp) {
+				_ = m.Listen(p.t.Context(), process, time.Minute, ready.Done, func(w protocol.WakeUp) {
 					p.mu.Lock()
 					defer p.mu.Unlock()
 					p.heard[fmt.Sprint(process, w)] += count

@@ -65,7 +65,7 @@ func (l *route) Close() error { return nil }
 
 // Listen hears what the server publishes until the connection breaks. Some messages come late, twice
 // or never.
-func (l *route) Listen(ctx context.Context, process string, ready func(), message func(protocol.WakeUp)) error {
+func (l *route) Listen(ctx context.Context, process string, patience time.Duration, ready func(), message func(protocol.WakeUp)) error {
 	w := l.process.world
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -94,7 +94,7 @@ func (l *route) Listen(ctx context.Context, process string, ready func(), messag
 			memory.Subscribe(process, func(protocol.WakeUp) {})
 		}
 	}()
-	return memory.Listen(ctx, process, func() {
+	return memory.Listen(ctx, process, patience, func() {
 		if l.process.dead() {
 			return
 		}

@@ -244,26 +244,31 @@ func TestTryLockJumpsNoQueue(t *testing.T) {
 	redistest.RequireNoKeys(t, servers)
 }
 
-// TestForgottenSubscriptions: something between forgets all connections of a process, once. Its subscriptions are made again too: without
-// wake-ups, a key that is waited for would be idle until the next poll.
+// TestForgottenSubscriptions: something between forgets the connections of a process, once: all of them, or only those of its
+// subscriptions. These are made again: without wake-ups, a key that is waited for would be idle until the next poll.
 func TestForgottenSubscriptions(t *testing.T) {
 	t.Parallel()
-	urls, servers, ways := behindForwarders(t, 3)
-	waiter, holder := newLocker(t, urls), newLocker(t, redistest.URLs(servers))
-	turn := func() redlock.Via {
-		held := mustLock(t, holder, "order:1")
-		got := make(chan *redlock.Lock)
-		go func() { got <- mustLock(t, waiter, "order:1") }()
-		eventually(t, bound, "it waits", func() bool { return waiter.Status().Waiting == 1 })
-		time.Sleep(200 * time.Millisecond) // and has asked again, with its subscriptions
-		mustUnlock(t, held)
-		lock := <-got
-		mustUnlock(t, lock)
-		return lock.Acquisition().Via
+	for name, forget := range map[string]func(*redistest.Forwarder){"all": (*redistest.Forwarder).Forget, "subscriptions": (*redistest.Forwarder).ForgetSubscriptions} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			urls, servers, ways := behindForwarders(t, 3)
+			waiter, holder := newLocker(t, urls), newLocker(t, redistest.URLs(servers))
+			turn := func() redlock.Via {
+				held := mustLock(t, holder, "order:1")
+				got := make(chan *redlock.Lock)
+				go func() { got <- mustLock(t, waiter, "order:1") }()
+				eventually(t, bound, "it waits", func() bool { return waiter.Status().Waiting == 1 })
+				time.Sleep(200 * time.Millisecond) // and has asked again, with its subscriptions
+				mustUnlock(t, held)
+				lock := <-got
+				mustUnlock(t, lock)
+				return lock.Acquisition().Via
+			}
+			turn()
+			for _, way := range ways {
+				forget(way)
+			}
+			eventually(t, bound, "turns are woken", func() bool { return turn() == redlock.ViaWoken })
+		})
 	}
-	turn()
-	for _, way := range ways {
-		way.Forget()
-	}
-	eventually(t, bound, "turns are woken", func() bool { return turn() == redlock.ViaWoken })
 }

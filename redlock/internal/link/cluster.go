@@ -116,9 +116,12 @@ func (c *cluster) prepare(cmd *Command) error {
 	return nil
 }
 
-// node returns the stream of the node at an address, making it if necessary. Callers hold mu.
+// maxNodes bounds the nodes of a cluster, as its specification does: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/.
+const maxNodes = 1000
+
+// node returns the stream of the node at an address, making it if necessary, or nil if the cluster ends or has too many. Callers hold mu.
 func (c *cluster) node(addr string) *Stream {
-	if s := c.byAddr[addr]; s != nil || c.front.closing {
+	if s := c.byAddr[addr]; s != nil || c.front.closing || len(c.byAddr) >= maxNodes {
 		return s
 	}
 	m := c.master.Node(addr)
@@ -472,7 +475,7 @@ func (m *clusterMaster) Close() error { return nil }
 
 // Listen subscribes at one node, because the nodes pass messages on to each other. It ends, so that another node
 // is chosen, when this one doesn't answer any more or has left the cluster.
-func (m *clusterMaster) Listen(ctx context.Context, process string, ready func(), message func(protocol.WakeUp)) error {
+func (m *clusterMaster) Listen(ctx context.Context, process string, patience time.Duration, ready func(), message func(protocol.WakeUp)) error {
 	if m.route == nil {
 		return protocol.Unsent(errors.New("only a Locker can subscribe to a Redis Cluster"))
 	}
@@ -488,12 +491,12 @@ func (m *clusterMaster) Listen(ctx context.Context, process string, ready func()
 		m.route.whileAlive(ctx, at)
 		cancel(fmt.Errorf("%s has left the cluster, or doesn't answer", at.master))
 	})
-	err := at.master.Listen(ctx, process, ready, message)
+	err := at.master.Listen(ctx, process, patience, ready, message)
 	cancel(err)
 	return err
 }
 
-// maxMoves bounds how often a command is passed on to another node.
+// maxMoves bounds how often a command that was not executed is passed on to another node, or sent again.
 const maxMoves = 5
 
 // errUnrouted is the front's reply to a command whose node isn't known yet.

@@ -20,7 +20,7 @@ type Command struct {
 	until     time.Time    // release: repeated no longer than this, once it was sent; extend: takes a free key no later than this
 	Forced    bool         // release: send it even if the master seems to have nothing to release
 	Counted   bool         // acquire: its attempt has counted the reply
-	moves     int          // how often a Redis Cluster has redirected it
+	moves     int          // how often it was sent again, because a node of a Redis Cluster or a server without the script has not executed it
 	To        Receiver     // gets the command once it is answered; may be nil
 
 	// What the master may have of the attempt, in its acquire. The stream's mu guards these.

@@ -32,19 +32,18 @@ const (
 //	push ──► queue ──► send (the caller where nothing else is under way, else write) ──► flight ──► read (or a caller: see solo) ──► settle
 type Stream struct {
 	Settings
-	master      protocol.Master
-	latency     latency
-	Clock       *admission.Clock
-	seat        *admission.Seat
-	subscribed  atomic.Bool                        // the master's wake-ups come
-	denied      atomic.Bool                        // the master has denied the subscription
-	unsubscribe atomic.Pointer[context.CancelFunc] // ends the subscription, and another is made; nil before the first
-	work        chan struct{}                      // signals write that there may be something to send
-	tend        chan struct{}                      // signals watch that something may be due
-	cancel      func()                             // ends run at once
-	ended       chan struct{}                      // closed when run returns
-	Lane        *Lane                              // for results
-	cluster     *cluster                           // the Redis Cluster whose front or node this is; nil for a single server
+	master     protocol.Master
+	latency    latency
+	Clock      *admission.Clock
+	seat       *admission.Seat
+	subscribed atomic.Bool   // the master's wake-ups come
+	denied     atomic.Bool   // the master has denied the subscription
+	work       chan struct{} // signals write that there may be something to send
+	tend       chan struct{} // signals watch that something may be due
+	cancel     func()        // ends run at once
+	ended      chan struct{} // closed when run returns
+	Lane       *Lane         // for results
+	cluster    *cluster      // the Redis Cluster whose front or node this is; nil for a single server
 
 	mu              *sync.Mutex   // one for all streams of a cluster
 	conn            protocol.Conn // nil while there is none
@@ -179,13 +178,9 @@ func (s *Stream) Subscribed() bool { return s.subscribed.Load() }
 
 func (s *Stream) Denied() bool { return s.denied.Load() }
 
-// Listen subscribes to the master's wake-ups until ctx ends, the subscription breaks, or the connection for commands turns out to be
-// lost.
+// Listen subscribes to the master's wake-ups until ctx ends, or the subscription breaks or isn't answered any more.
 func (s *Stream) Listen(ctx context.Context, process string, ready func(), message func(protocol.WakeUp)) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	s.unsubscribe.Store(&stop)
-	err := s.master.Listen(ctx, process, func() {
+	err := s.master.Listen(ctx, process, max(time.Second, s.MaxTimeout()), func() {
 		s.subscribed.Store(true)
 		s.denied.Store(false)
 		ready()
@@ -412,9 +407,16 @@ func (s *Stream) MayHave(ticket *TicketState) bool {
 	return ticket.left || ticket.uncertain
 }
 
-// Withdraw takes this process out of the queue for a key on the master.
+// Withdraw takes this process out of the queue for a key on the master, unless that has named so many keys that it must be lying.
 func (s *Stream) Withdraw(key, process string, ticket int64) {
-	s.Enqueue(Forced(protocol.Command{Op: protocol.OpRelease, Key: key, Process: process, Ticket: ticket}, nil))
+	c := Forced(protocol.Command{Op: protocol.OpRelease, Key: key, Process: process, Ticket: ticket}, nil)
+	s.mu.Lock()
+	full := len(s.home(c).queue) >= maxQueue
+	s.mu.Unlock()
+	if full {
+		return
+	}
+	s.Enqueue(c)
 	s.SendSoon() // not push: it might run a memory master's commands here, and through them the caller
 }
 
@@ -867,9 +869,6 @@ func (s *Stream) watch(ctx context.Context, c protocol.Conn, broken <-chan error
 		case <-ctx.Done():
 			return nil, ErrClosed
 		case next := <-check.replacement:
-			if unsubscribe := s.unsubscribe.Load(); unsubscribe != nil { // its connection was lost in the same way, perhaps
-				(*unsubscribe)()
-			}
 			return next, fmt.Errorf("%w: the server did not answer on it, but answers on a new one", protocol.ErrBroken)
 		case <-s.tend:
 		case <-timer.C:
@@ -1079,7 +1078,7 @@ func (s *Stream) repeat(answered []*Command) (again []*Command) {
 		if release && len(s.resent) > 0 {
 			s.resent = slices.DeleteFunc(s.resent, func(token string) bool { return token == c.Token })
 		}
-		noScript := errors.Is(c.Reply.Err, protocol.ErrNotExecuted)
+		noScript := errors.Is(c.Reply.Err, protocol.ErrNotExecuted) && c.moves < maxMoves
 		inVain := c.Alone && c.Reply.Status == protocol.StatusExpired
 		overtook := c.Reply.Status == protocol.StatusHeld && slices.Contains(s.resent, c.Reply.Holder)
 		if !noScript && !inVain && !overtook || !release && c.givenUp() {
@@ -1087,6 +1086,9 @@ func (s *Stream) repeat(answered []*Command) (again []*Command) {
 		}
 		if release {
 			s.resent = append(s.resent, c.Token)
+		}
+		if noScript {
+			c.moves++
 		}
 		c.Alone, c.Fast, c.Reply = false, false, protocol.Reply{}
 		if c.Op == protocol.OpAcquire {

@@ -101,7 +101,7 @@ func (q *Queue) lines(now time.Time) string {
 }
 
 // Listen never misses a message.
-func (m *Master) Listen(ctx context.Context, process string, ready func(), message func(protocol.WakeUp)) error {
+func (m *Master) Listen(ctx context.Context, process string, _ time.Duration, ready func(), message func(protocol.WakeUp)) error {
 	m.Subscribe(process, message)
 	ready()
 	<-ctx.Done()

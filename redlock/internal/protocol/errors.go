@@ -33,7 +33,7 @@ var ErrUndecided = Mark(Mark(errors.New("undecided"), ErrRefused), ErrNotExecute
 // ErrBroken says that a connection has ended.
 var ErrBroken = errors.New("the connection broke")
 
-// ErrMalformed says that what came on a connection is no reply.
+// ErrMalformed says that what came on a connection is no reply, or breaks the limits of one. After it the connection is of no use.
 var ErrMalformed = errors.New("the server's reply is not of Redis's protocol: is this a Redis server?")
 
 // Mark adds a mark to an error without changing its text.

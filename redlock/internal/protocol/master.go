@@ -13,9 +13,9 @@ type Master interface {
 	fmt.Stringer
 
 	// Listen passes on the messages that the server publishes for this process, on a connection of
-	// its own. It calls ready once it can miss none any more, and returns when ctx ends or the
-	// connection breaks. The functions don't block.
-	Listen(ctx context.Context, process string, ready func(), message func(WakeUp)) error
+	// its own. It calls ready once it can miss none any more, and returns when ctx ends, the
+	// connection breaks or is silent for longer than the patience when asked for a sign of life. The functions don't block.
+	Listen(ctx context.Context, process string, patience time.Duration, ready func(), message func(WakeUp)) error
 
 	// Close ends what the master itself has open.
 	Close() error

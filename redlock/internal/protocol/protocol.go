@@ -3,6 +3,7 @@
 package protocol
 
 import (
+	"strconv"
 	"strings"
 	"time"
 )
@@ -126,6 +127,18 @@ const MaxSets = 30
 
 // MaxProcesses bounds how many processes a master tells of.
 const MaxProcesses = 1000
+
+// MaxTime bounds the times in replies, and the fences: Redis's Lua counts no more microseconds exactly (285 years).
+const MaxTime = (1<<53 - 1) * time.Microsecond
+
+// ParseNumber reads a number that a master has written, from 0 to most.
+func ParseNumber(text string, most int64) (n int64, ok bool) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 || n > most {
+		return 0, false
+	}
+	return n, true
+}
 
 // WakeUp is the message to a waiter that a key may be free.
 type WakeUp struct {

@@ -37,8 +37,8 @@ func (w Waiter) Line() string {
 func ParseWaiter(line string) (w Waiter, ok bool) {
 	ticket, rest, _ := strings.Cut(line, " ")
 	polls, process, ok := strings.Cut(rest, " ")
-	number, err := strconv.ParseInt(ticket, 10, 64)
-	return Waiter{process, number, polls == "1"}, ok && err == nil
+	number, valid := ParseNumber(ticket, MaxTime.Microseconds())
+	return Waiter{process, number, polls == "1"}, ok && valid
 }
 
 // MaxSlots bounds how many may hold a key at once.
@@ -61,8 +61,8 @@ func SlotOf(name string) (key string, slot int) {
 		return name, 0
 	}
 	if at := strings.LastIndex(name, slotInfix); at >= 0 {
-		if slot, err := strconv.Atoi(name[at+len(slotInfix):]); err == nil {
-			return name[:at], slot
+		if slot, ok := ParseNumber(name[at+len(slotInfix):], MaxSlots-1); ok {
+			return name[:at], int(slot)
 		}
 	}
 	return name, 0

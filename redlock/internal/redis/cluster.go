@@ -1,14 +1,18 @@
 package redis
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"strconv"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
 // Cluster is a Redis Cluster: its nodes, each of which is a Master, and which of them has which keys.
@@ -69,7 +73,9 @@ func (c *Cluster) Ask(ctx context.Context, addr string) (Topology, error) {
 		return Topology{}, fmt.Errorf("%s: %w", addr, err)
 	}
 	defer func() { _ = raw.Close() }()
-	o.Dialer = func(context.Context, string, string) (net.Conn, error) { return hearsAlerts(raw), nil }
+	o.Dialer = func(context.Context, string, string) (net.Conn, error) {
+		return bounded(raw, bufio.NewReader(raw)), nil
+	}
 	client := redis.NewClient(&o)
 	defer func() { _ = client.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = raw.Close() })() // go-redis ignores the context while it reads; it complains of a client that is closed
@@ -85,7 +91,7 @@ func (c *Cluster) Ask(ctx context.Context, addr string) (Topology, error) {
 	t := Topology{}
 	for name, value := range infoFields(info.Val()) {
 		if name == "cluster_current_epoch" {
-			_, _ = fmt.Sscan(value, &t.Epoch)
+			t.Epoch, _ = protocol.ParseNumber(value, math.MaxInt64)
 		}
 	}
 	return t.with(slots.Val(), addr)

@@ -33,10 +33,21 @@ type conn struct {
 
 // Connect makes a connection, which ends with ctx as long as it is being made.
 func (m *Master) Connect(ctx context.Context) (protocol.Conn, error) {
+	c, err := m.connect(ctx, func(ctx context.Context, cn *redis.Conn, ready *time.Time) error {
+		return greet(ctx, cn, ready, m.admits)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// connect makes a connection, and has go-redis authenticate on it, then greet it.
+func (m *Master) connect(ctx context.Context, greet func(ctx context.Context, cn *redis.Conn, ready *time.Time) error) (*conn, error) {
 	c := &conn{scripts: m.scripts}
 	var ready time.Time
 	o := m.options
-	o.Dialer = func(context.Context, string, string) (net.Conn, error) { return hearsAlerts(c.raw), nil }
+	o.Dialer = func(context.Context, string, string) (net.Conn, error) { return bounded(c.raw, c.in), nil }
 	o.OnConnect = func(ctx context.Context, cn *redis.Conn) error {
 		if m.options.OnConnect != nil {
 			if err := m.options.OnConnect(ctx, cn); err != nil {
@@ -54,7 +65,7 @@ func (m *Master) Connect(ctx context.Context) (protocol.Conn, error) {
 		err = c.opened(raw)
 	}
 	if err == nil {
-		err = greet(ctx, c.session, &ready, m.admits)
+		err = greet(ctx, c.session, &ready)
 	}
 	if !over() && err == nil {
 		err = ctx.Err()
@@ -64,7 +75,6 @@ func (m *Master) Connect(ctx context.Context) (protocol.Conn, error) {
 		return nil, protocol.Unreachable(classify(peerTrouble(err, ctx.Err(), m.options.TLSConfig != nil)))
 	}
 	_ = c.raw.SetDeadline(time.Time{})
-	c.in = bufio.NewReader(c.raw)
 	return c, nil
 }
 
@@ -76,7 +86,7 @@ func (c *conn) opened(raw net.Conn) error {
 		_ = raw.Close()
 		return protocol.ErrBroken
 	}
-	c.raw = raw
+	c.raw, c.in = raw, bufio.NewReader(raw)
 	return nil
 }
 
@@ -245,19 +255,21 @@ func (c *conn) Wait() error {
 // Receive reads the replies to the commands.
 func (c *conn) Receive(cmds []*protocol.Command) error {
 	for len(cmds) > 0 {
-		err := c.value.read(c.in, false)
+		n, script := together(cmds), cmds[0].Op
+		err := c.value.read(c.in)
+		switch {
+		case err != nil:
+		case n > 1:
+			script = fast
+			err = c.value.replyFast(cmds[:n])
+		default:
+			cmds[0].Reply, err = c.value.reply(cmds[0])
+		}
 		if err != nil {
 			for _, cmd := range cmds {
 				cmd.Reply = protocol.Reply{Err: err}
 			}
 			return err
-		}
-		n, script := together(cmds), cmds[0].Op
-		if n > 1 {
-			script = fast
-			c.value.replyFast(cmds[:n])
-		} else {
-			cmds[0].Reply = c.value.reply(cmds[0])
 		}
 		if c.value.kind == '-' {
 			c.known[script].Store(false) // the server may have forgotten it

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"bytes"
-	"strconv"
 	"time"
 )
 
@@ -24,24 +23,25 @@ func (c *conn) Interrupt() { _ = c.raw.SetReadDeadline(time.Unix(1, 0)) }
 // Resume lets reads wait again.
 func (c *conn) Resume() { _ = c.raw.SetReadDeadline(time.Time{}) }
 
-// isWhole reports whether b begins with all of a value.
+// isWhole reports whether b begins with all of a value, or with what is none: Receive says so.
 func isWhole(b []byte) bool {
 	for values := 1; values > 0; values-- {
-		line, rest, found := bytes.Cut(b, []byte("\r\n"))
-		if !found || len(line) == 0 {
+		end := bytes.IndexByte(b, '\n') + 1
+		if end == 0 {
 			return false
 		}
-		n, _ := strconv.Atoi(string(line[1:]))
+		kind, n, _, err := parseLine(b[:end])
+		b = b[end:]
 		switch {
-		case line[0] == '*' && n > 0:
-			values += n
-		case line[0] == '$' && n >= 0:
-			if len(rest) < n+2 {
-				return false
-			}
-			rest = rest[n+2:]
+		case err != nil, kind == '*' && n > maxFields:
+			return true
+		case kind == '*':
+			values += int(n)
+		case kind == '$' && n > int64(len(b)-2):
+			return false
+		case kind == '$':
+			b = b[n+2:]
 		}
-		b = rest
 	}
 	return true
 }

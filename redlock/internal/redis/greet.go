@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -44,16 +44,20 @@ func greet(ctx context.Context, cn *redis.Conn, ready *time.Time, admits protoco
 	for _, section := range sections {
 		maps.Insert(info, infoFields(section.Val()))
 	}
-	uptime, err := strconv.Atoi(info["uptime_in_seconds"])
+	uptime, hasUptime := protocol.ParseNumber(info["uptime_in_seconds"], int64(protocol.MaxTime/time.Second))
+	at, err := timeOf(clock)
+	if err != nil {
+		return err
+	}
 	return admits.Admit(protocol.Server{
 		RunID:     info["run_id"],
 		Version:   info["redis_version"],
 		Mode:      cmp.Or(info["redis_mode"], info["server_mode"]), // Redis, Valkey
 		Uptime:    time.Duration(uptime) * time.Second,
-		HasUptime: err == nil,
+		HasUptime: hasUptime,
 		Role:      info["role"],
 		Memory:    memoryOf(info),
-		Time:      timeOf(clock),
+		Time:      at,
 		Sent:      *ready,
 		Received:  received,
 	})
@@ -64,15 +68,23 @@ func Memory(lines string) protocol.Memory { return memoryOf(maps.Collect(infoFie
 
 func memoryOf(info map[string]string) protocol.Memory {
 	number := func(name string) int64 {
-		n, _ := strconv.ParseInt(info[name], 10, 64) // 0 if it is missing
+		n, _ := protocol.ParseNumber(info[name], math.MaxInt64) // 0 if it is missing
 		return n
 	}
 	return protocol.Memory{Used: number("used_memory"), Max: number("maxmemory"), Policy: info["maxmemory_policy"]}
 }
 
-func timeOf(clock *redis.Cmd) int64 {
-	fields, _ := clock.Val().([]any)
-	return serverTime(fields)
+// timeOf reads the reply to TIME, which is an error for a user who may not ask: then the time is 0.
+func timeOf(clock *redis.Cmd) (us int64, err error) {
+	if clock.Err() != nil {
+		return 0, nil
+	}
+	if fields, _ := clock.Val().([]any); len(fields) == 2 {
+		if us, ok := serverTime(fmt.Sprint(fields[0]), fmt.Sprint(fields[1])); ok {
+			return us, nil
+		}
+	}
+	return 0, fmt.Errorf("%w (its time is none)", protocol.ErrMalformed)
 }
 
 // infoFields reads the "name:value" lines of Redis's INFO.
@@ -121,7 +133,7 @@ func peerTrouble(err, late error, secure bool) error {
 		return errors.New("no reply to the TLS handshake or the greeting: if the server does not speak TLS on this port, write redis:// instead of rediss://")
 	case errors.Is(late, context.DeadlineExceeded):
 		return errors.New("no reply to the greeting: the server hangs, or it is no Redis server")
-	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), strings.HasPrefix(err.Error(), "redis: "):
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, protocol.ErrMalformed), strings.HasPrefix(err.Error(), "redis: "):
 		return fmt.Errorf("%w at the greeting: this is no Redis server, or it speaks TLS on this port (write rediss://), or it is a proxy such as twemproxy, which can't be used, or its maxclients are reached", err)
 	}
 	return err

@@ -45,7 +45,7 @@ func TestCanceledIsQuiet(t *testing.T) {
 				c.Close()
 			}
 		},
-		func(ctx context.Context) { _ = master.Listen(ctx, "process", func() {}, nil) },
+		func(ctx context.Context) { _ = master.Listen(ctx, "process", time.Minute, func() {}, nil) },
 	} {
 		var callers sync.WaitGroup
 		for range 4 {

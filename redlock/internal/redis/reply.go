@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"slices"
 	"strconv"
@@ -16,22 +17,39 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// serverTime reads the reply to TIME, in microseconds since 1970; 0 if it is another.
-func serverTime(fields []any) int64 {
-	if len(fields) != 2 {
-		return 0
-	}
-	seconds, errS := strconv.ParseInt(fmt.Sprint(fields[0]), 10, 64)
-	micros, errM := strconv.ParseInt(fmt.Sprint(fields[1]), 10, 64)
-	if errS != nil || errM != nil {
-		return 0
-	}
-	return seconds*1e6 + micros
+// serverTime reads the reply to TIME, in microseconds since 1970.
+func serverTime(seconds, micros string) (us int64, ok bool) {
+	s, okS := protocol.ParseNumber(seconds, int64(protocol.MaxTime/time.Second)-1)
+	m, okM := protocol.ParseNumber(micros, 999_999)
+	return s*1e6 + m, okS && okM
 }
 
-// reply reads what the server answered to a command.
-func (v *value) reply(cmd *protocol.Command) protocol.Reply {
-	number := func(i int) int64 { return v.fields[i].number }
+// maxName bounds the names and tokens in replies.
+const maxName = 4 << 10
+
+// reply reads what the server answered to a command. All numbers and texts are checked here, and nowhere behind it. An error means that
+// it is no reply to this command: then what comes next may be none either.
+func (v *value) reply(cmd *protocol.Command) (reply protocol.Reply, err error) {
+	within := true // so far all fields are within their limits
+	check := func(n, least, most int64) int64 {
+		within = within && least <= n && n <= most
+		return n
+	}
+	number := func(i int, least, most int64) int64 { return check(v.fields[i].number, least, most) }
+	micros := func(i int) int64 { return number(i, 0, protocol.MaxTime.Microseconds()) }
+	fence := func(i int) int64 { return number(i, 1, protocol.MaxTime.Microseconds()) }
+	rest := func(i int) time.Duration { // in milliseconds, which are negative if it is over
+		return time.Duration(max(number(i, math.MinInt64, protocol.MaxTime.Milliseconds()), 0)) * time.Millisecond
+	}
+	former := func(i int) protocol.Status { return releaseStatus(number(i, -1, 2)) }
+	name := func(i int) string {
+		check(int64(len(v.fields[i].text)), 0, maxName)
+		return v.fields[i].text
+	}
+	lines := func(i int, most int64) string {
+		check(int64(strings.Count(v.fields[i].text, "\n")), 0, most-1)
+		return v.fields[i].text
+	}
 	shape := func(kinds string) bool {
 		if v.kind != '*' || len(v.fields) != len(kinds) {
 			return false
@@ -43,92 +61,93 @@ func (v *value) reply(cmd *protocol.Command) protocol.Reply {
 		}
 		return true
 	}
-	var reply protocol.Reply
 	switch op := cmd.Op; {
 	case v.kind == '-':
-		return protocol.Reply{Err: classify(serverError(v.text))}
+		return protocol.Reply{Err: classify(serverError(v.text))}, nil
 	case op == protocol.OpPing && shape("$$"):
-		return protocol.Reply{Time: serverTime([]any{v.fields[0].text, v.fields[1].text})}
+		reply.Time, within = serverTime(v.fields[0].text, v.fields[1].text)
 	case op == protocol.OpAcquire && v.kind == ':':
-		reply = protocol.Reply{Status: protocol.StatusGranted, Fence: cmd.Fence, Time: v.number, Alone: true}
+		reply = protocol.Reply{Status: protocol.StatusGranted, Fence: cmd.Fence, Time: check(v.number, 0, protocol.MaxTime.Microseconds()), Alone: true}
 	case op == protocol.OpAcquire && shape(":::"):
-		reply = protocol.Reply{Status: protocol.StatusGranted, Fence: number(0), Time: number(1), Former: releaseStatus(number(2))}
+		reply = protocol.Reply{Status: protocol.StatusGranted, Fence: fence(0), Time: micros(1), Former: former(2)}
 	case op == protocol.OpAcquire && shape(":$::::"):
-		holder, polls := strings.CutSuffix(v.fields[1].text, "+")
-		reply = protocol.Reply{Status: protocol.StatusHeld, Holder: holder, Polls: polls, TTL: ms(number(0)), Time: number(2), Former: releaseStatus(number(3)), Free: uint16(number(4) + 1), Elsewhere: uint16(number(5))}
+		holder, polls := strings.CutSuffix(name(1), "+")
+		reply = protocol.Reply{Status: protocol.StatusHeld, Holder: holder, Polls: polls, TTL: rest(0), Time: micros(2), Former: former(3),
+			Free: uint16(number(4, -1, protocol.MaxSlots-1) + 1), Elsewhere: uint16(number(5, 0, protocol.MaxSlots))}
 	case op == protocol.OpAcquire && shape("::::"):
-		reply = protocol.Reply{Status: protocol.StatusDone, Fence: number(0), TTL: ms(number(1)), Time: number(2), Former: releaseStatus(number(3))}
+		reply = protocol.Reply{Status: protocol.StatusDone, Fence: fence(0), TTL: rest(1), Time: micros(2), Former: former(3)}
 	case op == protocol.OpRecall && shape(":::$"):
-		reply = protocol.Reply{Status: protocol.StatusExpired, Time: number(2)}
-		if fence := number(0); fence > 0 {
+		reply = protocol.Reply{Status: protocol.StatusExpired, Time: micros(2)}
+		if fence := micros(0); fence > 0 {
 			reply.Status = protocol.StatusDone
-			reply.Result = &protocol.Result{Data: v.fields[3].text, Keep: ms(number(1)), Fence: fence}
+			reply.Result = &protocol.Result{Data: v.fields[3].text, Keep: rest(1), Fence: fence}
 		}
 	case op == protocol.OpStore && v.kind == ':':
-		if reply.Status = releaseStatus(v.number); reply.Status == protocol.StatusReleased {
+		if reply.Status = releaseStatus(check(v.number, -1, 1)); reply.Status == protocol.StatusReleased {
 			reply.Status = protocol.StatusDone
 		}
 	case op == protocol.OpRegister && shape(":::$$"):
-		return protocol.Reply{Time: number(0), Mark: number(1), Born: number(2), Lines: v.fields[3].text, Others: v.fields[4].text}
+		reply = protocol.Reply{Time: micros(0), Mark: micros(1), Born: micros(2), Lines: lines(3, protocol.MaxSets), Others: lines(4, protocol.MaxSets)}
 	case op == protocol.OpInspect && shape(":$::$:::"):
-		reply = protocol.Reply{Time: number(0), Holder: v.fields[1].text, TTL: ms(number(2)), Fence: number(3), Lines: v.fields[4].text}
-		if fence := number(5); fence > 0 {
-			reply.Result = &protocol.Result{Size: int(number(6)), Keep: ms(number(7)), Fence: fence}
+		reply = protocol.Reply{Time: micros(0), Holder: name(1), TTL: rest(2), Fence: micros(3), Lines: lines(4, protocol.MaxWaiters)}
+		if fence := micros(5); fence > 0 {
+			reply.Result = &protocol.Result{Size: int(number(6, 0, math.MaxInt32)), Keep: rest(7), Fence: fence}
 		}
-		return reply
 	case op == protocol.OpTrial && v.kind == ':':
-		return protocol.Reply{}
 	case op == protocol.OpNames && shape("$$"):
-		return protocol.Reply{Lines: v.fields[0].text, Others: v.fields[1].text}
+		reply = protocol.Reply{Lines: lines(0, protocol.MaxProcesses), Others: lines(1, protocol.MaxProcesses)}
 	case op == protocol.OpMemory && v.kind == '$':
-		return protocol.Reply{Lines: v.text}
+		reply = protocol.Reply{Lines: v.text}
 	case op == protocol.OpExtend && shape("::"):
-		reply = protocol.Reply{Status: extendStatus(number(0)), Time: number(1)}
+		reply = protocol.Reply{Status: extendStatus(number(0, -2, 1)), Time: micros(1)}
 	case op == protocol.OpExtend && shape("::$"):
-		reply = protocol.Reply{Status: extendStatus(number(0)), Time: number(1), Lines: v.fields[2].text}
+		reply = protocol.Reply{Status: extendStatus(number(0, -2, 1)), Time: micros(1), Lines: name(2)}
 	case (op == protocol.OpRelease || op == protocol.OpForce) && v.kind == ':':
-		reply.Status = releaseStatus(v.number)
+		reply.Status = releaseStatus(check(v.number, -1, 1))
+	default:
+		return reply, unexpected(v)
 	}
-	if reply.Status == protocol.StatusNone {
-		return protocol.Reply{Err: unexpected(v)}
+	if !within {
+		return protocol.Reply{}, errLimits
 	}
-	return reply
+	return reply, nil
 }
 
 // replyFast reads what the server answered to several acquires that were sent as one.
-func (v *value) replyFast(cmds []*protocol.Command) {
-	var reply protocol.Reply
-	switch {
-	case v.kind == '-':
-		reply.Err = classify(serverError(v.text))
-	case v.kind != '*' || len(v.fields)%2 == 0 || slices.ContainsFunc(v.fields, func(f value) bool { return f.kind != ':' }):
-		reply.Err = unexpected(v)
-	default:
-		reply = protocol.Reply{Status: protocol.StatusGranted, Time: v.fields[0].number, Alone: true}
+func (v *value) replyFast(cmds []*protocol.Command) error {
+	if v.kind == '-' {
+		for _, cmd := range cmds {
+			cmd.Reply = protocol.Reply{Err: classify(serverError(v.text))}
+		}
+		return nil
+	}
+	if v.kind != '*' || len(v.fields)%2 == 0 || slices.ContainsFunc(v.fields, func(f value) bool { return f.kind != ':' }) {
+		return unexpected(v)
+	}
+	for i, f := range v.fields {
+		most := protocol.MaxTime.Microseconds()
+		if place := i%2 == 1; place && (f.number < 1 || f.number > int64(len(cmds))) || f.number < 0 || f.number > most {
+			return errLimits
+		}
 	}
 	for _, cmd := range cmds {
-		if cmd.Reply = reply; reply.Err == nil {
-			cmd.Reply.Fence = cmd.Fence
-		}
+		cmd.Reply = protocol.Reply{Status: protocol.StatusGranted, Time: v.fields[0].number, Fence: cmd.Fence, Alone: true}
 	}
-	for i := 1; reply.Err == nil && i < len(v.fields); i += 2 {
-		place, fence := v.fields[i].number-1, v.fields[i+1].number
-		if place < 0 || place >= int64(len(cmds)) {
-			continue
-		}
-		other := &cmds[place].Reply
+	for i := 1; i < len(v.fields); i += 2 {
+		other, fence := &cmds[v.fields[i].number-1].Reply, v.fields[i+1].number
 		if other.Fence, other.Alone = fence, false; fence == 0 {
-			*other = protocol.Reply{Err: protocol.ErrUndecided, Time: reply.Time}
+			*other = protocol.Reply{Err: protocol.ErrUndecided, Time: v.fields[0].number}
 		}
 	}
+	return nil
 }
+
+// errLimits is the error of a reply with a number or a text that no server of ours has.
+var errLimits = fmt.Errorf("%w (it has a number or a text that can't be)", protocol.ErrMalformed)
 
 func unexpected(v *value) error {
-	return fmt.Errorf("unexpected reply of type %q: is this a Redis server?", v.kind)
+	return fmt.Errorf("%w (unexpected reply of type %q)", protocol.ErrMalformed, v.kind)
 }
-
-// ms returns a time that a server gives as milliseconds, which are negative if it is over.
-func ms(n int64) time.Duration { return time.Duration(max(n, 0)) * time.Millisecond }
 
 // classify marks the errors after which the server has certainly not taken the key: it could not be
 // reached, or has refused the command.
@@ -220,65 +239,91 @@ func (serverError) RedisError() {}
 
 const (
 	maxText   = 64<<10 + protocol.MaxResult // bytes of a string: results are the longest
+	maxTexts  = 2 * maxText                 // bytes of all strings of an array
 	maxFields = 1 + 2*protocol.MaxBatch     // of an array
 )
 
-// read reads one value. After an error of it the connection is of no use: where the next value begins isn't known.
-func (v *value) read(r *bufio.Reader, nested bool) error {
-	line, err := r.ReadSlice('\n')
-	if err != nil {
-		if errors.Is(err, bufio.ErrBufferFull) {
-			return protocol.ErrMalformed
-		}
-		return err
+// parseLine reads the line with which a value begins, or which is all of it. Of a string or an array, n is its length.
+func parseLine(line []byte) (kind byte, n int64, text []byte, err error) {
+	if len(line) < 3 || line[len(line)-2] != '\r' || line[len(line)-1] != '\n' {
+		return 0, 0, nil, protocol.ErrMalformed
 	}
-	if len(line) < 3 || line[len(line)-2] != '\r' {
-		return protocol.ErrMalformed
-	}
-	body := line[1 : len(line)-2]
-	v.kind, v.number, v.text, v.fields = line[0], 0, "", v.fields[:0]
-	switch v.kind {
+	kind, text = line[0], line[1:len(line)-2]
+	switch kind {
 	case '+', '-':
-		v.text = string(body)
-		return nil
+		return kind, 0, text, nil
 	case ':', '$', '*':
 	default:
-		return fmt.Errorf("%w (a value of type %q)", protocol.ErrMalformed, v.kind)
+		return 0, 0, nil, fmt.Errorf("%w (a value of type %q)", protocol.ErrMalformed, kind)
 	}
-	if v.number, err = strconv.ParseInt(string(body), 10, 64); err != nil {
-		return protocol.ErrMalformed
-	}
+	n, err = strconv.ParseInt(string(text), 10, 64)
 	switch {
-	case v.kind == ':':
-		return nil
-	case v.number == -1:
-		v.kind = '_'
-		return nil
-	case v.kind == '$':
-		return v.readText(r)
-	case nested || v.number < 0 || v.number > maxFields:
+	case err != nil || kind != ':' && n < -1:
+		return 0, 0, nil, protocol.ErrMalformed
+	case kind != ':' && n == -1:
+		kind = '_'
+	}
+	return kind, n, nil, nil
+}
+
+// readLine reads a line, with its end, which is valid until the next reading.
+func readLine(r *bufio.Reader) ([]byte, error) {
+	line, err := r.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) {
+		return nil, protocol.ErrMalformed
+	}
+	return line, err
+}
+
+// read reads one value. After an error of it the connection is of no use: where the next value begins isn't known.
+func (v *value) read(r *bufio.Reader) error {
+	err := v.readOne(r, maxText)
+	v.fields = v.fields[:0]
+	if err != nil || v.kind != '*' {
+		return err
+	}
+	if v.number > maxFields {
 		return protocol.ErrMalformed
 	}
+	room := int64(maxTexts)
 	for range v.number {
 		v.fields = append(v.fields, value{})
-		if err := v.fields[len(v.fields)-1].read(r, true); err != nil {
+		f := &v.fields[len(v.fields)-1]
+		if err := f.readOne(r, min(room, maxText)); err != nil {
 			return err
 		}
+		if f.kind == '*' {
+			return protocol.ErrMalformed
+		}
+		room -= int64(len(f.text))
 	}
 	return nil
 }
 
-func (v *value) readText(r *bufio.Reader) error {
-	if v.number < 0 || v.number > maxText {
-		return protocol.ErrMalformed
-	}
-	text := make([]byte, v.number+2)
-	if _, err := io.ReadFull(r, text); err != nil {
+// readOne reads one value, but not the fields of an array. Its string has at most so many bytes.
+func (v *value) readOne(r *bufio.Reader, most int64) error {
+	line, err := readLine(r)
+	if err != nil {
 		return err
 	}
-	if text[v.number] != '\r' || text[v.number+1] != '\n' {
+	kind, n, text, err := parseLine(line)
+	if err != nil {
+		return err
+	}
+	v.kind, v.number, v.text = kind, n, string(text)
+	if kind != '$' {
+		return nil
+	}
+	if n > most {
 		return protocol.ErrMalformed
 	}
-	v.text = string(text[:v.number])
+	data := make([]byte, n+2)
+	if _, err := io.ReadFull(r, data); err != nil {
+		return err
+	}
+	if data[n] != '\r' || data[n+1] != '\n' {
+		return protocol.ErrMalformed
+	}
+	v.text = string(data[:n])
 	return nil
 }

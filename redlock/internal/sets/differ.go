@@ -4,9 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
 // Difference is what a process that is there now has otherwise than this one.
@@ -79,8 +80,8 @@ func (j *Judge) Process(line string) (p Process, ok bool) {
 	if err != nil {
 		return p, true
 	}
-	age, _ := strconv.ParseInt(words[2], 10, 64)
-	since, _ := strconv.ParseInt(words[3], 10, 64)
+	age, _ := protocol.ParseNumber(words[2], protocol.MaxTime.Milliseconds())
+	since, _ := protocol.ParseNumber(words[3], protocol.MaxTime.Milliseconds())
 	p.Age, p.Since, p.Version = ms(age), time.UnixMilli(since), words[4]
 	for _, m := range s.Masters {
 		p.Masters = append(p.Masters, m.Name)

@@ -3,7 +3,6 @@ package sets
 import (
 	"cmp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -126,6 +125,7 @@ func (v *view) keep(former *view, forgot bool) {
 	v.kept = slices.DeleteFunc(v.kept, func(u use) bool {
 		return u.set.State != Uses || v.age() > u.set.life()+settled || slices.ContainsFunc(v.uses, func(now use) bool { return now.text == u.text })
 	})
+	v.kept = v.kept[max(0, len(v.kept)-protocol.MaxSets):] // a master that forgets again and again would fill our memory
 }
 
 // hasHeard notes that a master remembers our set.
@@ -196,8 +196,8 @@ func (j *Judge) parse(lines, others string) (uses []use) {
 		s.by = cmp.Or(by[text], s.by)
 		parsed[text] = s
 		u := use{text: text, set: s}
-		u.since, _ = strconv.ParseInt(since, 10, 64)
-		u.seen, _ = strconv.ParseInt(seen, 10, 64)
+		u.since, _ = protocol.ParseNumber(since, protocol.MaxTime.Microseconds())
+		u.seen, _ = protocol.ParseNumber(seen, protocol.MaxTime.Microseconds())
 		uses = append(uses, u)
 	}
 	for _, v := range j.views {

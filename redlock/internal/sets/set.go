@@ -2,6 +2,7 @@ package sets
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -66,6 +67,9 @@ func parseSet(text string) (*set, error) {
 	s := new(set)
 	if err := json.Unmarshal([]byte(text), s); err != nil {
 		return nil, fmt.Errorf("not a set of masters: %w", err)
+	}
+	if most := protocol.MaxTime.Milliseconds() / 2; min(s.MaxTTL, s.Covers) < 0 || max(s.MaxTTL, s.Covers) > most {
+		return nil, errors.New("not a set of masters: its times are none")
 	}
 	return s, nil
 }

@@ -1,0 +1,108 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// quiet is for how long a subscription may be silent before the server is asked for a sign of life. Whoever waits asks for the lock again
+// after a third of the default TTL: a wake-up that was lost with the connection delays few turns.
+const quiet = 2 * time.Second
+
+// connectTrips is how many replies making a connection takes at most, with TLS and the greeting.
+const connectTrips = 8
+
+// Listen subscribes to a channel with the name of the process.
+func (m *Master) Listen(ctx context.Context, process string, patience time.Duration, ready func(), message func(protocol.WakeUp)) error {
+	connecting, cancel := context.WithTimeout(ctx, connectTrips*patience)
+	defer cancel()
+	c, err := m.connect(connecting, func(ctx context.Context, cn *redis.Conn, _ *time.Time) error {
+		return cn.Do(ctx, "SUBSCRIBE", process).Err()
+	})
+	if err == nil {
+		defer c.Close()
+		defer context.AfterFunc(ctx, c.abandon)()
+		ready()
+		err = c.hear(process, patience, message)
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// hear passes wake-ups on until the connection ends, or is silent although it was asked. To subscribe once more changes nothing, and
+// needs no right that the user may lack.
+func (c *conn) hear(process string, patience time.Duration, message func(protocol.WakeUp)) error {
+	again := appendBulk(appendBulk(appendArray(nil, 2), "SUBSCRIBE"), process)
+	for asked := false; ; {
+		silence := quiet
+		if asked {
+			silence = patience
+		}
+		if err := c.raw.SetDeadline(time.Now().Add(silence)); err != nil {
+			return err
+		}
+		err := c.Wait()
+		var late net.Error
+		if errors.As(err, &late) && late.Timeout() && !asked {
+			asked = true
+			if err = c.raw.SetDeadline(time.Now().Add(patience)); err == nil {
+				_, err = c.raw.Write(again)
+			}
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if err == nil {
+			err = c.raw.SetDeadline(time.Now().Add(patience))
+		}
+		if err == nil {
+			err = c.value.read(c.in)
+		}
+		if err == nil {
+			err = c.value.published(message)
+		}
+		if err != nil {
+			return err
+		}
+		asked = false
+	}
+}
+
+// published reads what comes on a subscription: a message, or that there is one. Others may publish what is no wake-up.
+func (v *value) published(message func(protocol.WakeUp)) error {
+	switch {
+	case v.kind == '-':
+		return classify(serverError(v.text))
+	case v.kind != '*' || len(v.fields) != 3 || v.fields[0].kind != '$' || v.fields[1].kind != '$':
+	case v.fields[0].text == "subscribe":
+		return nil
+	case v.fields[0].text == "message" && v.fields[2].kind == '$':
+		if w, ok := parseWakeUp(v.fields[2].text); ok {
+			message(w)
+		}
+		return nil
+	}
+	return unexpected(v)
+}
+
+// parseWakeUp reads "<ticket> <key>", or "<ticket>#<call> <key>".
+func parseWakeUp(payload string) (w protocol.WakeUp, ok bool) {
+	ticket, key, ok := strings.Cut(payload, " ")
+	if !ok {
+		return w, false
+	}
+	w.Key = key
+	ticket, w.Call = protocol.CallOf(ticket)
+	w.Ticket, ok = protocol.ParseNumber(ticket, protocol.MaxTime.Microseconds())
+	return w, ok
+}
