@@ -19,11 +19,7 @@ func KeysOf(r *http.Request, texts ...string) ([]string, error) {
 func RunningKey(d Delivery) string { return d.runningKey() }
 
 // ResponsesThatWait is how many responses wait for room in memory.
-func ResponsesThatWait() int {
-	responseBudget.mu.Lock()
-	defer responseBudget.mu.Unlock()
-	return len(responseBudget.line)
-}
+func ResponsesThatWait() int { return responseBudget.Waiting() }
 
 // ResponseBytes is how much memory responses take.
 func ResponseBytes() int64 {

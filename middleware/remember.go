@@ -22,6 +22,7 @@ import (
 
 	"github.com/dunglas/httpsfv"
 
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/budget"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/response"
@@ -491,8 +492,8 @@ type quota struct {
 type ledger struct {
 	limit int64
 	keep  time.Duration
-	pool  pool   // by scope, hashed
-	steps []step // what was stored in the same step of time, the oldest first
+	pool  budget.Pool // by scope, hashed
+	steps []step      // what was stored in the same step of time, the oldest first
 }
 
 type step struct {
@@ -503,8 +504,8 @@ type step struct {
 func newQuota(size int64, keep time.Duration) *quota {
 	part := max(size/refusalsPart, 1)
 	return &quota{
-		finals: ledger{limit: size - part, keep: keep, pool: pool{of: make(map[string]int64)}},
-		other:  ledger{limit: part, keep: min(keep, rememberRefusals), pool: pool{of: make(map[string]int64)}},
+		finals: ledger{limit: size - part, keep: keep, pool: budget.NewPool()},
+		other:  ledger{limit: part, keep: min(keep, rememberRefusals), pool: budget.NewPool()},
 	}
 }
 
@@ -525,9 +526,9 @@ func (q *quota) take(status int, scope string, bytes int64, now time.Time) (ok b
 		sum := sha256.Sum256([]byte(scope))
 		scope = string(sum[:8])
 	}
-	ok = l.pool.leaves(scope, bytes, l.limit) || scope == "" && l.pool.used+bytes <= l.limit
+	ok = l.pool.Leaves(scope, bytes, l.limit) || scope == "" && l.pool.Used()+bytes <= l.limit
 	if ok {
-		l.pool.add(scope, bytes)
+		l.pool.Add(scope, bytes)
 		last := len(l.steps) - 1
 		if last < 0 || now.After(l.steps[last].ends) {
 			l.steps = append(l.steps, step{now.Add(l.keep / quotaSteps), make(map[string]int64)})
@@ -535,14 +536,14 @@ func (q *quota) take(status int, scope string, bytes int64, now time.Time) (ok b
 		}
 		l.steps[last].of[scope] += bytes
 	}
-	return ok, l.pool.used
+	return ok, l.pool.Used()
 }
 
 // forget gives back what the masters have forgotten.
 func (l *ledger) forget(now time.Time) {
 	for len(l.steps) > 0 && now.After(l.steps[0].ends.Add(l.keep)) {
 		for scope, bytes := range l.steps[0].of {
-			l.pool.add(scope, -bytes)
+			l.pool.Add(scope, -bytes)
 		}
 		l.steps = l.steps[1:]
 	}

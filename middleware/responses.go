@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/budget"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -21,7 +22,7 @@ const (
 // responseBudget bounds the bytes of the responses that are in memory because they are remembered, over all rules. One that is recorded
 // takes room while it is written, for which its handler waits; one that is replayed, before it is decoded. What has room to be
 // stored, or to be replayed, waits for no more.
-var responseBudget = NewBudget(DefaultResponseBudget)
+var responseBudget = budget.New(DefaultResponseBudget)
 
 // DefaultResponseBudget is how many bytes the responses may take in memory at once that are being recorded, stored and replayed.
 const DefaultResponseBudget = 64 << 20
@@ -32,7 +33,7 @@ var errNoRoom = fmt.Errorf("%w: other responses take all the memory that there i
 // responseRoom is what the response to a request has of the budget.
 type responseRoom struct {
 	mu      sync.Mutex
-	portion *portion // nil before the first byte
+	portion *budget.Portion // nil before the first byte
 	left    bool     // for good: what writes after its handler has returned takes none
 }
 
@@ -47,22 +48,22 @@ var noWait = func() context.Context {
 func (r *responseRoom) take(ctx context.Context, client string, bytes int) bool {
 	r.mu.Lock()
 	if r.portion == nil {
-		r.portion = responseBudget.portion(client, responseMost)
+		r.portion = responseBudget.Portion(client, responseMost)
 	}
 	p, left := r.portion, r.left
 	r.mu.Unlock()
-	more := responseCopies*int64(bytes) - p.has()
+	more := responseCopies*int64(bytes) - p.Has()
 	switch {
 	case left:
 		return false
 	case more <= 0:
 		return true
 	}
-	granted := p.take(ctx, more)
+	granted := p.Take(ctx, more)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.left { // meanwhile
-		p.settle(0)
+		p.Settle(0)
 	}
 	return granted && !r.left
 }
@@ -72,7 +73,7 @@ func (r *responseRoom) settle(bytes int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.portion != nil {
-		r.portion.settle(responseCopies * int64(bytes))
+		r.portion.Settle(responseCopies * int64(bytes))
 	}
 }
 

@@ -218,8 +218,8 @@ func (s *Serializer) check() error {
 		return fmt.Errorf("no_quorum_status %d: must be from 400 to 599", s.NoQuorumStatus)
 	case s.MaxBody < 0:
 		return fmt.Errorf("max_body %d: must not be negative", s.MaxBody)
-	case s.MaxBody > s.BodyBudget.size:
-		return fmt.Errorf("max_body %d is above the budget for all bodies, %d bytes", s.MaxBody, s.BodyBudget.size)
+	case s.MaxBody > s.BodyBudget.bytes.Size():
+		return fmt.Errorf("max_body %d is above the budget for all bodies, %d bytes", s.MaxBody, s.BodyBudget.bytes.Size())
 	case s.scope != nil && s.dedupe == nil:
 		return errors.New("scope needs dedupe or idempotency_key: it tells apart the IDs of different senders")
 	}
@@ -414,11 +414,11 @@ func (s *Serializer) wrapBody(w http.ResponseWriter, r *http.Request) *body {
 		return nil
 	}
 	if b, ok := r.Body.(*body); ok && b.untouched() { // that of a rule around this one, which will end it
-		b.enter(s)
+		b.use(s)
 		return nil
 	}
 	b := newBody(w, r)
-	b.enter(s)
+	b.use(s)
 	return b
 }
 

@@ -605,8 +605,8 @@ func (d *dryRuns) enter(s *serving) (leave func(), err error) {
 func (s *serving) wrap() (http.ResponseWriter, *response.Writer) {
 	o := response.Options{ToEnd: s.rule.runsToEnd(), Patience: s.rule.ResponseTimeout}
 	if *s.rule.BufferResponse && s.r.Method != http.MethodHead && !upgrades(s.r) {
-		room := s.rule.BodyBudget.portion(s.rule.client(s.r), s.rule.MaxBody)
-		o.Buffer = &response.Buffer{Most: s.rule.MaxBody, Take: room.trySpare, Settle: room.settle}
+		room := s.rule.BodyBudget.bytes.Portion(s.rule.client(s.r), s.rule.MaxBody)
+		o.Buffer = &response.Buffer{Most: s.rule.MaxBody, Take: room.TrySpare, Settle: room.Settle}
 	}
 	return response.Wrap(s.w, o)
 }
