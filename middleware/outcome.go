@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/signature"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -98,7 +98,7 @@ func detailOf(outcome Outcome, err error) string {
 	case OutcomeUnreadable:
 		return "some master remembers a response, which can't be read now"
 	case OutcomeMismatch:
-		return errMismatch.Error()
+		return remember.ErrMismatch.Error()
 	case OutcomeStopping:
 		return errStopping.Error()
 	case OutcomeCanceled:
@@ -107,7 +107,7 @@ func detailOf(outcome Outcome, err error) string {
 		if errors.Is(err, redlock.ErrClosed) {
 			return "the server has closed its locks"
 		}
-		if errors.Is(err, remembered.ErrUnreadable) {
+		if errors.Is(err, remember.ErrUnreadable) {
 			return "the remembered response can't be read"
 		}
 		var reason *refusalReason

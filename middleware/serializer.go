@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net"
 	"net/http"
 	"net/netip"
@@ -23,7 +22,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/signature"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -33,21 +32,20 @@ type Serializer struct {
 	// Rule is as it was given, with the settings of its preset and the defaults.
 	Rule
 
-	keys      templates // nil if derive isn't theirs
-	derive    keysFunc  // nil if the rule locks only the IDs of requests
-	dedupe    KeyFunc   // nil for none
-	scope     KeyFunc   // nil for none
-	ownScope  bool      // the rule itself has set the scope, and not its preset
-	byUser    bool      // the scope is whom authentication has found, if it has
-	final     func(status int) bool
+	keys      templates           // nil if derive isn't theirs
+	derive    keysFunc            // nil if the rule locks only the IDs of requests
+	dedupe    KeyFunc             // nil for none
+	scope     KeyFunc             // nil for none
+	ownScope  bool                // the rule itself has set the scope, and not its preset
+	byUser    bool                // the scope is whom authentication has found, if it has
 	verifier  *signature.Verifier // nil for none
 	readsBody bool
 
-	options []redlock.LockOption // of the locks on keys
-	quota   *quota               // nil if nothing is remembered
-	pace    pace
-	lines   lines
-	dryRuns dryRuns
+	remembers *remember.Policy     // nil if no responses are remembered
+	options   []redlock.LockOption // of the locks on keys
+	pace      pace
+	lines     lines
+	dryRuns   dryRuns
 }
 
 // Compile returns what serves requests by a rule: for programs with a configuration of their own, as New is for those that have a
@@ -156,11 +154,7 @@ func (s *Serializer) compileTemplates(placeholder PlaceholderFunc) (err error) {
 		set.take(scope)
 		s.scope, s.readsBody = scope.exactKey(), s.readsBody || scope.ReadsBody()
 	}
-	s.final = isFinal
-	if s.RememberStatus != nil {
-		s.final, err = parseStatuses(s.RememberStatus)
-	}
-	return err
+	return nil
 }
 
 // compileID finds out how the ID of a delivery is found.
@@ -227,9 +221,6 @@ func (s *Serializer) check() error {
 		return err
 	}
 	if err := s.checkHeaders(); err != nil {
-		return err
-	}
-	if err := s.checkQuota(); err != nil {
 		return err
 	}
 	return s.checkRemember()
@@ -344,37 +335,24 @@ func (s *Serializer) checkHeader(setting, name, better string) error {
 	return nil
 }
 
-func (s *Serializer) checkRemember() error {
+// checkRemember returns why a rule can't remember responses as it is to.
+func (s *Serializer) checkRemember() (err error) {
+	settings := remember.Settings{Keep: s.Remember, Size: s.RememberSize, Quota: s.RememberQuota, Statuses: s.RememberStatus, MaxResult: redlock.MaxResult}
+	if s.Sealer != nil {
+		settings.Sealer = s.Sealer.sealer
+	}
+	if s.remembers, err = settings.Compile(); err != nil {
+		return err
+	}
 	switch {
-	case s.Remember != 0 && s.Remember < leastRemember:
-		return fmt.Errorf("remember %v: must be at least %v", s.Remember, leastRemember)
 	case s.Remember > 0 && s.dedupe == nil:
 		return errors.New("remember needs dedupe or idempotency_key: a repeat is told from a new request by its ID")
 	case s.waitsForResponses() && (s.Remember == 0 || s.Wait == 0):
 		return errors.New("on_duplicate wait: needs remember, for the response that a repeat waits for, and wait, for how long")
 	case s.Remember > 0 && !s.runsToEnd():
 		return errors.New("on_client_abort cancel: remember needs requests that run to their end: a client that has left is the one that repeats")
-	case s.RememberSize < 0 || s.RememberSize > MaxRememberSize:
-		return fmt.Errorf("remember_size %d: must be from 1 to %d bytes", s.RememberSize, MaxRememberSize)
 	}
 	return nil
-}
-
-func (s *Serializer) checkQuota() error {
-	switch {
-	case s.RememberQuota < 0 || s.RememberQuota > math.MaxInt32:
-		return fmt.Errorf("remember_quota %d: must be from 1 to %d bytes", s.RememberQuota, math.MaxInt32)
-	case s.Remember > 0:
-		s.quota = newQuota(s.RememberQuota, s.Remember)
-	}
-	return nil
-}
-
-func (s *Serializer) sealer() *remembered.Sealer {
-	if s.Sealer == nil {
-		return nil
-	}
-	return s.Sealer.sealer
 }
 
 // waitsForResponses reports whether a repeat waits for the first to be answered.
@@ -554,7 +532,7 @@ func (s *Serializer) refusalOfLock(ctx context.Context, err error) *Refusal {
 	case errors.As(err, &duplicate):
 		refusal.Status, refusal.Turn.Outcome = http.StatusConflict, OutcomeDuplicate
 		refusal.RetryAfter = s.pace.retryAfter(duplicate.held.RetryAfter, 1)
-	case errors.Is(err, errMismatch):
+	case errors.Is(err, remember.ErrMismatch):
 		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = http.StatusUnprocessableEntity, OutcomeMismatch, 0
 	case errors.Is(err, redlock.ErrUnreadable): // never taken for a missing quorum, for which the request might be served
 		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, OutcomeUnreadable
