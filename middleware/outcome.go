@@ -193,36 +193,36 @@ func detailOfLost(err error) string {
 	return "the lease could not be renewed"
 }
 
-// linePause is the time between two lines of the log about one outcome under one rule.
-const linePause = 10 * time.Second
+// logPause is the time between two lines of the log about one outcome under one rule.
+const logPause = 10 * time.Second
 
-// lines limits how much a rule logs about its requests: a storm of refusals must not become a storm of lines.
-type lines struct {
+// logPauses limit how much a rule logs about its requests: a storm of refusals must not become a storm of lines.
+type logPauses struct {
 	mu   sync.Mutex
-	last map[string]line // by what they are about
+	last map[string]logged // line, by what it is about
 }
 
-// line is the last one about something.
-type line struct {
+// logged is when the last line about something was.
+type logged struct {
 	at     time.Time
 	missed int // requests since then
 }
 
 // due reports whether a line about something, such as an outcome, may be logged now, and about how many requests none was since the last
 // one.
-func (l *lines) due(about string, now time.Time) (missed int, ok bool) {
+func (l *logPauses) due(about string, now time.Time) (missed int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	last, logged := l.last[about]
-	if logged && now.Sub(last.at) < linePause {
+	last, known := l.last[about]
+	if known && now.Sub(last.at) < logPause {
 		last.missed++
 		l.last[about] = last
 		return 0, false
 	}
 	if l.last == nil {
-		l.last = make(map[string]line)
+		l.last = make(map[string]logged)
 	}
-	l.last[about] = line{at: now}
+	l.last[about] = logged{at: now}
 	return last.missed, true
 }
 

@@ -44,7 +44,7 @@ type Serializer struct {
 	remembers *remember.Policy     // nil if no responses are remembered
 	options   []redlock.LockOption // of the locks on keys
 	pace      pace
-	lines     lines
+	logPauses logPauses
 	dryRuns   dryRuns
 }
 
@@ -111,7 +111,7 @@ func (s *Serializer) Serve(locker *redlock.Locker, w http.ResponseWriter, r *htt
 	req.turn.outer, _ = r.Context().Value(turnKey{}).(*Turn)
 	defer req.observeUnlocked()
 	if note, ok := r.Context().Value(noteKey{}).(*note); ok {
-		defer note.take(&req.turn)
+		defer note.set(&req.turn)
 	}
 	if body := req.receive(); body != nil {
 		defer body.end()
@@ -136,7 +136,7 @@ func (s *Serializer) compileTemplates(placeholder PlaceholderFunc) (err error) {
 			return err
 		}
 		for _, t := range s.keys {
-			set.take(t)
+			set.add(t)
 		}
 		s.derive, s.readsBody = s.keys.Keys, slices.ContainsFunc(s.keys, (*Template).ReadsBody)
 	}
@@ -151,7 +151,7 @@ func (s *Serializer) compileTemplates(placeholder PlaceholderFunc) (err error) {
 		if err != nil {
 			return err
 		}
-		set.take(scope)
+		set.add(scope)
 		s.scope, s.readsBody = scope.exactKey(), s.readsBody || scope.ReadsBody()
 	}
 	return nil
@@ -174,7 +174,7 @@ func (s *Serializer) compileID(placeholder PlaceholderFunc, set *fieldSet) error
 		if err != nil {
 			return err
 		}
-		set.take(id)
+		set.add(id)
 		s.dedupe, s.readsBody = id.exactKey(), s.readsBody || id.ReadsBody()
 	}
 	return nil
@@ -575,7 +575,7 @@ func (s *Serializer) logSometimes(level slog.Level, message, kind string, attrs 
 	if !s.Logger.Enabled(context.Background(), level) {
 		return
 	}
-	missed, ok := s.lines.due("about "+kind, time.Now())
+	missed, ok := s.logPauses.due("about "+kind, time.Now())
 	if !ok {
 		return
 	}
@@ -593,7 +593,7 @@ func (s *Serializer) logOutcome(message string, turn Turn, err error, more ...sl
 	if !logger.Enabled(context.Background(), level) {
 		return
 	}
-	missed, ok := s.lines.due(string(turn.Outcome), time.Now())
+	missed, ok := s.logPauses.due(string(turn.Outcome), time.Now())
 	if !ok {
 		return
 	}

@@ -145,7 +145,7 @@ func (s *serving) identify() (err error) {
 	if s.rule.derive != nil {
 		if s.turn.keys, s.turn.most, err = s.rule.deriveKeys(s.r); err == nil {
 			s.turn.Key = strings.Join(s.turn.keys, " ")
-			if err := s.takeShown(); err != nil {
+			if err := s.readShown(); err != nil {
 				return err
 			}
 		} else if s.rule.OnMissingKey != Pass || s.rule.dedupe == nil || !errors.Is(err, ErrMissingKey) {
@@ -656,8 +656,8 @@ func (s *serving) waitWhileServing(acquire func(context.Context) (*redlock.Lock,
 	return lock, err
 }
 
-// takeShown notes what the upstream is to see of the key.
-func (s *serving) takeShown() (err error) {
+// readShown notes what the upstream is to see of the key.
+func (s *serving) readShown() (err error) {
 	if s.rule.KeyHeader == "" {
 		return nil
 	}
@@ -704,9 +704,9 @@ func (s *serving) dryRun(err error) error {
 	outcome := OutcomeDryRun
 	what := "refused"
 	if err == nil {
-		var leave func()
-		leave, err = s.rule.dryRuns.enter(s)
-		defer leave()
+		var done func()
+		done, err = s.rule.dryRuns.begin(s)
+		defer done()
 	}
 	var duplicate *duplicateError
 	switch {
@@ -737,9 +737,9 @@ type dryRuns struct {
 	running map[string]int // number of requests
 }
 
-// enter returns what the locks would have answered a request: nil, ErrHeld or a duplicateError. The request counts as running
-// until leave is called.
-func (d *dryRuns) enter(s *serving) (leave func(), err error) {
+// begin returns what the locks would have answered a request: nil, ErrHeld or a duplicateError. The request counts as running
+// until done is called.
+func (d *dryRuns) begin(s *serving) (done func(), err error) {
 	all := s.turn.keys
 	if s.delivery.ID != "" {
 		all = append(all[:len(all):len(all)], s.delivery.Key())
@@ -788,7 +788,7 @@ func (s *serving) noteSlowClient(written *response.Writer) {
 	default:
 		return
 	}
-	missed, ok := s.rule.lines.due(message, time.Now())
+	missed, ok := s.rule.logPauses.due(message, time.Now())
 	if !ok {
 		return
 	}
