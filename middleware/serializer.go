@@ -180,7 +180,7 @@ func (s *Serializer) compileID(placeholder PlaceholderFunc, set *fieldSet) error
 	return nil
 }
 
-// check returns what else is wrong with a rule.
+// check returns what else is wrong with a rule. What responses are remembered comes last, as it needs the ID.
 func (s *Serializer) check() error {
 	if err := checkName(s.Name); err != nil {
 		return err
@@ -223,7 +223,7 @@ func (s *Serializer) check() error {
 	if err := s.checkHeaders(); err != nil {
 		return err
 	}
-	return s.checkRemember()
+	return s.compileRemember()
 }
 
 func isRefusal(status int) bool { return 400 <= status && status <= 599 }
@@ -335,8 +335,8 @@ func (s *Serializer) checkHeader(setting, name, better string) error {
 	return nil
 }
 
-// checkRemember returns why a rule can't remember responses as it is to.
-func (s *Serializer) checkRemember() (err error) {
+// compileRemember reads how responses are remembered.
+func (s *Serializer) compileRemember() (err error) {
 	settings := remember.Settings{Keep: s.Remember, Size: s.RememberSize, Quota: s.RememberQuota, Statuses: s.RememberStatus, MaxResult: redlock.MaxResult}
 	if s.Sealer != nil {
 		settings.Sealer = s.Sealer.sealer
