@@ -30,10 +30,9 @@ func TestImports(t *testing.T) {
 			t.Errorf("the root package, which is the Caddy module alone, imports %s for commands", path)
 		}
 	}
-	const remembered = "github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
-	for _, path := range dependencies(t, remembered) {
-		if path != remembered {
-			t.Errorf("%s needs %s, beside the standard library", remembered, path)
+	for _, path := range dependencies(t, "./middleware/internal/remember") {
+		if !strings.HasPrefix(path, "github.com/caddy-redlock/caddy-redlock/middleware/internal/") {
+			t.Errorf("remember needs %s: it must know no lock and no middleware", path)
 		}
 	}
 	api := make(map[string]bool)

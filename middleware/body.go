@@ -10,6 +10,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/budget"
 )
 
 const (
@@ -38,10 +40,10 @@ type body struct {
 	replay   bytes.Reader // what was read, for the handler
 	begun    bool         // the handler has begun to read
 	ended    bool
-	atEnd    bool        // the source is, for good
-	raw      []byte      // what was read
-	portions []*portion  // one for each budget
-	trailers http.Header // that the client has announced, without fences
+	atEnd    bool              // the source is, for good
+	raw      []byte            // what was read
+	portions []*budget.Portion // one for each budget
+	trailers http.Header       // that the client has announced, without fences
 }
 
 func newBody(w http.ResponseWriter, r *http.Request) *body {
@@ -50,8 +52,8 @@ func newBody(w http.ResponseWriter, r *http.Request) *body {
 	return b
 }
 
-// enter makes a rule the one that reads. It may try again what a rule around it could not read.
-func (b *body) enter(rule *Serializer) {
+// use makes a rule the one that reads. It may try again what a rule around it could not read.
+func (b *body) use(rule *Serializer) {
 	b.rule, b.budget = rule, rule.BodyBudget
 	b.filled, b.err = b.filled && b.err == nil, nil
 	b.mu.Lock()
@@ -158,21 +160,21 @@ func (b *body) keep() {
 }
 
 // portion returns what the body has of its rule's budget.
-func (b *body) portion() *portion {
+func (b *body) portion() *budget.Portion {
 	for _, p := range b.portions {
-		if p.budget == b.budget {
+		if p.Budget() == b.budget.bytes {
 			return p
 		}
 	}
-	p := b.budget.portion(b.rule.client(b.request), b.rule.MaxBody)
+	p := b.budget.bytes.Portion(b.rule.client(b.request), b.rule.MaxBody)
 	b.portions = append(b.portions, p)
 	return p
 }
 
-// held returns how much room the body has in all budgets.
-func (b *body) held() (bytes int64) {
+// has returns how much room the body has in all budgets.
+func (b *body) has() (bytes int64) {
 	for _, p := range b.portions {
-		bytes += p.held()
+		bytes += p.Has()
 	}
 	return bytes
 }
@@ -180,8 +182,8 @@ func (b *body) held() (bytes int64) {
 // settle gives back all room but so many bytes.
 func (b *body) settle(keep int64) {
 	for _, p := range b.portions {
-		p.settle(keep)
-		keep -= p.held()
+		p.Settle(keep)
+		keep -= p.Has()
 	}
 }
 
@@ -208,7 +210,7 @@ func bodyBytes(r *http.Request) ([]byte, error) {
 	b, ok := r.Body.(*body)
 	if !ok || !b.untouched() { // a key is derived outside of Rule.Serve
 		b = newBody(nil, r)
-		b.enter(byDefault(Rule{BodyBudget: NewBudget(DefaultMaxBody)}))
+		b.use(byDefault(Rule{BodyBudget: NewBudget(DefaultMaxBody)}))
 	}
 	if !b.filled {
 		b.filled = true
@@ -308,7 +310,7 @@ func (b *body) grow(ctx context.Context, how reading) error {
 		most = min(most, length)
 	}
 	room := min(max(firstRead, 2*read), most)
-	if !b.take(ctx, room-b.held(), how) {
+	if !b.take(ctx, room-b.has(), how) {
 		return errBodyBudget
 	}
 	b.raw = append(make([]byte, 0, room+1), b.raw...) // the last byte shows whether more comes
@@ -322,13 +324,13 @@ func (b *body) take(ctx context.Context, more int64, how reading) bool {
 	case more <= 0:
 		return true
 	case how == inSpare:
-		return p.trySpare(more)
+		return p.TrySpare(more)
 	case how == tried:
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
 		ctx = ended
 	}
-	return p.take(ctx, more)
+	return p.Take(ctx, more)
 }
 
 // readRoom reads until its room is full.

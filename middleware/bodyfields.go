@@ -31,8 +31,8 @@ type bodyFields struct {
 // fieldSet has the fields of the body of all templates of a rule, so that a body is parsed once for all of them.
 type fieldSet struct{ fields []fields.Field }
 
-// take moves the fields of a template into the set. One that several templates have is in it once.
-func (set *fieldSet) take(t *Template) {
+// add moves the fields of a template into the set. One that several templates have is in it once.
+func (set *fieldSet) add(t *Template) {
 	at := make([]int, len(t.set.fields))
 	for i, f := range t.set.fields {
 		at[i] = slices.IndexFunc(set.fields, func(other fields.Field) bool { return reflect.DeepEqual(f, other) })

@@ -28,14 +28,14 @@ func Explain(template string, r *http.Request, rule Rule) Explanation {
 
 // Explain returns the keys that Serve would lock for a request. It reads the body if Serve would. It checks the signature, too,
 // but returns the keys even if that is wrong.
-func (rule *Serializer) Explain(r *http.Request) Explanation {
-	s := &serving{rule: rule, r: r}
-	s.receive()
+func (s *Serializer) Explain(r *http.Request) Explanation {
+	req := &serving{rule: s, r: r}
+	req.receive()
 	if b, ok := r.Body.(*body); ok {
-		b.budget = NewBudget(rule.MaxBody) // of its own: the body remains readable, and keeps its memory
+		b.budget = NewBudget(s.MaxBody) // of its own: the body remains readable, and keeps its memory
 	}
-	err := s.identify()
-	return Explanation{Keys: s.turn.keys, Delivery: s.delivery.ID, Place: s.delivery.Place, Err: cmp.Or(s.permit(), err), rule: rule, most: s.turn.most}
+	err := req.identify()
+	return Explanation{Keys: req.turn.keys, Delivery: req.delivery.ID, Place: req.delivery.Place, Err: cmp.Or(req.permit(), err), rule: s, most: req.turn.most}
 }
 
 // String returns the explanation as text for people, with a line for each fact. It shows the keys.

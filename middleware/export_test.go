@@ -1,6 +1,10 @@
 package middleware
 
-import "net/http"
+import (
+	"net/http"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
+)
 
 // CompileFunc is Compile with a function in place of the templates, as NewFunc has it.
 func CompileFunc(rule Rule, key KeyFunc) *Serializer { return mustCompile(rule, key.Keys) }
@@ -19,14 +23,10 @@ func KeysOf(r *http.Request, texts ...string) ([]string, error) {
 func RunningKey(d Delivery) string { return d.runningKey() }
 
 // ResponsesThatWait is how many responses wait for room in memory.
-func ResponsesThatWait() int {
-	responseBudget.mu.Lock()
-	defer responseBudget.mu.Unlock()
-	return len(responseBudget.line)
-}
+func ResponsesThatWait() int { return remember.Memory.Waiting() }
 
 // ResponseBytes is how much memory responses take.
 func ResponseBytes() int64 {
-	used, _ := responseBudget.Usage()
+	used, _ := remember.Memory.Usage()
 	return used
 }

@@ -110,14 +110,14 @@ func mustCompile(rule Rule, derive keysFunc) *Serializer {
 	return s
 }
 
-func (rule *Serializer) middleware(locker *redlock.Locker) func(http.Handler) http.Handler {
-	rule.warn()
+func (s *Serializer) middleware(locker *redlock.Locker) func(http.Handler) http.Handler {
+	s.warn()
 	return func(next http.Handler) http.Handler {
 		if runsLater(next) {
-			return rule.refuseAll(errRunsLater)
+			return s.refuseAll(errRunsLater)
 		}
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			err := rule.Serve(locker, w, r, func(w http.ResponseWriter, r *http.Request) error {
+			err := s.Serve(locker, w, r, func(w http.ResponseWriter, r *http.Request) error {
 				next.ServeHTTP(w, r)
 				return nil
 			})
@@ -148,11 +148,11 @@ func runsLater(next http.Handler) bool {
 }
 
 // refuseAll refuses all requests, rather than serve them without a lock.
-func (rule *Serializer) refuseAll(err error) http.Handler {
+func (s *Serializer) refuseAll(err error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		turn := Turn{Rule: rule.Name, Outcome: OutcomeFailed, Detail: detailOf(OutcomeFailed, err)}
-		rule.logOutcome("request is refused", turn, err, slog.Int("status", http.StatusInternalServerError))
-		rule.observeDone(OutcomeFailed, 0)
+		turn := Turn{Rule: s.Name, Outcome: OutcomeFailed, Detail: detailOf(OutcomeFailed, err)}
+		s.logOutcome("request is refused", turn, err, slog.Int("status", http.StatusInternalServerError))
+		s.observeDone(OutcomeFailed, 0)
 		(&Refusal{Status: http.StatusInternalServerError, Turn: turn, Err: err}).Write(w)
 	})
 }

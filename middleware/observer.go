@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 )
 
 // Observer is told what becomes of the requests of a rule, for metrics; package metrics has one for Prometheus. Its methods are
@@ -70,17 +70,17 @@ const (
 
 // The reasons.
 const (
-	ReasonNotFinal  Reason = "not_final"          // its status is none that is remembered
-	ReasonBrokenOff Reason = "broken_off"         // the handler has failed, or given up on its upstream
-	ReasonTruncated Reason = remembered.Truncated // its body is not as long as was declared
-	ReasonStream    Reason = remembered.Streamed  // it is a stream of events, or has trailers
-	ReasonHijacked  Reason = remembered.Hijacked  // its connection was taken over, as for WebSocket
-	ReasonTooLarge  Reason = "too_large"          // it is larger than may be remembered: a repeat isn't served, and learns only its status
-	ReasonLostLease Reason = "lost_lease"         // the lock was lost before it was complete
-	ReasonNoQuorum  Reason = "no_quorum"          // no majority of the masters has confirmed it, or the request was served without a lock
-	ReasonQuota     Reason = "quota"              // the responses of its rule, or of its scope, take as much of the masters as they may
-	ReasonNoRoom    Reason = "no_room"            // too many other responses were being stored; or there was no room for it in memory, and only its status is remembered
-	ReasonFailed    Reason = "failed"             // it can't be encrypted, or the Locker is closed
+	ReasonNotFinal  Reason = remember.NotFinal  // its status is none that is remembered
+	ReasonBrokenOff Reason = remember.BrokenOff // the handler has failed, or given up on its upstream
+	ReasonTruncated Reason = remember.Truncated // its body is not as long as was declared
+	ReasonStream    Reason = remember.Streamed  // it is a stream of events, or has trailers
+	ReasonHijacked  Reason = remember.Hijacked  // its connection was taken over, as for WebSocket
+	ReasonTooLarge  Reason = remember.TooLarge  // it is larger than may be remembered: a repeat isn't served, and learns only its status
+	ReasonLostLease Reason = remember.LostLease // the lock was lost before it was complete
+	ReasonNoQuorum  Reason = "no_quorum"        // no majority of the masters has confirmed it, or the request was served without a lock
+	ReasonQuota     Reason = remember.OverQuota // the responses of its rule, or of its scope, take as much of the masters as they may
+	ReasonNoRoom    Reason = remember.NoRoom    // too many other responses were being stored; or there was no room for it in memory, and only its status is remembered
+	ReasonFailed    Reason = remember.Failed    // it can't be encrypted, or the Locker is closed
 )
 
 // noteRemembered tells the log and the Observer how many bytes of the response the masters remember, and why not all of it.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/signature"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -98,7 +98,7 @@ func detailOf(outcome Outcome, err error) string {
 	case OutcomeUnreadable:
 		return "some master remembers a response, which can't be read now"
 	case OutcomeMismatch:
-		return errMismatch.Error()
+		return remember.ErrMismatch.Error()
 	case OutcomeStopping:
 		return errStopping.Error()
 	case OutcomeCanceled:
@@ -107,7 +107,7 @@ func detailOf(outcome Outcome, err error) string {
 		if errors.Is(err, redlock.ErrClosed) {
 			return "the server has closed its locks"
 		}
-		if errors.Is(err, remembered.ErrUnreadable) {
+		if errors.Is(err, remember.ErrUnreadable) {
 			return "the remembered response can't be read"
 		}
 		var reason *refusalReason
@@ -193,36 +193,36 @@ func detailOfLost(err error) string {
 	return "the lease could not be renewed"
 }
 
-// linePause is the time between two lines of the log about one outcome under one rule.
-const linePause = 10 * time.Second
+// logPause is the time between two lines of the log about one outcome under one rule.
+const logPause = 10 * time.Second
 
-// lines limits how much a rule logs about its requests: a storm of refusals must not become a storm of lines.
-type lines struct {
+// logPauses limit how much a rule logs about its requests: a storm of refusals must not become a storm of lines.
+type logPauses struct {
 	mu   sync.Mutex
-	last map[string]line // by what they are about
+	last map[string]logged // line, by what it is about
 }
 
-// line is the last one about something.
-type line struct {
+// logged is when the last line about something was.
+type logged struct {
 	at     time.Time
 	missed int // requests since then
 }
 
 // due reports whether a line about something, such as an outcome, may be logged now, and about how many requests none was since the last
 // one.
-func (l *lines) due(about string, now time.Time) (missed int, ok bool) {
+func (l *logPauses) due(about string, now time.Time) (missed int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	last, logged := l.last[about]
-	if logged && now.Sub(last.at) < linePause {
+	last, known := l.last[about]
+	if known && now.Sub(last.at) < logPause {
 		last.missed++
 		l.last[about] = last
 		return 0, false
 	}
 	if l.last == nil {
-		l.last = make(map[string]line)
+		l.last = make(map[string]logged)
 	}
-	l.last[about] = line{at: now}
+	l.last[about] = logged{at: now}
 	return last.missed, true
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -11,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/signature"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -54,6 +55,9 @@ var (
 
 // errStopping reports a request that would have to wait while the server is about to stop.
 var errStopping = errors.New("the lock is held, and the server is about to stop")
+
+// errNoRoom reports a request whose response is remembered, and finds no room in memory.
+var errNoRoom = fmt.Errorf("%w: other responses take all the memory that there is for them", redlock.ErrUnreadable)
 
 // noScopeError reports a request with an ID, of which nobody knows whose it is.
 type noScopeError struct{ error }
@@ -115,7 +119,7 @@ func RefusalOf(ctx context.Context, err error) *Refusal {
 
 // Write answers with application/problem+json; docs/problems.md explains the types.
 func (e *Refusal) Write(w http.ResponseWriter) {
-	body := remembered.Problem{Type: remembered.ProblemTypes + string(e.Turn.Outcome), Title: titles[e.Turn.Outcome], Status: e.Status, Detail: e.Turn.Detail}
+	body := remember.Problem{Type: remember.ProblemTypes + string(e.Turn.Outcome), Title: titles[e.Turn.Outcome], Status: e.Status, Detail: e.Turn.Detail}
 	e.SetHeaders(w.Header())
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(e.Status)

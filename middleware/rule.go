@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -186,8 +187,37 @@ const (
 const (
 	DefaultMaxHold = 5 * time.Minute // how long a request may hold its lock
 
+	// DefaultResponseTimeout is how long a client may keep a response waiting unless something else is set.
+	DefaultResponseTimeout = 10 * time.Second
+
 	defaultReplayWindow = 5 * time.Minute
 )
+
+// What is remembered.
+const (
+	// DefaultRememberSize is how many bytes a body may have that is remembered, unless something else is set.
+	DefaultRememberSize = 64 << 10
+	// MaxRememberSize is how many bytes that can be: headers need some of what a master remembers for a lock.
+	MaxRememberSize = redlock.MaxResult - remember.HeaderRoom
+	// DefaultRememberQuota is how many bytes of each master the responses of a rule may take that one process has stored.
+	DefaultRememberQuota = 1 << 30
+	// DefaultResponseBudget is how many bytes the responses may take in memory at once that are being recorded, stored and replayed.
+	DefaultResponseBudget = remember.MemorySize
+)
+
+// Sealer encrypts the responses that are remembered, so that the masters can't read them.
+type Sealer struct{ sealer *remember.Sealer }
+
+// NewSealer returns a Sealer with AES-256-GCM. Each key has 32 bytes; the first encrypts, and all decrypt, so that a key can be
+// replaced: first add the new one everywhere as the second, then make it the first, and remove the old one when the last response
+// that it has encrypted is forgotten. Its errors don't show the keys.
+func NewSealer(keys ...[]byte) (*Sealer, error) {
+	sealer, err := remember.NewSealer(keys...)
+	if err != nil {
+		return nil, err
+	}
+	return &Sealer{sealer}, nil
+}
 
 // RuleName is what identifies the rule in errors, logs, metrics and traces.
 func (rule *Rule) RuleName() string {

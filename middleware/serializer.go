@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net"
 	"net/http"
 	"net/netip"
@@ -23,7 +22,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/signature"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -33,21 +32,20 @@ type Serializer struct {
 	// Rule is as it was given, with the settings of its preset and the defaults.
 	Rule
 
-	keys      templates // nil if derive isn't theirs
-	derive    keysFunc  // nil if the rule locks only the IDs of requests
-	dedupe    KeyFunc   // nil for none
-	scope     KeyFunc   // nil for none
-	ownScope  bool      // the rule itself has set the scope, and not its preset
-	byUser    bool      // the scope is whom authentication has found, if it has
-	final     func(status int) bool
+	keys      templates           // nil if derive isn't theirs
+	derive    keysFunc            // nil if the rule locks only the IDs of requests
+	dedupe    KeyFunc             // nil for none
+	scope     KeyFunc             // nil for none
+	ownScope  bool                // the rule itself has set the scope, and not its preset
+	byUser    bool                // the scope is whom authentication has found, if it has
 	verifier  *signature.Verifier // nil for none
 	readsBody bool
 
-	options []redlock.LockOption // of the locks on keys
-	quota   *quota               // nil if nothing is remembered
-	pace    pace
-	lines   lines
-	dryRuns dryRuns
+	remembers *remember.Policy     // nil if no responses are remembered
+	options   []redlock.LockOption // of the locks on keys
+	pace      pace
+	logPauses logPauses
+	dryRuns   dryRuns
 }
 
 // Compile returns what serves requests by a rule: for programs with a configuration of their own, as New is for those that have a
@@ -107,18 +105,18 @@ func compile(rule Rule, derive keysFunc, placeholder func(rule *Rule, name strin
 //
 // The error is a *Refusal if the request is not served; then nothing has been written. Otherwise it is next's. After a refusal
 // the body can still be read until the request's context ends, unless it was the body that came too slowly.
-func (rule *Serializer) Serve(locker *redlock.Locker, w http.ResponseWriter, r *http.Request, next HandlerFunc) error {
-	s := &serving{rule: rule, w: w, r: r, next: next, arrived: time.Now()}
-	s.turn.locker, s.turn.Rule, s.turn.concurrency = locker, rule.Name, rule.Concurrency[0]
-	s.turn.outer, _ = r.Context().Value(turnKey{}).(*Turn)
-	defer s.observeUnlocked()
+func (s *Serializer) Serve(locker *redlock.Locker, w http.ResponseWriter, r *http.Request, next HandlerFunc) error {
+	req := &serving{rule: s, w: w, r: r, next: next, arrived: time.Now()}
+	req.turn.locker, req.turn.Rule, req.turn.concurrency = locker, s.Name, s.Concurrency[0]
+	req.turn.outer, _ = r.Context().Value(turnKey{}).(*Turn)
+	defer req.observeUnlocked()
 	if note, ok := r.Context().Value(noteKey{}).(*note); ok {
-		defer note.take(&s.turn)
+		defer note.set(&req.turn)
 	}
-	if body := s.receive(); body != nil {
+	if body := req.receive(); body != nil {
 		defer body.end()
 	}
-	return s.serve()
+	return req.serve()
 }
 
 // byDefault returns what has no keys, and serves no requests.
@@ -128,74 +126,70 @@ func byDefault(rule Rule) *Serializer {
 }
 
 // compileTemplates reads the templates of the keys, of the ID and of who has sent it.
-func (rule *Serializer) compileTemplates(placeholder PlaceholderFunc) (err error) {
+func (s *Serializer) compileTemplates(placeholder PlaceholderFunc) (err error) {
 	set := new(fieldSet)
 	switch {
-	case rule.derive != nil && len(rule.Keys) > 0:
+	case s.derive != nil && len(s.Keys) > 0:
 		return errors.New("key: the keys come from a function, and from templates or a preset: want one of them")
-	case len(rule.Keys) > 0:
-		if rule.keys, err = parseTemplates(rule.Keys, placeholder); err != nil {
+	case len(s.Keys) > 0:
+		if s.keys, err = parseTemplates(s.Keys, placeholder); err != nil {
 			return err
 		}
-		for _, t := range rule.keys {
-			set.take(t)
+		for _, t := range s.keys {
+			set.add(t)
 		}
-		rule.derive, rule.readsBody = rule.keys.Keys, slices.ContainsFunc(rule.keys, (*Template).ReadsBody)
+		s.derive, s.readsBody = s.keys.Keys, slices.ContainsFunc(s.keys, (*Template).ReadsBody)
 	}
-	if err := rule.compileID(placeholder, set); err != nil {
+	if err := s.compileID(placeholder, set); err != nil {
 		return err
 	}
-	if rule.derive == nil && !rule.identifiesByHeader() {
+	if s.derive == nil && !s.identifiesByHeader() {
 		return errors.New("key: want at least one template, such as order:{http.request.uri.path.1}; a first value that begins with / or @ is taken for a matcher")
 	}
-	if rule.hasScope() {
-		scope, err := parseScope(rule.Scope, placeholder)
+	if s.hasScope() {
+		scope, err := parseScope(s.Scope, placeholder)
 		if err != nil {
 			return err
 		}
-		set.take(scope)
-		rule.scope, rule.readsBody = scope.exactKey(), rule.readsBody || scope.ReadsBody()
-	}
-	rule.final = isFinal
-	if rule.RememberStatus != nil {
-		rule.final, err = parseStatuses(rule.RememberStatus)
-	}
-	return err
-}
-
-// compileID finds out how the ID of a delivery is found.
-func (rule *Serializer) compileID(placeholder PlaceholderFunc, set *fieldSet) error {
-	switch rule.IdempotencyKey {
-	case "", off, required, optional:
-	default:
-		return fmt.Errorf("idempotency_key %q: want required, optional or off", rule.IdempotencyKey)
-	}
-	switch {
-	case rule.identifiesByHeader() && rule.Dedupe != "" && rule.Dedupe != off:
-		return errors.New("idempotency_key and dedupe both name the ID of a request: want one of them")
-	case rule.identifiesByHeader():
-		rule.dedupe = IdempotencyKey
-	case rule.hasID():
-		id, err := parseDedupe(rule.Dedupe, placeholder)
-		if err != nil {
-			return err
-		}
-		set.take(id)
-		rule.dedupe, rule.readsBody = id.exactKey(), rule.readsBody || id.ReadsBody()
+		set.add(scope)
+		s.scope, s.readsBody = scope.exactKey(), s.readsBody || scope.ReadsBody()
 	}
 	return nil
 }
 
-// check returns what else is wrong with a rule.
-func (rule *Serializer) check() error {
-	if err := checkName(rule.Name); err != nil {
+// compileID finds out how the ID of a delivery is found.
+func (s *Serializer) compileID(placeholder PlaceholderFunc, set *fieldSet) error {
+	switch s.IdempotencyKey {
+	case "", off, required, optional:
+	default:
+		return fmt.Errorf("idempotency_key %q: want required, optional or off", s.IdempotencyKey)
+	}
+	switch {
+	case s.identifiesByHeader() && s.Dedupe != "" && s.Dedupe != off:
+		return errors.New("idempotency_key and dedupe both name the ID of a request: want one of them")
+	case s.identifiesByHeader():
+		s.dedupe = IdempotencyKey
+	case s.hasID():
+		id, err := parseDedupe(s.Dedupe, placeholder)
+		if err != nil {
+			return err
+		}
+		set.add(id)
+		s.dedupe, s.readsBody = id.exactKey(), s.readsBody || id.ReadsBody()
+	}
+	return nil
+}
+
+// check returns what else is wrong with a rule. What responses are remembered comes last, as it needs the ID.
+func (s *Serializer) check() error {
+	if err := checkName(s.Name); err != nil {
 		return err
 	}
 	for _, choice := range []struct{ setting, value, otherwise, special string }{
-		{"on_missing_key", rule.OnMissingKey, "refuse", Pass},
-		{"on_no_quorum", rule.OnNoQuorum, "refuse", Pass},
-		{"on_duplicate", rule.OnDuplicate, "refuse", waits},
-		{"on_client_abort", rule.OnClientAbort, Cancel, "run"},
+		{"on_missing_key", s.OnMissingKey, "refuse", Pass},
+		{"on_no_quorum", s.OnNoQuorum, "refuse", Pass},
+		{"on_duplicate", s.OnDuplicate, "refuse", waits},
+		{"on_client_abort", s.OnClientAbort, Cancel, "run"},
 	} {
 		if choice.value != choice.otherwise && choice.value != choice.special {
 			return fmt.Errorf("%s %q: want %s or %s", choice.setting, choice.value, choice.otherwise, choice.special)
@@ -204,47 +198,44 @@ func (rule *Serializer) check() error {
 	for _, duration := range []struct {
 		setting string
 		value   time.Duration
-	}{{"max_hold", rule.MaxHold}, {"ttl", rule.TTL}, {"body_timeout", rule.BodyTimeout}, {"response_timeout", rule.ResponseTimeout}, {"replay_window", rule.ReplayWindow}} {
+	}{{"max_hold", s.MaxHold}, {"ttl", s.TTL}, {"body_timeout", s.BodyTimeout}, {"response_timeout", s.ResponseTimeout}, {"replay_window", s.ReplayWindow}} {
 		if duration.value < 0 {
 			return fmt.Errorf("%s: want a duration above 0 such as 500ms, 2s or 1m", duration.setting)
 		}
 	}
 	switch {
-	case rule.MaxWaiters < 0:
-		return fmt.Errorf("max_waiters %d: must not be negative", rule.MaxWaiters)
-	case !isRefusal(rule.HeldStatus):
-		return fmt.Errorf("held_status %d: must be from 400 to 599", rule.HeldStatus)
-	case !isRefusal(rule.NoQuorumStatus):
-		return fmt.Errorf("no_quorum_status %d: must be from 400 to 599", rule.NoQuorumStatus)
-	case rule.MaxBody < 0:
-		return fmt.Errorf("max_body %d: must not be negative", rule.MaxBody)
-	case rule.MaxBody > rule.BodyBudget.size:
-		return fmt.Errorf("max_body %d is above the budget for all bodies, %d bytes", rule.MaxBody, rule.BodyBudget.size)
-	case rule.scope != nil && rule.dedupe == nil:
+	case s.MaxWaiters < 0:
+		return fmt.Errorf("max_waiters %d: must not be negative", s.MaxWaiters)
+	case !isRefusal(s.HeldStatus):
+		return fmt.Errorf("held_status %d: must be from 400 to 599", s.HeldStatus)
+	case !isRefusal(s.NoQuorumStatus):
+		return fmt.Errorf("no_quorum_status %d: must be from 400 to 599", s.NoQuorumStatus)
+	case s.MaxBody < 0:
+		return fmt.Errorf("max_body %d: must not be negative", s.MaxBody)
+	case s.MaxBody > s.BodyBudget.bytes.Size():
+		return fmt.Errorf("max_body %d is above the budget for all bodies, %d bytes", s.MaxBody, s.BodyBudget.bytes.Size())
+	case s.scope != nil && s.dedupe == nil:
 		return errors.New("scope needs dedupe or idempotency_key: it tells apart the IDs of different senders")
 	}
-	if err := rule.checkConcurrency(); err != nil {
+	if err := s.checkConcurrency(); err != nil {
 		return err
 	}
-	if err := rule.checkHeaders(); err != nil {
+	if err := s.checkHeaders(); err != nil {
 		return err
 	}
-	if err := rule.checkQuota(); err != nil {
-		return err
-	}
-	return rule.checkRemember()
+	return s.compileRemember()
 }
 
 func isRefusal(status int) bool { return 400 <= status && status <= 599 }
 
 // ReadsBody reports whether bodies are read before a lock is taken.
-func (rule *Serializer) ReadsBody() bool { return rule.readsBody }
+func (s *Serializer) ReadsBody() bool { return s.readsBody }
 
 // Global returns the first template that makes one key of all requests, which is hardly ever meant where one holds it at a time, or "".
-func (rule *Serializer) Global() string {
-	for i, template := range rule.keys {
-		if rule.Concurrency.of(i) == 1 && template.Global() {
-			return rule.Keys[i]
+func (s *Serializer) Global() string {
+	for i, template := range s.keys {
+		if s.Concurrency.of(i) == 1 && template.Global() {
+			return s.Keys[i]
 		}
 	}
 	return ""
@@ -302,105 +293,92 @@ func nameOfFunc(key KeyFunc) string {
 }
 
 // checkConcurrency returns why a rule can't have its Concurrency.
-func (rule *Serializer) checkConcurrency() error {
-	if err := rule.Concurrency.Check(len(rule.keys)); err != nil {
+func (s *Serializer) checkConcurrency() error {
+	if err := s.Concurrency.Check(len(s.keys)); err != nil {
 		return err
 	}
-	if rule.derive == nil && slices.Max(rule.Concurrency) > 1 {
+	if s.derive == nil && slices.Max(s.Concurrency) > 1 {
 		return errors.New("concurrency: needs a key; an ID is locked for one request at a time")
 	}
 	return nil
 }
 
 // checkHeaders checks the names of the headers that are set for the upstream.
-func (rule *Serializer) checkHeaders() error {
-	if fold.SameHeader(rule.FenceHeader, SlotHeader) {
-		return fmt.Errorf("fence_header %q: is the header of the slot; want another header, such as %s", rule.FenceHeader, DefaultFenceHeader)
+func (s *Serializer) checkHeaders() error {
+	if fold.SameHeader(s.FenceHeader, SlotHeader) {
+		return fmt.Errorf("fence_header %q: is the header of the slot; want another header, such as %s", s.FenceHeader, DefaultFenceHeader)
 	}
-	if err := rule.checkHeader("fence_header", rule.FenceHeader, DefaultFenceHeader); err != nil || rule.KeyHeader == "" {
+	if err := s.checkHeader("fence_header", s.FenceHeader, DefaultFenceHeader); err != nil || s.KeyHeader == "" {
 		return err
 	}
 	switch {
-	case fold.SameHeader(rule.KeyHeader, SlotHeader):
-		return fmt.Errorf("key_header %q: is the header of the slot; want another header, such as %s", rule.KeyHeader, bestKeyHeader)
-	case rule.keys == nil:
+	case fold.SameHeader(s.KeyHeader, SlotHeader):
+		return fmt.Errorf("key_header %q: is the header of the slot; want another header, such as %s", s.KeyHeader, bestKeyHeader)
+	case s.keys == nil:
 		return errors.New("key_header: needs the template of a key, whose values it shows")
-	case fold.SameHeader(rule.KeyHeader, rule.FenceHeader):
-		return fmt.Errorf("key_header %q: is the fence_header; want another header, such as %s", rule.KeyHeader, bestKeyHeader)
+	case fold.SameHeader(s.KeyHeader, s.FenceHeader):
+		return fmt.Errorf("key_header %q: is the fence_header; want another header, such as %s", s.KeyHeader, bestKeyHeader)
 	}
-	return rule.checkHeader("key_header", rule.KeyHeader, bestKeyHeader)
+	return s.checkHeader("key_header", s.KeyHeader, bestKeyHeader)
 }
 
-func (rule *Serializer) checkHeader(setting, name, better string) error {
+func (s *Serializer) checkHeader(setting, name, better string) error {
 	same := func(header string) bool { return fold.SameHeader(header, name) }
 	switch {
 	case !httpguts.ValidHeaderFieldName(name):
 		return fmt.Errorf("%s %q: not the name of a header", setting, name)
 	case slices.ContainsFunc(noFenceHeaders, same):
 		return fmt.Errorf("%s %q: has a meaning of its own in HTTP; want another header, such as %s", setting, name, better)
-	case rule.verifier != nil && slices.ContainsFunc(rule.verifier.Headers(), same):
+	case s.verifier != nil && slices.ContainsFunc(s.verifier.Headers(), same):
 		return fmt.Errorf("%s %q: the signature is read from this header; want another one, such as %s", setting, name, better)
 	}
 	return nil
 }
 
-func (rule *Serializer) checkRemember() error {
+// compileRemember reads how responses are remembered.
+func (s *Serializer) compileRemember() (err error) {
+	settings := remember.Settings{Keep: s.Remember, Size: s.RememberSize, Quota: s.RememberQuota, Statuses: s.RememberStatus, MaxResult: redlock.MaxResult}
+	if s.Sealer != nil {
+		settings.Sealer = s.Sealer.sealer
+	}
+	if s.remembers, err = settings.Compile(); err != nil {
+		return err
+	}
 	switch {
-	case rule.Remember != 0 && rule.Remember < leastRemember:
-		return fmt.Errorf("remember %v: must be at least %v", rule.Remember, leastRemember)
-	case rule.Remember > 0 && rule.dedupe == nil:
+	case s.Remember > 0 && s.dedupe == nil:
 		return errors.New("remember needs dedupe or idempotency_key: a repeat is told from a new request by its ID")
-	case rule.waitsForResponses() && (rule.Remember == 0 || rule.Wait == 0):
+	case s.waitsForResponses() && (s.Remember == 0 || s.Wait == 0):
 		return errors.New("on_duplicate wait: needs remember, for the response that a repeat waits for, and wait, for how long")
-	case rule.Remember > 0 && !rule.runsToEnd():
+	case s.Remember > 0 && !s.runsToEnd():
 		return errors.New("on_client_abort cancel: remember needs requests that run to their end: a client that has left is the one that repeats")
-	case rule.RememberSize < 0 || rule.RememberSize > MaxRememberSize:
-		return fmt.Errorf("remember_size %d: must be from 1 to %d bytes", rule.RememberSize, MaxRememberSize)
 	}
 	return nil
-}
-
-func (rule *Serializer) checkQuota() error {
-	switch {
-	case rule.RememberQuota < 0 || rule.RememberQuota > math.MaxInt32:
-		return fmt.Errorf("remember_quota %d: must be from 1 to %d bytes", rule.RememberQuota, math.MaxInt32)
-	case rule.Remember > 0:
-		rule.quota = newQuota(rule.RememberQuota, rule.Remember)
-	}
-	return nil
-}
-
-func (rule *Serializer) sealer() *remembered.Sealer {
-	if rule.Sealer == nil {
-		return nil
-	}
-	return rule.Sealer.sealer
 }
 
 // waitsForResponses reports whether a repeat waits for the first to be answered.
-func (rule *Serializer) waitsForResponses() bool { return rule.OnDuplicate == waits }
+func (s *Serializer) waitsForResponses() bool { return s.OnDuplicate == waits }
 
 // Warnings returns what is valid in how the rule remembers responses, but hardly ever meant.
-func (rule *Serializer) Warnings() (warnings []string) {
+func (s *Serializer) Warnings() (warnings []string) {
 	switch {
-	case rule.Remember == 0:
-	case !rule.hasScope() && rule.Verify == nil:
+	case s.Remember == 0:
+	case !s.hasScope() && s.Verify == nil:
 		warnings = append(warnings, "responses are remembered, and whoever sends the same keys and ID gets them, unless authentication has found who it is: set scope, such as {header.X-API-Key}, unless all clients may see them")
-	case rule.ownScope && rule.scopeIsAuthorization():
+	case s.ownScope && s.scopeIsAuthorization():
 		warnings = append(warnings, "scope is {header.Authorization}, which changes with a refreshed token, and with each digest or signature: then a repeat runs again; leave scope out where Caddy or the program authenticates, see docs/recipes.md#an-api-with-idempotency-key")
 	}
 	return warnings
 }
 
-func (rule *Serializer) warn() {
-	for _, warning := range rule.Warnings() {
-		rule.Logger.Warn(warning, "rule", rule.Name)
+func (s *Serializer) warn() {
+	for _, warning := range s.Warnings() {
+		s.Logger.Warn(warning, "rule", s.Name)
 	}
 }
 
 // stripOurs removes what only this side may set, in every spelling that a server may take for it.
-func (rule *Serializer) stripOurs(h http.Header) {
-	ours := [...]string{rule.FenceHeader, rule.KeyHeader, SlotHeader, "Script-Name", "Path-Info"} // gunicorn takes a part of the path from the last two
+func (s *Serializer) stripOurs(h http.Header) {
+	ours := [...]string{s.FenceHeader, s.KeyHeader, SlotHeader, "Script-Name", "Path-Info"} // gunicorn takes a part of the path from the last two
 	for sent := range h {
 		if slices.ContainsFunc(ours[:], func(name string) bool { return fold.SameHeader(sent, name) }) {
 			delete(h, sent)
@@ -409,29 +387,29 @@ func (rule *Serializer) stripOurs(h http.Header) {
 }
 
 // wrapBody puts a body into the request and returns it, or nil if there is none to end.
-func (rule *Serializer) wrapBody(w http.ResponseWriter, r *http.Request) *body {
+func (s *Serializer) wrapBody(w http.ResponseWriter, r *http.Request) *body {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil
 	}
 	if b, ok := r.Body.(*body); ok && b.untouched() { // that of a rule around this one, which will end it
-		b.enter(rule)
+		b.use(s)
 		return nil
 	}
 	b := newBody(w, r)
-	b.enter(rule)
+	b.use(s)
 	return b
 }
 
-func (rule *Serializer) clientAddress(r *http.Request) string {
-	if rule.ClientAddress != nil {
-		return rule.ClientAddress(r)
+func (s *Serializer) clientAddress(r *http.Request) string {
+	if s.ClientAddress != nil {
+		return s.ClientAddress(r)
 	}
 	return r.RemoteAddr
 }
 
 // client returns for whom the room in a budget is counted: an IPv4 address, or the IPv6 network that one subscriber has.
-func (rule *Serializer) client(r *http.Request) string {
-	text := rule.clientAddress(r)
+func (s *Serializer) client(r *http.Request) string {
+	text := s.clientAddress(r)
 	address, err := netip.ParseAddr(text)
 	if err != nil {
 		withPort, err := netip.ParseAddrPort(text)
@@ -447,9 +425,9 @@ func (rule *Serializer) client(r *http.Request) string {
 	return network.String()
 }
 
-func (rule *Serializer) originalURL(r *http.Request) *url.URL {
-	if rule.OriginalURL != nil {
-		return rule.OriginalURL(r)
+func (s *Serializer) originalURL(r *http.Request) *url.URL {
+	if s.OriginalURL != nil {
+		return s.OriginalURL(r)
 	}
 	if u, err := url.ParseRequestURI(r.RequestURI); err == nil {
 		return u
@@ -458,14 +436,14 @@ func (rule *Serializer) originalURL(r *http.Request) *url.URL {
 }
 
 // sender returns who has sent a request: whom authentication has found, if it has, and from where.
-func (rule *Serializer) sender(r *http.Request) string {
-	address := rule.clientAddress(r)
+func (s *Serializer) sender(r *http.Request) string {
+	address := s.clientAddress(r)
 	if host, _, err := net.SplitHostPort(address); err == nil {
 		address = host
 	}
 	user := ""
-	if rule.User != nil {
-		user = cut(rule.User(r), maxShownID)
+	if s.User != nil {
+		user = cut(s.User(r), maxShownID)
 	}
 	if user != "" && address != "" {
 		user += " at "
@@ -474,21 +452,21 @@ func (rule *Serializer) sender(r *http.Request) string {
 }
 
 // verify returns the secret with which the request is signed, or an error unless it is signed as the rule demands.
-func (rule *Serializer) verify(r *http.Request) (secret string, err error) {
-	if rule.verifier == nil {
+func (s *Serializer) verify(r *http.Request) (secret string, err error) {
+	if s.verifier == nil {
 		return "", nil
 	}
-	i, err := rule.verifier.Check(r.Header, rule.ReplayWindow, func() ([]byte, error) { return bodyBytes(r) })
+	i, err := s.verifier.Check(r.Header, s.ReplayWindow, func() ([]byte, error) { return bodyBytes(r) })
 	if err != nil {
 		return "", err
 	}
-	return rule.Verify.Secrets[i], nil
+	return s.Verify.Secrets[i], nil
 }
 
 // deriveKeys returns the keys of a request as they are locked: hashed if they are long, in order, and
 // without duplicates; and how many requests may hold each, if the rule has a number for each.
-func (rule *Serializer) deriveKeys(r *http.Request) (keys []string, most map[string]int, err error) {
-	keys, from, err := rule.derive(r)
+func (s *Serializer) deriveKeys(r *http.Request) (keys []string, most map[string]int, err error) {
+	keys, from, err := s.derive(r)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -504,8 +482,8 @@ func (rule *Serializer) deriveKeys(r *http.Request) (keys []string, most map[str
 			keys[i] = "sha256:" + hex.EncodeToString(sum[:])
 		}
 	}
-	if len(rule.Concurrency) > 1 {
-		most = rule.Concurrency.byKey(keys, from)
+	if len(s.Concurrency) > 1 {
+		most = s.Concurrency.byKey(keys, from)
 	}
 	slices.Sort(keys)
 	if keys = slices.Compact(keys); len(keys) > maxKeys {
@@ -516,8 +494,8 @@ func (rule *Serializer) deriveKeys(r *http.Request) (keys []string, most map[str
 
 // place returns where a request goes. A sender that delivers one event to two places gives both deliveries the same ID: the second
 // is no repeat of the first. Nor is the response to one method that to another.
-func (rule *Serializer) place(r *http.Request) string {
-	u := rule.originalURL(r)
+func (s *Serializer) place(r *http.Request) string {
+	u := s.originalURL(r)
 	place := r.Method + " " + r.Host + u.EscapedPath()
 	if u.RawQuery != "" {
 		place += "?" + u.RawQuery
@@ -527,21 +505,21 @@ func (rule *Serializer) place(r *http.Request) string {
 
 // comparesKeys reports whether an ID that was used with other keys belongs to another request. One in the header Idempotency-Key is its
 // client's for all that it does; one of dedupe is only known to be the only one of its kind for a key.
-func (rule *Serializer) comparesKeys() bool {
-	return rule.identifiesByHeader() && rule.Remember > 0 && *rule.Fingerprint
+func (s *Serializer) comparesKeys() bool {
+	return s.identifiesByHeader() && s.Remember > 0 && *s.Fingerprint
 }
 
 // passes reports whether a request is served without a lock although it lacks a part of its key. One that has an ID never is, as its
 // client counts on it.
-func (rule *Serializer) passes(missing error) bool {
+func (s *Serializer) passes(missing error) bool {
 	var noScope *noScopeError
-	return errors.Is(missing, errNoID) || rule.OnMissingKey == Pass && !errors.As(missing, &noScope)
+	return errors.Is(missing, errNoID) || s.OnMissingKey == Pass && !errors.As(missing, &noScope)
 }
 
-func (rule *Serializer) stopping() bool { return rule.Shutdown != nil && rule.Shutdown.Err() != nil }
+func (s *Serializer) stopping() bool { return s.Shutdown != nil && s.Shutdown.Err() != nil }
 
 // refusalOfLock returns the refusal of a request that could not get its lock.
-func (rule *Serializer) refusalOfLock(ctx context.Context, err error) *Refusal {
+func (s *Serializer) refusalOfLock(ctx context.Context, err error) *Refusal {
 	refusal := &Refusal{Err: err, RetryAfter: spread(0)}
 	var held *redlock.HeldError
 	var quorum *redlock.QuorumError
@@ -553,19 +531,19 @@ func (rule *Serializer) refusalOfLock(ctx context.Context, err error) *Refusal {
 		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, OutcomeStopping
 	case errors.As(err, &duplicate):
 		refusal.Status, refusal.Turn.Outcome = http.StatusConflict, OutcomeDuplicate
-		refusal.RetryAfter = rule.pace.retryAfter(duplicate.held.RetryAfter, 1)
-	case errors.Is(err, errMismatch):
+		refusal.RetryAfter = s.pace.retryAfter(duplicate.held.RetryAfter, 1)
+	case errors.Is(err, remember.ErrMismatch):
 		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = http.StatusUnprocessableEntity, OutcomeMismatch, 0
 	case errors.Is(err, redlock.ErrUnreadable): // never taken for a missing quorum, for which the request might be served
 		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, OutcomeUnreadable
 	case errors.As(err, &held):
-		refusal.Status, refusal.Turn.Outcome = rule.HeldStatus, OutcomeHeld
-		refusal.RetryAfter = rule.pace.retryAfter(held.RetryAfter, max(held.Slots, 1))
+		refusal.Status, refusal.Turn.Outcome = s.HeldStatus, OutcomeHeld
+		refusal.RetryAfter = s.pace.retryAfter(held.RetryAfter, max(held.Slots, 1))
 	case errors.As(err, &quorum):
-		refusal.Status, refusal.Turn.Outcome = rule.NoQuorumStatus, OutcomeNoQuorum
+		refusal.Status, refusal.Turn.Outcome = s.NoQuorumStatus, OutcomeNoQuorum
 		refusal.RetryAfter = spread(quorum.RetryAfter)
 	case errors.Is(err, context.DeadlineExceeded): // the wait was over before the first attempt could end
-		refusal.Status, refusal.Turn.Outcome = rule.NoQuorumStatus, OutcomeNoQuorum
+		refusal.Status, refusal.Turn.Outcome = s.NoQuorumStatus, OutcomeNoQuorum
 	case errors.Is(err, redlock.ErrClosed):
 		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, OutcomeFailed
 	default:
@@ -575,29 +553,29 @@ func (rule *Serializer) refusalOfLock(ctx context.Context, err error) *Refusal {
 }
 
 // Observe sets the Observer of the rule, before the first request.
-func (rule *Serializer) Observe(o Observer) {
-	rule.Observer = o
-	o.Concurrency(rule.Name, slices.Max(rule.Concurrency))
+func (s *Serializer) Observe(o Observer) {
+	s.Observer = o
+	o.Concurrency(s.Name, slices.Max(s.Concurrency))
 }
 
-func (rule *Serializer) observeWaits(n int) {
-	if rule.Observer != nil {
-		rule.Observer.Waits(rule.Name, n)
+func (s *Serializer) observeWaits(n int) {
+	if s.Observer != nil {
+		s.Observer.Waits(s.Name, n)
 	}
 }
 
-func (rule *Serializer) observeDone(outcome Outcome, held time.Duration) {
-	if rule.Observer != nil {
-		rule.Observer.Done(rule.Name, outcome, held)
+func (s *Serializer) observeDone(outcome Outcome, held time.Duration) {
+	if s.Observer != nil {
+		s.Observer.Done(s.Name, outcome, held)
 	}
 }
 
 // logSometimes logs a line about the rule, unless one of this kind was logged just now. Attributes with a nil error are left out.
-func (rule *Serializer) logSometimes(level slog.Level, message, kind string, attrs ...slog.Attr) {
-	if !rule.Logger.Enabled(context.Background(), level) {
+func (s *Serializer) logSometimes(level slog.Level, message, kind string, attrs ...slog.Attr) {
+	if !s.Logger.Enabled(context.Background(), level) {
 		return
 	}
-	missed, ok := rule.lines.due("about "+kind, time.Now())
+	missed, ok := s.logPauses.due("about "+kind, time.Now())
 	if !ok {
 		return
 	}
@@ -605,17 +583,17 @@ func (rule *Serializer) logSometimes(level slog.Level, message, kind string, att
 	if missed > 0 {
 		attrs = append(attrs, slog.Int("not_logged", missed))
 	}
-	rule.Logger.LogAttrs(context.Background(), level, message, append([]slog.Attr{slog.String("rule", rule.Name)}, attrs...)...)
+	s.Logger.LogAttrs(context.Background(), level, message, append([]slog.Attr{slog.String("rule", s.Name)}, attrs...)...)
 }
 
 // logOutcome logs what became of a request, unless that was logged just now for another one. The line has neither the key, but for its hash, nor
 // a value of the request; err, which may name masters, is logged only if they are to blame.
-func (rule *Serializer) logOutcome(message string, turn Turn, err error, more ...slog.Attr) {
-	logger, level := rule.Logger, levelOf(turn.Outcome)
+func (s *Serializer) logOutcome(message string, turn Turn, err error, more ...slog.Attr) {
+	logger, level := s.Logger, levelOf(turn.Outcome)
 	if !logger.Enabled(context.Background(), level) {
 		return
 	}
-	missed, ok := rule.lines.due(string(turn.Outcome), time.Now())
+	missed, ok := s.logPauses.due(string(turn.Outcome), time.Now())
 	if !ok {
 		return
 	}

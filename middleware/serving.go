@@ -3,7 +3,6 @@ package middleware
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"log/slog"
 	"maps"
@@ -18,7 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/response"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -41,20 +40,16 @@ type serving struct {
 	next    HandlerFunc
 	arrived time.Time
 
-	turn        Turn              // once the handler has it, it doesn't change any more
-	delivery    Delivery          // without an ID it is compared with none
-	fingerprint [sha256.Size]byte // of the request, if its response is remembered
+	turn        Turn                 // once the handler has it, it doesn't change any more
+	delivery    Delivery             // without an ID it is compared with none
+	fingerprint remember.Fingerprint // of the request, if its response is remembered
 
 	options []redlock.LockOption // of its locks: those of the rule, and for which request they are
 
 	own       *redlock.Lock // that the request holds: on its keys, or on its delivery if it has no other
 	claimOnce sync.Once
-	room      responseRoom
-	result    []byte // the response, if the masters are to remember it
-	keep      time.Duration
-
-	why          Reason // why they don't, or not all of it; empty if they do, or nothing is to be remembered
-	unremembered error
+	exchange  *remember.Exchange // nil if the response is not remembered
+	decision  remember.Decision  // what the masters are to remember of it
 
 	span     trace.Span // the request's
 	asked    time.Time  // when it began to ask for its locks
@@ -85,9 +80,9 @@ func (s *serving) serve() error {
 	span := s.startSpan()
 	first, err := s.acquire(keys)
 	if first == nil {
-		s.room.settle(0) // that a replay would have taken
+		s.exchange.Free() // what a replay would have taken
 	} else {
-		defer s.room.leave()
+		defer s.exchange.Close()
 	}
 	s.turn.Waited = time.Since(s.arrived)
 	var refusal *Refusal
@@ -130,7 +125,7 @@ func (s *serving) admit() error {
 		_, err = bodyBytes(s.r)
 	}
 	if err == nil {
-		err = s.takeFingerprint()
+		err = s.readFingerprint()
 	}
 	return err
 }
@@ -150,7 +145,7 @@ func (s *serving) identify() (err error) {
 	if s.rule.derive != nil {
 		if s.turn.keys, s.turn.most, err = s.rule.deriveKeys(s.r); err == nil {
 			s.turn.Key = strings.Join(s.turn.keys, " ")
-			if err := s.takeShown(); err != nil {
+			if err := s.readShown(); err != nil {
 				return err
 			}
 		} else if s.rule.OnMissingKey != Pass || s.rule.dedupe == nil || !errors.Is(err, ErrMissingKey) {
@@ -194,8 +189,66 @@ func (s *serving) identifyDelivery() (err error) {
 	return err
 }
 
+// identifySender finds out who has sent the ID.
+func (s *serving) identifySender() (err error) {
+	if s.rule.byUser {
+		if s.delivery.User = s.rule.User(s.r); s.delivery.User != "" {
+			return nil
+		}
+	}
+	if s.rule.scope == nil {
+		return nil
+	}
+	s.delivery.Scope, err = s.rule.scope(s.r)
+	if err == nil && s.rule.Remember > 0 && s.rule.scopeIsAuthorization() {
+		if kind := changing(s.r.Header.Get("Authorization")); kind != "" {
+			s.rule.logSometimes(slog.LevelWarn, "scope changes while the client stays the same: a repeat with "+kind+" is another client's to this rule, and runs again; see docs/recipes.md#an-api-with-idempotency-key", "scope")
+		}
+	}
+	return err
+}
+
+// readFingerprint reads the body for what tells one request from another with the same ID.
+func (s *serving) readFingerprint() error {
+	if s.rule.remembers == nil || !*s.rule.Fingerprint || s.delivery.ID == "" {
+		return nil
+	}
+	body, err := bodyBytes(s.r)
+	if err == nil {
+		s.fingerprint = remember.FingerprintOf(body, append(s.notInDelivery(), s.r.Method, s.rule.originalURL(s.r).RequestURI())...)
+	}
+	return err
+}
+
+// notInDelivery returns the keys of the request, if they are none of its delivery.
+func (s *serving) notInDelivery() []string {
+	if s.rule.comparesKeys() {
+		return s.turn.keys
+	}
+	return nil
+}
+
+// setClaimKey finds out which key the delivery has. If a rule around this one has claimed that for the same request, it knows repeats,
+// and remembers the response.
+func (s *serving) setClaimKey() {
+	if s.delivery.ID == "" {
+		return
+	}
+	s.turn.claimKey = s.delivery.runningKey()
+	if s.rule.Remember > 0 {
+		s.turn.claimKey = s.delivery.Key()
+	}
+	if holder := s.turn.claimer(); holder != nil {
+		s.delivery.ID, s.turn.claimKey = "", ""
+		if s.turn.Lock == nil {
+			s.turn.Lock = holder.Lock
+		}
+		s.turn.Key = cmp.Or(s.turn.Key, holder.Key)
+	}
+}
+
 // acquire takes the locks on the delivery and on the keys, or none. If the response to the delivery is remembered, it returns that.
-func (s *serving) acquire(keys []string) (first *remembered.Response, err error) {
+func (s *serving) acquire(keys []string) (first *remember.Response, err error) {
 	if s.delivery.ID != "" {
 		if first, err = s.claim(len(keys) == 0); err != nil || first != nil {
 			return first, err
@@ -219,6 +272,51 @@ func (s *serving) acquire(keys []string) (first *remembered.Response, err error)
 		s.releaseWith(s.own)
 	}
 	return nil, nil
+}
+
+// claim takes the lock on the delivery, which all processes share: the request that doesn't get it comes second, and may wait for the
+// response to the first. It is held besides the lock on the keys, until unlockClaim is called. If the response to the delivery is
+// remembered, it returns that.
+func (s *serving) claim(alone bool) (*remember.Response, error) {
+	opts := append(s.options, redlock.WithConcurrency(1))
+	if !alone { // it ends with the request, or with its lock
+		opts = append(opts, redlock.WithMaxHold(0))
+	}
+	if s.rule.remembers != nil {
+		opts = append(opts, redlock.WithRecall())
+		s.exchange = s.rule.remembers.Begin(remember.Request{Key: s.turn.claimKey, Fingerprint: s.fingerprint,
+			Sender: s.delivery.User + s.delivery.Scope, Client: s.rule.client(s.r)})
+	}
+	try := func(ctx context.Context) (*redlock.Lock, error) {
+		return s.turn.locker.TryLock(ctx, s.turn.claimKey, opts...)
+	}
+	for {
+		var lock *redlock.Lock
+		var err error
+		if s.rule.waitsForResponses() {
+			lock, err = s.wait(try, func(ctx context.Context) (*redlock.Lock, error) {
+				return s.turn.locker.Lock(ctx, s.turn.claimKey, opts...)
+			})
+		} else {
+			lock, err = try(s.r.Context())
+		}
+		var held *redlock.HeldError
+		var done *redlock.DoneError
+		switch {
+		case errors.As(err, &done):
+			first, err := s.exchange.Recall(done.Result)
+			if !errors.Is(err, remember.ErrNoRoom) {
+				return first, err
+			} else if !s.exchange.AwaitRoom(s.r.Context()) {
+				return nil, errNoRoom
+			}
+			continue // the masters have it, and this request must not, while it waited
+		case errors.As(err, &held):
+			return nil, &duplicateError{held}
+		}
+		s.turn.claimed = lock
+		return nil, err
+	}
 }
 
 // lock takes the locks on all keys, which are in order and without duplicates.
@@ -271,9 +369,9 @@ func (s *serving) refuse(refusal *Refusal) error {
 // run serves the request with its lock, which is released before the response ends.
 func (s *serving) run() error {
 	w, written := s.wrap()
-	recorder := s.newRecorder()
-	if recorder != nil {
-		written.Recorder, s.why = recorder, ReasonBrokenOff // unless the handler returns
+	if s.exchange != nil {
+		written.Recorder = s.exchange.Record(s.own.Context(), s.w.Header())
+		s.decision.Why = remember.BrokenOff // unless the handler returns
 	}
 	brokenOff, panicked := true, true // unless the handler returns: net/http's proxies break off a response by a panic
 	defer func() {
@@ -290,14 +388,14 @@ func (s *serving) run() error {
 			slog.Duration("waited", got.Waited), slog.Int("position", got.Position), slog.String("via", string(got.Via))}, s.turn.identity()...)...)
 	}
 	defer s.traceLoss()()
-	if recorder != nil {
+	if s.exchange != nil {
 		defer s.acceptIdentity()()
 	}
 	err := s.handOver(w)
 	panicked = false
 	brokenOff = s.brokenOff(written, err)
 	lost := s.own.Err()
-	s.conclude(recorder, written, err != nil || brokenOff, lost)
+	s.conclude(written, err != nil || brokenOff, lost)
 	if lost == nil {
 		return err
 	}
@@ -309,6 +407,35 @@ func (s *serving) run() error {
 	}
 	s.rule.logOutcome("request lost its lock", turn, lost, slog.Int("status", http.StatusInternalServerError))
 	return &Refusal{Status: http.StatusInternalServerError, Turn: turn, Err: errors.Join(lost, err)}
+}
+
+// acceptIdentity has the handler answer without an encoding, and returns what undoes that: a repeat may accept others than the first
+// request.
+func (s *serving) acceptIdentity() (undo func()) {
+	accepted, sent := s.r.Header["Accept-Encoding"]
+	s.r.Header = maps.Clone(s.r.Header)
+	s.r.Header.Set("Accept-Encoding", "identity")
+	return func() {
+		if s.r.Header.Del("Accept-Encoding"); sent { // it is a copy again
+			s.r.Header["Accept-Encoding"] = accepted
+		}
+	}
+}
+
+// conclude decides what the masters are to remember of the response, once the handler has returned.
+func (s *serving) conclude(written *response.Writer, broken bool, lost error) {
+	switch {
+	case s.exchange == nil:
+	case lost != nil:
+		s.decision = s.exchange.Discard(remember.LostLease)
+	case broken:
+		s.decision = s.exchange.Discard(remember.BrokenOff)
+	default:
+		s.decision = s.exchange.Conclude(s.r.Method, written.Header())
+		if quota := s.decision.Usage; quota != nil && s.rule.Observer != nil {
+			s.rule.Observer.Quota(s.rule.Name, quota.Refusals, quota.Used, quota.Size)
+		}
+	}
 }
 
 // handlerContext returns a context that ends with the lock, and with those of the rules around. Unless the handler shall run
@@ -390,7 +517,7 @@ func (s *serving) release(brokenOff bool) {
 // block.
 func (s *serving) releaseNow() {
 	defer s.observeReleased()
-	defer s.room.leave()
+	defer s.exchange.Close()
 	if s.turn.claimed == nil {
 		s.unlock(s.own)()
 		return
@@ -399,17 +526,17 @@ func (s *serving) releaseNow() {
 	tellKeys := func() {}
 	switch {
 	case s.own == s.turn.claimed:
-	case s.result == nil:
+	case s.decision.Result == nil:
 		tellKeys = s.unlock(s.own)
 	default: // to store the response may take long
 		keys.Go(func() { tellKeys = s.unlock(s.own) })
 	}
-	tellClaim := s.unlockClaim(s.result)
+	tellClaim := s.unlockClaim(s.decision.Result)
 	keys.Wait()
 	tellKeys()
 	tellClaim()
-	if s.result == nil && s.why != "" {
-		s.noteRemembered(0, s.why, s.unremembered)
+	if s.decision.Result == nil && s.decision.Why != "" {
+		s.noteRemembered(0, Reason(s.decision.Why), s.decision.Err)
 	}
 }
 
@@ -427,6 +554,46 @@ func (s *serving) unlock(lock *redlock.Lock) (tell func()) {
 				append([]slog.Attr{slog.String("rule", s.turn.Rule), slog.Any("error", err)}, s.turn.identity()...)...)
 		}
 	}
+}
+
+// unlockClaim releases the lock on the delivery, with the response that the masters are to remember, or nil. It returns what tells the
+// log and the Observer how that went.
+func (s *serving) unlockClaim(result []byte) (tell func()) {
+	tell = func() {}
+	if result != nil { // the lock on the keys may be lost at this moment, and have taken that on the delivery with it
+		tell = func() { s.noteRemembered(0, ReasonLostLease, nil) }
+	}
+	s.claimOnce.Do(func() {
+		switch {
+		case s.turn.claimed == nil:
+		case result == nil:
+			tell = s.unlock(s.turn.claimed)
+		default:
+			tell = s.unlockWith(result)
+		}
+	})
+	return tell
+}
+
+// unlockWith releases the lock on the delivery, and has the masters remember its response. It returns what tells how that went.
+func (s *serving) unlockWith(result []byte) (tell func()) {
+	err := s.turn.claimed.UnlockWith(result, s.decision.Keep)
+	return func() {
+		if why := reasonOf(err); why != "" {
+			s.noteRemembered(0, why, err)
+			return
+		}
+		s.noteRemembered(len(result), Reason(s.decision.Why), nil)
+	}
+}
+
+// releaseWith releases the claim when the lock on the keys is lost, so that it doesn't outlast that if the request is stuck.
+func (s *serving) releaseWith(lock *redlock.Lock) {
+	context.AfterFunc(lock.Context(), func() {
+		if context.Cause(lock.Context()) != context.Canceled { // Unlock was not called, with which the claim is released too
+			s.unlockClaim(nil)()
+		}
+	})
 }
 
 // handOver calls the next handler, with the turn in the context, and the fencing token, the slot and what is locked in the headers of its request.
@@ -494,8 +661,8 @@ func (s *serving) waitWhileServing(acquire func(context.Context) (*redlock.Lock,
 	return lock, err
 }
 
-// takeShown notes what the upstream is to see of the key.
-func (s *serving) takeShown() (err error) {
+// readShown notes what the upstream is to see of the key.
+func (s *serving) readShown() (err error) {
 	if s.rule.KeyHeader == "" {
 		return nil
 	}
@@ -542,9 +709,9 @@ func (s *serving) dryRun(err error) error {
 	outcome := OutcomeDryRun
 	what := "refused"
 	if err == nil {
-		var leave func()
-		leave, err = s.rule.dryRuns.enter(s)
-		defer leave()
+		var done func()
+		done, err = s.rule.dryRuns.begin(s)
+		defer done()
 	}
 	var duplicate *duplicateError
 	switch {
@@ -575,9 +742,9 @@ type dryRuns struct {
 	running map[string]int // number of requests
 }
 
-// enter returns what the locks would have answered a request: nil, ErrHeld or a duplicateError. The request counts as running
-// until leave is called.
-func (d *dryRuns) enter(s *serving) (leave func(), err error) {
+// begin returns what the locks would have answered a request: nil, ErrHeld or a duplicateError. The request counts as running
+// until done is called.
+func (d *dryRuns) begin(s *serving) (done func(), err error) {
 	all := s.turn.keys
 	if s.delivery.ID != "" {
 		all = append(all[:len(all):len(all)], s.delivery.Key())
@@ -610,8 +777,8 @@ func (d *dryRuns) enter(s *serving) (leave func(), err error) {
 func (s *serving) wrap() (http.ResponseWriter, *response.Writer) {
 	o := response.Options{ToEnd: s.rule.runsToEnd(), Patience: s.rule.ResponseTimeout}
 	if *s.rule.BufferResponse && s.r.Method != http.MethodHead && !upgrades(s.r) {
-		room := s.rule.BodyBudget.portion(s.rule.client(s.r), s.rule.MaxBody)
-		o.Buffer = &response.Buffer{Most: s.rule.MaxBody, Take: room.trySpare, Settle: room.settle}
+		room := s.rule.BodyBudget.bytes.Portion(s.rule.client(s.r), s.rule.MaxBody)
+		o.Buffer = &response.Buffer{Most: s.rule.MaxBody, Take: room.TrySpare, Settle: room.Settle}
 	}
 	return response.Wrap(s.w, o)
 }
@@ -626,7 +793,7 @@ func (s *serving) noteSlowClient(written *response.Writer) {
 	default:
 		return
 	}
-	missed, ok := s.rule.lines.due(message, time.Now())
+	missed, ok := s.rule.logPauses.due(message, time.Now())
 	if !ok {
 		return
 	}
@@ -635,29 +802,6 @@ func (s *serving) noteSlowClient(written *response.Writer) {
 		attrs = append(attrs, slog.Int("not_logged", missed))
 	}
 	s.rule.Logger.LogAttrs(context.Background(), slog.LevelInfo, message, attrs...)
-}
-
-// roomToWrite is for a response that is recorded, of so many bytes so far.
-func (s *serving) roomToWrite(bytes int) bool {
-	ctx, cancel := context.WithTimeout(s.own.Context(), responseTime)
-	defer cancel()
-	return s.room.take(ctx, s.rule.client(s.r), bytes)
-}
-
-// roomToReplay is for a remembered response of so many bytes.
-func (s *serving) roomToReplay(bytes int) bool {
-	return s.room.take(noWait, s.rule.client(s.r), bytes)
-}
-
-// waitToReplay waits until there is room for a remembered response of so many bytes. It must not be in memory meanwhile.
-func (s *serving) waitToReplay(bytes int) error {
-	s.room.settle(0) // what waits here has nothing that others wait for
-	ctx, cancel := context.WithTimeout(s.r.Context(), responseTime)
-	defer cancel()
-	if !s.room.take(ctx, s.rule.client(s.r), bytes) {
-		return errNoRoom
-	}
-	return nil
 }
 
 // observeAcquired is called when the request has its lock.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/textproto"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -235,6 +236,21 @@ func (t *Template) addLiteral(text, next string) error {
 		t.parts = append(t.parts, part{literal: text})
 	}
 	return nil
+}
+
+// exactKey returns what reads the value of a template that parseExact has read. That of a single placeholder is its value; in a longer
+// one the values are escaped, as in keys.
+func (t *Template) exactKey() KeyFunc {
+	if !t.isValue() {
+		return t.Key
+	}
+	return func(r *http.Request) (string, error) { // operators name it as they know it: Bearer abc, and not Bearer%20abc
+		key, err := t.Key(r)
+		if err != nil {
+			return "", err
+		}
+		return url.PathUnescape(key)
+	}
 }
 
 // setExact has the template take values as they are: for what must not be taken for something else, rather than be found in

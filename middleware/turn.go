@@ -134,8 +134,8 @@ func NoteTurn(ctx context.Context) (context.Context, func() (Turn, bool)) {
 	}
 }
 
-// take notes a turn that has ended, unless that of a rule inside is noted, which says more.
-func (n *note) take(turn *Turn) {
+// set notes a turn that has ended, unless that of a rule inside is noted, which says more.
+func (n *note) set(turn *Turn) {
 	if turn.Outcome != "" && (n.turn.Load() == nil || turn.Now().Outcome == OutcomeLost) {
 		n.turn.Store(turn)
 	}

@@ -19,9 +19,9 @@ var mutants = []struct {
 	{"another order of a process's ID and name", "inspect", "redlock/registry.go", `id + " " + o.instance`, `o.instance + " " + id`},
 	{"another mark of a forced release", "forced release", "redlock/internal/redis/force.lua", `':forced:'`, `':released:'`},
 	{"another key of a result", "results", "redlock/internal/redis/conn.go", `":result"`, `":done"`},
-	{"another key of a delivery", "remembered responses", "middleware/remember.go", `"dedupe:" +`, `"delivery:" +`},
-	{"another format of responses", "remembered responses", "middleware/internal/remembered/encode.go", "version = 1\n", "version = 2\n"},
-	{"another fingerprint", "remembered responses", "middleware/remember.go", `s.rule.originalURL(s.r).RequestURI())`, `s.rule.originalURL(s.r).Path)`},
+	{"another key of a delivery", "remembered responses", "middleware/delivery.go", `"dedupe:" +`, `"delivery:" +`},
+	{"another format of responses", "remembered responses", "middleware/internal/remember/encode.go", "version = 1\n", "version = 2\n"},
+	{"another fingerprint", "remembered responses", "middleware/serving.go", `s.rule.originalURL(s.r).RequestURI())`, `s.rule.originalURL(s.r).Path)`},
 	{"another shape of a set of masters", "sets of masters", "redlock/internal/sets/set.go", "`json:\"masters\"`", "`json:\"servers\"`"},
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
@@ -199,6 +200,15 @@ func (f *Found) add(value string) {
 	default:
 		f.Values = append(f.Values, value)
 	}
+}
+
+func (f *Found) addText(value []byte) {
+	text := string(AppendUnescaped(nil, value))
+	if !utf8.ValidString(text) {
+		f.fail(fold.ErrBadText)
+		return
+	}
+	f.add(text)
 }
 
 // addNumber adds a number in its one spelling: 42, 42.0 and 4.2e1 are the same, and so is every number that readers round to

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"unicode/utf8"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
@@ -56,15 +55,6 @@ func InForm(raw []byte, fields []Field) ([]Found, error) {
 		}
 	}
 	return results, nil
-}
-
-func (f *Found) addText(value []byte) {
-	text := string(AppendUnescaped(nil, value))
-	if !utf8.ValidString(text) {
-		f.fail(fold.ErrBadText)
-		return
-	}
-	f.add(text)
 }
 
 // Collect returns everything that a reader who takes the bytes for a form or a query may find of the fields. It is for bytes

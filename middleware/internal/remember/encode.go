@@ -1,4 +1,4 @@
-package remembered
+package remember
 
 import (
 	"crypto/sha256"
@@ -76,7 +76,7 @@ func (a *Response) appendPlain(data []byte) []byte {
 	if a.TooLarge {
 		flags |= flagTooLarge
 	}
-	if a.Fingerprint == [sha256.Size]byte{} {
+	if a.Fingerprint == (Fingerprint{}) {
 		data = append(data, flags)
 	} else {
 		data = append(data, flags|flagFingerprint)
@@ -153,13 +153,13 @@ func decodePlain(data []byte) (*Response, error) {
 	}
 	r := reader{rest: data, fields: maxFields}
 	a := &Response{Status: int(min(r.number(), 1000))}
-	flags := r.take(1)
+	flags := r.next(1)
 	if r.damaged || flags[0]&^(flagTooLarge|flagFingerprint) != 0 {
 		return nil, errDamaged
 	}
 	a.TooLarge = flags[0]&flagTooLarge != 0
 	if flags[0]&flagFingerprint != 0 {
-		copy(a.Fingerprint[:], r.take(sha256.Size))
+		copy(a.Fingerprint[:], r.next(sha256.Size))
 	}
 	var last string
 	for i := r.count(); i > 0 && !r.damaged; i-- {
@@ -189,7 +189,7 @@ type reader struct {
 	damaged bool
 }
 
-func (r *reader) take(n uint64) []byte {
+func (r *reader) next(n uint64) []byte {
 	if r.damaged || n > uint64(len(r.rest)) {
 		r.damaged = true
 		return nil
@@ -201,12 +201,12 @@ func (r *reader) take(n uint64) []byte {
 
 func (r *reader) number() uint64 {
 	value, n := binary.Uvarint(r.rest)
-	r.take(uint64(max(n, 0)))
+	r.next(uint64(max(n, 0)))
 	r.damaged = r.damaged || n <= 0
 	return value
 }
 
-func (r *reader) text() string { return string(r.take(r.number())) }
+func (r *reader) text() string { return string(r.next(r.number())) }
 
 // count returns a number of fields.
 func (r *reader) count() uint64 {

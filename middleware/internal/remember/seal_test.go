@@ -1,4 +1,4 @@
-package remembered_test
+package remember_test
 
 import (
 	"bytes"
@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 )
 
 func TestRotation(t *testing.T) {
@@ -31,7 +31,7 @@ func TestSealedIsUnreadable(t *testing.T) {
 	sealed, plain := encode(t, payment(), sealer), encode(t, payment(), nil)
 	for name, c := range map[string]struct {
 		data   []byte
-		sealer *remembered.Sealer
+		sealer *remember.Sealer
 		key    string
 		says   string
 	}{
@@ -42,11 +42,11 @@ func TestSealedIsUnreadable(t *testing.T) {
 		"of another version":  {append([]byte{9}, sealed[1:]...), sealer, storedUnder, "its version is 9"},
 		"cut off after flags": {sealed[:2], sealer, storedUnder, "damaged"},
 	} {
-		got, err := remembered.Decode(c.data, c.sealer, c.key)
-		if got != nil || !errors.Is(err, remembered.ErrUnreadable) || !strings.Contains(err.Error(), c.says) {
+		got, err := remember.Decode(c.data, c.sealer, c.key)
+		if got != nil || !errors.Is(err, remember.ErrUnreadable) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
-		if errors.Is(err, remembered.ErrNotSealed) != (name == "not encrypted") {
+		if errors.Is(err, remember.ErrNotSealed) != (name == "not encrypted") {
 			t.Errorf("%s: whether it is encrypted is wrong in %v", name, err)
 		}
 	}
@@ -68,7 +68,7 @@ func TestWrongKeys(t *testing.T) {
 		"empty":      {{}},
 		"same twice": {key, newKey(), bytes.Clone(key)},
 	} {
-		s, err := remembered.NewSealer(keys...)
+		s, err := remember.NewSealer(keys...)
 		if s != nil || err == nil {
 			t.Errorf("%s: no error", name)
 			continue
@@ -82,7 +82,7 @@ func TestKeysAreNotPrinted(t *testing.T) {
 	key := newKey()
 	s := newSealer(t, key)
 	requireHidden(t, key, fmt.Sprintf("%v %+v %#v %v %#v", s, s, s, *s, *s))
-	_, err := remembered.Decode(encode(t, payment(), s), newSealer(t, newKey()), storedUnder)
+	_, err := remember.Decode(encode(t, payment(), s), newSealer(t, newKey()), storedUnder)
 	requireHidden(t, key, err.Error())
 }
 

@@ -1,4 +1,4 @@
-package remembered_test
+package remember_test
 
 import (
 	"bytes"
@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 )
 
 func TestTooLarge(t *testing.T) {
@@ -131,7 +131,7 @@ func TestRemovedCookies(t *testing.T) {
 		"one":      {[]string{"visit=1"}, []string{"visit=2"}}, // which of the next request's is the other one is unknown
 		"all":      {nil, nil},
 	} {
-		a, why := remembered.NewRecorder(before, mostBytes, anyRoom).Response(http.MethodPost, http.Header{"Set-Cookie": c.set})
+		a, why := remember.NewRecorder(before, mostBytes, anyRoom).Response(http.MethodPost, http.Header{"Set-Cookie": c.set})
 		if why != "" {
 			t.Fatal("not remembered")
 		}
@@ -148,19 +148,19 @@ func TestRemovedCookies(t *testing.T) {
 func TestReplayOfOthers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		first            remembered.Response
+		first            remember.Response
 		method           string
 		bodyLen          int
 		length, encoding string
 	}{
-		"GET":                      {remembered.Response{Status: 200, Body: []byte("body")}, "GET", 4, "4", "x-outer"},
-		"of GET, for HEAD":         {remembered.Response{Status: 200, Body: []byte("body")}, "HEAD", 0, "4", "x-outer"},
-		"of HEAD":                  {remembered.Response{Status: 200, Header: http.Header{"Content-Length": {"9"}}}, "HEAD", 0, "9", "x-outer"},
-		"of HEAD, for GET":         {remembered.Response{Status: 200, Header: http.Header{"Content-Length": {"9"}}}, "GET", 0, "0", "x-outer"},
-		"no content, but a body":   {remembered.Response{Status: 204, Body: []byte("body")}, "GET", 0, "", "x-outer"},
-		"not modified, but a body": {remembered.Response{Status: 304, Body: []byte("body")}, "GET", 0, "", "x-outer"},
-		"too large":                {remembered.Response{Status: 200, TooLarge: true}, "GET", 168, "168", ""},
-		"too large, no content":    {remembered.Response{Status: 204, TooLarge: true}, "GET", 0, "", "x-outer"},
+		"GET":                      {remember.Response{Status: 200, Body: []byte("body")}, "GET", 4, "4", "x-outer"},
+		"of GET, for HEAD":         {remember.Response{Status: 200, Body: []byte("body")}, "HEAD", 0, "4", "x-outer"},
+		"of HEAD":                  {remember.Response{Status: 200, Header: http.Header{"Content-Length": {"9"}}}, "HEAD", 0, "9", "x-outer"},
+		"of HEAD, for GET":         {remember.Response{Status: 200, Header: http.Header{"Content-Length": {"9"}}}, "GET", 0, "0", "x-outer"},
+		"no content, but a body":   {remember.Response{Status: 204, Body: []byte("body")}, "GET", 0, "", "x-outer"},
+		"not modified, but a body": {remember.Response{Status: 304, Body: []byte("body")}, "GET", 0, "", "x-outer"},
+		"too large":                {remember.Response{Status: 200, TooLarge: true}, "GET", 168, "168", ""},
+		"too large, no content":    {remember.Response{Status: 204, TooLarge: true}, "GET", 0, "", "x-outer"},
 	} {
 		w := httptest.NewRecorder()
 		w.Header().Set("Content-Encoding", "x-outer")
@@ -173,20 +173,20 @@ func TestReplayOfOthers(t *testing.T) {
 
 func TestPassedOn(t *testing.T) {
 	t.Parallel()
-	for name, use := range map[string]func(r *remembered.Recorder){
-		"upgrade":        func(r *remembered.Recorder) { r.Begin(http.StatusSwitchingProtocols, nil) },
-		"hijacked":       func(r *remembered.Recorder) { r.Forget() },
-		"cut off":        func(r *remembered.Recorder) { r.Begin(200, nil); r.Write([]byte("body")); r.Forget() },
-		"without Begin":  func(r *remembered.Recorder) { r.Write([]byte("body")) },
-		"invalid status": func(r *remembered.Recorder) { r.Begin(1000, nil) },
+	for name, use := range map[string]func(r *remember.Recorder){
+		"upgrade":        func(r *remember.Recorder) { r.Begin(http.StatusSwitchingProtocols, nil) },
+		"hijacked":       func(r *remember.Recorder) { r.Forget() },
+		"cut off":        func(r *remember.Recorder) { r.Begin(200, nil); r.Write([]byte("body")); r.Forget() },
+		"without Begin":  func(r *remember.Recorder) { r.Write([]byte("body")) },
+		"invalid status": func(r *remember.Recorder) { r.Begin(1000, nil) },
 	} {
-		r := remembered.NewRecorder(nil, mostBytes, anyRoom)
+		r := remember.NewRecorder(nil, mostBytes, anyRoom)
 		use(r)
 		if a, why := r.Response(http.MethodPost, nil); why == "" || a != nil {
 			t.Errorf("%s: %+v is remembered", name, a)
 		}
 	}
-	if a, why := remembered.NewRecorder(nil, mostBytes, anyRoom).Response(http.MethodConnect, nil); why != remembered.Hijacked {
+	if a, why := remember.NewRecorder(nil, mostBytes, anyRoom).Response(http.MethodConnect, nil); why != remember.Hijacked {
 		t.Errorf("CONNECT: %+v is remembered", a)
 	}
 }
@@ -207,7 +207,7 @@ func TestMemoryOfBody(t *testing.T) {
 		"declared too large":  {http.Header{"Content-Length": {"1080"}}, 12, 0},
 		"larger than limited": {nil, 1000, 0},
 	} {
-		r := remembered.NewRecorder(nil, mostBytes, anyRoom)
+		r := remember.NewRecorder(nil, mostBytes, anyRoom)
 		r.Begin(http.StatusOK, c.header)
 		for range c.parts {
 			r.Write(part)
@@ -220,7 +220,7 @@ func TestMemoryOfBody(t *testing.T) {
 	large := http.Header{"Content-Length": {"1000000"}}
 	allocations := func(parts int) float64 {
 		return testing.AllocsPerRun(100, func() {
-			r := remembered.NewRecorder(nil, mostBytes, anyRoom)
+			r := remember.NewRecorder(nil, mostBytes, anyRoom)
 			r.Begin(http.StatusOK, large)
 			for range parts {
 				r.Write(part)

@@ -1,4 +1,4 @@
-package remembered_test
+package remember_test
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 )
 
 const mostBytes = 1000
@@ -46,7 +46,7 @@ func (s *remembering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Visit", fmt.Sprint(s.runs))
 	h.Set("Set-Cookie", fmt.Sprintf("visit=%d", s.runs))
 	if s.is {
-		a, err := remembered.Decode(s.stored, nil, storedUnder)
+		a, err := remember.Decode(s.stored, nil, storedUnder)
 		if err != nil {
 			panic(err)
 		}
@@ -54,7 +54,7 @@ func (s *remembering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.runs++
-	recorder := remembered.NewRecorder(h, mostBytes, anyRoom)
+	recorder := remember.NewRecorder(h, mostBytes, anyRoom)
 	s.next.ServeHTTP(&recorded{w, recorder}, r)
 	a, why := recorder.Response(r.Method, h)
 	if s.is = why == ""; !s.is {
@@ -68,7 +68,7 @@ func (s *remembering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 type recorded struct {
 	http.ResponseWriter
-	recorder *remembered.Recorder
+	recorder *remember.Recorder
 }
 
 func (w *recorded) WriteHeader(status int) {

@@ -1,4 +1,4 @@
-package remembered_test
+package remember_test
 
 import (
 	"crypto/rand"
@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 )
 
 const storedUnder = "locks:{dedupe:4f2a}:result"
@@ -19,16 +19,16 @@ func newKey() []byte {
 	return key
 }
 
-func newSealer(t testing.TB, keys ...[]byte) *remembered.Sealer {
+func newSealer(t testing.TB, keys ...[]byte) *remember.Sealer {
 	t.Helper()
-	s, err := remembered.NewSealer(keys...)
+	s, err := remember.NewSealer(keys...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-func encode(t testing.TB, a *remembered.Response, s *remembered.Sealer) []byte {
+func encode(t testing.TB, a *remember.Response, s *remember.Sealer) []byte {
 	t.Helper()
 	data, err := a.Encode(s, storedUnder)
 	if err != nil {
@@ -37,9 +37,9 @@ func encode(t testing.TB, a *remembered.Response, s *remembered.Sealer) []byte {
 	return data
 }
 
-func decode(t testing.TB, data []byte, s *remembered.Sealer) *remembered.Response {
+func decode(t testing.TB, data []byte, s *remember.Sealer) *remember.Response {
 	t.Helper()
-	a, err := remembered.Decode(data, s, storedUnder)
+	a, err := remember.Decode(data, s, storedUnder)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func decode(t testing.TB, data []byte, s *remembered.Sealer) *remembered.Respons
 }
 
 // equal reports whether two responses are the same, whether they have nothing or something empty, and in any order of Removed.
-func equal(a, b *remembered.Response) bool {
+func equal(a, b *remember.Response) bool {
 	x, y := *a, *b
 	if !maps.EqualFunc(x.Header, y.Header, slices.Equal[[]string]) || string(x.Body) != string(y.Body) ||
 		!slices.Equal(slices.Sorted(slices.Values(x.Removed)), slices.Sorted(slices.Values(y.Removed))) {
@@ -58,8 +58,8 @@ func equal(a, b *remembered.Response) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-func payment() *remembered.Response {
-	return &remembered.Response{
+func payment() *remember.Response {
+	return &remember.Response{
 		Status:      http.StatusCreated,
 		Header:      http.Header{"Content-Type": {"application/json"}, "Location": {"/payments/42"}},
 		Removed:     []string{"Server", "Via"},

@@ -1,4 +1,4 @@
-package remembered
+package remember
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package remembered_test
+package remember_test
 
 import (
 	"bytes"
@@ -6,7 +6,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 )
 
 // FuzzDecode reads anything that a master may have. What can be read must be read again after it is encoded, and be replayed
@@ -14,18 +14,18 @@ import (
 func FuzzDecode(f *testing.F) {
 	long := payment()
 	long.Body = bytes.Repeat(long.Body, 40)
-	for _, a := range []*remembered.Response{payment(), long, {Status: 204}, {Status: 200, TooLarge: true}} {
+	for _, a := range []*remember.Response{payment(), long, {Status: 204}, {Status: 200, TooLarge: true}} {
 		f.Add(encode(f, a, nil))
 	}
 	sealer := newSealer(f, bytes.Repeat([]byte{7}, 32))
 	f.Add(encode(f, long, sealer))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if a, err := remembered.Decode(data, sealer, storedUnder); err == nil && a == nil || err != nil && !errors.Is(err, remembered.ErrUnreadable) {
+		if a, err := remember.Decode(data, sealer, storedUnder); err == nil && a == nil || err != nil && !errors.Is(err, remember.ErrUnreadable) {
 			t.Fatalf("%+v, %v", a, err)
 		}
-		a, err := remembered.Decode(data, nil, storedUnder)
+		a, err := remember.Decode(data, nil, storedUnder)
 		if err != nil {
-			if !errors.Is(err, remembered.ErrUnreadable) {
+			if !errors.Is(err, remember.ErrUnreadable) {
 				t.Fatal(err)
 			}
 			return

@@ -1,4 +1,4 @@
-package remembered_test
+package remember_test
 
 import (
 	"maps"
@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 )
 
 func TestEndToEnd(t *testing.T) {
@@ -37,7 +37,7 @@ func TestEndToEnd(t *testing.T) {
 		all := kept.Clone()
 		maps.Copy(all, c.dropped)
 		before := all.Clone()
-		got := remembered.EndToEnd(all, c.cookies)
+		got := remember.EndToEnd(all, c.cookies)
 		if !maps.EqualFunc(got, kept, slices.Equal[[]string]) {
 			t.Errorf("%s: %v, want %v", name, got, kept)
 		}
@@ -50,7 +50,7 @@ func TestEndToEnd(t *testing.T) {
 			t.Errorf("%s: %v has become %v", name, before, all)
 		}
 	}
-	if got := remembered.EndToEnd(nil, true); len(got) > 0 {
+	if got := remember.EndToEnd(nil, true); len(got) > 0 {
 		t.Errorf("of nothing: %v", got)
 	}
 }

@@ -1,4 +1,4 @@
-package remembered_test
+package remember_test
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 )
 
 func randomText(r *rand.Rand, most int) string {
@@ -23,8 +23,8 @@ func randomText(r *rand.Rand, most int) string {
 	return string(text)
 }
 
-func randomResponse(r *rand.Rand) *remembered.Response {
-	a := &remembered.Response{Status: 200 + r.IntN(400), TooLarge: r.IntN(4) == 0, Header: make(http.Header)}
+func randomResponse(r *rand.Rand) *remember.Response {
+	a := &remember.Response{Status: 200 + r.IntN(400), TooLarge: r.IntN(4) == 0, Header: make(http.Header)}
 	for range r.IntN(6) {
 		values := make([]string, r.IntN(4))
 		for i := range values {
@@ -55,7 +55,7 @@ func TestRoundTrip(t *testing.T) {
 	forms := make(map[byte]int)
 	for range 600 {
 		a := randomResponse(r)
-		for _, s := range []*remembered.Sealer{nil, sealer} {
+		for _, s := range []*remember.Sealer{nil, sealer} {
 			data := encode(t, a, s)
 			forms[data[1]]++
 			if got := decode(t, data, s); !equal(got, a) {
@@ -93,7 +93,7 @@ func TestCompressedIfItSavesATenth(t *testing.T) {
 		"noise, and a little": {append(bytes.Repeat([]byte("a"), 380), noise...), false},
 		"noise, and enough":   {append(bytes.Repeat([]byte("a"), 800), noise...), true},
 	} {
-		a := &remembered.Response{Status: 200, Body: c.body}
+		a := &remember.Response{Status: 200, Body: c.body}
 		data := encode(t, a, nil)
 		if compressed := data[1]&1 != 0; compressed != c.compressed {
 			t.Errorf("%s: compressed is %v", name, compressed)
@@ -125,14 +125,14 @@ func TestDamaged(t *testing.T) {
 	long := payment()
 	long.Body = bytes.Repeat(long.Body, 40)
 	sealer := newSealer(t, newKey(), newKey())
-	for _, a := range []*remembered.Response{payment(), long} {
+	for _, a := range []*remember.Response{payment(), long} {
 		for _, damaged := range damagedForms(encode(t, a, sealer)) {
-			if got, err := remembered.Decode(damaged, sealer, storedUnder); !errors.Is(err, remembered.ErrUnreadable) {
+			if got, err := remember.Decode(damaged, sealer, storedUnder); !errors.Is(err, remember.ErrUnreadable) {
 				t.Errorf("sealed: %x was read as %+v, %v", damaged, got, err)
 			}
 		}
 		for _, damaged := range damagedForms(encode(t, a, nil)) {
-			if got, err := remembered.Decode(damaged, nil, storedUnder); err != nil && !errors.Is(err, remembered.ErrUnreadable) || err == nil && (got.Status < 200 || got.Status > 999) {
+			if got, err := remember.Decode(damaged, nil, storedUnder); err != nil && !errors.Is(err, remember.ErrUnreadable) || err == nil && (got.Status < 200 || got.Status > 999) {
 				t.Errorf("%x was read as %+v, %v", damaged, got, err)
 			}
 		}
@@ -184,9 +184,9 @@ func TestHostile(t *testing.T) {
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		got, err := remembered.Decode([]byte(data), nil, storedUnder)
+		got, err := remember.Decode([]byte(data), nil, storedUnder)
 		runtime.ReadMemStats(&after)
-		if !errors.Is(err, remembered.ErrUnreadable) {
+		if !errors.Is(err, remember.ErrUnreadable) {
 			t.Errorf("%s: read as %+v, %v", name, got, err)
 		}
 		if bytes := after.TotalAlloc - before.TotalAlloc; bytes > uint64(len(data))+1<<20 {
@@ -198,7 +198,7 @@ func TestHostile(t *testing.T) {
 func TestNotEncoded(t *testing.T) {
 	t.Parallel()
 	many := make([]string, 5000)
-	for name, a := range map[string]*remembered.Response{
+	for name, a := range map[string]*remember.Response{
 		"status 101":  {Status: 101},
 		"status 1000": {Status: 1000},
 		"many values": {Status: 200, Header: http.Header{"A": many}},

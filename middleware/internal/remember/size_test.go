@@ -1,4 +1,4 @@
-package remembered_test
+package remember_test
 
 import (
 	"fmt"
@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remembered"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 )
 
 // typical are responses as APIs and sites give them.
-func typical() map[string]*remembered.Response {
+func typical() map[string]*remember.Response {
 	r := rand.New(rand.NewPCG(17, 18))
 	words := strings.Fields("order payment total shipped from warehouse invoice customer thank you for your purchase we will write when it arrives at home")
 	id := func(n int) string {
@@ -46,7 +46,7 @@ func typical() map[string]*remembered.Response {
 		noise[i] = byte(r.Uint32())
 	}
 	fingerprint := [32]byte([]byte(id(32)))
-	return map[string]*remembered.Response{
+	return map[string]*remember.Response{
 		"empty 204":   {Status: 204, Fingerprint: fingerprint},
 		"1 KiB JSON":  {Status: 201, Header: header("application/json"), Body: []byte(payment.String()), Fingerprint: fingerprint},
 		"30 KiB HTML": {Status: 200, Header: header("text/html; charset=utf-8"), Body: []byte(page.String()), Fingerprint: fingerprint},
@@ -76,7 +76,7 @@ func TestStoredBytes(t *testing.T) {
 func BenchmarkResponse(b *testing.B) {
 	sealer := newSealer(b, newKey())
 	for name, a := range typical() {
-		for form, s := range map[string]*remembered.Sealer{"plain": nil, "sealed": sealer} {
+		for form, s := range map[string]*remember.Sealer{"plain": nil, "sealed": sealer} {
 			data := encode(b, a, s)
 			b.Run(fmt.Sprintf("encode/%s/%s", name, form), func(b *testing.B) {
 				b.ReportAllocs()

@@ -1,9 +1,6 @@
-// Package remembered keeps the response to a request: it records it while it is written, encodes it for the masters, encrypted if
-// there is a key, and writes it again for a request that repeats the first one.
-package remembered
+package remember
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -13,11 +10,11 @@ import (
 // Response is the response to a request, as it is remembered.
 type Response struct {
 	Status      int
-	Header      http.Header       // end-to-end headers that the handler set, of Set-Cookie only the lines that it added; nil for none
-	Removed     []string          // names of headers that were set before the handler and that it removed
-	Body        []byte            // nil for HEAD, and for a status without a body
-	TooLarge    bool              // the body was larger than may be remembered, and is not here
-	Fingerprint [sha256.Size]byte // of the request; zero if the rule compares none
+	Header      http.Header // end-to-end headers that the handler set, of Set-Cookie only the lines that it added; nil for none
+	Removed     []string    // names of headers that were set before the handler and that it removed
+	Body        []byte      // nil for HEAD, and for a status without a body
+	TooLarge    bool        // the body was larger than may be remembered, and is not here
+	Fingerprint Fingerprint // of the request
 }
 
 // Write writes the response again, with the header Idempotency-Replayed. What w has in its header is what the rest of the

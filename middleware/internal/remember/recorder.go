@@ -1,17 +1,10 @@
-package remembered
+package remember
 
 import (
 	"cmp"
 	"net/http"
 	"slices"
 	"strconv"
-)
-
-// Why a response can't be remembered.
-const (
-	Hijacked  = "hijacked"  // its connection has become one of another protocol
-	Streamed  = "stream"    // a client waits for each of its parts, or it has trailers
-	Truncated = "truncated" // its body is not as long as was declared
 )
 
 const firstBuffer = 512 // bytes, for a body whose length is not declared

@@ -1,0 +1,95 @@
+// Package remember keeps the response to a request for those that repeat it. A Policy says which responses are kept, and of how many bytes.
+// An Exchange takes one request through it: it records the response, and decides what the masters are to remember; or it recalls what they do.
+// A Response is what is stored, encrypted if there is a key, and written again.
+//
+// The package asks no master and takes no lock: its caller stores what an Exchange decides, and gives it what is found.
+package remember
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	leastKeep = time.Second
+
+	// HeaderRoom is how many bytes of what a master remembers for a lock are for headers.
+	HeaderRoom = 64 << 10
+)
+
+// Settings are those of a rule. Their names in a configuration begin with remember.
+type Settings struct {
+	Keep      time.Duration // how long the masters remember a response; 0 if they don't
+	Size      int64         // how many bytes its body may have
+	Quota     int64         // how many bytes of each master the responses may take
+	Statuses  []string      // which are final; nil for those with which no server asks to try again
+	Sealer    *Sealer       // nil if the masters may read the responses
+	MaxResult int           // how many bytes a master remembers for a lock
+}
+
+// Policy is how a rule remembers responses.
+type Policy struct {
+	size      int
+	maxResult int
+	final     func(status int) bool
+	sealer    *Sealer
+	quota     *quota
+}
+
+// Compile returns the Policy, nil if no responses are remembered. Errors begin with the name of the setting.
+func (s Settings) Compile() (*Policy, error) {
+	maxSize := int64(s.MaxResult - HeaderRoom)
+	switch {
+	case s.Quota < 0 || s.Quota > math.MaxInt32:
+		return nil, fmt.Errorf("remember_quota %d: must be from 1 to %d bytes", s.Quota, math.MaxInt32)
+	case s.Keep != 0 && s.Keep < leastKeep:
+		return nil, fmt.Errorf("remember %v: must be at least %v", s.Keep, leastKeep)
+	case s.Size < 0 || s.Size > maxSize:
+		return nil, fmt.Errorf("remember_size %d: must be from 1 to %d bytes", s.Size, maxSize)
+	}
+	final := func(status int) bool { return !slices.Contains(retried, status) }
+	if s.Statuses != nil {
+		var err error
+		if final, err = parseStatuses(s.Statuses); err != nil {
+			return nil, err
+		}
+	}
+	if s.Keep == 0 {
+		return nil, nil
+	}
+	return &Policy{size: int(s.Size), maxResult: s.MaxResult, final: final, sealer: s.Sealer, quota: newQuota(s.Quota, s.Keep)}, nil
+}
+
+// retried are the statuses below 500 with which a server asks to try again, so that they are not the response for good.
+var retried = []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusConflict,
+	http.StatusLocked, http.StatusTooEarly, http.StatusTooManyRequests}
+
+// parseStatuses returns what reports whether a status is one of these: 201, or all of a class, such as 2xx. Only statuses from 200 to 499
+// can be remembered.
+func parseStatuses(texts []string) (func(status int) bool, error) {
+	one, class := map[int]bool{}, map[int]bool{}
+	for _, text := range texts {
+		in, digits := one, text
+		if strings.HasSuffix(text, "xx") {
+			in, digits = class, text[:len(text)-2]+"00"
+		}
+		status, err := strconv.Atoi(digits)
+		if err != nil || status < 200 || status > 499 {
+			return nil, fmt.Errorf("remember_status %q: want a status from 200 to 499, or 2xx, 3xx or 4xx", text)
+		}
+		if strings.HasSuffix(text, "xx") {
+			status /= 100
+		}
+		in[status] = true
+	}
+	if len(texts) == 0 {
+		return nil, errors.New("remember_status: want at least one status, such as 2xx")
+	}
+	return func(status int) bool { return one[status] || class[status/100] }, nil
+}

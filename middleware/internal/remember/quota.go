@@ -1,0 +1,88 @@
+package remember
+
+import (
+	"crypto/sha256"
+	"sync"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/budget"
+)
+
+const (
+	keepRefusals   = time.Hour // at most: whoever has no rights may cause responses of 4xx, and needs none of them for long
+	refusalsPart   = 8         // one part in so many of a quota is for them, and nothing else
+	storedOverhead = 500       // bytes that a response takes on a master beside its own
+
+	quotaSteps = 64 // in which what was stored is forgotten
+)
+
+// quota bounds what the masters are asked to remember under a rule: clients that repeat nothing must not fill them. Responses of 4xx have
+// a part of their own, so that they keep out no others, and no sender takes more than three times what it leaves to others. It counts what
+// this process has stored since the rule was made.
+type quota struct {
+	mu               sync.Mutex
+	finals, refusals ledger
+}
+
+// ledger is what was stored of one kind of responses.
+type ledger struct {
+	limit int64
+	keep  time.Duration
+	pool  budget.Pool // by sender, hashed
+	steps []step      // what was stored in the same step of time, the oldest first
+}
+
+type step struct {
+	ends time.Time // when another step begins
+	of   map[string]int64
+}
+
+// Usage is how much of a quota the responses of one kind take.
+type Usage struct {
+	Refusals   bool // the kind: those of 4xx
+	Used, Size int64
+}
+
+func newQuota(size int64, keep time.Duration) *quota {
+	part := max(size/refusalsPart, 1)
+	return &quota{
+		finals:   ledger{limit: size - part, keep: keep, pool: budget.NewPool()},
+		refusals: ledger{limit: part, keep: min(keep, keepRefusals), pool: budget.NewPool()},
+	}
+}
+
+// count counts a response with this status, and reports whether it may be stored, and for how long.
+func (q *quota) count(status int, sender string, bytes int64, now time.Time) (fits bool, keep time.Duration, usage Usage) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := &q.finals
+	if status >= 400 {
+		l = &q.refusals
+	}
+	l.forget(now)
+	if sender != "" {
+		sum := sha256.Sum256([]byte(sender))
+		sender = string(sum[:8])
+	}
+	fits = l.pool.Leaves(sender, bytes, l.limit) || sender == "" && l.pool.Used()+bytes <= l.limit
+	if fits {
+		l.pool.Add(sender, bytes)
+		last := len(l.steps) - 1
+		if last < 0 || now.After(l.steps[last].ends) {
+			l.steps = append(l.steps, step{now.Add(l.keep / quotaSteps), make(map[string]int64)})
+			last++
+		}
+		l.steps[last].of[sender] += bytes
+	}
+	return fits, l.keep, Usage{status >= 400, l.pool.Used(), l.limit}
+}
+
+// forget gives back what the masters have forgotten.
+func (l *ledger) forget(now time.Time) {
+	for len(l.steps) > 0 && now.After(l.steps[0].ends.Add(l.keep)) {
+		for sender, bytes := range l.steps[0].of {
+			l.pool.Add(sender, -bytes)
+		}
+		l.steps = l.steps[1:]
+	}
+}
