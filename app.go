@@ -14,7 +14,7 @@ import (
 )
 
 func init() {
-	caddy.RegisterModule(new(App))
+	caddy.RegisterModule(App{})
 	caddycli.Register(caddycli.Module{Masters: doctorSettings, Secrets: withSecrets})
 }
 
@@ -72,11 +72,11 @@ type App struct {
 	sealer     *middleware.Sealer // nil if responses are not encrypted
 	hideBudget func()             // from the metrics; nil if it isn't there
 	settings   settings
-	share      share
+	share      *share
 }
 
 // CaddyModule returns the Caddy module information.
-func (*App) CaddyModule() caddy.ModuleInfo {
+func (App) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{
 		ID:  "redlock",
 		New: func() caddy.Module { return new(App) },
@@ -86,6 +86,7 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 // Provision replaces placeholders and checks the configuration. It doesn't connect to the masters, since the configuration may only be
 // validated, or another part of it refused.
 func (a *App) Provision(ctx caddy.Context) error {
+	a.share = new(share)
 	if err := a.provision(ctx); err != nil {
 		return a.Source.at(err)
 	}
