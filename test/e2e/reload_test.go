@@ -180,6 +180,7 @@ func TestReloadToOtherMasters(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, release := newHeldBackend(t)
+			defer release() // before Caddy is stopped, which waits for the requests
 			site := "redlock /at-once/* {path.1}\nredlock /waits/* {path.1} {\nwait 1m\n}\n" + b.proxy()
 			c := runCaddy(t, caddyfile(option[0], site))
 			load := func(option string) {
