@@ -15,7 +15,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/exp/zapslog"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
 	"github.com/caddy-redlock/caddy-redlock/internal/notices"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -47,7 +46,7 @@ func (s *settings) join() (*redlock.Locker, error) {
 		if err != nil {
 			return nil, fmt.Errorf("masters: %w", err)
 		}
-		locker, err := redlock.New(masters, s.options(lockerinfo.Warned.(redlock.Option), lockerinfo.Succeeds.(redlock.Option), redlock.WithLogger(slog.New(currentLog{})), redlock.WithObserver(series.Observer()))...)
+		locker, err := redlock.New(masters, s.options(redlock.WithoutWarnings(), redlock.WithSuccession(), redlock.WithLogger(slog.New(currentLog{})), redlock.WithObserver(series.Observer()))...)
 		if err == nil {
 			series.Watch(locker)
 		}

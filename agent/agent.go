@@ -22,7 +22,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -83,7 +82,7 @@ func New(locker *redlock.Locker, opts ...Option) *Agent {
 	for _, opt := range opts {
 		opt(a)
 	}
-	a.logger = cmp.Or(a.logger, lockerinfo.Logger(locker))
+	a.logger = cmp.Or(a.logger, locker.Logger())
 	a.stopping, a.stop = context.WithCancel(context.Background())
 	return a
 }

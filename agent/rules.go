@@ -8,9 +8,9 @@ import (
 	"net/http"
 	"sync"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
 	"github.com/caddy-redlock/caddy-redlock/internal/rule"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 const (
@@ -68,7 +68,7 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 		return nil, err
 	}
 	if settings.TTL > 0 {
-		if err := lockerinfo.CheckTTL(a.locker, settings.TTL); err != nil {
+		if err := a.locker.Check(redlock.WithTTL(settings.TTL)); err != nil {
 			return nil, err
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -84,7 +83,7 @@ func inspect(ctx context.Context, lockers []*redlock.Locker, key string, slot in
 	var failure error
 	known := make(map[string]bool) // that have answered
 	for _, l := range lockers {
-		keyspace := lockerinfo.Keyspace(l)
+		keyspace := l.Keyspace()
 		if known[keyspace] {
 			continue
 		}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -23,7 +22,7 @@ func (h *handler) processes(w http.ResponseWriter, r *http.Request) *Problem {
 func processesOf(ctx context.Context, lockers []*redlock.Locker) Processes {
 	all, asked := Processes{Processes: []Process{}}, make(map[string]bool)
 	for _, l := range lockers {
-		keyspace := lockerinfo.Keyspace(l)
+		keyspace := l.Keyspace()
 		if asked[keyspace] {
 			continue
 		}

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -308,12 +307,12 @@ func (rule Rule) of(locker *redlock.Locker) Rule {
 		panic("middleware: the Locker is nil: did the call that made it return an error?")
 	}
 	if rule.TTL > 0 {
-		if err := lockerinfo.CheckTTL(locker, rule.TTL); err != nil {
+		if err := locker.Check(redlock.WithTTL(rule.TTL)); err != nil {
 			panic(fmt.Sprintf("middleware: %v", err))
 		}
 	}
-	rule.MaxHold = cmp.Or(rule.MaxHold, lockerinfo.MaxHold(locker))
-	rule.Logger = cmp.Or(rule.Logger, lockerinfo.Logger(locker))
+	rule.MaxHold = cmp.Or(rule.MaxHold, locker.MaxHold())
+	rule.Logger = cmp.Or(rule.Logger, locker.Logger())
 	return rule
 }
 

@@ -131,7 +131,7 @@ func TestNewMasterRefusesOtherClients(t *testing.T) {
 	}
 }
 
-// TestEvenNumber: an even number of masters is warned of, once.
+// TestEvenNumber: an even number of masters is warned of, once, unless another Locker has.
 func TestEvenNumber(t *testing.T) {
 	for urls, want := range map[string]int{"memory://a": 0, "memory://a memory://b": 1, "memory://a memory://b memory://c": 0} {
 		var log logBook
@@ -140,6 +140,11 @@ func TestEvenNumber(t *testing.T) {
 		mustClose(t, l) // then all is in the log
 		if lines := log.lines("level=WARN", "even number", "masters=2", "tolerated=0"); len(lines) != want {
 			t.Errorf("%s: warnings %q, want %d", urls, lines, want)
+		}
+		var quiet logBook
+		mustClose(t, newLocker(t, strings.Fields(urls), quiet.option(), redlock.WithoutWarnings()))
+		if lines := quiet.lines("level=WARN"); len(lines) > 0 {
+			t.Errorf("%s: warnings %q without warnings", urls, lines)
 		}
 	}
 }

@@ -15,7 +15,7 @@ func TestImports(t *testing.T) {
 	const protocol, memory, redis = "redlock/internal/protocol", "redlock/internal/memory", "redlock/internal/redis"
 	const admission, sets, link = "redlock/internal/admission", "redlock/internal/sets", "redlock/internal/link"
 	for dir, allowed := range map[string][]string{
-		".":         {protocol, memory, redis, admission, sets, link, "internal/lockerinfo", "internal/notices", "internal/version"},
+		".":         {protocol, memory, redis, admission, sets, link, "internal/notices", "internal/version"},
 		"link":      {protocol, redis, admission},
 		"admission": {protocol},
 		"memory":    {protocol},

@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/lockerinfo"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
@@ -216,17 +215,17 @@ func (l *Locker) TryDo(ctx context.Context, key string, f func(ctx context.Conte
 	return lock.run(ctx, f)
 }
 
-func init() {
-	lockerinfo.CheckTTL = func(l any, ttl time.Duration) error {
-		_, err := l.(*Locker).with([]LockOption{WithTTL(ttl)})
-		return err
-	}
-	lockerinfo.MaxHold = func(l any) time.Duration { return l.(*Locker).maxHold }
-	lockerinfo.Keyspace = func(l any) string { return l.(*Locker).keyspace() }
-	lockerinfo.Warned = option(func(o *options) { o.warned = true })
-	lockerinfo.Succeeds = option(func(o *options) { o.succession = &reloads })
-	lockerinfo.Logger = func(l any) *slog.Logger { return l.(*Locker).told.logger }
+// Check returns what is wrong with the options of a lock of this Locker, or nil: the error that Lock would return for them.
+func (l *Locker) Check(opts ...LockOption) error {
+	_, err := l.with(opts)
+	return err
 }
+
+// MaxHold returns the max hold of locks that set none of their own: see WithMaxHold. 0 is for none.
+func (l *Locker) MaxHold() time.Duration { return l.maxHold }
+
+// Logger returns the logger of WithLogger.
+func (l *Locker) Logger() *slog.Logger { return l.told.logger }
 
 func (l *Locker) with(opts []LockOption) (lockOptions, error) {
 	if len(opts) == 0 {

@@ -45,7 +45,7 @@ type options struct {
 	prefix   string
 	instance string
 	logger   *slog.Logger
-	warned   bool // the log has what New would warn of
+	warned   bool // by WithoutWarnings
 	observer Observer
 	trace    func(Attempt) // nil: nobody traces
 
@@ -130,6 +130,19 @@ func WithInstance(name string) Option {
 // Default: slog.Default.
 func WithLogger(logger *slog.Logger) Option {
 	return option(func(o *options) { o.logger = logger })
+}
+
+// WithoutWarnings keeps New from logging what it would warn of: for a program that has checked the same options with another
+// Locker, whose log has it.
+func WithoutWarnings() Option {
+	return option(func(o *options) { o.warned = true })
+}
+
+// WithSuccession is for a program that replaces a Locker by one with other settings while calls are under way, as Caddy does at a
+// reload. No two Lockers of the process that have this option hold one key at the same time, even if their prefixes or masters
+// differ: a call waits for the key as it does for any other holder. Other processes don't.
+func WithSuccession() Option {
+	return option(func(o *options) { o.succession = &successors })
 }
 
 // WithObserver sets an Observer, which is called when something happens to masters and leases.

@@ -339,16 +339,6 @@ func (l *Locker) ownTurn(key string, slot int) *toldTurn {
 	return nil
 }
 
-// keyspace returns the prefix and the masters. Those in memory are nobody else's, whatever their names.
-func (l *Locker) keyspace() string {
-	names := append([]string{l.prefix}, l.servers...)
-	slices.Sort(names[1:])
-	if l.sets == nil {
-		names = append(names, l.id)
-	}
-	return strings.Join(names, "\n")
-}
-
 // Request is what is known of the request for which a lock is: see WithRequest. Each may be empty.
 type Request struct {
 	Method  string `json:"m,omitempty"`
@@ -428,6 +418,17 @@ func (t *toldTurn) turn(fence uint64) *Turn {
 
 func (t *toldTurn) call() Call {
 	return Call{Label: t.Label, Since: time.UnixMilli(t.Since), Request: t.Request}
+}
+
+// Keyspace identifies where the Locker's keys are: its prefix and its masters. Lockers of a process with the same one see the same
+// locks. Masters in memory are one Locker's own, whatever their names.
+func (l *Locker) Keyspace() string {
+	names := append([]string{l.prefix}, l.servers...)
+	slices.Sort(names[1:])
+	if l.sets == nil {
+		names = append(names, l.id)
+	}
+	return strings.Join(names, "\n")
 }
 
 // disagreements returns what other processes have otherwise.

@@ -16,8 +16,8 @@ type succession struct {
 	byKey map[string]*keyUse // by the key without a prefix
 }
 
-// reloads are the Lockers of lockerinfo.Succeeds.
-var reloads succession
+// successors are the Lockers of WithSuccession.
+var successors succession
 
 // keyUse is who uses a key.
 type keyUse struct {
