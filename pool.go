@@ -46,7 +46,7 @@ func (s *settings) join() (*redlock.Locker, error) {
 		if err != nil {
 			return nil, fmt.Errorf("masters: %w", err)
 		}
-		locker, err := redlock.New(masters, s.options(redlock.WithoutWarnings(), redlock.WithSuccession(), redlock.WithLogger(slog.New(currentLog{})), redlock.WithObserver(series.Observer()))...)
+		locker, err := redlock.New(masters, append(s.List(), redlock.WithoutWarnings(), redlock.WithSuccession(), redlock.WithLogger(slog.New(currentLog{})), redlock.WithObserver(series.Observer()))...)
 		if err == nil {
 			series.Watch(locker)
 		}
@@ -85,20 +85,6 @@ func (s *share) giveBack(of *settings) error {
 	return of.leave()
 }
 
-// options returns those of the settings, and more.
-func (s *settings) options(more ...redlock.Option) []redlock.Option {
-	if s.Instance != "" {
-		more = append(more, redlock.WithInstance(s.Instance))
-	}
-	return append(more,
-		redlock.WithTTL(min(redlock.DefaultTTL, s.MaxTTL)),
-		redlock.WithMaxTTL(s.MaxTTL),
-		redlock.WithRestartGuard(s.Guard),
-		redlock.WithMaxSkew(s.MaxSkew),
-		redlock.WithTimeout(s.Timeout),
-		redlock.WithPrefix(s.Prefix))
-}
-
 // valid returns why join would fail, if it would, logs what it would warn of, which join doesn't, and connects to no master: masters in memory have their
 // names.
 func (s *settings) valid() error {
@@ -109,7 +95,7 @@ func (s *settings) valid() error {
 	for i, m := range masters {
 		masters[i] = redlock.NewMemoryMaster(m.String())
 	}
-	locker, err := redlock.New(masters, s.options(redlock.WithLogger(slog.New(warningLog{})))...)
+	locker, err := redlock.New(masters, append(s.List(), redlock.WithLogger(slog.New(warningLog{})))...)
 	if err != nil {
 		return err
 	}

@@ -13,23 +13,17 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/connect"
 	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
-	"github.com/caddy-redlock/caddy-redlock/internal/masters"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // settings are those of an App with all placeholders replaced, and so with secrets in them.
 type settings struct {
-	URLs    []string
-	Timeout time.Duration
-	Prefix  string
-	MaxTTL  time.Duration
-	Guard   time.Duration
-	MaxSkew time.Duration
-	TLS     *secured
-
-	Instance string // empty: the default
+	connect.Options
+	URLs []string
+	TLS  *secured
 
 	sum any // identifies the settings in the pool without the secrets in them; see setSum
 }
@@ -41,8 +35,8 @@ func (a *App) resolved(ctx caddy.Context) (settings, error) {
 	}
 	s, err := a.resolve(caddy.NewReplacer())
 	if err == nil && a.TLS != nil {
-		if s.TLS, err = a.TLS.load(ctx); err == nil && !slices.ContainsFunc(s.URLs, masters.UsesTLS) {
-			err = masters.ErrNoTLS
+		if s.TLS, err = a.TLS.load(ctx); err == nil && !slices.ContainsFunc(s.URLs, connect.UsesTLS) {
+			err = connect.ErrNoTLS
 		}
 	}
 	s.setSum()
@@ -78,8 +72,8 @@ func (a *App) check() error {
 	if _, err := redlock.Dial(a.Masters...); err != nil {
 		return fmt.Errorf("masters: %w", err)
 	}
-	if a.TLS != nil && !slices.ContainsFunc(a.Masters, masters.UsesTLS) {
-		return masters.ErrNoTLS
+	if a.TLS != nil && !slices.ContainsFunc(a.Masters, connect.UsesTLS) {
+		return connect.ErrNoTLS
 	}
 	return nil
 }
@@ -135,11 +129,11 @@ func (a *App) checkTTL(ttl caddy.Duration) error {
 
 // resolve replaces the placeholders. Its errors show no values, because they may be secrets.
 func (a *App) resolve(repl *caddy.Replacer) (settings, error) {
-	s := settings{
+	s := settings{Options: connect.Options{
 		Timeout: cmp.Or(time.Duration(a.Timeout), redlock.DefaultTimeout),
 		Prefix:  cmp.Or(a.KeyPrefix, redlock.DefaultPrefix),
 		MaxTTL:  a.maxTTL(),
-	}
+	}}
 	var err error
 	if s.Guard, err = a.restartGuard(); err != nil {
 		return s, err
@@ -163,7 +157,7 @@ func (a *App) resolve(repl *caddy.Replacer) (settings, error) {
 		if err != nil {
 			return s, fmt.Errorf("masters: the placeholder of master %d is unknown or empty", i+1)
 		}
-		s.URLs = append(s.URLs, masters.WithUser(text, username, password))
+		s.URLs = append(s.URLs, connect.WithUser(text, username, password))
 	}
 	if len(s.URLs) == 0 {
 		s.URLs = []string{"memory://"}
@@ -183,19 +177,11 @@ func doctorSettings(ctx caddy.Context, text json.RawMessage) (doctor.Settings, e
 	if err != nil {
 		return doctor.Settings{}, app.Source.at(err)
 	}
-	examined, err := masters.Examined(s.URLs, s.secure())
+	masters, err := s.masters()
 	if err != nil {
-		return doctor.Settings{}, err
+		return doctor.Settings{}, fmt.Errorf("masters: %w", err)
 	}
-	return doctor.Settings{
-		Masters:  examined,
-		Timeout:  s.Timeout,
-		LeastTTL: min(redlock.DefaultTTL, s.MaxTTL),
-		Guard:    s.Guard,
-		MaxSkew:  s.MaxSkew,
-		MaxTTL:   s.MaxTTL,
-		Prefix:   s.Prefix,
-	}, nil
+	return doctor.Settings{Options: s.Options, Masters: masters, LeastTTL: s.TTL()}, nil
 }
 
 // loadSealer reads the keys for the responses on the masters. Its errors don't show them.

@@ -12,7 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddytls"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/masters"
+	"github.com/caddy-redlock/caddy-redlock/internal/connect"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -123,7 +123,7 @@ func (t *TLS) load(ctx caddy.Context) (*secured, error) {
 }
 
 // masters returns the masters; it doesn't connect to them.
-func (s *settings) masters() ([]redlock.Master, error) { return masters.Dial(s.URLs, s.secure()) }
+func (s *settings) masters() ([]redlock.Master, error) { return connect.Dial(s.URLs, s.secure()) }
 
 // secure returns the settings of TLS, or nil.
 func (s *settings) secure() *tls.Config {

@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -69,6 +70,18 @@ func NewMaster(client redis.UniversalClient) (Master, error) {
 const failoverAddr = "FailoverClient"
 
 var errSentinel = errors.New("redlock: a redis.FailoverClient is no master: " + sentinelAdvice)
+
+// Examination is what Examine finds: what the command doctor judges. Its fields may change.
+type Examination = wire.Examination
+
+// Examine looks at the master's server for the command doctor, and waits for each reply for as long as it has patience. It takes no lock. On
+// the server it writes one key, of a name that nobody else uses, and removes it.
+func (m Master) Examine(ctx context.Context, prefix string, patience time.Duration) *Examination {
+	if server, ok := m.impl.(*wire.Master); ok {
+		return server.Examine(ctx, prefix, patience)
+	}
+	return &Examination{Unexaminable: true}
+}
 
 // NewMemoryMaster returns a master in this process's own memory: for a single process, and for tests.
 // Its locks are seen only by the Locker that owns it. Dial makes one of "memory://" or, where there

@@ -21,7 +21,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/agent"
 	"github.com/caddy-redlock/caddy-redlock/console"
-	"github.com/caddy-redlock/caddy-redlock/internal/masters"
+	"github.com/caddy-redlock/caddy-redlock/internal/connect"
 	"github.com/caddy-redlock/caddy-redlock/metrics"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -42,12 +42,12 @@ When it is told to end (TERM), it refuses new requests, ends all waits, and wait
 those who hold locks, for --grace. A lock that is still held then, or when it is told
 to end once more, is left to its ttl.
 
-` + masters.Help,
+` + connect.Help,
 		Example:               `  redlock agent --masters redis://10.0.0.1:6379,redis://10.0.0.2:6379,redis://10.0.0.3:6379`,
 		Args:                  cobra.NoArgs,
 		DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := masters.Environment(cmd.Flags()); err != nil {
+			if err := connect.Environment(cmd.Flags()); err != nil {
 				return err
 			}
 			return a.run(cmd.Context())
@@ -67,7 +67,7 @@ to end once more, is left to its ttl.
 
 // agentCommand is the command "redlock agent" with its flags.
 type agentCommand struct {
-	masters    masters.Settings
+	masters    connect.Settings
 	listen     []string
 	socket     socketRights
 	tokenFile  string

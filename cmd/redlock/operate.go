@@ -15,8 +15,8 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/console"
 	"github.com/caddy-redlock/caddy-redlock/internal/cli"
+	"github.com/caddy-redlock/caddy-redlock/internal/connect"
 	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
-	"github.com/caddy-redlock/caddy-redlock/internal/masters"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -26,26 +26,27 @@ func operatorsCmds() []*cobra.Command {
 		Name:   "redlock",
 		Whom:   "this machine",
 		Usage:  "[flags]",
-		Help:   masters.Help,
+		Help:   connect.Help,
 		Source: func() cli.Source { return new(ownMasters) },
 		Exit:   func(_ *cobra.Command, code int, err error) error { return &coded{code, err} },
 	}
-	var own masters.Settings
-	examine := program.Doctor("[flags]", masters.Help, own.AddFlags, func(_ context.Context, flags *pflag.FlagSet) (doctor.Settings, error) {
-		if err := masters.Environment(flags); err != nil {
+	var own connect.Settings
+	examine := program.Doctor("[flags]", connect.Help, own.AddFlags, func(_ context.Context, flags *pflag.FlagSet) (doctor.Settings, error) {
+		if err := connect.Environment(flags); err != nil {
 			return doctor.Settings{}, err
 		}
-		return own.Doctor()
+		masters, options, err := own.Resolve()
+		return doctor.Settings{Options: options, Masters: masters, LeastTTL: options.TTL()}, err
 	})
 	return append(program.Commands(), examine)
 }
 
 // ownMasters are the masters of the flags, asked by a console in this process.
-type ownMasters struct{ masters.Settings }
+type ownMasters struct{ connect.Settings }
 
 // Open connects to the masters.
 func (m *ownMasters) Open(flags *pflag.FlagSet) (cli.Endpoint, error) {
-	if err := masters.Environment(flags); err != nil {
+	if err := connect.Environment(flags); err != nil {
 		return nil, err
 	}
 	locker, err := m.Settings.Open()

@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/connect"
 	"github.com/caddy-redlock/caddy-redlock/internal/job"
-	"github.com/caddy-redlock/caddy-redlock/internal/masters"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -38,7 +38,7 @@ func init() {
 
 // runCommand is redlock run with its flags.
 type runCommand struct {
-	masters  masters.Settings
+	masters  connect.Settings
 	agent    string // "": on the masters
 	wait     time.Duration
 	waits    bool // whether the wait is bounded
@@ -72,7 +72,7 @@ with --concurrency REDLOCK_SLOT, from 0 on. The exit code is that of the command
   64   wrong use           69   too few masters answer
   70   the lock was lost   75   another has the lock (-E)
   126  the command can't be started          127  it doesn't exist
-` + masters.Help,
+` + connect.Help,
 		Example: `  redlock run --wait 30s invoices -- /usr/local/bin/send-invoices
   redlock run --once-per 1h --skip-code 0 report -- ./report.sh`,
 		Args: func(_ *cobra.Command, args []string) (err error) {
@@ -134,7 +134,7 @@ func (c *runCommand) source(flags *pflag.FlagSet) error {
 	} else if c.agent != "" {
 		return errors.New("--agent and --masters: want one of them")
 	}
-	return masters.Environment(flags)
+	return connect.Environment(flags)
 }
 
 // check returns what is wrong with the flags, and sets the defaults that depend on each other.

@@ -5,26 +5,20 @@ package doctor
 
 import (
 	"context"
-	"crypto/rand"
-	"fmt"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/caddy-redlock/caddy-redlock/internal/connect"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // Settings are those of a configuration that masters are measured against.
 type Settings struct {
-	Masters  []Master
-	Timeout  time.Duration
-	LeastTTL time.Duration // the shortest ttl of all rules
-	Guard    time.Duration // 0: off
-	MaxSkew  time.Duration // 0: off
-	MaxTTL   time.Duration // 0 if it isn't to be compared
-	Prefix   string
-	Remember bool          // a rule has responses remembered
-	Patience time.Duration // how long to wait for each reply; 0 for DefaultPatience
+	connect.Options // a MaxTTL of 0 isn't compared with that of others
+	Masters         []redlock.Master
+	LeastTTL        time.Duration // the shortest ttl of all rules
+	Remember        bool          // a rule has responses remembered
+	Patience        time.Duration // how long to wait for each reply; 0 for DefaultPatience
 }
 
 // DefaultPatience is how long a reply of a master is waited for, unless the settings say otherwise.
@@ -32,12 +26,6 @@ const DefaultPatience = 2 * time.Second
 
 // stages is how often the patience may be needed for one master: to connect, to greet, to measure, to look and to try.
 const stages = 4
-
-// Master is one master of the configuration.
-type Master struct {
-	Name    string         // without credentials
-	Options *redis.Options // nil for one in the memory of the process, at which there is nothing to look
-}
 
 // Report is what was found.
 type Report struct {
@@ -109,10 +97,7 @@ func Examine(ctx context.Context, s Settings) Report {
 	all := make([]*examination, len(s.Masters))
 	var group sync.WaitGroup
 	for i, m := range s.Masters {
-		all[i] = &examination{Settings: s, name: m.Name, options: m.Options, probe: fmt.Sprintf("doctor:%s", strings.ToLower(rand.Text()))}
-		if m.Options != nil {
-			group.Go(func() { all[i].run(ctx) })
-		}
+		group.Go(func() { all[i] = examined(s, m.String(), m.Examine(ctx, s.Prefix, s.Patience)) })
 	}
 	group.Wait()
 	return report(s, all)

@@ -2,6 +2,7 @@ package doctor_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -13,8 +14,10 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/connect"
 	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 func TestMain(m *testing.M) {
@@ -32,17 +35,19 @@ var safe = []string{"--appendonly", "yes", "--appendfsync", "always", "--no-appe
 
 // settings are those under which a machine that is busy finds nothing, with the guard off.
 func settings(urls ...string) doctor.Settings {
-	s := doctor.Settings{Timeout: 30 * time.Second, LeastTTL: time.Hour, MaxSkew: 20 * time.Second, Prefix: "redlock", Patience: 30 * time.Second}
-	for _, u := range urls {
-		o, err := redis.ParseURL(u)
-		if err != nil {
-			panic(err)
-		}
-		name, _, _ := strings.Cut(u, "?")
-		scheme, rest, _ := strings.Cut(name, "://")
-		s.Masters = append(s.Masters, doctor.Master{Name: scheme + "://" + rest[strings.LastIndex(rest, "@")+1:], Options: o})
+	return trusting(nil, urls...)
+}
+
+// trusting are such settings with these for TLS.
+func trusting(secure *tls.Config, urls ...string) doctor.Settings {
+	masters, err := connect.Dial(urls, secure)
+	if err != nil {
+		panic(err)
 	}
-	return s
+	return doctor.Settings{
+		Options: connect.Options{Timeout: 30 * time.Second, MaxSkew: 20 * time.Second, Prefix: "redlock"},
+		Masters: masters, LeastTTL: time.Hour, Patience: 30 * time.Second,
+	}
 }
 
 // of returns the findings of one check.
@@ -139,7 +144,7 @@ func TestNumberOfMasters(t *testing.T) {
 		want{level, doctor.Number, texts, true}.require(t, doctor.Examine(t.Context(), settings(redistest.URLs(servers[:n])...)))
 	}
 	s := settings()
-	s.Masters = []doctor.Master{{Name: "memory://"}}
+	s.Masters = []redlock.Master{redlock.NewMemoryMaster("")}
 	want{doctor.Note, doctor.Number, []string{"memory of the process"}, true}.require(t, doctor.Examine(t.Context(), s))
 }
 

@@ -1,16 +1,12 @@
 package doctor
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // process is a process that takes locks on a master, as it has registered there: see register.lua.
@@ -24,27 +20,15 @@ type process struct {
 	}
 }
 
-const maxProcesses = 1000
-
-// readProcesses asks which processes take locks there. A user who may not is told nothing about them.
-func (x *examination) readProcesses(ctx context.Context, cn *redis.Conn) error {
-	key := x.Prefix + ":sets:{sets}"
-	now := strconv.FormatInt(time.Now().Add(x.offset).UnixMicro(), 10)
-	known, err := cn.ZRangeArgs(ctx, redis.ZRangeArgs{Key: key + ":queue", Start: now, Stop: "+inf", ByScore: true, Count: maxProcesses}).Result()
-	x.processes = make(map[string]process)
-	for _, name := range known {
-		var about string
-		if about, err = cn.HGet(ctx, key+":leases", name).Result(); err != nil {
-			break
-		}
+// processesOf reads what processes have registered.
+func processesOf(registered map[string]string) map[string]process {
+	all := make(map[string]process)
+	for name, about := range registered {
 		if p, ok := parseProcess(name, about); ok {
-			x.processes[name] = p
+			all[name] = p
 		}
 	}
-	if isRefusal(err) || err == redis.Nil {
-		return nil
-	}
-	return err
+	return all
 }
 
 // parseProcess reads what is stored of a process: its ID and its name; and since when it runs, its version and its set of masters.
@@ -117,8 +101,7 @@ func (p process) others(all []*examination) (names string, refused bool) {
 	for i, m := range p.masters {
 		theirs[i] = m.Name
 		if slices.ContainsFunc(all, func(x *examination) bool {
-			id := x.info["run_id"]
-			return m.Name == x.name || id != "" && id == m.RunID
+			return m.Name == x.name || x.RunID != "" && x.RunID == m.RunID
 		}) {
 			same++
 		}

@@ -6,40 +6,18 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"strings"
 	"syscall"
-
-	"github.com/redis/go-redis/v9"
 )
-
-// isRefusal reports whether the server has answered, with an error.
-func isRefusal(err error) bool {
-	var refused redis.Error
-	return errors.As(err, &refused)
-}
-
-// refusal is what a server has said before it closed the connection.
-type refusal string
-
-func (r refusal) Error() string { return string(r) }
-
-// RedisError makes it an error of Redis.
-func (refusal) RedisError() {}
-
-// isClosed reports whether the server, or something before it, has closed the connection.
-func isClosed(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
-}
 
 // reachability judges why a master could not be looked at, or not completely.
 func (x *examination) reachability() []Finding {
-	if x.unreachable == nil {
+	if x.Err == nil {
 		return nil
 	}
-	text, advice := x.whyUnreachable(x.unreachable)
+	text, advice := x.whyUnreachable(x.Err)
 	return []Finding{{Level: Error, Check: Reachability, Text: text, Advice: advice, excludes: true}}
 }
 
@@ -65,17 +43,17 @@ func (x *examination) whyUnreachable(err error) (text, advice string) {
 	}
 	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, net.ErrClosed) || errors.As(err, &timeout) && timeout.Timeout()
 	switch {
-	case x.speaksPlain:
+	case x.SpeaksPlain:
 		return "it does not speak TLS", withoutTLS
-	case late && x.address == "":
+	case late && x.Reached == "":
 		return fmt.Sprintf("no connection within %v: packets are lost or dropped", x.Patience), "Look for a firewall or security group on the way, or correct the address in masters."
 	case late:
 		return fmt.Sprintf("it accepts connections, but does not answer within %v", x.Patience), "Look whether the server hangs: its load, swapping, a slow command or script (SLOWLOG, SCRIPT KILL), its log."
-	case x.speaksTLS:
+	case x.SpeaksTLS:
 		return "it closes a connection without TLS, and speaks TLS", "Write rediss:// instead of redis:// in masters, or use the server's port without TLS."
-	case isClosed(err):
+	case x.Closed():
 		return "it closes the connection without a word", "Look whether a Redis server listens there, and at its log; and for a proxy that can't reach its server."
-	case isRefusal(err):
+	case x.Refused():
 		return whyRefused(err.Error())
 	}
 	return "its reply is not of Redis's protocol", "Correct the port in masters: another kind of server listens there."
@@ -111,8 +89,10 @@ func whyTLS(err error) (text, advice string) {
 	return "TLS fails: " + alert, "Compare the versions and ciphers of TLS on both sides (tls-protocols in redis.conf)."
 }
 
+type refusal struct{ begins, text, advice string }
+
 // refusals are the errors by which a server takes no commands, by how they begin.
-var refusals = []struct{ begins, text, advice string }{
+var refusals = []refusal{
 	{"NOAUTH", "it needs a password", "Set password, and username if the server has ACL users, in the global option redlock."},
 	{"WRONGPASS", "the user name or the password is wrong, or the user is off", "Correct username and password; look at the user with ACL GETUSER."},
 	{"ERR invalid password", "the password is wrong", "Correct password in the global option redlock."},

@@ -2,18 +2,15 @@ package doctor
 
 import (
 	"fmt"
-	"math"
-	"strconv"
-	"strings"
 	"time"
 )
 
 // judge returns what is found of one master, as far as the others don't matter.
 func (x *examination) judge() (findings []Finding) {
-	if x.options == nil {
+	if x.Unexaminable {
 		return nil
 	}
-	if x.is("sentinel") {
+	if x.Mode == "sentinel" {
 		return []Finding{{Level: Error, Check: Mode, Text: "it is a Sentinel, which keeps no keys", Advice: "Name independent Redis servers, each by its own address.", excludes: true}}
 	}
 	for _, check := range []func() []Finding{x.reachability, x.mode, x.versionNumber, x.judgeRights, x.latency, x.uptimeAgainstGuard, x.eviction, x.disk} {
@@ -23,7 +20,7 @@ func (x *examination) judge() (findings []Finding) {
 }
 
 func (x *examination) mode() []Finding {
-	if x.is("cluster") {
+	if x.Mode == "cluster" {
 		return []Finding{{Level: Error, Check: Mode, Text: "it is a node of a Redis Cluster, which has only some of the keys",
 			Advice: "Name independent servers. Only the Go library can use a cluster, as one master (NewMaster).", excludes: true}}
 	}
@@ -31,33 +28,25 @@ func (x *examination) mode() []Finding {
 }
 
 func (x *examination) versionNumber() []Finding {
-	version := x.info["redis_version"]
-	if version == "" {
-		if x.unreachable != nil {
-			return nil
-		}
+	if x.Version == "" && x.Err == nil {
 		return []Finding{{Level: Note, Check: Version, Text: "can't be told: version, run ID, role, uptime and memory", Advice: grantInfo(x)}}
 	}
-	major, rest, _ := strings.Cut(version, ".")
-	minor, _, _ := strings.Cut(rest, ".")
-	ma, errMa := strconv.Atoi(major)
-	mi, errMi := strconv.Atoi(minor)
-	if errMa == nil && errMi == nil && (ma < 6 || ma == 6 && mi < 2) {
-		return []Finding{{Level: Error, Check: Version, Text: "it is Redis " + version, Advice: "Use Redis 6.2 or newer, or Valkey.", excludes: true}}
+	if x.TooOld() {
+		return []Finding{{Level: Error, Check: Version, Text: "it is Redis " + x.Version, Advice: "Use Redis 6.2 or newer, or Valkey.", excludes: true}}
 	}
 	return nil
 }
 
 func grantInfo(x *examination) string {
-	if x.optionsUser() == "" {
+	if x.User == "" {
 		return "Let this user use INFO."
 	}
-	return grant(x.optionsUser(), "+info")
+	return grant(x.User, "+info")
 }
 
 // latency compares the round trip with the timeout, which adapts up to four times its value, and with the leases.
 func (x *examination) latency() []Finding {
-	rtt := x.roundTrip()
+	rtt := x.RoundTrip
 	advice := func(least time.Duration) string {
 		step := 10 * time.Millisecond
 		return fmt.Sprintf("Set timeout to at least %v, or use a server that is nearer.", (least + step - 1).Truncate(step))
@@ -78,13 +67,13 @@ func (x *examination) latency() []Finding {
 }
 
 func (x *examination) uptimeAgainstGuard() []Finding {
-	uptime, known := x.uptime()
+	uptime := x.Uptime
 	text := "it was started %v ago, and may have forgotten locks: it votes in %v"
-	started := time.Now().Add(x.offset - uptime)
+	started := time.Now().Add(x.Offset - uptime)
 	switch {
-	case !known || x.Guard == 0:
+	case !x.HasUptime || x.Guard == 0:
 		return nil
-	case x.hasClock && started.Year() < 1980: // the uptime includes the jump from 1970 to the present
+	case x.HasClock && started.Year() < 1980: // the uptime includes the jump from 1970 to the present
 		text, uptime = "its uptime can't be right (%v), and counts for nothing: a process that starts now lets it vote in %v", 0
 	case uptime >= x.Guard:
 		return nil
@@ -94,9 +83,9 @@ func (x *examination) uptimeAgainstGuard() []Finding {
 }
 
 func (x *examination) eviction() []Finding {
-	policy, limit := x.info["maxmemory_policy"], x.number("maxmemory")
-	switch used := x.number("used_memory"); {
-	case policy == "" || math.IsNaN(limit):
+	policy, limit := x.Memory.Policy, float64(x.Memory.Max)
+	switch used := float64(x.Memory.Used); {
+	case policy == "":
 		return nil
 	case policy != "noeviction" && limit > 0:
 		return []Finding{{Level: Error, Check: Eviction, Text: fmt.Sprintf("it deletes locks and remembered responses when its memory is full: maxmemory-policy is %s", policy),
@@ -104,33 +93,24 @@ func (x *examination) eviction() []Finding {
 	case policy != "noeviction":
 		return []Finding{{Level: Warning, Check: Eviction, Text: fmt.Sprintf("maxmemory-policy is %s, which deletes locks and remembered responses as soon as a maxmemory is set", policy),
 			Advice: "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf."}}
-	case limit > 0 && used > 0.8*limit && x.rights.refused == nil:
+	case limit > 0 && used > 0.8*limit && x.rights.refused == "":
 		return []Finding{{Level: Warning, Check: Eviction, Text: fmt.Sprintf("%.0f %% of its maxmemory are used; when it is full, it takes no locks", 100*used/limit),
 			Advice: "Raise maxmemory; shorten remember, or lower its size; or use a server for locks alone."}}
 	}
 	return nil
 }
 
-// number returns a field of INFO, or NaN.
-func (x *examination) number(field string) float64 {
-	n, err := strconv.ParseFloat(x.info[field], 64)
-	if err != nil {
-		return math.NaN()
-	}
-	return n
-}
-
 // disk judges what a restart forgets. With the guard nothing need be on the disk: without it, everything must be.
 func (x *examination) disk() []Finding {
-	aof, fsync, onRewrite := x.info["aof_enabled"], x.config["appendfsync"], x.config["no-appendfsync-on-rewrite"]
+	aof, fsync, onRewrite := x.Info["aof_enabled"], x.Config["appendfsync"], x.Config["no-appendfsync-on-rewrite"]
 	switch {
 	case x.Guard > 0 && x.Remember && aof == "0":
 		return []Finding{{Level: Note, Check: Persistence, Text: "a restart empties it, with its copies of remembered responses (appendonly no)",
 			Advice: "One restart at a time loses no response that is on all masters. To keep responses when most masters restart, set appendonly yes on all."}}
-	case x.Guard > 0 && !x.Remember && x.config["save"] != "" && x.config["stop-writes-on-bgsave-error"] == "yes":
+	case x.Guard > 0 && !x.Remember && x.Config["save"] != "" && x.Config["stop-writes-on-bgsave-error"] == "yes":
 		return []Finding{{Level: Note, Check: Persistence, Text: "it saves snapshots, which locks don't need, and takes no locks while it can't save",
 			Advice: `CONFIG SET save "", if the server is for locks alone; restart_guard covers restarts.`}}
-	case x.Guard > 0 || len(x.info) == 0:
+	case x.Guard > 0 || len(x.Info) == 0:
 		return nil
 	case aof == "0":
 		return []Finding{{Level: Error, Check: Persistence, Text: "restart_guard is off, and a restart forgets its locks (appendonly no)",

@@ -8,8 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 func TestUptime(t *testing.T) {
@@ -112,7 +115,7 @@ func TestTogether(t *testing.T) {
 		s := settings(servers[1].URL(), servers[2].URL(), "redis://"+redistest.NewForwarder(t, servers[1]).Addr())
 		r := doctor.Examine(t.Context(), s)
 		found := of(r, doctor.Independence)
-		if len(found) != 2 || !strings.Contains(found[1].Text, "the same server as "+servers[1].URL()) || found[1].Master != s.Masters[2].Name || r.Voting != 2 || r.Healthy() {
+		if len(found) != 2 || !strings.Contains(found[1].Text, "the same server as "+servers[1].URL()) || found[1].Master != s.Masters[2].String() || r.Voting != 2 || r.Healthy() {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -135,12 +138,18 @@ func TestTogether(t *testing.T) {
 		}
 	})
 	t.Run("behind a load balancer", func(t *testing.T) {
-		s := settings("redis://127.0.0.1:1")
 		turn := 0
-		s.Masters[0].Options.Dialer = func(context.Context, string, string) (net.Conn, error) {
+		client := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
 			turn++
 			return net.Dial("tcp", servers[turn%2].Addr())
+		}})
+		defer func() { _ = client.Close() }()
+		balanced, err := redlock.NewMaster(client)
+		if err != nil {
+			t.Fatal(err)
 		}
+		s := settings()
+		s.Masters = []redlock.Master{balanced}
 		want{doctor.Error, doctor.Independence, []string{"reached two servers", "load balancer"}, true}.require(t, doctor.Examine(t.Context(), s))
 	})
 	t.Run("far away", func(t *testing.T) {

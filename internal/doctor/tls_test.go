@@ -12,8 +12,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
 
-// trusting returns settings of TLS that trust an authority, with a client certificate of it.
-func trusting(t *testing.T, a *redistest.Authority) *tls.Config {
+// secure returns settings of TLS that trust an authority, with a client certificate of it.
+func secure(t *testing.T, a *redistest.Authority) *tls.Config {
 	t.Helper()
 	text, err := os.ReadFile(a.File)
 	if err != nil {
@@ -32,7 +32,7 @@ func TestTLS(t *testing.T) {
 	t.Parallel()
 	authority := redistest.NewAuthority(t)
 	servers, urls := authority.Start(1)
-	ours, others := trusting(t, authority), trusting(t, redistest.NewAuthority(t))
+	ours, others := secure(t, authority), secure(t, redistest.NewAuthority(t))
 	for name, test := range map[string]struct {
 		url    string
 		change func(*tls.Config)
@@ -50,13 +50,11 @@ func TestTLS(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := settings(test.url)
-			if o := s.Masters[0].Options; o.TLSConfig != nil {
-				o.TLSConfig = ours.Clone()
-				if test.change != nil {
-					test.change(o.TLSConfig)
-				}
+			c := ours.Clone()
+			if test.change != nil {
+				test.change(c)
 			}
+			s := trusting(c, test.url)
 			if name == "not used there" {
 				s.Patience = time.Second // Redis waits for more
 			}

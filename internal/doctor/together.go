@@ -11,7 +11,7 @@ import (
 // number judges how many masters there are.
 func number(all []*examination) []Finding {
 	switch n := len(all); {
-	case n == 1 && all[0].options == nil:
+	case n == 1 && all[0].Unexaminable:
 		return []Finding{{Level: Note, Check: Number, Text: "locks are kept in the memory of the process, and don't exclude requests in other processes",
 			Advice: "List your Redis servers in the global option redlock { masters … }."}}
 	case n == 1:
@@ -38,12 +38,12 @@ func together(s Settings, all []*examination) []Finding {
 // sameServer finds servers that are named twice, and proxies before several.
 func sameServer(all []*examination) (findings []Finding) {
 	for i, x := range all {
-		if x.otherRun != "" {
+		if x.OtherRun != "" {
 			findings = append(findings, Finding{Level: Error, Check: Independence, Master: x.name, Text: "two connections to this address reached two servers",
 				Advice: "Name the servers themselves, not a load balancer or proxy before them."})
 		}
 		for _, other := range all[:i] {
-			if id := x.info["run_id"]; id != "" && other.info["run_id"] == id {
+			if x.RunID != "" && other.RunID == x.RunID {
 				findings = append(findings, Finding{Level: Error, Check: Independence, Master: x.name, Text: "it is the same server as " + other.name,
 					Advice: "List each server once.", excludes: true})
 				break
@@ -56,13 +56,13 @@ func sameServer(all []*examination) (findings []Finding) {
 // replicas finds those, and says of which master.
 func replicas(all []*examination) (findings []Finding) {
 	for _, x := range all {
-		if x.info["role"] != "slave" {
+		if x.Role != "slave" {
 			continue
 		}
-		of := net.JoinHostPort(x.info["master_host"], x.info["master_port"])
+		of := net.JoinHostPort(x.Info["master_host"], x.Info["master_port"])
 		text := "it is a replica of " + of
 		for _, other := range all {
-			if other.address == of || other.options != nil && other.options.Addr == of {
+			if other.Reached == of || other.Addr == of {
 				text = "it is a replica of " + other.name + ", and only repeats what that says"
 			}
 		}
@@ -77,7 +77,7 @@ func sameHost(all []*examination) []Finding {
 	names := make(map[string][]string)
 	var hosts []string
 	for _, x := range all {
-		if host, _, err := net.SplitHostPort(x.address); err == nil {
+		if host, _, err := net.SplitHostPort(x.Reached); err == nil {
 			if names[host] == nil {
 				hosts = append(hosts, host)
 			}
@@ -98,8 +98,8 @@ func sameHost(all []*examination) []Finding {
 func clocks(s Settings, all []*examination) (findings []Finding) {
 	var offsets []time.Duration
 	for _, x := range all {
-		if x.hasClock {
-			offsets = append(offsets, x.offset)
+		if x.HasClock {
+			offsets = append(offsets, x.Offset)
 		}
 	}
 	n := len(offsets)
@@ -116,9 +116,9 @@ func clocks(s Settings, all []*examination) (findings []Finding) {
 	}
 	middle := offsets[(n-1)/2]/2 + offsets[n/2]/2
 	for _, x := range all {
-		off := x.offset - middle
-		far := off.Abs() - x.accuracy // this far at least
-		if !x.hasClock || far <= s.MaxSkew/4 {
+		off := x.Offset - middle
+		far := off.Abs() - x.Accuracy // this far at least
+		if !x.HasClock || far <= s.MaxSkew/4 {
 			continue
 		}
 		direction := "ahead of"

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -167,7 +165,7 @@ func (s *Seat) check(reached protocol.Server) error {
 	switch {
 	case reached.Mode == "sentinel":
 		return noVoteError(name + " is a Sentinel, which keeps no keys: name the Redis servers themselves")
-	case tooOld(reached.Version):
+	case reached.TooOld():
 		return noVoteError(fmt.Sprintf("%s runs Redis %s, but locks need 6.2 or newer", name, reached.Version))
 	case reached.Replica() && s.cluster != nil:
 		return noVoteError("it has become a replica: the cluster will be asked which node has its keys")
@@ -253,15 +251,6 @@ func (s *Seat) otherSeat(runID string) *Seat {
 		}
 	}
 	return nil
-}
-
-// tooOld reports whether a version of Redis lacks what the scripts need.
-func tooOld(version string) bool {
-	major, rest, _ := strings.Cut(version, ".")
-	minor, _, _ := strings.Cut(rest, ".")
-	ma, errMa := strconv.Atoi(major)
-	mi, errMi := strconv.Atoi(minor)
-	return errMa == nil && errMi == nil && (ma < 6 || ma == 6 && mi < 2)
 }
 
 // The reasons why a server that may lack valid locks has no vote; package redlock says what they mean.

@@ -3,6 +3,8 @@ package protocol
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -113,6 +115,15 @@ type Memory struct {
 
 // Replica reports whether the server only repeats what its master says.
 func (s Server) Replica() bool { return s.Role != "" && s.Role != "master" }
+
+// TooOld reports whether its version of Redis lacks what the scripts need.
+func (s Server) TooOld() bool {
+	major, rest, _ := strings.Cut(s.Version, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	ma, errMa := strconv.Atoi(major)
+	mi, errMi := strconv.Atoi(minor)
+	return errMa == nil && errMi == nil && (ma < 6 || ma == 6 && mi < 2)
+}
 
 // Immediate is a connection on which Do answers at once.
 type Immediate struct {

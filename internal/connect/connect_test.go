@@ -1,4 +1,4 @@
-package masters
+package connect
 
 import (
 	"os"
@@ -115,13 +115,13 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestDoctorSettings: what doctor measures masters against are the settings.
-func TestDoctorSettings(t *testing.T) {
-	s, err := parse(t, nil, "--masters", "redis://a redis://b:7", "--max-ttl", "5s", "--restart-guard", "off").Doctor()
+// TestResolve: what the settings come to.
+func TestResolve(t *testing.T) {
+	masters, o, err := parse(t, nil, "--masters", "redis://a redis://b:7", "--max-ttl", "5s", "--restart-guard", "off").Resolve()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(s.Masters) != 2 || s.Masters[1].Options.Addr != "b:7" || s.Guard != 0 || s.LeastTTL != 5*time.Second || s.MaxSkew != 2*time.Second {
-		t.Errorf("%+v", s)
+	if len(masters) != 2 || masters[1].String() != "redis://b:7" || o.Guard != 0 || o.TTL() != 5*time.Second || o.MaxSkew != 2*time.Second {
+		t.Errorf("%v, %+v", masters, o)
 	}
 }

@@ -1,6 +1,6 @@
 // Package masters makes the masters of a locker of what people write: URLs, credentials, certificates. The programs of this
 // module share it, and the flags by which they are told.
-package masters
+package connect
 
 import (
 	"cmp"
@@ -22,9 +22,6 @@ func UsesTLS(text string) bool {
 	return strings.HasPrefix(text, "rediss://") || strings.HasPrefix(text, "valkeys://")
 }
 
-// InMemory reports whether a master's URL is that of one in the memory of the process.
-func InMemory(text string) bool { return strings.HasPrefix(text, "memory://") }
-
 // WithUser adds the credentials to a URL that has none. A URL that cannot be parsed is left for Dial to report.
 func WithUser(text, username, password string) string {
 	u, err := url.Parse(text)
@@ -45,10 +42,17 @@ func Dial(urls []string, secure *tls.Config) ([]redlock.Master, error) {
 		if !UsesTLS(text) {
 			continue
 		}
-		options, err := ClientOptions(text, secure)
-		if err != nil {
-			return nil, err
+		if rest, ok := strings.CutPrefix(text, "valkey"); ok {
+			text = "redis" + rest
 		}
+		options, err := redis.ParseURL(text)
+		if err != nil {
+			return nil, errors.New("not the URL of a Redis server")
+		}
+		host := options.TLSConfig.ServerName
+		options.TLSConfig = secure.Clone()
+		options.TLSConfig.ServerName = cmp.Or(secure.ServerName, host)
+		options.Dialer = (&tls.Dialer{Config: options.TLSConfig}).DialContext // go-redis's own ignores the context
 		client := redis.NewClient(options)
 		masters[i], err = redlock.NewMaster(client)
 		if err := errors.Join(err, client.Close()); err != nil {
@@ -56,22 +60,4 @@ func Dial(urls []string, secure *tls.Config) ([]redlock.Master, error) {
 		}
 	}
 	return masters, nil
-}
-
-// ClientOptions returns the options of a client of the master with this URL, which Dial has accepted, and which is not memory://.
-func ClientOptions(text string, secure *tls.Config) (*redis.Options, error) {
-	if rest, ok := strings.CutPrefix(text, "valkey"); ok {
-		text = "redis" + rest
-	}
-	options, err := redis.ParseURL(text)
-	if err != nil {
-		return nil, errors.New("not the URL of a Redis server")
-	}
-	if options.TLSConfig != nil && secure != nil {
-		host := options.TLSConfig.ServerName
-		options.TLSConfig = secure.Clone()
-		options.TLSConfig.ServerName = cmp.Or(secure.ServerName, host)
-		options.Dialer = (&tls.Dialer{Config: options.TLSConfig}).DialContext // go-redis's own ignores the context
-	}
-	return options, nil
 }

@@ -1,4 +1,4 @@
-package masters
+package connect
 
 import (
 	"cmp"
@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -42,63 +41,28 @@ const passwordVariable = "REDLOCK_PASSWORD"
 
 // Open returns a locker on the masters. Options that are given count more than the settings.
 func (s *Settings) Open(opts ...redlock.Option) (*redlock.Locker, error) {
-	urls, secure, err := s.resolve()
+	masters, own, err := s.Resolve()
 	if err != nil {
 		return nil, err
 	}
-	own, err := s.options()
-	if err != nil {
-		return nil, err
-	}
-	masters, err := Dial(urls, secure)
-	if err != nil {
-		return nil, fmt.Errorf("--masters: %w", err)
-	}
-	return redlock.New(masters, append(own, opts...)...)
+	return redlock.New(masters, append(own.List(), opts...)...)
 }
 
-// Doctor returns what package doctor needs to know of the settings.
-func (s *Settings) Doctor() (doctor.Settings, error) {
+// Resolve returns the masters, and the options of a locker on them.
+func (s *Settings) Resolve() ([]redlock.Master, Options, error) {
 	urls, secure, err := s.resolve()
 	if err != nil {
-		return doctor.Settings{}, err
+		return nil, Options{}, err
 	}
-	guard, err := s.guard()
+	o, err := s.options()
 	if err != nil {
-		return doctor.Settings{}, err
+		return nil, o, err
 	}
-	skew, err := s.skew()
-	if err != nil {
-		return doctor.Settings{}, err
-	}
-	examined, err := Examined(urls, secure)
-	return doctor.Settings{
-		Masters:  examined,
-		Timeout:  cmp.Or(s.Timeout, redlock.DefaultTimeout),
-		LeastTTL: min(redlock.DefaultTTL, s.maxTTL()),
-		Guard:    guard,
-		MaxSkew:  skew,
-		MaxTTL:   s.maxTTL(),
-		Prefix:   cmp.Or(s.Prefix, redlock.DefaultPrefix),
-	}, err
-}
-
-// Examined returns the masters with these URLs as package doctor wants them.
-func Examined(urls []string, secure *tls.Config) (examined []doctor.Master, err error) {
 	masters, err := Dial(urls, secure)
 	if err != nil {
-		return nil, fmt.Errorf("masters: %w", err)
+		return nil, o, fmt.Errorf("--masters: %w", err)
 	}
-	for i, m := range masters {
-		master := doctor.Master{Name: m.String()}
-		if !InMemory(urls[i]) {
-			if master.Options, err = ClientOptions(urls[i], secure); err != nil {
-				return nil, fmt.Errorf("masters: %w", err)
-			}
-		}
-		examined = append(examined, master)
-	}
-	return examined, nil
+	return masters, o, nil
 }
 
 // resolve reads the files and the environment. Its errors show no URLs, because these may have passwords.
@@ -123,7 +87,7 @@ func (s *Settings) resolve() (urls []string, secure *tls.Config, err error) {
 		return nil, nil, err
 	}
 	for i, text := range given {
-		if InMemory(text) && !s.AllowMemory {
+		if strings.HasPrefix(text, "memory://") && !s.AllowMemory {
 			return nil, nil, fmt.Errorf("--masters: number %d is memory://, whose locks no other process sees: want the URL of a Redis server", i+1)
 		}
 		urls = append(urls, WithUser(text, s.Username, password))
@@ -178,37 +142,18 @@ func (s *Settings) tls() (*tls.Config, error) {
 	return config, nil
 }
 
-func (s *Settings) options() ([]redlock.Option, error) {
-	guard, err := s.guard()
-	if err != nil {
-		return nil, err
+func (s *Settings) options() (o Options, err error) {
+	o = Options{
+		Timeout:  cmp.Or(s.Timeout, redlock.DefaultTimeout),
+		Prefix:   cmp.Or(s.Prefix, redlock.DefaultPrefix),
+		MaxTTL:   cmp.Or(s.MaxTTL, redlock.DefaultMaxTTL),
+		Instance: s.Instance,
 	}
-	skew, err := s.skew()
-	if err != nil {
-		return nil, err
+	if o.Guard, err = durationOrOff("--restart-guard", s.RestartGuard, o.MaxTTL+time.Second); err != nil {
+		return o, err
 	}
-	opts := []redlock.Option{
-		redlock.WithTimeout(cmp.Or(s.Timeout, redlock.DefaultTimeout)),
-		redlock.WithPrefix(cmp.Or(s.Prefix, redlock.DefaultPrefix)),
-		redlock.WithTTL(min(redlock.DefaultTTL, s.maxTTL())),
-		redlock.WithMaxTTL(s.maxTTL()),
-		redlock.WithRestartGuard(guard),
-		redlock.WithMaxSkew(skew),
-	}
-	if s.Instance != "" {
-		opts = append(opts, redlock.WithInstance(s.Instance))
-	}
-	return opts, nil
-}
-
-func (s *Settings) maxTTL() time.Duration { return cmp.Or(s.MaxTTL, redlock.DefaultMaxTTL) }
-
-func (s *Settings) guard() (time.Duration, error) {
-	return durationOrOff("--restart-guard", s.RestartGuard, s.maxTTL()+time.Second)
-}
-
-func (s *Settings) skew() (time.Duration, error) {
-	return durationOrOff("--max-skew", s.MaxSkew, min(redlock.DefaultMaxSkew, s.maxTTL()/2))
+	o.MaxSkew, err = durationOrOff("--max-skew", s.MaxSkew, min(redlock.DefaultMaxSkew, o.MaxTTL/2))
+	return o, err
 }
 
 // durationOrOff reads a setting that can be off, which is 0. Package redlock says whether the duration makes sense.

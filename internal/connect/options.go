@@ -1,0 +1,36 @@
+package connect
+
+import (
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// Options are those of a locker that users set, with the defaults in the place of what they didn't set.
+type Options struct {
+	Timeout  time.Duration
+	Prefix   string
+	MaxTTL   time.Duration
+	Guard    time.Duration // 0: off
+	MaxSkew  time.Duration // 0: off
+	Instance string        // empty: the default
+}
+
+// TTL is that of locks that set none.
+func (o *Options) TTL() time.Duration { return min(redlock.DefaultTTL, o.MaxTTL) }
+
+// List returns the options as package redlock takes them.
+func (o *Options) List() []redlock.Option {
+	all := []redlock.Option{
+		redlock.WithTTL(o.TTL()),
+		redlock.WithMaxTTL(o.MaxTTL),
+		redlock.WithRestartGuard(o.Guard),
+		redlock.WithMaxSkew(o.MaxSkew),
+		redlock.WithTimeout(o.Timeout),
+		redlock.WithPrefix(o.Prefix),
+	}
+	if o.Instance != "" {
+		all = append(all, redlock.WithInstance(o.Instance))
+	}
+	return all
+}
