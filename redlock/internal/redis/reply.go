@@ -37,7 +37,6 @@ func (v *value) reply(cmd *protocol.Command) (reply protocol.Reply, err error) {
 	}
 	number := func(i int, least, most int64) int64 { return check(v.fields[i].number, least, most) }
 	micros := func(i int) int64 { return number(i, 0, protocol.MaxTime.Microseconds()) }
-	fence := func(i int) int64 { return number(i, 1, protocol.MaxTime.Microseconds()) }
 	rest := func(i int) time.Duration { // in milliseconds, which are negative if it is over
 		return time.Duration(max(number(i, math.MinInt64, protocol.MaxTime.Milliseconds()), 0)) * time.Millisecond
 	}
@@ -69,13 +68,13 @@ func (v *value) reply(cmd *protocol.Command) (reply protocol.Reply, err error) {
 	case op == protocol.OpAcquire && v.kind == ':':
 		reply = protocol.Reply{Status: protocol.StatusGranted, Fence: cmd.Fence, Time: check(v.number, 0, protocol.MaxTime.Microseconds()), Alone: true}
 	case op == protocol.OpAcquire && shape(":::"):
-		reply = protocol.Reply{Status: protocol.StatusGranted, Fence: fence(0), Time: micros(1), Former: former(2)}
+		reply = protocol.Reply{Status: protocol.StatusGranted, Fence: micros(0), Time: micros(1), Former: former(2)}
 	case op == protocol.OpAcquire && shape(":$::::"):
 		holder, polls := strings.CutSuffix(name(1), "+")
 		reply = protocol.Reply{Status: protocol.StatusHeld, Holder: holder, Polls: polls, TTL: rest(0), Time: micros(2), Former: former(3),
 			Free: uint16(number(4, -1, protocol.MaxSlots-1) + 1), Elsewhere: uint16(number(5, 0, protocol.MaxSlots))}
 	case op == protocol.OpAcquire && shape("::::"):
-		reply = protocol.Reply{Status: protocol.StatusDone, Fence: fence(0), TTL: rest(1), Time: micros(2), Former: former(3)}
+		reply = protocol.Reply{Status: protocol.StatusDone, Fence: micros(0), TTL: rest(1), Time: micros(2), Former: former(3)}
 	case op == protocol.OpRecall && shape(":::$"):
 		reply = protocol.Reply{Status: protocol.StatusExpired, Time: micros(2)}
 		if fence := micros(0); fence > 0 {
