@@ -34,7 +34,7 @@ func (m monologue) LocalAddr() net.Addr              { return &net.TCPAddr{} }
 type admitted struct{ t *testing.T }
 
 func (a admitted) Admit(s protocol.Server) error {
-	if most := protocol.MaxTime; s.Time < 0 || s.Time > most.Microseconds() || s.Uptime < 0 || s.Uptime > most || s.Memory.Used < 0 || s.Memory.Max < 0 {
+	if most := protocol.MaxTime; s.Time < 0 || s.Time > most.Microseconds() || s.Uptime.Abs() > most || s.Memory.Used < 0 || s.Memory.Max < 0 {
 		a.t.Errorf("a server says %+v", s)
 	}
 	return nil

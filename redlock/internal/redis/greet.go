@@ -10,6 +10,7 @@ import (
 	"maps"
 	"math"
 	"net"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -44,7 +45,12 @@ func greet(ctx context.Context, cn *redis.Conn, ready *time.Time, admits protoco
 	for _, section := range sections {
 		maps.Insert(info, infoFields(section.Val()))
 	}
-	uptime, hasUptime := protocol.ParseNumber(info["uptime_in_seconds"], int64(protocol.MaxTime/time.Second))
+	up, errUp := strconv.ParseInt(info["uptime_in_seconds"], 10, 64) // negative if its clock was set back since it started
+	uptime, most := time.Duration(0), int64(protocol.MaxTime/time.Second)
+	hasUptime := errUp == nil && -most <= up && up <= most
+	if hasUptime {
+		uptime = time.Duration(up) * time.Second
+	}
 	at, err := timeOf(clock)
 	if err != nil {
 		return err
@@ -53,7 +59,7 @@ func greet(ctx context.Context, cn *redis.Conn, ready *time.Time, admits protoco
 		RunID:     info["run_id"],
 		Version:   info["redis_version"],
 		Mode:      cmp.Or(info["redis_mode"], info["server_mode"]), // Redis, Valkey
-		Uptime:    time.Duration(uptime) * time.Second,
+		Uptime:    uptime,
 		HasUptime: hasUptime,
 		Role:      info["role"],
 		Memory:    memoryOf(info),
