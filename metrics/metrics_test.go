@@ -252,7 +252,8 @@ func TestLockersThatComeAndGo(t *testing.T) {
 	before := newLocker(t, m, live)
 	down("memory://a")
 	down("memory://b")
-	after := newLocker(t, m, []string{"memory://b", "redis://127.0.0.1:1", "memory://d"})
+	after := newLocker(t, m, []string{"memory://b", "memory://d"})
+	other := newLocker(t, m, []string{"redis://127.0.0.1:1"})
 	held, err := before.TryLock(t.Context(), "42")
 	if err != nil {
 		t.Fatal(err)
@@ -279,6 +280,7 @@ func TestLockersThatComeAndGo(t *testing.T) {
 	}
 	requireSeries(t, m, map[string]float64{`master_failures_total{master="memory://b",reason="hung"}`: 2})
 	_ = after.Close()
+	_ = other.Close()
 	if left := with(series(t, m), "master="); len(left) > 0 {
 		t.Errorf("of masters that are gone: %v", left)
 	}

@@ -158,11 +158,15 @@ func TestNoMasters(t *testing.T) {
 	}
 }
 
-func TestDuplicatesAreRefused(t *testing.T) {
+// TestMastersAreRefused: those on which two processes could have a lock at once.
+func TestMastersAreRefused(t *testing.T) {
 	for want, urls := range map[string][]string{
 		"1 and 3 are both":     {"redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.1:6379"},
 		"are both redis://a:1": {"redis://a:1/0", "redis://user:secret@a:1/1"}, // another database is no other server
 		"are both memory://":   {"memory://", "memory://"},
+
+		"master 3 is memory://, beside servers":  {"redis://10.0.0.1", "redis://10.0.0.2", "memory://"},
+		"master 1 is memory://a, beside servers": {"memory://a", "memory://b", "redis://10.0.0.1"},
 	} {
 		_, dialErr := redlock.Dial(urls...)
 		var masters []redlock.Master

@@ -54,15 +54,15 @@ type Locker struct {
 //
 // All processes that share locks must have the same masters, prefix and max TTL.
 //
-// The error is about the options, an empty list of masters, or a master that is named twice. The
-// masters are closed then, too.
+// The error is about the options, an empty list of masters, a master that is named twice, or one in memory beside
+// servers. The masters are closed then, too.
 func New(masters []Master, opts ...Option) (*Locker, error) {
 	o, err := newOptions(opts)
 	if err == nil && len(masters) == 0 {
 		err = errors.New("redlock: no masters; give one, or three or five so that locks survive the loss of a server")
 	}
 	if err == nil {
-		err = distinct(masters)
+		err = checkMasters(masters)
 	}
 	if err != nil {
 		for _, m := range masters {
@@ -109,9 +109,11 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 // soloWait is so long that one master mostly answers meanwhile, and so short that nobody notices one that doesn't.
 const soloWait = 2 * time.Millisecond
 
-// distinct refuses one master named twice.
-func distinct(masters []Master) error {
+// checkMasters refuses masters of which no majority excludes others: one that is named twice, and one in memory beside servers, which is
+// another one in each process.
+func checkMasters(masters []Master) error {
 	seen := make(map[string]int)
+	inMemory := 0
 	for i, m := range masters {
 		if m.impl == nil {
 			return fmt.Errorf("redlock: master %d is empty: make it with Dial, NewMaster or NewMemoryMaster", i+1)
@@ -121,6 +123,13 @@ func distinct(masters []Master) error {
 			return fmt.Errorf("redlock: masters %d and %d are both %s: each must be an independent server", first+1, i+1, name)
 		}
 		seen[name] = i
+		if m.inMemory() {
+			inMemory++
+		}
+	}
+	if 0 < inMemory && inMemory < len(masters) {
+		i := slices.IndexFunc(masters, Master.inMemory)
+		return fmt.Errorf("redlock: master %d is %s, beside servers: each process has one of its own, so that two could have a lock at once; name only servers", i+1, masters[i])
 	}
 	return nil
 }

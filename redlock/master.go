@@ -37,6 +37,11 @@ func (m Master) server() string {
 	return m.String()
 }
 
+func (m Master) inMemory() bool {
+	_, ok := m.impl.(*memory.Master)
+	return ok
+}
+
 func (m Master) close() error {
 	if m.impl == nil {
 		return nil
@@ -110,7 +115,7 @@ func Open(urls []string, opts ...Option) (*Locker, error) {
 // pool_size and read_timeout, are refused because they would have no effect: a Locker has one connection to each master for locks,
 // one for results while there are any, and WithTimeout. For a private certificate authority or a client certificate see NewMaster.
 //
-// Dial does not connect: New does. A server that is named twice is an error. Errors refer to a URL by its
+// Dial does not connect: New does. A server that is named twice is an error, and so is memory:// beside a server. Errors refer to a URL by its
 // position in the list, because it may contain a password.
 func Dial(urls ...string) ([]Master, error) {
 	masters := make([]Master, 0, len(urls))
@@ -121,7 +126,7 @@ func Dial(urls ...string) ([]Master, error) {
 		}
 		masters = append(masters, Master{m})
 	}
-	return masters, distinct(masters)
+	return masters, checkMasters(masters)
 }
 
 const sentinelAdvice = "Sentinel is not supported: a replica that it promotes may lack the newest locks, which would be given twice; " +

@@ -58,6 +58,12 @@ func TestValidateConnectsToNoMaster(t *testing.T) {
 	if text, code := command(twice, "validate"); code == 0 || !strings.Contains(text, "each must be an independent server") {
 		t.Errorf("a master that is named twice is not found: exit code %d\n%s", code, text)
 	}
+	mixed := strings.Replace(config("", payRule), url, url+" memory://", 1)
+	for _, args := range [][]string{{"validate"}, {"redlock", "doctor"}} {
+		if text, code := command(mixed, args...); code == 0 || !strings.Contains(text, "master 2 is memory://, beside servers") {
+			t.Errorf("caddy %q: memory beside a server is not found: exit code %d\n%s", args, code, text)
+		}
+	}
 	if text, code := command(config("instance web\u00e9", payRule), "validate"); code == 0 || !strings.Contains(text, "instance") {
 		t.Errorf("what package redlock refuses is not found: exit code %d\n%s", code, text)
 	}
