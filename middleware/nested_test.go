@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
@@ -43,6 +44,44 @@ func TestReentrancy(t *testing.T) {
 	requireFree(t, l, "order:42")
 	requireFree(t, other, "order:42")
 	requireFree(t, l, "between")
+}
+
+// What isn't a rule doesn't know that the request holds the key: it is told so at once, in place of waiting for itself.
+func TestHeldByTheRequestItself(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, live)
+	nobody := func(context.Context, *redlock.Lock) error {
+		t.Error("two have the key")
+		return nil
+	}
+	for name, rule := range map[string]middleware.Rule{"canceled": {OnClientAbort: middleware.Cancel, Wait: bound}, "to its end": {Wait: bound}} {
+		within := orders(l, func(w http.ResponseWriter, r *http.Request) {
+			err := l.Do(r.Context(), "order:42", nobody, redlock.WithWait(bound))
+			if !errors.Is(err, redlock.ErrHeldByCaller) {
+				t.Errorf("%s, Do in the handler: %v", name, err)
+			}
+			middleware.RefusalOf(r.Context(), err).Write(w)
+		}, rule)
+		requireItself := func(where string, status int, header http.Header, body string) {
+			t.Helper()
+			if status != http.StatusInternalServerError || header.Get("Redlock-Outcome") != "failed" || header.Get("Retry-After") != "" || !strings.Contains(body, "holds itself") {
+				t.Errorf("%s, %s: %d %q %s", name, where, status, header, body)
+			}
+		}
+		got := post(t, serve(t, within).URL, "Order", "42")
+		requireItself("Do in the handler", got.StatusCode, got.Header, got.body)
+
+		inner := orders(l, func(http.ResponseWriter, *http.Request) { _ = nobody(nil, nil) }, rule)
+		if err := l.Do(t.Context(), "order:42", func(ctx context.Context, _ *redlock.Lock) error {
+			r, w := httptest.NewRequest(http.MethodPost, "/", nil).WithContext(ctx), httptest.NewRecorder()
+			r.Header.Set("Order", "42")
+			inner.ServeHTTP(w, r)
+			requireItself("the rule in Do", w.Code, w.Header(), w.Body.String())
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // A lock that the request has released doesn't count: work that a handler left behind takes the key again.

@@ -107,6 +107,9 @@ func detailOf(outcome Outcome, err error) string {
 		if errors.Is(err, redlock.ErrClosed) {
 			return "the server has closed its locks"
 		}
+		if errors.Is(err, redlock.ErrHeldByCaller) {
+			return "the request would wait for a lock that it holds itself"
+		}
 		if errors.Is(err, remember.ErrUnreadable) {
 			return "the remembered response can't be read"
 		}

@@ -536,6 +536,8 @@ func (s *Serializer) refusalOfLock(ctx context.Context, err error) *Refusal {
 		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = http.StatusUnprocessableEntity, OutcomeMismatch, 0
 	case errors.Is(err, redlock.ErrUnreadable): // never taken for a missing quorum, for which the request might be served
 		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, OutcomeUnreadable
+	case errors.Is(err, redlock.ErrHeldByCaller): // a client that tried again would get this again
+		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = http.StatusInternalServerError, OutcomeFailed, 0
 	case errors.As(err, &held):
 		refusal.Status, refusal.Turn.Outcome = s.HeldStatus, OutcomeHeld
 		refusal.RetryAfter = s.pace.retryAfter(held.RetryAfter, max(held.Slots, 1))

@@ -37,6 +37,9 @@
 //	case err != nil: // ctx ended at once, the Locker is closed, or an option is wrong
 //	}
 //
+// Locks are not reentrant: a call with the context of a lock that has its key, or with a child of that context, fails at
+// once with ErrHeldByCaller, because it would wait for itself. With another context it does wait.
+//
 // WithWait and the context given to Lock bound the wait only. Work under a lock stops with the context of the lock:
 // Do gives it to its function, and Lock.Context and Lock.WithContext return it.
 //

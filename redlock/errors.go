@@ -30,6 +30,9 @@ var (
 	// ErrTooManyWaiters means that as many calls as WithMaxWaiters allows already wait for the lock in
 	// this process. The error is a *HeldError, and matches ErrHeld too.
 	ErrTooManyWaiters = errors.New("redlock: too many wait for the lock")
+	// ErrHeldByCaller means that a call would wait for itself: its context is that of work under the lock, as of Do, Lock.Context or a
+	// middleware, or a child of it. Locks are not reentrant. The error is a *HeldError, and matches ErrHeld too.
+	ErrHeldByCaller = errors.New("redlock: the caller itself holds the lock, and would wait for itself")
 	// ErrConcurrency means that WithConcurrency allows more than one holder, where there must be one: for
 	// WithRecall, WithOncePer and Once, and for the result of UnlockWith.
 	ErrConcurrency = errors.New("redlock: the concurrency is above 1")
@@ -75,7 +78,7 @@ type HeldError struct {
 	// Slots is how many may hold the key at once in the view of the call: see WithConcurrency. All of them are taken, or others are next.
 	Slots int
 	// Err is why the call did not wait any longer: the context's error, context.DeadlineExceeded when the time
-	// of WithWait was over, or ErrTooManyWaiters. It is nil for a call that does not wait.
+	// of WithWait was over, ErrTooManyWaiters or ErrHeldByCaller. It is nil for a call that does not wait.
 	Err error
 }
 

@@ -15,7 +15,8 @@ import (
 type gates struct {
 	mu    sync.Mutex
 	byKey map[string]*gate
-	came  uint64 // how many calls have come so far
+	came  uint64    // how many calls have come so far
+	told  time.Time // when a call that waits long was logged last
 }
 
 // gate is where the calls for one key queue up within this process, in the order in which they came. Of a key with n slots so many calls
@@ -459,7 +460,7 @@ func settled(some []seenGate) []seenGate {
 }
 
 func (s *seenGate) settle() {
-	s.locks = slices.DeleteFunc(s.locks, func(k *Lock) bool { return k.ctx.Err() != nil })
+	s.locks = slices.DeleteFunc(s.locks, func(k *Lock) bool { return k.own.Err() != nil })
 }
 
 // appendStatuses appends what is shown of the gate: one for each lock that is held, or else one.
@@ -486,6 +487,25 @@ func (s *seenGate) appendStatuses(all []KeyStatus, key string) []KeyStatus {
 		all[first].Line = append(all[first].Line, Call{Label: c.label, Since: c.began, Request: c.request})
 	}
 	return all
+}
+
+// longWaitPause is the time between two lines of the log about calls that wait long.
+const longWaitPause = time.Minute
+
+// heldSince returns a lock for which a caller in line waits, if all locks of this process on the key were held before it came; else nil.
+// due says whether it is time to log that.
+func (g *gates) heldSince(c *caller) (holder *Lock, due bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	locks := c.gate.locks
+	if len(locks) == 0 || slices.ContainsFunc(locks, func(k *Lock) bool { return k.since().After(c.began) }) {
+		return nil, false
+	}
+	now := time.Now()
+	if due = g.told.IsZero() || now.Sub(g.told) >= longWaitPause; due {
+		g.told = now
+	}
+	return locks[0], due
 }
 
 // held returns the error for a caller that finds all slots taken, or wanted, within this process.
@@ -668,7 +688,7 @@ func (g *gates) holding(key, token string) *Lock {
 	line, _ := protocol.SlotOf(key)
 	if at := g.byKey[line]; at != nil {
 		for _, k := range at.locks {
-			if k.attempt.acquires[0].Token == token && k.ctx.Err() == nil {
+			if k.attempt.acquires[0].Token == token && k.own.Err() == nil {
 				return k
 			}
 		}

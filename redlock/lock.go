@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,18 +20,17 @@ type Lock struct {
 	gate        *gate
 	caller      *caller
 	acquisition Acquisition
-	ctx         context.Context
-	cancel      context.CancelCauseFunc
-	holdEnd     time.Time // when it is lost although it could be renewed; zero for never
+	own         heldContext // of Context
+	holdEnd     time.Time   // when it is lost although it could be renewed; zero for never
 
 	mu      sync.Mutex
-	until   time.Time                             // end of the validity so far
-	renewal *renewal                              // the last one; nil before the first
-	next    time.Time                             // of the next renewal
-	forced  bool                                  // it is lost because it was released by force
-	by      string                                // who did that, as the masters say
-	cause   error                                 // why it has ended, as decide says: then it is never renewed again; nil while it is held
-	derived map[*context.CancelCauseFunc]struct{} // end contexts of WithContext
+	until   time.Time                 // end of the validity so far
+	renewal *renewal                  // the last one; nil before the first
+	next    time.Time                 // of the next renewal
+	forced  bool                      // it is lost because it was released by force
+	by      string                    // who did that, as the masters say
+	cause   error                     // why it has ended, as decide says: then it is never renewed again; nil while it is held
+	derived map[*heldContext]struct{} // those of WithContext
 
 	scheduled scheduled        // in the keeper's schedule
 	whole     []*Lock          // the locks on all keys of the call, if they are several; the first is the caller's
@@ -51,7 +51,8 @@ func newLock(ctx context.Context, a *attempt, c *caller, via Via) *Lock {
 		k.holdEnd = a.start.Add(c.maxHold)
 	}
 	k.until = k.bounded(a.until())
-	k.ctx, k.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	k.own.lock = k
+	k.own.Context, k.own.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	return k
 }
 
@@ -69,30 +70,72 @@ func (k *Lock) bounded(end time.Time) time.Time {
 // Context returns a context that ends when the lock does. Its cause (see context.Cause) is ErrLost or
 // ErrMaxHold if the lock was lost, context.Canceled after Unlock, and ErrClosed if the Locker was closed. It has the
 // values of the context given to Lock, but does not end with it: that context bounds the wait for the lock.
-func (k *Lock) Context() context.Context { return k.ctx }
+// A call for one of the lock's keys with this context, one of WithContext, or a child of them fails with ErrHeldByCaller.
+func (k *Lock) Context() context.Context { return &k.own }
 
 // WithContext returns a child of ctx that also ends, with the same cause, when the lock does: before anybody else can have it. Call
 // the cancel function when the work is done.
 func (k *Lock) WithContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
+	held := &heldContext{lock: k}
+	held.Context, held.cancel = context.WithCancelCause(ctx)
 	k.mu.Lock()
 	ended := k.cause
 	if ended == nil {
 		if k.derived == nil {
-			k.derived = make(map[*context.CancelCauseFunc]struct{}, 1)
+			k.derived = make(map[*heldContext]struct{}, 1)
 		}
-		k.derived[&cancel] = struct{}{}
+		k.derived[held] = struct{}{}
 	}
 	k.mu.Unlock()
 	if ended != nil {
-		cancel(ended)
+		held.cancel(ended)
 	}
-	return ctx, func() {
+	return held, func() {
 		k.mu.Lock()
-		delete(k.derived, &cancel)
+		delete(k.derived, held)
 		k.mu.Unlock()
-		cancel(context.Canceled)
+		held.cancel(context.Canceled)
 	}
+}
+
+// heldContext is a context of work under a lock. It knows the lock, so that a call of this work for the same key is told that it would
+// wait for itself.
+type heldContext struct {
+	context.Context
+	lock   *Lock
+	cancel context.CancelCauseFunc
+}
+
+type heldContextKey struct{}
+
+func (c *heldContext) Value(key any) any {
+	if key == (heldContextKey{}) {
+		return c
+	}
+	return c.Context.Value(key)
+}
+
+// innermost returns the context of the innermost lock that a context is under, or nil.
+func innermost(ctx context.Context) *heldContext {
+	held, _ := ctx.Value(heldContextKey{}).(*heldContext)
+	return held
+}
+
+// waitsForItself reports whether a call in this context would wait for a lock that the context is under: all that may have the key at once, in
+// the view of the call, are such locks. nil is under no lock.
+func (c *heldContext) waitsForItself(l *Locker, call *caller) bool {
+	var holders []*Lock
+	for ; c != nil; c = innermost(c.Context) {
+		if c.lock.Err() != nil {
+			continue
+		}
+		for _, part := range c.lock.parts() {
+			if part.caller.key == call.key && part.attempt.locker.sharesMasters(l) && !slices.Contains(holders, part) {
+				holders = append(holders, part)
+			}
+		}
+	}
+	return len(holders) >= int(call.slots)
 }
 
 // Fence returns the lock's fencing token: a number below 2^53 that is larger than that of every lock on the
@@ -250,12 +293,12 @@ func (k *Lock) decide(cause error) bool {
 		part.cause, part.derived = cause, nil
 		part.attempt.stopTimer() // from now on it is the release's
 		part.mu.Unlock()
-		part.cancel(cause)
-		for cancel := range derived {
-			(*cancel)(cause)
+		part.own.cancel(cause)
+		for held := range derived {
+			held.cancel(cause)
 		}
+		part.attempt.locker.succession.leave(part.attempt.locker, part.caller)
 	}
-	k.attempt.locker.succession.leave(k.attempt.locker, k.caller)
 	return true
 }
 
@@ -456,7 +499,7 @@ func (k *Lock) store() error {
 	if k.Err() != nil { // a lost lock leaves nothing
 		return errNotStored
 	}
-	ctx, cancel := context.WithTimeout(k.ctx, resultTime)
+	ctx, cancel := context.WithTimeout(&k.own, resultTime)
 	defer cancel()
 	if !a.locker.enterRoom(ctx) {
 		return errNoRoom

@@ -355,6 +355,13 @@ func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try boo
 			c.call = callers
 		}
 	}
+	if held := innermost(ctx); held != nil {
+		for _, c := range callers {
+			if held.waitsForItself(l, c) {
+				return nil, &HeldError{Slots: int(c.slots), Err: ErrHeldByCaller}
+			}
+		}
+	}
 	first, err := l.reach(&wait, callers, nil)
 	if err == nil {
 		first, err = l.succeed(&wait, callers, first)
@@ -432,16 +439,22 @@ func (l *Locker) awaitFirst(ctx context.Context, later <-chan *DoneError, recall
 
 func (l *Locker) standInLine(ctx context.Context, callers []*caller, blocked *caller) (*attempt, error) {
 	turn, err := blocked.turn, error(nil)
-	select {
-	case a := <-turn:
-		if blocked.done != nil {
-			return nil, blocked.done
+	long := time.NewTimer(longWait)
+	defer long.Stop()
+	for err == nil {
+		select {
+		case a := <-turn:
+			if blocked.done != nil {
+				return nil, blocked.done
+			}
+			return a, nil
+		case <-long.C:
+			l.tellLongWait(blocked)
+		case <-ctx.Done():
+			err = ended(ctx, l.gates.held(blocked))
+		case <-l.closing:
+			err = ErrClosed
 		}
-		return a, nil
-	case <-ctx.Done():
-		err = ended(ctx, l.gates.held(blocked))
-	case <-l.closing:
-		err = ErrClosed
 	}
 	if !l.gates.giveUp(callers) { // it has just become the head: what it was handed must be given back
 		if a := <-turn; a != nil {
@@ -450,6 +463,25 @@ func (l *Locker) standInLine(ctx context.Context, callers []*caller, blocked *ca
 		l.gates.keepOnly(nil, callers)
 	}
 	return nil, err
+}
+
+// longWait is how long a call stands in line behind one lock of its own process before that is told: it may be waiting for itself, in a
+// way that its context doesn't show.
+const longWait = time.Second
+
+// tellLongWait tells the tracer, and now and then the log, that a call waits for a lock of this process, if that was held before it came.
+func (l *Locker) tellLongWait(c *caller) {
+	holder, due := l.gates.heldSince(c)
+	if holder == nil {
+		return
+	}
+	if l.trace != nil {
+		l.trace(Attempt{Via: ViaFree, Took: time.Since(c.began), For: fmt.Sprintf("a lock which this very process holds, with fence %d", holder.Fence())})
+	}
+	if due {
+		l.logger.Info("a call has waited for a second for a lock which this very process has held since before: does it wait for itself?",
+			"label", c.label, "holder_label", holder.caller.label, "fence", holder.Fence())
+	}
 }
 
 // stopped returns why a call must leave, or nil.

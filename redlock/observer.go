@@ -183,7 +183,7 @@ func (q queuedObserver) MasterUp(master string) {
 // doesn't have the key.
 type Attempt struct {
 	Token  string        // the beginning of its token, by which Inspect shows a holder
-	Number int           // among those of its call, from 1
+	Number int           // among those of its call, from 1; 0 for none: the call has stood in line for a second for a lock of this process
 	Via    Via           // what has begun it; ViaFree for the first
 	Took   time.Duration // until it was decided: about one round trip to the masters that decided it
 	Votes  []Vote        // of all masters, in the order of Status
@@ -206,6 +206,9 @@ type Vote struct {
 
 // String is the attempt as a line, for a log.
 func (a Attempt) String() string {
+	if a.Number == 0 {
+		return fmt.Sprintf("no attempt for %v: waits for %s", a.Took.Round(time.Microsecond), a.For)
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "attempt %d by %s (%s), %v: ", a.Number, a.Token, a.began(), a.Took.Round(time.Microsecond))
 	if a.Err == nil {

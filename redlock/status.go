@@ -431,6 +431,11 @@ func (l *Locker) Keyspace() string {
 	return strings.Join(names, "\n")
 }
 
+// sharesMasters reports whether two Lockers see the same locks.
+func (l *Locker) sharesMasters(with *Locker) bool {
+	return l == with || l.Keyspace() == with.Keyspace()
+}
+
 // disagreements returns what other processes have otherwise.
 func (r *registry) disagreements() (all []Disagreement) {
 	if r == nil {
