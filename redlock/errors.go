@@ -77,16 +77,19 @@ type HeldError struct {
 	RetryAfter time.Duration
 	// Slots is how many may hold the key at once in the view of the call: see WithConcurrency. All of them are taken, or others are next.
 	Slots int
+	// Label is that of the call: see WithLabel. No error names a key.
+	Label string
 	// Err is why the call did not wait any longer: the context's error, context.DeadlineExceeded when the time
 	// of WithWait was over, ErrTooManyWaiters or ErrHeldByCaller. It is nil for a call that does not wait.
 	Err error
 }
 
 func (e *HeldError) Error() string {
+	text := withLabel(ErrHeld, e.Label)
 	if e.Slots > 1 {
-		return withCause(fmt.Sprintf("%v: all %d slots are taken", ErrHeld, e.Slots), e.Err)
+		text += fmt.Sprintf(": all %d slots are taken", e.Slots)
 	}
-	return withCause(ErrHeld.Error(), e.Err)
+	return withCause(text, e.Err)
 }
 
 // Unwrap returns ErrHeld and Err.
@@ -108,6 +111,7 @@ type QuorumError struct {
 	Masters []*MasterError
 	// RetryAfter is when enough masters will have passed their restart guards; 0 if guards are not the reason.
 	RetryAfter time.Duration
+	Label      string // as in HeldError
 	// Err is what ended the call, if not the replies of the masters: the context's error, context.DeadlineExceeded
 	// when the time of WithWait was over, the reason why this process may not lock, or, of Unlock, that masters hang. It is
 	// nil otherwise.
@@ -115,7 +119,7 @@ type QuorumError struct {
 }
 
 func (e *QuorumError) Error() string {
-	text := ErrNoQuorum.Error()
+	text := withLabel(ErrNoQuorum, e.Label)
 	switch usable := e.Total - len(e.Masters); {
 	case e.Total == 0:
 	case usable < e.Quorum:
@@ -151,12 +155,13 @@ func (e *QuorumError) Unwrap() []error {
 type UnreadableError struct {
 	// Masters are the masters that failed, each with the reason.
 	Masters []*MasterError
+	Label   string // as in HeldError
 	// Err is what ended the call, if not the replies of the masters, as in QuorumError.
 	Err error
 }
 
 func (e *UnreadableError) Error() string {
-	text := ErrUnreadable.Error()
+	text := withLabel(ErrUnreadable, e.Label)
 	for i, m := range e.Masters {
 		if i == 0 {
 			text += ": " + m.Error()
@@ -176,7 +181,7 @@ type MasterError struct {
 	Err    error
 }
 
-func (e *MasterError) Error() string { return e.Master + ": " + e.Err.Error() }
+func (e *MasterError) Error() string { return e.Master + ": " + inner(e.Err) }
 
 // Unwrap returns the master's own error.
 func (e *MasterError) Unwrap() error { return e.Err }
@@ -209,9 +214,48 @@ func ended(ctx context.Context, failure error) error {
 
 func withCause(text string, cause error) string {
 	if cause != nil {
-		text += " (" + cause.Error() + ")"
+		text += " (" + inner(cause) + ")"
 	}
 	return text
+}
+
+// inner returns the text of an error as a part of another one, which says already that it is of this package.
+func inner(err error) string { return strings.ReplaceAll(err.Error(), "redlock: ", "") }
+
+// becauseError is an error with the error that is its cause.
+type becauseError struct{ error, cause error }
+
+func (e becauseError) Error() string { return e.error.Error() + ": " + inner(e.cause) }
+
+func (e becauseError) Unwrap() []error { return []error{e.error, e.cause} }
+
+func withLabel(sentinel error, label string) string {
+	if label == "" {
+		return sentinel.Error()
+	}
+	return sentinel.Error() + " [" + label + "]"
+}
+
+// labeled returns the error of a call with its label. Calls that wait for each other may share the error itself.
+func labeled(err error, label string) error {
+	if label == "" {
+		return err
+	}
+	switch e := err.(type) {
+	case *HeldError:
+		own := *e
+		own.Label = label
+		return &own
+	case *QuorumError:
+		own := *e
+		own.Label = label
+		return &own
+	case *UnreadableError:
+		own := *e
+		own.Label = label
+		return &own
+	}
+	return err
 }
 
 func withSentinel(sentinel, cause error) []error {

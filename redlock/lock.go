@@ -478,7 +478,7 @@ func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
 			err = errors.Join(wrong, err)
 		}
 		if err != nil && !remembered {
-			err = fmt.Errorf("%w: %w", ErrNotRemembered, err)
+			err = becauseError{ErrNotRemembered, err}
 		}
 		k.unlockErr = err
 	})

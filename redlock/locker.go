@@ -314,10 +314,14 @@ func (l *Locker) lock(ctx context.Context, keys []string, opts []LockOption, try
 		return nil, fmt.Errorf("redlock: %d keys in one call: at most %d can be locked together", len(keys), MaxKeys)
 	case len(keys) > 1 && o.recall:
 		return nil, errors.New("redlock: WithRecall and WithOncePer are for calls with one key")
-	case o.period > 0:
-		return l.ofPeriod(ctx, keys, o, try)
 	}
-	return l.take(ctx, keys, o, try)
+	var lock *Lock
+	if o.period > 0 {
+		lock, err = l.ofPeriod(ctx, keys, o, try)
+	} else {
+		lock, err = l.take(ctx, keys, o, try)
+	}
+	return lock, labeled(err, o.label)
 }
 
 // take takes the locks on the keys, or returns why it can't.
