@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -50,12 +51,16 @@ func (c *runCommand) acquire(ctx context.Context) (*holding, error) {
 	if err != nil {
 		return nil, &coded{codeUsage, err}
 	}
-	told := c.explainWait(ctx, func(ctx context.Context) (holder string, fence uint64) {
+	inspect := func(ctx context.Context) (holder string, fence uint64) {
 		if seen, err := locker.Inspect(ctx, c.key); err == nil {
 			return seen.Holder, seen.Fence
 		}
 		return "", 0
-	}, func(context.Context) time.Time {
+	}
+	if err := c.refuseOwn(ctx, inspect); err != nil {
+		return nil, errors.Join(err, locker.Close())
+	}
+	told := c.explainWait(ctx, inspect, func(context.Context) time.Time {
 		status := locker.Status()
 		var restarted []time.Time
 		for _, m := range status.Masters {
@@ -87,13 +92,42 @@ func (c *runCommand) acquireThrough(ctx context.Context) (*holding, error) {
 	if err != nil {
 		return nil, &coded{codeUsage, err}
 	}
-	told := c.explainWait(ctx, func(ctx context.Context) (holder string, fence uint64) { return agent.inspect(ctx, c.key) }, agent.guardedUntil)
+	inspect := func(ctx context.Context) (holder string, fence uint64) { return agent.inspect(ctx, c.key) }
+	if err := c.refuseOwn(ctx, inspect); err != nil {
+		return nil, err
+	}
+	told := c.explainWait(ctx, inspect, agent.guardedUntil)
 	lease, first, err := c.lockThrough(ctx, agent)
 	told()
 	if err != nil {
 		return nil, err
 	}
 	return &holding{lease: lease, fence: first.Fence, slot: first.Slot, free: func(done bool) error { return lease.release(done && c.period > 0) }}, nil
+}
+
+// heldVariable has the keys, each with its fence, that this process and those above it hold by redlock run, as JSON.
+const heldVariable = "REDLOCK_HELD"
+
+func heldAbove() map[string]uint64 {
+	held := make(map[string]uint64)
+	_ = json.Unmarshal([]byte(os.Getenv(heldVariable)), &held) // who sets it to something else holds nothing
+	if held == nil {
+		held = make(map[string]uint64)
+	}
+	return held
+}
+
+// refuseOwn returns an error if a redlock run above this one has the key, which would wait for itself. Its variable alone doesn't say so:
+// a daemon may have inherited it, and the lock be gone.
+func (c *runCommand) refuseOwn(ctx context.Context, inspect func(context.Context) (holder string, fence uint64)) error {
+	own, above := heldAbove()[c.key]
+	if !above || c.most > 1 {
+		return nil
+	}
+	if holder, fence := inspect(ctx); holder == "" || fence != 0 && fence != own { // 0: the masters forget it for a moment between renewals
+		return nil
+	}
+	return &coded{codeUsage, errors.New("the redlock run around this one has the lock on the same key: this one would wait for itself")}
 }
 
 // quorumAt returns when so many masters that have just started will have a vote again; zero if they are too few, or none is missing.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/spf13/cobra"
@@ -66,9 +67,14 @@ func execute(root *cobra.Command) int {
 	failed := &coded{code: exitError, err: err}
 	errors.As(err, &failed)
 	if failed.err != nil {
-		fmt.Fprintln(os.Stderr, "redlock:", failed.err)
+		tell("%v", failed.err)
 	}
 	return failed.code
+}
+
+// tell prints a line for whoever runs the command. It begins with the program's name, as errors of package redlock do.
+func tell(format string, args ...any) {
+	fmt.Fprintln(os.Stderr, "redlock:", strings.ReplaceAll(fmt.Sprintf(format, args...), "redlock: ", ""))
 }
 
 // output remembers that something could not be written, such as to a disk that is full.

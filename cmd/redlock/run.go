@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -229,6 +230,13 @@ func (c *runCommand) environment(held *holding) []string {
 	if c.most > 1 {
 		env = append(env, fmt.Sprintf("REDLOCK_SLOT=%d", held.slot))
 	}
+	if held.slot == 0 {
+		all := heldAbove()
+		all[c.key] = held.fence
+		if text, err := json.Marshal(all); err == nil {
+			env = append(env, heldVariable+"="+string(text))
+		}
+	}
 	return env
 }
 
@@ -256,8 +264,6 @@ func onTerminal(format string, args ...any) error {
 	}
 	return fmt.Errorf(format, args...)
 }
-
-func tell(format string, args ...any) { fmt.Fprintf(os.Stderr, "redlock: "+format+"\n", args...) }
 
 func isTerminal(file *os.File) bool {
 	info, err := file.Stat()

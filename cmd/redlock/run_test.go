@@ -136,6 +136,39 @@ func TestHeld(t *testing.T) {
 	})
 }
 
+// TestRunInItself: one inside another for the same key would wait for itself, however many are in between, and says so at once. One that has
+// only inherited the variable doesn't.
+func TestRunInItself(t *testing.T) {
+	eachWay(t, func(t *testing.T, _ []*redistest.Server, run func(args ...string) *exec.Cmd) {
+		in := func(cmd *exec.Cmd, key string, flags ...string) *exec.Cmd {
+			return run(append(flags, append([]string{key, "--"}, cmd.Args...)...)...)
+		}
+		for name, cmd := range map[string]*exec.Cmd{
+			"directly":        in(run("--wait", "10s", "k", "--", "echo", "ran"), "k"),
+			"another between": in(in(run("--wait", "10s", "k", "--", "echo", "ran"), "j"), "k"),
+			"without a wait":  in(run("--try", "k", "--", "echo", "ran"), "k"),
+			"with a long ttl": in(run("--wait", "10s", "k", "--", "echo", "ran"), "k", "--ttl", "1m"),
+		} {
+			if out, errs, code := finish(t, cmd); code != codeUsage || out != "" || !strings.Contains(errs, "would wait for itself") {
+				t.Errorf("%s: exit code %d, %q %q", name, code, out, errs)
+			}
+		}
+		if out, errs, code := finish(t, in(run("--concurrency", "2", "k", "--", "echo", "ran"), "k", "--concurrency", "2")); code != 0 || out != "ran\n" {
+			t.Errorf("another slot: exit code %d, %q %q", code, out, errs)
+		}
+		inherited := run("--wait", "1ms", "k", "--", "echo", "ran")
+		inherited.Env = append(inherited.Env, `REDLOCK_HELD={"k":1}`)
+		if out, errs, code := finish(t, inherited); code != 0 || out != "ran\n" {
+			t.Errorf("free: exit code %d, %q %q", code, out, errs)
+		}
+		inherited = run("--wait", "1ms", "j", "--", "env", `REDLOCK_HELD={"k":1}`, "sh", "-c", `"$0" "$@"`)
+		inherited.Args = append(inherited.Args, run("--try", "k", "--", "echo", "ran").Args...)
+		if out, errs, code := finish(t, in(inherited, "k")); code != codeHeld || out+errs != "" {
+			t.Errorf("another has it: exit code %d, %q %q", code, out, errs)
+		}
+	})
+}
+
 // TestNoQuorum has an exit code of its own, and says which masters don't answer.
 func TestNoQuorum(t *testing.T) {
 	eachWay(t, func(t *testing.T, servers []*redistest.Server, run func(args ...string) *exec.Cmd) {

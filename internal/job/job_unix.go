@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -77,7 +79,7 @@ func (j *Job) Run(lease Lease, signals *Signals) (Result, error) {
 	group := j.guard.pid
 	sys := &syscall.SysProcAttr{Setpgid: true, Pgid: group}
 	dieWithParent(sys)
-	j.pid, err = syscall.ForkExec(path, j.Command, &syscall.ProcAttr{Env: append(os.Environ(), j.Env...), Files: []uintptr{0, 1, 2}, Sys: sys})
+	j.pid, err = syscall.ForkExec(path, j.Command, &syscall.ProcAttr{Env: j.environment(), Files: []uintptr{0, 1, 2}, Sys: sys})
 	if err != nil {
 		j.guard.dismiss()
 		_, _ = syscall.Wait4(group, nil, 0, nil)
@@ -109,6 +111,14 @@ func startError(name string, err error) error {
 		err = failed.Err
 	}
 	return &StartError{Code: code, Err: fmt.Errorf("the command %s can't be started: %w", name, err)}
+}
+
+// environment has each variable once: of two, programs differ on which counts.
+func (j *Job) environment() []string {
+	return append(slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		return slices.ContainsFunc(j.Env, func(own string) bool { return strings.HasPrefix(own, name+"=") })
+	}), j.Env...)
 }
 
 // watch tells the guard how long the lease lasts, until the command has ended or the lock is lost. It returns why it was lost.
