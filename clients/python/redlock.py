@@ -16,6 +16,7 @@ import socket
 import threading
 import time
 
+_mine = threading.local()  # .locks are those that this thread has entered
 _PATIENCE = 10  # seconds, for a response of the agent, beyond the wait
 
 
@@ -84,7 +85,17 @@ class Lock:
         if not self.held:
             raise LockLost(self._lost or "the agent has not said in time that the lock is still held")
 
+    def _refuse_own(self):
+        """Raise LockError if this thread holds one of the keys, and would wait for itself until that is lost."""
+        self._siblings = _mine.__dict__.setdefault("locks", [])
+        if self._ask.get("wait") == "0s" or self._ask.get("concurrency", 1) != 1:
+            return
+        for other in self._siblings:
+            if other._agent.address == self._agent.address and set(other._ask["keys"]) & set(self._ask["keys"]) and other.held:
+                raise LockError("this thread holds the lock itself, and would wait for itself: locks are not reentrant")
+
     def __enter__(self):
+        self._refuse_own()
         self._sent, self._mark, self._base, self._lost, self._end, self._released = {0: _clocks()}, 0, 0, None, (0, 0), None
         try:
             self._connection = self._agent._connect()
@@ -108,10 +119,12 @@ class Lock:
             raise
         self._reader = threading.Thread(target=self._read, name="redlock", daemon=True)
         self._reader.start()
+        self._siblings.append(self)
         return self
 
     def __exit__(self, kind, error, trace):
         lost = not self.held
+        self._siblings.remove(self)
         try:
             self._connection.settimeout(5)
             with self._mutex:

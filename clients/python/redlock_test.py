@@ -43,6 +43,24 @@ for agent in Agent(os.environ["SOCKET"]), Agent(os.environ["ADDRESS"], os.enviro
     except LockLost:
         pass
 
+    with agent.lock("outer", "free"):  # in itself
+        try:
+            with agent.lock("free"):
+                raise AssertionError("two have the lock")
+        except LockHeld:
+            raise
+        except LockError as e:
+            assert "itself" in str(e), e
+        try:
+            with agent.lock("free", wait=0):
+                raise AssertionError("two have the lock")
+        except LockHeld:
+            pass
+        with agent.lock("inner"):
+            pass
+    with agent.lock("free"):
+        pass
+
     try:
         with agent.lock("free", max_hold=0.2) as lock:
             lock._reader.join()
