@@ -20,7 +20,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -87,64 +86,66 @@ func New(locker *redlock.Locker, opts ...Option) *Agent {
 	return a
 }
 
-// serve serves a request for /v1/, or returns why it isn't served; then nothing has been written.
-func (a *Agent) serve(t *tail, r *http.Request) error {
-	if !r.ProtoAtLeast(1, 1) {
-		t.last = true
-		return refuse(http.StatusHTTPVersionNotSupported, "want HTTP/1.1")
+// handler answers all requests.
+func (a *Agent) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/lock", a.exchanges(a.serveLock))
+	mux.HandleFunc("POST /v1/turn", a.exchanges(a.serveTurn))
+	mux.HandleFunc("POST /v1/rule", a.exchanges(a.serveRule))
+	mux.HandleFunc("POST /v1/", a.exchanges(func(*exchange, *http.Request) error { return errUnknownPath }))
+	mux.HandleFunc("/healthz", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/readyz", func(w http.ResponseWriter, r *http.Request) { answer(w, r, a.ready()) })
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		err := a.check(r)
+		switch {
+		case err == nil && strings.HasPrefix(r.URL.Path, "/v1/"):
+			w.Header().Set("Allow", http.MethodPost)
+			err = refuse(http.StatusMethodNotAllowed, "%s takes POST", r.URL.Path)
+		case err == nil && a.other == nil:
+			err = errUnknownPath
+		case err == nil:
+			a.other.ServeHTTP(w, r)
+			return
+		}
+		answer(w, r, err)
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Redlock-Agent", version)
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// exchanges returns a handler for those that may ask. serve returns why a request is refused; then nothing has been written.
+func (a *Agent) exchanges(serve func(x *exchange, r *http.Request) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		x := newExchange(w, r)
+		var err error
+		if !r.ProtoAtLeast(1, 1) {
+			err = refuse(http.StatusHTTPVersionNotSupported, "want HTTP/1.1")
+		} else if err = a.check(r); err == nil {
+			err = checkType(r, x.conn.door.unix)
+		}
+		if err == nil {
+			err = serve(x, r)
+		}
+		if err != nil {
+			x.tell(responseOf(x.wait, err))
+		}
+		x.close()
 	}
-	if err := a.check(r); err != nil {
-		return err
-	}
-	if err := checkType(r, t.conn.unix); err != nil {
-		return err
-	}
-	switch r.URL.Path {
-	case "/v1/lock":
-		return a.serveLock(t, r)
-	case "/v1/turn":
-		return a.serveTurn(t, r)
-	case "/v1/rule":
-		return a.serveRule(t, r)
-	}
-	return errUnknownPath
 }
 
 var errUnknownPath = refuse(http.StatusNotFound, "there are /v1/lock, /v1/turn, /v1/rule, /healthz and /readyz")
 
-// serveHTTP serves all other requests.
-func (a *Agent) serveHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Redlock-Agent", version)
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(responseTimeout))
-	if err := a.route(w, r); err != nil {
-		response := responseOf(r.Context(), err)
-		maps.Copy(w.Header(), response.header)
-		w.WriteHeader(response.status)
-		_, _ = w.Write(response.Bytes()) // the client may have left
+// answer answers a request that was refused, or that asks for nothing else than whether it would be.
+func answer(w http.ResponseWriter, r *http.Request, err error) {
+	if err == nil {
+		return // 200
 	}
-}
-
-const responseTimeout = 30 * time.Second
-
-func (a *Agent) route(w http.ResponseWriter, r *http.Request) error {
-	switch r.URL.Path {
-	case "/healthz":
-		return nil // 200
-	case "/readyz":
-		return a.ready()
-	}
-	if err := a.check(r); err != nil {
-		return err
-	}
-	switch {
-	case strings.HasPrefix(r.URL.Path, "/v1/") && r.Method != http.MethodPost:
-		w.Header().Set("Allow", http.MethodPost)
-		return refuse(http.StatusMethodNotAllowed, "%s takes POST", r.URL.Path)
-	case strings.HasPrefix(r.URL.Path, "/v1/"), a.other == nil:
-		return errUnknownPath
-	}
-	a.other.ServeHTTP(w, r)
-	return nil
+	response := responseOf(r.Context(), err)
+	maps.Copy(w.Header(), response.header)
+	w.WriteHeader(response.status)
+	_, _ = w.Write(response.Bytes()) // the client may have left
 }
 
 // ready returns why the agent can't take locks now, if it can't.

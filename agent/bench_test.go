@@ -27,7 +27,11 @@ import (
 func BenchmarkLock(b *testing.B) {
 	locker := newLocker(b, redistest.URLs(redistest.Start(b, 3)))
 	dir := b.TempDir()
-	serveAt(b, "unix", filepath.Join(dir, "agent"), agent.New(locker))
+	l, err := net.Listen("unix", filepath.Join(dir, "agent"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	serveOn(b, agent.New(locker), l)
 	bytes, err := net.Listen("unix", filepath.Join(dir, "bytes"))
 	if err != nil {
 		b.Fatal(err)
@@ -105,13 +109,13 @@ func serveBytes(locker *redlock.Locker, at net.Listener) {
 	}
 }
 
-// clientOf is the variable that makes this program the client of a BenchmarkLock, at this socket.
-const clientOf = "REDLOCK_BENCH_CLIENT"
+// benchSocket is the variable that makes this program the client of a BenchmarkLock, at this socket.
+const benchSocket = "REDLOCK_BENCH_CLIENT"
 
 // startClient starts a client at a socket. What it returns has it take so many locks, and returns its CPU time and the median time of a lock.
 func startClient(b *testing.B, socket string) func(n int) (cpu, took float64) {
 	client := exec.Command(os.Args[0])
-	client.Env, client.Stderr = append(os.Environ(), clientOf+"="+socket), os.Stderr
+	client.Env, client.Stderr = append(os.Environ(), benchSocket+"="+socket), os.Stderr
 	orders, err := client.StdinPipe()
 	if err != nil {
 		b.Fatal(err)

@@ -27,6 +27,7 @@ func (a *Agent) check(r *http.Request) error {
 	if len(a.token) > 0 && !a.hasToken(r) {
 		return refuse(http.StatusUnauthorized, "the token is missing or wrong: send Authorization: Bearer and the token of the agent")
 	}
+	connOf(r).known.Store(true)
 	return nil
 }
 

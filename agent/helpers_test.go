@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if socket := os.Getenv(clientOf); socket != "" {
+	if socket := os.Getenv(benchSocket); socket != "" {
 		if err := runClient(socket); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -54,32 +54,45 @@ func newLocker(t testing.TB, urls []string, opts ...redlock.Option) *redlock.Loc
 // serve serves an agent on a Unix socket, or on a TCP address if network is "tcp", and returns a client of it.
 func serve(t testing.TB, network string, a *agent.Agent) *http.Client {
 	t.Helper()
+	l := listen(t, network)
+	client := clientOf(t, l)
+	serveOn(t, a, l)
+	return client
+}
+
+// listen returns a listener on a Unix socket, or on a TCP address.
+func listen(t testing.TB, network string) net.Listener {
+	t.Helper()
 	address := "127.0.0.1:0"
 	if network == "unix" {
 		address = filepath.Join(t.TempDir(), "s")
 	}
-	return serveAt(t, network, address, a)
-}
-
-func serveAt(t testing.TB, network, address string, a *agent.Agent) *http.Client {
-	t.Helper()
 	l, err := net.Listen(network, address)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return l
+}
+
+// serveOn serves an agent until the end of the test.
+func serveOn(t testing.TB, a *agent.Agent, listeners ...net.Listener) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- a.Serve(ctx, bound, l) }()
-	transport := &http.Transport{MaxIdleConnsPerHost: 64, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, l.Addr().String())
-	}}
+	go func() { done <- a.Serve(ctx, bound, listeners...) }()
 	t.Cleanup(func() {
-		transport.CloseIdleConnections()
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("serve: %v", err)
 		}
 	})
+}
+
+// clientOf returns a client of an agent that listens there.
+func clientOf(t testing.TB, l net.Listener) *http.Client {
+	transport := &http.Transport{MaxIdleConnsPerHost: 64, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, l.Addr().Network(), l.Addr().String())
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport}
 }
 

@@ -18,10 +18,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-const (
-	lineTimeout = 10 * time.Second // for the lines of a request
-	maxLockLine = 64 << 10
-)
+const maxLockLine = 64 << 10
 
 // lockRequest is the body of POST /v1/lock.
 type lockRequest struct {
@@ -40,26 +37,26 @@ type lockRequest struct {
 }
 
 // serveLock takes a lock, and holds it for as long as the client keeps its request.
-func (a *Agent) serveLock(t *tail, r *http.Request) error {
+func (a *Agent) serveLock(x *exchange, r *http.Request) error {
 	if err := a.enter(); err != nil {
 		return err
 	}
 	defer a.leave()
-	request, err := readLockRequest(t, r)
+	request, err := readLockRequest(x)
 	if err != nil {
 		return err
 	}
-	t.lingers = request.Linger
-	t.watch()
-	lock, err := a.take(t, request)
+	x.lingers = request.Linger
+	x.watch()
+	lock, err := a.take(x, request)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = lock.Unlock() }()
-	s := &stream{tail: t, lock: lock}
+	s := &stream{exchange: x, lock: lock}
 	switch err := s.hold(request.slot(lock), time.Duration(request.Heartbeat)); {
 	case err != nil:
-	case request.OncePer > 0 && t.saidDone():
+	case request.OncePer > 0 && x.saidDone():
 		s.end(releasedFor(lock.UnlockDone()))
 	default:
 		s.end(releasedFor(lock.Unlock()))
@@ -76,23 +73,19 @@ func (r *lockRequest) slot(lock *redlock.Lock) []byte {
 }
 
 // readLockRequest returns what the client wants. A body that it keeps open can be read on then.
-func readLockRequest(t *tail, r *http.Request) (*lockRequest, error) {
-	lines, err := t.lines(r)
-	if err != nil {
-		return nil, lineError(err)
-	}
+func readLockRequest(x *exchange) (*lockRequest, error) {
 	var text []byte
-	if t.open {
-		text, err = readLine(lines, maxLockLine)
+	var err error
+	if x.open {
+		text, err = readLine(x.lines, maxLockLine)
 	} else {
-		text, err = readAll(lines, maxLockLine)
-		t.atEnd = err == nil
+		text, err = x.readAll(maxLockLine)
 	}
 	if err != nil {
 		return nil, lineError(err)
 	}
 	request, err := parseLockRequest(text)
-	if err == nil && (request.Heartbeat != 0 || request.OncePer != 0) && !t.open {
+	if err == nil && (request.Heartbeat != 0 || request.OncePer != 0) && !x.open {
 		err = errors.New("heartbeat and once_per: they need a body that is sent in chunks, and kept open for what the client says")
 	}
 	if err != nil {
@@ -139,7 +132,7 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 }
 
 // take asks for the lock, and waits for it until the client has left, or the agent is about to stop.
-func (a *Agent) take(t *tail, request *lockRequest) (*redlock.Lock, error) {
+func (a *Agent) take(x *exchange, request *lockRequest) (*redlock.Lock, error) {
 	var opts []redlock.LockOption
 	switch {
 	case request.Try:
@@ -166,9 +159,9 @@ func (a *Agent) take(t *tail, request *lockRequest) (*redlock.Lock, error) {
 	if request.OncePer != 0 {
 		opts = append(opts, redlock.WithOncePer(time.Duration(request.OncePer)))
 	}
-	defer context.AfterFunc(a.stopping, func() { t.cancel(errStopping) })()
-	lock, err := a.locker.LockAll(t.ctx, request.Keys, opts...)
-	switch cause := context.Cause(t.ctx); {
+	defer context.AfterFunc(a.stopping, func() { x.stopWait(errStopping) })()
+	lock, err := a.locker.LockAll(x.wait, request.Keys, opts...)
+	switch cause := context.Cause(x.wait); {
 	case err == nil:
 		return lock, nil
 	case cause == errStopping:
@@ -181,12 +174,13 @@ func (a *Agent) take(t *tail, request *lockRequest) (*redlock.Lock, error) {
 	return nil, err
 }
 
-// readAll reads a body that was sent as a whole, of at most so many bytes.
-func readAll(body io.Reader, most int) ([]byte, error) {
-	text, err := io.ReadAll(io.LimitReader(body, int64(most)+1))
+// readAll reads a body of at most so many bytes to its end.
+func (x *exchange) readAll(most int) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(x.lines, int64(most)+1))
 	if err == nil && len(text) > most {
 		err = errLineTooLong
 	}
+	x.atEnd = err == nil
 	return text, err
 }
 

@@ -116,16 +116,11 @@ type ruleResponse struct {
 	AllowUpgrade  bool   `json:"allow_upgrade"`
 }
 
-func (a *Agent) serveRule(t *tail, r *http.Request) error {
-	body, err := t.lines(r)
+func (a *Agent) serveRule(x *exchange, _ *http.Request) error {
+	text, err := x.readAll(maxSettings)
 	if err != nil {
 		return lineError(err)
 	}
-	text, err := readAll(body, maxSettings)
-	if err != nil {
-		return lineError(err)
-	}
-	t.atEnd = true
 	g, err := a.rule(text)
 	if err != nil {
 		return err
@@ -143,6 +138,6 @@ func (a *Agent) serveRule(t *tail, r *http.Request) error {
 		NoQuorum:      g.rule.NoQuorumStatus,
 		AllowUpgrade:  g.rule.AllowUpgrade,
 	})
-	t.tell(w)
+	x.tell(w)
 	return nil
 }

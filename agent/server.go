@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -14,9 +15,12 @@ import (
 )
 
 const (
-	headTimeout = 5 * time.Second // for the head of a request, once it has begun
-	idleTimeout = 2 * time.Minute // between two requests
-	maxHead     = 16 << 10
+	headTimeout   = 5 * time.Second  // for the head of a request, once it has begun
+	bodyTimeout   = 15 * time.Second // for the head and the body, unless a handler says otherwise
+	idleTimeout   = 2 * time.Minute  // between two requests
+	writePatience = 10 * time.Second // for a client that reads nothing, once all buffers on the way to it are full
+	maxHead       = 16 << 10
+	maxStrangers  = 1024 // connections to a TCP address that have not shown the token
 )
 
 // Serve answers on these listeners until ctx ends. Then it refuses new requests, ends all waits, and gives those who hold locks so long
@@ -24,20 +28,19 @@ const (
 //
 // A client that is cut off from a TCP address is noticed within seconds; it has closed its connection if the connection says so.
 func (a *Agent) Serve(ctx context.Context, grace time.Duration, listeners ...net.Listener) error {
-	s := &server{agent: a, free: 2 * a.maxClients, conns: make(map[*conn]struct{}), ended: make(chan struct{}), plain: &handover{conns: make(chan net.Conn), closed: make(chan struct{})}}
-	plain := &http.Server{
-		Handler:           http.HandlerFunc(a.serveHTTP),
+	server := &http.Server{
+		Handler:           a.handler(),
+		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 		ReadHeaderTimeout: headTimeout,
+		ReadTimeout:       bodyTimeout,
+		WriteTimeout:      writePatience,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHead,
-		ErrorLog:          slog.NewLogLogger(a.logger.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(a.logger.Handler(), slog.LevelError),
 	}
-	go func() { _ = plain.Serve(s.plain) }() // until it is closed
-	s.tellTime(time.Now())
-	go s.sweep()
 	failed := make(chan error, len(listeners))
 	for _, l := range listeners {
-		go func() { failed <- s.accept(l) }()
+		go func() { failed <- server.Serve(a.newDoor(l)) }()
 	}
 	var err error
 	select {
@@ -49,155 +52,111 @@ func (a *Agent) Serve(ctx context.Context, grace time.Duration, listeners ...net
 	ended, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	left := a.shutdown(ended)
-	for _, l := range listeners {
-		_ = l.Close()
+	if left == nil {
+		_ = server.Shutdown(ended) // what is left then holds no lock
 	}
-	s.end(ended, left == nil) // what is left then holds no lock, or is in the error already
-	_ = plain.Shutdown(ended)
-	_ = plain.Close()
+	_ = server.Close()
 	return errors.Join(err, left)
 }
 
-// server is the connections of an agent.
-type server struct {
-	agent *Agent
-	plain *handover
-	all   sync.WaitGroup         // the goroutines of the connections
-	ended chan struct{}          // closed when none is served any more
-	date  atomic.Pointer[string] // as responses have it
+// door is a listener with room of its own: those who come by one address leave the room at the others alone.
+type door struct {
+	net.Listener
+	unix bool
+	room atomic.Int64 // for how many more connections
 
-	mu    sync.Mutex
-	free  int // how many more connections there may be
-	conns map[*conn]struct{}
+	strangers []*conn // on TCP the last ones that have come, from next on the oldest
+	next      int
 }
 
-// accept serves the connections of a listener until it is closed. It closes those for which there is no room: those that there are
-// already must not have to wait.
-func (s *server) accept(l net.Listener) error {
-	pause := time.Duration(0)
+func (a *Agent) newDoor(l net.Listener) *door {
+	d := &door{Listener: l, unix: l.Addr().Network() == "unix"}
+	d.room.Store(2 * int64(a.maxClients))
+	if !d.unix {
+		d.strangers = make([]*conn, min(maxStrangers, a.maxClients))
+	}
+	return d
+}
+
+// Accept returns the next connection for which there is room. It closes the others: those that there are already must not have to wait.
+func (d *door) Accept() (net.Conn, error) {
 	for {
-		c, err := l.Accept()
-		var number syscall.Errno
-		switch {
-		case errors.As(err, &number) && number.Temporary(): // as when no file can be opened any more
-			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			time.Sleep(pause)
-		case err != nil:
-			return err
-		case !s.start(c):
-			_ = c.Close()
-		default:
-			pause = 0
+		accepted, err := d.Listener.Accept()
+		if err != nil {
+			return nil, err
 		}
-	}
-}
-
-// start serves a connection, unless there is no room for it.
-func (s *server) start(of net.Conn) bool {
-	c := newConn(of, s)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.free == 0 {
-		return false
-	}
-	s.free--
-	s.conns[c] = struct{}{}
-	noticeSilence(of)
-	s.all.Go(c.serve)
-	return true
-}
-
-// sweep looks after the deadlines of the connections.
-func (s *server) sweep() {
-	ticker := time.NewTicker(sweepEvery)
-	defer ticker.Stop()
-	for {
-		var now time.Time
-		select {
-		case now = <-ticker.C:
-		case <-s.ended:
-			return
+		if d.room.Add(-1) < 0 {
+			d.room.Add(1)
+			_ = accepted.Close()
+			continue
 		}
-		s.tellTime(now)
-		s.mu.Lock()
-		for c := range s.conns {
-			c.sweep(now)
-		}
-		s.mu.Unlock()
+		noticeSilence(accepted)
+		c := &conn{Conn: accepted, door: d, left: make(chan struct{})}
+		d.turnOut(c)
+		return c, nil
 	}
 }
 
-func (s *server) tellTime(now time.Time) {
-	text := now.UTC().Format(http.TimeFormat)
-	s.date.Store(&text)
-}
-
-// closed is called when a connection is.
-func (s *server) closed(c *conn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.free++
-	delete(s.conns, c)
-}
-
-// each calls a function for all connections.
-func (s *server) each(do func(*conn)) {
-	s.mu.Lock()
-	all := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		all = append(all, c)
-	}
-	s.mu.Unlock()
-	for _, c := range all {
-		do(c)
-	}
-}
-
-// end closes the connections, those that are answered right now after that or when ctx ends, and waits for their goroutines if it may.
-func (s *server) end(ctx context.Context, wait bool) {
-	defer close(s.ended)
-	_ = s.plain.Close()
-	s.each((*conn).endIdle)
-	if !wait {
-		s.each(func(c *conn) { _ = c.Close() })
+// turnOut closes the oldest connection that has not shown the token, once there are too many after it. So who has the token gets in, no
+// matter how many have none. A Unix socket has no strangers: its mode says who may open it.
+func (d *door) turnOut(latest *conn) {
+	if d.unix {
 		return
 	}
-	defer context.AfterFunc(ctx, func() { s.each(func(c *conn) { _ = c.Close() }) })()
-	s.all.Wait()
+	if oldest := d.strangers[d.next]; oldest != nil && !oldest.known.Load() {
+		_ = oldest.Close()
+	}
+	d.strangers[d.next] = latest
+	d.next = (d.next + 1) % len(d.strangers)
 }
 
-// handover is the listener for the connections that net/http's server serves.
-type handover struct {
-	conns  chan net.Conn
-	once   sync.Once
-	closed chan struct{}
+// conn is a connection to a client. It notices what net/http's server doesn't tell: that the other side has closed it, and not the
+// silence of a network.
+type conn struct {
+	net.Conn
+	door  *door
+	known atomic.Bool   // a request on it had the token, if one is needed
+	whole atomic.Bool   // its request is complete, and not answered yet
+	left  chan struct{} // closed when the other side has closed the connection
+	leave sync.Once
+	close sync.Once
 }
 
-func (h *handover) Accept() (net.Conn, error) {
-	select {
-	case c := <-h.conns:
-		return c, nil
-	case <-h.closed:
-		return nil, net.ErrClosed
+// connKey is the key of a request's context under which its conn is.
+type connKey struct{}
+
+func connOf(r *http.Request) *conn { return r.Context().Value(connKey{}).(*conn) }
+
+var errFollowed = errors.New("the request is followed by another one while it lasts")
+
+// Read ends a connection on which another request follows one that isn't answered yet: net/http's server would keep what it has read, and
+// not look any more whether the client leaves.
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.note(err)
+	if n > 0 && c.whole.Load() {
+		_ = c.Conn.Close()
+		return 0, errFollowed
+	}
+	return n, err
+}
+
+func (c *conn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.note(err)
+	return n, err
+}
+
+func (c *conn) note(err error) {
+	if err != nil && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)) {
+		c.leave.Do(func() { close(c.left) })
 	}
 }
 
-// Close ends Accept, and take.
-func (h *handover) Close() error {
-	h.once.Do(func() { close(h.closed) })
-	return nil
-}
-
-// Addr says nothing: the connections are those of several listeners.
-func (h *handover) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }
-
-// take serves a connection.
-func (h *handover) take(c net.Conn) {
-	select {
-	case h.conns <- c:
-	case <-h.closed:
-		_ = c.Close()
-	}
+// Close closes the connection, and makes room for another one.
+func (c *conn) Close() error {
+	c.close.Do(func() { c.door.room.Add(1) })
+	return c.Conn.Close()
 }
 
 // silence is how long nothing may be heard of the machine of a client before it counts as cut off.

@@ -1,10 +1,9 @@
 package agent
 
 import (
-	"context"
+	"cmp"
 	"encoding/json"
 	"errors"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -17,19 +16,14 @@ import (
 // reads late, relies on the latest of these promises. So whatever ends the hold here, other than the client itself, keeps the
 // lock until then.
 type stream struct {
-	tail *tail
+	*exchange
 	lock *redlock.Lock // of the lines; nil for none
 	line []byte
 
-	began     time.Time     // when the hold did
-	span      time.Duration // of the lease, then
-	heartbeat time.Duration // within which a mark must come; 0 for none
-	until     time.Time     // the end of the lease in the last line
-	promised  time.Time     // the latest end in any line
-	mark      int64         // the newest in any line
-
-	over   error     // why the hold is over, other than by the client
-	overAt time.Time // until then it is still read what the client does
+	span     time.Duration // of the lease, when the hold began
+	until    time.Time     // the end of the lease in the last line
+	promised time.Time     // the latest end in any line
+	told     int64         // the newest mark in any line
 }
 
 // errLeft reports that a client has not ended its hold in order.
@@ -39,26 +33,20 @@ var errLeft = errors.New("the client has left without ending its request")
 // until the hold ends, and returns nil if the client has ended it in order. When it returns, nobody relies on the lock any more, unless it
 // was lost.
 func (s *stream) hold(more []byte, heartbeat time.Duration) error {
-	defer s.lapse()
-	if err := s.begin(more); err != nil {
-		s.giveUp(err)
-	}
-	s.began, s.span, s.heartbeat = time.Now(), time.Until(s.until), heartbeat
-	if s.lock == nil {
-		s.tail.conn.withoutLimit()
-		s.tail.attend(nil)
-	} else {
-		stop := context.AfterFunc(s.lock.Context(), s.tail.conn.wake)
-		s.tail.attend(s.tick)
-		stop()
-	}
+	s.endWait()
+	err := s.begin(more)
 	switch {
-	case s.over == nil && s.tail.endedInOrder():
-		return nil
-	case s.over == nil:
-		s.over = errLeft
+	case err != nil:
+	case s.lock == nil:
+		<-s.ended
+	default:
+		err = s.keep(heartbeat)
 	}
-	return s.over
+	if s.endedInOrder() && err == nil {
+		return nil
+	}
+	s.lapse()
+	return cmp.Or(err, errLeft)
 }
 
 // begin answers 200 with the first line.
@@ -71,79 +59,84 @@ func (s *stream) begin(more []byte) error {
 		s.appendValidity()
 	}
 	s.line = append(s.line, more...)
-	out := s.tail.conn.appendHead(s.tail.conn.out[:0], http.StatusOK, s.tail.last)
-	out = append(out, "Content-Type: application/x-ndjson\r\nCache-Control: no-store\r\nTransfer-Encoding: chunked\r\n\r\n"...)
-	return s.send(out, false)
+	header := s.w.Header()
+	header.Set("Content-Type", "application/x-ndjson")
+	header.Set("Cache-Control", "no-store")
+	return s.send()
 }
 
-// tick looks after the hold, and reports whether it goes on.
-func (s *stream) tick() bool {
-	if s.over != nil {
-		s.tail.conn.within(time.Until(s.overAt)) // a wake-up has moved the deadline
-		return time.Now().Before(s.overAt)
-	}
-	// First the deadline, and then the look: a loss in between moves the deadline.
-	until := s.lock.Until()
-	mark, received := s.tail.newest()
-	check := nextCheck(until, s.span)
-	var silent time.Duration
-	if s.heartbeat > 0 {
-		silent = min(time.Since(received), time.Since(s.began)) // who waits sends no marks
-		check = min(check, max(s.heartbeat-silent, 0)+time.Millisecond)
-	}
-	s.tail.conn.within(check)
-	switch {
-	case s.lock.Context().Err() != nil:
-		cause := s.lock.Err()
-		s.end(lossOf(cause))
-		s.over, s.overAt = cause, time.Now()
-		if s.tail.open {
-			s.overAt = s.overAt.Add(moment)
+// keep sends a line at each renewal and after each mark. It returns nil when nothing more will be heard of the client, and else why it
+// has ended the hold.
+func (s *stream) keep(heartbeat time.Duration) error {
+	began := time.Now()
+	s.span = s.until.Sub(began)
+	for {
+		next := s.nextCheck()
+		mark, received := s.newest()
+		if heartbeat > 0 {
+			silent := min(time.Since(received), time.Since(began)) // who waits sends no marks
+			if silent > heartbeat {
+				s.end(lostLine{"heartbeat", "no mark came within the heartbeat"})
+				return errors.Join(errLeft, s.control.Flush())
+			}
+			next = min(next, heartbeat-silent+time.Millisecond)
 		}
-		s.tail.conn.within(time.Until(s.overAt))
-	case silent > s.heartbeat:
-		s.end(lostLine{"heartbeat", "no mark came within the heartbeat"})
-		s.giveUp(nil)
-	case until.After(s.until), mark > s.mark:
-		s.line = append(s.line[:0], '{')
-		s.appendValidity()
-		if err := s.send(s.tail.conn.out[:0], false); err != nil {
-			s.giveUp(err)
+		if mark > s.told || s.lock.Until().After(s.until) {
+			s.line = append(s.line[:0], '{')
+			s.appendValidity()
+			if err := s.send(); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-s.ended:
+			return nil
+		case <-s.lock.Context().Done():
+			cause := s.lock.Err()
+			s.end(lossOf(cause))
+			return errors.Join(cause, s.control.Flush())
+		case <-s.marked:
+		case <-time.After(next):
 		}
 	}
-	return true
 }
 
 // nextCheck returns when to look whether the lease was renewed, which the locker does when a third of it is over.
-func nextCheck(until time.Time, span time.Duration) time.Duration {
-	return max(span/20, time.Until(until)-span*3/5, 5*time.Millisecond)
-}
-
-// giveUp ends the hold of a client that may still rely on what it was promised.
-func (s *stream) giveUp(err error) {
-	s.over, s.overAt = errors.Join(errLeft, err), s.promised
-	s.tail.conn.within(time.Until(s.overAt))
+func (s *stream) nextCheck() time.Duration {
+	return max(s.span/20, time.Until(s.lock.Until())-s.span*3/5, 5*time.Millisecond)
 }
 
 // lapse waits until the client can't rely on the lock any more: until the end of what the lines have promised it, unless it has ended its
 // request, or closed the connection.
 func (s *stream) lapse() {
-	if s.lock == nil || s.tail.endedInOrder() || s.tail.left() {
+	if s.lock == nil {
 		return
+	}
+	left, ended := s.conn.left, s.ended
+	if s.lingers {
+		left = nil
 	}
 	over := time.NewTimer(time.Until(s.promised))
 	defer over.Stop()
-	select {
-	case <-over.C:
-	case <-s.lock.Context().Done():
+	for !s.endedInOrder() {
+		select {
+		case <-ended:
+			ended = nil
+		case <-left:
+			return
+		case <-over.C:
+			return
+		case <-s.lock.Context().Done():
+			return
+		}
 	}
 }
 
 // appendValidity appends how long after the newest mark the lease ends. The client counts that from when it began to send the mark,
 // which was earlier: so nothing that delays this line makes the client believe in its lock for too long.
 func (s *stream) appendValidity() {
-	mark, received := s.tail.newest()
-	s.mark = mark
+	mark, received := s.newest()
+	s.told = mark
 	s.until = s.lock.Until()
 	if s.until.After(s.promised) {
 		s.promised = s.until
@@ -154,25 +147,24 @@ func (s *stream) appendValidity() {
 	s.line = strconv.AppendInt(s.line, max(0, s.until.Sub(received)).Milliseconds(), 10)
 }
 
-// send ends the line, and sends it behind what is in out. With the last line the response ends.
-func (s *stream) send(out []byte, last bool) error {
-	s.line = append(s.line, "}\n"...)
-	out = strconv.AppendInt(out, int64(len(s.line)), 16)
-	out = append(append(append(out, "\r\n"...), s.line...), "\r\n"...)
-	if last {
-		out = append(out, "0\r\n\r\n"...)
-	}
-	s.tail.conn.out = out
-	_, err := s.tail.conn.writeSoon(out)
-	s.tail.told = last && err == nil
-	return err
+// send ends the line, and sends it. A client that reads nothing must make room for it in time.
+func (s *stream) send() error {
+	s.put()
+	return s.control.Flush()
 }
 
-// end sends the last line. The client may have left.
+func (s *stream) put() {
+	s.line = append(s.line, "}\n"...)
+	_ = s.control.SetWriteDeadline(time.Now().Add(writePatience))
+	_, _ = s.w.Write(s.line) // Flush has the error
+}
+
+// end writes the last line, which is sent with the end of the response. The client may have left.
 func (s *stream) end(fields any) {
+	s.conn.whole.Store(false)
 	text, _ := json.Marshal(fields) // there is nothing in it that can't be encoded
 	s.line = append(s.line[:0], text[:len(text)-1]...)
-	_ = s.send(s.tail.conn.out[:0], true)
+	s.put()
 }
 
 // lostLine is the last line of a lock that is lost.

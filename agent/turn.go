@@ -32,11 +32,10 @@ type turnRequest struct {
 
 // turn is a request of a gateway's client on its way through a rule.
 type turn struct {
-	agent   *Agent
-	rule    *gatewayRule
-	stream  *stream
-	tail    *tail
-	lines   *bufio.Reader // of the gateway's request
+	agent  *Agent
+	rule   *gatewayRule
+	stream *stream
+	*exchange
 	frames  *frames       // of the body; nil for none
 	request *http.Request // of the gateway's client
 	sent    turnRequest
@@ -45,22 +44,22 @@ type turn struct {
 }
 
 // serveTurn takes the turn of a request, and holds it for as long as the gateway keeps its own request open.
-func (a *Agent) serveTurn(tail *tail, r *http.Request) error {
-	t := &turn{agent: a, tail: tail, stream: &stream{tail: tail}}
-	if !tail.open {
+func (a *Agent) serveTurn(x *exchange, _ *http.Request) error {
+	t := &turn{agent: a, exchange: x, stream: &stream{exchange: x}}
+	if !x.open {
 		return refuse(http.StatusBadRequest, "want a body that is sent in chunks, and kept open while the turn lasts")
 	}
 	if err := a.enter(); err != nil {
 		return err
 	}
 	defer a.leave()
-	if err := t.read(r); err != nil {
+	if err := t.read(); err != nil {
 		return err
 	}
 	if t.frames == nil {
-		tail.watch()
+		x.watch()
 	}
-	err := t.rule.rule.Serve(a.locker, headless{make(http.Header), tail.conn}, t.request, t.hold)
+	err := t.rule.rule.Serve(a.locker, headless{make(http.Header), x.control}, t.request, t.hold)
 	var refusal *middleware.Refusal
 	switch {
 	case !t.begun && errors.As(err, &refusal):
@@ -73,31 +72,19 @@ func (a *Agent) serveTurn(tail *tail, r *http.Request) error {
 	return nil
 }
 
-// headless is the writer that a rule is given: nothing is written there, as the response is the gateway's business.
+// headless is the writer that a rule is given: nothing is written there, as the response is the gateway's business. Its control sets the
+// deadline of a body.
 type headless struct {
 	header http.Header
-	conn   *conn
+	*http.ResponseController
 }
 
 func (w headless) Header() http.Header         { return w.header }
 func (w headless) Write(p []byte) (int, error) { return len(p), nil }
 func (w headless) WriteHeader(int)             {}
 
-// SetReadDeadline is for the time within which a body must arrive.
-func (w headless) SetReadDeadline(t time.Time) error {
-	if t.IsZero() {
-		w.conn.withoutLimit()
-	} else {
-		w.conn.within(time.Until(t))
-	}
-	return nil
-}
-
 // read reads the lines, and makes the request that they describe.
-func (t *turn) read(r *http.Request) (err error) {
-	if t.lines, err = t.tail.lines(r); err != nil {
-		return lineError(err)
-	}
+func (t *turn) read() error {
 	settings, err := readLine(t.lines, maxSettings)
 	if err != nil {
 		return lineError(err)
@@ -106,7 +93,7 @@ func (t *turn) read(r *http.Request) (err error) {
 	if err != nil {
 		return lineError(err)
 	}
-	t.tail.conn.withoutLimit()
+	_ = t.control.SetReadDeadline(time.Time{}) // the rule has one for the body
 	if t.rule, err = t.agent.rule(settings); err != nil {
 		return err
 	}
@@ -142,12 +129,12 @@ func (t *turn) describe() error {
 		request.Trailer[name] = nil
 	}
 	if t.sent.Body {
-		t.frames = &frames{from: t.lines, end: t.tail.watch}
+		t.frames = &frames{from: t.lines, end: t.watch}
 		if t.rule.rule.ReadsBody() {
 			request.Body = t.frames
 		}
 	}
-	t.request = request.WithContext(t.tail.ctx)
+	t.request = request.WithContext(t.wait)
 	return nil
 }
 

@@ -1,0 +1,179 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// exchange is a request for /v1/ and its response, which go on at the same time: in the body that a client keeps open, it sends marks, each
+// a newline, while the response says how long the lock is its own.
+type exchange struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	conn    *conn
+	open    bool          // the body may stay open
+	lines   *bufio.Reader // of the body
+	lingers bool          // the end of the connection isn't that of the client's work: what it has started may still run
+	reads   bool          // another goroutine does
+
+	wait     context.Context // for the lock; it ends when the client ends its request, or its connection has
+	stopWait context.CancelCauseFunc
+	ended    <-chan struct{} // closed when nothing more will be heard of the client
+	marked   chan struct{}   // has an element after a new mark
+
+	mu       sync.Mutex
+	held     bool      // there is no wait any more
+	mark     int64     // the newest, counted from 1; 0 is the request itself
+	received time.Time // when that had been received, at the latest
+	word     []byte    // the beginning of the last line of the body that isn't empty
+	wordEnds bool      // whether that line has ended
+	atEnd    bool      // of the body
+}
+
+// moment is how long a client that was told may take to end its request, so that its connection can be used again.
+const moment = time.Second
+
+// newExchange returns the exchange of a request that has just arrived.
+func newExchange(w http.ResponseWriter, r *http.Request) *exchange {
+	x := &exchange{w: w, control: http.NewResponseController(w), conn: connOf(r), open: r.ContentLength < 0, lines: bufio.NewReaderSize(r.Body, 512), received: time.Now()}
+	_ = x.control.EnableFullDuplex()
+	ctx := r.Context()
+	if x.ended = ctx.Done(); x.open {
+		ctx = context.WithoutCancel(ctx) // it would end with the connection, also while the client may rely on its lock
+		x.marked = make(chan struct{}, 1)
+	}
+	x.wait, x.stopWait = context.WithCancelCause(ctx)
+	return x
+}
+
+// watch has the wait end with the client, from now on. Nobody else may read after that.
+func (x *exchange) watch() {
+	_ = x.control.SetReadDeadline(time.Time{})
+	if !x.open {
+		x.conn.whole.Store(true) // net/http's server watches
+		return
+	}
+	ended := make(chan struct{})
+	x.reads, x.ended = true, ended
+	go func() {
+		defer close(ended)
+		x.listen()
+	}()
+}
+
+// endWait says that there is no wait any more which could end.
+func (x *exchange) endWait() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.held = true
+}
+
+// listen reads until the client has ended its request, or has left.
+func (x *exchange) listen() {
+	for {
+		_, err := x.lines.Peek(1)
+		now := time.Now() // after the read: the client has sent the mark before
+		said, _ := x.lines.Peek(x.lines.Buffered())
+		x.mu.Lock()
+		if marks := x.count(said); marks > 0 {
+			x.mark += marks
+			x.received = now
+			select {
+			case x.marked <- struct{}{}:
+			default:
+			}
+		}
+		x.atEnd = err == io.EOF
+		if err != nil && !x.held {
+			x.stopWait(context.Canceled)
+		}
+		x.mu.Unlock()
+		if err != nil {
+			return
+		}
+		_, _ = x.lines.Discard(len(said))
+	}
+}
+
+// count returns how many marks there are, and keeps the beginning of the last line between them.
+func (x *exchange) count(said []byte) (marks int64) {
+	for _, c := range said {
+		switch {
+		case c == '\n':
+			marks++
+			x.wordEnds = true
+			continue
+		case x.wordEnds:
+			x.word, x.wordEnds = x.word[:0], false
+		}
+		if len(x.word) < 2*len(done) {
+			x.word = append(x.word, c)
+		}
+	}
+	return marks
+}
+
+// done is the word with which a client ends its body whose work is done, so that it need not be done again in this period.
+const done = "done"
+
+// saidDone reports whether the last line that isn't empty is the word done.
+func (x *exchange) saidDone() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return string(x.word) == done
+}
+
+// newest returns the newest mark, and when it was received.
+func (x *exchange) newest() (mark int64, received time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.mark, x.received
+}
+
+// endedInOrder reports whether the client has ended a body that it kept open.
+func (x *exchange) endedInOrder() bool { return x.open && x.isAtEnd() }
+
+func (x *exchange) isAtEnd() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.atEnd
+}
+
+// tell sends a whole response.
+func (x *exchange) tell(response *buffered) {
+	x.conn.whole.Store(false)
+	_ = x.control.SetWriteDeadline(time.Now().Add(writePatience))
+	response.header.Set("Content-Length", strconv.Itoa(response.Len()))
+	maps.Copy(x.w.Header(), response.header)
+	x.w.WriteHeader(response.status)
+	_, _ = x.w.Write(response.Bytes()) // the client may have left
+	_ = x.control.Flush()
+}
+
+// close ends the exchange, after the response. A client that has ended its body in order may use the connection again: it has a moment for
+// that. The connection of any other is closed, as what it sends could be taken for its next request.
+func (x *exchange) close() {
+	x.stopWait(nil)
+	if !x.isAtEnd() {
+		_ = x.control.SetReadDeadline(time.Now().Add(moment))
+		if x.reads {
+			<-x.ended
+		} else {
+			x.listen()
+		}
+	}
+	if !x.isAtEnd() {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// tooLate reports whether an error is that of a deadline of the connection.
+func tooLate(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
