@@ -9,7 +9,8 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// Duration is a length of time in a configuration, in JSON a text such as "500ms", "2s" or "1d12h", or a number of nanoseconds.
+// Duration is a length of time in a configuration, in JSON a text such as "500ms", "2s" or "1d12h", or 0. Other numbers are refused: who
+// writes 5 means seconds, and package time nanoseconds.
 type Duration int64
 
 var days = regexp.MustCompile(`([0-9.]+)d`)
@@ -30,20 +31,27 @@ func ParseDuration(text string) (Duration, error) {
 	return Duration(d), nil
 }
 
-// Unmarshal reads JSON as package encoding/json does, with each time.Duration as a Duration. Members that are not known are an error.
+// Unmarshal reads JSON as package encoding/json does, with each time.Duration as Caddy reads its own: a Duration, or a number of
+// nanoseconds, as Caddy writes it. Members that are not known are an error.
 func Unmarshal(text []byte, into any) error {
-	durations := json.UnmarshalFunc(func(value []byte, d *time.Duration) error { return (*Duration)(d).UnmarshalJSON(value) })
+	durations := json.UnmarshalFunc(func(value []byte, d *time.Duration) error {
+		if value[0] != '"' {
+			return json.Unmarshal(value, (*int64)(d))
+		}
+		return (*Duration)(d).UnmarshalJSON(value)
+	})
 	return json.Unmarshal(text, into, json.WithUnmarshalers(durations), json.RejectUnknownMembers(true))
 }
 
-// UnmarshalJSON reads a text or a number.
+// UnmarshalJSON reads a text, or 0.
 func (d *Duration) UnmarshalJSON(value []byte) error {
 	var text string
-	if len(value) == 0 || value[0] != '"' {
-		return json.Unmarshal(value, (*int64)(d))
-	}
 	if err := json.Unmarshal(value, &text); err != nil {
-		return err
+		if string(value) == "0" {
+			*d = 0
+			return nil
+		}
+		return fmt.Errorf("%s: want a duration with its unit, in quotes, such as \"5s\" or \"500ms\"", value)
 	}
 	var err error
 	*d, err = ParseDuration(text)

@@ -3,6 +3,7 @@ package rule
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -94,14 +95,20 @@ func parseValue(into reflect.Value, value json.RawMessage, name string) error {
 	if isList && json.Unmarshal(value, &texts) == nil && len(texts) > 0 {
 		return Set(into, name, texts...)
 	}
+	if isDuration(into.Type()) {
+		if string(value) == "0" {
+			return Set(into, name, "0")
+		}
+		return fmt.Errorf("%s: want %s, with its unit and in quotes", name, wanted(into.Type()))
+	}
 	if err := json.Unmarshal(value, into.Addr().Interface()); err != nil {
 		return fmt.Errorf("%s: want %s", name, wanted(into.Type()))
 	}
 	return nil
 }
 
-// Set reads a setting from the texts behind its name. No text turns a switch on. The durations off and 0 mean not at all, not even what
-// a preset has.
+// Set reads a setting from the texts behind its name. No text turns a switch on. The durations off and 0, with any unit, mean not at all,
+// not even what a preset has.
 func Set(into reflect.Value, name string, texts ...string) error {
 	if into.Kind() == reflect.Pointer {
 		into.Set(reflect.New(into.Type().Elem()))
@@ -134,14 +141,14 @@ func Set(into reflect.Value, name string, texts ...string) error {
 func setText(into reflect.Value, text string) bool {
 	switch {
 	case isDuration(into.Type()):
-		d := Duration(-1)
-		if text != "off" && text != "0" {
-			var err error
-			if d, err = ParseDuration(text); err != nil || d <= 0 {
-				return false
-			}
+		if text == "off" {
+			text = "0"
 		}
-		into.SetInt(int64(d))
+		d, err := ParseDuration(text)
+		if err != nil || d < 0 {
+			return false
+		}
+		into.SetInt(cmp.Or(int64(d), -1))
 	case into.Kind() == reflect.String:
 		into.SetString(text)
 	case into.Kind() == reflect.Bool:

@@ -17,7 +17,7 @@ func TestParse(t *testing.T) {
 		Verify: &middleware.Verify{Scheme: "stripe", Secrets: []string{"a,b", "c"}}, TTL: 36 * time.Hour,
 	}
 	for name, text := range map[string]string{
-		"as Caddy's": `{"key":["order:{path.1}"],"wait":10000000000,"remember":-1,"on_missing_key":"pass","held_status":429,"buffer_body":true,"dry_run":true,"max_body":1048576,"concurrency":[1,5],
+		"as in JSON": `{"key":["order:{path.1}"],"wait":"10000ms","remember":0,"on_missing_key":"pass","held_status":429,"buffer_body":true,"dry_run":true,"max_body":1048576,"concurrency":[1,5],
 			"verify":{"scheme":"stripe","secrets":["a,b","c"]},"ttl":"36h"}`,
 		"as labels": `{"Key":"order:{path.1}","wait":"10s","remember":"off","onMissingKey":"pass","heldstatus":"429","bufferBody":"true","dry-run":"1","maxBody":"1MiB",
 			"verify":{"Scheme":"stripe","secrets":"[\"a,b\",\"c\"]"},"ttl":"1.5d","name":null,"concurrency":"[\"1\",\"5\"]"}`,
@@ -31,6 +31,11 @@ func TestParse(t *testing.T) {
 			t.Errorf("%s: %v, %v", text, got.Concurrency, err)
 		}
 	}
+	for _, text := range []string{`{"wait":0}`, `{"wait":"0"}`, `{"wait":"0s"}`, `{"wait":"0ms"}`, `{"wait":"off"}`} {
+		if got, err := rule.Parse([]byte(text)); err != nil || got.Wait != -1 {
+			t.Errorf("%s: %v, %v", text, got.Wait, err)
+		}
+	}
 	for text, want := range map[string]string{
 		`{"concurrency":{}}`:                "concurrency: want a number from 1, or a list of such",
 		`{"concurrency":[true]}`:            "concurrency: want a number from 1, or a list of such",
@@ -41,6 +46,10 @@ func TestParse(t *testing.T) {
 		`{"held_status":"secret"}`:          `held_status "secret": want a number from 1`,
 		`{"wait":"secret"}`:                 `wait "secret": want a duration`,
 		`{"wait":true}`:                     "wait: want a duration",
+		`{"wait":5}`:                        "wait: want a duration above 0 such as 500ms, 2s or 1m, with its unit and in quotes",
+		`{"wait":5000000000}`:               "with its unit",
+		`{"wait":"5"}`:                      `wait "5": want a duration`,
+		`{"wait":"-1s"}`:                    `wait "-1s": want a duration`,
 		`{"dry_run":"secret"}`:              `dry_run "secret": want on, off`,
 		`{"max_body":"much"}`:               `max_body "much": want a size`,
 		`{"key":[1]}`:                       "key: want a list of texts",
