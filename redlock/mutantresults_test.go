@@ -3,6 +3,7 @@ package redlock
 import (
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
@@ -74,6 +75,19 @@ var resultMutants = []mutant{
 			if cmd.Op == protocol.OpStore && (cmd.Reply.Status == protocol.StatusNotOwner || cmd.Reply.Status == protocol.StatusExpired) {
 				cmd.Reply.Status = protocol.StatusDone
 			}
+		},
+	},
+	{
+		name: "a lock that is over is not stored for, and released as if it were not", breaks: onceOnly,
+		shape: longEndings,
+		unlock: func(k *Lock, result []byte, keep time.Duration) error {
+			if k.over() == nil || k.endedBy() != nil {
+				return k.UnlockWith(result, keep)
+			}
+			k.mu.Lock()
+			k.until = k.until.Add(keep) // its release doesn't look
+			k.mu.Unlock()
+			return k.Unlock()
 		},
 	},
 	{

@@ -29,6 +29,7 @@ type mutant struct {
 	hear    func(l *route, w protocol.WakeUp) bool                  // whether a wake-up is sent
 	fence   func(a *attempt) uint64                                 // in place of the lock's, between neighbors
 	started func(p *process)                                        // when a process has its Locker
+	unlock  func(k *Lock, result []byte, keep time.Duration) error  // in place of UnlockWith
 	prompt  bool                                                    // what blocks a sender is said not to
 	patient bool                                                    // who waits for the reply to what it has sent does until that comes
 	refuses bool                                                    // who doesn't answer seems to refuse connections

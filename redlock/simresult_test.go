@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
@@ -29,7 +30,11 @@ func (w *world) onceWorld() bool { return w.moves == nil && !w.neighbors && !w.a
 func (w *world) once(p *process, r *rand.Rand) {
 	key := "job" + strconv.Itoa(r.IntN(jobs))
 	before := w.mustBeMet(key)
-	lock, err := p.take(key, between(r, w.timeout, w.ttl), chance(r, 50), WithRecall(), WithTTL(between(r, w.ttl/4, w.ttl)))
+	opts := []LockOption{WithRecall(), WithTTL(between(r, w.ttl/4, w.ttl))}
+	if w.ending {
+		opts = append(opts, WithMaxHold(between(r, w.ttl/4, w.ttl)))
+	}
+	lock, err := p.take(key, between(r, w.timeout, w.ttl), chance(r, 50), opts...)
 	if w.passes && errors.Is(err, ErrUnreadable) {
 		lock, err = p.take(key, w.timeout, true)
 	}
@@ -46,22 +51,43 @@ func (w *world) once(p *process, r *rand.Rand) {
 		w.violated(onceOnly, "grant %d of %s, which was done with fence %d before the call", h.order, key, before)
 	}
 	p.nap(upTo(r, 2*w.timeout))
+	if w.ending {
+		w.endWith(p, lock, r)
+	}
 	if p.dead() {
 		<-lock.Context().Done()
 		return
 	}
 	w.over(h)
 	w.mu.Lock()
-	h.useless = lock.Err() != nil
+	h.useless = lock.over() != nil || lock.endedBy() != nil // Err would decide it, and that is for UnlockWith
 	w.mu.Unlock()
 	result := strconv.Itoa(h.order)
 	if w.long || chance(r, 50) { // on a lane of its own
 		result += strings.Repeat(" ", shortResult)
 	}
-	err = lock.UnlockWith([]byte(result), never)
+	unlock := (*Lock).UnlockWith
+	if w.mutant.unlock != nil {
+		unlock = w.mutant.unlock
+	}
+	err = unlock(lock, []byte(result), never)
 	w.event("process %d unlocks grant %d with its result: %v", p.index, h.order, err)
 	if err == nil && !p.dead() {
 		w.confirm(key, h.fence)
+	}
+}
+
+// longEndings has all results take the lane, and the work end as its lock does.
+func longEndings(w *world) { w.long, w.ending = true, true }
+
+// endWith works until about the end of a lock, whose timer is late.
+func (w *world) endWith(p *process, lock *Lock, r *rand.Rand) {
+	ends := time.Until(lock.Until()) // by its max hold, mostly
+	p.nap(max(ends-upTo(r, w.timeout), 0))
+	lock.attempt.stopTimer()
+	time.AfterFunc(upTo(r, 4*w.timeout), lock.attempt.ring)
+	if chance(r, 50) {
+		p.nap(max(time.Until(lock.Until()), 0))
 	}
 }
 

@@ -57,6 +57,7 @@ type world struct {
 	pairs        bool         // where there are two keys, who wants the first wants both
 	several      bool         // of three keys many want two, or take the others within a lock
 	long         bool         // all results are
+	ending       bool         // what is done once ends as its lock does
 	passes       bool         // who meets a result that can't be read does the work
 	forces       bool         // operators release keys by force
 	wrong        bool         // some processes have masters of which majorities don't meet those of the others
@@ -245,6 +246,9 @@ func newWorld(seed uint64, m mutant) *world {
 	}
 	if blocks := rand.New(rand.NewPCG(seed, 700)); m.name == "" && chance(blocks, 20) {
 		w.block(blocks)
+	}
+	if endings := rand.New(rand.NewPCG(seed, 600)); m.name == "" && chance(endings, 20) {
+		longEndings(w)
 	}
 	if slots := rand.New(rand.NewPCG(seed, 900)); m.name == "" && chance(slots, 30) {
 		w.manySlots(slots)
