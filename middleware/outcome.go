@@ -59,7 +59,7 @@ func Reasons() []Reason {
 // reasonOf returns why a response is not remembered that the masters were asked to remember, or "".
 func reasonOf(err error) Reason {
 	switch {
-	case err == nil:
+	case !errors.Is(err, redlock.ErrNotRemembered): // of the release alone
 		return ""
 	case errors.Is(err, redlock.ErrNoRoom):
 		return ReasonNoRoom

@@ -542,17 +542,19 @@ func (s *serving) releaseNow() {
 
 // unlock releases a lock, and returns what tells the log if that went wrong.
 func (s *serving) unlock(lock *redlock.Lock) (tell func()) {
-	lost := lock.Err()
 	err := lock.Unlock()
-	return func() {
-		switch {
-		case lost != nil: // the Locker has logged it
-		case errors.Is(err, redlock.ErrNoQuorum):
-			s.rule.logSometimes(slog.LevelWarn, "release not confirmed; it is repeated until the lease ends", "release", append([]slog.Attr{slog.Any("error", err)}, s.turn.identity()...)...)
-		case err != nil:
-			s.rule.Logger.LogAttrs(context.Background(), slog.LevelError, "lock was lost before the request ended: another request with the same key may have run at the same time",
-				append([]slog.Attr{slog.String("rule", s.turn.Rule), slog.Any("error", err)}, s.turn.identity()...)...)
-		}
+	return func() { s.logRelease(lock, err) }
+}
+
+// logRelease tells the log if the release of a lock went wrong.
+func (s *serving) logRelease(lock *redlock.Lock, err error) {
+	switch {
+	case lock.Err() != context.Canceled: // it was lost before, and the Locker has logged it
+	case errors.Is(err, redlock.ErrNoQuorum):
+		s.rule.logSometimes(slog.LevelWarn, "release not confirmed; it is repeated until the lease ends", "release", append([]slog.Attr{slog.Any("error", err)}, s.turn.identity()...)...)
+	case err != nil:
+		s.rule.Logger.LogAttrs(context.Background(), slog.LevelError, "lock was lost before the request ended: another request with the same key may have run at the same time",
+			append([]slog.Attr{slog.String("rule", s.turn.Rule), slog.Any("error", err)}, s.turn.identity()...)...)
 	}
 }
 
@@ -584,6 +586,7 @@ func (s *serving) unlockWith(result []byte) (tell func()) {
 			return
 		}
 		s.noteRemembered(len(result), Reason(s.decision.Why), nil)
+		s.logRelease(s.turn.claimed, err)
 	}
 }
 

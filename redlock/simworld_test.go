@@ -247,7 +247,7 @@ func newWorld(seed uint64, m mutant) *world {
 	if blocks := rand.New(rand.NewPCG(seed, 700)); m.name == "" && chance(blocks, 20) {
 		w.block(blocks)
 	}
-	if endings := rand.New(rand.NewPCG(seed, 600)); m.name == "" && chance(endings, 20) {
+	if endings := rand.New(rand.NewPCG(seed, 600)); !w.quiet && m.name == "" && chance(endings, 20) {
 		longEndings(w)
 	}
 	if slots := rand.New(rand.NewPCG(seed, 900)); m.name == "" && chance(slots, 30) {
