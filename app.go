@@ -2,13 +2,31 @@ package caddyredlock
 
 import (
 	"cmp"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddytls"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/caddy-redlock/caddy-redlock/console"
 	"github.com/caddy-redlock/caddy-redlock/internal/caddycli"
+	"github.com/caddy-redlock/caddy-redlock/internal/connect"
+	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
+	"github.com/caddy-redlock/caddy-redlock/metrics"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -149,3 +167,378 @@ var (
 	_ caddy.CleanerUpper    = (*App)(nil)
 	_ caddyfile.Unmarshaler = (*App)(nil)
 )
+
+// settings are those of an App with all placeholders replaced, and so with secrets in them.
+type settings struct {
+	connect.Options
+	URLs []string
+	TLS  *secured
+
+	sum any // identifies the settings in the pool without the secrets in them; see setSum
+}
+
+// resolved returns the settings with their placeholders replaced and their files read. It joins no pool.
+func (a *App) resolved(ctx caddy.Context) (settings, error) {
+	if err := a.check(); err != nil {
+		return settings{}, err
+	}
+	s, err := a.resolve(caddy.NewReplacer())
+	if err == nil && a.TLS != nil {
+		if s.TLS, err = a.TLS.load(ctx); err == nil && !slices.ContainsFunc(s.URLs, connect.UsesTLS) {
+			err = connect.ErrNoTLS
+		}
+	}
+	s.setSum()
+	return s, err
+}
+
+// check returns what is wrong with the settings, as far as that can be known before placeholders are replaced.
+func (a *App) check() error {
+	switch {
+	case a.Timeout < 0:
+		return fmt.Errorf("timeout %v: must be above 0", time.Duration(a.Timeout))
+	case a.MaxTTL < 0:
+		return fmt.Errorf("max_ttl %v: must be above 0", time.Duration(a.MaxTTL))
+	case a.BodyBudget < 0:
+		return fmt.Errorf("body_budget %d: must be above 0", a.BodyBudget)
+	case strings.ContainsAny(a.KeyPrefix, "{}"):
+		return fmt.Errorf("key_prefix %q: must not contain braces", a.KeyPrefix)
+	}
+	if _, err := a.restartGuard(); err != nil {
+		return err
+	}
+	if _, err := a.maxSkew(); err != nil {
+		return err
+	}
+	if a.TLS != nil {
+		if err := a.TLS.check(); err != nil {
+			return err
+		}
+	}
+	if slices.ContainsFunc(a.Masters, func(u string) bool { return strings.Contains(u, "{") }) {
+		return nil // the URLs are not known before Provision
+	}
+	if _, err := redlock.Dial(a.Masters...); err != nil {
+		return fmt.Errorf("masters: %w", err)
+	}
+	if a.TLS != nil && !slices.ContainsFunc(a.Masters, connect.UsesTLS) {
+		return connect.ErrNoTLS
+	}
+	return nil
+}
+
+func (a *App) maxTTL() time.Duration {
+	return cmp.Or(time.Duration(a.MaxTTL), redlock.DefaultMaxTTL)
+}
+
+// restartGuard returns how long the guard lasts; 0 means off.
+func (a *App) restartGuard() (time.Duration, error) {
+	least := a.maxTTL() + time.Second
+	switch a.RestartGuard {
+	case "":
+		return least, nil
+	case "off":
+		return 0, nil
+	}
+	guard, err := caddy.ParseDuration(a.RestartGuard)
+	if err != nil {
+		return 0, fmt.Errorf("restart_guard %q: want a duration such as %v, or off", a.RestartGuard, least)
+	}
+	if guard < least {
+		return 0, fmt.Errorf("restart_guard %v: must be at least %v (max_ttl and one second), or off", guard, least)
+	}
+	return guard, nil
+}
+
+// maxSkew returns how much the clocks may differ; 0 means off.
+func (a *App) maxSkew() (time.Duration, error) {
+	switch a.MaxSkew {
+	case "":
+		return min(redlock.DefaultMaxSkew, a.maxTTL()/2), nil
+	case "off":
+		return 0, nil
+	}
+	skew, err := caddy.ParseDuration(a.MaxSkew)
+	if err != nil || skew <= 0 || skew >= a.maxTTL() {
+		return 0, fmt.Errorf("max_skew %q: want a duration less than max_ttl, such as %v, or off", a.MaxSkew, redlock.DefaultMaxSkew)
+	}
+	return skew, nil
+}
+
+// checkTTL returns why a rule may not have this ttl, if it may not; 0 stands for the default.
+func (a *App) checkTTL(ttl caddy.Duration) error {
+	if least := 2 * a.settings.Timeout; ttl > 0 && time.Duration(ttl) < least {
+		return fmt.Errorf("ttl %v: must be at least %v, twice the timeout in the global option redlock", time.Duration(ttl), least)
+	}
+	if time.Duration(ttl) > a.maxTTL() {
+		return fmt.Errorf("ttl %v is above max_ttl %v: lower it, or raise max_ttl in the global option redlock of all processes", time.Duration(ttl), a.maxTTL())
+	}
+	return nil
+}
+
+// resolve replaces the placeholders. Its errors show no values, because they may be secrets.
+func (a *App) resolve(repl *caddy.Replacer) (settings, error) {
+	s := settings{Options: connect.Options{
+		Timeout: cmp.Or(time.Duration(a.Timeout), redlock.DefaultTimeout),
+		Prefix:  cmp.Or(a.KeyPrefix, redlock.DefaultPrefix),
+		MaxTTL:  a.maxTTL(),
+	}}
+	var err error
+	if s.Guard, err = a.restartGuard(); err != nil {
+		return s, err
+	}
+	if s.MaxSkew, err = a.maxSkew(); err != nil {
+		return s, err
+	}
+	if s.Instance, err = repl.ReplaceOrErr(a.Instance, true, true); err != nil {
+		return s, errors.New("instance: the placeholder is unknown or empty")
+	}
+	username, err := repl.ReplaceOrErr(a.Username, true, true)
+	if err != nil {
+		return s, errors.New("username: the placeholder is unknown or empty")
+	}
+	password, err := repl.ReplaceOrErr(a.Password, true, true)
+	if err != nil {
+		return s, errors.New("password: the placeholder is unknown or empty (is the variable set? does the file exist?)")
+	}
+	for i, master := range a.Masters {
+		text, err := repl.ReplaceOrErr(master, true, true)
+		if err != nil {
+			return s, fmt.Errorf("masters: the placeholder of master %d is unknown or empty", i+1)
+		}
+		s.URLs = append(s.URLs, connect.WithUser(text, username, password))
+	}
+	if len(s.URLs) == 0 {
+		s.URLs = []string{"memory://"}
+	}
+	return s, nil
+}
+
+// doctorSettings returns what the command doctor needs to know of an app's settings in JSON, which may be absent.
+func doctorSettings(ctx caddy.Context, text json.RawMessage) (doctor.Settings, error) {
+	app := new(App)
+	if text != nil {
+		if err := caddy.StrictUnmarshalJSON(text, app); err != nil {
+			return doctor.Settings{}, fmt.Errorf("the app redlock: %w", err)
+		}
+	}
+	s, err := app.resolved(ctx)
+	if err != nil {
+		return doctor.Settings{}, app.Source.at(err)
+	}
+	masters, err := s.masters()
+	if err != nil {
+		return doctor.Settings{}, fmt.Errorf("masters: %w", err)
+	}
+	return doctor.Settings{Options: s.Options, Masters: masters, LeastTTL: s.TTL()}, nil
+}
+
+// loadSealer reads the keys for the responses on the masters. Its errors don't show them.
+func loadSealer(files []string) (*middleware.Sealer, error) {
+	if len(files) == 0 {
+		return nil, nil
+	}
+	keys := make([][]byte, len(files))
+	for i, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("remember_keys: %w", err)
+		}
+		if keys[i], err = base64.StdEncoding.DecodeString(strings.TrimSpace(string(text))); err != nil {
+			return nil, fmt.Errorf("remember_keys %s: not base64; make a key with: openssl rand -base64 32", file)
+		}
+	}
+	sealer, err := middleware.NewSealer(keys...)
+	if err != nil {
+		return nil, fmt.Errorf("remember_keys: %w; make a key with: openssl rand -base64 32", err)
+	}
+	return sealer, nil
+}
+
+// TLS is how masters with rediss:// URLs are reached. Files are read again at each reload.
+type TLS struct {
+	// The module that provides the certificates of the authorities to trust: {"provider": "file", "pem_files": ["/etc/redis/ca.pem"]}.
+	// Default: those of the system.
+	CARaw json.RawMessage `json:"ca,omitempty" caddy:"namespace=tls.ca_pool.source inline_key=provider"`
+	// The file with the certificate that is shown to the masters, in PEM. Default: none.
+	ClientCertificateFile string `json:"client_certificate_file,omitempty"`
+	// The file with the key of that certificate, in PEM. Default: none.
+	ClientCertificateKeyFile string `json:"client_certificate_key_file,omitempty"`
+	// The name that the certificate of each master must have. Default: the host in its URL.
+	ServerName string `json:"server_name,omitempty"`
+	// Whether to accept any certificate, of anybody. Only for tests: who answers in a master's place learns the password and
+	// can grant a lock twice. Default: false.
+	InsecureSkipVerify bool `json:"insecure_skip_verify,omitempty"`
+}
+
+// UnmarshalCaddyfile reads the block tls; the names are those of reverse_proxy, without their tls_.
+func (t *TLS) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	if d.NextArg() {
+		return d.Errf("tls: unexpected %q; want a block: tls { trust_pool file /path/to/ca.pem }", d.Val())
+	}
+	known := settingsOf(d, t)
+	for _, name := range []string{"ca", "client_certificate_file", "client_certificate_key_file"} {
+		delete(known, name)
+	}
+	known["trust_pool"] = func() error { return trustPoolArgs(d, &t.CARaw) }
+	known["client_auth"] = func() error {
+		if !d.AllArgs(&t.ClientCertificateFile, &t.ClientCertificateKeyFile) {
+			return d.Err("client_auth: want the file of a certificate and the file of its key")
+		}
+		return nil
+	}
+	_, err := block(d, known)
+	return err
+}
+
+func trustPoolArgs(d *caddyfile.Dispenser, into *json.RawMessage) error {
+	if !d.NextArg() {
+		return d.Err("trust_pool: want a module, such as file /path/to/ca.pem")
+	}
+	name := d.Val()
+	module, err := caddyfile.UnmarshalModule(d, "tls.ca_pool.source."+name)
+	if err != nil {
+		return err
+	}
+	*into = caddyconfig.JSONModuleObject(module, "provider", name, nil)
+	return nil
+}
+
+// secured is what the settings of TLS come to. All but config tells them apart in the pool of lockers: the same settings with
+// other certificates in the files need new connections.
+type secured struct {
+	config       *tls.Config
+	Trusted, Own [][]byte
+	Unknown      string
+	ServerName   string
+	SkipVerify   bool
+}
+
+// check returns what is wrong, as far as that can be known without the files.
+func (t *TLS) check() error {
+	switch {
+	case (t.ClientCertificateFile == "") != (t.ClientCertificateKeyFile == ""):
+		return errors.New("tls: a client certificate needs both its file and the file of its key")
+	case t.CARaw == nil && t.ClientCertificateFile == "" && t.ServerName == "" && !t.InsecureSkipVerify:
+		return errors.New("tls: the block is empty; want trust_pool, client_auth or server_name")
+	}
+	return nil
+}
+
+// load reads the files.
+func (t *TLS) load(ctx caddy.Context) (*secured, error) {
+	s := &secured{ServerName: t.ServerName, SkipVerify: t.InsecureSkipVerify}
+	s.config = &tls.Config{ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify}
+	if t.InsecureSkipVerify {
+		ctx.Logger().Warn("tls insecure_skip_verify is on: any server that answers in a master's place learns its password and can grant locks twice; use trust_pool and server_name instead")
+	}
+	if t.ClientCertificateFile != "" {
+		own, err := tls.LoadX509KeyPair(t.ClientCertificateFile, t.ClientCertificateKeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("tls: the client certificate: %w", err)
+		}
+		s.config.Certificates, s.Own = []tls.Certificate{own}, own.Certificate // with the public key, which changes with the other
+	}
+	if t.CARaw == nil {
+		return s, nil
+	}
+	module, err := ctx.LoadModule(t, "CARaw")
+	if err != nil {
+		return nil, fmt.Errorf("tls: the trusted certificates: %w", err)
+	}
+	authorities, ok := module.(caddytls.CA)
+	if !ok {
+		return nil, fmt.Errorf("tls: %T provides no certificates", module)
+	}
+	s.config.RootCAs = authorities.CertPool()
+	if listed, ok := module.(caddytls.CertificateProvider); ok {
+		for _, certificate := range listed.Certificates() {
+			s.Trusted = append(s.Trusted, certificate.Raw)
+		}
+	} else {
+		s.Unknown = rand.Text() // they may have changed: new connections at each reload
+	}
+	return s, nil
+}
+
+// masters returns the masters; it doesn't connect to them.
+func (s *settings) masters() ([]redlock.Master, error) { return connect.Dial(s.URLs, s.secure()) }
+
+// secure returns the settings of TLS, or nil.
+func (s *settings) secure() *tls.Config {
+	if s.TLS == nil {
+		return nil
+	}
+	return s.TLS.config
+}
+
+// series are the metrics of the process. Each configuration has a registry of its own, in which they are shown; they outlive it,
+// so that counters go on after a reload.
+var series = metrics.New("caddy_redlock")
+
+// showMetrics shows the metrics where this configuration shows Caddy's own: at /metrics of the admin endpoint, and in the handler
+// metrics.
+func (a *App) showMetrics(ctx caddy.Context) error {
+	a.hideBudget = series.WatchBudget(a.bodies)
+	err := ctx.GetMetricsRegistry().Register(series)
+	if again := new(prometheus.AlreadyRegisteredError); err != nil && !errors.As(err, again) {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	return nil
+}
+
+// countRequests counts the requests of this handler's rule. A rule of the former configuration with the same name goes on with its
+// series; those of a rule that no configuration has any more disappear.
+func (h *Handler) countRequests() {
+	observer, hide := series.Rule(h.serializer.Name)
+	h.serializer.Observe(observer)
+	h.hideRule = hide
+}
+
+// Cleanup ends the series of the rule, unless another configuration or handler has a rule of this name.
+func (h *Handler) Cleanup() error {
+	if h.hideRule != nil {
+		h.hideRule()
+	}
+	return nil
+}
+
+func init() {
+	caddy.RegisterModule(adminAPI{})
+}
+
+// adminAPI is the console at /redlock/ of Caddy's admin endpoint, under the endpoint's own access rules. It is there
+// before there is a redlock app, and answers then that no lock is configured.
+type adminAPI struct{}
+
+// CaddyModule returns the Caddy module information.
+func (adminAPI) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "admin.api.redlock",
+		New: func() caddy.Module { return new(adminAPI) },
+	}
+}
+
+// Routes returns the one route below which everything is.
+func (adminAPI) Routes() []caddy.AdminRoute {
+	handler := http.StripPrefix("/redlock", console.New(lockersInUse,
+		console.WithHosts("*"), // the endpoint checks it
+		console.WithLogger(slog.New(currentLog{})), console.WithUser(certified)))
+	return []caddy.AdminRoute{{
+		Pattern: "/redlock/",
+		Handler: caddy.AdminHandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+			handler.ServeHTTP(w, r)
+			return nil
+		}),
+	}}
+}
+
+// certified returns whose certificate a request to a remote admin endpoint has come with.
+func certified(r *http.Request) string {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return ""
+	}
+	return r.TLS.PeerCertificates[0].Subject.String()
+}
+
+var _ caddy.AdminRouter = adminAPI{}

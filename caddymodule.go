@@ -5,29 +5,40 @@
 // The lock itself is package redlock, and what happens to a request is package middleware. This package adds what Caddy
 // needs: configuration, placeholders, errors, and masters that outlive a reload. Read it in this order:
 //
-//   - caddymodule.go: the handler http.handlers.redlock and its settings
-//   - rule.go: how the settings, which are a middleware.Rule, are checked
-//   - serve.go: what happens to a request
-//   - placeholders.go: Caddy's placeholders in keys
-//   - shown.go: the placeholders that the handler sets, and what it adds to the access log
-//   - app.go: the app redlock, which is the global option: the masters and what all rules share
-//   - tls.go: TLS to the masters
+//   - caddymodule.go: the handler http.handlers.redlock: its settings, what happens to a request, and its placeholders
+//   - guardmodule.go: the handler http.handlers.redlock_guard
+//   - app.go: the app redlock, which is the global option: the masters, TLS to them, metrics, and what all rules share
 //   - pool.go: lockers that outlive a reload
-//   - metrics.go: metrics that outlive a reload
 //   - caddyfile.go: the Caddyfile syntax
-//   - warnings.go: what is logged about settings that are valid but hardly ever meant
 //
 // The commands "caddy redlock …" are internal/caddycli.
 package caddyredlock
 
 import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
+	"log/slog"
+	"math"
 	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/explain"
 	"github.com/caddy-redlock/caddy-redlock/internal/rule"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
@@ -132,3 +143,430 @@ var (
 	_ caddyhttp.MiddlewareHandler = (*Handler)(nil)
 	_ caddyfile.Unmarshaler       = (*Handler)(nil)
 )
+
+// ServeHTTP serves the request while it holds the lock.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	if e := explain.Of(r); e != nil {
+		e.Add(h.RuleName(), h.placeholders(), h.serializer.Explain(r))
+		return next.ServeHTTP(w, r)
+	}
+	locker, err := h.app.join()
+	if err != nil {
+		return caddyhttp.Error(http.StatusInternalServerError, err)
+	}
+	defer h.leave()
+	err = h.serializer.Serve(locker, w, r, func(w http.ResponseWriter, inner *http.Request) error {
+		turn, _ := middleware.TurnFromContext(inner.Context())
+		h.show(r, turn, false)
+		return serveInPlace(w, r, inner, next)
+	})
+	refusal, refused := err.(*middleware.Refusal) //nolint:errorlint // a wrapped one comes from another rule, which has made a response of it
+	if !refused {
+		return err
+	}
+	h.show(r, refusal.Turn, true)
+	refusal.SetHeaders(w.Header())
+	// Don't pass the refusal: caddyhttp.Error would take the status of a HandlerError that it wraps.
+	response := caddyhttp.Error(refusal.Status, nil)
+	response.Err = publicError{refusal}
+	return response
+}
+
+// originalURL returns the URL before other handlers have changed it, as handle_path does.
+func originalURL(r *http.Request) *url.URL {
+	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok {
+		return original.URL
+	}
+	return r.URL
+}
+
+// authenticated returns whom Caddy's authentication has found to send the request.
+func authenticated(r *http.Request) string {
+	id, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer).GetString("http.auth.user.id")
+	return id
+}
+
+// clientIP returns the client's address as Caddy determines it by trusted_proxies, or that of the connection.
+func clientIP(r *http.Request) string {
+	ip, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+	return cmp.Or(ip, r.RemoteAddr)
+}
+
+// publicError is a refusal whose message names no master, because handle_errors may send {err.message} to clients.
+type publicError struct{ *middleware.Refusal }
+
+func (e publicError) Error() string { return e.Turn.Detail }
+
+func (e publicError) Unwrap() error { return e.Refusal }
+
+// serveInPlace copies the inner request over the outer one and serves that, because Caddy's placeholders are bound to the outer
+// one: they put back a body that they have read, and show what other handlers change. When the next handler has returned, the
+// request has its former context again, as that of the lock has ended. Only the context is switched: a proxy may still be
+// reading the request.
+func serveInPlace(w http.ResponseWriter, outer, inner *http.Request, next caddyhttp.Handler) error {
+	ctx := &insideContext{inside: inner.Context(), outside: outer.Context()}
+	*outer = *inner.WithContext(ctx)
+	defer ctx.left.Store(true)
+	return next.ServeHTTP(w, outer)
+}
+
+// insideContext is the context inside until left is set, and then the context outside.
+type insideContext struct {
+	inside, outside context.Context
+	left            atomic.Bool
+}
+
+func (c *insideContext) now() context.Context {
+	if c.left.Load() {
+		return c.outside
+	}
+	return c.inside
+}
+
+func (c *insideContext) Deadline() (time.Time, bool) { return c.now().Deadline() }
+
+func (c *insideContext) Done() <-chan struct{} { return c.now().Done() }
+
+func (c *insideContext) Err() error { return c.now().Err() }
+
+func (c *insideContext) Value(key any) any { return c.now().Value(key) }
+
+// remain has a request, which is a user of the locker, be another one for as long as its keys are held after it.
+func (h *Handler) remain() (leave func()) {
+	_, _ = h.app.settings.join() // it is there already
+	return h.leave
+}
+
+// leave gives the locker back. The last request of a configuration that has been replaced closes it.
+func (h *Handler) leave() {
+	if err := h.app.settings.leave(); err != nil {
+		h.serializer.Logger.Warn("closing the masters", "error", err)
+	}
+}
+
+// check returns what is wrong with the configuration, as far as that can be known without the app and the secrets: the Caddyfile's
+// parser calls it, too.
+func (h *Handler) check() error {
+	rule := h.Rule
+	rule.BodyBudget = middleware.NewBudget(math.MaxInt64) // the app's is not known yet
+	rule.Verify = anySecrets(h.Verify)
+	_, err := middleware.Compile(rule, placeholderOf)
+	return err
+}
+
+// finished reports whether the next handlers are certainly done, although they returned an error. A proxy that gave up on its
+// upstream returns 499, if the client has left, or more.
+func finished(err error) bool {
+	var response caddyhttp.HandlerError
+	return errors.As(err, &response) && response.StatusCode > 0 && response.StatusCode < 499
+}
+
+// anySecrets returns the check of a signature with secrets that every scheme accepts.
+func anySecrets(verify *middleware.Verify) *middleware.Verify {
+	if verify == nil {
+		return nil
+	}
+	secrets := make([]string, len(verify.Secrets))
+	for i := range secrets {
+		secrets[i] = "AAAA"
+	}
+	return &middleware.Verify{Scheme: verify.Scheme, Secrets: secrets}
+}
+
+// withSecrets returns the check of a signature with the placeholders of its secrets replaced. Its errors show no secrets.
+func withSecrets(verify *middleware.Verify) (*middleware.Verify, error) {
+	replaced := anySecrets(verify)
+	if verify == nil {
+		return nil, nil
+	}
+	for i, text := range verify.Secrets {
+		secret, err := caddy.NewReplacer().ReplaceOrErr(text, true, true)
+		if err != nil {
+			return nil, fmt.Errorf("verify %s: the placeholder of secret %d is unknown or empty (is the variable set? does the file exist, and is its path absolute?)", verify.Scheme, i+1)
+		}
+		replaced.Secrets[i] = secret
+	}
+	return replaced, nil
+}
+
+// strict maps Caddy's families of placeholders to those of package middleware, for values that a client may send more than
+// once or escape in several ways. Caddy joins or decodes such values. Package middleware refuses what is ambiguous, so that
+// the lock is never on one value while the upstream acts on another.
+var strict = map[string]string{
+	"http.request.header.":    "header.",
+	"http.request.cookie.":    "cookie.",
+	"http.request.uri.query.": "query.",
+	"http.request.uri.path.":  "path.",
+}
+
+// isStrict reports whether a name in one of those families is that of a header, a cookie, a parameter or a segment of the
+// path. Others, such as {http.request.uri.path.dir}, are left to Caddy.
+func isStrict(family, arg string) bool {
+	return family != "path." || strings.Trim(arg, "-0123456789") == ""
+}
+
+// strictName returns the name that package middleware has for one of Caddy's placeholders, if it reads that itself.
+func strictName(name string) (string, bool) {
+	for caddys, ours := range strict {
+		arg, ok := strings.CutPrefix(name, caddys)
+		if !ok {
+			arg, ok = strings.CutPrefix(name, ours)
+		}
+		if ok && isStrict(ours, arg) {
+			return ours + arg, true
+		}
+	}
+	return "", false
+}
+
+var shortNames = httpcaddyfile.NewShorthandReplacer()
+
+// fullName returns Caddy's name of a placeholder, given the short one of the Caddyfile.
+func fullName(name string) string {
+	segment := caddyfile.Segment{{Text: "{" + name + "}"}}
+	shortNames.ApplyToSegment(&segment)
+	return strings.Trim(segment[0].Text, "{}")
+}
+
+// placeholder returns what reads the value of a Caddy placeholder in a key template. It also knows the short names of the
+// Caddyfile, which Caddy does not expand in {header.A|query.b}.
+func placeholder(name string) (middleware.KeyFunc, error) {
+	switch name = fullName(name); name {
+	case "http.request.host", "http.request.method":
+		return middleware.Placeholder(strings.TrimPrefix(name, "http.request."))
+	case "http.request.uri.path":
+		return middleware.Placeholder("path")
+	}
+	if name == "body" || strings.HasPrefix(name, "http.request.body") {
+		return nil, fmt.Errorf("{%s} is the whole body, without limit; name a field, such as {body.order.id}", name)
+	}
+	if !strings.Contains(name, ".") {
+		return nil, fmt.Errorf("unknown placeholder {%s}; Caddy placeholders contain a dot, such as {http.request.uri.path.1} or, in a Caddyfile, {path.1}", name)
+	}
+	if ours, ok := strictName(name); ok {
+		return middleware.Placeholder(ours)
+	}
+	if number, ok := strings.CutPrefix(name, "http.request.host.labels."); ok {
+		return hostLabel(number)
+	}
+	return func(r *http.Request) (string, error) {
+		repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+		switch value, _ := repl.Get(name); value := value.(type) {
+		case nil: // unknown, perhaps because the handler that sets it was not run
+			return "", middleware.ErrMissingKey
+		case error:
+			return "", value
+		default:
+			return caddy.ToString(value), nil
+		}
+	}, nil
+}
+
+// placeholderOf is the function placeholder for the templates of a rule.
+func placeholderOf(rule *middleware.Rule, name string) (middleware.KeyFunc, error) {
+	if ours, ok := strictName(fullName(name)); ok {
+		return rule.Placeholder(ours)
+	}
+	return placeholder(name)
+}
+
+// hostLabel returns what reads a label of the host, counted from the right. Caddy would count the empty label behind a trailing
+// dot as well, so that a client could choose between two labels.
+func hostLabel(number string) (middleware.KeyFunc, error) {
+	n, err := strconv.ParseUint(number, 10, 8)
+	if err != nil {
+		return nil, fmt.Errorf("{labels.%s}: want a number: the labels of a host are counted from the right, starting at 0", number)
+	}
+	host, err := middleware.Placeholder("host")
+	return func(r *http.Request) (string, error) {
+		name, err := host(r)
+		labels := strings.Split(name, ".")
+		if err != nil || int(n) >= len(labels) {
+			return "", cmp.Or(err, middleware.ErrMissingKey)
+		}
+		return labels[len(labels)-1-int(n)], nil
+	}, err
+}
+
+// turnVar names the variable of a request that holds what is shown of it.
+const turnVar = "http.redlock"
+
+// shown is what the placeholders and the access log show of a request. Their values are only computed when they are read.
+type shown struct {
+	turns []ruleTurn // of the rules that the request has reached, the latest last
+	room  [1]ruleTurn
+}
+
+type ruleTurn struct {
+	middleware.Turn
+	rule    *Handler
+	refused bool
+}
+
+// show has the placeholders show this turn from now on, instead of that of another rule, and adds it to the access log.
+func (h *Handler) show(r *http.Request, turn middleware.Turn, refused bool) {
+	ctx := r.Context()
+	s, ok := caddyhttp.GetVar(ctx, turnVar).(*shown)
+	if !ok {
+		s = new(shown)
+		s.turns = s.room[:0]
+		caddyhttp.SetVar(ctx, turnVar, s)
+		ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer).Map(s.get)
+		server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+		if extra, ok := ctx.Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok && server != nil && server.Logs != nil {
+			extra.Add(zap.Object("redlock", s))
+		}
+	}
+	s.turns = slices.DeleteFunc(s.turns, func(t ruleTurn) bool { return t.rule == h })
+	s.turns = append(s.turns, ruleTurn{turn, h, refused})
+}
+
+func (s *shown) latest() middleware.Turn { return s.turns[len(s.turns)-1].Now() }
+
+func (s *shown) get(name string) (any, bool) {
+	switch name {
+	case "http.redlock.key":
+		return s.latest().Key, true
+	case "http.redlock.fence":
+		if fence, ok := s.latest().Fence(); ok {
+			return fence, true
+		}
+	case "http.redlock.slot":
+		if slot, ok := s.latest().Slot(); ok {
+			return slot, true
+		}
+	case "http.redlock.wait":
+		return s.latest().Waited.Seconds(), true
+	case "http.redlock.outcome":
+		return s.String(), true
+	case "http.redlock.detail":
+		return s.latest().Detail, true
+	case "http.redlock.rule":
+		return s.latest().Rule, true
+	}
+	return nil, false
+}
+
+// String returns the outcome alone: {http.vars.http.redlock} shows it, and must not show the key.
+func (s *shown) String() string { return string(s.latest().Outcome) }
+
+// MarshalLogObject writes the group redlock of the access log: the rule that has refused the request, or else the latest, which
+// is the innermost. The other rules that the request has reached follow in a list.
+func (s *shown) MarshalLogObject(into zapcore.ObjectEncoder) error {
+	decided := slices.IndexFunc(s.turns, func(t ruleTurn) bool { return t.refused })
+	if decided < 0 {
+		decided = len(s.turns) - 1
+	}
+	addTurn(into, s.turns[decided].Turn)
+	if len(s.turns) == 1 {
+		return nil
+	}
+	return into.AddArray("others", zapcore.ArrayMarshalerFunc(func(list zapcore.ArrayEncoder) error {
+		for i, t := range s.turns {
+			if i == decided {
+				continue
+			}
+			_ = list.AppendObject(zapcore.ObjectMarshalerFunc(func(into zapcore.ObjectEncoder) error {
+				addTurn(into, t.Turn)
+				return nil
+			}))
+		}
+		return nil
+	}))
+}
+
+func addTurn(into zapcore.ObjectEncoder, turn middleware.Turn) {
+	for _, attr := range turn.LogValue().Group() {
+		switch value := attr.Value; value.Kind() {
+		case slog.KindFloat64:
+			into.AddFloat64(attr.Key, value.Float64())
+		case slog.KindInt64:
+			into.AddInt64(attr.Key, value.Int64())
+		case slog.KindUint64:
+			into.AddUint64(attr.Key, value.Uint64())
+		default:
+			into.AddString(attr.Key, value.String())
+		}
+	}
+}
+
+// warn logs what is valid, but hardly ever meant.
+func (h *Handler) warn(log *zap.Logger) {
+	rule := []zap.Field{zap.String("rule", h.RuleName()), zap.String("at", h.Source["key"])}
+	for _, template := range h.templates() {
+		for _, name := range unknownNames(template) {
+			log.Warn("key has a placeholder that Caddy does not know: no request has a key, unless another handler sets it", append(rule, zap.String("placeholder", name))...)
+		}
+	}
+	for _, warning := range h.serializer.Warnings() {
+		log.Warn(warning, rule...)
+	}
+	if global := h.serializer.Global(); global != "" {
+		log.Warn("key has no placeholder: all requests of this rule share one lock; a matcher begins with @, / or *", append(rule, zap.String("key", global))...)
+	}
+	if h.serializer.Remember > 0 && h.app.inMemory() {
+		log.Warn("responses are remembered in this process's memory: after a restart, and in other processes, a repeat runs again", rule...)
+	}
+}
+
+// templates returns the templates that the rule has in the configuration.
+func (h *Handler) templates() []string {
+	return append(h.Keys[:len(h.Keys):len(h.Keys)], h.Dedupe, h.Scope)
+}
+
+// placeholders returns the placeholders in them.
+func (h *Handler) placeholders() (names []string) {
+	for _, template := range h.templates() {
+		names = append(names, placeholderNames(template)...)
+	}
+	return names
+}
+
+// jsonIndex finds the index of a list as JavaScript writes it: to a reader of JSON, items[0] is one name, and items.0 the first item.
+var jsonIndex = regexp.MustCompile(`\b(?:body|json|payload)\.[^{}|&:]*\[[0-9]+\]`)
+
+// unknownNames returns the placeholders of a template that have no value, whatever the request is.
+func unknownNames(template string) (unknown []string) {
+	r := &http.Request{Method: http.MethodGet, URL: new(url.URL), Header: make(http.Header), TLS: new(tls.ConnectionState)}
+	repl := caddy.NewReplacer()
+	caddyhttp.PrepareRequest(r, repl, nil, new(caddyhttp.Server))
+	for _, name := range placeholderNames(template) {
+		if _, ours := strictName(name); strings.Contains(name, ".") && !ours && !setByOthers(name) && !isKnown(repl, name) {
+			unknown = append(unknown, name)
+		}
+	}
+	for _, family := range []string{"body", "json", "form"} {
+		if strings.Contains(template, family+".$.") { // JSONPath begins that way
+			unknown = append(unknown, family+".$")
+		}
+	}
+	return append(unknown, jsonIndex.FindAllString(template, -1)...)
+}
+
+// placeholderNames returns the placeholders of a template, without the fields of the body.
+func placeholderNames(template string) (names []string) {
+	_, _ = middleware.ParseTemplate(template, func(name string) (middleware.KeyFunc, error) {
+		names = append(names, fullName(name))
+		return placeholder(name)
+	})
+	return names
+}
+
+// isKnown reports whether Caddy has a value for a name.
+func isKnown(repl *caddy.Replacer, name string) (known bool) {
+	defer func() {
+		if recover() != nil { // it needs a real request, so there is such a placeholder
+			known = true
+		}
+	}()
+	_, known = repl.Get(name)
+	return known
+}
+
+// setByOthers reports whether a name belongs to a family that other handlers may set, or that only some requests have.
+func setByOthers(name string) bool {
+	if strings.HasPrefix(name, "http.request.") {
+		return strings.HasPrefix(name, "http.request.tls.client.")
+	}
+	return strings.HasPrefix(name, "http.")
+}

@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/sets"
 )
 
 // succession has the keys that are in use by Lockers of this process which succeed each other, as at a reload. Where the masters or the
@@ -93,70 +92,5 @@ func (s *succession) leave(l *Locker, callers ...*caller) {
 		if len(use.users) == 0 {
 			delete(s.byKey, key)
 		}
-	}
-}
-
-// meets reports whether the masters never let both Lockers have the same key.
-func (l *Locker) meets(other *Locker) bool {
-	switch {
-	case l == other:
-		return true
-	case l.prefix != other.prefix || l.sets == nil || other.sets == nil: // those in memory are of one Locker alone
-		return false
-	}
-	common := 0
-	for _, server := range l.servers {
-		if slices.Contains(other.servers, server) {
-			common++
-		}
-	}
-	return sets.MajoritiesMeet(len(l.servers), len(other.servers), common)
-}
-
-// succeed waits until the Lockers that this one succeeds, or that succeed it, use none of the keys of a call, which is the head of its
-// gates. first is as in acquire, and is given back if it has come too early. After an error the call is the head of no gate.
-func (l *Locker) succeed(wait *waitLimit, callers []*caller, first *attempt) (*attempt, error) {
-	for {
-		blocked, left := l.succession.enter(l, callers)
-		if blocked == nil {
-			return first, nil
-		}
-		if first != nil {
-			first.release(nil, false)
-			first.sendSoon()
-			first = nil
-		}
-		l.tellSuccession.Do(func() {
-			l.logger.Warn("this process still uses keys with its former masters or prefix: calls wait for them, but not for other processes with such settings")
-		})
-		held := &HeldError{Slots: int(blocked.slots)}
-		l.gates.keepOnly(blocked, callers)
-		l.gates.noteOutcome(blocked, nil, held)
-		err := l.awaitLeft(wait, blocked, left, held)
-		if err == nil && len(callers) == 1 {
-			continue
-		}
-		l.gates.keepOnly(nil, callers)
-		if err == nil {
-			first, err = l.reach(wait, callers, nil)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-}
-
-func (l *Locker) awaitLeft(wait *waitLimit, blocked *caller, left <-chan struct{}, held *HeldError) error {
-	if blocked.try {
-		return held
-	}
-	ctx := wait.context()
-	select {
-	case <-left:
-		return l.stopped(ctx, held)
-	case <-ctx.Done():
-		return ended(ctx, held)
-	case <-l.closing:
-		return ErrClosed
 	}
 }
