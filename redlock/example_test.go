@@ -139,8 +139,8 @@ func ExampleWithWait() {
 	locker := mustOpen()
 	defer func() { _ = locker.Close() }()
 
-	err := locker.Do(context.Background(), "order:42", func(ctx context.Context, _ *redlock.Lock) error {
-		second := locker.Do(ctx, "order:42", func(context.Context, *redlock.Lock) error {
+	err := locker.Do(context.Background(), "order:42", func(context.Context, *redlock.Lock) error {
+		second := locker.Do(context.Background(), "order:42", func(context.Context, *redlock.Lock) error { // as another request does
 			return errors.New("not reached")
 		}, redlock.WithWait(10*time.Millisecond))
 		fmt.Println(second)
