@@ -20,7 +20,7 @@ func TestWallTime(t *testing.T) {
 	wall := regexp.MustCompile(`\.(Unix(Milli|Micro|Nano)?\b|Round\(0\)|Date\b|Clock\(\)|Format\b)`)
 	allowed := map[string]string{ // functions
 		"past":      "a lease ends by either clock, because the monotonic one stands still while the host is suspended",
-		"offset":    "what Status shows",
+		"Offset":    "what Status shows",
 		"clock":     "the proposal of a fence before any master has told its time, which masters clamp",
 		"firstSeen": "the server's time",
 		"inspected": "a ticket's time, to be shown",
