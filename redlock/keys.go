@@ -262,7 +262,7 @@ func (l *Locker) keyspace() string {
 		names = append(names, s.String())
 	}
 	slices.Sort(names[1:])
-	if l.sets == nil {
+	if l.heart == nil {
 		names = append(names, l.id)
 	}
 	return strings.Join(names, "\n")

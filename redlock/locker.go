@@ -35,7 +35,7 @@ type Locker struct {
 	room    chan struct{} // has an entry for each result that is being stored or read: at most resultRoom
 	refused atomic.Uint64 // results that found no room there
 
-	sets *registry // nil where the masters are only ours
+	heart *heart // nil where the masters are only ours
 
 	closing chan struct{} // closed when Close begins
 	close   func() error
@@ -82,14 +82,14 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 		closing: make(chan struct{}),
 	}
 	l.name = o.prefix + ":wake:" + l.random()
-	l.sets = newRegistry(o, masters, l.id)
+	l.heart = newHeart(o, masters, l.id)
 	voting := o.admission()
-	voting.Refused = l.sets.refusal
+	voting.Refused = l.heart.refusal
 	seats := admission.New(len(masters), voting)
 	for i, m := range masters {
 		seat := seats.Add(m.impl)
-		seat.OnAdmitted = func(reached protocol.Server) { l.sets.reached(i, reached, seat.LostUntil()) }
-		seat.OnServing = l.sets.want
+		seat.OnAdmitted = func(reached protocol.Server) { l.heart.reached(i, reached, seat.LostUntil()) }
+		seat.OnServing = l.heart.want
 		s := link.NewStream(m.impl, o.link(m.impl), seat)
 		l.streams = append(l.streams, s)
 	}
@@ -97,7 +97,7 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 	l.late, l.room = newLateResults(l), make(chan struct{}, resultRoom)
 	l.keeper = newKeeper(l)
 	l.close = sync.OnceValue(l.end)
-	l.sets.start(l) // last: it asks for the status of the whole Locker
+	l.heart.start(l) // last: it asks for the status of the whole Locker
 	return l, nil
 }
 
@@ -245,7 +245,7 @@ func (l *Locker) end() error {
 	close(l.closing)
 	l.calls.close()
 	l.keeper.end()
-	l.sets.end()
+	l.heart.end()
 	l.unlocks.close()
 	l.late.end()
 	l.subscriptions.end()

@@ -76,18 +76,18 @@ func TestRestartWithOtherNames(t *testing.T) {
 	}
 }
 
-// registered waits until a server knows n sets of masters with the present runs of these servers.
+// registered waits until a server knows n processes with the present runs of these servers.
 func registered(t *testing.T, n int, on *redistest.Server, servers ...*redistest.Server) {
 	t.Helper()
-	lacks := func(set string) bool {
+	lacks := func(told string) bool {
 		return slices.ContainsFunc(servers, func(s *redistest.Server) bool {
 			info, err := s.Client().InfoMap(t.Context(), "server").Result()
-			return err != nil || !strings.Contains(set, `"id":"`+info["Server"]["run_id"])
+			return err != nil || !strings.Contains(told, `"run":"`+info["Server"]["run_id"])
 		})
 	}
 	eventually(t, bound, "the servers are registered", func() bool {
-		sets, err := on.Client().ZRange(t.Context(), "redlock:sets:{sets}", 0, -1).Result()
-		return err == nil && len(slices.DeleteFunc(sets, lacks)) >= n
+		told, err := on.Client().HVals(t.Context(), "redlock:processes:{processes}").Result()
+		return err == nil && len(slices.DeleteFunc(told, lacks)) >= n
 	})
 }
 
@@ -95,15 +95,21 @@ func registered(t *testing.T, n int, on *redistest.Server, servers ...*redistest
 func named(t *testing.T, servers ...*redistest.Server) (masters []redlock.Master) {
 	t.Helper()
 	for i, s := range servers {
-		client := redis.NewClient(&redis.Options{Addr: string(rune('a'+i)) + ":6379", Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, s.Addr())
-		}})
-		defer func() { _ = client.Close() }() // NewMaster uses its options only
-		m, err := redlock.NewMaster(client)
-		if err != nil {
-			t.Fatal(err)
-		}
-		masters = append(masters, m)
+		masters = append(masters, namedAs(t, string(rune('a'+i))+":6379", s))
 	}
 	return masters
+}
+
+// namedAs returns a master with this name, which leads to a server.
+func namedAs(t *testing.T, name string, s *redistest.Server) redlock.Master {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: name, Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, s.Addr())
+	}})
+	defer func() { _ = client.Close() }() // NewMaster uses its options only
+	m, err := redlock.NewMaster(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
 }

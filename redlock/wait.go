@@ -36,7 +36,7 @@ func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try boo
 		return nil, ErrClosed
 	}
 	defer l.calls.leave()
-	if err := l.sets.refusal(); err != nil {
+	if err := l.heart.refusal(); err != nil {
 		return nil, &QuorumError{Quorum: l.quorum, Err: err}
 	}
 	if ctx.Err() != nil {

@@ -28,7 +28,7 @@ const maxProcesses = 1000
 
 // readProcesses asks which processes take locks there. A user who may not is told nothing about them.
 func (x *examination) readProcesses(ctx context.Context, cn *redis.Conn) error {
-	key := x.Prefix + ":sets:{sets}"
+	key := x.Prefix + ":processes:{processes}"
 	now := strconv.FormatInt(time.Now().Add(x.offset).UnixMicro(), 10)
 	known, err := cn.ZRangeArgs(ctx, redis.ZRangeArgs{Key: key + ":queue", Start: now, Stop: "+inf", ByScore: true, Count: maxProcesses}).Result()
 	x.processes = make(map[string]process)

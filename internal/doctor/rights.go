@@ -66,7 +66,7 @@ func (x *examination) tryCommands(ctx context.Context, cn *redis.Conn) error {
 	for _, t := range tried {
 		try(t.command, append([]any{key}, t.args...)...)
 	}
-	try("exists", x.Prefix+":sets:{sets}")
+	try("exists", x.Prefix+":processes:{processes}")
 	try("eval", "return 1", 1, key)
 	try("evalsha", strings.Repeat("0", 40), 1, key)
 	try("publish", x.channel(), "")

@@ -188,7 +188,7 @@ func (s *Server) Keys() []string {
 	var keys []string
 	scan := s.client.Scan(ctx, 0, "", 1000).Iterator()
 	for scan.Next(ctx) {
-		if !s.isFence(scan.Val()) && !strings.Contains(scan.Val(), ":sets:{sets}") && !strings.Contains(scan.Val(), "}:forced:") {
+		if !s.isFence(scan.Val()) && !strings.Contains(scan.Val(), ":processes:{processes}") && !strings.Contains(scan.Val(), "}:forced:") {
 			keys = append(keys, scan.Val())
 		}
 	}

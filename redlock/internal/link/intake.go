@@ -108,7 +108,7 @@ func (s *Stream) refusal(op protocol.Op) error {
 		return nil
 	case silent > s.latency.timeout() && !patient:
 		return fmt.Errorf("%w for %v%s", ErrHung, silent.Round(time.Millisecond), s.latency.advice())
-	case s.conn != nil && (op == protocol.OpForce || op == protocol.OpInspect || op == protocol.OpNames): // also where it takes no locks
+	case s.conn != nil && (op == protocol.OpForce || op == protocol.OpInspect || op == protocol.OpNames || op == protocol.OpBeat): // also where it takes no locks
 		return nil
 	case s.conn == nil && s.downErr != nil, now.Before(s.downUntil) && !renews:
 		return s.downErr

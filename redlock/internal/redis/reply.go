@@ -68,8 +68,8 @@ func (v *value) reply(cmd *protocol.Command) protocol.Reply {
 		if reply.Status = releaseStatus(v.number); reply.Status == protocol.StatusReleased {
 			reply.Status = protocol.StatusDone
 		}
-	case op == protocol.OpRegister && shape(":::$$"):
-		return protocol.Reply{Time: number(0), Mark: number(1), Born: number(2), Lines: v.fields[3].text, Others: v.fields[4].text}
+	case op == protocol.OpBeat && shape("::::$"):
+		return protocol.Reply{Time: number(0), Mark: number(1), Born: number(2), Shared: number(3) > 0, Lines: v.fields[4].text}
 	case op == protocol.OpInspect && shape(":$::$:::"):
 		reply = protocol.Reply{Time: number(0), Holder: v.fields[1].text, TTL: ms(number(2)), Fence: number(3), Lines: v.fields[4].text}
 		if fence := number(5); fence > 0 {

@@ -1,0 +1,182 @@
+package heartbeat
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// About is what a process tells of itself with each beat. The rule needs the runs of its servers and the max TTL; all else is for people.
+type About struct {
+	Name    string   `json:"name"`
+	Version string   `json:"version"`
+	Started int64    `json:"started_ms"` // by its own clock
+	MaxTTL  int64    `json:"max_ttl_ms"`
+	Covers  int64    `json:"covers_ms"` // the longest max TTL of any process that its restart guard covers
+	Masters []Server `json:"masters"`
+}
+
+// Server is a master of a process.
+type Server struct {
+	Name   string `json:"name"`             // by which this process knows it
+	Run    string `json:"run,omitempty"`    // the run ID that was reached at the last beat, or unknown; empty if none was
+	Former string `json:"former,omitempty"` // the run that was reached before that one
+}
+
+// unknown stands for a server that was reached and doesn't tell its run ID, and for a Redis Cluster: it may be any.
+const unknown = "?"
+
+// runs returns the servers that can vote for the process, without those that have ended by what another one says.
+func (a *About) runs(ended []Server) (runs []string) {
+	for _, m := range a.Masters {
+		if m.Run != "" && !slices.ContainsFunc(ended, func(s Server) bool { return s.Former == m.Run }) {
+			runs = append(runs, m.Run)
+		}
+	}
+	return runs
+}
+
+// union returns how many servers there are in both sets together, at least.
+func union(a, b []string) int {
+	common, wild := 0, 0 // wild: those that may be any of the other's
+	for _, run := range slices.Concat(a, b) {
+		if run == unknown {
+			wild++
+		}
+	}
+	for _, run := range a {
+		if run != unknown && slices.Contains(b, run) {
+			common++
+		}
+	}
+	common += min(wild, len(a)-common, len(b)-common)
+	return len(a) + len(b) - common
+}
+
+func (a *About) quorum() int { return len(a.Masters)/2 + 1 }
+
+// compatible reports whether each quorum of one process shares a server with each quorum of the other.
+func (a *About) compatible(b *About) bool {
+	return a.quorum()+b.quorum() > union(a.runs(nil), b.runs(nil))
+}
+
+// restarted reports whether two processes would be compatible if one of them had noticed a restart that the other has.
+func (a *About) restarted(b *About) bool {
+	return a.quorum()+b.quorum() > union(a.runs(b.Masters), b.runs(a.Masters))
+}
+
+// same reports whether two processes may have the same masters, of which neither need reach all.
+func (a *About) same(b *About) bool {
+	return len(a.Masters) == len(b.Masters) && union(a.runs(nil), b.runs(nil)) <= len(a.Masters)
+}
+
+// includes reports whether a process has as many masters as another, and reaches all that the other does: who is incompatible with that
+// one is so with this one, too.
+func (a *About) includes(b *About) bool {
+	ours := a.runs(nil)
+	return len(a.Masters) == len(b.Masters) && !slices.ContainsFunc(b.runs(nil), func(run string) bool { return run == unknown || !slices.Contains(ours, run) })
+}
+
+// life is for how long a master remembers what a process has told it: until then a lock of the process may be left, or its fence be
+// ahead of another master's clock.
+func (a *About) life() time.Duration { return ms(a.MaxTTL) + protocol.FenceTTL }
+
+// kind is a word that processes of which none has to hear of the others have in common.
+func (a *About) kind() string {
+	return fmt.Sprintf("%d/%d/%d/%s", len(a.Masters), a.MaxTTL, a.Covers, strings.Join(slices.Sorted(slices.Values(a.runs(nil))), ","))
+}
+
+func (a *About) text() string {
+	text, _ := json.Marshal(a) // strings and numbers always encode
+	return string(text)
+}
+
+// String names the masters, for the log.
+func (a *About) String() string {
+	names := make([]string, len(a.Masters))
+	for i, m := range a.Masters {
+		names[i] = m.Name
+		if m.Run != "" && m.Run != unknown {
+			names[i] += " (run id " + m.Run[:min(8, len(m.Run))] + ")"
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// Process is another process, as the masters know it.
+type Process struct {
+	About
+	ID     string
+	Number int64     // of the beat
+	Since  int64     // since when it locks, on the masters' clocks in microseconds: or begins, or waits
+	Told   time.Time // when it told a master so, or a moment later
+
+	met   time.Time // when this process heard of it
+	apart time.Time // since when it has been incompatible; zero if it isn't
+}
+
+// What a process tells that doesn't lock.
+const (
+	waits  = -1
+	begins = 0 // it is about to lock
+)
+
+// Parse reads a line of a master's reply to OpBeat or OpNames that has come now. ok is false for what another version has written.
+func Parse(line string, now time.Time) (p Process, ok bool) {
+	words := strings.SplitN(line, " ", 5)
+	if len(words) < 5 || json.Unmarshal([]byte(words[4]), &p.About) != nil {
+		return p, false
+	}
+	var numbers [3]int64
+	for i := range numbers {
+		var err error
+		if numbers[i], err = strconv.ParseInt(words[1+i], 10, 64); err != nil {
+			return p, false
+		}
+	}
+	p.ID, p.Told, p.Number, p.Since = words[0], now.Add(-ms(numbers[0])), numbers[1], numbers[2]
+	return p, true
+}
+
+// Difference is what another process that is there now has otherwise than this one.
+type Difference struct {
+	Process string
+	Masters string        // its masters; empty if they are the same
+	MaxTTL  time.Duration // its max TTL; 0 if that is the same
+	Refused bool          // it may not lock, because others were there first
+}
+
+// Difference returns what a process has otherwise; the zero value if there is nothing.
+func (j *Judge) Difference(p *Process) (d Difference) {
+	if !j.own.same(&p.About) && !j.own.restarted(&p.About) || j.conflicts(p) {
+		d.Masters = p.About.String()
+	}
+	if p.MaxTTL != j.own.MaxTTL {
+		d.MaxTTL = ms(p.MaxTTL)
+	}
+	if d != (Difference{}) {
+		d.Process, d.Refused = p.Name, p.Since == waits && !j.own.compatible(&p.About)
+	}
+	return d
+}
+
+// Differences returns what other processes have otherwise, as far as the masters have told. Of those that have the same, one is named.
+func (j *Judge) Differences(now time.Time) (all []Difference) {
+	for _, p := range j.known {
+		if d := j.Difference(p); d != (Difference{}) && now.Sub(p.Told) <= settled {
+			all = append(all, d)
+		}
+	}
+	slices.SortFunc(all, func(a, b Difference) int {
+		return cmp.Or(strings.Compare(a.Process, b.Process), strings.Compare(a.Masters, b.Masters), cmp.Compare(a.MaxTTL, b.MaxTTL))
+	})
+	return slices.Compact(all)
+}
