@@ -1,6 +1,7 @@
 package redlock_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -113,7 +114,16 @@ func TestManyProcesses(t *testing.T) {
 			masters[k] = namedAs(t, fmt.Sprint("process-", i, "-master-", k, ":6379"), s)
 		}
 		l := lockerOn(t, masters, redlock.WithTTL(bound), redlock.WithMaxTTL(bound), redlock.WithTimeout(bound/4)) // 600 connections at once, with the race detector
-		start.Go(func() { lockUnlock(t, l, fmt.Sprint("order:", i)) })
+		start.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 6*bound) // a busy machine
+			defer cancel()
+			lock, err := l.Lock(ctx, fmt.Sprint("order:", i))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mustUnlock(t, lock)
+		})
 	}
 	start.Wait()
 	for _, s := range servers {

@@ -269,18 +269,17 @@ func (j *Judge) decide(now time.Time, rival *Process) {
 			}
 		}
 		j.stop(now, nil)
-	case guarded || young > 0 && (young < answered || len(j.known) > 0):
+	case guarded || young > 0 && young < answered:
 		j.refusal = errUnsettled
 	default:
 		j.lock(times)
 	}
 }
 
-// joins reports whether another process locks that reaches all servers that this one does: who is incompatible with this one must have
-// given way to that one.
+// joins reports whether another process locks that vouches for this one: who is incompatible with this one has given way to that.
 func (j *Judge) joins() bool {
 	for _, p := range j.known {
-		if p.Since > begins && p.includes(&j.own) {
+		if p.Since > begins && p.vouches(&j.own) {
 			return true
 		}
 	}
@@ -346,7 +345,7 @@ func (j *Judge) Answered(now time.Time, i int, b *protocol.Beat, sent time.Time,
 	lost = m.born != 0 && reply.Born != m.born && m.bornRun == m.run && reply.Time-m.time < Memory.Microseconds()/2
 	m.born, m.time, m.bornRun, m.sent = reply.Born, reply.Time, m.run, sent
 	for line := range strings.Lines(reply.Lines) {
-		if p, ok := Parse(strings.TrimSuffix(line, "\n"), now); ok {
+		if p, ok := parse(strings.TrimSuffix(line, "\n"), now, j.known); ok {
 			j.hear(now, p)
 		}
 	}

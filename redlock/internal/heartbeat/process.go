@@ -76,11 +76,16 @@ func (a *About) same(b *About) bool {
 	return len(a.Masters) == len(b.Masters) && union(a.runs(nil), b.runs(nil)) <= len(a.Masters)
 }
 
-// includes reports whether a process has as many masters as another, and reaches all that the other does: who is incompatible with that
-// one is so with this one, too.
-func (a *About) includes(b *About) bool {
-	ours := a.runs(nil)
-	return len(a.Masters) == len(b.Masters) && !slices.ContainsFunc(b.runs(nil), func(run string) bool { return run == unknown || !slices.Contains(ours, run) })
+// vouches reports whether who is incompatible with another process must be so with this one, too: it has at least so many of the
+// other's servers.
+func (a *About) vouches(other *About) bool {
+	ours, missing := a.runs(nil), 0
+	for _, run := range other.runs(nil) {
+		if run == unknown || !slices.Contains(ours, run) {
+			missing++
+		}
+	}
+	return a.quorum()+missing <= other.quorum()
 }
 
 // life is for how long a master remembers what a process has told it: until then a lock of the process may be left, or its fence be
@@ -119,6 +124,7 @@ type Process struct {
 	Since  int64     // since when it locks, on the masters' clocks in microseconds: or begins, or waits
 	Told   time.Time // when it told a master so, or a moment later
 
+	text  string    // of About
 	met   time.Time // when this process heard of it
 	apart time.Time // since when it has been incompatible; zero if it isn't
 }
@@ -131,10 +137,21 @@ const (
 
 // Parse reads a line of a master's reply to OpBeat or OpNames that has come now. ok is false for what another version has written.
 func Parse(line string, now time.Time) (p Process, ok bool) {
+	return parse(line, now, nil)
+}
+
+// parse is Parse for who knows the process already, or some of the others.
+func parse(line string, now time.Time, known map[string]*Process) (p Process, ok bool) {
 	words := strings.SplitN(line, " ", 5)
-	if len(words) < 5 || json.Unmarshal([]byte(words[4]), &p.About) != nil {
+	if len(words) < 5 {
 		return p, false
 	}
+	if former := known[words[0]]; former != nil && former.text == words[4] {
+		p.About = former.About
+	} else if json.Unmarshal([]byte(words[4]), &p.About) != nil {
+		return p, false
+	}
+	p.text = words[4]
 	var numbers [3]int64
 	for i := range numbers {
 		var err error
