@@ -295,7 +295,17 @@ func (j *Judge) lock(times []int64) {
 // Beat returns what to tell the masters now.
 func (j *Judge) Beat() *protocol.Beat {
 	j.number++
-	return &protocol.Beat{ID: j.id, Number: j.number, Life: j.own.life(), Kind: j.own.kind(), Since: j.since, About: j.own.text()}
+	return &protocol.Beat{ID: j.id, Number: j.number, Life: j.own.life(), Kind: j.kind(), Since: j.since, About: j.own.text()}
+}
+
+// kind is a word that processes with the same servers and settings have in common: they need not hear of one another.
+func (j *Judge) kind() string {
+	var runs []string
+	for i := range j.masters {
+		runs = append(runs, j.masters[i].run) // whether it is reached now or not
+	}
+	slices.Sort(runs)
+	return fmt.Sprintf("%d/%d/%s", j.own.MaxTTL, j.own.Covers, strings.Join(runs, ","))
 }
 
 // name notes which servers are told.
@@ -370,7 +380,7 @@ func (j *Judge) heard(now time.Time, m *master, b *protocol.Beat, sent time.Time
 	if j.since != waits && b.Since != waits && !sent.Before(j.began) {
 		m.told, m.shared = sent, shared
 	}
-	if b.Since != j.since || b.Kind != j.own.kind() {
+	if b.Since != j.since || b.Kind != j.kind() {
 		j.again = true
 	}
 	j.Look(now)

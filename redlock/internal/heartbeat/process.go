@@ -3,7 +3,6 @@ package heartbeat
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -91,11 +90,6 @@ func (a *About) vouches(other *About) bool {
 // life is for how long a master remembers what a process has told it: until then a lock of the process may be left, or its fence be
 // ahead of another master's clock.
 func (a *About) life() time.Duration { return ms(a.MaxTTL) + protocol.FenceTTL }
-
-// kind is a word that processes of which none has to hear of the others have in common.
-func (a *About) kind() string {
-	return fmt.Sprintf("%d/%d/%d/%s", len(a.Masters), a.MaxTTL, a.Covers, strings.Join(slices.Sorted(slices.Values(a.runs(nil))), ","))
-}
 
 func (a *About) text() string {
 	text, _ := json.Marshal(a) // strings and numbers always encode

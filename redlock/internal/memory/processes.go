@@ -47,7 +47,11 @@ func (p *Processes) Beat(b *protocol.Beat, us int64) protocol.Reply {
 		}
 	}
 	maps.DeleteFunc(p.Told, func(_ string, t Told) bool { return t.ends() <= now })
-	maps.DeleteFunc(p.locks, func(_ string, ends int64) bool { return ends <= now })
+	kinds := make(map[string]bool)
+	for _, t := range p.Told {
+		kinds[t.Kind] = true
+	}
+	maps.DeleteFunc(p.locks, func(kind string, ends int64) bool { return ends <= now || !kinds[kind] })
 	others := slices.SortedFunc(maps.Values(p.Told), func(a, b Told) int {
 		return cmp.Or(cmp.Compare(min(b.Since, 0), min(a.Since, 0)), cmp.Compare(a.ends(), b.ends()), strings.Compare(a.ID, b.ID))
 	})

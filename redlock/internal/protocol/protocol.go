@@ -133,7 +133,7 @@ const (
 )
 
 // MaxOthers bounds of how many processes with another Kind a master tells one. Normally there is none, and those that lock come first.
-const MaxOthers = 100
+const MaxOthers = 30
 
 // MaxProcesses bounds how many processes a master tells of.
 const MaxProcesses = 1000
