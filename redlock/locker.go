@@ -235,7 +235,7 @@ func (l *Locker) with(opts []LockOption) (lockOptions, error) {
 // Close ends all waits with ErrClosed, frees the locks that are still held, whose contexts end with
 // ErrClosed, and closes the masters. It waits for the calls that are running, including those of Unlock. If all
 // masters answer, no lock, ticket, goroutine or connection is left when it returns; the fences stay on the
-// masters for 5 s, and the sets of masters for an hour. It takes at most a few of the masters' timeouts. Further
+// masters for 5 s, and what was told of processes for up to an hour. It takes at most a few of the masters' timeouts. Further
 // calls wait for the first, and return the same error: those of closing the masters.
 func (l *Locker) Close() error { return l.close() }
 

@@ -41,7 +41,7 @@ type examination struct {
 	hasClock   bool
 	rights     rights
 	otherRun   string             // the run ID on a second connection, if that is another one
-	processes  map[string]process // by what is stored of them
+	processes  map[string]process // by their IDs
 }
 
 // run learns all that can be learned. It ends with the context, or when a reply takes too long.

@@ -13,14 +13,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// process is a process that takes locks on a master, as it has registered there: see register.lua.
+// process is a process that takes locks on a master, as it has told it of itself: see beat.lua.
 type process struct {
 	name    string
 	maxTTL  time.Duration
 	covers  time.Duration // the longest max_ttl of others that its restart guard covers
 	masters []struct {
 		Name  string `json:"name"`
-		RunID string `json:"id"`
+		RunID string `json:"run"`
 	}
 }
 
@@ -29,16 +29,16 @@ const maxProcesses = 1000
 // readProcesses asks which processes take locks there. A user who may not is told nothing about them.
 func (x *examination) readProcesses(ctx context.Context, cn *redis.Conn) error {
 	key := x.Prefix + ":processes:{processes}"
-	now := strconv.FormatInt(time.Now().Add(x.offset).UnixMicro(), 10)
-	known, err := cn.ZRangeArgs(ctx, redis.ZRangeArgs{Key: key + ":queue", Start: now, Stop: "+inf", ByScore: true, Count: maxProcesses}).Result()
+	now := strconv.FormatInt(time.Now().Add(x.offset).UnixMilli(), 10)
+	known, err := cn.ZRangeArgs(ctx, redis.ZRangeArgs{Key: key + ":ends", Start: now, Stop: "+inf", ByScore: true, Count: maxProcesses}).Result()
 	x.processes = make(map[string]process)
-	for _, name := range known {
-		var about string
-		if about, err = cn.HGet(ctx, key+":leases", name).Result(); err != nil {
+	for _, id := range known {
+		var told string
+		if told, err = cn.HGet(ctx, key, id).Result(); err != nil {
 			break
 		}
-		if p, ok := parseProcess(name, about); ok {
-			x.processes[name] = p
+		if p, ok := parseProcess(told); ok {
+			x.processes[id] = p
 		}
 	}
 	if isRefusal(err) || err == redis.Nil {
@@ -47,22 +47,19 @@ func (x *examination) readProcesses(ctx context.Context, cn *redis.Conn) error {
 	return err
 }
 
-// parseProcess reads what is stored of a process: its ID and its name; and since when it runs, its version and its set of masters.
-func parseProcess(name, about string) (p process, ok bool) {
-	_, p.name, _ = strings.Cut(name, " ")
-	words := strings.SplitN(about, " ", 4)
-	if len(words) < 4 {
-		return p, false
-	}
-	var set struct {
+// parseProcess reads what is stored of a process: when and with which number it told that, since when it locks, its kind, and the rest.
+func parseProcess(told string) (p process, ok bool) {
+	words := strings.SplitN(told, " ", 5)
+	var about struct {
+		Name    string          `json:"name"`
 		MaxTTL  int64           `json:"max_ttl_ms"`
 		Covers  int64           `json:"covers_ms"`
 		Masters json.RawMessage `json:"masters"`
 	}
-	if json.Unmarshal([]byte(words[3]), &set) != nil || json.Unmarshal(set.Masters, &p.masters) != nil {
+	if len(words) < 5 || json.Unmarshal([]byte(words[4]), &about) != nil || json.Unmarshal(about.Masters, &p.masters) != nil {
 		return p, false // of another version
 	}
-	p.maxTTL, p.covers = time.Duration(set.MaxTTL)*time.Millisecond, time.Duration(set.Covers)*time.Millisecond
+	p.name, p.maxTTL, p.covers = about.Name, time.Duration(about.MaxTTL)*time.Millisecond, time.Duration(about.Covers)*time.Millisecond
 	return p, true
 }
 

@@ -180,8 +180,8 @@ func (s *Server) Restart() {
 	}
 }
 
-// Keys returns the keys on the server, except for the fences, which outlive their locks, the marks of forced releases, and the
-// sets of masters.
+// Keys returns the keys on the server, except for the fences, which outlive their locks, the marks of forced releases, and
+// what is known of processes.
 func (s *Server) Keys() []string {
 	s.tb.Helper()
 	ctx := context.Background()
