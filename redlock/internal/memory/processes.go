@@ -27,6 +27,11 @@ type Told struct {
 
 func (t *Told) ends() int64 { return t.At + t.Life.Milliseconds() }
 
+// Clone returns a copy, for tests.
+func (p *Processes) Clone() Processes {
+	return Processes{maps.Clone(p.Told), p.Born, p.Mark, maps.Clone(p.locks)}
+}
+
 // Beat is OpBeat.
 func (p *Processes) Beat(b *protocol.Beat, us int64) protocol.Reply {
 	now := us / 1000
