@@ -190,15 +190,12 @@ func (s *state) deliver(i, m int) {
 	p, v := &s.procs[i], &s.masters[m]
 	p.pending &^= 1 << m
 	s.told = true
-	k := 0
-	for o := range m {
-		k += int(p.mask >> o & 1)
-	}
+	k := slices.Index(bits(p.mask), m)
 	switch {
 	case !s.reaches(p, m):
 		p.Failed(s.now, k, p.sent, Silent)
 	default:
-		if run := fmt.Sprint("run", m, ".", v.run); !p.masters[k].up || p.masters[k].run != run {
+		if run := v.name(m); !p.masters[k].up || p.masters[k].run != run {
 			p.Reached(s.now, k, run, time.Time{})
 			if p.Again() {
 				s.tell(i)
@@ -231,27 +228,24 @@ func (s *state) deliverAll() {
 
 // locks reports whether a process may take locks now, and can get the votes.
 func (s *state) locks(p *proc) bool {
-	return p.on && !p.stopped && before(s.now, p.Until()) && s.votes(p) >= p.own.quorum()
+	return p.on && !p.stopped && before(s.now.Add(maxTTL), p.Until()) && len(s.votes(p)) >= p.own.quorum()
 }
 
-func (s *state) votes(p *proc) (n int) {
-	for m := range servers {
-		if s.reaches(p, m) {
-			n++
+// votes returns the servers to which a process has a connection.
+func (s *state) votes(p *proc) (runs []string) {
+	for i, m := range bits(p.mask) {
+		if run := s.masters[m].name(m); s.reaches(p, m) && p.masters[i].run == run {
+			runs = append(runs, run)
 		}
 	}
-	return n
+	return runs
 }
+
+func (v *server) name(m int) string { return fmt.Sprint("run", m, ".", v.run) }
 
 // apart reports whether the votes that two processes can get are enough for both.
 func (s *state) apart(p, q *proc) bool {
-	n := 0
-	for m := range servers {
-		if s.reaches(p, m) || s.reaches(q, m) {
-			n++
-		}
-	}
-	return p.own.quorum()+q.own.quorum() <= n
+	return p.own.quorum()+q.own.quorum() <= union(s.votes(p), s.votes(q))
 }
 
 // judge notes who locks.
@@ -295,9 +289,10 @@ func (s *state) end() {
 			continue
 		}
 		count(&p.silent, !s.locks(p))
-		whole, others, younger, elder := p.on && !p.stopped && s.votes(p) == len(p.masters), false, false, false
+		whole := p.on && !p.stopped && !slices.ContainsFunc(bits(p.mask), func(m int) bool { return !s.reaches(p, m) })
+		others, younger, elder := false, false, false
 		for o := range s.procs {
-			if q := &s.procs[o]; o != i && q.Judge != nil && s.locks(q) && len(p.masters)/2+len(q.masters)/2+2 <= union(bits(p.mask), bits(q.mask)) {
+			if q := &s.procs[o]; o != i && q.Judge != nil && s.locks(q) && len(p.masters)/2+len(q.masters)/2+2 <= len(bits(p.mask|q.mask)) {
 				others = true
 				younger = younger || p.locked >= 0 && q.locked > p.locked
 				elder = elder || q.locked < p.locked
@@ -322,10 +317,10 @@ func (s *state) end() {
 	}
 }
 
-func bits(mask uint8) (all []string) {
+func bits(mask uint8) (all []int) {
 	for m := range servers {
 		if mask>>m&1 == 1 {
-			all = append(all, fmt.Sprint(m))
+			all = append(all, m)
 		}
 	}
 	return all

@@ -295,7 +295,13 @@ func (j *Judge) lock(times []int64) {
 // Beat returns what to tell the masters now.
 func (j *Judge) Beat() *protocol.Beat {
 	j.number++
-	return &protocol.Beat{ID: j.id, Number: j.number, Life: j.own.life(), Kind: j.kind(), Since: j.since, About: j.own.text()}
+	var asks []string
+	for id, p := range j.known {
+		if !j.own.alike(&p.About) && len(asks) < protocol.MaxOthers {
+			asks = append(asks, id)
+		}
+	}
+	return &protocol.Beat{Asks: asks, ID: j.id, Number: j.number, Life: j.own.life(), Kind: j.kind(), Since: j.since, About: j.own.text()}
 }
 
 // kind is a word that processes with the same servers and settings have in common: they need not hear of one another.

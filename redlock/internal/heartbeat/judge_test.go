@@ -26,8 +26,8 @@ var worlds = []world{
 	{name: "the right one leaves", masters: []uint8{right, wrong}, old: 1, beside: true, left: [faults]int{starts: 1, dies: 1}},
 	{name: "a wrong one keeps coming", masters: []uint8{right, wrong}, old: 1, only: 2, left: [faults]int{starts: 3, dies: 3}},
 	{name: "one more starts while masters forget", masters: []uint8{right, right}, old: 1, left: [faults]int{starts: 1, forgets: 2}},
-	{name: "servers restart", masters: []uint8{right, right}, old: 2, left: [faults]int{restarts: 3}},
-	{name: "a server restarts, one is cut off", masters: []uint8{right, right}, old: 2, left: [faults]int{restarts: 1, cut: 1}},
+	{name: "servers restart", masters: []uint8{right, right}, old: 2, idle: 1, left: [faults]int{restarts: 3}},
+	{name: "a server restarts, one is cut off", masters: []uint8{right, right}, old: 2, idle: 1, left: [faults]int{restarts: 1, cut: 1}},
 	{name: "a server restarts, and processes", masters: []uint8{right, right, right}, old: 2, idle: memoryR + 4, left: [faults]int{restarts: 1, dies: 1, starts: 1}},
 	{name: "a server restarts, a wrong one starts", masters: []uint8{right, wrong}, old: 1, left: [faults]int{restarts: 1, starts: 1}},
 	{name: "neighbors", masters: []uint8{right, four}, old: 1, left: [faults]int{starts: 1, forgets: 1}},
@@ -119,7 +119,7 @@ var mutants = []struct {
 		j.name()
 		j.Look(now)
 	}}},
-	{"what can't be reached is told", "a server restarts, and processes", mutant{look: func(j *Judge, _ time.Time) {
+	{"what can't be reached is told", "a server restarts, one is cut off", mutant{look: func(j *Judge, _ time.Time) {
 		for i := range j.masters {
 			j.masters[i].up = j.masters[i].run != ""
 		}

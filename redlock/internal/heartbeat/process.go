@@ -75,6 +75,11 @@ func (a *About) same(b *About) bool {
 	return len(a.Masters) == len(b.Masters) && union(a.runs(nil), b.runs(nil)) <= len(a.Masters)
 }
 
+// alike reports whether two processes may have the same masters and settings, so that neither has to hear of the other.
+func (a *About) alike(b *About) bool {
+	return a.same(b) && a.MaxTTL == b.MaxTTL && a.Covers == b.Covers
+}
+
 // vouches reports whether who is incompatible with another process must be so with this one, too: it has at least so many of the
 // other's servers.
 func (a *About) vouches(other *About) bool {

@@ -66,6 +66,11 @@ func (p *Processes) Beat(b *protocol.Beat, us int64) protocol.Reply {
 			lines = append(lines, t.line(now))
 		}
 	}
+	for _, id := range b.Asks {
+		if t, known := p.Told[id]; known && t.Kind == b.Kind {
+			lines = append(lines, t.line(now))
+		}
+	}
 	return protocol.Reply{Time: us, Mark: p.Mark, Born: p.Born, Shared: shared, Lines: strings.Join(lines, "\n")}
 }
 

@@ -102,6 +102,7 @@ type Beat struct {
 	Kind   string        // a word: the process needs to hear only of those that tell another one. Of one kind all have one Life
 	Since  int64         // since when it locks, in microseconds on the masters' clocks; 0 if it is about to, and -1 if it doesn't
 	About  string        // what else it says of itself, for others to read
+	Asks   []string      // the IDs of processes that were of another Kind: the master tells of them even if they no longer are
 
 	// Passengers: what masters are told as often, too.
 

@@ -1,4 +1,4 @@
--- KEYS told turns ends kinds | ARGV id number life_ms kind since about turns shown_us ttl_ms
+-- KEYS told turns ends kinds | ARGV id number life_ms kind since about turns shown_us ttl_ms asked
 -- -> {time_us, mark_us, born_us, 1 if another process of this kind locks, a line for each process of another kind: its id, how many
 -- ms ago it told of itself, the number of that beat, since when it locks, what it says about itself}
 -- A process is forgotten when its life has passed since it told of itself last: ends says when. Kinds are those of all processes: while
@@ -53,15 +53,20 @@ for _, key in ipairs(KEYS) do
   end
 end
 
+local function read(other)
+  local told, number, since, its, about = string.match(call('HGET', KEYS[1], other) or '', '^(%d+) (%d+) (%S+) (%S+) (.*)$')
+  return told and string.format('%s %.0f %s %s %s', other, math.max(0, now - told), number, since, about), its, since
+end
+
 local lines, rest, seen = {}, {}, {}
 local kinds = call('ZRANGE', KEYS[4], 0, -1)
 local mixed = #kinds > 1 or kinds[1] ~= kind
 for _, other in ipairs(mixed and call('ZRANGE', KEYS[3], 0, -1) or {}) do
-  local told, number, since, its, about = string.match(call('HGET', KEYS[1], other) or '', '^(%d+) (%d+) (%S+) (%S+) (.*)$')
+  local line, its, since = read(other)
   seen[its or ''] = true
-  if told and its ~= kind then
+  if line and its ~= kind then
     local to = since == '-1' and rest or lines
-    to[#to + 1] = string.format('%s %.0f %s %s %s', other, math.max(0, now - told), number, since, about)
+    to[#to + 1] = line
   end
 end
 for _, its in ipairs(mixed and kinds or {}) do
@@ -70,7 +75,16 @@ for _, its in ipairs(mixed and kinds or {}) do
     call('HDEL', KEYS[1], 'locks ' .. its)
   end
 end
-for i = 1, math.min(#rest, MAX_OTHERS - #lines) do
+for i = 1, #rest do
   lines[#lines + 1] = rest[i]
 end
-return {us, tonumber(mark), tonumber(born), shared and 1 or 0, table.concat(lines, '\n', 1, math.min(#lines, MAX_OTHERS))}
+for i = MAX_OTHERS + 1, #lines do
+  lines[i] = nil
+end
+for other in string.gmatch(ARGV[10], '%S+') do
+  local line, its = read(other)
+  if line and its == kind then
+    lines[#lines + 1] = line
+  end
+end
+return {us, tonumber(mark), tonumber(born), shared and 1 or 0, table.concat(lines, '\n')}

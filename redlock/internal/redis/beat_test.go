@@ -38,6 +38,7 @@ func TestBeatScriptDoesWhatTheModelDoes(t *testing.T) {
 		return told
 	}
 	turns := []string{"", "k1 {}\n", "k2 {}\nk1 a%b\n", "k1k {}\n k1 {}\n"}
+	asks := [][]string{nil, {"A"}, {"B", "G", "X"}}
 	var kinds, shared, lapsed, named, before int
 	numbers := make(map[string]int64)
 	for i := range 2000 {
@@ -52,7 +53,7 @@ func TestBeatScriptDoesWhatTheModelDoes(t *testing.T) {
 		}
 		cmd := &protocol.Command{Op: protocol.OpBeat, Key: "redlock:processes:{processes}", TTL: time.Minute, Beat: &protocol.Beat{
 			ID: id, Number: numbers[id], Life: time.Duration(30-8*kind) * time.Millisecond, Kind: fmt.Sprint("3/", kind), Since: rand.Int64N(3) - 1, About: fmt.Sprint(`{"a b":`, rand.IntN(3), "}"),
-			Turns: turns[rand.IntN(len(turns))], Shown: rand.Int64N(2) * (time.Now().UnixMicro() + rand.Int64N(2000) - 1000),
+			Turns: turns[rand.IntN(len(turns))], Asks: asks[rand.IntN(len(asks))], Shown: rand.Int64N(2) * (time.Now().UnixMicro() + rand.Int64N(2000) - 1000),
 		}}
 		m.Do([]*protocol.Command{cmd})
 		if cmd.Reply.Err != nil {

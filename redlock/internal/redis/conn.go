@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -205,7 +206,7 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 // appendBeat appends what a process tells of itself.
 func (c *conn) appendBeat(b []byte, cmd *protocol.Command) []byte {
 	beat := cmd.Beat
-	b = appendArray(b, 3+4+9)
+	b = appendArray(b, 3+4+10)
 	b = c.appendScript(b, cmd.Op)
 	b = c.appendProcesses(b, cmd.Key)
 	b = appendBulk(b, beat.ID)
@@ -216,7 +217,8 @@ func (c *conn) appendBeat(b []byte, cmd *protocol.Command) []byte {
 	b = appendBulk(b, beat.About)
 	b = appendBulk(b, beat.Turns)
 	b = appendNumber(b, beat.Shown)
-	return appendNumber(b, cmd.TTL.Milliseconds())
+	b = appendNumber(b, cmd.TTL.Milliseconds())
+	return appendBulk(b, strings.Join(beat.Asks, " "))
 }
 
 // appendProcesses appends the keys of what is known of processes.
