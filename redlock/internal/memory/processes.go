@@ -15,8 +15,6 @@ type Processes struct {
 	Told map[string]Told // by the processes' IDs
 	Born int64           // since when anything is remembered, in microseconds; 0 before the first
 	Mark int64           // the latest time that the clock has shown, in microseconds
-
-	locks map[string]int64 // until when the last process of a kind that locks is remembered, in milliseconds
 }
 
 // Told is what a process has told, and when, in milliseconds.
@@ -29,36 +27,26 @@ func (t *Told) ends() int64 { return t.At + t.Life.Milliseconds() }
 
 // Clone returns a copy, for tests.
 func (p *Processes) Clone() Processes {
-	return Processes{maps.Clone(p.Told), p.Born, p.Mark, maps.Clone(p.locks)}
+	return Processes{maps.Clone(p.Told), p.Born, p.Mark}
 }
 
 // Beat is OpBeat.
 func (p *Processes) Beat(b *protocol.Beat, us int64) protocol.Reply {
 	now := us / 1000
 	if p.Born == 0 {
-		p.Born, p.Told, p.locks = us, make(map[string]Told), make(map[string]int64)
+		p.Born, p.Told = us, make(map[string]Told)
 	}
 	p.Mark = max(p.Mark, b.Shown)
-	last, known := p.Told[b.ID]
-	shared := last.Since <= 0 && p.locks[b.Kind] > now
-	if !known || last.Number < b.Number {
-		told := Told{now, *b}
-		p.Told[b.ID] = told
-		switch {
-		case b.Since > 0:
-			p.locks[b.Kind] = told.ends()
-		case last.Since > 0:
-			delete(p.locks, b.Kind)
-		}
+	if last, known := p.Told[b.ID]; !known || last.Number < b.Number {
+		p.Told[b.ID] = Told{now, *b}
 	}
 	maps.DeleteFunc(p.Told, func(_ string, t Told) bool { return t.ends() <= now })
-	kinds := make(map[string]bool)
-	for _, t := range p.Told {
-		kinds[t.Kind] = true
+	shared := false
+	for id, t := range p.Told {
+		shared = shared || id != b.ID && t.Kind == b.Kind && t.Since > 0
 	}
-	maps.DeleteFunc(p.locks, func(kind string, ends int64) bool { return ends <= now || !kinds[kind] })
 	others := slices.SortedFunc(maps.Values(p.Told), func(a, b Told) int {
-		return cmp.Or(cmp.Compare(min(b.Since, 0), min(a.Since, 0)), cmp.Compare(a.ends(), b.ends()), strings.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(min(1, b.Since), min(1, a.Since)), strings.Compare(a.Kind, b.Kind), strings.Compare(a.ID, b.ID))
 	})
 	var lines []string
 	for _, t := range others {
