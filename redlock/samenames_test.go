@@ -54,7 +54,7 @@ func TestSameNamesOtherServers(t *testing.T) {
 }
 
 // TestRestartWithOtherNames: two processes have other names for the same servers. When one server restarts, both go on, although each
-// has registered the former run under a name that the other doesn't know.
+// has told of the former run under a name that the other doesn't know.
 func TestRestartWithOtherNames(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
@@ -74,6 +74,41 @@ func TestRestartWithOtherNames(t *testing.T) {
 	if lines := log.lines("another process has other masters"); len(lines) > 0 {
 		t.Error(lines)
 	}
+}
+
+// TestEmptiedUnderOtherNames: two processes have other names for the same servers, of which one loses its data. Neither is refused because
+// of the other, then or when that server votes again.
+func TestEmptiedUnderOtherNames(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 3)
+	opts := append(shortLife, redlock.WithRestartGuard(0))
+	lockers := []*redlock.Locker{lockerOn(t, named(t, servers...), opts...), newLocker(t, redistest.URLs(servers), opts...)}
+	for _, l := range lockers {
+		lockUnlock(t, l, "order:1")
+	}
+	allGoOn := func(done func(l *redlock.Locker) bool) bool {
+		n := 0
+		for _, l := range lockers {
+			status := l.Status()
+			if status.Err != nil {
+				t.Fatalf("a process is refused: %v", status.Err)
+			}
+			if done(l) {
+				n++
+			}
+		}
+		return n == len(lockers)
+	}
+	command(t, servers[0], "FLUSHALL")
+	eventually(t, bound, "both notice the loss", func() bool {
+		return allGoOn(func(l *redlock.Locker) bool { return l.Status().Masters[0].State == redlock.MasterReplaced })
+	})
+	eventually(t, bound, "the server votes again", func() bool { return allGoOn(func(l *redlock.Locker) bool { return l.Status().Available == 3 }) })
+	registered(t, len(lockers), servers[0], servers...)
+	for _, l := range lockers {
+		lockUnlock(t, l, "order:1")
+	}
+	allGoOn(func(*redlock.Locker) bool { return true })
 }
 
 // registered waits until a server knows n processes with the present runs of these servers.
