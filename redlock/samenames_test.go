@@ -81,8 +81,12 @@ func TestRestartWithOtherNames(t *testing.T) {
 func TestEmptiedUnderOtherNames(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
-	opts := append(shortLife, redlock.WithRestartGuard(0))
-	lockers := []*redlock.Locker{lockerOn(t, named(t, servers...), opts...), newLocker(t, redistest.URLs(servers), opts...)}
+	var here, there diary
+	opts := slices.Concat(shortLife, []redlock.Option{redlock.WithRestartGuard(0)})
+	lockers := []*redlock.Locker{
+		lockerOn(t, named(t, servers...), slices.Concat(opts, []redlock.Option{redlock.WithObserver(&here)})...),
+		newLocker(t, redistest.URLs(servers), slices.Concat(opts, []redlock.Option{redlock.WithObserver(&there)})...),
+	}
 	for _, l := range lockers {
 		lockUnlock(t, l, "order:1")
 	}
@@ -100,9 +104,13 @@ func TestEmptiedUnderOtherNames(t *testing.T) {
 		return n == len(lockers)
 	}
 	command(t, servers[0], "FLUSHALL")
-	eventually(t, bound, "both notice the loss", func() bool {
-		return allGoOn(func(l *redlock.Locker) bool { return l.Status().Masters[0].State == redlock.MasterReplaced })
-	})
+	for i, d := range []*diary{&here, &there} {
+		name := lockers[i].Status().Masters[0].Name
+		eventually(t, bound, "both notice the loss", func() bool {
+			allGoOn(func(*redlock.Locker) bool { return true })
+			return len(d.find("down", name, redlock.ErrReplaced)) > 0
+		})
+	}
 	eventually(t, bound, "the server votes again", func() bool { return allGoOn(func(l *redlock.Locker) bool { return l.Status().Available == 3 }) })
 	registered(t, len(lockers), servers[0], servers...)
 	for _, l := range lockers {
