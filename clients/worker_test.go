@@ -132,6 +132,7 @@ func (a *realAgent) start(t *testing.T, language, options string, args ...string
 	command := append(slices.Clone(languages[language]), args...)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	w.cmd = exec.CommandContext(ctx, command[0], command[1:]...)
+	w.cmd.WaitDelay = 10 * time.Second // for children that outlive it
 	w.cmd.Dir, w.cmd.Stderr = folder(language), &w.stderr
 	w.cmd.Env = append(os.Environ(), "ADDRESS="+a.socket, "TOKEN=", "STOP="+w.stop, "PYTHONDONTWRITEBYTECODE=1")
 	w.cmd.Env = append(w.cmd.Env, strings.Fields(options)...)

@@ -31,6 +31,7 @@ export class LockLost extends LockError {}
 
 const patience = 10_000; // ms, for a response of the agent, beyond the wait
 const patienceAtEnd = 5_000;
+const late = "the agent has not said in time that the lock is still held";
 
 /** The agent at a Unix socket, or at host:port with its token. */
 export class Agent {
@@ -75,7 +76,8 @@ class Lock {
   #base = 0; // the one that the newest line answers
   #end = [0, 0];
   #lost;
-  #released;
+  #unlocking; // the end that this side has asked for
+  #released; // what the agent has said to that
   #request;
   #timer;
   #had;
@@ -111,12 +113,19 @@ class Lock {
 
   /** Throw LockLost unless the lock is certain now. */
   check() {
-    if (!this.held) throw new LockLost(this.#lost ?? "the agent has not said in time that the lock is still held");
+    if (!this.held) throw new LockLost(this.#lost ?? late);
   }
 
-  /** Release the lock, and throw LockLost if it had been lost. */
-  async unlock() {
-    const lost = this.#lost ?? (this.held ? undefined : "the lock was not certain until the end");
+  /** Release the lock, and throw LockLost if it had been lost. From now on it isn't held, and the signal is aborted. */
+  unlock() {
+    if (this.#unlocking === undefined) {
+      this.#unlocking = this.#unlock(this.#lost ?? (this.held ? undefined : late));
+      this.#lose("it was released");
+    }
+    return this.#unlocking;
+  }
+
+  async #unlock(lost) {
     this.#request.end(); // the end of the body
     const timer = setTimeout(() => this.#request.destroy(), patienceAtEnd);
     await this.#closed;
@@ -144,6 +153,7 @@ class Lock {
   /** Take a line. One that answers no new mark is answered with one: so the lines never count from long ago. */
   #read(line) {
     if (line.released !== undefined) this.#released = line.released;
+    if (line.released !== undefined) this.#fail("somebody else has ended it"); // unless this side has asked for the end
     if (line.lost !== undefined) this.#fail(line.detail ?? line.lost);
     if (line.valid_ms === undefined || this.#lost !== undefined) return;
     this.fence ??= line.fence;
@@ -167,20 +177,26 @@ class Lock {
   #watch() {
     clearTimeout(this.#timer);
     const left = Math.min(...clocks().map((now, i) => this.#end[i] - now));
-    this.#timer = setTimeout(() => setImmediate(() => this.held || this.#lost !== undefined || this.#fail("the agent has not said in time that the lock is still held")), Math.min(left + 1, 2 ** 30));
+    this.#timer = setTimeout(() => setImmediate(() => this.held || this.#lost !== undefined || this.#fail(late)), Math.min(left + 1, 2 ** 30));
   }
 
   /** The request has failed, or the lock is lost, unless it was released. */
   #fail(reason) {
     clearTimeout(this.#timer);
-    if (this.#lost !== undefined || this.#released !== undefined) return;
-    this.#lost = reason.message ?? reason;
+    if (this.#lost !== undefined) return;
+    this.#lose(reason.message ?? reason);
     if (this.#had) {
       this.#had = undefined;
       this.#refused(reason instanceof LockError ? reason : new LockError(`the agent can't be asked: ${this.#lost}`));
     }
-    this.#abort.abort(new LockLost(this.#lost));
     this.#request.destroy();
+  }
+
+  #lose(reason) {
+    clearTimeout(this.#timer);
+    if (this.#lost !== undefined) return;
+    this.#lost = reason;
+    this.#abort.abort(new LockLost(reason));
   }
 }
 

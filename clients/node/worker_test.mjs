@@ -15,7 +15,9 @@ async function count(file) {
 }
 
 let before = 0;
+let last;
 async function hold(lock) {
+  last = lock;
   console.log(`held ${CONCURRENCY ? lock.slot : lock.fence}`);
   while (!fs.existsSync(STOP)) {
     const now = Date.now();
@@ -29,6 +31,11 @@ try {
   const options = { wait: seconds(WAIT), ttl: seconds(TTL), maxHold: seconds(MAX_HOLD), heartbeat: seconds(HEARTBEAT), concurrency: seconds(CONCURRENCY) };
   if (mode === "count") for (let i = 0; i < 5; i++) await agent.withLock("counter", options, () => count(keys[0]));
   else await agent.withLock(keys, options, hold);
+  if (mode === "after") {
+    await last.unlock();
+    if (!last.signal.aborted) console.log("the signal is not aborted");
+    last.check();
+  }
   console.log("done");
 } catch (error) {
   if (error instanceof LockHeld) console.log(`refused ${error.retryAfter}`);

@@ -10,8 +10,9 @@
  *         $lock->check();                                                // throws LockLost if the lock isn't certain any more
  *     }, wait: 2);                                                       // without wait: waits without limit; wait: 0 doesn't wait
  *
- * The lock is held until the function has returned, or until the script or the process ends. PHP does one thing at a time, so nothing
- * tells of a loss by itself: call $lock->check() before whatever must not happen twice, and at times during long work.
+ * The lock is held until the function has returned, or until the script or the process ends; a child of pcntl_fork doesn't have it. PHP
+ * does one thing at a time, so nothing tells of a loss by itself: call $lock->check() before whatever must not happen twice, and at times
+ * during long work. A child or a command in the background that outlives a killed process keeps the lock: maxHold bounds that.
  * docs/agent.md says how long a client may believe that it holds a lock.
  */
 
@@ -107,6 +108,7 @@ class Lock
     public readonly int $slot;
 
     private $connection;
+    private int $pid; // the process that took the lock
     private array $sent;
     private int $mark = 0; // the newest that was sent
     private int $base = 0; // the one that the newest line answers
@@ -114,10 +116,12 @@ class Lock
     private string $raw = ''; // what has come, in chunks
     private string $text = ''; // and without them
     private ?string $lost = null;
-    private ?bool $released = null;
+    private bool $asked = false; // whether this side has asked for the end
+    private ?bool $released = null; // what the agent has said to that
 
     public function __construct(Agent $agent, #[\SensitiveParameter] array $ask, int|float|null $wait)
     {
+        $this->pid = getmypid();
         $unix = $agent->address[0] === '/';
         $this->sent = [self::clocks()];
         $this->connection = @stream_socket_client(($unix ? 'unix://' : 'tcp://') . $agent->address, $code, $text, self::PATIENCE);
@@ -141,14 +145,15 @@ class Lock
 
     public function __destruct()
     {
-        if (is_resource($this->connection)) {
-            fclose($this->connection);
-        }
+        $this->close();
     }
 
     /** Says for how many seconds the lock is certain from now on: 0 if it is lost. */
     public function remaining(): float
     {
+        if ($this->disown()) {
+            return 0.0;
+        }
         $this->read();
         if (!$this->certain() && $this->lost === null) { // the script has not looked for long: the agent may say more
             $this->send();
@@ -171,6 +176,9 @@ class Lock
     /** Releases the lock, and throws LockLost if it had been lost. */
     public function release(): void
     {
+        if ($this->disown()) {
+            throw new LockLost($this->lost);
+        }
         if (!is_resource($this->connection)) {
             return;
         }
@@ -178,16 +186,39 @@ class Lock
             $this->check();
         } finally {
             $lost = $this->lost;
+            $this->asked = true;
             $this->write("0\r\n\r\n"); // the end of the request's body
             $until = hrtime(true) + self::PATIENCE_AT_END * 10 ** 9;
             while ($this->released === null && $this->lost === null && ($left = $until - hrtime(true)) > 0) {
                 $this->await($left / 10 ** 9);
             }
-            fclose($this->connection);
+            $this->close();
         }
         if ($lost === null && $this->released === false) {
             throw new LockLost('the lock had ended before the end of the work');
         }
+    }
+
+    /** Closes the connection, for all processes that have it if this one took the lock. */
+    private function close(): void
+    {
+        if (is_resource($this->connection)) {
+            if (getmypid() === $this->pid) {
+                @stream_socket_shutdown($this->connection, STREAM_SHUT_RDWR);
+            }
+            fclose($this->connection);
+        }
+    }
+
+    /** Says whether this is a child of the process that took the lock, and closes the child's copy of the connection. */
+    private function disown(): bool
+    {
+        if (getmypid() === $this->pid) {
+            return false;
+        }
+        $this->lost = 'the lock belongs to the process that took it, and not to its child';
+        $this->close();
+        return true;
     }
 
     /** Two clocks: the monotonic one stands still while a machine is suspended, and the other can be set. */
@@ -292,7 +323,12 @@ class Lock
         if (isset($line['lost'])) {
             $this->lost = $line['detail'] ?? $line['lost'];
         }
-        $this->released = $line['released'] ?? $this->released;
+        if (isset($line['released'])) {
+            $this->released = $line['released'];
+            if (!$this->asked) { // whoever has asked for it
+                $this->lost ??= 'somebody else has ended it';
+            }
+        }
     }
 
     /** Sends a mark, which the agent answers with a line, unless one is on its way. */

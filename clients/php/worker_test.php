@@ -14,6 +14,30 @@ if (getenv('CONCURRENCY') != '') {
     $options['concurrency'] = (int) getenv('CONCURRENCY');
 }
 $before = 0;
+
+/** Forks, and says whether this is a child that is to leave the block by its end. */
+function split(Redlock\Lock $lock, string $how): bool
+{
+    $child = pcntl_fork();
+    if ($child === 0) {
+        try {
+            $lock->check();
+        } catch (Redlock\LockLost) {
+            echo 'child ', $lock->remaining() > 0 ? 'True' : 'False', "\n";
+        }
+        if ($how === 'exit') {
+            exit(0);
+        }
+        if ($how === 'raise') {
+            throw new RuntimeException('in the child');
+        }
+        return true;
+    }
+    pcntl_waitpid($child, $status);
+    echo "forked\n";
+    return false;
+}
+
 try {
     if ($argv[1] === 'count') {
         for ($i = 0; $i < 5; $i++) {
@@ -24,9 +48,13 @@ try {
             }, ...$options);
         }
     } else {
-        $agent->withLock($keys, function (Redlock\Lock $lock) use (&$before) {
+        $agent->withLock($keys, function (Redlock\Lock $lock) use (&$before, &$last) {
+            $last = $lock;
             echo 'held ', getenv('CONCURRENCY') ? $lock->slot : $lock->fence, "\n";
             for ($end = hrtime(true) + (int) ((float) getenv('BUSY') * 1e9); hrtime(true) < $end;) { // work that looks at nothing
+            }
+            if (getenv('FORK') && split($lock, getenv('FORK'))) {
+                return;
             }
             for (; !file_exists(getenv('STOP')); clearstatcache()) {
                 $now = (int) floor(microtime(true) * 1000);
@@ -35,6 +63,9 @@ try {
                 usleep(20000);
             }
         }, ...$options);
+        if ($argv[1] === 'after') {
+            $last->check();
+        }
     }
     echo "done\n";
 } catch (Redlock\LockHeld $e) {

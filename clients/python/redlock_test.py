@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 
 from redlock import Agent, LockError, LockHeld, LockLost
 
@@ -68,6 +69,25 @@ for agent in Agent(os.environ["SOCKET"]), Agent(os.environ["ADDRESS"], os.enviro
         raise AssertionError("the loss is silent")
     except LockLost as e:
         assert "max_hold" in str(e), e
+
+    shared, inside, most = agent.lock("free", wait=20), [], []  # by threads
+
+    def enter():
+        for _ in range(3):
+            with shared:
+                inside.append(shared.fence)
+                most.append(len(inside))
+                shared.check()
+                time.sleep(0.01)
+                inside.remove(shared.fence)
+
+    threads = [threading.Thread(target=enter) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 9, most
+    assert not shared.held
 
 for agent in Agent("/nonexistent"), Agent(os.environ["ADDRESS"], "wrong"):
     try:

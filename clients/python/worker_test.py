@@ -12,6 +12,29 @@ options = {name: float(os.environ[name.upper()]) for name in ("wait", "ttl", "ma
 if os.environ.get("CONCURRENCY"):
     options["concurrency"] = int(os.environ["CONCURRENCY"])
 before = 0
+
+
+def fork(lock, how):
+    """Fork, and report whether this is a child that is to leave the block by its end."""
+    child = os.fork()
+    if child == 0:
+        try:
+            lock.check()
+        except LockLost:
+            print("child", lock.held, flush=True)
+        if how == "exit":
+            sys.exit(0)
+        if how == "raise":
+            raise RuntimeError("in the child")
+        while how == "outlive" and not os.path.exists(os.environ["STOP"]):
+            time.sleep(0.02)
+        return True
+    if how != "outlive":
+        os.waitpid(child, 0)
+        print("forked", flush=True)
+    return False
+
+
 try:
     if mode == "count":
         for _ in range(5):
@@ -24,11 +47,15 @@ try:
     else:
         with agent.lock(*keys, **options) as lock:
             print("held", lock.slot if "concurrency" in options else lock.fence, flush=True)
-            while not os.path.exists(os.environ["STOP"]):
+            left = "FORK" in os.environ and fork(lock, os.environ["FORK"])
+            while not left and not os.path.exists(os.environ["STOP"]):
                 now = int(time.time() * 1000)
                 lock.check()
                 before = now
                 time.sleep(0.02)
+        if mode == "after":
+            assert not lock.held
+            lock.check()
     print("done")
 except LockHeld as e:
     print("refused", e.retry_after)

@@ -8,8 +8,8 @@
 #       lock.check                                           # raises RedlockAgent::LockLost if the lock isn't certain any more
 #     end
 #
-# The lock is held until the end of the block, or until this process ends. lock.check and lock.held? say whether it still is: call one of
-# them before whatever must not happen twice. docs/agent.md says how long a client may believe that.
+# The lock is held until the end of the block, or until this process ends; a child of fork doesn't have it. lock.check and lock.held? say
+# whether it is still held: call one of them before whatever must not happen twice. docs/agent.md says how long a client may believe that.
 
 require "json"
 require "socket"
@@ -60,11 +60,22 @@ class RedlockAgent
   end
 
   def connect
-    return UNIXSocket.new(@address) if @address.start_with?("/")
-
     host, _, port = @address.rpartition(":")
-    Socket.tcp(host.delete("[]"), port.to_i, connect_timeout: PATIENCE)
+    connection = @address.start_with?("/") ? UNIXSocket.new(@address) : Socket.tcp(host.delete("[]"), port.to_i, connect_timeout: PATIENCE)
+    CONNECTIONS[connection] = connection
   end
+
+  CONNECTIONS = ObjectSpace::WeakMap.new
+
+  # Closes, in a child, its copies of the connections: a child that outlives this process would keep the locks.
+  module CloseCopies
+    def _fork
+      pid = super
+      CONNECTIONS.each_key(&:close) if pid.zero?
+      pid
+    end
+  end
+  Process.singleton_class.prepend(CloseCopies) if Process.respond_to?(:_fork) # since Ruby 3.1
 
   # Two clocks: the monotonic one stands still while a machine is suspended, and the other can be set.
   def self.clocks
@@ -78,6 +89,7 @@ class RedlockAgent
     def initialize(agent, ask, patience)
       @agent = agent
       @mutex = Mutex.new
+      @pid = Process.pid
       @sent = { 0 => RedlockAgent.clocks }
       @mark = @base = 0 # the newest that was sent, and the one that the newest line answers
       @end = [0, 0]
@@ -88,39 +100,62 @@ class RedlockAgent
       rescue SystemCallError, SocketError, IOError, JSON::ParserError, KeyError, TypeError => e
         raise LockError, "no agent answers at #{agent.address}: #{e.message}"
       ensure
-        @connection&.close unless @fence
+        close unless @fence
       end
       @reader = Thread.new { read }
     end
 
     # Whether the lock is certain now.
     def held?
-      @mutex.synchronize { certain? }
+      doubt.nil?
     end
 
     # Raises LockLost unless the lock is certain now.
     def check
-      raise LockLost, @lost || "the agent has not said in time that the lock is still held" unless held?
+      reason = doubt
+      raise LockLost, reason if reason
     end
 
-    # Releases the lock, and returns why it was lost before, or nil.
+    # Releases the lock, in the process that took it, and returns why it was lost before, or nil.
     def release
-      lost = held? ? nil : @lost || "the lock was not certain until the end"
+      reason = doubt
+      return reason if Process.pid != @pid
+
       begin
-        @mutex.synchronize { @connection.write("0\r\n\r\n") } # the end of the request's body
+        @mutex.synchronize do
+          @asked = true
+          @lost ||= "it was released"
+          @connection.write("0\r\n\r\n") # the end of the request's body
+        end
         @reader.join(PATIENCE_AT_END)
       rescue SystemCallError, IOError
         nil # the lock is free when the connection is closed
       end
-      @connection.close
+      close
       @reader.join
-      lost || (@released == false ? @lost || "the lock had ended before the end of the work" : nil)
+      reason || (@released == false ? "the lock had ended before the end of the work" : nil)
     end
 
     private
 
+    # Returns why the lock isn't certain now, or nil.
+    def doubt
+      return "the lock belongs to the process that took it, and not to its child" if Process.pid != @pid
+
+      @mutex.synchronize { @lost || (certain? ? nil : "the agent has not said in time that the lock is still held") }
+    end
+
     def certain?
       @lost.nil? && RedlockAgent.clocks.zip(@end).all? { |now, limit| now < limit }
+    end
+
+    # Closes the connection also if a child has a copy of it.
+    def close
+      @connection&.shutdown
+    rescue SystemCallError, IOError
+      nil # it has ended already
+    ensure
+      @connection&.close
     end
 
     def ask_for(ask, patience)
@@ -164,7 +199,7 @@ class RedlockAgent
           if line["mark"] > @base
             @base = line["mark"]
             @sent.delete_if { |mark, _| mark < @base }
-          elsif @mark == @base
+          elsif @mark == @base && !@asked
             @sent[@mark += 1] = RedlockAgent.clocks
             @connection.write("1\r\n\n\r\n")
           end
@@ -187,10 +222,14 @@ class RedlockAgent
       line
     end
 
+    # Reads until the last line. An end that this side didn't ask for is a loss, whoever has asked for it.
     def read
-      nil until take.key?("released") || @lost
+      line = take until line&.key?("released") || line&.key?("lost")
+      reason = "somebody else has ended it"
     rescue SystemCallError, IOError, JSON::ParserError, KeyError, TypeError => e
-      @mutex.synchronize { @lost ||= "the connection to the agent has ended: #{e.message}" if @released.nil? }
+      reason = "the connection to the agent has ended: #{e.message}"
+    ensure
+      @mutex.synchronize { @lost ||= reason }
     end
   end
 end

@@ -6,6 +6,29 @@ agent = RedlockAgent.new(ENV["ADDRESS"], token: ENV["TOKEN"].to_s.empty? ? nil :
 options = { wait: ENV["WAIT"], ttl: ENV["TTL"], max_hold: ENV["MAX_HOLD"], heartbeat: ENV["HEARTBEAT"] }.reject { |_, text| text.to_s.empty? }.transform_values(&:to_f)
 options[:concurrency] = ENV["CONCURRENCY"].to_i if ENV["CONCURRENCY"]
 before = 0
+
+# Forks, and returns whether this is a child that is to leave the block by its end.
+def split(lock, how)
+  child = fork
+  if child.nil?
+    begin
+      lock.check
+    rescue RedlockAgent::LockLost
+      puts "child #{lock.held? ? "True" : "False"}"
+    end
+    exit if how == "exit"
+    raise "in the child" if how == "raise"
+    sleep 0.02 while how == "outlive" && !File.exist?(ENV["STOP"])
+    return true
+  end
+  return false if how == "outlive"
+
+  Process.wait child
+  puts "forked"
+  false
+end
+
+last = nil
 begin
   if mode == "count"
     5.times do
@@ -18,6 +41,9 @@ begin
   else
     agent.lock(*keys, **options) do |lock|
       puts "held #{ENV["CONCURRENCY"] ? lock.slot : lock.fence}"
+      last = lock
+      next if ENV["FORK"] && split(lock, ENV["FORK"])
+
       until File.exist?(ENV["STOP"])
         now = (Time.now.to_f * 1000).floor
         lock.check
@@ -25,6 +51,7 @@ begin
         sleep 0.02
       end
     end
+    last.check if mode == "after"
   end
   puts "done"
 rescue RedlockAgent::LockHeld => e
