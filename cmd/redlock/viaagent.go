@@ -18,6 +18,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/console"
@@ -25,10 +26,15 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
+// agentPatience is how long an agent may take to answer, beyond a wait for a lock.
+const agentPatience = 10 * time.Second
+
+// errHangs is the end of a call to an agent that doesn't answer.
+var errHangs = fmt.Errorf("it has not answered for %v: if it hangs, start it again", agentPatience)
+
 // agentClient asks an agent on a Unix socket: on the same machine, so both have the same clocks.
 type agentClient struct {
-	address string
-	http.Client
+	address, path string
 }
 
 // newAgentClient returns the client of an agent at an address such as unix:/run/redlock/redlock.sock.
@@ -37,39 +43,80 @@ func newAgentClient(address string) (*agentClient, error) {
 	if !ok || path == "" {
 		return nil, fmt.Errorf("--agent %s: want unix:/path of an agent's socket", address)
 	}
-	a := &agentClient{address: address}
-	a.Transport = &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", path)
-	}}
-	return a, nil
+	return &agentClient{address, path}, nil
 }
 
-func (a *agentClient) send(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
-	r, err := http.NewRequestWithContext(ctx, method, "http://redlock"+path, body)
-	if err != nil {
-		return nil, err
+// dial connects to the agent, until ctx ends.
+func (a *agentClient) dial(ctx context.Context) (conn net.Conn, kept func() bool, err error) {
+	bounded, cancel := context.WithTimeoutCause(ctx, agentPatience, errHangs)
+	defer cancel()
+	if conn, err = new(net.Dialer).DialContext(bounded, "unix", a.path); err != nil {
+		return nil, nil, cmp.Or(context.Cause(bounded), err)
 	}
-	r.Header.Set("Redlock-Agent", "1")
-	r.Header.Set("Content-Type", "application/json")
+	return conn, context.AfterFunc(ctx, func() { _ = conn.Close() }), nil
+}
+
+// send sends a request, with the beginning of a body in chunks if there is one.
+func (a *agentClient) send(conn net.Conn, line string, header http.Header, body string) error {
 	if token := os.Getenv("REDLOCK_AGENT_TOKEN"); token != "" {
-		r.Header.Set("Authorization", "Bearer "+token)
+		header.Set("Authorization", "Bearer "+token)
 	}
-	response, err := a.Do(r)
-	var failed *url.Error
-	if errors.As(err, &failed) {
-		err = failed.Err
+	header.Set("Redlock-Agent", "1")
+	request := bytes.NewBufferString(line + " HTTP/1.1\r\nHost: redlock\r\n")
+	_ = header.Write(request) // a buffer takes all
+	request.WriteString("\r\n" + chunk(body))
+	_, err := conn.Write(request.Bytes())
+	return err
+}
+
+func chunk(text string) string {
+	if text == "" {
+		return ""
 	}
-	return response, err
+	return fmt.Sprintf("%x\r\n%s\r\n", len(text), text)
+}
+
+// get has the agent answer a request without a body.
+func (a *agentClient) get(ctx context.Context, path string) (response *http.Response, body []byte, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, agentPatience, errHangs)
+	defer cancel()
+	conn, _, err := a.dial(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	if err = a.send(conn, "GET "+path, http.Header{"Connection": {"close"}}, ""); err == nil {
+		response, err = http.ReadResponse(bufio.NewReader(conn), nil)
+	}
+	if err == nil {
+		body, err = io.ReadAll(response.Body)
+	}
+	if err != nil {
+		return nil, nil, cmp.Or(context.Cause(ctx), err)
+	}
+	return response, body, nil
+}
+
+// watch looks whether an agent that has a call wait still answers others, until ctx ends.
+func (a *agentClient) watch(ctx context.Context, hangs context.CancelCauseFunc) {
+	for pause := time.Second; ; pause = agentPatience {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		if _, _, err := a.get(ctx, "/healthz"); errors.Is(err, errHangs) { // after any other error, the call fails by itself
+			hangs(err)
+		}
+	}
 }
 
 // ask has the agent's console answer, and reports whether it has.
 func (a *agentClient) ask(ctx context.Context, path string, seen any) bool {
-	response, err := a.send(ctx, http.MethodGet, "/console"+path, nil)
+	response, text, err := a.get(ctx, "/console"+path)
 	if err != nil {
 		return false
 	}
-	defer func() { _ = response.Body.Close() }()
-	text, _ := io.ReadAll(response.Body)
 	known, err := cli.Decode(response.StatusCode, response.Header, text, seen)
 	return known && err == nil
 }
@@ -100,13 +147,12 @@ func (a *agentClient) guardedUntil(ctx context.Context) time.Time {
 
 // agentLease is a lock that an agent holds for as long as a request lasts.
 type agentLease struct {
-	ctx      context.Context
-	lose     context.CancelCauseFunc
-	body     *io.PipeWriter
-	response *http.Response
-	close    context.CancelFunc // closes the connection
-	ended    chan struct{}      // closed behind the last line
-	last     *agentLine         // that line, after ended; nil if the connection has ended before
+	ctx   context.Context
+	lose  context.CancelCauseFunc
+	conn  net.Conn
+	end   chan string   // what ends the request's body
+	ended chan struct{} // closed behind the last line
+	last  *agentLine    // that line, after ended; nil if the connection has ended before
 
 	mu    sync.Mutex
 	sent  map[int64]time.Time // when the request, which is mark 0, and the marks since the last line began to be sent
@@ -150,30 +196,33 @@ func (c *runCommand) lockThrough(ctx context.Context, a *agentClient) (*agentLea
 	if err != nil {
 		return nil, nil, err
 	}
-	connection, closes := context.WithCancel(context.Background())
-	waits := context.AfterFunc(ctx, closes)
-	rest, body := io.Pipe()
-	context.AfterFunc(connection, func() { _ = rest.Close() }) // Do waits for who writes the body
-	l := &agentLease{sent: map[int64]time.Time{0: time.Now()}, body: body, close: closes, ended: make(chan struct{})}
-	l.ctx, l.lose = context.WithCancelCause(context.Background())
-	if l.response, err = a.send(connection, http.MethodPost, "/v1/lock", io.MultiReader(bytes.NewReader(append(line, '\n')), rest)); err != nil {
-		closes()
+	waiting, hangs := context.WithCancelCause(ctx)
+	defer hangs(nil)
+	if c.try || c.waits {
+		defer time.AfterFunc(c.wait+agentPatience, func() { hangs(errHangs) }).Stop()
+	}
+	conn, kept, err := a.dial(waiting)
+	if err != nil {
 		return nil, nil, &coded{codeNoQuorum, fmt.Errorf("no agent answers at %s: %w", a.address, err)}
 	}
-	lines := bufio.NewReader(l.response.Body)
-	if l.response.StatusCode != http.StatusOK {
-		defer closes()
-		return nil, nil, c.refusedBy(a, lines, l.response)
-	}
-	first, err := l.next(lines)
-	if err == nil && first.Fence == 0 {
-		err = errors.New(cmp.Or(first.Detail, "its first line has no fence"))
-	}
-	if err == nil && !waits() { // from now on a signal is for the command
-		err = ctx.Err()
+	l := &agentLease{sent: map[int64]time.Time{0: time.Now()}, conn: conn, end: make(chan string, 1), ended: make(chan struct{})}
+	l.ctx, l.lose = context.WithCancelCause(context.Background())
+	go a.watch(waiting, hangs)
+	lines, first, err := c.ask(l, a, string(line)+"\n")
+	if !kept() && err == nil { // from now on a signal is for the command
+		err = context.Cause(waiting)
 	}
 	if err != nil {
-		closes()
+		_ = conn.Close()
+		var refused *coded
+		switch {
+		case errors.As(err, &refused):
+			return nil, nil, err
+		case context.Cause(waiting) != nil:
+			err = context.Cause(waiting)
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+			err = errors.New("it has ended before it gave the lock: start it again")
+		}
 		return nil, nil, &coded{codeNoQuorum, fmt.Errorf("the agent at %s: %w", a.address, err)}
 	}
 	go l.read(lines)
@@ -181,9 +230,30 @@ func (c *runCommand) lockThrough(ctx context.Context, a *agentClient) (*agentLea
 	return l, first, nil
 }
 
+// ask asks for the lock, and returns the first line of the answer, and what reads the others.
+func (c *runCommand) ask(l *agentLease, a *agentClient, line string) (lines *bufio.Reader, first *agentLine, err error) {
+	header := http.Header{"Content-Type": {"application/json"}, "Transfer-Encoding": {"chunked"}}
+	if err := a.send(l.conn, "POST /v1/lock", header, line); err != nil {
+		return nil, nil, err
+	}
+	response, err := http.ReadResponse(bufio.NewReader(l.conn), nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		return nil, nil, c.refusedBy(a, response)
+	}
+	lines = bufio.NewReader(response.Body)
+	first, err = l.next(lines)
+	if err == nil && first.Fence == 0 {
+		err = errors.New(cmp.Or(first.Detail, "its first line has no fence"))
+	}
+	return lines, first, err
+}
+
 // refusedBy returns the error for a response that is no lock.
-func (c *runCommand) refusedBy(a *agentClient, body io.Reader, response *http.Response) error {
-	text, _ := io.ReadAll(io.LimitReader(body, 64<<10))
+func (c *runCommand) refusedBy(a *agentClient, response *http.Response) error {
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 64<<10))
 	var problem console.Problem
 	if json.Unmarshal(text, &problem) != nil || response.Header.Get("Redlock-Agent") != "1" {
 		return &coded{codeNoQuorum, fmt.Errorf("something else than an agent answers at %s (status %d)", a.address, response.StatusCode)}
@@ -253,7 +323,7 @@ func (l *agentLease) read(lines *bufio.Reader) {
 	}
 }
 
-// beat sends marks until the last line has come.
+// beat sends marks, until it has sent the end or the last line has come.
 func (l *agentLease) beat(every time.Duration) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
@@ -261,12 +331,15 @@ func (l *agentLease) beat(every time.Duration) {
 		select {
 		case <-l.ended:
 			return
+		case end := <-l.end:
+			_, _ = io.WriteString(l.conn, end) // what isn't received is not confirmed
+			return
 		case <-ticker.C:
 		}
 		l.mu.Lock()
 		l.sent[mark] = time.Now()
 		l.mu.Unlock()
-		if _, err := l.body.Write([]byte{'\n'}); err != nil {
+		if _, err := io.WriteString(l.conn, chunk("\n")); err != nil {
 			return
 		}
 	}
@@ -278,15 +351,17 @@ const releasePatience = 5 * time.Second
 // release ends the request in order, after the word that the work of the period is done, if it is. Its error matches those of
 // redlock.Lock.Unlock.
 func (l *agentLease) release(done bool) error {
-	defer l.close()
+	closes := func() { _ = l.conn.Close() }
+	defer closes()
 	if cause := context.Cause(l.ctx); cause != nil {
 		return fmt.Errorf("%w: %w", redlock.ErrLost, cause)
 	}
-	defer time.AfterFunc(releasePatience, l.close).Stop()
+	defer time.AfterFunc(releasePatience, closes).Stop()
+	end := "0\r\n\r\n"
 	if done {
-		_, _ = io.WriteString(l.body, "done") // what isn't received is not confirmed
+		end = chunk("done") + end
 	}
-	_ = l.body.Close()
+	l.end <- end
 	<-l.ended
 	switch last := l.last; {
 	case last == nil:
