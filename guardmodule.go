@@ -17,7 +17,8 @@ func init() {
 }
 
 // Guard refuses, with 400, requests that the matchers of redlock may miss although an upstream serves them as others: with a target
-// that doesn't begin with `/`, a path that only some servers clean, or another method in a header or in the parameter `_method`.
+// that doesn't begin with `/`, a path that only some servers clean, a path in the query or in a header, a method that isn't in upper case,
+// or another method in a header or in the parameter `_method`.
 type Guard struct{}
 
 // CaddyModule returns the Caddy module information.

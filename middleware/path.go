@@ -112,14 +112,29 @@ func wildcard(r *http.Request, name string) (string, error) {
 // errHiddenPath reports a path within which some upstream finds another one.
 const errHiddenPath = fold.Error(`path has a ";", a "\" or ".php/" in it`)
 
+// errHiddenRoute reports a query in which some upstream finds a path.
+const errHiddenRoute = fold.Error(`query begins with a "/", or has the parameter rest_route`)
+
+// errRewritten reports a header from which some upstream takes the path.
+const errRewritten = fold.Error("request names another path in a header")
+
+// errMethod reports a method that some upstream takes for another one.
+const errMethod = fold.Error(`method has other characters than upper-case letters and "-"`)
+
 // errOverride reports a request that some upstream takes for one with another method.
 const errOverride = fold.Error("request asks for another method than its own")
 
 // asPHP writes a name as PHP reads it.
-var asPHP = strings.NewReplacer(".", "_", " ", "_", "[", "_")
+var asPHP = strings.NewReplacer(".", "_", " ", "_")
 
 // overrides are the headers by which frameworks let a client name another method.
 var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"}
+
+// gunicorns are the headers from which gunicorn takes a part of the path.
+var gunicorns = [...]string{"Script-Name", "Path-Info"}
+
+// rewritten are all headers from which some upstream takes the path: the first two are IIS's, and those of old Symfony and Laminas.
+var rewritten = append([]string{"X-Original-Url", "X-Rewrite-Url"}, gunicorns[:]...)
 
 // Guard refuses requests that a router or matcher may take for others than an upstream does, so that they would pass by its rules: see
 // CheckTarget. It answers with 400.
@@ -134,8 +149,8 @@ func Guard(next http.Handler) http.Handler {
 }
 
 // CheckTarget returns an error for a request whose target doesn't begin with "/", whose path only some servers clean (empty segments,
-// dots, ";", "\", and a path behind a script of PHP), or that asks for another method, in a header or in the parameter _method of its
-// query. The error shows nothing of the request.
+// dots, ";", "\", and a path behind a script of PHP), whose path is in the query or a header to some, whose method isn't in upper case,
+// or that asks for another method, in a header or in the parameter _method of its query. The error shows nothing of the request.
 func CheckTarget(r *http.Request) error {
 	if _, err := segment(r, noSegment); err != nil {
 		return err
@@ -143,15 +158,48 @@ func CheckTarget(r *http.Request) error {
 	if path := strings.ToLower(r.URL.Path); strings.ContainsAny(path, `;\`) || strings.Contains(path, ".php/") {
 		return errHiddenPath
 	}
-	for name := range r.Header {
-		if slices.ContainsFunc(overrides, func(override string) bool { return fold.SameHeader(name, override) }) {
-			return errOverride
-		}
+	if strings.Trim(r.Method, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") != "" {
+		return errMethod
 	}
-	for name := range r.URL.Query() {
-		if strings.EqualFold(asPHP.Replace(name), "_method") {
-			return errOverride
-		}
+	if hasHeader(r.Header, rewritten) {
+		return errRewritten
+	}
+	if strings.IndexAny(unescaped(r.URL.RawQuery), slashes) == 0 || hasParameter(r.URL.RawQuery, "rest_route") {
+		return errHiddenRoute
+	}
+	return checkOverride(r)
+}
+
+// checkOverride returns an error for a request that asks for another method than its own.
+func checkOverride(r *http.Request) error {
+	if hasHeader(r.Header, overrides) || hasParameter(r.URL.RawQuery, "_method") {
+		return errOverride
 	}
 	return nil
+}
+
+// hasHeader reports whether one of these headers is there, in a spelling that some server takes for it.
+func hasHeader(h http.Header, names []string) bool {
+	for sent := range h {
+		if slices.ContainsFunc(names, func(name string) bool { return fold.SameHeader(sent, name) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasParameter reports whether some reader finds the parameter in a query: PHP ends a name at a NUL or brackets, others a pair at a ";".
+func hasParameter(query, wanted string) bool {
+	for pair := range strings.FieldsFuncSeq(query, func(c rune) bool { return c == '&' || c == ';' }) {
+		name, _, _ := strings.Cut(pair, "=")
+		name, _, _ = strings.Cut(unescaped(name), "\x00")
+		name, inside, _ := strings.Cut(strings.TrimLeft(name, " "), "[")
+		if inside != "" && !strings.Contains(inside, "]") { // to PHP, one that isn't closed is a letter
+			name += "_" + inside
+		}
+		if strings.EqualFold(asPHP.Replace(name), wanted) {
+			return true
+		}
+	}
+	return false
 }

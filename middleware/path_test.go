@@ -31,7 +31,34 @@ func TestGuard(t *testing.T) {
 		{keyRequest("/orders/42?_method=DELETE"), 400},
 		{keyRequest("/orders/42?x=1&%5fMethod=DELETE"), 400},
 		{keyRequest("/orders/42?.method=DELETE"), 400},
+		{keyRequest("/orders/42?+_method=DELETE"), 400}, // PHP leaves out spaces before a name
+		{keyRequest("/orders/42?_method%00x=DELETE"), 400},
+		{keyRequest("/orders/42?_method[]=DELETE"), 400},
+		{keyRequest("/orders/42?a;_method=DELETE"), 400},
+		{keyRequest("/orders/42?_method=DELETE;x"), 400},
+		{keyRequest("/orders/42?_method=DELETE%zz"), 400},
+		{withMethod("post"), 400}, // which Flask, Django and php-fpm behind Caddy take for POST
+		{withMethod("Post"), 400},
+		{withMethod("pOST"), 400},
+		{withMethod("POST_"), 400},
+		{withMethod("PO\u017fT"), 400},
+		{withMethod("+POST"), 400},
+		{keyRequest("/x", "X-Original-URL", "/orders/42/pay"), 400},
+		{keyRequest("/x", "X_Rewrite_Url", "/orders/42/pay"), 400},
+		{keyRequest("/x/orders/42/pay", "Script_Name", "/x"), 400}, // gunicorn's
+		{keyRequest("/x", "PATH_INFO", "/orders/42/pay"), 400},
+		{keyRequest("/?/orders/42/pay"), 400}, // CodeIgniter's
+		{keyRequest("/?%2Forders/42/pay"), 400},
+		{keyRequest("/x?%5Corders/42/pay"), 400},
+		{keyRequest("/?x=1&rest_route=/wc/v3/orders"), 400}, // of WordPress
+		{keyRequest("/?rest.route=/wc/v3/orders"), 400},
+		{keyRequest("/?rest[route=/wc/v3/orders"), 400},
 		{keyRequest("/"), 200},
+		{keyRequest("/search?q=/a/b"), 200},
+		{keyRequest("/search?route=&r=a/b&url=/x&x[rest_route]=1"), 200},
+		{withMethod("POST"), 200},
+		{withMethod("M-SEARCH"), 200},
+		{withMethod("VERSION-CONTROL"), 200},
 		{keyRequest("/orders/42/pay?x=;a//b&method=card&next=/../x"), 200},
 		{keyRequest("/groups/a%2Fb/"), 200},
 		{keyRequest("/index.php?id=42"), 200},
@@ -41,4 +68,10 @@ func TestGuard(t *testing.T) {
 			t.Errorf("%s %v: %d %s, want %d", c.request.RequestURI, c.request.Header, w.Code, w.Body, c.want)
 		}
 	}
+}
+
+func withMethod(method string) *http.Request {
+	r := keyRequest("/orders/42/pay")
+	r.Method = method
+	return r
 }

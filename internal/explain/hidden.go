@@ -19,11 +19,17 @@ func hidden(r *http.Request) map[string]*http.Request {
 			requests[target] = other
 		}
 	}
+	inQuery := withEnding(r, "")
+	inQuery.URL.Path, inQuery.URL.RawQuery, inQuery.RequestURI = "/", path, "/?"+path
+	requests[inQuery.RequestURI] = inQuery
 	overridden := withEnding(r, "")
 	overridden.Method = http.MethodGet
 	overridden.Header.Set("X-HTTP-Method-Override", r.Method)
 	if r.Method != http.MethodGet {
 		requests["GET "+path+" with X-HTTP-Method-Override: "+r.Method] = overridden
+		lower := withEnding(r, "")
+		lower.Method = strings.ToLower(r.Method)
+		requests[lower.Method+" "+path] = lower
 	}
 	return requests
 }

@@ -160,5 +160,12 @@ func TestRecipeOfIdempotencyKeys(t *testing.T) {
 			t.Errorf("%d %s, want %d %s", refused.status, refused.header.Get("Redlock-Outcome"), want, outcome)
 		}
 	}
-	requireResponse(t, get(t, c.url+"/payments"), 200, "served 4", false) // which needs no ID
+	lower := func() received {
+		r := withBody(c.url+"/payments", "{}", "Authorization", "Bearer carol", "Idempotency-Key", `"c1"`)
+		r.Method = "post" // which the upstream may take for POST
+		return send(t, r)
+	}
+	requireResponse(t, lower(), 200, "served 4", false)
+	requireResponse(t, lower(), 200, "served 4", true)
+	requireResponse(t, get(t, c.url+"/payments"), 200, "served 5", false) // which needs no ID
 }
