@@ -67,6 +67,9 @@ func (f *bodyFields) values(s source) ([]string, error) {
 	if f.found != nil && !f.reads(f.fields[s.field].Format) {
 		return nil, errOtherFormat
 	}
+	if f.found == nil && f.aside != nil && f.reads(f.fields[s.field].Format) {
+		return nil, beside(nil, ErrMissingKey, &f.aside[s.field])
+	}
 	if f.found == nil {
 		return nil, ErrMissingKey
 	}
@@ -76,7 +79,7 @@ func (f *bodyFields) values(s source) ([]string, error) {
 		values = withRounded(values, found)
 	}
 	switch unwrapped := found.Unwrapped(); {
-	case !f.json && f.fields[s.field].Format == "":
+	case !f.json && f.fields[s.field].Format != fields.Payload:
 		err = beside(values, err, &f.aside[s.field])
 	case unwrapped != nil && errors.Is(err, ErrMissingKey):
 		err = beside(values, err, unwrapped)
@@ -113,6 +116,9 @@ func (f *bodyFields) find() {
 	if r.Body == nil || r.ContentLength == 0 { // another handler may have wrapped an empty body, or put another one in its place
 		if raw, err := bodyBytes(r); err != nil || len(raw) == 0 {
 			f.err = err
+			if json, _ := isJSON(r); !json && !changesNothing(r.Method) {
+				f.collectQuery()
+			}
 			return
 		}
 	}
@@ -122,23 +128,34 @@ func (f *bodyFields) find() {
 		raw, f.err = bodyBytes(r)
 	}
 	switch {
-	case f.err != nil || len(raw) == 0:
+	case f.err != nil || f.json && len(raw) == 0:
 	case f.json:
 		f.found, f.err = fields.InJSON(raw, f.fields)
-		f.collect(raw)
+		if slices.ContainsFunc(f.fields, func(field fields.Field) bool { return field.Format == "" }) {
+			f.aside = fields.Collect(raw, f.fields)
+		}
+	case len(raw) == 0:
+		f.collectQuery()
 	default:
 		if f.found, f.err = fields.InForm(raw, f.fields); f.err == nil {
 			f.err = fields.InPayload(raw, f.fields, f.found)
 		}
-		f.collect([]byte(r.URL.RawQuery))
+		f.collectQuery()
 	}
 }
 
-// collect finds the values that are a form to another reader. It does nothing if no field may have any.
-func (f *bodyFields) collect(raw []byte) {
-	if slices.ContainsFunc(f.fields, func(field fields.Field) bool { return field.Format == "" }) {
-		f.aside = fields.Collect(raw, f.fields)
+// collectQuery finds the values of a reader that merges the query with the form.
+func (f *bodyFields) collectQuery() {
+	query := []byte(f.request.URL.RawQuery)
+	f.aside = fields.Collect(query, f.fields)
+	if f.err == nil && fields.HasPayload(query, f.fields) {
+		f.err = ErrAmbiguousKey
 	}
+}
+
+// changesNothing reports whether requests with this method have no form, so that what their query has is no field of one.
+func changesNothing(method string) bool {
+	return slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodOptions}, method)
 }
 
 // withAside adds what a reader finds who takes JSON for a form.

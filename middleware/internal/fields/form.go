@@ -139,8 +139,8 @@ func AppendUnescaped(to, text []byte) []byte {
 	return to
 }
 
-// payloadField is the field of a form in which GitHub and Slack send JSON.
-const payloadField = "payload"
+// Payload is the format of fields in the JSON that is the field of this name in a form, as GitHub and Slack send it.
+const Payload = "payload"
 
 // InPayload finds the fields of the format payload in the JSON that is the payload of a form. They replace what the form has
 // under their names.
@@ -148,7 +148,7 @@ func InPayload(raw []byte, fields []Field, found []Found) error {
 	var at []int
 	var inside []Field
 	for i, field := range fields {
-		if field.Format == payloadField {
+		if field.Format == Payload {
 			at, inside = append(at, i), append(inside, field)
 		}
 	}
@@ -169,9 +169,19 @@ func InPayload(raw []byte, fields []Field, found []Found) error {
 	return nil
 }
 
+// HasPayload reports whether some reader finds a payload in a query. Only fields of that format make it matter.
+func HasPayload(query []byte, fields []Field) bool {
+	if !slices.ContainsFunc(fields, func(field Field) bool { return field.Format == Payload }) {
+		return false
+	}
+	wanted, err := Parse(Payload)
+	found := Collect(query, []Field{wanted})[0]
+	return err != nil || found.Err != nil || len(found.Values) > 0
+}
+
 // payloadOf returns the payload, still with its escapes.
 func payloadOf(raw []byte) (payload []byte, err error) {
-	wanted, err := Parse(payloadField)
+	wanted, err := Parse(Payload)
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +192,7 @@ func payloadOf(raw []byte) (payload []byte, err error) {
 		if same, inside := reader.is(&wanted); !same && !inside {
 			continue
 		}
-		if err == nil || string(name) != payloadField {
+		if err == nil || string(name) != Payload {
 			return nil, ErrAmbiguous
 		}
 		payload, err = value, nil
