@@ -104,7 +104,12 @@ func TestKeyOfJSON(t *testing.T) {
 		{"{body.id}", `{"id":1,"id":2}`, "ambiguous"},
 		{"{body.id}", `{"id":1,"id":1}`, "ambiguous"},
 		{"{body.id}", `{"id":1,"\u0069d":2}`, "ambiguous"},
-		{"{body.id}", `{"id":1,"ID":2}`, "ambiguous"}, // encoding/json takes the 2
+		{"{body.id}", `{"id":1,"id\u0000":2}`, "ambiguous"}, // json-c takes the 2
+		{"{body.id}", `{"id\u0000x":2}`, "ambiguous"},
+		{"{body.a.id}", `{"a":{"id":1},"a\u0000":{"id":2}}`, "ambiguous"},
+		{"{body.a.id}", `{"a":{"id":1,"i\u0000d":2}}`, "ambiguous"},
+		{"{body.id}", `{"id":1,"x":{"y\u0000":2}}`, "1"}, // not on the path
+		{"{body.id}", `{"id":1,"ID":2}`, "ambiguous"},    // encoding/json takes the 2
 		{"{body.id}", `{"Id":1}`, "ambiguous"},
 		{"{body.key}", `{"\u212aey":1}`, "ambiguous"}, // the Kelvin sign
 		{"{body.a.id}", `{"a":{"id":1},"a":{}}`, "ambiguous"},

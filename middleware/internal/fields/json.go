@@ -123,13 +123,14 @@ func (j *jsonReader) object(at []cursor) error {
 		}
 		name := token.String()
 		whole := joined(strings.ReplaceAll(name, replaced, "")) // some reader may leave out half of a pair
+		cut := strings.IndexByte(name, 0) >= 0                  // json-c and json-glib end it there
 		dotted := name
 		if strings.IndexByte(name, '[') >= 0 {
 			dotted = brackets.Replace(name)
 		}
 		inside := elements[:len(elements):len(elements)]
 		for i, c := range at {
-			if name == "__proto__" && len(c.rest) > 0 || isShortcut(dotted, c.rest) {
+			if (name == "__proto__" || cut) && len(c.rest) > 0 || isShortcut(dotted, c.rest) {
 				j.found[c.field].fail(ErrAmbiguous)
 			}
 			if len(c.rest) == 0 || c.rest[0].each || !strings.EqualFold(whole, c.rest[0].joined) {
