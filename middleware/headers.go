@@ -39,6 +39,20 @@ func upgrades(r *http.Request) bool {
 		len(r.Header["Upgrade"]) > 0 && httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade")
 }
 
+// errPreflight reports a request that has no key to lock, as it changes nothing.
+var errPreflight = fmt.Errorf("%w in a preflight of CORS", ErrMissingKey)
+
+// isPreflight reports whether a browser asks whether it may send a request to another origin. It asks without a body, and doesn't say for
+// whom: an upstream may take anything else with the method OPTIONS for a request that changes something.
+func isPreflight(r *http.Request) bool {
+	if r.Method != http.MethodOptions || r.Header.Get("Origin") == "" || r.Header.Get("Access-Control-Request-Method") == "" ||
+		hasHeader(r.Header, []string{"Cookie", "Authorization"}) || checkOverride(r) != nil {
+		return false
+	}
+	body, err := bodyBytes(r)
+	return err == nil && len(body) == 0
+}
+
 // DefaultFenceHeader carries the fencing token unless something else is set.
 const DefaultFenceHeader = "Fencing-Token"
 

@@ -513,7 +513,7 @@ func (s *Serializer) comparesKeys() bool {
 // client counts on it.
 func (s *Serializer) passes(missing error) bool {
 	var noScope *noScopeError
-	return errors.Is(missing, errNoID) || s.OnMissingKey == Pass && !errors.As(missing, &noScope)
+	return errors.Is(missing, errNoID) || errors.Is(missing, errPreflight) || s.OnMissingKey == Pass && !errors.As(missing, &noScope)
 }
 
 func (s *Serializer) stopping() bool { return s.Shutdown != nil && s.Shutdown.Err() != nil }

@@ -142,6 +142,9 @@ func (s *serving) permit() (err error) {
 }
 
 func (s *serving) identify() (err error) {
+	if isPreflight(s.r) {
+		return errPreflight
+	}
 	if s.rule.derive != nil {
 		if s.turn.keys, s.turn.most, err = s.rule.deriveKeys(s.r); err == nil {
 			s.turn.Key = strings.Join(s.turn.keys, " ")
@@ -730,7 +733,9 @@ func (s *serving) dryRun(err error) error {
 			what = "delayed"
 		}
 	default:
-		outcome = refusalBeforeLock(s.r.Context(), err).Turn.Outcome
+		if outcome = refusalBeforeLock(s.r.Context(), err).Turn.Outcome; outcome == OutcomeMissingKey && s.rule.passes(err) {
+			what = "served without a lock"
+		}
 	}
 	s.setOutcome(outcome, err)
 	if err != nil {

@@ -128,6 +128,32 @@ func TestRecipeOfWooCommerce(t *testing.T) {
 	}
 }
 
+func TestRecipeOfBrowsers(t *testing.T) {
+	c, b, release := runRecipe(t, "Browsers of another origin", "wait 2s", "wait 0")
+	origin := []string{"Origin", "https://shop.example.com"}
+	pay := func() *http.Request { return withBody(c.url+"/payments", `{"order":{"id":42}}`, origin...) }
+	wait := b.holdRequests(t, pay())
+	refused := send(t, pay())
+	requireStatus(t, refused, http.StatusLocked)
+	for name, want := range map[string]string{
+		"Access-Control-Allow-Origin": origin[1], "Access-Control-Expose-Headers": "Redlock-Outcome, Retry-After", "Redlock-Outcome": "held",
+	} {
+		if got := refused.header.Values(name); len(got) != 1 || got[0] != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	release()
+	requireStatus(t, wait()[0], http.StatusOK)
+	ask := request(c.url+"/payments", append(origin, "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "content-type")...)
+	ask.Method = http.MethodOptions
+	requireStatus(t, send(t, ask), http.StatusOK)
+	ask.Header.Set("Cookie", "user=7")
+	requireStatus(t, send(t, ask), http.StatusBadRequest)
+	if n := b.servedTotal(); n != 2 {
+		t.Errorf("%d requests came through, want the payment and the preflight", n)
+	}
+}
+
 func TestRecipeOfTransfers(t *testing.T) {
 	c, b, release := runRecipe(t, "Several keys at once")
 	transfer := func(from, to string) *http.Request {
