@@ -236,7 +236,7 @@ func (b *body) fill() error {
 	}
 	err := readError(ctx, b.read(ctx, how))
 	b.keep()
-	if err != nil && !errors.Is(err, errBodyTooLarge) && len(b.raw) > 0 && !b.rule.DryRun { // the rest will not arrive
+	if err != nil && err != errBodyTooLarge && err != errBodyCut && len(b.raw) > 0 && !b.rule.DryRun { // the rest will not arrive
 		b.drop()
 	}
 	return err
@@ -264,8 +264,10 @@ func readError(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, errFull), errors.As(err, &tooLarge):
+	case errors.Is(err, errFull):
 		return errBodyTooLarge
+	case errors.As(err, &tooLarge):
+		return errBodyCut
 	case errors.Is(err, os.ErrDeadlineExceeded): // after which the server cancels the request's context, too
 		return errBodyTimeout
 	case errors.Is(ctx.Err(), context.Canceled): // the client has left

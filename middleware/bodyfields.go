@@ -155,7 +155,7 @@ func (f *bodyFields) collectQuery() {
 
 // changesNothing reports whether requests with this method have no form, so that what their query has is no field of one.
 func changesNothing(method string) bool {
-	return slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodOptions}, method)
+	return slices.Contains([]string{"", http.MethodGet, http.MethodHead, http.MethodOptions}, method)
 }
 
 // withAside adds what a reader finds who takes JSON for a form.

@@ -46,6 +46,7 @@ func (e *refusalReason) Error() string { return e.text }
 var (
 	errUpgrade      = &refusalReason{OutcomeUpgrade, http.StatusForbidden, "request asks for another protocol, which would hold the lock for as long as it lasts"}
 	errBodyTooLarge = &refusalReason{OutcomeBodyTooLarge, http.StatusRequestEntityTooLarge, "body is larger than max_body"}
+	errBodyCut      = &refusalReason{OutcomeBodyTooLarge, http.StatusRequestEntityTooLarge, "body is larger than a handler in front of this one allows"}
 	errBodyEncoded  = &refusalReason{OutcomeUnsupportedBody, http.StatusUnsupportedMediaType, "body has a Content-Encoding: it would have to be decoded first"}
 	errBodyFormat   = &refusalReason{OutcomeUnsupportedBody, http.StatusUnsupportedMediaType, "body is neither JSON nor application/x-www-form-urlencoded, in UTF-8"}
 	errBodyTimeout  = &refusalReason{OutcomeBodyTimeout, http.StatusRequestTimeout, "body did not arrive in time"}

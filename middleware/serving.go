@@ -109,6 +109,9 @@ func (s *serving) serve() error {
 
 // receive removes from the request what a client must not decide, and returns the body that it puts into it, or nil.
 func (s *serving) receive() *body {
+	if s.r.Header == nil { // a program has made the request
+		s.r.Header = make(http.Header)
+	}
 	s.rule.stripOurs(s.r.Header)
 	s.rule.stripOurs(s.r.Trailer)
 	stripConnection(s.r.Header)

@@ -30,7 +30,7 @@ const maxHeader = 64 << 10
 // of any other: where there is none to a router, such as in x:orders/42, Python's upstreams find one.
 func Target(r *http.Request) error {
 	target := r.RequestURI
-	if target == "" { // a program has made the request
+	if target == "" && r.URL != nil { // a program has made the request
 		target = r.URL.RequestURI()
 	}
 	if r.Method != http.MethodConnect && (!strings.HasPrefix(target, "/") || strings.Contains(target, "#")) || len(target) > maxHeader {
