@@ -130,11 +130,11 @@ var asPHP = strings.NewReplacer(".", "_", " ", "_")
 // overrides are the headers by which frameworks let a client name another method.
 var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"}
 
-// gunicorns are the headers from which gunicorn takes a part of the path.
-var gunicorns = [...]string{"Script-Name", "Path-Info"}
+// pathHeaders are the headers from which gunicorn takes a part of the path.
+var pathHeaders = [...]string{"Script-Name", "Path-Info"}
 
 // rewritten are all headers from which some upstream takes the path: the first two are IIS's, and those of old Symfony and Laminas.
-var rewritten = append([]string{"X-Original-Url", "X-Rewrite-Url"}, gunicorns[:]...)
+var rewritten = append([]string{"X-Original-Url", "X-Rewrite-Url"}, pathHeaders[:]...)
 
 // Guard refuses requests that a router or matcher may take for others than an upstream does, so that they would pass by its rules: see
 // CheckTarget. It answers with 400.

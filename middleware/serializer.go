@@ -378,7 +378,7 @@ func (s *Serializer) warn() {
 
 // stripOurs removes what only this side may set, in every spelling that a server may take for it.
 func (s *Serializer) stripOurs(h http.Header) {
-	ours := [...]string{s.FenceHeader, s.KeyHeader, SlotHeader, gunicorns[0], gunicorns[1]}
+	ours := [...]string{s.FenceHeader, s.KeyHeader, SlotHeader, pathHeaders[0], pathHeaders[1]}
 	for sent := range h {
 		if slices.ContainsFunc(ours[:], func(name string) bool { return fold.SameHeader(sent, name) }) {
 			delete(h, sent)
