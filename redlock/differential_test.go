@@ -224,6 +224,11 @@ func (p *pair) command(key string) protocol.Command {
 		cmd.Alone = !cmd.Queue && cmd.Result == nil && p.rand.IntN(2) == 0 // also where it isn't true
 	case 3, 4, 5, 6:
 		cmd.Op = protocol.OpExtend
+		for _, other := range []string{"a", "b", "c"} { // seldom met by chance
+			if _, _, forced := p.model.Forced.Get(key+other, time.Now()); forced && p.rand.IntN(2) == 0 {
+				cmd.Token = other
+			}
+		}
 		cmd.Fence = p.pick(0, 1, now, now+1000, 1<<46+1, 1<<52+1, largest-2, largest-1, largest)
 		cmd.RefillUntil = p.pick(0, now-1_000_000, now+1_000_000, now+60_000_000)
 	default:
