@@ -572,12 +572,21 @@ func (s *Serializer) observeDone(outcome Outcome, held time.Duration) {
 	}
 }
 
+// mayLog reports whether a line about something may be logged now, and about how many requests none was since the last one. Somebody
+// who has turned on the debug level looks for every request.
+func (s *Serializer) mayLog(about string) (missed int, ok bool) {
+	if s.Logger.Enabled(context.Background(), slog.LevelDebug) {
+		return 0, true
+	}
+	return s.logPauses.due(about, time.Now())
+}
+
 // logSometimes logs a line about the rule, unless one of this kind was logged just now. Attributes with a nil error are left out.
 func (s *Serializer) logSometimes(level slog.Level, message, kind string, attrs ...slog.Attr) {
 	if !s.Logger.Enabled(context.Background(), level) {
 		return
 	}
-	missed, ok := s.logPauses.due("about "+kind, time.Now())
+	missed, ok := s.mayLog("about " + kind)
 	if !ok {
 		return
 	}
@@ -595,7 +604,7 @@ func (s *Serializer) logOutcome(message string, turn Turn, err error, more ...sl
 	if !logger.Enabled(context.Background(), level) {
 		return
 	}
-	missed, ok := s.logPauses.due(string(turn.Outcome), time.Now())
+	missed, ok := s.mayLog(string(turn.Outcome))
 	if !ok {
 		return
 	}

@@ -804,7 +804,7 @@ func (s *serving) noteSlowClient(written *response.Writer) {
 	default:
 		return
 	}
-	missed, ok := s.rule.logPauses.due(message, time.Now())
+	missed, ok := s.rule.mayLog(message)
 	if !ok {
 		return
 	}

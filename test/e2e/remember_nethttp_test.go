@@ -19,7 +19,7 @@ func (p *paying) addNetHTTP() {
 	p.t.Helper()
 	const name = "nethttp"
 	b := &branch{caddyProcess: &caddyProcess{log: new(safeBuffer)}, name: name}
-	logger := slog.New(slog.NewJSONHandler(b.log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+	logger := slog.New(slog.NewJSONHandler(b.log, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey && a.Value.Kind() == slog.KindTime {
 			return slog.Float64("ts", float64(a.Value.Time().UnixMicro())/1e6)
 		}

@@ -55,9 +55,9 @@ func newPaying(t *testing.T, servers []*redistest.Server, rule, charges string) 
 
 // config has two rules: payments wait for others of their account, and charges by default only for those with their ID.
 func (p *paying) config(name string, lines ...string) string {
-	option := ""
+	option := "debug\n" // a line for each response that is not remembered
 	if p.servers != nil {
-		option = mastersOption(p.servers, "timeout "+calm.String(), "max_ttl "+paymentTTL.String())
+		option += mastersOption(p.servers, "timeout "+calm.String(), "max_ttl "+paymentTTL.String())
 	}
 	rule := "ttl " + paymentTTL.String() + "\n" + p.rule
 	return caddyfile(option, "log\n"+strings.Join(lines, "\n")+`
