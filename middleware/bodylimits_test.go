@@ -15,7 +15,7 @@ import (
 // A client that doesn't send its body holds no lock meanwhile, and room for its body only for a limited time.
 func TestSlowBody(t *testing.T) {
 	t.Parallel()
-	const timeout = 1500 * time.Millisecond // two thirds of it are left when the other request begins to wait for room
+	const timeout = 4 * time.Second // two thirds of it are left when the other request begins to wait for room
 	l := newLocker(t, live)
 	budget := middleware.NewBudget(1 << 20)
 	server := serve(t, middleware.New(l, "order:{body.id}", middleware.Rule{BodyTimeout: timeout, BodyBudget: budget})(http.HandlerFunc(ok)))

@@ -12,6 +12,7 @@ for tag in $releases; do VERSIONS+=" ${tag%.*}"; done
 # build makes a part of the site from the documents in bin/site/docs: of a tag, or of none.
 build() {
 	local folder=${1%.*}
+	rm -f bin/site/docs/*.go # go test ./... would find them
 	(cd bin/site && TAG=$1 node_modules/.bin/vitepress build --outDir "dist/$folder")
 	node tools/site/check.mjs "bin/site/dist/$folder" "/caddy-redlock/$folder${folder:+/}"
 }
