@@ -203,13 +203,14 @@ func (s *schedule) Pop() any {
 	return lock
 }
 
-// renewal is one round of extends for one lock. Nobody waits for it: the replies come to receive.
+// renewal is one round of extends for one lock. Nobody waits for it: the replies come to Receive. The mu of the lock guards it.
 type renewal struct {
-	lock   *Lock
-	start  time.Time
-	stored int // masters on which the lease is renewed
-	taken  int // masters on which another token has the key, or this one was released by force
-	failed []*MasterError
+	lock     *Lock
+	start    time.Time
+	answered int // masters that have answered, or can't be asked
+	stored   int // masters on which the lease is renewed
+	taken    int // masters on which another token has the key, or this one was released by force
+	failed   []*MasterError
 }
 
 // renewed returns when the next renewal is due, that much after start, on a grid of 1/30 of the TTL: locks
@@ -218,7 +219,7 @@ func renewed(start time.Time, after, ttl time.Duration) time.Time {
 	return admission.ProcessStart.Add(start.Add(after).Sub(admission.ProcessStart).Truncate(ttl / 30))
 }
 
-// failure returns why a round has not renewed the lease, or nil if it has, or if there was none. The mu of the lock is held.
+// failure returns why a round has not renewed the lease so far, or nil if it has, or if there was none.
 func (r *renewal) failure() error {
 	if r == nil {
 		return nil
@@ -234,9 +235,14 @@ func (r *renewal) failure() error {
 	return &QuorumError{Answered: r.stored, Quorum: quorum, Total: len(a.acquires), Masters: r.failed}
 }
 
-// Receive counts the reply of one master; it runs on that master's goroutine. Once a quorum has stored the
-// lease, the lock is valid for another TTL from the start of the round. Where other tokens have the key on
-// so many masters that no quorum is left, the lock is lost at once rather than at the end of its lease.
+// hopeless reports whether a round can't renew the lease any more, whatever comes.
+func (r *renewal) hopeless() bool {
+	return r != nil && r.stored+len(r.lock.attempt.acquires)-r.answered < r.lock.attempt.locker.quorum
+}
+
+// Receive counts the reply of one master; it runs on that master's goroutine. A reply counts whenever it comes, also when the next
+// round has begun. Where other tokens have the key on so many masters that no quorum is left, the lock is lost at once rather than at
+// the end of its lease.
 func (r *renewal) Receive(c *link.Command) {
 	k, a := r.lock, r.lock.attempt
 	quorum := a.locker.quorum
@@ -244,27 +250,27 @@ func (r *renewal) Receive(c *link.Command) {
 	if err := c.Reply.Err; err != nil {
 		failed = &MasterError{a.name(c.Master), err}
 	}
-	k.mu.Lock()
 	done := false
-	switch {
-	case k.cause != nil || k.renewal != r || past(k.until):
-	case failed != nil:
-		r.failed = append(r.failed, failed)
-	case c.Reply.Status == protocol.StatusGranted:
-		r.stored++
-		if done = r.stored == quorum; done {
-			k.until = k.bounded(r.start.Add(a.ttl - admission.Drift(a.ttl)))
-			a.startTimer(k.until)
-			k.next = renewed(r.start, a.ttl/3, a.ttl)
-		}
-	case c.Reply.Status == protocol.StatusNotOwner, c.Reply.Status == protocol.StatusForced:
-		if c.Reply.Status == protocol.StatusForced {
-			k.forced, k.by = true, cmp.Or(k.by, c.Reply.Lines)
-		}
-		r.taken++
-		if r.taken == len(a.acquires)-quorum+1 {
-			k.until = time.Now()
-			k.ring()
+	k.mu.Lock()
+	if k.cause == nil && !past(k.until) {
+		r.answered++
+		switch {
+		case failed != nil:
+			r.failed = append(r.failed, failed)
+		case c.Reply.Status == protocol.StatusGranted:
+			r.stored++
+			done = r.stored == quorum
+			k.prove(c.Master, r.start, true)
+		case c.Reply.Status == protocol.StatusNotOwner, c.Reply.Status == protocol.StatusForced:
+			if c.Reply.Status == protocol.StatusForced {
+				k.forced, k.by = true, cmp.Or(k.by, c.Reply.Lines)
+			}
+			r.taken++
+			k.prove(c.Master, r.start, false)
+			if r.taken == len(a.acquires)-quorum+1 {
+				k.until = time.Now()
+				k.ring()
+			}
 		}
 	}
 	k.mu.Unlock()

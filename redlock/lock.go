@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -26,6 +27,7 @@ type Lock struct {
 	mu      sync.Mutex
 	until   time.Time                 // end of the validity so far
 	renewal *renewal                  // the last one; nil before the first
+	proofs  []proof                   // what the last reply of each master to a renewal has proved; nil before the first
 	next    time.Time                 // of the next renewal
 	forced  bool                      // it is lost because it was released by force
 	by      string                    // who did that, as the masters say
@@ -343,25 +345,64 @@ func (k *Lock) handOff() {
 	}
 }
 
+// proof is what a master has said of a lock's lease.
+type proof struct {
+	asked time.Time // when the round of the reply began; zero if none has granted the lease
+	held  bool
+}
+
+// prove notes what a master has said in a round that began at a time. The lock is valid for as long as a quorum has the lease, whichever
+// rounds that is known from: each reply proves it for another TTL from the beginning of its round. mu is held.
+func (k *Lock) prove(master int, asked time.Time, held bool) {
+	a := k.attempt
+	if k.proofs == nil {
+		k.proofs = make([]proof, len(a.acquires))
+		for _, c := range a.granted {
+			k.proofs[c.Master] = proof{a.start, true}
+		}
+	}
+	if asked.Before(k.proofs[master].asked) {
+		return // it has said something since
+	}
+	k.proofs[master] = proof{asked, held}
+	for _, oldest := range k.proofs {
+		quorum := 0
+		for _, p := range k.proofs {
+			if p.held && !p.asked.Before(oldest.asked) {
+				quorum++
+			}
+		}
+		end := k.bounded(oldest.asked.Add(a.ttl - admission.Drift(a.ttl)))
+		if quorum >= a.locker.quorum && end.After(k.until) {
+			k.until = end
+			a.startTimer(end)
+		}
+	}
+}
+
 // renew queues extends for all masters if it is time for that; the keeper has them sent. It returns when the lock is due next; the
 // zero time if it has ended. An Unlock at the same time does no harm: an extend that is sent before the release
 // is undone by it, and one behind it in the queue is dropped, because its attempt is over.
+//
+// Masters that are slow are not asked more often than others: a round begins a third of the TTL after the one before, or sooner if that
+// can't renew the lease any more.
 func (k *Lock) renew(now time.Time) (due time.Time) {
+	ttl := k.attempt.ttl
 	k.mu.Lock()
 	if k.cause == nil && past(k.until) {
 		k.ring() // its timer stands still while the host is suspended
-		k.next = now.Add(k.attempt.ttl)
+		k.next = now.Add(ttl)
 	}
-	ended, early, until := k.cause != nil, now.Before(k.next), k.until
+	ended, early, until := k.cause != nil, now.Before(k.next) && !k.renewal.hopeless(), k.until
+	due = k.next
 	r := &renewal{lock: k, start: now}
 	var failure error
 	if !ended && !early {
 		failure = k.renewal.failure()
 		k.renewal = r
-		// If no quorum answers, the next round comes sooner than usual; receive sets the regular time.
-		k.next = renewed(now, k.attempt.ttl/9+k.attempt.ttl/30, k.attempt.ttl)
+		k.next = renewed(now, ttl/3, ttl)
+		due = renewed(now, ttl/9+ttl/30, ttl) // to see whether it is hopeless
 	}
-	due = k.next
 	k.mu.Unlock()
 	switch {
 	case ended:

@@ -70,7 +70,7 @@ var lockMutants = []mutant{
 		},
 	},
 	{
-		name: "replies of an earlier renewal count", breaks: exclusion, from: 252,
+		name: "a renewal without a reply counts as the one before", breaks: exclusion, from: 252,
 		shape: cutOffWhileHolding,
 		answer: func(l *route, cmd *protocol.Command) {
 			if cmd.Op != protocol.OpExtend {

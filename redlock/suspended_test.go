@@ -73,8 +73,8 @@ func TestOverAfterSuspension(t *testing.T) {
 	}
 }
 
-// TestLateRepliesOfARenewal: the replies of a round don't count once the next has begun. They would shorten the
-// lease again, if the next round has renewed it.
+// TestLateRepliesOfARenewal: a reply proves the lease until its round began plus the TTL, whenever it comes, unless the master has said
+// something since. The lock is valid for as long as a quorum has the lease, whichever rounds that is known from.
 func TestLateRepliesOfARenewal(t *testing.T) {
 	l, err := New([]Master{NewMemoryMaster("a"), NewMemoryMaster("b"), NewMemoryMaster("c")})
 	if err != nil {
@@ -85,17 +85,54 @@ func TestLateRepliesOfARenewal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	granted := &link.Command{Command: protocol.Command{Op: protocol.OpExtend, Reply: protocol.Reply{Status: protocol.StatusGranted}}}
-	first, second := &renewal{lock: lock, start: time.Now()}, &renewal{lock: lock, start: time.Now().Add(time.Second)}
-	lock.mu.Lock()
-	lock.renewal = second
-	lock.mu.Unlock()
-	first.Receive(granted)
-	second.Receive(granted)
-	second.Receive(granted)
-	renewed := lock.Until()
-	first.Receive(granted)
-	if until := lock.Until(); until.Before(renewed) {
-		t.Errorf("the lease ends %v earlier than it was renewed to", renewed.Sub(until))
+	began := lock.attempt.start
+	lease := lock.Until().Sub(began)
+	rounds := make([]*renewal, 6)
+	for i := range rounds {
+		rounds[i] = &renewal{lock: lock, start: began.Add(time.Duration(i) * time.Second)}
+	}
+	for _, reply := range []struct {
+		master, round int
+		status        protocol.Status
+		want          int // the round that the lease counts from now
+	}{
+		{0, 3, protocol.StatusGranted, 0},  // the others have granted it, and no more
+		{1, 1, protocol.StatusGranted, 1},  // a quorum: 0 from round 3 on, 1 from round 1 on
+		{2, 2, protocol.StatusGranted, 2},  // late, and from another round than each other
+		{1, 3, protocol.StatusGranted, 3},  // the whole round, at last
+		{2, 1, protocol.StatusGranted, 3},  // nothing is shortened
+		{1, 5, protocol.StatusNotOwner, 3}, // what is proved stays so, but 1 proves no more of it
+		{1, 4, protocol.StatusGranted, 3},  // it has lost the lease since
+		{2, 4, protocol.StatusGranted, 3},  // alone
+		{0, 5, protocol.StatusGranted, 4},  // 0 and 2
+	} {
+		rounds[reply.round].Receive(&link.Command{Master: reply.master, Command: protocol.Command{Op: protocol.OpExtend, Reply: protocol.Reply{Status: reply.status}}})
+		if got := lock.Until().Sub(began) - lease; got != time.Duration(reply.want)*time.Second {
+			t.Errorf("after reply %v: the lease counts from %v, want from round %d", reply, got, reply.want)
+		}
+	}
+	if err := lock.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHopelessRound: a round is followed by another before its time only if it can't renew the lease any more.
+func TestHopelessRound(t *testing.T) {
+	l, err := New([]Master{NewMemoryMaster("a"), NewMemoryMaster("b"), NewMemoryMaster("c")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	lock, err := l.TryLock(t.Context(), "key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		answered, stored int
+		want             bool
+	}{{0, 0, false}, {1, 0, false}, {2, 0, true}, {2, 1, false}, {3, 1, true}, {3, 2, false}} {
+		if r := (&renewal{lock: lock, answered: c.answered, stored: c.stored}); r.hopeless() != c.want {
+			t.Errorf("%d have answered, %d of them renewed: hopeless is %v", c.answered, c.stored, !c.want)
+		}
 	}
 }

@@ -22,6 +22,7 @@ type farMaster struct {
 	*farServer
 	there, back func() time.Duration // how long a batch is under way; nil for no time
 	lost        func() bool          // says whether the network loses the batch; nil for never
+	sees        func(cmds []*protocol.Command)
 }
 
 // farServer is a memory master that several may use, unlike the real one.
@@ -41,6 +42,9 @@ func (m *farMaster) Do(cmds []*protocol.Command) {
 	}
 	if m.there != nil {
 		time.Sleep(m.there())
+	}
+	if m.sees != nil {
+		m.sees(cmds)
 	}
 	m.mu.Lock()
 	m.Stepwise.Do(cmds)
@@ -109,6 +113,40 @@ func TestValidity(t *testing.T) {
 			t.Errorf("unlock: %v, want ErrExpired and ErrLost", err)
 		}
 	})
+}
+
+// TestSlowReplies: while the masters' replies take any time below a third of the TTL, a lease is kept, and is asked for three times in a
+// TTL, not more often.
+func TestSlowReplies(t *testing.T) {
+	for _, lag := range []time.Duration{0, 1400 * time.Millisecond, 2 * time.Second, 3 * time.Second, 3300 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			const ttl, rounds = 10 * time.Second, 30
+			var late delay
+			var extends atomic.Int64
+			l := lockerOn(t, view(farServers(3), func(m *farMaster) {
+				m.back = late.get
+				m.sees = func(cmds []*protocol.Command) {
+					for _, cmd := range cmds {
+						if cmd.Op == protocol.OpExtend {
+							extends.Add(1)
+						}
+					}
+				}
+			}))
+			lock := mustLock(t, l, "key", redlock.WithTTL(ttl))
+			late.set(lag)
+			time.Sleep(rounds * ttl / 3)
+			synctest.Wait()
+			if err := lock.Err(); err != nil {
+				t.Errorf("%v late: %v", lag, err)
+			}
+			if n := extends.Load(); n > 3*(rounds+rounds/10) { // rounds begin on a grid of a thirtieth of the TTL, up to a tenth early
+				t.Errorf("%v late: %d renewals at 3 masters in %d thirds of the TTL", lag, n, rounds)
+			}
+			late.set(0)
+			_ = lock.Unlock()
+		})
+	}
 }
 
 // TestLateGrants: a quorum that has granted after the end of validity is no lock.
