@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"cmp"
+	"container/list"
 	"iter"
 	"slices"
 	"sync"
@@ -27,11 +28,63 @@ type gate struct {
 	key    string
 	locks  []*Lock           // that are held
 	asking []*caller         // in the order in which they came; so many places has this process in the masters' line
-	line   []*caller         // behind those
+	line   queue             // behind those
 	tries  []chan *DoneError // get the result that an attempt meets, or are closed at its end; try-locks wait for that
 
 	roomToHold [1]*Lock // for locks and asking: mostly enough; saves two allocations
 	roomToAsk  [1]*caller
+}
+
+// queue is calls in the order in which they came. One leaves it in no more time if thousands are in it: a crowd that gives up holds up
+// no other key. Its zero value is empty.
+type queue struct{ callers list.List }
+
+func (q *queue) len() int { return q.callers.Len() }
+
+// all yields the callers. The one that it has yielded may be dropped meanwhile.
+func (q *queue) all() iter.Seq[*caller] {
+	return func(yield func(*caller) bool) {
+		for e := q.callers.Front(); e != nil; {
+			c := e.Value.(*caller)
+			e = e.Next()
+			if !yield(c) {
+				return
+			}
+		}
+	}
+}
+
+// first returns the oldest, or nil.
+func (q *queue) first() *caller {
+	for c := range q.all() {
+		return c
+	}
+	return nil
+}
+
+// join puts a caller before those that came after it, and returns how many are ahead.
+func (q *queue) join(c *caller) (ahead int) {
+	ahead = q.len()
+	after := q.callers.Back()
+	for ; after != nil && after.Value.(*caller).order > c.order; after = after.Prev() {
+		ahead--
+	}
+	if after == nil {
+		c.place = q.callers.PushFront(c)
+	} else {
+		c.place = q.callers.InsertAfter(c, after)
+	}
+	return ahead
+}
+
+// drop takes a caller out, if it is there.
+func (q *queue) drop(c *caller) (dropped bool) {
+	if c.place == nil {
+		return false
+	}
+	q.callers.Remove(c.place)
+	c.place = nil
+	return true
 }
 
 // maxAsking bounds how many calls of one process ask for slots of one key at a time.
@@ -60,6 +113,7 @@ type caller struct {
 	room    [5]link.TicketState // for tickets: enough for most; saves an allocation
 
 	// The mu of the gates guards these.
+	place   *list.Element // in the line of its gate; nil if it isn't there
 	heads   bool          // it asks for a slot at its gate
 	slot    uint16        // asked for last
 	trying  bool          // an attempt for it is under way
@@ -96,7 +150,7 @@ func (g *gates) enter(callers []*caller, stand bool) (blocked *caller, later <-c
 	case !stand:
 	case blocked.try:
 		later, err = blocked.gate.refuseTry()
-	case fresh && len(blocked.gate.line) >= int(blocked.maxWaiters):
+	case fresh && blocked.gate.line.len() >= int(blocked.maxWaiters):
 		held := blocked.gate.held()
 		held.Err = ErrTooManyWaiters
 		err = held
@@ -129,7 +183,7 @@ func (g *gate) full(c *caller) bool {
 	if g.busy() == 0 {
 		return false
 	}
-	for _, older := range g.line {
+	for older := range g.line.all() {
 		if older.order >= c.order {
 			break
 		}
@@ -159,7 +213,7 @@ func (g *gates) seat(c *caller) {
 		return
 	}
 	at := g.at(c)
-	at.drop(c)
+	at.line.drop(c)
 	c.gate, c.heads = at, true
 	if at.asking == nil {
 		at.asking = at.roomToAsk[:0]
@@ -173,31 +227,12 @@ func (g *gates) seat(c *caller) {
 func (g *gates) join(c *caller) (ahead int) {
 	at := g.at(c)
 	c.gate = at
-	place := len(at.line)
-	for place > 0 && at.line[place-1].order > c.order {
-		place--
-	}
-	at.line = slices.Insert(at.line, place, c)
-	return place + at.busy()
-}
-
-// drop takes a caller out of the line, if it is there.
-func (g *gate) drop(c *caller) (dropped bool) {
-	switch i := slices.Index(g.line, c); i {
-	case -1:
-		return false
-	case 0:
-		g.line[0] = nil
-		g.line = g.line[1:]
-	default:
-		g.line = slices.Delete(g.line, i, i+1)
-	}
-	return true
+	return at.line.join(c) + at.busy()
 }
 
 // advance has the oldest caller in line ask that can, and returns it, or nil if there is none. It waits for a send to its turn.
 func (g *gates) advance(at *gate) *caller {
-	for _, c := range at.line {
+	for c := range at.line.all() {
 		if at.fullFor(c) {
 			return nil // the oldest is first, however many it would let in
 		}
@@ -247,7 +282,7 @@ func (g *gates) settle(at *gate) {
 		next.turn <- nil
 	}
 	at.answerTries()
-	if at.busy() == 0 && len(at.line) == 0 && g.byKey[at.key] == at {
+	if at.busy() == 0 && at.line.len() == 0 && g.byKey[at.key] == at {
 		delete(g.byKey, at.key)
 	}
 }
@@ -277,7 +312,7 @@ func (g *gates) giveUp(callers []*caller) bool {
 		return false
 	}
 	for _, c := range callers {
-		if c.gate != nil && c.gate.drop(c) {
+		if c.gate != nil && c.gate.line.drop(c) {
 			g.settle(c.gate)
 		}
 	}
@@ -315,14 +350,13 @@ func (g *gates) met(at *gate, done *DoneError) {
 		try <- done
 	}
 	at.tries = nil
-	at.line = slices.DeleteFunc(at.line, func(c *caller) bool {
-		if !c.recall {
-			return false
+	for c := range at.line.all() {
+		if c.recall {
+			at.line.drop(c)
+			c.done = done
+			c.turn <- nil
 		}
-		c.done = done
-		c.turn <- nil
-		return true
-	})
+	}
 }
 
 func (g *gate) answerTries() {
@@ -424,7 +458,7 @@ type seenGate struct {
 
 // see returns what is at the gate. The mu of the gates is held.
 func (g *gate) see() seenGate {
-	return seenGate{key: g.key, locks: slices.Clone(g.locks), waiting: slices.Concat(g.asking, g.line)}
+	return seenGate{key: g.key, locks: slices.Clone(g.locks), waiting: slices.AppendSeq(slices.Clone(g.asking), g.line.all())}
 }
 
 // gatesAtOnce is how many gates are seen while no call can come or go.
@@ -544,10 +578,10 @@ func (g *gates) nextFor(k *Lock) *caller {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	at, slots := k.gate, k.attempt.slots
-	if len(at.asking) > 0 || len(at.line) == 0 || k.result != nil || slots > 1 && k.attempt.mayHaveTicket() {
+	if len(at.asking) > 0 || at.line.len() == 0 || k.result != nil || slots > 1 && k.attempt.mayHaveTicket() {
 		return nil
 	}
-	if first := at.line[0]; first.several || first.recall || (first.slots > 1) != (slots > 1) || int(first.slots) <= k.Slot() {
+	if first := at.line.first(); first.several || first.recall || (first.slots > 1) != (slots > 1) || int(first.slots) <= k.Slot() {
 		return nil
 	}
 	at.leave(k)
