@@ -70,7 +70,7 @@ func TestREADMECaddyfile(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
 	b, release := newHeldBackend(t)
-	c := runDocumented(t, strings.Replace(block(t, readme, "How it is used", "caddyfile"), "wait 2s", "wait 2m", 1), servers, b.Listener.Addr().String())
+	c := runDocumented(t, strings.Replace(block(t, readme, "Choose your door", "caddyfile"), "wait 2s", "wait 2m", 1), servers, b.Listener.Addr().String())
 	pay := func(order string) *http.Request { return withBody(c.url+"/payments", `{"order":{"id":`+order+`}}`) }
 	wait := b.holdRequests(t, pay("42"))
 	other := sendAll(t, pay("43"))
