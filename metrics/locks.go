@@ -36,14 +36,13 @@ type failure struct {
 	reason redlock.MasterState
 }
 
-// drops are what a log and an Observer missed, and results that masters don't get, or that found no room.
-type drops struct{ lines, events, missed, refused uint64 }
+// drops are what a log and an Observer missed, and results that found no room.
+type drops struct{ lines, events, results uint64 }
 
 func (d *drops) add(status redlock.Status) {
 	d.lines += status.DroppedLines
 	d.events += status.DroppedEvents
-	d.missed += status.MissedResults
-	d.refused += status.RefusedResults
+	d.results += status.RefusedResults
 }
 
 // reasons are the states of a master that are reported to an Observer as failures.
@@ -63,7 +62,7 @@ func newLocks(n names) *locks {
 		offset:         n.describe("master_clock_offset_seconds", "How far the master's clock is ahead of this process's.", "master"),
 		masterFailures: n.describe("master_failures_total", "How often the master stopped granting locks, by the reason.", "master", "reason"),
 		dropped:        n.describe("notices_dropped_total", "Lines for the log and events for these metrics that were dropped, because their receiver was too slow or blocked.", "kind"),
-		results:        n.describe("results_dropped_total", "Results that a master has missed and doesn't get any more, and those that were not stored or read because too many others were.", "kind"),
+		results:        n.describe("results_refused_total", "Results that were not stored or read, because too many others were."),
 		disagreements:  n.describe("disagreements", "Processes that share masters with this one and have others besides, or another max_ttl or concurrency: one for each such configuration.", "about"),
 		known:          make(map[string]bool),
 		failures:       make(map[failure]float64),
@@ -202,9 +201,7 @@ func (s *locks) Collect(to chan<- prometheus.Metric) {
 	for kind, n := range map[string]uint64{"line": dropped.lines, "event": dropped.events} {
 		to <- prometheus.MustNewConstMetric(s.dropped, prometheus.CounterValue, float64(n), kind)
 	}
-	for kind, n := range map[string]uint64{"missed": dropped.missed, "refused": dropped.refused} {
-		to <- prometheus.MustNewConstMetric(s.results, prometheus.CounterValue, float64(n), kind)
-	}
+	to <- prometheus.MustNewConstMetric(s.results, prometheus.CounterValue, float64(dropped.results))
 	for f, n := range s.failuresOf(masters, known) {
 		to <- prometheus.MustNewConstMetric(s.masterFailures, prometheus.CounterValue, n, f.master, string(f.reason))
 	}

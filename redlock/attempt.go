@@ -182,11 +182,8 @@ func (a *attempt) win(ctx context.Context, deadline time.Time) bool {
 			a.held = append(a.held, c.Reply)
 			a.mustPoll = a.mustPoll || !c.Queue || c.Polls || c.Reply.Polls
 		}
-		if len(a.done) > 0 { // it must be clear whether a quorum has answered, and that none of it is another holder's
-			return len(a.held) == 0 && a.answered() >= quorum
-		}
-		if a.acquires[0].Recall && pending > 0 { // a result that a single master remembers is met, too, if that answers in time
-			return len(a.granted)+pending < quorum
+		if a.acquires[0].Recall && pending > 0 { // a result that a single master remembers is met, too, and handed to all that answer in time
+			return len(a.done) == 0 && len(a.granted)+pending < quorum
 		}
 		return certain || len(a.granted)+pending < quorum
 	})

@@ -393,8 +393,8 @@ func (l *Locker) ForceUnlockSlot(ctx context.Context, key string, slot int, fenc
 // meanwhile: the command that frees the key on a master removes the result there.
 //
 // If the error is nil, a quorum of the masters has forgotten the result. The others that answer have forgotten it too; those that
-// may still remember it are in left, each with the reason. As one that remembers a result is enough for a call to meet it, call
-// Forget again when they have been back for a minute: until then another process may hand them a result that they had missed.
+// may still remember it are in left, each with the reason. As one that remembers a result is enough for a call to meet it, and
+// to hand it to the others again, call Forget again when they are back.
 //
 // The error is ErrNotRemembered if no master that answers remembers a result, with the others in left. It is a *HeldError if
 // somebody holds the key: then nothing is forgotten. It is a *QuorumError if too few masters answer: then some may have
@@ -417,7 +417,6 @@ func (l *Locker) Forget(ctx context.Context, key string) (left []*MasterError, e
 		case !remember, try == forgetTries:
 			return left, nil
 		}
-		l.late.forget(protocol.Key(l.prefix, key))
 		lock, err := l.TryLock(ctx, key)
 		if forgotten > 0 && errors.Is(err, ErrHeld) { // the work is being done again, and its result will count
 			return left, nil

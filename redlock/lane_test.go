@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -147,32 +149,37 @@ func TestUnreadableResult(t *testing.T) {
 	})
 }
 
-// TestMissedResults: a master that hung gets the results that it has missed, although nobody asks for them.
-func TestMissedResults(t *testing.T) {
+// TestResultsAreHandedOn: a call that meets a result hands it to the masters which lack it, although a quorum remembers it.
+func TestResultsAreHandedOn(t *testing.T) {
 	t.Parallel()
-	l, servers := onServers(t, 3, redlock.WithTimeout(100*time.Millisecond))
+	l, servers := onServers(t, 3)
 	shortTurn(t, l, "first")
-	servers[2].Pause()
-	const short, long = 50, 3
-	leave := func(key string, size int) {
-		eventually(t, bound, "a quorum remembers "+key, func() bool {
-			lock, err := l.TryLock(t.Context(), key, redlock.WithRecall())
-			if err == nil {
-				err = lock.UnlockWith(make([]byte, size), time.Hour)
-			}
-			return err == nil || errors.Is(err, redlock.ErrDone)
-		})
+	for _, size := range []int{10, 100_000} {
+		for i, s := range servers {
+			key := fmt.Sprint(size, " ", i)
+			leaveResult(t, l, key, strings.Repeat("x", size))
+			s.Client().Del(t.Context(), redisKey(key)+":result")
+			eventually(t, bound, "all masters have it again", func() bool {
+				recalled(t, l, key)
+				return remembering(t, servers[i:i+1], key) != nil
+			})
+		}
 	}
-	for i := range short {
-		leave("short"+strconv.Itoa(i), 10)
+}
+
+// TestLongResultComesAfterTheRelease: a master on which the key is free already remembers the result, too.
+func TestLongResultComesAfterTheRelease(t *testing.T) {
+	t.Parallel()
+	l, servers := onServers(t, 3)
+	for i, s := range servers {
+		key := strconv.Itoa(i)
+		lock := mustLock(t, l, key)
+		eventually(t, bound, "it has the key", func() bool { return s.Client().Del(t.Context(), redisKey(key)).Val() == 1 })
+		if err := lock.UnlockWith(make([]byte, 100_000), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, bound, "it has the result", func() bool { return remembering(t, servers[i:i+1], key) != nil })
 	}
-	for i := range long {
-		leave("long"+strconv.Itoa(i), 100_000)
-	}
-	servers[2].Resume()
-	eventually(t, bound, "the third has them", func() bool {
-		return len(servers[2].Client().Keys(context.Background(), "*:result").Val()) == short+long
-	})
 }
 
 // TestResultOfOneMasterIsMet: one master that answers in time is enough, whichever it is.

@@ -36,7 +36,6 @@ type Locker struct {
 
 	told    *told
 	keeper  *keeper
-	late    *lateResults
 	room    chan struct{} // has an entry for each result that is being stored or read: at most resultRoom
 	refused atomic.Uint64 // results that found no room there
 
@@ -100,7 +99,7 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 		l.streams = append(l.streams, s)
 	}
 	l.subscriptions.locker = l
-	l.late, l.room = newLateResults(l), make(chan struct{}, resultRoom)
+	l.room = make(chan struct{}, resultRoom)
 	l.keeper = newKeeper(l)
 	l.close = sync.OnceValue(l.end)
 	l.sets.start(l) // last: it asks for the status of the whole Locker
@@ -263,7 +262,6 @@ func (l *Locker) end() error {
 	l.keeper.end()
 	l.sets.end()
 	l.unlocks.close()
-	l.late.end()
 	l.subscriptions.end()
 	errs := make([]error, len(l.streams))
 	var streams sync.WaitGroup

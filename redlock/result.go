@@ -31,7 +31,7 @@ var (
 func (a *attempt) store(ctx context.Context, result *protocol.Result) (stored int) {
 	stored, _ = a.remembering(result.Fence)
 	r := a.locker.newRound(protocol.OpStore, 1) // not the attempt's, whose timer ends the lock meanwhile
-	replies := &resultReplies{attempt: a, result: result, to: r.replies, known: stored}
+	to := &storing{attempt: a, result: result, to: r.replies, stored: stored}
 	sent := 0
 	for i := range a.acquires {
 		acquire := &a.acquires[i]
@@ -40,11 +40,7 @@ func (a *attempt) store(ctx context.Context, result *protocol.Result) (stored in
 			continue
 		}
 		sent++
-		a.locker.laneOf(i, acquire.Key).Push(&link.Command{
-			Command: protocol.Command{Op: protocol.OpStore, Key: acquire.Key, Token: acquire.Token, Result: result, Anyway: done},
-			Master:  i,
-			To:      replies,
-		})
+		a.storeOn(i, result, done, to)
 	}
 	r.collect(ctx, a.locker.closing, time.Now().Add(resultTime), sent, func(c *link.Command, pending int) bool {
 		if remembers(c) {
@@ -57,18 +53,55 @@ func (a *attempt) store(ctx context.Context, result *protocol.Result) (stored in
 	return stored
 }
 
+// storeOn has one master remember a result, on its lane: if it has the attempt's token or, with anyway, whoever has the key there.
+func (a *attempt) storeOn(master int, result *protocol.Result, anyway bool, to link.Receiver) {
+	c := &a.acquires[master]
+	a.locker.laneOf(master, c.Key).Push(&link.Command{
+		Command: protocol.Command{Op: protocol.OpStore, Key: c.Key, Token: c.Token, Result: result, Anyway: anyway},
+		Master:  master,
+		To:      to,
+	})
+}
+
+// storing gets the replies to a result on its lanes. The release, on the streams, may free a key before the result comes to that master.
+// Once a quorum remembers the result, and so its holder had the lock until then, those masters get it once more, whoever has the key.
+type storing struct {
+	attempt *attempt
+	result  *protocol.Result
+	to      link.Receiver
+
+	mu      sync.Mutex
+	stored  int   // masters that remember the result
+	lacking []int // masters that have answered and don't
+}
+
+// Receive takes the reply of one master.
+func (s *storing) Receive(c *link.Command) {
+	var again []int
+	s.mu.Lock()
+	if remembers(c) {
+		s.stored++
+	} else if c.Reply.Err == nil {
+		s.lacking = append(s.lacking, c.Master)
+	}
+	if s.stored >= s.attempt.locker.quorum {
+		again, s.lacking = s.lacking, nil
+	}
+	s.mu.Unlock()
+	for _, master := range again {
+		s.attempt.storeOn(master, s.result, true, nil)
+	}
+	s.to.Receive(c)
+}
+
 // releaseWith is release for a caller that waits no longer, and has the masters remember a short result.
 func (a *attempt) releaseWith(result *protocol.Result, to link.Receiver) {
 	a.abandoned.Store(true)
-	known, _ := a.remembering(result.Fence)
-	replies := &resultReplies{attempt: a, result: result, to: to, known: known}
 	for i := range a.acquires {
 		c := &a.acquires[i]
 		done := c.Counted && c.Reply.Status == protocol.StatusDone
-		release := a.releaseOf(i, false, replies)
-		if done && c.Reply.Fence == result.Fence {
-			release.To = to
-		} else {
+		release := a.releaseOf(i, false, to)
+		if !done || c.Reply.Fence != result.Fence {
 			// A master that can't be asked now doesn't get it: it would be kept in memory.
 			release.Alone, release.Result, release.Anyway = false, result, done
 			release.Forced = done && a.locker.streams[i].Usable()
@@ -86,34 +119,6 @@ func remembers(c *link.Command) bool {
 		return c.Reply.Status == protocol.StatusDone
 	}
 	return c.Reply.Status == protocol.StatusReleased || c.Anyway && c.Reply.Status != protocol.StatusNone
-}
-
-// resultReplies gets the replies to the commands that have the masters remember a result. Once it is certain that a
-// quorum remembers it, and so that its holder had the lock until then, the other masters get it in the background.
-type resultReplies struct {
-	attempt *attempt
-	result  *protocol.Result
-	to      link.Receiver
-
-	mu      sync.Mutex
-	known   int   // masters that remember the result
-	lacking []int // masters that have answered and don't
-}
-
-func (r *resultReplies) Receive(c *link.Command) {
-	r.mu.Lock()
-	if remembers(c) {
-		r.known++
-	} else {
-		r.lacking = append(r.lacking, c.Master)
-	}
-	var lacking []int
-	if r.known >= r.attempt.locker.quorum {
-		lacking, r.lacking = r.lacking, nil
-	}
-	r.mu.Unlock()
-	r.attempt.locker.late.add(c.Key, r.result, lacking...)
-	r.to.Receive(c)
 }
 
 // recall returns the result that an attempt has met, or nil: if there is none, if another holder is doing the work again
@@ -184,31 +189,35 @@ func (a *attempt) fetch(ctx context.Context, fence int64) (result *protocol.Resu
 	return result
 }
 
-// spread ends the attempt, and has the masters remember a result that don't yet. It reports whether a quorum remembers it.
+// spread ends the attempt, and hands a result on to the masters that have answered and don't remember it yet. It reports whether a quorum
+// remembers the result.
 func (a *attempt) spread(ctx context.Context, result *protocol.Result) bool {
 	known, lacking := a.remembering(result.Fence)
-	if known < a.locker.quorum && len(result.Data) > shortResult {
-		ctx, cancel := context.WithDeadline(ctx, a.until())
-		defer cancel()
-		known = a.store(ctx, result)
-		lacking = nil // store has seen to them
-	}
-	if known >= a.locker.quorum {
-		a.locker.late.add(a.acquires[0].Key, result, lacking...)
+	if len(result.Data) > shortResult {
+		if known < a.locker.quorum {
+			ctx, cancel := context.WithDeadline(ctx, a.until())
+			defer cancel()
+			if a.store(ctx, result) < a.locker.quorum {
+				return false
+			}
+		} else {
+			for _, i := range lacking { // nobody waits for them; the holder had the lock until a quorum had its result, whoever has the key now
+				a.storeOn(i, result, true, nil)
+			}
+		}
 		a.release(nil, false)
 		return true
 	}
-	if len(result.Data) > shortResult {
-		return false
-	}
 	a.replies.expect(protocol.OpRelease, 1)
 	a.releaseWith(result, a.replies)
-	a.collect(ctx, a.locker.closing, time.Now().Add(a.timeout), len(a.acquires), func(c *link.Command, pending int) bool {
-		if remembers(c) {
-			known++
-		}
-		return known >= a.locker.quorum || known+pending < a.locker.quorum
-	})
+	if known < a.locker.quorum {
+		a.collect(ctx, a.locker.closing, time.Now().Add(a.timeout), len(a.acquires), func(c *link.Command, pending int) bool {
+			if remembers(c) {
+				known++
+			}
+			return known >= a.locker.quorum || known+pending < a.locker.quorum
+		})
+	}
 	return known >= a.locker.quorum
 }
 

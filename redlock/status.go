@@ -28,9 +28,6 @@ type Status struct {
 	// DroppedLines and DroppedEvents count the lines for the log, and the calls of the Observer and the tracer, that it didn't get, because it
 	// was too slow, blocked or panicked. Neither can hold up a lock.
 	DroppedLines, DroppedEvents uint64
-	// MissedResults counts results that a quorum remembers, but that some master has missed and won't get any more: it was away
-	// for more than a minute, or others waited for it already. One for each such master.
-	MissedResults uint64
 	// RefusedResults counts results that were not stored or read, because too many others were.
 	RefusedResults uint64
 	// Err is why no lock can be taken although enough masters are available: another process has other
@@ -88,7 +85,7 @@ func (l *Locker) Status() Status {
 	}
 	status.Held, status.Waiting, status.OldestHold = l.gates.count()
 	status.DroppedLines, status.DroppedEvents = l.told.lines.Count(), l.told.events.Count()+l.told.traces.Count()
-	status.MissedResults, status.RefusedResults = l.late.count(), l.refused.Load()
+	status.RefusedResults = l.refused.Load()
 	select {
 	case <-l.closing:
 		status.Err = ErrClosed

@@ -8,59 +8,30 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// newIdleLate makes a queue that sends nothing by itself.
-func newIdleLate(t *testing.T) *lateResults {
-	t.Helper()
-	l, err := Open([]string{"memory://1", "memory://2", "memory://3"})
+// TestResultsThatFindNoRoomAreCounted: the room is for results that are under way.
+func TestResultsThatFindNoRoomAreCounted(t *testing.T) {
+	t.Parallel()
+	l, err := Open([]string{"memory://"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = l.Close() })
-	l.late.active = true
-	return l.late
-}
-
-// TestForgottenResultIsNotSentAgain: one that was on its way while its key was forgotten is given up if it didn't arrive.
-func TestForgottenResultIsNotSentAgain(t *testing.T) {
-	t.Parallel()
-	q := newIdleLate(t)
-	q.add("k", &protocol.Result{Data: "paid", Keep: time.Hour, Fence: 1}, 2)
-	q.add("other", &protocol.Result{Data: "paid", Keep: time.Hour, Fence: 1}, 2)
-	sent := q.take(2)
-	q.forget("k")
-	for _, r := range sent {
-		r.Receive(&link.Command{Command: protocol.Command{Reply: protocol.Reply{Err: link.ErrHung}}})
-	}
-	if again := q.take(2); len(again) != 1 || again[0].key != "other" {
-		t.Errorf("%d results are sent again, want the one that wasn't forgotten", len(again))
-	}
-}
-
-// TestResultsThatFindNoRoomAreCounted: in the queue for masters that missed them, and in the room for those under way.
-func TestResultsThatFindNoRoomAreCounted(t *testing.T) {
-	t.Parallel()
-	q := newIdleLate(t)
-	result := &protocol.Result{Data: string(make([]byte, MaxResult)), Keep: time.Hour, Fence: 1}
-	for range lateBytes/MaxResult + 3 {
-		q.add("k", result, 2)
-	}
+	defer l.Close()
 	for range resultRoom {
-		if !q.locker.enterRoom(t.Context()) {
+		if !l.enterRoom(t.Context()) {
 			t.Fatal("there is no room")
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if q.locker.enterRoom(ctx) {
+	if l.enterRoom(ctx) {
 		t.Error("there is room without end")
 	}
-	if status := q.locker.Status(); status.MissedResults != 3 || status.RefusedResults != 1 {
-		t.Errorf("%d missed, %d refused, want 3 and 1", status.MissedResults, status.RefusedResults)
+	if n := l.Status().RefusedResults; n != 1 {
+		t.Errorf("%d results were refused, want 1", n)
 	}
 }
 
