@@ -14,7 +14,6 @@ import (
 
 // locks are the metrics of Lockers: what they hold, and how their masters are.
 type locks struct {
-	redlock.NopObserver
 	leasesLost             prometheus.Counter
 	renewals, acquisitions *prometheus.CounterVec
 
@@ -82,18 +81,18 @@ const (
 )
 
 // Observer returns the Observer of any number of Lockers, see redlock.WithObserver. Give the Lockers to Watch, too.
-func (m *Metrics) Observer() redlock.Observer { return m.locks }
+func (m *Metrics) Observer() redlock.Observer {
+	s := m.locks
+	return redlock.Observer{Acquired: s.acquired, Renewed: s.renewed, LeaseLost: s.leaseLost, MasterDown: s.masterDown}
+}
 
-// Acquired implements redlock.Observer.
-func (s *locks) Acquired(got redlock.Acquisition) {
+func (s *locks) acquired(got redlock.Acquisition) {
 	s.acquisitions.WithLabelValues(string(got.Via)).Inc()
 }
 
-// LeaseLost implements redlock.Observer.
-func (s *locks) LeaseLost(error) { s.leasesLost.Inc() }
+func (s *locks) leaseLost(error) { s.leasesLost.Inc() }
 
-// Renewed implements redlock.Observer.
-func (s *locks) Renewed(err error) {
+func (s *locks) renewed(err error) {
 	result := renewed
 	if err != nil {
 		result = notRenewed
@@ -101,8 +100,7 @@ func (s *locks) Renewed(err error) {
 	s.renewals.WithLabelValues(result).Inc()
 }
 
-// MasterDown implements redlock.Observer.
-func (s *locks) MasterDown(status redlock.MasterStatus) {
+func (s *locks) masterDown(status redlock.MasterStatus) {
 	s.eventsMu.Lock()
 	defer s.eventsMu.Unlock()
 	s.failures[failure{label(status.Name), status.State}]++

@@ -24,7 +24,7 @@ func onFakedClock(t *testing.T, d *diary) (*redlock.Locker, []*redistest.Server,
 	t.Helper()
 	servers, set := withFakedClock(t)
 	l := newLocker(t, redistest.URLs(servers), redlock.WithTTL(clockMaxTTL), redlock.WithMaxTTL(clockMaxTTL),
-		redlock.WithTimeout(clockMaxTTL/4), redlock.WithMaxSkew(0), redlock.WithObserver(d))
+		redlock.WithTimeout(clockMaxTTL/4), redlock.WithMaxSkew(0), d.option())
 	return l, servers, set
 }
 

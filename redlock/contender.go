@@ -21,7 +21,7 @@ const (
 	splitTries = 4
 )
 
-// What a call waits for between its attempts, as a tracer is told.
+// What a call waits for between its attempts, as an Observer is told.
 const (
 	forOthers        = "others that have taken votes from it: a short time at random"
 	forMasters       = "masters that have no vote"
@@ -141,7 +141,7 @@ func (t *contender) hold(ctx context.Context, attempts []*attempt) *Lock {
 		part.watch()
 	}
 	attempts[0].sendSoon()
-	l.observer.Acquired(parts[0].acquisition)
+	l.told.acquired(parts[0].acquisition)
 	return parts[0]
 }
 
@@ -250,9 +250,9 @@ func (t *contender) hopeless(ctx context.Context, a *attempt) bool {
 // outage is how long a call with a deadline waits for masters that refuse every connection.
 const outage = time.Second
 
-// trace tells the tracer, if there is one, how an attempt has ended, and for what the call waits then.
+// trace tells the Observer, if it wants to know, how an attempt has ended, and for what the call waits then.
 func (t *contender) trace(a *attempt, err error, wait time.Duration, what string) {
-	if t.locker.trace == nil {
+	if !t.locker.told.traces() {
 		return
 	}
 	event := Attempt{Token: shown(a.acquires[0].Token), Number: t.tries, Via: t.via, Took: time.Since(a.start), Err: err, Wait: wait, For: what}
@@ -262,7 +262,7 @@ func (t *contender) trace(a *attempt, err error, wait time.Duration, what string
 	for i := range a.acquires {
 		event.Votes = append(event.Votes, a.vote(i))
 	}
-	t.locker.trace(event)
+	t.locker.told.attempted(event)
 }
 
 // tellDifference notes that calls differ on how many may hold a key, where an attempt has met another one in line. The log says so once.

@@ -81,13 +81,9 @@ func TestWaitForGuards(t *testing.T) {
 	lockUnlock(t, short, "key")
 }
 
-type panics struct{ redlock.NopObserver }
-
-func (panics) Acquired(redlock.Acquisition) { panic("observer") }
-
 // TestObserverPanics: an Observer that panics ends neither the process nor a lock.
 func TestObserverPanics(t *testing.T) {
-	l, servers := onServers(t, 3, redlock.WithObserver(panics{}))
+	l, servers := onServers(t, 3, redlock.WithObserver(redlock.Observer{Acquired: func(redlock.Acquisition) { panic("observer") }}))
 	lockUnlock(t, l, "key")
 	eventually(t, bound, "the event counts as dropped", func() bool { return l.Status().DroppedEvents == 1 })
 	redistest.RequireNoKeys(t, servers)

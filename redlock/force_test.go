@@ -66,7 +66,7 @@ func TestForcedStaysFree(t *testing.T) {
 	const ttl = 2 * time.Second
 	var log logBook
 	var d diary
-	holder, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithMaxTTL(ttl), log.option(), redlock.WithObserver(&d))
+	holder, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithMaxTTL(ttl), log.option(), d.option())
 	other := newLocker(t, redistest.URLs(servers), redlock.WithTTL(ttl), redlock.WithMaxTTL(ttl))
 	all, err := holder.LockAll(t.Context(), []string{"x", "y", "z"})
 	if err != nil {

@@ -68,7 +68,7 @@ func TestFullMasterIsNotAvailable(t *testing.T) {
 	const ttl = 2 * time.Second
 	servers := redistest.Start(t, 3)
 	var d diary
-	l := newLocker(t, redistest.URLs(servers), redlock.WithObserver(&d), redlock.WithTTL(ttl))
+	l := newLocker(t, redistest.URLs(servers), d.option(), redlock.WithTTL(ttl))
 	for i := range 10 { // whose renewals come one after the other
 		held := mustLock(t, l, string(rune('a'+i)))
 		defer func() { _ = held.Unlock() }()

@@ -49,7 +49,7 @@ func TestRestartGuard(t *testing.T) {
 	waitForUptime(t, servers, guard)
 	restarted := time.Now() // at the earliest
 	lock, others := forgotten(t, servers, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/4), redlock.WithMaxTTL(ttl),
-		redlock.WithRestartGuard(guard), redlock.WithObserver(&d))
+		redlock.WithRestartGuard(guard), d.option())
 	var second *redlock.Lock
 	tries := 0
 	eventually(t, bound, "the lock is free again", func() bool {
@@ -94,7 +94,7 @@ func TestRestartIsToldAfterOutage(t *testing.T) {
 	servers := redistest.Start(t, 3)
 	waitForUptime(t, servers, guard)
 	l := newLocker(t, redistest.URLs(servers), redlock.WithTTL(maxTTL), redlock.WithMaxTTL(maxTTL), redlock.WithTimeout(maxTTL/4),
-		redlock.WithRestartGuard(guard), redlock.WithObserver(&d))
+		redlock.WithRestartGuard(guard), d.option())
 	name := servers[0].URL()
 	until := func(what string, happened func() bool) {
 		eventually(t, bound, what, func() bool {
@@ -123,7 +123,7 @@ func TestColdStart(t *testing.T) {
 	var d diary
 	servers := redistest.Start(t, 3)
 	l := newLocker(t, redistest.URLs(servers), redlock.WithTTL(maxTTL), redlock.WithMaxTTL(maxTTL), redlock.WithTimeout(maxTTL/4),
-		redlock.WithRestartGuard(guard), redlock.WithObserver(&d))
+		redlock.WithRestartGuard(guard), d.option())
 	_, err := l.TryLock(t.Context(), "key")
 	var quorum *redlock.QuorumError
 	if !errors.As(err, &quorum) || !errors.Is(err, redlock.ErrRestarted) {

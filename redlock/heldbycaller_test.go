@@ -156,11 +156,11 @@ func TestLongWaitIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logBook
 		var traced atomic.Int32
-		l, err := redlock.Open([]string{"memory://"}, log.option(), redlock.WithTracer(func(a redlock.Attempt) {
+		l, err := redlock.Open([]string{"memory://"}, log.option(), redlock.WithObserver(redlock.Observer{Attempted: func(a redlock.Attempt) {
 			if text := a.String(); a.Number == 0 && strings.Contains(text, "no attempt for 1s: waits for a lock which this very process holds") {
 				traced.Add(1)
 			}
-		}))
+		}}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +189,7 @@ func TestLongWaitIsTold(t *testing.T) {
 			t.Errorf("lines %q, want one without the key", lines)
 		}
 		if n := traced.Load(); n != 3 {
-			t.Errorf("the tracer was told %d times, want 3", n)
+			t.Errorf("the Observer was told %d times, want 3", n)
 		}
 	})
 }

@@ -145,9 +145,9 @@ func (k *keeper) release() (any bool) {
 		if cause := lock.endedBy(); lock.parts()[0] == lock && cause != ErrClosed {
 			k.locker.logger.Warn("lease lost: another process may now hold this lock while its holder is still working", lock.lastWords(cause)...)
 			if failure := lock.unrenewed(); failure != nil && (cause == ErrLost || cause == ErrForced) {
-				k.locker.observer.Renewed(failure)
+				k.locker.told.renewed(failure)
 			}
-			k.locker.observer.LeaseLost(cause)
+			k.locker.told.leaseLost(cause)
 		}
 	}
 	return len(lost) > 0
@@ -275,6 +275,6 @@ func (r *renewal) Receive(c *link.Command) {
 	}
 	k.mu.Unlock()
 	if done {
-		a.locker.observer.Renewed(nil)
+		a.locker.told.renewed(nil)
 	}
 }

@@ -71,7 +71,7 @@ func TestKeyTakenIsNoticed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			const ttl = 4 * time.Second
 			var d diary
-			l, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithObserver(&d))
+			l, servers := onServers(t, 3, redlock.WithTTL(ttl), d.option())
 			lock := mustLock(t, l, "key")
 			for _, s := range servers[:takes] {
 				steal(t, s, "key", ttl)
@@ -105,7 +105,7 @@ func TestLostLeaseIsTold(t *testing.T) {
 	const ttl = 4 * time.Second
 	var d diary
 	var log logBook
-	l, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/10), redlock.WithObserver(&d), log.option())
+	l, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/10), d.option(), log.option())
 	lockUnlock(t, l, "warm up")
 	start := time.Now()
 	lock := mustLock(t, l, "key")
@@ -151,7 +151,7 @@ func TestRenewalsAreObserved(t *testing.T) {
 	t.Parallel()
 	const ttl = 1500 * time.Millisecond
 	var d diary
-	l, _ := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/2), redlock.WithObserver(&d))
+	l, _ := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/2), d.option())
 	lock := mustLock(t, l, "key")
 	first := lock.Until()
 	eventually(t, bound, "two renewals", func() bool { return len(d.find("renewed", "", nil)) >= 2 })

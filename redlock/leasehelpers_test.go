@@ -98,7 +98,6 @@ type event struct {
 
 // diary is an Observer that remembers.
 type diary struct {
-	redlock.NopObserver
 	mu     sync.Mutex
 	events []event
 }
@@ -110,12 +109,15 @@ func (d *diary) note(e event) {
 	d.events = append(d.events, e)
 }
 
-func (d *diary) LeaseLost(err error) { d.note(event{kind: "lost", err: err}) }
-func (d *diary) Renewed(err error)   { d.note(event{kind: "renewed", err: err}) }
-func (d *diary) MasterDown(m redlock.MasterStatus) {
-	d.note(event{kind: "down", master: m.Name, err: m.Err})
+// option has a Locker tell the diary.
+func (d *diary) option() redlock.Option {
+	return redlock.WithObserver(redlock.Observer{
+		LeaseLost:  func(err error) { d.note(event{kind: "lost", err: err}) },
+		Renewed:    func(err error) { d.note(event{kind: "renewed", err: err}) },
+		MasterDown: func(m redlock.MasterStatus) { d.note(event{kind: "down", master: m.Name, err: m.Err}) },
+		MasterUp:   func(master string) { d.note(event{kind: "up", master: master}) },
+	})
 }
-func (d *diary) MasterUp(master string) { d.note(event{kind: "up", master: master}) }
 
 // expect waits for such an event.
 func (d *diary) expect(t testing.TB, kind, master string, err error) {

@@ -410,7 +410,7 @@ func (k *Lock) renew(now time.Time) (due time.Time) {
 	case early:
 		return due
 	case failure != nil:
-		k.attempt.locker.observer.Renewed(failure)
+		k.attempt.locker.told.renewed(failure)
 	}
 	for i, s := range k.attempt.locker.streams {
 		s.Enqueue(k.attempt.extension(i, until, r))

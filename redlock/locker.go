@@ -95,7 +95,7 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 		seat := seats.Add(m.impl)
 		seat.OnAdmitted = func(reached protocol.Server) { l.sets.reached(i, reached, seat.LostUntil()) }
 		seat.OnServing = l.sets.want
-		s := link.NewStream(m.impl, o.link(m.impl), seat)
+		s := link.NewStream(m.impl, o.link(m.impl, told), seat)
 		l.streams = append(l.streams, s)
 	}
 	l.subscriptions.locker = l
@@ -472,14 +472,14 @@ func (l *Locker) standInLine(ctx context.Context, callers []*caller, blocked *ca
 // way that its context doesn't show.
 const longWait = time.Second
 
-// tellLongWait tells the tracer, and now and then the log, that a call waits for a lock of this process, if that was held before it came.
+// tellLongWait tells the Observer, and now and then the log, that a call waits for a lock of this process, if that was held before it came.
 func (l *Locker) tellLongWait(c *caller) {
 	holder, due := l.gates.heldSince(c)
 	if holder == nil {
 		return
 	}
-	if l.trace != nil {
-		l.trace(Attempt{Via: ViaFree, Took: time.Since(c.began), For: fmt.Sprintf("a lock which this very process holds, with fence %d", holder.Fence())})
+	if l.told.traces() {
+		l.told.attempted(Attempt{Via: ViaFree, Took: time.Since(c.began), For: fmt.Sprintf("a lock which this very process holds, with fence %d", holder.Fence())})
 	}
 	if due {
 		l.logger.Info("a call has waited for a second for a lock which this very process has held since before: does it wait for itself?",

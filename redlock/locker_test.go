@@ -245,7 +245,6 @@ func TestOptions(t *testing.T) {
 		"prefix":        redlock.WithPrefix(""),
 		"prefix \"{\"":  redlock.WithPrefix("{"),
 		"logger":        redlock.WithLogger(nil),
-		"observer":      redlock.WithObserver(nil),
 		"wait -1":       redlock.WithWait(-1),
 		"max hold -1":   redlock.WithMaxHold(-1),
 		"max ttl":       redlock.WithMaxTTL(5 * time.Second), // below the default TTL

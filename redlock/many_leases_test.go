@@ -70,7 +70,7 @@ func TestManyLeases(t *testing.T) {
 		masters = append(masters, redlock.MasterOf(counts[len(counts)-1]))
 	}
 	var d diary
-	l := lockerOn(t, masters, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/2), redlock.WithObserver(&d))
+	l := lockerOn(t, masters, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/2), d.option())
 	locks := make([]*redlock.Lock, leases)
 	locks[0] = mustLock(t, l, "0")
 	goroutines := runtime.NumGoroutine()

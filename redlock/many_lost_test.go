@@ -12,14 +12,6 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// lossCounter is an Observer that counts the leases that are lost.
-type lossCounter struct {
-	redlock.NopObserver
-	lost atomic.Int64
-}
-
-func (c *lossCounter) LeaseLost(error) { c.lost.Add(1) }
-
 // TestManyLost: when 10,000 leases are lost at once, each context ends once its lease is over, each loss is told of or counted as
 // dropped, and each key is free for the next one.
 func TestManyLost(t *testing.T) {
@@ -28,8 +20,8 @@ func TestManyLost(t *testing.T) {
 	if redistest.Few() {
 		leases, ttl = leases/5, ttl/2
 	}
-	var counter lossCounter
-	l, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/2), redlock.WithObserver(&counter))
+	var lost atomic.Int64
+	l, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/2), redlock.WithObserver(redlock.Observer{LeaseLost: func(error) { lost.Add(1) }}))
 	each := func(f func(key string)) {
 		var workers sync.WaitGroup
 		for worker := range takers {
@@ -75,9 +67,9 @@ func TestManyLost(t *testing.T) {
 		}
 	})
 	eventually(t, bound, "all losses are told of or counted", func() bool {
-		return counter.lost.Load()+int64(l.Status().DroppedEvents) >= int64(leases)
+		return lost.Load()+int64(l.Status().DroppedEvents) >= int64(leases)
 	})
-	if n := counter.lost.Load(); n > int64(leases) {
+	if n := lost.Load(); n > int64(leases) {
 		t.Errorf("%d losses of %d leases", n, leases)
 	}
 }

@@ -100,7 +100,7 @@ const movedTTL = 2 * time.Second
 
 func movable(d *diary, guard time.Duration) []redlock.Option {
 	return []redlock.Option{redlock.WithTTL(movedTTL), redlock.WithMaxTTL(movedTTL), redlock.WithTimeout(movedTTL / 4),
-		redlock.WithRestartGuard(guard), redlock.WithObserver(d)}
+		redlock.WithRestartGuard(guard), d.option()}
 }
 
 // lockEverywhere takes a lock and waits until all servers have it, so that the Locker has reached each of them. A

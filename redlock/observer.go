@@ -8,48 +8,31 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/notices"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 )
 
-// Observer is called when something happens to a Locker's masters and leases, for metrics and alarms. Its methods are called
-// one after the other, in the order of what happens, shortly after it. They can hold up no lock: what happens while one of
-// them blocks waits for it, and is dropped if it is too much; Status.DroppedEvents counts that, as it does a call that panics.
-// Locker.Status has the state at the start.
-//
-// Embed NopObserver, and implement the methods that you need: then a method that is added later breaks
-// nothing.
-type Observer interface {
+// Observer has functions that are called when something happens to a Locker's masters, leases and calls, for metrics, alarms and traces.
+// One that is nil isn't called, and costs nothing. They are called one after the other, in the order of what happens, shortly after it.
+// They can hold up no lock: what happens while one of them blocks waits for it, and is dropped if it is too much; Status.DroppedEvents
+// counts that, as it does a call that panics. Locker.Status has the state at the start.
+type Observer struct {
+	// Attempted is called with each try to take a key on the masters: with their votes, how long it took, and what the call waits for. It is
+	// for those who debug a lock; the String of an Attempt is a line for a log.
+	Attempted func(Attempt)
 	// Acquired is called when a lock has been taken.
-	Acquired(Acquisition)
+	Acquired func(Acquisition)
 	// Renewed is called when a round of renewals of one lease has ended: with nil when a quorum of the masters has
 	// extended it, else with the reason, a *QuorumError or ErrNotOwner. The lease isn't lost by that: the next
 	// round comes before its end.
-	Renewed(err error)
+	Renewed func(error)
 	// LeaseLost is called when a lock is lost before Unlock, with ErrLost or an error that wraps it.
-	LeaseLost(err error)
+	LeaseLost func(error)
 	// MasterDown is called when a master has no vote any more. Its status says why: it does not answer, it has
 	// just restarted, its clock jumped, it is a replica, and so on.
-	MasterDown(MasterStatus)
-	// MasterUp is called when a master that was down has a vote again.
-	MasterUp(master string)
+	MasterDown func(MasterStatus)
+	// MasterUp is called when a master that was down has a vote again, with its name.
+	MasterUp func(master string)
 }
-
-// NopObserver is an Observer that does nothing. Embed it in your own.
-type NopObserver struct{}
-
-// Acquired does nothing.
-func (NopObserver) Acquired(Acquisition) {}
-
-// Renewed does nothing.
-func (NopObserver) Renewed(error) {}
-
-// LeaseLost does nothing.
-func (NopObserver) LeaseLost(error) {}
-
-// MasterDown does nothing.
-func (NopObserver) MasterDown(MasterStatus) {}
-
-// MasterUp does nothing.
-func (NopObserver) MasterUp(string) {}
 
 // Acquisition describes how a lock was obtained.
 type Acquisition struct {
@@ -74,19 +57,19 @@ const (
 	ViaPolled Via = "polled" // the call found the key free by asking again: the holder had died, or a wake-up was lost
 )
 
-// told are those whom a Locker tells what happens, the logger, the Observer and the tracer, each behind a queue of its own: none of them can
-// hold up a lease, a call, a master or the others.
+// told are those whom a Locker tells what happens, the logger and the Observer, each behind a queue of its own: none of them can
+// hold up a lease, a call, a master or the other.
 type told struct {
-	logger *slog.Logger // without a queue: for callers that it may hold up, such as package middleware
-	lines  notices.Queue[line]
-	events notices.Queue[observed]
-	traces notices.Queue[Attempt]
+	logger   *slog.Logger // without a queue: for callers that it may hold up, such as package middleware
+	lines    notices.Queue[line]
+	observer Observer
+	events   notices.Queue[observed]
 }
 
 // newTold puts the queues in front of the logger and the Observer of these options.
 func newTold(o *options) *told {
-	t := &told{logger: o.logger}
-	logger, observer := slog.New(queuedLog{&t.lines, o.logger.Handler()}), o.observer
+	t := &told{logger: o.logger, observer: o.observer}
+	logger := slog.New(queuedLog{&t.lines, o.logger.Handler()})
 	t.lines.Receive = func(l line) {
 		if ctx := context.Background(); l.to.Enabled(ctx, l.record.Level) {
 			_ = l.to.Handle(ctx, l.record)
@@ -96,28 +79,65 @@ func newTold(o *options) *told {
 		t.logger.Warn("lines are missing in this log: it was too slow, or failed", "lines", n)
 	}
 	o.logger = logger
-	if o.trace != nil {
-		t.traces.Receive, o.trace = o.trace, t.traces.Push
-		t.traces.Missed = func(n uint64) {
-			logger.Warn("the tracer was not told of all attempts: it was too slow, or failed", "attempts", n)
-		}
-	}
-	if _, nobody := observer.(NopObserver); nobody {
-		return t
-	}
-	t.events.Receive = func(e observed) { e.tell(observer, e) }
+	t.events.Receive = func(e observed) { e.tell(&t.observer, e) }
 	t.events.Missed = func(n uint64) {
 		logger.Warn("the observer was not told of all events: it was too slow, or failed", "events", n)
 	}
-	o.observer = queuedObserver{&t.events}
 	return t
 }
 
 // close delivers what is left, but doesn't wait long for one that blocks.
 func (t *told) close() {
-	t.traces.Close()
 	t.events.Close()
 	t.lines.Close()
+}
+
+// observed is a call of an Observer. What is frequent is in fields, and costs no allocation.
+type observed struct {
+	tell     func(*Observer, observed)
+	acquired Acquisition
+	err      error
+}
+
+// traces reports whether anybody wants to know of attempts, which it takes some time to describe.
+func (t *told) traces() bool { return t.observer.Attempted != nil }
+
+// attempted tells of an attempt. Callers have asked traces.
+func (t *told) attempted(a Attempt) {
+	t.events.Push(observed{tell: func(o *Observer, _ observed) { o.Attempted(a) }})
+}
+
+func (t *told) acquired(a Acquisition) {
+	if t.observer.Acquired != nil {
+		t.events.Push(observed{acquired: a, tell: func(o *Observer, e observed) { o.Acquired(e.acquired) }})
+	}
+}
+
+func (t *told) renewed(err error) {
+	if t.observer.Renewed != nil {
+		t.events.Push(observed{err: err, tell: func(o *Observer, e observed) { o.Renewed(e.err) }})
+	}
+}
+
+func (t *told) leaseLost(err error) {
+	if t.observer.LeaseLost != nil {
+		t.events.Push(observed{err: err, tell: func(o *Observer, e observed) { o.LeaseLost(e.err) }})
+	}
+}
+
+// Down implements link.Watcher.
+func (t *told) Down(s link.State) {
+	if t.observer.MasterDown != nil {
+		status := masterStatus(s)
+		t.events.Push(observed{tell: func(o *Observer, _ observed) { o.MasterDown(status) }})
+	}
+}
+
+// Up implements link.Watcher.
+func (t *told) Up(master string) {
+	if t.observer.MasterUp != nil {
+		t.events.Push(observed{tell: func(o *Observer, _ observed) { o.MasterUp(master) }})
+	}
 }
 
 // line is a line of the log.
@@ -148,38 +168,7 @@ func (q queuedLog) WithGroup(name string) slog.Handler {
 	return queuedLog{q.lines, q.to.WithGroup(name)}
 }
 
-// observed is a call of an Observer.
-type observed struct {
-	tell     func(Observer, observed)
-	acquired Acquisition
-	err      error
-	status   MasterStatus
-}
-
-// queuedObserver is an Observer that queues its calls.
-type queuedObserver struct{ events *notices.Queue[observed] }
-
-func (q queuedObserver) Acquired(a Acquisition) {
-	q.events.Push(observed{acquired: a, tell: func(o Observer, e observed) { o.Acquired(e.acquired) }})
-}
-
-func (q queuedObserver) Renewed(err error) {
-	q.events.Push(observed{err: err, tell: func(o Observer, e observed) { o.Renewed(e.err) }})
-}
-
-func (q queuedObserver) LeaseLost(err error) {
-	q.events.Push(observed{err: err, tell: func(o Observer, e observed) { o.LeaseLost(e.err) }})
-}
-
-func (q queuedObserver) MasterDown(status MasterStatus) {
-	q.events.Push(observed{status: status, tell: func(o Observer, e observed) { o.MasterDown(e.status) }})
-}
-
-func (q queuedObserver) MasterUp(master string) {
-	q.events.Push(observed{status: MasterStatus{Name: master}, tell: func(o Observer, e observed) { o.MasterUp(e.status.Name) }})
-}
-
-// Attempt is what has become of one try to take a key on the masters, for WithTracer. A call makes one, and others while it waits. It
+// Attempt is what has become of one try to take a key on the masters, for an Observer. A call makes one, and others while it waits. It
 // doesn't have the key.
 type Attempt struct {
 	Token  string        // the beginning of its token, by which Inspect shows a holder

@@ -47,7 +47,6 @@ type options struct {
 	logger   *slog.Logger
 	warned   bool // by WithoutWarnings
 	observer Observer
-	trace    func(Attempt) // nil: nobody traces
 
 	succession *succession // nil: it succeeds no other Locker
 }
@@ -145,17 +144,10 @@ func WithSuccession() Option {
 	return option(func(o *options) { o.succession = &successors })
 }
 
-// WithObserver sets an Observer, which is called when something happens to masters and leases.
-// Default: NopObserver.
+// WithObserver sets an Observer, which is called when something happens to masters, leases and calls.
+// Default: none.
 func WithObserver(observer Observer) Option {
 	return option(func(o *options) { o.observer = observer })
-}
-
-// WithTracer has a function called with each attempt to take a key on the masters: with their votes, how long it took, and what the
-// call waits for. It is for those who debug a lock; the String of an Attempt is a line for a log. The function can hold up no lock, as
-// an Observer can't. Default: none, which costs nothing.
-func WithTracer(trace func(Attempt)) Option {
-	return option(func(o *options) { o.trace = trace })
 }
 
 func newOptions(opts []Option) (options, error) {
@@ -164,7 +156,6 @@ func newOptions(opts []Option) (options, error) {
 		maxTTL:      DefaultMaxTTL,
 		guard:       -1,
 		maxSkew:     -1,
-		observer:    NopObserver{},
 		timeout:     DefaultTimeout,
 		fastFrom:    protocol.FenceTTL + protocol.FenceSlack,
 		prefix:      DefaultPrefix,
@@ -186,8 +177,6 @@ func newOptions(opts []Option) (options, error) {
 		return o, fmt.Errorf("redlock: restart guard %v: must be at least %v, which the max ttl and the max skew need, or 0 for off", o.guard, least)
 	case o.maxSkew < 0:
 		return o, fmt.Errorf("redlock: max skew %v: must be above 0, or 0 for off", o.maxSkew)
-	case o.observer == nil:
-		return o, fmt.Errorf("redlock: observer is nil")
 	case o.timeout <= 0:
 		return o, fmt.Errorf("redlock: timeout %v: must be above 0", o.timeout)
 	case len(o.prefix) > maxPrefix:
@@ -208,12 +197,12 @@ func newOptions(opts []Option) (options, error) {
 const memoryTimeout = 5 * time.Second
 
 // link returns the settings of a master's stream.
-func (o options) link(m protocol.Master) link.Settings {
+func (o options) link(m protocol.Master, watcher link.Watcher) link.Settings {
 	timeout := o.timeout
 	if _, local := m.(*memory.Master); local {
 		timeout = max(timeout, memoryTimeout)
 	}
-	return link.Settings{MaxTTL: o.maxTTL, Timeout: timeout, Prefix: o.prefix, Solo: o.solo, Logger: o.logger, Watcher: watcher{o.observer}}
+	return link.Settings{MaxTTL: o.maxTTL, Timeout: timeout, Prefix: o.prefix, Solo: o.solo, Logger: o.logger, Watcher: watcher}
 }
 
 // admission returns the settings that decide which servers may vote.

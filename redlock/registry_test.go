@@ -33,7 +33,7 @@ func TestMastersThatMayNotMeet(t *testing.T) {
 		t.Fatal(err)
 	}
 	lockUnlock(t, a, "a")
-	b := newLocker(t, pick(servers, 0, 1, 3), append(shortLife, logB.option(), redlock.WithObserver(&d))...)
+	b := newLocker(t, pick(servers, 0, 1, 3), append(shortLife, logB.option(), d.option())...)
 	refused := func() (err error) {
 		lock, err := b.TryLock(t.Context(), "b")
 		if err == nil {

@@ -29,7 +29,7 @@ func TestFlappingMaster(t *testing.T) {
 			t.Parallel()
 			addresses, urls := behindAddresses(t, servers)
 			var d diary
-			l := newLocker(t, urls, redlock.WithTTL(ttl), redlock.WithMaxTTL(ttl), redlock.WithTimeout(ttl/3), redlock.WithRestartGuard(0), redlock.WithPrefix(fmt.Sprint("flap", gap.Milliseconds())), redlock.WithObserver(&d))
+			l := newLocker(t, urls, redlock.WithTTL(ttl), redlock.WithMaxTTL(ttl), redlock.WithTimeout(ttl/3), redlock.WithRestartGuard(0), redlock.WithPrefix(fmt.Sprint("flap", gap.Milliseconds())), d.option())
 			held := mustLock(t, l, "held")
 			for range 2 {
 				addresses[0].leadNowhere()

@@ -42,15 +42,12 @@ func (b *block) wait(until <-chan struct{}) {
 	}
 }
 
-// blocked returns the options of a process whose log or Observer blocks.
+// blocked returns the options of a process whose log blocks.
 func (p *process) blocked() []Option {
-	switch p.blocks.what {
-	case "log":
-		return []Option{WithLogger(slog.New(blockedLog{&p.blocks}))}
-	case "observer":
-		return []Option{WithObserver(blockedObserver{NopObserver{}, &p.blocks})}
+	if p.blocks.what != "log" {
+		return nil
 	}
-	return nil
+	return []Option{WithLogger(slog.New(blockedLog{&p.blocks}))}
 }
 
 type blockedLog struct{ *block }
@@ -63,16 +60,19 @@ func (l blockedLog) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
-type blockedObserver struct {
-	NopObserver
-	*block
+// observer returns the Observer of a process, which may block.
+func (p *process) observer() Observer {
+	o := Observer{Attempted: func(a Attempt) { p.world.event("process %d: %v", p.index, a) }}
+	if p.blocks.what == "observer" {
+		block := &p.blocks
+		o.Acquired = func(Acquisition) { block.wait(nil) }
+		o.Renewed = func(error) { block.wait(nil) }
+		o.LeaseLost = func(error) { block.wait(nil) }
+		o.MasterDown = func(MasterStatus) { block.wait(nil) }
+		o.MasterUp = func(string) { block.wait(nil) }
+	}
+	return o
 }
-
-func (o blockedObserver) Acquired(Acquisition)    { o.wait(nil) }
-func (o blockedObserver) Renewed(error)           { o.wait(nil) }
-func (o blockedObserver) LeaseLost(error)         { o.wait(nil) }
-func (o blockedObserver) MasterDown(MasterStatus) { o.wait(nil) }
-func (o blockedObserver) MasterUp(string)         { o.wait(nil) }
 
 // blockMutants have what must not be held up wait for what blocks.
 var blockMutants = []mutant{

@@ -42,7 +42,7 @@ func (p *process) start() {
 		masters = append(masters, Master{l})
 	}
 	opts := []Option{WithTTL(w.ttl), WithMaxTTL(w.ttl), WithTimeout(w.timeout), WithRestartGuard(w.guard), WithMaxSkew(0),
-		WithTracer(func(a Attempt) { w.event("process %d: %v", p.index, a) }),
+		WithObserver(p.observer()),
 		option(func(o *options) { o.fastFrom, o.solo = 0, p.solo })} // where leases are too short to be granted as Fast, all is asked twice
 	p.locker, _ = New(masters, append(opts, p.blocked()...)...)
 	if w.mutant.started != nil {

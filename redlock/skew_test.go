@@ -18,7 +18,7 @@ func TestWrongClockHasNoVote(t *testing.T) {
 	set(time.Hour, 0)
 	var d diary
 	var log logBook
-	l := newLocker(t, redistest.URLs(servers), redlock.WithObserver(&d), log.option(),
+	l := newLocker(t, redistest.URLs(servers), d.option(), log.option(),
 		redlock.WithTTL(maxTTL), redlock.WithMaxTTL(maxTTL), redlock.WithTimeout(maxTTL/2))
 	name := servers[0].URL()
 	eventually(t, bound, "the master is down for its clock", func() bool {
@@ -100,7 +100,7 @@ func TestFenceOfAWrongClock(t *testing.T) {
 	const maxTTL = 500 * time.Millisecond
 	servers, set := withFakedClock(t)
 	var d diary
-	l := newLocker(t, redistest.URLs(servers), redlock.WithObserver(&d),
+	l := newLocker(t, redistest.URLs(servers), d.option(),
 		redlock.WithTTL(maxTTL), redlock.WithMaxTTL(maxTTL), redlock.WithTimeout(maxTTL/2))
 	shortTurn(t, l, "key")
 	set(20*time.Second, 0)

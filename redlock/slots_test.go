@@ -226,13 +226,13 @@ func TestConcurrencyAtOnce(t *testing.T) {
 	const n = 8
 	var mu sync.Mutex
 	asked := make(map[string]bool) // attempts, while no master answers
-	l, servers := onServers(t, 1, redlock.WithConcurrency(n), redlock.WithTracer(func(a redlock.Attempt) {
+	l, servers := onServers(t, 1, redlock.WithConcurrency(n), redlock.WithObserver(redlock.Observer{Attempted: func(a redlock.Attempt) {
 		mu.Lock()
 		defer mu.Unlock()
 		if a.Number == 1 && a.Err != nil {
 			asked[a.Token] = true
 		}
-	}))
+	}}))
 	lockUnlock(t, l, "key")
 	servers[0].Pause()
 	var all sync.WaitGroup

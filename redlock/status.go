@@ -25,7 +25,7 @@ type Status struct {
 	Waiting   int // calls that don't have their lock yet
 	// OldestHold is since when the key is locked that has been for longest; zero if none is.
 	OldestHold time.Time
-	// DroppedLines and DroppedEvents count the lines for the log, and the calls of the Observer and the tracer, that it didn't get, because it
+	// DroppedLines and DroppedEvents count the lines for the log, and the calls of the Observer, that it didn't get, because it
 	// was too slow, blocked or panicked. Neither can hold up a lock.
 	DroppedLines, DroppedEvents uint64
 	// RefusedResults counts results that were not stored or read, because too many others were.
@@ -84,7 +84,7 @@ func (l *Locker) Status() Status {
 		}
 	}
 	status.Held, status.Waiting, status.OldestHold = l.gates.count()
-	status.DroppedLines, status.DroppedEvents = l.told.lines.Count(), l.told.events.Count()+l.told.traces.Count()
+	status.DroppedLines, status.DroppedEvents = l.told.lines.Count(), l.told.events.Count()
 	status.RefusedResults = l.refused.Load()
 	select {
 	case <-l.closing:
@@ -142,13 +142,6 @@ func classify(s link.State) (state MasterState, until time.Time) {
 	}
 	return MasterUnreachable, until
 }
-
-// watcher tells an Observer when a master comes and goes.
-type watcher struct{ Observer }
-
-func (w watcher) Up(name string) { w.MasterUp(name) }
-
-func (w watcher) Down(s link.State) { w.MasterDown(masterStatus(s)) }
 
 // announceTime is how long the line about the start waits for masters that neither answer nor fail.
 const announceTime = 3 * time.Second

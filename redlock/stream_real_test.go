@@ -143,7 +143,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		for _, wait := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, ", waiters ", wait), func(t *testing.T) {
 				var d diary
-				l, servers := onServers(t, 3, redlock.WithTimeout(500*time.Millisecond), redlock.WithObserver(&d))
+				l, servers := onServers(t, 3, redlock.WithTimeout(500*time.Millisecond), d.option())
 				mustUnlock(t, lockEverywhere(t, l, servers)) // a connection that is just being made is given more time
 				if name == "hung" {
 					defer servers[0].Resume()

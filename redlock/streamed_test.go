@@ -28,7 +28,7 @@ func Streamed(master Master) Stepwise {
 	if err != nil {
 		panic(err)
 	}
-	return &streamed{Master: m, stream: link.NewStream(m, o.link(m), admission.New(1, o.admission()).Add(m))}
+	return &streamed{Master: m, stream: link.NewStream(m, o.link(m, newTold(&o)), admission.New(1, o.admission()).Add(m))}
 }
 
 type streamed struct {

@@ -13,7 +13,6 @@ import (
 
 // blocker is a log and an Observer that block, as a log does whose pipe nobody reads, until it is released.
 type blocker struct {
-	redlock.NopObserver
 	slog.Handler
 	entered  chan struct{} // has room for one
 	released chan struct{}
@@ -38,7 +37,7 @@ func (b *blocker) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
-func (b *blocker) LeaseLost(error) { b.block() }
+func (b *blocker) leaseLost(error) { b.block() }
 
 // TestBlockedLogAndObserver: neither a log nor an Observer that blocks keeps leases from being renewed, locks from being taken and
 // released, those that are lost from ending, or Close from returning.
@@ -46,7 +45,7 @@ func TestBlockedLogAndObserver(t *testing.T) {
 	t.Parallel()
 	for name, option := range map[string]func(*blocker) redlock.Option{
 		"log":      func(b *blocker) redlock.Option { return redlock.WithLogger(slog.New(b)) },
-		"observer": func(b *blocker) redlock.Option { return redlock.WithObserver(b) },
+		"observer": func(b *blocker) redlock.Option { return redlock.WithObserver(redlock.Observer{LeaseLost: b.leaseLost}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			const ttl = 6 * time.Second

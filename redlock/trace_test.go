@@ -28,8 +28,8 @@ func (m *oneAtATime) Do(cmds []*protocol.Command) {
 	m.Stepwise.Do(cmds)
 }
 
-// TestTracer follows a call that waits for another process: it is refused, asks again once it is subscribed, waits, and is woken.
-func TestTracer(t *testing.T) {
+// TestAttempts follows a call that waits for another process: it is refused, asks again once it is subscribed, waits, and is woken.
+func TestAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var shared []Stepwise
 		for i := range 3 {
@@ -48,11 +48,11 @@ func TestTracer(t *testing.T) {
 		}
 		var mu sync.Mutex
 		var seen []Attempt
-		holder, waiter := open(), open(WithTracer(func(a Attempt) {
+		holder, waiter := open(), open(WithObserver(Observer{Attempted: func(a Attempt) {
 			mu.Lock()
 			defer mu.Unlock()
 			seen = append(seen, a)
-		}))
+		}}))
 		lock, err := holder.Lock(t.Context(), "key")
 		if err != nil {
 			t.Fatal(err)
@@ -96,10 +96,10 @@ func TestTracer(t *testing.T) {
 	})
 }
 
-// TestTracerTellsWhoHasNoVote: a master that doesn't answer is in the line, with the reason.
-func TestTracerTellsWhoHasNoVote(t *testing.T) {
+// TestAttemptTellsWhoHasNoVote: a master that doesn't answer is in the line, with the reason.
+func TestAttemptTellsWhoHasNoVote(t *testing.T) {
 	seen := make(chan Attempt, 1)
-	l, err := Open([]string{"redis://127.0.0.1:1"}, WithTracer(func(a Attempt) { seen <- a }))
+	l, err := Open([]string{"redis://127.0.0.1:1"}, WithObserver(Observer{Attempted: func(a Attempt) { seen <- a }}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,9 +110,9 @@ func TestTracerTellsWhoHasNoVote(t *testing.T) {
 	}
 }
 
-// TestNoTracerCostsNothing: where nobody traces.
-func TestNoTracerCostsNothing(t *testing.T) {
-	c, a := &contender{locker: &Locker{}}, &attempt{}
+// TestNoObserverCostsNothing: where nobody wants to know.
+func TestNoObserverCostsNothing(t *testing.T) {
+	c, a := &contender{locker: &Locker{told: new(told)}}, &attempt{}
 	if n := testing.AllocsPerRun(100, func() { c.trace(a, nil, 0, "") }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
