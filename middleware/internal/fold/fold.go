@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
+	"golang.org/x/text/unicode/rangetable"
 )
 
 // maxExact is the first whole number at which a float64, as which many readers take numbers, is no longer exact.
@@ -37,7 +38,7 @@ type Error string
 func (e Error) Error() string { return string(e) }
 
 // ErrBadText reports a value that readers turn into different texts.
-const ErrBadText Error = "not valid UTF-8, or with a control character in it"
+const ErrBadText Error = "not valid UTF-8, or with a character that controls, is private, or is newer than Unicode 15"
 
 // ErrBlankUUID reports a value in which some readers find a UUID, as they count a blank beside it, where others find a text.
 const ErrBlankUUID Error = "hexadecimal digits that are a UUID only with the blanks beside them, or without"
@@ -65,7 +66,7 @@ const maxReadings = 4
 
 // spelled reads a value once.
 func spelled(value string) (string, error) {
-	if !utf8.ValidString(value) {
+	if !utf8.ValidString(value) || strings.ContainsFunc(value, isUncertain) {
 		return "", ErrBadText
 	}
 	if len(value) > maxFolded && strings.ContainsFunc(value, func(r rune) bool { return r >= utf8.RuneSelf }) {
@@ -174,26 +175,49 @@ func isPlain(value string) bool {
 	return value != "" && (noNumber || digits+inNumber < len(value) || inNumber == 0 && value[0] != '0')
 }
 
+// unicodeVersion is that of the characters that a key may have. Releases of Go have the tables of other versions; of the characters
+// of an old one they hardly change anything, and TestKeysStay holds that they don't.
+const unicodeVersion = "15.0.0"
+
+var assigned = rangetable.Assigned(unicodeVersion)
+
+// isUncertain reports whether a character means something to some programs alone.
+func isUncertain(r rune) bool {
+	return r >= utf8.RuneSelf && (!unicode.Is(assigned, r) || unicode.Is(unicode.Co, r))
+}
+
 // IsBlank reports whether some reader trims a character from the ends of a value.
 func IsBlank(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == '\ufeff' }
 
 // severalLetters has letters that to a database are others, or whose upper case is several.
 var severalLetters = strings.NewReplacer("ß", "ss", "æ", "ae", "œ", "oe", "ø", "o", "đ", "d", "ł", "l", "ħ", "h")
 
+// unseen are characters that some reader trims or some database passes over: marks, format characters and fillers.
+var unseen = []*unicode.RangeTable{unicode.M, unicode.Cf, unicode.Other_Default_Ignorable_Code_Point}
+
+// alsoUnseen are a blank of Braille, a note without ink, and strokes that lengthen words of Arabic and N'Ko.
+const alsoUnseen = "\u2800\U0001d159\u0640\u07fa"
+
+const toHiragana = 'ァ' - 'ぁ'
+
 // foldRune returns the lower case of a letter, and the ASCII digit for a digit of another script, as Python reads it. Letters that
-// differ in case may have several lower cases, such as σ and ς, but only one upper case. It leaves out accents, as MySQL compares texts.
+// differ in case may have several lower cases, such as σ and ς, but only one upper case. It leaves out what is unseen, and takes
+// both kana for one, as MySQL and MariaDB compare texts.
 func foldRune(r rune) rune {
-	if 0x300 <= r && r < 0x370 && r != 0x345 { // an iota that is a letter in upper case
+	switch {
+	case r < utf8.RuneSelf || r == 0x345: // an iota that is a letter in upper case
+	case unicode.In(r, unseen...) || strings.ContainsRune(alsoUnseen, r):
 		return -1
+	case unicode.IsDigit(r):
+		zero := r // digits come in whole sets of ten
+		for unicode.IsDigit(zero - 1) {
+			zero--
+		}
+		return '0' + (r-zero)%10
+	case 'ァ' <= r && r <= 'ヶ' || r == 'ヽ':
+		return r - toHiragana
 	}
-	if r < utf8.RuneSelf || !unicode.IsDigit(r) {
-		return unicode.ToLower(unicode.ToUpper(r))
-	}
-	zero := r // digits come in whole sets of ten
-	for unicode.IsDigit(zero - 1) {
-		zero--
-	}
-	return '0' + (r-zero)%10
+	return unicode.ToLower(unicode.ToUpper(r))
 }
 
 var withoutUnderscores = strings.NewReplacer("_", "", " ", "+")
@@ -226,24 +250,29 @@ func foldNumber(text string) (shortest string, isNumber bool) {
 // exactNumber returns a decimal number that no float64 holds, without an exponent and zeros that don't matter. Larger ones than a
 // float64 has may be texts, such as 7e99999.
 func exactNumber(number string) (string, bool) {
+	sign, all, point, ok := decimal(number)
+	switch {
+	case !ok || point < 1:
+		return "", false
+	case point < len(all):
+		return sign + all[:point] + "." + all[point:], true
+	}
+	return sign + all + strings.Repeat("0", point-len(all)), true
+}
+
+// decimal returns the sign of a number and its digits, without zeros around them, and how many of them stand before the point.
+func decimal(number string) (sign, all string, point int, ok bool) {
 	unsigned := strings.TrimPrefix(number, "-")
 	mantissa, exponent, hasExponent := strings.Cut(unsigned, "e")
 	shift, err := strconv.Atoi(exponent)
 	if hasExponent && err != nil || shift > maxExponent {
-		return "", false
+		return "", "", 0, false
 	}
 	whole, fraction, _ := strings.Cut(mantissa, ".")
-	all := strings.TrimLeft(whole+fraction, "0")
-	point := len(all) - len(fraction) + shift // from the left
+	all = strings.TrimLeft(whole+fraction, "0")
+	point = len(all) - len(fraction) + shift // from the left
 	all = strings.TrimRight(all, "0")
-	if all == "" || strings.Trim(all, digits) != "" || point < 1 || point > maxExponent+1 {
-		return "", false
-	}
-	sign := number[:len(number)-len(unsigned)]
-	if point < len(all) {
-		return sign + all[:point] + "." + all[point:], true
-	}
-	return sign + all + strings.Repeat("0", point-len(all)), true
+	return number[:len(number)-len(unsigned)], all, point, all != "" && strings.Trim(all, digits) == "" && point <= maxExponent+1
 }
 
 // ShortNumber returns the shortest form of a number below 2^53 in the value that a float64 has for it.

@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"golang.org/x/text/cases"
 	"golang.org/x/text/language"
@@ -60,6 +61,7 @@ var spellings = []func(string) string{
 	func(v string) string { return " " + v }, func(v string) string { return v + " " }, func(v string) string { return v + "\u00a0" },
 	func(v string) string { return strings.ReplaceAll(v, " ", "  ") },
 	ifInt(func(v string) string { return "+" + v }), ifInt(func(v string) string { return v + ".0" }), ifInt(func(v string) string { return "0" + v }),
+	within("\u200b"), within("\u00ad"), within("\u0301"), within("\ufe0f"), within("\U000e0101"), each('ぁ', 'ゖ', -'ぁ'+'ァ'),
 	ifInt(func(v string) string { return v + "e0" }), ifInt(func(v string) string { return v[:1] + "_" + v[1:] }),
 	ifUUID(func(v string) string { return strings.ReplaceAll(v, "-", "") }), ifUUID(func(v string) string { return "{" + v + "}" }),
 	ifUUID(func(v string) string { return "urn:uuid:" + v }), ifUUID(func(v string) string { return "0" + v }),
@@ -74,6 +76,14 @@ func each(first, last, by rune) func(string) string {
 			}
 			return r
 		}, v)
+	}
+}
+
+// within puts a mark that nobody sees between the first characters, and behind the last one.
+func within(mark string) func(string) string {
+	return func(v string) string {
+		_, size := utf8.DecodeRuneInString(v)
+		return v[:size] + mark + v[size:] + mark
 	}
 }
 
