@@ -212,7 +212,7 @@ func (f *Found) addText(value []byte) {
 }
 
 // addNumber adds a number in its one spelling: 42, 42.0 and 4.2e1 are the same, and so is every number that readers round to
-// it. A large number has two values, because some readers keep it exact.
+// it. A large number has two values, because some readers keep it exact, and so has a fraction, because some want a whole number.
 func (f *Found) addNumber(text string) {
 	if f.failed() || slices.Contains(f.large, text) { // some numbers take long to parse
 		return
@@ -226,6 +226,9 @@ func (f *Found) addNumber(text string) {
 		f.add(short)
 	} else {
 		f.addLarge(text)
+	}
+	for _, whole := range fold.Wholes(text) {
+		f.add(whole)
 	}
 }
 
@@ -249,7 +252,9 @@ func (f *Found) addFirst(alternatives []Found) {
 		if err != nil {
 			f.fail(err)
 		} else {
-			f.add(values[0])
+			for _, value := range values { // several of one number
+				f.add(value)
+			}
 			f.addLarge(a.large...)
 		}
 		return

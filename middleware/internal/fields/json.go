@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -274,6 +275,9 @@ func (f *Found) addToken(token jsontext.Token) {
 		f.missing = true
 	case '0':
 		f.addNumber(token.String())
+	case 't', 'f': // a number to who wants one
+		f.add(token.String())
+		f.add(strconv.Itoa(strings.IndexByte("ft", byte(token.Kind()))))
 	default:
 		text := token.String()
 		if strings.Contains(text, replaced) { // by other readers, by something else

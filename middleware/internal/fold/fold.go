@@ -25,7 +25,7 @@ const maxExponent = 308
 const (
 	digits    = "0123456789"
 	hexDigits = digits + "abcdef"
-	inNumbers = " +-._e" // besides digits; a plus sign may have become a space
+	inNumbers = " +-._e" // besides digits
 )
 
 // maxFolded is how many bytes a value with other characters than those of ASCII may have: NFKC makes up to 11 of one, and a key three
@@ -172,7 +172,7 @@ func isPlain(value string) bool {
 			inNumber++
 		}
 	}
-	return value != "" && (noNumber || digits+inNumber < len(value) || inNumber == 0 && value[0] != '0')
+	return value != "" && !hasBase(value) && (noNumber || digits+inNumber < len(value) || inNumber == 0 && value[0] != '0')
 }
 
 // unicodeVersion is that of the characters that a key may have. Releases of Go have the tables of other versions; of the characters
@@ -220,10 +220,14 @@ func foldRune(r rune) rune {
 	return unicode.ToLower(unicode.ToUpper(r))
 }
 
-var withoutUnderscores = strings.NewReplacer("_", "", " ", "+")
+// withoutUnderscores leaves out spaces, too, as Spring does; one behind an "e" may have been a plus sign.
+var withoutUnderscores = strings.NewReplacer("_", "", " ", "")
 
 // foldNumber returns a number in its shortest form, and any other text as it is. Whole numbers stay exact.
 func foldNumber(text string) (shortest string, isNumber bool) {
+	if hasBase(text) {
+		return inBase(text)
+	}
 	if text == "" || strings.Trim(text, inNumbers+digits) != "" {
 		return text, false
 	}
@@ -243,6 +247,35 @@ func foldNumber(text string) (shortest string, isNumber bool) {
 	}
 	if exact, ok := exactNumber(number); ok {
 		return exact, true
+	}
+	return text, false
+}
+
+// bases are those of numbers by what they begin with: JavaScript reads the first three wherever it wants a number, as Fastify's schemas
+// do, Spring and ASP.NET the first and the last two.
+var bases = []struct {
+	prefix string
+	base   int
+}{{"0x", 16}, {"0o", 8}, {"0b", 2}, {"#", 16}, {"&h", 16}}
+
+// hasBase reports whether a text may be a number of another base than ten.
+func hasBase(text string) bool {
+	text = strings.TrimPrefix(text, "-")
+	return len(text) > 1 && (text[0] == '#' || text[0] == '&' || text[0] == '0' && strings.IndexByte("xob", text[1]) >= 0)
+}
+
+// inBase returns such a number in decimal digits, and any other text as it is. Larger ones than a float64 holds are addresses and hashes.
+func inBase(text string) (decimal string, isNumber bool) {
+	unsigned, negative := strings.CutPrefix(text, "-")
+	for _, b := range bases {
+		if rest, ok := strings.CutPrefix(unsigned, b.prefix); ok {
+			if n, err := strconv.ParseInt(rest, b.base, 64); err == nil && 0 <= n && n < maxExact && rest[0] != '+' {
+				if negative {
+					n = -n
+				}
+				return strconv.FormatInt(n, 10), true
+			}
+		}
 	}
 	return text, false
 }
@@ -273,6 +306,22 @@ func decimal(number string) (sign, all string, point int, ok bool) {
 	point = len(all) - len(fraction) + shift // from the left
 	all = strings.TrimRight(all, "0")
 	return number[:len(number)-len(unsigned)], all, point, all != "" && strings.Trim(all, digits) == "" && point <= maxExponent+1
+}
+
+// Wholes returns the whole numbers that binders make of a number of JSON that has a fraction: most cut it off, some round.
+func Wholes(number string) []string {
+	sign, all, point, ok := decimal(strings.ToLower(number))
+	if !ok || point >= len(all) {
+		return nil
+	}
+	wholes := []string{"0"}
+	if point > 0 {
+		wholes[0] = sign + all[:point]
+	}
+	if float, err := strconv.ParseFloat(number, 64); err == nil && math.Abs(float) < maxExact {
+		wholes = append(wholes, strconv.FormatFloat(math.Round(float)+0, 'f', -1, 64))
+	}
+	return wholes
 }
 
 // ShortNumber returns the shortest form of a number below 2^53 in the value that a float64 has for it.

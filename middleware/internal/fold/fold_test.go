@@ -2,6 +2,7 @@ package fold
 
 import (
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -15,6 +16,7 @@ import (
 var values = []string{
 	"42", "042", "4_2", "-5", "+-5", "1.5", "1e5", "1e-5", "1.50e+2", "99999999999999999999", "7e99999", "0", "00", ".",
 	"2026-1234", "2026-11-25", "1-2-3-4-5", "555-0100", "+49 89 1234", "192.168.0.1", "10-", "1_-2", "e-1", "1e", "1e5-3",
+	"0x2a", "-0X2A", "0b101010", "0o52", "#2a", "&h2a", "#1001", "0xg", "0x", "#", "4 2", "0x52908400098527886e0f7030069857d2e4169ee7",
 	"abc", "Abc", "ord-7", "pay_3N5", "a b", " a  b ", "straße", "ＡＢＣ", "σς", "é", "²", "٤٢", "\x00", "", " ",
 	"123e4567-e89b-12d3-a456-426614174000", "12345678-1234-1234-1234-123456789012", "123E4567E89B12D3A456426614174000",
 	"{123e4567-e89b-12d3-a456-426614174000}", "urn:uuid:123e4567-e89b-12d3-a456-426614174000", "1234567812341234123412345678901e",
@@ -61,6 +63,7 @@ var spellings = []func(string) string{
 	func(v string) string { return " " + v }, func(v string) string { return v + " " }, func(v string) string { return v + "\u00a0" },
 	func(v string) string { return strings.ReplaceAll(v, " ", "  ") },
 	ifInt(func(v string) string { return "+" + v }), ifInt(func(v string) string { return v + ".0" }), ifInt(func(v string) string { return "0" + v }),
+	ifInt(func(v string) string { return v[:1] + " " + v[1:] }), ifInt(inHex("0x")), ifInt(inHex("#")), ifInt(inHex("&H")),
 	within("\u200b"), within("\u00ad"), within("\u0301"), within("\ufe0f"), within("\U000e0101"), each('ぁ', 'ゖ', -'ぁ'+'ァ'),
 	ifInt(func(v string) string { return v + "e0" }), ifInt(func(v string) string { return v[:1] + "_" + v[1:] }),
 	ifUUID(func(v string) string { return strings.ReplaceAll(v, "-", "") }), ifUUID(func(v string) string { return "{" + v + "}" }),
@@ -84,6 +87,15 @@ func within(mark string) func(string) string {
 	return func(v string) string {
 		_, size := utf8.DecodeRuneInString(v)
 		return v[:size] + mark + v[size:] + mark
+	}
+}
+
+func inHex(prefix string) func(string) string {
+	return func(v string) string {
+		if n, err := strconv.ParseUint(v, 10, 64); err == nil && n < maxExact {
+			return prefix + strconv.FormatUint(n, 16)
+		}
+		return v
 	}
 }
 
