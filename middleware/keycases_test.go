@@ -56,6 +56,12 @@ func keyRequest(target string, headers ...string) *http.Request {
 	return r
 }
 
+func withWildcard(target, name, value string) *http.Request {
+	r := keyRequest(target)
+	r.SetPathValue(name, value)
+	return r
+}
+
 func keyHost(host string) *http.Request {
 	r := keyRequest("/")
 	r.Host = host
@@ -96,6 +102,21 @@ func keyCases() []keyCase {
 		{"{path.1}", keyRequest("/orders/;x/42/pay"), keyRefused},
 		{"{path.1}", keyRequest("/orders/..;/42/pay"), keyRefused},
 		{"{path.1}", keyRequest("/orders/42#/pay"), keyRefused},
+		{"{path.1}", keyRequest("/orders/42&x/pay"), keyRefused},   // 42 in the query that nginx makes of it
+		{"{path.1}", keyRequest("/orders/42%26x/pay"), keyRefused}, // and Apache
+		{"{path.1}", keyRequest("/orders/42%23x/pay"), keyRefused},
+		{"{path.1}", keyRequest("/orders/42%3fx/pay"), keyRefused},
+		{"{path.1}", keyRequest("/orders/42;x&id=43/pay"), keyRefused},
+		{"{path.1}", keyRequest("/orders/42/x&id=43"), keyRefused}, // a second id, which PHP takes
+		{"{path.1}", keyRequest("/orders/42/x%26id%3d43"), keyRefused},
+		{"{path.1}", keyRequest("/x%26id=43/42"), keyRefused},
+		{"{path.1}", keyRequest("/orders/42/R&D/a=b"), "42"},
+		{"{path.1}", keyRequest("/orders/42/what%3F%23/a=b&c?x&id=43"), "42"},
+		{"{path}", keyRequest("/orders/a&b"), keyRefused},
+		{"{path}", keyRequest("/orders/a%3fb"), keyRefused},
+		{"{path.id}", withWildcard("/orders/42%26x/pay", "id", "42&x"), keyRefused},
+		{"{path.id}", withWildcard("/orders/42/x&id=43", "id", "42"), keyRefused},
+		{"{path.id}", withWildcard("/orders/42/R&D", "id", "42"), "42"},
 		{"{path.1}", keyRequest("/orders/%EF%BC%94%EF%BC%92"), "42"},
 		{"{path}", keyRequest("/orders/42/"), "%2Forders%2F42"},
 		{"{path}", keyRequest("/orders//42"), keyRefused},

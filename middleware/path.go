@@ -15,9 +15,13 @@ import (
 // errUncleanPath reports a path that routers and upstreams read differently.
 const errUncleanPath = fold.Error("path has an empty, \".\", \"..\" or \"+\" segment, an escaped slash, or what is escaped twice")
 
+// errRewrites reports a path that the rules of a server may turn into another query than its segments say.
+const errRewrites = fold.Error("path has a \"&\", \"#\" or \"?\" in a segment of the key, or a \"&\" before a \"=\"")
+
 const (
 	allSegments = math.MaxInt
 	noSegment   = -1
+	aWildcard   = -2 // no segment either, but some have the value of a key
 )
 
 // segment splits the path as the client sent it, and refuses what other readers split in another way.
@@ -30,6 +34,9 @@ func segment(r *http.Request, n int) (value string, err error) {
 	for i, more := 0, rest != ""; more; i++ {
 		var text string
 		text, rest, more = strings.Cut(rest, "/")
+		if n != noSegment && mayRewrite(text, i == n || n == allSegments) {
+			return "", errRewrites
+		}
 		text, clean := cleanSegment(text, i <= n)
 		switch {
 		case !clean || text == "" && more:
@@ -53,6 +60,17 @@ func cleanSegment(escaped string, wanted bool) (text string, clean bool) {
 	}
 	value, clean := withoutParameters(text)
 	return value, clean || !wanted && !strings.Contains(text, ";")
+}
+
+// mayRewrite reports whether a segment may be more than one value in the query that Apache's or nginx's rules make of a path: they undo the
+// escapes before they put it behind "id=". A segment beside that of the key can only bring a second id.
+func mayRewrite(escaped string, ofKey bool) bool {
+	if !strings.ContainsAny(escaped, "&%") { // as a path has no other signs that matter
+		return false
+	}
+	text := unescaped(escaped)
+	_, behind, found := strings.Cut(text, "&")
+	return ofKey && (found || strings.ContainsAny(text, "#?")) || found && strings.Contains(behind, "=")
 }
 
 func hasDots(text string) bool {
@@ -95,12 +113,15 @@ func wildcard(r *http.Request, name string) (string, error) {
 	if value == "" {
 		return "", nil
 	}
-	most := noSegment
+	most := aWildcard
 	if strings.Contains(value, "/") { // of {name...}: the client must not have escaped a slash in it
 		most = allSegments
 	}
 	if _, err := segment(r, most); err != nil {
 		return "", err
+	}
+	if strings.ContainsAny(value, "&#?") {
+		return "", errRewrites
 	}
 	value, clean := withoutParameters(value)
 	if !clean || hasEscape(value) {
