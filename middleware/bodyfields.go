@@ -14,8 +14,6 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
 )
 
-const formType = "application/x-www-form-urlencoded"
-
 // bodyFields are the fields of a rule's templates in the body of one request, which is read when the first of them is asked for.
 type bodyFields struct {
 	request *http.Request
@@ -129,6 +127,8 @@ func (f *bodyFields) find() {
 	}
 	switch {
 	case f.err != nil || f.json && len(raw) == 0:
+	case f.json && grammar.Charset(r.Header.Get("Content-Type"), raw) != nil:
+		f.err = grammar.ErrParameter
 	case f.json:
 		f.found, f.err = fields.InJSON(raw, f.fields)
 		if slices.ContainsFunc(f.fields, func(field fields.Field) bool { return field.Format == "" }) {
@@ -225,10 +225,13 @@ func isJSON(r *http.Request) (bool, error) {
 	if err == ErrAmbiguousKey {
 		return false, errContentType
 	}
-	media, err := grammar.Media(header)
-	json := media == "application/json" || strings.HasSuffix(media, "+json")
-	if !json && media != formType {
+	known := ""
+	if b, ok := r.Body.(*body); ok {
+		known = b.rule.BodyFormat
+	}
+	format, err := grammar.Format(header, known)
+	if format == "" {
 		return false, errBodyFormat
 	}
-	return json, err
+	return format == grammar.JSON, err
 }

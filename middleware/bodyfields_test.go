@@ -286,7 +286,7 @@ func BenchmarkKeyOfForm(b *testing.B) {
 func TestBodyFormats(t *testing.T) {
 	t.Parallel()
 	const bad = "refused: key part {body.id}: body "
-	const parameter = "refused: key part {body.id}: Content-Type has a parameter other than charset=utf-8"
+	const parameter = "refused: key part {body.id}: Content-Type has a charset other than utf-8, or"
 	for _, c := range []struct {
 		contentType, body string
 		headers           []string
@@ -316,6 +316,52 @@ func TestBodyFormats(t *testing.T) {
 	}
 	if got := keysFor(t, "{body.id|header.X}", httptest.NewRequest(http.MethodGet, "/", nil)); got != "missing" {
 		t.Errorf("without a body: %s", got)
+	}
+}
+
+// What honest clients write behind application/json is no reason to refuse a body; what some reader takes for another type is.
+func TestContentTypesOfJSON(t *testing.T) {
+	t.Parallel()
+	body := `{"id":42,"name":"José"}`
+	for _, media := range []string{jsonType, "application/vnd.api+json", "application/fhir+json", "Application/JSON"} {
+		for _, parameters := range []string{"", ";", "; ", ";charset=utf-8", "; charset=\"utf-8\"", "; charset=UTF8;", ";odata.metadata=minimal", ";odata.metadata=minimal;odata.streaming=true;IEEE754Compatible=false;charset=utf-8",
+			`; profile="https://example.com/a b;c"`, `; ext="https://jsonapi.org/ext/atomic https://x.example"`, "; fhirVersion=4.0", "; version=1", ";v=2", "; api-version=2026-01-01", "; type=entry", ";q=0.9", "; boundary=x", "; indent=4; charset=utf-8"} {
+			if got := keysFor(t, "{json.id}", withBody(media+parameters, body)); got != "42" {
+				t.Errorf("%s: %s", media+parameters, got)
+			}
+		}
+		for _, parameters := range []string{";charset=utf-16", "; charset=latin1", ";charset=utf-8;charset=utf-16", ";charset=utf-8; charset=utf-8", "; charset*=utf-16", "; x=charset=utf-16", `; x=";charset=utf-16"`, "; charset =utf-16",
+			"; Charset=UTF-16", "; x=urlencoded", "; x=multipart/form-data", "; x=form-data; boundary=b", ";a=octet-stream", ", " + formType, ";x=y, text/xml", ";x=text/plain", ";x=\u00e9", ";charset=us-ascii"} {
+			if got := keysFor(t, "{json.id}", withBody(media+parameters, body)); !strings.HasPrefix(got, "refused: ") {
+				t.Errorf("%s: %s", media+parameters, got)
+			}
+		}
+	}
+	if got := keysFor(t, "{json.id}", withBody(jsonType+"; charset=us-ascii", `{"id":42}`)); got != "42" {
+		t.Errorf("ASCII that is declared: %s", got)
+	}
+	if got := keysFor(t, "{form.id}", withBody(formType+";", "id=42")); got != "42" {
+		t.Errorf("a form with a semicolon: %s", got)
+	}
+}
+
+// A rule may know better than the Content-Type what a body is.
+func TestBodyFormatOfRule(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ format, contentType, body, want string }{
+		{"json", "text/plain; charset=UTF-8", `{"MessageId":"42"}`, "42"}, // of SNS
+		{"json", "", `{"MessageId":"42"}`, "42"},
+		{"json", "text/plain; charset=utf-16", `{"MessageId":"42"}`, "refused"},
+		{"json", formType, `{"MessageId":"42"}`, "42"},
+		{"json", "multipart/form-data; boundary=b", "--b", "refused"},
+		{"form", "text/plain", "MessageId=42", "42"},
+		{"form", "text/plain; x=json", "MessageId=42", "refused"},
+		{"", "text/plain", `{"MessageId":"42"}`, "refused"},
+	} {
+		e := middleware.Explain("{body.MessageId}", withBody(c.contentType, c.body), middleware.Rule{BodyFormat: c.format})
+		if got := strings.Join(e.Keys, " "); got != c.want && (c.want != "refused" || e.Err == nil) {
+			t.Errorf("%s as %q: %s (%v), want %s", c.contentType, c.format, got, e.Err, c.want)
+		}
 	}
 }
 

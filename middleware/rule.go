@@ -65,6 +65,9 @@ type Rule struct {
 	MaxBody int64 `json:"max_body,omitempty"`
 	// How long such a body may take to arrive; a slower one is refused with 408. Default: 10s.
 	BodyTimeout time.Duration `json:"body_timeout,omitempty"`
+	// The format of the body, `json` or `form`, whatever its Content-Type says: Amazon's SNS sends JSON as `text/plain`. Not for upstreams that
+	// read it by the Content-Type. Default: what the Content-Type says.
+	BodyFormat string `json:"body_format,omitempty"`
 	// Reads the whole body, up to `max_body`, before the lock is taken (docs/hosts.md#slow-clients). Not for bidirectional streams, such as
 	// gRPC's. Default: off; with a preset on.
 	BufferBody *bool `json:"buffer_body,omitempty"`

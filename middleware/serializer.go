@@ -22,6 +22,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/signature"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -194,6 +195,9 @@ func (s *Serializer) check() error {
 		if choice.value != choice.otherwise && choice.value != choice.special {
 			return fmt.Errorf("%s %q: want %s or %s", choice.setting, choice.value, choice.otherwise, choice.special)
 		}
+	}
+	if s.BodyFormat != "" && s.BodyFormat != grammar.JSON && s.BodyFormat != grammar.Urlencoded {
+		return fmt.Errorf("body_format %q: want json or form", s.BodyFormat)
 	}
 	for _, duration := range []struct {
 		setting string

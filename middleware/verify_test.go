@@ -127,6 +127,31 @@ func TestReplayWindow(t *testing.T) {
 	}
 }
 
+// An ID of Standard Webhooks may have a dot if the body can't be mistaken for the time.
+func TestDotsInIDs(t *testing.T) {
+	t.Parallel()
+	secret := "whsec_" + base64.StdEncoding.EncodeToString([]byte("s3cr3t"))
+	server := serve(t, middleware.New(newLocker(t, live), "{header.Webhook-Id}", middleware.Rule{Verify: &middleware.Verify{Scheme: "standard-webhooks", Secrets: []string{secret}}})(http.HandlerFunc(ok)))
+	sent := fmt.Sprint(time.Now().Unix())
+	for _, c := range []struct {
+		id, body string
+		good     bool
+	}{
+		{"msg_1.2", `{"id":42}`, true},
+		{"3f2a.4b.x", `[42]`, true},
+		{"msg_1." + sent, "42", false},
+		{`a.` + sent + `.{"x":"y`, `{"id":42}`, false},
+		{"a b.c", `{"id":42}`, false},
+	} {
+		sum := hmacOf("s3cr3t", c.id+"."+sent+"."+c.body)
+		r := newRequest(t, server.URL, "Webhook-Id", c.id, "Webhook-Timestamp", sent, "Webhook-Signature", "v1,"+base64.StdEncoding.EncodeToString(sum))
+		r.Body = withBody("", c.body).Body
+		if got := do(t, r); (got.StatusCode == http.StatusOK) != c.good {
+			t.Errorf("%s of %s: %d %s", c.id, c.body, got.StatusCode, got.body)
+		}
+	}
+}
+
 // Signatures that the senders' own libraries refuse are refused, even if a lenient reader would accept them.
 func TestVerifyIsStrict(t *testing.T) {
 	t.Parallel()

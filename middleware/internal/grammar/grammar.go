@@ -7,7 +7,9 @@ package grammar
 import (
 	"bytes"
 	"net/http"
+	"regexp"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
@@ -15,7 +17,7 @@ import (
 // The rules, as the errors of what breaks them.
 const (
 	ErrTarget    fold.Error = `target of the request doesn't begin with "/", has a "#", or is longer than 64 KiB`
-	ErrParameter fold.Error = "Content-Type has a parameter other than charset=utf-8"
+	ErrParameter fold.Error = "Content-Type has a charset other than utf-8, or of a form another parameter, or names a second type"
 	ErrForm      fold.Error = "form or query has other characters than printable ones of ASCII, a \";\", or a \"%\" that begins no escape"
 	ErrFormName  fold.Error = "form or query has a name that is empty, has other characters than letters, digits, spaces and -_.:~@$*/,()'[], or begins with one behind the $"
 	ErrCookies   fold.Error = "cookies are longer than 64 KiB, or have more than 1000 semicolons, commas and equals signs"
@@ -39,19 +41,61 @@ func Target(r *http.Request) error {
 	return nil
 }
 
-// Media returns the media type of a Content-Type, in lower case, and an error if it has a parameter that isn't certain to change nothing.
-func Media(header string) (string, error) {
-	media, parameter, more := strings.Cut(strings.ToLower(header), ";")
+// The formats of bodies.
+const (
+	JSON       = "json"
+	Urlencoded = "form"
+)
+
+// Format returns the format of a body by its Content-Type, unless that is known, or "" for any other, and an error if a parameter may have
+// some program read it in another way. All of those that JSON has with honest clients, such as odata.metadata, change nothing but one.
+func Format(header, known string) (format string, err error) {
+	media, parameters, _ := strings.Cut(strings.ToLower(header), ";")
 	media = strings.Trim(media, " \t")
-	name, value, _ := strings.Cut(strings.Trim(parameter, " \t"), "=")
-	if len(value) > 1 && value[0] == '"' && value[len(value)-1] == '"' {
-		value = value[1 : len(value)-1]
+	switch {
+	case known != "":
+		format = known
+	case media == "application/json" || strings.HasSuffix(media, "+json"):
+		format = JSON
+	case media == "application/x-www-form-urlencoded":
+		format = Urlencoded
+	default:
+		return "", nil
 	}
-	// Many clients write utf8, which is a name of the same encoding to those who know it.
-	if more && (name != "charset" || value != "utf-8" && value != "utf8") {
-		return media, ErrParameter
+	charsets := 0
+	for parameter := range strings.SplitSeq(parameters, ";") {
+		switch name, value, _ := strings.Cut(strings.Trim(parameter, " \t"), "="); {
+		case name == "charset" && isUTF8(value, format):
+			charsets++
+		case name != "" && format != JSON: // formidable finds the type of a body in them
+			return format, ErrParameter
+		}
 	}
-	return media, nil
+	if strings.Count(parameters, "charset") != charsets || charsets > 1 || others.MatchString(parameters) {
+		return format, ErrParameter
+	}
+	return format, nil
+}
+
+// others finds the types of bodies that are no JSON, and what may separate two headers.
+var others = regexp.MustCompile(`urlencoded|multipart|form-data|octet-stream|text/|,|[^ -~\t]`)
+
+// isUTF8 reports whether an encoding is that of JSON. Many clients write utf8, which is a name of the same encoding to those who know it.
+func isUTF8(charset, format string) bool {
+	if len(charset) > 1 && charset[0] == '"' && charset[len(charset)-1] == '"' {
+		charset = charset[1 : len(charset)-1]
+	}
+	return charset == "utf-8" || charset == "utf8" || charset == ascii && format == JSON
+}
+
+const ascii = "us-ascii"
+
+// Charset returns an error unless a body of JSON has only characters of the encoding that its Content-Type declares.
+func Charset(header string, body []byte) error {
+	if strings.Contains(strings.ToLower(header), ascii) && bytes.IndexFunc(body, func(r rune) bool { return r >= utf8.RuneSelf }) >= 0 {
+		return ErrParameter
+	}
+	return nil
 }
 
 // Form returns an error unless a form or query has the characters that one may have. Its names are FormName's.

@@ -13,6 +13,7 @@ import (
 type claim struct {
 	prefix     string // is signed before the body
 	signatures [][]byte
+	dotted     bool   // a dot in it makes it unclear where the time begins
 	sent       string // in seconds since 1970; empty where the sender doesn't sign the time
 }
 
@@ -95,9 +96,13 @@ func standardClaim(h http.Header) (c claim, ok bool) {
 		}
 	}
 	c.sent, c.prefix = sent, id+"."+sent+"."
-	// A dot in the ID would make it unclear where the time begins.
-	return c, found && hasID && hasTime && sent != "" && id != "" && !strings.Contains(id, ".")
+	c.dotted = strings.Contains(id, ".")
+	return c, found && hasID && hasTime && sent != "" && id != "" && (!c.dotted || strings.Trim(id, inDotted) == "")
 }
+
+// inDotted are the letters of an ID with dots. The body is an object or list then, so that nothing but the ID, the time and the body can be
+// what was signed.
+const inDotted = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
 // standardHeader returns a header, or the one that Svix sends in its place. If a request has both they must agree: some
 // libraries read the one, some the other.

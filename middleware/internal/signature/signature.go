@@ -119,6 +119,9 @@ func (v *Verifier) Check(h http.Header, window time.Duration, readBody func() ([
 	if err != nil {
 		return 0, err
 	}
+	if claimed.dotted && !bytes.HasPrefix(body, []byte("{")) && !bytes.HasPrefix(body, []byte("[")) {
+		return 0, ErrUnsigned
+	}
 	// Senders write UTF-8. Their libraries read other bytes as a text that was not signed.
 	if !utf8.Valid(body) || bytes.HasPrefix(body, []byte("\ufeff")) || len(body) == 0 && !v.scheme.empty {
 		return 0, ErrMismatch
