@@ -55,6 +55,7 @@ func TestMasters(t *testing.T) {
 		{map[string]string{"REDLOCK_MASTERS": "redis://a"}, []string{"--masters", "redis://b"}, "redis://b"},
 		{map[string]string{"REDLOCK_MASTERS": "redis://a"}, []string{"--masters-file", listed}, "redis://a:1 redis://b redis://own:secret@c"},
 		{map[string]string{"REDLOCK_MASTERS_FILE": listed, "REDLOCK_USERNAME": "u", "REDLOCK_PASSWORD": "x"}, nil, "redis://u:x@a:1 redis://u:x@b redis://own:secret@c"},
+		{map[string]string{"REDLOCK_PASSWORD": "x\n"}, []string{"--masters", "redis://a"}, "redis://:x@a"},
 		{map[string]string{"REDLOCK_PASSWORD": "x"}, []string{"--masters", "redis://a", "--password-file", password}, "redis://:p%40ss@a"},
 	} {
 		urls, _, err := parse(t, c.env, c.args...).resolve()
@@ -72,7 +73,7 @@ func TestWrongSettings(t *testing.T) {
 		"--masters: number 2 is memory://":   {"--masters", "redis://:" + secret + "@a memory://"},
 		"--masters-file":                     {"--masters-file", "/does/not/exist"},
 		"--password-file":                    {"--masters", "redis://a", "--password-file", file(t, "")},
-		"must have one line":                 {"--masters", "redis://a", "--password-file", file(t, secret+"\nb")},
+		"want one line":                      {"--masters", "redis://a", "--password-file", file(t, secret+"\nb")},
 		"--tls-ca":                           {"--masters", "rediss://a", "--tls-ca", file(t, "no PEM")},
 		"--tls-cert":                         {"--masters", "rediss://a", "--tls-cert", "/does/not/exist", "--tls-key", "/x"},
 		"needs both --tls-cert and":          {"--masters", "rediss://a", "--tls-cert", "/x"},

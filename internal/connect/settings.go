@@ -99,16 +99,20 @@ func (s *Settings) resolve() (urls []string, secure *tls.Config, err error) {
 }
 
 func (s *Settings) password() (string, error) {
-	if s.PasswordFile == "" {
-		return os.Getenv(passwordVariable), nil
+	text, from := os.Getenv(passwordVariable), passwordVariable
+	if s.PasswordFile == "" && text == "" {
+		return "", nil
 	}
-	text, err := os.ReadFile(s.PasswordFile)
-	if err != nil {
-		return "", fmt.Errorf("--password-file: %w", err)
+	if s.PasswordFile != "" {
+		content, err := os.ReadFile(s.PasswordFile)
+		if err != nil {
+			return "", fmt.Errorf("--password-file: %w", err)
+		}
+		text, from = string(content), "--password-file "+s.PasswordFile
 	}
-	password := strings.TrimRight(string(text), "\r\n")
+	password := strings.TrimRight(text, "\r\n") // secrets are often made by echo
 	if password == "" || strings.ContainsAny(password, "\r\n") {
-		return "", fmt.Errorf("--password-file: %s must have one line, which is the password", s.PasswordFile)
+		return "", fmt.Errorf("%s: want one line, which is the password", from)
 	}
 	return password, nil
 }

@@ -87,8 +87,12 @@ func (s *Signals) passTo(group int) {
 	}
 }
 
-// Die ends this process by a signal, so that who has started it sees what the command has died of. It returns if that isn't possible.
+// Die ends this process by a signal, so that who has started it sees what the command has died of. It returns if that isn't possible:
+// nothing that the first process of a container sends itself ends it.
 func Die(sig syscall.Signal) {
+	if os.Getpid() == 1 {
+		return
+	}
 	switch sig {
 	case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP:
 		signal.Reset(sig)
