@@ -47,6 +47,7 @@ type runCommand struct {
 	ttl      time.Duration
 	maxHold  time.Duration
 	period   time.Duration
+	attempts int
 	most     int // --concurrency
 	heldCode int
 	skipCode int
@@ -91,13 +92,14 @@ with --concurrency REDLOCK_SLOT, from 0 on. The exit code is that of the command
 	}
 	flags := cmd.Flags()
 	flags.SetInterspersed(false)
-	flags.DurationVarP(&c.wait, "wait", "w", 0, "How long to wait in line for the lock (default: until it is had)")
-	flags.BoolVarP(&c.try, "try", "n", false, "Don't wait: as --wait 0s")
+	flags.DurationVarP(&c.wait, "wait", "w", 0, "How long to wait for the lock (default: until it is had, and for masters 1m)")
+	flags.BoolVarP(&c.try, "try", "n", false, "Don't wait for other holders: as --wait 0s")
 	flags.DurationVar(&c.ttl, "ttl", 0, "How long the lock stays taken if this machine dies (default: 10s, or max-ttl)")
-	flags.DurationVar(&c.maxHold, "max-hold", 0, "How long the command may have the lock (default: until it ends)")
+	flags.DurationVar(&c.maxHold, "max-hold", 0, "How long the command may run before it gets TERM, and KILL after --kill-after (default: until it ends)")
 	flags.DurationVarP(&c.after, "kill-after", "k", 0, "Time between TERM and KILL when the lock is lost; at most half of the ttl (default: a fifth of it)")
 	flags.IntVar(&c.most, "concurrency", 1, "How many commands may have the lock at a time, each with a slot of its own")
-	flags.DurationVar(&c.period, "once-per", 0, "After a success, don't run it again for this long, on any machine")
+	flags.DurationVar(&c.period, "once-per", 0, "After a success, don't run it again for this long, on any machine; nor wait for longer")
+	flags.IntVar(&c.attempts, "attempts", 0, "With 1, --once-per doesn't run it again after a failure either (default: until it succeeds)")
 	flags.IntVarP(&c.heldCode, "conflict-exit-code", "E", codeHeld, "Exit code if another has the lock")
 	flags.IntVar(&c.skipCode, "skip-code", codeHeld, "Exit code if --once-per finds that it is done (default: as -E)")
 	flags.StringVar(&c.agent, "agent", "", "Socket of an agent that takes the lock, such as unix:/run/redlock/redlock.sock; or REDLOCK_AGENT")
@@ -165,6 +167,10 @@ func (c *runCommand) check(given func(flag string) bool) error {
 		return fmt.Errorf("--concurrency %d: want a number from 1 to %d", c.most, redlock.MaxConcurrency)
 	case c.most > 1 && c.period > 0:
 		return errors.New("--once-per is for one command at a time: want it without --concurrency")
+	case c.maxHold < 0:
+		return fmt.Errorf("--max-hold %v: want more than 0s", c.maxHold)
+	case given("attempts") && (c.attempts != 1 || c.period == 0):
+		return fmt.Errorf("--attempts %d: want 1, with --once-per: or leave it out, for as many as it takes", c.attempts)
 	case given("skip-code") && c.period == 0:
 		return errors.New("--skip-code belongs to --once-per")
 	case c.heldCode < 0 || c.heldCode > 255 || c.skipCode < 0 || c.skipCode > 255:
@@ -187,9 +193,12 @@ func (c *runCommand) run() error {
 		}
 		return c.refused(err)
 	}
+	first := held.lease.Until()
 	j := job.Job{Command: c.command, Env: c.environment(held), KillAfter: c.after}
 	result, err := j.Run(held.lease, signals)
-	freed := held.free(err == nil && result.Code == 0 && result.Lost == nil)
+	heldFor := c.maxHold > 0 && (errors.Is(result.Lost, redlock.ErrMaxHold) ||
+		errors.Is(result.Lost, job.ErrLate) && !time.Now().Before(first.Add(c.maxHold-c.ttl))) // the lease began no earlier
+	freed := held.free(err == nil && c.period > 0 && result.Lost == nil && (result.Code == 0 || c.attempts == 1))
 	var failed *job.StartError
 	switch {
 	case errors.As(err, &failed):
@@ -204,6 +213,9 @@ func (c *runCommand) run() error {
 	if result.LeftBehind {
 		tell("the command has ended, and has left processes that still run, without the lock on %s: it must not put itself into the background", c.key)
 	}
+	if heldFor {
+		return &coded{codeLost, fmt.Errorf("the command was ended: it has had the lock on %s for --max-hold %v", c.key, c.maxHold)}
+	}
 	if result.Lost != nil {
 		return &coded{codeLost, fmt.Errorf("the lock on %s was lost before the command had ended: %w", c.key, result.Lost)}
 	}
@@ -214,6 +226,15 @@ func (c *runCommand) run() error {
 		return &coded{result.Code, nil}
 	}
 	return nil
+}
+
+// lockHold returns how long the lock may be held; 0 is for until the command ends. A command that gets TERM at its max hold has the lock
+// until it is killed.
+func (c *runCommand) lockHold() time.Duration {
+	if c.maxHold == 0 {
+		return 0
+	}
+	return c.maxHold + c.after
 }
 
 // endedBefore reports whether the release says that the lock had ended before, so that another may have had it.

@@ -73,6 +73,9 @@ func TestWrongUse(t *testing.T) {
 		"--once-per 1ms":              {"--once-per", "1ms", "k", "true"},
 		"--concurrency 0: want a":     {"--concurrency", "0", "k", "true"},
 		"for one command at a time":   {"--concurrency", "2", "--once-per", "1h", "k", "true"},
+		"--max-hold -1s":              {"--max-hold", "-1s", "k", "true"},
+		"--attempts 2: want 1":        {"--once-per", "1h", "--attempts", "2", "k", "true"},
+		"--attempts 1: want 1, with":  {"--attempts", "1", "k", "true"},
 		"--skip-code belongs":         {"--skip-code", "0", "k", "true"},
 		"--agent and --masters":       {"--agent", "unix:/s", "--masters", "redis://127.0.0.1:1", "k", "true"},
 		"want unix:/path":             {"--agent", "10.0.0.1:80", "k", "true"},
@@ -269,15 +272,6 @@ func TestLost(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestMaxHold: a command has the lock no longer than it may.
-func TestMaxHold(t *testing.T) {
-	eachWay(t, func(t *testing.T, _ []*redistest.Server, run func(args ...string) *exec.Cmd) {
-		if _, stderr, code := finish(t, run("--max-hold", "500ms", "k", "--", "sleep", "1000")); code != codeLost {
-			t.Errorf("exit code %d, %s", code, stderr)
-		}
-	})
 }
 
 // TestBackground: a command that leaves processes behind is told so, whether they are in its group or not.

@@ -130,19 +130,25 @@ func (a *agentClient) inspect(ctx context.Context, key string) (holder string, f
 	return "", 0
 }
 
-// guardedUntil returns when a quorum of masters will have a vote that lack it because they have just started.
-func (a *agentClient) guardedUntil(ctx context.Context) time.Time {
+// status returns how the agent's masters are.
+func (a *agentClient) status(ctx context.Context) redlock.Status {
 	var seen console.Status
 	if !a.ask(ctx, "/masters", &seen) || len(seen.Lockers) == 0 {
-		return time.Time{}
+		return redlock.Status{}
 	}
-	var restarted []time.Time
-	for _, m := range seen.Lockers[0].Masters {
-		if m.State == string(redlock.MasterRestarted) {
-			restarted = append(restarted, m.Until)
+	shown := seen.Lockers[0]
+	status := redlock.Status{Quorum: shown.Quorum, Available: shown.Available}
+	if shown.Error != "" {
+		status.Err = errors.New(shown.Error)
+	}
+	for _, m := range shown.Masters {
+		known := redlock.MasterStatus{Name: m.Name, State: redlock.MasterState(m.State), Until: m.Until}
+		if m.Error != "" {
+			known.Err = errors.New(m.Error)
 		}
+		status.Masters = append(status.Masters, known)
 	}
-	return quorumAt(seen.Lockers[0].Quorum-seen.Lockers[0].Available, restarted)
+	return status
 }
 
 // agentLease is a lock that an agent holds for as long as a request lasts.
@@ -171,20 +177,19 @@ type agentLine struct {
 	Unconfirmed bool   `json:"unconfirmed"`
 }
 
-// lockThrough takes a lock. If the agent refuses it, the error is coded as it would be on masters.
-func (c *runCommand) lockThrough(ctx context.Context, a *agentClient) (*agentLease, *agentLine, error) {
+// lockThrough takes a lock, and waits for it so long; with nil until ctx ends. If the agent refuses it, the error is coded as it would be
+// on masters.
+func (c *runCommand) lockThrough(ctx context.Context, a *agentClient, wait *time.Duration) (*agentLease, *agentLine, error) {
 	ask := map[string]any{
 		"key": c.key, "ttl": c.ttl.String(), "label": label,
 		"linger":    true,           // if this process is killed, the command may still run for a moment
 		"heartbeat": c.ttl.String(), // if it is stopped, nobody renews the lock for it
 	}
-	if c.try {
-		ask["try"] = true
-	} else if c.waits {
-		ask["wait"] = c.wait.String()
+	if wait != nil {
+		ask["wait"] = wait.String()
 	}
-	if c.maxHold > 0 {
-		ask["max_hold"] = c.maxHold.String()
+	if hold := c.lockHold(); hold > 0 {
+		ask["max_hold"] = hold.String()
 	}
 	if c.most > 1 {
 		ask["concurrency"] = c.most
@@ -198,8 +203,8 @@ func (c *runCommand) lockThrough(ctx context.Context, a *agentClient) (*agentLea
 	}
 	waiting, hangs := context.WithCancelCause(ctx)
 	defer hangs(nil)
-	if c.try || c.waits {
-		defer time.AfterFunc(c.wait+agentPatience, func() { hangs(errHangs) }).Stop()
+	if wait != nil {
+		defer time.AfterFunc(*wait+agentPatience, func() { hangs(errHangs) }).Stop()
 	}
 	conn, kept, err := a.dial(waiting)
 	if err != nil {
@@ -266,8 +271,23 @@ func (c *runCommand) refusedBy(a *agentClient, response *http.Response) error {
 	case response.StatusCode == http.StatusBadRequest:
 		return &coded{codeUsage, errors.New(problem.Detail)}
 	}
-	return &coded{codeNoQuorum, fmt.Errorf("the agent at %s: %s: %s", a.address, problem.Title, problem.Detail)}
+	err := fmt.Errorf("the agent at %s: %s: %s", a.address, problem.Title, problem.Detail)
+	switch {
+	case response.Header.Get("Redlock-Outcome") == "no_quorum":
+		err = &sorted{err, redlock.ErrNoQuorum}
+	case response.StatusCode == http.StatusServiceUnavailable:
+		err = &sorted{err, errAgentEnds}
+	}
+	return &coded{codeNoQuorum, err}
 }
+
+// sorted is an error that matches another one, which its text doesn't mention.
+type sorted struct {
+	error
+	sort error
+}
+
+func (s *sorted) Unwrap() []error { return []error{s.error, s.sort} }
 
 // Context ends when the lock is lost.
 func (l *agentLease) Context() context.Context { return l.ctx }
@@ -314,7 +334,11 @@ func (l *agentLease) read(lines *bufio.Reader) {
 			return
 		case line.Lost != "":
 			l.last = line
-			l.lose(fmt.Errorf("the agent: %s", line.Detail))
+			err := fmt.Errorf("the agent: %s", line.Detail)
+			if line.Lost == "max_hold" {
+				err = &sorted{err, redlock.ErrMaxHold}
+			}
+			l.lose(err)
 			return
 		case line.Released != nil:
 			l.last = line

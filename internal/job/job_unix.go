@@ -145,7 +145,7 @@ func (j *Job) watch(stop <-chan struct{}) error {
 				return context.Cause(ctx)
 			}
 			if !time.Now().Before(j.lease.Until().Add(-j.KillAfter)) {
-				return errTerminated
+				return ErrLate
 			}
 			return nil
 		case <-ticker.C:
@@ -156,8 +156,8 @@ func (j *Job) watch(stop <-chan struct{}) error {
 // tick is how often the guard is told of renewals. The shortest lease that makes sense lasts for many of them.
 const tick = 50 * time.Millisecond
 
-// errTerminated is why a command ends whose lease could not be renewed, a while before the lease does.
-var errTerminated = errors.New("the lease could not be renewed in time")
+// ErrLate is why a command ends whose lease was not renewed, a while before the lease does.
+var ErrLate = errors.New("the lease could not be renewed in time")
 
 // wait waits until the command has ended. What else has ended meanwhile was left behind by the command, unless it is the guard: without
 // it nobody keeps the command from outliving the lock.
