@@ -160,6 +160,15 @@ func (a *Agent) ready() error {
 	return nil
 }
 
+// Retire has the agent refuse new requests and end all waits, as the end of Serve's context does, but gives those who hold locks as long as
+// they need: Serve returns when the last of them is gone. It is for an agent whose place another one has taken.
+func (a *Agent) Retire() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.stop()
+	a.noteIdle()
+}
+
 var errStopping = refuse(http.StatusServiceUnavailable, "the agent is about to stop")
 
 // enter counts a client that is about to ask for a lock, or refuses it. leave must be called when it is done.
@@ -197,10 +206,7 @@ func (a *Agent) noteIdle() {
 // shutdown refuses new requests for locks, ends all waits, and waits for the clients that hold locks until ctx ends. If it returns an
 // error, some still do. Their keys are free when the TTL is over; until then they may rely on their locks.
 func (a *Agent) shutdown(ctx context.Context) error {
-	a.mu.Lock()
-	a.stop()
-	a.noteIdle()
-	a.mu.Unlock()
+	a.Retire()
 	select {
 	case <-a.idle:
 		return nil

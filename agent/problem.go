@@ -46,6 +46,9 @@ func (p *problem) write(w http.ResponseWriter) {
 	if p.Status == http.StatusServiceUnavailable {
 		h.Set("Retry-After", "1")
 	}
+	if p == errStopping {
+		h.Set("Connection", "close") // the next one may be for the agent that has taken this one's place
+	}
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p) // the client may have left
 }

@@ -48,6 +48,7 @@ func (a *Agent) Serve(ctx context.Context, grace time.Duration, listeners ...net
 		err = fmt.Errorf("agent: %w", err)
 		grace = 0
 	case <-ctx.Done():
+	case <-a.idle: // after Retire
 	}
 	ended, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -40,7 +42,8 @@ request lasts, on a Unix socket or a TCP address. docs/agent.md has the clients.
 
 When it is told to end (TERM), it refuses new requests, ends all waits, and waits for
 those who hold locks, for --grace. A lock that is still held then, or when it is told
-to end once more, is left to its ttl.
+to end once more, is left to its ttl. With --replace, it takes the socket of an agent
+that is there already, which serves those who hold its locks to their end, and ends.
 
 ` + connect.Help,
 		Example:               `  redlock agent --masters redis://10.0.0.1:6379,redis://10.0.0.2:6379,redis://10.0.0.3:6379`,
@@ -56,6 +59,8 @@ to end once more, is left to its ttl.
 	flags := cmd.Flags()
 	a.masters.AddFlags(flags)
 	flags.StringArrayVar(&a.listen, "listen", a.listen, "Address: unix:/path, or host:port, which needs a token; systemd's sockets take its place")
+	flags.BoolVar(&a.socket.replace, "replace", false, "Take the Unix sockets of an agent that listens there; it ends when its last holder has")
+	flags.StringVar(&a.operators, "operators", "", "Socket unix:/path for operators, with the whole console; its mode is 0600 (default: none)")
 	flags.StringVar(&a.socket.mode, "socket-mode", "0660", "Mode of the Unix sockets")
 	flags.StringVar(&a.socket.group, "socket-group", "", "Group of the Unix sockets (default: that of the process)")
 	flags.StringVar(&a.tokenFile, "token-file", "", "File with the token that clients must send; or REDLOCK_AGENT_TOKEN")
@@ -69,6 +74,7 @@ to end once more, is left to its ttl.
 type agentCommand struct {
 	masters    connect.Settings
 	listen     []string
+	operators  string
 	socket     socketRights
 	tokenFile  string
 	hosts      []string
@@ -84,24 +90,42 @@ func (a *agentCommand) run(ctx context.Context) error {
 	if a.maxClients <= 0 {
 		return fmt.Errorf("--max-clients %d: must be above 0", a.maxClients)
 	}
-	listeners, err := a.listeners(token != "")
-	if err != nil {
-		return err
-	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	series := metrics.New("redlock")
 	locker, err := a.masters.Open(redlock.WithLogger(logger), redlock.WithObserver(series.Observer()))
 	if err != nil {
-		closeAll(listeners)
 		return err
 	}
 	series.Watch(locker)
-	served := agent.New(locker, agent.WithToken(token), agent.WithHosts(a.hosts...), agent.WithMaxClients(a.maxClients), agent.WithLogger(logger),
-		agent.WithObservers(series.Rule), agent.WithOther(forOperators(locker, series, logger)))
 	ctx, stop := untilSignaled(ctx)
 	defer stop()
+	listeners, operators, err := a.listeners(token != "")
+	if err != nil {
+		return errors.Join(err, locker.Close())
+	}
+	seen := console.New(func() []*redlock.Locker { return []*redlock.Locker{locker} }, console.WithHosts("*"), console.WithLogger(logger)) // the agent checks the Host
+	served := agent.New(locker, agent.WithToken(token), agent.WithHosts(a.hosts...), agent.WithMaxClients(a.maxClients), agent.WithLogger(logger),
+		agent.WithObservers(series.Rule), agent.WithOther(beside(series, forClients(seen))))
 	for _, l := range listeners {
 		logger.Info("agent serves", "network", l.Addr().Network(), "address", l.Addr().String())
+		if u, ok := l.(*unixSocket); ok {
+			defer u.watch(func() {
+				logger.Info("another agent has taken the socket: this one serves those who hold locks to their end", "address", u.path)
+				served.Retire()
+			})()
+		}
+	}
+	if operators != nil {
+		logger.Info("agent serves operators", "address", operators.Addr().String())
+		server := &http.Server{Handler: beside(series, seen), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			if err := server.Serve(operators); !errors.Is(err, http.ErrServerClosed) {
+				logger.Error("operators are not served any more", "err", err)
+			}
+		}()
+		defer func() { _ = server.Close(); <-ended }()
 	}
 	notifySystemd("READY=1")
 	if err := served.Serve(ctx, a.grace, listeners...); err != nil {
@@ -127,16 +151,28 @@ func untilSignaled(ctx context.Context) (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// forOperators has the metrics and the console.
-func forOperators(locker *redlock.Locker, series *metrics.Metrics, logger *slog.Logger) http.Handler {
+// beside has the metrics, and the console or a part of it.
+func beside(series *metrics.Metrics, seen http.Handler) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(series, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	mux.Handle("/console/", http.StripPrefix("/console", console.New(func() []*redlock.Locker { return []*redlock.Locker{locker} },
-		console.WithHosts("*"), // the agent checks it
-		console.WithLogger(logger))))
+	mux.Handle("/console/", http.StripPrefix("/console", seen))
 	return mux
+}
+
+// forClients is the part of the console that is for whoever may lock: how the masters are, and who has a key that is named.
+func forClients(all http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet && (r.URL.Path == "/masters" || r.URL.Path == "/locks" && r.URL.Query().Get("key") != "") {
+			all.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusForbidden)
+		_ = json.NewEncoder(w).Encode(console.Problem{Title: "For operators", Status: http.StatusForbidden, // the client may have left
+			Detail: "to list keys and to release locks of others is for operators: start the agent with --operators unix:/path, and ask at that socket"})
+	})
 }
 
 // token returns the token that clients must send, or "".
@@ -155,28 +191,51 @@ func (a *agentCommand) token() (string, error) {
 	return token, nil
 }
 
-// listeners returns the sockets that systemd has passed, or else those of --listen.
-func (a *agentCommand) listeners(hasToken bool) (all []net.Listener, err error) {
+// listeners returns the sockets that systemd has passed, or else those of --listen, and that for operators, or nil. The Unix sockets get
+// their names last, so that an agent which can't start takes nobody's place.
+func (a *agentCommand) listeners(hasToken bool) (all []net.Listener, operators net.Listener, err error) {
 	if all, err = systemdSockets(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	opened := slices.Clone(all)
+	defer func() {
+		if err != nil {
+			closeAll(opened)
+		}
+	}()
 	if len(all) == 0 {
 		for _, address := range a.listen {
 			l, err := a.open(address)
 			if err != nil {
-				closeAll(all)
-				return nil, fmt.Errorf("--listen %s: %w", address, err)
+				return nil, nil, fmt.Errorf("--listen %s: %w", address, err)
 			}
-			all = append(all, l)
+			all, opened = append(all, l), append(opened, l)
 		}
 	}
 	for _, l := range all {
 		if l.Addr().Network() != "unix" && !hasToken {
-			closeAll(all)
-			return nil, errors.New("an agent on a TCP address needs a token: set --token-file or REDLOCK_AGENT_TOKEN, or listen on a Unix socket")
+			return nil, nil, errors.New("an agent on a TCP address needs a token: set --token-file or REDLOCK_AGENT_TOKEN, or listen on a Unix socket")
 		}
 	}
-	return all, nil
+	if a.operators != "" {
+		path, ok := strings.CutPrefix(a.operators, "unix:")
+		if !ok || path == "" {
+			return nil, nil, fmt.Errorf("--operators %s: want unix:/path", a.operators)
+		}
+		rights := socketRights{mode: "0600", replace: a.socket.replace}
+		if operators, err = rights.listen(path); err != nil {
+			return nil, nil, fmt.Errorf("--operators %s: %w", a.operators, err)
+		}
+		opened = append(opened, operators)
+	}
+	for _, l := range opened {
+		if u, ok := l.(*unixSocket); ok {
+			if err := u.publish(); err != nil {
+				return nil, nil, fmt.Errorf("unix:%s: %w", u.path, err)
+			}
+		}
+	}
+	return all, operators, nil
 }
 
 func (a *agentCommand) open(address string) (net.Listener, error) {
@@ -188,6 +247,9 @@ func (a *agentCommand) open(address string) (net.Listener, error) {
 
 func closeAll(listeners []net.Listener) {
 	for _, l := range listeners {
+		if u, ok := l.(*unixSocket); ok {
+			u.abandon()
+		}
 		_ = l.Close()
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,14 +10,18 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"time"
 )
 
-// socketRights say who may connect to a Unix socket.
-type socketRights struct{ mode, group string }
+// socketRights say who may connect to a Unix socket, and whether it may take the place of one on which another process listens.
+type socketRights struct {
+	mode, group string
+	replace     bool
+}
 
-// listen makes a Unix socket, with its folder if need be, in place of one that nobody listens on any more. Nobody can connect before its rights are set, because it
-// gets its name only then.
-func (s socketRights) listen(path string) (net.Listener, error) {
+// listen makes a Unix socket, with its folder if need be. It has another name until publish gives it its own, so that nobody can connect
+// before its rights are set.
+func (s socketRights) listen(path string) (*unixSocket, error) {
 	mode, err := strconv.ParseUint(s.mode, 8, 32)
 	if err != nil || mode > 0o777 {
 		return nil, fmt.Errorf("mode %q: want octal digits such as 0660", s.mode)
@@ -27,38 +32,87 @@ func (s socketRights) listen(path string) (net.Listener, error) {
 			return nil, err
 		}
 	}
-	if c, err := net.Dial("unix", path); err == nil {
-		_ = c.Close()
-		return nil, errors.New("another process listens there")
+	if there, err := os.Lstat(path); err == nil && there.Mode().Type() != fs.ModeSocket {
+		return nil, errors.New("there is something else than a socket, which is left as it is: remove it, or name another path")
+	}
+	if !s.replace {
+		if c, err := net.Dial("unix", path); err == nil {
+			_ = c.Close()
+			return nil, errors.New("another process listens there: --replace takes its place")
+		}
 	}
 	if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("%w: make this folder, or name one where this user may write, as in --listen unix:/tmp/redlock.sock", err)
 	}
-	hidden := fmt.Sprintf("%s.%d", path, os.Getpid())
-	_ = os.Remove(hidden)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: hidden, Net: "unix"})
+	u := &unixSocket{path: path, name: fmt.Sprintf("%s.%d", path, os.Getpid())}
+	_ = os.Remove(u.name)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: u.name, Net: "unix"})
 	if err != nil {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false) // the next agent may have taken the name
+	u.Listener = l
 	if gid >= 0 {
-		err = os.Chown(hidden, -1, gid)
+		err = os.Chown(u.name, -1, gid)
 	}
-	if err := errors.Join(err, os.Chmod(hidden, os.FileMode(mode)), os.Rename(hidden, path)); err != nil {
+	if err = errors.Join(err, os.Chmod(u.name, os.FileMode(mode))); err == nil {
+		u.made, err = os.Lstat(u.name)
+	}
+	if err != nil {
+		u.abandon()
 		_ = l.Close()
-		_ = os.Remove(hidden)
 		return nil, err
 	}
-	return &renamed{l, path}, nil
+	return u, nil
 }
 
-// renamed is a listener whose socket has got another name.
-type renamed struct {
+// unixSocket is a listener whose socket gets its name when all is ready.
+type unixSocket struct {
 	net.Listener
-	path string
+	path string // that it is for
+	name string // that it has
+	made fs.FileInfo
 }
 
-func (r *renamed) Addr() net.Addr { return &net.UnixAddr{Name: r.path, Net: "unix"} }
+func (u *unixSocket) Addr() net.Addr { return &net.UnixAddr{Name: u.path, Net: "unix"} }
+
+func (u *unixSocket) publish() error {
+	if err := os.Rename(u.name, u.path); err != nil {
+		return err
+	}
+	u.name = u.path
+	return nil
+}
+
+// abandon removes the socket, unless another one has its name.
+func (u *unixSocket) abandon() {
+	if there, err := os.Lstat(u.name); err == nil && (u.made == nil || os.SameFile(there, u.made)) {
+		_ = os.Remove(u.name)
+	}
+}
+
+// watch calls replaced once another socket has taken the name, until stop is called.
+func (u *unixSocket) watch(replaced func()) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticker := time.NewTicker(time.Second)
+		defer ticker.Stop()
+		for {
+			if there, err := os.Lstat(u.path); err == nil && !os.SameFile(there, u.made) {
+				replaced()
+				return
+			}
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return func() { cancel(); <-ended }
+}
 
 func groupID(name string) (int, error) {
 	if id, err := strconv.Atoi(name); err == nil {
