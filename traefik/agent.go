@@ -1,10 +1,14 @@
 package traefik
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"fmt"
 	"log"
 	"net"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -18,9 +22,9 @@ type agent struct {
 	address string
 	network string // of its socket
 	target  string
-	secure  bool
-	local   bool   // it has the clock of this machine
-	head    string // of each request
+	secure  *tls.Config // nil: without TLS
+	local   bool        // it has the clock of this machine
+	head    string      // of each request
 
 	mu       sync.Mutex
 	idle     []*conn   // the one that was used last is the last
@@ -36,10 +40,18 @@ var (
 )
 
 // agentAt returns the agent at an address, which is the same for all middlewares with it.
-func agentAt(address, token string) (*agent, error) {
+func agentAt(address, token, ca string) (*agent, error) {
 	agentsMu.Lock()
 	defer agentsMu.Unlock()
-	id := address + "\x00" + token
+	pem := []byte{}
+	if ca != "" {
+		var err error
+		pem, err = os.ReadFile(ca)
+		if err != nil {
+			return nil, fmt.Errorf("ca: %w", err)
+		}
+	}
+	id := address + "\x00" + token + "\x00" + string(pem) // which may be renewed
 	if a := agents[id]; a != nil {
 		return a, nil
 	}
@@ -51,14 +63,25 @@ func agentAt(address, token string) (*agent, error) {
 	} else {
 		u, err := url.Parse(address)
 		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
-			return nil, errors.New("want unix:/path/to/socket, or http://host:port")
+			return nil, errors.New("want unix:/path/to/socket, http://host:port, or https://host:port")
 		}
-		a.secure = u.Scheme == "https"
+		if u.Scheme == "https" {
+			a.secure = &tls.Config{}
+		}
 		port := u.Port()
 		if port == "" {
 			port = u.Scheme
 		}
 		a.target = net.JoinHostPort(u.Hostname(), port)
+	}
+	if ca != "" {
+		if a.secure == nil {
+			return nil, errors.New("ca: want it with https://")
+		}
+		a.secure.RootCAs = x509.NewCertPool()
+		if !a.secure.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, errors.New("ca: the file has no certificate in PEM")
+		}
 	}
 	if strings.ContainsAny(token, "\r\n") {
 		return nil, errors.New("the token must be one line")

@@ -35,8 +35,8 @@ func (a *agent) dial(ctx context.Context) (*conn, error) {
 	defer cancel()
 	var c net.Conn
 	var err error
-	if a.secure {
-		c, err = (&tls.Dialer{}).DialContext(ctx, a.network, a.target)
+	if a.secure != nil {
+		c, err = (&tls.Dialer{Config: a.secure}).DialContext(ctx, a.network, a.target)
 	} else {
 		c, err = (&net.Dialer{}).DialContext(ctx, a.network, a.target)
 	}

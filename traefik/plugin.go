@@ -18,11 +18,14 @@ import (
 
 // Config has the settings of a middleware, as in Traefik's dynamic configuration.
 type Config struct {
-	// Agent is where the agent listens: unix:/path, or http://host:port. Default: unix:/run/redlock/redlock.sock
+	// Agent is where the agent listens: unix:/path, http://host:port, or https:// behind a proxy. Default: unix:/run/redlock/redlock.sock
 	Agent string `json:"agent,omitempty" yaml:"agent,omitempty" toml:"agent,omitempty"`
 	// Token is what an agent that listens on TCP asks for; TokenFile a file with it.
 	Token     string `json:"token,omitempty" yaml:"token,omitempty" toml:"token,omitempty"`
 	TokenFile string `json:"tokenFile,omitempty" yaml:"tokenFile,omitempty" toml:"tokenFile,omitempty"`
+
+	// CA is a file with the certificates, in PEM, of the authorities to trust for an agent at https://. Default: those of the system.
+	CA string `json:"ca,omitempty" yaml:"ca,omitempty" toml:"ca,omitempty"`
 
 	// Rule has all other settings, by name. The agent knows them, and says what is wrong with them.
 	Rule map[string]interface{} `json:"-" yaml:"-" toml:"-" mapstructure:",remain"`
@@ -61,7 +64,7 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	if err != nil {
 		return nil, err
 	}
-	a, err := agentAt(config.Agent, token)
+	a, err := agentAt(config.Agent, token, config.CA)
 	if err != nil {
 		return nil, fmt.Errorf("agent %q: %w", config.Agent, err)
 	}
