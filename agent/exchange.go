@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -34,6 +35,7 @@ type exchange struct {
 	mark     int64     // the newest, counted from 1; 0 is the request itself
 	received time.Time // when that had been received, at the latest
 	word     []byte    // the beginning of the last line of the body that isn't empty
+	most     int       // so much of it
 	wordEnds bool      // whether that line has ended
 	atEnd    bool      // of the body
 }
@@ -43,7 +45,7 @@ const moment = time.Second
 
 // newExchange returns the exchange of a request that has just arrived.
 func newExchange(w http.ResponseWriter, r *http.Request) *exchange {
-	x := &exchange{w: w, control: http.NewResponseController(w), conn: connOf(r), open: r.ContentLength < 0, lines: bufio.NewReaderSize(r.Body, 512), received: time.Now()}
+	x := &exchange{w: w, control: http.NewResponseController(w), conn: connOf(r), open: r.ContentLength < 0, lines: bufio.NewReaderSize(r.Body, 512), received: time.Now(), most: len(done) + 1}
 	_ = x.control.EnableFullDuplex()
 	ctx := r.Context()
 	if x.ended = ctx.Done(); x.open {
@@ -114,7 +116,7 @@ func (x *exchange) count(said []byte) (marks int64) {
 		case x.wordEnds:
 			x.word, x.wordEnds = x.word[:0], false
 		}
-		if len(x.word) < 2*len(done) {
+		if len(x.word) <= x.most { // one more says that there is more
 			x.word = append(x.word, c)
 		}
 	}
@@ -124,11 +126,15 @@ func (x *exchange) count(said []byte) (marks int64) {
 // done is the word with which a client ends its body whose work is done, so that it need not be done again in this period.
 const done = "done"
 
-// saidDone reports whether the last line that isn't empty is the word done.
-func (x *exchange) saidDone() bool {
+// saidDone reports whether the last line that isn't empty is the word done, or begins with it and a space: then it returns the rest.
+func (x *exchange) saidDone() (result []byte, said bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return string(x.word) == done
+	rest, said := bytes.CutPrefix(x.word, []byte(done))
+	if !said || len(rest) > 0 && rest[0] != ' ' || len(x.word) > x.most {
+		return nil, false
+	}
+	return bytes.TrimPrefix(rest, []byte(" ")), true
 }
 
 // newest returns the newest mark, and when it was received.

@@ -32,6 +32,7 @@ type lockRequest struct {
 	Heartbeat rule.Duration  `json:"heartbeat"` // 0: none
 	Linger    bool           `json:"linger"`    // whether the lease outlives a connection that ends without the end of the body
 	OncePer   rule.Duration  `json:"once_per"`  // the work, if the body ends with the word done; 0: whenever it is asked for
+	Once      rule.Duration  `json:"once"`      // the same, and how long the result is kept that follows the word
 
 	Most middleware.Concurrency `json:"concurrency"` // nil: 1
 }
@@ -47,6 +48,9 @@ func (a *Agent) serveLock(x *exchange, r *http.Request) error {
 		return err
 	}
 	x.lingers = request.Linger
+	if request.Once > 0 {
+		x.most = len(done) + 1 + maxLockLine
+	}
 	x.watch()
 	lock, err := a.take(x, request)
 	if err != nil {
@@ -54,10 +58,15 @@ func (a *Agent) serveLock(x *exchange, r *http.Request) error {
 	}
 	defer func() { _ = lock.Unlock() }()
 	s := &stream{exchange: x, lock: lock}
-	switch err := s.hold(request.slot(lock), time.Duration(request.Heartbeat)); {
-	case err != nil:
-	case request.OncePer > 0 && x.saidDone():
+	if err := s.hold(request.slot(lock), time.Duration(request.Heartbeat)); err != nil {
+		return nil
+	}
+	result, isDone := x.saidDone()
+	switch {
+	case isDone && request.OncePer > 0:
 		s.end(releasedFor(lock.UnlockDone()))
+	case isDone && request.Once > 0:
+		s.end(releasedFor(lock.UnlockWith(result, time.Duration(request.Once))))
 	default:
 		s.end(releasedFor(lock.Unlock()))
 	}
@@ -85,8 +94,8 @@ func readLockRequest(x *exchange) (*lockRequest, error) {
 		return nil, lineError(err)
 	}
 	request, err := parseLockRequest(text)
-	if err == nil && (request.Heartbeat != 0 || request.OncePer != 0) && !x.open {
-		err = errors.New("heartbeat and once_per: they need a body that is sent in chunks, and kept open for what the client says")
+	if err == nil && (request.Heartbeat != 0 || request.OncePer != 0 || request.Once != 0) && !x.open {
+		err = errors.New("heartbeat, once_per and once: they need a body that is sent in chunks, and kept open for what the client says")
 	}
 	if err != nil {
 		return nil, refuse(http.StatusBadRequest, "%v", err)
@@ -125,6 +134,12 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 			return nil, err
 		}
 	}
+	switch {
+	case request.Once < 0:
+		return nil, errors.New("once: must be above 0")
+	case request.Once > 0 && request.OncePer > 0:
+		return nil, errors.New("once and once_per: want one of them")
+	}
 	if request.Heartbeat < 0 {
 		return nil, errors.New("heartbeat: must be above 0")
 	}
@@ -159,6 +174,9 @@ func (a *Agent) take(x *exchange, request *lockRequest) (*redlock.Lock, error) {
 	if request.OncePer != 0 {
 		opts = append(opts, redlock.WithOncePer(time.Duration(request.OncePer)))
 	}
+	if request.Once != 0 {
+		opts = append(opts, redlock.WithRecall())
+	}
 	defer context.AfterFunc(a.stopping, func() { x.stopWait(errStopping) })()
 	lock, err := a.locker.LockAll(x.wait, request.Keys, opts...)
 	switch cause := context.Cause(x.wait); {
@@ -167,7 +185,7 @@ func (a *Agent) take(x *exchange, request *lockRequest) (*redlock.Lock, error) {
 	case cause == errStopping:
 		return nil, errStopping
 	case errors.Is(err, redlock.ErrDone):
-		return nil, errDone
+		return nil, doneProblem(err)
 	case !isOfLock(err):
 		return nil, refuse(http.StatusBadRequest, "%s", strings.TrimPrefix(err.Error(), "redlock: "))
 	}

@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -366,6 +367,34 @@ func TestOncePer(t *testing.T) {
 	}
 	requireFree(t, locker, "k") // for who doesn't ask whether it is done
 	for _, wrong := range []string{`{"key":"k","once_per":"1ms"}`, `{"keys":["k","l"],"once_per":"1h"}`} {
+		if h := post(t, client, "/v1/lock", wrong); h.response.StatusCode != http.StatusBadRequest {
+			t.Errorf("%s: %s", wrong, h.response.Status)
+		}
+	}
+}
+
+// TestOnce: the result that follows the word done is the answer to whoever asks for the same work, however long it is.
+func TestOnce(t *testing.T) {
+	locker := newLocker(t, live)
+	client := serve(t, "unix", agent.New(locker))
+	for _, result := range []string{`{"paid":1}`, "", strings.Repeat("x", 60<<10)} {
+		key := fmt.Sprint("k", len(result))
+		body := `{"key":"` + key + `","once":"1h"}`
+		h := post(t, client, "/v1/lock", body)
+		h.first()
+		_, _ = io.WriteString(h.body, "\ndone "+result+"\n\n")
+		if last := h.end(); last.Released == nil || !*last.Released {
+			t.Errorf("last line %+v", last)
+		}
+		late := post(t, client, "/v1/lock", body)
+		var problem struct{ Result *string }
+		err := json.NewDecoder(late.response.Body).Decode(&problem)
+		if got := late.response; err != nil || got.StatusCode != http.StatusConflict || got.Header.Get("Redlock-Outcome") != "done" || problem.Result == nil || *problem.Result != result {
+			t.Errorf("after the work was done: %s, %v, %v", got.Status, got.Header, err)
+		}
+		late.close()
+	}
+	for _, wrong := range []string{`{"key":"k","once":"1h","once_per":"1h"}`, `{"keys":["k","l"],"once":"1h"}`, `{"key":"k","once":"-1s"}`} {
 		if h := post(t, client, "/v1/lock", wrong); h.response.StatusCode != http.StatusBadRequest {
 			t.Errorf("%s: %s", wrong, h.response.Status)
 		}

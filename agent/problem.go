@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"unicode/utf8"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -18,6 +19,8 @@ type problem struct {
 	Status int    `json:"status"`
 	Detail string `json:"detail"`
 
+	Result *string `json:"result,omitempty"` // of work that is done once; nil for none
+
 	outcome string // for the header Redlock-Outcome; "" if it is about the client itself
 }
 
@@ -27,8 +30,15 @@ func refuse(status int, format string, values ...any) *problem {
 	return &problem{Title: http.StatusText(status), Status: status, Detail: fmt.Sprintf(format, values...)}
 }
 
-// errDone is the problem of a client whose work another has done in this period.
-var errDone = &problem{Title: "The work is done", Status: http.StatusConflict, Detail: "it was done in this period", outcome: "done"}
+// doneProblem is the problem of a client whose work another has done, with the result if there is one.
+func doneProblem(err error) *problem {
+	p := &problem{Title: "The work is done", Status: http.StatusConflict, Detail: "it was done in this period", outcome: "done"}
+	var done *redlock.DoneError
+	if errors.As(err, &done) && utf8.Valid(done.Result) {
+		p.Detail, p.Result = "its result is remembered", new(string(done.Result))
+	}
+	return p
+}
 
 // write answers with the problem. The header Redlock-Agent-Error tells a gateway that it isn't about the gateway's own client.
 func (p *problem) write(w http.ResponseWriter) {

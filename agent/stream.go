@@ -197,7 +197,7 @@ func releasedFor(err error) releasedLine {
 	switch {
 	case err == nil:
 		return releasedLine{Released: true}
-	case errors.Is(err, redlock.ErrNoQuorum):
+	case errors.Is(err, redlock.ErrNoQuorum), errors.Is(err, redlock.ErrNoRoom):
 		return releasedLine{true, true, "too few masters have confirmed the release, and what was to be remembered: the key is free when the ttl is over, at the latest"}
 	}
 	return releasedLine{Detail: "the lock had ended before: the work may have overlapped with another holder's"}
