@@ -154,7 +154,7 @@ func (w *awaiting) tell(ctx context.Context) (stop func()) {
 			switch {
 			case ctx.Err() != nil:
 				return
-			case len(status.Masters) == 0, status.Err != nil, w.connects(status):
+			case len(status.Masters) == 0, w.connects(status):
 			case status.Ready():
 				since = time.Time{}
 				if missing != "" {
@@ -227,8 +227,11 @@ func (w *awaiting) tellHolder(ctx context.Context) {
 	}
 }
 
-// absent says which masters have no vote, and why.
+// absent says which masters have no vote, and why, or why none counts.
 func absent(status redlock.Status) string {
+	if status.Err != nil {
+		return status.Err.Error()
+	}
 	var each []string
 	for _, m := range status.Masters {
 		if m.State != redlock.MasterAvailable {
@@ -240,7 +243,7 @@ func absent(status redlock.Status) string {
 
 // absence is what makes one absence of masters another one: which have no vote, and whether it is known until when.
 func absence(status redlock.Status) string {
-	var each []string
+	each := []string{fmt.Sprint(status.Err)}
 	for _, m := range status.Masters {
 		switch m.State {
 		case redlock.MasterAvailable:
