@@ -69,9 +69,10 @@ clients: redis-server ## Install the languages of clients/ and Laravel (apt-get)
 	@if ! { command -v php && ls /usr/sbin/php-fpm* && command -v node && command -v ruby && command -v python3 && command -v curl && php -m | grep -qx pdo_sqlite; } >/dev/null 2>&1; then \
 		$(APT) update && $(APT) install -y --no-install-recommends php-cli php-fpm php-sqlite3 nodejs ruby python3 curl; \
 	fi
-	@if ! dpkg -s php-laravel-framework >/dev/null 2>&1 && apt-cache show php-laravel-framework >/dev/null 2>&1; then \
-		$(APT) install -y --no-install-recommends php-laravel-framework; \
-	fi
+	@for package in php-laravel-framework php-symfony-lock; do \
+		if ! dpkg -s $$package >/dev/null 2>&1 && apt-cache show $$package >/dev/null 2>&1; then $(APT) install -y --no-install-recommends $$package; fi; \
+	done
+	@if command -v mypy >/dev/null; then mypy --strict --cache-dir /dev/null clients/python/redlock.py; fi
 	CLIENTS=required go test -count 1 -parallel 6 -timeout 10m ./clients
 	cd test && CLIENTS=required go test -count 1 -timeout 10m -v -run '^(TestLockInPHP|TestLaravel)$$' ./e2e
 

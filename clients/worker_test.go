@@ -80,12 +80,13 @@ type realAgent struct {
 	socket, address string
 	locker          *redlock.Locker
 	process         *os.Process // at the Unix socket
+	servers         []*redistest.Server
 }
 
 func startAgent(t *testing.T) *realAgent {
 	t.Helper()
 	servers := redistest.Start(t, 3)
-	a := &realAgent{socket: filepath.Join(t.TempDir(), "s"), address: fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t))}
+	a := &realAgent{servers: servers, socket: filepath.Join(t.TempDir(), "s"), address: fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t))}
 	var err error
 	a.locker, err = redlock.Open(redistest.URLs(servers), redlock.WithTimeout(time.Second), redlock.WithRestartGuard(0))
 	if err != nil {
@@ -279,43 +280,56 @@ func TestClientLoses(t *testing.T) {
 	}
 }
 
-// TestClientRefused: who has the key, when to try again, no agent, and a wrong token.
-func TestClientRefused(t *testing.T) {
+// TestClientRenews: a lock is held across renewals, on the very keys that were asked for.
+func TestClientRenews(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t)
-	keys := []string{`"\'$(x)%s\\n`, "a\nb\t\x01\x7f", "ключ 🔑\u2028", " -n"}
-	busy, err := a.locker.LockAll(t.Context(), keys)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, language := range installed(t) {
-		for _, key := range keys {
-			if n, err := strconv.Atoi(a.start(t, language, "WAIT=0", "hold", key).expect(t, "refused ")); err != nil || n < 1 {
-				t.Errorf("%s: retry after %d, %v", language, n, err)
-			}
-		}
-		if hasTCP(language) {
-			a.start(t, language, "WAIT=0.01 ADDRESS="+a.address+" TOKEN=secret", "hold", keys[0]).expect(t, "refused ")
-			a.start(t, language, "WAIT=1 ADDRESS="+a.address+" TOKEN=wrong", "hold", "k").expect(t, "error 401")
-		}
-		a.start(t, language, "WAIT=1 ADDRESS=/nonexistent/s", "hold", "k").expect(t, "error ")
-		w := a.start(t, language, "MAX_HOLD=2 WAIT=60", "hold", "k")
-		w.expect(t, "held ")
-		w.expect(t, "lost ")
-	}
-	if err := busy.Unlock(); err != nil {
-		t.Fatal(err)
-	}
+	keys := []string{`"\'$(x)%s\n`, "a\nb\t\x01\x7f", "ключ 🔑\u2028", " -n"}
 	for _, language := range installed(t) {
 		w := a.start(t, language, "TTL=4 WAIT=60", append([]string{"hold"}, keys...)...)
 		w.expect(t, "held ")
 		for range 3 { // several renewals
 			time.Sleep(time.Second)
-			if lock, err := a.locker.TryLock(t.Context(), keys[1]); err == nil {
-				t.Errorf("%s does not hold its lock", language)
-				_ = lock.Unlock()
+			for _, key := range keys {
+				if lock, err := a.locker.TryLock(t.Context(), key); err == nil {
+					t.Errorf("%s does not hold %q", language, key)
+					_ = lock.Unlock()
+				}
 			}
 		}
+		w.end(t)
+		w.expect(t, "done")
+	}
+}
+
+// TestClientReplaced: clients whose agent is replaced while they wait ask the one that takes its place.
+func TestClientReplaced(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t)
+	busy := make(map[string]*redlock.Lock)
+	waiting := make(map[string]*worker)
+	for _, language := range installed(t) {
+		lock, err := a.locker.Lock(t.Context(), language)
+		if err != nil {
+			t.Fatal(err)
+		}
+		busy[language], waiting[language] = lock, a.start(t, language, "WAIT=100", "hold", language)
+	}
+	for a.waiting(t) < len(waiting) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	cmd := exec.Command(program, "agent", "--replace", "--listen", "unix:"+a.socket)
+	cmd.Env = append(os.Environ(), "REDLOCK_MASTERS="+strings.Join(redistest.URLs(a.servers), ","), "REDLOCK_RESTART_GUARD=off", "REDLOCK_TIMEOUT=1s")
+	exited, err := redistest.StartProcess(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); <-exited })
+	for language, w := range waiting {
+		if err := busy[language].Unlock(); err != nil {
+			t.Error(err)
+		}
+		w.expect(t, "held ")
 		w.end(t)
 		w.expect(t, "done")
 	}

@@ -8,10 +8,15 @@
 //       lock.check();                                                  // throws LockLost if the lock isn't certain any more
 //     });
 //
+//     await agent.oncePer("report", 3600, report);   // once an hour, on one of all machines
+//     await agent.once("order:42", 86400, pay);      // and its value for a day to whoever asks later
+//     await using lock = await agent.lock("order:42", { signal });  // an AbortSignal ends the wait
+//
 // The lock is held until the function has ended, or until this process ends. Call lock.check() before whatever must not happen twice:
 // code that keeps the event loop busy gets no signal. docs/agent.md says how long a client may believe that it holds a lock.
 
 import http from "node:http";
+import { setTimeout as pause } from "node:timers/promises";
 
 /** The lock can't be had, or there is no agent. */
 export class LockError extends Error {
@@ -26,18 +31,36 @@ export class LockHeld extends LockError {
   }
 }
 
+/** Nobody gets locks now: too few masters answer, or the agent has no room or is about to stop. retryAfter is as in LockHeld. */
+export class LockUnavailable extends LockError {
+  constructor(text, retryAfter, moves = false) {
+    super(text);
+    this.retryAfter = retryAfter;
+    Object.defineProperty(this, "moves", { value: moves }); // whether another agent may answer the next request
+  }
+}
+
+/** The work of oncePer or once is done. result is what once remembers, as JSON. */
+export class LockDone extends LockError {
+  constructor(text, result) {
+    super(text);
+    this.result = result;
+  }
+}
+
 /** The lock was lost while it was held: the work may overlap with another holder's. */
 export class LockLost extends LockError {}
 
-const patience = 10_000; // ms, for a response of the agent, beyond the wait
 const patienceAtEnd = 5_000;
 const late = "the agent has not said in time that the lock is still held";
+const known = new Set(["wait", "ttl", "maxHold", "heartbeat", "label", "concurrency", "oncePer", "once", "signal"]);
 
-/** The agent at a Unix socket, or at host:port with its token. */
+/** The agent at a Unix socket, or at host:port with its token. patience is how long it may take to answer, beyond a wait, in seconds. */
 export class Agent {
-  constructor(address = "/run/redlock/redlock.sock", token = undefined) {
+  constructor(address = "/run/redlock/redlock.sock", token = undefined, { patience = 10 } = {}) {
     this.address = address;
     this.token = token;
+    this.patience = patience;
   }
 
   /** Run work with the lock on a key, or on the keys of a list, and return its value. */
@@ -47,22 +70,56 @@ export class Agent {
     try {
       value = await work(lock);
     } catch (error) {
-      await lock.unlock().catch(() => {});
+      await lock.unlock({ failed: true }).catch(() => {});
       throw error;
     }
-    await lock.unlock();
+    await lock.unlock({ value });
     return value;
   }
 
+  /** Call work with the lock unless it has succeeded in this period, on any machine. Return whether this call has. */
+  async oncePer(key, period, options, work = options) {
+    try {
+      await this.withLock(key, { ...(options === work ? {} : options), oncePer: period }, work);
+      return true;
+    } catch (error) {
+      if (error instanceof LockDone) return false;
+      throw error;
+    }
+  }
+
+  /** Return what work returns, as JSON has it, or has returned to whoever has called it within the time to keep; at most 64 KiB. */
+  async once(key, keep, options, work = options) {
+    try {
+      return await this.withLock(key, { ...(options === work ? {} : options), once: keep }, work);
+    } catch (error) {
+      if (error instanceof LockDone) return error.result ? JSON.parse(error.result) : undefined;
+      throw error;
+    }
+  }
+
   /** Take the lock: end it with unlock(), or have it by "await using". Times are in seconds. heartbeat, at least the ttl, frees the
-   * keys if this process is stopped, or its event loop is busy, for so long. concurrency is how many may hold the key at a time. */
-  lock(keys, { wait, ttl, maxHold, heartbeat, label, concurrency } = {}) {
-    const seconds = (value) => (value === undefined ? undefined : `${value}s`);
-    const ask = { keys: [keys].flat(), wait: seconds(wait), ttl: seconds(ttl), max_hold: seconds(maxHold), heartbeat: seconds(heartbeat), label, concurrency };
+   * keys if this process is stopped, or its event loop is busy, for so long. concurrency is how many may hold the key at a time. signal
+   * ends the wait. */
+  async lock(keys, options = {}) {
+    for (const name of Object.keys(options)) if (!known.has(name)) throw new TypeError(`there is no option ${name}: want ${[...known].join(", ")}`);
+    const { wait, ttl, maxHold, heartbeat, label, concurrency, oncePer, once, signal } = options;
+    const seconds = (value) => (value === undefined ? undefined : `${Number(value).toFixed(6)}s`);
+    const ask = { keys: [keys].flat(), ttl: seconds(ttl), max_hold: seconds(maxHold), heartbeat: seconds(heartbeat), label, concurrency, once_per: seconds(oncePer), once: seconds(once) };
     if (!ask.keys.every((key) => typeof key === "string" && Buffer.from(key).toString() === key)) {
       throw new TypeError("a key is a string of whole characters");
     }
-    return new Promise((had, refused) => new Lock(this, ask, wait, had, refused));
+    const until = wait === undefined ? undefined : performance.now() + wait * 1000;
+    for (;;) {
+      signal?.throwIfAborted();
+      const left = until === undefined ? undefined : Math.max(0, until - performance.now()) / 1000;
+      try {
+        return await new Promise((had, refused) => new Lock(this, { ...ask, wait: seconds(left) }, left, signal, had, refused));
+      } catch (error) {
+        if (!(error instanceof LockUnavailable) || !error.moves || left === 0) throw error;
+        await pause(Math.min(error.retryAfter, left ?? Infinity) * 1000, undefined, { signal });
+      }
+    }
   }
 }
 
@@ -83,8 +140,11 @@ class Lock {
   #had;
   #refused;
   #closed;
+  #ask;
+  #ignore = () => {}; // ends the listening to the signal of the caller
 
-  constructor(agent, ask, wait, had, refused) {
+  constructor(agent, ask, wait, signal, had, refused) {
+    this.#ask = ask;
     this.#had = had;
     this.#refused = refused;
     const colon = agent.address.lastIndexOf(":");
@@ -94,7 +154,16 @@ class Lock {
     const headers = { Host: "redlock", "Redlock-Agent": "1", "Content-Type": "application/json", "Transfer-Encoding": "chunked" };
     if (agent.token) headers.Authorization = `Bearer ${agent.token}`;
     this.#request = http.request({ ...to, method: "POST", path: "/v1/lock", headers, agent: false });
-    if (wait !== undefined) this.#timer = setTimeout(() => this.#fail("it does not answer in time"), wait * 1000 + patience);
+    if (wait !== undefined) this.#timer = setTimeout(() => this.#fail("it does not answer in time"), (wait + agent.patience) * 1000);
+    if (signal) {
+      const leave = () => {
+        this.#refused(signal.reason);
+        this.#had = undefined;
+        this.#fail("the wait was aborted");
+      };
+      signal.addEventListener("abort", leave, { once: true });
+      this.#ignore = () => signal.removeEventListener("abort", leave);
+    }
     this.#closed = new Promise((resolve) => {
       this.#request.on("error", (error) => this.#fail(error.message)).on("close", () => resolve(this.#fail("the connection has ended")));
     });
@@ -116,25 +185,28 @@ class Lock {
     if (!this.held) throw new LockLost(this.#lost ?? late);
   }
 
-  /** Release the lock, and throw LockLost if it had been lost. From now on it isn't held, and the signal is aborted. */
-  unlock() {
+  /** Release the lock, and throw LockLost if it had been lost. From now on it isn't held, and the signal is aborted. failed is for work of
+   * oncePer or once that is to be done again; value is what once remembers. */
+  unlock({ failed = false, value } = {}) {
     if (this.#unlocking === undefined) {
-      this.#unlocking = this.#unlock(this.#lost ?? (this.held ? undefined : late));
+      const word = failed ? "" : this.#ask.once_per ? "done" : this.#ask.once ? `done ${value === undefined ? "" : JSON.stringify(value)}` : "";
+      this.#unlocking = this.#unlock(this.#lost ?? (this.held ? undefined : late), word);
       this.#lose("it was released");
     }
     return this.#unlocking;
   }
 
-  async #unlock(lost) {
-    this.#request.end(); // the end of the body
+  async #unlock(lost, word) {
+    this.#request.end(word); // the end of the body
     const timer = setTimeout(() => this.#request.destroy(), patienceAtEnd);
     await this.#closed;
     clearTimeout(timer);
     if (lost || this.#released === false) throw new LockLost(lost ?? "the lock had ended before the end of the work");
   }
 
+  /** The end of a block doesn't say whether the work is done, for oncePer and once: unlock() does. */
   [Symbol.asyncDispose ?? Symbol("asyncDispose")]() {
-    return this.unlock();
+    return this.unlock({ failed: true });
   }
 
   async #answered(agent, response) {
@@ -147,7 +219,12 @@ class Lock {
     if (response.statusCode === 200) return;
     const problem = JSON.parse(text);
     const detail = problem.detail ?? problem.title;
-    throw response.statusCode === 423 ? new LockHeld(detail, Number(response.headers["retry-after"] ?? 1)) : new LockError(`${response.statusCode}: ${detail}`);
+    const after = Number(response.headers["retry-after"] ?? 1);
+    const outcome = response.headers["redlock-outcome"];
+    if (response.statusCode === 423) throw new LockHeld(detail, after);
+    if (outcome === "done") throw new LockDone(detail, problem.result);
+    if (response.statusCode === 503 || outcome === "no_quorum") throw new LockUnavailable(`${response.statusCode}: ${detail}`, after, response.statusCode === 503);
+    throw new LockError(`${response.statusCode}: ${detail}`);
   }
 
   /** Take a line. One that answers no new mark is answered with one: so the lines never count from long ago. */
@@ -169,6 +246,7 @@ class Lock {
     }
     if (this.#had && !this.held) return; // after a wait of many minutes, only the answer to the mark is new enough
     this.#watch();
+    this.#ignore();
     this.#had?.(this);
     this.#had = undefined;
   }
@@ -184,6 +262,7 @@ class Lock {
   #fail(reason) {
     clearTimeout(this.#timer);
     if (this.#lost !== undefined) return;
+    this.#ignore();
     this.#lose(reason.message ?? reason);
     if (this.#had) {
       this.#had = undefined;

@@ -1,12 +1,13 @@
 // Run by clients_test.go: takes a lock, and prints what becomes of it.
+import assert from "node:assert";
 import fs from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
-import { Agent, LockError, LockHeld, LockLost } from "./redlock.mjs";
+import { Agent, LockDone, LockError, LockHeld, LockLost, LockUnavailable } from "./redlock.mjs";
 
-const { ADDRESS, TOKEN, WAIT, TTL, MAX_HOLD, HEARTBEAT, CONCURRENCY, STOP } = process.env;
+const { ADDRESS, TOKEN, WAIT, TTL, MAX_HOLD, HEARTBEAT, CONCURRENCY, PATIENCE, STOP } = process.env;
 const [mode, ...keys] = process.argv.slice(2);
 const seconds = (text) => (text ? Number(text) : undefined);
-const agent = new Agent(ADDRESS, TOKEN || undefined);
+const agent = new Agent(ADDRESS, TOKEN || undefined, { patience: seconds(PATIENCE) ?? 10 });
 
 async function count(file) {
   const n = Number(fs.readFileSync(file, "utf8"));
@@ -27,9 +28,38 @@ async function hold(lock) {
   }
 }
 
+/** Try what only Node has. */
+async function own(key) {
+  await assert.rejects(agent.lock(key, { waits: 2 }), /there is no option waits/);
+  const lock = await agent.lock(key);
+  const controller = new AbortController();
+  const wait = agent.lock(key, { signal: controller.signal });
+  setTimeout(() => controller.abort(new Error("no more")), 50);
+  await assert.rejects(wait, /no more/);
+  await assert.rejects(agent.lock(key, { signal: AbortSignal.abort(new Error("never")) }), /never/);
+  await lock.unlock();
+  const again = await agent.lock(key, { signal: controller.signal.aborted ? undefined : controller.signal });
+  if (Symbol.asyncDispose) await again[Symbol.asyncDispose]();
+  else await again.unlock();
+  assert(!again.held && again.signal.aborted);
+}
+
+function work(lock) {
+  if (keys.length > 1) throw new LockError(keys[1]);
+  return { paid: lock.fence > 0 };
+}
+
 try {
   const options = { wait: seconds(WAIT), ttl: seconds(TTL), maxHold: seconds(MAX_HOLD), heartbeat: seconds(HEARTBEAT), concurrency: seconds(CONCURRENCY) };
-  if (mode === "count") for (let i = 0; i < 5; i++) await agent.withLock("counter", options, () => count(keys[0]));
+  if (mode === "own") await own(keys[0]);
+  else if (mode === "once_per") console.log(`ran ${await agent.oncePer(keys[0], 3600, options, work)}`);
+  else if (mode === "once") console.log(`value ${JSON.stringify(await agent.once(keys[0], 3600, options, work))}`);
+  else if (mode === "kept") {
+    const lock = await agent.lock(keys[0], options);
+    lock.check();
+    console.log(`held ${lock.fence}`);
+    await lock.unlock();
+  } else if (mode === "count") for (let i = 0; i < 5; i++) await agent.withLock("counter", options, () => count(keys[0]));
   else await agent.withLock(keys, options, hold);
   if (mode === "after") {
     await last.unlock();
@@ -40,6 +70,8 @@ try {
 } catch (error) {
   if (error instanceof LockHeld) console.log(`refused ${error.retryAfter}`);
   else if (error instanceof LockLost) console.log(`lost ${before} ${error.message}`);
+  else if (error instanceof LockUnavailable) console.log(`unavailable ${error.retryAfter}`);
+  else if (error instanceof LockDone) console.log(`already ${error.message}`);
   else if (error instanceof LockError) console.log(`error ${error.message}`);
   else throw error;
 }

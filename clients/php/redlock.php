@@ -10,6 +10,9 @@
  *         $lock->check();                                                // throws LockLost if the lock isn't certain any more
  *     }, wait: 2);                                                       // without wait: waits without limit; wait: 0 doesn't wait
  *
+ *     $agent->oncePer('report', 3600, report(...));                      // once an hour, on one of all machines
+ *     $agent->once('order:42', 86400, pay(...));                         // and its value for a day to whoever asks later
+ *
  * The lock is held until the function has returned, or until the script or the process ends; a child of pcntl_fork doesn't have it. PHP
  * does one thing at a time, so nothing tells of a loss by itself: call $lock->check() before whatever must not happen twice, and at times
  * during long work. A child or a command in the background that outlives a killed process keeps the lock: maxHold bounds that.
@@ -33,6 +36,29 @@ class LockHeld extends LockError
     }
 }
 
+/** Nobody gets locks now: too few masters answer, or the agent has no room or is about to stop. */
+class LockUnavailable extends LockError
+{
+    /**
+     * @param int $retryAfter when to try again, in seconds
+     * @param bool $moves whether another agent may answer the next request
+     */
+    public function __construct(string $text, public readonly int $retryAfter, public readonly bool $moves = false)
+    {
+        parent::__construct($text);
+    }
+}
+
+/** The work of oncePer or once is done. */
+class LockDone extends LockError
+{
+    /** @param ?string $result what once remembers, as JSON */
+    public function __construct(string $text, public readonly ?string $result)
+    {
+        parent::__construct($text);
+    }
+}
+
 /** The lock was lost while it was held: the work may overlap with another holder's. */
 class LockLost extends LockError
 {
@@ -41,15 +67,18 @@ class LockLost extends LockError
 /** The agent at a Unix socket, or at host:port with its token. */
 class Agent
 {
+    /** @param int|float $patience how long the agent may take to answer, beyond a wait, in seconds */
     public function __construct(
         public readonly string $address = '/run/redlock/redlock.sock',
         #[\SensitiveParameter] public readonly ?string $token = null,
+        public readonly int|float $patience = 10,
     ) {
     }
 
     /**
      * Runs $work with the lock on a key, or on several that are locked together, and returns its value. Times are in seconds.
-     * $concurrency is how many may hold the key at a time.
+     * $concurrency is how many may hold the key at a time. $oncePer has others get LockDone for the rest of a period in which $work has
+     * succeeded, and $once for so long, with the value that $work has returned.
      */
     public function withLock(
         string|array $keys,
@@ -59,19 +88,43 @@ class Agent
         int|float|null $maxHold = null,
         ?string $label = null,
         ?int $concurrency = null,
+        int|float|null $oncePer = null,
+        int|float|null $once = null,
     ): mixed {
-        $lock = $this->lock($keys, $wait, $ttl, $maxHold, $label, $concurrency);
+        $lock = $this->lock($keys, $wait, $ttl, $maxHold, $label, $concurrency, $oncePer, $once);
         try {
             $value = $work($lock);
+            $result = $once === null ? null : json_encode($value, JSON_THROW_ON_ERROR | JSON_UNESCAPED_UNICODE);
         } catch (\Throwable $error) {
             try {
-                $lock->release();
+                $lock->release(failed: true);
             } catch (LockLost) { // the work's own error says more
             }
             throw $error;
         }
-        $lock->release();
+        $lock->release(result: $result);
         return $value;
+    }
+
+    /** Calls $work with the lock unless it has succeeded in this period, on any machine. Says whether this call has. */
+    public function oncePer(string $key, int|float $period, callable $work, int|float|null $wait = null, int|float|null $ttl = null, int|float|null $maxHold = null, ?string $label = null): bool
+    {
+        try {
+            $this->withLock($key, $work, $wait, $ttl, $maxHold, $label, oncePer: $period);
+            return true;
+        } catch (LockDone) {
+            return false;
+        }
+    }
+
+    /** Returns what $work returns, as JSON has it, or has returned to whoever has called it within the time to keep; at most 64 KiB. */
+    public function once(string $key, int|float $keep, callable $work, int|float|null $wait = null, int|float|null $ttl = null, int|float|null $maxHold = null, ?string $label = null): mixed
+    {
+        try {
+            return $this->withLock($key, $work, $wait, $ttl, $maxHold, $label, once: $keep);
+        } catch (LockDone $done) {
+            return json_decode($done->result ?? 'null', true);
+        }
     }
 
     /** Takes the lock, which ends with release(), or when nothing refers to it any more. */
@@ -82,22 +135,34 @@ class Agent
         int|float|null $maxHold = null,
         ?string $label = null,
         ?int $concurrency = null,
+        int|float|null $oncePer = null,
+        int|float|null $once = null,
     ): Lock {
         $ask = ['keys' => array_map(strval(...), array_values((array) $keys))];
-        foreach (['wait' => $wait, 'ttl' => $ttl, 'max_hold' => $maxHold] as $name => $seconds) {
+        $until = $wait === null ? null : hrtime(true) / 1e9 + $wait;
+        foreach (['ttl' => $ttl, 'max_hold' => $maxHold, 'once_per' => $oncePer, 'once' => $once] as $name => $seconds) {
             if ($seconds !== null) {
                 $ask[$name] = sprintf('%.6Fs', $seconds);
             }
         }
         $ask += array_filter(['label' => $label, 'concurrency' => $concurrency], fn ($value) => $value !== null);
-        return new Lock($this, $ask, $wait);
+        while (true) {
+            $left = $until === null ? null : max(0, $until - hrtime(true) / 1e9);
+            try {
+                return new Lock($this, $left === null ? $ask : $ask + ['wait' => sprintf('%.6Fs', $left)], $left);
+            } catch (LockUnavailable $error) {
+                if (!$error->moves || $left !== null && $left <= 0) {
+                    throw $error;
+                }
+                usleep((int) (min($error->retryAfter, $left ?? INF) * 1e6));
+            }
+        }
     }
 }
 
 /** A lock that is held. */
 class Lock
 {
-    private const PATIENCE = 10; // seconds, for a response of the agent, beyond the wait
     private const PATIENCE_AT_END = 5;
     private const PATIENCE_IN_CHECK = 1;
 
@@ -116,19 +181,21 @@ class Lock
     private string $raw = ''; // what has come, in chunks
     private string $text = ''; // and without them
     private ?string $lost = null;
+    private string $word; // what ends a request whose work has succeeded
     private bool $asked = false; // whether this side has asked for the end
     private ?bool $released = null; // what the agent has said to that
 
     public function __construct(Agent $agent, #[\SensitiveParameter] array $ask, int|float|null $wait)
     {
         $this->pid = getmypid();
+        $this->word = isset($ask['once_per']) ? 'done' : (isset($ask['once']) ? 'done ' : '');
         $unix = $agent->address[0] === '/';
         $this->sent = [self::clocks()];
-        $this->connection = @stream_socket_client(($unix ? 'unix://' : 'tcp://') . $agent->address, $code, $text, self::PATIENCE);
+        $this->connection = @stream_socket_client(($unix ? 'unix://' : 'tcp://') . $agent->address, $code, $text, $agent->patience);
         if (!$this->connection) {
             throw new LockError("no agent at {$agent->address}: $text");
         }
-        stream_set_timeout($this->connection, $wait === null ? 10 ** 9 : (int) ceil($wait) + self::PATIENCE);
+        stream_set_timeout($this->connection, $wait === null ? 10 ** 9 : (int) ceil($wait + $agent->patience));
         $body = json_encode($ask, JSON_THROW_ON_ERROR | JSON_UNESCAPED_UNICODE) . "\n";
         $token = $agent->token === null ? '' : "Authorization: Bearer {$agent->token}\r\n";
         $this->write("POST /v1/lock HTTP/1.1\r\nHost: redlock\r\nRedlock-Agent: 1\r\nContent-Type: application/json\r\n{$token}"
@@ -136,7 +203,7 @@ class Lock
         $this->requireOk($agent->address);
         stream_set_blocking($this->connection, false);
         while (!isset($this->fence) || !$this->certain()) { // after a wait of many minutes, only the answer to the mark is new enough
-            $this->await(self::PATIENCE);
+            $this->await($agent->patience);
             if ($this->lost !== null) {
                 throw new LockError("the agent's response: {$this->lost}");
             }
@@ -173,8 +240,13 @@ class Lock
         }
     }
 
-    /** Releases the lock, and throws LockLost if it had been lost. */
-    public function release(): void
+    /**
+     * Releases the lock, and throws LockLost if it had been lost.
+     *
+     * @param bool $failed whether the work of oncePer or once is to be done again
+     * @param ?string $result what once remembers, as JSON
+     */
+    public function release(bool $failed = false, ?string $result = null): void
     {
         if ($this->disown()) {
             throw new LockLost($this->lost);
@@ -187,6 +259,10 @@ class Lock
         } finally {
             $lost = $this->lost;
             $this->asked = true;
+            if (!$failed && $this->word !== '') {
+                $word = $this->word . (string) $result;
+                $this->write(dechex(strlen($word)) . "\r\n{$word}\r\n");
+            }
             $this->write("0\r\n\r\n"); // the end of the request's body
             $until = hrtime(true) + self::PATIENCE_AT_END * 10 ** 9;
             while ($this->released === null && $this->lost === null && ($left = $until - hrtime(true)) > 0) {
@@ -264,8 +340,16 @@ class Lock
         }
         $problem = json_decode((string) stream_get_contents($this->connection, (int) ($header['content-length'] ?? 0)), true);
         $text = $problem['detail'] ?? $problem['title'] ?? '';
+        $after = (int) ($header['retry-after'] ?? 1);
+        $outcome = $header['redlock-outcome'] ?? '';
         if ($status === '423') {
-            throw new LockHeld($text, (int) ($header['retry-after'] ?? 1));
+            throw new LockHeld($text, $after);
+        }
+        if ($outcome === 'done') {
+            throw new LockDone($text, $problem['result'] ?? null);
+        }
+        if ($status === '503' || $outcome === 'no_quorum') {
+            throw new LockUnavailable("$status: $text", $after, $status === '503');
         }
         throw new LockError("$status: $text");
     }

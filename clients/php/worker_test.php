@@ -3,7 +3,7 @@
 require __DIR__ . '/redlock.php';
 
 $keys = array_slice($argv, 2);
-$agent = new Redlock\Agent(getenv('ADDRESS'), getenv('TOKEN') ?: null);
+$agent = new Redlock\Agent(getenv('ADDRESS'), getenv('TOKEN') ?: null, (float) (getenv('PATIENCE') ?: 10));
 $options = [];
 foreach (['wait' => 'WAIT', 'ttl' => 'TTL', 'maxHold' => 'MAX_HOLD'] as $name => $variable) {
     if (getenv($variable) != '') {
@@ -38,8 +38,30 @@ function split(Redlock\Lock $lock, string $how): bool
     return false;
 }
 
+/** Does the work of once_per and once, which fails if a reason is given. */
+$work = function (Redlock\Lock $lock) use ($keys): array {
+    if (count($keys) > 1) {
+        throw new Redlock\LockError($keys[1]);
+    }
+    return ['paid' => $lock->fence > 0];
+};
+
 try {
-    if ($argv[1] === 'count') {
+    if ($argv[1] === 'own') { // the adapters: Debian's packages have Symfony's and Laravel's
+        require __DIR__ . '/adapters_test.php';
+        adapters($agent, $keys[0]);
+    } elseif ($argv[1] === 'once_per') {
+        $ran = $agent->oncePer($keys[0], 3600, $work, ...$options) ? 'true' : 'false';
+        echo "ran $ran\n";
+    } elseif ($argv[1] === 'once') {
+        $value = json_encode($agent->once($keys[0], 3600, $work, ...$options));
+        echo "value $value\n";
+    } elseif ($argv[1] === 'kept') {
+        $lock = $agent->lock($keys[0], ...$options);
+        $lock->check();
+        echo "held {$lock->fence}\n";
+        $lock->release();
+    } elseif ($argv[1] === 'count') {
         for ($i = 0; $i < 5; $i++) {
             $agent->withLock('counter', function () use ($keys) {
                 $n = (int) file_get_contents($keys[0]);
@@ -72,6 +94,10 @@ try {
     echo "refused {$e->retryAfter}\n";
 } catch (Redlock\LockLost $e) {
     echo "lost $before {$e->getMessage()}\n";
+} catch (Redlock\LockUnavailable $e) {
+    echo "unavailable {$e->retryAfter}\n";
+} catch (Redlock\LockDone $e) {
+    echo "already {$e->getMessage()}\n";
 } catch (Redlock\LockError $e) {
     echo "error {$e->getMessage()}\n";
 }

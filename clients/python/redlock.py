@@ -1,4 +1,4 @@
-"""A lock of redlock's agent. Copy this file; it needs Python 3.9 and nothing else.
+"""Locks of redlock's agent. Copy this file; it needs Python 3.9 and nothing else. Its hints are complete: mypy and others read them.
 
     from redlock import Agent, LockHeld
 
@@ -7,21 +7,40 @@
         pay(fence=lock.fence)
         lock.check()                                 # raises LockLost if the lock isn't certain any more
 
+    @agent.lock("report", wait=0)                    # around each call of a function
+    def report(): ...
+
+    agent.once_per("report", 3600, report_with_lock) # once an hour, on one of all machines
+    agent.once("order:42", 86400, pay_with_lock)     # and its value for a day to whoever asks later
+
+    async with AsyncAgent().lock("order:42") as lock:
+        await pay(fence=lock.fence)
+
 The lock is held until the end of the block, or until this process ends; a child of os.fork doesn't have it. lock.check() and lock.held say
 whether it is still held: call one of them before whatever must not happen twice. docs/agent.md says how long a client may believe that.
 """
 
+from __future__ import annotations
+
+import asyncio
+import functools
 import json
 import os
 import socket
 import threading
 import time
 import weakref
+from typing import Any, Awaitable, Callable, Optional, TypeVar
+
+__all__ = ["Agent", "AsyncAgent", "LockDone", "LockError", "LockHeld", "LockLost", "LockUnavailable"]
+
+T = TypeVar("T")
+Seconds = Optional[float]
 
 _mine = threading.local()  # .locks are those that this thread has entered
-_connections = weakref.WeakSet()
-_PATIENCE = 10  # seconds, for a response of the agent, beyond the wait
-_BROKEN = (OSError, ValueError, LookupError, TypeError)  # what a response that breaks off, or is none, ends in
+_connections: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+_BROKEN = (OSError, EOFError, ValueError, LookupError, TypeError)  # what a response that breaks off, or is none, ends in
+_PATIENCE_AT_END = 5
 
 
 class LockError(Exception):
@@ -31,43 +50,123 @@ class LockError(Exception):
 class LockHeld(LockError):
     """Another holder has the lock. retry_after is when to try again, in seconds."""
 
-    def __init__(self, text, retry_after):
+    def __init__(self, text: str, retry_after: int) -> None:
         super().__init__(text)
         self.retry_after = retry_after
+
+
+class LockUnavailable(LockError):
+    """Nobody gets locks now: too few masters answer, or the agent has no room or is about to stop. retry_after is as in LockHeld."""
+
+    def __init__(self, text: str, retry_after: int, moves: bool = False) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
+        self._moves = moves  # whether another agent may answer the next request
+
+
+class LockDone(LockError):
+    """The work of once_per or once is done. result is what once remembers, as JSON."""
+
+    def __init__(self, text: str, result: Optional[str]) -> None:
+        super().__init__(text)
+        self.result = result
 
 
 class LockLost(LockError):
     """The lock was lost while it was held: the work may overlap with another holder's."""
 
 
-class Agent:
-    """The agent at a Unix socket, or at host:port with its token."""
+class _Base:
+    """The agent at a Unix socket, or at host:port with its token. patience is how long it may take to answer, beyond a wait, in seconds."""
 
-    def __init__(self, address="/run/redlock/redlock.sock", token=None):
-        self.address, self.token = address, token
+    def __init__(self, address: str = "/run/redlock/redlock.sock", token: Optional[str] = None, patience: float = 10) -> None:
+        self.address, self.token, self.patience = address, token, patience
 
-    def lock(self, *keys, wait=None, ttl=None, max_hold=None, heartbeat=None, label=None, concurrency=None):
-        """Return the lock on the keys, for a with statement. Times are in seconds.
+    def _ask(self, keys: tuple[str, ...], *, wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None, label: Optional[str] = None,
+             concurrency: Optional[int] = None, once_per: Seconds = None, once: Seconds = None) -> dict[str, Any]:
+        """Return what to ask for. Times are in seconds.
 
         heartbeat, at least the ttl, frees the keys if this process is stopped for so long. concurrency is how many may hold the key at a time.
+        once_per has others get LockDone for the rest of a period once a block has ended without an exception.
         """
-        ask = {"keys": list(keys)}
-        for name, seconds in (("wait", wait), ("ttl", ttl), ("max_hold", max_hold), ("heartbeat", heartbeat)):
+        ask: dict[str, Any] = {"keys": list(keys)}
+        for name, seconds in (("wait", wait), ("ttl", ttl), ("max_hold", max_hold), ("heartbeat", heartbeat), ("once_per", once_per), ("once", once)):
             if seconds is not None:
-                ask[name] = f"{seconds}s"
+                ask[name] = f"{seconds:f}s"
         for name, value in (("label", label), ("concurrency", concurrency)):
             if value is not None:
                 ask[name] = value
-        return Lock(self, ask, None if wait is None else wait + _PATIENCE)
+        return ask
 
-    def _connect(self):
+    def _request(self, ask: dict[str, Any], left: Seconds) -> bytes:
+        if left is not None:
+            ask = {**ask, "wait": f"{left:f}s"}
+        body = json.dumps(ask, ensure_ascii=False).encode() + b"\n"
+        head = ["POST /v1/lock HTTP/1.1", "Host: redlock", "Redlock-Agent: 1", "Content-Type: application/json", "Transfer-Encoding: chunked"]
+        if self.token:
+            head.append(f"Authorization: Bearer {self.token}")
+        return "\r\n".join(head).encode() + b"\r\n\r\n" + _chunk(body)
+
+    def _refusal(self, status: int, header: dict[str, str], text: bytes) -> LockError:
+        problem = json.loads(text)
+        why, after, outcome = problem.get("detail") or problem.get("title"), int(header.get("retry-after", 1)), header.get("redlock-outcome")
+        if status == 423:
+            return LockHeld(why, after)
+        if outcome == "done":
+            return LockDone(why, problem.get("result"))
+        if status == 503 or outcome == "no_quorum":
+            return LockUnavailable(f"{status}: {why}", after, status == 503)
+        return LockError(f"{status}: {why}")
+
+    def _require_agent(self, header: dict[str, str]) -> None:
+        if header.get("redlock-agent") != "1":
+            raise LockError(f"something else than an agent of version 1 answers at {self.address}")
+
+    def _to(self) -> tuple[socket.AddressFamily, Any]:
         if self.address.startswith("/"):
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            _connections.add(connection)
-            connection.connect(self.address)
-            return connection
+            return socket.AF_UNIX, self.address
         host, _, port = self.address.rpartition(":")
-        connection = socket.create_connection((host, int(port)), _PATIENCE)
+        return socket.AF_INET, (host.strip("[]"), int(port))
+
+
+class Agent(_Base):
+    __doc__ = _Base.__doc__
+
+    def lock(self, *keys: str, **options: Any) -> Lock:
+        """Return the lock on the keys, for with statements, acquire(), or as a decorator. Options, with times in seconds:
+
+        wait, ttl, max_hold, heartbeat, label, concurrency, once_per: docs/agent.md has them.
+        """
+        return Lock(self, self._ask(keys, **options), options.get("wait"))
+
+    def once_per(self, key: str, period: float, work: Callable[[Hold], Any], **options: Any) -> bool:
+        """Call work with the lock unless it has succeeded in this period, on any machine. Return whether this call has."""
+        try:
+            with self.lock(key, once_per=period, **options) as hold:
+                work(hold)
+        except LockDone:
+            return False
+        return True
+
+    def once(self, key: str, keep: float, work: Callable[[Hold], T], **options: Any) -> T:
+        """Return what work returns, as JSON has it, or has returned to whoever has called it within the time to keep; at most 64 KiB."""
+        try:
+            with self.lock(key, once=keep, **options) as hold:
+                value = work(hold)
+                hold._word = b"done " + json.dumps(value).encode()
+        except LockDone as e:
+            value = json.loads(e.result or "null")
+        return value
+
+    def _connect(self) -> socket.socket:
+        family, to = self._to()
+        if family == socket.AF_UNIX:
+            connection = socket.socket(family, socket.SOCK_STREAM)
+            _connections.add(connection)
+            connection.settimeout(self.patience)
+            connection.connect(to)
+            return connection
+        connection = socket.create_connection(to, self.patience)
         _connections.add(connection)
         return connection
 
@@ -75,21 +174,40 @@ class Agent:
 class Lock:
     """The lock of a with statement, or of several: each takes it anew, also at the same time in other threads."""
 
-    def __init__(self, agent, ask, patience):
-        self._agent, self._ask, self._patience = agent, ask, patience
-        self._holds = []
+    def __init__(self, agent: Agent, ask: dict[str, Any], wait: Seconds) -> None:
+        self._agent, self._ask, self._wait = agent, ask, wait
+        self._holds: list[Hold] = []
 
-    def __enter__(self):
-        hold = Hold(self._agent, self._ask, self._patience)
+    def __enter__(self) -> Hold:
+        hold = Hold(self._agent, self._ask, self._wait)
         self._holds.append(hold)
         return hold
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         hold = self._current()
         self._holds.remove(hold)
         hold._release(failed=kind is not None)
 
-    def _current(self):
+    def __call__(self, work: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(work)
+        def locked(*args: Any, **named: Any) -> T:
+            with self:
+                return work(*args, **named)
+        return locked
+
+    def acquire(self) -> bool:
+        """Take the lock, as a with statement does, and return whether it was had: False means that another has it."""
+        try:
+            self.__enter__()
+        except LockHeld:
+            return False
+        return True
+
+    def release(self, failed: bool = False) -> None:
+        """Release what acquire() has taken last in this thread. failed is for work of once_per that is to be done again."""
+        self.__exit__(LockError if failed else None, None, None)
+
+    def _current(self) -> Hold:
         """Return the hold of this thread's innermost with statement. A generator's may have been entered by another thread."""
         if not self._holds:
             raise LockLost("the lock is held in its with block only")
@@ -97,74 +215,55 @@ class Lock:
         return next((hold for hold in reversed(holds) if hold._thread == threading.get_ident()), holds[-1])
 
     @property
-    def held(self):
+    def held(self) -> bool:
         """As Hold.held, in this thread's with block."""
         return bool(self._holds) and self._current().held
 
-    def check(self):
+    def check(self) -> None:
         """As Hold.check, in this thread's with block."""
         self._current().check()
 
     @property
-    def fence(self):
+    def fence(self) -> int:
         """As Hold.fence, in this thread's with block."""
         return self._current().fence
 
     @property
-    def slot(self):
+    def slot(self) -> int:
         """As Hold.slot, in this thread's with block."""
         return self._current().slot
 
 
-class Hold:
-    """What a with block has. fence is a number that is larger than those of all holders before, of the slot if there are several: it is one from 0 on.
+class _Lease:
+    """What the agent has said of a lock. The process that took it alone has it."""
 
-    It belongs to the process that took it: in a child of os.fork or multiprocessing, held is false, and check() raises LockLost.
-    """
+    fence: int
+    slot: int
 
-    def __init__(self, agent, ask, patience):
-        self._agent, self._ask = agent, ask
-        self._pid, self._thread, self._mutex = os.getpid(), threading.get_ident(), threading.Lock()
-        self._refuse_own()
-        self._sent, self._mark, self._base, self._end = {0: _clocks()}, 0, 0, (0, 0)
-        self._lost = None  # why the lock is not held any more
-        self._asked, self._released = False, None  # whether this side has asked for the end, and what the agent has said to that
-        try:
-            self._connection = agent._connect()
-        except OSError as e:
-            raise LockError(f"no agent at {agent.address}: {e}") from None
-        try:
-            self._connection.settimeout(patience)
-            self._send_request()
-            self._lines = _Response(self._connection)
-            self._require_ok()
-            first = self._next()
-            self.fence, self.slot = first["fence"], first.get("slot", 0)
-            while not self.held:  # after a wait of many minutes, only the answer to the mark is new enough
-                self._next()
-            self._connection.settimeout(None)
-        except _BROKEN as e:
-            _close(self._connection)
-            raise LockError(f"no lock from the agent at {agent.address}: {e}") from None
-        except BaseException:
-            _close(self._connection)
-            raise
-        self._reader = threading.Thread(target=self._read, name="redlock", daemon=True)
-        self._reader.start()
-        self._siblings.append(self)
+    def __init__(self, ask: dict[str, Any]) -> None:
+        self._pid, self._mutex = os.getpid(), threading.Lock()
+        self._word = b"done" if "once_per" in ask else b""  # what ends a request whose work has succeeded
+        self._begin()
+
+    def _begin(self) -> None:
+        self._sent, self._end = {0: _clocks()}, (0.0, 0.0)  # when each mark was sent that is not answered yet; when the lease ends
+        self._mark = self._base = 0  # the newest that was sent, and the one that the newest line answers
+        self._lost: Optional[str] = None  # why the lock is not held any more
+        self._asked = False  # whether this side has asked for the end, and what the agent has said to that
+        self._released: Optional[bool] = None
 
     @property
-    def held(self):
+    def held(self) -> bool:
         """Whether the lock is certain now."""
         return self._doubt() is None
 
-    def check(self):
+    def check(self) -> None:
         """Raise LockLost unless the lock is certain now."""
         doubt = self._doubt()
         if doubt:
             raise LockLost(doubt)
 
-    def _doubt(self):
+    def _doubt(self) -> Optional[str]:
         """Return why the lock isn't certain now, or None."""
         if os.getpid() != self._pid:  # where the mutex may stay locked for ever
             return "the lock belongs to the process that took it, and not to its child"
@@ -173,88 +272,316 @@ class Hold:
                 return "the agent has not said in time that the lock is still held"
             return self._lost
 
-    def _refuse_own(self):
-        """Raise LockError if this thread holds one of the keys, and would wait for itself until that is lost."""
-        self._siblings = _mine.__dict__.setdefault("locks", [])
-        if self._ask.get("wait") == "0s" or self._ask.get("concurrency", 1) != 1:
-            return
-        for other in self._siblings:
-            if other._agent.address == self._agent.address and set(other._ask["keys"]) & set(self._ask["keys"]) and other.held:
-                raise LockError("this thread holds the lock itself, and would wait for itself: locks are not reentrant")
-
-    def _release(self, failed):
-        """Release the lock, in the process that took it. Raise LockLost if it had been lost, unless the work has failed anyway."""
-        doubt = self._doubt()
-        self._siblings.remove(self)
-        if os.getpid() == self._pid:
-            try:
-                self._connection.settimeout(5)
-                with self._mutex:
-                    self._asked, self._lost = True, self._lost or "it was released"
-                    self._connection.sendall(b"0\r\n\r\n")  # the end of the request's body
-                self._reader.join(5)
-            except OSError:
-                pass
-            _close(self._connection)
-        if not failed and (doubt or self._released is False):
-            raise LockLost(doubt or "the lock had ended before the end of the work")
-
-    def _send_request(self):
-        body = json.dumps(self._ask, ensure_ascii=False).encode() + b"\n"
-        head = ["POST /v1/lock HTTP/1.1", "Host: redlock", "Redlock-Agent: 1", "Content-Type: application/json", "Transfer-Encoding: chunked"]
-        if self._agent.token:
-            head.append(f"Authorization: Bearer {self._agent.token}")
-        self._connection.sendall("\r\n".join(head).encode() + b"\r\n\r\n%x\r\n%s\r\n" % (len(body), body))
-
-    def _require_ok(self):
-        response = self._lines
-        if response.header.get("redlock-agent") != "1":
-            raise LockError(f"something else than an agent of version 1 answers at {self._agent.address}")
-        if response.status == 200:
-            return
-        problem = json.loads(response.rest())
-        text = problem.get("detail") or problem.get("title")
-        if response.status == 423:
-            raise LockHeld(text, int(response.header.get("retry-after", 1)))
-        raise LockError(f"{response.status}: {text}")
-
-    def _next(self):
-        """Take the next line. A line that answers no new mark is answered with one: so the lines never count from long ago."""
-        line = json.loads(self._lines.line())
+    def _take(self, text: bytes, send: Callable[[bytes], Any]) -> dict[str, Any]:
+        """Take a line. A line that answers no new mark is answered with one: so the lines never count from long ago."""
+        line: dict[str, Any] = json.loads(text)
         with self._mutex:
             if "valid_ms" in line:
                 valid = line["valid_ms"] / 1000
-                self._end = tuple(clock + valid * 0.99 for clock in self._sent[line["mark"]])
+                monotonic, wall = self._sent[line["mark"]]
+                self._end = monotonic + valid * 0.99, wall + valid * 0.99
                 if line["mark"] > self._base:
                     self._base = line["mark"]
                     self._sent = {mark: sent for mark, sent in self._sent.items() if mark >= line["mark"]}
                 elif self._mark == self._base and not self._asked:
                     self._mark += 1
                     self._sent[self._mark] = _clocks()
-                    self._connection.sendall(b"1\r\n\n\r\n")
+                    send(b"1\r\n\n\r\n")
             if "lost" in line:
                 self._lost = line.get("detail") or line["lost"]
             self._released = line.get("released", self._released)
+            if "fence" in line:
+                self.fence, self.slot = line["fence"], line.get("slot", 0)
         return line
 
-    def _read(self):
-        """Read until the last line. An end that this side didn't ask for is a loss, whoever has asked for it."""
+    def _ends(self, failed: bool) -> bytes:
+        """Note that this side asks for the end, and return the end of the request's body. Callers hold the mutex."""
+        self._asked, self._lost = True, self._lost or "it was released"
+        return (b"" if failed or not self._word else _chunk(self._word)) + b"0\r\n\r\n"
+
+    def _ended(self, line: Any) -> None:
+        """Note that nothing more will come. An end that this side didn't ask for is a loss, whoever has asked for it."""
+        with self._mutex:
+            self._lost = self._lost or ("somebody else has ended it" if line is None else f"the connection to the agent has ended: {line}")
+
+    def _judge(self, failed: bool, doubt: Optional[str]) -> None:
+        if not failed and (doubt or self._released is False):
+            raise LockLost(doubt or "the lock had ended before the end of the work")
+
+
+class Hold(_Lease):
+    """What a with block has. fence is a number that is larger than those of all holders before, of the slot if there are several: it is one from 0 on.
+
+    It belongs to the process that took it: in a child of os.fork or multiprocessing, held is false, and check() raises LockLost.
+    """
+
+    def __init__(self, agent: Agent, ask: dict[str, Any], wait: Seconds) -> None:
+        super().__init__(ask)
+        self._agent, self._ask, self._thread = agent, ask, threading.get_ident()
+        self._refuse_own()
+        until = None if wait is None else time.monotonic() + wait
+        while True:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            try:
+                self._acquire(left)
+                break
+            except LockUnavailable as e:
+                if not e._moves or left == 0:
+                    raise
+                time.sleep(e.retry_after if left is None else min(e.retry_after, left))
+        self._reader = threading.Thread(target=self._read, name="redlock", daemon=True)
+        self._reader.start()
+        self._siblings.append(self)
+
+    def _acquire(self, left: Seconds) -> None:
+        self._begin()
+        try:
+            self._connection = self._agent._connect()
+        except OSError as e:
+            raise LockError(f"no agent at {self._agent.address}: {e}") from None
+        try:
+            self._connection.settimeout(None if left is None else left + self._agent.patience)
+            self._connection.sendall(self._agent._request(self._ask, left))
+            self._lines = _Response(self._connection)
+            self._agent._require_agent(self._lines.header)
+            if self._lines.status != 200:
+                raise self._agent._refusal(self._lines.status, self._lines.header, self._lines.rest())
+            self._next()
+            while not self.held:  # after a wait of many minutes, only the answer to the mark is new enough
+                self._next()
+            self._connection.settimeout(None)
+        except _BROKEN as e:
+            _close(self._connection)
+            raise LockError(f"no lock from the agent at {self._agent.address}: {e}") from None
+        except BaseException:
+            _close(self._connection)
+            raise
+
+    def _refuse_own(self) -> None:
+        """Raise LockError if this thread holds one of the keys, and would wait for itself until that is lost."""
+        self._siblings: list[Hold] = _mine.__dict__.setdefault("locks", [])
+        if float(self._ask.get("wait", "1s")[:-1]) == 0 or self._ask.get("concurrency", 1) != 1:
+            return
+        for other in self._siblings:
+            if other._agent.address == self._agent.address and set(other._ask["keys"]) & set(self._ask["keys"]) and other.held:
+                raise LockError("this thread holds the lock itself, and would wait for itself: locks are not reentrant")
+
+    def _release(self, failed: bool) -> None:
+        """Release the lock, in the process that took it. Raise LockLost if it had been lost, unless the work has failed anyway."""
+        doubt = self._doubt()
+        if self in self._siblings:
+            self._siblings.remove(self)
+        if os.getpid() == self._pid:
+            try:
+                self._connection.settimeout(_PATIENCE_AT_END)
+                with self._mutex:
+                    self._connection.sendall(self._ends(failed))
+                self._reader.join(_PATIENCE_AT_END)
+            except OSError:
+                pass
+            _close(self._connection)
+        self._judge(failed, doubt)
+
+    def _next(self) -> dict[str, Any]:
+        return self._take(self._lines.line(), self._connection.sendall)
+
+    def _read(self) -> None:
+        """Read until the last line."""
+        end = None
         try:
             while not self._next().keys() & {"released", "lost"}:
                 pass
-            end = "somebody else has ended it"
         except _BROKEN as e:
-            end = f"the connection to the agent has ended: {e}"
-        with self._mutex:
-            self._lost = self._lost or end
+            end = e
+        self._ended(end)
 
 
-def _clocks():
+class AsyncAgent(_Base):
+    """As Agent, for asyncio."""
+
+    def lock(self, *keys: str, **options: Any) -> AsyncLock:
+        """As Agent.lock, for async with, and around async functions."""
+        return AsyncLock(self, self._ask(keys, **options), options.get("wait"))
+
+    async def once_per(self, key: str, period: float, work: Callable[[AsyncHold], Awaitable[Any]], **options: Any) -> bool:
+        """As Agent.once_per."""
+        try:
+            async with self.lock(key, once_per=period, **options) as hold:
+                await work(hold)
+        except LockDone:
+            return False
+        return True
+
+    async def once(self, key: str, keep: float, work: Callable[[AsyncHold], Awaitable[T]], **options: Any) -> T:
+        """As Agent.once."""
+        try:
+            async with self.lock(key, once=keep, **options) as hold:
+                value = await work(hold)
+                hold._word = b"done " + json.dumps(value).encode()
+        except LockDone as e:
+            value = json.loads(e.result or "null")
+        return value
+
+
+class AsyncLock:
+    """As Lock: each async with takes it anew, also at the same time in other tasks."""
+
+    def __init__(self, agent: AsyncAgent, ask: dict[str, Any], wait: Seconds) -> None:
+        self._agent, self._ask, self._wait = agent, ask, wait
+        self._holds: list[tuple[Any, AsyncHold]] = []
+
+    async def __aenter__(self) -> AsyncHold:
+        hold = AsyncHold(self._agent, self._ask)
+        await hold._enter(self._wait)
+        self._holds.append((asyncio.current_task(), hold))
+        return hold
+
+    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
+        mine = self._current()
+        self._holds.remove(mine)
+        await mine[1]._release(failed=kind is not None)
+
+    def __call__(self, work: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+        @functools.wraps(work)
+        async def locked(*args: Any, **named: Any) -> T:
+            async with self:
+                return await work(*args, **named)
+        return locked
+
+    async def acquire(self) -> bool:
+        """As Lock.acquire."""
+        try:
+            await self.__aenter__()
+        except LockHeld:
+            return False
+        return True
+
+    async def release(self, failed: bool = False) -> None:
+        """As Lock.release, in this task."""
+        await self.__aexit__(LockError if failed else None, None, None)
+
+    def _current(self) -> tuple[Any, AsyncHold]:
+        if not self._holds:
+            raise LockLost("the lock is held in its with block only")
+        task = asyncio.current_task()
+        return next((hold for hold in reversed(self._holds) if hold[0] is task), self._holds[-1])
+
+    @property
+    def held(self) -> bool:
+        """As Lock.held, in this task."""
+        return bool(self._holds) and self._current()[1].held
+
+    def check(self) -> None:
+        """As Lock.check, in this task."""
+        self._current()[1].check()
+
+
+class AsyncHold(_Lease):
+    """What an async with block has: as Hold."""
+
+    def __init__(self, agent: AsyncAgent, ask: dict[str, Any]) -> None:
+        super().__init__(ask)
+        self._agent, self._ask = agent, ask
+
+    async def _enter(self, wait: Seconds) -> None:
+        until = None if wait is None else time.monotonic() + wait
+        while True:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            try:
+                await self._acquire(left)
+                break
+            except LockUnavailable as e:
+                if not e._moves or left == 0:
+                    raise
+                await asyncio.sleep(e.retry_after if left is None else min(e.retry_after, left))
+        self._reader = asyncio.ensure_future(self._read())
+
+    async def _acquire(self, left: Seconds) -> None:
+        self._begin()
+        patience, (family, to) = self._agent.patience, self._agent._to()
+        try:
+            if family == socket.AF_UNIX:
+                opening = asyncio.open_unix_connection(to)
+            else:
+                opening = asyncio.open_connection(*to)
+            self._in, self._out = await asyncio.wait_for(opening, patience)
+        except (OSError, asyncio.TimeoutError) as e:
+            raise LockError(f"no agent at {self._agent.address}: {e}") from None
+        _connections.add(self._out.get_extra_info("socket")._sock)
+        try:
+            self._out.write(self._agent._request(self._ask, left))
+            await asyncio.wait_for(self._first(), None if left is None else left + patience)
+        except (*_BROKEN, asyncio.TimeoutError) as e:
+            self._out.close()
+            raise LockError(f"no lock from the agent at {self._agent.address}: {e or 'it does not answer in time'}") from None
+        except BaseException:  # also when the task is canceled
+            self._out.close()
+            raise
+
+    async def _first(self) -> None:
+        status = int((await self._raw_line()).split()[1])
+        header = {}
+        while (line := await self._raw_line()):
+            name, _, value = line.decode("latin-1").partition(":")
+            header[name.lower()] = value.strip()
+        self._agent._require_agent(header)
+        if status != 200:
+            raise self._agent._refusal(status, header, await self._in.readexactly(int(header["content-length"])))
+        self._text = b""
+        await self._next()
+        while not self.held:
+            await self._next()
+
+    async def _raw_line(self) -> bytes:
+        line = await self._in.readline()
+        if not line.endswith(b"\n"):
+            raise EOFError("the connection has ended")
+        return line.strip()
+
+    async def _next(self) -> dict[str, Any]:
+        while b"\n" not in self._text:
+            size = int(await self._raw_line(), 16)
+            if size == 0:
+                raise EOFError("the stream has ended")
+            self._text += await self._in.readexactly(size)
+            await self._raw_line()
+        line, _, self._text = self._text.partition(b"\n")
+        return self._take(line, self._out.write)
+
+    async def _read(self) -> None:
+        end = None
+        try:
+            while not (await self._next()).keys() & {"released", "lost"}:
+                pass
+        except _BROKEN as e:
+            end = e
+        self._ended(end)
+
+    async def _release(self, failed: bool) -> None:
+        doubt = self._doubt()
+        if os.getpid() == self._pid:
+            try:
+                with self._mutex:
+                    self._out.write(self._ends(failed))
+                await asyncio.wait_for(asyncio.shield(self._reader), _PATIENCE_AT_END)
+            except (OSError, asyncio.TimeoutError):
+                pass
+            finally:
+                self._reader.cancel()
+                self._out.close()
+        self._judge(failed, doubt)
+
+
+def _chunk(text: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(text), text)
+
+
+def _clocks() -> tuple[float, float]:
     """Two clocks: the monotonic one stands still while a machine is suspended, and the other can be set."""
     return time.monotonic(), time.time()
 
 
-def _close(connection):
+def _close(connection: socket.socket) -> None:
     """Close a connection also if a child has a copy of it."""
     try:
         connection.shutdown(socket.SHUT_RDWR)
@@ -263,7 +590,7 @@ def _close(connection):
     connection.close()
 
 
-def _close_copies():
+def _close_copies() -> None:
     """Close, in a child, its copies of the connections: a child that outlives this process would keep the locks."""
     for connection in list(_connections):
         connection.close()
@@ -276,33 +603,33 @@ if hasattr(os, "register_at_fork"):
 class _Response:
     """A response of HTTP, as it comes. It has no file of the connection's: that has a mutex, which may stay locked in a child."""
 
-    def __init__(self, connection):
+    def __init__(self, connection: socket.socket) -> None:
         self._connection, self._raw, self._text = connection, b"", b""
         self.status = int(self._raw_line().split()[1])
-        self.header = {}
+        self.header: dict[str, str] = {}
         while (line := self._raw_line()):
             name, _, value = line.decode("latin-1").partition(":")
             self.header[name.lower()] = value.strip()
 
-    def _more(self):
+    def _more(self) -> None:
         part = self._connection.recv(65536)
         if not part:
             raise OSError("the connection has ended")
         self._raw += part
 
-    def _raw_line(self):
+    def _raw_line(self) -> bytes:
         while b"\n" not in self._raw:
             self._more()
         line, _, self._raw = self._raw.partition(b"\n")
         return line.strip()
 
-    def _raw_bytes(self, size):
+    def _raw_bytes(self, size: int) -> bytes:
         while len(self._raw) < size:
             self._more()
         part, self._raw = self._raw[:size], self._raw[size:]
         return part
 
-    def line(self):
+    def line(self) -> bytes:
         """Return the next line of a body in chunks."""
         while b"\n" not in self._text:
             size = int(self._raw_line(), 16)
@@ -313,6 +640,6 @@ class _Response:
         line, _, self._text = self._text.partition(b"\n")
         return line
 
-    def rest(self):
+    def rest(self) -> bytes:
         """Return a body with a length."""
         return self._raw_bytes(int(self.header["content-length"]))

@@ -1,13 +1,16 @@
 """Run by clients_test.go: takes a lock, and prints what becomes of it."""
 
+import asyncio
+import json
 import os
 import sys
+import threading
 import time
 
-from redlock import Agent, LockError, LockHeld, LockLost
+from redlock import Agent, AsyncAgent, LockDone, LockError, LockHeld, LockLost, LockUnavailable
 
 mode, *keys = sys.argv[1:]
-agent = Agent(os.environ["ADDRESS"], os.environ["TOKEN"] or None)
+agent = Agent(os.environ["ADDRESS"], os.environ["TOKEN"] or None, patience=float(os.environ.get("PATIENCE", "10")))
 options = {name: float(os.environ[name.upper()]) for name in ("wait", "ttl", "max_hold", "heartbeat") if os.environ.get(name.upper())}
 if os.environ.get("CONCURRENCY"):
     options["concurrency"] = int(os.environ["CONCURRENCY"])
@@ -35,8 +38,118 @@ def fork(lock, how):
     return False
 
 
+def own(key):
+    """Try what only Python has."""
+    shared, inside, most = agent.lock(key), [], []  # by threads
+
+    def enter():
+        for _ in range(3):
+            with shared:
+                inside.append(shared.fence)
+                most.append(len(inside))
+                shared.check()
+                time.sleep(0.01)
+                inside.remove(shared.fence)
+
+    threads = [threading.Thread(target=enter) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 9, most
+    with shared:  # in itself
+        try:
+            with agent.lock(key):
+                raise AssertionError("two have the lock")
+        except LockHeld:
+            raise
+        except LockError as e:
+            assert "itself" in str(e), e
+
+    @shared
+    def double(n):
+        assert shared.held
+        return 2 * n
+
+    assert double(2) == 4 and double.__name__ == "double"
+    assert shared.acquire() and shared.held
+    assert not agent.lock(key, wait=0).acquire()
+    shared.release()
+    asyncio.run(own_async(key))
+
+
+async def own_async(key):
+    agent = AsyncAgent(os.environ["ADDRESS"], os.environ["TOKEN"] or None)
+    lock, inside, most = agent.lock(key), [], []
+
+    async def enter():
+        for _ in range(3):
+            async with lock as hold:
+                inside.append(hold.fence)
+                most.append(len(inside))
+                hold.check()
+                lock.check()
+                await asyncio.sleep(0.01)
+                inside.remove(hold.fence)
+
+    await asyncio.gather(*(enter() for _ in range(3)))
+    assert most == [1] * 9, most
+    async with lock:
+        try:
+            async with agent.lock(key, wait=0):
+                raise AssertionError("two holders")
+        except LockHeld as e:
+            assert e.retry_after >= 1
+        waiter = asyncio.ensure_future(agent.lock(key).acquire())
+        await asyncio.sleep(0.05)
+        waiter.cancel()
+        await asyncio.gather(waiter, return_exceptions=True)
+
+    @lock
+    async def double(n):
+        assert lock.held
+        return 2 * n
+
+    assert await double(2) == 4
+    assert not lock.held
+    ran = []
+
+    async def work(hold):
+        ran.append(hold.fence)
+        return {"n": 1}
+
+    assert await agent.once_per(key + "per", 3600, work) and not await agent.once_per(key + "per", 3600, work)
+    assert await agent.once(key + "once", 3600, work) == await agent.once(key + "once", 3600, work) == {"n": 1}
+    assert len(ran) == 2, ran
+    try:
+        async with agent.lock(key, max_hold=0.5) as hold:
+            while hold.held:
+                await asyncio.sleep(0.02)
+        raise AssertionError("the loss is silent")
+    except LockLost as e:
+        assert "max_hold" in str(e), e
+
+
+def work(hold):
+    if len(keys) > 1:
+        raise LockError(keys[1])
+    return {"paid": hold.fence > 0}
+
+
 try:
-    if mode == "count":
+    if mode == "own":
+        own(keys[0])
+    elif mode == "once_per":
+        print("ran", str(agent.once_per(keys[0], 3600, work, **options)).lower())
+    elif mode == "once":
+        print("value", json.dumps(agent.once(keys[0], 3600, work, **options), separators=(",", ":")))
+    elif mode == "kept":
+        lock = agent.lock(keys[0], **options)
+        lock.acquire()
+        lock.check()
+        print("held", lock.fence)
+        lock.release()
+    elif mode == "count":
         for _ in range(5):
             with agent.lock("counter", **options):
                 with open(keys[0]) as file:
@@ -61,5 +174,9 @@ except LockHeld as e:
     print("refused", e.retry_after)
 except LockLost as e:
     print("lost", before, e)
+except LockUnavailable as e:
+    print("unavailable", e.retry_after)
+except LockDone as e:
+    print("already", e)
 except LockError as e:
     print("error", e)

@@ -8,6 +8,10 @@
 #       lock.check                                           # raises RedlockAgent::LockLost if the lock isn't certain any more
 #     end
 #
+#     lock = agent.lock("order:42")                          # without a block: until lock.unlock
+#     agent.once_per("report", 3600) { report }              # once an hour, on one of all machines
+#     agent.once("order:42", 86_400) { pay }                 # and its value for a day to whoever asks later
+#
 # The lock is held until the end of the block, or until this process ends; a child of fork doesn't have it. lock.check and lock.held? say
 # whether it is still held: call one of them before whatever must not happen twice. docs/agent.md says how long a client may believe that.
 
@@ -29,40 +33,100 @@ class RedlockAgent
     end
   end
 
+  # Nobody gets locks now: too few masters answer, or the agent has no room or is about to stop. retry_after is as in LockHeld.
+  class LockUnavailable < LockError
+    attr_reader :retry_after, :moves # whether another agent may answer the next request
+
+    def initialize(text, retry_after, moves)
+      super(text)
+      @retry_after = retry_after
+      @moves = moves
+    end
+  end
+
+  # The work of once_per or once is done. result is what once remembers, as JSON.
+  class LockDone < LockError
+    attr_reader :result
+
+    def initialize(text, result)
+      super(text)
+      @result = result
+    end
+  end
+
   # The lock was lost while it was held: the work may overlap with another holder's.
   class LockLost < LockError; end
 
-  PATIENCE = 10 # seconds, for a response of the agent, beyond the wait
   PATIENCE_AT_END = 5
 
-  attr_reader :address, :token
+  attr_reader :address, :token, :patience
 
-  def initialize(address = "/run/redlock/redlock.sock", token: nil)
+  # patience is how long the agent may take to answer, beyond a wait, in seconds.
+  def initialize(address = "/run/redlock/redlock.sock", token: nil, patience: 10)
     @address = address
     @token = token
+    @patience = patience
   end
 
-  # Runs the block with the lock on the keys, and returns its value. Times are in seconds. heartbeat, at least the ttl, frees the keys if
-  # this process is stopped for so long. concurrency is how many may hold the key at a time.
-  def lock(*keys, wait: nil, ttl: nil, max_hold: nil, heartbeat: nil, label: nil, concurrency: nil)
-    times = { wait: wait, ttl: ttl, max_hold: max_hold, heartbeat: heartbeat }.compact.transform_values { |seconds| "#{seconds}s" }
-    lock = Lock.new(self, { keys: keys.map { |key| key.encode(Encoding::UTF_8) }, label: label, concurrency: concurrency, **times }.compact, wait && wait + PATIENCE)
+  # Runs the block with the lock on the keys, and returns its value; without a block it returns the lock. Times are in seconds. heartbeat, at
+  # least the ttl, frees the keys if this process is stopped for so long. concurrency is how many may hold the key at a time. once_per has
+  # others get LockDone for the rest of a period in which the block has succeeded, and once for so long, with the block's value.
+  def lock(*keys, wait: nil, ttl: nil, max_hold: nil, heartbeat: nil, label: nil, concurrency: nil, once_per: nil, once: nil)
+    times = { ttl: ttl, max_hold: max_hold, heartbeat: heartbeat, once_per: once_per, once: once }.compact.transform_values { |seconds| RedlockAgent.duration(seconds) }
+    lock = acquire({ keys: keys.map { |key| key.encode(Encoding::UTF_8) }, label: label, concurrency: concurrency, **times }.compact, wait)
+    return lock unless block_given?
+
     failed = false
     begin
-      yield lock
+      value = yield lock
+      result = once && JSON.generate(value)
+      value
     rescue Exception # whatever it is, it is raised again
       failed = true
       raise
     ensure
-      lost = lock.release
+      lost = lock.release(failed: failed, result: result)
       raise LockLost, lost if lost && !failed
     end
   end
 
+  # Calls the block with the lock unless it has succeeded in this period, on any machine. Returns whether this call has.
+  def once_per(key, period, **options, &work)
+    lock(key, once_per: period, **options, &work)
+    true
+  rescue LockDone
+    false
+  end
+
+  # Returns what the block returns, as JSON has it, or has returned to whoever has called it within the time to keep; at most 64 KiB.
+  def once(key, keep, **options, &work)
+    lock(key, once: keep, **options, &work)
+  rescue LockDone => e
+    e.result && JSON.parse(e.result)
+  end
+
+  def self.duration(seconds)
+    format("%.6fs", seconds)
+  end
+
   def connect
     host, _, port = @address.rpartition(":")
-    connection = @address.start_with?("/") ? UNIXSocket.new(@address) : Socket.tcp(host.delete("[]"), port.to_i, connect_timeout: PATIENCE)
+    connection = @address.start_with?("/") ? UNIXSocket.new(@address) : Socket.tcp(host.delete("[]"), port.to_i, connect_timeout: @patience)
     CONNECTIONS[connection] = connection
+  end
+
+  # Takes the lock, and asks again while another agent may take the place of this one.
+  private def acquire(ask, wait)
+    limit = wait && RedlockAgent.clocks[0] + wait
+    begin
+      left = limit && [0, limit - RedlockAgent.clocks[0]].max
+      Lock.new(self, left ? { **ask, wait: RedlockAgent.duration(left) } : ask, left && left + @patience)
+    rescue LockUnavailable => e
+      raise if !e.moves || left&.zero?
+
+      sleep [e.retry_after, left].compact.min
+      retry
+    end
   end
 
   CONNECTIONS = ObjectSpace::WeakMap.new
@@ -94,6 +158,7 @@ class RedlockAgent
       @mark = @base = 0 # the newest that was sent, and the one that the newest line answers
       @end = [0, 0]
       @text = "".b
+      @word = ask.key?(:once_per) ? "done" : ("done " if ask.key?(:once)) # what ends a request whose work has succeeded
       begin
         @connection = agent.connect
         ask_for(ask, patience)
@@ -116,8 +181,15 @@ class RedlockAgent
       raise LockLost, reason if reason
     end
 
+    # Releases the lock, and raises LockLost if it had been lost. failed is for work of once_per or once that is to be done again; result is
+    # what once remembers, as JSON.
+    def unlock(failed: false, result: nil)
+      lost = release(failed: failed, result: result)
+      raise LockLost, lost if lost
+    end
+
     # Releases the lock, in the process that took it, and returns why it was lost before, or nil.
-    def release
+    def release(failed: false, result: nil)
       reason = doubt
       return reason if Process.pid != @pid
 
@@ -125,6 +197,8 @@ class RedlockAgent
         @mutex.synchronize do
           @asked = true
           @lost ||= "it was released"
+          word = "#{@word}#{result}" if @word && !failed
+          @connection.write("#{word.bytesize.to_s(16)}\r\n#{word}\r\n") if word
           @connection.write("0\r\n\r\n") # the end of the request's body
         end
         @reader.join(PATIENCE_AT_END)
@@ -184,7 +258,11 @@ class RedlockAgent
 
       problem = JSON.parse(@connection.read(header["content-length"].to_i))
       text = problem["detail"] || problem["title"]
-      raise LockHeld.new(text, header.fetch("retry-after", 1).to_i) if status == "423"
+      after = header.fetch("retry-after", 1).to_i
+      outcome = header["redlock-outcome"]
+      raise LockHeld.new(text, after) if status == "423"
+      raise LockDone.new(text, problem["result"]) if outcome == "done"
+      raise LockUnavailable.new("#{status}: #{text}", after, status == "503") if status == "503" || outcome == "no_quorum"
 
       raise LockError, "#{status}: #{text}"
     end

@@ -2,7 +2,7 @@
 require_relative "redlock"
 $stdout.sync = true
 mode, *keys = ARGV.map { |argument| argument.dup.force_encoding("UTF-8") }
-agent = RedlockAgent.new(ENV["ADDRESS"], token: ENV["TOKEN"].to_s.empty? ? nil : ENV["TOKEN"])
+agent = RedlockAgent.new(ENV["ADDRESS"], token: ENV["TOKEN"].to_s.empty? ? nil : ENV["TOKEN"], patience: ENV.fetch("PATIENCE", "10").to_f)
 options = { wait: ENV["WAIT"], ttl: ENV["TTL"], max_hold: ENV["MAX_HOLD"], heartbeat: ENV["HEARTBEAT"] }.reject { |_, text| text.to_s.empty? }.transform_values(&:to_f)
 options[:concurrency] = ENV["CONCURRENCY"].to_i if ENV["CONCURRENCY"]
 before = 0
@@ -28,9 +28,29 @@ def split(lock, how)
   false
 end
 
+work = lambda do |lock|
+  raise RedlockAgent::LockError, keys[1] if keys.size > 1
+
+  { paid: lock.fence.positive? }
+end
+
 last = nil
 begin
-  if mode == "count"
+  if mode == "own" # what only Ruby has: the block's value, and its early end
+    raise "no value" unless agent.lock(keys[0]) { |lock| lock.held? && 1 } == 1
+
+    [1].each { agent.lock(keys[0]) { break } }
+    agent.lock(keys[0], wait: 60).unlock
+  elsif mode == "once_per"
+    puts "ran #{agent.once_per(keys[0], 3600, **options, &work)}"
+  elsif mode == "once"
+    puts "value #{JSON.generate(agent.once(keys[0], 3600, **options, &work))}"
+  elsif mode == "kept"
+    lock = agent.lock(keys[0], **options)
+    lock.check
+    puts "held #{lock.fence}"
+    lock.unlock
+  elsif mode == "count"
     5.times do
       agent.lock("counter", **options) do
         n = File.read(keys[0]).to_i
@@ -58,6 +78,10 @@ rescue RedlockAgent::LockHeld => e
   puts "refused #{e.retry_after}"
 rescue RedlockAgent::LockLost => e
   puts "lost #{before} #{e.message}"
+rescue RedlockAgent::LockUnavailable => e
+  puts "unavailable #{e.retry_after}"
+rescue RedlockAgent::LockDone => e
+  puts "already #{e.message}"
 rescue RedlockAgent::LockError => e
   puts "error #{e.message}"
 end

@@ -7,6 +7,7 @@
 #     -t SECONDS   the ttl                              (default: the agent's)
 #     -m SECONDS   how long the lock may be held        (default: without limit)
 #     -c NUMBER    how many may hold the key at a time  (default: 1)
+#     -p SECONDS   how long the agent may take to answer, beyond the wait (default: 10)
 #     -s SOCKET    the Unix socket of the agent         (default: /run/redlock/redlock.sock)
 #
 # The command has REDLOCK_FENCE in its environment: a number that is larger than those of all holders before; with -c REDLOCK_SLOT, too,
@@ -137,13 +138,13 @@ start() {
 
 # take takes a line that the agent has sent.
 take() {
+	[ "$agent" = 1 ] || fail 69 "something else than an agent of version 1 answers at $socket"
 	case $status,$1 in
 	200,*'"lost":'*)
 		field detail "$1"
 		lose "$field"
 		;;
 	200,*'"valid_ms":'*)
-		[ "$agent" = 1 ] || fail 69 "something else than an agent of version 1 answers at $socket"
 		field fence "$1"
 		[ -z "$field" ] || export REDLOCK_FENCE="$field"
 		field slot "$1"
@@ -159,20 +160,22 @@ take() {
 		case $status in
 		400) fail 64 "$field" ;;
 		423) fail 75 "$field; try again in $retry s" ;;
+		503) again="503: $field" ;; # another agent may take the place of this one
 		*) fail 69 "$status: $field" ;;
 		esac
 		;;
 	esac
 }
 
-usage='want redlock.sh [-w SECONDS] [-t SECONDS] [-m SECONDS] [-c NUMBER] [-s SOCKET] KEY... -- command [argument...]'
-socket=/run/redlock/redlock.sock ask='' wait='' keys='' held='' lost='' status='' agent='' retry=1 error='it says nothing' end=0
-while getopts w:t:m:c:s: option; do
+usage='want redlock.sh [-w SECONDS] [-t SECONDS] [-m SECONDS] [-c NUMBER] [-p SECONDS] [-s SOCKET] KEY... -- command [argument...]'
+socket=/run/redlock/redlock.sock patience=10 ask='' wait='' keys='' held='' lost='' until='' retry=1 error='it says nothing' end=0
+while getopts w:t:m:c:p:s: option; do
 	case $option in
-	w) wait=$OPTARG ask="$ask,\"wait\":\"${OPTARG}s\"" ;;
+	w) wait=$OPTARG ;;
 	t) ask="$ask,\"ttl\":\"${OPTARG}s\"" ;;
 	m) ask="$ask,\"max_hold\":\"${OPTARG}s\"" ;;
 	c) ask="$ask,\"concurrency\":$OPTARG" ;;
+	p) patience=$OPTARG ;;
 	s) socket=$OPTARG ;;
 	*) fail 64 "$usage" ;;
 	esac
@@ -193,15 +196,26 @@ exec 3<>"$pipe" 4<&0 5>"$pipe"
 rm "$pipe"
 trap 'finish 143' TERM
 now
-sent=$now
-(
-	trap '' INT TERM HUP # the lock ends after the command
-	exec curl -q -sSNi -w '\ngone\n' --noproxy '*' --connect-timeout 10 --unix-socket "$socket" -H 'Redlock-Agent: 1' -H Expect: \
-		-H 'Content-Type: application/json' -d "{\"keys\":[${keys#,}]$ask}" http://redlock/v1/lock
-) </dev/null >&5 2>&1 3<&- 4<&- 5>&- &
-curl=$!
-whole=${wait%%.*}
-[ -z "$wait" ] || set_timer $((now + (${whole:-0} + 11) * 100)) $((now + 10000000000)) # as patient as our other clients
+[ -z "$wait" ] || until=$((now + $(LC_ALL=C printf %.0f "${wait}e2")))
+
+# connect asks the agent in the background, for as long as may still be waited.
+connect() {
+	now
+	sent=$now status='' agent='' again='' waits=''
+	if [ -n "$until" ]; then
+		left=$((until - now))
+		[ "$left" -gt 0 ] || left=0
+		waits=",\"wait\":\"${left}0ms\""
+		set_timer $((now + left + patience * 100 + 100)) $((now + 10000000000)) # as patient as our other clients
+	fi
+	(
+		trap '' INT TERM HUP # the lock ends after the command
+		exec curl -q -sSNi -w '\ngone\n' --noproxy '*' --connect-timeout "$patience" --unix-socket "$socket" -H 'Redlock-Agent: 1' -H Expect: \
+			-H 'Content-Type: application/json' -d "{\"keys\":[${keys#,}]$ask$waits}" http://redlock/v1/lock
+	) </dev/null >&5 2>&1 3<&- 4<&- 5>&- &
+	curl=$!
+}
+connect
 
 return=$(printf '\r')
 while :; do
@@ -220,6 +234,13 @@ while :; do
 		}
 		;;
 	late | gone)
+		if [ "$line" = gone ] && [ -n "$again" ]; then
+			now
+			[ -z "$until" ] || [ "$now" -lt "$until" ] || fail 69 "$again"
+			sleep "$retry"
+			connect
+			continue
+		fi
 		[ "$line" = gone ] || error='it has not said in time that the lock is held'
 		[ -n "$held" ] || fail 69 "the agent at $socket: $error"
 		lose "the agent at $socket: $error"

@@ -6,7 +6,7 @@ shift
 OWN=$(mktemp -d)
 export OWN
 trap 'rm -r "$OWN"' EXIT
-run() { ./redlock.sh -s "$ADDRESS" ${WAIT:+-w "$WAIT"} ${TTL:+-t "$TTL"} ${MAX_HOLD:+-m "$MAX_HOLD"} ${CONCURRENCY:+-c "$CONCURRENCY"} "$@" 2>"$OWN/said"; }
+run() { ./redlock.sh -s "$ADDRESS" ${WAIT:+-w "$WAIT"} ${TTL:+-t "$TTL"} ${MAX_HOLD:+-m "$MAX_HOLD"} ${CONCURRENCY:+-c "$CONCURRENCY"} ${PATIENCE:+-p "$PATIENCE"} "$@" 2>"$OWN/said"; }
 if [ "$mode" = count ]; then
 	for _ in 1 2 3 4 5; do
 		run counter -- sh -c 'n=$(cat "$1"); sleep 0.002; printf %s $((n + 1)) >"$1"' sh "$1" || break

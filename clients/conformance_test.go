@@ -1,0 +1,136 @@
+// Package clients has nothing but the tests of the clients in other languages, which are files to be copied.
+package clients
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// conformance is a case of cases.json, which the clients of all languages run: worker_test.* in the folder of each is its driver.
+type conformance struct {
+	Name    string
+	Options string   // of the worker: OTHER and SILENT are sockets of a web server and of nobody who answers
+	Args    []string // KEY is a key of this case and language alone
+	TCP     bool     // over the address with a token
+	Poor    bool     // on an agent whose masters are down
+	Stop    bool     // whether it is told to end once it has printed its first line
+	Prints  []string // patterns of whole lines
+	Next    []string // the same after the first time; nil: Prints
+	Times   int      // how often it runs; 0: once
+	Not     []string // languages whose clients can't
+}
+
+// TestConformance runs the cases of cases.json in each language. After each run the key is free.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("cases.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []conformance
+	if err := json.Unmarshal(text, &cases); err != nil {
+		t.Fatal(err)
+	}
+	a, poor := startAgent(t), startAgent(t)
+	for _, s := range poor.servers[1:] {
+		s.Kill()
+	}
+	busy, err := a.locker.Lock(t.Context(), "busy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = busy.Unlock() }()
+	places := strings.NewReplacer("OTHER", otherServer(t), "SILENT", silentServer(t))
+	for _, language := range installed(t) {
+		for i, c := range cases {
+			if slices.Contains(c.Not, folder(language)) {
+				continue
+			}
+			t.Run(language+"/"+c.Name, func(t *testing.T) {
+				on, options := a, places.Replace(c.Options)
+				if c.TCP {
+					options = "TOKEN=secret " + options + " ADDRESS=" + a.address
+				}
+				if c.Poor {
+					on = poor
+				}
+				key := fmt.Sprint(language, i)
+				var args []string
+				for _, arg := range c.Args {
+					args = append(args, strings.ReplaceAll(arg, "KEY", key))
+				}
+				prints := c.Prints
+				for range max(c.Times, 1) {
+					w := on.start(t, language, options, args...)
+					for j, pattern := range prints {
+						line := w.expect(t, "")
+						if !regexp.MustCompile("^(?:" + pattern + ")$").MatchString(line) {
+							t.Fatalf("%q was printed, want %q", line, pattern)
+						}
+						if j == 0 && c.Stop {
+							w.end(t)
+						}
+					}
+					if c.Next != nil {
+						prints = c.Next
+					}
+				}
+				if key := args[len(args)-1]; !c.Poor && key != "busy" {
+					free, err := a.locker.Lock(t.Context(), key, redlock.WithWait(time.Minute))
+					if err != nil {
+						t.Fatalf("the key is not free: %v", err)
+					}
+					_ = free.Unlock()
+				}
+			})
+		}
+	}
+}
+
+// otherServer returns the socket of a server that is no agent.
+func otherServer(t *testing.T) string {
+	t.Helper()
+	return serveSocket(t, func(c net.Conn) {
+		_, _ = c.Read(make([]byte, 4096))
+		_, _ = fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 3\r\n\r\n{}\n")
+		_ = c.Close()
+	})
+}
+
+// silentServer returns the socket of a server that says nothing.
+func silentServer(t *testing.T) string {
+	t.Helper()
+	return serveSocket(t, func(c net.Conn) { t.Cleanup(func() { _ = c.Close() }) })
+}
+
+func serveSocket(t *testing.T, serve func(net.Conn)) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serve(c)
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close(); <-ended })
+	return path
+}

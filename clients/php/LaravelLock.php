@@ -1,0 +1,70 @@
+<?php
+
+namespace Redlock;
+
+use Illuminate\Cache\Lock as CacheLock;
+use Illuminate\Contracts\Cache\LockTimeoutException;
+
+/** A lock of LaravelStore. It ends with release(), after its seconds, or with the process. */
+class LaravelLock extends CacheLock
+{
+    private ?Lock $held = null;
+
+    public function __construct(private readonly Agent $agent, $name, $seconds, $owner = null)
+    {
+        parent::__construct($name, $seconds, $owner);
+    }
+
+    public function acquire()
+    {
+        return $this->take(0);
+    }
+
+    /** Waits in line, instead of asking again and again. */
+    public function block($seconds, $callback = null)
+    {
+        if (!$this->take($seconds)) {
+            throw new LockTimeoutException();
+        }
+        if (!is_callable($callback)) {
+            return true;
+        }
+        try {
+            return $callback();
+        } finally {
+            $this->release();
+        }
+    }
+
+    private function take(int|float $wait): bool
+    {
+        try {
+            $this->held = $this->agent->lock($this->name, $wait, maxHold: $this->seconds > 0 ? $this->seconds : null);
+            return true;
+        } catch (LockHeld) {
+            return false;
+        }
+    }
+
+    /** Says whether the lock was held until now. */
+    public function release()
+    {
+        [$lock, $this->held] = [$this->held, null];
+        try {
+            $lock?->release();
+            return $lock !== null;
+        } catch (LockLost) {
+            return false;
+        }
+    }
+
+    public function forceRelease()
+    {
+        throw new \BadMethodCallException('to release locks of others is for operators: redlock release');
+    }
+
+    protected function getCurrentOwner()
+    {
+        return $this->held !== null && $this->held->remaining() > 0 ? $this->owner : '';
+    }
+}

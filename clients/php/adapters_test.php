@@ -1,0 +1,59 @@
+<?php
+// Run by worker_test.php: tries the adapters with Symfony's and Laravel's classes where Debian's packages of them are installed.
+
+function adapters(Redlock\Agent $agent, string $key): void
+{
+    if (!is_file('/usr/share/php/Symfony/Component/Lock/autoload.php') || !is_file('/usr/share/php/Illuminate/Cache/autoload.php')) {
+        return; // not every release of Debian and Ubuntu has both
+    }
+    require '/usr/share/php/Symfony/Component/Lock/autoload.php';
+    require '/usr/share/php/Illuminate/Cache/autoload.php';
+    require __DIR__ . '/SymfonyStore.php';
+    require __DIR__ . '/LaravelStore.php';
+    require __DIR__ . '/LaravelLock.php';
+    symfony($agent, $key);
+    laravel($agent, $key);
+}
+
+function is(bool $so, string $what): void
+{
+    $so || throw new RuntimeException($what);
+}
+
+function symfony(Redlock\Agent $agent, string $key): void
+{
+    $factory = new Symfony\Component\Lock\LockFactory(new Redlock\SymfonyStore($agent, wait: 60));
+    $lock = $factory->createLock($key);
+    is($lock->acquire() && $lock->isAcquired() && !$lock->isExpired(), 'Symfony: a free key');
+    $lock->refresh();
+    $other = $factory->createLock($key);
+    is(!$other->acquire() && !$other->isAcquired(), 'Symfony: a key that is held');
+    $lock->release();
+    is(!$lock->isAcquired() && $other->acquire(true), 'Symfony: after the release');
+    $other->release();
+    $away = new Symfony\Component\Lock\LockFactory(new Redlock\SymfonyStore(new Redlock\Agent('/nonexistent/s')));
+    try {
+        $away->createLock($key)->acquire();
+        is(false, 'Symfony: a lock without an agent');
+    } catch (Symfony\Component\Lock\Exception\LockAcquiringException) {
+    }
+}
+
+function laravel(Redlock\Agent $agent, string $key): void
+{
+    $store = new Redlock\LaravelStore($agent, new Illuminate\Cache\ArrayStore());
+    $cache = new Illuminate\Cache\Repository($store);
+    $cache->put('n', 1, 60);
+    is($cache->get('n') === 1 && $cache->increment('n') === 2, 'Laravel: values');
+    $lock = $cache->lock($key, 60);
+    is($lock->get() && $lock->owner() !== '', 'Laravel: a free key');
+    is(!$cache->lock($key, 60)->get(), 'Laravel: a key that is held');
+    try {
+        $cache->lock($key, 60)->block(0);
+        is(false, 'Laravel: two holders');
+    } catch (Illuminate\Contracts\Cache\LockTimeoutException) {
+    }
+    is($lock->release() && !$lock->release(), 'Laravel: the release');
+    is($cache->lock($key, 60)->block(60, fn () => 'value') === 'value', 'Laravel: a block');
+    is($cache->lock($key)->get(fn () => 2) === 2, 'Laravel: a block without a wait');
+}
