@@ -3,6 +3,7 @@ package console
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -57,7 +58,13 @@ func (l *Locker) judge() verdict {
 		if spare > 0 {
 			text = fmt.Sprintf("A lock needs %d: %d more may fail.", l.Quorum, spare)
 		}
-		return verdict{"warn", "!", "b26a00", title, text, "a-master-is-away"}
+		section := "a-slow-master"
+		if slices.ContainsFunc(l.Masters, func(m Master) bool {
+			return m.State != string(redlock.MasterAvailable) && m.State != string(redlock.MasterSlow)
+		}) {
+			section = "a-master-is-away"
+		}
+		return verdict{"warn", "!", "b26a00", title, text, section}
 	case n == 1:
 		return verdict{"good", "✓", "1d7f4f", "Locks are granted", "The only master is available. If it fails, no lock can be taken.", ""}
 	default:

@@ -18,7 +18,7 @@ type locks struct {
 	renewals, acquisitions *prometheus.CounterVec
 
 	// These are read at the time of a scrape.
-	held, oldest, up, rtt, offset, masterFailures, dropped, results, disagreements *prometheus.Desc
+	held, oldest, up, rtt, late, offset, masterFailures, dropped, results, disagreements *prometheus.Desc
 
 	mu      sync.Mutex
 	lockers []*redlock.Locker // the newest comes last
@@ -45,7 +45,7 @@ func (d *drops) add(status redlock.Status) {
 }
 
 // reasons are the states of a master that are reported to an Observer as failures.
-var reasons = []redlock.MasterState{redlock.MasterUnreachable, redlock.MasterHung, redlock.MasterRestarted, redlock.MasterReplaced,
+var reasons = []redlock.MasterState{redlock.MasterUnreachable, redlock.MasterHung, redlock.MasterSlow, redlock.MasterRestarted, redlock.MasterReplaced,
 	redlock.MasterClock, redlock.MasterRefuses, redlock.MasterExcluded}
 
 func newLocks(n names) *locks {
@@ -58,6 +58,7 @@ func newLocks(n names) *locks {
 		oldest:         n.describe("oldest_hold_seconds", "For how long the key has been locked that has been so for longest; 0 if none is."),
 		up:             n.describe("master_up", "Whether the master grants locks.", "master"),
 		rtt:            n.describe("master_rtt_seconds", "Round trip of the master's last reply.", "master"),
+		late:           n.describe("master_late_ratio", "Which share of the master's replies of the last minute came after the timeout, too late to count.", "master"),
 		offset:         n.describe("master_clock_offset_seconds", "How far the master's clock is ahead of this process's.", "master"),
 		masterFailures: n.describe("master_failures_total", "How often the master stopped granting locks, by the reason.", "master", "reason"),
 		dropped:        n.describe("notices_dropped_total", "Lines for the log and events for these metrics that were dropped, because their receiver was too slow or blocked.", "kind"),
@@ -140,7 +141,7 @@ func (s *locks) Describe(to chan<- *prometheus.Desc) {
 	s.leasesLost.Describe(to)
 	s.renewals.Describe(to)
 	s.acquisitions.Describe(to)
-	for _, desc := range []*prometheus.Desc{s.held, s.oldest, s.up, s.rtt, s.offset, s.masterFailures, s.dropped, s.results, s.disagreements} {
+	for _, desc := range []*prometheus.Desc{s.held, s.oldest, s.up, s.rtt, s.late, s.offset, s.masterFailures, s.dropped, s.results, s.disagreements} {
 		to <- desc
 	}
 }
@@ -193,6 +194,7 @@ func (s *locks) Collect(to chan<- prometheus.Metric) {
 		gauge(to, s.up, up, name)
 		if master.RoundTrip > 0 { // it has answered
 			gauge(to, s.rtt, master.RoundTrip.Seconds(), name)
+			gauge(to, s.late, master.Late, name)
 			gauge(to, s.offset, master.ClockOffset.Seconds(), name)
 		}
 	}

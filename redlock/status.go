@@ -51,6 +51,7 @@ type MasterStatus struct {
 
 	RoundTrip       time.Duration // of its last reply, with the time that it took the server; 0 before the first, and while it is away
 	ClockOffset     time.Duration // how far its clock is ahead of ours, to within half a round trip; 0 as well
+	Late            float64       // which share of the last minute's replies came after the timeout, from 0 to 1; 0 if fewer than three did
 	Version         string        // of the server; empty if it wasn't reached yet, or doesn't say
 	MaxmemoryPolicy string        // of the server: it should be noeviction
 	UsedMemory      int64         // of the server, in bytes, at most some 10 s ago; 0 if it doesn't say
@@ -66,6 +67,7 @@ const (
 	MasterConnecting  MasterState = "connecting"  // the first connection, or the next one, is being made
 	MasterUnreachable MasterState = "unreachable" // no connection can be made
 	MasterHung        MasterState = "hung"        // it doesn't answer within the timeout
+	MasterSlow        MasterState = "slow"        // half of the last minute's replies came after the timeout, or still a quarter
 	MasterRestarted   MasterState = "restarted"   // it may have forgotten locks: see WithRestartGuard
 	MasterReplaced    MasterState = "replaced"    // another server, or other data: see ErrReplaced
 	MasterClock       MasterState = "clock"       // its clock has jumped, was set back, or is wrong
@@ -102,6 +104,7 @@ func masterStatus(s link.State) MasterStatus {
 		Since:           s.Since,
 		RoundTrip:       s.RoundTrip,
 		ClockOffset:     s.ClockOffset,
+		Late:            s.Late,
 		Version:         s.Server.Version,
 		MaxmemoryPolicy: s.Server.Memory.Policy,
 		UsedMemory:      s.Server.Memory.Used,
@@ -117,7 +120,7 @@ func masterStatus(s link.State) MasterStatus {
 // classify says why a master takes no locks, and until when.
 func classify(s link.State) (state MasterState, until time.Time) {
 	var guard *admission.GuardError
-	if errors.As(s.Err, &guard) {
+	if until = s.CountsFrom; errors.As(s.Err, &guard) {
 		until = guard.Until
 	}
 	switch {
@@ -127,6 +130,8 @@ func classify(s link.State) (state MasterState, until time.Time) {
 		return MasterAvailable, until
 	case errors.Is(s.Err, link.ErrHung):
 		return MasterHung, until
+	case errors.Is(s.Err, link.ErrSlow):
+		return MasterSlow, until
 	case errors.Is(s.Err, ErrReplaced):
 		return MasterReplaced, until
 	case errors.Is(s.Err, ErrRestarted), guard != nil:

@@ -21,7 +21,7 @@ import (
 
 const prometheusFiles = "../../deploy/prometheus/"
 
-// prometheus is a running Prometheus that scrapes a Caddy.
+// prometheus is a running Prometheus that scrapes Caddys.
 type prometheus struct {
 	url string
 
@@ -30,15 +30,15 @@ type prometheus struct {
 }
 
 // runPrometheus runs it until the end of the test, with the alert rules that are delivered, whose times are shortened.
-func runPrometheus(t *testing.T, target string, flags ...string) *prometheus {
+func runPrometheus(t *testing.T, targets []string, flags ...string) *prometheus {
 	t.Helper()
 	dir := t.TempDir()
 	rules := readText(t, prometheusFiles+"redlock.rules.yml")
-	rules = regexp.MustCompile(`\[\d+m\]`).ReplaceAllString(rules, "[30s]")
+	rules = regexp.MustCompile(`\[\d+m\]`).ReplaceAllString(rules, "[60s]")
 	rules = regexp.MustCompile(`for: \d+m`).ReplaceAllString(rules, "for: 1s")
 	rules = strings.NewReplacer("seconds) > 240", "seconds) > 1", "seconds) > 0.1", "seconds) > 0.0000001").Replace(rules) // so long no test lasts, and no master of it takes
 	config := "global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}\nrule_files: [rules.yml]\n" +
-		"scrape_configs: [{job_name: caddy, static_configs: [{targets: ['" + target + "']}]}]\n"
+		"scrape_configs: [{job_name: caddy, static_configs: [{targets: ['" + strings.Join(targets, "','") + "']}]}]\n"
 	for name, text := range map[string]string{"rules.yml": rules, "prometheus.yml": config} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -224,8 +224,11 @@ func TestAlerts(t *testing.T) {
 			`+events.proxy()+`
 		}
 		`+b.proxy()))
-	p := runPrometheus(t, strings.TrimPrefix(c.admin, "http://"))
-	native := runPrometheus(t, strings.TrimPrefix(c.admin, "http://"), "--enable-feature", "native-histograms") // in place of the classic ones
+	network := redistest.NewForwarder(t, redistest.Start(t, 1)[0])
+	far := runCaddy(t, caddyfile("redlock {\nmasters redis://"+network.Addr()+"\ntimeout 50ms\n}", "redlock key\nrespond hello"))
+	targets := []string{strings.TrimPrefix(c.admin, "http://"), strings.TrimPrefix(far.admin, "http://")}
+	p := runPrometheus(t, targets)
+	native := runPrometheus(t, targets, "--enable-feature", "native-histograms") // in place of the classic ones
 
 	instance := "instance=" + strings.TrimPrefix(c.admin, "http://")
 	p.requireFired(t, "RedlockClockOffset", "master="+servers[2].URL(), c.url+"/free/1")
@@ -247,7 +250,10 @@ func TestAlerts(t *testing.T) {
 	sendAll(t, requests(line)...)
 	p.requireFired(t, "RedlockLongLine", "rule=line", "")
 
-	for range 5 {
+	network.Set(redistest.Weather{Delay: 150 * time.Millisecond})
+	p.requireFired(t, "RedlockMasterSlow", "master=redis://"+network.Addr(), "")
+
+	for range 5 { // each time it must work for longer before it is up again
 		servers[0].Kill()
 		eventually(t, "a master is away", func() bool { return c.scrape(t)[`master_up{master="`+servers[0].URL()+`"}`] == 0 })
 		servers[0].Restart()

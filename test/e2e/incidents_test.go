@@ -124,9 +124,9 @@ var incidents = []incident{
 		start: func(_ *testing.T, s *scene) {
 			s.network.Set(redistest.Weather{Delay: 1500 * time.Millisecond})
 		},
-		ill:    "{0} hung",
-		says:   []string{"{0}: ", "timeout"},
-		page:   []string{"1 of 3 masters is ill", "#a-master-is-away", "timeout"},
+		ill:    "{0} slow",
+		says:   []string{"{0}: slow: ", "set the timeout to at least 1."},
+		page:   []string{"1 of 3 masters is ill", "#a-slow-master", "set the timeout to at least 1."},
 		doctor: map[string][]string{"latency {0}": {"no reply comes in time", "timeout"}},
 		zero:   `master_up{master="{0}"}`,
 		log:    `"master":"{0}"`,
@@ -195,10 +195,14 @@ func TestIncidents(t *testing.T) {
 	}
 }
 
+// linesAMinute is how many lines a process may log of an incident.
+const linesAMinute = 10
+
 func (i incident) happens(t *testing.T) {
 	s, release := newScene(t, i)
 	names := strings.NewReplacer("{0}", s.urls[0], "{1}", s.urls[1], "{2}", s.urls[2], "{3}", s.urls[3])
 	before := len(s.web1.log.String())
+	began := time.Now()
 	i.start(t, s)
 
 	eventually(t, "the masters are "+i.ill, func() bool { return s.ill(t) == names.Replace(i.ill) })
@@ -219,10 +223,13 @@ func (i incident) happens(t *testing.T) {
 	if command == nil {
 		command = []string{"masters"}
 	}
+	var printed string
 	says("the command "+command[0], i.says, func() string {
 		text, _, _ := redlockCommand(t, append(command, "--address", s.web1.admin)...)
+		printed = text
 		return strings.Join(strings.Fields(text), " ")
 	})
+	t.Log(printed) // what somebody on call sees
 	says("the page", i.page, func() string { return get(t, s.web1.admin+"/redlock/"+i.path).body })
 
 	patience := "10s"
@@ -268,11 +275,18 @@ func (i incident) happens(t *testing.T) {
 	if i.log != "" {
 		says("the log", []string{i.log}, func() string { return s.web1.log.String()[before:] })
 	}
+	lines := 0
 	for line := range strings.Lines(s.web1.log.String()[before:]) {
+		if strings.Contains(line, `"logger":"redlock`) || strings.Contains(line, `"logger":"http.handlers.redlock`) {
+			lines++
+		}
 		warns := strings.Contains(line, `"level":"warn"`) || strings.Contains(line, `"level":"error"`)
 		if warns && strings.Contains(line, "redlock") && (i.log == "" || !strings.Contains(line, names.Replace(i.log))) {
 			t.Errorf("the log has %s", line)
 		}
+	}
+	if most := linesAMinute * (1 + int(time.Since(began)/time.Minute)); lines > most {
+		t.Errorf("%d lines, more than %d", lines, most)
 	}
 	release()
 	for _, wait := range s.waits {

@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,75 @@ type latency struct {
 	current   atomic.Int64  // the timeout that follows from these
 	last      atomic.Int64  // the last round trip
 	nearest   time.Duration // the shortest round trip of late
+	recent    recent
+}
+
+// recent counts the replies of the last minute, and those of them that came too late for their callers.
+type recent struct {
+	replies, late [minuteParts]int
+	part          int64         // the one that is being counted, since admission.ProcessStart
+	latest        time.Duration // the round trip of the last one that was late
+}
+
+const (
+	minuteParts = 6
+	fewLate     = 3 // say nothing yet
+)
+
+func (r *recent) count(late bool, now time.Time) {
+	r.moveTo(now)
+	i := r.part % minuteParts
+	r.replies[i]++
+	if late {
+		r.late[i]++
+	}
+}
+
+// moveTo forgets what is older than a minute.
+func (r *recent) moveTo(now time.Time) {
+	part := int64(now.Sub(admission.ProcessStart) / (time.Minute / minuteParts))
+	for n := min(part-r.part, minuteParts); n > 0; n-- {
+		i := (part - n + 1) % minuteParts
+		r.replies[i], r.late[i] = 0, 0
+	}
+	r.part = max(r.part, part)
+}
+
+// sums returns the counts of the last minute.
+func (r *recent) sums(now time.Time) (replies, late int) {
+	r.moveTo(now)
+	for i, n := range r.replies {
+		replies, late = replies+n, late+r.late[i]
+	}
+	return replies, late
+}
+
+// share returns which share of the last minute's replies were late; 0 if these are few.
+func (r *recent) share(now time.Time) float64 {
+	replies, late := r.sums(now)
+	if late < fewLate {
+		return 0
+	}
+	return float64(late) / float64(replies)
+}
+
+// ErrSlow says that half of a master's replies come too late to count.
+var ErrSlow = errors.New("slow")
+
+// slow returns an ErrSlow if half of the last minute's replies came too late, or, of a master that is known to be slow, a
+// quarter; otherwise nil. It hangs rather if it has been silent for longer than for its late replies. Callers hold the stream's mu.
+func (l *latency) slow(known bool, silence time.Duration, now time.Time) error {
+	share := 2
+	if known {
+		share = 4
+	}
+	replies, late := l.recent.sums(now)
+	latest := l.recent.latest
+	if late < fewLate || late*share < replies || silence > 2*latest {
+		return nil
+	}
+	return fmt.Errorf("%w: %d of the last minute's %d replies came after the timeout, the last of them after %v: set the timeout to at least %v",
+		ErrSlow, late, replies, latest.Round(time.Millisecond), (latest / 2).Round(time.Millisecond))
 }
 
 // perBatch is how much of a round trip justifies a further batch in flight: many small batches cost both
@@ -38,9 +108,14 @@ func (l *latency) timeout() time.Duration {
 	return max(l.floor, time.Duration(l.current.Load()))
 }
 
-// observe takes a round trip into account. Callers hold the stream's mu.
-func (l *latency) observe(rtt time.Duration) {
+// observe takes a round trip that has ended into account. Callers hold the stream's mu.
+func (l *latency) observe(rtt time.Duration, now time.Time) {
 	l.last.Store(int64(rtt))
+	late := rtt > l.timeout()
+	if late {
+		l.recent.latest = rtt
+	}
+	l.recent.count(late, now)
 	if l.nearest += l.nearest / 256; l.nearest == 0 || rtt < l.nearest {
 		l.nearest = rtt
 	}
@@ -73,12 +148,85 @@ type State struct {
 	Since       time.Time // since when; zero while it does
 	Connected   bool      // there is a connection
 	Resumes     time.Time // when it may vote again after the last jump of its clock
+	CountsFrom  time.Time // when it counts as usable again, if it works until then; zero if it doesn't work
+	Late        float64   // the share of the last minute's replies that came after the timeout
 	RoundTrip   time.Duration
 	ClockOffset time.Duration // how far its clock is ahead of ours
 	Server      protocol.Server
 }
 
 func (s State) available() bool { return s.Err == nil && s.Connected }
+
+// health is what was told of a master, and how long it must be well before it is told that it is. Each failure that follows a
+// recovery within a minute doubles that time, so a master that comes and goes is told of twice a minute at the most. The stream's mu
+// guards it.
+type health struct {
+	reported  error // the failure that was told last; nil while the master is usable
+	illSince  time.Time
+	wellSince time.Time                    // since when it has done all that it was asked, while it counts as ill
+	probation time.Duration                // for so long it must have
+	recovered time.Time                    // when it was last told to be usable again
+	told      struct{ slow, refuses bool } // during this illness
+}
+
+const (
+	leastProbation = 5 * time.Second // of a master that fails again
+	mostProbation  = time.Minute
+)
+
+// learn takes in what was just learned of the master, which is nil if it did what it was asked, and reports whether that is to be told.
+func (h *health) learn(err error, now time.Time) (tell bool) {
+	former := h.reported
+	if err == nil {
+		if former == nil {
+			return false
+		}
+		if h.wellSince.IsZero() {
+			h.wellSince = now
+		}
+		if now.Before(h.countsFrom()) {
+			return false
+		}
+		h.reported, h.recovered, h.wellSince = nil, now, time.Time{}
+		return true
+	}
+	h.wellSince = time.Time{}
+	if former == nil {
+		h.probation = min(max(2*h.probation, leastProbation), mostProbation)
+		if h.recovered.IsZero() || now.Sub(h.recovered) > time.Minute {
+			h.probation = 0
+		}
+		h.illSince, h.told.slow, h.told.refuses = now, false, false
+	}
+	is := func(mark error) bool { return errors.Is(err, mark) && !errors.Is(former, mark) }
+	slow, refuses := is(ErrSlow), errors.Is(former, ErrSlow) && is(protocol.ErrUnusable)
+	tell = former == nil || is(admission.ErrRestarted) || slow && !h.told.slow || refuses && !h.told.refuses
+	if tell || slow || refuses {
+		h.reported = err
+	}
+	h.told.slow, h.told.refuses = h.told.slow || slow, h.told.refuses || refuses
+	return tell
+}
+
+// countsFrom returns when a master that is well again counts as usable, if it stays so; zero if it isn't well.
+func (h *health) countsFrom() time.Time {
+	if h.wellSince.IsZero() {
+		return time.Time{}
+	}
+	return h.wellSince.Add(h.probation)
+}
+
+// probationError is why a master that works again is not yet told to be usable.
+type probationError struct {
+	failure   error
+	probation time.Duration
+}
+
+func (e *probationError) Error() string {
+	return fmt.Sprintf("it works again, but comes and goes: it must work for %v before it counts; it failed with: %v", e.probation, e.failure)
+}
+
+func (e *probationError) Unwrap() error { return e.failure }
 
 // hangCheck finds out why a connection gives no replies. Either the server hangs: then the connection is kept,
 // because the server will read our commands in their order when it wakes up. Or something in between has

@@ -66,9 +66,8 @@ type Stream struct {
 	downUntil time.Time     // acquires are refused until then
 	downErr   error         // why there is no connection, or why the server on it takes no locks
 	pause     time.Duration // the last time for which the master was down; it doubles
-	reported  error         // the failure that was logged last; nil while the master is usable
-	illSince  time.Time     // since when it has been one, if it is
-	closing   bool
+	health
+	closing bool
 }
 
 // Settings are the settings of a stream.
@@ -138,7 +137,7 @@ func (s *Stream) greeted(reached protocol.Server) {
 	defer s.mu.Unlock()
 	s.tellsMemory = reached.Memory.Used > 0
 	if reached.Received.After(reached.Sent) {
-		s.latency.observe(reached.Received.Sub(reached.Sent))
+		s.latency.observe(reached.Received.Sub(reached.Sent), reached.Received)
 	}
 }
 
@@ -1051,7 +1050,7 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 	}
 	if err == nil || lives || votes {
 		s.answeredAt, s.usedAt = now, now
-		s.latency.observe(now.Sub(b.sentAt))
+		s.latency.observe(now.Sub(b.sentAt), now)
 	}
 	switch {
 	case errors.Is(err, protocol.ErrUnusable), errors.Is(err, protocol.ErrUnreachable):
@@ -1136,17 +1135,16 @@ func (s *Stream) down(err error, now time.Time) {
 }
 
 // note logs and reports each change of whether the master is usable, but not each failure. A master that was
-// down anyway is logged once more if it may have forgotten its locks.
+// down anyway is logged once more if it may have forgotten its locks, or turns out to be slow.
 func (s *Stream) note(err error) {
+	now := time.Now()
 	s.mu.Lock()
-	forgotten := errors.Is(err, admission.ErrRestarted) && !errors.Is(s.reported, admission.ErrRestarted)
-	changed := !s.closing && (forgotten || (err == nil) != (s.reported == nil))
-	if changed {
-		if s.reported == nil {
-			s.illSince = time.Now()
+	if err == nil || errors.Is(err, ErrHung) { // one reply in time is not health, nor one that is missing a hang
+		if slow := s.latency.slow(errors.Is(s.reported, ErrSlow), s.silence(now), now); slow != nil {
+			err = slow
 		}
-		s.reported = err
 	}
+	changed := !s.closing && s.learn(err, now)
 	s.mu.Unlock()
 	if changed && errors.Is(err, protocol.ErrUnusable) {
 		Signal(s.tend) // try it soon
@@ -1216,9 +1214,20 @@ func (s *Stream) State() State {
 }
 
 func (s *Stream) ownState() State {
+	now := time.Now()
 	s.mu.Lock()
 	err := s.refusal(protocol.OpAcquire)
-	if err == nil && s.conn != nil {
+	var slow error // with the numbers of now
+	if errors.Is(s.reported, ErrSlow) {
+		slow = s.latency.slow(true, s.silence(now), now)
+	}
+	switch {
+	case s.conn != nil && slow != nil && (err == nil || errors.Is(err, ErrHung)):
+		err = slow
+	case s.conn == nil || err != nil:
+	case !s.wellSince.IsZero():
+		err = &probationError{s.reported, s.probation}
+	default:
 		err = s.reported // the pause after a failure is over, and the next command or trial will show
 	}
 	s.mu.Unlock()
@@ -1230,6 +1239,7 @@ func (s *Stream) stateWith(err error) State {
 	server := s.seat.LastReached()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := time.Now()
 	var since time.Time
 	if err != nil && s.reported != nil {
 		since = s.illSince
@@ -1240,8 +1250,10 @@ func (s *Stream) stateWith(err error) State {
 		Err:         err,
 		Connected:   s.conn != nil,
 		Resumes:     s.Clock.Resumes(),
+		CountsFrom:  s.countsFrom(),
+		Late:        s.latency.recent.share(now),
 		RoundTrip:   time.Duration(s.latency.last.Load()),
-		ClockOffset: s.Clock.Offset(time.Now()),
+		ClockOffset: s.Clock.Offset(now),
 		Server:      server,
 	}
 }

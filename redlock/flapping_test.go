@@ -1,0 +1,102 @@
+package redlock_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// linesAMinute is how many lines a process may log of a master that comes and goes.
+const linesAMinute = 10
+
+// requireFewLines fails the test if the log has more than linesAMinute for each minute since the test began.
+func requireFewLines(t *testing.T, log *logBook, began time.Time) {
+	t.Helper()
+	minutes := 1 + int(time.Since(began)/time.Minute)
+	if lines := log.lines(""); len(lines) > linesAMinute*minutes {
+		t.Errorf("%d lines within %d minutes: %q", len(lines), minutes, lines)
+	}
+}
+
+// turn takes and releases a lock, and returns why it didn't get it.
+func turn(t *testing.T, l *redlock.Locker) error {
+	t.Helper()
+	lock, err := l.TryLock(t.Context(), "key")
+	if err == nil {
+		_ = lock.Unlock() // a slow master may miss it
+	}
+	return err
+}
+
+// TestSlowMaster: a master most of whose replies come too late is slow, however many calls ask it, and the log says so once. The
+// timeout that its error advises makes it a master that is well, and so does a better network.
+func TestSlowMaster(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 3)
+	network := redistest.NewForwarder(t, servers[2])
+	urls := append(redistest.URLs(servers[:2]), "redis://"+network.Addr())
+	var log logBook
+	began := time.Now()
+	l := newLocker(t, urls, redlock.WithTimeout(150*time.Millisecond), log.option())
+	for i := range urls {
+		requireState(t, l, i, redlock.MasterAvailable)
+	}
+	network.Set(redistest.Weather{Delay: 350 * time.Millisecond})
+	requireState(t, l, 2, redlock.MasterSlow)
+	for range 100 {
+		_ = turn(t, l)
+		if s := l.Status().Masters[2]; s.State != redlock.MasterSlow || s.Late < 0.25 {
+			t.Fatalf("a slow master is %+v", s)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	log.expect(t, "master unavailable", network.Addr(), "slow: ")
+	advised := regexp.MustCompile(`set the timeout to at least (\S+)$`).FindStringSubmatch(l.Status().Masters[2].Err.Error())
+	if advised == nil {
+		t.Fatal(l.Status().Masters[2].Err)
+	}
+	timeout, err := time.ParseDuration(advised[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	patient := newLocker(t, urls, redlock.WithTimeout(timeout))
+	requireState(t, patient, 2, redlock.MasterAvailable)
+	for range 10 {
+		_ = turn(t, patient)
+	}
+	if s := patient.Status().Masters[2]; s.State == redlock.MasterSlow {
+		t.Errorf("with the timeout %v that was advised: %+v", timeout, s)
+	}
+	network.Set(redistest.Weather{})
+	requireState(t, l, 2, redlock.MasterAvailable)
+	log.expect(t, "master available again", network.Addr())
+	requireFewLines(t, &log, began)
+}
+
+// TestMasterThatComesAndGoes: what one command shows of a master, and the next one denies, floods no log. Its state goes on to say what
+// is wrong.
+func TestMasterThatComesAndGoes(t *testing.T) {
+	t.Parallel()
+	var log logBook
+	began := time.Now()
+	l, servers := onServers(t, 1, log.option())
+	requireState(t, l, 0, redlock.MasterAvailable)
+	for range 12 {
+		command(t, servers[0], "ACL", "SETUSER", "default", "-rpush")
+		eventually(t, bound, "locks are refused", func() bool {
+			err := turn(t, l)
+			return err != nil && strings.Contains(err.Error(), "grant this user the rights")
+		})
+		command(t, servers[0], "ACL", "SETUSER", "default", "+rpush")
+		eventually(t, bound, "locks are granted", func() bool { return turn(t, l) == nil })
+	}
+	if s := l.Status().Masters[0]; s.State == redlock.MasterRefuses && s.Until.IsZero() {
+		t.Errorf("one that works again: %+v", s)
+	}
+	requireState(t, l, 0, redlock.MasterAvailable)
+	requireFewLines(t, &log, began)
+}
