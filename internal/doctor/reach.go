@@ -103,6 +103,7 @@ var refusals = []refusal{
 	{"MASTERDOWN", "it is a replica that has lost its master", "Name the master or an independent server instead."},
 	{"READONLY", "it is a replica, which takes no writes", "Name the master or an independent server instead."},
 	{"OOM", "its memory is full (maxmemory)", "Raise maxmemory, or delete what fills it."},
+	{"MISCONF Errors writing to the AOF", "it can't write its append-only file, and takes no writes", "Free space on its disk; or, if nothing need be saved, CONFIG SET appendonly no."},
 	{"MISCONF", "it can't save to its disk, and takes no writes", "See its log; or, if nothing need be saved, CONFIG SET stop-writes-on-bgsave-error no."},
 	{"NOREPLICAS", "it has fewer replicas than min-replicas-to-write", "Bring them back, or set min-replicas-to-write 0: locks need no replicas."},
 	{"CLUSTERDOWN", "its Redis Cluster lacks nodes or slots", "See CLUSTER INFO; better name independent servers."},

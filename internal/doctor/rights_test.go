@@ -33,7 +33,8 @@ func TestRights(t *testing.T) {
 		if right == "resetchannels" {
 			continue
 		}
-		r := doctor.Examine(t.Context(), settings(asUser(t, server, slices.Delete(slices.Clone(all), i, i+1))))
+		s := settings(asUser(t, server, slices.Delete(slices.Clone(all), i, i+1)))
+		r := doctor.Examine(t.Context(), s)
 		found := of(r, doctor.Rights)
 		if len(found) != 1 || found[0].Advice != "ACL SETUSER locks "+right {
 			t.Errorf("without %s: %+v", right, found)
@@ -45,6 +46,10 @@ func TestRights(t *testing.T) {
 		}
 		if found[0].Level != level || r.Masters[0].Votes != votes {
 			t.Errorf("without %s: %+v, votes %v", right, found[0], r.Masters[0].Votes)
+		}
+		server.Follow(found[0].Advice)
+		if found := of(doctor.Examine(t.Context(), s), doctor.Rights); len(found) > 0 {
+			t.Errorf("%s is granted, and yet: %+v", right, found)
 		}
 		if right == "+del" { // the key ends by itself
 			redistest.RequireNoKeys(t, []*redistest.Server{server})

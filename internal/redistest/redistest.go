@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -142,6 +143,9 @@ func URLs(servers []*Server) []string {
 // Client returns a client for the test to inspect the server with. It is closed when the test ends.
 func (s *Server) Client() *redis.Client { return s.client }
 
+// Process returns the server's process ID.
+func (s *Server) Process() int { return s.cmd.Process.Pid }
+
 // Pause makes the server hang: it keeps its connections, but does not answer.
 func (s *Server) Pause() {
 	s.signal(syscall.SIGSTOP)
@@ -178,6 +182,45 @@ func (s *Server) Restart() {
 	if err := s.launch(); err != nil {
 		s.tb.Fatal(err)
 	}
+}
+
+// setting finds those that an advice names with their values.
+var setting = regexp.MustCompile(`([a-z]+-[a-z-]+|append[a-z]+|save) (yes|no|always|noeviction|0|"")[.,:;) ]`)
+
+// Follow does what an advice for the server's operator says: it runs its commands, and changes the settings that it names. It fails the
+// test if there are none.
+func (s *Server) Follow(advice string) {
+	s.tb.Helper()
+	var commands [][]any
+	for _, match := range setting.FindAllStringSubmatch(advice+" ", -1) {
+		commands = append(commands, []any{"CONFIG", "SET", match[1], strings.Trim(match[2], `"`)})
+	}
+	for _, command := range []string{"SCRIPT KILL", "REPLICAOF NO ONE"} {
+		if strings.Contains(advice, command) {
+			commands = append(commands, words(command))
+		}
+	}
+	if strings.Contains(strings.ToLower(advice), "raise maxmemory") {
+		commands = append(commands, []any{"CONFIG", "SET", "maxmemory", "100gb"})
+	}
+	if _, grant, found := strings.Cut(advice, "ACL SETUSER "); found {
+		commands = append(commands, words("ACL SETUSER "+grant))
+	}
+	if len(commands) == 0 {
+		s.tb.Errorf("nothing can be done by %q", advice)
+	}
+	for _, command := range commands {
+		if err := s.client.Do(context.Background(), command...).Err(); err != nil {
+			s.tb.Errorf("%v, as %q says: %v", command, advice, err)
+		}
+	}
+}
+
+func words(command string) (all []any) {
+	for word := range strings.FieldsSeq(command) {
+		all = append(all, word)
+	}
+	return all
 }
 
 // Keys returns the keys on the server, except for the fences, which outlive their locks, the marks of forced releases, and the

@@ -96,14 +96,15 @@ func TestRefusals(t *testing.T) {
 		make      []string // commands that make the server refuse
 		provoke   func(*testing.T, *redistest.Server)
 		undo      []string
+		follows   bool   // the error says what to do on the server, and that helps
 		code, say string // what the error has
 	}{
-		"out of memory":        {make: []string{"CONFIG|SET|maxmemory|1"}, undo: []string{"CONFIG|SET|maxmemory|0"}, code: "OOM", say: "raise"},
-		"too few replicas":     {make: []string{"CONFIG|SET|min-replicas-to-write|1"}, undo: []string{"CONFIG|SET|min-replicas-to-write|0"}, code: "NOREPLICAS", say: "bring them back"},
+		"out of memory":        {make: []string{"CONFIG|SET|maxmemory|1"}, follows: true, code: "OOM", say: "raise"},
+		"too few replicas":     {make: []string{"CONFIG|SET|min-replicas-to-write|1"}, follows: true, code: "NOREPLICAS", say: "bring them back"},
 		"replica":              {make: []string{"REPLICAOF|127.0.0.1|1"}, undo: []string{"REPLICAOF|NO|ONE"}, code: "READONLY", say: "name its master"},
 		"replica without link": {make: []string{"REPLICAOF|127.0.0.1|1", "CONFIG|SET|replica-serve-stale-data|no"}, undo: []string{"REPLICAOF|NO|ONE"}, code: "MASTERDOWN", say: "name the master"},
-		"can't save":           {provoke: cantSave, undo: []string{"CONFIG|SET|save|"}, code: "MISCONF", say: "disk"},
-		"busy":                 {provoke: busy, code: "BUSY", say: "SCRIPT KILL"},
+		"can't save":           {provoke: cantSave, follows: true, code: "MISCONF", say: "disk"},
+		"busy":                 {provoke: busy, follows: true, code: "BUSY", say: "SCRIPT KILL"},
 		"no password":          {make: []string{"CONFIG|SET|" + password}, undo: []string{"CONFIG|SET|requirepass|"}, code: "NOAUTH", say: "password"},
 		"wrong password":       {user: "default:another@", make: []string{"CONFIG|SET|" + password}, code: "WRONGPASS", say: "password is wrong"},
 		"no EVAL":              {user: user, make: []string{"ACL|SETUSER|locks|on|>secret|~*|+@all|-eval"}, undo: []string{"ACL|SETUSER|locks|+eval"}, code: "NOPERM", say: "rights"},
@@ -122,7 +123,10 @@ func TestRefusals(t *testing.T) {
 			}
 			m := dial(t, "redis://"+c.user+s.Addr()+c.database)
 			requireUnusable(t, m, c.code, c.say)
-			if c.undo == nil {
+			switch {
+			case c.follows:
+				s.Follow(acquireOnce(m).Error())
+			case c.undo == nil:
 				return
 			}
 			runs(t, s, c.undo...)
