@@ -29,7 +29,7 @@ type pair struct {
 	t      *testing.T
 	rand   *rand.Rand
 	real   Stepwise
-	direct protocol.Doer // the server, without a stream that sends again what is undecided
+	direct Stepwise // the server, without a stream that sends again what is undecided
 	model  *memory.Master
 	client *redis.Client
 	now    time.Time // the model's clock
@@ -62,7 +62,7 @@ func TestScriptsDoWhatTheModelDoes(t *testing.T) {
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	p := &pair{t: t, rand: rand.New(rand.NewPCG(seed, 0)), real: real, direct: direct[0].impl.(protocol.Doer), client: server.Client(), seen: make(map[string]int)}
+	p := &pair{t: t, rand: rand.New(rand.NewPCG(seed, 0)), real: real, direct: direct[0].impl.(Stepwise), client: server.Client(), seen: make(map[string]int)}
 	p.model = memory.New("model", func() time.Time { return p.now })
 	p.listen()
 	steps := 0

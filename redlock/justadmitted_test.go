@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
@@ -17,19 +16,20 @@ import (
 type youngMaster struct {
 	Stepwise
 	started time.Time
-	admits  protocol.Admission
 }
 
-func (m *youngMaster) AdmitWith(a protocol.Admission) { m.admits = a }
+func (m *youngMaster) Capabilities() protocol.Capabilities {
+	return protocol.Capabilities{Shared: true}
+}
 
-func (m *youngMaster) Connect(context.Context) (protocol.Conn, error) {
+func (m *youngMaster) Connect(_ context.Context, admits protocol.Admission) (protocol.Conn, error) {
 	now := time.Now()
 	reached := protocol.Server{RunID: m.String(), Version: "7.0.15", Role: "master", HasUptime: true, Uptime: now.Sub(m.started), Time: now.UnixMicro(), Sent: now, Received: now}
-	if err := m.admits.Admit(reached); err != nil {
+	if err := admits.Admit(reached); err != nil {
 		return nil, protocol.Unreachable(err)
 	}
 	time.Sleep(time.Millisecond)
-	return link.NewStepwise(m), nil
+	return newStepwise(m), nil
 }
 
 // TestFirstLockAfterTheRestartGuard: once the masters are available, the first lock can be taken.
@@ -37,7 +37,7 @@ func TestFirstLockAfterTheRestartGuard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var masters []Master
 		for i := range 3 {
-			masters = append(masters, MasterOf(&youngMaster{Stepwise: memory.New(fmt.Sprint(i), time.Now), started: time.Now()}))
+			masters = append(masters, Master{&youngMaster{Stepwise: memory.New(fmt.Sprint(i), time.Now), started: time.Now()}})
 		}
 		l, err := New(masters, WithMaxTTL(2*time.Second), WithTTL(2*time.Second), WithTimeout(time.Second))
 		if err != nil {

@@ -31,16 +31,13 @@ func (m Master) String() string {
 
 // server names the server and its database: with another one it has other keys.
 func (m Master) server() string {
-	if r, ok := m.impl.(interface{ Database() int }); ok && r.Database() > 0 {
-		return fmt.Sprintf("%s/%d", m, r.Database())
+	if n := m.impl.Capabilities().Database; n > 0 {
+		return fmt.Sprintf("%s/%d", m, n)
 	}
 	return m.String()
 }
 
-func (m Master) inMemory() bool {
-	_, ok := m.impl.(*memory.Master)
-	return ok
-}
+func (m Master) inMemory() bool { return m.impl.Capabilities().Local }
 
 func (m Master) close() error {
 	if m.impl == nil {

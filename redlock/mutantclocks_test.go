@@ -33,14 +33,15 @@ var clockMutants = []mutant{
 		name: "the guard trusts the server's uptime", breaks: exclusion,
 		shape: clocksSetAfterStart,
 		greet: func(l *route, _ *protocol.Server) {
-			l.seat.ForgetRun() // as if each start were the first that is seen
+			l.seat.Load().ForgetRun() // as if each start were the first that is seen
 		},
 	},
 	{
 		name: "the guard counts from the last reply of the former run", breaks: exclusion,
 		shape: cutOffBeforeRestart,
 		greet: func(l *route, s *protocol.Server) {
-			if last := l.seat.Clock.LastSeen(); !last.IsZero() && l.seat.LastReached().RunID != s.RunID {
+			seat := l.seat.Load()
+			if last := seat.Clock.LastSeen(); !last.IsZero() && seat.LastReached().RunID != s.RunID {
 				s.Received, s.Time = last, 0
 			}
 		},

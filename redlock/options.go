@@ -9,7 +9,6 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -199,7 +198,7 @@ const memoryTimeout = 5 * time.Second
 // link returns the settings of a master's stream.
 func (o options) link(m protocol.Master, watcher link.Watcher) link.Settings {
 	timeout := o.timeout
-	if _, local := m.(*memory.Master); local {
+	if m.Capabilities().Local {
 		timeout = max(timeout, memoryTimeout)
 	}
 	return link.Settings{MaxTTL: o.maxTTL, Timeout: timeout, Prefix: o.prefix, Solo: o.solo, Logger: o.logger, Watcher: watcher}

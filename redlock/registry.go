@@ -59,7 +59,7 @@ func newRegistry(o options, masters []Master, id string) *registry {
 	r.turned.Store(&turned)
 	var names []string
 	for _, m := range masters {
-		if _, ok := m.impl.(protocol.Admitter); !ok {
+		if !m.impl.Capabilities().Shared {
 			return nil
 		}
 		names = append(names, m.String())

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
@@ -41,7 +42,14 @@ type mute struct {
 	gone *atomic.Bool
 }
 
-func (m mute) Lane(protocol.Admission) protocol.Connector { return new(silent) }
+func (m mute) Capabilities() protocol.Capabilities { return protocol.Capabilities{Several: true} }
+
+func (m mute) Connect(_ context.Context, admits protocol.Admission) (protocol.Conn, error) {
+	if _, lane := admits.(*link.Lane); lane {
+		return newSilent(), nil
+	}
+	return newStepwise(m), nil
+}
 
 func (m mute) Do(cmds []*protocol.Command) {
 	if !m.gone.Load() {
@@ -57,7 +65,7 @@ func openMute(t *testing.T, gone *atomic.Bool, opts ...Option) *Locker {
 	t.Helper()
 	var masters []Master
 	for _, name := range []string{"1", "2", "3"} {
-		masters = append(masters, MasterOf(mute{memory.New(name, time.Now), gone}))
+		masters = append(masters, Master{mute{memory.New(name, time.Now), gone}})
 	}
 	l, err := New(masters, append(opts, WithRestartGuard(0))...)
 	if err != nil {
@@ -91,16 +99,17 @@ func TestLeaseEndsWhileResultIsStored(t *testing.T) {
 	})
 }
 
-// silent is a connection, and makes it, on which no reply comes.
+// silent is a connection on which no reply comes.
 type silent struct {
 	protocol.Conn
 	closed context.Context
 	end    context.CancelFunc
 }
 
-func (s *silent) Connect(context.Context) (protocol.Conn, error) {
+func newSilent() *silent {
+	s := new(silent)
 	s.closed, s.end = context.WithCancel(context.Background())
-	return s, nil
+	return s
 }
 func (s *silent) Send([]*protocol.Command) (bool, error) { return false, nil }
 func (s *silent) Close()                                 { s.end() }

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -56,24 +57,14 @@ const (
 	unanswered          // the connection breaks when it has been executed
 )
 
-// Connect makes a connection, unless there is one, and lets the Locker judge the server.
-func (l *route) Connect(ctx context.Context) (protocol.Conn, error) {
-	defer l.acquiring.Store(0)
-	return l.connect(ctx, l.seat)
+// Connect makes a connection, and lets the Locker judge the server. One for results has other delays and losses.
+func (l *route) Connect(ctx context.Context, admits protocol.Admission) (protocol.Conn, error) {
+	if seat, locks := admits.(*admission.Seat); locks {
+		l.seat.Store(seat)
+		defer l.acquiring.Store(0)
+	}
+	return l.connect(ctx, admits)
 }
-
-// laneLink makes the connections for results.
-type laneLink struct {
-	*route
-	admits protocol.Admission
-}
-
-func (l laneLink) Connect(ctx context.Context) (protocol.Conn, error) {
-	return l.connect(ctx, l.admits)
-}
-
-// Lane makes connections on which delays and losses are others.
-func (l *route) Lane(a protocol.Admission) protocol.Connector { return laneLink{l, a} }
 
 func (l *route) connect(ctx context.Context, admits protocol.Admission) (protocol.Conn, error) {
 	broken := protocol.Unreachable(protocol.ErrBroken)
@@ -113,12 +104,14 @@ func (l *route) connect(ctx context.Context, admits protocol.Admission) (protoco
 	return c, nil
 }
 
-func (c *simConn) Window() int { return protocol.MaxWindow }
+func (c *simConn) Capabilities() protocol.ConnCapabilities {
+	return protocol.ConnCapabilities{Window: protocol.MaxWindow, Prompt: c.isPrompt(), Direct: c}
+}
 
 func (c *simConn) Close() { c.end() }
 
-// IsPrompt is false for what may block a sender.
-func (c *simConn) IsPrompt() bool {
+// isPrompt is false for what may block a sender.
+func (c *simConn) isPrompt() bool {
 	return c.route.process.blocks.what != "connection" || c.route.process.world.mutant.prompt
 }
 

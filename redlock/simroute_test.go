@@ -23,13 +23,15 @@ type route struct {
 	loss        int     // per cent of the batches that break the connection
 	there, back windows // in which nothing passes
 	drops       windows // in which all that is sent is lost, and the connection with it
-	seat        *admission.Seat
+	seat        atomic.Pointer[admission.Seat]
 	acquiring   atomic.Int64 // batches under way that have an acquire
 }
 
 func (l *route) String() string { return fmt.Sprint("sim://", l.address) }
 
-func (l *route) AdmitWith(a protocol.Admission) { l.seat = a.(*admission.Seat) }
+func (l *route) Capabilities() protocol.Capabilities {
+	return protocol.Capabilities{Shared: true, Several: true}
+}
 
 // reached is a start of a server, behind an address since its last move.
 type reached struct {

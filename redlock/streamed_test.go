@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -12,11 +13,60 @@ import (
 // Stepwise is a master that runs one batch after the other, as those of tests do.
 type Stepwise interface {
 	protocol.Master
-	protocol.Doer
+	Do(cmds []*protocol.Command)
 }
 
 // MasterOf makes a master of an implementation.
-func MasterOf(impl Stepwise) Master { return Master{impl} }
+func MasterOf(impl Stepwise) Master { return Master{oneByOne{impl}} }
+
+// oneByOne is a Stepwise as a master.
+type oneByOne struct{ Stepwise }
+
+func (oneByOne) Capabilities() protocol.Capabilities { return protocol.Capabilities{} }
+
+func (m oneByOne) Connect(context.Context, protocol.Admission) (protocol.Conn, error) {
+	return newStepwise(m.Stepwise), nil
+}
+
+// newStepwise returns a connection to a master that runs one batch after the other.
+func newStepwise(m Stepwise) protocol.Conn {
+	c := &stepwise{master: m, sent: make(chan struct{}, 1), closed: make(chan struct{})}
+	c.end = sync.OnceFunc(func() { close(c.closed) })
+	return c
+}
+
+// stepwise is a connection to a master that runs one batch after the other.
+type stepwise struct {
+	master Stepwise
+	sent   chan struct{}
+	closed chan struct{}
+	end    func()
+}
+
+func (c *stepwise) Send([]*protocol.Command) (answered bool, err error) {
+	c.sent <- struct{}{}
+	return false, nil
+}
+
+func (c *stepwise) Wait() error {
+	select {
+	case <-c.sent:
+		return nil
+	case <-c.closed:
+		return protocol.ErrBroken
+	}
+}
+
+func (c *stepwise) Receive(cmds []*protocol.Command) error {
+	c.master.Do(cmds)
+	return nil
+}
+
+func (c *stepwise) Capabilities() protocol.ConnCapabilities {
+	return protocol.ConnCapabilities{Window: 1, Prompt: true}
+}
+
+func (c *stepwise) Close() { c.end() }
 
 // Impl returns the implementation of a master.
 func (m Master) Impl() Stepwise { return m.impl.(Stepwise) }

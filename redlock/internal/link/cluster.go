@@ -467,8 +467,15 @@ type clusterMaster struct {
 // NewClusterMaster makes a master of a Redis Cluster.
 func NewClusterMaster(c *redis.Cluster) protocol.Master { return &clusterMaster{Cluster: c} }
 
-// AdmitWith does nothing: each node has a seat of its own.
-func (m *clusterMaster) AdmitWith(protocol.Admission) {}
+// Capabilities are those of the front: each node has a lane of its own.
+func (m *clusterMaster) Capabilities() protocol.Capabilities {
+	return protocol.Capabilities{Shared: true}
+}
+
+// Connect makes the connection of the front. Each node has a seat of its own.
+func (m *clusterMaster) Connect(ctx context.Context, _ protocol.Admission) (protocol.Conn, error) {
+	return m.route.connect(ctx)
+}
 
 // Close does nothing: the streams close the nodes.
 func (m *clusterMaster) Close() error { return nil }

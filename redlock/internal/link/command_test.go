@@ -115,7 +115,9 @@ type slowConn struct {
 	t             *testing.T
 }
 
-func (c *slowConn) Window() int { return protocol.MaxWindow }
+func (c *slowConn) Capabilities() protocol.ConnCapabilities {
+	return protocol.ConnCapabilities{Window: protocol.MaxWindow}
+}
 
 func (c *slowConn) Send([]*protocol.Command) (bool, error) {
 	if c.sends.Add(1) > 1 {
@@ -135,7 +137,7 @@ func (f receiverFunc) Receive(c *Command) { f(c) }
 func TestOneSendsAtATime(t *testing.T) {
 	s := unconnected()
 	c := &slowConn{t: t, entered: make(chan struct{}, 2), goOn: make(chan struct{})}
-	s.conn, s.prompt = c, true
+	s.conn, s.can = c, protocol.ConnCapabilities{Window: protocol.MaxWindow, Prompt: true}
 	acquire := func(to Receiver) *Command {
 		return &Command{Command: protocol.Command{Op: protocol.OpAcquire, Key: "key", Token: "token"}, Abandoned: new(atomic.Bool), To: to}
 	}
@@ -181,7 +183,7 @@ func (c *earlyConn) Send(cmds []*protocol.Command) (bool, error) {
 func TestReplyBeforeSend(t *testing.T) {
 	s := unconnected()
 	c := &earlyConn{landed: func() { s.landed(nil) }}
-	s.conn, s.prompt = c, true
+	s.conn, s.can = c, protocol.ConnCapabilities{Window: protocol.MaxWindow, Prompt: true}
 	for range 3 {
 		s.Push(&Command{Command: protocol.Command{Op: protocol.OpPing}})
 	}

@@ -246,9 +246,8 @@ type hangCheck struct {
 // start starts a trial of a second connection, unless one is running or it is too soon, and returns when to
 // call it again. The stream's mu is held.
 func (h *hangCheck) start(now time.Time) time.Time {
-	_, able := h.stream.master.(protocol.Connector)
 	switch {
-	case !able || h.trying:
+	case !h.stream.master.Capabilities().Several || h.trying:
 		return now.Add(admission.ProbeGap)
 	case now.Before(h.next):
 		return h.next

@@ -27,12 +27,11 @@ const (
 //
 //	push ──► queue ──► serve ──► flight ──► read
 type Lane struct {
-	stream    *Stream
-	connector protocol.Connector // nil for masters that have one connection: then results go with the locks
-	ctx       context.Context    // ends with the lane
-	cancel    func()
-	running   sync.WaitGroup
-	work      chan struct{} // signals serve that there may be something to send
+	stream  *Stream
+	ctx     context.Context // ends with the lane
+	cancel  func()
+	running sync.WaitGroup
+	work    chan struct{} // signals serve that there may be something to send
 
 	mu       sync.Mutex
 	queue    commands // to be sent
@@ -49,9 +48,6 @@ type Lane struct {
 func newLane(s *Stream) *Lane {
 	n := &Lane{stream: s, work: make(chan struct{}, 1)}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
-	if m, ok := s.master.(protocol.Laner); ok {
-		n.connector = m.Lane(n)
-	}
 	return n
 }
 
@@ -73,7 +69,7 @@ func (n *Lane) Admit(reached protocol.Server) error {
 
 // Push sends a command, which is answered within the time that its bytes and those before it may take.
 func (n *Lane) Push(c *Command) {
-	if n.connector == nil {
+	if !n.stream.master.Capabilities().Several { // it has one connection: results go with the locks
 		n.stream.Push(c)
 		return
 	}
@@ -113,7 +109,7 @@ func (n *Lane) refusal(c *Command) error {
 func (n *Lane) keep() {
 	for {
 		ctx, cancel := context.WithTimeout(n.ctx, n.stream.connectTime())
-		c, err := n.connector.Connect(ctx)
+		c, err := n.stream.master.Connect(ctx, n)
 		cancel()
 		made := err == nil
 		if made {

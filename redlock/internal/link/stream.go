@@ -45,23 +45,23 @@ type Stream struct {
 	Lane       *Lane         // for results
 	cluster    *cluster      // the Redis Cluster whose front or node this is; nil for a single server
 
-	mu              *sync.Mutex   // one for all streams of a cluster
-	conn            protocol.Conn // nil while there is none
-	prompt          bool          // a short send on conn doesn't block while nothing else is under way
-	sending         bool          // a goroutine is sending on conn, without mu
-	solo            solo          // a caller that is alone, and reads in place of read
-	queue           commands      // to be sent
-	acquires        int           // the number of acquires in queue
-	owed            commands      // releases to be repeated, in the order in which they are due
-	flight          []*batch      // sent and not answered, the oldest first
-	spare           *batch        // an empty one, reused for its capacity
-	answeredAt      time.Time     // when the master last answered
-	usedAt          time.Time     // when it last answered or was probed
-	tellsMemory     bool          // the server says how much memory it uses
-	memoryAt        time.Time     // when it last did, or was asked
-	resent          []string      // tokens of plain releases that had no effect and are sent again as scripts
-	sendEnded       *sync.Cond    // signals that sending has ended on a connection that is no longer conn
-	connectingSince time.Time     // since when a connection is being made, while there is none
+	mu              *sync.Mutex               // one for all streams of a cluster
+	conn            protocol.Conn             // nil while there is none
+	can             protocol.ConnCapabilities // of conn
+	sending         bool                      // a goroutine is sending on conn, without mu
+	solo            solo                      // a caller that is alone, and reads in place of read
+	queue           commands                  // to be sent
+	acquires        int                       // the number of acquires in queue
+	owed            commands                  // releases to be repeated, in the order in which they are due
+	flight          []*batch                  // sent and not answered, the oldest first
+	spare           *batch                    // an empty one, reused for its capacity
+	answeredAt      time.Time                 // when the master last answered
+	usedAt          time.Time                 // when it last answered or was probed
+	tellsMemory     bool                      // the server says how much memory it uses
+	memoryAt        time.Time                 // when it last did, or was asked
+	resent          []string                  // tokens of plain releases that had no effect and are sent again as scripts
+	sendEnded       *sync.Cond                // signals that sending has ended on a connection that is no longer conn
+	connectingSince time.Time                 // since when a connection is being made, while there is none
 
 	downUntil time.Time     // acquires are refused until then
 	downErr   error         // why there is no connection, or why the server on it takes no locks
@@ -114,10 +114,7 @@ func makeStream(m protocol.Master, o Settings, seat *admission.Seat, mu *sync.Mu
 	}
 	s.sendEnded = sync.NewCond(s.mu)
 	s.Lane = newLane(s)
-	if m, ok := m.(protocol.Admitter); ok {
-		seat.OnReached = s.greeted
-		m.AdmitWith(seat)
-	}
+	seat.OnReached = s.greeted
 	return s
 }
 
@@ -239,56 +236,12 @@ func (s *Stream) end(grace time.Duration) error {
 	return err
 }
 
-// connect makes a connection to any kind of master.
+// connect makes a connection to the master.
 func (s *Stream) connect(ctx context.Context) (protocol.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.connectTime())
 	defer cancel()
-	if s.cluster != nil && s.cluster.front == s {
-		return s.cluster.connect(ctx)
-	}
-	if m, ok := s.master.(protocol.Connector); ok {
-		return m.Connect(ctx)
-	}
-	return NewStepwise(s.master.(protocol.Doer)), nil
+	return s.master.Connect(ctx, s.seat)
 }
-
-// NewStepwise returns a connection to a master that runs one batch after the other.
-func NewStepwise(m protocol.Doer) protocol.Conn {
-	c := &stepwise{Doer: m, sent: make(chan struct{}, 1), closed: make(chan struct{})}
-	c.end = sync.OnceFunc(func() { close(c.closed) })
-	return c
-}
-
-// stepwise is a connection to a master that runs one batch after the other.
-type stepwise struct {
-	protocol.Doer
-	sent   chan struct{}
-	closed chan struct{}
-	end    func()
-}
-
-func (c *stepwise) Send([]*protocol.Command) (answered bool, err error) {
-	c.sent <- struct{}{}
-	return false, nil
-}
-
-func (c *stepwise) Wait() error {
-	select {
-	case <-c.sent:
-		return nil
-	case <-c.closed:
-		return protocol.ErrBroken
-	}
-}
-
-func (c *stepwise) Receive(cmds []*protocol.Command) error {
-	c.Do(cmds)
-	return nil
-}
-
-func (c *stepwise) Window() int { return 1 }
-
-func (c *stepwise) Close() { c.end() }
 
 // Push queues a command and has it sent. If nothing else is under way the caller sends it itself, which saves
 // a switch of goroutines; it can't block then, as the connection is a socket whose buffers are empty, and the command is short.
@@ -296,7 +249,7 @@ func (s *Stream) Push(c *Command) {
 	s.mu.Lock()
 	s = s.home(c)
 	taken, err := s.accept(c)
-	if taken && c.isShort() && s.conn != nil && s.prompt && !s.sending && len(s.queue) == 1 && len(s.flight) == 0 {
+	if taken && c.isShort() && s.conn != nil && s.can.Prompt && !s.sending && len(s.queue) == 1 && len(s.flight) == 0 {
 		passes := c.former != nil // the lock on to another caller, who waits for the reply
 		if s.flush(); passes {
 			s.sentForOthers()
@@ -599,11 +552,11 @@ type solo struct {
 }
 
 // rest lets callers read for as long as each is alone. It runs on the goroutine of read.
-func (s *Stream) rest(c protocol.Conn) {
+func (s *Stream) rest() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	direct, able := c.(protocol.Direct)
-	if !able || s.solo.row < soloFrom || len(s.flight) > 0 {
+	direct := s.can.Direct
+	if direct == nil || s.solo.row < soloFrom || len(s.flight) > 0 {
 		return
 	}
 	s.solo.rests = true
@@ -634,17 +587,17 @@ func (s *Stream) rest(c protocol.Conn) {
 // sentAlone runs when a caller has sent a command itself, with nothing else under way: if read rests, the caller reads the reply.
 // mu is held before and after, but not while it reads.
 func (s *Stream) sentAlone() {
-	if s.Solo > 0 && s.prompt {
+	if s.Solo > 0 && s.can.Prompt {
 		s.solo.row++
 	}
-	c, connected := s.conn.(protocol.Direct)
-	if !s.solo.rests || !connected || len(s.flight) == 0 {
+	c, direct := s.conn, s.can.Direct
+	if !s.solo.rests || c == nil || direct == nil || len(s.flight) == 0 {
 		return
 	}
 	s.solo.reading = true
 	cmds := s.flight[0].cmds
 	s.mu.Unlock()
-	if c.Await() {
+	if direct.Await() {
 		if err := c.Receive(cmds); err != nil {
 			c.Close()
 		}
@@ -759,8 +712,7 @@ func (s *Stream) awaitRetry(ctx context.Context) {
 func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn, err error) {
 	began := time.Now()
 	s.mu.Lock()
-	prompt, asked := c.(protocol.Prompt)
-	s.prompt = !asked || prompt.IsPrompt()
+	s.can = c.Capabilities()
 	s.conn, s.answeredAt, s.usedAt, s.memoryAt = c, began, began, began
 	if s.latency.smoothed == 0 { // no greeting has measured the distance: probe at once
 		s.usedAt = time.Time{}
@@ -809,7 +761,7 @@ func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn
 // read settles the batches in flight as their replies come, until the connection ends.
 func (s *Stream) read(c protocol.Conn) error {
 	for {
-		s.rest(c)
+		s.rest()
 		if err := c.Wait(); err != nil {
 			return err
 		}
@@ -845,7 +797,7 @@ func (s *Stream) write(c protocol.Conn, stop <-chan struct{}) {
 
 // flushAll sends what is queued, as far as the window of batches in flight allows. Callers hold mu.
 func (s *Stream) flushAll(c protocol.Conn) {
-	for s.conn == c && !s.sending && len(s.queue) > 0 && len(s.flight) < min(c.Window(), s.latency.window()) {
+	for s.conn == c && !s.sending && len(s.queue) > 0 && len(s.flight) < min(s.can.Window, s.latency.window()) {
 		s.flush()
 		s.sentForOthers()
 	}

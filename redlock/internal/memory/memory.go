@@ -43,8 +43,11 @@ func (m *Master) String() string { return "memory://" + m.name }
 // Close does nothing.
 func (m *Master) Close() error { return nil }
 
+// Capabilities are those of what nobody else has.
+func (m *Master) Capabilities() protocol.Capabilities { return protocol.Capabilities{Local: true} }
+
 // Connect returns a connection on which each command is answered at once.
-func (m *Master) Connect(context.Context) (protocol.Conn, error) {
+func (m *Master) Connect(context.Context, protocol.Admission) (protocol.Conn, error) {
 	return protocol.NewImmediate(m.Do), nil
 }
 

@@ -9,10 +9,17 @@ import (
 	"time"
 )
 
-// Master is one independent lock server. It is a Connector or a Doer.
+// Master is one independent lock server.
 type Master interface {
 	// String names the master in logs and errors. It contains no credentials.
 	fmt.Stringer
+
+	// Capabilities are always the same.
+	Capabilities() Capabilities
+
+	// Connect makes a connection, for which ctx is the time. A server that may be another one at each connection has to pass the
+	// admission, if there is one: on its error there is no connection.
+	Connect(ctx context.Context, admits Admission) (Conn, error)
 
 	// Listen passes on the messages that the server publishes for this process, on a connection of
 	// its own. It calls ready once it can miss none any more, and returns when ctx ends, the
@@ -23,19 +30,12 @@ type Master interface {
 	Close() error
 }
 
-// Connector is a Master that makes connections, on which several batches are sent before the first is
-// answered.
-type Connector interface {
-	// Connect makes a connection, for which ctx is the time.
-	Connect(ctx context.Context) (Conn, error)
-}
-
-// Doer is a Master that runs one batch after the other.
-type Doer interface {
-	// Do runs the commands in their order, as one pipeline, and fills in their replies. It may
-	// block for as long as the server is hung: the timeouts are the Locker's, and a reply that
-	// comes late still counts for the release that follows it. It is never called concurrently.
-	Do(cmds []*Command)
+// Capabilities are what masters differ in.
+type Capabilities struct {
+	Local    bool // it is in the memory of this process
+	Shared   bool // other processes may have it too, and it tells each which masters they have
+	Several  bool // several connections can be made to it: one for results, and one in place of another that hangs
+	Database int  // the number of the server's database
 }
 
 // Conn is a connection to a master. The commands take effect in the order in which they are sent.
@@ -48,20 +48,20 @@ type Conn interface {
 	Wait() error
 	// Receive reads the replies to all commands of the oldest Send that has none yet.
 	Receive(cmds []*Command) error
-	// Window is how many sends may wait for their replies.
-	Window() int
+	// Capabilities are always the same.
+	Capabilities() ConnCapabilities
 	Close()
 }
 
-// Prompt is a Conn that knows whether a short Send blocks while nothing else is under way. Without it none does.
-type Prompt interface {
-	// IsPrompt reports whether it never does.
-	IsPrompt() bool
+// ConnCapabilities are what connections differ in.
+type ConnCapabilities struct {
+	Window int    // how many sends may wait for their replies
+	Prompt bool   // a short Send doesn't block while nothing else is under way
+	Direct Direct // nil: only the goroutine that receives can read
 }
 
-// Direct is a Conn that can be read by whoever has sent the only command under way, in place of the goroutine that receives.
+// Direct has whoever has sent the only command under way read the reply, in place of the goroutine that receives.
 type Direct interface {
-	Conn
 	// Await blocks until Receive can read the reply without waiting for any of it. It reports false if Interrupt, or the end of
 	// the connection, comes first; what has come of the reply by then stays for Receive.
 	Await() bool
@@ -75,18 +75,6 @@ const MaxBatch = 256
 
 // MaxWindow bounds the batches under way on one connection: more than callers ever fill.
 const MaxWindow = 4096
-
-// Admitter is a Master in front of a server that may be another one at each new connection. On an error of Admit the
-// connection fails, and the master is down.
-type Admitter interface {
-	AdmitWith(Admission)
-}
-
-// Laner is a Master to which more connections can be made than that of its locks.
-type Laner interface {
-	// Lane returns what makes them. An error of the admission ends a connection to a server that is not to be reached.
-	Lane(Admission) Connector
-}
 
 // Admission decides whether a server that was just reached may vote.
 type Admission interface {
@@ -154,8 +142,10 @@ func (c *Immediate) Wait() error {
 // Receive is never needed.
 func (c *Immediate) Receive([]*Command) error { return nil }
 
-// Window is as many as callers want.
-func (c *Immediate) Window() int { return MaxWindow }
+// Capabilities allow for as many sends as callers want.
+func (c *Immediate) Capabilities() ConnCapabilities {
+	return ConnCapabilities{Window: MaxWindow, Prompt: true}
+}
 
 // Close ends the connection.
 func (c *Immediate) Close() { c.end() }

@@ -32,9 +32,9 @@ type conn struct {
 }
 
 // Connect makes a connection, which ends with ctx as long as it is being made.
-func (m *Master) Connect(ctx context.Context) (protocol.Conn, error) {
+func (m *Master) Connect(ctx context.Context, admits protocol.Admission) (protocol.Conn, error) {
 	c, err := m.connect(ctx, func(ctx context.Context, cn *redis.Conn, ready *time.Time) error {
-		return greet(ctx, cn, ready, m.admits)
+		return greet(ctx, cn, ready, admits)
 	})
 	if err != nil {
 		return nil, err
@@ -106,9 +106,9 @@ func (c *conn) Close() {
 	_ = c.client.Close()
 }
 
-// IsPrompt reports whether bytes are written to a socket, which has room for them when all before them were answered. What
+// isPrompt reports whether bytes are written to a socket, which has room for them when all before them were answered. What
 // another dialer has made, such as a tunnel, may have no room at all.
-func (c *conn) IsPrompt() bool {
+func (c *conn) isPrompt() bool {
 	raw := c.raw
 	if secure, ok := raw.(*tls.Conn); ok {
 		raw = secure.NetConn()
@@ -120,8 +120,10 @@ func (c *conn) IsPrompt() bool {
 	return false
 }
 
-// Window is as many as callers want.
-func (c *conn) Window() int { return protocol.MaxWindow }
+// Capabilities allow for as many sends as callers want.
+func (c *conn) Capabilities() protocol.ConnCapabilities {
+	return protocol.ConnCapabilities{Window: protocol.MaxWindow, Prompt: c.isPrompt(), Direct: c}
+}
 
 // Send writes the commands.
 func (c *conn) Send(cmds []*protocol.Command) (answered bool, err error) {

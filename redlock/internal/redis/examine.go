@@ -61,7 +61,7 @@ type Refusal struct{ Command, Text string }
 
 // examiner looks at a server.
 type examiner struct {
-	*Master // which has the examiner admit servers
+	*Master
 	*Examination
 	prefix   string
 	probe    string // the key to try commands on, as rules name keys
@@ -72,7 +72,7 @@ type examiner struct {
 // nobody else uses, and removes it.
 func (m *Master) Examine(ctx context.Context, prefix string, patience time.Duration) *Examination {
 	x := &examiner{&Master{}, &Examination{User: m.options.Username, Addr: m.options.Addr}, prefix, "doctor:" + strings.ToLower(rand.Text()), patience}
-	*x.Master = Master{name: m.name, options: m.options, admits: x, scripts: m.scripts}
+	*x.Master = Master{name: m.name, options: m.options, scripts: m.scripts}
 	x.options.ReadTimeout, x.options.WriteTimeout = patience, patience
 	c, err := x.connect(ctx)
 	switch {
@@ -110,7 +110,7 @@ func (x *examiner) connect(ctx context.Context) (*conn, error) {
 		return nil, err
 	}
 	x.dial = func(context.Context, string, string) (net.Conn, error) { return raw, nil }
-	c, err := x.Connect(ctx)
+	c, err := x.Connect(ctx, x)
 	if err == nil {
 		return c.(*conn), nil
 	}

@@ -89,8 +89,7 @@ func FuzzConversation(f *testing.F) {
 			return monologue{text: bytes.NewReader(said)}, nil
 		}
 		m := New(redis.Options{Addr: "server:6379", Dialer: dials})
-		m.AdmitWith(admitted{t})
-		if made, err := m.Connect(t.Context()); err == nil {
+		if made, err := m.Connect(t.Context(), admitted{t}); err == nil {
 			c := made.(*conn)
 			cmds := asked()
 			if c.Await(); c.Receive(cmds) != nil {

@@ -27,8 +27,7 @@ const poolSize = 2
 type Master struct {
 	name    string
 	options redis.Options
-	dial    dialer             // as the client was configured
-	admits  protocol.Admission // nil where every server may vote
+	dial    dialer // as the client was configured
 	scripts *scriptSet
 
 	doing protocol.Conn // of Do
@@ -111,15 +110,9 @@ func (m *Master) String() string { return m.name }
 // Addr returns the address of the server.
 func (m *Master) Addr() string { return m.options.Addr }
 
-// Database returns the number of the database that has the keys.
-func (m *Master) Database() int { return m.options.DB }
-
-// AdmitWith has each server that is reached pass the admission.
-func (m *Master) AdmitWith(admits protocol.Admission) { m.admits = admits }
-
-// Lane makes further connections, to servers that pass another admission.
-func (m *Master) Lane(admits protocol.Admission) protocol.Connector {
-	return &Master{name: m.name, options: m.options, dial: m.dial, admits: admits, scripts: m.scripts}
+// Capabilities are all but one.
+func (m *Master) Capabilities() protocol.Capabilities {
+	return protocol.Capabilities{Shared: true, Several: true, Database: m.options.DB}
 }
 
 // Do runs one batch. A Locker has connections of its own instead: see Connect.
@@ -140,7 +133,7 @@ func (m *Master) Do(cmds []*protocol.Command) {
 
 func (m *Master) ensure() (err error) {
 	if m.doing == nil {
-		m.doing, err = m.Connect(context.Background())
+		m.doing, err = m.Connect(context.Background(), nil)
 	}
 	return err
 }

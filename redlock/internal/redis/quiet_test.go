@@ -41,7 +41,7 @@ func TestCanceledIsQuiet(t *testing.T) {
 	for _, do := range []func(context.Context){
 		func(ctx context.Context) { _, _ = cluster.Ask(ctx, server.Addr()) },
 		func(ctx context.Context) {
-			if c, err := master.Connect(ctx); err == nil {
+			if c, err := master.Connect(ctx, nil); err == nil {
 				c.Close()
 			}
 		},
