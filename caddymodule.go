@@ -498,6 +498,12 @@ func (h *Handler) warn(log *zap.Logger) {
 			log.Warn("key has a placeholder that Caddy does not know: no request has a key, unless another handler sets it", append(rule, zap.String("placeholder", name))...)
 		}
 	}
+	for _, template := range h.Keys {
+		if parsed, err := middleware.ParseTemplate(template, placeholder); err == nil && parsed.WithoutKind() != nil {
+			log.Info("key has a placeholder without a kind; if the value is an identifier, say which, as in {path.1:int}, :int64, :uuid or :id: no upstream reads another value then (docs/keys.md#say-what-you-expect)",
+				append(rule, zap.Strings("placeholders", parsed.WithoutKind()))...)
+		}
+	}
 	for _, warning := range h.serializer.Warnings() {
 		log.Warn(warning, rule...)
 	}

@@ -164,3 +164,33 @@ func TestIndexOfDocuments(t *testing.T) {
 		}
 	}
 }
+
+var (
+	keysOfExamples = regexp.MustCompile(`(?m)^\s*redlock (.*\{\w+\..*)$|middleware\.New\(\w+, "([^"]*)"|\x60redlock ([^\x60]*)\x60`)
+	ofRequests     = regexp.MustCompile(`\{((?:path|query|header|cookie|body|json|form|payload)\.[^}]*)\}`)
+)
+
+// TestKindsInExamples requires the keys of examples to say of which kind a value is, but for one that an application has made of signs of
+// its own.
+func TestKindsInExamples(t *testing.T) {
+	files, _ := tree(t)
+	found := 0
+	for _, name := range files {
+		example := name == "README.md" || strings.HasPrefix(name, "docs/") || strings.HasPrefix(name, "examples/") || strings.HasPrefix(name, "deploy/") || name == "xcaddy.md" || name == "Caddyfile.example"
+		if !example || strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		for _, key := range keysOfExamples.FindAllStringSubmatch(readFile(t, name), -1) {
+			for _, placeholder := range ofRequests.FindAllStringSubmatch(strings.Join(key[1:], " "), -1) {
+				for one := range strings.SplitSeq(placeholder[1], "|") {
+					if found++; !strings.Contains(one, ":") && !strings.Contains(one, "wp_woocommerce_session") {
+						t.Errorf("%s: {%s} of %q has no kind", name, one, key[0])
+					}
+				}
+			}
+		}
+	}
+	if found < 20 {
+		t.Errorf("%d placeholders of examples", found)
+	}
+}

@@ -75,7 +75,7 @@ import (
 // New returns a middleware that serializes requests by the key that a template makes of them; see Template and Placeholder.
 // Rule.Keys may name more.
 //
-//	serialize := middleware.New(locker, "order:{path.id}", middleware.Rule{Wait: 2 * time.Second})
+//	serialize := middleware.New(locker, "order:{path.id:int}", middleware.Rule{Wait: 2 * time.Second})
 //	mux.Handle("POST /orders/{id}/pay", serialize(pay))
 //
 // Put it around the handler, inside the router: {path.NAME} is known only after routing. The template is "" if the preset has one, or

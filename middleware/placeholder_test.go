@@ -1,8 +1,10 @@
 package middleware_test
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -65,5 +67,34 @@ func TestUnknownPlaceholders(t *testing.T) {
 		if _, err := middleware.Placeholder(name); err == nil {
 			t.Errorf("{%s} is taken", name)
 		}
+	}
+}
+
+// Identifiers as they are pass the kind id; what some reader of a path changes does not there.
+func TestIdentifiers(t *testing.T) {
+	t.Parallel()
+	for id, inPath := range map[string]bool{
+		"pi_3N5abcDEF": true, "cus_9s6XKzkNRiz8i3": true, "blue-shoes": true, "MDQ6VXNlcjU4MzIzMQ==": true, "auth0|5f7c8ec7c33c6c004bbafe82": true, "~jane": true, "jane@x": true, "01ARZ3NDEKTSV4RRFFQ69G5FAV": true,
+		"gid://shopify/Order/450789469": false, "jane+a@x.example": false, "1503435956.000247": false, "arn:aws:s3:::bucket/key": false, "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk": false,
+		"2026-11-25T10:00:00Z": false, "4/0AX4XfWh": false, "42.json": false, "42:pay": false,
+	} {
+		if got := keysFor(t, "{header.Id:id}", keyRequest("/", "Id", id)); strings.HasPrefix(got, "refused: ") {
+			t.Errorf("%s in a header: %s", id, got)
+		}
+		if strings.ContainsAny(id, "/") {
+			continue // of which a path has no segment
+		}
+		if got := keysFor(t, "{path.1:id}", keyRequest("/x/"+url.PathEscape(id))); strings.HasPrefix(got, "refused: ") == inPath {
+			t.Errorf("%s in a path: %s", id, got)
+		}
+	}
+	for _, text := range []string{"a b", "a,b", "a;b", "a&b", "a#b", "a?b", "a%b", `a\b`, `a"b`, "a[b", "a{b", "a\u00e9", strings.Repeat("a", 2049)} {
+		if got := keysFor(t, "{json.id:id}", withBody(jsonType, fmt.Sprintf(`{"id":%q}`, text))); !strings.HasPrefix(got, "refused: ") {
+			t.Errorf("%.10q in JSON: %s", text, got)
+		}
+	}
+	parsed, err := middleware.ParseTemplate("{path.1}:{json.a:id|form.b}:{method}:{header.X:uuid}:{host}", middleware.Placeholder)
+	if got := parsed.WithoutKind(); err != nil || strings.Join(got, " ") != "path.1 form.b" {
+		t.Errorf("without a kind: %q, %v", got, err)
 	}
 }

@@ -22,7 +22,7 @@ import (
 // such as on_no_quorum, are those of JSON and of Caddy. The comments of the fields are the rows of the table in docs/configuration.md:
 // go test ./middleware -run TestSettings -update writes it anew.
 type Rule struct {
-	// The templates of the lock keys, with placeholders (docs/keys.md#placeholders): `order:{path.1:int}` or `{body.order.id}`; in JSON with
+	// The templates of the lock keys, with placeholders (docs/keys.md#placeholders): `order:{path.1:int}` or `{body.order.id:id}`; in JSON with
 	// the full names of Caddy's, `order:{http.request.uri.path.1:int}`. A request holds all of them, at most 16, or none. Default: the
 	// preset's; otherwise required.
 	Keys []string `json:"key,omitempty"`

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/textproto"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,7 +29,7 @@ type KeyFunc func(*http.Request) (string, error)
 // the one for net/http.
 type PlaceholderFunc func(name string) (KeyFunc, error)
 
-// Template is a key template: text with placeholders in braces, such as "order:{path.1}". A literal brace is written \{ or \}.
+// Template is a key template: text with placeholders in braces, such as "order:{path.1:int}". A literal brace is written \{ or \}.
 //
 // Different values make different keys. In each value every byte except letters, digits and "-._~" is written as %XX. Of these
 // four, those that separate two placeholders of the template are escaped too: "{query.a}:{query.b}" makes "x%3Ay:z" of "x:y"
@@ -69,9 +70,11 @@ type part struct {
 type source struct {
 	value KeyFunc // nil for a field of the body
 	field int     // index of that field
+	name  string  // without kind and label
 	kind  string  // that the value must be of, one of fold.Kinds; empty for any
-	label string  // that the key has before the value
-	exact bool    // the value is taken as it is, and not folded
+	is    func(string) bool
+	label string // that the key has before the value
+	exact bool   // the value is taken as it is, and not folded
 }
 
 // ParseTemplate reads a template. The placeholders that are not fields of the body are compiled by the given function, which
@@ -163,6 +166,9 @@ func (t *Template) source(text string, p *part, compile PlaceholderFunc) (s sour
 	if text, s.kind, err = cutKind(text); err != nil {
 		return s, false, err
 	}
+	if s.name, s.is = text, fold.Kinds[s.kind]; s.kind == "id" && inPath.MatchString(text) {
+		s.is = fold.IsPathID
+	}
 	family, path, ofBody := strings.Cut(text, ".")
 	if strings.TrimSpace(text) != text || strings.TrimSpace(path) != path {
 		return s, false, errBlank
@@ -198,6 +204,24 @@ func (t *Template) source(text string, p *part, compile PlaceholderFunc) (s sour
 	s.field = len(t.set.fields)
 	t.set.fields, t.readsBody = append(t.set.fields, f), true
 	return s, true, nil
+}
+
+// inPath and ofClient find placeholders by their names, also those of Caddy.
+var (
+	inPath   = regexp.MustCompile(`^(http\.request\.(orig_)?uri\.)?path(\.|$)`)
+	ofClient = regexp.MustCompile(`^(http\.request\.)?(uri\.)?(path|query|header|cookie|body|json|form|payload)\.`)
+)
+
+// WithoutKind returns the placeholders that take any text of a client.
+func (t *Template) WithoutKind() (names []string) {
+	for _, p := range t.parts {
+		for _, s := range slices.Concat(p.sources...) {
+			if s.kind == "" && ofClient.MatchString(s.name) {
+				names = append(names, s.name)
+			}
+		}
+	}
+	return names
 }
 
 const (
@@ -712,7 +736,7 @@ func (p *part) valuesOf(from *bodyFields, s *source, room []string) (values []st
 func (s *source) fold(values []string) (folded []string, err error) {
 	folded = values[:0]
 	for _, value := range values {
-		if s.kind != "" && value != "" && !fold.Kinds[s.kind](value) {
+		if s.is != nil && value != "" && !s.is(value) {
 			return nil, fold.Error(fmt.Sprintf("not of the kind %q in its one spelling", s.kind))
 		}
 		if !s.exact {

@@ -79,7 +79,7 @@ func (w ginWriter) Flush()                            { _ = http.NewResponseCont
 // Gorilla does not set its wildcards in the request; MuxVars does.
 func Gorilla(locker *redlock.Locker, pay http.HandlerFunc) http.Handler {
 	router := mux.NewRouter()
-	router.Handle("/orders/{id}/pay", MuxVars(middleware.New(locker, "order:{path.id}", middleware.Rule{})(pay))).Methods(http.MethodPost)
+	router.Handle("/orders/{id}/pay", MuxVars(middleware.New(locker, "order:{path.id:int}", middleware.Rule{})(pay))).Methods(http.MethodPost)
 	return router
 }
 
@@ -97,7 +97,7 @@ func MuxVars(next http.Handler) http.Handler {
 // has returned, and so without the lock.
 func Fiber(locker *redlock.Locker, pay http.HandlerFunc) *fiber.App {
 	app := fiber.New(fiber.Config{DisableStartupMessage: true})
-	app.Post("/orders/:id/pay", adaptor.HTTPHandler(middleware.New(locker, "order:{path.1}", middleware.Rule{})(pay)))
+	app.Post("/orders/:id/pay", adaptor.HTTPHandler(middleware.New(locker, "order:{path.1:int}", middleware.Rule{})(pay)))
 	return app
 }
 

@@ -366,10 +366,25 @@ var Kinds = map[string]func(string) bool{
 	"int":   IsInt,
 	"int64": func(text string) bool { return isWhole(text, math.MaxInt64) },
 	"uuid":  isOrdinaryUUID,
-	"id":    func(text string) bool { return len(text) <= 128 && text != "" && strings.Trim(text, idLetters) == "" },
+	"id":    func(text string) bool { return isID(text, idMarks+idMarksOutsidePaths) },
 }
 
-const idLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
+// IsPathID is the kind id in a path.
+func IsPathID(text string) bool { return isID(text, idMarks) }
+
+const (
+	letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+	maxID   = 2 << 10 // of a token
+
+	// idMarks are those of identifiers that no reader changes or splits at, and the others are those that only readers of a path do: Rails
+	// finds a format behind ".", gRPC's gateway a verb behind ":", all a segment behind "/", and Slim a space in "+".
+	idMarks             = "-_~@=|"
+	idMarksOutsidePaths = ".:/+"
+)
+
+func isID(text, marks string) bool {
+	return text != "" && len(text) <= maxID && strings.Trim(text, letters+digits+marks) == ""
+}
 
 // IsInt reports whether a text is a whole number, in its one spelling, that a float64 holds exactly.
 func IsInt(text string) bool { return isWhole(text, maxExact-1) }
