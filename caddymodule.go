@@ -64,7 +64,7 @@ func init() {
 // `{http.redlock.slot}` | Which slot the request has, from 0 on, if the rule has a concurrency above 1
 // `{http.redlock.wait}` | How long the request waited for its lock, in seconds
 // `{http.redlock.outcome}` | `acquired`, `held` and so on; docs/problems.md lists them
-// `{http.redlock.detail}` | Why the request has no lock, such as the part of the key that is missing; safe for clients
+// `{http.redlock.detail}` | Why the request has no lock, such as the part of the key that is missing; safe for clients, and in JSON between quotes
 // `{http.redlock.rule}` | The name of the rule
 type Handler struct {
 	middleware.Rule
@@ -121,7 +121,7 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	rule.Sealer = h.app.sealer
 	rule.OriginalURL = originalURL
 	rule.User = authenticated
-	rule.OnReplay = func(r *http.Request, turn middleware.Turn) { h.show(r, turn, false) }
+	rule.OnReplay = func(r *http.Request, turn middleware.Turn) { show(r, h, turn, false) }
 	rule.OnHold = h.remain
 	if server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
 		server.RegisterOnShutdown(noticeExit)
@@ -157,14 +157,19 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	defer h.leave()
 	err = h.serializer.Serve(locker, w, r, func(w http.ResponseWriter, inner *http.Request) error {
 		turn, _ := middleware.TurnFromContext(inner.Context())
-		h.show(r, turn, false)
+		show(r, h, turn, false)
 		return serveInPlace(w, r, inner, next)
 	})
 	refusal, refused := err.(*middleware.Refusal) //nolint:errorlint // a wrapped one comes from another rule, which has made a response of it
 	if !refused {
 		return err
 	}
-	h.show(r, refusal.Turn, true)
+	return refuse(w, r, h, refusal)
+}
+
+// refuse shows a refusal and returns it as the error of a handler.
+func refuse(w http.ResponseWriter, r *http.Request, by caddyhttp.MiddlewareHandler, refusal *middleware.Refusal) error {
+	show(r, by, refusal.Turn, true)
 	refusal.SetHeaders(w.Header())
 	// Don't pass the refusal: caddyhttp.Error would take the status of a HandlerError that it wraps.
 	response := caddyhttp.Error(refusal.Status, nil)
@@ -399,12 +404,12 @@ type shown struct {
 
 type ruleTurn struct {
 	middleware.Turn
-	rule    *Handler
+	by      caddyhttp.MiddlewareHandler // a rule, or the guard
 	refused bool
 }
 
 // show has the placeholders show this turn from now on, instead of that of another rule, and adds it to the access log.
-func (h *Handler) show(r *http.Request, turn middleware.Turn, refused bool) {
+func show(r *http.Request, by caddyhttp.MiddlewareHandler, turn middleware.Turn, refused bool) {
 	ctx := r.Context()
 	s, ok := caddyhttp.GetVar(ctx, turnVar).(*shown)
 	if !ok {
@@ -417,8 +422,8 @@ func (h *Handler) show(r *http.Request, turn middleware.Turn, refused bool) {
 			extra.Add(zap.Object("redlock", s))
 		}
 	}
-	s.turns = slices.DeleteFunc(s.turns, func(t ruleTurn) bool { return t.rule == h })
-	s.turns = append(s.turns, ruleTurn{turn, h, refused})
+	s.turns = slices.DeleteFunc(s.turns, func(t ruleTurn) bool { return t.by == by })
+	s.turns = append(s.turns, ruleTurn{turn, by, refused})
 }
 
 func (s *shown) latest() middleware.Turn { return s.turns[len(s.turns)-1].Now() }
@@ -440,12 +445,15 @@ func (s *shown) get(name string) (any, bool) {
 	case "http.redlock.outcome":
 		return s.String(), true
 	case "http.redlock.detail":
-		return s.latest().Detail, true
+		return inJSON.Replace(s.latest().Detail), true
 	case "http.redlock.rule":
 		return s.latest().Rule, true
 	}
 	return nil, false
 }
+
+// inJSON makes a text fit between quotes.
+var inJSON = strings.NewReplacer(`"`, "'", `\`, "/")
 
 // String returns the outcome alone: {http.vars.http.redlock} shows it, and must not show the key.
 func (s *shown) String() string { return string(s.latest().Outcome) }

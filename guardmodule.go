@@ -2,6 +2,8 @@ package caddyredlock
 
 import (
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
@@ -19,19 +21,111 @@ func init() {
 // Guard refuses, with 400, requests that the matchers of redlock may miss although an upstream serves them as others: with a target
 // that doesn't begin with `/`, a path that only some servers clean, a path in the query or in a header, a method that isn't in upper case,
 // or another method in a header or in the parameter `_method`.
-type Guard struct{}
+//
+// It looks at requests that may change something, and of the others at those for which the server has a rule, as far as the matchers
+// of rules name methods and paths. Refusals have the outcome `unclear_target`, and are logged and counted as those of the rule `guard`.
+type Guard struct {
+	serializer *middleware.Serializer
+	hideRule   func() // from the metrics
+}
 
 // CaddyModule returns the Caddy module information.
 func (Guard) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "http.handlers.redlock_guard", New: func() caddy.Module { return new(Guard) }}
 }
 
+// Provision has refusals logged and counted.
+func (g *Guard) Provision(ctx caddy.Context) error {
+	rule := middleware.Rule{Name: "guard", Logger: ctx.Slogger()}
+	rule.Observer, g.hideRule = series.Rule(rule.Name)
+	g.serializer = middleware.NewGuard(rule)
+	return nil
+}
+
+// Cleanup ends the series of the guard, unless another configuration has one.
+func (g *Guard) Cleanup() error {
+	if g.hideRule != nil {
+		g.hideRule()
+	}
+	return nil
+}
+
+// Interface guards
+var (
+	_ caddy.Provisioner           = (*Guard)(nil)
+	_ caddy.CleanerUpper          = (*Guard)(nil)
+	_ caddyhttp.MiddlewareHandler = (*Guard)(nil)
+)
+
 // ServeHTTP serves the request unless it is refused.
-func (Guard) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	if err := middleware.CheckTarget(r); err != nil {
-		return caddyhttp.Error(http.StatusBadRequest, err)
+func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	if middleware.MayChange(r) || mayLock(r) {
+		if refusal := g.serializer.Guard(r); refusal != nil {
+			return refuse(w, r, g, refusal)
+		}
 	}
 	return next.ServeHTTP(w, r)
+}
+
+// mayLock reports whether the server of a request has a rule for it or for what an upstream may take it for.
+func mayLock(r *http.Request) bool {
+	server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if !ok || hasRule(server.Routes, r) {
+		return true
+	}
+	for _, route := range server.NamedRoutes {
+		if hasRule(caddyhttp.RouteList{*route}, r) {
+			return true
+		}
+	}
+	return false
+}
+
+func hasRule(routes caddyhttp.RouteList, r *http.Request) bool {
+	for i := range routes {
+		excluded := func(set caddyhttp.MatcherSet) bool {
+			return slices.ContainsFunc(set, func(matcher any) bool { return excludes(matcher, r) })
+		}
+		if sets := routes[i].MatcherSets; len(sets) > 0 && !slices.ContainsFunc(sets, func(set caddyhttp.MatcherSet) bool { return !excluded(set) }) {
+			continue
+		}
+		for _, handler := range routes[i].Handlers {
+			inner, nested := handler.(*caddyhttp.Subroute)
+			if _, ok := handler.(*Handler); ok || nested && hasRule(inner.Routes, r) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// excludes reports whether a matcher can't match a request, whatever path an upstream finds in it. Matchers that name no method and no path
+// may match each.
+func excludes(matcher any, r *http.Request) bool {
+	switch matcher := matcher.(type) {
+	case *caddyhttp.MatchMethod:
+		return !slices.Contains(*matcher, r.Method)
+	case *caddyhttp.MatchPath:
+		return !slices.ContainsFunc(*matcher, func(pattern string) bool { return middleware.Mentions(r, firstWord(pattern)) })
+	case *caddyhttp.MatchNot:
+		return slices.ContainsFunc(matcher.MatcherSets, func(set caddyhttp.MatcherSet) bool {
+			if len(set) != 1 {
+				return false
+			}
+			methods, ok := set[0].(*caddyhttp.MatchMethod)
+			return ok && slices.Contains(*methods, r.Method)
+		})
+	}
+	return false
+}
+
+// firstWord returns what each path of a pattern has in it: the first segment as far as it is no pattern itself, or nothing.
+func firstWord(pattern string) string {
+	word, _, _ := strings.Cut(strings.TrimPrefix(strings.ToLower(pattern), "/"), "/")
+	if i := strings.IndexAny(word, "*%{"); i >= 0 {
+		word = word[:i]
+	}
+	return word
 }
 
 // parseGuard reads "redlock_guard [<matcher>]".
@@ -40,5 +134,5 @@ func parseGuard(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	if h.NextArg() {
 		return nil, h.ArgErr()
 	}
-	return Guard{}, nil
+	return new(Guard), nil
 }

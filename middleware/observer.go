@@ -59,6 +59,8 @@ const (
 	OutcomeStopping   Outcome = "stopping"    // the request would have to wait, and the server is about to stop
 	OutcomeFailed     Outcome = "failed"      // the Locker is closed, or can't take such a lock
 
+	OutcomeUnclearTarget Outcome = "unclear_target" // a router may take it for another request than an upstream does
+
 	OutcomeBadSignature Outcome = "bad_signature" // the signature is missing, wrong or old
 	OutcomeUpgrade      Outcome = "upgrade"       // the request asks for another protocol, such as WebSocket
 

@@ -39,6 +39,8 @@ var titles = map[Outcome]string{
 	OutcomeStopping:   "The server is about to stop, and the lock is held",
 	OutcomeFailed:     "The lock could not be taken",
 
+	OutcomeUnclearTarget: "The request can be taken for another one",
+
 	OutcomeBadSignature: "The request is not signed as it should be",
 	OutcomeUpgrade:      "Requests for another protocol are not served here",
 
@@ -133,6 +135,8 @@ func detailOfRequest(err error) string {
 		why = reason.text
 	case errors.As(err, &unsigned):
 		return string(unsigned)
+	case errors.Is(err, errNoWildcard):
+		why = errNoWildcard.Error()
 	case errors.As(err, &value):
 		why = string(value)
 	case errors.Is(err, context.Canceled):

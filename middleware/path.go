@@ -1,6 +1,9 @@
 package middleware
 
 import (
+	"cmp"
+	"fmt"
+	"log/slog"
 	"math"
 	"net/http"
 	"net/url"
@@ -107,10 +110,16 @@ func wholePath(r *http.Request) (string, error) {
 	return "/" + value, err
 }
 
+// errNoWildcard reports a middleware that doesn't know what a router has found.
+var errNoWildcard = fmt.Errorf("%w; no router has named it: put the middleware inside the router, around the handler", ErrMissingKey)
+
 // wildcard returns a part of the path that a router has found.
 func wildcard(r *http.Request, name string) (string, error) {
 	value := r.PathValue(name)
-	if value == "" {
+	switch {
+	case value == "" && r.Pattern == "":
+		return "", errNoWildcard
+	case value == "":
 		return "", nil
 	}
 	most := aWildcard
@@ -131,7 +140,7 @@ func wildcard(r *http.Request, name string) (string, error) {
 }
 
 // errHiddenPath reports a path within which some upstream finds another one.
-const errHiddenPath = fold.Error(`path has a ";", a "\" or ".php/" in it`)
+const errHiddenPath = fold.Error(`path has a ";", a backslash or ".php/" in it`)
 
 // errHiddenRoute reports a query in which some upstream finds a path.
 const errHiddenRoute = fold.Error(`query begins with a "/", or has the parameter rest_route`)
@@ -158,15 +167,46 @@ var pathHeaders = [...]string{"Script-Name", "Path-Info"}
 var rewritten = append([]string{"X-Original-Url", "X-Rewrite-Url"}, pathHeaders[:]...)
 
 // Guard refuses requests that a router or matcher may take for others than an upstream does, so that they would pass by its rules: see
-// CheckTarget. It answers with 400.
+// CheckTarget. It looks at those that may change something, answers with 400 and the outcome unclear_target, and logs that as the rule
+// "guard". In front of handlers that lock others, too, call CheckTarget.
 func Guard(next http.Handler) http.Handler {
+	guard := NewGuard(Rule{Logger: slog.Default()})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := CheckTarget(r); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
+		if MayChange(r) {
+			if refusal := guard.Guard(r); refusal != nil {
+				refusal.Write(w)
+				return
+			}
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// NewGuard returns what refuses requests by CheckTarget, under the rule's Name, Logger and Observer.
+func NewGuard(rule Rule) *Serializer {
+	rule.Name = cmp.Or(rule.Name, "guard")
+	return byDefault(rule)
+}
+
+// Guard returns the refusal of a request that CheckTarget has an error for, which is logged and counted, or nil.
+func (s *Serializer) Guard(r *http.Request) *Refusal {
+	err := CheckTarget(r)
+	if err == nil {
+		return nil
+	}
+	refusal := refusalBeforeLock(r.Context(), &refusalReason{OutcomeUnclearTarget, http.StatusBadRequest, err.Error()})
+	refusal.Turn.Rule, refusal.Turn.Detail = s.Name, err.Error()
+	s.logOutcome("request is refused", refusal.Turn, err, slog.Int("status", refusal.Status))
+	s.observeDone(OutcomeUnclearTarget, 0)
+	if note, ok := r.Context().Value(noteKey{}).(*note); ok {
+		note.set(&refusal.Turn)
+	}
+	return refusal
+}
+
+// MayChange reports whether some upstream may change something for a request: by its method, or by one that it asks for.
+func MayChange(r *http.Request) bool {
+	return !changesNothing(r.Method) || r.URL == nil || checkOverride(r) != nil
 }
 
 // CheckTarget returns an error for a request whose target doesn't begin with "/", whose path only some servers clean (empty segments,
@@ -189,6 +229,18 @@ func CheckTarget(r *http.Request) error {
 		return errHiddenRoute
 	}
 	return checkOverride(r)
+}
+
+// Mentions reports whether a request that CheckTarget refuses may lead to a path with this word in it, in lower case.
+func Mentions(r *http.Request, word string) bool {
+	all := r.RequestURI
+	for name, values := range r.Header {
+		if hasHeader(http.Header{name: nil}, rewritten) {
+			all += " " + strings.Join(values, " ")
+		}
+	}
+	once := unescaped(all)
+	return strings.Contains(strings.ToLower(all+" "+once+" "+unescaped(once)), word)
 }
 
 // checkOverride returns an error for a request that asks for another method than its own.

@@ -1,8 +1,11 @@
 package middleware_test
 
 import (
+	"bytes"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
@@ -66,6 +69,37 @@ func TestGuard(t *testing.T) {
 		w := httptest.NewRecorder()
 		if guarded.ServeHTTP(w, c.request); w.Code != c.want {
 			t.Errorf("%s %v: %d %s, want %d", c.request.RequestURI, c.request.Header, w.Code, w.Body, c.want)
+		}
+	}
+}
+
+// A refusal is logged, counted and noted as those of a rule, and what changes nothing isn't looked at.
+func TestGuardIsSeen(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	seen := new(counts)
+	guard := middleware.NewGuard(middleware.Rule{Logger: slog.New(slog.NewTextHandler(&log, nil)), Observer: seen})
+	refusal := guard.Guard(keyRequest("/index.php/orders/42"))
+	if refusal == nil || refusal.Status != http.StatusBadRequest || refusal.Turn.Outcome != middleware.OutcomeUnclearTarget || refusal.Turn.Rule != "guard" || refusal.Turn.Detail == "" {
+		t.Fatalf("refusal %+v", refusal)
+	}
+	if line := log.String(); seen.done.Load() != 1 || !strings.Contains(line, "outcome=unclear_target") || strings.Contains(line, "orders") {
+		t.Errorf("%d counted, log %s", seen.done.Load(), line)
+	}
+	if guard.Guard(keyRequest("/orders/42")) != nil || seen.done.Load() != 1 {
+		t.Error("a clear target is refused")
+	}
+	guarded := middleware.Guard(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for _, target := range []string{"/index.php/Main_Page", "/shop;jsessionid=1", "/assets//app.js"} {
+		for method, want := range map[string]int{http.MethodGet: 200, http.MethodHead: 200, http.MethodPost: 400, http.MethodDelete: 400, "get": 400} {
+			r := keyRequest(target)
+			r.Method = method
+			w := httptest.NewRecorder()
+			if guarded.ServeHTTP(w, r); w.Code != want {
+				t.Errorf("%s %s: %d %s", method, target, w.Code, w.Body)
+			} else if want == 400 && w.Header().Get("Redlock-Outcome") != "unclear_target" {
+				t.Errorf("%s %s: %v", method, target, w.Header())
+			}
 		}
 	}
 }

@@ -52,3 +52,36 @@ func TestGuard(t *testing.T) {
 		requireStatus(t, send(t, r), http.StatusOK)
 	}
 }
+
+// The guard looks at a request that changes nothing only if a rule may lock it, and its refusals are seen as those of a rule.
+func TestGuardLooksAtRules(t *testing.T) {
+	b := newBackend(t, func() {})
+	c := runCaddy(t, caddyfile("", `redlock_guard
+	redlock /orders* order:{path.1:int} {
+		on_missing_key pass
+	}
+	@changes {
+		not method GET HEAD OPTIONS
+		path /shop*
+	}
+	redlock @changes shop:{path.1:id} {
+		on_missing_key pass
+	}
+	handle_errors {
+		respond "{http.redlock.outcome} {http.redlock.rule} {http.redlock.detail}"
+	}
+	`+b.proxy()))
+	ask := func(method, target string) received {
+		r := request(c.url)
+		r.Method, r.URL = method, &url.URL{Scheme: "http", Host: r.URL.Host, Opaque: target}
+		return send(t, r)
+	}
+	for _, target := range []string{"/index.php/Main_Page", "/shop;jsessionid=1", "/assets//app.js"} {
+		requireStatus(t, ask("GET", target), http.StatusOK)
+	}
+	for _, r := range [][2]string{{"GET", "/index.php/orders/42/pay"}, {"GET", "/index.php/%4frders/42/pay"}, {"POST", "/index.php/Main_Page"}, {"POST", "/shop;x/1"}} {
+		if a := ask(r[0], r[1]); a.status != http.StatusBadRequest || a.header.Get("Redlock-Outcome") != "unclear_target" || a.body != `unclear_target guard path has a ';', a backslash or '.php/' in it` {
+			t.Errorf("%s: %d %s", r, a.status, a.body)
+		}
+	}
+}
