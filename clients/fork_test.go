@@ -100,22 +100,24 @@ func between(t *testing.T, socket string) (path string, end func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	up, err := net.Dial("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dialed := make(chan net.Conn, 1)
 	var running sync.WaitGroup
 	running.Go(func() {
 		down, err := l.Accept()
 		if err != nil {
 			return
 		}
-		running.Go(func() { _, _ = io.Copy(up, down) })
+		defer func() { _ = down.Close() }()
+		up, err := net.Dial("unix", socket) // only now: the agent waits for no request for long
+		if err != nil {
+			return
+		}
+		dialed <- up
+		running.Go(func() { _, _ = io.Copy(up, down); _ = up.Close() })
 		_, _ = io.Copy(down, up)
-		_ = down.Close()
 	})
-	t.Cleanup(func() { _, _ = l.Close(), up.Close(); running.Wait() })
-	return path, func() { _, _ = io.WriteString(up, "0\r\n\r\n") }
+	t.Cleanup(func() { _ = l.Close(); running.Wait() })
+	return path, func() { _, _ = io.WriteString(<-dialed, "0\r\n\r\n") }
 }
 
 // TestClientAfter: who keeps a lock beyond its end has none.

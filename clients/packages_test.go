@@ -12,8 +12,8 @@ import (
 func TestPackages(t *testing.T) {
 	t.Parallel()
 	for language, c := range map[string]struct{ needs, install, load string }{
-		"python": {"python3 -c 'import pip, setuptools, wheel'", "python3 -m pip install --quiet --no-index --no-build-isolation --no-deps --target ../installed .",
-			"PYTHONPATH=installed python3 -c 'import redlock; redlock.AsyncAgent()'"},
+		"python": {"/usr/bin/python3 -c 'import setuptools, wheel, pip'", "/usr/bin/python3 -m pip install --quiet --no-index --no-build-isolation --no-deps --target ../installed .",
+			"PYTHONPATH=installed /usr/bin/python3 -c 'import redlock; redlock.AsyncAgent()'"},
 		"node": {"npm --version", "npm pack --silent && mkdir ../installed && npm install --silent --offline --no-audit --no-fund --prefix ../installed ./*.tgz",
 			"cd installed && test -e node_modules/redlock-agent/redlock.d.mts && node --input-type module -e 'import { Agent } from \"redlock-agent\"; new Agent()'"},
 		"ruby": {"gem --version", "gem build --silent redlock-agent.gemspec && gem install --silent --local --no-document --install-dir ../installed ./*.gem",
