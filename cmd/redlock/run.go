@@ -197,7 +197,7 @@ func (c *runCommand) run() error {
 	j := job.Job{Command: c.command, Env: c.environment(held), KillAfter: c.after}
 	result, err := j.Run(held.lease, signals)
 	heldFor := c.maxHold > 0 && (errors.Is(result.Lost, redlock.ErrMaxHold) ||
-		errors.Is(result.Lost, job.ErrLate) && !time.Now().Before(first.Add(c.maxHold-c.ttl))) // the lease began no earlier
+		(errors.Is(result.Lost, job.ErrLate) || errors.Is(result.Lost, errLeaseEnded)) && !time.Now().Before(first.Add(c.maxHold-c.ttl))) // the lease began no earlier
 	freed := held.free(err == nil && c.period > 0 && result.Lost == nil && (result.Code == 0 || c.attempts == 1))
 	var failed *job.StartError
 	switch {

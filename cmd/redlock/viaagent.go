@@ -292,12 +292,14 @@ func (s *sorted) Unwrap() []error { return []error{s.error, s.sort} }
 // Context ends when the lock is lost.
 func (l *agentLease) Context() context.Context { return l.ctx }
 
+var errLeaseEnded = errors.New("the lease has ended")
+
 // Until is the latest end of the lease that any line has said. While a machine is suspended, only its wall clock goes on.
 func (l *agentLease) Until() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if time.Now().Round(0).After(l.until.Round(0)) {
-		l.lose(errors.New("the lease has ended"))
+		l.lose(errLeaseEnded)
 	}
 	return l.until
 }
