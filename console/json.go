@@ -63,6 +63,8 @@ type Master struct {
 	ClockOffsetSeconds float64   `json:"clock_offset_seconds"`
 	Version            string    `json:"version,omitempty"`
 	MaxmemoryPolicy    string    `json:"maxmemory_policy,omitempty"`
+	Evicts             bool      `json:"evicts,omitempty"`           // by that policy, locks when its memory is full
+	CertificateUntil   time.Time `json:"certificate_until,omitzero"` // of masters with TLS
 	UsedMemoryBytes    int64     `json:"used_memory_bytes,omitempty"`
 	MaxmemoryBytes     int64     `json:"maxmemory_bytes,omitempty"` // none without a limit
 }

@@ -26,7 +26,6 @@ var pageTemplate = template.Must(template.New("page.html").Funcs(template.FuncMa
 	"href":    hrefOf,
 	"count":   count,
 	"level":   level,
-	"evicts":  evicts,
 	"size":    size[int],
 	"memory":  memory,
 	"full":    nearlyFull,

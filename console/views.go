@@ -39,6 +39,8 @@ func statusOf(lockers []*redlock.Locker) Status {
 				ClockOffsetSeconds: m.ClockOffset.Seconds(),
 				Version:            m.Version,
 				MaxmemoryPolicy:    m.MaxmemoryPolicy,
+				Evicts:             m.Evicts,
+				CertificateUntil:   m.CertificateUntil,
 				UsedMemoryBytes:    m.UsedMemory,
 				MaxmemoryBytes:     m.Maxmemory,
 			})

@@ -88,9 +88,6 @@ func level(state string) string {
 	return "bad"
 }
 
-// evicts reports whether a server with this maxmemory-policy throws away locks when its memory is full.
-func evicts(policy string) bool { return policy != "" && policy != "noeviction" }
-
 // sentence makes a sentence of an error.
 func sentence(text string) string {
 	text = strings.TrimPrefix(text, "redlock: ")

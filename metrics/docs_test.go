@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/caddy-redlock/caddy-redlock/metrics"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -29,6 +31,15 @@ func kinds(t *testing.T) map[string]string {
 		}
 		words := append([]string{strings.ToLower(family.GetType().String())}, slices.Sorted(maps.Keys(labels))...)
 		all[strings.TrimPrefix(family.GetName(), "redlock_")] = strings.Join(words, " ")
+	}
+	described := make(chan *prometheus.Desc, 100)
+	m.Describe(described)
+	close(described)
+	for desc := range described { // also those that a master in memory has nothing to show for
+		match := regexp.MustCompile(`fqName: "redlock_(\w+)".* variableLabels: \{([\w,]*)\}`).FindStringSubmatch(desc.String())
+		if all[match[1]] == "" {
+			all[match[1]] = "gauge " + strings.ReplaceAll(match[2], ",", " ")
+		}
 	}
 	return all
 }

@@ -18,7 +18,7 @@ type locks struct {
 	renewals, acquisitions *prometheus.CounterVec
 
 	// These are read at the time of a scrape.
-	held, oldest, up, rtt, late, offset, masterFailures, dropped, results, disagreements *prometheus.Desc
+	held, oldest, up, rtt, late, offset, evicts, certificate, masterFailures, dropped, results, disagreements *prometheus.Desc
 
 	mu      sync.Mutex
 	lockers []*redlock.Locker // the newest comes last
@@ -60,6 +60,8 @@ func newLocks(n names) *locks {
 		rtt:            n.describe("master_rtt_seconds", "Round trip of the master's last reply.", "master"),
 		late:           n.describe("master_late_ratio", "Which share of the master's replies of the last minute came after the timeout, too late to count.", "master"),
 		offset:         n.describe("master_clock_offset_seconds", "How far the master's clock is ahead of this process's.", "master"),
+		evicts:         n.describe("master_evicts", "Whether the master deletes locks when its memory is full: by its maxmemory-policy, as it was at most some 10 s ago.", "master"),
+		certificate:    n.describe("master_certificate_expiry_timestamp_seconds", "Until when the master's certificate is valid; of masters with TLS.", "master"),
 		masterFailures: n.describe("master_failures_total", "How often the master stopped granting locks, by the reason.", "master", "reason"),
 		dropped:        n.describe("notices_dropped_total", "Lines for the log and events for these metrics that were dropped, because their receiver was too slow or blocked.", "kind"),
 		results:        n.describe("results_refused_total", "Results that were not stored or read, because too many others were."),
@@ -141,7 +143,7 @@ func (s *locks) Describe(to chan<- *prometheus.Desc) {
 	s.leasesLost.Describe(to)
 	s.renewals.Describe(to)
 	s.acquisitions.Describe(to)
-	for _, desc := range []*prometheus.Desc{s.held, s.oldest, s.up, s.rtt, s.late, s.offset, s.masterFailures, s.dropped, s.results, s.disagreements} {
+	for _, desc := range []*prometheus.Desc{s.held, s.oldest, s.up, s.rtt, s.late, s.offset, s.evicts, s.certificate, s.masterFailures, s.dropped, s.results, s.disagreements} {
 		to <- desc
 	}
 }
@@ -192,6 +194,16 @@ func (s *locks) Collect(to chan<- prometheus.Metric) {
 			up = 1
 		}
 		gauge(to, s.up, up, name)
+		if master.MaxmemoryPolicy != "" {
+			evicts := 0.0
+			if master.Evicts {
+				evicts = 1
+			}
+			gauge(to, s.evicts, evicts, name)
+		}
+		if !master.CertificateUntil.IsZero() {
+			gauge(to, s.certificate, float64(master.CertificateUntil.Unix()), name)
+		}
 		if master.RoundTrip > 0 { // it has answered
 			gauge(to, s.rtt, master.RoundTrip.Seconds(), name)
 			gauge(to, s.late, master.Late, name)

@@ -37,6 +37,33 @@ func ExampleNewMaster() {
 	// Output: rediss://10.0.0.1:6379
 }
 
+// TestCertificateEnds: until when the certificate is valid that a master shows, also where that is renewed while the connection lasts.
+func TestCertificateEnds(t *testing.T) {
+	t.Parallel()
+	authority := redistest.NewAuthority(t)
+	authority.Life = 24 * time.Hour
+	servers, urls := authority.Start(1)
+	own, err := tls.LoadX509KeyPair(authority.Issue("client"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(urls[0], "rediss://"), TLSConfig: &tls.Config{Certificates: []tls.Certificate{own}, InsecureSkipVerify: true}})
+	defer func() { _ = client.Close() }()
+	l := lockerOn(t, []redlock.Master{wrap(t, client)})
+	left := func() time.Duration {
+		return time.Until(requireState(t, l, 0, redlock.MasterAvailable).CertificateUntil)
+	}
+	if left() > authority.Life || left() < authority.Life/2 {
+		t.Errorf("it is valid for %v, want a day", left())
+	}
+	authority.Life *= 30
+	certificate, key := authority.Issue("127.0.0.1")
+	if err := servers[0].Client().Do(t.Context(), "CONFIG", "SET", "tls-cert-file", certificate, "tls-key-file", key).Err(); err != nil {
+		t.Skip("this server can't exchange both files at once:", err)
+	}
+	eventually(t, 2*bound, "the renewed certificate is noticed", func() bool { return left() > authority.Life/2 })
+}
+
 // TestTLS: masters with a private certificate authority, another name and client certificates; and what is said if one of them is
 // missing.
 func TestTLS(t *testing.T) {

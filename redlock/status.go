@@ -54,8 +54,11 @@ type MasterStatus struct {
 	Late            float64       // which share of the last minute's replies came after the timeout, from 0 to 1; 0 if fewer than three did
 	Version         string        // of the server; empty if it wasn't reached yet, or doesn't say
 	MaxmemoryPolicy string        // of the server: it should be noeviction
+	Evicts          bool          // by that policy the server deletes locks when its memory is full
 	UsedMemory      int64         // of the server, in bytes, at most some 10 s ago; 0 if it doesn't say
 	Maxmemory       int64         // of the server, in bytes; 0 if it has no limit, or doesn't say
+
+	CertificateUntil time.Time // until when the server's certificate is valid, with those that vouch for it; zero without TLS
 }
 
 // MasterState says in a word whether a master grants locks, and why not.
@@ -107,8 +110,11 @@ func masterStatus(s link.State) MasterStatus {
 		Late:            s.Late,
 		Version:         s.Server.Version,
 		MaxmemoryPolicy: s.Server.Memory.Policy,
+		Evicts:          s.Server.Memory.Evicts(),
 		UsedMemory:      s.Server.Memory.Used,
 		Maxmemory:       s.Server.Memory.Max,
+
+		CertificateUntil: s.Server.CertificateUntil,
 	}
 	status.State, status.Until = classify(s)
 	if status.State == MasterUnreachable || status.State == MasterHung {

@@ -78,7 +78,8 @@ func TestStatusOfMasters(t *testing.T) {
 // TestStatusOfMemory: what a master says of its memory is asked for again, also of one that is busy.
 func TestStatusOfMemory(t *testing.T) {
 	t.Parallel()
-	l, servers := onServers(t, 1)
+	var log logBook
+	l, servers := onServers(t, 1, log.option())
 	s := requireState(t, l, 0, redlock.MasterAvailable)
 	const limit = 1 << 30
 	command(t, servers[0], "CONFIG", "SET", "maxmemory", limit)
@@ -88,8 +89,14 @@ func TestStatusOfMemory(t *testing.T) {
 	eventually(t, 6*bound, "the status has the memory of now", func() bool {
 		lockUnlock(t, l, "key")
 		s = l.Status().Masters[0]
-		return s.UsedMemory >= before+20<<20 && s.Maxmemory == limit && s.MaxmemoryPolicy == "allkeys-lru"
+		return s.UsedMemory >= before+20<<20 && s.Maxmemory == limit && s.MaxmemoryPolicy == "allkeys-lru" && s.Evicts
 	})
+	log.expect(t, "level=WARN", "master may evict locks", "maxmemory-policy=allkeys-lru")
+	command(t, servers[0], "CONFIG", "SET", "maxmemory-policy", "noeviction")
+	log.expect(t, "master evicts no locks any more")
+	if lines := log.lines("evict"); len(lines) != 2 || l.Status().Masters[0].Evicts {
+		t.Errorf("%q", lines)
+	}
 	if s.State != redlock.MasterAvailable {
 		t.Errorf("%+v", s)
 	}

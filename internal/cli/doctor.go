@@ -24,7 +24,7 @@ func (p *Program) Doctor(usage, help string, add func(*pflag.FlagSet), load func
 		Short: "Looks at the masters, and says what to do about what it finds",
 		Long: `
 Looks at the masters, and says what to do about what it finds: whether they can be reached, in time, with the rights that locks need; whether they are
-independent; their version, mode, persistence, eviction, clocks and uptime.
+independent; their version, mode, persistence, eviction, clocks, uptime and certificates.
 
 No lock is taken. On each master one key of a name of its own is written, for a second at
 most, and removed. The exit code is 2 if there is an error or a warning. Notes don't count.
@@ -66,6 +66,11 @@ most, and removed. The exit code is 2 if there is an error or a warning. Notes d
 // printReport prints what doctor has found, for people.
 func printReport(out io.Writer, report doctor.Report) {
 	var rows [][]string
+	heads := []string{"MASTER", "VERSION", "RTT", "CLOCK", "UPTIME", "VOTES"}
+	certified := slices.ContainsFunc(report.Masters, func(m doctor.MasterReport) bool { return !m.CertificateUntil.IsZero() })
+	if certified {
+		heads = append(heads, "CERTIFICATE")
+	}
 	for _, m := range report.Masters {
 		row := []string{m.Name, orDash(m.Version), "-", "-", "-", "no"}
 		if m.RoundTrip > 0 {
@@ -77,9 +82,12 @@ func printReport(out io.Writer, report doctor.Report) {
 		if m.Votes {
 			row[5] = "yes"
 		}
+		if certified {
+			row = append(row, until(m.CertificateUntil))
+		}
 		rows = append(rows, row)
 	}
-	table(out, []string{"MASTER", "VERSION", "RTT", "CLOCK", "UPTIME", "VOTES"}, rows, 0)
+	table(out, heads, rows, 0)
 	fmt.Fprintln(out)
 	for _, level := range []doctor.Level{doctor.Error, doctor.Warning, doctor.Note} {
 		for i, f := range report.Findings {

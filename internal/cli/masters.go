@@ -87,14 +87,22 @@ var errNoLocker = errors.New("the configuration of this Caddy has no redlock rul
 // printLocker prints what a locker knows of its masters.
 func printLocker(out io.Writer, l console.Locker, now time.Time) {
 	var rows [][]string
+	heads := []string{"MASTER", "STATE", "RTT", "CLOCK", "VERSION", "EVICTION"}
+	certified := slices.ContainsFunc(l.Masters, func(m console.Master) bool { return !m.CertificateUntil.IsZero() })
+	if certified {
+		heads = append(heads, "CERTIFICATE")
+	}
 	for _, m := range l.Masters {
 		row := []string{m.Name, m.State, "-", "-", orDash(m.Version), orDash(m.MaxmemoryPolicy)}
+		if certified {
+			row = append(row, until(m.CertificateUntil))
+		}
 		if m.RoundTripSeconds > 0 {
 			row[2], row[3] = span(seconds(m.RoundTripSeconds)), offset(seconds(m.ClockOffsetSeconds))
 		}
 		rows = append(rows, row)
 	}
-	table(out, []string{"MASTER", "STATE", "RTT", "CLOCK", "VERSION", "EVICTION"}, rows, 0)
+	table(out, heads, rows, 0)
 	fmt.Fprintln(out)
 	printTroubles(out, l, now)
 	verdict := "locks can be taken"
@@ -102,6 +110,14 @@ func printLocker(out io.Writer, l console.Locker, now time.Time) {
 		verdict = "NO LOCK CAN BE TAKEN"
 	}
 	paragraph(out, "", fmt.Sprintf("%s: %d of %s available, %d needed: %s; %d held, %d waiting.", l.Instance, l.Available, masterCount(len(l.Masters)), l.Quorum, verdict, l.Held, l.Waiting))
+}
+
+// until writes the last day of a certificate.
+func until(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return "to " + t.UTC().Format(time.DateOnly)
 }
 
 // printTroubles prints what is wrong with masters, and once what is wrong with several.
@@ -124,6 +140,11 @@ func printTroubles(out io.Writer, l console.Locker, now time.Time) {
 			text += fmt.Sprintf(" (for %s so far; it grants locks again by itself in %s)", since, span(max(0, m.Until.Sub(now))))
 		}
 		paragraph(out, "", text)
+	}
+	for _, m := range l.Masters {
+		if m.Evicts {
+			paragraph(out, "! ", m.Name+" deletes locks when its memory is full: CONFIG SET maxmemory-policy noeviction, and the same in redis.conf.")
+		}
 	}
 	if _, told := ill[l.Error]; l.Error != "" && !told {
 		paragraph(out, "", l.Error)

@@ -37,14 +37,16 @@ type Report struct {
 
 // MasterReport is what is known of one master. What could not be learned is empty.
 type MasterReport struct {
-	Name            string  `json:"name"`
-	Votes           bool    `json:"votes"`             // whether it would grant locks now, as far as can be told from here
-	Version         string  `json:"version,omitempty"` // with the server's name if it isn't Redis
-	RoundTrip       float64 `json:"round_trip_seconds,omitempty"`
-	ClockOffset     float64 `json:"clock_offset_seconds"` // how far its clock is ahead of this machine's
-	Uptime          int64   `json:"uptime_seconds,omitempty"`
-	MaxmemoryPolicy string  `json:"maxmemory_policy,omitempty"`
-	Persistence     string  `json:"persistence,omitempty"` // none, rdb, aof everysec and so on
+	Name        string  `json:"name"`
+	Votes       bool    `json:"votes"`             // whether it would grant locks now, as far as can be told from here
+	Version     string  `json:"version,omitempty"` // with the server's name if it isn't Redis
+	RoundTrip   float64 `json:"round_trip_seconds,omitempty"`
+	ClockOffset float64 `json:"clock_offset_seconds"` // how far its clock is ahead of this machine's
+	Uptime      int64   `json:"uptime_seconds,omitempty"`
+	// CertificateUntil is until when the master's certificate is valid, with those that vouch for it.
+	CertificateUntil time.Time `json:"certificate_until,omitzero"`
+	MaxmemoryPolicy  string    `json:"maxmemory_policy,omitempty"`
+	Persistence      string    `json:"persistence,omitempty"` // none, rdb, aof everysec and so on
 }
 
 // Level says how much a finding matters.
@@ -83,6 +85,7 @@ const (
 	Rights       Check = "rights"
 	Clock        Check = "clock"
 	Uptime       Check = "uptime"
+	Certificate  Check = "certificate"
 	Number       Check = "number"
 	Processes    Check = "processes"
 )

@@ -28,7 +28,9 @@ func (x *examination) summary() MasterReport {
 		ClockOffset:     x.Offset.Round(time.Microsecond).Seconds(),
 		Uptime:          int64(x.Uptime.Seconds()),
 		MaxmemoryPolicy: x.Memory.Policy,
-		Persistence:     x.persistence(),
+
+		CertificateUntil: x.CertificateUntil,
+		Persistence:      x.persistence(),
 	}
 }
 

@@ -13,7 +13,7 @@ func (x *examination) judge() (findings []Finding) {
 	if x.Mode == "sentinel" {
 		return []Finding{{Level: Error, Check: Mode, Text: "it is a Sentinel, which keeps no keys", Advice: "Name independent Redis servers, each by its own address.", excludes: true}}
 	}
-	for _, check := range []func() []Finding{x.reachability, x.mode, x.versionNumber, x.judgeRights, x.latency, x.uptimeAgainstGuard, x.eviction, x.disk} {
+	for _, check := range []func() []Finding{x.reachability, x.mode, x.versionNumber, x.judgeRights, x.latency, x.uptimeAgainstGuard, x.certificate, x.eviction, x.disk} {
 		findings = append(findings, check()...)
 	}
 	return findings
@@ -80,6 +80,18 @@ func (x *examination) uptimeAgainstGuard() []Finding {
 	}
 	return []Finding{{Level: Warning, Check: Uptime, Text: fmt.Sprintf(text, uptime, x.Guard-uptime),
 		Advice: "Wait. In development, restart_guard off saves the wait.", excludes: true}}
+}
+
+// certificateSoon is how long before its end a certificate is to be renewed.
+const certificateSoon = 14 * 24 * time.Hour
+
+func (x *examination) certificate() []Finding {
+	until := x.CertificateUntil
+	if until.IsZero() || time.Until(until) > certificateSoon {
+		return nil
+	}
+	return []Finding{{Level: Warning, Check: Certificate, Text: fmt.Sprintf("its certificate, or one that vouches for it, ends on %s UTC, and its connections with it", until.UTC().Format("2006-01-02 at 15:04")),
+		Advice: "Renew it: with the new files, CONFIG SET tls-cert-file FILE tls-key-file FILE."}}
 }
 
 func (x *examination) eviction() []Finding {

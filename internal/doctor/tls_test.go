@@ -28,6 +28,19 @@ func secure(t *testing.T, a *redistest.Authority) *tls.Config {
 	return c
 }
 
+func TestCertificateEnds(t *testing.T) {
+	t.Parallel()
+	authority := redistest.NewAuthority(t)
+	authority.Life = 13 * 24 * time.Hour
+	_, urls := authority.Start(1)
+	r := doctor.Examine(t.Context(), trusting(secure(t, authority), urls...))
+	found := of(r, doctor.Certificate)
+	until := r.Masters[0].CertificateUntil
+	if len(found) != 1 || found[0].Level != doctor.Warning || !strings.Contains(found[0].Text, until.UTC().Format("2006-01-02 at")) || time.Until(until) > authority.Life {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	authority := redistest.NewAuthority(t)
@@ -60,7 +73,7 @@ func TestTLS(t *testing.T) {
 			}
 			r := doctor.Examine(t.Context(), s)
 			if test.texts == nil {
-				if len(of(r, doctor.Reachability)) > 0 || r.Voting != 1 {
+				if len(of(r, doctor.Reachability)) > 0 || len(of(r, doctor.Certificate)) > 0 || time.Until(r.Masters[0].CertificateUntil) < 80*24*time.Hour || r.Voting != 1 {
 					t.Errorf("%+v", r)
 				}
 				return

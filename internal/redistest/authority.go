@@ -19,7 +19,8 @@ import (
 
 // Authority is a private certificate authority.
 type Authority struct {
-	File string // its certificate, in PEM
+	File string        // its certificate, in PEM
+	Life time.Duration // of the certificates that are issued from now on
 
 	tb          testing.TB
 	certificate *x509.Certificate
@@ -30,7 +31,7 @@ type Authority struct {
 // NewAuthority makes an authority, whose files end with the test.
 func NewAuthority(tb testing.TB) *Authority {
 	tb.Helper()
-	a := &Authority{tb: tb, File: filepath.Join(tb.TempDir(), "ca.pem")}
+	a := &Authority{tb: tb, Life: 90 * 24 * time.Hour, File: filepath.Join(tb.TempDir(), "ca.pem")}
 	a.certificate = &x509.Certificate{
 		Subject:  pkix.Name{CommonName: "authority " + rand.Text() + " of a test"},
 		IsCA:     true,
@@ -78,7 +79,7 @@ func (a *Authority) issue(template *x509.Certificate, file string) *ecdsa.Privat
 	}
 	a.issued++
 	template.SerialNumber = big.NewInt(a.issued)
-	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(24*time.Hour)
+	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(a.Life)
 	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, signer)
 	if err != nil {
 		a.tb.Fatal(err)

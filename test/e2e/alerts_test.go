@@ -224,8 +224,12 @@ func TestAlerts(t *testing.T) {
 			`+events.proxy()+`
 		}
 		`+b.proxy()))
-	network := redistest.NewForwarder(t, redistest.Start(t, 1)[0])
-	far := runCaddy(t, caddyfile("redlock {\nmasters redis://"+network.Addr()+"\ntimeout 50ms\n}", "redlock key\nrespond hello"))
+	authority := redistest.NewAuthority(t)
+	authority.Life = 24 * time.Hour
+	ill, urls := authority.Start(1)
+	certificate, key := authority.Issue("client")
+	network := redistest.NewForwarder(t, address(strings.TrimPrefix(urls[0], "rediss://")))
+	far := runCaddy(t, caddyfile("redlock {\nmasters rediss://"+network.Addr()+"\ntimeout 50ms\ntls {\ntrust_pool file "+authority.File+"\nclient_auth "+certificate+" "+key+"\n}\n}", "redlock key\nrespond hello"))
 	targets := []string{strings.TrimPrefix(c.admin, "http://"), strings.TrimPrefix(far.admin, "http://")}
 	p := runPrometheus(t, targets)
 	native := runPrometheus(t, targets, "--enable-feature", "native-histograms") // in place of the classic ones
@@ -239,6 +243,14 @@ func TestAlerts(t *testing.T) {
 	p.requireFired(t, "RedlockRefusals", "rule=nokey", c.url+"/nokey/1")
 	p.requireFired(t, "RedlockMastersFar", instance, "")
 
+	for range 4 { // each time it must work for longer before it is up again
+		servers[0].Kill()
+		eventually(t, "a master is away", func() bool { return c.scrape(t)[`master_up{master="`+servers[0].URL()+`"}`] == 0 })
+		servers[0].Restart()
+		eventually(t, "it is back", func() bool { return c.scrape(t)[`master_up{master="`+servers[0].URL()+`"}`] == 1 })
+	}
+	p.requireFired(t, "RedlockMasterRestarts", "master="+servers[0].URL(), "")
+
 	b.hold(t, c.url+"/orders/1/pay")
 	p.requireFired(t, "RedlockLongHold", instance, "")
 	p.requireFired(t, "RedlockRefusals", "rule=pay", c.url+"/orders/1/pay")
@@ -251,15 +263,12 @@ func TestAlerts(t *testing.T) {
 	p.requireFired(t, "RedlockLongLine", "rule=line", "")
 
 	network.Set(redistest.Weather{Delay: 150 * time.Millisecond})
-	p.requireFired(t, "RedlockMasterSlow", "master=redis://"+network.Addr(), "")
-
-	for range 5 { // each time it must work for longer before it is up again
-		servers[0].Kill()
-		eventually(t, "a master is away", func() bool { return c.scrape(t)[`master_up{master="`+servers[0].URL()+`"}`] == 0 })
-		servers[0].Restart()
-		eventually(t, "it is back", func() bool { return c.scrape(t)[`master_up{master="`+servers[0].URL()+`"}`] == 1 })
+	p.requireFired(t, "RedlockMasterSlow", "master=rediss://"+network.Addr(), "")
+	p.requireFired(t, "RedlockCertificateEnds", "master=rediss://"+network.Addr(), "")
+	if err := ill[0].Client().ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
+		t.Fatal(err)
 	}
-	p.requireFired(t, "RedlockMasterRestarts", "master="+servers[0].URL(), "")
+	p.requireFired(t, "RedlockMasterEvicts", "master=rediss://"+network.Addr(), "")
 
 	sendPartOfBodies(t, c, 14)
 	p.requireFired(t, "RedlockBodyBudget", instance, "")
@@ -286,6 +295,11 @@ func TestAlerts(t *testing.T) {
 	requireDashboard(t, p)
 	requireDashboard(t, native)
 }
+
+// address is that of a server.
+type address string
+
+func (a address) Addr() string { return string(a) }
 
 // sendPartOfBodies sends as many requests of 1 MiB, each from another address, that all stop shortly before their end.
 func sendPartOfBodies(t *testing.T, c *caddyProcess, n int) {

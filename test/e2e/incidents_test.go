@@ -132,6 +132,15 @@ var incidents = []incident{
 		log:    `"master":"{0}"`,
 	},
 	{
+		name:   "an eviction policy that was set at run time",
+		start:  func(t *testing.T, s *scene) { s.command(t, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru") },
+		says:   []string{"allkeys-lru", "! {0} deletes locks when its memory is full", "maxmemory-policy noeviction"},
+		page:   []string{`<span class="badge warn">allkeys-lru</span>`},
+		doctor: map[string][]string{"eviction {0}": {"maxmemory-policy is allkeys-lru", "noeviction"}},
+		metric: `master_evicts{master="{0}"}`,
+		log:    `"master":"{0}"`,
+	},
+	{
 		name:   "another max_ttl in one process",
 		start:  func(t *testing.T, s *scene) { s.third(t, s.urls[:3], "max_ttl 40s") },
 		says:   []string{"! web3 has another max_ttl (40s)"},

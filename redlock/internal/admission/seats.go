@@ -53,6 +53,7 @@ type Seat struct {
 	votingRun string          // the run that votes for this master now, over an open connection; it can't for another
 	until     time.Time       // no vote before
 	why       error           // the reason: ErrRestarted or ErrReplaced
+	policy    string          // its maxmemory-policy when it was seen last; empty before the first
 	cluster   *Seat           // that of the Redis Cluster whose node this is; nil for a single server
 
 	OnReached  func(protocol.Server) // called with each server that is reached
@@ -155,6 +156,14 @@ func (s *Seat) HasMemory(memory protocol.Memory) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.server.Memory = memory
+	s.seePolicy(memory)
+}
+
+// HasCertificate notes until when the certificate is valid that the server shows now.
+func (s *Seat) HasCertificate(until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.server.CertificateUntil = until
 }
 
 func (s *Seat) check(reached protocol.Server) error {
@@ -201,10 +210,21 @@ func (s *Seat) check(reached protocol.Server) error {
 		return &GuardError{Until: s.until, Why: s.why}
 	}
 	s.votingRun = reached.RunID
-	if policy := reached.Memory.Policy; policy != "" && policy != "noeviction" {
-		s.Logger.Warn("master may evict locks before they expire: set maxmemory-policy to noeviction", "master", name, "maxmemory-policy", policy)
-	}
+	s.seePolicy(reached.Memory)
 	return nil
+}
+
+// seePolicy logs what the server does when its memory is full, if that has changed. Callers hold mu.
+func (s *Seat) seePolicy(memory protocol.Memory) {
+	switch {
+	case memory.Policy == "" || memory.Policy == s.policy:
+		return
+	case memory.Evicts():
+		s.Logger.Warn("master may evict locks before they expire: set maxmemory-policy to noeviction", "master", s.master.String(), "maxmemory-policy", memory.Policy)
+	case s.policy != "":
+		s.Logger.Info("master evicts no locks any more", "master", s.master.String(), "maxmemory-policy", memory.Policy)
+	}
+	s.policy = memory.Policy
 }
 
 // changed handles a run that this master hasn't reached before. The times in it are by our own clock: the

@@ -293,3 +293,21 @@ func (h *hangCheck) end() {
 	default:
 	}
 }
+
+const (
+	certificateGap  = time.Minute         // how often a certificate is looked at that ends soon: it may be renewed while the connection lasts
+	certificateSoon = 15 * 24 * time.Hour // a day before the alert
+)
+
+func (s *Stream) lookAtCertificate(ctx context.Context) {
+	known := s.seat.LastReached().CertificateUntil
+	certificate := s.master.Capabilities().Certificate
+	if certificate == nil || known.IsZero() || time.Until(known) > certificateSoon {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(s.connectTime(), certificateGap/2))
+	defer cancel()
+	if until, err := certificate(ctx); err == nil {
+		s.seat.HasCertificate(until)
+	}
+}

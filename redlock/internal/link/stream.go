@@ -812,6 +812,8 @@ func (s *Stream) watch(ctx context.Context, c protocol.Conn, broken <-chan error
 	defer cancel()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	look := time.NewTicker(certificateGap)
+	defer look.Stop()
 	s.SendSoon()
 	for {
 		select {
@@ -821,6 +823,9 @@ func (s *Stream) watch(ctx context.Context, c protocol.Conn, broken <-chan error
 			return nil, ErrClosed
 		case next := <-check.replacement:
 			return next, fmt.Errorf("%w: the server did not answer on it, but answers on a new one", protocol.ErrBroken)
+		case <-look.C:
+			check.running.Go(func() { s.lookAtCertificate(ctx) })
+			continue
 		case <-s.tend:
 		case <-timer.C:
 		}

@@ -36,6 +36,10 @@ type Capabilities struct {
 	Shared   bool // other processes may have it too, and it tells each which masters they have
 	Several  bool // several connections can be made to it: one for results, and one in place of another that hangs
 	Database int  // the number of the server's database
+
+	// Certificate makes a connection for that alone, and returns until when the server's certificate is valid; zero without TLS.
+	// nil where there is none.
+	Certificate func(ctx context.Context) (until time.Time, err error)
 }
 
 // Conn is a connection to a master. The commands take effect in the order in which they are sent.
@@ -90,6 +94,8 @@ type Server struct {
 	Role          string // "master" or "slave", as Redis says it
 	Memory        Memory
 
+	CertificateUntil time.Time // until when its certificate is valid; zero without TLS
+
 	Time           int64     // its clock, in microseconds since 1970; 0 if unknown
 	Sent, Received time.Time // the round trip of the greeting, between which the clock was read
 }
@@ -100,6 +106,9 @@ type Memory struct {
 	Max    int64  // bytes; 0 without a limit
 	Policy string // what it does at the limit: maxmemory-policy
 }
+
+// Evicts reports whether the server deletes keys, locks among them, when its memory is full.
+func (m Memory) Evicts() bool { return m.Policy != "" && m.Policy != "noeviction" }
 
 // Replica reports whether the server only repeats what its master says.
 func (s Server) Replica() bool { return s.Role != "" && s.Role != "master" }

@@ -33,8 +33,8 @@ type conn struct {
 
 // Connect makes a connection, which ends with ctx as long as it is being made.
 func (m *Master) Connect(ctx context.Context, admits protocol.Admission) (protocol.Conn, error) {
-	c, err := m.connect(ctx, func(ctx context.Context, cn *redis.Conn, ready *time.Time) error {
-		return greet(ctx, cn, ready, admits)
+	c, err := m.connect(ctx, func(ctx context.Context, c *conn, ready *time.Time) error {
+		return greet(ctx, c, ready, admits)
 	})
 	if err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func (m *Master) Connect(ctx context.Context, admits protocol.Admission) (protoc
 }
 
 // connect makes a connection, and has go-redis authenticate on it, then greet it.
-func (m *Master) connect(ctx context.Context, greet func(ctx context.Context, cn *redis.Conn, ready *time.Time) error) (*conn, error) {
+func (m *Master) connect(ctx context.Context, greet func(ctx context.Context, c *conn, ready *time.Time) error) (*conn, error) {
 	c := &conn{scripts: m.scripts}
 	var ready time.Time
 	o := m.options
@@ -65,7 +65,7 @@ func (m *Master) connect(ctx context.Context, greet func(ctx context.Context, cn
 		err = c.opened(raw)
 	}
 	if err == nil {
-		err = greet(ctx, c.session, &ready)
+		err = greet(ctx, c, &ready)
 	}
 	if !over() && err == nil {
 		err = ctx.Err()

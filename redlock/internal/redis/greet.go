@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"math"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,8 +23,8 @@ import (
 )
 
 // greet asks a server what it is, and whether it is admitted. It runs at each new connection, before any command.
-func greet(ctx context.Context, cn *redis.Conn, ready *time.Time, admits protocol.Admission) error {
-	pipe := cn.Pipeline()
+func greet(ctx context.Context, c *conn, ready *time.Time, admits protocol.Admission) error {
+	pipe := c.session.Pipeline()
 	clock := pipe.Do(ctx, "time")
 	sections := []*redis.StringCmd{pipe.Info(ctx, "server"), pipe.Info(ctx, "replication"), pipe.Info(ctx, "memory")}
 	_, err := pipe.Exec(ctx) // authenticates first
@@ -66,7 +68,39 @@ func greet(ctx context.Context, cn *redis.Conn, ready *time.Time, admits protoco
 		Time:      at,
 		Sent:      *ready,
 		Received:  received,
+
+		CertificateUntil: certifiedUntil(c.raw),
 	})
+}
+
+// certifiedUntil returns until when the server's certificate is valid, with those that vouch for it; zero without TLS.
+func certifiedUntil(raw net.Conn) (until time.Time) {
+	secure, ok := raw.(*tls.Conn)
+	if !ok {
+		return until
+	}
+	state := secure.ConnectionState()
+	chains := state.VerifiedChains
+	if len(chains) == 0 && len(state.PeerCertificates) > 0 { // they are not verified
+		chains = [][]*x509.Certificate{state.PeerCertificates[:1]}
+	}
+	for _, chain := range chains {
+		first := slices.MinFunc(chain, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
+		if first.NotAfter.After(until) {
+			until = first.NotAfter
+		}
+	}
+	return until
+}
+
+// Certificate makes a connection for that alone, and returns until when the certificate is valid.
+func (m *Master) certificate(ctx context.Context) (until time.Time, err error) {
+	raw, err := m.open(ctx)
+	if err != nil {
+		return until, err
+	}
+	defer func() { _ = raw.Close() }()
+	return certifiedUntil(raw), nil
 }
 
 // Memory reads the reply to OpMemory.

@@ -112,7 +112,7 @@ func (m *Master) Addr() string { return m.options.Addr }
 
 // Capabilities are all but one.
 func (m *Master) Capabilities() protocol.Capabilities {
-	return protocol.Capabilities{Shared: true, Several: true, Database: m.options.DB}
+	return protocol.Capabilities{Shared: true, Several: true, Database: m.options.DB, Certificate: m.certificate}
 }
 
 // Do runs one batch. A Locker has connections of its own instead: see Connect.

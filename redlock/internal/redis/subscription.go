@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -23,8 +21,8 @@ const connectTrips = 8
 func (m *Master) Listen(ctx context.Context, process string, patience time.Duration, ready func(), message func(protocol.WakeUp)) error {
 	connecting, cancel := context.WithTimeout(ctx, connectTrips*patience)
 	defer cancel()
-	c, err := m.connect(connecting, func(ctx context.Context, cn *redis.Conn, _ *time.Time) error {
-		return cn.Do(ctx, "SUBSCRIBE", process).Err()
+	c, err := m.connect(connecting, func(ctx context.Context, c *conn, _ *time.Time) error {
+		return c.session.Do(ctx, "SUBSCRIBE", process).Err()
 	})
 	if err == nil {
 		defer c.Close()
