@@ -126,7 +126,7 @@ func (c *locksCommand) list(ctx context.Context, endpoint Endpoint) (all console
 
 // watchLocks draws the list again and again, whatever happens to Caddy meanwhile.
 func (c *locksCommand) watchLocks(ctx context.Context, endpoint Endpoint, out io.Writer) {
-	terminal := onTerminal(out)
+	width := widthOf(out)
 	for {
 		locks, err := c.list(ctx, endpoint)
 		if ctx.Err() != nil {
@@ -140,14 +140,14 @@ func (c *locksCommand) watchLocks(ctx context.Context, endpoint Endpoint, out io
 		case c.json:
 			_ = json.NewEncoder(&text).Encode(locks)
 		default:
-			if terminal {
+			if width > 0 {
 				text.WriteString(clearScreen)
 			}
 			fmt.Fprintf(&text, "%s\n\n", now.Format("2006-01-02 15:04:05"))
 			if err != nil {
 				paragraph(&text, "", err.Error())
 			} else {
-				c.print(&text, locks, now)
+				c.print(sized{&text, width}, locks, now)
 			}
 			text.WriteString("\n")
 		}

@@ -11,29 +11,62 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/term"
 )
 
-// lineWidth is how wide a line may be.
+// lineWidth is how wide a line of a text is.
 const lineWidth = 80
 
-// table writes rows below their heads. If they are too wide for a line, the columns that are named are shortened, one after the other.
+// sized is an output that ends on a terminal of this width, or somewhere else if that is 0.
+type sized struct {
+	io.Writer
+	width int
+}
+
+// widthOf returns the width of the terminal, or 0 if the output goes somewhere else: a program wants all of it.
+func widthOf(out io.Writer) int {
+	switch out := out.(type) {
+	case sized:
+		return out.width
+	case *os.File:
+		if width, _, err := term.GetSize(int(out.Fd())); err == nil {
+			return width
+		}
+	}
+	return 0
+}
+
+// table writes rows below their heads. If they are too wide for the terminal, the columns that are named are shortened, one after the
+// other: first by what all their cells have in common, then in the middle of each cell.
 func table(out io.Writer, heads []string, rows [][]string, shortened ...int) {
 	const gap = 2
 	widths := make([]int, len(heads))
-	for _, row := range append(rows, heads) {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+	excess := func() int {
+		total := gap*(len(heads)-1) - widthOf(out)
+		for i := range heads {
+			widths[i] = utf8.RuneCountInString(heads[i])
+			for _, row := range rows {
+				widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
+			}
+			total += widths[i]
+		}
+		return total
+	}
+	if widthOf(out) > 0 {
+		for _, i := range shortened {
+			if excess() > 0 {
+				unshare(rows, i)
+			}
 		}
 	}
-	total := gap * (len(heads) - 1)
-	for _, width := range widths {
-		total += width
-	}
-	for _, least := range []int{12, 6} {
-		for _, i := range shortened {
-			width := widths[i]
-			widths[i] = min(width, max(least, width-max(0, total-lineWidth)))
-			total -= width - widths[i]
+	if total := excess(); widthOf(out) > 0 {
+		for _, least := range []int{12, 6} {
+			for _, i := range shortened {
+				width := widths[i]
+				widths[i] = min(width, max(least, width-max(0, total)))
+				total -= width - widths[i]
+			}
 		}
 	}
 	w := tabwriter.NewWriter(out, 0, 0, gap, ' ', 0)
@@ -47,6 +80,53 @@ func table(out io.Writer, heads []string, rows [][]string, shortened ...int) {
 		_, _ = io.WriteString(w, "\n")
 	}
 	_ = w.Flush()
+}
+
+// unshare replaces by dots what all cells of a column begin and end with, as far as whole words of them go.
+func unshare(rows [][]string, column int) {
+	var cells []*string
+	for _, row := range rows {
+		if row[column] != "-" {
+			cells = append(cells, &row[column])
+		}
+	}
+	if len(cells) < 2 {
+		return
+	}
+	head, tail := *cells[0], *cells[0]
+	for _, cell := range cells[1:] {
+		for !strings.HasPrefix(*cell, head) {
+			head = head[:len(head)-1]
+		}
+		for !strings.HasSuffix(*cell, tail) {
+			tail = tail[1:]
+		}
+	}
+	if head == *cells[0] { // they are all the same, or one is the beginning of the others
+		return
+	}
+	const ends = ":/.-_ @"
+	head = head[:strings.LastIndexAny(head, ends)+1]
+	if i := strings.IndexAny(tail, ends); i >= 0 && tail != *cells[0] {
+		tail = tail[i:]
+	} else {
+		tail = ""
+	}
+	for _, cell := range cells {
+		if len(head)+len(tail) > len(*cell) {
+			return
+		}
+	}
+	for _, cell := range cells {
+		*cell = dots(head) + strings.TrimSuffix(strings.TrimPrefix(*cell, head), tail) + dots(tail)
+	}
+}
+
+func dots(left string) string {
+	if utf8.RuneCountInString(left) < 2 {
+		return left
+	}
+	return "…"
 }
 
 // shorten leaves out the middle of a text that is longer than width.
@@ -145,14 +225,4 @@ func orDash(text string) string {
 		return "-"
 	}
 	return Printable(text)
-}
-
-// onTerminal reports whether a person sees the output as it comes.
-func onTerminal(out io.Writer) bool {
-	file, ok := out.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,7 @@ func TestTableOfDeliveries(t *testing.T) {
 	delivery := console.Lock{Key: "sha256:" + strings.Repeat("0f", 32), Rule: "webhooks-of-the-shop", Held: true, Since: now.Add(-61 * time.Minute), Until: now.Add(10 * time.Second),
 		Fence: 1763812345678901, Waiting: 12345, Request: &console.Request{Method: "POST", Path: "/webhooks/stripe", ID: "c0ffee", TraceID: strings.Repeat("a", 32)}}
 	var out strings.Builder
-	(&locksCommand{calls: true}).print(&out, console.Locks{Locks: []console.Lock{delivery, {Key: "order:42", Waiting: 2, Line: []console.Call{{Rule: "pay", Since: now.Add(-3 * time.Second), Request: &console.Request{Client: "alice at 10.0.0.7"}}}}}, Keys: 2, Held: 1, Waiting: 12346}, now)
+	(&locksCommand{calls: true}).print(sized{&out, lineWidth}, console.Locks{Locks: []console.Lock{delivery, {Key: "order:42", Waiting: 2, Line: []console.Call{{Rule: "pay", Since: now.Add(-3 * time.Second), Request: &console.Request{Client: "alice at 10.0.0.7"}}}}}, Keys: 2, Held: 1, Waiting: 12346}, now)
 	for line := range strings.Lines(out.String()) {
 		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > lineWidth {
 			t.Errorf("%d columns: %s", n, line)
@@ -26,6 +27,35 @@ func TestTableOfDeliveries(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "1763812345678901") {
 		t.Error("the fencing token is cut: it is needed for a release")
+	}
+}
+
+// TestTableTellsRowsApart: what is left out of a cell is first what all have in common, and nothing is where no terminal limits it.
+func TestTableTellsRowsApart(t *testing.T) {
+	print := func(width int) string {
+		var rows [][]string
+		for i := range 3 {
+			rows = append(rows, []string{fmt.Sprintf("redis://127.0.0.%d:27300", i+1), "-", fmt.Sprintf("POST /api/v2/shops/berlin/orders/%d/pay", 40+i)})
+		}
+		rows = append(rows, []string{"redis://127.0.0.9:27300", "held", "-"})
+		var out strings.Builder
+		table(sized{&out, width}, []string{"MASTER", "STATE", "REQUEST"}, rows, 0, 2)
+		return out.String()
+	}
+	wide := "MASTER                   STATE  REQUEST\n"
+	for i := range 3 {
+		wide += fmt.Sprintf("redis://127.0.0.%d:27300  -      POST /api/v2/shops/berlin/orders/%d/pay\n", i+1, 40+i)
+	}
+	wide += "redis://127.0.0.9:27300  held   -\n"
+	for width, want := range map[int]string{
+		0:  wide,
+		80: wide,
+		60: "MASTER  STATE  REQUEST\n…1…     -      POST /api/v2/shops/berlin/orders/40/pay\n…2…     -      POST /api/v2/shops/berlin/orders/41/pay\n…3…     -      POST /api/v2/shops/berlin/orders/42/pay\n…9…     held   -\n",
+		40: "MASTER  STATE  REQUEST\n…1…     -      …40…\n…2…     -      …41…\n…3…     -      …42…\n…9…     held   -\n",
+	} {
+		if got := print(width); got != want {
+			t.Errorf("on %d columns\n%s\nwant\n%s", width, got, want)
+		}
 	}
 }
 
