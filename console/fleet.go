@@ -18,6 +18,9 @@ func (h *handler) processes(w http.ResponseWriter, r *http.Request) *Problem {
 	return nil
 }
 
+// silence is for how long a process that lives may not be seen: it misses a second time to say so.
+const silence = 7 * time.Second
+
 // processesOf asks the masters of each keyspace once: that of the newest locker there, as former ones go soon.
 func processesOf(ctx context.Context, lockers []*redlock.Locker) Processes {
 	all, asked := Processes{Processes: []Process{}}, make(map[string]bool)
@@ -31,6 +34,7 @@ func processesOf(ctx context.Context, lockers []*redlock.Locker) Processes {
 		all.Error = cmp.Or(all.Error, text(err))
 		for _, p := range known {
 			shown := Process{Instance: p.Instance, Version: p.Version, Since: utc(p.Since), Seen: utc(p.Seen), Masters: p.Masters, MaxTTLSeconds: p.MaxTTL.Seconds(), Own: p.Own}
+			shown.Silent = !p.Seen.IsZero() && time.Since(p.Seen) > silence
 			if p.Disagreement != nil {
 				d := disagreement(*p.Disagreement)
 				shown.Disagreement = &d

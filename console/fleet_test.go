@@ -50,6 +50,30 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
+// TestSilentProcess: one that has stopped is shown as silent for as long as its locks may last.
+func TestSilentProcess(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 1)
+	base := mount(t, newLocker(t, servers))
+	other := newLocker(t, servers, redlock.WithInstance("web2"))
+	find := func() (found console.Process) {
+		for _, p := range ask[console.Processes](t, http.MethodGet, base+"processes", http.StatusOK).Processes {
+			if p.Instance == "web2" {
+				found = p
+			}
+		}
+		return found
+	}
+	eventually(t, "web2 is seen", func() bool { return find().Instance != "" })
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "web2 is silent", func() bool { return find().Silent })
+	if page := text(t, base); !strings.Contains(page, `<span class="badge warn">silent</span>`) {
+		t.Errorf("the page:\n%s", page)
+	}
+}
+
 // TestTurns: the request for which a key is held is shown, as text.
 func TestTurns(t *testing.T) {
 	t.Parallel()

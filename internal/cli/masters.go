@@ -166,6 +166,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // printProcesses prints which processes share the masters.
 func printProcesses(out io.Writer, lockers []console.Locker, fleet console.Processes, now time.Time) {
 	var rows [][]string
+	var silent []string
 	differing := make(map[string]bool)
 	for _, l := range lockers {
 		for _, d := range l.Disagreements {
@@ -181,6 +182,10 @@ func printProcesses(out io.Writer, lockers []console.Locker, fleet console.Proce
 			row[2], row[3] = strconv.Itoa(len(p.Masters)), span(seconds(p.MaxTTLSeconds))
 			row[4], row[5] = span(max(0, now.Sub(p.Since))), span(max(0, now.Sub(p.Seen)))
 		}
+		if p.Silent {
+			row[5] += ", silent"
+			silent = append(silent, Printable(p.Instance))
+		}
 		if p.Disagreement != nil {
 			row[2] += " !"
 			differing[p.Disagreement.Text] = true
@@ -191,6 +196,9 @@ func printProcesses(out io.Writer, lockers []console.Locker, fleet console.Proce
 		fmt.Fprintln(out)
 		table(out, []string{"PROCESS", "VERSION", "MASTERS", "MAX_TTL", "RUNS", "SEEN"}, rows, 1, 0)
 		fmt.Fprintln(out)
+	}
+	if len(silent) > 0 {
+		paragraph(out, "! ", strings.Join(silent, ", ")+": silent, so it has ended, hangs, or is cut off from the masters. It is listed until its locks have ended.")
 	}
 	for _, text := range slices.Sorted(maps.Keys(differing)) {
 		paragraph(out, "! ", text+": configure the same everywhere.")
