@@ -175,12 +175,15 @@ func TestWarningsOfScopes(t *testing.T) {
 	id, preset := middleware.Rule{IdempotencyKey: "required", Remember: hour}, middleware.Rule{Preset: "idempotency-key"}
 	own := id
 	own.Scope = "{header.authorization}"
+	shared := id
+	shared.Scope = "off" // as the warning says
 	for _, test := range []struct {
 		rule          middleware.Rule
 		authorization string
 		want          string
 	}{
 		{id, "", "whoever sends the same keys and ID gets them"},
+		{shared, "", ""},
 		{own, "", "changes with a refreshed token"},
 		{middleware.Rule{Preset: "stripe", Remember: hour, Verify: &middleware.Verify{Scheme: "stripe", Secrets: []string{"x"}}}, "", ""},
 		{middleware.Rule{Preset: "stripe", Remember: hour}, "", "whoever sends"},

@@ -366,8 +366,8 @@ func (s *Serializer) waitsForResponses() bool { return s.OnDuplicate == waits }
 func (s *Serializer) Warnings() (warnings []string) {
 	switch {
 	case s.Remember == 0:
-	case !s.hasScope() && s.Verify == nil:
-		warnings = append(warnings, "responses are remembered, and whoever sends the same keys and ID gets them, unless authentication has found who it is: set scope, such as {header.X-API-Key}, unless all clients may see them")
+	case !s.hasScope() && s.Scope != off && s.Verify == nil:
+		warnings = append(warnings, "responses are remembered, and whoever sends the same keys and ID gets them, unless authentication has found who it is: set scope, such as {header.X-API-Key}, or scope off if all clients may see them")
 	case s.ownScope && s.scopeIsAuthorization():
 		warnings = append(warnings, "scope is {header.Authorization}, which changes with a refreshed token, and with each digest or signature: then a repeat runs again; leave scope out where Caddy or the program authenticates, see docs/recipes.md#an-api-with-idempotency-key")
 	}
