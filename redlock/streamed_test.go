@@ -69,7 +69,12 @@ func (c *stepwise) Capabilities() protocol.ConnCapabilities {
 func (c *stepwise) Close() { c.end() }
 
 // Impl returns the implementation of a master.
-func (m Master) Impl() Stepwise { return m.impl.(Stepwise) }
+func (m Master) Impl() Stepwise {
+	if m, ok := m.impl.(oneByOne); ok {
+		return m.Stepwise
+	}
+	return m.impl.(Stepwise)
+}
 
 // Streamed returns a master whose Do sends its commands as a Locker does.
 func Streamed(master Master) Stepwise {

@@ -25,7 +25,7 @@ import (
 )
 
 func newHandler(locker *redlock.Locker, receive http.Handler) http.Handler {
-	oneAtATime := middleware.New(locker, "webhook:{path.sender}:{header.Webhook-Id:id}", middleware.Rule{})
+	oneAtATime := middleware.New(locker, "webhook:{path.sender:id}:{header.Webhook-Id:id}", middleware.Rule{})
 	mux := http.NewServeMux()
 	mux.Handle("POST /webhooks/{sender}", oneAtATime(receive))
 	return mux
