@@ -94,7 +94,7 @@ func TestMasterThatComesAndGoes(t *testing.T) {
 		command(t, servers[0], "ACL", "SETUSER", "default", "+rpush")
 		eventually(t, bound, "locks are granted", func() bool { return turn(t, l) == nil })
 	}
-	if s := l.Status().Masters[0]; s.State == redlock.MasterRefuses && s.Until.IsZero() {
+	if s := l.Status(); !s.Ready() || s.Masters[0].State == redlock.MasterRefuses && s.Masters[0].Until.IsZero() {
 		t.Errorf("one that works again: %+v", s)
 	}
 	requireState(t, l, 0, redlock.MasterAvailable)

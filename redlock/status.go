@@ -20,7 +20,8 @@ import (
 type Status struct {
 	Masters   []MasterStatus
 	Quorum    int // masters that must grant a lock
-	Available int // masters that would grant one now
+	Available int // masters that are well
+	Asked     int // masters that may grant one now: those that are well, and those that are slow, or come and go
 	Held      int // keys that this Locker has locked
 	Waiting   int // calls that don't have their lock yet
 	// OldestHold is since when the key is locked that has been for longest; zero if none is.
@@ -39,7 +40,7 @@ type Status struct {
 }
 
 // Ready reports whether locks can be taken now.
-func (s Status) Ready() bool { return s.Err == nil && s.Available >= s.Quorum }
+func (s Status) Ready() bool { return s.Err == nil && s.Asked >= s.Quorum }
 
 // MasterStatus is what a Locker knows of one master.
 type MasterStatus struct {
@@ -83,7 +84,11 @@ const (
 func (l *Locker) Status() Status {
 	status := Status{Quorum: l.quorum, Err: l.sets.refusal(), Disagreements: slices.Concat(l.sets.disagreements(), l.differs.Load().disagreements()), Masters: make([]MasterStatus, len(l.streams))}
 	for i, s := range l.streams {
-		status.Masters[i] = masterStatus(s.State())
+		state := s.State()
+		status.Masters[i] = masterStatus(state)
+		if state.Asked {
+			status.Asked++
+		}
 		if status.Masters[i].State == MasterAvailable {
 			status.Available++
 		}

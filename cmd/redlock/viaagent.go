@@ -138,6 +138,9 @@ func (a *agentClient) status(ctx context.Context) redlock.Status {
 	}
 	shown := seen.Lockers[0]
 	status := redlock.Status{Quorum: shown.Quorum, Available: shown.Available}
+	if shown.Ready {
+		status.Asked = shown.Quorum
+	}
 	if shown.Error != "" {
 		status.Err = errors.New(shown.Error)
 	}

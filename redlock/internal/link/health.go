@@ -147,6 +147,7 @@ type State struct {
 	Err         error     // why it takes no acquires; nil while it does, or is being connected to
 	Since       time.Time // since when; zero while it does
 	Connected   bool      // there is a connection
+	Asked       bool      // acquires are sent to it
 	Resumes     time.Time // when it may vote again after the last jump of its clock
 	CountsFrom  time.Time // when it counts as usable again, if it works until then; zero if it doesn't work
 	Late        float64   // the share of the last minute's replies that came after the timeout

@@ -1174,6 +1174,7 @@ func (s *Stream) ownState() State {
 	now := time.Now()
 	s.mu.Lock()
 	err := s.refusal(protocol.OpAcquire)
+	asked := s.conn != nil && err == nil
 	var slow error // with the numbers of now
 	if errors.Is(s.reported, ErrSlow) {
 		slow = s.latency.slow(true, s.silence(now), now)
@@ -1186,9 +1187,12 @@ func (s *Stream) ownState() State {
 		err = &probationError{s.reported, s.probation}
 	default:
 		err = s.reported // the pause after a failure is over, and the next command or trial will show
+		asked = err == nil
 	}
 	s.mu.Unlock()
-	return s.stateWith(err)
+	state := s.stateWith(err)
+	state.Asked = asked
+	return state
 }
 
 // stateWith returns what is known of a master that takes no acquires for this reason, or takes them if that is nil.
