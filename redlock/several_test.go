@@ -49,9 +49,7 @@ func TestPairs(t *testing.T) {
 			for _, key := range taken {
 				holders[key].Store(0)
 			}
-			if err := lock.Unlock(); err != nil {
-				t.Errorf("unlock: %v", err)
-			}
+			unlocked(t, lock)
 		})
 	}
 	all.Wait()
