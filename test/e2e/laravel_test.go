@@ -29,7 +29,7 @@ func TestLaravel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	index := filepath.Join(root, "e2e/testdata/laravel/index.php")
+	index := filepath.Join(root, "test/e2e/testdata/laravel/index.php")
 	env := []string{"SITE=" + site, "CLIENT=" + root + "/clients/php", "RECIPE=" + root + "/examples/laravel", "SOCKET=" + socket}
 	artisan := func(args ...string) string {
 		t.Helper()
