@@ -86,7 +86,7 @@ type proc struct {
 	seen               uint8                   // masters that have answered it in this beat
 	held               [1 << servers]time.Time // until when a lock may be left that these masters have granted
 	silent             int                     // for how many beats it hasn't
-	out, idle          int
+	out, idle, short   int
 }
 
 var epoch = time.Unix(1_000_000_000, 0)
@@ -116,7 +116,7 @@ func (w *world) begin() *state {
 		calm()
 	}
 	for i := range s.procs {
-		s.procs[i].out, s.procs[i].idle = 0, 0
+		s.procs[i].out, s.procs[i].idle, s.procs[i].short = 0, 0, 0
 	}
 	s.left, s.conflict = w.left, ""
 	return s
@@ -341,6 +341,7 @@ func (s *state) end() {
 		}
 		count(&p.out, whole && !s.locks(p) && younger)
 		count(&p.idle, whole && !s.locks(p) && !others)
+		count(&p.short, whole && s.locks(p) && s.votes(p) != p.mask && !others)
 		if !p.on || p.silent >= memoryR || p.silent > 0 && elder { // it has lost its place
 			p.locked = time.Time{}
 		}
@@ -373,7 +374,7 @@ func (s *state) broken() string {
 	if s.conflict != "" {
 		return s.conflict
 	}
-	idle := w.idle
+	idle, short := w.idle, memoryR+3
 	if idle == 0 {
 		idle = memoryR + 3
 	}
@@ -382,6 +383,8 @@ func (s *state) broken() string {
 			return fmt.Sprintf("process %d is refused for %d beats beside a younger one", i, p.out)
 		} else if p.idle > idle {
 			return fmt.Sprintf("process %d is refused for %d beats, and nobody else locks", i, p.idle)
+		} else if p.short > short {
+			return fmt.Sprintf("process %d reaches a server whose vote doesn't count for %d beats", i, p.short)
 		}
 	}
 	return ""
@@ -472,6 +475,9 @@ func (s *state) next(f func(*state)) {
 		do(fmt.Sprintf("master %d is down", m), down, func(n *state) { n.masters[m].down = true })
 		do(fmt.Sprintf("master %d forgets", m), forgets, func(n *state) { n.masters[m].memory = memory.Processes{} })
 		do(fmt.Sprintf("master %d restarts", m), restarts, func(n *state) {
+			for i := range n.procs {
+				n.procs[i].idle = 0
+			}
 			n.masters[m].memory = memory.Processes{}
 			n.masters[m].run++
 		})
@@ -527,7 +533,7 @@ func (s *state) key() string {
 	}
 	for i := range s.procs {
 		p := &s.procs[i]
-		fmt.Fprint(&b, "/", p.on, p.stopped, p.cut, p.pending, p.again, p.out, p.idle, p.seen)
+		fmt.Fprint(&b, "/", p.on, p.stopped, p.cut, p.pending, p.again, p.out, p.idle, p.short, p.seen)
 		for votes, until := range p.held {
 			if until.After(s.now) {
 				fmt.Fprint(&b, " ", votes, age(until.Add(-maxTTL)))
@@ -536,10 +542,10 @@ func (s *state) key() string {
 		if p.Judge == nil {
 			continue
 		}
-		fmt.Fprint(&b, age(p.sent), rank(p.since), age(p.began), age(p.Judge.stopped), p.next.Sub(s.now) > 0, p.beat.Number-p.number, p.from-p.number, p.entered-p.number, p.beat.Since == p.since, p.beat.Kind == p.kind())
+		fmt.Fprint(&b, age(p.sent), rank(p.since), age(p.began), age(p.Judge.stopped), p.next.Sub(s.now) > 0, p.beat.Number-p.number, p.entered-p.number, p.beat.Since == p.since, p.beat.Kind == p.kind())
 		for k := range p.masters {
 			m := &p.masters[k]
-			fmt.Fprint(&b, ";", m.run, m.up, age(m.lost), m.votes, m.heard-p.number, age(m.told), m.away, m.shared, m.young(), p.own.Masters[k])
+			fmt.Fprint(&b, ";", m.run, m.up, age(m.lost), m.votes, m.from-p.number, age(m.since), m.heard-p.number, age(m.told), m.away, m.shared, m.young(), p.own.Masters[k])
 		}
 		for _, id := range slices.Sorted(maps.Keys(p.known)) {
 			k := p.known[id]

@@ -35,8 +35,7 @@ type Judge struct {
 	own     About
 	masters []master
 	number  int64               // of the last beat
-	from    int64               // beats after this one tell of all servers that are told of now, and that the process begins or locks
-	entered int64               // the same of what was told before another server was reached
+	entered int64               // beats after this one tell that the process locks, or is about to
 	since   int64               // since when it locks, on the masters' clocks in microseconds: or begins, or waits
 	began   time.Time           // when it was about to lock
 	stopped time.Time           // when it stopped; zero if it hasn't, or its last locks have ended
@@ -57,6 +56,8 @@ type master struct {
 	up     bool      // it has answered the last beat, or was reached since
 	lost   time.Time // until when it was up; zero if it never was
 	votes  bool      // nobody who has heard of it as our server objects
+	from   int64     // beats after this one tell of it
+	since  time.Time // when it was to be told
 	heard  int64     // the number of the last beat that it has answered
 	sent   time.Time // when that was sent
 	told   time.Time // the same of beats since this process is about to lock, or locks; zero for none
@@ -182,16 +183,16 @@ func (j *Judge) Look(now time.Time) {
 	switch {
 	case !j.stopped.IsZero():
 		if now.Sub(j.stopped) > j.own.lease() {
-			j.turn(waits)
+			j.turn(now, waits)
 		}
 	case elder != nil:
 		j.stop(now, elder)
 	case j.since > begins && !before(now, j.remembered()): // who was suspended, or cut off from a quorum, begins again
-		j.turn(waits)
+		j.turn(now, waits)
 	case j.since == begins:
 		j.decide(now, rival)
-	case j.since > begins && rival == nil && j.settled(now):
-		j.join()
+	case j.since > begins && rival == nil:
+		j.join(now)
 	}
 	if j.since == waits {
 		switch up := j.up(); {
@@ -250,14 +251,14 @@ func (j *Judge) up() (n int) {
 // begin has the process be about to lock.
 func (j *Judge) begin(now time.Time) {
 	j.began = now
-	j.turn(begins)
+	j.turn(now, begins)
 }
 
 // stop has it take no more locks because of another process.
 func (j *Judge) stop(now time.Time, other *Process) {
 	j.next, j.refusal = now.Add(j.pause()), j.conflict(other)
 	if j.since == begins {
-		j.turn(waits)
+		j.turn(now, waits)
 		return
 	}
 	j.stopped, j.again = now, true
@@ -267,12 +268,12 @@ func (j *Judge) stop(now time.Time, other *Process) {
 }
 
 // turn takes another state, which no master knows yet.
-func (j *Judge) turn(since int64) {
+func (j *Judge) turn(now time.Time, since int64) {
 	j.since, j.again, j.stopped = since, true, time.Time{}
-	j.from, j.entered = j.number, j.number
+	j.entered = j.number
 	for i := range j.masters {
 		m := &j.masters[i]
-		m.told, m.away, m.shared, m.votes = time.Time{}, Silent, false, false
+		m.told, m.away, m.shared, m.votes, m.from, m.since = time.Time{}, Silent, false, false, j.number, now
 		j.own.Masters[i].New = false
 	}
 }
@@ -286,7 +287,8 @@ func (j *Judge) reach(now time.Time, i int) {
 		return
 	}
 	told.Run, told.New, m.votes = run, j.since > begins, false
-	if j.again, j.from = true, j.number; j.since == begins { // what has been told is less than this
+	m.from, m.since, j.again = j.number, now, true
+	if j.since == begins { // what has been told is less than this
 		j.begin(now)
 	}
 }
@@ -298,31 +300,31 @@ func (j *Judge) lose(now time.Time, m *master) {
 	}
 }
 
-// settled reports whether all masters that were there two beats ago have answered what is told now, and their answers can be trusted.
-func (j *Judge) settled(now time.Time) bool {
-	young, answered, joins := 0, 0, false
+// join has the votes of masters count of which all others have been told, if their answers can be trusted. It waits two beats for those
+// that don't answer.
+func (j *Judge) join(now time.Time) {
 	for i := range j.masters {
-		m := &j.masters[i]
-		joins = joins || m.up && !m.votes
-		switch {
-		case m.heard > j.from:
-			if answered++; m.young() {
-				young++
-			}
-		case m.up || now.Sub(m.lost) < settled:
-			return false
-		}
-	}
-	return joins && (young == 0 || young == answered)
-}
-
-// join has the votes of all masters count that have answered what is told now.
-func (j *Judge) join() {
-	for i := range j.masters {
-		if m := &j.masters[i]; m.up && !m.votes && m.heard > j.from {
+		if m := &j.masters[i]; m.up && !m.votes && j.heardOf(now, m) {
 			m.votes, j.own.Masters[i].New, j.again = true, false, true
 		}
 	}
+}
+
+// heardOf reports whether all masters have been told of one.
+func (j *Judge) heardOf(now time.Time, joins *master) bool {
+	young, answered := 0, 0
+	for i := range j.masters {
+		m := &j.masters[i]
+		switch {
+		case m.heard > joins.from:
+			if answered++; m.young() {
+				young++
+			}
+		case m == joins, now.Sub(joins.since) < settled && (m.up || now.Sub(m.lost) < settled):
+			return false
+		}
+	}
+	return young == 0 || young == answered
 }
 
 // decide has a process lock that is about to, if nobody is in the way.
@@ -355,7 +357,7 @@ func (j *Judge) decide(now time.Time, rival *Process) {
 				j.lose(now, m)
 			}
 		}
-		j.turn(waits)
+		j.turn(now, waits)
 	case guarded || young > 0 && young < answered:
 		j.refusal = errUnsettled
 	default:
@@ -378,9 +380,10 @@ func (j *Judge) lock(times []int64) {
 	slices.Sort(times)
 	j.since, j.refusal, j.again = max(times[len(times)/2], begins+1), nil, true
 	for i := range j.masters {
-		j.own.Masters[i].New = j.own.Masters[i].Run != ""
+		m := &j.masters[i]
+		m.votes = !m.told.IsZero()
+		j.own.Masters[i].New = !m.votes && j.own.Masters[i].Run != ""
 	}
-	j.join()
 }
 
 // Beat returns what to tell the masters now.
@@ -454,7 +457,7 @@ func (j *Judge) heard(now time.Time, i int, b *protocol.Beat, sent time.Time, sh
 	m := &j.masters[i]
 	j.reach(now, i)
 	m.heard = max(m.heard, b.Number)
-	if j.since != waits && b.Number > j.entered && (j.since != begins || b.Number > j.from) {
+	if j.since != waits && b.Number > j.entered {
 		m.told, m.shared = sent, shared
 	}
 	if b.Since != j.since || b.Kind != j.kind() {
@@ -485,7 +488,7 @@ func (j *Judge) hear(now time.Time, p Process) {
 // Failed notes that a master has given no reply to a beat.
 func (j *Judge) Failed(now time.Time, i int, b *protocol.Beat, why Away) {
 	m := &j.masters[i]
-	if b.Number <= j.from {
+	if b.Number <= j.entered {
 		j.again = true
 	} else {
 		m.away = why

@@ -32,7 +32,7 @@ var worlds = []world{
 	{name: "one more starts while masters forget", masters: []uint8{right, right}, old: 1, left: [faults]int{starts: 1, forgets: 2}},
 	{name: "servers restart", masters: []uint8{right, right}, old: 2, idle: 3, left: [faults]int{restarts: 3}},
 	{name: "a server restarts, one is cut off", masters: []uint8{right, right}, old: 2, idle: 3, left: [faults]int{restarts: 1, cut: 1}},
-	{name: "a server restarts, and processes", masters: []uint8{right, right, right}, old: 2, idle: memoryR + 4, left: [faults]int{restarts: 1, dies: 1, starts: 1}},
+	{name: "a server restarts, and processes", masters: []uint8{right, right, right}, old: 2, left: [faults]int{restarts: 1, dies: 1, starts: 1}},
 	{name: "a server restarts, a wrong one starts", masters: []uint8{right, wrong}, old: 1, left: [faults]int{restarts: 1, starts: 1}},
 	{name: "neighbors", masters: []uint8{right, four}, old: 1, left: [faults]int{starts: 1, forgets: 1}},
 	{name: "two steps of a change", masters: []uint8{right, four, next}, old: 1, left: [faults]int{starts: 2}},
@@ -123,6 +123,26 @@ var mutants = []struct {
 		j.Look(now)
 	}}},
 	{"votes count at once", "a wrong one starts, masters are away", mutant{}},
+	{"who stops tells so before its locks have ended", "a wrong one starts, masters are away", mutant{look: func(j *Judge, now time.Time) {
+		if !j.stopped.IsZero() {
+			j.turn(now, waits)
+		}
+	}}},
+	{"a server isn't told of as soon as it is lost", "a wrong one starts, masters are away", mutant{look: func(j *Judge, now time.Time) {
+		for i := range j.masters {
+			if m := &j.masters[i]; !m.up {
+				m.lost = time.Time{}
+			}
+		}
+		j.Look(now)
+	}}},
+	{"a server's vote doesn't wait for others to answer", "a wrong one starts, masters are away", mutant{look: func(j *Judge, now time.Time) {
+		for i := range j.masters {
+			if m := &j.masters[i]; m.up && j.since > begins {
+				m.votes, j.own.Masters[i].New = true, false
+			}
+		}
+	}}},
 	{"what can't be reached is told", "a server restarts, one is cut off", mutant{look: func(j *Judge, _ time.Time) {
 		for i := range j.masters {
 			if m := &j.masters[i]; !m.up && m.run != "" {
