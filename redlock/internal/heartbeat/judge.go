@@ -55,6 +55,7 @@ type master struct {
 	run    string
 	up     bool      // it has answered the last beat, or was reached since
 	lost   time.Time // until when it was up; zero if it never was
+	gone   time.Time // since when its votes don\'t count, because it was lost; zero if they do
 	votes  bool      // nobody who has heard of it as our server objects
 	from   int64     // beats after this one tell of it
 	since  time.Time // when it was to be told
@@ -136,7 +137,7 @@ func (j *Judge) locks() bool { return j.since > begins && j.stopped.IsZero() }
 // could hold the same lock with the other servers may not know yet.
 func (j *Judge) Withheld(i int) bool {
 	m := &j.masters[i]
-	return j.since > begins && !(m.up && m.votes)
+	return j.since > begins && (!m.votes || !m.gone.IsZero())
 }
 
 // remembered returns until when a quorum certainly remembers that the process locks, or is about to.
@@ -160,7 +161,13 @@ func before(now, t time.Time) bool { return now.Before(t) && now.Round(0).Before
 // Look judges anew, as time has passed.
 func (j *Judge) Look(now time.Time) {
 	for i := range j.masters {
-		if m := &j.masters[i]; !m.up && j.own.Masters[i].Run != "" && now.Sub(m.lost) > j.own.lease() {
+		switch m := &j.masters[i]; {
+		case m.up || j.own.Masters[i].Run == "":
+		case m.gone.IsZero():
+			if now.Sub(m.lost) > settled {
+				m.gone = now
+			}
+		case now.Sub(m.gone) > j.own.lease():
 			j.own.Masters[i], m.votes = Server{Name: j.own.Masters[i].Name}, false
 		}
 	}
@@ -235,7 +242,7 @@ func (j *Judge) conflicts(p *Process) bool {
 	case j.since <= begins || !meet(j.own.quorum(), p.quorum(), j.own.voters(), p.runs()):
 		return true
 	}
-	return !p.apart.IsZero() && p.Told.Sub(p.apart) > j.own.lease()+settled
+	return !p.apart.IsZero() && p.Told.Sub(p.apart) > j.own.lease()+2*settled
 }
 
 // up returns how many masters were reached at the last beat.
@@ -282,7 +289,7 @@ func (j *Judge) turn(now time.Time, since int64) {
 func (j *Judge) reach(now time.Time, i int) {
 	m, told := &j.masters[i], &j.own.Masters[i]
 	run := cmp.Or(m.run, unknown)
-	m.up = true
+	m.up, m.gone = true, time.Time{}
 	if told.Run == run {
 		return
 	}
@@ -293,7 +300,8 @@ func (j *Judge) reach(now time.Time, i int) {
 	}
 }
 
-// lose notes that a master isn't reached. It is told of until all locks for which it has voted have ended.
+// lose notes that a master isn't reached. Its votes count for two beats more, for it may be slow, and it is told of until all locks for
+// which it has voted have ended.
 func (j *Judge) lose(now time.Time, m *master) {
 	if m.up {
 		m.up, m.lost = false, now

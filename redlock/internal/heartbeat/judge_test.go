@@ -131,7 +131,7 @@ var mutants = []struct {
 	{"a server isn't told of as soon as it is lost", "a wrong one starts, masters are away", mutant{look: func(j *Judge, now time.Time) {
 		for i := range j.masters {
 			if m := &j.masters[i]; !m.up {
-				m.lost = time.Time{}
+				m.lost, m.gone = time.Time{}, now.Add(-time.Hour)
 			}
 		}
 		j.Look(now)

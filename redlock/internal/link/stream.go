@@ -379,7 +379,7 @@ func (s *Stream) refusal(op protocol.Op) error {
 	silent := s.silence(now)
 	// A server that is slow, or takes no new lock, may renew those that it has: none may be lost because others are refused. The
 	// silence of a cluster's node may mean that another has taken its place.
-	renews := op == protocol.OpExtend && s.conn != nil && len(s.queue) < maxQueue
+	renews := (op == protocol.OpExtend || op == protocol.OpBeat) && s.conn != nil && len(s.queue) < maxQueue
 	patient := renews && s.cluster == nil && silent <= s.MaxTTL
 	switch {
 	case s.closing:

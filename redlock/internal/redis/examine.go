@@ -44,7 +44,7 @@ type Examination struct {
 	Refusals  []Refusal
 	NotTried  []string          // commands that would have left a key behind
 	OtherRun  string            // the run ID on a second connection, if that is another one
-	Processes map[string]string // what the processes that lock there have registered: see register.lua
+	Processes map[string]string // what the processes that lock there have told, by their IDs: see beat.lua
 }
 
 // Refused reports whether the server has answered, with Err.
