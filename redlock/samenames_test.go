@@ -32,6 +32,7 @@ func TestSameNamesOtherServers(t *testing.T) {
 		eventually(t, bound, "the others vote", func() bool { return first.Status().Available == voting })
 	}
 	eventually(t, bound, "all vote", func() bool { return first.Status().Available == 3 })
+	eventually(t, bound, "the first may lock", func() bool { return first.Status().Err == nil }) // servers that started at different times
 	lockUnlock(t, first, "order:1")
 	restart(servers[1], 3)
 	for range 2 {
