@@ -127,7 +127,7 @@ async def own_async(key):
                 await asyncio.sleep(0.02)
         raise AssertionError("the loss is silent")
     except LockLost as e:
-        assert "max_hold" in str(e), e
+        assert "max_hold" in str(e) or "in time" in str(e), e  # on a slow machine the client is first
 
 
 def work(hold):
