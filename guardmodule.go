@@ -59,13 +59,14 @@ var (
 
 // ServeHTTP serves the request unless it is refused.
 func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	if middleware.MayChange(r) || mayLock(r) {
-		if refusal := g.serializer.Guard(r); refusal != nil {
-			return refuse(w, r, g, refusal)
-		}
+	if refusal := g.serializer.Guard(r, matters); refusal != nil {
+		return refuse(w, r, g, refusal)
 	}
 	return next.ServeHTTP(w, r)
 }
+
+// matters reports whether the guard looks at a request.
+func matters(r *http.Request) bool { return middleware.MayChange(r) || mayLock(r) }
 
 // mayLock reports whether the server of a request has a rule for it or for what an upstream may take it for.
 func mayLock(r *http.Request) bool {

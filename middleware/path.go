@@ -172,11 +172,9 @@ var rewritten = append([]string{"X-Original-Url", "X-Rewrite-Url"}, pathHeaders[
 func Guard(next http.Handler) http.Handler {
 	guard := NewGuard(Rule{Logger: slog.Default()})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if MayChange(r) {
-			if refusal := guard.Guard(r); refusal != nil {
-				refusal.Write(w)
-				return
-			}
+		if refusal := guard.Guard(r, MayChange); refusal != nil {
+			refusal.Write(w)
+			return
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -188,10 +186,11 @@ func NewGuard(rule Rule) *Serializer {
 	return byDefault(rule)
 }
 
-// Guard returns the refusal of a request that CheckTarget has an error for, which is logged and counted, or nil.
-func (s *Serializer) Guard(r *http.Request) *Refusal {
+// Guard returns the refusal of a request that CheckTarget has an error for, which is logged and counted, or nil. Only of such a request,
+// it asks whether the request matters.
+func (s *Serializer) Guard(r *http.Request, matters func(*http.Request) bool) *Refusal {
 	err := CheckTarget(r)
-	if err == nil {
+	if err == nil || !matters(r) {
 		return nil
 	}
 	refusal := refusalBeforeLock(r.Context(), &refusalReason{OutcomeUnclearTarget, http.StatusBadRequest, err.Error()})
@@ -235,7 +234,7 @@ func CheckTarget(r *http.Request) error {
 func Mentions(r *http.Request, word string) bool {
 	all := r.RequestURI
 	for name, values := range r.Header {
-		if hasHeader(http.Header{name: nil}, rewritten) {
+		if isHeader(name, rewritten) {
 			all += " " + strings.Join(values, " ")
 		}
 	}
@@ -254,11 +253,16 @@ func checkOverride(r *http.Request) error {
 // hasHeader reports whether one of these headers is there, in a spelling that some server takes for it.
 func hasHeader(h http.Header, names []string) bool {
 	for sent := range h {
-		if slices.ContainsFunc(names, func(name string) bool { return fold.SameHeader(sent, name) }) {
+		if isHeader(sent, names) {
 			return true
 		}
 	}
 	return false
+}
+
+// isHeader reports whether some server takes the name of a header for one of these.
+func isHeader(sent string, names []string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { return fold.SameHeader(sent, name) })
 }
 
 // hasParameter reports whether some reader finds the parameter in a query: PHP ends a name at a NUL or brackets, others a pair at a ";".

@@ -384,7 +384,7 @@ func (s *Serializer) warn() {
 func (s *Serializer) stripOurs(h http.Header) {
 	ours := [...]string{s.FenceHeader, s.KeyHeader, SlotHeader, pathHeaders[0], pathHeaders[1]}
 	for sent := range h {
-		if slices.ContainsFunc(ours[:], func(name string) bool { return fold.SameHeader(sent, name) }) {
+		if isHeader(sent, ours[:]) {
 			delete(h, sent)
 		}
 	}
