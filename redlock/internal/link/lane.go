@@ -28,6 +28,7 @@ const (
 //	push ──► queue ──► serve ──► flight ──► read
 type Lane struct {
 	stream  *Stream
+	several bool            // the master can have several connections; else results go with the locks
 	ctx     context.Context // ends with the lane
 	cancel  func()
 	running sync.WaitGroup
@@ -46,7 +47,7 @@ type Lane struct {
 }
 
 func newLane(s *Stream) *Lane {
-	n := &Lane{stream: s, work: make(chan struct{}, 1)}
+	n := &Lane{stream: s, several: s.master.Capabilities().Several, work: make(chan struct{}, 1)}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	return n
 }
@@ -69,7 +70,7 @@ func (n *Lane) Admit(reached protocol.Server) error {
 
 // Push sends a command, which is answered within the time that its bytes and those before it may take.
 func (n *Lane) Push(c *Command) {
-	if !n.stream.master.Capabilities().Several { // it has one connection: results go with the locks
+	if !n.several {
 		n.stream.Push(c)
 		return
 	}

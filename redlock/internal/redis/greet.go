@@ -93,7 +93,7 @@ func certifiedUntil(raw net.Conn) (until time.Time) {
 	return until
 }
 
-// Certificate makes a connection for that alone, and returns until when the certificate is valid.
+// certificate makes a connection for that alone, and returns until when the certificate is valid.
 func (m *Master) certificate(ctx context.Context) (until time.Time, err error) {
 	raw, err := m.open(ctx)
 	if err != nil {
