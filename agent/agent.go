@@ -155,7 +155,7 @@ func (a *Agent) ready() error {
 	case a.stopping.Err() != nil:
 		return errStopping
 	case !status.Ready():
-		return refuse(http.StatusServiceUnavailable, "no lock can be taken now: %d of %d masters would grant one, and %d are needed", status.Available, len(status.Masters), status.Quorum)
+		return refuse(http.StatusServiceUnavailable, "no lock can be taken now: %d of %d masters would grant one, and %d are needed", status.Asked, len(status.Masters), status.Quorum)
 	}
 	return nil
 }
