@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 	"unsafe"
@@ -45,15 +46,7 @@ func TestOverAfterSuspension(t *testing.T) {
 		}
 	}
 
-	l, err := New([]Master{NewMemoryMaster("")}, WithMaxTTL(time.Hour), WithTTL(time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	lock, err := l.TryLock(t.Context(), "key")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lock := heldInMemory(t, 1, WithMaxTTL(time.Hour), WithTTL(time.Hour))
 	lock.mu.Lock()
 	lock.until = suspended(t, now.Add(-time.Minute), time.Hour)
 	r := &renewal{lock: lock, start: now}
@@ -73,18 +66,29 @@ func TestOverAfterSuspension(t *testing.T) {
 	}
 }
 
-// TestLateRepliesOfARenewal: a reply proves the lease until its round began plus the TTL, whenever it comes, unless the master has said
-// something since. The lock is valid for as long as a quorum has the lease, whichever rounds that is known from.
-func TestLateRepliesOfARenewal(t *testing.T) {
-	l, err := New([]Master{NewMemoryMaster("a"), NewMemoryMaster("b"), NewMemoryMaster("c")})
+// heldInMemory returns a lock on so many masters in memory.
+func heldInMemory(t *testing.T, masters int, opts ...Option) *Lock {
+	t.Helper()
+	all := make([]Master, masters)
+	for i := range all {
+		all[i] = NewMemoryMaster(fmt.Sprint(i))
+	}
+	l, err := New(all, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }()
+	t.Cleanup(func() { _ = l.Close() })
 	lock, err := l.TryLock(t.Context(), "key")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return lock
+}
+
+// TestLateRepliesOfARenewal: a reply proves the lease until its round began plus the TTL, whenever it comes, unless the master has said
+// something since. The lock is valid for as long as a quorum has the lease, whichever rounds that is known from.
+func TestLateRepliesOfARenewal(t *testing.T) {
+	lock := heldInMemory(t, 3)
 	began := lock.attempt.start
 	lease := lock.Until().Sub(began)
 	rounds := make([]*renewal, 6)
@@ -118,15 +122,7 @@ func TestLateRepliesOfARenewal(t *testing.T) {
 
 // TestHopelessRound: a round is followed by another before its time only if it can't renew the lease any more.
 func TestHopelessRound(t *testing.T) {
-	l, err := New([]Master{NewMemoryMaster("a"), NewMemoryMaster("b"), NewMemoryMaster("c")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	lock, err := l.TryLock(t.Context(), "key")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lock := heldInMemory(t, 3)
 	for _, c := range []struct {
 		answered, stored int
 		want             bool
