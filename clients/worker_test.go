@@ -284,12 +284,16 @@ func TestClientLoses(t *testing.T) {
 func TestClientRenews(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t)
-	keys := []string{`"\'$(x)%s\n`, "a\nb\t\x01\x7f", "ключ 🔑\u2028", " -n"}
+	keys := make(map[string][]string)
+	workers := make(map[string]*worker)
 	for _, language := range installed(t) {
-		w := a.start(t, language, "TTL=4 WAIT=60", append([]string{"hold"}, keys...)...)
-		w.expect(t, "held ")
-		for range 3 { // several renewals
-			time.Sleep(time.Second)
+		keys[language] = []string{language + `"\'$(x)%s\n`, language + "a\nb\t\x01\x7f", language + "ключ 🔑\u2028", " -n" + language}
+		workers[language] = a.start(t, language, "TTL=9", append([]string{"hold"}, keys[language]...)...)
+		workers[language].expect(t, "held ")
+	}
+	for range 11 { // none holds for so long without renewals
+		time.Sleep(time.Second)
+		for language, keys := range keys {
 			for _, key := range keys {
 				if lock, err := a.locker.TryLock(t.Context(), key); err == nil {
 					t.Errorf("%s does not hold %q", language, key)
@@ -297,6 +301,8 @@ func TestClientRenews(t *testing.T) {
 				}
 			}
 		}
+	}
+	for _, w := range workers {
 		w.end(t)
 		w.expect(t, "done")
 	}
