@@ -57,7 +57,7 @@ type App struct {
 	// processes that share locks. Default: redlock.
 	KeyPrefix string `json:"key_prefix,omitempty"`
 	// The longest ttl that a rule may ask for. It must be the same in all processes that share the
-	// masters. Default: 30s.
+	// masters. Default: 10s.
 	MaxTTL caddy.Duration `json:"max_ttl,omitempty"`
 	// How long a server that has just started has no vote, because it may have forgotten locks
 	// that it granted before; at least max_ttl + 1 s. Or "off", for servers that forget nothing

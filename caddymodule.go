@@ -167,9 +167,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	return refuse(w, r, h, refusal)
 }
 
-// refuse shows a refusal and returns it as the error of a handler.
+// refuse shows a refusal and returns it as an error for handle_errors. A server without handle_errors would send an empty response
+// for the error, so refuse writes the response there.
 func refuse(w http.ResponseWriter, r *http.Request, by caddyhttp.MiddlewareHandler, refusal *middleware.Refusal) error {
 	show(r, by, refusal.Turn, true)
+	server, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if server != nil && (server.Errors == nil || len(server.Errors.Routes) == 0) {
+		refusal.Write(w)
+		return nil
+	}
 	refusal.SetHeaders(w.Header())
 	// Don't pass the refusal: caddyhttp.Error would take the status of a HandlerError that it wraps.
 	response := caddyhttp.Error(refusal.Status, nil)

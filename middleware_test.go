@@ -47,8 +47,8 @@ func TestOneRequestPerKey(t *testing.T) {
 	case a := <-paid:
 		t.Fatalf("payment: status %d, and it has not reached the backend", a.StatusCode)
 	}
-	if a := <-post(t, url+"/orders/42/pay"); a.StatusCode != http.StatusLocked || a.Header.Get("Retry-After") == "" {
-		t.Errorf("second payment of an order: status %d, header %v; want 423 and when to retry", a.StatusCode, a.Header)
+	if a := <-post(t, url+"/orders/42/pay"); a.StatusCode != http.StatusLocked || a.Header.Get("Retry-After") == "" || a.Header.Get("Content-Type") != "application/problem+json" {
+		t.Errorf("second payment of an order: status %d, header %v; want 423, when to retry, and why", a.StatusCode, a.Header)
 	}
 	if a := <-post(t, url+"/orders/43/pay"); a.StatusCode != http.StatusOK {
 		t.Errorf("payment of another order meanwhile: status %d, want 200", a.StatusCode)

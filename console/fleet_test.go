@@ -20,7 +20,7 @@ func TestProcesses(t *testing.T) {
 	if known := ask[console.Processes](t, http.MethodGet, base+"processes", http.StatusOK); known.Error != "" {
 		t.Error(known.Error)
 	}
-	other := newLocker(t, servers, redlock.WithInstance("web2/<b>"), redlock.WithMaxTTL(redlock.DefaultMaxTTL+redlock.DefaultMaxTTL/2))
+	other := newLocker(t, servers, redlock.WithInstance("web2/<b>"), redlock.WithMaxTTL(2*long))
 	for _, l := range []*redlock.Locker{one, other} {
 		base, their := mount(t, l), map[*redlock.Locker]string{one: "web2/<b>", other: "web1/42"}[l]
 		eventually(t, l.Instance()+" names the other", func() bool {

@@ -17,7 +17,7 @@ import (
 func newLocker(t *testing.T, servers []*redistest.Server, opts ...redlock.Option) *redlock.Locker {
 	t.Helper()
 	locker, err := redlock.Open(redistest.URLs(servers), append([]redlock.Option{
-		redlock.WithRestartGuard(0), redlock.WithTimeout(calm), redlock.WithTTL(long), redlock.WithInstance("web1/42"),
+		redlock.WithRestartGuard(0), redlock.WithTimeout(calm), redlock.WithTTL(long), redlock.WithMaxTTL(long), redlock.WithInstance("web1/42"),
 	}, opts...)...)
 	if err != nil {
 		t.Fatal(err)

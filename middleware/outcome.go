@@ -179,7 +179,7 @@ func detailOfNoQuorum(err error) string {
 	case quorum.Total == 0:
 		return "other processes use other masters than this one"
 	case quorum.RetryAfter > 0:
-		return "too few masters may vote: some have just started"
+		return fmt.Sprintf("too few masters may vote: some have just started, may have forgotten locks, and vote again in %v", (quorum.RetryAfter + time.Second - 1).Truncate(time.Second))
 	case quorum.Total-len(quorum.Masters) < quorum.Quorum:
 		return "too few masters are usable"
 	case quorum.Answered < quorum.Quorum:

@@ -91,7 +91,7 @@
 //
 // Three or five independent servers survive the loss of one or two; a Redis Cluster counts as one. Replicas and groups of
 // Sentinel cannot be masters, because a replica that is promoted may lack the newest locks. A server that has just started
-// has no vote for 31 s, because it may have forgotten locks: WithRestartGuard(0) turns that off, for development.
+// has no vote for 11 s, because it may have forgotten locks: WithRestartGuard(0) turns that off, for development.
 //
 // All processes that share locks must name the same masters, and have the same WithPrefix and WithMaxTTL.
 package redlock

@@ -15,7 +15,7 @@ import (
 // BenchmarkManyKeys measures what looking at 50,000 keys costs, and how long the locks beside that take, compared with those beside work that
 // has nothing to do with them.
 func BenchmarkManyKeys(b *testing.B) {
-	l := newLocker(b, []string{"memory://"}, redlock.WithTTL(30*time.Second))
+	l := newLocker(b, []string{"memory://"}, redlock.WithTTL(30*time.Second), redlock.WithMaxTTL(30*time.Second))
 	for i := range 50_000 {
 		if _, err := l.TryLock(b.Context(), fmt.Sprintf("order:%05d", i), redlock.WithRequest(&redlock.Request{Method: "POST", Path: "/"})); err != nil {
 			b.Fatal(err)

@@ -15,7 +15,7 @@ import (
 // The defaults of the options.
 const (
 	DefaultTTL     = 10 * time.Second
-	DefaultMaxTTL  = 30 * time.Second
+	DefaultMaxTTL  = 10 * time.Second
 	DefaultTimeout = 50 * time.Millisecond
 	DefaultPrefix  = "redlock"
 	DefaultMaxSkew = 2 * time.Second
@@ -77,7 +77,7 @@ func (f lockOption) applyTo(o *options) { o.lockOptions = f(o.lockOptions) }
 func (f lockOption) applyToLock(o lockOptions) lockOptions { return f(o) }
 
 // WithMaxTTL sets the longest TTL that any lock may have. It must be the same in all processes
-// that share the masters. Default: 30 s.
+// that share the masters. Default: 10 s, as the TTL.
 func WithMaxTTL(ttl time.Duration) Option {
 	return option(func(o *options) { o.maxTTL = ttl })
 }
@@ -85,7 +85,7 @@ func WithMaxTTL(ttl time.Duration) Option {
 // WithRestartGuard sets for how long a server that has just started has no vote: it may have
 // forgotten locks that it granted before, and would grant them twice. It must be at least the max TTL plus
 // 1 s, and at least the max skew plus 1.2 s. 0 turns the guard off: for development, and for servers that forget nothing
-// (appendfsync always with no-appendfsync-on-rewrite no). Default: the least that is allowed, 31 s with the
+// (appendfsync always with no-appendfsync-on-rewrite no). Default: the least that is allowed, 11 s with the
 // default max TTL.
 //
 // It is the delayed restart of https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/,

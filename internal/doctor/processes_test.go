@@ -45,11 +45,11 @@ func TestProcessesThatDisagree(t *testing.T) {
 		want  []doctor.Finding
 	}{
 		{urls, 90 * time.Second, []doctor.Finding{ // a step of a change: one master more
-			{Level: doctor.Warning, Text: "web1/1, web1/2 have a max_ttl of 30s, and this configuration one of 1m0s, for which a restart_guard is too short", Advice: "restart_guard to 1m1s"},
+			{Level: doctor.Warning, Text: "web1/1, web1/2 have a max_ttl of 10s, and this configuration one of 1m0s, for which a restart_guard is too short", Advice: "restart_guard to 1m1s"},
 			{Level: doctor.Warning, Text: "web1/1, web1/2 have other masters than this configuration: ", Advice: "before you change another one"},
 		}},
 		{urls[1:], 0, []doctor.Finding{ // two steps at once: one more, and one less
-			{Level: doctor.Warning, Text: "web1/1, web1/2 have a max_ttl of 30s, and this configuration one of 1m0s, for which", Advice: "restart_guard to 1m1s"},
+			{Level: doctor.Warning, Text: "web1/1, web1/2 have a max_ttl of 10s, and this configuration one of 1m0s, for which", Advice: "restart_guard to 1m1s"},
 			{Level: doctor.Error, Text: "web1/1, web1/2 have masters beside which this configuration is refused", Advice: "one master at a time"},
 		}},
 	} {
@@ -66,7 +66,7 @@ func TestProcessesThatDisagree(t *testing.T) {
 		}
 	}
 	s = settings(urls[:3]...)
-	s.MaxTTL, s.Guard = 20*time.Second, 31*time.Second // lowered as docs/operations.md tells
+	s.MaxTTL, s.Guard = 5*time.Second, 11*time.Second // lowered as docs/operations.md tells
 	if found := of(doctor.Examine(t.Context(), s), doctor.Processes); len(found) != 1 || found[0].Level != doctor.Warning || strings.Contains(found[0].Text, "too short") {
 		t.Errorf("%+v", found)
 	}

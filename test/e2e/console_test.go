@@ -47,7 +47,7 @@ func TestConsole(t *testing.T) {
 	}
 	askAdmin[console.Problem](t, c, http.MethodGet, "/redlock/locks/a", http.StatusNotFound)
 
-	rule := "redlock /orders/*/pay order:{path.1} {\nttl 30s\n}\n"
+	rule := "redlock /orders/*/pay order:{path.1}\n"
 	config := func(setting string) string {
 		return caddyfile(mastersOption(servers, setting, "password "+secret), rule+b.proxy())
 	}

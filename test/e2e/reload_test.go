@@ -74,7 +74,7 @@ func TestReloadUnderLocks(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			servers := redistest.Start(t, 3)
 			b, release := newHeldBackend(t)
-			rule := "redlock /orders/*/pay order:{path.1} {\nttl 30s\n}\n"
+			rule := "redlock /orders/*/pay order:{path.1}\n"
 			c := runCaddy(t, caddyfile(mastersOption(servers, before), rule+b.proxy()))
 			requireConnections(t, servers, 1)
 			wait := holdLocks(t, c, b, servers)

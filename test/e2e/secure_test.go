@@ -82,7 +82,7 @@ func TestRotation(t *testing.T) {
 			b, release := newHeldBackend(t)
 			config := caddyfile(debugLog+"redlock {\nmasters "+strings.Join(urls, " ")+"\nusername redlock\npassword {file."+dir+"/password}\n"+
 				"tls {\ntrust_pool file "+dir+"/ca\nclient_auth "+dir+"/certificate "+dir+"/key\n}\n"+
-				"instance web-{env.LISTEN}\nrestart_guard off\ntimeout "+calm.String()+"\n}", "redlock /orders/*/pay order:{path.1} {\nttl 30s\n}\n"+b.proxy())
+				"max_ttl 30s\ninstance web-{env.LISTEN}\nrestart_guard off\ntimeout "+calm.String()+"\n}", "redlock /orders/*/pay order:{path.1} {\nttl 30s\n}\n"+b.proxy())
 			file := filepath.Join(dir, "Caddyfile")
 			if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 				t.Fatal(err)
