@@ -75,7 +75,7 @@ func TestErrorTexts(t *testing.T) {
 	require("dead masters", freed(dead.TryLock(ctx, key, with()...)), label)
 	_, err = dead.Inspect(ctx, key)
 	require("Inspect on dead masters", err)
-	young := lockerOn(t, dialAll(t, redistest.URLs(redistest.Start(t, 1))), redlock.WithRestartGuard(redlock.DefaultMaxTTL+time.Second))
+	young := lockerOn(t, dialAll(t, redistest.URLs(redistest.Start(t, 1))), redlock.WithRestartGuard(longTTL+time.Second))
 	require("masters that have restarted", freed(young.Lock(ctx, key, with(redlock.WithWait(5*time.Second))...)), label, "restarted")
 }
 

@@ -22,7 +22,7 @@ func TestProcessesAreKnown(t *testing.T) {
 	began := time.Now()
 	one, two := process("one", ours), process("two", ours)
 	lockUnlock(t, one, "key")
-	longer := process("longer", ours, redlock.WithMaxTTL(2*redlock.DefaultMaxTTL))
+	longer := process("longer", ours, redlock.WithMaxTTL(2*longTTL))
 	other := process("other", []string{urls[2], urls[3], urls[4]})
 
 	all := func(l *redlock.Locker) []redlock.Process {
@@ -49,11 +49,11 @@ func TestProcessesAreKnown(t *testing.T) {
 		}
 		return names
 	}
-	longest := (2 * redlock.DefaultMaxTTL).String()
+	longest := (2 * longTTL).String()
 	for l, want := range map[*redlock.Locker]string{
 		one:    "longer same " + longest + ", other masters refused",
 		two:    "longer same " + longest + ", other masters refused",
-		longer: "other masters " + redlock.DefaultMaxTTL.String() + " refused",
+		longer: "other masters " + longTTL.String() + " refused",
 	} {
 		eventually(t, bound, l.Instance()+" names "+want, func() bool {
 			return strings.Join(differing(l), ", ") == want || l == longer && hasBoth(differing(l), want)
@@ -77,7 +77,7 @@ func TestProcessesAreKnown(t *testing.T) {
 				t.Errorf("%s: %+v", p.Instance, p.Disagreement)
 			}
 		case "longer":
-			if d := p.Disagreement; d == nil || d.Masters != "" || d.MaxTTL != 2*redlock.DefaultMaxTTL {
+			if d := p.Disagreement; d == nil || d.Masters != "" || d.MaxTTL != 2*longTTL {
 				t.Errorf("%s: %+v", p.Instance, d)
 			}
 		case "other":

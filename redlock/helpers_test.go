@@ -40,7 +40,7 @@ func newLocker(t testing.TB, urls []string, opts ...redlock.Option) *redlock.Loc
 
 func lockerOn(t testing.TB, masters []redlock.Master, opts ...redlock.Option) *redlock.Locker {
 	t.Helper()
-	opts = append([]redlock.Option{redlock.WithTimeout(time.Second), redlock.WithTTL(longTTL), redlock.WithRestartGuard(0)}, opts...)
+	opts = append([]redlock.Option{redlock.WithTimeout(time.Second), redlock.WithMaxTTL(longTTL), redlock.WithTTL(longTTL), redlock.WithRestartGuard(0)}, opts...)
 	l, err := redlock.New(masters, opts...)
 	if err != nil {
 		t.Fatal(err)

@@ -25,7 +25,7 @@ import (
 // leaves frees its key, and the plugin for Traefik trusts the authority that it is told, and no other.
 func TestAgentBehindTLS(t *testing.T) {
 	t.Parallel()
-	locker, err := redlock.Open([]string{"memory://"}, redlock.WithTTL(redlock.DefaultMaxTTL))
+	locker, err := redlock.Open([]string{"memory://"}, redlock.WithTTL(30*time.Second), redlock.WithMaxTTL(30*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
