@@ -1,8 +1,11 @@
 package middleware_test
 
 import (
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -46,5 +49,38 @@ func BenchmarkRequest(b *testing.B) {
 				b.Error(w.Code, w.Body)
 			}
 		})
+	}
+}
+
+// BenchmarkBody measures requests with a body over HTTP, whose handler reads it: without a rule, and with rules that read the body first.
+func BenchmarkBody(b *testing.B) {
+	read := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+	for _, size := range []int{1 << 10, 100 << 10, 1<<20 - 100} {
+		body := `{"id":42,"text":"` + strings.Repeat("x", size) + `"}`
+		for _, rule := range []struct {
+			name    string
+			handler http.Handler
+		}{
+			{"plain", read},
+			{"path", middleware.New(newLocker(b, live[:1]), "{path.1}", middleware.Rule{})(read)},
+			{"buffer_body", middleware.New(newLocker(b, live[:1]), "{path.1}", middleware.Rule{BufferBody: new(true)})(read)},
+			{"key", middleware.New(newLocker(b, live[:1]), "{body.id}", middleware.Rule{})(read)},
+		} {
+			b.Run(fmt.Sprintf("%d/%s", size, rule.name), func(b *testing.B) {
+				server := httptest.NewServer(rule.handler)
+				defer server.Close()
+				b.ReportAllocs()
+				for b.Loop() {
+					r, err := http.Post(server.URL+"/orders/42", "application/json", strings.NewReader(body))
+					if err != nil {
+						b.Fatal(err)
+					}
+					_ = r.Body.Close()
+					if r.StatusCode != http.StatusOK {
+						b.Fatal(r.Status)
+					}
+				}
+			})
+		}
 	}
 }

@@ -187,9 +187,13 @@ func (b *body) settle(keep int64) {
 	}
 }
 
-// firstRead is the room for the first bytes of a body. It is doubled as more arrive: a body that is merely declared takes no
-// memory.
-const firstRead = 1 << 10
+// A body that is merely declared takes no memory: the first bytes have a room of firstRead, and what has arrived may take up to so many
+// times its size for the rest. The larger that factor, the less is copied.
+const (
+	firstRead  = 1 << 10
+	ahead      = 16 // of a body whose length is declared
+	aheadBlind = 2  // of others
+)
 
 // reading is how a body is read into memory.
 type reading int
@@ -307,11 +311,11 @@ func (b *body) grow(ctx context.Context, how reading) error {
 	if len(b.raw) < cap(b.raw) {
 		return nil
 	}
-	read, most := int64(len(b.raw)), b.rule.MaxBody
+	read, most, times := int64(len(b.raw)), b.rule.MaxBody, int64(aheadBlind)
 	if length := b.request.ContentLength; length >= read {
-		most = min(most, length)
+		most, times = min(most, length), ahead
 	}
-	room := min(max(firstRead, 2*read), most)
+	room := min(max(firstRead, times*read), most)
 	if !b.take(ctx, room-b.has(), how) {
 		return errBodyBudget
 	}
