@@ -163,7 +163,7 @@ func TestAgentActivated(t *testing.T) {
 	}
 	l.SetUnlinkOnClose(false)
 	_, _ = file.Close(), l.Close() // nobody else accepts what comes
-	b := believe(t.Context(), a, 20*time.Second)
+	b := believe(t.Context(), a, 10*time.Second)
 	if b == nil {
 		t.Fatal("no lock")
 	}

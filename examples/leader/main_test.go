@@ -49,7 +49,7 @@ func takePart(config string) {
 	if err := json.Unmarshal([]byte(config), &s); err != nil {
 		log.Fatal(err)
 	}
-	if err := run(ctx, s.Masters, s.Store, 10*time.Millisecond, redlock.WithTTL(s.TTL), redlock.WithTimeout(min(2*time.Second, s.TTL/5)), redlock.WithRestartGuard(0)); err != nil {
+	if err := run(ctx, s.Masters, s.Store, 10*time.Millisecond, redlock.WithTTL(s.TTL), redlock.WithMaxTTL(s.TTL), redlock.WithTimeout(min(2*time.Second, s.TTL/5)), redlock.WithRestartGuard(0)); err != nil {
 		log.Fatal(err)
 	}
 }
