@@ -28,6 +28,8 @@ type keeper struct {
 	locks schedule
 	lost  []*Lock   // to be released
 	next  time.Time // when run looks at the locks again, unless recheck signals before
+
+	longHoldTold time.Time // last; only the goroutine of run knows
 }
 
 func newKeeper(l *Locker) *keeper {
@@ -97,6 +99,7 @@ func (k *keeper) work() time.Duration {
 		}
 		attended = true
 		k.reschedule(lock, lock.renew(now))
+		k.tellLongHold(lock, now)
 	}
 	if attended {
 		for _, s := range k.locker.streams {
@@ -120,6 +123,19 @@ func (k *keeper) firstDue(now time.Time) *Lock {
 		return k.locks[0]
 	}
 	return nil
+}
+
+// longHold is how long a lock without a max hold is held before the log says so: a lock that its holder dropped without Unlock is renewed
+// until the process ends.
+const longHold = time.Hour
+
+// tellLongHold logs that a lock is held for long, once for each lock, and once per longHold.
+func (k *keeper) tellLongHold(lock *Lock, now time.Time) {
+	if lock.longHoldTold || !lock.holdEnd.IsZero() || now.Sub(lock.since()) < longHold || now.Sub(k.longHoldTold) < longHold || lock.parts()[0] != lock {
+		return
+	}
+	lock.longHoldTold, k.longHoldTold = true, now
+	k.locker.logger.Info("a lock has been held for an hour, and is renewed until Unlock: was that forgotten? WithMaxHold bounds how long a lock is held", lock.words()...)
 }
 
 // releaseSoon has locks released that are lost. Their contexts have ended.

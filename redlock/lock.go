@@ -14,7 +14,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Lock is a lock that is held until Unlock, or until it is lost. Its lease is renewed meanwhile. Its methods are
+// Lock is a lock that is held until Unlock, or until it is lost. Its lease is renewed meanwhile: a Lock that is dropped
+// without Unlock is held until the process ends, or for WithMaxHold. The log says so after an hour. Its methods are
 // safe for concurrent use.
 type Lock struct {
 	attempt     *attempt
@@ -34,7 +35,9 @@ type Lock struct {
 	cause   error                     // why it has ended, as decide says: then it is never renewed again; nil while it is held
 	derived map[*heldContext]struct{} // those of WithContext
 
-	scheduled scheduled        // in the keeper's schedule
+	scheduled    scheduled // in the keeper's schedule
+	longHoldTold bool      // only the keeper's goroutine knows
+
 	whole     []*Lock          // the locks on all keys of the call, if they are several; the first is the caller's
 	result    *protocol.Result // of UnlockWith
 	unlock    sync.Once
@@ -571,13 +574,19 @@ func (k *Lock) unlockForgetting() error {
 	return k.unlockErr
 }
 
-// lastWords are what the log says of a lock that was lost.
-func (k *Lock) lastWords(cause error) []any {
+// words are what the log says of a lock.
+func (k *Lock) words() []any {
 	key := protocol.KeyOf(k.attempt.locker.prefix, k.gate.key)
-	words := []any{"error", cause, "key_hash", KeyHash(key), "fence", k.Fence(), "since", k.since().UTC()}
+	words := []any{"key_hash", KeyHash(key), "fence", k.Fence(), "since", k.since().UTC()}
 	if label := k.caller.label; label != "" {
 		words = append(words, "rule", label)
 	}
+	return words
+}
+
+// lastWords are what the log says of a lock that was lost.
+func (k *Lock) lastWords(cause error) []any {
+	words := append([]any{"error", cause}, k.words()...)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.by != "" {

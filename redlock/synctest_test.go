@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -332,4 +333,25 @@ func TestLossyNetwork(t *testing.T) {
 			group.Wait()
 		})
 	}
+}
+
+// TestLongHoldIsTold: a lock that was dropped without Unlock is in the log after an hour, once; one with a max hold isn't.
+func TestLongHoldIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := new(logBook)
+		l := newLocker(t, []string{"memory://"}, log.option())
+		mustLock(t, l, "dropped", redlock.WithLabel("job"))
+		mustLock(t, l, "bounded", redlock.WithMaxHold(2*time.Hour))
+		const line = "a lock has been held for an hour"
+		time.Sleep(time.Hour - time.Second)
+		synctest.Wait()
+		if len(log.lines(line)) != 0 {
+			t.Error("told too early")
+		}
+		time.Sleep(3 * time.Hour)
+		synctest.Wait()
+		if told := log.lines(line); len(told) != 1 || !strings.Contains(told[0], "rule=job") {
+			t.Errorf("%q, want one line with the label", told)
+		}
+	})
 }
