@@ -3,6 +3,7 @@ package redlock
 import (
 	"cmp"
 	"container/heap"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync"
@@ -24,6 +25,8 @@ type keeper struct {
 	stop    chan struct{}
 	ended   chan struct{} // closed when run returns
 
+	many atomic.Bool // manyLocks or more are held
+
 	mu    sync.Mutex
 	locks schedule
 	lost  []*Lock   // to be released
@@ -44,9 +47,17 @@ func (k *keeper) end() {
 	<-k.ended
 }
 
-// keep has the keeper look after a lock from now on.
+// manyLocks is from how many locks on renewals are spread. The renewals of fewer share pipelines, and take no time.
+const manyLocks = 10_000
+
+// keep has the keeper look after a lock from now on. Where many locks are held, the first renewal comes at any time within its period: locks
+// that were taken together would always be renewed together, and fresh locks would wait behind that.
 func (k *keeper) keep(lock *Lock) {
 	k.mu.Lock()
+	k.many.Store(len(k.locks) >= manyLocks)
+	if k.many.Load() {
+		lock.hasten(rand.N(lock.attempt.ttl / 3))
+	}
 	lock.scheduled.due = lock.next
 	heap.Push(&k.locks, lock)
 	late := lock.scheduled.due.Before(k.next)
@@ -229,10 +240,14 @@ type renewal struct {
 	failed   []*MasterError
 }
 
-// renewed returns when the next renewal is due, that much after start, on a grid of 1/30 of the TTL: locks
+// renewed returns when the next renewal is due, that much after start, on a grid of 1/30 of the TTL, or 1/150 where many locks are held: locks
 // that come due within one step of it share their pipelines.
-func renewed(start time.Time, after, ttl time.Duration) time.Time {
-	return admission.ProcessStart.Add(start.Add(after).Sub(admission.ProcessStart).Truncate(ttl / 30))
+func (k *keeper) renewed(start time.Time, after, ttl time.Duration) time.Time {
+	step := ttl / 30
+	if k.many.Load() {
+		step = ttl / 150
+	}
+	return admission.ProcessStart.Add(start.Add(after).Sub(admission.ProcessStart).Truncate(step))
 }
 
 // failure returns why a round has not renewed the lease so far, or nil if it has, or if there was none.

@@ -50,7 +50,7 @@ func newLock(ctx context.Context, a *attempt, c *caller, via Via) *Lock {
 		gate:        c.gate,
 		caller:      c,
 		acquisition: Acquisition{Waited: time.Since(c.began), Position: c.ahead, Via: via, Granted: len(a.granted)},
-		next:        renewed(a.start, a.ttl/3, a.ttl),
+		next:        a.locker.keeper.renewed(a.start, a.ttl/3, a.ttl),
 	}
 	if c.maxHold > 0 {
 		k.holdEnd = a.start.Add(c.maxHold)
@@ -59,6 +59,13 @@ func newLock(ctx context.Context, a *attempt, c *caller, via Via) *Lock {
 	k.own.lock = k
 	k.own.Context, k.own.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	return k
+}
+
+// hasten has the first renewal come sooner.
+func (k *Lock) hasten(by time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.next = k.next.Add(-by)
 }
 
 // since returns when the lock was taken.
@@ -403,8 +410,8 @@ func (k *Lock) renew(now time.Time) (due time.Time) {
 	if !ended && !early {
 		failure = k.renewal.failure()
 		k.renewal = r
-		k.next = renewed(now, ttl/3, ttl)
-		due = renewed(now, ttl/9+ttl/30, ttl) // to see whether it is hopeless
+		k.next = k.attempt.locker.keeper.renewed(now, ttl/3, ttl)
+		due = k.attempt.locker.keeper.renewed(now, ttl/9+ttl/30, ttl) // to see whether it is hopeless
 	}
 	k.mu.Unlock()
 	switch {
