@@ -121,9 +121,9 @@ func options(t *testing.T) (names []string) {
 	return names
 }
 
-// TestSettingsInDocuments: docs/configuration.md has every setting of every host, and no other.
+// TestSettingsInDocuments: docs/configuration.md has every setting of Caddy, and no other.
 func TestSettingsInDocuments(t *testing.T) {
-	shared, rule, secure, lock := readTable(t, "## The masters, and what all rules share"), readTable(t, "## A rule"), readTable(t, "### TLS"), readTable(t, "## One lock of the library")
+	shared, rule, secure := readTable(t, "## The masters, and what all rules share"), readTable(t, "## A rule"), readTable(t, "### TLS")
 
 	// Caddy
 	shared.require(t, "Caddy", fields(caddyredlock.App{}, "json"))
@@ -132,13 +132,13 @@ func TestSettingsInDocuments(t *testing.T) {
 	secure.require(t, "JSON", fields(caddyredlock.TLS{}, "json"))
 	secure.require(t, "Caddyfile", subdirectives(t, "redlock {\nmasters rediss://127.0.0.1:1\ntls {\nnone\n}\n}", "redlock k:{path.1}"))
 
-	// Go. Some options are of the Locker and of each lock.
-	both := table{"Go": maps.Clone(shared["Go"])}
-	maps.Copy(both["Go"], lock["Go"])
-	for _, name := range []string{"NewMaster", "Open", "Dial"} {
-		delete(both["Go"], name)
+	// Go, as far as it has what Caddy has: the documentation of the package lists the others
+	exist := append(options(t), "NewMaster", "Open", "Dial")
+	for name := range shared["Go"] {
+		if !slices.Contains(exist, name) {
+			t.Errorf("docs/configuration.md has %s in the column Go, which doesn't exist", name)
+		}
 	}
-	both.require(t, "Go", options(t))
 }
 
 // TestConfigurationSnippets: the Go in docs/configuration.md is that of an example that runs.
