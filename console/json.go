@@ -13,6 +13,7 @@ type Status struct {
 // Locker is a locker of the process, and what it knows of its masters.
 type Locker struct {
 	Instance  string   `json:"instance"`  // by which other processes know who holds a key
+	Prefix    string   `json:"prefix"`    // of its keys on the masters: processes with another one don't honor its locks
 	Ready     bool     `json:"ready"`     // whether locks can be taken now
 	Quorum    int      `json:"quorum"`    // masters that must grant a lock
 	Available int      `json:"available"` // masters that would grant one now
@@ -46,7 +47,7 @@ type Process struct {
 	Version       string        `json:"version,omitempty"` // of this module; it and the next four are empty if it is older than them
 	Since         time.Time     `json:"since,omitzero"`
 	Seen          time.Time     `json:"seen,omitzero"`    // every two seconds while it lives
-	Silent        bool          `json:"silent,omitempty"` // it was not seen for longer: it has ended, hangs, or is cut off from the masters
+	Silent        bool          `json:"silent,omitempty"` // it was not seen for longer: it was killed, hangs, or is cut off from the masters
 	Masters       []string      `json:"masters,omitempty"`
 	MaxTTLSeconds float64       `json:"max_ttl_seconds,omitempty"`
 	Own           bool          `json:"own"` // it is the one that answers

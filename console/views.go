@@ -17,6 +17,7 @@ func statusOf(lockers []*redlock.Locker) Status {
 		status := l.Status()
 		shown := Locker{
 			Instance:  l.Instance(),
+			Prefix:    l.Prefix(),
 			Ready:     status.Ready(),
 			Quorum:    status.Quorum,
 			Available: status.Available,

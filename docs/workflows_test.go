@@ -41,6 +41,8 @@ func TestFilesOfDependabot(t *testing.T) {
 			kind = "docker"
 		case base == "docker-compose.yml":
 			kind = "docker-compose"
+		case base == "Chart.yaml":
+			kind = "helm"
 		default:
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -19,7 +20,7 @@ import (
 func kinds(t *testing.T) map[string]string {
 	t.Helper()
 	m := metrics.New("redlock")
-	request(orders(newLocker(t, m, live), m, ok, middleware.Rule{}), "42")
+	request(orders(newLocker(t, m, live), m, ok, middleware.Rule{Wait: bound, Dedupe: "{header.Delivery}", Remember: time.Minute, Scope: "off"}), "42")
 	m.Observer().MasterDown(redlock.MasterStatus{Name: "memory://a", State: redlock.MasterHung})
 	all := make(map[string]string)
 	for _, family := range gather(t, m) {

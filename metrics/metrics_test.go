@@ -314,6 +314,7 @@ func TestRulesThatComeAndGo(t *testing.T) {
 		t.Errorf("series of a rule that is gone: %v", with(all, "pay"))
 	}
 	again, release := m.Rule("pay")
+	again.Begin("pay", middleware.Possible{Concurrency: 1, Waits: true, Outcomes: []middleware.Outcome{middleware.OutcomeAcquired}})
 	first.Waits("pay", -1)
 	first.Done("pay", middleware.OutcomeAcquired, time.Second)
 	again.Acquired("pay", time.Second)
@@ -321,6 +322,58 @@ func TestRulesThatComeAndGo(t *testing.T) {
 	release()
 	if all := series(t, m); len(all) != before {
 		t.Errorf("series of a rule that is gone: %v", with(all, "pay"))
+	}
+}
+
+// A rule has series for what its requests can do, and for nothing else.
+func TestSeriesOfWhatARuleCanDo(t *testing.T) {
+	m := metrics.New("redlock")
+	l := newLocker(t, m, live)
+	of := func(rule middleware.Rule) map[string]bool {
+		t.Helper()
+		rule.Name, rule.Observer = "rule", m
+		observer, release := m.Rule(rule.Name)
+		defer release()
+		rule.Observer = observer
+		middleware.New(l, "order:{header.Order}", rule)
+		found := make(map[string]bool)
+		for _, name := range with(series(t, m), `rule="rule"`) {
+			found[name] = true
+		}
+		return found
+	}
+	plain := of(middleware.Rule{})
+	for _, name := range []string{"requests_total{outcome=\"acquired\"", "requests_total{outcome=\"held\"", "requests_total{outcome=\"missing_key\"", "hold_seconds{", "holding{"} {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(plain)), func(has string) bool { return strings.HasPrefix(has, name) }) {
+			t.Errorf("a plain rule lacks %s", name)
+		}
+	}
+	if len(plain) > 16 { // two of them are histograms
+		t.Errorf("%d series of a plain rule: %v", len(plain), slices.Sorted(maps.Keys(plain)))
+	}
+	for series, rule := range map[string]middleware.Rule{
+		`waiting{rule="rule"}`:                                 {Wait: time.Second},
+		`requests_total{outcome="stopping",rule="rule"}`:       {Wait: time.Second},
+		`requests_total{outcome="duplicate",rule="rule"}`:      {Dedupe: "{header.Delivery}"},
+		`requests_total{outcome="replayed",rule="rule"}`:       {Dedupe: "{header.Delivery}", Remember: time.Minute, Scope: "off"},
+		`remembered_total{rule="rule"}`:                        {Dedupe: "{header.Delivery}", Remember: time.Minute, Scope: "off"},
+		`remember_quota_bytes{responses="final",rule="rule"}`:  {Dedupe: "{header.Delivery}", Remember: time.Minute, Scope: "off"},
+		`not_remembered_total{reason="quota",rule="rule"}`:     {Dedupe: "{header.Delivery}", Remember: time.Minute, Scope: "off"},
+		`requests_total{outcome="missing_id",rule="rule"}`:     {IdempotencyKey: "required"},
+		`requests_total{outcome="body_too_large",rule="rule"}`: {BufferBody: new(true)},
+		`requests_total{outcome="dry_run",rule="rule"}`:        {DryRun: true},
+		`passed_total{outcome="no_quorum",rule="rule"}`:        {OnNoQuorum: middleware.Pass},
+		`requests_total{outcome="bad_signature",rule="rule"}`:  {Verify: &middleware.Verify{Scheme: "github", Secrets: []string{"0123456789abcdef0123456789abcdef"}}},
+	} {
+		if got := of(rule); !got[series] || plain[series] {
+			t.Errorf("%s: it is there with its setting: %t; without: %t", series, got[series], plain[series])
+		}
+	}
+	if dry := of(middleware.Rule{DryRun: true}); dry[`hold_seconds{rule="rule"}`] || dry[`requests_total{outcome="acquired",rule="rule"}`] {
+		t.Error("a dry run takes locks")
+	}
+	if left := with(series(t, m), `rule="rule"`); len(left) > 0 {
+		t.Errorf("of a rule that is gone: %v", left)
 	}
 }
 

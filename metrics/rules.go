@@ -1,7 +1,9 @@
 package metrics
 
 import (
+	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -77,67 +79,139 @@ func (s *rules) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// rule is the series of one rule. Its counters begin at 0 for each outcome, because Prometheus sees no increase in a series that
-// begins at 1.
+// rule is the series of one rule: of what its requests can do, and of what they have done that it wasn't said to do.
 type rule struct {
-	users      int
-	requests   map[middleware.Outcome]prometheus.Counter
-	passed     map[middleware.Outcome]prometheus.Counter
+	all    *rules
+	name   string
+	users  int // all.mu guards it
+	series atomic.Pointer[series]
+}
+
+// series are those that a rule has. Counters begin at 0, because Prometheus sees no increase in a series that begins at 1.
+type series struct {
+	requests, passed map[middleware.Outcome]prometheus.Counter
+
+	// of a rule that takes locks
 	wait, hold prometheus.Observer
-	waiting    prometheus.Gauge
 	holding    prometheus.Gauge
 	most       prometheus.Gauge
 
-	stored, bytes prometheus.Counter
-	forgotten     map[middleware.Reason]prometheus.Counter
+	waiting prometheus.Gauge // of one whose requests wait
 
+	// of one that remembers responses
+	stored, bytes    prometheus.Counter
+	forgotten        map[middleware.Reason]prometheus.Counter
 	quota, quotaUsed [len(kinds)]prometheus.Gauge
 }
 
 // kinds are those of responses, each of which has a part of the quota.
 var kinds = [2]string{"final", "4xx"}
 
-// passes are the outcomes with which a rule may serve requests all the same.
-var passes = []middleware.Outcome{middleware.OutcomeMissingKey, middleware.OutcomeNoQuorum}
+// add adds the series of what a rule can do to those that it has, and returns them all. Those of a rule that is gone are shown to nobody.
+func (r *rule) add(can middleware.Possible) *series {
+	r.all.mu.Lock()
+	defer r.all.mu.Unlock()
+	s, all, name := *r.series.Load(), r.all, r.name
+	if r.users == 0 {
+		all = newRules("gone")
+	}
+	s.requests, s.passed = maps.Clone(s.requests), maps.Clone(s.passed)
+	for _, outcome := range can.Outcomes {
+		s.requests[outcome] = all.requests.WithLabelValues(name, string(outcome))
+	}
+	for _, outcome := range can.Passes {
+		s.passed[outcome] = all.passed.WithLabelValues(name, string(outcome))
+	}
+	if can.Concurrency > 0 {
+		s.wait, s.hold = all.wait.WithLabelValues(name), all.hold.WithLabelValues(name)
+		s.holding, s.most = all.holding.WithLabelValues(name), all.most.WithLabelValues(name)
+	}
+	if can.Waits {
+		s.waiting = all.waiting.WithLabelValues(name)
+	}
+	if can.Remembers {
+		s.stored, s.bytes = all.remembered.WithLabelValues(name), all.bytes.WithLabelValues(name)
+		s.forgotten = make(map[middleware.Reason]prometheus.Counter)
+		for _, why := range middleware.Reasons() {
+			s.forgotten[why] = all.forgotten.WithLabelValues(name, string(why))
+		}
+		for i, kind := range kinds {
+			s.quota[i], s.quotaUsed[i] = all.quota.WithLabelValues(name, kind), all.quotaUsed.WithLabelValues(name, kind)
+		}
+	}
+	r.series.Store(&s)
+	return &s
+}
 
-// Concurrency implements middleware.Observer.
-func (r *rule) Concurrency(_ string, n int) { r.most.Set(float64(n)) }
+// locking returns the series of a rule that takes locks.
+func (r *rule) locking() *series {
+	if s := r.series.Load(); s.most != nil {
+		return s
+	}
+	return r.add(middleware.Possible{Concurrency: 1})
+}
+
+// remembering returns the series of a rule that remembers responses.
+func (r *rule) remembering() *series {
+	if s := r.series.Load(); s.stored != nil {
+		return s
+	}
+	return r.add(middleware.Possible{Remembers: true})
+}
+
+// Begin implements middleware.Observer.
+func (r *rule) Begin(_ string, can middleware.Possible) {
+	if s := r.add(can); can.Concurrency > 0 {
+		s.most.Set(float64(can.Concurrency))
+	}
+}
 
 // Waits implements middleware.Observer.
-func (r *rule) Waits(_ string, n int) { r.waiting.Add(float64(n)) }
+func (r *rule) Waits(_ string, n int) {
+	s := r.series.Load()
+	if s.waiting == nil {
+		s = r.add(middleware.Possible{Waits: true})
+	}
+	s.waiting.Add(float64(n))
+}
 
 // Acquired implements middleware.Observer.
 func (r *rule) Acquired(_ string, waited time.Duration) {
-	r.wait.Observe(waited.Seconds())
-	r.holding.Inc()
+	s := r.locking()
+	s.wait.Observe(waited.Seconds())
+	s.holding.Inc()
 }
 
 // Done implements middleware.Observer.
 func (r *rule) Done(_ string, outcome middleware.Outcome, held time.Duration) {
-	if c := r.requests[outcome]; c != nil {
-		c.Inc()
+	done := r.series.Load().requests[outcome]
+	if done == nil {
+		done = r.add(middleware.Possible{Outcomes: []middleware.Outcome{outcome}}).requests[outcome]
 	}
+	done.Inc()
 	if held > 0 {
-		r.hold.Observe(held.Seconds())
-		r.holding.Dec()
+		s := r.locking()
+		s.hold.Observe(held.Seconds())
+		s.holding.Dec()
 	}
 }
 
 // Passed implements middleware.Observer.
 func (r *rule) Passed(_ string, outcome middleware.Outcome) {
-	if c := r.passed[outcome]; c != nil {
+	if c := r.series.Load().passed[outcome]; c != nil {
 		c.Inc()
 	}
 }
 
 // Remembered implements middleware.Observer.
 func (r *rule) Remembered(_ string, bytes int, why middleware.Reason) {
-	if c := r.forgotten[why]; c != nil {
+	s := r.remembering()
+	if c := s.forgotten[why]; c != nil {
 		c.Inc()
 	}
 	if bytes > 0 {
-		r.stored.Inc()
-		r.bytes.Add(float64(bytes))
+		s.stored.Inc()
+		s.bytes.Add(float64(bytes))
 	}
 }
 
@@ -147,8 +221,9 @@ func (r *rule) Quota(_ string, refusals bool, used, size int64) {
 	if refusals {
 		kind = 1
 	}
-	r.quota[kind].Set(float64(size))
-	r.quotaUsed[kind].Set(float64(used))
+	s := r.remembering()
+	s.quota[kind].Set(float64(size))
+	s.quotaUsed[kind].Set(float64(used))
 }
 
 // Rule returns the Observer of a rule with this name, for programs whose rules come and go. The series of a name exist until
@@ -165,31 +240,8 @@ func (m *Metrics) Rule(name string) (o middleware.Observer, release func()) {
 func (s *rules) join(name string) *rule {
 	r := s.byName[name]
 	if r == nil {
-		r = &rule{
-			requests: make(map[middleware.Outcome]prometheus.Counter),
-			passed:   make(map[middleware.Outcome]prometheus.Counter),
-			wait:     s.wait.WithLabelValues(name),
-			hold:     s.hold.WithLabelValues(name),
-			waiting:  s.waiting.WithLabelValues(name),
-			holding:  s.holding.WithLabelValues(name),
-			most:     s.most.WithLabelValues(name),
-			stored:   s.remembered.WithLabelValues(name),
-			bytes:    s.bytes.WithLabelValues(name),
-
-			forgotten: make(map[middleware.Reason]prometheus.Counter),
-		}
-		for i, kind := range kinds {
-			r.quota[i], r.quotaUsed[i] = s.quota.WithLabelValues(name, kind), s.quotaUsed.WithLabelValues(name, kind)
-		}
-		for _, why := range middleware.Reasons() {
-			r.forgotten[why] = s.forgotten.WithLabelValues(name, string(why))
-		}
-		for _, outcome := range middleware.Outcomes() {
-			r.requests[outcome] = s.requests.WithLabelValues(name, string(outcome))
-		}
-		for _, outcome := range passes {
-			r.passed[outcome] = s.passed.WithLabelValues(name, string(outcome))
-		}
+		r = &rule{all: s, name: name}
+		r.series.Store(&series{requests: make(map[middleware.Outcome]prometheus.Counter), passed: make(map[middleware.Outcome]prometheus.Counter)})
 		s.byName[name] = r
 	}
 	r.users++
@@ -231,8 +283,8 @@ func (s *rules) rule(name string) *rule {
 	return r
 }
 
-// Concurrency implements middleware.Observer.
-func (m *Metrics) Concurrency(rule string, n int) { m.rules.rule(rule).Concurrency(rule, n) }
+// Begin implements middleware.Observer.
+func (m *Metrics) Begin(rule string, can middleware.Possible) { m.rules.rule(rule).Begin(rule, can) }
 
 // Waits implements middleware.Observer.
 func (m *Metrics) Waits(rule string, n int) { m.rules.rule(rule).Waits(rule, n) }

@@ -16,7 +16,7 @@ import (
 // counts is an Observer that costs nothing itself.
 type counts struct{ done atomic.Int64 }
 
-func (*counts) Concurrency(string, int)                     {}
+func (*counts) Begin(string, middleware.Possible)           {}
 func (*counts) Waits(string, int)                           {}
 func (*counts) Acquired(string, time.Duration)              {}
 func (*counts) Quota(string, bool, int64, int64)            {}

@@ -11,8 +11,8 @@ import (
 // Observer is told what becomes of the requests of a rule, for metrics; package metrics has one for Prometheus. Its methods are
 // called by the requests' goroutines, several at a time: they must not block.
 type Observer interface {
-	// Concurrency is called before the first request of a rule, with how many may hold a key at a time, the most of its keys.
-	Concurrency(rule string, n int)
+	// Begin is called before the first request of a rule, with what may be told of its requests.
+	Begin(rule string, can Possible)
 	// Waits is called with 1 when a request begins to wait for its lock, and with -1 when that ends, however it does. A request
 	// that doesn't wait, because the rule has no Wait or because the server is about to stop, is not counted.
 	Waits(rule string, n int)
@@ -35,6 +35,15 @@ type Observer interface {
 	// Quota is called when a response is counted against the RememberQuota of its rule, with how much of it the responses of its kind take
 	// now, and may take: refusals are those of 4xx.
 	Quota(rule string, refusals bool, used, size int64)
+}
+
+// Possible is what an Observer may be told of the requests of a rule: metrics have series for nothing else.
+type Possible struct {
+	Concurrency int       // how many requests may hold a key at a time, the most of the rule's keys; 0 for a rule that takes no locks
+	Waits       bool      // requests may wait
+	Remembers   bool      // responses are remembered
+	Outcomes    []Outcome // of Done
+	Passes      []Outcome // of Passed, but for the outcomes of a dry run
 }
 
 // The outcomes of requests that were served.
@@ -84,6 +93,36 @@ const (
 	ReasonNoRoom    Reason = remember.NoRoom    // too many other responses were being stored; or there was no room for it in memory, and only its status is remembered
 	ReasonFailed    Reason = remember.Failed    // it can't be encrypted, or the Locker is closed
 )
+
+// possible returns what the Observer of the rule may be told.
+func (s *Serializer) possible() Possible {
+	can := Possible{Passes: []Outcome{OutcomeMissingKey}} // a preflight of CORS lacks a key, and is served
+	outcomes := func(possible bool, outcomes ...Outcome) {
+		if possible {
+			can.Outcomes = append(can.Outcomes, outcomes...)
+		}
+	}
+	outcomes(true, OutcomeMissingKey, OutcomeBadKey, OutcomeCanceled, OutcomeFailed)
+	outcomes(s.derive != nil, OutcomeHeld)
+	outcomes(s.dedupe != nil, OutcomeDuplicate)
+	outcomes(s.IdempotencyKey == required, OutcomeMissingID)
+	outcomes(s.verifier != nil, OutcomeBadSignature)
+	outcomes(!s.AllowUpgrade, OutcomeUpgrade)
+	readsBody := s.readsBody || s.keys == nil && s.derive != nil // as a function may
+	outcomes(readsBody, OutcomeBodyTooLarge, OutcomeUnsupportedBody, OutcomeBodyTimeout, OutcomeBodyBudget)
+	if s.DryRun {
+		outcomes(true, OutcomeDryRun)
+		return can
+	}
+	can.Concurrency, can.Waits, can.Remembers = slices.Max(s.Concurrency), s.Wait > 0, s.Remember > 0
+	outcomes(true, OutcomeAcquired, OutcomeNoQuorum, OutcomeLost)
+	outcomes(can.Waits, OutcomeStopping)
+	outcomes(can.Remembers, OutcomeReplayed, OutcomeMismatch, OutcomeUnreadable)
+	if s.OnNoQuorum == Pass {
+		can.Passes = append(can.Passes, OutcomeNoQuorum)
+	}
+	return can
+}
 
 // noteRemembered tells the log and the Observer how many bytes of the response the masters remember, and why not all of it.
 func (s *serving) noteRemembered(bytes int, why Reason, err error) {

@@ -2,6 +2,7 @@ package middleware_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -29,6 +30,7 @@ type notes struct {
 	remembered, bytes int
 	reasons           []middleware.Reason // one for each response, empty if it is remembered
 	acquired          int
+	can               []middleware.Possible // of each rule that has begun
 	done              []done
 	waits             chan struct{} // gets a value for each that begins to wait; nil for none
 }
@@ -57,13 +59,21 @@ func (n *notes) Acquired(string, time.Duration) {
 	n.acquired++
 }
 
+func (n *notes) Begin(_ string, can middleware.Possible) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.can = append(n.can, can)
+}
+
 func (n *notes) Done(rule string, outcome middleware.Outcome, held time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if !slices.ContainsFunc(n.can, func(can middleware.Possible) bool { return slices.Contains(can.Outcomes, outcome) }) {
+		panic(fmt.Sprintf("%s was said to be impossible: %+v", outcome, n.can))
+	}
 	n.done = append(n.done, done{rule, outcome, held > 0})
 }
 
-func (n *notes) Concurrency(string, int)           {}
 func (n *notes) Quota(string, bool, int64, int64)  {}
 func (n *notes) Passed(string, middleware.Outcome) {}
 

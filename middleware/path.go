@@ -183,6 +183,9 @@ func Guard(next http.Handler) http.Handler {
 // NewGuard returns what refuses requests by CheckTarget, under the rule's Name, Logger and Observer.
 func NewGuard(rule Rule) *Serializer {
 	rule.Name = cmp.Or(rule.Name, "guard")
+	if rule.Observer != nil {
+		rule.Observer.Begin(rule.Name, Possible{Outcomes: []Outcome{OutcomeUnclearTarget}, Passes: []Outcome{OutcomeMissingKey}}) // a 0, which an alert subtracts
+	}
 	return byDefault(rule)
 }
 

@@ -85,7 +85,7 @@ func TestMasterThatComesAndGoes(t *testing.T) {
 	began := time.Now()
 	l, servers := onServers(t, 1, log.option())
 	requireState(t, l, 0, redlock.MasterAvailable)
-	for range 12 {
+	for range linesAMinute/2 + 1 { // each would make two lines
 		command(t, servers[0], "ACL", "SETUSER", "default", "-rpush")
 		eventually(t, bound, "locks are refused", func() bool {
 			err := turn(t, l)

@@ -762,6 +762,9 @@ func (l *Locker) leaveRoom() { <-l.room }
 // laneOf returns the lane for the results of a key on a master.
 func (l *Locker) laneOf(master int, key string) *link.Lane { return l.streams[master].ForKey(key).Lane }
 
+// Prefix returns that of the Locker's keys: see WithPrefix.
+func (l *Locker) Prefix() string { return l.prefix }
+
 // Instance returns the name of this process: see WithInstance.
 func (l *Locker) Instance() string { return l.instance }
 

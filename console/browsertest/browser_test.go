@@ -193,10 +193,21 @@ func (b *tab) awaitText(text string) {
 	b.await(fmt.Sprintf("the text %q", text), fmt.Sprintf("document.body.innerText.includes(%q)", text))
 }
 
-var (
-	desktop = send(emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: 1280, Height: 900, DeviceScaleFactor: 1})
-	phone   = send(emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: 390, Height: 844, DeviceScaleFactor: 2, Mobile: true})
-)
+// width makes the window so many pixels wide.
+func width(pixels int64) chromedp.Action[chromedp.Void] {
+	return send(emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: pixels, Height: 900, DeviceScaleFactor: 1, Mobile: pixels < 600})
+}
+
+// widths are those of windows: of small, usual and large phones, and of a desktop.
+var widths = []int64{360, 390, 500, 1280}
+
+// cut are the elements whose text doesn't fit: it is cut off, or lies on that beside it.
+const cut = `[...document.querySelectorAll("main *, header *")].filter(e => {
+	const style = getComputedStyle(e)
+	if (!e.offsetParent || e.closest("thead") || e.matches("section") || style.clipPath != "none" || style.textOverflow == "ellipsis" || e.closest("svg")) return false
+	const box = e.getBoundingClientRect(), page = document.documentElement.clientWidth
+	return box.right > page + 1 && !e.closest(".scroll") || style.display != "inline" && e.scrollWidth > e.clientWidth + 1 && !e.matches(".scroll")
+}).map(e => e.tagName + "." + e.className + ": " + e.innerText.slice(0, 80)).join("; ")`
 
 func scheme(name string) chromedp.Action[chromedp.Void] {
 	return send(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}}})
@@ -223,26 +234,28 @@ func (b *tab) accessible(what string) {
 	}
 }
 
-// looks requires that the page fits into a desktop and a phone, and writes pictures of both, light and dark, to the folder SCREENSHOTS if that is
-// given.
+// looks requires that the page fits into windows of all widths, and writes pictures of each, light and dark, to the folder SCREENSHOTS if
+// that is given.
 func (b *tab) looks(name string) {
 	b.t.Helper()
-	for device, size := range map[string]chromedp.Action[chromedp.Void]{"desktop": desktop, "phone": phone} {
+	for _, pixels := range widths {
 		for _, colours := range []string{"light", "dark"} {
-			b.run(size, scheme(colours))
+			b.run(width(pixels), scheme(colours))
 			if wide := eval[int](b, "document.scrollingElement.scrollWidth - innerWidth"); wide > 0 {
-				b.t.Errorf("%s: the page is %d pixels too wide for a %s", name, wide, device)
+				b.t.Errorf("%s: the page is %d pixels too wide for a window of %d", name, wide, pixels)
 			}
-			b.accessible(name + ", " + device + ", " + colours)
+			if found := eval[string](b, cut); found != "" {
+				b.t.Errorf("%s: too wide for a window of %d pixels: %s", name, pixels, found)
+			}
+			b.accessible(fmt.Sprint(name, ", ", pixels, " pixels, ", colours))
 			if folder := os.Getenv("SCREENSHOTS"); folder != "" {
 				picture := get(b, chromedp.FullScreenshot(100))
-				if err := os.WriteFile(filepath.Join(folder, name+"-"+device+"-"+colours+".png"), picture, 0o600); err != nil {
+				if err := os.WriteFile(filepath.Join(folder, fmt.Sprint(name, "-", pixels, "-", colours, ".png")), picture, 0o600); err != nil {
 					b.t.Error(err)
 				}
 			}
 		}
 	}
-	b.run(desktop)
 }
 
 // world is some masters, a locker, and its console.

@@ -1,10 +1,7 @@
 package check
 
 import (
-	"bufio"
 	"context"
-	"errors"
-	"io"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -19,9 +16,6 @@ import (
 	core "k8s.io/api/core/v1"
 	network "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 )
 
 // socketFolder is where the clients look for the agent, unless they are told otherwise.
@@ -89,31 +83,13 @@ func TestAgentCompose(t *testing.T) {
 	}
 }
 
-// TestAgentKubernetes reads the sidecar and the DaemonSet, which are not built with the rest.
+// TestAgentKubernetes reads the sidecar and the DaemonSet, which are not a part of the chart.
 func TestAgentKubernetes(t *testing.T) {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{apps.AddToScheme, core.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
-	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
-	found := objects(t)
-	caddy := get[*apps.Deployment](t, found, "Deployment/caddy").Spec.Template
-	allowed := get[*network.NetworkPolicy](t, found, "NetworkPolicy/redis").Spec.Ingress[0].From[1].PodSelector.MatchLabels
+	found := rendered(t, "")
+	caddy := get[*apps.Deployment](t, found, "Deployment/redlock-caddy").Spec.Template
+	allowed := get[*network.NetworkPolicy](t, found, "NetworkPolicy/redlock-redis").Spec.Ingress[0].From[1].PodSelector.MatchLabels
 	for _, file := range []string{"kubernetes/sidecar.yaml", "kubernetes/daemonset.yaml"} {
-		for reader := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(read(t, "../"+file)))); ; {
-			document, err := reader.Read()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			object, _, err := decoder.Decode(document, nil, nil)
-			if err != nil {
-				t.Fatalf("%s: %v", file, err)
-			}
+		for _, object := range decoded(t, file, read(t, "../"+file)) {
 			switch o := object.(type) {
 			case *apps.Deployment:
 				requireRestricted(t, o.Spec.Template)
@@ -127,7 +103,7 @@ func TestAgentKubernetes(t *testing.T) {
 
 func requireAgent(t *testing.T, file string, pods core.PodTemplateSpec, agent core.Container, caddy core.PodTemplateSpec, allowed labels.Set, namespace string) {
 	t.Helper()
-	masters := strings.ReplaceAll(strings.ReplaceAll(agent.Env[0].Value, ",", " "), ".redis"+namespace+":", ".redis:")
+	masters := strings.ReplaceAll(strings.ReplaceAll(agent.Env[0].Value, ",", " "), "-redis"+namespace+":", "-redis:")
 	if masters != caddy.Spec.Containers[0].Env[0].Value {
 		t.Errorf("%s: the masters %s", file, masters)
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/kustomize/kyaml/yaml"
+	"go.yaml.in/yaml/v3"
 )
 
 // decode reads a file of .github as strictly as GitHub does: a field that it doesn't know is an error.

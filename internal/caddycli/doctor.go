@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/caddy-redlock/caddy-redlock/console"
 	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
 )
 
@@ -35,15 +37,41 @@ func (f *configFlags) load() ([]byte, error) {
 func (m Module) doctor() *cobra.Command {
 	var config configFlags
 	const help = `
-Caddy need not run. Placeholders are replaced and secrets read as Caddy would do it, so
-run it as Caddy's user, with its environment.`
+Caddy need not run; if one does, at the admin endpoint of the configuration, its key_prefix
+and masters are compared with it. Placeholders are replaced and secrets read as Caddy would
+do it, so run it as Caddy's user, with its environment.`
 	return program.Doctor("[--config <path>] [--adapter <name>]", help, config.add, func(ctx context.Context, _ *pflag.FlagSet) (doctor.Settings, error) {
 		text, err := config.load()
 		if err != nil {
 			return doctor.Settings{}, err
 		}
-		return m.settings(ctx, text)
+		s, err := m.settings(ctx, text)
+		if err == nil {
+			s.Running = running(ctx, config)
+		}
+		return s, err
 	})
+}
+
+// running returns the lockers of the Caddy that runs with the admin endpoint of the configuration, if there is one.
+func running(ctx context.Context, config configFlags) (lockers []doctor.Running) {
+	endpoint, err := (&adminFlags{config: config.config, adapter: config.adapter}).Open(nil)
+	if err != nil {
+		return nil
+	}
+	defer endpoint.Close()
+	var status console.Status
+	if endpoint.Ask(ctx, http.MethodGet, "masters", nil, &status) != nil {
+		return nil
+	}
+	for _, l := range status.Lockers {
+		r := doctor.Running{Instance: l.Instance, Prefix: l.Prefix}
+		for _, m := range l.Masters {
+			r.Masters = append(r.Masters, m.Name)
+		}
+		lockers = append(lockers, r)
+	}
+	return lockers
 }
 
 // settings returns what doctor needs to know of a configuration.

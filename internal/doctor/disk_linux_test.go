@@ -13,7 +13,8 @@ import (
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	for _, frees := range []bool{true, false} {
-		server, free := redistest.StartFull(t)
+		server := redistest.Start(t, 1, "--appendonly", "yes", "--appendfsync", "everysec")[0]
+		free := server.Fill()
 		s := settings(server.URL())
 		s.Guard = time.Second
 		awaitUptime(t, server)

@@ -19,6 +19,13 @@ type Settings struct {
 	LeastTTL        time.Duration // the shortest ttl of all rules
 	Remember        bool          // a rule has responses remembered
 	Patience        time.Duration // how long to wait for each reply; 0 for DefaultPatience
+	Running         []Running
+}
+
+// Running is a locker of the process that the configuration is for, as it runs now.
+type Running struct {
+	Instance, Prefix string
+	Masters          []string
 }
 
 // DefaultPatience is how long a reply of a master is waited for, unless the settings say otherwise.

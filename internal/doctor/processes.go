@@ -77,6 +77,11 @@ func disagreements(s Settings, all []*examination) (findings []Finding) {
 			note(p, f)
 		}
 	}
+	for _, r := range s.Running {
+		if f := r.apart(s, known, all); f.Text != "" {
+			note(process{name: r.Instance}, f)
+		}
+	}
 	for f, names := range names {
 		slices.Sort(names)
 		f.Text = strings.Join(names, ", ") + orHas(len(names)) + f.Text
@@ -84,6 +89,32 @@ func disagreements(s Settings, all []*examination) (findings []Finding) {
 	}
 	slices.SortFunc(findings, func(a, b Finding) int { return strings.Compare(a.Text, b.Text) })
 	return findings
+}
+
+// apart finds out whether a process that runs takes its locks elsewhere than the configuration does, of which the masters know nothing.
+func (r Running) apart(s Settings, known map[string]process, all []*examination) (f Finding) {
+	for _, p := range known {
+		if p.name == r.Instance { // they do
+			return f
+		}
+	}
+	f = Finding{Level: Error, Advice: "Reload this process alone, which waits for keys that it holds; with others, stop all of them first (docs/operations.md, Changing key_prefix)."}
+	if r.Prefix != s.Prefix {
+		f.Text = fmt.Sprintf("the key_prefix %s, and this configuration %s: neither honors the other's locks", r.Prefix, s.Prefix)
+		return f
+	}
+	answers := false
+	for _, x := range all {
+		if slices.Contains(r.Masters, x.name) {
+			return Finding{}
+		}
+		answers = answers || x.Version != ""
+	}
+	if answers || all[0].Unexaminable {
+		f.Text = fmt.Sprintf("none of the masters of this configuration, but %s: neither honors the other's locks", strings.Join(r.Masters, ", "))
+		return f
+	}
+	return Finding{}
 }
 
 func orHas(n int) string {

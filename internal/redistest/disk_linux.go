@@ -3,27 +3,27 @@ package redistest
 import (
 	"os/signal"
 	"syscall"
-	"testing"
 
 	"golang.org/x/sys/unix"
 )
 
-// StartFull starts a server whose disk is full, so that it can't write its append-only file, until free is called.
-func StartFull(tb testing.TB) (s *Server, free func()) {
-	tb.Helper()
-	signal.Ignore(syscall.SIGXFSZ) // the server inherits that, and gets an error instead
-	s = Start(tb, 1, "--appendonly", "yes", "--appendfsync", "everysec")[0]
+// Servers inherit that, and get an error where Fill lets them write no more.
+func init() { signal.Ignore(syscall.SIGXFSZ) }
+
+// Fill makes the server's disk full, so that it can't write its append-only file, until free is called. With appendfsync always, it would
+// exit.
+func (s *Server) Fill() (free func()) {
 	limit := func(bytes uint64) {
-		tb.Helper()
+		s.tb.Helper()
 		var former unix.Rlimit
 		if err := unix.Prlimit(s.Process(), unix.RLIMIT_FSIZE, nil, &former); err != nil {
-			tb.Fatal(err)
+			s.tb.Fatal(err)
 		}
 		former.Cur = min(bytes, former.Max)
 		if err := unix.Prlimit(s.Process(), unix.RLIMIT_FSIZE, &former, nil); err != nil {
-			tb.Fatal(err)
+			s.tb.Fatal(err)
 		}
 	}
 	limit(1)
-	return s, func() { limit(unix.RLIM_INFINITY) }
+	return func() { limit(unix.RLIM_INFINITY) }
 }

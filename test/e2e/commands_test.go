@@ -167,6 +167,31 @@ http://127.0.0.1:1 {
 	}
 }
 
+// TestDoctorBesideCaddy: a configuration that takes its locks elsewhere than the Caddy that runs is found, though no master can know.
+func TestDoctorBesideCaddy(t *testing.T) {
+	servers := redistest.Start(t, 2)
+	config := func(masters, option string) string {
+		return caddyfile("redlock {\nmasters "+masters+"\nrestart_guard off\nmax_skew 20s\ninstance web1\ntimeout "+calm.String()+"\n"+option+"\n}", "redlock order:{path.1}\nrespond ok")
+	}
+	c := runCaddy(t, config(servers[0].URL(), ""))
+	if text, _, code := redlockCommand(t, "masters", "--wait", "2m", "--address", c.admin); code != 0 {
+		t.Fatal(text)
+	}
+	for _, test := range []struct{ masters, option, want string }{
+		{servers[0].URL(), "", ""},
+		{servers[0].URL(), "key_prefix shop", "web1 has the key_prefix redlock, and this configuration shop"},
+		{servers[1].URL(), "", "web1 has none of the masters of this configuration, but " + servers[0].URL()},
+		{"memory://", "", "web1 has none of the masters of this configuration, but " + servers[0].URL()},
+	} {
+		file := writeConfig(t, strings.NewReplacer("{$LISTEN}", "127.0.0.1:1", "{$ADMIN}", strings.TrimPrefix(c.admin, "http://")).Replace(config(test.masters, test.option)))
+		text, stderr, code := redlockCommand(t, append([]string{"doctor", "--config", file, "--adapter", "caddyfile"}, patient...)...)
+		flat := strings.Join(strings.Fields(text), " ")
+		if test.want == "" && strings.Contains(flat, "web1") || !strings.Contains(flat, test.want) || test.want != "" && code != 2 {
+			t.Errorf("%+v: exit code %d\n%s%s", test, code, text, stderr)
+		}
+	}
+}
+
 // TestDoctorsConfigurations are those that can't be looked at, and one without masters.
 func TestDoctorsConfigurations(t *testing.T) {
 	for _, test := range []struct {

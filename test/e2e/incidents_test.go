@@ -18,9 +18,11 @@ import (
 // masters.
 type incident struct {
 	name    string
-	options []string // of the masters, on web1 and web2
-	clock   bool     // whether the first master goes by a clock that can be wrong
-	network bool     // whether it is reached over a network that can be made bad
+	options []string      // of the masters, on web1 and web2
+	args    []string      // of the first master
+	clock   bool          // whether it goes by a clock that can be wrong
+	network bool          // whether it is reached over a network that can be made bad
+	life    time.Duration // of its certificate; it has none if that is 0
 	start   func(t *testing.T, s *scene)
 
 	ill     string   // the master that is, as in "{0} hung"; empty for none
@@ -81,6 +83,18 @@ var incidents = []incident{
 		log:    `"master":"{0}"`,
 	},
 	{
+		name:    "full disk",
+		args:    []string{"--appendfsync", "everysec"},
+		options: []string{"restart_guard 31s"},
+		start:   func(_ *testing.T, s *scene) { s.servers[0].Fill() },
+		ill:     "{0} refuses",
+		says:    []string{"{0}: ", "it can't write its append-only file: free space on its disk"},
+		page:    []string{"1 of 3 masters is ill", "#a-master-is-away", "free space on its disk"},
+		doctor:  map[string][]string{"rights {0}": {"append-only file", "Free space on its disk"}},
+		zero:    `master_up{master="{0}"}`,
+		log:     `"master":"{0}"`,
+	},
+	{
 		name: "wrong password",
 		start: func(t *testing.T, s *scene) {
 			s.command(t, "ACL", "SETUSER", "redlock", "resetpass", ">another")
@@ -139,6 +153,30 @@ var incidents = []incident{
 		doctor: map[string][]string{"eviction {0}": {"maxmemory-policy is allkeys-lru", "noeviction"}},
 		metric: `master_evicts{master="{0}"}`,
 		log:    `"master":"{0}"`,
+	},
+	{
+		name:   "a certificate that ends in ten days",
+		life:   10 * 24 * time.Hour,
+		start:  func(*testing.T, *scene) {},
+		says:   []string{"CERTIFICATE", "to 20"},
+		doctor: map[string][]string{"certificate {0}": {"ends on ", "CONFIG SET tls-cert-file"}},
+		metric: `master_certificate_expiry_timestamp_seconds{master="{0}"}`,
+	},
+	{
+		name: "a reload to other masters under a request",
+		start: func(t *testing.T, s *scene) {
+			s.waits = append(s.waits, s.b.hold(t, s.web1.url+"/orders/42"))
+			if a := s.web1.load(t, s.config("web1", s.urls[3:], s.options...)); a.status != http.StatusOK {
+				t.Fatalf("POST /load: status %d: %s", a.status, a.body)
+			}
+			for range 20 {
+				s.waits = append(s.waits, postAll(t, s.web1.url+"/orders/42"))
+			}
+		},
+		says:   []string{"1 held, 0 waiting", "0 held, 20 waiting"},
+		page:   []string{"of another configuration that is still in use: 1 held, 0 waiting"},
+		metric: `waiting{rule="pay"}`,
+		log:    "still uses keys with its former masters or prefix: calls wait for them",
 	},
 	{
 		name:   "another max_ttl in one process",

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -20,7 +21,8 @@ type scene struct {
 	b       *backend
 	web1    *caddyProcess
 	web2    *caddyProcess
-	file    string // web1's configuration
+	options []string // of the masters
+	file    string   // web1's configuration
 	waits   []func() []received
 }
 
@@ -56,7 +58,7 @@ func newScene(t *testing.T, i incident) (s *scene, release func()) {
 		env = s.clock.Env()
 	}
 	durable := []string{"--appendonly", "yes", "--appendfsync", "always", "--no-appendfsync-on-rewrite", "no"} // none that restarts forgets a lock
-	s.servers = append([]*redistest.Server{redistest.StartWith(t, env, durable...)}, redistest.Start(t, 3, durable...)...)
+	s.servers = append([]*redistest.Server{redistest.StartWith(t, env, append(durable, i.args...)...)}, redistest.Start(t, 3, durable...)...)
 	for _, server := range s.servers {
 		withLeastRights(t, server)
 	}
@@ -66,12 +68,22 @@ func newScene(t *testing.T, i incident) (s *scene, release func()) {
 		s.urls[0] = "redis://" + s.network.Addr()
 	}
 	options := i.options
+	if i.life > 0 {
+		authority := redistest.NewAuthority(t)
+		authority.Life = i.life
+		certificate, key := authority.Issue("127.0.0.1")
+		port := fmt.Sprint(redistest.FreePort(t))
+		s.command(t, "CONFIG", "SET", "tls-ca-cert-file", authority.File, "tls-cert-file", certificate, "tls-key-file", key, "tls-auth-clients", "no", "tls-port", port)
+		s.urls[0] = "rediss://127.0.0.1:" + port
+		options = []string{"restart_guard off", "tls {\ntrust_pool file " + authority.File + "\n}"}
+	}
 	if options == nil {
 		options = []string{"restart_guard off"}
 	}
 	if !strings.HasPrefix(options[0], "timeout") {
 		options = append(options, "timeout "+calm.String())
 	}
+	s.options = options
 	config := s.config("web1", s.urls[:3], options...)
 	s.web1 = runCaddy(t, config)
 	s.web2 = runCaddy(t, s.config("web2", s.urls[:3], options...))

@@ -50,6 +50,16 @@ func cantSave(t *testing.T, s *redistest.Server) {
 	}
 }
 
+// cantAppend makes a server fail to write its append-only file.
+func cantAppend(t *testing.T, s *redistest.Server) {
+	s.Fill()
+	for deadline := time.Now().Add(10 * time.Second); !redis.HasErrorPrefix(s.Client().Set(t.Context(), "a", "b", 0).Err(), "MISCONF"); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the server writes its file")
+		}
+	}
+}
+
 // busy makes a server run a script for as long as the test.
 func busy(t *testing.T, s *redistest.Server) {
 	runs(t, s, "CONFIG|SET|lua-time-limit|1")
@@ -104,6 +114,7 @@ func TestRefusals(t *testing.T) {
 		"replica":              {make: []string{"REPLICAOF|127.0.0.1|1"}, undo: []string{"REPLICAOF|NO|ONE"}, code: "READONLY", say: "name its master"},
 		"replica without link": {make: []string{"REPLICAOF|127.0.0.1|1", "CONFIG|SET|replica-serve-stale-data|no"}, undo: []string{"REPLICAOF|NO|ONE"}, code: "MASTERDOWN", say: "name the master"},
 		"can't save":           {provoke: cantSave, follows: true, code: "MISCONF", say: "disk"},
+		"full disk":            {settings: []string{"--appendonly", "yes", "--appendfsync", "everysec"}, provoke: cantAppend, follows: true, code: "MISCONF", say: "append-only file"},
 		"busy":                 {provoke: busy, follows: true, code: "BUSY", say: "SCRIPT KILL"},
 		"no password":          {make: []string{"CONFIG|SET|" + password}, undo: []string{"CONFIG|SET|requirepass|"}, code: "NOAUTH", say: "password"},
 		"wrong password":       {user: "default:another@", make: []string{"CONFIG|SET|" + password}, code: "WRONGPASS", say: "password is wrong"},
