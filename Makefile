@@ -12,7 +12,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive $(NO_SERVICE) flock /tmp/caddy-redlock.apt apt-get
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all test-race models stacks test-stalled deploy alerts console test-servers clients former former-is-here torture operating storm reloads fuzz soak lint lint-modules bench bench-check bench-http wrk postgres redis-server upstreams corpus sdks node prose site images workflows vulncheck release-check release-module release-notes snapshot release syft traefik trial cover
+.PHONY: help build test test-all test-race models stacks test-stalled deploy alerts console test-servers clients clients-chaos former former-is-here torture operating storm reloads fuzz soak lint lint-modules bench bench-check bench-http wrk postgres redis-server upstreams corpus sdks node prose site images workflows vulncheck release-check release-module release-notes snapshot release syft traefik trial cover
 
 # Tests of many cases, of which they try few with -short or the race detector (redistest.Few).
 MODELS := ^(TestSimulation|TestMutants|TestManyLeases|TestManyLost|TestGuardsKeepExclusion|TestScriptsDoWhatTheModelDoes)$$
@@ -20,6 +20,7 @@ FUZZTIME ?= 60s
 TORTURE_TIME ?= 30m
 STORM_TIME ?= 30m
 RELOADS ?= 200
+CHAOS_TIME ?= 90s
 # those that are installed; or the names or paths of others
 SERVERS ?= $(foreach name,redis-server valkey-server keydb-server,$(shell command -v $(name)))
 # The clone may belong to another user, which git refuses otherwise.
@@ -75,6 +76,9 @@ clients: redis-server ## Install the languages of clients/ and Laravel (apt-get)
 	@if command -v mypy >/dev/null; then mypy --strict --cache-dir /dev/null clients/python/redlock.py; fi
 	CLIENTS=required go test -count 1 -parallel 6 -timeout 10m ./clients
 	cd test && CLIENTS=required go test -count 1 -timeout 10m -v -run '^(TestLockInPHP|TestLaravel)$$' ./e2e
+
+clients-chaos: redis-server ## Let clients in all languages that are installed want one key for CHAOS_TIME (90s), and fork, while they, their agent and its masters are killed, stopped and replaced
+	CHAOS_TIME=$(CHAOS_TIME) go test -count 1 -timeout 0 -v -run '^TestClientChaos$$' ./clients
 
 test-servers: redis-server ## Run the tests of the lock on each of SERVERS (all that are on the PATH)
 	@failed=; for server in $(SERVERS); do \

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,6 +24,8 @@ type conformance struct {
 	Args    []string // KEY is a key of this case and language alone
 	TCP     bool     // over the address with a token
 	Poor    bool     // on an agent whose masters are down
+	Leaves  bool     // whether its agent ends while it waits
+	Returns bool     // and another one takes its place, but not at once
 	Stop    bool     // whether it is told to end once it has printed its first line
 	Prints  []string // patterns of whole lines
 	Next    []string // the same after the first time; nil: Prints
@@ -41,7 +44,7 @@ func TestConformance(t *testing.T) {
 	if err := json.Unmarshal(text, &cases); err != nil {
 		t.Fatal(err)
 	}
-	a, poor := startAgent(t), startAgent(t)
+	a, poor, leaving := startAgent(t), startAgent(t), startAgent(t)
 	for _, s := range poor.servers[1:] {
 		s.Kill()
 	}
@@ -65,6 +68,10 @@ func TestConformance(t *testing.T) {
 					on = poor
 				}
 				key := fmt.Sprint(language, i)
+				leave := func() {}
+				if c.Leaves {
+					on, leave = leaving, leaving.leave(t, key, c.Returns)
+				}
 				var args []string
 				for _, arg := range c.Args {
 					args = append(args, strings.ReplaceAll(arg, "KEY", key))
@@ -72,6 +79,7 @@ func TestConformance(t *testing.T) {
 				prints := c.Prints
 				for range max(c.Times, 1) {
 					w := on.start(t, language, options, args...)
+					leave()
 					for j, pattern := range prints {
 						line := w.expect(t, "")
 						if !regexp.MustCompile("^(?:" + pattern + ")$").MatchString(line) {
@@ -86,7 +94,7 @@ func TestConformance(t *testing.T) {
 					}
 				}
 				if key := args[len(args)-1]; !c.Poor && key != "busy" {
-					free, err := a.locker.Lock(t.Context(), key, redlock.WithWait(time.Minute))
+					free, err := on.locker.Lock(t.Context(), key, redlock.WithWait(time.Minute))
 					if err != nil {
 						t.Fatalf("the key is not free: %v", err)
 					}
@@ -95,6 +103,43 @@ func TestConformance(t *testing.T) {
 			})
 		}
 	}
+}
+
+// leave holds the key, and returns a function that ends the agent once a client waits for it. If another one is to take the place of
+// this agent, nobody listens for longer than clients pause; then the key is free.
+func (a *realAgent) leave(t *testing.T, key string, returns bool) func() {
+	t.Helper()
+	if !a.listens() { // it has left before
+		a.serve(t)
+	}
+	busy, err := a.locker.Lock(t.Context(), key, redlock.WithWait(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		defer func() { _ = busy.Unlock() }()
+		for a.waiting(t) == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if err := a.process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		for a.listens() {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if returns {
+			time.Sleep(2 * time.Second)
+			a.serve(t)
+		}
+	}
+}
+
+func (a *realAgent) listens() bool {
+	c, err := net.Dial("unix", a.socket)
+	if err == nil {
+		_ = c.Close()
+	}
+	return err == nil
 }
 
 // otherServer returns the socket of a server that is no agent.

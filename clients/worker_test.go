@@ -81,6 +81,7 @@ type realAgent struct {
 	locker          *redlock.Locker
 	process         *os.Process // at the Unix socket
 	servers         []*redistest.Server
+	env             []string
 }
 
 func startAgent(t *testing.T) *realAgent {
@@ -93,10 +94,16 @@ func startAgent(t *testing.T) *realAgent {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = a.locker.Close() })
-	env := append(os.Environ(), "REDLOCK_MASTERS="+strings.Join(redistest.URLs(servers), ","), "REDLOCK_RESTART_GUARD=off", "REDLOCK_TIMEOUT=1s")
-	a.process = serveAgent(t, "unix", a.socket, exec.Command(program, "agent", "--listen", "unix:"+a.socket), env)
-	serveAgent(t, "tcp", a.address, exec.Command(program, "agent", "--listen", a.address), append(env, "REDLOCK_AGENT_TOKEN=secret"))
+	a.env = append(os.Environ(), "REDLOCK_MASTERS="+strings.Join(redistest.URLs(servers), ","), "REDLOCK_RESTART_GUARD=off", "REDLOCK_TIMEOUT=1s")
+	a.serve(t)
+	serveAgent(t, "tcp", a.address, exec.Command(program, "agent", "--listen", a.address), append(a.env, "REDLOCK_AGENT_TOKEN=secret"))
 	return a
+}
+
+// serve starts the agent at the Unix socket.
+func (a *realAgent) serve(t *testing.T) {
+	t.Helper()
+	a.process = serveAgent(t, "unix", a.socket, exec.Command(program, "agent", "--listen", "unix:"+a.socket), a.env)
 }
 
 // serveAgent starts an agent, and waits until it can be reached.
@@ -325,7 +332,7 @@ func TestClientReplaced(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	cmd := exec.Command(program, "agent", "--replace", "--listen", "unix:"+a.socket)
-	cmd.Env = append(os.Environ(), "REDLOCK_MASTERS="+strings.Join(redistest.URLs(a.servers), ","), "REDLOCK_RESTART_GUARD=off", "REDLOCK_TIMEOUT=1s")
+	cmd.Env = a.env
 	exited, err := redistest.StartProcess(cmd)
 	if err != nil {
 		t.Fatal(err)

@@ -36,7 +36,7 @@ export class LockUnavailable extends LockError {
   constructor(text, retryAfter, moves = false) {
     super(text);
     this.retryAfter = retryAfter;
-    Object.defineProperty(this, "moves", { value: moves }); // whether another agent may answer the next request
+    Object.defineProperty(this, "moves", { value: moves }); // whether the agent is about to stop, and another may answer the next request
   }
 }
 
@@ -110,14 +110,17 @@ export class Agent {
       throw new TypeError("a key is a string of whole characters");
     }
     const until = wait === undefined ? undefined : performance.now() + wait * 1000;
+    let moves = 0; // until when another agent may take the place of one that was about to stop: for a moment nobody may listen
     for (;;) {
       signal?.throwIfAborted();
       const left = until === undefined ? undefined : Math.max(0, until - performance.now()) / 1000;
       try {
         return await new Promise((had, refused) => new Lock(this, { ...ask, wait: seconds(left) }, left, signal, had, refused));
       } catch (error) {
-        if (!(error instanceof LockUnavailable) || !error.moves || left === 0) throw error;
-        await pause(Math.min(error.retryAfter, left ?? Infinity) * 1000, undefined, { signal });
+        const now = performance.now();
+        if (error?.moves) moves = until ?? now + this.patience * 1000;
+        if (!(error?.moves || error?.gone) || left === 0 || now >= moves) throw error;
+        await pause(Math.min(error.retryAfter ?? 1, left ?? Infinity) * 1000, undefined, { signal });
       }
     }
   }
@@ -266,7 +269,7 @@ class Lock {
     this.#lose(reason.message ?? reason);
     if (this.#had) {
       this.#had = undefined;
-      this.#refused(reason instanceof LockError ? reason : new LockError(`the agent can't be asked: ${this.#lost}`));
+      this.#refused(reason instanceof LockError ? reason : Object.defineProperty(new LockError(`the agent can't be asked: ${this.#lost}`), "gone", { value: true }));
     }
     this.#request.destroy();
   }

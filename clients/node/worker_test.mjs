@@ -44,6 +44,32 @@ async function own(key) {
   assert(!again.held && again.signal.aborted);
 }
 
+/** Takes the lock again and again, and prints what becomes of it. */
+async function chaos(key, options) {
+  while (!fs.existsSync(STOP)) {
+    let fence = 0;
+    try {
+      await agent.withLock(key, options, async (lock) => {
+        fence = lock.fence;
+        console.log(`has ${fence} ${Date.now()}`);
+        for (let n = Math.floor(Math.random() * 10); n > 0; n--) {
+          const now = Date.now();
+          lock.check();
+          console.log(`had ${fence} ${now}`);
+          await sleep(20);
+        }
+        if (Math.random() < 0.1) await sleep(3000); // work that doesn't look
+        console.log(`left ${fence} ${Date.now()}`);
+      });
+      console.log(`freed ${fence}`);
+    } catch (error) {
+      if (error instanceof LockLost) console.log(`lost ${fence}`);
+      else if (error instanceof LockError) await sleep(100);
+      else throw error;
+    }
+  }
+}
+
 function work(lock) {
   if (keys.length > 1) throw new LockError(keys[1]);
   return { paid: lock.fence > 0 };
@@ -51,7 +77,8 @@ function work(lock) {
 
 try {
   const options = { wait: seconds(WAIT), ttl: seconds(TTL), maxHold: seconds(MAX_HOLD), heartbeat: seconds(HEARTBEAT), concurrency: seconds(CONCURRENCY) };
-  if (mode === "own") await own(keys[0]);
+  if (mode === "chaos") await chaos(keys[0], options);
+  else if (mode === "own") await own(keys[0]);
   else if (mode === "once_per") console.log(`ran ${await agent.oncePer(keys[0], 3600, options, work)}`);
   else if (mode === "once") console.log(`value ${JSON.stringify(await agent.once(keys[0], 3600, options, work))}`);
   else if (mode === "kept") {

@@ -24,6 +24,11 @@ namespace Redlock;
 /** The lock can't be had, or there is no agent. */
 class LockError extends \RuntimeException
 {
+    /** @param bool $gone whether no agent has answered */
+    public function __construct(string $text = '', public readonly bool $gone = false)
+    {
+        parent::__construct($text);
+    }
 }
 
 /** Another holder has the lock. */
@@ -41,7 +46,7 @@ class LockUnavailable extends LockError
 {
     /**
      * @param int $retryAfter when to try again, in seconds
-     * @param bool $moves whether another agent may answer the next request
+     * @param bool $moves whether the agent is about to stop, and another may answer the next request
      */
     public function __construct(string $text, public readonly int $retryAfter, public readonly bool $moves = false)
     {
@@ -146,15 +151,22 @@ class Agent
             }
         }
         $ask += array_filter(['label' => $label, 'concurrency' => $concurrency], fn ($value) => $value !== null);
+        $moves = 0; // until when another agent may take the place of one that was about to stop: for a moment nobody may listen
         while (true) {
             $left = $until === null ? null : max(0, $until - hrtime(true) / 1e9);
             try {
                 return new Lock($this, $left === null ? $ask : $ask + ['wait' => sprintf('%.6Fs', $left)], $left);
-            } catch (LockUnavailable $error) {
-                if (!$error->moves || $left !== null && $left <= 0) {
+            } catch (LockError $error) {
+                $now = hrtime(true) / 1e9;
+                if ($error->moves ?? false) {
+                    $moves = $until ?? $now + $this->patience;
+                } elseif (!$error->gone) {
                     throw $error;
                 }
-                usleep((int) (min($error->retryAfter, $left ?? INF) * 1e6));
+                if ($left !== null && $left <= 0 || $now >= $moves) {
+                    throw $error;
+                }
+                usleep((int) (min($error->retryAfter ?? 1, $left ?? INF) * 1e6));
             }
         }
     }
@@ -193,7 +205,7 @@ class Lock
         $this->sent = [self::clocks()];
         $this->connection = @stream_socket_client(($unix ? 'unix://' : 'tcp://') . $agent->address, $code, $text, $agent->patience);
         if (!$this->connection) {
-            throw new LockError("no agent at {$agent->address}: $text");
+            throw new LockError("no agent at {$agent->address}: $text", gone: true);
         }
         stream_set_timeout($this->connection, $wait === null ? 10 ** 9 : (int) ceil($wait + $agent->patience));
         $body = json_encode($ask, JSON_THROW_ON_ERROR | JSON_UNESCAPED_UNICODE) . "\n";
@@ -325,7 +337,7 @@ class Lock
     {
         $status = explode(' ', (string) fgets($this->connection))[1] ?? null;
         if ($status === null) {
-            throw new LockError("the agent at $address does not answer");
+            throw new LockError("the agent at $address does not answer", gone: true);
         }
         $header = [];
         while (($line = trim((string) fgets($this->connection))) !== '') {

@@ -38,6 +38,43 @@ function split(Redlock\Lock $lock, string $how): bool
     return false;
 }
 
+/** Takes the lock again and again, and prints what becomes of it. */
+function chaos(Redlock\Agent $agent, string $key, array $options): void
+{
+    $parent = getmypid();
+    $now = fn (): int => (int) floor(microtime(true) * 1000);
+    for (; !file_exists(getenv('STOP')); clearstatcache()) {
+        $fence = 0;
+        try {
+            $agent->withLock($key, function (Redlock\Lock $lock) use (&$fence, $now) {
+                $fence = $lock->fence;
+                echo "has $fence {$now()}\n";
+                if (random_int(0, 9) < 3 && split($lock, ['exit', 'return', 'raise'][random_int(0, 2)])) {
+                    return;
+                }
+                for ($n = random_int(0, 9); $n > 0; $n--) {
+                    $before = $now();
+                    $lock->check();
+                    echo "had $fence $before\n";
+                    usleep(20000);
+                }
+                if (random_int(0, 9) === 0) { // work that doesn't look
+                    sleep(3);
+                }
+                echo "left $fence {$now()}\n";
+            }, ...$options);
+            echo "freed $fence\n";
+        } catch (Redlock\LockLost) {
+            if (getmypid() !== $parent) {
+                exit(0);
+            }
+            echo "lost $fence\n";
+        } catch (Redlock\LockError) {
+            usleep(100000);
+        }
+    }
+}
+
 /** Does the work of once_per and once, which fails if a reason is given. */
 $work = function (Redlock\Lock $lock) use ($keys): array {
     if (count($keys) > 1) {
@@ -47,7 +84,9 @@ $work = function (Redlock\Lock $lock) use ($keys): array {
 };
 
 try {
-    if ($argv[1] === 'own') { // the adapters: Debian's packages have Symfony's and Laravel's
+    if ($argv[1] === 'chaos') {
+        chaos($agent, $keys[0], $options);
+    } elseif ($argv[1] === 'own') { // the adapters: Debian's packages have Symfony's and Laravel's
         require __DIR__ . '/adapters_test.php';
         adapters($agent, $keys[0]);
     } elseif ($argv[1] === 'once_per') {

@@ -46,6 +46,9 @@ _PATIENCE_AT_END = 5
 class LockError(Exception):
     """The lock can't be had, or there is no agent."""
 
+    _moves = False  # whether the agent is about to stop, and another may answer the next request
+    _gone = False  # whether no agent has answered
+
 
 class LockHeld(LockError):
     """Another holder has the lock. retry_after is when to try again, in seconds."""
@@ -61,7 +64,7 @@ class LockUnavailable(LockError):
     def __init__(self, text: str, retry_after: int, moves: bool = False) -> None:
         super().__init__(text)
         self.retry_after = retry_after
-        self._moves = moves  # whether another agent may answer the next request
+        self._moves = moves
 
 
 class LockDone(LockError):
@@ -118,6 +121,11 @@ class _Base:
             return LockUnavailable(f"{status}: {why}", after, status == 503)
         return LockError(f"{status}: {why}")
 
+    def _silence(self, text: str) -> LockError:
+        error = LockError(text)
+        error._gone = True
+        return error
+
     def _require_agent(self, header: dict[str, str]) -> None:
         if header.get("redlock-agent") != "1":
             raise LockError(f"something else than an agent of version 1 answers at {self.address}")
@@ -127,6 +135,28 @@ class _Base:
             return socket.AF_UNIX, self.address
         host, _, port = self.address.rpartition(":")
         return socket.AF_INET, (host.strip("[]"), int(port))
+
+
+class _Tries:
+    """The requests of one lock: where an agent was about to stop, nobody may listen for a moment, until another has taken its place."""
+
+    def __init__(self, agent: _Base, wait: Seconds) -> None:
+        self._until = None if wait is None else time.monotonic() + wait
+        self._patience, self._moves = agent.patience, 0.0  # until when another agent may come
+
+    def left(self) -> Seconds:
+        """Return how long the lock may still be waited for; None: without limit."""
+        return None if self._until is None else max(0.0, self._until - time.monotonic())
+
+    def pause(self, e: LockError) -> float:
+        """Return how long to pause before the next request, or raise the error of the last one."""
+        left, now = self.left(), time.monotonic()
+        if e._moves:
+            self._moves = now + self._patience if self._until is None else self._until
+        if not (e._moves or e._gone) or left == 0 or now >= self._moves:
+            raise e
+        after = float(getattr(e, "retry_after", 1))
+        return after if left is None else min(after, left)
 
 
 class Agent(_Base):
@@ -319,16 +349,13 @@ class Hold(_Lease):
         super().__init__(ask)
         self._agent, self._ask, self._thread = agent, ask, threading.get_ident()
         self._refuse_own()
-        until = None if wait is None else time.monotonic() + wait
+        tries = _Tries(agent, wait)
         while True:
-            left = None if until is None else max(0.0, until - time.monotonic())
             try:
-                self._acquire(left)
+                self._acquire(tries.left())
                 break
-            except LockUnavailable as e:
-                if not e._moves or left == 0:
-                    raise
-                time.sleep(e.retry_after if left is None else min(e.retry_after, left))
+            except LockError as e:
+                time.sleep(tries.pause(e))
         self._reader = threading.Thread(target=self._read, name="redlock", daemon=True)
         self._reader.start()
         self._siblings.append(self)
@@ -338,7 +365,7 @@ class Hold(_Lease):
         try:
             self._connection = self._agent._connect()
         except OSError as e:
-            raise LockError(f"no agent at {self._agent.address}: {e}") from None
+            raise self._agent._silence(f"no agent at {self._agent.address}: {e}") from None
         try:
             self._connection.settimeout(None if left is None else left + self._agent.patience)
             self._connection.sendall(self._agent._request(self._ask, left))
@@ -352,7 +379,7 @@ class Hold(_Lease):
             self._connection.settimeout(None)
         except _BROKEN as e:
             _close(self._connection)
-            raise LockError(f"no lock from the agent at {self._agent.address}: {e}") from None
+            raise self._agent._silence(f"no lock from the agent at {self._agent.address}: {e}") from None
         except BaseException:
             _close(self._connection)
             raise
@@ -484,16 +511,13 @@ class AsyncHold(_Lease):
         self._agent, self._ask = agent, ask
 
     async def _enter(self, wait: Seconds) -> None:
-        until = None if wait is None else time.monotonic() + wait
+        tries = _Tries(self._agent, wait)
         while True:
-            left = None if until is None else max(0.0, until - time.monotonic())
             try:
-                await self._acquire(left)
+                await self._acquire(tries.left())
                 break
-            except LockUnavailable as e:
-                if not e._moves or left == 0:
-                    raise
-                await asyncio.sleep(e.retry_after if left is None else min(e.retry_after, left))
+            except LockError as e:
+                await asyncio.sleep(tries.pause(e))
         self._reader = asyncio.ensure_future(self._read())
 
     async def _acquire(self, left: Seconds) -> None:
@@ -506,14 +530,14 @@ class AsyncHold(_Lease):
                 opening = asyncio.open_connection(*to)
             self._in, self._out = await asyncio.wait_for(opening, patience)
         except (OSError, asyncio.TimeoutError) as e:
-            raise LockError(f"no agent at {self._agent.address}: {e}") from None
+            raise self._agent._silence(f"no agent at {self._agent.address}: {e}") from None
         _connections.add(self._out.get_extra_info("socket")._sock)
         try:
             self._out.write(self._agent._request(self._ask, left))
             await asyncio.wait_for(self._first(), None if left is None else left + patience)
         except (*_BROKEN, asyncio.TimeoutError) as e:
             self._out.close()
-            raise LockError(f"no lock from the agent at {self._agent.address}: {e or 'it does not answer in time'}") from None
+            raise self._agent._silence(f"no lock from the agent at {self._agent.address}: {e or 'it does not answer in time'}") from None
         except BaseException:  # also when the task is canceled
             self._out.close()
             raise

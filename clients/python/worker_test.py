@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import random
 import sys
 import threading
 import time
@@ -36,6 +37,32 @@ def fork(lock, how):
         os.waitpid(child, 0)
         print("forked", flush=True)
     return False
+
+
+def chaos(key):
+    """Take the lock again and again, and print what becomes of it."""
+    parent = os.getpid()
+    while not os.path.exists(os.environ["STOP"]):
+        fence = 0
+        try:
+            with agent.lock(key, **options) as lock:
+                fence = lock.fence
+                print("has", fence, int(time.time() * 1000), flush=True)
+                if random.random() >= 0.3 or not fork(lock, random.choice(["exit", "return", "raise"])):
+                    for _ in range(random.randrange(10)):
+                        now = int(time.time() * 1000)
+                        lock.check()
+                        print("had", fence, now, flush=True)
+                        time.sleep(0.02)
+                    time.sleep(random.choice([0] * 9 + [3]))  # work that doesn't look
+                    print("left", fence, int(time.time() * 1000), flush=True)
+            print("freed", fence, flush=True)
+        except LockLost:
+            if os.getpid() != parent:
+                os._exit(0)
+            print("lost", fence, flush=True)
+        except LockError:
+            time.sleep(0.1)
 
 
 def own(key):
@@ -146,7 +173,9 @@ def work(hold):
 
 
 try:
-    if mode == "own":
+    if mode == "chaos":
+        chaos(keys[0])
+    elif mode == "own":
         own(keys[0])
     elif mode == "once_per":
         print("ran", str(agent.once_per(keys[0], 3600, work, **options)).lower())

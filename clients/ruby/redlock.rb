@@ -21,7 +21,10 @@ require "socket"
 # The agent at a Unix socket, or at host:port with its token.
 class RedlockAgent
   # The lock can't be had, or there is no agent.
-  class LockError < StandardError; end
+  class LockError < StandardError
+    attr_reader :moves # whether the agent is about to stop, and another may answer the next request
+    attr_accessor :gone # whether no agent has answered
+  end
 
   # Another holder has the lock. retry_after is when to try again, in seconds.
   class LockHeld < LockError
@@ -35,7 +38,7 @@ class RedlockAgent
 
   # Nobody gets locks now: too few masters answer, or the agent has no room or is about to stop. retry_after is as in LockHeld.
   class LockUnavailable < LockError
-    attr_reader :retry_after, :moves # whether another agent may answer the next request
+    attr_reader :retry_after
 
     def initialize(text, retry_after, moves)
       super(text)
@@ -115,16 +118,19 @@ class RedlockAgent
     CONNECTIONS[connection] = connection
   end
 
-  # Takes the lock, and asks again while another agent may take the place of this one.
+  # Takes the lock, and asks again while another agent may take the place of this one: for a moment nobody may listen.
   private def acquire(ask, wait)
     limit = wait && RedlockAgent.clocks[0] + wait
+    moves = 0 # until when another agent may come
     begin
       left = limit && [0, limit - RedlockAgent.clocks[0]].max
       Lock.new(self, left ? { **ask, wait: RedlockAgent.duration(left) } : ask, left && left + @patience)
-    rescue LockUnavailable => e
-      raise if !e.moves || left&.zero?
+    rescue LockError => e
+      now = RedlockAgent.clocks[0]
+      moves = limit || now + @patience if e.moves
+      raise if !(e.moves || e.gone) || left&.zero? || now >= moves
 
-      sleep [e.retry_after, left].compact.min
+      sleep [e.moves ? e.retry_after : 1, left].compact.min
       retry
     end
   end
@@ -163,7 +169,7 @@ class RedlockAgent
         @connection = agent.connect
         ask_for(ask, patience)
       rescue SystemCallError, SocketError, IOError, JSON::ParserError, KeyError, TypeError => e
-        raise LockError, "no agent answers at #{agent.address}: #{e.message}"
+        raise LockError.new("no agent answers at #{agent.address}: #{e.message}").tap { |error| error.gone = true }
       ensure
         close unless @fence
       end

@@ -28,6 +28,37 @@ def split(lock, how)
   false
 end
 
+# Takes the lock again and again, and prints what becomes of it.
+def chaos(agent, key, options)
+  parent = Process.pid
+  now = -> { (Time.now.to_f * 1000).floor }
+  until File.exist?(ENV["STOP"])
+    fence = 0
+    begin
+      agent.lock(key, **options) do |lock|
+        fence = lock.fence
+        puts "has #{fence} #{now.call}"
+        next if rand < 0.3 && split(lock, %w[exit return raise].sample)
+
+        rand(10).times do
+          before = now.call
+          lock.check
+          puts "had #{fence} #{before}"
+          sleep 0.02
+        end
+        sleep 3 if rand < 0.1 # work that doesn't look
+        puts "left #{fence} #{now.call}"
+      end
+      puts "freed #{fence}"
+    rescue RedlockAgent::LockLost
+      exit! if Process.pid != parent
+      puts "lost #{fence}"
+    rescue RedlockAgent::LockError
+      sleep 0.1
+    end
+  end
+end
+
 work = lambda do |lock|
   raise RedlockAgent::LockError, keys[1] if keys.size > 1
 
@@ -36,7 +67,9 @@ end
 
 last = nil
 begin
-  if mode == "own" # what only Ruby has: the block's value, and its early end
+  if mode == "chaos"
+    chaos(agent, keys[0], options)
+  elsif mode == "own" # what only Ruby has: the block's value, and its early end
     raise "no value" unless agent.lock(keys[0]) { |lock| lock.held? && 1 } == 1
 
     [1].each { agent.lock(keys[0]) { break } }

@@ -160,7 +160,11 @@ take() {
 		case $status in
 		400) fail 64 "$field" ;;
 		423) fail 75 "$field; try again in $retry s" ;;
-		503) again="503: $field" ;; # another agent may take the place of this one
+		503) # another agent may take the place of this one: for a moment nobody may listen
+			again="503: $field"
+			now
+			moves=${until:-$((now + patience * 100))}
+			;;
 		*) fail 69 "$status: $field" ;;
 		esac
 		;;
@@ -168,7 +172,7 @@ take() {
 }
 
 usage='want redlock.sh [-w SECONDS] [-t SECONDS] [-m SECONDS] [-c NUMBER] [-p SECONDS] [-s SOCKET] KEY... -- command [argument...]'
-socket=/run/redlock/redlock.sock patience=10 ask='' wait='' keys='' held='' lost='' until='' retry=1 error='it says nothing' end=0
+socket=/run/redlock/redlock.sock patience=10 ask='' wait='' keys='' held='' lost='' until='' retry=1 error='it says nothing' end=0 moves=0
 while getopts w:t:m:c:p:s: option; do
 	case $option in
 	w) wait=$OPTARG ;;
@@ -234,15 +238,14 @@ while :; do
 		}
 		;;
 	late | gone)
-		if [ "$line" = gone ] && [ -n "$again" ]; then
-			now
-			[ -z "$until" ] || [ "$now" -lt "$until" ] || fail 69 "$again"
+		now
+		if [ "$line" = gone ] && [ -z "$held$lost" ] && [ "$now" -lt "$moves" ]; then
 			sleep "$retry"
 			connect
 			continue
 		fi
 		[ "$line" = gone ] || error='it has not said in time that the lock is held'
-		[ -n "$held" ] || fail 69 "the agent at $socket: $error"
+		[ -n "$held" ] || fail 69 "${again:-the agent at $socket: $error}"
 		lose "the agent at $socket: $error"
 		;;
 	'exit '*)

@@ -9,7 +9,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
@@ -44,6 +46,31 @@ func TestAgentReplaced(t *testing.T) {
 	first.requireExit(0)
 	if err := run.Wait(); err != nil {
 		t.Errorf("the run: %v, %s", err, text())
+	}
+}
+
+// TestAgentStartedAnew: a run whose agent ends while it waits goes on with the next one at its socket, although nobody listens there for a
+// while.
+func TestAgentStartedAnew(t *testing.T) {
+	t.Parallel()
+	for _, wait := range [][]string{nil, {"--wait", "10m"}} {
+		servers := redistest.Start(t, 3)
+		holder := startAgent(t, servers).hold(`{"key":"k"}`)
+		first := startAgent(t, servers)
+		run := redlockRun(servers, append(wait, "--agent", "unix:"+first.path, "k", "--", "true")...)
+		text := logged(t, run)
+		start(t, run)
+		eventually(t, "one waits", func() bool { return first.waiting() == 1 })
+		first.signal(syscall.SIGTERM)
+		first.requireExit(0)
+		time.Sleep(time.Second) // it asks meanwhile
+		second := newAgent(t, servers)
+		second.path = first.path
+		second.start()
+		_ = holder.Close()
+		if err := run.Wait(); err != nil {
+			t.Errorf("the run: %v, %s", err, text())
+		}
 	}
 }
 

@@ -30,8 +30,11 @@ var mastersPatience = time.Minute
 // errNoMajority is the cause of the end of a wait for masters.
 var errNoMajority = errors.New("no majority of the masters could be reached in time")
 
-// errAgentEnds is the error of an agent that takes no more locks: another one may have taken its place.
-var errAgentEnds = errors.New("the agent takes no more locks")
+// errAgentEnds is the error of an agent that takes no more locks: another one may take its place. errNoAgent is that of none.
+var (
+	errAgentEnds = errors.New("the agent takes no more locks")
+	errNoAgent   = errors.New("no agent answers")
+)
 
 // bound returns how long the command waits for the lock; 0 is for until it has it.
 func (c *runCommand) bound() time.Duration {
@@ -82,6 +85,7 @@ type awaiting struct {
 	door   door
 	began  time.Time
 	end    time.Time // zero: none
+	moves  time.Time // until when another agent may take the place of one that takes no more locks
 	giveUp context.CancelCauseFunc
 }
 
@@ -102,8 +106,14 @@ func (w *awaiting) again(ctx context.Context, err error) bool {
 	if ctx.Err() != nil || !w.end.IsZero() && !time.Now().Before(w.end) {
 		return false
 	}
-	if errors.Is(err, errAgentEnds) {
+	switch {
+	case errors.Is(err, errAgentEnds):
+		if w.moves = w.end; w.end.IsZero() {
+			w.moves = time.Now().Add(agentPatience)
+		}
 		return !w.run.tries()
+	case errors.Is(err, errNoAgent):
+		return time.Now().Before(w.moves)
 	}
 	if !errors.Is(err, redlock.ErrNoQuorum) {
 		return false

@@ -211,7 +211,7 @@ func (c *runCommand) lockThrough(ctx context.Context, a *agentClient, wait *time
 	}
 	conn, kept, err := a.dial(waiting)
 	if err != nil {
-		return nil, nil, &coded{codeNoQuorum, fmt.Errorf("no agent answers at %s: %w", a.address, err)}
+		return nil, nil, &coded{codeNoQuorum, fmt.Errorf("%w at %s: %w", errNoAgent, a.address, err)}
 	}
 	l := &agentLease{sent: map[int64]time.Time{0: time.Now()}, conn: conn, end: make(chan string, 1), ended: make(chan struct{})}
 	l.ctx, l.lose = context.WithCancelCause(context.Background())
@@ -229,7 +229,7 @@ func (c *runCommand) lockThrough(ctx context.Context, a *agentClient, wait *time
 		case context.Cause(waiting) != nil:
 			err = context.Cause(waiting)
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-			err = errors.New("it has ended before it gave the lock: start it again")
+			err = &sorted{errors.New("it has ended before it gave the lock: start it again"), errNoAgent}
 		}
 		return nil, nil, &coded{codeNoQuorum, fmt.Errorf("the agent at %s: %w", a.address, err)}
 	}

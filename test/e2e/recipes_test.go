@@ -104,6 +104,25 @@ func TestRecipeOfWebhooks(t *testing.T) {
 	requireStatus(t, next()[0], http.StatusOK)
 }
 
+func TestRecipeOfSNS(t *testing.T) {
+	c, b, release := runRecipe(t, "Amazon's SNS", "wait 10s", "wait 2m")
+	deliver := func(id string) *http.Request {
+		r := withBody(c.url+"/webhooks/sns", fmt.Sprintf(`{"Type":"Notification","MessageId":%q,"Message":"paid"}`, id))
+		r.Header.Set("Content-Type", "text/plain; charset=UTF-8")
+		return r
+	}
+	wait := b.holdRequests(t, deliver("22b80b92-fdea-4c2c-8f9d-bdfb0c7bf324"))
+	again := sendAll(t, deliver("22b80b92-fdea-4c2c-8f9d-bdfb0c7bf324"))
+	c.eventuallyWait(t, 1)
+	other := sendAll(t, deliver("dc1e94d9-56c5-5e96-808d-cc7f68faa162"))
+	eventually(t, "another message is served meanwhile", func() bool { return b.inside() == 2 })
+	requireStatus(t, send(t, deliver("")), http.StatusBadRequest)
+	release()
+	for _, a := range append(append(wait(), again()...), other()...) {
+		requireStatus(t, a, http.StatusOK)
+	}
+}
+
 func TestRecipeOfWooCommerce(t *testing.T) {
 	c, b, release := runRecipe(t, "WooCommerce", "wait 10s", "wait 2m", "max_hold 1m", "max_hold 10m")
 	request := func(method, path, customer string) *http.Request {
