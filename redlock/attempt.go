@@ -304,7 +304,7 @@ func (a *attempt) failure() error {
 
 // refused is failure for an attempt that has met no result.
 func (a *attempt) refused() error {
-	if err := a.locker.sets.refusal(); err != nil {
+	if err := a.locker.heart.refusal(); err != nil {
 		return &QuorumError{Quorum: a.locker.quorum, Err: err}
 	}
 	if a.tooFewLive() || len(a.held) == 0 {

@@ -13,6 +13,8 @@ type Clock struct {
 	quarantine time.Duration // how long the master is excluded after its clock has jumped
 	peers      *clocks       // those of all masters
 
+	withheld func() error // returns why the master's vote doesn't count, although it may vote, or nil; nil for never
+
 	known  atomic.Bool  // it has been read
 	resume atomic.Int64 // when the master may vote again, in nanoseconds since ProcessStart; 0 if at once
 	mark   atomic.Int64 // the latest time that it has shown while it was right, in microseconds

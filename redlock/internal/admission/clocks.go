@@ -57,6 +57,14 @@ func (c *Clock) Fault(now time.Time) error {
 	return c.Quarantined(now)
 }
 
+// Withheld returns why the master's vote doesn't count now, although it may vote, or nil.
+func (c *Clock) Withheld() error {
+	if c.withheld == nil {
+		return nil
+	}
+	return c.withheld()
+}
+
 // Quarantined returns why a master is excluded for what its clock has done before, or nil.
 func (c *Clock) Quarantined(now time.Time) error {
 	if back := c.setBackBy(now); back > 0 {

@@ -57,7 +57,7 @@ type Seat struct {
 	cluster   *Seat           // that of the Redis Cluster whose node this is; nil for a single server
 
 	OnReached  func(protocol.Server) // called with each server that is reached
-	OnAdmitted func(protocol.Server) // called with each that may vote, at once or when its guard has ended
+	OnAdmitted func(protocol.Server) // called with each that may vote, before it does
 	OnServing  func()                // called once commands can be sent to it
 }
 
@@ -80,9 +80,13 @@ func (s *Seat) AddNode(m protocol.Master) *Seat {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	node := s.take(m, s.clocks.addNode(s.Covers()))
+	node.Clock.withheld = s.Clock.withheld
 	node.cluster = s
 	return node
 }
+
+// Withhold sets what says why the master's vote doesn't count now. It must be called before the server is reached.
+func (s *Seat) Withhold(why func() error) { s.Clock.withheld = why }
 
 // Drop removes the seat of a node.
 func (s *Seat) Drop() {
@@ -114,7 +118,7 @@ func (s *Seat) VotesAs() string {
 func (s *Seat) Admit(reached protocol.Server) error {
 	s.OnReached(reached)
 	err := s.check(reached)
-	if s.OnAdmitted != nil && (err == nil || errors.Is(err, ErrRestarted)) {
+	if s.OnAdmitted != nil && err == nil {
 		s.OnAdmitted(reached)
 	}
 	return err

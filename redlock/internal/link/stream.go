@@ -331,7 +331,7 @@ func (s *Stream) refusal(op protocol.Op) error {
 	silent := s.silence(now)
 	// A server that is slow, or takes no new lock, may renew those that it has: none may be lost because others are refused. The
 	// silence of a cluster's node may mean that another has taken its place.
-	renews := op == protocol.OpExtend && s.conn != nil && len(s.queue) < maxQueue
+	renews := (op == protocol.OpExtend || op == protocol.OpBeat) && s.conn != nil && len(s.queue) < maxQueue
 	patient := renews && s.cluster == nil && silent <= s.MaxTTL
 	switch {
 	case s.closing:
@@ -340,7 +340,7 @@ func (s *Stream) refusal(op protocol.Op) error {
 		return nil
 	case silent > s.latency.timeout() && !patient:
 		return fmt.Errorf("%w for %v%s", ErrHung, silent.Round(time.Millisecond), s.latency.advice())
-	case s.conn != nil && (op == protocol.OpForce || op == protocol.OpInspect || op == protocol.OpNames): // also where it takes no locks
+	case s.conn != nil && (op == protocol.OpForce || op == protocol.OpInspect || op == protocol.OpNames || op == protocol.OpBeat): // also where it takes no locks
 		return nil
 	case s.conn == nil && s.downErr != nil, now.Before(s.downUntil) && !renews:
 		return s.downErr
@@ -999,11 +999,10 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 	if fault := s.Clock.Fault(b.sentAt); err == nil && fault != nil {
 		// Replies to what was sent before a jump was noticed don't count either.
 		err = fault
-		for _, c := range b.commands {
-			if c.Reply.Err == nil && (c.Op == protocol.OpAcquire || c.Op == protocol.OpExtend) {
-				c.Reply = protocol.Reply{Err: err, Former: c.Reply.Former}
-			}
-		}
+		dismiss(b.commands, err)
+	}
+	if withheld := s.Clock.Withheld(); withheld != nil {
+		dismiss(b.commands, withheld)
 	}
 	if err == nil || lives || votes {
 		s.answeredAt, s.usedAt = now, now
@@ -1018,6 +1017,15 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 		s.downUntil, s.downErr, s.pause = time.Time{}, nil, 0
 	}
 	return err, true
+}
+
+// dismiss has the votes among these replies not count.
+func dismiss(commands []*Command, why error) {
+	for _, c := range commands {
+		if c.Reply.Err == nil && (c.Op == protocol.OpAcquire || c.Op == protocol.OpExtend) {
+			c.Reply = protocol.Reply{Err: why, Former: c.Reply.Former}
+		}
+	}
 }
 
 // repeat puts commands that had no effect back at the head of the queue, in their order, and returns them:
