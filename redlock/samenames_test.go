@@ -85,8 +85,8 @@ func TestEmptiedUnderOtherNames(t *testing.T) {
 	var here, there diary
 	opts := slices.Concat(shortLife, []redlock.Option{redlock.WithRestartGuard(0)})
 	lockers := []*redlock.Locker{
-		lockerOn(t, named(t, servers...), slices.Concat(opts, []redlock.Option{redlock.WithObserver(&here)})...),
-		newLocker(t, redistest.URLs(servers), slices.Concat(opts, []redlock.Option{redlock.WithObserver(&there)})...),
+		lockerOn(t, named(t, servers...), slices.Concat(opts, []redlock.Option{here.option()})...),
+		newLocker(t, redistest.URLs(servers), slices.Concat(opts, []redlock.Option{there.option()})...),
 	}
 	for _, l := range lockers {
 		lockUnlock(t, l, "order:1")
