@@ -545,7 +545,7 @@ func (s *state) key() string {
 		fmt.Fprint(&b, age(p.sent), rank(p.since), age(p.began), age(p.Judge.stopped), p.next.Sub(s.now) > 0, p.beat.Number-p.number, p.entered-p.number, p.beat.Since == p.since, p.beat.Kind == p.kind())
 		for k := range p.masters {
 			m := &p.masters[k]
-			fmt.Fprint(&b, ";", m.run, m.up, age(m.lost), age(m.gone), m.votes, m.from-p.number, age(m.since), m.heard-p.number, age(m.told), m.away, m.shared, m.young(), p.own.Masters[k])
+			fmt.Fprint(&b, ";", m.run, m.up, age(m.lost), age(m.gone), m.votes, m.from-p.number, age(m.since), m.heard-p.number, age(m.told), m.away, m.young(), p.own.Masters[k])
 		}
 		for _, id := range slices.Sorted(maps.Keys(p.known)) {
 			k := p.known[id]

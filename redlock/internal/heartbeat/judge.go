@@ -40,7 +40,7 @@ type Judge struct {
 	began   time.Time           // when it was about to lock
 	stopped time.Time           // when it stopped; zero if it hasn't, or its last locks have ended
 	next    time.Time           // it isn't about to lock again before
-	known   map[string]*Process // by their IDs: those of another kind that have told a master within their lives
+	known   map[string]*Process // by their IDs: the eldest of each kind, and those that were, if they have told a master within their lives
 	refusal error               // why no lock may be taken now, or nil
 	pause   func() time.Duration
 
@@ -52,18 +52,17 @@ type Judge struct {
 
 // master is what is known of a master.
 type master struct {
-	run    string
-	up     bool      // it has answered the last beat, or was reached since
-	lost   time.Time // until when it was up; zero if it never was
-	gone   time.Time // since when its votes don\'t count, because it was lost; zero if they do
-	votes  bool      // nobody who has heard of it as our server objects
-	from   int64     // beats after this one tell of it
-	since  time.Time // when it was to be told
-	heard  int64     // the number of the last beat that it has answered
-	sent   time.Time // when that was sent
-	told   time.Time // the same of beats since this process is about to lock, or locks; zero for none
-	away   Away      // why it hasn't answered since the process is about to lock
-	shared bool      // it says that another process with the same masters locks
+	run   string
+	up    bool      // it has answered the last beat, or was reached since
+	lost  time.Time // until when it was up; zero if it never was
+	gone  time.Time // since when its votes don't count, because it was lost; zero if they do
+	votes bool      // nobody who has heard of it as our server objects
+	from  int64     // beats after this one tell of it
+	since time.Time // when it was to be told
+	heard int64     // the number of the last beat that it has answered
+	sent  time.Time // when that was sent
+	told  time.Time // the same of beats since this process is about to lock, or locks; zero for none
+	away  Away      // why it hasn't answered since the process is about to lock
 
 	time, born int64  // its clock, and since when it remembers, at the last answer
 	bornRun    string // the server that said so
@@ -280,7 +279,7 @@ func (j *Judge) turn(now time.Time, since int64) {
 	j.entered = j.number
 	for i := range j.masters {
 		m := &j.masters[i]
-		m.told, m.away, m.shared, m.votes, m.from, m.since = time.Time{}, Silent, false, false, j.number, now
+		m.told, m.away, m.votes, m.from, m.since = time.Time{}, Silent, false, j.number, now
 		j.own.Masters[i].New = false
 	}
 }
@@ -380,7 +379,7 @@ func (j *Judge) joins() bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(j.masters, func(m master) bool { return m.shared && !m.told.IsZero() })
+	return false
 }
 
 // lock has the process lock, since what most of the masters' clocks have shown.
@@ -406,7 +405,7 @@ func (j *Judge) Beat() *protocol.Beat {
 	return &protocol.Beat{Asks: asks, ID: j.id, Number: j.number, Life: j.own.life(), Kind: j.kind(), Since: j.since, About: j.own.text()}
 }
 
-// kind is a word that processes with the same servers and settings have in common: they need not hear of one another.
+// kind is a word that processes with the same servers and settings have in common: to hear of the eldest is to hear of all.
 func (j *Judge) kind() string {
 	var runs []string
 	for _, m := range j.own.Masters {
@@ -448,7 +447,7 @@ func (j *Judge) Answered(now time.Time, i int, b *protocol.Beat, sent time.Time,
 			j.hear(now, p)
 		}
 	}
-	j.heard(now, i, b, sent, reply.Shared)
+	j.heard(now, i, b, sent)
 	return lost
 }
 
@@ -457,16 +456,16 @@ func (j *Judge) Answered(now time.Time, i int, b *protocol.Beat, sent time.Time,
 func (j *Judge) KnowsNothing(now time.Time, i int, b *protocol.Beat, sent time.Time) {
 	m := &j.masters[i]
 	m.born = 0
-	j.heard(now, i, b, sent, false)
+	j.heard(now, i, b, sent)
 }
 
 // heard notes that a master has answered a beat.
-func (j *Judge) heard(now time.Time, i int, b *protocol.Beat, sent time.Time, shared bool) {
+func (j *Judge) heard(now time.Time, i int, b *protocol.Beat, sent time.Time) {
 	m := &j.masters[i]
 	j.reach(now, i)
 	m.heard = max(m.heard, b.Number)
 	if j.since != waits && b.Number > j.entered {
-		m.told, m.shared = sent, shared
+		m.told = sent
 	}
 	if b.Since != j.since || b.Kind != j.kind() {
 		j.again = true

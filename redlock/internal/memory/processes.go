@@ -41,25 +41,22 @@ func (p *Processes) Beat(b *protocol.Beat, us int64) protocol.Reply {
 		p.Told[b.ID] = Told{now, *b}
 	}
 	maps.DeleteFunc(p.Told, func(_ string, t Told) bool { return t.ends() <= now })
-	shared := false
-	for id, t := range p.Told {
-		shared = shared || id != b.ID && t.Kind == b.Kind && t.Since > 0
-	}
-	others := slices.SortedFunc(maps.Values(p.Told), func(a, b Told) int {
-		return cmp.Or(cmp.Compare(min(1, b.Since), min(1, a.Since)), strings.Compare(a.Kind, b.Kind), strings.Compare(a.ID, b.ID))
+	all := slices.SortedFunc(maps.Values(p.Told), func(a, b Told) int {
+		return cmp.Or(cmp.Compare(min(1, b.Since), min(1, a.Since)), strings.Compare(a.Kind, b.Kind), cmp.Compare(a.Since, b.Since), strings.Compare(a.ID, b.ID))
 	})
 	var lines []string
-	for _, t := range others {
-		if t.Kind != b.Kind && len(lines) < protocol.MaxOthers {
-			lines = append(lines, t.line(now))
+	var last Told // of those that are named
+	for _, t := range all {
+		if named := t.Kind == last.Kind && min(1, t.Since) == min(1, last.Since); !named && t.ID != b.ID && len(lines) < protocol.MaxOthers {
+			lines, last = append(lines, t.line(now)), t
 		}
 	}
 	for _, id := range b.Asks {
-		if t, known := p.Told[id]; known && t.Kind == b.Kind {
+		if t, known := p.Told[id]; known {
 			lines = append(lines, t.line(now))
 		}
 	}
-	return protocol.Reply{Time: us, Mark: p.Mark, Born: p.Born, Shared: shared, Lines: strings.Join(lines, "\n")}
+	return protocol.Reply{Time: us, Mark: p.Mark, Born: p.Born, Lines: strings.Join(lines, "\n")}
 }
 
 func (t *Told) line(now int64) string {

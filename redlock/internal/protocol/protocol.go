@@ -100,10 +100,10 @@ type Beat struct {
 	ID     string        // of the process
 	Number int64         // of the beat: one that comes late doesn't take the place of a later one
 	Life   time.Duration // how long the master remembers it
-	Kind   string        // a word: the process needs to hear only of those that tell another one. Of one kind all have one Life
+	Kind   string        // a word: it suffices to hear of one process of each kind. Of one kind all have one Life
 	Since  int64         // since when it locks, in microseconds on the masters' clocks; 0 if it is about to, and -1 if it doesn't
 	About  string        // what else it says of itself, for others to read
-	Asks   []string      // the IDs of processes that were of another Kind: the master tells of them even if they no longer are
+	Asks   []string      // the IDs of processes that the master tells of in any case
 
 	// Passengers: what masters are told as often, too.
 
@@ -134,7 +134,8 @@ const (
 	PollLease = 5 * PollMost           // how long it has its place in the queue
 )
 
-// MaxOthers bounds of how many processes with another Kind a master tells one. Normally there is none, and those that lock come first.
+// MaxOthers bounds of how many processes a master tells one that doesn't ask for them: one of each kind, and first of the kinds that lock.
+// Normally there is one kind, during a change two.
 const MaxOthers = 30
 
 // MaxProcesses bounds how many processes a master tells of.
@@ -171,12 +172,12 @@ type Reply struct {
 	// Elsewhere is how many may hold the key in the view of another call in line, and 0 if there is none: StatusHeld with Slots.
 	Elsewhere uint16
 	Former    Status // OpAcquire: what became of the former token, as of an OpRelease
-	// Lines are separated by newlines. OpBeat: one for each process of another Kind: its ID, how many milliseconds ago it told of itself,
-	// and with which number, since when it locks, what it says about itself. OpNames: the same of each that is asked for. OpInspect: one for each process that
-	// waits: see Waiter. OpMemory: what INFO says of the memory.
+	// Lines are separated by newlines. OpBeat: one for another process of each kind, the one that has locked for longest, and for each that
+	// was asked for: its ID, how many milliseconds ago it told of itself, and with which number, since when it locks, what it says about
+	// itself. OpNames: the same of each that is asked for. OpInspect: one for each process that waits: see Waiter. OpMemory: what INFO says
+	// of the memory.
 	Lines  string
 	Others string  // OpNames: for each process that tells of the key: its ID and its turn
-	Shared bool    // OpBeat: a process of the same Kind locks
 	Mark   int64   // OpBeat: the latest time that the master's clock has shown
 	Born   int64   // OpBeat: since when the master remembers processes: another one means that it has lost its data
 	Result *Result // OpRecall, OpInspect: what is remembered, or nil

@@ -1,10 +1,10 @@
 -- KEYS told turns ends kinds | ARGV id number life_ms kind since about turns shown_us ttl_ms asks
--- -> {time_us, mark_us, born_us, 1 if another process of this kind locks, a line for each process of another kind, and for those asked
--- for: its id, how many ms ago it told of itself, the number of that beat, since when it locks, what it says about itself}
--- A process is forgotten when its life has passed since it told of itself last: ends says when. Kinds has all by whether they lock and by
--- their kinds, so that those of one kind needn't be read. The server remembers since it was born: after a loss of its data, of which it
--- knows nothing, it is born again. The mark is the latest time that the clock of this server has shown while it was right. Turns are a
--- line for each key that the process has held, or waited for, for long, the key's hash first.
+-- -> {time_us, mark_us, born_us, a line for one other process of each kind, and for each that is asked for: its id, how many ms ago it
+-- told of itself, the number of that beat, since when it locks, what it says about itself}
+-- Of each kind it names the one that has locked for longest, one that is about to lock, and one that does neither: kinds has all in this
+-- order. A process is forgotten when its life has passed since it told of itself last: ends says when. The server remembers since it was
+-- born: after a loss of its data, of which it knows nothing, it is born again. The mark is the latest time that the clock of this server
+-- has shown while it was right. Turns are a line for each key that the process has held, or waited for, for long, the key's hash first.
 local time = call('TIME')
 local us = time[1] * 1000000 + time[2]
 local now = math.floor(us / 1000)
@@ -16,11 +16,7 @@ end
 
 local function place(since, kind, id)
   since = tonumber(since)
-  return string.format('%d %s %s', since > 0 and 0 or since == 0 and 1 or 2, kind, id)
-end
-
-local function range(from, to, most)
-  return call('ZRANGE', KEYS[4], from, to, 'BYLEX', 'LIMIT', 0, most)
+  return string.format('%d %s %016.0f %s', since > 0 and 0 or since == 0 and 1 or 2, kind, math.max(0, since), id)
 end
 
 local born = call('HGET', KEYS[1], 'born')
@@ -64,28 +60,29 @@ for _, key in ipairs(KEYS) do
   end
 end
 
+local named, from = {}, '-'
+while #named < MAX_OTHERS do
+  local first, second = unpack(call('ZRANGE', KEYS[4], from, '+', 'BYLEX', 'LIMIT', 0, 2))
+  if not first then
+    break
+  end
+  local its = string.match(first, '^%d %S+ ')
+  if string.match(first, '%S+$') == id then
+    first = second or ''
+  end
+  if string.sub(first, 1, #its) == its then
+    named[#named + 1] = string.match(first, '%S+$')
+  end
+  from = '(' .. its .. '~' -- the next kind
+end
+for other in string.gmatch(ARGV[10], '%S+') do
+  named[#named + 1] = other
+end
 local lines = {}
-local function add(other, same)
-  local told, number, since, its, about = read(other)
-  if told and (its == kind) == same then
+for _, other in ipairs(named) do
+  local told, number, since, _, about = read(other)
+  if told then
     lines[#lines + 1] = string.format('%s %.0f %s %s %s', other, math.max(0, now - told), number, since, about)
   end
 end
-for class = 0, 2 do -- those that lock, that are about to, and the rest
-  local own = string.format('(%d %s', class, kind)
-  for _, part in ipairs({{string.format('[%d ', class), own .. ' '}, {own .. '!', string.format('(%d!', class)}}) do
-    for _, other in ipairs(range(part[1], part[2], MAX_OTHERS - #lines)) do
-      add(string.match(other, '^%d %S+ (%S+)'), false)
-    end
-  end
-end
-for other in string.gmatch(ARGV[10], '%S+') do
-  add(other, true)
-end
-local shared = 0
-for _, other in ipairs(range('(0 ' .. kind .. ' ', '(0 ' .. kind .. '!', 2)) do
-  if other ~= '0 ' .. kind .. ' ' .. id then
-    shared = 1
-  end
-end
-return {us, tonumber(mark), tonumber(born), shared, table.concat(lines, '\n')}
+return {us, tonumber(mark), tonumber(born), table.concat(lines, '\n')}
