@@ -73,7 +73,7 @@ func TestResultsWithIllMasters(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "all masters remember it", func() bool {
-		_, _ = locker.TryLock(t.Context(), key, redlock.WithRecall()) // whoever meets a result hands it to the masters that lack it
+			_, _ = locker.TryLock(t.Context(), key, redlock.WithRecall()) // whoever meets a result hands it to the masters that lack it
 			for _, s := range servers {
 				if s.Client().Exists(t.Context(), "redlock:{"+key+"}:result").Val() == 0 {
 					return false
