@@ -78,15 +78,11 @@ func (r *registry) start(l *Locker) {
 	go r.run(l)
 }
 
-// end waits for the end of run, and tells the masters that the process has closed; the Locker is closing. They remember its masters all
-// the same, for as long as a lock of it may be left.
+// end waits for the end of run; the Locker is closing.
 func (r *registry) end() {
-	if r == nil {
-		return
+	if r != nil {
+		<-r.ended
 	}
-	<-r.ended
-	r.about = sets.About(time.UnixMilli(0), version.String())
-	r.register()
 }
 
 // run registers again and again, until the Locker closes.

@@ -215,8 +215,8 @@ type Process struct {
 	Disagreement *Disagreement
 }
 
-// Processes asks the masters which processes share them: each with a Locker that registers there, with this prefix. One that was closed is
-// none of them. One that has gone without a word is forgotten its max TTL and 5 s after it was seen last. They are sorted by their names, at most 1,000. It waits for the masters as
+// Processes asks the masters which processes share them: each with a Locker that registers there, with this prefix. One that has gone is
+// forgotten its max TTL and 5 s after it was seen last. They are sorted by their names, at most 1,000. It waits for the masters as
 // Inspect does. The error is a *QuorumError, beside what the others know, if fewer than a quorum have answered. Masters in memory know
 // of no processes.
 func (l *Locker) Processes(ctx context.Context) ([]Process, error) {
@@ -248,9 +248,6 @@ func (l *Locker) processes(replies []protocol.Reply, now time.Time) (all []Proce
 		}
 	}
 	for id, p := range latest {
-		if p.Closed {
-			continue
-		}
 		shown := Process{Instance: p.Name, Version: p.Version, Since: p.Since, Masters: p.Masters, MaxTTL: p.MaxTTL, Own: id == l.id}
 		if p.Version != "" {
 			shown.Seen = now.Add(-p.Age)

@@ -198,7 +198,7 @@ func printProcesses(out io.Writer, lockers []console.Locker, fleet console.Proce
 		fmt.Fprintln(out)
 	}
 	if len(silent) > 0 {
-		paragraph(out, "! ", strings.Join(silent, ", ")+": silent, so it was killed, hangs, or is cut off from the masters. It is listed until its locks have ended.")
+		paragraph(out, "! ", strings.Join(silent, ", ")+": silent, so it has ended, hangs, or is cut off from the masters. It is listed until its locks have ended.")
 	}
 	for _, text := range slices.Sorted(maps.Keys(differing)) {
 		paragraph(out, "! ", text+": configure the same everywhere.")

@@ -54,7 +54,6 @@ func (s *set) process() string { return cmp.Or(s.by, "a process of another versi
 type Process struct {
 	ID, Name, Version string
 	Since             time.Time     // when it began, by its own clock; zero if it doesn't say
-	Closed            bool          // it has ended as it should
 	Age               time.Duration // since it was seen
 	Masters           []string      // their names
 	MaxTTL            time.Duration
@@ -62,7 +61,7 @@ type Process struct {
 	Difference        Difference // from this process
 }
 
-// About is what a process says about itself: since when it runs, which is 1970 once it has closed, and its version.
+// About is what a process says about itself.
 func About(since time.Time, version string) string {
 	return fmt.Sprint(since.UnixMilli(), " ", strings.Join(strings.Fields(version), "-"))
 }
@@ -83,7 +82,7 @@ func (j *Judge) Process(line string) (p Process, ok bool) {
 	}
 	age, _ := protocol.ParseNumber(words[2], protocol.MaxTime.Milliseconds())
 	since, _ := protocol.ParseNumber(words[3], protocol.MaxTime.Milliseconds())
-	p.Age, p.Since, p.Closed, p.Version = ms(age), time.UnixMilli(since), since == 0, words[4]
+	p.Age, p.Since, p.Version = ms(age), time.UnixMilli(since), words[4]
 	for _, m := range s.Masters {
 		p.Masters = append(p.Masters, m.Name)
 	}
