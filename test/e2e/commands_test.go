@@ -171,7 +171,7 @@ http://127.0.0.1:1 {
 func TestDoctorBesideCaddy(t *testing.T) {
 	servers := redistest.Start(t, 2)
 	config := func(masters, option string) string {
-		return caddyfile("redlock {\nmasters "+masters+"\nrestart_guard off\nmax_skew 20s\ninstance web1\ntimeout "+calm.String()+"\n"+option+"\n}", "redlock order:{path.1}\nrespond ok")
+		return caddyfile("redlock {\nmasters "+masters+"\nrestart_guard off\nmax_ttl 40s\nmax_skew 20s\ninstance web1\ntimeout "+calm.String()+"\n"+option+"\n}", "redlock order:{path.1}\nrespond ok")
 	}
 	c := runCaddy(t, config(servers[0].URL(), ""))
 	if text, _, code := redlockCommand(t, "masters", "--wait", "2m", "--address", c.admin); code != 0 {

@@ -116,7 +116,6 @@ func TestMetricsAcrossReloads(t *testing.T) {
 			`wait_seconds_count{rule="pay"}`:                n,
 			`wait_seconds_bucket{rule="pay",le="+Inf"}`:     n,
 			`hold_seconds_count{rule="pay"}`:                n,
-			`waiting{rule="pay"}`:                           0,
 			`held`:                                          0,
 			`body_budget_bytes`:                             64 << 20,
 		}
