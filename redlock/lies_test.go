@@ -62,7 +62,7 @@ func TestMasterThatLies(t *testing.T) {
 					held = append(held, mustLock(t, holder, key, options...))
 				}
 				held = append(held, mustLock(t, holder, key, options...))
-				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 				if _, err := waiter.Lock(ctx, key, options...); !errors.Is(err, redlock.ErrHeld) {
 					t.Errorf("%s: %v, want that it is held", key, err)
 				}
