@@ -47,7 +47,7 @@ type Process struct {
 	Version       string        `json:"version,omitempty"` // of this module; it and the next four are empty if it is older than them
 	Since         time.Time     `json:"since,omitzero"`
 	Seen          time.Time     `json:"seen,omitzero"`    // every two seconds while it lives
-	Silent        bool          `json:"silent,omitempty"` // it was not seen for longer: it was killed, hangs, or is cut off from the masters
+	Silent        bool          `json:"silent,omitempty"` // it was not seen for longer: it has ended, hangs, or is cut off from the masters
 	Masters       []string      `json:"masters,omitempty"`
 	MaxTTLSeconds float64       `json:"max_ttl_seconds,omitempty"`
 	Own           bool          `json:"own"` // it is the one that answers

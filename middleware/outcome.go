@@ -19,7 +19,7 @@ import (
 // Outcome is what became of a request's lock.
 type Outcome string
 
-// Outcomes returns all outcomes, for metrics that begin at zero.
+// Outcomes returns all outcomes.
 func Outcomes() []Outcome {
 	return slices.AppendSeq([]Outcome{OutcomeAcquired, OutcomeReplayed, OutcomeDryRun}, maps.Keys(titles))
 }

@@ -15,7 +15,7 @@ import (
 // The defaults of the options.
 const (
 	DefaultTTL     = 10 * time.Second
-	DefaultMaxTTL  = 10 * time.Second
+	DefaultMaxTTL  = DefaultTTL
 	DefaultTimeout = 50 * time.Millisecond
 	DefaultPrefix  = "redlock"
 	DefaultMaxSkew = 2 * time.Second

@@ -85,7 +85,7 @@ var incidents = []incident{
 	{
 		name:    "full disk",
 		args:    []string{"--appendfsync", "everysec"},
-		options: []string{"restart_guard 31s"},
+		options: []string{"restart_guard 11s"},
 		start:   func(_ *testing.T, s *scene) { s.servers[0].Fill() },
 		ill:     "{0} refuses",
 		says:    []string{"{0}: ", "it can't write its append-only file: free space on its disk"},
