@@ -183,7 +183,7 @@ var incidents = []incident{
 		start:  func(t *testing.T, s *scene) { s.third(t, s.urls[:3], "max_ttl 40s") },
 		says:   []string{"! web3 has another max_ttl (40s)"},
 		page:   []string{"processes disagree", "Web3 has another max_ttl (40s)", "#processes-that-disagree"},
-		doctor: map[string][]string{"processes ": {"web3 has a max_ttl of 40s, and this configuration one of 30s", "restart_guard to 41s"}},
+		doctor: map[string][]string{"processes ": {"web3 has a max_ttl of 40s, and this configuration one of 10s", "restart_guard to 41s"}},
 		metric: `disagreements{about="max_ttl"}`,
 		log:    `"process":"web3"`,
 	},
