@@ -47,6 +47,19 @@ func refused(s *Stream, acquire *batch) {
 	s.settle(acquire)
 }
 
+// TestPatienceWhileConnecting: the first connection may take long, as nobody knows how far away the master is. A later one takes a few
+// of the round trips that were seen: nobody waits longer for a master that hangs while it is greeted.
+func TestPatienceWhileConnecting(t *testing.T) {
+	s := unconnected()
+	if got, want := s.Patience(), s.connectTime(); got < want {
+		t.Errorf("%v for the first connection, want at least %v", got, want)
+	}
+	s.latency.observe(time.Millisecond, time.Now())
+	if got, want := s.Patience(), s.Timeout()+connectTrips*3*time.Millisecond; got > want {
+		t.Errorf("%v for another connection, want at most %v", got, want)
+	}
+}
+
 // TestLostReleases: a waiting call releases what an attempt has won and keeps its ticket; then it gives up and
 // withdraws the ticket. If the connection breaks under both releases, both are sent again.
 func TestLostReleases(t *testing.T) {

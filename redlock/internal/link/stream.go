@@ -138,8 +138,13 @@ func (s *Stream) greeted(reached protocol.Server) {
 	}
 }
 
-// connectTime returns how long making a connection may take: with TLS and the greeting some six round trips.
-func (s *Stream) connectTime() time.Duration { return max(time.Second, 8*s.latency.ceiling()) }
+// connectTrips is how many round trips making a connection takes at most: with TLS and the greeting some six.
+const connectTrips = 8
+
+// connectTime returns how long making a connection may take.
+func (s *Stream) connectTime() time.Duration {
+	return max(time.Second, connectTrips*s.latency.ceiling())
+}
 
 // SendSoon has the queued commands sent soon, on this master or on all nodes of the cluster.
 func (s *Stream) SendSoon() {
@@ -388,13 +393,18 @@ func (s *Stream) silence(now time.Time) time.Duration {
 }
 
 // Patience returns how long a caller should wait for the reply to a command pushed now: the master's timeout
-// and, while a connection is being made, the rest of the time for that.
+// and, while a connection is being made, the rest of the time for that. To a master whose round trips are known, it takes a few of
+// those: one that hangs then keeps nobody for as long as a first connection may take.
 func (s *Stream) Patience() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	patience := s.latency.timeout()
 	if s.conn == nil && s.downErr == nil {
-		patience += max(0, s.connectTime()-time.Since(s.connectingSince))
+		connecting := s.connectTime()
+		if trip := s.latency.current.Load(); trip > 0 {
+			connecting = connectTrips * time.Duration(trip)
+		}
+		patience += max(0, connecting-time.Since(s.connectingSince))
 	}
 	return patience
 }
