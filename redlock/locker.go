@@ -207,12 +207,9 @@ func distinctKeys(keys []string) []string {
 // of f, joined with the reason if the lock did not last until f had returned: an error that matches ErrLost,
 // ErrClosed, ErrExpired or ErrNotOwner. A release that the masters did not confirm is no error of Do: it is
 // repeated until the TTL has passed.
-//
-// If ctx has an OpenTelemetry span that is recorded, the time until the lock is taken is a span redlock.acquire below it.
 func (l *Locker) Do(ctx context.Context, key string, f func(ctx context.Context, lock *Lock) error, opts ...LockOption) error {
-	span := l.startSpan(ctx, opts)
 	lock, err := l.Lock(ctx, key, opts...)
-	if span.end(lock, err); err != nil {
+	if err != nil {
 		return err
 	}
 	return lock.run(ctx, f)
@@ -220,9 +217,8 @@ func (l *Locker) Do(ctx context.Context, key string, f func(ctx context.Context,
 
 // TryDo is Do with TryLock in place of Lock: it does not wait for the lock.
 func (l *Locker) TryDo(ctx context.Context, key string, f func(ctx context.Context, lock *Lock) error, opts ...LockOption) error {
-	span := l.startSpan(ctx, opts)
 	lock, err := l.TryLock(ctx, key, opts...)
-	if span.end(lock, err); err != nil {
+	if err != nil {
 		return err
 	}
 	return lock.run(ctx, f)

@@ -21,9 +21,7 @@ func (l *Locker) Once(ctx context.Context, key string, keep time.Duration, f fun
 	if err := checkKeep(keep); err != nil {
 		return nil, err
 	}
-	span := l.startSpan(ctx, opts)
 	lock, err := l.Lock(ctx, key, append(slices.Clip(opts), WithRecall())...)
-	span.end(lock, err)
 	var done *DoneError
 	switch {
 	case errors.As(err, &done):
@@ -48,9 +46,7 @@ func (l *Locker) Once(ctx context.Context, key string, keep time.Duration, f fun
 //
 // An error that matches ErrNotRemembered means that this call has done the work, and a later one may do it again in this period.
 func (l *Locker) OncePer(ctx context.Context, key string, period time.Duration, f func(ctx context.Context, lock *Lock) error, opts ...LockOption) (ran bool, err error) {
-	span := l.startSpan(ctx, opts)
 	lock, err := l.Lock(ctx, key, append(slices.Clip(opts), WithOncePer(period))...)
-	span.end(lock, err)
 	switch {
 	case errors.Is(err, ErrDone):
 		return false, nil
