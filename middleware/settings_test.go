@@ -14,7 +14,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// TestSettings requires the table of docs/configuration.md to be what the comments of a rule's fields say.
+// TestSettings requires the table of docs/configuration.md to be what the comments of a rule's fields say first.
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	const document, head = "../docs/configuration.md", "\n| Caddy | Go | value | default | meaning |\n| --- | --- | --- | --- | --- |\n"
@@ -48,7 +48,7 @@ func settingRows(t *testing.T) (rows []string) {
 	ast.Inspect(parsed, func(node ast.Node) bool {
 		if spec, ok := node.(*ast.TypeSpec); ok && spec.Name.Name == "Rule" {
 			for _, field := range spec.Type.(*ast.StructType).Fields.List {
-				text, _, _ := strings.Cut(field.Doc.Text(), "\n\n") // without an example
+				text, _, _ := strings.Cut(field.Doc.Text(), "\n\n") // the details are godoc's alone
 				comments[field.Names[0].Name] = strings.Join(strings.Fields(text), " ")
 			}
 		}
