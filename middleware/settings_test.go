@@ -17,7 +17,7 @@ import (
 // TestSettings requires the table of docs/configuration.md to be what the comments of a rule's fields say first.
 func TestSettings(t *testing.T) {
 	t.Parallel()
-	const document, head = "../docs/configuration.md", "\n| Caddy | Go | value | default | meaning |\n| --- | --- | --- | --- | --- |\n"
+	const document, head = "../docs/configuration.md", "\n| Caddy | default | meaning |\n| --- | --- | --- |\n"
 	text, err := os.ReadFile(document)
 	if err != nil {
 		t.Fatal(err)
@@ -64,30 +64,7 @@ func settingRows(t *testing.T) (rows []string) {
 			continue // Go alone has it
 		}
 		meaning = regexp.MustCompile(`docs/([a-z/]+\.md)(#[\w-]+)?`).ReplaceAllString(meaning, "[$1]($1$2)")
-		rows = append(rows, fmt.Sprintf("| `%s` | `%s` | %s | %s | %s |", name, field.Name, valueOf(field.Type), strings.TrimSuffix(standard, "."), meaning))
+		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s |", name, strings.TrimSuffix(standard, "."), meaning))
 	}
 	return rows
-}
-
-// valueOf returns what a setting of a type is called.
-func valueOf(t reflect.Type) string {
-	switch {
-	case t.Name() == "Duration":
-		return "duration"
-	case t == reflect.TypeFor[*middleware.Verify]():
-		return "scheme and secrets"
-	case t.Kind() == reflect.Bool, t == reflect.TypeFor[*bool]():
-		return "switch"
-	case t.Kind() == reflect.Int64:
-		return "size"
-	case t.Kind() == reflect.Int:
-		return "number"
-	case t.Kind() == reflect.String:
-		return "text"
-	case t == reflect.TypeFor[middleware.Concurrency]():
-		return "numbers"
-	case t.Kind() == reflect.Slice:
-		return "texts"
-	}
-	return "`" + strings.Replace(t.String(), "middleware.", "", 1) + "`"
 }
