@@ -140,12 +140,3 @@ func TestSettingsInDocuments(t *testing.T) {
 		}
 	}
 }
-
-// TestConfigurationSnippets: the Go in docs/configuration.md is that of an example that runs.
-func TestConfigurationSnippets(t *testing.T) {
-	for _, snippet := range snippets(t, "docs/configuration.md", "go") {
-		if !strings.Contains(readFile(t, "redlock/secure_test.go"), snippet) {
-			t.Errorf("not in redlock/secure_test.go:\n%s", snippet)
-		}
-	}
-}

@@ -19,114 +19,159 @@ import (
 
 // Rule says how requests are serialized. It is data: New and Compile check it, and make of it what serves requests. The zero value
 // of each field is its default; negative durations are "not at all", even if a preset has a value. The names of a configuration,
-// such as on_no_quorum, are those of JSON and of Caddy. The comments of the fields are the rows of the table in docs/configuration.md:
-// go test ./middleware -run TestSettings -update writes it anew.
+// such as on_no_quorum, are those of JSON and of Caddy. The first paragraphs of the fields' comments are the rows of the table in
+// docs/configuration.md: go test ./middleware -run TestSettings -update writes it anew.
 type Rule struct {
-	// The templates of the lock keys, with placeholders (docs/keys.md#placeholders): `order:{path.1:int}` or `{body.order.id:id}`; in JSON with
-	// the full names of Caddy's, `order:{http.request.uri.path.1:int}`. A request holds all of them, at most 16, or none. Default: the
-	// preset's; otherwise required.
+	// The templates of the lock keys, such as `order:{path.1:int}`, with placeholders (docs/keys.md#placeholders). Default: the preset's;
+	// otherwise required.
+	//
+	// A request holds all of them, at most 16, or none. In JSON a template has the full names of Caddy's placeholders,
+	// `order:{http.request.uri.path.1:int}`.
 	Keys []string `json:"key,omitempty"`
-	// What logs, metrics and traces call the rule: at most 128 printable bytes, and no secret. Default: the keys and the preset.
+	// What logs, metrics and traces call the rule. Default: the keys and the preset.
+	//
+	// It has at most 128 printable bytes, and no secret.
 	Name string `json:"name,omitempty"`
-	// The settings recommended for a sender of webhooks or for an API (docs/presets.md), where the rule sets none itself. Default: none.
+	// The settings recommended for a sender of webhooks or for an API (docs/presets.md). Default: none.
+	//
+	// A setting of the rule itself takes precedence.
 	Preset string `json:"preset,omitempty"`
-	// How long a request waits for its lock; `0`, in Go a negative value: not at all, even if the preset does.
-	// Default: the preset's, or 0.
+	// How long a request waits for its lock. Default: the preset's, or 0.
+	//
+	// `0`, in Go a negative value, means not at all, even if the preset waits.
 	Wait time.Duration `json:"wait,omitempty"`
-	// How long the lease lasts on the masters, and so how long a key stays locked after this process has died; it is renewed meanwhile. At
-	// most `max_ttl`, at least twice `timeout`. Default: 10s, or `max_ttl` if that is less.
+	// How long the lease lasts, and so how long a key stays locked after its process has died. Default: 10s, or `max_ttl` if that is less.
+	//
+	// It is renewed while the request runs. It is at most `max_ttl`, and at least twice `timeout`.
 	TTL time.Duration `json:"ttl,omitempty"`
 	// The longest time that a request holds its lock. Then it ends as if the lease were lost. Default: 5m.
 	MaxHold time.Duration `json:"max_hold,omitempty"`
-	// How many requests may wait for one key in this process; more are refused at once. Default: 1000.
+	// How many requests may wait for one key in this process. Default: 1000.
+	//
+	// More are refused at once.
 	MaxWaiters int `json:"max_waiters,omitempty"`
-	// How many requests hold a key at the same time, in all processes together: 1 to 256, one number for all keys or one for each, in
-	// their order. Each has one of so many slots (docs/recipes.md#at-most-n-at-a-time), which the upstream finds in the header
-	// `Redlock-Slot`, from 0 on, unless it has several keys. Default: 1.
+	// How many requests hold a key at the same time, in all processes together (docs/recipes.md#at-most-n-at-a-time). Default: 1.
+	//
+	// 1 to 256: one number for all keys, or one for each, in their order. Each request has one of so many slots, which the upstream finds in the
+	// header `Redlock-Slot`, from 0 on, unless the request has several keys.
 	Concurrency Concurrency `json:"concurrency,omitempty"`
-	// The request header with the fencing token; what a client sends under that name is removed. It can't be a header with a meaning of its
-	// own, or one that the key, the ID, the scope or the signature is read from. Default: `Fencing-Token`.
+	// The request header with the fencing token. Default: `Fencing-Token`.
+	//
+	// What a client sends under that name is removed. It can't be a header with a meaning of its own, or one that the key, the ID, the scope or
+	// the signature is read from.
 	FenceHeader string `json:"fence_header,omitempty"`
-	// The request header, best `Redlock-Key`, in which the upstream finds what was locked (docs/recipes.md#what-was-locked): JSON in ASCII, at
-	// most 4 KiB, such as `{"path.1":["42"]}`. For its name, what holds for `fence_header` holds. Default: none.
+	// The request header, best `Redlock-Key`, that says what was locked (docs/recipes.md#what-was-locked). Default: none.
+	//
+	// It has JSON in ASCII, at most 4 KiB, such as `{"path.1":["42"]}`. Its name has the limits of `fence_header`.
 	KeyHeader string `json:"key_header,omitempty"`
-	// The status of the response if another request holds the key: 400 to 599. Default: 423.
+	// The status if another request holds the key, 400 to 599. Default: 423.
 	HeldStatus int `json:"held_status,omitempty"`
-	// The status of the response if too few masters answer: 400 to 599. Default: 409.
+	// The status if too few masters answer, 400 to 599. Default: 409.
 	NoQuorumStatus int `json:"no_quorum_status,omitempty"`
-	// What becomes of a request that lacks a part of the key: `refuse` it with 400, or `pass` it on without a lock; one with an ID holds
-	// the lock on that. Default: `refuse`.
+	// `refuse` a request that lacks a part of the key, or `pass` it on without a lock. Default: `refuse`.
+	//
+	// A request with an ID that is passed on holds the lock on its ID.
 	OnMissingKey string `json:"on_missing_key,omitempty"`
-	// What becomes of a request if too few masters answer: `refuse` it, or `pass` it on without a lock. Default: `refuse`.
+	// `refuse` a request if too few masters answer, or `pass` it on without a lock. Default: `refuse`.
 	OnNoQuorum string `json:"on_no_quorum,omitempty"`
 
-	// How many bytes of a body are read for a key, a signature or `buffer_body`, and of a response wait with `buffer_response`; a longer
-	// body is refused with 413. At most the `body_budget`. Bodies that are not needed have no limit. Default: 1 MiB, or the preset's.
+	// How many bytes of a body are read for a key, a signature or `buffer_body`, and of a response wait with `buffer_response`. Default: 1 MiB,
+	// or the preset's.
+	//
+	// A longer body is refused with 413. At most the `body_budget`. Bodies that are not needed have no limit.
 	MaxBody int64 `json:"max_body,omitempty"`
-	// How long such a body may take to arrive; a slower one is refused with 408. Default: 10s.
+	// How long such a body may take to arrive. Default: 10s.
+	//
+	// A slower one is refused with 408.
 	BodyTimeout time.Duration `json:"body_timeout,omitempty"`
-	// The format of the body, `json` or `form`, whatever its Content-Type says: Amazon's SNS sends JSON as `text/plain`. Not for upstreams that
-	// read it by the Content-Type. Default: what the Content-Type says.
+	// The format of the body, `json` or `form`, whatever its Content-Type says. Default: what the Content-Type says.
+	//
+	// Amazon's SNS sends JSON as `text/plain`. It is not for upstreams that read the body by the Content-Type.
 	BodyFormat string `json:"body_format,omitempty"`
-	// Reads the whole body, up to `max_body`, before the lock is taken (docs/hosts.md#slow-clients). Not for bidirectional streams, such as
-	// gRPC's. Default: off; with a preset on.
+	// Reads the whole body before the lock is taken (docs/hosts.md#slow-clients). Not for bidirectional streams, such as gRPC's. Default: off;
+	// with a preset on.
+	//
+	// Up to `max_body`; a longer body is refused.
 	BufferBody *bool `json:"buffer_body,omitempty"`
-	// Lets a response, up to `max_body`, wait for its client when the lock is free (docs/hosts.md#slow-clients). What is flushed is sent at
-	// once. Default: off; with a preset on.
+	// Lets a response wait for its client when the lock is free (docs/hosts.md#slow-clients). Default: off; with a preset on.
+	//
+	// Up to `max_body`. What is flushed is sent at once.
 	BufferResponse *bool `json:"buffer_response,omitempty"`
-	// How long a client may keep its response waiting, at once, or in all and with a second more for each 16 KiB that it has taken. Then it
-	// is cut off. Default: 10s.
+	// How long a client may keep its response waiting before it is cut off. Default: 10s.
+	//
+	// At once, or in all and with a second more for each 16 KiB that the client has taken.
 	ResponseTimeout time.Duration `json:"response_timeout,omitempty"`
-	// The signature that is checked before the lock is taken: the scheme `stripe`, `github`, `shopify`, `slack`, `adyen` or
-	// `standard-webhooks` (also the headers of Svix), and one or more secrets, any of which may have signed; best `{env.STRIPE_SECRET}` or
-	// `{file./run/secrets/stripe}`. A request without it is refused with 401. Default: none.
+	// The signature that is checked before the lock is taken: the scheme `stripe`, `github`, `shopify`, `slack`, `adyen` or `standard-webhooks`,
+	// and one or more secrets. Default: none.
+	//
+	// `standard-webhooks` includes the headers of Svix. Any of the secrets may have signed; best they are `{env.STRIPE_SECRET}` or
+	// `{file./run/secrets/stripe}`. A request without a signature is refused with 401.
 	Verify *Verify `json:"verify,omitempty"`
-	// How far the time in a signature may be from now. GitHub, Shopify and Adyen don't sign a time. Default: 5m.
+	// How far the time in a signature may be from now. Default: 5m.
+	//
+	// GitHub, Shopify and Adyen don't sign a time.
 	ReplayWindow time.Duration `json:"replay_window,omitempty"`
-	// The template of the ID that the sender gives a delivery, such as `{header.X-GitHub-Delivery}`. While a request with the same key and ID
-	// waits or runs, another one is refused at once. `off` turns off the preset's. Default: the preset's, or none.
+	// The template of the ID that the sender gives a delivery, such as `{header.X-GitHub-Delivery}`, or `off`. Default: the preset's, or none.
+	//
+	// While a request with the same key and ID waits or runs, another one is refused at once. `off` turns off the preset's.
 	Dedupe string `json:"dedupe,omitempty"`
-	// Takes the ID from the header `Idempotency-Key`, in place of `dedupe`: 1 to 255 printable characters without spaces. A request without it
-	// is refused with 400 if it is `required`, and not compared if it is `optional`. A rule without a key locks the ID alone. `off` turns off
-	// the preset's. Default: the preset's, or none.
+	// Takes the ID from the header `Idempotency-Key`, in place of `dedupe`: `required`, `optional` or `off`. Default: the preset's, or none.
+	//
+	// It has 1 to 255 printable characters without spaces. A request without it is refused with 400 if it is `required`, and not compared if it
+	// is `optional`. A rule without a key locks the ID alone. `off` turns off the preset's.
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
-	// The template of who has sent the request, such as `{header.X-API-Key}`: a part of the ID, stored hashed, so that nobody meets another's
-	// request or response. A request with an ID and without it is refused with 400. `off` turns off the preset's. Default: whom authentication
-	// has found, or the preset's.
+	// The template of who has sent the request, such as `{header.X-API-Key}`, so that nobody meets another's request or response; or `off`.
+	// Default: whom authentication has found, or the preset's.
+	//
+	// It is a part of the ID, and stored hashed. A request with an ID and without a scope is refused with 400. `off` turns off the preset's.
 	Scope string `json:"scope,omitempty"`
-	// How long the final response to a delivery is remembered (docs/configuration.md#remembered-responses), at least 1s, one of 4xx for an
-	// hour at most; `off`, in Go a negative value: not at all, even if the preset does. Default: the preset's, or off.
+	// How long the final response to a delivery is remembered (docs/configuration.md#remembered-responses). Default: the preset's, or off.
+	//
+	// At least 1s. A response of 4xx is remembered for an hour at most. `off`, in Go a negative value, means not at all, even if the preset
+	// remembers.
 	Remember time.Duration `json:"remember,omitempty"`
 	// How many bytes the body of such a response may have, at most 960 KiB. Default: 64 KiB.
 	RememberSize int64 `json:"remember_size,omitempty"`
-	// How many bytes the responses that this process has stored take on each master, less than 2 GiB; further ones are not remembered
-	// (docs/operations.md#responses-that-are-not-remembered). An eighth is for responses of 4xx alone, and no scope takes more than three
-	// times what it leaves. Default: 1 GiB.
+	// How many bytes the responses that this process has stored take on each master (docs/operations.md#responses-that-are-not-remembered).
+	// Default: 1 GiB.
+	//
+	// Less than 2 GiB; further responses are not remembered. An eighth is for responses of 4xx alone, and no scope takes more than three times
+	// what it leaves.
 	RememberQuota int64 `json:"remember_quota,omitempty"`
-	// Which statuses are final: numbers from 200 to 499, or `2xx`, `3xx`, `4xx`; with a preset for webhooks only `2xx`. A part (206) or a
-	// 304 is repeated as it is. Default: the preset's, or all but 401, 403, 408, 409, 423, 425 and 429.
+	// Which statuses are final: numbers from 200 to 499, or `2xx`, `3xx`, `4xx`. Default: the preset's, or all but 401, 403, 408, 409, 423, 425
+	// and 429.
+	//
+	// With a preset for webhooks it is `2xx`. A part (206) or a 304 is repeated as it is.
 	RememberStatus []string `json:"remember_status,omitempty"`
-	// Refuses a remembered ID with 422 if method, path, query, body or, with `idempotency_key`, the keys are others. With off, method, host,
-	// path and query are a part of the ID, because a sender may deliver one event to several places. Default: on; with a preset for webhooks
-	// off.
+	// Refuses a remembered ID with 422 if it comes with a different request. Default: on; with a preset for webhooks off.
+	//
+	// Method, path, query, body and, with `idempotency_key`, the keys are compared. With off, method, host, path and query are a part of the ID,
+	// because a sender may deliver one event to several places.
 	Fingerprint *bool `json:"fingerprint,omitempty"`
-	// What becomes of a repeat while the first request waits or runs: `refuse` it with 409, or have it `wait` for the first one's response,
-	// within the rule's wait; if that is not remembered, one of those that wait runs. Needs `remember` and a wait. Default: `refuse`.
+	// `refuse` a repeat with 409 while the first request waits or runs, or let it `wait` for the first one's response. Default: `refuse`.
+	//
+	// It waits within the rule's wait; if the response is not remembered, one of those that wait runs. Needs `remember` and a wait.
 	OnDuplicate string `json:"on_duplicate,omitempty"`
 
-	// Serves requests for another protocol, such as WebSocket; they hold the lock as long as their connection lasts, up to `max_hold`.
-	// Without it they are refused with 403. Default: off.
+	// Serves requests for another protocol, such as WebSocket, which are otherwise refused with 403. Default: off.
+	//
+	// They hold the lock as long as their connection lasts, up to `max_hold`.
 	AllowUpgrade bool `json:"allow_upgrade,omitempty"`
-	// What becomes of a request whose client has left: `run` it, so that the upstream's response is still read to its end, up to `max_hold`;
-	// or `cancel` it, which suits streams without end, and is an error with `remember`. Default: `run`.
+	// `run` a request to its end when its client has left, or `cancel` it. Default: `run`.
+	//
+	// The upstream's response is still read to its end, up to `max_hold`. `cancel` suits streams without end, and is an error with `remember`.
 	OnClientAbort string `json:"on_client_abort,omitempty"`
-	// How long the key stays locked, up to `max_hold`, after a handler has broken off (an error of 499 or more, a panic, 502 or 504): the
-	// upstream may work on (docs/hosts.md#what-works-on). Default: 0.
+	// How long the key stays locked after a handler has broken off, because the upstream may work on (docs/hosts.md#what-works-on). Default: 0.
+	//
+	// Up to `max_hold`, after an error of 499 or more, a panic, 502 or 504.
 	HoldAfterAbort time.Duration `json:"hold_after_abort,omitempty"`
-	// Takes no lock and refuses nothing; `{http.redlock.outcome}` says what would have happened (docs/problems.md#dry_run). Default: off.
+	// Takes no lock and refuses nothing (docs/problems.md#dry_run). Default: off.
+	//
+	// `{http.redlock.outcome}` says what would have happened.
 	DryRun bool `json:"dry_run,omitempty"`
-	// Shows operators who has sent a request that holds a key or waits for it, on any machine (docs/commands.md#inspect): whom authentication
-	// has found (User), and the address (ClientAddress). It is personal data. Default: off.
+	// Shows operators who has sent a request that holds a key or waits for it (docs/commands.md#inspect). It is personal data. Default: off.
+	//
+	// On any machine: whom authentication has found (User), and the address (ClientAddress).
 	ShowClient bool `json:"show_client,omitempty"`
 
 	// BodyBudget bounds the memory for bodies and responses that wait; rules may share one. In Caddy it is that of `body_budget`.

@@ -14,10 +14,10 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// TestSettings requires the table of docs/configuration.md to be what the comments of a rule's fields say.
+// TestSettings requires the table of docs/configuration.md to be what the comments of a rule's fields say first.
 func TestSettings(t *testing.T) {
 	t.Parallel()
-	const document, head = "../docs/configuration.md", "\n| Caddy | Go | value | default | meaning |\n| --- | --- | --- | --- | --- |\n"
+	const document, head = "../docs/configuration.md", "\n| Caddy | default | meaning |\n| --- | --- | --- |\n"
 	text, err := os.ReadFile(document)
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func settingRows(t *testing.T) (rows []string) {
 	ast.Inspect(parsed, func(node ast.Node) bool {
 		if spec, ok := node.(*ast.TypeSpec); ok && spec.Name.Name == "Rule" {
 			for _, field := range spec.Type.(*ast.StructType).Fields.List {
-				text, _, _ := strings.Cut(field.Doc.Text(), "\n\n") // without an example
+				text, _, _ := strings.Cut(field.Doc.Text(), "\n\n") // the details are godoc's alone
 				comments[field.Names[0].Name] = strings.Join(strings.Fields(text), " ")
 			}
 		}
@@ -64,30 +64,7 @@ func settingRows(t *testing.T) (rows []string) {
 			continue // Go alone has it
 		}
 		meaning = regexp.MustCompile(`docs/([a-z/]+\.md)(#[\w-]+)?`).ReplaceAllString(meaning, "[$1]($1$2)")
-		rows = append(rows, fmt.Sprintf("| `%s` | `%s` | %s | %s | %s |", name, field.Name, valueOf(field.Type), strings.TrimSuffix(standard, "."), meaning))
+		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s |", name, strings.TrimSuffix(standard, "."), meaning))
 	}
 	return rows
-}
-
-// valueOf returns what a setting of a type is called.
-func valueOf(t reflect.Type) string {
-	switch {
-	case t.Name() == "Duration":
-		return "duration"
-	case t == reflect.TypeFor[*middleware.Verify]():
-		return "scheme and secrets"
-	case t.Kind() == reflect.Bool, t == reflect.TypeFor[*bool]():
-		return "switch"
-	case t.Kind() == reflect.Int64:
-		return "size"
-	case t.Kind() == reflect.Int:
-		return "number"
-	case t.Kind() == reflect.String:
-		return "text"
-	case t == reflect.TypeFor[middleware.Concurrency]():
-		return "numbers"
-	case t.Kind() == reflect.Slice:
-		return "texts"
-	}
-	return "`" + strings.Replace(t.String(), "middleware.", "", 1) + "`"
 }
