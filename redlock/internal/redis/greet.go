@@ -156,9 +156,6 @@ func (e *connectError) Is(target error) bool {
 // As makes errors.As find the cause.
 func (e *connectError) As(target any) bool { return errors.As(e.cause, target) }
 
-// alertTime is for reading what has arrived on a connection that is closed.
-const alertTime = 100 * time.Millisecond
-
 // peerTrouble adds to a failed greeting what the peer seems to be, unless it is a Redis server, which gives the
 // reason itself. late is the context's error.
 func peerTrouble(err, late error, secure bool) error {
@@ -173,34 +170,10 @@ func peerTrouble(err, late error, secure bool) error {
 		return errors.New("no reply to the TLS handshake or the greeting: if the server does not speak TLS on this port, write redis:// instead of rediss://")
 	case errors.Is(late, context.DeadlineExceeded):
 		return errors.New("no reply to the greeting: the server hangs, or it is no Redis server")
-	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, protocol.ErrMalformed), strings.HasPrefix(err.Error(), "redis: "):
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, protocol.ErrMalformed), strings.HasPrefix(err.Error(), "redis: "):
 		return fmt.Errorf("%w at the greeting: this is no Redis server, or it speaks TLS on this port (write rediss://), or it is a proxy such as twemproxy, which can't be used, or its maxclients are reached", err)
 	}
 	return err
-}
-
-// alertedConn is a TLS connection whose writes fail with the reason that the server has given. A server that doesn't take the
-// client's certificate tells it after the handshake, when the client may be writing to a connection that is closed.
-type alertedConn struct{ *tls.Conn }
-
-// hearsAlerts is for greetings, in which nobody else reads.
-func hearsAlerts(raw net.Conn) net.Conn {
-	if secure, ok := raw.(*tls.Conn); ok {
-		return alertedConn{secure}
-	}
-	return raw
-}
-
-func (c alertedConn) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
-	if err != nil {
-		var alert *net.OpError
-		_ = c.SetReadDeadline(time.Now().Add(alertTime))
-		if _, errRead := c.Read(make([]byte, 1)); errors.As(errRead, &alert) && alert.Op == "remote error" {
-			err = errRead
-		}
-	}
-	return n, err
 }
 
 // refusalMarks are those of the refusals after which the connection is made and greeted anew. The others are marked
