@@ -1,6 +1,7 @@
 package middleware_test
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -200,4 +201,75 @@ func ExampleNoteTurn() {
 	// Output:
 	// orders missing_key key part {header.Order}: missing or empty
 	// orders acquired
+}
+
+// A test of a handler needs no server: it holds the key that the request would lock, or calls the handler without the middleware.
+func Example_testing() {
+	locker := newExampleLocker()
+	defer func() { _ = locker.Close() }()
+	pay := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		turn, _ := middleware.TurnFromContext(r.Context())
+		_, fenced := turn.Fence()
+		_, _ = fmt.Fprint(w, "paid, with a fencing token: ", fenced)
+	})
+	serialized := middleware.New(locker, "order:{header.Order}", middleware.Rule{})(pay)
+	request := func(h http.Handler) {
+		r, w := httptest.NewRequest(http.MethodPost, "/pay", nil), httptest.NewRecorder()
+		r.Header.Set("Order", "42")
+		h.ServeHTTP(w, r)
+		outcome := w.Header().Get("Redlock-Outcome")
+		if outcome == "" {
+			outcome = w.Body.String()
+		}
+		fmt.Println(w.Code, outcome)
+	}
+
+	request(serialized)
+	lock, err := locker.TryLock(context.Background(), "order:42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	request(serialized)
+	_ = lock.Unlock()
+	request(pay)
+	// Output:
+	// 200 paid, with a fencing token: true
+	// 423 held
+	// 200 paid, with a fencing token: false
+}
+
+// A sender that repeats a webhook gets the response of the first delivery, and the handler runs once.
+func ExampleRule_remember() {
+	locker := newExampleLocker()
+	defer func() { _ = locker.Close() }()
+	book := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Println("booking")
+		_, _ = fmt.Fprint(w, "booked")
+	})
+	hook := middleware.New(locker, "order:{query.order:int}", middleware.Rule{Dedupe: "{header.Event}", Remember: time.Hour})(book)
+	for range 2 {
+		r, w := httptest.NewRequest(http.MethodPost, "/hook?order=42", nil), httptest.NewRecorder()
+		r.Header.Set("Event", "evt_1")
+		hook.ServeHTTP(w, r)
+		fmt.Println(w.Code, w.Body)
+	}
+	// Output:
+	// booking
+	// 200 booked
+	// 200 booked
+}
+
+// Guard stands in front of the router: it refuses what the router and an upstream could read as two different paths or methods.
+func ExampleGuard() {
+	pay := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "paid") })
+	guarded := middleware.Guard(pay)
+	for _, target := range []string{"/orders/42/pay", "//orders/42/pay", "/?/orders/42/pay"} {
+		w := httptest.NewRecorder()
+		guarded.ServeHTTP(w, httptest.NewRequest(http.MethodPost, target, nil))
+		fmt.Println(target, w.Code)
+	}
+	// Output:
+	// /orders/42/pay 200
+	// //orders/42/pay 400
+	// /?/orders/42/pay 400
 }
