@@ -82,7 +82,8 @@ func (c *boundedConn) reason(err error) error {
 	if c.refused == "" || !isClosed(err) {
 		return err
 	}
-	return lastWords(c.refused)
+	text, _, _ := strings.Cut(c.refused, ". ") // what a server in protected mode says has twelve sentences
+	return lastWords(text)
 }
 
 // take receives one value, at this depth of arrays.
