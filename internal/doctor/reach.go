@@ -53,8 +53,12 @@ func (x *examination) whyUnreachable(err error) (text, advice string) {
 		return "it closes a connection without TLS, and speaks TLS", "Write rediss:// instead of redis:// in masters, or use the server's port without TLS."
 	case x.Closed():
 		return "it closes the connection without a word", "Look whether a Redis server listens there, and at its log; and for a proxy that can't reach its server."
-	case x.Refused():
-		return whyRefused(err.Error())
+	}
+	if refused := x.Refused(); refused != nil {
+		if text, advice = refused.Remedy(); text != "" {
+			return text, sentence(advice)
+		}
+		return "it refuses commands: " + refused.Text, "See the server's log."
 	}
 	return "its reply is not of Redis's protocol", "Correct the port in masters: another kind of server listens there."
 }
@@ -89,33 +93,5 @@ func whyTLS(err error) (text, advice string) {
 	return "TLS fails: " + alert, "Compare the versions and ciphers of TLS on both sides (tls-protocols in redis.conf)."
 }
 
-type refusal struct{ begins, text, advice string }
-
-// refusals are the errors by which a server takes no commands, by how they begin.
-var refusals = []refusal{
-	{"NOAUTH", "it needs a password", "Set password, and username if the server has ACL users, in the global option redlock."},
-	{"WRONGPASS", "the user name or the password is wrong, or the user is off", "Correct username and password; look at the user with ACL GETUSER."},
-	{"ERR invalid password", "the password is wrong", "Correct password in the global option redlock."},
-	{"ERR max number of clients", "it has reached its limit of connections", "Raise maxclients in redis.conf, or close other connections (CLIENT LIST)."},
-	{"DENIED", "it is in protected mode", "Set a password on the server, or bind it to an internal address."},
-	{"LOADING", "it is loading its data from disk", "Wait until it has loaded."},
-	{"BUSY", "a script has been running on it for too long", "End the script with SCRIPT KILL."},
-	{"MASTERDOWN", "it is a replica that has lost its master", "Name the master or an independent server instead."},
-	{"READONLY", "it is a replica, which takes no writes", "Name the master or an independent server instead."},
-	{"OOM", "its memory is full (maxmemory)", "Raise maxmemory, or delete what fills it."},
-	{"MISCONF Errors writing to the AOF", "it can't write its append-only file, and takes no writes", "Free space on its disk; or, if nothing need be saved, CONFIG SET appendonly no."},
-	{"MISCONF", "it can't save to its disk, and takes no writes", "See its log; or, if nothing need be saved, CONFIG SET stop-writes-on-bgsave-error no."},
-	{"NOREPLICAS", "it has fewer replicas than min-replicas-to-write", "Bring them back, or set min-replicas-to-write 0: locks need no replicas."},
-	{"CLUSTERDOWN", "its Redis Cluster lacks nodes or slots", "See CLUSTER INFO; better name independent servers."},
-	{"ERR DB index", "it has no database of this number", "Leave the database out of the URL, or raise databases in redis.conf."},
-	{"ERR unknown command", "it lacks a command, because it is renamed or a proxy keeps it back", "Name the servers themselves, with their commands as they are."},
-}
-
-func whyRefused(message string) (text, advice string) {
-	for _, r := range refusals {
-		if strings.HasPrefix(message, r.begins) {
-			return r.text, r.advice
-		}
-	}
-	return "it refuses commands: " + message, "See the server's log."
-}
+// sentence makes one of what a Locker advises.
+func sentence(advice string) string { return strings.ToUpper(advice[:1]) + advice[1:] + "." }

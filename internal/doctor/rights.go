@@ -12,28 +12,28 @@ import (
 
 // rights are those that a user lacks, as in ACL SETUSER, and what else was wrong with the commands that were tried.
 type rights struct {
-	missing []string
-	unknown []string // commands that the server does not know
-	refused string   // why it takes no writes
+	missing     []string
+	unknown     []string // commands that the server does not know
+	why, advice string   // why it takes no writes, and what can be done about it
 }
 
 // rightsOf finds those among the refusals.
 func rightsOf(x *redlock.Examination) (r rights) {
 	for _, refusal := range x.Refusals {
-		r.note(refusal.Command, refusal.Text)
+		if !r.note(refusal.Command, refusal.Text) && r.why == "" {
+			r.why, r.advice = refusal.Remedy()
+		}
 	}
 	return r
 }
 
-// note notes what a server has said to a command.
-func (r *rights) note(command, text string) {
+// note notes what a server has said to a command, and reports whether it is about that command alone.
+func (r *rights) note(command, text string) bool {
 	switch {
 	case strings.HasPrefix(text, "ERR unknown command"):
 		r.unknown = append(r.unknown, strings.ToUpper(command))
 	case !strings.HasPrefix(text, "NOPERM"):
-		if r.refused == "" && slices.ContainsFunc(refusals, func(known refusal) bool { return strings.HasPrefix(text, known.begins) }) {
-			r.refused = text
-		}
+		return false
 	case deniedCommand.MatchString(text):
 		// While a connection is made, this may be another command: SELECT, or CLIENT SETNAME.
 		r.missing = append(r.missing, "+"+strings.ToLower(deniedCommand.FindStringSubmatch(text)[1]))
@@ -44,6 +44,7 @@ func (r *rights) note(command, text string) {
 	default:
 		r.missing = append(r.missing, "+"+command)
 	}
+	return true
 }
 
 // deniedCommand finds the command in the refusals of Redis 6.2, KeyDB, 7 and newer.
@@ -91,9 +92,8 @@ func (x *examination) judgeRights() (findings []Finding) {
 		findings = append(findings, Finding{Level: Error, Check: Rights, Text: "it does not know commands that locks need: " + strings.Join(slices.Compact(r.unknown), " "),
 			Advice: "Use Redis 6.2 or newer, or Valkey, without renamed commands, and without a proxy before it.", excludes: true})
 	}
-	if r.refused != "" && x.Role != "slave" {
-		text, advice := whyRefused(r.refused)
-		findings = append(findings, Finding{Level: Error, Check: Rights, Text: text, Advice: advice, excludes: true})
+	if r.why != "" && x.Role != "slave" {
+		findings = append(findings, Finding{Level: Error, Check: Rights, Text: r.why, Advice: sentence(r.advice), excludes: true})
 	}
 	return findings
 }

@@ -105,7 +105,7 @@ func (x *examination) eviction() []Finding {
 	case policy != "noeviction":
 		return []Finding{{Level: Warning, Check: Eviction, Text: fmt.Sprintf("maxmemory-policy is %s, which deletes locks and remembered responses as soon as a maxmemory is set", policy),
 			Advice: "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf."}}
-	case limit > 0 && used > 0.8*limit && x.rights.refused == "":
+	case limit > 0 && used > 0.8*limit && x.rights.why == "":
 		return []Finding{{Level: Warning, Check: Eviction, Text: fmt.Sprintf("%.0f %% of its maxmemory are used; when it is full, it takes no locks", 100*used/limit),
 			Advice: "Raise maxmemory; shorten remember, or lower its size; or use a server for locks alone."}}
 	}

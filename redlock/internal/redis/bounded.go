@@ -2,8 +2,11 @@ package redis
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"net"
+	"strings"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
@@ -21,24 +24,66 @@ type boundedConn struct {
 	room  int64         // how many bytes may still come
 	value []byte        // the last one
 	rest  []byte        // what go-redis hasn't read of it yet
+
+	refused string // the error that the last one is, if it is one
 }
 
-// bounded returns a connection for go-redis, which reads from in. Its writes hear alerts of TLS.
+// bounded returns a connection for go-redis, which reads from in.
 func bounded(raw net.Conn, in *bufio.Reader) net.Conn {
-	return &boundedConn{Conn: hearsAlerts(raw), in: in, room: maxGreeting}
+	return &boundedConn{Conn: raw, in: in, room: maxGreeting}
+}
+
+// lastWordsTime is for reading what has arrived on a connection that is closed.
+const lastWordsTime = 100 * time.Millisecond
+
+// Write fails with the reason that the server has given, if it has closed the connection, on which we may still be writing: it has too
+// many, is in protected mode, or doesn't take our certificate, which it tells after the handshake.
+func (c *boundedConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if err == nil {
+		return n, nil
+	}
+	_ = c.SetReadDeadline(time.Now().Add(lastWordsTime))
+	var alert *net.OpError
+	if errRead := c.next(); errors.As(errRead, &alert) && alert.Op == "remote error" {
+		return n, errRead
+	}
+	return n, c.reason(err)
 }
 
 func (c *boundedConn) Read(b []byte) (int, error) {
 	if len(c.rest) == 0 {
-		c.value = c.value[:0]
-		if err := c.take(0); err != nil {
-			return 0, err
+		if err := c.next(); err != nil {
+			return 0, c.reason(err)
 		}
 		c.rest = c.value
 	}
 	n := copy(b, c.rest)
 	c.rest = c.rest[n:]
 	return n, nil
+}
+
+// next receives the next value.
+func (c *boundedConn) next() error {
+	c.value = c.value[:0]
+	if err := c.take(0); err != nil {
+		return err
+	}
+	c.refused = ""
+	if text, refused := strings.CutPrefix(string(c.value), "-"); refused {
+		c.refused = strings.TrimSpace(text)
+	}
+	return nil
+}
+
+// reason returns, for an error of a connection that is closed, with what words the server has refused the command before. go-redis takes
+// the refusal of its first command for that of an old server, and goes on.
+func (c *boundedConn) reason(err error) error {
+	if c.refused == "" || !isClosed(err) {
+		return err
+	}
+	text, _, _ := strings.Cut(c.refused, ". ") // what a server in protected mode says has twelve sentences
+	return lastWords(text)
 }
 
 // take receives one value, at this depth of arrays.

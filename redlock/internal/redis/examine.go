@@ -47,10 +47,13 @@ type Examination struct {
 	Processes map[string]string // what the processes that lock there have registered: see register.lua
 }
 
-// Refused reports whether the server has answered, with Err.
-func (x *Examination) Refused() bool {
+// Refused returns what the server has said, with Err, or nil if it hasn't answered.
+func (x *Examination) Refused() *Refusal {
 	var refused redis.Error
-	return errors.As(x.Err, &refused)
+	if !errors.As(x.Err, &refused) {
+		return nil
+	}
+	return &Refusal{Text: refused.Error()}
 }
 
 // Closed reports whether the server, or something before it, has closed the connection.
@@ -58,6 +61,14 @@ func (x *Examination) Closed() bool { return isClosed(x.Err) }
 
 // Refusal is what the server has said to a command that locks need.
 type Refusal struct{ Command, Text string }
+
+// Remedy returns why the server takes no locks, and what can be done about it, as a Locker says; nothing if it says nothing.
+func (r Refusal) Remedy() (why, advice string) {
+	if known := remedyOf(r.Text); known != nil {
+		return known.why, known.advice
+	}
+	return "", ""
+}
 
 // examiner looks at a server.
 type examiner struct {

@@ -156,9 +156,6 @@ func (e *connectError) Is(target error) bool {
 // As makes errors.As find the cause.
 func (e *connectError) As(target any) bool { return errors.As(e.cause, target) }
 
-// alertTime is for reading what has arrived on a connection that is closed.
-const alertTime = 100 * time.Millisecond
-
 // peerTrouble adds to a failed greeting what the peer seems to be, unless it is a Redis server, which gives the
 // reason itself. late is the context's error.
 func peerTrouble(err, late error, secure bool) error {
@@ -173,64 +170,54 @@ func peerTrouble(err, late error, secure bool) error {
 		return errors.New("no reply to the TLS handshake or the greeting: if the server does not speak TLS on this port, write redis:// instead of rediss://")
 	case errors.Is(late, context.DeadlineExceeded):
 		return errors.New("no reply to the greeting: the server hangs, or it is no Redis server")
-	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, protocol.ErrMalformed), strings.HasPrefix(err.Error(), "redis: "):
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, protocol.ErrMalformed), strings.HasPrefix(err.Error(), "redis: "):
 		return fmt.Errorf("%w at the greeting: this is no Redis server, or it speaks TLS on this port (write rediss://), or it is a proxy such as twemproxy, which can't be used, or its maxclients are reached", err)
 	}
 	return err
 }
 
-// alertedConn is a TLS connection whose writes fail with the reason that the server has given. A server that doesn't take the
-// client's certificate tells it after the handshake, when the client may be writing to a connection that is closed.
-type alertedConn struct{ *tls.Conn }
-
-// hearsAlerts is for greetings, in which nobody else reads.
-func hearsAlerts(raw net.Conn) net.Conn {
-	if secure, ok := raw.(*tls.Conn); ok {
-		return alertedConn{secure}
-	}
-	return raw
+// remedy is why a server takes no locks at all, and what can be done about it, for the errors that begin so.
+type remedy struct {
+	begins, why, advice string
+	mark                error // ErrUnusable, unless the connection is to be made and greeted anew
 }
 
-func (c alertedConn) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
-	if err != nil {
-		var alert *net.OpError
-		_ = c.SetReadDeadline(time.Now().Add(alertTime))
-		if _, errRead := c.Read(make([]byte, 1)); errors.As(errRead, &alert) && alert.Op == "remote error" {
-			err = errRead
-		}
-	}
-	return n, err
+const (
+	grantRights = "grant this user the rights that docs/masters.md lists"
+	asItIs      = "use Redis 6.2 or newer, or Valkey, without renamed commands, and without a proxy before it"
+)
+
+// remedies are all that is advised about refusals, by a Locker and by doctor.
+var remedies = []remedy{
+	{begins: "NOAUTH ", why: "it needs a password", advice: "write redis://user:password@ before its address, or set username and password"},
+	{begins: "WRONGPASS ", why: "the user name or the password is wrong, or the user is off", advice: "correct them, or look at the user with ACL GETUSER"},
+	{begins: "NOPERM ", why: "a right is missing", advice: grantRights},
+	{begins: "ERR The user executing the script can't run", why: "a right is missing", advice: grantRights}, // Redis 7.0
+	{begins: "ERR ACL failure in script", why: "a right is missing", advice: grantRights},                   // Redis 7.2
+	{begins: "OOM ", why: "its memory is full", advice: "raise maxmemory or delete what fills it, with maxmemory-policy noeviction"},
+	{begins: "READONLY ", why: "it is a replica", advice: "name its master or an independent server instead", mark: protocol.ErrReplica},
+	{begins: "MASTERDOWN ", why: "it is a replica that has lost its master", advice: "name the master or an independent server instead", mark: protocol.ErrReplica},
+	{begins: "MISCONF Errors writing to the AOF", why: "it can't write its append-only file", advice: "free space on its disk or, if nothing need be saved, CONFIG SET appendonly no"},
+	{begins: "MISCONF ", why: "it can't save to disk", advice: "see its log or, if nothing need be saved, CONFIG SET stop-writes-on-bgsave-error no"},
+	{begins: "NOREPLICAS ", why: "it has fewer replicas than min-replicas-to-write", advice: "bring them back, or CONFIG SET min-replicas-to-write 0, as locks need no replicas"},
+	{begins: "LOADING ", why: "it is loading its data from disk", advice: "wait, as it takes locks again after that", mark: protocol.ErrLoading},
+	{begins: "BUSY ", why: "a script has been running on it for too long", advice: "end the script with SCRIPT KILL"},
+	{begins: "CLUSTERDOWN ", why: "its Redis Cluster lacks nodes or slots", advice: "see CLUSTER INFO and CLUSTER NODES; better name independent servers"},
+	{begins: "MOVED ", why: "it is a node of a Redis Cluster, which has only some of the keys", advice: "name independent servers, or pass a redis.ClusterClient to NewMaster"},
+	{begins: "ERR max number of clients reached", why: "it has reached its limit of connections", advice: "raise its maxclients, or close other connections to it (CLIENT LIST)"},
+	{begins: "ERR DB index is out of range", why: "it has no database of this number", advice: "leave the database out of its URL, or raise its databases"},
+	{begins: "DENIED ", why: "it is in protected mode", advice: "set a password on its default user (requirepass) or, if only your own machines reach it, CONFIG SET protected-mode no"},
+	{begins: "ERR unknown command", why: "it lacks a command", advice: asItIs},
+	{begins: "ERR Unknown Redis command called from", why: "it lacks a command", advice: asItIs}, // by a script
 }
 
-// refusalMarks are those of the refusals after which the connection is made and greeted anew. The others are marked
-// as ErrUnusable.
-var refusalMarks = map[string]error{"READONLY ": protocol.ErrReplica, "MASTERDOWN ": protocol.ErrReplica, "LOADING ": protocol.ErrLoading}
-
-// refusals are the errors with which a server takes no locks at all, by how they begin, each with what can be
-// done about it.
-var refusals = []struct{ begins, advice string }{
-	{"NOAUTH ", "it needs a password"},
-	{"ERR Protocol error: unauthenticated", "it needs a password"}, // for commands of more than ten words
-	{"WRONGPASS ", "the user name or the password is wrong"},
-	{"ERR invalid password", "the password is wrong"},
-	{"NOPERM ", "grant this user the rights that docs/masters.md lists"},
-	{"ERR The user executing the script can't run", "grant this user the rights that docs/masters.md lists"},
-	{"ERR ACL failure in script", "grant this user the rights that docs/masters.md lists"},
-	{"OOM ", "its memory is full: raise maxmemory or delete what fills it, with maxmemory-policy noeviction"},
-	{"READONLY ", "it is a replica: name its master or an independent server instead"},
-	{"MASTERDOWN ", "it is a replica that has lost its master: name the master or an independent server instead"},
-	{"MISCONF Errors writing to the AOF", "it can't write its append-only file: free space on its disk or, if nothing need be saved, CONFIG SET appendonly no"},
-	{"MISCONF ", "it can't save to disk: see its log or, if nothing need be saved, CONFIG SET stop-writes-on-bgsave-error no"},
-	{"NOREPLICAS ", "it has fewer replicas than min-replicas-to-write: bring them back, or CONFIG SET min-replicas-to-write 0, as locks need no replicas"},
-	{"LOADING ", "it is loading its data from disk, and takes locks again after that"},
-	{"BUSY ", "a script has been running on it for too long: SCRIPT KILL ends it"},
-	{"CLUSTERDOWN ", "its Redis Cluster lacks nodes or slots: see CLUSTER INFO and CLUSTER NODES"},
-	{"MOVED ", "it is a node of a Redis Cluster, which has only some of the keys: name independent servers, or pass a redis.ClusterClient to NewMaster"},
-	{"ERR max number of clients reached", "raise its maxclients, or close other connections to it"},
-	{"ERR DB index is out of range", "leave the database out of its URL, or raise its databases"},
-	{"DENIED ", "it is in protected mode: set a password on it, or bind it to an internal address"},
-	{"ERR unknown command", "it must be Redis 6.2 or newer, or Valkey, and be reached without a proxy"},
+// remedyOf returns what is known of an error of a server, or nil.
+func remedyOf(text string) *remedy {
+	i := slices.IndexFunc(remedies, func(r remedy) bool { return strings.HasPrefix(text, r.begins) })
+	if i < 0 {
+		return nil
+	}
+	return &remedies[i]
 }
 
 // explained adds to a server's error what can be done about it, and marks it if the server takes no locks now.
@@ -247,10 +234,8 @@ func explained(err error) error {
 			text = code
 		}
 	}
-	for _, r := range refusals {
-		if strings.HasPrefix(text, r.begins) {
-			return protocol.Mark(fmt.Errorf("%w (%s)", err, r.advice), cmp.Or(refusalMarks[r.begins], protocol.ErrUnusable))
-		}
+	if r := remedyOf(text); r != nil {
+		return protocol.Mark(fmt.Errorf("%w (%s: %s)", err, r.why, r.advice), cmp.Or(r.mark, protocol.ErrUnusable))
 	}
 	if strings.HasPrefix(text, "ASK ") || strings.HasPrefix(text, "TRYAGAIN ") {
 		return fmt.Errorf("%w (the slot of this key is being moved to another node of the cluster: the key can be locked, renewed and released again once it is there)", err)
