@@ -176,10 +176,10 @@ func detailOfNoQuorum(err error) string {
 	switch {
 	case !errors.As(err, &quorum):
 		return "the wait was over before the masters could answer"
-	case quorum.Total == 0:
-		return "other processes use other masters than this one"
 	case quorum.RetryAfter > 0:
 		return fmt.Sprintf("too few masters may vote: some have just started, may have forgotten locks, and vote again in %v", (quorum.RetryAfter + time.Second - 1).Truncate(time.Second))
+	case quorum.Total == 0:
+		return "other processes use other masters than this one"
 	case quorum.Total-len(quorum.Masters) < quorum.Quorum:
 		return "too few masters are usable"
 	case quorum.Answered < quorum.Quorum:

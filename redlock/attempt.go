@@ -304,8 +304,8 @@ func (a *attempt) failure() error {
 
 // refused is failure for an attempt that has met no result.
 func (a *attempt) refused() error {
-	if err := a.locker.sets.refusal(); err != nil {
-		return &QuorumError{Quorum: a.locker.quorum, Err: err}
+	if err := a.locker.excluded(); err != nil {
+		return err
 	}
 	if a.tooFewLive() || len(a.held) == 0 {
 		err := &QuorumError{Answered: a.answered(), Quorum: a.locker.quorum, Total: len(a.acquires), Masters: a.failed}

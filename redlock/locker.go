@@ -323,14 +323,22 @@ func (l *Locker) lock(ctx context.Context, keys []string, opts []LockOption, try
 	return lock, labeled(err, o.label)
 }
 
+// excluded returns why this process may not lock at all, or nil.
+func (l *Locker) excluded() error {
+	if err := l.sets.refusal(); err != nil {
+		return &QuorumError{Quorum: l.quorum, RetryAfter: sets.PassesIn(err), Err: err}
+	}
+	return nil
+}
+
 // take takes the locks on the keys, or returns why it can't.
 func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try bool) (*Lock, error) {
 	if !l.calls.enter() {
 		return nil, ErrClosed
 	}
 	defer l.calls.leave()
-	if err := l.sets.refusal(); err != nil {
-		return nil, &QuorumError{Quorum: l.quorum, Err: err}
+	if err := l.excluded(); err != nil {
+		return nil, err
 	}
 	if ctx.Err() != nil {
 		return nil, ended(ctx, nil)

@@ -118,8 +118,11 @@ func (w *awaiting) again(ctx context.Context, err error) bool {
 	if !errors.Is(err, redlock.ErrNoQuorum) {
 		return false
 	}
+	var quorum *redlock.QuorumError
 	status := w.door.status(ctx)
 	switch until := quorumAt(status); {
+	case errors.As(err, &quorum) && quorum.Total == 0 && quorum.RetryAfter > 0: // masters that have restarted learn now which processes there are
+		return w.end.IsZero() || time.Until(w.end) > quorum.RetryAfter
 	case status.Err != nil:
 		return false
 	case !until.IsZero():

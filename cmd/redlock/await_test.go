@@ -72,6 +72,24 @@ func TestNoMajorityInTime(t *testing.T) {
 	})
 }
 
+// TestTryAfterRestarts: a majority has restarted while nothing ran, and --try waits for the seconds in which processes register there.
+func TestTryAfterRestarts(t *testing.T) {
+	servers := redistest.Start(t, 3)
+	run := func(args ...string) *exec.Cmd { return redlockRun(servers, args...) }
+	if _, text, code := finish(t, run("k", "--", "true")); code != 0 {
+		t.Fatal(text)
+	}
+	for _, s := range servers[:2] {
+		s.Kill()
+		s.Restart()
+	}
+	for _, args := range [][]string{{"--try"}, {"--try", "--once-per", "1h"}} {
+		if _, text, code := finish(t, run(append(args, "k", "--", "true")...)); code != 0 {
+			t.Errorf("%q: exit code %d, %s", args, code, text)
+		}
+	}
+}
+
 // TestPatienceWithMasters: without --wait a command gives up a while after the last majority, with an exit code of its own.
 func TestPatienceWithMasters(t *testing.T) {
 	servers := redistest.Start(t, 3)

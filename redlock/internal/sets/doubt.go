@@ -1,6 +1,7 @@
 package sets
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -33,6 +34,14 @@ type unsettledError struct{}
 
 func (unsettledError) Error() string {
 	return fmt.Sprintf("a master has just forgotten which processes lock: those that do have %v to register there again, after its restart guard", settled)
+}
+
+// PassesIn returns how soon a process that is refused for this reason may ask again with hope; 0 if it has to be configured.
+func PassesIn(refusal error) time.Duration {
+	if errors.Is(refusal, errUnsettled) {
+		return settled
+	}
+	return 0
 }
 
 // errUnsettled is the reason why a process that has just started must not lock yet.
