@@ -184,6 +184,7 @@ func TestHostileKeys(t *testing.T) {
 	b.looks("hostile")
 	for i := range keys {
 		link := fmt.Sprintf("document.querySelectorAll('.keys tbody .key')[%d]", i)
+		b.await("the row of the key", "!!"+link) // the page may still be loading
 		shown := eval[string](b, link+".textContent")
 		b.run(chromedp.Evaluate[chromedp.Void](link + ".click()"))
 		b.awaitText("Held by")
