@@ -55,7 +55,7 @@ func TestPatienceWhileConnecting(t *testing.T) {
 		t.Errorf("%v for the first connection, want at least %v", got, want)
 	}
 	s.latency.observe(time.Millisecond, time.Now())
-	if got, want := s.Patience(), s.Timeout()+connectTrips*3*time.Millisecond; got > want {
+	if got, want := s.Patience(), s.Timeout()+protocol.ConnectTrips*3*time.Millisecond; got > want {
 		t.Errorf("%v for another connection, want at most %v", got, want)
 	}
 }

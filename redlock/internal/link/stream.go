@@ -138,12 +138,9 @@ func (s *Stream) greeted(reached protocol.Server) {
 	}
 }
 
-// connectTrips is how many round trips making a connection takes at most: with TLS and the greeting some six.
-const connectTrips = 8
-
 // connectTime returns how long making a connection may take.
 func (s *Stream) connectTime() time.Duration {
-	return max(time.Second, connectTrips*s.latency.ceiling())
+	return max(time.Second, protocol.ConnectTrips*s.latency.ceiling())
 }
 
 // SendSoon has the queued commands sent soon, on this master or on all nodes of the cluster.
@@ -402,7 +399,7 @@ func (s *Stream) Patience() time.Duration {
 	if s.conn == nil && s.downErr == nil {
 		connecting := s.connectTime()
 		if trip := s.latency.current.Load(); trip > 0 {
-			connecting = connectTrips * time.Duration(trip)
+			connecting = protocol.ConnectTrips * time.Duration(trip)
 		}
 		patience += max(0, connecting-time.Since(s.connectingSince))
 	}

@@ -80,6 +80,9 @@ const MaxBatch = 256
 // MaxWindow bounds the batches under way on one connection: more than callers ever fill.
 const MaxWindow = 4096
 
+// ConnectTrips is how many round trips making a connection takes at most: with TLS and the greeting some six.
+const ConnectTrips = 8
+
 // Admission decides whether a server that was just reached may vote.
 type Admission interface {
 	Admit(Server) error

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -70,8 +71,8 @@ func (c *boundedConn) next() error {
 		return err
 	}
 	c.refused = ""
-	if text, refused := strings.CutPrefix(string(c.value), "-"); refused {
-		c.refused = strings.TrimSpace(text)
+	if text, refused := bytes.CutPrefix(c.value, []byte("-")); refused {
+		c.refused = string(bytes.TrimSpace(text))
 	}
 	return nil
 }

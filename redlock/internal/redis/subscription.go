@@ -14,12 +14,9 @@ import (
 // after a third of the default TTL: a wake-up that was lost with the connection delays few turns.
 const quiet = 2 * time.Second
 
-// connectTrips is how many replies making a connection takes at most, with TLS and the greeting.
-const connectTrips = 8
-
 // Listen subscribes to a channel with the name of the process.
 func (m *Master) Listen(ctx context.Context, process string, patience time.Duration, ready func(), message func(protocol.WakeUp)) error {
-	connecting, cancel := context.WithTimeout(ctx, connectTrips*patience)
+	connecting, cancel := context.WithTimeout(ctx, protocol.ConnectTrips*patience)
 	defer cancel()
 	c, err := m.connect(connecting, func(ctx context.Context, c *conn, _ *time.Time) error {
 		return c.session.Do(ctx, "SUBSCRIBE", process).Err()
