@@ -65,6 +65,25 @@ func (s *Server) Promote() {
 	s.await("role:master\r", "info", "replication")
 }
 
+// CatchUp waits until a replica has all that its master has now. WAIT would not: it covers only what its own connection has written.
+func (s *Server) CatchUp(master *Server) {
+	s.tb.Helper()
+	want := master.offset("master_repl_offset:")
+	for deadline := time.Now().Add(3 * bound); s.offset("slave_repl_offset:") < want; time.Sleep(5 * pause) {
+		if time.Now().After(deadline) {
+			s.tb.Fatalf("%s lacks what its master %s has", s.Addr(), master.Addr())
+		}
+	}
+}
+
+// offset returns a replication offset of the server.
+func (s *Server) offset(field string) (n int64) {
+	text, _ := s.client.Info(context.Background(), "replication").Result()
+	_, text, _ = strings.Cut(text, field)
+	_, _ = fmt.Sscan(text, &n)
+	return n
+}
+
 // Unlink cuts a replica off from its master: it misses what the master does from now on.
 func (s *Server) Unlink() {
 	s.tb.Helper()

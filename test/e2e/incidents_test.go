@@ -103,7 +103,7 @@ var incidents = []incident{
 		ill:    "{0} refuses",
 		says:   []string{"{0}: ", "WRONGPASS"},
 		page:   []string{"1 of 3 masters is ill", "#a-master-is-away", "WRONGPASS"},
-		doctor: map[string][]string{"reachability {0}": {"password", "password"}},
+		doctor: map[string][]string{"reachability {0}": {"password", "ACL GETUSER"}},
 		zero:   `master_up{master="{0}"}`,
 		log:    `"master":"{0}"`,
 	},
