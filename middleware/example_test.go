@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log"
 	"net/http"
@@ -272,4 +273,61 @@ func ExampleGuard() {
 	// /orders/42/pay 200
 	// //orders/42/pay 400
 	// /?/orders/42/pay 400
+}
+
+// A framework whose handlers return errors answers refusals in its own way.
+func ExampleCompile() {
+	locker := newExampleLocker()
+	defer func() { _ = locker.Close() }()
+
+	payments, err := middleware.Compile(middleware.Rule{Name: "payments", Keys: []string{"order:{query.order:int}"}}, (*middleware.Rule).Placeholder)
+	if err != nil {
+		log.Fatal(err)
+	}
+	handle := func(w http.ResponseWriter, r *http.Request) error {
+		return payments.Serve(locker, w, r, func(w http.ResponseWriter, _ *http.Request) error {
+			_, err := fmt.Fprintln(w, "paid")
+			return err
+		})
+	}
+	for _, target := range []string{"/pay?order=42", "/pay"} {
+		w := httptest.NewRecorder()
+		err := handle(w, httptest.NewRequest(http.MethodPost, target, nil))
+		var refusal *middleware.Refusal
+		if errors.As(err, &refusal) {
+			http.Error(w, string(refusal.Turn.Outcome), refusal.Status)
+		}
+		fmt.Print(target, ": ", w.Code, " ", w.Body)
+	}
+	// Output:
+	// /pay?order=42: 200 paid
+	// /pay: 400 missing_key
+}
+
+// A program that locks outside of a handler, such as a consumer of a queue, can derive the keys of a rule.
+func ExampleTemplate_Keys() {
+	template, err := middleware.ParseTemplate("account:{json.from|json.to}", middleware.Placeholder)
+	if err != nil {
+		log.Fatal(err)
+	}
+	r := httptest.NewRequest(http.MethodPost, "/transfers", strings.NewReader(`{"from":"0042"}`))
+	r.Header.Set("Content-Type", "application/json")
+	fmt.Println(template.Keys(r))
+	// Output: [account:42] <nil>
+}
+
+// An operator's tool computes the key under which the response to a delivery is remembered, as redlock inspect --id does.
+func ExampleDelivery_Key() {
+	locker := newExampleLocker()
+	defer func() { _ = locker.Close() }()
+	webhooks := middleware.New(locker, "charge:{json.charge:id}", middleware.Rule{Dedupe: "{json.id}", Scope: "off", Remember: time.Hour, RememberStatus: []string{"2xx"}})
+	done := webhooks(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "done") }))
+	deliver := httptest.NewRequest(http.MethodPost, "/webhooks", strings.NewReader(`{"id":"evt_1","charge":"ch_7"}`))
+	deliver.Header.Set("Content-Type", "application/json")
+	done.ServeHTTP(httptest.NewRecorder(), deliver)
+
+	key := middleware.Delivery{Keys: []string{"charge:ch_7"}, ID: "evt_1"}.Key()
+	state, err := locker.Inspect(context.Background(), key)
+	fmt.Println(state.Remembered, err)
+	// Output: true <nil>
 }
