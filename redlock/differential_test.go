@@ -259,9 +259,13 @@ func (p *pair) command(key string) protocol.Command {
 
 func (p *pair) pick(values ...int64) int64 { return values[p.rand.IntN(len(values))] }
 
-// ttl is a short one, which ends within the test, or one that doesn't.
+// ttl is a short one, which ends within the test, or one that doesn't. Now and then it is none: PEXPIRE deletes the key at once then, as it
+// does where the server is suspended within it for the whole TTL.
 func (p *pair) ttl() time.Duration {
-	if p.rand.IntN(2) == 0 {
+	switch p.rand.IntN(20) {
+	case 0:
+		return 0
+	case 1, 2, 3, 4, 5, 6, 7, 8, 9:
 		return time.Duration(1+p.rand.IntN(40)) * time.Millisecond
 	}
 	return time.Minute

@@ -5,9 +5,12 @@ local now, ttl, fence = time[1] * 1000000 + time[2], tonumber(ARGV[4]), tonumber
 -- lock.lua
 -- fence.lua
 local held, marks = holder()
+local last, text = lastFence()
 if held == ARGV[1] then
-  call('PEXPIRE', KEYS[1], ttl) -- before all that needs memory: a server that lacks it renews what it has
-  if fenceLife(fence, now) <= ttl and call('LINDEX', KEYS[1], 1) == ARGV[6] then
+  -- Before all that needs memory: a server that lacks it renews what it has. The list may be gone after that: PEXPIRE deletes it if the
+  -- server was suspended within it for the whole TTL.
+  call('PEXPIRE', KEYS[1], ttl)
+  if fenceLife(fence, now) <= ttl and text == ARGV[6] then
     return {1, now}
   end
 elseif call('EXISTS', KEYS[1] .. ':forced:' .. ARGV[1]) == 1 then -- force.lua
@@ -18,4 +21,4 @@ elseif now >= tonumber(ARGV[7]) then
   return {0, now}
 end
 -- It has a fence to remember, or the lease is valid but this master lacks the key.
-return grant(ARGV[1] .. (marks or '+'), math.max(lastFence(), fence), now, ttl) or {1, now}
+return grant(ARGV[1] .. (marks or '+'), math.max(last, fence), now, ttl) or {1, now}

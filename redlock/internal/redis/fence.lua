@@ -1,6 +1,8 @@
--- A fence that must be remembered for longer than the lease is not in the list, but beside it.
+-- A fence that must be remembered for longer than the lease is not in the list, but beside it. Returns the last fence, and what is at the
+-- end of the list.
 local function lastFence()
-  return tonumber(call('LINDEX', KEYS[1], -1)) or tonumber(call('GET', KEYS[2])) or 0
+  local text = call('LINDEX', KEYS[1], -1)
+  return tonumber(text) or tonumber(call('GET', KEYS[2])) or 0, text
 end
 
 local function fenceLife(fence, now)

@@ -22,17 +22,20 @@ end
 local function join(now)
   local lease = polling and math.min(lease_ms, POLL_LEASE) or lease_ms
   local fresh = call('ZADD', QUEUE, ARGV[3], process) == 1
-  call('HSET', LEASES, process, string.format('%.0f', (now + lease * 1000) * (polling and -1 or 1)))
-  if call('PTTL', QUEUE) < lease then
-    call('PEXPIRE', QUEUE, lease)
-    call('PEXPIRE', LEASES, lease)
+  local ends = string.format('%.0f', (now + lease * 1000) * (polling and -1 or 1))
+  if SLOTS > 1 then
+    call('HSET', LEASES, process, ends, process .. '/n', SLOTS)
+    mark(LINE) -- a process with one slot may have it
+  else
+    call('HSET', LEASES, process, ends)
+    if not fresh then
+      call('HDEL', LEASES, process .. '/n') -- it may have had more slots
+    end
   end
   mark(LOCK)
-  if SLOTS > 1 then
-    call('HSET', LEASES, process, call('HGET', LEASES, process), process .. '/n', SLOTS)
-    mark(LINE) -- a process with one slot may have it
-  elseif not fresh then
-    call('HDEL', LEASES, process .. '/n') -- it may have had more slots
+  if call('PTTL', QUEUE) < lease then -- the last of all: PEXPIRE deletes a key if the server was suspended within it for the whole lease
+    call('PEXPIRE', QUEUE, lease)
+    call('PEXPIRE', LEASES, lease)
   end
 end
 
