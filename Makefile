@@ -53,6 +53,7 @@ test-race: redis-server ## Run all tests with the race detector: redlock and e2e
 
 models: ## Run models and mutants at full size
 	go test -timeout 30m -run '$(MODELS)' ./redlock
+	STATES=20000 go test -timeout 30m ./redlock/internal/heartbeat
 
 stacks: redis-server postgres ## Test the modules of examples
 	cd examples/stacks && POSTGRES=required go test -race -timeout 5m ./...

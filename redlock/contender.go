@@ -62,7 +62,7 @@ func (t *contender) win(ctx context.Context, attempts []*attempt) (lost *attempt
 	}
 	attempts[0].sendSoon()
 	deadline = time.Now().Add(attempts[0].timeout)
-	allowed := t.locker.sets.allows(ctx, t.locker.closing, deadline, attempts[len(attempts)-1].until())
+	allowed := t.locker.heart.allows(ctx, t.locker.closing, deadline, attempts[len(attempts)-1].until())
 	for _, a := range attempts {
 		if !a.raised(ctx, deadline) || !allowed || past(a.until()) {
 			lost = a

@@ -49,8 +49,7 @@ func TestDemotedServers(t *testing.T) {
 	}
 }
 
-// TestFlushedServers: two of three masters lose their data. A process notices that when it next registers its set
-// of masters with them.
+// TestFlushedServers: two of three masters lose their data. A process notices that with its next beat.
 func TestFlushedServers(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * movedTTL

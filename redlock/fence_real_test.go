@@ -21,7 +21,7 @@ func TestFencesAreForgotten(t *testing.T) {
 	}
 	for _, s := range servers {
 		eventually(t, bound, "only the set of masters is left", func() bool {
-			return !slices.ContainsFunc(s.Client().Keys(t.Context(), "*").Val(), func(key string) bool { return !strings.Contains(key, ":sets:{sets}") })
+			return !slices.ContainsFunc(s.Client().Keys(t.Context(), "*").Val(), func(key string) bool { return !strings.Contains(key, ":processes:{processes}") })
 		})
 	}
 }

@@ -104,7 +104,7 @@ func TestProcessesWithoutQuorum(t *testing.T) {
 	lockUnlock(t, one, "key")
 	eventually(t, bound, "all masters know the process", func() bool {
 		for _, s := range servers {
-			if s.Client().Exists(t.Context(), "redlock:sets:{sets}:queue").Val() == 0 {
+			if s.Client().Exists(t.Context(), "redlock:processes:{processes}:ends").Val() == 0 {
 				return false
 			}
 		}

@@ -13,14 +13,14 @@ import (
 func TestImports(t *testing.T) {
 	const module, client = "github.com/caddy-redlock/caddy-redlock/", "github.com/redis/go-redis/v9"
 	const protocol, memory, redis = "redlock/internal/protocol", "redlock/internal/memory", "redlock/internal/redis"
-	const admission, sets, link = "redlock/internal/admission", "redlock/internal/sets", "redlock/internal/link"
+	const admission, heartbeat, link = "redlock/internal/admission", "redlock/internal/heartbeat", "redlock/internal/link"
 	for dir, allowed := range map[string][]string{
-		".":         {protocol, memory, redis, admission, sets, link, "internal/notices", "internal/version"},
+		".":         {protocol, memory, redis, admission, heartbeat, link, "internal/notices", "internal/version"},
 		"link":      {protocol, redis, admission},
 		"admission": {protocol},
 		"memory":    {protocol},
 		"redis":     {protocol},
-		"sets":      {protocol},
+		"heartbeat": {protocol},
 		"protocol":  {},
 	} {
 		path := dir

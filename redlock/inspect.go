@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/heartbeat"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
@@ -211,18 +212,16 @@ func (l *Locker) nameProcesses(ctx context.Context, seen *Inspection) {
 			unknown = append(unknown, *id)
 		}
 	})
-	if len(unknown) > 0 && l.sets != nil {
+	if len(unknown) > 0 && l.heart != nil {
 		left := len(unknown)
-		l.ask(ctx, protocol.Command{Op: protocol.OpNames, Key: l.sets.key, Token: strings.Join(unknown, " "), Process: KeyHash(seen.Key)}, func(reply protocol.Reply) (done bool) {
+		l.ask(ctx, protocol.Command{Op: protocol.OpNames, Key: l.heart.key, Token: strings.Join(unknown, " "), Process: KeyHash(seen.Key)}, func(reply protocol.Reply) (done bool) {
 			for line := range strings.Lines(reply.Others) {
 				id, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 				turns[id] = cmp.Or(turns[id], parseTurn(text))
 			}
 			for line := range strings.Lines(reply.Lines) {
-				id, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-				name, _, _ := strings.Cut(rest, " ")
-				if names[id] == "" {
-					names[id] = name
+				if p, ok := heartbeat.Parse(strings.TrimSuffix(line, "\n"), time.Now()); ok && names[p.ID] == "" {
+					names[p.ID] = p.Name
 					left--
 				}
 			}

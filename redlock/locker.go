@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/heartbeat"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/sets"
 )
 
 // Locker takes locks on a majority of its masters. Open and New make one. It is safe for concurrent
@@ -39,7 +39,7 @@ type Locker struct {
 	room    chan struct{} // has an entry for each result that is being stored or read: at most resultRoom
 	refused atomic.Uint64 // results that found no room there
 
-	sets *registry // nil where the masters are only ours
+	heart *heart // nil where the masters are only ours
 
 	closing chan struct{} // closed when Close begins
 	close   func() error
@@ -86,15 +86,15 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 		closing: make(chan struct{}),
 	}
 	l.name = o.prefix + ":wake:" + l.random()
-	l.sets = newRegistry(o, masters, l.id)
+	l.heart = newHeart(o, masters, l.id)
 	voting := o.admission()
-	voting.Refused = l.sets.refusal
+	voting.Refused = l.heart.refusal
 	seats := admission.New(len(masters), voting)
 	for i, m := range masters {
 		l.servers = append(l.servers, m.server())
 		seat := seats.Add(m.impl)
-		seat.OnAdmitted = func(reached protocol.Server) { l.sets.reached(i, reached, seat.LostUntil()) }
-		seat.OnServing = l.sets.want
+		seat.OnAdmitted = func(reached protocol.Server) { l.heart.reached(i, reached, seat.LostUntil()) }
+		seat.OnServing = l.heart.want
 		s := link.NewStream(m.impl, o.link(m.impl, told), seat)
 		l.streams = append(l.streams, s)
 	}
@@ -102,7 +102,7 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 	l.room = make(chan struct{}, resultRoom)
 	l.keeper = newKeeper(l)
 	l.close = sync.OnceValue(l.end)
-	l.sets.start(l) // last: it asks for the status of the whole Locker
+	l.heart.start(l) // last: it asks for the status of the whole Locker
 	return l, nil
 }
 
@@ -250,7 +250,7 @@ func (l *Locker) with(opts []LockOption) (lockOptions, error) {
 // Close ends all waits with ErrClosed, frees the locks that are still held, whose contexts end with
 // ErrClosed, and closes the masters. It waits for the calls that are running, including those of Unlock. If all
 // masters answer, no lock, ticket, goroutine or connection is left when it returns; the fences stay on the
-// masters for 5 s, and the sets of masters for an hour. It takes at most a few of the masters' timeouts. Further
+// masters for 5 s, and what was told of processes for up to an hour. It takes at most a few of the masters' timeouts. Further
 // calls wait for the first, and return the same error: those of closing the masters.
 func (l *Locker) Close() error { return l.close() }
 
@@ -260,7 +260,7 @@ func (l *Locker) end() error {
 	close(l.closing)
 	l.calls.close()
 	l.keeper.end()
-	l.sets.end()
+	l.heart.end()
 	l.unlocks.close()
 	l.subscriptions.end()
 	errs := make([]error, len(l.streams))
@@ -325,8 +325,8 @@ func (l *Locker) lock(ctx context.Context, keys []string, opts []LockOption, try
 
 // excluded returns why this process may not lock at all, or nil.
 func (l *Locker) excluded() error {
-	if err := l.sets.refusal(); err != nil {
-		return &QuorumError{Quorum: l.quorum, RetryAfter: sets.PassesIn(err), Err: err}
+	if err := l.heart.refusal(); err != nil {
+		return &QuorumError{Quorum: l.quorum, RetryAfter: heartbeat.PassesIn(err), Err: err}
 	}
 	return nil
 }
@@ -815,7 +815,7 @@ func (l *Locker) meets(other *Locker) bool {
 	switch {
 	case l == other:
 		return true
-	case l.prefix != other.prefix || l.sets == nil || other.sets == nil: // those in memory are of one Locker alone
+	case l.prefix != other.prefix || l.heart == nil || other.heart == nil: // those in memory are of one Locker alone
 		return false
 	}
 	common := 0
@@ -824,7 +824,7 @@ func (l *Locker) meets(other *Locker) bool {
 			common++
 		}
 	}
-	return sets.MajoritiesMeet(len(l.servers), len(other.servers), common)
+	return l.quorum+other.quorum > len(l.servers)+len(other.servers)-common
 }
 
 // succeed waits until the Lockers that this one succeeds, or that succeed it, use none of the keys of a call, which is the head of its

@@ -44,7 +44,7 @@ func (w *world) busy(clients int) {
 }
 
 // mutants are what must not go unnoticed. Each is the code without one of its rules.
-var mutants = slices.Concat(clockMutants, lockMutants, resultMutants, lineMutants, blockMutants, workMutants, setMutants, slotMutants)
+var mutants = slices.Concat(clockMutants, lockMutants, resultMutants, lineMutants, blockMutants, workMutants, beatMutants, slotMutants)
 
 // TestMutants: the simulation finds each of them. A property that no mutant breaks is not tested.
 func TestMutants(t *testing.T) {

@@ -32,6 +32,7 @@ func TestSameNamesOtherServers(t *testing.T) {
 		eventually(t, bound, "the others vote", func() bool { return first.Status().Available == voting })
 	}
 	eventually(t, bound, "all vote", func() bool { return first.Status().Available == 3 })
+	eventually(t, bound, "the first may lock", func() bool { return first.Status().Err == nil }) // servers that started at different times
 	lockUnlock(t, first, "order:1")
 	restart(servers[1], 3)
 	for range 2 {
@@ -54,7 +55,7 @@ func TestSameNamesOtherServers(t *testing.T) {
 }
 
 // TestRestartWithOtherNames: two processes have other names for the same servers. When one server restarts, both go on, although each
-// has registered the former run under a name that the other doesn't know.
+// has told of the former run under a name that the other doesn't know.
 func TestRestartWithOtherNames(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
@@ -76,18 +77,61 @@ func TestRestartWithOtherNames(t *testing.T) {
 	}
 }
 
-// registered waits until a server knows n sets of masters with the present runs of these servers.
+// TestEmptiedUnderOtherNames: two processes have other names for the same servers, of which one loses its data. Neither is refused because
+// of the other, then or when that server votes again.
+func TestEmptiedUnderOtherNames(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 3)
+	var here, there diary
+	opts := slices.Concat(shortLife, []redlock.Option{redlock.WithRestartGuard(0)})
+	lockers := []*redlock.Locker{
+		lockerOn(t, named(t, servers...), slices.Concat(opts, []redlock.Option{here.option()})...),
+		newLocker(t, redistest.URLs(servers), slices.Concat(opts, []redlock.Option{there.option()})...),
+	}
+	for _, l := range lockers {
+		lockUnlock(t, l, "order:1")
+	}
+	allGoOn := func(done func(l *redlock.Locker) bool) bool {
+		n := 0
+		for _, l := range lockers {
+			status := l.Status()
+			if status.Err != nil {
+				t.Fatalf("a process is refused: %v", status.Err)
+			}
+			if done(l) {
+				n++
+			}
+		}
+		return n == len(lockers)
+	}
+	command(t, servers[0], "FLUSHALL")
+	for i, d := range []*diary{&here, &there} {
+		name := lockers[i].Status().Masters[0].Name
+		eventually(t, bound, "both notice the loss", func() bool {
+			allGoOn(func(*redlock.Locker) bool { return true })
+			return len(d.find("down", name, redlock.ErrReplaced)) > 0
+		})
+	}
+	eventually(t, bound, "the server votes again", func() bool { return allGoOn(func(l *redlock.Locker) bool { return l.Status().Available == 3 }) })
+	registered(t, len(lockers), servers[0], servers...)
+	for _, l := range lockers {
+		lockUnlock(t, l, "order:1")
+	}
+	allGoOn(func(*redlock.Locker) bool { return true })
+}
+
+// registered waits until a server knows n processes with the present runs of these servers.
 func registered(t *testing.T, n int, on *redistest.Server, servers ...*redistest.Server) {
 	t.Helper()
-	lacks := func(set string) bool {
+	lacks := func(told string) bool {
 		return slices.ContainsFunc(servers, func(s *redistest.Server) bool {
 			info, err := s.Client().InfoMap(t.Context(), "server").Result()
-			return err != nil || !strings.Contains(set, `"id":"`+info["Server"]["run_id"])
+			return err != nil || !strings.Contains(told, `"run":"`+info["Server"]["run_id"])
 		})
 	}
 	eventually(t, bound, "the servers are registered", func() bool {
-		sets, err := on.Client().ZRange(t.Context(), "redlock:sets:{sets}", 0, -1).Result()
-		return err == nil && len(slices.DeleteFunc(sets, lacks)) >= n
+		told, err := on.Client().HVals(t.Context(), "redlock:processes:{processes}").Result()
+		return err == nil && len(slices.DeleteFunc(told, lacks)) >= n
 	})
 }
 
@@ -95,15 +139,21 @@ func registered(t *testing.T, n int, on *redistest.Server, servers ...*redistest
 func named(t *testing.T, servers ...*redistest.Server) (masters []redlock.Master) {
 	t.Helper()
 	for i, s := range servers {
-		client := redis.NewClient(&redis.Options{Addr: string(rune('a'+i)) + ":6379", Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, s.Addr())
-		}})
-		defer func() { _ = client.Close() }() // NewMaster uses its options only
-		m, err := redlock.NewMaster(client)
-		if err != nil {
-			t.Fatal(err)
-		}
-		masters = append(masters, m)
+		masters = append(masters, namedAs(t, string(rune('a'+i))+":6379", s))
 	}
 	return masters
+}
+
+// namedAs returns a master with this name, which leads to a server.
+func namedAs(t *testing.T, name string, s *redistest.Server) redlock.Master {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: name, Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, s.Addr())
+	}})
+	defer func() { _ = client.Close() }() // NewMaster uses its options only
+	m, err := redlock.NewMaster(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
 }

@@ -1,6 +1,7 @@
 package redlock_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,7 +12,6 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
 // TestFlappingMaster: one of three masters is away twice, at all distances at which what the process has registered meanwhile has just
@@ -102,25 +102,42 @@ func TestRefusedWhenTheSharedMasterForgets(t *testing.T) {
 	}
 }
 
-// TestManyProcessesStart: what a hundred processes register while they find their masters doesn't fill the masters' memory for sets, and
-// soon there is one set.
-func TestManyProcessesStart(t *testing.T) {
+// TestManyProcesses: many processes, each of which knows the masters by names of its own as behind port-forwards, all get locks, and are
+// of one kind: none has to hear of more than the eldest.
+func TestManyProcesses(t *testing.T) {
 	t.Parallel()
-	servers := redistest.Start(t, 5)
-	urls := redistest.URLs(servers)
+	servers := redistest.Start(t, 3)
+	processes := 200
+	if redistest.Few() {
+		processes = 60
+	}
 	var start sync.WaitGroup
-	for i := range 100 {
-		l := newLocker(t, urls, redlock.WithTTL(bound), redlock.WithMaxTTL(bound), redlock.WithTimeout(bound/4)) // five hundred connections at once, with the race detector
-		start.Go(func() { lockUnlock(t, l, fmt.Sprint("order:", i)) })
+	for i := range processes {
+		masters := make([]redlock.Master, len(servers))
+		for k, s := range servers {
+			masters[k] = namedAs(t, fmt.Sprintf("127.%d.%d.1:6379", 1+k, i), s)
+		}
+		l := lockerOn(t, masters, redlock.WithTTL(bound), redlock.WithMaxTTL(bound), redlock.WithTimeout(bound/4)) // 600 connections at once, with the race detector
+		start.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 6*bound) // a busy machine
+			defer cancel()
+			lock, err := l.Lock(ctx, fmt.Sprint("order:", i))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mustUnlock(t, lock)
+		})
 	}
 	start.Wait()
 	for _, s := range servers {
-		eventually(t, bound, "one set is left", func() bool {
-			sets, err := s.Client().ZRange(t.Context(), "redlock:sets:{sets}", 0, -1).Result()
-			if err == nil && len(sets) >= protocol.MaxSets {
-				t.Errorf("%d sets", len(sets))
+		eventually(t, bound, "all are known as one kind", func() bool {
+			all, _ := s.Client().ZRange(t.Context(), "redlock:processes:{processes}:kinds", 0, -1).Result()
+			kinds := make(map[string]bool)
+			for _, one := range all {
+				kinds[strings.Fields(one)[1]] = true
 			}
-			return err == nil && len(slices.DeleteFunc(sets, func(set string) bool { return set == "mark" })) == 1
+			return len(all) == processes && len(kinds) == 1
 		})
 	}
 }

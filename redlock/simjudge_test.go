@@ -111,7 +111,7 @@ func (w *world) granted(p *process, key string, lock *Lock) *holder {
 			w.over(h)
 		}
 	})
-	if until, ok := w.judgeRegistration(h); !ok {
+	if until, ok := w.judgeBeats(h); !ok {
 		w.broken = append(w.broken, fmt.Sprintf("%s: grant %d until %v, remembered until %v", outlived, h.order, h.until(), until))
 	}
 	w.held = append(w.held, h)

@@ -28,9 +28,9 @@ type process struct {
 	named    atomic.Uint64 // the fence of the last release by force
 	memory   sync.Map      // what a mutant remembers
 
-	solo time.Duration        // a caller that is alone waits for its replies itself for so long, from one master after the other
-	uses bool                 // a server was told last that it may lock; the world's mu guards this
-	told map[*simServer]heard // by the servers that were told so
+	solo  time.Duration        // a caller that is alone waits for its replies itself for so long, from one master after the other
+	locks bool                 // a server was told last that it may lock; the world's mu guards this
+	told  map[*simServer]heard // by the servers that were told so
 }
 
 // start makes the process's Locker at its time.

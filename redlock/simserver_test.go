@@ -97,8 +97,8 @@ func (s *simServer) execute(from *route, cmds []protocol.Command, epoch int) boo
 		if s.mutant.serve == nil || !s.mutant.serve(s.memory, cmd) {
 			s.memory.Do([]*protocol.Command{cmd})
 		}
-		if cmd.Op == protocol.OpRegister && cmd.Reply.Err == nil {
-			s.world.registered(s, from.process, cmd.Token, cmd.Former)
+		if cmd.Op == protocol.OpBeat && cmd.Reply.Err == nil {
+			s.world.beats(s, from.process, cmd.Beat)
 		}
 		if cmd.Op == protocol.OpInspect {
 			s.world.told(cmd.Reply.Holder, uint64(cmd.Reply.Fence))

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/heartbeat"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/sets"
 )
 
 // staysFirst is that who was there first goes on, whatever the masters forget.
@@ -106,51 +106,46 @@ func (ws windows) before(d time.Duration) (earlier windows) {
 // outlived is that a lock must not be taken that may be valid for longer than its process is remembered.
 const outlived = "a quorum remembers the process of a lock until that ends"
 
-// heard is when a server, in which of its lives, was told that a process claims its set, or uses it.
+// heard is when a server, in which of its lives, was told that a process locks, or is about to.
 type heard struct {
 	at    time.Duration
 	epoch int
-	uses  bool
-	set   string
+	locks bool
 }
 
-// registered notes that a server is told of a process's set, in place of its former one, and when others come into use. The server's
-// mu is held.
-func (w *world) registered(s *simServer, p *process, set, former string) {
+// beats notes what a server is told of a process, and when others begin to lock. The server's mu is held.
+func (w *world) beats(s *simServer, p *process, beat *protocol.Beat) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	uses := !strings.Contains(set, `"state"`)
-	waits := !uses && !strings.Contains(set, string(sets.Claims))
+	locks := beat.Since > 0
 	if w.births[s].epoch != s.epoch || w.births[s].at == 0 {
 		w.births[s] = heard{at: w.now(), epoch: s.epoch}
 	}
-	switch {
-	case !waits:
-		p.told[s] = heard{w.now(), s.epoch, uses, set}
-	case p.told[s].set == former:
-		delete(p.told, s)
-	default: // it comes late, from a connection that has broken, and takes the place of nothing
-		return
+	if told, known := s.memory.Processes.Told[beat.ID]; known && told.Number > beat.Number {
+		return // it comes late, from a connection that has broken
 	}
-	begins := uses && !p.uses
-	if uses != p.uses {
-		p.uses = uses
-		w.events = append(w.events, event{w.now(), "process %d uses its set: %t", []any{p.index, uses}})
+	if p.told[s] = (heard{w.now(), s.epoch, locks}); beat.Since < 0 {
+		delete(p.told, s)
+	}
+	begins := locks && !p.locks
+	if locks != p.locks {
+		p.locks = locks
+		w.events = append(w.events, event{w.now(), "process %d may lock: %t", []any{p.index, locks}})
 	}
 	if w.wrong && begins && p.born > 0 && !w.remembered(p.first, p) && !slices.ContainsFunc(p.routes, (*route).remembers) {
 		w.anew = true
 	}
-	if w.wrong && !waits && !p.first && !w.remembered(true, nil) { // of two claims, that which has waited before gives way
+	if w.wrong && beat.Since >= 0 && !p.first && !w.remembered(true, nil) {
 		w.lapsed = true
 	}
 }
 
-// remembers reports whether the server has remembered sets for so long that its silence means something. The world's mu is held.
+// remembers reports whether the server has remembered processes for so long that its silence means something. The world's mu is held.
 func (l *route) remembers() bool {
 	w := l.process.world
 	s := w.servers[l.address]
 	epoch, _, _ := s.life()
-	return w.births[s].at > 0 && w.births[s].epoch == epoch && w.now()-w.births[s].at > 2*sets.Every
+	return w.births[s].at > 0 && w.births[s].epoch == epoch && w.now()-w.births[s].at > 2*heartbeat.Every
 }
 
 // remembered reports whether a quorum of its masters remembers that a process uses them which was first, or one that was not, other
@@ -159,7 +154,7 @@ func (w *world) remembered(first bool, but *process) bool {
 	return slices.ContainsFunc(w.processes, func(p *process) bool {
 		n := 0
 		for s, h := range p.told {
-			if epoch, _, _ := s.life(); h.uses && epoch == h.epoch && w.now() < h.at+w.ttl+protocol.FenceTTL {
+			if epoch, _, _ := s.life(); h.locks && epoch == h.epoch && w.now() < h.at+w.ttl+protocol.FenceTTL {
 				n++
 			}
 		}
@@ -167,9 +162,9 @@ func (w *world) remembered(first bool, but *process) bool {
 	})
 }
 
-// judgeRegistration looks whether a quorum, without what it may have forgotten, remembers a lock's process until the lock ends. The
+// judgeBeats looks whether a quorum, without what it may have forgotten, remembers a lock's process until the lock ends. The
 // world's mu is held.
-func (w *world) judgeRegistration(h *holder) (until time.Duration, ok bool) {
+func (w *world) judgeBeats(h *holder) (until time.Duration, ok bool) {
 	var told []time.Duration
 	for _, heard := range h.process.told {
 		told = append(told, heard.at)
@@ -215,13 +210,13 @@ func TestWrongProcesses(t *testing.T) {
 
 // unborn hides that a master has forgotten who is registered.
 func unborn(_ *route, cmd *protocol.Command) {
-	if cmd.Op == protocol.OpRegister {
+	if cmd.Op == protocol.OpBeat {
 		cmd.Reply.Born = min(cmd.Reply.Born, 1)
 	}
 }
 
-// setMutants are wrong versions of what is said and heard of sets.
-var setMutants = []mutant{
+// beatMutants are wrong versions of what is told and heard of processes.
+var beatMutants = []mutant{
 	{
 		name: "nobody hears that a master has forgotten", breaks: exclusion, from: 335, shape: wrongProcesses,
 		answer: unborn,
@@ -229,7 +224,7 @@ var setMutants = []mutant{
 	{
 		name: "a time-out counts as a refused connection", breaks: exclusion, from: 656, shape: wrongProcesses, refuses: true,
 		answer: func(_ *route, cmd *protocol.Command) {
-			if cmd.Op == protocol.OpRegister && cmd.Reply.Err != nil {
+			if cmd.Op == protocol.OpBeat && cmd.Reply.Err != nil {
 				cmd.Reply.Err = protocol.Unreachable(errDown)
 			}
 		},
@@ -240,16 +235,10 @@ var setMutants = []mutant{
 	},
 }
 
-// forgetOthers takes the sets of others out of the reply to a registration.
+// forgetOthers takes other processes out of the reply to a beat.
 func forgetOthers(cmd *protocol.Command) {
-	var own []string
-	for line := range strings.Lines(cmd.Reply.Lines) {
-		if strings.HasSuffix(strings.TrimSuffix(line, "\n"), cmd.Token) {
-			own = append(own, line)
-		}
-	}
-	if cmd.Op == protocol.OpRegister {
-		cmd.Reply.Lines = strings.Join(own, "")
+	if cmd.Op == protocol.OpBeat {
+		cmd.Reply.Lines = ""
 	}
 }
 
@@ -263,7 +252,7 @@ func TestLocksEndBeforeTheyAreForgotten(t *testing.T) {
 				in, w.faults.to = w, 15*time.Second
 			},
 			serve: func(_ *memory.Master, cmd *protocol.Command) (deaf bool) {
-				if deaf = cmd.Op == protocol.OpRegister && in.now() > 2*time.Second; deaf {
+				if deaf = cmd.Op == protocol.OpBeat && in.now() > 2*time.Second; deaf {
 					cmd.Reply = protocol.Reply{Err: protocol.ErrBroken}
 				}
 				return deaf

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/heartbeat"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/sets"
 )
 
 // Status is what a Locker knows at one moment, for those who operate it.
@@ -82,7 +82,7 @@ const (
 // Status returns what the Locker knows now. It asks no master, and doesn't block. What is known of an idle
 // master is a few seconds old at the most.
 func (l *Locker) Status() Status {
-	status := Status{Quorum: l.quorum, Err: l.sets.refusal(), Disagreements: slices.Concat(l.sets.disagreements(), l.differs.Load().disagreements()), Masters: make([]MasterStatus, len(l.streams))}
+	status := Status{Quorum: l.quorum, Err: l.heart.refusal(), Disagreements: slices.Concat(l.heart.disagreements(), l.differs.Load().disagreements()), Masters: make([]MasterStatus, len(l.streams))}
 	for i, s := range l.streams {
 		state := s.State()
 		status.Masters[i] = masterStatus(state)
@@ -198,7 +198,7 @@ type Disagreement struct {
 	Concurrency int
 }
 
-func disagreementOf(d sets.Difference) Disagreement {
+func disagreementOf(d heartbeat.Difference) Disagreement {
 	return Disagreement{Process: d.Process, Masters: d.Masters, MaxTTL: d.MaxTTL, Refused: d.Refused}
 }
 
@@ -224,35 +224,35 @@ func (l *Locker) Processes(ctx context.Context) ([]Process, error) {
 		return nil, ErrClosed
 	}
 	defer l.calls.leave()
-	if l.sets == nil {
+	if l.heart == nil {
 		return nil, nil
 	}
-	replies, end := l.ask(ctx, protocol.Command{Op: protocol.OpNames, Key: l.sets.key}, nil) // all: one with other masters may be known to one alone
+	replies, end := l.ask(ctx, protocol.Command{Op: protocol.OpNames, Key: l.heart.key}, nil) // all: one with other masters may be known to one alone
 	if l.stopped(context.Background(), nil) != nil {
 		return nil, ErrClosed
 	}
-	return l.processes(replies, time.Now()), l.tooFew(ctx, l.sets.key, replies, end)
+	return l.processes(replies, time.Now()), l.tooFew(ctx, l.heart.key, replies, end)
 }
 
 // processes puts together what the masters know.
 func (l *Locker) processes(replies []protocol.Reply, now time.Time) (all []Process) {
-	latest := make(map[string]sets.Process) // by ID
-	l.sets.mu.Lock()
-	defer l.sets.mu.Unlock()
+	latest := make(map[string]heartbeat.Process) // by ID
 	for _, reply := range replies {
 		for line := range strings.Lines(reply.Lines) {
-			p, ok := l.sets.judge.Process(strings.TrimSuffix(line, "\n"))
-			if former, known := latest[p.ID]; ok && (!known || p.Age < former.Age) {
+			p, ok := heartbeat.Parse(strings.TrimSuffix(line, "\n"), now)
+			if former, known := latest[p.ID]; ok && (!known || p.Told.After(former.Told)) {
 				latest[p.ID] = p
 			}
 		}
 	}
+	l.heart.mu.Lock()
+	defer l.heart.mu.Unlock()
 	for id, p := range latest {
-		shown := Process{Instance: p.Name, Version: p.Version, Since: p.Since, Masters: p.Masters, MaxTTL: p.MaxTTL, Own: id == l.id}
-		if p.Version != "" {
-			shown.Seen = now.Add(-p.Age)
+		shown := Process{Instance: p.Name, Version: p.Version, Since: time.UnixMilli(p.Started), Seen: p.Told, MaxTTL: time.Duration(p.MaxTTL) * time.Millisecond, Own: id == l.id}
+		for _, m := range p.Masters {
+			shown.Masters = append(shown.Masters, m.Name)
 		}
-		if d := disagreementOf(p.Difference); !shown.Own && (d.Masters != "" || d.MaxTTL != 0) {
+		if d := disagreementOf(l.heart.judge.Difference(&p)); !shown.Own && (d.Masters != "" || d.MaxTTL != 0) {
 			shown.Disagreement = &d
 		}
 		all = append(all, shown)
@@ -431,7 +431,7 @@ func (t *toldTurn) call() Call {
 func (l *Locker) Keyspace() string {
 	names := append([]string{l.prefix}, l.servers...)
 	slices.Sort(names[1:])
-	if l.sets == nil {
+	if l.heart == nil {
 		names = append(names, l.id)
 	}
 	return strings.Join(names, "\n")
@@ -443,11 +443,11 @@ func (l *Locker) sharesMasters(with *Locker) bool {
 }
 
 // disagreements returns what other processes have otherwise.
-func (r *registry) disagreements() (all []Disagreement) {
-	if r == nil {
+func (h *heart) disagreements() (all []Disagreement) {
+	if h == nil {
 		return nil
 	}
-	if differs := r.differs.Load(); differs != nil {
+	if differs := h.differs.Load(); differs != nil {
 		for _, d := range *differs {
 			all = append(all, disagreementOf(d))
 		}

@@ -9,44 +9,41 @@ import (
 	"time"
 )
 
-// process is a process that takes locks on a master, as it has registered there: see register.lua.
+// process is a process that takes locks on a master, as it has told it of itself: see beat.lua.
 type process struct {
 	name    string
 	maxTTL  time.Duration
 	covers  time.Duration // the longest max_ttl of others that its restart guard covers
 	masters []struct {
 		Name  string `json:"name"`
-		RunID string `json:"id"`
+		RunID string `json:"run"`
 	}
 }
 
-// processesOf reads what processes have registered.
-func processesOf(registered map[string]string) map[string]process {
+// processesOf reads what processes have told, by their IDs.
+func processesOf(told map[string]string) map[string]process {
 	all := make(map[string]process)
-	for name, about := range registered {
-		if p, ok := parseProcess(name, about); ok {
-			all[name] = p
+	for id, text := range told {
+		if p, ok := parseProcess(text); ok {
+			all[id] = p
 		}
 	}
 	return all
 }
 
-// parseProcess reads what is stored of a process: its ID and its name; and since when it runs, its version and its set of masters.
-func parseProcess(name, about string) (p process, ok bool) {
-	_, p.name, _ = strings.Cut(name, " ")
-	words := strings.SplitN(about, " ", 4)
-	if len(words) < 4 {
-		return p, false
-	}
-	var set struct {
+// parseProcess reads what is stored of a process: when and with which number it told that, since when it locks, its kind, and the rest.
+func parseProcess(told string) (p process, ok bool) {
+	words := strings.SplitN(told, " ", 5)
+	var about struct {
+		Name    string          `json:"name"`
 		MaxTTL  int64           `json:"max_ttl_ms"`
 		Covers  int64           `json:"covers_ms"`
 		Masters json.RawMessage `json:"masters"`
 	}
-	if json.Unmarshal([]byte(words[3]), &set) != nil || json.Unmarshal(set.Masters, &p.masters) != nil {
+	if len(words) < 5 || json.Unmarshal([]byte(words[4]), &about) != nil || json.Unmarshal(about.Masters, &p.masters) != nil {
 		return p, false // of another version
 	}
-	p.maxTTL, p.covers = time.Duration(set.MaxTTL)*time.Millisecond, time.Duration(set.Covers)*time.Millisecond
+	p.name, p.maxTTL, p.covers = about.Name, time.Duration(about.MaxTTL)*time.Millisecond, time.Duration(about.Covers)*time.Millisecond
 	return p, true
 }
 

@@ -223,15 +223,15 @@ func words(command string) (all []any) {
 	return all
 }
 
-// Keys returns the keys on the server, except for the fences, which outlive their locks, the marks of forced releases, and the
-// sets of masters.
+// Keys returns the keys on the server, except for the fences, which outlive their locks, the marks of forced releases, and
+// what is known of processes.
 func (s *Server) Keys() []string {
 	s.tb.Helper()
 	ctx := context.Background()
 	var keys []string
 	scan := s.client.Scan(ctx, 0, "", 1000).Iterator()
 	for scan.Next(ctx) {
-		if !s.isFence(scan.Val()) && !strings.Contains(scan.Val(), ":sets:{sets}") && !strings.Contains(scan.Val(), "}:forced:") {
+		if !s.isFence(scan.Val()) && !strings.Contains(scan.Val(), ":processes:{processes}") && !strings.Contains(scan.Val(), "}:forced:") {
 			keys = append(keys, scan.Val())
 		}
 	}

@@ -218,7 +218,7 @@ func keysLeft(servers []*server) (int, error) {
 	for _, s := range servers {
 		keys := s.client.Scan(ctx, 0, "", 10000).Iterator()
 		for keys.Next(ctx) {
-			if strings.Contains(keys.Val(), "}:") || strings.HasSuffix(keys.Val(), ":sets:{sets}") {
+			if strings.Contains(keys.Val(), "}:") || strings.Contains(keys.Val(), ":processes:{processes}") {
 				continue
 			}
 			first, err := s.client.LIndex(ctx, keys.Val(), 0).Result()

@@ -16,13 +16,13 @@ var mutants = []struct {
 	{"fencing tokens in milliseconds", "one holder", "redlock/lock.go", `return uint64(k.attempt.fence)`, `return uint64(k.attempt.fence) / 1000`},
 	{"tickets in milliseconds", "one line", "redlock/internal/redis/queue.lua", `call('ZADD', QUEUE, ARGV[3], process)`, `call('ZADD', QUEUE, ARGV[3] / 1000, process)`},
 	{"another message to wake a process", "one line", "redlock/internal/redis/queue.lua", `string.format('%.0f', number) .. (call or '') .. ' ' .. (key or LOCK)`, `(key or LOCK) .. string.format(' %.0f', number)`},
-	{"another order of a process's ID and name", "inspect", "redlock/registry.go", `id + " " + o.instance`, `o.instance + " " + id`},
+	{"another word for a process's name", "inspect", "redlock/internal/heartbeat/process.go", "`json:\"name\"`\n\tVersion", "`json:\"instance\"`\n\tVersion"},
 	{"another mark of a forced release", "forced release", "redlock/internal/redis/force.lua", `':forced:'`, `':released:'`},
 	{"another key of a result", "results", "redlock/internal/redis/conn.go", `":result"`, `":done"`},
 	{"another key of a delivery", "remembered responses", "middleware/delivery.go", `"dedupe:" +`, `"delivery:" +`},
 	{"another format of responses", "remembered responses", "middleware/internal/remember/encode.go", "version = 1\n", "version = 2\n"},
 	{"another fingerprint", "remembered responses", "middleware/serving.go", `s.rule.originalURL(s.r).RequestURI())`, `s.rule.originalURL(s.r).Path)`},
-	{"another shape of a set of masters", "sets of masters", "redlock/internal/sets/set.go", "`json:\"masters\"`", "`json:\"servers\"`"},
+	{"another shape of a set of masters", "sets of masters", "redlock/internal/heartbeat/process.go", "`json:\"masters\"`", "`json:\"servers\"`"},
 }
 
 // TestMutants runs the former version beside wrong ones, each of which must be found, in one order or the other.

@@ -192,12 +192,12 @@ func (r *torture) finish() {
 	r.summary()
 }
 
-// requireExpiry requires that everything left, the fences and the sets of masters, expires.
+// requireExpiry requires that everything left, the fences and what is known of processes, expires.
 func (r *torture) requireExpiry(i int, s *redistest.Server) {
 	keys := s.Client().Keys(r.t.Context(), "*").Val()
 	for _, key := range keys {
 		limit := time.Minute
-		if strings.HasPrefix(key, "redlock:sets:") {
+		if strings.HasPrefix(key, "redlock:processes:") {
 			limit = time.Hour
 		}
 		if left := s.Client().PTTL(r.t.Context(), key).Val(); left == -1 || left > limit {

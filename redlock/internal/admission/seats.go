@@ -57,7 +57,7 @@ type Seat struct {
 	cluster   *Seat           // that of the Redis Cluster whose node this is; nil for a single server
 
 	OnReached  func(protocol.Server) // called with each server that is reached
-	OnAdmitted func(protocol.Server) // called with each that may vote, at once or when its guard has ended
+	OnAdmitted func(protocol.Server) // called with each that may vote, before it does
 	OnServing  func()                // called once commands can be sent to it
 }
 
@@ -114,7 +114,7 @@ func (s *Seat) VotesAs() string {
 func (s *Seat) Admit(reached protocol.Server) error {
 	s.OnReached(reached)
 	err := s.check(reached)
-	if s.OnAdmitted != nil && (err == nil || errors.Is(err, ErrRestarted)) {
+	if s.OnAdmitted != nil && err == nil {
 		s.OnAdmitted(reached)
 	}
 	return err

@@ -25,7 +25,7 @@ type Master struct {
 	Results Expiring[protocol.Result]
 	Forced  Expiring[string] // by whom OpForce has released the tokens, with their keys
 
-	Sets Sets
+	Processes Processes
 
 	name string
 
@@ -64,15 +64,15 @@ func (m *Master) Do(cmds []*protocol.Command) {
 			cmd.Reply = m.extend(cmd, now)
 		case protocol.OpRelease:
 			cmd.Reply = m.release(cmd, now)
-		case protocol.OpRegister:
-			cmd.Reply = m.Sets.Register(cmd, now.UnixMicro())
+		case protocol.OpBeat:
+			cmd.Reply = m.Processes.Beat(cmd.Beat, now.UnixMicro())
 		case protocol.OpForce:
 			m.Forced.Set(cmd.Key+cmd.Token, cmd.By, now, cmd.TTL)
 			cmd.Reply = m.release(cmd, now)
 		case protocol.OpInspect:
 			cmd.Reply = m.inspect(cmd, now)
 		case protocol.OpNames:
-			cmd.Reply = m.Sets.names(cmd, now.UnixMicro())
+			cmd.Reply = m.Processes.names(cmd, now.UnixMicro())
 		case protocol.OpRecall:
 			cmd.Reply = m.recall(cmd, now)
 		case protocol.OpStore:

@@ -23,11 +23,9 @@ const (
 	OpExtend
 	// OpRelease frees the key if it carries this token, and wakes the oldest waiter of a free key.
 	OpRelease
-	// OpRegister reports which masters the process has, in Token, in place of Former, and asks for those that others have. For the
-	// TTL the master remembers the latest Ticket: a time that its clock has shown while it was right, in
-	// microseconds, or 0. Process, if it isn't empty, is the process's ID and its name, with a space between
-	// them: the master remembers it for as long as the set, with what About says.
-	OpRegister
+	// OpBeat tells the master of the process, and asks what others have told: see Beat. The master remembers for the TTL since when it
+	// remembers anything, and the latest time that its clock has shown.
+	OpBeat
 	// OpInspect shows who has the key, who waits for it, and what is remembered for it. It changes nothing.
 	OpInspect
 	// OpForce is OpRelease by another than the holder: for the TTL, the master doesn't let OpExtend take the key again
@@ -37,7 +35,7 @@ const (
 	// whether a master takes locks that has refused some.
 	OpTrial
 	// OpNames asks for the processes whose IDs are in Token, with spaces between them, or for all, and for what they tell of their turns on
-	// the key whose hash is in Process, if there is one. The key is that of OpRegister.
+	// the key whose hash is in Process, if there is one. The key is that of OpBeat.
 	OpNames
 	// OpRecall asks for the result that is remembered for the key.
 	OpRecall
@@ -81,18 +79,12 @@ type Command struct {
 	// Fast has OpAcquire answered with ErrUndecided where more must be looked at than a key that is free, for which nobody waits, and
 	// whose fence needn't be remembered for longer than the lease. The master takes many such keys at once.
 	Fast bool
-	// Former is the token of a lock that OpAcquire frees before it takes the key, or none. With OpRegister it is what the
-	// process has registered before: the master forgets that.
+	// Former is the token of a lock that OpAcquire frees before it takes the key, or none.
 	Former string
-	// About is what the process of OpRegister says about itself: words with spaces between them.
-	About string
-	// Turns are what the process of OpRegister tells of the keys that it has held, or waited for, for long: a line for each, which begins
-	// with the hash of the key.
-	Turns string
+	// Beat is what OpBeat tells.
+	Beat *Beat
 	// By says who asks for OpForce. The reply to OpExtend has it in its Lines.
 	By string
-	// Age is for how long the set of OpRegister has been in use, as far as the process knows.
-	Age time.Duration
 	// Recall has OpAcquire refused with StatusDone if a result is remembered for the key.
 	Recall bool
 	// Result is remembered for the key by OpStore, and by OpRelease if it frees it, unless there is one with a larger fence; with Anyway
@@ -101,6 +93,26 @@ type Command struct {
 	Anyway bool
 
 	Reply Reply // filled in by the master
+}
+
+// Beat is what a process tells its masters of itself.
+type Beat struct {
+	ID     string        // of the process
+	Number int64         // of the beat: one that comes late doesn't take the place of a later one
+	Life   time.Duration // how long the master remembers it
+	Kind   string        // a word: it suffices to hear of one process of each kind. Of one kind all have one Life
+	Since  int64         // since when it locks, in microseconds on the masters' clocks; 0 if it is about to, and -1 if it doesn't
+	About  string        // what else it says of itself, for others to read
+	Asks   []string      // the IDs of processes that the master tells of in any case
+
+	// Passengers: what masters are told as often, too.
+
+	// Turns are what the process tells of the keys that it has held, or waited for, for long: a line for each, which begins with the hash
+	// of the key.
+	Turns string
+	// Shown is a time that the master's clock has shown while it was right, in microseconds, or 0. That is known to processes, which have
+	// compared it with other clocks.
+	Shown int64
 }
 
 // MaxResult bounds the bytes of a result.
@@ -122,8 +134,9 @@ const (
 	PollLease = 5 * PollMost           // how long it has its place in the queue
 )
 
-// MaxSets bounds how many sets of masters a master keeps and reports. Normally there is one, during a change two.
-const MaxSets = 30
+// MaxOthers bounds of how many processes a master tells one that doesn't ask for them: one of each kind, and first of the kinds that lock.
+// Normally there is one kind, during a change two.
+const MaxOthers = 30
 
 // MaxProcesses bounds how many processes a master tells of.
 const MaxProcesses = 1000
@@ -159,16 +172,16 @@ type Reply struct {
 	// Elsewhere is how many may hold the key in the view of another call in line, and 0 if there is none: StatusHeld with Slots.
 	Elsewhere uint16
 	Former    Status // OpAcquire: what became of the former token, as of an OpRelease
-	// Lines are separated by newlines. OpRegister: one for each set of masters that is known: since when it is in use, when it
-	// was seen last, the set. OpInspect: one for each process that waits: see Waiter. OpNames: one for each process that is known: its
-	// ID, its name, how many milliseconds ago it was seen, what it says about itself, its set; a process of an older version says nothing
-	// but its name. OpMemory: what INFO says of the memory.
+	// Lines are separated by newlines. OpBeat: one for another process of each kind, the one that has locked for longest, and for each that
+	// was asked for: its ID, how many milliseconds ago it told of itself, and with which number, since when it locks, what it says about
+	// itself. OpNames: the same of each that is asked for. OpInspect: one for each process that waits: see Waiter. OpMemory: what INFO says
+	// of the memory.
 	Lines  string
-	Others string  // OpRegister: a line for each set but the process's own: the name of the process that has registered it last, and the set. OpNames: for each process that tells of the key: its ID and its turn
-	Mark   int64   // OpRegister: the latest time that the master's clock has shown
-	Born   int64   // OpRegister: since when the master remembers sets: another one means that it has lost its data
+	Others string  // OpNames: for each process that tells of the key: its ID and its turn
+	Mark   int64   // OpBeat: the latest time that the master's clock has shown
+	Born   int64   // OpBeat: since when the master remembers processes: another one means that it has lost its data
 	Result *Result // OpRecall, OpInspect: what is remembered, or nil
-	Time   int64   // OpPing, OpAcquire, OpExtend, OpRegister, OpInspect, OpRecall: the master's clock, in microseconds since 1970; 0 if unknown
+	Time   int64   // OpPing, OpAcquire, OpExtend, OpBeat, OpInspect, OpRecall: the master's clock, in microseconds since 1970; 0 if unknown
 	Err    error   // the master gave no valid reply; Status is StatusNone
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -156,6 +157,13 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 		b = appendBulk(b, "1")
 		return appendBulk(b, cmd.Token)
 	}
+	if cmd.Op == protocol.OpBeat {
+		return c.appendBeat(b, cmd)
+	}
+	if cmd.Op == protocol.OpNames {
+		b = c.appendScript(appendArray(b, 3+4+2), cmd.Op)
+		return appendBulk(appendBulk(c.appendProcesses(b, cmd.Key), cmd.Token), cmd.Process)
+	}
 	keys, more := 4, 0
 	line, _ := protocol.SlotOf(cmd.Key)
 	if cmd.Recall || cmd.Result != nil || cmd.Op == protocol.OpRecall || cmd.Op == protocol.OpInspect {
@@ -168,8 +176,6 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 		more = 4
 	case cmd.Op == protocol.OpExtend:
 		more = 2
-	case cmd.Op == protocol.OpRegister:
-		more = 4
 	case cmd.Op == protocol.OpForce, cmd.Op == protocol.OpRelease && cmd.Slots > 1:
 		more = 1
 	}
@@ -205,11 +211,33 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 		b = appendNumber(b, cmd.RefillUntil)
 	case cmd.Op == protocol.OpForce:
 		b = appendBulk(b, cmd.By)
-	case cmd.Op == protocol.OpRegister:
-		b = appendNumber(b, cmd.Age.Microseconds())
-		b = appendBulk(b, cmd.Former)
-		b = appendBulk(b, cmd.About)
-		b = appendBulk(b, cmd.Turns)
+	}
+	return b
+}
+
+// appendBeat appends what a process tells of itself.
+func (c *conn) appendBeat(b []byte, cmd *protocol.Command) []byte {
+	beat := cmd.Beat
+	b = appendArray(b, 3+4+10)
+	b = c.appendScript(b, cmd.Op)
+	b = c.appendProcesses(b, cmd.Key)
+	b = appendBulk(b, beat.ID)
+	b = appendNumber(b, beat.Number)
+	b = appendNumber(b, beat.Life.Milliseconds())
+	b = appendBulk(b, beat.Kind)
+	b = appendNumber(b, beat.Since)
+	b = appendBulk(b, beat.About)
+	b = appendBulk(b, beat.Turns)
+	b = appendNumber(b, beat.Shown)
+	b = appendNumber(b, cmd.TTL.Milliseconds())
+	return appendBulk(b, strings.Join(beat.Asks, " "))
+}
+
+// appendProcesses appends the keys of what is known of processes.
+func (c *conn) appendProcesses(b []byte, key string) []byte {
+	b = appendNumber(b, 4)
+	for _, suffix := range []string{"", ":turns", ":ends", ":kinds"} {
+		b = appendBulk(b, key, suffix)
 	}
 	return b
 }

@@ -44,7 +44,7 @@ type Examination struct {
 	Refusals  []Refusal
 	NotTried  []string          // commands that would have left a key behind
 	OtherRun  string            // the run ID on a second connection, if that is another one
-	Processes map[string]string // what the processes that lock there have registered: see register.lua
+	Processes map[string]string // what the processes that lock there have told, by their IDs: see beat.lua
 }
 
 // Refused returns what the server has said, with Err, or nil if it hasn't answered.
@@ -286,12 +286,12 @@ func (x *examiner) readConfig(ctx context.Context, cn *redis.Conn) error {
 
 // readProcesses asks which processes take locks there. A user who may not is told nothing about them.
 func (x *examiner) readProcesses(ctx context.Context, cn *redis.Conn) error {
-	key := x.prefix + ":sets:{sets}"
-	now := strconv.FormatInt(time.Now().Add(x.Offset).UnixMicro(), 10)
-	known, err := cn.ZRangeArgs(ctx, redis.ZRangeArgs{Key: key + ":queue", Start: now, Stop: "+inf", ByScore: true, Count: protocol.MaxProcesses}).Result()
+	key := x.prefix + ":processes:{processes}"
+	now := strconv.FormatInt(time.Now().Add(x.Offset).UnixMilli(), 10)
+	known, err := cn.ZRangeArgs(ctx, redis.ZRangeArgs{Key: key + ":ends", Start: now, Stop: "+inf", ByScore: true, Count: protocol.MaxProcesses}).Result()
 	x.Processes = make(map[string]string)
-	for _, name := range known {
-		if x.Processes[name], err = cn.HGet(ctx, key+":leases", name).Result(); err != nil {
+	for _, id := range known {
+		if x.Processes[id], err = cn.HGet(ctx, key, id).Result(); err != nil {
 			break
 		}
 	}
@@ -329,7 +329,7 @@ func (x *examiner) tryCommands(ctx context.Context, cn *redis.Conn) error {
 	for _, command := range tried {
 		try(command)
 	}
-	pipe.Exists(ctx, x.prefix+":sets:{sets}")
+	pipe.Exists(ctx, x.prefix+":processes:{processes}")
 	pipe.Eval(ctx, "return 1", []string{key})
 	pipe.EvalSha(ctx, strings.Repeat("0", 40), []string{key})
 	pipe.Publish(ctx, x.channel(), "")

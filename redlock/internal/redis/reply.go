@@ -85,8 +85,8 @@ func (v *value) reply(cmd *protocol.Command) (reply protocol.Reply, err error) {
 		if reply.Status = releaseStatus(check(v.number, -1, 1)); reply.Status == protocol.StatusReleased {
 			reply.Status = protocol.StatusDone
 		}
-	case op == protocol.OpRegister && shape(":::$$"):
-		reply = protocol.Reply{Time: micros(0), Mark: micros(1), Born: micros(2), Lines: lines(3, protocol.MaxSets), Others: lines(4, protocol.MaxSets)}
+	case op == protocol.OpBeat && shape(":::$"):
+		reply = protocol.Reply{Time: micros(0), Mark: micros(1), Born: micros(2), Lines: lines(3, 2*protocol.MaxOthers)}
 	case op == protocol.OpInspect && shape(":$::$:::"):
 		reply = protocol.Reply{Time: micros(0), Holder: name(1), TTL: rest(2), Fence: micros(3), Lines: lines(4, protocol.MaxWaiters)}
 		if fence := micros(5); fence > 0 {

@@ -31,8 +31,8 @@ var (
 	releaseSource string
 	//go:embed force.lua
 	forceSource string
-	//go:embed register.lua
-	registerSource string
+	//go:embed beat.lua
+	beatSource string
 	//go:embed inspect.lua
 	inspectSource string
 	//go:embed trial.lua
@@ -63,13 +63,13 @@ type scriptSet [scripts]struct {
 
 // newScriptSet returns the scripts for servers whose PUBLISH returns the number of all subscribers, or not.
 func newScriptSet(counted bool) *scriptSet {
-	settings := fmt.Sprintf("local call, COUNTED, POLL_LEASE, FENCE_TTL, SLACK, MAX_SETS, MAX_WAITERS, RANDOM_LEN, MAX_PROCESSES, SLOTS = redis.call, %t, %d, %d, %d, %d, %d, %d, %d, 1\n",
-		counted, protocol.PollLease.Milliseconds(), protocol.FenceTTL.Milliseconds(), protocol.FenceSlack.Microseconds(), protocol.MaxSets, protocol.MaxWaiters, protocol.RandomLen, protocol.MaxProcesses)
+	settings := fmt.Sprintf("local call, COUNTED, POLL_LEASE, FENCE_TTL, SLACK, MAX_OTHERS, MAX_WAITERS, RANDOM_LEN, MAX_PROCESSES, SLOTS = redis.call, %t, %d, %d, %d, %d, %d, %d, %d, 1\n",
+		counted, protocol.PollLease.Milliseconds(), protocol.FenceTTL.Milliseconds(), protocol.FenceSlack.Microseconds(), protocol.MaxOthers, protocol.MaxWaiters, protocol.RandomLen, protocol.MaxProcesses)
 	parts := strings.NewReplacer("-- lock.lua\n", lockSource, "-- queue.lua\n", queueSource, "-- fence.lua\n", fenceSource, "-- take.lua\n", takeSource, "-- others.lua\n", othersSource)
 	var set scriptSet
 	for op, source := range map[protocol.Op]string{
 		protocol.OpAcquire: acquireSource, protocol.OpExtend: extendSource, protocol.OpRelease: releaseSource,
-		protocol.OpRegister: registerSource, protocol.OpInspect: inspectSource, protocol.OpNames: namesSource, protocol.OpRecall: recallSource, protocol.OpStore: storeSource,
+		protocol.OpBeat: beatSource, protocol.OpInspect: inspectSource, protocol.OpNames: namesSource, protocol.OpRecall: recallSource, protocol.OpStore: storeSource,
 		protocol.OpTrial: trialSource, fast: fastSource,
 		protocol.OpForce: strings.Replace(forceSource, "-- release.lua\n", releaseSource, 1),
 	} {

@@ -1,0 +1,253 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/version"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/heartbeat"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// heart tells each master every two seconds of this process, and hears which others have masters of which a majority need not share
+// any with one of ours, so that both could grant a lock. It costs one command to each master every two seconds, and none for a lock.
+type heart struct {
+	options
+	streams []*link.Stream
+	turns   func(now time.Time) string // what the masters are told of the turns that last for long
+	key     string
+	wanted  chan struct{}
+	ended   chan struct{}
+	never   atomic.Bool // never set: a beat is always wanted
+
+	differs atomic.Pointer[[]heartbeat.Difference]
+	refused atomic.Pointer[refusal]       // why no lock may be taken now, or nil
+	until   atomic.Pointer[time.Time]     // until when locks may be taken; zero for not now
+	turned  atomic.Pointer[chan struct{}] // closed when one of these has changed so that a call may go on
+
+	mu    sync.Mutex
+	judge *heartbeat.Judge
+	asked []time.Time // by master: when it was told what it hasn't answered yet; zero otherwise
+	began time.Time
+}
+
+// refusal is why the masters' votes don't count, whatever each of them says.
+type refusal struct{ error }
+
+// Is makes errors.Is find ErrNoVote.
+func (refusal) Is(target error) bool { return target == admission.ErrNoVote }
+
+// newHeart returns nil for masters in this process's own memory, which no other process shares.
+func newHeart(o options, masters []Master, id string) *heart {
+	h := &heart{
+		options: o,
+		key:     o.prefix + ":processes:{processes}", // the braces put all its keys into one slot of a Redis Cluster
+		wanted:  make(chan struct{}, 1), ended: make(chan struct{}),
+		asked: make([]time.Time, len(masters)), began: time.Now(),
+	}
+	turned := make(chan struct{})
+	h.turned.Store(&turned)
+	h.until.Store(new(time.Time))
+	var names []string
+	for _, m := range masters {
+		if !m.impl.Capabilities().Shared {
+			return nil
+		}
+		names = append(names, m.String())
+	}
+	h.judge = heartbeat.New(id, heartbeat.About{
+		Name: o.instance, Version: version.String(), Started: h.began.UnixMilli(),
+		MaxTTL: o.maxTTL.Milliseconds(), Covers: o.admission().Covers().Milliseconds(),
+	}, names)
+	return h
+}
+
+// start tells all masters, before any lock is asked for, and keeps doing so until the Locker closes.
+func (h *heart) start(l *Locker) {
+	if h == nil {
+		return
+	}
+	h.streams, h.turns = l.streams, l.longTurns
+	h.beat()
+	go h.run(l)
+}
+
+// end waits for the end of run; the Locker is closing.
+func (h *heart) end() {
+	if h != nil {
+		<-h.ended
+	}
+}
+
+// run tells the masters again and again, until the Locker closes.
+func (h *heart) run(l *Locker) {
+	defer close(h.ended)
+	announced := false
+	pause := heartbeat.Every / 16
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-h.wanted:
+		case <-l.closing:
+			return
+		}
+		announced = announced || l.announce(time.Since(h.began))
+		h.beat()
+		if pause = min(2*pause, heartbeat.Every); h.begins() {
+			pause = min(pause, heartbeat.Grace)
+		}
+		timer.Reset(pause)
+	}
+}
+
+// want has the masters be told soon: such as one that was just reached, which couldn't be told before.
+func (h *heart) want() {
+	if h != nil {
+		link.Signal(h.wanted)
+	}
+}
+
+// begins reports whether the process is about to lock.
+func (h *heart) begins() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.judge.Begins()
+}
+
+// beat tells all masters but those that haven't answered the last time.
+func (h *heart) beat() {
+	now := time.Now()
+	turns := h.turns(now)
+	var beat *protocol.Beat
+	var free []int
+	h.tell(func(j *heartbeat.Judge) {
+		for i, s := range h.streams {
+			switch missed := now.Sub(h.asked[i]) >= heartbeat.Every*9/10; {
+			case h.asked[i].IsZero():
+				free = append(free, i)
+				h.asked[i] = now
+			case s.IsCluster() && s.ForKey(h.key).Fails():
+				j.KnowsNothing(now, i, j.Beat(), now)
+			case missed:
+				j.Missed(now, i)
+			}
+		}
+		j.Look(now)
+		beat = j.Beat()
+	})
+	for _, i := range free {
+		s, told := h.streams[i], *beat
+		told.Turns, told.Shown = turns, s.Clock.Confirmed(now)
+		s.Push(&link.Command{Command: protocol.Command{Op: protocol.OpBeat, Key: h.key, Beat: &told, TTL: heartbeat.Memory}, Master: i, Abandoned: &h.never, To: h})
+	}
+}
+
+// Receive takes one master's reply to a beat.
+func (h *heart) Receive(c *link.Command) {
+	now := time.Now()
+	s, lost := h.streams[c.Master], false
+	h.tell(func(j *heartbeat.Judge) {
+		sent := h.asked[c.Master]
+		h.asked[c.Master] = time.Time{}
+		switch {
+		case errors.Is(c.Reply.Err, protocol.ErrRefused): // others go unnoticed
+			j.Refused(now, c.Master, c.Beat, sent, c.Reply.Err)
+		case c.Reply.Err != nil && s.IsCluster():
+			j.KnowsNothing(now, c.Master, c.Beat, sent)
+		case c.Reply.Err != nil:
+			j.Failed(now, c.Master, c.Beat, errors.Is(c.Reply.Err, syscall.ECONNREFUSED))
+		default:
+			lost = j.Answered(now, c.Master, c.Beat, sent, c.Reply)
+		}
+	})
+	if lost {
+		s.DataLost()
+	}
+}
+
+// reached notes which server a master's address leads to now, and until when it was excluded for a loss of its data.
+func (h *heart) reached(master int, server protocol.Server, lostUntil time.Time) {
+	if h != nil {
+		h.tell(func(j *heartbeat.Judge) { j.Reached(time.Now(), master, server.RunID, lostUntil) })
+	}
+}
+
+// tell tells the judge something, and passes on what it says.
+func (h *heart) tell(news func(*heartbeat.Judge)) {
+	h.mu.Lock()
+	news(h.judge)
+	h.publish()
+	notes, again := h.judge.Notes(), h.judge.Again()
+	h.mu.Unlock()
+	if again {
+		h.want()
+	}
+	for _, n := range notes {
+		h.logger.Log(context.Background(), n.Level, n.Text, n.Args...)
+	}
+}
+
+// publish lets callers know until when the process may lock. Callers hold mu.
+func (h *heart) publish() {
+	refused, former := h.refusal() != nil, *h.until.Load()
+	differs, until := h.judge.Differences(time.Now()), h.judge.Until()
+	h.differs.Store(&differs)
+	h.until.Store(&until)
+	if err := h.judge.Refusal(); err != nil {
+		h.refused.Store(&refusal{err})
+	} else {
+		h.refused.Store(nil)
+	}
+	if refused != (h.refusal() != nil) || until.After(former) {
+		turned := make(chan struct{})
+		close(*h.turned.Swap(&turned))
+	}
+}
+
+// refusal returns why no lock may be taken now, or nil.
+func (h *heart) refusal() error {
+	if h == nil {
+		return nil
+	}
+	if refused := h.refused.Load(); refused != nil {
+		return refused
+	}
+	return nil
+}
+
+// allows reports whether a lock that was won, and is valid until then unless it is renewed, may be used: a quorum must remember this
+// process for as long. It waits until deadline for that: at first, after the masters were out of reach, and in a Redis Cluster where the
+// processes are on another node than the lock, that may be known later.
+func (h *heart) allows(ctx context.Context, closing <-chan struct{}, deadline, valid time.Time) bool {
+	if h == nil {
+		return true
+	}
+	for {
+		turned := *h.turned.Load() // before the look
+		switch until := *h.until.Load(); {
+		case h.refusal() != nil:
+			return false
+		case !past(until) && !until.Before(valid):
+			return true
+		}
+		timer := time.NewTimer(time.Until(deadline))
+		defer timer.Stop()
+		select {
+		case <-turned:
+		case <-timer.C:
+			return false
+		case <-ctx.Done():
+			return false
+		case <-closing:
+			return false
+		}
+	}
+}

@@ -1,0 +1,442 @@
+// Package heartbeat judges whether a process may lock beside others that have other masters. Every two seconds it tells each of its
+// masters which servers it reaches, and whether it locks, and the reply says what others have told. A Judge is told what the masters
+// answer, and what the time is; it has no clock, asks nobody, and starts nothing. docs/DESIGN.md has the rule.
+package heartbeat
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+const (
+	// Every is a beat: how often a process tells each master of itself. What a clock has shown before it is set back is known up to so
+	// long ago; that is less than a fence is remembered for.
+	Every = 2 * time.Second
+	// Memory is how long a master remembers anything of processes after the last one has gone.
+	Memory = time.Hour
+	// settled is how old a memory is in which each process that locks, and reaches that master, is again; and how long a process may
+	// take to notice that a server has restarted.
+	settled = 2 * Every
+	// Grace is how long who is about to lock waits for masters that don't answer.
+	Grace = Every / 4
+)
+
+// Judge knows what the masters have said to one process, and decides whether that may lock. It isn't safe for concurrent use.
+type Judge struct {
+	id      string
+	own     About
+	masters []master
+	number  int64               // of the last beat
+	entered int64               // beats after this one tell that the process locks, or is about to
+	since   int64               // since when it locks, on the masters' clocks in microseconds: or begins, or waits
+	began   time.Time           // when it was about to lock
+	next    time.Time           // it isn't about to lock again before
+	known   map[string]*Process // others, by their IDs, that have told a master of themselves within their lives
+	refusal error               // why no lock may be taken now, or nil
+	pause   func() time.Duration
+
+	logged   map[string]bool // what was logged already, by what it is about
+	changing bool            // others with other masters lock
+	notes    []Note
+	again    bool // the masters must be told anew
+}
+
+// master is what is known of a master.
+type master struct {
+	run  string    // of the server that was reached last; empty if none was, or it doesn't tell
+	up   bool      // it has answered the last beat, or was reached since
+	gone bool      // nothing listens there
+	told time.Time // when a beat was sent that it has answered, of those since the process is about to lock, or locks; zero for none
+
+	time, born int64     // its clock, and since when it remembers, at the last answer
+	bornRun    string    // the server that said so
+	sent       time.Time // when the beat was sent that it has answered last
+}
+
+// young reports whether the master remembers for so short a time that its silence says nothing.
+func (m *master) young() bool { return m.born > 0 && m.time-m.born < settled.Microseconds() }
+
+// Note is something to be logged.
+type Note struct {
+	Level slog.Level
+	Text  string
+	Args  []any
+}
+
+// New returns the Judge of a process that starts now, and knows its masters by these names.
+func New(id string, own About, masters []string) *Judge {
+	j := &Judge{
+		id: id, own: own, since: waits, masters: make([]master, len(masters)),
+		known: make(map[string]*Process), logged: make(map[string]bool),
+		pause: func() time.Duration { return Every + rand.N(Every) },
+	}
+	for _, name := range masters {
+		j.own.Masters = append(j.own.Masters, Server{Name: name})
+	}
+	return j
+}
+
+// Begins reports whether the process is about to lock: each look at that must come soon after the one before.
+func (j *Judge) Begins() bool { return j.since == begins }
+
+// Refusal returns why no lock may be taken now. It is nil too while the masters have not answered yet.
+func (j *Judge) Refusal() error { return j.refusal }
+
+// Notes returns what is to be logged since the last call.
+func (j *Judge) Notes() []Note {
+	notes := j.notes
+	j.notes = nil
+	return notes
+}
+
+// Again reports whether the masters must be told anew, since the last call.
+func (j *Judge) Again() bool {
+	again := j.again
+	j.again = false
+	return again
+}
+
+// Until returns until when the process may lock: as long as a quorum of the masters remembers that it does, if they aren't told again.
+// It is zero if it may not.
+func (j *Judge) Until() time.Time {
+	if j.since <= begins {
+		return time.Time{}
+	}
+	return j.remembered()
+}
+
+// remembered returns until when a quorum certainly remembers that the process locks, or is about to.
+func (j *Judge) remembered() time.Time {
+	told := make([]time.Time, len(j.masters))
+	for i := range j.masters {
+		told[i] = j.masters[i].told
+	}
+	slices.SortFunc(told, time.Time.Compare)
+	at := told[len(told)-j.own.quorum()]
+	if at.IsZero() {
+		return at
+	}
+	life := j.own.life()
+	return at.Add(life - life/100 - 2*time.Millisecond) // clocks may run apart
+}
+
+// before reports whether it is before t by both clocks: the monotonic one stops while the host is suspended.
+func before(now, t time.Time) bool { return now.Before(t) && now.Round(0).Before(t.Round(0)) }
+
+// Look judges anew, as time has passed.
+func (j *Judge) Look(now time.Time) {
+	for id, p := range j.known {
+		switch same := j.own.same(&p.About); {
+		case now.Sub(p.Told) > p.life():
+			delete(j.known, id)
+		case same:
+			p.unlike = time.Time{}
+		case p.unlike.IsZero():
+			p.unlike = now
+		}
+	}
+	rival, elder := j.rivals()
+	switch {
+	case elder != nil:
+		j.stop(now)
+	case j.since > begins && !before(now, j.remembered()): // who was suspended, or cut off from a quorum, begins again
+		j.turn(waits)
+	case j.since == begins:
+		j.decide(now, rival)
+	}
+	if j.since == waits {
+		if j.refusal = nil; rival != nil {
+			j.refusal = j.conflict(rival)
+		} else if j.up() >= j.own.quorum() && !before(now, j.next) {
+			j.begin(now)
+		}
+	}
+	j.tellOfOthers()
+}
+
+// rivals returns an incompatible process that locks or is about to, and one that has locked for longer than this one, which must stop.
+func (j *Judge) rivals() (rival, elder *Process) {
+	for _, p := range j.known {
+		if p.Since == waits || j.own.compatible(&p.About) {
+			continue
+		}
+		if rival == nil || p.before(rival) {
+			rival = p
+		}
+		if j.since > begins && p.Since > begins && p.differs() && cmp.Or(cmp.Compare(p.Since, j.since), strings.Compare(p.ID, j.id)) < 0 {
+			elder = p
+		}
+	}
+	return rival, elder
+}
+
+// before says which of several rivals is named.
+func (p *Process) before(other *Process) bool {
+	return cmp.Or(cmp.Compare(p.Since, other.Since), strings.Compare(p.ID, other.ID)) < 0
+}
+
+// up returns how many masters were reached at the last beat.
+func (j *Judge) up() (n int) {
+	for i := range j.masters {
+		if j.masters[i].up {
+			n++
+		}
+	}
+	return n
+}
+
+// begin has the process be about to lock.
+func (j *Judge) begin(now time.Time) {
+	j.began = now
+	j.turn(begins)
+}
+
+// stop has it lock no more, or not yet, because of another process. It tries again after a pause, of random length: so two that have
+// begun at once don't hold each other up for ever.
+func (j *Judge) stop(now time.Time) {
+	j.next = now.Add(j.pause())
+	j.turn(waits)
+}
+
+// turn takes another state, which no master knows yet.
+func (j *Judge) turn(since int64) {
+	j.since, j.again, j.entered = since, true, j.number
+	for i := range j.masters {
+		j.masters[i].told, j.masters[i].gone = time.Time{}, false
+	}
+}
+
+// reach notes that a master is reached.
+func (j *Judge) reach(now time.Time, i int) {
+	m, told := &j.masters[i], &j.own.Masters[i]
+	run := cmp.Or(m.run, unknown)
+	if m.up = true; told.Run == run {
+		return
+	}
+	told.Run, j.again = run, true
+	if j.since == begins { // what has been told is less than this
+		j.begin(now)
+	}
+}
+
+// lose notes that a master isn't reached: it can't vote.
+func (j *Judge) lose(i int) {
+	j.masters[i].up, j.own.Masters[i].Run = false, ""
+}
+
+// decide has a process lock that is about to, if nobody is in the way.
+func (j *Judge) decide(now time.Time, rival *Process) {
+	complete, young := true, 0
+	var times []int64
+	for i := range j.masters {
+		m := &j.masters[i]
+		complete = complete && (!m.told.IsZero() || m.gone || now.Sub(j.began) >= Grace)
+		if m.told.IsZero() {
+			continue
+		}
+		if times = append(times, m.time); m.young() {
+			young++
+		}
+	}
+	switch {
+	case rival != nil:
+		j.stop(now)
+	case !before(now, j.began.Add(Every)): // what was heard first is too old
+		j.begin(now)
+	case !complete:
+	case len(times) < j.own.quorum(): // it must not be in the way of others, and tries again when masters have answered
+		for i := range j.masters {
+			if j.masters[i].told.IsZero() {
+				j.lose(i)
+			}
+		}
+		j.turn(waits)
+	case young > 0 && young < len(times):
+		j.refusal = errUnsettled
+	default: // since what most of the masters' clocks have shown
+		slices.Sort(times)
+		j.since, j.refusal, j.again = max(times[len(times)/2], begins+1), nil, true
+	}
+}
+
+// Beat returns what to tell the masters now.
+func (j *Judge) Beat() *protocol.Beat {
+	j.number++
+	var asks []string
+	for id, p := range j.known {
+		if !j.own.alike(&p.About) && len(asks) < protocol.MaxOthers {
+			asks = append(asks, id)
+		}
+	}
+	return &protocol.Beat{Asks: asks, ID: j.id, Number: j.number, Life: j.own.life(), Kind: j.kind(), Since: j.since, About: j.own.text()}
+}
+
+// kind is a word that processes with the same servers and settings have in common: to hear of the eldest is to hear of all.
+func (j *Judge) kind() string {
+	runs := j.own.runs()
+	slices.Sort(runs)
+	return fmt.Sprintf("%d/%d/%d/%s", j.own.MaxTTL, j.own.Covers, len(j.masters), strings.Join(runs, ","))
+}
+
+// Reached notes which server a master's address leads to now, before that votes, and until when it was excluded for a loss of its
+// data: that isn't a loss once more. The server may have had another address before.
+func (j *Judge) Reached(now time.Time, i int, run string, lostUntil time.Time) {
+	m := &j.masters[i]
+	if m.sent.Before(lostUntil) {
+		m.bornRun = ""
+	}
+	for k := range j.masters {
+		if other := &j.masters[k]; k != i && run != "" && other.run == run {
+			j.lose(k)
+			other.run = ""
+		}
+	}
+	m.run = run
+	j.reach(now, i)
+	j.Look(now)
+}
+
+// Answered takes a master's reply to a beat. It reports whether the server has lost its data since the last one.
+func (j *Judge) Answered(now time.Time, i int, b *protocol.Beat, sent time.Time, reply protocol.Reply) (lost bool) {
+	m := &j.masters[i]
+	lost = m.born != 0 && reply.Born != m.born && m.bornRun == m.run && reply.Time-m.time < Memory.Microseconds()/2
+	m.born, m.time, m.bornRun, m.sent = reply.Born, reply.Time, m.run, sent
+	for line := range strings.Lines(reply.Lines) {
+		if p, ok := parse(strings.TrimSuffix(line, "\n"), now, j.known); ok {
+			j.hear(now, p)
+		}
+	}
+	j.heard(now, i, b, sent)
+	return lost
+}
+
+// KnowsNothing treats a master as one that knows of no process: it refuses to tell, or is a Redis Cluster whose node with the
+// processes is down, while locks whose keys are on the other nodes can be taken all the same.
+func (j *Judge) KnowsNothing(now time.Time, i int, b *protocol.Beat, sent time.Time) {
+	j.masters[i].born = 0
+	j.heard(now, i, b, sent)
+}
+
+// heard notes that a master has answered a beat.
+func (j *Judge) heard(now time.Time, i int, b *protocol.Beat, sent time.Time) {
+	j.reach(now, i)
+	if j.since != waits && b.Number > j.entered {
+		j.masters[i].told = sent
+	}
+	if b.Since != j.since || b.Kind != j.kind() {
+		j.again = true
+	}
+	j.Look(now)
+}
+
+// hear notes what another process has told a master. What it told later stands, whichever master answers.
+func (j *Judge) hear(now time.Time, p Process) {
+	former := j.known[p.ID]
+	switch {
+	case p.ID == j.id:
+		return
+	case former == nil:
+		p.met = now
+	case p.Number < former.Number:
+		return
+	case p.Number == former.Number && p.Told.Before(former.Told):
+		p.Told = former.Told
+	}
+	if former != nil {
+		p.met, p.unlike = former.met, former.unlike
+	}
+	j.known[p.ID] = &p
+}
+
+// Failed notes that a master has given no reply to a beat; gone says that nothing listens there.
+func (j *Judge) Failed(now time.Time, i int, b *protocol.Beat, gone bool) {
+	if b.Number <= j.entered {
+		j.again = true
+	} else {
+		j.masters[i].gone = gone
+	}
+	j.lose(i)
+	j.Look(now)
+}
+
+// Missed notes that a master hasn't answered a beat before the next is due.
+func (j *Judge) Missed(now time.Time, i int) {
+	j.lose(i)
+	j.Look(now)
+}
+
+// Refused notes that a master doesn't let this process tell it of itself.
+func (j *Judge) Refused(now time.Time, i int, b *protocol.Beat, sent time.Time, err error) {
+	j.noteOnce("refused", "master refuses to be told of this process, so its masters can't be compared with those of other processes: grant this user what docs/masters.md lists, unless the error names another reason",
+		"master", j.own.Masters[i].Name, "error", err)
+	j.KnowsNothing(now, i, b, sent)
+}
+
+// tellOfOthers logs what others have otherwise.
+func (j *Judge) tellOfOthers() {
+	var other *Process
+	for _, p := range j.known {
+		if incompatible := !j.own.compatible(&p.About); incompatible && (p.differs() || j.since == waits) {
+			j.noteOnce(p.About.String(), "another process has other masters, and both could hold the same lock: the process that was here first goes on, the other waits until it is gone (docs/operations.md)",
+				"its masters", p.About.String(), "our masters", j.own.String(), "process", p.Name)
+		}
+		if p.Since != waits && p.differs() && (other == nil || p.before(other)) {
+			other = p
+		}
+		if p.MaxTTL > j.own.Covers || j.own.MaxTTL > p.Covers && p.Told.Sub(p.met) >= settled { // it is still there
+			j.noteOnce(fmt.Sprint("ttl ", p.MaxTTL, p.Covers), "another process has a longer max ttl than this one's restart guard covers, or the other way round: a restarted master may forget a lock that is still valid (docs/operations.md)",
+				"its max ttl", ms(p.MaxTTL), "its guards cover", ms(p.Covers), "our max ttl", ms(j.own.MaxTTL), "ours cover", ms(j.own.Covers), "process", p.Name)
+		}
+	}
+	switch {
+	case other != nil && !j.changing:
+		j.changing = true
+		j.note(slog.LevelInfo, "another set of masters is in use: the masters are being changed, or the configurations differ", "its masters", other.About.String(), "our masters", j.own.String(), "process", other.Name)
+	case other == nil && j.changing && j.since > begins && j.up() >= j.own.quorum():
+		j.changing = false
+		j.note(slog.LevelInfo, "all processes have the same masters now, and no lock of another set is left: the next step of a change can be taken", "masters", j.own.String())
+	}
+}
+
+func (j *Judge) note(level slog.Level, text string, args ...any) {
+	j.notes = append(j.notes, Note{level, text, args})
+}
+
+const maxLogged = 30
+
+// noteOnce notes an error, but only once for each thing that it is about.
+func (j *Judge) noteOnce(about, text string, args ...any) {
+	switch {
+	case j.logged[about]:
+		return
+	case len(j.logged) > maxLogged:
+		clear(j.logged)
+	}
+	j.logged[about] = true
+	j.note(slog.LevelError, text, args...)
+}
+
+// conflict is the reason why a process must not lock: another one has masters of which a majority need not share any with a majority
+// of ours.
+func (j *Judge) conflict(other *Process) error {
+	return fmt.Errorf("another process with other masters was here first, and both could hold the same lock: the masters of %s are %v; ours are %v; configure the same masters everywhere, or change one at a time (docs/operations.md)", other.Name, &other.About, &j.own)
+}
+
+// PassesIn returns when a refusal passes by itself, or 0.
+func PassesIn(refusal error) time.Duration {
+	if errors.Is(refusal, errUnsettled) {
+		return settled
+	}
+	return 0
+}
+
+// errUnsettled is the reason why a process that has just started must not lock yet.
+var errUnsettled = errors.New("a master has just forgotten which processes lock: those that do have " + settled.String() + " to tell it again")

@@ -1,0 +1,155 @@
+package heartbeat
+
+import (
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+const right, wrong, near, four, next = 0b00111, 0b11001, 0b01011, 0b01111, 0b01110
+
+// worlds are what is explored.
+var worlds = []world{
+	{name: "both start", masters: []uint8{right, wrong}, left: [faults]int{starts: 2}},
+	{name: "both start, on young masters", fresh: true, masters: []uint8{right, wrong}, left: [faults]int{starts: 2}},
+	{name: "both start, and share two", masters: []uint8{right, near}, left: [faults]int{starts: 2}},
+	{name: "both start, one is suspended", masters: []uint8{right, wrong}, left: [faults]int{starts: 2, stops: 1}},
+	{name: "a wrong one starts, a master forgets", masters: []uint8{right, wrong}, old: 1, left: [faults]int{starts: 1, forgets: 1}},
+	{name: "a wrong one starts, one is cut off", masters: []uint8{right, wrong}, old: 1, left: [faults]int{starts: 1, cut: 1}},
+	{name: "a wrong one starts, one is suspended", masters: []uint8{right, wrong}, old: 1, left: [faults]int{starts: 1, stops: 1}},
+	{name: "a wrong one starts, a master is down", masters: []uint8{right, wrong}, old: 1, left: [faults]int{starts: 1, down: 1}},
+	{name: "a wrong one starts, masters are away", masters: []uint8{right, wrong}, old: 1, left: [faults]int{starts: 1, down: 2}},
+	{name: "a wrong one starts, one is cut off twice", masters: []uint8{right, wrong}, old: 1, left: [faults]int{starts: 1, cut: 2}},
+	{name: "both start, one is cut off", masters: []uint8{right, wrong}, left: [faults]int{starts: 2, cut: 1}},
+	{name: "both start, a master is down", masters: []uint8{right, wrong}, left: [faults]int{starts: 2, down: 1}},
+	{name: "a refused one, two masters forget", masters: []uint8{right, wrong}, old: 1, beside: true, left: [faults]int{forgets: 3}},
+	{name: "the right one leaves", masters: []uint8{right, wrong}, old: 1, beside: true, left: [faults]int{starts: 1, dies: 1}},
+	{name: "a wrong one keeps coming", masters: []uint8{right, wrong}, old: 1, only: 2, left: [faults]int{starts: 3, dies: 3}},
+	{name: "one more starts while masters forget", masters: []uint8{right, right}, old: 1, left: [faults]int{starts: 1, forgets: 2}},
+	{name: "servers restart", masters: []uint8{right, right}, old: 2, idle: 3, left: [faults]int{restarts: 3}},
+	{name: "a server restarts", masters: []uint8{right, right}, old: 2, idle: 1, left: [faults]int{restarts: 1}},
+	{name: "a server restarts, one is cut off", masters: []uint8{right, right}, old: 2, idle: 3, left: [faults]int{restarts: 1, cut: 1}},
+	{name: "a server restarts, and processes", masters: []uint8{right, right, right}, old: 2, left: [faults]int{restarts: 1, dies: 1, starts: 1}},
+	{name: "a server restarts, a wrong one starts", masters: []uint8{right, wrong}, old: 1, left: [faults]int{restarts: 1, starts: 1}},
+	{name: "neighbors", masters: []uint8{right, four}, old: 1, left: [faults]int{starts: 1, forgets: 1}},
+	{name: "two steps of a change", masters: []uint8{right, four, next}, old: 1, left: [faults]int{starts: 2}},
+}
+
+// TestExploration: whatever happens in these worlds, no two incompatible processes lock that could know of one another, the elder goes
+// on, and nobody is refused for longer than R after the others have gone. STATES is how many states of each world are explored at most.
+func TestExploration(t *testing.T) {
+	t.Parallel()
+	most, ways := 3000, 20
+	if redistest.Few() {
+		most, ways = 300, 2
+	}
+	if n, err := strconv.Atoi(os.Getenv("STATES")); err == nil {
+		most, ways = n, n/100
+	}
+	for _, w := range worlds {
+		t.Run(w.name, func(t *testing.T) {
+			began := time.Now()
+			states, all, broken := w.explore(most)
+			if broken == nil && !all {
+				broken = w.walk(ways, 20, 1)
+			}
+			t.Logf("%d states in %v, all of them: %t", states, time.Since(began).Round(time.Millisecond), all)
+			if broken != nil {
+				t.Errorf("%s:\n%s", broken.broken(), broken.trace())
+			}
+		})
+	}
+}
+
+func worldOf(name string) world {
+	for _, w := range worlds {
+		if w.name == name {
+			return w
+		}
+	}
+	panic(name)
+}
+
+// mutants are the rule without one clause each.
+var mutants = []struct {
+	name, world string
+	mutant
+}{
+	{"nobody tells that it is about to lock", "both start", mutant{send: func(b *protocol.Beat) {
+		if b.Since == begins {
+			b.Since = waits
+		}
+	}, look: func(j *Judge, now time.Time) {
+		for i := range j.masters {
+			if j.since == begins && j.masters[i].up {
+				j.masters[i].told = now
+			}
+		}
+		j.Look(now)
+	}}},
+	{"who is about to lock doesn't wait for all masters", "a wrong one starts, a master forgets", mutant{look: func(j *Judge, now time.Time) {
+		for i := range j.masters {
+			j.masters[i].gone = true
+		}
+	}}},
+	{"a young memory is trusted", "a wrong one starts, a master forgets", mutant{answer: func(_ *Judge, _ int, reply *protocol.Reply) {
+		reply.Born -= settled.Microseconds()
+	}}},
+	{"what was told isn't remembered", "a refused one, two masters forget", mutant{look: func(j *Judge, _ time.Time) {
+		clear(j.known)
+	}}},
+	{"a beat is no lease", "both start, one is suspended", mutant{look: func(j *Judge, now time.Time) {
+		for i := range j.masters {
+			if m := &j.masters[i]; !m.told.IsZero() {
+				m.told = now.Add(100 * Every)
+			}
+		}
+	}}},
+	{"the elder isn't known", "a wrong one keeps coming", mutant{look: func(j *Judge, now time.Time) {
+		for _, p := range j.known {
+			if p.Since > begins && j.since > begins {
+				p.Since = begins + 1
+			}
+		}
+		j.Look(now)
+	}, answer: func(_ *Judge, _ int, reply *protocol.Reply) { reply.Lines = "" }}},
+	{"a restart counts as other masters", "a server restarts", mutant{look: func(j *Judge, now time.Time) {
+		for _, p := range j.known {
+			p.unlike = now.Add(-time.Hour)
+		}
+		j.Look(now)
+	}}},
+	{"what can't be reached is told", "a server restarts, one is cut off", mutant{look: func(j *Judge, _ time.Time) {
+		for i := range j.masters {
+			if m := &j.masters[i]; !m.up && m.run != "" {
+				j.own.Masters[i].Run = m.run
+			}
+		}
+	}}},
+}
+
+// TestMutants: the exploration finds each of them.
+func TestMutants(t *testing.T) {
+	t.Parallel()
+	if redistest.Few() {
+		t.Skip("make models runs it")
+	}
+	for _, m := range mutants {
+		t.Run(m.name, func(t *testing.T) {
+			w := worldOf(m.world)
+			w.mutant = m.mutant
+			_, _, broken := w.explore(20000)
+			if broken == nil {
+				broken = w.walk(300, 20, 1)
+			}
+			if broken == nil {
+				t.Fatal("survives")
+			}
+			t.Logf("%s after %d steps", broken.broken(), len(broken.trace()))
+		})
+	}
+}

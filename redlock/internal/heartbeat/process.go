@@ -1,0 +1,184 @@
+package heartbeat
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// About is what a process tells of itself with each beat. The rule needs the runs of its servers and the max TTL; all else is for people.
+type About struct {
+	Name    string   `json:"name"`
+	Version string   `json:"version"`
+	Started int64    `json:"started_ms"` // by its own clock
+	MaxTTL  int64    `json:"max_ttl_ms"`
+	Covers  int64    `json:"covers_ms"` // the longest max TTL of any process that its restart guard covers
+	Masters []Server `json:"masters"`
+}
+
+// Server is a master of a process.
+type Server struct {
+	Name string `json:"name"`          // by which this process knows it
+	Run  string `json:"run,omitempty"` // the run ID of the server there, or unknown; empty if it wasn't reached at the last beat, and so can't vote
+}
+
+// unknown stands for a server that was reached and doesn't tell its run ID, and for a Redis Cluster: it may be any.
+const unknown = "?"
+
+// runs returns the servers that can vote for the process.
+func (a *About) runs() (runs []string) {
+	for _, m := range a.Masters {
+		if m.Run != "" {
+			runs = append(runs, m.Run)
+		}
+	}
+	return runs
+}
+
+// union returns how many servers there are in both sets together, at least.
+func union(a, b []string) int {
+	common, wild := 0, 0 // wild: those that may be any of the other's
+	for _, run := range slices.Concat(a, b) {
+		if run == unknown {
+			wild++
+		}
+	}
+	for _, run := range a {
+		if run != unknown && slices.Contains(b, run) {
+			common++
+		}
+	}
+	common += min(wild, len(a)-common, len(b)-common)
+	return len(a) + len(b) - common
+}
+
+func (a *About) quorum() int { return len(a.Masters)/2 + 1 }
+
+// compatible reports whether each quorum of one process shares a server with each quorum of the other.
+func (a *About) compatible(b *About) bool { return a.quorum()+b.quorum() > union(a.runs(), b.runs()) }
+
+// same reports whether two processes may have the same masters, of which neither need reach all.
+func (a *About) same(b *About) bool {
+	return len(a.Masters) == len(b.Masters) && union(a.runs(), b.runs()) <= len(a.Masters)
+}
+
+// alike reports whether two processes may have the same masters and settings, so that neither has to hear of the other.
+func (a *About) alike(b *About) bool {
+	return a.same(b) && a.MaxTTL == b.MaxTTL && a.Covers == b.Covers
+}
+
+// life is for how long a master remembers what a process has told it: until then a lock of the process may be left, or its fence be
+// ahead of another master's clock.
+func (a *About) life() time.Duration { return ms(a.MaxTTL) + protocol.FenceTTL }
+
+func (a *About) text() string {
+	text, _ := json.Marshal(a) // strings and numbers always encode
+	return string(text)
+}
+
+// String names the masters, for the log.
+func (a *About) String() string {
+	names := make([]string, len(a.Masters))
+	for i, m := range a.Masters {
+		names[i] = m.Name
+		if m.Run != "" && m.Run != unknown {
+			names[i] += " (run id " + m.Run[:min(8, len(m.Run))] + ")"
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// Process is another process, as the masters know it.
+type Process struct {
+	About
+	ID     string
+	Number int64     // of the beat
+	Since  int64     // since when it locks, on the masters' clocks in microseconds: or begins, or waits
+	Told   time.Time // when it told a master so, or a moment later
+
+	text   string    // of About
+	met    time.Time // when this process heard of it
+	unlike time.Time // since when it has had other servers; zero if it hasn't
+}
+
+// differs reports whether a process still told after two beats that it has other servers. Before that it may not have noticed that one
+// has restarted.
+func (p *Process) differs() bool { return !p.unlike.IsZero() && p.Told.Sub(p.unlike) >= settled }
+
+// What a process tells that doesn't lock.
+const (
+	waits  = -1
+	begins = 0 // it is about to lock
+)
+
+// Parse reads a line of a master's reply to OpBeat or OpNames that has come now. ok is false for what another version has written.
+func Parse(line string, now time.Time) (p Process, ok bool) {
+	return parse(line, now, nil)
+}
+
+// parse is Parse for who knows the process already, or some of the others.
+func parse(line string, now time.Time, known map[string]*Process) (p Process, ok bool) {
+	words := strings.SplitN(line, " ", 5)
+	if len(words) < 5 {
+		return p, false
+	}
+	if former := known[words[0]]; former != nil && former.text == words[4] {
+		p.About = former.About
+	} else if json.Unmarshal([]byte(words[4]), &p.About) != nil {
+		return p, false
+	}
+	p.text = words[4]
+	if most := protocol.MaxTime.Milliseconds() / 2; min(p.MaxTTL, p.Covers) < 0 || max(p.MaxTTL, p.Covers) > most {
+		return p, false
+	}
+	ago, valid := protocol.ParseNumber(words[1], protocol.MaxTime.Milliseconds())
+	number, counts := protocol.ParseNumber(words[2], protocol.MaxTime.Microseconds())
+	since, locks := protocol.ParseNumber(words[3], protocol.MaxTime.Microseconds())
+	if words[3] == strconv.Itoa(waits) {
+		since, locks = waits, true
+	}
+	p.ID, p.Told, p.Number, p.Since = words[0], now.Add(-ms(ago)), number, since
+	return p, valid && counts && locks
+}
+
+// Difference is what another process that is there now has otherwise than this one.
+type Difference struct {
+	Process string
+	Masters string        // its masters; empty if they are the same
+	MaxTTL  time.Duration // its max TTL; 0 if that is the same
+	Refused bool          // it may not lock, because others were there first
+}
+
+// Difference returns what a process has otherwise; the zero value if there is nothing.
+func (j *Judge) Difference(p *Process) (d Difference) {
+	if p.differs() || p.Since == waits && !j.own.compatible(&p.About) {
+		d.Masters = p.About.String()
+	}
+	if p.MaxTTL != j.own.MaxTTL {
+		d.MaxTTL = ms(p.MaxTTL)
+	}
+	if d != (Difference{}) {
+		d.Process, d.Refused = p.Name, p.Since == waits && !j.own.compatible(&p.About)
+	}
+	return d
+}
+
+// Differences returns what other processes have otherwise, as far as the masters have told. Of those that have the same, one is named.
+func (j *Judge) Differences(now time.Time) (all []Difference) {
+	for _, p := range j.known {
+		if d := j.Difference(p); d != (Difference{}) && now.Sub(p.Told) <= settled {
+			all = append(all, d)
+		}
+	}
+	slices.SortFunc(all, func(a, b Difference) int {
+		return cmp.Or(strings.Compare(a.Process, b.Process), strings.Compare(a.Masters, b.Masters), cmp.Compare(a.MaxTTL, b.MaxTTL))
+	})
+	return slices.Compact(all)
+}

@@ -1,0 +1,81 @@
+package memory
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// Processes is what the master is told with beats.
+type Processes struct {
+	Told map[string]Told // by the processes' IDs
+	Born int64           // since when anything is remembered, in microseconds; 0 before the first
+	Mark int64           // the latest time that the clock has shown, in microseconds
+}
+
+// Told is what a process has told, and when, in milliseconds.
+type Told struct {
+	At int64
+	protocol.Beat
+}
+
+func (t *Told) ends() int64 { return t.At + t.Life.Milliseconds() }
+
+// Clone returns a copy, for tests.
+func (p *Processes) Clone() Processes {
+	return Processes{maps.Clone(p.Told), p.Born, p.Mark}
+}
+
+// Beat is OpBeat.
+func (p *Processes) Beat(b *protocol.Beat, us int64) protocol.Reply {
+	now := us / 1000
+	if p.Born == 0 {
+		p.Born, p.Told = us, make(map[string]Told)
+	}
+	p.Mark = max(p.Mark, b.Shown)
+	if last, known := p.Told[b.ID]; !known || last.Number < b.Number {
+		p.Told[b.ID] = Told{now, *b}
+	}
+	maps.DeleteFunc(p.Told, func(_ string, t Told) bool { return t.ends() <= now })
+	all := slices.SortedFunc(maps.Values(p.Told), func(a, b Told) int {
+		return cmp.Or(cmp.Compare(min(1, b.Since), min(1, a.Since)), strings.Compare(a.Kind, b.Kind), cmp.Compare(a.Since, b.Since), strings.Compare(a.ID, b.ID))
+	})
+	var lines []string
+	var last Told // of those that are named
+	for _, t := range all {
+		if named := t.Kind == last.Kind && min(1, t.Since) == min(1, last.Since); !named && t.ID != b.ID && len(lines) < protocol.MaxOthers {
+			lines, last = append(lines, t.line(now)), t
+		}
+	}
+	for _, id := range b.Asks {
+		if t, known := p.Told[id]; known {
+			lines = append(lines, t.line(now))
+		}
+	}
+	return protocol.Reply{Time: us, Mark: p.Mark, Born: p.Born, Lines: strings.Join(lines, "\n")}
+}
+
+func (t *Told) line(now int64) string {
+	return fmt.Sprintf("%s %d %d %d %s", t.ID, max(0, now-t.At), t.Number, t.Since, t.About)
+}
+
+// names is the command that finds processes.
+func (p *Processes) names(cmd *protocol.Command, us int64) protocol.Reply {
+	var lines, turns []string
+	for id, t := range p.Told {
+		if t.ends() <= us/1000 || cmd.Token != "" && !slices.Contains(strings.Fields(cmd.Token), id) {
+			continue
+		}
+		lines = append(lines, t.line(us/1000))
+		for line := range strings.Lines(t.Turns) {
+			if hash, turn, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " "); hash == cmd.Process && hash != "" {
+				turns = append(turns, id+" "+turn)
+			}
+		}
+	}
+	return protocol.Reply{Lines: strings.Join(lines, "\n"), Others: strings.Join(turns, "\n")}
+}

@@ -1,0 +1,88 @@
+-- KEYS told turns ends kinds | ARGV id number life_ms kind since about turns shown_us ttl_ms asks
+-- -> {time_us, mark_us, born_us, a line for one other process of each kind, and for each that is asked for: its id, how many ms ago it
+-- told of itself, the number of that beat, since when it locks, what it says about itself}
+-- Of each kind it names the one that has locked for longest, one that is about to lock, and one that does neither: kinds has all in this
+-- order. A process is forgotten when its life has passed since it told of itself last: ends says when. The server remembers since it was
+-- born: after a loss of its data, of which it knows nothing, it is born again. The mark is the latest time that the clock of this server
+-- has shown while it was right. Turns are a line for each key that the process has held, or waited for, for long, the key's hash first.
+local time = call('TIME')
+local us = time[1] * 1000000 + time[2]
+local now = math.floor(us / 1000)
+local id, kind = ARGV[1], ARGV[4]
+
+local function read(id)
+  return string.match(call('HGET', KEYS[1], id) or '', '^(%d+) (%d+) (%S+) (%S+) (.*)$')
+end
+
+local function place(since, kind, id)
+  since = tonumber(since)
+  return string.format('%d %s %016.0f %s', since > 0 and 0 or since == 0 and 1 or 2, kind, math.max(0, since), id)
+end
+
+local born = call('HGET', KEYS[1], 'born')
+if not born then
+  born = string.format('%.0f', us)
+  call('HSET', KEYS[1], 'born', born)
+end
+local mark = call('HGET', KEYS[1], 'mark') or '0'
+if tonumber(ARGV[8]) > tonumber(mark) then
+  mark = ARGV[8]
+  call('HSET', KEYS[1], 'mark', mark)
+end
+
+local _, number, since, its = read(id)
+if not number or tonumber(number) < tonumber(ARGV[2]) then -- else it comes late
+  if number then
+    call('ZREM', KEYS[4], place(since, its, id))
+  end
+  call('HSET', KEYS[1], id, string.format('%.0f %s %s %s %s', now, ARGV[2], ARGV[5], kind, ARGV[6]))
+  call('ZADD', KEYS[3], string.format('%.0f', now + ARGV[3]), id)
+  call('ZADD', KEYS[4], 0, place(ARGV[5], kind, id))
+  if ARGV[7] ~= '' then
+    call('HSET', KEYS[2], id, ARGV[7])
+  else
+    call('HDEL', KEYS[2], id)
+  end
+end
+
+for _, gone in ipairs(call('ZRANGE', KEYS[3], '-inf', now, 'BYSCORE', 'LIMIT', 0, 10)) do
+  local _, _, since, its = read(gone)
+  if its then
+    call('ZREM', KEYS[4], place(since, its, gone))
+  end
+  call('ZREM', KEYS[3], gone)
+  call('HDEL', KEYS[1], gone)
+  call('HDEL', KEYS[2], gone)
+end
+for _, key in ipairs(KEYS) do
+  if call('PTTL', key) < ARGV[9] / 2 then
+    call('PEXPIRE', key, ARGV[9])
+  end
+end
+
+local named, from = {}, '-'
+while #named < MAX_OTHERS do
+  local first, second = unpack(call('ZRANGE', KEYS[4], from, '+', 'BYLEX', 'LIMIT', 0, 2))
+  if not first then
+    break
+  end
+  local its = string.match(first, '^%d %S+ ')
+  if string.match(first, '%S+$') == id then
+    first = second or ''
+  end
+  if string.sub(first, 1, #its) == its then
+    named[#named + 1] = string.match(first, '%S+$')
+  end
+  from = '(' .. its .. '~' -- the next kind
+end
+for other in string.gmatch(ARGV[10], '%S+') do
+  named[#named + 1] = other
+end
+local lines = {}
+for _, other in ipairs(named) do
+  local told, number, since, _, about = read(other)
+  if told then
+    lines[#lines + 1] = string.format('%s %.0f %s %s %s', other, math.max(0, now - told), number, since, about)
+  end
+end
+return {us, tonumber(mark), tonumber(born), table.concat(lines, '\n')}

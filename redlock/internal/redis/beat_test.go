@@ -1,0 +1,124 @@
+package redis
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// TestBeatScriptDoesWhatTheModelDoes compares them over random beats.
+func TestBeatScriptDoesWhatTheModelDoes(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t, 1)[0]
+	m := dial(t, s.URL())
+	var now time.Time // the model's clock
+	model := memory.New("model", func() time.Time { return now })
+	lines := func(text string) []string {
+		return slices.Sorted(strings.FieldsFuncSeq(text, func(r rune) bool { return r == '\n' }))
+	}
+	names := func(d interface{ Do([]*protocol.Command) }, ids string) []string {
+		cmd := &protocol.Command{Op: protocol.OpNames, Key: "redlock:processes:{processes}", Token: ids, Process: "k1"}
+		d.Do([]*protocol.Command{cmd})
+		if cmd.Reply.Err != nil {
+			t.Fatal(cmd.Reply.Err)
+		}
+		told := append(lines(cmd.Reply.Lines), lines(cmd.Reply.Others)...)
+		for i, line := range told {
+			if words := strings.SplitN(line, " ", 3); len(words) == 3 && !strings.HasPrefix(words[1], "{") { // without how long ago that was
+				told[i] = words[0] + " " + words[2]
+			}
+		}
+		return told
+	}
+	turns := []string{"", "k1 {}\n", "k2 {}\nk1 a%b\n", "k1k {}\n k1 {}\n"}
+	asks := [][]string{nil, {"A"}, {"B", "G", "X"}}
+	var kinds, lapsed, named, before int
+	numbers := make(map[string]int64)
+	for i := range 2000 {
+		if rand.IntN(40) == 0 {
+			time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond) // some lapse, or all
+		}
+		id := string(rune('A' + rand.IntN(8)))
+		numbers[id] = max(1, numbers[id]+rand.Int64N(4)-1) // some come late
+		kind := 0
+		if rand.IntN(10) < 3 || i%200 > 100 {
+			kind = rand.IntN(4)
+		}
+		cmd := &protocol.Command{Op: protocol.OpBeat, Key: "redlock:processes:{processes}", TTL: time.Minute, Beat: &protocol.Beat{
+			ID: id, Number: numbers[id], Life: time.Duration(30-8*kind) * time.Millisecond, Kind: fmt.Sprint("3/", kind), Since: rand.Int64N(3) - 1, About: fmt.Sprint(`{"a b":`, rand.IntN(3), "}"),
+			Turns: turns[rand.IntN(len(turns))], Asks: asks[rand.IntN(len(asks))], Shown: rand.Int64N(2) * (time.Now().UnixMicro() + rand.Int64N(2000) - 1000),
+		}}
+		m.Do([]*protocol.Command{cmd})
+		if cmd.Reply.Err != nil {
+			t.Fatal(cmd.Reply.Err)
+		}
+		now = time.UnixMicro(cmd.Reply.Time)
+		want := *cmd
+		model.Do([]*protocol.Command{&want})
+		if got, want := cmd.Reply, want.Reply; got.Mark != want.Mark || got.Born == 0 || got.Born != want.Born || !slices.Equal(lines(got.Lines), lines(want.Lines)) {
+			t.Fatalf("beat %d, %+v:\nserver %+v\nmodel  %+v", i, cmd.Beat, got, want)
+		}
+		if strings.Contains(want.Reply.Lines, "\n") {
+			kinds++
+		}
+		if n := len(model.Processes.Told); n < before {
+			lapsed++
+		} else {
+			before = n
+		}
+		before = len(model.Processes.Told)
+		ids := []string{"A C D", ""}[rand.IntN(2)]
+		atFirst, answered := names(model, ids), names(m, ids)
+		now = time.Now()                                                                          // of the same machine
+		if atLast := names(model, ids); !within(answered, atFirst) || !within(atLast, answered) { // meanwhile some may be forgotten
+			t.Fatalf("after beat %d the server named %q, the model %q and then %q", i, answered, atFirst, atLast)
+		}
+		if len(answered) > 3 {
+			named++
+		}
+	}
+	t.Logf("%d of 2000 beats heard of several; %d times some had lapsed, %d times many were named", kinds, lapsed, named)
+	if min(kinds, lapsed, named) < 20 {
+		t.Error("too little happened")
+	}
+	redistest.RequireNoKeys(t, []*redistest.Server{s})
+}
+
+// TestEldestOfEachKind: however many processes of one kind there are, a master tells of the other kinds, too.
+func TestEldestOfEachKind(t *testing.T) {
+	t.Parallel()
+	m := dial(t, redistest.Start(t, 1)[0].URL())
+	beat := func(id, kind string, since int64) (heard []string) {
+		cmd := &protocol.Command{Op: protocol.OpBeat, Key: "redlock:processes:{processes}", TTL: time.Minute,
+			Beat: &protocol.Beat{ID: id, Number: 1, Life: time.Minute, Kind: kind, Since: since, About: "{}"}}
+		if m.Do([]*protocol.Command{cmd}); cmd.Reply.Err != nil {
+			t.Fatal(cmd.Reply.Err)
+		}
+		for line := range strings.Lines(cmd.Reply.Lines) {
+			other, _, _ := strings.Cut(line, " ")
+			heard = append(heard, other)
+		}
+		return heard
+	}
+	last := 2 * protocol.MaxOthers
+	for i := range last + 1 {
+		beat(fmt.Sprint("a", i), "many", 1000-int64(i))
+	}
+	beat("b", "more", 20)
+	beat("c", "more", 10)
+	if heard := beat("d", "none", -1); !slices.Equal(heard, []string{fmt.Sprint("a", last), "c"}) {
+		t.Errorf("a master tells of %q, want the eldest of each kind", heard)
+	}
+}
+
+// within reports whether all of these names are among those.
+func within(these, those []string) bool {
+	return !slices.ContainsFunc(these, func(name string) bool { return !slices.Contains(those, name) })
+}
