@@ -207,6 +207,12 @@ func (a *Agent) noteIdle() {
 // error, some still do. Their keys are free when the TTL is over; until then they may rely on their locks.
 func (a *Agent) shutdown(ctx context.Context) error {
 	a.Retire()
+	a.mu.Lock()
+	clients := a.clients
+	a.mu.Unlock()
+	if end, bounded := ctx.Deadline(); bounded {
+		a.logger.Info("agent stops: it takes no new clients, and waits for those that hold locks", "clients", clients, "at most until", end.Format(time.TimeOnly))
+	}
 	select {
 	case <-a.idle:
 		return nil
@@ -217,5 +223,5 @@ func (a *Agent) shutdown(ctx context.Context) error {
 	if a.clients == 0 {
 		return nil
 	}
-	return fmt.Errorf("agent: %d clients still hold locks, which are free when their ttl is over: %w", a.clients, ctx.Err())
+	return fmt.Errorf("agent: %d of its clients still held locks at the end of the grace: their keys are free when the ttl is over", a.clients)
 }

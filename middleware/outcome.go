@@ -27,7 +27,7 @@ func Outcomes() []Outcome {
 // titles are what the responses to refused requests say.
 var titles = map[Outcome]string{
 	OutcomeHeld:       "Another request with the same key is in progress",
-	OutcomeNoQuorum:   "The lock service can't be reached",
+	OutcomeNoQuorum:   "No lock can be granted now",
 	OutcomeMissingKey: "The request lacks a value that its lock key is made of",
 	OutcomeBadKey:     "No certain lock key can be made of the request",
 	OutcomeDuplicate:  "The same delivery is in progress",

@@ -737,7 +737,7 @@ func (s *source) fold(values []string) (folded []string, err error) {
 	folded = values[:0]
 	for _, value := range values {
 		if s.is != nil && value != "" && !s.is(value) {
-			return nil, fold.Error(fmt.Sprintf("not of the kind %q in its one spelling", s.kind))
+			return nil, fold.Error(fold.Want[s.kind])
 		}
 		if !s.exact {
 			value, err = fold.Value(value)

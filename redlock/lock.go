@@ -222,7 +222,7 @@ func (k *Lock) run(ctx context.Context, f func(context.Context, *Lock) error) (e
 		if cause := k.endedBy(); cause != context.Canceled { // f may have called UnlockWith, which says more
 			ended = cause
 		}
-		if !errors.Is(ended, ErrNoQuorum) {
+		if ended != nil && !errors.Is(ended, ErrNoQuorum) && !errors.Is(err, ended) {
 			err = errors.Join(err, ended)
 		}
 	}()

@@ -477,8 +477,8 @@ func (l *Locker) standInLine(ctx context.Context, callers []*caller, blocked *ca
 }
 
 // longWait is how long a call stands in line behind one lock of its own process before that is told: it may be waiting for itself, in a
-// way that its context doesn't show.
-const longWait = time.Second
+// way that its context doesn't show. Most that wait for another call are done before.
+const longWait = 10 * time.Second
 
 // tellLongWait tells the Observer, and now and then the log, that a call waits for a lock of this process, if that was held before it came.
 func (l *Locker) tellLongWait(c *caller) {
@@ -490,7 +490,7 @@ func (l *Locker) tellLongWait(c *caller) {
 		l.told.attempted(Attempt{Via: ViaFree, Took: time.Since(c.began), For: fmt.Sprintf("a lock which this very process holds, with fence %d", holder.Fence())})
 	}
 	if due {
-		l.logger.Info("a call has waited for a second for a lock which this very process has held since before: does it wait for itself?",
+		l.logger.Info("a call has waited for 10 seconds for a lock that this process has held since before. If the holder waits for this call, neither ends",
 			"label", c.label, "holder_label", holder.caller.label, "fence", holder.Fence())
 	}
 }

@@ -116,7 +116,7 @@ func TestAgentLeavesLocks(t *testing.T) {
 			a.signal(syscall.SIGTERM)
 		}
 		a.requireExit(c.code)
-		if c.code == 1 && !strings.Contains(log.String(), "clients still hold locks") {
+		if c.code == 1 && !strings.Contains(log.String(), "still held locks") {
 			t.Errorf("the agent said %s", &log)
 		}
 		if len(servers[0].Keys()) == 0 {

@@ -220,7 +220,7 @@ func (w *awaiting) tellMasters(status redlock.Status, until, since time.Time) {
 	if !w.run.waits && (end.IsZero() || since.Add(mastersPatience).Before(end)) {
 		end = since.Add(mastersPatience)
 	}
-	tell("waiting for masters until %s, with exit code %d then: %s", end.Format(time.TimeOnly), codeNoQuorum, absent(status))
+	tell("waiting for masters, and giving up at %s with exit code %d: %s", end.Format(time.TimeOnly), codeNoQuorum, absent(status))
 }
 
 // tellHolder says who has the lock.

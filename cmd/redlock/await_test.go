@@ -45,7 +45,7 @@ func TestNoMajority(t *testing.T) {
 			cmd := run(append(args, "k", "--", "true")...)
 			text := logged(t, cmd)
 			start(t, cmd)
-			line := regexp.MustCompile(`(?m)^redlock: waiting for masters until \d\d:\d\d:\d\d, with exit code 69 then: 1 of 3 have a vote, and 2 are needed: .*` + servers[0].Addr() + `: .*` + servers[1].Addr() + `: .*$`)
+			line := regexp.MustCompile(`(?m)^redlock: waiting for masters, and giving up at \d\d:\d\d:\d\d with exit code 69: 1 of 3 have a vote, and 2 are needed: .*` + servers[0].Addr() + `: .*` + servers[1].Addr() + `: .*$`)
 			eventually(t, fmt.Sprint(args, ": it says what it waits for"), func() bool { return line.MatchString(text()) })
 			servers[1].Restart()
 			if err := cmd.Wait(); err != nil {

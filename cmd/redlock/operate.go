@@ -49,7 +49,7 @@ func (m *ownMasters) Open(flags *pflag.FlagSet) (cli.Endpoint, error) {
 	if err := connect.Environment(flags); err != nil {
 		return nil, err
 	}
-	locker, err := m.Settings.Open()
+	locker, err := m.Settings.Open(redlock.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return nil, err
 	}

@@ -92,7 +92,7 @@ with --concurrency REDLOCK_SLOT, from 0 on. The exit code is that of the command
 	}
 	flags := cmd.Flags()
 	flags.SetInterspersed(false)
-	flags.DurationVarP(&c.wait, "wait", "w", 0, "How long to wait for the lock (default: until it is had, and for masters 1m)")
+	flags.DurationVarP(&c.wait, "wait", "w", 0, "How long to wait for the lock (default: forever, but 1m for masters)")
 	flags.BoolVarP(&c.try, "try", "n", false, "Don't wait for other holders: as --wait 0s")
 	flags.DurationVar(&c.ttl, "ttl", 0, "How long the lock stays taken if this machine dies (default: 10s, or max-ttl)")
 	flags.DurationVar(&c.maxHold, "max-hold", 0, "How long the command may run before it gets TERM, and KILL after --kill-after (default: until it ends)")

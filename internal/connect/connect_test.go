@@ -70,7 +70,7 @@ func TestWrongSettings(t *testing.T) {
 	const secret = "s3cret"
 	for want, args := range map[string][]string{
 		"no masters":                         nil,
-		"--masters: number 2 is memory://":   {"--masters", "redis://:" + secret + "@a memory://"},
+		"masters: number 2 is memory://":     {"--masters", "redis://:" + secret + "@a memory://"},
 		"--masters-file":                     {"--masters-file", "/does/not/exist"},
 		"--password-file":                    {"--masters", "redis://a", "--password-file", file(t, "")},
 		"want one line":                      {"--masters", "redis://a", "--password-file", file(t, secret+"\nb")},
@@ -81,7 +81,7 @@ func TestWrongSettings(t *testing.T) {
 		"--restart-guard \"soon\"":           {"--masters", "redis://a", "--restart-guard", "soon"},
 		"restart guard 1s: must be at least": {"--masters", "redis://a", "--restart-guard", "1s"},
 		"--max-skew \"-1s\"":                 {"--masters", "redis://a", "--max-skew", "-1s"},
-		"--masters: ":                        {"--masters", "http://:" + secret + "@a"},
+		"masters: ":                          {"--masters", "http://:" + secret + "@a"},
 	} {
 		locker, err := parse(t, nil, args...).Open()
 		if err == nil {

@@ -25,7 +25,7 @@ func (s *Settings) AddFlags(flags *pflag.FlagSet) {
 	flags.Var((*list)(&s.Masters), "masters", "URLs of the masters: redis://[user:password@]host[:port], rediss:// for TLS, unix:///path")
 	flags.StringVar(&s.MastersFile, "masters-file", "", "File with URLs of masters")
 	flags.StringVar(&s.Username, "username", "", "User at the masters whose URLs have none")
-	flags.StringVar(&s.PasswordFile, "password-file", "", "File with the password of that user")
+	flags.StringVar(&s.PasswordFile, "password-file", "", "File with the password of the user at the masters")
 	flags.StringVar(&s.CA, "tls-ca", "", "File with the certificates of the authorities to trust (default: those of the system)")
 	flags.StringVar(&s.Certificate, "tls-cert", "", "File with the certificate that is shown to the masters")
 	flags.StringVar(&s.Key, "tls-key", "", "File with the key of that certificate")

@@ -60,7 +60,7 @@ func (s *Settings) Resolve() ([]redlock.Master, Options, error) {
 	}
 	masters, err := Dial(urls, secure)
 	if err != nil {
-		return nil, o, fmt.Errorf("--masters: %w", err)
+		return nil, o, fmt.Errorf("masters: %w", err)
 	}
 	return masters, o, nil
 }
@@ -80,7 +80,7 @@ func (s *Settings) resolve() (urls []string, secure *tls.Config, err error) {
 		}
 	}
 	if len(given) == 0 {
-		return nil, nil, errors.New("no masters: want --masters, REDLOCK_MASTERS or --masters-file with the URLs of three or five independent Redis servers")
+		return nil, nil, errors.New("no masters: want --masters, REDLOCK_MASTERS or --masters-file with the URL of a Redis server, or of three or five independent ones")
 	}
 	password, err := s.password()
 	if err != nil {
@@ -88,7 +88,7 @@ func (s *Settings) resolve() (urls []string, secure *tls.Config, err error) {
 	}
 	for i, text := range given {
 		if strings.HasPrefix(text, "memory://") && !s.AllowMemory {
-			return nil, nil, fmt.Errorf("--masters: number %d is memory://, whose locks no other process sees: want the URL of a Redis server", i+1)
+			return nil, nil, fmt.Errorf("masters: number %d is memory://, whose locks no other process sees: want the URL of a Redis server", i+1)
 		}
 		urls = append(urls, WithUser(text, s.Username, password))
 	}

@@ -86,7 +86,7 @@ func Run(configuration []byte, asked Request, secrets Secrets, out io.Writer) er
 	}
 	for _, other := range endings {
 		variant := other.URL.Path
-		if reached, _ := explain(servers, other); reached.rules < e.rules {
+		if reached, status := explain(servers, other); reached.rules < e.rules && !refused(reached, status) {
 			fmt.Fprintf(out, "warning   %s reaches %d of these rules, and some upstreams serve it as %s: match more broadly (docs/keys.md)\n", variant, reached.rules, path)
 		}
 	}
@@ -97,6 +97,11 @@ func Run(configuration []byte, asked Request, secrets Secrets, out io.Writer) er
 		_, err = fmt.Fprintf(out, "warning   some upstreams serve these as %s, and no rule sees them: add the directive redlock_guard (docs/keys.md)\n          %s\n", path, strings.Join(names, "\n          "))
 	}
 	return err
+}
+
+// refused reports whether a request was refused before any rule, as redlock_guard does, and so reaches no upstream.
+func refused(e *Explanation, status int) bool {
+	return e.rules == 0 && e.answered && status >= http.StatusBadRequest
 }
 
 // explain sends a request through the servers, and returns what the rules on its way report, and the status of the response.

@@ -198,7 +198,7 @@ func TestTrial(t *testing.T) {
 	}
 	subtest("Caddy", func(t *testing.T) {
 		start := time.Now()
-		curls := tried[strings.Index(tried, "curl "):]
+		curls := block(t, readme, "sh", "/orders/42/pay")
 		caddy := r.start(t, "/clone", line(t, tried, "go run "))
 		defer caddy.end()
 		caddy.await(t, "serving initial configuration")
@@ -246,7 +246,7 @@ func TestTrial(t *testing.T) {
 	})
 	subtest("agent", func(t *testing.T) {
 		start := time.Now()
-		agent := r.start(t, "/", export+"exec "+line(t, used, "redlock agent"))
+		agent := r.start(t, "/", export+"exec "+strings.TrimSuffix(line(t, used, "redlock agent"), " &"))
 		defer agent.end()
 		for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 			if _, err := os.Stat(r.dir + "/run/redlock/redlock.sock"); err == nil {

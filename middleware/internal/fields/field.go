@@ -27,7 +27,7 @@ const (
 // The errors of values.
 var (
 	ErrMissing   error = fold.Error("missing or empty")
-	ErrAmbiguous error = fold.Error("given more than once")
+	ErrAmbiguous error = fold.Error("given more than once, or under a name or in a place that some upstreams take for this one")
 	ErrTooMany   error = fold.Error(fmt.Sprintf("more than %d different values", MaxValues))
 	ErrNotScalar error = fold.Error("is an object or array; want a string, number or boolean")
 	// ErrPartly does not match ErrMissing: the next alternative, or a request without a lock, would leave out the keys of the

@@ -369,6 +369,14 @@ var Kinds = map[string]func(string) bool{
 	"id":    func(text string) bool { return isID(text, idMarks+idMarksOutsidePaths) },
 }
 
+// Want says what a value of a kind is.
+var Want = map[string]string{
+	"int":   "not a whole number below 2^53 that is written as 42 is, without a plus sign or zeros in front",
+	"int64": "not a whole number of 64 bits that is written as 42 is, without a plus sign or zeros in front",
+	"uuid":  "not a UUID that is written as 8-4-4-4-12 hexadecimal digits",
+	"id":    "not an identifier of ASCII letters, digits and marks that no upstream reads differently",
+}
+
 // IsPathID is the kind id in a path.
 func IsPathID(text string) bool { return isID(text, idMarks) }
 
