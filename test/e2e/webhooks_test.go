@@ -21,7 +21,10 @@ import (
 
 func withBody(url, body string, header ...string) *http.Request {
 	r := request(url, append([]string{"Content-Type", "application/json"}, header...)...)
-	r.Body, r.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
+	// As http.NewRequest does it: Go's client repeats a request with an Idempotency-Key whose connection a reload has closed.
+	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(body)), nil }
+	r.Body, _ = r.GetBody()
+	r.ContentLength = int64(len(body))
 	return r
 }
 
