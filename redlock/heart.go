@@ -176,7 +176,7 @@ func (h *heart) Receive(c *link.Command) {
 // reached notes which server a master's address leads to now, and until when it was excluded for a loss of its data.
 func (h *heart) reached(master int, server protocol.Server, lostUntil time.Time) {
 	if h != nil {
-		h.tell(func(j *heartbeat.Judge) { j.Reached(time.Now(), master, server.RunID, lostUntil) })
+		h.tell(func(j *heartbeat.Judge) { j.Reached(time.Now(), master, server, lostUntil) })
 	}
 }
 

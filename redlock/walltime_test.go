@@ -26,6 +26,8 @@ func TestWallTime(t *testing.T) {
 		"inspected": "a ticket's time, to be shown",
 		"toldOf":    "since when a turn lasts, to be shown",
 		"call":      "the same",
+		"newHeart":  "since when the process runs, to be shown",
+		"processes": "the same",
 	}
 	files, err := filepath.Glob("*.go")
 	if err != nil {

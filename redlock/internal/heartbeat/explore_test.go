@@ -200,7 +200,7 @@ func (s *state) deliver(i, m int) {
 	default:
 		p.seen |= 1 << m
 		if run := v.name(m); !p.masters[k].up || p.masters[k].run != run {
-			p.Reached(s.now, k, run, time.Time{})
+			p.Reached(s.now, k, protocol.Server{RunID: run}, time.Time{})
 			if p.Again() {
 				s.tell(i)
 				p.pending &^= 1 << m

@@ -51,10 +51,11 @@ type Judge struct {
 
 // master is what is known of a master.
 type master struct {
-	run  string    // of the server that was reached last; empty if none was, or it doesn't tell
-	up   bool      // it has answered the last beat, or was reached since
-	gone bool      // nothing listens there
-	told time.Time // when a beat was sent that it has answered, of those since the process is about to lock, or locks; zero for none
+	run     string    // of the server that was reached last; empty if none was, or it doesn't tell
+	started time.Time // when that was started, or up to a second later; zero if it doesn't tell
+	up      bool      // it has answered the last beat, or was reached since
+	gone    bool      // nothing listens there
+	told    time.Time // when a beat was sent that it has answered, of those since the process is about to lock, or locks; zero for none
 
 	time, born int64     // its clock, and since when it remembers, at the last answer
 	bornRun    string    // the server that said so
@@ -134,7 +135,7 @@ func before(now, t time.Time) bool { return now.Before(t) && now.Round(0).Before
 // Look judges anew, as time has passed.
 func (j *Judge) Look(now time.Time) {
 	for id, p := range j.known {
-		switch same := j.own.same(&p.About); {
+		switch same := j.same(p); {
 		case now.Sub(p.Told) > p.life():
 			delete(j.known, id)
 		case same:
@@ -165,7 +166,7 @@ func (j *Judge) Look(now time.Time) {
 // rivals returns an incompatible process that locks or is about to, and one that has locked for longer than this one, which must stop.
 func (j *Judge) rivals() (rival, elder *Process) {
 	for _, p := range j.known {
-		if p.Since == waits || j.own.compatible(&p.About) {
+		if p.Since == waits || j.compatible(p) {
 			continue
 		}
 		if rival == nil || p.before(rival) {
@@ -272,7 +273,7 @@ func (j *Judge) Beat() *protocol.Beat {
 	j.number++
 	var asks []string
 	for id, p := range j.known {
-		if !j.own.alike(&p.About) && len(asks) < protocol.MaxOthers {
+		if !j.alike(p) && len(asks) < protocol.MaxOthers {
 			asks = append(asks, id)
 		}
 	}
@@ -288,8 +289,8 @@ func (j *Judge) kind() string {
 
 // Reached notes which server a master's address leads to now, before that votes, and until when it was excluded for a loss of its
 // data: that isn't a loss once more. The server may have had another address before.
-func (j *Judge) Reached(now time.Time, i int, run string, lostUntil time.Time) {
-	m := &j.masters[i]
+func (j *Judge) Reached(now time.Time, i int, server protocol.Server, lostUntil time.Time) {
+	m, run := &j.masters[i], server.RunID
 	if m.sent.Before(lostUntil) {
 		m.bornRun = ""
 	}
@@ -299,7 +300,9 @@ func (j *Judge) Reached(now time.Time, i int, run string, lostUntil time.Time) {
 			other.run = ""
 		}
 	}
-	m.run = run
+	if m.run, m.started = run, (time.Time{}); server.HasUptime {
+		m.started = server.Received.Add(time.Second - server.Uptime)
+	}
 	j.reach(now, i)
 	j.Look(now)
 }
@@ -384,11 +387,12 @@ func (j *Judge) Refused(now time.Time, i int, b *protocol.Beat, sent time.Time, 
 func (j *Judge) tellOfOthers() {
 	var other *Process
 	for _, p := range j.known {
-		if incompatible := !j.own.compatible(&p.About); incompatible && (p.differs() || j.since == waits) {
+		if incompatible := !j.compatible(p); incompatible && (p.differs() || j.since == waits) {
 			j.noteOnce(p.About.String(), "another process has other masters, and both could hold the same lock: the process that was here first goes on, the other waits until it is gone (docs/operations.md)",
 				"its masters", p.About.String(), "our masters", j.own.String(), "process", p.Name)
 		}
-		if p.Since != waits && p.differs() && (other == nil || p.before(other)) {
+		// Of servers it may not have noticed yet that one has restarted.
+		if p.Since != waits && (p.differs() || len(p.Masters) != len(j.masters)) && (other == nil || p.before(other)) {
 			other = p
 		}
 		if p.MaxTTL > j.own.Covers || j.own.MaxTTL > p.Covers && p.Told.Sub(p.met) >= settled { // it is still there

@@ -59,17 +59,36 @@ func union(a, b []string) int {
 
 func (a *About) quorum() int { return len(a.Masters)/2 + 1 }
 
-// compatible reports whether each quorum of one process shares a server with each quorum of the other.
-func (a *About) compatible(b *About) bool { return a.quorum()+b.quorum() > union(a.runs(), b.runs()) }
-
-// same reports whether two processes may have the same masters, of which neither need reach all.
-func (a *About) same(b *About) bool {
-	return len(a.Masters) == len(b.Masters) && union(a.runs(), b.runs()) <= len(a.Masters)
+// runsOf returns the servers that can vote for another process. A server of ours that has started since the process told of it by the same
+// name goes by its present run: the former one has no vote any more.
+func (j *Judge) runsOf(p *Process) (runs []string) {
+	for _, told := range p.Masters {
+		if told.Run == "" {
+			continue
+		}
+		for i, m := range j.masters {
+			if told.Name == j.own.Masters[i].Name && m.up && p.Told.Before(m.started) {
+				told.Run = cmp.Or(m.run, unknown)
+			}
+		}
+		runs = append(runs, told.Run)
+	}
+	return runs
 }
 
-// alike reports whether two processes may have the same masters and settings, so that neither has to hear of the other.
-func (a *About) alike(b *About) bool {
-	return a.same(b) && a.MaxTTL == b.MaxTTL && a.Covers == b.Covers
+// compatible reports whether each quorum of another process shares a server with each quorum of ours.
+func (j *Judge) compatible(p *Process) bool {
+	return j.own.quorum()+p.quorum() > union(j.own.runs(), j.runsOf(p))
+}
+
+// same reports whether another process may have the same masters, of which neither need reach all.
+func (j *Judge) same(p *Process) bool {
+	return len(j.own.Masters) == len(p.Masters) && union(j.own.runs(), j.runsOf(p)) <= len(p.Masters)
+}
+
+// alike reports whether another process may have the same masters and settings, so that neither has to hear of the other.
+func (j *Judge) alike(p *Process) bool {
+	return j.same(p) && j.own.MaxTTL == p.MaxTTL && j.own.Covers == p.Covers
 }
 
 // life is for how long a master remembers what a process has told it: until then a lock of the process may be left, or its fence be
@@ -158,14 +177,14 @@ type Difference struct {
 
 // Difference returns what a process has otherwise; the zero value if there is nothing.
 func (j *Judge) Difference(p *Process) (d Difference) {
-	if p.differs() || p.Since == waits && !j.own.compatible(&p.About) {
+	if p.differs() || p.Since == waits && !j.compatible(p) {
 		d.Masters = p.About.String()
 	}
 	if p.MaxTTL != j.own.MaxTTL {
 		d.MaxTTL = ms(p.MaxTTL)
 	}
 	if d != (Difference{}) {
-		d.Process, d.Refused = p.Name, p.Since == waits && !j.own.compatible(&p.About)
+		d.Process, d.Refused = p.Name, p.Since == waits && !j.compatible(p)
 	}
 	return d
 }

@@ -32,12 +32,15 @@ end
 
 local _, number, since, its = read(id)
 if not number or tonumber(number) < tonumber(ARGV[2]) then -- else it comes late
-  if number then
-    call('ZREM', KEYS[4], place(since, its, id))
-  end
   call('HSET', KEYS[1], id, string.format('%.0f %s %s %s %s', now, ARGV[2], ARGV[5], kind, ARGV[6]))
   call('ZADD', KEYS[3], string.format('%.0f', now + ARGV[3]), id)
-  call('ZADD', KEYS[4], 0, place(ARGV[5], kind, id))
+  local now, before = place(ARGV[5], kind, id), number and place(since, its, id)
+  if now ~= before then
+    call('ZADD', KEYS[4], 0, now)
+    if before then
+      call('ZREM', KEYS[4], before)
+    end
+  end
   if ARGV[7] ~= '' then
     call('HSET', KEYS[2], id, ARGV[7])
   else
@@ -55,7 +58,8 @@ for _, gone in ipairs(call('ZRANGE', KEYS[3], '-inf', now, 'BYSCORE', 'LIMIT', 0
   call('HDEL', KEYS[2], gone)
 end
 for _, key in ipairs(KEYS) do
-  if call('PTTL', key) < ARGV[9] / 2 then
+  local left = call('PTTL', key)
+  if left > -2 and left < ARGV[9] / 2 then
     call('PEXPIRE', key, ARGV[9])
   end
 end
