@@ -223,8 +223,9 @@ console: redis-server ## Look at the page of the console with Chromium, which it
 	@if ! command -v chromium >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends chromium fonts-dejavu-core; fi
 	cd console/browsertest && go test -count 1 -parallel 4 -timeout 10m ./...
 
-images: build redis-server ## Record the terminal in README, and photograph the page of the console with Chromium, which make console installs
+images: build redis-server ## Record the terminal in README, draw the results of make bench, and photograph the console with Chromium, which make console installs
 	go run ./tools/recording
+	go run ./tools/curves
 	cd console/browsertest && PICTURE=$(abspath docs/images/console.png) go test -count 1 -run '^TestPicture$$' .
 
 lint: build ## Check format, vet, staticcheck, go.mod and Caddyfile.example (lint-modules has the modules beside this one)

@@ -43,7 +43,7 @@ func record() error {
 	if err != nil {
 		return err
 	}
-	block := regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindSubmatch(readme)
+	block := regexp.MustCompile("(?ms)^```sh\n(curl .*?)^```$").FindSubmatch(readme)
 	if block == nil {
 		return errors.New("README.md has no commands")
 	}
