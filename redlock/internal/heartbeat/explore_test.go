@@ -350,7 +350,7 @@ func (s *state) end() {
 		}
 		count(&p.out, whole && !s.locks(p) && younger)
 		count(&p.idle, whole && !s.locks(p) && !others)
-		if !p.on || p.silent >= memoryR || p.silent > 0 && elder { // it has lost its place
+		if !p.on || p.silent >= memoryR-1 || p.silent > 0 && elder { // it has lost its place
 			p.locked = time.Time{}
 		}
 	}
