@@ -268,20 +268,38 @@ func TestServerReplacedUnderItsName(t *testing.T) {
 	waitForUptime(t, servers, guard)
 	f := newFleet(t, redistest.URLs(servers), redlock.WithRestartGuard(guard))
 	f.goesOn("before")
-	replace := func(which ...*redistest.Server) {
+	lines := func(n *node, s *redistest.Server, words ...string) int {
+		return len(n.log.lines(append(words, s.Addr())...))
+	}
+	// replace returns what waits until all have noticed the new servers, and count their votes.
+	replace := func(which ...*redistest.Server) (noticed func()) {
+		var happened []func() bool
+		for _, n := range f.nodes {
+			eventually(t, 4*bound, "all servers vote", func() bool { return n.locker.Status().Available == len(servers) }) // a busy machine may have them come and go
+			for _, s := range which {
+				noticed, voted := lines(n, s, "master unavailable", "restarted"), lines(n, s, "master available again")
+				happened = append(happened, func() bool {
+					return lines(n, s, "master unavailable", "restarted") > noticed && lines(n, s, "master available again") > voted
+				})
+			}
+		}
 		for _, s := range which {
 			s.Kill()
 		}
 		for _, s := range which {
 			s.Restart()
 		}
+		return func() {
+			t.Helper()
+			for _, one := range happened {
+				eventually(t, 4*bound, "the new servers are noticed, and vote", one)
+			}
+		}
 	}
 	for nth, s := range servers[:2] {
-		replace(s)
+		noticed := replace(s)
 		f.goesOn("with one server replaced")
-		for _, n := range f.nodes {
-			eventually(t, 2*bound, "the new server votes", func() bool { return len(n.log.lines("master available again", s.Addr())) > 0 })
-		}
+		noticed()
 		f.goesOn(fmt.Sprintf("after server %d", nth))
 	}
 	for _, n := range f.nodes {
@@ -289,22 +307,7 @@ func TestServerReplacedUnderItsName(t *testing.T) {
 			t.Errorf("one server at a time is told to be wrong: %q", lines)
 		}
 	}
-	lines := func(n *node, s *redistest.Server, words ...string) int {
-		return len(n.log.lines(append(words, s.Addr())...))
-	}
-	var expected []func() bool
-	for _, n := range f.nodes {
-		for _, s := range servers[:2] {
-			noticed, voted := lines(n, s, "master unavailable", "restarted"), lines(n, s, "master available again")
-			expected = append(expected, func() bool {
-				return lines(n, s, "master unavailable", "restarted") > noticed && lines(n, s, "master available again") > voted
-			})
-		}
-	}
-	replace(servers[:2]...)
-	for _, happened := range expected {
-		eventually(t, 4*bound, "both new servers are noticed, and vote", happened)
-	}
+	replace(servers[:2]...)()
 	f.endTurns()
 	f.errors()
 	f.goesOn("after both")
