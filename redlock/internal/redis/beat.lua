@@ -34,11 +34,11 @@ local _, number, since, its = read(id)
 if not number or tonumber(number) < tonumber(ARGV[2]) then -- else it comes late
   call('HSET', KEYS[1], id, string.format('%.0f %s %s %s %s', now, ARGV[2], ARGV[5], kind, ARGV[6]))
   call('ZADD', KEYS[3], string.format('%.0f', now + ARGV[3]), id)
-  local now, before = place(ARGV[5], kind, id), number and place(since, its, id)
-  if now ~= before then
-    call('ZADD', KEYS[4], 0, now)
-    if before then
-      call('ZREM', KEYS[4], before)
+  local new, former = place(ARGV[5], kind, id), number and place(since, its, id)
+  if new ~= former then
+    call('ZADD', KEYS[4], 0, new)
+    if former then
+      call('ZREM', KEYS[4], former)
     end
   end
   if ARGV[7] ~= '' then
