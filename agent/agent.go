@@ -211,9 +211,8 @@ func (a *Agent) shutdown(ctx context.Context) error {
 	a.mu.Lock()
 	clients := a.clients
 	a.mu.Unlock()
-	if end, bounded := ctx.Deadline(); bounded {
-		a.logger.Info("agent stops: it takes no new clients, and waits for those that hold locks", "clients", clients, "at most until", end.Format(time.TimeOnly))
-	}
+	end, _ := ctx.Deadline()
+	a.logger.Info("agent stops: it takes no new clients, and waits for those that it has", "clients", clients, "at most until", end.Format(time.TimeOnly))
 	select {
 	case <-a.idle:
 		return nil

@@ -166,7 +166,7 @@ func (t *Template) source(text string, p *part, compile PlaceholderFunc) (s sour
 	if text, s.kind, err = cutKind(text); err != nil {
 		return s, false, err
 	}
-	if s.name, s.is = text, fold.Kinds[s.kind]; s.kind == "id" && inPath.MatchString(text) {
+	if s.name, s.is = text, fold.Kinds[s.kind].Is; s.kind == "id" && inPath.MatchString(text) {
 		s.is = fold.IsPathID
 	}
 	family, path, ofBody := strings.Cut(text, ".")
@@ -234,7 +234,7 @@ func cutKind(text string) (name, kind string, err error) {
 	i := strings.LastIndexByte(text, ':')
 	if i > 0 && text[i-1] != '\\' {
 		text, kind = text[:i], text[i+1:]
-		if fold.Kinds[kind] == nil {
+		if _, known := fold.Kinds[kind]; !known {
 			return "", "", fmt.Errorf("unknown kind %q; want one of %s; write \\: for a colon in a name", kind, strings.Join(slices.Sorted(maps.Keys(fold.Kinds)), ", "))
 		}
 	}
@@ -737,7 +737,7 @@ func (s *source) fold(values []string) (folded []string, err error) {
 	folded = values[:0]
 	for _, value := range values {
 		if s.is != nil && value != "" && !s.is(value) {
-			return nil, fold.Error(fold.Want[s.kind])
+			return nil, fold.Error(fold.Kinds[s.kind].Not)
 		}
 		if !s.exact {
 			value, err = fold.Value(value)

@@ -72,6 +72,9 @@ func (p *pair) learnLease(cmd *protocol.Command, before, after time.Time) {
 	if ends.Before(before.Add(lease-time.Millisecond)) || ends.After(after.Add(lease)) {
 		p.t.Errorf("%+v: the place ends at %v, between %v and %v", cmd, ends, before, after)
 	}
+	if lease == 0 { // it had ended when it joined: the model needs no correction
+		return
+	}
 	line, _ := protocol.SlotOf(cmd.Key)
 	q, _, _ := p.model.Queues.Get(line, always)
 	q.Join(memory.Place{Process: cmd.Process, Ticket: cmd.Ticket, Ends: ends, Polls: cmd.Polls, Slots: int(cmd.Slots)})

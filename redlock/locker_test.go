@@ -222,6 +222,9 @@ func TestDo(t *testing.T) {
 			}
 			return nil
 		}, redlock.WithTTL(longTTL)) // no renewal makes them anew
+		if err != nil && !errors.Is(err, redlock.ErrExpired) {
+			t.Fatal(err)
+		}
 		return errors.Is(err, redlock.ErrExpired)
 	})
 	func() {

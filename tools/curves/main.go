@@ -28,24 +28,24 @@ type curve struct {
 
 func main() {
 	log.SetFlags(0)
-	text, err := os.ReadFile(results)
-	if err != nil {
-		log.Fatal(err)
+	svg, err := draw()
+	if err == nil {
+		err = os.WriteFile(file, []byte(svg), 0o644)
 	}
-	svg, err := draw(string(text))
 	if err != nil {
-		log.Fatal(err)
-	}
-	if err := os.WriteFile(file, []byte(svg), 0o644); err != nil {
 		log.Fatal(err)
 	}
 }
 
 // draw returns the picture of the first table of results, as far as it is about three masters.
-func draw(text string) (string, error) {
+func draw() (string, error) {
+	report, err := os.ReadFile(results)
+	if err != nil {
+		return "", err
+	}
 	curves := []curve{{name: "caddy-redlock", color: "#1b7f4d"}, {name: "redsync/rueidis", color: "#b35900"}, {name: "redsync/go-redis", color: "#7a5195"}}
 	var callers []string
-	_, text, _ = strings.Cut(text, "\n## Uncontended\n")
+	_, text, _ := strings.Cut(string(report), "\n## Uncontended\n")
 	text, _, _ = strings.Cut(text, "\np50 of a lock")
 	for _, row := range regexp.MustCompile(`(?m)^\| N = 3, (\d+) callers? \|(.*)$`).FindAllStringSubmatch(text, -1) {
 		callers = append(callers, row[1])

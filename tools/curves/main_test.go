@@ -7,14 +7,8 @@ import (
 
 // TestPicture: the picture is that of the present results.
 func TestPicture(t *testing.T) {
-	if err := os.Chdir("../.."); err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(results)
-	if err != nil {
-		t.Fatal(err)
-	}
-	drawn, err := draw(string(text))
+	t.Chdir("../..")
+	drawn, err := draw()
 	if err != nil {
 		t.Fatal(err)
 	}

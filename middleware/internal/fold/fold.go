@@ -360,21 +360,19 @@ func Lower(c byte) byte {
 	return c
 }
 
-// Kinds are what a placeholder may expect after a colon: {path.1:int}. A value is checked before it is folded: the values
-// that pass have one spelling, except for the case of letters, and all readers agree on it.
-var Kinds = map[string]func(string) bool{
-	"int":   IsInt,
-	"int64": func(text string) bool { return isWhole(text, math.MaxInt64) },
-	"uuid":  isOrdinaryUUID,
-	"id":    func(text string) bool { return isID(text, idMarks+idMarksOutsidePaths) },
+// Kind is what a placeholder may expect after a colon: {path.1:int}.
+type Kind struct {
+	Is  func(text string) bool // whether a text is of this kind
+	Not string                 // what is said of a text that isn't
 }
 
-// Want says what a value of a kind is.
-var Want = map[string]string{
-	"int":   "not a whole number below 2^53 that is written as 42 is, without a plus sign or zeros in front",
-	"int64": "not a whole number of 64 bits that is written as 42 is, without a plus sign or zeros in front",
-	"uuid":  "not a UUID that is written as 8-4-4-4-12 hexadecimal digits",
-	"id":    "not an identifier of ASCII letters, digits and marks that no upstream reads differently",
+// Kinds are all kinds, by their names. A value is checked before it is folded: the values that pass have one spelling, except for the
+// case of letters, and all readers agree on it.
+var Kinds = map[string]Kind{
+	"int":   {IsInt, "not a whole number below 2^53 that is written as 42 is, without a plus sign or zeros in front"},
+	"int64": {func(text string) bool { return isWhole(text, math.MaxInt64) }, "not a whole number of 64 bits that is written as 42 is, without a plus sign or zeros in front"},
+	"uuid":  {isOrdinaryUUID, "not a UUID that is written as 8-4-4-4-12 hexadecimal digits"},
+	"id":    {func(text string) bool { return isID(text, idMarks+idMarksOutsidePaths) }, "not an identifier of ASCII letters, digits and marks that no upstream reads differently"},
 }
 
 // IsPathID is the kind id in a path.
