@@ -39,7 +39,7 @@ func init() {
 // App has the masters on which all redlock handlers of a configuration take their locks.
 type App struct {
 	// The URLs of the masters: redis://host:port, rediss://host:port for TLS (valkey:// and valkeys:// mean
-	// the same), unix:///path, or memory:// for this process's own memory. They must be independent servers,
+	// the same), redis-cluster://host:port for a whole Redis Cluster as one master, unix:///path, or memory:// for this process's own memory. They must be independent servers,
 	// not replicas of each other; use three or five, to survive the loss of one or two. Global placeholders
 	// such as {env.REDIS_URL} are replaced. Default: one memory:// master, which only works for a single process.
 	Masters []string `json:"masters,omitempty"`
@@ -462,7 +462,7 @@ func (t *TLS) load(ctx caddy.Context) (*secured, error) {
 }
 
 // masters returns the masters; it doesn't connect to them.
-func (s *settings) masters() ([]redlock.Master, error) { return connect.Dial(s.URLs, s.secure()) }
+func (s *settings) masters() ([]redlock.Master, error) { return redlock.DialTLS(s.secure(), s.URLs...) }
 
 // secure returns the settings of TLS, or nil.
 func (s *settings) secure() *tls.Config {

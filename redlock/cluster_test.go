@@ -2,10 +2,13 @@ package redlock_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,13 +24,7 @@ import (
 // onCluster returns a Locker whose only master is a cluster.
 func onCluster(t *testing.T, nodes []*redistest.Server, opts ...redlock.Option) *redlock.Locker {
 	t.Helper()
-	var addrs []string
-	for _, s := range nodes {
-		addrs = append(addrs, s.Addr())
-	}
-	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
-	t.Cleanup(func() { _ = client.Close() })
-	return lockerOn(t, []redlock.Master{wrap(t, client)}, opts...)
+	return newLocker(t, []string{redistest.ClusterURL(nodes)}, opts...)
 }
 
 // nodeKeys returns n keys of one node. A cluster of three masters has its slots in three parts.
@@ -290,6 +287,59 @@ func TestClusterKeys(t *testing.T) {
 	}
 	mustUnlock(t, lock)
 	redistest.RequireNoKeys(t, nodes)
+}
+
+// TestClusterURL: the nodes that a URL names tell the others, whichever of them is up, and all have the same user. What leads to a
+// cluster but isn't named as one, and the other way round, is told how to write it.
+func TestClusterURL(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 2, 0)
+	keys := []string{nodeKeys(t, nodes[0], 0, 2, 1)[0], nodeKeys(t, nodes[0], 1, 2, 1)[0]}
+	asUser(t, nodes, append(redistest.LeastRights(t), "+cluster|slots"))
+	for _, start := range []string{"redis-cluster://locks:secret@", "valkey-cluster://locks:secret@"} {
+		l := newLocker(t, []string{start + "127.0.0.1:1?addr=" + nodes[1].Addr()})
+		for _, key := range keys {
+			lockUnlock(t, l, key)
+		}
+		mustClose(t, l)
+	}
+	for url, says := range map[string]string{
+		"redis://" + nodes[0].Addr():                                     "the whole cluster as redis-cluster://host:port",
+		"redis-cluster://" + redistest.Start(t, 1)[0].Addr():             "it is no node of a Redis Cluster: write redis://",
+		"redis-cluster://locks:wrong-secret@" + nodes[0].Addr():          "the user name or the password is wrong",
+		"redis-cluster://127.0.0.1:1?addr=127.0.0.1:2&addr=[::1]:2&db=0": "connection refused",
+	} {
+		l := newLocker(t, []string{url})
+		eventually(t, bound, says, func() bool {
+			_, err := l.TryLock(t.Context(), keys[1])
+			return err != nil && strings.Contains(err.Error(), says) && !strings.Contains(err.Error(), "secret")
+		})
+		mustClose(t, l)
+	}
+}
+
+// TestClusterTLS: all nodes are reached with TLS, and show a certificate for the host in the URL.
+func TestClusterTLS(t *testing.T) {
+	t.Parallel()
+	authority := redistest.NewAuthority(t)
+	certificate, key := authority.Issue("127.0.0.1")
+	own, err := tls.LoadX509KeyPair(authority.Issue("client"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := fmt.Sprint(redistest.FreePort(t))
+	redistest.StartCluster(t, 1, 0, "--tls-cluster", "yes", "--tls-port", port, "--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", authority.File)
+	trusted := x509.NewCertPool()
+	text, err := os.ReadFile(authority.File)
+	if err != nil || !trusted.AppendCertsFromPEM(text) {
+		t.Fatal(err)
+	}
+	masters, err := redlock.DialTLS(&tls.Config{RootCAs: trusted, Certificates: []tls.Certificate{own}}, "rediss-cluster://127.0.0.1:"+port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lockUnlock(t, lockerOn(t, masters), "key")
+	requireState(t, newLocker(t, []string{"rediss-cluster://127.0.0.1:" + port}), 0, redlock.MasterUnreachable) // its authority is unknown
 }
 
 // lossy is a connection that breaks when the next reply comes.

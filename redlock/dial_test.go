@@ -11,16 +11,19 @@ import (
 
 func TestDialNames(t *testing.T) {
 	for url, name := range map[string]string{
-		"redis://10.0.0.1":                          "redis://10.0.0.1:6379",
-		"redis://user:secret@10.0.0.1:7000/2":       "redis://10.0.0.1:7000",
-		"valkey://10.0.0.1":                         "redis://10.0.0.1:6379", // the same server as above, in all that is compared
-		"valkeys://user:pass%40word@valkey.example": "rediss://valkey.example:6379",
-		"redis://[::1]:7000":                        "redis://[::1]:7000",
-		"rediss://:secret@redis.example":            "rediss://redis.example:6379",
-		"unix://user:secret@/run/redis/redis.sock":  "unix:///run/redis/redis.sock",
-		"unix:///run/redis/redis.sock?db=2":         "unix:///run/redis/redis.sock",
-		"memory://":                                 "memory://",
-		"memory://second":                           "memory://second",
+		"redis://10.0.0.1":                                          "redis://10.0.0.1:6379",
+		"redis://user:secret@10.0.0.1:7000/2":                       "redis://10.0.0.1:7000",
+		"valkey://10.0.0.1":                                         "redis://10.0.0.1:6379", // the same server as above, in all that is compared
+		"valkeys://user:pass%40word@valkey.example":                 "rediss://valkey.example:6379",
+		"redis://[::1]:7000":                                        "redis://[::1]:7000",
+		"rediss://:secret@redis.example":                            "rediss://redis.example:6379",
+		"unix://user:secret@/run/redis/redis.sock":                  "unix:///run/redis/redis.sock",
+		"unix:///run/redis/redis.sock?db=2":                         "unix:///run/redis/redis.sock",
+		"redis-cluster://u:secret@10.0.0.1":                         "redis-cluster://10.0.0.1:6379",
+		"valkeys-cluster://a:1/0?db=0&addr=b:2":                     "rediss-cluster://a:1,b:2",
+		"redis-cluster://[::1]?addr=[::2]:7&addr=c:8&client_name=x": "redis-cluster://[::1]:6379,[::2]:7,c:8",
+		"memory://":       "memory://",
+		"memory://second": "memory://second",
 		"redis://10.0.0.1?client_name=x&protocol=2": "redis://10.0.0.1:6379",
 		"redis://user:pass%40word@10.0.0.1:6379/15": "redis://10.0.0.1:6379",
 	} {
@@ -60,6 +63,9 @@ func TestDialErrors(t *testing.T) {
 		"redis://user:secret@::1",
 		"redis://user:secret@10.0.0.1,redis://user:secret@10.0.0.2",
 		"redis://:secret@10.0.0.1,10.0.0.2",
+		"redis-cluster://",
+		"redis-cluster://10.0.0.1?addr=:secret@10.0.0.2:1",
+		"unix-cluster:///run/redis.sock",
 	} {
 		_, err := redlock.Dial("memory://", url, "memory://third")
 		switch {
@@ -100,6 +106,20 @@ func TestDialHints(t *testing.T) {
 		"redis-sentinel://a:26379/mymaster":                 "each by its own address",
 		"rediss+sentinel://a:26379?master_name=x":           "Sentinel is not supported",
 		"redis://a:26379?master_name=secret":                "unknown parameters: master_name",
+		"redis+cluster://:secret@a:1":                       "write redis-cluster://host:port",
+		"cluster://:secret@a:1":                             "write redis-cluster://host:port",
+		"redis-cluster://:secret@a:1,b:2":                   "write the other nodes of a Redis Cluster as redis-cluster://host:port?addr=",
+		"redis-cluster://:secret@a:1/1":                     "no database but 0",
+		"redis-cluster://:secret@a:1?db=1":                  "no database but 0",
+		"redis-cluster://:secret@":                          "names none of its nodes",
+		"redis-cluster://a?addr=b":                          "want addr=host:port",
+		"redis-cluster://a?addr=secret@b:1":                 "want addr=host:port",
+		"redis-cluster://a?addr=b:secret":                   "want addr=host:port",
+		"redis-cluster://a?addr=b:1,c:2":                    "want addr=host:port",
+		"redis-cluster://a?read_only=true":                  "read_only of its URL has no effect",
+		"redis-cluster://a?nodes=secret":                    "unknown parameters: nodes",
+		"redis://:secret@a:1?addr=b:2":                      "addr is for a Redis Cluster",
+		"redis-cluster://::1:7000":                          "brackets: write [::1]:7000",
 		"redis://:secret@a?pool_size=10":                    "pool_size of its URL has no effect",
 		"redis://:secret@a?read_timeout=1s&db=1":            "read_timeout of its URL has no effect",
 		"redis://:secret@a?max_retries=3":                   "max_retries of its URL has no effect",

@@ -1,12 +1,16 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -77,9 +81,12 @@ var errSentinel = errors.New("redlock: a redis.FailoverClient is no master: " + 
 type Examination = wire.Examination
 
 // Examine looks at the master's server for the command doctor, and waits for each reply for as long as it has patience. It takes no lock. On
-// the server it writes one key, of a name that nobody else uses, and removes it.
+// the server it writes one key, of a name that nobody else uses, and removes it; on each node of a Redis Cluster too.
 func (m Master) Examine(ctx context.Context, prefix string, patience time.Duration) *Examination {
-	if server, ok := m.impl.(*wire.Master); ok {
+	type examinable interface {
+		Examine(ctx context.Context, prefix string, patience time.Duration) *Examination
+	}
+	if server, ok := m.impl.(examinable); ok {
 		return server.Examine(ctx, prefix, patience)
 	}
 	return &Examination{Unexaminable: true}
@@ -106,18 +113,27 @@ func Open(urls []string, opts ...Option) (*Locker, error) {
 //	rediss://...                                the same over TLS
 //	valkey://... and valkeys://...              other names for redis:// and rediss://
 //	unix:///path/to/socket                      a Redis server at a Unix domain socket
+//	redis-cluster://host[:port][?addr=host:port]   a whole Redis Cluster as one master; rediss-cluster:// over TLS
 //	memory:// or memory://name                  a master in the memory of this process, for one process and for tests
 //
 // A URL may have the parameters client_name, db and protocol. The others of go-redis, such as
 // pool_size and read_timeout, are refused because they would have no effect: a Locker has one connection to each master for locks,
-// one for results while there are any, and WithTimeout. For a private certificate authority or a client certificate see NewMaster.
+// one for results while there are any, and WithTimeout. For a private certificate authority or a client certificate see DialTLS.
+//
+// The URL of a Redis Cluster names any of its nodes, which tells the others. Each parameter addr names one more, for when the first is
+// down. All nodes get the same user and password. It has no database but 0.
 //
 // Dial does not connect: New does. A server that is named twice is an error, and so is memory:// beside a server. Errors refer to a URL by its
 // position in the list, because it may contain a password.
-func Dial(urls ...string) ([]Master, error) {
+func Dial(urls ...string) ([]Master, error) { return DialTLS(nil, urls...) }
+
+// DialTLS is Dial with settings for the masters that use TLS, such as a private certificate authority or a client certificate; nil is for the
+// default ones. A master's certificate must be for the host in its URL, unless the settings have a ServerName; so must those of all nodes of a
+// Redis Cluster.
+func DialTLS(secure *tls.Config, urls ...string) ([]Master, error) {
 	masters := make([]Master, 0, len(urls))
 	for i, u := range urls {
-		m, err := dial(u)
+		m, err := dial(u, secure)
 		if err != nil {
 			return nil, fmt.Errorf("redlock: master %d of %d: %w", i+1, len(urls), err)
 		}
@@ -129,9 +145,9 @@ func Dial(urls ...string) ([]Master, error) {
 const sentinelAdvice = "Sentinel is not supported: a replica that it promotes may lack the newest locks, which would be given twice; " +
 	"name three or five independent servers, each by its own address, as redis://host:port"
 
-const urlForms = "want redis://host:port or valkey://host:port, rediss:// or valkeys:// for TLS, unix:///path or memory://"
+const urlForms = "want redis://host:port or valkey://host:port, rediss:// or valkeys:// for TLS, redis-cluster:// for a Redis Cluster, unix:///path or memory://"
 
-func dial(text string) (protocol.Master, error) {
+func dial(text string, secure *tls.Config) (protocol.Master, error) {
 	if advice := whatToWrite(text); advice != "" {
 		return nil, errors.New(advice)
 	}
@@ -148,26 +164,93 @@ func dial(text string) (protocol.Master, error) {
 	if u.Scheme == "unix" && u.Host != "" {
 		return nil, errors.New("a unix:// URL has three slashes before its path: write unix:///tmp/x, not unix://tmp/x")
 	}
-	if scheme, ok := strings.CutPrefix(u.Scheme, "valkey"); ok {
-		u.Scheme = "redis" + scheme
+	scheme, isCluster := clusterScheme(u.Scheme)
+	u.Scheme = scheme
+	if isCluster {
+		if err := checkClusterURL(u); err != nil {
+			return nil, err
+		}
+		o, err := redis.ParseClusterURL(u.String())
+		if err := checkParameters(text, u.Query(), err, "client_name", "protocol", "addr"); err != nil {
+			return nil, err
+		}
+		o.TLSConfig = secured(o.TLSConfig, secure)
+		return link.NewClusterMaster(wire.NewCluster(*o)), nil
 	}
 	o, err := redis.ParseURL(u.String())
-	if names, ok := unknownParameters(text, err); ok {
-		return nil, fmt.Errorf("its URL has unknown parameters: %s", names)
+	if err := checkParameters(text, u.Query(), err, "client_name", "protocol", "db"); err != nil {
+		return nil, err
 	}
-	if err != nil {
-		return nil, errors.New("not a URL of a Redis server (not shown, it may contain a password); " + urlForms)
+	o.TLSConfig = secured(o.TLSConfig, secure)
+	return wire.New(*o), nil
+}
+
+// clusterScheme returns the scheme of go-redis that says how to connect, and whether it is to a Redis Cluster.
+func clusterScheme(scheme string) (plain string, isCluster bool) {
+	if rest, ok := strings.CutPrefix(scheme, "valkey"); ok {
+		scheme = "redis" + rest
 	}
-	for name := range u.Query() {
-		switch name {
-		case "client_name", "protocol", "db":
-		case "skip_verify":
-			return nil, errors.New("skip_verify doesn't belong in a URL: trust the server's certificate authority instead, in Caddy with tls { trust_pool … }, in Go with NewMaster")
-		default:
-			return nil, fmt.Errorf("the parameter %s of its URL has no effect here: a master has one connection without retries, and its time-out is that of the locks", name)
+	plain, isCluster = strings.CutSuffix(scheme, "-cluster")
+	if isCluster && plain != "redis" && plain != "rediss" {
+		return scheme, false
+	}
+	return plain, isCluster
+}
+
+// checkClusterURL takes out of the URL of a Redis Cluster what has no effect, and returns what is wrong with it.
+func checkClusterURL(u *url.URL) error {
+	query := u.Query()
+	for _, db := range append(query["db"], strings.Trim(u.Path, "/")) {
+		if db != "" && db != "0" {
+			return errors.New("a Redis Cluster has no database but 0: leave it out of the URL")
 		}
 	}
-	return wire.New(*o), nil
+	if u.Hostname() == "" {
+		return errors.New("the URL of a Redis Cluster names none of its nodes: want redis-cluster://host:port")
+	}
+	for _, addr := range query["addr"] {
+		host, port, err := net.SplitHostPort(addr)
+		if _, wrong := strconv.ParseUint(port, 10, 16); err != nil || wrong != nil || host == "" || strings.ContainsAny(host, "@/,; ") {
+			return errors.New("addr in the URL of a Redis Cluster is another of its nodes: want addr=host:port, once for each, without user and password")
+		}
+	}
+	query.Del("db")
+	u.Path, u.RawQuery = "", query.Encode()
+	return nil
+}
+
+// checkParameters returns what is wrong with a URL that go-redis has parsed, with this error.
+func checkParameters(text string, query url.Values, err error, allowed ...string) error {
+	names, unknown := unknownParameters(text, err)
+	switch {
+	case unknown && slices.Contains(strings.Split(names, ", "), "addr"):
+		return errors.New("addr is for a Redis Cluster: write redis-cluster://host:port?addr=host:port, or each independent server as a URL of its own")
+	case unknown:
+		return fmt.Errorf("its URL has unknown parameters: %s", names)
+	case err != nil:
+		return errors.New("not a URL of a Redis server (not shown, it may contain a password); " + urlForms)
+	}
+	for name := range query {
+		switch {
+		case slices.Contains(allowed, name):
+		case name == "skip_verify":
+			return errors.New("skip_verify doesn't belong in a URL: trust the server's certificate authority instead, in Caddy with tls { trust_pool … }, in Go with DialTLS")
+		default:
+			return fmt.Errorf("the parameter %s of its URL has no effect here: a master has one connection without retries, and its time-out is that of the locks", name)
+		}
+	}
+	return nil
+}
+
+// secured returns the settings of TLS for a URL that has led to these of go-redis; nil where it doesn't ask for TLS.
+func secured(own, secure *tls.Config) *tls.Config {
+	if own == nil || secure == nil {
+		return own
+	}
+	name := cmp.Or(secure.ServerName, own.ServerName)
+	secure = secure.Clone()
+	secure.ServerName = name
+	return secure
 }
 
 // whatToWrite returns advice for a text that is no URL, or that would be read as another server's: redis:6379 as localhost,
@@ -175,9 +258,12 @@ func dial(text string) (protocol.Master, error) {
 // It is empty for a text that looks like a URL.
 func whatToWrite(text string) string {
 	scheme, rest, found := strings.Cut(text, "://")
+	_, isCluster := clusterScheme(scheme)
 	switch {
 	case found && strings.Contains(scheme, "sentinel"):
 		return sentinelAdvice
+	case found && strings.Contains(scheme, "cluster") && !isCluster:
+		return "write redis-cluster://host:port for a Redis Cluster, and rediss-cluster:// for TLS"
 	case !found:
 		rest = text
 	case !strings.HasPrefix(scheme, "redis") && !strings.HasPrefix(scheme, "valkey"):
@@ -189,6 +275,8 @@ func whatToWrite(text string) string {
 	host := rest[strings.LastIndex(rest, "@")+1:]
 	address := ipAddress(host)
 	switch {
+	case isCluster && strings.ContainsAny(host, ",; "):
+		return "not one URL: write the other nodes of a Redis Cluster as redis-cluster://host:port?addr=host:port&addr=host:port"
 	case strings.ContainsAny(host, ",; "):
 		return "not one URL: separate masters with spaces, not commas, and write each as redis://host:port"
 	case !found && address != "" && host == text:

@@ -92,6 +92,45 @@ func TestWrongUse(t *testing.T) {
 	}
 }
 
+// TestCluster: a Redis Cluster is the only master of redlock run, of an agent, and of the commands for operators.
+func TestCluster(t *testing.T) {
+	nodes := redistest.StartCluster(t, 2, 0)
+	a := newAgent(t, nodes)
+	a.env = append(a.env, "REDLOCK_MASTERS="+redistest.ClusterURL(nodes))
+	a.start()
+	command := func(args ...string) *exec.Cmd {
+		cmd := exec.Command(program, args...)
+		cmd.Env = a.env
+		return cmd
+	}
+	holder := command("run", "k", "--", "sh", "-c", "echo; read _")
+	stdin, err := holder.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs, err := holder.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, holder)
+	if _, err := runs.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	through := []string{"run", "--agent", "unix:" + a.path}
+	if _, _, code := finish(t, command(append(through, "--try", "k", "--", "true")...)); code != codeHeld {
+		t.Errorf("through an agent, while another holds the key: exit code %d", code)
+	}
+	_ = stdin.Close()
+	if _, errs, code := finish(t, command(append(through, "k", "--", "true")...)); code != 0 {
+		t.Errorf("through an agent: exit code %d, %s", code, errs)
+	}
+	for _, name := range []string{"masters", "doctor"} {
+		if out, errs, code := finish(t, command(name)); code != 0 || !strings.Contains(out, "redis-cluster://"+nodes[0].Addr()) {
+			t.Errorf("%s: exit code %d, %s%s", name, code, out, errs)
+		}
+	}
+}
+
 // TestHeld: one that doesn't get the lock runs nothing, prints nothing, and says so with its exit code; one that waits gets it.
 func TestHeld(t *testing.T) {
 	eachWay(t, func(t *testing.T, _ []*redistest.Server, run func(args ...string) *exec.Cmd) {

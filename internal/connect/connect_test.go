@@ -56,6 +56,7 @@ func TestMasters(t *testing.T) {
 		{map[string]string{"REDLOCK_MASTERS": "redis://a"}, []string{"--masters-file", listed}, "redis://a:1 redis://b redis://own:secret@c"},
 		{map[string]string{"REDLOCK_MASTERS_FILE": listed, "REDLOCK_USERNAME": "u", "REDLOCK_PASSWORD": "x"}, nil, "redis://u:x@a:1 redis://u:x@b redis://own:secret@c"},
 		{map[string]string{"REDLOCK_PASSWORD": "x\n"}, []string{"--masters", "redis://a"}, "redis://:x@a"},
+		{map[string]string{"REDLOCK_PASSWORD": "x"}, []string{"--masters", "rediss-cluster://a?addr=b:1", "--tls-server-name", "a"}, "rediss-cluster://:x@a?addr=b:1"},
 		{map[string]string{"REDLOCK_PASSWORD": "x"}, []string{"--masters", "redis://a", "--password-file", password}, "redis://:p%40ss@a"},
 	} {
 		urls, _, err := parse(t, c.env, c.args...).resolve()

@@ -3,15 +3,9 @@
 package connect
 
 import (
-	"cmp"
-	"crypto/tls"
 	"errors"
 	"net/url"
 	"strings"
-
-	"github.com/redis/go-redis/v9"
-
-	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // ErrNoTLS means that there are settings of TLS, and no master that uses it.
@@ -19,7 +13,11 @@ var ErrNoTLS = errors.New("tls: no master uses it: write rediss:// instead of re
 
 // UsesTLS reports whether a master's URL asks for TLS.
 func UsesTLS(text string) bool {
-	return strings.HasPrefix(text, "rediss://") || strings.HasPrefix(text, "valkeys://")
+	switch scheme, _, _ := strings.Cut(text, "://"); scheme {
+	case "rediss", "valkeys", "rediss-cluster", "valkeys-cluster":
+		return true
+	}
+	return false
 }
 
 // WithUser adds the credentials to a URL that has none. A URL that cannot be parsed is left for Dial to report.
@@ -30,34 +28,4 @@ func WithUser(text, username, password string) string {
 	}
 	u.User = url.UserPassword(username, password)
 	return u.String()
-}
-
-// Dial is redlock.Dial with settings for the masters that use TLS; nil is for the default ones. Like that it doesn't connect.
-func Dial(urls []string, secure *tls.Config) ([]redlock.Master, error) {
-	masters, err := redlock.Dial(urls...)
-	if err != nil || secure == nil {
-		return masters, err
-	}
-	for i, text := range urls {
-		if !UsesTLS(text) {
-			continue
-		}
-		if rest, ok := strings.CutPrefix(text, "valkey"); ok {
-			text = "redis" + rest
-		}
-		options, err := redis.ParseURL(text)
-		if err != nil {
-			return nil, errors.New("not the URL of a Redis server")
-		}
-		host := options.TLSConfig.ServerName
-		options.TLSConfig = secure.Clone()
-		options.TLSConfig.ServerName = cmp.Or(secure.ServerName, host)
-		options.Dialer = (&tls.Dialer{Config: options.TLSConfig}).DialContext // go-redis's own ignores the context
-		client := redis.NewClient(options)
-		masters[i], err = redlock.NewMaster(client)
-		if err := errors.Join(err, client.Close()); err != nil {
-			return nil, err
-		}
-	}
-	return masters, nil
 }

@@ -22,7 +22,7 @@ same masters, prefix and max TTL.`
 
 // AddFlags adds the flags to a command. What they say, or else their variables, is in the settings after Environment.
 func (s *Settings) AddFlags(flags *pflag.FlagSet) {
-	flags.Var((*list)(&s.Masters), "masters", "URLs of the masters: redis://[user:password@]host[:port], rediss:// for TLS, unix:///path")
+	flags.Var((*list)(&s.Masters), "masters", "URLs of the masters: redis://[user:password@]host[:port], rediss:// for TLS, redis-cluster:// for a Redis Cluster, unix:///path")
 	flags.StringVar(&s.MastersFile, "masters-file", "", "File with URLs of masters")
 	flags.StringVar(&s.Username, "username", "", "User at the masters whose URLs have none")
 	flags.StringVar(&s.PasswordFile, "password-file", "", "File with the password of the user at the masters")

@@ -58,7 +58,7 @@ func (s *Settings) Resolve() ([]redlock.Master, Options, error) {
 	if err != nil {
 		return nil, o, err
 	}
-	masters, err := Dial(urls, secure)
+	masters, err := redlock.DialTLS(secure, urls...)
 	if err != nil {
 		return nil, o, fmt.Errorf("masters: %w", err)
 	}

@@ -4,6 +4,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -116,7 +117,7 @@ func Examine(ctx context.Context, s Settings) Report {
 // report judges what was learned, of each master and of all together.
 func report(s Settings, all []*examination) Report {
 	r := Report{Quorum: len(all)/2 + 1, Findings: []Finding{}}
-	r.Findings = append(r.Findings, number(all)...)
+	r.Findings = append(append(r.Findings, number(all)...), clusters(all)...)
 	findings := make([][]Finding, len(all))
 	for i, x := range all {
 		findings[i] = x.judge()
@@ -135,7 +136,7 @@ func report(s Settings, all []*examination) Report {
 		m := x.summary()
 		m.Votes = true
 		for _, f := range findings[i] {
-			f.Master = x.name
+			f.Master = cmp.Or(f.Master, x.name)
 			m.Votes = m.Votes && !f.excludes
 			r.Findings = append(r.Findings, f)
 		}

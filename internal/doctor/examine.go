@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"maps"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -13,10 +14,17 @@ type examination struct {
 	name      string
 	rights    rights
 	processes map[string]process // by what is stored of them
+	others    []*examination     // the other nodes of a Redis Cluster
 }
 
 func examined(s Settings, name string, found *redlock.Examination) *examination {
-	return &examination{s, found, name, rightsOf(found), processesOf(found.Processes)}
+	x := &examination{Settings: s, Examination: found, name: name, rights: rightsOf(found), processes: processesOf(found.Processes)}
+	for _, node := range found.Others {
+		other := examined(s, node.Name, node)
+		maps.Copy(x.processes, other.processes)
+		x.others = append(x.others, other)
+	}
+	return x
 }
 
 // summary is what the table shows.

@@ -121,6 +121,9 @@ func orHas(n int) string {
 	return " have "
 }
 
+// ofCluster is what processes say in place of the run ID of a Redis Cluster.
+const ofCluster = "?"
+
 // others names the masters of the process if they are others than those that are examined, and says whether locks are refused because a
 // majority of one set need not share a master with a majority of the other. Masters are told apart by their run IDs, or by their names
 // where one isn't known.
@@ -129,7 +132,7 @@ func (p process) others(all []*examination) (names string, refused bool) {
 	for i, m := range p.masters {
 		theirs[i] = m.Name
 		if slices.ContainsFunc(all, func(x *examination) bool {
-			return m.Name == x.name || x.RunID != "" && x.RunID == m.RunID
+			return m.Name == x.name || x.RunID != "" && x.RunID == m.RunID || x.Cluster && m.RunID == ofCluster
 		}) {
 			same++
 		}

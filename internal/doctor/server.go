@@ -16,13 +16,24 @@ func (x *examination) judge() (findings []Finding) {
 	for _, check := range []func() []Finding{x.reachability, x.mode, x.versionNumber, x.judgeRights, x.latency, x.uptimeAgainstGuard, x.certificate, x.eviction, x.disk} {
 		findings = append(findings, check()...)
 	}
+	if x.Cluster {
+		for i := range findings {
+			findings[i].Master = x.Name
+		}
+	}
+	for _, node := range x.others {
+		findings = append(findings, node.judge()...)
+	}
 	return findings
 }
 
 func (x *examination) mode() []Finding {
-	if x.Mode == "cluster" {
+	switch {
+	case x.Cluster && x.Mode != "" && x.Mode != "cluster":
+		return []Finding{{Level: Error, Check: Mode, Text: "it is no node of a Redis Cluster", Advice: "Write redis:// before its address, or rediss:// for TLS.", excludes: true}}
+	case !x.Cluster && x.Mode == "cluster":
 		return []Finding{{Level: Error, Check: Mode, Text: "it is a node of a Redis Cluster, which has only some of the keys",
-			Advice: "Name independent servers. Only the Go library can use a cluster, as one master (NewMaster).", excludes: true}}
+			Advice: "Name independent servers; or the whole cluster as one master: redis-cluster://host:port, rediss-cluster:// for TLS.", excludes: true}}
 	}
 	return nil
 }

@@ -68,6 +68,39 @@ func TestServers(t *testing.T) {
 	}
 }
 
+// TestCluster: each node of a Redis Cluster is looked at, under its name; and what keeps it from being one is said.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3, 0, safe...)
+	url := redistest.ClusterURL(nodes)
+	report := doctor.Examine(t.Context(), settings(url))
+	want{doctor.Note, doctor.Mode, []string{"a replica that is promoted may lack the last locks", "three independent servers"}, true}.require(t, report)
+	if !report.Healthy() {
+		t.Errorf("%+v", report.Findings)
+	}
+	if err := nodes[2].Client().ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
+		t.Fatal(err)
+	}
+	evicting := of(doctor.Examine(t.Context(), settings(url)), doctor.Eviction)
+	if len(evicting) != 1 || !strings.HasPrefix(evicting[0].Master, nodes[2].Addr()+" of redis-cluster://") {
+		t.Errorf("one node evicts: %+v", evicting)
+	}
+	for _, s := range nodes {
+		if err := s.Client().Do(t.Context(), "acl", "setuser", "locks", "on", ">"+secret, "~redlock:*", "&redlock:wake:*", "+@all", "-cluster").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	locks := strings.Replace(url, "//", "//locks:"+secret+"@", 1)
+	want{doctor.Error, doctor.Rights, []string{"ACL SETUSER locks +cluster|slots"}, false}.require(t, doctor.Examine(t.Context(), settings(locks)))
+	nodes[1].Follow("ACL SETUSER locks +cluster|slots")
+	for _, s := range nodes {
+		s.Kill()
+	}
+	want{doctor.Error, doctor.Reachability, []string{"connection refused"}, false}.require(t, doctor.Examine(t.Context(), settings(url)))
+	plain := strings.Replace(redistest.Start(t, 1, safe...)[0].URL(), "redis:", "redis-cluster:", 1)
+	want{doctor.Error, doctor.Mode, []string{"no node of a Redis Cluster", "Write redis://"}, false}.require(t, doctor.Examine(t.Context(), settings(plain)))
+}
+
 // TestNearlyFull has a server whose maxmemory is a little above what it uses.
 func TestNearlyFull(t *testing.T) {
 	t.Parallel()

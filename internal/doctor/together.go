@@ -23,6 +23,17 @@ func number(all []*examination) []Finding {
 	return nil
 }
 
+// clusters says what a Redis Cluster doesn't guarantee.
+func clusters(all []*examination) (findings []Finding) {
+	for _, x := range all {
+		if x.Cluster && x.Mode == "cluster" {
+			findings = append(findings, Finding{Level: Note, Check: Mode, Master: x.name, Text: "it is a Redis Cluster: a replica that is promoted may lack the last locks, so it grants none for max_ttl",
+				Advice: "For locks that go on when a server is lost, use three independent servers."})
+		}
+	}
+	return findings
+}
+
 func orNone(n int) string {
 	if n == 0 {
 		return "none"

@@ -50,6 +50,15 @@ func StartCluster(tb testing.TB, masters, replicas int, args ...string) []*Serve
 	return nodes
 }
 
+// ClusterURL returns the URL of a Redis Cluster with these nodes.
+func ClusterURL(nodes []*Server) string {
+	url := "redis-cluster://" + nodes[0].Addr()
+	for i, s := range nodes[1:] {
+		url += string("?&"[min(i, 1)]) + "addr=" + s.Addr()
+	}
+	return url
+}
+
 // NodeID returns the ID of the server in its cluster.
 func (s *Server) NodeID() string {
 	id, _ := s.client.Do(context.Background(), "cluster", "myid").Text()

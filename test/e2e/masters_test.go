@@ -12,6 +12,16 @@ import (
 
 const payRule = "redlock /orders/*/pay order:{path.1}\n"
 
+// A Redis Cluster is a master as well.
+func TestCluster(t *testing.T) {
+	nodes := redistest.StartCluster(t, 2, 0)
+	b := newBackend(t, func() {})
+	c := runCaddy(t, caddyfile("redlock {\nmasters "+redistest.ClusterURL(nodes)+"\nrestart_guard off\ntimeout 3s\n}", payRule+b.proxy()))
+	for order := range 8 { // on both nodes
+		requireStatus(t, post(t, fmt.Sprintf("%s/orders/%d/pay", c.url, order)), http.StatusOK)
+	}
+}
+
 // A quorum is enough, whether the other masters are killed or hung. Without a quorum nothing is served, until masters return.
 func TestMastersFailAndReturn(t *testing.T) {
 	const timeout = 3 * time.Second

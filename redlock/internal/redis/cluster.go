@@ -23,7 +23,11 @@ type Cluster struct {
 
 // NewCluster returns the cluster that a client with these options would use.
 func NewCluster(o redis.ClusterOptions) *Cluster {
-	return &Cluster{name: "redis-cluster://" + strings.Join(o.Addrs, ","), options: o}
+	scheme := "redis-cluster://"
+	if o.TLSConfig != nil {
+		scheme = "rediss-cluster://"
+	}
+	return &Cluster{name: scheme + strings.Join(o.Addrs, ","), options: o}
 }
 
 func (c *Cluster) String() string { return c.name }
@@ -81,8 +85,14 @@ func (c *Cluster) Ask(ctx context.Context, addr string) (Topology, error) {
 	defer context.AfterFunc(ctx, func() { _ = raw.Close() })() // go-redis ignores the context while it reads; it complains of a client that is closed
 	pipe := client.Pipeline()
 	slots, info := pipe.ClusterSlots(ctx), pipe.ClusterInfo(ctx)
-	_, _ = pipe.Exec(ctx)
-	if err := slots.Err(); err != nil {
+	_, err = pipe.Exec(ctx)
+	if slots.Err() != nil || info.Err() != nil { // otherwise there was no connection, such as for a wrong password
+		err = slots.Err()
+	}
+	switch {
+	case redis.HasErrorPrefix(err, "This instance has cluster support disabled"):
+		return Topology{}, fmt.Errorf("%s: it is no node of a Redis Cluster: write redis:// before its address, or rediss:// for TLS", addr)
+	case err != nil:
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}

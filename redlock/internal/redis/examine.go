@@ -27,7 +27,11 @@ type Examination struct {
 	protocol.Server                   // what it says of itself, in the greeting
 	Info            map[string]string // all that it says
 	Config          map[string]string // settings that INFO doesn't have; empty if CONFIG may not be used
-	Unexaminable    bool              // it is in the memory of the process, or a Redis Cluster
+	Unexaminable    bool              // it is in the memory of the process
+
+	Name    string         // of the server
+	Cluster bool           // it was looked at as a node of a Redis Cluster
+	Others  []*Examination // the other nodes that have keys; this is the one that is farthest away
 
 	User        string // that asks
 	Addr        string // as configured
@@ -75,14 +79,74 @@ type examiner struct {
 	*Master
 	*Examination
 	prefix   string
-	probe    string // the key to try commands on, as rules name keys
+	probe    string // the key to try commands on, as rules name keys; of a node of a Redis Cluster, one that it has
 	patience time.Duration
 }
 
 // Examine looks at the server: it waits for each reply for as long as it has patience. On the server it writes one key, of a name that
 // nobody else uses, and removes it.
 func (m *Master) Examine(ctx context.Context, prefix string, patience time.Duration) *Examination {
-	x := &examiner{&Master{}, &Examination{User: m.options.Username, Addr: m.options.Addr}, prefix, "doctor:" + strings.ToLower(rand.Text()), patience}
+	return m.examine(ctx, prefix, newProbe(), patience, false)
+}
+
+// Examine looks at all nodes of the cluster that have keys. If no node tells which these are, it looks at the one that was named first.
+func (c *Cluster) Examine(ctx context.Context, prefix string, patience time.Duration) *Examination {
+	var t Topology
+	var failed error
+	for _, addr := range c.Addrs() {
+		asked, cancel := context.WithTimeout(ctx, patience)
+		told, err := c.Ask(asked, addr)
+		cancel()
+		if err == nil {
+			t, failed = told, nil
+			break
+		}
+		failed = cmp.Or(failed, err)
+	}
+	if failed != nil {
+		x := c.Node(c.Addrs()[0]).examine(ctx, prefix, newProbe(), patience, true)
+		refused := redis.Error(nil)
+		switch {
+		case x.Err != nil:
+		case errors.As(failed, &refused):
+			x.Refusals = append(x.Refusals, Refusal{"cluster|slots", refused.Error()})
+		case x.Mode == "cluster":
+			x.Err = lastWords(failed.Error())
+		}
+		return x
+	}
+	found := make(chan *Examination)
+	for addr, has := range t.Owners {
+		go func() { found <- c.Node(addr).examine(ctx, prefix, probeIn(prefix, has), patience, true) }()
+	}
+	var all []*Examination
+	for range t.Owners {
+		all = append(all, <-found)
+	}
+	slices.SortFunc(all, func(a, b *Examination) int {
+		return cmp.Or(cmp.Compare(b.RoundTrip, a.RoundTrip), cmp.Compare(a.Name, b.Name))
+	})
+	all[0].Others = all[1:]
+	return all[0]
+}
+
+// newProbe returns a key that nobody else uses, as rules name keys.
+func newProbe() string { return "doctor:" + strings.ToLower(rand.Text()) }
+
+// probeIn returns one in these slots of a Redis Cluster.
+func probeIn(prefix string, has []SlotRange) string {
+	base := newProbe()
+	for i := 0; ; i++ {
+		probe := base + strconv.Itoa(i)
+		slot := HashSlot(protocol.Key(prefix, probe))
+		if slices.ContainsFunc(has, func(r SlotRange) bool { return r.First <= slot && slot <= r.Last }) {
+			return probe
+		}
+	}
+}
+
+func (m *Master) examine(ctx context.Context, prefix, probe string, patience time.Duration, asNode bool) *Examination {
+	x := &examiner{&Master{}, &Examination{Name: m.name, Cluster: asNode, User: m.options.Username, Addr: m.options.Addr}, prefix, probe, patience}
 	*x.Master = Master{name: m.name, options: m.options, scripts: m.scripts}
 	x.options.ReadTimeout, x.options.WriteTimeout = patience, patience
 	c, err := x.connect(ctx)
@@ -101,8 +165,10 @@ func (m *Master) Examine(ctx context.Context, prefix string, patience time.Durat
 	switch x.Mode {
 	case "sentinel": // has no keys
 		steps = nil
-	case "cluster": // this node need not have the key
-		steps = steps[:4]
+	case "cluster":
+		if !asNode { // it need not have the key
+			steps = steps[:4]
+		}
 	}
 	for _, step := range steps {
 		if x.Err = step(ctx, c.session); x.Err != nil {
@@ -226,7 +292,8 @@ func (lastWords) RedisError() {}
 // note notes what the server has said to a command, if it has refused it. Other errors are returned.
 func (x *examiner) note(command string, err error) error {
 	var refused redis.Error
-	if err != redis.Nil && errors.As(err, &refused) {
+	elsewhere := x.Cluster && IsMoved(err) // such as the key with the processes
+	if err != redis.Nil && errors.As(err, &refused) && !elsewhere {
 		x.Refusals = append(x.Refusals, Refusal{command, refused.Error()})
 	}
 	return unlessRefused(err)

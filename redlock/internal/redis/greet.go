@@ -203,7 +203,7 @@ var remedies = []remedy{
 	{begins: "LOADING ", why: "it is loading its data from disk", advice: "wait, as it takes locks again after that", mark: protocol.ErrLoading},
 	{begins: "BUSY ", why: "a script has been running on it for too long", advice: "end the script with SCRIPT KILL"},
 	{begins: "CLUSTERDOWN ", why: "its Redis Cluster lacks nodes or slots", advice: "see CLUSTER INFO and CLUSTER NODES; better name independent servers"},
-	{begins: "MOVED ", why: "it is a node of a Redis Cluster, which has only some of the keys", advice: "name independent servers, or pass a redis.ClusterClient to NewMaster"},
+	{begins: "MOVED ", why: "it is a node of a Redis Cluster, which has only some of the keys", advice: "name independent servers, or the whole cluster as redis-cluster://host:port"},
 	{begins: "ERR max number of clients reached", why: "it has reached its limit of connections", advice: "raise its maxclients, or close other connections to it (CLIENT LIST)"},
 	{begins: "ERR DB index is out of range", why: "it has no database of this number", advice: "leave the database out of its URL, or raise its databases"},
 	{begins: "DENIED ", why: "it is in protected mode", advice: "set a password on its default user (requirepass) or, if only your own machines reach it, CONFIG SET protected-mode no"},
