@@ -122,7 +122,7 @@ func (a *attempt) until() time.Time { return a.start.Add(a.ttl - admission.Drift
 // for making the connections, if it was the first.
 func (a *attempt) releaseTimeout() (timeout time.Duration) {
 	for i, s := range a.locker.streams {
-		timeout = max(timeout, s.ForKey(a.acquires[i].Key).Timeout())
+		timeout = max(timeout, s.At(a.acquires[i].Key).Timeout())
 	}
 	return timeout
 }
@@ -376,7 +376,7 @@ func chooseFence(granted []int64, quorum int) (fence int64, certain bool) {
 func (a *attempt) mayHaveTicket() bool {
 	c := a.lock.Load().caller
 	for i, s := range a.locker.streams {
-		if s.ForKey(c.key).MayHave(&c.tickets[i]) {
+		if s.At(c.key).MayHave(&c.tickets[i]) {
 			return true
 		}
 	}

@@ -328,7 +328,7 @@ func TestClusterTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	port := fmt.Sprint(redistest.FreePort(t))
-	redistest.StartCluster(t, 1, 0, "--tls-cluster", "yes", "--tls-port", port, "--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", authority.File)
+	redistest.StartCluster(t, 1, 0, "--tls-port", port, "--cluster-announce-port", port, "--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", authority.File)
 	trusted := x509.NewCertPool()
 	text, err := os.ReadFile(authority.File)
 	if err != nil || !trusted.AppendCertsFromPEM(text) {

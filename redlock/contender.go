@@ -235,7 +235,7 @@ func (t *contender) hopeless(ctx context.Context, a *attempt) bool {
 				left--
 			}
 		case errors.Is(err, admission.ErrClockJump):
-			if !s.Clock.Trusted(end) {
+			if !s.At(c.Key).Clock.Trusted(end) {
 				left--
 			}
 		case errors.Is(err, protocol.ErrUnreachable):

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 )
 
 // TestTimeIsKnownFromTheGreeting: a Locker knows its masters' clocks before anybody asks it for a lock.
@@ -25,7 +24,7 @@ func TestTimeIsKnownFromTheGreeting(t *testing.T) {
 }
 
 // knows reports whether a master's clock is known.
-func knows(s *link.Stream) bool {
+func knows(s stream) bool {
 	_, known := s.Lead()
 	return known
 }

@@ -19,7 +19,7 @@ import (
 // any with one of ours, so that both could grant a lock. It costs one command to each master every two seconds, and none for a lock.
 type heart struct {
 	options
-	streams []*link.Stream
+	streams []stream
 	turns   func(now time.Time) string // what the masters are told of the turns that last for long
 	key     string
 	wanted  chan struct{}
@@ -134,7 +134,7 @@ func (h *heart) beat() {
 			case h.asked[i].IsZero():
 				free = append(free, i)
 				h.asked[i] = now
-			case s.IsCluster() && s.ForKey(h.key).Fails():
+			case s.Divided() && s.At(h.key).Fails():
 				j.KnowsNothing(now, i, j.Beat(), now)
 			case missed:
 				j.Missed(now, i)
@@ -145,7 +145,7 @@ func (h *heart) beat() {
 	})
 	for _, i := range free {
 		s, told := h.streams[i], *beat
-		told.Turns, told.Shown = turns, s.Clock.Confirmed(now)
+		told.Turns, told.Shown = turns, s.At(h.key).Clock.Confirmed(now)
 		s.Push(&link.Command{Command: protocol.Command{Op: protocol.OpBeat, Key: h.key, Beat: &told, TTL: heartbeat.Memory}, Master: i, Abandoned: &h.never, To: h})
 	}
 }
@@ -160,7 +160,7 @@ func (h *heart) Receive(c *link.Command) {
 		switch {
 		case errors.Is(c.Reply.Err, protocol.ErrRefused): // others go unnoticed
 			j.Refused(now, c.Master, c.Beat, sent, c.Reply.Err)
-		case c.Reply.Err != nil && s.IsCluster():
+		case c.Reply.Err != nil && s.Divided():
 			j.KnowsNothing(now, c.Master, c.Beat, sent)
 		case c.Reply.Err != nil:
 			j.Failed(now, c.Master, c.Beat, errors.Is(c.Reply.Err, syscall.ECONNREFUSED))

@@ -13,9 +13,10 @@ import (
 func TestImports(t *testing.T) {
 	const module, client = "github.com/caddy-redlock/caddy-redlock/", "github.com/redis/go-redis/v9"
 	const protocol, memory, redis = "redlock/internal/protocol", "redlock/internal/memory", "redlock/internal/redis"
-	const admission, heartbeat, link = "redlock/internal/admission", "redlock/internal/heartbeat", "redlock/internal/link"
+	const admission, heartbeat, link, cluster = "redlock/internal/admission", "redlock/internal/heartbeat", "redlock/internal/link", "redlock/internal/cluster"
 	for dir, allowed := range map[string][]string{
-		".":         {protocol, memory, redis, admission, heartbeat, link, "internal/notices", "internal/version"},
+		".":         {protocol, memory, redis, admission, heartbeat, link, cluster, "internal/notices", "internal/version"},
+		"cluster":   {link, protocol, redis, admission},
 		"link":      {protocol, redis, admission},
 		"admission": {protocol},
 		"memory":    {protocol},

@@ -145,12 +145,12 @@ func (l *Locker) tooFew(ctx context.Context, key string, replies []protocol.Repl
 
 // hung returns the error of a master that hasn't answered a command for a key within the timeout.
 func (l *Locker) hung(master int, key string, timeout time.Duration) error {
-	return fmt.Errorf("%w within %v%s", link.ErrHung, timeout.Round(time.Millisecond), l.streams[master].ForKey(key).Advice())
+	return fmt.Errorf("%w within %v%s", link.ErrHung, timeout.Round(time.Millisecond), l.streams[master].At(key).Advice())
 }
 
 // nodeName returns the name of a master or, of a Redis Cluster, of the node that has the key.
 func (l *Locker) nodeName(master int, key string) string {
-	return l.streams[master].ForKey(key).String()
+	return l.streams[master].At(key).String()
 }
 
 // inspected reads a master's reply. It has IDs where names may be known.
@@ -254,7 +254,7 @@ func (l *Locker) ask(ctx context.Context, cmd protocol.Command, done func(protoc
 	defer over.Store(true)
 	var timeout time.Duration
 	for i, s := range l.streams {
-		timeout = max(timeout, s.ForKey(cmd.Key).Patience())
+		timeout = max(timeout, s.At(cmd.Key).Patience())
 		s.Push(&link.Command{Command: cmd, Master: i, Abandoned: over, To: r.replies})
 	}
 	replies = make([]protocol.Reply, len(l.streams))

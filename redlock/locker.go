@@ -23,7 +23,7 @@ import (
 // use, and must be closed.
 type Locker struct {
 	options
-	streams       []*link.Stream
+	streams       []stream
 	quorum        int
 	id            string   // of this process: with it begins what its tokens and its name have by chance
 	name          string   // among the waiters on the masters
@@ -95,8 +95,7 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 		seat := seats.Add(m.impl)
 		seat.OnAdmitted = func(reached protocol.Server) { l.heart.reached(i, reached, seat.LostUntil()) }
 		seat.OnServing = l.heart.want
-		s := link.NewStream(m.impl, o.link(m.impl, told), seat)
-		l.streams = append(l.streams, s)
+		l.streams = append(l.streams, m.connect(o.link(m.impl, told), seat))
 	}
 	l.subscriptions.locker = l
 	l.room = make(chan struct{}, resultRoom)
@@ -580,7 +579,7 @@ func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller
 	}
 	for {
 		if len(attempts) == 0 {
-			if slices.ContainsFunc(l.streams, (*link.Stream).Subscribed) {
+			if slices.ContainsFunc(l.streams, stream.Subscribed) {
 				l.gates.drainWakeUps(callers) // the attempt finds out what earlier wake-ups announced
 			}
 			attempts = l.newAttempts(callers, attempts)
@@ -701,7 +700,7 @@ func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposa
 			a.acquires[i].First(&releases[i])
 		}
 		a.push(&a.acquires[i])
-		a.timeout = max(a.timeout, s.ForKey(c.key).Patience())
+		a.timeout = max(a.timeout, s.At(c.key).Patience())
 	}
 	return a
 }
@@ -743,13 +742,13 @@ func (l *Locker) firstSlot() int {
 
 // wakeUp handles a master's wake-up: the head of the key's gate tries again. If nobody here wants the key any
 // more, the ticket is withdrawn, and the master wakes the next process in line instead.
-func (l *Locker) wakeUp(s *link.Stream, w protocol.WakeUp) {
+func (l *Locker) wakeUp(s stream, w protocol.WakeUp) {
 	l.gates.wake(w.Key, w.Call, func() {
 		name := l.name
 		if w.Call > 0 {
 			name = protocol.CallName(name, w.Call)
 		}
-		s.Withdraw(w.Key, name, w.Ticket)
+		s.At(w.Key).Withdraw(w.Key, name, w.Ticket)
 	})
 }
 
@@ -768,7 +767,7 @@ func (l *Locker) enterRoom(ctx context.Context) bool {
 func (l *Locker) leaveRoom() { <-l.room }
 
 // laneOf returns the lane for the results of a key on a master.
-func (l *Locker) laneOf(master int, key string) *link.Lane { return l.streams[master].ForKey(key).Lane }
+func (l *Locker) laneOf(master int, key string) *link.Lane { return l.streams[master].At(key).Lane }
 
 // Prefix returns that of the Locker's keys: see WithPrefix.
 func (l *Locker) Prefix() string { return l.prefix }

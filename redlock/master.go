@@ -16,6 +16,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/cluster"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
@@ -50,6 +52,33 @@ func (m Master) close() error {
 	return m.impl.Close()
 }
 
+// stream is the way to a master: a link.Stream to a server, or a cluster.Cluster, which has one to each node.
+type stream interface {
+	fmt.Stringer
+	Divided() bool              // it has several servers, of which one may fail alone
+	At(key string) *link.Stream // to the server that has the key
+	Push(*link.Command)
+	Enqueue(*link.Command)
+	SendSoon()
+	Listen(ctx context.Context, process string, ready func(), message func(protocol.WakeUp)) error
+	Subscribed() bool
+	Denied() bool
+	Lead() (lead time.Duration, known bool)
+	State() link.State
+	Timeout() time.Duration
+	Unconnected() time.Duration
+	DataLost()
+	Close(grace time.Duration) error
+}
+
+// connect begins to connect to the master.
+func (m Master) connect(o link.Settings, seat *admission.Seat) stream {
+	if whole, ok := m.impl.(*cluster.Master); ok {
+		return cluster.Open(whole, o, seat)
+	}
+	return link.NewStream(m.impl, o, seat)
+}
+
 // NewMaster returns a master of the server that a client is configured for. It takes the client's
 // address, credentials, TLS and dialer, but opens one connection of its own, without retries and
 // with other timeouts: an ordered stream of commands needs that. The client itself, with its hooks, is neither used nor
@@ -67,7 +96,7 @@ func NewMaster(client redis.UniversalClient) (Master, error) {
 		if len(c.Options().Addrs) == 0 { // as of NewFailoverClusterClient
 			return Master{}, errors.New("redlock: this redis.ClusterClient names no node of a cluster; a Sentinel group is none: name independent servers")
 		}
-		return Master{link.NewClusterMaster(wire.NewCluster(*c.Options()))}, nil
+		return Master{&cluster.Master{Cluster: wire.NewCluster(*c.Options())}}, nil
 	}
 	return Master{}, fmt.Errorf("redlock: a master can't be made of a %T; give a *redis.Client or a *redis.ClusterClient", client)
 }
@@ -175,7 +204,7 @@ func dial(text string, secure *tls.Config) (protocol.Master, error) {
 			return nil, err
 		}
 		o.TLSConfig = secured(o.TLSConfig, secure)
-		return link.NewClusterMaster(wire.NewCluster(*o)), nil
+		return &cluster.Master{Cluster: wire.NewCluster(*o)}, nil
 	}
 	o, err := redis.ParseURL(u.String())
 	if err := checkParameters(text, u.Query(), err, "client_name", "protocol", "db"); err != nil {

@@ -104,7 +104,7 @@ func (a *attempt) releaseWith(result *protocol.Result, to link.Receiver) {
 		if !done || c.Reply.Fence != result.Fence {
 			// A master that can't be asked now doesn't get it: it would be kept in memory.
 			release.Alone, release.Result, release.Anyway = false, result, done
-			release.Forced = done && a.locker.streams[i].Usable()
+			release.Forced = done && a.locker.streams[i].At(a.acquires[i].Key).Usable()
 		}
 		a.push(&release)
 	}
@@ -169,7 +169,7 @@ func (a *attempt) fetch(ctx context.Context, fence int64) (result *protocol.Resu
 		}
 		deadline := time.Now().Add(resultTime)
 		if asked < len(from) {
-			deadline = time.Now().Add(2 * a.locker.streams[from[asked].Master].ForKey(from[asked].Key).MaxTimeout())
+			deadline = time.Now().Add(2 * a.locker.streams[from[asked].Master].At(from[asked].Key).MaxTimeout())
 		}
 		r.collect(ctx, a.locker.closing, deadline, asked-answered, func(c *link.Command, _ int) bool {
 			answered++

@@ -128,7 +128,7 @@ func (p *process) takeAll(keys []string, wait time.Duration, try bool, opts ...L
 // It rests longer the more of them broke in a row.
 func (p *process) connected() bool {
 	for _, s := range p.locker.streams {
-		if !s.Idle() {
+		if !s.At("").Idle() {
 			return false
 		}
 	}

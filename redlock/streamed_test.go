@@ -83,12 +83,12 @@ func Streamed(master Master) Stepwise {
 	if err != nil {
 		panic(err)
 	}
-	return &streamed{Master: m, stream: link.NewStream(m, o.link(m, newTold(&o)), admission.New(1, o.admission()).Add(m))}
+	return &streamed{Master: m, stream: master.connect(o.link(m, newTold(&o)), admission.New(1, o.admission()).Add(m))}
 }
 
 type streamed struct {
 	protocol.Master
-	stream *link.Stream
+	stream stream
 }
 
 // Do has the stream send the commands, and waits for the replies.

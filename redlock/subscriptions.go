@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -99,7 +98,7 @@ func (u *subscriptions) end() {
 }
 
 // keep keeps a subscription on a master until ctx ends.
-func (u *subscriptions) keep(ctx context.Context, s *link.Stream, settled func()) {
+func (u *subscriptions) keep(ctx context.Context, s stream, settled func()) {
 	l, refused := u.locker, false
 	for ctx.Err() == nil {
 		err := s.Listen(ctx, l.name, func() {

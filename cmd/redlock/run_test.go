@@ -94,7 +94,7 @@ func TestWrongUse(t *testing.T) {
 
 // TestCluster: a Redis Cluster is the only master of redlock run, of an agent, and of the commands for operators.
 func TestCluster(t *testing.T) {
-	nodes := redistest.StartCluster(t, 2, 0)
+	nodes := redistest.StartCluster(t, 2, 0, "--appendonly", "yes", "--appendfsync", "always")
 	a := newAgent(t, nodes)
 	a.env = append(a.env, "REDLOCK_MASTERS="+redistest.ClusterURL(nodes))
 	a.start()

@@ -20,7 +20,7 @@ type Command struct {
 	until     time.Time    // release: repeated no longer than this, once it was sent; extend: takes a free key no later than this
 	Forced    bool         // release: send it even if the master seems to have nothing to release
 	Counted   bool         // acquire: its attempt has counted the reply
-	moves     int          // how often it was sent again, because a node of a Redis Cluster or a server without the script has not executed it
+	moves     int          // how often it was sent again, because a server without the key or the script has not executed it
 	To        Receiver     // gets the command once it is answered; may be nil
 
 	// What the master may have of the attempt, in its acquire. The stream's mu guards these.
@@ -90,6 +90,22 @@ func (c *Command) Extension(fence int64, refill time.Time, to Receiver) *Command
 func Forced(cmd protocol.Command, to Receiver) *Command {
 	return &Command{Command: cmd, acquire: new(Command), Forced: true, To: to}
 }
+
+// maxMoves bounds how often a command that was not executed is sent again.
+const maxMoves = 5
+
+// Again makes a command that was not executed ready to be sent again, unless that was done too often.
+func (c *Command) Again() bool {
+	if c.moves == maxMoves {
+		return false
+	}
+	c.moves++
+	c.Reply = protocol.Reply{}
+	return true
+}
+
+// NoRefill has an extend renew what is there, but take no free key.
+func (c *Command) NoRefill() { c.until, c.RefillUntil = time.Time{}, 0 }
 
 func (c *Command) deliver() {
 	if to := c.To; to != nil {

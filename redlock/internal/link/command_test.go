@@ -19,7 +19,7 @@ func unconnected() *Stream {
 	m := memory.New("", time.Now)
 	logger := slog.New(slog.DiscardHandler)
 	seats := admission.New(1, admission.Settings{MaxTTL: time.Minute, Logger: logger})
-	return makeStream(m, Settings{MaxTTL: time.Minute, Timeout: time.Second, Logger: logger, Watcher: nobody{}}, seats.Add(m), new(sync.Mutex))
+	return makeStream(m, Settings{MaxTTL: time.Minute, Timeout: time.Second, Logger: logger, Watcher: nobody{}}, seats.Add(m), nil, new(sync.Mutex))
 }
 
 // nobody is told nothing.
@@ -51,7 +51,7 @@ func refused(s *Stream, acquire *batch) {
 // of the round trips that were seen: nobody waits longer for a master that hangs while it is greeted.
 func TestPatienceWhileConnecting(t *testing.T) {
 	s := unconnected()
-	if got, want := s.Patience(), s.connectTime(); got < want {
+	if got, want := s.Patience(), s.ConnectTime(); got < want {
 		t.Errorf("%v for the first connection, want at least %v", got, want)
 	}
 	s.latency.observe(time.Millisecond, time.Now())

@@ -156,7 +156,8 @@ type State struct {
 	Server      protocol.Server
 }
 
-func (s State) available() bool { return s.Err == nil && s.Connected }
+// Available reports whether it takes acquires now.
+func (s State) Available() bool { return s.Err == nil && s.Connected }
 
 // health is what was told of a master, and how long it must be well before it is told that it is. Each failure that follows a
 // recovery within a minute doubles that time, so a master that comes and goes is told of twice a minute at the most. The stream's mu
@@ -306,7 +307,7 @@ func (s *Stream) lookAtCertificate(ctx context.Context) {
 	if certificate == nil || known.IsZero() || time.Until(known) > certificateSoon {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, min(s.connectTime(), certificateGap/2))
+	ctx, cancel := context.WithTimeout(ctx, min(s.ConnectTime(), certificateGap/2))
 	defer cancel()
 	if until, err := certificate(ctx); err == nil {
 		s.seat.HasCertificate(until)

@@ -109,7 +109,7 @@ func (n *Lane) refusal(c *Command) error {
 // keep has a connection for as long as there is anything to send.
 func (n *Lane) keep() {
 	for {
-		ctx, cancel := context.WithTimeout(n.ctx, n.stream.connectTime())
+		ctx, cancel := context.WithTimeout(n.ctx, n.stream.ConnectTime())
 		c, err := n.stream.master.Connect(ctx, n)
 		cancel()
 		made := err == nil
@@ -225,7 +225,7 @@ func (n *Lane) watch() {
 
 // patience returns how long so many bytes may take.
 func (n *Lane) patience(bytes int) time.Duration {
-	return n.stream.connectTime() + time.Duration(bytes)*time.Second/laneRate
+	return n.stream.ConnectTime() + time.Duration(bytes)*time.Second/laneRate
 }
 
 // read takes the replies as they come, until the connection ends.

@@ -43,9 +43,9 @@ type Stream struct {
 	cancel     func()        // ends run at once
 	ended      chan struct{} // closed when run returns
 	Lane       *Lane         // for results
-	cluster    *cluster      // the Redis Cluster whose front or node this is; nil for a single server
+	whole      Whole         // the master of which the server is a part; nil if it is all of it
 
-	mu              *sync.Mutex               // one for all streams of a cluster
+	mu              *sync.Mutex               // one for all parts of a master
 	conn            protocol.Conn             // nil while there is none
 	can             protocol.ConnCapabilities // of conn
 	sending         bool                      // a goroutine is sending on conn, without mu
@@ -86,22 +86,35 @@ type Watcher interface {
 	Down(State)
 }
 
+// Whole is a master of several servers, each of which has some of the keys. There is a stream to each, a part.
+type Whole interface {
+	// Elsewhere takes over a command that a part's server has not executed, because it doesn't have the key, or because the part has
+	// ended. It reports false if that isn't so, or there is nowhere else to send it.
+	Elsewhere(part *Stream, c *Command) bool
+	// Has reports whether a part's server has the key. The mutex of the parts is held.
+	Has(part *Stream, key string) bool
+}
+
 // NewStream makes the stream of a master and begins to connect. A server that is reached can be used only if
 // the seat admits it.
 func NewStream(m protocol.Master, o Settings, seat *admission.Seat) *Stream {
-	s := makeStream(m, o, seat, new(sync.Mutex))
-	if m, ok := m.(*clusterMaster); ok {
-		s.cluster = newCluster(s, m)
-		s.cluster.start()
-	}
-	s.start()
+	return NewPart(m, o, seat, nil, new(sync.Mutex))
+}
+
+// NewPart is NewStream for a part of a master. All parts have one mutex, because a command may go from one to the other.
+func NewPart(m protocol.Master, o Settings, seat *admission.Seat, whole Whole, mu *sync.Mutex) *Stream {
+	s := makeStream(m, o, seat, whole, mu)
+	var ctx context.Context
+	ctx, s.cancel = context.WithCancel(context.Background())
+	go s.run(ctx)
 	return s
 }
 
-func makeStream(m protocol.Master, o Settings, seat *admission.Seat, mu *sync.Mutex) *Stream {
+func makeStream(m protocol.Master, o Settings, seat *admission.Seat, whole Whole, mu *sync.Mutex) *Stream {
 	s := &Stream{
 		master:          m,
 		Settings:        o,
+		whole:           whole,
 		mu:              mu,
 		latency:         latency{floor: o.Timeout},
 		Clock:           seat.Clock,
@@ -118,18 +131,8 @@ func makeStream(m protocol.Master, o Settings, seat *admission.Seat, mu *sync.Mu
 	return s
 }
 
-func (s *Stream) start() {
-	var ctx context.Context
-	ctx, s.cancel = context.WithCancel(context.Background())
-	go s.run(ctx)
-}
-
-// greeted takes the round trip of a greeting as the first measure of the distance. A node that turns out to
-// be a replica means that its Redis Cluster has changed.
+// greeted takes the round trip of a greeting as the first measure of the distance.
 func (s *Stream) greeted(reached protocol.Server) {
-	if s.cluster != nil && reached.Replica() {
-		Signal(s.cluster.asked)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tellsMemory = reached.Memory.Used > 0
@@ -138,18 +141,19 @@ func (s *Stream) greeted(reached protocol.Server) {
 	}
 }
 
-// connectTime returns how long making a connection may take.
-func (s *Stream) connectTime() time.Duration {
+// ConnectTime returns how long making a connection may take.
+func (s *Stream) ConnectTime() time.Duration {
 	return max(time.Second, protocol.ConnectTrips*s.latency.ceiling())
 }
 
-// SendSoon has the queued commands sent soon, on this master or on all nodes of the cluster.
-func (s *Stream) SendSoon() {
-	Signal(s.work)
-	for _, node := range s.nodes() {
-		Signal(node.work)
-	}
-}
+// SendSoon has the queued commands sent soon.
+func (s *Stream) SendSoon() { Signal(s.work) }
+
+// At returns the stream for a key, which is this one.
+func (s *Stream) At(string) *Stream { return s }
+
+// Divided reports whether the master has several servers, which is not so.
+func (s *Stream) Divided() bool { return false }
 
 // Signal makes sure that the receiver of c, which has capacity 1, runs once more.
 func Signal(c chan struct{}) {
@@ -198,17 +202,9 @@ func (s *Stream) Idle() bool {
 // pending reports whether anything is still to be sent, repeated or answered. Callers hold mu.
 func (s *Stream) pending() bool { return len(s.queue) > 0 || len(s.owed) > 0 || len(s.flight) > 0 }
 
-// Close ends the stream or, for a Redis Cluster, those of all its nodes.
-func (s *Stream) Close(grace time.Duration) error {
-	if s.cluster != nil {
-		return s.cluster.close(grace)
-	}
-	return s.end(grace)
-}
-
-// end lets the stream send what is queued or owed, for at most grace, then closes the master and waits for
+// Close lets the stream send what is queued or owed, for at most grace, then closes the master and waits for
 // run to end.
-func (s *Stream) end(grace time.Duration) error {
+func (s *Stream) Close(grace time.Duration) error {
 	s.mu.Lock()
 	s.closing = true
 	for _, c := range s.owed {
@@ -240,7 +236,7 @@ func (s *Stream) end(grace time.Duration) error {
 
 // connect makes a connection to the master.
 func (s *Stream) connect(ctx context.Context) (protocol.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.connectTime())
+	ctx, cancel := context.WithTimeout(ctx, s.ConnectTime())
 	defer cancel()
 	return s.master.Connect(ctx, s.seat)
 }
@@ -249,7 +245,6 @@ func (s *Stream) connect(ctx context.Context) (protocol.Conn, error) {
 // a switch of goroutines; it can't block then, as the connection is a socket whose buffers are empty, and the command is short.
 func (s *Stream) Push(c *Command) {
 	s.mu.Lock()
-	s = s.home(c)
 	taken, err := s.accept(c)
 	if taken && c.isShort() && s.conn != nil && s.can.Prompt && !s.sending && len(s.queue) == 1 && len(s.flight) == 0 {
 		passes := c.former != nil // the lock on to another caller, who waits for the reply
@@ -261,7 +256,7 @@ func (s *Stream) Push(c *Command) {
 		taken = false
 	}
 	s.mu.Unlock()
-	s.declined(c, err)
+	s.Decline(c, err)
 	if taken {
 		s.SendSoon()
 	}
@@ -270,10 +265,9 @@ func (s *Stream) Push(c *Command) {
 // Enqueue queues a command. It is sent with the next push, or when the stream is told to send soon.
 func (s *Stream) Enqueue(c *Command) {
 	s.mu.Lock()
-	s = s.home(c)
 	_, err := s.accept(c)
 	s.mu.Unlock()
-	s.declined(c, err)
+	s.Decline(c, err)
 }
 
 // accept queues a command, or returns why it doesn't. Acquires are refused while the master is known to be
@@ -285,9 +279,6 @@ func (s *Stream) accept(c *Command) (taken bool, err error) {
 	}
 	if c.Op == protocol.OpExtend && !c.until.IsZero() {
 		c.RefillUntil = s.Clock.Earliest(c.until)
-	}
-	if err == nil && s.cluster != nil {
-		err = s.cluster.prepare(c)
 	}
 	if err != nil {
 		return false, err
@@ -309,8 +300,8 @@ var (
 	errUnneeded = errors.New("unneeded")
 )
 
-// declined answers a command that accept has refused.
-func (s *Stream) declined(c *Command, err error) {
+// Decline answers a command that isn't sent, for a reason that may be nil.
+func (s *Stream) Decline(c *Command, err error) {
 	if err == nil {
 		return
 	}
@@ -320,6 +311,9 @@ func (s *Stream) declined(c *Command, err error) {
 	}
 	if err != errUnneeded {
 		c.Reply.Err = protocol.Unsent(err)
+	}
+	if err == ErrClosed && s.whole != nil && s.whole.Elsewhere(s, c) {
+		return
 	}
 	c.deliver()
 	if former := c.takeFormer(); former != nil { // it can still be sent without the acquire
@@ -331,10 +325,9 @@ func (s *Stream) declined(c *Command, err error) {
 func (s *Stream) refusal(op protocol.Op) error {
 	now := time.Now()
 	silent := s.silence(now)
-	// A server that is slow, or takes no new lock, may renew those that it has: none may be lost because others are refused. The
-	// silence of a cluster's node may mean that another has taken its place.
+	// A server that is slow, or takes no new lock, may renew those that it has: none may be lost because others are refused.
 	renews := op == protocol.OpExtend && s.conn != nil && len(s.queue) < maxQueue
-	patient := renews && s.cluster == nil && silent <= s.MaxTTL
+	patient := renews && silent <= s.MaxTTL
 	switch {
 	case s.closing:
 		return ErrClosed
@@ -365,7 +358,7 @@ func (s *Stream) MayHave(ticket *TicketState) bool {
 func (s *Stream) Withdraw(key, process string, ticket int64) {
 	c := Forced(protocol.Command{Op: protocol.OpRelease, Key: key, Process: process, Ticket: ticket}, nil)
 	s.mu.Lock()
-	full := len(s.home(c).queue) >= maxQueue
+	full := len(s.queue) >= maxQueue
 	s.mu.Unlock()
 	if full {
 		return
@@ -397,7 +390,7 @@ func (s *Stream) Patience() time.Duration {
 	defer s.mu.Unlock()
 	patience := s.latency.timeout()
 	if s.conn == nil && s.downErr == nil {
-		connecting := s.connectTime()
+		connecting := s.ConnectTime()
 		if trip := s.latency.current.Load(); trip > 0 {
 			connecting = protocol.ConnectTrips * time.Duration(trip)
 		}
@@ -466,8 +459,7 @@ func (s *Stream) flush() {
 
 // take moves the head of the queue into a batch, leaving out and returning the commands that need not be sent
 // any more. Fast acquires are its end, so that the master takes them together. What must come after one of them, the release or an
-// extend of the same attempt, is never in the same batch: the release gives up an acquire that is not sent yet. The keys of a
-// cluster are in different slots, and can't be taken together. Callers hold mu.
+// extend of the same attempt, is never in the same batch: the release gives up an acquire that is not sent yet. Callers hold mu.
 func (s *Stream) take() (b *batch, dropped []*Command) {
 	if b = s.spare; b == nil {
 		b = &batch{}
@@ -494,7 +486,7 @@ func (s *Stream) take() (b *batch, dropped []*Command) {
 			}
 		}
 		c.sending(b.sentAt)
-		if c.Fast = c.Fast && s.cluster == nil; c.Fast {
+		if c.Fast {
 			b.fast = append(b.fast, c)
 		} else {
 			b.commands = append(b.commands, c)
@@ -657,9 +649,12 @@ func (s *Stream) run(ctx context.Context) {
 		next.Close()
 	}
 	s.mu.Lock()
-	s.owed = nil
+	left := slices.Concat(s.queue, s.owed)
+	s.queue, s.owed, s.acquires = nil, nil, 0
 	s.mu.Unlock()
-	s.answer(protocol.Unsent(ErrClosed), true)
+	for _, c := range left {
+		s.Decline(c, ErrClosed)
+	}
 }
 
 // wanted reports whether a connection is still needed.
@@ -674,17 +669,16 @@ func (s *Stream) unreachable(err error) {
 	s.mu.Lock()
 	s.down(err, time.Now())
 	s.mu.Unlock()
-	s.answer(protocol.Unsent(err), false)
+	s.answer(protocol.Unsent(err))
 	s.note(err)
 }
 
-// answer fails the queued commands with err: all of them, or all but the releases, which wait for the next
-// connection.
-func (s *Stream) answer(err error, all bool) {
+// answer fails the queued commands with err, but not the releases, which wait for the next connection.
+func (s *Stream) answer(err error) {
 	s.mu.Lock()
 	var kept, answered commands
 	for _, c := range s.queue {
-		if c.Op == protocol.OpRelease && !all {
+		if c.Op == protocol.OpRelease {
 			kept = append(kept, c)
 			continue
 		}
@@ -887,9 +881,6 @@ func (s *Stream) attend(c protocol.Conn, check *hangCheck) (due time.Time, over 
 		c.Close()
 	case silence > timeout:
 		due = earlier(due, check.start(now))
-		if s.cluster != nil {
-			Signal(s.cluster.asked)
-		}
 	case silence > 0:
 		due = earlier(due, s.flight[0].sentAt.Add(timeout+1))
 	}
@@ -911,9 +902,10 @@ func (s *Stream) settle(b *batch) {
 	for _, c := range b.commands {
 		c.answered()
 	}
-	elsewhere := s.moved(b)
 	s.mu.Unlock()
-	elsewhere.answer()
+	if s.whole != nil {
+		b.commands = slices.DeleteFunc(b.commands, func(c *Command) bool { return s.whole.Elsewhere(s, c) })
+	}
 	err, known := s.verdict(b, now)
 	switch {
 	case errors.Is(err, protocol.ErrReplica):
@@ -951,11 +943,8 @@ func (s *Stream) settle(b *batch) {
 }
 
 // DataLost has the master excluded until all leases are over that its server may have forgotten, and greeted
-// anew. For the nodes of a Redis Cluster it does nothing: the cluster itself reports that a slot has moved.
+// anew.
 func (s *Stream) DataLost() {
-	if s.cluster != nil {
-		return
-	}
 	s.seat.DataLost(time.Now())
 	s.reconnect()
 }
@@ -1081,10 +1070,9 @@ func (s *Stream) owe(release *Command, now time.Time) {
 	if again.Queue {
 		again.Queue, again.Polls, again.Ticket = false, false, 0
 	}
-	to := s.home(&again)
-	to.owed = append(to.owed, &again)
-	if len(to.owed) == 1 {
-		Signal(to.tend)
+	s.owed = append(s.owed, &again)
+	if len(s.owed) == 1 {
+		Signal(s.tend)
 	}
 }
 
@@ -1114,9 +1102,6 @@ func (s *Stream) note(err error) {
 		Signal(s.tend) // try it soon
 	}
 	name := s.master.String()
-	if changed && err != nil && s.cluster != nil {
-		Signal(s.cluster.asked)
-	}
 	switch {
 	case !changed:
 		return
@@ -1153,31 +1138,30 @@ func (s *Stream) probe() protocol.Command {
 	return protocol.Command{Op: protocol.OpPing}
 }
 
-// trialKey returns a key that nobody locks and that this server has, or "" if it has no slot of its Redis Cluster.
-// Callers hold mu.
+// trialKey returns a key that nobody locks and that this server has, or "" if none was found. Callers hold mu.
 func (s *Stream) trialKey() string {
-	for i := range 4 * redis.Slots {
+	const most = 1 << 16
+	for i := range most {
 		key := fmt.Sprintf("%s:trial:{%d}", s.Prefix, i)
-		if s.cluster == nil || s.cluster.at(key) == s {
+		if s.whole == nil || s.whole.Has(s, key) {
 			return key
 		}
 	}
 	return ""
 }
 
-// State returns what is known of the master; of a Redis Cluster, of the first node that isn't available.
-func (s *Stream) State() State {
-	worst := s.ownState()
-	for _, node := range s.nodes() {
-		if state := node.ownState(); worst.available() && !state.available() {
-			worst = state
-		}
-	}
-	worst.Name = s.String()
-	return worst
+// Fails reports whether the server doesn't answer.
+func (s *Stream) Fails() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conn == nil || s.reported != nil || s.silence(time.Now()) > s.latency.timeout()
 }
 
-func (s *Stream) ownState() State {
+// Lead returns how far the master's clock is ahead of our monotonic one, and whether that is known.
+func (s *Stream) Lead() (lead time.Duration, known bool) { return s.Clock.Lead() }
+
+// State returns what is known of the master.
+func (s *Stream) State() State {
 	now := time.Now()
 	s.mu.Lock()
 	err := s.refusal(protocol.OpAcquire)

@@ -1,0 +1,563 @@
+// Package cluster makes one master of a Redis Cluster.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/redis"
+)
+
+// Cluster has a stream for each node of a Redis Cluster. To the Locker the whole cluster is one master: commands go to the node that
+// has the key or, while that node isn't known, to the front, which is the stream embedded here. So a node that hangs or is down affects
+// its own keys only. All these streams share one mu, under which it is known where the keys are.
+//
+// Redis Cluster replicates asynchronously: a replica that is promoted may lack its master's latest locks. So
+// it grants no lock until all that its master may have granted have ended. It does renew those that it has.
+type Cluster struct {
+	*link.Stream
+	master *Master
+	seat   *admission.Seat
+
+	asked   chan struct{} // signals that the nodes should be looked up again
+	known   chan struct{} // closed when they were for the first time
+	failed  chan error    // why they couldn't be
+	ended   chan struct{} // closed when run returns
+	cancel  func()
+	running sync.WaitGroup // of nodes that end, and lookups
+	nodes   atomic.Pointer[[]*node]
+
+	mu      sync.Mutex // that of all streams
+	closing bool
+	byAddr  map[string]*node
+	owners  map[*link.Stream]bool // those that had slots at the last lookup
+	slots   *[redis.Slots]slot
+	epoch   int64
+}
+
+// slot is where the keys of one hash slot are.
+type slot struct {
+	node  *link.Stream  // nil before the first lookup; the front if no node has it
+	guard time.Duration // no lock on its keys before this, since admission.ProcessStart
+}
+
+// node is a node of the cluster.
+type node struct {
+	*link.Stream
+	of     *Cluster
+	master *redis.Master
+	seat   *admission.Seat
+	down   atomic.Bool // it was told to be
+}
+
+// Up implements link.Watcher.
+func (n *node) Up(name string) {
+	n.down.Store(false)
+	n.of.Watcher.Up(name)
+}
+
+// Down implements link.Watcher. Another node may have taken the place of this one.
+func (n *node) Down(s link.State) {
+	n.down.Store(true)
+	n.of.Watcher.Down(s)
+	link.Signal(n.of.asked)
+}
+
+// Open begins to connect to a cluster. Its nodes have seats beside this one.
+func Open(m *Master, o link.Settings, seat *admission.Seat) *Cluster {
+	c := &Cluster{
+		master: m,
+		seat:   seat,
+		asked:  make(chan struct{}, 1),
+		known:  make(chan struct{}),
+		failed: make(chan error, 1),
+		ended:  make(chan struct{}),
+		byAddr: make(map[string]*node),
+		slots:  new([redis.Slots]slot),
+	}
+	c.nodes.Store(&[]*node{})
+	m.route = c
+	c.mu.Lock() // so that the front meets itself
+	c.Stream = link.NewPart(m, o, seat, c, &c.mu)
+	c.mu.Unlock()
+	var ctx context.Context
+	ctx, c.cancel = context.WithCancel(context.Background())
+	go c.run(ctx)
+	return c
+}
+
+// Divided reports whether the master has several servers.
+func (c *Cluster) Divided() bool { return true }
+
+// At returns the stream to the node that has the key.
+func (c *Cluster) At(key string) *link.Stream {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.slotOf(key).to(c)
+}
+
+func (c *Cluster) slotOf(key string) *slot { return &c.slots[redis.HashSlot(key)] }
+
+func (s *slot) to(c *Cluster) *link.Stream {
+	if s.node == nil {
+		return c.Stream
+	}
+	return s.node
+}
+
+// Push queues a command and has it sent.
+func (c *Cluster) Push(cmd *link.Command) {
+	if to, err := c.route(cmd); err != nil {
+		to.Decline(cmd, err)
+	} else {
+		to.Push(cmd)
+	}
+}
+
+// Enqueue queues a command. It is sent with the next push, or when the cluster is told to send soon.
+func (c *Cluster) Enqueue(cmd *link.Command) {
+	if to, err := c.route(cmd); err != nil {
+		to.Decline(cmd, err)
+	} else {
+		to.Enqueue(cmd)
+	}
+}
+
+// route adapts a command to the node that has its key, or returns why that must not be asked.
+func (c *Cluster) route(cmd *link.Command) (to *link.Stream, err error) {
+	cmd.Fast = false // the server takes such keys together, and these are in different slots
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := c.slotOf(cmd.Key)
+	to = at.to(c)
+	if at.guard == 0 || time.Since(admission.ProcessStart) >= at.guard {
+		return to, nil
+	}
+	switch cmd.Op {
+	case protocol.OpAcquire:
+		return to, &admission.GuardError{Until: admission.ProcessStart.Add(at.guard), Why: errPromoted}
+	case protocol.OpExtend:
+		cmd.NoRefill()
+	}
+	return to, nil
+}
+
+// errPromoted is why a node must not grant locks on a slot that another node had before.
+var errPromoted = protocol.Mark(errors.New("another node of the cluster has taken over the key, and may lack the latest locks on it"), admission.ErrRestarted)
+
+// errUnrouted is the front's reply to a command whose node isn't known yet.
+var errUnrouted = protocol.Unsent(errors.New("no node of the cluster has the slot of the key: see CLUSTER NODES"))
+
+// Elsewhere sends a command that a node has not executed to the one that has the key.
+func (c *Cluster) Elsewhere(from *link.Stream, cmd *link.Command) bool {
+	err := cmd.Reply.Err
+	if err == nil {
+		return false
+	}
+	moved := redis.IsMoved(err)
+	left := errors.Is(err, protocol.ErrUnsent) && errors.Is(err, link.ErrClosed)
+	if !moved && !left && !errors.Is(err, errUnrouted) {
+		return false
+	}
+	c.mu.Lock()
+	if moved {
+		c.movedTo(err, from)
+	}
+	to := c.slotOf(cmd.Key).to(c)
+	c.mu.Unlock()
+	if to == from || !cmd.Again() {
+		if !left {
+			cmd.Reply.Err = errUnrouted
+			link.Signal(c.asked)
+		}
+		return false
+	}
+	c.Enqueue(cmd)
+	to.SendSoon()
+	return true
+}
+
+// movedTo evaluates an error "MOVED <slot> <address>". Callers hold mu.
+func (c *Cluster) movedTo(err error, from *link.Stream) {
+	link.Signal(c.asked)
+	for _, n := range c.byAddr {
+		if n.Stream != from {
+			continue
+		}
+		if slot, addr, ok := n.master.MovedTo(err); ok {
+			to := c.node(addr)
+			if to != nil && 0 <= slot && slot < redis.Slots {
+				c.assign(&c.slots[slot], to.Stream, c.owners[to.Stream])
+			}
+		}
+		return
+	}
+}
+
+// Has reports whether a node has the key. The mutex of the streams is held.
+func (c *Cluster) Has(part *link.Stream, key string) bool { return c.slotOf(key).to(c) == part }
+
+// maxNodes bounds the nodes of a cluster, as its specification does: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/.
+const maxNodes = 1000
+
+// node returns the node at an address, making it if necessary, or nil if the cluster ends or has too many. Callers hold mu.
+func (c *Cluster) node(addr string) *node {
+	if n := c.byAddr[addr]; n != nil || c.closing || len(c.byAddr) >= maxNodes {
+		return n
+	}
+	n := &node{of: c, master: c.master.Node(addr)}
+	n.seat = c.seat.AddNode(n.master)
+	o := c.Settings
+	o.Watcher = n
+	n.Stream = link.NewPart(n.master, o, n.seat, c, &c.mu)
+	c.byAddr[addr] = n
+	c.listNodes()
+	return n
+}
+
+func (c *Cluster) listNodes() {
+	nodes := make([]*node, 0, len(c.byAddr))
+	for _, n := range c.byAddr {
+		nodes = append(nodes, n)
+	}
+	c.nodes.Store(&nodes)
+}
+
+// assign gives a slot to a node. If moved is set, the slot was resharded from one master to another, and the
+// keys have moved with it. Otherwise the new node has them at best as a former replica, and grants nothing
+// until all locks that the old one may have granted have ended. Callers hold mu.
+func (c *Cluster) assign(at *slot, to *link.Stream, moved bool) {
+	if at.node == to {
+		return
+	}
+	if at.node != nil && !moved {
+		at.guard = time.Since(admission.ProcessStart) + c.seat.Covers() + admission.Drift(c.MaxTTL)
+	}
+	at.node = to
+}
+
+// apply takes over what a node says about the cluster, unless another node has said something newer.
+func (c *Cluster) apply(t redis.Topology) {
+	c.mu.Lock()
+	if c.closing || t.Epoch != 0 && t.Epoch < c.epoch {
+		c.mu.Unlock()
+		return
+	}
+	c.epoch = t.Epoch
+	now := make(map[*link.Stream]bool, len(t.Owners))
+	next := new([redis.Slots]*link.Stream)
+	for addr, ranges := range t.Owners {
+		n := c.node(addr)
+		if n == nil {
+			continue
+		}
+		now[n.Stream] = true
+		for _, r := range ranges {
+			for i := r.First; i <= r.Last; i++ {
+				next[i] = n.Stream
+			}
+		}
+	}
+	for i, to := range next {
+		at := &c.slots[i]
+		if to == nil {
+			if to = c.Stream; at.node == nil {
+				continue
+			}
+		}
+		c.assign(at, to, now[at.node] && c.owners[to])
+	}
+	c.owners = now
+	for addr, n := range c.byAddr {
+		if !now[n.Stream] {
+			delete(c.byAddr, addr)
+			c.retire(n)
+		}
+	}
+	c.listNodes()
+	c.mu.Unlock()
+	select {
+	case <-c.known:
+	default:
+		close(c.known)
+	}
+	c.SendSoon()
+}
+
+// retire ends the stream of a node that has no slots any more. What is queued there goes elsewhere. What is in flight fails, and the
+// releases of that go elsewhere, too.
+func (c *Cluster) retire(n *node) {
+	n.seat.Drop()
+	c.running.Go(func() {
+		_ = n.Close(0)
+		if n.down.Load() {
+			c.Logger.Info("node no longer has keys of its Redis Cluster", "master", n.String())
+			c.Watcher.Up(n.String())
+		}
+	})
+}
+
+// SendSoon has the queued commands sent soon, to all nodes.
+func (c *Cluster) SendSoon() {
+	c.Stream.SendSoon()
+	for _, n := range *c.nodes.Load() {
+		n.SendSoon()
+	}
+}
+
+// Lead returns how far the median of the nodes' clocks is ahead of our monotonic one, and whether that is known.
+func (c *Cluster) Lead() (lead time.Duration, known bool) {
+	var leads []time.Duration
+	for _, n := range *c.nodes.Load() {
+		if lead, known := n.Lead(); known {
+			leads = append(leads, lead)
+		}
+	}
+	if len(leads) == 0 {
+		return 0, false
+	}
+	slices.Sort(leads)
+	return leads[len(leads)/2], true
+}
+
+// State returns what is known of the first node that isn't available or, if all are, of the front.
+func (c *Cluster) State() link.State {
+	worst := c.Stream.State()
+	for _, n := range *c.nodes.Load() {
+		if state := n.State(); worst.Available() && !state.Available() {
+			worst = state
+		}
+	}
+	worst.Name = c.String()
+	return worst
+}
+
+// DataLost does nothing: that a slot has another node is known from the cluster itself.
+func (c *Cluster) DataLost() {}
+
+// Close ends the streams of the cluster.
+func (c *Cluster) Close(grace time.Duration) error {
+	c.cancel()
+	<-c.ended
+	c.mu.Lock()
+	c.closing = true // no node is added from now on
+	nodes := *c.nodes.Load()
+	c.mu.Unlock()
+	var streams sync.WaitGroup
+	for _, n := range nodes {
+		streams.Go(func() { _ = n.Close(max(grace, 4*n.Timeout())) })
+	}
+	err := c.Stream.Close(grace)
+	streams.Wait()
+	c.running.Wait()
+	return err
+}
+
+var errNoTopology = errors.New("no node of the cluster tells which nodes there are")
+
+const (
+	askGap   = 100 * time.Millisecond // at least this long between two lookups of the nodes,
+	askFail  = time.Second            // at most this long while one of them fails,
+	askEvery = 5 * time.Second        // and at most this long otherwise
+	askMany  = 3                      // nodes asked at once if none is known to answer; the first reply counts
+
+	lookGap = 250 * time.Millisecond // between two looks whether one fails
+)
+
+// run keeps looking up the nodes for as long as the cluster's streams live.
+func (c *Cluster) run(ctx context.Context) {
+	defer close(c.ended)
+	for ctx.Err() == nil {
+		t, err := c.ask(ctx)
+		if err == nil {
+			c.apply(t)
+		} else {
+			select { // replace an error that the front hasn't taken
+			case <-c.failed:
+			default:
+			}
+			c.failed <- err
+		}
+		c.rest(ctx, err != nil || c.failing())
+	}
+}
+
+// rest waits until the nodes are to be looked up again.
+func (c *Cluster) rest(ctx context.Context, fails bool) {
+	sleep(ctx, askGap, nil)
+	for slept := askGap; slept < askEvery && sleep(ctx, lookGap, c.asked); slept += lookGap {
+		if fails && slept+lookGap >= askFail || !fails && c.failing() {
+			return
+		}
+	}
+}
+
+// sleep waits for d, and reports false if a signal comes before, or the end of the context.
+func sleep(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-woken:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// ask asks some nodes at once, and then others, until one answers.
+func (c *Cluster) ask(ctx context.Context) (t redis.Topology, err error) {
+	if t, known, err := c.master.Configured(ctx); known {
+		return t, err
+	}
+	well, others := c.candidates()
+	if len(well) > 0 { // usually one is enough; if it hangs, which may not be known yet, the others are asked
+		if t, last := c.askSome(ctx, well[:1], 2*c.Timeout()); last == nil {
+			return t, nil
+		}
+	}
+	err = errNoTopology
+	for some := range slices.Chunk(append(well, others...), askMany) {
+		if t, last := c.askSome(ctx, some, c.ConnectTime()); last == nil {
+			return t, nil
+		} else if ctx.Err() == nil {
+			err = fmt.Errorf("%w: %w", errNoTopology, last)
+		}
+	}
+	return t, err
+}
+
+// askSome asks these nodes at once, and returns the first reply that comes within the patience.
+func (c *Cluster) askSome(ctx context.Context, addrs []string, patience time.Duration) (redis.Topology, error) {
+	type told struct {
+		redis.Topology
+		err error
+	}
+	replies := make(chan told, len(addrs))
+	for _, addr := range addrs {
+		c.running.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, patience)
+			defer cancel()
+			t, err := c.master.Ask(ctx, addr)
+			replies <- told{t, err}
+		})
+	}
+	var err error
+	for range addrs {
+		reply := <-replies
+		if reply.err == nil {
+			return reply.Topology, nil
+		}
+		err = reply.err
+	}
+	return redis.Topology{}, err
+}
+
+// candidates returns the addresses that can be asked, in random order: those of nodes that answer, and the others.
+func (c *Cluster) candidates() (well, others []string) {
+	nodes := *c.nodes.Load()
+	others = slices.Clone(c.master.Addrs())
+	for _, i := range rand.Perm(len(nodes)) {
+		if addr := nodes[i].master.Addr(); nodes[i].Fails() {
+			others = append(others, addr)
+		} else {
+			well = append(well, addr)
+		}
+	}
+	slices.Sort(others)
+	others = slices.DeleteFunc(slices.Compact(others), func(addr string) bool { return slices.Contains(well, addr) })
+	rand.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+	return well, others
+}
+
+func (c *Cluster) failing() bool {
+	return slices.ContainsFunc(*c.nodes.Load(), func(n *node) bool { return n.Fails() })
+}
+
+// anyNode returns a node that answers or, if none does, any node; nil if no node is known.
+func (c *Cluster) anyNode() *node {
+	nodes := *c.nodes.Load()
+	for _, i := range rand.Perm(len(nodes)) {
+		if !nodes[i].Fails() {
+			return nodes[i]
+		}
+	}
+	if len(nodes) == 0 {
+		return nil
+	}
+	return nodes[rand.IntN(len(nodes))]
+}
+
+// whileAlive waits until a node fails, or has left the cluster.
+func (c *Cluster) whileAlive(ctx context.Context, n *node) {
+	for sleep(ctx, askFail, nil) {
+		if !slices.Contains(*c.nodes.Load(), n) || n.Fails() {
+			return
+		}
+	}
+}
+
+// Master is a whole Redis Cluster as one master, for Open.
+type Master struct {
+	*redis.Cluster
+	route *Cluster // nil before Open
+}
+
+// Capabilities are those of the front: each node has a lane of its own.
+func (m *Master) Capabilities() protocol.Capabilities {
+	return protocol.Capabilities{Shared: true}
+}
+
+// Connect makes the connection of the front as soon as the nodes are known. Each node has a seat of its own. The connection executes
+// nothing: its replies make the stream pass each command on to a node.
+func (m *Master) Connect(ctx context.Context, _ protocol.Admission) (protocol.Conn, error) {
+	select {
+	case <-m.route.known:
+	case err := <-m.route.failed:
+		return nil, protocol.Unreachable(err)
+	case <-ctx.Done():
+		return nil, protocol.Unreachable(errNoTopology)
+	}
+	return protocol.NewImmediate(func(cmds []*protocol.Command) {
+		for _, cmd := range cmds {
+			if cmd.Op != protocol.OpPing {
+				cmd.Reply = protocol.Reply{Err: errUnrouted}
+			}
+		}
+	}), nil
+}
+
+// Close does nothing: the streams close the nodes.
+func (m *Master) Close() error { return nil }
+
+// Listen subscribes at one node, because the nodes pass messages on to each other. It ends, so that another node
+// is chosen, when this one doesn't answer any more or has left the cluster.
+func (m *Master) Listen(ctx context.Context, process string, patience time.Duration, ready func(), message func(protocol.WakeUp)) error {
+	if m.route == nil {
+		return protocol.Unsent(errors.New("only a Locker can subscribe to a Redis Cluster"))
+	}
+	at := m.route.anyNode()
+	if at == nil {
+		return protocol.Unsent(errNoTopology)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	watch.Go(func() { // it may hang while it is being connected to
+		m.route.whileAlive(ctx, at)
+		cancel(fmt.Errorf("%s has left the cluster, or doesn't answer", at.master))
+	})
+	err := at.master.Listen(ctx, process, patience, ready, message)
+	cancel(err)
+	return err
+}
