@@ -86,7 +86,7 @@ func Open(m *Master, o link.Settings, seat *admission.Seat) *Cluster {
 	}
 	c.nodes.Store(&[]*node{})
 	m.route = c
-	c.mu.Lock() // so that the front meets itself
+	c.mu.Lock() // the front asks the cluster where keys are, and is to find itself there
 	c.Stream = link.NewPart(m, o, seat, c, &c.mu)
 	c.mu.Unlock()
 	var ctx context.Context

@@ -152,7 +152,7 @@ func (s *Stream) SendSoon() { Signal(s.work) }
 // At returns the stream for a key, which is this one.
 func (s *Stream) At(string) *Stream { return s }
 
-// Divided reports whether the master has several servers, which is not so.
+// Divided reports whether the master has several servers. It has one.
 func (s *Stream) Divided() bool { return false }
 
 // Signal makes sure that the receiver of c, which has capacity 1, runs once more.
