@@ -96,6 +96,36 @@ func (w want) require(t *testing.T, r doctor.Report) {
 	}
 }
 
+// advised returns what is advised for the finding of this check with these words in its text or advice, as soon as it is there: a busy
+// machine may be too late for a short patience.
+func advised(t *testing.T, s doctor.Settings, check doctor.Check, words ...string) (advice string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("a finding of %s with %q", check, words), func() bool {
+		for _, f := range of(doctor.Examine(t.Context(), s), check) {
+			if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(f.Text+"\n"+f.Advice, w) }) {
+				advice = f.Advice
+			}
+		}
+		return advice != ""
+	})
+	return advice
+}
+
+// healed waits until there is no finding of a check any more, and all masters vote.
+func healed(t *testing.T, s doctor.Settings, check doctor.Check) {
+	t.Helper()
+	var r doctor.Report
+	defer func() {
+		if t.Failed() {
+			t.Logf("%+v", r)
+		}
+	}()
+	eventually(t, "no finding of "+string(check), func() bool {
+		r = doctor.Examine(t.Context(), s)
+		return len(of(r, check)) == 0 && r.Voting == len(s.Masters)
+	})
+}
+
 const secret = "s3cr3t-Zm9v"
 
 func TestHealthy(t *testing.T) {

@@ -82,17 +82,23 @@ func (x *examination) uptimeAgainstGuard() []Finding {
 		Advice: "Wait. In development, restart_guard off saves the wait.", excludes: true}}
 }
 
-// certificateSoon is how long before its end a certificate is to be renewed.
-const certificateSoon = 14 * 24 * time.Hour
+// RenewCertificate is what to do about a certificate that ends within CertificateSoon.
+const (
+	CertificateSoon  = 14 * 24 * time.Hour
+	RenewCertificate = "With the new files, CONFIG SET tls-cert-file FILE tls-key-file FILE; if an authority's ends, first have all processes trust the new one, too (docs/operations.md, Rotation)."
+)
 
 func (x *examination) certificate() []Finding {
 	until := x.CertificateUntil
-	if until.IsZero() || time.Until(until) > certificateSoon {
+	if until.IsZero() || time.Until(until) > CertificateSoon {
 		return nil
 	}
-	return []Finding{{Level: Warning, Check: Certificate, Text: fmt.Sprintf("its certificate, or one that vouches for it, ends on %s UTC, and its connections with it", until.UTC().Format("2006-01-02 at 15:04")),
-		Advice: "Renew it: with the new files, CONFIG SET tls-cert-file FILE tls-key-file FILE."}}
+	return []Finding{{Level: Warning, Check: Certificate, Text: fmt.Sprintf("its certificate, or one that vouches for it, ends on %s UTC: no connection can be made after that", until.UTC().Format("2006-01-02 at 15:04")),
+		Advice: RenewCertificate}}
 }
+
+// NoEviction is what to do about a maxmemory-policy that deletes locks.
+const NoEviction = "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf; a cache needs a server of its own."
 
 func (x *examination) eviction() []Finding {
 	policy, limit := x.Memory.Policy, float64(x.Memory.Max)
@@ -101,10 +107,10 @@ func (x *examination) eviction() []Finding {
 		return nil
 	case policy != "noeviction" && limit > 0:
 		return []Finding{{Level: Error, Check: Eviction, Text: fmt.Sprintf("it deletes locks and remembered responses when its memory is full: maxmemory-policy is %s", policy),
-			Advice: "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf; use a server for locks alone."}}
+			Advice: NoEviction}}
 	case policy != "noeviction":
 		return []Finding{{Level: Warning, Check: Eviction, Text: fmt.Sprintf("maxmemory-policy is %s, which deletes locks and remembered responses as soon as a maxmemory is set", policy),
-			Advice: "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf."}}
+			Advice: NoEviction}}
 	case limit > 0 && used > 0.8*limit && x.rights.why == "":
 		return []Finding{{Level: Warning, Check: Eviction, Text: fmt.Sprintf("%.0f %% of its maxmemory are used; when it is full, it takes no locks", 100*used/limit),
 			Advice: "Raise maxmemory; shorten remember, or lower its size; or use a server for locks alone."}}
