@@ -97,7 +97,7 @@ func certifiedUntil(raw net.Conn) (until time.Time) {
 func (m *Master) certificate(ctx context.Context) (until time.Time, err error) {
 	raw, err := m.open(ctx)
 	if err != nil {
-		return until, err
+		return until, peerTrouble(err, ctx.Err(), true)
 	}
 	defer func() { _ = raw.Close() }()
 	return certifiedUntil(raw), nil
