@@ -163,6 +163,21 @@ var incidents = []incident{
 		metric: `master_certificate_expiry_timestamp_seconds{master="{0}"}`,
 	},
 	{
+		name: "a certificate of another authority",
+		life: 90 * 24 * time.Hour,
+		start: func(t *testing.T, s *scene) {
+			certificate, key := redistest.NewAuthority(t).Issue("127.0.0.1")
+			s.command(t, "CONFIG", "SET", "tls-cert-file", certificate, "tls-key-file", key)
+			s.kick(t)
+		},
+		ill:    "{0} unreachable",
+		says:   []string{"{0}: tls: ", "trust the certificate of this authority", "2 of 3 masters available"},
+		page:   []string{"1 of 3 masters is ill", "#a-master-is-away", "trust the certificate of this authority"},
+		doctor: map[string][]string{"reachability {0}": {"authority that is unknown", "trust_pool"}},
+		zero:   `master_up{master="{0}"}`,
+		log:    `"master":"{0}"`,
+	},
+	{
 		name: "a reload to other masters under a request",
 		start: func(t *testing.T, s *scene) {
 			s.waits = append(s.waits, s.b.hold(t, s.web1.url+"/orders/42"))
