@@ -94,7 +94,7 @@ func TestUselessCertificate(t *testing.T) {
 	}
 	shows(redistest.NewAuthority(t))
 	const useless = "no connection can be made"
-	log.expect(t, "level=WARN", useless, "unknown authority", "trust the certificate of this authority")
+	log.expect(t, "level=WARN", useless, "unknown authority", "trust its certificate")
 	lockUnlock(t, l, "key")
 	if s := requireState(t, l, 0, redlock.MasterAvailable); !s.CertificateUntil.Equal(until) {
 		t.Errorf("it is valid until %v, want %v", s.CertificateUntil, until)

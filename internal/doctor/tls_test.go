@@ -134,7 +134,7 @@ func TestTLS(t *testing.T) {
 		"not used here, other port":  {func(v *visit) { v.url = strings.Replace(v.secureURL, "rediss", "redis", 1) }, "and speaks TLS", "the server's port without TLS", func(v *visit) { v.url = v.URL() }},
 		"not used there":             {func(v *visit) { v.url = strings.Replace(v.URL(), "redis", "rediss", 1) }, "does not speak TLS", "rite redis://", func(v *visit) { v.url = v.URL() }},
 		"not used there, other port": {func(v *visit) { v.url = strings.Replace(v.URL(), "redis", "rediss", 1) }, "does not speak TLS", "the server's TLS port", func(v *visit) { v.url = v.secureURL }},
-		"authority":                  {trustNobody, "authority that is unknown", "rust the certificate of this authority", func(v *visit) { v.config = secure(v.t, v.authority) }},
+		"authority":                  {trustNobody, "authority that is unknown", "rust its certificate", func(v *visit) { v.config = secure(v.t, v.authority) }},
 		"authority of the server":    {otherAuthority, "authority that is unknown", "give the server one of an authority that is trusted", again},
 		"name":                       {otherName, "redis.example.com", "set that name", func(v *visit) { v.config.ServerName = "127.0.0.1" }},
 		"name, in masters":           {func(v *visit) { v.shows(v.authority, "localhost"); v.config.ServerName = "" }, "127.0.0.1", "rite a name of the certificate in masters", func(v *visit) { v.url = strings.Replace(v.url, "127.0.0.1", "localhost", 1) }},

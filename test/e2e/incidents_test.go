@@ -171,8 +171,8 @@ var incidents = []incident{
 			s.kick(t)
 		},
 		ill:    "{0} unreachable",
-		says:   []string{"{0}: tls: ", "trust the certificate of this authority", "2 of 3 masters available"},
-		page:   []string{"1 of 3 masters is ill", "#a-master-is-away", "trust the certificate of this authority"},
+		says:   []string{"{0}: tls: ", "trust its certificate", "2 of 3 masters available"},
+		page:   []string{"1 of 3 masters is ill", "#a-master-is-away", "trust its certificate"},
 		doctor: map[string][]string{"reachability {0}": {"authority that is unknown", "trust_pool"}},
 		zero:   `master_up{master="{0}"}`,
 		log:    `"master":"{0}"`,

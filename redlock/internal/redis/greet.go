@@ -229,7 +229,7 @@ func remedyOfTLS(err error) (why, advice string) {
 		return speaksPlain, withoutTLS
 	case errors.As(err, &authority):
 		return "its certificate is signed by an authority that is unknown here",
-			"trust the certificate of this authority (trust_pool in Caddy, --tls-ca, RootCAs in Go), or give the server one of an authority that is trusted (docs/operations.md, Rotation)"
+			"if this authority is yours, trust its certificate (trust_pool in Caddy, --tls-ca, RootCAs in Go); if not, give the server one of an authority that is trusted (docs/operations.md, Rotation)"
 	case errors.As(err, &host):
 		return strings.TrimPrefix(host.Error(), "x509: "),
 			"write a name of the certificate in masters, or set that name (server_name in Caddy, --tls-server-name, ServerName in Go), or issue a certificate for this name"
