@@ -378,7 +378,7 @@ func (j *Judge) Missed(now time.Time, i int) {
 
 // Refused notes that a master doesn't let this process tell it of itself.
 func (j *Judge) Refused(now time.Time, i int, b *protocol.Beat, sent time.Time, err error) {
-	j.noteOnce("refused", "master refuses to be told of this process, so its masters can't be compared with those of other processes: grant this user what docs/masters.md lists, unless the error names another reason",
+	j.noteOnce("refused", "master refuses to be told of this process, so its masters can't be compared with those of other processes",
 		"master", j.own.Masters[i].Name, "error", err)
 	j.KnowsNothing(now, i, b, sent)
 }
