@@ -294,7 +294,7 @@ func (r *renewal) Receive(c *link.Command) {
 			k.prove(c.Master, r.start, true)
 		case c.Reply.Status == protocol.StatusNotOwner, c.Reply.Status == protocol.StatusForced:
 			if c.Reply.Status == protocol.StatusForced {
-				k.forced, k.by = true, cmp.Or(k.by, c.Reply.Lines)
+				k.forced, k.by = true, cmp.Or(k.by, c.Reply.Answer.(*protocol.Force).By)
 			}
 			r.taken++
 			k.prove(c.Master, r.start, false)

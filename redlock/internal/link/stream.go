@@ -478,9 +478,7 @@ func (s *Stream) take() (b *batch, dropped []*Command) {
 	for n < min(len(s.queue), protocol.MaxBatch) && bytes < maxBytes {
 		c := s.queue[n]
 		n++
-		if c.Result != nil {
-			bytes += len(c.Result.Data)
-		}
+		bytes += c.resultBytes()
 		if c.Op == protocol.OpAcquire {
 			s.acquires--
 		}
@@ -989,11 +987,13 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 		case err == nil:
 			err = c.Reply.Err
 		}
-		if c.Op == protocol.OpMemory && c.Reply.Err == nil {
-			s.seat.HasMemory(redis.Memory(c.Reply.Lines))
+		switch answer := c.Reply.Answer.(type) {
+		case *protocol.Memory:
+			s.seat.HasMemory(*answer)
+		case *protocol.Beats:
+			s.Clock.RaiseMark(answer.Mark)
 		}
 		clock = max(clock, c.Reply.Time)
-		s.Clock.RaiseMark(c.Reply.Mark)
 	}
 	if votes || lives && !errors.Is(err, protocol.ErrUnusable) {
 		err = nil
@@ -1147,7 +1147,7 @@ func (s *Stream) lastReply() time.Time {
 func (s *Stream) probe() protocol.Command {
 	if errors.Is(s.reported, protocol.ErrUnusable) {
 		if key := s.trialKey(); key != "" {
-			return protocol.Command{Op: protocol.OpTrial, Key: key, Process: s.Prefix + ":wake:", TTL: time.Second}
+			return protocol.Command{Op: protocol.OpTrial, Key: key, TTL: time.Second, Ask: &protocol.Trial{Channel: s.Prefix + ":wake:"}}
 		}
 	}
 	return protocol.Command{Op: protocol.OpPing}

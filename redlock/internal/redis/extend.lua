@@ -13,12 +13,15 @@ if held == ARGV[1] then
   if fenceLife(fence, now) <= ttl and text == ARGV[6] then
     return {1, now}
   end
-elseif call('EXISTS', KEYS[1] .. ':forced:' .. ARGV[1]) == 1 then -- force.lua
-  return {-2, now, call('GET', KEYS[1] .. ':forced:' .. ARGV[1])}
-elseif held then
-  return {-1, now}
-elseif now >= tonumber(ARGV[7]) then
-  return {0, now}
+else
+  local by = call('GET', KEYS[1] .. ':forced:' .. ARGV[1]) -- force.lua
+  if by then
+    return {-2, now, by}
+  elseif held then
+    return {-1, now}
+  elseif now >= tonumber(ARGV[7]) then
+    return {0, now}
+  end
 end
 -- It has a fence to remember, or the lease is valid but this master lacks the key.
 return grant(ARGV[1] .. (marks or '+'), math.max(last, fence), now, ttl) or {1, now}
