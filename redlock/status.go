@@ -341,7 +341,7 @@ func (l *Locker) ownTurn(key string, slot int) *toldTurn {
 	}
 	seen := at.see()
 	l.gates.mu.Unlock()
-	seen.settle()
+	seen.dropEnded()
 	all := seen.appendStatuses(nil, key)
 	if i := slices.IndexFunc(all, func(k KeyStatus) bool { return k.Slot == slot }); i >= 0 {
 		return toldOf(all[i])

@@ -428,7 +428,7 @@ type batch struct {
 // flush sends one batch from the queue and, if it is answered at once, settles it. mu is held before and
 // after, but not while it sends.
 func (s *Stream) flush() {
-	b, dropped := s.take()
+	b, dropped := s.nextBatch()
 	c, sends := s.conn, len(b.commands) > 0
 	if sends {
 		s.sending = true
@@ -464,11 +464,11 @@ func (s *Stream) flush() {
 	}
 }
 
-// take moves the head of the queue into a batch, leaving out and returning the commands that need not be sent
+// nextBatch moves the head of the queue into a batch, leaving out and returning the commands that need not be sent
 // any more. Fast acquires are its end, so that the master takes them together. What must come after one of them, the release or an
 // extend of the same attempt, is never in the same batch: the release gives up an acquire that is not sent yet. The keys of a
 // cluster are in different slots, and can't be taken together. Callers hold mu.
-func (s *Stream) take() (b *batch, dropped []*Command) {
+func (s *Stream) nextBatch() (b *batch, dropped []*Command) {
 	if b = s.spare; b == nil {
 		b = &batch{}
 	}
