@@ -185,7 +185,7 @@ func (m *Master) extend(cmd *protocol.Command, now time.Time) protocol.Reply {
 	token, _, held := m.Leases.Get(cmd.Key, now)
 	by, _, forced := m.Forced.Get(cmd.Key+cmd.Token, now)
 	switch {
-	case forced && (!held || token != cmd.Token):
+	case forced:
 		return protocol.Reply{Status: protocol.StatusForced, Time: now.UnixMicro(), Answer: &protocol.Force{By: by}}
 	case held && token != cmd.Token:
 		return protocol.Reply{Status: protocol.StatusNotOwner, Time: now.UnixMicro()}

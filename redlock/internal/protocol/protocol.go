@@ -29,8 +29,8 @@ const (
 	OpBeat
 	// OpInspect shows who has the key, who waits for it, and what is remembered for it: *Inspected. It changes nothing.
 	OpInspect
-	// OpForce, with a *Force, is OpRelease by another than the holder: for the TTL, the master doesn't let OpExtend take the key again
-	// for this token, and answers it with StatusForced.
+	// OpForce, with a *Force, is OpRelease by another than the holder: for the TTL, the master answers each OpExtend
+	// of this token with StatusForced.
 	OpForce
 	// OpTrial, with a *Trial, does with keys of its own all that the other operations may do to a master, and leaves nothing. It shows
 	// whether a master takes locks that has refused some.

@@ -4,6 +4,10 @@ local time = call('TIME')
 local now, ttl, fence = time[1] * 1000000 + time[2], tonumber(ARGV[4]), tonumber(ARGV[6])
 -- lock.lua
 -- fence.lua
+local by = call('GET', KEYS[1] .. ':forced:' .. ARGV[1])
+if by then -- also where the token has the key again: the server may have read its acquire late
+  return {-2, now, by}
+end
 local held, marks = holder()
 local last, text = lastFence()
 if held == ARGV[1] then
@@ -13,15 +17,10 @@ if held == ARGV[1] then
   if fenceLife(fence, now) <= ttl and text == ARGV[6] then
     return {1, now}
   end
-else
-  local by = call('GET', KEYS[1] .. ':forced:' .. ARGV[1]) -- force.lua
-  if by then
-    return {-2, now, by}
-  elseif held then
-    return {-1, now}
-  elseif now >= tonumber(ARGV[7]) then
-    return {0, now}
-  end
+elseif held then
+  return {-1, now}
+elseif now >= tonumber(ARGV[7]) then
+  return {0, now}
 end
 -- It has a fence to remember, or the lease is valid but this master lacks the key.
 return grant(ARGV[1] .. (marks or '+'), math.max(last, fence), now, ttl) or {1, now}
