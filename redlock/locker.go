@@ -212,7 +212,7 @@ func (l *Locker) Do(ctx context.Context, key string, f func(ctx context.Context,
 	if err != nil {
 		return err
 	}
-	return lock.run(ctx, f)
+	return lock.do(ctx, f)
 }
 
 // TryDo is Do with TryLock in place of Lock: it does not wait for the lock.
@@ -221,7 +221,7 @@ func (l *Locker) TryDo(ctx context.Context, key string, f func(ctx context.Conte
 	if err != nil {
 		return err
 	}
-	return lock.run(ctx, f)
+	return lock.do(ctx, f)
 }
 
 // Check returns what is wrong with the options of a lock of this Locker, or nil: the error that Lock would return for them.

@@ -67,10 +67,10 @@ func (a *Seats) Add(m protocol.Master) *Seat {
 	a.mu.Lock() // the masters before it connect already
 	defer a.mu.Unlock()
 	a.added++
-	return a.take(m, a.clocks.all[a.added-1])
+	return a.seat(m, a.clocks.all[a.added-1])
 }
 
-func (a *Seats) take(m protocol.Master, clock *Clock) *Seat {
+func (a *Seats) seat(m protocol.Master, clock *Clock) *Seat {
 	s := &Seat{Seats: a, master: m, Clock: clock}
 	a.all = append(a.all, s)
 	return s
@@ -80,7 +80,7 @@ func (a *Seats) take(m protocol.Master, clock *Clock) *Seat {
 func (s *Seat) AddNode(m protocol.Master) *Seat {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	node := s.take(m, s.clocks.addNode(s.Covers()))
+	node := s.seat(m, s.clocks.addNode(s.Covers()))
 	node.cluster = s
 	return node
 }

@@ -428,7 +428,7 @@ type batch struct {
 // flush sends one batch from the queue and, if it is answered at once, settles it. mu is held before and
 // after, but not while it sends.
 func (s *Stream) flush() {
-	b, dropped := s.take()
+	b, dropped := s.nextBatch()
 	c, sends := s.conn, len(b.commands) > 0
 	if sends {
 		s.sending = true
@@ -464,11 +464,11 @@ func (s *Stream) flush() {
 	}
 }
 
-// take moves the head of the queue into a batch, leaving out and returning the commands that need not be sent
+// nextBatch moves the head of the queue into a batch, leaving out and returning the commands that need not be sent
 // any more. Fast acquires are its end, so that the master takes them together. What must come after one of them, the release or an
 // extend of the same attempt, is never in the same batch: the release gives up an acquire that is not sent yet. The keys of a
 // cluster are in different slots, and can't be taken together. Callers hold mu.
-func (s *Stream) take() (b *batch, dropped []*Command) {
+func (s *Stream) nextBatch() (b *batch, dropped []*Command) {
 	if b = s.spare; b == nil {
 		b = &batch{}
 	}
@@ -478,9 +478,7 @@ func (s *Stream) take() (b *batch, dropped []*Command) {
 	for n < min(len(s.queue), protocol.MaxBatch) && bytes < maxBytes {
 		c := s.queue[n]
 		n++
-		if c.Result != nil {
-			bytes += len(c.Result.Data)
-		}
+		bytes += c.resultBytes()
 		if c.Op == protocol.OpAcquire {
 			s.acquires--
 		}
@@ -989,11 +987,13 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 		case err == nil:
 			err = c.Reply.Err
 		}
-		if c.Op == protocol.OpMemory && c.Reply.Err == nil {
-			s.seat.HasMemory(redis.Memory(c.Reply.Lines))
+		switch answer := c.Reply.Answer.(type) {
+		case *protocol.Memory:
+			s.seat.HasMemory(*answer)
+		case *protocol.Beats:
+			s.Clock.RaiseMark(answer.Mark)
 		}
 		clock = max(clock, c.Reply.Time)
-		s.Clock.RaiseMark(c.Reply.Mark)
 	}
 	if votes || lives && !errors.Is(err, protocol.ErrUnusable) {
 		err = nil
@@ -1147,7 +1147,7 @@ func (s *Stream) lastReply() time.Time {
 func (s *Stream) probe() protocol.Command {
 	if errors.Is(s.reported, protocol.ErrUnusable) {
 		if key := s.trialKey(); key != "" {
-			return protocol.Command{Op: protocol.OpTrial, Key: key, Process: s.Prefix + ":wake:", TTL: time.Second}
+			return protocol.Command{Op: protocol.OpTrial, Key: key, TTL: time.Second, Ask: &protocol.Trial{Channel: s.Prefix + ":wake:"}}
 		}
 	}
 	return protocol.Command{Op: protocol.OpPing}

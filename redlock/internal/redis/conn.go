@@ -157,26 +157,27 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 		b = appendBulk(b, "1")
 		return appendBulk(b, cmd.Token)
 	}
-	if cmd.Op == protocol.OpBeat {
-		return c.appendBeat(b, cmd)
-	}
-	if cmd.Op == protocol.OpNames {
+	switch ask := cmd.Ask.(type) {
+	case *protocol.Beat:
+		return c.appendBeat(b, cmd.Key, ask)
+	case *protocol.Names:
 		b = c.appendScript(appendArray(b, 3+4+2), cmd.Op)
-		return appendBulk(appendBulk(c.appendProcesses(b, cmd.Key), cmd.Token), cmd.Process)
+		return appendBulk(appendBulk(c.appendProcesses(b, cmd.Key), strings.Join(ask.IDs, " ")), ask.Hash)
 	}
 	keys, more := 4, 0
 	line, _ := protocol.SlotOf(cmd.Key)
-	if cmd.Recall || cmd.Result != nil || cmd.Op == protocol.OpRecall || cmd.Op == protocol.OpInspect {
+	result := cmd.Result()
+	if cmd.Recall || result != nil || cmd.Op == protocol.OpRecall || cmd.Op == protocol.OpInspect {
 		keys = 5
 	}
 	switch {
 	case cmd.Op == protocol.OpAcquire:
 		more = 3
-	case cmd.Result != nil:
+	case result != nil:
 		more = 4
 	case cmd.Op == protocol.OpExtend:
 		more = 2
-	case cmd.Op == protocol.OpForce, cmd.Op == protocol.OpRelease && cmd.Slots > 1:
+	case cmd.Ask != nil, cmd.Op == protocol.OpRelease && cmd.Slots > 1:
 		more = 1
 	}
 	b = appendArray(b, 3+keys+5+more)
@@ -194,12 +195,18 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 	b = appendNumber(b, cmd.Ticket)
 	b = appendNumber(b, cmd.TTL.Milliseconds())
 	b = appendNumber(b, waitFlags(cmd))
+	switch ask := cmd.Ask.(type) {
+	case *protocol.Store:
+		b = appendNumber(b, ask.Keep.Milliseconds())
+		b = appendNumber(b, ask.Fence)
+		b = appendBulk(b, ask.Data)
+		return appendNumber(b, flag(ask.Anyway))
+	case *protocol.Force:
+		return appendBulk(b, ask.By)
+	case *protocol.Trial:
+		return appendBulk(b, ask.Channel)
+	}
 	switch {
-	case cmd.Result != nil:
-		b = appendNumber(b, cmd.Result.Keep.Milliseconds())
-		b = appendNumber(b, cmd.Result.Fence)
-		b = appendBulk(b, cmd.Result.Data)
-		b = appendNumber(b, flag(cmd.Anyway))
 	case cmd.Op == protocol.OpAcquire:
 		b = appendNumber(b, cmd.Fence)
 		b = appendNumber(b, max(int64(cmd.Slots), 1))
@@ -209,18 +216,15 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 	case cmd.Op == protocol.OpExtend:
 		b = appendNumber(b, cmd.Fence)
 		b = appendNumber(b, cmd.RefillUntil)
-	case cmd.Op == protocol.OpForce:
-		b = appendBulk(b, cmd.By)
 	}
 	return b
 }
 
 // appendBeat appends what a process tells of itself.
-func (c *conn) appendBeat(b []byte, cmd *protocol.Command) []byte {
-	beat := cmd.Beat
-	b = appendArray(b, 3+4+10)
-	b = c.appendScript(b, cmd.Op)
-	b = c.appendProcesses(b, cmd.Key)
+func (c *conn) appendBeat(b []byte, key string, beat *protocol.Beat) []byte {
+	b = appendArray(b, 3+4+9)
+	b = c.appendScript(b, protocol.OpBeat)
+	b = c.appendProcesses(b, key)
 	b = appendBulk(b, beat.ID)
 	b = appendNumber(b, beat.Number)
 	b = appendNumber(b, beat.Life.Milliseconds())
@@ -229,7 +233,6 @@ func (c *conn) appendBeat(b []byte, cmd *protocol.Command) []byte {
 	b = appendBulk(b, beat.About)
 	b = appendBulk(b, beat.Turns)
 	b = appendNumber(b, beat.Shown)
-	b = appendNumber(b, cmd.TTL.Milliseconds())
 	return appendBulk(b, strings.Join(beat.Asks, " "))
 }
 

@@ -43,7 +43,10 @@ func (a admitted) Admit(s protocol.Server) error {
 // asked are commands of all kinds, the Fast ones last.
 func asked() (cmds []*protocol.Command) {
 	for op := range protocol.Ops {
-		cmds = append(cmds, &protocol.Command{Op: op, Key: "redlock:{key}", Token: "token", Slots: 2})
+		asks := map[protocol.Op]protocol.Ask{
+			protocol.OpBeat: &protocol.Beat{}, protocol.OpForce: &protocol.Force{}, protocol.OpTrial: &protocol.Trial{}, protocol.OpNames: &protocol.Names{}, protocol.OpStore: &protocol.Store{Result: &protocol.Result{}},
+		}
+		cmds = append(cmds, &protocol.Command{Op: op, Key: "redlock:{key}", Token: "token", Slots: 2, Ask: asks[op]})
 	}
 	for range 3 {
 		cmds = append(cmds, &protocol.Command{Op: protocol.OpAcquire, Key: "redlock:{key}", Token: "token", Fast: true})
@@ -55,9 +58,24 @@ func asked() (cmds []*protocol.Command) {
 func requireWithin(t *testing.T, r protocol.Reply) {
 	t.Helper()
 	within := func(n int64) bool { return 0 <= n && n <= protocol.MaxTime.Microseconds() }
-	result := r.Result == nil || within(r.Result.Fence) && within(r.Result.Keep.Microseconds()) && 0 <= r.Result.Size && r.Result.Size <= math.MaxInt32
-	if !result || !within(r.TTL.Microseconds()) || !within(r.Fence) || !within(r.Mark) || !within(r.Born) || !within(r.Time) || r.Free > protocol.MaxSlots || r.Elsewhere > protocol.MaxSlots || len(r.Holder) > maxName {
-		t.Errorf("a reply says %+v", r)
+	withinResult := func(r *protocol.Result) bool {
+		return r == nil || within(r.Fence) && within(r.Keep.Microseconds()) && 0 <= r.Size && r.Size <= math.MaxInt32
+	}
+	answer := r.Status != protocol.StatusForced
+	switch a := r.Answer.(type) {
+	case *protocol.Beats:
+		answer = within(a.Mark) && within(a.Born)
+	case *protocol.Force:
+		answer = r.Status == protocol.StatusForced && len(a.By) <= maxName
+	case *protocol.Inspected:
+		answer = within(a.TTL.Microseconds()) && within(a.Fence) && len(a.Holder) <= maxName && withinResult(a.Result)
+	case *protocol.Memory:
+		answer = a.Used >= 0 && a.Max >= 0
+	case *protocol.Result:
+		answer = withinResult(a)
+	}
+	if !answer || !within(r.TTL.Microseconds()) || !within(r.Fence) || !within(r.Time) || r.Free > protocol.MaxSlots || r.Elsewhere > protocol.MaxSlots || len(r.Holder) > maxName {
+		t.Errorf("a reply says %+v, %+v", r, r.Answer)
 	}
 }
 

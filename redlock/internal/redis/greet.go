@@ -103,9 +103,6 @@ func (m *Master) certificate(ctx context.Context) (until time.Time, err error) {
 	return certifiedUntil(raw), nil
 }
 
-// Memory reads the reply to OpMemory.
-func Memory(lines string) protocol.Memory { return memoryOf(maps.Collect(infoFields(lines))) }
-
 func memoryOf(info map[string]string) protocol.Memory {
 	number := func(name string) int64 {
 		n, _ := protocol.ParseNumber(info[name], math.MaxInt64) // 0 if it is missing

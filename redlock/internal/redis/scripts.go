@@ -63,8 +63,8 @@ type scriptSet [scripts]struct {
 
 // newScriptSet returns the scripts for servers whose PUBLISH returns the number of all subscribers, or not.
 func newScriptSet(counted bool) *scriptSet {
-	settings := fmt.Sprintf("local call, COUNTED, POLL_LEASE, FENCE_TTL, SLACK, MAX_OTHERS, MAX_WAITERS, RANDOM_LEN, MAX_PROCESSES, SLOTS = redis.call, %t, %d, %d, %d, %d, %d, %d, %d, 1\n",
-		counted, protocol.PollLease.Milliseconds(), protocol.FenceTTL.Milliseconds(), protocol.FenceSlack.Microseconds(), protocol.MaxOthers, protocol.MaxWaiters, protocol.RandomLen, protocol.MaxProcesses)
+	settings := fmt.Sprintf("local call, COUNTED, POLL_LEASE, FENCE_TTL, SLACK, MAX_OTHERS, MAX_WAITERS, RANDOM_LEN, MAX_PROCESSES, BEAT_MEMORY, SLOTS = redis.call, %t, %d, %d, %d, %d, %d, %d, %d, %d, 1\n",
+		counted, protocol.PollLease.Milliseconds(), protocol.FenceTTL.Milliseconds(), protocol.FenceSlack.Microseconds(), protocol.MaxOthers, protocol.MaxWaiters, protocol.RandomLen, protocol.MaxProcesses, protocol.BeatMemory.Milliseconds())
 	parts := strings.NewReplacer("-- lock.lua\n", lockSource, "-- queue.lua\n", queueSource, "-- fence.lua\n", fenceSource, "-- take.lua\n", takeSource, "-- others.lua\n", othersSource)
 	var set scriptSet
 	for op, source := range map[protocol.Op]string{
