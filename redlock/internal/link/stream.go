@@ -421,6 +421,7 @@ type batch struct {
 	commands []*Command
 	cmds     []*protocol.Command
 	fast     []*Command // while it is filled: acquires that are to be its end
+	renewals []*Command // and extends, behind them
 	sentAt   time.Time
 	users    int // the goroutine that sends it, and the one that settles it: a reply may come before the send has returned
 }
@@ -492,19 +493,23 @@ func (s *Stream) nextBatch() (b *batch, dropped []*Command) {
 			}
 		}
 		c.sending(b.sentAt)
-		if c.Fast = c.Fast && s.cluster == nil; c.Fast {
-			b.fast = append(b.fast, c)
-		} else {
+		switch c.Fast = c.Fast && s.cluster == nil; {
+		case !c.Fast:
 			b.commands = append(b.commands, c)
+		case c.Op == protocol.OpAcquire:
+			b.fast = append(b.fast, c)
+		default:
+			b.renewals = append(b.renewals, c)
 		}
 	}
 	s.queue.drop(n)
-	b.commands = append(b.commands, b.fast...)
+	b.commands = append(append(b.commands, b.fast...), b.renewals...)
 	for _, c := range b.commands {
 		b.cmds = append(b.cmds, &c.Command)
 	}
 	clear(b.fast)
-	b.fast = b.fast[:0]
+	clear(b.renewals)
+	b.fast, b.renewals = b.fast[:0], b.renewals[:0]
 	return b, dropped
 }
 
@@ -1029,7 +1034,7 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 
 // repeat puts commands that had no effect back at the head of the queue, in their order, and returns them:
 //   - scripts that the server doesn't know, or no longer;
-//   - acquires that were Fast, of keys that aren't simply free;
+//   - acquires and extends that were Fast, and for which more must be done;
 //   - plain releases that met a waiter's mark, and must be sent as the script that wakes the waiter;
 //   - acquires that were refused only because they were in flight behind such a release.
 //

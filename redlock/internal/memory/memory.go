@@ -172,6 +172,13 @@ func (m *Master) fits(cmd *protocol.Command, last int64, now time.Time) bool {
 	return !beside && cmd.TTL >= protocol.FenceTTL+protocol.FenceSlack && protocol.FenceLife(protocol.NextFence(last, cmd.Fence, now.UnixMicro()), now.UnixMicro()) <= cmd.TTL
 }
 
+// renews reports whether the lock has the fence of a Fast command already, and that needn't outlive the lease.
+func (m *Master) renews(cmd *protocol.Command, now time.Time) bool {
+	last, _, known := m.Fences.Get(cmd.Key, now)
+	_, _, beside := m.Beside.Get(cmd.Key, now)
+	return known && !beside && last == cmd.Fence && protocol.FenceLife(last, now.UnixMicro()) <= cmd.TTL
+}
+
 // rememberFence remembers the fence of a lock for as long as the lease, and for long enough.
 func (m *Master) rememberFence(cmd *protocol.Command, fence int64, now time.Time) {
 	life := protocol.FenceLife(fence, now.UnixMicro())
@@ -185,6 +192,8 @@ func (m *Master) extend(cmd *protocol.Command, now time.Time) protocol.Reply {
 	token, _, held := m.Leases.Get(cmd.Key, now)
 	by, _, forced := m.Forced.Get(cmd.Key+cmd.Token, now)
 	switch {
+	case cmd.Fast && (forced || !held || token != cmd.Token || !m.renews(cmd, now)):
+		return protocol.Reply{Err: protocol.ErrUndecided, Time: now.UnixMicro()}
 	case forced:
 		return protocol.Reply{Status: protocol.StatusForced, Time: now.UnixMicro(), Answer: &protocol.Force{By: by}}
 	case held && token != cmd.Token:

@@ -76,7 +76,8 @@ type Command struct {
 	// Alone means that nobody waited when the key was taken, so that OpRelease may try a cheaper way first.
 	Alone bool
 	// Fast has OpAcquire answered with ErrUndecided where more must be looked at than a key that is free, for which nobody waits, and
-	// whose fence needn't be remembered for longer than the lease. The master takes many such keys at once.
+	// whose fence needn't be remembered for longer than the lease; and OpExtend where more must be done than to renew the lease of a key
+	// that has the token and the fence already. The master takes, or renews, many such keys at once.
 	Fast bool
 	// Slots is how many may hold the key of the line at once, in the view of the process, if that is more than one. Key is then that of
 	// the slot asked for, and Process has a CallName: each call has a place of its own, for all slots below Slots.

@@ -131,10 +131,13 @@ func (c *conn) Send(cmds []*protocol.Command) (answered bool, err error) {
 	c.out = c.out[:0]
 	for len(cmds) > 0 {
 		n := together(cmds)
-		if n > 1 {
-			c.out = c.appendFast(c.out, cmds[:n])
-		} else {
+		switch {
+		case n == 1:
 			c.out = c.append(c.out, cmds[0])
+		case cmds[0].Op == protocol.OpAcquire:
+			c.out = c.appendTogether(c.out, fast, cmds[:n], "", ":fence", ":queue")
+		default:
+			c.out = c.appendTogether(c.out, renew, cmds[:n], "", forced)
 		}
 		cmds = cmds[n:]
 	}
@@ -253,22 +256,29 @@ func (c *conn) appendScript(b []byte, script protocol.Op) []byte {
 	return appendBulk(appendBulk(b, "EVAL"), c.scripts[script].source)
 }
 
-// together returns how many commands at the head of a batch are sent as one: Fast ones with one TTL.
+// together returns how many commands at the head of a batch are sent as one: Fast ones of one operation with one TTL.
 func together(cmds []*protocol.Command) (n int) {
-	for n < len(cmds) && cmds[n].Fast && cmds[n].TTL == cmds[0].TTL {
+	for n < len(cmds) && cmds[n].Fast && cmds[n].Op == cmds[0].Op && cmds[n].TTL == cmds[0].TTL {
 		n++
 	}
 	return max(n, 1)
 }
 
-// appendFast appends the acquires of several keys as one command.
-func (c *conn) appendFast(b []byte, cmds []*protocol.Command) []byte {
-	b = appendArray(b, 4+5*len(cmds))
-	b = c.appendScript(b, fast)
-	b = appendNumber(b, int64(3*len(cmds)))
-	for _, suffix := range []string{"", ":fence", ":queue"} {
+// forced stands for the end of the key by which OpForce marks a token.
+const forced = ":forced:"
+
+// appendTogether appends commands for several keys as one, which is told the keys with these ends.
+func (c *conn) appendTogether(b []byte, script protocol.Op, cmds []*protocol.Command, ends ...string) []byte {
+	b = appendArray(b, 4+(len(ends)+2)*len(cmds))
+	b = c.appendScript(b, script)
+	b = appendNumber(b, int64(len(ends)*len(cmds)))
+	for _, end := range ends {
 		for _, cmd := range cmds {
-			b = appendBulk(b, cmd.Key, suffix)
+			if end == forced {
+				b = appendBulk(b, cmd.Key, end, cmd.Token)
+			} else {
+				b = appendBulk(b, cmd.Key, end)
+			}
 		}
 	}
 	b = appendNumber(b, cmds[0].TTL.Milliseconds())
@@ -292,9 +302,12 @@ func (c *conn) Receive(cmds []*protocol.Command) error {
 		err := c.value.read(c.in)
 		switch {
 		case err != nil:
-		case n > 1:
+		case n > 1 && script == protocol.OpAcquire:
 			script = fast
 			err = c.value.replyFast(cmds[:n])
+		case n > 1:
+			script = renew
+			err = c.value.replyRenew(cmds[:n])
 		default:
 			cmds[0].Reply, err = c.value.reply(cmds[0])
 		}

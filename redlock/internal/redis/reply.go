@@ -115,22 +115,55 @@ func (v *value) reply(cmd *protocol.Command) (reply protocol.Reply, err error) {
 	return reply, nil
 }
 
-// replyFast reads what the server answered to several acquires that were sent as one.
-func (v *value) replyFast(cmds []*protocol.Command) error {
-	if v.kind == '-' {
-		for _, cmd := range cmds {
-			cmd.Reply = protocol.Reply{Err: classify(serverError(v.text))}
-		}
-		return nil
+// refused reports whether the server answered with an error to all of several commands that were sent as one.
+func (v *value) refused(cmds []*protocol.Command) bool {
+	if v.kind != '-' {
+		return false
 	}
-	if v.kind != '*' || len(v.fields)%2 == 0 || slices.ContainsFunc(v.fields, func(f value) bool { return f.kind != ':' }) {
+	for _, cmd := range cmds {
+		cmd.Reply = protocol.Reply{Err: classify(serverError(v.text))}
+	}
+	return true
+}
+
+// places checks an answer that has the time, and then the place of a command in the first of each so many fields.
+func (v *value) places(cmds []*protocol.Command, each int) error {
+	if v.kind != '*' || len(v.fields)%each != 1%each || len(v.fields) == 0 || slices.ContainsFunc(v.fields, func(f value) bool { return f.kind != ':' }) {
 		return unexpected(v)
 	}
 	for i, f := range v.fields {
 		most := protocol.MaxTime.Microseconds()
-		if place := i%2 == 1; place && (f.number < 1 || f.number > int64(len(cmds))) || f.number < 0 || f.number > most {
+		if place := i > 0 && (i-1)%each == 0; place && (f.number < 1 || f.number > int64(len(cmds))) || f.number < 0 || f.number > most {
 			return errLimits
 		}
+	}
+	return nil
+}
+
+// replyRenew reads what the server answered to several extends that were sent as one.
+func (v *value) replyRenew(cmds []*protocol.Command) error {
+	if v.refused(cmds) {
+		return nil
+	}
+	if err := v.places(cmds, 1); err != nil {
+		return err
+	}
+	for _, cmd := range cmds {
+		cmd.Reply = protocol.Reply{Status: protocol.StatusGranted, Time: v.fields[0].number}
+	}
+	for _, f := range v.fields[1:] {
+		cmds[f.number-1].Reply = protocol.Reply{Err: protocol.ErrUndecided, Time: v.fields[0].number}
+	}
+	return nil
+}
+
+// replyFast reads what the server answered to several acquires that were sent as one.
+func (v *value) replyFast(cmds []*protocol.Command) error {
+	if v.refused(cmds) {
+		return nil
+	}
+	if err := v.places(cmds, 2); err != nil {
+		return err
 	}
 	for _, cmd := range cmds {
 		cmd.Reply = protocol.Reply{Status: protocol.StatusGranted, Time: v.fields[0].number, Fence: cmd.Fence, Alone: true}

@@ -21,6 +21,8 @@ var (
 	takeSource string
 	//go:embed fast.lua
 	fastSource string
+	//go:embed renew.lua
+	renewSource string
 	//go:embed others.lua
 	othersSource string
 	//go:embed acquire.lua
@@ -49,10 +51,11 @@ var (
 	clusterScripts = newScriptSet(false)
 )
 
-// The scripts are numbered by operation; fast takes several keys at once.
+// The scripts are numbered by operation; fast takes several keys at once, and renew renews them.
 const (
 	fast    = protocol.Ops
-	scripts = fast + 1
+	renew   = fast + 1
+	scripts = renew + 1
 )
 
 // scriptSet is the scripts for a kind of server.
@@ -70,7 +73,7 @@ func newScriptSet(counted bool) *scriptSet {
 	for op, source := range map[protocol.Op]string{
 		protocol.OpAcquire: acquireSource, protocol.OpExtend: extendSource, protocol.OpRelease: releaseSource,
 		protocol.OpBeat: beatSource, protocol.OpInspect: inspectSource, protocol.OpNames: namesSource, protocol.OpRecall: recallSource, protocol.OpStore: storeSource,
-		protocol.OpTrial: trialSource, fast: fastSource,
+		protocol.OpTrial: trialSource, fast: fastSource, renew: renewSource,
 		protocol.OpForce: strings.Replace(forceSource, "-- release.lua\n", releaseSource, 1),
 	} {
 		source = settings + parts.Replace(source)
