@@ -88,7 +88,7 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 	l.name = o.prefix + ":wake:" + l.random()
 	l.heart = newHeart(o, masters, l.id)
 	voting := o.admission()
-	voting.Refused = l.heart.refusal
+	voting.Refused = l.heart.conflict
 	seats := admission.New(len(masters), voting)
 	for i, m := range masters {
 		l.servers = append(l.servers, m.server())
