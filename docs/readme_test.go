@@ -147,7 +147,7 @@ func TestRecordingInREADME(t *testing.T) {
 func TestConfigurationsInDocuments(t *testing.T) {
 	t.Setenv("REDIS_PASSWORD", "password")
 	t.Setenv("GITHUB_SECRET", "secret")
-	for _, file := range []string{"README.md", "xcaddy.md", "docs/hosts.md", "docs/keys.md", "docs/configuration.md", "docs/recipes.md"} {
+	for _, file := range []string{"README.md", "docs/hosts.md", "docs/keys.md", "docs/configuration.md", "docs/recipes.md"} {
 		for _, snippet := range snippets(t, file, "caddyfile") {
 			_, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(snippet), map[string]any{"filename": file})
 			if err != nil || len(warnings) > 0 {
@@ -155,19 +155,16 @@ func TestConfigurationsInDocuments(t *testing.T) {
 			}
 		}
 	}
-	for _, snippet := range snippets(t, "xcaddy.md", "json") {
-		var config caddy.Config
-		snippet = strings.NewReplacer("redis://10.0.0.", "memory://", ":6379", "").Replace(snippet) // these would be dialed
-		decoder := json.NewDecoder(strings.NewReader(snippet))
-		decoder.DisallowUnknownFields()
-		if err := decoder.Decode(&config); err != nil {
-			t.Errorf("JSON: %v", err)
-			continue
-		}
-		config.Admin = &caddy.AdminConfig{Disabled: true}
-		if err := caddy.Validate(&config); err != nil {
-			t.Errorf("JSON: %v", err)
-		}
+	var config caddy.Config
+	text := strings.NewReplacer("redis://10.0.0.", "memory://", ":6379", "").Replace(readFile(t, "examples/caddy.json")) // these would be dialed
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&config); err != nil {
+		t.Fatalf("JSON: %v", err)
+	}
+	config.Admin = &caddy.AdminConfig{Disabled: true}
+	if err := caddy.Validate(&config); err != nil {
+		t.Errorf("JSON: %v", err)
 	}
 }
 

@@ -45,7 +45,7 @@ func kinds(t *testing.T) map[string]string {
 	return all
 }
 
-// docs/operations.md has a table of the metrics that exist, by their labels.
+// docs/operations.md has the metrics that exist, by their labels.
 func TestMetricsInDocuments(t *testing.T) {
 	_, section, _ := strings.Cut(readFile(t, "../docs/operations.md"), "\n## Metrics\n")
 	section, _, _ = strings.Cut(section, "\n## ")
@@ -53,7 +53,7 @@ func TestMetricsInDocuments(t *testing.T) {
 	names := func(cell string) []string {
 		return strings.FieldsFunc(cell, func(r rune) bool { return strings.ContainsRune("`, ", r) })
 	}
-	for _, row := range regexp.MustCompile("(?m)^\\| (`[^|]*`|none) \\| (`[^|]*`) \\|$").FindAllStringSubmatch(section, -1) {
+	for _, row := range regexp.MustCompile("(?m)^- (`.*`|none): (`.*`)$").FindAllStringSubmatch(section, -1) {
 		labels := slices.DeleteFunc(slices.Sorted(slices.Values(names(row[1]))), func(label string) bool { return label == "none" })
 		for _, metric := range names(row[2]) {
 			documented[metric] = strings.Join(labels, " ")

@@ -74,13 +74,10 @@ func TestFencingInSQL(t *testing.T) {
 	}
 	_, section, _ := strings.Cut(string(text), "\n## Fencing in SQL\n")
 	_, statements, _ := strings.Cut(section, "\n```sql\n")
-	statements, rest, _ := strings.Cut(statements, "\n```\n")
+	statements, _, _ = strings.Cut(statements, "\n```\n")
 	alter, update, found := strings.Cut(statements, "\n")
-	_, function, isThere := strings.Cut(rest, "\n```go\n")
-	function, _, _ = strings.Cut(function, "\n```\n")
-	source, err := os.ReadFile("sql_test.go")
-	if err != nil || !found || !isThere || !strings.Contains(string(source), function+"\n") {
-		t.Fatalf("docs/recipes.md has another function: %v\n%s", err, function)
+	if !found {
+		t.Fatal("docs/recipes.md has no statements")
 	}
 
 	db := sql.OpenDB(sqlite{filepath.Join(t.TempDir(), "orders")})

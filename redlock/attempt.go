@@ -73,7 +73,10 @@ func (a *attempt) ring() {
 // extension returns the command that renews the lease on one master and raises the fence stored there to the
 // lock's. A master that has lost the key may take it anew until refill; never if that is zero.
 func (a *attempt) extension(master int, refill time.Time, to link.Receiver) *link.Command {
-	return a.acquires[master].Extension(a.fence, refill, to)
+	c := a.acquires[master].Extension(a.fence, refill, to)
+	raises := a.acquires[master].Counted && a.acquires[master].Reply.Fence != a.fence // each time, if the master's is larger
+	c.Fast = a.ttl >= a.locker.fastFrom && !raises
+	return c
 }
 
 // release frees the key on all masters that granted it, or may have. It doesn't wait: the streams keep the

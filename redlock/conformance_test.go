@@ -85,6 +85,7 @@ func TestConformance(t *testing.T) {
 		run  func(t *testing.T, m redlock.Stepwise, client *redis.Client)
 	}{
 		{"commands", testCommands},
+		{"forced", testForced},
 		{"expiry", testExpiry},
 		{"batch", testBatch},
 		{"release sent twice", testReleaseSentTwice},
@@ -149,6 +150,22 @@ func testCommands(t *testing.T, m redlock.Stepwise, _ *redis.Client) {
 	expect(t, m, release(t, "a"), protocol.StatusReleased)
 	expect(t, m, release(t, "a"), protocol.StatusExpired)
 	expect(t, m, acquire(t, "b"), protocol.StatusGranted)
+}
+
+// testForced: an acquire that a master reads late, after an operator has released its lock by force, doesn't bring the lock back.
+func testForced(t *testing.T, m redlock.Stepwise, _ *redis.Client) {
+	command := func(op protocol.Op, ask protocol.Ask) *protocol.Command {
+		return &protocol.Command{Op: op, Key: testKey(t), Token: "a", TTL: testTTL, Ask: ask}
+	}
+	expect(t, m, acquire(t, "a"), protocol.StatusGranted)
+	expect(t, m, command(protocol.OpExtend, nil), protocol.StatusGranted)
+	expect(t, m, command(protocol.OpForce, &protocol.Force{By: "an operator"}), protocol.StatusReleased)
+	expect(t, m, acquire(t, "a"), protocol.StatusGranted)
+	extend := command(protocol.OpExtend, nil)
+	expect(t, m, extend, protocol.StatusForced)
+	if force, ok := extend.Reply.Answer.(*protocol.Force); !ok || force.By != "an operator" {
+		t.Errorf("released by %+v", extend.Reply.Answer)
+	}
 }
 
 func testExpiry(t *testing.T, m redlock.Stepwise, client *redis.Client) {

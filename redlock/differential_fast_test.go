@@ -47,9 +47,13 @@ func (p *pair) fence(key string) (fence int64, at string) {
 	return fence, companions(key).fence
 }
 
-// together has several keys acquired in one command of the server, and one after the other in the model.
+// together has several keys acquired, or their leases renewed, in one command of the server, and one after the other in the model.
 func (p *pair) together() {
 	var cmds []*protocol.Command
+	op, name := protocol.OpAcquire, "fast acquire "
+	if p.rand.IntN(2) == 0 {
+		op, name = protocol.OpExtend, "fast extend "
+	}
 	ttl := p.ttl()
 	if p.rand.IntN(3) == 0 {
 		ttl = protocol.FenceTTL + time.Duration(p.pick(-1, 0, 40, 99, 100))*time.Millisecond
@@ -58,6 +62,10 @@ func (p *pair) together() {
 		now, slack, key := time.Now().UnixMicro(), protocol.FenceSlack.Microseconds(), p.key()
 		key, _ = protocol.SlotOf(key) // nobody asks for another slot like this
 		if slices.ContainsFunc(cmds, func(cmd *protocol.Command) bool { return cmd.Key == key }) {
+			continue
+		}
+		if op == protocol.OpExtend {
+			cmds = append(cmds, p.fastExtend(key, ttl))
 			continue
 		}
 		if p.rand.IntN(2) == 0 { // free, and mostly with a fence
@@ -88,7 +96,8 @@ func (p *pair) together() {
 		}
 		p.now = time.UnixMicro(real.Reply.Time)
 		holder, ends, _ := p.model.Leases.Get(cmd.Key, always)
-		if holder != "" && near(ends, before, after) || p.queueNear(cmd.Key, before, after) || after.Sub(before) > expirySlack {
+		_, forced, _ := p.model.Forced.Get(cmd.Key+cmd.Token, always)
+		if near(forced, before, after) || holder != "" && near(ends, before, after) || p.queueNear(cmd.Key, before, after) || after.Sub(before) > expirySlack {
 			p.ambiguous++
 			p.adopt(cmd.Key)
 			continue
@@ -97,13 +106,25 @@ func (p *pair) together() {
 		if fmt.Sprint(cmd.Reply) != fmt.Sprint(real.Reply) {
 			p.t.Errorf("%+v, held by %q:\nserver %+v\nmodel  %+v", cmd, holder, real.Reply, cmd.Reply)
 		}
-		name := "fast acquire granted"
-		if cmd.Reply.Err != nil {
-			name = "fast acquire undecided"
+		if cmd.Reply.Err == nil {
+			p.seen[name+"granted"]++
+		} else {
+			p.seen[name+"undecided"]++
 		}
-		p.seen[name]++
 		p.compareState(cmd)
 	}
+}
+
+// fastExtend mostly renews the lock of the one who has it, with the fence that it has.
+func (p *pair) fastExtend(key string, ttl time.Duration) *protocol.Command {
+	cmd := &protocol.Command{Op: protocol.OpExtend, Key: key, Token: "a", TTL: ttl, Fast: true, Fence: p.pick(1, time.Now().UnixMicro(), largest)}
+	if holder, _, held := p.model.Leases.Get(key, time.Now()); held && p.rand.IntN(8) > 0 {
+		cmd.Token = holder
+	}
+	if fence, _, known := p.model.Fences.Get(key, time.Now()); known && p.rand.IntN(8) > 0 {
+		cmd.Fence = fence
+	}
+	return cmd
 }
 
 // both runs a command whose reply isn't looked at.

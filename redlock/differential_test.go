@@ -98,7 +98,7 @@ func (p *pair) unseen(commands int) string {
 		"acquire queued behind another", "acquire passed", "queue of two",
 		"inspect", "inspect queue", "force released", "force expired", "force not owner", "extend forced",
 		"acquire done", "recall done", "recall expired", "result stored", "result not stored", "result stored in any case", "result forgotten", "inspect result", "store done", "store expired", "store not owner",
-		"acquire alone", "fast acquire granted", "fast acquire undecided", "acquire held by one who polls", "release plain", "release plain in vain",
+		"acquire alone", "fast acquire granted", "fast acquire undecided", "fast extend granted", "fast extend undecided", "acquire held by one who polls", "release plain", "release plain in vain",
 		"slot granted", "acquire refused for another slot",
 	} {
 		if p.seen[reply] < commands/1000 {
@@ -214,24 +214,22 @@ func (p *pair) command(key string) protocol.Command {
 			cmd.Op = protocol.OpRecall
 			break
 		}
-		cmd.Result = &protocol.Result{Data: "stored", Keep: time.Duration(p.pick(0, 1, 1)) * time.Minute, Fence: p.pick(1, now-1000, now, now+1000)}
-		cmd.Anyway = p.rand.IntN(2) == 0
+		cmd.Ask = p.store("stored", 2)
 	case 0:
 		cmd = protocol.Command{Op: protocol.OpInspect, Key: key}
 	case 11:
-		cmd = protocol.Command{Op: protocol.OpForce, Key: key, Token: token, By: "by " + token, TTL: p.ttl() % time.Second}
+		cmd = protocol.Command{Op: protocol.OpForce, Key: key, Token: token, TTL: p.ttl() % time.Second, Ask: &protocol.Force{By: "by " + token}}
 		cmd.TTL = max(cmd.TTL, 5*time.Millisecond)
 	case 1, 2:
 		cmd.Op = protocol.OpRelease
 		if p.rand.IntN(3) == 0 {
-			cmd.Result = &protocol.Result{Data: string(rune('A'+p.rand.IntN(20))) + "\r\n", Keep: time.Duration(p.pick(0, 1, 1)) * time.Minute, Fence: p.pick(1, now-1000, now, now+1000)}
-			cmd.Anyway = p.rand.IntN(4) == 0
+			cmd.Ask = p.store(string(rune('A'+p.rand.IntN(20)))+"\r\n", 4)
 		}
 		cmd.Polls = cmd.Queue && cmd.Polls
 		if _, slot := protocol.SlotOf(key); slot > 0 || p.rand.IntN(3) == 0 {
-			cmd.Result, cmd.Slots = nil, uint16(slot+1+p.rand.IntN(slotsTried-slot))
+			cmd.Ask, cmd.Slots = nil, uint16(slot+1+p.rand.IntN(slotsTried-slot))
 		}
-		cmd.Alone = !cmd.Queue && cmd.Result == nil && p.rand.IntN(2) == 0 // also where it isn't true
+		cmd.Alone = !cmd.Queue && cmd.Ask == nil && p.rand.IntN(2) == 0 // also where it isn't true
 	case 3, 4, 5, 6:
 		cmd.Op = protocol.OpExtend
 		for _, other := range []string{"a", "b", "c"} { // seldom met by chance
@@ -255,6 +253,13 @@ func (p *pair) command(key string) protocol.Command {
 		cmd.Fence = p.pick(now, now-50, now+50, now-slack/2, now+slack/2, now-10*slack, now+10*slack, 0, -1, 1, largest, 1<<62)
 	}
 	return cmd
+}
+
+// store has a master remember a result, once in so many times in any case.
+func (p *pair) store(data string, times int) *protocol.Store {
+	now := time.Now().UnixMicro()
+	result := protocol.Result{Data: data, Keep: time.Duration(p.pick(0, 1, 1)) * time.Minute, Fence: p.pick(1, now-1000, now, now+1000)}
+	return &protocol.Store{Result: &result, Anyway: p.rand.IntN(times) == 0}
 }
 
 func (p *pair) pick(values ...int64) int64 { return values[p.rand.IntN(len(values))] }
@@ -357,7 +362,7 @@ func (p *pair) compare(model, real *protocol.Command, holder string) {
 	if got.Polls {
 		p.seen["acquire held by one who polls"]++
 	}
-	if got.Status != want.Status || got.Fence != want.Fence || got.Holder != want.Holder || got.Time != want.Time || got.Former != want.Former || got.Alone != want.Alone || real.Alone != model.Alone || !sameResult(got.Result, want.Result) || got.Polls != want.Polls || got.Free != want.Free || got.Elsewhere != want.Elsewhere || got.Lines != want.Lines {
+	if got.Status != want.Status || got.Fence != want.Fence || got.Holder != want.Holder || got.Time != want.Time || got.Former != want.Former || got.Alone != want.Alone || real.Alone != model.Alone || !sameAnswer(got.Answer, want.Answer) || got.Polls != want.Polls || got.Free != want.Free || got.Elsewhere != want.Elsewhere {
 		p.t.Errorf("%+v, held by %q:\nserver %+v\nmodel  %+v", model, holder, got, want)
 	}
 	if off := (got.TTL - want.TTL).Abs(); off > 5*expirySlack {
@@ -387,12 +392,13 @@ func (p *pair) compareState(model *protocol.Command) {
 
 func operation(cmd *protocol.Command, holder string) string {
 	name := map[protocol.Op]string{protocol.OpAcquire: "acquire", protocol.OpExtend: "extend", protocol.OpRelease: "release", protocol.OpInspect: "inspect", protocol.OpRecall: "recall", protocol.OpStore: "store", protocol.OpForce: "force"}[cmd.Op]
+	seen, inspected := cmd.Reply.Answer.(*protocol.Inspected)
 	switch {
-	case cmd.Op == protocol.OpInspect && cmd.Reply.Result != nil:
+	case inspected && seen.Result != nil:
 		return name + " result"
-	case cmd.Op == protocol.OpInspect && cmd.Reply.Lines != "":
+	case inspected && seen.Queue != "":
 		return name + " queue"
-	case cmd.Op == protocol.OpInspect:
+	case inspected:
 		return name
 	case cmd.Op == protocol.OpAcquire && cmd.Reply.Status == protocol.StatusHeld && cmd.Reply.Holder == "":
 		return name + " queued behind another"

@@ -474,26 +474,26 @@ func (g *gates) seen() iter.Seq[[]seenGate] {
 				continue
 			}
 			g.mu.Unlock()
-			if !yield(settled(some)) {
+			if !yield(withoutEnded(some)) {
 				return
 			}
 			some = some[:0]
 			g.mu.Lock()
 		}
 		g.mu.Unlock()
-		yield(settled(some))
+		yield(withoutEnded(some))
 	}
 }
 
-// settled leaves out the locks that have ended, after mu was unlocked.
-func settled(some []seenGate) []seenGate {
+// withoutEnded leaves out the locks that have ended, after mu was unlocked.
+func withoutEnded(some []seenGate) []seenGate {
 	for i := range some {
-		some[i].settle()
+		some[i].dropEnded()
 	}
 	return some
 }
 
-func (s *seenGate) settle() {
+func (s *seenGate) dropEnded() {
 	s.locks = slices.DeleteFunc(s.locks, func(k *Lock) bool { return k.own.Err() != nil })
 }
 

@@ -146,26 +146,26 @@ func (h *heart) beat() {
 	for _, i := range free {
 		s, told := h.streams[i], *beat
 		told.Turns, told.Shown = turns, s.At(h.key).Clock.Confirmed(now)
-		s.Push(&link.Command{Command: protocol.Command{Op: protocol.OpBeat, Key: h.key, Beat: &told, TTL: heartbeat.Memory}, Master: i, Abandoned: &h.never, To: h})
+		s.Push(&link.Command{Command: protocol.Command{Op: protocol.OpBeat, Key: h.key, Ask: &told}, Master: i, Abandoned: &h.never, To: h})
 	}
 }
 
 // Receive takes one master's reply to a beat.
 func (h *heart) Receive(c *link.Command) {
 	now := time.Now()
-	s, lost := h.streams[c.Master], false
+	s, beat, lost := h.streams[c.Master], c.Ask.(*protocol.Beat), false
 	h.tell(func(j *heartbeat.Judge) {
 		sent := h.asked[c.Master]
 		h.asked[c.Master] = time.Time{}
 		switch {
 		case errors.Is(c.Reply.Err, protocol.ErrRefused): // others go unnoticed
-			j.Refused(now, c.Master, c.Beat, sent, c.Reply.Err)
+			j.Refused(now, c.Master, beat, sent, c.Reply.Err)
 		case c.Reply.Err != nil && s.Divided():
-			j.KnowsNothing(now, c.Master, c.Beat, sent)
+			j.KnowsNothing(now, c.Master, beat, sent)
 		case c.Reply.Err != nil:
-			j.Failed(now, c.Master, c.Beat, errors.Is(c.Reply.Err, syscall.ECONNREFUSED))
+			j.Failed(now, c.Master, beat, errors.Is(c.Reply.Err, syscall.ECONNREFUSED))
 		default:
-			lost = j.Answered(now, c.Master, c.Beat, sent, c.Reply)
+			lost = j.Answered(now, c.Master, beat, sent, c.Reply)
 		}
 	})
 	if lost {
@@ -219,6 +219,14 @@ func (h *heart) refusal() error {
 	}
 	if refused := h.refused.Load(); refused != nil {
 		return refused
+	}
+	return nil
+}
+
+// conflict is refusal but for what passes by itself: for so short a time the masters stay as they are.
+func (h *heart) conflict() error {
+	if err := h.refusal(); heartbeat.PassesIn(err) == 0 {
+		return err
 	}
 	return nil
 }

@@ -110,8 +110,8 @@ func (l *Locker) look(ctx context.Context, key string, slot int) (seen *Inspecti
 	for i, reply := range replies {
 		seen.Masters[i] = inspected(reply)
 		seen.Masters[i].Name = l.nodeName(i, full)
-		if reply.Holder != "" {
-			carriers[reply.Holder] = append(carriers[reply.Holder], i)
+		if has, ok := reply.Answer.(*protocol.Inspected); ok && has.Holder != "" {
+			carriers[has.Holder] = append(carriers[has.Holder], i)
 		}
 	}
 	for holder, at := range carriers {
@@ -155,14 +155,18 @@ func (l *Locker) nodeName(master int, key string) string {
 
 // inspected reads a master's reply. It has IDs where names may be known.
 func inspected(reply protocol.Reply) InspectedMaster {
-	m := InspectedMaster{Err: reply.Err, TTL: reply.TTL, Fence: uint64(reply.Fence)}
-	if token := reply.Holder; token != "" {
+	has, ok := reply.Answer.(*protocol.Inspected)
+	if !ok {
+		return InspectedMaster{Err: reply.Err}
+	}
+	m := InspectedMaster{TTL: has.TTL, Fence: uint64(has.Fence)}
+	if token := has.Holder; token != "" {
 		m.Holder, m.Token = idOf(token), shown(token)
 	}
-	if result := reply.Result; result != nil {
+	if result := has.Result; result != nil {
 		m.Result = InspectedResult{Fence: uint64(result.Fence), Bytes: result.Size, Keep: result.Keep}
 	}
-	for line := range strings.Lines(reply.Lines) {
+	for line := range strings.Lines(has.Queue) {
 		if w, ok := protocol.ParseWaiter(strings.TrimSuffix(line, "\n")); ok {
 			m.Queue = append(m.Queue, InspectedWaiter{Process: idOf(w.Process), Since: time.UnixMicro(w.Ticket), Polls: w.Polls})
 		}
@@ -214,12 +218,16 @@ func (l *Locker) nameProcesses(ctx context.Context, seen *Inspection) {
 	})
 	if len(unknown) > 0 && l.heart != nil {
 		left := len(unknown)
-		l.ask(ctx, protocol.Command{Op: protocol.OpNames, Key: l.heart.key, Token: strings.Join(unknown, " "), Process: KeyHash(seen.Key)}, func(reply protocol.Reply) (done bool) {
-			for line := range strings.Lines(reply.Others) {
+		l.ask(ctx, protocol.Command{Op: protocol.OpNames, Key: l.heart.key, Ask: &protocol.Names{IDs: unknown, Hash: KeyHash(seen.Key)}}, func(reply protocol.Reply) (done bool) {
+			named, ok := reply.Answer.(*protocol.Named)
+			if !ok {
+				return false
+			}
+			for line := range strings.Lines(named.Turns) {
 				id, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 				turns[id] = cmp.Or(turns[id], parseTurn(text))
 			}
-			for line := range strings.Lines(reply.Lines) {
+			for line := range strings.Lines(named.Lines) {
 				if p, ok := heartbeat.Parse(strings.TrimSuffix(line, "\n"), time.Now()); ok && names[p.ID] == "" {
 					names[p.ID] = p.Name
 					left--
@@ -374,7 +382,7 @@ func (l *Locker) ForceUnlockSlot(ctx context.Context, key string, slot int, fenc
 		released = lock.end(ErrForced)
 		ctx = context.WithoutCancel(ctx) // it may be that of this lock
 	}
-	replies, end := l.ask(ctx, protocol.Command{Op: protocol.OpForce, Key: full, Token: token, TTL: l.maxTTL, By: by}, nil)
+	replies, end := l.ask(ctx, protocol.Command{Op: protocol.OpForce, Key: full, Token: token, TTL: l.maxTTL, Ask: &protocol.Force{By: by}}, nil)
 	for _, reply := range replies {
 		released = released || reply.Status == protocol.StatusReleased
 	}

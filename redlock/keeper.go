@@ -101,7 +101,7 @@ func (k *keeper) run() {
 // work does what is due and returns how long nothing will be. Commands are only queued while it goes through
 // the locks, and sent at the end: those of locks that are due together share pipelines.
 func (k *keeper) work() time.Duration {
-	attended := k.release()
+	attended := k.releaseLost()
 	for {
 		now := time.Now()
 		lock := k.firstDue(now)
@@ -158,8 +158,8 @@ func (k *keeper) releaseSoon(lost []*Lock) {
 	link.Signal(k.recheck)
 }
 
-// release frees the keys of the locks that are lost, lets the next calls try, and tells of it.
-func (k *keeper) release() (any bool) {
+// releaseLost frees the keys of the locks that are lost, lets the next calls try, and tells of it.
+func (k *keeper) releaseLost() (any bool) {
 	k.mu.Lock()
 	lost := k.lost
 	k.lost = nil
@@ -189,7 +189,7 @@ func (k *keeper) endAll() {
 		lock.end(ErrClosed)
 	}
 	link.Signal(k.recheck)
-	for more := true; more; k.release() { // some of them may have been lost at the same time
+	for more := true; more; k.releaseLost() { // some of them may have been lost at the same time
 		<-k.recheck
 		more = k.losing.Load() > 0
 	}
@@ -294,7 +294,7 @@ func (r *renewal) Receive(c *link.Command) {
 			k.prove(c.Master, r.start, true)
 		case c.Reply.Status == protocol.StatusNotOwner, c.Reply.Status == protocol.StatusForced:
 			if c.Reply.Status == protocol.StatusForced {
-				k.forced, k.by = true, cmp.Or(k.by, c.Reply.Lines)
+				k.forced, k.by = true, cmp.Or(k.by, c.Reply.Answer.(*protocol.Force).By)
 			}
 			r.taken++
 			k.prove(c.Master, r.start, false)

@@ -215,8 +215,8 @@ func (k *Lock) Unlock() error {
 	return k.unlockErr
 }
 
-// run calls f under the lock, and releases it, for Do.
-func (k *Lock) run(ctx context.Context, f func(context.Context, *Lock) error) (err error) {
+// do calls f under the lock, and releases it, for Do.
+func (k *Lock) do(ctx context.Context, f func(context.Context, *Lock) error) (err error) {
 	defer func() {
 		ended := k.Unlock()
 		if cause := k.endedBy(); cause != context.Canceled { // f may have called UnlockWith, which says more
@@ -459,7 +459,7 @@ func (k *Lock) expire() {
 func (k *Lock) runDone(ctx context.Context, f func(context.Context) error, unlockDone func() error) error {
 	var done bool
 	var unlocked error
-	err := k.run(ctx, func(ctx context.Context, _ *Lock) error {
+	err := k.do(ctx, func(ctx context.Context, _ *Lock) error {
 		if err := f(ctx); err != nil {
 			return err
 		}

@@ -88,7 +88,7 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 	l.name = o.prefix + ":wake:" + l.random()
 	l.heart = newHeart(o, masters, l.id)
 	voting := o.admission()
-	voting.Refused = l.heart.refusal
+	voting.Refused = l.heart.conflict
 	seats := admission.New(len(masters), voting)
 	for i, m := range masters {
 		l.servers = append(l.servers, m.server())
@@ -211,7 +211,7 @@ func (l *Locker) Do(ctx context.Context, key string, f func(ctx context.Context,
 	if err != nil {
 		return err
 	}
-	return lock.run(ctx, f)
+	return lock.do(ctx, f)
 }
 
 // TryDo is Do with TryLock in place of Lock: it does not wait for the lock.
@@ -220,7 +220,7 @@ func (l *Locker) TryDo(ctx context.Context, key string, f func(ctx context.Conte
 	if err != nil {
 		return err
 	}
-	return lock.run(ctx, f)
+	return lock.do(ctx, f)
 }
 
 // Check returns what is wrong with the options of a lock of this Locker, or nil: the error that Lock would return for them.

@@ -18,7 +18,7 @@ var lineMutants = []mutant{
 				return false
 			}
 			release := *cmd
-			release.Op = protocol.OpRelease
+			release.Op, release.Ask = protocol.OpRelease, nil
 			m.Do([]*protocol.Command{&release})
 			cmd.Reply = release.Reply
 			return true
@@ -38,8 +38,8 @@ var lineMutants = []mutant{
 		name: "a forced release ignores the fence", breaks: exclusion, from: 195,
 		shape: func(w *world) { w.forces = true },
 		answer: func(_ *route, cmd *protocol.Command) {
-			if cmd.Op == protocol.OpInspect {
-				cmd.Reply.Fence = 1
+			if seen, ok := cmd.Reply.Answer.(*protocol.Inspected); ok {
+				seen.Fence = 1
 			}
 		},
 	},

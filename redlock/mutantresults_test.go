@@ -18,9 +18,9 @@ var resultMutants = []mutant{
 	{
 		name: "a key is freed before its result is stored", breaks: onceOnly,
 		serve: func(m *memory.Master, cmd *protocol.Command) bool {
-			if cmd.Op == protocol.OpRelease && cmd.Result != nil { // and the server has crashed in between
+			if cmd.Op == protocol.OpRelease && cmd.Ask != nil { // and the server has crashed in between
 				released := *cmd
-				released.Result = nil
+				released.Ask = nil
 				m.Do([]*protocol.Command{&released})
 				cmd.Reply = released.Reply
 				return true
@@ -41,7 +41,7 @@ var resultMutants = []mutant{
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if h := w.tokens[cmd.Token]; cmd.Op == protocol.OpRelease && h != nil && h.unlocked == 0 && strings.HasPrefix(h.key, "job") {
-				cmd.Result, cmd.Anyway = &protocol.Result{Data: strconv.Itoa(h.order), Fence: int64(h.fence), Keep: never}, true
+				cmd.Ask = &protocol.Store{Result: &protocol.Result{Data: strconv.Itoa(h.order), Fence: int64(h.fence), Keep: never}, Anyway: true}
 			}
 		},
 	},
@@ -59,7 +59,7 @@ var resultMutants = []mutant{
 		name: "a result that one master remembers is returned as it is", breaks: onceOnly,
 		send: func(l *route, cmd *protocol.Command) {
 			if l.address > 0 && cmd.Op == protocol.OpRelease {
-				cmd.Result = nil
+				cmd.Ask = nil
 			}
 		},
 	},
@@ -67,7 +67,7 @@ var resultMutants = []mutant{
 		name: "a store counts although another token has the key", breaks: onceOnly,
 		shape: longResults,
 		send: func(l *route, cmd *protocol.Command) { // it has on all masters but one
-			if l.address > 0 && cmd.Op == protocol.OpStore && !cmd.Anyway {
+			if l.address > 0 && cmd.Op == protocol.OpStore && !cmd.Ask.(*protocol.Store).Anyway {
 				cmd.Token = "of another"
 			}
 		},
@@ -102,9 +102,9 @@ var resultMutants = []mutant{
 		shape: longResults,
 		serve: func(m *memory.Master, cmd *protocol.Command) bool {
 			switch {
-			case cmd.Op == protocol.OpStore && !cmd.Anyway: // and the server has crashed in between
+			case cmd.Op == protocol.OpStore && !cmd.Ask.(*protocol.Store).Anyway: // and the server has crashed in between
 				released := *cmd
-				released.Op, released.Result = protocol.OpRelease, nil
+				released.Op, released.Ask = protocol.OpRelease, nil
 				m.Do([]*protocol.Command{&released})
 				cmd.Reply = protocol.Reply{Status: protocol.StatusDone}
 			case cmd.Op == protocol.OpRelease:

@@ -3,6 +3,7 @@ package redlock_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -104,4 +105,38 @@ func TestDeadPollerIsPassed(t *testing.T) {
 	mustUnlock(t, held)
 	lockUnlock(t, other, "key")
 	redistest.RequireNoKeys(t, servers)
+}
+
+// TestPollingEnds: a process that polls, for lack of a right, says so, and is woken once it has what it says that it needs.
+func TestPollingEnds(t *testing.T) {
+	t.Parallel()
+	one, servers := onServers(t, 3)
+	var log logBook
+	polling := newLocker(t, pollingURLs(t, servers), log.option())
+	granted := false
+	eventually(t, bound, "a turn to which it is woken", func() bool {
+		held := mustLock(t, one, "key")
+		via := make(chan redlock.Via, 1)
+		go func() {
+			defer close(via)
+			if lock, err := polling.Lock(t.Context(), "key"); err == nil {
+				via <- lock.Acquisition().Via
+				mustUnlock(t, lock)
+			}
+		}()
+		if !granted {
+			granted = true
+			log.expect(t, "level=WARN", "denies SUBSCRIBE", "grant this user +subscribe and the channels of the prefix")
+			for _, s := range servers {
+				command(t, s, "ACL", "SETUSER", "polling", "+subscribe", "+publish", "&redlock:wake:*")
+			}
+		}
+		eventually(t, bound, "it listens", func() bool {
+			return !slices.ContainsFunc(servers, func(s *redistest.Server) bool {
+				return len(s.Client().PubSubChannels(t.Context(), "redlock:wake:*").Val()) == 0
+			})
+		})
+		mustUnlock(t, held)
+		return <-via == redlock.ViaWoken
+	})
 }

@@ -57,7 +57,7 @@ func (a *attempt) store(ctx context.Context, result *protocol.Result) (stored in
 func (a *attempt) storeOn(master int, result *protocol.Result, anyway bool, to link.Receiver) {
 	c := &a.acquires[master]
 	a.locker.laneOf(master, c.Key).Push(&link.Command{
-		Command: protocol.Command{Op: protocol.OpStore, Key: c.Key, Token: c.Token, Result: result, Anyway: anyway},
+		Command: protocol.Command{Op: protocol.OpStore, Key: c.Key, Token: c.Token, Ask: &protocol.Store{Result: result, Anyway: anyway}},
 		Master:  master,
 		To:      to,
 	})
@@ -103,7 +103,7 @@ func (a *attempt) releaseWith(result *protocol.Result, to link.Receiver) {
 		release := a.releaseOf(i, false, to)
 		if !done || c.Reply.Fence != result.Fence {
 			// A master that can't be asked now doesn't get it: it would be kept in memory.
-			release.Alone, release.Result, release.Anyway = false, result, done
+			release.Alone, release.Ask = false, &protocol.Store{Result: result, Anyway: done}
 			release.Forced = done && a.locker.streams[i].At(a.acquires[i].Key).Usable()
 		}
 		a.push(&release)
@@ -112,13 +112,14 @@ func (a *attempt) releaseWith(result *protocol.Result, to link.Receiver) {
 
 // remembers reports whether a command that was answered has had the master remember its result.
 func remembers(c *link.Command) bool {
+	store, ok := c.Ask.(*protocol.Store)
 	switch {
-	case c.Result == nil || c.Reply.Err != nil:
+	case !ok || c.Reply.Err != nil:
 		return false
 	case c.Op == protocol.OpStore:
 		return c.Reply.Status == protocol.StatusDone
 	}
-	return c.Reply.Status == protocol.StatusReleased || c.Anyway && c.Reply.Status != protocol.StatusNone
+	return c.Reply.Status == protocol.StatusReleased || store.Anyway && c.Reply.Status != protocol.StatusNone
 }
 
 // recall returns the result that an attempt has met, or nil: if there is none, if another holder is doing the work again
@@ -173,8 +174,8 @@ func (a *attempt) fetch(ctx context.Context, fence int64) (result *protocol.Resu
 		}
 		r.collect(ctx, a.locker.closing, deadline, asked-answered, func(c *link.Command, _ int) bool {
 			answered++
-			if c.Reply.Err == nil && c.Reply.Result != nil && c.Reply.Result.Fence == fence {
-				result = c.Reply.Result
+			if found, ok := c.Reply.Answer.(*protocol.Result); ok && found.Fence == fence {
+				result = found
 			} else if c.Reply.Err != nil {
 				a.fail(c.Master, c.Reply.Err)
 			}

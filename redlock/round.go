@@ -47,7 +47,7 @@ func (r *round) collect(ctx context.Context, closing <-chan struct{}, deadline t
 		case <-closing:
 			return callerLeft
 		}
-		for _, c := range r.replies.take(room[:0]) {
+		for _, c := range r.replies.drain(room[:0]) {
 			pending--
 			if count(c, pending) {
 				return answered
@@ -113,8 +113,8 @@ func (in *inbox) Receive(c *link.Command) {
 	}
 }
 
-// take appends the replies that have come to into. From now on each further reply signals the owner.
-func (in *inbox) take(into []*link.Command) []*link.Command {
+// drain appends the replies that have come to into. From now on each further reply signals the owner.
+func (in *inbox) drain(into []*link.Command) []*link.Command {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	into = append(into, in.replies...)

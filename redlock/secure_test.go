@@ -66,6 +66,46 @@ func TestCertificateEnds(t *testing.T) {
 	eventually(t, 2*bound, "the renewed certificate is noticed", func() bool { return left() > authority.Life/2 })
 }
 
+// TestUselessCertificate: a certificate with which no connection can be made is told while the connection lasts, with what to do, and once.
+func TestUselessCertificate(t *testing.T) {
+	t.Parallel()
+	authority := redistest.NewAuthority(t)
+	servers, urls := authority.Start(1)
+	own, err := tls.LoadX509KeyPair(authority.Issue("client"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(authority.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trusted := x509.NewCertPool()
+	trusted.AppendCertsFromPEM(text)
+	client := redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(urls[0], "rediss://"), TLSConfig: &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: trusted, ServerName: "127.0.0.1"}})
+	defer func() { _ = client.Close() }()
+	var log logBook
+	l := lockerOn(t, []redlock.Master{wrap(t, client)}, log.option())
+	until := requireState(t, l, 0, redlock.MasterAvailable).CertificateUntil
+	shows := func(a *redistest.Authority) {
+		certificate, key := a.Issue("127.0.0.1")
+		if err := servers[0].Client().Do(t.Context(), "CONFIG", "SET", "tls-cert-file", certificate, "tls-key-file", key).Err(); err != nil {
+			t.Skip("this server can't exchange both files at once:", err)
+		}
+	}
+	shows(redistest.NewAuthority(t))
+	const useless = "no connection can be made"
+	log.expect(t, "level=WARN", useless, "unknown authority", "trust its certificate")
+	lockUnlock(t, l, "key")
+	if s := requireState(t, l, 0, redlock.MasterAvailable); !s.CertificateUntil.Equal(until) {
+		t.Errorf("it is valid until %v, want %v", s.CertificateUntil, until)
+	}
+	shows(authority)
+	log.expect(t, "level=INFO", "connections can be made")
+	if lines := log.lines(useless); len(lines) != 1 {
+		t.Errorf("%q", lines)
+	}
+}
+
 // TestTLS: masters with a private certificate authority, another name and client certificates; and what is said if one of them is
 // missing.
 func TestTLS(t *testing.T) {

@@ -97,11 +97,11 @@ func (s *simServer) execute(from *route, cmds []protocol.Command, epoch int) boo
 		if s.mutant.serve == nil || !s.mutant.serve(s.memory, cmd) {
 			s.memory.Do([]*protocol.Command{cmd})
 		}
-		if cmd.Op == protocol.OpBeat && cmd.Reply.Err == nil {
-			s.world.beats(s, from.process, cmd.Beat)
+		if beat, ok := cmd.Ask.(*protocol.Beat); ok && cmd.Reply.Err == nil {
+			s.world.beats(s, from.process, beat)
 		}
-		if cmd.Op == protocol.OpInspect {
-			s.world.told(cmd.Reply.Holder, uint64(cmd.Reply.Fence))
+		if seen, ok := cmd.Reply.Answer.(*protocol.Inspected); ok {
+			s.world.told(seen.Holder, uint64(seen.Fence))
 		}
 		if cmd.Op != protocol.OpPing {
 			s.world.event("server %d: op %d of process %d (%s), %s %s, ticket %d, queue %t: status %d, fence %d",

@@ -210,8 +210,8 @@ func TestWrongProcesses(t *testing.T) {
 
 // unborn hides that a master has forgotten who is registered.
 func unborn(_ *route, cmd *protocol.Command) {
-	if cmd.Op == protocol.OpBeat {
-		cmd.Reply.Born = min(cmd.Reply.Born, 1)
+	if beats, ok := cmd.Reply.Answer.(*protocol.Beats); ok {
+		beats.Born = min(beats.Born, 1)
 	}
 }
 
@@ -237,8 +237,8 @@ var beatMutants = []mutant{
 
 // forgetOthers takes other processes out of the reply to a beat.
 func forgetOthers(cmd *protocol.Command) {
-	if cmd.Op == protocol.OpBeat {
-		cmd.Reply.Lines = ""
+	if beats, ok := cmd.Reply.Answer.(*protocol.Beats); ok {
+		beats.Lines = ""
 	}
 }
 

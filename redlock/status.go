@@ -227,7 +227,7 @@ func (l *Locker) Processes(ctx context.Context) ([]Process, error) {
 	if l.heart == nil {
 		return nil, nil
 	}
-	replies, end := l.ask(ctx, protocol.Command{Op: protocol.OpNames, Key: l.heart.key}, nil) // all: one with other masters may be known to one alone
+	replies, end := l.ask(ctx, protocol.Command{Op: protocol.OpNames, Key: l.heart.key, Ask: &protocol.Names{}}, nil) // all: one with other masters may be known to one alone
 	if l.stopped(context.Background(), nil) != nil {
 		return nil, ErrClosed
 	}
@@ -238,7 +238,11 @@ func (l *Locker) Processes(ctx context.Context) ([]Process, error) {
 func (l *Locker) processes(replies []protocol.Reply, now time.Time) (all []Process) {
 	latest := make(map[string]heartbeat.Process) // by ID
 	for _, reply := range replies {
-		for line := range strings.Lines(reply.Lines) {
+		named, ok := reply.Answer.(*protocol.Named)
+		if !ok {
+			continue
+		}
+		for line := range strings.Lines(named.Lines) {
 			p, ok := heartbeat.Parse(strings.TrimSuffix(line, "\n"), now)
 			if former, known := latest[p.ID]; ok && (!known || p.Told.After(former.Told)) {
 				latest[p.ID] = p
@@ -337,7 +341,7 @@ func (l *Locker) ownTurn(key string, slot int) *toldTurn {
 	}
 	seen := at.see()
 	l.gates.mu.Unlock()
-	seen.settle()
+	seen.dropEnded()
 	all := seen.appendStatuses(nil, key)
 	if i := slices.IndexFunc(all, func(k KeyStatus) bool { return k.Slot == slot }); i >= 0 {
 		return toldOf(all[i])

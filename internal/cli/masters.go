@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-redlock/caddy-redlock/console"
+	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
 )
 
 func (p *Program) masters() *cobra.Command {
@@ -141,11 +142,21 @@ func printTroubles(out io.Writer, l console.Locker, now time.Time) {
 		}
 		paragraph(out, "", text)
 	}
-	for _, m := range l.Masters {
-		if m.Evicts {
-			paragraph(out, "! ", m.Name+" deletes locks when its memory is full: CONFIG SET maxmemory-policy noeviction, and the same in redis.conf.")
+	warn := func(text string, of func(console.Master) bool) {
+		var names []string
+		for _, m := range l.Masters {
+			if of(m) {
+				names = append(names, m.Name)
+			}
+		}
+		if len(names) > 0 {
+			paragraph(out, "! ", strings.Join(names, ", ")+": "+text)
 		}
 	}
+	warn("deletes locks when its memory is full. "+doctor.NoEviction, func(m console.Master) bool { return m.Evicts })
+	warn("its certificate, or one that vouches for it, ends soon, and no connection can be made after that. "+doctor.RenewCertificate, func(m console.Master) bool {
+		return !m.CertificateUntil.IsZero() && m.CertificateUntil.Sub(now) <= doctor.CertificateSoon
+	})
 	if _, told := ill[l.Error]; l.Error != "" && !told {
 		paragraph(out, "", l.Error)
 	}

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/caddy-redlock/caddy-redlock/console"
+	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
 )
 
 // TestTableOfDeliveries: a list with the long key of a delivery, and all else that a row may have, fits into a line.
@@ -77,5 +78,12 @@ func TestTroublesOnce(t *testing.T) {
 	printTroubles(&out, console.Locker{Error: "closed", Masters: []console.Master{{Name: "a"}}}, now)
 	if out.String() != "closed\n" {
 		t.Errorf("printed %q", out.String())
+	}
+	out.Reset()
+	ends := now.Add(doctor.CertificateSoon)
+	printTroubles(&out, console.Locker{Masters: []console.Master{{Name: "a", CertificateUntil: ends}, {Name: "b", Evicts: true}, {Name: "c", CertificateUntil: ends.Add(time.Second)}, {Name: "d", CertificateUntil: ends}}}, now)
+	text := strings.Join(strings.Fields(out.String()), " ")
+	if !strings.HasPrefix(text, "! b: deletes locks when its memory is full. "+doctor.NoEviction+" ! a, d: its certificate, or one that vouches for it, ends soon") || !strings.HasSuffix(text, doctor.RenewCertificate) {
+		t.Errorf("printed\n%s", out.String())
 	}
 }

@@ -1,8 +1,14 @@
 package doctor
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/connect"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // TestDenials has the words of servers that the other tests don't run on.
@@ -30,4 +36,33 @@ func TestDenials(t *testing.T) {
 	if r.note("lset", "WRONGTYPE Operation against a key") || len(r.missing) > 0 || len(r.unknown) > 1 {
 		t.Error("what is no denial is one")
 	}
+}
+
+// TestLatencyIsEnough: the timeout and the ttl that are advised are enough for the round trip that was measured.
+func TestLatencyIsEnough(t *testing.T) {
+	for rtt := time.Millisecond; rtt < time.Second; rtt += 1234567 * time.Nanosecond {
+		x := &examination{Settings: Settings{Options: connect.Options{Timeout: rtt / 2}, LeastTTL: 19 * rtt}, Examination: &redlock.Examination{RoundTrip: rtt}}
+		var timeout, ttl string
+		if _, err := fmt.Sscanf(x.latency()[0].Advice, "Set timeout to at least %s", &timeout); err != nil {
+			t.Fatal(err)
+		}
+		x.Timeout = set(t, timeout)
+		if _, err := fmt.Sscanf(x.latency()[0].Advice, "Raise the ttl to at least %s", &ttl); err != nil {
+			t.Fatal(err)
+		}
+		x.LeastTTL = set(t, ttl)
+		if found := x.latency(); len(found) > 0 {
+			t.Errorf("%v: %+v", rtt, found)
+		}
+	}
+}
+
+// set returns the duration that is advised.
+func set(t *testing.T, advised string) time.Duration {
+	t.Helper()
+	d, err := time.ParseDuration(strings.TrimSuffix(advised, ","))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }

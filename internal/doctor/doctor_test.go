@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -96,6 +97,41 @@ func (w want) require(t *testing.T, r doctor.Report) {
 	}
 }
 
+// finding returns the advice of the finding of this check with these words in its text or advice, or nothing.
+func finding(r doctor.Report, check doctor.Check, words ...string) (advice string) {
+	for _, f := range of(r, check) {
+		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(f.Text+"\n"+f.Advice, w) }) {
+			return f.Advice
+		}
+	}
+	return ""
+}
+
+// advised returns what is advised for such a finding, as soon as it is there: a busy machine may be too late for a short patience.
+func advised(t *testing.T, s doctor.Settings, check doctor.Check, words ...string) (advice string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("a finding of %s with %q", check, words), func() bool {
+		advice = finding(doctor.Examine(t.Context(), s), check, words...)
+		return advice != ""
+	})
+	return advice
+}
+
+// healed waits until there is no such finding any more, and all masters vote.
+func healed(t *testing.T, s doctor.Settings, check doctor.Check, words ...string) {
+	t.Helper()
+	var r doctor.Report
+	defer func() {
+		if t.Failed() {
+			t.Logf("%+v", r)
+		}
+	}()
+	eventually(t, fmt.Sprintf("what is advised is done, and no finding of %s with %q", check, words), func() bool {
+		r = doctor.Examine(t.Context(), s)
+		return finding(r, check, words...) == "" && r.Voting == len(s.Masters)
+	})
+}
+
 const secret = "s3cr3t-Zm9v"
 
 func TestHealthy(t *testing.T) {
@@ -143,27 +179,35 @@ func TestNumberOfMasters(t *testing.T) {
 		}
 		want{level, doctor.Number, texts, true}.require(t, doctor.Examine(t.Context(), settings(redistest.URLs(servers[:n])...)))
 	}
+	healed(t, settings(redistest.URLs(servers[:3])...), doctor.Number) // as all advise
 	s := settings()
 	s.Masters = []redlock.Master{redlock.NewMemoryMaster("")}
-	want{doctor.Note, doctor.Number, []string{"memory of the process"}, true}.require(t, doctor.Examine(t.Context(), s))
+	want{doctor.Note, doctor.Number, []string{"memory of the process", "List your Redis servers"}, true}.require(t, doctor.Examine(t.Context(), s))
 }
 
 // TestOneOfThree has one master that is ill, and two that are not looked at any less for it.
 func TestOneOfThree(t *testing.T) {
 	t.Parallel()
-	for name, fall := range map[string]func(*redistest.Server){"down": (*redistest.Server).Kill, "hung": (*redistest.Server).Pause} {
+	for name, test := range map[string]struct {
+		fall, follow func(*redistest.Server)
+		texts        []string
+	}{
+		"down": {(*redistest.Server).Kill, (*redistest.Server).Restart, []string{"connection refused", "Start the server"}},
+		"hung": {(*redistest.Server).Pause, (*redistest.Server).Resume, []string{"does not answer within 5s", "Look whether the server hangs"}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			servers := redistest.Start(t, 3, safe...)
-			fall(servers[0])
+			test.fall(servers[0])
 			s := settings(redistest.URLs(servers)...)
 			s.Patience = 5 * time.Second
 			r := doctor.Examine(t.Context(), s)
-			text := map[string]string{"down": "connection refused", "hung": "does not answer within 5s"}[name]
-			want{doctor.Error, doctor.Reachability, []string{text}, false}.require(t, r)
+			want{doctor.Error, doctor.Reachability, test.texts, false}.require(t, r)
 			if r.Voting != 2 || !r.Masters[1].Votes || !r.Masters[2].Votes || r.Masters[2].Version == "" {
 				t.Errorf("%+v", r)
 			}
+			test.follow(servers[0])
+			healed(t, s, doctor.Reachability)
 		})
 	}
 }
@@ -223,19 +267,38 @@ func TestUnreachable(t *testing.T) {
 		}()
 		return listener.Addr().String()
 	}
+	server := redistest.Start(t, 1, safe...)[0]
+	path := filepath.Join(t.TempDir(), "s") // a socket's path may not be long
+	behind := redistest.Start(t, 1, safe...)[0]
+	proxy := redistest.NewForwarder(t, behind)
+	behind.Kill()
 	for name, test := range map[string]struct {
-		url   string
-		texts []string
+		url    string
+		texts  []string
+		follow func() string // and return the master's URL
 	}{
-		"refused":   {fmt.Sprintf("redis://127.0.0.1:%d", redistest.FreePort(t)), []string{"connection refused", "Start the server"}},
-		"no name":   {"redis://redis.invalid:6379", []string{"its name"}},
-		"no socket": {"unix://" + t.TempDir() + "/redis.sock", []string{"no socket", "unixsocket"}},
-		"not Redis": {"redis://" + answers("HTTP/1.1 400 Bad Request\r\n\r\n"), []string{"not of Redis's protocol", "port"}},
-		"closes":    {"redis://" + answers(""), []string{"closes the connection", "log"}},
-		"protected": {"redis://" + answers("-DENIED Redis is running in protected mode\r\n"), []string{"protected mode", "password"}},
-		"loading":   {"redis://" + answers("-LOADING Redis is loading the dataset in memory\r\n"), []string{"loading its data"}},
-		"overrun":   {"redis://" + answers("-ERR max number of clients reached\r\n"), []string{"limit of connections", "maxclients"}},
-		"dropped":   {"redis://" + fullListener(t), []string{"no connection within 1s", "firewall"}},
+		"refused": {fmt.Sprintf("redis://127.0.0.1:%d", redistest.FreePort(t)), []string{"connection refused", "correct the port in masters"}, server.URL},
+		"other bind": {strings.Replace(server.URL(), "127.0.0.1", "127.0.0.2", 1), []string{"connection refused", "let it listen on this address (bind in redis.conf)"}, func() string {
+			if err := server.Client().ConfigSet(t.Context(), "bind", "127.0.0.1 127.0.0.2").Err(); err != nil {
+				t.Skip("this server's bind needs a restart:", err)
+			}
+			return strings.Replace(server.URL(), "127.0.0.1", "127.0.0.2", 1)
+		}},
+		"no name": {"redis://redis.invalid:6379", []string{"its name"}, server.URL},
+		"no socket": {"unix://" + path, []string{"no socket", "Start the server"}, func() string {
+			redistest.Start(t, 1, append(slices.Clone(safe), "--unixsocket", path)...)
+			return "unix://" + path
+		}},
+		"not Redis": {"redis://" + answers("HTTP/1.1 400 Bad Request\r\n\r\n"), []string{"not of Redis's protocol", "Correct the port"}, server.URL},
+		"closes":    {"redis://" + answers(""), []string{"closes the connection", "Look whether a Redis server listens there"}, server.URL},
+		"proxy": {"redis://" + proxy.Addr(), []string{"closes the connection", "a proxy that can't reach its server"}, func() string {
+			behind.Restart()
+			return "redis://" + proxy.Addr()
+		}},
+		"protected": {"redis://" + answers("-DENIED Redis is running in protected mode\r\n"), []string{"protected mode", "password"}, nil}, // TestRefusals follows these
+		"loading":   {"redis://" + answers("-LOADING Redis is loading the dataset in memory\r\n"), []string{"loading its data"}, nil},
+		"overrun":   {"redis://" + answers("-ERR max number of clients reached\r\n"), []string{"limit of connections", "maxclients"}, nil},
+		"dropped":   {"redis://" + fullListener(t), []string{"no connection within 1s", "correct the address in masters"}, server.URL},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := settings(test.url)
@@ -243,6 +306,9 @@ func TestUnreachable(t *testing.T) {
 				s.Patience = time.Second
 			}
 			want{doctor.Error, doctor.Reachability, test.texts, false}.require(t, doctor.Examine(t.Context(), s))
+			if test.follow != nil {
+				healed(t, settings(test.follow()), doctor.Reachability)
+			}
 		})
 	}
 }

@@ -76,6 +76,16 @@ func fullListener(t *testing.T) string {
 	}
 }
 
+// eventually waits for something that soon is so.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("not yet: ", what)
+		}
+	}
+}
+
 // awaitUptime waits until a server has an uptime of at least a second.
 func awaitUptime(t *testing.T, server *redistest.Server) {
 	t.Helper()

@@ -15,8 +15,8 @@ import (
 func TestProcessesThatDisagree(t *testing.T) {
 	t.Parallel()
 	urls := redistest.URLs(redistest.Start(t, 4, safe...))
-	for _, name := range []string{"web1/1", "web1/2"} {
-		l, err := redlock.Open(urls[:3], redlock.WithInstance(name), redlock.WithRestartGuard(0), redlock.WithTimeout(time.Second))
+	runs := func(name string, opts ...redlock.Option) *redlock.Locker {
+		l, err := redlock.Open(urls[:3], append(opts, redlock.WithInstance(name), redlock.WithTimeout(time.Second))...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,7 +33,9 @@ func TestProcessesThatDisagree(t *testing.T) {
 				t.Fatalf("%s isn't known: %+v, %v", name, known, err)
 			}
 		}
+		return l
 	}
+	former := []*redlock.Locker{runs("web1/1", redlock.WithRestartGuard(0)), runs("web1/2", redlock.WithRestartGuard(0))}
 	s := settings(urls[:3]...)
 	s.MaxTTL = redlock.DefaultMaxTTL
 	if found := of(doctor.Examine(t.Context(), s), doctor.Processes); len(found) != 0 {
@@ -70,4 +72,17 @@ func TestProcessesThatDisagree(t *testing.T) {
 	if found := of(doctor.Examine(t.Context(), s), doctor.Processes); len(found) != 1 || found[0].Level != doctor.Warning || strings.Contains(found[0].Text, "too short") {
 		t.Errorf("%+v", found)
 	}
+	for _, l := range former {
+		_ = l.Close()
+	}
+	s.MaxTTL, s.Guard = 3*time.Second, 20*time.Second
+	short := []redlock.Option{redlock.WithTTL(2 * time.Second), redlock.WithMaxTTL(2 * time.Second), redlock.WithRestartGuard(3 * time.Second)}
+	l := runs("web1/3", short...)
+	advised(t, s, doctor.Processes, "web1/3 has a max_ttl of 2s, and this configuration one of 3s, for which a restart_guard is too short", "restart_guard to 4s in all processes")
+	_ = l.Close()
+	runs("web1/3", append(short, redlock.WithRestartGuard(4*time.Second))...)
+	eventually(t, "the restart_guard that was advised is enough", func() bool {
+		found := of(doctor.Examine(t.Context(), s), doctor.Processes)
+		return len(found) == 1 && strings.HasPrefix(found[0].Text, "web1/3 ") && !strings.Contains(found[0].Text, "too short")
+	})
 }

@@ -2,8 +2,6 @@ package doctor
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -38,19 +36,15 @@ func (x *examination) whyUnreachable(err error) (text, advice string) {
 	case errors.Is(err, os.ErrPermission):
 		return "this user may not open the socket", "Add the user to the group of the socket, or set unixsocketperm in redis.conf."
 	}
-	if text, advice = whyTLS(err); text != "" {
-		return text, advice
+	if text, advice = x.RemedyTLS(); text != "" {
+		return text, sentence(advice)
 	}
 	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, net.ErrClosed) || errors.As(err, &timeout) && timeout.Timeout()
 	switch {
-	case x.SpeaksPlain:
-		return "it does not speak TLS", withoutTLS
 	case late && x.Reached == "":
 		return fmt.Sprintf("no connection within %v: packets are lost or dropped", x.Patience), "Look for a firewall or security group on the way, or correct the address in masters."
 	case late:
 		return fmt.Sprintf("it accepts connections, but does not answer within %v", x.Patience), "Look whether the server hangs: its load, swapping, a slow command or script (SLOWLOG, SCRIPT KILL), its log."
-	case x.SpeaksTLS:
-		return "it closes a connection without TLS, and speaks TLS", "Write rediss:// instead of redis:// in masters, or use the server's port without TLS."
 	case x.Closed():
 		return "it closes the connection without a word", "Look whether a Redis server listens there, and at its log; and for a proxy that can't reach its server."
 	}
@@ -61,36 +55,6 @@ func (x *examination) whyUnreachable(err error) (text, advice string) {
 		return "it refuses commands: " + refused.Text, "See the server's log."
 	}
 	return "its reply is not of Redis's protocol", "Correct the port in masters: another kind of server listens there."
-}
-
-const withoutTLS = "Write redis:// instead of rediss:// in masters, or use the server's TLS port (tls-port in redis.conf)."
-
-// whyTLS judges the errors of TLS; text is empty for other errors.
-func whyTLS(err error) (text, advice string) {
-	var noTLS tls.RecordHeaderError
-	var authority x509.UnknownAuthorityError
-	var host x509.HostnameError
-	var invalid x509.CertificateInvalidError
-	switch {
-	case errors.As(err, &noTLS):
-		return "it does not speak TLS", withoutTLS
-	case errors.As(err, &authority):
-		return "its certificate is signed by an authority that is unknown here", "Name the authority's certificate: tls { trust_pool file /path/to/ca.pem } in the global option redlock."
-	case errors.As(err, &host):
-		return host.Error(), "Write a name of the certificate in masters, or set tls { server_name … }, or issue a certificate for this name."
-	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return "its certificate has expired or is not valid yet: " + strings.TrimPrefix(invalid.Error(), "x509: "), "Renew the certificate, or correct the clock of this machine."
-	case errors.As(err, &invalid):
-		return "its certificate is not valid: " + strings.TrimPrefix(invalid.Error(), "x509: "), "Issue another certificate for the server."
-	}
-	_, alert, found := strings.Cut(err.Error(), "remote error: tls: ")
-	switch {
-	case !found:
-		return "", ""
-	case strings.Contains(alert, "certificate"), strings.Contains(alert, "decrypting"): // the signature of a certificate
-		return "it refuses our certificate, or needs one: " + alert, "Set tls { client_auth … } with a certificate that the server's authority has signed, or tls-auth-clients no in redis.conf."
-	}
-	return "TLS fails: " + alert, "Compare the versions and ciphers of TLS on both sides (tls-protocols in redis.conf)."
 }
 
 // sentence makes one of what a Locker advises.

@@ -68,7 +68,7 @@ func (x *examination) judgeRights() (findings []Finding) {
 			if x.Guard > 0 {
 				needed = append(needed, right)
 			} else {
-				findings = append(findings, Finding{Level: Warning, Check: Rights, Text: fmt.Sprintf("the user %s may not use INFO: duplicate servers and replicas go undetected", user),
+				findings = append(findings, Finding{Level: Warning, Check: Rights, Text: fmt.Sprintf("the user %s may not use INFO: its version, uptime and memory can't be told, and duplicate servers and replicas go undetected", user),
 					Advice: grant(user, right)})
 			}
 		default:

@@ -39,71 +39,65 @@ func (x *examination) mode() []Finding {
 }
 
 func (x *examination) versionNumber() []Finding {
-	if x.Version == "" && x.Err == nil {
-		return []Finding{{Level: Note, Check: Version, Text: "can't be told: version, run ID, role, uptime and memory", Advice: grantInfo(x)}}
-	}
 	if x.TooOld() {
 		return []Finding{{Level: Error, Check: Version, Text: "it is Redis " + x.Version, Advice: "Use Redis 6.2 or newer, or Valkey.", excludes: true}}
 	}
 	return nil
 }
 
-func grantInfo(x *examination) string {
-	if x.User == "" {
-		return "Let this user use INFO."
-	}
-	return grant(x.User, "+info")
-}
-
 // latency compares the round trip with the timeout, which adapts up to four times its value, and with the leases.
 func (x *examination) latency() []Finding {
 	rtt := x.RoundTrip
-	advice := func(least time.Duration) string {
-		step := 10 * time.Millisecond
-		return fmt.Sprintf("Set timeout to at least %v, or use a server that is nearer.", (least + step - 1).Truncate(step))
-	}
+	up := func(d, step time.Duration) time.Duration { return (d + step - 1).Truncate(step) }
+	advice := fmt.Sprintf("Set timeout to at least %v, or use a server that is nearer.", up(2*rtt, 10*time.Millisecond))
 	text := fmt.Sprintf("a round trip takes %v, and the timeout is %v", short(rtt), x.Timeout)
 	switch {
 	case rtt == 0:
 		return nil
 	case rtt > 4*x.Timeout:
-		return []Finding{{Level: Error, Check: Latency, Text: text + ": no reply comes in time", Advice: advice(2 * rtt), excludes: true}}
+		return []Finding{{Level: Error, Check: Latency, Text: text + ": no reply comes in time", Advice: advice, excludes: true}}
 	case rtt > x.Timeout:
-		return []Finding{{Level: Warning, Check: Latency, Text: text, Advice: advice(2 * rtt)}}
+		return []Finding{{Level: Warning, Check: Latency, Text: text, Advice: advice}}
 	case rtt > x.LeastTTL/20:
 		return []Finding{{Level: Warning, Check: Latency, Text: fmt.Sprintf("a round trip takes %v, and the shortest ttl is %v: little time is left to renew a lease", short(rtt), x.LeastTTL),
-			Advice: fmt.Sprintf("Raise the ttl to at least %v, or use a server that is nearer.", (20 * rtt).Round(100*time.Millisecond))}}
+			Advice: fmt.Sprintf("Raise the ttl to at least %v, or use a server that is nearer.", up(20*rtt, 100*time.Millisecond))}}
 	}
 	return nil
 }
 
 func (x *examination) uptimeAgainstGuard() []Finding {
-	uptime := x.Uptime
-	text := "it was started %v ago, and may have forgotten locks: it votes in %v"
-	started := time.Now().Add(x.Offset - uptime)
+	f := Finding{Level: Warning, Check: Uptime, Text: fmt.Sprintf("it was started %v ago, and may have forgotten locks: it votes in %v", x.Uptime, x.Guard-x.Uptime),
+		Advice: "Wait. In development, restart_guard off saves the wait.", excludes: true}
+	started := time.Now().Add(x.Offset - x.Uptime)
 	switch {
 	case !x.HasUptime || x.Guard == 0:
 		return nil
 	case x.HasClock && started.Year() < 1980: // the uptime includes the jump from 1970 to the present
-		text, uptime = "its uptime can't be right (%v), and counts for nothing: a process that starts now lets it vote in %v", 0
-	case uptime >= x.Guard:
+		f.Text = fmt.Sprintf("its uptime can't be right (%v), and counts for nothing: each process that starts lets it vote only after %v", x.Uptime, x.Guard)
+		f.Advice = "Restart it, as its clock was wrong when it started; one master at a time."
+	case x.Uptime >= x.Guard:
 		return nil
 	}
-	return []Finding{{Level: Warning, Check: Uptime, Text: fmt.Sprintf(text, uptime, x.Guard-uptime),
-		Advice: "Wait. In development, restart_guard off saves the wait.", excludes: true}}
+	return []Finding{f}
 }
 
-// certificateSoon is how long before its end a certificate is to be renewed.
-const certificateSoon = 14 * 24 * time.Hour
+// RenewCertificate is what to do about a certificate that ends within CertificateSoon.
+const (
+	CertificateSoon  = 14 * 24 * time.Hour
+	RenewCertificate = "With the new files, CONFIG SET tls-cert-file FILE tls-key-file FILE; if an authority's ends, first have all processes trust the new one, too (docs/operations.md, Rotation)."
+)
 
 func (x *examination) certificate() []Finding {
 	until := x.CertificateUntil
-	if until.IsZero() || time.Until(until) > certificateSoon {
+	if until.IsZero() || time.Until(until) > CertificateSoon {
 		return nil
 	}
-	return []Finding{{Level: Warning, Check: Certificate, Text: fmt.Sprintf("its certificate, or one that vouches for it, ends on %s UTC, and its connections with it", until.UTC().Format("2006-01-02 at 15:04")),
-		Advice: "Renew it: with the new files, CONFIG SET tls-cert-file FILE tls-key-file FILE."}}
+	return []Finding{{Level: Warning, Check: Certificate, Text: fmt.Sprintf("its certificate, or one that vouches for it, ends on %s UTC: no connection can be made after that", until.UTC().Format("2006-01-02 at 15:04")),
+		Advice: RenewCertificate}}
 }
+
+// NoEviction is what to do about a maxmemory-policy that deletes locks.
+const NoEviction = "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf; a cache needs a server of its own."
 
 func (x *examination) eviction() []Finding {
 	policy, limit := x.Memory.Policy, float64(x.Memory.Max)
@@ -112,10 +106,10 @@ func (x *examination) eviction() []Finding {
 		return nil
 	case policy != "noeviction" && limit > 0:
 		return []Finding{{Level: Error, Check: Eviction, Text: fmt.Sprintf("it deletes locks and remembered responses when its memory is full: maxmemory-policy is %s", policy),
-			Advice: "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf; use a server for locks alone."}}
+			Advice: NoEviction}}
 	case policy != "noeviction":
 		return []Finding{{Level: Warning, Check: Eviction, Text: fmt.Sprintf("maxmemory-policy is %s, which deletes locks and remembered responses as soon as a maxmemory is set", policy),
-			Advice: "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf."}}
+			Advice: NoEviction}}
 	case limit > 0 && used > 0.8*limit && x.rights.why == "":
 		return []Finding{{Level: Warning, Check: Eviction, Text: fmt.Sprintf("%.0f %% of its maxmemory are used; when it is full, it takes no locks", 100*used/limit),
 			Advice: "Raise maxmemory; shorten remember, or lower its size; or use a server for locks alone."}}

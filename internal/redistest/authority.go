@@ -19,8 +19,9 @@ import (
 
 // Authority is a private certificate authority.
 type Authority struct {
-	File string        // its certificate, in PEM
-	Life time.Duration // of the certificates that are issued from now on
+	File string             // its certificate, in PEM
+	Life time.Duration      // of the certificates that are issued from now on
+	Uses []x509.ExtKeyUsage // that they are for
 
 	tb          testing.TB
 	certificate *x509.Certificate
@@ -28,10 +29,10 @@ type Authority struct {
 	issued      int64
 }
 
-// NewAuthority makes an authority, whose files end with the test.
-func NewAuthority(tb testing.TB) *Authority {
+// NewAuthority makes an authority, whose files end with the test, with a certificate that is valid for 90 days, or for another time.
+func NewAuthority(tb testing.TB, life ...time.Duration) *Authority {
 	tb.Helper()
-	a := &Authority{tb: tb, Life: 90 * 24 * time.Hour, File: filepath.Join(tb.TempDir(), "ca.pem")}
+	a := &Authority{tb: tb, Life: append(life, 90*24*time.Hour)[0], Uses: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, File: filepath.Join(tb.TempDir(), "ca.pem")}
 	a.certificate = &x509.Certificate{
 		Subject:  pkix.Name{CommonName: "authority " + rand.Text() + " of a test"},
 		IsCA:     true,
@@ -49,7 +50,7 @@ func (a *Authority) Issue(names ...string) (certificate, key string) {
 	template := &x509.Certificate{
 		Subject:     pkix.Name{CommonName: strings.Join(names, " ")},
 		KeyUsage:    x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		ExtKeyUsage: a.Uses,
 	}
 	for _, name := range names {
 		if ip := net.ParseIP(name); ip != nil {

@@ -26,6 +26,7 @@ const (
 	groupFaults    = "One master hung or killed"
 	groupDistance  = "Distance"
 	groupAtOnce    = "N at once"
+	groupHTTP      = "HTTP"
 )
 
 const oneKey = "bench-one"
@@ -60,7 +61,7 @@ func contendedCells() []cell {
 		hold               time.Duration
 	}{{1, 8, 0}, {1, 32, 0}, {1, 32, 5 * time.Millisecond}, {1, 128, 0}, {2, 16, 0}, {2, 16, 5 * time.Millisecond}} {
 		list = append(list, cell{
-			group: groupContended, name: fmt.Sprintf("N = 3, %s × %d waiters, %v", count(at.processes, "process"), at.callers, at.hold),
+			group: groupContended, name: fmt.Sprintf("%s × %d waiters, %v", count(at.processes, "process"), at.callers, at.hold),
 			masters: 3, processes: at.processes, rounds: 3,
 			load:        slice{Callers: at.callers, Key: oneKey, Hold: at.hold, Time: window(at.processes*at.callers, at.hold), Log: true},
 			contestants: []string{nameOwn, nameRueidis, nameRedsync, nameRedsync10},
@@ -79,7 +80,7 @@ func faultCells() []cell {
 	var list []cell
 	for _, fault := range []string{faultHung, faultKilled} {
 		list = append(list, cell{
-			group: groupFaults, name: "N = 3, 8 callers, one " + fault,
+			group: groupFaults, name: "8 callers, one " + fault,
 			masters: 3, processes: 1, rounds: 2, fault: fault,
 			load:        slice{Callers: 8, Time: time.Second},
 			contestants: []string{nameOwn, nameRueidis, nameRedsync, nameRedsync50},
@@ -93,7 +94,7 @@ func distanceCells() []cell {
 	for _, trip := range []time.Duration{5 * time.Millisecond, 20 * time.Millisecond, 60 * time.Millisecond} {
 		for _, callers := range []int{1, 16, 64} {
 			list = append(list, cell{
-				group: groupDistance, name: fmt.Sprintf("N = 3, %v, %s", trip, count(callers, "caller")),
+				group: groupDistance, name: fmt.Sprintf("%v, %s", trip, count(callers, "caller")),
 				masters: 3, processes: 1, rounds: 3, trip: trip,
 				load:        slice{Callers: callers, Time: max(250*time.Millisecond, 10*trip)},
 				contestants: []string{nameOwn, nameRueidis, nameRedsync, nameRaw},

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -28,21 +29,22 @@ func runBackend(addr string) error {
 
 // httpLoad is what wrk sends.
 type httpLoad struct {
-	about, script string
-	free          bool // no request meets another one
+	name, script string
 }
 
+const ownKeys = "own keys" // no request meets another one
+
 var httpLoads = []httpLoad{
-	{"Every request has a key, and an ID, of its own", "local n = 0\nwrk.method = 'POST'\nfunction request()\n\tn = n + 1\n\treturn wrk.format(nil, '/orders/ROUND' .. n .. '/pay')\nend\n", true},
-	{"All requests have one key: one that finds it locked is refused, one that repeats an answered delivery gets the response", "wrk.method = 'POST'\nwrk.path = '/orders/one/pay'\n", false},
+	{ownKeys, "local n = 0\nwrk.method = 'POST'\nfunction request()\n\tn = n + 1\n\treturn wrk.format(nil, '/orders/ROUND' .. n .. '/pay')\nend\n"},
+	{"one key", "wrk.method = 'POST'\nwrk.path = '/orders/one/pay'\n"},
 }
 
 // httpSample is what one slice of load did, by request.
 type httpSample struct {
 	perSecond, refused float64
 	cpu, mastersCPU    float64 // in µs
-	commands           float64 // for each master
-	p50, p99           string
+	commands           float64
+	p50, p99           float64 // in µs
 }
 
 const connections = 32
@@ -76,8 +78,8 @@ func runHTTP(quick bool, dir string) error {
 		defer p.stop()
 	}
 
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "\nWritten by `make bench-http`: `wrk` with %d connections, %d rounds of %v for each server.\n", connections, rounds, length)
+	results := make(map[string][]httpSample) // by load and proxy
+	var rows []row
 	for _, load := range httpLoads {
 		samples := make([][]httpSample, len(list))
 		order := make([]int, len(list))
@@ -85,7 +87,7 @@ func runHTTP(quick bool, dir string) error {
 			order[k] = k
 		}
 		for round := range rounds {
-			fmt.Fprintf(os.Stderr, "round %d of %d: %s\n", round+1, rounds, load.about)
+			fmt.Fprintf(os.Stderr, "round %d of %d: %s\n", round+1, rounds, load.name)
 			script := filepath.Join(tmp, "load.lua")
 			if err := os.WriteFile(script, bytes.ReplaceAll([]byte(load.script), []byte("ROUND"), fmt.Append(nil, round, "-")), 0o644); err != nil {
 				return err
@@ -99,9 +101,15 @@ func runHTTP(quick bool, dir string) error {
 			}
 			slices.Reverse(order)
 		}
-		load.write(&b, list, samples)
+		for i, p := range list {
+			results[load.name+p.name] = samples[i]
+			rows = append(rows, httpRow(load.name, p, samples[i]))
+		}
 	}
-	return writeResults(dir, "", b.String())
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "\nWritten by `make bench-http`: Caddy under `wrk` with %d connections, %s of %v for each server. \"÷\" divides by Caddy without a lock.\nWith one key, most requests find it locked and are refused; with `remember` they get the first response.\n", connections, count(rounds, "round"), length)
+	writeHTTP(&b, list, results)
+	return errors.Join(writeResults(dir, "", b.String()), writeFigures(dir, rows, func(group string) bool { return group != groupHTTP }))
 }
 
 func startBackend() (addr string, stop func(), err error) {
@@ -154,6 +162,11 @@ func (p *proxy) measure(script string, length time.Duration) (httpSample, error)
 		err = errors.Join(err, parseErr)
 		return n
 	}
+	took := func(r *regexp.Regexp) float64 {
+		d, parseErr := time.ParseDuration(text(r))
+		err = errors.Join(err, parseErr)
+		return micros(d)
+	}
 	requests := number(wrkRequests)
 	if requests == 0 {
 		return httpSample{}, fmt.Errorf("wrk says\n%s", out)
@@ -161,38 +174,52 @@ func (p *proxy) measure(script string, length time.Duration) (httpSample, error)
 	return httpSample{
 		perSecond: number(wrkRate), refused: number(wrkRefused) / requests,
 		cpu: micros(ownAfter-own) / requests, mastersCPU: micros(mastersAfter.cpu-masters.cpu) / requests,
-		commands: float64(mastersAfter.commands-masters.commands) / requests / float64(max(1, p.masters)),
-		p50:      text(wrkP50), p99: text(wrkP99),
+		commands: float64(mastersAfter.commands-masters.commands) / requests,
+		p50:      took(wrkP50), p99: took(wrkP99),
 	}, err
 }
 
-func (l httpLoad) write(b *bytes.Buffer, list []*proxy, samples [][]httpSample) {
-	fmt.Fprintf(b, "\n%s:\n\n", l.about)
-	b.WriteString("| | CPU ÷ without lock | requests/s ÷ without lock | requests/s | CPU µs server | CPU µs masters | commands per master | p50 | p99 | refused |\n")
-	b.WriteString("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n")
-	of := make(map[string][]httpSample)
-	for i, p := range list {
-		of[p.name] = samples[i]
+var httpColumns = []string{"p99 µs", "refused"}
+
+func httpRow(load string, p *proxy, samples []httpSample) row {
+	one := newRow(groupHTTP, load, p.name)
+	one.set("operations per second", medianOf(samples, perSecond))
+	one.set(cpuColumn, medianOf(samples, httpSample.allCPU))
+	one.set(mastersColumn, medianOf(samples, func(s httpSample) float64 { return s.mastersCPU }))
+	one.set(commandsColumn, medianOf(samples, func(s httpSample) float64 { return s.commands }))
+	one.set(p50Column, medianOf(samples, func(s httpSample) float64 { return s.p50 }))
+	one.set("p99 µs", medianOf(samples, func(s httpSample) float64 { return s.p99 }))
+	one.set("refused", medianOf(samples, func(s httpSample) float64 { return s.refused }))
+	return one
+}
+
+func (s httpSample) allCPU() float64 { return s.cpu + s.mastersCPU }
+
+func perSecond(s httpSample) float64 { return s.perSecond }
+
+func writeHTTP(b *bytes.Buffer, list []*proxy, results map[string][]httpSample) {
+	columns := 0
+	b.WriteString("\n| |")
+	for _, load := range httpLoads {
+		for _, what := range []string{"CPU ÷", "requests/s ÷"} {
+			fmt.Fprintf(b, " %s: %s |", load.name, what)
+			columns++
+		}
 	}
-	cpu := func(s httpSample) float64 { return s.cpu + s.mastersCPU }
+	b.WriteString("\n| --- |" + strings.Repeat(" ---: |", columns) + "\n")
 	for _, p := range list {
-		mine, bare := of[p.name], of[caddyAlone]
-		last := mine[len(mine)-1]
-		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %.0f %% |\n", p.name,
-			exact(ratioOf(mine, bare, cpu)), exact(ratioOf(mine, bare, func(s httpSample) float64 { return s.perSecond })),
-			whole(medianOf(mine, func(s httpSample) float64 { return s.perSecond })),
-			whole(medianOf(mine, func(s httpSample) float64 { return s.cpu })), whole(medianOf(mine, func(s httpSample) float64 { return s.mastersCPU })),
-			exact(medianOf(mine, func(s httpSample) float64 { return s.commands })), last.p50, last.p99,
-			100*medianOf(mine, func(s httpSample) float64 { return s.refused }))
-	}
-	if !l.free {
-		return // then it isn't a lock that a request costs
+		fmt.Fprintf(b, "| %s |", p.name)
+		for _, load := range httpLoads {
+			mine, alone := results[load.name+p.name], results[load.name+caddyAlone]
+			fmt.Fprintf(b, " %s | %s |", exact(ratioOf(mine, alone, httpSample.allCPU)), exact(ratioOf(mine, alone, perSecond)))
+		}
+		b.WriteString("\n")
 	}
 	var added []float64
-	for i, alone := range of[caddyAlone] {
-		added = append(added, (cpu(of[caddyLocks][i])-cpu(alone))/(cpu(of[caddyBare][i])-cpu(alone)))
+	for i, alone := range results[ownKeys+caddyAlone] {
+		added = append(added, (results[ownKeys+caddyLocks][i].allCPU()-alone.allCPU())/(results[ownKeys+caddyBare][i].allCPU()-alone.allCPU()))
 	}
-	fmt.Fprintf(b, "\nredlock adds %s times as much CPU to a request as a bare lock on three masters does (goal: at most 1.1).\n", exact(median(added)))
+	fmt.Fprintf(b, "\nWith %s, redlock adds %s times as much CPU to a request as a bare lock on three masters does (goal: at most 1.1).\n", ownKeys, exact(median(added)))
 }
 
 func medianOf(list []httpSample, v func(httpSample) float64) float64 {

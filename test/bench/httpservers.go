@@ -29,9 +29,9 @@ type proxy struct {
 }
 
 const (
-	caddyAlone = "Caddy"
-	caddyBare  = "Caddy, bare lock on 3 masters" // behind the same matcher: what Caddy takes for that isn't the lock's
-	caddyLocks = "Caddy, redlock on 3 masters"
+	caddyAlone = "no lock"
+	caddyBare  = "bare lock on 3 masters" // behind the same matcher: what Caddy takes for that isn't the lock's
+	caddyLocks = "redlock on 3 masters"
 )
 
 const (
@@ -49,7 +49,7 @@ func proxies() []*proxy {
 		locks(caddyLocks, ""),
 		locks(caddyLocks+", dedupe", " {\n\t\tdedupe {path.1}\n\t}"),
 		locks(caddyLocks+", remember", " {\n\t\tdedupe {path.1}\n\t\tremember 2m\n\t\tscope off\n\t}"),
-		{name: "Caddy, redlock in memory", option: "redlock {\n\t\tmasters memory://\n\t}", lock: orderRule},
+		{name: "redlock in memory", option: "redlock {\n\t\tmasters memory://\n\t}", lock: orderRule},
 	}
 }
 

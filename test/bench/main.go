@@ -17,7 +17,7 @@ func main() {
 	quick := flag.Bool("quick", false, "a smoke run of less than a minute: the figures mean nothing")
 	only := flag.String("cells", "", "only cells whose group and name match this expression")
 	who := flag.String("contestants", "", "only contestants that match this expression")
-	dir := flag.String("o", ".", "directory for RESULTS.md")
+	dir := flag.String("o", ".", "directory for RESULTS.md and results.csv")
 	web := flag.Bool("http", false, "measure Caddy instead: the section HTTP of RESULTS.md")
 	flag.Parse()
 

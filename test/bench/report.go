@@ -2,7 +2,10 @@ package main
 
 import (
 	"bytes"
+	"encoding/csv"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -14,51 +17,87 @@ import (
 	"time"
 )
 
-// table shows one thing of all cells of a group: a row for each cell, a column for each contestant.
+// of is one figure of a contestant in a cell.
+type of func(m measuredCell, r result) float64
+
+// figure is the median over the rounds.
+func figure(v value) of {
+	return func(m measuredCell, r result) float64 { return median(r.all(m.cell, v)) }
+}
+
+// worst is the largest of all rounds.
+func worst(v value) of {
+	return func(m measuredCell, r result) float64 { return slices.Max(r.all(m.cell, v)) }
+}
+
+// sum adds up all rounds.
+func sum(v value) of {
+	return func(m measuredCell, r result) (total float64) {
+		for _, one := range r.all(m.cell, v) {
+			total += one
+		}
+		return total
+	}
+}
+
+var (
+	inTurns = []string{groupContended, groupAtOnce}
+	counted = []string{groupFree, groupContended, groupAtOnce, groupDistance} // the servers' CPU time and commands are known
+)
+
+// figures are the columns of results.csv, and the groups of cells that have them; none is all of them.
+var figures = []struct {
+	name   string
+	of     of
+	groups []string
+}{
+	{"operations per second", figure(throughput), nil},
+	{cpuColumn, figure(totalCPU), counted},
+	{mastersColumn, figure(serverCPU), counted},
+	{commandsColumn, figure(allCommands), counted},
+	{"allocations", figure(allocs), nil},
+	{p50Column, figure(bothP50), nil},
+	{"lock p99 µs", figure(lockP99), nil},
+	{"unlock p99 µs", figure(unlockP99), nil},
+	{"lock max µs", worst(slowestLock), nil},
+	{"healthy lock p99 µs", figure(healthy(lockP99)), []string{groupFaults}},
+	{"healthy unlock p99 µs", figure(healthy(unlockP99)), []string{groupFaults}},
+	{"hand-off p50 µs", figure(handOff), []string{groupContended}},
+	{"longest wait µs", worst(longestWait), inTurns},
+	{"Jain's index", figure(jain), inTurns},
+	{"most holders", worst(most), []string{groupAtOnce}},
+	{"holders at the end", figure(atEnd), []string{groupAtOnce}},
+	{"p50 in round trips", figure(inTrips), []string{groupDistance}},
+	{"failed", sum(failed), nil},
+	{"overlaps", sum(overlaps), nil},
+	{"keys left", func(_ measuredCell, r result) float64 { return float64(r.keysLeft) }, nil},
+}
+
+// These columns have figures of HTTP too.
+const (
+	cpuColumn      = "CPU µs with masters"
+	mastersColumn  = "CPU µs of masters"
+	commandsColumn = "commands"
+	p50Column      = "p50 µs"
+)
+
+// table shows the cells of a group: a row for each cell, a column for each contestant.
 type table struct {
 	group, about string
 	show         func(m measuredCell, r result) string
 }
 
-// figure writes the median over the rounds.
-func figure(v value, format func(float64) string) func(measuredCell, result) string {
-	return func(m measuredCell, r result) string { return format(median(r.all(m.cell, v))) }
-}
-
-// with writes two figures, the second one in parentheses.
-func with(first, second func(measuredCell, result) string) func(measuredCell, result) string {
-	return func(m measuredCell, r result) string { return first(m, r) + " (" + second(m, r) + ")" }
-}
-
-// worst writes the longest of all rounds.
-func worst(v value) func(measuredCell, result) string {
-	return func(m measuredCell, r result) string { return duration(slices.Max(r.all(m.cell, v))) }
-}
-
-// most writes the largest number of holders in any round.
-func most(_ measuredCell, r result) string {
-	n := 0
-	for _, s := range r.samples {
-		n = max(n, s.Most)
-	}
-	return strconv.Itoa(n)
-}
-
+// tables follow the table of uncontended locks.
 var tables = []table{
-	{groupFree, "CPU µs of client and servers for a lock and its unlock (of the servers)", with(figure(totalCPU, whole), figure(serverCPU, whole))},
-	{groupFree, "p50 of a lock and its unlock (operations per second)", with(figure(bothP50, duration), figure(throughput, whole))},
-	{groupFree, "Allocations (commands for each master)", with(figure(allocs, whole), figure(commands, exact))},
-	{groupContended, "Commands for each master and turn (Jain's index)", with(figure(commands, exact), figure(jain, jainText))},
-	{groupContended, "p50 of a hand-off (longest wait)", with(figure(handOff, duration), worst(longestWait))},
-	{groupContended, "Turns per second (CPU µs of a turn)", with(figure(throughput, whole), figure(totalCPU, whole))},
-	{groupFaults, "p99 of a lock (while all masters were well)", with(figure(lockP99, duration), figure(healthy(lockP99), duration))},
-	{groupFaults, "p99 of an unlock (while all masters were well)", with(figure(unlockP99, duration), figure(healthy(unlockP99), duration))},
-	{groupFaults, "Slowest lock", worst(func(_ cell, s sample) float64 { return micros(s.Lock.Max) })},
-	{groupAtOnce, "Turns per second (CPU µs of a turn, with all servers)", with(figure(throughput, whole), figure(totalCPU, whole))},
-	{groupAtOnce, "Commands for each turn, to all masters (Jain's index)", with(figure(allCommands, exact), figure(jain, jainText))},
-	{groupAtOnce, "Longest wait", worst(longestWait)},
-	{groupAtOnce, "Most holders at once (on average in the last quarter of the time)", with(most, figure(atEnd, exact))},
-	{groupDistance, "p50 of a lock and its unlock in round trips (locks and unlocks that failed)", with(figure(inTrips, exact), figure(failed, whole))},
+	{groupContended, "Commands for each of three masters and turn (longest wait in ms)", func(m measuredCell, r result) string {
+		return fmt.Sprintf("%s (%s)", exact(figure(commands)(m, r)), millis(worst(longestWait)(m, r)))
+	}},
+	{groupFaults, "p99 of a lock and of an unlock (slowest lock) in ms, on three masters", func(m measuredCell, r result) string {
+		return fmt.Sprintf("%s, %s (%s)", millis(figure(lockP99)(m, r)), millis(figure(unlockP99)(m, r)), millis(worst(slowestLock)(m, r)))
+	}},
+	{groupAtOnce, "Turns per second (longest wait in ms)", func(m measuredCell, r result) string {
+		return fmt.Sprintf("%s (%s)", whole(figure(throughput)(m, r)), millis(worst(longestWait)(m, r)))
+	}},
 }
 
 // goal is what this library wants to reach in some cells.
@@ -73,48 +112,46 @@ type goal struct {
 }
 
 var goals = func() []goal {
-	const crowded, crowdedCells = "N = 3 and 5, 64 and 256 callers", "N = [35], (64|256) callers"
+	const crowded, crowdedCells = "N ≥ 3, ≥ 64 callers", "N = [35], (64|256) callers"
 	return []goal{
-		{groupFree, "N = 1, 1 to 256 callers", "N = 1", "CPU ÷ redsync/rueidis", totalCPU, nameRueidis, false, 1},
-		{groupFree, "N = 1, 1 to 256 callers", "N = 1", "p50 ÷ redsync/rueidis", bothP50, nameRueidis, false, 1},
+		{groupFree, "N = 1", "N = 1", "CPU ÷ redsync/rueidis", totalCPU, nameRueidis, false, 1},
+		{groupFree, "N = 1", "N = 1", "p50 ÷ redsync/rueidis", bothP50, nameRueidis, false, 1},
 		{groupFree, "N = 1, 1 caller", "N = 1, 1 caller", "p50 ÷ raw floor", bothP50, nameRaw, false, 1.15},
 		{groupFree, crowded, crowdedCells, "CPU ÷ redsync/go-redis", totalCPU, nameRedsync, false, 0.17},
 		{groupFree, crowded, crowdedCells, "CPU ÷ redsync/rueidis", totalCPU, nameRueidis, false, 0.38},
 		{groupFree, crowded, crowdedCells, "CPU ÷ raw floor", totalCPU, nameRaw, false, 2},
 		{groupFree, crowded, crowdedCells, "CPU µs of each master", masterCPU, "", false, 5},
 		{groupFree, "N = 3, 1 caller", "N = 3, 1 caller", "allocations", allocs, "", false, 22},
-		{groupContended, "1 process × 32 waiters, 0s", "N = 3, 1 process × 32 waiters, 0s", "commands per master and turn", commands, "", false, 1.1},
-		{groupContended, "1 process × 8 to 128 waiters", "N = 3, 1 process", "Jain", jain, "", true, 0.99},
-		{groupFaults, "one hung", "N = 3, 8 callers, one hung", "lock p99 ÷ healthy", hurt(lockP99), "", false, 3},
-		{groupFaults, "one hung", "N = 3, 8 callers, one hung", "unlock p99 ÷ healthy", hurt(unlockP99), "", false, 3},
-		{groupDistance, "20 and 60 ms, 1 to 64 callers", "N = 3, (20|60)ms", "p50 in round trips", inTrips, "", false, 2.2},
+		{groupContended, "1 process × 32 waiters, 0s", "1 process × 32 waiters, 0s", "commands per master", commands, "", false, 1.1},
+		{groupContended, "1 process", "1 process", "Jain's index", jain, "", true, 0.99},
+		{groupFaults, "one hung", "8 callers, one hung", "lock p99 ÷ healthy", hurt(lockP99), "", false, 3},
+		{groupFaults, "one hung", "8 callers, one hung", "unlock p99 ÷ healthy", hurt(unlockP99), "", false, 3},
+		{groupDistance, "round trips of 20 and 60 ms", "(20|60)ms", "p50 in round trips", inTrips, "", false, 2.2},
 	}
 }()
 
-// report writes the part of RESULTS.md that is about locks.
+// report writes the part of RESULTS.md that is about locks, and their figures into results.csv.
 func report(done []measuredCell, dir string, took time.Duration) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# Results\n\nWritten by `make bench` in %v, on %d CPUs, %s; [README.md](README.md) says how.\n", took.Round(time.Second), runtime.NumCPU(), runtime.Version())
-	fmt.Fprintf(&b, "Absolute figures are those of one machine on one day: look at how they compare.\n")
+	fmt.Fprintf(&b, "# Results\n\nWritten by `make bench` in %v, on %d CPUs, %s. [README.md](README.md) says how it measures.\n", took.Round(time.Second), runtime.NumCPU(), runtime.Version())
+	fmt.Fprintf(&b, "Absolute figures are those of one machine on one day: look at how they compare.\n[%s](%s) has all figures, a row for each cell and contestant.\n", csvFile, csvFile)
 	writeGoals(&b, done)
-	group := ""
+	writeFree(&b, done)
 	for _, t := range tables {
-		rows := slices.DeleteFunc(slices.Clone(done), func(m measuredCell) bool { return m.group != t.group })
-		if len(rows) == 0 {
-			continue
+		if rows := ofGroup(done, t.group); len(rows) > 0 {
+			t.write(&b, rows)
 		}
-		if t.group != group {
-			group = t.group
-			fmt.Fprintf(&b, "\n## %s\n", group)
-		}
-		t.write(&b, rows)
 	}
 	writeFaults(&b, done)
-	return writeResults(dir, b.String(), "")
+	return errors.Join(writeResults(dir, b.String(), ""), writeFigures(dir, figureRows(done), func(group string) bool { return group == groupHTTP }))
+}
+
+func ofGroup(done []measuredCell, group string) []measuredCell {
+	return slices.DeleteFunc(slices.Clone(done), func(m measuredCell) bool { return m.group != group })
 }
 
 func (t table) write(b *bytes.Buffer, rows []measuredCell) {
-	fmt.Fprintf(b, "\n%s:\n\n| |", t.about)
+	fmt.Fprintf(b, "\n## %s\n\n%s:\n\n| |", t.group, t.about)
 	for _, r := range rows[0].results {
 		fmt.Fprintf(b, " %s |", r.name)
 	}
@@ -128,63 +165,130 @@ func (t table) write(b *bytes.Buffer, rows []measuredCell) {
 	}
 }
 
+// writeFree compares this library's uncontended locks with the others'. It leaves out what shows nothing new.
+func writeFree(b *bytes.Buffer, done []measuredCell) {
+	rows := slices.DeleteFunc(ofGroup(done, groupFree), func(m measuredCell) bool { _, ok := m.of(nameOwn); return !ok || m.masters == 5 })
+	if len(rows) == 0 {
+		return
+	}
+	others := []string{nameRueidis, nameRedsync}
+	fmt.Fprintf(b, "\n## %s\n\nA lock and its unlock on N masters: the CPU of client and servers, the p50, and both divided by the others'.\n\n|", groupFree)
+	for _, what := range []string{" | CPU µs |", " p50 µs |"} {
+		b.WriteString(what)
+		for _, name := range others {
+			fmt.Fprintf(b, " ÷ %s |", name)
+		}
+	}
+	b.WriteString("\n| --- |" + strings.Repeat(" ---: |", 2+2*len(others)) + "\n")
+	for _, m := range rows {
+		own, _ := m.of(nameOwn)
+		fmt.Fprintf(b, "| %s |", m.name)
+		for _, v := range []value{totalCPU, bothP50} {
+			fmt.Fprintf(b, " %s |", whole(figure(v)(m, own)))
+			for _, name := range others {
+				fmt.Fprintf(b, " %s |", exact(m.ratio(own, name, v)))
+			}
+		}
+		b.WriteString("\n")
+	}
+}
+
 // writeGoals compares what this library reached with what it should.
 func writeGoals(b *bytes.Buffer, done []measuredCell) {
-	b.WriteString("\n## Goals of caddy-redlock\n\n| | | goal | reached |\n| --- | --- | ---: | ---: |\n")
+	b.WriteString("\n## Goals of caddy-redlock\n\n| | goal | worst cell |\n| --- | ---: | ---: |\n")
 	for _, g := range goals {
-		sign, reached := "≤", ""
+		sign, worse := "≤", math.Max
 		if g.least {
-			sign = "≥"
+			sign, worse = "≥", math.Min
 		}
-		for _, m := range done {
+		reached := math.NaN()
+		for _, m := range ofGroup(done, g.group) {
 			r, ok := m.of(nameOwn)
-			if !ok || m.group != g.group || !regexp.MustCompile("^("+g.cells+")").MatchString(m.name) {
+			if !ok || !regexp.MustCompile("^("+g.cells+")").MatchString(m.name) {
 				continue
 			}
-			v := median(r.all(m.cell, g.value))
+			v := figure(g.value)(m, r)
 			if g.over != "" {
 				v = m.ratio(r, g.over, g.value)
 			}
-			if missed := v > g.bound; missed != g.least && v != g.bound {
-				reached += " **" + exact(v) + "**"
-			} else {
-				reached += " " + exact(v)
+			if math.IsNaN(reached) {
+				reached = v
 			}
+			reached = worse(reached, v)
 		}
-		if reached != "" {
-			fmt.Fprintf(b, "| %s: %s | %s | %s %g |%s |\n", g.group, g.about, g.what, sign, g.bound, reached)
+		text := exact(reached)
+		if worse(reached, g.bound) != g.bound {
+			text = "**" + text + "**"
+		}
+		if !math.IsNaN(reached) {
+			fmt.Fprintf(b, "| %s: %s | %s %g | %s |\n", g.about, g.what, sign, g.bound, text)
 		}
 	}
-	b.WriteString("\nCells are in the order of the tables below; what is missed is bold.\n")
+	b.WriteString("\nWhat is missed is bold.\n")
 }
 
 // writeFaults lists which operations failed, which locks two callers held at once, and which keys were left.
 func writeFaults(b *bytes.Buffer, done []measuredCell) {
 	b.WriteString("\n## What failed\n\n")
-	found := false
+	var names []string
+	found := make(map[string]*faults)
 	for _, m := range done {
 		for _, r := range m.results {
-			errors, overlaps, first := 0, 0, ""
+			here := faults{keysLeft: r.keysLeft, cells: 1}
 			for _, s := range r.samples {
-				errors += s.Errors
-				overlaps += s.Overlaps
-				if first == "" {
-					first = strings.ReplaceAll(s.FirstError, "\n", "; ")
+				here.failed += s.Errors
+				here.overlaps += s.Overlaps
+				if here.first == "" {
+					here.first = s.FirstError
 				}
 			}
-			if errors+overlaps+r.keysLeft == 0 {
+			if here.failed+here.overlaps+here.keysLeft == 0 {
 				continue
 			}
-			found = true
-			fmt.Fprintf(b, "- %s: %s, %s: %d operations failed (%.80s), %d overlaps, %s left\n", m.group, m.name, r.name, errors, first, overlaps, count(r.keysLeft, "key"))
+			if all := found[r.name]; all != nil {
+				all.add(here)
+				continue
+			}
+			names = append(names, r.name)
+			found[r.name] = &here
 		}
 	}
-	if !found {
+	for _, name := range names {
+		f := found[name]
+		fmt.Fprintf(b, "- %s, in %s:", name, count(f.cells, "cell"))
+		if f.failed > 0 {
+			fmt.Fprintf(b, " %s failed (%.80s).", count(f.failed, "operation"), strings.ReplaceAll(f.first, "\n", "; "))
+		}
+		if f.overlaps > 0 {
+			fmt.Fprintf(b, " %s.", count(f.overlaps, "overlap"))
+		}
+		if f.keysLeft > 0 {
+			fmt.Fprintf(b, " %s left.", count(f.keysLeft, "key"))
+		}
+		b.WriteString("\n")
+	}
+	if len(names) == 0 {
 		b.WriteString("Nothing: no operation, and no two locks at once; and no key was left.\n")
 	}
 }
 
-const headingOfHTTP = "\n## HTTP\n"
+// faults are what went wrong for one contestant.
+type faults struct {
+	cells, failed, overlaps, keysLeft int
+	first                             string // error
+}
+
+func (f *faults) add(other faults) {
+	f.cells += other.cells
+	f.failed += other.failed
+	f.overlaps += other.overlaps
+	f.keysLeft += other.keysLeft
+	if f.first == "" {
+		f.first = other.first
+	}
+}
+
+const headingOfHTTP = "\n## " + groupHTTP + "\n"
 
 // writeResults writes one part of RESULTS.md, and keeps the other as it is.
 func writeResults(dir, locks, web string) error {
@@ -206,6 +310,79 @@ func writeResults(dir, locks, web string) error {
 	return os.WriteFile(file, []byte(before), 0o644)
 }
 
+const csvFile = "results.csv"
+
+// row is one of results.csv, by the names of its columns.
+type row map[string]string
+
+func newRow(group, cell, contestant string) row {
+	return row{"group": group, "cell": cell, "contestant": contestant}
+}
+
+// set writes a figure with four digits.
+func (r row) set(column string, v float64) {
+	if !math.IsNaN(v) && !math.IsInf(v, 0) {
+		rounded, _ := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64)
+		r[column] = strconv.FormatFloat(rounded, 'f', -1, 64)
+	}
+}
+
+func figureRows(done []measuredCell) (rows []row) {
+	for _, m := range done {
+		for _, r := range m.results {
+			one := newRow(m.group, m.name, r.name)
+			for _, f := range figures {
+				if f.groups == nil || slices.Contains(f.groups, m.group) {
+					one.set(f.name, f.of(m, r))
+				}
+			}
+			rows = append(rows, one)
+		}
+	}
+	return rows
+}
+
+// writeFigures writes the rows of one run into results.csv. It keeps the rows of the groups that the other run writes.
+func writeFigures(dir string, rows []row, kept func(group string) bool) error {
+	columns := []string{"group", "cell", "contestant"}
+	for _, f := range figures {
+		columns = append(columns, f.name)
+	}
+	columns = append(columns, httpColumns...)
+	file := filepath.Join(dir, csvFile)
+	former, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	records, err := csv.NewReader(bytes.NewReader(former)).ReadAll()
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	for i := 1; i < len(records); i++ {
+		one := make(row)
+		for k, name := range records[0] {
+			one[name] = records[i][k]
+		}
+		if kept(one["group"]) {
+			rows = append(rows, one)
+		}
+	}
+	var b bytes.Buffer
+	w := csv.NewWriter(&b)
+	records = [][]string{columns}
+	for _, one := range rows {
+		var record []string
+		for _, name := range columns {
+			record = append(record, one[name])
+		}
+		records = append(records, record)
+	}
+	if err := w.WriteAll(records); err != nil {
+		return err
+	}
+	return os.WriteFile(file, b.Bytes(), 0o644)
+}
+
 func orDash(format string) func(float64) string {
 	return func(v float64) string {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
@@ -215,10 +392,7 @@ func orDash(format string) func(float64) string {
 	}
 }
 
-var (
-	exact    = orDash("%.2f")
-	jainText = orDash("%.3f")
-)
+var exact = orDash("%.2f")
 
 func whole(v float64) string {
 	if v < 10 && v != math.Trunc(v) {
@@ -227,13 +401,10 @@ func whole(v float64) string {
 	return orDash("%.0f")(v)
 }
 
-// duration writes microseconds.
-func duration(v float64) string {
-	switch {
-	case v < 1000:
-		return orDash("%.0f µs")(v)
-	case v < 1e6:
-		return orDash("%.1f ms")(v / 1000)
+// millis writes microseconds as milliseconds.
+func millis(v float64) string {
+	if v < 1000 {
+		return exact(v / 1000)
 	}
-	return orDash("%.2f s")(v / 1e6)
+	return whole(v / 1000)
 }

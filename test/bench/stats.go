@@ -71,17 +71,18 @@ var (
 	masterCPU value = func(c cell, s sample) float64 { return serverCPU(c, s) / float64(c.masters) }
 	allocs          = perTurn(func(s sample) float64 { return float64(s.Mallocs) })
 
-	allCommands       = perTurn(func(s sample) float64 { return float64(s.Commands) })
-	atEnd       value = func(_ cell, s sample) float64 { return s.AtEnd }
+	allCommands = perTurn(func(s sample) float64 { return float64(s.Commands) })
 
-	commands value = func(c cell, s sample) float64 {
-		return perTurn(func(s sample) float64 { return float64(s.Commands) })(c, s) / float64(c.masters)
-	}
+	most  value = func(_ cell, s sample) float64 { return float64(s.Most) }
+	atEnd value = func(_ cell, s sample) float64 { return s.AtEnd }
+
+	commands value = func(c cell, s sample) float64 { return allCommands(c, s) / float64(c.masters) } // to each of the masters
 
 	lockP99   value = func(_ cell, s sample) float64 { return micros(s.Lock.P99) }
 	unlockP99 value = func(_ cell, s sample) float64 { return micros(s.Unlock.P99) }
 	bothP50   value = func(_ cell, s sample) float64 { return micros(s.Lock.P50 + s.Unlock.P50) }
 
+	slowestLock value = func(_ cell, s sample) float64 { return micros(s.Lock.Max) }
 	longestWait value = func(_ cell, s sample) float64 { return micros(s.LongestWait) }
 	handOff     value = func(_ cell, s sample) float64 { return micros(s.HandOffs.P50) }
 	// inTrips is the p50 of a lock and its unlock, in round trips to the masters; the least is 2.
@@ -91,7 +92,8 @@ var (
 		}
 		return bothP50(c, s) / micros(s.Trip)
 	}
-	failed value = func(_ cell, s sample) float64 { return float64(s.Errors) }
+	failed   value = func(_ cell, s sample) float64 { return float64(s.Errors) }
+	overlaps value = func(_ cell, s sample) float64 { return float64(s.Overlaps) }
 )
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

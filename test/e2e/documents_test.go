@@ -31,6 +31,16 @@ func block(t *testing.T, document, heading, language string) string {
 	return code + "\n"
 }
 
+// example returns a file of examples.
+func example(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../../examples", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 // withMasters replaces the masters of a document by these.
 func withMasters(text string, servers []*redistest.Server) string {
 	for i, s := range servers {

@@ -148,7 +148,7 @@ var incidents = []incident{
 	{
 		name:   "an eviction policy that was set at run time",
 		start:  func(t *testing.T, s *scene) { s.command(t, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru") },
-		says:   []string{"allkeys-lru", "! {0} deletes locks when its memory is full", "maxmemory-policy noeviction"},
+		says:   []string{"allkeys-lru", "! {0}: deletes locks when its memory is full", "maxmemory-policy noeviction"},
 		page:   []string{`<span class="badge warn">allkeys-lru</span>`},
 		doctor: map[string][]string{"eviction {0}": {"maxmemory-policy is allkeys-lru", "noeviction"}},
 		metric: `master_evicts{master="{0}"}`,
@@ -158,9 +158,24 @@ var incidents = []incident{
 		name:   "a certificate that ends in ten days",
 		life:   10 * 24 * time.Hour,
 		start:  func(*testing.T, *scene) {},
-		says:   []string{"CERTIFICATE", "to 20"},
+		says:   []string{"CERTIFICATE", "to 20", "! {0}: its certificate", "CONFIG SET tls-cert-file"},
 		doctor: map[string][]string{"certificate {0}": {"ends on ", "CONFIG SET tls-cert-file"}},
 		metric: `master_certificate_expiry_timestamp_seconds{master="{0}"}`,
+	},
+	{
+		name: "a certificate of another authority",
+		life: 90 * 24 * time.Hour,
+		start: func(t *testing.T, s *scene) {
+			certificate, key := redistest.NewAuthority(t).Issue("127.0.0.1")
+			s.command(t, "CONFIG", "SET", "tls-cert-file", certificate, "tls-key-file", key)
+			s.kick(t)
+		},
+		ill:    "{0} unreachable",
+		says:   []string{"{0}: tls: ", "trust its certificate", "2 of 3 masters available"},
+		page:   []string{"1 of 3 masters is ill", "#a-master-is-away", "trust its certificate"},
+		doctor: map[string][]string{"reachability {0}": {"authority that is unknown", "trust_pool"}},
+		zero:   `master_up{master="{0}"}`,
+		log:    `"master":"{0}"`,
 	},
 	{
 		name: "a reload to other masters under a request",

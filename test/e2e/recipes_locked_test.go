@@ -11,22 +11,22 @@ import (
 	"testing"
 )
 
-// ofLocked has what stands around the programs of "What was locked", and what runs them.
+// ofLocked has what stands around the programs of examples/locked, and what runs them.
 var ofLocked = map[string]struct {
-	language, around string
-	command          []string
+	file, around string
+	command      []string
 }{
-	"express": {"js", `const app = require("express")()
+	"express": {"express.js", `const app = require("express")()
 PROGRAM
 app.post("/orders/:id/pay", (req, res) => res.send("paid " + req.params.id))
 app.listen(PORT, "127.0.0.1")`, []string{"node", "FILE"}},
-	"flask": {"python", `import json
+	"flask": {"flask.py", `import json
 from flask import Flask, abort, request
 app = Flask(__name__)
 PROGRAM
 app.add_url_rule("/orders/<id>/pay", "pay", lambda id: "paid " + id, methods=["POST"])
 app.run("127.0.0.1", PORT)`, []string{"/usr/bin/python3", "FILE"}},
-	"rails": {"ruby", `require 'logger'
+	"rails": {"rails.rb", `require 'logger'
 require 'action_controller/railtie'
 class Upstream < Rails::Application
   config.load_defaults 6.1
@@ -41,14 +41,14 @@ PROGRAM
   def pay = render(plain: 'paid ' + params[:id])
 end
 run Upstream.initialize!`, []string{"rackup", "-q", "-s", "puma", "-o", "127.0.0.1", "-p", "PORT", "FILE"}},
-	"php": {"php", `<?php
+	"php": {"locked.php", `<?php
 $order = (object) ['id' => explode('/', $_SERVER['REQUEST_URI'])[2]];
 ?>
 PROGRAM
 echo 'paid ' . $order->id;`, []string{"php", "-S", "127.0.0.1:PORT", "FILE"}},
 }
 
-// TestUpstreamSeesWhatIsLocked: the programs of that recipe serve what is locked, and nothing else.
+// TestUpstreamSeesWhatIsLocked: the programs of examples/locked serve what is locked, and nothing else.
 func TestUpstreamSeesWhatIsLocked(t *testing.T) {
 	for _, name := range needUpstreams(t) {
 		program, ok := ofLocked[name]
@@ -59,7 +59,7 @@ func TestUpstreamSeesWhatIsLocked(t *testing.T) {
 			addr := freeAddr(t)
 			_, port, _ := net.SplitHostPort(addr)
 			file := filepath.Join(t.TempDir(), "program.ru") // rackup asks for this suffix
-			replace := strings.NewReplacer("PROGRAM", block(t, recipes, "What was locked", program.language), "PORT", port, "FILE", file)
+			replace := strings.NewReplacer("PROGRAM", example(t, "locked/"+program.file), "PORT", port, "FILE", file)
 			if err := os.WriteFile(file, []byte(replace.Replace(program.around)), 0o600); err != nil {
 				t.Fatal(err)
 			}

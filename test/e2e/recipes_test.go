@@ -352,7 +352,7 @@ func TestRecipeOfAJob(t *testing.T) {
 func TestRecipeGoServerShutsDown(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
-	text := strings.Replace(block(t, recipes, "A Go server", "go"), "2 * time.Second", "2 * time.Minute", 1)
+	text := strings.Replace(example(t, "server/main.go"), "2 * time.Second", "2 * time.Minute", 1)
 	url, cmd, log, exited := serveDocumented(t, buildDocumented(t, text, servers))
 	paid := post(t, url+"/orders/42/pay")
 	requireStatus(t, paid, http.StatusOK)
@@ -422,7 +422,7 @@ func TestRecipeWithoutMasters(t *testing.T) {
 func TestRecipeGoServer(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
-	url, _, _, _ := serveDocumented(t, buildDocumented(t, block(t, recipes, "A Go server", "go"), servers))
+	url, _, _, _ := serveDocumented(t, buildDocumented(t, example(t, "server/main.go"), servers))
 	fence, unlock := lock(t, open(t, servers), "order:42")
 	refused := post(t, url+"/orders/42/pay")
 	requireStatus(t, refused, http.StatusLocked)

@@ -14,7 +14,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
 
-// exit is a way in which a Caddy ends while its requests hold keys: a row of the table "Shutdown" in docs/operations.md.
+// exit is a way in which a Caddy ends while its requests hold keys. The section "Shutdown" of docs/operations.md says what happens to them.
 type exit struct {
 	name   string
 	option string // a global option

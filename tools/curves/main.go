@@ -3,17 +3,18 @@
 package main
 
 import (
+	"encoding/csv"
 	"fmt"
 	"log"
 	"math"
 	"os"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
 
 const (
-	results = "test/bench/RESULTS.md"
+	results = "test/bench/results.csv"
 	file    = "docs/images/cost.svg"
 
 	left, top, width, height = 60, 40, 420, 220
@@ -37,29 +38,39 @@ func main() {
 	}
 }
 
-// draw returns the picture of the first table of results, as far as it is about three masters.
+// draw returns the picture of what uncontended locks on three masters cost.
 func draw() (string, error) {
-	report, err := os.ReadFile(results)
+	f, err := os.Open(results)
 	if err != nil {
 		return "", err
 	}
+	defer f.Close()
+	rows, err := csv.NewReader(f).ReadAll()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", results, err)
+	}
+	const group, cell, contestant = 0, 1, 2
+	cpu := slices.Index(rows[0], "CPU µs with masters")
 	curves := []curve{{name: "caddy-redlock", color: "#1b7f4d"}, {name: "redsync/rueidis", color: "#b35900"}, {name: "redsync/go-redis", color: "#7a5195"}}
 	var callers []string
-	_, text, _ := strings.Cut(string(report), "\n## Uncontended\n")
-	text, _, _ = strings.Cut(text, "\np50 of a lock")
-	for _, row := range regexp.MustCompile(`(?m)^\| N = 3, (\d+) callers? \|(.*)$`).FindAllStringSubmatch(text, -1) {
-		callers = append(callers, row[1])
-		cells := strings.Split(row[2], "|")
-		for i := range curves {
-			cost, err := strconv.ParseFloat(strings.Fields(cells[i])[0], 64)
-			if err != nil {
-				return "", err
-			}
-			curves[i].cost = append(curves[i].cost, cost)
+	for _, row := range rows {
+		n, three := strings.CutPrefix(row[cell], "N = 3, ")
+		k := slices.IndexFunc(curves, func(c curve) bool { return c.name == row[contestant] })
+		if row[group] != "Uncontended" || !three || k < 0 {
+			continue
 		}
+		cost, err := strconv.ParseFloat(row[cpu], 64)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", results, err)
+		}
+		if k == 0 {
+			n, _, _ = strings.Cut(n, " ")
+			callers = append(callers, n)
+		}
+		curves[k].cost = append(curves[k].cost, cost)
 	}
 	if len(callers) < 2 {
-		return "", fmt.Errorf("%s has no table of three masters", results)
+		return "", fmt.Errorf("%s has no locks on three masters", results)
 	}
 	x := func(i int) int { return left + i*width/(len(callers)-1) }
 	y := func(cost float64) int {
@@ -83,7 +94,7 @@ func draw() (string, error) {
 			points = append(points, fmt.Sprintf("%d,%d", x(i), y(cost)))
 		}
 		last := len(c.cost) - 1
-		fmt.Fprintf(&b, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2"/><text x="%d" y="%d" fill="%s">%s %g</text>`+"\n",
+		fmt.Fprintf(&b, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2"/><text x="%d" y="%d" fill="%s">%s %.0f</text>`+"\n",
 			strings.Join(points, " "), c.color, x(last)+8, y(c.cost[last])+4, c.color, c.name, c.cost[last])
 	}
 	b.WriteString("</svg>\n")

@@ -54,6 +54,7 @@ type Seat struct {
 	until     time.Time       // no vote before
 	why       error           // the reason: ErrRestarted or ErrReplaced
 	policy    string          // its maxmemory-policy when it was seen last; empty before the first
+	useless   bool            // no connection can be made with the certificate that it shows
 	cluster   *Seat           // that of the Redis Cluster whose node this is; nil for a single server
 
 	OnReached  func(protocol.Server) // called with each server that is reached
@@ -66,10 +67,10 @@ func (a *Seats) Add(m protocol.Master) *Seat {
 	a.mu.Lock() // the masters before it connect already
 	defer a.mu.Unlock()
 	a.added++
-	return a.take(m, a.clocks.all[a.added-1])
+	return a.seat(m, a.clocks.all[a.added-1])
 }
 
-func (a *Seats) take(m protocol.Master, clock *Clock) *Seat {
+func (a *Seats) seat(m protocol.Master, clock *Clock) *Seat {
 	s := &Seat{Seats: a, master: m, Clock: clock}
 	a.all = append(a.all, s)
 	return s
@@ -79,7 +80,7 @@ func (a *Seats) take(m protocol.Master, clock *Clock) *Seat {
 func (s *Seat) AddNode(m protocol.Master) *Seat {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	node := s.take(m, s.clocks.addNode(s.Covers()))
+	node := s.seat(m, s.clocks.addNode(s.Covers()))
 	node.cluster = s
 	return node
 }
@@ -159,11 +160,21 @@ func (s *Seat) HasMemory(memory protocol.Memory) {
 	s.seePolicy(memory)
 }
 
-// HasCertificate notes until when the certificate is valid that the server shows now.
-func (s *Seat) HasCertificate(until time.Time) {
+// HasCertificate notes until when the certificate is valid that the server shows now, or why no connection can be made with it.
+func (s *Seat) HasCertificate(until time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.server.CertificateUntil = until
+	useless := err != nil
+	switch {
+	case useless && !s.useless:
+		s.Logger.Warn("master shows a certificate with which no connection can be made: locks go on until the present connection breaks", "master", s.master.String(), "error", err)
+	case !useless && s.useless:
+		s.Logger.Info("master shows a certificate again with which connections can be made", "master", s.master.String())
+	}
+	s.useless = useless
+	if !useless {
+		s.server.CertificateUntil = until
+	}
 }
 
 func (s *Seat) check(reached protocol.Server) error {

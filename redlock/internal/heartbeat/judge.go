@@ -20,8 +20,6 @@ const (
 	// Every is a beat: how often a process tells each master of itself. What a clock has shown before it is set back is known up to so
 	// long ago; that is less than a fence is remembered for.
 	Every = 2 * time.Second
-	// Memory is how long a master remembers anything of processes after the last one has gone.
-	Memory = time.Hour
 	// settled is how old a memory is in which each process that locks, and reaches that master, is again; and how long a process may
 	// take to notice that a server has restarted.
 	settled = 2 * Every
@@ -310,9 +308,10 @@ func (j *Judge) Reached(now time.Time, i int, server protocol.Server, lostUntil 
 // Answered takes a master's reply to a beat. It reports whether the server has lost its data since the last one.
 func (j *Judge) Answered(now time.Time, i int, b *protocol.Beat, sent time.Time, reply protocol.Reply) (lost bool) {
 	m := &j.masters[i]
-	lost = m.born != 0 && reply.Born != m.born && m.bornRun == m.run && reply.Time-m.time < Memory.Microseconds()/2
-	m.born, m.time, m.bornRun, m.sent = reply.Born, reply.Time, m.run, sent
-	for line := range strings.Lines(reply.Lines) {
+	told := reply.Answer.(*protocol.Beats)
+	lost = m.born != 0 && told.Born != m.born && m.bornRun == m.run && reply.Time-m.time < protocol.BeatMemory.Microseconds()/2
+	m.born, m.time, m.bornRun, m.sent = told.Born, reply.Time, m.run, sent
+	for line := range strings.Lines(told.Lines) {
 		if p, ok := parse(strings.TrimSuffix(line, "\n"), now, j.known); ok {
 			j.hear(now, p)
 		}
@@ -378,7 +377,7 @@ func (j *Judge) Missed(now time.Time, i int) {
 
 // Refused notes that a master doesn't let this process tell it of itself.
 func (j *Judge) Refused(now time.Time, i int, b *protocol.Beat, sent time.Time, err error) {
-	j.noteOnce("refused", "master refuses to be told of this process, so its masters can't be compared with those of other processes: grant this user what docs/masters.md lists, unless the error names another reason",
+	j.noteOnce("refused", "master refuses to be told of this process, so its masters can't be compared with those of other processes",
 		"master", j.own.Masters[i].Name, "error", err)
 	j.KnowsNothing(now, i, b, sent)
 }

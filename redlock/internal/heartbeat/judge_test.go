@@ -97,7 +97,7 @@ var mutants = []struct {
 		}
 	}}},
 	{"a young memory is trusted", "a wrong one starts, a master forgets", mutant{answer: func(_ *Judge, _ int, reply *protocol.Reply) {
-		reply.Born -= settled.Microseconds()
+		reply.Answer.(*protocol.Beats).Born -= settled.Microseconds()
 	}}},
 	{"what was told isn't remembered", "a refused one, two masters forget", mutant{look: func(j *Judge, _ time.Time) {
 		clear(j.known)
@@ -116,7 +116,7 @@ var mutants = []struct {
 			}
 		}
 		j.Look(now)
-	}, answer: func(_ *Judge, _ int, reply *protocol.Reply) { reply.Lines = "" }}},
+	}, answer: func(_ *Judge, _ int, reply *protocol.Reply) { reply.Answer.(*protocol.Beats).Lines = "" }}},
 	{"a restart counts as other masters", "a server restarts", mutant{look: func(j *Judge, now time.Time) {
 		for _, p := range j.known {
 			p.unlike = now.Add(-time.Hour)

@@ -224,12 +224,12 @@ func (c *commands) drop(n int) {
 }
 
 // isShort reports whether the buffers of a connection have room for the command: its key is in it up to five times.
-func (c *Command) isShort() bool { return c.Result == nil && len(c.Key) <= 1<<10 }
+func (c *Command) isShort() bool { return c.Result() == nil && len(c.Key) <= 1<<10 }
 
 // resultBytes returns how long the result is that the command carries.
 func (c *Command) resultBytes() int {
-	if c.Result == nil {
-		return 0
+	if result := c.Result(); result != nil {
+		return len(result.Data)
 	}
-	return len(c.Result.Data)
+	return 0
 }

@@ -31,7 +31,7 @@ func (nobody) Down(State) {}
 // sends takes what the stream would send once it has these commands too.
 func sends(s *Stream, calls ...*Command) *batch {
 	s.queue = append(s.queue, calls...)
-	b, _ := s.take()
+	b, _ := s.nextBatch()
 	return b
 }
 

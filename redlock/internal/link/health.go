@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"sync"
@@ -296,20 +297,20 @@ func (h *hangCheck) end() {
 	}
 }
 
-const (
-	certificateGap  = time.Minute         // how often a certificate is looked at that ends soon: it may be renewed while the connection lasts
-	certificateSoon = 15 * 24 * time.Hour // a day before the alert
-)
+// certificateGap is how often a certificate is looked at: it may be exchanged while the connection lasts, by one with which no other can be
+// made.
+const certificateGap = time.Minute
 
 func (s *Stream) lookAtCertificate(ctx context.Context) {
-	known := s.seat.LastReached().CertificateUntil
 	certificate := s.master.Capabilities().Certificate
-	if certificate == nil || known.IsZero() || time.Until(known) > certificateSoon {
+	if certificate == nil || s.seat.LastReached().CertificateUntil.IsZero() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, min(s.ConnectTime(), certificateGap/2))
 	defer cancel()
-	if until, err := certificate(ctx); err == nil {
-		s.seat.HasCertificate(until)
+	until, err := certificate(ctx)
+	var useless *tls.CertificateVerificationError
+	if err == nil || errors.As(err, &useless) {
+		s.seat.HasCertificate(until, err)
 	}
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/redis"
 )
 
 const (
@@ -414,6 +413,7 @@ type batch struct {
 	commands []*Command
 	cmds     []*protocol.Command
 	fast     []*Command // while it is filled: acquires that are to be its end
+	renewals []*Command // and extends, behind them
 	sentAt   time.Time
 	users    int // the goroutine that sends it, and the one that settles it: a reply may come before the send has returned
 }
@@ -421,7 +421,7 @@ type batch struct {
 // flush sends one batch from the queue and, if it is answered at once, settles it. mu is held before and
 // after, but not while it sends.
 func (s *Stream) flush() {
-	b, dropped := s.take()
+	b, dropped := s.nextBatch()
 	c, sends := s.conn, len(b.commands) > 0
 	if sends {
 		s.sending = true
@@ -457,10 +457,10 @@ func (s *Stream) flush() {
 	}
 }
 
-// take moves the head of the queue into a batch, leaving out and returning the commands that need not be sent
+// nextBatch moves the head of the queue into a batch, leaving out and returning the commands that need not be sent
 // any more. Fast acquires are its end, so that the master takes them together. What must come after one of them, the release or an
 // extend of the same attempt, is never in the same batch: the release gives up an acquire that is not sent yet. Callers hold mu.
-func (s *Stream) take() (b *batch, dropped []*Command) {
+func (s *Stream) nextBatch() (b *batch, dropped []*Command) {
 	if b = s.spare; b == nil {
 		b = &batch{}
 	}
@@ -470,9 +470,7 @@ func (s *Stream) take() (b *batch, dropped []*Command) {
 	for n < min(len(s.queue), protocol.MaxBatch) && bytes < maxBytes {
 		c := s.queue[n]
 		n++
-		if c.Result != nil {
-			bytes += len(c.Result.Data)
-		}
+		bytes += c.resultBytes()
 		if c.Op == protocol.OpAcquire {
 			s.acquires--
 		}
@@ -486,19 +484,23 @@ func (s *Stream) take() (b *batch, dropped []*Command) {
 			}
 		}
 		c.sending(b.sentAt)
-		if c.Fast {
-			b.fast = append(b.fast, c)
-		} else {
+		switch {
+		case !c.Fast:
 			b.commands = append(b.commands, c)
+		case c.Op == protocol.OpAcquire:
+			b.fast = append(b.fast, c)
+		default:
+			b.renewals = append(b.renewals, c)
 		}
 	}
 	s.queue.drop(n)
-	b.commands = append(b.commands, b.fast...)
+	b.commands = append(append(b.commands, b.fast...), b.renewals...)
 	for _, c := range b.commands {
 		b.cmds = append(b.cmds, &c.Command)
 	}
 	clear(b.fast)
-	b.fast = b.fast[:0]
+	clear(b.renewals)
+	b.fast, b.renewals = b.fast[:0], b.renewals[:0]
 	return b, dropped
 }
 
@@ -978,11 +980,13 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 		case err == nil:
 			err = c.Reply.Err
 		}
-		if c.Op == protocol.OpMemory && c.Reply.Err == nil {
-			s.seat.HasMemory(redis.Memory(c.Reply.Lines))
+		switch answer := c.Reply.Answer.(type) {
+		case *protocol.Memory:
+			s.seat.HasMemory(*answer)
+		case *protocol.Beats:
+			s.Clock.RaiseMark(answer.Mark)
 		}
 		clock = max(clock, c.Reply.Time)
-		s.Clock.RaiseMark(c.Reply.Mark)
 	}
 	if votes || lives && !errors.Is(err, protocol.ErrUnusable) {
 		err = nil
@@ -1018,7 +1022,7 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 
 // repeat puts commands that had no effect back at the head of the queue, in their order, and returns them:
 //   - scripts that the server doesn't know, or no longer;
-//   - acquires that were Fast, of keys that aren't simply free;
+//   - acquires and extends that were Fast, and for which more must be done;
 //   - plain releases that met a waiter's mark, and must be sent as the script that wakes the waiter;
 //   - acquires that were refused only because they were in flight behind such a release.
 //
@@ -1132,7 +1136,7 @@ func (s *Stream) lastReply() time.Time {
 func (s *Stream) probe() protocol.Command {
 	if errors.Is(s.reported, protocol.ErrUnusable) {
 		if key := s.trialKey(); key != "" {
-			return protocol.Command{Op: protocol.OpTrial, Key: key, Process: s.Prefix + ":wake:", TTL: time.Second}
+			return protocol.Command{Op: protocol.OpTrial, Key: key, TTL: time.Second, Ask: &protocol.Trial{Channel: s.Prefix + ":wake:"}}
 		}
 	}
 	return protocol.Command{Op: protocol.OpPing}

@@ -65,14 +65,14 @@ func (m *Master) Do(cmds []*protocol.Command) {
 		case protocol.OpRelease:
 			cmd.Reply = m.release(cmd, now)
 		case protocol.OpBeat:
-			cmd.Reply = m.Processes.Beat(cmd.Beat, now.UnixMicro())
+			cmd.Reply = m.Processes.Beat(cmd.Ask.(*protocol.Beat), now.UnixMicro())
 		case protocol.OpForce:
-			m.Forced.Set(cmd.Key+cmd.Token, cmd.By, now, cmd.TTL)
+			m.Forced.Set(cmd.Key+cmd.Token, cmd.Ask.(*protocol.Force).By, now, cmd.TTL)
 			cmd.Reply = m.release(cmd, now)
 		case protocol.OpInspect:
 			cmd.Reply = m.inspect(cmd, now)
 		case protocol.OpNames:
-			cmd.Reply = m.Processes.names(cmd, now.UnixMicro())
+			cmd.Reply = m.Processes.names(cmd.Ask.(*protocol.Names), now.UnixMicro())
 		case protocol.OpRecall:
 			cmd.Reply = m.recall(cmd, now)
 		case protocol.OpStore:
@@ -172,6 +172,13 @@ func (m *Master) fits(cmd *protocol.Command, last int64, now time.Time) bool {
 	return !beside && cmd.TTL >= protocol.FenceTTL+protocol.FenceSlack && protocol.FenceLife(protocol.NextFence(last, cmd.Fence, now.UnixMicro()), now.UnixMicro()) <= cmd.TTL
 }
 
+// renews reports whether the lock has the fence of a Fast command already, and that needn't outlive the lease.
+func (m *Master) renews(cmd *protocol.Command, now time.Time) bool {
+	last, _, known := m.Fences.Get(cmd.Key, now)
+	_, _, beside := m.Beside.Get(cmd.Key, now)
+	return known && !beside && last == cmd.Fence && protocol.FenceLife(last, now.UnixMicro()) <= cmd.TTL
+}
+
 // rememberFence remembers the fence of a lock for as long as the lease, and for long enough.
 func (m *Master) rememberFence(cmd *protocol.Command, fence int64, now time.Time) {
 	life := protocol.FenceLife(fence, now.UnixMicro())
@@ -185,8 +192,10 @@ func (m *Master) extend(cmd *protocol.Command, now time.Time) protocol.Reply {
 	token, _, held := m.Leases.Get(cmd.Key, now)
 	by, _, forced := m.Forced.Get(cmd.Key+cmd.Token, now)
 	switch {
-	case forced && (!held || token != cmd.Token):
-		return protocol.Reply{Status: protocol.StatusForced, Time: now.UnixMicro(), Lines: by}
+	case cmd.Fast && (forced || !held || token != cmd.Token || !m.renews(cmd, now)):
+		return protocol.Reply{Err: protocol.ErrUndecided, Time: now.UnixMicro()}
+	case forced:
+		return protocol.Reply{Status: protocol.StatusForced, Time: now.UnixMicro(), Answer: &protocol.Force{By: by}}
 	case held && token != cmd.Token:
 		return protocol.Reply{Status: protocol.StatusNotOwner, Time: now.UnixMicro()}
 	case !held && now.UnixMicro() >= cmd.RefillUntil:
@@ -207,8 +216,8 @@ func (m *Master) release(cmd *protocol.Command, now time.Time) protocol.Reply {
 		return protocol.Reply{Status: protocol.StatusExpired}
 	}
 	reply := protocol.Reply{Status: m.free(cmd.Key, cmd.Token, now)}
-	if cmd.Result != nil && (cmd.Anyway || reply.Status == protocol.StatusReleased) {
-		m.remember(cmd.Key, cmd.Result, now)
+	if store, ok := cmd.Ask.(*protocol.Store); ok && (store.Anyway || reply.Status == protocol.StatusReleased) {
+		m.remember(cmd.Key, store.Result, now)
 	}
 	line, slot := protocol.SlotOf(cmd.Key)
 	q, _, waiters := m.Queues.Get(line, now)
@@ -238,19 +247,19 @@ func (m *Master) release(cmd *protocol.Command, now time.Time) protocol.Reply {
 }
 
 func (m *Master) inspect(cmd *protocol.Command, now time.Time) protocol.Reply {
-	reply := protocol.Reply{Time: now.UnixMicro()}
+	seen := new(protocol.Inspected)
 	token, ends, held := m.Leases.Get(cmd.Key, now)
 	if held {
-		reply.Holder, reply.TTL = token, ends.Sub(now)
+		seen.Holder, seen.TTL = token, ends.Sub(now)
 	}
-	reply.Fence, _, _ = m.Fences.Get(cmd.Key, now)
+	seen.Fence, _, _ = m.Fences.Get(cmd.Key, now)
 	if q, _, ok := m.Queues.Get(lineOf(cmd), now); ok {
-		reply.Lines = q.lines(now)
+		seen.Queue = q.lines(now)
 	}
 	if result, ends, known := m.Results.Get(cmd.Key, now); known {
-		reply.Result = &protocol.Result{Size: len(result.Data), Keep: ends.Sub(now), Fence: result.Fence}
+		seen.Result = &protocol.Result{Size: len(result.Data), Keep: ends.Sub(now), Fence: result.Fence}
 	}
-	return reply
+	return protocol.Reply{Time: now.UnixMicro(), Answer: seen}
 }
 
 // remember keeps a result, unless there is one with a larger fence, or the same.
@@ -262,10 +271,11 @@ func (m *Master) remember(key string, result *protocol.Result, now time.Time) {
 
 // store remembers a result for a key that carries the command's token.
 func (m *Master) store(cmd *protocol.Command, now time.Time) protocol.Reply {
+	store := cmd.Ask.(*protocol.Store)
 	holder, _, held := m.Leases.Get(cmd.Key, now)
 	switch {
-	case cmd.Anyway, held && holder == cmd.Token:
-		m.remember(cmd.Key, cmd.Result, now)
+	case store.Anyway, held && holder == cmd.Token:
+		m.remember(cmd.Key, store.Result, now)
 		return protocol.Reply{Status: protocol.StatusDone}
 	case held:
 		return protocol.Reply{Status: protocol.StatusNotOwner}
@@ -280,7 +290,7 @@ func (m *Master) recall(cmd *protocol.Command, now time.Time) protocol.Reply {
 		return protocol.Reply{Status: protocol.StatusExpired, Time: now.UnixMicro()}
 	}
 	result.Keep = ends.Sub(now)
-	return protocol.Reply{Status: protocol.StatusDone, Result: &result, Time: now.UnixMicro()}
+	return protocol.Reply{Status: protocol.StatusDone, Answer: &result, Time: now.UnixMicro()}
 }
 
 // free deletes a key that carries this token, and returns what became of it.

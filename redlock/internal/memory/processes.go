@@ -56,7 +56,7 @@ func (p *Processes) Beat(b *protocol.Beat, us int64) protocol.Reply {
 			lines = append(lines, t.line(now))
 		}
 	}
-	return protocol.Reply{Time: us, Mark: p.Mark, Born: p.Born, Lines: strings.Join(lines, "\n")}
+	return protocol.Reply{Time: us, Answer: &protocol.Beats{Mark: p.Mark, Born: p.Born, Lines: strings.Join(lines, "\n")}}
 }
 
 func (t *Told) line(now int64) string {
@@ -64,18 +64,18 @@ func (t *Told) line(now int64) string {
 }
 
 // names is the command that finds processes.
-func (p *Processes) names(cmd *protocol.Command, us int64) protocol.Reply {
+func (p *Processes) names(ask *protocol.Names, us int64) protocol.Reply {
 	var lines, turns []string
 	for id, t := range p.Told {
-		if t.ends() <= us/1000 || cmd.Token != "" && !slices.Contains(strings.Fields(cmd.Token), id) {
+		if t.ends() <= us/1000 || len(ask.IDs) > 0 && !slices.Contains(ask.IDs, id) {
 			continue
 		}
 		lines = append(lines, t.line(us/1000))
 		for line := range strings.Lines(t.Turns) {
-			if hash, turn, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " "); hash == cmd.Process && hash != "" {
+			if hash, turn, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " "); hash == ask.Hash && hash != "" {
 				turns = append(turns, id+" "+turn)
 			}
 		}
 	}
-	return protocol.Reply{Lines: strings.Join(lines, "\n"), Others: strings.Join(turns, "\n")}
+	return protocol.Reply{Answer: &protocol.Named{Lines: strings.Join(lines, "\n"), Turns: strings.Join(turns, "\n")}}
 }

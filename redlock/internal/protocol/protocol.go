@@ -11,7 +11,8 @@ import (
 // Op is what a Command asks of a master.
 type Op uint8
 
-// The operations. Each is one command on the wire.
+// The operations. Each is one command on the wire. What the operations of a lock are told is in the Command itself; what the others
+// are told is in its Ask, and what they are answered in the Reply's Answer.
 const (
 	// OpPing asks for the time: it makes the master connect, and shows a dead connection or a clock that jumped.
 	OpPing Op = iota
@@ -19,30 +20,28 @@ const (
 	// older ticket; or if it already carries this very token. The oldest waiter of a free key is woken.
 	OpAcquire
 	// OpExtend renews the lease of a key that carries this token, and raises the fence to at least
-	// the one given. Until RefillUntil it also takes the key if it is free.
+	// the one given. Until RefillUntil it also takes the key if it is free. StatusForced has a *Force as its Answer.
 	OpExtend
-	// OpRelease frees the key if it carries this token, and wakes the oldest waiter of a free key.
+	// OpRelease frees the key if it carries this token, and wakes the oldest waiter of a free key. With a *Store as its Ask it has the
+	// master remember a result, if it frees the key.
 	OpRelease
-	// OpBeat tells the master of the process, and asks what others have told: see Beat. The master remembers for the TTL since when it
-	// remembers anything, and the latest time that its clock has shown.
+	// OpBeat, with a *Beat, tells the master of the process, and asks what others have told: *Beats.
 	OpBeat
-	// OpInspect shows who has the key, who waits for it, and what is remembered for it. It changes nothing.
+	// OpInspect shows who has the key, who waits for it, and what is remembered for it: *Inspected. It changes nothing.
 	OpInspect
-	// OpForce is OpRelease by another than the holder: for the TTL, the master doesn't let OpExtend take the key again
-	// for this token, and answers it with StatusForced.
+	// OpForce, with a *Force, is OpRelease by another than the holder: for the TTL, the master answers each OpExtend
+	// of this token with StatusForced.
 	OpForce
-	// OpTrial does, with keys of its own, all that the other operations may do to a master, and leaves nothing. It shows
+	// OpTrial, with a *Trial, does with keys of its own all that the other operations may do to a master, and leaves nothing. It shows
 	// whether a master takes locks that has refused some.
 	OpTrial
-	// OpNames asks for the processes whose IDs are in Token, with spaces between them, or for all, and for what they tell of their turns on
-	// the key whose hash is in Process, if there is one. The key is that of OpBeat.
+	// OpNames, with a *Names, asks which processes there are: *Named. The key is that of OpBeat.
 	OpNames
-	// OpRecall asks for the result that is remembered for the key.
+	// OpRecall asks for the result that is remembered for the key: *Result.
 	OpRecall
-	// OpStore has the master remember the Result for the key if the key carries this token, and with Anyway in any case. The
-	// key stays as it is.
+	// OpStore, with a *Store, has the master remember a result for the key if the key carries this token. The key stays as it is.
 	OpStore
-	// OpMemory asks a server how much memory it has and uses. It needs no key.
+	// OpMemory asks a server how much memory it has and uses: *Memory. It needs no key.
 	OpMemory
 
 	Ops // how many there are
@@ -50,10 +49,9 @@ const (
 
 // Command is one operation on one master.
 type Command struct {
-	Op    Op
 	Key   string        // the full key, prefix included: see Key
 	Token string        // the secret that signs the lock
-	TTL   time.Duration // OpAcquire, OpExtend: the lease asked for
+	TTL   time.Duration // the lease asked for; and see OpForce
 	Fence int64         // OpAcquire: the fence proposed; OpExtend: the lock's
 	// RefillUntil is the end of the time, on the master's clock in microseconds since 1970, in
 	// which OpExtend may take a key that is free.
@@ -64,6 +62,10 @@ type Command struct {
 	// TryTicket for a call that doesn't wait.
 	Process string
 	Ticket  int64
+
+	Former string // the token of a lock that OpAcquire frees before it takes the key, or none
+	Op     Op
+	Recall bool // has OpAcquire refused with StatusDone if a result is remembered for the key
 	// Queue has the process wait for the key from now on, with this ticket, for at most the TTL:
 	// OpAcquire if it is refused, OpRelease always. Without it OpRelease ends the wait.
 	Queue bool
@@ -73,27 +75,34 @@ type Command struct {
 	Polls bool
 	// Alone means that nobody waited when the key was taken, so that OpRelease may try a cheaper way first.
 	Alone bool
+	// Fast has OpAcquire answered with ErrUndecided where more must be looked at than a key that is free, for which nobody waits, and
+	// whose fence needn't be remembered for longer than the lease; and OpExtend where more must be done than to renew the lease of a key
+	// that has the token and the fence already. The master takes, or renews, many such keys at once.
+	Fast bool
 	// Slots is how many may hold the key of the line at once, in the view of the process, if that is more than one. Key is then that of
 	// the slot asked for, and Process has a CallName: each call has a place of its own, for all slots below Slots.
 	Slots uint16
-	// Fast has OpAcquire answered with ErrUndecided where more must be looked at than a key that is free, for which nobody waits, and
-	// whose fence needn't be remembered for longer than the lease. The master takes many such keys at once.
-	Fast bool
-	// Former is the token of a lock that OpAcquire frees before it takes the key, or none.
-	Former string
-	// Beat is what OpBeat tells.
-	Beat *Beat
-	// By says who asks for OpForce. The reply to OpExtend has it in its Lines.
-	By string
-	// Recall has OpAcquire refused with StatusDone if a result is remembered for the key.
-	Recall bool
-	// Result is remembered for the key by OpStore, and by OpRelease if it frees it, unless there is one with a larger fence; with Anyway
-	// also if it doesn't free it. One that is kept for no time has the master forget the one that there is.
-	Result *Result
-	Anyway bool
 
+	Ask   Ask   // nil for most
 	Reply Reply // filled in by the master
 }
+
+// Result returns the result that the command has the master remember, or nil.
+func (c *Command) Result() *Result {
+	if store, ok := c.Ask.(*Store); ok {
+		return store.Result
+	}
+	return nil
+}
+
+// Ask is what an operation is told that isn't one of a lock. Several masters may be told the same: nobody changes it.
+type Ask interface{ ask() }
+
+func (*Beat) ask()  {}
+func (*Force) ask() {}
+func (*Trial) ask() {}
+func (*Names) ask() {}
+func (*Store) ask() {}
 
 // Beat is what a process tells its masters of itself.
 type Beat struct {
@@ -115,13 +124,36 @@ type Beat struct {
 	Shown int64
 }
 
+// BeatMemory is how long a master remembers anything of processes after the last one has gone: since when it remembers, and the latest
+// time that its clock has shown.
+const BeatMemory = time.Hour
+
+// Force says who asks for OpForce.
+type Force struct{ By string }
+
+// Trial has a channel on which processes may be woken.
+type Trial struct{ Channel string }
+
+// Names asks for processes.
+type Names struct {
+	IDs  []string // of these; all if there are none
+	Hash string   // of a key: what they tell of their turns on it; or empty
+}
+
+// Store has a master remember a result, unless there is one with a larger fence. One that is kept for no time has the master forget the
+// one that there is.
+type Store struct {
+	*Result
+	Anyway bool // also if the key doesn't carry the token, or OpRelease doesn't free it
+}
+
 // MaxResult bounds the bytes of a result.
 const MaxResult = 1 << 20
 
 // Result is what came of the work that was done under a lock.
 type Result struct {
-	Data  string        // empty in the reply to OpInspect
-	Size  int           // the bytes of the data, in the reply to OpInspect
+	Data  string        // empty in an *Inspected
+	Size  int           // the bytes of the data, in an *Inspected
 	Keep  time.Duration // how long it is remembered
 	Fence int64         // of the lock
 }
@@ -162,27 +194,54 @@ type WakeUp struct {
 
 // Reply is a master's reply to a Command.
 type Reply struct {
+	Holder string        // StatusHeld: the holder's token; empty if the key is free, and another is next
+	TTL    time.Duration // StatusHeld: the longest time that the lease of the holder, or of that other, can still last. StatusDone by OpAcquire: how long the result is still remembered
+	Fence  int64         // StatusGranted by OpAcquire: the fence stored with the grant. StatusDone by OpAcquire: that of the result
 	Status Status
-	Holder string        // StatusHeld: the holder's token; empty if the key is free, and another is next. OpInspect: empty if it is free
-	TTL    time.Duration // StatusDone by OpAcquire: how long the result is still remembered. StatusHeld: the longest time that the lease of the holder, or of that other, can still last. OpInspect: of the holder
-	Fence  int64         // StatusGranted by OpAcquire: the fence stored with the grant. StatusDone by OpAcquire: that of the result. OpInspect: the one stored last, or 0
-	Polls  bool          // StatusHeld: the holder, or that other, polls, and may wake nobody
-	Alone  bool          // StatusGranted by OpAcquire: nobody waits, and the master has a cheaper way to release
-	Free   uint16        // StatusHeld with Slots: 1 + a slot that would be granted to the call now; 0 for none
+	Former Status // OpAcquire: what became of the former token, as of an OpRelease
+	Polls  bool   // StatusHeld: the holder, or that other, polls, and may wake nobody
+	Alone  bool   // StatusGranted by OpAcquire: nobody waits, and the master has a cheaper way to release
+	Free   uint16 // StatusHeld with Slots: 1 + a slot that would be granted to the call now; 0 for none
 	// Elsewhere is how many may hold the key in the view of another call in line, and 0 if there is none: StatusHeld with Slots.
 	Elsewhere uint16
-	Former    Status // OpAcquire: what became of the former token, as of an OpRelease
-	// Lines are separated by newlines. OpBeat: one for another process of each kind, the one that has locked for longest, and for each that
-	// was asked for: its ID, how many milliseconds ago it told of itself, and with which number, since when it locks, what it says about
-	// itself. OpNames: the same of each that is asked for. OpInspect: one for each process that waits: see Waiter. OpMemory: what INFO says
-	// of the memory.
-	Lines  string
-	Others string  // OpNames: for each process that tells of the key: its ID and its turn
-	Mark   int64   // OpBeat: the latest time that the master's clock has shown
-	Born   int64   // OpBeat: since when the master remembers processes: another one means that it has lost its data
-	Result *Result // OpRecall, OpInspect: what is remembered, or nil
-	Time   int64   // OpPing, OpAcquire, OpExtend, OpBeat, OpInspect, OpRecall: the master's clock, in microseconds since 1970; 0 if unknown
-	Err    error   // the master gave no valid reply; Status is StatusNone
+	Time      int64  // the master's clock, in microseconds since 1970; 0 if unknown. OpRelease, OpForce, OpStore and OpNames don't tell it
+	Answer    Answer // as the operation says; nil for most
+	Err       error  // the master gave no valid reply; Status is StatusNone
+}
+
+// Answer is what an operation answers that isn't one of a lock.
+type Answer interface{ answer() }
+
+func (*Beats) answer()     {}
+func (*Force) answer()     {}
+func (*Inspected) answer() {}
+func (*Memory) answer()    {}
+func (*Named) answer()     {}
+func (*Result) answer()    {}
+
+// Beats is what a master tells of other processes.
+type Beats struct {
+	// Lines are separated by newlines: one for another process of each kind, the one that has locked for longest, and for each that was
+	// asked for: its ID, how many milliseconds ago it told of itself, and with which number, since when it locks, what it says about
+	// itself.
+	Lines string
+	Mark  int64 // the latest time that the master's clock has shown
+	Born  int64 // since when the master remembers processes: another one means that it has lost its data
+}
+
+// Inspected is what a master has for a key.
+type Inspected struct {
+	Holder string        // the holder's token; empty if the key is free
+	TTL    time.Duration // for which the lease of the holder can still last
+	Fence  int64         // the one stored last, or 0
+	Queue  string        // a line for each process that waits: see Waiter
+	Result *Result       // what is remembered, or nil
+}
+
+// Named is what a master knows of processes.
+type Named struct {
+	Lines string // for each, as in Beats
+	Turns string // for each that tells of the key: its ID and its turn
 }
 
 // Status is the reply of a master that could be asked.

@@ -1,4 +1,4 @@
--- KEYS told turns ends kinds | ARGV id number life_ms kind since about turns shown_us ttl_ms asks
+-- KEYS told turns ends kinds | ARGV id number life_ms kind since about turns shown_us asks
 -- -> {time_us, mark_us, born_us, a line for one other process of each kind, and for each that is asked for: its id, how many ms ago it
 -- told of itself, the number of that beat, since when it locks, what it says about itself}
 -- Of each kind it names the one that has locked for longest, one that is about to lock, and one that does neither: kinds has all in this
@@ -59,8 +59,8 @@ for _, gone in ipairs(call('ZRANGE', KEYS[3], '-inf', now, 'BYSCORE', 'LIMIT', 0
 end
 for _, key in ipairs(KEYS) do
   local left = call('PTTL', key)
-  if left > -2 and left < ARGV[9] / 2 then
-    call('PEXPIRE', key, ARGV[9])
+  if left > -2 and left < BEAT_MEMORY / 2 then
+    call('PEXPIRE', key, BEAT_MEMORY)
   end
 end
 
@@ -79,7 +79,7 @@ while #named < MAX_OTHERS do
   end
   from = '(' .. its .. '~' -- the next kind
 end
-for other in string.gmatch(ARGV[10], '%S+') do
+for other in string.gmatch(ARGV[9], '%S+') do
   named[#named + 1] = other
 end
 local lines = {}

@@ -23,13 +23,14 @@ func TestBeatScriptDoesWhatTheModelDoes(t *testing.T) {
 	lines := func(text string) []string {
 		return slices.Sorted(strings.FieldsFuncSeq(text, func(r rune) bool { return r == '\n' }))
 	}
-	names := func(d interface{ Do([]*protocol.Command) }, ids string) []string {
-		cmd := &protocol.Command{Op: protocol.OpNames, Key: "redlock:processes:{processes}", Token: ids, Process: "k1"}
+	names := func(d interface{ Do([]*protocol.Command) }, ids []string) []string {
+		cmd := &protocol.Command{Op: protocol.OpNames, Key: "redlock:processes:{processes}", Ask: &protocol.Names{IDs: ids, Hash: "k1"}}
 		d.Do([]*protocol.Command{cmd})
 		if cmd.Reply.Err != nil {
 			t.Fatal(cmd.Reply.Err)
 		}
-		told := append(lines(cmd.Reply.Lines), lines(cmd.Reply.Others)...)
+		named := cmd.Reply.Answer.(*protocol.Named)
+		told := append(lines(named.Lines), lines(named.Turns)...)
 		for i, line := range told {
 			if words := strings.SplitN(line, " ", 3); len(words) == 3 && !strings.HasPrefix(words[1], "{") { // without how long ago that was
 				told[i] = words[0] + " " + words[2]
@@ -51,7 +52,7 @@ func TestBeatScriptDoesWhatTheModelDoes(t *testing.T) {
 		if rand.IntN(10) < 3 || i%200 > 100 {
 			kind = rand.IntN(4)
 		}
-		cmd := &protocol.Command{Op: protocol.OpBeat, Key: "redlock:processes:{processes}", TTL: time.Minute, Beat: &protocol.Beat{
+		cmd := &protocol.Command{Op: protocol.OpBeat, Key: "redlock:processes:{processes}", Ask: &protocol.Beat{
 			ID: id, Number: numbers[id], Life: time.Duration(30-8*kind) * time.Millisecond, Kind: fmt.Sprint("3/", kind), Since: rand.Int64N(3) - 1, About: fmt.Sprint(`{"a b":`, rand.IntN(3), "}"),
 			Turns: turns[rand.IntN(len(turns))], Asks: asks[rand.IntN(len(asks))], Shown: rand.Int64N(2) * (time.Now().UnixMicro() + rand.Int64N(2000) - 1000),
 		}}
@@ -62,10 +63,11 @@ func TestBeatScriptDoesWhatTheModelDoes(t *testing.T) {
 		now = time.UnixMicro(cmd.Reply.Time)
 		want := *cmd
 		model.Do([]*protocol.Command{&want})
-		if got, want := cmd.Reply, want.Reply; got.Mark != want.Mark || got.Born == 0 || got.Born != want.Born || !slices.Equal(lines(got.Lines), lines(want.Lines)) {
-			t.Fatalf("beat %d, %+v:\nserver %+v\nmodel  %+v", i, cmd.Beat, got, want)
+		heard := want.Reply.Answer.(*protocol.Beats)
+		if got, want := cmd.Reply.Answer.(*protocol.Beats), heard; got.Mark != want.Mark || got.Born == 0 || got.Born != want.Born || !slices.Equal(lines(got.Lines), lines(want.Lines)) {
+			t.Fatalf("beat %d, %+v:\nserver %+v\nmodel  %+v", i, cmd.Ask, got, want)
 		}
-		if strings.Contains(want.Reply.Lines, "\n") {
+		if strings.Contains(heard.Lines, "\n") {
 			kinds++
 		}
 		if n := len(model.Processes.Told); n < before {
@@ -74,7 +76,7 @@ func TestBeatScriptDoesWhatTheModelDoes(t *testing.T) {
 			before = n
 		}
 		before = len(model.Processes.Told)
-		ids := []string{"A C D", ""}[rand.IntN(2)]
+		ids := [][]string{{"A", "C", "D"}, nil}[rand.IntN(2)]
 		atFirst, answered := names(model, ids), names(m, ids)
 		now = time.Now()                                                                          // of the same machine
 		if atLast := names(model, ids); !within(answered, atFirst) || !within(atLast, answered) { // meanwhile some may be forgotten
@@ -96,12 +98,12 @@ func TestEldestOfEachKind(t *testing.T) {
 	t.Parallel()
 	m := dial(t, redistest.Start(t, 1)[0].URL())
 	beat := func(id, kind string, since int64) (heard []string) {
-		cmd := &protocol.Command{Op: protocol.OpBeat, Key: "redlock:processes:{processes}", TTL: time.Minute,
-			Beat: &protocol.Beat{ID: id, Number: 1, Life: time.Minute, Kind: kind, Since: since, About: "{}"}}
+		cmd := &protocol.Command{Op: protocol.OpBeat, Key: "redlock:processes:{processes}",
+			Ask: &protocol.Beat{ID: id, Number: 1, Life: time.Minute, Kind: kind, Since: since, About: "{}"}}
 		if m.Do([]*protocol.Command{cmd}); cmd.Reply.Err != nil {
 			t.Fatal(cmd.Reply.Err)
 		}
-		for line := range strings.Lines(cmd.Reply.Lines) {
+		for line := range strings.Lines(cmd.Reply.Answer.(*protocol.Beats).Lines) {
 			other, _, _ := strings.Cut(line, " ")
 			heard = append(heard, other)
 		}

@@ -67,7 +67,7 @@ func (c *boundedConn) Read(b []byte) (int, error) {
 // next receives the next value.
 func (c *boundedConn) next() error {
 	c.value = c.value[:0]
-	if err := c.take(0); err != nil {
+	if err := c.receive(0); err != nil {
 		return err
 	}
 	c.refused = ""
@@ -87,8 +87,8 @@ func (c *boundedConn) reason(err error) error {
 	return lastWords(text)
 }
 
-// take receives one value, at this depth of arrays.
-func (c *boundedConn) take(depth int) error {
+// receive reads one value, at this depth of arrays.
+func (c *boundedConn) receive(depth int) error {
 	line, err := readLine(c.in)
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ func (c *boundedConn) take(depth int) error {
 	switch kind {
 	case '*':
 		for range n {
-			if err := c.take(depth + 1); err != nil {
+			if err := c.receive(depth + 1); err != nil {
 				return err
 			}
 		}

@@ -131,10 +131,13 @@ func (c *conn) Send(cmds []*protocol.Command) (answered bool, err error) {
 	c.out = c.out[:0]
 	for len(cmds) > 0 {
 		n := together(cmds)
-		if n > 1 {
-			c.out = c.appendFast(c.out, cmds[:n])
-		} else {
+		switch {
+		case n == 1:
 			c.out = c.append(c.out, cmds[0])
+		case cmds[0].Op == protocol.OpAcquire:
+			c.out = c.appendTogether(c.out, fast, cmds[:n], "", ":fence", ":queue")
+		default:
+			c.out = c.appendTogether(c.out, renew, cmds[:n], "", forced)
 		}
 		cmds = cmds[n:]
 	}
@@ -157,26 +160,27 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 		b = appendBulk(b, "1")
 		return appendBulk(b, cmd.Token)
 	}
-	if cmd.Op == protocol.OpBeat {
-		return c.appendBeat(b, cmd)
-	}
-	if cmd.Op == protocol.OpNames {
+	switch ask := cmd.Ask.(type) {
+	case *protocol.Beat:
+		return c.appendBeat(b, cmd.Key, ask)
+	case *protocol.Names:
 		b = c.appendScript(appendArray(b, 3+4+2), cmd.Op)
-		return appendBulk(appendBulk(c.appendProcesses(b, cmd.Key), cmd.Token), cmd.Process)
+		return appendBulk(appendBulk(c.appendProcesses(b, cmd.Key), strings.Join(ask.IDs, " ")), ask.Hash)
 	}
 	keys, more := 4, 0
 	line, _ := protocol.SlotOf(cmd.Key)
-	if cmd.Recall || cmd.Result != nil || cmd.Op == protocol.OpRecall || cmd.Op == protocol.OpInspect {
+	result := cmd.Result()
+	if cmd.Recall || result != nil || cmd.Op == protocol.OpRecall || cmd.Op == protocol.OpInspect {
 		keys = 5
 	}
 	switch {
 	case cmd.Op == protocol.OpAcquire:
 		more = 3
-	case cmd.Result != nil:
+	case result != nil:
 		more = 4
 	case cmd.Op == protocol.OpExtend:
 		more = 2
-	case cmd.Op == protocol.OpForce, cmd.Op == protocol.OpRelease && cmd.Slots > 1:
+	case cmd.Ask != nil, cmd.Op == protocol.OpRelease && cmd.Slots > 1:
 		more = 1
 	}
 	b = appendArray(b, 3+keys+5+more)
@@ -194,12 +198,18 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 	b = appendNumber(b, cmd.Ticket)
 	b = appendNumber(b, cmd.TTL.Milliseconds())
 	b = appendNumber(b, waitFlags(cmd))
+	switch ask := cmd.Ask.(type) {
+	case *protocol.Store:
+		b = appendNumber(b, ask.Keep.Milliseconds())
+		b = appendNumber(b, ask.Fence)
+		b = appendBulk(b, ask.Data)
+		return appendNumber(b, flag(ask.Anyway))
+	case *protocol.Force:
+		return appendBulk(b, ask.By)
+	case *protocol.Trial:
+		return appendBulk(b, ask.Channel)
+	}
 	switch {
-	case cmd.Result != nil:
-		b = appendNumber(b, cmd.Result.Keep.Milliseconds())
-		b = appendNumber(b, cmd.Result.Fence)
-		b = appendBulk(b, cmd.Result.Data)
-		b = appendNumber(b, flag(cmd.Anyway))
 	case cmd.Op == protocol.OpAcquire:
 		b = appendNumber(b, cmd.Fence)
 		b = appendNumber(b, max(int64(cmd.Slots), 1))
@@ -209,18 +219,15 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 	case cmd.Op == protocol.OpExtend:
 		b = appendNumber(b, cmd.Fence)
 		b = appendNumber(b, cmd.RefillUntil)
-	case cmd.Op == protocol.OpForce:
-		b = appendBulk(b, cmd.By)
 	}
 	return b
 }
 
 // appendBeat appends what a process tells of itself.
-func (c *conn) appendBeat(b []byte, cmd *protocol.Command) []byte {
-	beat := cmd.Beat
-	b = appendArray(b, 3+4+10)
-	b = c.appendScript(b, cmd.Op)
-	b = c.appendProcesses(b, cmd.Key)
+func (c *conn) appendBeat(b []byte, key string, beat *protocol.Beat) []byte {
+	b = appendArray(b, 3+4+9)
+	b = c.appendScript(b, protocol.OpBeat)
+	b = c.appendProcesses(b, key)
 	b = appendBulk(b, beat.ID)
 	b = appendNumber(b, beat.Number)
 	b = appendNumber(b, beat.Life.Milliseconds())
@@ -229,7 +236,6 @@ func (c *conn) appendBeat(b []byte, cmd *protocol.Command) []byte {
 	b = appendBulk(b, beat.About)
 	b = appendBulk(b, beat.Turns)
 	b = appendNumber(b, beat.Shown)
-	b = appendNumber(b, cmd.TTL.Milliseconds())
 	return appendBulk(b, strings.Join(beat.Asks, " "))
 }
 
@@ -250,22 +256,29 @@ func (c *conn) appendScript(b []byte, script protocol.Op) []byte {
 	return appendBulk(appendBulk(b, "EVAL"), c.scripts[script].source)
 }
 
-// together returns how many commands at the head of a batch are sent as one: Fast ones with one TTL.
+// together returns how many commands at the head of a batch are sent as one: Fast ones of one operation with one TTL.
 func together(cmds []*protocol.Command) (n int) {
-	for n < len(cmds) && cmds[n].Fast && cmds[n].TTL == cmds[0].TTL {
+	for n < len(cmds) && cmds[n].Fast && cmds[n].Op == cmds[0].Op && cmds[n].TTL == cmds[0].TTL {
 		n++
 	}
 	return max(n, 1)
 }
 
-// appendFast appends the acquires of several keys as one command.
-func (c *conn) appendFast(b []byte, cmds []*protocol.Command) []byte {
-	b = appendArray(b, 4+5*len(cmds))
-	b = c.appendScript(b, fast)
-	b = appendNumber(b, int64(3*len(cmds)))
-	for _, suffix := range []string{"", ":fence", ":queue"} {
+// forced stands for the end of the key by which OpForce marks a token.
+const forced = ":forced:"
+
+// appendTogether appends commands for several keys as one, which is told the keys with these ends.
+func (c *conn) appendTogether(b []byte, script protocol.Op, cmds []*protocol.Command, ends ...string) []byte {
+	b = appendArray(b, 4+(len(ends)+2)*len(cmds))
+	b = c.appendScript(b, script)
+	b = appendNumber(b, int64(len(ends)*len(cmds)))
+	for _, end := range ends {
 		for _, cmd := range cmds {
-			b = appendBulk(b, cmd.Key, suffix)
+			if end == forced {
+				b = appendBulk(b, cmd.Key, end, cmd.Token)
+			} else {
+				b = appendBulk(b, cmd.Key, end)
+			}
 		}
 	}
 	b = appendNumber(b, cmds[0].TTL.Milliseconds())
@@ -289,9 +302,12 @@ func (c *conn) Receive(cmds []*protocol.Command) error {
 		err := c.value.read(c.in)
 		switch {
 		case err != nil:
-		case n > 1:
+		case n > 1 && script == protocol.OpAcquire:
 			script = fast
 			err = c.value.replyFast(cmds[:n])
+		case n > 1:
+			script = renew
+			err = c.value.replyRenew(cmds[:n])
 		default:
 			cmds[0].Reply, err = c.value.reply(cmds[0])
 		}

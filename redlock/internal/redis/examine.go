@@ -60,6 +60,17 @@ func (x *Examination) Refused() *Refusal {
 	return &Refusal{Text: refused.Error()}
 }
 
+// RemedyTLS returns why TLS fails or is needed, and what can be done about it, as a Locker says; nothing if the reason is another one.
+func (x *Examination) RemedyTLS() (why, advice string) {
+	switch {
+	case x.SpeaksPlain:
+		return speaksPlain, withoutTLS
+	case x.SpeaksTLS:
+		return "it closes a connection without TLS, and speaks TLS", "write rediss:// instead of redis:// in masters, or use the server's port without TLS"
+	}
+	return remedyOfTLS(x.Err)
+}
+
 // Closed reports whether the server, or something before it, has closed the connection.
 func (x *Examination) Closed() bool { return isClosed(x.Err) }
 

@@ -4,6 +4,10 @@ local time = call('TIME')
 local now, ttl, fence = time[1] * 1000000 + time[2], tonumber(ARGV[4]), tonumber(ARGV[6])
 -- lock.lua
 -- fence.lua
+local by = call('GET', KEYS[1] .. ':forced:' .. ARGV[1])
+if by then -- also where the token has the key again: the server may have read its acquire late
+  return {-2, now, by}
+end
 local held, marks = holder()
 local last, text = lastFence()
 if held == ARGV[1] then
@@ -13,8 +17,6 @@ if held == ARGV[1] then
   if fenceLife(fence, now) <= ttl and text == ARGV[6] then
     return {1, now}
   end
-elseif call('EXISTS', KEYS[1] .. ':forced:' .. ARGV[1]) == 1 then -- force.lua
-  return {-2, now, call('GET', KEYS[1] .. ':forced:' .. ARGV[1])}
 elseif held then
   return {-1, now}
 elseif now >= tonumber(ARGV[7]) then

@@ -43,10 +43,16 @@ func (a admitted) Admit(s protocol.Server) error {
 // asked are commands of all kinds, the Fast ones last.
 func asked() (cmds []*protocol.Command) {
 	for op := range protocol.Ops {
-		cmds = append(cmds, &protocol.Command{Op: op, Key: "redlock:{key}", Token: "token", Slots: 2})
+		asks := map[protocol.Op]protocol.Ask{
+			protocol.OpBeat: &protocol.Beat{}, protocol.OpForce: &protocol.Force{}, protocol.OpTrial: &protocol.Trial{}, protocol.OpNames: &protocol.Names{}, protocol.OpStore: &protocol.Store{Result: &protocol.Result{}},
+		}
+		cmds = append(cmds, &protocol.Command{Op: op, Key: "redlock:{key}", Token: "token", Slots: 2, Ask: asks[op]})
 	}
 	for range 3 {
 		cmds = append(cmds, &protocol.Command{Op: protocol.OpAcquire, Key: "redlock:{key}", Token: "token", Fast: true})
+	}
+	for range 3 {
+		cmds = append(cmds, &protocol.Command{Op: protocol.OpExtend, Key: "redlock:{key}", Token: "token", Fast: true})
 	}
 	return cmds
 }
@@ -55,9 +61,24 @@ func asked() (cmds []*protocol.Command) {
 func requireWithin(t *testing.T, r protocol.Reply) {
 	t.Helper()
 	within := func(n int64) bool { return 0 <= n && n <= protocol.MaxTime.Microseconds() }
-	result := r.Result == nil || within(r.Result.Fence) && within(r.Result.Keep.Microseconds()) && 0 <= r.Result.Size && r.Result.Size <= math.MaxInt32
-	if !result || !within(r.TTL.Microseconds()) || !within(r.Fence) || !within(r.Mark) || !within(r.Born) || !within(r.Time) || r.Free > protocol.MaxSlots || r.Elsewhere > protocol.MaxSlots || len(r.Holder) > maxName {
-		t.Errorf("a reply says %+v", r)
+	withinResult := func(r *protocol.Result) bool {
+		return r == nil || within(r.Fence) && within(r.Keep.Microseconds()) && 0 <= r.Size && r.Size <= math.MaxInt32
+	}
+	answer := r.Status != protocol.StatusForced
+	switch a := r.Answer.(type) {
+	case *protocol.Beats:
+		answer = within(a.Mark) && within(a.Born)
+	case *protocol.Force:
+		answer = r.Status == protocol.StatusForced && len(a.By) <= maxName
+	case *protocol.Inspected:
+		answer = within(a.TTL.Microseconds()) && within(a.Fence) && len(a.Holder) <= maxName && withinResult(a.Result)
+	case *protocol.Memory:
+		answer = a.Used >= 0 && a.Max >= 0
+	case *protocol.Result:
+		answer = withinResult(a)
+	}
+	if !answer || !within(r.TTL.Microseconds()) || !within(r.Fence) || !within(r.Time) || r.Free > protocol.MaxSlots || r.Elsewhere > protocol.MaxSlots || len(r.Holder) > maxName {
+		t.Errorf("a reply says %+v, %+v", r, r.Answer)
 	}
 }
 
@@ -67,7 +88,7 @@ const (
 	infoSaid    = "$70\r\nrun_id:0123456789\r\nuptime_in_seconds:100\r\nrole:master\r\nused_memory:1\r\n\r\n"
 	granted     = "*3\r\n:1764000000000000\r\n:1764000000000000\r\n:2\r\n"
 	heldSaid    = "*6\r\n:1500\r\n$5\r\ntoken\r\n:1764000000000000\r\n:2\r\n:1\r\n:2\r\n"
-	othersSaid  = "*2\r\n:1\r\n:1764000000000000\r\n:1\r\n*5\r\n:1764000000000000\r\n:0\r\n:1\r\n$1\r\na\r\n$0\r\n\r\n*8\r\n:1764000000000000\r\n$1\r\na\r\n:9\r\n:5\r\n$0\r\n\r\n:5\r\n:6\r\n:-2\r\n:1\r\n:1\r\n*2\r\n$1\r\na\r\n$0\r\n\r\n*4\r\n:5\r\n:6\r\n:7\r\n$1\r\nx\r\n:1\r\n" + infoSaid + "*3\r\n:1764000000000000\r\n:2\r\n:0\r\n"
+	othersSaid  = "*2\r\n:1\r\n:1764000000000000\r\n:1\r\n*5\r\n:1764000000000000\r\n:0\r\n:1\r\n$1\r\na\r\n$0\r\n\r\n*8\r\n:1764000000000000\r\n$1\r\na\r\n:9\r\n:5\r\n$0\r\n\r\n:5\r\n:6\r\n:-2\r\n:1\r\n:1\r\n*2\r\n$1\r\na\r\n$0\r\n\r\n*4\r\n:5\r\n:6\r\n:7\r\n$1\r\nx\r\n:1\r\n" + infoSaid + "*3\r\n:1764000000000000\r\n:2\r\n:0\r\n*2\r\n:1764000000000000\r\n:3\r\n"
 	subscribed  = "*3\r\n$9\r\nsubscribe\r\n$7\r\nprocess\r\n:1\r\n"
 	published   = "*3\r\n$7\r\nmessage\r\n$7\r\nprocess\r\n$15\r\n12 redlock:{key}\r\n"
 	clusterSaid = "*1\r\n*3\r\n:0\r\n:16383\r\n*4\r\n$9\r\n127.0.0.1\r\n:6379\r\n$2\r\nid\r\n*0\r\n$22\r\ncluster_current_epoch:1\r\n"

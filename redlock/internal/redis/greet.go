@@ -97,14 +97,11 @@ func certifiedUntil(raw net.Conn) (until time.Time) {
 func (m *Master) certificate(ctx context.Context) (until time.Time, err error) {
 	raw, err := m.open(ctx)
 	if err != nil {
-		return until, err
+		return until, peerTrouble(err, ctx.Err(), true)
 	}
 	defer func() { _ = raw.Close() }()
 	return certifiedUntil(raw), nil
 }
-
-// Memory reads the reply to OpMemory.
-func Memory(lines string) protocol.Memory { return memoryOf(maps.Collect(infoFields(lines))) }
 
 func memoryOf(info map[string]string) protocol.Memory {
 	number := func(name string) int64 {
@@ -159,15 +156,15 @@ func (e *connectError) As(target any) bool { return errors.As(e.cause, target) }
 // peerTrouble adds to a failed greeting what the peer seems to be, unless it is a Redis server, which gives the
 // reason itself. late is the context's error.
 func peerTrouble(err, late error, secure bool) error {
-	var noTLS tls.RecordHeaderError
 	var dial *net.OpError
+	_, advice := remedyOfTLS(err)
 	switch {
-	case errors.As(err, &noTLS):
-		return fmt.Errorf("%w (it does not speak TLS on this port: write redis:// instead of rediss://)", err)
+	case advice != "":
+		return fmt.Errorf("%w (%s)", err, advice)
 	case errors.As(err, &dial) && dial.Op == "dial":
 		return err
 	case errors.Is(late, context.DeadlineExceeded) && secure:
-		return errors.New("no reply to the TLS handshake or the greeting: if the server does not speak TLS on this port, write redis:// instead of rediss://")
+		return errors.New("no reply to the TLS handshake or the greeting: if the server does not speak TLS on this port, " + withoutTLS)
 	case errors.Is(late, context.DeadlineExceeded):
 		return errors.New("no reply to the greeting: the server hangs, or it is no Redis server")
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, protocol.ErrMalformed), strings.HasPrefix(err.Error(), "redis: "):
@@ -209,6 +206,45 @@ var remedies = []remedy{
 	{begins: "DENIED ", why: "it is in protected mode", advice: "set a password on its default user (requirepass) or, if only your own machines reach it, CONFIG SET protected-mode no"},
 	{begins: "ERR unknown command", why: "it lacks a command", advice: asItIs},
 	{begins: "ERR Unknown Redis command called from", why: "it lacks a command", advice: asItIs}, // by a script
+}
+
+const (
+	speaksPlain = "it does not speak TLS"
+	withoutTLS  = "write redis:// instead of rediss:// in masters, or use the server's TLS port (tls-port in redis.conf)"
+)
+
+// remedyOfTLS returns why TLS fails, and what can be done about it; nothing for other errors.
+func remedyOfTLS(err error) (why, advice string) {
+	var noTLS tls.RecordHeaderError
+	var authority x509.UnknownAuthorityError
+	var host x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	switch {
+	case err == nil:
+		return "", ""
+	case errors.As(err, &noTLS):
+		return speaksPlain, withoutTLS
+	case errors.As(err, &authority):
+		return "its certificate is signed by an authority that is unknown here",
+			"if this authority is yours, trust its certificate (trust_pool in Caddy, --tls-ca, RootCAs in Go); if not, give the server one of an authority that is trusted (docs/operations.md, Rotation)"
+	case errors.As(err, &host):
+		return strings.TrimPrefix(host.Error(), "x509: "),
+			"write a name of the certificate in masters, or set that name (server_name in Caddy, --tls-server-name, ServerName in Go), or issue a certificate for this name"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "its certificate, or one that vouches for it, has expired or is not valid yet: " + strings.TrimPrefix(invalid.Error(), "x509: "),
+			"renew it (docs/operations.md, Rotation), or correct the clock of this machine"
+	case errors.As(err, &invalid):
+		return "its certificate is not valid: " + strings.TrimPrefix(invalid.Error(), "x509: "), "issue another certificate for the server"
+	}
+	_, alert, found := strings.Cut(err.Error(), "remote error: tls: ")
+	switch {
+	case !found:
+		return "", ""
+	case strings.Contains(alert, "certificate"), strings.Contains(alert, "decrypting"): // the signature of a certificate
+		return "it refuses our certificate, or needs one: " + alert,
+			"show a certificate that the server's authority has signed (client_auth in Caddy, --tls-cert and --tls-key, Certificates in Go), or CONFIG SET tls-auth-clients no"
+	}
+	return "TLS fails: " + alert, "compare the versions and ciphers of TLS on both sides (tls-protocols in redis.conf)"
 }
 
 // remedyOf returns what is known of an error of a server, or nil.

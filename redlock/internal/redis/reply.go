@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net"
 	"slices"
@@ -79,28 +80,30 @@ func (v *value) reply(cmd *protocol.Command) (reply protocol.Reply, err error) {
 		reply = protocol.Reply{Status: protocol.StatusExpired, Time: micros(2)}
 		if fence := micros(0); fence > 0 {
 			reply.Status = protocol.StatusDone
-			reply.Result = &protocol.Result{Data: v.fields[3].text, Keep: rest(1), Fence: fence}
+			reply.Answer = &protocol.Result{Data: v.fields[3].text, Keep: rest(1), Fence: fence}
 		}
 	case op == protocol.OpStore && v.kind == ':':
 		if reply.Status = releaseStatus(check(v.number, -1, 1)); reply.Status == protocol.StatusReleased {
 			reply.Status = protocol.StatusDone
 		}
 	case op == protocol.OpBeat && shape(":::$"):
-		reply = protocol.Reply{Time: micros(0), Mark: micros(1), Born: micros(2), Lines: lines(3, 2*protocol.MaxOthers)}
+		reply = protocol.Reply{Time: micros(0), Answer: &protocol.Beats{Mark: micros(1), Born: micros(2), Lines: lines(3, 2*protocol.MaxOthers)}}
 	case op == protocol.OpInspect && shape(":$::$:::"):
-		reply = protocol.Reply{Time: micros(0), Holder: name(1), TTL: rest(2), Fence: micros(3), Lines: lines(4, protocol.MaxWaiters)}
+		seen := &protocol.Inspected{Holder: name(1), TTL: rest(2), Fence: micros(3), Queue: lines(4, protocol.MaxWaiters)}
 		if fence := micros(5); fence > 0 {
-			reply.Result = &protocol.Result{Size: int(number(6, 0, math.MaxInt32)), Keep: rest(7), Fence: fence}
+			seen.Result = &protocol.Result{Size: int(number(6, 0, math.MaxInt32)), Keep: rest(7), Fence: fence}
 		}
+		reply = protocol.Reply{Time: micros(0), Answer: seen}
 	case op == protocol.OpTrial && v.kind == ':':
 	case op == protocol.OpNames && shape("$$"):
-		reply = protocol.Reply{Lines: lines(0, protocol.MaxProcesses), Others: lines(1, protocol.MaxProcesses)}
+		reply.Answer = &protocol.Named{Lines: lines(0, protocol.MaxProcesses), Turns: lines(1, protocol.MaxProcesses)}
 	case op == protocol.OpMemory && v.kind == '$':
-		reply = protocol.Reply{Lines: v.text}
+		memory := memoryOf(maps.Collect(infoFields(v.text)))
+		reply.Answer = &memory
 	case op == protocol.OpExtend && shape("::"):
-		reply = protocol.Reply{Status: extendStatus(number(0, -2, 1)), Time: micros(1)}
+		reply = protocol.Reply{Status: extendStatus(number(0, -1, 1)), Time: micros(1)}
 	case op == protocol.OpExtend && shape("::$"):
-		reply = protocol.Reply{Status: extendStatus(number(0, -2, 1)), Time: micros(1), Lines: name(2)}
+		reply = protocol.Reply{Status: extendStatus(number(0, -2, -2)), Time: micros(1), Answer: &protocol.Force{By: name(2)}}
 	case (op == protocol.OpRelease || op == protocol.OpForce) && v.kind == ':':
 		reply.Status = releaseStatus(check(v.number, -1, 1))
 	default:
@@ -112,22 +115,55 @@ func (v *value) reply(cmd *protocol.Command) (reply protocol.Reply, err error) {
 	return reply, nil
 }
 
-// replyFast reads what the server answered to several acquires that were sent as one.
-func (v *value) replyFast(cmds []*protocol.Command) error {
-	if v.kind == '-' {
-		for _, cmd := range cmds {
-			cmd.Reply = protocol.Reply{Err: classify(serverError(v.text))}
-		}
-		return nil
+// refused reports whether the server answered with an error to all of several commands that were sent as one.
+func (v *value) refused(cmds []*protocol.Command) bool {
+	if v.kind != '-' {
+		return false
 	}
-	if v.kind != '*' || len(v.fields)%2 == 0 || slices.ContainsFunc(v.fields, func(f value) bool { return f.kind != ':' }) {
+	for _, cmd := range cmds {
+		cmd.Reply = protocol.Reply{Err: classify(serverError(v.text))}
+	}
+	return true
+}
+
+// places checks an answer that has the time, and then the place of a command in the first of each so many fields.
+func (v *value) places(cmds []*protocol.Command, each int) error {
+	if v.kind != '*' || len(v.fields)%each != 1%each || len(v.fields) == 0 || slices.ContainsFunc(v.fields, func(f value) bool { return f.kind != ':' }) {
 		return unexpected(v)
 	}
 	for i, f := range v.fields {
 		most := protocol.MaxTime.Microseconds()
-		if place := i%2 == 1; place && (f.number < 1 || f.number > int64(len(cmds))) || f.number < 0 || f.number > most {
+		if place := i > 0 && (i-1)%each == 0; place && (f.number < 1 || f.number > int64(len(cmds))) || f.number < 0 || f.number > most {
 			return errLimits
 		}
+	}
+	return nil
+}
+
+// replyRenew reads what the server answered to several extends that were sent as one.
+func (v *value) replyRenew(cmds []*protocol.Command) error {
+	if v.refused(cmds) {
+		return nil
+	}
+	if err := v.places(cmds, 1); err != nil {
+		return err
+	}
+	for _, cmd := range cmds {
+		cmd.Reply = protocol.Reply{Status: protocol.StatusGranted, Time: v.fields[0].number}
+	}
+	for _, f := range v.fields[1:] {
+		cmds[f.number-1].Reply = protocol.Reply{Err: protocol.ErrUndecided, Time: v.fields[0].number}
+	}
+	return nil
+}
+
+// replyFast reads what the server answered to several acquires that were sent as one.
+func (v *value) replyFast(cmds []*protocol.Command) error {
+	if v.refused(cmds) {
+		return nil
+	}
+	if err := v.places(cmds, 2); err != nil {
+		return err
 	}
 	for _, cmd := range cmds {
 		cmd.Reply = protocol.Reply{Status: protocol.StatusGranted, Time: v.fields[0].number, Fence: cmd.Fence, Alone: true}

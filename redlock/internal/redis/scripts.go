@@ -21,6 +21,8 @@ var (
 	takeSource string
 	//go:embed fast.lua
 	fastSource string
+	//go:embed renew.lua
+	renewSource string
 	//go:embed others.lua
 	othersSource string
 	//go:embed acquire.lua
@@ -49,10 +51,11 @@ var (
 	clusterScripts = newScriptSet(false)
 )
 
-// The scripts are numbered by operation; fast takes several keys at once.
+// The scripts are numbered by operation; fast takes several keys at once, and renew renews them.
 const (
 	fast    = protocol.Ops
-	scripts = fast + 1
+	renew   = fast + 1
+	scripts = renew + 1
 )
 
 // scriptSet is the scripts for a kind of server.
@@ -63,14 +66,14 @@ type scriptSet [scripts]struct {
 
 // newScriptSet returns the scripts for servers whose PUBLISH returns the number of all subscribers, or not.
 func newScriptSet(counted bool) *scriptSet {
-	settings := fmt.Sprintf("local call, COUNTED, POLL_LEASE, FENCE_TTL, SLACK, MAX_OTHERS, MAX_WAITERS, RANDOM_LEN, MAX_PROCESSES, SLOTS = redis.call, %t, %d, %d, %d, %d, %d, %d, %d, 1\n",
-		counted, protocol.PollLease.Milliseconds(), protocol.FenceTTL.Milliseconds(), protocol.FenceSlack.Microseconds(), protocol.MaxOthers, protocol.MaxWaiters, protocol.RandomLen, protocol.MaxProcesses)
+	settings := fmt.Sprintf("local call, COUNTED, POLL_LEASE, FENCE_TTL, SLACK, MAX_OTHERS, MAX_WAITERS, RANDOM_LEN, MAX_PROCESSES, BEAT_MEMORY, SLOTS = redis.call, %t, %d, %d, %d, %d, %d, %d, %d, %d, 1\n",
+		counted, protocol.PollLease.Milliseconds(), protocol.FenceTTL.Milliseconds(), protocol.FenceSlack.Microseconds(), protocol.MaxOthers, protocol.MaxWaiters, protocol.RandomLen, protocol.MaxProcesses, protocol.BeatMemory.Milliseconds())
 	parts := strings.NewReplacer("-- lock.lua\n", lockSource, "-- queue.lua\n", queueSource, "-- fence.lua\n", fenceSource, "-- take.lua\n", takeSource, "-- others.lua\n", othersSource)
 	var set scriptSet
 	for op, source := range map[protocol.Op]string{
 		protocol.OpAcquire: acquireSource, protocol.OpExtend: extendSource, protocol.OpRelease: releaseSource,
 		protocol.OpBeat: beatSource, protocol.OpInspect: inspectSource, protocol.OpNames: namesSource, protocol.OpRecall: recallSource, protocol.OpStore: storeSource,
-		protocol.OpTrial: trialSource, fast: fastSource,
+		protocol.OpTrial: trialSource, fast: fastSource, renew: renewSource,
 		protocol.OpForce: strings.Replace(forceSource, "-- release.lua\n", releaseSource, 1),
 	} {
 		source = settings + parts.Replace(source)

@@ -1,4 +1,4 @@
--- KEYS lock fence queue leases, of a key that nobody locks | ARGV - channel - ttl_ms
+-- KEYS lock fence queue leases, of a key that nobody locks | ARGV - - - ttl_ms - channel
 -- -> 1. This calls all commands that the other scripts call, to see whether the user may and the server takes them.
 -- The first one needs memory: behind another write a server that lacks it would take it all the same.
 call('SET', KEYS[2], 1, 'PX', ARGV[4])
@@ -24,6 +24,6 @@ call('HSET', KEYS[4], 1, 1)
 call('PEXPIRE', KEYS[4], ARGV[4])
 call('HGET', KEYS[4], 1)
 call('HDEL', KEYS[4], 1)
-call('PUBLISH', ARGV[2], '')
+call('PUBLISH', ARGV[6], '')
 call('DEL', KEYS[1], KEYS[2], KEYS[3], KEYS[4])
 return 1
