@@ -86,6 +86,8 @@ type proc struct {
 	again              int       // how often it has told anew in this beat
 	locked             time.Time // since when it locks; zero if it does not
 	seen               uint8     // masters that have answered it in this beat
+	had, ever          uint8     // masters to which it had a connection when judge looked last, or ever
+	grown              time.Time // when it has got one back while it locked
 	silent             int       // for how many beats it hasn't
 	out, idle          int
 }
@@ -157,7 +159,7 @@ func (s *state) start(i int) {
 	}
 	p.Judge = New(fmt.Sprint("p", i, ".", p.life), About{MaxTTL: maxTTL.Milliseconds()}, names)
 	p.Judge.pause = func() time.Duration { return Every }
-	p.on, p.stopped, p.again = true, false, 0
+	p.on, p.stopped, p.again, p.had, p.ever = true, false, 0, 0, 0
 	s.tell(i)
 }
 
@@ -250,9 +252,18 @@ func (s *state) votes(p *proc) (votes uint8) {
 func (v *server) name(m int) string { return fmt.Sprint("run", m, ".", v.run) }
 
 // judge notes who locks, and whether two do that may hold the same lock, although they can know of one another. Nobody begins beside one
-// that it could have heard of for some beats. Where two that lock come to be incompatible, as they reach other masters than before, one
+// that it could have heard of for some beats, with the masters that it has. Where two that lock come to be incompatible, as they reach other masters than before, one
 // stops after some beats. The locks that one of them still has from masters that it has lost are given up: see docs/DESIGN.md.
 func (s *state) judge() {
+	for i := range s.procs {
+		if p := &s.procs[i]; p.Judge != nil {
+			votes := s.votes(p)
+			if p.since > begins && votes&^p.had&p.ever != 0 {
+				p.grown = s.now
+			}
+			p.had, p.ever = votes, p.ever|votes
+		}
+	}
 	for i := range s.procs {
 		p := &s.procs[i]
 		began := !p.did
@@ -268,7 +279,7 @@ func (s *state) judge() {
 				continue
 			}
 			switch a, b := min(i, o), max(i, o); {
-			case began && s.now.Sub(s.blind[a][b]) > 3*Every:
+			case began && min(s.now.Sub(s.blind[a][b]), s.now.Sub(p.grown), s.now.Sub(q.grown)) > 3*Every:
 				s.conflict = fmt.Sprintf("process %d begins to lock beside process %d, with masters %v and %v", i, o, bits(s.votes(p)), bits(s.votes(q)))
 			case s.now.Sub(s.excused[a][b]) > 5*Every:
 				s.conflict = fmt.Sprintf("processes %d and %d lock beside one another, with masters %v and %v", i, o, bits(s.votes(p)), bits(s.votes(q)))
@@ -536,7 +547,7 @@ func (s *state) key() string {
 	}
 	for i := range s.procs {
 		p := &s.procs[i]
-		fmt.Fprint(&b, "/", p.on, p.stopped, p.did, p.cut, p.pending, p.again, p.out, p.idle, p.seen)
+		fmt.Fprint(&b, "/", p.on, p.stopped, p.did, p.cut, p.pending, p.again, p.out, p.idle, p.seen, p.ever, age(p.grown))
 		if p.Judge == nil {
 			continue
 		}
