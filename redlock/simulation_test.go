@@ -155,7 +155,7 @@ func (w *world) run() {
 	var starts, closes sync.WaitGroup
 	defer closes.Wait()
 	for _, p := range w.processes {
-		p.started, p.told = make(chan struct{}), make(map[*simServer]heard)
+		p.started, p.told, p.reached = make(chan struct{}), make(map[*simServer]heard), make(map[int]time.Duration)
 		if p.born == 0 {
 			starts.Go(p.start)
 		} else {
