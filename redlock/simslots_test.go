@@ -112,9 +112,16 @@ func (w *world) judgeSlots() {
 
 // judgeSlot looks for a time at which these slots of its keys were free while a call waited.
 func (w *world) judgeSlot(c wanted, slot []int) {
-	longest := time.Second
-	if !w.several && !slices.ContainsFunc(w.processes, func(p *process) bool { return p.noPubSub }) {
-		longest = 300 * time.Millisecond
+	longest := 300 * time.Millisecond
+	if w.several {
+		longest = time.Second
+	}
+	if slices.ContainsFunc(w.processes, func(p *process) bool { return p.noPubSub }) { // each call before this one may first ask again
+		calls := 0
+		for _, p := range w.processes {
+			calls += p.clients
+		}
+		longest = max(time.Second, time.Duration(calls)*protocol.PollMost)
 	}
 	free := c.from
 	for _, h := range w.held {
