@@ -223,14 +223,6 @@ func (h *heart) refusal() error {
 	return nil
 }
 
-// conflict is refusal but for what passes by itself: for so short a time the masters stay as they are.
-func (h *heart) conflict() error {
-	if err := h.refusal(); heartbeat.PassesIn(err) == 0 {
-		return err
-	}
-	return nil
-}
-
 // allows reports whether a lock that was won, and is valid until then unless it is renewed, may be used: a quorum must remember this
 // process for as long. It waits until deadline for that: at first, after the masters were out of reach, and in a Redis Cluster where the
 // processes are on another node than the lock, that may be known later.

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/heartbeat"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
@@ -88,7 +87,7 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 	l.name = o.prefix + ":wake:" + l.random()
 	l.heart = newHeart(o, masters, l.id)
 	voting := o.admission()
-	voting.Refused = l.heart.conflict
+	voting.Refused = l.heart.refusal
 	seats := admission.New(len(masters), voting)
 	for i, m := range masters {
 		l.servers = append(l.servers, m.server())
@@ -325,7 +324,7 @@ func (l *Locker) lock(ctx context.Context, keys []string, opts []LockOption, try
 // excluded returns why this process may not lock at all, or nil.
 func (l *Locker) excluded() error {
 	if err := l.heart.refusal(); err != nil {
-		return &QuorumError{Quorum: l.quorum, RetryAfter: heartbeat.PassesIn(err), Err: err}
+		return &QuorumError{Quorum: l.quorum, Err: err}
 	}
 	return nil
 }

@@ -89,8 +89,8 @@ func TestDeadPollerIsPassed(t *testing.T) {
 	one, servers := onServers(t, 3)
 	held := mustLock(t, one, "key")
 	onAll(t, servers, 1)
+	ends := time.Now().Add(500 * time.Millisecond).UnixMicro() // on all at once, or one could keep it longer than the turn of other
 	for _, s := range servers {
-		ends := time.Now().Add(500 * time.Millisecond).UnixMicro()
 		if err := errors.Join(
 			s.Client().ZAdd(t.Context(), redisKey("key")+":queue", redis.Z{Score: 1, Member: "dead"}).Err(),
 			s.Client().HSet(t.Context(), redisKey("key")+":leases", "dead", -ends).Err(),

@@ -28,9 +28,11 @@ type process struct {
 	named    atomic.Uint64 // the fence of the last release by force
 	memory   sync.Map      // what a mutant remembers
 
-	solo  time.Duration        // a caller that is alone waits for its replies itself for so long, from one master after the other
-	locks bool                 // a server was told last that it may lock; the world's mu guards this
-	told  map[*simServer]heard // by the servers that were told so
+	solo    time.Duration         // a caller that is alone waits for its replies itself for so long, from one master after the other
+	locks   bool                  // a server was told last that it may lock; the world's mu guards this
+	reached map[int]time.Duration // when it told last that it reaches so many masters; the world's mu guards this
+	stopped time.Duration         // when it has told last that it doesn't lock; 0 for never
+	told    map[*simServer]heard  // by the servers that were told so
 }
 
 // start makes the process's Locker at its time.

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/heartbeat"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 )
 
@@ -157,7 +155,7 @@ func (w *world) run() {
 	var starts, closes sync.WaitGroup
 	defer closes.Wait()
 	for _, p := range w.processes {
-		p.started, p.told = make(chan struct{}), make(map[*simServer]heard)
+		p.started, p.told, p.reached = make(chan struct{}), make(map[*simServer]heard), make(map[int]time.Duration)
 		if p.born == 0 {
 			starts.Go(p.start)
 		} else {
@@ -202,10 +200,6 @@ func (w *world) run() {
 // settle takes a lock when there are no more faults but lost messages, after calls that give up.
 func (w *world) settle(p *process, r *rand.Rand, key string) {
 	lock, err := p.take(key, 10*w.ttl, false)
-	if refused := p.locker.heart.refusal(); refused != nil && p.first && !strings.Contains(refused.Error(), "was here first") {
-		time.Sleep(4 * heartbeat.Every) // no quorum remembered it, and a master has just forgotten: it claims anew, and has the lock soon
-		lock, err = p.take(key, 10*w.ttl, false)
-	}
 	if refused := p.locker.heart.refusal(); refused != nil {
 		if p.first && !w.lapsed {
 			w.violated(staysFirst, "process %d: %v", p.index, refused)

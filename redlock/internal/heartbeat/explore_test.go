@@ -36,9 +36,11 @@ type world struct {
 	only    uint8       // the processes that faults may strike; 0 for all
 	left    [faults]int // faults
 	out     int         // for so many beats one may be refused beside a younger one that locks
-	idle    int         // for so many beats one may be refused while nobody incompatible locks; 0 for R and three
+	idle    int         // for so many beats one may be refused while nobody incompatible locks; 0 for R and three, never for none
 	mutant
 }
+
+const never = -1
 
 // mutant changes what is told, heard and known: the rule without one clause.
 type mutant struct {
@@ -72,6 +74,7 @@ type state struct {
 type server struct {
 	run    int
 	down   bool
+	forgot bool // in this beat
 	memory memory.Processes
 }
 
@@ -86,6 +89,8 @@ type proc struct {
 	again              int       // how often it has told anew in this beat
 	locked             time.Time // since when it locks; zero if it does not
 	seen               uint8     // masters that have answered it in this beat
+	had, ever          uint8     // masters to which it had a connection when judge looked last, or ever
+	grown              time.Time // when it has got one back while it locked
 	silent             int       // for how many beats it hasn't
 	out, idle          int
 }
@@ -157,7 +162,7 @@ func (s *state) start(i int) {
 	}
 	p.Judge = New(fmt.Sprint("p", i, ".", p.life), About{MaxTTL: maxTTL.Milliseconds()}, names)
 	p.Judge.pause = func() time.Duration { return Every }
-	p.on, p.stopped, p.again = true, false, 0
+	p.on, p.stopped, p.again, p.had, p.ever = true, false, 0, 0, 0
 	s.tell(i)
 }
 
@@ -250,9 +255,18 @@ func (s *state) votes(p *proc) (votes uint8) {
 func (v *server) name(m int) string { return fmt.Sprint("run", m, ".", v.run) }
 
 // judge notes who locks, and whether two do that may hold the same lock, although they can know of one another. Nobody begins beside one
-// that it could have heard of for some beats. Where two that lock come to be incompatible, as they reach other masters than before, one
+// that it could have heard of for some beats, with the masters that it has. Where two that lock come to be incompatible, as they reach other masters than before, one
 // stops after some beats. The locks that one of them still has from masters that it has lost are given up: see docs/DESIGN.md.
 func (s *state) judge() {
+	for i := range s.procs {
+		if p := &s.procs[i]; p.Judge != nil {
+			votes := s.votes(p)
+			if p.since > begins && votes&^p.had&p.ever != 0 {
+				p.grown = s.now
+			}
+			p.had, p.ever = votes, p.ever|votes
+		}
+	}
 	for i := range s.procs {
 		p := &s.procs[i]
 		began := !p.did
@@ -268,7 +282,7 @@ func (s *state) judge() {
 				continue
 			}
 			switch a, b := min(i, o), max(i, o); {
-			case began && s.now.Sub(s.blind[a][b]) > 3*Every:
+			case began && min(s.now.Sub(s.blind[a][b]), s.now.Sub(p.grown), s.now.Sub(q.grown)) > 3*Every:
 				s.conflict = fmt.Sprintf("process %d begins to lock beside process %d, with masters %v and %v", i, o, bits(s.votes(p)), bits(s.votes(q)))
 			case s.now.Sub(s.excused[a][b]) > 5*Every:
 				s.conflict = fmt.Sprintf("processes %d and %d lock beside one another, with masters %v and %v", i, o, bits(s.votes(p)), bits(s.votes(q)))
@@ -282,21 +296,42 @@ func (s *state) apart(p, q *proc) bool {
 	return s.reach(p)&s.reach(q) != 0 && p.own.quorum()+q.own.quorum() <= len(bits(s.votes(p)|s.votes(q)))
 }
 
-// look notes which processes reach no master in common.
+// forget has a master lose what it was told: in this beat nobody can know of another by it.
+func (s *state) forget(m int) {
+	s.masters[m].memory, s.masters[m].forgot = memory.Processes{}, true
+	s.apartBy(s.reach)
+}
+
+// look notes at the end of a beat which processes reach no master in common.
 func (s *state) look() {
+	s.apartBy(s.common)
 	for i := range s.procs {
-		for o := range i {
-			p, q := &s.procs[i], &s.procs[o]
-			if s.common(p)&s.common(q) == 0 {
-				s.blind[o][i] = s.now
-			}
-			if s.common(p)&s.common(q) == 0 || p.Judge == nil || q.Judge == nil || !s.apart(p, q) {
-				s.excused[o][i] = s.now
-			}
+		s.procs[i].seen = 0
+	}
+	for m := range s.masters {
+		s.masters[m].forgot = false
+	}
+}
+
+// apartBy notes which processes can't know of one another, by the masters that each reaches.
+func (s *state) apartBy(reached func(*proc) uint8) {
+	var known uint8
+	for m := range s.masters {
+		if !s.masters[m].forgot {
+			known |= 1 << m
 		}
 	}
 	for i := range s.procs {
-		s.procs[i].seen = 0
+		for o := range i {
+			p, q := &s.procs[i], &s.procs[o]
+			blind := reached(p)&reached(q)&known == 0
+			if blind {
+				s.blind[o][i] = s.now
+			}
+			if blind || p.Judge == nil || q.Judge == nil || !s.apart(p, q) {
+				s.excused[o][i] = s.now
+			}
+		}
 	}
 }
 
@@ -386,7 +421,7 @@ func (s *state) broken() string {
 	for i := range s.procs {
 		if p := &s.procs[i]; p.out > w.out {
 			return fmt.Sprintf("process %d is refused for %d beats beside a younger one", i, p.out)
-		} else if p.idle > idle {
+		} else if p.idle > max(0, idle) {
 			return fmt.Sprintf("process %d is refused for %d beats, and nobody else locks", i, p.idle)
 		}
 	}
@@ -476,12 +511,12 @@ func (s *state) next(f func(*state)) {
 			continue
 		}
 		do(fmt.Sprintf("master %d is down", m), down, func(n *state) { n.masters[m].down = true })
-		do(fmt.Sprintf("master %d forgets", m), forgets, func(n *state) { n.masters[m].memory = memory.Processes{} })
+		do(fmt.Sprintf("master %d forgets", m), forgets, func(n *state) { n.forget(m) })
 		do(fmt.Sprintf("master %d restarts", m), restarts, func(n *state) {
 			for i := range n.procs {
 				n.procs[i].idle = 0
 			}
-			n.masters[m].memory = memory.Processes{}
+			n.forget(m)
 			n.masters[m].run++
 		})
 	}
@@ -527,7 +562,7 @@ func (s *state) key() string {
 	}
 	for m := range s.masters {
 		v := &s.masters[m]
-		fmt.Fprint(&b, "|", v.run, v.down, age(time.UnixMicro(v.memory.Born)))
+		fmt.Fprint(&b, "|", v.run, v.down, v.forgot, age(time.UnixMicro(v.memory.Born)))
 		for _, id := range slices.Sorted(maps.Keys(v.memory.Told)) {
 			if t := v.memory.Told[id]; id != "x" {
 				fmt.Fprint(&b, id, number[id]-t.Number, " ", rank(t.Since), " ", age(time.UnixMilli(t.At)), t.Kind)
@@ -536,14 +571,14 @@ func (s *state) key() string {
 	}
 	for i := range s.procs {
 		p := &s.procs[i]
-		fmt.Fprint(&b, "/", p.on, p.stopped, p.did, p.cut, p.pending, p.again, p.out, p.idle, p.seen)
+		fmt.Fprint(&b, "/", p.on, p.stopped, p.did, p.cut, p.pending, p.again, p.out, p.idle, p.seen, p.ever, age(p.grown))
 		if p.Judge == nil {
 			continue
 		}
 		fmt.Fprint(&b, age(p.sent), rank(p.since), age(p.began), p.next.Sub(s.now) > 0, p.beat.Number-p.number, p.entered-p.number, p.beat.Since == p.since, p.beat.Kind == p.kind())
 		for k := range p.masters {
 			m := &p.masters[k]
-			fmt.Fprint(&b, ";", m.run, m.up, age(m.told), m.gone, m.young(), p.own.Masters[k])
+			fmt.Fprint(&b, ";", m.run, m.up, age(m.told), m.gone, p.own.Masters[k])
 		}
 		for _, id := range slices.Sorted(maps.Keys(p.known)) {
 			k := p.known[id]

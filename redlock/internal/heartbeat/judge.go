@@ -5,7 +5,6 @@ package heartbeat
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -20,8 +19,7 @@ const (
 	// Every is a beat: how often a process tells each master of itself. What a clock has shown before it is set back is known up to so
 	// long ago; that is less than a fence is remembered for.
 	Every = 2 * time.Second
-	// settled is how old a memory is in which each process that locks, and reaches that master, is again; and how long a process may
-	// take to notice that a server has restarted.
+	// settled is how long a process may take to notice that a server has restarted.
 	settled = 2 * Every
 	// Grace is how long who is about to lock waits for masters that don't answer.
 	Grace = Every / 4
@@ -59,9 +57,6 @@ type master struct {
 	bornRun    string    // the server that said so
 	sent       time.Time // when the beat was sent that it has answered last
 }
-
-// young reports whether the master remembers for so short a time that its silence says nothing.
-func (m *master) young() bool { return m.born > 0 && m.time-m.born < settled.Microseconds() }
 
 // Note is something to be logged.
 type Note struct {
@@ -233,16 +228,13 @@ func (j *Judge) lose(i int) {
 
 // decide has a process lock that is about to, if nobody is in the way.
 func (j *Judge) decide(now time.Time, rival *Process) {
-	complete, young := true, 0
+	complete := true
 	var times []int64
 	for i := range j.masters {
 		m := &j.masters[i]
 		complete = complete && (!m.told.IsZero() || m.gone || now.Sub(j.began) >= Grace)
-		if m.told.IsZero() {
-			continue
-		}
-		if times = append(times, m.time); m.young() {
-			young++
+		if !m.told.IsZero() {
+			times = append(times, m.time)
 		}
 	}
 	switch {
@@ -258,8 +250,6 @@ func (j *Judge) decide(now time.Time, rival *Process) {
 			}
 		}
 		j.turn(waits)
-	case young > 0 && young < len(times):
-		j.refusal = errUnsettled
 	default: // since what most of the masters' clocks have shown
 		slices.Sort(times)
 		j.since, j.refusal, j.again = max(times[len(times)/2], begins+1), nil, true
@@ -323,7 +313,6 @@ func (j *Judge) Answered(now time.Time, i int, b *protocol.Beat, sent time.Time,
 // KnowsNothing treats a master as one that knows of no process: it refuses to tell, or is a Redis Cluster whose node with the
 // processes is down, while locks whose keys are on the other nodes can be taken all the same.
 func (j *Judge) KnowsNothing(now time.Time, i int, b *protocol.Beat, sent time.Time) {
-	j.masters[i].born = 0
 	j.heard(now, i, b, sent)
 }
 
@@ -432,14 +421,3 @@ func (j *Judge) noteOnce(about, text string, args ...any) {
 func (j *Judge) conflict(other *Process) error {
 	return fmt.Errorf("another process with other masters was here first, and both could hold the same lock: the masters of %s are %v; ours are %v; configure the same masters everywhere, or change one at a time (docs/operations.md)", other.Name, &other.About, &j.own)
 }
-
-// PassesIn returns when a refusal passes by itself, or 0.
-func PassesIn(refusal error) time.Duration {
-	if errors.Is(refusal, errUnsettled) {
-		return settled
-	}
-	return 0
-}
-
-// errUnsettled is the reason why a process that has just started must not lock yet.
-var errUnsettled = errors.New("a master has just forgotten which processes lock: those that do have " + settled.String() + " to tell it again")
