@@ -457,9 +457,9 @@ func (s *Stream) flush() {
 	}
 }
 
-// nextBatch moves the head of the queue into a batch, leaving out and returning the commands that need not be sent
-// any more. Fast acquires are its end, so that the master takes them together. What must come after one of them, the release or an
-// extend of the same attempt, is never in the same batch: the release gives up an acquire that is not sent yet. Callers hold mu.
+// nextBatch moves the head of the queue into a batch, leaving out and returning the commands that need not be sent any more. Fast
+// acquires and extends are its end, so that the master takes all of a kind together. What must come after one of them, the release or
+// an extend of the same attempt, is never in the same batch: the release gives up an acquire that is not sent yet. Callers hold mu.
 func (s *Stream) nextBatch() (b *batch, dropped []*Command) {
 	if b = s.spare; b == nil {
 		b = &batch{}
