@@ -94,8 +94,8 @@ const (
 	ReasonFailed    Reason = remember.Failed    // it can't be encrypted, or the Locker is closed
 )
 
-// possible returns what the Observer of the rule may be told.
-func (s *Serializer) possible() Possible {
+// possibleOf returns what the Observer of a rule may be told.
+func possibleOf(s *Serializer) Possible {
 	can := Possible{Passes: []Outcome{OutcomeMissingKey}} // a preflight of CORS lacks a key, and is served
 	outcomes := func(possible bool, outcomes ...Outcome) {
 		if possible {

@@ -561,7 +561,7 @@ func (s *Serializer) refusalOfLock(ctx context.Context, err error) *Refusal {
 // Observe sets the Observer of the rule, before the first request.
 func (s *Serializer) Observe(o Observer) {
 	s.Observer = o
-	o.Begin(s.Name, s.possible())
+	o.Begin(s.Name, possibleOf(s))
 }
 
 func (s *Serializer) observeWaits(n int) {
