@@ -67,6 +67,11 @@ func TestProcessesAreKnown(t *testing.T) {
 		t.Errorf("the refused process gets %v", err)
 	}
 
+	for _, p := range all(other) {
+		if !p.Own && (p.Disagreement == nil || p.Disagreement.Masters == "") {
+			t.Errorf("the refused process doesn't see what differs at %s", p.Instance)
+		}
+	}
 	for _, p := range all(one) {
 		if p.Version == "" || p.Since.Before(began.Add(-time.Second)) || p.Seen.Before(began) || p.Own != (p.Instance == "one") || len(p.Masters) != 3 {
 			t.Errorf("%+v", p)

@@ -169,7 +169,7 @@ func (h *heart) Receive(c *link.Command) {
 		}
 	})
 	if lost {
-		s.DataLost()
+		s.At(h.key).DataLost()
 	}
 }
 

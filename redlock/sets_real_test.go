@@ -102,6 +102,28 @@ func TestRefusedWhenTheSharedMasterForgets(t *testing.T) {
 	}
 }
 
+// TestStoppedProcessLosesItsLocks: two processes with different masters have both locked while the master that they share was down. Once it
+// is up, the younger one stops, and its locks are lost; the lock of the elder one goes on.
+func TestStoppedProcessLosesItsLocks(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 5)
+	servers[0].Kill()
+	opts := []redlock.Option{redlock.WithTTL(5 * time.Second), redlock.WithMaxTTL(5 * time.Second), redlock.WithTimeout(2 * time.Second), redlock.WithRestartGuard(0)}
+	elder := newLocker(t, pick(servers, 0, 1, 2), opts...)
+	held := mustLock(t, elder, "held")
+	younger := newLocker(t, pick(servers, 0, 3, 4), opts...)
+	lost := mustLock(t, younger, "held")
+	servers[0].Restart()
+	eventually(t, 2*bound, "the younger one is refused", func() bool { return younger.Status().Err != nil })
+	eventually(t, 2*bound, "its lock is lost", func() bool { return lost.Err() != nil })
+	if err := context.Cause(lost.Context()); !errors.Is(err, redlock.ErrLost) {
+		t.Errorf("the lock of the younger one: %v", err)
+	}
+	if err := held.Err(); err != nil {
+		t.Errorf("the lock of the elder one: %v", err)
+	}
+}
+
 // TestManyProcesses: many processes, each of which knows the masters by names of its own as behind port-forwards, all get locks, and are
 // of one kind: none has to hear of more than the eldest.
 func TestManyProcesses(t *testing.T) {

@@ -40,7 +40,7 @@ type Judge struct {
 	pause   func() time.Duration
 
 	logged   map[string]bool // what was logged already, by what it is about
-	changing bool            // others with other masters lock
+	changing time.Time       // when others with other masters locked last; zero if none has, or if the end of that was told
 	notes    []Note
 	again    bool // the masters must be told anew
 }
@@ -153,7 +153,7 @@ func (j *Judge) Look(now time.Time) {
 			j.begin(now)
 		}
 	}
-	j.tellOfOthers()
+	j.tellOfOthers(now)
 }
 
 // rivals returns an incompatible process that locks or is about to, and one that has locked for longer than this one, which must stop.
@@ -228,12 +228,15 @@ func (j *Judge) lose(i int) {
 
 // decide has a process lock that is about to, if nobody is in the way.
 func (j *Judge) decide(now time.Time, rival *Process) {
-	complete := true
+	complete, told := true, 0
 	var times []int64
 	for i := range j.masters {
 		m := &j.masters[i]
 		complete = complete && (!m.told.IsZero() || m.gone || now.Sub(j.began) >= Grace)
-		if !m.told.IsZero() {
+		if m.told.IsZero() {
+			continue
+		}
+		if told++; m.time > 0 {
 			times = append(times, m.time)
 		}
 	}
@@ -243,7 +246,7 @@ func (j *Judge) decide(now time.Time, rival *Process) {
 	case !before(now, j.began.Add(Every)): // what was heard first is too old
 		j.begin(now)
 	case !complete:
-	case len(times) < j.own.quorum(): // it must not be in the way of others, and tries again when masters have answered
+	case told < j.own.quorum(): // it must not be in the way of others, and tries again when masters have answered
 		for i := range j.masters {
 			if j.masters[i].told.IsZero() {
 				j.lose(i)
@@ -251,6 +254,9 @@ func (j *Judge) decide(now time.Time, rival *Process) {
 		}
 		j.turn(waits)
 	default: // since what most of the masters' clocks have shown
+		if len(times) == 0 { // none has told its time
+			times = append(times, now.UnixMicro())
+		}
 		slices.Sort(times)
 		j.since, j.refusal, j.again = max(times[len(times)/2], begins+1), nil, true
 	}
@@ -289,7 +295,7 @@ func (j *Judge) Reached(now time.Time, i int, server protocol.Server, lostUntil 
 		}
 	}
 	if m.run, m.started = run, (time.Time{}); server.HasUptime {
-		m.started = server.Received.Add(time.Second - server.Uptime)
+		m.started = server.Received.Add(time.Second - max(server.Uptime, 0)) // negative if its clock was set back
 	}
 	j.reach(now, i)
 	j.Look(now)
@@ -372,7 +378,7 @@ func (j *Judge) Refused(now time.Time, i int, b *protocol.Beat, sent time.Time, 
 }
 
 // tellOfOthers logs what others have otherwise.
-func (j *Judge) tellOfOthers() {
+func (j *Judge) tellOfOthers(now time.Time) {
 	var other *Process
 	for _, p := range j.known {
 		if incompatible := !j.compatible(p); incompatible && (p.differs() || j.since == waits) {
@@ -389,11 +395,13 @@ func (j *Judge) tellOfOthers() {
 		}
 	}
 	switch {
-	case other != nil && !j.changing:
-		j.changing = true
+	case other != nil && j.changing.IsZero():
+		j.changing = now
 		j.note(slog.LevelInfo, "another set of masters is in use: the masters are being changed, or the configurations differ", "its masters", other.About.String(), "our masters", j.own.String(), "process", other.Name)
-	case other == nil && j.changing && j.since > begins && j.up() >= j.own.quorum():
-		j.changing = false
+	case other != nil:
+		j.changing = now
+	case !j.changing.IsZero() && now.Sub(j.changing) >= settled && j.since > begins && j.up() >= j.own.quorum(): // masters have told of all since: of those that are alike they name one
+		j.changing = time.Time{}
 		j.note(slog.LevelInfo, "all processes have the same masters now, and no lock of another set is left: the next step of a change can be taken", "masters", j.own.String())
 	}
 }

@@ -129,6 +129,30 @@ var mutants = []struct {
 	}}},
 }
 
+// TestClockSetBackSinceStart: an uptime that is negative, as the server's clock was set back, says nothing of when others have reached it.
+func TestClockSetBackSinceStart(t *testing.T) {
+	now := time.Now()
+	j := New("a", About{MaxTTL: 1000}, []string{"localhost"})
+	j.Reached(now, 0, protocol.Server{RunID: "ours", HasUptime: true, Uptime: -time.Hour, Received: now}, time.Time{})
+	other := Process{About: About{Masters: []Server{{Name: "localhost", Run: "another"}}}, Told: now.Add(time.Minute)}
+	if j.compatible(&other) {
+		t.Error("another server is taken for ours, because it has the same name")
+	}
+}
+
+// TestSinceUnknown: a process doesn't count as the eldest because its masters haven't told it the time.
+func TestSinceUnknown(t *testing.T) {
+	now := time.Now()
+	j := New("a", About{MaxTTL: 1000}, []string{"m"})
+	for range 3 {
+		b := j.Beat()
+		j.KnowsNothing(now, 0, b, now)
+	}
+	if j.since < now.Add(-time.Minute).UnixMicro() {
+		t.Errorf("it locks since %v", time.UnixMicro(j.since))
+	}
+}
+
 // TestMutants: the exploration finds each of them.
 func TestMutants(t *testing.T) {
 	t.Parallel()

@@ -177,7 +177,11 @@ type Difference struct {
 
 // Difference returns what a process has otherwise; the zero value if there is nothing.
 func (j *Judge) Difference(p *Process) (d Difference) {
-	if p.differs() || p.Since == waits && !j.compatible(p) {
+	differs := p.differs()
+	if p.met.IsZero() { // a master has named it just now: what it had before isn't known
+		differs = !j.same(p)
+	}
+	if differs || p.Since == waits && !j.compatible(p) {
 		d.Masters = p.About.String()
 	}
 	if p.MaxTTL != j.own.MaxTTL {

@@ -25,6 +25,9 @@ type Told struct {
 
 func (t *Told) ends() int64 { return t.At + t.Life.Milliseconds() }
 
+// ahead reports whether the clock was set back since then: from now on, what was told ages.
+func (t *Told) ahead(now int64) bool { return t.At-now > 1000 }
+
 // Clone returns a copy, for tests.
 func (p *Processes) Clone() Processes {
 	return Processes{maps.Clone(p.Told), p.Born, p.Mark}
@@ -46,14 +49,21 @@ func (p *Processes) Beat(b *protocol.Beat, us int64) protocol.Reply {
 	})
 	var lines []string
 	var last Told // of those that are named
+	ahead := false
 	for _, t := range all {
 		if named := t.Kind == last.Kind && min(1, t.Since) == min(1, last.Since); !named && t.ID != b.ID && len(lines) < protocol.MaxOthers {
-			lines, last = append(lines, t.line(now)), t
+			lines, last, ahead = append(lines, t.line(now)), t, ahead || t.ahead(now)
 		}
 	}
 	for _, id := range b.Asks {
 		if t, known := p.Told[id]; known {
-			lines = append(lines, t.line(now))
+			lines, ahead = append(lines, t.line(now)), ahead || t.ahead(now)
+		}
+	}
+	for id, t := range p.Told {
+		if ahead && t.ahead(now) {
+			t.At = now
+			p.Told[id] = t
 		}
 	}
 	return protocol.Reply{Time: us, Answer: &protocol.Beats{Mark: p.Mark, Born: p.Born, Lines: strings.Join(lines, "\n")}}

@@ -82,11 +82,26 @@ end
 for other in string.gmatch(ARGV[9], '%S+') do
   named[#named + 1] = other
 end
-local lines = {}
+-- A clock that was set back makes what was told before that last for longer: from now on it ages.
+local function age()
+  for _, other in ipairs(call('ZRANGE', KEYS[3], 0, -1)) do
+    local told, number, since, its, about = read(other)
+    if told and told - now > 1000 then
+      call('HSET', KEYS[1], other, string.format('%.0f %s %s %s %s', now, number, since, its, about))
+      call('ZINCRBY', KEYS[3], string.format('%.0f', now - told), other)
+    end
+  end
+end
+
+local lines, ahead = {}, false
 for _, other in ipairs(named) do
   local told, number, since, _, about = read(other)
   if told then
+    ahead = ahead or told - now > 1000
     lines[#lines + 1] = string.format('%s %.0f %s %s %s', other, math.max(0, now - told), number, since, about)
   end
+end
+if ahead then
+  age()
 end
 return {us, tonumber(mark), tonumber(born), table.concat(lines, '\n')}
