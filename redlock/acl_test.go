@@ -76,7 +76,7 @@ func TestMoreRights(t *testing.T) {
 func TestClusterRights(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3, 0)
-	leastRights, more := redistest.LeastRights(t), []string{"+cluster|slots"}
+	leastRights, more := redistest.LeastRights(t), []string{"+cluster|slots", "+cluster|info"}
 	for i := -1; i < len(more); i++ {
 		rights := slices.Concat(leastRights, more)
 		if i >= 0 {

@@ -295,7 +295,7 @@ func TestClusterURL(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 2, 0)
 	keys := []string{nodeKeys(t, nodes[0], 0, 2, 1)[0], nodeKeys(t, nodes[0], 1, 2, 1)[0]}
-	asUser(t, nodes, append(redistest.LeastRights(t), "+cluster|slots"))
+	asUser(t, nodes, append(redistest.LeastRights(t), "+cluster|slots", "+cluster|info"))
 	for _, start := range []string{"redis-cluster://locks:secret@", "valkey-cluster://locks:secret@"} {
 		l := newLocker(t, []string{start + "127.0.0.1:1?addr=" + nodes[1].Addr()})
 		for _, key := range keys {

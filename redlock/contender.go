@@ -239,7 +239,7 @@ func (t *contender) hopeless(ctx context.Context, a *attempt) bool {
 				left--
 			}
 		case errors.Is(err, protocol.ErrUnreachable):
-			if min(waited, s.Unconnected()) >= outage {
+			if min(waited, s.At(c.Key).Unconnected()) >= outage {
 				left--
 			}
 		}

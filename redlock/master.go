@@ -66,8 +66,6 @@ type stream interface {
 	Lead() (lead time.Duration, known bool)
 	State() link.State
 	Timeout() time.Duration
-	Unconnected() time.Duration
-	DataLost()
 	Close(grace time.Duration) error
 }
 
@@ -145,7 +143,7 @@ func Open(urls []string, opts ...Option) (*Locker, error) {
 //	redis-cluster://host[:port][?addr=host:port]   a whole Redis Cluster as one master; rediss-cluster:// over TLS
 //	memory:// or memory://name                  a master in the memory of this process, for one process and for tests
 //
-// A URL may have the parameters client_name, db and protocol. The others of go-redis, such as
+// A URL may have the parameters client_name and db. The others of go-redis, such as
 // pool_size and read_timeout, are refused because they would have no effect: a Locker has one connection to each master for locks,
 // one for results while there are any, and WithTimeout. For a private certificate authority or a client certificate see DialTLS.
 //
@@ -184,6 +182,9 @@ func dial(text string, secure *tls.Config) (protocol.Master, error) {
 	if err != nil {
 		return nil, errors.New("not a valid URL (not shown, it may contain a password); " + urlForms)
 	}
+	if _, err := url.ParseQuery(u.RawQuery); err != nil || strings.Contains(text, "#") {
+		return nil, errors.New("what comes after # or ; in its URL would be left out: write %23 for # in a password, and & between parameters")
+	}
 	if u.Scheme == "memory" {
 		if u.Path != "" || u.User != nil || u.RawQuery != "" {
 			return nil, errors.New("a memory:// URL has at most a name: memory://NAME")
@@ -200,14 +201,14 @@ func dial(text string, secure *tls.Config) (protocol.Master, error) {
 			return nil, err
 		}
 		o, err := redis.ParseClusterURL(u.String())
-		if err := checkParameters(text, u.Query(), err, "client_name", "protocol", "addr"); err != nil {
+		if err := checkParameters(text, u.Query(), err, "client_name", "addr"); err != nil {
 			return nil, err
 		}
 		o.TLSConfig = secured(o.TLSConfig, secure)
 		return &cluster.Master{Cluster: wire.NewCluster(*o)}, nil
 	}
 	o, err := redis.ParseURL(u.String())
-	if err := checkParameters(text, u.Query(), err, "client_name", "protocol", "db"); err != nil {
+	if err := checkParameters(text, u.Query(), err, "client_name", "db"); err != nil {
 		return nil, err
 	}
 	o.TLSConfig = secured(o.TLSConfig, secure)

@@ -12,6 +12,7 @@ import (
 type Clock struct {
 	quarantine time.Duration // how long the master is excluded after its clock has jumped
 	peers      *clocks       // those of all masters
+	of         *Clock        // of a node, that of its Redis Cluster, which is never known itself; nil for a master
 
 	known  atomic.Bool  // it has been read
 	resume atomic.Int64 // when the master may vote again, in nanoseconds since ProcessStart; 0 if at once

@@ -85,7 +85,7 @@ func TestNoClockIsKnown(t *testing.T) {
 	now := time.Now()
 	all := newClocks(1, Settings{MaxSkew: time.Second, MaxTTL: time.Second})
 	all.began = now.Add(-2 * clockGrace)
-	node := all.addNode(0)
+	node := all.addNode(all.all[0], 0)
 	node.Observe(now.UnixMicro(), now, now)
 	all.dropNode(node)
 	if err := node.Fault(now); err != nil {
@@ -96,6 +96,26 @@ func TestNoClockIsKnown(t *testing.T) {
 	replaced.forget()
 	if err := all.check(replaced); err != nil { // after fault has found that it is known
 		t.Errorf("a server that was replaced: %v", err)
+	}
+}
+
+// TestClusterHasOneClock: the nodes of a Redis Cluster, whose clocks are all wrong, don't outvote two other masters.
+func TestClusterHasOneClock(t *testing.T) {
+	now := time.Now()
+	all := newClocks(3, Settings{MaxSkew: time.Second, MaxTTL: time.Second})
+	var nodes []*Clock
+	for range 6 {
+		n := all.addNode(all.all[2], 0)
+		n.Observe(now.Add(time.Minute).UnixMicro(), now, now)
+		nodes = append(nodes, n)
+	}
+	for _, c := range all.all[:2] {
+		c.Observe(now.UnixMicro(), now, now)
+	}
+	for i, c := range append(nodes, all.all[:2]...) {
+		if err := c.Fault(now); (err != nil) != (i < len(nodes)) {
+			t.Errorf("clock %d: %v", i, err)
+		}
 	}
 }
 

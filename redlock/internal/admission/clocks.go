@@ -119,11 +119,12 @@ func (c *Clock) Offset(now time.Time) time.Duration {
 func (cs *clocks) check(c *Clock) error {
 	var room [8]time.Duration
 	known := room[:0]
-	for _, some := range [2][]*Clock{cs.all, *cs.nodes.Load()} {
-		for _, other := range some {
-			if other.known.Load() {
-				known = append(known, other.ahead())
-			}
+	nodes := *cs.nodes.Load()
+	for _, master := range cs.all {
+		if master.known.Load() {
+			known = append(known, master.ahead())
+		} else if ahead, ok := aheadOf(master, nodes); ok {
+			known = append(known, ahead)
 		}
 	}
 	slices.Sort(known)
@@ -151,9 +152,24 @@ func (cs *clocks) check(c *Clock) error {
 		ErrClockSkew, off.Abs().Round(time.Millisecond), direction, cs.maxSkew/2)
 }
 
+// aheadOf returns the median of a Redis Cluster's nodes, which have one vote together, and whether any is known.
+func aheadOf(cluster *Clock, nodes []*Clock) (ahead time.Duration, known bool) {
+	var all []time.Duration
+	for _, n := range nodes {
+		if n.of == cluster && n.known.Load() {
+			all = append(all, n.ahead())
+		}
+	}
+	if len(all) == 0 {
+		return 0, false
+	}
+	slices.Sort(all)
+	return all[len(all)/2], true
+}
+
 // addNode adds the clock of a node of a Redis Cluster.
-func (cs *clocks) addNode(quarantine time.Duration) *Clock {
-	c := &Clock{quarantine: quarantine, peers: cs}
+func (cs *clocks) addNode(cluster *Clock, quarantine time.Duration) *Clock {
+	c := &Clock{quarantine: quarantine, peers: cs, of: cluster}
 	cs.setNodes(func(nodes []*Clock) []*Clock { return append(nodes, c) })
 	return c
 }

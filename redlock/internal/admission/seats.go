@@ -80,7 +80,7 @@ func (a *Seats) seat(m protocol.Master, clock *Clock) *Seat {
 func (s *Seat) AddNode(m protocol.Master) *Seat {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	node := s.seat(m, s.clocks.addNode(s.Covers()))
+	node := s.seat(m, s.clocks.addNode(s.Clock, s.Covers()))
 	node.cluster = s
 	return node
 }
@@ -201,9 +201,7 @@ func (s *Seat) check(reached protocol.Server) error {
 	case reached.RunID == "":
 		s.Logger.Warn("master does not report its run ID, so one server listed under two names would vote twice undetected: grant this user INFO", "master", name)
 		s.until, s.why = s.firstSeen(reached), ErrRestarted
-	case s.cluster != nil: // whether another node had the keys before, the cluster knows: see assign
-		s.runID, s.until, s.why = reached.RunID, s.firstSeen(reached), ErrRestarted
-	default:
+	default: // whether another node of a cluster had the keys before, the cluster knows: see assign
 		if s.runID != reached.RunID {
 			s.changed(reached)
 		}

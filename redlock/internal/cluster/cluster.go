@@ -41,7 +41,8 @@ type Cluster struct {
 	byAddr  map[string]*node
 	owners  map[*link.Stream]bool // those that had slots at the last lookup
 	slots   *[redis.Slots]slot
-	epoch   int64
+	epoch   int64     // that of the topology
+	applied time.Time // when a node confirmed that last
 }
 
 // slot is where the keys of one hash slot are.
@@ -245,14 +246,19 @@ func (c *Cluster) assign(at *slot, to *link.Stream, moved bool) {
 	at.node = to
 }
 
-// apply takes over what a node says about the cluster, unless another node has said something newer.
+// apply takes over what a node says about the cluster, unless another node has said something newer. If no node confirms that for longer
+// than any lock lasts, the cluster was made anew, and counts its epochs from the beginning.
 func (c *Cluster) apply(t redis.Topology) {
 	c.mu.Lock()
-	if c.closing || t.Epoch != 0 && t.Epoch < c.epoch {
+	older := t.Epoch != 0 && t.Epoch < c.epoch
+	if c.closing || older && time.Since(c.applied) < c.seat.Covers()+6*askEvery {
 		c.mu.Unlock()
 		return
 	}
-	c.epoch = t.Epoch
+	if older {
+		c.Logger.Warn("the Redis Cluster was made anew: its epoch is lower than before", "master", c.String(), "epoch", t.Epoch, "former", c.epoch)
+	}
+	c.epoch, c.applied = t.Epoch, time.Now()
 	now := make(map[*link.Stream]bool, len(t.Owners))
 	next := new([redis.Slots]*link.Stream)
 	for addr, ranges := range t.Owners {
@@ -329,20 +335,30 @@ func (c *Cluster) Lead() (lead time.Duration, known bool) {
 	return leads[len(leads)/2], true
 }
 
-// State returns what is known of the first node that isn't available or, if all are, of the front.
+// State returns what is known of the first node that isn't available or, if all are, of the slowest: with the certificate that ends first,
+// and the policy of a node that evicts.
 func (c *Cluster) State() link.State {
-	worst := c.Stream.State()
-	for _, n := range *c.nodes.Load() {
-		if state := n.State(); worst.Available() && !state.Available() {
+	worst := c.Stream.State() // of the front, which knows nothing but that the nodes can't be found
+	var until time.Time
+	var evicts *protocol.Memory
+	for i, n := range *c.nodes.Load() {
+		state := n.State()
+		if end := state.Server.CertificateUntil; until.IsZero() || !end.IsZero() && end.Before(until) {
+			until = end
+		}
+		if state.Server.Memory.Evicts() {
+			evicts = &state.Server.Memory
+		}
+		if worst.Available() && (i == 0 || !state.Available() || state.RoundTrip > worst.RoundTrip) {
 			worst = state
 		}
 	}
-	worst.Name = c.String()
+	worst.Name, worst.Server.CertificateUntil = c.String(), until
+	if evicts != nil {
+		worst.Server.Memory = *evicts
+	}
 	return worst
 }
-
-// DataLost does nothing: that a slot has another node is known from the cluster itself.
-func (c *Cluster) DataLost() {}
 
 // Close ends the streams of the cluster.
 func (c *Cluster) Close(grace time.Duration) error {

@@ -1069,6 +1069,7 @@ func (s *Stream) owe(release *Command, now time.Time) {
 		return
 	}
 	again := *release
+	again.moves = 0
 	again.To, again.Reply = nil, protocol.Reply{}
 	again.until, again.due = until, now.Add(OwedGap)
 	if again.Queue {

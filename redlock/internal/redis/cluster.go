@@ -2,6 +2,7 @@ package redis
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,7 +88,7 @@ func (c *Cluster) Ask(ctx context.Context, addr string) (Topology, error) {
 	slots, info := pipe.ClusterSlots(ctx), pipe.ClusterInfo(ctx)
 	_, err = pipe.Exec(ctx)
 	if slots.Err() != nil || info.Err() != nil { // otherwise there was no connection, such as for a wrong password
-		err = slots.Err()
+		err = cmp.Or(slots.Err(), info.Err())
 	}
 	switch {
 	case redis.HasErrorPrefix(err, "This instance has cluster support disabled"):
@@ -139,7 +140,11 @@ func (m *Master) MovedTo(err error) (slot int, addr string, ok bool) {
 	if slot, err = strconv.Atoi(words[1]); err != nil {
 		slot = -1
 	}
-	return slot, reachable(words[2], m.Addr()), true
+	addr = words[2]
+	if at := strings.LastIndexByte(addr, ':'); at >= 0 { // before it there may be an IPv6 address, without brackets
+		addr = net.JoinHostPort(strings.Trim(addr[:at], "[]"), addr[at+1:])
+	}
+	return slot, reachable(addr, m.Addr()), true
 }
 
 // reachable returns the address of a node as it can be reached from here, given the one by which the node at another

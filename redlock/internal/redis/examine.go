@@ -120,7 +120,7 @@ func (c *Cluster) Examine(ctx context.Context, prefix string, patience time.Dura
 		switch {
 		case x.Err != nil:
 		case errors.As(failed, &refused):
-			x.Refusals = append(x.Refusals, Refusal{"cluster|slots", refused.Error()})
+			x.Refusals = append(x.Refusals, Refusal{"cluster|slots", refused.Error()}, Refusal{"cluster|info", refused.Error()})
 		case x.Mode == "cluster":
 			x.Err = lastWords(failed.Error())
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
@@ -41,5 +43,22 @@ func TestHashSlot(t *testing.T) {
 	}
 	if got := protocol.Key("redlock", "order:42"); got != "redlock:{order:42}" {
 		t.Errorf("plain key is %q", got)
+	}
+}
+
+// TestMovedTo: the address of a node is the one that can be reached from here, and has brackets around an IPv6 address.
+func TestMovedTo(t *testing.T) {
+	m := New(redis.Options{Addr: "10.0.0.1:6379"})
+	for text, want := range map[string]string{
+		"MOVED 3999 10.0.0.2:6380":     "10.0.0.2:6380",
+		"MOVED 3999 fd00::2:6380":      "[fd00::2]:6380",
+		"MOVED 3999 [fd00::2]:6380":    "[fd00::2]:6380",
+		"MOVED 3999 :6380":             "10.0.0.1:6380",
+		"MOVED 3999 127.0.0.1:6380":    "10.0.0.1:6380",
+		"MOVED 3999 node-2.local:6380": "node-2.local:6380",
+	} {
+		if slot, addr, ok := m.MovedTo(serverError(text)); slot != 3999 || addr != want || !ok {
+			t.Errorf("%s: %d, %s, %t", text, slot, addr, ok)
+		}
 	}
 }

@@ -1,0 +1,33 @@
+package admission
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// TestRestartWithWrongUptime: a server that has visibly restarted waits for the guard by our own clock, whatever uptime it reports: also
+// a node of a Redis Cluster.
+func TestRestartWithWrongUptime(t *testing.T) {
+	m := memory.New("m", time.Now)
+	master := New(1, Settings{MaxTTL: time.Second, Guard: time.Minute, Logger: slog.New(slog.DiscardHandler)}).Add(m)
+	for name, s := range map[string]*Seat{"a server": master, "a node": master.AddNode(m)} {
+		s.OnReached = func(protocol.Server) {}
+		now := time.Now()
+		greet := func(run string) error {
+			return s.Admit(protocol.Server{RunID: run, HasUptime: true, Uptime: time.Hour, Time: now.UnixMicro(), Sent: now, Received: now})
+		}
+		if err := greet(name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		s.Disconnected()
+		now = now.Add(10 * time.Second)
+		if err := greet(name + ", restarted"); !errors.Is(err, ErrRestarted) {
+			t.Errorf("%s that has restarted: %v", name, err)
+		}
+	}
+}
