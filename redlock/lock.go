@@ -38,10 +38,11 @@ type Lock struct {
 	scheduled    scheduled // in the keeper's schedule
 	longHoldTold bool      // only the keeper's goroutine knows
 
-	whole     []*Lock          // the locks on all keys of the call, if they are several; the first is the caller's
-	result    *protocol.Result // of UnlockWith
-	unlock    sync.Once
-	unlockErr error
+	whole      []*Lock          // the locks on all keys of the call, if they are several; the first is the caller's
+	result     *protocol.Result // of UnlockWith
+	unlock     sync.Once
+	unlockErr  error
+	withResult bool // UnlockWith has freed it
 }
 
 func newLock(ctx context.Context, a *attempt, c *caller, via Via) *Lock {
@@ -498,14 +499,15 @@ func (k *Lock) UnlockDone() error {
 // has the result, for as long as it is kept. Once does all this in one call.
 //
 // Unless the error matches ErrNotRemembered, a quorum of the masters remembers the result, and so does every later call with WithRecall,
-// unless so many masters lose their data that no quorum of those that have it is left. If the lock had ended before, nothing is
-// remembered. If too few masters confirm it, some may remember it nevertheless; of several results that of
+// unless so many masters lose their data that no quorum of those that have it is left. If the lock had ended before, or was freed by
+// Unlock, nothing is remembered. If too few masters confirm it, some may remember it nevertheless; of several results that of
 // the lock with the largest fencing token counts. Any other error is that of Unlock, after a quorum had confirmed the result.
 //
 // A result has at most MaxResult bytes, and is kept for at least a millisecond: otherwise, and for a lock on several keys or with a concurrency above 1, the
 // lock is freed without it, and the error says so.
 func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
 	k.unlock.Do(func() {
+		k.withResult = true
 		var wrong error
 		remembered := false
 		switch {
@@ -533,8 +535,13 @@ func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
 		}
 		k.unlockErr = err
 	})
+	if !k.withResult {
+		return becauseError{ErrNotRemembered, errors.Join(errFreedBefore, k.unlockErr)}
+	}
 	return k.unlockErr
 }
+
+var errFreedBefore = errors.New("redlock: the lock was freed before, without its result")
 
 func checkKeep(keep time.Duration) error {
 	if keep < time.Millisecond {

@@ -81,7 +81,7 @@ type mark struct {
 
 // ofPeriod takes the lock unless the work of the present period is done.
 func (l *Locker) ofPeriod(ctx context.Context, keys []string, o lockOptions, try bool) (*Lock, error) {
-	came := time.Now()
+	came, wait := time.Now(), o.wait
 	for {
 		lock, err := l.take(ctx, keys, o, try)
 		var done *DoneError
@@ -100,11 +100,11 @@ func (l *Locker) ofPeriod(ctx context.Context, keys []string, o lockOptions, try
 		if try || o.wait == 0 {
 			return nil, &HeldError{RetryAfter: done.Keep}
 		}
-		if err := l.outlast(ctx, done.Keep, o.wait-time.Since(came)); err != nil {
+		if err := l.outlast(ctx, done.Keep, wait-time.Since(came)); err != nil {
 			return nil, err
 		}
-		if o.wait != untilDone {
-			o.wait = max(o.wait-time.Since(came), 0)
+		if wait != untilDone {
+			o.wait = max(wait-time.Since(came), 0)
 		}
 	}
 }

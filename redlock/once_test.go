@@ -3,8 +3,10 @@ package redlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -169,6 +171,54 @@ func TestWorkLongerThanItsPeriod(t *testing.T) {
 			t.Errorf("the key isn't free: %v", err)
 		}
 	})
+}
+
+// TestMarkMetTwice: a call that waits for the end of a mark, and then meets another one, waits for as long as it may in all.
+func TestMarkMetTwice(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, err := redlock.Open([]string{"memory://"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close() }()
+		mark := func(keep time.Duration) { // of work that took longer than its period
+			lock := mustLock(t, l, "k")
+			if err := lock.UnlockWith(fmt.Appendf(nil, `{"took_ns":%d,"kept_ns":%d,"lasts_ns":%d}`, time.Minute, keep, time.Second), keep); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mark(3 * time.Second)
+		var ran bool
+		var call sync.WaitGroup
+		call.Go(func() {
+			ran, err = l.OncePer(t.Context(), "k", time.Second, func(context.Context, *redlock.Lock) error { return nil }, redlock.WithWait(4*time.Second))
+		})
+		time.Sleep(2900 * time.Millisecond)
+		mark(500 * time.Millisecond)
+		if call.Wait(); !ran || err != nil {
+			t.Errorf("ran: %t, %v", ran, err)
+		}
+	})
+}
+
+// TestFreedByItsWork: work that frees its lock itself leaves no result, and the error says so.
+func TestFreedByItsWork(t *testing.T) {
+	t.Parallel()
+	l, err := redlock.Open([]string{"memory://"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	result, err := l.Once(t.Context(), "k", time.Minute, func(_ context.Context, lock *redlock.Lock) ([]byte, error) {
+		return []byte("done"), lock.Unlock()
+	})
+	if string(result) != "done" || !errors.Is(err, redlock.ErrNotRemembered) || !strings.Contains(err.Error(), "freed before") {
+		t.Errorf("Once returns %q, %v", result, err)
+	}
+	if ran, err := l.OncePer(t.Context(), "k", time.Minute, func(_ context.Context, lock *redlock.Lock) error { return lock.Unlock() }); !ran || !errors.Is(err, redlock.ErrNotRemembered) {
+		t.Errorf("OncePer returns %t, %v", ran, err)
+	}
 }
 
 // TestWrongPeriods: what can't be a period is refused before the work begins.
