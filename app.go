@@ -204,10 +204,11 @@ func (a *App) check() error {
 	case strings.ContainsAny(a.KeyPrefix, "{}"):
 		return fmt.Errorf("key_prefix %q: must not contain braces", a.KeyPrefix)
 	}
-	if _, err := a.restartGuard(); err != nil {
+	skew, err := a.maxSkew()
+	if err != nil {
 		return err
 	}
-	if _, err := a.maxSkew(); err != nil {
+	if _, err := a.restartGuard(skew); err != nil {
 		return err
 	}
 	if a.TLS != nil {
@@ -232,8 +233,8 @@ func (a *App) maxTTL() time.Duration {
 }
 
 // restartGuard returns how long the guard lasts; 0 means off.
-func (a *App) restartGuard() (time.Duration, error) {
-	least := a.maxTTL() + time.Second
+func (a *App) restartGuard(skew time.Duration) (time.Duration, error) {
+	least := connect.DefaultGuard(a.maxTTL(), skew)
 	switch a.RestartGuard {
 	case "":
 		return least, nil
@@ -245,7 +246,7 @@ func (a *App) restartGuard() (time.Duration, error) {
 		return 0, fmt.Errorf("restart_guard %q: want a duration such as %v, or off", a.RestartGuard, least)
 	}
 	if guard < least {
-		return 0, fmt.Errorf("restart_guard %v: must be at least %v (max_ttl and one second), or off", guard, least)
+		return 0, fmt.Errorf("restart_guard %v: must be at least %v, which max_ttl and max_skew need, or off", guard, least)
 	}
 	return guard, nil
 }
@@ -284,10 +285,10 @@ func (a *App) resolve(repl *caddy.Replacer) (settings, error) {
 		MaxTTL:  a.maxTTL(),
 	}}
 	var err error
-	if s.Guard, err = a.restartGuard(); err != nil {
+	if s.MaxSkew, err = a.maxSkew(); err != nil {
 		return s, err
 	}
-	if s.MaxSkew, err = a.maxSkew(); err != nil {
+	if s.Guard, err = a.restartGuard(s.MaxSkew); err != nil {
 		return s, err
 	}
 	if s.Instance, err = repl.ReplaceOrErr(a.Instance, true, true); err != nil {

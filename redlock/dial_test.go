@@ -22,9 +22,9 @@ func TestDialNames(t *testing.T) {
 		"redis-cluster://u:secret@10.0.0.1":                         "redis-cluster://10.0.0.1:6379",
 		"valkeys-cluster://a:1/0?db=0&addr=b:2":                     "rediss-cluster://a:1,b:2",
 		"redis-cluster://[::1]?addr=[::2]:7&addr=c:8&client_name=x": "redis-cluster://[::1]:6379,[::2]:7,c:8",
-		"memory://":       "memory://",
-		"memory://second": "memory://second",
-		"redis://10.0.0.1?client_name=x&protocol=2": "redis://10.0.0.1:6379",
+		"memory://":                                 "memory://",
+		"memory://second":                           "memory://second",
+		"redis://10.0.0.1?client_name=x":            "redis://10.0.0.1:6379",
 		"redis://user:pass%40word@10.0.0.1:6379/15": "redis://10.0.0.1:6379",
 	} {
 		masters, err := redlock.Dial(url)
@@ -123,6 +123,9 @@ func TestDialHints(t *testing.T) {
 		"redis://:secret@a?pool_size=10":                    "pool_size of its URL has no effect",
 		"redis://:secret@a?read_timeout=1s&db=1":            "read_timeout of its URL has no effect",
 		"redis://:secret@a?max_retries=3":                   "max_retries of its URL has no effect",
+		"redis://:secret@a?protocol=2":                      "protocol of its URL has no effect",
+		"redis://:12#secret@a:6379":                         "write %23 for #",
+		"redis-cluster://:secret@a?addr=b:1;addr=c:1":       "& between parameters",
 		"rediss://:secret@a?skip_verify=true":               "trust_pool",
 	} {
 		_, err := redlock.Dial(url)

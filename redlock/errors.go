@@ -109,8 +109,7 @@ type QuorumError struct {
 	// Masters are the masters that failed, each with the reason. A master that was not waited for is not
 	// among them.
 	Masters []*MasterError
-	// RetryAfter is when enough masters will have passed their restart guards, or when all processes will have registered at masters that
-	// have forgotten them; 0 if neither is the reason.
+	// RetryAfter is when enough masters will have passed their restart guards; 0 if those aren't the reason.
 	RetryAfter time.Duration
 	Label      string // as in HeldError
 	// Err is what ended the call, if not the replies of the masters: the context's error, context.DeadlineExceeded

@@ -172,7 +172,7 @@ func (q queuedLog) WithGroup(name string) slog.Handler {
 // doesn't have the key.
 type Attempt struct {
 	Token  string        // the beginning of its token, by which Inspect shows a holder
-	Number int           // among those of its call, from 1; 0 for none: the call has stood in line for a second for a lock of this process
+	Number int           // among those of its call, from 1; 0 for none: the call has stood in line for ten seconds for a lock of this process
 	Via    Via           // what has begun it; ViaFree for the first
 	Took   time.Duration // until it was decided: about one round trip to the masters that decided it
 	Votes  []Vote        // of all masters, in the order of Status

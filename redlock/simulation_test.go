@@ -156,6 +156,8 @@ func (w *world) run() {
 	defer closes.Wait()
 	for _, p := range w.processes {
 		p.started, p.told, p.reached = make(chan struct{}), make(map[*simServer]heard), make(map[int]time.Duration)
+	}
+	for _, p := range w.processes {
 		if p.born == 0 {
 			starts.Go(p.start)
 		} else {

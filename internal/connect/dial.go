@@ -1,4 +1,4 @@
-// Package masters makes the masters of a locker of what people write: URLs, credentials, certificates. The programs of this
+// Package connect makes the masters of a locker of what people write: URLs, credentials, certificates. The programs of this
 // module share it, and the flags by which they are told.
 package connect
 

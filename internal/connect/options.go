@@ -16,6 +16,11 @@ type Options struct {
 	Instance string        // empty: the default
 }
 
+// DefaultGuard is the restart guard of package redlock for these options.
+func DefaultGuard(maxTTL, maxSkew time.Duration) time.Duration {
+	return max(maxTTL, maxSkew+200*time.Millisecond) + time.Second
+}
+
 // TTL is that of locks that set none.
 func (o *Options) TTL() time.Duration { return min(redlock.DefaultTTL, o.MaxTTL) }
 

@@ -153,10 +153,10 @@ func (s *Settings) options() (o Options, err error) {
 		MaxTTL:   cmp.Or(s.MaxTTL, redlock.DefaultMaxTTL),
 		Instance: s.Instance,
 	}
-	if o.Guard, err = durationOrOff("--restart-guard", s.RestartGuard, o.MaxTTL+time.Second); err != nil {
+	if o.MaxSkew, err = durationOrOff("--max-skew", s.MaxSkew, min(redlock.DefaultMaxSkew, o.MaxTTL/2)); err != nil {
 		return o, err
 	}
-	o.MaxSkew, err = durationOrOff("--max-skew", s.MaxSkew, min(redlock.DefaultMaxSkew, o.MaxTTL/2))
+	o.Guard, err = durationOrOff("--restart-guard", s.RestartGuard, DefaultGuard(o.MaxTTL, o.MaxSkew))
 	return o, err
 }
 
