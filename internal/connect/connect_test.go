@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // parse reads a command line in an environment with these variables.
@@ -125,5 +126,22 @@ func TestResolve(t *testing.T) {
 	}
 	if len(masters) != 2 || masters[1].String() != "redis://b:7" || o.Guard != 0 || o.TTL() != 5*time.Second || o.MaxSkew != 2*time.Second {
 		t.Errorf("%v, %+v", masters, o)
+	}
+}
+
+// TestDefaultGuard: package redlock takes the default restart guard, whatever the other settings are.
+func TestDefaultGuard(t *testing.T) {
+	for _, args := range [][]string{nil, {"--max-skew", "9.9s"}, {"--max-ttl", "300ms", "--max-skew", "299ms"}, {"--max-ttl", "1h"}} {
+		s := parse(t, nil, args...)
+		o, err := s.options()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := redlock.Open([]string{"memory://"}, o.List()...)
+		if err != nil {
+			t.Errorf("%v: %v", args, err)
+			continue
+		}
+		_ = l.Close()
 	}
 }
