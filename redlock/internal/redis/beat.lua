@@ -88,7 +88,7 @@ local function age()
     local told, number, since, its, about = read(other)
     if told and told - now > 1000 then
       call('HSET', KEYS[1], other, string.format('%.0f %s %s %s %s', now, number, since, its, about))
-      call('ZINCRBY', KEYS[3], string.format('%.0f', now - told), other)
+      call('ZADD', KEYS[3], 'INCR', string.format('%.0f', now - told), other)
     end
   end
 end
