@@ -60,7 +60,7 @@ type Rule struct {
 	// What a client sends under that name is removed. It can't be a header with a meaning of its own, or one that the key, the ID, the scope or
 	// the signature is read from.
 	FenceHeader string `json:"fence_header,omitempty"`
-	// The request header, best `Redlock-Key`, that says what was locked (docs/recipes.md#what-was-locked). Default: none.
+	// The request header that says what was locked, such as `Redlock-Key` (docs/recipes.md#what-was-locked). Default: none.
 	//
 	// It has JSON in ASCII, at most 4 KiB, such as `{"path.1":["42"]}`. Its name has the limits of `fence_header`.
 	KeyHeader string `json:"key_header,omitempty"`
@@ -120,8 +120,8 @@ type Rule struct {
 	// It has 1 to 255 printable characters without spaces. A request without it is refused with 400 if it is `required`, and not compared if it
 	// is `optional`. A rule without a key locks the ID alone. `off` turns off the preset's.
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
-	// The template of who has sent the request, such as `{header.X-API-Key}`, so that nobody meets another's request or response; or `off`.
-	// Default: whom authentication has found, or the preset's.
+	// The template that identifies the sender, such as `{header.X-API-Key}`, so that nobody gets another sender's response; or `off`.
+	// Default: the authenticated user, or the preset's.
 	//
 	// It is a part of the ID, and stored hashed. A request with an ID and without a scope is refused with 400. `off` turns off the preset's.
 	Scope string `json:"scope,omitempty"`

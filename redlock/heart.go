@@ -168,7 +168,7 @@ func (h *heart) Receive(c *link.Command) {
 			lost = j.Answered(now, c.Master, beat, sent, c.Reply)
 		}
 	})
-	if lost {
+	if lost && !s.Divided() { // of a cluster it isn't known whether the node that has these keys is the same
 		s.At(h.key).DataLost()
 	}
 }
