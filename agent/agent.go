@@ -186,6 +186,14 @@ func (a *Agent) enter() error {
 	return nil
 }
 
+// remain counts a client that has left, and whose keys are held for a while, until leave is called.
+func (a *Agent) remain() (leave func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.clients++
+	return a.leave
+}
+
 func (a *Agent) leave() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -126,15 +126,16 @@ func (x *exchange) count(said []byte) (marks int64) {
 // done is the word with which a client ends its body whose work is done, so that it need not be done again in this period.
 const done = "done"
 
-// saidDone reports whether the last line that isn't empty is the word done, or begins with it and a space: then it returns the rest.
-func (x *exchange) saidDone() (result []byte, said bool) {
+// saidDone reports whether the last line that isn't empty is the word done, or begins with it and a space: then it returns the rest, if
+// that isn't too long.
+func (x *exchange) saidDone() (result []byte, said, tooLong bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	rest, said := bytes.CutPrefix(x.word, []byte(done))
-	if !said || len(rest) > 0 && rest[0] != ' ' || len(x.word) > x.most {
-		return nil, false
+	if !said || len(rest) > 0 && rest[0] != ' ' {
+		return nil, false, false
 	}
-	return bytes.TrimPrefix(rest, []byte(" ")), true
+	return bytes.TrimPrefix(rest, []byte(" ")), true, len(x.word) > x.most
 }
 
 // newest returns the newest mark, and when it was received.

@@ -61,8 +61,14 @@ func (a *Agent) serveLock(x *exchange, r *http.Request) error {
 	if err := s.hold(request.slot(lock), time.Duration(request.Heartbeat)); err != nil {
 		return nil
 	}
-	result, isDone := x.saidDone()
+	result, isDone, tooLong := x.saidDone()
 	switch {
+	case tooLong:
+		end := releasedFor(lock.Unlock())
+		if end.Released {
+			end.Unconfirmed, end.Detail = true, "what the client said at the end is too long: nothing is remembered"
+		}
+		s.end(end)
 	case isDone && request.OncePer > 0:
 		s.end(releasedFor(lock.UnlockDone()))
 	case isDone && request.Once > 0:

@@ -394,6 +394,12 @@ func TestOnce(t *testing.T) {
 		}
 		late.close()
 	}
+	h := post(t, client, "/v1/lock", `{"key":"k","once":"1h"}`)
+	h.first()
+	_, _ = io.WriteString(h.body, "done "+strings.Repeat("x", 65<<10))
+	if last := h.end(); last.Released == nil || !*last.Released || !last.Unconfirmed {
+		t.Errorf("a result that is too long: last line %+v, want released, and unconfirmed", last)
+	}
 	for _, wrong := range []string{`{"key":"k","once":"1h","once_per":"1h"}`, `{"keys":["k","l"],"once":"1h"}`, `{"key":"k","once":"-1s"}`} {
 		if h := post(t, client, "/v1/lock", wrong); h.response.StatusCode != http.StatusBadRequest {
 			t.Errorf("%s: %s", wrong, h.response.Status)

@@ -82,6 +82,7 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 	}
 	// How long a turn lasts is for the gateway to say.
 	g.rule.OnClientAbort = middleware.Cancel
+	g.rule.OnHold = a.remain
 	// The wait, in which the end of the connection is noticed, comes after the body.
 	g.rule.BufferBody = new(g.rule.ReadsBody())
 	if a.observers != nil {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -153,5 +154,27 @@ func TestFenceAroundARuleThatPasses(t *testing.T) {
 		if got := post(t, alone.URL, "Order", "42", "Fencing-Token", "9"); got.body != "served" {
 			t.Errorf("%s, alone: %d %s", name, got.StatusCode, got.body)
 		}
+	}
+}
+
+// TestPassesWithHalfOfItsKeys: a rule that is passed without its lock holds nothing for a rule inside it, although a rule around it holds
+// one of its keys.
+func TestPassesWithHalfOfItsKeys(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, 1)[0]
+	l := newLocker(t, []string{server.URL()}, redlock.WithRestartGuard(0))
+	inner := middleware.New(l, "second", middleware.Rule{})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it is served without its lock") }))
+	both := middleware.New(l, "first", middleware.Rule{Keys: []string{"second"}, OnNoQuorum: middleware.Pass})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if turn, _ := middleware.TurnFromContext(r.Context()); turn.Lock != nil {
+			t.Error("a turn without its lock has another one")
+		}
+		inner.ServeHTTP(w, r)
+	}))
+	outer := middleware.New(l, "first", middleware.Rule{})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		server.Kill()
+		both.ServeHTTP(w, r)
+	}))
+	if got := post(t, serve(t, outer).URL); got.StatusCode != http.StatusConflict {
+		t.Errorf("%s %s", got.Status, got.body)
 	}
 }

@@ -473,6 +473,7 @@ func (s *serving) handlerContext() (context.Context, context.CancelFunc) {
 
 // pass serves the request without a lock of this rule.
 func (s *serving) pass() error {
+	s.turn.Lock = nil // a lock of an outer rule stands for some of its keys only
 	if s.rule.Observer != nil {
 		s.rule.Observer.Passed(s.rule.Name, s.turn.Outcome)
 	}

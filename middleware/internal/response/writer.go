@@ -202,12 +202,19 @@ func (w *Writer) FlushError() error {
 }
 
 func (w *Writer) hijack() (net.Conn, *bufio.ReadWriter, error) {
+	if w.Begun {
+		w.endQueue(false)
+	}
+	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err != nil { // the handler may still answer
+		return nil, nil, err
+	}
 	if w.Recorder != nil {
 		w.Recorder.Forget()
 	}
 	w.Begun = true
 	w.endQueue(false)
-	return http.NewResponseController(w.ResponseWriter).Hijack()
+	return conn, rw, nil
 }
 
 func (w *Writer) endQueue(panicked bool) {
