@@ -66,7 +66,7 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	}
 	a, err := agentAt(config.Agent, token, config.CA)
 	if err != nil {
-		return nil, fmt.Errorf("agent %q: %w", config.Agent, err)
+		return nil, fmt.Errorf("agent: %w", err)
 	}
 	r, err := newRule(a, config.Rule)
 	if err != nil {

@@ -55,6 +55,14 @@ const patienceAtEnd = 5_000;
 const late = "the agent has not said in time that the lock is still held";
 const known = new Set(["wait", "ttl", "maxHold", "heartbeat", "label", "concurrency", "oncePer", "once", "signal"]);
 
+/** What once remembers of a value. */
+function remembered(value) {
+  const text = value === undefined ? "" : JSON.stringify(value);
+  if (text === undefined) throw new TypeError("once remembers what JSON has: no function, and no symbol");
+  if (Buffer.byteLength(text) > 65_536) throw new LockError("the result is longer than 64 KiB: it can't be remembered");
+  return text;
+}
+
 /** The agent at a Unix socket, or at host:port with its token. patience is how long it may take to answer, beyond a wait, in seconds. */
 export class Agent {
   constructor(address = "/run/redlock/redlock.sock", token = undefined, { patience = 10 } = {}) {
@@ -109,7 +117,7 @@ export class Agent {
     if (!ask.keys.every((key) => typeof key === "string" && Buffer.from(key).toString() === key)) {
       throw new TypeError("a key is a string of whole characters");
     }
-    const until = wait === undefined ? undefined : performance.now() + wait * 1000;
+    const until = wait == null ? undefined : performance.now() + wait * 1000;
     let moves = 0; // until when another agent may take the place of one that was about to stop: for a moment nobody may listen
     for (;;) {
       signal?.throwIfAborted();
@@ -157,7 +165,7 @@ class Lock {
     const headers = { Host: "redlock", "Redlock-Agent": "1", "Content-Type": "application/json", "Transfer-Encoding": "chunked" };
     if (agent.token) headers.Authorization = `Bearer ${agent.token}`;
     this.#request = http.request({ ...to, method: "POST", path: "/v1/lock", headers, agent: false });
-    if (wait !== undefined) this.#timer = setTimeout(() => this.#fail("it does not answer in time"), (wait + agent.patience) * 1000);
+    if (wait !== undefined) this.#timer = setTimeout(() => this.#fail("it does not answer in time"), Math.min((wait + agent.patience) * 1000, 2 ** 31 - 1));
     if (signal) {
       const leave = () => {
         this.#refused(signal.reason);
@@ -192,19 +200,25 @@ class Lock {
    * oncePer or once that is to be done again; value is what once remembers. */
   unlock({ failed = false, value } = {}) {
     if (this.#unlocking === undefined) {
-      const word = failed ? "" : this.#ask.once_per ? "done" : this.#ask.once ? `done ${value === undefined ? "" : JSON.stringify(value)}` : "";
-      this.#unlocking = this.#unlock(this.#lost ?? (this.held ? undefined : late), word);
+      let word = "", wrong;
+      try {
+        word = failed ? "" : this.#ask.once_per ? "done" : this.#ask.once ? `done ${remembered(value)}` : "";
+      } catch (error) {
+        wrong = error;
+      }
+      this.#unlocking = this.#unlock(this.#lost ?? (this.held ? undefined : late), word, wrong);
       this.#lose("it was released");
     }
     return this.#unlocking;
   }
 
-  async #unlock(lost, word) {
+  async #unlock(lost, word, wrong) {
     this.#request.end(word); // the end of the body
     const timer = setTimeout(() => this.#request.destroy(), patienceAtEnd);
     await this.#closed;
     clearTimeout(timer);
     if (lost || this.#released === false) throw new LockLost(lost ?? "the lock had ended before the end of the work");
+    if (wrong) throw wrong;
   }
 
   /** The end of a block doesn't say whether the work is done, for oncePer and once: unlock() does. */

@@ -100,6 +100,9 @@ class Agent
         try {
             $value = $work($lock);
             $result = $once === null ? null : json_encode($value, JSON_THROW_ON_ERROR | JSON_UNESCAPED_UNICODE);
+            if (strlen((string) $result) > 65536) {
+                throw new LockError("the result is longer than 64 KiB: it can't be remembered");
+            }
         } catch (\Throwable $error) {
             try {
                 $lock->release(failed: true);
@@ -328,7 +331,12 @@ class Lock
 
     private function write(string $text): void
     {
-        while ($text !== '' && ($n = @fwrite($this->connection, $text))) {
+        $until = hrtime(true) + self::PATIENCE_AT_END * 10 ** 9;
+        while ($text !== '' && ($n = @fwrite($this->connection, $text)) !== false && hrtime(true) < $until) {
+            if ($n === 0) { // the agent reads more slowly
+                [$none, $full] = [null, [$this->connection]];
+                @stream_select($none, $full, $none, 1);
+            }
             $text = substr($text, $n);
         } // what can't be written is noticed by what can't be read
     }

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import json
 import os
 import socket
@@ -173,7 +174,7 @@ class Agent(_Base):
         """Call work with the lock unless it has succeeded in this period, on any machine. Return whether this call has."""
         try:
             with self.lock(key, once_per=period, **options) as hold:
-                work(hold)
+                _plain(work)(hold)
         except LockDone:
             return False
         return True
@@ -182,8 +183,8 @@ class Agent(_Base):
         """Return what work returns, as JSON has it, or has returned to whoever has called it within the time to keep; at most 64 KiB."""
         try:
             with self.lock(key, once=keep, **options) as hold:
-                value = work(hold)
-                hold._word = b"done " + json.dumps(value).encode()
+                value = _plain(work)(hold)
+                hold._word = _remembered(value)
         except LockDone as e:
             value = json.loads(e.result or "null")
         return value
@@ -219,6 +220,8 @@ class Lock:
         hold._release(failed=kind is not None)
 
     def __call__(self, work: Callable[..., T]) -> Callable[..., T]:
+        _plain(work)
+
         @functools.wraps(work)
         def locked(*args: Any, **named: Any) -> T:
             with self:
@@ -444,7 +447,7 @@ class AsyncAgent(_Base):
         try:
             async with self.lock(key, once=keep, **options) as hold:
                 value = await work(hold)
-                hold._word = b"done " + json.dumps(value).encode()
+                hold._word = _remembered(value)
         except LockDone as e:
             value = json.loads(e.result or "null")
         return value
@@ -531,7 +534,9 @@ class AsyncHold(_Lease):
             self._in, self._out = await asyncio.wait_for(opening, patience)
         except (OSError, asyncio.TimeoutError) as e:
             raise self._agent._silence(f"no agent at {self._agent.address}: {e}") from None
-        _connections.add(self._out.get_extra_info("socket")._sock)
+        copied = getattr(self._out.get_extra_info("socket"), "_sock", None)
+        if copied is not None:  # uvloop shows none: there, a child keeps its copy
+            _connections.add(copied)
         try:
             self._out.write(self._agent._request(self._ask, left))
             await asyncio.wait_for(self._first(), None if left is None else left + patience)
@@ -594,6 +599,21 @@ class AsyncHold(_Lease):
                 self._reader.cancel()
                 self._out.close()
         self._judge(failed, doubt)
+
+
+def _plain(work: Callable[..., T]) -> Callable[..., T]:
+    """Refuse a function that would only begin its work under the lock."""
+    if inspect.iscoroutinefunction(work) or inspect.isgeneratorfunction(work) or inspect.isasyncgenfunction(work):
+        raise TypeError("the lock would end before the work begins: AsyncAgent is for async functions, and a with statement for generators")
+    return work
+
+
+def _remembered(value: Any) -> bytes:
+    """Return what ends a request of once."""
+    text = json.dumps(value).encode()
+    if len(text) > 65536:
+        raise LockError("the result is longer than 64 KiB: it can't be remembered")
+    return b"done " + text
 
 
 def _chunk(text: bytes) -> bytes:

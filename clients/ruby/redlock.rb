@@ -79,17 +79,18 @@ class RedlockAgent
     lock = acquire({ keys: keys.map { |key| key.encode(Encoding::UTF_8) }, label: label, concurrency: concurrency, **times }.compact, wait)
     return lock unless block_given?
 
-    failed = false
+    finished = raised = false # neither, if the block is left by break, throw, or the end of the thread
     begin
       value = yield lock
-      result = once && JSON.generate(value)
+      result = once && RedlockAgent.remembered(value)
+      finished = true
       value
     rescue Exception # whatever it is, it is raised again
-      failed = true
+      raised = true
       raise
     ensure
-      lost = lock.release(failed: failed, result: result)
-      raise LockLost, lost if lost && !failed
+      lost = lock.release(failed: !finished, result: result)
+      raise LockLost, lost if lost && !raised
     end
   end
 
@@ -106,6 +107,13 @@ class RedlockAgent
     lock(key, once: keep, **options, &work)
   rescue LockDone => e
     e.result && JSON.parse(e.result)
+  end
+
+  def self.remembered(value)
+    text = JSON.generate(value)
+    raise LockError, "the result is longer than 64 KiB: it can't be remembered" if text.bytesize > 65_536
+
+    text
   end
 
   def self.duration(seconds)
@@ -257,7 +265,7 @@ class RedlockAgent
       header = {}
       while (line = @connection.gets&.strip) && !line.empty?
         name, value = line.split(":", 2)
-        header[name.downcase] = value.strip
+        header[name.downcase] = value.to_s.strip
       end
       raise LockError, "something else than an agent of version 1 answers at #{@agent.address}" if header["redlock-agent"] != "1"
       return if status == "200"

@@ -199,6 +199,7 @@ mkfifo -m 600 "$pipe" || fail 69 'no pipe can be made'
 exec 3<>"$pipe" 4<&0 5>"$pipe"
 rm "$pipe"
 trap 'finish 143' TERM
+command -v curl >/dev/null 2>&1 || fail 69 'curl is missing'
 now
 [ -z "$wait" ] || until=$((now + $(LC_ALL=C printf %.0f "${wait}e2")))
 

@@ -40,7 +40,11 @@ start or a rollout.
 			defer stop()
 			var status console.Status
 			for deadline := time.Now().Add(wait); ; {
-				err := endpoint.Ask(ctx, http.MethodGet, "masters", nil, &status)
+				var now console.Status // a new one: what it leaves out isn't so any more
+				err := endpoint.Ask(ctx, http.MethodGet, "masters", nil, &now)
+				if err == nil {
+					status = now
+				}
 				if err == nil && status.Ready {
 					break
 				}
