@@ -99,7 +99,10 @@ func (s *serving) serve() error {
 		if s.rule.OnReplay != nil {
 			s.rule.OnReplay(s.r, s.turn)
 		}
-		first.Write(s.w, s.r.Method)
+		w, written := response.Wrap(s.w, response.Options{Patience: s.rule.ResponseTimeout})
+		first.Write(w, s.r.Method)
+		written.End(false)
+		s.noteSlowClient(written)
 		return nil
 	case refusal != nil:
 		return s.refuseWithoutLock(refusal)

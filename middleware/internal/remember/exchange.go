@@ -83,6 +83,10 @@ func (e *Exchange) AwaitRoom(ctx context.Context) bool {
 // Record returns what keeps a copy of the response. before has the headers before the handler runs. A body waits for room until ctx ends.
 func (e *Exchange) Record(ctx context.Context, before http.Header) *Recorder {
 	e.recorder = NewRecorder(before, e.policy.size, func(bytes int) bool {
+		if bytes == 0 {
+			e.room.settle(0)
+			return true
+		}
 		ctx, cancel := context.WithTimeout(ctx, roomTimeout)
 		defer cancel()
 		return e.room.take(ctx, bytes)

@@ -13,7 +13,7 @@ const firstBuffer = 512 // bytes, for a body whose length is not declared
 type Recorder struct {
 	before http.Header
 	most   int
-	room   func(bytes int) bool // reports, perhaps after a wait, whether the body may take so much memory
+	room   func(bytes int) bool // reports, perhaps after a wait, whether the body may take so much memory; 0 gives all back
 
 	begun    bool
 	passes   string // why the response is passed on only, and can't be remembered
@@ -24,6 +24,7 @@ type Recorder struct {
 	written  int64
 	body     []byte
 	crowded  bool // there was no room for more of it
+	dropped  bool // it was given up, and its room
 }
 
 // NewRecorder returns a Recorder of bodies of at most most bytes, each of which takes as much memory as room allows. It copies before,
@@ -73,7 +74,7 @@ func (r *Recorder) Write(p []byte) {
 	switch {
 	case r.passes != "" || len(p) == 0:
 	case r.tooLarge() || !r.grow(len(p)):
-		r.body = nil
+		r.drop()
 	default:
 		r.body = append(r.body, p...)
 	}
@@ -109,7 +110,15 @@ func (r *Recorder) Forget() { r.pass(Hijacked) }
 
 func (r *Recorder) pass(why string) {
 	r.passes = why
-	r.body = nil
+	r.drop()
+}
+
+// drop gives up the body, and its room, for which others may wait.
+func (r *Recorder) drop() {
+	if r.body = nil; !r.dropped {
+		r.dropped = true
+		r.room(0)
+	}
 }
 
 // Status returns the status that was written, or 200.
