@@ -30,6 +30,7 @@ type simConn struct {
 
 	coming *simBatch    // whose reply is under way to who waits for it
 	oldest *simBatch    // whose reply has come
+	failed bool         // a mutant is told of the replies that won't come
 	due    atomic.Int64 // batches that have no reply yet
 	busy   atomic.Bool  // somebody sends
 	// Of Send alone: when the last batch arrives.
@@ -232,6 +233,9 @@ func (c *simConn) Wait() error {
 func (c *simConn) await(interrupted <-chan struct{}) bool {
 	l := c.route
 	w := l.process.world
+	if c.failed { // what still comes is of batches that have failed
+		return false
+	}
 	if c.coming == nil {
 		select {
 		case <-interrupted:
@@ -269,7 +273,7 @@ func (c *simConn) broken() error {
 	if c.route.process.world.mutant.answer == nil || c.due.Add(-1) < 0 {
 		return protocol.ErrBroken
 	}
-	c.oldest = &simBatch{err: protocol.ErrBroken}
+	c.failed, c.oldest = true, &simBatch{err: protocol.ErrBroken}
 	return nil
 }
 
