@@ -274,10 +274,8 @@ func (c *runCommand) refused(err error) error {
 		return &coded{c.heldCode, onTerminal("all %d slots of %s are taken", c.most, c.key)}
 	case errors.Is(err, redlock.ErrHeld):
 		return &coded{c.heldCode, onTerminal("another has the lock on %s", c.key)}
-	case errors.Is(err, context.Canceled), errors.Is(err, redlock.ErrClosed):
-		return err
 	}
-	return &coded{codeUsage, err} // such as for a key that is too long
+	return err
 }
 
 // onTerminal returns what a person is told, and cron is not.
