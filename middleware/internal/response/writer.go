@@ -202,9 +202,7 @@ func (w *Writer) FlushError() error {
 }
 
 func (w *Writer) hijack() (net.Conn, *bufio.ReadWriter, error) {
-	if w.Begun {
-		w.endQueue(false)
-	}
+	w.endQueue(false)
 	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	if err != nil { // the handler may still answer
 		return nil, nil, err
@@ -213,7 +211,6 @@ func (w *Writer) hijack() (net.Conn, *bufio.ReadWriter, error) {
 		w.Recorder.Forget()
 	}
 	w.Begun = true
-	w.endQueue(false)
 	return conn, rw, nil
 }
 
