@@ -168,8 +168,9 @@ PACKAGES_haproxy := haproxy
 UPSTREAM_NAMES := $(if $(filter all,$(UPSTREAMS)),$(patsubst PACKAGES_%,%,$(filter PACKAGES_%,$(.VARIABLES))),$(subst +, ,$(UPSTREAMS)))
 UPSTREAM_PACKAGES := $(sort $(foreach name,$(UPSTREAM_NAMES),$(PACKAGES_$(name))))
 
-# npm-install installs the packages of $(1)/package.json in bin, once.
+# npm-install installs the packages of $(1)/package.json in bin, once. Some bring Go: ./... doesn't go into another module.
 define npm-install
+	@mkdir -p bin && echo 'module bin' >bin/go.mod
 	@cmp -s $(1)/package.json bin/$(notdir $(1))/installed || { \
 		npm install --silent --fetch-retries 2 --fetch-retry-mintimeout 1000 --fetch-retry-maxtimeout 5000 --fetch-timeout 60000 --ignore-scripts --no-audit --no-fund --no-package-lock --prefix bin/$(notdir $(1)) $$(sed -n 's/^ *"\(.*\)": "\([^ "]*[0-9.]*\)",*$$/\1@\2/p' $(1)/package.json) && \
 		cp $(1)/package.json bin/$(notdir $(1))/installed || { \

@@ -67,11 +67,11 @@ func RunWithRedlock(m *testing.M, program *string) int {
 }
 
 // The ports are below those that the kernel gives to outgoing connections, so that no connection takes the port of a killed
-// server before its restart. A cluster node also listens on its port plus 10000.
-const portMin, portMax = 10000, 32000
+// server before its restart. Nor does a node of a cluster, which also listens on its port plus 10000.
+const portMin, portMax = 10000, 20000
 
-// maxReserved is how many ports a process keeps.
-const maxReserved = 4000
+// maxReserved is how many ports a process keeps. Several packages are tested at a time.
+const maxReserved = 1500
 
 // reserved has the ports that this process has used, the oldest first.
 var reserved struct {
