@@ -18,7 +18,7 @@ import (
 // those ports that are above that, and above what the kernel gives to outgoing connections: 61000 to 65000.
 func addrForQUIC(t *testing.T) string {
 	t.Helper()
-	const above = 33000
+	const above = 45000
 	for range 1000 {
 		port := redistest.FreePort(t) + above
 		if port < 61000 {
