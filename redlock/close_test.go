@@ -16,7 +16,7 @@ import (
 // closingLocker returns a Locker that the test closes itself.
 func closingLocker(t *testing.T, servers []*redistest.Server) *redlock.Locker {
 	t.Helper()
-	l, err := redlock.Open(redistest.URLs(servers), redlock.WithTimeout(time.Second), redlock.WithMaxTTL(longTTL), redlock.WithTTL(longTTL), redlock.WithRestartGuard(0))
+	l, err := redlock.Open(redistest.URLs(servers), redlock.WithTimeout(longTTL/3), redlock.WithMaxTTL(longTTL), redlock.WithTTL(longTTL), redlock.WithRestartGuard(0))
 	if err != nil {
 		t.Fatal(err)
 	}

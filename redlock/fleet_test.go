@@ -26,8 +26,8 @@ func TestProcessesAreKnown(t *testing.T) {
 	other := process("other", []string{urls[2], urls[3], urls[4]})
 
 	all := func(l *redlock.Locker) []redlock.Process {
-		known, err := l.Processes(t.Context())
-		if err != nil {
+		var known []redlock.Process
+		if err := answered(t, func() (err error) { known, err = l.Processes(t.Context()); return err }); err != nil {
 			t.Fatal(err)
 		}
 		return known

@@ -106,7 +106,7 @@ func TestLongResultsKeepNoLocksWaiting(t *testing.T) {
 			t.Errorf("while a result is on its way: %v", err)
 		}
 	}
-	if _, err := l.TryLock(t.Context(), "long", redlock.WithRecall()); !errors.Is(err, redlock.ErrHeld) {
+	if err := answered(t, func() error { _, err := l.TryLock(t.Context(), "long", redlock.WithRecall()); return err }); !errors.Is(err, redlock.ErrHeld) {
 		t.Errorf("the key of the result: %v", err)
 	}
 	for _, line := range lines {
@@ -127,7 +127,7 @@ func TestUnreadableResult(t *testing.T) {
 	lines, urls := newNarrowsTo(t, servers, 1<<30)
 	fence := leaveResult(t, newLocker(t, redistest.URLs(servers)), "k", "paid")
 	l := newLocker(t, urls)
-	shortTurn(t, l, "other") // it is connected
+	lockUnlock(t, l, "other") // it is connected
 	eventually(t, bound, "all are connected", func() bool { return l.Status().Available == 3 })
 	for _, line := range lines {
 		line.closed.Store(true)
@@ -153,7 +153,7 @@ func TestUnreadableResult(t *testing.T) {
 func TestResultsAreHandedOn(t *testing.T) {
 	t.Parallel()
 	l, servers := onServers(t, 3)
-	shortTurn(t, l, "first")
+	lockUnlock(t, l, "first")
 	for _, size := range []int{10, 100_000} {
 		for i, s := range servers {
 			key := fmt.Sprint(size, " ", i)
@@ -185,8 +185,8 @@ func TestLongResultComesAfterTheRelease(t *testing.T) {
 // TestResultOfOneMasterIsMet: one master that answers in time is enough, whichever it is.
 func TestResultOfOneMasterIsMet(t *testing.T) {
 	t.Parallel()
-	l, servers := onServers(t, 3)
-	shortTurn(t, l, "first")
+	l, servers := onServers(t, 3, redlock.WithTimeout(longTTL/3))
+	lockUnlock(t, l, "first")
 	for i := range 60 {
 		key := strconv.Itoa(i)
 		leaveResult(t, l, key, "paid")

@@ -13,7 +13,7 @@ import (
 // TestLongHold holds a lock for several TTLs while masters lose it, one after the other.
 func TestLongHold(t *testing.T) {
 	t.Parallel()
-	const ttl = 2 * time.Second
+	const ttl = 6 * time.Second
 	l, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithMaxTTL(ttl), redlock.WithTimeout(ttl/4)) // a master that has forgotten is excluded for the max TTL
 	lock := mustLock(t, l, "key")
 	waiting, cancel := context.WithCancel(t.Context())
@@ -45,11 +45,9 @@ func TestLongHold(t *testing.T) {
 		t.Fatal("another has got the lock")
 	case <-lock.Context().Done():
 		t.Fatalf("lost after %v: %v", time.Since(start), lock.Err())
-	case <-time.After(4*ttl - time.Since(start)):
+	case <-time.After(3*ttl - time.Since(start)):
 	}
-	if left := time.Until(lock.Until()); left < ttl/3 || left > ttl {
-		t.Errorf("after 4 TTLs the lock is valid for another %v, want most of a TTL", left)
-	}
+	eventually(t, bound, "most of a TTL is left", func() bool { left := time.Until(lock.Until()); return left > ttl/3 && left <= ttl })
 	mustUnlock(t, lock)
 	select {
 	case next := <-got:
@@ -69,7 +67,8 @@ func TestKeyTakenIsNoticed(t *testing.T) {
 	t.Parallel()
 	for name, takes := range map[string]int{"by a minority": 1, "by a majority": 2} {
 		t.Run(name, func(t *testing.T) {
-			const ttl = 4 * time.Second
+			t.Parallel()
+			const ttl = 12 * time.Second
 			var d diary
 			l, servers := onServers(t, 3, redlock.WithTTL(ttl), d.option())
 			lock := mustLock(t, l, "key")
@@ -102,13 +101,13 @@ func TestKeyTakenIsNoticed(t *testing.T) {
 // TestLostLeaseIsTold hangs all masters, so that only the holder's own clock can end the lock.
 func TestLostLeaseIsTold(t *testing.T) {
 	t.Parallel()
-	const ttl = 4 * time.Second
+	const ttl = 9 * time.Second
 	var d diary
 	var log logBook
 	l, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/10), d.option(), log.option())
 	lockUnlock(t, l, "warm up")
-	start := time.Now()
 	lock := mustLock(t, l, "key")
+	had := time.Now()
 	for _, s := range servers {
 		s.Pause()
 	}
@@ -124,7 +123,7 @@ func TestLostLeaseIsTold(t *testing.T) {
 	if end.Before(until) {
 		t.Errorf("ended %v before the end of the validity", until.Sub(end))
 	}
-	if until.After(start.Add(ttl)) {
+	if until.After(had.Add(ttl)) {
 		t.Error("valid for longer than the masters can be sure of")
 	}
 	if err := lock.Unlock(); !errors.Is(err, redlock.ErrExpired) {
@@ -149,9 +148,9 @@ func TestLostLeaseIsTold(t *testing.T) {
 // TestRenewalsAreObserved: one by one, whether a quorum has extended the lease.
 func TestRenewalsAreObserved(t *testing.T) {
 	t.Parallel()
-	const ttl = 1500 * time.Millisecond
+	const ttl = 9 * time.Second
 	var d diary
-	l, _ := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/2), d.option())
+	l, _ := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/4), d.option())
 	lock := mustLock(t, l, "key")
 	first := lock.Until()
 	eventually(t, bound, "two renewals", func() bool { return len(d.find("renewed", "", nil)) >= 2 })
@@ -168,8 +167,8 @@ func TestRenewalsAreObserved(t *testing.T) {
 
 func TestRenewalStopsAtUnlock(t *testing.T) {
 	t.Parallel()
-	const ttl = 1500 * time.Millisecond
-	l, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/2))
+	const ttl = 4 * time.Second
+	l, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/4))
 	lock := mustLock(t, l, "key")
 	eventually(t, bound, "two renewals", func() bool { return extends(servers[0]) >= 2 })
 	mustUnlock(t, lock)
@@ -200,9 +199,9 @@ func TestUncontendedCost(t *testing.T) {
 			up := servers[down:]
 			redistest.RequireNoKeys(t, up)
 			eventually(t, 3*bound, "a round without more commands", func() bool { // on a busy machine, some fences have to be raised
-				before, extended := make([]int, len(up)), make([]int, len(up)) // registrations extend keys, too
+				before, extended, beats := make([]int, len(up)), make([]int, len(up)), make([]int, len(up)) // beats extend keys, too
 				for i, s := range up {
-					before[i], extended[i] = commands(s), extends(s)
+					before[i], extended[i], beats[i] = commands(s), extends(s), s.Calls("zadd")
 				}
 				for range locks {
 					lockUnlock(t, l, "key")
@@ -210,7 +209,7 @@ func TestUncontendedCost(t *testing.T) {
 				redistest.RequireNoKeys(t, up)
 				few := true
 				for i, s := range up {
-					all, extends := commands(s)-before[i], extends(s)-extended[i]
+					all, extends := commands(s)-before[i]-(s.Calls("zadd")-beats[i]), extends(s)-extended[i]
 					t.Logf("master %d got %d commands for %d locks, %d of them extends", i, all, locks, extends)
 					few = few && all <= 2*locks*101/100 && extends <= locks/100
 				}

@@ -125,6 +125,17 @@ func (d *diary) expect(t testing.TB, kind, master string, err error) {
 	eventually(t, bound, fmt.Sprintf("the observer is told that %s is %s: %v", master, kind, err), func() bool { return len(d.find(kind, master, err)) > 0 })
 }
 
+// upAfter returns when a master was first said to be up after it was said to be down for this reason. A busy machine has others.
+func (d *diary) upAfter(master string, reason error) (at time.Time) {
+	down := d.find("down", master, reason)
+	for _, e := range d.find("up", master, nil) {
+		if len(down) > 0 && at.IsZero() && e.at.After(down[0].at) {
+			at = e.at
+		}
+	}
+	return at
+}
+
 // find gives the events of a kind, of one master or all (""), and with this error if it isn't nil.
 func (d *diary) find(kind, master string, err error) (found []event) {
 	d.mu.Lock()

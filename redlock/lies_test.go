@@ -2,7 +2,6 @@ package redlock_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"regexp"
 	"testing"
@@ -62,11 +61,10 @@ func TestMasterThatLies(t *testing.T) {
 					held = append(held, mustLock(t, holder, key, options...))
 				}
 				held = append(held, mustLock(t, holder, key, options...))
-				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-				if _, err := waiter.Lock(ctx, key, options...); !errors.Is(err, redlock.ErrHeld) {
+				wait := append(options, redlock.WithWait(3*time.Second))
+				if err := answered(t, func() error { _, err := waiter.Lock(t.Context(), key, wait...); return err }); !errors.Is(err, redlock.ErrHeld) {
 					t.Errorf("%s: %v, want that it is held", key, err)
 				}
-				cancel()
 				for _, lock := range held {
 					mustUnlock(t, lock)
 				}

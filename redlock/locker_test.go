@@ -154,7 +154,7 @@ func TestLost(t *testing.T) {
 	l, servers := onServers(t, 3, brief...)
 	type value struct{}
 	parent, cancelParent := context.WithCancel(context.WithValue(t.Context(), value{}, "v"))
-	lock, err := l.Lock(parent, "key")
+	lock, err := l.Lock(parent, "key", redlock.WithTTL(4*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

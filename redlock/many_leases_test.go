@@ -55,7 +55,7 @@ func TestManyLeases(t *testing.T) {
 	)
 	leases, ttl := 10_000, 12*time.Second
 	if redistest.Few() { // a busy machine would need longer than the TTL to take or renew so many
-		leases, ttl = leases/5, ttl/2
+		leases = leases / 5
 	}
 	perTrip := int64(leases / 100)
 	servers := redistest.Start(t, 3)

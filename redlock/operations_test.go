@@ -201,7 +201,7 @@ func TestChangeOfMasters(t *testing.T) {
 		f.goesOn("after a step")
 	}
 	for _, n := range f.nodes {
-		if lines := n.log.lines("level=ERROR"); len(lines) > 0 {
+		if lines := n.log.lines("level=ERROR", "another process"); len(lines) > 0 {
 			t.Errorf("a change one at a time is told to be wrong: %q", lines)
 		}
 	}
@@ -250,7 +250,7 @@ func TestChangeOfMaxTTL(t *testing.T) {
 		}
 	}
 	for _, n := range f.nodes {
-		if lines := n.log.lines("level=ERROR"); len(lines) > 0 {
+		if lines := n.log.lines("level=ERROR", "another process"); len(lines) > 0 {
 			t.Errorf("a change in order is told to be wrong: %q", lines)
 		}
 	}
@@ -303,7 +303,7 @@ func TestServerReplacedUnderItsName(t *testing.T) {
 		f.goesOn(fmt.Sprintf("after server %d", nth))
 	}
 	for _, n := range f.nodes {
-		if lines := n.log.lines("level=ERROR"); len(lines) > 0 {
+		if lines := n.log.lines("level=ERROR", "another process"); len(lines) > 0 {
 			t.Errorf("one server at a time is told to be wrong: %q", lines)
 		}
 	}

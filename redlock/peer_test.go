@@ -6,10 +6,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
-	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // TestOtherPeers: who is no Redis server, or speaks TLS where we don't, or doesn't where we do, is told apart.
@@ -45,7 +43,7 @@ func TestOtherPeers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var log logBook
-			newLocker(t, []string{c.url}, log.option(), redlock.WithTimeout(100*time.Millisecond))
+			newLocker(t, []string{c.url}, log.option())
 			log.expect(t, "level=WARN", address(c.url), c.say)
 		})
 	}

@@ -34,7 +34,7 @@ func TestRecallInLine(t *testing.T) {
 			}
 		})
 	}
-	for deadline := time.Now().Add(30 * time.Second); l.Status().Waiting < calls; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(bound); l.Status().Waiting < calls; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d of %d calls wait", l.Status().Waiting, calls)
 		}

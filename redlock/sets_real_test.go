@@ -19,7 +19,7 @@ import (
 func TestFlappingMaster(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
-	const ttl = 4 * time.Second // a busy machine doesn't lose it
+	const ttl = 12 * time.Second // a busy machine doesn't lose it
 	step := 500 * time.Millisecond
 	if testing.Short() {
 		step = time.Second
@@ -72,9 +72,10 @@ func TestRefusedWhenTheSharedMasterForgets(t *testing.T) {
 					here, there = there, here
 				}
 				var log logBook
-				right := newLocker(t, here, append(shortLife, redlock.WithRestartGuard(0))...)
+				longLife := []redlock.Option{redlock.WithTTL(longTTL / 2), redlock.WithMaxTTL(longTTL / 2), redlock.WithTimeout(longTTL / 10)}
+				right := newLocker(t, here, longLife...)
 				held := mustLock(t, right, "held")
-				wrong := newLocker(t, there, append(shortLife, redlock.WithRestartGuard(0), log.option())...)
+				wrong := newLocker(t, there, append(longLife, log.option())...)
 				refused := func() bool { return wrong.Status().Err != nil }
 				eventually(t, bound, "the other process is refused", refused)
 				if how == "flushed" {
@@ -108,7 +109,7 @@ func TestStoppedProcessLosesItsLocks(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 5)
 	servers[0].Kill()
-	opts := []redlock.Option{redlock.WithTTL(5 * time.Second), redlock.WithMaxTTL(5 * time.Second), redlock.WithTimeout(2 * time.Second), redlock.WithRestartGuard(0)}
+	opts := []redlock.Option{redlock.WithTTL(15 * time.Second), redlock.WithMaxTTL(15 * time.Second), redlock.WithTimeout(2 * time.Second), redlock.WithRestartGuard(0)}
 	elder := newLocker(t, pick(servers, 0, 1, 2), opts...)
 	held := mustLock(t, elder, "held")
 	younger := newLocker(t, pick(servers, 0, 3, 4), opts...)

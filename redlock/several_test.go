@@ -68,7 +68,7 @@ func TestAllOrNothing(t *testing.T) {
 	other := newLocker(t, redistest.URLs(servers))
 	held := mustLock(t, l, "b")
 	for _, l := range []*redlock.Locker{l, other} {
-		if _, err := l.TryLockAll(t.Context(), []string{"a", "b", "c"}); !errors.Is(err, redlock.ErrHeld) {
+		if err := answered(t, func() error { _, err := l.TryLockAll(t.Context(), []string{"a", "b", "c"}); return err }); !errors.Is(err, redlock.ErrHeld) {
 			t.Errorf("error %v, want that it is held", err)
 		}
 		lockUnlock(t, l, "a")
@@ -171,7 +171,7 @@ func TestLineOfSeveral(t *testing.T) {
 
 // TestAllAreLostTogether: when another token takes one of the keys, the lock is lost and its other keys are freed.
 func TestAllAreLostTogether(t *testing.T) {
-	const ttl = time.Second
+	const ttl = 3 * time.Second
 	l, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/2))
 	lock, err := l.LockAll(t.Context(), []string{"a", "b"})
 	if err != nil {

@@ -30,7 +30,7 @@ type simConn struct {
 
 	coming *simBatch    // whose reply is under way to who waits for it
 	oldest *simBatch    // whose reply has come
-	failed bool         // a mutant is told of the replies that won't come
+	failed bool         // no reply counts any more: a mutant is told of those that won't come
 	due    atomic.Int64 // batches that have no reply yet
 	busy   atomic.Bool  // somebody sends
 	// Of Send alone: when the last batch arrives.
@@ -261,6 +261,7 @@ func (c *simConn) await(interrupted <-chan struct{}) bool {
 		l.acquiring.Add(-1)
 	}
 	if now, up := l.reaches(); over || !up || now != c.on {
+		c.failed = true // whoever waits next, also if a caller was first
 		return false
 	}
 	c.oldest = b

@@ -22,7 +22,7 @@ func TestWrongClockHasNoVote(t *testing.T) {
 		redlock.WithTTL(maxTTL), redlock.WithMaxTTL(maxTTL), redlock.WithTimeout(maxTTL/2))
 	name := servers[0].URL()
 	eventually(t, bound, "the master is down for its clock", func() bool {
-		shortTurn(t, l, "key")
+		lockUnlock(t, l, "key")
 		return len(d.find("down", name, nil)) > 0
 	})
 	log.expect(t, "level=WARN", name, "ahead of", "max skew", "NTP")
@@ -31,7 +31,7 @@ func TestWrongClockHasNoVote(t *testing.T) {
 		if ahead := time.Until(time.UnixMicro(int64(lock.Fence()))); ahead > time.Minute {
 			t.Fatalf("the fence is %v ahead: the wrong clock has voted", ahead)
 		}
-		if err := lock.Unlock(); err != nil && !errors.Is(err, redlock.ErrExpired) { // the lease is short
+		if err := lock.Unlock(); err != nil && !errors.Is(err, redlock.ErrExpired) && !errors.Is(err, redlock.ErrNoQuorum) { // the lease is short
 			t.Fatal(err)
 		}
 	}
@@ -40,7 +40,7 @@ func TestWrongClockHasNoVote(t *testing.T) {
 	}
 	set(0, 0)
 	eventually(t, bound, "the master votes again", func() bool {
-		shortTurn(t, l, "key")
+		lockUnlock(t, l, "key")
 		return len(d.find("up", name, nil)) > 0
 	})
 	if down := clocksDown(&d, servers[1:]); len(down) > 0 {
@@ -68,9 +68,9 @@ func TestClocksSetBack(t *testing.T) {
 	clock.Set(time.Hour, 0)
 	l := newLocker(t, redistest.URLs(servers), redlock.WithTTL(time.Second), redlock.WithMaxTTL(time.Second), redlock.WithTimeout(time.Second/2))
 	lock := mustLock(t, l, "key")
-	mustUnlock(t, lock)
+	_ = unlocked(t, lock)
 	forget()
-	shortTurn(t, l, "another") // it has seen the clocks by now
+	lockUnlock(t, l, "another") // it has seen the clocks by now
 	clock.Set(time.Hour-back, 0)
 	fresh := newLocker(t, redistest.URLs(servers), redlock.WithTTL(time.Second), redlock.WithMaxTTL(time.Second), redlock.WithTimeout(time.Second/2))
 	for _, l := range []*redlock.Locker{l, fresh} { // it has not seen them itself
@@ -88,7 +88,7 @@ func TestClocksSetBack(t *testing.T) {
 		if next.Fence() <= lock.Fence() {
 			t.Errorf("fence %d after %d", next.Fence(), lock.Fence())
 		}
-		mustUnlock(t, next)
+		_ = unlocked(t, next)
 		return true
 	})
 }
@@ -102,29 +102,29 @@ func TestFenceOfAWrongClock(t *testing.T) {
 	var d diary
 	l := newLocker(t, redistest.URLs(servers), d.option(),
 		redlock.WithTTL(maxTTL), redlock.WithMaxTTL(maxTTL), redlock.WithTimeout(maxTTL/2))
-	shortTurn(t, l, "key")
+	lockUnlock(t, l, "key")
 	set(20*time.Second, 0)
 	stored := func() time.Duration {
 		return time.Until(time.UnixMicro(fenceOn(servers[0], "key")))
 	}
 	eventually(t, bound, "the wrong clock gives a fence", func() bool {
-		shortTurn(t, l, "key")
+		lockUnlock(t, l, "key")
 		return stored() > 10*time.Second
 	})
 	set(0, 0)
 	eventually(t, bound, "the master votes again", func() bool {
-		shortTurn(t, l, "key")
+		lockUnlock(t, l, "key")
 		return len(d.find("up", servers[0].URL(), nil)) > 0
 	})
 	servers[2].Kill()
-	shortTurn(t, l, "other")
+	lockUnlock(t, l, "other")
 	for range 20 {
 		lock, err := l.TryLock(t.Context(), "key")
 		if err == nil {
 			if ahead := time.Until(time.UnixMicro(int64(lock.Fence()))); ahead > 5*time.Second {
 				t.Fatalf("the fence is %v ahead", ahead)
 			}
-			mustUnlock(t, lock)
+			_ = unlocked(t, lock)
 		} else if !errors.Is(err, redlock.ErrNoQuorum) {
 			t.Fatal(err)
 		}

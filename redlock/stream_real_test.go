@@ -143,7 +143,11 @@ func TestMemoryIsBounded(t *testing.T) {
 		for _, wait := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, ", waiters ", wait), func(t *testing.T) {
 				var d diary
-				l, servers := onServers(t, 3, redlock.WithTimeout(500*time.Millisecond), d.option())
+				timeout := longTTL / 8
+				if name == "hung" {
+					timeout = time.Second / 2
+				}
+				l, servers := onServers(t, 3, redlock.WithTimeout(timeout), d.option())
 				mustUnlock(t, lockEverywhere(t, l, servers)) // a connection that is just being made is given more time
 				if name == "hung" {
 					defer servers[0].Resume()
@@ -215,8 +219,8 @@ func TestForgottenConnections(t *testing.T) {
 // TestHungServerKeepsItsConnection: it reads what was sent on it when it wakes, in order.
 func TestHungServerKeepsItsConnection(t *testing.T) {
 	t.Parallel()
-	l, servers := onServers(t, 3, redlock.WithTimeout(100*time.Millisecond))
-	lockUnlock(t, l, "key")
+	l, servers := onServers(t, 3)
+	mustUnlock(t, lockEverywhere(t, l, servers))
 	id := func() string {
 		list := servers[0].Client().ClientList(t.Context()).Val()
 		for line := range strings.Lines(list) {
@@ -229,11 +233,13 @@ func TestHungServerKeepsItsConnection(t *testing.T) {
 	}
 	before := id()
 	servers[0].Pause()
+	requireState(t, l, 0, redlock.MasterHung)
 	for range 20 {
 		lockUnlock(t, l, "key")
 		time.Sleep(50 * time.Millisecond)
 	}
 	servers[0].Resume()
+	requireState(t, l, 0, redlock.MasterAvailable)
 	lockUnlock(t, l, "key")
 	if after := id(); after != before {
 		t.Errorf("connection %s, was %s", after, before)

@@ -78,7 +78,7 @@ func (s *Server) Promote() {
 func (s *Server) CatchUp(master *Server) {
 	s.tb.Helper()
 	want := master.offset("master_repl_offset:")
-	for deadline := time.Now().Add(3 * bound); s.offset("slave_repl_offset:") < want; time.Sleep(5 * pause) {
+	for deadline := time.Now().Add(bound); s.offset("slave_repl_offset:") < want; time.Sleep(5 * pause) {
 		if time.Now().After(deadline) {
 			s.tb.Fatalf("%s lacks what its master %s has", s.Addr(), master.Addr())
 		}
@@ -113,7 +113,7 @@ func (s *Server) Unlink() {
 func (s *Server) await(text string, command ...any) {
 	s.tb.Helper()
 	var reply string
-	for deadline := time.Now().Add(3 * bound); time.Now().Before(deadline); time.Sleep(5 * pause) {
+	for deadline := time.Now().Add(bound); time.Now().Before(deadline); time.Sleep(5 * pause) {
 		if reply, _ = s.client.Do(context.Background(), command...).Text(); strings.Contains(reply, text) {
 			return
 		}

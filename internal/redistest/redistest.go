@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	bound      = 10 * time.Second // for what a healthy server does at once
+	bound      = 2 * time.Minute // for what a healthy server does at once
 	pause      = 2 * time.Millisecond
 	clientName = "redistest" // distinguishes the tests' own connections from those of the code under test
 )
