@@ -262,7 +262,11 @@ func TestClientLoses(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				w := a.start(t, language, "TTL=2 WAIT=60", "hold", "k")
+				ttl := "TTL=2 WAIT=60"
+				if how == "forced" {
+					ttl = "TTL=9 WAIT=60" // which it must not lose before
+				}
+				w := a.start(t, language, ttl, "hold", "k")
 				time.Sleep(3 * time.Second)
 				if err := other.Unlock(); err != nil {
 					t.Fatal(err)
@@ -356,7 +360,7 @@ func TestPHPComputes(t *testing.T) {
 		t.Skip()
 	}
 	a := startAgent(t)
-	const options = "TTL=2 BUSY=5"
+	const options = "TTL=6 BUSY=9"
 	w := a.start(t, "php", options, "hold", "k")
 	w.expect(t, "held ")
 	w.end(t)

@@ -19,7 +19,7 @@ import (
 
 const (
 	holderEnv = "REDLOCK_TEST_HOLDER" // the URLs of the masters, in the holder's process
-	holderTTL = 10 * time.Second
+	holderTTL = 6 * time.Second
 )
 
 // fencedStore refuses writes with a smaller fence than it has seen.

@@ -6,8 +6,10 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // TestOtherPeers: who is no Redis server, or speaks TLS where we don't, or doesn't where we do, is told apart.
@@ -43,7 +45,7 @@ func TestOtherPeers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var log logBook
-			newLocker(t, []string{c.url}, log.option())
+			newLocker(t, []string{c.url}, log.option(), redlock.WithTimeout(300*time.Millisecond))
 			log.expect(t, "level=WARN", address(c.url), c.say)
 		})
 	}

@@ -19,7 +19,7 @@ import (
 func TestFlappingMaster(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
-	const ttl = 12 * time.Second // a busy machine doesn't lose it
+	const ttl = 9 * time.Second // a busy machine doesn't lose it
 	step := 500 * time.Millisecond
 	if testing.Short() {
 		step = time.Second

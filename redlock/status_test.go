@@ -32,7 +32,7 @@ func requireState(t *testing.T, l *redlock.Locker, master int, want redlock.Mast
 // TestStatusOfMasters: what happens to a master shows without any traffic, and so does its return.
 func TestStatusOfMasters(t *testing.T) {
 	t.Parallel()
-	const guard = 10 * time.Second
+	const guard = 7 * time.Second
 	servers := redistest.Start(t, 3)
 	waitForUptime(t, servers, guard)
 	l := newLocker(t, redistest.URLs(servers), redlock.WithTTL(time.Second), redlock.WithMaxTTL(time.Second), redlock.WithMaxSkew(0),

@@ -48,7 +48,7 @@ func TestBlockedLogAndObserver(t *testing.T) {
 		"observer": func(b *blocker) redlock.Option { return redlock.WithObserver(redlock.Observer{LeaseLost: b.leaseLost}) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			const ttl = 15 * time.Second
+			const ttl = 10 * time.Second
 			b := newBlocker()
 			defer close(b.released) // after Close
 			servers := redistest.Start(t, 3)

@@ -62,7 +62,7 @@ func (u *tunnel) master(t *testing.T, s *redistest.Server) redlock.Master {
 // otherwise, nor leases.
 func TestWriteBlocks(t *testing.T) {
 	t.Parallel()
-	const ttl = 20 * time.Second
+	const ttl = 10 * time.Second
 	servers := redistest.Start(t, 3)
 	var u tunnel
 	u.stick()() // it is free

@@ -115,7 +115,7 @@ func TestDoctor(t *testing.T) {
 		timeout 20s
 		max_ttl 40s
 		max_skew 20s
-		restart_guard {$GUARD:41s}
+		restart_guard {$GUARD:10m}
 	}
 }
 http://127.0.0.1:1 {

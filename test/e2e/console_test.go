@@ -158,7 +158,7 @@ func TestConsoleEndpoints(t *testing.T) {
 	servers := redistest.Start(t, 1)
 	socket := filepath.Join(t.TempDir(), "admin")
 	site := "redlock a\nrespond ok"
-	runCaddy(t, strings.Replace(caddyfile(mastersOption(servers), site), "{$ADMIN}", "unix/"+socket, 1))
+	runCaddy(t, strings.Replace(caddyfile(mastersOption(servers, "timeout "+calm.String()), site), "{$ADMIN}", "unix/"+socket, 1))
 	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}}
@@ -171,7 +171,7 @@ func TestConsoleEndpoints(t *testing.T) {
 		return a.status == http.StatusOK && strings.Contains(a.body, servers[0].Addr())
 	})
 
-	c := runCaddy(t, strings.Replace(caddyfile(mastersOption(servers), site), "{$ADMIN}", "off", 1))
+	c := runCaddy(t, strings.Replace(caddyfile(mastersOption(servers, "timeout "+calm.String()), site), "{$ADMIN}", "off", 1))
 	if a := post(t, c.url); a.status != http.StatusOK || listens(strings.TrimPrefix(c.admin, "http://")) {
 		t.Errorf("without an admin endpoint: status %d", a.status)
 	}

@@ -24,7 +24,7 @@ import (
 
 const (
 	// bound is for what a healthy process does at once, however busy the machine is.
-	bound = time.Minute
+	bound = 2 * time.Minute
 	// calm is a time-out that keeps a master on a busy machine from being taken for one that has failed.
 	calm = 2 * time.Second
 

@@ -31,6 +31,7 @@ func TestExample(t *testing.T) {
 		"http://:8080", "http://{$LISTEN}",
 		"http://:8081", "http://"+slow,
 		"127.0.0.1:8081", slow,
+		"wait 5s", "wait 2m",
 	).Replace(string(text))
 	c := runCaddy(t, config)
 	eventually(t, "the slow backend serves", func() bool { return listens(slow) })

@@ -153,7 +153,7 @@ func TestHostileConnectionsToCaddy(t *testing.T) {
 	t.Parallel()
 	backend := httptest.NewServer(http.HandlerFunc(readAll))
 	t.Cleanup(backend.Close)
-	config := caddyfile(mastersOption(redistest.Start(t, 3), "timeout "+calm.String()), `
+	config := caddyfile(mastersOption(redistest.Start(t, 3), "timeout "+calm.String())+"\nservers {\ntimeouts {\nread_header 1h\n}\n}", `
 		redlock /orders* order:{path.1:int} {
 			buffer_body
 			body_timeout 1h

@@ -21,7 +21,7 @@ type received struct {
 
 var client = &http.Client{
 	Transport: &http.Transport{MaxIdleConnsPerHost: 250},
-	Timeout:   time.Minute,
+	Timeout:   10 * time.Minute, // beyond the waits of rules
 }
 
 // send sends a request, which is canceled when the test ends. It may be called in any goroutine.

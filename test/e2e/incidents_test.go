@@ -59,7 +59,7 @@ var incidents = []incident{
 	},
 	{
 		name:    "restarted",
-		options: []string{"restart_guard 31s"},
+		options: []string{"restart_guard 61s"},
 		start: func(t *testing.T, s *scene) {
 			s.servers[0].Kill()
 			s.servers[0].Restart()

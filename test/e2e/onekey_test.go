@@ -21,7 +21,7 @@ func TestCaddyRunsOneRequestPerKey(t *testing.T) {
 			config := caddyfile(mastersOption(servers, "timeout "+calm.String()), `
 				redlock /orders/*/pay order:{path.1}
 				redlock /orders/*/refund order:{path.1} {
-					wait 30s
+					wait 5m
 				}
 				`+b.proxy())
 			testOnePerKey(t, servers, b, runCaddy(t, config).url, runCaddy(t, config).url)
@@ -53,7 +53,7 @@ func serveHTTP(t *testing.T, servers []*redistest.Server, b *backend) string {
 	})
 	mux := http.NewServeMux()
 	mux.Handle("POST /orders/{id}/pay", middleware.New(locker, "order:{path.id}", middleware.Rule{})(b))
-	mux.Handle("POST /orders/{id}/refund", middleware.New(locker, "order:{path.id}", middleware.Rule{Wait: 30 * time.Second})(b))
+	mux.Handle("POST /orders/{id}/refund", middleware.New(locker, "order:{path.id}", middleware.Rule{Wait: 5 * time.Minute})(b))
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	return server.URL

@@ -56,7 +56,7 @@ func (c *caddyProcess) eventuallyWait(t *testing.T, n int) {
 }
 
 func TestRecipeOfPayments(t *testing.T) {
-	c, b, release := runRecipe(t, "One payment at a time")
+	c, b, release := runRecipe(t, "One payment at a time", "wait 2s", "wait 8s")
 	pay := func(order string) *http.Request {
 		return withBody(c.url+"/payments", `{"order":{"id":`+order+`}}`)
 	}
@@ -79,7 +79,7 @@ func TestRecipeOfPayments(t *testing.T) {
 
 func TestRecipeOfWebhooks(t *testing.T) {
 	file := secretFile(t, secret)
-	c, b, release := runRecipe(t, "Webhooks", "./run/secrets/stripe", "."+file)
+	c, b, release := runRecipe(t, "Webhooks", "./run/secrets/stripe", "."+file, "preset stripe", "preset stripe\n\t\twait 2m")
 	deliver := func(id, customer, secret string) *http.Request {
 		body := fmt.Sprintf(`{"id":%q,"data":{"object":{"customer":%q}}}`, id, customer)
 		now := fmt.Sprint(time.Now().Unix())
@@ -174,7 +174,7 @@ func TestRecipeOfBrowsers(t *testing.T) {
 }
 
 func TestRecipeOfTransfers(t *testing.T) {
-	c, b, release := runRecipe(t, "Several keys at once")
+	c, b, release := runRecipe(t, "Several keys at once", "wait 5s", "wait 2m")
 	transfer := func(from, to string) *http.Request {
 		return withBody(c.url+"/transfers", fmt.Sprintf(`{"from":%q,"to":%q}`, from, to))
 	}

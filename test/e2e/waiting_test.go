@@ -10,7 +10,7 @@ import (
 
 const waitRule = `
 	redlock /locked/* {path.1} {
-		wait 30s
+		wait 5m
 	}
 `
 
@@ -90,13 +90,13 @@ func TestTooManyRequestsWait(t *testing.T) {
 // soon as its lease has expired.
 func TestKilledProcesses(t *testing.T) {
 	t.Parallel()
-	const ttl = 4 * time.Second
+	const ttl = 8 * time.Second
 	servers := redistest.Start(t, 3)
 	then := newBackend(t, func() {})
 	config := func(b *backend) string {
 		return caddyfile(mastersOption(servers, "timeout "+(ttl/2).String()), `
 			redlock /locked/* {path.1} {
-				wait 30s
+				wait 5m
 				ttl `+ttl.String()+`
 			}
 			`+b.proxy())

@@ -67,8 +67,8 @@ func TestWarnings(t *testing.T) {
 // A configuration that is validated and started is warned of once.
 func TestWarnedOnce(t *testing.T) {
 	t.Parallel()
-	c := runCaddy(t, caddyfile(mastersOption(redistest.Start(t, 2)), payRule+"respond served"))
-	eventually(t, "the start is over", func() bool { return strings.Contains(c.log.String(), "2 of 2 masters available") })
+	c := runCaddy(t, caddyfile(mastersOption(redistest.Start(t, 2), "timeout "+calm.String()), payRule+"respond served"))
+	eventually(t, "the start is over", func() bool { return strings.Contains(c.log.String(), "of 2 masters available") })
 	if n := strings.Count(c.log.String(), "even number"); n != 1 {
 		t.Errorf("%d warnings of an even number of masters, want 1", n)
 	}
