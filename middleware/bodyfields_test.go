@@ -337,6 +337,11 @@ func TestContentTypesOfJSON(t *testing.T) {
 			}
 		}
 	}
+	for _, media := range []string{formType + ", application/a+json", formType + "+json", "multipart/form-data+json", "text/plain, a/b+json", formType + " application/a+json", "application/a\u00e9+json"} {
+		if got := keysFor(t, "{json.id}", withBody(media, body)); !strings.HasPrefix(got, "refused: ") {
+			t.Errorf("%s: %s", media, got)
+		}
+	}
 	if got := keysFor(t, "{json.id}", withBody(jsonType+"; charset=us-ascii", `{"id":42}`)); got != "42" {
 		t.Errorf("ASCII that is declared: %s", got)
 	}

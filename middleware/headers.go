@@ -28,13 +28,24 @@ func stripConnection(h http.Header) {
 	}
 }
 
-// upgrades reports whether a request asks for another protocol. It removes the offer of h2c, which some clients make with
-// every request, because a server need not accept it.
-func upgrades(r *http.Request) bool {
-	if strings.EqualFold(r.Header.Get("Upgrade"), "h2c") && len(r.Header["Upgrade"]) == 1 {
-		r.Header.Del("Upgrade")
-		r.Header.Del("Http2-Settings")
+// stripH2C removes the offer of h2c, a tunnel of HTTP/2 in which an upstream would get requests that nobody here sees. Some clients make it
+// with every request, because a server need not accept it.
+func stripH2C(h http.Header) {
+	if !httpguts.HeaderValuesContainsToken(h["Upgrade"], "h2c") {
+		return
 	}
+	other := slices.DeleteFunc(strings.Split(strings.Join(h["Upgrade"], ","), ","), func(protocol string) bool {
+		return strings.EqualFold(strings.Trim(protocol, " \t"), "h2c")
+	})
+	h.Del("Http2-Settings")
+	if h.Del("Upgrade"); len(other) > 0 {
+		h.Set("Upgrade", strings.Trim(strings.Join(other, ","), " \t"))
+	}
+}
+
+// upgrades reports whether a request asks for another protocol than h2c, which it doesn't get.
+func upgrades(r *http.Request) bool {
+	stripH2C(r.Header)
 	return r.Method == http.MethodConnect || // as WebSocket over HTTP/2 does
 		len(r.Header["Upgrade"]) > 0 && httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade")
 }

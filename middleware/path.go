@@ -163,8 +163,9 @@ var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Ov
 // pathHeaders are the headers from which gunicorn takes a part of the path.
 var pathHeaders = [...]string{"Script-Name", "Path-Info"}
 
-// rewritten are all headers from which some upstream takes the path: the first two are IIS's, and those of old Symfony and Laminas.
-var rewritten = append([]string{"X-Original-Url", "X-Rewrite-Url"}, pathHeaders[:]...)
+// rewritten are all headers from which some upstream takes the path: the first two are IIS's, and those of old Symfony and
+// Laminas, the next that of Django behind Daphne, and of a snippet for Flask behind proxies.
+var rewritten = append([]string{"X-Original-Url", "X-Rewrite-Url", "Daphne-Root-Path", "X-Script-Name"}, pathHeaders[:]...)
 
 // Guard refuses requests that a router or matcher may take for others than an upstream does, so that they would pass by its rules: see
 // CheckTarget. It looks at those that may change something, answers with 400 and the outcome unclear_target, and logs that as the rule
@@ -190,8 +191,9 @@ func NewGuard(rule Rule) *Serializer {
 }
 
 // Guard returns the refusal of a request that CheckTarget has an error for, which is logged and counted, or nil. Only of such a request,
-// it asks whether the request matters.
+// it asks whether the request matters. It removes an offer of h2c from any.
 func (s *Serializer) Guard(r *http.Request, matters func(*http.Request) bool) *Refusal {
+	stripH2C(r.Header)
 	err := CheckTarget(r)
 	if err == nil || !matters(r) {
 		return nil

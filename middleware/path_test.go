@@ -50,7 +50,9 @@ func TestGuard(t *testing.T) {
 		{keyRequest("/x", "X_Rewrite_Url", "/orders/42/pay"), 400},
 		{keyRequest("/x/orders/42/pay", "Script_Name", "/x"), 400}, // gunicorn's
 		{keyRequest("/x", "PATH_INFO", "/orders/42/pay"), 400},
-		{keyRequest("/?/orders/42/pay"), 400}, // CodeIgniter's
+		{keyRequest("/x/orders/42/pay", "Daphne-Root-Path", "/x"), 400}, // Django's, behind Daphne
+		{keyRequest("/x/orders/42/pay", "X_Script_Name", "/x"), 400},    // of Flask's snippet for proxies
+		{keyRequest("/?/orders/42/pay"), 400},                           // CodeIgniter's
 		{keyRequest("/?%2Forders/42/pay"), 400},
 		{keyRequest("/x?%5Corders/42/pay"), 400},
 		{keyRequest("/?x=1&rest_route=/wc/v3/orders"), 400}, // of WordPress
@@ -99,6 +101,24 @@ func TestGuardIsSeen(t *testing.T) {
 				t.Errorf("%s %s: %d %s", method, target, w.Code, w.Body)
 			} else if want == 400 && w.Header().Get("Redlock-Outcome") != "unclear_target" {
 				t.Errorf("%s %s: %v", method, target, w.Header())
+			}
+		}
+	}
+}
+
+// A tunnel of HTTP/2 would carry requests that no rule sees, whatever request asks for it. Some clients offer it with each.
+func TestGuardDropsTunnels(t *testing.T) {
+	t.Parallel()
+	var got http.Header
+	guarded := middleware.Guard(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.Header }))
+	for offer, want := range map[string]string{"h2c": "", "H2C": "", "h2c,\tH2c": "", "h2c, websocket": "websocket", "websocket,h2c": "websocket", "websocket\nh2c": "websocket", "a, b": "a, b"} {
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			r := keyRequest("/static", "Connection", "Upgrade, HTTP2-Settings", "HTTP2-Settings", "AAMAAABkAAQAAP__")
+			r.Method, r.Header["Upgrade"] = method, strings.Split(offer, "\n")
+			w := httptest.NewRecorder()
+			guarded.ServeHTTP(w, r)
+			if upgrade := strings.Join(got["Upgrade"], "\n"); w.Code != http.StatusOK || upgrade != want || (got.Get("Http2-Settings") != "") != (offer == "a, b") {
+				t.Errorf("%s %q: %d %s, with %q", method, offer, w.Code, w.Body, got)
 			}
 		}
 	}

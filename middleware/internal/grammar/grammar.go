@@ -55,7 +55,12 @@ func Format(header, known string) (format string, err error) {
 	switch {
 	case known != "":
 		format = known
-	case media == "application/json" || strings.HasSuffix(media, "+json"):
+	case media == "application/json":
+		format = JSON
+	case strings.HasSuffix(media, "+json"):
+		if others.MatchString(media) || strings.Contains(media, " ") {
+			return JSON, ErrParameter
+		}
 		format = JSON
 	case media == "application/x-www-form-urlencoded":
 		format = Urlencoded
@@ -77,7 +82,7 @@ func Format(header, known string) (format string, err error) {
 	return format, nil
 }
 
-// others finds the types of bodies that are no JSON, and what may separate two headers.
+// others finds the types of bodies that some reader finds anywhere in a header, and what may separate two headers.
 var others = regexp.MustCompile(`urlencoded|multipart|form-data|octet-stream|text/|,|[^ -~\t]`)
 
 // isUTF8 reports whether an encoding is that of JSON. Many clients write utf8, which is a name of the same encoding to those who know it.
