@@ -178,7 +178,7 @@ func forClients(all http.Handler) http.Handler {
 // token returns the token that clients must send, or "".
 func (a *agentCommand) token() (string, error) {
 	if a.tokenFile == "" {
-		return os.Getenv("REDLOCK_AGENT_TOKEN"), nil
+		return strings.TrimSpace(os.Getenv("REDLOCK_AGENT_TOKEN")), nil // a file's newline may come with it
 	}
 	text, err := os.ReadFile(a.tokenFile)
 	if err != nil {

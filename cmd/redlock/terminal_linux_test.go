@@ -91,12 +91,12 @@ func TestTerminal(t *testing.T) {
 		start(t, holder)
 		fence := ""
 		eventually(t, "the holder runs", func() bool { fence = contents(filepath.Join(dir, "fence")); return fence != "" })
-		onScreen(t, run("--try", "k", "--", "true")).requireShows(t, `^redlock: another has the lock on k\r\n$`)
+		onScreen(t, run("--try", "k", "--", "true")).requireShows(t, `(?m)^redlock: another has the lock on k\r\n$`)
 
 		waiter := run("k", "--", "sh", "-c", "read name; echo hello $name; (sleep 1000 & echo $! >left) >/dev/null 2>&1")
 		waiter.Dir = dir
 		terminal := onScreen(t, waiter)
-		terminal.requireShows(t, `^redlock: waiting for the lock on k, which \S+/\d+ holds( \(fence `+fence+`\))?\r\n$`) // the masters forget the fence for a moment
+		terminal.requireShows(t, `(?m)^redlock: waiting for the lock on k, which \S+/\d+ holds( \(fence `+fence+`\))?\r\n$`) // the masters forget the fence for a moment
 		_ = stdin.Close()
 		if _, err := terminal.keyboard.WriteString("world\n"); err != nil {
 			t.Fatal(err)
