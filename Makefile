@@ -78,8 +78,8 @@ clients: redis-server ## Install the languages of clients/ and Laravel (apt-get)
 	CLIENTS=required go test -count 1 -parallel 6 -timeout 10m ./clients
 	cd test && CLIENTS=required go test -count 1 -timeout 10m -v -run '^(TestLockInPHP|TestLaravel)$$' ./e2e
 
-clients-chaos: redis-server ## Let clients in all languages that are installed want one key for CHAOS_TIME (90s), and fork, while they, their agent and its masters are killed, stopped and replaced
-	CHAOS_TIME=$(CHAOS_TIME) go test -count 1 -timeout 0 -v -run '^TestClientChaos$$' ./clients
+clients-chaos: redis-server ## Let clients in all languages that are installed want one key for CHAOS_TIME (90s), and fork, while they, their agent and its masters are killed, stopped and replaced; and find clients that are wrong
+	CHAOS_TIME=$(CHAOS_TIME) go test -count 1 -timeout 0 -v -run '^Test(ClientChaos|ChaosFindsMutants)$$' ./clients
 
 test-servers: redis-server ## Run the tests of the lock on each of SERVERS (all that are on the PATH)
 	@failed=; for server in $(SERVERS); do \

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -37,11 +38,116 @@ func TestClientChaos(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c := &chaos{t: t, a: startAgent(t), dir: t.TempDir(), bound: length + 5*time.Minute}
-	for _, language := range installed(t) {
-		for range 2 {
-			c.workers = append(c.workers, c.start(language))
+	for _, overlap := range newChaos(t, ".").run(length, slices.Repeat(installed(t), 2)...) {
+		t.Error(overlap)
+	}
+}
+
+// mutants are clients that are wrong in one way each, as texts that take the place of others.
+var mutants = map[string]map[string][]string{ // by what they do, and language
+	"a child frees its parent's lock, and the parent isn't told": {
+		"python": {
+			"if os.getpid() != self._pid:", "if False:",
+			"if os.getpid() == self._pid:", "if True:",
+			"os.register_at_fork(after_in_child=_close_copies)", "pass",
+			`self._lost = self._lost or (`, `self._lost = self._lost and (`,
+		},
+		"ruby": {
+			"if Process.pid != @pid", "if false",
+			"if pid.zero?", "if false",
+			"@lost ||= reason }", "reason }",
+		},
+		"php": {
+			"if (getmypid() === $this->pid) {\n            return false;", "if (true) {\n            return false;",
+			"$this->lost ??= 'somebody else has ended it';", "",
+			"$this->lost ??= 'the connection to the agent has ended';", "",
+		},
+	},
+	"an agent that is gone is no loss, and time doesn't pass": {
+		"python": {
+			"any(now >= end for", "any(False for",
+			`self._lost = self._lost or (`, `self._lost = self._lost and (`,
+		},
+		"node": {
+			"every((now, i) => now < this.#end[i]);", "every(() => true);",
+			`resolve(this.#fail("the connection has ended"))`, "resolve()",
+			`.on("error", (error) => this.#fail(error.message))`, `.on("error", () => {})`,
+			".catch((error) => this.#fail(error))", ".catch(() => {})",
+			"this.held || this.#lost !== undefined || this.#fail(late)", "undefined",
+		},
+		"ruby": {
+			"all? { |now, limit| now < limit }", "all? { true }",
+			"@lost ||= reason }", "reason }",
+		},
+		"shell": {
+			"\tkill -s KILL 0", "\t:",
+			`lose "the agent at $socket: $error"`, ":",
+			`[ "$now" -lt "$end" ] || lose`, ": ||",
+		},
+	},
+}
+
+// TestChaosFindsMutants: the chaos finds each client that is wrong. It takes minutes, and runs where CHAOS_TIME is set.
+func TestChaosFindsMutants(t *testing.T) {
+	if os.Getenv("CHAOS_TIME") == "" {
+		t.Skip("CHAOS_TIME isn't set")
+	}
+	for does, texts := range mutants {
+		for language, replace := range texts {
+			if !has(t, language) {
+				continue
+			}
+			t.Run(language+": "+does, func(t *testing.T) {
+				dir := t.TempDir()
+				if err := os.CopyFS(filepath.Join(dir, language), os.DirFS(language)); err != nil {
+					t.Fatal(err)
+				}
+				mutate(t, filepath.Join(dir, language, redlockFile[language]), replace)
+				for round := 1; ; round++ {
+					if overlaps := newChaos(t, dir).run(10*time.Second, slices.Repeat([]string{language}, 4)...); len(overlaps) > 0 {
+						t.Logf("found in round %d, of 10 s: %s", round, overlaps[0])
+						return
+					}
+					if round == 12 {
+						t.Fatalf("not found in %d rounds", round)
+					}
+				}
+			})
 		}
+	}
+}
+
+// redlockFile are the clients' files, in their folders.
+var redlockFile = map[string]string{"python": "redlock.py", "node": "redlock.mjs", "ruby": "redlock.rb", "php": "redlock.php", "shell": "redlock.sh"}
+
+// mutate has each second text take the place of the one before it, which must be there.
+func mutate(t *testing.T, file string, replace []string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pair := range slices.Chunk(replace, 2) {
+		if !strings.Contains(string(text), pair[0]) {
+			t.Fatalf("%s lacks %q", file, pair[0])
+		}
+		text = []byte(strings.ReplaceAll(string(text), pair[0], pair[1]))
+	}
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newChaos(t *testing.T, clients string) *chaos {
+	t.Helper()
+	return &chaos{t: t, clients: clients, a: startAgent(t), dir: t.TempDir()}
+}
+
+// run has one client of each of the languages want a key for so long, and returns who had it at once.
+func (c *chaos) run(length time.Duration, languages ...string) (overlaps []string) {
+	c.bound = length + 5*time.Minute
+	for _, language := range languages {
+		c.workers = append(c.workers, c.start(language))
 	}
 	faults := map[string]func(){
 		"a client is killed": func() {
@@ -53,7 +159,7 @@ func TestClientChaos(t *testing.T) {
 		"a client is stopped": func() { c.stop(c.workers[rand.IntN(len(c.workers))].cmd.Process) },
 		"the agent is killed": func() {
 			_ = c.a.process.Kill()
-			c.a.serve(t)
+			c.a.serve(c.t)
 		},
 		"the agent is stopped":  func() { c.stop(c.a.process) },
 		"the agent is replaced": c.replace,
@@ -61,7 +167,7 @@ func TestClientChaos(t *testing.T) {
 			_ = c.a.process.Signal(syscall.SIGTERM) // its clients don't
 			pause(time.Second)
 			_ = c.a.process.Kill()
-			c.a.serve(t)
+			c.a.serve(c.t)
 		},
 		"a master is stopped": func() {
 			one := c.a.servers[rand.IntN(len(c.a.servers))]
@@ -70,10 +176,7 @@ func TestClientChaos(t *testing.T) {
 			one.Resume()
 		},
 	}
-	names := make([]string, 0, len(faults))
-	for name := range faults {
-		names = append(names, name)
-	}
+	names := slices.Collect(maps.Keys(faults))
 	count := make(map[string]int)
 	for end := time.Now().Add(length); time.Now().Before(end); pause(3 * time.Second) {
 		name := names[rand.IntN(len(names))]
@@ -81,15 +184,15 @@ func TestClientChaos(t *testing.T) {
 		faults[name]()
 	}
 	if err := os.WriteFile(c.file("stop"), nil, 0o600); err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	for _, w := range c.workers {
 		if err := w.cmd.Wait(); err != nil {
-			t.Errorf("%s: %v", w.language, err)
+			c.t.Errorf("%s: %v", w.language, err)
 		}
 	}
-	c.judge()
-	t.Log(count)
+	c.t.Log(count)
+	return c.judge(languages)
 }
 
 func pause(most time.Duration) { time.Sleep(rand.N(most)) }
@@ -97,6 +200,7 @@ func pause(most time.Duration) { time.Sleep(rand.N(most)) }
 // chaos is what TestClientChaos has running.
 type chaos struct {
 	t       *testing.T
+	clients string // the folder of the clients' folders
 	a       *realAgent
 	dir     string
 	bound   time.Duration // for a client
@@ -121,8 +225,8 @@ func (c *chaos) start(language string) *chaosWorker {
 	ctx, cancel := context.WithTimeout(c.t.Context(), c.bound)
 	c.t.Cleanup(cancel)
 	w := &chaosWorker{language, exec.CommandContext(ctx, languages[language][0], append(slices.Clone(languages[language][1:]), "chaos", "k")...)}
-	w.cmd.Dir, w.cmd.Stdout = folder(language), out
-	w.cmd.Env = append(os.Environ(), "ADDRESS="+c.a.socket, "TOKEN=", "STOP="+c.file("stop"), "PYTHONDONTWRITEBYTECODE=1", "TTL=2", "WAIT=60", "PATIENCE=5", "TMPDIR="+c.dir)
+	w.cmd.Dir, w.cmd.Stdout = filepath.Join(c.clients, folder(language)), out
+	w.cmd.Env = append(os.Environ(), "ADDRESS=unix:"+c.a.socket, "TOKEN=", "STOP="+c.file("stop"), "PYTHONDONTWRITEBYTECODE=1", "TTL=2", "WAIT=60", "PATIENCE=5", "TMPDIR="+c.dir)
 	if language == "bash" {
 		w.cmd.Env = append(w.cmd.Env, "PATH="+shIs(c.t, "bash")+":"+os.Getenv("PATH"))
 	}
@@ -162,12 +266,12 @@ func (c *chaos) replace() {
 	c.a.process = cmd.Process
 }
 
-// judge requires that no two have had the lock at once: from when it was had to the last look at it, or to the end of a block that ended in
-// order.
-func (c *chaos) judge() {
+// judge returns who have had the lock at once: from when it was had to the last look at it, or to the end of a block that ended in order.
+func (c *chaos) judge(languages []string) (overlaps []string) {
 	var all []*stretch
 	lost := 0
-	for _, language := range installed(c.t) {
+	slices.Sort(languages)
+	for _, language := range slices.Compact(languages) {
 		text, err := os.ReadFile(c.file(language))
 		if err != nil {
 			c.t.Fatal(err)
@@ -212,11 +316,12 @@ func (c *chaos) judge() {
 			if other.from >= s.until {
 				break
 			}
-			c.t.Errorf("two have had the lock at once: %+v, %+v", s, other)
+			overlaps = append(overlaps, fmt.Sprintf("two have had the lock at once: %+v, %+v", s, other))
 		}
 	}
 	if len(all) == 0 {
 		c.t.Error("nobody has had the lock")
 	}
 	c.t.Logf("%d stretches, %d losses told", len(all), lost)
+	return overlaps
 }

@@ -66,7 +66,7 @@ function remembered(value) {
 /** The agent at a Unix socket, or at host:port with its token. patience is how long it may take to answer, beyond a wait, in seconds. */
 export class Agent {
   constructor(address = "/run/redlock/redlock.sock", token = undefined, { patience = 10 } = {}) {
-    this.address = address;
+    this.address = address.replace(/^unix:/, "");
     this.token = token;
     this.patience = patience;
   }
@@ -151,10 +151,12 @@ class Lock {
   #had;
   #refused;
   #closed;
+  #agent;
   #ask;
   #ignore = () => {}; // ends the listening to the signal of the caller
 
   constructor(agent, ask, wait, signal, had, refused) {
+    this.#agent = agent;
     this.#ask = ask;
     this.#had = had;
     this.#refused = refused;
@@ -176,7 +178,7 @@ class Lock {
       this.#ignore = () => signal.removeEventListener("abort", leave);
     }
     this.#closed = new Promise((resolve) => {
-      this.#request.on("error", (error) => this.#fail(error.message)).on("close", () => resolve(this.#fail("the connection has ended")));
+      this.#request.on("error", (error) => this.#fail(error.message || error.code)).on("close", () => resolve(this.#fail("the connection has ended")));
     });
     this.#request.on("response", (response) => this.#answered(agent, response).catch((error) => this.#fail(error)));
     this.#request.write(JSON.stringify(ask) + "\n");
@@ -283,7 +285,7 @@ class Lock {
     this.#lose(reason.message ?? reason);
     if (this.#had) {
       this.#had = undefined;
-      this.#refused(reason instanceof LockError ? reason : Object.defineProperty(new LockError(`the agent can't be asked: ${this.#lost}`), "gone", { value: true }));
+      this.#refused(reason instanceof LockError ? reason : Object.defineProperty(new LockError(`the agent at ${this.#agent.address} can't be asked: ${this.#lost}`), "gone", { value: true }));
     }
     this.#request.destroy();
   }

@@ -72,12 +72,15 @@ class LockLost extends LockError
 /** The agent at a Unix socket, or at host:port with its token. */
 class Agent
 {
+    public readonly string $address;
+
     /** @param int|float $patience how long the agent may take to answer, beyond a wait, in seconds */
     public function __construct(
-        public readonly string $address = '/run/redlock/redlock.sock',
+        string $address = '/run/redlock/redlock.sock',
         #[\SensitiveParameter] public readonly ?string $token = null,
         public readonly int|float $patience = 10,
     ) {
+        $this->address = preg_replace('/\Aunix:/', '', $address);
     }
 
     /**
@@ -438,7 +441,7 @@ class Lock
     /** Sends a mark, which the agent answers with a line, unless one is on its way. */
     private function send(): void
     {
-        if ($this->mark === $this->base) {
+        if ($this->mark === $this->base && !$this->asked) {
             $this->sent[++$this->mark] = self::clocks();
             $this->write("1\r\n\n\r\n");
         }

@@ -54,7 +54,7 @@ class LockError(Exception):
 class LockHeld(LockError):
     """Another holder has the lock. retry_after is when to try again, in seconds."""
 
-    def __init__(self, text: str, retry_after: int) -> None:
+    def __init__(self, text: str, retry_after: int = 1) -> None:  # as the others, without more than a text for pickle
         super().__init__(text)
         self.retry_after = retry_after
 
@@ -62,7 +62,7 @@ class LockHeld(LockError):
 class LockUnavailable(LockError):
     """Nobody gets locks now: too few masters answer, or the agent has no room or is about to stop. retry_after is as in LockHeld."""
 
-    def __init__(self, text: str, retry_after: int, moves: bool = False) -> None:
+    def __init__(self, text: str, retry_after: int = 1, moves: bool = False) -> None:
         super().__init__(text)
         self.retry_after = retry_after
         self._moves = moves
@@ -71,7 +71,7 @@ class LockUnavailable(LockError):
 class LockDone(LockError):
     """The work of once_per or once is done. result is what once remembers, as JSON."""
 
-    def __init__(self, text: str, result: Optional[str]) -> None:
+    def __init__(self, text: str, result: Optional[str] = None) -> None:
         super().__init__(text)
         self.result = result
 
@@ -84,7 +84,7 @@ class _Base:
     """The agent at a Unix socket, or at host:port with its token. patience is how long it may take to answer, beyond a wait, in seconds."""
 
     def __init__(self, address: str = "/run/redlock/redlock.sock", token: Optional[str] = None, patience: float = 10) -> None:
-        self.address, self.token, self.patience = address, token, patience
+        self.address, self.token, self.patience = address.removeprefix("unix:"), token, patience
 
     def _ask(self, keys: tuple[str, ...], *, wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None, label: Optional[str] = None,
              concurrency: Optional[int] = None, once_per: Seconds = None, once: Seconds = None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import pickle
 import random
 import sys
 import threading
@@ -67,6 +68,8 @@ def chaos(key):
 
 def own(key):
     """Try what only Python has."""
+    copy = pickle.loads(pickle.dumps(LockHeld("another has the lock", 7)))  # from a pool of processes
+    assert (str(copy), copy.retry_after) == ("another has the lock", 7), copy
     shared, inside, most = agent.lock(key), [], []  # by threads
 
     def enter():

@@ -66,7 +66,7 @@ class RedlockAgent
 
   # patience is how long the agent may take to answer, beyond a wait, in seconds.
   def initialize(address = "/run/redlock/redlock.sock", token: nil, patience: 10)
-    @address = address
+    @address = address.delete_prefix("unix:")
     @token = token
     @patience = patience
   end
@@ -96,6 +96,8 @@ class RedlockAgent
 
   # Calls the block with the lock unless it has succeeded in this period, on any machine. Returns whether this call has.
   def once_per(key, period, **options, &work)
+    raise ArgumentError, "no block is given" unless work
+
     lock(key, once_per: period, **options, &work)
     true
   rescue LockDone
@@ -104,6 +106,8 @@ class RedlockAgent
 
   # Returns what the block returns, as JSON has it, or has returned to whoever has called it within the time to keep; at most 64 KiB.
   def once(key, keep, **options, &work)
+    raise ArgumentError, "no block is given" unless work
+
     lock(key, once: keep, **options, &work)
   rescue LockDone => e
     e.result && JSON.parse(e.result)
@@ -206,6 +210,7 @@ class RedlockAgent
     def release(failed: false, result: nil)
       reason = doubt
       return reason if Process.pid != @pid
+      return @outcome if @asked # once more
 
       begin
         @mutex.synchronize do
@@ -221,7 +226,7 @@ class RedlockAgent
       end
       close
       @reader.join
-      reason || (@released == false ? "the lock had ended before the end of the work" : nil)
+      @outcome = reason || (@released == false ? "the lock had ended before the end of the work" : nil)
     end
 
     private

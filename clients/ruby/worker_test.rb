@@ -73,7 +73,8 @@ begin
     raise "no value" unless agent.lock(keys[0]) { |lock| lock.held? && 1 } == 1
 
     [1].each { agent.lock(keys[0]) { break } }
-    agent.lock(keys[0], wait: 60).unlock
+    lock = agent.lock(keys[0], wait: 60)
+    2.times { lock.unlock }
   elsif mode == "once_per"
     puts "ran #{agent.once_per(keys[0], 3600, **options, &work)}"
   elsif mode == "once"

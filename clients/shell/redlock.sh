@@ -180,7 +180,7 @@ while getopts w:t:m:c:p:s: option; do
 	m) ask="$ask,\"max_hold\":\"${OPTARG}s\"" ;;
 	c) ask="$ask,\"concurrency\":$OPTARG" ;;
 	p) patience=$OPTARG ;;
-	s) socket=$OPTARG ;;
+	s) socket=${OPTARG#unix:} ;;
 	*) fail 64 "$usage" ;;
 	esac
 done
