@@ -108,7 +108,7 @@ func TestChaosFindsMutants(t *testing.T) {
 						t.Logf("found in round %d, of 10 s: %s", round, overlaps[0])
 						return
 					}
-					if round == 12 {
+					if round == 40 {
 						t.Fatalf("not found in %d rounds", round)
 					}
 				}
