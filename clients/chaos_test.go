@@ -71,7 +71,7 @@ var mutants = map[string]map[string][]string{ // by what they do, and language
 		"node": {
 			"every((now, i) => now < this.#end[i]);", "every(() => true);",
 			`resolve(this.#fail("the connection has ended"))`, "resolve()",
-			`.on("error", (error) => this.#fail(error.message))`, `.on("error", () => {})`,
+			`.on("error", (error) => this.#fail(error.message || error.code))`, `.on("error", () => {})`,
 			".catch((error) => this.#fail(error))", ".catch(() => {})",
 			"this.held || this.#lost !== undefined || this.#fail(late)", "undefined",
 		},

@@ -337,7 +337,7 @@ func TestContentTypesOfJSON(t *testing.T) {
 			}
 		}
 	}
-	for _, media := range []string{formType + ", application/a+json", formType + "+json", "multipart/form-data+json", "text/plain, a/b+json", formType + " application/a+json", "application/a\u00e9+json"} {
+	for _, media := range []string{formType + ", application/a+json", formType + "+json", "multipart/form-data+json", "text/plain, a/b+json", formType + " application/a+json", "application/x\tapplication/a+json", "application/a\u00e9+json"} {
 		if got := keysFor(t, "{json.id}", withBody(media, body)); !strings.HasPrefix(got, "refused: ") {
 			t.Errorf("%s: %s", media, got)
 		}

@@ -180,7 +180,7 @@ class Lock {
     this.#closed = new Promise((resolve) => {
       this.#request.on("error", (error) => this.#fail(error.message || error.code)).on("close", () => resolve(this.#fail("the connection has ended")));
     });
-    this.#request.on("response", (response) => this.#answered(agent, response).catch((error) => this.#fail(error)));
+    this.#request.on("response", (response) => this.#answered(response).catch((error) => this.#fail(error)));
     this.#request.write(JSON.stringify(ask) + "\n");
   }
 
@@ -228,8 +228,8 @@ class Lock {
     return this.unlock({ failed: true });
   }
 
-  async #answered(agent, response) {
-    if (response.headers["redlock-agent"] !== "1") throw new LockError(`something else than an agent of version 1 answers at ${agent.address}`);
+  async #answered(response) {
+    if (response.headers["redlock-agent"] !== "1") throw new LockError(`something else than an agent of version 1 answers at ${this.#agent.address}`);
     let text = "";
     for await (const part of response.setEncoding("utf8")) {
       text += part;

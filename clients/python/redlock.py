@@ -54,7 +54,7 @@ class LockError(Exception):
 class LockHeld(LockError):
     """Another holder has the lock. retry_after is when to try again, in seconds."""
 
-    def __init__(self, text: str, retry_after: int = 1) -> None:  # as the others, without more than a text for pickle
+    def __init__(self, text: str, retry_after: int = 1) -> None:  # the default is for pickle, which passes the text alone
         super().__init__(text)
         self.retry_after = retry_after
 

@@ -55,13 +55,10 @@ func Format(header, known string) (format string, err error) {
 	switch {
 	case known != "":
 		format = known
-	case media == "application/json":
-		format = JSON
-	case strings.HasSuffix(media, "+json"):
-		if others.MatchString(media) || strings.Contains(media, " ") {
-			return JSON, ErrParameter
+	case media == "application/json" || strings.HasSuffix(media, "+json"):
+		if format = JSON; others.MatchString(media) || strings.ContainsAny(media, " \t") {
+			return format, ErrParameter
 		}
-		format = JSON
 	case media == "application/x-www-form-urlencoded":
 		format = Urlencoded
 	default:
