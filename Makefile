@@ -37,7 +37,7 @@ build: ## Build bin/caddy: Caddy with the standard modules and this one
 # The module of test/ needs what users of the others don't. A workspace of both has them tested by one command.
 BOTH := GOWORK=$(CURDIR)/test/go.work
 # Most tests wait most of the time. The packages that take longest begin first.
-TEST := $(BOTH) go test -p 4 -parallel 6 -timeout 30m
+TEST := $(BOTH) go test -p 4 -parallel 10 -timeout 30m
 ALL := ./redlock ./test/e2e ./cmd/redlock ./... ./test/...
 
 test: redis-server ## Run the tests of each package, models in few random cases (3 minutes)

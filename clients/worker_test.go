@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -66,6 +67,17 @@ func installed(t *testing.T) (all []string) {
 		if has(t, language) {
 			all = append(all, language)
 		}
+	}
+	return all
+}
+
+// some returns the languages that there are, and with -short two of them.
+func some(t *testing.T) []string {
+	t.Helper()
+	all := installed(t)
+	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	if testing.Short() {
+		all = all[:min(2, len(all))]
 	}
 	return all
 }
@@ -222,7 +234,7 @@ func TestClientsExclude(t *testing.T) {
 func TestClientSlots(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t)
-	for _, language := range installed(t) {
+	for _, language := range some(t) {
 		slots := make(map[string]bool)
 		var all []*worker
 		for range 2 {
@@ -253,7 +265,7 @@ func TestClientLoses(t *testing.T) {
 			}
 		},
 	} {
-		for _, language := range installed(t) {
+		for _, language := range some(t) {
 			t.Run(how+"/"+language, func(t *testing.T) {
 				t.Parallel()
 				a := startAgent(t)
@@ -297,7 +309,7 @@ func TestClientRenews(t *testing.T) {
 	a := startAgent(t)
 	keys := make(map[string][]string)
 	workers := make(map[string]*worker)
-	for _, language := range installed(t) {
+	for _, language := range some(t) {
 		keys[language] = []string{language + `"\'$(x)%s\n`, language + "a\nb\t\x01\x7f", language + "ключ 🔑\u2028", " -n" + language}
 		workers[language] = a.start(t, language, "TTL=9", append([]string{"hold"}, keys[language]...)...)
 		workers[language].expect(t, "held ")
@@ -325,7 +337,7 @@ func TestClientReplaced(t *testing.T) {
 	a := startAgent(t)
 	busy := make(map[string]*redlock.Lock)
 	waiting := make(map[string]*worker)
-	for _, language := range installed(t) {
+	for _, language := range some(t) {
 		lock, err := a.locker.Lock(t.Context(), language)
 		if err != nil {
 			t.Fatal(err)
@@ -356,7 +368,7 @@ func TestClientReplaced(t *testing.T) {
 // the agent says nothing.
 func TestPHPComputes(t *testing.T) {
 	t.Parallel()
-	if !has(t, "php") {
+	if testing.Short() || !has(t, "php") { // it computes for 18 seconds
 		t.Skip()
 	}
 	a := startAgent(t)

@@ -41,6 +41,9 @@ func ExampleNewMaster() {
 
 // TestCertificateEnds: until when the certificate is valid that a master shows, also where that is renewed while the connection lasts.
 func TestCertificateEnds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("certificates are looked at once a minute")
+	}
 	t.Parallel()
 	authority := redistest.NewAuthority(t)
 	authority.Life = 24 * time.Hour
@@ -68,6 +71,9 @@ func TestCertificateEnds(t *testing.T) {
 
 // TestUselessCertificate: a certificate with which no connection can be made is told while the connection lasts, with what to do, and once.
 func TestUselessCertificate(t *testing.T) {
+	if testing.Short() {
+		t.Skip("certificates are looked at once a minute")
+	}
 	t.Parallel()
 	authority := redistest.NewAuthority(t)
 	servers, urls := authority.Start(1)
