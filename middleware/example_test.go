@@ -121,7 +121,7 @@ func ExampleTurn_Fence() {
 	defer func() { _ = locker.Close() }()
 
 	var last uint64 // stands for a column in your database, and the comparison for a WHERE clause
-	handler := middleware.New(locker, "order:{header.Order}", middleware.Rule{OnMissingKey: middleware.Pass})(
+	handler := middleware.New(locker, "order:{header.Order:int}", middleware.Rule{OnMissingKey: middleware.Pass})(
 		http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			turn, _ := middleware.TurnFromContext(r.Context())
 			fence, ok := turn.Fence()
@@ -183,7 +183,7 @@ func ExampleNoteTurn() {
 		log.Fatal(err)
 	}
 	defer func() { _ = locker.Close() }()
-	orders := middleware.New(locker, "order:{header.Order}", middleware.Rule{Name: "orders"})
+	orders := middleware.New(locker, "order:{header.Order:int}", middleware.Rule{Name: "orders"})
 	accessLog := func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			ctx, turn := middleware.NoteTurn(r.Context())
@@ -200,7 +200,7 @@ func ExampleNoteTurn() {
 	r.Header.Set("Order", "42")
 	handler.ServeHTTP(httptest.NewRecorder(), r)
 	// Output:
-	// orders missing_key key part {header.Order}: missing or empty
+	// orders missing_key key part {header.Order:int}: missing or empty
 	// orders acquired
 }
 
@@ -213,7 +213,7 @@ func Example_testing() {
 		_, fenced := turn.Fence()
 		_, _ = fmt.Fprint(w, "paid, with a fencing token: ", fenced)
 	})
-	serialized := middleware.New(locker, "order:{header.Order}", middleware.Rule{})(pay)
+	serialized := middleware.New(locker, "order:{header.Order:int}", middleware.Rule{})(pay)
 	request := func(h http.Handler) {
 		r, w := httptest.NewRequest(http.MethodPost, "/pay", nil), httptest.NewRecorder()
 		r.Header.Set("Order", "42")

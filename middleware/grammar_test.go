@@ -55,6 +55,8 @@ func TestGrammar(t *testing.T) {
 		{"JSON as a parameter, formidable", "{body.id}", of(`{"id":42,"x":"&id=43&"}`, formType+"; x=json")},
 		{"form as a parameter of JSON", "{json.id}", of(`{"id":43,"x":"&id=42&"}`, jsonType+"; x=urlencoded")},
 
+		{"a path that becomes a query, nginx", "{query.id}", query("/orders/42&id=42?id=43")},
+		{"the same, Apache", "{query.id}", query("/orders/42%26id%3D42?id=43")},
 		{"two question marks, Koa", "{query.id}", query("/??id=42")},
 		{"an empty name, h3", "{query.id}", query("/?=id=42")},
 		{"a form in gzip, Express 4", "{query.id}", beside("/?id=43", formType, packed.String(), "Content-Encoding", "gzip")},
@@ -70,6 +72,10 @@ func TestGrammar(t *testing.T) {
 		{"a semicolon in a cookie, escaped, Dancer2", "{cookie.id}", cookies("id=42%3Bx=1")},
 		{"a plus sign at the end of a cookie, node", "{cookie.id}", cookies("id=42%2B")}, // which reads it in id=42+, too
 		{"an ampersand in a cookie, CGI.pm", "{cookie.id}", cookies("id=42&x")},
+
+		{"a cookie in a trailer", "{cookie.id}", withTrailer("Cookie", cookies("id=43"))},
+		{"an encoded word in a header, CherryPy", "{header.X-Order}", keyRequest("/", "X-Order", "=?utf-8?q?42?=")},
+		{"encoded words in a header", "{header.X-Order}", keyRequest("/", "X-Order", "=?us-ascii?B?NA==?=  =?us-ascii?Q?2?=")},
 
 		{"a UUID without hyphens", "{path.1}", keyRequest("/u/550e8400e29b41d4a716446655440000/pay")},
 		{"a UUID in braces", "{path.1}", keyRequest("/u/%7B550e8400-e29b-41d4-a716-446655440000%7D/pay")},
@@ -131,6 +137,7 @@ func TestGrammarOfHonestClients(t *testing.T) {
 		{"{body.order.id|body.id}", withBody(jsonType, `{"id":41,"order":{"id":42}}`)},
 		{"{query.id}", keyRequest("/?utm_source=a%20b&id=42&ids=1&order_id=7&id_type=x&q=%5Bid%5D&_=1764000000&flag&token=abc==")},
 		{"{query.id}", keyRequest("/?&id=42&")},
+		{"{query.id}", keyRequest("/R&D/a=b?id=42")},
 		{"{query.order.id}", keyRequest("/?order[id]=42")},
 		{"{cookie.cart_id}", keyRequest("/", "Cookie", `theme=dark; cart_id=42; back=%2Fcart%3Fx%3D1%26cart_id%3D7; _ga=GA1.2.3,4; prefs={"a": 1, "b": "x=2"}; x=a b; mail=a%40b.example; u=é; cart_id_old=7`)},
 		{"{cookie.cart_id}", keyRequest("/", "Cookie", `a="x y"; cart_id="42"`)},

@@ -68,6 +68,17 @@ func keyHost(host string) *http.Request {
 	return r
 }
 
+func forwarded(lines ...string) *http.Request {
+	r := keyHost("shop.example.com")
+	r.Header["Forwarded"] = lines
+	return r
+}
+
+func withTrailer(name string, r *http.Request) *http.Request {
+	r.Trailer = http.Header{name: nil}
+	return r
+}
+
 // keyCases returns requests and the keys that templates make of them.
 func keyCases() []keyCase {
 	return []keyCase{
@@ -77,6 +88,12 @@ func keyCases() []keyCase {
 		{"{host}", keyHost("[::1]:8080"), "%3A%3A1"},
 		{"{host}", keyHost("[::1]"), "%3A%3A1"},
 		{"{host}", keyHost(""), keyMissing},
+		{"{host}", forwarded("for=1.2.3.4;host=shop.example.com, for=x"), "shop.example.com"},
+		{"{host}", forwarded(`for="[::1]:80"; Host="Shop.Example.com:443" ;proto=https`), "shop.example.com"},
+		{"{host}", forwarded("for=1.2.3.4;proto=https"), "shop.example.com"},
+		{"{host}", forwarded("host=other.example.com"), keyAmbiguous}, // which Rack prefers
+		{"{host}", forwarded("for=x;host=shop.example.com", `for=y, HOST = "other.example.com"`), keyAmbiguous},
+		{"{host}", forwarded(`host="shop\.example.com"`), keyAmbiguous},
 		{"{path.0}", keyRequest("/orders/42/pay"), "orders"},
 		{"{path.1}", keyRequest("/orders/42/pay"), "42"},
 		{"{path.2}", keyRequest("/orders/42/pay"), "pay"},

@@ -140,10 +140,13 @@ func wildcard(r *http.Request, name string) (string, error) {
 }
 
 // errHiddenPath reports a path within which some upstream finds another one.
-const errHiddenPath = fold.Error(`path has a ";", a backslash or ".php/" in it`)
+const errHiddenPath = fold.Error(`path has a ";", a backslash, a script such as "index.php/" or a session "(S(...))" in it, or is escaped twice`)
+
+// hidesPath finds what some upstream takes off a path: a script, which serves what is behind it, and ASP.NET's sessions without cookies.
+var hidesPath = regexp.MustCompile(`(?i)[;\\]|\.(php\d?|phtml|phar|f?cgi|pl|py|aspx?)/|/\([a-z]\([^/]*\)\)/`)
 
 // errHiddenRoute reports a query in which some upstream finds a path.
-const errHiddenRoute = fold.Error(`query begins with a "/", or has the parameter rest_route`)
+const errHiddenRoute = fold.Error(`query begins with a path, or has the parameter rest_route`)
 
 // errRewritten reports a header from which some upstream takes the path.
 const errRewritten = fold.Error("request names another path in a header")
@@ -214,13 +217,13 @@ func MayChange(r *http.Request) bool {
 }
 
 // CheckTarget returns an error for a request whose target doesn't begin with "/", whose path only some servers clean (empty segments,
-// dots, ";", "\", and a path behind a script of PHP), whose path is in the query or a header to some, whose method isn't in upper case,
+// dots, ";", "\", what is escaped twice, a path behind a script), whose path is in the query or a header to some, whose method isn't in upper case,
 // or that asks for another method, in a header or in the parameter _method of its query. The error shows nothing of the request.
 func CheckTarget(r *http.Request) error {
 	if _, err := segment(r, noSegment); err != nil {
 		return err
 	}
-	if path := strings.ToLower(r.URL.Path); strings.ContainsAny(path, `;\`) || strings.Contains(path, ".php/") {
+	if hidesPath.MatchString(r.URL.Path) || hasEscape(r.URL.Path) {
 		return errHiddenPath
 	}
 	if strings.Trim(r.Method, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") != "" {
@@ -229,10 +232,17 @@ func CheckTarget(r *http.Request) error {
 	if hasHeader(r.Header, rewritten) {
 		return errRewritten
 	}
-	if strings.IndexAny(unescaped(r.URL.RawQuery), slashes) == 0 || hasParameter(r.URL.RawQuery, "rest_route") {
+	if beginsWithPath(r.URL.RawQuery) || hasParameter(r.URL.RawQuery, "rest_route") {
 		return errHiddenRoute
 	}
 	return checkOverride(r)
+}
+
+// beginsWithPath reports whether CodeIgniter finds a path in a query, which it takes for one as a whole.
+func beginsWithPath(query string) bool {
+	name, _, _ := strings.Cut(query, "&")
+	name, _, _ = strings.Cut(name, "=")
+	return strings.ContainsAny(unescaped(name), slashes)
 }
 
 // Mentions reports whether a request that CheckTarget refuses may lead to a path with this word in it, in lower case.

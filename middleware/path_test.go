@@ -55,6 +55,21 @@ func TestGuard(t *testing.T) {
 		{keyRequest("/?/orders/42/pay"), 400},                           // CodeIgniter's
 		{keyRequest("/?%2Forders/42/pay"), 400},
 		{keyRequest("/x?%5Corders/42/pay"), 400},
+		{keyRequest("/?orders/42/pay"), 400},
+		{keyRequest("/?orders%2F42%2Fpay&x=/y"), 400},
+		{keyRequest("/?orders\\42=/y"), 400},
+		{keyRequest("/app.cgi/orders/42/pay"), 400}, // what a script finds behind it
+		{keyRequest("/cgi-bin/app.FCGI/orders/42/pay"), 400},
+		{keyRequest("/app.pl/orders/42/pay"), 400},
+		{keyRequest("/app.py/orders/42/pay"), 400},
+		{keyRequest("/pay.aspx/orders/42"), 400},
+		{keyRequest("/index.php5/orders/42/pay"), 400},
+		{keyRequest("/index.phtml/orders/42/pay"), 400},
+		{keyRequest("/(S(lit3py55t21z5v55vlm25s55))/orders/42/pay"), 400}, // ASP.NET's, without cookies
+		{keyRequest("/shop/(a(x)F(y))/orders/42/pay"), 400},
+		{keyRequest("/%28S(x))/orders/42/pay"), 400},
+		{keyRequest("/%256frders/42/pay"), 400}, // where escapes are undone twice
+		{keyRequest("/x%255Corders/42/pay"), 400},
 		{keyRequest("/?x=1&rest_route=/wc/v3/orders"), 400}, // of WordPress
 		{keyRequest("/?rest.route=/wc/v3/orders"), 400},
 		{keyRequest("/?rest[route=/wc/v3/orders"), 400},
@@ -67,6 +82,10 @@ func TestGuard(t *testing.T) {
 		{keyRequest("/orders/42/pay?x=;a//b&method=card&next=/../x"), 200},
 		{keyRequest("/groups/a%2Fb/"), 200},
 		{keyRequest("/index.php?id=42"), 200},
+		{keyRequest("/app.cgi?x=a/b&c/d"), 200},
+		{keyRequest("/files/app.py"), 200},
+		{keyRequest("/Orders(42)/Lines(1)/Service.svc/x"), 200}, // OData
+		{keyRequest("/growth/100%25/2026"), 200},
 	} {
 		w := httptest.NewRecorder()
 		if guarded.ServeHTTP(w, c.request); w.Code != c.want {

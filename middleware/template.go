@@ -356,7 +356,7 @@ func Placeholder(name string) (KeyFunc, error) {
 	case name == "method":
 		return func(r *http.Request) (string, error) { return r.Method, nil }, nil
 	case name == "host":
-		return func(r *http.Request) (string, error) { return hostname(r.Host), nil }, nil
+		return requestedHost, nil
 	case name == "path":
 		return wholePath, nil
 	case arg == "":
@@ -380,7 +380,13 @@ func Placeholder(name string) (KeyFunc, error) {
 		case !httpguts.ValidHeaderFieldName(arg):
 			return nil, fmt.Errorf("%q is not the name of a header; want letters, digits and hyphens, as in {header.X-Order}", arg)
 		}
-		return func(r *http.Request) (string, error) { return oneHeader(r, canonical) }, nil
+		return func(r *http.Request) (string, error) {
+			value, err := oneHeader(r, canonical)
+			if encodedWord.MatchString(value) {
+				err = errEncodedWord
+			}
+			return value, err
+		}, nil
 	case kind == "query" || kind == "cookie":
 		if err := fields.CheckName(arg); err != nil {
 			return nil, err
@@ -417,6 +423,11 @@ func parameter(name string) (KeyFunc, error) {
 	return func(r *http.Request) (string, error) {
 		if err := grammar.Target(r); err != nil {
 			return "", err
+		}
+		for segment := range strings.SplitSeq(r.URL.EscapedPath(), "/") {
+			if mayRewrite(segment, false) {
+				return "", errRewrites
+			}
 		}
 		found, err := fields.InForm([]byte(r.URL.RawQuery), wanted)
 		if err != nil {
@@ -457,6 +468,26 @@ func besideQuery(r *http.Request, wanted []fields.Field) (*fields.Found, error) 
 	return &fields.Collect(body, wanted)[0], err
 }
 
+// requestedHost returns the host. The header Forwarded must not name another one: Rack prefers that.
+func requestedHost(r *http.Request) (string, error) {
+	host := hostname(r.Host)
+	for _, line := range r.Header["Forwarded"] {
+		for _, found := range forwardedHost.FindAllStringSubmatch(line, -1) {
+			if hostname(found[1]) != host {
+				return "", ErrAmbiguousKey
+			}
+		}
+	}
+	return host, nil
+}
+
+var forwardedHost = regexp.MustCompile(`(?i)host\s*=[\s"]*([^\s",;]*)`)
+
+// encodedWord finds a text of RFC 2047, which CherryPy undoes.
+var encodedWord = regexp.MustCompile(`=\?[^?]*\?[bBqQ]\?.*\?=`)
+
+const errEncodedWord = fold.Error("header has an encoded word of RFC 2047")
+
 func hostname(hostport string) string {
 	host, _, err := net.SplitHostPort(hostport)
 	if err != nil { // no port
@@ -468,18 +499,19 @@ func hostname(hostport string) string {
 // oneHeader returns the value of a header. A name that some server takes for the same, such as X_Order for X-Order, counts as
 // a second value, even among the trailers: some servers merge those into the headers.
 func oneHeader(r *http.Request, name string) (string, error) {
-	values := r.Header[name]
+	if hasOtherHeader(r, name) {
+		return "", ErrAmbiguousKey
+	}
+	return single(r.Header[name])
+}
+
+func hasOtherHeader(r *http.Request, name string) bool {
 	for other := range r.Header {
 		if other != name && fold.SameHeader(other, name) {
-			return "", ErrAmbiguousKey
+			return true
 		}
 	}
-	for other := range r.Trailer {
-		if fold.SameHeader(other, name) {
-			return "", ErrAmbiguousKey
-		}
-	}
-	return single(values)
+	return hasHeader(r.Trailer, []string{name})
 }
 
 // cookie reads the header itself: net/http drops cookies that it finds malformed, but an upstream may read them. Some readers find
@@ -487,6 +519,9 @@ func oneHeader(r *http.Request, name string) (string, error) {
 func cookie(r *http.Request, name string, own fields.Name) (value string, err error) {
 	if err := grammar.Cookies(r.Header["Cookie"]); err != nil {
 		return "", err
+	}
+	if hasOtherHeader(r, "Cookie") {
+		return "", ErrAmbiguousKey
 	}
 	err = ErrMissingKey
 	for _, line := range r.Header["Cookie"] {
