@@ -54,6 +54,12 @@ func TestValidateConnectsToNoMaster(t *testing.T) {
 			t.Errorf("caddy %q: exit code %d\n%s", args, code, text)
 		}
 	}
+	for key, hint := range map[string]bool{"order:{path.1}": true, "order:{path.1:int}:{header.X-Order}": true, "order:{path.1:int}:{method}": false} {
+		text, code := command(config("", "redlock "+key+"\n"), "validate")
+		if hinted := strings.Contains(text, "a placeholder without a kind"); code != 0 || hinted != hint {
+			t.Errorf("key %s: hint %t, exit code %d\n%s", key, hinted, code, text)
+		}
+	}
 	twice := strings.Replace(config("", payRule), url, url+" "+url, 1)
 	if text, code := command(twice, "validate"); code == 0 || !strings.Contains(text, "each must be an independent server") {
 		t.Errorf("a master that is named twice is not found: exit code %d\n%s", code, text)
