@@ -129,7 +129,7 @@ func before(now, t time.Time) bool { return now.Before(t) && now.Round(0).Before
 func (j *Judge) Look(now time.Time) {
 	for id, p := range j.known {
 		switch same := j.same(p); {
-		case now.Sub(p.Told) > p.life():
+		case now.Sub(p.Told) > p.life() && (p.kept.IsZero() || now.Sub(p.kept) > p.life()):
 			delete(j.known, id)
 		case same:
 			p.unlike = time.Time{}
@@ -294,6 +294,9 @@ func (j *Judge) Reached(now time.Time, i int, server protocol.Server, lostUntil 
 			other.run = ""
 		}
 	}
+	if m.run != "" && m.run != run {
+		j.keepRivals(now)
+	}
 	if m.run, m.started = run, (time.Time{}); server.HasUptime {
 		m.started = server.Received.Add(time.Second - max(server.Uptime, 0)) // negative if its clock was set back
 	}
@@ -306,6 +309,9 @@ func (j *Judge) Answered(now time.Time, i int, b *protocol.Beat, sent time.Time,
 	m := &j.masters[i]
 	told := reply.Answer.(*protocol.Beats)
 	lost = m.born != 0 && told.Born != m.born && m.bornRun == m.run && reply.Time-m.time < protocol.BeatMemory.Microseconds()/2
+	if lost {
+		j.keepRivals(now)
+	}
 	m.born, m.time, m.bornRun, m.sent = told.Born, reply.Time, m.run, sent
 	for line := range strings.Lines(told.Lines) {
 		if p, ok := parse(strings.TrimSuffix(line, "\n"), now, j.known); ok {
@@ -320,6 +326,16 @@ func (j *Judge) Answered(now time.Time, i int, b *protocol.Beat, sent time.Time,
 // processes is down, while locks whose keys are on the other nodes can be taken all the same.
 func (j *Judge) KnowsNothing(now time.Time, i int, b *protocol.Beat, sent time.Time) {
 	j.heard(now, i, b, sent)
+}
+
+// keepRivals has incompatible processes that lock known for another life, as a master may have forgotten them. They tell it anew, but
+// perhaps not at once: a process that was suspended meanwhile waits for its restart guard first.
+func (j *Judge) keepRivals(now time.Time) {
+	for _, p := range j.known {
+		if p.Since > begins && !j.compatible(p) {
+			p.kept = now
+		}
+	}
 }
 
 // heard notes that a master has answered a beat.
@@ -348,7 +364,7 @@ func (j *Judge) hear(now time.Time, p Process) {
 		p.Told = former.Told
 	}
 	if former != nil {
-		p.met, p.unlike = former.met, former.unlike
+		p.met, p.unlike, p.kept = former.met, former.unlike, former.kept
 	}
 	j.known[p.ID] = &p
 }

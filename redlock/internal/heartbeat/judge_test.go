@@ -153,6 +153,40 @@ func TestSinceUnknown(t *testing.T) {
 	}
 }
 
+// TestLossOfTheMasterInCommon: an incompatible process that locks counts for another life once the master that told of it has restarted or
+// lost its data: it may have been suspended meanwhile, and wait for its restart guard before it tells that again.
+func TestLossOfTheMasterInCommon(t *testing.T) {
+	for name, lose := range map[string]func(j *Judge, now time.Time){
+		"restart": func(j *Judge, now time.Time) { j.Reached(now, 0, protocol.Server{RunID: "restarted"}, time.Time{}) },
+		"loss": func(j *Judge, now time.Time) {
+			j.Answered(now, 0, j.Beat(), now, protocol.Reply{Time: 1, Answer: &protocol.Beats{Born: 2}})
+		},
+	} {
+		for since, waits := range map[string]bool{"1": true, "0": false} {
+			now := time.Now()
+			j := New("a", About{MaxTTL: 1000}, []string{"m", "n", "o"})
+			for i, run := range []string{"common", "n", "o"} {
+				j.Reached(now, i, protocol.Server{RunID: run}, time.Time{})
+			}
+			other := `{"max_ttl_ms":1000,"masters":[{"name":"m","run":"common"},{"name":"p","run":"p"},{"name":"q","run":"q"}]}`
+			j.Answered(now, 0, j.Beat(), now, protocol.Reply{Time: 1, Answer: &protocol.Beats{Born: 1, Lines: "b 0 1 " + since + " " + other + "\n"}})
+			life := j.own.life()
+			refused := func(at time.Time) bool { j.Look(at); return j.Refusal() != nil }
+			lost := now.Add(life - time.Second)
+			if !refused(lost) {
+				t.Fatalf("%s, since %s: it isn't refused", name, since)
+			}
+			lose(j, lost)
+			if got := refused(now.Add(life + time.Second)); got != waits {
+				t.Errorf("%s, since %s: refused %t when the other's time is over", name, since, got)
+			}
+			if refused(lost.Add(life + time.Second)) {
+				t.Errorf("%s, since %s: it is refused for longer than a life after the loss", name, since)
+			}
+		}
+	}
+}
+
 // TestMutants: the exploration finds each of them.
 func TestMutants(t *testing.T) {
 	t.Parallel()
