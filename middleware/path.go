@@ -223,7 +223,7 @@ func CheckTarget(r *http.Request) error {
 	if _, err := segment(r, noSegment); err != nil {
 		return err
 	}
-	if hidesPath.MatchString(r.URL.Path) || hasEscape(r.URL.Path) {
+	if path := r.URL.Path; strings.ContainsAny(path, `;\.(`) && hidesPath.MatchString(path) || hasEscape(path) { // most paths have none of these
 		return errHiddenPath
 	}
 	if strings.Trim(r.Method, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") != "" {

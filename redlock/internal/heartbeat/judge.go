@@ -129,7 +129,7 @@ func before(now, t time.Time) bool { return now.Before(t) && now.Round(0).Before
 func (j *Judge) Look(now time.Time) {
 	for id, p := range j.known {
 		switch same := j.same(p); {
-		case now.Sub(p.Told) > p.life() && (p.kept.IsZero() || now.Sub(p.kept) > p.life()):
+		case min(now.Sub(p.Told), now.Sub(p.kept)) > p.life():
 			delete(j.known, id)
 		case same:
 			p.unlike = time.Time{}
