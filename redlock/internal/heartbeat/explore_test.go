@@ -67,6 +67,7 @@ type state struct {
 	conflict string
 	blind    [3][3]time.Time // when two processes have reached no master in common last
 	excused  [3][3]time.Time // when two processes were not apart last
+	beside   [3][3]time.Time // when one could hear last that another one locks, apart from it; zero if either has begun anew since
 	before   *state
 	what     string
 }
@@ -84,6 +85,7 @@ type proc struct {
 	life               int
 	on, stopped        bool
 	did                bool // it locked when judge looked last
+	locking            bool // it had begun when judge looked last
 	beat               *protocol.Beat
 	sent               time.Time
 	again              int       // how often it has told anew in this beat
@@ -162,7 +164,8 @@ func (s *state) start(i int) {
 	}
 	p.Judge = New(fmt.Sprint("p", i, ".", p.life), About{MaxTTL: maxTTL.Milliseconds()}, names)
 	p.Judge.pause = func() time.Duration { return Every }
-	p.on, p.stopped, p.again, p.had, p.ever = true, false, 0, 0, 0
+	p.on, p.stopped, p.locking, p.again, p.had, p.ever = true, false, false, 0, 0, 0
+	s.beside[i] = [3]time.Time{}
 	s.tell(i)
 }
 
@@ -265,6 +268,18 @@ func (s *state) judge() {
 				p.grown = s.now
 			}
 			p.had, p.ever = votes, p.ever|votes
+			if p.since <= begins {
+				for o := range s.procs {
+					s.beside[o][i] = time.Time{}
+				}
+			} else if !p.locking {
+				for o := range s.procs {
+					if s.now.Sub(s.beside[i][o]) < (memoryR-1)*Every {
+						s.conflict = fmt.Sprintf("process %d begins to lock beside process %d, although it has known that one", i, o)
+					}
+				}
+			}
+			p.locking = p.since > begins
 		}
 	}
 	for i := range s.procs {
@@ -306,6 +321,13 @@ func (s *state) forget(m int) {
 func (s *state) look() {
 	s.apartBy(s.common)
 	for i := range s.procs {
+		for o := range s.procs {
+			if q := &s.procs[o]; o != i && s.excused[min(i, o)][max(i, o)].Before(s.now) && s.procs[i].since <= begins && s.locks(q) && s.now.Sub(q.locked) >= 2*Every {
+				s.beside[i][o] = s.now
+			}
+		}
+	}
+	for i := range s.procs {
 		s.procs[i].seen = 0
 	}
 	for m := range s.masters {
@@ -330,6 +352,7 @@ func (s *state) apartBy(reached func(*proc) uint8) {
 			}
 			if blind || p.Judge == nil || q.Judge == nil || !s.apart(p, q) {
 				s.excused[o][i] = s.now
+				continue
 			}
 		}
 	}
@@ -557,7 +580,7 @@ func (s *state) key() string {
 	fmt.Fprint(&b, s.left, s.told)
 	for i := range s.procs {
 		for o := range i {
-			fmt.Fprint(&b, " ", age(s.blind[o][i]), age(s.excused[o][i]))
+			fmt.Fprint(&b, " ", age(s.blind[o][i]), age(s.excused[o][i]), age(s.beside[o][i]), age(s.beside[i][o]))
 		}
 	}
 	for m := range s.masters {
@@ -571,7 +594,7 @@ func (s *state) key() string {
 	}
 	for i := range s.procs {
 		p := &s.procs[i]
-		fmt.Fprint(&b, "/", p.on, p.stopped, p.did, p.cut, p.pending, p.again, p.out, p.idle, p.seen, p.ever, age(p.grown))
+		fmt.Fprint(&b, "/", p.on, p.stopped, p.did, p.locking, p.cut, p.pending, p.again, p.out, p.idle, p.seen, p.ever, age(p.grown))
 		if p.Judge == nil {
 			continue
 		}
@@ -582,7 +605,7 @@ func (s *state) key() string {
 		}
 		for _, id := range slices.Sorted(maps.Keys(p.known)) {
 			k := p.known[id]
-			fmt.Fprint(&b, ",", id, number[id]-k.Number, " ", rank(k.Since), " ", age(k.Told), age(k.unlike), k.Masters)
+			fmt.Fprint(&b, ",", id, number[id]-k.Number, " ", rank(k.Since), " ", age(k.Told), age(k.unlike), age(k.apart), k.Masters)
 		}
 	}
 	return b.String()

@@ -128,8 +128,11 @@ func before(now, t time.Time) bool { return now.Before(t) && now.Round(0).Before
 // Look judges anew, as time has passed.
 func (j *Judge) Look(now time.Time) {
 	for id, p := range j.known {
+		if p.Since > begins && p.Told.After(p.apart) && !j.compatible(p) {
+			p.apart = p.Told
+		}
 		switch same := j.same(p); {
-		case min(now.Sub(p.Told), now.Sub(p.kept)) > p.life():
+		case min(now.Sub(p.Told), now.Sub(p.apart)) > p.life():
 			delete(j.known, id)
 		case same:
 			p.unlike = time.Time{}
@@ -137,7 +140,7 @@ func (j *Judge) Look(now time.Time) {
 			p.unlike = now
 		}
 	}
-	rival, elder := j.rivals()
+	rival, elder := j.rivals(now)
 	switch {
 	case elder != nil:
 		j.stop(now)
@@ -157,15 +160,17 @@ func (j *Judge) Look(now time.Time) {
 }
 
 // rivals returns an incompatible process that locks or is about to, and one that has locked for longer than this one, which must stop.
-func (j *Judge) rivals() (rival, elder *Process) {
+// A process that locks may have lost the masters that make it incompatible for a moment only: it is a rival for another life.
+func (j *Judge) rivals(now time.Time) (rival, elder *Process) {
 	for _, p := range j.known {
-		if p.Since == waits || j.compatible(p) {
+		compatible := j.compatible(p)
+		if p.Since == waits || compatible && (p.Since == begins || now.Sub(p.apart) > p.life()) {
 			continue
 		}
 		if rival == nil || p.before(rival) {
 			rival = p
 		}
-		if j.since > begins && p.Since > begins && p.differs() && cmp.Or(cmp.Compare(p.Since, j.since), strings.Compare(p.ID, j.id)) < 0 {
+		if !compatible && j.since > begins && p.Since > begins && p.differs() && cmp.Or(cmp.Compare(p.Since, j.since), strings.Compare(p.ID, j.id)) < 0 {
 			elder = p
 		}
 	}
@@ -333,7 +338,7 @@ func (j *Judge) KnowsNothing(now time.Time, i int, b *protocol.Beat, sent time.T
 func (j *Judge) keepRivals(now time.Time) {
 	for _, p := range j.known {
 		if p.Since > begins && !j.compatible(p) {
-			p.kept = now
+			p.apart = now
 		}
 	}
 }
@@ -364,7 +369,7 @@ func (j *Judge) hear(now time.Time, p Process) {
 		p.Told = former.Told
 	}
 	if former != nil {
-		p.met, p.unlike, p.kept = former.met, former.unlike, former.kept
+		p.met, p.unlike, p.apart = former.met, former.unlike, former.apart
 	}
 	j.known[p.ID] = &p
 }

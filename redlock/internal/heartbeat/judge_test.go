@@ -27,6 +27,8 @@ var worlds = []world{
 	{name: "both start, one is cut off", masters: []uint8{right, wrong}, left: [faults]int{starts: 2, cut: 1}},
 	{name: "both start, a master is down", masters: []uint8{right, wrong}, left: [faults]int{starts: 2, down: 1}},
 	{name: "a refused one, two masters forget", masters: []uint8{right, wrong}, old: 1, beside: true, left: [faults]int{forgets: 3}},
+	{name: "a refused one, masters are away", masters: []uint8{right, wrong}, old: 1, beside: true, left: [faults]int{down: 2}},
+	{name: "a refused one, masters restart", masters: []uint8{right, wrong}, old: 1, beside: true, left: [faults]int{down: 2, restarts: 1}},
 	{name: "the right one leaves", masters: []uint8{right, wrong}, old: 1, beside: true, left: [faults]int{starts: 1, dies: 1}},
 	{name: "a wrong one keeps coming", masters: []uint8{right, wrong}, old: 1, only: 2, left: [faults]int{starts: 3, dies: 3}},
 	{name: "one more starts while masters forget", masters: []uint8{right, right}, old: 1, left: [faults]int{starts: 1, forgets: 2}},
@@ -98,6 +100,12 @@ var mutants = []struct {
 	}}},
 	{"what was told isn't remembered", "a refused one, two masters forget", mutant{look: func(j *Judge, _ time.Time) {
 		clear(j.known)
+	}}},
+	{"a rival is forgotten as soon as it can't reach its masters", "a refused one, masters are away", mutant{look: func(j *Judge, now time.Time) {
+		for _, p := range j.known {
+			p.apart = time.Time{}
+		}
+		j.Look(now)
 	}}},
 	{"a beat is no lease", "both start, one is suspended", mutant{look: func(j *Judge, now time.Time) {
 		for i := range j.masters {

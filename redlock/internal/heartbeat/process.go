@@ -124,7 +124,7 @@ type Process struct {
 
 	text   string    // of About
 	met    time.Time // when this process heard of it
-	kept   time.Time // when a master forgot it that had told of it, perhaps; zero if none has
+	apart  time.Time // when it told last that it locks with incompatible masters, or when a master may have forgotten that; zero for never
 	unlike time.Time // since when it has had other servers; zero if it hasn't
 }
 
