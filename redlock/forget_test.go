@@ -92,6 +92,17 @@ func TestInspectResultOfFew(t *testing.T) {
 	}
 }
 
+// forget has a result forgotten on all masters: on a busy machine not all may confirm that in time, and it is repeated.
+func forget(t testing.TB, l *redlock.Locker, key string) (err error) {
+	t.Helper()
+	eventually(t, bound, "all masters answer in time", func() bool {
+		var left []*redlock.MasterError
+		left, err = l.Forget(t.Context(), key)
+		return left == nil && !errors.Is(err, redlock.ErrNoQuorum)
+	})
+	return err
+}
+
 // TestForget: the work is done again, once, wherever its result was forgotten.
 func TestForget(t *testing.T) {
 	t.Parallel()
@@ -101,24 +112,24 @@ func TestForget(t *testing.T) {
 			process := open(t)
 			a, b := process("a"), process("b")
 			for _, key := range oddKeys[:7] {
-				if left, err := b.Forget(t.Context(), key); !errors.Is(err, redlock.ErrNotRemembered) || left != nil {
-					t.Errorf("nothing to forget: %v, %v", left, err)
+				if err := forget(t, b, key); !errors.Is(err, redlock.ErrNotRemembered) {
+					t.Errorf("nothing to forget: %v", err)
 				}
 				fence := leaveResult(t, a, key, "paid")
 				held := mustLock(t, a, key)
-				if left, err := b.Forget(t.Context(), key); !errors.Is(err, redlock.ErrHeld) || left != nil {
-					t.Errorf("while the key is held: %v, %v", left, err)
+				if err := forget(t, b, key); !errors.Is(err, redlock.ErrHeld) {
+					t.Errorf("while the key is held: %v", err)
 				}
 				if seen := inspect(t, b, key); seen.Result.Fence != fence || !seen.Remembered {
 					t.Errorf("forgotten while the key is held: %+v", seen)
 				}
 				mustUnlock(t, held)
 				eventually(t, bound, "the key is free", func() bool {
-					left, err := b.Forget(t.Context(), key)
-					if err != nil && !errors.Is(err, redlock.ErrHeld) || left != nil {
-						t.Fatalf("forget: %v, %v", left, err)
+					err := forget(t, b, key)
+					if err != nil && !errors.Is(err, redlock.ErrHeld) && !errors.Is(err, redlock.ErrNotRemembered) { // forgotten by a call that has heard that too late
+						t.Fatalf("forget: %v", err)
 					}
-					return err == nil
+					return !errors.Is(err, redlock.ErrHeld)
 				})
 				if seen := inspect(t, a, key); seen.Remembered || seen.Result.Fence != 0 || seen.Held {
 					t.Errorf("after Forget: %+v", seen)
