@@ -57,6 +57,7 @@ func TestBadRule(t *testing.T) {
 		"key in both places":        {"redlock a:{path.1} {\nkey b:{path.2}\n}", []string{"Caddyfile:7", "key", "first line"}},
 		"adjacent placeholders":     {"redlock {header.A}{header.B}", []string{"Caddyfile:6", "header.A}", "header.B}", `put a ":" between`}},
 		"unknown placeholder":       {"redlock order:{nonsense}", []string{"Caddyfile:6", "{nonsense}", "{path.1}"}},
+		"unknown part of the path":  {"redlock c:{http.request.uri.path.name}", []string{"Caddyfile:6", "path.name}", "file.base"}},
 		"header that is taken out":  {"redlock {header.transfer-encoding}", []string{"Caddyfile:6", "{header.Transfer-Encoding}", "takes it out"}},
 		"host among the headers":    {"redlock {http.request.header.host}", []string{"Caddyfile:6", "use {host}"}},
 		"no name of a header":       {"redlock \"{header.X Order}\"", []string{"Caddyfile:6", `"X Order" is not the name of a header`}},

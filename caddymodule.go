@@ -24,6 +24,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -311,7 +312,7 @@ var strict = map[string]string{
 }
 
 // isStrict reports whether a name in one of those families is that of a header, a cookie, a parameter or a segment of the
-// path. Others, such as {http.request.uri.path.dir}, are left to Caddy.
+// path.
 func isStrict(family, arg string) bool {
 	return family != "path." || strings.Trim(arg, "-0123456789") == ""
 }
@@ -360,6 +361,9 @@ func placeholder(name string) (middleware.KeyFunc, error) {
 	if number, ok := strings.CutPrefix(name, "http.request.host.labels."); ok {
 		return hostLabel(number)
 	}
+	if part, ok := strings.CutPrefix(name, "http.request.uri.path."); ok {
+		return pathPart(part)
+	}
 	return func(r *http.Request) (string, error) {
 		repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 		switch value, _ := repl.Get(name); value := value.(type) {
@@ -396,6 +400,24 @@ func hostLabel(number string) (middleware.KeyFunc, error) {
 			return "", cmp.Or(err, middleware.ErrMissingKey)
 		}
 		return labels[len(labels)-1-int(n)], nil
+	}, err
+}
+
+// pathPart returns what reads one of Caddy's parts of the path. Caddy would leave in what upstreams strip, such as ";v=1".
+func pathPart(name string) (middleware.KeyFunc, error) {
+	read, ok := map[string]func(dir, file string) string{
+		"dir":       func(dir, _ string) string { return dir },
+		"file":      func(_, file string) string { return file },
+		"file.base": func(_, file string) string { return strings.TrimSuffix(file, path.Ext(file)) },
+		"file.ext":  func(_, file string) string { return path.Ext(file) },
+	}[name]
+	if !ok {
+		return nil, fmt.Errorf("unknown placeholder {http.request.uri.path.%s}; a path has segments (.0, .1 and so on), dir, file, file.base and file.ext", name)
+	}
+	whole, err := middleware.Placeholder("path")
+	return func(r *http.Request) (string, error) {
+		text, err := whole(r)
+		return read(path.Split(text)), err
 	}, err
 }
 

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 )
 
@@ -26,6 +27,39 @@ func TestHostKeys(t *testing.T) {
 		}
 	}
 	requireStatus(t, send(t, to("example", "/label")), http.StatusBadRequest)
+	release()
+	for _, a := range wait() {
+		requireStatus(t, a, http.StatusOK)
+	}
+}
+
+// TestPathParts: what upstreams take for one path has one key, by Caddy's parts of it too.
+func TestPathParts(t *testing.T) {
+	b, release := newHeldBackend(t)
+	c := runCaddy(t, caddyfile("", `
+		redlock /shop/a* file:{file}
+		redlock /shop/b* dir:{dir}
+		redlock /shop/c* base:{file.base}
+		redlock /shop/d* ext:{file.ext}
+		`+b.proxy()))
+	paths := []string{"/shop/a.pdf", "/shop/b.pdf", "/shop/c.pdf", "/shop/d.pdf"}
+	var requests []*http.Request
+	for _, path := range paths {
+		requests = append(requests, request(c.url+path))
+	}
+	wait := b.holdRequests(t, requests...)
+	for _, path := range paths {
+		for _, same := range []string{path, path + ";v=1", path + "/", strings.ReplaceAll(path, "a", "%61")} {
+			if a := send(t, request(c.url+same)); a.status != http.StatusLocked {
+				t.Errorf("%s: status %d", same, a.status)
+			}
+		}
+		for _, unclear := range []string{"/shop/" + path[6:7] + "%2Fx.pdf", path + "//x", path + "%2500"} {
+			if a := send(t, request(c.url+unclear)); a.status != http.StatusBadRequest {
+				t.Errorf("%s: status %d", unclear, a.status)
+			}
+		}
+	}
 	release()
 	for _, a := range wait() {
 		requireStatus(t, a, http.StatusOK)
