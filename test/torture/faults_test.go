@@ -121,7 +121,7 @@ func (r *torture) trouble() {
 func (r *torture) loss() {
 	m := r.random.IntN(len(r.masters))
 	// What a process with other masters hears over the first one must be there: a clock that steps has it forgotten, a server that was
-	// spare hears of it late, and one that is away says nothing. In these cases both may lock for 2 s (docs/DESIGN.md).
+	// spare hears of it late, and one that is away says nothing. In these cases both may lock for a while (docs/DESIGN.md).
 	own := 1 + r.random.IntN(len(r.masters)-1)
 	clock := r.clocks[r.behind[own]]
 	restart := func(m int) {
