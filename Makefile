@@ -12,7 +12,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive $(NO_SERVICE) flock /tmp/caddy-redlock.apt apt-get
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all test-race models stacks test-stalled deploy alerts console test-servers clients clients-chaos former former-is-here torture operating storm reloads fuzz soak lint lint-modules bench bench-check bench-http wrk postgres redis-server upstreams corpus sdks node prose site images workflows vulncheck release-check release-module release-notes snapshot release syft traefik trial cover
+.PHONY: help build test test-all test-race models stacks test-stalled deploy alerts console test-servers clients clients-chaos former former-is-here torture operating storm reloads fuzz soak lint lint-modules bench bench-check bench-http wrk postgres redis-server upstreams corpus suites sdks node prose site images workflows vulncheck release-check release-module release-notes snapshot release syft traefik trial cover
 
 # Tests of many cases, of which they try few with -short or the race detector (redistest.Few).
 MODELS := ^(TestSimulation|TestMutants|TestManyLeases|TestManyLost|TestGuardsKeepExclusion|TestScriptsDoWhatTheModelDoes)$$
@@ -21,6 +21,7 @@ TORTURE_TIME ?= 30m
 STORM_TIME ?= 30m
 RELOADS ?= 200
 CHAOS_TIME ?= 90s
+SUITES ?= bin/checkouts
 # those that are installed; or the names or paths of others
 SERVERS ?= $(foreach name,redis-server valkey-server keydb-server,$(shell command -v $(name)))
 # The clone may belong to another user, which git refuses otherwise.
@@ -189,6 +190,9 @@ corpus: node ## Let clients in 12 languages send 12,000 requests, and store a sa
 	$(APT) update && $(APT) install -y --no-install-recommends chromium curl default-jdk-headless erlang-inets httpie jq libmojolicious-perl liburi-perl libwww-perl lua-cjson lua-socket lua5.4 php-cli php-curl php-guzzlehttp-guzzle python3-aiohttp python3-httplib2 python3-httpx python3-pycurl python3-requests r-cran-curl r-cran-jsonlite ruby-excon ruby-faraday ruby-httparty ruby-httpclient ruby-rack ruby-rest-client ruby-typhoeus tcllib wget
 	$(call npm-install,test/corpus)
 	cd test/corpus && go run ./record
+
+suites: ## Store documents of others' test suites from the checkouts in SUITES, a folder, for the tests (fetches nothing)
+	$(BOTH) go run ./test/suites '$(SUITES)'
 
 sdks: node redis-server ## Install the senders' SDKs (npm, apt-get), compare our verdicts on signatures with theirs, and let those of Stripe repeat payments
 	@/usr/bin/python3 -c 'import stripe' 2>/dev/null || { $(APT) update && $(APT) install -y --no-install-recommends python3-stripe; }
