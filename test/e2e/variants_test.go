@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net/http"
 	"net/url"
 	"os"
 	"slices"
@@ -246,6 +247,12 @@ func (c *comparison) run(t *testing.T, v *variants, n, most int) {
 	for range n {
 		requests = append(requests, c.variant(v))
 	}
+	plain := len(requests)
+	judge(t, c.at, slices.Values(suiteRequests(t, c.at)), func(text string, status int, _ string) {
+		if status == http.StatusOK {
+			requests = append(requests, text)
+		}
+	})
 	for _, request := range requests {
 		a := sendRaw(t, c.proxy, request)
 		if keys := a.header.Get("Test-Keys"); keys == "" && (a.status == 400 || a.status == 415) {
@@ -254,7 +261,7 @@ func (c *comparison) run(t *testing.T, v *variants, n, most int) {
 		}
 		c.compare(t, request, a)
 	}
-	t.Logf("%s: of %d requests of the generator %d are refused; of the others and %d at random %d, %d refused, %d times a value is read, %d splits", c.at, all, all-len(generated), n, len(requests), c.refused, c.read, c.splits)
+	t.Logf("%s: of %d requests of the generator %d are refused; of the others %d, %d at random and %d of suites %d are refused, %d times a value is read, %d splits", c.at, all, all-len(generated), plain-n, n, len(requests)-plain, c.refused, c.read, c.splits)
 }
 
 // compare looks for another request from which the same value was read, and which has no key in common.
