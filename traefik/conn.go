@@ -47,10 +47,10 @@ func (a *agent) dial(ctx context.Context) (*conn, error) {
 }
 
 // connect returns the connection that was used last, or a new one.
-func (a *agent) connect(ctx context.Context) (*conn, error) {
+func (a *agent) connect(ctx context.Context, anew bool) (*conn, error) {
 	a.mu.Lock()
 	again := a.trouble != ""
-	if n := len(a.idle); n > 0 {
+	if n := len(a.idle); n > 0 && !anew {
 		c := a.idle[n-1]
 		a.idle = a.idle[:n-1]
 		a.mu.Unlock()

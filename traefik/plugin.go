@@ -94,15 +94,14 @@ func (h *handler) load(ctx context.Context) error {
 
 // ServeHTTP takes a turn of the agent for the request, serves the request, and ends the turn when next has returned or panicked.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	info := h.rule.info()
-	if info == nil {
+	t := &turn{agent: h.agent, rule: h.rule, info: h.rule.info()}
+	if t.info == nil {
 		if err := h.rule.load(r.Context(), h.agent); err != nil {
-			h.withoutAgent(w, r, err)
+			h.withoutAgent(w, r, t, err)
 			return
 		}
-		info = h.rule.info()
+		t.info = h.rule.info()
 	}
-	t := &turn{agent: h.agent, rule: h.rule, info: info}
 	err := t.take(r)
 	if err == nil && t.lines == nil {
 		err = t.refusal()
@@ -112,7 +111,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(statusClientClosed)
 			return
 		}
-		h.withoutAgent(w, r, err)
+		h.withoutAgent(w, r, t, err)
 		return
 	}
 	if t.conn.again {
@@ -133,9 +132,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 const statusClientClosed = 499
 
 // withoutAgent refuses a request that the agent could not judge, or serves it without a lock if that is wanted.
-func (h *handler) withoutAgent(w http.ResponseWriter, r *http.Request, err error) {
+func (h *handler) withoutAgent(w http.ResponseWriter, r *http.Request, t *turn, err error) {
 	h.agent.away(h.name, err)
-	if h.rule.text("on_no_quorum") == "pass" {
+	if h.rule.text("on_no_quorum") == "pass" && t.rewind(r) {
 		for _, name := range []string{h.rule.fenceHeader(), h.rule.text("key_header"), slotHeader} {
 			stripFence(r, name)
 		}

@@ -1,6 +1,7 @@
 package traefik
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -58,31 +59,90 @@ type line struct {
 const (
 	silence    = 10 * time.Second       // how much longer than the rule says the agent may take to answer
 	endsWithin = 5 * time.Second        // how long the end of a response waits until the agent has released the lock
+	askAgain   = time.Second            // how often, while an agent goes
 	brief      = 250 * time.Millisecond // for how long nobody listens to the agent of this machine
 )
 
-// take asks the agent for a turn, and waits for it in line, until the client leaves. An error is about the agent.
+// take asks the agent for a turn, and waits for it in line, until the client leaves. An error is about the agent. Where an agent goes, the
+// one that takes its place is asked: at once, and then as long as the rule's wait allows, as other clients do.
 func (t *turn) take(r *http.Request) error {
 	withBody := t.info.ReadsBody && r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody
 	text, err := describe(r, withBody)
 	if err != nil {
 		return err
 	}
+	until := time.Now().Add(time.Duration(t.info.WaitMs) * time.Millisecond)
+	goes := false
 	for {
-		t.conn, err = t.agent.connect(r.Context())
-		if err != nil {
-			return err
-		}
-		err = t.ask(r, text, withBody)
-		if err == nil {
+		err = t.try(r, text, withBody, goes)
+		if err == nil && !t.agentGoes() {
 			return nil
 		}
-		t.abort()
-		if !t.conn.kept || t.copied != nil || r.Context().Err() != nil {
+		pause := time.Duration(0)
+		if goes {
+			pause = time.Until(until)
+			if pause <= 0 {
+				return err
+			}
+			if pause > askAgain {
+				pause = askAgain
+			}
+		} else if err == nil {
+			goes = true
+		} else if t.conn != nil && t.conn.kept {
+			t.agent.drop() // it was the connection of an agent that has restarted
+		} else {
 			return err
 		}
-		t.agent.drop() // it was the connection of an agent that has restarted
+		if !t.rewind(r) {
+			return errBodyLate
+		}
+		select {
+		case <-r.Context().Done():
+			return r.Context().Err()
+		case <-time.After(pause):
+		}
 	}
+}
+
+var errBodyLate = errors.New("the body of the request did not arrive in time")
+
+// try asks the agent once, on a new connection if that is wanted.
+func (t *turn) try(r *http.Request, text []byte, withBody, anew bool) error {
+	var err error
+	t.conn, err = t.agent.connect(r.Context(), anew)
+	if err != nil {
+		return err
+	}
+	err = t.ask(r, text, withBody)
+	if err != nil {
+		t.abort()
+	}
+	return err
+}
+
+// agentGoes reports whether the agent has refused the turn because it is about to stop, or has no room.
+func (t *turn) agentGoes() bool {
+	h := t.response.Header
+	return t.response.StatusCode == http.StatusServiceUnavailable && (h.Get("Redlock-Agent-Error") != "" || h.Get("Redlock-Outcome") == "stopping")
+}
+
+// rewind has the request's body begin anew, after a turn that is broken off. It reports whether what was being read of it has come in time.
+func (t *turn) rewind(r *http.Request) bool {
+	if t.conn != nil {
+		t.abort()
+	}
+	if t.copied == nil {
+		return true
+	}
+	select {
+	case <-t.copied.done:
+	case <-time.After(time.Duration(t.info.BodyTimeoutMs) * time.Millisecond):
+		return false
+	}
+	r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(t.copied.kept.Bytes()), r.Body))
+	t.copied = nil
+	return true
 }
 
 // describe returns the line that describes a request, without its end.
@@ -103,6 +163,7 @@ func describe(r *http.Request, withBody bool) ([]byte, error) {
 func (t *turn) ask(r *http.Request, text []byte, withBody bool) error {
 	c := t.conn
 	left := context.AfterFunc(r.Context(), func() { _ = c.net.Close() })
+	t.lines = nil // those of a turn that was broken off
 	t.sent = time.Now()
 	_ = c.net.SetDeadline(t.sent.Add(t.info.patience))
 	_, err := fmt.Fprintf(c.net, "%s%x\r\n%s\n\r\n", t.rule.opening, len(text)+1, text)
@@ -124,7 +185,7 @@ func (t *turn) ask(r *http.Request, text []byte, withBody bool) error {
 // begin reads the first line of a turn that was had.
 func (t *turn) begin(r *http.Request) error {
 	t.lines = json.NewDecoder(t.response.Body)
-	t.first.Set = r.Header.Clone() // to which the decoder adds
+	t.first = line{Set: r.Header.Clone()} // to which the decoder adds
 	if err := t.lines.Decode(&t.first); err != nil {
 		return fmt.Errorf("its response: %w", err)
 	}

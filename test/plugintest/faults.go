@@ -95,6 +95,72 @@ func testRestarts(t *testing.T, p *Plugin) {
 	redistest.RequireNoKeys(t, a.servers)
 }
 
+// testReplaced replaces the agent under kept connections and under a request that waits in its line: none is refused, also with a rule that
+// doesn't wait, nor one with a body.
+func testReplaced(t *testing.T, p *Plugin) {
+	a := newAgent(t, "unix", "")
+	var got string
+	plain := handler(t, p, a, nothing)
+	reads := handler(t, p, a, func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		got = string(body)
+	}, "key", "order:{body.id}")
+	body := `{"id":7,"text":"` + strings.Repeat("x", 100<<10) + `"}`
+	for range 3 {
+		want(t, pay(plain, "42"), http.StatusOK, "")
+		a.replace()
+		want(t, pay(plain, "42"), http.StatusOK, "")
+		a.replace()
+		got = ""
+		want(t, send(reads, body), http.StatusOK, "")
+		if got != body {
+			t.Errorf("the upstream got %d of %d bytes", len(got), len(body))
+		}
+	}
+	began, end := make(chan struct{}, 2), make(chan struct{})
+	waits := handler(t, p, a, func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-end }, "wait", "10m")
+	done := make(chan *httptest.ResponseRecorder, 2)
+	for waiting := range 2 {
+		go func() { done <- pay(waits, "42") }()
+		if waiting == 0 {
+			<-began
+		}
+	}
+	eventually(t, "it waits", func() bool { return a.locker.Status().Waiting == 1 })
+	a.replace()
+	close(end) // the agent before still has the lock of the first
+	for range 2 {
+		want(t, <-done, http.StatusOK, "")
+	}
+}
+
+// testPasses has an agent refuse the plugin itself, after a part of the body was sent to it: the upstream gets the whole body.
+func testPasses(t *testing.T, p *Plugin) {
+	a := newAgent(t, "tcp", "secret")
+	var got string
+	h := handler(t, p, a, func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		got = string(body)
+	}, "token", "secret", "key", "order:{body.id}", "onNoQuorum", "pass")
+	a.kill()
+	a.token = "renewed"
+	a.start()
+	body := `{"id":7,"text":"` + strings.Repeat("x", 500<<10) + `"}`
+	want(t, send(h, body), http.StatusOK, "")
+	if got != body {
+		t.Errorf("the upstream got %d of %d bytes", len(got), len(body))
+	}
+}
+
+// send sends a body to a handler, and returns the response.
+func send(h http.Handler, body string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest(http.MethodPost, "/orders", strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	h.ServeHTTP(w, r)
+	return w
+}
+
 // testOthers has something else in place of the agent: the log says what.
 func testOthers(t *testing.T, p *Plugin) {
 	for version, says := range map[string]string{"": "something else than an agent", "2": "speaks version 2 of its protocol, and this plugin version 1"} {

@@ -56,6 +56,8 @@ func Run(t *testing.T, load func(testing.TB) *Plugin) {
 		{"AgentIsKilled", testKilled},
 		{"AgentHangs", testHangs},
 		{"AgentRestarts", testRestarts},
+		{"AgentIsReplaced", testReplaced},
+		{"PassesWholeBodies", testPasses},
 		{"OtherAgents", testOthers},
 		{"WrongSettings", testSettings},
 		{"Reloads", testReloads},
@@ -169,6 +171,7 @@ type agentOf struct {
 	listen  string
 	address string
 	token   string
+	served  *agent.Agent
 	end     func() // of the agent that serves
 }
 
@@ -206,19 +209,37 @@ func newLocker(t testing.TB, servers []*redistest.Server) *redlock.Locker {
 
 func (a *agentOf) start() {
 	a.t.Helper()
-	listener, err := net.Listen(a.network, a.listen)
+	name := a.listen
+	if a.network == "unix" {
+		name += ".next"
+	}
+	listener, err := net.Listen(a.network, name)
 	if err != nil {
 		a.t.Fatal(err)
 	}
+	if u, ok := listener.(*net.UnixListener); ok { // which takes the place of the agent before
+		u.SetUnlinkOnClose(false)
+		if err := os.Rename(name, a.listen); err != nil {
+			a.t.Fatal(err)
+		}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
+	served := agent.New(a.locker, agent.WithToken(a.token))
 	go func() {
 		defer close(ended)
-		_ = agent.New(a.locker, agent.WithToken(a.token)).Serve(ctx, 0, listener) // an error says that it was killed
+		_ = served.Serve(ctx, 0, listener) // an error says that it was killed
 	}()
-	a.end = func() { cancel(); <-ended }
-	a.t.Cleanup(a.kill)
+	a.served, a.end = served, func() { cancel(); <-ended }
+	a.t.Cleanup(a.end)
 }
 
 // kill ends the agent as its death does: its connections break.
 func (a *agentOf) kill() { a.end() }
+
+// replace has another agent take the socket, as redlock agent --replace does: the one before serves those who hold its locks, and ends.
+func (a *agentOf) replace() {
+	before := a.served
+	a.start()
+	before.Retire()
+}
