@@ -26,6 +26,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/caddycli"
 	"github.com/caddy-redlock/caddy-redlock/internal/connect"
 	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
+	"github.com/caddy-redlock/caddy-redlock/internal/rule"
 	"github.com/caddy-redlock/caddy-redlock/metrics"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -52,13 +53,13 @@ type App struct {
 	// The certificates for masters with rediss:// URLs. Default: those of the system, and none of our own.
 	TLS *TLS `json:"tls,omitempty"`
 	// How long a master may take to answer. Default: 50ms.
-	Timeout caddy.Duration `json:"timeout,omitempty"`
+	Timeout time.Duration `json:"timeout,omitempty"`
 	// The prefix of all keys on the masters: <prefix>:{<key>}. It must be the same in all
 	// processes that share locks. Default: redlock.
 	KeyPrefix string `json:"key_prefix,omitempty"`
 	// The longest ttl that a rule may ask for. It must be the same in all processes that share the
 	// masters. Default: 10s.
-	MaxTTL caddy.Duration `json:"max_ttl,omitempty"`
+	MaxTTL time.Duration `json:"max_ttl,omitempty"`
 	// How long a server that has just started has no vote, because it may have forgotten locks
 	// that it granted before; at least max_ttl + 1 s. Or "off", for servers that forget nothing
 	// (appendfsync always with no-appendfsync-on-rewrite no), and for development.
@@ -91,6 +92,18 @@ type App struct {
 	hideBudget func()             // from the metrics; nil if it isn't there
 	settings   settings
 	share      *share
+}
+
+// UnmarshalJSON reads the settings as a Handler does.
+func (a *App) UnmarshalJSON(text []byte) error {
+	type plain App // without this method
+	return rule.Unmarshal(text, (*plain)(a))
+}
+
+// MarshalJSON writes what UnmarshalJSON reads.
+func (a App) MarshalJSON() ([]byte, error) {
+	type plain App
+	return rule.Marshal(plain(a))
 }
 
 // CaddyModule returns the Caddy module information.
@@ -196,9 +209,9 @@ func (a *App) resolved(ctx caddy.Context) (settings, error) {
 func (a *App) check() error {
 	switch {
 	case a.Timeout < 0:
-		return fmt.Errorf("timeout %v: must be above 0", time.Duration(a.Timeout))
+		return fmt.Errorf("timeout %v: must be above 0", a.Timeout)
 	case a.MaxTTL < 0:
-		return fmt.Errorf("max_ttl %v: must be above 0", time.Duration(a.MaxTTL))
+		return fmt.Errorf("max_ttl %v: must be above 0", a.MaxTTL)
 	case a.BodyBudget < 0:
 		return fmt.Errorf("body_budget %d: must be above 0", a.BodyBudget)
 	case strings.ContainsAny(a.KeyPrefix, "{}"):
@@ -229,7 +242,7 @@ func (a *App) check() error {
 }
 
 func (a *App) maxTTL() time.Duration {
-	return cmp.Or(time.Duration(a.MaxTTL), redlock.DefaultMaxTTL)
+	return cmp.Or(a.MaxTTL, redlock.DefaultMaxTTL)
 }
 
 // restartGuard returns how long the guard lasts; 0 means off.
@@ -267,12 +280,12 @@ func (a *App) maxSkew() (time.Duration, error) {
 }
 
 // checkTTL returns why a rule may not have this ttl, if it may not; 0 stands for the default.
-func (a *App) checkTTL(ttl caddy.Duration) error {
-	if least := 2 * a.settings.Timeout; ttl > 0 && time.Duration(ttl) < least {
-		return fmt.Errorf("ttl %v: must be at least %v, twice the timeout in the global option redlock", time.Duration(ttl), least)
+func (a *App) checkTTL(ttl time.Duration) error {
+	if least := 2 * a.settings.Timeout; ttl > 0 && ttl < least {
+		return fmt.Errorf("ttl %v: must be at least %v, twice the timeout in the global option redlock", ttl, least)
 	}
-	if time.Duration(ttl) > a.maxTTL() {
-		return fmt.Errorf("ttl %v is above max_ttl %v: lower it, or raise max_ttl in the global option redlock of all processes", time.Duration(ttl), a.maxTTL())
+	if ttl > a.maxTTL() {
+		return fmt.Errorf("ttl %v is above max_ttl %v: lower it, or raise max_ttl in the global option redlock of all processes", ttl, a.maxTTL())
 	}
 	return nil
 }
@@ -280,7 +293,7 @@ func (a *App) checkTTL(ttl caddy.Duration) error {
 // resolve replaces the placeholders. Its errors show no values, because they may be secrets.
 func (a *App) resolve(repl *caddy.Replacer) (settings, error) {
 	s := settings{Options: connect.Options{
-		Timeout: cmp.Or(time.Duration(a.Timeout), redlock.DefaultTimeout),
+		Timeout: cmp.Or(a.Timeout, redlock.DefaultTimeout),
 		Prefix:  cmp.Or(a.KeyPrefix, redlock.DefaultPrefix),
 		MaxTTL:  a.maxTTL(),
 	}}

@@ -196,6 +196,34 @@ func TestBadRuleInJSON(t *testing.T) {
 	requireError(t, caddy.Validate(&config), []string{"server shop", "route 1", "redlock b:{http.request.uri.path.1}: ttl 1h0m0s"})
 }
 
+// Who writes a number for a duration means seconds, and Caddy takes nanoseconds: it is refused. Adapted Caddyfiles have texts.
+func TestDurationsInJSON(t *testing.T) {
+	load := func(app, handler string) error {
+		var config caddy.Config
+		err := json.Unmarshal([]byte(`{"admin":{"disabled":true},"apps":{"redlock":{`+app+`},"http":{"servers":{"shop":{"listen":["127.0.0.1:1"],"routes":[
+			{"handle":[{"handler":"redlock",`+handler+`"key":["a:{http.request.uri.path.1}"]}]}]}}}}}`), &config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return caddy.Validate(&config)
+	}
+	for _, setting := range []string{"timeout", "max_ttl"} {
+		requireError(t, load(`"`+setting+`":5`, ""), []string{setting, `5: want a duration with its unit, in quotes, such as "5s"`})
+	}
+	for _, setting := range []string{"wait", "ttl", "remember"} {
+		requireError(t, load("", `"`+setting+`":5000000000,`), []string{setting, `5000000000: want a duration with its unit, in quotes, such as "5s"`})
+	}
+	if err := load(`"max_ttl":"1m"`, `"wait":0,"ttl":"30s","remember":null,`); err != nil {
+		t.Error(err)
+	}
+	text, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte("{\nredlock {\ntimeout 100ms\nmax_ttl 1m\n}\n}\nhttp://a {\nredlock order:{path.1} {\nwait 2s\nremember off\n}\n}"), nil)
+	for _, want := range []string{`"timeout":"100ms"`, `"max_ttl":"1m0s"`, `"wait":"2s"`, `"remember":"-1ns"`} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%s, %v: want %s", text, err, want)
+		}
+	}
+}
+
 func TestGoodConfiguration(t *testing.T) {
 	t.Setenv("REDLOCK_TEST_URL", "redis://127.0.0.1:3")
 	for name, test := range map[string]struct{ global, rule string }{

@@ -78,10 +78,17 @@ type Handler struct {
 	hideRule   func() // from the metrics; nil if it is not there
 }
 
-// UnmarshalJSON reads the settings as Caddy does, with durations such as "2s" and "1d".
+// UnmarshalJSON reads the settings as Caddy does, with durations such as "2s" and "1d". Numbers are refused: who writes 5 means seconds, and
+// Caddy nanoseconds.
 func (h *Handler) UnmarshalJSON(text []byte) error {
 	type plain Handler // without this method
 	return rule.Unmarshal(text, (*plain)(h))
+}
+
+// MarshalJSON writes what UnmarshalJSON reads.
+func (h Handler) MarshalJSON() ([]byte, error) {
+	type plain Handler
+	return rule.Marshal(plain(h))
 }
 
 // CaddyModule returns the Caddy module information.
@@ -110,7 +117,7 @@ func (h *Handler) provision(ctx caddy.Context) error {
 		return fmt.Errorf("getting the redlock app: %w", err)
 	}
 	h.app = app.(*App)
-	if err := h.app.checkTTL(caddy.Duration(h.TTL)); err != nil {
+	if err := h.app.checkTTL(h.TTL); err != nil {
 		return err
 	}
 	rule := h.Rule // its settings stay as they were given

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	jsonv1 "github.com/go-json-experiment/json/v1"
 )
 
 // Duration is a length of time in a configuration, in JSON a text such as "500ms", "2s" or "1d12h", or 0. Other numbers are refused: who
@@ -31,20 +32,23 @@ func ParseDuration(text string) (Duration, error) {
 	return Duration(d), nil
 }
 
-// Unmarshal reads JSON as package encoding/json does, with each time.Duration as Caddy reads its own: a Duration, or a number of
-// nanoseconds, as Caddy writes it. Members that are not known are an error.
+// Unmarshal reads JSON as package encoding/json does, with each time.Duration as a Duration. Members that are not known are an error.
 func Unmarshal(text []byte, into any) error {
-	durations := json.UnmarshalFunc(func(value []byte, d *time.Duration) error {
-		if value[0] != '"' {
-			return json.Unmarshal(value, (*int64)(d))
-		}
-		return (*Duration)(d).UnmarshalJSON(value)
-	})
+	durations := json.UnmarshalFunc(func(value []byte, d *time.Duration) error { return (*Duration)(d).UnmarshalJSON(value) })
 	return json.Unmarshal(text, into, json.WithUnmarshalers(durations), json.RejectUnknownMembers(true))
+}
+
+// Marshal writes what Unmarshal reads.
+func Marshal(from any) ([]byte, error) {
+	durations := json.MarshalFunc(func(d time.Duration) ([]byte, error) { return json.Marshal(d.String()) })
+	return json.Marshal(from, jsonv1.DefaultOptionsV1(), json.WithMarshalers(durations))
 }
 
 // UnmarshalJSON reads a text, or 0.
 func (d *Duration) UnmarshalJSON(value []byte) error {
+	if string(value) == "null" { // which changes nothing, as everywhere in JSON
+		return nil
+	}
 	var text string
 	if err := json.Unmarshal(value, &text); err != nil {
 		if string(value) == "0" {
