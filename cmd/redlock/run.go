@@ -274,8 +274,10 @@ func (c *runCommand) refused(err error) error {
 		return &coded{c.heldCode, onTerminal("all %d slots of %s are taken", c.most, c.key)}
 	case errors.Is(err, redlock.ErrHeld):
 		return &coded{c.heldCode, onTerminal("another has the lock on %s", c.key)}
+	case errors.As(err, new(*coded)):
+		return err
 	}
-	return err
+	return &coded{codeUsage, err} // what is about no lock is about the call, such as its key
 }
 
 // onTerminal returns what a person is told, and cron is not.

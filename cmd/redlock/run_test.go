@@ -83,12 +83,22 @@ func TestWrongUse(t *testing.T) {
 		"no masters":                  {"k", "true"},
 		"is memory://":                {"--masters", "memory://", "k", "true"},
 		"redlock: ttl 2m0s":           {"--masters", "redis://127.0.0.1:1", "--ttl", "2m", "k", "true"},
+		"redlock: ttl 1ms":            {"--masters", "redis://127.0.0.1:1", "--ttl", "1ms", "k", "true"},
+		"key is too long":             {"--masters", "redis://127.0.0.1:1", strings.Repeat("k", 2000), "true"},
 		"--restart-guard \"perhaps\"": {"--masters", "redis://127.0.0.1:1", "--restart-guard", "perhaps", "k", "true"},
 	} {
 		cmd := exec.Command(program, append([]string{"run"}, args...)...)
-		if _, stderr, code := finish(t, cmd); code != codeUsage && !strings.Contains(want, "ttl") || code == 0 || !strings.Contains(stderr, want) {
+		if _, stderr, code := finish(t, cmd); code != codeUsage || !strings.Contains(stderr, want) {
 			t.Errorf("%q: exit code %d, %q; want %q", args, code, stderr, want)
 		}
+	}
+	a := newAgent(t, redistest.Start(t, 1))
+	a.env = append(a.env, "REDLOCK_AGENT_TOKEN=secret")
+	a.start()
+	cmd := exec.Command(program, "run", "--agent", "unix:"+a.path, "k", "true")
+	cmd.Env = append(os.Environ(), "REDLOCK_AGENT_TOKEN=wrong")
+	if _, stderr, code := finish(t, cmd); code != codeUsage || !strings.Contains(stderr, "token is missing or wrong") {
+		t.Errorf("a wrong token: exit code %d, %q", code, stderr)
 	}
 }
 

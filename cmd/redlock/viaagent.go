@@ -271,7 +271,7 @@ func (c *runCommand) refusedBy(a *agentClient, response *http.Response) error {
 		return c.refused(redlock.ErrDone)
 	case response.StatusCode == http.StatusLocked:
 		return c.refused(redlock.ErrHeld)
-	case response.StatusCode == http.StatusBadRequest:
+	case response.StatusCode == http.StatusBadRequest, response.StatusCode == http.StatusUnauthorized:
 		return &coded{codeUsage, errors.New(problem.Detail)}
 	}
 	err := fmt.Errorf("the agent at %s: %s: %s", a.address, problem.Title, problem.Detail)
