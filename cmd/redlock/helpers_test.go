@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -62,6 +63,35 @@ func finish(t *testing.T, cmd *exec.Cmd) (stdout, stderr string, code int) {
 		}
 	}
 	return out.String(), slow.ReplaceAllString(errs.String(), ""), cmd.ProcessState.ExitCode()
+}
+
+// finishAnswered is finish for a command that doesn't wait for masters: it is run again while a majority of them is late.
+func finishAnswered(t *testing.T, cmd *exec.Cmd) (stdout, stderr string, code int) {
+	t.Helper()
+	eventually(t, "a majority of the masters answers in time", func() bool {
+		stdout, stderr, code = finish(t, &exec.Cmd{Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir})
+		return code != codeNoQuorum
+	})
+	return stdout, stderr, code
+}
+
+// operate runs a command of operators until it has this exit code, or one that isn't that of masters which are late. It returns all that was
+// printed. What a command has forgotten in vain at one master, the next one finds at none.
+func operate(t *testing.T, env []string, want int, args ...string) (text string) {
+	t.Helper()
+	late := false
+	eventually(t, "the masters answer in time", func() bool {
+		cmd := exec.Command(program, args...)
+		cmd.Env = append(slices.Clip(env), "REDLOCK_TIMEOUT=5s")
+		stdout, stderr, code := finish(t, cmd)
+		text += stdout + stderr
+		if done := code == want || late && args[0] == "forget" && code == 3; !done && code != 2 {
+			t.Errorf("%q: exit code %d, want %d: %s", args, code, want, text)
+		}
+		late = code == 2
+		return !late || want == 2
+	})
+	return text
 }
 
 // slow is what is said where a busy machine takes longer than a second to connect.

@@ -25,18 +25,7 @@ func TestOperators(t *testing.T) {
 	servers := redistest.Start(t, 3)
 	command := func(want int, args ...string) string {
 		t.Helper()
-		var stdout, stderr string
-		code := 2
-		eventually(t, "the masters are asked in time", func() bool { // on a busy machine they may not be
-			cmd := exec.Command(program, args...)
-			cmd.Env = redlockRun(servers).Env
-			stdout, stderr, code = finish(t, cmd)
-			return code != 2 || want == 2 || args[0] == "forget"
-		})
-		if code != want {
-			t.Errorf("%q: exit code %d, want %d: %s%s", args, code, want, stdout, stderr)
-		}
-		return stdout + stderr
+		return operate(t, redlockRun(servers).Env, want, args...)
 	}
 	requireSays := func(text, want string) {
 		t.Helper()

@@ -38,27 +38,18 @@ func TestSlots(t *testing.T) {
 		if len(slots) != 2 || !slots["slot 0\n"] || !slots["slot 1\n"] {
 			t.Errorf("two commands have the slots %v, want 0 and 1", slots)
 		}
-		if _, stderr, code := finish(t, run("--concurrency", "2", "--try", "k", "--", "true")); code != codeHeld {
+		if _, stderr, code := finishAnswered(t, run("--concurrency", "2", "--try", "k", "--", "true")); code != codeHeld {
 			t.Errorf("the third: exit code %d, %s", code, stderr)
 		}
-		operate := func(args ...string) string {
-			cmd := exec.Command(program, args...)
-			cmd.Env = redlockRun(servers).Env
-			stdout, stderr, code := finish(t, cmd)
-			if code != 0 {
-				t.Errorf("%q: exit code %d: %s%s", args, code, stdout, stderr)
-			}
-			return stdout
-		}
-		fence := ""
+		fence, env := "", redlockRun(servers).Env
 		eventually(t, "both slots are shown, with their fences", func() bool { // the masters forget these for a moment
-			found := regexp.MustCompile(`holders +2 slots taken\n\nSLOT +HOLDER.*\n0 .* (\d{16}) .*\n1 .* (\d{16}) .*`).FindStringSubmatch(operate("inspect", "k"))
+			found := regexp.MustCompile(`holders +2 slots taken\n\nSLOT +HOLDER.*\n0 .* (\d{16}) .*\n1 .* (\d{16}) .*`).FindStringSubmatch(operate(t, env, 0, "inspect", "k"))
 			if found != nil {
 				fence = found[2]
 			}
 			return found != nil
 		})
-		if text, want := operate("release", "k", "--slot", "1", "--fence", fence), "released slot 1 of k, which had the fencing token "+fence; !strings.Contains(text, want) {
+		if text, want := operate(t, env, 0, "release", "k", "--slot", "1", "--fence", fence), "released slot 1 of k, which had the fencing token "+fence; !strings.Contains(text, want) {
 			t.Errorf("want %s in %s", want, text)
 		}
 		if stdout, _, _ := finish(t, run("other", "--", "sh", "-c", "echo [$REDLOCK_SLOT]")); strings.TrimSpace(stdout) != "[]" {
