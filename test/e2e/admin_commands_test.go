@@ -27,11 +27,7 @@ func TestAdminCommands(t *testing.T) {
 	c := runCaddy(t, caddyfile(mastersOption(servers, "timeout "+calm.String()), "redlock order:{path.1} {\nname pay\nwait 5m\n}\n"+b.proxy()))
 	command := func(want int, args ...string) string {
 		t.Helper()
-		text, stderr, code := redlockCommand(t, append(args, "--address", c.admin)...)
-		if code != want {
-			t.Errorf("%q: exit code %d, want %d\n%s%s", args, code, want, text, stderr)
-		}
-		return text + stderr
+		return commandAt(t, c.admin, want, args...)
 	}
 	if text := command(3, "inspect", "order:42"); !strings.Contains(text, "Nobody holds the key") {
 		t.Errorf("a free key: %s", text)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -80,6 +81,26 @@ func run(t *testing.T, folder string, args ...string) (stdout, stderr string, co
 		t.Fatal(err)
 	}
 	return string(out), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// commandAt runs caddy redlock at an admin endpoint until it has this exit code, or one that isn't that of masters which are late, and returns
+// what it has printed. What forget has forgotten before it was late, the next one finds nowhere: then the text is that of both.
+func commandAt(t *testing.T, admin string, want int, args ...string) (printed string) {
+	t.Helper()
+	late := false
+	eventually(t, "the masters answer in time", func() bool {
+		text, stderr, code := redlockCommand(t, append(slices.Clip(args), "--address", admin)...)
+		if args[0] != "forget" {
+			printed = ""
+		}
+		printed += text + stderr
+		if done := code == want || late && args[0] == "forget" && code == 3; !done && code != 2 {
+			t.Errorf("%q: exit code %d, want %d\n%s", args, code, want, printed)
+		}
+		late = code == 2
+		return !late || want == 2
+	})
+	return printed
 }
 
 // writeConfig writes a Caddyfile, and returns its path.
