@@ -48,9 +48,7 @@ func TestRecallInLine(t *testing.T) {
 		_ = lock.Unlock()
 	})
 	before := scripts(servers)
-	if err := lock.UnlockWith([]byte("result"), time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	unlockWith(t, lock, []byte("result"), time.Hour)
 	waiters.Wait()
 	if after := scripts(servers); after-before > calls/10 {
 		t.Errorf("%d commands for %d calls", after-before, calls)
