@@ -89,7 +89,11 @@ func TestClusterRights(t *testing.T) {
 		}
 		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Username: "locks", Password: "secret"})
 		l := lockerOn(t, []redlock.Master{wrap(t, client)})
-		_, err := l.TryLock(t.Context(), "key")
+		var err error
+		eventually(t, bound, "the node answers in time", func() bool { // on a busy machine it may not
+			_, err = l.TryLock(t.Context(), "key")
+			return !errors.Is(err, redlock.ErrNoQuorum) || strings.Contains(err.Error(), "NOPERM")
+		})
 		if i < 0 && err != nil {
 			t.Errorf("with all: %v", err)
 		} else if i >= 0 && (err == nil || !strings.Contains(err.Error(), "NOPERM")) {

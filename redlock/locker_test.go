@@ -32,7 +32,8 @@ func TestTurn(t *testing.T) {
 			if err := lock.Err(); err != nil || lock.Context().Err() != nil {
 				t.Errorf("held, but Err is %v and the context's %v", err, lock.Context().Err())
 			}
-			if _, err := l.TryLock(t.Context(), "key"); !errors.Is(err, redlock.ErrHeld) {
+			try := func() error { _, err := l.TryLock(t.Context(), "key"); return err }
+			if err := answered(t, try); !errors.Is(err, redlock.ErrHeld) {
 				t.Errorf("second TryLock: %v, want ErrHeld", err)
 			}
 			mustUnlock(t, mustLock(t, l, "other key"))
@@ -41,12 +42,12 @@ func TestTurn(t *testing.T) {
 			if err := ended(t, lock.Context()); err != context.Canceled || lock.Err() != context.Canceled {
 				t.Errorf("context ended with %v, Err is %v, want context.Canceled", err, lock.Err())
 			}
-			again, err := l.TryLock(t.Context(), "key")
-			if err != nil {
+			var again *redlock.Lock
+			if err := answered(t, func() (err error) { again, err = l.TryLock(t.Context(), "key"); return err }); err != nil {
 				t.Fatalf("TryLock after Unlock: %v", err)
 			}
 			mustUnlock(t, lock) // nor does it free the lock of the next holder
-			if _, err := l.TryLock(t.Context(), "key"); !errors.Is(err, redlock.ErrHeld) {
+			if err := answered(t, try); !errors.Is(err, redlock.ErrHeld) {
 				t.Errorf("TryLock after the first holder's second Unlock: %v, want ErrHeld", err)
 			}
 			mustUnlock(t, again)
@@ -100,8 +101,8 @@ func TestMutualExclusion(t *testing.T) {
 func TestHeldError(t *testing.T) {
 	const key = "order-Zm9vYmFy" // nothing else looks like it
 	l, _ := onServers(t, 3)
-	defer mustUnlock(t, mustLock(t, l, key, redlock.WithTTL(5*time.Second)))
-	_, err := l.TryLock(t.Context(), key)
+	defer unlocked(t, mustLock(t, l, key, redlock.WithTTL(5*time.Second)))
+	err := answered(t, func() error { _, err := l.TryLock(t.Context(), key); return err })
 	var held *redlock.HeldError
 	if !errors.As(err, &held) || !errors.Is(err, redlock.ErrHeld) || errors.Is(err, redlock.ErrNoQuorum) {
 		t.Fatalf("TryLock: %v, want a HeldError", err)
@@ -118,7 +119,7 @@ func TestLockWaits(t *testing.T) {
 	t.Parallel()
 	l, servers := onServers(t, 3)
 	first := mustLock(t, l, "key")
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	_, err := l.Lock(ctx, "key")
 	if !errors.Is(err, redlock.ErrHeld) || !errors.Is(err, context.DeadlineExceeded) {
@@ -184,7 +185,7 @@ func TestLost(t *testing.T) {
 		t.Errorf("Unlock after the loss: %v, want ErrExpired and ErrLost", err)
 	}
 
-	lock = mustLock(t, l, "key", redlock.WithTTL(longTTL))
+	lock = mustLock(t, newLocker(t, redistest.URLs(servers), redlock.WithTimeout(longTTL/3)), "key")
 	each(servers, func(s *redistest.Server) { steal(t, s, "key", time.Minute) })
 	for range 2 {
 		if err := lock.Unlock(); err != redlock.ErrNotOwner {
@@ -232,7 +233,7 @@ func TestDo(t *testing.T) {
 		_ = l.Do(t.Context(), "panic", func(context.Context, *redlock.Lock) error { panic("work panics") }, redlock.WithTTL(longTTL))
 	}()
 	held := mustLock(t, l, "key", redlock.WithTTL(longTTL))
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	err = l.Do(ctx, "key", func(context.Context, *redlock.Lock) error { t.Error("Do ran without the lock"); return nil })
 	if !errors.Is(err, redlock.ErrHeld) {

@@ -131,7 +131,7 @@ func TestAnotherServerBehindAnAddress(t *testing.T) {
 			waitForUptime(t, servers, movedTTL+time.Second)
 			addresses, urls := behindAddresses(t, servers)
 			others := newLocker(t, urls, movable(&d, guard)...)
-			mustUnlock(t, lockEverywhere(t, others, servers[:3]))
+			unlocked(t, lockEverywhere(t, others, servers[:3]))
 			lock := lockEverywhere(t, newLocker(t, urls, movable(&holders, guard)...), servers[:3])
 			moved := time.Now()
 			addresses[0].leadTo(servers[3])
@@ -172,7 +172,7 @@ func TestServersSwapAddresses(t *testing.T) {
 	waitForUptime(t, servers, movedTTL+time.Second)
 	addresses, urls := behindAddresses(t, servers)
 	l := newLocker(t, urls, movable(&d, movedTTL+time.Second)...)
-	mustUnlock(t, lockEverywhere(t, l, servers))
+	unlocked(t, lockEverywhere(t, l, servers))
 	addresses[0].leadTo(servers[1])
 	addresses[1].leadTo(servers[0])
 	for _, url := range urls[:2] {
@@ -192,7 +192,7 @@ func TestServersSwapAddresses(t *testing.T) {
 	eventually(t, bound, "the two are a quorum", func() bool {
 		lock := tryLock(t, l, "key")
 		if lock != nil {
-			mustUnlock(t, lock)
+			unlocked(t, lock)
 		}
 		return lock != nil
 	})
@@ -207,7 +207,7 @@ func TestClockSetForwardAfterRestart(t *testing.T) {
 	servers, set := withFakedClock(t)
 	waitForUptime(t, servers, guard)
 	l := newLocker(t, redistest.URLs(servers), movable(&d, guard)...)
-	mustUnlock(t, lockEverywhere(t, l, servers))
+	unlocked(t, lockEverywhere(t, l, servers))
 	servers[0].Kill()
 	restarted := time.Now() // at the earliest
 	servers[0].Restart()
