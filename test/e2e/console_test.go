@@ -23,6 +23,9 @@ import (
 func askAdmin[T any](t *testing.T, c *caddyProcess, method, path string, status int, header ...string) (value T) {
 	t.Helper()
 	a := sendAs(t, c, method, path, header...)
+	for deadline := time.Now().Add(bound); method == http.MethodGet && status == http.StatusOK && a.status == http.StatusServiceUnavailable && time.Now().Before(deadline); {
+		a = sendAs(t, c, method, path, header...) // too few masters answered in time, on a busy machine
+	}
 	if a.status != status {
 		t.Fatalf("%s %s: status %d, want %d: %s", method, path, a.status, status, a.body)
 	}
@@ -90,7 +93,13 @@ func TestConsole(t *testing.T) {
 			t.Errorf("%q: status %d: %s", origin, a.status, a.body)
 		}
 	}
-	askAdmin[console.Released](t, c, http.MethodDelete, fmt.Sprint(path, "?fence=", old.Locks[0].Fence), http.StatusOK)
+	eventually(t, "the key is released", func() bool { // when the masters know its fence
+		a := sendAs(t, c, http.MethodDelete, fmt.Sprint(path, "?fence=", old.Locks[0].Fence))
+		if a.status != http.StatusOK && a.status != http.StatusConflict && a.status != http.StatusServiceUnavailable && a.status != http.StatusNotFound {
+			t.Fatalf("status %d: %s", a.status, a.body)
+		}
+		return a.status == http.StatusOK || a.status == http.StatusNotFound
+	})
 	eventually(t, "the released key is free", func() bool {
 		return len(askAdmin[console.Locks](t, c, http.MethodGet, "/redlock/locks?prefix=order:1", http.StatusOK).Locks) == 0
 	})

@@ -26,7 +26,7 @@ const (
 	// bound is for what a healthy process does at once, however busy the machine is.
 	bound = 2 * time.Minute
 	// calm is a time-out that keeps a master on a busy machine from being taken for one that has failed.
-	calm = 2 * time.Second
+	calm = 3 * time.Second
 
 	// secret is a password in configurations; no error, log or response may show it.
 	secret = "s3cr3t-Zm9v"

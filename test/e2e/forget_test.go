@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,7 +19,7 @@ import (
 func TestForgetCommand(t *testing.T) {
 	needTime(t)
 	servers := redistest.Start(t, 3)
-	c := runCaddy(t, caddyfile(mastersOption(servers, "timeout "+calm.String()), payRule+"respond served"))
+	c := runCaddy(t, caddyfile(mastersOption(servers, "timeout 2s"), payRule+"respond served")) // for which forget pauses: the console waits for 5 s
 	other, err := redlock.Open(redistest.URLs(servers), redlock.WithRestartGuard(0), redlock.WithTimeout(calm), redlock.WithInstance("web2/4711"))
 	if err != nil {
 		t.Fatal(err)
@@ -36,12 +37,16 @@ func TestForgetCommand(t *testing.T) {
 		}
 		return lock
 	}
+	leave := func(lock *redlock.Lock, result []byte, keep time.Duration) { // the masters remember it even if their replies are late
+		t.Helper()
+		if err := lock.UnlockWith(result, keep); err != nil && !errors.Is(err, redlock.ErrNoQuorum) {
+			t.Fatal(err)
+		}
+	}
 	answered := func(keys []string, id, scope string) {
 		t.Helper()
 		key := middleware.Delivery{Keys: keys, ID: id, Scope: scope}.Key()
-		if err := lock(key).UnlockWith(make([]byte, 1234), 24*time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		leave(lock(key), make([]byte, 1234), 24*time.Hour)
 		eventually(t, "all masters remember the response", func() bool {
 			_, _ = other.TryLock(t.Context(), key, redlock.WithRecall()) // hands it to one that didn't answer in time
 			for _, s := range servers {
@@ -76,12 +81,21 @@ func TestForgetCommand(t *testing.T) {
 	if text := command(3, "forget", "--id", "evt_1", "order:42"); !strings.Contains(text, "the delivery runs now") {
 		t.Errorf("a delivery that runs: %s", text)
 	}
-	if err := running.Unlock(); err != nil {
+	if err := running.Unlock(); err != nil && !errors.Is(err, redlock.ErrNoQuorum) {
 		t.Fatal(err)
 	}
-	if text := command(0, "forget", "--id", "evt_1", "order:42"); !strings.HasPrefix(text, "forgotten: the next one with this key runs again\n") {
-		t.Errorf("forgotten: %s", text)
-	}
+	late := false // on a busy machine the masters may have forgotten it, but answer too late
+	eventually(t, "it is forgotten", func() bool {
+		text, stderr, code := redlockCommand(t, "forget", "--id", "evt_1", "order:42", "--address", c.admin)
+		switch {
+		case code == 2, code == 3 && strings.Contains(text+stderr, "the delivery runs now"): // until it is over there, too
+			late = late || code == 2
+			return false
+		case (code != 3 || !late) && (code != 0 || text != "forgotten: the next one with this key runs again\n"):
+			t.Errorf("forgotten: exit code %d, %s%s", code, text, stderr)
+		}
+		return true
+	})
 	command(3, "inspect", "--id", "evt_1", "order:42")
 
 	scope := filepath.Join(t.TempDir(), "scope")
@@ -93,9 +107,7 @@ func TestForgetCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	signed := middleware.Delivery{Keys: []string{"a"}, ID: "evt_3", Place: "POST shop.example.com/hook?tenant=a", Secret: secret}
-	if err := lock(signed.Key()).UnlockWith(nil, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	leave(lock(signed.Key()), nil, time.Hour)
 	command(0, "inspect", "--id", "evt_3", "--place", "POST Shop.example.com/hook/?tenant=a", "--secret-file", placed, "a")
 	command(3, "inspect", "--id", "evt_3", "--place", "POST shop.example.com/hook?tenant=a", "a")
 	answered([]string{"a", "b"}, "evt_2", "Bearer "+secret)
@@ -107,9 +119,19 @@ func TestForgetCommand(t *testing.T) {
 	}
 	servers[2].Kill()
 	eventually(t, "Caddy notices that a master is gone", func() bool { return strings.Contains(command(0, "masters"), "unreachable") })
-	if text := command(2, "forget", "--id", "evt_2", "--scope-file", scope, "a", "b"); !strings.Contains(text, "forgotten") || !strings.Contains(text, servers[2].URL()+" may still remember it") {
-		t.Errorf("with one master away: %s", text)
-	}
+	late = false
+	eventually(t, "it is forgotten with one master away", func() bool {
+		text, stderr, code := redlockCommand(t, "forget", "--id", "evt_2", "--scope-file", scope, "a", "b", "--address", c.admin)
+		if code != 2 && (code != 3 || !late) {
+			t.Fatalf("with one master away: exit code %d, %s%s", code, text, stderr)
+		}
+		done := strings.Contains(text+stderr, servers[2].URL()+" may still remember it")
+		if done && !late && !strings.Contains(text+stderr, "forgotten") {
+			t.Errorf("with one master away: %s%s", text, stderr)
+		}
+		late = true
+		return done || code == 3
+	})
 	servers[1].Kill()
 	eventually(t, "no quorum", func() bool {
 		_, _, code := redlockCommand(t, "masters", "--address", c.admin)

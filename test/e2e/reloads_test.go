@@ -25,7 +25,7 @@ import (
 const (
 	reloadKeys = 20
 	reloadRate = 100 // requests per second, of both processes together
-	reloadTTL  = 5 * time.Second
+	reloadTTL  = 2 * calm
 	stepDone   = "the next step of a change can be taken"
 )
 

@@ -15,7 +15,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
 
-const paymentTTL = 5 * time.Second
+const paymentTTL = 2 * calm
 
 // paying is a test in which clients repeat their payments while processes and masters fail.
 type paying struct {

@@ -79,7 +79,7 @@ func TestExit(t *testing.T) {
 	rule := func(n int) string {
 		ttl := never
 		if !exits[n].served {
-			ttl = 3 * calm
+			ttl = 2 * calm
 		}
 		return fmt.Sprintf("handle /%d/* {\nredlock %s {\nwait 2m\nttl %v\n}\n%s\n}\n", n, exitKey(n, "{path.1}"), ttl, backends[n].proxy())
 	}
