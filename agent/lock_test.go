@@ -69,7 +69,8 @@ func TestFences(t *testing.T) {
 // TestMarks checks what the lines promise: never more than the lease lasts from the mark that they name, which the client has
 // sent before.
 func TestMarks(t *testing.T) {
-	const ttl = 3 * time.Second
+	t.Parallel()
+	const ttl = 9 * time.Second
 	locker := newLocker(t, live, redlock.WithTTL(ttl))
 	client := serve(t, "tcp", agent.New(locker))
 	before, err := locker.TryLock(t.Context(), "k")
@@ -241,8 +242,8 @@ func TestHeartbeatBeginsWithTheHold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.AfterFunc(3500*time.Millisecond, func() { _ = former.Unlock() })
-	h := post(t, client, "/v1/lock", `{"key":"k","wait":"30s","heartbeat":"3s"}`)
+	time.AfterFunc(10500*time.Millisecond, func() { _ = former.Unlock() })
+	h := post(t, client, "/v1/lock", `{"key":"k","wait":"30s","heartbeat":"10s"}`)
 	h.first()
 	h.mark()
 	for {

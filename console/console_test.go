@@ -19,7 +19,7 @@ import (
 
 const (
 	bound = 20 * time.Second // for what a healthy process does at once, however busy the machine is
-	calm  = 2 * time.Second  // a time-out that keeps a master on a busy machine from being taken for one that has failed
+	calm  = 7 * time.Second  // a time-out that keeps a master on a busy machine from being taken for one that has failed
 	long  = 30 * time.Second // a lease that no test outlives
 )
 
@@ -205,7 +205,7 @@ func TestRelease(t *testing.T) {
 func TestNoQuorum(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
-	locker := newLocker(t, servers)
+	locker := newLocker(t, servers, redlock.WithTimeout(2*time.Second))
 	base := mount(t, locker)
 	lock := mustLock(t, locker, "order:42")
 	servers[0].Kill()

@@ -121,7 +121,7 @@ func TestAudit(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
 	var asked, holders book
-	holder := newLocker(t, servers, redlock.WithTTL(long/5), redlock.WithLogger(holders.logger()))
+	holder := newLocker(t, servers, redlock.WithTTL(long/5), redlock.WithTimeout(long/15), redlock.WithLogger(holders.logger()))
 	other := newLocker(t, servers, redlock.WithInstance("web2/43"))
 	base := serveConsole(t, other, console.WithLogger(asked.logger()), console.WithUser(func(*http.Request) string { return "ann" }))
 	lock := mustLock(t, holder, "order:42", redlock.WithLabel("pay"))

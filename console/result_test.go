@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -12,19 +13,28 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
+// pausing has Locker.Forget, which pauses for the time-out, end before the console loses its patience.
+var pausing = redlock.WithTimeout(2 * time.Second)
+
+// leave leaves a result. On a busy machine a quorum may not confirm that in time; the masters remember it all the same.
+func leave(t *testing.T, lock *redlock.Lock, result []byte) {
+	t.Helper()
+	if err := lock.UnlockWith(result, time.Hour); err != nil && !errors.Is(err, redlock.ErrNoQuorum) {
+		t.Fatal(err)
+	}
+}
+
 // A result shows without its content, and can be forgotten unless somebody holds the key.
 func TestResults(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
-	locker := newLocker(t, servers)
+	locker := newLocker(t, servers, pausing)
 	base := mount(t, locker)
 	const key, content = "dedupe:a/b", "what-the-response-was"
 	path, result := base+"locks/"+escape(key), base+"results/"+escape(key)
 	ask[console.Problem](t, http.MethodDelete, result, http.StatusNotFound)
 	lock := mustLock(t, locker, key)
-	if err := lock.UnlockWith([]byte(content), time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	leave(t, lock, []byte(content))
 	var seen console.InspectedLocker
 	eventually(t, "all masters remember it", func() bool {
 		_, _ = locker.TryLock(t.Context(), key, redlock.WithRecall()) // whoever meets a result hands it to the masters that lack it
@@ -48,7 +58,7 @@ func TestResults(t *testing.T) {
 	if p := ask[console.Problem](t, http.MethodDelete, base+"results?key="+key, http.StatusConflict); !strings.HasSuffix(p.Type, "#held") {
 		t.Errorf("while the key is held: %+v", p)
 	}
-	if err := held.Unlock(); err != nil {
+	if err := held.Unlock(); err != nil && !errors.Is(err, redlock.ErrNoQuorum) {
 		t.Fatal(err)
 	}
 	ask[console.Problem](t, http.MethodDelete, result, http.StatusForbidden, "Sec-Fetch-Site", "cross-site")
@@ -66,12 +76,10 @@ func TestResults(t *testing.T) {
 func TestResultsWithIllMasters(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
-	locker := newLocker(t, servers, redlock.WithTimeout(time.Second/2))
+	locker := newLocker(t, servers, pausing)
 	base := mount(t, locker)
 	for _, key := range []string{"a", "b"} {
-		if err := mustLock(t, locker, key).UnlockWith(nil, time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		leave(t, mustLock(t, locker, key), nil)
 		eventually(t, "all masters remember it", func() bool {
 			_, _ = locker.TryLock(t.Context(), key, redlock.WithRecall()) // whoever meets a result hands it to the masters that lack it
 			for _, s := range servers {
@@ -139,9 +147,7 @@ func TestLockersOfOneKey(t *testing.T) {
 	servers := redistest.Start(t, 1)
 	one, other := newLocker(t, servers), newLocker(t, servers, redlock.WithPrefix("other"))
 	for _, l := range []*redlock.Locker{one, other} {
-		if err := mustLock(t, l, "key").UnlockWith(nil, time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		leave(t, mustLock(t, l, "key"), nil)
 	}
 	base := mount(t, one, other, newLocker(t, servers))
 	if seen := ask[console.Inspection](t, http.MethodGet, base+"locks/key", http.StatusOK).Lockers; len(seen) != 2 || seen[0].Result.Fence == seen[1].Result.Fence {

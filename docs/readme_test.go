@@ -185,7 +185,7 @@ func TestACLInDocuments(t *testing.T) {
 	allow(command...)
 	url := strings.Replace(server.URL(), "redis://", "redis://redlock:password@", 1)
 	var log bytes.Buffer // read after Close
-	l, err := redlock.Open([]string{url}, redlock.WithRestartGuard(0), redlock.WithTimeout(time.Second), redlock.WithTTL(2*time.Second),
+	l, err := redlock.Open([]string{url}, redlock.WithRestartGuard(0), redlock.WithTimeout(5*time.Second),
 		redlock.WithLogger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))))
 	if err != nil {
 		t.Fatal(err)

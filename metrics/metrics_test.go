@@ -30,7 +30,7 @@ var live = []string{"memory://a", "memory://b", "memory://c"}
 
 func newLocker(t testing.TB, m *metrics.Metrics, urls []string, opts ...redlock.Option) *redlock.Locker {
 	t.Helper()
-	l, err := redlock.Open(urls, append(opts, redlock.WithTimeout(time.Second), redlock.WithObserver(m.Observer()))...)
+	l, err := redlock.Open(urls, append([]redlock.Option{redlock.WithTimeout(time.Second), redlock.WithObserver(m.Observer())}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func TestSlots(t *testing.T) {
 // A lease that is lost counts, and so do renewals.
 func TestLeases(t *testing.T) {
 	m := metrics.New("redlock")
-	l := newLocker(t, m, live, redlock.WithTTL(2*time.Second))
+	l := newLocker(t, m, live, redlock.WithTTL(6*time.Second))
 	untilLost := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	request(orders(l, m, untilLost, middleware.Rule{MaxHold: 50 * time.Millisecond}), "42")
 	requireSeries(t, m, map[string]float64{`requests_total{outcome="lost",rule="pay"}`: 1, `leases_lost_total{}`: 1, `renewals_total{result="ok"}`: 0})

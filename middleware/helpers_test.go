@@ -37,7 +37,7 @@ var (
 
 func newLocker(t testing.TB, urls []string, opts ...redlock.Option) *redlock.Locker {
 	t.Helper()
-	l, err := redlock.Open(urls, append(opts, redlock.WithTimeout(time.Second), redlock.WithTTL(longTTL), redlock.WithMaxTTL(longTTL))...)
+	l, err := redlock.Open(urls, append([]redlock.Option{redlock.WithTimeout(time.Second), redlock.WithTTL(longTTL), redlock.WithMaxTTL(longTTL)}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

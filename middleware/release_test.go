@@ -2,6 +2,7 @@ package middleware_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -44,9 +45,13 @@ func TestReleasedBeforeLogged(t *testing.T) {
 			if _, err := other.TryLock(r.Context(), claim); err == nil {
 				t.Error("the delivery isn't locked by this key")
 			}
-			if err := other.ForceUnlock(r.Context(), turn.Key, turn.Lock.Fence()); err != nil { // Unlock will report it
-				t.Error(err)
-			}
+			eventually(t, "it is released by force", func() bool { // Unlock will report it
+				err := other.ForceUnlock(t.Context(), turn.Key, turn.Lock.Fence())
+				if err != nil && !errors.Is(err, redlock.ErrNoQuorum) && !errors.Is(err, redlock.ErrFenceChanged) {
+					t.Error(err)
+				}
+				return err == nil || turn.Lock.Err() != nil // the reply was late on a busy machine
+			})
 		})))
 	var client sync.WaitGroup
 	defer client.Wait()

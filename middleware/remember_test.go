@@ -430,7 +430,7 @@ func TestUnreadableResponse(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
 	c := &cashier{answer: ok}
-	server := serve(t, orders(newLocker(t, redistest.URLs(servers), redlock.WithRestartGuard(0)), c.ServeHTTP,
+	server := serve(t, orders(newLocker(t, redistest.URLs(servers), redlock.WithRestartGuard(0), redlock.WithTimeout(longTTL/2)), c.ServeHTTP,
 		middleware.Rule{Dedupe: "{header.Id}", Remember: hour, OnNoQuorum: middleware.Pass}))
 	first := post(t, server.URL, "Order", "42", "Id", "a")
 	clients := func(most string) {

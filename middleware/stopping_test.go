@@ -14,7 +14,7 @@ import (
 func TestShutdownDuringFirstAttempt(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
-	l := newLocker(t, redistest.URLs(servers), redlock.WithRestartGuard(0), redlock.WithTimeout(10*bound))
+	l := newLocker(t, redistest.URLs(servers), redlock.WithRestartGuard(0), redlock.WithTimeout(10*bound), redlock.WithTTL(20*bound), redlock.WithMaxTTL(20*bound))
 	lock, err := l.TryLock(t.Context(), "other") // the connections are made
 	if err != nil {
 		t.Fatal(err)

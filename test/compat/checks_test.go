@@ -15,7 +15,7 @@ import (
 
 const (
 	longTTL  = 30 * time.Second // of locks that must not be lost on a busy machine
-	shortTTL = 3 * time.Second  // where something has to happen at the next renewal
+	shortTTL = 9 * time.Second  // where something has to happen at the next renewal
 )
 
 // checks are what two versions must do together. Each gets them in both orders.
@@ -36,7 +36,7 @@ var checks = []struct {
 func awaitInLine(observer, waiter *process, key string) error {
 	for deadline := time.Now().Add(bound); ; time.Sleep(5 * time.Millisecond) {
 		a, err := observer.call(Request{Do: "inspect", Key: key})
-		if err != nil {
+		if err != nil && !a.NoQuorum { // in time, on a busy machine
 			return err
 		}
 		places := 0
@@ -141,7 +141,7 @@ func inspect(t *testing.T, a, b version) error {
 	if err := awaitInLine(observer, waiter, key); err != nil {
 		return err
 	}
-	seen, err := observer.call(Request{Do: "inspect", Key: key})
+	seen, err := observer.answered(Request{Do: "inspect", Key: key})
 	if err != nil {
 		return err
 	}
@@ -167,7 +167,11 @@ func forcedRelease(t *testing.T, a, b version) error {
 	if err != nil {
 		return err
 	}
-	if _, err := operator.call(Request{Do: "force", Key: key, Fencing: h.fence}); err != nil {
+	force := Request{Do: "force", Key: key, Fencing: h.fence}
+	switch a, err := operator.call(force); {
+	case a.NoQuorum: // it may be released all the same, and then has ended for the next try
+		_, _ = operator.answered(force)
+	case err != nil:
 		return err
 	}
 	if lost, err := holder.call(Request{Do: "lost", Lock: h.id}); !lost.Forced {
@@ -192,7 +196,7 @@ func results(t *testing.T, a, b version) error {
 	if err != nil {
 		return err
 	}
-	if _, err := h.call(Request{Do: "unlock", Lock: h.id, Result: want}); err != nil {
+	if a, err := h.call(Request{Do: "unlock", Lock: h.id, Result: want}); err != nil && !a.NoQuorum { // the masters remember it all the same
 		return err
 	}
 	if met, err := second.call(Request{Do: "lock", Key: key, Recall: true}); !met.Done || met.Result != want {
@@ -206,7 +210,12 @@ func rememberedResponses(t *testing.T, a, b version) error {
 	masters := redistest.URLs(redistest.Start(t, 3))
 	first, second := a.start(t, "first", masters, longTTL), b.start(t, "second", masters, longTTL)
 	pay := func(p *process, body string) (Answer, error) {
-		return p.call(Request{Do: "pay", Key: "payment-1", Body: body})
+		for deadline := time.Now().Add(bound); ; {
+			a, err := p.call(Request{Do: "pay", Key: "payment-1", Body: body})
+			if a.Status != http.StatusServiceUnavailable || time.Now().After(deadline) {
+				return a, err
+			}
+		}
 	}
 	paid, err := pay(first, "100")
 	if err != nil {
@@ -243,7 +252,7 @@ func setsOfMasters(t *testing.T, a, b version) error {
 		id, answer := later.ask(Request{Do: "lock", Key: "later", Wait: time.Second})
 		switch got, err := later.wait("lock", answer); {
 		case err == nil: // until it has reached its third server
-			if err := (held{later, id, got.Fence}).unlock(); err != nil && !got.NoQuorum {
+			if err := (held{later, id, got.Fence}).unlock(); err != nil {
 				return err
 			}
 		case got.NoQuorum && strings.Contains(got.Error, strings.TrimPrefix(masters[2], "redis://")): // which only the other has

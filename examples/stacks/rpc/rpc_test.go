@@ -113,12 +113,12 @@ func TestCodes(t *testing.T) {
 			t.Errorf("without an order: %v", err)
 		}
 	}
-	for {
+	for len(first) == 0 { // it has ended if a reply was late
 		err := locker.ForceUnlock(t.Context(), "order:42", fence)
 		if err == nil {
 			break
 		}
-		if !errors.Is(err, redlock.ErrFenceChanged) { // on a busy machine the masters forget the fence until the lease is renewed
+		if !errors.Is(err, redlock.ErrFenceChanged) && !errors.Is(err, redlock.ErrNoQuorum) { // on a busy machine the masters forget the fence until the lease is renewed
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Millisecond)
