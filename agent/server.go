@@ -17,7 +17,7 @@ import (
 const (
 	headTimeout   = 5 * time.Second  // for the head of a request, once it has begun
 	bodyTimeout   = 15 * time.Second // for the head and the body, unless a handler says otherwise
-	idleTimeout   = 2 * time.Minute  // between two requests
+	idleTimeout   = 2 * time.Minute  // between two requests, but bodyTimeout on a TCP address before the token was shown
 	writePatience = 10 * time.Second // for a client that reads nothing, once all buffers on the way to it are full
 	maxHead       = 16 << 10
 	maxStrangers  = 1024 // connections to a TCP address that have not shown the token
@@ -146,6 +146,14 @@ func (c *conn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	c.note(err)
 	return n, err
+}
+
+// SetReadDeadline lets no stranger stay for longer than a body may take, also between two requests: /healthz asks for no token.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	if most := time.Now().Add(bodyTimeout); !c.door.unix && !c.known.Load() && (t.IsZero() || t.After(most)) {
+		t = most
+	}
+	return c.Conn.SetReadDeadline(t)
 }
 
 func (c *conn) note(err error) {

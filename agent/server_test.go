@@ -158,6 +158,41 @@ func TestStrangers(t *testing.T) {
 	requireFree(t, locker, "k")
 }
 
+// TestIdleStrangers: a connection without the token is closed while one that had it before may still be used, whatever was asked on it.
+func TestIdleStrangers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 15 s")
+	}
+	t.Parallel()
+	listener := listen(t, "tcp")
+	serveOn(t, agent.New(newLocker(t, live), agent.WithToken("secret")), listener)
+	const token = "Authorization: Bearer secret\r\n"
+	ask := func(w *wire, path, more string) (status int) {
+		_, _ = fmt.Fprintf(w, "GET %s HTTP/1.1\r\nHost: redlock\r\n%s\r\n", path, more)
+		response, err := http.ReadResponse(w.responses, nil)
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+			return 0
+		}
+		_, _ = io.Copy(io.Discard, response.Body)
+		return response.StatusCode
+	}
+	known := dialWire(t, clientOf(t, listener))
+	ask(known, "/nothing", token)
+	ask(known, "/healthz", "")
+	var strangers []*wire
+	for i, path := range []string{"/healthz", "/readyz", "/nothing"} {
+		strangers = append(strangers, dialWire(t, clientOf(t, listener)))
+		ask(strangers[i], path, "")
+	}
+	for _, s := range strangers {
+		_, _ = io.Copy(io.Discard, s) // until it is closed
+	}
+	if status := ask(known, "/nothing", token); status != http.StatusNotFound {
+		t.Errorf("once the strangers are gone, the client gets status %d", status)
+	}
+}
+
 // TestFullDoor: who finds no room is told by the end of the connection, and the next one gets in once somebody has left.
 func TestFullDoor(t *testing.T) {
 	client := serve(t, "unix", agent.New(newLocker(t, live), agent.WithMaxClients(1)))
