@@ -113,6 +113,7 @@ type line struct {
 	Lost        string  `json:"lost"`
 	Released    *bool   `json:"released"`
 	Unconfirmed bool    `json:"unconfirmed"`
+	Forgotten   bool    `json:"forgotten"`
 	Detail      string  `json:"detail"`
 	Pass        bool    `json:"pass"`
 	Outcome     string  `json:"outcome"`

@@ -66,7 +66,7 @@ func (a *Agent) serveLock(x *exchange, r *http.Request) error {
 	case tooLong:
 		end := releasedFor(lock.Unlock())
 		if end.Released {
-			end.Unconfirmed, end.Detail = true, "what the client said at the end is too long: nothing is remembered"
+			end.Forgotten, end.Detail = true, "what the client said at the end is too long: nothing is remembered"
 		}
 		s.end(end)
 	case isDone && request.OncePer > 0:

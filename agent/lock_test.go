@@ -398,8 +398,8 @@ func TestOnce(t *testing.T) {
 	h := post(t, client, "/v1/lock", `{"key":"k","once":"1h"}`)
 	h.first()
 	_, _ = io.WriteString(h.body, "done "+strings.Repeat("x", 65<<10))
-	if last := h.end(); last.Released == nil || !*last.Released || !last.Unconfirmed {
-		t.Errorf("a result that is too long: last line %+v, want released, and unconfirmed", last)
+	if last := h.end(); last.Released == nil || !*last.Released || !last.Forgotten {
+		t.Errorf("a result that is too long: last line %+v, want released, and forgotten", last)
 	}
 	for _, wrong := range []string{`{"key":"k","once":"1h","once_per":"1h"}`, `{"keys":["k","l"],"once":"1h"}`, `{"key":"k","once":"-1s"}`} {
 		if h := post(t, client, "/v1/lock", wrong); h.response.StatusCode != http.StatusBadRequest {
@@ -408,7 +408,7 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// TestUnconfirmed: a lock whose release no quorum confirms was not lost.
+// TestUnconfirmed: a lock whose release no quorum confirms was not lost, and its work is not said to be remembered.
 func TestUnconfirmed(t *testing.T) {
 	servers := redistest.Start(t, 3)
 	client := serve(t, "unix", agent.New(newLocker(t, redistest.URLs(servers))))
@@ -419,8 +419,8 @@ func TestUnconfirmed(t *testing.T) {
 			s.Pause()
 		}
 		_, _ = io.WriteString(h.body, end)
-		if last := h.end(); last.Released == nil || !*last.Released || !last.Unconfirmed {
-			t.Errorf("last line %+v, want released, and unconfirmed", last)
+		if last := h.end(); last.Released == nil || !*last.Released || !last.Unconfirmed || last.Forgotten != (end == "done") {
+			t.Errorf("%q: last line %+v, want released and unconfirmed, and forgotten if the work was done", end, last)
 		}
 		for _, s := range servers[1:] {
 			s.Resume()

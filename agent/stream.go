@@ -176,7 +176,8 @@ type lostLine struct {
 // releasedLine is the last line of a lock that the client has given back.
 type releasedLine struct {
 	Released    bool   `json:"released"`              // the lock had not ended before
-	Unconfirmed bool   `json:"unconfirmed,omitempty"` // the key may be taken until the ttl is over, and the work not be remembered as done
+	Unconfirmed bool   `json:"unconfirmed,omitempty"` // the key may be taken until the ttl is over
+	Forgotten   bool   `json:"forgotten,omitempty"`   // the work is done, and no quorum remembers that
 	Detail      string `json:"detail,omitempty"`
 }
 
@@ -194,11 +195,16 @@ func lossOf(cause error) lostLine {
 
 // releasedFor returns the last line for the error of an Unlock.
 func releasedFor(err error) releasedLine {
+	forgotten := errors.Is(err, redlock.ErrNotRemembered)
 	switch {
 	case err == nil:
 		return releasedLine{Released: true}
 	case errors.Is(err, redlock.ErrNoQuorum), errors.Is(err, redlock.ErrNoRoom):
-		return releasedLine{true, true, "too few masters have confirmed the release, and what was to be remembered: the key is free when the ttl is over, at the latest"}
+		what := "the release"
+		if forgotten {
+			what += ", and what was to be remembered"
+		}
+		return releasedLine{true, true, forgotten, "too few masters have confirmed " + what + ": the key is free when the ttl is over, at the latest"}
 	}
-	return releasedLine{Detail: "the lock had ended before: the work may have overlapped with another holder's"}
+	return releasedLine{Forgotten: forgotten, Detail: "the lock had ended before: the work may have overlapped with another holder's"}
 }

@@ -27,6 +27,7 @@ type conformance struct {
 	Leaves  bool     // whether its agent ends while it waits
 	Returns bool     // and another one takes its place, but not at once
 	Stop    bool     // whether it is told to end once it has printed its first line
+	Forgets bool     // and most masters are paused before that
 	Prints  []string // patterns of whole lines
 	Next    []string // the same after the first time; nil: Prints
 	Times   int      // how often it runs; 0: once
@@ -44,7 +45,7 @@ func TestConformance(t *testing.T) {
 	if err := json.Unmarshal(text, &cases); err != nil {
 		t.Fatal(err)
 	}
-	a, poor, leaving := startAgent(t), startAgent(t), startAgent(t)
+	a, poor, leaving, forgetful := startAgent(t), startAgent(t), startAgent(t), startAgent(t)
 	for _, s := range poor.servers[1:] {
 		s.Kill()
 	}
@@ -61,12 +62,17 @@ func TestConformance(t *testing.T) {
 			}
 			t.Run(language+"/"+c.Name, func(t *testing.T) {
 				on, options := a, places.Replace(c.Options)
+				pause, resume := func() {}, func() {}
 				if c.TCP {
 					options = "TOKEN=secret " + options + " ADDRESS=" + a.address
 				}
 				if c.Poor {
 					on = poor
 				}
+				if c.Forgets {
+					on, pause, resume = forgetful, forgetful.pause, forgetful.resume
+				}
+				defer resume()
 				key := fmt.Sprint(language, i)
 				leave := func() {}
 				if c.Leaves {
@@ -86,6 +92,7 @@ func TestConformance(t *testing.T) {
 							t.Fatalf("%q was printed, want %q", line, pattern)
 						}
 						if j == 0 && c.Stop {
+							pause()
 							w.end(t)
 						}
 					}
@@ -93,6 +100,7 @@ func TestConformance(t *testing.T) {
 						prints = c.Next
 					}
 				}
+				resume()
 				if key := args[len(args)-1]; !c.Poor && key != "busy" {
 					free, err := on.locker.Lock(t.Context(), key, redlock.WithWait(time.Minute))
 					if err != nil {
@@ -102,6 +110,20 @@ func TestConformance(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// pause stops most masters.
+func (a *realAgent) pause() {
+	for _, s := range a.servers[1:] {
+		s.Pause()
+	}
+}
+
+// resume has them go on.
+func (a *realAgent) resume() {
+	for _, s := range a.servers[1:] {
+		s.Resume()
 	}
 }
 

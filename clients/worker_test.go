@@ -101,12 +101,12 @@ func startAgent(t *testing.T) *realAgent {
 	servers := redistest.Start(t, 3)
 	a := &realAgent{servers: servers, socket: filepath.Join(t.TempDir(), "s"), address: fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t))}
 	var err error
-	a.locker, err = redlock.Open(redistest.URLs(servers), redlock.WithTimeout(time.Second), redlock.WithRestartGuard(0))
+	a.locker, err = redlock.Open(redistest.URLs(servers), redlock.WithTimeout(time.Second), redlock.WithRestartGuard(0), redlock.WithMaxTTL(30*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = a.locker.Close() })
-	a.env = append(os.Environ(), "REDLOCK_MASTERS="+strings.Join(redistest.URLs(servers), ","), "REDLOCK_RESTART_GUARD=off", "REDLOCK_TIMEOUT=1s")
+	a.env = append(os.Environ(), "REDLOCK_MASTERS="+strings.Join(redistest.URLs(servers), ","), "REDLOCK_RESTART_GUARD=off", "REDLOCK_TIMEOUT=1s", "REDLOCK_MAX_TTL=30s")
 	a.serve(t)
 	serveAgent(t, "tcp", a.address, exec.Command(program, "agent", "--listen", a.address), append(a.env, "REDLOCK_AGENT_TOKEN=secret"))
 	return a

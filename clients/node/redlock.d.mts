@@ -22,6 +22,12 @@ export class LockDone extends LockError {
 /** The lock was lost while it was held: the work may overlap with another holder's. */
 export class LockLost extends LockError {}
 
+/** The work of oncePer or once is done, and the next caller may do it again. */
+export class LockNotRemembered extends LockError {
+  /** What the work has returned. */
+  readonly value: unknown;
+}
+
 /** Times are in seconds. */
 export interface LockOptions {
   /** How long to wait; without it without limit, and with 0 not at all. */
@@ -52,7 +58,7 @@ export interface Lock extends AsyncDisposable {
   readonly held: boolean;
   /** Throws LockLost unless the lock is certain now. */
   check(): void;
-  /** Releases the lock, and throws LockLost if it had been lost. */
+  /** Releases the lock, and throws LockLost if it had been lost, or LockNotRemembered. */
   unlock(options?: { failed?: boolean; value?: unknown }): Promise<void>;
 }
 

@@ -51,6 +51,14 @@ export class LockDone extends LockError {
 /** The lock was lost while it was held: the work may overlap with another holder's. */
 export class LockLost extends LockError {}
 
+/** The work of oncePer or once is done, and the next caller may do it again. value is what the work has returned. */
+export class LockNotRemembered extends LockError {
+  constructor(text, value) {
+    super(`the work is done, but the next caller may do it again: ${text}`);
+    this.value = value;
+  }
+}
+
 const patienceAtEnd = 5_000;
 const late = "the agent has not said in time that the lock is still held";
 const known = new Set(["wait", "ttl", "maxHold", "heartbeat", "label", "concurrency", "oncePer", "once", "signal"]);
@@ -59,7 +67,7 @@ const known = new Set(["wait", "ttl", "maxHold", "heartbeat", "label", "concurre
 function remembered(value) {
   const text = value === undefined ? "" : JSON.stringify(value);
   if (text === undefined) throw new TypeError("once remembers what JSON has: no function, and no symbol");
-  if (Buffer.byteLength(text) > 65_536) throw new LockError("the result is longer than 64 KiB: it can't be remembered");
+  if (Buffer.byteLength(text) > 65_536) throw new LockNotRemembered("its result is longer than 64 KiB", value);
   return text;
 }
 
@@ -146,6 +154,7 @@ class Lock {
   #lost;
   #unlocking; // the end that this side has asked for
   #released; // what the agent has said to that
+  #forgotten = "the agent has not confirmed it"; // why no quorum of the masters remembers the work
   #request;
   #timer;
   #had;
@@ -198,7 +207,7 @@ class Lock {
     if (!this.held) throw new LockLost(this.#lost ?? late);
   }
 
-  /** Release the lock, and throw LockLost if it had been lost. From now on it isn't held, and the signal is aborted. failed is for work of
+  /** Release the lock, and throw LockLost if it had been lost, or LockNotRemembered. From now on it isn't held, and the signal is aborted. failed is for work of
    * oncePer or once that is to be done again; value is what once remembers. */
   unlock({ failed = false, value } = {}) {
     if (this.#unlocking === undefined) {
@@ -208,19 +217,20 @@ class Lock {
       } catch (error) {
         wrong = error;
       }
-      this.#unlocking = this.#unlock(this.#lost ?? (this.held ? undefined : late), word, wrong);
+      this.#unlocking = this.#unlock(this.#lost ?? (this.held ? undefined : late), word, wrong, value);
       this.#lose("it was released");
     }
     return this.#unlocking;
   }
 
-  async #unlock(lost, word, wrong) {
+  async #unlock(lost, word, wrong, value) {
     this.#request.end(word); // the end of the body
     const timer = setTimeout(() => this.#request.destroy(), patienceAtEnd);
     await this.#closed;
     clearTimeout(timer);
     if (lost || this.#released === false) throw new LockLost(lost ?? "the lock had ended before the end of the work");
     if (wrong) throw wrong;
+    if (word && this.#forgotten !== undefined) throw new LockNotRemembered(this.#forgotten, value);
   }
 
   /** The end of a block doesn't say whether the work is done, for oncePer and once: unlock() does. */
@@ -248,7 +258,7 @@ class Lock {
 
   /** Take a line. One that answers no new mark is answered with one: so the lines never count from long ago. */
   #read(line) {
-    if (line.released !== undefined) this.#released = line.released;
+    if (line.released !== undefined) [this.#released, this.#forgotten] = [line.released, line.forgotten ? line.detail : undefined];
     if (line.released !== undefined) this.#fail("somebody else has ended it"); // unless this side has asked for the end
     if (line.lost !== undefined) this.#fail(line.detail ?? line.lost);
     if (line.valid_ms === undefined || this.#lost !== undefined) return;

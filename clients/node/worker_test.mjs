@@ -2,9 +2,9 @@
 import assert from "node:assert";
 import fs from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
-import { Agent, LockDone, LockError, LockHeld, LockLost, LockUnavailable } from "./redlock.mjs";
+import { Agent, LockDone, LockError, LockHeld, LockLost, LockNotRemembered, LockUnavailable } from "./redlock.mjs";
 
-const { ADDRESS, TOKEN, WAIT, TTL, MAX_HOLD, HEARTBEAT, CONCURRENCY, PATIENCE, STOP } = process.env;
+const { ADDRESS, TOKEN, WAIT, TTL, MAX_HOLD, HEARTBEAT, CONCURRENCY, PATIENCE, SLOWLY, STOP } = process.env;
 const [mode, ...keys] = process.argv.slice(2);
 const seconds = (text) => (text ? Number(text) : undefined);
 const agent = new Agent(ADDRESS, TOKEN || undefined, { patience: seconds(PATIENCE) ?? 10 });
@@ -70,8 +70,10 @@ async function chaos(key, options) {
   }
 }
 
-function work(lock) {
+async function work(lock) {
   if (keys.length > 1) throw new LockError(keys[1]);
+  if (SLOWLY) console.log("works");
+  while (SLOWLY && !fs.existsSync(STOP)) await sleep(20);
   return { paid: lock.fence > 0 };
 }
 
@@ -99,6 +101,7 @@ try {
   else if (error instanceof LockLost) console.log(`lost ${before} ${error.message}`);
   else if (error instanceof LockUnavailable) console.log(`unavailable ${error.retryAfter}`);
   else if (error instanceof LockDone) console.log(`already ${error.message}`);
+  else if (error instanceof LockNotRemembered) console.log(`forgotten ${JSON.stringify(error.value)} ${error.message}`);
   else if (error instanceof LockError) console.log(`error ${error.message}`);
   else throw error;
 }

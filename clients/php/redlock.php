@@ -69,6 +69,16 @@ class LockLost extends LockError
 {
 }
 
+/** The work of oncePer or once is done, and the next caller may do it again. */
+class LockNotRemembered extends LockError
+{
+    /** @param mixed $value what the work has returned */
+    public function __construct(string $text, public readonly mixed $value = null)
+    {
+        parent::__construct("the work is done, but the next caller may do it again: $text");
+    }
+}
+
 /** The agent at a Unix socket, or at host:port with its token. */
 class Agent
 {
@@ -104,7 +114,7 @@ class Agent
             $value = $work($lock);
             $result = $once === null ? null : json_encode($value, JSON_THROW_ON_ERROR | JSON_UNESCAPED_UNICODE);
             if (strlen((string) $result) > 65536) {
-                throw new LockError("the result is longer than 64 KiB: it can't be remembered");
+                throw new LockNotRemembered('its result is longer than 64 KiB', $value);
             }
         } catch (\Throwable $error) {
             try {
@@ -113,7 +123,7 @@ class Agent
             }
             throw $error;
         }
-        $lock->release(result: $result);
+        $lock->release(result: $result, value: $value);
         return $value;
     }
 
@@ -202,6 +212,7 @@ class Lock
     private string $word; // what ends a request whose work has succeeded
     private bool $asked = false; // whether this side has asked for the end
     private ?bool $released = null; // what the agent has said to that
+    private ?string $forgotten = 'the agent has not confirmed it'; // why no quorum of the masters remembers the work
 
     public function __construct(Agent $agent, #[\SensitiveParameter] array $ask, int|float|null $wait)
     {
@@ -259,12 +270,13 @@ class Lock
     }
 
     /**
-     * Releases the lock, and throws LockLost if it had been lost.
+     * Releases the lock, and throws LockLost if it had been lost, or LockNotRemembered.
      *
      * @param bool $failed whether the work of oncePer or once is to be done again
      * @param ?string $result what once remembers, as JSON
+     * @param mixed $value what LockNotRemembered is to have
      */
-    public function release(bool $failed = false, ?string $result = null): void
+    public function release(bool $failed = false, ?string $result = null, mixed $value = null): void
     {
         if ($this->disown()) {
             throw new LockLost($this->lost);
@@ -290,6 +302,9 @@ class Lock
         }
         if ($lost === null && $this->released === false) {
             throw new LockLost('the lock had ended before the end of the work');
+        }
+        if (!$failed && $this->word !== '' && $this->forgotten !== null) {
+            throw new LockNotRemembered($this->forgotten, $value);
         }
     }
 
@@ -432,6 +447,7 @@ class Lock
         }
         if (isset($line['released'])) {
             $this->released = $line['released'];
+            $this->forgotten = ($line['forgotten'] ?? false) ? $line['detail'] ?? '' : null;
             if (!$this->asked) { // whoever has asked for it
                 $this->lost ??= 'somebody else has ended it';
             }

@@ -80,6 +80,11 @@ $work = function (Redlock\Lock $lock) use ($keys): array {
     if (count($keys) > 1) {
         throw new Redlock\LockError($keys[1]);
     }
+    if (getenv('SLOWLY')) {
+        for (print("works\n"); !file_exists(getenv('STOP')); clearstatcache()) {
+            usleep(20000);
+        }
+    }
     return ['paid' => $lock->fence > 0];
 };
 
@@ -137,6 +142,9 @@ try {
     echo "unavailable {$e->retryAfter}\n";
 } catch (Redlock\LockDone $e) {
     echo "already {$e->getMessage()}\n";
+} catch (Redlock\LockNotRemembered $e) {
+    $value = json_encode($e->value);
+    echo "forgotten $value {$e->getMessage()}\n";
 } catch (Redlock\LockError $e) {
     echo "error {$e->getMessage()}\n";
 }

@@ -33,7 +33,7 @@ import time
 import weakref
 from typing import Any, Awaitable, Callable, Optional, TypeVar
 
-__all__ = ["Agent", "AsyncAgent", "LockDone", "LockError", "LockHeld", "LockLost", "LockUnavailable"]
+__all__ = ["Agent", "AsyncAgent", "LockDone", "LockError", "LockHeld", "LockLost", "LockNotRemembered", "LockUnavailable"]
 
 T = TypeVar("T")
 Seconds = Optional[float]
@@ -42,6 +42,7 @@ _mine = threading.local()  # .locks are those that this thread has entered
 _connections: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 _BROKEN = (OSError, EOFError, ValueError, LookupError, TypeError)  # what a response that breaks off, or is none, ends in
 _PATIENCE_AT_END = 5
+_AGAIN = "the work is done, but the next caller may do it again: "
 
 
 class LockError(Exception):
@@ -78,6 +79,14 @@ class LockDone(LockError):
 
 class LockLost(LockError):
     """The lock was lost while it was held: the work may overlap with another holder's."""
+
+
+class LockNotRemembered(LockError):
+    """The work of once_per or once is done, and the next caller may do it again. value is what the work of once has returned."""
+
+    def __init__(self, text: str, value: Any = None) -> None:
+        super().__init__(text)
+        self.value = value
 
 
 class _Base:
@@ -184,7 +193,7 @@ class Agent(_Base):
         try:
             with self.lock(key, once=keep, **options) as hold:
                 value = _plain(work)(hold)
-                hold._word = _remembered(value)
+                hold._remember(value)
         except LockDone as e:
             value = json.loads(e.result or "null")
         return value
@@ -276,6 +285,7 @@ class _Lease:
     def __init__(self, ask: dict[str, Any]) -> None:
         self._pid, self._mutex = os.getpid(), threading.Lock()
         self._word = b"done" if "once_per" in ask else b""  # what ends a request whose work has succeeded
+        self._value: Any = None  # of the work of once
         self._begin()
 
     def _begin(self) -> None:
@@ -284,6 +294,7 @@ class _Lease:
         self._lost: Optional[str] = None  # why the lock is not held any more
         self._asked = False  # whether this side has asked for the end, and what the agent has said to that
         self._released: Optional[bool] = None
+        self._forgotten: Optional[str] = "the agent has not confirmed it"  # why no quorum of the masters remembers the work, or None
 
     @property
     def held(self) -> bool:
@@ -322,10 +333,19 @@ class _Lease:
                     send(b"1\r\n\n\r\n")
             if "lost" in line:
                 self._lost = line.get("detail") or line["lost"]
-            self._released = line.get("released", self._released)
+            if "released" in line:
+                self._released = line["released"]
+                self._forgotten = line.get("detail", "") if line.get("forgotten") else None
             if "fence" in line:
                 self.fence, self.slot = line["fence"], line.get("slot", 0)
         return line
+
+    def _remember(self, value: Any) -> None:
+        """Have the end of the block tell the agent what the work of once has returned."""
+        text = json.dumps(value).encode()
+        if len(text) > 65536:
+            raise LockNotRemembered(_AGAIN + "its result is longer than 64 KiB", value)
+        self._value, self._word = value, b"done " + text
 
     def _ends(self, failed: bool) -> bytes:
         """Note that this side asks for the end, and return the end of the request's body. Callers hold the mutex."""
@@ -340,6 +360,8 @@ class _Lease:
     def _judge(self, failed: bool, doubt: Optional[str]) -> None:
         if not failed and (doubt or self._released is False):
             raise LockLost(doubt or "the lock had ended before the end of the work")
+        if not failed and self._word and self._forgotten is not None:
+            raise LockNotRemembered(_AGAIN + self._forgotten, self._value)
 
 
 class Hold(_Lease):
@@ -447,7 +469,7 @@ class AsyncAgent(_Base):
         try:
             async with self.lock(key, once=keep, **options) as hold:
                 value = await work(hold)
-                hold._word = _remembered(value)
+                hold._remember(value)
         except LockDone as e:
             value = json.loads(e.result or "null")
         return value
@@ -606,14 +628,6 @@ def _plain(work: Callable[..., T]) -> Callable[..., T]:
     if inspect.iscoroutinefunction(work) or inspect.isgeneratorfunction(work) or inspect.isasyncgenfunction(work):
         raise TypeError("the lock would end before the work begins: AsyncAgent is for async functions, and a with statement for generators")
     return work
-
-
-def _remembered(value: Any) -> bytes:
-    """Return what ends a request of once."""
-    text = json.dumps(value).encode()
-    if len(text) > 65536:
-        raise LockError("the result is longer than 64 KiB: it can't be remembered")
-    return b"done " + text
 
 
 def _chunk(text: bytes) -> bytes:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from redlock import Agent, AsyncAgent, LockDone, LockError, LockHeld, LockLost, LockUnavailable
+from redlock import Agent, AsyncAgent, LockDone, LockError, LockHeld, LockLost, LockNotRemembered, LockUnavailable
 
 mode, *keys = sys.argv[1:]
 agent = Agent(os.environ["ADDRESS"], os.environ["TOKEN"] or None, patience=float(os.environ.get("PATIENCE", "10")))
@@ -172,6 +172,10 @@ async def own_async(key):
 def work(hold):
     if len(keys) > 1:
         raise LockError(keys[1])
+    if "SLOWLY" in os.environ:
+        print("works", flush=True)
+        while not os.path.exists(os.environ["STOP"]):
+            time.sleep(0.02)
     return {"paid": hold.fence > 0}
 
 
@@ -219,5 +223,7 @@ except LockUnavailable as e:
     print("unavailable", e.retry_after)
 except LockDone as e:
     print("already", e)
+except LockNotRemembered as e:
+    print("forgotten", json.dumps(e.value, separators=(",", ":")), e)
 except LockError as e:
     print("error", e)

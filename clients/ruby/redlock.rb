@@ -60,6 +60,16 @@ class RedlockAgent
   # The lock was lost while it was held: the work may overlap with another holder's.
   class LockLost < LockError; end
 
+  # The work of once_per or once is done, and the next caller may do it again. value is what the block has returned.
+  class LockNotRemembered < LockError
+    attr_reader :value
+
+    def initialize(text, value = nil)
+      super("the work is done, but the next caller may do it again: #{text}")
+      @value = value
+    end
+  end
+
   PATIENCE_AT_END = 5
 
   attr_reader :address, :token, :patience
@@ -89,8 +99,8 @@ class RedlockAgent
       raised = true
       raise
     ensure
-      lost = lock.release(failed: !finished, result: result)
-      raise LockLost, lost if lost && !raised
+      error = lock.release(failed: !finished, result: result, value: value)
+      raise error if error && !raised
     end
   end
 
@@ -115,7 +125,7 @@ class RedlockAgent
 
   def self.remembered(value)
     text = JSON.generate(value)
-    raise LockError, "the result is longer than 64 KiB: it can't be remembered" if text.bytesize > 65_536
+    raise LockNotRemembered.new("its result is longer than 64 KiB", value) if text.bytesize > 65_536
 
     text
   end
@@ -174,6 +184,7 @@ class RedlockAgent
       @pid = Process.pid
       @sent = { 0 => RedlockAgent.clocks }
       @mark = @base = 0 # the newest that was sent, and the one that the newest line answers
+      @forgotten = "the agent has not confirmed it" # why no quorum of the masters remembers the work, or nil
       @end = [0, 0]
       @text = "".b
       @word = ask.key?(:once_per) ? "done" : ("done " if ask.key?(:once)) # what ends a request whose work has succeeded
@@ -199,24 +210,24 @@ class RedlockAgent
       raise LockLost, reason if reason
     end
 
-    # Releases the lock, and raises LockLost if it had been lost. failed is for work of once_per or once that is to be done again; result is
-    # what once remembers, as JSON.
+    # Releases the lock, and raises LockLost if it had been lost, or LockNotRemembered. failed is for work of once_per or once that is to be
+    # done again; result is what once remembers, as JSON.
     def unlock(failed: false, result: nil)
-      lost = release(failed: failed, result: result)
-      raise LockLost, lost if lost
+      error = release(failed: failed, result: result)
+      raise error if error
     end
 
-    # Releases the lock, in the process that took it, and returns why it was lost before, or nil.
-    def release(failed: false, result: nil)
+    # Releases the lock, in the process that took it, and returns the error that says what went wrong, or nil.
+    def release(failed: false, result: nil, value: nil)
       reason = doubt
-      return reason if Process.pid != @pid
+      return LockLost.new(reason) if Process.pid != @pid
       return @outcome if @asked # once more
 
+      word = "#{@word}#{result}" if @word && !failed
       begin
         @mutex.synchronize do
           @asked = true
           @lost ||= "it was released"
-          word = "#{@word}#{result}" if @word && !failed
           @connection.write("#{word.bytesize.to_s(16)}\r\n#{word}\r\n") if word
           @connection.write("0\r\n\r\n") # the end of the request's body
         end
@@ -226,7 +237,8 @@ class RedlockAgent
       end
       close
       @reader.join
-      @outcome = reason || (@released == false ? "the lock had ended before the end of the work" : nil)
+      reason ||= "the lock had ended before the end of the work" if @released == false
+      @outcome = reason ? LockLost.new(reason) : (LockNotRemembered.new(@forgotten, value) if word && @forgotten)
     end
 
     private
@@ -302,7 +314,7 @@ class RedlockAgent
           end
         end
         @lost = line["detail"] || line["lost"] if line.key?("lost")
-        @released = line["released"] if line.key?("released")
+        @released, @forgotten = line["released"], (line["detail"] if line["forgotten"]) if line.key?("released")
       end
       line
     end

@@ -62,6 +62,8 @@ end
 work = lambda do |lock|
   raise RedlockAgent::LockError, keys[1] if keys.size > 1
 
+  puts "works" if ENV["SLOWLY"]
+  sleep 0.02 while ENV["SLOWLY"] && !File.exist?(ENV["STOP"])
   { paid: lock.fence.positive? }
 end
 
@@ -116,6 +118,8 @@ rescue RedlockAgent::LockUnavailable => e
   puts "unavailable #{e.retry_after}"
 rescue RedlockAgent::LockDone => e
   puts "already #{e.message}"
+rescue RedlockAgent::LockNotRemembered => e
+  puts "forgotten #{JSON.generate(e.value)} #{e.message}"
 rescue RedlockAgent::LockError => e
   puts "error #{e.message}"
 end
