@@ -81,7 +81,10 @@ export class Agent {
 
   /** Run work with the lock on a key, or on the keys of a list, and return its value. */
   async withLock(keys, options, work = options) {
-    const lock = await this.lock(keys, options === work ? {} : options);
+    return this.#under(await this.lock(keys, options === work ? {} : options), work);
+  }
+
+  async #under(lock, work) {
     let value;
     try {
       value = await work(lock);
@@ -95,23 +98,25 @@ export class Agent {
 
   /** Call work with the lock unless it has succeeded in this period, on any machine. Return whether this call has. */
   async oncePer(key, period, options, work = options) {
-    try {
-      await this.withLock(key, { ...(options === work ? {} : options), oncePer: period }, work);
-      return true;
-    } catch (error) {
-      if (error instanceof LockDone) return false;
-      throw error;
-    }
+    const lock = await this.#unlessDone(key, { ...(options === work ? {} : options), oncePer: period });
+    if (lock instanceof LockDone) return false;
+    await this.#under(lock, work);
+    return true;
   }
 
   /** Return what work returns, as JSON has it, or has returned to whoever has called it within the time to keep; at most 64 KiB. */
   async once(key, keep, options, work = options) {
-    try {
-      return await this.withLock(key, { ...(options === work ? {} : options), once: keep }, work);
-    } catch (error) {
-      if (error instanceof LockDone) return error.result ? JSON.parse(error.result) : undefined;
+    const lock = await this.#unlessDone(key, { ...(options === work ? {} : options), once: keep });
+    if (lock instanceof LockDone) return lock.result ? JSON.parse(lock.result) : undefined;
+    return this.#under(lock, work);
+  }
+
+  /** Take the lock, or return the LockDone that says why there is none: one that the work throws is its own. */
+  #unlessDone(key, options) {
+    return this.lock(key, options).catch((error) => {
+      if (error instanceof LockDone) return error;
       throw error;
-    }
+    });
   }
 
   /** Take the lock: end it with unlock(), or have it by "await using". Times are in seconds. heartbeat, at least the ttl, frees the

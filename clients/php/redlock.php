@@ -109,10 +109,14 @@ class Agent
         int|float|null $oncePer = null,
         int|float|null $once = null,
     ): mixed {
-        $lock = $this->lock($keys, $wait, $ttl, $maxHold, $label, $concurrency, $oncePer, $once);
+        return $this->under($this->lock($keys, $wait, $ttl, $maxHold, $label, $concurrency, $oncePer, $once), $work, $once !== null);
+    }
+
+    private function under(Lock $lock, callable $work, bool $once): mixed
+    {
         try {
             $value = $work($lock);
-            $result = $once === null ? null : json_encode($value, JSON_THROW_ON_ERROR | JSON_UNESCAPED_UNICODE);
+            $result = !$once ? null : json_encode($value, JSON_THROW_ON_ERROR | JSON_UNESCAPED_UNICODE);
             if (strlen((string) $result) > 65536) {
                 throw new LockNotRemembered('its result is longer than 64 KiB', $value);
             }
@@ -131,21 +135,23 @@ class Agent
     public function oncePer(string $key, int|float $period, callable $work, int|float|null $wait = null, int|float|null $ttl = null, int|float|null $maxHold = null, ?string $label = null): bool
     {
         try {
-            $this->withLock($key, $work, $wait, $ttl, $maxHold, $label, oncePer: $period);
-            return true;
-        } catch (LockDone) {
+            $lock = $this->lock($key, $wait, $ttl, $maxHold, $label, oncePer: $period);
+        } catch (LockDone) { // of the agent, and not of the work
             return false;
         }
+        $this->under($lock, $work, false);
+        return true;
     }
 
     /** Returns what $work returns, as JSON has it, or has returned to whoever has called it within the time to keep; at most 64 KiB. */
     public function once(string $key, int|float $keep, callable $work, int|float|null $wait = null, int|float|null $ttl = null, int|float|null $maxHold = null, ?string $label = null): mixed
     {
         try {
-            return $this->withLock($key, $work, $wait, $ttl, $maxHold, $label, once: $keep);
+            $lock = $this->lock($key, $wait, $ttl, $maxHold, $label, once: $keep);
         } catch (LockDone $done) {
             return json_decode($done->result ?? 'null', true);
         }
+        return $this->under($lock, $work, true);
     }
 
     /** Takes the lock, which ends with release(), or when nothing refers to it any more. */

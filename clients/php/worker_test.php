@@ -78,7 +78,7 @@ function chaos(Redlock\Agent $agent, string $key, array $options): void
 /** Does the work of once_per and once, which fails if a reason is given. */
 $work = function (Redlock\Lock $lock) use ($keys): array {
     if (count($keys) > 1) {
-        throw new Redlock\LockError($keys[1]);
+        throw $keys[1] === 'not mine' ? new Redlock\LockDone($keys[1], null) : new Redlock\LockError($keys[1]);
     }
     if (getenv('SLOWLY')) {
         for (print("works\n"); !file_exists(getenv('STOP')); clearstatcache()) {

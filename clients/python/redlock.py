@@ -23,6 +23,7 @@ whether it is still held: call one of them before whatever must not happen twice
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import json
@@ -181,21 +182,23 @@ class Agent(_Base):
 
     def once_per(self, key: str, period: float, work: Callable[[Hold], Any], **options: Any) -> bool:
         """Call work with the lock unless it has succeeded in this period, on any machine. Return whether this call has."""
-        try:
-            with self.lock(key, once_per=period, **options) as hold:
-                _plain(work)(hold)
-        except LockDone:
-            return False
+        with contextlib.ExitStack() as block:
+            try:
+                hold = block.enter_context(self.lock(key, once_per=period, **options))
+            except LockDone:  # of the agent, and not of the work
+                return False
+            _plain(work)(hold)
         return True
 
     def once(self, key: str, keep: float, work: Callable[[Hold], T], **options: Any) -> T:
         """Return what work returns, as JSON has it, or has returned to whoever has called it within the time to keep; at most 64 KiB."""
-        try:
-            with self.lock(key, once=keep, **options) as hold:
-                value = _plain(work)(hold)
-                hold._remember(value)
-        except LockDone as e:
-            value = json.loads(e.result or "null")
+        with contextlib.ExitStack() as block:
+            try:
+                hold = block.enter_context(self.lock(key, once=keep, **options))
+            except LockDone as e:
+                return _remembered(e)
+            value = _plain(work)(hold)
+            hold._remember(value)
         return value
 
     def _connect(self) -> socket.socket:
@@ -457,21 +460,23 @@ class AsyncAgent(_Base):
 
     async def once_per(self, key: str, period: float, work: Callable[[AsyncHold], Awaitable[Any]], **options: Any) -> bool:
         """As Agent.once_per."""
-        try:
-            async with self.lock(key, once_per=period, **options) as hold:
-                await work(hold)
-        except LockDone:
-            return False
+        async with contextlib.AsyncExitStack() as block:
+            try:
+                hold = await block.enter_async_context(self.lock(key, once_per=period, **options))
+            except LockDone:
+                return False
+            await work(hold)
         return True
 
     async def once(self, key: str, keep: float, work: Callable[[AsyncHold], Awaitable[T]], **options: Any) -> T:
         """As Agent.once."""
-        try:
-            async with self.lock(key, once=keep, **options) as hold:
-                value = await work(hold)
-                hold._remember(value)
-        except LockDone as e:
-            value = json.loads(e.result or "null")
+        async with contextlib.AsyncExitStack() as block:
+            try:
+                hold = await block.enter_async_context(self.lock(key, once=keep, **options))
+            except LockDone as e:
+                return _remembered(e)
+            value = await work(hold)
+            hold._remember(value)
         return value
 
 
@@ -628,6 +633,11 @@ def _plain(work: Callable[..., T]) -> Callable[..., T]:
     if inspect.iscoroutinefunction(work) or inspect.isgeneratorfunction(work) or inspect.isasyncgenfunction(work):
         raise TypeError("the lock would end before the work begins: AsyncAgent is for async functions, and a with statement for generators")
     return work
+
+
+def _remembered(e: LockDone) -> Any:
+    """Return what the work of once has returned."""
+    return json.loads(e.result or "null")
 
 
 def _chunk(text: bytes) -> bytes:

@@ -171,7 +171,7 @@ async def own_async(key):
 
 def work(hold):
     if len(keys) > 1:
-        raise LockError(keys[1])
+        raise (LockDone if keys[1] == "not mine" else LockError)(keys[1])
     if "SLOWLY" in os.environ:
         print("works", flush=True)
         while not os.path.exists(os.environ["STOP"]):

@@ -84,11 +84,13 @@ class RedlockAgent
   # Runs the block with the lock on the keys, and returns its value; without a block it returns the lock. Times are in seconds. heartbeat, at
   # least the ttl, frees the keys if this process is stopped for so long. concurrency is how many may hold the key at a time. once_per has
   # others get LockDone for the rest of a period in which the block has succeeded, and once for so long, with the block's value.
-  def lock(*keys, wait: nil, ttl: nil, max_hold: nil, heartbeat: nil, label: nil, concurrency: nil, once_per: nil, once: nil)
+  def lock(*keys, wait: nil, ttl: nil, max_hold: nil, heartbeat: nil, label: nil, concurrency: nil, once_per: nil, once: nil, &work)
     times = { ttl: ttl, max_hold: max_hold, heartbeat: heartbeat, once_per: once_per, once: once }.compact.transform_values { |seconds| RedlockAgent.duration(seconds) }
     lock = acquire({ keys: keys.map { |key| key.encode(Encoding::UTF_8) }, label: label, concurrency: concurrency, **times }.compact, wait)
-    return lock unless block_given?
+    work ? under(lock, once, &work) : lock
+  end
 
+  private def under(lock, once)
     finished = raised = false # neither, if the block is left by break, throw, or the end of the thread
     begin
       value = yield lock
@@ -108,19 +110,25 @@ class RedlockAgent
   def once_per(key, period, **options, &work)
     raise ArgumentError, "no block is given" unless work
 
-    lock(key, once_per: period, **options, &work)
+    begin
+      held = lock(key, once_per: period, **options)
+    rescue LockDone # of the agent, and not of the block
+      return false
+    end
+    under(held, nil, &work)
     true
-  rescue LockDone
-    false
   end
 
   # Returns what the block returns, as JSON has it, or has returned to whoever has called it within the time to keep; at most 64 KiB.
   def once(key, keep, **options, &work)
     raise ArgumentError, "no block is given" unless work
 
-    lock(key, once: keep, **options, &work)
-  rescue LockDone => e
-    e.result && JSON.parse(e.result)
+    begin
+      held = lock(key, once: keep, **options)
+    rescue LockDone => e
+      return e.result && JSON.parse(e.result)
+    end
+    under(held, keep, &work)
   end
 
   def self.remembered(value)

@@ -60,6 +60,7 @@ def chaos(agent, key, options)
 end
 
 work = lambda do |lock|
+  raise RedlockAgent::LockDone.new(keys[1], nil) if keys[1] == "not mine"
   raise RedlockAgent::LockError, keys[1] if keys.size > 1
 
   puts "works" if ENV["SLOWLY"]
