@@ -71,6 +71,8 @@ function remembered(value) {
   return text;
 }
 
+const parsed = (text) => (text ? JSON.parse(text) : undefined);
+
 /** The agent at a Unix socket, or at host:port with its token. patience is how long it may take to answer, beyond a wait, in seconds. */
 export class Agent {
   constructor(address = "/run/redlock/redlock.sock", token = undefined, { patience = 10 } = {}) {
@@ -107,8 +109,8 @@ export class Agent {
   /** Return what work returns, as JSON has it, or has returned to whoever has called it within the time to keep; at most 64 KiB. */
   async once(key, keep, options, work = options) {
     const lock = await this.#unlessDone(key, { ...(options === work ? {} : options), once: keep });
-    if (lock instanceof LockDone) return lock.result ? JSON.parse(lock.result) : undefined;
-    return this.#under(lock, work);
+    if (lock instanceof LockDone) return parsed(lock.result);
+    return parsed(remembered(await this.#under(lock, work))); // to whoever asks first as to those that ask later
   }
 
   /** Take the lock, or return the LockDone that says why there is none: one that the work throws is its own. */

@@ -2,6 +2,7 @@
 import assert from "node:assert";
 import fs from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
+import util from "node:util";
 import { Agent, LockDone, LockError, LockHeld, LockLost, LockNotRemembered, LockUnavailable } from "./redlock.mjs";
 
 const { ADDRESS, TOKEN, WAIT, TTL, MAX_HOLD, HEARTBEAT, CONCURRENCY, PATIENCE, SLOWLY, STOP } = process.env;
@@ -83,7 +84,10 @@ try {
   else if (mode === "own") await own(keys[0]);
   else if (mode === "once_per") console.log(`ran ${await agent.oncePer(keys[0], 3600, options, work)}`);
   else if (mode === "once") console.log(`value ${JSON.stringify(await agent.once(keys[0], 3600, options, work))}`);
-  else if (mode === "kept") {
+  else if (mode === "equal") {
+    const values = () => agent.once(keys[0], 3600, options, () => ({ date: new Date(0), none: undefined })); // JSON has neither
+    console.log(`equal ${util.isDeepStrictEqual(await values(), await values())}`);
+  } else if (mode === "kept") {
     const lock = await agent.lock(keys[0], options);
     lock.check();
     console.log(`held ${lock.fence}`);

@@ -128,7 +128,7 @@ class Agent
             throw $error;
         }
         $lock->release(result: $result, value: $value);
-        return $value;
+        return $once ? json_decode($result, true) : $value; // to whoever asks first as to those that ask later
     }
 
     /** Calls $work with the lock unless it has succeeded in this period, on any machine. Says whether this call has. */

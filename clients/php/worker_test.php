@@ -100,6 +100,9 @@ try {
     } elseif ($argv[1] === 'once') {
         $value = json_encode($agent->once($keys[0], 3600, $work, ...$options));
         echo "value $value\n";
+    } elseif ($argv[1] === 'equal') { // although JSON has no objects of classes
+        $value = fn () => $agent->once($keys[0], 3600, fn () => new DateTimeZone('UTC'), ...$options);
+        echo 'equal ', json_encode($value() === $value()), "\n";
     } elseif ($argv[1] === 'kept') {
         $lock = $agent->lock($keys[0], ...$options);
         $lock->check();

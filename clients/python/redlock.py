@@ -192,13 +192,14 @@ class Agent(_Base):
 
     def once(self, key: str, keep: float, work: Callable[[Hold], T], **options: Any) -> T:
         """Return what work returns, as JSON has it, or has returned to whoever has called it within the time to keep; at most 64 KiB."""
+        value: T
         with contextlib.ExitStack() as block:
             try:
                 hold = block.enter_context(self.lock(key, once=keep, **options))
             except LockDone as e:
-                return _remembered(e)
-            value = _plain(work)(hold)
-            hold._remember(value)
+                value = json.loads(e.result or "null")
+                return value
+            value = hold._remember(_plain(work)(hold))
         return value
 
     def _connect(self) -> socket.socket:
@@ -343,12 +344,13 @@ class _Lease:
                 self.fence, self.slot = line["fence"], line.get("slot", 0)
         return line
 
-    def _remember(self, value: Any) -> None:
-        """Have the end of the block tell the agent what the work of once has returned."""
+    def _remember(self, value: Any) -> Any:
+        """Have the end of the block tell the agent what the work of once has returned. Return it as those get it that ask later."""
         text = json.dumps(value).encode()
         if len(text) > 65536:
             raise LockNotRemembered(_AGAIN + "its result is longer than 64 KiB", value)
-        self._value, self._word = value, b"done " + text
+        self._value, self._word = json.loads(text), b"done " + text
+        return self._value
 
     def _ends(self, failed: bool) -> bytes:
         """Note that this side asks for the end, and return the end of the request's body. Callers hold the mutex."""
@@ -470,13 +472,14 @@ class AsyncAgent(_Base):
 
     async def once(self, key: str, keep: float, work: Callable[[AsyncHold], Awaitable[T]], **options: Any) -> T:
         """As Agent.once."""
+        value: T
         async with contextlib.AsyncExitStack() as block:
             try:
                 hold = await block.enter_async_context(self.lock(key, once=keep, **options))
             except LockDone as e:
-                return _remembered(e)
-            value = await work(hold)
-            hold._remember(value)
+                value = json.loads(e.result or "null")
+                return value
+            value = hold._remember(await work(hold))
         return value
 
 
@@ -633,11 +636,6 @@ def _plain(work: Callable[..., T]) -> Callable[..., T]:
     if inspect.iscoroutinefunction(work) or inspect.isgeneratorfunction(work) or inspect.isasyncgenfunction(work):
         raise TypeError("the lock would end before the work begins: AsyncAgent is for async functions, and a with statement for generators")
     return work
-
-
-def _remembered(e: LockDone) -> Any:
-    """Return what the work of once has returned."""
-    return json.loads(e.result or "null")
 
 
 def _chunk(text: bytes) -> bytes:

@@ -188,6 +188,9 @@ try:
         print("ran", str(agent.once_per(keys[0], 3600, work, **options)).lower())
     elif mode == "once":
         print("value", json.dumps(agent.once(keys[0], 3600, work, **options), separators=(",", ":")))
+    elif mode == "equal":  # although JSON has neither tuples nor numbers as keys
+        first, later = [agent.once(keys[0], 3600, lambda hold: {1: (2, 3)}, **options) for _ in range(2)]
+        print("equal", str(first == later).lower())
     elif mode == "kept":
         lock = agent.lock(keys[0], **options)
         lock.acquire()

@@ -96,7 +96,7 @@ class RedlockAgent
       value = yield lock
       result = once && RedlockAgent.remembered(value)
       finished = true
-      value
+      result ? JSON.parse(result) : value # to whoever asks first as to those that ask later
     rescue Exception # whatever it is, it is raised again
       raised = true
       raise

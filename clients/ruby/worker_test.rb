@@ -82,6 +82,9 @@ begin
     puts "ran #{agent.once_per(keys[0], 3600, **options, &work)}"
   elsif mode == "once"
     puts "value #{JSON.generate(agent.once(keys[0], 3600, **options, &work))}"
+  elsif mode == "equal" # although JSON has no symbols
+    first, later = Array.new(2) { agent.once(keys[0], 3600, **options) { { paid: :yes } } }
+    puts "equal #{first == later}"
   elsif mode == "kept"
     lock = agent.lock(keys[0], **options)
     lock.check
