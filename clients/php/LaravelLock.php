@@ -5,7 +5,11 @@ namespace Redlock;
 use Illuminate\Cache\Lock as CacheLock;
 use Illuminate\Contracts\Cache\LockTimeoutException;
 
-/** A lock of LaravelStore. It ends with release(), after its seconds, or with the process. */
+/**
+ * A lock of LaravelStore. It ends with release(), after its seconds, or with the process: it lives on a connection of that. So it isn't for
+ * locks that outlive a process, or that another one ends: withoutOverlapping() and onOneServer() of the scheduler, and jobs that are unique
+ * (ShouldBeUnique). They need another store.
+ */
 class LaravelLock extends CacheLock
 {
     private ?Lock $held = null;
@@ -26,14 +30,27 @@ class LaravelLock extends CacheLock
         if (!$this->take($seconds)) {
             throw new LockTimeoutException();
         }
-        if (!is_callable($callback)) {
-            return true;
-        }
+        return is_callable($callback) ? $this->during($callback) : true;
+    }
+
+    public function get($callback = null)
+    {
+        $had = $this->acquire();
+        return $had && is_callable($callback) ? $this->during($callback) : $had;
+    }
+
+    /** Throws LockLost if the lock was lost while $callback ran. */
+    private function during(callable $callback): mixed
+    {
         try {
-            return $callback();
-        } finally {
-            $this->release();
+            $value = $callback();
+        } catch (\Throwable $error) {
+            $this->release(); // the error says more
+            throw $error;
         }
+        [$lock, $this->held] = [$this->held, null];
+        $lock?->release();
+        return $value;
     }
 
     private function take(int|float $wait): bool

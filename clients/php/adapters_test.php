@@ -56,4 +56,16 @@ function laravel(Redlock\Agent $agent, string $key): void
     is($lock->release() && !$lock->release(), 'Laravel: the release');
     is($cache->lock($key, 60)->block(60, fn () => 'value') === 'value', 'Laravel: a block');
     is($cache->lock($key)->get(fn () => 2) === 2, 'Laravel: a block without a wait');
+    foreach ([fn ($lock, $work) => $lock->get($work), fn ($lock, $work) => $lock->block(60, $work)] as $during) {
+        try {
+            $during($cache->lock($key, 1), fn () => sleep(2));
+            is(false, 'Laravel: a block whose lock was lost ends in order');
+        } catch (Redlock\LockLost) {
+        }
+    }
+    try {
+        $cache->lock($key, 60)->get(fn () => throw new LogicException('its own'));
+    } catch (LogicException $error) {
+    }
+    is(isset($error) && $cache->lock($key)->get(fn () => true), 'Laravel: a block that throws');
 }
