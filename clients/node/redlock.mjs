@@ -143,7 +143,7 @@ export class Agent {
         const now = performance.now();
         if (error?.moves) moves = until ?? now + this.patience * 1000;
         if (!(error?.moves || error?.gone) || left === 0 || now >= moves) throw error;
-        await pause(Math.min(error.retryAfter ?? 1, left ?? Infinity) * 1000, undefined, { signal });
+        await pause(Math.min(error.retryAfter ?? 1, left ?? Infinity) * 1000, undefined, { signal }).catch(() => {}); // the reason is thrown above
       }
     }
   }

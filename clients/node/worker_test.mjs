@@ -1,6 +1,7 @@
 // Run by clients_test.go: takes a lock, and prints what becomes of it.
 import assert from "node:assert";
 import fs from "node:fs";
+import http from "node:http";
 import { setTimeout as sleep } from "node:timers/promises";
 import util from "node:util";
 import { Agent, LockDone, LockError, LockHeld, LockLost, LockNotRemembered, LockUnavailable } from "./redlock.mjs";
@@ -38,11 +39,25 @@ async function own(key) {
   setTimeout(() => controller.abort(new Error("no more")), 50);
   await assert.rejects(wait, /no more/);
   await assert.rejects(agent.lock(key, { signal: AbortSignal.abort(new Error("never")) }), /never/);
+  await abortPause(key);
   await lock.unlock();
   const again = await agent.lock(key, { signal: controller.signal.aborted ? undefined : controller.signal });
   if (Symbol.asyncDispose) await again[Symbol.asyncDispose]();
   else await again.unlock();
   assert(!again.held && again.signal.aborted);
+}
+
+/** Aborts the pause of a client whose agent is about to stop. */
+async function abortPause(key) {
+  const controller = new AbortController();
+  const stopping = http.createServer((_, response) => {
+    response.writeHead(503, { "Redlock-Agent": "1", "Retry-After": "60" }).end("{}");
+    response.on("close", () => setTimeout(() => controller.abort(new Error("no pause")), 50));
+  });
+  await new Promise((listening) => stopping.listen(0, "127.0.0.1", listening));
+  const elsewhere = new Agent(`127.0.0.1:${stopping.address().port}`);
+  await assert.rejects(elsewhere.lock(key, { signal: controller.signal }), /no pause/);
+  stopping.close();
 }
 
 /** Takes the lock again and again, and prints what becomes of it. */
