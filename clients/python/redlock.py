@@ -535,6 +535,16 @@ class AsyncLock:
         """As Lock.check, in this task."""
         self._current()[1].check()
 
+    @property
+    def fence(self) -> int:
+        """As Lock.fence, in this task."""
+        return self._current()[1].fence
+
+    @property
+    def slot(self) -> int:
+        """As Lock.slot, in this task."""
+        return self._current()[1].slot
+
 
 class AsyncHold(_Lease):
     """What an async with block has: as Hold."""

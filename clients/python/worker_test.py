@@ -128,6 +128,7 @@ async def own_async(key):
                 most.append(len(inside))
                 hold.check()
                 lock.check()
+                assert (lock.fence, lock.slot) == (hold.fence, hold.slot)
                 await asyncio.sleep(0.01)
                 inside.remove(hold.fence)
 
