@@ -124,6 +124,14 @@ field() {
 	esac
 }
 
+# number fails unless what an option was given is a number of seconds. It sets hundredths to that in hundredths of a second.
+number() {
+	case $2 in
+	'' | . | *[!0-9.]* | *.*.*) fail 64 "-$1 $2: want a number of seconds without a unit, such as 2 or 0.5" ;;
+	esac
+	hundredths=$(LC_ALL=C printf %.0f "${2}e2")
+}
+
 # start runs the command in the background. When it has ended, its lock may, too, even if this shell was killed.
 start() {
 	held=1
@@ -163,7 +171,7 @@ take() {
 		503) # another agent may take the place of this one: for a moment nobody may listen
 			again="503: $field"
 			now
-			moves=${until:-$((now + patience * 100))}
+			moves=${until:-$((now + patience))}
 			;;
 		*) fail 69 "$status: $field" ;;
 		esac
@@ -172,14 +180,22 @@ take() {
 }
 
 usage='want redlock.sh [-w SECONDS] [-t SECONDS] [-m SECONDS] [-c NUMBER] [-p SECONDS] [-s SOCKET] KEY... -- command [argument...]'
-socket=/run/redlock/redlock.sock patience=10 ask='' wait='' keys='' held='' lost='' until='' retry=1 error='it says nothing' end=0 moves=0
+socket=/run/redlock/redlock.sock patience=1000 ask='' wait='' keys='' held='' lost='' until='' retry=1 error='it says nothing' end=0 moves=0
 while getopts w:t:m:c:p:s: option; do
 	case $option in
-	w) wait=$OPTARG ;;
+	[wtmp]) number "$option" "$OPTARG" ;;
+	esac
+	case $option in
+	w) wait=$hundredths ;;
 	t) ask="$ask,\"ttl\":\"${OPTARG}s\"" ;;
 	m) ask="$ask,\"max_hold\":\"${OPTARG}s\"" ;;
-	c) ask="$ask,\"concurrency\":$OPTARG" ;;
-	p) patience=$OPTARG ;;
+	c)
+		case $OPTARG in
+		'' | 0* | *[!0-9]*) fail 64 "-c $OPTARG: want a whole number from 1 on, such as 2" ;;
+		esac
+		ask="$ask,\"concurrency\":$OPTARG"
+		;;
+	p) patience=$hundredths ;;
 	s) socket=${OPTARG#unix:} ;;
 	*) fail 64 "$usage" ;;
 	esac
@@ -201,7 +217,7 @@ rm "$pipe"
 trap 'finish 143' TERM
 command -v curl >/dev/null 2>&1 || fail 69 'curl is missing'
 now
-[ -z "$wait" ] || until=$((now + $(LC_ALL=C printf %.0f "${wait}e2")))
+[ -z "$wait" ] || until=$((now + wait))
 
 # connect asks the agent in the background, for as long as may still be waited.
 connect() {
@@ -211,11 +227,11 @@ connect() {
 		left=$((until - now))
 		[ "$left" -gt 0 ] || left=0
 		waits=",\"wait\":\"${left}0ms\""
-		set_timer $((now + left + patience * 100 + 100)) $((now + 10000000000)) # as patient as our other clients
+		set_timer $((now + left + patience + 100)) $((now + 10000000000)) # as patient as our other clients
 	fi
 	(
 		trap '' INT TERM HUP # the lock ends after the command
-		exec curl -q -sSNi -w '\ngone\n' --noproxy '*' --connect-timeout "$patience" --unix-socket "$socket" -H 'Redlock-Agent: 1' -H Expect: \
+		exec curl -q -sSNi -w '\ngone\n' --noproxy '*' --connect-timeout "$((patience / 100)).$((patience / 10 % 10))$((patience % 10))" --unix-socket "$socket" -H 'Redlock-Agent: 1' -H Expect: \
 			-H 'Content-Type: application/json' -d "{\"keys\":[${keys#,}]$ask$waits}" http://redlock/v1/lock
 	) </dev/null >&5 2>&1 3<&- 4<&- 5>&- &
 	curl=$!
