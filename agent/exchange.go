@@ -71,6 +71,39 @@ func (x *exchange) watch() {
 	}()
 }
 
+// minPulse is how often a client can hear of the agent at most.
+const minPulse = 10 * time.Millisecond
+
+// pulse sends an interim response at each interval, until the function is called that it returns: a client that waits for long couldn't
+// tell an agent that hangs from one that has nothing to say.
+func (x *exchange) pulse(every time.Duration) (stop func()) {
+	if every == 0 {
+		return func() {}
+	}
+	every = max(every, minPulse)
+	var mu sync.Mutex
+	var timer *time.Timer
+	stopped := false
+	mu.Lock()
+	defer mu.Unlock()
+	timer = time.AfterFunc(every, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if stopped {
+			return
+		}
+		_ = x.control.SetWriteDeadline(time.Now().Add(writePatience))
+		x.w.WriteHeader(http.StatusProcessing)
+		timer.Reset(every)
+	})
+	return func() {
+		mu.Lock()
+		defer mu.Unlock()
+		stopped = true
+		timer.Stop()
+	}
+}
+
 // endWait says that there is no wait any more which could end.
 func (x *exchange) endWait() {
 	x.mu.Lock()

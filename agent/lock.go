@@ -30,6 +30,7 @@ type lockRequest struct {
 	MaxHold   rule.Duration  `json:"max_hold"`
 	Label     string         `json:"label"`
 	Heartbeat rule.Duration  `json:"heartbeat"` // 0: none
+	Pulse     rule.Duration  `json:"pulse"`     // how often a client that waits hears of the agent; 0: never
 	Linger    bool           `json:"linger"`    // whether the lease outlives a connection that ends without the end of the body
 	OncePer   rule.Duration  `json:"once_per"`  // the work, if the body ends with the word done; 0: whenever it is asked for
 	Once      rule.Duration  `json:"once"`      // the same, and how long the result is kept that follows the word
@@ -146,8 +147,8 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 	case request.Once > 0 && request.OncePer > 0:
 		return nil, errors.New("once and once_per: want one of them")
 	}
-	if request.Heartbeat < 0 {
-		return nil, errors.New("heartbeat: must be above 0")
+	if request.Heartbeat < 0 || request.Pulse < 0 {
+		return nil, errors.New("heartbeat and pulse: must be above 0")
 	}
 	return request, nil
 }
@@ -183,6 +184,7 @@ func (a *Agent) take(x *exchange, request *lockRequest) (*redlock.Lock, error) {
 	if request.Once != 0 {
 		opts = append(opts, redlock.WithRecall())
 	}
+	defer x.pulse(time.Duration(request.Pulse))()
 	defer context.AfterFunc(a.stopping, func() { x.stopWait(errStopping) })()
 	lock, err := a.locker.LockAll(x.wait, request.Keys, opts...)
 	switch cause := context.Cause(x.wait); {

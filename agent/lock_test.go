@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -425,5 +428,35 @@ func TestUnconfirmed(t *testing.T) {
 		for _, s := range servers[1:] {
 			s.Resume()
 		}
+	}
+}
+
+// TestPulse: a client that waits hears of the agent as often as it wants to.
+func TestPulse(t *testing.T) {
+	locker := newLocker(t, live)
+	client := serve(t, "unix", agent.New(locker))
+	busy, err := locker.Lock(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var once sync.Once
+	pulses := 0
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(code int, _ textproto.MIMEHeader) error {
+		if pulses++; code == http.StatusProcessing && pulses > 2 {
+			once.Do(func() { _ = busy.Unlock() })
+		}
+		return nil
+	}})
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://redlock/v1/lock", strings.NewReader(`{"key":"k","pulse":"20ms"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		t.Errorf("status %d, want 200", response.StatusCode)
 	}
 }

@@ -1,8 +1,10 @@
 package clients
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -38,6 +40,44 @@ func TestClientCutOff(t *testing.T) {
 				t.Errorf("it believed in its lock at %s, and another had it at %d", last, had)
 			}
 			_ = other.Unlock()
+		})
+	}
+}
+
+// TestClientPatience: a client waits for longer than its patience at an agent that lives, and not at one that hangs.
+func TestClientPatience(t *testing.T) {
+	t.Parallel()
+	for _, language := range some(t) {
+		t.Run(language, func(t *testing.T) {
+			t.Parallel()
+			a := startAgent(t)
+			busy := func() *redlock.Lock {
+				lock, err := a.locker.Lock(t.Context(), "k", redlock.WithWait(time.Minute))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return lock
+			}
+			for patience := 1; ; patience *= 2 { // on a busy machine a live agent may say nothing for seconds
+				lock := busy()
+				w := a.start(t, language, fmt.Sprint("PATIENCE=", patience), "hold", "k")
+				time.Sleep(time.Duration(2*patience+1) * time.Second)
+				_ = lock.Unlock()
+				if line := w.expect(t, ""); strings.HasPrefix(line, "held ") {
+					w.end(t)
+					w.expect(t, "done")
+					break
+				} else if patience == 16 {
+					t.Fatalf("%q was printed, want held", line)
+				}
+			}
+			defer func(lock *redlock.Lock) { _ = lock.Unlock() }(busy())
+			w := a.start(t, language, "PATIENCE=1", "hold", "k")
+			time.Sleep(time.Second) // it may wait by now; otherwise it finds an agent that hangs
+			if err := a.process.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			w.expect(t, "error ")
 		})
 	}
 }

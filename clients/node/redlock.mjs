@@ -73,7 +73,7 @@ function remembered(value) {
 
 const parsed = (text) => (text ? JSON.parse(text) : undefined);
 
-/** The agent at a Unix socket, or at host:port with its token. patience is how long it may take to answer, beyond a wait, in seconds. */
+/** The agent at a Unix socket, or at host:port with its token. patience is how long nothing may be heard of it, in seconds. */
 export class Agent {
   constructor(address = "/run/redlock/redlock.sock", token = undefined, { patience = 10 } = {}) {
     this.address = address.replace(/^unix:/, "");
@@ -138,7 +138,7 @@ export class Agent {
       signal?.throwIfAborted();
       const left = until === undefined ? undefined : Math.max(0, until - performance.now()) / 1000;
       try {
-        return await new Promise((had, refused) => new Lock(this, { ...ask, wait: seconds(left) }, left, signal, had, refused));
+        return await new Promise((had, refused) => new Lock(this, { ...ask, wait: seconds(left), pulse: seconds(this.patience / 3) }, signal, had, refused));
       } catch (error) {
         const now = performance.now();
         if (error?.moves) moves = until ?? now + this.patience * 1000;
@@ -171,7 +171,7 @@ class Lock {
   #ask;
   #ignore = () => {}; // ends the listening to the signal of the caller
 
-  constructor(agent, ask, wait, signal, had, refused) {
+  constructor(agent, ask, signal, had, refused) {
     this.#agent = agent;
     this.#ask = ask;
     this.#had = had;
@@ -183,7 +183,8 @@ class Lock {
     const headers = { Host: "redlock", "Redlock-Agent": "1", "Content-Type": "application/json", "Transfer-Encoding": "chunked" };
     if (agent.token) headers.Authorization = `Bearer ${agent.token}`;
     this.#request = http.request({ ...to, method: "POST", path: "/v1/lock", headers, agent: false });
-    if (wait !== undefined) this.#timer = setTimeout(() => this.#fail("it does not answer in time"), Math.min((wait + agent.patience) * 1000, 2 ** 31 - 1));
+    this.#hope();
+    this.#request.on("information", () => this.#had && this.#hope()); // of an agent that lives, and has no lock yet
     if (signal) {
       const leave = () => {
         this.#refused(signal.reason);
@@ -285,6 +286,12 @@ class Lock {
     this.#ignore();
     this.#had?.(this);
     this.#had = undefined;
+  }
+
+  /** Fail unless more is heard of the agent in time. */
+  #hope() {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#fail("it does not answer in time"), Math.min(this.#agent.patience * 1000, 2 ** 31 - 1));
   }
 
   /** Abort the signal at the end, unless a line that has already arrived moves it on. */

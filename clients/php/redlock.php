@@ -84,7 +84,7 @@ class Agent
 {
     public readonly string $address;
 
-    /** @param int|float $patience how long the agent may take to answer, beyond a wait, in seconds */
+    /** @param int|float $patience how long nothing may be heard of the agent, in seconds */
     public function __construct(
         string $address = '/run/redlock/redlock.sock',
         #[\SensitiveParameter] public readonly ?string $token = null,
@@ -172,12 +172,12 @@ class Agent
                 $ask[$name] = sprintf('%.6Fs', $seconds);
             }
         }
-        $ask += array_filter(['label' => $label, 'concurrency' => $concurrency], fn ($value) => $value !== null);
+        $ask += ['pulse' => sprintf('%.6Fs', $this->patience / 3)] + array_filter(['label' => $label, 'concurrency' => $concurrency], fn ($value) => $value !== null);
         $moves = 0; // until when another agent may take the place of one that was about to stop: for a moment nobody may listen
         while (true) {
             $left = $until === null ? null : max(0, $until - hrtime(true) / 1e9);
             try {
-                return new Lock($this, $left === null ? $ask : $ask + ['wait' => sprintf('%.6Fs', $left)], $left);
+                return new Lock($this, $left === null ? $ask : $ask + ['wait' => sprintf('%.6Fs', $left)]);
             } catch (LockError $error) {
                 $now = hrtime(true) / 1e9;
                 if ($error->moves ?? false) {
@@ -220,7 +220,7 @@ class Lock
     private ?bool $released = null; // what the agent has said to that
     private ?string $forgotten = 'the agent has not confirmed it'; // why no quorum of the masters remembers the work
 
-    public function __construct(Agent $agent, #[\SensitiveParameter] array $ask, int|float|null $wait)
+    public function __construct(Agent $agent, #[\SensitiveParameter] array $ask)
     {
         $this->pid = getmypid();
         $this->word = isset($ask['once_per']) ? 'done' : (isset($ask['once']) ? 'done ' : '');
@@ -230,7 +230,7 @@ class Lock
         if (!$this->connection) {
             throw new LockError("no agent at {$agent->address}: $text", gone: true);
         }
-        stream_set_timeout($this->connection, $wait === null ? 10 ** 9 : (int) ceil($wait + $agent->patience));
+        stream_set_timeout($this->connection, (int) $agent->patience, (int) (fmod($agent->patience, 1) * 1e6));
         $body = json_encode($ask, JSON_THROW_ON_ERROR | JSON_UNESCAPED_UNICODE) . "\n";
         $token = $agent->token === null ? '' : "Authorization: Bearer {$agent->token}\r\n";
         $this->write("POST /v1/lock HTTP/1.1\r\nHost: redlock\r\nRedlock-Agent: 1\r\nContent-Type: application/json\r\n{$token}"
@@ -367,15 +367,17 @@ class Lock
 
     private function requireOk(string $address): void
     {
-        $status = explode(' ', (string) fgets($this->connection))[1] ?? null;
-        if ($status === null) {
-            throw new LockError("the agent at $address does not answer", gone: true);
-        }
-        $header = [];
-        while (($line = trim((string) fgets($this->connection))) !== '') {
-            [$name, $value] = explode(':', $line, 2) + [1 => ''];
-            $header[strtolower($name)] = trim($value);
-        }
+        do {
+            $status = explode(' ', (string) fgets($this->connection))[1] ?? null;
+            if ($status === null) {
+                throw new LockError("the agent at $address does not answer", gone: true);
+            }
+            $header = [];
+            while (($line = trim((string) fgets($this->connection))) !== '') {
+                [$name, $value] = explode(':', $line, 2) + [1 => ''];
+                $header[strtolower($name)] = trim($value);
+            }
+        } while ($status === '102'); // of an agent that lives, and has no lock yet
         if (($header['redlock-agent'] ?? null) !== '1') {
             throw new LockError("something else than an agent of version 1 answers at $address");
         }

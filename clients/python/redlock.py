@@ -91,7 +91,7 @@ class LockNotRemembered(LockError):
 
 
 class _Base:
-    """The agent at a Unix socket, or at host:port with its token. patience is how long it may take to answer, beyond a wait, in seconds."""
+    """The agent at a Unix socket, or at host:port with its token. patience is how long nothing may be heard of it, in seconds."""
 
     def __init__(self, address: str = "/run/redlock/redlock.sock", token: Optional[str] = None, patience: float = 10) -> None:
         self.address, self.token, self.patience = address.removeprefix("unix:"), token, patience
@@ -113,8 +113,9 @@ class _Base:
         return ask
 
     def _request(self, ask: dict[str, Any], left: Seconds) -> bytes:
+        ask = {**ask, "pulse": f"{self.patience / 3:f}s"}
         if left is not None:
-            ask = {**ask, "wait": f"{left:f}s"}
+            ask["wait"] = f"{left:f}s"
         body = json.dumps(ask, ensure_ascii=False).encode() + b"\n"
         head = ["POST /v1/lock HTTP/1.1", "Host: redlock", "Redlock-Agent: 1", "Content-Type: application/json", "Transfer-Encoding: chunked"]
         if self.token:
@@ -397,7 +398,6 @@ class Hold(_Lease):
         except OSError as e:
             raise self._agent._silence(f"no agent at {self._agent.address}: {e}") from None
         try:
-            self._connection.settimeout(None if left is None else left + self._agent.patience)
             self._connection.sendall(self._agent._request(self._ask, left))
             self._lines = _Response(self._connection)
             self._agent._require_agent(self._lines.header)
@@ -579,7 +579,10 @@ class AsyncHold(_Lease):
             _connections.add(copied)
         try:
             self._out.write(self._agent._request(self._ask, left))
-            await asyncio.wait_for(self._first(), None if left is None else left + patience)
+            status = 102  # of an agent that lives, and has no lock yet
+            while status == 102:
+                status, header = await asyncio.wait_for(self._head(), patience)
+            await asyncio.wait_for(self._first(status, header), patience)
         except (*_BROKEN, asyncio.TimeoutError) as e:
             self._out.close()
             raise self._agent._silence(f"no lock from the agent at {self._agent.address}: {e or 'it does not answer in time'}") from None
@@ -587,12 +590,15 @@ class AsyncHold(_Lease):
             self._out.close()
             raise
 
-    async def _first(self) -> None:
+    async def _head(self) -> tuple[int, dict[str, str]]:
         status = int((await self._raw_line()).split()[1])
         header = {}
         while (line := await self._raw_line()):
             name, _, value = line.decode("latin-1").partition(":")
             header[name.lower()] = value.strip()
+        return status, header
+
+    async def _first(self, status: int, header: dict[str, str]) -> None:
         self._agent._require_agent(header)
         if status != 200:
             raise self._agent._refusal(status, header, await self._in.readexactly(int(header["content-length"])))
@@ -681,11 +687,13 @@ class _Response:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._raw, self._text = connection, b"", b""
-        self.status = int(self._raw_line().split()[1])
-        self.header: dict[str, str] = {}
-        while (line := self._raw_line()):
-            name, _, value = line.decode("latin-1").partition(":")
-            self.header[name.lower()] = value.strip()
+        self.status = 102  # of an agent that lives, and has no lock yet
+        while self.status == 102:
+            self.status = int(self._raw_line().split()[1])
+            self.header: dict[str, str] = {}
+            while (line := self._raw_line()):
+                name, _, value = line.decode("latin-1").partition(":")
+                self.header[name.lower()] = value.strip()
 
     def _more(self) -> None:
         part = self._connection.recv(65536)

@@ -74,7 +74,7 @@ class RedlockAgent
 
   attr_reader :address, :token, :patience
 
-  # patience is how long the agent may take to answer, beyond a wait, in seconds.
+  # patience is how long nothing may be heard of the agent, in seconds.
   def initialize(address = "/run/redlock/redlock.sock", token: nil, patience: 10)
     @address = address.delete_prefix("unix:")
     @token = token
@@ -86,7 +86,7 @@ class RedlockAgent
   # others get LockDone for the rest of a period in which the block has succeeded, and once for so long, with the block's value.
   def lock(*keys, wait: nil, ttl: nil, max_hold: nil, heartbeat: nil, label: nil, concurrency: nil, once_per: nil, once: nil, &work)
     times = { ttl: ttl, max_hold: max_hold, heartbeat: heartbeat, once_per: once_per, once: once }.compact.transform_values { |seconds| RedlockAgent.duration(seconds) }
-    lock = acquire({ keys: keys.map { |key| key.encode(Encoding::UTF_8) }, label: label, concurrency: concurrency, **times }.compact, wait)
+    lock = acquire({ keys: keys.map { |key| key.encode(Encoding::UTF_8) }, label: label, concurrency: concurrency, pulse: RedlockAgent.duration(@patience / 3.0), **times }.compact, wait)
     work ? under(lock, once, &work) : lock
   end
 
@@ -154,7 +154,7 @@ class RedlockAgent
     moves = 0 # until when another agent may come
     begin
       left = limit && [0, limit - RedlockAgent.clocks[0]].max
-      Lock.new(self, left ? { **ask, wait: RedlockAgent.duration(left) } : ask, left && left + @patience)
+      Lock.new(self, left ? { **ask, wait: RedlockAgent.duration(left) } : ask)
     rescue LockError => e
       now = RedlockAgent.clocks[0]
       moves = limit || now + @patience if e.moves
@@ -186,7 +186,7 @@ class RedlockAgent
   class Lock
     attr_reader :fence, :slot
 
-    def initialize(agent, ask, patience)
+    def initialize(agent, ask)
       @agent = agent
       @mutex = Mutex.new
       @pid = Process.pid
@@ -198,7 +198,7 @@ class RedlockAgent
       @word = ask.key?(:once_per) ? "done" : ("done " if ask.key?(:once)) # what ends a request whose work has succeeded
       begin
         @connection = agent.connect
-        ask_for(ask, patience)
+        ask_for(ask)
       rescue SystemCallError, SocketError, IOError, JSON::ParserError, KeyError, TypeError => e
         raise LockError.new("no agent answers at #{agent.address}: #{e.message}").tap { |error| error.gone = true }
       ensure
@@ -271,27 +271,33 @@ class RedlockAgent
       @connection&.close
     end
 
-    def ask_for(ask, patience)
+    def ask_for(ask)
       body = "#{JSON.generate(ask)}\n"
       token = @agent.token ? "Authorization: Bearer #{@agent.token}\r\n" : ""
       @connection.write("POST /v1/lock HTTP/1.1\r\nHost: redlock\r\nRedlock-Agent: 1\r\nContent-Type: application/json\r\n#{token}" \
                         "Transfer-Encoding: chunked\r\n\r\n#{body.bytesize.to_s(16)}\r\n#{body}\r\n")
-      raise LockError, "the agent at #{@agent.address} does not answer in time" unless @connection.wait_readable(patience)
-
-      require_ok
+      status, header = head
+      status, header = head while status == "102" # of an agent that lives, and has no lock yet
+      require_ok(status, header)
       first = take
       take until certain? # after a wait of many minutes, only the answer to the mark is new enough
       @slot = first.fetch("slot", 0)
       @fence = first.fetch("fence")
     end
 
-    def require_ok
+    def head
+      raise LockError, "the agent at #{@agent.address} does not answer in time" unless @connection.wait_readable(@agent.patience)
+
       status = (@connection.gets || raise(EOFError, "the connection has ended")).split[1]
       header = {}
       while (line = @connection.gets&.strip) && !line.empty?
         name, value = line.split(":", 2)
         header[name.downcase] = value.to_s.strip
       end
+      [status, header]
+    end
+
+    def require_ok(status, header)
       raise LockError, "something else than an agent of version 1 answers at #{@agent.address}" if header["redlock-agent"] != "1"
       return if status == "200"
 

@@ -7,7 +7,7 @@
 #     -t SECONDS   the ttl                              (default: the agent's)
 #     -m SECONDS   how long the lock may be held        (default: without limit)
 #     -c NUMBER    how many may hold the key at a time  (default: 1)
-#     -p SECONDS   how long the agent may take to answer, beyond the wait (default: 10)
+#     -p SECONDS   how long nothing may be heard of the agent            (default: 10)
 #     -s SOCKET    the Unix socket of the agent         (default: /run/redlock/redlock.sock)
 #
 # The command has REDLOCK_FENCE in its environment: a number that is larger than those of all holders before; with -c REDLOCK_SLOT, too,
@@ -219,19 +219,25 @@ command -v curl >/dev/null 2>&1 || fail 69 'curl is missing'
 now
 [ -z "$wait" ] || until=$((now + wait))
 
+# hope fails unless more is heard of the agent in time.
+hope() {
+	now
+	set_timer $((now + patience)) $((now + 10000000000))
+}
+
 # connect asks the agent in the background, for as long as may still be waited.
 connect() {
 	now
-	sent=$now status='' agent='' again='' waits=''
+	sent=$now status='' agent='' again='' waits=",\"pulse\":\"$((patience * 10 / 3))ms\""
 	if [ -n "$until" ]; then
 		left=$((until - now))
 		[ "$left" -gt 0 ] || left=0
-		waits=",\"wait\":\"${left}0ms\""
-		set_timer $((now + left + patience + 100)) $((now + 10000000000)) # as patient as our other clients
+		waits="$waits,\"wait\":\"${left}0ms\""
 	fi
+	hope
 	(
 		trap '' INT TERM HUP # the lock ends after the command
-		exec curl -q -sSNi -w '\ngone\n' --noproxy '*' --connect-timeout "$((patience / 100)).$((patience / 10 % 10))$((patience % 10))" --unix-socket "$socket" -H 'Redlock-Agent: 1' -H Expect: \
+		exec curl -q -sSNv -w '\ngone\n' --noproxy '*' --connect-timeout "$((patience / 100)).$((patience / 10 % 10))$((patience % 10))" --unix-socket "$socket" -H 'Redlock-Agent: 1' -H Expect: \
 			-H 'Content-Type: application/json' -d "{\"keys\":[${keys#,}]$ask$waits}" http://redlock/v1/lock
 	) </dev/null >&5 2>&1 3<&- 4<&- 5>&- &
 	curl=$!
@@ -243,10 +249,14 @@ while :; do
 	read -r line <&3 || continue # a signal has ended it
 	line=${line%"$return"}
 	case $line in
-	HTTP/*) status=${line#* } status=${status%% *} ;;
-	'Redlock-Agent: '*) agent=${line#*: } ;;
-	'Retry-After: '*) retry=${line#*: } ;;
+	'< HTTP/'*) # -v tells headers as they come, and -i with the body
+		status=${line#< * } status=${status%% *}
+		[ "$status" != 102 ] || hope # of an agent that lives, and has no lock yet
+		;;
+	'< Redlock-Agent: '*) agent=${line#*: } ;;
+	'< Retry-After: '*) retry=${line#*: } ;;
 	'curl: '*) error=${line#*: } ;;
+	'{ ['*) ;; # what -v says of a body
 	'{'*)
 		take "$line"
 		[ -n "$held" ] || [ -n "$lost" ] || [ "$now" -ge "$end" ] || {
