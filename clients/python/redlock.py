@@ -32,11 +32,12 @@ import socket
 import threading
 import time
 import weakref
-from typing import Any, Awaitable, Callable, Optional, TypeVar
+from typing import Any, Awaitable, Callable, Generic, Optional, TypeVar
 
 __all__ = ["Agent", "AsyncAgent", "LockDone", "LockError", "LockHeld", "LockLost", "LockNotRemembered", "LockUnavailable"]
 
 T = TypeVar("T")
+L = TypeVar("L", "Lock", "AsyncLock")
 Seconds = Optional[float]
 
 _mine = threading.local()  # .locks are those that this thread has entered
@@ -90,17 +91,18 @@ class LockNotRemembered(LockError):
         self.value = value
 
 
-class _Base:
+class _Base(Generic[L]):
     """The agent at a Unix socket, or at host:port with its token. patience is how long nothing may be heard of it, in seconds."""
 
     def __init__(self, address: str = "/run/redlock/redlock.sock", token: Optional[str] = None, patience: float = 10) -> None:
         self.address, self.token, self.patience = address.removeprefix("unix:"), token, patience
 
-    def _ask(self, keys: tuple[str, ...], *, wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None, label: Optional[str] = None,
-             concurrency: Optional[int] = None, once_per: Seconds = None, once: Seconds = None) -> dict[str, Any]:
-        """Return what to ask for. Times are in seconds.
+    def lock(self, *keys: str, wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None,
+             label: Optional[str] = None, concurrency: Optional[int] = None, once_per: Seconds = None, once: Seconds = None) -> L:
+        """Return the lock on the keys, for blocks of with or async with, acquire(), or as a decorator. Times are in seconds.
 
-        heartbeat, at least the ttl, frees the keys if this process is stopped for so long. concurrency is how many may hold the key at a time.
+        Without wait it waits without limit, and with 0 not at all. heartbeat, at least the ttl, frees the keys if this process is stopped for so long.
+        concurrency is how many may hold the key at a time.
         once_per has others get LockDone for the rest of a period once a block has ended without an exception.
         """
         ask: dict[str, Any] = {"keys": list(keys)}
@@ -110,7 +112,10 @@ class _Base:
         for name, value in (("label", label), ("concurrency", concurrency)):
             if value is not None:
                 ask[name] = value
-        return ask
+        return self._lock(ask, wait)
+
+    def _lock(self, ask: dict[str, Any], wait: Seconds) -> L:
+        raise NotImplementedError
 
     def _request(self, ask: dict[str, Any], left: Seconds) -> bytes:
         ask = {**ask, "pulse": f"{self.patience / 3:f}s"}
@@ -152,7 +157,7 @@ class _Base:
 class _Tries:
     """The requests of one lock: where an agent was about to stop, nobody may listen for a moment, until another has taken its place."""
 
-    def __init__(self, agent: _Base, wait: Seconds) -> None:
+    def __init__(self, agent: _Base[L], wait: Seconds) -> None:
         self._until = None if wait is None else time.monotonic() + wait
         self._patience, self._moves = agent.patience, 0.0  # until when another agent may come
 
@@ -171,32 +176,30 @@ class _Tries:
         return after if left is None else min(after, left)
 
 
-class Agent(_Base):
+class Agent(_Base["Lock"]):
     __doc__ = _Base.__doc__
 
-    def lock(self, *keys: str, **options: Any) -> Lock:
-        """Return the lock on the keys, for with statements, acquire(), or as a decorator. Options, with times in seconds:
+    def _lock(self, ask: dict[str, Any], wait: Seconds) -> Lock:
+        return Lock(self, ask, wait)
 
-        wait, ttl, max_hold, heartbeat, label, concurrency, once_per: docs/agent.md has them.
-        """
-        return Lock(self, self._ask(keys, **options), options.get("wait"))
-
-    def once_per(self, key: str, period: float, work: Callable[[Hold], Any], **options: Any) -> bool:
+    def once_per(self, key: str, period: float, work: Callable[[Hold], Any], *,
+            wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None, label: Optional[str] = None) -> bool:
         """Call work with the lock unless it has succeeded in this period, on any machine. Return whether this call has."""
         with contextlib.ExitStack() as block:
             try:
-                hold = block.enter_context(self.lock(key, once_per=period, **options))
+                hold = block.enter_context(self.lock(key, once_per=period, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label))
             except LockDone:  # of the agent, and not of the work
                 return False
             _plain(work)(hold)
         return True
 
-    def once(self, key: str, keep: float, work: Callable[[Hold], T], **options: Any) -> T:
+    def once(self, key: str, keep: float, work: Callable[[Hold], T], *,
+            wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None, label: Optional[str] = None) -> T:
         """Return what work returns, as JSON has it, or has returned to whoever has called it within the time to keep; at most 64 KiB."""
         value: T
         with contextlib.ExitStack() as block:
             try:
-                hold = block.enter_context(self.lock(key, once=keep, **options))
+                hold = block.enter_context(self.lock(key, once=keep, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label))
             except LockDone as e:
                 value = json.loads(e.result or "null")
                 return value
@@ -453,29 +456,30 @@ class Hold(_Lease):
         self._ended(end)
 
 
-class AsyncAgent(_Base):
+class AsyncAgent(_Base["AsyncLock"]):
     """As Agent, for asyncio."""
 
-    def lock(self, *keys: str, **options: Any) -> AsyncLock:
-        """As Agent.lock, for async with, and around async functions."""
-        return AsyncLock(self, self._ask(keys, **options), options.get("wait"))
+    def _lock(self, ask: dict[str, Any], wait: Seconds) -> AsyncLock:
+        return AsyncLock(self, ask, wait)
 
-    async def once_per(self, key: str, period: float, work: Callable[[AsyncHold], Awaitable[Any]], **options: Any) -> bool:
+    async def once_per(self, key: str, period: float, work: Callable[[AsyncHold], Awaitable[Any]], *,
+            wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None, label: Optional[str] = None) -> bool:
         """As Agent.once_per."""
         async with contextlib.AsyncExitStack() as block:
             try:
-                hold = await block.enter_async_context(self.lock(key, once_per=period, **options))
+                hold = await block.enter_async_context(self.lock(key, once_per=period, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label))
             except LockDone:
                 return False
             await work(hold)
         return True
 
-    async def once(self, key: str, keep: float, work: Callable[[AsyncHold], Awaitable[T]], **options: Any) -> T:
+    async def once(self, key: str, keep: float, work: Callable[[AsyncHold], Awaitable[T]], *,
+            wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None, label: Optional[str] = None) -> T:
         """As Agent.once."""
         value: T
         async with contextlib.AsyncExitStack() as block:
             try:
-                hold = await block.enter_async_context(self.lock(key, once=keep, **options))
+                hold = await block.enter_async_context(self.lock(key, once=keep, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label))
             except LockDone as e:
                 value = json.loads(e.result or "null")
                 return value
