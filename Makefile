@@ -68,14 +68,16 @@ deploy: redis-server ## Check the files in deploy: units of systemd, manifests, 
 	cd deploy/check && DEPLOY=required go test -count 1 -timeout 20m ./...
 
 # Not every release of Debian and Ubuntu has Laravel, whose test says if it doesn't run.
-clients: redis-server ## Install the languages of clients/ and Laravel (apt-get), and test each client with an agent, and that of PHP in php-fpm and in Laravel
-	@if ! { command -v php && ls /usr/sbin/php-fpm* && command -v node && command -v ruby && command -v python3 && command -v curl && php -m | grep -qx pdo_sqlite; } >/dev/null 2>&1; then \
-		$(APT) update && $(APT) install -y --no-install-recommends php-cli php-fpm php-sqlite3 nodejs ruby python3 curl; \
+clients: redis-server node ## Install the languages of clients/, Laravel and checkers of types (apt-get, npm), and test each client with an agent, and that of PHP in php-fpm and in Laravel
+	@if ! { command -v php && ls /usr/sbin/php-fpm* && command -v node && command -v ruby && command -v python3 && command -v curl && command -v mypy && command -v composer && php -m | grep -qx pdo_sqlite; } >/dev/null 2>&1; then \
+		$(APT) update && $(APT) install -y --no-install-recommends php-cli php-fpm php-sqlite3 nodejs ruby python3 python3-pip python3-setuptools python3-wheel curl mypy composer; \
 	fi
 	@for package in php-laravel-framework php-symfony-lock; do \
 		if ! dpkg -s $$package >/dev/null 2>&1 && apt-cache show $$package >/dev/null 2>&1; then $(APT) install -y --no-install-recommends $$package; fi; \
 	done
-	@if command -v mypy >/dev/null; then mypy --strict --cache-dir /dev/null clients/python/redlock.py; fi
+	MYPYPATH=clients/python mypy --strict --python-version 3.9 --cache-dir /dev/null clients/python/redlock.py clients/types/usage.py
+	$(call npm-install,clients/types)
+	bin/types/node_modules/.bin/tsc --noEmit --strict --target es2022 --module nodenext --lib es2023,esnext.disposable --typeRoots bin/types/node_modules/@types --types node clients/types/usage.mts
 	CLIENTS=required go test -count 1 -parallel 6 -timeout 10m ./clients
 	cd test && CLIENTS=required go test -count 1 -timeout 10m -v -run '^(TestLockInPHP|TestLaravel)$$' ./e2e
 
