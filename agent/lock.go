@@ -142,8 +142,8 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 		}
 	}
 	switch {
-	case request.Once < 0:
-		return nil, errors.New("once: must be above 0")
+	case request.Once != 0 && time.Duration(request.Once) < time.Millisecond:
+		return nil, errors.New("once: must be at least 1ms")
 	case request.Once > 0 && request.OncePer > 0:
 		return nil, errors.New("once and once_per: want one of them")
 	}

@@ -404,7 +404,7 @@ func TestOnce(t *testing.T) {
 	if last := h.end(); last.Released == nil || !*last.Released || !last.Forgotten {
 		t.Errorf("a result that is too long: last line %+v, want released, and forgotten", last)
 	}
-	for _, wrong := range []string{`{"key":"k","once":"1h","once_per":"1h"}`, `{"keys":["k","l"],"once":"1h"}`, `{"key":"k","once":"-1s"}`} {
+	for _, wrong := range []string{`{"key":"k","once":"1h","once_per":"1h"}`, `{"keys":["k","l"],"once":"1h"}`, `{"key":"k","once":"-1s"}`, `{"key":"k","once":"1us"}`} {
 		if h := post(t, client, "/v1/lock", wrong); h.response.StatusCode != http.StatusBadRequest {
 			t.Errorf("%s: %s", wrong, h.response.Status)
 		}
