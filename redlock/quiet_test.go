@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -117,4 +118,5 @@ func useMasters(t *testing.T, urls []string) {
 		}
 	}
 	calls.Wait()
+	eventually(t, bound, "all dials have ended", func() bool { return goleak.Find() == nil }) // which on a busy machine may compute for seconds
 }
