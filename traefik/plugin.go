@@ -134,7 +134,7 @@ const statusClientClosed = 499
 // withoutAgent refuses a request that the agent could not judge, or serves it without a lock if that is wanted.
 func (h *handler) withoutAgent(w http.ResponseWriter, r *http.Request, t *turn, err error) {
 	h.agent.away(h.name, err)
-	if h.rule.text("on_no_quorum") == "pass" && t.rewind(r) {
+	if h.rule.text("on_no_quorum") == "pass" && err != errBodyLate && t.rewind(r) {
 		for _, name := range []string{h.rule.fenceHeader(), h.rule.text("key_header"), slotHeader} {
 			stripFence(r, name)
 		}

@@ -78,6 +78,12 @@ func (t *turn) take(r *http.Request) error {
 		if err == nil && !t.agentGoes() {
 			return nil
 		}
+		if r.Context().Err() != nil {
+			if t.conn != nil {
+				t.abort()
+			}
+			return r.Context().Err()
+		}
 		pause := time.Duration(0)
 		if goes {
 			pause = time.Until(until)

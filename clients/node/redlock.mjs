@@ -138,7 +138,7 @@ export class Agent {
       signal?.throwIfAborted();
       const left = until === undefined ? undefined : Math.max(0, until - performance.now()) / 1000;
       try {
-        return await new Promise((had, refused) => new Lock(this, { ...ask, wait: seconds(left), pulse: seconds(this.patience / 3) }, signal, had, refused));
+        return await new Promise((had, refused) => new Lock(this, { ...ask, wait: seconds(left), pulse: seconds(Math.min(this.patience / 3, 1e6)) }, signal, had, refused));
       } catch (error) {
         const now = performance.now();
         if (error?.moves) moves = until ?? now + this.patience * 1000;
@@ -291,7 +291,9 @@ class Lock {
   /** Fail unless more is heard of the agent in time. */
   #hope() {
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#fail("it does not answer in time"), Math.min(this.#agent.patience * 1000, 2 ** 31 - 1));
+    const timer = (this.#timer = setTimeout(() => {
+      setImmediate(() => this.#timer === timer && this.#fail("it does not answer in time")); // unless something has already arrived
+    }, Math.min(this.#agent.patience * 1000, 2 ** 31 - 1)));
   }
 
   /** Abort the signal at the end, unless a line that has already arrived moves it on. */

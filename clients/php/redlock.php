@@ -120,6 +120,7 @@ class Agent
             if (strlen((string) $result) > 65536) {
                 throw new LockNotRemembered('its result is longer than 64 KiB', $value);
             }
+            $returned = $once ? self::parsed($result) : $value; // to whoever asks first as to those that ask later
         } catch (\Throwable $error) {
             try {
                 $lock->release(failed: true);
@@ -128,7 +129,12 @@ class Agent
             throw $error;
         }
         $lock->release(result: $result, value: $value);
-        return $once ? json_decode($result, true) : $value; // to whoever asks first as to those that ask later
+        return $returned;
+    }
+
+    private static function parsed(string $result): mixed
+    {
+        return json_decode($result, true, flags: JSON_THROW_ON_ERROR);
     }
 
     /** Calls $work with the lock unless it has succeeded in this period, on any machine. Says whether this call has. */
@@ -149,7 +155,7 @@ class Agent
         try {
             $lock = $this->lock($key, $wait, $ttl, $maxHold, $label, once: $keep);
         } catch (LockDone $done) {
-            return json_decode($done->result ?? 'null', true);
+            return self::parsed((string) $done->result === '' ? 'null' : $done->result);
         }
         return $this->under($lock, $work, true);
     }
@@ -172,7 +178,7 @@ class Agent
                 $ask[$name] = sprintf('%.6Fs', $seconds);
             }
         }
-        $ask += ['pulse' => sprintf('%.6Fs', $this->patience / 3)] + array_filter(['label' => $label, 'concurrency' => $concurrency], fn ($value) => $value !== null);
+        $ask += ['pulse' => sprintf('%.6Fs', min($this->patience / 3, 1e6))] + array_filter(['label' => $label, 'concurrency' => $concurrency], fn ($value) => $value !== null);
         $moves = 0; // until when another agent may take the place of one that was about to stop: for a moment nobody may listen
         while (true) {
             $left = $until === null ? null : max(0, $until - hrtime(true) / 1e9);

@@ -32,7 +32,7 @@ import socket
 import threading
 import time
 import weakref
-from typing import Any, Awaitable, Callable, Generic, Optional, TypeVar
+from typing import Any, Awaitable, Callable, Coroutine, Generic, Optional, TypeVar
 
 __all__ = ["Agent", "AsyncAgent", "LockDone", "LockError", "LockHeld", "LockLost", "LockNotRemembered", "LockUnavailable"]
 
@@ -118,7 +118,7 @@ class _Base(Generic[L]):
         raise NotImplementedError
 
     def _request(self, ask: dict[str, Any], left: Seconds) -> bytes:
-        ask = {**ask, "pulse": f"{self.patience / 3:f}s"}
+        ask = {**ask, "pulse": f"{min(self.patience / 3, 1e6):f}s"}
         if left is not None:
             ask["wait"] = f"{left:f}s"
         body = json.dumps(ask, ensure_ascii=False).encode() + b"\n"
@@ -350,7 +350,7 @@ class _Lease:
 
     def _remember(self, value: Any) -> Any:
         """Have the end of the block tell the agent what the work of once has returned. Return it as those get it that ask later."""
-        text = json.dumps(value).encode()
+        text = json.dumps(value, allow_nan=False).encode()
         if len(text) > 65536:
             raise LockNotRemembered(_AGAIN + "its result is longer than 64 KiB", value)
         self._value, self._word = json.loads(text), b"done " + text
@@ -585,11 +585,11 @@ class AsyncHold(_Lease):
             self._out.write(self._agent._request(self._ask, left))
             status = 102  # of an agent that lives, and has no lock yet
             while status == 102:
-                status, header = await asyncio.wait_for(self._head(), patience)
-            await asyncio.wait_for(self._first(status, header), patience)
+                status, header = await _in_time(self._head(), patience)
+            await _in_time(self._first(status, header), patience)
         except (*_BROKEN, asyncio.TimeoutError) as e:
             self._out.close()
-            raise self._agent._silence(f"no lock from the agent at {self._agent.address}: {e or 'it does not answer in time'}") from None
+            raise self._agent._silence(f"no lock from the agent at {self._agent.address}: {str(e) or 'it does not answer in time'}") from None
         except BaseException:  # also when the task is canceled
             self._out.close()
             raise
@@ -656,6 +656,20 @@ def _plain(work: Callable[..., T]) -> Callable[..., T]:
     if inspect.iscoroutinefunction(work) or inspect.isgeneratorfunction(work) or inspect.isasyncgenfunction(work):
         raise TypeError("the lock would end before the work begins: AsyncAgent is for async functions, and a with statement for generators")
     return work
+
+
+async def _in_time(work: Coroutine[Any, Any, T], patience: float) -> T:
+    """Return what a coroutine returns, or raise TimeoutError. Unlike wait_for, it takes what has arrived while the loop stood still."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=patience)
+        if not task.done():
+            await asyncio.sleep(0)
+        if not task.done():
+            raise asyncio.TimeoutError
+        return task.result()
+    finally:
+        task.cancel()
 
 
 def _chunk(text: bytes) -> bytes:

@@ -86,7 +86,7 @@ class RedlockAgent
   # others get LockDone for the rest of a period in which the block has succeeded, and once for so long, with the block's value.
   def lock(*keys, wait: nil, ttl: nil, max_hold: nil, heartbeat: nil, label: nil, concurrency: nil, once_per: nil, once: nil, &work)
     times = { ttl: ttl, max_hold: max_hold, heartbeat: heartbeat, once_per: once_per, once: once }.compact.transform_values { |seconds| RedlockAgent.duration(seconds) }
-    lock = acquire({ keys: keys.map { |key| key.encode(Encoding::UTF_8) }, label: label, concurrency: concurrency, pulse: RedlockAgent.duration(@patience / 3.0), **times }.compact, wait)
+    lock = acquire({ keys: keys.map { |key| key.encode(Encoding::UTF_8) }, label: label, concurrency: concurrency, pulse: RedlockAgent.duration([@patience / 3.0, 1e6].min), **times }.compact, wait)
     work ? under(lock, once, &work) : lock
   end
 
@@ -126,7 +126,7 @@ class RedlockAgent
     begin
       held = lock(key, once: keep, **options)
     rescue LockDone => e
-      return e.result && JSON.parse(e.result)
+      return (JSON.parse(e.result) unless e.result.to_s.empty?)
     end
     under(held, keep, &work)
   end

@@ -127,7 +127,7 @@ field() {
 # number fails unless what an option was given is a number of seconds. It sets hundredths to that in hundredths of a second.
 number() {
 	case $2 in
-	'' | . | *[!0-9.]* | *.*.*) fail 64 "-$1 $2: want a number of seconds without a unit, such as 2 or 0.5" ;;
+	'' | . | *[!0-9.]* | *.*.* | ?????????????*) fail 64 "-$1 $2: want a number of seconds without a unit, such as 2 or 0.5" ;;
 	esac
 	hundredths=$(LC_ALL=C printf %.0f "${2}e2")
 }
@@ -180,7 +180,7 @@ take() {
 }
 
 usage='want redlock.sh [-w SECONDS] [-t SECONDS] [-m SECONDS] [-c NUMBER] [-p SECONDS] [-s SOCKET] KEY... -- command [argument...]'
-socket=/run/redlock/redlock.sock patience=1000 ask='' wait='' keys='' held='' lost='' until='' retry=1 error='it says nothing' end=0 moves=0
+socket=/run/redlock/redlock.sock patience=1000 ask='' wait='' keys='' held='' lost='' until='' retry=1 error='it says nothing' end=0 moves=0 hopes=0
 while getopts w:t:m:c:p:s: option; do
 	case $option in
 	[wtmp]) number "$option" "$OPTARG" ;;
@@ -222,7 +222,8 @@ now
 # hope fails unless more is heard of the agent in time.
 hope() {
 	now
-	set_timer $((now + patience)) $((now + 10000000000))
+	hopes=$((now + patience))
+	set_timer "$hopes" $((now + 10000000000))
 }
 
 # connect asks the agent in the background, for as long as may still be waited.
@@ -266,6 +267,7 @@ while :; do
 		;;
 	late | gone)
 		now
+		[ "$line" = gone ] || [ -n "$held" ] || [ "$now" -ge "$hopes" ] || continue # of a timer that was set anew meanwhile
 		if [ "$line" = gone ] && [ -z "$held$lost" ] && [ "$now" -lt "$moves" ]; then
 			sleep "$retry"
 			connect
