@@ -57,7 +57,7 @@ func TestBodyBudget(t *testing.T) {
 			<-end
 		}
 		ok(w, r)
-	}, middleware.Rule{BodyBudget: budget, BodyTimeout: 2 * time.Second})
+	}, middleware.Rule{BodyBudget: budget, BodyTimeout: bound})
 	held := make(chan received, 1)
 	go func() {
 		r := newRequest(t, server.URL, "Hold", "1", "Content-Type", jsonType)
