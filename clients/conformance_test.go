@@ -102,15 +102,21 @@ func TestConformance(t *testing.T) {
 				}
 				resume()
 				if key := args[len(args)-1]; !c.Poor && key != "busy" {
-					free, err := on.locker.Lock(t.Context(), key, redlock.WithWait(time.Minute))
-					if err != nil {
-						t.Fatalf("the key is not free: %v", err)
-					}
-					_ = free.Unlock()
+					_ = on.lock(t, key).Unlock()
 				}
 			})
 		}
 	}
+}
+
+// lock takes the lock on a key, which is to be free soon.
+func (a *realAgent) lock(t *testing.T, key string) *redlock.Lock {
+	t.Helper()
+	lock, err := a.locker.Lock(t.Context(), key, redlock.WithWait(time.Minute))
+	if err != nil {
+		t.Fatalf("the key %s is not free: %v", key, err)
+	}
+	return lock
 }
 
 // pause stops most masters.
@@ -134,10 +140,7 @@ func (a *realAgent) leave(t *testing.T, key string, returns bool) func() {
 	if !a.listens() { // it has left before
 		a.serve(t)
 	}
-	busy, err := a.locker.Lock(t.Context(), key, redlock.WithWait(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
+	busy := a.lock(t, key)
 	return func() {
 		defer func() { _ = busy.Unlock() }()
 		for a.waiting(t) == 0 {

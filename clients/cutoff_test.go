@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
-	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // Addr makes the agent on TCP what a Forwarder forwards to.
@@ -30,11 +29,8 @@ func TestClientCutOff(t *testing.T) {
 			w := a.start(t, language, "TTL=2 HEARTBEAT=2 WAIT=60 TOKEN=secret ADDRESS="+proxy.Addr(), "hold", "k")
 			w.expect(t, "held ")
 			proxy.Forget()
-			other, err := a.locker.Lock(t.Context(), "k", redlock.WithWait(time.Minute))
+			other := a.lock(t, "k")
 			had := time.Now().UnixMilli()
-			if err != nil {
-				t.Fatal(err)
-			}
 			last, _, _ := strings.Cut(w.expect(t, "lost "), " ")
 			if n, err := strconv.ParseInt(last, 10, 64); err != nil || n > had {
 				t.Errorf("it believed in its lock at %s, and another had it at %d", last, had)
@@ -51,15 +47,8 @@ func TestClientPatience(t *testing.T) {
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()
 			a := startAgent(t)
-			busy := func() *redlock.Lock {
-				lock, err := a.locker.Lock(t.Context(), "k", redlock.WithWait(time.Minute))
-				if err != nil {
-					t.Fatal(err)
-				}
-				return lock
-			}
 			for patience := 1; ; patience *= 2 { // on a busy machine a live agent may say nothing for seconds
-				lock := busy()
+				lock := a.lock(t, "k")
 				w := a.start(t, language, fmt.Sprint("PATIENCE=", patience), "hold", "k")
 				time.Sleep(time.Duration(2*patience+1) * time.Second)
 				_ = w.cmd.Process.Signal(syscall.SIGSTOP) // what comes meanwhile is heard before time is counted
@@ -75,7 +64,8 @@ func TestClientPatience(t *testing.T) {
 					t.Fatalf("%q was printed, want held", line)
 				}
 			}
-			defer func(lock *redlock.Lock) { _ = lock.Unlock() }(busy())
+			busy := a.lock(t, "k")
+			defer func() { _ = busy.Unlock() }()
 			w := a.start(t, language, "PATIENCE=1", "hold", "k")
 			time.Sleep(time.Second) // it may wait by now; otherwise it finds an agent that hangs
 			if err := a.process.Signal(syscall.SIGSTOP); err != nil {

@@ -43,11 +43,7 @@ func TestClientForks(t *testing.T) {
 				}
 				w.end(t)
 				w.expect(t, "done")
-				free, err := a.locker.Lock(t.Context(), key, redlock.WithWait(time.Minute))
-				if err != nil {
-					t.Fatal(err)
-				}
-				_ = free.Unlock()
+				_ = a.lock(t, key).Unlock()
 			})
 		}
 	}
@@ -66,11 +62,7 @@ func TestClientChildOutlives(t *testing.T) {
 		w.expect(t, "held ")
 		w.expect(t, "child False")
 		_ = w.cmd.Process.Kill()
-		free, err := a.locker.Lock(t.Context(), language, redlock.WithWait(time.Minute))
-		if err != nil {
-			t.Fatalf("%s: %v", language, err)
-		}
-		_ = free.Unlock()
+		_ = a.lock(t, language).Unlock()
 	}
 }
 
