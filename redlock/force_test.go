@@ -2,6 +2,7 @@ package redlock_test
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -121,7 +122,7 @@ func TestForceWithIllMasters(t *testing.T) {
 	lock := mustLock(t, l, "key")
 	inspectWhole(t, other, "key", l.Instance())
 	servers[0].Pause()
-	mustForce(t, other, "key", lock.Fence())
+	mustForce(t, other, "key", inspect(t, other, "key").Fence) // the lock's own may be on the paused one alone
 	servers[0].Resume()
 	redistest.RequireNoKeys(t, servers)
 	if cause := ended(t, lock.Context()); cause != redlock.ErrForced {
@@ -181,6 +182,27 @@ func TestForceRacesWithRenewals(t *testing.T) {
 		})
 	}
 	all.Wait()
+	redistest.RequireNoKeys(t, servers)
+}
+
+// TestForceWithoutTheMasterOfItsFence: each master has given the lock another fence, and the one with the lock's own hangs. The others can't
+// tell that fence from an earlier lock's: the error names the one that they have, which releases it.
+func TestForceWithoutTheMasterOfItsFence(t *testing.T) {
+	t.Parallel()
+	l, servers := onServers(t, 3, redlock.WithTTL(time.Minute), redlock.WithMaxTTL(time.Minute)) // nothing is renewed meanwhile
+	lock := lockEverywhere(t, l, servers)
+	for i, s := range servers {
+		if err := s.Client().LSet(t.Context(), redisKey("key"), -1, lock.Fence()-1+uint64(i)).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	servers[1].Pause()
+	shown := lock.Fence() + 1
+	if err := answered(t, func() error { return l.ForceUnlock(t.Context(), "key", lock.Fence()) }); !errors.Is(err, redlock.ErrFenceChanged) || !strings.Contains(err.Error(), strconv.FormatUint(shown, 10)) {
+		t.Errorf("with a fence that no other master has: %v", err)
+	}
+	mustForce(t, l, "key", shown)
+	servers[1].Resume()
 	redistest.RequireNoKeys(t, servers)
 }
 

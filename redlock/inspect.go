@@ -346,8 +346,9 @@ func (n *Inspection) given() bool {
 // The holder loses the lock with ErrForced, at once if it is in this process, else at its next renewal, after a third of
 // its TTL. It can't take the key back. Who waits for the key is woken.
 //
-// The error matches ErrFenceChanged if the key is free, if another lock has it, or if the masters have forgotten the token of the lock
-// that has it, which they know for 5 s after it was taken or renewed: then nothing is released. It is a
+// The error matches ErrFenceChanged if the key is free, if another lock has it, or if the masters that answer don't know this token, and
+// then nothing is released. They forget a lock's token 5 s after it was taken or renewed; and while a master is missing, Inspect may show a
+// larger token than the lock's own, which they know. The error is a
 // *QuorumError if too few masters answer: then the key may be free on the others. It is ErrClosed if the Locker is closed.
 // ForceUnlock waits for the masters as Inspect does.
 func (l *Locker) ForceUnlock(ctx context.Context, key string, fence uint64) error {
