@@ -252,14 +252,17 @@ func (b *body) fill() error {
 func (b *body) readAhead(ctx context.Context) {
 	duplex, ok := unwrapTo[interface{ EnableFullDuplex() error }](b.writer)
 	r := b.request
-	if b.filled || !ok || r.ProtoMajor != 1 || r.ContentLength > b.rule.MaxBody || r.Header.Get("Expect") != "" {
+	if b.filled || !ok || r.ProtoMajor != 1 || r.Header.Get("Expect") != "" {
 		return
 	}
-	_ = b.read(ctx, inSpare) // the handler will meet the same error
-	if p, ok := b.source.(*patient); ok && p.pending != nil {
-		_ = duplex.EnableFullDuplex() // otherwise the server waits for this read before it answers
+	if r.ContentLength <= b.rule.MaxBody {
+		err := b.read(ctx, inSpare) // the handler will meet the same error
+		b.keep()
+		if err == nil {
+			return
+		}
 	}
-	b.keep()
+	_ = duplex.EnableFullDuplex() // otherwise the server waits for the rest of the body before it answers
 }
 
 // readError returns the error for which a request is refused, given what went wrong.

@@ -153,6 +153,22 @@ func (b *halfBody) Read(into []byte) (int, error) {
 	return b.ReadCloser.Read(into)
 }
 
+// TestRefusalBeforeTheBody: the body is too long to be read ahead. The refusal doesn't wait for the rest of it either.
+func TestRefusalBeforeTheBody(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, live)
+	server := serve(t, orders(l, ok, middleware.Rule{Wait: time.Second / 10, MaxBody: 1}))
+	lock, err := l.TryLock(t.Context(), "order:42")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := dial(t, server.Listener.Addr(), "POST / HTTP/1.1\r\nHost: x\r\nOrder: 42\r\nContent-Length: 8\r\n\r\nhalf")
+	if status, body := readResponse(t, conn); status != http.StatusLocked {
+		t.Errorf("%d %s", status, body)
+	}
+	_ = lock.Unlock()
+}
+
 func dial(t *testing.T, addr net.Addr, text string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr.String())
