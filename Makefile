@@ -186,7 +186,7 @@ upstreams: node ## Install UPSTREAMS (all; apt-get, npm) and compare our keys wi
 	fi
 	$(call npm-install,test/upstreams)
 	$(if $(filter all nethttp chi gorilla gin echo fiber,$(UPSTREAMS)),cd examples/stacks && go build -o ../../bin/upstreams/go ./upstream)
-	cd test && UPSTREAMS='$(UPSTREAMS)' go test -count 1 -run 'TestNoSplit|TestUpstream' ./e2e
+	cd test && UPSTREAMS='$(UPSTREAMS)' go test -count 1 -timeout 90m -run 'TestNoSplit|TestUpstream' ./e2e
 
 corpus: node ## Let clients in 12 languages send 12,000 requests, and store a sample of them in test/corpus (apt-get, npm, Chromium; 5 minutes)
 	$(APT) update && $(APT) install -y --no-install-recommends chromium curl default-jdk-headless erlang-inets httpie jq libmojolicious-perl liburi-perl libwww-perl lua-cjson lua-socket lua5.4 php-cli php-curl php-guzzlehttp-guzzle python3-aiohttp python3-httplib2 python3-httpx python3-pycurl python3-requests r-cran-curl r-cran-jsonlite ruby-excon ruby-faraday ruby-httparty ruby-httpclient ruby-rack ruby-rest-client ruby-typhoeus tcllib wget
