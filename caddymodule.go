@@ -38,6 +38,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/text/unicode/norm"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/explain"
 	"github.com/caddy-redlock/caddy-redlock/internal/rule"
@@ -424,7 +425,7 @@ func pathPart(name string) (middleware.KeyFunc, error) {
 	whole, err := middleware.Placeholder("path")
 	return func(r *http.Request) (string, error) {
 		text, err := whole(r)
-		return read(path.Split(text)), err
+		return read(path.Split(norm.NFKC.String(text))), err // keys are compared like that: a wide dot is one
 	}, err
 }
 

@@ -49,7 +49,7 @@ func TestPathParts(t *testing.T) {
 	}
 	wait := b.holdRequests(t, requests...)
 	for _, path := range paths {
-		for _, same := range []string{path, path + ";v=1", path + "/", strings.ReplaceAll(path, "a", "%61")} {
+		for _, same := range []string{path, path + ";v=1", path + "/", strings.ReplaceAll(path, "a", "%61"), strings.Replace(path, ".", "%EF%BC%8E", 1)} {
 			if a := send(t, request(c.url+same)); a.status != http.StatusLocked {
 				t.Errorf("%s: status %d", same, a.status)
 			}
