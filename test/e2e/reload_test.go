@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -51,13 +54,44 @@ func requireConnections(t *testing.T, servers []*redistest.Server, n int) {
 	}
 }
 
-// load asks Caddy to load another configuration.
-func (c *caddyProcess) load(t *testing.T, config string) received {
+// load asks Caddy to load another configuration, and waits until the former servers don't listen any more: those of two configurations
+// listen beside each other (SO_REUSEPORT), and what a socket hasn't accepted yet is reset when it is closed.
+func (c *caddyProcess) load(t *testing.T, config string, header ...string) received {
 	t.Helper()
 	defer client.CloseIdleConnections() // those to the former server, which closes them, too: a POST is not sent again
-	r := request(c.admin+"/load", "Content-Type", "text/caddyfile")
+	r := request(c.admin+"/load", append(header, "Content-Type", "text/caddyfile")...)
 	r.Body = io.NopCloser(strings.NewReader(config))
-	return send(t, r)
+	a := send(t, r)
+	c.awaitSuccession(t)
+	return a
+}
+
+func (c *caddyProcess) awaitSuccession(t *testing.T) {
+	t.Helper()
+	for _, server := range []string{c.url, c.admin} {
+		eventually(t, "the former server doesn't listen", func() bool { return listening(t, server) <= 1 })
+	}
+}
+
+// listening returns how many sockets listen on the port of a URL.
+func listening(t *testing.T, server string) (n int) {
+	t.Helper()
+	u, err := url.Parse(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.Atoi(u.Port())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		sockets, err := os.ReadFile(table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += len(regexp.MustCompile(fmt.Sprintf(`(?m)^ *\d+: \w+:%04X \w+:0000 0A `, port)).FindAll(sockets, -1))
+	}
+	return n
 }
 
 // Requests that run during a reload keep their locks, and the connections to the masters, until they end.
@@ -201,20 +235,14 @@ func TestReloadToOtherMasters(t *testing.T) {
 					t.Fatalf("POST /load: status %d: %s", a.status, a.body)
 				}
 			}
-			answered := func(path string) (a received) {
-				for deadline := time.Now().Add(bound); a.status == 0 && time.Now().Before(deadline); { // the former server may close a connection that it has just accepted
-					a = tryAll(t, request(c.url+path))()[0]
-				}
-				return a
-			}
 			requireRefused := func() {
 				t.Helper()
-				requireStatus(t, answered("/at-once/1?key=1"), http.StatusLocked)
+				requireStatus(t, post(t, c.url+"/at-once/1?key=1"), http.StatusLocked)
 			}
 			held := b.hold(t, c.url+"/at-once/1?key=1")
 			load(option[1])
 			waiting := make(chan received, 1)
-			go func() { waiting <- answered("/waits/1?key=1") }()
+			go func() { waiting <- post(t, c.url+"/waits/1?key=1") }()
 			requireLogLine(t, c, `"level":"warn"`, "former masters or prefix") // so it has come before the next reload
 			requireRefused()
 			load(option[0])
@@ -223,7 +251,7 @@ func TestReloadToOtherMasters(t *testing.T) {
 			for _, a := range append(held(), <-waiting) {
 				requireStatus(t, a, http.StatusOK)
 			}
-			requireStatus(t, answered("/at-once/1?key=1"), http.StatusOK)
+			requireStatus(t, post(t, c.url+"/at-once/1?key=1"), http.StatusOK)
 			if n := b.overlaps["1"]; n > 0 {
 				t.Errorf("%d requests have run beside another one", n)
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -155,9 +154,7 @@ func (r *reloading) each(do func(*reloaded)) {
 func (r *reloading) reload(p *reloaded, config string, status int) {
 	r.t.Helper()
 	r.reloads++
-	request := request(p.admin+"/load", "Content-Type", "text/caddyfile", "Cache-Control", "must-revalidate")
-	request.Body = io.NopCloser(strings.NewReader(config))
-	if a := send(r.t, request); a.status != status {
+	if a := p.load(r.t, config, "Cache-Control", "must-revalidate"); a.status != status {
 		r.t.Fatalf("reload %d: status %d, want %d: %s", r.reloads, a.status, status, a.body)
 	}
 }

@@ -45,7 +45,11 @@ func newLossy(t *testing.T, to *caddyProcess, lose func(http.ResponseWriter, *ht
 		_, err := io.Copy(io.Discard, response.Body)
 		return fmt.Errorf("the response is lost: %w", err)
 	}
-	proxy.ErrorHandler = func(w http.ResponseWriter, r *http.Request, _ error) { l.lose(w, r) }
+	proxy.ErrorHandler = func(w http.ResponseWriter, r *http.Request, _ error) {
+		if l.lose != nil { // otherwise the client has gone, and nothing is to be lost
+			l.lose(w, r)
+		}
+	}
 	l.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		l.requests.Add(1)
 		proxy.ServeHTTP(w, r)

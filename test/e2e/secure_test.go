@@ -19,6 +19,7 @@ func (c *caddyProcess) reload(t *testing.T, file string, args ...string) {
 	if text, code := output(t, cmd); code != 0 {
 		t.Fatalf("caddy reload: exit code %d\n%s", code, text)
 	}
+	c.awaitSuccession(t)
 }
 
 // A password, a certificate or an authority is changed in its file: a forced reload of the same configuration reads it, and connects
