@@ -110,7 +110,7 @@ func (u *subscriptions) keep(ctx context.Context, s stream, settled func()) {
 			refused = true
 			l.logger.Warn("master denies SUBSCRIBE, so waiting calls fall back to polling: grant this user +subscribe and the channels of the prefix (see docs/masters.md)", "master", s.String(), "error", err)
 		}
-		timer := time.NewTimer(resubscribeGap)
+		timer := time.NewTimer(jitter(resubscribeGap))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():

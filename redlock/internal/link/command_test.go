@@ -208,6 +208,40 @@ func TestReplyBeforeSend(t *testing.T) {
 	}
 }
 
+// TestOthersOvertakeRenewals: a command is sent at once, however many renewals wait, of which each batch takes some. The renewal of a lock
+// that is released meanwhile is never sent: it might take the key anew.
+func TestOthersOvertakeRenewals(t *testing.T) {
+	s := unconnected()
+	const locks = 10 * renewalsAtOnce
+	of := func(token string) Command {
+		return NewAcquire(protocol.Command{Op: protocol.OpAcquire, Key: token, Token: token, TTL: time.Minute}, 0, new(atomic.Bool), new(TicketState), nil)
+	}
+	held := of("held")
+	granted := sends(s, &held)
+	granted.cmds[0].Reply = protocol.Reply{Status: protocol.StatusGranted, Fence: 1}
+	s.settle(granted)
+	for range locks {
+		other := of("other")
+		for _, c := range []*Command{&other, &held} {
+			renewal := c.Extension(1, time.Time{}, receiverFunc(func(*Command) {}))
+			renewal.Fast = true
+			s.Enqueue(renewal)
+		}
+	}
+	held.Abandoned.Store(true)
+	acquire, release := of("fresh"), held.Release(0, false, false, nil)
+	renewed := 0
+	for b := sends(s, &acquire, &release); len(b.cmds) > 0; b = sends(s) {
+		if renewed == 0 && (len(b.cmds) > 2+renewalsAtOnce || b.commands[0] != &acquire || b.commands[1] != &release) {
+			t.Fatalf("of a batch of %d, neither is the first", len(b.cmds))
+		}
+		renewed += len(b.cmds)
+	}
+	if renewed != 2+locks {
+		t.Errorf("%d commands, want the two, and %d renewals", renewed, locks)
+	}
+}
+
 // TestOwnCallsAreRepeated: the stream's own commands, which nobody can give up, are sent again to a server that has forgotten
 // their script.
 func TestOwnCallsAreRepeated(t *testing.T) {

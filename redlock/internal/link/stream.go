@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync"
@@ -17,6 +18,8 @@ import (
 )
 
 const (
+	renewalsAtOnce = 64 // with one batch
+
 	maxQueue  = 4096                   // acquires that may be queued for one master
 	maxBytes  = 1 << 20                // of results in one pipeline, but for the last
 	closeTime = 10 * time.Second       // for a connection to end; one of a dialer may ignore that it is closed
@@ -50,6 +53,7 @@ type Stream struct {
 	sending         bool                      // a goroutine is sending on conn, without mu
 	solo            solo                      // a caller that is alone, and reads in place of read
 	queue           commands                  // to be sent
+	renewals        commands                  // extends that a script takes many of: a few with each batch, so that others don't wait behind all
 	acquires        int                       // the number of acquires in queue
 	owed            commands                  // releases to be repeated, in the order in which they are due
 	flight          []*batch                  // sent and not answered, the oldest first
@@ -199,7 +203,10 @@ func (s *Stream) Idle() bool {
 }
 
 // pending reports whether anything is still to be sent, repeated or answered. Callers hold mu.
-func (s *Stream) pending() bool { return len(s.queue) > 0 || len(s.owed) > 0 || len(s.flight) > 0 }
+func (s *Stream) pending() bool { return s.queued() > 0 || len(s.owed) > 0 || len(s.flight) > 0 }
+
+// queued returns how many commands are to be sent. Callers hold mu.
+func (s *Stream) queued() int { return len(s.queue) + len(s.renewals) }
 
 // Close lets the stream send what is queued or owed, for at most grace, then closes the master and waits for
 // run to end.
@@ -245,7 +252,7 @@ func (s *Stream) connect(ctx context.Context) (protocol.Conn, error) {
 func (s *Stream) Push(c *Command) {
 	s.mu.Lock()
 	taken, err := s.accept(c)
-	if taken && c.isShort() && s.conn != nil && s.can.Prompt && !s.sending && len(s.queue) == 1 && len(s.flight) == 0 {
+	if taken && c.isShort() && s.conn != nil && s.can.Prompt && !s.sending && s.queued() == 1 && len(s.flight) == 0 {
 		passes := c.former != nil // the lock on to another caller, who waits for the reply
 		if s.flush(); passes {
 			s.sentForOthers()
@@ -281,6 +288,10 @@ func (s *Stream) accept(c *Command) (taken bool, err error) {
 	}
 	if err != nil {
 		return false, err
+	}
+	if c.Op == protocol.OpExtend && c.Fast {
+		s.renewals = append(s.renewals, c)
+		return true, nil
 	}
 	s.queue = append(s.queue, c)
 	switch {
@@ -325,7 +336,7 @@ func (s *Stream) refusal(op protocol.Op) error {
 	now := time.Now()
 	silent := s.silence(now)
 	// A server that is slow, or takes no new lock, may renew those that it has: none may be lost because others are refused.
-	renews := op == protocol.OpExtend && s.conn != nil && len(s.queue) < maxQueue
+	renews := op == protocol.OpExtend && s.conn != nil && s.queued() < maxQueue
 	patient := renews && silent <= s.MaxTTL
 	switch {
 	case s.closing:
@@ -357,7 +368,7 @@ func (s *Stream) MayHave(ticket *TicketState) bool {
 func (s *Stream) Withdraw(key, process string, ticket int64) {
 	c := Forced(protocol.Command{Op: protocol.OpRelease, Key: key, Process: process, Ticket: ticket}, nil)
 	s.mu.Lock()
-	full := len(s.queue) >= maxQueue
+	full := s.queued() >= maxQueue
 	s.mu.Unlock()
 	if full {
 		return
@@ -413,7 +424,6 @@ type batch struct {
 	commands []*Command
 	cmds     []*protocol.Command
 	fast     []*Command // while it is filled: acquires that are to be its end
-	renewals []*Command // and extends, behind them
 	sentAt   time.Time
 	users    int // the goroutine that sends it, and the one that settles it: a reply may come before the send has returned
 }
@@ -450,57 +460,61 @@ func (s *Stream) flush() {
 			s.sendEnded.Broadcast()
 		}
 	}
-	if len(s.queue) > 0 {
+	if s.queued() > 0 {
 		s.SendSoon()
 	} else if s.closing && !s.pending() { // all that was left has been dropped
 		Signal(s.tend)
 	}
 }
 
-// nextBatch moves the head of the queue into a batch, leaving out and returning the commands that need not be sent any more. Fast
-// acquires and extends are its end, so that the master takes all of a kind together. What must come after one of them, the release or
-// an extend of the same attempt, is never in the same batch: the release gives up an acquire that is not sent yet. Callers hold mu.
+// nextBatch moves the head of the queue into a batch, and of the renewals behind it, leaving out and returning the commands that need not
+// be sent any more. Fast acquires and extends are its end, so that the master takes all of a kind together. What must come after one of
+// them, the release or an extend of the same attempt, is never in the same batch: the release gives up an acquire that is not sent yet, and
+// a renewal. Callers hold mu.
 func (s *Stream) nextBatch() (b *batch, dropped []*Command) {
 	if b = s.spare; b == nil {
 		b = &batch{}
 	}
 	s.spare = nil
 	b.sentAt, b.users = time.Now(), 2
-	n, bytes := 0, 0
-	for n < min(len(s.queue), protocol.MaxBatch) && bytes < maxBytes {
-		c := s.queue[n]
-		n++
-		bytes += c.resultBytes()
-		if c.Op == protocol.OpAcquire {
-			s.acquires--
-		}
+	take := func(c *Command) {
 		if c.unneeded() {
 			if c.Op != protocol.OpRelease {
 				c.Reply.Err = errAbandoned
 			}
 			dropped = append(dropped, c)
 			if c = c.takeFormer(); c == nil || c.unneeded() {
-				continue
+				return
 			}
 		}
 		c.sending(b.sentAt)
-		switch {
-		case !c.Fast:
-			b.commands = append(b.commands, c)
-		case c.Op == protocol.OpAcquire:
+		if c.Fast && c.Op == protocol.OpAcquire {
 			b.fast = append(b.fast, c)
-		default:
-			b.renewals = append(b.renewals, c)
+		} else {
+			b.commands = append(b.commands, c)
 		}
 	}
+	n, bytes, renewals := 0, 0, min(len(s.renewals), renewalsAtOnce)
+	for n < min(len(s.queue), protocol.MaxBatch-renewals) && bytes < maxBytes {
+		c := s.queue[n]
+		n++
+		bytes += c.resultBytes()
+		if c.Op == protocol.OpAcquire {
+			s.acquires--
+		}
+		take(c)
+	}
 	s.queue.drop(n)
-	b.commands = append(append(b.commands, b.fast...), b.renewals...)
+	b.commands = append(b.commands, b.fast...)
+	clear(b.fast)
+	b.fast = b.fast[:0]
+	for _, c := range s.renewals[:renewals] {
+		take(c)
+	}
+	s.renewals.drop(renewals)
 	for _, c := range b.commands {
 		b.cmds = append(b.cmds, &c.Command)
 	}
-	clear(b.fast)
-	clear(b.renewals)
-	b.fast, b.renewals = b.fast[:0], b.renewals[:0]
 	return b, dropped
 }
 
@@ -518,7 +532,7 @@ func (s *Stream) landed(broken error) {
 	s.settle(b)
 	s.mu.Lock()
 	s.finished(b)
-	more, done := len(s.queue) > 0, s.closing && !s.pending()
+	more, done := s.queued() > 0, s.closing && !s.pending()
 	s.mu.Unlock()
 	if more {
 		s.SendSoon()
@@ -651,8 +665,8 @@ func (s *Stream) run(ctx context.Context) {
 		next.Close()
 	}
 	s.mu.Lock()
-	left := slices.Concat(s.queue, s.owed)
-	s.queue, s.owed, s.acquires = nil, nil, 0
+	left := slices.Concat(s.queue, s.renewals, s.owed)
+	s.queue, s.renewals, s.owed, s.acquires = nil, nil, nil, 0
 	s.mu.Unlock()
 	for _, c := range left {
 		s.Decline(c, ErrClosed)
@@ -679,7 +693,7 @@ func (s *Stream) unreachable(err error) {
 func (s *Stream) answer(err error) {
 	s.mu.Lock()
 	var kept, answered commands
-	for _, c := range s.queue {
+	for _, c := range slices.Concat(s.queue, s.renewals) {
 		if c.Op == protocol.OpRelease {
 			kept = append(kept, c)
 			continue
@@ -690,7 +704,7 @@ func (s *Stream) answer(err error) {
 			kept = append(kept, former)
 		}
 	}
-	s.queue, s.acquires = kept, 0
+	s.queue, s.renewals, s.acquires = kept, nil, 0
 	s.mu.Unlock()
 	for _, c := range answered {
 		c.deliver()
@@ -800,7 +814,7 @@ func (s *Stream) write(c protocol.Conn, stop <-chan struct{}) {
 
 // flushAll sends what is queued, as far as the window of batches in flight allows. Callers hold mu.
 func (s *Stream) flushAll(c protocol.Conn) {
-	for s.conn == c && !s.sending && len(s.queue) > 0 && len(s.flight) < min(s.can.Window, s.latency.window()) {
+	for s.conn == c && !s.sending && s.queued() > 0 && len(s.flight) < min(s.can.Window, s.latency.window()) {
 		s.flush()
 		s.sentForOthers()
 	}
@@ -852,7 +866,7 @@ func (s *Stream) attend(c protocol.Conn, check *hangCheck) (due time.Time, over 
 	}
 	s.queue = append(s.queue, s.owed[:n]...)
 	s.owed.drop(n)
-	idle := len(s.queue) == 0 && len(s.flight) == 0
+	idle := s.queued() == 0 && len(s.flight) == 0
 	if s.closing && !s.pending() {
 		return now, true
 	}
@@ -868,7 +882,7 @@ func (s *Stream) attend(c protocol.Conn, check *hangCheck) (due time.Time, over 
 		s.queue = append(s.queue, &Command{Command: protocol.Command{Op: protocol.OpMemory}})
 		s.memoryAt = now
 	}
-	if len(s.queue) > 0 {
+	if s.queued() > 0 {
 		s.SendSoon()
 	}
 	due = now.Add(gap)
@@ -1081,10 +1095,11 @@ func (s *Stream) owe(release *Command, now time.Time) {
 	}
 }
 
-// down has acquires refused for a pause, which doubles while the master keeps failing. Callers hold mu.
+// down has acquires refused for a pause, which doubles while the master keeps failing. It ends by chance up to a quarter earlier, so that the
+// processes that a master has lost don't come back all at once. Callers hold mu.
 func (s *Stream) down(err error, now time.Time) {
 	s.pause = min(max(2*s.pause, leastPause), MostPause)
-	s.downErr, s.downUntil = err, now.Add(s.pause)
+	s.downErr, s.downUntil = err, now.Add(s.pause-rand.N(s.pause/4))
 	var guard *admission.GuardError
 	if errors.As(err, &guard) {
 		s.downUntil = guard.Until
