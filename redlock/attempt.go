@@ -27,6 +27,7 @@ type attempt struct {
 	slots     uint16               // how many there are
 	waits     bool                 // a release has left the ticket
 	several   bool                 // one of the attempts of a LockAll call: commands are queued for all keys before any is sent
+	late      bool                 // masters have not answered in time
 	mustPoll  bool                 // a master that refused will not wake this process
 	acquires  []link.Command       // the acquires, by master
 	lock      atomic.Pointer[Lock] // nil before it has won
@@ -190,7 +191,7 @@ func (a *attempt) win(ctx context.Context, deadline time.Time) bool {
 		}
 		return certain || len(a.granted)+pending < quorum
 	})
-	if ending == timeOver {
+	if a.late = ending == timeOver; a.late {
 		for i := range a.acquires {
 			if !a.acquires[i].Counted {
 				a.fail(i, a.locker.hung(i, a.acquires[i].Key, a.timeout))

@@ -28,6 +28,7 @@ type Locker struct {
 	name          string   // among the waiters on the masters
 	servers       []string // where its keys are, besides its prefix: a name for each master
 	gates         gates
+	pace          *pace
 	subscriptions subscriptions
 	differs       atomic.Pointer[otherSlots] // the latest; nil for none
 
@@ -81,6 +82,7 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 		told:    told,
 		quorum:  len(masters)/2 + 1,
 		id:      rand.Text()[:protocol.IDLen],
+		pace:    newPace(),
 		gates:   gates{byKey: make(map[string]*gate)},
 		closing: make(chan struct{}),
 	}
@@ -576,14 +578,24 @@ func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller
 		t.via = ViaPassed
 		attempts = append(attempts, first)
 	}
+	paced := false
 	for {
 		if len(attempts) == 0 {
 			if slices.ContainsFunc(l.streams, stream.Subscribed) {
 				l.gates.drainWakeUps(callers) // the attempt finds out what earlier wake-ups announced
 			}
+			var longest time.Duration // a try-lock isn't there to wait
+			if callers[0].try {
+				longest = l.streams[0].At(callers[0].key).Patience()
+			}
+			paced = l.pace.begin(wait.context(), longest)
 			attempts = l.newAttempts(callers, attempts)
 		}
 		lost := t.win(ctx, attempts)
+		if paced {
+			paced = false
+			l.pace.end(lost != nil && lost.late)
+		}
 		if t.tries++; lost == nil {
 			for _, a := range attempts {
 				t.trace(a, nil, 0, "")

@@ -1,0 +1,67 @@
+package redlock
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+// pace bounds how many attempts of a process are under way at once. Masters that are asked for more than they can answer in time would be
+// asked again, and again, and answer nothing in time. An attempt that masters haven't answered in time takes its place with it; when as many
+// as there are places have been answered, there is one more (as TCP's congestion avoidance: V. Jacobson, 1988).
+type pace struct {
+	places   chan struct{} // those that are free
+	most     atomic.Int64  // all
+	answered atomic.Int64  // attempts, since the last place came
+}
+
+const (
+	firstPace = 64
+	leastPace = 16
+	mostPace  = 4096
+)
+
+func newPace() *pace {
+	p := &pace{places: make(chan struct{}, mostPace)}
+	p.most.Store(firstPace)
+	for range firstPace {
+		p.places <- struct{}{}
+	}
+	return p
+}
+
+// begin waits until there is a place for another attempt, or ctx ends, or, unless that is zero, so much time has passed. It reports whether
+// there is one.
+func (p *pace) begin(ctx context.Context, most time.Duration) bool {
+	select {
+	case <-p.places:
+		return true
+	default:
+	}
+	var over <-chan time.Time
+	if most > 0 {
+		timer := time.NewTimer(most)
+		defer timer.Stop()
+		over = timer.C
+	}
+	select {
+	case <-p.places:
+		return true
+	case <-ctx.Done():
+	case <-over:
+	}
+	return false
+}
+
+// end gives the place of an attempt back.
+func (p *pace) end(late bool) {
+	most := p.most.Load()
+	switch {
+	case late && most > leastPace && p.most.CompareAndSwap(most, most-1):
+		return
+	case !late && most < mostPace && p.answered.Add(1) >= most && p.most.CompareAndSwap(most, most+1):
+		p.answered.Store(0)
+		p.places <- struct{}{}
+	}
+	p.places <- struct{}{}
+}
