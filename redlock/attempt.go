@@ -25,6 +25,9 @@ type attempt struct {
 	timeout   time.Duration
 	slot      uint16               // which is asked for
 	slots     uint16               // how many there are
+	offered   bool                 // it was offered to the call
+	leader    int                  // the master that offers slots; -1 if there is none
+	goesOn    bool                 // the next one asks for the slot that the leader has offered to this one
 	waits     bool                 // a release has left the ticket
 	several   bool                 // one of the attempts of a LockAll call: commands are queued for all keys before any is sent
 	late      bool                 // masters have not answered in time
@@ -89,7 +92,14 @@ func (a *attempt) release(to link.Receiver, waiting bool) {
 	calls := make([]link.Command, len(a.acquires))
 	for i := range calls {
 		calls[i] = a.releaseOf(i, waiting, to)
-		a.push(&calls[i])
+		if i != a.leader {
+			a.push(&calls[i])
+		} else if !a.goesOn && a.offer() > 0 { // another may have it
+			calls[i].Forced = true
+		}
+	}
+	if a.leader >= 0 { // last, as it offers the slot to another, whose acquire then seldom overtakes the release elsewhere
+		a.push(&calls[a.leader])
 	}
 }
 
@@ -186,6 +196,9 @@ func (a *attempt) win(ctx context.Context, deadline time.Time) bool {
 			a.held = append(a.held, c.Reply)
 			a.mustPoll = a.mustPoll || !c.Queue || c.Polls || c.Reply.Polls
 		}
+		if a.leader >= 0 && !a.acquires[a.leader].Counted { // it says which slot is free
+			return certain && a.offered
+		}
 		if a.acquires[0].Recall && pending > 0 { // a result that a single master remembers is met, too, and handed to all that answer in time
 			return len(a.done) == 0 && len(a.granted)+pending < quorum
 		}
@@ -198,7 +211,15 @@ func (a *attempt) win(ctx context.Context, deadline time.Time) bool {
 			}
 		}
 	}
-	return ending != callerLeft && len(a.granted) >= quorum && len(a.done) == 0
+	return ending != callerLeft && len(a.granted) >= quorum && len(a.done) == 0 && !(a.needsLeader() && a.leaderRefuses())
+}
+
+// needsLeader reports whether the leader's vote decides: a slot that it hasn't offered to this call may be on offer to another one.
+func (a *attempt) needsLeader() bool { return a.leader >= 0 && !a.offered }
+
+// leaderRefuses reports whether the leader has said that others have, or are to have, the slot.
+func (a *attempt) leaderRefuses() bool {
+	return a.leader >= 0 && a.acquires[a.leader].Counted && a.acquires[a.leader].Reply.Status == protocol.StatusHeld
 }
 
 // answered returns how many masters have said how it is with the key.
@@ -333,14 +354,26 @@ func (a *attempt) refused() error {
 	for _, reply := range a.held {
 		held.RetryAfter = max(held.RetryAfter, reply.TTL)
 	}
+	if a.leaderRefuses() { // it knows which slot may be free first
+		held.RetryAfter = a.acquires[a.leader].Reply.TTL
+	}
 	return held
 }
+
+// leaderPatience is how long a call waits for an offer before it looks whether there is still a leader, and whether that is the same.
+const leaderPatience = time.Second
 
 // patience returns how long to sleep before asking again if no wake-up comes: until so many of the leases
 // that were met may have ended that a quorum is possible, at most a third of the lease of our own tickets.
 func (a *attempt) patience() time.Duration {
 	const early = time.Millisecond // Redis rounds a remaining TTL to whole milliseconds
 	patience := a.ttl / 3
+	switch {
+	case a.leaderRefuses():
+		return min(patience, leaderPatience, a.acquires[a.leader].Reply.TTL+early)
+	case a.lacksLeader():
+		return min(patience, a.timeout)
+	}
 	if missing := a.locker.quorum - len(a.granted); 0 < missing && missing <= len(a.held) {
 		rest := make([]time.Duration, len(a.held))
 		for i, reply := range a.held {
@@ -396,15 +429,22 @@ func (a *attempt) withdraw() {
 	}
 }
 
-// otherSlot returns 1 + the slot that most masters have named to an attempt which they refused, or 0.
-func (a *attempt) otherSlot() (free uint16) {
-	var votes [protocol.MaxSlots + 1]int
-	for _, reply := range a.held {
-		if votes[reply.Free]++; reply.Free > 0 && (free == 0 || votes[reply.Free] > votes[free]) {
-			free = reply.Free
-		}
+// offer returns 1 + the slot that the leader offers in place of the one that was refused, or 0.
+func (a *attempt) offer() uint16 {
+	if a.leader < 0 || !a.acquires[a.leader].Counted {
+		return 0
 	}
-	return free
+	return a.acquires[a.leader].Reply.Offer
+}
+
+// lacksLeader reports whether no leader has said that no slot is free.
+func (a *attempt) lacksLeader() bool { return a.slots > 1 && !a.leaderRefuses() }
+
+// isFirst reports whether a lost attempt is for a slot that nobody else should ask for: the release of the one who had it is on its way to
+// the masters that have refused.
+func (a *attempt) isFirst() bool {
+	granted := a.leader >= 0 && a.acquires[a.leader].Counted && a.acquires[a.leader].Reply.Status == protocol.StatusGranted
+	return a.slots > 1 && len(a.held) > 0 && !a.tooFewLive() && (granted || a.offered && !a.leaderRefuses())
 }
 
 // vote returns the reply of one master.

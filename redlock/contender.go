@@ -19,11 +19,15 @@ const (
 	waitMost   = protocol.PollMost
 	splitPause = 3 * time.Millisecond
 	splitTries = 4
+
+	releasePause = time.Millisecond / 2 // for a release that is on its way; doubles
+	mostAgain    = 6
 )
 
 // What a call waits for between its attempts, as an Observer is told.
 const (
 	forOthers        = "others that have taken votes from it: a short time at random"
+	forReleases      = "masters that are about to learn of a release"
 	forMasters       = "masters that have no vote"
 	forSubscriptions = "its subscriptions to wake-ups"
 	forWakeUp        = "the wake-up of a master, or the end of a lease"
@@ -35,6 +39,7 @@ type contender struct {
 	locker     *Locker
 	callers    []*caller // one for each key
 	tries      int
+	again      int           // how often it has asked again for a slot that is its own
 	failure    error         // of the last attempt
 	pause      time.Duration // before the next attempt if no master wakes us
 	subscribed bool          // counted as one that waits for wake-ups
@@ -101,21 +106,44 @@ func (t *contender) insist(ctx context.Context, attempts []*attempt, lost *attem
 	return false
 }
 
-// another reports whether a call for several keys, which has lost one, should try again at once, because masters have named another slot
-// of that key. Meanwhile it keeps its places, and the next attempt asks for the slots of the other keys that this one has asked for.
-func (t *contender) another(attempts []*attempt, lost *attempt) bool {
-	gates := &t.locker.gates
-	for i, a := range attempts {
-		if a != lost {
-			gates.stay(t.callers[i])
+// goesOn has the attempts of a call made anew, and reports true, where one of them is lost for a slot that others have, and the leader offers
+// another one; or where a slot is this call's, and the masters that have refused it are about to learn that. Each attempt takes over what
+// the one before has been granted.
+func (t *contender) goesOn(ctx context.Context, attempts []*attempt, lost *attempt) bool {
+	l := t.locker
+	switch {
+	case lost.offer() > 0:
+		t.again = 0
+		t.trace(lost, lost.failure(), 0, forOthers)
+	case lost.isFirst() && t.again < mostAgain:
+		pause := jitter(releasePause << t.again)
+		t.again++
+		t.trace(lost, lost.failure(), pause, forReleases)
+		timer := time.NewTimer(pause)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return false
+		case <-l.closing:
+			return false
 		}
-	}
-	c := t.callers[slices.Index(attempts, lost)]
-	if !gates.hinted(c, lost.otherSlot()) {
+	default:
+		t.again = 0
 		return false
 	}
-	t.locker.release(attempts, attempts...)
-	t.trace(lost, lost.failure(), 0, forOthers)
+	start, proposal := time.Now(), l.number(t.callers...)
+	for i, former := range attempts {
+		c := t.callers[i]
+		if offer := former.offer(); offer > 0 {
+			l.gates.offered(c, offer)
+			former.goesOn = true
+			former.release(nil, true)
+			former = nil
+		}
+		attempts[i] = l.newAttempt(c, former, start, proposal)
+	}
+	attempts[0].sendSoon()
 	return true
 }
 
@@ -152,14 +180,10 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 	t.failure = a.failure()
 	t.tellDifference(a, awaited)
 	l.gates.noteOutcome(awaited, nil, t.failure)
-	if !awaited.several && l.gates.hinted(awaited, a.otherSlot()) {
-		t.trace(a, t.failure, 0, forOthers)
-		return l.stopped(ctx, t.failure)
-	}
 	try, sleep, what := t.callers[0].try, jitter(t.pause), forNobody
 	var subscribed, wakeUps <-chan struct{}
 	switch {
-	case try && (t.tries > splitTries || !a.split()): // another holder has won, or nobody can
+	case try && (t.tries > splitTries || !a.split() && !a.lacksLeader()): // another holder has won, or nobody can
 		t.trace(a, t.failure, 0, "")
 		return t.failure
 	case try:
@@ -169,6 +193,8 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 		return t.failure
 	case !errors.Is(t.failure, ErrHeld): // masters have failed, and wake nobody
 		t.pause, what = min(2*t.pause, waitMost), forMasters
+	case a.isFirst(): // others have votes for the slot, and the leader doesn't know of it
+		t.pause, what = min(2*t.pause, waitMost), forOthers
 	case !t.subscribed && awaited.slots > 1 && !a.mustPoll: // all masters that refused have queued the call already
 		t.willWait()
 		l.subscriptions.begin()
@@ -183,7 +209,7 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 	default:
 		t.pause = min(2*t.pause, waitMost)
 	}
-	if t.subscribed {
+	if t.subscribed && !a.isFirst() {
 		wakeUps = awaited.wakeUps
 	}
 	t.trace(a, t.failure, sleep, what)

@@ -71,6 +71,7 @@ func (p *pair) together() {
 		if p.rand.IntN(2) == 0 { // free, and mostly with a fence
 			p.client.Del(context.Background(), companions(key).queue, companions(key).leases)
 			p.model.Queues.Delete(key)
+			p.adoptSlots(key)
 			if holder, _, held := p.model.Leases.Get(key, time.Now()); held {
 				p.both(&protocol.Command{Op: protocol.OpRelease, Key: key, Token: holder, TTL: time.Minute, Process: processes[0]})
 			}

@@ -3,6 +3,7 @@ package redlock
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,6 +78,9 @@ func (p *pair) learnLease(cmd *protocol.Command, before, after time.Time) {
 	}
 	line, _ := protocol.SlotOf(cmd.Key)
 	q, _, _ := p.model.Queues.Get(line, always)
+	if !slices.ContainsFunc(q.Places, func(at memory.Place) bool { return at.Process == cmd.Process }) { // it was offered a slot at once, or didn't hear that
+		return
+	}
 	q.Join(memory.Place{Process: cmd.Process, Ticket: cmd.Ticket, Ends: ends, Polls: cmd.Polls, Slots: int(cmd.Slots)})
 }
 
@@ -132,5 +136,74 @@ func (p *pair) compareQueues(cmd *protocol.Command) {
 	}
 	if len(want) > 1 {
 		p.seen["queue of two"]++
+	}
+}
+
+// slotsNear says whether the two may differ on whether a slot is taken, or offered.
+func (p *pair) slotsNear(key string, from, to time.Time) bool {
+	line, _ := protocol.SlotOf(key)
+	slots, ends, known := p.model.Slots.Get(line, always)
+	if known && near(ends, from, to) {
+		return true
+	}
+	for _, taken := range slots {
+		if known && near(time.UnixMicro(taken), from, to) {
+			return true
+		}
+	}
+	return false
+}
+
+// compareSlots wants the same slots to be believed taken, and offered to the same calls. The model goes on with the times of the server.
+func (p *pair) compareSlots(cmd *protocol.Command) {
+	line, _ := protocol.SlotOf(cmd.Key)
+	watched, _, _ := p.model.Slots.Get(line, p.now)
+	want, later := maps.Clone(watched), time.Now().Add(expirySlack)
+	offers := func(slots memory.Slots) (all map[string]int) {
+		all = make(map[string]int)
+		for _, name := range waiters {
+			if offer, _, known := p.model.Offers.Get(line+name, always); known && slots[offer.Slot] == offer.Until && offer.Until > later.UnixMicro() {
+				all[name] = offer.Slot
+			}
+		}
+		return all
+	}
+	wantOffers := offers(want)
+	p.adoptSlots(line)
+	got, _, _ := p.model.Slots.Get(line, always)
+	same := len(got) == len(want)
+	for slot, taken := range want {
+		off := time.Duration(got[slot]-taken) * time.Microsecond
+		same = same && off.Abs() <= 5*expirySlack
+	}
+	gotOffers := offers(got)
+	if len(gotOffers) > 0 {
+		p.seen["slot offered in line"]++
+	}
+	same = same && maps.Equal(gotOffers, wantOffers)
+	if !same {
+		p.t.Errorf("%+v:\nslots on the server %v, %v\nin the model %v, %v", cmd, got, gotOffers, want, wantOffers)
+	}
+}
+
+// adoptSlots takes over what the server has.
+func (p *pair) adoptSlots(line string) {
+	ctx, now := context.Background(), time.Now()
+	p.model.Slots.Delete(line)
+	if all := p.client.ZRangeWithScores(ctx, line+":slots", 0, -1).Val(); len(all) > 0 {
+		slots := make(memory.Slots)
+		for _, z := range all {
+			slot, _ := strconv.Atoi(z.Member.(string))
+			slots[slot] = int64(z.Score)
+		}
+		p.model.Slots.Set(line, slots, now, p.left(line+":slots", now))
+	}
+	offers := p.client.HGetAll(ctx, line+":offers").Val()
+	for _, name := range waiters {
+		p.model.Offers.Delete(line + name)
+		var offer memory.Offer
+		if n, _ := fmt.Sscan(offers[name], &offer.Slot, &offer.Until); n == 2 {
+			p.model.Offers.Set(line+name, offer, now, time.UnixMicro(offer.Until).Sub(now))
+		}
 	}
 }

@@ -99,7 +99,7 @@ func (p *pair) unseen(commands int) string {
 		"inspect", "inspect queue", "force released", "force expired", "force not owner", "extend forced",
 		"acquire done", "recall done", "recall expired", "result stored", "result not stored", "result stored in any case", "result forgotten", "inspect result", "store done", "store expired", "store not owner",
 		"acquire alone", "fast acquire granted", "fast acquire undecided", "fast extend granted", "fast extend undecided", "acquire held by one who polls", "release plain", "release plain in vain",
-		"slot granted", "acquire refused for another slot",
+		"slot granted", "acquire offered another slot", "slot offered in line", "slot granted as offered",
 	} {
 		if p.seen[reply] < commands/1000 {
 			return reply
@@ -135,7 +135,7 @@ func (p *pair) step() {
 		p.now = time.UnixMicro(real.Reply.Time)
 	}
 	_, forced, _ := p.model.Forced.Get(key+cmd.Token, always)
-	if p.leaseNear(key, before, after) || near(forced, before, after) || p.queueNear(key, before, after) || after.Sub(before) > expirySlack {
+	if p.leaseNear(key, before, after) || near(forced, before, after) || p.queueNear(key, before, after) || p.slotsNear(key, before, after) || after.Sub(before) > expirySlack {
 		p.ambiguous++
 		line, _ := protocol.SlotOf(key)
 		for slot := range slotsTried {
@@ -188,7 +188,7 @@ func (p *pair) key() (key string) {
 	for range 20 {
 		key = protocol.SlotKey(fmt.Sprintf("redlock:{%d}", p.rand.IntN(5)), int(p.pick(0, 0, 0, 0, 1, 2)))
 		now := time.Now()
-		if !p.leaseNear(key, now, now.Add(time.Millisecond)) && !p.queueNear(key, now, now.Add(time.Millisecond)) {
+		if !p.leaseNear(key, now, now.Add(time.Millisecond)) && !p.queueNear(key, now, now.Add(time.Millisecond)) && !p.slotsNear(key, now, now.Add(time.Millisecond)) {
 			break
 		}
 	}
@@ -228,6 +228,7 @@ func (p *pair) command(key string) protocol.Command {
 		cmd.Polls = cmd.Queue && cmd.Polls
 		if _, slot := protocol.SlotOf(key); slot > 0 || p.rand.IntN(3) == 0 {
 			cmd.Ask, cmd.Slots = nil, uint16(slot+1+p.rand.IntN(slotsTried-slot))
+			cmd.Leads = cmd.Slots > 1 && p.rand.IntN(3) > 0
 		}
 		cmd.Alone = !cmd.Queue && cmd.Ask == nil && p.rand.IntN(2) == 0 // also where it isn't true
 	case 3, 4, 5, 6:
@@ -249,6 +250,7 @@ func (p *pair) command(key string) protocol.Command {
 		slack := protocol.FenceSlack.Microseconds()
 		if _, slot := protocol.SlotOf(key); slot > 0 || p.rand.IntN(3) == 0 {
 			cmd.Recall, cmd.Slots = false, uint16(slot+1+p.rand.IntN(slotsTried-slot))
+			cmd.Leads, cmd.Offered = cmd.Slots > 1 && p.rand.IntN(3) > 0, cmd.Slots > 1 && p.rand.IntN(3) == 0
 		}
 		cmd.Fence = p.pick(now, now-50, now+50, now-slack/2, now+slack/2, now-10*slack, now+10*slack, 0, -1, 1, largest, 1<<62)
 	}
@@ -342,6 +344,7 @@ func (p *pair) adopt(key string) {
 		}
 		p.model.Queues.Set(line, q, now, p.left(companions(key).queue, now))
 	}
+	p.adoptSlots(line)
 }
 
 // compare wants the same reply from both, and the same fence stored.
@@ -353,16 +356,19 @@ func (p *pair) compare(model, real *protocol.Command, holder string) {
 	if real.Alone {
 		p.seen["release plain"]++
 	}
-	if got.Free > 0 {
-		p.seen["acquire refused for another slot"]++
+	if got.Offer > 0 {
+		p.seen["acquire offered another slot"]++
 	}
 	if real.Slots > 1 && got.Status == protocol.StatusGranted {
 		p.seen["slot granted"]++
+		if real.Offered {
+			p.seen["slot granted as offered"]++
+		}
 	}
 	if got.Polls {
 		p.seen["acquire held by one who polls"]++
 	}
-	if got.Status != want.Status || got.Fence != want.Fence || got.Holder != want.Holder || got.Time != want.Time || got.Former != want.Former || got.Alone != want.Alone || real.Alone != model.Alone || !sameAnswer(got.Answer, want.Answer) || got.Polls != want.Polls || got.Free != want.Free || got.Elsewhere != want.Elsewhere {
+	if got.Status != want.Status || got.Fence != want.Fence || got.Holder != want.Holder || got.Time != want.Time || got.Former != want.Former || got.Alone != want.Alone || real.Alone != model.Alone || !sameAnswer(got.Answer, want.Answer) || got.Polls != want.Polls || got.Offer != want.Offer || got.Elsewhere != want.Elsewhere {
 		p.t.Errorf("%+v, held by %q:\nserver %+v\nmodel  %+v", model, holder, got, want)
 	}
 	if off := (got.TTL - want.TTL).Abs(); off > 5*expirySlack {
@@ -387,6 +393,7 @@ func (p *pair) compareState(model *protocol.Command) {
 	}
 	p.compareResults(model)
 	p.compareQueues(model)
+	p.compareSlots(model)
 	p.compareMark(model)
 }
 

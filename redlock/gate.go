@@ -117,8 +117,7 @@ type caller struct {
 	heads   bool          // it asks for a slot at its gate
 	slot    uint16        // asked for last
 	trying  bool          // an attempt for it is under way
-	hinted  uint16        // 1 + the slot that a wake-up, or masters, have named as free; 0 for none
-	hints   int           // how often masters have
+	offer   uint16        // 1 + the slot that it was offered; 0 for none
 	failure error         // of the last attempt
 	wakeUps chan struct{} // signals that the key may be free; nil while nobody needs that
 }
@@ -399,7 +398,7 @@ func (g *gate) wake(call uint64, slot int) bool {
 		switch {
 		case call == 0 && c.slots == 1:
 		case call > 0 && c.order == call:
-			c.hinted = uint16(slot + 1)
+			c.offer = uint16(slot + 1)
 		default:
 			continue
 		}
@@ -571,14 +570,14 @@ func (g *gates) held(c *caller) *HeldError {
 	return c.gate.held()
 }
 
-// nextFor has the oldest caller in line ask for the slot of a lock that ends, in its place, if nobody of this process does: the slot is
-// handed on to it. It returns nil where a command of its own must release the lock: for its result, or for the ticket that its call may
+// nextFor has the oldest caller in line ask for the slot of a lock that ends, in its place, if nobody of this process asks for the same: the
+// slot is handed on to it, unless others were first. It returns nil where a command of its own must release the lock: for its result, or for the ticket that its call may
 // have at masters.
 func (g *gates) nextFor(k *Lock) *caller {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	at, slots := k.gate, k.attempt.slots
-	if len(at.asking) > 0 || at.line.len() == 0 || k.result != nil || slots > 1 && k.attempt.mayHaveTicket() {
+	if len(at.asking) > 0 && slots == 1 || at.line.len() == 0 || k.result != nil || slots > 1 && k.attempt.mayHaveTicket() {
 		return nil
 	}
 	if first := at.line.first(); first.several || first.recall || (first.slots > 1) != (slots > 1) || int(first.slots) <= k.Slot() {
@@ -625,22 +624,22 @@ func (g *gates) settleNow(at *gate) {
 	g.settle(at)
 }
 
-// chooseSlot returns the slot for which a call asks: the one that a wake-up or masters have named, or the next that this process neither
-// has nor is asking for.
-func (g *gates) chooseSlot(c *caller, first int) uint16 {
+// chooseSlot returns the slot for which a call asks: the one that it was offered, or the next that this process neither has nor is asking
+// for.
+func (g *gates) chooseSlot(c *caller, first int) (chosen uint16, offered bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	n, here := int(c.slots), c.gate
-	slot := int(c.hinted) - 1
-	if slot < 0 || slot >= n || here.has(slot) {
+	slot := int(c.offer) - 1
+	if offered = 0 <= slot && slot < n && !here.has(slot); !offered {
 		for slot = first % n; here.has(slot) || here.asksFor(slot); slot = (slot + 1) % n {
 			if (slot+1)%n == first%n {
 				break
 			}
 		}
 	}
-	c.slot, c.trying, c.hinted = uint16(slot), true, 0
-	return c.slot
+	c.slot, c.trying, c.offer = uint16(slot), true, 0
+	return c.slot, offered
 }
 
 func (g *gate) has(slot int) bool {
@@ -651,26 +650,11 @@ func (g *gate) asksFor(slot int) bool {
 	return slices.ContainsFunc(g.asking, func(c *caller) bool { return c.trying && int(c.slot) == slot })
 }
 
-// hinted reports whether a call should ask at once for a slot that masters have named. It does so at most as often as there are slots.
-func (g *gates) hinted(c *caller, free uint16) bool {
+// offered has the next attempt of a call ask for the slot that it is offered.
+func (g *gates) offered(c *caller, offer uint16) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if free == 0 || c.hints >= int(c.slots) {
-		c.hints = 0
-		return false
-	}
-	c.hints++
-	c.hinted = free
-	return true
-}
-
-// stay has the next attempt of a call ask for the slot for which the last one has, unless a wake-up has named another.
-func (g *gates) stay(c *caller) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if c.hinted == 0 {
-		c.hinted = c.slot + 1
-	}
+	c.offer = offer
 }
 
 // keys returns the status of all keys that name accepts. It gets the key as it is on the masters.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"os"
 	"slices"
@@ -609,8 +610,7 @@ func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller
 			return nil, done
 		}
 		err := l.stopped(ctx, t.failure)
-		if err == nil && len(callers) > 1 && t.another(attempts, lost) {
-			attempts = attempts[:0]
+		if err == nil && t.goesOn(ctx, attempts, lost) {
 			continue
 		}
 		if err == nil && t.insist(wait.context(), attempts, lost) {
@@ -659,7 +659,8 @@ func (l *Locker) newAttempts(callers []*caller, into []*attempt) []*attempt {
 }
 
 // newAttempt sends an acquire to all masters. With former, the attempt whose lock is handed on, each of
-// these commands first releases that lock; the replies to the releases go to former's inbox.
+// these commands first releases that lock; the replies to the releases go to former's inbox. So does one that takes over what
+// a lost attempt of the same call has been granted.
 func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposal int64) *attempt {
 	a := &attempt{
 		round:    round{locker: l, replies: newInbox(protocol.OpAcquire, l.decisive(), len(l.streams))},
@@ -668,16 +669,19 @@ func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposa
 		ticket:   c.ticket,
 		several:  c.several,
 		slots:    uint16(c.slots),
+		leader:   -1,
 		acquires: make([]link.Command, len(l.streams)),
 	}
 	a.over = a.ring
 	acquire := protocol.Command{Op: protocol.OpAcquire, Key: c.key, Token: l.random(), TTL: c.ttl, Fence: proposal, Process: l.name, Ticket: c.ticket, Recall: c.recall}
 	if c.slots > 1 {
+		a.leader = l.leader(c.key)
 		if former == nil {
-			a.slot = l.gates.chooseSlot(c, l.firstSlot())
+			a.slot, a.offered = l.gates.chooseSlot(c, l.firstSlot())
 		} else {
-			a.slot = former.slot
+			a.slot, a.offered = former.slot, former.lock.Load() == nil && former.isFirst()
 		}
+		acquire.Offered = a.offered
 		acquire.Slots, acquire.Process = a.slots, protocol.CallName(l.name, c.order)
 		acquire.Key = protocol.SlotKey(c.key, int(a.slot))
 	}
@@ -690,6 +694,9 @@ func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposa
 	}
 	var releases []link.Command
 	if former != nil {
+		if former.lock.Load() == nil {
+			former.ticket = 0 // its release takes nobody out of the line
+		}
 		acquire.Former = former.acquires[0].Token
 		former.abandoned.Store(true)
 		former.replies.expect(protocol.OpRelease, l.decisive())
@@ -706,6 +713,7 @@ func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposa
 		a.acquires[i].Polls = !subscribed && (c.polls || s.Denied())
 		a.acquires[i].Queue = queue && (subscribed || c.polls)
 		a.acquires[i].Fast = fast && !a.acquires[i].Polls
+		a.acquires[i].Leads = i == a.leader
 		if former != nil {
 			releases[i] = former.releaseOf(i, false, former.replies)
 			a.acquires[i].First(&releases[i])
@@ -740,6 +748,24 @@ func (l *Locker) slotEnded(k *Lock) {
 		next.turn <- l.newAttempt(next, nil, time.Now(), proposal)
 	}
 	l.gates.settleNow(k.gate)
+}
+
+// leader returns the master that offers the slots of a key: of those that answer, the first in an order that is the same for all processes
+// (rendezvous hashing, D. Thaler and C. Ravishankar, 1998), so that keys have different ones. It returns -1 if there is none. Where processes
+// differ on it, two calls may be offered one slot, and the votes decide.
+func (l *Locker) leader(key string) int {
+	leader, most := -1, uint64(0)
+	for i, s := range l.streams {
+		if name, can := s.At(key).Leads(); can {
+			rank := fnv.New64a()
+			_, _ = rank.Write([]byte(name))
+			_, _ = rank.Write([]byte(key))
+			if sum := rank.Sum64(); leader < 0 || sum > most {
+				leader, most = i, sum
+			}
+		}
+	}
+	return leader
 }
 
 // firstSlot is where this process begins to look for a free slot: processes that begin at different ones seldom split votes.

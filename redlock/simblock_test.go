@@ -62,7 +62,10 @@ func (l blockedLog) Handle(context.Context, slog.Record) error {
 
 // observer returns the Observer of a process, which may block.
 func (p *process) observer() Observer {
-	o := Observer{Attempted: func(a Attempt) { p.world.event("process %d: %v", p.index, a) }}
+	o := Observer{Attempted: func(a Attempt) {
+		p.world.attempts.Add(1)
+		p.world.event("process %d: %v", p.index, a)
+	}}
 	if p.blocks.what == "observer" {
 		block := &p.blocks
 		o.Acquired = func(Acquisition) { block.wait(nil) }

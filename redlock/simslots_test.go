@@ -15,6 +15,7 @@ import (
 const (
 	tooMany      = "no more hold a key than the largest number in use allows"
 	beyond       = "nobody has a slot beyond its own number"
+	fewAttempts  = "a call has its slot after a few attempts"
 	slotConserve = "no slot is free while a call waits that could take it"
 )
 
@@ -56,6 +57,12 @@ func (w *world) most(key string) (n int) {
 	return n
 }
 
+// oneBesideSeveral reports whether a process allows a key one holder, and another several: then a call may sleep for a third of the TTL beside a
+// slot that is free.
+func (w *world) oneBesideSeveral() bool {
+	return slices.ContainsFunc(w.processes, func(p *process) bool { return w.slots > 1 && p.slots == 1 })
+}
+
 // isKey says whether a key is one of those that may have several holders.
 func (w *world) isKey(key string) bool {
 	n, err := strconv.Atoi(key)
@@ -88,8 +95,12 @@ func (w *world) judgeSlots() {
 			w.violated(tooMany, "at %v, with grant %d, %d hold %s", h.granted, h.order, n, h.key)
 		}
 	}
-	if !w.quiet {
+	if !w.quiet || w.oneBesideSeveral() {
 		return
+	}
+	polls := slices.ContainsFunc(w.processes, func(p *process) bool { return p.noPubSub })
+	if most := 6 * len(w.held); !w.mixed && !w.several && !polls && w.attempts.Load() > int64(most) {
+		w.violated(fewAttempts, "%d attempts for %d locks", w.attempts.Load(), len(w.held))
 	}
 	for _, c := range w.calls {
 		if !w.isKey(c.keys[0]) {
@@ -139,6 +150,11 @@ func (w *world) judgeSlot(c wanted, slot []int) {
 	}
 }
 
+func lineOf(cmd *protocol.Command) string {
+	line, _ := protocol.SlotOf(cmd.Key)
+	return line
+}
+
 func slotWorld(w *world) {
 	w.manySlots(rand.New(rand.NewPCG(w.seed, 901)))
 }
@@ -180,7 +196,7 @@ var slotMutants = []mutant{
 		},
 	},
 	{
-		name: "a line for each slot", breaks: awake, quiet: true, shape: evenSlots,
+		name: "a line for each slot", breaks: slotConserve, quiet: true, shape: evenSlots,
 		serve: func(m *memory.Master, cmd *protocol.Command) bool {
 			if line, slot := protocol.SlotOf(cmd.Key); slot > 0 && (cmd.Op == protocol.OpAcquire || cmd.Op == protocol.OpRelease) {
 				if q, _, ok := m.Queues.Get(line, m.Clock()); ok {
@@ -195,15 +211,27 @@ var slotMutants = []mutant{
 		},
 	},
 	{
-		name: "only the first is woken when several slots become free", breaks: slotConserve, from: 183, quiet: true, shape: evenSlots,
+		name: "nobody leads", breaks: slotConserve, quiet: true, shape: evenSlots,
+		send: func(_ *route, cmd *protocol.Command) { cmd.Leads = false },
+	},
+	{
+		name: "a slot is offered to the second in line", breaks: inOrder, quiet: true, shape: evenSlots,
 		serve: func(m *memory.Master, cmd *protocol.Command) bool {
-			if cmd.Op == protocol.OpAcquire && cmd.Slots > 1 {
-				n := cmd.Slots
-				_, slot := protocol.SlotOf(cmd.Key)
-				cmd.Slots = uint16(max(slot+1, 2))
-				if slot+1 == int(n) {
-					cmd.Slots = n
-				}
+			if q, _, waiting := m.Queues.Get(lineOf(cmd), m.Clock()); cmd.Op == protocol.OpRelease && cmd.Leads && waiting && len(q.Places) > 1 {
+				first := q.Places[0]
+				q.Places = q.Places[1:]
+				m.Do([]*protocol.Command{cmd})
+				q.Join(first)
+				return true
+			}
+			return false
+		},
+	},
+	{
+		name: "who takes a slot by chance keeps what it is offered", breaks: slotConserve, quiet: true, shape: evenSlots,
+		serve: func(m *memory.Master, cmd *protocol.Command) bool {
+			if cmd.Op == protocol.OpAcquire && !cmd.Offered || cmd.Op == protocol.OpRelease {
+				m.Offers.Delete(lineOf(cmd) + cmd.Process)
 			}
 			return false
 		},
@@ -220,7 +248,7 @@ var slotMutants = []mutant{
 		},
 	},
 	{
-		name: "masters count holders", breaks: tooMany, from: 143, shape: evenSlots,
+		name: "masters count holders", breaks: tooMany, from: 1100, shape: evenSlots,
 		serve: func(m *memory.Master, cmd *protocol.Command) bool {
 			line, _ := protocol.SlotOf(cmd.Key)
 			holder, _, held := m.Leases.Get(cmd.Key, m.Clock())
@@ -246,7 +274,7 @@ var slotMutants = []mutant{
 		},
 	},
 	{
-		name: "a process has one place in the line for all its calls", breaks: slotConserve, quiet: true, shape: evenSlots,
+		name: "a process has one place in the line for all its calls", breaks: fewAttempts, quiet: true, shape: evenSlots,
 		send: func(_ *route, cmd *protocol.Command) { cmd.Process, _ = protocol.CallOf(cmd.Process) },
 	},
 	{
@@ -255,15 +283,6 @@ var slotMutants = []mutant{
 			if cmd.Op == protocol.OpRelease && cmd.Ticket > 0 {
 				cmd.Queue = true
 			}
-		},
-	},
-	{
-		name: "who gives a place up for several slots wakes nobody for the others", breaks: slotConserve, quiet: true, shape: severalSlots,
-		serve: func(m *memory.Master, cmd *protocol.Command) bool {
-			if cmd.Op == protocol.OpRelease && !cmd.Queue {
-				cmd.Slots = 0
-			}
-			return false
 		},
 	},
 	{

@@ -67,6 +67,7 @@ type world struct {
 
 	mu        sync.Mutex
 	events    []event
+	attempts  atomic.Int64
 	held      []*holder
 	tokens    map[string]*holder
 	broken    []string                 // the properties that don't hold

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -382,4 +383,72 @@ func TestConcurrencyOfCallsDiffers(t *testing.T) {
 			mustUnlock(t, lock)
 		}
 	}
+}
+
+// TestConcurrencyAttempts: over two processes with more calls than slots, a call asks for a slot in vain about once: when it comes. Then it
+// is offered one, and has it.
+func TestConcurrencyAttempts(t *testing.T) {
+	t.Parallel()
+	const n, turns = 20, 15
+	var attempts atomic.Int64
+	count := redlock.WithObserver(redlock.Observer{Attempted: func(redlock.Attempt) { attempts.Add(1) }})
+	first, servers := onServers(t, 3, redlock.WithConcurrency(n), count)
+	lockers := []*redlock.Locker{first, newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(n), count)}
+	var all sync.WaitGroup
+	for i := range 2 * n {
+		all.Go(func() {
+			for range turns {
+				lock := mustLock(t, lockers[i%2], "key")
+				time.Sleep(20 * time.Millisecond)
+				unlocked(t, lock)
+			}
+		})
+	}
+	all.Wait()
+	if each := float64(attempts.Load()) / (2 * n * turns); each > 4 { // 7 where masters name slots, and votes decide
+		t.Errorf("%.1f attempts a turn", each)
+	}
+}
+
+// TestConcurrencyWithoutLeader: whoever leads hangs, and another master offers the slots, until it is back.
+func TestConcurrencyWithoutLeader(t *testing.T) {
+	t.Parallel()
+	first, servers := onServers(t, 3, redlock.WithConcurrency(2))
+	second := newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(2))
+	held := []*redlock.Lock{mustLock(t, first, "key"), mustLock(t, second, "key")}
+	got := make(chan *redlock.Lock, 4)
+	wait := func() {
+		for _, l := range []*redlock.Locker{first, second} {
+			go func() { got <- mustLock(t, l, "key") }()
+		}
+	}
+	wait()
+	leaders := func() (lead []*redistest.Server) {
+		for _, s := range servers {
+			if slices.Contains(s.Keys(), redisKey("key")+":slots") {
+				lead = append(lead, s)
+			}
+		}
+		return lead
+	}
+	eventually(t, bound, "a master leads", func() bool { return len(leaders()) == 1 })
+	former := leaders()[0]
+	former.Pause()
+	for range 2 { // twice: those that have waited before, and those that come
+		for _, lock := range held {
+			unlocked(t, lock)
+		}
+		held = []*redlock.Lock{<-got, <-got}
+		if held[0].Slot() == held[1].Slot() {
+			t.Errorf("both have slot %d", held[0].Slot())
+		}
+		wait()
+	}
+	former.Resume()
+	for _, lock := range held {
+		unlocked(t, lock)
+	}
+	unlocked(t, <-got)
+	unlocked(t, <-got)
+	redistest.RequireNoKeys(t, servers)
 }

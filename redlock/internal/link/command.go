@@ -55,7 +55,7 @@ func (c *Command) First(release *Command) { c.former = release }
 // on, the master keeps it. With alone, nobody waited for the key.
 func (c *Command) Release(ticket int64, waiting, alone bool, to Receiver) Command {
 	return Command{
-		Command: protocol.Command{Op: protocol.OpRelease, Key: c.Key, Token: c.Token, TTL: c.TTL, Process: c.Process, Ticket: ticket, Slots: c.Slots,
+		Command: protocol.Command{Op: protocol.OpRelease, Key: c.Key, Token: c.Token, TTL: c.TTL, Process: c.Process, Ticket: ticket, Slots: c.Slots, Leads: c.Leads,
 			Queue: waiting && c.Queue, Polls: waiting && c.Queue && c.Polls, Alone: alone},
 		Master:  c.Master,
 		acquire: c,
@@ -66,7 +66,7 @@ func (c *Command) Release(ticket int64, waiting, alone bool, to Receiver) Comman
 // Withdrawal returns a command that takes away the ticket of a call which has what it waited for by other masters.
 func (c *Command) Withdrawal(ticket int64) *Command {
 	return &Command{
-		Command: protocol.Command{Op: protocol.OpRelease, Key: c.Key, TTL: c.TTL, Process: c.Process, Ticket: ticket},
+		Command: protocol.Command{Op: protocol.OpRelease, Key: c.Key, TTL: c.TTL, Process: c.Process, Ticket: ticket, Slots: c.Slots, Leads: c.Leads},
 		Master:  c.Master,
 		acquire: c,
 		Forced:  true,

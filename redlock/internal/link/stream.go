@@ -2,6 +2,7 @@
 package link
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -364,9 +365,14 @@ func (s *Stream) MayHave(ticket *TicketState) bool {
 	return ticket.left || ticket.uncertain
 }
 
-// Withdraw takes this process out of the queue for a key on the master, unless that has named so many keys that it must be lying.
+// Withdraw takes this process out of the queue for a key on the master, unless that has named so many keys that it must be lying. A call of
+// it gives back what the master has offered it.
 func (s *Stream) Withdraw(key, process string, ticket int64) {
-	c := Forced(protocol.Command{Op: protocol.OpRelease, Key: key, Process: process, Ticket: ticket}, nil)
+	cmd := protocol.Command{Op: protocol.OpRelease, Key: key, Process: process, Ticket: ticket}
+	if _, call := protocol.CallOf(process); call > 0 {
+		cmd.Slots, cmd.Leads = protocol.MaxSlots, true
+	}
+	c := Forced(cmd, nil)
 	s.mu.Lock()
 	full := s.queued() >= maxQueue
 	s.mu.Unlock()
@@ -1175,6 +1181,14 @@ func (s *Stream) Fails() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.conn == nil || s.reported != nil || s.silence(time.Now()) > s.latency.timeout()
+}
+
+// Leads returns the name by which all processes know the server that votes, and whether it can lead: it answers, and not only now and then.
+func (s *Stream) Leads() (name string, can bool) {
+	s.mu.Lock()
+	can = s.conn != nil && s.reported == nil && s.Clock.Trusted(time.Now()) && s.silence(time.Now()) <= 2*s.latency.timeout()
+	s.mu.Unlock()
+	return cmp.Or(s.seat.VotesAs(), s.String()), can
 }
 
 // Lead returns how far the master's clock is ahead of our monotonic one, and whether that is known.

@@ -21,6 +21,8 @@ type Master struct {
 	Polls  Expiring[string] // tokens of holders that poll
 	Plain  Expiring[string] // tokens of holders for whose keys nobody has waited: a release that says Alone frees only these
 	Queues Expiring[*Queue]
+	Slots  Expiring[Slots] // of keys that several may hold, by key, where this master leads
+	Offers Expiring[Offer] // by the name of the call
 	// Results are what is remembered, by key.
 	Results Expiring[protocol.Result]
 	Forced  Expiring[string] // by whom OpForce has released the tokens, with their keys
@@ -111,59 +113,80 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 	}
 	polls, _, _ := m.Polls.Get(cmd.Key, now)
 	reply.Polls = held && polls == token
-	line, slot := protocol.SlotOf(cmd.Key)
-	alone := cmd.Slots <= 1 && !cmd.Polls && (!waiters || len(q.Places) == 0)
-	for !held && waiters {
+	_, slot := protocol.SlotOf(cmd.Key)
+	several := cmd.Slots > 1
+	if several && reply.Former == protocol.StatusReleased {
+		m.slots(cmd, now).note(slot, time.UnixMicro(0))
+	}
+	alone := !several && !cmd.Polls && (!waiters || len(q.Places) == 0)
+	for !held && waiters && !cmd.Offered {
 		first := q.Oldest(cmd.Process, slot, now)
 		if first == nil || !first.before(cmd.Ticket, cmd.Process) {
 			break
 		}
-		if held = first.Polls || m.wake(cmd.Key, q, *first); held {
+		if held = first.Polls || several || m.wake(cmd.Key, q, *first); held {
 			ends, reply.Polls = first.Ends, first.Polls
 		}
 	}
-	if !held {
-		if waiters {
-			q.leave(cmd.Process, math.MaxInt64)
+	if taken := m.slots(cmd, now)[slot]; !held && !cmd.Offered && !cmd.Fast && taken > now.UnixMicro() {
+		if own, has := m.offered(cmd, now); !has || own != slot { // it is offered to another
+			held, ends = true, time.UnixMicro(taken)
 		}
-		reply.Status, reply.Fence = protocol.StatusGranted, protocol.NextFence(last, cmd.Fence, now.UnixMicro())
-		m.Leases.Set(cmd.Key, cmd.Token, now, cmd.TTL)
-		m.Polls.Delete(cmd.Key)
-		m.Plain.Delete(cmd.Key)
-		switch {
-		case cmd.Polls:
-			m.Polls.Set(cmd.Key, cmd.Token, now, time.Hour)
-		case alone:
-			m.Plain.Set(cmd.Key, cmd.Token, now, time.Hour)
-			reply.Alone = cmd.Former == "" && reply.Fence == cmd.Fence
-		}
-		m.rememberFence(cmd, reply.Fence, now)
-		if cmd.Slots > 1 && waiters {
-			m.wakeNext(cmd, q, line, slot, now)
-		}
+	}
+	if held {
+		reply.Status, reply.Holder, reply.TTL = protocol.StatusHeld, token, ends.Sub(now)
+		m.refuse(cmd, &reply, now)
 		return reply
 	}
-	reply.Status, reply.Holder, reply.TTL = protocol.StatusHeld, token, ends.Sub(now)
-	if cmd.Queue {
-		q, waiters = m.Join(cmd, now), true
+	if waiters && !several {
+		q.leave(cmd.Process, math.MaxInt64)
 	}
-	for i := 1; i < int(cmd.Slots) && reply.Free == 0; i++ {
-		free := (slot + i) % int(cmd.Slots)
-		if _, _, held := m.Leases.Get(protocol.SlotKey(line, free), now); held {
-			continue
-		}
-		var first *Place
-		if waiters {
-			first = q.Oldest(cmd.Process, free, now)
-		}
-		if first == nil || !first.before(cmd.Ticket, cmd.Process) {
-			reply.Free = uint16(free + 1)
-		}
+	reply.Status, reply.Fence = protocol.StatusGranted, protocol.NextFence(last, cmd.Fence, now.UnixMicro())
+	m.Leases.Set(cmd.Key, cmd.Token, now, cmd.TTL)
+	m.Polls.Delete(cmd.Key)
+	m.Plain.Delete(cmd.Key)
+	switch {
+	case cmd.Polls:
+		m.Polls.Set(cmd.Key, cmd.Token, now, time.Hour)
+	case alone:
+		m.Plain.Set(cmd.Key, cmd.Token, now, time.Hour)
+		reply.Alone = cmd.Former == "" && reply.Fence == cmd.Fence
 	}
-	if cmd.Slots > 1 && waiters {
-		reply.Elsewhere = q.elsewhere(cmd.Process, now)
+	m.rememberFence(cmd, reply.Fence, now)
+	if several {
+		m.forgo(cmd, now)
+		m.slots(cmd, now).note(slot, now.Add(cmd.TTL))
+		if cmd.Leads {
+			m.offer(cmd, "", now)
+		}
 	}
 	return reply
+}
+
+// refuse has the command's process wait in line, if it wants to. The leader of several slots offers those that are free.
+func (m *Master) refuse(cmd *protocol.Command, reply *protocol.Reply, now time.Time) {
+	leads, asks := cmd.Leads && cmd.Slots > 1, cmd.Process
+	if _, has := m.offered(cmd, now); has && leads && !cmd.Offered {
+		asks = ""
+	} else if cmd.Queue {
+		m.Join(cmd, now)
+	}
+	if cmd.Slots <= 1 {
+		return
+	}
+	if leads {
+		m.watch(cmd, now)
+		m.offer(cmd, asks, now)
+		if slot, has := m.offered(cmd, now); has {
+			reply.Offer = uint16(slot + 1)
+		}
+		if _, taken := m.slots(cmd, now).first(0); taken > now.UnixMicro() {
+			reply.TTL = time.UnixMicro(taken).Sub(now)
+		}
+	}
+	if q, _, waiters := m.Queues.Get(lineOf(cmd), now); waiters {
+		reply.Elsewhere = q.elsewhere(cmd.Process, now)
+	}
 }
 
 // fits reports whether the fence of a key that is free, before and with the grant of a Fast command, needn't outlive the lease.
@@ -216,32 +239,37 @@ func (m *Master) release(cmd *protocol.Command, now time.Time) protocol.Reply {
 		return protocol.Reply{Status: protocol.StatusExpired}
 	}
 	reply := protocol.Reply{Status: m.free(cmd.Key, cmd.Token, now)}
+	if cmd.Alone {
+		return reply
+	}
 	if store, ok := cmd.Ask.(*protocol.Store); ok && (store.Anyway || reply.Status == protocol.StatusReleased) {
 		m.remember(cmd.Key, store.Result, now)
 	}
 	line, slot := protocol.SlotOf(cmd.Key)
+	slots := m.slots(cmd, now)
 	q, _, waiters := m.Queues.Get(line, now)
-	left := false
-	switch {
-	case cmd.Queue:
-		q = m.Join(cmd, now)
-	case waiters:
-		left = q.leave(cmd.Process, cmd.Ticket)
-	}
-	if cmd.Queue && cmd.Slots > 1 && reply.Status == protocol.StatusExpired { // nothing has become free, and nobody goes on
+	if !cmd.Queue && !cmd.Polls && cmd.Slots <= 1 && (!waiters || len(q.Places) == 0) {
 		return reply
 	}
-	for reply.Status != protocol.StatusNotOwner && q != nil {
-		first := q.next(cmd.Process, slot, now)
-		if first == nil {
-			break
+	switch {
+	case cmd.Queue:
+		if cmd.Slots > 1 {
+			m.forgo(cmd, now)
 		}
-		if first.Process == cmd.Process || m.wake(cmd.Key, q, *first) { // a process doesn't wake itself
-			return reply
-		}
+		m.Join(cmd, now)
+	case cmd.Slots > 1 && cmd.Ticket > 0 && (!waiters || !q.has(cmd.Process, cmd.Ticket+1)):
+		m.forgo(cmd, now)
+	case waiters:
+		q.leave(cmd.Process, cmd.Ticket)
 	}
-	if left && cmd.Slots > 1 { // others may have been refused a further slot because of the ticket
-		m.wakeNext(cmd, q, line, slot, now)
+	if reply.Status == protocol.StatusReleased {
+		slots.note(slot, time.UnixMicro(0))
+	}
+	if slot == 0 && cmd.Slots <= 1 && reply.Status != protocol.StatusNotOwner {
+		m.wakeFirst(cmd, now)
+	}
+	if cmd.Slots <= 1 || cmd.Leads {
+		m.offer(cmd, "", now)
 	}
 	return reply
 }

@@ -29,6 +29,12 @@ func (p Place) before(ticket int64, process string) bool {
 	return cmp.Or(cmp.Compare(p.Ticket, ticket), cmp.Compare(p.Process, process)) < 0
 }
 
+// isCall reports whether it is a place for several slots.
+func (p Place) isCall() bool {
+	_, call := protocol.CallOf(p.Process)
+	return call > 0
+}
+
 // Join gives a process this place, in exchange for the one that it may have.
 func (q *Queue) Join(p Place) {
 	q.leave(p.Process, math.MaxInt64)
@@ -38,11 +44,14 @@ func (q *Queue) Join(p Place) {
 	q.Places = slices.Insert(q.Places, at, p)
 }
 
-// leave takes a process out of the queue if its ticket is not above this one, and reports whether it was there.
-func (q *Queue) leave(process string, ticket int64) bool {
-	n := len(q.Places)
+// leave takes a process out of the queue if its ticket is not above this one.
+func (q *Queue) leave(process string, ticket int64) {
 	q.Places = slices.DeleteFunc(q.Places, func(p Place) bool { return p.Process == process && p.Ticket <= ticket })
-	return len(q.Places) < n
+}
+
+// has reports whether a process has a place with this ticket, or a later one.
+func (q *Queue) has(process string, ticket int64) bool {
+	return slices.ContainsFunc(q.Places, func(p Place) bool { return p.Process == process && p.Ticket >= ticket })
 }
 
 // next returns the first place of a process that can be woken, or of this process; or nil. A process that polls comes by
@@ -134,27 +143,6 @@ func (m *Master) publish(process string, w protocol.WakeUp) bool {
 	}
 	message(w)
 	return true
-}
-
-// wakeNext wakes the next in line for one more slot, where a further one is free: of several that became free at once, each was
-// announced to the same process.
-func (m *Master) wakeNext(cmd *protocol.Command, q *Queue, line string, slot int, now time.Time) {
-	for i := 1; i < int(cmd.Slots); i++ {
-		free := (slot + i) % int(cmd.Slots)
-		key := protocol.SlotKey(line, free)
-		if _, _, held := m.Leases.Get(key, now); held {
-			continue
-		}
-		for {
-			first := q.next(cmd.Process, free, now)
-			if first == nil {
-				break
-			}
-			if first.Process == cmd.Process || m.wake(key, q, *first) {
-				return
-			}
-		}
-	}
 }
 
 // Join gives the command's process its place in the queue of the key.

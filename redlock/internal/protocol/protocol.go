@@ -82,6 +82,9 @@ type Command struct {
 	// Slots is how many may hold the key of the line at once, in the view of the process, if that is more than one. Key is then that of
 	// the slot asked for, and Process has a CallName: each call has a place of its own, for all slots below Slots.
 	Slots uint16
+	// Leads is set for the master that offers the slots of the key, in the view of the process: where several are free, or become free, it
+	// decides who asks for which. Offered has OpAcquire take a slot that it has offered, whoever is in line.
+	Leads, Offered bool
 
 	Ask   Ask   // nil for most
 	Reply Reply // filled in by the master
@@ -166,6 +169,13 @@ const (
 	PollLease = 5 * PollMost           // how long it has its place in the queue
 )
 
+// OfferTime is how long the leader of a key's slots keeps one that it has offered to a call. Whoever takes longer has lost its place in line
+// there, and gets that again when it asks.
+const OfferTime = 250 * time.Millisecond
+
+// WatchTime is how long the leader knows which slots are free after a call has been refused. Calls that wait ask more often.
+const WatchTime = 5 * time.Second
+
 // MaxOthers bounds of how many processes a master tells one that doesn't ask for them: one of each kind, and first of the kinds that lock.
 // Normally there is one kind, during a change two.
 const MaxOthers = 30
@@ -187,7 +197,7 @@ func ParseNumber(text string, most int64) (n int64, ok bool) {
 
 // WakeUp is the message to a waiter that a key may be free.
 type WakeUp struct {
-	Key    string // the full key
+	Key    string // the full key; that of a slot which is offered, if it is for a call
 	Ticket int64  // with which the process is queued
 	Call   uint64 // whose place it is, of a key with several holders; else 0
 }
@@ -201,7 +211,7 @@ type Reply struct {
 	Former Status // OpAcquire: what became of the former token, as of an OpRelease
 	Polls  bool   // StatusHeld: the holder, or that other, polls, and may wake nobody
 	Alone  bool   // StatusGranted by OpAcquire: nobody waits, and the master has a cheaper way to release
-	Free   uint16 // StatusHeld with Slots: 1 + a slot that would be granted to the call now; 0 for none
+	Offer  uint16 // StatusHeld with Leads: 1 + a slot that is offered to the call; 0 for none
 	// Elsewhere is how many may hold the key in the view of another call in line, and 0 if there is none: StatusHeld with Slots.
 	Elsewhere uint16
 	Time      int64  // the master's clock, in microseconds since 1970; 0 if unknown. OpRelease, OpForce, OpStore and OpNames don't tell it

@@ -2,12 +2,11 @@
 -- -> time_us: granted with the proposal as fence, and nobody waits
 --    {fence, time_us, former}: granted
 --    {fence of the result, ms that it is remembered, time_us, former}: refused, because a result is remembered
---    {ms that the lease can last, holder's token or '', and a + if the holder polls, time_us, former, a slot to ask for or -1,
---     how many may hold the key in the view of another call in line or 0}: refused
--- waits: 1 to join the queue if refused, + 2 for a process that polls
+--    {ms that the lease can last, holder's token or '', and a + if the holder polls, time_us, former, the slot that is offered or -1,
+--     how many may hold the key in the view of another call in line or 0}: refused. The leader says when the first slot may be free.
+-- waits: 1 to join the queue if refused, + 2 for a process that polls; + 4 for the leader of the slots, + 8 if it has offered this one
 -- former: 1 released / 0 was free / -1 another's / 2 none was given
--- Where a key has several slots, their tokens are always marked, and no key is free in silence: a grant wakes the next in line if one
--- more slot is free, which a refusal names.
+-- Where a key has several slots, their tokens are always marked: each is freed by a script.
 local time = call('TIME')
 local now, proposal, former = time[1] * 1000000 + time[2], tonumber(ARGV[6]), 2
 SLOTS = tonumber(ARGV[7])
@@ -25,8 +24,9 @@ if KEYS[5] then
 end
 
 -- Mostly the key is free, and nobody waits.
-local ttl, several, polls = tonumber(ARGV[4]), SLOTS > 1, ARGV[5] >= '2'
-if not several and not polls and ttl >= FENCE_TTL + SLACK / 1000 and call('EXISTS', KEYS[2], KEYS[3]) == 0 then
+local ttl, several = tonumber(ARGV[4]), SLOTS > 1
+local polls = ARGV[5] % 4 >= 2
+if not several and not polls and ttl >= FENCE_TTL + SLACK / 1000 and call('EXISTS', KEYS[2], KEYS[3], string.sub(KEYS[3], 1, -6) .. 'slots') == 0 then
   -- take.lua
   local near = proposal >= now - SLACK and proposal <= now + SLACK
   local fence = take(KEYS[1], ARGV[1], near and ARGV[6] or string.format('%.0f', now - SLACK), ARGV[4], now)
@@ -40,40 +40,55 @@ end
 -- lock.lua
 -- queue.lua
 -- fence.lua
--- others.lua
+-- slots.lua
 local function before(name, number)
   return name and (number < ticket or number == ticket and name < process)
 end
 
+local leads, wanted = ARGV[5] % 8 >= 4, tonumber(ARGV[5]) >= 8 -- whoever is in line
 local held, marks = holder()
 if held == token then
   return {lastFence(), now, former} -- the command came twice
 end
+if several and former == 1 then
+  note(SLOT, 0)
+end
 local alone, left, awaited = not held and call('EXISTS', QUEUE) == 0
 if held then
   left, awaited = call('PTTL', LOCK), marks == '++' -- the holder polls, and may wake nobody
-elseif not alone then
+elseif not alone and not wanted then
   local name, number, ends
   repeat -- until nobody is before this one, or the one that is was woken, or polls
     name, number, ends, awaited = oldest(process, now, 0)
     if not before(name, number) then
       name, awaited = nil, false
     end
-  until not name or awaited or wake(name, number)
+  until not name or awaited or several or wake(name, number)
   if name then
     left = math.ceil((ends - now) / 1000)
-  else
-    leave(process)
+  end
+end
+if not left and not wanted then
+  local till = tonumber(call('ZSCORE', FREE, SLOT)) or 0
+  if till > now and offered(process, now) ~= SLOT then -- it is offered to another
+    left = math.ceil((till - now) / 1000)
   end
 end
 if left then
-  if queued then
+  local slot = several and leads and not wanted and offered(process, now)
+  if queued and not slot then
     join(now)
   end
-  return {left, (held or '') .. (awaited and '+' or ''), now, former, free(function(slot)
-    local name, number = oldest(process, now, 0, slot)
-    return not before(name, number)
-  end), several and elsewhere(now) or 0}
+  if several and leads then
+    watch(now)
+    offer(now, not slot and process)
+    slot = offered(process, now)
+    local first = call('ZRANGE', FREE, 0, 0, 'WITHSCORES')
+    if tonumber(first[2]) > now then
+      left = math.ceil((first[2] - now) / 1000)
+    end
+  end
+  return {left, (held or '') .. (awaited and '+' or ''), now, former, slot or -1, several and elsewhere(now) or 0}
 end
 
 local fence = math.max(lastFence() + 1, now - SLACK)
@@ -84,7 +99,13 @@ local denied = grant(token .. (polls and '++' or alone and not several and '' or
 if denied then
   return denied
 end
-if several and not alone and call('EXISTS', QUEUE) == 1 then
-  wakeForAnother(now)
+if not several and not alone then
+  leave(process)
+elseif several then
+  forgo(process, now)
+  note(SLOT, now + ttl * 1000)
+  if leads then
+    offer(now)
+  end
 end
 return fence == proposal and alone and not several and not polls and former == 2 and now or {fence, now, former}

@@ -340,5 +340,11 @@ func waitFlags(cmd *protocol.Command) (flags int64) {
 	if cmd.Polls {
 		flags += 2
 	}
+	if cmd.Leads {
+		flags += 4
+	}
+	if cmd.Offered {
+		flags += 8
+	}
 	return flags
 }

@@ -77,7 +77,7 @@ func requireWithin(t *testing.T, r protocol.Reply) {
 	case *protocol.Result:
 		answer = withinResult(a)
 	}
-	if !answer || !within(r.TTL.Microseconds()) || !within(r.Fence) || !within(r.Time) || r.Free > protocol.MaxSlots || r.Elsewhere > protocol.MaxSlots || len(r.Holder) > maxName {
+	if !answer || !within(r.TTL.Microseconds()) || !within(r.Fence) || !within(r.Time) || r.Offer > protocol.MaxSlots || r.Elsewhere > protocol.MaxSlots || len(r.Holder) > maxName {
 		t.Errorf("a reply says %+v, %+v", r, r.Answer)
 	}
 }

@@ -4,7 +4,7 @@
 local LOCK, QUEUE, LEASES, LINE = KEYS[1], KEYS[3], KEYS[4], string.sub(KEYS[3], 1, -7)
 local SLOT = tonumber(string.match(LOCK, ':slot:(%d+)$')) or 0
 local token, process, ticket, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local queued, polling = ARGV[5] % 2 == 1, ARGV[5] >= '2'
+local queued, polling = ARGV[5] % 2 == 1, ARGV[5] % 4 >= 2
 
 local function leave(name)
   call('ZREM', QUEUE, name)

@@ -1,6 +1,6 @@
 -- KEYS lock fence queue leases [result] | ARGV token process ticket ttl_ms waits [keep_ms fence result anyway, or slots]
 -- -> 1 released / 0 was free / -1 another's
--- waits: 1 to stay in the queue, + 2 for a process that polls
+-- waits: 1 to stay in the queue, + 2 for a process that polls; + 4 for the leader of the slots
 -- lock.lua
 local held, released = holder(), 0
 if held == ARGV[1] then
@@ -18,34 +18,41 @@ if KEYS[5] and (released == 1 or ARGV[9] == '1') and (tonumber(call('HGET', KEYS
   end
 end
 
+SLOTS = not KEYS[5] and tonumber(ARGV[6]) or 1
+
 -- Mostly nobody waits.
-if ARGV[5] == '0' and call('EXISTS', KEYS[3]) == 0 then
+if ARGV[5] == '0' and SLOTS == 1 and call('EXISTS', KEYS[3]) == 0 then
   return released
 end
 
 -- queue.lua
+-- slots.lua
 
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
-local idle = false -- nothing has become free, and nobody goes on: those that wait would wake each other in turns
+local at = tonumber(call('ZSCORE', QUEUE, process))
 if queued then
-  SLOTS = not KEYS[5] and tonumber(ARGV[6]) or 1
-  idle = SLOTS > 1 and released == 0
+  if SLOTS > 1 then
+    forgo(process, now)
+  end
   join(now)
-elseif (tonumber(call('ZSCORE', QUEUE, process)) or ticket + 1) <= ticket then
+elseif SLOTS > 1 and ticket > 0 and (at or ticket) <= ticket then
+  forgo(process, now)
+elseif at and at <= ticket then
   leave(process)
-  SLOTS = not KEYS[5] and tonumber(ARGV[6]) or 1
 end
-local name
-if not held and not idle then
-  local skip, number, ends, polls = 0
+local watched = SLOTS > 1 or call('EXISTS', FREE) == 1
+if watched and released == 1 then
+  note(SLOT, 0)
+end
+if SLOT == 0 and SLOTS == 1 and not held then
+  local skip, name, number, ends, polls = 0
   repeat -- a process doesn't wake itself; one that polls comes by itself, and the next one finds out if it doesn't
     skip = polls and skip + 1 or skip
     name, number, ends, polls, skip = oldest('', now, skip)
-  until not name or name == process or not polls and wake(name, number)
+  until not name or name == process or not polls and (isCall(name) or wake(name, number))
 end
-if SLOTS > 1 and not queued and not name then -- others may have been refused a further slot because of the ticket
-  -- others.lua
-  wakeForAnother(now)
+if watched and (SLOTS == 1 or ARGV[5] % 8 >= 4) then
+  offer(now)
 end
 return released

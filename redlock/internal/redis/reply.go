@@ -73,7 +73,7 @@ func (v *value) reply(cmd *protocol.Command) (reply protocol.Reply, err error) {
 	case op == protocol.OpAcquire && shape(":$::::"):
 		holder, polls := strings.CutSuffix(name(1), "+")
 		reply = protocol.Reply{Status: protocol.StatusHeld, Holder: holder, Polls: polls, TTL: rest(0), Time: micros(2), Former: former(3),
-			Free: uint16(number(4, -1, protocol.MaxSlots-1) + 1), Elsewhere: uint16(number(5, 0, protocol.MaxSlots))}
+			Offer: uint16(number(4, -1, protocol.MaxSlots-1) + 1), Elsewhere: uint16(number(5, 0, protocol.MaxSlots))}
 	case op == protocol.OpAcquire && shape("::::"):
 		reply = protocol.Reply{Status: protocol.StatusDone, Fence: micros(0), TTL: rest(1), Time: micros(2), Former: former(3)}
 	case op == protocol.OpRecall && shape(":::$"):

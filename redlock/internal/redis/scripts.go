@@ -23,8 +23,8 @@ var (
 	fastSource string
 	//go:embed renew.lua
 	renewSource string
-	//go:embed others.lua
-	othersSource string
+	//go:embed slots.lua
+	slotsSource string
 	//go:embed acquire.lua
 	acquireSource string
 	//go:embed extend.lua
@@ -66,9 +66,9 @@ type scriptSet [scripts]struct {
 
 // newScriptSet returns the scripts for servers whose PUBLISH returns the number of all subscribers, or not.
 func newScriptSet(counted bool) *scriptSet {
-	settings := fmt.Sprintf("local call, COUNTED, POLL_LEASE, FENCE_TTL, SLACK, MAX_OTHERS, MAX_WAITERS, RANDOM_LEN, MAX_PROCESSES, BEAT_MEMORY, SLOTS = redis.call, %t, %d, %d, %d, %d, %d, %d, %d, %d, 1\n",
-		counted, protocol.PollLease.Milliseconds(), protocol.FenceTTL.Milliseconds(), protocol.FenceSlack.Microseconds(), protocol.MaxOthers, protocol.MaxWaiters, protocol.RandomLen, protocol.MaxProcesses, protocol.BeatMemory.Milliseconds())
-	parts := strings.NewReplacer("-- lock.lua\n", lockSource, "-- queue.lua\n", queueSource, "-- fence.lua\n", fenceSource, "-- take.lua\n", takeSource, "-- others.lua\n", othersSource)
+	settings := fmt.Sprintf("local call, COUNTED, POLL_LEASE, FENCE_TTL, SLACK, MAX_OTHERS, MAX_WAITERS, RANDOM_LEN, MAX_PROCESSES, BEAT_MEMORY, OFFER, WATCH, SLOTS = redis.call, %t, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, 1\n",
+		counted, protocol.PollLease.Milliseconds(), protocol.FenceTTL.Milliseconds(), protocol.FenceSlack.Microseconds(), protocol.MaxOthers, protocol.MaxWaiters, protocol.RandomLen, protocol.MaxProcesses, protocol.BeatMemory.Milliseconds(), protocol.OfferTime.Milliseconds(), protocol.WatchTime.Milliseconds())
+	parts := strings.NewReplacer("-- lock.lua\n", lockSource, "-- queue.lua\n", queueSource, "-- fence.lua\n", fenceSource, "-- take.lua\n", takeSource, "-- slots.lua\n", slotsSource)
 	var set scriptSet
 	for op, source := range map[protocol.Op]string{
 		protocol.OpAcquire: acquireSource, protocol.OpExtend: extendSource, protocol.OpRelease: releaseSource,

@@ -1,0 +1,146 @@
+package memory
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// Slots is until when each slot of a key is believed to be taken, or offered to somebody, in microseconds. It says only where to look.
+type Slots map[int]int64
+
+// Offer is a slot that a call is offered.
+type Offer struct {
+	Slot  int
+	Until int64 // as in Slots
+}
+
+// note notes until when a slot is taken, if the slots are being watched.
+func (s Slots) note(slot int, until time.Time) {
+	if _, watched := s[slot]; watched {
+		s[slot] = until.UnixMicro()
+	}
+}
+
+// first returns the slot that is free first, behind so many others, and until when it is taken; -1 if there is none.
+func (s Slots) first(behind int) (slot int, taken int64) {
+	all := make([]int, 0, len(s))
+	for slot := range s {
+		all = append(all, slot)
+	}
+	slices.SortFunc(all, func(a, b int) int {
+		switch {
+		case s[a] < s[b], s[a] == s[b] && strconv.Itoa(a) < strconv.Itoa(b): // as Redis does
+			return -1
+		}
+		return 1
+	})
+	if behind >= len(all) {
+		return -1, 0
+	}
+	return all[behind], s[all[behind]]
+}
+
+// slots returns what is known of the slots of the command's key, which is nothing unless they are being watched.
+func (m *Master) slots(cmd *protocol.Command, now time.Time) Slots {
+	slots, _, _ := m.Slots.Get(lineOf(cmd), now)
+	return slots
+}
+
+// offered returns the slot that the command's call is offered.
+func (m *Master) offered(cmd *protocol.Command, now time.Time) (slot int, has bool) {
+	offer, _, known := m.Offers.Get(lineOf(cmd)+cmd.Process, now)
+	if !known || offer.Until <= now.UnixMicro() || m.slots(cmd, now)[offer.Slot] != offer.Until {
+		return 0, false
+	}
+	return offer.Slot, true
+}
+
+// forgo takes the command's call out of the line, and what it is offered from it.
+func (m *Master) forgo(cmd *protocol.Command, now time.Time) {
+	if slot, has := m.offered(cmd, now); has {
+		m.slots(cmd, now).note(slot, time.UnixMicro(0))
+	}
+	if q, _, waiters := m.Queues.Get(lineOf(cmd), now); waiters {
+		q.leave(cmd.Process, math.MaxInt64)
+	}
+	m.Offers.Delete(lineOf(cmd) + cmd.Process)
+}
+
+// watch watches the slots of the command's key for a while.
+func (m *Master) watch(cmd *protocol.Command, now time.Time) {
+	line := lineOf(cmd)
+	slots, _, known := m.Slots.Get(line, now)
+	if !known {
+		slots = make(Slots)
+	}
+	if _, all := slots[int(cmd.Slots)-1]; !all {
+		m.Plain.Delete(line) // a release is to be noted
+		for slot := range int(cmd.Slots) {
+			if _, watched := slots[slot]; !watched {
+				slots[slot] = 0
+				if _, ends, held := m.Leases.Get(protocol.SlotKey(line, slot), now); held {
+					slots[slot] = ends.UnixMicro()
+				}
+			}
+		}
+	}
+	m.Slots.Set(line, slots, now, protocol.WatchTime)
+}
+
+// offer offers each slot that is free to the first in line that may have it; behind these, to the call that asks, if there is one. All but
+// that one are woken.
+func (m *Master) offer(cmd *protocol.Command, asks string, now time.Time) {
+	line, slots, unanswered := lineOf(cmd), m.slots(cmd, now), asks
+	q, _, waiters := m.Queues.Get(line, now)
+	if !waiters {
+		q = &Queue{}
+	}
+	until := now.Add(protocol.OfferTime)
+	for behind := 0; unanswered != "" || len(q.Places) > 0; {
+		slot, taken := slots.first(behind)
+		if slot < 0 || taken > now.UnixMicro() {
+			return
+		}
+		key := protocol.SlotKey(line, slot)
+		first := q.Oldest("", slot, now)
+		if first == nil && slot < int(cmd.Slots) && unanswered != "" {
+			first = &Place{Process: unanswered}
+		}
+		if _, ends, held := m.Leases.Get(key, now); held {
+			slots.note(slot, ends)
+			m.Plain.Delete(key)
+			continue
+		}
+		if first == nil {
+			behind++
+			continue
+		}
+		slots.note(slot, until)
+		p := *first
+		if p.isCall() { // the place of a process with one slot stays until that is granted
+			q.leave(p.Process, math.MaxInt64)
+		}
+		m.Offers.Set(line+p.Process, Offer{slot, until.UnixMicro()}, now, protocol.OfferTime)
+		if p.Process == asks {
+			unanswered = ""
+		} else if !p.Polls && !m.wake(key, q, p) {
+			m.Offers.Delete(line + p.Process)
+			slots.note(slot, time.UnixMicro(0))
+		}
+	}
+}
+
+// wakeFirst wakes the first in line for the only slot, which is free, unless it is a call: that gets an offer. A process doesn't wake itself.
+func (m *Master) wakeFirst(cmd *protocol.Command, now time.Time) {
+	q, _, waiters := m.Queues.Get(cmd.Key, now)
+	for waiters {
+		first := q.next(cmd.Process, 0, now)
+		if first == nil || first.Process == cmd.Process || first.isCall() || m.wake(cmd.Key, q, *first) {
+			return
+		}
+	}
+}

@@ -1,0 +1,91 @@
+-- The slots of a key that several may hold. One master leads: it offers slots that are free to those that are first in line, so that each
+-- asks all masters for a slot that nobody else asks for. FREE has the time until which each slot is believed to be taken, or offered to
+-- somebody; it says only where to look. OFFERS has the slot that each call is offered, and until when.
+local FREE, OFFERS = LINE .. ':slots', LINE .. ':offers'
+
+local function slotKey(slot)
+  return slot == 0 and LINE or LINE .. ':slot:' .. slot
+end
+
+-- Whether it is a place for several slots.
+local function isCall(name)
+  return string.find(name, '#%d+$')
+end
+
+-- Notes until when a slot is taken, if the slots are being watched.
+local function note(slot, till)
+  call('ZADD', FREE, 'XX', string.format('%.0f', till), slot)
+end
+
+-- Returns the slot that a call is offered, and until when.
+local function offered(name, now)
+  local slot, till = string.match(call('HGET', OFFERS, name) or '', '^(%d+) (%d+)$')
+  if slot and tonumber(till) > now and tonumber(call('ZSCORE', FREE, slot)) == tonumber(till) then
+    return tonumber(slot), tonumber(till)
+  end
+end
+
+-- Takes a call out of the line, and what it is offered from it.
+local function forgo(name, now)
+  local slot = offered(name, now)
+  if slot then
+    note(slot, 0)
+  end
+  leave(name)
+  call('HDEL', OFFERS, name)
+end
+
+-- Watches the slots for a while.
+local function watch(now)
+  if not call('ZSCORE', FREE, SLOTS - 1) then
+    mark(LINE)
+    for slot = 0, SLOTS - 1 do
+      local key = slotKey(slot)
+      call('ZADD', FREE, 'NX', holder(key) and string.format('%.0f', now + call('PTTL', key) * 1000) or 0, slot)
+    end
+  end
+  call('PEXPIRE', FREE, WATCH)
+end
+
+-- Offers each slot that is free to the first in line that may have it; behind these, to the call that asks, if there is one. All but that
+-- one are woken.
+local function offer(now, asks)
+  local at, till, unanswered = 0, string.format('%.0f', now + OFFER * 1000), asks
+  while unanswered or call('EXISTS', QUEUE) == 1 do
+    local first = call('ZRANGE', FREE, at, at, 'WITHSCORES')
+    local slot = tonumber(first[1])
+    if not slot or tonumber(first[2]) > now then
+      return
+    end
+    local key = slotKey(slot)
+    local name, number, ends, polls = oldest('', now, 0, slot)
+    name = name or slot < SLOTS and unanswered
+    if holder(key) then
+      mark(key)
+      note(slot, now + math.max(call('PTTL', key), 1) * 1000)
+    elseif not name then
+      at = at + 1
+    else
+      note(slot, till)
+      call('HSET', OFFERS, name, slot .. ' ' .. till)
+      call('PEXPIRE', OFFERS, OFFER)
+      if isCall(name) then -- the place of a process with one slot stays until that is granted
+        leave(name)
+      end
+      if name == asks then
+        unanswered = nil
+      elseif not polls and not wake(name, number, key) then
+        call('HDEL', OFFERS, name)
+        note(slot, 0)
+      end
+    end
+  end
+end
+
+-- Returns how many may hold the key in the view of the first other call that waits, or 0.
+local function elsewhere(now)
+  local line = call('ZRANGE', QUEUE, 0, 1)
+  local other = line[line[1] == process and 2 or 1]
+  local waits = other and math.abs(tonumber(call('HGET', LEASES, other)) or 0) > now
+  return waits and tonumber(call('HGET', LEASES, other .. '/n') or 1) or 0
+end
