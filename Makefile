@@ -307,6 +307,7 @@ syft: ## Install syft, which writes the lists of parts (SBOM)
 
 bench: redis-server ## Compare the library with its peers (8 minutes): test/bench/RESULTS.md
 	cd test/bench && go run .
+	go run ./tools/curves
 
 bench-check: redis-server wrk ## Run each benchmark once
 	cd test/bench && out=$$(mktemp -d) && go run . -quick -o $$out && go run . -http -quick -o $$out && rm -r $$out

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// atOnce is how many may hold a key at the same time, for those contestants that allow several.
-const atOnce = 3
+// atOnce is how many may hold a key at the same time, for those contestants that allow several. A child is told by a flag.
+var atOnce = 3
 
 // onServer is a lock of atOnce holders on one server, as posts and books describe it: who finds no room asks again later.
 type onServer struct {
@@ -54,7 +54,7 @@ func openCounter(addrs []string) (Contestant, error) {
 			p.PExpire(ctx, key, ttl)
 			return nil
 		})
-		if err != nil || count.Val() <= atOnce {
+		if err != nil || int(count.Val()) <= atOnce {
 			return err == nil, err
 		}
 		return false, leave(context.WithoutCancel(ctx), key, member)
@@ -95,7 +95,7 @@ func (s *semaphores) Lock(ctx context.Context, key string) (func() error, error)
 	s.mu.Lock()
 	of := s.byKey[key]
 	if of == nil {
-		of = semaphore.NewWeighted(atOnce)
+		of = semaphore.NewWeighted(int64(atOnce))
 		s.byKey[key] = of
 	}
 	s.mu.Unlock()

@@ -26,13 +26,16 @@ const (
 	groupFaults    = "One master hung or killed"
 	groupDistance  = "Distance"
 	groupAtOnce    = "N at once"
+	groupSlots     = "Slots in use"
+	groupKeys      = "Many contended keys"
+	groupHeld      = "Many held locks"
 	groupHTTP      = "HTTP"
 )
 
 const oneKey = "bench-one"
 
 func cells(quick bool) []cell {
-	list := slices.Concat(freeCells(), contendedCells(), faultCells(), distanceCells(), atOnceCells())
+	list := slices.Concat(freeCells(), contendedCells(), faultCells(), distanceCells(), atOnceCells(), slotCells(), keyCells(), heldCells())
 	if !quick {
 		return list
 	}
@@ -127,6 +130,47 @@ func atOnceCells() []cell {
 	})
 }
 
+// slotCells have twice as many callers as may hold the key.
+func slotCells() []cell {
+	var list []cell
+	for _, n := range []int{4, 16, 64, 256} {
+		list = append(list, cell{
+			group: groupSlots, name: fmt.Sprintf("%d slots", n),
+			masters: 3, processes: 2, rounds: 2,
+			load:        slice{Callers: n, Key: oneKey, Hold: 100 * time.Millisecond, Time: 4 * time.Second, Log: true, AtOnce: n},
+			contestants: []string{nameSlots, nameSortedSet, nameCounter},
+		})
+	}
+	return list
+}
+
+func keyCells() []cell {
+	var list []cell
+	for _, processes := range []int{1, 2, 4, 8} {
+		list = append(list, cell{
+			group: groupKeys, name: count(processes, "process"),
+			masters: 3, processes: processes, rounds: 2,
+			load:        slice{Callers: 2000, Key: oneKey, Keys: 500, Time: 3 * time.Second},
+			contestants: []string{nameOwn, nameRueidis},
+		})
+	}
+	return list
+}
+
+// heldCells have no peer: the others leave it to the caller to renew.
+func heldCells() []cell {
+	var list []cell
+	for _, held := range []int{1_000, 10_000, 30_000, 100_000} {
+		list = append(list, cell{
+			group: groupHeld, name: fmt.Sprintf("%d held", held),
+			masters: 3, processes: 1, rounds: 1,
+			load:        slice{Callers: 4, Held: held, Time: 8 * time.Second},
+			contestants: []string{nameOwn},
+		})
+	}
+	return list
+}
+
 // quickly is a smoke run: every contestant in every group, a few cells of each, one round.
 func quickly(list []cell) []cell {
 	var short []cell
@@ -135,7 +179,7 @@ func quickly(list []cell) []cell {
 			continue
 		}
 		c.rounds, c.together = 1, true
-		c.load.Time = min(c.load.Time, 100*time.Millisecond)
+		c.load.Time, c.load.Held = min(c.load.Time, 100*time.Millisecond), min(c.load.Held, 100)
 		short = append(short, c)
 	}
 	return short

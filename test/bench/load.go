@@ -20,6 +20,8 @@ type slice struct {
 	Time    time.Duration // for which callers begin turns
 	Log     bool          // tell when each lock was had and given back
 	AtOnce  int           // how many may hold the key; 0 is 1
+	Keys    int           // the callers share so many keys, beginning with Key; 0 is 1
+	Held    int           // further keys that the process holds all the time
 }
 
 // outcome is what a slice did.
@@ -63,9 +65,12 @@ func newCallers(s slice) []*caller {
 	callers := make([]*caller, s.Callers)
 	for i := range callers {
 		c := &caller{lock: make([]time.Duration, 0, 1<<14), unlock: make([]time.Duration, 0, 1<<14)}
-		if s.Key != "" {
+		switch {
+		case s.Keys > 1:
+			c.keys = []string{fmt.Sprint(s.Key, " ", i%s.Keys)}
+		case s.Key != "":
 			c.keys = []string{s.Key}
-		} else {
+		default:
 			for k := range keysOfCaller {
 				c.keys = append(c.keys, fmt.Sprintf("bench:%d:%d", i, k))
 			}
@@ -83,6 +88,10 @@ func (s slice) put(on Contestant) outcome {
 		if s.Key == "" {
 			return
 		}
+		if s.Keys > 1 {
+			time.Sleep(s.Hold)
+			return
+		}
 		if holders.Add(1) > int32(max(s.AtOnce, 1)) {
 			overlaps.Add(1)
 		}
@@ -91,6 +100,7 @@ func (s slice) put(on Contestant) outcome {
 		}
 		holders.Add(-1)
 	}
+	held := s.hold(on)
 	runtime.GC()
 	cpu, mallocs := usage()
 	start := time.Now()
@@ -123,7 +133,39 @@ func (s slice) put(on Contestant) outcome {
 	o.CPU, o.Mallocs = cpuAfter-cpu, mallocsAfter-mallocs
 	o.Overlaps = int(overlaps.Load())
 	o.gather(callers)
+	held(&o)
 	return o
+}
+
+// hold takes the keys that are held meanwhile, and returns what gives them back, and counts those that were lost.
+func (s slice) hold(on Contestant) (release func(*outcome)) {
+	const together = 64
+	unlocks, errs := make([]func() error, s.Held), make([]error, s.Held)
+	each := func(do func(i int)) {
+		var all sync.WaitGroup
+		for part := range together {
+			all.Go(func() {
+				for i := part; i < s.Held; i += together {
+					do(i)
+				}
+			})
+		}
+		all.Wait()
+	}
+	each(func(i int) { unlocks[i], errs[i] = on.Lock(context.Background(), fmt.Sprint("bench:held:", i)) })
+	return func(o *outcome) {
+		each(func(i int) {
+			if errs[i] == nil {
+				errs[i] = unlocks[i]()
+			}
+		})
+		for _, err := range errs {
+			if err != nil {
+				o.Errors++
+				o.FirstError = cmp.Or(o.FirstError, err.Error())
+			}
+		}
+	}
 }
 
 func (c *caller) turn(ctx context.Context, lock lockFunc, section func()) {

@@ -12,6 +12,7 @@ import (
 func main() {
 	child := flag.String("child", "", "internal: be this process: a contestant, the delay line or the backend")
 	masters := flag.String("masters", "", "internal: the addresses that it is for")
+	flag.IntVar(&atOnce, "at-once", atOnce, "internal: how many may hold a key at the same time")
 	trip := flag.Duration("trip", 0, "internal: the delay line's round trip")
 	profile := flag.String("profile", "", "write CPU profiles of the contestants' processes to files of this name and their pid")
 	quick := flag.Bool("quick", false, "a smoke run of less than a minute: the figures mean nothing")

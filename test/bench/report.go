@@ -42,7 +42,7 @@ func sum(v value) of {
 
 var (
 	inTurns = []string{groupContended, groupAtOnce}
-	counted = []string{groupFree, groupContended, groupAtOnce, groupDistance} // the servers' CPU time and commands are known
+	counted = []string{groupFree, groupContended, groupAtOnce, groupDistance, groupSlots, groupKeys, groupHeld} // the servers' CPU time and commands are known
 )
 
 // figures are the columns of results.csv, and the groups of cells that have them; none is all of them.
@@ -65,7 +65,8 @@ var figures = []struct {
 	{"hand-off p50 µs", figure(handOff), []string{groupContended}},
 	{"longest wait µs", worst(longestWait), inTurns},
 	{"Jain's index", figure(jain), inTurns},
-	{"most holders", worst(most), []string{groupAtOnce}},
+	{slotsColumn, figure(inUse), []string{groupSlots}},
+	{"most holders", worst(most), []string{groupAtOnce, groupSlots}},
 	{"holders at the end", figure(atEnd), []string{groupAtOnce}},
 	{"p50 in round trips", figure(inTrips), []string{groupDistance}},
 	{"failed", sum(failed), nil},
@@ -79,6 +80,7 @@ const (
 	mastersColumn  = "CPU µs of masters"
 	commandsColumn = "commands"
 	p50Column      = "p50 µs"
+	slotsColumn    = "slots in use %"
 )
 
 // table shows the cells of a group: a row for each cell, a column for each contestant.
@@ -98,7 +100,18 @@ var tables = []table{
 	{groupAtOnce, "Turns per second (longest wait in ms)", func(m measuredCell, r result) string {
 		return fmt.Sprintf("%s (%s)", whole(figure(throughput)(m, r)), millis(worst(longestWait)(m, r)))
 	}},
+	{groupSlots, "Two processes with as many callers each as there are slots, which hold one for 100 ms: slots in use in % (commands of a turn on all masters)", func(m measuredCell, r result) string {
+		return fmt.Sprintf("%s (%s)", whole(figure(inUse)(m, r)), exact(figure(allCommands)(m, r)))
+	}},
+	{groupKeys, "2,000 callers in each process want 500 keys: turns per second (commands of a turn on all masters)", func(m measuredCell, r result) string {
+		return fmt.Sprintf("%s (%s)", whole(figure(throughput)(m, r)), exact(figure(allCommands)(m, r)))
+	}},
+	{groupHeld, "One process holds that many, and locks fresh keys: p99 (slowest) of those, in ms; leases lost", func(m measuredCell, r result) string {
+		return fmt.Sprintf("%s (%s); %s", millis(figure(lockP99)(m, r)), millis(worst(slowestLock)(m, r)), whole(sum(failed)(m, r)))
+	}},
 }
+
+var curves = map[string]string{groupSlots: "slots", groupKeys: "keys", groupHeld: "held"} // pictures of tools/curves
 
 // goal is what this library wants to reach in some cells.
 type goal struct {
@@ -162,6 +175,9 @@ func (t table) write(b *bytes.Buffer, rows []measuredCell) {
 			fmt.Fprintf(b, " %s |", t.show(m, r))
 		}
 		b.WriteString(strings.Repeat(" – |", len(rows[0].results)-len(m.results)) + "\n")
+	}
+	if picture := curves[t.group]; picture != "" {
+		fmt.Fprintf(b, "\n![%s](../../docs/images/%s.svg)\n", t.group, picture)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -65,7 +66,7 @@ func (e *entrant) enter(c cell, profile string) (err error) {
 		return err
 	}
 	warmUp := c.load
-	warmUp.Key, warmUp.Time = "", 100*time.Millisecond
+	warmUp.Key, warmUp.Held, warmUp.Time = "", 0, 100*time.Millisecond
 	if _, err = e.measure(warmUp); err != nil {
 		err = fmt.Errorf("%s: %w", e.kind.name, err)
 	}
@@ -79,7 +80,7 @@ func (e *entrant) start(c cell, profile string) error {
 		to = e.line.addrs
 	}
 	for range c.processes {
-		p, err := startProcess(e.kind.name, to, "-profile", profile)
+		p, err := startProcess(e.kind.name, to, "-profile", profile, "-at-once", strconv.Itoa(max(c.load.AtOnce, atOnce)))
 		if err != nil {
 			return err
 		}

@@ -92,6 +92,10 @@ var (
 		}
 		return bothP50(c, s) / micros(s.Trip)
 	}
+	// inUse is the part of the slots that were held, in percent.
+	inUse value = func(c cell, s sample) float64 {
+		return 100 * float64(s.turns()) * c.load.Hold.Seconds() / (s.Elapsed.Seconds() * float64(max(c.load.AtOnce, 1)))
+	}
 	failed   value = func(_ cell, s sample) float64 { return float64(s.Errors) }
 	overlaps value = func(_ cell, s sample) float64 { return float64(s.Overlaps) }
 )

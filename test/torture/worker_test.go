@@ -154,7 +154,11 @@ func (w *worker) turn(ctx context.Context, op string, keys []string, length time
 	}
 	var lock *redlock.Lock
 	var err error
-	concurrency := redlock.WithConcurrency(1 + rand.N(3)) // as many holders as each call likes
+	n := 1 << (keys[0][0] % 6) // holders of the key: up to 32
+	if rand.N(4) == 0 {
+		n = 1 + rand.N(3) // or as many as the call likes
+	}
+	concurrency := redlock.WithConcurrency(n)
 	switch op {
 	case "Lock":
 		lock, err = w.locker.Lock(ctx, keys[0], concurrency)
