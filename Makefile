@@ -305,7 +305,7 @@ release: ## Release the tag of this commit as a draft, with GITHUB_TOKEN; only t
 syft: ## Install syft, which writes the lists of parts (SBOM)
 	go install $(SYFT)
 
-bench: redis-server ## Compare the library with its peers (8 minutes): test/bench/RESULTS.md
+bench: redis-server ## Compare the library with its peers (14 minutes): test/bench/RESULTS.md
 	cd test/bench && go run .
 	go run ./tools/curves
 
