@@ -116,13 +116,12 @@ func (s *Serializer) middleware(locker *redlock.Locker) func(http.Handler) http.
 		if runsLater(next) {
 			return s.refuseAll(errRunsLater)
 		}
+		run := func(w http.ResponseWriter, r *http.Request) error {
+			next.ServeHTTP(w, r)
+			return nil
+		}
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			err := s.Serve(locker, w, r, func(w http.ResponseWriter, r *http.Request) error {
-				next.ServeHTTP(w, r)
-				return nil
-			})
-			var refusal *Refusal
-			if errors.As(err, &refusal) {
+			if refusal, ok := errors.AsType[*Refusal](s.Serve(locker, w, r, run)); ok {
 				refusal.Write(w)
 			}
 		})
