@@ -452,3 +452,24 @@ func TestConcurrencyWithoutLeader(t *testing.T) {
 	unlocked(t, <-got)
 	redistest.RequireNoKeys(t, servers)
 }
+
+// TestConcurrencyForced: a slot that is released by force, while nobody waits, is free for the next call at once.
+func TestConcurrencyForced(t *testing.T) {
+	t.Parallel()
+	const long = 2 * bound // until then the slot is believed to be taken
+	first, servers := onServers(t, 3, redlock.WithConcurrency(2), redlock.WithTTL(long), redlock.WithMaxTTL(long))
+	second := newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(2), redlock.WithTTL(long), redlock.WithMaxTTL(long))
+	held := []*redlock.Lock{mustLock(t, first, "key"), mustLock(t, first, "key")}
+	for _, lock := range held {
+		if err := answered(t, func() error { _, err := second.TryLock(t.Context(), "key"); return err }); !errors.Is(err, redlock.ErrHeld) {
+			t.Fatal(err)
+		}
+		if err := answered(t, func() error { return second.ForceUnlockSlot(t.Context(), "key", lock.Slot(), lock.Fence()) }); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, bound, "the slot is free", func() bool {
+			next, err := second.TryLock(t.Context(), "key")
+			return err == nil && next.Slot() == lock.Slot()
+		})
+	}
+}

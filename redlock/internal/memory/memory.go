@@ -128,7 +128,7 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 			ends, reply.Polls = first.Ends, first.Polls
 		}
 	}
-	if taken := m.slots(cmd, now)[slot]; !held && !cmd.Offered && !cmd.Fast && taken > now.UnixMicro() {
+	if taken := m.slots(cmd, now)[slot]; !held && !cmd.Offered && !cmd.Fast && taken > now.UnixMicro() && taken <= now.Add(protocol.OfferTime).UnixMicro() {
 		if own, has := m.offered(cmd, now); !has || own != slot { // it is offered to another
 			held, ends = true, time.UnixMicro(taken)
 		}
@@ -248,7 +248,7 @@ func (m *Master) release(cmd *protocol.Command, now time.Time) protocol.Reply {
 	line, slot := protocol.SlotOf(cmd.Key)
 	slots := m.slots(cmd, now)
 	q, _, waiters := m.Queues.Get(line, now)
-	if !cmd.Queue && !cmd.Polls && cmd.Slots <= 1 && (!waiters || len(q.Places) == 0) {
+	if !cmd.Queue && !cmd.Polls && cmd.Slots <= 1 && len(slots) == 0 && (!waiters || len(q.Places) == 0) {
 		return reply
 	}
 	switch {

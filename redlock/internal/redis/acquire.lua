@@ -70,7 +70,7 @@ elseif not alone and not wanted then
 end
 if not left and not wanted then
   local till = tonumber(call('ZSCORE', FREE, SLOT)) or 0
-  if till > now and offered(process, now) ~= SLOT then -- it is offered to another
+  if till > now and till <= now + OFFER * 1000 and offered(process, now) ~= SLOT then -- it is offered to another
     left = math.ceil((till - now) / 1000)
   end
 end

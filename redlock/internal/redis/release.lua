@@ -21,7 +21,7 @@ end
 SLOTS = not KEYS[5] and tonumber(ARGV[6]) or 1
 
 -- Mostly nobody waits.
-if ARGV[5] == '0' and SLOTS == 1 and call('EXISTS', KEYS[3]) == 0 then
+if ARGV[5] == '0' and SLOTS == 1 and call('EXISTS', KEYS[3], string.sub(KEYS[3], 1, -6) .. 'slots') == 0 then
   return released
 end
 
