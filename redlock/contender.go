@@ -39,7 +39,7 @@ type contender struct {
 	locker     *Locker
 	callers    []*caller // one for each key
 	tries      int
-	again      int           // how often it has asked again for a slot that is its own
+	again      int           // how often it has asked again at once, for a slot that is its own, or that it is offered
 	failure    error         // of the last attempt
 	pause      time.Duration // before the next attempt if no master wakes us
 	subscribed bool          // counted as one that waits for wake-ups
@@ -112,8 +112,8 @@ func (t *contender) insist(ctx context.Context, attempts []*attempt, lost *attem
 func (t *contender) goesOn(ctx context.Context, attempts []*attempt, lost *attempt) bool {
 	l := t.locker
 	switch {
-	case lost.offer() > 0:
-		t.again = 0
+	case lost.offer() > 0 && t.again < mostAgain && l.gates.offered(t.callers[slices.Index(attempts, lost)], lost.offer()):
+		t.again++
 		t.trace(lost, lost.failure(), 0, forOthers)
 	case lost.isFirst() && t.again < mostAgain:
 		pause := jitter(releasePause << t.again)
@@ -135,8 +135,7 @@ func (t *contender) goesOn(ctx context.Context, attempts []*attempt, lost *attem
 	start, proposal := time.Now(), l.number(t.callers...)
 	for i, former := range attempts {
 		c := t.callers[i]
-		if offer := former.offer(); offer > 0 {
-			l.gates.offered(c, offer)
+		if offer := former.offer(); offer > 0 && (former == lost || l.gates.offered(c, offer)) {
 			former.goesOn = true
 			former.release(nil, true)
 			former = nil
@@ -193,7 +192,7 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 		return t.failure
 	case !errors.Is(t.failure, ErrHeld): // masters have failed, and wake nobody
 		t.pause, what = min(2*t.pause, waitMost), forMasters
-	case a.isFirst(): // others have votes for the slot, and the leader doesn't know of it
+	case a.isFirst(), a.offer() > 0: // others have votes for the slot, and the leader doesn't know of it, or offers in vain
 		t.pause, what = min(2*t.pause, waitMost), forOthers
 	case !t.subscribed && awaited.slots > 1 && !a.mustPoll: // all masters that refused have queued the call already
 		t.willWait()
@@ -209,7 +208,7 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 	default:
 		t.pause = min(2*t.pause, waitMost)
 	}
-	if t.subscribed && !a.isFirst() {
+	if t.subscribed && !a.isFirst() && a.offer() == 0 {
 		wakeUps = awaited.wakeUps
 	}
 	t.trace(a, t.failure, sleep, what)

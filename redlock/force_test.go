@@ -2,6 +2,7 @@ package redlock_test
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -222,4 +223,25 @@ func TestForceWithForgottenFence(t *testing.T) {
 		}
 	}
 	mustUnlock(t, lock)
+}
+
+// TestForceByNumber: who releases a key by force is only told, also if its name is a number; who waits for the key is woken.
+func TestForceByNumber(t *testing.T) {
+	t.Parallel()
+	const long = 4 * bound // a waiter that isn't woken asks again after a third of it
+	options := []redlock.Option{redlock.WithTTL(long), redlock.WithMaxTTL(long)}
+	first, servers := onServers(t, 3, options...)
+	held := mustLock(t, first, "key")
+	second := newLocker(t, redistest.URLs(servers), append(options, redlock.WithInstance("2"))...)
+	got := make(chan *redlock.Lock)
+	go func() { got <- mustLock(t, second, "key") }()
+	eventually(t, bound, "it waits on all masters", func() bool {
+		return !slices.ContainsFunc(servers, func(s *redistest.Server) bool {
+			return s.Client().ZCard(t.Context(), redisKey("key")+":queue").Val() == 0
+		})
+	})
+	if err := answered(t, func() error { return second.ForceUnlock(t.Context(), "key", held.Fence()) }); err != nil {
+		t.Fatal(err)
+	}
+	mustUnlock(t, <-got)
 }

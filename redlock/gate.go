@@ -271,7 +271,7 @@ func (g *gate) leave(k *Lock) {
 }
 
 func (g *gate) unseat(c *caller) {
-	c.heads = false
+	c.heads, c.offer = false, 0
 	g.asking = slices.DeleteFunc(g.asking, func(other *caller) bool { return other == c })
 }
 
@@ -650,11 +650,16 @@ func (g *gate) asksFor(slot int) bool {
 	return slices.ContainsFunc(g.asking, func(c *caller) bool { return c.trying && int(c.slot) == slot })
 }
 
-// offered has the next attempt of a call ask for the slot that it is offered.
-func (g *gates) offered(c *caller, offer uint16) {
+// offered has the next attempt of a call ask for the slot that it is offered, and reports false if this process has that: then the leader
+// has lost it.
+func (g *gates) offered(c *caller, offer uint16) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if c.gate.has(int(offer) - 1) {
+		return false
+	}
 	c.offer = offer
+	return true
 }
 
 // keys returns the status of all keys that name accepts. It gets the key as it is on the masters.

@@ -473,3 +473,31 @@ func TestConcurrencyForced(t *testing.T) {
 		})
 	}
 }
+
+// TestConcurrencyLeaderForgets: a leader that has lost a lease offers its slot again and again to the process that has it, which doesn't
+// ask as often.
+func TestConcurrencyLeaderForgets(t *testing.T) {
+	t.Parallel()
+	const long = 4 * bound
+	var attempts atomic.Int64
+	count := redlock.WithObserver(redlock.Observer{Attempted: func(redlock.Attempt) { attempts.Add(1) }})
+	options := []redlock.Option{redlock.WithConcurrency(2), redlock.WithTTL(long), redlock.WithMaxTTL(long)}
+	first, servers := onServers(t, 1, append(options, count)...)
+	second := newLocker(t, redistest.URLs(servers), options...)
+	own, other := mustLock(t, first, "key"), mustLock(t, second, "key")
+	key := redisKey("key")
+	if own.Slot() > 0 {
+		key += ":slot:" + strconv.Itoa(own.Slot())
+	}
+	if n, err := servers[0].Client().Del(t.Context(), key).Result(); n != 1 {
+		t.Fatal(n, err)
+	}
+	got := make(chan *redlock.Lock)
+	go func() { got <- mustLock(t, first, "key") }()
+	time.Sleep(2 * time.Second)
+	unlocked(t, other)
+	unlocked(t, <-got)
+	if n := attempts.Load(); n > 500 {
+		t.Errorf("%d attempts in two seconds", n)
+	}
+}

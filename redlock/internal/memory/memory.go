@@ -115,7 +115,7 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 	reply.Polls = held && polls == token
 	_, slot := protocol.SlotOf(cmd.Key)
 	several := cmd.Slots > 1
-	if several && reply.Former == protocol.StatusReleased {
+	if reply.Former == protocol.StatusReleased {
 		m.slots(cmd, now).note(slot, time.UnixMicro(0))
 	}
 	alone := !several && !cmd.Polls && (!waiters || len(q.Places) == 0)
@@ -170,6 +170,9 @@ func (m *Master) refuse(cmd *protocol.Command, reply *protocol.Reply, now time.T
 		asks = ""
 	} else if cmd.Queue {
 		m.Join(cmd, now)
+	}
+	if !leads && reply.Former == protocol.StatusReleased {
+		m.offer(cmd, "", now)
 	}
 	if cmd.Slots <= 1 {
 		return
@@ -268,9 +271,7 @@ func (m *Master) release(cmd *protocol.Command, now time.Time) protocol.Reply {
 	if slot == 0 && cmd.Slots <= 1 && reply.Status != protocol.StatusNotOwner {
 		m.wakeFirst(cmd, now)
 	}
-	if cmd.Slots <= 1 || cmd.Leads {
-		m.offer(cmd, "", now)
-	}
+	m.offer(cmd, "", now)
 	return reply
 }
 

@@ -50,7 +50,7 @@ local held, marks = holder()
 if held == token then
   return {lastFence(), now, former} -- the command came twice
 end
-if several and former == 1 then
+if former == 1 then
   note(SLOT, 0)
 end
 local alone, left, awaited = not held and call('EXISTS', QUEUE) == 0
@@ -87,6 +87,8 @@ if left then
     if tonumber(first[2]) > now then
       left = math.ceil((first[2] - now) / 1000)
     end
+  elseif former == 1 then
+    offer(now)
   end
   return {left, (held or '') .. (awaited and '+' or ''), now, former, slot or -1, several and elsewhere(now) or 0}
 end
