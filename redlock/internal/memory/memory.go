@@ -171,9 +171,6 @@ func (m *Master) refuse(cmd *protocol.Command, reply *protocol.Reply, now time.T
 	} else if cmd.Queue {
 		m.Join(cmd, now)
 	}
-	if !leads && reply.Former == protocol.StatusReleased {
-		m.offer(cmd, "", now)
-	}
 	if cmd.Slots <= 1 {
 		return
 	}
@@ -271,7 +268,9 @@ func (m *Master) release(cmd *protocol.Command, now time.Time) protocol.Reply {
 	if slot == 0 && cmd.Slots <= 1 && reply.Status != protocol.StatusNotOwner {
 		m.wakeFirst(cmd, now)
 	}
-	m.offer(cmd, "", now)
+	if cmd.Slots <= 1 || cmd.Leads {
+		m.offer(cmd, "", now)
+	}
 	return reply
 }
 

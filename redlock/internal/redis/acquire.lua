@@ -87,8 +87,6 @@ if left then
     if tonumber(first[2]) > now then
       left = math.ceil((first[2] - now) / 1000)
     end
-  elseif former == 1 then
-    offer(now)
   end
   return {left, (held or '') .. (awaited and '+' or ''), now, former, slot or -1, several and elsewhere(now) or 0}
 end
