@@ -211,16 +211,20 @@ func (a *attempt) win(ctx context.Context, deadline time.Time) bool {
 			}
 		}
 	}
-	return ending != callerLeft && len(a.granted) >= quorum && len(a.done) == 0 && !(a.needsLeader() && a.leaderRefuses())
+	// a slot that the leader hasn't offered to this call may be on offer to another one
+	return ending != callerLeft && len(a.granted) >= quorum && len(a.done) == 0 && (a.offered || !a.leaderRefuses())
 }
 
-// needsLeader reports whether the leader's vote decides: a slot that it hasn't offered to this call may be on offer to another one.
-func (a *attempt) needsLeader() bool { return a.leader >= 0 && !a.offered }
+// leaderSays returns the reply of the leader, which is empty if there is no leader, or no reply yet.
+func (a *attempt) leaderSays() *protocol.Reply {
+	if a.leader < 0 || !a.acquires[a.leader].Counted {
+		return &protocol.Reply{}
+	}
+	return &a.acquires[a.leader].Reply
+}
 
 // leaderRefuses reports whether the leader has said that others have, or are to have, the slot.
-func (a *attempt) leaderRefuses() bool {
-	return a.leader >= 0 && a.acquires[a.leader].Counted && a.acquires[a.leader].Reply.Status == protocol.StatusHeld
-}
+func (a *attempt) leaderRefuses() bool { return a.leaderSays().Status == protocol.StatusHeld }
 
 // answered returns how many masters have said how it is with the key.
 func (a *attempt) answered() int { return len(a.granted) + len(a.held) + len(a.done) }
@@ -355,7 +359,7 @@ func (a *attempt) refused() error {
 		held.RetryAfter = max(held.RetryAfter, reply.TTL)
 	}
 	if a.leaderRefuses() { // it knows which slot may be free first
-		held.RetryAfter = a.acquires[a.leader].Reply.TTL
+		held.RetryAfter = a.leaderSays().TTL
 	}
 	return held
 }
@@ -370,7 +374,7 @@ func (a *attempt) patience() time.Duration {
 	patience := a.ttl / 3
 	switch {
 	case a.leaderRefuses():
-		return min(patience, leaderPatience, a.acquires[a.leader].Reply.TTL+early)
+		return min(patience, leaderPatience, a.leaderSays().TTL+early)
 	case a.lacksLeader():
 		return min(patience, a.timeout)
 	}
@@ -430,12 +434,7 @@ func (a *attempt) withdraw() {
 }
 
 // offer returns 1 + the slot that the leader offers in place of the one that was refused, or 0.
-func (a *attempt) offer() uint16 {
-	if a.leader < 0 || !a.acquires[a.leader].Counted {
-		return 0
-	}
-	return a.acquires[a.leader].Reply.Offer
-}
+func (a *attempt) offer() uint16 { return a.leaderSays().Offer }
 
 // lacksLeader reports whether no leader has said that no slot is free.
 func (a *attempt) lacksLeader() bool { return a.slots > 1 && !a.leaderRefuses() }
@@ -443,7 +442,7 @@ func (a *attempt) lacksLeader() bool { return a.slots > 1 && !a.leaderRefuses() 
 // isFirst reports whether a lost attempt is for a slot that nobody else should ask for: the release of the one who had it is on its way to
 // the masters that have refused.
 func (a *attempt) isFirst() bool {
-	granted := a.leader >= 0 && a.acquires[a.leader].Counted && a.acquires[a.leader].Reply.Status == protocol.StatusGranted
+	granted := a.leaderSays().Status == protocol.StatusGranted
 	return a.slots > 1 && len(a.held) > 0 && !a.tooFewLive() && (granted || a.offered && !a.leaderRefuses())
 }
 

@@ -41,7 +41,8 @@ elseif SLOTS > 1 and ticket > 0 and (at or ticket) <= ticket then
 elseif at and at <= ticket then
   leave(process)
 end
-if released == 1 then
+local watched = SLOTS > 1 or call('EXISTS', FREE) == 1
+if watched and released == 1 then
   note(SLOT, 0)
 end
 if SLOT == 0 and SLOTS == 1 and not held then
@@ -51,7 +52,7 @@ if SLOT == 0 and SLOTS == 1 and not held then
     name, number, ends, polls, skip = oldest('', now, skip)
   until not name or name == process or not polls and (isCall(name) or wake(name, number))
 end
-if SLOTS == 1 or ARGV[5] % 8 >= 4 then
+if watched and (SLOTS == 1 or ARGV[5] % 8 >= 4) then
   offer(now)
 end
 return released

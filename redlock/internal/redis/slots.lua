@@ -17,11 +17,11 @@ local function note(slot, till)
   call('ZADD', FREE, 'XX', string.format('%.0f', till), slot)
 end
 
--- Returns the slot that a call is offered, and until when.
+-- Returns the slot that a call is offered.
 local function offered(name, now)
   local slot, till = string.match(call('HGET', OFFERS, name) or '', '^(%d+) (%d+)$')
   if slot and tonumber(till) > now and tonumber(call('ZSCORE', FREE, slot)) == tonumber(till) then
-    return tonumber(slot), tonumber(till)
+    return tonumber(slot)
   end
 end
 
