@@ -156,6 +156,17 @@ func eventually(t testing.TB, limit time.Duration, what string, condition func()
 	}
 }
 
+// within receives what should come at once.
+func within[T any](t testing.TB, from <-chan T) (got T) {
+	t.Helper()
+	select {
+	case got = <-from:
+	case <-time.After(bound):
+		t.Fatalf("nothing has come within %v", bound)
+	}
+	return got
+}
+
 // ended waits for the end of a context and gives its cause.
 func ended(t testing.TB, ctx context.Context) error {
 	t.Helper()
