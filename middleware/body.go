@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/budget"
@@ -33,6 +34,7 @@ type body struct {
 	rule   *Serializer // the innermost, with its budget
 	parsed *bodyFields // what the templates of a rule have read
 	budget *Budget
+	asked  bool  // it was read before the handler did so, or would have been if it were shorter
 	filled bool  // an attempt was made to read all of it
 	err    error // the result of that attempt
 
@@ -64,6 +66,7 @@ func (b *body) use(rule *Serializer) {
 // end is called when the rule is done with the request. What the handler has not read remains for those that come after it,
 // such as handlers of errors, if it is known when the request ends.
 func (b *body) end() {
+	b.finish()
 	b.mu.Lock()
 	read, begun := b.raw != nil, b.begun
 	b.mu.Unlock()
@@ -76,6 +79,40 @@ func (b *body) end() {
 	default:
 		b.drop()
 	}
+}
+
+// giveUp is called before a response that isn't a handler's. A client whose body has been on its way gets it at once, and has body_timeout
+// for the rest; that must not be taken for its next request, which therefore needs another connection.
+func (b *body) giveUp() {
+	if !b.asked || b.isAtEnd() {
+		return
+	}
+	if b.request.ProtoMajor == 1 {
+		b.writer.Header().Set("Connection", "close")
+	}
+	b.interrupt()
+}
+
+// finish is called when the rule is done. Nobody reads the body after that without being asked, as what wraps it around the rule, such as
+// Caddy's counter of bytes, belongs to the server again. With HTTP/1 a handler's response waits for the bytes, as net/http has it.
+func (b *body) finish() {
+	switch p, ok := b.source.(*patient); {
+	case !ok || !p.underWay():
+	case b.request.ProtoMajor == 1 && b.bounded():
+		p.wait()
+	default:
+		b.interrupt()
+	}
+}
+
+// interrupt ends a read under way, and the request's context with it. Where a writer hides the connection, as that of
+// http.TimeoutHandler does, the read ends when the server closes the body.
+func (b *body) interrupt() {
+	connection := http.NewResponseController(b.writer)
+	if p, ok := b.source.(*patient); ok && p.underWay() && connection.SetReadDeadline(time.Now()) == nil {
+		p.wait()
+	}
+	_ = connection.SetReadDeadline(time.Now().Add(b.rule.BodyTimeout)) // not supported by all
 }
 
 // drop frees the memory; the body can't be read any more.
@@ -134,6 +171,12 @@ func (b *body) noteEnd(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.atEnd = b.atEnd || err == io.EOF
+}
+
+func (b *body) isAtEnd() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.atEnd
 }
 
 // stripTrailers removes all trailers that come with the end of the body unannounced: nobody could see before that one of them has
@@ -217,7 +260,7 @@ func bodyBytes(r *http.Request) ([]byte, error) {
 		b.use(byDefault(Rule{BodyBudget: NewBudget(DefaultMaxBody)}))
 	}
 	if !b.filled {
-		b.filled = true
+		b.asked, b.filled = true, true
 		b.err = b.fill()
 	}
 	if b.err == nil && int64(len(b.raw)) > b.rule.MaxBody { // the rule around this one allows more
@@ -250,19 +293,15 @@ func (b *body) fill() error {
 // after the end of the body. The handler reads on where this stops. A body above max_body is left alone, and so is one for
 // which the client waits to be asked (Expect).
 func (b *body) readAhead(ctx context.Context) {
-	duplex, ok := unwrapTo[interface{ EnableFullDuplex() error }](b.writer)
 	r := b.request
-	if b.filled || !ok || r.ProtoMajor != 1 || r.Header.Get("Expect") != "" {
+	if b.filled || !b.bounded() || r.ProtoMajor != 1 || r.ContentLength == 0 || r.Header.Get("Expect") != "" {
 		return
 	}
+	b.asked = true
 	if r.ContentLength <= b.rule.MaxBody {
-		err := b.read(ctx, inSpare) // the handler will meet the same error
+		_ = b.read(ctx, inSpare) // the handler will meet the same error
 		b.keep()
-		if err == nil {
-			return
-		}
 	}
-	_ = duplex.EnableFullDuplex() // otherwise the server waits for the rest of the body before it answers
 }
 
 // readError returns the error for which a request is refused, given what went wrong.
@@ -376,11 +415,16 @@ func (b *body) interrupted(ctx context.Context) error {
 // prepare reports whether the deadline of the connection may interrupt reads, which is so only before the lock is taken. If it
 // may not, or can't because a writer such as that of http.TimeoutHandler hides it, reads can be left to the next reader.
 func (b *body) prepare(how reading) (interruptible bool) {
-	_, bounded := unwrapTo[interface{ SetReadDeadline(time.Time) error }](b.writer)
-	if _, ok := b.source.(*patient); !ok && b.writer != nil && (how != whole || !bounded) {
+	if _, ok := b.source.(*patient); !ok && b.writer != nil && (how != whole || !b.bounded()) {
 		b.source = &patient{source: b.source, buffer: make([]byte, firstRead)}
 	}
 	return how == whole && b.writer != nil
+}
+
+// bounded reports whether the deadline of the connection can be set.
+func (b *body) bounded() bool {
+	_, ok := unwrapTo[interface{ SetReadDeadline(time.Time) error }](b.writer)
+	return ok
 }
 
 // readUntil reads until ctx ends.
@@ -410,12 +454,12 @@ func unwrapTo[T any](w http.ResponseWriter) (found T, ok bool) {
 }
 
 // patient reads from a source whose reads can't be interrupted, or must not be because the handler will read on. A reader that
-// times out leaves its pending read to the next reader. If there is none, the read ends when the server closes the body, or the
-// client the connection.
+// times out leaves its pending read to the next reader. If there is none, the body ends it.
 type patient struct {
 	source  io.Reader
 	buffer  []byte
-	pending chan struct{} // closed when the read is done; nil for none
+	pending chan struct{}                 // closed when the read is done; nil for none
+	last    atomic.Pointer[chan struct{}] // that was pending: a proxy may still read while its handler returns
 
 	rest []byte // that was read, and not taken yet
 	err  error  // after rest
@@ -423,8 +467,10 @@ type patient struct {
 
 func (p *patient) readUntil(ctx context.Context, into []byte) (int, error) {
 	if p.pending == nil && len(p.rest) == 0 && p.err == nil {
-		p.pending = make(chan struct{})
-		go p.read(p.pending)
+		pending := make(chan struct{})
+		p.pending = pending
+		p.last.Store(&pending)
+		go p.read(pending)
 	}
 	if p.pending != nil { // until it is done, rest and err belong to its goroutine
 		select {
@@ -439,6 +485,27 @@ func (p *patient) readUntil(ctx context.Context, into []byte) (int, error) {
 		return n, nil
 	}
 	return n, p.err
+}
+
+// underWay reports whether a read is.
+func (p *patient) underWay() bool {
+	last := p.last.Load()
+	if last == nil {
+		return false
+	}
+	select {
+	case <-*last:
+		return false
+	default:
+		return true
+	}
+}
+
+// wait waits until no read is under way.
+func (p *patient) wait() {
+	if last := p.last.Load(); last != nil {
+		<-*last
+	}
 }
 
 func (p *patient) read(done chan struct{}) {

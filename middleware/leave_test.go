@@ -76,8 +76,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// A body that is still arriving while its request waits delays nothing: neither a handler that reads all of it, nor the response
-// of one that doesn't, nor a refusal.
+// A body that is still arriving while its request waits delays neither a handler nor a refusal.
 func TestBodyOnItsWay(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
@@ -128,11 +127,12 @@ func TestBodyOnItsWay(t *testing.T) {
 			t.Fatal(err)
 		}
 		conn = dial(t, server.Listener.Addr(), head("/unread"))
-		receive(t, onItsWay, "the read of the second half") // otherwise the server itself waits for it before it answers
+		receive(t, onItsWay, "the read of the second half")
 		if err := lock.Unlock(); err != nil {
 			t.Error(err)
 		}
 		receive(t, entered, "the handler that doesn't read")
+		_, _ = io.WriteString(conn, second)
 		if _, body := readResponse(t, conn); body != "unread" {
 			t.Errorf("%s: %q from one that doesn't read", length, body)
 		}
@@ -142,11 +142,14 @@ func TestBodyOnItsWay(t *testing.T) {
 // halfBody reports the second read, which waits for the second half.
 type halfBody struct {
 	io.ReadCloser
-	reads int
-	read  chan<- bool
+	reads   int
+	read    chan<- bool
+	reading atomic.Bool
 }
 
 func (b *halfBody) Read(into []byte) (int, error) {
+	b.reading.Store(true)
+	defer b.reading.Store(false)
 	if b.reads++; b.reads == 2 {
 		b.read <- true
 	}
@@ -169,6 +172,81 @@ func TestRefusalBeforeTheBody(t *testing.T) {
 	_ = lock.Unlock()
 }
 
+// TestNoReadOutlivesTheRule: when a rule is done, nobody reads the body any more, whatever of it has come: servers, such as Caddy's,
+// wrap it in what they look at then. A refusal doesn't wait for the rest of the body, and the rest isn't taken for a request.
+func TestNoReadOutlivesTheRule(t *testing.T) {
+	t.Parallel()
+	unread := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "unread") }
+	wait, brief := middleware.Rule{Wait: bound}, middleware.Rule{BodyTimeout: 100 * time.Millisecond}
+	dry := brief
+	dry.DryRun = true
+	stop := func(_ *redlock.Lock, stop func()) { stop() }
+	unlock := func(held *redlock.Lock, _ func()) { _ = held.Unlock() }
+	for name, test := range map[string]struct {
+		rule    middleware.Rule
+		key     string
+		end     func(held *redlock.Lock, stop func()) // of the wait
+		handler http.HandlerFunc
+		refused int // before the rest of the body comes
+	}{
+		"refused": {wait, "order:42", stop, unread, http.StatusServiceUnavailable},
+		"unread":  {wait, "order:42", unlock, unread, 0},
+		"aborted": {wait, "order:42", unlock, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 0},
+		"slow":    {brief, "order:{body.id}", unlock, unread, http.StatusRequestTimeout},
+		"dry run": {dry, "order:{body.id}", unlock, unread, 0},
+	} {
+		for _, length := range []string{"Content-Length: 8", "Transfer-Encoding: chunked"} {
+			t.Run(name+" "+length, func(t *testing.T) {
+				t.Parallel()
+				l := newLocker(t, live)
+				held, err := l.TryLock(t.Context(), "order:42")
+				if err != nil {
+					t.Fatal(err)
+				}
+				stopping, stop := context.WithCancel(t.Context())
+				rule := test.rule
+				rule.Shutdown = stopping
+				handler := middleware.New(l, test.key, rule)(test.handler)
+				pending, outlives, smuggled := make(chan bool, 1), make(chan bool, 1), make(chan bool, 1)
+				server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if r.URL.Path != "/" {
+						smuggled <- true
+						return
+					}
+					body := &halfBody{ReadCloser: r.Body, read: pending}
+					r.Body = body
+					defer func() { outlives <- body.reading.Load() }()
+					_ = http.NewResponseController(w).EnableFullDuplex() // as Caddy does if it is told so
+					handler.ServeHTTP(w, r)
+				}))
+				first, second := "half", "half"
+				if strings.HasPrefix(length, "T") {
+					first, second = "4\r\nhalf\r\n", "4\r\nhalf\r\n0\r\n\r\n"
+				}
+				conn := dial(t, server.Listener.Addr(), "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+length+"\r\n\r\n"+first)
+				receive(t, pending, "the read of the second half")
+				test.end(held, stop)
+				if test.refused != 0 {
+					if status, text := readResponse(t, conn); status != test.refused {
+						t.Errorf("%d %s", status, text)
+					}
+					second = "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n" + second
+				}
+				_, _ = io.WriteString(conn, second)
+				if receive(t, outlives, "the end of the rule") {
+					t.Error("a read is under way")
+				}
+				if test.refused != 0 {
+					_, _ = io.Copy(io.Discard, conn) // until the server closes it
+				}
+				if len(smuggled) > 0 {
+					t.Error("the rest of the body is taken for a request")
+				}
+			})
+		}
+	}
+}
+
 func dial(t *testing.T, addr net.Addr, text string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr.String())
@@ -185,7 +263,12 @@ func dial(t *testing.T, addr net.Addr, text string) net.Conn {
 
 func readResponse(t *testing.T, conn net.Conn) (status int, body string) {
 	t.Helper()
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	return nextResponse(t, bufio.NewReader(conn))
+}
+
+func nextResponse(t *testing.T, from *bufio.Reader) (status int, body string) {
+	t.Helper()
+	resp, err := http.ReadResponse(from, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

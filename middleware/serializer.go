@@ -105,7 +105,7 @@ func compile(rule Rule, derive keysFunc, placeholder func(rule *Rule, name strin
 // has left. The context of next's request ends when the lease is lost. If the response to the request is remembered, Serve writes that, and doesn't call next.
 //
 // The error is a *Refusal if the request is not served; then nothing has been written. Otherwise it is next's. After a refusal
-// the body can still be read until the request's context ends, unless it was the body that came too slowly.
+// the body can still be read until the request's context ends, unless its rest had not come.
 func (s *Serializer) Serve(locker *redlock.Locker, w http.ResponseWriter, r *http.Request, next HandlerFunc) error {
 	req := &serving{rule: s, w: w, r: r, next: next, arrived: time.Now()}
 	req.turn.locker, req.turn.Rule, req.turn.concurrency = locker, s.Name, s.Concurrency[0]

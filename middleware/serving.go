@@ -99,6 +99,7 @@ func (s *serving) serve() error {
 		if s.rule.OnReplay != nil {
 			s.rule.OnReplay(s.r, s.turn)
 		}
+		s.giveUpBody()
 		w, written := response.Wrap(s.w, response.Options{Patience: s.rule.ResponseTimeout})
 		first.Write(w, s.r.Method)
 		written.End(false)
@@ -370,9 +371,16 @@ func (s *serving) refuseWithoutLock(refusal *Refusal) error {
 }
 
 func (s *serving) refuse(refusal *Refusal) error {
+	s.giveUpBody()
 	refusal.Turn = s.turn
 	s.rule.logOutcome("request is refused", s.turn, refusal.Err, slog.Int("status", refusal.Status))
 	return refusal
+}
+
+func (s *serving) giveUpBody() {
+	if b, ok := s.r.Body.(*body); ok {
+		b.giveUp()
+	}
 }
 
 // run serves the request with its lock, which is released before the response ends.

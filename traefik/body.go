@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"time"
 )
 
 // bodyCopy sends the body of a request to the agent as it comes, in frames, and keeps it for the upstream.
@@ -15,7 +16,7 @@ type bodyCopy struct {
 }
 
 // copyBody begins to send the body, but no more than one byte over most: the agent refuses a longer one. If the agent refuses before
-// the body has come, the client's next bytes, or the end of its connection, end the copy.
+// the body has come, giveUp ends the copy.
 func copyBody(r *http.Request, to io.Writer, most int64) *bodyCopy {
 	keepAnnounced(r)
 	c := &bodyCopy{trailers: r.Trailer != nil, done: make(chan struct{})}
@@ -44,6 +45,24 @@ func (c *bodyCopy) send(body io.Reader, to io.Writer, most int64) {
 		if err != nil {
 			_, _ = to.Write(chunk([]byte("-1\n")))
 			return
+		}
+	}
+}
+
+// giveUp is called before a refusal is written: what the client still sends of its body must not delay it, or be taken for its next
+// request. The function that it returns is called after that, and ends the read under way: Traefik's log counts what was read.
+func (c *bodyCopy) giveUp(w http.ResponseWriter, r *http.Request) (end func()) {
+	select {
+	case <-c.done:
+		return func() {}
+	default:
+	}
+	if r.ProtoMajor == 1 {
+		w.Header().Set("Connection", "close")
+	}
+	return func() {
+		if http.NewResponseController(w).SetReadDeadline(time.Now()) == nil {
+			<-c.done
 		}
 	}
 }

@@ -285,6 +285,14 @@ func (t *turn) end(broken bool) {
 	}
 }
 
+// giveUpBody is called before a refusal, and the function that it returns after that.
+func (t *turn) giveUpBody(w http.ResponseWriter, r *http.Request) (end func()) {
+	if t.copied == nil {
+		return func() {}
+	}
+	return t.copied.giveUp(w, r)
+}
+
 // refused ends a turn that was refused, after the refusal was read.
 func (t *turn) refused() {
 	_, err := io.Copy(io.Discard, t.response.Body)

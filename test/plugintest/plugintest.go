@@ -44,6 +44,7 @@ func Run(t *testing.T, load func(testing.TB) *Plugin) {
 		{"FenceIsOurs", testFence},
 		{"Trailers", testTrailers},
 		{"Bodies", testBodies},
+		{"SlowBody", testSlowBody},
 		{"Refusals", testRefusals},
 		{"Signatures", testSignatures},
 		{"SeveralKeys", testSeveralKeys},

@@ -10,7 +10,9 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
@@ -115,6 +117,50 @@ func testBodies(t *testing.T, p *Plugin) {
 }
 
 // testRefusals checks that the agent's responses come through.
+// testSlowBody: a refusal doesn't wait for the rest of the body, and nobody reads that when the handler has returned: Traefik counts what
+// was read.
+func testSlowBody(t *testing.T, p *Plugin) {
+	h := handler(t, p, newAgent(t, "unix", ""), nothing, "key", "order:{body.id}", "body_timeout", "100ms")
+	outlives := make(chan bool, 1)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body := &readNow{ReadCloser: r.Body}
+		r.Body = body
+		h.ServeHTTP(w, r)
+		outlives <- body.reading.Load()
+	}))
+	defer s.Close()
+	conn, err := net.Dial("tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(bound))
+	_, _ = io.WriteString(conn, "POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 8\r\n\r\n{\"id")
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusRequestTimeout || !response.Close {
+		t.Errorf("status %d, and the connection is closed: %v", response.StatusCode, response.Close)
+	}
+	if <-outlives {
+		t.Error("a read is under way")
+	}
+}
+
+// readNow knows whether it is being read.
+type readNow struct {
+	io.ReadCloser
+	reading atomic.Bool
+}
+
+func (b *readNow) Read(p []byte) (int, error) {
+	b.reading.Store(true)
+	defer b.reading.Store(false)
+	return b.ReadCloser.Read(p)
+}
+
 func testRefusals(t *testing.T, p *Plugin) {
 	a := newAgent(t, "unix", "")
 	began, end := make(chan struct{}), make(chan struct{})
