@@ -34,7 +34,7 @@ type body struct {
 	rule   *Serializer // the innermost, with its budget
 	parsed *bodyFields // what the templates of a rule have read
 	budget *Budget
-	asked  bool  // it was read before the handler did so, or would have been if it were shorter
+	late   bool  // its rest had not come when it was wanted
 	filled bool  // an attempt was made to read all of it
 	err    error // the result of that attempt
 
@@ -81,11 +81,14 @@ func (b *body) end() {
 	}
 }
 
-// giveUp is called before a response that isn't a handler's. A client whose body has been on its way gets it at once, and has body_timeout
-// for the rest; that must not be taken for its next request, which therefore needs another connection.
+// giveUp is called before a response that isn't a handler's. A client whose body is late gets it at once, and has body_timeout for the
+// rest; that must not be taken for its next request, which therefore needs another connection.
 func (b *body) giveUp() {
-	if !b.asked || b.isAtEnd() {
+	if !b.late || b.isAtEnd() {
 		return
+	}
+	if _, ok := b.source.(*patient); !ok && !b.filled { // nothing was read, and only after a body of its own does net/http's server linger
+		b.request.Body = b.ReadCloser
 	}
 	if b.request.ProtoMajor == 1 {
 		b.writer.Header().Set("Connection", "close")
@@ -260,7 +263,7 @@ func bodyBytes(r *http.Request) ([]byte, error) {
 		b.use(byDefault(Rule{BodyBudget: NewBudget(DefaultMaxBody)}))
 	}
 	if !b.filled {
-		b.asked, b.filled = true, true
+		b.filled = true
 		b.err = b.fill()
 	}
 	if b.err == nil && int64(len(b.raw)) > b.rule.MaxBody { // the rule around this one allows more
@@ -282,6 +285,7 @@ func (b *body) fill() error {
 		how = tried
 	}
 	err := readError(ctx, b.read(ctx, how))
+	b.late = err == errBodyTimeout || err == errBodyBroken
 	b.keep()
 	if err != nil && err != errBodyTooLarge && err != errBodyCut && len(b.raw) > 0 && !b.rule.DryRun { // the rest will not arrive
 		b.drop()
@@ -297,7 +301,7 @@ func (b *body) readAhead(ctx context.Context) {
 	if b.filled || !b.bounded() || r.ProtoMajor != 1 || r.ContentLength == 0 || r.Header.Get("Expect") != "" {
 		return
 	}
-	b.asked = true
+	b.late = true
 	if r.ContentLength <= b.rule.MaxBody {
 		_ = b.read(ctx, inSpare) // the handler will meet the same error
 		b.keep()

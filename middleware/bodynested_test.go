@@ -115,8 +115,8 @@ func TestBodiesOfNestedRules(t *testing.T) {
 		"only the inner reads":      {middleware.New(l, "{method}", middleware.Rule{})(rule("b", 2<<20, middleware.Rule{})(show)), "b:42 <nil> " + body},
 	} {
 		server := serve(t, c.handler)
-		for _, reader := range []io.Reader{strings.NewReader(body), unknownLength{strings.NewReader(body)}} {
-			got := postBody(t, server.URL, jsonType, reader)
+		for _, chunked := range []bool{false, true} {
+			got := upload(t, server.URL, body, chunked)
 			if c.want == "body_too_large" {
 				requireProblem(t, got, http.StatusRequestEntityTooLarge, c.want)
 			} else if got.body != c.want {

@@ -29,7 +29,7 @@ func TestNewPanics(t *testing.T) {
 		"replay_window: want a dura": func() { middleware.New(l, "k", middleware.Rule{ReplayWindow: -time.Second}) },
 		"nothing separates":          func() { middleware.New(l, "{path.0}{path.1}", middleware.Rule{}) },
 		"ttl: want a dura":           func() { middleware.New(l, "k", middleware.Rule{TTL: -time.Second}) },
-		"above the max ttl 30s":      func() { middleware.New(l, "k", middleware.Rule{TTL: time.Hour}) },
+		"above the max ttl 3m0s":     func() { middleware.New(l, "k", middleware.Rule{TTL: time.Hour}) },
 		"max_hold: want a dura":      func() { middleware.New(l, "k", middleware.Rule{MaxHold: -time.Second}) },
 		"fence_header \"a b\"":       func() { middleware.New(l, "k", middleware.Rule{FenceHeader: "a b"}) },
 		"fence_header \"te\"":        func() { middleware.New(l, "k", middleware.Rule{FenceHeader: "te"}) },
