@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,7 +35,8 @@ type body struct {
 	rule   *Serializer // the innermost, with its budget
 	parsed *bodyFields // what the templates of a rule have read
 	budget *Budget
-	late   bool  // its rest had not come when it was wanted
+	over   bool  // there is no rule any more that will end it
+	ahead  bool  // it was read while the request waited, as far as there was room
 	filled bool  // an attempt was made to read all of it
 	err    error // the result of that attempt
 
@@ -66,7 +68,8 @@ func (b *body) use(rule *Serializer) {
 // end is called when the rule is done with the request. What the handler has not read remains for those that come after it,
 // such as handlers of errors, if it is known when the request ends.
 func (b *body) end() {
-	b.finish()
+	b.stopReading()
+	b.over = true
 	b.mu.Lock()
 	read, begun := b.raw != nil, b.begun
 	b.mu.Unlock()
@@ -81,41 +84,47 @@ func (b *body) end() {
 	}
 }
 
-// giveUp is called before a response that isn't a handler's. A client whose body is late gets it at once, and has body_timeout for the
-// rest; that must not be taken for its next request, which therefore needs another connection.
+// moment is how long a client may send nothing of its body when that is no longer waited for.
+const moment = time.Second
+
+// giveUp is called before a response that isn't a handler's. net/http's server reads more of the body before it sends that: it must not
+// have to wait for a client that sends nothing.
 func (b *body) giveUp() {
-	if !b.late || b.isAtEnd() {
+	switch {
+	case b.isAtEnd():
+	case b.err == errBodyTimeout || b.err == errBodyBroken: // what still comes must not be taken for a request
+		closeAfter(b.writer)
+	case b.ahead:
+		ctx, cancel := context.WithTimeout(b.request.Context(), moment)
+		defer cancel()
+		b.readAhead(ctx)
+		b.patient().begin()
+		b.stopReading()
+	}
+}
+
+// stopReading ends a read that nobody waits for any more: what wraps the body around the rule, such as Caddy's counter of bytes, belongs
+// to the server again. For a client that sends nothing meanwhile, this ends the request's context and, after the response, the
+// connection. Where a writer hides the connection, as that of http.TimeoutHandler does, the read ends when the server closes the body.
+func (b *body) stopReading() {
+	p, ok := b.source.(*patient)
+	if !ok || p.doneWithin(moment) || http.NewResponseController(b.writer).SetReadDeadline(time.Now()) != nil {
 		return
 	}
-	if _, ok := b.source.(*patient); !ok && !b.filled { // nothing was read, and only after a body of its own does net/http's server linger
-		b.request.Body = b.ReadCloser
-	}
-	if b.request.ProtoMajor == 1 {
-		b.writer.Header().Set("Connection", "close")
-	}
-	b.interrupt()
+	closeAfter(b.writer)
+	<-*p.last.Load()
 }
 
-// finish is called when the rule is done. Nobody reads the body after that without being asked, as what wraps it around the rule, such as
-// Caddy's counter of bytes, belongs to the server again. With HTTP/1 a handler's response waits for the bytes, as net/http has it.
-func (b *body) finish() {
-	switch p, ok := b.source.(*patient); {
-	case !ok || !p.underWay():
-	case b.request.ProtoMajor == 1 && b.bounded():
-		p.wait()
-	default:
-		b.interrupt()
+// closeAfter has net/http's server close the connection after the response, but not before the client can have read that.
+func closeAfter(w http.ResponseWriter) {
+	for {
+		wrapper, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			break
+		}
+		w = wrapper.Unwrap()
 	}
-}
-
-// interrupt ends a read under way, and the request's context with it. Where a writer hides the connection, as that of
-// http.TimeoutHandler does, the read ends when the server closes the body.
-func (b *body) interrupt() {
-	connection := http.NewResponseController(b.writer)
-	if p, ok := b.source.(*patient); ok && p.underWay() && connection.SetReadDeadline(time.Now()) == nil {
-		p.wait()
-	}
-	_ = connection.SetReadDeadline(time.Now().Add(b.rule.BodyTimeout)) // not supported by all
+	_, _ = http.MaxBytesReader(w, io.NopCloser(strings.NewReader("-")), 0).Read(make([]byte, 1))
 }
 
 // drop frees the memory; the body can't be read any more.
@@ -260,6 +269,7 @@ func bodyBytes(r *http.Request) ([]byte, error) {
 	b, ok := r.Body.(*body)
 	if !ok || !b.untouched() { // a key is derived outside of Rule.Serve
 		b = newBody(nil, r)
+		b.over = true
 		b.use(byDefault(Rule{BodyBudget: NewBudget(DefaultMaxBody)}))
 	}
 	if !b.filled {
@@ -285,7 +295,6 @@ func (b *body) fill() error {
 		how = tried
 	}
 	err := readError(ctx, b.read(ctx, how))
-	b.late = err == errBodyTimeout || err == errBodyBroken
 	b.keep()
 	if err != nil && err != errBodyTooLarge && err != errBodyCut && len(b.raw) > 0 && !b.rule.DryRun { // the rest will not arrive
 		b.drop()
@@ -298,10 +307,10 @@ func (b *body) fill() error {
 // which the client waits to be asked (Expect).
 func (b *body) readAhead(ctx context.Context) {
 	r := b.request
-	if b.filled || !b.bounded() || r.ProtoMajor != 1 || r.ContentLength == 0 || r.Header.Get("Expect") != "" {
+	if b.filled || !b.bounded() || r.ProtoMajor != 1 || r.ContentLength == 0 || r.Header.Get("Expect") != "" || upgrades(r) {
 		return
 	}
-	b.late = true
+	b.ahead = true
 	if r.ContentLength <= b.rule.MaxBody {
 		_ = b.read(ctx, inSpare) // the handler will meet the same error
 		b.keep()
@@ -419,10 +428,20 @@ func (b *body) interrupted(ctx context.Context) error {
 // prepare reports whether the deadline of the connection may interrupt reads, which is so only before the lock is taken. If it
 // may not, or can't because a writer such as that of http.TimeoutHandler hides it, reads can be left to the next reader.
 func (b *body) prepare(how reading) (interruptible bool) {
-	if _, ok := b.source.(*patient); !ok && b.writer != nil && (how != whole || !b.bounded()) {
-		b.source = &patient{source: b.source, buffer: make([]byte, firstRead)}
+	if b.writer != nil && (how != whole || !b.bounded()) {
+		b.patient()
 	}
 	return how == whole && b.writer != nil
+}
+
+// patient makes the source one whose reads can be left to the next reader.
+func (b *body) patient() *patient {
+	p, ok := b.source.(*patient)
+	if !ok {
+		p = &patient{source: b.source, buffer: make([]byte, firstRead)}
+		b.source = p
+	}
+	return p
 }
 
 // bounded reports whether the deadline of the connection can be set.
@@ -470,12 +489,7 @@ type patient struct {
 }
 
 func (p *patient) readUntil(ctx context.Context, into []byte) (int, error) {
-	if p.pending == nil && len(p.rest) == 0 && p.err == nil {
-		pending := make(chan struct{})
-		p.pending = pending
-		p.last.Store(&pending)
-		go p.read(pending)
-	}
+	p.begin()
 	if p.pending != nil { // until it is done, rest and err belong to its goroutine
 		select {
 		case <-p.pending:
@@ -491,24 +505,27 @@ func (p *patient) readUntil(ctx context.Context, into []byte) (int, error) {
 	return n, p.err
 }
 
-// underWay reports whether a read is.
-func (p *patient) underWay() bool {
-	last := p.last.Load()
-	if last == nil {
-		return false
-	}
-	select {
-	case <-*last:
-		return false
-	default:
-		return true
+// begin has a read be under way, unless there is something to take.
+func (p *patient) begin() {
+	if p.pending == nil && len(p.rest) == 0 && p.err == nil {
+		pending := make(chan struct{})
+		p.pending = pending
+		p.last.Store(&pending)
+		go p.read(pending)
 	}
 }
 
-// wait waits until no read is under way.
-func (p *patient) wait() {
-	if last := p.last.Load(); last != nil {
-		<-*last
+// doneWithin reports whether no read is under way after some time.
+func (p *patient) doneWithin(d time.Duration) bool {
+	last := p.last.Load()
+	if last == nil {
+		return true
+	}
+	select {
+	case <-*last:
+		return true
+	case <-time.After(d):
+		return false
 	}
 }
 

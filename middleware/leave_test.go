@@ -156,7 +156,7 @@ func (b *halfBody) Read(into []byte) (int, error) {
 	return b.ReadCloser.Read(into)
 }
 
-// TestRefusalBeforeTheBody: the body is too long to be read ahead. The refusal doesn't wait for the rest of it either.
+// TestRefusalBeforeTheBody: the body is too long to be read ahead. The refusal doesn't wait for it either.
 func TestRefusalBeforeTheBody(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
@@ -165,7 +165,7 @@ func TestRefusalBeforeTheBody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := dial(t, server.Listener.Addr(), "POST / HTTP/1.1\r\nHost: x\r\nOrder: 42\r\nContent-Length: 8\r\n\r\nhalf")
+	conn := dial(t, server.Listener.Addr(), "POST / HTTP/1.1\r\nHost: x\r\nOrder: 42\r\nContent-Length: 8\r\n\r\n")
 	if status, body := readResponse(t, conn); status != http.StatusLocked {
 		t.Errorf("%d %s", status, body)
 	}
@@ -176,37 +176,51 @@ func TestRefusalBeforeTheBody(t *testing.T) {
 // wrap it in what they look at then. A refusal doesn't wait for the rest of the body, and the rest isn't taken for a request.
 func TestNoReadOutlivesTheRule(t *testing.T) {
 	t.Parallel()
-	unread := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "unread") }
-	wait, brief := middleware.Rule{Wait: bound}, middleware.Rule{BodyTimeout: 100 * time.Millisecond}
-	dry := brief
-	dry.DryRun = true
+	unread := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "unread") })
+	aborts := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	rule := func(key string, rule middleware.Rule, next http.Handler) func(*redlock.Locker, context.Context) http.Handler {
+		return func(l *redlock.Locker, stopping context.Context) http.Handler {
+			own := rule
+			own.Shutdown = stopping
+			return middleware.New(l, key, own)(next)
+		}
+	}
+	waits, brief := middleware.Rule{Wait: bound}, 100*time.Millisecond
 	stop := func(_ *redlock.Lock, stop func()) { stop() }
 	unlock := func(held *redlock.Lock, _ func()) { _ = held.Unlock() }
 	for name, test := range map[string]struct {
-		rule    middleware.Rule
-		key     string
+		handler func(l *redlock.Locker, stopping context.Context) http.Handler
 		end     func(held *redlock.Lock, stop func()) // of the wait
-		handler http.HandlerFunc
-		refused int // before the rest of the body comes
+		refused int                                   // before the rest of the body comes
 	}{
-		"refused": {wait, "order:42", stop, unread, http.StatusServiceUnavailable},
-		"unread":  {wait, "order:42", unlock, unread, 0},
-		"aborted": {wait, "order:42", unlock, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 0},
-		"slow":    {brief, "order:{body.id}", unlock, unread, http.StatusRequestTimeout},
-		"dry run": {dry, "order:{body.id}", unlock, unread, 0},
+		"refused": {rule("order:42", waits, unread), stop, http.StatusServiceUnavailable},
+		"unread":  {rule("order:42", waits, unread), unlock, 0},
+		"aborted": {rule("order:42", waits, aborts), unlock, 0},
+		"slow":    {rule("order:{body.id}", middleware.Rule{BodyTimeout: brief}, unread), unlock, http.StatusRequestTimeout},
+		"dry run": {rule("order:{body.id}", middleware.Rule{BodyTimeout: brief, DryRun: true}, unread), unlock, 0},
+		"refused inside": {func(l *redlock.Locker, stopping context.Context) http.Handler {
+			inside := rule("busy", middleware.Rule{}, unread)(l, stopping)
+			return rule("order:42", middleware.Rule{Wait: bound, BufferResponse: new(true)}, inside)(l, stopping)
+		}, unlock, http.StatusLocked},
+		"refused by a second": {func(l *redlock.Locker, stopping context.Context) http.Handler {
+			first, second := rule("free", middleware.Rule{}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})), rule("order:42", waits, unread)
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				first(l, stopping).ServeHTTP(w, r)
+				second(l, stopping).ServeHTTP(w, r)
+			})
+		}, stop, http.StatusServiceUnavailable},
 	} {
 		for _, length := range []string{"Content-Length: 8", "Transfer-Encoding: chunked"} {
 			t.Run(name+" "+length, func(t *testing.T) {
 				t.Parallel()
 				l := newLocker(t, live)
+				hold(t, l, "busy")
 				held, err := l.TryLock(t.Context(), "order:42")
 				if err != nil {
 					t.Fatal(err)
 				}
 				stopping, stop := context.WithCancel(t.Context())
-				rule := test.rule
-				rule.Shutdown = stopping
-				handler := middleware.New(l, test.key, rule)(test.handler)
+				handler := test.handler(l, stopping)
 				pending, outlives, smuggled := make(chan bool, 1), make(chan bool, 1), make(chan bool, 1)
 				server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					if r.URL.Path != "/" {
@@ -249,6 +263,29 @@ func TestNoReadOutlivesTheRule(t *testing.T) {
 					t.Error("the rest of the body is taken for a request")
 				}
 			})
+		}
+	}
+}
+
+// A refusal leaves the connection to a client that has sent its body.
+func TestRefusalKeepsTheConnection(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, live)
+	hold(t, l, "order:42")
+	const size = 30_000
+	for name, rule := range map[string]middleware.Rule{
+		"read ahead":     {},
+		"above max_body": {MaxBody: 1 << 10},
+		"no room":        {MaxBody: size, BodyBudget: middleware.NewBudget(size)}, // of which half is for bodies that are read ahead
+	} {
+		rule.Wait = 50 * time.Millisecond
+		conn := dial(t, serve(t, orders(l, ok, rule)).Listener.Addr(), "")
+		responses := bufio.NewReader(conn)
+		for range 3 {
+			_, _ = fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nOrder: 42\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("x", size))
+			if status, text := nextResponse(t, responses); status != http.StatusLocked {
+				t.Errorf("%s: %d %s", name, status, text)
+			}
 		}
 	}
 }

@@ -105,7 +105,7 @@ func compile(rule Rule, derive keysFunc, placeholder func(rule *Rule, name strin
 // has left. The context of next's request ends when the lease is lost. If the response to the request is remembered, Serve writes that, and doesn't call next.
 //
 // The error is a *Refusal if the request is not served; then nothing has been written. Otherwise it is next's. After a refusal
-// the body can still be read until the request's context ends, unless its rest had not come.
+// the body can still be read until the request's context ends, unless the client has stopped sending it.
 func (s *Serializer) Serve(locker *redlock.Locker, w http.ResponseWriter, r *http.Request, next HandlerFunc) error {
 	req := &serving{rule: s, w: w, r: r, next: next, arrived: time.Now()}
 	req.turn.locker, req.turn.Rule, req.turn.concurrency = locker, s.Name, s.Concurrency[0]
@@ -395,12 +395,15 @@ func (s *Serializer) wrapBody(w http.ResponseWriter, r *http.Request) *body {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil
 	}
-	if b, ok := r.Body.(*body); ok && b.untouched() { // that of a rule around this one, which will end it
+	b, ok := r.Body.(*body)
+	if !ok || !b.untouched() {
+		b = newBody(w, r)
+	} else if !b.over { // that of a rule around this one, which will end it
 		b.use(s)
 		return nil
 	}
-	b := newBody(w, r)
 	b.use(s)
+	b.over, b.writer = false, w
 	return b
 }
 

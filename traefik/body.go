@@ -49,21 +49,20 @@ func (c *bodyCopy) send(body io.Reader, to io.Writer, most int64) {
 	}
 }
 
-// giveUp is called before a refusal is written: what the client still sends of its body must not delay it, or be taken for its next
-// request. The function that it returns is called after that, and ends the read under way: Traefik's log counts what was read.
-func (c *bodyCopy) giveUp(w http.ResponseWriter, r *http.Request) (end func()) {
+// giveUp is called before a refusal: the read under way ends, as Traefik's log counts what was read. A client that sends nothing for a
+// second gets its refusal all the same, and its connection is closed, as the rest of the body must not be taken for its next request.
+// Some of Traefik's writers hide the connection, with which that read ends then.
+func (c *bodyCopy) giveUp(w http.ResponseWriter, r *http.Request) {
 	select {
 	case <-c.done:
-		return func() {}
-	default:
+		return
+	case <-time.After(time.Second):
 	}
 	if r.ProtoMajor == 1 {
 		w.Header().Set("Connection", "close")
 	}
-	return func() {
-		if http.NewResponseController(w).SetReadDeadline(time.Now()) == nil {
-			<-c.done
-		}
+	if http.NewResponseController(w).SetReadDeadline(time.Now()) == nil {
+		<-c.done
 	}
 }
 

@@ -12,14 +12,14 @@ var forwarded = []string{"Content-Type", "Cache-Control", "Retry-After", "Redloc
 const slotHeader = "Redlock-Slot"
 
 // writeRefusal answers as the agent has said.
-func writeRefusal(w http.ResponseWriter, refusal *http.Response) {
+func writeRefusal(w http.ResponseWriter, refusal *http.Response, text []byte) {
 	for _, name := range forwarded {
 		if value := refusal.Header.Get(name); value != "" {
 			w.Header().Set(name, value)
 		}
 	}
 	w.WriteHeader(refusal.StatusCode)
-	_, _ = io.Copy(w, refusal.Body)
+	_, _ = w.Write(text)
 }
 
 // stripFence removes a header in every spelling that some server reads as that name.

@@ -108,6 +108,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil {
 		if r.Context().Err() != nil {
+			t.giveUpBody(w, r)
 			w.WriteHeader(statusClientClosed)
 			return
 		}
@@ -118,10 +119,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.agent.back(h.name)
 	}
 	if t.lines == nil {
-		end := t.giveUpBody(w, r)
-		writeRefusal(w, t.response)
-		t.refused()
-		end()
+		text := t.refused()
+		t.giveUpBody(w, r)
+		writeRefusal(w, t.response, text)
 		return
 	}
 	broken := true // unless next returns: proxies break off a response by a panic
@@ -151,10 +151,9 @@ func (h *handler) withoutAgent(w http.ResponseWriter, r *http.Request, t *turn, 
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Retry-After", "1")
 	w.Header().Set("Redlock-Outcome", "no_quorum")
-	end := t.giveUpBody(w, r)
+	t.giveUpBody(w, r)
 	w.WriteHeader(status)
 	_, _ = w.Write(text)
-	end()
 }
 
 // token returns the token, without the end of its line.

@@ -285,24 +285,24 @@ func (t *turn) end(broken bool) {
 	}
 }
 
-// giveUpBody is called before a refusal, and the function that it returns after that.
-func (t *turn) giveUpBody(w http.ResponseWriter, r *http.Request) (end func()) {
-	if t.copied == nil {
-		return func() {}
-	}
-	return t.copied.giveUp(w, r)
-}
-
-// refused ends a turn that was refused, after the refusal was read.
-func (t *turn) refused() {
-	_, err := io.Copy(io.Discard, t.response.Body)
+// refused ends a turn that was refused, and returns the refusal.
+func (t *turn) refused() (text []byte) {
+	text, err := io.ReadAll(t.response.Body)
 	if err == nil && t.copied == nil && !t.response.Close {
 		if _, err = t.conn.net.Write(lastChunk); err == nil {
 			t.agent.keep(t.conn)
-			return
+			return text
 		}
 	}
 	t.abort()
+	return text
+}
+
+// giveUpBody is called before a response that isn't the upstream's, when the agent gets no more of the body.
+func (t *turn) giveUpBody(w http.ResponseWriter, r *http.Request) {
+	if t.copied != nil {
+		t.copied.giveUp(w, r)
+	}
 }
 
 // abort breaks the turn off: the agent sees that its connection is closed.

@@ -129,14 +129,17 @@ func testSlowBody(t *testing.T, p *Plugin) {
 		outlives <- body.reading.Load()
 	}))
 	defer s.Close()
-	conn, err := net.Dial("tcp", s.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
+	slow := func() net.Conn {
+		conn, err := net.Dial("tcp", s.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		_ = conn.SetDeadline(time.Now().Add(bound))
+		_, _ = io.WriteString(conn, "POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 8\r\n\r\n{\"id")
+		return conn
 	}
-	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(bound))
-	_, _ = io.WriteString(conn, "POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 8\r\n\r\n{\"id")
-	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	response, err := http.ReadResponse(bufio.NewReader(slow()), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,6 +149,14 @@ func testSlowBody(t *testing.T, p *Plugin) {
 	}
 	if <-outlives {
 		t.Error("a read is under way")
+	}
+	for range 10 {
+		conn := slow()
+		time.Sleep(time.Millisecond)
+		_ = conn.Close()
+		if <-outlives {
+			t.Error("a read is under way when the client has left")
+		}
 	}
 }
 
