@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"iter"
 	"maps"
 	"net/http"
 	"os"
@@ -108,21 +109,24 @@ func (b *body) giveUp() {
 // connection. Where a writer hides the connection, as that of http.TimeoutHandler does, the read ends when the server closes the body.
 func (b *body) stopReading() {
 	p, ok := b.source.(*patient)
-	if !ok || p.doneWithin(moment) || http.NewResponseController(b.writer).SetReadDeadline(time.Now()) != nil {
+	if !ok || !p.underWay() {
 		return
 	}
-	closeAfter(b.writer)
-	<-*p.last.Load()
+	done := *p.last.Load()
+	select {
+	case <-done:
+	case <-time.After(moment):
+		if http.NewResponseController(b.writer).SetReadDeadline(time.Now()) == nil {
+			closeAfter(b.writer)
+			<-done
+		}
+	}
 }
 
 // closeAfter has net/http's server close the connection after the response, but not before the client can have read that.
 func closeAfter(w http.ResponseWriter) {
-	for {
-		wrapper, ok := w.(interface{ Unwrap() http.ResponseWriter })
-		if !ok {
-			break
-		}
-		w = wrapper.Unwrap()
+	for inner := range wrapped(w) {
+		w = inner
 	}
 	_, _ = http.MaxBytesReader(w, io.NopCloser(strings.NewReader("-")), 0).Read(make([]byte, 1))
 }
@@ -463,40 +467,44 @@ func readUntil(ctx context.Context, source io.Reader, p []byte) (int, error) {
 
 // unwrapTo finds an interface of a writer, or of one that it wraps.
 func unwrapTo[T any](w http.ResponseWriter) (found T, ok bool) {
-	for w != nil {
+	for w := range wrapped(w) {
 		if found, ok = w.(T); ok {
 			return found, true
 		}
-		wrapper, wraps := w.(interface{ Unwrap() http.ResponseWriter })
-		if !wraps {
-			break
-		}
-		w = wrapper.Unwrap()
 	}
 	return found, false
+}
+
+// wrapped goes through a writer, and those that it wraps.
+func wrapped(w http.ResponseWriter) iter.Seq[http.ResponseWriter] {
+	return func(yield func(http.ResponseWriter) bool) {
+		for w != nil && yield(w) {
+			wrapper, wraps := w.(interface{ Unwrap() http.ResponseWriter })
+			if !wraps {
+				return
+			}
+			w = wrapper.Unwrap()
+		}
+	}
 }
 
 // patient reads from a source whose reads can't be interrupted, or must not be because the handler will read on. A reader that
 // times out leaves its pending read to the next reader. If there is none, the body ends it.
 type patient struct {
-	source  io.Reader
-	buffer  []byte
-	pending chan struct{}                 // closed when the read is done; nil for none
-	last    atomic.Pointer[chan struct{}] // that was pending: a proxy may still read while its handler returns
+	source io.Reader
+	buffer []byte
+	last   atomic.Pointer[chan struct{}] // closed when the last read is done: a proxy may still read while its handler returns
 
-	rest []byte // that was read, and not taken yet
+	rest []byte // that was read, and not taken yet; until the last read is done, rest and err belong to its goroutine
 	err  error  // after rest
 }
 
 func (p *patient) readUntil(ctx context.Context, into []byte) (int, error) {
 	p.begin()
-	if p.pending != nil { // until it is done, rest and err belong to its goroutine
-		select {
-		case <-p.pending:
-			p.pending = nil
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		}
+	select {
+	case <-*p.last.Load():
+	case <-ctx.Done():
+		return 0, ctx.Err()
 	}
 	n := copy(into, p.rest)
 	if p.rest = p.rest[n:]; len(p.rest) > 0 {
@@ -507,25 +515,27 @@ func (p *patient) readUntil(ctx context.Context, into []byte) (int, error) {
 
 // begin has a read be under way, unless there is something to take.
 func (p *patient) begin() {
-	if p.pending == nil && len(p.rest) == 0 && p.err == nil {
-		pending := make(chan struct{})
-		p.pending = pending
-		p.last.Store(&pending)
-		go p.read(pending)
+	if p.isEmpty() {
+		done := make(chan struct{})
+		p.last.Store(&done)
+		go p.read(done)
 	}
 }
 
-// doneWithin reports whether no read is under way after some time.
-func (p *patient) doneWithin(d time.Duration) bool {
+// isEmpty reports whether there is nothing to take, and no read under way.
+func (p *patient) isEmpty() bool { return !p.underWay() && len(p.rest) == 0 && p.err == nil }
+
+// underWay reports whether a read is.
+func (p *patient) underWay() bool {
 	last := p.last.Load()
 	if last == nil {
-		return true
+		return false
 	}
 	select {
 	case <-*last:
-		return true
-	case <-time.After(d):
 		return false
+	default:
+		return true
 	}
 }
 
@@ -542,7 +552,7 @@ func (p *patient) read(done chan struct{}) {
 
 // Read is for the handler, which has time.
 func (p *patient) Read(into []byte) (int, error) {
-	if p.pending == nil && len(p.rest) == 0 && p.err == nil {
+	if p.isEmpty() {
 		return p.source.Read(into)
 	}
 	return p.readUntil(context.Background(), into)

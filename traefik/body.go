@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"time"
 )
 
 // bodyCopy sends the body of a request to the agent as it comes, in frames, and keeps it for the upstream.
@@ -16,7 +15,7 @@ type bodyCopy struct {
 }
 
 // copyBody begins to send the body, but no more than one byte over most: the agent refuses a longer one. If the agent refuses before
-// the body has come, giveUp ends the copy.
+// the body has come, giveUpBody ends the copy.
 func copyBody(r *http.Request, to io.Writer, most int64) *bodyCopy {
 	keepAnnounced(r)
 	c := &bodyCopy{trailers: r.Trailer != nil, done: make(chan struct{})}
@@ -46,23 +45,6 @@ func (c *bodyCopy) send(body io.Reader, to io.Writer, most int64) {
 			_, _ = to.Write(chunk([]byte("-1\n")))
 			return
 		}
-	}
-}
-
-// giveUp is called before a refusal: the read under way ends, as Traefik's log counts what was read. A client that sends nothing for a
-// second gets its refusal all the same, and its connection is closed, as the rest of the body must not be taken for its next request.
-// Some of Traefik's writers hide the connection, with which that read ends then.
-func (c *bodyCopy) giveUp(w http.ResponseWriter, r *http.Request) {
-	select {
-	case <-c.done:
-		return
-	case <-time.After(time.Second):
-	}
-	if r.ProtoMajor == 1 {
-		w.Header().Set("Connection", "close")
-	}
-	if http.NewResponseController(w).SetReadDeadline(time.Now()) == nil {
-		<-c.done
 	}
 }
 

@@ -298,10 +298,24 @@ func (t *turn) refused() (text []byte) {
 	return text
 }
 
-// giveUpBody is called before a response that isn't the upstream's, when the agent gets no more of the body.
+// giveUpBody is called before a response that isn't the upstream's, when the agent gets no more of the body: the read under way ends, as
+// Traefik's log counts what was read. A client that sends nothing for a second gets its response all the same, and its connection is
+// closed, as the rest of the body must not be taken for its next request. Some of Traefik's writers hide the connection, with which that
+// read ends then.
 func (t *turn) giveUpBody(w http.ResponseWriter, r *http.Request) {
-	if t.copied != nil {
-		t.copied.giveUp(w, r)
+	if t.copied == nil {
+		return
+	}
+	select {
+	case <-t.copied.done:
+		return
+	case <-time.After(time.Second):
+	}
+	if r.ProtoMajor == 1 {
+		w.Header().Set("Connection", "close")
+	}
+	if http.NewResponseController(w).SetReadDeadline(time.Now()) == nil {
+		<-t.copied.done
 	}
 }
 

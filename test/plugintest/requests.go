@@ -116,7 +116,6 @@ func testBodies(t *testing.T, p *Plugin) {
 	}
 }
 
-// testRefusals checks that the agent's responses come through.
 // testSlowBody: a refusal doesn't wait for the rest of the body, and nobody reads that when the handler has returned: Traefik counts what
 // was read.
 func testSlowBody(t *testing.T, p *Plugin) {
@@ -172,6 +171,7 @@ func (b *readNow) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
+// testRefusals checks that the agent's responses come through.
 func testRefusals(t *testing.T, p *Plugin) {
 	a := newAgent(t, "unix", "")
 	began, end := make(chan struct{}), make(chan struct{})
