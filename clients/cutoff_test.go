@@ -26,7 +26,7 @@ func TestClientCutOff(t *testing.T) {
 			t.Parallel()
 			a := startAgent(t)
 			proxy := redistest.NewForwarder(t, a)
-			w := a.start(t, language, "TTL=2 HEARTBEAT=2 WAIT=60 TOKEN=secret ADDRESS="+proxy.Addr(), "hold", "k")
+			w := a.start(t, language, "TTL=9 HEARTBEAT=4 WAIT=60 TOKEN=secret ADDRESS="+proxy.Addr(), "hold", "k")
 			w.expect(t, "held ")
 			proxy.Forget()
 			other := a.lock(t, "k")

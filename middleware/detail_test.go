@@ -85,10 +85,7 @@ func TestDetail(t *testing.T) {
 					r = httptest.NewRequest(http.MethodPost, "/", nil)
 					handler.ServeHTTP(w, r)
 				case "/force":
-					fence, _ := turn.Fence()
-					if err := l.ForceUnlock(r.Context(), turn.Key, fence); err != nil {
-						t.Error(err)
-					}
+					force(t, l, r)
 					<-r.Context().Done()
 				case "/hold":
 					<-r.Context().Done()

@@ -59,6 +59,15 @@ func hold(t *testing.T, l *redlock.Locker, key string) {
 	t.Cleanup(func() { _ = lock.Unlock() })
 }
 
+// force takes the lock of a request away from its handler, as an operator does.
+func force(t *testing.T, l *redlock.Locker, r *http.Request) {
+	t.Helper()
+	turn, _ := middleware.TurnFromContext(r.Context())
+	if err := l.ForceUnlock(context.Background(), turn.Key, turn.Lock.Fence()); err != nil {
+		t.Error(err)
+	}
+}
+
 // requireFree fails if the key is not freed well before its TTL.
 func requireFree(t *testing.T, l *redlock.Locker, key string) {
 	t.Helper()

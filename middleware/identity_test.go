@@ -6,7 +6,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -25,8 +24,9 @@ func TestRequestOfHolder(t *testing.T) {
 		turn, _ := middleware.TurnFromContext(r.Context())
 		fence, _ = turn.Fence()
 		keys = l.Keys("")
-		<-r.Context().Done() // for max_hold
-	}), middleware.Rule{Name: "orders", MaxHold: 50 * time.Millisecond, Logger: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+		force(t, l, r)
+		<-r.Context().Done()
+	}), middleware.Rule{Name: "orders", Logger: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	r := httptest.NewRequest(http.MethodPost, "/"+strings.Repeat("long", 100)+"?token=s3cret", nil)
 	r.Header.Set("Order", "42")
 	r.Header.Set("X-Request-Id", "r-1")

@@ -2,7 +2,6 @@ package middleware_test
 
 import (
 	"cmp"
-	"context"
 	"io"
 	"log/slog"
 	"net/http"
@@ -112,10 +111,7 @@ func TestReasonOfALostKey(t *testing.T) {
 	t.Parallel()
 	l, n := newLocker(t, live), &notes{}
 	server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
-		turn, _ := middleware.TurnFromContext(r.Context())
-		if err := l.ForceUnlock(context.Background(), "order:42", turn.Lock.Fence()); err != nil {
-			t.Error(err)
-		}
+		force(t, l, r)
 		ok(w, r)
 	}, middleware.Rule{Dedupe: "{header.Id}", Remember: hour, Observer: n, TTL: 3 * time.Second}))
 	resp, err := http.DefaultClient.Do(newRequest(t, server.URL, "Order", "42", "Id", "a"))

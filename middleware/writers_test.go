@@ -183,10 +183,11 @@ func TestHijack(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		<-r.Context().Done() // at max_hold
+		force(t, l, r)
+		<-r.Context().Done()
 		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nmine")
 		_ = conn.Close()
-	}, middleware.Rule{MaxHold: 100 * time.Millisecond, OnClientAbort: "run"}))
+	}, middleware.Rule{OnClientAbort: "run"}))
 	if got := post(t, server.URL, "Order", "42"); got.body != "mine" {
 		t.Errorf("%d %q", got.StatusCode, got.body)
 	}
