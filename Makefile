@@ -61,7 +61,7 @@ stacks: redis-server postgres ## Test the modules of examples
 
 test-stalled: redis-server ## Run the tests with the race detector while each processor stands still half of the time, as beside busy neighbors (as root)
 	cd test && go build -o ../bin/stall ./stall
-	$(BOTH) bin/stall 300ms go test -p 4 -parallel 6 -timeout 30m -race -count 1 $(ALL)
+	$(BOTH) bin/stall 300ms go test -p 4 -parallel 6 -timeout 60m -race -count 1 $(ALL)
 
 deploy: redis-server ## Check the files in deploy: units of systemd, manifests, the compose file, the Dockerfile's build command
 	@if ! command -v systemd-analyze >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends systemd; fi

@@ -17,16 +17,17 @@ import (
 )
 
 // TestResponsesWithinTheirBudget: of many large responses at once, only as many are in memory as the budget has room for. The others wait,
-// all are remembered whole, and all can be replayed at once. Then the budget is empty.
+// all are remembered whole, and all can be replayed at once. Then the budget is empty. Of few responses, on a busy machine, those that
+// wait for longer than a response may are remembered without their bodies.
 func TestResponsesWithinTheirBudget(t *testing.T) {
 	const size = 900_000
 	responses := 1000
 	if redistest.Few() {
-		responses = 40 // a busy machine stores more of them later than a request waits for room
+		responses = 40
 	}
 	body := strings.Repeat("paid ", size/5)
 	most := int64(middleware.DefaultResponseBudget / size / 2)
-	var inside, runs atomic.Int64
+	var inside, runs, noted atomic.Int64
 	full := make(chan struct{}) // some wait for room
 	fill := sync.OnceFunc(func() { close(full) })
 	l := newLocker(t, live, redlock.WithTimeout(10*time.Second)) // 900 MB keep a processor busy
@@ -78,7 +79,9 @@ func TestResponsesWithinTheirBudget(t *testing.T) {
 				}
 				defer response.Body.Close()
 				got, err := io.Copy(io.Discard, response.Body)
-				if err != nil || response.StatusCode != http.StatusOK || got != size || response.Header.Get("Idempotency-Replayed") != replayed {
+				if replayed != "" && response.Header.Get("Content-Type") == "application/problem+json" {
+					noted.Add(1)
+				} else if err != nil || response.StatusCode != http.StatusOK || got != size || response.Header.Get("Idempotency-Replayed") != replayed {
 					t.Errorf("response %d, replayed %q: %d, %d bytes, %v", i, replayed, response.StatusCode, got, err)
 				}
 				if used := middleware.ResponseBytes(); used > middleware.DefaultResponseBudget {
@@ -87,6 +90,9 @@ func TestResponsesWithinTheirBudget(t *testing.T) {
 			})
 		}
 		all.Wait()
+	}
+	if n := noted.Load(); n > 0 && (!redistest.Few() || n > int64(responses/2)) {
+		t.Errorf("%d are remembered without their bodies", n)
 	}
 	if runs.Load() != int64(responses) {
 		t.Errorf("%d runs", runs.Load())

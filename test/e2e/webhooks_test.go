@@ -82,7 +82,8 @@ func TestTransfers(t *testing.T) {
 	b := newBackend(t, func() { time.Sleep(time.Millisecond) })
 	config := caddyfile(mastersOption(servers, "timeout "+calm.String()), `
 		redlock payer:{body.from} payer:{body.to} {
-			wait 2m
+			wait 20m
+			ttl 2m
 		}
 		`+b.proxy())
 	urls := []string{runCaddy(t, config).url, runCaddy(t, config).url}
