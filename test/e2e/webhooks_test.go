@@ -80,7 +80,7 @@ func TestTransfers(t *testing.T) {
 	const transfers, accounts = 1000, 10
 	servers := redistest.Start(t, 3)
 	b := newBackend(t, func() { time.Sleep(time.Millisecond) })
-	config := caddyfile(mastersOption(servers, "timeout "+calm.String()), `
+	config := caddyfile(mastersOption(servers, "timeout "+calm.String(), "max_ttl 2m"), `
 		redlock payer:{body.from} payer:{body.to} {
 			wait 20m
 			ttl 2m
