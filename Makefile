@@ -37,10 +37,11 @@ build: ## Build bin/caddy: Caddy with the standard modules and this one
 
 # The module of test/ needs what users of the others don't. A workspace of both has them tested by one command.
 BOTH := GOWORK=$(CURDIR)/test/go.work
-# Most tests wait most of the time. The packages that take longest begin first.
+# Most tests wait most of the time.
 TEST := $(BOTH) go test -p 4 -parallel 10 -timeout 30m
 # With the race detector they keep the processors busy: more of them at a time only make each other late.
-RACE := $(BOTH) go test -race -p 3 -parallel 6 -timeout 30m
+RACE := go test -race -p 3 -parallel 6
+# The packages that take longest begin first.
 ALL := ./test/e2e ./redlock ./clients ./cmd/redlock ./... ./test/...
 
 test: redis-server ## Run the tests of each package, models in few random cases (7 minutes on 2 cores)
@@ -52,7 +53,7 @@ test: redis-server ## Run the tests of each package, models in few random cases 
 test-all: test-race models stacks ## Run all tests with the race detector, models and mutants at full size, and the modules of examples (25 minutes on 2 cores)
 
 test-race: redis-server ## Run all tests with the race detector: e2e and redlock take minutes, and are told first
-	$(RACE) $(ALL)
+	$(BOTH) $(RACE) -timeout 30m $(ALL)
 
 models: ## Run models and mutants at full size
 	go test -timeout 30m -run '$(MODELS)' ./redlock
@@ -63,7 +64,7 @@ stacks: redis-server postgres ## Test the modules of examples
 
 test-stalled: redis-server ## Run the tests with the race detector while each processor stands still half of the time, as beside busy neighbors (as root)
 	cd test && go build -o ../bin/stall ./stall
-	$(BOTH) bin/stall 300ms go test -p 4 -parallel 6 -timeout 60m -race -count 1 $(ALL)
+	$(BOTH) bin/stall 300ms $(RACE) -timeout 60m -count 1 $(ALL)
 
 deploy: redis-server ## Check the files in deploy: units of systemd, manifests, the compose file, the Dockerfile's build command
 	@if ! command -v systemd-analyze >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends systemd; fi

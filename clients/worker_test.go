@@ -274,7 +274,7 @@ func TestClientLoses(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				w := a.start(t, language, "TTL=9 WAIT=60", "hold", "k") // with a short one, a busy machine loses the lock before
+				w := a.start(t, language, "TTL=9 WAIT=60", "hold", "k") // on a busy machine a short lease is over before the client says that it has it
 				time.Sleep(10 * time.Second)
 				if err := other.Unlock(); err != nil {
 					t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 
 // TestResponsesWithinTheirBudget: of many large responses at once, only as many are in memory as the budget has room for. The others wait,
 // all are remembered whole, and all can be replayed at once. Then the budget is empty. Of few responses, on a busy machine, those that
-// wait for longer than a response may are remembered without their bodies.
+// wait for longer than a response may are remembered without their bodies, and the Observer is told.
 func TestResponsesWithinTheirBudget(t *testing.T) {
 	const size = 900_000
 	responses := 1000
@@ -28,10 +28,11 @@ func TestResponsesWithinTheirBudget(t *testing.T) {
 	body := strings.Repeat("paid ", size/5)
 	most := int64(middleware.DefaultResponseBudget / size / 2)
 	var inside, runs, noted atomic.Int64
+	n := &notes{}
 	full := make(chan struct{}) // some wait for room
 	fill := sync.OnceFunc(func() { close(full) })
 	l := newLocker(t, live, redlock.WithTimeout(10*time.Second)) // 900 MB keep a processor busy
-	server := serve(t, middleware.New(l, "", middleware.Rule{IdempotencyKey: "required", Remember: hour, RememberSize: 1<<20 - 128<<10})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	server := serve(t, middleware.New(l, "", middleware.Rule{IdempotencyKey: "required", Remember: hour, RememberSize: 1<<20 - 128<<10, Observer: n})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		runs.Add(1)
 		_, _ = io.WriteString(w, body)
 		if now := inside.Add(1); now > most {
@@ -94,6 +95,17 @@ func TestResponsesWithinTheirBudget(t *testing.T) {
 	if n := noted.Load(); n > 0 && (!redistest.Few() || n > int64(responses/2)) {
 		t.Errorf("%d are remembered without their bodies", n)
 	}
+	eventually(t, "the Observer is told of those without room", func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		roomless := 0
+		for _, why := range n.reasons {
+			if why == middleware.ReasonNoRoom {
+				roomless++
+			}
+		}
+		return len(n.reasons) == responses && int64(roomless) == noted.Load()
+	})
 	if runs.Load() != int64(responses) {
 		t.Errorf("%d runs", runs.Load())
 	}

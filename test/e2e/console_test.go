@@ -38,6 +38,15 @@ func askAdmin[T any](t *testing.T, c *caddyProcess, method, path string, status 
 	return value
 }
 
+// awaitMasters waits until so many masters of the only locker grant locks.
+func awaitMasters(t *testing.T, c *caddyProcess, n int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d masters are available", n), func() bool {
+		lockers := askAdmin[console.Status](t, c, http.MethodGet, "/redlock/masters", http.StatusOK).Lockers
+		return len(lockers) == 1 && lockers[0].Available == n
+	})
+}
+
 // The console on the admin endpoint: before there is a configuration with redlock, with one, through a reload with other settings
 // while requests hold locks, and after the last one is gone.
 func TestConsole(t *testing.T) {
@@ -61,11 +70,7 @@ func TestConsole(t *testing.T) {
 		}
 	}
 	load(config("timeout 2s"))
-	var status console.Status
-	eventually(t, "all masters available", func() bool {
-		status = askAdmin[console.Status](t, c, http.MethodGet, "/redlock/masters", http.StatusOK)
-		return len(status.Lockers) == 1 && status.Lockers[0].Available == 3
-	})
+	awaitMasters(t, c, 3)
 	wait := b.hold(t, c.url+"/orders/1/pay", c.url+"/orders/2/pay")
 	old := askAdmin[console.Locks](t, c, http.MethodGet, "/redlock/locks", http.StatusOK)
 	if len(old.Locks) != 2 || old.Locks[0].Key != "order:1" || !old.Locks[1].Held {
@@ -75,7 +80,7 @@ func TestConsole(t *testing.T) {
 	load(config("timeout 3s"))
 	newer := postAll(t, c.url+"/orders/3/pay")
 	eventually(t, "the third request is in the backend", func() bool { return b.inside() == 3 })
-	status = askAdmin[console.Status](t, c, http.MethodGet, "/redlock/masters", http.StatusOK)
+	status := askAdmin[console.Status](t, c, http.MethodGet, "/redlock/masters", http.StatusOK)
 	if len(status.Lockers) != 2 || status.Lockers[0].Held != 1 || status.Lockers[1].Held != 2 {
 		t.Errorf("during a reload, the newest first: %+v", status)
 	}

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
@@ -141,12 +140,8 @@ func TestRotations(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.caddy = runCaddy(t, text)
-			began := time.Now()
-			eventually(t, "the guards are over, and a response is remembered", func() bool {
-				// All masters vote: a quorum must be left when the first is restarted. They say so unless Caddy was slow to start.
-				all := strings.Count(r.caddy.log.String(), "master available again") >= len(r.servers) || time.Since(began) > 30*time.Second
-				return all && post(t, r.caddy.url+"/events/1").status == http.StatusOK
-			})
+			awaitMasters(t, r.caddy, len(r.servers)) // a quorum must be left when the first is restarted
+			eventually(t, "a response is remembered", func() bool { return post(t, r.caddy.url+"/events/1").status == http.StatusOK })
 			if n := bank.servedTotal(); n != 1 {
 				t.Fatalf("%d events", n)
 			}
