@@ -25,6 +25,6 @@ func TestTimeIsKnownFromTheGreeting(t *testing.T) {
 
 // knows reports whether a master's clock is known.
 func knows(s stream) bool {
-	_, known := s.Lead()
+	_, known := s.Shows(time.Now())
 	return known
 }

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
@@ -20,6 +19,7 @@ import (
 // the log and the Observer. If it is late all the same, locks are lost, but each one ends by a timer of its own.
 type keeper struct {
 	locker  *Locker
+	began   time.Time
 	recheck chan struct{}
 	losing  atomic.Int64 // calls of Lock.end for locks that are lost
 	stop    chan struct{}
@@ -36,7 +36,7 @@ type keeper struct {
 }
 
 func newKeeper(l *Locker) *keeper {
-	k := &keeper{locker: l, recheck: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{})}
+	k := &keeper{locker: l, began: time.Now(), recheck: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{})}
 	go k.run()
 	return k
 }
@@ -247,7 +247,7 @@ func (k *keeper) renewed(start time.Time, after, ttl time.Duration) time.Time {
 	if k.many.Load() {
 		step = ttl / 150
 	}
-	return admission.ProcessStart.Add(start.Add(after).Sub(admission.ProcessStart).Truncate(step))
+	return k.began.Add(start.Add(after).Sub(k.began).Truncate(step))
 }
 
 // failure returns why a round has not renewed the lease so far, or nil if it has, or if there was none.

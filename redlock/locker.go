@@ -534,18 +534,17 @@ func (w *waitLimit) context() context.Context {
 // reported their time; then it may be no better than our wall clock.
 func (l *Locker) clock() (now int64, known bool) {
 	var room [8]time.Duration // enough for most; saves an allocation
-	leads := room[:0]
+	ours, clocks := time.Now(), room[:0]
 	for _, s := range l.streams {
-		if lead, known := s.Lead(); known {
-			leads = append(leads, lead)
+		if clock, known := s.Shows(ours); known {
+			clocks = append(clocks, clock)
 		}
 	}
-	if len(leads) == 0 {
-		return time.Now().UnixMicro(), false
+	if len(clocks) == 0 {
+		return ours.UnixMicro(), false
 	}
-	slices.Sort(leads)
-	now = (time.Since(admission.ProcessStart) + leads[len(leads)/2]).Microseconds()
-	return now, len(leads) >= l.quorum
+	slices.Sort(clocks)
+	return clocks[len(clocks)/2].Microseconds(), len(clocks) >= l.quorum
 }
 
 // number gives a call its ticket, the time when it came on the masters' clocks, and returns their time now, from which

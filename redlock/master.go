@@ -63,7 +63,7 @@ type stream interface {
 	Listen(ctx context.Context, process string, ready func(), message func(protocol.WakeUp)) error
 	Subscribed() bool
 	Denied() bool
-	Lead() (lead time.Duration, known bool)
+	Shows(now time.Time) (clock time.Duration, known bool)
 	State() link.State
 	Timeout() time.Duration
 	Close(grace time.Duration) error

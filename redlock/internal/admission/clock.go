@@ -12,13 +12,14 @@ import (
 type Clock struct {
 	quarantine time.Duration // how long the master is excluded after its clock has jumped
 	peers      *clocks       // those of all masters
+	zero       time.Time     // of our monotonic clock, so that its times fit into integers: before all others
 	of         *Clock        // of a node, that of its Redis Cluster, which is never known itself; nil for a master
 
 	known  atomic.Bool  // it has been read
-	resume atomic.Int64 // when the master may vote again, in nanoseconds since ProcessStart; 0 if at once
+	resume atomic.Int64 // when the master may vote again, in nanoseconds since zero; 0 if at once
 	mark   atomic.Int64 // the latest time that it has shown while it was right, in microseconds
 
-	// By how much the master's clock was ahead of ProcessStart's when it was last seen: certainly between low
+	// By how much the master's clock was ahead of ours since zero when it was last seen: certainly between low
 	// and high. Writers hold mu. Readers don't: seen is written last and must be read first.
 	mu              sync.Mutex
 	low, high, seen atomic.Int64
@@ -45,7 +46,7 @@ func (c *Clock) LastSeen() time.Time {
 	if !c.known.Load() {
 		return time.Time{}
 	}
-	return ProcessStart.Add(time.Duration(c.seen.Load()))
+	return c.zero.Add(time.Duration(c.seen.Load()))
 }
 
 // clockWindow is how long one reading of a master's clock stays the reference for later ones. If every
@@ -53,17 +54,14 @@ func (c *Clock) LastSeen() time.Time {
 // never notice a clock that runs too fast.
 const clockWindow = time.Second
 
-// ProcessStart is the zero of our monotonic clock, so that its times fit into an integer.
-var ProcessStart = time.Now()
-
 // Observe takes the master's time, read between sent and received on our monotonic clock. If that lies
 // outside what was known and what drift explains, the clock has jumped, and leases on the master may end
 // early: it is excluded until all of them have ended.
 func (c *Clock) Observe(us int64, sent, received time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	theirs, now := time.Duration(us)*time.Microsecond, received.Sub(ProcessStart)
-	low, high := theirs-now, theirs-sent.Sub(ProcessStart)
+	theirs, now := time.Duration(us)*time.Microsecond, received.Sub(c.zero)
+	low, high := theirs-now, theirs-sent.Sub(c.zero)
 	if c.known.Load() {
 		seen, least, most := time.Duration(c.seen.Load()), time.Duration(c.low.Load()), time.Duration(c.high.Load())
 		allowed := tolerance(now - seen)
@@ -95,7 +93,7 @@ func (c *Clock) Earliest(t time.Time) int64 {
 	if !c.known.Load() {
 		return 0
 	}
-	at := t.Sub(ProcessStart)
+	at := t.Sub(c.zero)
 	since := at - time.Duration(c.seen.Load())
 	return (at + time.Duration(c.low.Load()) - Drift(max(since, 0))).Microseconds()
 }
@@ -104,7 +102,7 @@ func (c *Clock) Earliest(t time.Time) int64 {
 func (c *Clock) Trusted(now time.Time) bool { return c.Quarantined(now) == nil }
 
 // Resumes returns when the master may vote again after the last jump of its clock.
-func (c *Clock) Resumes() time.Time { return ProcessStart.Add(time.Duration(c.resume.Load())) }
+func (c *Clock) Resumes() time.Time { return c.zero.Add(time.Duration(c.resume.Load())) }
 
 // Drift is how much shorter a lease may last on a master's clock than on ours: 1 % of the TTL for
 // clocks that run at different speeds, and 2 ms because Redis expires keys at whole milliseconds

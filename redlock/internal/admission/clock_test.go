@@ -16,8 +16,8 @@ func TestClockSpeed(t *testing.T) {
 	)
 	for _, every := range []time.Duration{500 * time.Microsecond, time.Millisecond, 20 * time.Millisecond, 500 * time.Millisecond, 3 * time.Second} {
 		for gain, wrong := range map[float64]bool{0: false, 0.005: false, -0.005: false, 0.05: true, 0.5: true, -0.05: true, -0.5: true} {
-			clock := Clock{quarantine: time.Hour}
 			start := time.Now()
+			clock := Clock{quarantine: time.Hour, zero: start}
 			noticed := time.Duration(-1)
 			for i, at := 0, time.Duration(0); noticed < 0 && at <= length; i++ {
 				there, back := roundTrip/2, roundTrip/2
@@ -49,8 +49,8 @@ func TestClockSpeed(t *testing.T) {
 func TestClockJumpUnseen(t *testing.T) {
 	for away, jump := range map[time.Duration]time.Duration{30 * time.Second: 200 * time.Millisecond, time.Hour: time.Second} {
 		for _, sign := range []time.Duration{0, -1, 1} {
-			clock := Clock{quarantine: time.Hour}
 			now := time.Now()
+			clock := Clock{quarantine: time.Hour, zero: now}
 			clock.Observe(now.UnixMicro(), now, now)
 			now = now.Add(away)
 			clock.Observe(now.Add(sign*jump).UnixMicro(), now, now)
@@ -123,10 +123,10 @@ func TestClusterHasOneClock(t *testing.T) {
 // before still count after it.
 func TestSlowRepliesHideNoJump(t *testing.T) {
 	const jump = time.Second
-	start := ProcessStart.Add(time.Hour)
+	start := time.Now()
 	at := func(d time.Duration) time.Time { return start.Add(d) }
 	reads := func(d time.Duration) int64 { return at(d).UnixMicro() }
-	c := &Clock{quarantine: time.Minute}
+	c := &Clock{quarantine: time.Minute, zero: start}
 	c.Observe(reads(0), at(0), at(time.Millisecond))
 	c.Observe(reads(100*time.Millisecond+jump), at(100*time.Millisecond), at(2*time.Second)) // may still be the old clock
 	if !c.Trusted(at(2 * time.Second)) {
@@ -143,8 +143,8 @@ func TestSlowRepliesHideNoJump(t *testing.T) {
 
 // TestRefillDeadlineIsEarly: the earliest time that a master's clock may show is never later than what it shows.
 func TestRefillDeadlineIsEarly(t *testing.T) {
-	start := ProcessStart.Add(time.Hour)
-	c := &Clock{}
+	start := time.Now()
+	c := &Clock{zero: start}
 	if got := c.Earliest(start); got != 0 {
 		t.Errorf("%d without any reply, want 0", got)
 	}

@@ -26,7 +26,7 @@ func newClocks(n int, s Settings) *clocks {
 	}
 	cs.nodes.Store(&[]*Clock{})
 	for range n {
-		cs.all = append(cs.all, &Clock{quarantine: s.Covers(), peers: cs})
+		cs.all = append(cs.all, &Clock{quarantine: s.Covers(), zero: cs.began, peers: cs})
 	}
 	return cs
 }
@@ -62,7 +62,7 @@ func (c *Clock) Quarantined(now time.Time) error {
 	if back := c.setBackBy(now); back > 0 {
 		return fmt.Errorf("%w: excluded for another %v, until it shows again what it showed before", ErrClockBack, back.Round(time.Millisecond))
 	}
-	if resume := c.resume.Load(); resume != 0 && int64(now.Sub(ProcessStart)) < resume {
+	if resume := c.resume.Load(); resume != 0 && int64(now.Sub(c.zero)) < resume {
 		return ErrClockJump
 	}
 	return nil
@@ -72,7 +72,7 @@ func (c *Clock) Quarantined(now time.Time) error {
 // now. The reply to a command that was sent long ago must not count as set back, because the clock has been
 // read since: so what counts is the later of now and that reading.
 func (c *Clock) setBackBy(now time.Time) time.Duration {
-	if seen := ProcessStart.Add(time.Duration(c.seen.Load())); now.Before(seen) {
+	if seen := c.zero.Add(time.Duration(c.seen.Load())); now.Before(seen) {
 		now = seen
 	}
 	back := time.Duration(c.mark.Load()-c.Earliest(now)) * time.Microsecond
@@ -97,10 +97,12 @@ func (c *Clock) RaiseMark(us int64) {
 	}
 }
 
-// Lead returns how far the clock is ahead of our monotonic one, which starts at processStart, and whether that is known.
-func (c *Clock) Lead() (ahead time.Duration, known bool) { return c.ahead(), c.known.Load() }
+// Shows returns what the clock shows at a time of ours, since 1970, and whether that is known.
+func (c *Clock) Shows(now time.Time) (clock time.Duration, known bool) {
+	return now.Sub(c.zero) + c.ahead(), c.known.Load()
+}
 
-// ahead is lead for a clock that is known: the middle of the bounds.
+// ahead returns how far a clock that is known is ahead of ours since zero: the middle of the bounds.
 func (c *Clock) ahead() time.Duration {
 	return time.Duration(c.low.Load()/2 + c.high.Load()/2)
 }
@@ -110,7 +112,7 @@ func (c *Clock) Offset(now time.Time) time.Duration {
 	if !c.known.Load() {
 		return 0
 	}
-	return now.Sub(ProcessStart) + c.ahead() - time.Duration(now.UnixNano())
+	return now.Sub(c.zero) + c.ahead() - time.Duration(now.UnixNano())
 }
 
 // check returns what is wrong with a clock that is known: it must be within half of the max skew from the
@@ -169,7 +171,7 @@ func aheadOf(cluster *Clock, nodes []*Clock) (ahead time.Duration, known bool) {
 
 // addNode adds the clock of a node of a Redis Cluster.
 func (cs *clocks) addNode(cluster *Clock, quarantine time.Duration) *Clock {
-	c := &Clock{quarantine: quarantine, peers: cs, of: cluster}
+	c := &Clock{quarantine: quarantine, zero: cs.began, peers: cs, of: cluster}
 	cs.setNodes(func(nodes []*Clock) []*Clock { return append(nodes, c) })
 	return c
 }

@@ -47,8 +47,8 @@ type Cluster struct {
 
 // slot is where the keys of one hash slot are.
 type slot struct {
-	node  *link.Stream  // nil before the first lookup; the front if no node has it
-	guard time.Duration // no lock on its keys before this, since admission.ProcessStart
+	node  *link.Stream // nil before the first lookup; the front if no node has it
+	guard time.Time    // no lock on its keys before this
 }
 
 // node is a node of the cluster.
@@ -140,12 +140,12 @@ func (c *Cluster) route(cmd *link.Command) (to *link.Stream, err error) {
 	defer c.mu.Unlock()
 	at := c.slotOf(cmd.Key)
 	to = at.to(c)
-	if at.guard == 0 || time.Since(admission.ProcessStart) >= at.guard {
+	if at.guard.IsZero() || !time.Now().Before(at.guard) {
 		return to, nil
 	}
 	switch cmd.Op {
 	case protocol.OpAcquire:
-		return to, &admission.GuardError{Until: admission.ProcessStart.Add(at.guard), Why: errPromoted}
+		return to, &admission.GuardError{Until: at.guard, Why: errPromoted}
 	case protocol.OpExtend:
 		cmd.NoRefill()
 	}
@@ -241,7 +241,7 @@ func (c *Cluster) assign(at *slot, to *link.Stream, moved bool) {
 		return
 	}
 	if at.node != nil && !moved {
-		at.guard = time.Since(admission.ProcessStart) + c.seat.Covers() + admission.Drift(c.MaxTTL)
+		at.guard = time.Now().Add(c.seat.Covers() + admission.Drift(c.MaxTTL))
 	}
 	at.node = to
 }
@@ -320,19 +320,19 @@ func (c *Cluster) SendSoon() {
 	}
 }
 
-// Lead returns how far the median of the nodes' clocks is ahead of our monotonic one, and whether that is known.
-func (c *Cluster) Lead() (lead time.Duration, known bool) {
-	var leads []time.Duration
+// Shows returns the median of what the nodes' clocks show at a time of ours, since 1970, and whether that is known.
+func (c *Cluster) Shows(now time.Time) (clock time.Duration, known bool) {
+	var clocks []time.Duration
 	for _, n := range *c.nodes.Load() {
-		if lead, known := n.Lead(); known {
-			leads = append(leads, lead)
+		if clock, known := n.Shows(now); known {
+			clocks = append(clocks, clock)
 		}
 	}
-	if len(leads) == 0 {
+	if len(clocks) == 0 {
 		return 0, false
 	}
-	slices.Sort(leads)
-	return leads[len(leads)/2], true
+	slices.Sort(clocks)
+	return clocks[len(clocks)/2], true
 }
 
 // State returns what is known of the first node that isn't available or, if all are, of the slowest: with the certificate that ends first,

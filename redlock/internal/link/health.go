@@ -30,7 +30,8 @@ type latency struct {
 // recent counts the replies of the last minute, and those of them that came too late for their callers.
 type recent struct {
 	replies, late [minuteParts]int
-	part          int64         // the one that is being counted, since admission.ProcessStart
+	began         time.Time     // the first part
+	part          int64         // the one that is being counted
 	latest        time.Duration // the round trip of the last one that was late
 }
 
@@ -50,7 +51,10 @@ func (r *recent) count(late bool, now time.Time) {
 
 // moveTo forgets what is older than a minute.
 func (r *recent) moveTo(now time.Time) {
-	part := int64(now.Sub(admission.ProcessStart) / (time.Minute / minuteParts))
+	if r.began.IsZero() {
+		r.began = now
+	}
+	part := int64(now.Sub(r.began) / (time.Minute / minuteParts))
 	for n := min(part-r.part, minuteParts); n > 0; n-- {
 		i := (part - n + 1) % minuteParts
 		r.replies[i], r.late[i] = 0, 0

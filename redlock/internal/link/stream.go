@@ -1191,8 +1191,8 @@ func (s *Stream) Leads() (name string, can bool) {
 	return cmp.Or(s.seat.VotesAs(), s.String()), can
 }
 
-// Lead returns how far the master's clock is ahead of our monotonic one, and whether that is known.
-func (s *Stream) Lead() (lead time.Duration, known bool) { return s.Clock.Lead() }
+// Shows returns what the master's clock shows at a time of ours, since 1970, and whether that is known.
+func (s *Stream) Shows(now time.Time) (clock time.Duration, known bool) { return s.Clock.Shows(now) }
 
 // State returns what is known of the master.
 func (s *Stream) State() State {
