@@ -6,9 +6,9 @@ use Illuminate\Cache\Lock as CacheLock;
 use Illuminate\Contracts\Cache\LockTimeoutException;
 
 /**
- * A lock of LaravelStore. It ends with release(), after its seconds, or with the process: it lives on a connection of that. So it isn't for
- * locks that outlive a process, or that another one ends: withoutOverlapping() and onOneServer() of the scheduler, and jobs that are unique
- * (ShouldBeUnique). They need another store.
+ * A lock of LaravelStore. It ends with release(), after its seconds, or with the process (in php-fpm, with the request): it lives on a
+ * connection of that, whatever becomes of this object. So it isn't for locks that outlive a process, or that another one ends:
+ * withoutOverlapping() and onOneServer() of the scheduler, and jobs that are unique (ShouldBeUnique). They need another store.
  */
 class LaravelLock extends CacheLock
 {
@@ -57,6 +57,7 @@ class LaravelLock extends CacheLock
     {
         try {
             $this->held = $this->agent->lock($this->name, $wait, maxHold: $this->seconds > 0 ? $this->seconds : null);
+            $this->held->keep(); // whatever becomes of this object: most code throws it away
             return true;
         } catch (LockHeld) {
             return false;

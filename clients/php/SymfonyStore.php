@@ -15,7 +15,7 @@ use Symfony\Component\Lock\PersistingStoreInterface;
  *     $factory = new Symfony\Component\Lock\LockFactory(new Redlock\SymfonyStore(new Redlock\Agent()));
  *
  * The agent renews a lock for as long as the process lives, so it has no lifetime: refresh() says whether it is still held. acquire(true)
- * waits in line. A lock can't be passed to another process.
+ * waits in line. A lock can't be passed to another process, and ends with its Key at the latest, also with autoRelease: false.
  */
 class SymfonyStore implements BlockingStoreInterface, PersistingStoreInterface
 {

@@ -68,4 +68,58 @@ function laravel(Redlock\Agent $agent, string $key): void
     } catch (LogicException $error) {
     }
     is(isset($error) && $cache->lock($key)->get(fn () => true), 'Laravel: a block that throws');
+    outlives($agent, $cache, $key);
+}
+
+/** A lock of Laravel outlives its object, and nothing of it outlives the lock. */
+function outlives(Redlock\Agent $agent, Illuminate\Cache\Repository $cache, string $key): void
+{
+    $connections = fn (): int => count(get_resources('stream'));
+    $isFree = function (string $key) use ($agent): bool {
+        try {
+            return $agent->withLock($key, fn () => true, wait: 0);
+        } catch (Redlock\LockHeld) {
+            return false;
+        }
+    };
+    is($cache->lock("$key-get", 3600)->get() && !$isFree("$key-get"), 'Laravel: get() of a lock whose object is gone');
+    is($cache->lock("$key-block", 3600)->block(60) && !$isFree("$key-block"), 'Laravel: block() of a lock whose object is gone');
+    [$before, $memory] = [$connections(), memory_get_usage()];
+    for ($job = 0; $job < 1000; $job++) { // of a worker
+        $lock = $cache->lock("$key-job", 60);
+        is($lock->block(60), "Laravel: job $job");
+        $lock->release();
+    }
+    is($connections() === $before && memory_get_usage() < $memory + 500_000, 'Laravel: jobs leave locks behind');
+    for ($job = 0; $job < 20; $job++) {
+        is($cache->lock("$key-$job", 1)->block(60), "Laravel: job $job, which releases nothing");
+    }
+    is($cache->lock("$key-0", 60)->block(60, fn () => true), 'Laravel: a lock that nobody releases ends with its seconds');
+    while ($connections() > $before) {
+        $cache->lock("$key-job", 60)->get(fn () => usleep(20000)); // the next job
+    }
+    is(forked(function () use ($cache, $key, $connections, $before): void {
+        is(!$cache->lock("$key-get", 60)->get() && $connections() === $before - 2, "Laravel: a child has a lock of its parent, or its connection");
+        is($cache->lock("$key-child", 3600)->block(60), 'Laravel: a lock of a child');
+    }), 'Laravel: a child');
+    is(!$isFree("$key-get"), "Laravel: the end of a child isn't that of its parent's lock");
+    is($cache->lock("$key-child", 60)->block(60, fn () => true), "Laravel: the end of a child is that of its own lock");
+    $cache->lock($key, 3600)->get();
+} // and the end of this script is that of its locks
+
+/** Runs $work in a child, and says whether it has thrown nothing. */
+function forked(callable $work): bool
+{
+    $child = pcntl_fork();
+    if ($child === 0) {
+        try {
+            $work();
+        } catch (Throwable $error) {
+            fwrite(STDERR, "$error\n");
+            exit(1);
+        }
+        exit(0);
+    }
+    pcntl_waitpid($child, $status);
+    return $status === 0;
 }

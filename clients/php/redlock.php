@@ -160,7 +160,7 @@ class Agent
         return $this->under($lock, $work, true);
     }
 
-    /** Takes the lock, which ends with release(), or when nothing refers to it any more. */
+    /** Takes the lock, which ends with release(), or when nothing refers to it any more, unless keep() is called. */
     public function lock(
         string|array $keys,
         int|float|null $wait = null,
@@ -206,6 +206,9 @@ class Lock
     private const PATIENCE_AT_END = 5;
     private const PATIENCE_IN_CHECK = 1;
 
+    /** @var array<int, Lock> those that live on although nothing else may refer to them */
+    private static array $kept = [];
+
     /** A number that is larger than those of all holders before, of the slot if there are several. */
     public readonly int $fence;
 
@@ -228,6 +231,7 @@ class Lock
 
     public function __construct(Agent $agent, #[\SensitiveParameter] array $ask)
     {
+        self::dropEnded();
         $this->pid = getmypid();
         $this->word = isset($ask['once_per']) ? 'done' : (isset($ask['once']) ? 'done ' : '');
         $unix = $agent->address[0] === '/';
@@ -254,6 +258,25 @@ class Lock
     public function __destruct()
     {
         $this->close();
+    }
+
+    /** Has the lock last until release(), its maxHold or the end of the script, although nothing may refer to it any more. */
+    public function keep(): void
+    {
+        self::$kept[spl_object_id($this)] = $this;
+    }
+
+    /** Drops the locks that were kept and have ended, or are the parent's of this process, without waiting: so no connections pile up. */
+    private static function dropEnded(): void
+    {
+        foreach (self::$kept as $lock) {
+            if (!$lock->disown()) {
+                $lock->read();
+            }
+            if ($lock->lost !== null) {
+                $lock->close();
+            }
+        }
     }
 
     /** Says for how many seconds the lock is certain from now on: 0 if it is lost. */
@@ -323,6 +346,7 @@ class Lock
     /** Closes the connection, for all processes that have it if this one took the lock. */
     private function close(): void
     {
+        unset(self::$kept[spl_object_id($this)]);
         if (is_resource($this->connection)) {
             if (getmypid() === $this->pid) {
                 @stream_socket_shutdown($this->connection, STREAM_SHUT_RDWR);

@@ -13,7 +13,8 @@ import (
 )
 
 // TestLaravel runs examples/laravel in a real Laravel, in php-fpm behind Caddy, and with a worker of its queue: payments of one order, which
-// would lose updates if two ran at once, take turns, and a job whose key is held goes back to the queue.
+// would lose updates if two ran at once, take turns, and a job whose key is held goes back to the queue. A lock of its cache outlives the
+// object, and ends with the process.
 func TestLaravel(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("CLIENTS") != "required" {
@@ -84,4 +85,7 @@ func TestLaravel(t *testing.T) {
 	unlock()
 	artisan("work")
 	requireState("after the job", "paid 7, queued 0")
+	for range 2 {
+		artisan("keep")
+	}
 }

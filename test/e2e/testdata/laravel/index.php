@@ -3,6 +3,8 @@
 // SITE is its folder, CLIENT that of the client, RECIPE that of the recipe, SOCKET the agent's.
 require 'Illuminate/autoload.php';
 require "{$_SERVER['CLIENT']}/redlock.php";
+require "{$_SERVER['CLIENT']}/LaravelStore.php";
+require "{$_SERVER['CLIENT']}/LaravelLock.php";
 require "{$_SERVER['RECIPE']}/OneAtATime.php";
 require "{$_SERVER['RECIPE']}/OneJobAtATime.php";
 
@@ -17,6 +19,7 @@ use Illuminate\Http\Request;
 use Illuminate\Queue\InteractsWithQueue;
 use Illuminate\Queue\SerializesModels;
 use Illuminate\Queue\WorkerOptions;
+use Illuminate\Support\Facades\Cache;
 use Illuminate\Support\Facades\Queue;
 use Illuminate\Support\Facades\Route;
 use Illuminate\Support\Facades\Schema;
@@ -98,6 +101,12 @@ switch ($argv[1] ?? 'serve') {
         for ($times = $argv[2] ?? PHP_INT_MAX; $times > 0 && Queue::size() > 0; $times--) {
             $app->make('queue.worker')->runNextJob('database', 'default', new WorkerOptions(sleep: 1));
         }
+        break;
+    case 'keep': // a lock whose object is gone, until the end of this process
+        Cache::extend('redlock', fn ($app) => Cache::repository(new Redlock\LaravelStore($app->make(Redlock\Agent::class), new Illuminate\Cache\ArrayStore())));
+        config(['cache.stores.redlock' => ['driver' => 'redlock']]);
+        $had = Cache::store('redlock')->lock('report', 3600)->block(60);
+        echo $had && !Cache::store('redlock')->lock('report', 3600)->get() ? '' : 'another one has the lock';
         break;
     case 'state':
         echo 'paid ', Order::first()->paid, ', queued ', Queue::size();
