@@ -85,7 +85,20 @@ func some(t *testing.T) []string {
 // program is the file of redlock.
 var program string
 
-func TestMain(m *testing.M) { os.Exit(redistest.RunWithRedlock(m, &program)) }
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "redlock")
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	program = filepath.Join(dir, "redlock")
+	if out, err := exec.Command("go", "build", "-o", program, "../cmd/redlock").CombinedOutput(); err != nil {
+		panic(fmt.Sprintf("go build: %v: %s", err, out))
+	}
+	return m.Run()
+}
 
 // realAgent is a process "redlock agent" at a Unix socket and another at a TCP address, on three masters, and a locker on the same.
 type realAgent struct {

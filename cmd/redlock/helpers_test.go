@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,14 +20,17 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
 
-// program is the file of redlock, as a release has it.
+// program is the file of redlock.
 var program string
 
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "redlock" {
+		main()
+	}
 	if os.Getenv("REDLOCK_TEST_WORK") != "" {
 		os.Exit(work())
 	}
-	os.Exit(redistest.RunWithRedlock(m, &program))
+	os.Exit(redistest.RunAs(m, "redlock", &program))
 }
 
 // redlock returns a command redlock run on these masters, which are patient with a busy machine.

@@ -50,17 +50,23 @@ func StartProcess(cmd *exec.Cmd) (exited <-chan struct{}, err error) {
 	return ended, <-started
 }
 
-// RunWithRedlock builds the command redlock, has *program name its file, runs the tests, and returns the exit code for TestMain.
-func RunWithRedlock(m *testing.M, program *string) int {
-	dir, err := os.MkdirTemp("", "redlock")
+// RunAs runs the tests, and returns the exit code for TestMain. In *program the tests have a file of this name that is a link to their own
+// binary: TestMain runs the program when it is called so, which links nothing for a second time.
+func RunAs(m *testing.M, name string, program *string) int {
+	self, err := os.Executable()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	dir, err := os.MkdirTemp("", name)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	*program = filepath.Join(dir, "redlock")
-	if out, err := exec.Command("go", "build", "-o", *program, "github.com/caddy-redlock/caddy-redlock/cmd/redlock").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "go build: %v: %s\n", err, out)
+	*program = filepath.Join(dir, name)
+	if err := os.Symlink(self, *program); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()

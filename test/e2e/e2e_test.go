@@ -16,7 +16,9 @@ import (
 	"testing"
 	"time"
 
-	// These are what cmd/caddy is built of. They are imported so that go test shows no cached result after they have changed.
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	_ "github.com/caddyserver/caddy/v2/modules/standard"
+
 	_ "github.com/caddy-redlock/caddy-redlock"
 	_ "github.com/caddy-redlock/caddy-redlock/cmd/caddy/slowbackend"
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
@@ -32,39 +34,25 @@ const (
 	secret = "s3cr3t-Zm9v"
 )
 
-var buildDir string
+// caddyProgram is a link to the tests' own binary, which is cmd/caddy when it is called so: Caddy is linked once.
+var caddyProgram string
 
 func TestMain(m *testing.M) {
-	var err error
-	if buildDir, err = os.MkdirTemp("", "caddy-redlock"); err != nil {
-		panic(err)
+	if filepath.Base(os.Args[0]) == "caddy" {
+		caddycmd.Main()
+		return
 	}
-	code := m.Run()
-	_ = os.RemoveAll(buildDir)
-	os.Exit(code)
+	os.Exit(redistest.RunAs(m, "caddy", &caddyProgram))
 }
 
-// raceFlag has programs built with the race detector if the tests are: nothing is compiled in two ways.
+// raceFlag has programs of documents built with the race detector if the tests are: nothing is compiled in two ways.
 var raceFlag = fmt.Sprintf("-race=%v", redistest.Race)
-
-// build builds cmd/caddy once, and returns the path of the binary.
-var build = sync.OnceValues(func() (string, error) {
-	binary := filepath.Join(buildDir, "caddy")
-	if out, err := exec.Command("go", "build", raceFlag, "-o", binary, "github.com/caddy-redlock/caddy-redlock/cmd/caddy").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build ./cmd/caddy: %w\n%s", err, out)
-	}
-	return binary, nil
-})
 
 // caddyCommand returns the command "caddy <args>", with folders of its own in place of the user's.
 func caddyCommand(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	binary, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
 	home := t.TempDir()
-	cmd := exec.Command(binary, args...)
+	cmd := exec.Command(caddyProgram, args...)
 	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home)
 	return cmd
 }
