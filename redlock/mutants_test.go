@@ -50,7 +50,7 @@ var mutants = slices.Concat(clockMutants, lockMutants, resultMutants, lineMutant
 func TestMutants(t *testing.T) {
 	t.Parallel()
 	if redistest.Few() {
-		t.Skip("make test-all runs it: it takes minutes")
+		t.Skip("make models runs it: it takes minutes")
 	}
 	const enough = 4000 // seeds; most take fewer than 100
 	for _, m := range mutants {

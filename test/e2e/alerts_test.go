@@ -145,11 +145,11 @@ func readText(t *testing.T, file string) string {
 	return string(text)
 }
 
-// needPrometheus skips the test unless make alerts runs it.
+// needPrometheus skips the test unless make test-programs runs it.
 func needPrometheus(t *testing.T) {
 	t.Helper()
 	if os.Getenv("ALERTS") != "required" {
-		t.Skip("make alerts runs it: it needs Prometheus")
+		t.Skip("make test-programs runs it: it needs Prometheus")
 	}
 }
 

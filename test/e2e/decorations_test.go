@@ -235,6 +235,7 @@ func judge(t *testing.T, at string, requests iter.Seq[string], tell func(text st
 
 // TestGenerator shows how many of the generated requests the grammar leaves to be judged by upstreams, and that it refuses no plain one.
 func TestGenerator(t *testing.T) {
+	needTime(t)
 	t.Parallel()
 	for at := range formats {
 		requests, all := served(t, at)

@@ -93,6 +93,7 @@ type hostCase struct {
 // If the lock is free, a request gets the same response with the directive as without it, whatever other handlers the site has: the same
 // status, header, body, trailers and informational responses.
 func TestBesideOtherHandlers(t *testing.T) {
+	needTime(t)
 	t.Parallel()
 	h := newHosts(t)
 	cases := slices.Concat(bodyCases(h), errorCases(h), requestCases(h), responseCases(h))

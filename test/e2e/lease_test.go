@@ -55,6 +55,7 @@ func TestFencingToken(t *testing.T) {
 
 // A request keeps its lock for longer than the ttl, and loses it at max_hold.
 func TestLongRequests(t *testing.T) {
+	needTime(t)
 	t.Parallel()
 	const ttl = 6 * time.Second
 	b, release := newHeldBackend(t)
@@ -86,6 +87,7 @@ func TestLongRequests(t *testing.T) {
 // If all masters hang, a request ends with its lease: the upstream's request is canceled, and the client gets a response that says that
 // the outcome is unknown.
 func TestLostLease(t *testing.T) {
+	needTime(t)
 	canceled := make(chan struct{})
 	b := newBackend(t, func() {})
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -131,6 +133,7 @@ func TestLostLease(t *testing.T) {
 
 // Servers that have just started have no vote for max_ttl and a second; Retry-After says when they will.
 func TestRestartGuard(t *testing.T) {
+	needTime(t)
 	t.Parallel()
 	servers := redistest.Start(t, 3)
 	for _, s := range servers { // the start of Caddy may take as long as the guard

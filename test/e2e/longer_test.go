@@ -1,14 +1,11 @@
 package e2e
 
-import (
-	"os"
-	"testing"
-)
+import "testing"
 
-// needTime skips a test that takes many seconds, unless make operating runs it.
+// needTime has make test-programs run a test, and make test skip it.
 func needTime(t *testing.T) {
 	t.Helper()
-	if os.Getenv("OPERATING") == "" && os.Getenv("RELOADS") == "" {
-		t.Skip("make operating runs it: it takes long")
+	if testing.Short() {
+		t.Skip("make test-programs runs it: it takes long")
 	}
 }

@@ -56,6 +56,7 @@ func (c *caddyProcess) eventuallyWait(t *testing.T, n int) {
 }
 
 func TestRecipeOfPayments(t *testing.T) {
+	needTime(t)
 	c, b, release := runRecipe(t, "One payment at a time", "wait 2s", "wait 8s")
 	pay := func(order string) *http.Request {
 		return withBody(c.url+"/payments", `{"order":{"id":`+order+`}}`)
@@ -276,6 +277,7 @@ func work(ctx context.Context, locker *redlock.Locker) error {
 
 // Three processes have an account each, the fourth has none until one of them ends.
 func TestRecipeOfWorkerNumbers(t *testing.T) {
+	needTime(t)
 	t.Parallel()
 	servers := redistest.Start(t, 3)
 	program := buildDocumented(t, program(t, "Slots as worker numbers", `func pay(ctx context.Context, account string) error {
@@ -326,6 +328,7 @@ func TestRecipeOfWorkerNumbers(t *testing.T) {
 }
 
 func TestRecipeOfAJob(t *testing.T) {
+	needTime(t)
 	t.Parallel()
 	servers := redistest.Start(t, 3)
 	program := buildDocumented(t, program(t, "A job on one machine", `func sendInvoices(ctx context.Context, lock *redlock.Lock) error {
@@ -350,6 +353,7 @@ func TestRecipeOfAJob(t *testing.T) {
 }
 
 func TestRecipeGoServerShutsDown(t *testing.T) {
+	needTime(t)
 	t.Parallel()
 	servers := redistest.Start(t, 3)
 	text := strings.Replace(example(t, "server/main.go"), "2 * time.Second", "2 * time.Minute", 1)

@@ -160,6 +160,7 @@ func TestFailedReload(t *testing.T) {
 // TestReloadDuringHoldAfterAbort: a key that hold_after_abort keeps stays locked, whatever is loaded meanwhile: until it is free, it is a
 // user of the masters of the configuration that has locked it.
 func TestReloadDuringHoldAfterAbort(t *testing.T) {
+	needTime(t)
 	for name, loaded := range map[string]func(servers []*redistest.Server, site string) string{
 		"other settings": func(servers []*redistest.Server, site string) string {
 			return caddyfile(mastersOption(servers, "timeout 3s"), site)

@@ -101,6 +101,7 @@ func requireVotes(t *testing.T, c *caddyProcess, n float64) {
 // TestRememberedResponsesSurvive: a response survives what docs/DESIGN.md says that it does, and where too little is known the request runs again. A
 // server without a file forgets everything when it is killed, and has no vote for as long as the restart guard.
 func TestRememberedResponsesSurvive(t *testing.T) {
+	needTime(t)
 	t.Parallel()
 	servers := redistest.Start(t, 3)
 	i := newTill(t)

@@ -20,11 +20,9 @@ const idempotent = "idempotency_key required\nscope {header.Authorization}\n"
 // the response of that one run. It is made again only if its response could not be stored, which the log of the host that served it must
 // show for each such run.
 func TestRememberedPayments(t *testing.T) {
+	needTime(t)
 	t.Parallel()
-	payments, rounds := 100, 1
-	if os.Getenv("OPERATING") != "" {
-		payments, rounds = 1000, 4
-	}
+	payments, rounds := 1000, 4
 	if text := os.Getenv("STORM_TIME"); text != "" { // at a thousand payments a minute
 		storm, err := time.ParseDuration(text)
 		if err != nil {

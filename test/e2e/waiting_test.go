@@ -17,6 +17,7 @@ const waitRule = `
 // TestWaitersDrain: 200 requests for one key that come to two Caddys at once are served one after the other, and none of them asks the
 // masters again and again. It logs how long that takes, beside the same requests sent one after the other without a lock.
 func TestWaitersDrain(t *testing.T) {
+	needTime(t)
 	t.Parallel()
 	const requests, work = 200, 5 * time.Millisecond
 	servers := redistest.Start(t, 3)
@@ -89,6 +90,7 @@ func TestTooManyRequestsWait(t *testing.T) {
 // TestKilledProcesses: if the process that is first in line is killed, the next one is served at once; if the holder is killed, as
 // soon as its lease has expired.
 func TestKilledProcesses(t *testing.T) {
+	needTime(t)
 	t.Parallel()
 	const ttl = 8 * time.Second
 	servers := redistest.Start(t, 3)

@@ -76,6 +76,7 @@ func TestBodyKeysInCaddy(t *testing.T) {
 
 // TestTransfers: each of 1,000 payments, through two Caddys, locks the payer and the payee, in any order.
 func TestTransfers(t *testing.T) {
+	needTime(t)
 	t.Parallel()
 	const transfers, accounts = 1000, 10
 	servers := redistest.Start(t, 3)

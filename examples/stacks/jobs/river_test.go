@@ -28,7 +28,7 @@ func postgres(t *testing.T) *pgxpool.Pool {
 		if os.Getenv("POSTGRES") == "required" {
 			t.Fatal("no PostgreSQL in /usr/lib/postgresql")
 		}
-		t.Skip("needs PostgreSQL: make test-all")
+		t.Skip("needs PostgreSQL: make stacks")
 	}
 	bin := filepath.Dir(slices.Max(found))
 	dir, err := os.MkdirTemp("", "river") // t.TempDir is in a folder of root

@@ -1,0 +1,14 @@
+#!/bin/sh
+# Installs what the named upstreams need, such as "express flask+nginx", or all.
+set -eu
+cd "$(dirname "$0")/../.."
+names=$(echo "$*" | tr '+' ' ')
+# shellcheck disable=SC2046 # one word for each package
+tools/debian.sh $(awk -v names=" $names " '!/^#/ && (names ~ / all / || index(names, " " $1 " ")) { $1 = ""; print }' test/upstreams/packages | tr ' ' '\n' | sort -u)
+tools/npm.sh test/upstreams
+case " $names " in
+*' all '* | *' nethttp '* | *' chi '* | *' gorilla '* | *' gin '* | *' echo '* | *' fiber '*)
+	cd examples/stacks
+	go build -o ../../bin/upstreams/go ./upstream
+	;;
+esac
