@@ -18,6 +18,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/cluster"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/hook"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
@@ -26,6 +27,8 @@ import (
 
 // Master is one independent lock server, for New. [Dial], [NewMaster] and [NewMemoryMaster] make them.
 type Master struct{ impl protocol.Master }
+
+func init() { hook.MasterOf = func(impl protocol.Master) any { return Master{impl} } }
 
 // String names the master as logs and errors do. It contains no credentials.
 func (m Master) String() string {

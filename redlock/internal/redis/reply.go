@@ -63,7 +63,7 @@ func (v *value) reply(cmd *protocol.Command) (reply protocol.Reply, err error) {
 	}
 	switch op := cmd.Op; {
 	case v.kind == '-':
-		return protocol.Reply{Err: classify(serverError(v.text))}, nil
+		return protocol.Reply{Err: ErrorOf(v.text)}, nil
 	case op == protocol.OpPing && shape("$$"):
 		reply.Time, within = serverTime(v.fields[0].text, v.fields[1].text)
 	case op == protocol.OpAcquire && v.kind == ':':
@@ -121,7 +121,7 @@ func (v *value) refused(cmds []*protocol.Command) bool {
 		return false
 	}
 	for _, cmd := range cmds {
-		cmd.Reply = protocol.Reply{Err: classify(serverError(v.text))}
+		cmd.Reply = protocol.Reply{Err: ErrorOf(v.text)}
 	}
 	return true
 }
@@ -183,6 +183,9 @@ var errLimits = fmt.Errorf("%w (it has a number or a text that can't be)", proto
 func unexpected(v *value) error {
 	return fmt.Errorf("%w (unexpected reply of type %q)", protocol.ErrMalformed, v.kind)
 }
+
+// ErrorOf returns the error of a command that the server has refused with this text.
+func ErrorOf(text string) error { return classify(serverError(text)) }
 
 // classify marks the errors after which the server has certainly not taken the key: it could not be
 // reached, or has refused the command.

@@ -77,7 +77,7 @@ func (c *conn) hear(process string, patience time.Duration, message func(protoco
 func (v *value) published(message func(protocol.WakeUp)) error {
 	switch {
 	case v.kind == '-':
-		return classify(serverError(v.text))
+		return ErrorOf(v.text)
 	case v.kind != '*' || len(v.fields) != 3 || v.fields[0].kind != '$' || v.fields[1].kind != '$':
 	case v.fields[0].text == "subscribe":
 		return nil

@@ -1,0 +1,230 @@
+package simnet
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// conn is a connection: what is sent on it arrives in order, and so do the replies. When the client's side ends, what is under way to the
+// server still arrives; the replies are lost.
+type conn struct {
+	address *Address
+	server  *Server
+	run     int // of the server
+	sent    chan *batch
+	replied chan *batch
+	heard   chan heard
+	closed  chan struct{}
+	end     func()
+
+	lost, forgotten, subscribed, holds atomic.Bool
+	held                               atomic.Pointer[valve]
+	interrupt                          atomic.Pointer[chan struct{}]
+
+	arrives time.Time // the last batch; of Send alone
+	coming  *batch    // whose reply is under way to who waits for it
+	oldest  *batch    // whose reply has come
+}
+
+func newConn(a *Address) *conn {
+	c := &conn{address: a, sent: make(chan *batch, protocol.MaxWindow), replied: make(chan *batch, protocol.MaxWindow), closed: make(chan struct{})}
+	c.end = sync.OnceFunc(func() { close(c.closed) })
+	c.Resume()
+	return c
+}
+
+// Capabilities are those of a connection to a Redis server.
+func (c *conn) Capabilities() protocol.ConnCapabilities {
+	return protocol.ConnCapabilities{Window: protocol.MaxWindow, Prompt: !c.address.tunnel.Load(), Direct: c}
+}
+
+// Close ends the client's side.
+func (c *conn) Close() { c.end() }
+
+func (c *conn) ended() bool {
+	select {
+	case <-c.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// Send sends a batch.
+func (c *conn) Send(cmds []*protocol.Command) (answered bool, err error) {
+	if !c.address.stuck.pass(c.closed, nil) || c.ended() {
+		return false, protocol.ErrBroken
+	}
+	b := &batch{cmds: make([]protocol.Command, len(cmds)), arrives: time.Now().Add(c.address.delay())}
+	if b.arrives.Before(c.arrives) {
+		b.arrives = c.arrives
+	}
+	c.arrives = b.arrives
+	for i, cmd := range cmds {
+		b.cmds[i] = *cmd
+	}
+	c.sent <- b
+	return false, nil
+}
+
+// serve is the server's side.
+func (c *conn) serve() {
+	for {
+		var b *batch
+		select {
+		case b = <-c.sent: // first, if the connection has ended too
+		default:
+			select {
+			case b = <-c.sent:
+			case <-c.closed:
+				return
+			}
+		}
+		if !c.arrive(b) {
+			continue
+		}
+		if c.lost.Load() || !c.server.execute(c, b.cmds) {
+			c.Close()
+			return
+		}
+		b.back = time.Now().Add(c.address.delay())
+		if !c.forgotten.Load() {
+			c.replied <- b
+		}
+	}
+}
+
+// arrive waits until the server reads a batch, and reports whether it does.
+func (c *conn) arrive(b *batch) bool {
+	sleepUntil(b.arrives, nil, nil)
+	if c.forgotten.Load() {
+		return false
+	}
+	c.address.requests.pass(nil, nil)
+	if held := c.held.Load(); held != nil {
+		c.holds.Store(true)
+		held.pass(nil, nil)
+	}
+	c.server.hangs.pass(nil, nil)
+	return true
+}
+
+// Wait blocks until the reply to the oldest batch is there.
+func (c *conn) Wait() error {
+	if !c.await(nil) {
+		return protocol.ErrBroken
+	}
+	return nil
+}
+
+// Await is Wait by who has sent the batch.
+func (c *conn) Await() bool { return c.await(*c.interrupt.Load()) }
+
+// Interrupt ends Await.
+func (c *conn) Interrupt() { close(*c.interrupt.Load()) }
+
+// Resume lets Await wait again.
+func (c *conn) Resume() {
+	next := make(chan struct{})
+	c.interrupt.Store(&next)
+}
+
+// await reports whether the reply to the oldest batch has come before it is interrupted, or the connection ends.
+func (c *conn) await(interrupted <-chan struct{}) bool {
+	for {
+		if c.coming == nil {
+			select {
+			case c.coming = <-c.replied:
+			case <-interrupted:
+				return false
+			case <-c.closed:
+				return false
+			}
+		}
+		if !sleepUntil(c.coming.back, interrupted, c.closed) || !c.address.replies.pass(interrupted, c.closed) || c.ended() {
+			return false
+		}
+		c.oldest, c.coming = c.coming, nil
+		if !c.forgotten.Load() {
+			return true
+		}
+	}
+}
+
+// Receive takes the reply to the oldest batch.
+func (c *conn) Receive(cmds []*protocol.Command) error {
+	for i, cmd := range cmds {
+		cmd.Reply = c.oldest.cmds[i].Reply
+	}
+	return nil
+}
+
+// heard is a message, or a sign of life, that comes on a subscription.
+type heard struct {
+	at      time.Time
+	message *protocol.WakeUp
+}
+
+// hear has a message be under way to the client. The server calls it.
+func (c *conn) hear(w protocol.WakeUp) { c.tell(heard{time.Now().Add(c.address.delay()), &w}) }
+
+func (c *conn) tell(h heard) {
+	if c.forgotten.Load() {
+		return
+	}
+	select {
+	case c.heard <- h:
+	default: // Redis ends a connection that is so far behind
+		c.Close()
+	}
+}
+
+// listen subscribes to a channel with the name of the process.
+func (c *conn) listen(ctx context.Context, process string, patience time.Duration, ready func(), message func(protocol.WakeUp)) error {
+	c.subscribed.Store(true)
+	c.heard = make(chan heard, protocol.MaxWindow)
+	if !c.server.subscribe(c, process) {
+		return protocol.ErrBroken
+	}
+	defer c.server.unsubscribe(c, process)
+	ready()
+	for asked := false; ; {
+		silence := time.NewTimer(quiet)
+		if asked {
+			silence.Reset(patience)
+		}
+		select {
+		case <-ctx.Done():
+			silence.Stop()
+			return ctx.Err()
+		case <-c.closed:
+			silence.Stop()
+			return protocol.ErrBroken
+		case h := <-c.heard:
+			silence.Stop()
+			if !sleepUntil(h.at, ctx.Done(), c.closed) || !c.address.replies.pass(ctx.Done(), c.closed) {
+				return protocol.ErrBroken
+			}
+			if asked = false; h.message != nil {
+				message(*h.message)
+			}
+		case <-silence.C:
+			if asked {
+				return errSilent
+			}
+			asked = true
+			go c.ask(ctx)
+		}
+	}
+}
+
+// ask asks the server for a sign of life.
+func (c *conn) ask(ctx context.Context) {
+	if c.address.there(ctx) && c.server.hangs.pass(ctx.Done(), c.closed) && !c.ended() {
+		c.tell(heard{at: time.Now().Add(c.address.delay())})
+	}
+}

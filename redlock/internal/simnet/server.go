@@ -1,0 +1,332 @@
+package simnet
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/redis"
+)
+
+// Server is a Redis server in memory. Its methods may be called at any time. Those that take a key mean one with the default prefix.
+type Server struct {
+	index     int
+	hangs     valve
+	addresses sync.Map // that have led to it
+
+	mu     sync.Mutex
+	up     bool
+	run    int       // counts its starts
+	began  time.Time // by its clock
+	ahead  time.Duration
+	fast   int       // how much its clock is fast, in thousandths
+	since  time.Time // and since when
+	memory *memory.Master
+	hears  map[string]*conn // the subscriptions, by the channel
+	conns  map[*conn]bool
+	info   protocol.Server
+	refuse func(*protocol.Command) error
+	forge  func(*protocol.Command) bool
+	calls  [protocol.Ops]int
+}
+
+func newServer(index int) *Server {
+	return &Server{index: index, conns: make(map[*conn]bool), info: protocol.Server{
+		Role: "master", Mode: "standalone", HasUptime: true, Version: "7.4.0", Memory: protocol.Memory{Used: 1 << 20, Policy: "noeviction"},
+	}}
+}
+
+// String names the server.
+func (s *Server) String() string { return fmt.Sprint("server ", s.index) }
+
+// clock is read while mu is held.
+func (s *Server) clock() time.Time {
+	now := time.Now()
+	return now.Add(s.ahead + now.Sub(s.since)*time.Duration(s.fast)/1000)
+}
+
+// start begins a run, in which nothing is known. Callers hold mu, unless nobody else has the server.
+func (s *Server) start(began time.Time) {
+	s.run, s.up, s.began, s.hears = s.run+1, true, began, make(map[string]*conn)
+	s.forget()
+}
+
+func (s *Server) forget() {
+	s.memory = memory.New(fmt.Sprint(s.index), s.clock)
+	for channel, c := range s.hears {
+		s.memory.Subscribe(channel, c.hear)
+	}
+}
+
+func (s *Server) change(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+// Kill ends the server, as kill -9 does, also while it hangs. All is forgotten, and its connections end.
+func (s *Server) Kill() {
+	s.change(func() {
+		s.up = false
+		for c := range s.conns {
+			c.Close()
+		}
+		clear(s.conns)
+	})
+	s.hangs.set(true)
+}
+
+// Restart starts the server again, with nothing that it had.
+func (s *Server) Restart() {
+	s.change(func() {
+		if !s.up {
+			s.start(s.clock())
+		}
+	})
+}
+
+// Reboot is Kill and Restart.
+func (s *Server) Reboot() { s.Kill(); s.Restart() }
+
+// Hang has the server do nothing until Resume, as SIGSTOP does: connections are accepted, and what is sent is read later.
+func (s *Server) Hang() { s.hangs.set(false) }
+
+// Resume ends Hang.
+func (s *Server) Resume() { s.hangs.set(true) }
+
+// Flush is FLUSHALL: all keys are gone, and connections and subscriptions stay.
+func (s *Server) Flush() { s.change(s.forget) }
+
+// SetClock sets the server's clock so far ahead of ours.
+func (s *Server) SetClock(ahead time.Duration) {
+	s.change(func() { s.ahead, s.fast, s.since = ahead, 0, time.Now() })
+}
+
+// SetSpeed has the server's clock gain so many thousandths from now on.
+func (s *Server) SetSpeed(permille int) {
+	s.change(func() {
+		s.ahead = s.clock().Sub(time.Now())
+		s.fast, s.since = permille, time.Now()
+	})
+}
+
+// SetInfo changes what the server says of itself: its version, role, memory.
+func (s *Server) SetInfo(set func(info *Info)) { s.change(func() { set(&s.info) }) }
+
+// Info is what a server says of itself. Its run ID, uptime and time are the server's own.
+type Info = protocol.Server
+
+// Refuse has the server answer these commands, or all if there are none, with an error of Redis, such as
+// "OOM command not allowed when used memory > 'maxmemory'."; an empty text ends that.
+func (s *Server) Refuse(text string, ops ...Op) {
+	err := redis.ErrorOf(text)
+	s.change(func() {
+		s.refuse = func(cmd *protocol.Command) error {
+			if text == "" || len(ops) > 0 && !slices.Contains(ops, cmd.Op) {
+				return nil
+			}
+			return err
+		}
+	})
+}
+
+// writes are the operations that change keys.
+var writes = []Op{Acquire, Extend, Release, Beat, Force, Trial, Store}
+
+// Demote makes the server a replica of an empty one: it keeps its run and its connections, loses its keys, and refuses to write.
+func (s *Server) Demote() {
+	s.Refuse("READONLY You can't write against a read only replica.", writes...)
+	s.SetInfo(func(info *Info) { info.Role = "slave" })
+	s.Flush()
+}
+
+// Promote makes a replica a master again, with the keys of its former master: none.
+func (s *Server) Promote() {
+	s.Refuse("")
+	s.SetInfo(func(info *Info) { info.Role = "master" })
+}
+
+// Forge makes the server a wrong one: it doesn't execute a command for which forge, having set the reply, returns true. nil ends that.
+func (s *Server) Forge(forge func(cmd *Command) bool) { s.change(func() { s.forge = forge }) }
+
+// Command is one operation, with its reply.
+type Command = protocol.Command
+
+// Steal gives a key to another, whoever has it.
+func (s *Server) Steal(key string, ttl time.Duration) {
+	s.change(func() { s.memory.Leases.Set(full(key), "another", s.clock(), ttl) })
+}
+
+// Holder returns the token that a key carries, or "".
+func (s *Server) Holder(key string) (token string) {
+	s.change(func() { token, _, _ = s.memory.Leases.Get(full(key), s.clock()) })
+	return token
+}
+
+// Fence returns the fence that is remembered for a key, or 0.
+func (s *Server) Fence(key string) (fence int64) {
+	s.change(func() { fence, _, _ = s.memory.Fences.Get(full(key), s.clock()) })
+	return fence
+}
+
+// Result returns the result that is remembered for a key, or "".
+func (s *Server) Result(key string) (data string) {
+	s.change(func() {
+		r, _, _ := s.memory.Results.Get(full(key), s.clock())
+		data = r.Data
+	})
+	return data
+}
+
+func full(key string) string { return protocol.Key("redlock", key) }
+
+// Keys lists the keys that are held, and with ":queue" those that are waited for; none of a server that is down.
+func (s *Server) Keys() (keys []string) {
+	s.change(func() {
+		if !s.up {
+			return
+		}
+		for key := range s.memory.Leases.All(s.clock()) {
+			keys = append(keys, key)
+		}
+		for key, q := range s.memory.Queues.All(s.clock()) {
+			if q.Oldest("", 0, s.clock()) != nil {
+				keys = append(keys, key+":queue")
+			}
+		}
+	})
+	slices.Sort(keys)
+	return keys
+}
+
+// Calls returns how many commands of these kinds, or of all, the server has got since the test began.
+func (s *Server) Calls(ops ...Op) (n int) {
+	s.change(func() {
+		for op, calls := range s.calls {
+			if len(ops) == 0 || slices.Contains(ops, Op(op)) {
+				n += calls
+			}
+		}
+	})
+	return n
+}
+
+// Processes returns how many processes the server knows.
+func (s *Server) Processes() (n int) {
+	s.change(func() { n = len(s.memory.Processes.Told) })
+	return n
+}
+
+// Connections returns how many clients the server has.
+func (s *Server) Connections() (n int) {
+	s.change(func() {
+		for c := range s.conns {
+			if !c.ended() {
+				n++
+			}
+		}
+	})
+	return n
+}
+
+// Op is a kind of commands.
+type Op = protocol.Op
+
+// The kinds of commands.
+const (
+	Ping    = protocol.OpPing
+	Acquire = protocol.OpAcquire
+	Extend  = protocol.OpExtend
+	Release = protocol.OpRelease
+	Beat    = protocol.OpBeat
+	Inspect = protocol.OpInspect
+	Force   = protocol.OpForce
+	Trial   = protocol.OpTrial
+	Names   = protocol.OpNames
+	Recall  = protocol.OpRecall
+	Store   = protocol.OpStore
+	Memory  = protocol.OpMemory
+)
+
+// greeting is what the server says of itself now to a client that has sent its greeting.
+func (s *Server) greeting(c *conn) (told protocol.Server, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	told = s.info
+	told.RunID, told.Time = fmt.Sprintf("run-%d-of-server-%d", s.run, s.index), s.clock().UnixMicro()
+	told.Uptime = time.Duration(s.clock().Unix()-s.began.Unix()) * time.Second
+	return told, s.up && c.run == s.run
+}
+
+// accept makes a connection, unless the server is down.
+func (s *Server) accept(c *conn) (ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for old := range s.conns {
+		if old.ended() {
+			delete(s.conns, old)
+		}
+	}
+	c.server, c.run = s, s.run
+	s.conns[c] = s.up
+	if !s.up {
+		delete(s.conns, c)
+	}
+	return s.up
+}
+
+// execute runs commands that came over a connection, unless that is one to a former run.
+func (s *Server) execute(c *conn, cmds []protocol.Command) (ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.up || c.run != s.run {
+		return false
+	}
+	for i := range cmds {
+		s.do(&cmds[i])
+	}
+	return true
+}
+
+func (s *Server) do(cmd *protocol.Command) {
+	s.calls[cmd.Op]++
+	if s.refuse != nil {
+		if err := s.refuse(cmd); err != nil {
+			cmd.Reply = protocol.Reply{Err: err}
+			return
+		}
+	}
+	switch {
+	case s.forge != nil && s.forge(cmd):
+	case cmd.Op == protocol.OpMemory:
+		told := s.info.Memory
+		cmd.Reply = protocol.Reply{Answer: &told}
+	default:
+		s.memory.Do([]*protocol.Command{cmd})
+	}
+}
+
+// subscribe has what is published on a channel go to a connection.
+func (s *Server) subscribe(c *conn, channel string) (ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.up || c.run != s.run {
+		return false
+	}
+	s.hears[channel] = c
+	s.memory.Subscribe(channel, c.hear)
+	return true
+}
+
+// unsubscribe ends that, unless the server doesn't notice the end of the connection.
+func (s *Server) unsubscribe(c *conn, channel string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hears[channel] == c && !c.forgotten.Load() {
+		delete(s.hears, channel)
+		s.memory.Subscribe(channel, nil)
+	}
+}
