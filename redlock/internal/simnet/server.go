@@ -133,6 +133,12 @@ func (s *Server) Refuse(text string, ops ...Op) {
 	})
 }
 
+// Fill has the server's memory be full, with maxmemory-policy noeviction: it refuses all that may need more, and renews and releases.
+// Refuse with an empty text ends that.
+func (s *Server) Fill() {
+	s.Refuse("OOM command not allowed when used memory > 'maxmemory'.", Acquire, Beat, Force, Trial, Store)
+}
+
 // writes are the operations that change keys.
 var writes = []Op{Acquire, Extend, Release, Beat, Force, Trial, Store}
 
