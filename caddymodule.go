@@ -6,6 +6,7 @@
 // needs: configuration, placeholders, errors, and masters that outlive a reload. Read it in this order:
 //
 //   - caddymodule.go: the handler http.handlers.redlock: its settings, what happens to a request, and its placeholders
+//   - errorroutes.go: which error routes a server with a rule may have, as they run without the lock
 //   - guardmodule.go: the handler http.handlers.redlock_guard
 //   - app.go: the app redlock, which is the global option: the masters, TLS to them, metrics, and what all rules share
 //   - pool.go: lockers that outlive a reload
@@ -134,6 +135,9 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	rule.OnHold = h.remain
 	if server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
 		server.RegisterOnShutdown(noticeExit)
+		if err := checkServer(ctx, server); err != nil {
+			return err
+		}
 	}
 	if rule.Verify, err = withSecrets(h.Verify); err != nil {
 		return err

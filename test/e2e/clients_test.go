@@ -114,6 +114,7 @@ func TestRefusedBodyIsHandledElsewhere(t *testing.T) {
 		redlock /header* header:{header.X-Order}
 		`+b.proxy()+`
 		handle_errors 423 {
+			rewrite * /queue?
 			reverse_proxy `+queue.Listener.Addr().String()+`
 		}`))
 	body := `{"id":42,"x":"` + strings.Repeat("x", 600_000) + `"}` // the budget has room for one of these

@@ -28,7 +28,7 @@ func TestHandlersOfErrors(t *testing.T) {
 		}))
 		t.Cleanup(fallback.Close)
 		rule := "redlock {path.1} {\nwait 1m\n}\n"
-		inErrors := ""
+		inErrors := "rewrite * /error?\n"
 		if locked {
 			inErrors = rule
 		}

@@ -61,8 +61,8 @@ func bodyCases(h *hosts) (cases []hostCase) {
 // Handlers of errors and of responses may read the body too.
 func errorCases(h *hosts) (cases []hostCase) {
 	for name, site := range map[string]string{
-		"fallback for a dead upstream":  "LOCK\nreverse_proxy " + h.dead + "\nhandle_errors {\nreverse_proxy " + h.fallback + "\n}",
-		"fallback for an error":         "LOCK\nhandle {\nerror 503\n}\nhandle_errors {\nreverse_proxy " + h.fallback + "\n}",
+		"fallback for a dead upstream":  "LOCK\nreverse_proxy " + h.dead + "\nhandle_errors {\nLOCK\nreverse_proxy " + h.fallback + "\n}",
+		"fallback for an error":         "LOCK\nhandle {\nerror 503\n}\nhandle_errors {\nrewrite * /error?\nreverse_proxy " + h.fallback + "\n}",
 		"body in the response":          "LOCK\nhandle {\nerror 503\n}\nhandle_errors {\nrespond `{http.request.body}` 503\n}",
 		"fallback for a response":       "LOCK\nreverse_proxy " + h.failing + " {\n@e status 500\nhandle_response @e {\nreverse_proxy " + h.fallback + "\n}\n}",
 		"fallback for a buffered one":   "LOCK\nreverse_proxy " + h.failing + " {\nrequest_buffers 1MB\n@e status 500\nhandle_response @e {\nreverse_proxy " + h.fallback + "\n}\n}",
@@ -73,7 +73,7 @@ func errorCases(h *hosts) (cases []hostCase) {
 		"copied response":               "LOCK\nreverse_proxy " + h.failing + " {\n@e status 500\nhandle_response @e {\nheader X-A yes\ncopy_response 502\n}\n}",
 		"intercept":                     "LOCK\nintercept {\n@e status 500\nhandle_response @e {\nrespond nice 418\n}\n}\nreverse_proxy " + h.failing,
 		"intercept around":              "route {\nintercept {\n@e status 500\nhandle_response @e {\nrespond nice 418\n}\n}\nLOCK\nreverse_proxy " + h.failing + "\n}",
-		"intercept around, with a body": "route {\nintercept {\n@e status 500\nhandle_response @e {\nreverse_proxy " + h.fallback + "\n}\n}\nLOCK\nrespond no 500\n}",
+		"intercept around, with a body": "route {\nintercept {\n@e status 500\nhandle_response @e {\nrewrite * /error?\nreverse_proxy " + h.fallback + "\n}\n}\nLOCK\nrespond no 500\n}",
 		"error":                         "LOCK\nhandle {\nerror no 418\n}",
 	} {
 		cases = append(cases, hostCase{name: name, site: site, requests: append(posts("/o/1"), ask("GET", "/o/1", ""))},

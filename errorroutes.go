@@ -1,0 +1,340 @@
+package caddyredlock
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/intercept"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy/fastcgi"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/rewrite"
+)
+
+// checkServer returns an error if a request that a rule has refused, or that has failed behind one, may be served all the same: an error
+// route or an intercept around the rule runs without the lock.
+func checkServer(ctx caddy.Context, server *caddyhttp.Server) error {
+	w := walk{server: server}
+	var errorRoutes caddyhttp.RouteList
+	if server.Errors != nil {
+		errorRoutes = server.Errors.Routes
+	}
+	primary, failed := sitesOf(ctx, server.Routes), sitesOf(ctx, errorRoutes)
+	for _, host := range hostsOf(slices.Concat(primary, failed)) {
+		has, _, around := w.rules(reached(primary, host), "")
+		if !has {
+			continue
+		}
+		where := cmp.Or(host, "any host")
+		if around == "" {
+			around, _ = w.acting(reached(failed, host), progress{})
+			where = "handle_errors for " + where
+		}
+		if around != "" {
+			return fmt.Errorf("%s: %s would serve, without a lock, requests that a rule refuses or that fail behind one: before it, rewrite them to a page of your own, "+
+				"path and query (rewrite * /errors/{err.status_code}.html?), or put a rule of its own, without a matcher (docs/hosts.md#errors)", where, around)
+		}
+	}
+	return nil
+}
+
+// site is a route of the server, and the hosts that it is for.
+type site struct {
+	route caddyhttp.Route
+	hosts []string // nil for all
+	whole bool     // it takes all requests for its hosts
+}
+
+func sitesOf(ctx caddy.Context, routes caddyhttp.RouteList) (sites []site) {
+	for _, route := range routes {
+		s := site{route: route, whole: true}
+		everywhere := !isConditional(route)
+		add := func(hosts caddyhttp.MatchHost, matchers int) {
+			everywhere = everywhere || hosts == nil
+			s.hosts = append(s.hosts, hosts...)
+			s.whole = s.whole && matchers == 1
+		}
+		for _, set := range route.MatcherSetsRaw {
+			var hosts caddyhttp.MatchHost
+			if raw := set["host"]; raw != nil && json.Unmarshal(raw, &hosts) == nil {
+				_ = hosts.Provision(ctx) // writes names as those of loaded routes are; Caddy reports what is wrong
+			}
+			add(hosts, len(set))
+		}
+		for _, set := range route.MatcherSets {
+			var hosts caddyhttp.MatchHost
+			for _, matcher := range set {
+				if m, ok := matcher.(*caddyhttp.MatchHost); ok {
+					hosts = *m
+				}
+			}
+			add(hosts, len(set))
+		}
+		if everywhere {
+			s.hosts = nil
+		}
+		sites = append(sites, s)
+	}
+	return sites
+}
+
+// hostsOf returns a name for each kind of host that the sites tell apart; "" is a host that none of them names.
+func hostsOf(sites []site) []string {
+	hosts := []string{""}
+	for _, s := range sites {
+		hosts = append(hosts, s.hosts...)
+	}
+	slices.Sort(hosts)
+	return slices.Compact(hosts)
+}
+
+// reached returns the routes that a request for a host comes to.
+func reached(sites []site, host string) (routes caddyhttp.RouteList) {
+	for _, s := range sites {
+		if s.hosts != nil && !slices.ContainsFunc(s.hosts, func(pattern string) bool { return matchesHost(pattern, host) }) {
+			continue
+		}
+		routes = append(routes, s.route)
+		if s.route.Terminal && s.whole {
+			break
+		}
+	}
+	return routes
+}
+
+// matchesHost reports whether a host, which may be a pattern itself, is one of a pattern's.
+func matchesHost(pattern, host string) bool {
+	want, have := strings.Split(pattern, "."), strings.Split(host, ".")
+	if len(want) != len(have) {
+		return false
+	}
+	for i := range want {
+		if want[i] != "*" && !strings.EqualFold(want[i], have[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func isConditional(route caddyhttp.Route) bool {
+	return len(route.MatcherSetsRaw) > 0 || len(route.MatcherSets) > 0
+}
+
+// node is what matters of a handler, which may be loaded or not.
+type node struct {
+	Handler        string                      `json:"handler"`
+	Name           string                      `json:"name"` // of a named route
+	URI            string                      `json:"uri"`
+	Routes         caddyhttp.RouteList         `json:"routes"`
+	Errors         *caddyhttp.HTTPErrorConfig  `json:"errors"`
+	HandleResponse []caddyhttp.ResponseHandler `json:"handle_response"`
+	Rewrite        struct{ Method, URI string }
+	Transport      struct {
+		Protocol string            `json:"protocol"`
+		Env      map[string]string `json:"env"`
+	} `json:"transport"`
+
+	text string // in JSON
+}
+
+func nodesOf(route caddyhttp.Route) (nodes []node) {
+	for _, raw := range route.HandlersRaw {
+		nodes = append(nodes, readNode(raw))
+	}
+	for _, handler := range route.Handlers {
+		nodes = append(nodes, loadedNode(handler))
+	}
+	return nodes
+}
+
+// readNode reads a handler as far as it has these settings; a handler that is none of Caddy's may have others of their names.
+func readNode(text []byte) node {
+	n := node{text: string(text)}
+	_ = json.Unmarshal(text, &n)
+	return n
+}
+
+func loadedNode(handler caddyhttp.MiddlewareHandler) (n node) {
+	switch handler := handler.(type) {
+	case *caddyhttp.Subroute:
+		n.Routes, n.Errors = handler.Routes, handler.Errors
+	case *caddyhttp.Invoke:
+		n.Name = handler.Name
+	case *rewrite.Rewrite:
+		text, _ := json.Marshal(handler)
+		n = readNode(text)
+	case *intercept.Intercept:
+		n.HandleResponse = handler.HandleResponse
+	case *reverseproxy.Handler:
+		n.HandleResponse = handler.HandleResponse
+		if handler.Rewrite != nil {
+			n.Rewrite.Method, n.Rewrite.URI = handler.Rewrite.Method, handler.Rewrite.URI
+		}
+		if transport, ok := handler.Transport.(*fastcgi.Transport); ok {
+			n.Transport.Protocol, n.Transport.Env = protocolFastCGI, transport.EnvVars
+		}
+	}
+	if module, ok := handler.(caddy.Module); ok {
+		n.Handler = module.CaddyModule().ID.Name()
+	}
+	return n
+}
+
+const protocolFastCGI = "fastcgi"
+
+// walk goes through the handlers of a server.
+type walk struct {
+	server  *caddyhttp.Server
+	invoked []string // the named routes that it is in
+}
+
+// into returns the routes inside of a handler, and the walk through them. A named route that invokes itself ends there.
+func (w walk) into(n node) (walk, caddyhttp.RouteList) {
+	if n.Handler != "invoke" {
+		return w, n.Routes
+	}
+	route := w.server.NamedRoutes[n.Name]
+	if route == nil || slices.Contains(w.invoked, n.Name) {
+		return w, nil
+	}
+	w.invoked = append(slices.Clip(w.invoked), n.Name)
+	return w, caddyhttp.RouteList{*route}
+}
+
+// rules reports whether there is a rule in the routes, and what it is that stands around one and may serve what it refuses. What stands
+// around the routes also stands around those behind them.
+func (w walk) rules(routes caddyhttp.RouteList, around string) (has bool, after, wrong string) {
+	for _, route := range routes {
+		for _, n := range nodesOf(route) {
+			switch n.Handler {
+			case "redlock":
+				has, wrong = true, cmp.Or(wrong, around)
+			case "intercept":
+				for _, response := range n.HandleResponse {
+					if handler, _ := w.acting(response.Routes, progress{}); handler != "" {
+						around = "intercept: " + handler
+					}
+				}
+			}
+			inside, inner := w.into(n)
+			hasInner, afterInner, wrongInner := inside.rules(inner, around)
+			if hasInner && n.Errors != nil && len(n.Errors.Routes) > 0 {
+				wrongInner = cmp.Or(wrongInner, "the errors of a subroute, or what stands behind it,")
+			}
+			has, around, wrong = has || hasInner, afterInner, cmp.Or(wrong, wrongInner)
+		}
+	}
+	return has, around, wrong
+}
+
+// progress is what has become of a request by the time that it reaches a handler.
+type progress struct {
+	own    bool // it was rewritten to a page of the error route's own
+	locked bool // it has a rule again
+}
+
+func (p progress) and(other progress) progress {
+	return progress{p.own && other.own, p.locked && other.locked}
+}
+
+// harmless are the handlers that pass a request on, or answer it themselves and change nothing.
+var harmless = []string{"authentication", "copy_response", "copy_response_headers", "encode", "error", "file_server", "headers", "intercept", "invoke", "log_append", "map",
+	"metrics", "push", "redlock", "redlock_guard", "request_body", "rewrite", "static_response", "subroute", "templates", "timeouts", "tracing", "vars"}
+
+// acting returns the first handler that may act on a request as its client has sent it, or "", and what has become of the request behind
+// the routes.
+func (w walk) acting(routes caddyhttp.RouteList, now progress) (handler string, after progress) {
+	groups := make(map[string]progress) // of which only one route runs
+	for _, route := range routes {
+		inside := now
+		for _, n := range nodesOf(route) {
+			if handler, inside = w.actingIn(n, inside); handler != "" {
+				return handler, inside
+			}
+		}
+		earlier, ok := groups[route.Group]
+		if route.Group == "" || !ok {
+			earlier = inside
+		}
+		groups[route.Group] = earlier.and(inside)
+		switch {
+		case !isConditional(route):
+			now = inside.and(earlier)
+		case !route.Terminal:
+			now = now.and(inside)
+		}
+	}
+	return "", now
+}
+
+func (w walk) actingIn(n node, now progress) (handler string, after progress) {
+	switch n.Handler {
+	case "redlock":
+		now.locked = true
+	case "rewrite":
+		now.own = n.rewritesToOwn(now.own)
+	case "reverse_proxy":
+		if !now.locked && !n.asksForOwn(now.own) {
+			return n.Handler, now
+		}
+	default:
+		if !now.own && !now.locked && !slices.Contains(harmless, n.Handler) {
+			return cmp.Or(n.Handler, "a handler"), now
+		}
+	}
+	for _, response := range n.HandleResponse {
+		if handler, _ = w.acting(response.Routes, now); handler != "" {
+			return handler, now
+		}
+	}
+	if n.Errors != nil {
+		if handler, _ = w.acting(n.Errors.Routes, now); handler != "" {
+			return handler, now
+		}
+	}
+	inside, inner := w.into(n)
+	return inside.acting(inner, now)
+}
+
+// rewritesToOwn reports whether a request is one for the error route's own page behind a rewrite.
+func (n node) rewritesToOwn(own bool) bool {
+	switch n.URI {
+	case "": // it changes the method, or parts
+		return own && !placeholders.MatchString(n.text)
+	case "{http.matchers.file.relative}": // a file that was found for the path, as php_fastcgi does
+		return own
+	}
+	return isOwnPath(n.URI) && strings.Contains(n.URI, "?")
+}
+
+// asksForOwn reports whether a proxy asks for the error route's own page. A script behind FastCGI is also told the URL of the client.
+func (n node) asksForOwn(own bool) bool {
+	if n.Transport.Protocol == protocolFastCGI && !isOwnPath(n.Transport.Env["REQUEST_URI"]) {
+		return false
+	}
+	authenticates := n.Rewrite.Method == http.MethodGet && isOwnPath(n.Rewrite.URI) // as forward_auth does, which keeps the query
+	return own || authenticates || n.Rewrite.URI != "" && n.withURI(n.Rewrite.URI).rewritesToOwn(false)
+}
+
+func (n node) withURI(uri string) node {
+	n.URI = uri
+	return n
+}
+
+var placeholders = regexp.MustCompile(`\{[^"{}\s]+\}`)
+
+// notOfClient are the placeholders, by their beginnings, that show nothing of what a client has sent.
+var notOfClient = []string{"{http.error.", "{http.redlock.outcome}", "{http.redlock.rule}", "{env.", "{system."}
+
+// isOwnPath reports whether a URI has a path that no client has a part in, nor in a query if it has one.
+func isOwnPath(uri string) bool {
+	return strings.HasPrefix(uri, "/") && !slices.ContainsFunc(placeholders.FindAllString(uri, -1), func(name string) bool {
+		return !slices.ContainsFunc(notOfClient, func(known string) bool { return strings.HasPrefix(name, known) })
+	})
+}
