@@ -18,6 +18,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/caddyserver/caddy/v2/modules/caddytls"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -92,6 +93,8 @@ type App struct {
 	hideBudget func()             // from the metrics; nil if it isn't there
 	settings   settings
 	share      *share
+
+	forged map[*caddyhttp.Server]*forgedHeaders // of the servers that have a rule
 }
 
 // UnmarshalJSON reads the settings as a Handler does.
@@ -118,6 +121,7 @@ func (App) CaddyModule() caddy.ModuleInfo {
 // validated, or another part of it refused.
 func (a *App) Provision(ctx caddy.Context) error {
 	a.share = new(share)
+	a.forged = make(map[*caddyhttp.Server]*forgedHeaders)
 	if err := a.provision(ctx); err != nil {
 		return a.Source.at(err)
 	}

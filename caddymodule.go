@@ -7,6 +7,7 @@
 //
 //   - caddymodule.go: the handler http.handlers.redlock: its settings, what happens to a request, and its placeholders
 //   - errorroutes.go: which error routes a server with a rule may have, as they run without the lock
+//   - forgedheaders.go: the headers that no client may set
 //   - guardmodule.go: the handler http.handlers.redlock_guard
 //   - app.go: the app redlock, which is the global option: the masters, TLS to them, metrics, and what all rules share
 //   - pool.go: lockers that outlive a reload
@@ -135,14 +136,14 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	rule.OnHold = h.remain
 	if server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
 		server.RegisterOnShutdown(noticeExit)
-		if err := checkServer(ctx, server); err != nil {
-			return err
-		}
 	}
 	if rule.Verify, err = withSecrets(h.Verify); err != nil {
 		return err
 	}
 	if h.serializer, err = middleware.Compile(rule, placeholderOf); err != nil {
+		return err
+	}
+	if err = h.app.register(ctx, h.serializer); err != nil {
 		return err
 	}
 	h.countRequests()

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -383,8 +384,51 @@ func (s *Serializer) warn() {
 // stripOurs removes what only this side may set, in every spelling that a server may take for it.
 func (s *Serializer) stripOurs(h http.Header) {
 	ours := [...]string{s.FenceHeader, s.KeyHeader, SlotHeader, pathHeaders[0], pathHeaders[1]}
+	strip(h, ours[:])
+}
+
+// UpstreamHeaders returns the headers that the rule may set for its upstream.
+func (s *Serializer) UpstreamHeaders() []string {
+	if s.KeyHeader == "" {
+		return []string{s.FenceHeader, SlotHeader}
+	}
+	return []string{s.FenceHeader, SlotHeader, s.KeyHeader}
+}
+
+// StripHeaders removes from a request what a client has sent under these names, in every spelling that some server takes for them, and
+// in its trailers as well. A rule does this to the requests that it takes. A program that has others go to the same upstream calls it around
+// its router:
+//
+//	middleware.StripHeaders(r, middleware.DefaultFenceHeader, middleware.SlotHeader)
+func StripHeaders(r *http.Request, names ...string) {
+	strip(r.Header, names)
+	if r.Trailer == nil {
+		return // then a handler sees none
+	}
+	strip(r.Trailer, names)
+	if r.Body != nil {
+		r.Body = &strippedTrailers{r.Body, r.Trailer, names}
+	}
+}
+
+// strippedTrailers is a body behind which trailers with some names are removed, as a client may send other ones than it has announced.
+type strippedTrailers struct {
+	io.ReadCloser
+	trailers http.Header
+	names    []string
+}
+
+func (b *strippedTrailers) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		strip(b.trailers, b.names)
+	}
+	return n, err
+}
+
+func strip(h http.Header, names []string) {
 	for sent := range h {
-		if isHeader(sent, ours[:]) {
+		if isHeader(sent, names) {
 			delete(h, sent)
 		}
 	}

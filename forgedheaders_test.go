@@ -1,0 +1,103 @@
+package caddyredlock_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+)
+
+// What a client sends under the names of headers that rules set reaches no upstream of a server that has a rule, wherever the rule is.
+func TestForgedHeaders(t *testing.T) {
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		for _, h := range []http.Header{r.Header, r.Trailer} {
+			for name := range h {
+				if strings.Trim(h.Get(name), "9") == "" && h.Get(name) != "" {
+					w.Header().Add("Forged", name)
+				}
+			}
+		}
+		w.Header().Set("Kept", r.Trailer.Get("X-Sum"))
+		w.Header().Set("Fence", r.Header.Get("X-Fence")+r.Header.Get("Fencing-Token"))
+	}))
+	defer backend.Close()
+	const rules = "redlock /orders/* order:{path.1} {\nkey_header Redlock-Key\n}\nredlock /carts/* cart:{path.1} {\nfence_header X-Fence\n}\n"
+	proxy := "reverse_proxy " + backend.Listener.Addr().String() + "\n"
+	for name, config := range map[string]string{ // SITE is the only one that gets requests
+		"on top":                        "SITE {\n" + rules + proxy + "}",
+		"behind a handler":              "SITE {\nencode gzip\n" + rules + proxy + "}",
+		"behind a proxy":                "SITE {\nreverse_proxy /login " + backend.Listener.Addr().String() + "\nroute {\n" + rules + proxy + "}\n}",
+		"in a handle":                   "SITE {\nhandle /login {\n" + proxy + "}\nhandle {\n" + rules + proxy + "}\n}",
+		"named":                         "&(shop) {\n" + rules + proxy + "}\nSITE {\ninvoke shop\n}",
+		"named, behind a proxy":         "&(shop) {\n" + rules + proxy + "}\nSITE {\nroute {\nreverse_proxy /login " + backend.Listener.Addr().String() + "\ninvoke shop\n}\n}",
+		"named, behind a handler":       "&(shop) {\n" + rules + proxy + "}\n&(other) {\ninvoke shop\n}\nSITE {\nencode gzip\ninvoke other\n}",
+		"named, of some":                "&(shop) {\n" + rules + proxy + "}\nSITE {\ninvoke /orders/* shop\ninvoke /carts/* shop\n" + proxy + "}",
+		"at another site of the server": "http://other.example:PORT {\n" + rules + proxy + "}\nSITE {\n" + rules + proxy + "}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			address := runForged(t, config)
+			for _, path := range []string{"/login", "/orders/1", "/carts/1", "/orders", "/"} {
+				a := sendForged(t, address, path)
+				if a.StatusCode != http.StatusOK || a.Header["Forged"] != nil || a.Header.Get("Kept") != "1" {
+					t.Errorf("%s: status %d; forged %v has come through; trailer %q", path, a.StatusCode, a.Header["Forged"], a.Header.Get("Kept"))
+				}
+				if locked := strings.HasSuffix(path, "/1"); locked != (a.Header.Get("Fence") != "") {
+					t.Errorf("%s: fence %q", path, a.Header.Get("Fence"))
+				}
+			}
+		})
+	}
+	t.Run("without a rule", func(t *testing.T) {
+		a := sendForged(t, runForged(t, "SITE {\n"+proxy+"}"), "/")
+		if names := a.Header["Forged"]; !slices.Contains(names, "Fencing-Token") || a.Header.Get("Kept") != "1" {
+			t.Errorf("%v, %q: the test sends nothing forged", names, a.Header.Get("Kept"))
+		}
+	})
+}
+
+func runForged(t *testing.T, config string) (address string) {
+	t.Helper()
+	port := fmt.Sprint(redistest.FreePort(t))
+	config = strings.NewReplacer("SITE", "http://:"+port, "PORT", port).Replace(config)
+	text, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte("{\nadmin off\ndefault_bind 127.0.0.1\npersist_config off\nstorage_clean_interval off\nservers {\nexpected_underscore_headers Redlock_Slot\n}\n}\n"+config), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := caddy.Load(text, true); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = caddy.Stop() })
+	return "127.0.0.1:" + port
+}
+
+// sendForged sends all headers that rules set, with the value 9, and such trailers beside one that is announced.
+func sendForged(t *testing.T, address, path string) *http.Response {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: shop.example\r\nFencing-Token: 9\r\nfencing-token: 9\r\nRedlock_Slot: 9\r\nRedlock-Key: 9\r\nX-FENCE: 9\r\n"+
+		"X~Fence: 9\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum, Fencing-Token\r\n\r\n1\r\nx\r\n0\r\nX-Sum: 1\r\nFencing-Token: 99\r\nRedlock-Slot: 99\r\n\r\n", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = a.Body.Close()
+	return a
+}
