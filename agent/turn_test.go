@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -30,7 +31,7 @@ type request struct {
 func askTurn(t testing.TB, client *http.Client, settings string, r request, body string) *held {
 	t.Helper()
 	r.Method = "POST"
-	r.Host = "shop"
+	r.Host = cmp.Or(r.Host, "shop")
 	if r.Body = body != ""; r.Body {
 		r.Length = int64(len(body))
 	}
@@ -99,6 +100,26 @@ func TestTurnPasses(t *testing.T) {
 		t.Errorf("first line %+v, want to pass", first)
 	}
 	h.end()
+}
+
+// The host of a delivery is the one that the gateway's client has asked for.
+func TestTurnHosts(t *testing.T) {
+	client := serve(t, "unix", agent.New(newLocker(t, live)))
+	for settings, want := range map[string]int{`{"idempotency_key":"required"}`: 200, `{"idempotency_key":"required","site":"shop"}`: 409} {
+		at := func(host string) *held {
+			return askTurn(t, client, settings, request{Target: "/", Host: host, Header: map[string][]string{"Idempotency-Key": {"a"}}}, "")
+		}
+		first := at("shop.example.com")
+		first.first()
+		for host, want := range map[string]int{"shop.example.com": 409, "bank.example.com": want} {
+			other := at(host)
+			if code := other.response.StatusCode; code != want {
+				t.Errorf("%s: the same ID at %s: %d, want %d", settings, host, code, want)
+			}
+			other.close()
+		}
+		first.end()
+	}
 }
 
 func TestTurnBodies(t *testing.T) {

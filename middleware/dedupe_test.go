@@ -183,7 +183,8 @@ func TestDeliveryKey(t *testing.T) {
 		of([]string{"a"}, "b", "", "", "c"), of([]string{"a"}, "b", "", "c"), of([]string{"a"}, "bc"), of([]string{"a", "b"}, "c"), of([]string{"ab"}, "c"),
 		of([]string{"a\x00b"}, "c"), of([]string{"a"}, "b\x00c"), of([]string{"a"}, "\x01b", "", "", "c"), of([]string{"a\x01b"}, "", "", "", "c"),
 		of([]string{"a", "a"}, "c"), of([]string{strings.Repeat("a", 200)}, "c"), of([]string{strings.Repeat("a", 199)}, "ac"),
-		of(nil, "a", "POST h/p"), of(nil, "a", "PUT h/p"), of(nil, "a", "POST h/p?q"), of(nil, "a", "POST h/p?Q"), of(nil, "a", "POST g/p"), of(nil, "a", "POST h/p", "s"),
+		of(nil, "a", "POST /p"), of(nil, "a", "PUT /p"), of(nil, "a", "POST /p?q"), of(nil, "a", "POST /p?Q"), of(nil, "a", "POST /h/p"), of(nil, "a", "POST /p", "s"),
+		{ID: "a", Host: "h"}, {ID: "a", Host: "g"}, {ID: "a", Site: "h"}, {ID: "a", Host: "h", Place: "POST /p"}, {ID: "a", Host: "g", Place: "POST /p"},
 	}
 	seen := make(map[string]int)
 	for i, d := range deliveries {

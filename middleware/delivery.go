@@ -20,7 +20,9 @@ import (
 type Delivery struct {
 	Keys   []string // of the request, in any order; none under a rule with IdempotencyKey that compares fingerprints
 	ID     string   // that its sender has given it
-	Place  string   // where it goes, if the rule ignores fingerprints: "POST shop.example.com/hooks/stripe?tenant=a"
+	Host   string   // to which it goes, without a port: "shop.example.com"
+	Site   string   // in place of the host, if the rule has a Site
+	Place  string   // where it goes there, if the rule ignores fingerprints: "POST /hooks/stripe?tenant=a"
 	Secret string   // with which it was signed, if the rule verifies that
 	Scope  string   // who has sent it, if the rule knows that by its scope
 	User   string   // who has sent it, if authentication has found that, and the rule sets no scope
@@ -34,7 +36,7 @@ func (d Delivery) Key() string {
 		keys = slices.Sorted(slices.Values(keys))
 	}
 	var parts []byte
-	for _, part := range append(keys[:len(keys):len(keys)], d.ID, cleanPlace(d.Place), d.Secret, d.Scope, d.User) {
+	for _, part := range append(keys[:len(keys):len(keys)], d.ID, hostname(d.Host), d.Site, cleanPlace(d.Place), d.Secret, d.Scope, d.User) {
 		parts = binary.AppendUvarint(parts, uint64(len(part)))
 		parts = append(parts, part...)
 	}
@@ -46,7 +48,7 @@ func (d Delivery) Key() string {
 // one that doesn't, has a lock of its own to ask for the response.
 func (d Delivery) runningKey() string { return "running:" + strings.TrimPrefix(d.Key(), "dedupe:") }
 
-// cleanPlace returns a place with its host and path in one spelling. All spellings by which a request may reach the same handler are one
+// cleanPlace returns a place with its path in one spelling. All spellings by which a request may reach the same handler are one
 // place: who copies a delivery chooses among them.
 func cleanPlace(place string) string {
 	if place == "" {
@@ -54,7 +56,7 @@ func cleanPlace(place string) string {
 	}
 	method, place, _ := strings.Cut(place, " ")
 	place, query, _ := strings.Cut(place, "?")
-	host, escaped, _ := strings.Cut(place, "/")
+	_, escaped, _ := strings.Cut(place, "/")
 	text, err := url.PathUnescape(escaped)
 	if err != nil {
 		text = escaped
@@ -65,7 +67,7 @@ func cleanPlace(place string) string {
 		segments[i] = strings.TrimFunc(segment, fold.IsBlank)
 	}
 	clean := url.URL{Path: path.Clean("/" + strings.ToLower(strings.Join(segments, "/")))} // which follows the dots, as routers do
-	return method + " " + hostname(host) + clean.EscapedPath() + "?" + query
+	return method + " " + clean.EscapedPath() + "?" + query
 }
 
 // errMissingID reports a request without the ID that it must have.

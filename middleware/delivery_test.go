@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -35,6 +36,142 @@ func TestPlaceOfADelivery(t *testing.T) {
 		c.requireRuns(t, int64(i+1))
 		requireReplay(t, send(d[0], d[1], d[2]), first)
 		c.requireRuns(t, int64(i+1))
+	}
+}
+
+// deliveries are rules that know repeats, each in another way.
+var deliveries = map[string]middleware.Rule{
+	"an ID alone":                   {Preset: "idempotency-key"},
+	"an ID of an order":             {Preset: "idempotency-key", Keys: []string{"order:{header.Order}"}},
+	"an ID that is not required":    {IdempotencyKey: "optional", Remember: hour, Scope: "off"},
+	"dedupe, with a fingerprint":    {Keys: []string{"order:{header.Order}"}, Dedupe: "{header.Idempotency-Key}", Remember: hour},
+	"dedupe, without a fingerprint": {Keys: []string{"order:{header.Order}"}, Dedupe: "{header.Idempotency-Key}", Remember: hour, Fingerprint: new(false)},
+	"an ID without a fingerprint":   {Preset: "idempotency-key", Fingerprint: new(false)},
+	"a user":                        {Preset: "idempotency-key", User: func(*http.Request) string { return "admin" }},
+	"a signature":                   {Preset: "github", Dedupe: "{header.Idempotency-Key}", Remember: hour, Verify: &middleware.Verify{Scheme: "github", Secrets: []string{"secret"}}},
+	"on_missing_key pass":           {Preset: "idempotency-key", OnMissingKey: middleware.Pass},
+}
+
+// atHost returns one and the same request, at a host.
+func atHost(host string, headers ...string) *http.Request {
+	const body = `{"repository":{"id":1}}`
+	r := withBody(jsonType, body, append(headers, "Idempotency-Key", "a", "Authorization", "x", "Order", "42", "X-Hub-Signature-256", "sha256="+hex.EncodeToString(hmacOf("secret", body)))...)
+	r.Host = host
+	return r
+}
+
+func answered(h http.Handler, r *http.Request) received {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return received{w.Result(), w.Body.String()}
+}
+
+// What one site has been answered is no response to the same user of another, with the same ID: what tells them apart is the host.
+func TestHostOfADelivery(t *testing.T) {
+	t.Parallel()
+	for name, rule := range deliveries {
+		c := &cashier{answer: receipt}
+		h := middleware.New(newLocker(t, live), "", rule)(c)
+		first, other := answered(h, atHost("shop.example.com")), answered(h, atHost("bank.example.com"))
+		if c.requireRuns(t, 2); t.Failed() {
+			t.Fatal(name)
+		}
+		requireReplay(t, answered(h, atHost("bank.example.com")), other)
+		for _, spelled := range []string{"shop.example.com", "Shop.Example.COM", "shop.example.com.:443"} {
+			requireReplay(t, answered(h, atHost(spelled)), first)
+		}
+	}
+}
+
+// Hosts that are one site have one user of a name: a repeat at another of them is answered as the first was. Another site's is not, nor
+// that at a host which is called as the site is.
+func TestSiteOfADelivery(t *testing.T) {
+	t.Parallel()
+	for name, rule := range deliveries {
+		c := &cashier{answer: receipt}
+		l := newLocker(t, live)
+		of := func(site string) http.Handler {
+			rule.Site = site
+			return middleware.New(l, "", rule)(c)
+		}
+		shop, bank, none := of("shop"), of("bank"), of("")
+		first := answered(shop, atHost("shop.example.com"))
+		for _, host := range []string{"www.shop.example.com", "backup.example.net:8443", ""} {
+			requireReplay(t, answered(shop, atHost(host)), first)
+		}
+		if c.requireRuns(t, 1); t.Failed() {
+			t.Fatal(name)
+		}
+		requireReplay(t, answered(shop, atHost("a.example.com", "Forwarded", "host=b.example.com")), first)
+		other := answered(bank, atHost("shop.example.com"))
+		requireReplay(t, answered(bank, atHost("www.shop.example.com")), other)
+		_ = answered(none, atHost("shop"))
+		_ = answered(none, atHost("shop.example.com"))
+		if c.requireRuns(t, 4); t.Failed() {
+			t.Fatal(name)
+		}
+	}
+}
+
+// While a delivery runs, the same ID at another host is another one, unless the two are one site: also where no response is remembered.
+func TestHostsAtOnce(t *testing.T) {
+	t.Parallel()
+	for site, want := range map[string]int{"": http.StatusOK, "shop": http.StatusConflict} {
+		var h http.Handler
+		h = middleware.New(newLocker(t, live), "", middleware.Rule{IdempotencyKey: "required", Site: site})(
+			http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Host == "shop.example.com" {
+					w.WriteHeader(answered(h, atHost("www.shop.example.com")).StatusCode)
+				}
+			}))
+		if got := answered(h, atHost("shop.example.com")); got.StatusCode != want {
+			t.Errorf("site %q: %d, want %d", site, got.StatusCode, want)
+		}
+	}
+}
+
+// An inner rule asks for its own site, whatever the outer one says.
+func TestSiteOfAnInnerRule(t *testing.T) {
+	t.Parallel()
+	for _, sites := range [][2]string{{"", "shop"}, {"shop", ""}} {
+		l, outer, inner := newLocker(t, live), deliveries["an ID alone"], deliveries["an ID alone"]
+		outer.Site, inner.Site = sites[0], sites[1]
+		c := &cashier{answer: receipt}
+		h := middleware.New(l, "", outer)(middleware.New(l, "", inner)(c))
+		first := answered(h, atHost("shop.example.com"))
+		requireReplay(t, answered(h, atHost("shop.example.com")), first)
+		requireReplay(t, answered(h, atHost("www.shop.example.com")), first)
+		c.requireRuns(t, 1)
+	}
+}
+
+// A request with an ID whose host isn't certain is nobody's: it is never served, not even without a lock.
+func TestUncertainHostOfADelivery(t *testing.T) {
+	t.Parallel()
+	for name, rule := range deliveries {
+		rule.OnMissingKey = middleware.Pass
+		c := &cashier{answer: receipt}
+		h := middleware.New(newLocker(t, live), "", rule)(c)
+		requireProblem(t, answered(h, atHost("")), http.StatusBadRequest, "missing_key")
+		requireProblem(t, answered(h, atHost("a.example.com", "Forwarded", "host=b.example.com")), http.StatusBadRequest, "bad_key")
+		if c.requireRuns(t, 0); t.Failed() {
+			t.Fatal(name)
+		}
+	}
+}
+
+func TestBadSites(t *testing.T) {
+	t.Parallel()
+	for want, rule := range map[string]middleware.Rule{
+		"site needs dedupe or idempotency_key":       {Site: "shop"},
+		`site "{host}": is the same name`:            {Site: "{host}", Dedupe: "{header.X}"},
+		`site " shop": must not begin`:               {Site: " shop", Dedupe: "{header.X}"},
+		`site "sh\x00op": has characters that can't`: {Site: "sh\x00op", IdempotencyKey: "required"},
+		"longer than 128 bytes":                      {Site: strings.Repeat("a", 129), IdempotencyKey: "required"},
+	} {
+		if err := wrong(rule); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %s", err, want)
+		}
 	}
 }
 

@@ -326,7 +326,7 @@ func ExampleDelivery_Key() {
 	deliver.Header.Set("Content-Type", "application/json")
 	done.ServeHTTP(httptest.NewRecorder(), deliver)
 
-	key := middleware.Delivery{Keys: []string{"charge:ch_7"}, ID: "evt_1"}.Key()
+	key := middleware.Delivery{Keys: []string{"charge:ch_7"}, ID: "evt_1", Host: "example.com"}.Key()
 	state, err := locker.Inspect(context.Background(), key)
 	fmt.Println(state.Remembered, err)
 	// Output: true <nil>

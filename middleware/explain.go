@@ -13,7 +13,9 @@ import (
 type Explanation struct {
 	Keys     []string // the keys that would be locked, hashed if the rule demands it
 	Delivery string   // the ID that is compared with those of other deliveries; empty for none
-	Place    string   // the method and URL at which alone it counts; empty for anywhere
+	Host     string   // to which alone it counts; empty for any
+	Site     string   // in place of the host
+	Place    string   // the method, path and query at which alone it counts; empty for anywhere
 	Err      error    // why the request would be refused before its lock is asked for, or nil
 
 	rule *Serializer
@@ -35,7 +37,8 @@ func (s *Serializer) Explain(r *http.Request) Explanation {
 		b.budget = NewBudget(s.MaxBody) // of its own: the body remains readable, and keeps its memory
 	}
 	err := req.identify()
-	return Explanation{Keys: req.turn.keys, Delivery: req.delivery.ID, Place: req.delivery.Place, Err: cmp.Or(req.permit(), err), rule: s, most: req.turn.most}
+	d := req.delivery
+	return Explanation{Keys: req.turn.keys, Delivery: d.ID, Host: d.Host, Site: d.Site, Place: d.Place, Err: cmp.Or(req.permit(), err), rule: s, most: req.turn.most}
 }
 
 // String returns the explanation as text for people, with a line for each fact. It shows the keys.
@@ -47,11 +50,10 @@ func (e Explanation) String() string {
 			fmt.Fprintf(&text, "slots     %d: so many requests at a time with this key\n", n)
 		}
 	}
-	if e.Delivery != "" {
-		fmt.Fprintf(&text, "delivery  %s\n", e.Delivery)
-	}
-	if e.Place != "" {
-		fmt.Fprintf(&text, "place     %s\n", e.Place)
+	for _, line := range [][2]string{{"delivery", e.Delivery}, {"host", e.Host}, {"site", e.Site}, {"place", e.Place}} {
+		if line[1] != "" {
+			fmt.Fprintf(&text, "%-9s %s\n", line[0], line[1])
+		}
 	}
 	if n := e.rule.Concurrency; len(n) == 1 && n[0] > 1 {
 		fmt.Fprintf(&text, "slots     %d: so many requests at a time\n", n[0])

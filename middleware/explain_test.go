@@ -18,7 +18,8 @@ func ExampleExplain() {
 	// Output:
 	// key       stripe:post:cus_1
 	// delivery  evt_1
-	// place     POST example.com/webhooks
+	// host      example.com
+	// place     POST /webhooks
 	// if held   waits 5s, then 423
 }
 

@@ -142,7 +142,7 @@ func TestUserIsTheScope(t *testing.T) {
 		pay("Authorization", "Ann")
 		pay("Authorization", "Bearer 1", "Verified-User", "ann")
 		c.requireRuns(t, 3)
-		if _, err := l.Forget(t.Context(), middleware.Delivery{ID: name, User: "Ann"}.Key()); err != nil {
+		if _, err := l.Forget(t.Context(), middleware.Delivery{ID: name, Host: "127.0.0.1", User: "Ann"}.Key()); err != nil {
 			t.Error(err)
 		}
 	}

@@ -41,7 +41,7 @@ func TestReleasedBeforeLogged(t *testing.T) {
 	server := serve(t, middleware.New(l, "order:{header.Order}", middleware.Rule{Dedupe: "{header.Delivery}", Logger: slog.New(log)})(
 		http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			turn, _ := middleware.TurnFromContext(r.Context())
-			claim = middleware.RunningKey(middleware.Delivery{Keys: []string{turn.Key}, ID: "7"})
+			claim = middleware.RunningKey(middleware.Delivery{Keys: []string{turn.Key}, ID: "7", Host: "127.0.0.1"})
 			if _, err := other.TryLock(r.Context(), claim); err == nil {
 				t.Error("the delivery isn't locked by this key")
 			}

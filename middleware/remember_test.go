@@ -194,7 +194,7 @@ func TestFingerprint(t *testing.T) {
 		req.Method, req.Body = method, io.NopCloser(strings.NewReader(body))
 		return req
 	}
-	server, c := remembering(t, receipt, middleware.Rule{})
+	server, c := remembering(t, receipt, middleware.Rule{Site: "shop"})
 	loose, _ := remembering(t, receipt, middleware.Rule{Fingerprint: new(false)})
 	first, firstLoose := do(t, request("POST", server.URL+"/pay?x=1", "10")), do(t, request("POST", loose.URL+"/pay?x=1", "10"))
 	for _, other := range []struct{ method, path, body string }{{"PUT", "/pay?x=1", "10"}, {"POST", "/pay2?x=1", "10"}, {"POST", "/pay?x=2", "10"}, {"POST", "/pay?x=1", "11"}, {"POST", "/pay?x=1", ""}} {
@@ -287,7 +287,7 @@ func TestScope(t *testing.T) {
 		t.Error("one client got the response of another")
 	}
 	requireReplay(t, post(t, server.URL, "Order", "42", "Id", "a", "Authorization", "Bearer Ann"), ann)
-	if forgotten, err := l.Forget(t.Context(), middleware.Delivery{Keys: []string{"order:42"}, ID: "a", Scope: "Bearer Ann"}.Key()); err != nil {
+	if forgotten, err := l.Forget(t.Context(), middleware.Delivery{Keys: []string{"order:42"}, ID: "a", Host: "127.0.0.1", Scope: "Bearer Ann"}.Key()); err != nil {
 		t.Errorf("an operator names the scope as the client sends it: %v, %v", forgotten, err)
 	}
 	requireProblem(t, post(t, server.URL, "Order", "42", "Id", "a"), http.StatusBadRequest, "missing_key")

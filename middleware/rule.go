@@ -125,6 +125,12 @@ type Rule struct {
 	//
 	// It is a part of the ID, and stored hashed. A request with an ID and without a scope is refused with 400. `off` turns off the preset's.
 	Scope string `json:"scope,omitempty"`
+	// The name of hosts that are one site, such as `www.` and the apex, or a failover: then a repeat may come to another of them. Default: none,
+	// each host is a site of its own.
+	//
+	// The host as `{host}` reads it, or this name in its place, is a part of the ID. So rules with one name must have the same users. It has at
+	// most 128 printable bytes.
+	Site string `json:"site,omitempty"`
 	// How long the final response to a delivery is remembered (docs/configuration.md#remembered-responses). Default: the preset's, or off.
 	//
 	// At least 1s. A response of 4xx is remembered for an hour at most. `off`, in Go a negative value, means not at all, even if the preset
@@ -145,7 +151,7 @@ type Rule struct {
 	RememberStatus []string `json:"remember_status,omitempty"`
 	// Refuses a remembered ID with 422 if it comes with a different request. Default: on; with a preset for webhooks off.
 	//
-	// Method, path, query, body and, with `idempotency_key`, the keys are compared. With off, method, host, path and query are a part of the ID,
+	// Method, path, query, body and, with `idempotency_key`, the keys are compared. With off, method, path and query are a part of the ID,
 	// because a sender may deliver one event to several places.
 	Fingerprint *bool `json:"fingerprint,omitempty"`
 	// `refuse` a repeat with 409 while the first request waits or runs, or let it `wait` for the first one's response. Default: `refuse`.

@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -184,7 +185,7 @@ func (s *Serializer) compileID(placeholder PlaceholderFunc, set *fieldSet) error
 
 // check returns what else is wrong with a rule. What responses are remembered comes last, as it needs the ID.
 func (s *Serializer) check() error {
-	if err := checkName(s.Name); err != nil {
+	if err := cmp.Or(checkName("name", s.Name), s.checkSite()); err != nil {
 		return err
 	}
 	for _, choice := range []struct{ setting, value, otherwise, special string }{
@@ -249,17 +250,30 @@ func (s *Serializer) Global() string {
 // maxName is how long the name of a rule may be, in bytes: it is in each line of the access log and in each series of metrics.
 const maxName = 128
 
-// checkName returns an error unless a name fits into logs and metrics.
-func checkName(name string) error {
+// checkName returns an error unless a name, which is set by a setting, fits into logs and metrics.
+func checkName(setting, name string) error {
 	switch {
 	case len(name) > maxName:
-		return fmt.Errorf("name %.20q…: longer than %d bytes", name, maxName)
+		return fmt.Errorf("%s %.20q…: longer than %d bytes", setting, name, maxName)
 	case !utf8.ValidString(name) || strings.ContainsFunc(name, isUnprintable):
-		return fmt.Errorf("name %q: has characters that can't be printed", name)
+		return fmt.Errorf("%s %q: has characters that can't be printed", setting, name)
 	case strings.TrimSpace(name) != name:
-		return fmt.Errorf("name %q: must not begin or end with a space", name)
+		return fmt.Errorf("%s %q: must not begin or end with a space", setting, name)
 	}
 	return nil
+}
+
+// checkSite returns why a rule can't have its Site.
+func (s *Serializer) checkSite() error {
+	switch {
+	case s.Site == "":
+		return nil
+	case strings.ContainsAny(s.Site, "{}"):
+		return fmt.Errorf("site %q: is the same name for all requests, and has no placeholders", s.Site)
+	case s.dedupe == nil:
+		return errors.New("site needs dedupe or idempotency_key: a repeat is told from a new request by its ID")
+	}
+	return checkName("site", s.Site)
 }
 
 func isUnprintable(r rune) bool { return !unicode.IsPrint(r) }
@@ -543,11 +557,11 @@ func (s *Serializer) deriveKeys(r *http.Request) (keys []string, most map[string
 	return keys, most, nil
 }
 
-// place returns where a request goes. A sender that delivers one event to two places gives both deliveries the same ID: the second
+// place returns where on its site a request goes. A sender that delivers one event to two places gives both deliveries the same ID: the second
 // is no repeat of the first. Nor is the response to one method that to another.
 func (s *Serializer) place(r *http.Request) string {
 	u := s.originalURL(r)
-	place := r.Method + " " + r.Host + u.EscapedPath()
+	place := r.Method + " " + u.EscapedPath()
 	if u.RawQuery != "" {
 		place += "?" + u.RawQuery
 	}

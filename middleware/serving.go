@@ -185,7 +185,7 @@ func (s *serving) identifyDelivery() (err error) {
 		s.delivery.ID = ""
 		return nil
 	case err == nil:
-		err = s.identifySender()
+		err = cmp.Or(s.identifySender(), s.identifySite())
 	}
 	if !*s.rule.Fingerprint {
 		s.delivery.Place = s.rule.place(s.r)
@@ -216,6 +216,20 @@ func (s *serving) identifySender() (err error) {
 		}
 	}
 	return err
+}
+
+// identifySite finds out to whom the ID was sent: another site may have the same user.
+func (s *serving) identifySite() (err error) {
+	if s.delivery.Site = s.rule.Site; s.delivery.Site != "" {
+		return nil
+	}
+	if s.delivery.Host, err = requestedHost(s.r); err == nil && s.delivery.Host == "" {
+		err = ErrMissingKey
+	}
+	if err != nil {
+		return &KeyError{Placeholder: "host", Err: err}
+	}
+	return nil
 }
 
 // readFingerprint reads the body for what tells one request from another with the same ID.

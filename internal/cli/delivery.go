@@ -13,28 +13,32 @@ import (
 )
 
 // deliveryFlags name a delivery, or whatever else a rule knows by an ID. Its key is a hash, which nobody can type.
-type deliveryFlags struct{ id, place, scope, scopeFile, secretFile, user string }
+type deliveryFlags struct{ id, host, site, place, scope, scopeFile, secretFile, user string }
 
-const deliveryFlagsUsage = "[--id <ID> [--place <method and URL>] [--scope <value> | --scope-file <path> | --user <name>] [--secret-file <path>]]"
+const deliveryFlagsUsage = "[--id <ID> (--host <host> | --site <name>) [--place <method and path>] [--scope <value> | --scope-file <path> | --user <name>] [--secret-file <path>]]"
 
 const deliveryFlagsHelp = `
 With --id the key is that of a delivery: <key> is what its rule locks, as in
 {http.redlock.key} (several, or none, if the rule has so many; none where idempotency_key
 is remembered with a fingerprint), the ID what the rule's dedupe or idempotency_key makes
-of the request, and --scope what its scope does. A scope that is a secret, such as
+of the request, --host the host to which it goes, or --site what the rule has as its site,
+and --scope what its scope does. A scope that is a secret, such as
 {header.Authorization}, is better read from a file; - is the standard input. If the rule
 itself sets none, and Caddy authenticates, want --user, as in {http.auth.user.id}. A rule with
 fingerprint off, as the presets for webhooks have it, knows an ID at one place alone: want
---place, such as "POST shop.example.com/hooks/stripe", as "caddy redlock explain" prints it.
+--place, such as "POST /hooks/stripe", as "caddy redlock explain" prints it.
 A rule with verify wants the secret that has signed the delivery: --secret-file.`
 
 func (f *deliveryFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.id, "id", "", "ID of a delivery")
-	cmd.Flags().StringVar(&f.place, "place", "", "Method and URL of the delivery, of a rule with fingerprint off")
+	cmd.Flags().StringVar(&f.host, "host", "", "Host of the delivery, of a rule without a site")
+	cmd.Flags().StringVar(&f.site, "site", "", "Site of the rule")
+	cmd.Flags().StringVar(&f.place, "place", "", "Method, path and query of the delivery, of a rule with fingerprint off")
 	cmd.Flags().StringVar(&f.scope, "scope", "", "Scope of the ID, of a rule that has a scope")
 	cmd.Flags().StringVar(&f.scopeFile, "scope-file", "", "File whose first line is the scope")
 	cmd.Flags().StringVar(&f.secretFile, "secret-file", "", "File whose first line is the secret, of a rule with verify")
 	cmd.Flags().StringVar(&f.user, "user", "", "Whom authentication has found, if the rule itself sets no scope")
+	cmd.MarkFlagsMutuallyExclusive("host", "site")
 	cmd.MarkFlagsMutuallyExclusive("scope", "scope-file", "user")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if cmd.Flags().Changed("id") {
@@ -46,18 +50,20 @@ func (f *deliveryFlags) add(cmd *cobra.Command) {
 
 // key returns the key that the arguments and the flags name.
 func (f *deliveryFlags) key(cmd *cobra.Command, args []string) (string, error) {
-	more := f.place != "" || f.scope != "" || f.scopeFile != "" || f.user != "" || f.secretFile != ""
+	more := f.host != "" || f.site != "" || f.place != "" || f.scope != "" || f.scopeFile != "" || f.user != "" || f.secretFile != ""
 	switch {
 	case !cmd.Flags().Changed("id") && more:
-		return "", errors.New("--place, --scope, --user and --secret-file belong to an ID: want --id, too")
+		return "", errors.New("--host, --site, --place, --scope, --user and --secret-file belong to an ID: want --id, too")
 	case !cmd.Flags().Changed("id"):
 		return args[0], nil
 	case f.id == "":
 		return "", errors.New("--id is empty: want the ID of the delivery")
-	case f.place != "" && !strings.Contains(f.place, " "):
-		return "", fmt.Errorf(`--place %q: want the method and the URL, such as "POST shop.example.com/hooks/stripe"`, f.place)
+	case f.host == "" && f.site == "":
+		return "", errors.New("--id needs --host, to which the delivery goes, such as shop.example.com, or --site, as its rule has it")
+	case f.place != "" && !strings.Contains(f.place, " /"):
+		return "", fmt.Errorf(`--place %q: want the method and the path, such as "POST /hooks/stripe"`, f.place)
 	}
-	delivery := middleware.Delivery{Keys: args, ID: f.id, Place: f.place, Scope: f.scope, User: f.user}
+	delivery := middleware.Delivery{Keys: args, ID: f.id, Host: f.host, Site: f.site, Place: f.place, Scope: f.scope, User: f.user}
 	for _, file := range []struct {
 		flag, name string
 		into       *string

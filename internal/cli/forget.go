@@ -26,7 +26,7 @@ The exit code is 2 if some masters could not be asked, and may still remember th
 then forget it again when they are back. It is 3 if no response is remembered, or the
 delivery runs.
 ` + deliveryFlagsHelp + "\n" + p.Help,
-		Example:               "  " + p.Name + " forget --id evt_1 order:42",
+		Example:               "  " + p.Name + " forget --id evt_1 --host shop.example.com order:42",
 		DisableFlagsInUseLine: true,
 		RunE: p.withCode(func(cmd *cobra.Command, args []string) (int, error) {
 			key, err := delivery.key(cmd, args)
@@ -64,7 +64,7 @@ func notForgotten(err error) error {
 	case problem.Status == http.StatusConflict:
 		return errors.New("nothing was forgotten: the key is held, so the delivery runs now")
 	case problem.Status == http.StatusNotFound && problem.Detail == "":
-		return errors.New("nothing was forgotten: no master remembers anything for the key; the keys, the ID, --place and --scope must be as the rule makes them")
+		return errors.New("nothing was forgotten: no master remembers anything for the key; the keys, the ID, --host, --place and --scope must be as the rule makes them")
 	}
 	return told(err)
 }

@@ -32,7 +32,7 @@ Of a key that several may hold, each slot that is taken is shown; --slot shows o
 as each master sees it. The exit code is 3 if nobody holds the key, and too few masters
 remember a response for it.
 ` + deliveryFlagsHelp + "\n" + p.Help,
-		Example:               "  " + p.Name + " inspect order:42\n  " + p.Name + " inspect --id evt_1 order:42",
+		Example:               "  " + p.Name + " inspect order:42\n  " + p.Name + " inspect --id evt_1 --host shop.example.com order:42",
 		DisableFlagsInUseLine: true,
 		RunE: p.withCode(func(cmd *cobra.Command, args []string) (int, error) {
 			key, err := delivery.key(cmd, args)

@@ -78,6 +78,8 @@ func TestParsedRules(t *testing.T) {
 		`{"key":"a","verify":{"scheme":"x"}}`:          "x",
 		`{"key":"a","idempotency_key":"x"}`:            `idempotency_key "x"`,
 		`{"key":"a","scope":"{header.Authorization}"}`: "scope needs dedupe",
+		`{"preset":"idempotency-key","site":"shop"}`:   "",
+		`{"key":"a","Site":"shop"}`:                    "site needs dedupe",
 	} {
 		settings, err := rule.Parse([]byte(text))
 		if err != nil {

@@ -85,7 +85,7 @@ func TestCaddyExplain(t *testing.T) {
 				"warning   /api/orders/42/pay;x reaches 0 of these rules, and some upstreams serve it as /api/orders/42/pay: match more broadly (docs/keys.md)\n" +
 				"rule      redlock order:{http.request.uri.path.1}\nkey       order:42\nif held   waits 2s, then 429\n"},
 		{[]string{"-H", "Content-Type: application/json", "-d", "@" + body, "http://localhost:8080/hooks/stripe"}, 0,
-			"rule      redlock preset stripe\nkey       stripe:post:cus_1\ndelivery  evt_1\nplace     POST localhost:8080/hooks/stripe\nif held   waits 5s, then 423\n"},
+			"rule      redlock preset stripe\nkey       stripe:post:cus_1\ndelivery  evt_1\nhost      localhost\nplace     POST /hooks/stripe\nif held   waits 5s, then 423\n"},
 		{[]string{"-X", "POST", "http://localhost:8080/api/orders/42/pay"}, 0,
 			"warning   some upstreams serve these as /api/orders/42/pay, and no rule sees them: add the directive redlock_guard (docs/keys.md)\n"},
 		{[]string{"-X", "POST", "https://guarded.example.com/orders/42/pay"}, 0, "key       order:42\nif held   waits 0s, then 423\n"},

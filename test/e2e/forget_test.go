@@ -45,7 +45,7 @@ func TestForgetCommand(t *testing.T) {
 	}
 	answered := func(keys []string, id, scope string) {
 		t.Helper()
-		key := middleware.Delivery{Keys: keys, ID: id, Scope: scope}.Key()
+		key := middleware.Delivery{Keys: keys, ID: id, Host: "shop.example.com", Scope: scope}.Key()
 		leave(lock(key), make([]byte, 1234), 24*time.Hour)
 		eventually(t, "all masters remember the response", func() bool {
 			_, _ = other.TryLock(t.Context(), key, redlock.WithRecall()) // hands it to one that didn't answer in time
@@ -58,27 +58,27 @@ func TestForgetCommand(t *testing.T) {
 		})
 	}
 
-	if text := command(3, "inspect", "--id", "evt_1", "order:42"); !strings.Contains(text, "no result is remembered") {
+	if text := command(3, "inspect", "--id", "evt_1", "--host", "shop.example.com", "order:42"); !strings.Contains(text, "no result is remembered") {
 		t.Errorf("nothing to show: %s", text)
 	}
-	if text := command(3, "forget", "--id", "evt_1", "order:42"); !strings.Contains(text, "no master remembers anything") {
+	if text := command(3, "forget", "--id", "evt_1", "--host", "shop.example.com", "order:42"); !strings.Contains(text, "no master remembers anything") {
 		t.Errorf("nothing to forget: %s", text)
 	}
 	answered([]string{"order:42"}, "evt_1", "")
 	var inspected string
 	eventually(t, "the masters have forgotten the fence, which is another column", func() bool {
-		inspected = command(0, "inspect", "--id", "evt_1", "order:42")
+		inspected = command(0, "inspect", "--id", "evt_1", "--host", "shop.example.com", "order:42")
 		return strings.Contains(inspected, "FENCE  QUEUE")
 	})
-	requireDocumented(t, "caddy redlock inspect --id evt_1 order:42", strings.ReplaceAll(inspected, "24h00m", "23h59m"))
+	requireDocumented(t, "caddy redlock inspect --id evt_1 --host shop.example.com order:42", strings.ReplaceAll(inspected, "24h00m", "23h59m"))
 	var seen console.Inspection
-	unmarshal(t, command(0, "inspect", "--json", "--id", "evt_1", "order:42"), &seen)
+	unmarshal(t, command(0, "inspect", "--json", "--id", "evt_1", "--host", "shop.example.com", "order:42"), &seen)
 	if l := seen.Lockers[0]; !l.Remembered || l.Result.Bytes != 1234 || l.Masters[2].Result.Fence != l.Result.Fence {
 		t.Errorf("%+v", seen)
 	}
 
-	running := lock(middleware.Delivery{Keys: []string{"order:42"}, ID: "evt_1"}.Key())
-	if text := command(3, "forget", "--id", "evt_1", "order:42"); !strings.Contains(text, "the delivery runs now") {
+	running := lock(middleware.Delivery{Keys: []string{"order:42"}, ID: "evt_1", Host: "shop.example.com"}.Key())
+	if text := command(3, "forget", "--id", "evt_1", "--host", "shop.example.com", "order:42"); !strings.Contains(text, "the delivery runs now") {
 		t.Errorf("a delivery that runs: %s", text)
 	}
 	if err := running.Unlock(); err != nil && !errors.Is(err, redlock.ErrNoQuorum) {
@@ -86,7 +86,7 @@ func TestForgetCommand(t *testing.T) {
 	}
 	late := false // on a busy machine the masters may have forgotten it, but answer too late
 	eventually(t, "it is forgotten", func() bool {
-		text, stderr, code := redlockCommand(t, "forget", "--id", "evt_1", "order:42", "--address", c.admin)
+		text, stderr, code := redlockCommand(t, "forget", "--id", "evt_1", "--host", "shop.example.com", "order:42", "--address", c.admin)
 		switch {
 		case code == 2, code == 3 && strings.Contains(text+stderr, "the delivery runs now"): // until it is over there, too
 			late = late || code == 2
@@ -96,7 +96,7 @@ func TestForgetCommand(t *testing.T) {
 		}
 		return true
 	})
-	command(3, "inspect", "--id", "evt_1", "order:42")
+	command(3, "inspect", "--id", "evt_1", "--host", "shop.example.com", "order:42")
 
 	scope := filepath.Join(t.TempDir(), "scope")
 	if err := os.WriteFile(scope, []byte("Bearer "+secret+"\nmore\n"), 0o600); err != nil {
@@ -106,14 +106,14 @@ func TestForgetCommand(t *testing.T) {
 	if err := os.WriteFile(placed, []byte(secret), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	signed := middleware.Delivery{Keys: []string{"a"}, ID: "evt_3", Place: "POST shop.example.com/hook?tenant=a", Secret: secret}
+	signed := middleware.Delivery{Keys: []string{"a"}, ID: "evt_3", Site: "shop", Place: "POST /hook?tenant=a", Secret: secret}
 	leave(lock(signed.Key()), nil, time.Hour)
-	command(0, "inspect", "--id", "evt_3", "--place", "POST Shop.example.com/hook/?tenant=a", "--secret-file", placed, "a")
-	command(3, "inspect", "--id", "evt_3", "--place", "POST shop.example.com/hook?tenant=a", "a")
+	command(0, "inspect", "--id", "evt_3", "--site", "shop", "--place", "POST /Hook/?tenant=a", "--secret-file", placed, "a")
+	command(3, "inspect", "--id", "evt_3", "--site", "shop", "--place", "POST /hook?tenant=a", "a")
 	answered([]string{"a", "b"}, "evt_2", "Bearer "+secret)
-	command(3, "inspect", "--id", "evt_2", "a", "b")
+	command(3, "inspect", "--id", "evt_2", "--host", "shop.example.com", "a", "b")
 	for _, named := range [][]string{{"--scope-file", scope, "b", "a"}, {"--scope", "Bearer " + secret, "a", "b"}} {
-		if text := command(0, append([]string{"inspect", "--id", "evt_2"}, named...)...); strings.Contains(text, secret) {
+		if text := command(0, append([]string{"inspect", "--id", "evt_2", "--host", "Shop.example.com:443"}, named...)...); strings.Contains(text, secret) {
 			t.Errorf("the scope is shown: %s", text)
 		}
 	}
@@ -121,7 +121,7 @@ func TestForgetCommand(t *testing.T) {
 	eventually(t, "Caddy notices that a master is gone", func() bool { return strings.Contains(command(0, "masters"), "unreachable") })
 	late = false
 	eventually(t, "it is forgotten with one master away", func() bool {
-		text, stderr, code := redlockCommand(t, "forget", "--id", "evt_2", "--scope-file", scope, "a", "b", "--address", c.admin)
+		text, stderr, code := redlockCommand(t, "forget", "--id", "evt_2", "--host", "shop.example.com", "--scope-file", scope, "a", "b", "--address", c.admin)
 		if code != 2 && (code != 3 || !late) {
 			t.Fatalf("with one master away: exit code %d, %s%s", code, text, stderr)
 		}
@@ -137,10 +137,10 @@ func TestForgetCommand(t *testing.T) {
 		_, _, code := redlockCommand(t, "masters", "--address", c.admin)
 		return code == 2
 	})
-	command(2, "forget", "--id", "evt_2", "a")
+	command(2, "forget", "--id", "evt_2", "--host", "shop.example.com", "a")
 	for _, args := range [][]string{
-		{"forget"}, {"forget", "a", "b"}, {"forget", "--id", "", "a"}, {"inspect", "--scope", "x", "a"}, {"inspect", "--id", "x", "--place", "shop.example.com/hook", "a"}, {"inspect", "--id", "x", "--scope-file", scope + ".none"},
-		{"inspect", "--id", "x", "--scope", "y", "--scope-file", scope}, {"inspect", "--id", "x", "--scope-file", os.DevNull},
+		{"forget"}, {"forget", "a", "b"}, {"forget", "--id", "", "a"}, {"forget", "--id", "evt_1", "a"}, {"forget", "--host", "x", "a"}, {"forget", "--id", "x", "--host", "x", "--site", "x", "a"}, {"inspect", "--scope", "x", "a"}, {"inspect", "--id", "x", "--host", "x", "--place", "POST shop.example.com/hook", "a"}, {"inspect", "--id", "x", "--host", "x", "--scope-file", scope + ".none"},
+		{"inspect", "--id", "x", "--host", "x", "--scope", "y", "--scope-file", scope}, {"inspect", "--id", "x", "--host", "x", "--scope-file", os.DevNull},
 	} {
 		if text, stderr, code := redlockCommand(t, args...); code != 1 || !strings.HasPrefix(stderr, "Error: ") {
 			t.Errorf("%q: exit code %d\n%s%s", args, code, text, stderr)
