@@ -28,7 +28,7 @@ var (
 	// ErrNoRoom means that a result was not stored, because too many others were being stored or read for 10 seconds.
 	ErrNoRoom = errors.New("redlock: the result found no room")
 	// ErrTooManyWaiters means that as many calls as WithMaxWaiters allows already wait for the lock in
-	// this process. The error is a *HeldError, and matches ErrHeld too.
+	// this process. The error is a *HeldError, and matches ErrHeld too; or it is a *QuorumError, if those wait for masters.
 	ErrTooManyWaiters = errors.New("redlock: too many wait for the lock")
 	// ErrHeldByCaller means that a call would wait for itself: its context is that of work under the lock, as of Do, Lock.Context or a
 	// middleware, or a child of it. Locks are not reentrant. The error is a *HeldError, and matches ErrHeld too.
@@ -113,8 +113,8 @@ type QuorumError struct {
 	RetryAfter time.Duration
 	Label      string // as in HeldError
 	// Err is what ended the call, if not the replies of the masters: the context's error, context.DeadlineExceeded
-	// when the time of WithWait was over, the reason why this process may not lock, or, of Unlock, that masters hang. It is
-	// nil otherwise.
+	// when the time of WithWait was over, ErrTooManyWaiters, the reason why this process may not lock, or, of Unlock, that masters hang.
+	// It is nil otherwise.
 	Err error
 }
 
@@ -195,21 +195,24 @@ func (e endedError) Unwrap() []error { return []error{e.cause, ErrExpired} }
 
 // ended returns the error of a call whose context has ended: that of its last attempt, if there was one,
 // joined with the context's.
-func ended(ctx context.Context, failure error) error {
+func ended(ctx context.Context, failure error) error { return endedBy(ctx.Err(), failure) }
+
+// endedBy is ended for any cause.
+func endedBy(cause, failure error) error {
 	var held *HeldError
 	var quorum *QuorumError
 	var unreadable *UnreadableError
 	switch {
 	case errors.As(failure, &unreadable):
-		return &UnreadableError{Masters: unreadable.Masters, Err: ctx.Err()}
+		return &UnreadableError{Masters: unreadable.Masters, Err: cause}
 	case errors.As(failure, &held):
-		return &HeldError{RetryAfter: held.RetryAfter, Slots: held.Slots, Err: ctx.Err()}
+		return &HeldError{RetryAfter: held.RetryAfter, Slots: held.Slots, Err: cause}
 	case errors.As(failure, &quorum):
 		late := *quorum
-		late.Err = ctx.Err()
+		late.Err = cause
 		return &late
 	}
-	return fmt.Errorf("redlock: %w", ctx.Err())
+	return fmt.Errorf("redlock: %w", cause)
 }
 
 func withCause(text string, cause error) string {

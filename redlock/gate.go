@@ -3,6 +3,7 @@ package redlock
 import (
 	"cmp"
 	"container/list"
+	"errors"
 	"iter"
 	"slices"
 	"sync"
@@ -26,10 +27,11 @@ type gates struct {
 // nobody has a slot, has only such calls in its line. A gate exists as long as anybody is at it.
 type gate struct {
 	key    string
-	locks  []*Lock           // that are held
-	asking []*caller         // in the order in which they came; so many places has this process in the masters' line
-	line   queue             // behind those
-	tries  []chan *DoneError // get the result that an attempt meets, or are closed at its end; try-locks wait for that
+	locks  []*Lock      // that are held
+	asking []*caller    // in the order in which they came; so many places has this process in the masters' line
+	line   queue        // behind those
+	tries  []chan error // for who waits for an attempt: they get what it has met, or are closed at its end
+	silent bool         // too few masters have answered the last attempt
 
 	roomToHold [1]*Lock // for locks and asking: mostly enough; saves two allocations
 	roomToAsk  [1]*caller
@@ -118,15 +120,16 @@ type caller struct {
 	slot    uint16        // asked for last
 	trying  bool          // an attempt for it is under way
 	offer   uint16        // 1 + the slot that it was offered; 0 for none
-	failure error         // of the last attempt
+	met     bool          // an attempt is over since it asks here
+	failure error         // of the last one
 	wakeUps chan struct{} // signals that the key may be free; nil while nobody needs that
 }
 
 // enter has a call ask at the gates of all its keys at once, or at no further one: then others are in its way for
 // the key of the caller that it returns, and if stand is set, the call stands in line. A try-lock never does: it gets the error
-// with which their last attempt has failed or, while the first is still under way, a channel that gets the result which
+// with which their last attempt has failed or, while a first one is still under way, a channel that gets what
 // that meets, or is closed when it should enter again.
-func (g *gates) enter(callers []*caller, stand bool) (blocked *caller, later <-chan *DoneError, err error) {
+func (g *gates) enter(callers []*caller, stand bool) (blocked *caller, later <-chan error, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	fresh := callers[0].order == 0
@@ -148,11 +151,14 @@ func (g *gates) enter(callers []*caller, stand bool) (blocked *caller, later <-c
 		}
 	case !stand:
 	case blocked.try:
-		later, err = blocked.gate.refuseTry()
+		if err = blocked.gate.refusal(); err == nil {
+			later = blocked.gate.nextOutcome()
+		}
 	case fresh && blocked.gate.line.len() >= int(blocked.maxWaiters):
-		held := blocked.gate.held()
-		held.Err = ErrTooManyWaiters
-		err = held
+		if err = blocked.gate.refusal(); err == nil {
+			err = blocked.gate.held()
+		}
+		err = endedBy(ErrTooManyWaiters, err)
 	default:
 		turn, ahead := make(chan *attempt, 1), 0
 		for _, c := range callers {
@@ -271,7 +277,7 @@ func (g *gate) leave(k *Lock) {
 }
 
 func (g *gate) unseat(c *caller) {
-	c.heads, c.offer = false, 0
+	c.heads, c.offer, c.met, c.failure = false, 0, false, nil
 	g.asking = slices.DeleteFunc(g.asking, func(other *caller) bool { return other == c })
 }
 
@@ -318,14 +324,13 @@ func (g *gates) giveUp(callers []*caller) bool {
 	return true
 }
 
-// noteOutcome records how an attempt of a call has ended, and answers the try-locks that wait for that.
+// noteOutcome records how an attempt of a call has ended, and answers those who wait for that.
 func (g *gates) noteOutcome(c *caller, lock *Lock, failed error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	at := c.gate
-	if c.trying, c.failure = false, failed; c.several {
-		c.failure = nil // what it has met says nothing to others: the key may be free
-	}
+	c.trying, c.met, c.failure = false, true, failed
+	at.silent = lock == nil && !errors.Is(failed, ErrHeld)
 	if lock == nil {
 		at.answerTries()
 		return
@@ -358,27 +363,73 @@ func (g *gates) met(at *gate, done *DoneError) {
 	}
 }
 
+// answerTries has those who wait for an attempt enter again. Where too few masters have answered any, all are told that at once.
 func (g *gate) answerTries() {
+	var refusal error
+	if g.silent && len(g.asking) > 0 {
+		refusal = g.refusal()
+	}
 	for _, try := range g.tries {
-		close(try)
+		if refusal != nil {
+			try <- refusal
+		} else {
+			close(try)
+		}
 	}
 	g.tries = nil
 }
 
-// refuseTry returns the error of a try-lock that can't ask, or what tells it when an attempt is over: all that ask do so for the first
-// time, and one may be refused because of another.
-func (g *gate) refuseTry() (later <-chan *DoneError, err error) {
+// refusal returns why those behind the calls that have slots here, or ask for them, get none: what the last attempts have met. It is nil
+// while none has met a holder, and the first attempt of a call is under way: masters that answer that one are well, and another was late. A
+// holder counts more than masters that don't answer: nobody may take those for a reason to do the work without a lock, while somebody has it.
+func (g *gate) refusal() error {
+	decided := true
 	for _, c := range g.asking {
-		if c.failure != nil {
-			return nil, c.failure
+		if errors.Is(c.failure, ErrHeld) {
+			return c.failure
+		}
+		decided = decided && c.met
+	}
+	switch {
+	case !decided:
+		return nil
+	case len(g.locks) > 0 || len(g.asking) == 0:
+		return g.held()
+	}
+	return g.asking[0].failure
+}
+
+// nextOutcome returns what tells when an attempt is over: all that ask do so for the first time, and one may be refused because of
+// another.
+func (g *gate) nextOutcome() (later <-chan error) {
+	try := make(chan error, 1)
+	g.tries = append(g.tries, try)
+	return try
+}
+
+// refusalInLine returns why a call gets none of the locks for which it stands in line, or what tells when that may be known.
+func (g *gates) refusalInLine(callers []*caller) (later <-chan error, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var undecided *gate
+	for _, c := range callers {
+		at := c.gate
+		if !at.full(c) {
+			continue
+		}
+		switch refusal := at.refusal(); {
+		case errors.Is(refusal, ErrHeld):
+			return nil, refusal
+		case refusal == nil:
+			undecided = at
+		default:
+			err = refusal
 		}
 	}
-	if len(g.asking) == 0 {
-		return nil, g.held()
+	if undecided != nil {
+		return undecided.nextOutcome(), nil
 	}
-	try := make(chan *DoneError, 1)
-	g.tries = append(g.tries, try)
-	return try, nil
+	return nil, err
 }
 
 // wake passes a wake-up on to the call that asks for a key with one slot, or to that which it is for. If nobody here wants the key any

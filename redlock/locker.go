@@ -142,8 +142,8 @@ func checkMasters(masters []Master) error {
 // If the wait ends without the lock, the error says why the last attempt failed: it is a *HeldError
 // or a *QuorumError, and matches the error of the context as well (context.DeadlineExceeded if the
 // time of WithWait is over). If ctx ends before the first attempt does, the error only matches that
-// of the context. If too many calls wait already, a *HeldError that matches ErrTooManyWaiters comes at
-// once. The error is ErrClosed if the Locker is closed.
+// of the context. A call that stands in line behind others of this process is told what those have met. If too many
+// calls wait already, that comes at once, and matches ErrTooManyWaiters. The error is ErrClosed if the Locker is closed.
 //
 // A wait with a deadline, of ctx or by WithWait, ends before it where no quorum can come in time, with a
 // *QuorumError that does not match the context's error: at once if too many masters are in a restart
@@ -424,7 +424,7 @@ func (l *Locker) reach(wait *waitLimit, callers []*caller, refused *attempt) (*a
 		case err != nil:
 			return nil, err
 		case !blocked.try:
-			return l.standInLine(wait.context(), callers, blocked)
+			return l.standInLine(wait, callers, blocked)
 		default:
 			if err := l.awaitFirst(wait.ctx, later, blocked.recall); err != nil {
 				return nil, err
@@ -435,13 +435,13 @@ func (l *Locker) reach(wait *waitLimit, callers []*caller, refused *attempt) (*a
 
 // awaitFirst waits until a try-lock should enter again, because the first attempt of the call before it is over, or returns why it
 // must not.
-func (l *Locker) awaitFirst(ctx context.Context, later <-chan *DoneError, recall bool) error {
+func (l *Locker) awaitFirst(ctx context.Context, later <-chan error, recall bool) error {
 	select {
-	case done := <-later:
-		if done != nil && recall {
-			return done
+	case met := <-later:
+		if _, done := met.(*DoneError); done && !recall {
+			return nil
 		}
-		return nil
+		return met
 	case <-ctx.Done():
 		return ended(ctx, nil)
 	case <-l.closing:
@@ -449,10 +449,17 @@ func (l *Locker) awaitFirst(ctx context.Context, later <-chan *DoneError, recall
 	}
 }
 
-func (l *Locker) standInLine(ctx context.Context, callers []*caller, blocked *caller) (*attempt, error) {
+// standInLine waits for the turn of a call. Where its wait is over before the first attempt of the call before it, it waits for that, as a
+// try-lock does, to know whether anybody has the lock; so long at most as masters may take to answer.
+func (l *Locker) standInLine(wait *waitLimit, callers []*caller, blocked *caller) (*attempt, error) {
 	turn, err := blocked.turn, error(nil)
+	ctx := wait.context()
 	long := time.NewTimer(longWait)
 	defer long.Stop()
+	over := ctx.Done()
+	var first <-chan error
+	var met error
+	var enough <-chan time.Time
 	for err == nil {
 		select {
 		case a := <-turn:
@@ -462,10 +469,31 @@ func (l *Locker) standInLine(ctx context.Context, callers []*caller, blocked *ca
 			return a, nil
 		case <-long.C:
 			l.tellLongWait(blocked)
-		case <-ctx.Done():
+			continue
+		case <-over:
+			over = wait.ctx.Done()
+			if enough == nil {
+				timer := time.NewTimer(l.patience(blocked.key))
+				defer timer.Stop()
+				enough = timer.C
+			}
+		case met = <-first:
+			if errors.Is(met, ErrDone) { // its turn comes with that, if it asks for results
+				met = nil
+			}
+		case <-enough:
 			err = ended(ctx, l.gates.held(blocked))
+			continue
 		case <-l.closing:
 			err = ErrClosed
+			continue
+		}
+		var refusal error
+		if first, refusal = l.gates.refusalInLine(callers); refusal == nil {
+			refusal = met
+		}
+		if refusal != nil || wait.ctx.Err() != nil {
+			err = ended(ctx, refusal)
 		}
 	}
 	if !l.gates.giveUp(callers) { // it has just become the head: what it was handed must be given back
@@ -475,6 +503,14 @@ func (l *Locker) standInLine(ctx context.Context, callers []*caller, blocked *ca
 		l.gates.keepOnly(nil, callers)
 	}
 	return nil, err
+}
+
+// patience returns how long masters may take to answer now.
+func (l *Locker) patience(key string) (longest time.Duration) {
+	for _, s := range l.streams {
+		longest = max(longest, s.At(key).Patience())
+	}
+	return longest
 }
 
 // longWait is how long a call stands in line behind one lock of its own process before that is told: it may be waiting for itself, in a

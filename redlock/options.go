@@ -304,8 +304,8 @@ func (o *lockOptions) most(key string) int16 {
 
 func int16Of(n int) int16 { return int16(max(min(n, math.MaxInt16), math.MinInt16)) }
 
-// WithMaxWaiters bounds how many calls wait for a key in this process: further ones fail at once, with a *HeldError
-// that matches ErrTooManyWaiters. At least 1. Default: 1000.
+// WithMaxWaiters bounds how many calls wait for a key in this process: further ones fail at once, with a *HeldError, or a *QuorumError
+// if that is what the others wait for, that matches ErrTooManyWaiters. At least 1. Default: 1000.
 func WithMaxWaiters(n int) LockOption {
 	return lockOption(func(o lockOptions) lockOptions {
 		o.maxWaiters = int32(max(min(n, math.MaxInt32), math.MinInt32))
