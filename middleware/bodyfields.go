@@ -22,7 +22,8 @@ type bodyFields struct {
 	read    bool
 	json    bool
 	found   []fields.Found
-	aside   []fields.Found // what another reader may find: in JSON read as a form, or in the query next to a form
+	asForm  []fields.Found // what a reader finds who takes JSON for a form
+	query   []fields.Found // what a reader finds who merges the query with the body
 	err     error
 }
 
@@ -62,24 +63,30 @@ func (f *bodyFields) values(s source) ([]string, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
-	if f.found != nil && !f.reads(f.fields[s.field].Format) {
-		return nil, errOtherFormat
+	values, err := f.inBody(s)
+	if f.query != nil && f.fields[s.field].Format != fields.Payload && (!f.json || errors.Is(err, ErrMissingKey)) {
+		err = beside(values, err, &f.query[s.field])
+		if other := (*elsewhereError)(nil); errors.As(err, &other) {
+			other.inQuery = true
+		}
 	}
-	if f.found == nil && f.aside != nil && f.reads(f.fields[s.field].Format) {
-		return nil, beside(nil, ErrMissingKey, &f.aside[s.field])
-	}
-	if f.found == nil {
+	return values, err
+}
+
+func (f *bodyFields) inBody(s source) ([]string, error) {
+	switch {
+	case f.found == nil:
 		return nil, ErrMissingKey
+	case !f.reads(f.fields[s.field].Format):
+		return nil, errOtherFormat
 	}
 	found := &f.found[s.field]
 	values, err := found.Result()
 	if fields.Some(err) && s.kind != "int64" {
 		values = withRounded(values, found)
 	}
-	switch unwrapped := found.Unwrapped(); {
-	case !f.json && f.fields[s.field].Format != fields.Payload:
-		err = beside(values, err, &f.aside[s.field])
-	case unwrapped != nil && errors.Is(err, ErrMissingKey):
+	ofJSON := f.json || f.fields[s.field].Format == fields.Payload
+	if unwrapped := found.Unwrapped(); ofJSON && unwrapped != nil && errors.Is(err, ErrMissingKey) {
 		err = beside(values, err, unwrapped)
 	}
 	return values, err
@@ -114,7 +121,7 @@ func (f *bodyFields) find() {
 	if r.Body == nil || r.ContentLength == 0 { // another handler may have wrapped an empty body, or put another one in its place
 		if raw, err := bodyBytes(r); err != nil || len(raw) == 0 {
 			f.err = err
-			if json, _ := isJSON(r); !json && !changesNothing(r.Method) {
+			if !changesNothing(r.Method) {
 				f.collectQuery()
 			}
 			return
@@ -126,29 +133,30 @@ func (f *bodyFields) find() {
 		raw, f.err = bodyBytes(r)
 	}
 	switch {
-	case f.err != nil || f.json && len(raw) == 0:
+	case f.err != nil || len(raw) == 0:
 	case f.json && grammar.Charset(r.Header.Get("Content-Type"), raw) != nil:
 		f.err = grammar.ErrParameter
 	case f.json:
 		f.found, f.err = fields.InJSON(raw, f.fields)
 		if slices.ContainsFunc(f.fields, func(field fields.Field) bool { return field.Format == "" }) {
-			f.aside = fields.Collect(raw, f.fields)
+			f.asForm = fields.Collect(raw, f.fields)
 		}
-	case len(raw) == 0:
-		f.collectQuery()
 	default:
 		if f.found, f.err = fields.InForm(raw, f.fields); f.err == nil {
 			f.err = fields.InPayload(raw, f.fields, f.found)
 		}
-		f.collectQuery()
 	}
+	f.collectQuery()
 }
 
-// collectQuery finds the values of a reader that merges the query with the form.
+// collectQuery finds the values of a reader that merges the query with the body.
 func (f *bodyFields) collectQuery() {
+	if f.err != nil || f.request.URL.RawQuery == "" {
+		return
+	}
 	query := []byte(f.request.URL.RawQuery)
-	f.aside = fields.Collect(query, f.fields)
-	if f.err == nil && fields.HasPayload(query, f.fields) {
+	f.query = fields.Collect(query, f.fields)
+	if fields.HasPayload(query, f.fields) {
 		f.err = ErrAmbiguousKey
 	}
 }
@@ -158,8 +166,8 @@ func changesNothing(method string) bool {
 	return slices.Contains([]string{"", http.MethodGet, http.MethodHead, http.MethodOptions}, method)
 }
 
-// withAside adds what a reader finds who takes JSON for a form.
-func (f *bodyFields) withAside(p *part, values []string, err error) ([]string, error) {
+// withForm adds what a reader finds who takes JSON for a form.
+func (f *bodyFields) withForm(p *part, values []string, err error) ([]string, error) {
 	if err != nil && !errors.Is(err, ErrMissingKey) {
 		return nil, err
 	}
@@ -167,7 +175,7 @@ func (f *bodyFields) withAside(p *part, values []string, err error) ([]string, e
 		if s.value != nil || f.fields[s.field].Format != "" {
 			continue
 		}
-		aside := &f.aside[s.field]
+		aside := &f.asForm[s.field]
 		if fields.TooMany(aside.Err) {
 			return nil, aside.Err // some are missing
 		}
@@ -184,7 +192,10 @@ func (f *bodyFields) withAside(p *part, values []string, err error) ([]string, e
 }
 
 // elsewhereError counts as a missing value, which another reader finds elsewhere.
-type elsewhereError struct{ values []string }
+type elsewhereError struct {
+	values  []string
+	inQuery bool
+}
 
 func (*elsewhereError) Error() string { return ErrMissingKey.Error() + " here, and given elsewhere" }
 
@@ -196,7 +207,7 @@ func beside(values []string, err error, aside *fields.Found) error {
 	case aside.Err != nil:
 		return ErrAmbiguousKey
 	case errors.Is(err, ErrMissingKey) && len(aside.Values) > 0:
-		return &elsewhereError{aside.Values}
+		return &elsewhereError{values: aside.Values}
 	}
 	if !hasAll(values, aside.Values) {
 		return cmp.Or(err, ErrAmbiguousKey)

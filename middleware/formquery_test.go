@@ -1,6 +1,7 @@
 package middleware_test
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -50,7 +51,7 @@ func TestFormBesideQuery(t *testing.T) {
 		// Without a body only the query has a value.
 		{"{form.id}", "id=2", "", "ambiguous"},
 		{"{body.id}", "id=2", "", "ambiguous"},
-		{"{json.id}", "id=2", "", "missing"},
+		{"{json.id}", "id=2", "", "ambiguous"},
 		{"{payload.id}", "payload=%7B%22id%22:2%7D", "", "ambiguous"},
 		{"{form.id|query.id}", "id=2", "", "2"},
 		{"{form.id}", "x=2", "", "missing"},
@@ -64,14 +65,49 @@ func TestFormBesideQuery(t *testing.T) {
 			t.Errorf("%s of ?%s with %q: %s, want %s", c.template, c.query, c.body, got, c.want)
 		}
 	}
-	empty := withBody(jsonType, "")
-	empty.URL.RawQuery = "id=2"
-	if got := keysFor(t, "{body.id}", empty); got != "missing" {
-		t.Errorf("empty JSON: %s", got)
-	}
 	if got := keysFor(t, "{form.id}", httptest.NewRequest(http.MethodGet, "/?id=2", nil)); got != "missing" {
 		t.Errorf("a GET: %s", got)
 	}
+}
+
+// Whatever a body is or declares to be, a field that the query has isn't missing: PHP's $_REQUEST, Rack, Laravel and servlets find it there.
+// A field that is nowhere is missing, or the body refused.
+func TestFieldInTheQueryIsNotMissing(t *testing.T) {
+	t.Parallel()
+	types := []string{"", jsonType, "application/vnd.x+json", formType, "multipart/form-data; boundary=b", "application/xml", "text/plain", "x/y"}
+	bodies := map[string]func(r *http.Request){
+		"no body":       func(r *http.Request) { r.Body, r.ContentLength = http.NoBody, 0 },
+		"nil":           func(r *http.Request) { r.Body, r.ContentLength = nil, 0 },
+		"empty":         func(r *http.Request) { r.ContentLength = 0 },
+		"chunked empty": func(r *http.Request) { r.ContentLength = -1 },
+		"{}":            func(r *http.Request) { setBody(r, "{}") },
+		`{"id":null}`:   func(r *http.Request) { setBody(r, `{"id":null}`) },
+		"null":          func(r *http.Request) { setBody(r, "null") },
+		"a=1":           func(r *http.Request) { setBody(r, "a=1") },
+		"id=":           func(r *http.Request) { setBody(r, "id=") },
+	}
+	for _, template := range []string{"{form.id}", "{json.id}", "{body.id}", "{json.id|form.id}", "{form.id&form.other}", "{json.id&json.other}", "{json.id|header.Other}"} {
+		for name, give := range bodies {
+			for _, contentType := range types {
+				ask := func(query string) string {
+					r := withBody(contentType, "")
+					give(r)
+					r.URL.RawQuery = query
+					return keysFor(t, template, r)
+				}
+				if got := ask("id=42"); got != "ambiguous" && !strings.HasPrefix(got, "refused") {
+					t.Errorf("%s, %s of type %q, in the query: %s", template, name, contentType, got)
+				}
+				if got := ask("a=42"); got != "missing" && !strings.HasPrefix(got, "refused") {
+					t.Errorf("%s, %s of type %q, nowhere: %s", template, name, contentType, got)
+				}
+			}
+		}
+	}
+}
+
+func setBody(r *http.Request, text string) {
+	r.Body, r.ContentLength = io.NopCloser(strings.NewReader(text)), int64(len(text))
 }
 
 func TestPresetsReadTheQueryBesideAForm(t *testing.T) {

@@ -699,8 +699,8 @@ func (p *part) values(from *bodyFields, room []string) (values []string, err err
 	if elsewhere != nil && (errors.Is(err, ErrMissingKey) || err == nil && !hasAll(unlabeled(values), elsewhere)) {
 		err = ErrAmbiguousKey // on_missing_key must not let it pass without a lock
 	}
-	if from.json && from.aside != nil {
-		values, err = from.withAside(p, values, err)
+	if from.asForm != nil {
+		values, err = from.withForm(p, values, err)
 	}
 	if err != nil {
 		return nil, &KeyError{Placeholder: p.name, Err: err}
@@ -724,10 +724,11 @@ func (p *part) together(from *bodyFields, sources []source, room []string) ([]st
 	var all []string
 	for i := range sources {
 		values, err := p.valuesOf(from, &sources[i], nil)
+		var elsewhere *elsewhereError
 		switch {
 		case fields.Some(err):
 			all = append(all, values...)
-		case !errors.Is(err, ErrMissingKey) || !from.json && errors.As(err, new(*elsewhereError)):
+		case !errors.Is(err, ErrMissingKey) || errors.As(err, &elsewhere) && (elsewhere.inQuery || !from.json):
 			return nil, err
 		}
 	}
