@@ -1,9 +1,11 @@
 package agent_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
@@ -428,6 +430,35 @@ func TestUnconfirmed(t *testing.T) {
 		for _, s := range servers[1:] {
 			s.Resume()
 		}
+	}
+}
+
+// TestLossFoundAtRelease: a lock of which only the release finds that it was lost is told to the client, and to the agent's log.
+func TestLossFoundAtRelease(t *testing.T) {
+	server := redistest.Start(t, 1)[0]
+	var log bytes.Buffer // read when the Locker is closed
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	locker := newLocker(t, []string{server.URL()}, redlock.WithTimeout(bound), redlock.WithLogger(logger))
+	client := serve(t, "unix", agent.New(locker))
+	h := post(t, client, "/v1/lock", `{"key":"k"}`)
+	fence := h.first().Fence
+	if deleted, err := server.Client().Del(t.Context(), "redlock:{k}").Result(); err != nil || deleted != 1 {
+		t.Fatalf("%d keys deleted: %v", deleted, err)
+	}
+	if last := h.end(); last.Released == nil || *last.Released || last.Detail == "" {
+		t.Errorf("last line %+v, want that it isn't released, and why", last)
+	}
+	if err := locker.Close(); err != nil {
+		t.Error(err)
+	}
+	lost := 0
+	for line := range strings.Lines(log.String()) {
+		if strings.Contains(line, "level=WARN") && strings.Contains(line, "lease lost") && strings.Contains(line, "key_hash="+redlock.KeyHash("k")) && strings.Contains(line, fmt.Sprint("fence=", fence)) {
+			lost++
+		}
+	}
+	if lost != 1 {
+		t.Errorf("%d lines of the loss, want one, in\n%s", lost, &log)
 	}
 }
 

@@ -51,7 +51,7 @@ var reasons = []redlock.MasterState{redlock.MasterUnreachable, redlock.MasterHun
 func newLocks(n names) *locks {
 	s := &locks{
 		leasesLost: n.counter("leases_lost_total",
-			"Locks that ended before they were released: another process may have had the key while the work went on.").WithLabelValues(),
+			"Locks that were lost before they were released, also if only the release has found that: another process may have had the key while the work went on.").WithLabelValues(),
 		renewals:       n.counter("renewals_total", "Rounds that renewed a lease on a quorum of the masters, or failed to.", "result"),
 		acquisitions:   n.counter("acquisitions_total", "Locks that were taken, by how the turn of the call came.", "came"),
 		held:           n.describe("held", "Keys that this process has locked now."),

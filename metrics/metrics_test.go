@@ -19,6 +19,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/metrics"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -198,6 +199,30 @@ func TestLeases(t *testing.T) {
 		}
 	}, middleware.Rule{}), "42")
 	requireSeries(t, m, map[string]float64{`requests_total{outcome="acquired",rule="pay"}`: 1, `leases_lost_total{}`: 1, `renewals_total{result="failed"}`: 0})
+}
+
+// A lock of which only the release finds that it was lost is counted as one that was lost before, and so is its request.
+func TestLossFoundAtRelease(t *testing.T) {
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		m := metrics.New("redlock")
+		l, err := redlock.New(net.Masters(), redlock.WithObserver(m.Observer()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		loses := func(http.ResponseWriter, *http.Request) {
+			for _, s := range net.Servers {
+				s.Steal("order:42", time.Hour)
+			}
+		}
+		request(orders(l, m, loses, middleware.Rule{}), "42")
+		request(orders(l, m, ok, middleware.Rule{}), "43")
+		requireSeries(t, m, map[string]float64{
+			"leases_lost_total{}":                           1,
+			`requests_total{outcome="lost",rule="pay"}`:     1,
+			`requests_total{outcome="acquired",rule="pay"}`: 1,
+		})
+	})
 }
 
 // The metrics have good names and help texts, and no label has anything of a request or a password.

@@ -20,8 +20,8 @@ type Observer interface {
 	// request's arrival, and so contains the time for which its body was read.
 	Acquired(rule string, waited time.Duration)
 	// Done is called once for each request, whether it was served or not, even if its handler panics. The outcome is that of the
-	// Turn, with two differences: it is OutcomeLost whenever the lock was lost before the handler had returned, even if the response
-	// had begun, and OutcomeFailed if the request panicked before its lock was asked for.
+	// Turn, with two differences: it is OutcomeLost whenever the lock was lost, even if the response had begun, or only the release has
+	// found that, and OutcomeFailed if the request panicked before its lock was asked for.
 	//
 	// held is the time from Acquired until the lock was released, and above 0. It is 0 for a request without a lock of its own, as when a rule
 	// around this one holds its keys. With HoldAfterAbort the lock, and so Done, may come later than the response.
@@ -63,7 +63,7 @@ const (
 	OutcomeMismatch   Outcome = "mismatch"    // its ID belongs to another request, whose response is remembered
 	OutcomeUnreadable Outcome = "unreadable"  // it is done, as far as is known, but its response can't be read now
 	OutcomeMissingID  Outcome = "missing_id"  // the request lacks the ID that it must have
-	OutcomeLost       Outcome = "lost"        // the lease ended while the handler ran
+	OutcomeLost       Outcome = "lost"        // the lease ended before the lock was released
 	OutcomeCanceled   Outcome = "canceled"    // the client left while the request waited
 	OutcomeStopping   Outcome = "stopping"    // the request would have to wait, and the server is about to stop
 	OutcomeFailed     Outcome = "failed"      // the Locker is closed, or can't take such a lock

@@ -93,8 +93,6 @@ func detailOf(outcome Outcome, err error) string {
 		return detailOfHeld(err)
 	case OutcomeNoQuorum:
 		return detailOfNoQuorum(err)
-	case OutcomeLost:
-		return detailOfLost(err)
 	case OutcomeDuplicate:
 		return sameDelivery
 	case OutcomeUnreadable:
@@ -188,14 +186,17 @@ func detailOfNoQuorum(err error) string {
 	return "a majority of the masters answered, but too late, or not to all"
 }
 
-func detailOfLost(err error) string {
-	switch {
-	case errors.Is(err, redlock.ErrMaxHold):
+// detailOfLost is detailOf for a request that has lost its lock.
+func detailOfLost(end redlock.End) string {
+	switch end {
+	case redlock.EndMaxHold:
 		return "the request held its lock for max_hold"
-	case errors.Is(err, redlock.ErrForced):
+	case redlock.EndForced:
 		return "the lock was released by force"
-	case errors.Is(err, redlock.ErrClosed):
+	case redlock.EndClosed:
 		return "the server has closed its locks"
+	case redlock.EndGone:
+		return "the masters had lost the lock before it was released"
 	}
 	return "the lease could not be renewed"
 }

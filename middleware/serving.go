@@ -431,7 +431,7 @@ func (s *serving) run() error {
 		return err
 	}
 	turn := s.turn
-	turn.Outcome, turn.Detail = OutcomeLost, detailOf(OutcomeLost, lost)
+	turn.Outcome, turn.Detail = OutcomeLost, detailOfLost(s.own.End())
 	if written.Begun {
 		s.rule.logOutcome("request lost its lock after its response had begun", turn, lost)
 		return err
@@ -580,11 +580,10 @@ func (s *serving) unlock(lock *redlock.Lock) (tell func()) {
 
 // logRelease tells the log if the release of a lock went wrong.
 func (s *serving) logRelease(lock *redlock.Lock, err error) {
-	switch {
-	case lock.Err() != context.Canceled: // it was lost before, and the Locker has logged it
-	case errors.Is(err, redlock.ErrNoQuorum):
+	switch lock.End() {
+	case redlock.EndUnconfirmed:
 		s.rule.logSometimes(slog.LevelWarn, "release not confirmed; it is repeated until the lease ends", "release", append([]slog.Attr{slog.Any("error", err)}, s.turn.identity()...)...)
-	case err != nil:
+	case redlock.EndGone: // if it was lost otherwise, that was logged when the handler had returned
 		s.rule.Logger.LogAttrs(context.Background(), slog.LevelError, "lock was lost before the request ended: another request with the same key may have run at the same time",
 			append([]slog.Attr{slog.String("rule", s.turn.Rule), slog.Any("error", err)}, s.turn.identity()...)...)
 	}
@@ -855,8 +854,15 @@ func (s *serving) observeUnlocked() {
 	}
 }
 
-// observeReleased is called when the lock has been released.
+// observeReleased is called when the lock has been released, which may have found that it was lost.
 func (s *serving) observeReleased() {
+	end := s.own.End()
+	if end.Lost() {
+		s.ended = OutcomeLost
+	}
+	if end == redlock.EndGone { // otherwise the span knows since it was lost
+		s.noteLoss()
+	}
 	s.rule.observeDone(s.ended, max(time.Since(s.acquired), 1))
 }
 
@@ -896,17 +902,14 @@ func (s *serving) endSpan(span trace.Span) {
 	span.End()
 }
 
-// traceLoss adds an event to the request's span when the lock is lost. The function that it returns is called when the handler
+// traceLoss adds an event to the request's span when the lock is lost while the handler runs. The function that it returns is called when the handler
 // has returned, before the lock is released.
 func (s *serving) traceLoss() (stop func()) {
-	span, lock, rule := s.span, s.own, s.turn.Rule
-	if !span.IsRecording() {
+	lock := s.own
+	if !s.span.IsRecording() {
 		return func() {}
 	}
-	lost := sync.OnceFunc(func() {
-		span.AddEvent("redlock.lost", trace.WithAttributes(attribute.String("redlock.rule", rule),
-			attribute.String("redlock.detail", detailOf(OutcomeLost, lock.Err()))))
-	})
+	lost := sync.OnceFunc(s.noteLoss)
 	unhook := context.AfterFunc(lock.Context(), lost)
 	return func() {
 		unhook()
@@ -914,6 +917,12 @@ func (s *serving) traceLoss() (stop func()) {
 			lost() // or waits for it
 		}
 	}
+}
+
+// noteLoss adds the loss of the lock to the request's span.
+func (s *serving) noteLoss() {
+	s.span.AddEvent("redlock.lost", trace.WithAttributes(attribute.String("redlock.rule", s.turn.Rule),
+		attribute.String("redlock.detail", detailOfLost(s.own.End()))))
 }
 
 const (

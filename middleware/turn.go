@@ -142,11 +142,11 @@ func (n *note) set(turn *Turn) {
 }
 
 // Now returns the turn with what has become of its lock since the handler was called: OutcomeLost in place of OutcomeAcquired
-// if the lock was lost, with the reason in Detail.
+// if the lock was lost, also if its release has found that, with the reason in Detail.
 func (t Turn) Now() Turn {
 	if t.Outcome == OutcomeAcquired && t.Lock != nil {
-		if err := t.Lock.Err(); err != nil && err != context.Canceled { // which it is after the release
-			t.Outcome, t.Detail = OutcomeLost, detailOf(OutcomeLost, err)
+		if end := t.Lock.End(); end.Lost() || end == redlock.EndClosed {
+			t.Outcome, t.Detail = OutcomeLost, detailOfLost(end)
 		}
 	}
 	return t

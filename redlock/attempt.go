@@ -141,33 +141,42 @@ func (a *attempt) releaseTimeout() (timeout time.Duration) {
 	return timeout
 }
 
-// confirmRelease waits for the masters' replies to a release until the result is certain.
-func (a *attempt) confirmRelease(deadline time.Time) error {
+// confirmRelease waits for the masters' replies to a release until the result is certain. The error matches ErrLost if no quorum can have
+// had the lock until the release.
+//
+// That a master has no key any more says so only until the end of the lock's validity: a release that was late finds that the lease has ended
+// since. The same is true of one that is repeated because its reply was lost: the first may have freed the key. So nobody hears of repetitions,
+// and a reply that was lost counts as one that might have confirmed the release.
+func (a *attempt) confirmRelease(deadline, until time.Time) error {
 	quorum := a.locker.quorum
-	released, result := 0, error(nil)
+	released, maybe, gone := 0, 0, error(nil) // maybe: masters that may have had the key until then
 	var failed []*MasterError
 	ending := a.collect(context.Background(), nil, deadline, len(a.acquires), func(c *link.Command, pending int) (done bool) {
+		status := c.Reply.Status
 		switch {
 		case c.Reply.Err != nil:
+			maybe++
 			failed = append(failed, &MasterError{a.name(c.Master), c.Reply.Err})
-		case c.Reply.Status == protocol.StatusReleased:
+		case status == protocol.StatusReleased:
+			maybe++
 			released++
-		case c.Reply.Status == protocol.StatusNotOwner:
-			result = ErrNotOwner
-		case c.Reply.Status == protocol.StatusExpired && result == nil:
-			result = ErrExpired
+		case status != protocol.StatusNotOwner && status != protocol.StatusExpired: // it was not sent: the master never had the key
+		case past(until):
+			maybe++
+		case status == protocol.StatusNotOwner:
+			gone = ErrNotOwner
+		case gone == nil:
+			gone = ErrExpired
 		}
-		// no quorum can have held the key until now
-		expired := result != nil && released+len(failed)+pending < quorum
-		return released >= quorum || expired
+		return released >= quorum || gone != nil && maybe+pending < quorum
 	})
 	switch {
 	case released >= quorum:
 		return nil
 	case ending == timeOver:
 		return &QuorumError{Answered: released, Quorum: quorum, Total: len(a.acquires), Masters: failed, Err: link.ErrHung}
-	case result != nil && released+len(failed) < quorum:
-		return result
+	case gone != nil && maybe < quorum:
+		return becauseError{ErrLost, gone}
 	}
 	return &QuorumError{Answered: released, Quorum: quorum, Total: len(a.acquires), Masters: failed}
 }

@@ -71,8 +71,8 @@
 // # Errors
 //
 // The errors are values such as ErrHeld, for errors.Is. A *HeldError says when to try again; a *QuorumError has
-// a *MasterError for each master that failed. Unlock, and so Do, returns an error that matches ErrExpired or ErrNotOwner
-// if the lock had ended before: then the work may have overlapped with another holder's.
+// a *MasterError for each master that failed. Unlock, and so Do, returns an error that matches ErrLost
+// if the lock was lost before, or ErrClosed: then the work may have overlapped with another holder's.
 //
 // Close ends all waits, frees all locks and ends their contexts with ErrClosed: let the work end first.
 //

@@ -41,7 +41,7 @@ var (
 	// ErrNoQuorum means that too few masters gave a vote, whoever has the lock. The error is a *QuorumError.
 	ErrNoQuorum = errors.New("redlock: no quorum")
 	// ErrLost is the cause with which Lock.Context ends when the lease is over before Unlock. Unlock
-	// returns it too.
+	// returns it too, also if only the masters knew.
 	ErrLost = errors.New("redlock: lease lost")
 	// ErrMaxHold is ErrLost for a lock that was held for as long as WithMaxHold allows. It matches ErrLost.
 	ErrMaxHold = fmt.Errorf("%w: held for its max hold", ErrLost)
@@ -54,10 +54,11 @@ var (
 	// end that were held until then.
 	ErrClosed = link.ErrClosed
 	// ErrExpired is what Unlock returns if the lock had ended before, for whatever reason: the work may
-	// have overlapped with another holder's. If the reason is known, the error matches it as well: ErrLost,
-	// ErrMaxHold or ErrClosed.
+	// have overlapped with another holder's. The error matches the reason as well: ErrLost, ErrMaxHold, ErrForced
+	// or ErrClosed.
 	ErrExpired = errors.New("redlock: lease expired before unlock")
-	// ErrNotOwner is what Unlock returns if the lease had ended before, and another holder has the lock now.
+	// ErrNotOwner is what Unlock returns, in place of ErrExpired, if the masters say that another holder has the lock now. The error
+	// matches ErrLost.
 	ErrNotOwner = errors.New("redlock: lock has another owner")
 	// ErrRestarted means that a master has just started, and has no vote until the leases that it
 	// may have forgotten are over; see WithRestartGuard.

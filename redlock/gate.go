@@ -339,7 +339,7 @@ func (g *gates) noteOutcome(c *caller, lock *Lock, failed error) {
 	if at.locks == nil {
 		at.locks = at.roomToHold[:0]
 	}
-	if lock.endedBy() == nil { // on another key of the call: it has left this gate
+	if lock.ending() == "" { // on another key of the call: it has left this gate
 		at.locks = append(at.locks, lock)
 	}
 	g.settle(at)

@@ -380,7 +380,7 @@ func (l *Locker) ForceUnlockSlot(ctx context.Context, key string, slot int, fenc
 	released := false
 	if lock := l.gates.holding(full, token); lock != nil { // its context ends before the next holder has the key
 		lock.isForcedBy(by)
-		released = lock.end(ErrForced)
+		released = lock.end(EndForced)
 		ctx = context.WithoutCancel(ctx) // it may be that of this lock
 	}
 	replies, end := l.ask(ctx, protocol.Command{Op: protocol.OpForce, Key: full, Token: token, TTL: l.maxTTL, Ask: &protocol.Force{By: by}}, nil)

@@ -169,12 +169,8 @@ func (k *keeper) releaseLost() (any bool) {
 		k.reschedule(lock, time.Time{})
 		lock.attempt.enqueueRelease()
 		k.locker.slotEnded(lock)
-		if cause := lock.endedBy(); lock.parts()[0] == lock && cause != ErrClosed {
-			k.locker.logger.Warn("lease lost: another process may now hold this lock while its holder is still working", lock.lastWords(cause)...)
-			if failure := lock.unrenewed(); failure != nil && (cause == ErrLost || cause == ErrForced) {
-				k.locker.told.renewed(failure)
-			}
-			k.locker.told.leaseLost(cause)
+		if lock.parts()[0] == lock {
+			lock.tell(lock.endedBy())
 		}
 	}
 	return len(lost) > 0
@@ -186,7 +182,7 @@ func (k *keeper) endAll() {
 	locks := slices.Clone(k.locks)
 	k.mu.Unlock()
 	for _, lock := range locks {
-		lock.end(ErrClosed)
+		lock.end(EndClosed)
 	}
 	link.Signal(k.recheck)
 	for more := true; more; k.releaseLost() { // some of them may have been lost at the same time
@@ -283,7 +279,7 @@ func (r *renewal) Receive(c *link.Command) {
 	}
 	done := false
 	k.mu.Lock()
-	if k.cause == nil && !past(k.until) {
+	if k.how == "" && !past(k.until) {
 		r.answered++
 		switch {
 		case failed != nil:
@@ -294,11 +290,12 @@ func (r *renewal) Receive(c *link.Command) {
 			k.prove(c.Master, r.start, true)
 		case c.Reply.Status == protocol.StatusNotOwner, c.Reply.Status == protocol.StatusForced:
 			if c.Reply.Status == protocol.StatusForced {
-				k.forced, k.by = true, cmp.Or(k.by, c.Reply.Answer.(*protocol.Force).By)
+				k.refused, k.by = EndForced, cmp.Or(k.by, c.Reply.Answer.(*protocol.Force).By)
 			}
 			r.taken++
 			k.prove(c.Master, r.start, false)
 			if r.taken == len(a.acquires)-quorum+1 {
+				k.refused = cmp.Or(k.refused, EndTaken)
 				k.until = time.Now()
 				k.ring()
 			}

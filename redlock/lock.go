@@ -1,7 +1,6 @@
 package redlock
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,9 +29,9 @@ type Lock struct {
 	renewal *renewal                  // the last one; nil before the first
 	proofs  []proof                   // what the last reply of each master to a renewal has proved; nil before the first
 	next    time.Time                 // of the next renewal
-	forced  bool                      // it is lost because it was released by force
-	by      string                    // who did that, as the masters say
-	cause   error                     // why it has ended, as decide says: then it is never renewed again; nil while it is held
+	refused End                       // how it ends if it isn't renewed, because masters have refused that; empty if they haven't
+	by      string                    // who has released it by force, as the masters say
+	how     End                       // it has ended, as decide says: then it is never renewed again; empty while it is held
 	derived map[*heldContext]struct{} // those of WithContext
 
 	scheduled    scheduled // in the keeper's schedule
@@ -92,7 +91,7 @@ func (k *Lock) WithContext(ctx context.Context) (context.Context, context.Cancel
 	held := &heldContext{lock: k}
 	held.Context, held.cancel = context.WithCancelCause(ctx)
 	k.mu.Lock()
-	ended := k.cause
+	ended := k.how.cause()
 	if ended == nil {
 		if k.derived == nil {
 			k.derived = make(map[*heldContext]struct{}, 1)
@@ -207,10 +206,10 @@ func (k *Lock) Err() error {
 // Further calls do nothing, and return the same error.
 //
 // The error is nil if the lock was held until now. If the lock had ended before, the work may have overlapped with
-// another holder's, and the error says why the lock ended: it matches ErrExpired, and also ErrLost (or ErrMaxHold)
-// if this process knew that it was lost, or ErrClosed if Close has freed it. It is ErrExpired or ErrNotOwner alone if
-// only the masters knew: the key was gone there, or another holder's. It is a *QuorumError, matching ErrNoQuorum, if
-// too few masters confirmed the release: then the lock is free when its TTL is over, at the latest.
+// another holder's, and the error says why the lock ended: it matches ErrLost (or ErrMaxHold or ErrForced, which match that) if it was
+// lost, or ErrClosed if Close has freed it; and ErrExpired, or ErrNotOwner if only the masters knew, and another holder has the key
+// there. It is a *QuorumError, matching ErrNoQuorum, if too few masters confirmed the release: then the lock is free when its TTL is
+// over, at the latest. End says the same in a word.
 func (k *Lock) Unlock() error {
 	k.unlock.Do(func() { k.unlockErr = k.release() })
 	return k.unlockErr
@@ -239,7 +238,7 @@ func (k *Lock) release() error {
 		return endedError{k.endedBy()} // Close has released it, unless it was lost
 	}
 	defer unlocks.leave()
-	if !k.end(context.Canceled) {
+	if !k.end(EndUnconfirmed) {
 		return endedError{k.endedBy()} // its release is on its way
 	}
 	parts := k.parts()
@@ -256,8 +255,13 @@ func (k *Lock) release() error {
 	var err error
 	deadline := time.Now().Add(2 * k.attempt.releaseTimeout()) // if another process has begun to wait, a release takes two round trips
 	for _, part := range parts {
-		err = cmp.Or(err, part.attempt.confirmRelease(deadline))
+		failed := part.attempt.confirmRelease(deadline, part.ownUntil())
+		if err == nil || endOf(failed) == EndGone { // one key of several is enough
+			err = failed
+		}
 	}
+	k.confirm(endOf(err))
+	k.tell(err)
 	return err
 }
 
@@ -267,71 +271,6 @@ func (k *Lock) parts() []*Lock {
 		return []*Lock{k}
 	}
 	return k.whole
-}
-
-// endedBy returns why the lock has ended; nil while it is held.
-func (k *Lock) endedBy() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.cause
-}
-
-// end ends the lock, on all its keys, unless it has ended: with this cause or, if its validity is over, with the reason for that. It
-// reports whether it has ended with this cause now. A lock that is lost is released by the keeper, and one that isn't by the caller.
-func (k *Lock) end(cause error) bool {
-	ending := cmp.Or(k.over(), cause)
-	if ending == context.Canceled {
-		return k.decide(ending)
-	}
-	keeper := k.attempt.locker.keeper
-	keeper.losing.Add(1)
-	var lost []*Lock
-	if k.decide(ending) {
-		lost = k.parts()
-	}
-	keeper.releaseSoon(lost)
-	return len(lost) > 0 && ending == cause
-}
-
-// decide says how the lock has ended, unless that is said: it is not renewed any more, and its contexts have ended. Only after that may its
-// keys be released. As nothing else decides it, all that is told of a lock's end agrees. It reports whether the lock has ended now.
-func (k *Lock) decide(cause error) bool {
-	for _, part := range k.parts() {
-		part.mu.Lock()
-		if part.cause != nil { // which the first part has, if any
-			part.mu.Unlock()
-			return false
-		}
-		derived := part.derived
-		part.cause, part.derived = cause, nil
-		part.attempt.stopTimer() // from now on it is the release's
-		part.mu.Unlock()
-		part.own.cancel(cause)
-		for held := range derived {
-			held.cancel(cause)
-		}
-		part.attempt.locker.succession.leave(part.attempt.locker, part.caller)
-	}
-	return true
-}
-
-// over returns why the validity of the lock is over, on any of its keys; nil while it isn't.
-func (k *Lock) over() error {
-	for _, part := range k.parts() {
-		part.mu.Lock()
-		until, forced := part.until, part.forced
-		part.mu.Unlock()
-		switch {
-		case !past(until):
-		case forced:
-			return ErrForced
-		case !part.holdEnd.IsZero() && past(part.holdEnd):
-			return ErrMaxHold
-		default:
-			return ErrLost
-		}
-	}
-	return nil
 }
 
 // handOff releases the key. If a call of this process waits behind it, one command for each master releases this lock
@@ -400,11 +339,11 @@ func (k *Lock) prove(master int, asked time.Time, held bool) {
 func (k *Lock) renew(now time.Time) (due time.Time) {
 	ttl := k.attempt.ttl
 	k.mu.Lock()
-	if k.cause == nil && past(k.until) {
+	if k.how == "" && past(k.until) {
 		k.ring() // its timer stands still while the host is suspended
 		k.next = now.Add(ttl)
 	}
-	ended, early, until := k.cause != nil, now.Before(k.next) && !k.renewal.hopeless(), k.until
+	ended, early, until := k.how != "", now.Before(k.next) && !k.renewal.hopeless(), k.until
 	due = k.next
 	r := &renewal{lock: k, start: now}
 	var failure error
@@ -441,7 +380,7 @@ func (k *Lock) watch() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.attempt.lock.Store(k)
-	if k.cause == nil {
+	if k.how == "" {
 		k.attempt.startTimer(k.until)
 	}
 }
@@ -451,8 +390,8 @@ func (k *Lock) ring() { k.attempt.startTimer(time.Time{}) }
 
 // expire ends the lock if its validity is over.
 func (k *Lock) expire() {
-	if cause := k.over(); cause != nil && k.endedBy() == nil {
-		k.end(cause)
+	if over := k.over(); over != "" && k.ending() == "" {
+		k.end(over)
 	}
 }
 

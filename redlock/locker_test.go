@@ -188,7 +188,7 @@ func TestLost(t *testing.T) {
 	lock = mustLock(t, newLocker(t, redistest.URLs(servers), redlock.WithTimeout(longTTL/3)), "key")
 	each(servers, func(s *redistest.Server) { steal(t, s, "key", time.Minute) })
 	for range 2 {
-		if err := lock.Unlock(); err != redlock.ErrNotOwner {
+		if err := lock.Unlock(); !errors.Is(err, redlock.ErrNotOwner) {
 			t.Errorf("Unlock after another has taken the lock: %v, want ErrNotOwner", err)
 		}
 	}

@@ -81,7 +81,7 @@ var resultMutants = []mutant{
 		name: "a lock that is over is not stored for, and released as if it were not", breaks: onceOnly,
 		shape: longEndings,
 		unlock: func(k *Lock, result []byte, keep time.Duration) error {
-			if k.over() == nil || k.endedBy() != nil {
+			if k.over() == "" || k.ending() != "" {
 				return k.UnlockWith(result, keep)
 			}
 			k.mu.Lock()

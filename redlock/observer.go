@@ -25,7 +25,8 @@ type Observer struct {
 	// extended it, else with the reason, a *QuorumError or ErrNotOwner. The lease isn't lost by that: the next
 	// round comes before its end.
 	Renewed func(error)
-	// LeaseLost is called when a lock is lost before Unlock, with ErrLost or an error that wraps it.
+	// LeaseLost is called once for each lock that is lost before Unlock, or of which Unlock finds that it was, with ErrLost or an error that
+	// wraps it.
 	LeaseLost func(error)
 	// MasterDown is called when a master has no vote any more. Its status says why: it does not answer, it has
 	// just restarted, its clock jumped, it is a replica, and so on.

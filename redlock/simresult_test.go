@@ -60,7 +60,7 @@ func (w *world) once(p *process, r *rand.Rand) {
 	}
 	w.over(h)
 	w.mu.Lock()
-	h.useless = lock.over() != nil || lock.endedBy() != nil // Err would decide it, and that is for UnlockWith
+	h.useless = lock.over() != "" || lock.ending() != "" // Err would decide it, and that is for UnlockWith
 	w.mu.Unlock()
 	result := strconv.Itoa(h.order)
 	if w.long || chance(r, 50) { // on a lane of its own

@@ -51,7 +51,7 @@ func TestSuccession(t *testing.T) {
 	for name, end := range map[string]func(*Locker, *Lock){
 		"unlocked": func(_ *Locker, k *Lock) { _ = k.Unlock() },
 		"closed":   func(l *Locker, _ *Lock) { _ = l.Close() },
-		"lost":     func(_ *Locker, k *Lock) { k.end(ErrLost) },
+		"lost":     func(_ *Locker, k *Lock) { k.end(EndExpired) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := new(succession)

@@ -23,6 +23,7 @@ type farMaster struct {
 	*farServer
 	there, back func() time.Duration // how long a batch is under way; nil for no time
 	lost        func() bool          // says whether the network loses the batch; nil for never
+	unheard     func() bool          // says whether it loses the replies to one that the server has executed; nil for never
 	sees        func(cmds []*protocol.Command)
 }
 
@@ -52,6 +53,11 @@ func (m *farMaster) Do(cmds []*protocol.Command) {
 	m.mu.Unlock()
 	if m.back != nil {
 		time.Sleep(m.back())
+	}
+	if m.unheard != nil && m.unheard() {
+		for _, cmd := range cmds {
+			cmd.Reply = protocol.Reply{Err: errCut}
+		}
 	}
 }
 
