@@ -140,10 +140,28 @@ func wildcard(r *http.Request, name string) (string, error) {
 }
 
 // errHiddenPath reports a path within which some upstream finds another one.
-const errHiddenPath = fold.Error(`path has a ";", a backslash, a script such as "index.php/" or a session "(S(...))" in it, or is escaped twice`)
+const errHiddenPath = fold.Error(`path has a ";", a backslash, something behind a script such as "index.php" or "index", or a session "(S(...))" in it, or is escaped twice`)
 
 // hidesPath finds what some upstream takes off a path: a script, which serves what is behind it, and ASP.NET's sessions without cookies.
-var hidesPath = regexp.MustCompile(`(?i)[;\\]|\.(php\d?|phtml|phar|f?cgi|pl|py|aspx?)/|/\([a-z]\([^/]*\)\)/`)
+// Symfony, CodeIgniter 3 and Yii 2 take a script's name off even if no slash is behind it: "/index.phporders" is "/orders" to them. A suffix
+// with which honest words begin, such as ".plist", needs that slash, unless the name is a front controller's.
+var hidesPath = regexp.MustCompile(`(?is)[;\\]|/\([a-z]\([^/]*\)\)/|\.(php|phtml|phar|f?cgi).|\.(pl|py|aspx?|cfm)/` +
+	`|^/+(index|app|main|default)\.((pl|py|cfm).|asp([^x]|x.))`)
+
+// frontControllers are those that Apache's MultiViews serve without their suffix. Others, such as "app" and "main", are honest words too often.
+var frontControllers = []string{"index", "index_dev", "app_dev"}
+
+// hasFrontController reports whether something is behind a front controller, be it with the suffix of a language or type.
+func hasFrontController(path string) bool {
+	first, behind, _ := strings.Cut(strings.TrimLeft(path, "/"), "/")
+	if strings.Trim(behind, "/") == "" {
+		return false
+	}
+	if end := strings.IndexAny(first, ". :\x00"); end >= 0 { // Windows ends names at some of these
+		first = first[:end]
+	}
+	return slices.ContainsFunc(frontControllers, func(name string) bool { return strings.EqualFold(name, first) })
+}
 
 // errHiddenRoute reports a query in which some upstream finds a path.
 const errHiddenRoute = fold.Error(`query begins with a path, or has the parameter rest_route`)
@@ -217,13 +235,14 @@ func MayChange(r *http.Request) bool {
 }
 
 // CheckTarget returns an error for a request whose target doesn't begin with "/", whose path only some servers clean (empty segments,
-// dots, ";", "\", what is escaped twice, a path behind a script), whose path is in the query or a header to some, whose method isn't in upper case,
+// dots, ";", "\", what is escaped twice, something behind a script or "index"), whose path is in the query or a header to some, whose method isn't in upper case,
 // or that asks for another method, in a header or in the parameter _method of its query. The error shows nothing of the request.
 func CheckTarget(r *http.Request) error {
 	if _, err := segment(r, noSegment); err != nil {
 		return err
 	}
-	if path := r.URL.Path; strings.ContainsAny(path, `;\.(`) && hidesPath.MatchString(path) || hasEscape(path) { // most paths have none of these
+	path := r.URL.Path
+	if strings.ContainsAny(path, `;\.(`) && hidesPath.MatchString(path) || hasFrontController(path) || hasEscape(path) { // most paths have none of these
 		return errHiddenPath
 	}
 	if strings.Trim(r.Method, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") != "" {

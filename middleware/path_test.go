@@ -2,6 +2,7 @@ package middleware_test
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -92,6 +93,59 @@ func TestGuard(t *testing.T) {
 			t.Errorf("%s %v: %d %s, want %d", c.request.RequestURI, c.request.Header, w.Code, w.Body, c.want)
 		}
 	}
+}
+
+// A front controller serves what is behind its name, to some frameworks without a slash between the two (Symfony, CodeIgniter 3, Yii 2), and
+// to Apache's MultiViews without its suffix.
+func TestGuardKnowsFrontControllers(t *testing.T) {
+	t.Parallel()
+	var targets []string
+	behind := []string{"orders/42/pay", "/orders/42/pay", "%2Forders%2F42%2Fpay", "//orders/42/pay", "pay", "5", "_", "~", "%20/orders", "%0Aorders", "./orders"}
+	for _, front := range []string{"index", "app", "main", "default"} {
+		for _, suffix := range []string{".php", ".phtml", ".phar", ".php5", ".cgi", ".fcgi", ".pl", ".py", ".asp", ".aspx", ".cfm"} {
+			for _, rest := range behind {
+				targets = append(targets, "/"+front+suffix+rest)
+			}
+		}
+	}
+	for _, script := range []string{"pay.php", "photos.phtml", "x.phar", "app.cgi", "app.fcgi"} { // of any name, in any folder
+		for _, folder := range []string{"/", "/shop/", "/shop/public/"} {
+			for _, rest := range behind {
+				targets = append(targets, folder+script+rest)
+			}
+		}
+	}
+	for _, front := range []string{"index", "index_dev", "app_dev", "index.en", "index.html", "index.", "index%20"} { // by MultiViews
+		targets = append(targets, "/"+front+"/orders/42/pay", "/"+front+"%2Forders/42/pay", "/%2F"+front+"/x", "/"+front+"/%20")
+	}
+	guarded := middleware.Guard(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for _, target := range targets {
+		for _, spelling := range spellings(target) {
+			w := httptest.NewRecorder()
+			if guarded.ServeHTTP(w, keyRequest(spelling)); w.Code != http.StatusBadRequest {
+				t.Errorf("%s: %d", spelling, w.Code)
+			}
+		}
+	}
+	for _, target := range []string{
+		"/index", "/index/", "/index.php", "/INDEX.PHP?x=1", "/index.html", "/index.phtml", "/shop/index.php", "/index.aspx", "/app.cgi", "/app.js", "/app.py", // nothing is behind them
+		"/indexes/42", "/index-2/42", "/index_of/42", "/reindex/42", "/x/index/42", "/app/42", "/main/42", "/default/42", "/dispatch/42", "/api/42", // other words
+		"/files/Info.plist", "/files/x.pyc", "/users/john.player/pay", "/users/anna.pyle@example.com/pay", "/users/a.aspen/pay", "/php/42", "/x-php/42",
+	} {
+		w := httptest.NewRecorder()
+		if guarded.ServeHTTP(w, keyRequest(target)); w.Code != http.StatusOK {
+			t.Errorf("%s: %d, which is honest", target, w.Code)
+		}
+	}
+}
+
+// spellings returns a target as it is, in upper case, and with each of its first 12 signs escaped but the slash at its beginning.
+func spellings(target string) []string {
+	all := []string{target, strings.ToUpper(target)}
+	for i := 1; i < min(len(target), 12) && target[i] != '%'; i++ {
+		all = append(all, fmt.Sprintf("%s%%%02x%s", target[:i], target[i], target[i+1:]))
+	}
+	return all
 }
 
 // A refusal is logged, counted and noted as those of a rule, and what changes nothing isn't looked at.

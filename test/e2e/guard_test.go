@@ -79,7 +79,7 @@ func TestGuardLooksAtRules(t *testing.T) {
 	for _, target := range []string{"/index.php/Main_Page", "/shop;jsessionid=1", "/assets//app.js"} {
 		requireStatus(t, ask("GET", target), http.StatusOK)
 	}
-	const wantBody = `unclear_target guard path has a ';', a backslash, a script such as 'index.php/' or a session '(S(...))' in it, or is escaped twice`
+	const wantBody = `unclear_target guard path has a ';', a backslash, something behind a script such as 'index.php' or 'index', or a session '(S(...))' in it, or is escaped twice`
 	for _, r := range [][2]string{{"GET", "/index.php/orders/42/pay"}, {"GET", "/index.php/%4frders/42/pay"}, {"POST", "/index.php/Main_Page"}, {"POST", "/shop;x/1"}} {
 		if a := ask(r[0], r[1]); a.status != http.StatusBadRequest || a.header.Get("Redlock-Outcome") != "unclear_target" || a.body != wantBody {
 			t.Errorf("%s: %d %s", r, a.status, a.body)
