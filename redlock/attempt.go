@@ -329,6 +329,24 @@ func (a *attempt) metSeveral() bool {
 // tooFewLive reports whether so many masters failed that no caller at all could have reached a quorum.
 func (a *attempt) tooFewLive() bool { return len(a.acquires)-len(a.failed) < a.locker.quorum }
 
+// tooFew returns the error for a lost attempt if no quorum can be had now, as far as is known, whoever has the key; else nil. The replies
+// that have decided the attempt may be too few to say so: then it counts whether the other masters are asked at all.
+func (a *attempt) tooFew() *QuorumError {
+	if err, excluded := a.locker.excluded().(*QuorumError); excluded {
+		return err
+	}
+	usable := a.answered()
+	for i, s := range a.locker.streams {
+		if c := &a.acquires[i]; !c.Counted && !a.late && s.At(c.Key).State().Asked {
+			usable++
+		}
+	}
+	if usable >= a.locker.quorum {
+		return nil
+	}
+	return &QuorumError{Answered: a.answered(), Quorum: a.locker.quorum, Total: len(a.acquires), Masters: a.failed}
+}
+
 // failure returns the error of a lost attempt. It is a *HeldError where masters refused in favor of others,
 // even if none of those has won, an *UnreadableError where a master remembers a result, and a *QuorumError for masters that give
 // no usable reply.

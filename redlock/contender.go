@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -178,6 +179,7 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 	l := t.locker
 	t.failure = a.failure()
 	t.tellDifference(a, awaited)
+	l.gates.noteMasters(awaited, a.tooFew())
 	l.gates.noteOutcome(awaited, nil, t.failure)
 	try, sleep, what := t.callers[0].try, jitter(t.pause), forNobody
 	var subscribed, wakeUps <-chan struct{}
@@ -264,7 +266,7 @@ func (t *contender) hopeless(ctx context.Context, a *attempt) bool {
 				left--
 			}
 		case errors.Is(err, protocol.ErrUnreachable):
-			if min(waited, s.At(c.Key).Unconnected()) >= outage {
+			if min(waited, s.At(c.Key).Unconnected()) >= cmp.Or(t.callers[0].patience, outage) {
 				left--
 			}
 		}
@@ -272,7 +274,7 @@ func (t *contender) hopeless(ctx context.Context, a *attempt) bool {
 	return left < t.locker.quorum
 }
 
-// outage is how long a call with a deadline waits for masters that refuse every connection.
+// outage is how long a call with a deadline waits for masters that refuse every connection, if it has no patience of its own.
 const outage = time.Second
 
 // trace tells the Observer, if it wants to know, how an attempt has ended, and for what the call waits then.

@@ -3,6 +3,7 @@ package redlock
 import (
 	"cmp"
 	"container/list"
+	"context"
 	"errors"
 	"iter"
 	"slices"
@@ -32,6 +33,7 @@ type gate struct {
 	line   queue        // behind those
 	tries  []chan error // for who waits for an attempt: they get what it has met, or are closed at its end
 	silent bool         // too few masters have answered the last attempt
+	absent *absence     // of masters, while some ask; nil if the last attempt has found enough
 
 	roomToHold [1]*Lock // for locks and asking: mostly enough; saves two allocations
 	roomToAsk  [1]*caller
@@ -286,6 +288,9 @@ func (g *gates) settle(at *gate) {
 	for next := g.advance(at); next != nil; next = g.advance(at) {
 		next.turn <- nil
 	}
+	if len(at.asking) == 0 {
+		at.absent = nil
+	}
 	at.answerTries()
 	if at.busy() == 0 && at.line.len() == 0 && g.byKey[at.key] == at {
 		delete(g.byKey, at.key)
@@ -335,6 +340,7 @@ func (g *gates) noteOutcome(c *caller, lock *Lock, failed error) {
 		at.answerTries()
 		return
 	}
+	at.absent = nil
 	at.unseat(c)
 	if at.locks == nil {
 		at.locks = at.roomToHold[:0]
@@ -343,6 +349,64 @@ func (g *gates) noteOutcome(c *caller, lock *Lock, failed error) {
 		at.locks = append(at.locks, lock)
 	}
 	g.settle(at)
+}
+
+// absence is that of the masters which a quorum for a key needs.
+type absence struct {
+	since time.Time
+	err   *QuorumError // of the last attempt
+}
+
+// noteMasters notes whether the masters that a caller has asked are too few for a quorum, and the error if they are, else nil.
+func (g *gates) noteMasters(c *caller, tooFew *QuorumError) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch at := c.gate; {
+	case tooFew == nil:
+		at.absent = nil
+	case at.absent == nil:
+		at.absent = &absence{time.Now(), tooFew}
+	default:
+		at.absent.err = tooFew
+	}
+}
+
+// absence returns since when too few masters have a vote for a key at which a call waits, and why; nil if there are enough.
+func (g *gates) absence(callers []*caller) *absence {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range callers {
+		if (c.heads || c.place != nil) && c.gate.absent != nil {
+			found := *c.gate.absent
+			return &found
+		}
+	}
+	return nil
+}
+
+// outOfPatience is the cause of the end of a wait for masters: see WithPatience.
+type outOfPatience struct{ *QuorumError }
+
+// withPatience returns a context that also ends when the patience of a call with the masters is over.
+func (g *gates) withPatience(ctx context.Context, callers []*caller) (wait context.Context, stop func()) {
+	wait, cancel := context.WithCancelCause(ctx)
+	patience := callers[0].patience
+	var timer *time.Timer
+	timer = time.AfterFunc(untilDone, func() {
+		rest := patience
+		absent := g.absence(callers)
+		if absent != nil {
+			rest -= time.Since(absent.since)
+		}
+		if rest <= 0 {
+			cancel(&outOfPatience{absent.err})
+		}
+		if wait.Err() == nil {
+			timer.Reset(rest)
+		}
+	})
+	timer.Reset(patience)
+	return wait, func() { cancel(nil); timer.Stop() }
 }
 
 // met passes the result that the head has met on to the calls that stand in line for it, and to the try-locks that wait for its

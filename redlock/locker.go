@@ -149,7 +149,7 @@ func checkMasters(masters []Master) error {
 // *QuorumError that does not match the context's error: at once if too many masters are in a restart
 // guard, or in quarantine after a jump of their clocks, that lasts beyond the deadline; and after a second,
 // in which they are tried several times, if too many masters cannot be connected to. Masters that
-// hang are waited for until the end.
+// hang are waited for until the end. WithPatience sets another time for both.
 func (l *Locker) Lock(ctx context.Context, key string, opts ...LockOption) (*Lock, error) {
 	return l.lock(ctx, []string{key}, opts, false)
 }
@@ -373,6 +373,11 @@ func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try boo
 				return nil, &HeldError{Slots: int(c.slots), Err: ErrHeldByCaller}
 			}
 		}
+	}
+	if o.patience > 0 && !try {
+		var stop func()
+		wait.ctx, stop = l.gates.withPatience(ctx, callers)
+		defer stop()
 	}
 	first, err := l.reach(&wait, callers, nil)
 	if err == nil {

@@ -53,6 +53,7 @@ type options struct {
 type lockOptions struct {
 	ttl        time.Duration
 	wait       time.Duration // untilDone: for as long as the context of the call allows
+	patience   time.Duration // with masters; 0: WithPatience has it
 	maxHold    time.Duration // 0: none
 	label      string        // shown by Keys
 	request    *Request      // as well
@@ -218,6 +219,8 @@ func (o *options) check(lock lockOptions) error {
 		return fmt.Errorf("redlock: ttl %v: must be at least %v, twice the timeout of a master", lock.ttl, 2*o.timeout)
 	case lock.wait < 0:
 		return fmt.Errorf("redlock: wait %v: must not be negative", lock.wait)
+	case lock.patience < 0:
+		return fmt.Errorf("redlock: patience %v: must not be negative", lock.patience)
 	case lock.maxHold < 0:
 		return fmt.Errorf("redlock: max hold %v: must not be negative; 0 is for none", lock.maxHold)
 	case lock.period != 0 && lock.period < MinPeriod:
@@ -262,6 +265,14 @@ func WithTTL(ttl time.Duration) LockOption {
 // *QuorumError that also matches context.DeadlineExceeded.
 func WithWait(d time.Duration) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.wait = d; return o })
+}
+
+// WithPatience sets how long a call waits while too few masters have a vote, whatever it waits for otherwise, and whether they refuse or
+// hang: from when no quorum is left at its key, or from the call on if that is later. Then the error is a *QuorumError that doesn't match the
+// context's. It is for calls that wait, and never makes a wait longer. 0 is the default: a wait with a deadline ends a second after too many
+// masters can't be connected to, and nothing else ends a wait for masters. See Lock for masters of which it is known how long they have no vote.
+func WithPatience(d time.Duration) LockOption {
+	return lockOption(func(o lockOptions) lockOptions { o.patience = d; return o })
 }
 
 // WithMaxHold bounds how long a lock is held: then it is lost, with ErrMaxHold, although its lease could be renewed.

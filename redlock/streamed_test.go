@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -25,6 +26,9 @@ type oneByOne struct{ Stepwise }
 func (oneByOne) Capabilities() protocol.Capabilities { return protocol.Capabilities{} }
 
 func (m oneByOne) Connect(context.Context, protocol.Admission) (protocol.Conn, error) {
+	if far, ok := m.Stepwise.(interface{ Refuses() bool }); ok && far.Refuses() {
+		return nil, protocol.Unreachable(errors.New("connection is refused"))
+	}
 	return newStepwise(m.Stepwise), nil
 }
 

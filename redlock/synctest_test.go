@@ -24,6 +24,7 @@ type farMaster struct {
 	there, back func() time.Duration // how long a batch is under way; nil for no time
 	lost        func() bool          // says whether the network loses the batch; nil for never
 	unheard     func() bool          // says whether it loses the replies to one that the server has executed; nil for never
+	refuses     func() bool          // says whether no connection can be made; nil for never
 	sees        func(cmds []*protocol.Command)
 }
 
@@ -60,6 +61,8 @@ func (m *farMaster) Do(cmds []*protocol.Command) {
 		}
 	}
 }
+
+func (m *farMaster) Refuses() bool { return m.refuses != nil && m.refuses() }
 
 func farServers(n int) []*farServer {
 	servers := make([]*farServer, n)
