@@ -45,7 +45,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	h.Keys = d.RemainingArgs()
 	known := settingsOf(d, &h.Rule)
 	known["verify"] = func() error { return verifyArgs(d, &h.Verify) }
-	places, err := block(d, known)
+	places, err := block(d, known, "verify")
 	if err != nil {
 		return err
 	}
@@ -120,8 +120,8 @@ func (s source) only(names ...string) source {
 	return s
 }
 
-// block reads a block of subdirectives. Each must be one of the known ones, and may occur once.
-func block(d *caddyfile.Dispenser, known map[string]func() error) (source, error) {
+// block reads a block of subdirectives. Each must be one of the known ones, and may occur once, unless it is among the repeated ones.
+func block(d *caddyfile.Dispenser, known map[string]func() error, repeated ...string) (source, error) {
 	here := func() string { return fmt.Sprintf("%s:%d", d.File(), d.Line()) }
 	places := source{"redlock": here(), "key": here()}
 	seen := make(map[string]int)
@@ -131,10 +131,14 @@ func block(d *caddyfile.Dispenser, known map[string]func() error) (source, error
 		if !ok {
 			return nil, d.Errf("unknown subdirective %q; want one of: %s", name, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		}
-		if line, ok := seen[name]; ok {
+		line, again := seen[name]
+		if again && !slices.Contains(repeated, name) {
 			return nil, d.Errf("duplicate %s: already set on line %d", name, line)
 		}
 		seen[name], places[name] = d.Line(), here()
+		if again {
+			delete(places, name) // the block's place is right for each
+		}
 		if err := read(); err != nil {
 			return nil, err
 		}
@@ -162,11 +166,19 @@ func settingsOf(d *caddyfile.Dispenser, of any) map[string]func() error {
 	return known
 }
 
-func verifyArgs(d *caddyfile.Dispenser, into **middleware.Verify) error {
+// verifyArgs reads a sender: its scheme, its name if it has one, and its secrets.
+func verifyArgs(d *caddyfile.Dispenser, into *[]middleware.Verify) error {
 	args := d.RemainingArgs()
-	if len(args) < 2 {
-		return d.Err("verify: want a scheme and at least one secret, such as stripe {env.STRIPE_SECRET}")
+	var v middleware.Verify
+	if len(args) > 0 {
+		v.Scheme, args = args[0], args[1:]
 	}
-	*into = &middleware.Verify{Scheme: args[0], Secrets: args[1:]}
+	if len(args) > 1 && args[0] == "as" {
+		v.Name, args = args[1], args[2:]
+	}
+	if v.Secrets = args; len(args) == 0 {
+		return d.Err("verify: want a scheme and at least one secret, such as stripe {env.STRIPE_SECRET}, or with the name of one of several senders, stripe as acme {env.ACME_SECRET}")
+	}
+	*into = append(*into, v)
 	return nil
 }

@@ -286,30 +286,26 @@ func finished(err error) bool {
 	return errors.As(err, &response) && response.StatusCode > 0 && response.StatusCode < 499
 }
 
-// anySecrets returns the check of a signature with secrets that every scheme accepts.
-func anySecrets(verify *middleware.Verify) *middleware.Verify {
-	if verify == nil {
-		return nil
+// anySecrets returns the senders with secrets that every scheme accepts, each with another one.
+func anySecrets(senders []middleware.Verify) []middleware.Verify {
+	senders = slices.Clone(senders)
+	for i, v := range senders {
+		senders[i].Secrets = slices.Repeat([]string{fmt.Sprintf("%08d", i)}, len(v.Secrets))
 	}
-	secrets := make([]string, len(verify.Secrets))
-	for i := range secrets {
-		secrets[i] = "AAAA"
-	}
-	return &middleware.Verify{Scheme: verify.Scheme, Secrets: secrets}
+	return senders
 }
 
-// withSecrets returns the check of a signature with the placeholders of its secrets replaced. Its errors show no secrets.
-func withSecrets(verify *middleware.Verify) (*middleware.Verify, error) {
-	replaced := anySecrets(verify)
-	if verify == nil {
-		return nil, nil
-	}
-	for i, text := range verify.Secrets {
-		secret, err := caddy.NewReplacer().ReplaceOrErr(text, true, true)
-		if err != nil {
-			return nil, fmt.Errorf("verify %s: the placeholder of secret %d is unknown or empty (is the variable set? does the file exist, and is its path absolute?)", verify.Scheme, i+1)
+// withSecrets returns the senders with the placeholders of their secrets replaced. Its errors show no secrets.
+func withSecrets(senders []middleware.Verify) ([]middleware.Verify, error) {
+	replaced := anySecrets(senders)
+	for i, v := range senders {
+		for j, text := range v.Secrets {
+			secret, err := caddy.NewReplacer().ReplaceOrErr(text, true, true)
+			if err != nil {
+				return nil, fmt.Errorf("%v: the placeholder of secret %d is unknown or empty (is the variable set? does the file exist, and is its path absolute?)", v, j+1)
+			}
+			replaced[i].Secrets[j] = secret
 		}
-		replaced.Secrets[i] = secret
 	}
 	return replaced, nil
 }

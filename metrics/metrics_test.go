@@ -388,7 +388,7 @@ func TestSeriesOfWhatARuleCanDo(t *testing.T) {
 		`requests_total{outcome="body_too_large",rule="rule"}`: {BufferBody: new(true)},
 		`requests_total{outcome="dry_run",rule="rule"}`:        {DryRun: true},
 		`passed_total{outcome="no_quorum",rule="rule"}`:        {OnNoQuorum: middleware.Pass},
-		`requests_total{outcome="bad_signature",rule="rule"}`:  {Verify: &middleware.Verify{Scheme: "github", Secrets: []string{"0123456789abcdef0123456789abcdef"}}},
+		`requests_total{outcome="bad_signature",rule="rule"}`:  {Verify: []middleware.Verify{{Scheme: "github", Secrets: []string{"0123456789abcdef0123456789abcdef"}}}},
 	} {
 		if got := of(rule); !got[series] || plain[series] {
 			t.Errorf("%s: it is there with its setting: %t; without: %t", series, got[series], plain[series])

@@ -176,7 +176,7 @@ func TestDeliveryKey(t *testing.T) {
 	t.Parallel()
 	of := func(keys []string, parts ...string) middleware.Delivery {
 		parts = append(parts, "", "", "", "")
-		return middleware.Delivery{Keys: keys, ID: parts[0], Place: parts[1], Secret: parts[2], Scope: parts[3]}
+		return middleware.Delivery{Keys: keys, ID: parts[0], Place: parts[1], Signer: parts[2], Scope: parts[3]}
 	}
 	deliveries := []middleware.Delivery{
 		of(nil, "a"), of(nil, "", "", "", "a"), of(nil, "", "", "a"), of([]string{"a"}),
@@ -193,7 +193,7 @@ func TestDeliveryKey(t *testing.T) {
 			t.Errorf("%q and %q have the same key", deliveries[other], d)
 		}
 		seen[key] = i
-		if text := d.ID + d.Secret + d.Scope; strings.Contains(key, text) && len(text) > 2 {
+		if text := d.ID + d.Signer + d.Scope; strings.Contains(key, text) && len(text) > 2 {
 			t.Errorf("the key of %q shows it", d)
 		}
 	}

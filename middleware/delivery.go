@@ -23,7 +23,7 @@ type Delivery struct {
 	Host   string   // to which it goes, without a port: "shop.example.com"
 	Site   string   // in place of the host, if the rule has a Site
 	Place  string   // where it goes there, if the rule ignores fingerprints: "POST /hooks/stripe?tenant=a"
-	Secret string   // with which it was signed, if the rule verifies that
+	Signer string   // who has signed it, by the name of the rule's Verify; "" for one without a name
 	Scope  string   // who has sent it, if the rule knows that by its scope
 	User   string   // who has sent it, if authentication has found that, and the rule sets no scope
 }
@@ -36,7 +36,7 @@ func (d Delivery) Key() string {
 		keys = slices.Sorted(slices.Values(keys))
 	}
 	var parts []byte
-	for _, part := range append(keys[:len(keys):len(keys)], d.ID, hostname(d.Host), d.Site, cleanPlace(d.Place), d.Secret, d.Scope, d.User) {
+	for _, part := range append(keys[:len(keys):len(keys)], d.ID, hostname(d.Host), d.Site, cleanPlace(d.Place), d.Signer, d.Scope, d.User) {
 		parts = binary.AppendUvarint(parts, uint64(len(part)))
 		parts = append(parts, part...)
 	}

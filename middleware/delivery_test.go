@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
@@ -19,7 +20,7 @@ func TestPlaceOfADelivery(t *testing.T) {
 	t.Parallel()
 	c := &cashier{answer: receipt}
 	server := serve(t, middleware.New(newLocker(t, live), "", middleware.Rule{Preset: "github", Remember: hour,
-		Verify: &middleware.Verify{Scheme: "github", Secrets: []string{"one tenant", "another"}}})(c))
+		Verify: []middleware.Verify{{Scheme: "github", Secrets: []string{"one tenant"}}, {Scheme: "github", Name: "another", Secrets: []string{"another"}}}})(c))
 	send := func(method, path, secret string) received {
 		const body = `{"repository":{"id":1}}`
 		sum := hmac.New(sha256.New, []byte(secret))
@@ -48,7 +49,7 @@ var deliveries = map[string]middleware.Rule{
 	"dedupe, without a fingerprint": {Keys: []string{"order:{header.Order}"}, Dedupe: "{header.Idempotency-Key}", Remember: hour, Fingerprint: new(false)},
 	"an ID without a fingerprint":   {Preset: "idempotency-key", Fingerprint: new(false)},
 	"a user":                        {Preset: "idempotency-key", User: func(*http.Request) string { return "admin" }},
-	"a signature":                   {Preset: "github", Dedupe: "{header.Idempotency-Key}", Remember: hour, Verify: &middleware.Verify{Scheme: "github", Secrets: []string{"secret"}}},
+	"a signature":                   {Preset: "github", Dedupe: "{header.Idempotency-Key}", Remember: hour, Verify: []middleware.Verify{{Scheme: "github", Secrets: []string{"secret"}}}},
 	"on_missing_key pass":           {Preset: "idempotency-key", OnMissingKey: middleware.Pass},
 }
 
@@ -173,6 +174,62 @@ func TestBadSites(t *testing.T) {
 			t.Errorf("error %v, want %s", err, want)
 		}
 	}
+}
+
+// A webhook that was done doesn't run again because its sender's secret is rolled meanwhile: the secrets of one sender are no part of
+// whose delivery it is, and their order neither. Stripe signs with both for a while.
+func TestRolledSecret(t *testing.T) {
+	t.Parallel()
+	c := &cashier{answer: receipt}
+	l := newLocker(t, live)
+	deliver := func(accepted []string, signers ...string) received {
+		const body = `{"id":"evt_1","data":{"object":{"customer":"cus_1"}}}`
+		var signature string
+		for i, secret := range signers {
+			header := signed("stripe", secret, body, time.Now())[1]
+			if _, sum, _ := strings.Cut(header, ","); i > 0 {
+				header = "," + sum
+			}
+			signature += header
+		}
+		rule := middleware.Rule{Preset: "stripe", Remember: hour, Verify: []middleware.Verify{{Scheme: "stripe", Secrets: accepted}}}
+		return answered(middleware.New(l, "", rule)(c), withBody(jsonType, body, "Stripe-Signature", signature))
+	}
+	first := deliver([]string{"old"}, "old")
+	for _, roll := range [][2][]string{
+		{{"old", "new"}, {"old"}}, {{"new", "old"}, {"old"}}, {{"new", "old"}, {"old", "new"}}, {{"new", "old"}, {"new", "old"}}, {{"new", "old"}, {"new"}}, {{"new"}, {"new"}}, {{"newer", "new"}, {"newer"}},
+	} {
+		requireReplay(t, deliver(roll[0], roll[1]...), first)
+	}
+	c.requireRuns(t, 1)
+	requireProblem(t, deliver([]string{"newer"}, "old"), http.StatusUnauthorized, "bad_signature")
+}
+
+// Several senders of one rule are told apart by their names, which stay when a sender is added, their order changes, or a secret is rolled.
+func TestSendersOfARule(t *testing.T) {
+	t.Parallel()
+	c := &cashier{answer: receipt}
+	l := newLocker(t, live)
+	deliver := func(secret string, senders ...middleware.Verify) received {
+		const body = `{"id":"evt_1","data":{"object":{"customer":"cus_1"}}}`
+		rule := middleware.Rule{Preset: "stripe", Remember: hour, Verify: senders}
+		return answered(middleware.New(l, "", rule)(c), withBody(jsonType, body, append(signed("stripe", secret, body, time.Now()), "X-Hub-Signature-256", "sha256="+hex.EncodeToString(hmacOf(secret, body)))...))
+	}
+	of := func(name string, secrets ...string) middleware.Verify {
+		return middleware.Verify{Scheme: "stripe", Name: name, Secrets: secrets}
+	}
+	alone := deliver("1", of("", "1"))
+	requireReplay(t, deliver("1", of("", "1"), of("b", "2")), alone)
+	b := deliver("2", of("", "1"), of("b", "2"))
+	c.requireRuns(t, 2)
+	requireReplay(t, deliver("2", of("b", "2"), of("", "1")), b)
+	requireReplay(t, deliver("3", of("c", "4"), of("", "1", "5"), of("b", "3", "2")), b)
+	requireReplay(t, deliver("5", of("c", "4"), of("", "5"), of("b", "3")), alone)
+	requireReplay(t, deliver("3", middleware.Verify{Scheme: "github", Secrets: []string{"5"}}, of("b", "3")), b)
+	c.requireRuns(t, 2)
+	_ = deliver("4", of("c", "4"), of("", "1"))
+	c.requireRuns(t, 3)
+	requireProblem(t, deliver("6", of("c", "4"), of("", "1")), http.StatusUnauthorized, "bad_signature")
 }
 
 // A payment that is refused and then succeeds, and a request for information that is answered, are two events each to Adyen, with one

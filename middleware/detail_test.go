@@ -60,7 +60,7 @@ func TestDetail(t *testing.T) {
 		"too large":       {body: secret, with: of(l, "c:{method}"), rule: middleware.Rule{BufferBody: buffered, MaxBody: 3}, want: "body is larger than max_body"},
 		"broken":          {send: failing(errors.New(secret)), with: of(l, "c:{method}"), rule: middleware.Rule{BufferBody: buffered}, want: "body can't be read to its end"},
 		"upgrade":         {send: func(r *http.Request) { r.Header.Set("Connection", "upgrade"); r.Header.Set("Upgrade", secret) }, with: of(l, "c:{method}"), want: "request asks for another protocol, which would hold the lock for as long as it lasts"},
-		"signature":       {send: header("X-Hub-Signature-256", "sha256="+secret), with: of(l, "c:{method}"), rule: middleware.Rule{Verify: &middleware.Verify{Scheme: "github", Secrets: []string{"key"}}}, want: "signature is missing or can't be read"},
+		"signature":       {send: header("X-Hub-Signature-256", "sha256="+secret), with: of(l, "c:{method}"), rule: middleware.Rule{Verify: []middleware.Verify{{Scheme: "github", Secrets: []string{"key"}}}}, want: "signature is missing or can't be read"},
 		"foreign":         {with: ofFunc(l, foreign), want: "no certain key can be made of the request"},
 		"foreign, empty":  {with: ofFunc(l, func(*http.Request) (string, error) { return "", nil }), want: "key: missing or empty"},
 		"held":            {with: of(l, "held:{method}"), want: "another request holds the lock"},

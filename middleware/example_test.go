@@ -152,7 +152,7 @@ func ExampleRule_verify() {
 	secret := "It's a Secret to Everybody" // from the environment
 	serialize := middleware.New(locker, "", middleware.Rule{
 		Preset: "github",
-		Verify: &middleware.Verify{Scheme: "github", Secrets: []string{secret}},
+		Verify: []middleware.Verify{{Scheme: "github", Secrets: []string{secret}}},
 	})
 	handler := serialize(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		turn, _ := middleware.TurnFromContext(r.Context())

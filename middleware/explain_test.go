@@ -34,7 +34,7 @@ func TestExplain(t *testing.T) {
 			middleware.Rule{Keys: []string{"p:{body.a}", "p:{body.b}"}, Wait: 2 * time.Second, HeldStatus: 429}},
 		{"order:{body.id}", `{}`, "refused   400 missing_key: key part {body.id}: missing or empty\n", middleware.Rule{}},
 		{"order:{body.id}", `{}`, "served    without a lock: key part {body.id}: missing or empty\n", middleware.Rule{OnMissingKey: middleware.Pass}},
-		{"order:{body.id}", `{"id":42}`, "key       order:42\nrefused   401 bad_signature: signature is missing or can't be read\n", middleware.Rule{Verify: &middleware.Verify{Scheme: "github", Secrets: []string{"s3cr3t"}}}},
+		{"order:{body.id}", `{"id":42}`, "key       order:42\nrefused   401 bad_signature: signature is missing or can't be read\n", middleware.Rule{Verify: []middleware.Verify{{Scheme: "github", Secrets: []string{"s3cr3t"}}}}},
 		{"order:{body.id}", `{"id":42}`, "refused   413 body_too_large: key part {body.id}: body is larger than max_body\n", middleware.Rule{MaxBody: 5}},
 		{"order:{body.id}", `{"id":42}`, "key       order:42\nserved    without a lock: dry run\n", middleware.Rule{DryRun: true}},
 	} {

@@ -159,7 +159,7 @@ func FuzzSignature(f *testing.F) {
 					r.Header.Set(names[i], value)
 				}
 			}
-			e := middleware.Explain("k", r, middleware.Rule{Verify: &middleware.Verify{Scheme: scheme, Secrets: []string{"bm9ib2R5IGtub3dzIHRoaXM="}}, ReplayWindow: ages})
+			e := middleware.Explain("k", r, middleware.Rule{Verify: []middleware.Verify{{Scheme: scheme, Secrets: []string{"bm9ib2R5IGtub3dzIHRoaXM="}}}, ReplayWindow: ages})
 			if e.Err == nil {
 				t.Errorf("%s takes %q, %q, %q for signed", scheme, first, second, third)
 			}

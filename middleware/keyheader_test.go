@@ -100,7 +100,7 @@ func TestKeyHeadersThatAreWrong(t *testing.T) {
 		`key_header "fencing_token": is the`:   {KeyHeader: "fencing_token"},
 		`this is the key_header`:               {KeyHeader: "X-Key", Dedupe: "{header.x_key}"},
 		`key_header: needs the template of`:    {KeyHeader: "X-Key", IdempotencyKey: "required", Scope: "off"},
-		`key_header "Stripe-Signature": the s`: {KeyHeader: "Stripe-Signature", Verify: &middleware.Verify{Scheme: "stripe", Secrets: []string{"whsec_x"}}},
+		`key_header "Stripe-Signature": the s`: {KeyHeader: "Stripe-Signature", Verify: []middleware.Verify{{Scheme: "stripe", Secrets: []string{"whsec_x"}}}},
 	} {
 		if rule.IdempotencyKey == "" {
 			rule.Keys = []string{"k"}

@@ -96,7 +96,7 @@ func TestLevelsOfRefusals(t *testing.T) {
 	}{
 		"no quorum":    {noQuorum, middleware.Rule{}, t.Context(), "request is refused", "WARN", "no_quorum", true},
 		"unprotected":  {noQuorum, middleware.Rule{OnNoQuorum: middleware.Pass}, t.Context(), "request is served without its lock", "WARN", "no_quorum", true},
-		"unsigned":     {l, middleware.Rule{Verify: &middleware.Verify{Scheme: "github", Secrets: []string{"key"}}}, t.Context(), "request is refused", "WARN", "bad_signature", false},
+		"unsigned":     {l, middleware.Rule{Verify: []middleware.Verify{{Scheme: "github", Secrets: []string{"key"}}}}, t.Context(), "request is refused", "WARN", "bad_signature", false},
 		"lost":         {l, middleware.Rule{MaxHold: time.Millisecond}, t.Context(), "request lost its lock", "WARN", "lost", false},
 		"client left":  {l, middleware.Rule{Wait: bound}, stopped, "request is refused", "DEBUG", "canceled", false},
 		"no such body": {l, middleware.Rule{Dedupe: "{body.id}"}, t.Context(), "request is refused", "INFO", "unsupported_body", false},

@@ -42,7 +42,7 @@
 //
 //	serialize := middleware.New(locker, "", middleware.Rule{
 //		Preset: "stripe",
-//		Verify: &middleware.Verify{Scheme: "stripe", Secrets: []string{os.Getenv("STRIPE_SECRET")}},
+//		Verify: []middleware.Verify{{Scheme: "stripe", Secrets: []string{os.Getenv("STRIPE_SECRET")}}},
 //	})
 //
 // # Testing

@@ -106,7 +106,7 @@ func possibleOf(s *Serializer) Possible {
 	outcomes(s.derive != nil, OutcomeHeld)
 	outcomes(s.dedupe != nil, OutcomeDuplicate)
 	outcomes(s.IdempotencyKey == required, OutcomeMissingID)
-	outcomes(s.verifier != nil, OutcomeBadSignature)
+	outcomes(len(s.verifiers) > 0, OutcomeBadSignature)
 	outcomes(!s.AllowUpgrade, OutcomeUpgrade)
 	readsBody := s.readsBody || s.keys == nil && s.derive != nil // as a function may
 	outcomes(readsBody, OutcomeBodyTooLarge, OutcomeUnsupportedBody, OutcomeBodyTimeout, OutcomeBodyBudget)

@@ -130,7 +130,7 @@ func TestObserver(t *testing.T) {
 		"missing key":                   {want: "missing_key"},
 		"missing key, passed":           {rule: middleware.Rule{OnMissingKey: middleware.Pass}, want: "missing_key"},
 		"the passed one panics":         {rule: middleware.Rule{OnMissingKey: middleware.Pass}, handler: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, want: "missing_key"},
-		"unsigned":                      {order: "42", rule: middleware.Rule{Verify: &middleware.Verify{Scheme: "github", Secrets: []string{"secret"}}}, want: "bad_signature"},
+		"unsigned":                      {order: "42", rule: middleware.Rule{Verify: []middleware.Verify{{Scheme: "github", Secrets: []string{"secret"}}}}, want: "bad_signature"},
 		"upgrade":                       {order: "42", upgrade: "websocket", want: "upgrade"},
 		"body":                          {order: "42", rule: middleware.Rule{BufferBody: new(true), MaxBody: 1}, want: "body_too_large"},
 		"closed":                        {locker: closed, order: "42", want: "failed"},

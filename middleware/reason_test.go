@@ -183,7 +183,7 @@ func TestWarningsOfScopes(t *testing.T) {
 		{id, "", "whoever sends the same keys and ID gets them"},
 		{shared, "", ""},
 		{own, "", "changes with a refreshed token"},
-		{middleware.Rule{Preset: "stripe", Remember: hour, Verify: &middleware.Verify{Scheme: "stripe", Secrets: []string{"x"}}}, "", ""},
+		{middleware.Rule{Preset: "stripe", Remember: hour, Verify: []middleware.Verify{{Scheme: "stripe", Secrets: []string{"x"}}}}, "", ""},
 		{middleware.Rule{Preset: "stripe", Remember: hour}, "", "whoever sends"},
 		{preset, "", ""},
 		{preset, "Bearer sk_live_1", ""}, {preset, "Basic YTpi", ""}, {preset, "Bearer eyJ.a", ""},

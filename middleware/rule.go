@@ -102,11 +102,12 @@ type Rule struct {
 	// At once, or in all and with a second more for each 16 KiB that the client has taken.
 	ResponseTimeout time.Duration `json:"response_timeout,omitempty"`
 	// The signature that is checked before the lock is taken: the scheme `stripe`, `github`, `shopify`, `slack`, `adyen` or `standard-webhooks`,
-	// and one or more secrets. Default: none.
+	// and one or more secrets of one sender. Each other sender has a `verify` of its own (docs/security.md#several-senders). Default: none.
 	//
-	// `standard-webhooks` includes the headers of Svix. Any of the secrets may have signed; best they are `{env.STRIPE_SECRET}` or
-	// `{file./run/secrets/stripe}`. A request without a signature is refused with 401.
-	Verify *Verify `json:"verify,omitempty"`
+	// `standard-webhooks` includes the headers of Svix. The secrets are those of one sender, any of which may have signed; best they are
+	// `{env.STRIPE_SECRET}` or `{file./run/secrets/stripe}`. A request without a signature is refused with
+	// 401. The name of the sender, if it has one, is a part of the ID: `verify stripe as acme {file./run/secrets/acme}`.
+	Verify []Verify `json:"verify,omitempty"`
 	// How far the time in a signature may be from now. Default: 5m.
 	//
 	// GitHub, Shopify and Adyen don't sign a time.
@@ -216,13 +217,25 @@ type Rule struct {
 	Logger *slog.Logger `json:"-"`
 }
 
-// Verify says how the signature of a webhook is checked, before its lock is taken, so that nobody without the secret can hold a key.
+// Verify says how the signatures of one sender of webhooks are checked, before the lock is taken, so that nobody without a secret can hold
+// a key.
 type Verify struct {
 	// The provider that signs, which determines how: stripe, github, shopify, slack, standard-webhooks or adyen.
 	Scheme string `json:"scheme,omitempty"`
+	// Who the sender is, such as a tenant: at most 128 printable bytes. It is a part of the ID of the sender's deliveries, which its secrets
+	// are not. All senders of a rule but one must have a name.
+	Name string `json:"name,omitempty"`
 	// The secrets, in Caddy best as placeholders: {env.STRIPE_SECRET} or {file./run/secrets/stripe}. A
 	// signature made with any one of them is accepted, so that secrets can be rotated.
 	Secrets []string `json:"secrets,omitempty"`
+}
+
+// String returns what the Verify is called in errors, without its secrets.
+func (v Verify) String() string {
+	if v.Name == "" {
+		return "verify " + v.Scheme
+	}
+	return "verify " + v.Scheme + " as " + v.Name
 }
 
 // What a rule may do instead of what is the default.

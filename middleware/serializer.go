@@ -35,13 +35,13 @@ type Serializer struct {
 	// Rule is as it was given, with the settings of its preset and the defaults.
 	Rule
 
-	keys      templates           // nil if derive isn't theirs
-	derive    keysFunc            // nil if the rule locks only the IDs of requests
-	dedupe    KeyFunc             // nil for none
-	scope     KeyFunc             // nil for none
-	ownScope  bool                // the rule itself has set the scope, and not its preset
-	byUser    bool                // the scope is whom authentication has found, if it has
-	verifier  *signature.Verifier // nil for none
+	keys      templates             // nil if derive isn't theirs
+	derive    keysFunc              // nil if the rule locks only the IDs of requests
+	dedupe    KeyFunc               // nil for none
+	scope     KeyFunc               // nil for none
+	ownScope  bool                  // the rule itself has set the scope, and not its preset
+	byUser    bool                  // the scope is whom authentication has found, if it has
+	verifiers []*signature.Verifier // those of Verify
 	readsBody bool
 
 	remembers *remember.Policy     // nil if no responses are remembered
@@ -76,13 +76,10 @@ func compile(rule Rule, derive keysFunc, placeholder func(rule *Rule, name strin
 	if err := s.compileTemplates(func(name string) (KeyFunc, error) { return placeholder(&s.Rule, name) }); err != nil {
 		return nil, err
 	}
-	if s.Verify != nil {
-		if s.verifier, err = signature.New(s.Verify.Scheme, s.Verify.Secrets); err != nil {
-			return nil, err
-		}
-		s.readsBody = true
+	if err := s.compileVerify(); err != nil {
+		return nil, err
 	}
-	s.readsBody = s.readsBody || *s.BufferBody || s.Remember > 0
+	s.readsBody = s.readsBody || len(s.verifiers) > 0 || *s.BufferBody || s.Remember > 0
 	if err := s.check(); err != nil {
 		return nil, err
 	}
@@ -179,6 +176,31 @@ func (s *Serializer) compileID(placeholder PlaceholderFunc, set *fieldSet) error
 		}
 		set.add(id)
 		s.dedupe, s.readsBody = id.exactKey(), s.readsBody || id.ReadsBody()
+	}
+	return nil
+}
+
+// compileVerify reads who may sign. Whoever has signed must be known by the secret: no two senders may have one in common, or a name.
+func (s *Serializer) compileVerify() error {
+	for _, v := range s.Verify {
+		verifier, err := signature.New(v.Scheme, v.Secrets)
+		if err == nil && strings.ContainsAny(v.Name, "{}") {
+			err = errors.New("the name has no placeholders")
+		}
+		if err = cmp.Or(err, checkName("name", v.Name)); err != nil {
+			return fmt.Errorf("%v: %w", v, err)
+		}
+		for j, other := range s.verifiers {
+			switch o := s.Verify[j]; {
+			case v.Name == "" && o.Name == "":
+				return fmt.Errorf("%v: another verify has no name either, and its deliveries must be told from these: secrets of one sender belong into one verify, and a different sender needs a name, as in verify %s as acme", v, v.Scheme)
+			case v.Name == o.Name:
+				return fmt.Errorf("%v: another verify has this name, too: secrets of one sender belong into one verify", v)
+			case verifier.SharesSecret(other):
+				return fmt.Errorf("%v: has a secret of %v, too, so that it doesn't tell who has signed; want a secret of its own for each sender", v, o)
+			}
+		}
+		s.verifiers = append(s.verifiers, verifier)
 	}
 	return nil
 }
@@ -348,7 +370,7 @@ func (s *Serializer) checkHeader(setting, name, better string) error {
 		return fmt.Errorf("%s %q: not the name of a header", setting, name)
 	case slices.ContainsFunc(noFenceHeaders, same):
 		return fmt.Errorf("%s %q: has a meaning of its own in HTTP; want another header, such as %s", setting, name, better)
-	case s.verifier != nil && slices.ContainsFunc(s.verifier.Headers(), same):
+	case slices.ContainsFunc(s.verifiers, func(v *signature.Verifier) bool { return slices.ContainsFunc(v.Headers(), same) }):
 		return fmt.Errorf("%s %q: the signature is read from this header; want another one, such as %s", setting, name, better)
 	}
 	return nil
@@ -381,7 +403,7 @@ func (s *Serializer) waitsForResponses() bool { return s.OnDuplicate == waits }
 func (s *Serializer) Warnings() (warnings []string) {
 	switch {
 	case s.Remember == 0:
-	case !s.hasScope() && s.Scope != off && s.Verify == nil:
+	case !s.hasScope() && s.Scope != off && len(s.Verify) == 0:
 		warnings = append(warnings, "responses are remembered, and whoever sends the same keys and ID gets them, unless authentication has found who it is: set scope, such as {header.X-API-Key}, or scope off if all clients may see them")
 	case s.ownScope && s.scopeIsAuthorization():
 		warnings = append(warnings, "scope is {header.Authorization}, which changes with a refreshed token, and with each digest or signature: then a repeat runs again; leave scope out where Caddy or the program authenticates, see docs/recipes.md#an-api-with-idempotency-key")
@@ -516,16 +538,21 @@ func (s *Serializer) sender(r *http.Request) string {
 	return user + cut(address, maxShownID)
 }
 
-// verify returns the secret with which the request is signed, or an error unless it is signed as the rule demands.
-func (s *Serializer) verify(r *http.Request) (secret string, err error) {
-	if s.verifier == nil {
-		return "", nil
+// verify returns the name of whoever has signed the request, or an error unless that is a sender of the rule.
+func (s *Serializer) verify(r *http.Request) (signer string, err error) {
+	for i, v := range s.verifiers {
+		bad := v.Check(r.Header, s.ReplayWindow, func() ([]byte, error) { return bodyBytes(r) })
+		var wrong signature.Error
+		switch {
+		case bad == nil:
+			return s.Verify[i].Name, nil
+		case !errors.As(bad, &wrong): // the body can't be read
+			return "", bad
+		case err == nil, errors.Is(err, signature.ErrUnsigned): // as another scheme sees it
+			err = bad
+		}
 	}
-	i, err := s.verifier.Check(r.Header, s.ReplayWindow, func() ([]byte, error) { return bodyBytes(r) })
-	if err != nil {
-		return "", err
-	}
-	return s.Verify.Secrets[i], nil
+	return "", err
 }
 
 // deriveKeys returns the keys of a request as they are locked: hashed if they are long, in order, and

@@ -144,7 +144,7 @@ func (s *serving) permit() (err error) {
 	if !s.rule.AllowUpgrade && upgrades(s.r) {
 		return errUpgrade
 	}
-	s.delivery.Secret, err = s.rule.verify(s.r)
+	s.delivery.Signer, err = s.rule.verify(s.r)
 	return err
 }
 

@@ -44,7 +44,7 @@ var vectors = []struct {
 func TestVectors(t *testing.T) {
 	t.Parallel()
 	for _, v := range vectors {
-		server := serve(t, middleware.New(newLocker(t, live), "k", middleware.Rule{ReplayWindow: ages, Verify: &middleware.Verify{Scheme: v.scheme, Secrets: []string{"d3Jvbmc=", v.secret}}})(http.HandlerFunc(ok)))
+		server := serve(t, middleware.New(newLocker(t, live), "k", middleware.Rule{ReplayWindow: ages, Verify: []middleware.Verify{{Scheme: v.scheme, Secrets: []string{"d3Jvbmc=", v.secret}}}})(http.HandlerFunc(ok)))
 		send := func(body string, headers ...string) received {
 			t.Helper()
 			r := newRequest(t, server.URL, headers...)
@@ -57,7 +57,7 @@ func TestVectors(t *testing.T) {
 		requireProblem(t, send(v.body+" ", v.headers...), http.StatusUnauthorized, "bad_signature")
 		requireProblem(t, send("", v.headers...), http.StatusUnauthorized, "bad_signature")
 		for i := 0; i < len(v.headers); i += 2 {
-			rule := middleware.Rule{FenceHeader: v.headers[i], Verify: &middleware.Verify{Scheme: v.scheme, Secrets: []string{v.secret}}}
+			rule := middleware.Rule{FenceHeader: v.headers[i], Verify: []middleware.Verify{{Scheme: v.scheme, Secrets: []string{v.secret}}}}
 			if err := wrong(rule); err == nil || !strings.Contains(err.Error(), "the signature is read from this header") {
 				t.Errorf("%s as fence_header: error %v", v.headers[i], err)
 			}
@@ -105,7 +105,7 @@ func TestReplayWindow(t *testing.T) {
 			configured = "whsec_" + base64.StdEncoding.EncodeToString([]byte(secret))
 		}
 		for _, window := range []time.Duration{5 * time.Minute, time.Minute} {
-			rule := middleware.Rule{Verify: &middleware.Verify{Scheme: scheme, Secrets: []string{configured}}}
+			rule := middleware.Rule{Verify: []middleware.Verify{{Scheme: scheme, Secrets: []string{configured}}}}
 			if window != 5*time.Minute { // the default
 				rule.ReplayWindow = window
 			}
@@ -131,7 +131,7 @@ func TestReplayWindow(t *testing.T) {
 func TestDotsInIDs(t *testing.T) {
 	t.Parallel()
 	secret := "whsec_" + base64.StdEncoding.EncodeToString([]byte("s3cr3t"))
-	server := serve(t, middleware.New(newLocker(t, live), "{header.Webhook-Id}", middleware.Rule{Verify: &middleware.Verify{Scheme: "standard-webhooks", Secrets: []string{secret}}})(http.HandlerFunc(ok)))
+	server := serve(t, middleware.New(newLocker(t, live), "{header.Webhook-Id}", middleware.Rule{Verify: []middleware.Verify{{Scheme: "standard-webhooks", Secrets: []string{secret}}}})(http.HandlerFunc(ok)))
 	sent := fmt.Sprint(time.Now().Unix())
 	for _, c := range []struct {
 		id, body string
@@ -176,7 +176,7 @@ func TestVerifyIsStrict(t *testing.T) {
 		if scheme == "standard-webhooks" {
 			configured = "whsec_" + base64.StdEncoding.EncodeToString([]byte(secret))
 		}
-		server := serve(t, middleware.New(newLocker(t, live), "order:{body.id}", middleware.Rule{Verify: &middleware.Verify{Scheme: scheme, Secrets: []string{configured}}})(http.HandlerFunc(ok)))
+		server := serve(t, middleware.New(newLocker(t, live), "order:{body.id}", middleware.Rule{Verify: []middleware.Verify{{Scheme: scheme, Secrets: []string{configured}}}})(http.HandlerFunc(ok)))
 		for i, change := range append(changes, nil) {
 			headers := append(signed(scheme, secret, body, time.Now()), "Content-Type", jsonType)
 			if change != nil {
@@ -195,7 +195,7 @@ func TestVerifyIsStrict(t *testing.T) {
 func TestVerifyComesBeforeTheLock(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, live)
-	server := serve(t, middleware.New(l, "order:{header.Order}", middleware.Rule{Verify: &middleware.Verify{Scheme: "github", Secrets: []string{"secret"}}, OnMissingKey: middleware.Pass})(
+	server := serve(t, middleware.New(l, "order:{header.Order}", middleware.Rule{Verify: []middleware.Verify{{Scheme: "github", Secrets: []string{"secret"}}}, OnMissingKey: middleware.Pass})(
 		http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("served") })))
 	requireProblem(t, post(t, server.URL, "Order", "42"), http.StatusUnauthorized, "bad_signature")
 	requireProblem(t, post(t, server.URL), http.StatusUnauthorized, "bad_signature")
@@ -208,15 +208,25 @@ func TestVerifyComesBeforeTheLock(t *testing.T) {
 
 func TestBadVerifiers(t *testing.T) {
 	t.Parallel()
-	for want, verify := range map[string]middleware.Verify{
-		"unknown scheme; want one of adyen, github, shopify": {Scheme: "gitlab", Secrets: []string{"s3cr3t"}},
-		"at least one secret":                                {Scheme: "stripe", Secrets: []string{}},
-		"secret 2 is empty":                                  {Scheme: "stripe", Secrets: []string{"s3cr3t", ""}},
-		"secret 1 is blank":                                  {Scheme: "github", Secrets: []string{" \t\n"}},
-		"secret 1: want hexadecimal digits":                  {Scheme: "adyen", Secrets: []string{"s3cr3t"}},
-		"secret 1: want \"whsec_\" followed by base64":       {Scheme: "standard-webhooks", Secrets: []string{"s3cr3t!"}},
+	const decoded = "s3cr3tAA"
+	for want, verify := range map[string][]middleware.Verify{
+		"verify gitlab: unknown scheme; want one of adyen, github, shopify": {{Scheme: "gitlab", Secrets: []string{"s3cr3t"}}},
+		"at least one secret":                              {{Scheme: "stripe", Secrets: []string{}}},
+		"secret 2 is empty":                                {{Scheme: "stripe", Secrets: []string{"s3cr3t", ""}}},
+		"secret 1 is blank":                                {{Scheme: "github", Secrets: []string{" \t\n"}}},
+		"secret 1: want hexadecimal digits":                {{Scheme: "adyen", Secrets: []string{"s3cr3t"}}},
+		"secret 1: want \"whsec_\" followed by base64":     {{Scheme: "standard-webhooks", Secrets: []string{"s3cr3t!"}}},
+		"verify stripe as b: secret 1 is empty":            {{Scheme: "stripe", Secrets: []string{"s3cr3t"}}, {Scheme: "stripe", Name: "b", Secrets: []string{""}}},
+		"verify github: another verify has no name either": {{Scheme: "stripe", Secrets: []string{"s3cr3t"}}, {Scheme: "github", Secrets: []string{"s3cr3t2"}}},
+		"verify github as a: another verify has this name": {{Scheme: "github", Name: "a", Secrets: []string{"s3cr3t"}}, {Scheme: "github", Name: "a", Secrets: []string{"s3cr3t2"}}},
+		"verify github as b: has a secret of verify github as a": {{Scheme: "github", Name: "a", Secrets: []string{"s3cr3t1", "s3cr3t"}},
+			{Scheme: "github", Name: "b", Secrets: []string{"s3cr3t2", "s3cr3t"}}},
+		"has a secret of verify standard-webhooks, too": {{Scheme: "standard-webhooks", Secrets: []string{"whsec_" + decoded}}, {Scheme: "standard-webhooks", Name: "b", Secrets: []string{decoded}}},
+		"has a secret of verify github, too":            {{Scheme: "github", Secrets: []string{"s3cr3t"}}, {Scheme: "shopify", Name: "b", Secrets: []string{"s3cr3t"}}},
+		`name "b ": must not begin or end`:              {{Scheme: "stripe", Name: "b ", Secrets: []string{"s3cr3t"}}},
+		"the name has no placeholders":                  {{Scheme: "stripe", Name: "{env.B}", Secrets: []string{"s3cr3t"}}},
 	} {
-		if err := wrong(middleware.Rule{Verify: &verify}); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cr3t") {
+		if err := wrong(middleware.Rule{Verify: verify}); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cr3t") {
 			t.Errorf("error %v, want %s", err, want)
 		}
 	}

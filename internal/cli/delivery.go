@@ -13,9 +13,9 @@ import (
 )
 
 // deliveryFlags name a delivery, or whatever else a rule knows by an ID. Its key is a hash, which nobody can type.
-type deliveryFlags struct{ id, host, site, place, scope, scopeFile, secretFile, user string }
+type deliveryFlags struct{ id, host, site, place, scope, scopeFile, signer, user string }
 
-const deliveryFlagsUsage = "[--id <ID> (--host <host> | --site <name>) [--place <method and path>] [--scope <value> | --scope-file <path> | --user <name>] [--secret-file <path>]]"
+const deliveryFlagsUsage = "[--id <ID> (--host <host> | --site <name>) [--place <method and path>] [--scope <value> | --scope-file <path> | --user <name>] [--signer <name>]]"
 
 const deliveryFlagsHelp = `
 With --id the key is that of a delivery: <key> is what its rule locks, as in
@@ -27,7 +27,7 @@ and --scope what its scope does. A scope that is a secret, such as
 itself sets none, and Caddy authenticates, want --user, as in {http.auth.user.id}. A rule with
 fingerprint off, as the presets for webhooks have it, knows an ID at one place alone: want
 --place, such as "POST /hooks/stripe", as "caddy redlock explain" prints it.
-A rule with verify wants the secret that has signed the delivery: --secret-file.`
+A rule with several senders wants the one that has signed it, by the name in its verify: --signer.`
 
 func (f *deliveryFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.id, "id", "", "ID of a delivery")
@@ -36,7 +36,7 @@ func (f *deliveryFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.place, "place", "", "Method, path and query of the delivery, of a rule with fingerprint off")
 	cmd.Flags().StringVar(&f.scope, "scope", "", "Scope of the ID, of a rule that has a scope")
 	cmd.Flags().StringVar(&f.scopeFile, "scope-file", "", "File whose first line is the scope")
-	cmd.Flags().StringVar(&f.secretFile, "secret-file", "", "File whose first line is the secret, of a rule with verify")
+	cmd.Flags().StringVar(&f.signer, "signer", "", "Who has signed the delivery, by the name in the rule's verify")
 	cmd.Flags().StringVar(&f.user, "user", "", "Whom authentication has found, if the rule itself sets no scope")
 	cmd.MarkFlagsMutuallyExclusive("host", "site")
 	cmd.MarkFlagsMutuallyExclusive("scope", "scope-file", "user")
@@ -50,10 +50,10 @@ func (f *deliveryFlags) add(cmd *cobra.Command) {
 
 // key returns the key that the arguments and the flags name.
 func (f *deliveryFlags) key(cmd *cobra.Command, args []string) (string, error) {
-	more := f.host != "" || f.site != "" || f.place != "" || f.scope != "" || f.scopeFile != "" || f.user != "" || f.secretFile != ""
+	more := f.host != "" || f.site != "" || f.place != "" || f.scope != "" || f.scopeFile != "" || f.user != "" || f.signer != ""
 	switch {
 	case !cmd.Flags().Changed("id") && more:
-		return "", errors.New("--host, --site, --place, --scope, --user and --secret-file belong to an ID: want --id, too")
+		return "", errors.New("--host, --site, --place, --scope, --user and --signer belong to an ID: want --id, too")
 	case !cmd.Flags().Changed("id"):
 		return args[0], nil
 	case f.id == "":
@@ -63,17 +63,11 @@ func (f *deliveryFlags) key(cmd *cobra.Command, args []string) (string, error) {
 	case f.place != "" && !strings.Contains(f.place, " /"):
 		return "", fmt.Errorf(`--place %q: want the method and the path, such as "POST /hooks/stripe"`, f.place)
 	}
-	delivery := middleware.Delivery{Keys: args, ID: f.id, Host: f.host, Site: f.site, Place: f.place, Scope: f.scope, User: f.user}
-	for _, file := range []struct {
-		flag, name string
-		into       *string
-	}{{"--scope-file", f.scopeFile, &delivery.Scope}, {"--secret-file", f.secretFile, &delivery.Secret}} {
-		if file.name == "" {
-			continue
-		}
+	delivery := middleware.Delivery{Keys: args, ID: f.id, Host: f.host, Site: f.site, Place: f.place, Signer: f.signer, Scope: f.scope, User: f.user}
+	if f.scopeFile != "" {
 		var err error
-		if *file.into, err = firstLineOf(cmd.InOrStdin(), file.name); err != nil {
-			return "", fmt.Errorf("%s: %w", file.flag, err)
+		if delivery.Scope, err = firstLineOf(cmd.InOrStdin(), f.scopeFile); err != nil {
+			return "", fmt.Errorf("--scope-file: %w", err)
 		}
 	}
 	return delivery.Key(), nil

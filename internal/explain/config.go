@@ -17,8 +17,8 @@ var (
 	replacedHandlers = []string{"file_server", "reverse_proxy"}
 )
 
-// Secrets returns the check of a signature with the secrets of this machine.
-type Secrets func(*middleware.Verify) (*middleware.Verify, error)
+// Secrets returns the senders whose signatures are checked, with the secrets of this machine.
+type Secrets func([]middleware.Verify) ([]middleware.Verify, error)
 
 // reduction makes a configuration explainable.
 type reduction struct {
@@ -142,8 +142,8 @@ func (r *reduction) dropVerify(handler map[string]any) {
 	if err != nil {
 		return
 	}
-	var verify *middleware.Verify
-	if json.Unmarshal(text, &verify) != nil || verify == nil { // Provision has the better error
+	var verify []middleware.Verify
+	if json.Unmarshal(text, &verify) != nil { // Provision has the better error
 		return
 	}
 	if _, err := r.secrets(verify); err != nil {

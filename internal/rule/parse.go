@@ -79,9 +79,8 @@ func parseValue(into reflect.Value, value json.RawMessage, name string) error {
 	if bytes.Equal(value, []byte("null")) {
 		return nil
 	}
-	if into.Kind() == reflect.Pointer && into.Type().Elem().Kind() == reflect.Struct {
-		into.Set(reflect.New(into.Type().Elem()))
-		return parseInto(into, value, name+".")
+	if into.Kind() == reflect.Slice && into.Type().Elem().Kind() == reflect.Struct {
+		return parseStructs(into, value, name)
 	}
 	var text string
 	isList := into.Kind() == reflect.Slice
@@ -104,6 +103,30 @@ func parseValue(into reflect.Value, value json.RawMessage, name string) error {
 	if err := json.Unmarshal(value, into.Addr().Interface()); err != nil {
 		return fmt.Errorf("%s: want %s", name, wanted(into.Type()))
 	}
+	return nil
+}
+
+// parseStructs reads a list of settings that have settings of their own. One needs no list.
+func parseStructs(into reflect.Value, value json.RawMessage, name string) error {
+	var text string
+	if json.Unmarshal(value, &text) == nil {
+		value = json.RawMessage(text)
+	}
+	items := []json.RawMessage{value}
+	if bytes.HasPrefix(value, []byte("[")) && json.Unmarshal(value, &items) != nil {
+		return fmt.Errorf("%s: want a JSON object of settings, or a list of such", name)
+	}
+	list := reflect.MakeSlice(into.Type(), len(items), len(items))
+	for i, item := range items {
+		place := name
+		if len(items) > 1 {
+			place = fmt.Sprintf("%s[%d]", name, i)
+		}
+		if err := parseInto(list.Index(i).Addr(), item, place+"."); err != nil {
+			return err
+		}
+	}
+	into.Set(list)
 	return nil
 }
 

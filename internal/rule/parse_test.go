@@ -14,7 +14,7 @@ func TestParse(t *testing.T) {
 	on := true
 	want := middleware.Rule{
 		Keys: []string{"order:{path.1}"}, Wait: 10 * time.Second, Remember: -1, OnMissingKey: "pass", HeldStatus: 429, BufferBody: &on, DryRun: true, MaxBody: 1 << 20, Concurrency: []int{1, 5},
-		Verify: &middleware.Verify{Scheme: "stripe", Secrets: []string{"a,b", "c"}}, TTL: 36 * time.Hour,
+		Verify: []middleware.Verify{{Scheme: "stripe", Secrets: []string{"a,b", "c"}}}, TTL: 36 * time.Hour,
 	}
 	for name, text := range map[string]string{
 		"as in JSON": `{"key":["order:{path.1}"],"wait":"10000ms","remember":0,"on_missing_key":"pass","held_status":429,"buffer_body":true,"dry_run":true,"max_body":1048576,"concurrency":[1,5],
@@ -29,6 +29,13 @@ func TestParse(t *testing.T) {
 	for _, text := range []string{`{"concurrency":5}`, `{"concurrency":"5"}`, `{"concurrency":[5]}`} {
 		if got, err := rule.Parse([]byte(text)); err != nil || !reflect.DeepEqual(got.Concurrency, middleware.Concurrency{5}) {
 			t.Errorf("%s: %v, %v", text, got.Concurrency, err)
+		}
+	}
+	for _, text := range []string{`{"verify":[{"scheme":"github","secrets":["a"]},{"scheme":"github","Name":"b","secrets":"c"}]}`,
+		`{"verify":"[{\"scheme\":\"github\",\"secrets\":[\"a\"]},{\"scheme\":\"github\",\"name\":\"b\",\"secrets\":\"c\"}]"}`} {
+		want := []middleware.Verify{{Scheme: "github", Secrets: []string{"a"}}, {Scheme: "github", Name: "b", Secrets: []string{"c"}}}
+		if got, err := rule.Parse([]byte(text)); err != nil || !reflect.DeepEqual(got.Verify, want) {
+			t.Errorf("%s: %v, %v", text, got.Verify, err)
 		}
 	}
 	for _, text := range []string{`{"wait":0}`, `{"wait":"0"}`, `{"wait":"0s"}`, `{"wait":"0ms"}`, `{"wait":"off"}`} {
@@ -55,8 +62,12 @@ func TestParse(t *testing.T) {
 		`{"key":[1]}`:                       "key: want a list of texts",
 		`{"preset":1}`:                      "preset: want a text",
 		`{"verify":"secret"}`:               "verify: want a JSON object",
+		`{"verify":5}`:                      "verify: want a JSON object",
+		`{"verify":[5]}`:                    "verify: want a JSON object",
+		`{"verify":"[secret"}`:              "verify: want a JSON object of settings, or a list of such",
+		`{"verify":[{},{"key":1}]}`:         "verify[1].key: unknown",
 		`{"verify":{"secrets":{"a":"b"}}}`:  "verify.secrets: want a list of texts",
-		`{"verify":{"scheme":"x","key":1}}`: "verify.key: unknown; want one of scheme, secrets",
+		`{"verify":{"scheme":"x","key":1}}`: "verify.key: unknown; want one of name, scheme, secrets",
 	} {
 		if _, err := rule.Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)

@@ -102,13 +102,9 @@ func TestForgetCommand(t *testing.T) {
 	if err := os.WriteFile(scope, []byte("Bearer "+secret+"\nmore\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	placed := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(placed, []byte(secret), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	signed := middleware.Delivery{Keys: []string{"a"}, ID: "evt_3", Site: "shop", Place: "POST /hook?tenant=a", Secret: secret}
+	signed := middleware.Delivery{Keys: []string{"a"}, ID: "evt_3", Site: "shop", Place: "POST /hook?tenant=a", Signer: "acme"}
 	leave(lock(signed.Key()), nil, time.Hour)
-	command(0, "inspect", "--id", "evt_3", "--site", "shop", "--place", "POST /Hook/?tenant=a", "--secret-file", placed, "a")
+	command(0, "inspect", "--id", "evt_3", "--site", "shop", "--place", "POST /Hook/?tenant=a", "--signer", "acme", "a")
 	command(3, "inspect", "--id", "evt_3", "--site", "shop", "--place", "POST /hook?tenant=a", "a")
 	answered([]string{"a", "b"}, "evt_2", "Bearer "+secret)
 	command(3, "inspect", "--id", "evt_2", "--host", "shop.example.com", "a", "b")

@@ -164,7 +164,7 @@ func TestSDKs(t *testing.T) {
 		ours := make(map[string]string)
 		addr := func(secrets string) string {
 			if ours[secrets] == "" {
-				ours[secrets] = serve(t, middleware.New(newLocker(t), "k", middleware.Rule{Verify: &middleware.Verify{Scheme: s.scheme, Secrets: strings.Fields(secrets)}})(http.HandlerFunc(ok))).Listener.Addr().String()
+				ours[secrets] = serve(t, middleware.New(newLocker(t), "k", middleware.Rule{Verify: []middleware.Verify{{Scheme: s.scheme, Secrets: strings.Fields(secrets)}}})(http.HandlerFunc(ok))).Listener.Addr().String()
 			}
 			return ours[secrets]
 		}
@@ -296,7 +296,7 @@ func TestSDKOfAdyensItems(t *testing.T) {
 	const authorisation = `{"eventCode":"AUTHORISATION","success":"true","pspReference":"Q1","merchantAccountCode":"M","merchantReference":"order:1","amount":{"value":1130,"currency":"EUR"}}`
 	const capture = `{"eventCode":"CAPTURE","success":"true","pspReference":"C1","originalReference":"Q1","merchantAccountCode":"M","merchantReference":"","amount":{"value":0,"currency":"EUR"}}`
 	good := item(authorisation)
-	server := serve(t, middleware.New(newLocker(t), "k", middleware.Rule{Verify: &middleware.Verify{Scheme: "adyen", Secrets: []string{hexSecrets[1], hexSecrets[0]}}})(http.HandlerFunc(ok)))
+	server := serve(t, middleware.New(newLocker(t), "k", middleware.Rule{Verify: []middleware.Verify{{Scheme: "adyen", Secrets: []string{hexSecrets[1], hexSecrets[0]}}}})(http.HandlerFunc(ok)))
 	for body, want := range map[string]bool{
 		notification(good):                                                true,
 		notification(good, item(capture)):                                 true,

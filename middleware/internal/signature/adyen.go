@@ -54,30 +54,25 @@ type adyenNotification struct {
 
 // adyenItems returns the index of the key with which the first item of a notification is signed, or -1 unless all are signed. The
 // parser refuses duplicate names.
-func adyenItems(body []byte, keys [][]byte) int {
+func adyenItems(body []byte, keys [][]byte) bool {
 	var n adyenNotification
 	if err := json.Unmarshal(body, &n); err != nil || len(n.Items) == 0 || len(n.Items) > maxSignatures {
-		return -1
+		return false
 	}
-	first := -1
 	for i := range n.Items {
 		item := &n.Items[i].Item
 		if !fold.IsInt(string(item.Amount.Value)) {
-			return -1
+			return false
 		}
 		signed := strings.Join([]string{item.PSPReference, item.OriginalReference, item.MerchantAccountCode, item.MerchantReference,
 			string(item.Amount.Value), item.Amount.Currency, item.EventCode, item.Success}, ":")
 		signature, err := base64.StdEncoding.DecodeString(item.AdditionalData.Signature)
 		if err != nil {
-			return -1
+			return false
 		}
-		key := slices.IndexFunc(keys, func(key []byte) bool { return hmac.Equal(signature, sign(key, signed, nil)) })
-		if key < 0 {
-			return -1
-		}
-		if i == 0 {
-			first = key
+		if !slices.ContainsFunc(keys, func(key []byte) bool { return hmac.Equal(signature, sign(key, signed, nil)) }) {
+			return false
 		}
 	}
-	return first
+	return true
 }

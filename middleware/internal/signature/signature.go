@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -47,9 +48,9 @@ type scheme struct {
 	claim func(http.Header) (claim, bool)
 	// key turns a secret into the key. Default: the bytes of the secret.
 	key func(secret string) ([]byte, error)
-	// inside returns the index of the key with which a signature that the body itself carries is made, or -1 if none matches. It is
-	// called if the headers have none.
-	inside func(body []byte, keys [][]byte) int
+	// inside reports whether the signatures that the body itself carries are made with some of the keys. It is called if the headers
+	// have none.
+	inside func(body []byte, keys [][]byte) bool
 	// empty reports whether the sender's library also accepts a signed request without a body.
 	empty bool
 }
@@ -68,10 +69,10 @@ var schemes = map[string]scheme{
 func New(name string, secrets []string) (*Verifier, error) {
 	s, ok := schemes[name]
 	if !ok {
-		return nil, fmt.Errorf("verify %q: unknown scheme; want one of %s", name, strings.Join(slices.Sorted(maps.Keys(schemes)), ", "))
+		return nil, fmt.Errorf("unknown scheme; want one of %s", strings.Join(slices.Sorted(maps.Keys(schemes)), ", "))
 	}
 	if len(secrets) == 0 {
-		return nil, fmt.Errorf("verify %s: want at least one secret", name)
+		return nil, errors.New("want at least one secret")
 	}
 	v := &Verifier{scheme: s}
 	for i, secret := range secrets {
@@ -80,13 +81,13 @@ func New(name string, secrets []string) (*Verifier, error) {
 			key, err = s.key(secret)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("verify %s: secret %d: %w", name, i+1, err)
+			return nil, fmt.Errorf("secret %d: %w", i+1, err)
 		}
 		if len(key) == 0 {
-			return nil, fmt.Errorf("verify %s: secret %d is empty", name, i+1)
+			return nil, fmt.Errorf("secret %d is empty", i+1)
 		}
 		if strings.TrimSpace(secret) == "" {
-			return nil, fmt.Errorf("verify %s: secret %d is blank", name, i+1)
+			return nil, fmt.Errorf("secret %d is blank", i+1)
 		}
 		v.keys = append(v.keys, key)
 	}
@@ -96,50 +97,55 @@ func New(name string, secrets []string) (*Verifier, error) {
 // Headers returns the headers that signatures are read from.
 func (v *Verifier) Headers() []string { return v.scheme.headers }
 
-// Check returns which of the secrets, counted from 0, a request is signed with, or an Error unless it is signed, and was signed within
-// the window around now. It reads the body only if the headers may be those of a signed request, and returns the error of that.
-func (v *Verifier) Check(h http.Header, window time.Duration, readBody func() ([]byte, error)) (secret int, err error) {
+// SharesSecret reports whether the two accept signatures with the same key.
+func (v *Verifier) SharesSecret(other *Verifier) bool {
+	return slices.ContainsFunc(v.keys, func(key []byte) bool {
+		return slices.ContainsFunc(other.keys, func(others []byte) bool { return bytes.Equal(key, others) })
+	})
+}
+
+// Check returns an Error unless a request is signed with any of the secrets, and was signed within the window around now. It reads the
+// body only if the headers may be those of a signed request, and returns the error of that.
+func (v *Verifier) Check(h http.Header, window time.Duration, readBody func() ([]byte, error)) error {
 	claimed, ok := v.scheme.claim(h)
 	if !ok || len(claimed.signatures) == 0 || len(claimed.signatures) > maxSignatures {
 		if v.scheme.inside == nil {
-			return 0, ErrUnsigned
+			return ErrUnsigned
 		}
 		claimed.signatures = nil
 	}
 	if claimed.sent != "" {
 		seconds, err := strconv.ParseInt(claimed.sent, 10, 64)
 		if err != nil || strconv.FormatInt(seconds, 10) != claimed.sent {
-			return 0, ErrUnsigned
+			return ErrUnsigned
 		}
 		if age := time.Since(time.Unix(seconds, 0)); age > window || age < -window {
-			return 0, ErrReplay
+			return ErrReplay
 		}
 	}
 	body, err := readBody()
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if claimed.dotted && !bytes.HasPrefix(body, []byte("{")) && !bytes.HasPrefix(body, []byte("[")) {
-		return 0, ErrUnsigned
+		return ErrUnsigned
 	}
 	// Senders write UTF-8. Their libraries read other bytes as a text that was not signed.
 	if !utf8.Valid(body) || bytes.HasPrefix(body, []byte("\ufeff")) || len(body) == 0 && !v.scheme.empty {
-		return 0, ErrMismatch
+		return ErrMismatch
 	}
-	for i, key := range v.keys {
+	for _, key := range v.keys {
 		want := sign(key, claimed.prefix, body)
 		for _, signature := range claimed.signatures {
 			if hmac.Equal(signature, want) {
-				return i, nil
+				return nil
 			}
 		}
 	}
-	if v.scheme.inside != nil {
-		if i := v.scheme.inside(body, v.keys); i >= 0 {
-			return i, nil
-		}
+	if v.scheme.inside != nil && v.scheme.inside(body, v.keys) {
+		return nil
 	}
-	return 0, ErrMismatch
+	return ErrMismatch
 }
 
 func sign(key []byte, prefix string, body []byte) []byte {
