@@ -140,6 +140,39 @@ func TestPatienceBegins(t *testing.T) {
 	})
 }
 
+// While one master of three is away there is a quorum, so who waits for a holder elsewhere loses no patience.
+func TestPatienceWithQuorum(t *testing.T) {
+	for name, be := range waysToBeAway {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var away atomic.Bool
+				away.Store(true)
+				servers := farServers(3)
+				l := lockerOn(t, view(servers, func(m *farMaster) {
+					if m.farServer == servers[2] {
+						be(m, &away)
+					}
+				}), redlock.WithPatience(time.Minute))
+				lock := mustLock(t, lockerOn(t, view(servers, func(*farMaster) {})), "key")
+				time.AfterFunc(10*time.Minute, func() { mustUnlock(t, lock) })
+				var calls sync.WaitGroup
+				for range 2 { // the head and one in line
+					calls.Go(func() {
+						lock, err := l.Lock(t.Context(), "key")
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						_ = lock.Unlock()
+					})
+				}
+				calls.Wait()
+				away.Store(false)
+			})
+		})
+	}
+}
+
 // Who waits for a lock of this process waits for its holder, and not for masters.
 func TestPatienceWithHolderHere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
