@@ -241,6 +241,8 @@ func testFull(t *testing.T, s *troubled) {
 			if !errors.Is(r.Err, protocol.ErrRefused) || !errors.Is(r.Err, protocol.ErrUnusable) || !strings.Contains(r.Err.Error(), "OOM ") {
 				t.Errorf("op %d: %v", cmd.Op, r.Err)
 			}
+		} else if memory, ok := r.Answer.(*protocol.Memory); ok && (memory.Max != 1 || memory.Policy != "noeviction" || memory.Used == 0) {
+			t.Errorf("of its memory it says %+v", memory)
 		}
 	}
 	if got, want := fmt.Sprint(refused), fmt.Sprint([]protocol.Op{protocol.OpStore, protocol.OpBeat, protocol.OpForce, protocol.OpAcquire}); got != want {

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 // linesAMinute is how many lines a process may log of a master that comes and goes.
@@ -35,46 +35,39 @@ func turn(t *testing.T, l *redlock.Locker) error {
 // TestSlowMaster: a master most of whose replies come too late is slow, however many calls ask it, and the log says so once. The
 // timeout that its error advises makes it a master that is well, and so does a better network.
 func TestSlowMaster(t *testing.T) {
-	t.Parallel()
-	servers := redistest.Start(t, 3)
-	network := redistest.NewForwarder(t, servers[2])
-	urls := append(redistest.URLs(servers[:2]), "redis://"+network.Addr())
-	var log logBook
-	began := time.Now()
-	l := newLocker(t, urls, redlock.WithTimeout(150*time.Millisecond), log.option())
-	for i := range urls {
-		requireState(t, l, i, redlock.MasterAvailable)
-	}
-	network.Set(redistest.Weather{Delay: 350 * time.Millisecond})
-	requireState(t, l, 2, redlock.MasterSlow)
-	for range 100 {
-		_ = turn(t, l)
-		if s := l.Status().Masters[2]; s.State != redlock.MasterHung && (s.State != redlock.MasterSlow || s.Late < 0.25) { // a busy machine has it hang
-			t.Fatalf("a slow master is %+v", s)
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		var log logBook
+		l := simLocker(t, net.Masters(), redlock.WithTimeout(150*time.Millisecond), log.option())
+		requireState(t, l, 2, redlock.MasterAvailable)
+		net.Addresses[2].Set(simnet.Weather{Delay: 350 * time.Millisecond})
+		requireState(t, l, 2, redlock.MasterSlow)
+		for range 100 {
+			_ = turn(t, l)
+			if m := l.Status().Masters[2]; m.State != redlock.MasterSlow || m.Late < 0.25 {
+				t.Fatalf("a slow master is %+v", m)
+			}
+			time.Sleep(20 * time.Millisecond)
 		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	log.expect(t, "master unavailable", network.Addr(), "slow: ")
-	advised := regexp.MustCompile(`set the timeout to at least (\S+)$`).FindStringSubmatch(requireState(t, l, 2, redlock.MasterSlow).Err.Error())
-	if advised == nil {
-		t.Fatalf("no timeout is advised: %+v", l.Status().Masters[2])
-	}
-	timeout, err := time.ParseDuration(advised[1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	patient := newLocker(t, urls, redlock.WithTimeout(timeout))
-	requireState(t, patient, 2, redlock.MasterAvailable)
-	for range 10 {
-		_ = turn(t, patient)
-	}
-	if s := patient.Status().Masters[2]; s.State == redlock.MasterSlow {
-		t.Errorf("with the timeout %v that was advised: %+v", timeout, s)
-	}
-	network.Set(redistest.Weather{})
-	requireState(t, l, 2, redlock.MasterAvailable)
-	log.expect(t, "master available again", network.Addr())
-	requireFewLines(t, &log, began, network.Addr())
+		log.expect(t, "master unavailable", "sim://2", "slow: ")
+		advised := regexp.MustCompile(`set the timeout to at least (\S+)$`).FindStringSubmatch(requireState(t, l, 2, redlock.MasterSlow).Err.Error())
+		timeout, err := time.ParseDuration(advised[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		patient := simLocker(t, net.Masters(), redlock.WithTimeout(timeout))
+		requireState(t, patient, 2, redlock.MasterAvailable)
+		for range 10 {
+			_ = turn(t, patient)
+		}
+		if m := patient.Status().Masters[2]; m.State == redlock.MasterSlow {
+			t.Errorf("with the timeout %v that was advised: %+v", timeout, m)
+		}
+		net.Addresses[2].Set(simnet.Weather{})
+		requireState(t, l, 2, redlock.MasterAvailable)
+		if lines := log.lines("sim://2"); len(lines) != 2 {
+			t.Errorf("%q", lines)
+		}
+	})
 }
 
 // TestMasterThatComesAndGoes: what one command shows of a master, and the next one denies, floods no log. Its state goes on to say what

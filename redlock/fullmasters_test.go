@@ -7,38 +7,26 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
-// TestFullMastersRenew: servers that reach their maxmemory take no new lock, and renew those that they have, which needs no memory. None
-// may be lost because others are refused.
-func TestFullMastersRenew(t *testing.T) {
-	t.Parallel()
-	const ttl = 9 * time.Second
-	servers := redistest.Start(t, 3)
-	l := newLocker(t, redistest.URLs(servers), redlock.WithTTL(ttl))
-	held := mustLock(t, l, "order:1")
-	for _, s := range servers {
-		setMaxMemory(t, s, "1")
-	}
-	others(t, l, 2*ttl, held)
-	for _, s := range servers {
-		setMaxMemory(t, s, "0")
-	}
-}
-
-// TestRenewalsOverSlowNetwork: a tenth of the TTL is too long for the timeout of new locks, but not for a renewal.
-func TestRenewalsOverSlowNetwork(t *testing.T) {
-	t.Parallel()
-	const ttl = 10 * time.Second // for its third, a busy machine may do nothing
-	urls, _, ways := behindForwarders(t, 3)
-	l := newLocker(t, urls, redlock.WithTTL(ttl), redlock.WithTimeout(redlock.DefaultTimeout))
-	held := mustLock(t, l, "order:1")
-	for _, way := range ways {
-		way.Set(redistest.Weather{Delay: ttl / 20}) // there, and back
-	}
-	others(t, l, 2*ttl, held)
-	for _, way := range ways {
-		way.Set(redistest.Weather{})
+// TestRenewals: neither a way as long as a tenth of the TTL, which is too long for the timeout of new locks, nor servers whose memory is full,
+// which take no new lock, have a lease end.
+func TestRenewals(t *testing.T) {
+	for name, trouble := range map[string]func(net *simnet.Net, i int){
+		"slow": func(net *simnet.Net, i int) { net.Addresses[i].Set(simnet.Weather{Delay: simTTL / 20}) },
+		"full": func(net *simnet.Net, i int) { net.Servers[i].Fill() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+				l := simLocker(t, net.Masters())
+				held := mustLock(t, l, "order:1")
+				for i := range 3 {
+					trouble(net, i)
+				}
+				others(t, l, 2*simTTL, held)
+			})
+		})
 	}
 }
 

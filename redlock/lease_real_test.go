@@ -8,57 +8,37 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 // TestLongHold holds a lock for several TTLs while masters lose it, one after the other.
 func TestLongHold(t *testing.T) {
-	t.Parallel()
-	const ttl = 6 * time.Second
-	l, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithMaxTTL(ttl), redlock.WithTimeout(ttl/4)) // a master that has forgotten is excluded for the max TTL
-	lock := mustLock(t, l, "key")
-	waiting, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	got := make(chan *redlock.Lock, 1)
-	second := newLocker(t, redistest.URLs(servers), redlock.WithTTL(ttl), redlock.WithMaxTTL(ttl), redlock.WithTimeout(ttl/4))
-	go func() {
-		lock, _ := second.Lock(waiting, "key")
-		got <- lock
-	}()
-	everywhere := func() bool {
-		token := holderOn(servers[0], "key")
-		return token != "" && holderOn(servers[1], "key") == token && holderOn(servers[2], "key") == token
-	}
-	lose := func(what string, lose func()) {
-		eventually(t, bound, "all masters hold the key before "+what, everywhere)
-		lose()
-		eventually(t, bound, "the key is filled in again after "+what, everywhere)
-	}
-	start := time.Now()
-	lose("a restart", func() { servers[0].Kill(); servers[0].Restart() })
-	lose("FLUSHALL", func() {
-		if err := servers[1].Client().FlushAll(t.Context()).Err(); err != nil {
-			t.Error(err)
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		l, second := simLocker(t, net.Masters()), simLocker(t, net.Masters())
+		lock := mustLock(t, l, "key")
+		next := make(chan *redlock.Lock, 1)
+		go func() { next <- mustLock(t, second, "key") }()
+		everywhere := func() bool {
+			token := net.Servers[0].Holder("key")
+			return token != "" && net.Servers[1].Holder("key") == token && net.Servers[2].Holder("key") == token
 		}
+		for _, lose := range []func(){net.Servers[0].Reboot, net.Servers[1].Flush} {
+			eventually(t, bound, "all masters hold the key before it is lost", everywhere)
+			lose()
+			eventually(t, bound, "the key is filled in again", everywhere)
+		}
+		stays(t, 3*simTTL, "held by the first", func() bool { return lock.Err() == nil && len(next) == 0 })
+		if left := time.Until(lock.Until()); left < simTTL/2 || left > simTTL {
+			t.Errorf("%v are left", left)
+		}
+		mustUnlock(t, lock)
+		if after := within(t, next); after.Fence() <= lock.Fence() {
+			t.Errorf("fence %d after %d", after.Fence(), lock.Fence())
+		} else {
+			mustUnlock(t, after)
+		}
+		net.RequireNoKeys(t)
 	})
-	select {
-	case <-got:
-		t.Fatal("another has got the lock")
-	case <-lock.Context().Done():
-		t.Fatalf("lost after %v: %v", time.Since(start), lock.Err())
-	case <-time.After(3*ttl - time.Since(start)):
-	}
-	eventually(t, bound, "most of a TTL is left", func() bool { left := time.Until(lock.Until()); return left > ttl/3 && left <= ttl })
-	mustUnlock(t, lock)
-	select {
-	case next := <-got:
-		if next == nil || next.Fence() <= lock.Fence() {
-			t.Fatalf("the waiter has %v after fence %d", next, lock.Fence())
-		}
-		mustUnlock(t, next)
-	case <-time.After(bound):
-		t.Error("the waiter doesn't get the lock that is free now")
-	}
-	redistest.RequireNoKeys(t, servers)
 }
 
 // TestKeyTakenIsNoticed takes the key away on a majority, as nothing but a mistake can: the lock is

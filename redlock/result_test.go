@@ -8,10 +8,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 // recalled returns the error of a call that meets a result.
@@ -185,61 +187,58 @@ func TestLargestFenceCounts(t *testing.T) {
 
 // TestWhatResultsSurvive: the cells of the table in docs/guarantees.md.
 func TestWhatResultsSurvive(t *testing.T) {
-	t.Parallel()
-	l, servers := onServers(t, 3)
-	leave := func(key string) {
-		t.Helper()
-		unlockWith(t, mustLock(t, l, key), []byte("paid"), time.Minute)
-	}
-	met := func(key string) {
-		t.Helper()
-		if done := recalled(t, l, key); string(done.Result) != "paid" {
-			t.Errorf("%q", done.Result)
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		l := simLocker(t, net.Masters())
+		a := net.Servers
+		leave := func(key string) { unlockWith(t, mustLock(t, l, key), []byte("paid"), time.Minute) }
+		met := func(key string, away ...int) {
+			t.Helper()
+			for _, i := range away {
+				a[i].Hang()
+			}
+			if done := recalled(t, l, key); string(done.Result) != "paid" {
+				t.Errorf("%q", done.Result)
+			}
+			for _, i := range away {
+				a[i].Resume()
+			}
 		}
-	}
-	empty := func(s *redistest.Server) {
-		t.Helper()
-		s.Kill()
-		s.Restart()
+		empty := func(i int) {
+			a[i].Reboot()
+			synctest.Wait()
+			eventually(t, bound, "the empty server votes", func() bool { return l.Status().Available == 3 })
+		}
+		all := func(key string) {
+			t.Helper()
+			eventually(t, bound, "all remember it", func() bool {
+				met(key)
+				return !slices.ContainsFunc(a, func(s *simnet.Server) bool { return s.Result(key) == "" })
+			})
+		}
+		leave("three")
+		all("three")
+		met("three", 0)
+		empty(0)
+		met("three")
+		met("three", 1)
+		all("three")
+
+		a[2].Kill()
+		leave("two")
+		a[2].Restart()
 		eventually(t, bound, "the empty server votes", func() bool { return l.Status().Available == 3 })
-	}
-	all := func(key string) {
-		t.Helper()
-		eventually(t, bound, "all remember it", func() bool { // also one that didn't answer in time
-			met(key)
-			return len(remembering(t, servers, key)) == 3
-		})
-	}
+		met("two", 0)
+		all("two")
 
-	leave("three")
-	all("three")
-	servers[0].Pause() // away
-	met("three")
-	servers[0].Resume()
-	empty(servers[0])
-	met("three")
-	servers[1].Pause() // so that the empty one is needed
-	met("three")
-	servers[1].Resume()
-	all("three")
-
-	servers[2].Kill()
-	leave("two")
-	servers[2].Restart()
-	eventually(t, bound, "the empty server votes", func() bool { return l.Status().Available == 3 })
-	servers[0].Pause()
-	met("two")
-	servers[0].Resume()
-	all("two")
-
-	leave("lost")
-	all("lost")
-	empty(servers[0])
-	empty(servers[1])
-	servers[2].Pause()
-	mustUnlock(t, mustLock(t, l, "lost", redlock.WithRecall())) // two are emptied, and the third is away: it runs again
-	servers[0].Kill()
-	if _, err := l.TryLock(t.Context(), "three", redlock.WithRecall()); !errors.Is(err, redlock.ErrNoQuorum) {
-		t.Errorf("with one master of three: %v", err)
-	}
+		leave("lost")
+		all("lost")
+		empty(0)
+		empty(1)
+		a[2].Hang()
+		mustUnlock(t, mustLock(t, l, "lost", redlock.WithRecall()))
+		a[0].Kill()
+		if _, err := l.TryLock(t.Context(), "three", redlock.WithRecall()); !errors.Is(err, redlock.ErrNoQuorum) {
+			t.Errorf("with one master of three: %v", err)
+		}
+	})
 }

@@ -12,44 +12,37 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 // TestSameNamesOtherServers: two of three names lead to other servers in a second process, as DNS may do. That one is refused from the
 // start, even if the first one has just seen a server restart: both servers of a name have been there for too long to be one.
 func TestSameNamesOtherServers(t *testing.T) {
-	t.Parallel()
-	servers := redistest.Start(t, 5)
-	process := func(servers ...*redistest.Server) (*redlock.Locker, *logBook) {
-		log := &logBook{} // no server votes before it has the guard's age
-		return lockerOn(t, named(t, servers...), redlock.WithTTL(10*time.Second), redlock.WithMaxTTL(14*time.Second), redlock.WithRestartGuard(15*time.Second), log.option()), log
-	}
-	first, _ := process(servers[:3]...)
-	restart := func(s *redistest.Server, voting int) {
-		before := first.Status().Masters
-		s.Kill()
-		eventually(t, bound, "the server is missed", func() bool { return first.Status().Available < len(before) })
-		s.Restart()
-		eventually(t, bound, "the others vote", func() bool { return first.Status().Available == voting })
-	}
-	eventually(t, bound, "all vote", func() bool { return first.Status().Available == 3 })
-	eventually(t, bound, "the first may lock", func() bool { return first.Status().Err == nil }) // servers that started at different times
-	lockUnlock(t, first, "order:1")
-	restart(servers[1], 3)
-	for range 2 {
-		second, log := process(servers[0], servers[3], servers[4])
-		for _, s := range []*redistest.Server{servers[0], servers[3], servers[4]} {
-			registered(t, 1, s, servers[0], servers[3], servers[4])
+	simnet.Run(t, 5, func(t *testing.T, net *simnet.Net) {
+		guarded := []redlock.Option{redlock.WithMaxTTL(14 * time.Second), redlock.WithRestartGuard(15 * time.Second)}
+		first := simLocker(t, net.Pick(0, 1, 2), guarded...)
+		lockUnlock(t, first, "order:1")
+		restart := func(i, voting int) {
+			net.Servers[i].Kill()
+			eventually(t, bound, "the server is missed", func() bool { return first.Status().Available < 3 })
+			net.Servers[i].Restart()
+			eventually(t, bound, "the others vote", func() bool { return first.Status().Available == voting })
 		}
-		held := mustLock(t, first, "order:1")
-		inspect(t, second, "order:1") // the replies to the registrations come before its own
-		if lock, err := second.TryLock(t.Context(), "order:1"); err == nil {
-			t.Errorf("two hold the lock: %v, and %v", held.Err(), lock.Err())
-			_ = lock.Unlock()
+		restart(1, 3)
+		for range 2 {
+			var log logBook
+			second := simLocker(t, net.Masters(net.Addresses[0], simnet.NewAddress("sim://1", net.Servers[3]), simnet.NewAddress("sim://2", net.Servers[4])), append(guarded, log.option())...)
+			eventually(t, bound, "it is registered", func() bool { return net.Servers[3].Processes() > 0 })
+			held := mustLock(t, first, "order:1")
+			inspect(t, second, "order:1")
+			if lock, err := second.TryLock(t.Context(), "order:1"); err == nil {
+				t.Errorf("two hold the lock: %v, and %v", held.Err(), lock.Err())
+			}
+			mustUnlock(t, held)
+			log.expect(t, "level=ERROR", "another process has other masters")
+			restart(2, 2)
 		}
-		mustUnlock(t, held)
-		log.expect(t, "level=ERROR", "another process has other masters")
-		restart(servers[2], 2)
-	}
+	})
 }
 
 // TestRestartWithOtherNames: two processes have other names for the same servers. When one server restarts, both go on, although each

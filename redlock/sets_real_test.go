@@ -12,45 +12,36 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 // TestFlappingMaster: one of three masters is away twice, at all distances at which what the process has registered meanwhile has just
 // been forgotten. That is no loss of data: the lease that is held meanwhile is kept, and its result is stored.
 func TestFlappingMaster(t *testing.T) {
-	t.Parallel()
-	servers := redistest.Start(t, 3)
-	const ttl = 9 * time.Second // a busy machine doesn't lose it
-	step := 500 * time.Millisecond
-	if testing.Short() {
-		step = time.Second
-	}
-	for gap := ttl + 4*time.Second; gap < ttl+6*time.Second; gap += step {
-		t.Run(fmt.Sprint(gap), func(t *testing.T) {
-			t.Parallel()
-			addresses, urls := behindAddresses(t, servers)
-			var d diary
-			l := newLocker(t, urls, redlock.WithTTL(ttl), redlock.WithMaxTTL(ttl), redlock.WithTimeout(ttl/3), redlock.WithRestartGuard(0), redlock.WithPrefix(fmt.Sprint("flap", gap.Milliseconds())), d.option())
-			held := mustLock(t, l, "held")
-			for range 2 {
-				addresses[0].leadNowhere()
-				eventually(t, bound, "the master is missed", func() bool { return l.Status().Available == 2 })
-				for range 3 { // whatever is registered is heard of
-					lockUnlock(t, l, "order:1")
-					time.Sleep(time.Second)
+	for gap := simTTL + 4*time.Second; gap < simTTL+6*time.Second; gap += 250 * time.Millisecond {
+		t.Run(gap.String(), func(t *testing.T) {
+			simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+				var d diary
+				l := simLocker(t, net.Masters(), d.option())
+				held := mustLock(t, l, "held")
+				for range 2 {
+					net.Addresses[0].MoveTo(nil)
+					eventually(t, bound, "the master is missed", func() bool { return l.Status().Available == 2 })
+					for range 3 {
+						lockUnlock(t, l, "order:1")
+						time.Sleep(time.Second)
+					}
+					net.Addresses[0].MoveTo(net.Servers[0])
+					time.Sleep(gap)
 				}
-				addresses[0].leadTo(servers[0])
-				time.Sleep(gap)
-			}
-			unlockWith(t, held, []byte("done"), time.Minute)
-			var done *redlock.DoneError
-			if _, err := l.Lock(t.Context(), "held", redlock.WithRecall()); !errors.As(err, &done) || string(done.Result) != "done" {
-				t.Errorf("the next call: %v, want the result", err)
-			}
-			for _, url := range urls {
-				if down := d.find("down", url, redlock.ErrReplaced); len(down) > 0 {
+				unlockWith(t, held, []byte("done"), time.Minute)
+				if done := recalled(t, l, "held"); string(done.Result) != "done" {
+					t.Errorf("%q", done.Result)
+				}
+				if down := d.find("down", "", redlock.ErrReplaced); len(down) > 0 {
 					t.Errorf("taken for one that has lost its data: %v", down)
 				}
-			}
+			})
 		})
 	}
 }
@@ -104,23 +95,22 @@ func TestRefusedWhenTheSharedMasterForgets(t *testing.T) {
 // TestStoppedProcessLosesItsLocks: two processes with different masters have both locked while the master that they share was down. Once it
 // is up, the younger one stops, and its locks are lost; the lock of the elder one goes on.
 func TestStoppedProcessLosesItsLocks(t *testing.T) {
-	t.Parallel()
-	servers := redistest.Start(t, 5)
-	servers[0].Kill()
-	opts := []redlock.Option{redlock.WithTTL(15 * time.Second), redlock.WithMaxTTL(15 * time.Second), redlock.WithTimeout(2 * time.Second), redlock.WithRestartGuard(0)}
-	elder := newLocker(t, pick(servers, 0, 1, 2), opts...)
-	held := mustLock(t, elder, "held")
-	younger := newLocker(t, pick(servers, 0, 3, 4), opts...)
-	lost := mustLock(t, younger, "held")
-	servers[0].Restart()
-	eventually(t, 2*bound, "the younger one is refused", func() bool { return younger.Status().Err != nil })
-	eventually(t, 2*bound, "its lock is lost", func() bool { return lost.Err() != nil })
-	if err := context.Cause(lost.Context()); !errors.Is(err, redlock.ErrLost) {
-		t.Errorf("the lock of the younger one: %v", err)
-	}
-	if err := held.Err(); err != nil {
-		t.Errorf("the lock of the elder one: %v", err)
-	}
+	simnet.Run(t, 5, func(t *testing.T, net *simnet.Net) {
+		net.Servers[0].Kill()
+		elder := simLocker(t, net.Pick(0, 1, 2))
+		held := mustLock(t, elder, "held")
+		younger := simLocker(t, net.Pick(0, 3, 4))
+		lost := mustLock(t, younger, "held")
+		net.Servers[0].Restart()
+		eventually(t, bound, "the younger one is refused", func() bool { return younger.Status().Err != nil })
+		eventually(t, bound, "its lock is lost", func() bool { return lost.Err() != nil })
+		if err := context.Cause(lost.Context()); !errors.Is(err, redlock.ErrLost) {
+			t.Errorf("the lock of the younger one: %v", err)
+		}
+		if err := held.Err(); err != nil {
+			t.Errorf("the lock of the elder one: %v", err)
+		}
+	})
 }
 
 // TestManyProcesses: many processes, each of which knows the masters by names of its own as behind port-forwards, all get locks, and are

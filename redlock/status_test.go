@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 // requireState waits until a master has this state.
@@ -31,69 +32,64 @@ func requireState(t *testing.T, l *redlock.Locker, master int, want redlock.Mast
 
 // TestStatusOfMasters: what happens to a master shows without any traffic, and so does its return.
 func TestStatusOfMasters(t *testing.T) {
-	t.Parallel()
-	const guard = 7 * time.Second
-	servers := redistest.Start(t, 3)
-	waitForUptime(t, servers, guard)
-	l := newLocker(t, redistest.URLs(servers), redlock.WithTTL(time.Second), redlock.WithMaxTTL(time.Second), redlock.WithMaxSkew(0),
-		redlock.WithRestartGuard(guard), redlock.WithTimeout(time.Second/2))
-	for i, server := range servers {
-		s := requireState(t, l, i, redlock.MasterAvailable)
-		if s.Name != server.URL() && !strings.Contains(s.Name, server.Addr()) {
-			t.Errorf("master %d is called %s", i, s.Name)
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		const guard = 7 * time.Second
+		l := simLocker(t, net.Masters(), redlock.WithTTL(time.Second), redlock.WithMaxTTL(time.Second), redlock.WithMaxSkew(0), redlock.WithRestartGuard(guard))
+		for i := range 3 {
+			m := requireState(t, l, i, redlock.MasterAvailable)
+			if m.Name != fmt.Sprint("sim://", i) || m.Version != "7.4.0" || m.MaxmemoryPolicy != "noeviction" || m.UsedMemory != 1<<20 || m.ClockOffset.Abs() > time.Millisecond {
+				t.Errorf("what is known of a healthy master: %+v", m)
+			}
 		}
-		if s.Version == "" || s.MaxmemoryPolicy != "noeviction" || s.UsedMemory <= 0 || s.Maxmemory != 0 || s.RoundTrip <= 0 || s.ClockOffset.Abs() > time.Second {
-			t.Errorf("what is known of a healthy master: %+v", s)
+		net.Servers[0].Kill()
+		away := requireState(t, l, 0, redlock.MasterUnreachable)
+		if away.Since.IsZero() || away.RoundTrip != 0 || away.ClockOffset != 0 {
+			t.Errorf("of one that is away: %+v", away)
 		}
-	}
-	eventually(t, bound, "all masters are available", func() bool { s := l.Status(); return s.Ready() && s.Available == 3 && s.Quorum == 2 })
-	servers[0].Kill()
-	away := requireState(t, l, 0, redlock.MasterUnreachable)
-	if away.Since.IsZero() || away.RoundTrip != 0 || away.ClockOffset != 0 {
-		t.Errorf("of one that is away: %+v", away)
-	}
-	servers[1].Pause()
-	requireState(t, l, 1, redlock.MasterHung)
-	eventually(t, bound, "one master of three is available", func() bool { s := l.Status(); return !s.Ready() && s.Available == 1 })
-	servers[1].Resume()
-	requireState(t, l, 1, redlock.MasterAvailable)
-	servers[0].Restart()
-	if s := requireState(t, l, 0, redlock.MasterRestarted); time.Until(s.Until) > guard+time.Second || s.Until.IsZero() || !s.Since.Equal(away.Since) {
-		t.Errorf("a restarted master votes again at %v, and has been ill since %v, want %v", s.Until, s.Since, away.Since)
-	}
-	if s := requireState(t, l, 0, redlock.MasterAvailable); !s.Since.IsZero() {
-		t.Errorf("one that is well has been ill since %v", s.Since)
-	}
-	command(t, servers[2], "REPLICAOF", "127.0.0.1", "1")
-	requireState(t, l, 2, redlock.MasterExcluded)
-	command(t, servers[2], "REPLICAOF", "NO", "ONE")
-	requireState(t, l, 2, redlock.MasterReplaced)
-	requireState(t, l, 2, redlock.MasterAvailable)
+		net.Servers[1].Hang()
+		requireState(t, l, 1, redlock.MasterHung)
+		if s := l.Status(); s.Ready() || s.Available != 1 {
+			t.Errorf("%+v", s)
+		}
+		net.Servers[1].Resume()
+		requireState(t, l, 1, redlock.MasterAvailable)
+		net.Servers[0].Restart()
+		if m := requireState(t, l, 0, redlock.MasterRestarted); time.Until(m.Until) > guard || m.Until.IsZero() || !m.Since.Equal(away.Since) {
+			t.Errorf("a restarted master votes again at %v, and has been ill since %v, want %v", m.Until, m.Since, away.Since)
+		}
+		if m := requireState(t, l, 0, redlock.MasterAvailable); !m.Since.IsZero() {
+			t.Errorf("one that is well has been ill since %v", m.Since)
+		}
+		net.Servers[2].Demote()
+		requireState(t, l, 2, redlock.MasterExcluded)
+		net.Servers[2].Promote()
+		requireState(t, l, 2, redlock.MasterReplaced)
+		requireState(t, l, 2, redlock.MasterAvailable)
+	})
 }
 
 // TestStatusOfMemory: what a master says of its memory is asked for again, also of one that is busy.
 func TestStatusOfMemory(t *testing.T) {
-	t.Parallel()
-	var log logBook
-	l, servers := onServers(t, 1, log.option())
-	s := requireState(t, l, 0, redlock.MasterAvailable)
-	const limit = 1 << 30
-	command(t, servers[0], "CONFIG", "SET", "maxmemory", limit)
-	command(t, servers[0], "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-	command(t, servers[0], "SETRANGE", "large", 20<<20, "x")
-	before := s.UsedMemory
-	eventually(t, 6*bound, "the status has the memory of now", func() bool {
-		lockUnlock(t, l, "key")
-		s = l.Status().Masters[0]
-		return s.UsedMemory >= before+20<<20 && s.Maxmemory == limit && s.MaxmemoryPolicy == "allkeys-lru" && s.Evicts && s.State == redlock.MasterAvailable
+	simnet.Run(t, 1, func(t *testing.T, net *simnet.Net) {
+		var log logBook
+		l := simLocker(t, net.Masters(), log.option())
+		requireState(t, l, 0, redlock.MasterAvailable)
+		set := func(policy string, used, most int64) {
+			net.Servers[0].SetInfo(func(info *simnet.Info) { info.Memory.Policy, info.Memory.Used, info.Memory.Max = policy, used, most })
+		}
+		set("allkeys-lru", 20<<20, 1<<30)
+		eventually(t, bound, "the status has the memory of now", func() bool { // of a master that is busy
+			lockUnlock(t, l, "key")
+			m := l.Status().Masters[0]
+			return m.UsedMemory == 20<<20 && m.Maxmemory == 1<<30 && m.MaxmemoryPolicy == "allkeys-lru" && m.Evicts && m.State == redlock.MasterAvailable
+		})
+		log.expect(t, "level=WARN", "master may evict locks", "maxmemory-policy=allkeys-lru")
+		set("noeviction", 0, 0)
+		log.expect(t, "master evicts no locks any more")
+		if lines := log.lines("evict"); len(lines) != 2 || l.Status().Masters[0].Evicts {
+			t.Errorf("%q", lines)
+		}
 	})
-	log.expect(t, "level=WARN", "master may evict locks", "maxmemory-policy=allkeys-lru")
-	command(t, servers[0], "CONFIG", "SET", "maxmemory-policy", "noeviction")
-	log.expect(t, "master evicts no locks any more")
-	if lines := log.lines("evict"); len(lines) != 2 || l.Status().Masters[0].Evicts {
-		t.Errorf("%q", lines)
-	}
-	command(t, servers[0], "DEL", "large")
 }
 
 // TestStatusOfSeveral: a server that is named twice, and one whose user lacks a right.

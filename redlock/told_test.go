@@ -3,12 +3,14 @@ package redlock_test
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 // blocker is a log and an Observer that block, as a log does whose pipe nobody reads, until it is released.
@@ -42,40 +44,33 @@ func (b *blocker) leaseLost(error) { b.block() }
 // TestBlockedLogAndObserver: neither a log nor an Observer that blocks keeps leases from being renewed, locks from being taken and
 // released, those that are lost from ending, or Close from returning.
 func TestBlockedLogAndObserver(t *testing.T) {
-	t.Parallel()
 	for name, option := range map[string]func(*blocker) redlock.Option{
 		"log":      func(b *blocker) redlock.Option { return redlock.WithLogger(slog.New(b)) },
 		"observer": func(b *blocker) redlock.Option { return redlock.WithObserver(redlock.Observer{LeaseLost: b.leaseLost}) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			const ttl = 10 * time.Second
-			b := newBlocker()
-			defer close(b.released) // after Close
-			servers := redistest.Start(t, 3)
-			l, err := redlock.Open(redistest.URLs(servers), redlock.WithRestartGuard(0), redlock.WithTTL(ttl), redlock.WithTimeout(ttl/2), option(b))
-			if err != nil {
-				t.Fatal(err)
-			}
-			good := mustLock(t, l, "good")
-			stuck := mustLock(t, l, "stuck", redlock.WithMaxHold(time.Millisecond))
-			if err := ended(t, stuck.Context()); err != redlock.ErrMaxHold {
-				t.Errorf("the stuck lock ended by %v", err)
-			}
-			<-b.entered
-			for until := good.Until(); !good.Until().After(until.Add(ttl)); time.Sleep(ttl / 100) { // three renewals later
-				if err := good.Err(); err != nil {
-					t.Fatalf("the other lock has ended: %v", err)
+			simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+				b := newBlocker()
+				defer close(b.released)
+				l, err := redlock.New(net.Masters(), append(slices.Clone(simLife), redlock.WithRestartGuard(0), option(b))...)
+				if err != nil {
+					t.Fatal(err)
 				}
-			}
-			stuck = mustLock(t, l, "stuck", redlock.WithMaxHold(time.Millisecond))
-			if err := ended(t, stuck.Context()); err != redlock.ErrMaxHold {
-				t.Errorf("the second stuck lock ended by %v", err)
-			}
-			mustUnlock(t, good)
-			if err := l.Close(); err != nil {
-				t.Errorf("close: %v", err)
-			}
-			redistest.RequireNoKeys(t, servers)
+				good := mustLock(t, l, "good")
+				for range 2 {
+					stuck := mustLock(t, l, "stuck", redlock.WithMaxHold(time.Millisecond))
+					if err := ended(t, stuck.Context()); err != redlock.ErrMaxHold {
+						t.Errorf("the stuck lock ended by %v", err)
+					}
+					stays(t, 2*simTTL, "held", func() bool { return good.Err() == nil })
+				}
+				<-b.entered
+				mustUnlock(t, good)
+				if err := l.Close(); err != nil {
+					t.Errorf("close: %v", err)
+				}
+				net.RequireNoKeys(t)
+			})
 		})
 	}
 }

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"bufio"
+	"crypto/tls"
 	"net"
 	"testing"
 
@@ -82,5 +83,24 @@ func TestAwaitEnds(t *testing.T) {
 	_ = peer.Close()
 	if c.Await() {
 		t.Error("nothing is taken as a reply")
+	}
+}
+
+// TestPrompt: only a socket, also within TLS, has room for what is written. What a dialer of the user's has made may block who writes.
+func TestPrompt(t *testing.T) {
+	socket, _ := pairOf(t)
+	pipe, _ := net.Pipe()
+	for name, c := range map[string]struct {
+		raw    net.Conn
+		prompt bool
+	}{
+		"socket":  {socket.raw, true},
+		"TLS":     {tls.Client(socket.raw, nil), true},
+		"pipe":    {pipe, false},
+		"wrapped": {struct{ net.Conn }{socket.raw}, false},
+	} {
+		if got := (&conn{raw: c.raw}).Capabilities().Prompt; got != c.prompt {
+			t.Errorf("%s is prompt: %v, want %v", name, got, c.prompt)
+		}
 	}
 }

@@ -136,6 +136,7 @@ func (s *Server) Refuse(text string, ops ...Op) {
 // Fill has the server's memory be full, with maxmemory-policy noeviction: it refuses all that may need more, and renews and releases.
 // Refuse with an empty text ends that.
 func (s *Server) Fill() {
+	s.SetInfo(func(info *Info) { info.Memory.Max = 1 })
 	s.Refuse("OOM command not allowed when used memory > 'maxmemory'.", Acquire, Beat, Force, Trial, Store)
 }
 
