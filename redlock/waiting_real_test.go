@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 // crowd is a number of goroutines, over some Lockers, that take turns on one key.
@@ -253,28 +254,33 @@ func TestTryLockJumpsNoQueue(t *testing.T) {
 // TestForgottenSubscriptions: something between forgets the connections of a process, once: all of them, or only those of its
 // subscriptions. These are made again: without wake-ups, a key that is waited for would be idle until the next poll.
 func TestForgottenSubscriptions(t *testing.T) {
-	t.Parallel()
-	for name, forget := range map[string]func(*redistest.Forwarder){"all": (*redistest.Forwarder).Forget, "subscriptions": (*redistest.Forwarder).ForgetSubscriptions} {
+	for name, forget := range map[string]func(*simnet.Address){"all": (*simnet.Address).Forget, "subscriptions": (*simnet.Address).ForgetSubscriptions} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			urls, servers, ways := behindForwarders(t, 3)
-			waiter, holder := newLocker(t, urls), newLocker(t, redistest.URLs(servers))
-			turn := func() redlock.Via {
-				held := mustLock(t, holder, "order:1")
-				got := make(chan *redlock.Lock)
-				go func() { got <- mustLock(t, waiter, "order:1") }()
-				eventually(t, bound, "it waits", func() bool { return waiter.Status().Waiting == 1 })
-				time.Sleep(200 * time.Millisecond) // and has asked again, with its subscriptions
-				mustUnlock(t, held)
-				lock := <-got
-				mustUnlock(t, lock)
-				return lock.Acquisition().Via
-			}
-			turn()
-			for _, way := range ways {
-				forget(way)
-			}
-			eventually(t, bound, "turns are woken", func() bool { return turn() == redlock.ViaWoken })
+			simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+				var ways []*simnet.Address
+				for i, s := range net.Servers {
+					ways = append(ways, simnet.NewAddress(net.Addresses[i].String(), s))
+				}
+				waiter, holder := simLocker(t, net.Masters(ways...)), simLocker(t, net.Masters())
+				turn := func() redlock.Via {
+					held := mustLock(t, holder, "order:1")
+					got := make(chan *redlock.Lock)
+					go func() { got <- mustLock(t, waiter, "order:1") }()
+					time.Sleep(200 * time.Millisecond) // it has asked again, with its subscriptions
+					mustUnlock(t, held)
+					lock := <-got
+					mustUnlock(t, lock)
+					return lock.Acquisition().Via
+				}
+				turn()
+				if via := turn(); via != redlock.ViaWoken {
+					t.Errorf("before, a turn is %v", via)
+				}
+				for _, way := range ways {
+					forget(way)
+				}
+				eventually(t, bound, "turns are woken", func() bool { return turn() == redlock.ViaWoken })
+			})
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package redistest
 
 import (
-	"bytes"
 	"net"
 	"sync"
 	"testing"
@@ -17,8 +16,7 @@ type Forwarder struct {
 	server  interface{ Addr() string }
 	pairs   map[*pair]bool
 	weather Weather
-	changed chan struct{}             // closed when the weather changes
-	lie     func(reply []byte) []byte // what clients get for what the server has sent; nil for the same
+	changed chan struct{} // closed when the weather changes
 }
 
 // Weather is the state of the network for what is sent from now on.
@@ -32,7 +30,6 @@ type Weather struct {
 type pair struct {
 	client, server net.Conn
 	forgotten      bool          // what is sent is dropped
-	subscribed     bool          // the client has subscribed to a channel
 	held           chan struct{} // the server gets nothing until this is closed; nil if nothing is held
 	holds          bool          // something has been held
 }
@@ -76,38 +73,19 @@ func (f *Forwarder) accept() {
 		p := &pair{client: client, server: server}
 		f.pairs[p] = true
 		f.mu.Unlock()
-		f.all.Go(func() { f.carry(p, p.client, p.server, f.heard, func(w Weather) bool { return w.Requests }) })
-		f.all.Go(func() { f.carry(p, p.server, p.client, f.told, func(w Weather) bool { return w.Replies }) })
+		f.all.Go(func() { f.carry(p, p.client, p.server, func(w Weather) bool { return w.Requests }) })
+		f.all.Go(func() { f.carry(p, p.server, p.client, func(w Weather) bool { return w.Replies }) })
 	}
 }
 
-// heard notes what a client sends.
-func (f *Forwarder) heard(p *pair, sent []byte) []byte {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	p.subscribed = p.subscribed || bytes.Contains(bytes.ToLower(sent), []byte("\r\nsubscribe\r\n"))
-	return sent
-}
-
-// told returns what a client gets for what the server sends.
-func (f *Forwarder) told(_ *pair, sent []byte) []byte {
-	f.mu.Lock()
-	lie := f.lie
-	f.mu.Unlock()
-	if lie == nil {
-		return sent
-	}
-	return lie(sent)
-}
-
-// carry copies in one direction, by way of pass, until one of the ends is closed.
-func (f *Forwarder) carry(p *pair, from, to net.Conn, pass func(*pair, []byte) []byte, kept func(Weather) bool) {
+// carry copies in one direction until one of the ends is closed.
+func (f *Forwarder) carry(p *pair, from, to net.Conn, kept func(Weather) bool) {
 	buffer := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buffer)
 		if n > 0 {
 			if f.through(p, kept) {
-				_, _ = to.Write(pass(p, buffer[:n]))
+				_, _ = to.Write(buffer[:n])
 			}
 		}
 		if err != nil {
@@ -193,22 +171,6 @@ func (f *Forwarder) Forget() {
 	for p := range f.pairs {
 		p.forgotten = true
 	}
-}
-
-// ForgetSubscriptions is Forget for the connections on which a client has subscribed to a channel.
-func (f *Forwarder) ForgetSubscriptions() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for p := range f.pairs {
-		p.forgotten = p.forgotten || p.subscribed
-	}
-}
-
-// Lie has clients get something else than what the server sends from now on. It may run concurrently.
-func (f *Forwarder) Lie(lie func(reply []byte) []byte) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.lie = lie
 }
 
 // Hold keeps back what is sent from now on over the present connections, until deliver is called. It then arrives even if the

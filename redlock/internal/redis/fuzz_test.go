@@ -90,7 +90,7 @@ const (
 	heldSaid    = "*6\r\n:1500\r\n$5\r\ntoken\r\n:1764000000000000\r\n:2\r\n:1\r\n:2\r\n"
 	othersSaid  = "*2\r\n:1\r\n:1764000000000000\r\n:1\r\n*5\r\n:1764000000000000\r\n:0\r\n:1\r\n$1\r\na\r\n$0\r\n\r\n*8\r\n:1764000000000000\r\n$1\r\na\r\n:9\r\n:5\r\n$0\r\n\r\n:5\r\n:6\r\n:-2\r\n:1\r\n:1\r\n*2\r\n$1\r\na\r\n$0\r\n\r\n*4\r\n:5\r\n:6\r\n:7\r\n$1\r\nx\r\n:1\r\n" + infoSaid + "*3\r\n:1764000000000000\r\n:2\r\n:0\r\n*2\r\n:1764000000000000\r\n:3\r\n"
 	subscribed  = "*3\r\n$9\r\nsubscribe\r\n$7\r\nprocess\r\n:1\r\n"
-	published   = "*3\r\n$7\r\nmessage\r\n$7\r\nprocess\r\n$15\r\n12 redlock:{key}\r\n"
+	published   = "*3\r\n$7\r\nmessage\r\n$7\r\nprocess\r\n$16\r\n12 redlock:{key}\r\n"
 	clusterSaid = "*1\r\n*3\r\n:0\r\n:16383\r\n*4\r\n$9\r\n127.0.0.1\r\n:6379\r\n$2\r\nid\r\n*0\r\n$22\r\ncluster_current_epoch:1\r\n"
 )
 

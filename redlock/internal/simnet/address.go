@@ -25,6 +25,7 @@ type Weather struct {
 type Address struct {
 	name                     string
 	tunnel                   atomic.Bool
+	garbled                  atomic.Bool
 	requests, replies, stuck valve
 
 	mu      sync.Mutex
@@ -72,6 +73,9 @@ func (a *Address) open() {
 		held.set(true)
 	}
 }
+
+// Garble has the replies from now on be none that Redis gives, or ends that. The greeting is right.
+func (a *Address) Garble(garbled bool) { a.garbled.Store(garbled) }
 
 // Cut breaks all connections. What is under way is lost.
 func (a *Address) Cut() {

@@ -157,8 +157,14 @@ func (c *conn) await(interrupted <-chan struct{}) bool {
 
 // Receive takes the reply to the oldest batch.
 func (c *conn) Receive(cmds []*protocol.Command) error {
+	garbled := c.address.garbled.Load()
 	for i, cmd := range cmds {
-		cmd.Reply = c.oldest.cmds[i].Reply
+		if cmd.Reply = c.oldest.cmds[i].Reply; garbled {
+			cmd.Reply = protocol.Reply{Err: protocol.ErrMalformed}
+		}
+	}
+	if garbled {
+		return protocol.ErrMalformed
 	}
 	return nil
 }
