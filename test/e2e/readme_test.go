@@ -80,6 +80,7 @@ func TestREADMECaddyfile(t *testing.T) {
 	for _, a := range slices.Concat(wait(), other(), line()) {
 		requireStatus(t, a, http.StatusOK)
 	}
+	requireWithoutBody(t, c.url+"/payments/7")
 }
 
 // TestREADMEModule: what xcaddy build, go get and go install install is this module, and Caddy with it has the directive.

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -102,38 +103,51 @@ func TestRecipeOfShopify(t *testing.T) {
 	}
 }
 
-// TestRecipeOfRefreshes: a server that rotates its tokens sees one use of each, and all who have sent it get the new one.
+// TestRecipeOfRefreshes: a server that rotates its tokens sees one use of each, and all who have sent it get the new one, however they
+// authenticate.
 func TestRecipeOfRefreshes(t *testing.T) {
 	t.Parallel()
-	var used atomic.Int64
+	var used sync.Map
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.FormValue("grant_type") == "refresh_token" && used.Add(1) > 1 {
+		token := r.FormValue("refresh_token")
+		if _, again := used.LoadOrStore(token, true); token != "" && again {
 			w.WriteHeader(http.StatusBadRequest) // reuse: the session has ended
 			return
 		}
-		_, _ = fmt.Fprintf(w, `{"access_token":"new","refresh_token":"R2"}`)
+		_, _ = fmt.Fprintf(w, `{"refresh_token":"after %s","locked":%v}`, token, r.Header.Get("Fencing-Token") != "")
 	}))
 	t.Cleanup(server.Close)
 	text := strings.ReplaceAll(recipe(t, "One refresh of a token"), "/run/secrets/responses", secretFile(t, base64.StdEncoding.EncodeToString(make([]byte, 32))))
 	c := runDocumented(t, strings.Replace(text, "wait 10s", "wait 2m", 1), redistest.Start(t, 3), server.Listener.Addr().String())
-	ask := func(form string) *http.Request {
-		r := withBody(c.url+"/oauth2/token", form+"&client_id=app")
+	ask := func(path, form string, header ...string) *http.Request {
+		r := withBody(c.url+path, form, header...)
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		return r
 	}
-	requests := make([]*http.Request, 6)
-	for i := range requests {
-		requests[i] = ask("grant_type=refresh_token&refresh_token=R1")
-	}
-	for _, a := range sendAll(t, requests...)() {
-		if a.status != http.StatusOK || !strings.Contains(a.body, "R2") {
-			t.Errorf("%d %s", a.status, a.body)
+	basic := []string{"Authorization", "Basic YXBwOnNlY3JldA=="}
+	for i, client := range []struct {
+		path, form string
+		header     []string
+	}{
+		{path: "/oauth2/token", form: "&client_id=app"},
+		{path: "/oauth2/token", header: basic},
+		{path: "/oauth2/token", form: "&client_id=app", header: basic},
+		{path: "/oauth2/token", form: "&client_assertion=e30.e30.x"},
+		{path: "/oauth2/token/", form: "&client_id=app"}, // Express serves it as the path without the slash
+	} {
+		requests := make([]*http.Request, 6)
+		for n := range requests {
+			requests[n] = ask(client.path, fmt.Sprintf("grant_type=refresh_token&refresh_token=R%d%s", i, client.form), client.header...)
+		}
+		for _, a := range sendAll(t, requests...)() {
+			if want := fmt.Sprintf(`{"refresh_token":"after R%d","locked":true}`, i); a.status != http.StatusOK || a.body != want {
+				t.Errorf("%+v: %d %s, want %s", client, a.status, a.body, want)
+			}
 		}
 	}
-	if n := used.Load(); n != 1 {
-		t.Errorf("the refresh token was used %d times", n)
-	}
-	requireStatus(t, send(t, ask("grant_type=authorization_code&code=1")), http.StatusOK)
+	stolen := ask("/oauth2/token", "grant_type=refresh_token&refresh_token=R1", "Authorization", "Basic YXBwOmd1ZXNz") // with a wrong secret
+	requireStatus(t, send(t, stolen), http.StatusBadRequest)                                                           // by the server
+	requireStatus(t, send(t, ask("/oauth2/token", "grant_type=authorization_code&code=1", basic...)), http.StatusOK)
 }
 
 func TestRecipeOfIdempotencyKeys(t *testing.T) {
