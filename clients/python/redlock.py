@@ -41,6 +41,7 @@ L = TypeVar("L", "Lock", "AsyncLock")
 Seconds = Optional[float]
 
 _mine = threading.local()  # .locks are those that this thread has entered
+_acquired: set[Hold] = set()  # by acquire(): they last until release(), although nothing else may refer to them
 _connections: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 _BROKEN = (OSError, EOFError, ValueError, LookupError, TypeError)  # what a response that breaks off, or is none, ends in
 _PATIENCE_AT_END = 5
@@ -227,14 +228,32 @@ class Lock:
         self._holds: list[Hold] = []
 
     def __enter__(self) -> Hold:
-        hold = Hold(self._agent, self._ask, self._wait)
-        self._holds.append(hold)
-        return hold
+        return self._take(set())
+
+    def _take(self, keep: set[Hold]) -> Hold:
+        hold = Hold(self._agent, self._ask)
+        try:
+            hold._enter(self._wait)
+            self._holds.append(hold)
+            keep.add(hold)
+            return hold
+        except BaseException:  # also one out of a signal handler
+            self._drop(hold)
+            raise
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        hold = self._current()
-        self._holds.remove(hold)
-        hold._release(failed=kind is not None)
+        hold = None
+        try:
+            hold = self._current()
+            hold._release(failed=kind is not None)
+        finally:
+            self._drop(hold or self._current())
+
+    def _drop(self, hold: Hold) -> None:
+        with contextlib.suppress(ValueError):  # a signal handler may have released it
+            self._holds.remove(hold)
+        _acquired.discard(hold)
+        hold._close()
 
     def __call__(self, work: Callable[..., T]) -> Callable[..., T]:
         _plain(work)
@@ -248,7 +267,7 @@ class Lock:
     def acquire(self) -> bool:
         """Take the lock, as a with statement does, and return whether it was had: False means that another has it."""
         try:
-            self.__enter__()
+            self._take(_acquired)
         except LockHeld:
             return False
         return True
@@ -259,15 +278,18 @@ class Lock:
 
     def _current(self) -> Hold:
         """Return the hold of this thread's innermost with statement. A generator's may have been entered by another thread."""
-        if not self._holds:
-            raise LockLost("the lock is held in its with block only")
         holds = list(self._holds)
+        if not holds:
+            raise LockLost("the lock is held in its with block only")
         return next((hold for hold in reversed(holds) if hold._thread == threading.get_ident()), holds[-1])
 
     @property
     def held(self) -> bool:
         """As Hold.held, in this thread's with block."""
-        return bool(self._holds) and self._current().held
+        try:
+            return self._current().held
+        except LockLost:
+            return False
 
     def check(self) -> None:
         """As Hold.check, in this thread's with block."""
@@ -285,13 +307,17 @@ class Lock:
 
 
 class _Lease:
-    """What the agent has said of a lock. The process that took it alone has it."""
+    """What the agent has said of a lock. The process that took it alone has it.
+
+    A signal handler may run between any two lines, ask whether the lock is held, and release it: what is asked is read without a mutex.
+    """
 
     fence: int
     slot: int
 
     def __init__(self, ask: dict[str, Any]) -> None:
-        self._pid, self._mutex = os.getpid(), threading.Lock()
+        self._pid = os.getpid()
+        self._mutex = threading.RLock()  # for what is sent: a mark must not follow the end
         self._word = b"done" if "once_per" in ask else b""  # what ends a request whose work has succeeded
         self._value: Any = None  # of the work of once
         self._begin()
@@ -317,12 +343,11 @@ class _Lease:
 
     def _doubt(self) -> Optional[str]:
         """Return why the lock isn't certain now, or None."""
-        if os.getpid() != self._pid:  # where the mutex may stay locked for ever
+        if os.getpid() != self._pid:
             return "the lock belongs to the process that took it, and not to its child"
-        with self._mutex:
-            if self._lost is None and any(now >= end for now, end in zip(_clocks(), self._end)):
-                return "the agent has not said in time that the lock is still held"
-            return self._lost
+        if self._lost is None and any(now >= end for now, end in zip(_clocks(), self._end)):
+            return "the agent has not said in time that the lock is still held"
+        return self._lost
 
     def _take(self, text: bytes, send: Callable[[bytes], Any]) -> dict[str, Any]:
         """Take a line. A line that answers no new mark is answered with one: so the lines never count from long ago."""
@@ -357,8 +382,10 @@ class _Lease:
         return self._value
 
     def _ends(self, failed: bool) -> bytes:
-        """Note that this side asks for the end, and return the end of the request's body. Callers hold the mutex."""
-        self._asked, self._lost = True, self._lost or "it was released"
+        """Note that this side asks for the end, and return the end of the request's body, once. Callers hold the mutex."""
+        asked, self._asked, self._lost = self._asked, True, self._lost or "it was released"
+        if asked:
+            return b""
         return (b"" if failed or not self._word else _chunk(self._word)) + b"0\r\n\r\n"
 
     def _ended(self, line: Any) -> None:
@@ -379,20 +406,32 @@ class Hold(_Lease):
     It belongs to the process that took it: in a child of os.fork or multiprocessing, held is false, and check() raises LockLost.
     """
 
-    def __init__(self, agent: Agent, ask: dict[str, Any], wait: Seconds) -> None:
+    _connection: socket.socket
+
+    def __init__(self, agent: Agent, ask: dict[str, Any]) -> None:
         super().__init__(ask)
         self._agent, self._ask, self._thread = agent, ask, threading.get_ident()
+
+    def _enter(self, wait: Seconds) -> None:
         self._refuse_own()
-        tries = _Tries(agent, wait)
+        tries = _Tries(self._agent, wait)
         while True:
             try:
                 self._acquire(tries.left())
                 break
             except LockError as e:
                 time.sleep(tries.pause(e))
-        self._reader = threading.Thread(target=self._read, name="redlock", daemon=True)
+        self._reader = threading.Thread(target=_read, args=(weakref.ref(self), self._lines), name="redlock", daemon=True)
         self._reader.start()
-        self._siblings.append(self)
+        # An exception out of a signal handler can end a with statement before its end is called.
+        weakref.finalize(self, _close_own, self._connection, self._pid).atexit = False
+        self._siblings.add(self)
+
+    def _close(self) -> None:
+        """End the lock, if it has not ended, in the process that took it."""
+        if hasattr(self, "_connection"):
+            self._lost = self._lost or "it was released"
+            _close_own(self._connection, self._pid)
 
     def _acquire(self, left: Seconds) -> None:
         self._begin()
@@ -406,9 +445,9 @@ class Hold(_Lease):
             self._agent._require_agent(self._lines.header)
             if self._lines.status != 200:
                 raise self._agent._refusal(self._lines.status, self._lines.header, self._lines.rest())
-            self._next()
+            self._next(self._lines.line())
             while not self.held:  # after a wait of many minutes, only the answer to the mark is new enough
-                self._next()
+                self._next(self._lines.line())
             self._connection.settimeout(None)
         except _BROKEN as e:
             _close(self._connection)
@@ -419,18 +458,17 @@ class Hold(_Lease):
 
     def _refuse_own(self) -> None:
         """Raise LockError if this thread holds one of the keys, and would wait for itself until that is lost."""
-        self._siblings: list[Hold] = _mine.__dict__.setdefault("locks", [])
+        self._siblings: weakref.WeakSet[Hold] = _mine.__dict__.setdefault("locks", weakref.WeakSet())
         if float(self._ask.get("wait", "1s")[:-1]) == 0 or self._ask.get("concurrency", 1) != 1:
             return
-        for other in self._siblings:
+        for other in list(self._siblings):
             if other._agent.address == self._agent.address and set(other._ask["keys"]) & set(self._ask["keys"]) and other.held:
                 raise LockError("this thread holds the lock itself, and would wait for itself: locks are not reentrant")
 
     def _release(self, failed: bool) -> None:
         """Release the lock, in the process that took it. Raise LockLost if it had been lost, unless the work has failed anyway."""
         doubt = self._doubt()
-        if self in self._siblings:
-            self._siblings.remove(self)
+        self._siblings.discard(self)
         if os.getpid() == self._pid:
             try:
                 self._connection.settimeout(_PATIENCE_AT_END)
@@ -439,21 +477,27 @@ class Hold(_Lease):
                 self._reader.join(_PATIENCE_AT_END)
             except OSError:
                 pass
-            _close(self._connection)
         self._judge(failed, doubt)
 
-    def _next(self) -> dict[str, Any]:
-        return self._take(self._lines.line(), self._connection.sendall)
+    def _next(self, text: bytes) -> dict[str, Any]:
+        return self._take(text, self._connection.sendall)
 
-    def _read(self) -> None:
-        """Read until the last line."""
-        end = None
-        try:
-            while not self._next().keys() & {"released", "lost"}:
-                pass
-        except _BROKEN as e:
-            end = e
-        self._ended(end)
+
+def _read(hold: weakref.ref[Hold], lines: _Response) -> None:
+    """Read until the last line, or until nobody refers to the hold any more: it must not live because of its reader."""
+    end = None
+    try:
+        while True:
+            text = lines.line()
+            mine = hold()
+            if mine is None or mine._next(text).keys() & {"released", "lost"}:
+                break
+            del mine
+    except _BROKEN as e:
+        end = e
+    mine = hold()
+    if mine is not None:
+        mine._ended(end)
 
 
 class AsyncAgent(_Base["AsyncLock"]):
@@ -496,14 +540,21 @@ class AsyncLock:
 
     async def __aenter__(self) -> AsyncHold:
         hold = AsyncHold(self._agent, self._ask)
-        await hold._enter(self._wait)
-        self._holds.append((asyncio.current_task(), hold))
-        return hold
+        try:
+            await hold._enter(self._wait)
+            self._holds.append((asyncio.current_task(), hold))
+            return hold
+        except BaseException:
+            hold._close()
+            raise
 
     async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
         mine = self._current()
-        self._holds.remove(mine)
-        await mine[1]._release(failed=kind is not None)
+        try:
+            self._holds.remove(mine)
+            await mine[1]._release(failed=kind is not None)
+        finally:
+            mine[1]._close()
 
     def __call__(self, work: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
         @functools.wraps(work)
@@ -525,10 +576,11 @@ class AsyncLock:
         await self.__aexit__(LockError if failed else None, None, None)
 
     def _current(self) -> tuple[Any, AsyncHold]:
-        if not self._holds:
+        holds = list(self._holds)
+        if not holds:
             raise LockLost("the lock is held in its with block only")
         task = asyncio.current_task()
-        return next((hold for hold in reversed(self._holds) if hold[0] is task), self._holds[-1])
+        return next((hold for hold in reversed(holds) if hold[0] is task), holds[-1])
 
     @property
     def held(self) -> bool:
@@ -640,15 +692,20 @@ class AsyncHold(_Lease):
         doubt = self._doubt()
         if os.getpid() == self._pid:
             try:
-                with self._mutex:
-                    self._out.write(self._ends(failed))
+                self._out.write(self._ends(failed))
                 await asyncio.wait_for(asyncio.shield(self._reader), _PATIENCE_AT_END)
             except (OSError, asyncio.TimeoutError):
                 pass
-            finally:
-                self._reader.cancel()
-                self._out.close()
         self._judge(failed, doubt)
+
+    def _close(self) -> None:
+        """End the lock, if it has not ended."""
+        self._lost = self._lost or "it was released"
+        if os.getpid() != self._pid:
+            return
+        for name, end in (("_reader", "cancel"), ("_out", "close")):
+            if hasattr(self, name):
+                getattr(getattr(self, name), end)()
 
 
 def _plain(work: Callable[..., T]) -> Callable[..., T]:
@@ -688,6 +745,12 @@ def _close(connection: socket.socket) -> None:
     except OSError:
         pass
     connection.close()
+
+
+def _close_own(connection: socket.socket, pid: int) -> None:
+    """Close a connection in the process that made it."""
+    if os.getpid() == pid:
+        _close(connection)
 
 
 def _close_copies() -> None:
