@@ -427,11 +427,14 @@ func (g *gates) met(at *gate, done *DoneError) {
 	}
 }
 
-// answerTries has those who wait for an attempt enter again. Where too few masters have answered any, all are told that at once.
+// answerTries has those who wait for an attempt enter again. Where too few masters have answered the last one, they wait for one that is
+// still under way, and where there is none, all of them are told that at once.
 func (g *gate) answerTries() {
 	var refusal error
 	if g.silent && len(g.asking) > 0 {
-		refusal = g.refusal()
+		if refusal = g.refusal(); refusal == nil {
+			return
+		}
 	}
 	for _, try := range g.tries {
 		if refusal != nil {
