@@ -67,9 +67,11 @@ type Stream struct {
 	sendEnded       *sync.Cond                // signals that sending has ended on a connection that is no longer conn
 	connectingSince time.Time                 // since when a connection is being made, while there is none
 
+	connectedAt time.Time // since when there is conn
+
 	downUntil time.Time     // acquires are refused until then
 	downErr   error         // why there is no connection, or why the server on it takes no locks
-	pause     time.Duration // the last time for which the master was down; it doubles
+	pause     time.Duration // the last time for which the master was down; it doubles, until a connection has worked for MostPause
 	health
 	closing bool
 }
@@ -731,12 +733,13 @@ func (s *Stream) awaitRetry(ctx context.Context) {
 }
 
 // serve uses a connection until it ends. next is a connection that already replaces it, if there is one. The
-// error is nil if the connection was of any use, so that the next can be made without a pause.
+// error is nil if the connection has worked for a while, so that the next can be made without a pause. A reply alone is no reason for that:
+// a server, or something in between, that ends each connection after one would be connected to without end.
 func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn, err error) {
 	began := time.Now()
 	s.mu.Lock()
 	s.can = c.Capabilities()
-	s.conn, s.answeredAt, s.usedAt, s.memoryAt = c, began, began, began
+	s.conn, s.connectedAt, s.answeredAt, s.usedAt, s.memoryAt = c, began, began, began, began
 	if s.latency.smoothed == 0 { // no greeting has measured the distance: probe at once
 		s.usedAt = time.Time{}
 	}
@@ -767,7 +770,7 @@ func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn
 	for s.sending {
 		s.sendEnded.Wait()
 	}
-	pending, useless := len(s.flight), s.answeredAt.Equal(began)
+	pending, useless := len(s.flight), s.answeredAt.Equal(began) || time.Since(began) < MostPause
 	s.mu.Unlock()
 	if err == nil {
 		err = protocol.ErrBroken
@@ -1035,7 +1038,10 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 	case err == nil && !votes && errors.Is(s.reported, protocol.ErrUnusable):
 		return nil, false
 	case err == nil:
-		s.downUntil, s.downErr, s.pause = time.Time{}, nil, 0
+		s.downUntil, s.downErr = time.Time{}, nil
+		if now.Sub(s.connectedAt) >= MostPause {
+			s.pause = 0
+		}
 	}
 	return err, true
 }
