@@ -215,6 +215,10 @@ func (h *health) learn(err error, now time.Time) (tell bool) {
 	return tell
 }
 
+// works reports whether the master did what it was last asked. It may be told to be ill all the same, until it has worked for long enough:
+// what is decided must not depend on that, as all masters may be told so at once, after a hiccup of the network.
+func (h *health) works() bool { return h.reported == nil || !h.wellSince.IsZero() }
+
 // countsFrom returns when a master that is well again counts as usable, if it stays so; zero if it isn't well.
 func (h *health) countsFrom() time.Time {
 	if h.wellSince.IsZero() {

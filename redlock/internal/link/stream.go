@@ -1186,13 +1186,13 @@ func (s *Stream) trialKey() string {
 func (s *Stream) Fails() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.conn == nil || s.reported != nil || s.silence(time.Now()) > s.latency.timeout()
+	return s.conn == nil || !s.works() || s.silence(time.Now()) > s.latency.timeout()
 }
 
-// Leads returns the name by which all processes know the server that votes, and whether it can lead: it answers, and not only now and then.
+// Leads returns the name by which all processes know the server that votes, and whether it can lead: it answers.
 func (s *Stream) Leads() (name string, can bool) {
 	s.mu.Lock()
-	can = s.conn != nil && s.reported == nil && s.Clock.Trusted(time.Now()) && s.silence(time.Now()) <= 2*s.latency.timeout()
+	can = s.conn != nil && s.works() && s.Clock.Trusted(time.Now()) && s.silence(time.Now()) <= 2*s.latency.timeout()
 	s.mu.Unlock()
 	return cmp.Or(s.seat.VotesAs(), s.String()), can
 }
