@@ -22,7 +22,7 @@ type troubled struct {
 	protocol.Master
 	address interface{ Cut() }
 
-	kill, restart, hang, resume, flush, fill, demote, promote func()
+	kill, restart, hang, resume, flush, fill, demote, promote, denyChannels, denyInfo func()
 
 	keepBack    func(requests, replies bool)
 	loseClients func()
@@ -33,7 +33,7 @@ func TestConformanceOfSimnet(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]func(t *testing.T, s *troubled){
 		"greeting": testGreeting, "killed": testKilled, "hangs": testHangs, "flushed": testFlushed, "full": testFull, "demoted": testDemoted,
-		"kept back": testKeptBack, "loses clients": testLosesClients,
+		"denied channels": testDeniedChannels, "denied INFO": testDeniedInfo, "kept back": testKeptBack, "loses clients": testLosesClients,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Run("redis", func(t *testing.T) { t.Parallel(); row(t, ofRedis(t)) })
@@ -48,8 +48,10 @@ func ofSimnet(net *simnet.Net) *troubled {
 	s, a := net.Servers[0], net.Addresses[0]
 	return &troubled{
 		Master: a, address: a, kill: s.Kill, restart: s.Restart, hang: s.Hang, resume: s.Resume, flush: s.Flush, fill: s.Fill, demote: s.Demote, promote: s.Promote,
-		keepBack:    func(requests, replies bool) { a.Set(simnet.Weather{Requests: requests, Replies: replies}) },
-		loseClients: a.LoseClients,
+		denyChannels: func() { a.Deny(true) },
+		denyInfo:     func() { s.SetInfo(func(info *simnet.Info) { *info = simnet.Info{} }) },
+		keepBack:     func(requests, replies bool) { a.Set(simnet.Weather{Requests: requests, Replies: replies}) },
+		loseClients:  a.LoseClients,
 	}
 }
 
@@ -74,9 +76,11 @@ func ofRedis(t *testing.T) *troubled {
 				return strings.Contains(s.Client().Info(t.Context(), "replication").Val(), "master_link_status:up")
 			})
 		},
-		promote:     func() { do("REPLICAOF", "NO", "ONE") },
-		keepBack:    func(requests, replies bool) { f.Set(redistest.Weather{Requests: requests, Replies: replies}) },
-		loseClients: f.LoseClients,
+		promote:      func() { do("REPLICAOF", "NO", "ONE") },
+		denyChannels: func() { do("ACL", "SETUSER", "default", "resetchannels") },
+		denyInfo:     func() { do("ACL", "SETUSER", "default", "-info") },
+		keepBack:     func(requests, replies bool) { f.Set(redistest.Weather{Requests: requests, Replies: replies}) },
+		loseClients:  f.LoseClients,
 	}
 }
 
@@ -272,6 +276,38 @@ func testDemoted(t *testing.T, s *troubled) {
 		t.Errorf("promoted it is %+v, after %+v", now, before)
 	}
 	takes(t, c, "b")
+}
+
+// testDeniedChannels: who has no channels can't subscribe, and wakes nobody: who waits keeps its place.
+func testDeniedChannels(t *testing.T, s *troubled) {
+	c, _ := s.connect(t)
+	takes(t, c, "a")
+	waits := acquire(t, "b")
+	waits.Process, waits.Ticket, waits.Queue = "earlier", 2, true
+	if r := run(t, c, waits); r.Status != protocol.StatusHeld {
+		t.Errorf("status %d of who waits", r.Status)
+	}
+	s.denyChannels()
+	err := s.Listen(t.Context(), "later", bound, func() { t.Error("it has subscribed") }, func(protocol.WakeUp) {})
+	if !errors.Is(err, protocol.ErrRefused) {
+		t.Errorf("a subscription: %v", err)
+	}
+	if r := run(t, c, release(t, "a")); r.Status != protocol.StatusReleased {
+		t.Errorf("a release: status %d, error %v", r.Status, r.Err)
+	}
+	later := acquire(t, "c")
+	later.Process, later.Ticket = "later", 3
+	if r := run(t, c, later); r.Status != protocol.StatusHeld {
+		t.Errorf("status %d of who comes later", r.Status)
+	}
+}
+
+// testDeniedInfo: a server says nothing of itself to who may not ask, but the time.
+func testDeniedInfo(t *testing.T, s *troubled) {
+	s.denyInfo()
+	if _, told := s.connect(t); told.Time == 0 || told.HasUptime || told.RunID+told.Version+told.Mode+told.Role+told.Memory.Policy != "" {
+		t.Errorf("it says of itself %+v", told)
+	}
 }
 
 // testKeptBack: what is kept back takes effect when it comes, and its reply too. What is cut off has none.

@@ -218,7 +218,7 @@ func (p *pair) command(key string) protocol.Command {
 	case 0:
 		cmd = protocol.Command{Op: protocol.OpInspect, Key: key}
 	case 11:
-		cmd = protocol.Command{Op: protocol.OpForce, Key: key, Token: token, TTL: p.ttl() % time.Second, Ask: &protocol.Force{By: "by " + token}}
+		cmd = protocol.Command{Op: protocol.OpForce, Key: key, Token: token, TTL: p.ttl() % time.Second, Ask: &protocol.Force{By: []string{"by " + token, "2"}[p.rand.IntN(2)]}} // also by who has a number for a name
 		cmd.TTL = max(cmd.TTL, 5*time.Millisecond)
 	case 1, 2:
 		cmd.Op = protocol.OpRelease

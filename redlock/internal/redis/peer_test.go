@@ -109,6 +109,25 @@ func TestOtherPeers(t *testing.T) {
 	})
 }
 
+// told is an Admission that keeps what a server says of itself.
+type told struct{ protocol.Server }
+
+func (t *told) Admit(s protocol.Server) error { t.Server = s; return nil }
+
+// TestNegativeUptime: a server whose clock was set back since it started reports its uptime all the same.
+func TestNegativeUptime(t *testing.T) {
+	said := helloSaid + timeSaid + strings.Repeat(strings.Replace(infoSaid, ":100", ":-99", 1), 3)
+	m := New(redis.Options{Addr: "server:6379", Dialer: func(context.Context, string, string) (net.Conn, error) {
+		return monologue{text: bytes.NewReader([]byte(said))}, nil
+	}})
+	var s told
+	if c, err := m.Connect(t.Context(), &s); err != nil || !s.HasUptime || s.Uptime != -99*time.Second {
+		t.Errorf("%+v, %v", s, err)
+	} else {
+		c.Close()
+	}
+}
+
 // TestDialerIgnoresItsContext: the connection that it makes too late is closed.
 func TestDialerIgnoresItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/redis"
 )
 
 // Weather is the state of the network at an address, for what is sent from now on.
@@ -24,7 +25,7 @@ type Weather struct {
 // server by its name. Its methods may be called at any time.
 type Address struct {
 	name                     string
-	tunnel                   atomic.Bool
+	tunnel, denied           atomic.Bool
 	garbled                  atomic.Bool
 	requests, replies, stuck valve
 
@@ -76,6 +77,10 @@ func (a *Address) open() {
 
 // Garble has the replies from now on be none that Redis gives, or ends that. The greeting is right.
 func (a *Address) Garble(garbled bool) { a.garbled.Store(garbled) }
+
+// Deny makes who comes over the address a user without channels, as a new one of Redis is: it can neither subscribe nor publish. Or it ends
+// that.
+func (a *Address) Deny(denied bool) { a.denied.Store(denied) }
 
 // Cut breaks all connections. What is under way is lost.
 func (a *Address) Cut() {
@@ -249,6 +254,10 @@ func (a *Address) Listen(ctx context.Context, process string, patience time.Dura
 	connecting, cancel := context.WithTimeout(ctx, protocol.ConnectTrips*patience)
 	defer cancel()
 	c, _, err := a.greet(connecting)
+	if err == nil && a.denied.Load() {
+		c.Close()
+		err = redis.ErrorOf("NOPERM No permissions to access a channel")
+	}
 	if err == nil {
 		defer c.Close()
 		err = c.listen(ctx, process, patience, ready, message)

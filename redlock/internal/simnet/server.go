@@ -113,7 +113,7 @@ func (s *Server) SetSpeed(permille int) {
 	})
 }
 
-// SetInfo changes what the server says of itself: its version, role, memory.
+// SetInfo changes what the server says of itself: its version, role, memory. Without any of it, the server denies INFO.
 func (s *Server) SetInfo(set func(info *Info)) { s.change(func() { set(&s.info) }) }
 
 // Info is what a server says of itself. Its run ID, uptime and time are the server's own.
@@ -162,9 +162,9 @@ func (s *Server) Forge(forge func(cmd *Command) bool) { s.change(func() { s.forg
 // Command is one operation, with its reply.
 type Command = protocol.Command
 
-// Steal gives a key to another, whoever has it.
-func (s *Server) Steal(key string, ttl time.Duration) {
-	s.change(func() { s.memory.Leases.Set(full(key), "another", s.clock(), ttl) })
+// Give gives a key to a token, whoever has it. The fence stays.
+func (s *Server) Give(key, token string, ttl time.Duration) {
+	s.change(func() { s.memory.Leases.Set(full(key), token, s.clock(), ttl) })
 }
 
 // Holder returns the token that a key carries, or "".
@@ -179,6 +179,15 @@ func (s *Server) Fence(key string) (fence int64) {
 	return fence
 }
 
+// SetFence has the server remember another fence for a key, or none if it is 0.
+func (s *Server) SetFence(key string, fence uint64) {
+	s.change(func() {
+		if s.memory.Fences.Delete(full(key)); fence > 0 {
+			s.memory.Fences.Set(full(key), int64(fence), s.clock(), time.Hour)
+		}
+	})
+}
+
 // Result returns the result that is remembered for a key, or "".
 func (s *Server) Result(key string) (data string) {
 	s.change(func() {
@@ -186,6 +195,13 @@ func (s *Server) Result(key string) (data string) {
 		data = r.Data
 	})
 	return data
+}
+
+// SetResult has the server remember another result for a key, or none if it is to be kept for no time.
+func (s *Server) SetResult(key, data string, fence uint64, keep time.Duration) {
+	s.change(func() {
+		s.memory.Results.Set(full(key), protocol.Result{Data: data, Fence: int64(fence), Keep: keep}, s.clock(), keep)
+	})
 }
 
 func full(key string) string { return protocol.Key("redlock", key) }
@@ -263,8 +279,10 @@ func (s *Server) greeting(c *conn) (told protocol.Server, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	told = s.info
-	told.RunID, told.Time = fmt.Sprintf("run-%d-of-server-%d", s.run, s.index), s.clock().UnixMicro()
-	told.Uptime = time.Duration(s.clock().Unix()-s.began.Unix()) * time.Second
+	if told.Time = s.clock().UnixMicro(); told.HasUptime {
+		told.RunID = fmt.Sprintf("run-%d-of-server-%d", s.run, s.index)
+		told.Uptime = time.Duration(s.clock().Unix()-s.began.Unix()) * time.Second
+	}
 	return told, s.up && c.run == s.run
 }
 
@@ -292,10 +310,34 @@ func (s *Server) execute(c *conn, cmds []protocol.Command) (ok bool) {
 	if !s.up || c.run != s.run {
 		return false
 	}
+	if c.address.denied.Load() {
+		defer s.mute()()
+	}
 	for i := range cmds {
 		s.do(&cmds[i])
 	}
 	return true
+}
+
+// mute refuses what is published until restore: who waits keeps its place, and hears nothing. Callers hold mu.
+func (s *Server) mute() (restore func()) {
+	muted := make(map[string]bool)
+	for _, q := range s.memory.Queues.All(s.clock()) {
+		for _, place := range q.Places {
+			process, _ := protocol.CallOf(place.Process)
+			muted[process] = true
+			s.memory.Subscribe(process, func(protocol.WakeUp) {})
+		}
+	}
+	return func() {
+		for process := range muted {
+			if c := s.hears[process]; c != nil {
+				s.memory.Subscribe(process, c.hear)
+			} else {
+				s.memory.Subscribe(process, nil)
+			}
+		}
+	}
 }
 
 func (s *Server) do(cmd *protocol.Command) {
