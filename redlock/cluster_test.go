@@ -43,6 +43,28 @@ func nodeKeys(t *testing.T, node *redistest.Server, part, masters, n int) (keys 
 	return keys
 }
 
+// TestClusterInspects: what operators do with keys of any name works where the server finds them by their slots.
+func TestClusterInspects(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3, 0)
+	opts := []redlock.Option{redlock.WithTTL(4 * bound), redlock.WithMaxTTL(4 * bound), redlock.WithTimeout(bound)}
+	a, b := onCluster(t, nodes, append(opts, redlock.WithInstance("a"))...), onCluster(t, nodes, opts...)
+	for _, key := range oddKeys {
+		held := mustLock(t, a, key)
+		if seen := inspect(t, b, key); !seen.Held || seen.Holder != "a" || seen.Fence != held.Fence() {
+			t.Errorf("%q: %+v", key, seen)
+		}
+		if err := b.ForceUnlock(t.Context(), key, held.Fence()); err != nil {
+			t.Errorf("force %q: %v", key, err)
+		}
+		_ = held.Unlock()
+		fence := leaveResult(t, b, key, "paid")
+		if seen := inspect(t, a, key); seen.Held || !seen.Remembered || seen.Result.Fence != fence || seen.Result.Bytes != len("paid") {
+			t.Errorf("%q: %+v", key, seen)
+		}
+	}
+}
+
 // TestClusterNodeFails: while one node hangs and one without a replica is dead, the keys of the others can be
 // locked, and the error names the node.
 func TestClusterNodeFails(t *testing.T) {

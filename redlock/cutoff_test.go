@@ -30,10 +30,7 @@ func (s *fencedStore) write(fence uint64, value string) bool {
 // keeps its late write out.
 func TestHolderCutOff(t *testing.T) {
 	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
-		var own []*simnet.Address
-		for i, s := range net.Servers {
-			own = append(own, simnet.NewAddress(net.Addresses[i].String(), s))
-		}
+		own := ownNetwork(net)
 		first, l := simLocker(t, net.Masters(own...)), simLocker(t, net.Masters())
 		lock := mustLock(t, first, "key")
 		stays(t, 2*simTTL, "its holder's", func() bool { return tryLock(t, l, "key") == nil })

@@ -94,26 +94,6 @@ func unlockWith(t testing.TB, lock *redlock.Lock, result []byte, keep time.Durat
 	return err == nil
 }
 
-// mustForce releases a lock by force. On a busy machine the replies may be late although it was released: then it has ended when that is
-// tried again. And the masters may have forgotten its fence until it is renewed, or the one that knows it answers late.
-func mustForce(t testing.TB, l *redlock.Locker, key string, fence uint64) {
-	t.Helper()
-	late := false
-	eventually(t, bound, "a quorum answers", func() bool {
-		err := l.ForceUnlock(t.Context(), key, fence)
-		switch {
-		case errors.Is(err, redlock.ErrNoQuorum):
-			late = true
-			return false
-		case errors.Is(err, redlock.ErrFenceChanged) && (strings.Contains(err.Error(), "forgotten") || strings.Contains(err.Error(), "the one that has it")):
-			return false
-		case err != nil && !(late && errors.Is(err, redlock.ErrFenceChanged)):
-			t.Fatalf("force: %v", err)
-		}
-		return true
-	})
-}
-
 // mustClose closes a Locker before the test's end. Logger and observer were told of all that has happened when it returns.
 func mustClose(t testing.TB, l *redlock.Locker) {
 	t.Helper()

@@ -257,10 +257,7 @@ func TestForgottenSubscriptions(t *testing.T) {
 	for name, forget := range map[string]func(*simnet.Address){"all": (*simnet.Address).Forget, "subscriptions": (*simnet.Address).ForgetSubscriptions} {
 		t.Run(name, func(t *testing.T) {
 			simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
-				var ways []*simnet.Address
-				for i, s := range net.Servers {
-					ways = append(ways, simnet.NewAddress(net.Addresses[i].String(), s))
-				}
+				ways := ownNetwork(net)
 				waiter, holder := simLocker(t, net.Masters(ways...)), simLocker(t, net.Masters())
 				turn := func() redlock.Via {
 					held := mustLock(t, holder, "order:1")
