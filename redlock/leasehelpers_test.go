@@ -67,6 +67,29 @@ func steal(t testing.TB, s *redistest.Server, key string, ttl time.Duration) {
 	}
 }
 
+func command(t *testing.T, s *redistest.Server, args ...any) {
+	t.Helper()
+	if err := s.Client().Do(t.Context(), args...).Err(); err != nil {
+		t.Fatalf("%v: %v", args, err)
+	}
+}
+
+// lockEverywhere takes a lock and waits until all servers have it, so that the Locker has reached each of them. A
+// server that it reaches for the first time after a move would not be one that has changed.
+func lockEverywhere(t *testing.T, l *redlock.Locker, servers []*redistest.Server) *redlock.Lock {
+	t.Helper()
+	lock := mustLock(t, l, "key")
+	for _, s := range servers {
+		eventually(t, bound, "the lock is on "+s.Addr(), func() bool {
+			if lock.Err() != nil { // its lease is short, and the machine busy
+				lock = mustLock(t, l, "key")
+			}
+			return s.Client().Exists(t.Context(), "redlock:{key}").Val() == 1
+		})
+	}
+	return lock
+}
+
 func redisKey(key string) string { return "redlock:{" + key + "}" }
 
 // waitForUptime waits until the servers say that they run for so long.

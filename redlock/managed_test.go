@@ -23,6 +23,7 @@ func serviceRights() []string {
 // all that the primary had, so nobody gets a lock until those that it may have forgotten have ended.
 func TestManagedRedis(t *testing.T) {
 	t.Parallel()
+	const movedTTL = 2 * time.Second
 	servers := redistest.Start(t, 2, "--repl-diskless-sync-delay", "0")
 	primary, replica := servers[0], servers[1]
 	waitForUptime(t, servers, movedTTL+time.Second)
@@ -32,18 +33,19 @@ func TestManagedRedis(t *testing.T) {
 	eventually(t, bound, "the replica follows", func() bool {
 		return strings.Contains(replica.Client().Info(t.Context(), "replication").Val(), "master_link_status:up")
 	})
-	endpoint := newAddress(t, primary)
-	url := strings.Replace(users[0], primary.Addr(), strings.TrimPrefix(endpoint.url(), "redis://"), 1)
-	var d, holders diary
-	others := newLocker(t, []string{url}, movable(&d, movedTTL+time.Second)...)
-	lock := lockEverywhere(t, newLocker(t, []string{url}, movable(&holders, movedTTL+time.Second)...), servers[:1])
+	endpoint := redistest.NewForwarder(t, primary)
+	url := strings.Replace(users[0], primary.Addr(), endpoint.Addr(), 1)
+	var d diary
+	opts := []redlock.Option{redlock.WithTTL(movedTTL), redlock.WithMaxTTL(movedTTL), redlock.WithTimeout(movedTTL / 4), redlock.WithRestartGuard(movedTTL + time.Second), d.option()}
+	others := newLocker(t, []string{url}, opts...)
+	lock := lockEverywhere(t, newLocker(t, []string{url}, opts...), servers[:1])
 	lockUnlock(t, others, "another")
 
 	command(t, replica, "REPLICAOF", "127.0.0.1", "1") // the last writes of the primary don't reach it
 	lost := mustLock(t, others, "lost")
 	primary.Kill()
 	command(t, replica, "REPLICAOF", "NO", "ONE")
-	endpoint.leadTo(replica)
+	endpoint.MoveTo(replica)
 	requireExclusion(t, others, lock)
 	if lock := tryLock(t, others, "lost"); lock != nil && lost.Err() == nil {
 		t.Error("a lock that the replica had not heard of has a second holder")
