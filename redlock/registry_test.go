@@ -6,103 +6,71 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
-
-// shortLife makes the masters forget a set early.
-var shortLife = []redlock.Option{redlock.WithTTL(time.Second), redlock.WithMaxTTL(time.Second), redlock.WithTimeout(time.Second / 2)}
-
-// pick returns the URLs of some of the servers.
-func pick(servers []*redistest.Server, which ...int) (urls []string) {
-	for _, i := range which {
-		urls = append(urls, servers[i].URL())
-	}
-	return urls
-}
 
 // TestMastersThatMayNotMeet has one process on {0,1,2} and a later one on {0,1,3}, whose majorities need not share
 // a master. The later one gets no locks until the first is gone.
 func TestMastersThatMayNotMeet(t *testing.T) {
-	t.Parallel()
-	servers := redistest.Start(t, 4)
-	var logA, logB logBook
-	var d diary
-	a, err := redlock.Open(pick(servers, 0, 1, 2), append(shortLife, redlock.WithRestartGuard(0), logA.option())...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lockUnlock(t, a, "a")
-	b := newLocker(t, pick(servers, 0, 1, 3), append(shortLife, logB.option(), d.option())...)
-	refused := func() (err error) {
-		lock, err := b.TryLock(t.Context(), "b")
-		if err == nil {
-			unlocked(t, lock)
-		}
-		return err
-	}
-	// Until the process has reached its third server, it locks on the two that both have.
-	eventually(t, bound, "the later process is refused", func() bool { return errors.Is(refused(), redlock.ErrNoQuorum) })
-	for range 20 {
-		if err := refused(); !errors.Is(err, redlock.ErrNoQuorum) {
-			t.Fatalf("the later process: %v, want ErrNoQuorum", err)
+	simnet.Run(t, 4, func(t *testing.T, net *simnet.Net) {
+		var logA, logB logBook
+		var d diary
+		a, err := redlock.New(net.Pick(0, 1, 2), append(simLife, redlock.WithRestartGuard(0), logA.option())...)
+		if err != nil {
+			t.Fatal(err)
 		}
 		lockUnlock(t, a, "a")
-	}
-	err = refused()
-	for _, s := range servers {
-		if err == nil || !strings.Contains(err.Error(), s.Addr()) {
-			t.Errorf("the error %v does not name %s", err, s.Addr())
-		}
-	}
-	logB.expect(t, "level=ERROR", servers[2].Addr(), servers[3].Addr())
-	logA.expect(t, "level=ERROR", servers[2].Addr(), servers[3].Addr())
-	d.expect(t, "down", servers[0].URL(), nil)
-	if err := a.Close(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, 3*bound, "the first process's masters are forgotten", func() bool {
-		lock := tryLock(t, b, "b")
-		if lock != nil {
-			unlocked(t, lock)
-		}
-		return lock != nil
+		b := simLocker(t, net.Pick(0, 1, 3), logB.option(), d.option())
+		stays(t, simTTL, "the later process is refused", func() bool {
+			lock, err := b.TryLock(t.Context(), "b")
+			for _, address := range net.Addresses {
+				if lock != nil || !errors.Is(err, redlock.ErrNoQuorum) || !strings.Contains(err.Error(), address.String()) {
+					t.Fatalf("the later process: %v, want ErrNoQuorum and %s", err, address)
+				}
+			}
+			lockUnlock(t, a, "a")
+			return true
+		})
+		logB.expect(t, "level=ERROR", "sim://2", "sim://3")
+		logA.expect(t, "level=ERROR", "sim://2", "sim://3")
+		d.expect(t, "down", "sim://0", nil)
+		mustClose(t, a)
+		eventually(t, 2*simTTL, "the first process's masters are forgotten", func() bool {
+			lock := tryLock(t, b, "b")
+			if lock != nil {
+				mustUnlock(t, lock)
+			}
+			return lock != nil
+		})
+		d.expect(t, "up", "sim://0", nil)
 	})
-	eventually(t, bound, "the observer is told that the masters vote", func() bool { return len(d.find("up", servers[0].URL(), nil)) > 0 })
 }
 
 // TestOtherMaxTTLIsReported: a process whose locks may last longer than another process's guard is logged.
 func TestOtherMaxTTLIsReported(t *testing.T) {
-	t.Parallel()
-	const maxTTL = 2 * time.Second
 	for name, other := range map[string]struct {
 		maxTTL, guard time.Duration
 		want          int
 	}{
-		"shorter":                      {maxTTL / 2, 0, 1},
-		"the same":                     {maxTTL, 0, 0},
-		"longer":                       {2 * maxTTL, 0, 1},
-		"shorter, with a longer guard": {maxTTL / 2, maxTTL + time.Second, 0},
+		"shorter":                      {simTTL / 2, 0, 1},
+		"the same":                     {simTTL, 0, 0},
+		"longer":                       {2 * simTTL, 0, 1},
+		"shorter, with a longer guard": {simTTL / 2, simTTL + time.Second, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			servers := redistest.Start(t, 3)
-			waitForUptime(t, servers, other.guard)
-			var first, log logBook
-			l := newLocker(t, redistest.URLs(servers), append(shortLife, redlock.WithMaxTTL(maxTTL), first.option())...)
-			lockUnlock(t, l, name)
-			l = newLocker(t, redistest.URLs(servers), append(shortLife, redlock.WithMaxTTL(other.maxTTL), redlock.WithRestartGuard(other.guard), log.option())...)
-			for range 3 {
-				lockUnlock(t, l, name)
-			}
-			if other.want > 0 {
+			simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+				var first, log logBook
+				short := redlock.WithTTL(time.Second)
+				lockUnlock(t, simLocker(t, net.Masters(), short, first.option()), name)
+				lockUnlock(t, simLocker(t, net.Masters(), short, redlock.WithMaxTTL(other.maxTTL), redlock.WithRestartGuard(other.guard), log.option()), name)
+				time.Sleep(simTTL)
 				for _, log := range []*logBook{&first, &log} {
-					eventually(t, 3*bound, "both tell of it", func() bool { return len(log.lines("level=ERROR", "max ttl")) > 0 })
+					if lines := log.lines("level=ERROR", "max ttl"); len(lines) != other.want {
+						t.Errorf("%d lines of the log tell of another max ttl, want %d: %q", len(lines), other.want, lines)
+					}
 				}
-			}
-			if lines := log.lines("level=ERROR", "max ttl"); len(lines) != other.want {
-				t.Errorf("%d lines of the log tell of another max ttl, want %d: %q", len(lines), other.want, lines)
-			}
+			})
 		})
 	}
 }

@@ -74,7 +74,7 @@ func TestEmptiedUnderOtherNames(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
 	var here, there diary
-	opts := slices.Concat(shortLife, []redlock.Option{redlock.WithRestartGuard(0)})
+	opts := []redlock.Option{redlock.WithTTL(time.Second), redlock.WithMaxTTL(time.Second), redlock.WithTimeout(time.Second / 2)}
 	lockers := []*redlock.Locker{
 		lockerOn(t, named(t, servers...), slices.Concat(opts, []redlock.Option{here.option()})...),
 		newLocker(t, redistest.URLs(servers), slices.Concat(opts, []redlock.Option{there.option()})...),

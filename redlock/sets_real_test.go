@@ -46,6 +46,14 @@ func TestFlappingMaster(t *testing.T) {
 	}
 }
 
+// pick returns the URLs of some of the servers.
+func pick(servers []*redistest.Server, which ...int) (urls []string) {
+	for _, i := range which {
+		urls = append(urls, servers[i].URL())
+	}
+	return urls
+}
+
 // TestRefusedWhenTheSharedMasterForgets: two processes with different masters share one, which loses its data. The one that is refused stays
 // so, and the other keeps its lock, whichever of the two has the first names.
 func TestRefusedWhenTheSharedMasterForgets(t *testing.T) {
