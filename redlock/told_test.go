@@ -2,13 +2,13 @@ package redlock_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
@@ -77,7 +77,6 @@ func TestBlockedLogAndObserver(t *testing.T) {
 
 // TestEndsBeforeTheNext: when the next holder has a key, all contexts of a lock that was lost have ended.
 func TestEndsBeforeTheNext(t *testing.T) {
-	t.Parallel()
 	const hold = 20 * time.Millisecond
 	ways := map[string]func(l *redlock.Locker, lock *redlock.Lock){
 		"max hold": nil,
@@ -89,49 +88,50 @@ func TestEndsBeforeTheNext(t *testing.T) {
 	}
 	for way, end := range ways {
 		for _, keys := range [][]string{{"a"}, {"a", "b"}} {
-			t.Run(way, func(t *testing.T) {
-				t.Parallel()
-				servers := redistest.Start(t, 3)
-				other := newLocker(t, redistest.URLs(servers))
-				for range 20 {
-					l, err := redlock.Open(redistest.URLs(servers), redlock.WithRestartGuard(0), redlock.WithTimeout(time.Second))
-					if err != nil {
-						t.Fatal(err)
-					}
-					opts := []redlock.LockOption{redlock.WithMaxHold(time.Hour)}
-					if end == nil {
-						opts = []redlock.LockOption{redlock.WithMaxHold(hold)}
-					}
-					lock, err := l.LockAll(t.Context(), keys, opts...)
-					if err != nil {
-						t.Fatal(err)
-					}
-					ctx, cancel := lock.WithContext(t.Context())
-					child, cancelChild := context.WithCancel(ctx)
-					var next sync.WaitGroup
-					for _, from := range []*redlock.Locker{l, other} {
-						for _, key := range keys {
-							next.Go(func() {
-								second, err := from.Lock(t.Context(), key)
-								if err != nil { // the first Locker is closed
-									return
-								}
-								if lock.Context().Err() == nil || ctx.Err() == nil || child.Err() == nil {
-									t.Errorf("the next holder of %q has it while the contexts of the first have %v, %v, %v", key, lock.Context().Err(), ctx.Err(), child.Err())
-								}
-								_ = second.Unlock()
-							})
+			t.Run(fmt.Sprint(way, len(keys)), func(t *testing.T) {
+				simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+					other := simLocker(t, net.Masters())
+					for range 20 {
+						l, err := redlock.New(net.Masters(), append(simLife, redlock.WithRestartGuard(0))...)
+						if err != nil {
+							t.Fatal(err)
 						}
+						opts := []redlock.LockOption{redlock.WithMaxHold(time.Hour)}
+						if end == nil {
+							opts = []redlock.LockOption{redlock.WithMaxHold(hold)}
+						}
+						lock, err := l.LockAll(t.Context(), keys, opts...)
+						if err != nil {
+							t.Fatal(err)
+						}
+						ctx, cancel := lock.WithContext(t.Context())
+						child, cancelChild := context.WithCancel(ctx)
+						var next sync.WaitGroup
+						for _, from := range []*redlock.Locker{l, other} {
+							for _, key := range keys {
+								next.Go(func() {
+									second, err := from.Lock(t.Context(), key)
+									if err != nil { // the first Locker is closed
+										return
+									}
+									if lock.Context().Err() == nil || ctx.Err() == nil || child.Err() == nil {
+										t.Errorf("the next holder of %q has it while the contexts of the first have %v, %v, %v", key, lock.Context().Err(), ctx.Err(), child.Err())
+									}
+									_ = second.Unlock()
+								})
+							}
+						}
+						time.Sleep(hold / 2) // they wait
+						if end != nil {
+							end(l, lock)
+						}
+						next.Wait()
+						cancelChild()
+						cancel()
+						_ = lock.Unlock()
+						_ = l.Close()
 					}
-					if end != nil {
-						end(l, lock)
-					}
-					next.Wait()
-					cancelChild()
-					cancel()
-					_ = lock.Unlock()
-					_ = l.Close()
-				}
+				})
 			})
 		}
 	}
