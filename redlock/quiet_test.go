@@ -120,3 +120,14 @@ func useMasters(t *testing.T, urls []string) {
 	calls.Wait()
 	eventually(t, bound, "all dials have ended", func() bool { return goleak.Find() == nil }) // which on a busy machine may compute for seconds
 }
+
+// dead is the URL of a port on which nobody listens.
+func dead(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return fmt.Sprint("redis://", l.Addr())
+}

@@ -157,6 +157,37 @@ func TestTLS(t *testing.T) {
 	redistest.RequireNoKeys(t, servers)
 }
 
+func TestPasswords(t *testing.T) {
+	const right, wrong = "the-right-one", "the-wrong-one"
+	servers := redistest.Start(t, 1)
+	s := servers[0]
+	if err := s.Client().ConfigSet(t.Context(), "requirepass", right).Err(); err != nil {
+		t.Fatal(err)
+	}
+	with := func(password string) string { return strings.Replace(s.URL(), "//", "//:"+password+"@", 1) }
+	var log logBook
+	lockUnlock(t, newLocker(t, []string{with(right)}, log.option()), "key")
+
+	l := newLocker(t, []string{with(wrong)}, log.option())
+	_, err := l.TryLock(t.Context(), "key")
+	if err == nil || !strings.Contains(err.Error(), "WRONGPASS") || strings.Contains(err.Error(), wrong) {
+		t.Errorf("TryLock with a wrong password: %v, want WRONGPASS and no password", err)
+	}
+	log.expect(t, "WRONGPASS", s.URL())
+
+	client := redis.NewClient(&redis.Options{Addr: s.Addr(), Password: wrong})
+	defer func() { _ = client.Close() }()
+	if text := fmt.Sprint(wrap(t, client)); strings.Contains(text, wrong) {
+		t.Errorf("master %q tells the password", text)
+	}
+	for _, password := range []string{right, wrong} {
+		if lines := log.lines(password); len(lines) > 0 {
+			t.Errorf("the log tells a password: %q", lines)
+		}
+	}
+	redistest.RequireNoKeys(t, servers)
+}
+
 // TestWrongPasswordInStatus: a wrong password is logged once, with the master, and is in its status; neither shows the password.
 func TestWrongPasswordInStatus(t *testing.T) {
 	t.Parallel()
