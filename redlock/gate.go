@@ -32,7 +32,7 @@ type gate struct {
 	asking []*caller    // in the order in which they came; so many places has this process in the masters' line
 	line   queue        // behind those
 	tries  []chan error // for who waits for an attempt: they get what it has met, or are closed at its end
-	silent bool         // too few masters have answered the last attempt
+	last   error        // what the last attempt has met; nil if it got the lock
 	absent *absence     // of masters, while some ask; nil if the last attempt has found enough
 
 	roomToHold [1]*Lock // for locks and asking: mostly enough; saves two allocations
@@ -335,7 +335,7 @@ func (g *gates) noteOutcome(c *caller, lock *Lock, failed error) {
 	defer g.mu.Unlock()
 	at := c.gate
 	c.trying, c.met, c.failure = false, true, failed
-	at.silent = lock == nil && !errors.Is(failed, ErrHeld)
+	at.last = failed
 	if lock == nil {
 		at.answerTries()
 		return
@@ -431,7 +431,7 @@ func (g *gates) met(at *gate, done *DoneError) {
 // still under way, and where there is none, all of them are told that at once.
 func (g *gate) answerTries() {
 	var refusal error
-	if g.silent && len(g.asking) > 0 {
+	if g.last != nil && !errors.Is(g.last, ErrHeld) && len(g.asking) > 0 {
 		if refusal = g.refusal(); refusal == nil {
 			return
 		}
@@ -497,6 +497,18 @@ func (g *gates) refusalInLine(callers []*caller) (later <-chan error, err error)
 		return undecided.nextOutcome(), nil
 	}
 	return nil, err
+}
+
+// holderSeen returns the error of the last attempt at a gate of these callers if that has met a holder.
+func (g *gates) holderSeen(callers []*caller) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range callers {
+		if errors.Is(c.gate.last, ErrHeld) {
+			return c.gate.last
+		}
+	}
+	return nil
 }
 
 // wake passes a wake-up on to the call that asks for a key with one slot, or to that which it is for. If nobody here wants the key any

@@ -497,7 +497,11 @@ func (l *Locker) standInLine(wait *waitLimit, callers []*caller, blocked *caller
 		if first, refusal = l.gates.refusalInLine(callers); refusal == nil {
 			refusal = met
 		}
-		if refusal != nil || wait.ctx.Err() != nil {
+		leaves := wait.ctx.Err() != nil
+		if refusal == nil && leaves { // as those before it, who have met more
+			refusal = l.gates.holderSeen(callers)
+		}
+		if refusal != nil || leaves {
 			err = ended(ctx, refusal)
 		}
 	}

@@ -108,7 +108,7 @@ func (s *Server) SetClock(ahead time.Duration) {
 // SetSpeed has the server's clock gain so many thousandths from now on.
 func (s *Server) SetSpeed(permille int) {
 	s.change(func() {
-		s.ahead = s.clock().Sub(time.Now())
+		s.ahead = time.Until(s.clock())
 		s.fast, s.since = permille, time.Now()
 	})
 }
