@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 // census counts who holds a key.
@@ -70,23 +71,25 @@ func (c *census) run(t *testing.T, most, calls int, lockers ...*redlock.Locker) 
 
 // TestConcurrency: over two processes there are as many holders of a key as it may have, and never more.
 func TestConcurrency(t *testing.T) {
-	t.Parallel()
-	first, servers := onServers(t, 3, redlock.WithConcurrency(3))
-	var c census
-	c.run(t, 3, 60, first, newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(3)))
-	if c.most != 3 {
-		t.Errorf("at most %d at once", c.most)
-	}
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		first := simLocker(t, net.Masters(), redlock.WithConcurrency(3))
+		var c census
+		c.run(t, 3, 60, first, simLocker(t, net.Masters(), redlock.WithConcurrency(3)))
+		if c.most != 3 {
+			t.Errorf("at most %d at once", c.most)
+		}
+	})
 }
 
 // TestConcurrencyDiffers: a process with one slot, one with two and one with four never have more than four together, and all get on.
 func TestConcurrencyDiffers(t *testing.T) {
-	t.Parallel()
-	one, servers := onServers(t, 3)
-	two := newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(2))
-	four := newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(4))
-	var c census
-	c.run(t, 4, 30, one, two, four)
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		one := simLocker(t, net.Masters())
+		two := simLocker(t, net.Masters(), redlock.WithConcurrency(2))
+		four := simLocker(t, net.Masters(), redlock.WithConcurrency(4))
+		var c census
+		c.run(t, 4, 30, one, two, four)
+	})
 }
 
 // TestConcurrencyInCluster: all slots of a key, and its line, are on one node.
@@ -99,27 +102,28 @@ func TestConcurrencyInCluster(t *testing.T) {
 
 // TestConcurrencyShrinks: a process with fewer slots takes those that it knows, as they become free, and none beyond.
 func TestConcurrencyShrinks(t *testing.T) {
-	t.Parallel()
-	former, servers := onServers(t, 3, redlock.WithConcurrency(3))
-	latter := newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(1))
-	locks := make([]*redlock.Lock, 3)
-	for range locks {
-		lock := mustLock(t, former, "key")
-		locks[lock.Slot()] = lock
-	}
-	err := answered(t, func() error { _, err := former.TryLock(t.Context(), "key"); return err })
-	var held *redlock.HeldError
-	if !errors.As(err, &held) || held.Slots != 3 || held.RetryAfter <= 0 {
-		t.Errorf("a fourth: %v", err)
-	}
-	for _, slot := range []int{2, 1} {
-		mustUnlock(t, locks[slot])
-		if err := answered(t, func() error { _, err := latter.TryLock(t.Context(), "key"); return err }); !errors.Is(err, redlock.ErrHeld) {
-			t.Errorf("slot %d is free, and a process with one slot has a lock: %v", slot, err)
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		former := simLocker(t, net.Masters(), redlock.WithConcurrency(3))
+		latter := simLocker(t, net.Masters(), redlock.WithConcurrency(1))
+		locks := make([]*redlock.Lock, 3)
+		for range locks {
+			lock := mustLock(t, former, "key")
+			locks[lock.Slot()] = lock
 		}
-	}
-	mustUnlock(t, locks[0])
-	mustUnlock(t, mustLock(t, latter, "key"))
+		_, err := former.TryLock(t.Context(), "key")
+		var held *redlock.HeldError
+		if !errors.As(err, &held) || held.Slots != 3 || held.RetryAfter <= 0 {
+			t.Errorf("a fourth: %v", err)
+		}
+		for _, slot := range []int{2, 1} {
+			mustUnlock(t, locks[slot])
+			if _, err := latter.TryLock(t.Context(), "key"); !errors.Is(err, redlock.ErrHeld) {
+				t.Errorf("slot %d is free, and a process with one slot has a lock: %v", slot, err)
+			}
+		}
+		mustUnlock(t, locks[0])
+		mustUnlock(t, mustLock(t, latter, "key"))
+	})
 }
 
 // queued waits until so many wait for the key on each master.
@@ -133,66 +137,68 @@ func queued(t *testing.T, l *redlock.Locker, key string, n int) {
 
 // TestConcurrencyInLine: over two processes, those that wait have a slot in the order in which they came, whichever becomes free.
 func TestConcurrencyInLine(t *testing.T) {
-	t.Parallel()
-	const n, calls = 3, 12
-	first, servers := onServers(t, 3, redlock.WithConcurrency(n))
-	lockers := []*redlock.Locker{first, newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(n))}
-	var holders []*redlock.Lock
-	for i := range n {
-		holders = append(holders, mustLock(t, lockers[i%2], "key"))
-	}
-	got, unlock := make(chan int), make(chan struct{})
-	var all sync.WaitGroup
-	for i := range calls {
-		all.Go(func() {
-			lock, err := lockers[i%2].Lock(t.Context(), "key")
-			if err != nil {
-				t.Error(err)
-				got <- -1
-				return
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		const n, calls = 3, 12
+		first := simLocker(t, net.Masters(), redlock.WithConcurrency(n))
+		lockers := []*redlock.Locker{first, simLocker(t, net.Masters(), redlock.WithConcurrency(n))}
+		var holders []*redlock.Lock
+		for i := range n {
+			holders = append(holders, mustLock(t, lockers[i%2], "key"))
+		}
+		got, unlock := make(chan int), make(chan struct{})
+		var all sync.WaitGroup
+		for i := range calls {
+			all.Go(func() {
+				lock, err := lockers[i%2].Lock(t.Context(), "key")
+				if err != nil {
+					t.Error(err)
+					got <- -1
+					return
+				}
+				got <- i
+				<-unlock
+				mustUnlock(t, lock)
+			})
+			eventually(t, bound, "it stands in line", func() bool { return lockers[i%2].Keys("key")[0].Waiting == i/2+1 })
+			// Those that may ask have their places on the masters: the first process has two slots, and the other one.
+			queued(t, first, "key", min((i+2)/2, 1)+min((i+1)/2, 2))
+			time.Sleep(100 * time.Millisecond) // by more than the processes may differ about the time
+		}
+		for i := range calls {
+			if i < n {
+				mustUnlock(t, holders[(i+1)%n])
+			} else {
+				unlock <- struct{}{}
 			}
-			got <- i
-			<-unlock
-			mustUnlock(t, lock)
-		})
-		eventually(t, bound, "it stands in line", func() bool { return lockers[i%2].Keys("key")[0].Waiting == i/2+1 })
-		// Those that may ask have their places on the masters: the first process has two slots, and the other one.
-		queued(t, first, "key", min((i+2)/2, 1)+min((i+1)/2, 2))
-		time.Sleep(100 * time.Millisecond) // by more than the processes may differ about the time
-	}
-	for i := range calls {
-		if i < n {
-			mustUnlock(t, holders[(i+1)%n])
-		} else {
+			if call := <-got; call != i {
+				t.Errorf("call %d has a slot when it is the turn of call %d", call, i)
+			}
+		}
+		for range n {
 			unlock <- struct{}{}
 		}
-		if call := <-got; call != i {
-			t.Errorf("call %d has a slot when it is the turn of call %d", call, i)
-		}
-	}
-	for range n {
-		unlock <- struct{}{}
-	}
-	all.Wait()
+		all.Wait()
+	})
 }
 
 // TestConcurrencyOfTheDead: the slot of a process that has died is free when its lease is over, and those in line get on.
 func TestConcurrencyOfTheDead(t *testing.T) {
-	t.Parallel()
-	l, servers := onServers(t, 3, redlock.WithConcurrency(2))
-	for _, s := range servers {
-		steal(t, s, "key", time.Minute)
-	}
-	lock := mustLock(t, l, "key")
-	for _, s := range servers {
-		command(t, s, "PEXPIRE", redisKey("key"), 500)
-	}
-	var c census
-	c.run(t, 2, 5, l, newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(2)))
-	mustUnlock(t, lock)
-	if lock.Slot() != 1 {
-		t.Errorf("has slot %d, and the dead process has slot 0", lock.Slot())
-	}
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		l := simLocker(t, net.Masters(), redlock.WithConcurrency(2))
+		for _, s := range net.Servers {
+			s.Give("key", "another", time.Minute)
+		}
+		lock := mustLock(t, l, "key")
+		for _, s := range net.Servers {
+			s.Give("key", "another", 500*time.Millisecond)
+		}
+		var c census
+		c.run(t, 2, 5, l, simLocker(t, net.Masters(), redlock.WithConcurrency(2)))
+		mustUnlock(t, lock)
+		if lock.Slot() != 1 {
+			t.Errorf("has slot %d, and the dead process has slot 0", lock.Slot())
+		}
+	})
 }
 
 // TestConcurrencyRefused: what needs one holder says so, and a result that can't be remembered leaves no lock.
@@ -226,134 +232,138 @@ func TestConcurrencyRefused(t *testing.T) {
 
 // TestConcurrencyAtOnce: calls that come at once ask at once, and not each after the one before it.
 func TestConcurrencyAtOnce(t *testing.T) {
-	t.Parallel()
-	const n = 8
-	var mu sync.Mutex
-	asked := make(map[string]bool) // attempts, while no master answers
-	l, servers := onServers(t, 1, redlock.WithConcurrency(n), redlock.WithObserver(redlock.Observer{Attempted: func(a redlock.Attempt) {
-		mu.Lock()
-		defer mu.Unlock()
-		if a.Number == 1 && a.Err != nil {
-			asked[a.Token] = true
+	simnet.Run(t, 1, func(t *testing.T, net *simnet.Net) {
+		const n = 8
+		var mu sync.Mutex
+		asked := make(map[string]bool) // attempts, while no master answers
+		l := simLocker(t, net.Masters(), redlock.WithConcurrency(n), redlock.WithObserver(redlock.Observer{Attempted: func(a redlock.Attempt) {
+			mu.Lock()
+			defer mu.Unlock()
+			if a.Number == 1 && a.Err != nil {
+				asked[a.Token] = true
+			}
+		}}))
+		lockUnlock(t, l, "key")
+		net.Servers[0].Hang()
+		var all sync.WaitGroup
+		for range 2 * n {
+			all.Go(func() { mustUnlock(t, mustLock(t, l, "key")) })
 		}
-	}}))
-	lockUnlock(t, l, "key")
-	servers[0].Pause()
-	var all sync.WaitGroup
-	for range 2 * n {
-		all.Go(func() { unlocked(t, mustLock(t, l, "key")) })
-	}
-	eventually(t, bound, "as many ask as there are slots", func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return len(asked) >= n
+		eventually(t, bound, "as many ask as there are slots", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(asked) >= n
+		})
+		net.Servers[0].Resume()
+		all.Wait()
 	})
-	servers[0].Resume()
-	all.Wait()
 }
 
 // TestConcurrencyOfSeveral: over two processes, calls for several keys that may have one, two and three holders have one slot of each of
 // theirs, and never more hold a key than may.
 func TestConcurrencyOfSeveral(t *testing.T) {
-	t.Parallel()
-	first, servers := onServers(t, 3)
-	lockers := []*redlock.Locker{first, newLocker(t, redistest.URLs(servers))}
-	most := map[string]int{"one": 1, "two": 2, "three": 3}
-	var taken sync.Map // by key and slot
-	var all sync.WaitGroup
-	for i, keys := range slices.Repeat([][]string{{"one", "three"}, {"three", "two"}, {"two", "one"}, {"one", "two", "three"}, {"three"}, {"one"}}, 10) {
-		all.Go(func() {
-			lock, err := lockers[i%2].LockAll(t.Context(), keys, redlock.WithConcurrencyOf("two", 2), redlock.WithConcurrencyOf("three", 3))
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			for _, key := range keys {
-				slot := lock.SlotOf(key)
-				if _, twice := taken.LoadOrStore(key+strconv.Itoa(slot), true); twice || slot < 0 || slot >= most[key] {
-					t.Errorf("slot %d of %s, which another has: %t", slot, key, twice)
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		first := simLocker(t, net.Masters())
+		lockers := []*redlock.Locker{first, simLocker(t, net.Masters())}
+		most := map[string]int{"one": 1, "two": 2, "three": 3}
+		var taken sync.Map // by key and slot
+		var all sync.WaitGroup
+		for i, keys := range slices.Repeat([][]string{{"one", "three"}, {"three", "two"}, {"two", "one"}, {"one", "two", "three"}, {"three"}, {"one"}}, 10) {
+			all.Go(func() {
+				lock, err := lockers[i%2].LockAll(t.Context(), keys, redlock.WithConcurrencyOf("two", 2), redlock.WithConcurrencyOf("three", 3))
+				if err != nil {
+					t.Error(err)
+					return
 				}
-			}
-			for _, key := range keys {
-				taken.Delete(key + strconv.Itoa(lock.SlotOf(key)))
-			}
-			unlocked(t, lock)
-		})
-	}
-	all.Wait()
-	for _, l := range lockers {
-		if keys := l.Keys(""); len(keys) != 0 {
-			t.Errorf("left: %+v", keys)
+				for _, key := range keys {
+					slot := lock.SlotOf(key)
+					if _, twice := taken.LoadOrStore(key+strconv.Itoa(slot), true); twice || slot < 0 || slot >= most[key] {
+						t.Errorf("slot %d of %s, which another has: %t", slot, key, twice)
+					}
+				}
+				for _, key := range keys {
+					taken.Delete(key + strconv.Itoa(lock.SlotOf(key)))
+				}
+				mustUnlock(t, lock)
+			})
 		}
-	}
-	redistest.RequireNoKeys(t, servers)
+		all.Wait()
+		for _, l := range lockers {
+			if keys := l.Keys(""); len(keys) != 0 {
+				t.Errorf("left: %+v", keys)
+			}
+		}
+		net.RequireNoKeys(t)
+	})
 }
 
 // TestConcurrencyAllOrNothing: a call that waits for one of its keys keeps nobody from the slots of another.
 func TestConcurrencyAllOrNothing(t *testing.T) {
-	t.Parallel()
-	l, servers := onServers(t, 3, redlock.WithConcurrency(2))
-	other := newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(2))
-	held := []*redlock.Lock{mustLock(t, l, "b"), mustLock(t, other, "b")}
-	for _, l := range []*redlock.Locker{l, other} {
-		if err := answered(t, func() error { _, err := l.TryLockAll(t.Context(), []string{"a", "b"}); return err }); !errors.Is(err, redlock.ErrHeld) {
-			t.Errorf("error %v, want that it is held", err)
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		l := simLocker(t, net.Masters(), redlock.WithConcurrency(2))
+		other := simLocker(t, net.Masters(), redlock.WithConcurrency(2))
+		held := []*redlock.Lock{mustLock(t, l, "b"), mustLock(t, other, "b")}
+		for _, l := range []*redlock.Locker{l, other} {
+			if _, err := l.TryLockAll(t.Context(), []string{"a", "b"}); !errors.Is(err, redlock.ErrHeld) {
+				t.Errorf("error %v, want that it is held", err)
+			}
 		}
-	}
-	got := make(chan *redlock.Lock)
-	go func() {
-		lock, err := other.LockAll(t.Context(), []string{"b", "a"})
-		if err != nil {
-			t.Error(err)
+		got := make(chan *redlock.Lock)
+		go func() {
+			lock, err := other.LockAll(t.Context(), []string{"b", "a"})
+			if err != nil {
+				t.Error(err)
+			}
+			got <- lock
+		}()
+		queued(t, l, "b", 1)
+		for _, l := range []*redlock.Locker{l, other} {
+			one, two := mustLock(t, l, "a"), mustLock(t, l, "a")
+			mustUnlock(t, one)
+			mustUnlock(t, two)
 		}
-		got <- lock
-	}()
-	queued(t, l, "b", 1)
-	for _, l := range []*redlock.Locker{l, other} {
-		one, two := mustLock(t, l, "a"), mustLock(t, l, "a")
-		mustUnlock(t, one)
-		mustUnlock(t, two)
-	}
-	mustUnlock(t, held[0])
-	lock := <-got
-	if lock.SlotOf("b") != held[0].Slot() || lock.SlotOf("a") < 0 || lock.SlotOf("c") != -1 {
-		t.Errorf("slots %d and %d, %d", lock.SlotOf("a"), lock.SlotOf("b"), lock.SlotOf("c"))
-	}
-	mustUnlock(t, lock)
-	mustUnlock(t, held[1])
-	redistest.RequireNoKeys(t, servers)
+		mustUnlock(t, held[0])
+		lock := <-got
+		if lock.SlotOf("b") != held[0].Slot() || lock.SlotOf("a") < 0 || lock.SlotOf("c") != -1 {
+			t.Errorf("slots %d and %d, %d", lock.SlotOf("a"), lock.SlotOf("b"), lock.SlotOf("c"))
+		}
+		mustUnlock(t, lock)
+		mustUnlock(t, held[1])
+		net.RequireNoKeys(t)
+	})
 }
 
 // TestConcurrencyDiffersInLog: the log says once that calls differ on how many may hold a key, without the key.
 func TestConcurrencyDiffersInLog(t *testing.T) {
-	t.Parallel()
-	holder, servers := onServers(t, 3)
-	waiter := newLocker(t, redistest.URLs(servers))
-	var log logBook
-	wider := newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(3), redlock.WithLabel("rule"), log.option())
-	lock := mustLock(t, holder, "secret")
-	got := make(chan *redlock.Lock)
-	go func() { got <- mustLock(t, waiter, "secret") }()
-	queued(t, holder, "secret", 1)
-	ones := []*redlock.Lock{mustLock(t, wider, "secret"), mustLock(t, wider, "secret")}
-	for range 2 {
-		if err := answered(t, func() error { _, err := wider.TryLock(t.Context(), "secret"); return err }); !errors.Is(err, redlock.ErrHeld) {
-			t.Errorf("error %v, want that it is held", err)
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		holder := simLocker(t, net.Masters())
+		waiter := simLocker(t, net.Masters())
+		var log logBook
+		wider := simLocker(t, net.Masters(), redlock.WithConcurrency(3), redlock.WithLabel("rule"), log.option())
+		lock := mustLock(t, holder, "secret")
+		got := make(chan *redlock.Lock)
+		go func() { got <- mustLock(t, waiter, "secret") }()
+		queued(t, holder, "secret", 1)
+		ones := []*redlock.Lock{mustLock(t, wider, "secret"), mustLock(t, wider, "secret")}
+		for range 2 {
+			if _, err := wider.TryLock(t.Context(), "secret"); !errors.Is(err, redlock.ErrHeld) {
+				t.Errorf("error %v, want that it is held", err)
+			}
 		}
-	}
-	if d := wider.Status().Disagreements; len(d) != 1 || d[0] != (redlock.Disagreement{Concurrency: 1}) {
-		t.Errorf("the status has the disagreements %+v", d)
-	}
-	for _, lock := range append(ones, lock, nil) {
-		if lock == nil {
-			lock = <-got
+		if d := wider.Status().Disagreements; len(d) != 1 || d[0] != (redlock.Disagreement{Concurrency: 1}) {
+			t.Errorf("the status has the disagreements %+v", d)
 		}
-		mustUnlock(t, lock)
-	}
-	_ = wider.Close() // all lines have been written
-	if lines := log.lines("calls differ on how many"); len(lines) != 1 || len(log.lines("here=3 elsewhere=1", "rule=rule")) != 1 || len(log.lines("secret")) > 0 {
-		t.Errorf("logged: %q", lines)
-	}
+		for _, lock := range append(ones, lock, nil) {
+			if lock == nil {
+				lock = <-got
+			}
+			mustUnlock(t, lock)
+		}
+		_ = wider.Close() // all lines have been written
+		if lines := log.lines("calls differ on how many"); len(lines) != 1 || len(log.lines("here=3 elsewhere=1", "rule=rule")) != 1 || len(log.lines("secret")) > 0 {
+			t.Errorf("logged: %q", lines)
+		}
+	})
 }
 
 // TestConcurrencyOfCallsDiffers: in one process, too, a call for several keys has its turn before later ones that may hold a key beside
@@ -388,116 +398,114 @@ func TestConcurrencyOfCallsDiffers(t *testing.T) {
 // TestConcurrencyAttempts: over two processes with more calls than slots, a call asks for a slot in vain about once: when it comes. Then it
 // is offered one, and has it.
 func TestConcurrencyAttempts(t *testing.T) {
-	t.Parallel()
-	const n, turns = 20, 15
-	var attempts atomic.Int64
-	count := redlock.WithObserver(redlock.Observer{Attempted: func(redlock.Attempt) { attempts.Add(1) }})
-	first, servers := onServers(t, 3, redlock.WithConcurrency(n), count)
-	lockers := []*redlock.Locker{first, newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(n), count)}
-	var all sync.WaitGroup
-	for i := range 2 * n {
-		all.Go(func() {
-			for range turns {
-				lock := mustLock(t, lockers[i%2], "key")
-				time.Sleep(20 * time.Millisecond)
-				unlocked(t, lock)
-			}
-		})
-	}
-	all.Wait()
-	if each := float64(attempts.Load()) / (2 * n * turns); each > 4 { // 7 where masters name slots, and votes decide
-		t.Errorf("%.1f attempts a turn", each)
-	}
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		const n, turns = 20, 15
+		var attempts atomic.Int64
+		count := redlock.WithObserver(redlock.Observer{Attempted: func(redlock.Attempt) { attempts.Add(1) }})
+		first := simLocker(t, net.Masters(), redlock.WithConcurrency(n), count)
+		lockers := []*redlock.Locker{first, simLocker(t, net.Masters(), redlock.WithConcurrency(n), count)}
+		var all sync.WaitGroup
+		for i := range 2 * n {
+			all.Go(func() {
+				for range turns {
+					lock := mustLock(t, lockers[i%2], "key")
+					time.Sleep(20 * time.Millisecond)
+					mustUnlock(t, lock)
+				}
+			})
+		}
+		all.Wait()
+		if each := float64(attempts.Load()) / (2 * n * turns); each > 4 { // 7 where masters name slots, and votes decide
+			t.Errorf("%.1f attempts a turn", each)
+		}
+	})
 }
 
 // TestConcurrencyWithoutLeader: whoever leads hangs, and another master offers the slots, until it is back.
 func TestConcurrencyWithoutLeader(t *testing.T) {
-	t.Parallel()
-	first, servers := onServers(t, 3, redlock.WithConcurrency(2))
-	second := newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(2))
-	held := []*redlock.Lock{mustLock(t, first, "key"), mustLock(t, second, "key")}
-	got := make(chan *redlock.Lock, 4)
-	wait := func() {
-		for _, l := range []*redlock.Locker{first, second} {
-			go func() { got <- mustLock(t, l, "key") }()
-		}
-	}
-	wait()
-	leaders := func() (lead []*redistest.Server) {
-		for _, s := range servers {
-			if slices.Contains(s.Keys(), redisKey("key")+":slots") {
-				lead = append(lead, s)
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		first := simLocker(t, net.Masters(), redlock.WithConcurrency(2))
+		second := simLocker(t, net.Masters(), redlock.WithConcurrency(2))
+		held := []*redlock.Lock{mustLock(t, first, "key"), mustLock(t, second, "key")}
+		got := make(chan *redlock.Lock, 4)
+		wait := func() {
+			for _, l := range []*redlock.Locker{first, second} {
+				go func() { got <- mustLock(t, l, "key") }()
 			}
 		}
-		return lead
-	}
-	eventually(t, bound, "a master leads", func() bool { return len(leaders()) == 1 })
-	former := leaders()[0]
-	former.Pause()
-	for range 2 { // twice: those that have waited before, and those that come
-		for _, lock := range held {
-			unlocked(t, lock)
-		}
-		held = []*redlock.Lock{within(t, got), within(t, got)}
-		if held[0].Slot() == held[1].Slot() {
-			t.Errorf("both have slot %d", held[0].Slot())
-		}
 		wait()
-	}
-	former.Resume()
-	for _, lock := range held {
-		unlocked(t, lock)
-	}
-	unlocked(t, within(t, got))
-	unlocked(t, within(t, got))
-	redistest.RequireNoKeys(t, servers)
+		leaders := func() (lead []*simnet.Server) {
+			for _, s := range net.Servers {
+				if s.Leads("key") {
+					lead = append(lead, s)
+				}
+			}
+			return lead
+		}
+		eventually(t, bound, "a master leads", func() bool { return len(leaders()) == 1 })
+		former := leaders()[0]
+		former.Hang()
+		for range 2 { // twice: those that have waited before, and those that come
+			for _, lock := range held {
+				mustUnlock(t, lock)
+			}
+			held = []*redlock.Lock{within(t, got), within(t, got)}
+			if held[0].Slot() == held[1].Slot() {
+				t.Errorf("both have slot %d", held[0].Slot())
+			}
+			wait()
+		}
+		former.Resume()
+		for _, lock := range held {
+			mustUnlock(t, lock)
+		}
+		mustUnlock(t, within(t, got))
+		mustUnlock(t, within(t, got))
+		net.RequireNoKeys(t)
+	})
 }
 
 // TestConcurrencyForced: a slot that is released by force, while nobody waits, is free for the next call at once.
 func TestConcurrencyForced(t *testing.T) {
-	t.Parallel()
-	const long = 2 * bound // until then the slot is believed to be taken
-	first, servers := onServers(t, 3, redlock.WithConcurrency(2), redlock.WithTTL(long), redlock.WithMaxTTL(long))
-	second := newLocker(t, redistest.URLs(servers), redlock.WithConcurrency(2), redlock.WithTTL(long), redlock.WithMaxTTL(long))
-	held := []*redlock.Lock{mustLock(t, first, "key"), mustLock(t, first, "key")}
-	for _, lock := range held {
-		if err := answered(t, func() error { _, err := second.TryLock(t.Context(), "key"); return err }); !errors.Is(err, redlock.ErrHeld) {
-			t.Fatal(err)
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		const long = 2 * bound // until then the slot is believed to be taken
+		first := simLocker(t, net.Masters(), redlock.WithConcurrency(2), redlock.WithTTL(long), redlock.WithMaxTTL(long))
+		second := simLocker(t, net.Masters(), redlock.WithConcurrency(2), redlock.WithTTL(long), redlock.WithMaxTTL(long))
+		held := []*redlock.Lock{mustLock(t, first, "key"), mustLock(t, first, "key")}
+		for _, lock := range held {
+			if _, err := second.TryLock(t.Context(), "key"); !errors.Is(err, redlock.ErrHeld) {
+				t.Fatal(err)
+			}
+			if err := second.ForceUnlockSlot(t.Context(), "key", lock.Slot(), lock.Fence()); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, bound, "the slot is free", func() bool {
+				next, err := second.TryLock(t.Context(), "key")
+				return err == nil && next.Slot() == lock.Slot()
+			})
 		}
-		if err := answered(t, func() error { return second.ForceUnlockSlot(t.Context(), "key", lock.Slot(), lock.Fence()) }); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, bound, "the slot is free", func() bool {
-			next, err := second.TryLock(t.Context(), "key")
-			return err == nil && next.Slot() == lock.Slot()
-		})
-	}
+	})
 }
 
 // TestConcurrencyLeaderForgets: a leader that has lost a lease offers its slot again and again to the process that has it, which doesn't
 // ask as often.
 func TestConcurrencyLeaderForgets(t *testing.T) {
-	t.Parallel()
-	const long = 4 * bound
-	var attempts atomic.Int64
-	count := redlock.WithObserver(redlock.Observer{Attempted: func(redlock.Attempt) { attempts.Add(1) }})
-	options := []redlock.Option{redlock.WithConcurrency(2), redlock.WithTTL(long), redlock.WithMaxTTL(long)}
-	first, servers := onServers(t, 1, append(options, count)...)
-	second := newLocker(t, redistest.URLs(servers), options...)
-	own, other := mustLock(t, first, "key"), mustLock(t, second, "key")
-	key := redisKey("key")
-	if own.Slot() > 0 {
-		key += ":slot:" + strconv.Itoa(own.Slot())
-	}
-	if n, err := servers[0].Client().Del(t.Context(), key).Result(); n != 1 {
-		t.Fatal(n, err)
-	}
-	got := make(chan *redlock.Lock)
-	go func() { got <- mustLock(t, first, "key") }()
-	time.Sleep(2 * time.Second)
-	unlocked(t, other)
-	unlocked(t, within(t, got))
-	if n := attempts.Load(); n > 500 {
-		t.Errorf("%d attempts in two seconds", n)
-	}
+	simnet.Run(t, 1, func(t *testing.T, net *simnet.Net) {
+		const long = 4 * bound
+		var attempts atomic.Int64
+		count := redlock.WithObserver(redlock.Observer{Attempted: func(redlock.Attempt) { attempts.Add(1) }})
+		options := []redlock.Option{redlock.WithConcurrency(2), redlock.WithTTL(long), redlock.WithMaxTTL(long)}
+		first := simLocker(t, net.Masters(), append(options, count)...)
+		second := simLocker(t, net.Masters(), options...)
+		own, other := mustLock(t, first, "key"), mustLock(t, second, "key")
+		net.Servers[0].Delete("key", own.Slot())
+		got := make(chan *redlock.Lock)
+		go func() { got <- mustLock(t, first, "key") }()
+		time.Sleep(2 * time.Second)
+		mustUnlock(t, other)
+		mustUnlock(t, within(t, got))
+		if n := attempts.Load(); n > 500 {
+			t.Errorf("%d attempts in two seconds", n)
+		}
+	})
 }

@@ -31,6 +31,7 @@ type Server struct {
 	refuse func(*protocol.Command) error
 	forge  func(*protocol.Command) bool
 	calls  [protocol.Ops]int
+	asked  *conn // for the last lock
 }
 
 func newServer(index int) *Server {
@@ -188,6 +189,23 @@ func (s *Server) SetFence(key string, fence uint64) {
 	})
 }
 
+// Delete is DEL of what the holder of a slot has: its token, and the fence with it.
+func (s *Server) Delete(key string, slot int) {
+	s.change(func() {
+		held := protocol.SlotKey(full(key), slot)
+		s.memory.Leases.Delete(held)
+		if _, _, beside := s.memory.Beside.Get(held, s.clock()); !beside {
+			s.memory.Fences.Delete(held)
+		}
+	})
+}
+
+// Leads reports whether the server offers the slots of a key.
+func (s *Server) Leads(key string) (leads bool) {
+	s.change(func() { _, _, leads = s.memory.Slots.Get(full(key), s.clock()) })
+	return leads
+}
+
 // Result returns the result that is remembered for a key, or "".
 func (s *Server) Result(key string) (data string) {
 	s.change(func() {
@@ -241,6 +259,12 @@ func (s *Server) Calls(ops ...Op) (n int) {
 func (s *Server) Processes() (n int) {
 	s.change(func() { n = len(s.memory.Processes.Told) })
 	return n
+}
+
+// Asked identifies the connection on which the server was asked for the last lock.
+func (s *Server) Asked() (connection any) {
+	s.change(func() { connection = s.asked })
+	return connection
 }
 
 // Connections returns how many clients the server has.
@@ -314,6 +338,9 @@ func (s *Server) execute(c *conn, cmds []protocol.Command) (ok bool) {
 		defer s.mute()()
 	}
 	for i := range cmds {
+		if cmds[i].Op == protocol.OpAcquire {
+			s.asked = c
+		}
 		s.do(&cmds[i])
 	}
 	return true
