@@ -5,33 +5,22 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 const clockMaxTTL = 1500 * time.Millisecond
 
-// withFakedClock returns three masters. The clock of the first is ahead by as much as it is set to, and gains that
-// many thousandths from now on.
-func withFakedClock(t *testing.T) (servers []*redistest.Server, set func(ahead time.Duration, gain int64)) {
+// onClocks gives a Locker that notices clocks by what its leases show alone.
+func onClocks(t *testing.T, net *simnet.Net, d *diary) *redlock.Locker {
 	t.Helper()
-	clock := redistest.NewClock(t)
-	faked := redistest.StartWith(t, clock.Env())
-	return append([]*redistest.Server{faked}, redistest.Start(t, 2)...), clock.Set
+	return simLocker(t, net.Masters(), redlock.WithTTL(clockMaxTTL), redlock.WithMaxTTL(clockMaxTTL), redlock.WithMaxSkew(0), d.option())
 }
 
-func onFakedClock(t *testing.T, d *diary) (*redlock.Locker, []*redistest.Server, func(time.Duration, int64)) {
-	t.Helper()
-	servers, set := withFakedClock(t)
-	l := newLocker(t, redistest.URLs(servers), redlock.WithTTL(clockMaxTTL), redlock.WithMaxTTL(clockMaxTTL),
-		redlock.WithTimeout(clockMaxTTL/4), redlock.WithMaxSkew(0), d.option())
-	return l, servers, set
-}
-
-// clocksDown returns the reports that one of these masters is down because of its clock. A busy machine has other reasons.
-func clocksDown(d *diary, servers []*redistest.Server) (found []event) {
-	for _, s := range servers {
-		for _, e := range d.find("down", s.URL(), nil) {
+// clocksDown returns the reports that one of these masters is down because of its clock.
+func clocksDown(d *diary, masters ...string) (found []event) {
+	for _, name := range masters {
+		for _, e := range d.find("down", name, nil) {
 			if strings.Contains(e.err.Error(), "clock") {
 				found = append(found, e)
 			}
@@ -41,81 +30,64 @@ func clocksDown(d *diary, servers []*redistest.Server) (found []event) {
 }
 
 func TestClockJump(t *testing.T) {
-	t.Parallel()
 	for _, jump := range []time.Duration{5 * time.Second, -5 * time.Second} {
 		t.Run(jump.String(), func(t *testing.T) {
-			t.Parallel()
-			var d diary
-			l, servers, set := onFakedClock(t, &d)
-			for range 50 {
-				lockUnlock(t, l, "key")
-			}
-			if down := clocksDown(&d, servers); len(down) > 0 {
-				t.Fatalf("down before the jump: %v", down)
-			}
-			jumped := time.Now()
-			set(jump, 0)
-			eventually(t, bound, "the jump is noticed", func() bool {
-				lockUnlock(t, l, "key")
-				return len(clocksDown(&d, servers[:1])) > 0
-			})
-			noticed := clocksDown(&d, servers[:1])[0].at // or later: the observer may be told late
-			before := servers[0].Calls("rpush")
-			for time.Since(jumped) < clockMaxTTL*9/10 { // locking goes on, without that master
-				lockUnlock(t, l, "key")
-				time.Sleep(time.Millisecond)
-			}
-			if n := servers[0].Calls("rpush") - before; n > 0 && time.Since(jumped) < clockMaxTTL {
-				t.Errorf("the master was asked for %d locks after its clock had jumped", n)
-			}
-			var up time.Time
-			eventually(t, bound, "the master votes again", func() bool {
-				lockUnlock(t, l, "key")
-				for _, e := range d.find("up", servers[0].URL(), nil) {
-					if e.at.After(noticed) {
-						up = e.at
-						return true
-					}
+			simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+				var d diary
+				l := onClocks(t, net, &d)
+				for range 50 {
+					lockUnlock(t, l, "key")
 				}
-				return false
+				if down := clocksDown(&d, "sim://0", "sim://1", "sim://2"); len(down) > 0 {
+					t.Fatalf("down before the jump: %v", down)
+				}
+				jumped := time.Now()
+				net.Servers[0].SetClock(jump)
+				eventually(t, bound, "the jump is noticed", func() bool {
+					lockUnlock(t, l, "key")
+					return len(clocksDown(&d, "sim://0")) > 0
+				})
+				asked := func() int { return net.Servers[0].Calls(simnet.Acquire) }
+				before := asked()
+				for time.Since(jumped) < clockMaxTTL-time.Millisecond { // locking goes on, without that master
+					lockUnlock(t, l, "key")
+					time.Sleep(time.Millisecond)
+				}
+				if n := asked() - before; n > 0 {
+					t.Errorf("the master was asked for %d locks after its clock had jumped", n)
+				}
+				if up := d.find("up", "sim://0", nil); len(up) > 0 {
+					t.Errorf("voted again %v after the jump, want not before the max TTL of %v", up[0].at.Sub(jumped), clockMaxTTL)
+				}
+				eventually(t, bound, "the master votes again", func() bool {
+					lockUnlock(t, l, "key")
+					return len(d.find("up", "sim://0", nil)) > 0 && asked() > before
+				})
+				if down := clocksDown(&d, "sim://0", "sim://1", "sim://2"); len(down) != 1 {
+					t.Errorf("down: %v, want once", down)
+				}
 			})
-			if up.Sub(jumped) < clockMaxTTL {
-				t.Errorf("voted again %v after the jump, want not before the max TTL of %v", up.Sub(jumped), clockMaxTTL)
-			}
-			eventually(t, bound, "the master is asked again", func() bool {
-				lockUnlock(t, l, "key")
-				return servers[0].Calls("rpush") > before
-			})
-			if down := clocksDown(&d, servers); len(down) != 1 {
-				t.Errorf("down: %v, want once", down)
-			}
 		})
 	}
 }
 
 // TestFastClock: leases end early on a master whose clock runs 50 % too fast.
 func TestFastClock(t *testing.T) {
-	t.Parallel()
-	var d diary
-	l, servers, set := onFakedClock(t, &d)
-	lockUnlock(t, l, "key")
-	set(0, 500)
-	eventually(t, bound, "the fast clock is noticed", func() bool {
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		var d diary
+		l := onClocks(t, net, &d)
 		lockUnlock(t, l, "key")
-		return len(clocksDown(&d, servers[:1])) > 0
-	})
-	var lock *redlock.Lock
-	eventually(t, bound, "a lock lasts on the other masters", func() bool { // though a busy machine may lose one
-		lock = mustLock(t, l, "held")
-		select {
-		case <-lock.Context().Done():
-			return false
-		case <-time.After(2 * clockMaxTTL): // longer than the first quarantine: it is noticed again at its end
-			return true
+		net.Servers[0].SetSpeed(500)
+		eventually(t, bound, "the fast clock is noticed", func() bool {
+			lockUnlock(t, l, "key")
+			return len(clocksDown(&d, "sim://0")) > 0
+		})
+		lock := mustLock(t, l, "held")
+		// For longer than the first quarantine: it is noticed again at its end.
+		stays(t, 2*clockMaxTTL, "held by the other masters", func() bool { return lock.Err() == nil })
+		if up := d.find("up", "sim://0", nil); len(up) > 0 {
+			t.Errorf("the master votes with its fast clock: %v", up)
 		}
+		mustUnlock(t, lock)
 	})
-	if up := d.find("up", servers[0].URL(), nil); len(up) > 0 {
-		t.Errorf("the master votes with its fast clock: %v", up)
-	}
-	unlocked(t, lock)
 }

@@ -36,24 +36,6 @@ func commands(s *redistest.Server) int {
 	return s.Calls("evalsha") + s.Calls("eval") + s.Calls("lrem")
 }
 
-// holderOn is the token on the server; "" if the key is free.
-func holderOn(s *redistest.Server, key string) string {
-	token := strings.TrimSuffix(s.Client().LIndex(context.Background(), redisKey(key), 0).Val(), "+")
-	if _, err := strconv.ParseInt(token, 10, 64); err == nil { // the fence of the last lock
-		return ""
-	}
-	return token
-}
-
-// fenceOn is the fence that the server remembers for a key, or 0.
-func fenceOn(s *redistest.Server, key string) int64 {
-	fence, err := s.Client().LIndex(context.Background(), redisKey(key), -1).Int64()
-	if err != nil {
-		fence, _ = s.Client().Get(context.Background(), redisKey(key)+":fence").Int64()
-	}
-	return fence
-}
-
 // steal gives the key on the server to another, whoever has it.
 func steal(t testing.TB, s *redistest.Server, key string, ttl time.Duration) {
 	t.Helper()
