@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 // requireOutOfReach requires that calls that may wait for long fail soon, because there is no quorum.
@@ -39,52 +39,58 @@ func requireOutOfReach(t *testing.T, l *redlock.Locker) (failure *redlock.Quorum
 }
 
 func TestWaitForMastersThatAreDown(t *testing.T) {
-	t.Parallel()
-	l, servers := onServers(t, 3)
-	lockUnlock(t, l, "key")
-	for _, s := range servers[:2] {
-		s.Kill()
-	}
-	requireOutOfReach(t, l)
-
-	ctx, cancel := context.WithCancel(t.Context()) // without a deadline
-	var waits sync.WaitGroup
-	waits.Go(func() {
-		lock, err := l.Lock(ctx, "key")
-		if err != nil {
-			t.Errorf("lock: %v, want it when the masters are back", err)
-			return
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		l := simLocker(t, net.Masters())
+		lockUnlock(t, l, "key")
+		for _, s := range net.Servers[:2] {
+			s.Kill()
 		}
-		mustUnlock(t, lock)
+		requireOutOfReach(t, l)
+
+		ctx, cancel := context.WithCancel(t.Context()) // without a deadline
+		var waits sync.WaitGroup
+		waits.Go(func() {
+			lock, err := l.Lock(ctx, "key")
+			if err != nil {
+				t.Errorf("lock: %v, want it when the masters are back", err)
+				return
+			}
+			mustUnlock(t, lock)
+		})
+		time.Sleep(1500 * time.Millisecond)
+		for _, s := range net.Servers[:2] {
+			s.Restart()
+		}
+		waits.Wait()
+		cancel()
+		lockUnlock(t, l, "key")
+		net.RequireNoKeys(t)
 	})
-	time.Sleep(1500 * time.Millisecond)
-	for _, s := range servers[:2] {
-		s.Restart()
-	}
-	waits.Wait()
-	cancel()
-	lockUnlock(t, l, "key")
-	redistest.RequireNoKeys(t, servers)
 }
 
 // TestWaitForGuards: a guard that ends within the wait is waited for, one that ends later isn't.
 func TestWaitForGuards(t *testing.T) {
-	t.Parallel()
-	const maxTTL = time.Second
-	servers := redistest.Start(t, 3)
-	long := newLocker(t, redistest.URLs(servers), redlock.WithRestartGuard(time.Hour))
-	if failure := requireOutOfReach(t, long); failure.RetryAfter < time.Minute {
-		t.Errorf("retry after %v, want the rest of an hour", failure.RetryAfter)
-	}
-	short := newLocker(t, redistest.URLs(servers), redlock.WithTTL(maxTTL), redlock.WithMaxTTL(maxTTL),
-		redlock.WithTimeout(maxTTL/2), redlock.WithRestartGuard(maxTTL+3*time.Second))
-	lockUnlock(t, short, "key")
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		const maxTTL = time.Second
+		for _, s := range net.Servers {
+			s.Reboot()
+		}
+		long := simLocker(t, net.Masters(), redlock.WithRestartGuard(time.Hour))
+		if failure := requireOutOfReach(t, long); failure.RetryAfter < time.Minute {
+			t.Errorf("retry after %v, want the rest of an hour", failure.RetryAfter)
+		}
+		short := simLocker(t, net.Masters(), redlock.WithTTL(maxTTL), redlock.WithMaxTTL(maxTTL),
+			redlock.WithRestartGuard(maxTTL+3*time.Second))
+		lockUnlock(t, short, "key")
+	})
 }
 
 // TestObserverPanics: an Observer that panics ends neither the process nor a lock.
 func TestObserverPanics(t *testing.T) {
-	l, servers := onServers(t, 3, redlock.WithObserver(redlock.Observer{Acquired: func(redlock.Acquisition) { panic("observer") }}))
-	lockUnlock(t, l, "key")
-	eventually(t, bound, "the event counts as dropped", func() bool { return l.Status().DroppedEvents == 1 })
-	redistest.RequireNoKeys(t, servers)
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		l := simLocker(t, net.Masters(), redlock.WithObserver(redlock.Observer{Acquired: func(redlock.Acquisition) { panic("observer") }}))
+		lockUnlock(t, l, "key")
+		eventually(t, bound, "the event counts as dropped", func() bool { return l.Status().DroppedEvents == 1 })
+		net.RequireNoKeys(t)
+	})
 }
