@@ -5,65 +5,54 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	wire "github.com/caddy-redlock/caddy-redlock/redlock/internal/redis"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
-
-// behindForwarders gives servers, and addresses of them that can be cut and held up.
-func behindForwarders(t *testing.T, n int) (urls []string, servers []*redistest.Server, ways []*redistest.Forwarder) {
-	servers = redistest.Start(t, n)
-	for _, s := range servers {
-		way := redistest.NewForwarder(t, s)
-		ways, urls = append(ways, way), append(urls, "redis://"+way.Addr())
-	}
-	return urls, servers, ways
-}
 
 // TestLateExtendIsUndone: extends that were under way when their connections broke arrive after Unlock,
 // and take the free key anew. It is released once more, long before they would end by themselves.
 func TestLateExtendIsUndone(t *testing.T) {
-	t.Parallel()
-	const ttl = 9 * time.Second
-	urls, servers, ways := behindForwarders(t, 3)
-	eventually(t, 6*bound, "the extends have arrived", func() bool { // a busy machine may have made them before, or release the key unseen
-		lock := mustLock(t, newLocker(t, urls, redlock.WithTTL(ttl)), "key")
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		const ttl = 4 * time.Second // of longer ones, an extend that meets a free key is asked again
+		l := simLocker(t, net.Masters(), redlock.WithTimeout(time.Second), redlock.WithTTL(ttl))
+		lock := mustLock(t, l, "key")
 		time.Sleep(ttl/3 - ttl/15) // so short before the extends that nothing else waits on the connections until they are in doubt
 		var deliver []func()
-		for _, way := range ways[:2] {
-			late := way.Hold()
-			defer late()
-			deliver = append(deliver, late)
+		for _, way := range net.Addresses[:2] {
+			deliver = append(deliver, way.Hold())
 		}
 		time.Sleep(ttl/15 + ttl/30) // the extends are on their way
-		for _, way := range ways[:2] {
+		for _, way := range net.Addresses[:2] {
 			way.LoseClients()
 		}
 		if err := lock.Unlock(); err != nil && !errors.Is(err, redlock.ErrNoQuorum) { // the connections have just gone
 			t.Fatal(err)
 		}
-		eventually(t, bound, "the key is free", func() bool { return keysOn(servers) == 0 })
+		eventually(t, bound, "the key is free", func() bool { return keysOn(net) == 0 })
 		for _, late := range deliver {
 			late()
 		}
-		for range 100 {
-			if keysOn(servers) == 2 {
-				return true
-			}
-			time.Sleep(5 * time.Millisecond)
+		synctest.Wait()
+		if n := keysOn(net); n != 2 {
+			t.Fatalf("%d masters have the key anew", n)
 		}
-		return false
+		eventually(t, ttl/2, "nobody's key is gone", func() bool { return keysOn(net) == 0 })
 	})
-	eventually(t, ttl/2, "nobody's key is gone", func() bool { return keysOn(servers) == 0 })
 }
 
-func keysOn(servers []*redistest.Server) (n int) {
-	for _, s := range servers {
+func keysOn(net *simnet.Net) (n int) {
+	for _, s := range net.Servers {
 		n += len(s.Keys())
 	}
 	return n
@@ -71,51 +60,56 @@ func keysOn(servers []*redistest.Server) (n int) {
 
 // TestOwedReleasesDontStarve: a release that a master missed is repeated, also while others fail all the time.
 func TestOwedReleasesDontStarve(t *testing.T) {
-	t.Parallel()
-	urls, servers, ways := behindForwarders(t, 3)
-	l := newLocker(t, urls)
-	for _, s := range servers[:2] {
-		if err := s.Client().Set(t.Context(), "redlock:{poison}", "of another program", 0).Err(); err != nil {
-			t.Fatal(err)
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		l := simLocker(t, net.Masters(), redlock.WithTTL(time.Hour), redlock.WithMaxTTL(time.Hour))
+		wrong := protocol.Reply{Err: wire.ErrorOf("WRONGTYPE Operation against a key holding the wrong kind of value")}
+		for _, s := range net.Servers[:2] {
+			s.Forge(func(cmd *simnet.Command) bool {
+				poison := strings.Contains(cmd.Key, "{poison}") // of another program
+				if poison {
+					cmd.Reply = wrong
+				}
+				return poison
+			})
 		}
-	}
-	lock := mustLock(t, l, "key")
-	stop := make(chan struct{})
-	var poisoning sync.WaitGroup
-	poisoning.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(50 * time.Millisecond):
-				if poison, err := l.TryLock(context.Background(), "poison"); err == nil {
-					t.Error("locked a string")
-					_ = poison.Unlock()
+		lock := mustLock(t, l, "key")
+		onEach(t, net, 1)
+		stop := make(chan struct{})
+		var poisoning sync.WaitGroup
+		poisoning.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(50 * time.Millisecond):
+					if poison, err := l.TryLock(context.Background(), "poison"); err == nil {
+						t.Error("locked a string")
+						_ = poison.Unlock()
+					}
 				}
 			}
+		})
+		for _, way := range net.Addresses[:2] {
+			way.Set(simnet.Weather{Requests: true})
 		}
-	})
-	for _, way := range ways[:2] {
-		way.Set(redistest.Weather{Requests: true})
-	}
-	go func() {
-		time.Sleep(100 * time.Millisecond)
-		for _, way := range ways[:2] { // what was sent is lost
-			way.Cut()
-			way.Set(redistest.Weather{})
-		}
-	}()
-	_ = lock.Unlock()
-	eventually(t, bound, "the key is free", func() bool { // longTTL is three times the bound
-		for _, s := range servers {
-			if strings.Contains(fmt.Sprint(s.Keys()), "{key}") {
-				return false
+		time.AfterFunc(100*time.Millisecond, func() {
+			for _, way := range net.Addresses[:2] { // what was sent is lost
+				way.Cut()
+				way.Set(simnet.Weather{})
 			}
-		}
-		return true
+		})
+		_ = lock.Unlock()
+		eventually(t, bound, "the key is free", func() bool { return !slices.Contains(keysOf(net), redisKey("key")) })
+		close(stop)
+		poisoning.Wait()
 	})
-	close(stop)
-	poisoning.Wait()
+}
+
+func keysOf(net *simnet.Net) (keys []string) {
+	for _, s := range net.Servers {
+		keys = append(keys, s.Keys()...)
+	}
+	return keys
 }
 
 func heap() uint64 {
@@ -200,48 +194,43 @@ func TestMemoryIsBounded(t *testing.T) {
 // TestForgottenConnections: something between has forgotten the connections, and swallows what is sent on
 // them, while the servers are well.
 func TestForgottenConnections(t *testing.T) {
-	t.Parallel()
-	urls, _, ways := behindForwarders(t, 3)
-	l := newLocker(t, urls, redlock.WithTimeout(100*time.Millisecond))
-	lockUnlock(t, l, "key")
-	for _, way := range ways {
-		way.Forget()
-	}
-	eventually(t, bound, "a lock", func() bool { // a connection lasts for three times the bound
-		lock, err := l.TryLock(t.Context(), "key")
-		if err == nil {
-			err = lock.Unlock()
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		l := simLocker(t, net.Masters())
+		lockUnlock(t, l, "key")
+		for _, way := range net.Addresses {
+			way.Forget()
 		}
-		return err == nil
+		eventually(t, bound, "a lock", func() bool { // a connection lasts for three times the bound
+			lock, err := l.TryLock(t.Context(), "key")
+			if err == nil {
+				err = lock.Unlock()
+			}
+			return err == nil
+		})
 	})
 }
 
 // TestHungServerKeepsItsConnection: it reads what was sent on it when it wakes, in order.
 func TestHungServerKeepsItsConnection(t *testing.T) {
-	t.Parallel()
-	l, servers := onServers(t, 3)
-	mustUnlock(t, lockEverywhere(t, l, servers))
-	id := func() string {
-		list := servers[0].Client().ClientList(t.Context()).Val()
-		for line := range strings.Lines(list) {
-			if strings.Contains(line, "cmd=eval") || strings.Contains(line, "cmd=lrem") || strings.Contains(line, "cmd=time") {
-				return strings.Fields(line)[0]
-			}
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		l := simLocker(t, net.Masters())
+		lock := mustLock(t, l, "key")
+		onEach(t, net, 1)
+		mustUnlock(t, lock)
+		before := net.Servers[0].Asked()
+		net.Servers[0].Hang()
+		requireState(t, l, 0, redlock.MasterHung)
+		for range 20 {
+			lockUnlock(t, l, "key")
+			time.Sleep(50 * time.Millisecond)
 		}
-		t.Fatalf("no connection of the locker's in %s", list)
-		return ""
-	}
-	before := id()
-	servers[0].Pause()
-	requireState(t, l, 0, redlock.MasterHung)
-	for range 20 {
+		net.Servers[0].Resume()
+		requireState(t, l, 0, redlock.MasterAvailable)
+		asked := net.Servers[0].Calls(simnet.Acquire)
 		lockUnlock(t, l, "key")
-		time.Sleep(50 * time.Millisecond)
-	}
-	servers[0].Resume()
-	requireState(t, l, 0, redlock.MasterAvailable)
-	lockUnlock(t, l, "key")
-	if after := id(); after != before {
-		t.Errorf("connection %s, was %s", after, before)
-	}
+		time.Sleep(time.Millisecond)
+		if net.Servers[0].Calls(simnet.Acquire) == asked || net.Servers[0].Asked() != before {
+			t.Error("the server is not asked on the connection that it had")
+		}
+	})
 }
