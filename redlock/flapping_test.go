@@ -73,23 +73,24 @@ func TestSlowMaster(t *testing.T) {
 // TestMasterThatComesAndGoes: what one command shows of a master, and the next one denies, floods no log. Its state goes on to say what
 // is wrong.
 func TestMasterThatComesAndGoes(t *testing.T) {
-	t.Parallel()
-	var log logBook
-	began := time.Now()
-	l, servers := onServers(t, 1, log.option())
-	requireState(t, l, 0, redlock.MasterAvailable)
-	for range linesAMinute/2 + 1 { // each would make two lines
-		command(t, servers[0], "ACL", "SETUSER", "default", "-rpush")
-		eventually(t, bound, "locks are refused", func() bool {
-			err := turn(t, l)
-			return err != nil && strings.Contains(err.Error(), "grant this user the rights")
-		})
-		command(t, servers[0], "ACL", "SETUSER", "default", "+rpush")
-		eventually(t, bound, "locks are granted", func() bool { return turn(t, l) == nil })
-	}
-	if s := l.Status(); !s.Ready() || s.Masters[0].State == redlock.MasterRefuses && s.Masters[0].Until.IsZero() {
-		t.Errorf("one that works again: %+v", s)
-	}
-	requireState(t, l, 0, redlock.MasterAvailable)
-	requireFewLines(t, &log, began, "")
+	simnet.Run(t, 1, func(t *testing.T, net *simnet.Net) {
+		var log logBook
+		began := time.Now()
+		l := simLocker(t, net.Masters(), log.option())
+		requireState(t, l, 0, redlock.MasterAvailable)
+		for range linesAMinute/2 + 1 { // each would make two lines
+			net.Servers[0].Refuse("NOPERM User default has no permissions to run the 'rpush' command", simnet.Acquire)
+			eventually(t, bound, "locks are refused", func() bool {
+				err := turn(t, l)
+				return err != nil && strings.Contains(err.Error(), "grant this user the rights")
+			})
+			net.Servers[0].Refuse("")
+			eventually(t, bound, "locks are granted", func() bool { return turn(t, l) == nil })
+		}
+		if s := l.Status(); !s.Ready() || s.Masters[0].State == redlock.MasterRefuses && s.Masters[0].Until.IsZero() {
+			t.Errorf("one that works again: %+v", s)
+		}
+		requireState(t, l, 0, redlock.MasterAvailable)
+		requireFewLines(t, &log, began, "")
+	})
 }

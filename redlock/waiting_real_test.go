@@ -3,12 +3,10 @@ package redlock_test
 import (
 	"context"
 	"errors"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
@@ -83,17 +81,21 @@ func (c *crowd) fairness() (worst, best int, mean float64, longest int) {
 }
 
 // commandsEach is how many commands a master has got for each turn.
-func commandsEach(servers []*redistest.Server, before []int, turns int) float64 {
+func commandsEach(net *simnet.Net, before []int, turns int) float64 {
 	most := 0
-	for i, s := range servers {
-		most = max(most, commands(s)-before[i])
+	for i, s := range net.Servers {
+		most = max(most, lockCommands(s)-before[i])
 	}
 	return float64(most) / float64(turns)
 }
 
-func commandsOnEach(servers []*redistest.Server) (counts []int) {
-	for _, s := range servers {
-		counts = append(counts, commands(s))
+func lockCommands(s *simnet.Server) int {
+	return s.Calls(simnet.Acquire, simnet.Release, simnet.Extend)
+}
+
+func commandsOnEach(net *simnet.Net) (counts []int) {
+	for _, s := range net.Servers {
+		counts = append(counts, lockCommands(s))
 	}
 	return counts
 }
@@ -101,154 +103,137 @@ func commandsOnEach(servers []*redistest.Server) (counts []int) {
 // TestPassCost: in one process a turn costs one command for each master, in which the last turn's
 // release is the next one's acquire.
 func TestPassCost(t *testing.T) {
-	l, servers := onServers(t, 3)
-	lockUnlock(t, l, "key")
-	before := commandsOnEach(servers)
-	var c crowd
-	c.takeTurns(t, []*redlock.Locker{l}, 32, 1600)
-	each := commandsEach(servers, before, c.total)
-	t.Logf("%.3f commands for each master and turn; turns came %v", each, c.came)
-	if each > 1.1 {
-		t.Errorf("%.3f commands for each master and turn, want at most 1.1", each)
-	}
-	redistest.RequireNoKeys(t, servers)
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		l := simLocker(t, net.Masters())
+		lockUnlock(t, l, "key")
+		before := commandsOnEach(net)
+		var c crowd
+		c.takeTurns(t, []*redlock.Locker{l}, 32, 1600)
+		each := commandsEach(net, before, c.total)
+		t.Logf("%.3f commands for each master and turn; turns came %v", each, c.came)
+		if each > 1.1 {
+			t.Errorf("%.3f commands for each master and turn, want at most 1.1", each)
+		}
+		net.RequireNoKeys(t)
+	})
 }
 
 // TestTwoProcessesTakeTurns: those who wait in two processes are served in the order in which they
 // came, with few commands.
 func TestTwoProcessesTakeTurns(t *testing.T) {
-	l, servers := onServers(t, 3)
-	other := newLocker(t, redistest.URLs(servers))
-	lockUnlock(t, l, "key")
-	before := commandsOnEach(servers)
-	c := crowd{section: time.Millisecond}
-	c.takeTurns(t, []*redlock.Locker{l, other}, 32, 1600)
-	each := commandsEach(servers, before, c.total)
-	worst, best, mean, longest := c.fairness()
-	t.Logf("%d turns, %.3f commands for each master and turn; turns came %v; %d to %d turns each; waits for %.1f others on average, %d at most",
-		c.total, each, c.came, worst, best, mean, longest)
-	passed, woken := float64(c.came[redlock.ViaPassed]), float64(c.total-c.came[redlock.ViaPassed])
-	if most := (1.1*passed + 4.5*woken) / float64(c.total); each > most { // how the calls of the two are mixed is chance
-		t.Errorf("%.3f commands for each master and turn, want at most %.3f", each, most)
-	}
-	if best > 2*worst {
-		t.Errorf("one had %d turns, another %d: want within a factor of 2", best, worst)
-	}
-	if float64(longest) > 2*mean {
-		t.Errorf("the longest wait is for %d others, the mean %.1f: want within a factor of 2", longest, mean)
-	}
-	redistest.RequireNoKeys(t, servers)
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		l := simLocker(t, net.Masters())
+		other := simLocker(t, net.Masters())
+		lockUnlock(t, l, "key")
+		before := commandsOnEach(net)
+		c := crowd{section: time.Millisecond}
+		c.takeTurns(t, []*redlock.Locker{l, other}, 32, 1600)
+		each := commandsEach(net, before, c.total)
+		worst, best, mean, longest := c.fairness()
+		t.Logf("%d turns, %.3f commands for each master and turn; turns came %v; %d to %d turns each; waits for %.1f others on average, %d at most",
+			c.total, each, c.came, worst, best, mean, longest)
+		passed, woken := float64(c.came[redlock.ViaPassed]), float64(c.total-c.came[redlock.ViaPassed])
+		if most := (1.1*passed + 4.5*woken) / float64(c.total); each > most { // how the calls of the two are mixed is chance
+			t.Errorf("%.3f commands for each master and turn, want at most %.3f", each, most)
+		}
+		if best > 2*worst {
+			t.Errorf("one had %d turns, another %d: want within a factor of 2", best, worst)
+		}
+		if float64(longest) > 2*mean {
+			t.Errorf("the longest wait is for %d others, the mean %.1f: want within a factor of 2", longest, mean)
+		}
+		net.RequireNoKeys(t)
+	})
 }
 
 // TestWhoGivesUpLeavesNothing: no ticket is left by waiters of two processes whose contexts end, and
 // the next one gets the lock at once.
 func TestWhoGivesUpLeavesNothing(t *testing.T) {
-	l, servers := onServers(t, 3)
-	other := newLocker(t, redistest.URLs(servers))
-	holder := lockEverywhere(t, l, servers)
-	ctx, cancel := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	for i := range 40 {
-		all.Go(func() {
-			_, err := []*redlock.Locker{l, other}[i%2].Lock(ctx, "key")
-			if !errors.Is(err, context.Canceled) || !errors.Is(err, redlock.ErrHeld) {
-				t.Errorf("error %v, want that of the context, and that the lock is held", err)
-			}
-		})
-	}
-	eventually(t, bound, "a ticket on each master", func() bool {
-		for _, s := range servers {
-			if s.Client().ZCard(t.Context(), redisKey("key")+":queue").Val() == 0 {
-				return false
-			}
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		l := simLocker(t, net.Masters())
+		other := simLocker(t, net.Masters())
+		holder := mustLock(t, l, "key")
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for i := range 40 {
+			all.Go(func() {
+				_, err := []*redlock.Locker{l, other}[i%2].Lock(ctx, "key")
+				if !errors.Is(err, context.Canceled) || !errors.Is(err, redlock.ErrHeld) {
+					t.Errorf("error %v, want that of the context, and that the lock is held", err)
+				}
+			})
 		}
-		return true
-	})
-	cancel()
-	all.Wait()
-	eventually(t, bound, "only the lock's own key is left", func() bool {
-		for _, s := range servers {
-			if len(s.Keys()) != 1 {
-				return false
-			}
-		}
-		return true
-	})
-	mustUnlock(t, holder)
-	lockUnlock(t, other, "key")
-	redistest.RequireNoKeys(t, servers)
-}
-
-// TestTooManyWaiters are refused at once.
-func TestTooManyWaiters(t *testing.T) {
-	l, servers := onServers(t, 3)
-	holder := mustLock(t, l, "key")
-	ctx, cancel := context.WithCancel(t.Context())
-	var refused, waited sync.WaitGroup
-	waited.Add(10)
-	refused.Add(40)
-	for range 50 {
-		go func() {
-			lock, err := l.Lock(ctx, "key", redlock.WithMaxWaiters(10))
-			if errors.Is(err, redlock.ErrTooManyWaiters) && errors.Is(err, redlock.ErrHeld) {
-				refused.Done()
-				return
-			}
-			if err != nil {
-				t.Errorf("lock: %v", err)
-			} else if err := lock.Unlock(); err != nil && !errors.Is(err, redlock.ErrNoQuorum) {
-				t.Errorf("unlock: %v", err)
-			}
-			waited.Done()
-		}()
-	}
-	refused.Wait()
-	mustUnlock(t, holder)
-	waited.Wait()
-	cancel()
-	redistest.RequireNoKeys(t, servers)
-}
-
-// TestTryLockJumpsNoQueue: a key that is free but for those who wait for it is refused.
-func TestTryLockJumpsNoQueue(t *testing.T) {
-	l, servers := onServers(t, 3)
-	other, third := newLocker(t, redistest.URLs(servers)), newLocker(t, redistest.URLs(servers))
-	n := 0
-	eventually(t, bound, "one who waits is woken", func() bool { // on a busy machine it may poll first
-		n++
-		key := strconv.Itoa(n)
-		holder := mustLock(t, l, key)
-		tried := make(chan struct{})
-		var came redlock.Via
-		var waiting sync.WaitGroup
-		waiting.Go(func() {
-			lock := mustLock(t, other, key)
-			came = lock.Acquisition().Via
-			<-tried // a try-lock tries more than once
-			mustUnlock(t, lock)
-		})
-		eventually(t, bound, "the ticket on all masters", func() bool {
-			for _, s := range servers {
-				if s.Client().ZCard(t.Context(), redisKey(key)+":queue").Val() == 0 {
+		queued(t, l, "key", 1)
+		cancel()
+		all.Wait()
+		eventually(t, bound, "only the lock's own key is left", func() bool {
+			for _, s := range net.Servers {
+				if len(s.Keys()) != 1 {
 					return false
 				}
 			}
 			return true
 		})
-		for _, s := range servers { // the holder's key is gone, but nobody has been told
-			if err := s.Client().Del(t.Context(), redisKey(key)).Err(); err != nil {
-				t.Fatal(err)
-			}
+		mustUnlock(t, holder)
+		lockUnlock(t, other, "key")
+		net.RequireNoKeys(t)
+	})
+}
+
+// TestTooManyWaiters are refused at once.
+func TestTooManyWaiters(t *testing.T) {
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		l := simLocker(t, net.Masters())
+		holder := mustLock(t, l, "key")
+		ctx, cancel := context.WithCancel(t.Context())
+		var refused, waited sync.WaitGroup
+		waited.Add(10)
+		refused.Add(40)
+		for range 50 {
+			go func() {
+				lock, err := l.Lock(ctx, "key", redlock.WithMaxWaiters(10))
+				if errors.Is(err, redlock.ErrTooManyWaiters) && errors.Is(err, redlock.ErrHeld) {
+					refused.Done()
+					return
+				}
+				if err != nil {
+					t.Errorf("lock: %v", err)
+				} else if err := lock.Unlock(); err != nil && !errors.Is(err, redlock.ErrNoQuorum) {
+					t.Errorf("unlock: %v", err)
+				}
+				waited.Done()
+			}()
 		}
-		if lock := tryLock(t, third, key); lock != nil {
+		refused.Wait()
+		mustUnlock(t, holder)
+		waited.Wait()
+		cancel()
+		net.RequireNoKeys(t)
+	})
+}
+
+// TestTryLockJumpsNoQueue: a key that is free but for those who wait for it is refused.
+func TestTryLockJumpsNoQueue(t *testing.T) {
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		l, other, third := simLocker(t, net.Masters()), simLocker(t, net.Masters()), simLocker(t, net.Masters())
+		holder := mustLock(t, l, "key")
+		waiter := make(chan *redlock.Lock)
+		go func() { waiter <- mustLock(t, other, "key") }()
+		queued(t, l, "key", 1)
+		for _, s := range net.Servers { // the holder's key is gone, but nobody has been told
+			s.Delete("key", 0)
+		}
+		if lock := tryLock(t, third, "key"); lock != nil {
 			t.Error("got the lock before one who waits")
 		}
-		close(tried)
-		waiting.Wait() // the try has woken it
+		lock := <-waiter
+		if came := lock.Acquisition().Via; came != redlock.ViaWoken { // by the try
+			t.Errorf("the one who waits came by %v", came)
+		}
+		mustUnlock(t, lock)
 		_ = holder.Unlock()
-		return came == redlock.ViaWoken
+		net.RequireNoKeys(t)
 	})
-	redistest.RequireNoKeys(t, servers)
 }
 
 // TestForgottenSubscriptions: something between forgets the connections of a process, once: all of them, or only those of its
