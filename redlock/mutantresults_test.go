@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -91,10 +92,17 @@ var resultMutants = []mutant{
 		},
 	},
 	{
-		name: "what can't be read is taken for undone", breaks: onceOnly, from: 985,
+		name: "what can't be read is taken for undone", breaks: onceOnly,
 		shape: func(w *world) {
 			longResults(w)
 			w.passes = true
+		},
+		serve: func(_ *memory.Master, cmd *protocol.Command) bool { // so that each result that is met can't be
+			if cmd.Op != protocol.OpRecall {
+				return false
+			}
+			cmd.Reply.Err = protocol.Mark(errors.New("out of memory"), protocol.ErrRefused)
+			return true
 		},
 	},
 	{
