@@ -499,16 +499,35 @@ func (g *gates) refusalInLine(callers []*caller) (later <-chan error, err error)
 	return nil, err
 }
 
-// holderSeen returns the error of the last attempt at a gate of these callers if that has met a holder.
-func (g *gates) holderSeen(callers []*caller) error {
+// noteSilence notes at the gates of all keys of a call that too few masters have answered its attempt: those behind it may be told so,
+// whichever key it waits for.
+func (g *gates) noteSilence(callers []*caller, failed error) {
+	if errors.Is(failed, ErrHeld) {
+		return
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, c := range callers {
-		if errors.Is(c.gate.last, ErrHeld) {
-			return c.gate.last
+		c.gate.last = failed
+	}
+}
+
+// lastMet returns what is known of why callers in line get none of their keys: a holder here, or what the last attempt has met. It is nil
+// if there was none.
+func (g *gates) lastMet(callers []*caller) (met error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range callers {
+		switch at := c.gate; {
+		case len(at.locks) > 0:
+			return at.held()
+		case errors.Is(at.last, ErrHeld):
+			return at.last
+		case met == nil:
+			met = at.last
 		}
 	}
-	return nil
+	return met
 }
 
 // wake passes a wake-up on to the call that asks for a key with one slot, or to that which it is for. If nobody here wants the key any

@@ -487,7 +487,10 @@ func (l *Locker) standInLine(wait *waitLimit, callers []*caller, blocked *caller
 				met = nil
 			}
 		case <-enough:
-			err = ended(ctx, l.gates.held(blocked))
+			if met = l.gates.lastMet(callers); met == nil { // nobody may be passed beside one who gets the lock just now
+				met = l.gates.held(blocked)
+			}
+			err = ended(ctx, met)
 			continue
 		case <-l.closing:
 			err = ErrClosed
@@ -499,7 +502,7 @@ func (l *Locker) standInLine(wait *waitLimit, callers []*caller, blocked *caller
 		}
 		leaves := wait.ctx.Err() != nil
 		if refusal == nil && leaves { // as those before it, who have met more
-			refusal = l.gates.holderSeen(callers)
+			refusal = l.gates.lastMet(callers)
 		}
 		if refusal != nil || leaves {
 			err = ended(ctx, refusal)
@@ -664,6 +667,7 @@ func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller
 		if err == nil {
 			awaited := callers[slices.Index(attempts, lost)]
 			l.release(attempts, lost)
+			l.gates.noteSilence(callers, lost.failure())
 			l.gates.keepOnly(awaited, callers)
 			t.insists = time.Time{}
 			err = t.awaitRetry(wait.context(), lost, awaited)

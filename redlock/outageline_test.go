@@ -355,3 +355,47 @@ func TestOneLostCall(t *testing.T) {
 		}
 	})
 }
+
+// TestStreamInAnOutage: of calls that come one after the other while no master answers, none is told of a holder: there is none.
+func TestStreamInAnOutage(t *testing.T) {
+	t.Parallel()
+	for name, call := range map[string]func(l *redlock.Locker, i int, wait redlock.LockOption) (*redlock.Lock, error){
+		"slots": func(l *redlock.Locker, _ int, wait redlock.LockOption) (*redlock.Lock, error) {
+			return l.Lock(context.Background(), "a", redlock.WithConcurrency(3), wait)
+		},
+		"several keys": func(l *redlock.Locker, i int, wait redlock.LockOption) (*redlock.Lock, error) {
+			return l.LockAll(context.Background(), [][]string{{"a", "b"}, {"b", "c"}, {"c", "a"}, {"b"}}[i%4], wait)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOutage()
+				l := o.locker(t)
+				o.begin()
+				const n = 900
+				var errs [n]error
+				var calls sync.WaitGroup
+				for i := range n {
+					calls.Go(func() {
+						time.Sleep(time.Duration(i) * 100 * time.Microsecond)
+						_, errs[i] = call(l, i, redlock.WithWait(time.Duration(50+i%7*30)*time.Millisecond))
+					})
+				}
+				calls.Wait()
+				held := 0
+				for _, err := range errs {
+					if errors.Is(err, redlock.ErrHeld) || !errors.Is(err, redlock.ErrNoQuorum) {
+						if held == 0 {
+							t.Log(err)
+						}
+						held++
+					}
+				}
+				if held > 0 {
+					t.Errorf("%d of %d calls were told of a holder, or of nothing", held, n)
+				}
+				o.end()
+			})
+		})
+	}
+}
