@@ -212,6 +212,10 @@ func (w walk) into(n node) (walk, caddyhttp.RouteList) {
 func (w walk) rules(routes caddyhttp.RouteList, around string) (has bool, after, wrong string) {
 	for _, route := range routes {
 		for _, n := range nodesOf(route) {
+			for _, response := range n.HandleResponse {
+				hasInner, _, wrongInner := w.rules(response.Routes, around)
+				has, wrong = has || hasInner, cmp.Or(wrong, wrongInner)
+			}
 			switch n.Handler {
 			case "redlock":
 				has, wrong = true, cmp.Or(wrong, around)

@@ -126,3 +126,16 @@ func TestRefusedRequestIsServedInJSON(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A rule may stand among the routes for a response: what it refuses comes to the error routes as well.
+func TestRuleInHandleResponse(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]string{
+		"reverse_proxy": "http://a.example:1 {\nreverse_proxy 127.0.0.1:2 {\n@ok status 200\nhandle_response @ok {\n" + aRule + proxy + "}\n}\nhandle_errors {\n" + proxy + "}\n}\n",
+		"intercept":     "http://a.example:1 {\nintercept {\n@ok status 200\nhandle_response @ok {\n" + aRule + proxy + "}\n}\nfile_server\nhandle_errors {\n" + proxy + "}\n}\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			requireError(t, load(t, config), []string{"handle_errors for a.example: reverse_proxy"})
+		})
+	}
+}
