@@ -41,7 +41,7 @@ L = TypeVar("L", "Lock", "AsyncLock")
 Seconds = Optional[float]
 
 _mine = threading.local()  # .locks are those that this thread has entered
-_acquired: set[Hold] = set()  # by acquire(): they last until release(), although nothing else may refer to them
+_acquired: set[Any] = set()  # by acquire(): they last until release(), although nothing else may refer to them
 _connections: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 _BROKEN = (OSError, EOFError, ValueError, LookupError, TypeError)  # what a response that breaks off, or is none, ends in
 _PATIENCE_AT_END = 5
@@ -230,7 +230,7 @@ class Lock:
     def __enter__(self) -> Hold:
         return self._take(set())
 
-    def _take(self, keep: set[Hold]) -> Hold:
+    def _take(self, keep: set[Any]) -> Hold:
         hold = Hold(self._agent, self._ask)
         try:
             hold._enter(self._wait)
@@ -539,10 +539,14 @@ class AsyncLock:
         self._holds: list[tuple[Any, AsyncHold]] = []
 
     async def __aenter__(self) -> AsyncHold:
+        return await self._take(set())
+
+    async def _take(self, keep: set[Any]) -> AsyncHold:
         hold = AsyncHold(self._agent, self._ask)
         try:
             await hold._enter(self._wait)
             self._holds.append((asyncio.current_task(), hold))
+            keep.add(hold)
             return hold
         except BaseException:
             hold._close()
@@ -554,6 +558,7 @@ class AsyncLock:
             self._holds.remove(mine)
             await mine[1]._release(failed=kind is not None)
         finally:
+            _acquired.discard(mine[1])
             mine[1]._close()
 
     def __call__(self, work: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
@@ -566,7 +571,7 @@ class AsyncLock:
     async def acquire(self) -> bool:
         """As Lock.acquire."""
         try:
-            await self.__aenter__()
+            await self._take(_acquired)
         except LockHeld:
             return False
         return True

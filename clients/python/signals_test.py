@@ -1,4 +1,6 @@
 """Has a signal handler run, or raise, at each line of redlock.py that a block with a lock executes, one block for each."""
+import asyncio
+import gc
 import os
 import sys
 
@@ -78,10 +80,22 @@ def release():
 for name, block, handler in (("raises", plain, interrupt), ("asks", kept, ask), ("releases", kept, release)):
     print(name, at_each_line(block, handler), flush=True)
 
-if agent.lock("dropped").acquire():  # which has no object any more
+
+def require_held(key):  # although its lock has no object any more
+    gc.collect()
     try:
-        with agent.lock("dropped", wait=0):
+        with agent.lock(key, wait=0):
             print("a lock ended with its object")
     except redlock.LockHeld:
         pass
+
+
+async def drop():
+    await redlock.AsyncAgent(agent.address).lock("dropped by a task").acquire()
+    require_held("dropped by a task")
+
+
+agent.lock("dropped").acquire()
+require_held("dropped")
+asyncio.run(drop())
 print("done")
