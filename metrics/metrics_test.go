@@ -212,7 +212,7 @@ func TestLossFoundAtRelease(t *testing.T) {
 		t.Cleanup(func() { _ = l.Close() })
 		loses := func(http.ResponseWriter, *http.Request) {
 			for _, s := range net.Servers {
-				s.Steal("order:42", time.Hour)
+				s.Give("order:42", "another", time.Hour)
 			}
 		}
 		request(orders(l, m, loses, middleware.Rule{}), "42")

@@ -38,7 +38,7 @@ func TestLossFoundAtRelease(t *testing.T) {
 				lost := func(w http.ResponseWriter, r *http.Request) {
 					turn, _ := middleware.TurnFromContext(r.Context())
 					for _, s := range net.Servers {
-						s.Steal(turn.Key, time.Hour)
+						s.Give(turn.Key, "another", time.Hour)
 					}
 					if rule.HoldAfterAbort > 0 {
 						w.WriteHeader(http.StatusBadGateway)

@@ -145,7 +145,7 @@ const errHiddenPath = fold.Error(`path has a ";", a backslash, something behind 
 // hidesPath finds what some upstream takes off a path: a script, which serves what is behind it, and ASP.NET's sessions without cookies.
 // Symfony, CodeIgniter 3 and Yii 2 take a script's name off even if no slash is behind it: "/index.php42" is "/42" to them. A suffix
 // with which honest words begin, such as ".plist", needs that slash, unless the name is a front controller's.
-var hidesPath = regexp.MustCompile(`(?is)[;\\]|/\([a-z]\([^/]*\)\)/|\.(php|phtml|phar|f?cgi).|\.(pl|py|aspx?|cfm)/` +
+var hidesPath = regexp.MustCompile(`(?is)[;\\]|/\([a-z]\([^/]*\)\)/|\.(php|phtml|f?cgi).|\.(phar|pl|py|aspx?|cfm)/` +
 	`|^/+(index|app|main|default)\.((pl|py|cfm).|asp([^x]|x.))`)
 
 // frontControllers are those that Apache's MultiViews serve without their suffix. Others, such as "app" and "main", are honest words too often.
