@@ -31,6 +31,7 @@ type lockRequest struct {
 	Label     string         `json:"label"`
 	Heartbeat rule.Duration  `json:"heartbeat"` // 0: none
 	Pulse     rule.Duration  `json:"pulse"`     // how often a client that waits hears of the agent; 0: never
+	Quiet     bool           `json:"quiet"`     // whether it hears of the lock only when it has sent a mark, and at the end
 	Linger    bool           `json:"linger"`    // whether the lease outlives a connection that ends without the end of the body
 	OncePer   rule.Duration  `json:"once_per"`  // the work, if the body ends with the word done; 0: whenever it is asked for
 	Once      rule.Duration  `json:"once"`      // the same, and how long the result is kept that follows the word
@@ -58,7 +59,7 @@ func (a *Agent) serveLock(x *exchange, r *http.Request) error {
 		return err
 	}
 	defer func() { _ = lock.Unlock() }()
-	s := &stream{exchange: x, lock: lock}
+	s := &stream{exchange: x, lock: lock, quiet: request.Quiet}
 	if err := s.hold(request.slot(lock), time.Duration(request.Heartbeat)); err != nil {
 		return nil
 	}

@@ -17,8 +17,9 @@ import (
 // lock until then.
 type stream struct {
 	*exchange
-	lock *redlock.Lock // of the lines; nil for none
-	line []byte
+	lock  *redlock.Lock // of the lines; nil for none
+	quiet bool          // a renewal has no line: the client may not read for as long as it holds the lock
+	line  []byte
 
 	span     time.Duration // of the lease, when the hold began
 	until    time.Time     // the end of the lease in the last line
@@ -65,7 +66,7 @@ func (s *stream) begin(more []byte) error {
 	return s.send()
 }
 
-// keep sends a line at each renewal and after each mark. It returns nil when nothing more will be heard of the client, and else why it
+// keep sends a line after each mark and, unless the stream is quiet, at each renewal. It returns nil when nothing more will be heard of the client, and else why it
 // has ended the hold.
 func (s *stream) keep(heartbeat time.Duration) error {
 	began := time.Now()
@@ -81,7 +82,7 @@ func (s *stream) keep(heartbeat time.Duration) error {
 			}
 			next = min(next, heartbeat-silent+time.Millisecond)
 		}
-		if mark > s.told || s.lock.Until().After(s.until) {
+		if mark > s.told || !s.quiet && s.lock.Until().After(s.until) {
 			s.line = append(s.line[:0], '{')
 			s.appendValidity()
 			if err := s.send(); err != nil {

@@ -26,11 +26,6 @@ func tryLock(t testing.TB, l *redlock.Locker, key string) *redlock.Lock {
 	return lock
 }
 
-// extends is how many extends of held keys the server has done: they call PEXPIRE, as grants do, but not RPUSH.
-func extends(s *redistest.Server) int {
-	return s.Calls("pexpire") - s.Calls("rpush")
-}
-
 // commands is how many of our commands the server has got.
 func commands(s *redistest.Server) int {
 	return s.Calls("evalsha") + s.Calls("eval") + s.Calls("lrem")

@@ -178,7 +178,7 @@ class Agent
                 $ask[$name] = sprintf('%.6Fs', $seconds);
             }
         }
-        $ask += ['pulse' => sprintf('%.6Fs', min($this->patience / 3, 1e6))] + array_filter(['label' => $label, 'concurrency' => $concurrency], fn ($value) => $value !== null);
+        $ask += ['quiet' => true, 'pulse' => sprintf('%.6Fs', min($this->patience / 3, 1e6))] + array_filter(['label' => $label, 'concurrency' => $concurrency], fn ($value) => $value !== null);
         $moves = 0; // until when another agent may take the place of one that was about to stop: for a moment nobody may listen
         while (true) {
             $left = $until === null ? null : max(0, $until - hrtime(true) / 1e9);
