@@ -221,6 +221,8 @@ class Lock
     private int $mark = 0; // the newest that was sent
     private int $base = 0; // the one that the newest line answers
     private array $end = [0, 0];
+    private float $span = 0.0; // of the lease, in the newest line
+    private bool $hangs = false; // whether the agent has not answered in time: it may delay what is certain only once
     private string $raw = ''; // what has come, in chunks
     private string $text = ''; // and without them
     private ?string $lost = null;
@@ -286,13 +288,13 @@ class Lock
             return 0.0;
         }
         $this->read();
-        if (!$this->certain() && $this->lost === null) { // the script has not looked for long: the agent may say more
+        $until = hrtime(true) + self::PATIENCE_IN_CHECK * 10 ** 9;
+        $before = $this->mark;
+        while ($this->stale() && ($this->base <= $before || !$this->certain()) && ($left = $until - hrtime(true)) > 0) {
             $this->send();
-            $until = hrtime(true) + self::PATIENCE_IN_CHECK * 10 ** 9;
-            while (!$this->certain() && $this->lost === null && ($left = $until - hrtime(true)) > 0) {
-                $this->await($left / 10 ** 9);
-            }
+            $this->await($left / 10 ** 9);
         }
+        $this->hangs = $this->mark !== $this->base;
         return $this->lost === null ? max(0.0, $this->left()) : 0.0;
     }
 
@@ -383,6 +385,12 @@ class Lock
         return $this->lost === null && $this->left() > 0;
     }
 
+    /** Says whether the agent is to be asked: a third of what it has said is over, and the lease was renewed meanwhile. */
+    private function stale(): bool
+    {
+        return $this->lost === null && $this->left() < $this->span * 2 / 3 && !($this->hangs && $this->certain());
+    }
+
     private function write(string $text): void
     {
         $until = hrtime(true) + self::PATIENCE_AT_END * 10 ** 9;
@@ -466,10 +474,12 @@ class Lock
     private function take(array $line): void
     {
         if (isset($line['valid_ms'])) {
+            $this->span = $line['valid_ms'] / 1000;
             foreach ($this->sent[$line['mark']] as $i => $clock) {
                 $this->end[$i] = $clock + $line['valid_ms'] / 1000 * 0.99;
             }
             if ($line['mark'] > $this->base) {
+                $this->hangs = false;
                 $this->base = $line['mark'];
                 $this->sent = array_filter($this->sent, fn ($mark) => $mark >= $this->base, ARRAY_FILTER_USE_KEY);
             } else {

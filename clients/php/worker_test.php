@@ -94,6 +94,9 @@ try {
     } elseif ($argv[1] === 'own') { // the adapters: Debian's packages have Symfony's and Laravel's
         require __DIR__ . '/adapters_test.php';
         adapters($agent, $keys[0]);
+    } elseif ($argv[1] === 'seldom') {
+        require __DIR__ . '/seldom_test.php';
+        seldom($agent, $keys[0]);
     } elseif ($argv[1] === 'once_per') {
         $ran = $agent->oncePer($keys[0], 3600, $work, ...$options) ? 'true' : 'false';
         echo "ran $ran\n";
