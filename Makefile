@@ -199,7 +199,7 @@ site: node ## Build the site from docs in bin/site/dist, with a part for each mi
 workflows: ### Check the workflows of GitHub and the scripts of the shell
 	@command -v shellcheck >/dev/null || tools/debian.sh shellcheck
 	go run $(ACTIONLINT)
-	shellcheck .ci/run tools/site/*.sh test/trial/run.sh examples/jobs/*.sh examples/traefik/*.sh clients/shell/*.sh
+	shellcheck .ci/run tools/*.sh tools/site/*.sh test/upstreams/*.sh test/trial/run.sh examples/jobs/*.sh examples/traefik/*.sh clients/shell/*.sh
 
 vulncheck: ### Look for known vulnerabilities in what is called; that the database can't be reached is an error with VULNDB=required
 	tools/vulncheck.sh $(GOVULNCHECK)
