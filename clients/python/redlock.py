@@ -29,6 +29,7 @@ import inspect
 import json
 import os
 import socket
+import sys
 import threading
 import time
 import weakref
@@ -41,7 +42,7 @@ L = TypeVar("L", "Lock", "AsyncLock")
 Seconds = Optional[float]
 
 _mine = threading.local()  # .locks are those that this thread has entered
-_acquired: set[Any] = set()  # by acquire(): they last until release(), although nothing else may refer to them
+_acquired: dict[Any, Any] = {}  # the holds of acquire(), and their locks: they last until release(), although nothing else may refer to them
 _connections: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 _BROKEN = (OSError, EOFError, ValueError, LookupError, TypeError)  # what a response that breaks off, or is none, ends in
 _PATIENCE_AT_END = 5
@@ -186,25 +187,30 @@ class Agent(_Base["Lock"]):
     def once_per(self, key: str, period: float, work: Callable[[Hold], Any], *,
             wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None, label: Optional[str] = None) -> bool:
         """Call work with the lock unless it has succeeded in this period, on any machine. Return whether this call has."""
-        with contextlib.ExitStack() as block:
-            try:
-                hold = block.enter_context(self.lock(key, once_per=period, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label))
-            except LockDone:  # of the agent, and not of the work
-                return False
-            _plain(work)(hold)
+        begun = False
+        try:
+            with self.lock(key, once_per=period, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label) as hold:
+                begun = True
+                _plain(work)(hold)
+        except LockDone:
+            if begun:  # it is the work's
+                raise
+            return False
         return True
 
     def once(self, key: str, keep: float, work: Callable[[Hold], T], *,
             wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None, label: Optional[str] = None) -> T:
         """Return what work returns, as JSON has it, or has returned to whoever has called it within the time to keep; at most 64 KiB."""
         value: T
-        with contextlib.ExitStack() as block:
-            try:
-                hold = block.enter_context(self.lock(key, once=keep, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label))
-            except LockDone as e:
-                value = json.loads(e.result or "null")
-                return value
-            value = hold._remember(_plain(work)(hold))
+        begun = False
+        try:
+            with self.lock(key, once=keep, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label) as hold:
+                begun = True
+                value = hold._remember(_plain(work)(hold))
+        except LockDone as e:
+            if begun:  # it is the work's
+                raise
+            value = json.loads(e.result or "null")
         return value
 
     def _connect(self) -> socket.socket:
@@ -227,15 +233,19 @@ class Lock:
         self._agent, self._ask, self._wait = agent, ask, wait
         self._holds: list[Hold] = []
 
-    def __enter__(self) -> Hold:
-        return self._take(set())
+    def __del__(self) -> None:  # an exception out of a signal handler can end a with statement before its end is called
+        for hold in getattr(self, "_holds", ()):
+            hold._close()
 
-    def _take(self, keep: set[Any]) -> Hold:
+    def __enter__(self) -> Hold:
+        return self._take({})
+
+    def _take(self, keep: dict[Hold, Lock]) -> Hold:
         hold = Hold(self._agent, self._ask)
         try:
             hold._enter(self._wait)
             self._holds.append(hold)
-            keep.add(hold)
+            keep[hold] = self
             return hold
         except BaseException:  # also one out of a signal handler
             self._drop(hold)
@@ -252,7 +262,7 @@ class Lock:
     def _drop(self, hold: Hold) -> None:
         with contextlib.suppress(ValueError):  # a signal handler may have released it
             self._holds.remove(hold)
-        _acquired.discard(hold)
+        _acquired.pop(hold, None)
         hold._close()
 
     def __call__(self, work: Callable[..., T]) -> Callable[..., T]:
@@ -317,7 +327,7 @@ class _Lease:
 
     def __init__(self, ask: dict[str, Any]) -> None:
         self._pid = os.getpid()
-        self._mutex = threading.RLock()  # for what is sent: a mark must not follow the end
+        self._mutex = threading.RLock()  # of who sends: a mark must not follow the end. The reader never waits for it
         self._word = b"done" if "once_per" in ask else b""  # what ends a request whose work has succeeded
         self._value: Any = None  # of the work of once
         self._begin()
@@ -352,26 +362,34 @@ class _Lease:
     def _take(self, text: bytes, send: Callable[[bytes], Any]) -> dict[str, Any]:
         """Take a line. A line that answers no new mark is answered with one: so the lines never count from long ago."""
         line: dict[str, Any] = json.loads(text)
-        with self._mutex:
-            if "valid_ms" in line:
-                valid = line["valid_ms"] / 1000
-                monotonic, wall = self._sent[line["mark"]]
-                self._end = monotonic + valid * 0.99, wall + valid * 0.99
-                if line["mark"] > self._base:
-                    self._base = line["mark"]
-                    self._sent = {mark: sent for mark, sent in self._sent.items() if mark >= line["mark"]}
-                elif self._mark == self._base and not self._asked:
-                    self._mark += 1
-                    self._sent[self._mark] = _clocks()
-                    send(b"1\r\n\n\r\n")
-            if "lost" in line:
-                self._lost = line.get("detail") or line["lost"]
-            if "released" in line:
-                self._released = line["released"]
-                self._forgotten = line.get("detail", "") if line.get("forgotten") else None
-            if "fence" in line:
-                self.fence, self.slot = line["fence"], line.get("slot", 0)
+        if "valid_ms" in line:
+            valid = line["valid_ms"] / 1000
+            monotonic, wall = self._sent[line["mark"]]
+            self._end = monotonic + valid * 0.99, wall + valid * 0.99
+            if line["mark"] > self._base:
+                self._base = line["mark"]
+                self._sent = {mark: sent for mark, sent in self._sent.items() if mark >= line["mark"]}
+            elif self._mark == self._base:
+                self._send_mark(send)
+        if "lost" in line:
+            self._lost = line.get("detail") or line["lost"]
+        if "released" in line:
+            self._released = line["released"]
+            self._forgotten = line.get("detail", "") if line.get("forgotten") else None
+        if "fence" in line:
+            self.fence, self.slot = line["fence"], line.get("slot", 0)
         return line
+
+    def _send_mark(self, send: Callable[[bytes], Any]) -> None:
+        if not self._mutex.acquire(blocking=False):  # the end is being sent
+            return
+        try:
+            if not self._asked:
+                self._mark += 1
+                self._sent[self._mark] = _clocks()
+                send(b"1\r\n\n\r\n")
+        finally:
+            self._mutex.release()
 
     def _remember(self, value: Any) -> Any:
         """Have the end of the block tell the agent what the work of once has returned. Return it as those get it that ask later."""
@@ -381,17 +399,17 @@ class _Lease:
         self._value, self._word = json.loads(text), b"done " + text
         return self._value
 
-    def _ends(self, failed: bool) -> bytes:
-        """Note that this side asks for the end, and return the end of the request's body, once. Callers hold the mutex."""
-        asked, self._asked, self._lost = self._asked, True, self._lost or "it was released"
-        if asked:
-            return b""
-        return (b"" if failed or not self._word else _chunk(self._word)) + b"0\r\n\r\n"
+    def _send_end(self, failed: bool, send: Callable[[bytes], Any]) -> None:
+        """Ask for the end: send the end of the request's body, once."""
+        self._lost = self._lost or "it was released"
+        with self._mutex:
+            if not self._asked:
+                send((b"" if failed or not self._word else _chunk(self._word)) + b"0\r\n\r\n")
+                self._asked = True  # not before: a signal handler in between waits for the answer
 
     def _ended(self, line: Any) -> None:
         """Note that nothing more will come. An end that this side didn't ask for is a loss, whoever has asked for it."""
-        with self._mutex:
-            self._lost = self._lost or ("somebody else has ended it" if line is None else f"the connection to the agent has ended: {line}")
+        self._lost = self._lost or ("somebody else has ended it" if line is None else f"the connection to the agent has ended: {line}")
 
     def _judge(self, failed: bool, doubt: Optional[str]) -> None:
         if not failed and (doubt or self._released is False):
@@ -421,17 +439,15 @@ class Hold(_Lease):
                 break
             except LockError as e:
                 time.sleep(tries.pause(e))
-        self._reader = threading.Thread(target=_read, args=(weakref.ref(self), self._lines), name="redlock", daemon=True)
+        self._reader = threading.Thread(target=self._read, name="redlock", daemon=True)
         self._reader.start()
-        # An exception out of a signal handler can end a with statement before its end is called.
-        weakref.finalize(self, _close_own, self._connection, self._pid).atexit = False
         self._siblings.add(self)
 
     def _close(self) -> None:
         """End the lock, if it has not ended, in the process that took it."""
-        if hasattr(self, "_connection"):
+        if hasattr(self, "_connection") and os.getpid() == self._pid:
             self._lost = self._lost or "it was released"
-            _close_own(self._connection, self._pid)
+            _close(self._connection)
 
     def _acquire(self, left: Seconds) -> None:
         self._begin()
@@ -445,9 +461,9 @@ class Hold(_Lease):
             self._agent._require_agent(self._lines.header)
             if self._lines.status != 200:
                 raise self._agent._refusal(self._lines.status, self._lines.header, self._lines.rest())
-            self._next(self._lines.line())
+            self._next()
             while not self.held:  # after a wait of many minutes, only the answer to the mark is new enough
-                self._next(self._lines.line())
+                self._next()
             self._connection.settimeout(None)
         except _BROKEN as e:
             _close(self._connection)
@@ -472,32 +488,25 @@ class Hold(_Lease):
         if os.getpid() == self._pid:
             try:
                 self._connection.settimeout(_PATIENCE_AT_END)
-                with self._mutex:
-                    self._connection.sendall(self._ends(failed))
-                self._reader.join(_PATIENCE_AT_END)
+                self._send_end(failed, self._connection.sendall)
+                if not sys.is_finalizing():  # then the reader stands still
+                    self._reader.join(_PATIENCE_AT_END)
             except OSError:
                 pass
         self._judge(failed, doubt)
 
-    def _next(self, text: bytes) -> dict[str, Any]:
-        return self._take(text, self._connection.sendall)
+    def _next(self) -> dict[str, Any]:
+        return self._take(self._lines.line(), self._connection.sendall)
 
-
-def _read(hold: weakref.ref[Hold], lines: _Response) -> None:
-    """Read until the last line, or until nobody refers to the hold any more: it must not live because of its reader."""
-    end = None
-    try:
-        while True:
-            text = lines.line()
-            mine = hold()
-            if mine is None or mine._next(text).keys() & {"released", "lost"}:
-                break
-            del mine
-    except _BROKEN as e:
-        end = e
-    mine = hold()
-    if mine is not None:
-        mine._ended(end)
+    def _read(self) -> None:
+        """Read until the last line."""
+        end = None
+        try:
+            while not self._next().keys() & {"released", "lost"}:
+                pass
+        except _BROKEN as e:
+            end = e
+        self._ended(end)
 
 
 class AsyncAgent(_Base["AsyncLock"]):
@@ -509,25 +518,30 @@ class AsyncAgent(_Base["AsyncLock"]):
     async def once_per(self, key: str, period: float, work: Callable[[AsyncHold], Awaitable[Any]], *,
             wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None, label: Optional[str] = None) -> bool:
         """As Agent.once_per."""
-        async with contextlib.AsyncExitStack() as block:
-            try:
-                hold = await block.enter_async_context(self.lock(key, once_per=period, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label))
-            except LockDone:
-                return False
-            await work(hold)
+        begun = False
+        try:
+            async with self.lock(key, once_per=period, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label) as hold:
+                begun = True
+                await work(hold)
+        except LockDone:
+            if begun:  # it is the work's
+                raise
+            return False
         return True
 
     async def once(self, key: str, keep: float, work: Callable[[AsyncHold], Awaitable[T]], *,
             wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None, label: Optional[str] = None) -> T:
         """As Agent.once."""
         value: T
-        async with contextlib.AsyncExitStack() as block:
-            try:
-                hold = await block.enter_async_context(self.lock(key, once=keep, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label))
-            except LockDone as e:
-                value = json.loads(e.result or "null")
-                return value
-            value = hold._remember(await work(hold))
+        begun = False
+        try:
+            async with self.lock(key, once=keep, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label) as hold:
+                begun = True
+                value = hold._remember(await work(hold))
+        except LockDone as e:
+            if begun:  # it is the work's
+                raise
+            value = json.loads(e.result or "null")
         return value
 
 
@@ -538,28 +552,37 @@ class AsyncLock:
         self._agent, self._ask, self._wait = agent, ask, wait
         self._holds: list[tuple[Any, AsyncHold]] = []
 
-    async def __aenter__(self) -> AsyncHold:
-        return await self._take(set())
+    def __del__(self) -> None:
+        for _, hold in getattr(self, "_holds", ()):
+            hold._abandon()
 
-    async def _take(self, keep: set[Any]) -> AsyncHold:
+    async def __aenter__(self) -> AsyncHold:
+        return await self._take({})
+
+    async def _take(self, keep: dict[AsyncHold, AsyncLock]) -> AsyncHold:
         hold = AsyncHold(self._agent, self._ask)
         try:
             await hold._enter(self._wait)
             self._holds.append((asyncio.current_task(), hold))
-            keep.add(hold)
+            keep[hold] = self
             return hold
         except BaseException:
-            hold._close()
+            self._drop(hold)
             raise
 
     async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
-        mine = self._current()
+        mine = None
         try:
+            mine = self._current()
             self._holds.remove(mine)
             await mine[1]._release(failed=kind is not None)
         finally:
-            _acquired.discard(mine[1])
-            mine[1]._close()
+            self._drop((mine or self._current())[1])
+
+    def _drop(self, hold: AsyncHold) -> None:
+        self._holds = [mine for mine in self._holds if mine[1] is not hold]
+        _acquired.pop(hold, None)
+        hold._close()
 
     def __call__(self, work: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
         @functools.wraps(work)
@@ -623,6 +646,7 @@ class AsyncHold(_Lease):
             except LockError as e:
                 await asyncio.sleep(tries.pause(e))
         self._reader = asyncio.ensure_future(self._read())
+        self._reader.add_done_callback(lambda _: _acquired.pop(self, None))  # also when the loop ends
 
     async def _acquire(self, left: Seconds) -> None:
         self._begin()
@@ -697,7 +721,7 @@ class AsyncHold(_Lease):
         doubt = self._doubt()
         if os.getpid() == self._pid:
             try:
-                self._out.write(self._ends(failed))
+                self._send_end(failed, self._out.write)
                 await asyncio.wait_for(asyncio.shield(self._reader), _PATIENCE_AT_END)
             except (OSError, asyncio.TimeoutError):
                 pass
@@ -711,6 +735,12 @@ class AsyncHold(_Lease):
         for name, end in (("_reader", "cancel"), ("_out", "close")):
             if hasattr(self, name):
                 getattr(getattr(self, name), end)()
+
+    def _abandon(self) -> None:
+        """Have the loop end the lock, from any thread."""
+        if os.getpid() == self._pid:
+            with contextlib.suppress(RuntimeError):  # of a loop that is closed, and its connections
+                self._reader.get_loop().call_soon_threadsafe(self._close)
 
 
 def _plain(work: Callable[..., T]) -> Callable[..., T]:
@@ -750,12 +780,6 @@ def _close(connection: socket.socket) -> None:
     except OSError:
         pass
     connection.close()
-
-
-def _close_own(connection: socket.socket, pid: int) -> None:
-    """Close a connection in the process that made it."""
-    if os.getpid() == pid:
-        _close(connection)
 
 
 def _close_copies() -> None:

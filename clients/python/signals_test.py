@@ -1,65 +1,111 @@
-"""Has a signal handler run, or raise, at each line of redlock.py that a block with a lock executes, one block for each."""
+"""Has a signal handler run, or raise, at each line of redlock.py that a block with a lock executes, one block for each.
+
+A line is tried anew for each way that leads to it.
+"""
 import asyncio
 import gc
 import os
 import sys
+import warnings
 
 import redlock
 
-agent, key = redlock.Agent(os.environ["ADDRESS"]), "signals"
+agent, tasks = redlock.Agent(os.environ["ADDRESS"]), redlock.AsyncAgent(os.environ["ADDRESS"])
+lock = hold = None
+loop = asyncio.new_event_loop()
 
 
 class Interrupt(Exception):
     pass
 
 
-def at_each_line(block, handler):
-    n = 0
-    while True:
-        n += 1
-        left = n
+def way(frame):
+    """Return the lines of redlock.py that lead to this one."""
+    lines = []
+    while frame:
+        if frame.f_code.co_filename == redlock.__file__:
+            lines.append(frame.f_lineno)
+        frame = frame.f_back
+    return tuple(lines)
+
+
+def at_each_line(block, handler, rescue=None):
+    global lock
+    tried, more = set(), True
+    while more:
+        more = False
+        key = f"{block.__name__} {len(tried)}"
+        lock = (tasks if block in (in_task, kept_in_task) else agent).lock(key)
 
         def trace(frame, event, _):
-            nonlocal left
+            nonlocal more
             if frame.f_code.co_filename != redlock.__file__:
                 return None
-            if event == "line":
-                left -= 1
-                if left == 0:
-                    handler()
+            here = event, way(frame)
+            if event in ("call", "line") and not more and here not in tried:
+                tried.add(here)
+                more = True
+                handler()
             return trace
         sys.settrace(trace)
         try:
-            block()
+            block(key)
         except (Interrupt, redlock.LockLost):
             pass
         finally:
             sys.settrace(None)
-        if left > 0:
-            return n - 1
-        with agent.lock(key, wait=60):  # it is free
-            pass
+        if rescue:
+            rescue()
+        gc.collect()  # an exception out of a task refers to itself
+        loop.run_until_complete(is_free(key))
+    return len(tried)
+
+
+async def is_free(key):  # also after what was left to the loop
+    async with tasks.lock(key, wait=60):
+        pass
 
 
 def interrupt():
     raise Interrupt
 
 
-def plain():
+def plain(key):
+    global hold  # which outlives the block
     with agent.lock(key) as hold:
         hold.check()
 
 
-lock = agent.lock(key)
+def once(key):
+    agent.once(key, 60, lambda hold: "done")
 
 
-def kept():
+def kept(_):
     lock.acquire()
     try:
         if lock.held:
             lock.check()
     finally:
         lock.release()
+
+
+def in_task(key):
+    async def work():
+        global hold
+        async with tasks.lock(key) as hold:
+            await asyncio.sleep(0)
+            hold.check()
+    loop.run_until_complete(work())
+
+
+def kept_in_task(_):
+    async def work():
+        await lock.acquire()
+        try:
+            lock.check()
+        finally:
+            await lock.release()
+    loop.run_until_complete(work())
 
 
 def ask():
@@ -77,25 +123,23 @@ def release():
         pass
 
 
-for name, block, handler in (("raises", plain, interrupt), ("asks", kept, ask), ("releases", kept, release)):
-    print(name, at_each_line(block, handler), flush=True)
+def rescue():
+    if lock.held:
+        lock.release()
 
 
-def require_held(key):  # although its lock has no object any more
+gc.freeze()  # or each collection looks at all modules
+warnings.simplefilter("ignore")  # coroutines that were never awaited, since they were interrupted
+loop.set_exception_handler(lambda *_: None)
+sys.unraisablehook = lambda what: None if what.exc_type is Interrupt else sys.__unraisablehook__(what)
+for name, *how in (("raises", plain, interrupt), ("raises in once", once, interrupt), ("raises without a block", kept, interrupt, rescue),
+                   ("asks", kept, ask), ("releases", kept, release),
+                   ("raises in a task", in_task, interrupt), ("asks in a task", kept_in_task, ask)):
+    print(name, at_each_line(*how), flush=True)
+
+if agent.lock("dropped").acquire() and loop.run_until_complete(tasks.lock("dropped in a task").acquire()):  # which have no object any more
     gc.collect()
-    try:
-        with agent.lock(key, wait=0):
+    for key in "dropped", "dropped in a task":
+        if loop.run_until_complete(tasks.lock(key, wait=0).acquire()):
             print("a lock ended with its object")
-    except redlock.LockHeld:
-        pass
-
-
-async def drop():
-    await redlock.AsyncAgent(agent.address).lock("dropped by a task").acquire()
-    require_held("dropped by a task")
-
-
-agent.lock("dropped").acquire()
-require_held("dropped")
-asyncio.run(drop())
 print("done")
