@@ -667,7 +667,9 @@ func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller
 		if err == nil {
 			awaited := callers[slices.Index(attempts, lost)]
 			l.release(attempts, lost)
-			l.gates.noteSilence(callers, lost.failure())
+			if len(callers) > 1 {
+				l.gates.noteSilence(callers, lost.failure())
+			}
 			l.gates.keepOnly(awaited, callers)
 			t.insists = time.Time{}
 			err = t.awaitRetry(wait.context(), lost, awaited)
