@@ -237,6 +237,8 @@ func (h *heart) allows(ctx context.Context, closing <-chan struct{}, deadline, v
 			return false
 		case !past(until) && !until.Before(valid):
 			return true
+		case time.Until(deadline) <= 0:
+			return false
 		}
 		timer := time.NewTimer(time.Until(deadline))
 		defer timer.Stop()

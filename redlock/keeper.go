@@ -82,11 +82,15 @@ func (k *keeper) reschedule(lock *Lock, due time.Time) {
 	}
 }
 
+// idle is how long the keeper sleeps while there is no lock.
+const idle = time.Hour
+
 func (k *keeper) run() {
 	defer close(k.ended)
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(idle)
 	defer timer.Stop()
 	for {
+		timer.Reset(k.work())
 		select {
 		case <-timer.C:
 		case <-k.recheck:
@@ -94,7 +98,6 @@ func (k *keeper) run() {
 			k.endAll()
 			return
 		}
-		timer.Reset(k.work())
 	}
 }
 
@@ -122,7 +125,6 @@ func (k *keeper) work() time.Duration {
 
 // firstDue returns a lock that is due now. If there is none it returns nil, and sets when one will be.
 func (k *keeper) firstDue(now time.Time) *Lock {
-	const idle = time.Hour
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {

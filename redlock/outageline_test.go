@@ -267,6 +267,7 @@ func TestResultMetAhead(t *testing.T) {
 		if !unlockWith(t, mustLock(t, l, "a"), []byte("done"), time.Hour) {
 			t.Fatal("the result isn't remembered")
 		}
+		synctest.Wait() // on all three masters: what only two remember is spread first
 		o.hang.set(outageTimeout / 2)
 		var ahead sync.WaitGroup
 		ahead.Go(func() {

@@ -724,7 +724,11 @@ func (s *Stream) awaitRetry(ctx context.Context) {
 	s.mu.Lock()
 	until := s.downUntil
 	s.mu.Unlock()
-	timer := time.NewTimer(time.Until(until))
+	rest := time.Until(until)
+	if rest <= 0 {
+		return
+	}
+	timer := time.NewTimer(rest)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -836,12 +840,17 @@ func (s *Stream) watch(ctx context.Context, c protocol.Conn, broken <-chan error
 	check := s.newHangCheck(ctx)
 	defer check.end()
 	defer cancel()
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(admission.ProbeGap)
 	defer timer.Stop()
 	look := time.NewTicker(certificateGap)
 	defer look.Stop()
 	s.SendSoon()
 	for {
+		due, over := s.attend(c, check)
+		if over {
+			return nil, ErrClosed
+		}
+		timer.Reset(time.Until(due))
 		select {
 		case err := <-broken:
 			return nil, fmt.Errorf("%w: %w", protocol.ErrBroken, err)
@@ -851,15 +860,9 @@ func (s *Stream) watch(ctx context.Context, c protocol.Conn, broken <-chan error
 			return next, fmt.Errorf("%w: the server did not answer on it, but answers on a new one", protocol.ErrBroken)
 		case <-look.C:
 			check.running.Go(func() { s.lookAtCertificate(ctx) })
-			continue
 		case <-s.tend:
 		case <-timer.C:
 		}
-		due, over := s.attend(c, check)
-		if over {
-			return nil, ErrClosed
-		}
-		timer.Reset(time.Until(due))
 	}
 }
 
