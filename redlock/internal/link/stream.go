@@ -842,15 +842,18 @@ func (s *Stream) watch(ctx context.Context, c protocol.Conn, broken <-chan error
 	defer cancel()
 	timer := time.NewTimer(admission.ProbeGap)
 	defer timer.Stop()
-	look := time.NewTicker(certificateGap)
-	defer look.Stop()
+	look := time.Now().Add(certificateGap)
 	s.SendSoon()
 	for {
 		due, over := s.attend(c, check)
 		if over {
 			return nil, ErrClosed
 		}
-		timer.Reset(time.Until(due))
+		if now := time.Now(); !now.Before(look) {
+			look = now.Add(certificateGap)
+			check.running.Go(func() { s.lookAtCertificate(ctx) })
+		}
+		timer.Reset(time.Until(earlier(due, look)))
 		select {
 		case err := <-broken:
 			return nil, fmt.Errorf("%w: %w", protocol.ErrBroken, err)
@@ -858,8 +861,6 @@ func (s *Stream) watch(ctx context.Context, c protocol.Conn, broken <-chan error
 			return nil, ErrClosed
 		case next := <-check.replacement:
 			return next, fmt.Errorf("%w: the server did not answer on it, but answers on a new one", protocol.ErrBroken)
-		case <-look.C:
-			check.running.Go(func() { s.lookAtCertificate(ctx) })
 		case <-s.tend:
 		case <-timer.C:
 		}
