@@ -15,7 +15,7 @@ import (
 
 // rule is the settings of a middleware, which only the agent understands, and what it says about them.
 type rule struct {
-	settings map[string]interface{} // by name without case and underscores
+	settings map[string]interface{} // by name without case, underscores and hyphens
 	line     []byte                 // the settings as the agent gets them
 	opening  []byte                 // of a request for a turn, with them
 	mu       sync.Mutex
@@ -47,8 +47,10 @@ func newRule(a *agent, settings map[string]interface{}) (*rule, error) {
 	return r, nil
 }
 
-// plain makes onNoQuorum and on_no_quorum one name.
-func plain(name string) string { return strings.ToLower(strings.ReplaceAll(name, "_", "")) }
+var separators = strings.NewReplacer("_", "", "-", "")
+
+// plain makes onNoQuorum, on_no_quorum and on-no-quorum one name, as for the agent.
+func plain(name string) string { return strings.ToLower(separators.Replace(name)) }
 
 // text returns a setting that counts while the agent is away.
 func (r *rule) text(name string) string {
