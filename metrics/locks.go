@@ -17,8 +17,7 @@ type locks struct {
 	leasesLost             prometheus.Counter
 	renewals, acquisitions *prometheus.CounterVec
 
-	// These are read at the time of a scrape.
-	held, oldest, up, rtt, late, offset, evicts, certificate, masterFailures, dropped, results, disagreements *prometheus.Desc
+	readings []reading
 
 	mu      sync.Mutex
 	lockers []*redlock.Locker // the newest comes last
@@ -52,22 +51,11 @@ func newLocks(n names) *locks {
 	s := &locks{
 		leasesLost: n.counter("leases_lost_total",
 			"Locks that were lost before they were released, also if only the release has found that: another process may have had the key while the work went on.").WithLabelValues(),
-		renewals:       n.counter("renewals_total", "Rounds that renewed a lease on a quorum of the masters, or failed to.", "result"),
-		acquisitions:   n.counter("acquisitions_total", "Locks that were taken, by how the turn of the call came.", "came"),
-		held:           n.describe("held", "Keys that this process has locked now."),
-		oldest:         n.describe("oldest_hold_seconds", "For how long the key has been locked that has been so for longest; 0 if none is."),
-		up:             n.describe("master_up", "Whether the master grants locks.", "master"),
-		rtt:            n.describe("master_rtt_seconds", "Round trip of the master's last reply.", "master"),
-		late:           n.describe("master_late_ratio", "Which share of the master's replies of the last minute came after the timeout, too late to count.", "master"),
-		offset:         n.describe("master_clock_offset_seconds", "How far the master's clock is ahead of this process's.", "master"),
-		evicts:         n.describe("master_evicts", "Whether the master deletes locks when its memory is full: by its maxmemory-policy, as it was at most some 10 s ago.", "master"),
-		certificate:    n.describe("master_certificate_expiry_timestamp_seconds", "Until when the master's certificate is valid; of masters with TLS.", "master"),
-		masterFailures: n.describe("master_failures_total", "How often the master stopped granting locks, by the reason.", "master", "reason"),
-		dropped:        n.describe("notices_dropped_total", "Lines for the log and events for these metrics that were dropped, because their receiver was too slow or blocked.", "kind"),
-		results:        n.describe("results_refused_total", "Results that were not stored or read, because too many others were."),
-		disagreements:  n.describe("disagreements", "Processes that share masters with this one and have others besides, or another max_ttl or concurrency: one for each such configuration.", "about"),
-		known:          make(map[string]bool),
-		failures:       make(map[failure]float64),
+		renewals:     n.counter("renewals_total", "Rounds that renewed a lease on a quorum of the masters, or failed to.", "result"),
+		acquisitions: n.counter("acquisitions_total", "Locks that were taken, by how the turn of the call came.", "came"),
+		readings:     append(ofLockers(n), ofMasters(n)...),
+		known:        make(map[string]bool),
+		failures:     make(map[failure]float64),
 	}
 	for _, via := range []redlock.Via{redlock.ViaFree, redlock.ViaPassed, redlock.ViaWoken, redlock.ViaPolled} {
 		s.acquisitions.WithLabelValues(string(via)) // begins at 0
@@ -138,13 +126,102 @@ func (s *locks) look() (statuses []redlock.Status) {
 	return statuses
 }
 
+// scrape is what the Lockers say at the time of a scrape.
+type scrape struct {
+	held      int
+	oldest    time.Duration
+	differing map[string]int
+	dropped   drops
+	masters   map[string]redlock.MasterStatus // by label
+	failures  map[failure]float64
+}
+
+// show sends a value of a metric.
+type show func(value float64, labels ...string)
+
+// reading is a metric that is read at the time of a scrape.
+type reading struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	read func(s *scrape, show show)
+}
+
+func ofLockers(n names) []reading {
+	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
+	return []reading{
+		{n.describe("held", "Keys that this process has locked now."), gauge,
+			func(s *scrape, show show) { show(float64(s.held)) }},
+		{n.describe("oldest_hold_seconds", "For how long the key has been locked that has been so for longest; 0 if none is."), gauge,
+			func(s *scrape, show show) { show(s.oldest.Seconds()) }},
+		{n.describe("disagreements", "Processes that share masters with this one and have others besides, or another max_ttl or concurrency: one for each such configuration.", "about"), gauge,
+			func(s *scrape, show show) {
+				for about, n := range s.differing {
+					show(float64(n), about)
+				}
+			}},
+		{n.describe("notices_dropped_total", "Lines for the log and events for these metrics that were dropped, because their receiver was too slow or blocked.", "kind"), counter,
+			func(s *scrape, show show) {
+				show(float64(s.dropped.lines), "line")
+				show(float64(s.dropped.events), "event")
+			}},
+		{n.describe("results_refused_total", "Results that were not stored or read, because too many others were."), counter,
+			func(s *scrape, show show) { show(float64(s.dropped.results)) }},
+		{n.describe("master_failures_total", "How often the master stopped granting locks, by the reason.", "master", "reason"), counter,
+			func(s *scrape, show show) {
+				for f, n := range s.failures {
+					show(n, f.master, string(f.reason))
+				}
+			}},
+	}
+}
+
+func ofMasters(n names) []reading {
+	gauge := func(name, help string, value func(master redlock.MasterStatus) (value float64, known bool)) reading {
+		return reading{n.describe(name, help, "master"), prometheus.GaugeValue, func(s *scrape, show show) {
+			for label, master := range s.masters {
+				if v, known := value(master); known {
+					show(v, label)
+				}
+			}
+		}}
+	}
+	answered := func(master redlock.MasterStatus) bool { return master.RoundTrip > 0 }
+	return []reading{
+		gauge("master_up", "Whether the master grants locks.", func(m redlock.MasterStatus) (float64, bool) {
+			return oneIf(m.State == redlock.MasterAvailable), true
+		}),
+		gauge("master_rtt_seconds", "Round trip of the master's last reply.", func(m redlock.MasterStatus) (float64, bool) {
+			return m.RoundTrip.Seconds(), answered(m)
+		}),
+		gauge("master_late_ratio", "Which share of the master's replies of the last minute came after the timeout, too late to count.", func(m redlock.MasterStatus) (float64, bool) {
+			return m.Late, answered(m)
+		}),
+		gauge("master_clock_offset_seconds", "How far the master's clock is ahead of this process's.", func(m redlock.MasterStatus) (float64, bool) {
+			return m.ClockOffset.Seconds(), answered(m)
+		}),
+		gauge("master_evicts", "Whether the master deletes locks when its memory is full: by its maxmemory-policy, as it was at most some 10 s ago.", func(m redlock.MasterStatus) (float64, bool) {
+			return oneIf(m.Evicts), m.MaxmemoryPolicy != ""
+		}),
+		gauge("master_certificate_expiry_timestamp_seconds", "Until when the master's certificate is valid; of masters with TLS.", func(m redlock.MasterStatus) (float64, bool) {
+			return float64(m.CertificateUntil.Unix()), !m.CertificateUntil.IsZero()
+		}),
+	}
+}
+
+func oneIf(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
 // Describe implements prometheus.Collector.
 func (s *locks) Describe(to chan<- *prometheus.Desc) {
 	s.leasesLost.Describe(to)
 	s.renewals.Describe(to)
 	s.acquisitions.Describe(to)
-	for _, desc := range []*prometheus.Desc{s.held, s.oldest, s.up, s.rtt, s.late, s.offset, s.evicts, s.certificate, s.masterFailures, s.dropped, s.results, s.disagreements} {
-		to <- desc
+	for _, r := range s.readings {
+		to <- r.desc
 	}
 }
 
@@ -153,70 +230,45 @@ func (s *locks) Collect(to chan<- prometheus.Metric) {
 	s.leasesLost.Collect(to)
 	s.renewals.Collect(to)
 	s.acquisitions.Collect(to)
+	seen := s.scrape()
+	for _, r := range s.readings {
+		r.read(seen, func(value float64, labels ...string) {
+			to <- prometheus.MustNewConstMetric(r.desc, r.kind, value, labels...)
+		})
+	}
+}
 
+// scrape asks the Lockers.
+func (s *locks) scrape() *scrape {
 	s.mu.Lock()
 	statuses := s.look()
 	known, dropped := maps.Clone(s.known), s.former
 	s.mu.Unlock()
-	var oldest time.Duration
-	held, differing := 0, map[string]int{"masters": 0, "max_ttl": 0, "concurrency": 0}
-	masters := make(map[string]redlock.MasterStatus)
+	seen := &scrape{dropped: dropped, differing: map[string]int{"masters": 0, "max_ttl": 0, "concurrency": 0}, masters: make(map[string]redlock.MasterStatus)}
 	for _, status := range statuses {
-		held += status.Held
+		seen.held += status.Held
 		if !status.OldestHold.IsZero() {
-			oldest = max(oldest, time.Since(status.OldestHold))
+			seen.oldest = max(seen.oldest, time.Since(status.OldestHold))
 		}
-		dropped.add(status)
+		seen.dropped.add(status)
 		for _, d := range status.Disagreements {
 			if d.Masters != "" {
-				differing["masters"]++
+				seen.differing["masters"]++
 			}
 			if d.MaxTTL != 0 {
-				differing["max_ttl"]++
+				seen.differing["max_ttl"]++
 			}
 			if d.Concurrency != 0 {
-				differing["concurrency"]++
+				seen.differing["concurrency"]++
 			}
 		}
 		for _, master := range status.Masters {
 			name := label(master.Name)
-			masters[name] = worse(masters[name], master)
+			seen.masters[name] = worse(seen.masters[name], master)
 		}
 	}
-	gauge(to, s.held, float64(held))
-	gauge(to, s.oldest, oldest.Seconds())
-	for about, n := range differing {
-		gauge(to, s.disagreements, float64(n), about)
-	}
-	for name, master := range masters {
-		up := 0.0
-		if master.State == redlock.MasterAvailable {
-			up = 1
-		}
-		gauge(to, s.up, up, name)
-		if master.MaxmemoryPolicy != "" {
-			evicts := 0.0
-			if master.Evicts {
-				evicts = 1
-			}
-			gauge(to, s.evicts, evicts, name)
-		}
-		if !master.CertificateUntil.IsZero() {
-			gauge(to, s.certificate, float64(master.CertificateUntil.Unix()), name)
-		}
-		if master.RoundTrip > 0 { // it has answered
-			gauge(to, s.rtt, master.RoundTrip.Seconds(), name)
-			gauge(to, s.late, master.Late, name)
-			gauge(to, s.offset, master.ClockOffset.Seconds(), name)
-		}
-	}
-	for kind, n := range map[string]uint64{"line": dropped.lines, "event": dropped.events} {
-		to <- prometheus.MustNewConstMetric(s.dropped, prometheus.CounterValue, float64(n), kind)
-	}
-	to <- prometheus.MustNewConstMetric(s.results, prometheus.CounterValue, float64(dropped.results))
-	for f, n := range s.failuresOf(masters, known) {
-		to <- prometheus.MustNewConstMetric(s.masterFailures, prometheus.CounterValue, n, f.master, string(f.reason))
-	}
+	seen.failures = s.failuresOf(seen.masters, known)
+	return seen
 }
 
 // worse returns which status of a master is shown if several Lockers have it, as during a reload: that of a Locker which gets no
