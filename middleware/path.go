@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
@@ -164,7 +165,10 @@ func hasFrontController(path string) bool {
 }
 
 // errHiddenRoute reports a query in which some upstream finds a path.
-const errHiddenRoute = fold.Error(`query begins with a path, or has the parameter rest_route`)
+const errHiddenRoute = fold.Error(`query begins with a path, or has one in the parameter rest_route, _url or s`)
+
+// errLetter reports a path that other servers route as one in plain letters.
+const errLetter = fold.Error(`path has a letter that some servers take for one of a to z, such as a long s`)
 
 // errRewritten reports a header from which some upstream takes the path.
 const errRewritten = fold.Error("request names another path in a header")
@@ -235,7 +239,7 @@ func MayChange(r *http.Request) bool {
 }
 
 // CheckTarget returns an error for a request whose target doesn't begin with "/", whose path only some servers clean (empty segments,
-// dots, ";", "\", what is escaped twice, something behind a script or "index"), whose path is in the query or a header to some, whose method isn't in upper case,
+// dots, ";", "\", what is escaped twice, something behind a script or "index", letters that fold to one of ASCII), whose path is in the query or a header to some, whose method isn't in upper case,
 // or that asks for another method, in a header or in the parameter _method of its query. The error shows nothing of the request.
 func CheckTarget(r *http.Request) error {
 	if _, err := segment(r, noSegment); err != nil {
@@ -245,16 +249,32 @@ func CheckTarget(r *http.Request) error {
 	if strings.ContainsAny(path, `;\.(`) && hidesPath.MatchString(path) || hasFrontController(path) || hasEscape(path) { // most paths have none of these
 		return errHiddenPath
 	}
+	if strings.ContainsFunc(path, foldsToASCII) {
+		return errLetter
+	}
 	if strings.Trim(r.Method, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") != "" {
 		return errMethod
 	}
 	if hasHeader(r.Header, rewritten) {
 		return errRewritten
 	}
-	if beginsWithPath(r.URL.RawQuery) || hasParameter(r.URL.RawQuery, "rest_route") {
+	if beginsWithPath(r.URL.RawQuery) || hasRoute(r.URL.RawQuery) {
 		return errHiddenRoute
 	}
 	return checkOverride(r)
+}
+
+// foldsToASCII reports whether a letter outside ASCII is one of a to z where case doesn't matter.
+func foldsToASCII(letter rune) bool {
+	const end = unicode.MaxASCII
+	return letter > end && (unicode.SimpleFold(letter) <= end || unicode.ToLower(letter) <= end || unicode.ToUpper(letter) <= end)
+}
+
+// hasRoute reports whether a parameter of a query leads to another path: rest_route in WordPress, _url in Phalcon, s in ThinkPHP, unless it
+// has no slash, as what people search for.
+func hasRoute(query string) bool {
+	return hasParameter(query, "rest_route") || hasParameter(query, "_url") ||
+		slices.ContainsFunc(parameters(query, "s"), func(value string) bool { return strings.ContainsAny(unescaped(value), slashes) })
 }
 
 // beginsWithPath reports whether CodeIgniter finds a path in a query, which it takes for one as a whole.
@@ -299,18 +319,21 @@ func isHeader(sent string, names []string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return fold.SameHeader(sent, name) })
 }
 
-// hasParameter reports whether some reader finds the parameter in a query: PHP ends a name at a NUL or brackets, others a pair at a ";".
-func hasParameter(query, wanted string) bool {
+// hasParameter reports whether some reader finds the parameter in a query.
+func hasParameter(query, wanted string) bool { return len(parameters(query, wanted)) > 0 }
+
+// parameters returns what some reader finds in a query for a parameter: PHP ends a name at a NUL or brackets, others a pair at a ";".
+func parameters(query, wanted string) (values []string) {
 	for pair := range strings.FieldsFuncSeq(query, func(c rune) bool { return c == '&' || c == ';' }) {
-		name, _, _ := strings.Cut(pair, "=")
+		name, value, _ := strings.Cut(pair, "=")
 		name, _, _ = strings.Cut(unescaped(name), "\x00")
 		name, inside, _ := strings.Cut(strings.TrimLeft(name, " "), "[")
 		if inside != "" && !strings.Contains(inside, "]") { // to PHP, one that isn't closed is a letter
 			name += "_" + inside
 		}
 		if strings.EqualFold(asPHP.Replace(name), wanted) {
-			return true
+			values = append(values, value)
 		}
 	}
-	return false
+	return values
 }

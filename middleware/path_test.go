@@ -74,8 +74,19 @@ func TestGuard(t *testing.T) {
 		{keyRequest("/?x=1&rest_route=/wc/v3/orders"), 400}, // of WordPress
 		{keyRequest("/?rest.route=/wc/v3/orders"), 400},
 		{keyRequest("/?rest[route=/wc/v3/orders"), 400},
+		{keyRequest("/?s=/orders/42/pay"), 400}, // of ThinkPHP
+		{keyRequest("/?x=1&S[]=orders%2F42%2Fpay"), 400},
+		{keyRequest("/?s%00=orders%5C42"), 400},
+		{keyRequest("/?_url=/orders/42/pay"), 400}, // of Phalcon
+		{keyRequest("/order%C5%BF/42/pay"), 400},   // a long s, which is an s to (?i) of Django and Go
+		{keyRequest("/order\u017f/42/pay"), 400},
+		{keyRequest("/to%E2%84%AAens/42"), 400}, // a Kelvin sign
+		{keyRequest("/l%C4%B1nes/42"), 400},     // an i without a dot, to Python
+		{keyRequest("/l%C4%B0nes/42"), 400},
 		{keyRequest("/"), 200},
 		{keyRequest("/search?q=/a/b"), 200},
+		{keyRequest("/?s=shoes&xs=/a&sx=/b&url=/c"), 200}, // a search in WordPress
+		{keyRequest("/stra%C3%9Fe/%C3%A9t%C3%A9/%E6%B3%A8/%D7%A9"), 200},
 		{keyRequest("/search?route=&r=a/b&url=/x&x[rest_route]=1"), 200},
 		{withMethod("POST"), 200},
 		{withMethod("M-SEARCH"), 200},
