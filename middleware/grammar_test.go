@@ -97,6 +97,8 @@ func TestGrammar(t *testing.T) {
 		{"a name of protojson", "{json.order_id}", of(`{"orderId":42}`, jsonType)},
 		{"both names of protojson", "{json.orderId}", of(`{"orderId":43,"order_id":42}`, jsonType)},
 		{"both in a form", "{form.orderId}", form("orderId=43&order_id=42")},
+		{"a name of Go's json/v2", "{json.orderId}", of(`{"order-id":42}`, jsonType)},
+		{"both names of json/v2", "{json.order_id}", of(`{"order_id":43,"Order-ID":42}`, jsonType)},
 		{"a path as a name, get of lodash", "{body.order.id}", of(`{"order.id":42,"order":{"id":43}}`, jsonType)},
 		{"the same with an index", "{body.orders.0.id}", of(`{"orders[0].id":42,"orders":[{"id":43}]}`, jsonType)},
 		{"the prototype of an object, Object.assign", "{body.id|query.x}", beside("/?x=1", jsonType, `{"__proto__":{"id":42}}`)},

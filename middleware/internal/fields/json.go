@@ -184,10 +184,13 @@ func isShortcut(name string, path []step) bool {
 	return name == ""
 }
 
-// joined returns a name without the underscores inside of it: protojson takes order_id and orderId for one name.
+var separators = strings.NewReplacer("_", "", "-", "")
+
+// joined returns a name without the separators inside of it: protojson takes order_id and orderId for one name, Go's encoding/json/v2
+// order-id, too.
 func joined(name string) string {
 	first := strings.TrimLeft(name, "_")
-	return name[:len(name)-len(first)] + strings.ReplaceAll(first, "_", "")
+	return name[:len(name)-len(first)] + separators.Replace(first)
 }
 
 // asElements returns the fields that the members of an object have as elements of a list. PHP takes an object for a list, where
