@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -99,9 +100,26 @@ func TestUpgrade(t *testing.T) {
 	if got := post(t, h2c.URL, "Order", "42", "Connection", "Upgrade, HTTP2-Settings", "Upgrade", "h2c", "HTTP2-Settings", "AAMAAABk"); got.body != "served" {
 		t.Errorf("h2c: %d %s", got.StatusCode, got.body)
 	}
-	allowed := serve(t, orders(l, ok, middleware.Rule{AllowUpgrade: true}))
-	if got := post(t, allowed.URL, upgrade...); got.body != "served" {
-		t.Errorf("allowed: %d %s", got.StatusCode, got.body)
+	allowed := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
+		if offer := r.Header.Get("Upgrade"); offer != "" && offer != "WebSocket" {
+			t.Errorf("the offer of %q is still there", offer)
+		}
+		ok(w, r)
+	}, middleware.Rule{AllowUpgrade: true}))
+	for offers, want := range map[string]string{"WebSocket": "served", "WebSocket, h2c": "served", "h2c": "served", "other": "", "WebSocket, other": "", "TLS/1.0": ""} {
+		got := post(t, allowed.URL, "Order", "42", "Connection", "Upgrade, HTTP2-Settings", "Upgrade", offers, "HTTP2-Settings", "AAMAAABk")
+		if want == "" {
+			requireProblem(t, got, http.StatusForbidden, "upgrade")
+		} else if got.body != want {
+			t.Errorf("allowed, %s: %d %s", offers, got.StatusCode, got.body)
+		}
+	}
+	for protocol, status := range map[string]int{"websocket": http.StatusOK, "": http.StatusForbidden, "connect-udp": http.StatusForbidden} {
+		r, w := keyRequest("/ws", "Order", "42"), httptest.NewRecorder() // as WebSocket over HTTP/2
+		r.Method, r.Header[":protocol"] = http.MethodConnect, []string{protocol}
+		if orders(l, ok, middleware.Rule{AllowUpgrade: true}).ServeHTTP(w, r); w.Code != status {
+			t.Errorf("CONNECT of %q: %d %s", protocol, w.Code, w.Body)
+		}
 	}
 }
 

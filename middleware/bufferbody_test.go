@@ -206,7 +206,7 @@ func TestNotBuffered(t *testing.T) {
 	} {
 		r := httptest.NewRequest(test.method, "/", nil)
 		r.Body, r.ContentLength = untouchable{t}, -1
-		r.Header.Set("Order", test.order)
+		r.Header = http.Header{"Order": {test.order}, ":protocol": {"websocket"}} // of a CONNECT
 		w := httptest.NewRecorder()
 		orders(newLocker(t, live), ok, test.rule).ServeHTTP(w, r)
 		if w.Body.String() != "served" {

@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -48,6 +49,15 @@ func upgrades(r *http.Request) bool {
 	stripH2C(r.Header)
 	return r.Method == http.MethodConnect || // as WebSocket over HTTP/2 does
 		len(r.Header["Upgrade"]) > 0 && httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade")
+}
+
+// isWebSocket reports whether the protocol that a request asks for is WebSocket, and no other one.
+func isWebSocket(r *http.Request) bool {
+	offers := strings.Join(r.Header["Upgrade"], ",")
+	if r.Method == http.MethodConnect {
+		offers = cmp.Or(r.Header.Get(":protocol"), r.Proto) // over HTTP/2, and HTTP/3
+	}
+	return strings.EqualFold(strings.TrimSpace(offers), "websocket")
 }
 
 // errPreflight reports a request that has no key to lock, as it changes nothing.

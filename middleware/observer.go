@@ -102,12 +102,11 @@ func possibleOf(s *Serializer) Possible {
 			can.Outcomes = append(can.Outcomes, outcomes...)
 		}
 	}
-	outcomes(true, OutcomeMissingKey, OutcomeBadKey, OutcomeCanceled, OutcomeFailed)
+	outcomes(true, OutcomeMissingKey, OutcomeBadKey, OutcomeUpgrade, OutcomeCanceled, OutcomeFailed)
 	outcomes(s.derive != nil, OutcomeHeld)
 	outcomes(s.dedupe != nil, OutcomeDuplicate)
 	outcomes(s.IdempotencyKey == required, OutcomeMissingID)
 	outcomes(len(s.verifiers) > 0, OutcomeBadSignature)
-	outcomes(!s.AllowUpgrade, OutcomeUpgrade)
 	readsBody := s.readsBody || s.keys == nil && s.derive != nil // as a function may
 	outcomes(readsBody, OutcomeBodyTooLarge, OutcomeUnsupportedBody, OutcomeBodyTimeout, OutcomeBodyBudget)
 	if s.DryRun {

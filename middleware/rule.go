@@ -160,7 +160,7 @@ type Rule struct {
 	// It waits within the rule's wait; if the response is not remembered, one of those that wait runs. Needs `remember` and a wait.
 	OnDuplicate string `json:"on_duplicate,omitempty"`
 
-	// Serves requests for another protocol, such as WebSocket, which are otherwise refused with 403. Default: off.
+	// Serves requests for WebSocket, which are otherwise refused with 403, as are those for any other protocol. Default: off.
 	//
 	// They hold the lock as long as their connection lasts, up to `max_hold`.
 	AllowUpgrade bool `json:"allow_upgrade,omitempty"`

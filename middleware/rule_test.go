@@ -503,7 +503,7 @@ func TestWriterKeepsItsInterfaces(t *testing.T) {
 func TestHijackedConnectionWorks(t *testing.T) {
 	t.Parallel()
 	server := serve(t, orders(newLocker(t, live), func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Upgrade", "echo")
+		w.Header().Set("Upgrade", "websocket")
 		w.Header().Set("Connection", "Upgrade")
 		w.WriteHeader(http.StatusSwitchingProtocols)
 		conn, buffer, err := http.NewResponseController(w).Hijack()
@@ -520,7 +520,7 @@ func TestHijackedConnectionWorks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nOrder: 42\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\nhello\n")
+	_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nOrder: 42\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nhello\n")
 	got, err := io.ReadAll(conn)
 	if err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 101 ") || !strings.HasSuffix(string(got), "echo hello\n") {
 		t.Errorf("got %q, %v", got, err)

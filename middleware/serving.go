@@ -141,7 +141,7 @@ func (s *serving) permit() (err error) {
 	if err := grammar.Target(s.r); err != nil {
 		return err
 	}
-	if !s.rule.AllowUpgrade && upgrades(s.r) {
+	if upgrades(s.r) && !(s.rule.AllowUpgrade && isWebSocket(s.r)) {
 		return errUpgrade
 	}
 	s.delivery.Signer, err = s.rule.verify(s.r)
