@@ -2,6 +2,7 @@ package caddyredlock
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"encoding/base64"
@@ -140,7 +141,7 @@ func (a *App) provision(ctx caddy.Context) error {
 	if a.sealer, err = loadSealer(a.RememberKeys); err != nil {
 		return err
 	}
-	if err = a.settings.valid(); err != nil {
+	if err = cmp.Or(a.settings.valid(), a.settings.refusal()); err != nil {
 		return err
 	}
 	ctx.Logger().Debug("masters", zap.Int("count", len(a.settings.URLs)))
@@ -156,12 +157,24 @@ func (a *App) inMemory() bool {
 // for the masters.
 func (a *App) Start() error { return a.share.take(&a.settings) }
 
-// join returns the locker for a request, and adds the request to its users. The request must leave.
-func (a *App) join() (*redlock.Locker, error) {
+// join returns the locker for a request, and adds the request to its users. The request must leave. Where the configuration before has other
+// masters, or another prefix, its last requests have ended then.
+func (a *App) join(ctx context.Context) (*redlock.Locker, error) {
 	if err := a.share.take(&a.settings); err != nil {
 		return nil, err
 	}
-	return a.settings.join()
+	locker, err := a.settings.join()
+	if err != nil {
+		return nil, err
+	}
+	before := a.share.before
+	if locker != a.share.locker { // it was made after Cleanup, for the last requests of a server
+		before = a.settings.strangers()
+	}
+	if err := awaitEnd(ctx, before); err != nil {
+		return nil, errors.Join(err, a.settings.leave())
+	}
+	return locker, nil
 }
 
 // Stop does nothing: requests may still hold locks. Cleanup leaves the pool.

@@ -164,7 +164,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		e.Add(h.RuleName(), h.placeholders(), h.serializer.Explain(r))
 		return next.ServeHTTP(w, r)
 	}
-	locker, err := h.app.join()
+	locker, err := h.app.join(r.Context())
+	if errors.Is(err, errChangeover) {
+		w.Header().Set("Retry-After", "1")
+		return caddyhttp.Error(http.StatusServiceUnavailable, err)
+	}
 	if err != nil {
 		return caddyhttp.Error(http.StatusInternalServerError, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -26,12 +27,17 @@ var lockers = caddy.NewUsagePool()
 
 type pooledLocker struct {
 	*redlock.Locker
-	born time.Time
+	masters []redlock.Master
+	born    time.Time
+	closed  chan struct{}
 }
 
 // Destruct closes the locker; the pool calls it when the last user has left. A process that exits while a key is held by hold_after_abort
 // doesn't come to that: the work behind the key may still run, so the lease keeps others out until it ends.
-func (p pooledLocker) Destruct() error { return p.Close() }
+func (p pooledLocker) Destruct() error {
+	defer close(p.closed)
+	return p.Close()
+}
 
 // setSum computes the sum of the settings once, so that requests need not.
 func (s *settings) setSum() {
@@ -46,11 +52,11 @@ func (s *settings) join() (*redlock.Locker, error) {
 		if err != nil {
 			return nil, fmt.Errorf("masters: %w", err)
 		}
-		locker, err := redlock.New(masters, append(s.List(), redlock.WithoutWarnings(), redlock.WithSuccession(), redlock.WithLogger(slog.New(currentLog{})), redlock.WithObserver(series.Observer()))...)
+		locker, err := redlock.New(masters, append(s.List(), redlock.WithoutWarnings(), redlock.WithLogger(slog.New(currentLog{})), redlock.WithObserver(series.Observer()))...)
 		if err == nil {
 			series.Watch(locker)
 		}
-		return pooledLocker{locker, time.Now()}, err
+		return pooledLocker{locker, masters, time.Now(), make(chan struct{})}, err
 	})
 	if err != nil {
 		return nil, err
@@ -61,16 +67,19 @@ func (s *settings) join() (*redlock.Locker, error) {
 // share is an app's own use of its pooled locker, besides those of its requests. It begins with the first request or with Start, whichever
 // comes first, and ends with Cleanup: the locker keeps what it knows meanwhile, even if no request is there.
 type share struct {
-	once  sync.Once
-	taken bool
-	err   error
+	once   sync.Once
+	taken  bool
+	err    error
+	locker *redlock.Locker
+	before []pooledLocker // strangers that were in use when it began
 }
 
 // take joins the pool, the first time.
 func (s *share) take(of *settings) error {
 	s.once.Do(func() {
-		_, s.err = of.join()
+		s.locker, s.err = of.join()
 		s.taken = s.err == nil
+		s.before = of.strangers()
 	})
 	return s.err
 }
@@ -106,6 +115,55 @@ func (s *settings) valid() error {
 func (s *settings) leave() error {
 	_, err := lockers.Delete(s.sum)
 	return err
+}
+
+// strangers returns the lockers in use that could lock a key of these settings at the same time: the masters keep only those apart that have
+// the same prefix, and a majority in common.
+func (s *settings) strangers() (strangers []pooledLocker) {
+	ours, err := s.masters()
+	lockers.Range(func(sum, value any) bool {
+		p := value.(pooledLocker)
+		if sum != s.sum && (err != nil || p.Prefix() != s.Prefix || !redlock.Overlap(ours, p.masters)) {
+			strangers = append(strangers, p)
+		}
+		return true
+	})
+	return strangers
+}
+
+// refusal returns why these settings must not be loaded now, or nil.
+func (s *settings) refusal() error {
+	held := 0
+	for _, p := range s.strangers() {
+		held += p.Status().Held
+	}
+	if held == 0 {
+		return nil
+	}
+	return fmt.Errorf("the running configuration holds %d locks, with another key_prefix, or on masters that have no majority in common with these: "+
+		"requests of both would run beside each other. Load this when nothing is locked, add or remove one master at a time, or stop Caddy and start it with this", held)
+}
+
+// changeover is how long a request waits for those of a configuration that has just been replaced.
+const changeover = 5 * time.Second
+
+var errChangeover = errors.New("requests of a former configuration still lock with another key_prefix, or on other masters: try again")
+
+// awaitEnd waits until lockers are closed, as nothing else keeps their requests and this one apart.
+func awaitEnd(ctx context.Context, before []pooledLocker) error {
+	if len(before) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, changeover)
+	defer cancel()
+	for _, p := range before {
+		select {
+		case <-p.closed:
+		case <-ctx.Done():
+			return errChangeover
+		}
+	}
+	return nil
 }
 
 // lockersInUse returns the lockers, the newest first. It adds no user: one that is closed meanwhile answers that it is.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -176,4 +178,93 @@ func TestRequestBeforeStart(t *testing.T) {
 	if n := len(lockersInUse()); n != 0 {
 		t.Errorf("%d lockers are in use after a request that came after Cleanup", n)
 	}
+}
+
+// TestChangeover: what would lock beside the running configuration isn't loaded while that has locks, and the requests of one that was loaded
+// wait for the last of the former, whichever of both comes first.
+func TestChangeover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := func(prefix string) *App {
+			a := &App{KeyPrefix: prefix, share: new(share)}
+			var err error
+			if a.settings, err = a.resolve(caddy.NewReplacer()); err != nil {
+				t.Fatal(err)
+			}
+			a.settings.setSum()
+			return a
+		}
+		start := func(a *App) {
+			t.Helper()
+			if err := a.Start(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		join := func(a *App) <-chan error {
+			joined := make(chan error, 1)
+			go func() {
+				_, err := a.join(t.Context())
+				joined <- err
+			}()
+			synctest.Wait()
+			return joined
+		}
+		requireJoined := func(joined <-chan error, want error) {
+			t.Helper()
+			synctest.Wait()
+			select {
+			case err := <-joined:
+				if !errors.Is(err, want) {
+					t.Errorf("%v, want %v", err, want)
+				}
+			default:
+				t.Error("the request still waits")
+			}
+		}
+		former, next := app("former"), app("next")
+		start(former)
+		requireJoined(join(former), nil)
+		held, err := former.share.locker.Lock(t.Context(), "key")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := next.settings.refusal(); err == nil || !strings.Contains(err.Error(), "holds 1 locks") {
+			t.Errorf("loaded beside a lock: %v", err)
+		}
+		if err := former.settings.refusal(); err != nil {
+			t.Errorf("the same settings: %v", err)
+		}
+		_ = held.Unlock()
+		if err := next.settings.refusal(); err != nil {
+			t.Errorf("nothing is locked: %v", err)
+		}
+		start(next)
+		late, waits := join(next), time.Now()
+		requireJoined(join(former), nil) // it still serves, and was first
+		time.Sleep(changeover)
+		requireJoined(late, errChangeover)
+		if waited := time.Since(waits); waited != changeover {
+			t.Errorf("it has waited for %v", waited)
+		}
+		waiting := join(next)
+		_ = former.Cleanup()
+		_ = former.settings.leave()
+		synctest.Wait()
+		select {
+		case err := <-waiting:
+			t.Errorf("joined beside a request of the former configuration: %v", err)
+		default:
+		}
+		_ = former.settings.leave()
+		requireJoined(waiting, nil)
+		late = join(former) // of a server that goes on serving for its last requests
+		time.Sleep(changeover)
+		requireJoined(late, errChangeover)
+		_ = next.settings.leave()
+		_ = next.Cleanup()
+		requireJoined(join(former), nil)
+		_ = former.settings.leave()
+		if n := len(lockersInUse()); n != 0 {
+			t.Errorf("%d lockers are in use", n)
+		}
+	})
 }

@@ -107,7 +107,6 @@ func (k *Lock) decide(how End) bool {
 		for held := range derived {
 			held.cancel(cause)
 		}
-		part.attempt.locker.succession.leave(part.attempt.locker, part.caller)
 	}
 	return true
 }

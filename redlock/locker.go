@@ -33,8 +33,6 @@ type Locker struct {
 	subscriptions subscriptions
 	differs       atomic.Pointer[otherSlots] // the latest; nil for none
 
-	tellSuccession sync.Once
-
 	told    *told
 	keeper  *keeper
 	room    chan struct{} // has an entry for each result that is being stored or read: at most resultRoom
@@ -380,17 +378,10 @@ func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try boo
 		defer stop()
 	}
 	first, err := l.reach(&wait, callers, nil)
-	if err == nil {
-		first, err = l.succeed(&wait, callers, first)
-	}
 	if err != nil {
 		return nil, err
 	}
-	lock, err := l.acquire(ctx, &wait, callers, first)
-	if err != nil {
-		l.succession.leave(l, callers...)
-	}
-	return lock, err
+	return l.acquire(ctx, &wait, callers, first)
 }
 
 // checkKeys returns what is wrong with the keys of a call. Each is in several commands to each master.
@@ -894,69 +885,4 @@ func defaultInstance() string {
 	}, host)
 	pid := fmt.Sprint("/", os.Getpid())
 	return host[:min(len(host), maxInstance-len(pid))] + pid
-}
-
-// meets reports whether the masters never let both Lockers have the same key.
-func (l *Locker) meets(other *Locker) bool {
-	switch {
-	case l == other:
-		return true
-	case l.prefix != other.prefix || l.heart == nil || other.heart == nil: // those in memory are of one Locker alone
-		return false
-	}
-	common := 0
-	for _, server := range l.servers {
-		if slices.Contains(other.servers, server) {
-			common++
-		}
-	}
-	return l.quorum+other.quorum > len(l.servers)+len(other.servers)-common
-}
-
-// succeed waits until the Lockers that this one succeeds, or that succeed it, use none of the keys of a call, which is the head of its
-// gates. first is as in acquire, and is given back if it has come too early. After an error the call is the head of no gate.
-func (l *Locker) succeed(wait *waitLimit, callers []*caller, first *attempt) (*attempt, error) {
-	for {
-		blocked, left := l.succession.enter(l, callers)
-		if blocked == nil {
-			return first, nil
-		}
-		if first != nil {
-			first.release(nil, false)
-			first.sendSoon()
-			first = nil
-		}
-		l.tellSuccession.Do(func() {
-			l.logger.Warn("this process still uses keys with its former masters or prefix: calls wait for them, but not for other processes with such settings")
-		})
-		held := &HeldError{Slots: int(blocked.slots)}
-		l.gates.keepOnly(blocked, callers)
-		l.gates.noteOutcome(blocked, nil, held)
-		err := l.awaitLeft(wait, blocked, left, held)
-		if err == nil && len(callers) == 1 {
-			continue
-		}
-		l.gates.keepOnly(nil, callers)
-		if err == nil {
-			first, err = l.reach(wait, callers, nil)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-}
-
-func (l *Locker) awaitLeft(wait *waitLimit, blocked *caller, left <-chan struct{}, held *HeldError) error {
-	if blocked.try {
-		return held
-	}
-	ctx := wait.context()
-	select {
-	case <-left:
-		return l.stopped(ctx, held)
-	case <-ctx.Done():
-		return ended(ctx, held)
-	case <-l.closing:
-		return ErrClosed
-	}
 }

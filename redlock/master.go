@@ -46,6 +46,18 @@ func (m Master) server() string {
 	return m.String()
 }
 
+// Overlap reports whether each majority of the one masters has a server of each majority of the others: then two Lockers on them, with the same
+// prefix, exclude each other. Masters in memory are of one Locker alone.
+func Overlap(ones, others []Master) bool {
+	common := 0
+	for _, m := range ones {
+		if !m.inMemory() && slices.ContainsFunc(others, func(other Master) bool { return other.server() == m.server() }) {
+			common++
+		}
+	}
+	return len(ones)/2+len(others)/2+2 > len(ones)+len(others)-common
+}
+
 func (m Master) inMemory() bool { return m.impl.Capabilities().Local }
 
 func (m Master) close() error {

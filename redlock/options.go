@@ -46,8 +46,6 @@ type options struct {
 	logger   *slog.Logger
 	warned   bool // by WithoutWarnings
 	observer Observer
-
-	succession *succession // nil: it succeeds no other Locker
 }
 
 type lockOptions struct {
@@ -135,13 +133,6 @@ func WithLogger(logger *slog.Logger) Option {
 // Locker, whose log has it.
 func WithoutWarnings() Option {
 	return option(func(o *options) { o.warned = true })
-}
-
-// WithSuccession is for a program that replaces a Locker by one with other settings while calls are under way, as Caddy does at a
-// reload. No two Lockers of the process that have this option hold one key at the same time, even if their prefixes or masters
-// differ: a call waits for the key as it does for any other holder. Other processes don't.
-func WithSuccession() Option {
-	return option(func(o *options) { o.succession = &successors })
 }
 
 // WithObserver sets an Observer, which is called when something happens to masters, leases and calls.

@@ -178,22 +178,6 @@ var incidents = []incident{
 		log:    `"master":"{0}"`,
 	},
 	{
-		name: "a reload to other masters under a request",
-		start: func(t *testing.T, s *scene) {
-			s.waits = append(s.waits, s.b.hold(t, s.web1.url+"/orders/42"))
-			if a := s.web1.load(t, s.config("web1", s.urls[3:], s.options...)); a.status != http.StatusOK {
-				t.Fatalf("POST /load: status %d: %s", a.status, a.body)
-			}
-			for range 20 {
-				s.waits = append(s.waits, postAll(t, s.web1.url+"/orders/42"))
-			}
-		},
-		says:   []string{"1 held, 0 waiting", "0 held, 20 waiting"},
-		page:   []string{"of another configuration that is still in use: 1 held, 0 waiting"},
-		metric: `waiting{rule="pay"}`,
-		log:    "still uses keys with its former masters or prefix: calls wait for them",
-	},
-	{
 		name:   "another max_ttl in one process",
 		start:  func(t *testing.T, s *scene) { s.third(t, s.urls[:3], "max_ttl 40s") },
 		says:   []string{"! web3 has another max_ttl (40s)"},
