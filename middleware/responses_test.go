@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -294,28 +295,55 @@ func TestBufferedStream(t *testing.T) {
 	}
 }
 
-// A handler that panics breaks off its response, and one that fails before it has begun leaves its headers to the one for errors.
-func TestBufferedResponseIsBrokenOff(t *testing.T) {
+// A handler that panics breaks off its response, of which its client gets what there was: Go's client, and others, send a request again
+// whose connection ended without a byte, if it has an Idempotency-Key.
+func TestResponseIsBrokenOff(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, live)
+	for name, test := range map[string]struct{ body, length string }{
+		"a short one": {"part", ""}, "of known length": {"part", "5"}, "whole": {"part", "4"}, "a long one": {long, ""}, "none": {"", "4"},
+	} {
+		for _, buffer := range []bool{false, true} {
+			for _, flush := range []bool{false, true} {
+				var ran atomic.Int32
+				server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
+					if r.URL.Path == "/first" {
+						ok(w, r)
+						return
+					}
+					ran.Add(1)
+					if test.length != "" {
+						w.Header().Set("Content-Length", test.length)
+					}
+					w.WriteHeader(http.StatusCreated)
+					_, _ = io.WriteString(w, test.body)
+					if flush {
+						w.(http.Flusher).Flush()
+					}
+					panic(http.ErrAbortHandler)
+				}, middleware.Rule{BufferResponse: new(buffer)}))
+				post(t, server.URL+"/first", "Order", "42") // the next has a connection that has worked
+				resp, err := http.DefaultClient.Do(newRequest(t, server.URL, "Order", "42", "Idempotency-Key", "a"))
+				if err != nil {
+					t.Errorf("%s, buffered %t, flushed %t: %v", name, buffer, flush, err)
+					continue
+				}
+				got, err := io.ReadAll(resp.Body)
+				_ = resp.Body.Close()
+				complete := name == "whole" && flush
+				if (err == nil) != complete || resp.StatusCode != http.StatusCreated || !strings.HasPrefix(test.body, string(got)) || len(got) < len(test.body)-1 || ran.Load() != 1 {
+					t.Errorf("%s, buffered %t, flushed %t: %d with %d of %d bytes, %v; it ran %d times", name, buffer, flush, resp.StatusCode, len(got), len(test.body), err, ran.Load())
+				}
+				requireFree(t, l, "order:42")
+			}
+		}
+	}
+}
+
+// A handler that fails before it has begun leaves its headers to the one for errors.
+func TestHeadersOfFailedHandler(t *testing.T) {
 	t.Parallel()
 	l, rule := newLocker(t, live), middleware.Rule{BufferResponse: new(true)}
-	for _, flush := range []bool{false, true} {
-		server := serve(t, orders(l, func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = io.WriteString(w, long)
-			if flush {
-				w.(http.Flusher).Flush()
-			}
-			panic(http.ErrAbortHandler)
-		}, rule))
-		resp, err := http.DefaultClient.Do(newRequest(t, server.URL, "Order", "42"))
-		if err == nil {
-			_, err = io.ReadAll(resp.Body)
-			_ = resp.Body.Close()
-		}
-		if err == nil {
-			t.Error("the response looks complete")
-		}
-		requireFree(t, l, "order:42")
-	}
 	locked := orders(l, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Set-By", "handler")
 		w.Header().Del("Before")

@@ -155,15 +155,13 @@ func (q *queue) pass(p []byte, flushes bool) {
 	}
 }
 
-// end sends the rest, unless the handler has panicked, and frees the memory. From then on nothing uses the writer.
+// end sends the rest, and frees the memory. From then on nothing uses the writer. What a handler has written that has panicked is flushed,
+// as the server would drop it.
 func (q *queue) end(panicked bool) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
-	if panicked {
-		q.waiting, q.flushes = q.waiting[:0], false
-		q.breakOff()
-	}
+	q.flushes = q.flushes || panicked
 	q.changed.Broadcast()
 	if q.done != nil {
 		q.mu.Unlock()

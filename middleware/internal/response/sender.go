@@ -71,22 +71,10 @@ func (s *sender) setBusy(busy bool) {
 func (s *sender) giveUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ended = s.ended || s.busy
-	s.cut()
-}
-
-// cut ends what is being written, and all that would come after it.
-func (s *sender) cut() {
-	if s.busy {
+	if s.busy { // ends what is being written, and all that would come after it
+		s.ended = true
 		_ = http.NewResponseController(s.to).SetWriteDeadline(time.Now().Add(-time.Second)) // not supported by all
 	}
-}
-
-// breakOff is cut for a handler that breaks off.
-func (s *sender) breakOff() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cut()
 }
 
 // gaveUp reports whether the client was given up.

@@ -226,12 +226,16 @@ func (w *Writer) readFrom(src io.Reader) (int64, error) {
 	return io.Copy(struct{ io.Writer }{w}, src)
 }
 
-// End is called when the lock is free: it sends what the client has not got yet. After that nothing uses the writer.
+// End is called when the lock is free: it sends what the client has not got yet, and of a handler that has panicked what there is: a client
+// that gets nothing at all may send its request again. After that nothing uses the writer.
 func (w *Writer) End(panicked bool) {
 	if !panicked {
 		_ = w.ReleaseLast() // the client may have left
 	}
 	w.waited = w.queue != nil && w.queue.full
+	if panicked && w.Begun && w.queue == nil {
+		_ = w.sender.flush()
+	}
 	w.endQueue(panicked)
 	switch {
 	case w.header == nil:
