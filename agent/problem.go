@@ -91,7 +91,7 @@ func (b *buffered) WriteHeader(status int) { b.status = status }
 
 // isOfLock reports whether an error of package redlock says why there is no lock; otherwise it says what is wrong with the call.
 func isOfLock(err error) bool {
-	for _, known := range []error{redlock.ErrHeld, redlock.ErrNoQuorum, redlock.ErrUnreadable, redlock.ErrClosed, context.Canceled, context.DeadlineExceeded} {
+	for _, known := range []error{redlock.ErrHeld, redlock.ErrNoQuorum, redlock.ErrUnreadable, redlock.ErrBusy, redlock.ErrClosed, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, known) {
 			return true
 		}

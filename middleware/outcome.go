@@ -107,6 +107,12 @@ func detailOf(outcome Outcome, err error) string {
 		if errors.Is(err, redlock.ErrClosed) {
 			return "the server has closed its locks"
 		}
+		if errors.Is(err, redlock.ErrBusy) {
+			return "too many requests ask for locks at once, and the wait was over before this one's turn"
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			return "the wait was over before the masters could answer"
+		}
 		if errors.Is(err, redlock.ErrHeldByCaller) {
 			return "the request would wait for a lock that it holds itself"
 		}
@@ -172,8 +178,8 @@ func detailOfHeld(err error) string {
 func detailOfNoQuorum(err error) string {
 	var quorum *redlock.QuorumError
 	switch {
-	case !errors.As(err, &quorum):
-		return "the wait was over before the masters could answer"
+	case !errors.As(err, &quorum): // of a handler that says so itself
+		return "too few masters are usable"
 	case quorum.RetryAfter > 0:
 		return fmt.Sprintf("too few masters may vote: some have just started, may have forgotten locks, and vote again in %v", (quorum.RetryAfter + time.Second - 1).Truncate(time.Second))
 	case quorum.Total == 0:
@@ -183,7 +189,7 @@ func detailOfNoQuorum(err error) string {
 	case quorum.Answered < quorum.Quorum:
 		return "too few masters answered in time"
 	}
-	return "a majority of the masters answered, but too late, or not to all"
+	return "a majority of the masters answered, but too late, or not all for this request"
 }
 
 // detailOfLost is detailOf for a request that has lost its lock.

@@ -636,9 +636,8 @@ func (s *Serializer) refusalOfLock(ctx context.Context, err error) *Refusal {
 	case errors.As(err, &quorum):
 		refusal.Status, refusal.Turn.Outcome = s.NoQuorumStatus, OutcomeNoQuorum
 		refusal.RetryAfter = spread(quorum.RetryAfter)
-	case errors.Is(err, context.DeadlineExceeded): // the wait was over before the first attempt could end
-		refusal.Status, refusal.Turn.Outcome = s.NoQuorumStatus, OutcomeNoQuorum
-	case errors.Is(err, redlock.ErrClosed):
+	case errors.Is(err, redlock.ErrClosed), errors.Is(err, redlock.ErrBusy), errors.Is(err, context.DeadlineExceeded):
+		// Nothing was seen: somebody may have the lock, so that this is no reason to serve the request without it.
 		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, OutcomeFailed
 	default:
 		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = http.StatusInternalServerError, OutcomeFailed, 0

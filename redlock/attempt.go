@@ -208,10 +208,12 @@ func (a *attempt) win(ctx context.Context, deadline time.Time) bool {
 		if a.leader >= 0 && !a.acquires[a.leader].Counted { // it says which slot is free
 			return certain && a.offered
 		}
-		if a.acquires[0].Recall && pending > 0 { // a result that a single master remembers is met, too, and handed to all that answer in time
-			return len(a.done) == 0 && len(a.granted)+pending < quorum
+		lost := len(a.granted)+pending < quorum && (len(a.held) == 0 || a.tooFewLive() || a.othersRefuse()) // and it is known why
+		// A result that a single master remembers is met, too, and handed to all that answer in time.
+		if a.acquires[0].Recall && pending > 0 {
+			return len(a.done) == 0 && lost
 		}
-		return certain || len(a.granted)+pending < quorum
+		return certain || lost
 	})
 	if a.late = ending == timeOver; a.late {
 		for i := range a.acquires {
@@ -326,6 +328,13 @@ func (a *attempt) metSeveral() bool {
 	return slices.ContainsFunc(a.held, func(reply protocol.Reply) bool { return strings.HasSuffix(reply.Holder, severalMark) })
 }
 
+// othersRefuse reports whether others are the reason why a call gets no lock: it would have no quorum even if all masters that haven't
+// refused it granted, or a quorum has answered, and the leader says that others have all slots. Otherwise the masters that fail are, whoever
+// has the rest.
+func (a *attempt) othersRefuse() bool {
+	return len(a.acquires)-len(a.held) < a.locker.quorum || a.leaderRefuses() && a.answered() >= a.locker.quorum
+}
+
 // tooFewLive reports whether so many masters failed that no caller at all could have reached a quorum.
 func (a *attempt) tooFewLive() bool { return len(a.acquires)-len(a.failed) < a.locker.quorum }
 
@@ -347,9 +356,8 @@ func (a *attempt) tooFew() *QuorumError {
 	return &QuorumError{Answered: a.answered(), Quorum: a.locker.quorum, Total: len(a.acquires), Masters: a.failed}
 }
 
-// failure returns the error of a lost attempt. It is a *HeldError where masters refused in favor of others,
-// even if none of those has won, an *UnreadableError where a master remembers a result, and a *QuorumError for masters that give
-// no usable reply.
+// failure returns the error of a lost attempt. It is a *HeldError where others refuse, even if none of those has won, an *UnreadableError
+// where a master remembers a result, and a *QuorumError where masters that give no usable reply are the reason.
 func (a *attempt) failure() error {
 	err := a.refused()
 	if _, held := err.(*HeldError); held || len(a.done) == 0 {
@@ -363,7 +371,7 @@ func (a *attempt) refused() error {
 	if err := a.locker.excluded(); err != nil {
 		return err
 	}
-	if a.tooFewLive() || len(a.held) == 0 {
+	if a.tooFewLive() || !a.othersRefuse() {
 		err := &QuorumError{Answered: a.answered(), Quorum: a.locker.quorum, Total: len(a.acquires), Masters: a.failed}
 		var guarded []time.Duration
 		for _, failed := range a.failed {

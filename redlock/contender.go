@@ -53,7 +53,7 @@ type contender struct {
 // call get the largest of their fences, so that the call has one fencing token.
 func (t *contender) win(ctx context.Context, attempts []*attempt) (lost *attempt) {
 	var fence int64
-	deadline := time.Now().Add(attempts[0].timeout)
+	deadline := t.deadline(attempts)
 	for _, a := range attempts {
 		if lost == nil && !a.win(ctx, deadline) {
 			lost = a
@@ -67,7 +67,7 @@ func (t *contender) win(ctx context.Context, attempts []*attempt) (lost *attempt
 		a.raise(fence)
 	}
 	attempts[0].sendSoon()
-	deadline = time.Now().Add(attempts[0].timeout)
+	deadline = t.deadline(attempts)
 	allowed := t.locker.heart.allows(ctx, t.locker.closing, deadline, attempts[len(attempts)-1].until())
 	for _, a := range attempts {
 		if !a.raised(ctx, deadline) || !allowed || past(a.until()) {
@@ -75,6 +75,15 @@ func (t *contender) win(ctx context.Context, attempts []*attempt) (lost *attempt
 		}
 	}
 	return lost
+}
+
+// deadline returns when a round that begins now is over, which those behind this call wait for.
+func (t *contender) deadline(attempts []*attempt) time.Time {
+	deadline := time.Now().Add(attempts[0].timeout)
+	for _, c := range t.callers {
+		c.until.Store(int64(deadline.Sub(t.locker.gates.began)))
+	}
+	return deadline
 }
 
 // insist reports whether a call for several keys, which has just met another one, should try again at once. Where such calls want

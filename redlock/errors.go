@@ -14,7 +14,7 @@ import (
 // The errors of this package, for errors.Is. Several of them can match one error.
 var (
 	// ErrHeld means that another holder has the lock, or that several callers were taking it at the same
-	// moment. The error is a *HeldError.
+	// moment: others leave the call fewer masters than a quorum, however many fail. The error is a *HeldError.
 	ErrHeld = errors.New("redlock: lock is held")
 	// ErrDone means that a result is remembered for the key. The error is a *DoneError; only calls with WithRecall
 	// or WithOncePer return it.
@@ -30,6 +30,9 @@ var (
 	// ErrTooManyWaiters means that as many calls as WithMaxWaiters allows already wait for the lock in
 	// this process. The error is a *HeldError, and matches ErrHeld too; or it is a *QuorumError, if those wait for masters.
 	ErrTooManyWaiters = errors.New("redlock: too many wait for the lock")
+	// ErrBusy means that the wait of a call was over before the masters were asked for it: this process asks for more locks than they
+	// grant in this time. Whether anybody has the lock isn't known.
+	ErrBusy = errors.New("redlock: too many calls ask for locks at once, and the wait was over before this one's turn")
 	// ErrHeldByCaller means that a call would wait for itself: its context is that of work under the lock, as of Do, Lock.Context or a
 	// middleware, or a child of it. Locks are not reentrant. The error is a *HeldError, and matches ErrHeld too.
 	ErrHeldByCaller = errors.New("redlock: the caller itself holds the lock, and would wait for itself")
@@ -38,7 +41,7 @@ var (
 	ErrConcurrency = errors.New("redlock: the concurrency is above 1")
 	// ErrKeyTooLong means that a key has more than MaxKeyLength bytes, or that the keys of a call have too many together.
 	ErrKeyTooLong = errors.New("redlock: key is too long")
-	// ErrNoQuorum means that too few masters gave a vote, whoever has the lock. The error is a *QuorumError.
+	// ErrNoQuorum means that too few masters gave a vote, whoever has the lock or some votes for it. The error is a *QuorumError.
 	ErrNoQuorum = errors.New("redlock: no quorum")
 	// ErrLost is the cause with which Lock.Context ends when the lease is over before Unlock. Unlock
 	// returns it too, also if only the masters knew.
@@ -128,7 +131,7 @@ func (e *QuorumError) Error() string {
 	case e.Answered < e.Quorum:
 		text += fmt.Sprintf(": %d of %d masters answered in time, %d needed", e.Answered, e.Total, e.Quorum)
 	default:
-		text += ": a majority answered, but too late, or not to all"
+		text += ": a majority answered, but too late, or not all for this call"
 	}
 	why := make([]string, len(e.Masters))
 	for i, m := range e.Masters {

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
@@ -20,6 +21,9 @@ type gates struct {
 	byKey map[string]*gate
 	came  uint64    // how many calls have come so far
 	told  time.Time // when a call that waits long was logged last
+
+	began  time.Time
+	canAsk func(key string) bool // reports whether a quorum takes commands for a key now
 }
 
 // gate is where the calls for one key queue up within this process, in the order in which they came. Of a key with n slots so many calls
@@ -28,15 +32,22 @@ type gates struct {
 // nobody has a slot, has only such calls in its line. A gate exists as long as anybody is at it.
 type gate struct {
 	key    string
-	locks  []*Lock      // that are held
-	asking []*caller    // in the order in which they came; so many places has this process in the masters' line
-	line   queue        // behind those
-	tries  []chan error // for who waits for an attempt: they get what it has met, or are closed at its end
-	last   error        // what the last attempt has met; nil if it got the lock
-	absent *absence     // of masters, while some ask; nil if the last attempt has found enough
+	locks  []*Lock   // that are held
+	asking []*caller // in the order in which they came; so many places has this process in the masters' line
+	line   queue     // behind those
+	hear   []hearer  // who waits for an attempt
+	last   error     // what the last attempt has met; nil if it got the lock
+	absent *absence  // of masters, while some ask; nil if the last attempt has found enough
 
 	roomToHold [1]*Lock // for locks and asking: mostly enough; saves two allocations
 	roomToAsk  [1]*caller
+}
+
+// hearer is a try-lock, or a call in line whose wait is over, that waits for what others meet. It gets that, or its channel is closed when it
+// should look again.
+type hearer struct {
+	*caller
+	outcome chan error
 }
 
 // queue is calls in the order in which they came. One leaves it in no more time if thousands are in it: a crowd that gives up holds up
@@ -116,6 +127,8 @@ type caller struct {
 	tickets []link.TicketState  // the masters that may have its ticket; each stream guards its own
 	room    [5]link.TicketState // for tickets: enough for most; saves an allocation
 
+	until atomic.Int64 // when its last attempt is over, at the latest: a time.Duration since the gates began, on our monotonic clock
+
 	// The mu of the gates guards these.
 	place   *list.Element // in the line of its gate; nil if it isn't there
 	heads   bool          // it asks for a slot at its gate
@@ -130,8 +143,8 @@ type caller struct {
 // enter has a call ask at the gates of all its keys at once, or at no further one: then others are in its way for
 // the key of the caller that it returns, and if stand is set, the call stands in line. A try-lock never does: it gets the error
 // with which their last attempt has failed or, while a first one is still under way, a channel that gets what
-// that meets, or is closed when it should enter again.
-func (g *gates) enter(callers []*caller, stand bool) (blocked *caller, later <-chan error, err error) {
+// that meets, or is closed when it should enter again. If doubts is set, it isn't told that there is no quorum where there may be one again.
+func (g *gates) enter(callers []*caller, stand, doubts bool) (blocked *caller, later <-chan error, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	fresh := callers[0].order == 0
@@ -153,8 +166,8 @@ func (g *gates) enter(callers []*caller, stand bool) (blocked *caller, later <-c
 		}
 	case !stand:
 	case blocked.try:
-		if err = blocked.gate.refusal(); err == nil {
-			later = blocked.gate.nextOutcome()
+		if err = blocked.gate.refusal(); err == nil || doubts && g.isDoubtful(blocked.gate, err) {
+			later, err = blocked.gate.nextOutcome(blocked), nil
 		}
 	case fresh && blocked.gate.line.len() >= int(blocked.maxWaiters):
 		if err = blocked.gate.refusal(); err == nil {
@@ -202,12 +215,15 @@ func (g *gate) full(c *caller) bool {
 }
 
 // fullFor reports whether this process has, or asks for, as many slots as a caller allows, or one that asks: it would meet another one.
-func (g *gate) fullFor(c *caller) bool {
-	busy := g.busy()
+func (g *gate) fullFor(c *caller) bool { return g.fullBeside(c, 0) }
+
+// fullBeside is fullFor for a caller beside so many more that are about to ask.
+func (g *gate) fullBeside(c *caller, more int) bool {
+	busy := g.busy() + more
 	if busy == 0 {
 		return false
 	}
-	return busy >= int(c.slots) || len(g.asking) >= maxAsking ||
+	return busy >= int(c.slots) || len(g.asking)+more >= maxAsking ||
 		slices.ContainsFunc(g.asking, func(asks *caller) bool { return busy >= int(asks.slots) })
 }
 
@@ -291,7 +307,7 @@ func (g *gates) settle(at *gate) {
 	if len(at.asking) == 0 {
 		at.absent = nil
 	}
-	at.answerTries()
+	g.answer(at)
 	if at.busy() == 0 && at.line.len() == 0 && g.byKey[at.key] == at {
 		delete(g.byKey, at.key)
 	}
@@ -337,7 +353,7 @@ func (g *gates) noteOutcome(c *caller, lock *Lock, failed error) {
 	c.trying, c.met, c.failure = false, true, failed
 	at.last = failed
 	if lock == nil {
-		at.answerTries()
+		g.answer(at)
 		return
 	}
 	at.absent = nil
@@ -414,10 +430,7 @@ func (g *gates) withPatience(ctx context.Context, callers []*caller) (wait conte
 func (g *gates) met(at *gate, done *DoneError) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, try := range at.tries {
-		try <- done
-	}
-	at.tries = nil
+	at.tell(done)
 	for c := range at.line.all() {
 		if c.recall {
 			at.line.drop(c)
@@ -427,23 +440,80 @@ func (g *gates) met(at *gate, done *DoneError) {
 	}
 }
 
-// answerTries has those who wait for an attempt enter again. Where too few masters have answered the last one, they wait for one that is
-// still under way, and where there is none, all of them are told that at once.
-func (g *gate) answerTries() {
+// errDoubtful tells who waits for an attempt that it has found no quorum, and that there may be one now.
+var errDoubtful = errors.New("ask again")
+
+// isDoubtful reports whether what others have met is that there is no quorum, and masters take commands again: an attempt can be late although
+// they are well, as on a busy machine. Thousands may wait for it, and one of them asks again before the others are told.
+func (g *gates) isDoubtful(at *gate, met error) bool {
+	return errors.Is(met, ErrNoQuorum) && !errors.Is(met, ErrHeld) && g.canAsk(at.key)
+}
+
+// answer tells those who wait for an attempt what is known now. Where too few masters have answered the last one, they wait for one that is
+// still under way, and where there is none, all of them are told that at once; or, where it is doubtful, that they may ask themselves. Otherwise
+// as many as there is room for look again, and the others wait for what those meet: there may be thousands.
+func (g *gates) answer(at *gate) {
 	var refusal error
-	if g.last != nil && !errors.Is(g.last, ErrHeld) && len(g.asking) > 0 {
-		if refusal = g.refusal(); refusal == nil {
+	switch {
+	case len(at.hear) == 0:
+		return
+	case at.last != nil && !errors.Is(at.last, ErrHeld):
+		if refusal = at.last; len(at.asking) > 0 {
+			if refusal = at.refusal(); refusal == nil {
+				return
+			}
+		}
+		if g.isDoubtful(at, refusal) {
+			if slices.ContainsFunc(at.asking, func(c *caller) bool { return c.try }) { // it is about to leave room, or asks again at once
+				return
+			}
+			refusal = errDoubtful
+		} else if len(at.asking) == 0 {
+			refusal = nil
+		}
+	case at.busy() > 0:
+		if at.admit() > 0 {
+			return
+		}
+		if refusal = at.refusal(); refusal == nil {
 			return
 		}
 	}
-	for _, try := range g.tries {
-		if refusal != nil {
-			try <- refusal
+	at.tell(refusal)
+}
+
+// admit has as many try-locks look again as there is room for, and all calls in line whose wait is over.
+func (g *gate) admit() (admitted int) {
+	g.hear = slices.DeleteFunc(g.hear, func(h hearer) (looks bool) {
+		if looks = !h.try; h.try && !g.full(h.caller) && !g.fullBeside(h.caller, admitted) {
+			admitted, looks = admitted+1, true
+		}
+		if looks {
+			close(h.outcome)
+		}
+		return looks
+	})
+	return admitted
+}
+
+// tell tells all that wait for an attempt what is known, or that they should look again.
+func (g *gate) tell(known error) {
+	for _, h := range g.hear {
+		if known != nil {
+			h.outcome <- known
 		} else {
-			close(try)
+			close(h.outcome)
 		}
 	}
-	g.tries = nil
+	g.hear = nil
+}
+
+// moveOn has a try-lock wait at this gate no more. Others may go on in its place.
+func (g *gates) moveOn(c *caller, at *gate) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	at.hear = slices.DeleteFunc(at.hear, func(h hearer) bool { return h.caller == c })
+	g.settle(at)
 }
 
 // refusal returns why those behind the calls that have slots here, or ask for them, get none: what the last attempts have met. It is nil
@@ -468,17 +538,18 @@ func (g *gate) refusal() error {
 
 // nextOutcome returns what tells when an attempt is over: all that ask do so for the first time, and one may be refused because of
 // another.
-func (g *gate) nextOutcome() (later <-chan error) {
-	try := make(chan error, 1)
-	g.tries = append(g.tries, try)
-	return try
+func (g *gate) nextOutcome(c *caller) (later <-chan error) {
+	outcome := make(chan error, 1)
+	g.hear = append(g.hear, hearer{c, outcome})
+	return outcome
 }
 
-// refusalInLine returns why a call gets none of the locks for which it stands in line, or what tells when that may be known.
-func (g *gates) refusalInLine(callers []*caller) (later <-chan error, err error) {
+// refusalInLine returns why a call gets none of the locks for which it stands in line, or what tells when that may be known. doubts is as in
+// enter.
+func (g *gates) refusalInLine(callers []*caller, doubts bool) (later <-chan error, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var undecided *gate
+	var undecided *caller
 	for _, c := range callers {
 		at := c.gate
 		if !at.full(c) {
@@ -487,14 +558,14 @@ func (g *gates) refusalInLine(callers []*caller) (later <-chan error, err error)
 		switch refusal := at.refusal(); {
 		case errors.Is(refusal, ErrHeld):
 			return nil, refusal
-		case refusal == nil:
-			undecided = at
+		case refusal == nil, doubts && g.isDoubtful(at, refusal):
+			undecided = c
 		default:
 			err = refusal
 		}
 	}
 	if undecided != nil {
-		return undecided.nextOutcome(), nil
+		return undecided.gate.nextOutcome(undecided), nil
 	}
 	return nil, err
 }
@@ -510,6 +581,18 @@ func (g *gates) noteSilence(callers []*caller, failed error) {
 	for _, c := range callers {
 		c.gate.last = failed
 	}
+}
+
+// underWay returns for how long those who ask for the keys of callers in line wait for masters, at most: 0 if none of them does.
+func (g *gates) underWay(callers []*caller) (rest time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range callers {
+		for _, asks := range c.gate.asking {
+			rest = max(rest, time.Duration(asks.until.Load())-time.Since(g.began))
+		}
+	}
+	return rest
 }
 
 // lastMet returns what is known of why callers in line get none of their keys: a holder here, or what the last attempt has met. It is nil
@@ -711,12 +794,6 @@ func (g *gate) held() *HeldError {
 		held.Slots = most
 	}
 	return held
-}
-
-func (g *gates) held(c *caller) *HeldError {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return c.gate.held()
 }
 
 // nextFor has the oldest caller in line ask for the slot of a lock that ends, in its place, if nobody of this process asks for the same: the

@@ -8,7 +8,7 @@ func BenchmarkGate(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		c := caller{key: "redlock:{order:42}"}
-		if blocked, _, err := g.enter([]*caller{&c}, true); blocked != nil || err != nil {
+		if blocked, _, err := g.enter([]*caller{&c}, true, false); blocked != nil || err != nil {
 			b.Fatal("not the head")
 		}
 		g.keepOnly(nil, []*caller{&c})

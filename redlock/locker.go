@@ -82,10 +82,11 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 		quorum:  len(masters)/2 + 1,
 		id:      rand.Text()[:protocol.IDLen],
 		pace:    newPace(),
-		gates:   gates{byKey: make(map[string]*gate)},
+		gates:   gates{byKey: make(map[string]*gate), began: time.Now()},
 		closing: make(chan struct{}),
 	}
 	l.name = o.prefix + ":wake:" + l.random()
+	l.gates.canAsk = l.canAsk
 	l.heart = newHeart(o, masters, l.id)
 	voting := o.admission()
 	voting.Refused = l.heart.refusal
@@ -140,8 +141,9 @@ func checkMasters(masters []Master) error {
 // If the wait ends without the lock, the error says why the last attempt failed: it is a *HeldError
 // or a *QuorumError, and matches the error of the context as well (context.DeadlineExceeded if the
 // time of WithWait is over). If ctx ends before the first attempt does, the error only matches that
-// of the context. A call that stands in line behind others of this process is told what those have met. If too many
-// calls wait already, that comes at once, and matches ErrTooManyWaiters. The error is ErrClosed if the Locker is closed.
+// of the context. A call that stands in line behind others of this process is told what those have met, or ErrBusy if they
+// have not been asked for its key either. If too many calls wait already, that comes at once, and matches ErrTooManyWaiters. The error
+// is ErrClosed if the Locker is closed.
 //
 // A wait with a deadline, of ctx or by WithWait, ends before it where no quorum can come in time, with a
 // *QuorumError that does not match the context's error: at once if too many masters are in a restart
@@ -407,8 +409,14 @@ func checkKeys(keys ...string) error {
 // it is the head there, and has a ticket. If another call is the head for another key now, both are given up, so that nobody
 // waits for a call that can't have the key yet. After an error the call is the head of no gate.
 func (l *Locker) reach(wait *waitLimit, callers []*caller, refused *attempt) (*attempt, error) {
+	doubts := mostDoubts
+	var tried *caller // for which a try-lock has waited, and
+	var at *gate      // where
 	for {
-		blocked, later, err := l.gates.enter(callers, refused == nil)
+		blocked, later, err := l.gates.enter(callers, refused == nil, doubts > 0)
+		if tried != nil && blocked != nil && (err != nil || blocked.gate != at) {
+			l.gates.moveOn(tried, at)
+		}
 		switch {
 		case blocked == nil:
 			return nil, nil
@@ -422,11 +430,30 @@ func (l *Locker) reach(wait *waitLimit, callers []*caller, refused *attempt) (*a
 		case !blocked.try:
 			return l.standInLine(wait, callers, blocked)
 		default:
-			if err := l.awaitFirst(wait.ctx, later, blocked.recall); err != nil {
+			tried, at = blocked, blocked.gate
+			switch err := l.awaitFirst(wait.ctx, later, blocked.recall); {
+			case err == errDoubtful:
+				doubts--
+			case err != nil:
+				l.gates.moveOn(tried, at)
 				return nil, err
 			}
 		}
 	}
+}
+
+// mostDoubts is how often a call doubts what others tell it of the masters.
+const mostDoubts = 2
+
+// canAsk reports whether a quorum takes commands for a key now, as far as is known.
+func (l *Locker) canAsk(key string) bool {
+	usable := 0
+	for _, s := range l.streams {
+		if s.At(key).Usable() {
+			usable++
+		}
+	}
+	return usable >= l.quorum
 }
 
 // awaitFirst waits until a try-lock should enter again, because the first attempt of the call before it is over, or returns why it
@@ -455,7 +482,9 @@ func (l *Locker) standInLine(wait *waitLimit, callers []*caller, blocked *caller
 	over := ctx.Done()
 	var first <-chan error
 	var met error
+	var most *time.Timer
 	var enough <-chan time.Time
+	doubts := mostDoubts
 	for err == nil {
 		select {
 		case a := <-turn:
@@ -469,26 +498,34 @@ func (l *Locker) standInLine(wait *waitLimit, callers []*caller, blocked *caller
 		case <-over:
 			over = wait.ctx.Done()
 			if enough == nil {
-				timer := time.NewTimer(l.patience(blocked.key))
-				defer timer.Stop()
-				enough = timer.C
+				most = time.NewTimer(l.patience(blocked.key))
+				defer most.Stop()
+				enough = most.C
 			}
 		case met = <-first:
-			if errors.Is(met, ErrDone) { // its turn comes with that, if it asks for results
+			switch {
+			case met == errDoubtful:
+				met, doubts = nil, doubts-1
+			case errors.Is(met, ErrDone): // its turn comes with that, if it asks for results
 				met = nil
 			}
 		case <-enough:
-			if met = l.gates.lastMet(callers); met == nil { // nobody may be passed beside one who gets the lock just now
-				met = l.gates.held(blocked)
+			if rest := l.gates.underWay(callers); rest > 0 {
+				most.Reset(rest)
+				continue
 			}
-			err = ended(ctx, met)
+			if met = l.gates.lastMet(callers); met == nil {
+				err = becauseError{ErrBusy, ctx.Err()}
+			} else {
+				err = ended(ctx, met)
+			}
 			continue
 		case <-l.closing:
 			err = ErrClosed
 			continue
 		}
 		var refusal error
-		if first, refusal = l.gates.refusalInLine(callers); refusal == nil {
+		if first, refusal = l.gates.refusalInLine(callers, doubts > 0); refusal == nil {
 			refusal = met
 		}
 		leaves := wait.ctx.Err() != nil

@@ -163,9 +163,16 @@ func (s *Server) Forge(forge func(cmd *Command) bool) { s.change(func() { s.forg
 // Command is one operation, with its reply.
 type Command = protocol.Command
 
-// Give gives a key to a token, whoever has it. The fence stays.
-func (s *Server) Give(key, token string, ttl time.Duration) {
-	s.change(func() { s.memory.Leases.Set(full(key), token, s.clock(), ttl) })
+// Give gives a key, or slots of it, to a token, whoever has it. The fence stays.
+func (s *Server) Give(key, token string, ttl time.Duration, slots ...int) {
+	if len(slots) == 0 {
+		slots = []int{0}
+	}
+	s.change(func() {
+		for _, slot := range slots {
+			s.memory.Leases.Set(protocol.SlotKey(full(key), slot), token, s.clock(), ttl)
+		}
+	})
 }
 
 // Holder returns the token that a key carries, or "".

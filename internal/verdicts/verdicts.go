@@ -1,0 +1,35 @@
+// Package verdicts is what a call for a lock is told, at all doors. It follows from what was seen, which TestVerdicts of package redlock goes
+// through. Tests alone use it.
+package verdicts
+
+import (
+	"errors"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// Verdict is what is told of what was seen.
+type Verdict struct {
+	Seen    string
+	Err     func(cause error) error // of package redlock, if the wait has ended for this cause, or for none
+	Status  int                     // of a rule without settings, and of the agent
+	Outcome string                  // in the header Redlock-Outcome
+	Exit    int                     // of redlock run
+	Client  string                  // the error of the agent's clients
+}
+
+// All has all verdicts. Only that masters don't vote is a reason to serve a request without its lock (on_no_quorum pass).
+var All = []Verdict{
+	{"others leave it too few masters", held, 423, "held", 75, "LockHeld"},
+	{"as many wait here as may", func(error) error { return held(redlock.ErrTooManyWaiters) }, 423, "held", 75, "LockHeld"},
+	{"too few masters vote", func(cause error) error { return &redlock.QuorumError{Err: cause} }, 409, "no_quorum", 69, "LockUnavailable"},
+	{"a result, which can't be read", func(cause error) error { return &redlock.UnreadableError{Err: cause} }, 503, "unreadable", 69, "LockUnavailable"},
+	{"nothing: nobody was asked in time", with(redlock.ErrBusy), 503, "failed", 69, "LockUnavailable"},
+	{"nothing: the Locker is closed", with(redlock.ErrClosed), 503, "failed", 69, "LockUnavailable"},
+}
+
+func held(cause error) error { return &redlock.HeldError{Err: cause} }
+
+func with(err error) func(error) error {
+	return func(cause error) error { return errors.Join(err, cause) }
+}
