@@ -24,7 +24,8 @@ const maxLockLine = 64 << 10
 type lockRequest struct {
 	Key       string         `json:"key"`
 	Keys      []string       `json:"keys"`
-	Wait      *rule.Duration `json:"wait"` // nil: without limit, but for masters
+	Wait      *rule.Duration `json:"wait"`         // nil: without limit, but for masters
+	Masters   *rule.Duration `json:"masters_wait"` // nil: the Locker's
 	Try       bool           `json:"try"`
 	TTL       rule.Duration  `json:"ttl"`
 	MaxHold   rule.Duration  `json:"max_hold"`
@@ -154,9 +155,6 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 	return request, nil
 }
 
-// mastersPatience is how long a client that names no wait waits for a quorum of the masters.
-const mastersPatience = time.Minute
-
 // take asks for the lock, and waits for it until the client has left, or the agent is about to stop.
 func (a *Agent) take(x *exchange, request *lockRequest) (*redlock.Lock, error) {
 	var opts []redlock.LockOption
@@ -164,10 +162,10 @@ func (a *Agent) take(x *exchange, request *lockRequest) (*redlock.Lock, error) {
 	case request.Try:
 		opts = append(opts, redlock.WithWait(0))
 	case request.Wait != nil:
-		wait := time.Duration(*request.Wait)
-		opts = append(opts, redlock.WithWait(wait), redlock.WithPatience(wait))
-	default:
-		opts = append(opts, redlock.WithPatience(mastersPatience))
+		opts = append(opts, redlock.WithWait(time.Duration(*request.Wait)))
+	}
+	if request.Masters != nil {
+		opts = append(opts, redlock.WithMastersWait(time.Duration(*request.Masters)))
 	}
 	if request.TTL != 0 {
 		opts = append(opts, redlock.WithTTL(time.Duration(request.TTL)))

@@ -40,6 +40,11 @@ type Rule struct {
 	//
 	// `0`, in Go a negative value, means not at all, even if the preset waits.
 	Wait time.Duration `json:"wait,omitempty"`
+	// How long a request waits for masters, from when this process knows that too few of them answer. Default: 1s.
+	//
+	// Also if that was before the request: then it doesn't wait for them, until they are back. At most the wait. `0`, in Go a negative value, means
+	// not at all.
+	MastersWait time.Duration `json:"masters_wait,omitempty"`
 	// How long the lease lasts, and so how long a key stays locked after its process has died. Default: 10s, or `max_ttl` if that is less.
 	//
 	// It is renewed while the request runs. It is at most `max_ttl`, and at least twice `timeout`.
@@ -251,7 +256,8 @@ const (
 
 // The defaults.
 const (
-	DefaultMaxHold = 5 * time.Minute // how long a request may hold its lock
+	DefaultMaxHold     = 5 * time.Minute // how long a request may hold its lock
+	DefaultMastersWait = time.Second     // how long it waits for masters
 
 	// DefaultResponseTimeout is how long a client may keep a response waiting unless something else is set.
 	DefaultResponseTimeout = 10 * time.Second
@@ -326,6 +332,7 @@ func (rule *Rule) setPreset(preset Preset) {
 
 func (rule *Rule) setDefaults() {
 	rule.MaxHold = cmp.Or(rule.MaxHold, DefaultMaxHold)
+	rule.MastersWait = max(cmp.Or(rule.MastersWait, DefaultMastersWait), 0)
 	if len(rule.Concurrency) == 0 {
 		rule.Concurrency = Concurrency{1}
 	}

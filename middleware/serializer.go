@@ -89,7 +89,7 @@ func compile(rule Rule, derive keysFunc, placeholder func(rule *Rule, name strin
 	if s.TTL > 0 {
 		s.options = append(s.options, redlock.WithTTL(s.TTL))
 	}
-	s.options = append(s.options, redlock.WithLabel(s.Name), redlock.WithWait(s.Wait), redlock.WithMaxHold(s.MaxHold), redlock.WithConcurrency(s.Concurrency[0]))
+	s.options = append(s.options, redlock.WithLabel(s.Name), redlock.WithWait(s.Wait), redlock.WithMastersWait(s.MastersWait), redlock.WithMaxHold(s.MaxHold), redlock.WithConcurrency(s.Concurrency[0]))
 	if s.MaxWaiters > 0 {
 		s.options = append(s.options, redlock.WithMaxWaiters(s.MaxWaiters))
 	}

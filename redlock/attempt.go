@@ -353,7 +353,20 @@ func (a *attempt) tooFew() *QuorumError {
 	if usable >= a.locker.quorum {
 		return nil
 	}
-	return &QuorumError{Answered: a.answered(), Quorum: a.locker.quorum, Total: len(a.acquires), Masters: a.failed}
+	return a.lacks()
+}
+
+// absent returns that of the masters of a key which this attempt has lacked, or nil.
+func (a *attempt) absent(key string) *absence {
+	tooFew := a.tooFew()
+	if tooFew == nil {
+		return nil
+	}
+	since := time.Now()
+	if known := a.locker.absent(key); known != nil && known.since.Before(since) {
+		since = known.since
+	}
+	return &absence{since, tooFew}
 }
 
 // failure returns the error of a lost attempt. It is a *HeldError where others refuse, even if none of those has won, an *UnreadableError
@@ -366,25 +379,34 @@ func (a *attempt) failure() error {
 	return &UnreadableError{Masters: a.failed}
 }
 
+func (a *attempt) lacks() *QuorumError {
+	return &QuorumError{Answered: a.answered(), Quorum: a.locker.quorum, Total: len(a.acquires), Masters: a.failed, RetryAfter: a.locker.guardsOver(a.failed)}
+}
+
+// guardsOver returns when so many masters will have passed their restart guards that there is a quorum; 0 if those aren't the reason why there
+// is none.
+func (l *Locker) guardsOver(failed []*MasterError) time.Duration {
+	var guarded []time.Duration
+	for _, f := range failed {
+		var guard *admission.GuardError
+		if errors.As(f.Err, &guard) {
+			guarded = append(guarded, time.Until(guard.Until))
+		}
+	}
+	slices.Sort(guarded)
+	if missing := l.quorum - (len(l.streams) - len(failed)); 0 < missing && missing <= len(guarded) {
+		return guarded[missing-1]
+	}
+	return 0
+}
+
 // refused is failure for an attempt that has met no result.
 func (a *attempt) refused() error {
 	if err := a.locker.excluded(); err != nil {
 		return err
 	}
 	if a.tooFewLive() || !a.othersRefuse() {
-		err := &QuorumError{Answered: a.answered(), Quorum: a.locker.quorum, Total: len(a.acquires), Masters: a.failed}
-		var guarded []time.Duration
-		for _, failed := range a.failed {
-			var guard *admission.GuardError
-			if errors.As(failed.Err, &guard) {
-				guarded = append(guarded, time.Until(guard.Until))
-			}
-		}
-		slices.Sort(guarded)
-		if missing := a.locker.quorum - (len(a.acquires) - len(a.failed)); 0 < missing && missing <= len(guarded) {
-			err.RetryAfter = guarded[missing-1]
-		}
-		return err
+		return a.lacks()
 	}
 	held := &HeldError{}
 	if a.slots > 1 {

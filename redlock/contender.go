@@ -1,7 +1,6 @@
 package redlock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -188,7 +187,7 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 	l := t.locker
 	t.failure = a.failure()
 	t.tellDifference(a, awaited)
-	l.gates.noteMasters(awaited, a.tooFew())
+	absent := l.gates.noteMasters(awaited, a.absent(awaited.key))
 	l.gates.noteOutcome(awaited, nil, t.failure)
 	try, sleep, what := t.callers[0].try, jitter(t.pause), forNobody
 	var subscribed, wakeUps <-chan struct{}
@@ -198,9 +197,9 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 		return t.failure
 	case try:
 		sleep, what = jitter(splitPause), forOthers
-	case t.hopeless(ctx, a):
-		t.trace(a, t.failure, 0, "")
-		return t.failure
+	case absent != nil && t.hopeless(ctx, a, absent.rest(awaited)):
+		t.trace(a, absent.err, 0, "")
+		return absent.err
 	case !errors.Is(t.failure, ErrHeld): // masters have failed, and wake nobody
 		t.pause, what = min(2*t.pause, waitMost), forMasters
 	case a.isFirst(), a.offer() > 0: // others have votes for the slot, and the leader doesn't know of it, or offers in vain
@@ -218,6 +217,9 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 		sleep, what = a.patience(), forWakeUp
 	default:
 		t.pause = min(2*t.pause, waitMost)
+	}
+	if absent != nil {
+		sleep = max(min(sleep, absent.rest(awaited)), soonest)
 	}
 	if t.subscribed && !a.isFirst() && a.offer() == 0 {
 		wakeUps = awaited.wakeUps
@@ -248,19 +250,16 @@ func (t *contender) willWait() {
 // jitter returns a random pause of d on average.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
-// hopeless reports whether no quorum can be had before the deadline of ctx: too many masters are excluded
-// beyond it, by the restart guard or after a jump of the clock, or no connection to them could be made for
-// an outage, throughout which this call has waited. A master that hangs may still answer. Without a
-// deadline there is always hope.
-func (t *contender) hopeless(ctx context.Context, a *attempt) bool {
-	end, ends := ctx.Deadline()
-	if !ends {
-		return false
+// hopeless reports whether a call that lacks masters has waited for them for long enough, or whether it is known that they come too late: too many
+// are excluded beyond the rest of its wait, by the restart guard or after a jump of the clock.
+func (t *contender) hopeless(ctx context.Context, a *attempt, rest time.Duration) bool {
+	end := time.Now().Add(rest)
+	if deadline, ends := ctx.Deadline(); ends && deadline.Before(end) {
+		end = deadline
 	}
-	waited := time.Since(t.callers[0].began)
 	left := len(a.acquires)
 	for i := range a.acquires {
-		c, s := &a.acquires[i], t.locker.streams[i]
+		c := &a.acquires[i]
 		if !c.Counted { // it may still answer
 			continue
 		}
@@ -271,20 +270,13 @@ func (t *contender) hopeless(ctx context.Context, a *attempt) bool {
 				left--
 			}
 		case errors.Is(err, admission.ErrClockJump):
-			if !s.At(c.Key).Clock.Trusted(end) {
-				left--
-			}
-		case errors.Is(err, protocol.ErrUnreachable):
-			if min(waited, s.At(c.Key).Unconnected()) >= cmp.Or(t.callers[0].patience, outage) {
+			if !t.locker.streams[i].At(c.Key).Clock.Trusted(end) {
 				left--
 			}
 		}
 	}
-	return left < t.locker.quorum
+	return rest <= 0 || left < t.locker.quorum
 }
-
-// outage is how long a call with a deadline waits for masters that refuse every connection, if it has no patience of its own.
-const outage = time.Second
 
 // trace tells the Observer, if it wants to know, how an attempt has ended, and for what the call waits then.
 func (t *contender) trace(a *attempt, err error, wait time.Duration, what string) {

@@ -3,7 +3,6 @@ package redlock_test
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"time"
 
@@ -36,36 +35,6 @@ func requireOutOfReach(t *testing.T, l *redlock.Locker) (failure *redlock.Quorum
 		}
 	}
 	return failure
-}
-
-func TestWaitForMastersThatAreDown(t *testing.T) {
-	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
-		l := simLocker(t, net.Masters())
-		lockUnlock(t, l, "key")
-		for _, s := range net.Servers[:2] {
-			s.Kill()
-		}
-		requireOutOfReach(t, l)
-
-		ctx, cancel := context.WithCancel(t.Context()) // without a deadline
-		var waits sync.WaitGroup
-		waits.Go(func() {
-			lock, err := l.Lock(ctx, "key")
-			if err != nil {
-				t.Errorf("lock: %v, want it when the masters are back", err)
-				return
-			}
-			mustUnlock(t, lock)
-		})
-		time.Sleep(1500 * time.Millisecond)
-		for _, s := range net.Servers[:2] {
-			s.Restart()
-		}
-		waits.Wait()
-		cancel()
-		lockUnlock(t, l, "key")
-		net.RequireNoKeys(t)
-	})
 }
 
 // TestWaitForGuards: a guard that ends within the wait is waited for, one that ends later isn't.

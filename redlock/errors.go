@@ -200,9 +200,6 @@ func (e endedError) Unwrap() []error { return []error{e.cause, ErrExpired} }
 // ended returns the error of a call whose context has ended: that of its last attempt, if there was one,
 // joined with the context's.
 func ended(ctx context.Context, failure error) error {
-	if absent, ok := context.Cause(ctx).(*outOfPatience); ok {
-		return absent.QuorumError
-	}
 	return endedBy(ctx.Err(), failure)
 }
 

@@ -3,7 +3,6 @@ package redlock
 import (
 	"cmp"
 	"container/list"
-	"context"
 	"errors"
 	"iter"
 	"slices"
@@ -367,62 +366,28 @@ func (g *gates) noteOutcome(c *caller, lock *Lock, failed error) {
 	g.settle(at)
 }
 
-// absence is that of the masters which a quorum for a key needs.
-type absence struct {
-	since time.Time
-	err   *QuorumError // of the last attempt
-}
-
-// noteMasters notes whether the masters that a caller has asked are too few for a quorum, and the error if they are, else nil.
-func (g *gates) noteMasters(c *caller, tooFew *QuorumError) {
+// noteMasters notes that too few masters have a vote for the key of a caller, and since when, or that there are enough, if that is nil. It returns
+// the whole of this absence.
+func (g *gates) noteMasters(c *caller, absent *absence) *absence {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	switch at := c.gate; {
-	case tooFew == nil:
-		at.absent = nil
-	case at.absent == nil:
-		at.absent = &absence{time.Now(), tooFew}
-	default:
-		at.absent.err = tooFew
+	at := c.gate
+	if absent != nil && at.absent != nil && at.absent.since.Before(absent.since) {
+		absent.since = at.absent.since
 	}
+	at.absent = absent
+	return absent
 }
 
-// absence returns since when too few masters have a vote for a key at which a call waits, and why; nil if there are enough.
-func (g *gates) absence(callers []*caller) *absence {
+// absence returns what is known here of masters that are too few for a call in line. A lock of this process for which it waits counts more.
+func (g *gates) absence(callers []*caller) (absent *absence, held bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, c := range callers {
-		if (c.heads || c.place != nil) && c.gate.absent != nil {
-			found := *c.gate.absent
-			return &found
-		}
+		held = held || len(c.gate.locks) > 0
+		absent = cmp.Or(absent, c.gate.absent)
 	}
-	return nil
-}
-
-// outOfPatience is the cause of the end of a wait for masters: see WithPatience.
-type outOfPatience struct{ *QuorumError }
-
-// withPatience returns a context that also ends when the patience of a call with the masters is over.
-func (g *gates) withPatience(ctx context.Context, callers []*caller) (wait context.Context, stop func()) {
-	wait, cancel := context.WithCancelCause(ctx)
-	patience := callers[0].patience
-	var timer *time.Timer
-	timer = time.AfterFunc(untilDone, func() {
-		rest := patience
-		absent := g.absence(callers)
-		if absent != nil {
-			rest -= time.Since(absent.since)
-		}
-		if rest <= 0 {
-			cancel(&outOfPatience{absent.err})
-		}
-		if wait.Err() == nil {
-			timer.Reset(rest)
-		}
-	})
-	timer.Reset(patience)
-	return wait, func() { cancel(nil); timer.Stop() }
+	return absent, held
 }
 
 // met passes the result that the head has met on to the calls that stand in line for it, and to the try-locks that wait for its

@@ -62,7 +62,7 @@ func onServers(t testing.TB, n int, opts ...redlock.Option) (*redlock.Locker, []
 
 func mustLock(t testing.TB, l *redlock.Locker, key string, opts ...redlock.LockOption) *redlock.Lock {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context()) // a wait with a deadline would give up a second after masters can't be connected to
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	defer time.AfterFunc(bound, cancel).Stop()
 	lock, err := l.Lock(ctx, key, opts...)

@@ -134,7 +134,7 @@ func checkMasters(masters []Master) error {
 	return nil
 }
 
-// Lock takes the lock on the key. It waits for it until ctx ends, or for as long as WithWait allows.
+// Lock takes the lock on the key. It waits for it until ctx ends, or for as long as WithWait and WithMastersWait allow.
 // Calls are served in the order in which they came: exactly within this process, and over all
 // processes up to the differences between their clocks. ctx bounds the wait only, not the lock.
 //
@@ -145,11 +145,9 @@ func checkMasters(masters []Master) error {
 // have not been asked for its key either. If too many calls wait already, that comes at once, and matches ErrTooManyWaiters. The error
 // is ErrClosed if the Locker is closed.
 //
-// A wait with a deadline, of ctx or by WithWait, ends before it where no quorum can come in time, with a
-// *QuorumError that does not match the context's error: at once if too many masters are in a restart
-// guard, or in quarantine after a jump of their clocks, that lasts beyond the deadline; and after a second,
-// in which they are tried several times, if too many masters cannot be connected to. Masters that
-// hang are waited for until the end. WithPatience sets another time for both.
+// Where too few masters have a vote, a call ends before its wait, with a *QuorumError whose Err is nil: when that has been so for a
+// minute, or for the time of WithMastersWait; and at once if too many masters are in a restart guard, or in quarantine after a jump of
+// their clocks, that lasts beyond that or beyond the wait.
 func (l *Locker) Lock(ctx context.Context, key string, opts ...LockOption) (*Lock, error) {
 	return l.lock(ctx, []string{key}, opts, false)
 }
@@ -374,11 +372,6 @@ func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try boo
 			}
 		}
 	}
-	if o.patience > 0 && !try {
-		var stop func()
-		wait.ctx, stop = l.gates.withPatience(ctx, callers)
-		defer stop()
-	}
 	first, err := l.reach(&wait, callers, nil)
 	if err != nil {
 		return nil, err
@@ -480,6 +473,8 @@ func (l *Locker) standInLine(wait *waitLimit, callers []*caller, blocked *caller
 	long := time.NewTimer(longWait)
 	defer long.Stop()
 	over := ctx.Done()
+	masters := time.NewTimer(max(l.absentFor(callers).rest(blocked), soonest))
+	defer masters.Stop()
 	var first <-chan error
 	var met error
 	var most *time.Timer
@@ -494,6 +489,14 @@ func (l *Locker) standInLine(wait *waitLimit, callers []*caller, blocked *caller
 			return a, nil
 		case <-long.C:
 			l.tellLongWait(blocked)
+			continue
+		case <-masters.C:
+			absent := l.absentFor(callers)
+			if rest := absent.rest(blocked); rest > 0 || absent == nil {
+				masters.Reset(max(rest, waitMost))
+			} else {
+				err = absent.err
+			}
 			continue
 		case <-over:
 			over = wait.ctx.Done()
@@ -544,6 +547,9 @@ func (l *Locker) standInLine(wait *waitLimit, callers []*caller, blocked *caller
 	}
 	return nil, err
 }
+
+// soonest is for a timer that is due: made so, it would crash Go 1.26 in a bubble, with the race detector.
+const soonest = time.Nanosecond
 
 // patience returns how long masters may take to answer now.
 func (l *Locker) patience(key string) (longest time.Duration) {

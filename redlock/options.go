@@ -20,7 +20,8 @@ const (
 	DefaultPrefix  = "redlock"
 	DefaultMaxSkew = 2 * time.Second
 
-	DefaultMaxWaiters = 1000
+	DefaultMaxWaiters  = 1000
+	DefaultMastersWait = time.Minute
 )
 
 // Option is a setting of a Locker, for Open and New.
@@ -51,7 +52,7 @@ type options struct {
 type lockOptions struct {
 	ttl        time.Duration
 	wait       time.Duration // untilDone: for as long as the context of the call allows
-	patience   time.Duration // with masters; 0: WithPatience has it
+	masters    time.Duration // for which the call waits for a quorum of them
 	maxHold    time.Duration // 0: none
 	label      string        // shown by Keys
 	request    *Request      // as well
@@ -143,7 +144,7 @@ func WithObserver(observer Observer) Option {
 
 func newOptions(opts []Option) (options, error) {
 	o := options{
-		lockOptions: lockOptions{ttl: DefaultTTL, wait: untilDone, maxWaiters: DefaultMaxWaiters, slots: 1},
+		lockOptions: lockOptions{ttl: DefaultTTL, wait: untilDone, masters: DefaultMastersWait, maxWaiters: DefaultMaxWaiters, slots: 1},
 		maxTTL:      DefaultMaxTTL,
 		guard:       -1,
 		maxSkew:     -1,
@@ -210,8 +211,8 @@ func (o *options) check(lock lockOptions) error {
 		return fmt.Errorf("redlock: ttl %v: must be at least %v, twice the timeout of a master", lock.ttl, 2*o.timeout)
 	case lock.wait < 0:
 		return fmt.Errorf("redlock: wait %v: must not be negative", lock.wait)
-	case lock.patience < 0:
-		return fmt.Errorf("redlock: patience %v: must not be negative", lock.patience)
+	case lock.masters < 0:
+		return fmt.Errorf("redlock: masters wait %v: must not be negative", lock.masters)
 	case lock.maxHold < 0:
 		return fmt.Errorf("redlock: max hold %v: must not be negative; 0 is for none", lock.maxHold)
 	case lock.period != 0 && lock.period < MinPeriod:
@@ -258,12 +259,12 @@ func WithWait(d time.Duration) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.wait = d; return o })
 }
 
-// WithPatience sets how long a call waits while too few masters have a vote, whatever it waits for otherwise, and whether they refuse or
-// hang: from when no quorum is left at its key, or from the call on if that is later. Then the error is a *QuorumError that doesn't match the
-// context's. It is for calls that wait, and never makes a wait longer. 0 is the default: a wait with a deadline ends a second after too many
-// masters can't be connected to, and nothing else ends a wait for masters. See Lock for masters of which it is known how long they have no vote.
-func WithPatience(d time.Duration) LockOption {
-	return lockOption(func(o lockOptions) lockOptions { o.patience = d; return o })
+// WithMastersWait sets how long a call waits for masters: from when this process knows that too few of them have a vote for its key, also if
+// that was before the call, and whether they refuse, hang or are full. Then the error is a *QuorumError that doesn't match the context's, and
+// each further call gets it at once, until masters are back. It never makes a wait longer. A call that waits for a lock of this process waits for that,
+// and not for masters. With 0 no call waits for masters. Default: a minute, at most the wait; a rule of package middleware has a second.
+func WithMastersWait(d time.Duration) LockOption {
+	return lockOption(func(o lockOptions) lockOptions { o.masters = d; return o })
 }
 
 // WithMaxHold bounds how long a lock is held: then it is lost, with ErrMaxHold, although its lease could be renewed.

@@ -215,6 +215,20 @@ func (h *health) learn(err error, now time.Time) (tell bool) {
 	return tell
 }
 
+// absence is that of a master which doesn't do what it is asked, whatever was told of it.
+type absence struct {
+	since time.Time // zero: it does
+	why   error
+}
+
+// begins notes an absence that has begun at a time, unless one lasts.
+func (a *absence) begins(why error, at time.Time) {
+	if a.since.IsZero() {
+		a.since = at
+	}
+	a.why = why
+}
+
 // works reports whether the master did what it was last asked. It may be told to be ill all the same, until it has worked for long enough:
 // what is decided must not depend on that, as all masters may be told so at once, after a hiccup of the network.
 func (h *health) works() bool { return h.reported == nil || !h.wellSince.IsZero() }

@@ -72,6 +72,7 @@ type Stream struct {
 	downUntil time.Time     // acquires are refused until then
 	downErr   error         // why there is no connection, or why the server on it takes no locks
 	pause     time.Duration // the last time for which the master was down; it doubles, until a connection has worked for MostPause
+	away      absence
 	health
 	closing bool
 }
@@ -245,9 +246,14 @@ func (s *Stream) Close(grace time.Duration) error {
 
 // connect makes a connection to the master.
 func (s *Stream) connect(ctx context.Context) (protocol.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.ConnectTime())
+	most := s.ConnectTime()
+	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	return s.master.Connect(ctx, s.seat)
+	c, err := s.master.Connect(ctx, s.seat)
+	if ctx.Err() == context.DeadlineExceeded && errors.Is(err, context.DeadlineExceeded) { // callers may ask whether it is theirs
+		err = protocol.Unreachable(fmt.Errorf("it can't be connected to, or doesn't answer, within %v", most))
+	}
+	return c, err
 }
 
 // Push queues a command and has it sent. If nothing else is under way the caller sends it itself, which saves
@@ -691,7 +697,9 @@ func (s *Stream) wanted(ctx context.Context) bool {
 // unreachable marks the master as down because no connection could be made or the last one was of no use.
 func (s *Stream) unreachable(err error) {
 	s.mu.Lock()
-	s.down(err, time.Now())
+	now := time.Now()
+	s.down(err, now)
+	s.away.begins(err, now)
 	s.mu.Unlock()
 	s.answer(protocol.Unsent(err))
 	s.note(err)
@@ -750,6 +758,9 @@ func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn
 	s.downUntil, s.downErr = time.Time{}, nil
 	// If it has refused a lock, the next lock will show whether it still does; what kept us from connecting is over.
 	recovered := !errors.Is(s.reported, protocol.ErrUnusable) || errors.Is(s.reported, protocol.ErrUnreachable)
+	if recovered {
+		s.away = absence{}
+	}
 	s.mu.Unlock()
 	if recovered {
 		s.note(nil)
@@ -766,6 +777,7 @@ func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn
 
 	s.mu.Lock()
 	s.conn, s.connectingSince = nil, time.Now()
+	s.downErr = s.away.why // of one that has hung nobody waits for the next connection
 	s.mu.Unlock()
 	c.Close()
 	close(stop)
@@ -909,6 +921,7 @@ func (s *Stream) attend(c protocol.Conn, check *hangCheck) (due time.Time, over 
 	case silence > hungTime:
 		c.Close()
 	case silence > timeout:
+		s.away.begins(ErrHung, now.Add(timeout-silence))
 		due = earlier(due, check.start(now))
 	case silence > 0:
 		due = earlier(due, s.flight[0].sentAt.Add(timeout+1))
@@ -1037,11 +1050,15 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 		s.latency.observe(now.Sub(b.sentAt), now)
 	}
 	switch {
-	case errors.Is(err, protocol.ErrUnusable), errors.Is(err, protocol.ErrUnreachable):
-		s.down(err, now)
-	case err == nil && !votes && errors.Is(s.reported, protocol.ErrUnusable):
+	case err != nil:
+		s.away.begins(err, now)
+		if errors.Is(err, protocol.ErrUnusable) || errors.Is(err, protocol.ErrUnreachable) {
+			s.down(err, now)
+		}
+	case !votes && errors.Is(s.reported, protocol.ErrUnusable):
 		return nil, false
-	case err == nil:
+	default:
+		s.away = absence{}
 		s.downUntil, s.downErr = time.Time{}, nil
 		if now.Sub(s.connectedAt) >= MostPause {
 			s.pause = 0
@@ -1191,6 +1208,20 @@ func (s *Stream) Fails() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.conn == nil || !s.works() || s.silence(time.Now()) > s.latency.timeout()
+}
+
+// Away returns since when the master has not done what it was asked, as far as this process knows, and why; the zero time if it has.
+func (s *Stream) Away(now time.Time) (since time.Time, why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	since, why = s.away.since, s.refusal(protocol.OpAcquire)
+	if silence, timeout := s.silence(now), s.latency.timeout(); since.IsZero() && silence > timeout {
+		since = now.Add(timeout - silence)
+	}
+	if why == nil {
+		why = s.away.why
+	}
+	return since, why
 }
 
 // Leads returns the name by which all processes know the server that votes, and whether it can lead: it answers.
