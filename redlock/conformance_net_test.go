@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -26,25 +27,31 @@ type troubled struct {
 
 	keepBack    func(requests, replies bool)
 	loseClients func()
+	del         func(slot int)
+	leads       func() bool
+	asked       func() any // what names the connection
 }
 
 // TestConformanceOfSimnet: what simnet says of Redis, and redistest of a network, is so.
 func TestConformanceOfSimnet(t *testing.T) {
 	t.Parallel()
+	server := redistest.Start(t, 1, "--slowlog-log-slower-than", "0")[0]
 	for name, row := range map[string]func(t *testing.T, s *troubled){
 		"greeting": testGreeting, "killed": testKilled, "hangs": testHangs, "flushed": testFlushed, "full": testFull, "demoted": testDemoted,
 		"denied channels": testDeniedChannels, "denied INFO": testDeniedInfo, "kept back": testKeptBack, "loses clients": testLosesClients,
+		"asked": testAsked, "slots": testSlots,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Run("redis", func(t *testing.T) { t.Parallel(); row(t, ofRedis(t)) })
+			// one after the other: a parallel row would wait for all of the package's tests
+			t.Run("redis", func(t *testing.T) { row(t, ofRedis(t, server)) })
 			t.Run("simnet", func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { row(t, ofSimnet(simnet.New(t, 1))) })
+				synctest.Test(t, func(t *testing.T) { row(t, ofSimnet(t, simnet.New(t, 1))) })
 			})
 		})
 	}
 }
 
-func ofSimnet(net *simnet.Net) *troubled {
+func ofSimnet(t *testing.T, net *simnet.Net) *troubled {
 	s, a := net.Servers[0], net.Addresses[0]
 	return &troubled{
 		Master: a, address: a, kill: s.Kill, restart: s.Restart, hang: s.Hang, resume: s.Resume, flush: s.Flush, fill: s.Fill, demote: s.Demote, promote: s.Promote,
@@ -52,23 +59,32 @@ func ofSimnet(net *simnet.Net) *troubled {
 		denyInfo:     func() { s.SetInfo(func(info *simnet.Info) { *info = simnet.Info{} }) },
 		keepBack:     func(requests, replies bool) { a.Set(simnet.Weather{Requests: requests, Replies: replies}) },
 		loseClients:  a.LoseClients,
+		del:          func(slot int) { s.Delete(t.Name(), slot) },
+		leads:        func() bool { return s.Leads(t.Name()) },
+		asked:        s.Asked,
 	}
 }
 
-func ofRedis(t *testing.T) *troubled {
-	s := redistest.Start(t, 1)[0]
+// ofRedis is a real server, which is well again after the test.
+func ofRedis(t *testing.T, s *redistest.Server) *troubled {
 	f := redistest.NewForwarder(t, s)
 	m := wire.New(redis.Options{Addr: f.Addr()})
 	t.Cleanup(func() { _ = m.Close() })
-	do := func(command ...any) {
-		if err := s.Client().Do(t.Context(), command...).Err(); err != nil {
+	do := func(command ...any) *redis.Cmd {
+		cmd := s.Client().Do(context.WithoutCancel(t.Context()), command...)
+		if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
 			t.Fatalf("%v: %v", command, err)
 		}
+		return cmd
 	}
+	until := func(undo ...any) { t.Cleanup(func() { do(undo...) }) }
 	return &troubled{
 		Master: m, address: f, kill: s.Kill, restart: s.Restart, hang: s.Pause, resume: s.Resume,
 		flush: func() { do("FLUSHALL") },
-		fill:  func() { do("CONFIG", "SET", "maxmemory", 1) },
+		fill: func() {
+			until("CONFIG", "SET", "maxmemory", 0)
+			do("CONFIG", "SET", "maxmemory", 1)
+		},
 		demote: func() {
 			host, port, _ := strings.Cut(redistest.Start(t, 1, "--repl-diskless-sync-delay", "0")[0].Addr(), ":")
 			do("REPLICAOF", host, port)
@@ -76,11 +92,27 @@ func ofRedis(t *testing.T) *troubled {
 				return strings.Contains(s.Client().Info(t.Context(), "replication").Val(), "master_link_status:up")
 			})
 		},
-		promote:      func() { do("REPLICAOF", "NO", "ONE") },
-		denyChannels: func() { do("ACL", "SETUSER", "default", "resetchannels") },
-		denyInfo:     func() { do("ACL", "SETUSER", "default", "-info") },
-		keepBack:     func(requests, replies bool) { f.Set(redistest.Weather{Requests: requests, Replies: replies}) },
-		loseClients:  f.LoseClients,
+		promote: func() { do("REPLICAOF", "NO", "ONE") },
+		denyChannels: func() {
+			until("ACL", "SETUSER", "default", "allchannels")
+			do("ACL", "SETUSER", "default", "resetchannels")
+		},
+		denyInfo: func() {
+			until("ACL", "SETUSER", "default", "+info")
+			do("ACL", "SETUSER", "default", "-info")
+		},
+		keepBack:    func(requests, replies bool) { f.Set(redistest.Weather{Requests: requests, Replies: replies}) },
+		loseClients: f.LoseClients,
+		del:         func(slot int) { do("DEL", protocol.SlotKey(testKey(t), slot)) },
+		leads:       func() bool { return do("EXISTS", testKey(t)+":slots").Val() == int64(1) },
+		asked: func() any {
+			for _, asked := range s.Client().SlowLogGet(t.Context(), -1).Val() {
+				if slices.Contains(asked.Args, testKey(t)) {
+					return asked.ClientAddr
+				}
+			}
+			return nil
+		},
 	}
 }
 
@@ -349,4 +381,50 @@ func testLosesClients(t *testing.T, s *troubled) {
 	s.keepBack(false, false)
 	c, _ = s.connect(t)
 	eventually(t, bound, "what was sent has arrived", func() bool { return run(t, c, acquire(t, "c")).Status == protocol.StatusGranted })
+}
+
+// testAsked: of two connections, it is the one on which the last lock was asked for.
+func testAsked(t *testing.T, s *troubled) {
+	one, _ := s.connect(t)
+	other, _ := s.connect(t)
+	takes(t, one, "a")
+	first := s.asked()
+	if r := run(t, other, acquire(t, "b")); r.Status != protocol.StatusHeld {
+		t.Errorf("b: status %d", r.Status)
+	}
+	second := s.asked()
+	run(t, one, &protocol.Command{Op: protocol.OpPing})
+	if still := s.asked(); first == nil || second == first || still != second {
+		t.Errorf("asked on %v, then on %v, and after a ping on %v", first, second, still)
+	}
+	if run(t, one, acquire(t, "c")); s.asked() != first {
+		t.Errorf("asked on %v, want the first: %v", s.asked(), first)
+	}
+}
+
+// testSlots: a server leads from when somebody who may have any slot finds one taken. DEL takes a token away, and the fence that is with it.
+func testSlots(t *testing.T, s *troubled) {
+	c, _ := s.connect(t)
+	ask := func(slot int, token string) *protocol.Command {
+		cmd := acquire(t, token)
+		cmd.Key, cmd.Slots, cmd.Leads, cmd.Process, cmd.Ticket = protocol.SlotKey(testKey(t), slot), 2, true, protocol.CallName("process", 1), 2
+		return cmd
+	}
+	for slot, ahead := range []time.Duration{0, 2 * testTTL} { // a fence that outlives the lease is beside it
+		own := ask(slot, "a")
+		r := run(t, c, own)
+		if r.Status != protocol.StatusGranted || s.leads() != (slot > 0) {
+			t.Errorf("slot %d: status %d, it leads: %v", slot, r.Status, s.leads())
+		}
+		if r := run(t, c, ask(slot, "b")); r.Status != protocol.StatusHeld || !s.leads() {
+			t.Errorf("slot %d, taken: status %d, it leads: %v", slot, r.Status, s.leads())
+		}
+		own.Op, own.Fence = protocol.OpExtend, r.Fence+ahead.Microseconds()
+		run(t, c, own)
+		s.del(slot)
+		seen, _ := run(t, c, &protocol.Command{Op: protocol.OpInspect, Key: own.Key}).Answer.(*protocol.Inspected)
+		if seen == nil || seen.Holder != "" || (seen.Fence == 0) != (ahead == 0) {
+			t.Errorf("slot %d, deleted, is %+v", slot, seen)
+		}
+	}
 }
