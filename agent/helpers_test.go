@@ -19,6 +19,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/agent"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 func TestMain(m *testing.M) {
@@ -49,6 +50,22 @@ func newLocker(t testing.TB, urls []string, opts ...redlock.Option) *redlock.Loc
 	}
 	t.Cleanup(func() { _ = l.Close() })
 	return l
+}
+
+// inBubble runs a test of an agent in virtual time, with three servers.
+func inBubble(t *testing.T, test func(t *testing.T, net *simnet.Net, locker *redlock.Locker, client *http.Client)) {
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		locker, err := redlock.New(net.Masters())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = locker.Close() })
+		p := newPipes()
+		client := p.client(t)
+		client.Timeout = 0
+		serveOn(t, agent.New(locker), p)
+		test(t, net, locker, client)
+	})
 }
 
 // serve serves an agent on a Unix socket, or on a TCP address if network is "tcp", and returns a client of it.
@@ -187,6 +204,20 @@ func (h *held) mark() {
 	h.t.Helper()
 	if _, err := io.WriteString(h.body, "\n"); err != nil {
 		h.t.Fatal(err)
+	}
+}
+
+// answer returns the line for a mark, behind those of renewals.
+func (h *held) answer(mark int64) line {
+	h.t.Helper()
+	for {
+		l, err := h.next()
+		if err != nil || l.Lost != "" {
+			h.t.Fatalf("%+v, %v: want a line for mark %d", l, err, mark)
+		}
+		if l.Mark >= mark {
+			return l
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/agent"
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 // TestHoldEnds ends holds in each way that a client has, over both kinds of sockets: the key is free at once.
@@ -71,58 +72,42 @@ func TestFences(t *testing.T) {
 	}
 }
 
-// TestMarks checks what the lines promise: never more than the lease lasts from the mark that they name, which the client has
-// sent before.
+// TestMarks checks what the lines promise: the lease from the mark that they name, which the client has sent before, and never more.
 func TestMarks(t *testing.T) {
-	t.Parallel()
-	const ttl = 9 * time.Second
-	locker := newLocker(t, live, redlock.WithTTL(ttl))
-	client := serve(t, "tcp", agent.New(locker))
-	before, err := locker.TryLock(t.Context(), "k")
-	if err != nil {
-		t.Fatal(err)
-	}
-	waited := 300 * time.Millisecond
-	time.AfterFunc(waited, func() { _ = before.Unlock() })
-	sent := []time.Time{time.Now()}
-	h := post(t, client, "/v1/lock", `{"key":"k"}`)
-	first := h.first()
-	if first.Mark != 0 {
-		t.Fatalf("first line %+v, want mark 0", first)
-	}
-	check := func(l line) {
-		t.Helper()
-		// The agent has asked the masters before now, and their lease is no longer than the TTL from then on.
-		if promised := sent[l.Mark].Add(time.Duration(l.ValidMS) * time.Millisecond); promised.After(time.Now().Add(ttl)) {
-			t.Errorf("line %+v promises more than the ttl", l)
+	const ttl, waited = 9 * time.Second, 3 * time.Second
+	inBubble(t, func(t *testing.T, _ *simnet.Net, locker *redlock.Locker, client *http.Client) {
+		before, err := locker.TryLock(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	check(first)
-	if least := waited + ttl/2; time.Duration(first.ValidMS)*time.Millisecond < least {
-		t.Errorf("first line %+v, want at least %v, as it counts from the request", first, least)
-	}
-	for mark := int64(1); mark <= 3; mark++ {
-		sent = append(sent, time.Now())
-		h.mark()
-		for {
+		time.AfterFunc(waited, func() { _ = before.Unlock() })
+		sent := []time.Time{time.Now()}
+		h := post(t, client, "/v1/lock", `{"key":"k","ttl":"9s"}`)
+		// The Locker has the masters keep a lease for a little longer than it relies on it, and renews it when a third is over.
+		check := func(l line, mark int64, least time.Duration) {
+			t.Helper()
+			left := sent[mark].Add(time.Duration(l.ValidMS) * time.Millisecond).Sub(time.Now())
+			if l.Mark != mark || left > ttl || left < least {
+				t.Errorf("line %+v promises %v from now on, want from %v to %v, by mark %d", l, left, least, ttl, mark)
+			}
+		}
+		check(h.first(), 0, ttl*9/10)
+		for mark := int64(1); mark <= 3; mark++ {
+			time.Sleep(time.Second)
+			sent = append(sent, time.Now())
+			h.mark()
+			check(h.answer(mark), mark, ttl/2)
+		}
+		for range 2 { // renewals, unasked
 			l, err := h.next()
 			if err != nil {
 				t.Fatal(err)
 			}
-			if check(l); l.Mark == mark {
-				break
-			}
+			check(l, 3, ttl*9/10)
 		}
-	}
-	for range 2 { // renewals, unasked
-		l, err := h.next()
-		if err != nil {
-			t.Fatal(err)
-		}
-		check(l)
-	}
-	h.end()
-	requireFree(t, locker, "k")
+		h.end()
+		requireFree(t, locker, "k")
+	})
 }
 
 func TestRefusals(t *testing.T) {
@@ -240,28 +225,20 @@ func TestLoss(t *testing.T) {
 
 // TestHeartbeatBeginsWithTheHold: a client that waits sends no marks, however long its wait.
 func TestHeartbeatBeginsWithTheHold(t *testing.T) {
-	t.Parallel()
-	locker := newLocker(t, live)
-	client := serve(t, "unix", agent.New(locker))
-	former, err := locker.Lock(t.Context(), "k")
-	if err != nil {
-		t.Fatal(err)
-	}
-	time.AfterFunc(10500*time.Millisecond, func() { _ = former.Unlock() })
-	h := post(t, client, "/v1/lock", `{"key":"k","wait":"30s","heartbeat":"10s"}`)
-	h.first()
-	h.mark()
-	for {
-		l, err := h.next()
-		if err != nil || l.Lost != "" {
-			t.Fatalf("%+v, %v: want a line for the mark", l, err)
+	inBubble(t, func(t *testing.T, _ *simnet.Net, locker *redlock.Locker, client *http.Client) {
+		former, err := locker.Lock(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
 		}
-		if l.Mark == 1 {
-			break
-		}
-	}
-	h.end()
-	requireFree(t, locker, "k")
+		time.AfterFunc(25*time.Second, func() { _ = former.Unlock() })
+		h := post(t, client, "/v1/lock", `{"key":"k","wait":"30s","heartbeat":"10s"}`)
+		h.first()
+		time.Sleep(9 * time.Second)
+		h.mark()
+		h.answer(1)
+		h.end()
+		requireFree(t, locker, "k")
+	})
 }
 
 // TestLapses: a client that is given up, as it sends no marks, or whose child may outlive it, may rely on what it was promised.
@@ -415,22 +392,22 @@ func TestOnce(t *testing.T) {
 
 // TestUnconfirmed: a lock whose release no quorum confirms was not lost, and its work is not said to be remembered.
 func TestUnconfirmed(t *testing.T) {
-	servers := redistest.Start(t, 3)
-	client := serve(t, "unix", agent.New(newLocker(t, redistest.URLs(servers))))
-	for _, end := range []string{"", "done"} {
-		h := post(t, client, "/v1/lock", `{"key":"k`+end+`","once_per":"1h"}`)
-		h.first()
-		for _, s := range servers[1:] {
-			s.Pause()
+	inBubble(t, func(t *testing.T, net *simnet.Net, _ *redlock.Locker, client *http.Client) {
+		for _, end := range []string{"", "done"} {
+			h := post(t, client, "/v1/lock", `{"key":"k`+end+`","once_per":"1h"}`)
+			h.first()
+			for _, s := range net.Servers[1:] {
+				s.Hang()
+			}
+			_, _ = io.WriteString(h.body, end)
+			if last := h.end(); last.Released == nil || !*last.Released || !last.Unconfirmed || last.Forgotten != (end == "done") {
+				t.Errorf("%q: last line %+v, want released and unconfirmed, and forgotten if the work was done", end, last)
+			}
+			for _, s := range net.Servers[1:] {
+				s.Resume()
+			}
 		}
-		_, _ = io.WriteString(h.body, end)
-		if last := h.end(); last.Released == nil || !*last.Released || !last.Unconfirmed || last.Forgotten != (end == "done") {
-			t.Errorf("%q: last line %+v, want released and unconfirmed, and forgotten if the work was done", end, last)
-		}
-		for _, s := range servers[1:] {
-			s.Resume()
-		}
-	}
+	})
 }
 
 // TestLossFoundAtRelease: a lock of which only the release finds that it was lost is told to the client, and to the agent's log.

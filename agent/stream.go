@@ -66,8 +66,8 @@ func (s *stream) begin(more []byte) error {
 	return s.send()
 }
 
-// keep sends a line after each mark and, unless the stream is quiet, at each renewal. It returns nil when nothing more will be heard of the client, and else why it
-// has ended the hold.
+// keep sends a line after each mark and, unless the stream is quiet, at each renewal. It returns nil when nothing more will be heard of the
+// client, and else why it has ended the hold.
 func (s *stream) keep(heartbeat time.Duration) error {
 	began := time.Now()
 	s.span = s.until.Sub(began)
