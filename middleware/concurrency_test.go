@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 // inside lets requests into a handler, one of which counts, and keeps them there.
@@ -310,27 +311,28 @@ func TestMaxHoldOfASlot(t *testing.T) {
 
 // Of many slots one becomes free much sooner than a request lasts.
 func TestRetryAfterOfSlots(t *testing.T) {
-	t.Parallel()
-	const slots = 100
-	l := newLocker(t, live)
-	server := serve(t, orders(l, func(_ http.ResponseWriter, _ *http.Request) { time.Sleep(3 * time.Second) }, middleware.Rule{Concurrency: []int{slots}}))
-	var all sync.WaitGroup
-	for range 16 { // so that it is known how long they take
-		all.Go(func() { post(t, server.URL, "Order", "42") })
-	}
-	all.Wait()
-	for range slots {
-		lock, err := l.TryLock(t.Context(), "order:42", redlock.WithConcurrency(slots))
-		if err != nil {
-			t.Fatal(err)
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		const slots = 100
+		l := onNet(t, net)
+		rule := orders(l, func(_ http.ResponseWriter, _ *http.Request) { time.Sleep(3 * time.Second) }, middleware.Rule{Concurrency: []int{slots}})
+		var all sync.WaitGroup
+		for range 16 { // so that it is known how long they take
+			all.Go(func() { serveInside(rule, "Order", "42") })
 		}
-		defer func() { _ = lock.Unlock() }()
-	}
-	got := post(t, server.URL, "Order", "42")
-	if got.StatusCode != http.StatusLocked {
-		t.Fatalf("%d %s", got.StatusCode, got.body)
-	}
-	requireRetryAfter(t, got, time.Second)
+		all.Wait()
+		for range slots {
+			lock, err := l.TryLock(t.Context(), "order:42", redlock.WithConcurrency(slots))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = lock.Unlock() }()
+		}
+		got := serveInside(rule, "Order", "42")
+		if got.StatusCode != http.StatusLocked {
+			t.Fatalf("%d %s", got.StatusCode, got.body)
+		}
+		requireRetryAfter(t, got, time.Second)
+	})
 }
 
 // Presets for webhooks and API keys know their IDs one at a time, beside a key with slots.

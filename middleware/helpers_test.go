@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 func TestMain(m *testing.M) {
@@ -89,6 +90,28 @@ func serve(t *testing.T, h http.Handler) *httptest.Server {
 	server.Start()
 	t.Cleanup(server.Close)
 	return server
+}
+
+// onNet returns a Locker on a network in virtual time.
+func onNet(t *testing.T, net *simnet.Net) *redlock.Locker {
+	t.Helper()
+	l, err := redlock.New(net.Masters())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// serveInside has a handler serve a request with headers, without a network.
+func serveInside(h http.Handler, headers ...string) received {
+	r := httptest.NewRequest(http.MethodPost, "/", nil)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return received{w.Result(), w.Body.String()}
 }
 
 // received is a response with its body.

@@ -11,9 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
-	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 // Each response that isn't remembered, or not in whole, has a line in the log and a count, with its reason.
@@ -87,22 +86,22 @@ func TestReasons(t *testing.T) {
 
 // A response that the masters don't confirm has a reason, too.
 func TestReasonOfMastersThatAreGone(t *testing.T) {
-	t.Parallel()
-	servers := redistest.Start(t, 3)
-	n := &notes{}
-	server := serve(t, orders(newLocker(t, redistest.URLs(servers), redlock.WithRestartGuard(0)), func(w http.ResponseWriter, r *http.Request) {
-		for _, s := range servers[1:] {
-			s.Kill()
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		n := &notes{}
+		rule := orders(onNet(t, net), func(w http.ResponseWriter, r *http.Request) {
+			for _, s := range net.Servers[1:] {
+				s.Kill()
+			}
+			ok(w, r)
+		}, middleware.Rule{Dedupe: "{header.Id}", Remember: hour, Observer: n})
+		if w := serveInside(rule, "Order", "42", "Id", "a"); w.StatusCode != http.StatusOK {
+			t.Errorf("%d %s", w.StatusCode, w.body)
 		}
-		ok(w, r)
-	}, middleware.Rule{Dedupe: "{header.Id}", Remember: hour, Observer: n}))
-	eventually(t, "the request is served", func() bool { // once the masters answer in time, which on a busy machine they may not
-		return post(t, server.URL, "Order", "42", "Id", "a").StatusCode == http.StatusOK
-	})
-	eventually(t, "the Observer is told", func() bool {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		return slices.Equal(n.reasons, []middleware.Reason{middleware.ReasonNoQuorum})
+		eventually(t, "the Observer is told", func() bool {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return slices.Equal(n.reasons, []middleware.Reason{middleware.ReasonNoQuorum})
+		})
 	})
 }
 
