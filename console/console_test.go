@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/console"
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 const (
@@ -203,19 +204,19 @@ func TestRelease(t *testing.T) {
 
 // Without a quorum the response says why, and what the others know.
 func TestNoQuorum(t *testing.T) {
-	t.Parallel()
-	servers := redistest.Start(t, 3)
-	locker := newLocker(t, servers, redlock.WithTimeout(2*time.Second))
-	base := mount(t, locker)
-	lock := mustLock(t, locker, "order:42")
-	servers[0].Kill()
-	servers[1].Kill()
-	for _, method := range []string{http.MethodGet, http.MethodDelete} {
-		p := ask[console.Problem](t, method, fmt.Sprint(base, "locks/order:42?fence=", lock.Fence()), http.StatusServiceUnavailable)
-		if p.Detail == "" || method == http.MethodGet && (len(p.Lockers) != 1 || p.Lockers[0].Masters[2].Error != "" || p.Lockers[0].Masters[0].Error == "") {
-			t.Errorf("%+v", p)
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		locker := lockerOn(t, net, "web1/42")
+		base := mountInside(t, locker)
+		lock := mustLock(t, locker, "order:42")
+		net.Servers[0].Kill()
+		net.Servers[1].Kill()
+		for _, method := range []string{http.MethodGet, http.MethodDelete} {
+			p := ask[console.Problem](t, method, fmt.Sprint(base, "locks/order:42?fence=", lock.Fence()), http.StatusServiceUnavailable)
+			if p.Detail == "" || method == http.MethodGet && (len(p.Lockers) != 1 || p.Lockers[0].Masters[2].Error != "" || p.Lockers[0].Masters[0].Error == "") {
+				t.Errorf("%+v", p)
+			}
 		}
-	}
+	})
 }
 
 func TestNoLocker(t *testing.T) {

@@ -5,10 +5,12 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/console"
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 // TestProcesses: two processes with another max TTL are named on both consoles, in JSON and on the page.
@@ -52,26 +54,32 @@ func TestProcesses(t *testing.T) {
 
 // TestSilentProcess: one that has stopped is shown as silent for as long as its locks may last.
 func TestSilentProcess(t *testing.T) {
-	t.Parallel()
-	servers := redistest.Start(t, 1)
-	base := mount(t, newLocker(t, servers))
-	other := newLocker(t, servers, redlock.WithInstance("web2"))
-	find := func() (found console.Process) {
-		for _, p := range ask[console.Processes](t, http.MethodGet, base+"processes", http.StatusOK).Processes {
-			if p.Instance == "web2" {
-				found = p
+	simnet.Run(t, 1, func(t *testing.T, net *simnet.Net) {
+		base := mountInside(t, lockerOn(t, net, "web1/42"))
+		other := lockerOn(t, net, "web2")
+		find := func() (found console.Process) {
+			for _, p := range ask[console.Processes](t, http.MethodGet, base+"processes", http.StatusOK).Processes {
+				if p.Instance == "web2" {
+					found = p
+				}
+			}
+			return found
+		}
+		eventually(t, "web2 is seen", func() bool { return find().Instance != "" })
+		for range 60 {
+			time.Sleep(time.Second)
+			if p := find(); p.Instance == "" || p.Silent {
+				t.Fatalf("%+v, though it lives", p)
 			}
 		}
-		return found
-	}
-	eventually(t, "web2 is seen", func() bool { return find().Instance != "" })
-	if err := other.Close(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "web2 is silent", func() bool { return find().Silent })
-	if page := text(t, base); !strings.Contains(page, `<span class="badge warn">silent</span>`) {
-		t.Errorf("the page:\n%s", page)
-	}
+		if err := other.Close(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "web2 is silent", func() bool { return find().Silent })
+		if page := text(t, base); !strings.Contains(page, `<span class="badge warn">silent</span>`) {
+			t.Errorf("the page:\n%s", page)
+		}
+	})
 }
 
 // TestTurns: the request for which a key is held is shown, as text.

@@ -2,16 +2,20 @@ package console_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/console"
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 func newLocker(t *testing.T, servers []*redistest.Server, opts ...redlock.Option) *redlock.Locker {
@@ -26,14 +30,53 @@ func newLocker(t *testing.T, servers []*redistest.Server, opts ...redlock.Option
 	return locker
 }
 
+// lockerOn returns a Locker of a process on a network in virtual time.
+func lockerOn(t *testing.T, net *simnet.Net, instance string) *redlock.Locker {
+	t.Helper()
+	locker, err := redlock.New(net.Masters(), redlock.WithInstance(instance))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = locker.Close() })
+	return locker
+}
+
 // mount serves the console below a path, behind a ServeMux that cleans paths, as in most programs.
 func mount(t *testing.T, lockers ...*redlock.Locker) (base string) {
 	t.Helper()
-	mux := http.NewServeMux()
-	mux.Handle("/ops/redlock/", http.StripPrefix("/ops/redlock", console.New(func() []*redlock.Locker { return lockers })))
-	server := httptest.NewServer(mux)
+	server := httptest.NewServer(muxOf(lockers))
 	t.Cleanup(server.Close)
 	return server.URL + "/ops/redlock/"
+}
+
+func muxOf(lockers []*redlock.Locker) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/ops/redlock/", http.StripPrefix("/ops/redlock", console.New(func() []*redlock.Locker { return lockers })))
+	return mux
+}
+
+// mountInside is mount without connections, during which no virtual time would pass.
+func mountInside(t *testing.T, lockers ...*redlock.Locker) (base string) {
+	host := fmt.Sprintf("127.0.0.1:%d", inside.last.Add(1))
+	inside.Store(host, muxOf(lockers))
+	return "inside://" + host + "/ops/redlock/"
+}
+
+// inside has the handlers of the URLs that begin with inside://, by their hosts.
+var inside handlers
+
+type handlers struct {
+	sync.Map
+	last atomic.Int64
+}
+
+func init() { http.DefaultTransport.(*http.Transport).RegisterProtocol("inside", &inside) }
+
+func (h *handlers) RoundTrip(r *http.Request) (*http.Response, error) {
+	handler, _ := h.Load(r.URL.Host)
+	w := httptest.NewRecorder()
+	handler.(http.Handler).ServeHTTP(w, r)
+	return w.Result(), nil
 }
 
 func mustLock(t *testing.T, l *redlock.Locker, key string, opts ...redlock.LockOption) *redlock.Lock {
