@@ -15,7 +15,6 @@ FUZZTIME ?= 60s
 TORTURE_TIME ?= 30m
 STORM_TIME ?= 30m
 RELOADS ?= 200
-CHAOS_TIME ?= 90s
 SUITES ?= bin/checkouts
 # those that are installed; or the names or paths of others
 SERVERS ?= $(foreach name,redis-server valkey-server keydb-server,$(shell command -v $(name)))
@@ -92,9 +91,6 @@ clients: redis-server languages types ### Test each client with an agent, and th
 	CLIENTS=required go test -count 1 -parallel 6 -timeout 10m ./clients
 	cd test && CLIENTS=required go test -count 1 -timeout 10m -v -run '^(TestLockInPHP|TestLaravel)$$' ./e2e
 
-clients-chaos: redis-server ### Let clients in all languages that are installed want one key for CHAOS_TIME (90s), and fork, while they, their agent and its masters are killed, stopped and replaced; and find clients that are wrong
-	CHAOS_TIME=$(CHAOS_TIME) go test -count 1 -timeout 0 -v -run '^Test(ClientChaos|ChaosFindsMutants)$$' ./clients
-
 test-servers: redis-server ### Run the tests of the lock on each of SERVERS (all that are on the PATH)
 	@failed=; for server in $(SERVERS); do \
 		$$server --version; \
@@ -110,8 +106,8 @@ former-is-here:
 	@$(GIT) cat-file -e '$(FORMER)^{commit}' 2>/dev/null || { \
 		echo 'the former version, $(FORMER), is not in this clone: run git fetch --unshallow --tags' >&2; exit 1; }
 
-torture: redis-server ## Let processes lock for TORTURE_TIME (30m) while everything goes wrong: docs/testing.md
-	cd test && TORTURE_TIME=$(TORTURE_TIME) go test -count=1 -timeout 0 -v -run '^TestTorture$$' ./torture
+torture: redis-server ## Let processes and clients in all languages that are installed lock for TORTURE_TIME (30m) while everything goes wrong, and find those that are wrong: docs/testing.md
+	cd test && TORTURE_TIME=$(TORTURE_TIME) go test -count=1 -timeout 0 -v ./torture
 
 storm: redis-server ### Repeat payments through Caddys and a net/http server that fail, as do their masters, for STORM_TIME (30m)
 	cd test && STORM_TIME=$(STORM_TIME) go test -count=1 -timeout 0 -v -run '^TestRememberedPayments$$' ./e2e

@@ -32,9 +32,6 @@ var languages = map[string][]string{
 	"bash":   {"bash", "worker_test.sh"},
 }
 
-// hasTCP reports whether a client can reach an agent on a TCP address.
-func hasTCP(language string) bool { return folder(language) != "shell" }
-
 // folder is that of a language's client.
 func folder(language string) string {
 	if language == "bash" {
@@ -217,29 +214,6 @@ func (w *worker) end(t *testing.T) {
 	t.Helper()
 	if err := os.WriteFile(w.stop, nil, 0o600); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// TestClientsExclude has clients of all languages add to a number in a file, at once.
-func TestClientsExclude(t *testing.T) {
-	t.Parallel()
-	a := startAgent(t)
-	file := filepath.Join(t.TempDir(), "number")
-	if err := os.WriteFile(file, []byte("0"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var all []*worker
-	for _, language := range installed(t) {
-		all = append(all, a.start(t, language, "", "count", file))
-		if hasTCP(language) {
-			all = append(all, a.start(t, language, "ADDRESS="+a.address+" TOKEN=secret", "count", file))
-		}
-	}
-	for _, w := range all {
-		w.expect(t, "done")
-	}
-	if text, err := os.ReadFile(file); err != nil || string(text) != fmt.Sprint(5*len(all)) {
-		t.Errorf("%d clients have counted to %s: %v", len(all), text, err)
 	}
 }
 

@@ -11,12 +11,6 @@ const [mode, ...keys] = process.argv.slice(2);
 const seconds = (text) => (text ? Number(text) : undefined);
 const agent = new Agent(ADDRESS, TOKEN || undefined, { patience: seconds(PATIENCE) ?? 10 });
 
-async function count(file) {
-  const n = Number(fs.readFileSync(file, "utf8"));
-  await sleep(2);
-  fs.writeFileSync(file, String(n + 1));
-}
-
 let before = 0;
 let last;
 async function hold(lock) {
@@ -61,21 +55,21 @@ async function abortPause(key) {
 }
 
 /** Takes the lock again and again, and prints what becomes of it. */
-async function chaos(key, options) {
+async function compete(key, options) {
   while (!fs.existsSync(STOP)) {
     let fence = 0;
     try {
       await agent.withLock(key, options, async (lock) => {
         fence = lock.fence;
-        console.log(`has ${fence} ${Date.now()}`);
+        console.log(`has ${fence} ${process.hrtime.bigint()}`);
         for (let n = Math.floor(Math.random() * 10); n > 0; n--) {
-          const now = Date.now();
+          const now = process.hrtime.bigint();
           lock.check();
           console.log(`had ${fence} ${now}`);
           await sleep(20);
         }
-        if (Math.random() < 0.1) await sleep(3000); // work that doesn't look
-        console.log(`left ${fence} ${Date.now()}`);
+        if (Math.random() < 0.1) await sleep(2000); // work that doesn't look
+        console.log(`left ${fence} ${process.hrtime.bigint()}`);
       });
       console.log(`freed ${fence}`);
     } catch (error) {
@@ -95,7 +89,7 @@ async function work(lock) {
 
 try {
   const options = { wait: seconds(WAIT), ttl: seconds(TTL), maxHold: seconds(MAX_HOLD), heartbeat: seconds(HEARTBEAT), concurrency: seconds(CONCURRENCY) };
-  if (mode === "chaos") await chaos(keys[0], options);
+  if (mode === "compete") await compete(keys[0], options);
   else if (mode === "own") await own(keys[0]);
   else if (mode === "once_per") console.log(`ran ${await agent.oncePer(keys[0], 3600, options, work)}`);
   else if (mode === "once") console.log(`value ${JSON.stringify(await agent.once(keys[0], 3600, options, work))}`);
@@ -107,8 +101,7 @@ try {
     lock.check();
     console.log(`held ${lock.fence}`);
     await lock.unlock();
-  } else if (mode === "count") for (let i = 0; i < 5; i++) await agent.withLock("counter", options, () => count(keys[0]));
-  else await agent.withLock(keys, options, hold);
+  } else await agent.withLock(keys, options, hold);
   if (mode === "after") {
     await last.unlock();
     if (!last.signal.aborted) console.log("the signal is not aborted");

@@ -39,10 +39,10 @@ function split(Redlock\Lock $lock, string $how): bool
 }
 
 /** Takes the lock again and again, and prints what becomes of it. */
-function chaos(Redlock\Agent $agent, string $key, array $options): void
+function compete(Redlock\Agent $agent, string $key, array $options): void
 {
     $parent = getmypid();
-    $now = fn (): int => (int) floor(microtime(true) * 1000);
+    $now = fn (): int => hrtime(true);
     for (; !file_exists(getenv('STOP')); clearstatcache()) {
         $fence = 0;
         try {
@@ -59,7 +59,7 @@ function chaos(Redlock\Agent $agent, string $key, array $options): void
                     usleep(20000);
                 }
                 if (random_int(0, 9) === 0) { // work that doesn't look
-                    sleep(3);
+                    sleep(2);
                 }
                 echo "left $fence {$now()}\n";
             }, ...$options);
@@ -89,8 +89,8 @@ $work = function (Redlock\Lock $lock) use ($keys): array {
 };
 
 try {
-    if ($argv[1] === 'chaos') {
-        chaos($agent, $keys[0], $options);
+    if ($argv[1] === 'compete') {
+        compete($agent, $keys[0], $options);
     } elseif ($argv[1] === 'own') { // the adapters: Debian's packages have Symfony's and Laravel's
         require __DIR__ . '/adapters_test.php';
         adapters($agent, $keys[0]);
@@ -111,14 +111,6 @@ try {
         $lock->check();
         echo "held {$lock->fence}\n";
         $lock->release();
-    } elseif ($argv[1] === 'count') {
-        for ($i = 0; $i < 5; $i++) {
-            $agent->withLock('counter', function () use ($keys) {
-                $n = (int) file_get_contents($keys[0]);
-                usleep(2000);
-                file_put_contents($keys[0], $n + 1);
-            }, ...$options);
-        }
     } else {
         $agent->withLock($keys, function (Redlock\Lock $lock) use (&$before, &$last) {
             $last = $lock;

@@ -29,9 +29,9 @@ def split(lock, how)
 end
 
 # Takes the lock again and again, and prints what becomes of it.
-def chaos(agent, key, options)
+def compete(agent, key, options)
   parent = Process.pid
-  now = -> { (Time.now.to_f * 1000).floor }
+  now = -> { Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond) }
   until File.exist?(ENV["STOP"])
     fence = 0
     begin
@@ -46,7 +46,7 @@ def chaos(agent, key, options)
           puts "had #{fence} #{before}"
           sleep 0.02
         end
-        sleep 3 if rand < 0.1 # work that doesn't look
+        sleep 2 if rand < 0.1 # work that doesn't look
         puts "left #{fence} #{now.call}"
       end
       puts "freed #{fence}"
@@ -70,8 +70,8 @@ end
 
 last = nil
 begin
-  if mode == "chaos"
-    chaos(agent, keys[0], options)
+  if mode == "compete"
+    compete(agent, keys[0], options)
   elsif mode == "own" # what only Ruby has: the block's value, and its early end
     raise "no value" unless agent.lock(keys[0]) { |lock| lock.held? && 1 } == 1
 
@@ -90,14 +90,6 @@ begin
     lock.check
     puts "held #{lock.fence}"
     lock.unlock
-  elsif mode == "count"
-    5.times do
-      agent.lock("counter", **options) do
-        n = File.read(keys[0]).to_i
-        sleep 0.002
-        File.write(keys[0], (n + 1).to_s)
-      end
-    end
   else
     agent.lock(*keys, **options) do |lock|
       puts "held #{ENV["CONCURRENCY"] ? lock.slot : lock.fence}"

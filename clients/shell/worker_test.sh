@@ -7,27 +7,24 @@ OWN=$(mktemp -d)
 export OWN
 trap 'rm -r "$OWN"' EXIT
 run() { ./redlock.sh -s "$ADDRESS" ${WAIT:+-w "$WAIT"} ${TTL:+-t "$TTL"} ${MAX_HOLD:+-m "$MAX_HOLD"} ${CONCURRENCY:+-c "$CONCURRENCY"} ${PATIENCE:+-p "$PATIENCE"} "$@" 2>"$OWN/said"; }
-if [ "$mode" = chaos ]; then # takes the lock again and again, and prints what becomes of it
+if [ "$mode" = compete ]; then # takes the lock again and again, by redlock run where RUN has its flags, and prints what becomes of it
+	# shellcheck disable=SC2086 # it is a command with flags
+	take() { if [ -n "${RUN-}" ]; then $RUN "$@" 2>"$OWN/said"; else run "$@"; fi; }
 	while [ ! -e "$STOP" ]; do
-		run "$1" -- sh -c '
+		take "$1" -- sh -c '
+			now() { read -r now _ </proc/uptime && now=$(echo "$now" | tr -d .); }
 			echo "$REDLOCK_FENCE" >"$OWN/fence"
-			echo "has $REDLOCK_FENCE $(date +%s%3N)"
-			for _ in 1 2 3; do
-				now=$(date +%s%3N)
-				echo "had $REDLOCK_FENCE $now" # who has lost it does not live
-				sleep 0.02
-			done
-			[ $((REDLOCK_FENCE % 10)) -gt 0 ] || sleep 3
-			echo "left $REDLOCK_FENCE $(date +%s%3N)"'
+			now
+			echo "has $REDLOCK_FENCE $((now + 1))0000000" # it was known in hundredths of a second
+			sleep 0.0$((REDLOCK_FENCE % 10))
+			[ $((REDLOCK_FENCE % 10)) -gt 0 ] || sleep 2
+			now
+			echo "left $REDLOCK_FENCE ${now}0000000"'
 		case $? in
 		0) echo "freed $(cat "$OWN/fence")" ;;
 		70 | 137) echo "lost $(cat "$OWN/fence" 2>"$OWN/new" || echo 0)" ;;
 		*) sleep 0.1 ;;
 		esac
-	done
-elif [ "$mode" = count ]; then
-	for _ in 1 2 3 4 5; do
-		run counter -- sh -c 'n=$(cat "$1"); sleep 0.002; printf %s $((n + 1)) >"$1"' sh "$1" || break
 	done
 else
 	run "$@" -- sh -c '

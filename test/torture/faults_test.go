@@ -3,6 +3,7 @@ package torture
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"time"
@@ -20,6 +21,7 @@ const remembered = ttl + 5*time.Second
 // memory or clock, before and after which everything recovers.
 func (r *torture) round(round int) {
 	if round%2 == 0 {
+		defer r.strikeClients()()
 		for range 1 + r.random.IntN(3) {
 			r.trouble()
 		}
@@ -27,7 +29,7 @@ func (r *torture) round(round int) {
 	}
 	// It is not there while masters are in trouble: where it hears nothing of the workers for longer than the masters remember
 	// their set, it may lock.
-	other := r.startOther()
+	r.startOther()
 	r.strikeWorker()
 	// Masters tell of the eldest worker alone. If that is gone, the other process must hear of the next one before it hears of none: it
 	// forgets the eldest when the masters do, and may lock then if the one that they share is away (docs/DESIGN.md).
@@ -35,7 +37,7 @@ func (r *torture) round(round int) {
 	r.recover() // all locks are on all masters again
 	r.loss()
 	r.recover()
-	other.end("stop")
+	r.endOther()
 }
 
 // pick chooses one of the faults and logs it.
@@ -119,15 +121,51 @@ func (r *torture) trouble() {
 	}
 }
 
+// strikeClients strikes the agent or one of its clients until mend is called.
+func (r *torture) strikeClients() (mend func()) {
+	if len(r.clients) == 0 {
+		return func() {}
+	}
+	place := r.random.IntN(len(r.clients))
+	c, a := r.clients[place], r.agent
+	return pick(r, []fault[func() func()]{
+		{"a client is killed", func() func() {
+			c.kill()
+			r.clients[place] = r.startClient(c.kind)
+			return func() {}
+		}},
+		{"a client is stopped", func() func() { return stop(c.cmd) }},
+		{"the agent is killed", func() func() { a.kill(); r.startAgent(); return func() {} }},
+		{"the agent is stopped", func() func() { return stop(a.cmd) }},
+		{"the agent ends", func() func() { // its clients don't
+			_ = a.cmd.Process.Signal(syscall.SIGTERM)
+			r.sleep(1000)
+			a.kill()
+			r.startAgent()
+			return func() {}
+		}},
+		{"the agent is replaced", func() func() { r.startAgent("--replace"); return func() {} }},
+	})()
+}
+
+func stop(cmd *exec.Cmd) (resume func()) {
+	_ = cmd.Process.Signal(syscall.SIGSTOP)
+	return func() { _ = cmd.Process.Signal(syscall.SIGCONT) }
+}
+
 // loss takes the memory or the clock of one master away. A majority may only lose its memory by a restart, which the restart
 // guard notices.
 func (r *torture) loss() {
 	m := r.random.IntN(len(r.masters))
 	// What a process with other masters hears over the first one must be there: a clock that steps has it forgotten, a server that was
-	// spare hears of it late, and one that is away says nothing. In these cases both may lock for a while (docs/DESIGN.md).
+	// spare hears of it late, and one that is away, or has just restarted, says nothing. In these cases both may lock for a while
+	// (docs/DESIGN.md), on a busy machine at the latest.
 	own := 1 + r.random.IntN(len(r.masters)-1)
 	clock := r.clocks[r.behind[own]]
 	restart := func(m int) {
+		if m == 0 {
+			r.endOther()
+		}
 		s := r.servers[r.behind[m]]
 		s.Kill()
 		r.sleep(1000)
@@ -143,6 +181,7 @@ func (r *torture) loss() {
 			clock.Set(0, 0)
 		}},
 		{"all masters restart", func() {
+			r.endOther()
 			for _, i := range r.behind {
 				r.servers[i].Kill()
 			}
@@ -169,6 +208,9 @@ func (r *torture) loss() {
 		}},
 		{"two masters swap addresses", func() {
 			n := (m + 1) % len(r.masters)
+			if m == 0 || n == 0 {
+				r.endOther()
+			}
 			r.behind[m], r.behind[n] = r.behind[n], r.behind[m]
 			r.masters[m].MoveTo(r.servers[r.behind[m]])
 			r.masters[n].MoveTo(r.servers[r.behind[n]])
@@ -190,12 +232,13 @@ func (r *torture) loss() {
 				r.t.Errorf("a master was away twice, and workers have logged %d times that one has lost its data", n)
 			}
 		}},
-		{"the workers are stopped while the master restarts that another process shares", func() {
+		{"the workers are stopped while a master restarts", func() {
+			r.endOther()
 			for _, w := range r.workers {
 				w.signal(syscall.SIGSTOP)
 			}
-			restart(0)
-			time.Sleep(2500 * time.Millisecond) // the other process registers
+			restart(m)
+			r.sleep(2000)
 			for _, w := range r.workers {
 				w.signal(syscall.SIGCONT)
 			}
@@ -217,11 +260,7 @@ func (r *torture) strikeWorker() {
 	w := r.workers[place]
 	faults := []fault[func()]{{"nobody reads a worker's log", func() { r.blockLog(w) }}}
 	if place == 0 {
-		faults = append(faults, fault[func()]{"a worker is stopped", func() {
-			w.signal(syscall.SIGSTOP)
-			time.Sleep(ttl + time.Duration(r.upTo(2000))*time.Millisecond)
-			w.signal(syscall.SIGCONT)
-		}})
+		faults = append(faults, fault[func()]{"a worker is stopped", func() { r.stopWorker(w) }})
 	} else {
 		faults = append(faults, fault[func()]{"a worker is killed", func() {
 			w.kill()
@@ -236,8 +275,16 @@ func (r *torture) strikeWorker() {
 	r.workers[place].awaitTurn()
 }
 
+// stopWorker stops a worker for longer than its leases last.
+func (r *torture) stopWorker(w *process) {
+	w.signal(syscall.SIGSTOP)
+	time.Sleep(ttl + time.Duration(r.upTo(2000))*time.Millisecond)
+	w.signal(syscall.SIGCONT)
+}
+
 // blockLog has nobody read a worker's log while its leases end and its masters go and come, which it logs: the worker must go on.
 func (r *torture) blockLog(w *process) {
+	r.endOther()
 	release := w.log.block()
 	defer release()
 	for range 2 {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/test/witness"
 )
 
 // process is a worker's process, as the test sees it.
@@ -23,7 +24,7 @@ type process struct {
 	cmd     *exec.Cmd
 	input   *os.File
 	log     *pipedLog
-	witness *witness
+	witness *witness.Witness
 	start   time.Time
 	exited  <-chan struct{}
 	read    chan struct{} // closed when all of its reports have been read
@@ -36,7 +37,7 @@ type process struct {
 	turns, renewals, refusals int // its holds, those of them for longer than the TTL, and its clients that have been refused
 }
 
-func startProcess(t *testing.T, name, log string, w *witness, config *worker) *process {
+func startProcess(t *testing.T, name, log string, w *witness.Witness, config *worker) *process {
 	t.Helper()
 	text, err := json.Marshal(config)
 	check(err)
@@ -65,7 +66,7 @@ func (p *process) readReports(reports *os.File) {
 		var r report
 		err := in.Decode(&r)
 		if r.Hold != nil {
-			p.witness.record(p.name, r.Hold)
+			p.witness.Record(p.name, *r.Hold)
 		}
 		p.mu.Lock()
 		switch {
@@ -90,7 +91,7 @@ func (p *process) readReports(reports *os.File) {
 		p.lived = time.Since(p.start)
 		p.mu.Unlock()
 		if err != nil {
-			p.witness.died(p.name)
+			p.witness.Died(p.name)
 			return
 		}
 	}

@@ -5,7 +5,6 @@ package torture
 import (
 	"fmt"
 	"maps"
-	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/test/witness"
 )
 
 // bound is how long to wait for what a healthy system does at once or, if servers have restarted, after their guard.
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	if config := os.Getenv(workerEnv); config != "" {
 		runWorker(config)
 	}
-	os.Exit(m.Run())
+	os.Exit(runTests(m))
 }
 
 // torture is one run.
@@ -34,7 +34,7 @@ type torture struct {
 	t       *testing.T
 	start   time.Time
 	random  *rand.Rand
-	witness *witness
+	witness *witness.Witness
 	logs    string         // a directory
 	skip    *regexp.Regexp // of faults
 
@@ -43,22 +43,23 @@ type torture struct {
 	spare   int                    // the server that is behind no address
 	behind  []int                  // the server behind each address
 	masters []*redistest.Forwarder // the addresses
-	workers []*process             // those that run
-	others  []*process             // all that were started with other masters
-	started int                    // how many workers were started
-	all     []*process             // all that were started
-	faults  map[string]int         // how often each fault was caused
+	sources string                 // of the clients in other languages
+	folder  string                 // for what the clients and the agent have
+	agent   *agent
+	clients []*client      // those that run
+	broken  breakage       // of the workers
+	workers []*process     // those that run
+	other   *process       // that runs with other masters, or nil
+	others  []*process     // all that were started with other masters
+	started int            // how many workers were started
+	all     []*process     // all that were started
+	faults  map[string]int // how often each fault was caused
 }
 
 // TestTorture runs for $TORTURE_TIME, with random choices by $TORTURE_SEED, and without the faults that match $TORTURE_SKIP.
 func TestTorture(t *testing.T) {
-	length, seed := 8*time.Second, rand.Uint64()
-	if text := os.Getenv("TORTURE_TIME"); text != "" {
-		var err error
-		if length, err = time.ParseDuration(text); err != nil {
-			t.Fatal(err)
-		}
-	}
+	t.Parallel()
+	length, seed := tortureTime(t), rand.Uint64()
 	if text := os.Getenv("TORTURE_SEED"); text != "" {
 		var err error
 		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
@@ -67,12 +68,13 @@ func TestTorture(t *testing.T) {
 	}
 	t.Logf("TORTURE_SEED=%d TORTURE_TIME=%v", seed, length)
 	r := newTorture(t, seed)
+	r.startClients(kinds(t)...)
+	r.startWorkers("")
 	if skip := os.Getenv("TORTURE_SKIP"); skip != "" {
 		r.skip = regexp.MustCompile(skip)
 	}
-	for round := 0; time.Since(r.start) < length; round++ {
+	for round, begun := 0, time.Now(); time.Since(begun) < length; round++ {
 		r.round(round)
-		r.witness.judge(monotonic() - int64(10*time.Second)) // a worker that was stopped reports late
 		if wrong := r.complaints(); len(wrong) > 0 {
 			break
 		}
@@ -80,8 +82,48 @@ func TestTorture(t *testing.T) {
 	r.finish()
 }
 
+// TestWitnessFindsBrokenLocks: the witness complains of workers whose locks are broken, and of nothing else.
+func TestWitnessFindsBrokenLocks(t *testing.T) {
+	t.Parallel()
+	for broken, complaint := range map[breakage]string{noQuorum: "two holders", ownFences: "the fence", neverLost: "two holders"} {
+		t.Run(string(broken), func(t *testing.T) {
+			t.Parallel()
+			r := newTorture(t, rand.Uint64())
+			r.startWorkers(broken)
+			for start := time.Now(); len(r.complaints()) == 0; time.Sleep(100 * time.Millisecond) {
+				if time.Since(start) > bound {
+					t.Fatalf("not found in %v", bound)
+				}
+				if broken == neverLost {
+					r.stopWorker(r.workers[0])
+				}
+			}
+			for _, text := range r.complaints() {
+				if broken != noQuorum && !strings.HasPrefix(text, complaint) {
+					t.Errorf("%s, want only: %s", text, complaint)
+				}
+			}
+			t.Log(r.complaints()[0])
+		})
+	}
+}
+
+// tortureTime is how long TestTorture runs.
+func tortureTime(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("TORTURE_TIME")
+	if text == "" {
+		return 8 * time.Second
+	}
+	length, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return length
+}
+
 func newTorture(t *testing.T, seed uint64) *torture {
-	r := &torture{t: t, start: time.Now(), random: rand.New(rand.NewPCG(seed, 0)), witness: newWitness(), faults: make(map[string]int)}
+	r := &torture{t: t, sources: "../../clients", start: time.Now(), random: rand.New(rand.NewPCG(seed, 0)), witness: witness.New(), faults: make(map[string]int)}
 	var err error
 	if r.logs, err = os.MkdirTemp("", "redlock-torture-"); err != nil {
 		t.Fatal(err)
@@ -104,12 +146,18 @@ func newTorture(t *testing.T, seed uint64) *torture {
 		}
 	}
 	r.spare = 3
+	return r
+}
+
+// startWorkers starts the workers, whose locks may be broken, and waits until they get some.
+func (r *torture) startWorkers(broken breakage) {
+	r.t.Helper()
+	r.broken = broken
 	for place := range 3 {
 		r.workers = append(r.workers, nil)
 		r.startWorker(place)
 	}
 	r.recover()
-	return r
 }
 
 // startWorker starts the worker of this place. That of the second place may not SUBSCRIBE.
@@ -124,19 +172,31 @@ func (r *torture) startWorker(place int) {
 		}
 		urls = append(urls, "redis://"+user+m.Addr())
 	}
-	r.workers[place] = r.launch(fmt.Sprintf("worker-%d", place), &worker{URLs: urls, Clients: 8})
+	if r.broken == noQuorum {
+		urls = urls[place : place+1]
+	}
+	r.workers[place] = r.launch(fmt.Sprintf("worker-%d", place), &worker{URLs: urls, Clients: 8, Broken: r.broken, Agent: r.socket()})
 	r.workers[place].polls = polls
 	r.all = append(r.all, r.workers[place])
 }
 
 // startOther starts a process that has the first master in common with the workers, and two of its own, and waits until it is refused.
-func (r *torture) startOther() *process {
+func (r *torture) startOther() {
 	r.t.Helper()
 	urls := append(redistest.URLs(r.servers[4:]), "redis://"+r.masters[0].Addr())
-	p := r.launch("other", &worker{URLs: urls, Clients: 2, Other: true})
-	r.others = append(r.others, p)
-	p.awaitRefusal()
-	return p
+	r.other = r.launch("other", &worker{URLs: urls, Clients: 2, Other: true})
+	r.others = append(r.others, r.other)
+	r.other.awaitRefusal()
+}
+
+// endOther ends the process with other masters, if there is one. It must be gone before something that has it hear nothing of the workers
+// for long: then it may lock beside them.
+func (r *torture) endOther() {
+	r.t.Helper()
+	if r.other != nil {
+		r.other.end("stop")
+	}
+	r.other = nil
 }
 
 func (r *torture) launch(name string, config *worker) *process {
@@ -158,11 +218,11 @@ func (r *torture) recover() {
 }
 
 func (r *torture) log(format string, args ...any) {
-	r.t.Logf("%8.3f s, clock %.3f: %s", time.Since(r.start).Seconds(), float64(monotonic())/1e9, fmt.Sprintf(format, args...))
+	r.t.Logf("%8.3f s, clock %.3f: %s", time.Since(r.start).Seconds(), float64(witness.Now())/1e9, fmt.Sprintf(format, args...))
 }
 
 func (r *torture) complaints() []string {
-	wrong := r.witness.complaints()
+	wrong, _, _ := r.witness.Judge()
 	for _, w := range slices.Concat(r.all, r.others) {
 		wrong = append(wrong, w.complaints()...)
 	}
@@ -172,10 +232,10 @@ func (r *torture) complaints() []string {
 // finish ends the workers, and requires that nothing is left of them.
 func (r *torture) finish() {
 	r.recover()
+	r.endClients()
 	for _, w := range r.workers {
 		w.end("stop")
 	}
-	r.witness.judge(math.MaxInt64)
 	for i, text := range r.complaints() {
 		if i < 20 {
 			r.t.Error(text)
@@ -222,9 +282,12 @@ func (r *torture) summary() {
 		}
 		return text
 	}
-	r.t.Logf("%v: %d holds judged on %d keys, %d processes, %d complaints", time.Since(r.start).Round(time.Second),
-		r.witness.judged, len(r.witness.keys), len(r.all), len(r.complaints()))
+	wrong, holds, keys := r.witness.Judge()
+	r.t.Logf("%v: %d holds judged on %d keys, %d processes, %d complaints", time.Since(r.start).Round(time.Second), holds, keys, len(r.all), len(wrong))
 	polling, subscribed := r.pace(true), r.pace(false)
+	for _, c := range r.clients {
+		r.t.Logf("%d turns of %s", r.witness.Ended(c.name), c.name)
+	}
 	r.t.Logf("turns per second: %.1f of the process that may not subscribe, %.1f of the others", polling, subscribed)
 	if polling < subscribed/10 {
 		r.t.Error("the process that may not subscribe gets too few turns")

@@ -6,20 +6,27 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"runtime"
 	"runtime/metrics"
 	"runtime/pprof"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9/logging"
 	"go.uber.org/goleak"
 
+	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/test/witness"
 )
 
 const workerEnv = "TORTURE_WORKER" // a worker's settings as JSON, in its process
@@ -41,12 +48,23 @@ type worker struct {
 	Clients int
 	Heap    string // the file for a profile of the heap
 	Other   bool   // it has other masters than the others
+	Broken  breakage
+	Agent   string // the socket of an agent, or none
 
 	locker *redlock.Locker
 	mu     sync.Mutex
 	out    *json.Encoder
 	holds  int
 }
+
+// breakage is what is wrong with a lock on purpose.
+type breakage string
+
+const (
+	noQuorum  breakage = "each process asks one master, a different one"
+	ownFences breakage = "each process counts its fences by itself"
+	neverLost breakage = "a lease that is over isn't noticed"
+)
 
 // runWorker is the main function of a worker's process. It works until its standard input has a line, or ends. The line "close"
 // lets it close the Locker while its clients use it.
@@ -104,13 +122,16 @@ func (w *worker) work(ctx context.Context, client int) map[string]int {
 		w.awaitRefusal(ctx)
 	}
 	for ctx.Err() == nil {
-		op := []string{"Lock", "Lock", "Lock", "TryLock", "LockAll", "Do"}[rand.N(6)]
+		op := []string{"Lock", "Lock", "Lock", "TryLock", "LockAll", "Do", "middleware"}[rand.N(7)]
 		keys := []string{hotKey()}
 		if rand.N(4) == 0 {
 			keys[0] = fmt.Sprint("cold:", rand.N(coldKeys))
 		}
 		if op == "LockAll" {
 			keys = append(keys, hotKey(), hotKey())
+		}
+		if w.Agent != "" && rand.N(8) == 0 {
+			op = "agent"
 		}
 		length := rand.N(2 * time.Millisecond)
 		if rand.N(100) == 0 {
@@ -149,17 +170,33 @@ func hotKey() string { return string(rune('a' + rand.N(hotKeys))) }
 func (w *worker) turn(ctx context.Context, op string, keys []string, length time.Duration) (outcome string) {
 	ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond+rand.N(2*ttl))
 	defer cancel()
-	if op == "Do" {
-		return w.do(ctx, keys[0], length)
-	}
-	var lock *redlock.Lock
-	var err error
 	n := 1 << (keys[0][0] % 6) // holders of the key: up to 32
 	if rand.N(4) == 0 {
 		n = 1 + rand.N(3) // or as many as the call likes
 	}
+	if w.Broken != "" {
+		n = 1
+	}
 	concurrency := redlock.WithConcurrency(n)
+	var lock *redlock.Lock
+	var s *stretch
+	var err error
 	switch op {
+	case "agent":
+		return w.askAgent(ctx, keys[0], length)
+	case "Do":
+		err = w.locker.Do(ctx, keys[0], func(_ context.Context, k *redlock.Lock) error {
+			lock, s = k, w.hold(op, keys, k, length)
+			return nil
+		})
+	case "middleware":
+		lock, s = w.serve(ctx, keys[0], length)
+		if lock == nil {
+			return "refused"
+		}
+		if err = lock.Err(); errors.Is(err, context.Canceled) { // it was held until it was released
+			err = nil
+		}
 	case "Lock":
 		lock, err = w.locker.Lock(ctx, keys[0], concurrency)
 	case "TryLock":
@@ -167,96 +204,148 @@ func (w *worker) turn(ctx context.Context, op string, keys []string, length time
 	default:
 		lock, err = w.locker.LockAll(ctx, keys)
 	}
-	if err != nil {
+	if lock == nil {
 		return w.refusal(err)
 	}
+	if op != "Do" && op != "middleware" {
+		s = w.hold(op, keys, lock, length)
+		err = lock.Unlock() // this process may be killed meanwhile
+	}
+	if s == nil {
+		return "got too late"
+	}
+	w.ended(s, lock, err)
+	return s.Ended
+}
+
+// serve is turn with a request's handler behind the middleware. It returns no lock if the request was refused.
+func (w *worker) serve(ctx context.Context, key string, length time.Duration) (lock *redlock.Lock, s *stretch) {
+	handler := middleware.NewFunc(w.locker, func(*http.Request) (string, error) { return key, nil }, middleware.Rule{Wait: ttl, Logger: slog.New(slog.DiscardHandler)})(
+		http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			turn, _ := middleware.TurnFromContext(r.Context())
+			lock, s = turn.Lock, w.hold("middleware", []string{key}, turn.Lock, length)
+		}))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "/", nil)
+	check(err)
+	handler.ServeHTTP(httptest.NewRecorder(), request)
+	return lock, s
+}
+
+// askAgent is turn with a lock of the agent, in which this client believes for exactly as long as the wire says.
+func (w *worker) askAgent(ctx context.Context, key string, length time.Duration) (outcome string) {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", w.Agent)
+	if err != nil {
+		return "no agent"
+	}
+	defer func() { _ = conn.Close() }()
+	leave := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	sent, line := witness.Now(), fmt.Sprintf("{\"key\":%q}\n", key)
+	_, _ = fmt.Fprintf(conn, "POST /v1/lock HTTP/1.1\r\nHost: redlock\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", len(line), line)
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil || response.StatusCode != http.StatusOK {
+		leave()
+		return "refused"
+	}
+	lines := json.NewDecoder(response.Body)
+	h, end := witness.Hold{Op: "agent", Keys: []string{key}}, new(atomic.Int64)
+	listen := func() (fence uint64) {
+		var said struct {
+			Fence uint64
+			Valid int64 `json:"valid_ms"`
+		}
+		if lines.Decode(&said) == nil && said.Valid > 0 {
+			end.Store(sent + said.Valid*int64(time.Millisecond))
+		} else {
+			end.Store(0)
+		}
+		return said.Fence
+	}
+	h.Fence = listen()
+	h.From = witness.Now()
+	if !leave() || h.From >= end.Load() {
+		return "got too late"
+	}
+	h.To, h.Number = h.From, w.begin()
+	w.report(report{Hold: &h})
+	heard := make(chan struct{})
+	go func() {
+		defer close(heard)
+		for end.Load() > 0 {
+			listen()
+		}
+	}()
+	h.Ended = "unlocked"
+	for now := h.From; now < h.From+int64(length); now = witness.Now() {
+		if now >= end.Load() {
+			h.Ended = "lost"
+			break
+		}
+		h.To = now
+		time.Sleep(min(length, 10*time.Millisecond))
+	}
+	_, _ = io.WriteString(conn, "0\r\n\r\n")
+	select {
+	case <-heard:
+	case <-time.After(ttl): // the agent is stopped
+		_ = conn.Close()
+		<-heard
+	}
+	w.report(report{Hold: &h})
+	return h.Ended
+}
+
+// stretch is a hold, and what the client knew of it at its end.
+type stretch struct {
+	witness.Hold
+	asked, unlocks, until int64
+	held                  bool // when it asked
+}
+
+// hold uses a lock for a while. It returns nil if that is over before, because this process was stopped.
+func (w *worker) hold(op string, keys []string, lock *redlock.Lock, length time.Duration) *stretch {
 	if slot := lock.Slot(); slot > 0 { // it is a lock of its own
 		keys = []string{fmt.Sprint(keys[0], " slot ", slot)}
 	}
-	h := &hold{Op: op, Keys: keys, Fence: lock.Fence(), From: monotonic(), To: onMonotonic(lock.Until())}
-	if lock.Err() != nil { // this process was stopped
-		_ = lock.Unlock()
-		return "got too late"
+	s := &stretch{Hold: witness.Hold{Op: op, Keys: keys, Fence: lock.Fence(), From: witness.Now(), To: witness.At(lock.Until())}}
+	if lock.Err() != nil {
+		return nil
 	}
-	w.begin(h)
+	s.Number = w.begin()
+	if w.Broken == ownFences {
+		s.Fence = uint64(s.Number)
+	}
+	w.report(report{Hold: &s.Hold})
 	select {
 	case <-time.After(length):
 	case <-lock.Context().Done():
 	}
-	asked := monotonic()
-	held := lock.Err() == nil
-	until := onMonotonic(lock.Until())
-	unlock := monotonic()
-	h.To = min(unlock, until)
-	w.report(report{Hold: h}) // this process may be killed during Unlock
-	err = lock.Unlock()
-	switch {
-	case err == nil:
-		h.To, h.Ended = unlock, "unlocked"
-	case errors.Is(lock.Err(), redlock.ErrClosed): // at an unknown time
-		h.To, h.Ended = h.From, "freed by Close"
-	case errors.Is(err, redlock.ErrExpired), errors.Is(err, redlock.ErrNotOwner):
-		h.To, h.Ended = min(unlock, until), "lost"
-	case errors.Is(err, redlock.ErrNoQuorum):
-		h.To, h.Ended = min(unlock, until), "unlocked without a reply"
-	default:
-		w.wrong("%s: unlock: %v", op, err)
-	}
-	if held { // then, whatever the error says
-		h.To = max(h.To, asked)
-	}
-	w.report(report{Hold: h})
-	return h.Ended
+	s.asked = witness.Now()
+	s.held = lock.Err() == nil || w.Broken == neverLost
+	s.until = witness.At(lock.Until())
+	s.unlocks = witness.Now()
+	s.To = min(s.unlocks, s.until)
+	w.report(report{Hold: &s.Hold})
+	return s
 }
 
-// do is turn with Locker.Do, which shows neither the fence nor the end of the validity. A process that was stopped may for a
-// moment still see a context that has not ended, so a time only counts as held if the context has not ended a little later.
-func (w *worker) do(ctx context.Context, key string, length time.Duration) string {
-	const later = 20 * time.Millisecond
-	var h *hold
-	var asked int64
-	err := w.locker.Do(ctx, key, func(ctx context.Context, _ *redlock.Lock) error {
-		if ctx.Err() != nil {
-			return nil
-		}
-		asked = monotonic()
-		h = &hold{Op: "Do", Keys: []string{key}, From: asked, To: asked}
-		w.begin(h)
-		for end := time.Now().Add(length); ctx.Err() == nil; {
-			h.To = asked
-			left := time.Until(end)
-			asked = monotonic()
-			select {
-			case <-time.After(min(left, later)):
-			case <-ctx.Done():
-			}
-			if left < later {
-				break
-			}
-		}
-		asked = monotonic()
-		w.report(report{Hold: h})
-		return nil
-	})
-	if h == nil {
-		if err == nil {
-			return "got too late"
-		}
-		return w.refusal(err)
-	}
+// ended reports the end of a hold, by what its release has said.
+func (w *worker) ended(s *stretch, lock *redlock.Lock, err error) {
 	switch {
 	case err == nil:
-		h.To, h.Ended = asked, "unlocked"
-	case errors.Is(err, redlock.ErrLost), errors.Is(err, redlock.ErrExpired), errors.Is(err, redlock.ErrNotOwner), errors.Is(err, redlock.ErrClosed):
-		h.Ended = "lost"
-		if h.To == h.From { // it is not certain that the lock was ever held
-			h.Keys = nil
-		}
+		s.To, s.Ended = s.unlocks, "unlocked"
+	case errors.Is(lock.Err(), redlock.ErrClosed): // at an unknown time
+		s.To, s.Ended = s.From, "freed by Close"
+	case errors.Is(err, redlock.ErrLost), errors.Is(err, redlock.ErrExpired), errors.Is(err, redlock.ErrNotOwner):
+		s.Ended = "lost"
+	case errors.Is(err, redlock.ErrNoQuorum):
+		s.Ended = "unlocked without a reply"
 	default:
-		w.wrong("Do: %v", err)
+		w.wrong("%s: unlock: %v", s.Op, err)
 	}
-	w.report(report{Hold: h})
-	return h.Ended
+	if s.held { // then, whatever the error says
+		s.To = max(s.To, s.asked)
+	}
+	w.report(report{Hold: &s.Hold})
 }
 
 // refusal returns a name for an error of Lock, and reports an error that Lock must not return.
@@ -277,12 +366,12 @@ func (w *worker) refusal(err error) string {
 	return "wrong"
 }
 
-func (w *worker) begin(h *hold) {
+// begin returns the number of a hold.
+func (w *worker) begin() int {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.holds++
-	h.Number = w.holds
-	w.mu.Unlock()
-	w.report(report{Hold: h})
+	return w.holds
 }
 
 func (w *worker) wrong(format string, args ...any) {
@@ -294,7 +383,7 @@ func (w *worker) sample(ctx context.Context) {
 		values := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/sched/goroutines:goroutines"}}
 		runtime.GC() // so that what lives is known
 		metrics.Read(values)
-		w.report(report{Sample: &sample{monotonic(), values[0].Value.Uint64(), values[1].Value.Uint64()}})
+		w.report(report{Sample: &sample{witness.Now(), values[0].Value.Uint64(), values[1].Value.Uint64()}})
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():
