@@ -2,6 +2,8 @@ package redlock
 
 import (
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -83,10 +85,28 @@ var clockMutants = []mutant{
 		},
 	},
 	{
+		name: "each process counts its fences by itself", breaks: fencing,
+		fence: func(a *attempt) uint64 {
+			own, _ := ownFences.LoadOrStore(a.locker, new(atomic.Uint64))
+			return own.(*atomic.Uint64).Add(1)
+		},
+	},
+	{
+		name: "each process asks one master, a different one", breaks: exclusion,
+		shape: func(w *world) {
+			for _, p := range w.processes {
+				p.routes = p.routes[p.index%len(p.routes):][:1]
+			}
+		},
+	},
+	{
 		name: "two steps at once", breaks: exclusion, apart: true,
 		answer: func(_ *route, cmd *protocol.Command) { forgetOthers(cmd) },
 	},
 }
+
+// ownFences has the last fence of each Locker.
+var ownFences sync.Map
 
 // clocksSetAfterStart has servers restart, and their clocks set forward just after, by as much as the
 // guard. That is more than fences allow for.

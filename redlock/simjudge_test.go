@@ -30,6 +30,7 @@ type holder struct {
 	granted  time.Duration
 	unlocked time.Duration // 0 if never
 	promised time.Duration // the end of the longest validity that a renewal was sent in
+	believed time.Duration // when its process was told last that it holds the lock
 	useless  bool          // lost before it left its result
 }
 
@@ -86,12 +87,13 @@ func (h *holder) endedUnknown() bool {
 // until is the end of the validity so far.
 func (h *holder) until() time.Duration { return h.Until().Sub(h.process.world.start) }
 
-// end is when the lock was not certain any more.
+// end is when the lock was not certain any more, and its process not told any more that it is.
 func (h *holder) end() time.Duration {
 	end := h.until()
 	if h.unlocked > 0 {
 		end = min(h.unlocked, end)
 	}
+	end = max(end, h.believed)
 	if f := h.forced(); f != nil {
 		end = min(f.begun, end)
 	}
@@ -138,6 +140,13 @@ func (w *world) over(h *holder) {
 	if h.unlocked == 0 {
 		h.unlocked = w.now()
 	}
+}
+
+// believes notes that the process was told that it held the lock at this time.
+func (w *world) believes(h *holder, at time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h.believed = max(h.believed, at)
 }
 
 // violated notes that a property doesn't hold.

@@ -56,7 +56,8 @@ func (w *world) client(p *process, r *rand.Rand) {
 			work = w.ttl / 2
 		}
 		p.nap(upTo(r, work))
-		if lock.Err() == nil {
+		if now := w.now(); lock.Err() == nil {
+			w.believes(h, now)
 			p.nap(upTo(r, 10*time.Millisecond)) // the lock may be lost meanwhile
 			w.write(h)
 		}
@@ -126,8 +127,15 @@ func (w *world) unlock(h *holder) {
 	for _, other := range h.others {
 		w.over(other)
 	}
+	now := w.now()
 	err := h.Unlock()
 	w.event("process %d unlocks grant %d: %v", h.process.index, h.order, err)
+	if err == nil {
+		w.believes(h, now)
+		for _, other := range h.others {
+			w.believes(other, now)
+		}
+	}
 	if h.Context().Err() == nil {
 		w.violated(allEnds, "grant %d goes on after Unlock", h.order)
 	}
