@@ -27,9 +27,6 @@ func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == "redlock" {
 		main()
 	}
-	if os.Getenv("REDLOCK_TEST_WORK") != "" {
-		os.Exit(work())
-	}
 	os.Exit(redistest.RunAs(m, "redlock", &program))
 }
 

@@ -137,6 +137,9 @@ func (w *worker) work(ctx context.Context, client int) map[string]int {
 		if rand.N(100) == 0 {
 			length = ttl/4 + rand.N(longest)
 		}
+		if op == "agent" && rand.N(32) == 0 { // it may be stopped meanwhile
+			length = rand.N(longest)
+		}
 		if client == 0 { // some process always has a lock that must be renewed
 			keys, length = []string{fmt.Sprint("cold:", rand.N(coldKeys))}, ttl+rand.N(ttl)
 		}
