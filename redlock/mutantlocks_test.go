@@ -91,10 +91,10 @@ var lockMutants = []mutant{
 				p.pauses = w.windows(8, w.ttl)
 			}
 		},
-		delayed: func(cmds []protocol.Command, trip time.Duration) {
-			for i := range cmds { // the same as leases that begin so much earlier
-				cmds[i].TTL = max(cmds[i].TTL-trip, 0)
-			}
+		send: func(l *route, cmd *protocol.Command) { // the same as a lease that begins earlier by so long as the reply will take
+			now, pauses := l.process.world.now(), l.process.pauses
+			there := arrival(arrival(now, pauses)+l.far, l.there)
+			cmd.TTL = max(cmd.TTL-(arrival(there+l.far, l.back, pauses)-now), 0)
 		},
 	},
 	{
@@ -106,7 +106,7 @@ var lockMutants = []mutant{
 			}
 		},
 		answer: func(l *route, cmd *protocol.Command) {
-			if s := l.server.Load(); cmd.Reply.Time > 0 && s.jump != 0 && s.world.now() >= s.jumpAt {
+			if s := l.process.world.behind(l.address); cmd.Reply.Time > 0 && s.jump != 0 && s.world.now() >= s.jumpAt {
 				cmd.Reply.Time -= s.jump.Microseconds()
 			}
 		},

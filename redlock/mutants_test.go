@@ -21,7 +21,6 @@ type mutant struct {
 	quiet   bool   // only in worlds where all depends on wake-ups
 	shape   func(w *world)
 	send    func(l *route, cmd *protocol.Command)                   // before it is sent
-	delayed func(cmds []protocol.Command, trip time.Duration)       // before they are sent; they will be under way so long
 	answer  func(l *route, cmd *protocol.Command)                   // when it is answered
 	greet   func(l *route, s *protocol.Server)                      // when a connection is made
 	serve   func(m *memory.Master, cmd *protocol.Command) (ok bool) // in place of the server, if it says so

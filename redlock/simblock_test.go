@@ -28,8 +28,8 @@ func (w *world) block(r *rand.Rand) {
 	p.blocks = block{what, from, w.faults.to + time.Hour, w}
 }
 
-// wait blocks, until then or the end of the block.
-func (b *block) wait(until <-chan struct{}) {
+// wait blocks until the end of the block.
+func (b *block) wait() {
 	if now := b.world.now(); now < b.from || now > b.to {
 		return
 	}
@@ -37,7 +37,6 @@ func (b *block) wait(until <-chan struct{}) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-until:
 	case <-b.world.ended:
 	}
 }
@@ -56,7 +55,7 @@ func (blockedLog) Enabled(context.Context, slog.Level) bool { return true }
 func (l blockedLog) WithAttrs([]slog.Attr) slog.Handler     { return l }
 func (l blockedLog) WithGroup(string) slog.Handler          { return l }
 func (l blockedLog) Handle(context.Context, slog.Record) error {
-	l.wait(nil)
+	l.wait()
 	return nil
 }
 
@@ -68,11 +67,11 @@ func (p *process) observer() Observer {
 	}}
 	if p.blocks.what == "observer" {
 		block := &p.blocks
-		o.Acquired = func(Acquisition) { block.wait(nil) }
-		o.Renewed = func(error) { block.wait(nil) }
-		o.LeaseLost = func(error) { block.wait(nil) }
-		o.MasterDown = func(MasterStatus) { block.wait(nil) }
-		o.MasterUp = func(string) { block.wait(nil) }
+		o.Acquired = func(Acquisition) { block.wait() }
+		o.Renewed = func(error) { block.wait() }
+		o.LeaseLost = func(error) { block.wait() }
+		o.MasterDown = func(MasterStatus) { block.wait() }
+		o.MasterUp = func(string) { block.wait() }
 	}
 	return o
 }

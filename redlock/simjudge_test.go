@@ -196,8 +196,8 @@ func (w *world) write(h *holder) {
 
 func (w *world) expectNoKeys(when string) {
 	for _, s := range w.servers {
-		for _, key := range s.keys() {
-			w.violated(allEnds, "left %s: %s", when, key)
+		for _, key := range s.Keys() {
+			w.violated(allEnds, "left %s: %s on %s", when, key, s)
 		}
 	}
 }

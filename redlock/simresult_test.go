@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -124,15 +125,11 @@ func (w *world) confirm(key string, fence uint64) {
 func (w *world) mustBeMet(key string) uint64 {
 	var fences []int64
 	for _, s := range w.servers {
-		epoch, up, _ := s.life()
-		if m := s.at(epoch); up && m != nil {
-			s.mu.Lock()
-			result, _, _ := m.Results.Get(protocol.Key(DefaultPrefix, key), s.clock())
-			s.mu.Unlock()
-			fences = append(fences, result.Fence)
-		} else {
-			fences = append(fences, 0)
+		var result protocol.Result
+		if _, up := s.life(); up {
+			s.Look(func(m *memory.Master) { result, _, _ = m.Results.Get(protocol.Key(DefaultPrefix, key), s.clock()) })
 		}
+		fences = append(fences, result.Fence)
 	}
 	slices.Sort(fences)
 	w.mu.Lock()
@@ -147,7 +144,7 @@ func (w *world) mustBeMet(key string) uint64 {
 // starts counts the starts of all servers.
 func (w *world) starts() (n int) {
 	for _, s := range w.servers {
-		epoch, _, _ := s.life()
+		epoch, _ := s.life()
 		n += epoch
 	}
 	return n

@@ -89,8 +89,7 @@ func (w *world) restarts(p *process, at time.Duration, r *rand.Rand) {
 		p.closes = at
 	}
 	for _, l := range p.routes {
-		source := func() *rand.Rand { return rand.New(&lockedSource{source: rand.NewPCG(r.Uint64(), 0)}) }
-		again.routes = append(again.routes, &route{address: l.address, process: again, random: source(), ear: source(), far: l.far, loss: l.loss * min(l.address, 1)})
+		again.route(l.address, rand.NewPCG(r.Uint64(), 0), l.far, l.loss*min(l.address, 1))
 	}
 	w.processes = append(w.processes, again)
 }
@@ -114,20 +113,21 @@ type heard struct {
 }
 
 // beats notes what a server is told of a process, and when others begin to lock. The server's mu is held.
-func (w *world) beats(s *simServer, p *process, beat *protocol.Beat) {
+func (w *world) beats(s *simServer, m *memory.Master, p *process, beat *protocol.Beat) {
+	epoch, _ := s.life()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	locks := beat.Since > 0
-	if w.births[s].epoch != s.epoch || w.births[s].at == 0 {
-		w.births[s] = heard{at: w.now(), epoch: s.epoch}
+	if w.births[s].epoch != epoch || w.births[s].at == 0 {
+		w.births[s] = heard{at: w.now(), epoch: epoch}
 	}
 	if w.wrong && p.first && p.locks && !locks && !p.remembered() {
 		w.lapsed = true
 	}
-	if told, known := s.memory.Processes.Told[beat.ID]; known && told.Number > beat.Number {
+	if told, known := m.Processes.Told[beat.ID]; known && told.Number > beat.Number {
 		return // it comes late, from a connection that has broken
 	}
-	if p.told[s] = (heard{w.now(), s.epoch, locks}); beat.Since < 0 {
+	if p.told[s] = (heard{w.now(), epoch, locks}); beat.Since < 0 {
 		delete(p.told, s)
 		p.stopped = w.now()
 	}
@@ -149,7 +149,7 @@ func (w *world) beats(s *simServer, p *process, beat *protocol.Beat) {
 
 // remembers reports whether the server has been told by all, since it has lost its data if it has. The world's mu is held.
 func (s *simServer) remembers() bool {
-	epoch, _, _ := s.life()
+	epoch, _ := s.life()
 	born := s.world.births[s]
 	return epoch == 0 || born.epoch == epoch && s.world.now()-born.at > 2*heartbeat.Every
 }
@@ -158,7 +158,7 @@ func (s *simServer) remembers() bool {
 // again. The world's mu is held.
 func (w *world) lacking(p *process) bool {
 	return slices.ContainsFunc(w.processes, func(q *process) bool {
-		return q.first != p.first && q.locks && p.reaches()+q.reaches()-1 < p.locker.quorum+q.locker.quorum // they share one
+		return q.first != p.first && q.locks && p.reaches()+q.reaches()-1 < p.quorum()+q.quorum() // they share one
 	})
 }
 
@@ -172,12 +172,14 @@ func (w *world) remembered(first bool, but *process) bool {
 func (p *process) remembered() bool {
 	n, w := 0, p.world
 	for s, h := range p.told {
-		if epoch, _, _ := s.life(); h.locks && epoch == h.epoch && w.now() < h.at+w.ttl+protocol.FenceTTL {
+		if epoch, _ := s.life(); h.locks && epoch == h.epoch && w.now() < h.at+w.ttl+protocol.FenceTTL {
 			n++
 		}
 	}
-	return n > len(p.routes)/2
+	return n >= p.quorum()
 }
+
+func (p *process) quorum() int { return len(p.routes)/2 + 1 }
 
 // reaches returns how many masters the process has told of in the last beats that it reaches, at least. The world's mu is held.
 func (p *process) reaches() int {
@@ -198,7 +200,7 @@ func (w *world) judgeBeats(h *holder) (until time.Duration, ok bool) {
 		told = append(told, heard.at)
 	}
 	slices.Sort(told)
-	if quorum := len(h.process.routes)/2 + 1; len(told) >= quorum {
+	if quorum := h.process.quorum(); len(told) >= quorum {
 		until = told[len(told)-quorum] + w.ttl + protocol.FenceTTL
 	}
 	return until, h.until() <= until || h.process.stopped > 0 && w.now()-h.process.stopped < 2*w.timeout // it may have been won before

@@ -165,6 +165,7 @@ func (w *world) run() {
 	for _, p := range w.processes {
 		p.started, p.told, p.reached = make(chan struct{}), make(map[*simServer]heard), make(map[int]time.Duration)
 	}
+	w.live()
 	for _, p := range w.processes {
 		if p.born == 0 {
 			starts.Go(p.start)
@@ -230,8 +231,8 @@ func (w *world) settle(p *process, r *rand.Rand, key string) {
 
 // simulate runs a world.
 func simulate(t *testing.T, seed uint64, m mutant) (w *world) {
-	synctest.Test(t, func(*testing.T) {
-		w = newWorld(seed, m)
+	synctest.Test(t, func(t *testing.T) {
+		w = newWorld(t, seed, m)
 		w.run()
 	})
 	return w

@@ -6,9 +6,11 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/simnet"
 )
 
 // window is a time of the simulation in which something is wrong.
@@ -64,6 +66,7 @@ type world struct {
 	servers      []*simServer // each behind the address of its number, at first; then those that are in reserve
 	moves        []move       // in the order of time
 	processes    []*process
+	routes       map[*simnet.Address]*route
 
 	mu        sync.Mutex
 	events    []event
@@ -89,15 +92,58 @@ type move struct {
 	address, to int
 }
 
-// behind gives the server behind an address, and how often it was another.
-func (w *world) behind(address int) (s *simServer, moves int) {
+// behind gives the server behind an address.
+func (w *world) behind(address int) (s *simServer) {
 	s = w.servers[address]
 	for _, m := range w.moves {
 		if m.address == address && m.at <= w.now() {
-			s, moves = w.servers[m.to], moves+1
+			s = w.servers[m.to]
 		}
 	}
-	return s, moves
+	return s
+}
+
+// live has all happen in its time.
+func (w *world) live() {
+	for _, s := range w.servers {
+		s.live()
+	}
+	for _, p := range w.processes {
+		p.live()
+	}
+	for _, m := range w.moves {
+		w.at(m.at, func() {
+			for _, l := range w.routes {
+				if l.address == m.address {
+					l.LoseClients() // what they have sent arrives
+					l.MoveTo(w.servers[m.to].Server)
+				}
+			}
+		})
+	}
+}
+
+// at has something happen at a time.
+func (w *world) at(at time.Duration, happen func()) {
+	if at <= w.now() {
+		happen()
+	} else {
+		time.AfterFunc(at-w.now(), happen)
+	}
+}
+
+// each has something begin with each window, and end with the last of those that overlap.
+func (ws windows) each(w *world, begin, end func()) {
+	for _, one := range ws {
+		w.at(one.from, func() {
+			begin()
+			w.at(one.to, func() {
+				if ws.end(w.now()) == w.now() {
+					end()
+				}
+			})
+		})
+	}
 }
 
 type event struct {
@@ -126,7 +172,7 @@ func between(r *rand.Rand, least, most time.Duration) time.Duration {
 
 func chance(r *rand.Rand, percent int) bool { return r.IntN(100) < percent }
 
-func newWorld(seed uint64, m mutant) *world {
+func newWorld(t *testing.T, seed uint64, m mutant) *world {
 	r := rand.New(rand.NewPCG(seed, 0))
 	w := &world{
 		seed: seed, start: time.Now(), ended: make(chan struct{}), random: r, mutant: m,
@@ -135,7 +181,7 @@ func newWorld(seed uint64, m mutant) *world {
 		faults:  window{500 * time.Millisecond, between(r, 2500*time.Millisecond, 5*time.Second)},
 		keys:    1 + r.IntN(2),
 		pairs:   chance(r, 30),
-		tokens:  make(map[string]*holder), stored: make(map[string]*holder), confirmed: make(map[string]confirmed), forced: make(map[string]*force), inspected: make(map[inspectedHolder]bool), births: make(map[*simServer]heard),
+		tokens:  make(map[string]*holder), stored: make(map[string]*holder), confirmed: make(map[string]confirmed), forced: make(map[string]*force), inspected: make(map[inspectedHolder]bool), births: make(map[*simServer]heard), routes: make(map[*simnet.Address]*route),
 	}
 	w.pairs = w.pairs && w.keys == 2
 	w.late = between(r, 0, 2*w.ttl)
@@ -171,8 +217,8 @@ func newWorld(seed uint64, m mutant) *world {
 			w.moves = []move{{at, one, masters}, {at + upTo(r, w.ttl), other, masters + 1}}
 		}
 	}
-	for i := range masters + reserve {
-		s := &simServer{world: w, index: i, mutant: m}
+	for i, server := range simnet.New(t, masters+reserve).Servers {
+		s := &simServer{Server: server, world: w, index: i}
 		s.skew = between(r, -300*time.Millisecond, 300*time.Millisecond)
 		if s.fast = r.IntN(17) - 8; w.idle.to > 0 { // in thousandths
 			s.fast = 0 // the guard covers the skew of seconds, not of minutes
@@ -223,15 +269,10 @@ func newWorld(seed uint64, m mutant) *world {
 			if lacks[j] {
 				continue
 			}
-			p.routes = append(p.routes, &route{
-				address: j, process: p,
-				random: rand.New(&lockedSource{source: rand.NewPCG(seed, uint64(1+10*i+j))}),
-				ear:    rand.New(&lockedSource{source: rand.NewPCG(seed, uint64(101+10*i+j))}),
-				far:    between(r, 0, far), loss: r.IntN(losses) * r.IntN(2),
-				there: w.windows(r.IntN(cuts+1), w.ttl), back: w.windows(r.IntN(cuts+1), w.ttl),
-			})
+			l := p.route(j, rand.NewPCG(seed, uint64(1+10*i+j)), between(r, 0, far), r.IntN(losses)*r.IntN(2))
+			l.there, l.back = w.windows(r.IntN(cuts+1), w.ttl), w.windows(r.IntN(cuts+1), w.ttl)
 			if at := between(drops, w.faults.from, w.faults.to); !w.quiet && chance(drops, 10) {
-				p.routes[len(p.routes)-1].drops = windows{{at, at + upTo(drops, 2*w.ttl)}}
+				l.drops = windows{{at, at + upTo(drops, 2*w.ttl)}}
 			}
 		}
 		p.closes = never

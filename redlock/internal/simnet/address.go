@@ -32,6 +32,7 @@ type Address struct {
 	mu      sync.Mutex
 	server  *Server
 	weather Weather
+	traffic Traffic
 	conns   map[*conn]bool
 	helds   []*valve
 }
@@ -63,6 +64,41 @@ func (a *Address) Set(w Weather) {
 	a.requests.set(!w.Requests)
 	a.replies.set(!w.Replies)
 	a.stuck.set(!w.Stuck)
+}
+
+// Traffic decides, in place of the weather's delay, when what is sent now comes and what becomes of it.
+type Traffic interface {
+	There() time.Time         // at the server
+	Back() time.Time          // at the client
+	Fate(cmds []Command) Fate // of a batch; it may change the commands
+}
+
+// Fate is what becomes of a batch. The zero value is that it is executed and answered.
+type Fate struct {
+	Lost       bool          // the connection breaks before it, and what is sent behind it is lost too
+	Late       time.Duration // the connection breaks, and it is executed so much later
+	Again      time.Duration // it is executed twice, and the second time so much later
+	Unanswered bool          // the connection breaks when it has been executed
+	Partly     bool          // the connection breaks within it: so many of its commands are executed, and so many answered
+	Executed   int
+	Answered   int
+}
+
+// SetTraffic has somebody decide of what is sent from now on.
+func (a *Address) SetTraffic(t Traffic) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.traffic = t
+}
+
+// fate is that of a batch that is sent now.
+func (a *Address) fate(cmds []Command) (f Fate) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.traffic != nil {
+		f = a.traffic.Fate(cmds)
+	}
+	return f
 }
 
 // open lets everything through that is kept back.
@@ -139,11 +175,17 @@ func (a *Address) each(f func(*conn)) {
 // way is the least that anything is under way. Where time stood still, locks had one fence, and calls waited for masters that agree.
 const way = 50 * time.Microsecond
 
-// delay is how long something that is sent now is under way.
-func (a *Address) delay() time.Duration {
+// arrival is when something that is sent now comes to the server, or back from it.
+func (a *Address) arrival(back bool) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.weather.Delay + way
+	switch {
+	case a.traffic == nil:
+		return time.Now().Add(a.weather.Delay + way)
+	case back:
+		return a.traffic.Back()
+	}
+	return a.traffic.There()
 }
 
 // String is its name.
@@ -193,11 +235,11 @@ func (a *Address) dial(ctx context.Context) (*conn, error) {
 
 // there is the way to the server, and back that from it. They are false if the context ends before.
 func (a *Address) there(ctx context.Context) bool {
-	return sleepUntil(time.Now().Add(a.delay()), ctx.Done(), nil) && a.requests.pass(ctx.Done(), nil)
+	return sleepUntil(a.arrival(false), ctx.Done(), nil) && a.requests.pass(ctx.Done(), nil)
 }
 
 func (a *Address) back(ctx context.Context) bool {
-	return sleepUntil(time.Now().Add(a.delay()), ctx.Done(), nil) && a.replies.pass(ctx.Done(), nil)
+	return sleepUntil(a.arrival(true), ctx.Done(), nil) && a.replies.pass(ctx.Done(), nil)
 }
 
 // greet makes a connection, and asks the server in a second round trip what it is. One that made it in one round trip would be as fast as a
@@ -240,6 +282,7 @@ func (a *Address) Connect(ctx context.Context, admits protocol.Admission) (proto
 			return nil, protocol.Unreachable(err)
 		}
 	}
+	c.sent, c.replied = make(chan *batch, protocol.MaxWindow), make(chan *batch, protocol.MaxWindow)
 	go c.serve()
 	return c, nil
 }

@@ -2,6 +2,8 @@ package simnet
 
 import (
 	"context"
+	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,6 +26,7 @@ type conn struct {
 	lost, forgotten, subscribed, holds atomic.Bool
 	held                               atomic.Pointer[valve]
 	interrupt                          atomic.Pointer[chan struct{}]
+	sends, awaits                      atomic.Bool // somebody does
 
 	arrives time.Time // the last batch; of Send alone
 	coming  *batch    // whose reply is under way to who waits for it
@@ -31,7 +34,7 @@ type conn struct {
 }
 
 func newConn(a *Address) *conn {
-	c := &conn{address: a, sent: make(chan *batch, protocol.MaxWindow), replied: make(chan *batch, protocol.MaxWindow), closed: make(chan struct{})}
+	c := &conn{address: a, closed: make(chan struct{})}
 	c.end = sync.OnceFunc(func() { close(c.closed) })
 	c.Resume()
 	return c
@@ -56,10 +59,15 @@ func (c *conn) ended() bool {
 
 // Send sends a batch.
 func (c *conn) Send(cmds []*protocol.Command) (answered bool, err error) {
+	if c.sends.Swap(true) {
+		panic("two send on one connection at once")
+	}
+	defer c.sends.Store(false)
+	runtime.Gosched() // as a system call would
 	if !c.address.stuck.pass(c.closed, nil) || c.ended() {
 		return false, protocol.ErrBroken
 	}
-	b := &batch{cmds: make([]protocol.Command, len(cmds)), arrives: time.Now().Add(c.address.delay())}
+	b := &batch{cmds: make([]protocol.Command, len(cmds)), arrives: c.address.arrival(false)}
 	if b.arrives.Before(c.arrives) {
 		b.arrives = c.arrives
 	}
@@ -67,6 +75,7 @@ func (c *conn) Send(cmds []*protocol.Command) (answered bool, err error) {
 	for i, cmd := range cmds {
 		b.cmds[i] = *cmd
 	}
+	b.fate = c.address.fate(b.cmds)
 	c.sent <- b
 	return false, nil
 }
@@ -87,15 +96,34 @@ func (c *conn) serve() {
 		if !c.arrive(b) {
 			continue
 		}
-		if c.lost.Load() || !c.server.execute(c, b.cmds) {
+		if c.lost.Load() || !c.meet(b) {
 			c.Close()
 			return
 		}
-		b.back = time.Now().Add(c.address.delay())
+		b.back = c.address.arrival(true)
 		if !c.forgotten.Load() {
 			c.replied <- b
 		}
 	}
+}
+
+// meet has a batch meet its fate, and reports whether the server has executed it.
+func (c *conn) meet(b *batch) bool {
+	switch f := b.fate; {
+	case f.Lost:
+		return false
+	case f.Late > 0:
+		c.Close()
+		time.Sleep(f.Late)
+	case f.Again > 0:
+		again := slices.Clone(b.cmds)
+		time.AfterFunc(f.Again, func() { c.server.execute(c, again) })
+	case f.Unanswered:
+		defer c.Close()
+	case f.Partly:
+		return c.server.execute(c, b.cmds[:f.Executed])
+	}
+	return c.server.execute(c, b.cmds)
 }
 
 // arrive waits until the server reads a batch, and reports whether it does.
@@ -122,13 +150,22 @@ func (c *conn) Wait() error {
 }
 
 // Await is Wait by who has sent the batch.
-func (c *conn) Await() bool { return c.await(*c.interrupt.Load()) }
+func (c *conn) Await() bool {
+	if c.awaits.Swap(true) {
+		panic("two wait on one connection at once")
+	}
+	defer c.awaits.Store(false)
+	return c.await(*c.interrupt.Load())
+}
 
 // Interrupt ends Await.
 func (c *conn) Interrupt() { close(*c.interrupt.Load()) }
 
 // Resume lets Await wait again.
 func (c *conn) Resume() {
+	if c.awaits.Load() {
+		panic("a caller still waits on the connection")
+	}
 	next := make(chan struct{})
 	c.interrupt.Store(&next)
 }
@@ -156,17 +193,20 @@ func (c *conn) await(interrupted <-chan struct{}) bool {
 }
 
 // Receive takes the reply to the oldest batch.
-func (c *conn) Receive(cmds []*protocol.Command) error {
-	garbled := c.address.garbled.Load()
+func (c *conn) Receive(cmds []*protocol.Command) (err error) {
+	answered := len(cmds)
+	switch {
+	case c.address.garbled.Load():
+		answered, err = 0, protocol.ErrMalformed
+	case c.oldest.fate.Partly:
+		answered, err = c.oldest.fate.Answered, protocol.ErrBroken
+	}
 	for i, cmd := range cmds {
-		if cmd.Reply = c.oldest.cmds[i].Reply; garbled {
-			cmd.Reply = protocol.Reply{Err: protocol.ErrMalformed}
+		if cmd.Reply = c.oldest.cmds[i].Reply; i >= answered {
+			cmd.Reply = protocol.Reply{Err: err}
 		}
 	}
-	if garbled {
-		return protocol.ErrMalformed
-	}
-	return nil
+	return err
 }
 
 // heard is a message, or a sign of life, that comes on a subscription.
@@ -176,7 +216,7 @@ type heard struct {
 }
 
 // hear has a message be under way to the client. The server calls it.
-func (c *conn) hear(w protocol.WakeUp) { c.tell(heard{time.Now().Add(c.address.delay()), &w}) }
+func (c *conn) hear(w protocol.WakeUp) { c.tell(heard{c.address.arrival(true), &w}) }
 
 func (c *conn) tell(h heard) {
 	if c.forgotten.Load() {
@@ -231,6 +271,6 @@ func (c *conn) listen(ctx context.Context, process string, patience time.Duratio
 // ask asks the server for a sign of life.
 func (c *conn) ask(ctx context.Context) {
 	if c.address.there(ctx) && c.server.hangs.pass(ctx.Done(), c.closed) && !c.ended() {
-		c.tell(heard{at: time.Now().Add(c.address.delay())})
+		c.tell(heard{at: c.address.arrival(true)})
 	}
 }

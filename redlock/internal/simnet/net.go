@@ -1,5 +1,5 @@
 // Package simnet is a network of servers in memory, in the virtual time of a bubble of testing/synctest. Package redlock/simnet, where all
-// but package redlock's own tests take it from, says how to use it.
+// but package redlock's own tests take it from, says how to use it. The worlds of TestSimulation are on it, too: their Traffic is drawn from a seed.
 //
 // What it says of Redis is held by TestConformance against real servers.
 package simnet
@@ -71,6 +71,7 @@ type batch struct {
 	cmds    []protocol.Command // copies: what is executed late must not touch the caller's
 	arrives time.Time          // at the server
 	back    time.Time          // at the client, at the earliest
+	fate    Fate
 }
 
 // valve is open until it is shut.

@@ -19,35 +19,27 @@ type Server struct {
 
 	mu     sync.Mutex
 	up     bool
-	run    int       // counts its starts
-	began  time.Time // by its clock
-	ahead  time.Duration
-	fast   int       // how much its clock is fast, in thousandths
-	since  time.Time // and since when
+	run    int              // counts its starts
+	began  time.Time        // by its clock
+	clock  func() time.Time // is called while mu is held
 	memory *memory.Master
 	hears  map[string]*conn // the subscriptions, by the channel
 	conns  map[*conn]bool
 	info   protocol.Server
 	refuse func(*protocol.Command) error
-	forge  func(*protocol.Command) bool
+	serve  func(from *Address, m *memory.Master, cmd *Command) bool
 	calls  [protocol.Ops]int
 	asked  *conn // for the last lock
 }
 
 func newServer(index int) *Server {
-	return &Server{index: index, conns: make(map[*conn]bool), info: protocol.Server{
+	return &Server{index: index, clock: time.Now, conns: make(map[*conn]bool), info: protocol.Server{
 		Role: "master", Mode: "standalone", HasUptime: true, Version: "7.4.0", Memory: protocol.Memory{Used: 1 << 20, Policy: "noeviction"},
 	}}
 }
 
 // String names the server.
 func (s *Server) String() string { return fmt.Sprint("server ", s.index) }
-
-// clock is read while mu is held.
-func (s *Server) clock() time.Time {
-	now := time.Now()
-	return now.Add(s.ahead + now.Sub(s.since)*time.Duration(s.fast)/1000)
-}
 
 // start begins a run, in which nothing is known. Callers hold mu, unless nobody else has the server.
 func (s *Server) start(began time.Time) {
@@ -56,7 +48,7 @@ func (s *Server) start(began time.Time) {
 }
 
 func (s *Server) forget() {
-	s.memory = memory.New(fmt.Sprint(s.index), s.clock)
+	s.memory = memory.New(fmt.Sprint(s.index), func() time.Time { return s.clock() })
 	for channel, c := range s.hears {
 		s.memory.Subscribe(channel, c.hear)
 	}
@@ -103,16 +95,22 @@ func (s *Server) Flush() { s.change(s.forget) }
 
 // SetClock sets the server's clock so far ahead of ours.
 func (s *Server) SetClock(ahead time.Duration) {
-	s.change(func() { s.ahead, s.fast, s.since = ahead, 0, time.Now() })
+	s.SetTime(func() time.Time { return time.Now().Add(ahead) })
 }
 
 // SetSpeed has the server's clock gain so many thousandths from now on.
 func (s *Server) SetSpeed(permille int) {
-	s.change(func() {
-		s.ahead = time.Until(s.clock())
-		s.fast, s.since = permille, time.Now()
+	s.mu.Lock()
+	since, ahead := time.Now(), time.Until(s.clock())
+	s.mu.Unlock()
+	s.SetTime(func() time.Time {
+		now := time.Now()
+		return now.Add(ahead + now.Sub(since)*time.Duration(permille)/1000)
 	})
 }
+
+// SetTime has the server's clock show what a function returns.
+func (s *Server) SetTime(clock func() time.Time) { s.change(func() { s.clock = clock }) }
 
 // SetInfo changes what the server says of itself: its version, role, memory. Without any of it, the server denies INFO.
 func (s *Server) SetInfo(set func(info *Info)) { s.change(func() { set(&s.info) }) }
@@ -158,7 +156,21 @@ func (s *Server) Promote() {
 }
 
 // Forge makes the server a wrong one: it doesn't execute a command for which forge, having set the reply, returns true. nil ends that.
-func (s *Server) Forge(forge func(cmd *Command) bool) { s.change(func() { s.forge = forge }) }
+func (s *Server) Forge(forge func(cmd *Command) bool) {
+	if forge == nil {
+		s.Serve(nil)
+		return
+	}
+	s.Serve(func(_ *Address, _ *memory.Master, cmd *Command) bool { return forge(cmd) })
+}
+
+// Serve is Forge with where a command comes from, and what the server has.
+func (s *Server) Serve(serve func(from *Address, m *memory.Master, cmd *Command) bool) {
+	s.change(func() { s.serve = serve })
+}
+
+// Look shows what the server has.
+func (s *Server) Look(look func(m *memory.Master)) { s.change(func() { look(s.memory) }) }
 
 // Command is one operation, with its reply.
 type Command = protocol.Command
@@ -348,7 +360,7 @@ func (s *Server) execute(c *conn, cmds []protocol.Command) (ok bool) {
 		if cmds[i].Op == protocol.OpAcquire {
 			s.asked = c
 		}
-		s.do(&cmds[i])
+		s.do(c.address, &cmds[i])
 	}
 	return true
 }
@@ -374,7 +386,7 @@ func (s *Server) mute() (restore func()) {
 	}
 }
 
-func (s *Server) do(cmd *protocol.Command) {
+func (s *Server) do(from *Address, cmd *Command) {
 	s.calls[cmd.Op]++
 	if s.refuse != nil {
 		if err := s.refuse(cmd); err != nil {
@@ -383,8 +395,8 @@ func (s *Server) do(cmd *protocol.Command) {
 		}
 	}
 	switch {
-	case s.forge != nil && s.forge(cmd):
-	case cmd.Op == protocol.OpMemory:
+	case s.serve != nil && s.serve(from, s.memory, cmd):
+	case cmd.Op == Memory:
 		told := s.info.Memory
 		cmd.Reply = protocol.Reply{Answer: &told}
 	default:
