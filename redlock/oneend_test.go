@@ -8,8 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/simnet"
 )
 
 var longResult = make([]byte, shortResult+1)
@@ -111,34 +111,23 @@ func TestStoredByTooFew(t *testing.T) {
 	})
 }
 
-// forsaken is a master that stores results, and is gone then.
-type forsaken struct {
-	Stepwise
-	gone *atomic.Bool
-}
-
-func (m forsaken) Do(cmds []*protocol.Command) {
-	for _, cmd := range cmds {
-		if cmd.Op == protocol.OpRelease && m.gone.Load() {
-			cmd.Reply = protocol.Reply{Err: protocol.ErrBroken}
-			continue
-		}
-		m.Stepwise.Do([]*protocol.Command{cmd})
-		if cmd.Op == protocol.OpStore {
-			m.gone.Store(true)
-		}
-	}
-}
-
 // TestStoredAndNotReleased: what a quorum has stored is remembered, whether it confirms the release then or not.
 func TestStoredAndNotReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		gone := make([]atomic.Bool, 3)
+		gone := make([]atomic.Bool, 3) // servers that have stored a result
+		net := simnet.New(t, 3)
 		var masters []Master
-		for i, name := range []string{"1", "2", "3"} {
-			masters = append(masters, MasterOf(forsaken{memory.New(name, time.Now), &gone[i]}))
+		for i, s := range net.Servers {
+			masters = append(masters, Master{net.Addresses[i]})
+			s.Forge(func(cmd *simnet.Command) bool {
+				if cmd.Op == simnet.Store {
+					gone[i].Store(true)
+				}
+				cmd.Reply = protocol.Reply{Err: protocol.ErrBroken}
+				return cmd.Op == simnet.Release && gone[i].Load()
+			})
 		}
-		l, err := New(masters, WithRestartGuard(0))
+		l, err := New(masters)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -3,7 +3,6 @@ package redlock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -12,35 +11,21 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/simnet"
 )
-
-// oneAtATime is a memory master that several Lockers may share.
-type oneAtATime struct {
-	Stepwise
-	mu sync.Mutex
-}
-
-func (m *oneAtATime) Do(cmds []*protocol.Command) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.Stepwise.Do(cmds)
-}
 
 // TestAttempts follows a call that waits for another process: it is refused, asks again once it is subscribed, waits, and is woken.
 func TestAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var shared []Stepwise
-		for i := range 3 {
-			shared = append(shared, &oneAtATime{Stepwise: memory.New(fmt.Sprint(i), time.Now)})
-		}
+		net := simnet.New(t, 3)
 		open := func(opts ...Option) *Locker {
+			time.Sleep(time.Millisecond) // one is the elder
 			var masters []Master
-			for _, m := range shared {
-				masters = append(masters, MasterOf(m))
+			for _, a := range net.Addresses {
+				masters = append(masters, Master{a})
 			}
-			l, err := New(masters, append(opts, WithRestartGuard(0))...)
+			l, err := New(masters, opts...)
 			if err != nil {
 				t.Fatal(err)
 			}

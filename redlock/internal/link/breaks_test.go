@@ -2,7 +2,6 @@ package link
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"sync"
 	"testing"
@@ -10,66 +9,33 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/simnet"
 )
 
-// brief is a master that answers on each connection, and ends it a while after the first reply.
-type brief struct {
-	*memory.Master
-	life func(n int) time.Duration // of connection n
-	made []time.Time               // when they were
+// watched is a server, and when it was connected to.
+type watched struct {
+	*simnet.Address
+	made []time.Time
 }
 
-func (m *brief) Connect(context.Context, protocol.Admission) (protocol.Conn, error) {
+func (m *watched) Connect(ctx context.Context, admits protocol.Admission) (protocol.Conn, error) {
 	m.made = append(m.made, time.Now())
-	c := &briefConn{master: m, sent: make(chan struct{}, 1), closed: make(chan struct{})}
-	c.end = sync.OnceFunc(func() { close(c.closed) })
-	return c, nil
+	return m.Address.Connect(ctx, admits)
 }
 
-type briefConn struct {
-	master *brief
-	sent   chan struct{}
-	over   <-chan time.Time // nil before the first reply
-	closed chan struct{}
-	end    func()
-}
-
-func (c *briefConn) Send([]*protocol.Command) (answered bool, err error) {
-	c.sent <- struct{}{}
-	return false, nil
-}
-
-func (c *briefConn) Wait() error {
-	select {
-	case <-c.sent:
-		time.Sleep(time.Microsecond) // the round trip
-		return nil
-	case <-c.over:
-	case <-c.closed:
-	}
-	return io.EOF
-}
-
-func (c *briefConn) Receive(cmds []*protocol.Command) error {
-	c.master.Do(cmds)
-	if c.over == nil {
-		c.over = time.After(c.master.life(len(c.master.made)))
-	}
-	return nil
-}
-
-func (c *briefConn) Capabilities() protocol.ConnCapabilities {
-	return protocol.ConnCapabilities{Window: 1}
-}
-
-func (c *briefConn) Close() { c.end() }
-
-// connects returns when a stream to such a master has made connections within a time.
+// connects returns when a stream has made connections within a time, to a server that ends connection n so long after the first command on it.
 func connects(t *testing.T, within time.Duration, life func(n int) time.Duration) (made []time.Time) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &brief{Master: memory.New("", time.Now), life: life}
+		net := simnet.New(t, 1)
+		m, lives := &watched{Address: net.Addresses[0]}, 0
+		net.Servers[0].Forge(func(*simnet.Command) bool {
+			if n := len(m.made); lives < n {
+				lives = n
+				time.AfterFunc(life(n), m.Cut)
+			}
+			return false
+		})
 		logger := slog.New(slog.DiscardHandler)
 		seats := admission.New(1, admission.Settings{MaxTTL: time.Minute, Logger: logger})
 		seat := seats.Add(m)
