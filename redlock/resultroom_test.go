@@ -3,14 +3,13 @@ package redlock
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/simnet"
 )
 
 // TestResultsThatFindNoRoomAreCounted: the room is for results that are under way.
@@ -36,50 +35,40 @@ func TestResultsThatFindNoRoomAreCounted(t *testing.T) {
 	}
 }
 
-// mute is a master that answers on the connection for locks alone, and not even there while it is gone.
+// mute is a server that answers on the connection for locks alone.
 type mute struct {
-	Stepwise
-	gone *atomic.Bool
+	*simnet.Address
+	lane *simnet.Address
 }
 
-func (m mute) Capabilities() protocol.Capabilities { return protocol.Capabilities{Several: true} }
-
-func (m mute) Connect(_ context.Context, admits protocol.Admission) (protocol.Conn, error) {
-	if _, lane := admits.(*link.Lane); lane {
-		return newSilent(), nil
+func (m mute) Connect(ctx context.Context, admits protocol.Admission) (protocol.Conn, error) {
+	if _, lane := admits.(*link.Lane); !lane {
+		return m.Address.Connect(ctx, admits)
 	}
-	return newStepwise(m), nil
+	c, err := m.lane.Connect(ctx, admits)
+	m.lane.Forget()
+	return c, err
 }
 
-func (m mute) Do(cmds []*protocol.Command) {
-	if !m.gone.Load() {
-		m.Stepwise.Do(cmds)
-		return
-	}
-	for _, cmd := range cmds {
-		cmd.Reply = protocol.Reply{Err: protocol.ErrBroken}
-	}
-}
-
-func openMute(t *testing.T, gone *atomic.Bool, opts ...Option) *Locker {
+func openMute(t *testing.T, opts ...Option) (*Locker, *simnet.Net) {
 	t.Helper()
+	net := simnet.New(t, 3)
 	var masters []Master
-	for _, name := range []string{"1", "2", "3"} {
-		masters = append(masters, Master{mute{memory.New(name, time.Now), gone}})
+	for i, a := range net.Addresses {
+		masters = append(masters, Master{mute{a, simnet.NewAddress(a.String(), net.Servers[i])}})
 	}
-	l, err := New(masters, append(opts, WithRestartGuard(0))...)
+	l, err := New(masters, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l
+	return l, net
 }
 
 // TestLeaseEndsWhileResultIsStored: the contexts of a lock end with its lease, not with the time that its result has.
 func TestLeaseEndsWhileResultIsStored(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		gone := new(atomic.Bool)
-		l := openMute(t, gone, WithTTL(3*time.Second))
+		l, net := openMute(t, WithTTL(3*time.Second))
 		defer l.Close()
 		lock, err := l.Lock(t.Context(), "long")
 		if err != nil {
@@ -88,7 +77,9 @@ func TestLeaseEndsWhileResultIsStored(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- lock.UnlockWith(make([]byte, MaxResult), time.Hour) }()
 		synctest.Wait()
-		gone.Store(true)
+		for _, a := range net.Addresses {
+			a.MoveTo(nil)
+		}
 		<-lock.Context().Done()
 		if late := time.Since(lock.Until()); late > 0 {
 			t.Errorf("the context has ended %v after the lease", late)
@@ -99,30 +90,11 @@ func TestLeaseEndsWhileResultIsStored(t *testing.T) {
 	})
 }
 
-// silent is a connection on which no reply comes.
-type silent struct {
-	protocol.Conn
-	closed context.Context
-	end    context.CancelFunc
-}
-
-func newSilent() *silent {
-	s := new(silent)
-	s.closed, s.end = context.WithCancel(context.Background())
-	return s
-}
-func (s *silent) Send([]*protocol.Command) (bool, error) { return false, nil }
-func (s *silent) Close()                                 { s.end() }
-func (s *silent) Wait() error {
-	<-s.closed.Done()
-	return errors.New("closed")
-}
-
 // TestCloseWaitsForNoResult: neither for one on its way to masters that hang, nor for one on its way from them.
 func TestCloseWaitsForNoResult(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := openMute(t, new(atomic.Bool))
+		l, net := openMute(t)
 		ended := make(chan error, 2)
 		store, err := l.Lock(t.Context(), "long")
 		if err != nil {
@@ -152,6 +124,12 @@ func TestCloseWaitsForNoResult(t *testing.T) {
 		}
 		if waited := time.Since(began); waited >= time.Second { // the least for which a lane waits
 			t.Errorf("Close has waited %v", waited)
+		}
+		synctest.Wait()
+		for _, s := range net.Servers {
+			if n := s.Connections(); n > 0 {
+				t.Errorf("%d connections to %s are left", n, s)
+			}
 		}
 	})
 }
