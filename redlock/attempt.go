@@ -92,14 +92,8 @@ func (a *attempt) release(to link.Receiver, waiting bool) {
 	calls := make([]link.Command, len(a.acquires))
 	for i := range calls {
 		calls[i] = a.releaseOf(i, waiting, to)
-		if i != a.leader {
-			a.push(&calls[i])
-		} else if !a.goesOn && a.offer() > 0 { // another may have it
-			calls[i].Forced = true
-		}
-	}
-	if a.leader >= 0 { // last, as it offers the slot to another, whose acquire then seldom overtakes the release elsewhere
-		a.push(&calls[a.leader])
+		calls[i].Forced = i == a.leader && !a.goesOn && a.offer() > 0 // another may have the slot that it offers
+		a.push(&calls[i])
 	}
 }
 

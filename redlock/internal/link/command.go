@@ -187,7 +187,7 @@ func (c *Command) answered() {
 	case c.Op == protocol.OpAcquire && (c.Reply.Status == protocol.StatusHeld || c.Reply.Status == protocol.StatusDone || err != nil && !unsure):
 		c.mayHold = false
 	case c.Op == protocol.OpAcquire && c.Slots > 1 && c.Reply.Status == protocol.StatusGranted && ticket != nil && !c.givenUp():
-		ticket.left = ticket.uncertain // the place of a call is gone with its grant
+		ticket.left = false // the place of a call is gone with its grant
 	case c.Op == protocol.OpRelease && err != nil && ticket != nil:
 		ticket.left = true // the release may not have arrived
 	case c.Op == protocol.OpExtend && unsure && c.until.After(c.acquire.mayTake):
