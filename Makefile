@@ -61,6 +61,9 @@ models: ## Run models and mutants at full size
 	go test -timeout 30m -run '$(MODELS)' ./redlock
 	STATES=20000 go test -timeout 30m ./redlock/internal/heartbeat
 
+mutants: redis-server ### Let tests find the wrong versions of the code in test/mutants, or those whose names match MUTANTS (10 minutes)
+	$(BOTH) go run ./test/mutants '$(MUTANTS)'
+
 stacks: redis-server postgres ### Test the modules of examples
 	cd examples/stacks && POSTGRES=required go test -race -timeout 5m ./...
 

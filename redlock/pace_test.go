@@ -2,9 +2,14 @@ package redlock
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/hook"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/simnet"
 )
 
 // begins counts how many attempts may begin now.
@@ -69,6 +74,71 @@ func TestPaceOfMany(t *testing.T) {
 	}
 	all.Wait()
 	if n, most := p.begins(), int(p.most.Load()); n != most || n < leastPace || n > mostPace {
+		t.Errorf("%d attempts may be under way, by the bound %d", n, most)
+	}
+}
+
+// TestPaceEndsWithItsContext: a call whose wait is over waits for no place.
+func TestPaceEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPace()
+		p.begins()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if p.begin(ctx, 0) {
+			t.Error("there was no place, and yet one after the context's end")
+		}
+	})
+}
+
+// TestPaceOfLateAttempts: attempts that masters don't answer in time lower the bound of their Locker.
+func TestPaceOfLateAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := simnet.New(t, 1)
+		l, err := New([]Master{hook.MasterOf(net.Addresses[0]).(Master)}, WithTimeout(50*time.Millisecond))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		lock, err := l.Lock(t.Context(), "first")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = lock.Unlock()
+		net.Servers[0].Hang()
+		var calls sync.WaitGroup
+		for i := range firstPace / 2 {
+			calls.Go(func() {
+				if _, err := l.TryLock(t.Context(), fmt.Sprint(i)); err == nil {
+					t.Error("a master that hangs has granted a lock")
+				}
+			})
+		}
+		calls.Wait()
+		if most := l.pace.most.Load(); most != firstPace/2 {
+			t.Errorf("%d attempts may be under way, want %d", most, firstPace/2)
+		}
+		net.Servers[0].Resume()
+	})
+}
+
+// TestPaceOfResults: an attempt that meets a result gives its place back.
+func TestPaceOfResults(t *testing.T) {
+	masters, err := Dial("memory://")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := New(masters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for range 3 {
+		if _, err := l.Once(t.Context(), "key", time.Hour, func(context.Context, *Lock) ([]byte, error) { return nil, nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, most := l.pace.begins(), int(l.pace.most.Load()); n != most {
 		t.Errorf("%d attempts may be under way, by the bound %d", n, most)
 	}
 }

@@ -3,6 +3,7 @@ package heartbeat
 import (
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -145,6 +146,92 @@ func TestClockSetBackSinceStart(t *testing.T) {
 	other := Process{About: About{Masters: []Server{{Name: "localhost", Run: "another"}}}, Told: now.Add(time.Minute)}
 	if j.compatible(&other) {
 		t.Error("another server is taken for ours, because it has the same name")
+	}
+}
+
+// asked is a judge of three masters that has reached all of them.
+func asked(now time.Time) *Judge {
+	j := New("a", About{MaxTTL: 10_000}, []string{"m", "n", "o"})
+	for i, run := range []string{"m", "n", "o"} {
+		j.Reached(now, i, protocol.Server{RunID: run}, time.Time{})
+	}
+	return j
+}
+
+// answers has masters answer a beat that is sent now.
+func answers(j *Judge, now time.Time, masters ...int) {
+	b := j.Beat()
+	for _, i := range masters {
+		j.Answered(now, i, b, now, protocol.Reply{Time: now.UnixMicro(), Answer: &protocol.Beats{Born: 1}})
+	}
+}
+
+// TestQuorumMustKnow: a process that fewer than a quorum have answered doesn't lock, nor tells others that it does.
+func TestQuorumMustKnow(t *testing.T) {
+	for n, locks := range map[int]bool{1: false, 2: true} {
+		now := time.Now()
+		j := asked(now)
+		answers(j, now, []int{0, 1, 2}[:n]...)
+		now = now.Add(Grace)
+		if j.Look(now); j.Beat().Since > begins != locks || j.Until().IsZero() == locks {
+			t.Errorf("%d of 3 masters: it tells since %d, and locks until %v", n, j.Beat().Since, j.Until())
+		}
+	}
+}
+
+// TestRememberedByFastClocks: it locks no longer than masters remember it whose clocks run one percent faster than its own.
+func TestRememberedByFastClocks(t *testing.T) {
+	now := time.Now()
+	j := asked(now)
+	answers(j, now, 0, 1, 2)
+	j.Look(now.Add(Grace))
+	forgotten := now.Add(j.own.life() * 100 / 101)
+	if until := j.Until(); until.IsZero() || until.After(forgotten) {
+		t.Errorf("until %v, want before %v", until, forgotten)
+	}
+}
+
+// TestBirthOfIdleMaster: that a master remembers since later is no loss if it hasn't heard of anybody for as long as it remembers.
+func TestBirthOfIdleMaster(t *testing.T) {
+	for passed, lost := range map[time.Duration]bool{time.Minute: true, protocol.BeatMemory: false} {
+		now := time.Now()
+		j := asked(now)
+		answers(j, now, 0)
+		now = now.Add(passed)
+		reply := protocol.Reply{Time: now.UnixMicro(), Answer: &protocol.Beats{Born: 2}}
+		if got := j.Answered(now, 0, j.Beat(), now, reply); got != lost {
+			t.Errorf("after %v: lost %t, want %t", passed, got, lost)
+		}
+	}
+}
+
+// TestStepIsDoneAfterAll: that a step of a change of masters is done is told when so much time has passed without the others' masters that all
+// have been told of.
+func TestStepIsDoneAfterAll(t *testing.T) {
+	now := time.Now()
+	j := asked(now)
+	answers(j, now, 0, 1, 2)
+	j.Look(now.Add(Grace))
+	other := `{"max_ttl_ms":10000,"masters":[{"name":"m","run":"m"},{"name":"n","run":"n"},{"name":"o","run":"o"},{"name":"p","run":"p"}]}`
+	now = now.Add(Every)
+	j.Answered(now, 0, j.Beat(), now, protocol.Reply{Time: now.UnixMicro(), Answer: &protocol.Beats{Born: 1, Lines: "b 0 1 1 " + other + "\n"}})
+	done := func() (told bool) {
+		for _, n := range j.Notes() {
+			told = told || strings.HasPrefix(n.Text, "all processes have the same masters now")
+		}
+		return told
+	}
+	for forgotten := now.Add(j.known["b"].life()); ; now = now.Add(Every / 2) {
+		answers(j, now, 0, 1, 2)
+		if done() {
+			if now.Sub(forgotten) < settled/2 {
+				t.Errorf("told %v after the other was last known", now.Sub(forgotten))
+			}
+			return
+		}
+		if now.Sub(forgotten) > time.Minute {
+			t.Fatal("never told")
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"slices"
@@ -229,16 +230,41 @@ func TestOthersOvertakeRenewals(t *testing.T) {
 		}
 	}
 	held.Abandoned.Store(true)
-	acquire, release := of("fresh"), held.Release(0, false, false, nil)
+	acquire, release, won := of("fresh"), held.Release(0, false, false, nil), of("won")
+	raising := won.Extension(2, time.Time{}, receiverFunc(func(*Command) {})) // its caller waits
+	s.Enqueue(raising)
 	renewed := 0
 	for b := sends(s, &acquire, &release); len(b.cmds) > 0; b = sends(s) {
-		if renewed == 0 && (len(b.cmds) > 2+renewalsAtOnce || b.commands[0] != &acquire || b.commands[1] != &release) {
-			t.Fatalf("of a batch of %d, neither is the first", len(b.cmds))
+		if renewed == 0 && (len(b.cmds) > 3+renewalsAtOnce || !slices.Equal(b.commands[:3], []*Command{raising, &acquire, &release})) {
+			t.Fatalf("of a batch of %d, others are first", len(b.cmds))
 		}
 		renewed += len(b.cmds)
 	}
-	if renewed != 2+locks {
-		t.Errorf("%d commands, want the two, and %d renewals", renewed, locks)
+	if renewed != 3+locks {
+		t.Errorf("%d commands, want the three, and %d renewals", renewed, locks)
+	}
+}
+
+// TestRenewalsAreAnswered: renewals that wait are answered when the master can't be reached, or the stream has ended.
+func TestRenewalsAreAnswered(t *testing.T) {
+	for name, end := range map[string]func(s *Stream){
+		"unreachable": func(s *Stream) { s.answer(protocol.Unsent(protocol.ErrUnreachable)) },
+		"closed": func(s *Stream) {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			s.run(ctx)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := unconnected()
+			var failed error
+			renewal := new(Command).Extension(1, time.Time{}, receiverFunc(func(c *Command) { failed = c.Reply.Err }))
+			renewal.Fast = true
+			s.Enqueue(renewal)
+			if end(s); failed == nil {
+				t.Error("a renewal is never answered")
+			}
+		})
 	}
 }
 
