@@ -238,8 +238,13 @@ func (a *App) check() error {
 	if err != nil {
 		return err
 	}
-	if _, err := a.restartGuard(skew); err != nil {
+	guard, err := a.restartGuard(skew)
+	if err != nil {
 		return err
+	}
+	limits := connect.Options{Timeout: cmp.Or(a.Timeout, redlock.DefaultTimeout), MaxTTL: a.maxTTL(), MaxSkew: skew, Guard: guard, Prefix: redlock.DefaultPrefix}
+	if err := redlock.CheckOptions(limits.List()...); err != nil {
+		return connect.Named(err, func(option string) string { return strings.ReplaceAll(option, " ", "_") })
 	}
 	if a.TLS != nil {
 		if err := a.TLS.check(); err != nil {
@@ -302,7 +307,7 @@ func (a *App) checkTTL(ttl time.Duration) error {
 		return fmt.Errorf("ttl %v: must be at least %v, twice the timeout in the global option redlock", ttl, least)
 	}
 	if ttl > a.maxTTL() {
-		return fmt.Errorf("ttl %v is above max_ttl %v: lower it, or raise max_ttl in the global option redlock of all processes", ttl, a.maxTTL())
+		return fmt.Errorf("ttl %v: must be at most max_ttl %v: lower it, or raise max_ttl in the global option redlock of all processes", ttl, a.maxTTL())
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
 	_ "github.com/caddy-redlock/caddy-redlock"
+	"github.com/caddy-redlock/caddy-redlock/internal/limits"
 )
 
 // secret is a password in configurations; no error may show it.
@@ -166,7 +167,7 @@ func TestBadGlobalOption(t *testing.T) {
 		"missing certificate file":    {"redlock {\nmasters rediss://127.0.0.1:1\ntls {\nclient_auth /nonexistent.pem /nonexistent.key\n}\n}", []string{"at Caddyfile:5", "tls: the client certificate", "/nonexistent.pem"}},
 		"Sentinel":                    {"redlock {\nmasters redis+sentinel://:" + secret + "@127.0.0.1:26379/mymaster\n}", []string{"at Caddyfile:4", "Sentinel is not supported", "redis://host:port"}},
 		"parameter without effect":    {"redlock {\nmasters redis://:" + secret + "@127.0.0.1:1?pool_size=9\n}", []string{"at Caddyfile:4", "pool_size", "no effect"}},
-		"timeout above half the ttl":  {"redlock {\ntimeout 6s\n}", []string{"ttl 10s", "at least 12s", "timeout"}},
+		"timeout above half the ttl":  {"redlock {\ntimeout 6s\n}", []string{"at Caddyfile:4", "timeout 6s", "at most 5s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			requireError(t, validate(test.global, "redlock /orders/*/pay order:{path.1}\n"), test.want)
@@ -202,23 +203,45 @@ func TestBadRuleInJSON(t *testing.T) {
 }
 
 // Who writes a number for a duration means seconds, and Caddy takes nanoseconds: it is refused. Adapted Caddyfiles have texts.
-func TestDurationsInJSON(t *testing.T) {
-	load := func(app, handler string) error {
-		var config caddy.Config
-		err := json.Unmarshal([]byte(`{"admin":{"disabled":true},"apps":{"redlock":{`+app+`},"http":{"servers":{"shop":{"listen":["127.0.0.1:1"],"routes":[
-			{"handle":[{"handler":"redlock",`+handler+`"key":["a:{http.request.uri.path.1}"]}]}]}}}}}`), &config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return caddy.Validate(&config)
+// loadSettings validates JSON with these settings of the app and of a rule.
+func loadSettings(t *testing.T, app, handler string) error {
+	t.Helper()
+	var config caddy.Config
+	err := json.Unmarshal([]byte(`{"admin":{"disabled":true},"apps":{"redlock":{`+app+`},"http":{"servers":{"shop":{"listen":["127.0.0.1:1"],"routes":[
+		{"handle":[{"handler":"redlock",`+handler+`"key":["a:{http.request.uri.path.1}"]}]}]}}}}}`), &config)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return caddy.Validate(&config)
+}
+
+// TestLimits: no setting is accepted beyond its limit, in a Caddyfile and in JSON.
+func TestLimits(t *testing.T) {
+	name := limits.With("", "_")
+	global, ofRules := []string{"max ttl", "max skew", "restart guard", "timeout"}, []string{"ttl", "concurrency"}
+	limits.Test(t, name, func(option, value string) error {
+		return validate("redlock {\n"+name(option)+" "+value+"\n}", "redlock order:{path.1}\n")
+	}, global...)
+	limits.Test(t, name, func(option, value string) error { return loadSettings(t, `"`+name(option)+`":"`+value+`"`, "") }, global...)
+	limits.Test(t, name, func(option, value string) error {
+		return validate("", "redlock order:{path.1} {\n"+name(option)+" "+value+"\n}\n")
+	}, append(ofRules, "wait", "masters wait", "max hold", "max waiters")...)
+	limits.Test(t, name, func(option, value string) error {
+		if option != "concurrency" {
+			value = `"` + value + `"`
+		}
+		return loadSettings(t, "", `"`+name(option)+`":`+value+`,`)
+	}, ofRules...)
+}
+
+func TestDurationsInJSON(t *testing.T) {
 	for _, setting := range []string{"timeout", "max_ttl"} {
-		requireError(t, load(`"`+setting+`":5`, ""), []string{setting, `5: want a duration with its unit, in quotes, such as "5s"`})
+		requireError(t, loadSettings(t, `"`+setting+`":5`, ""), []string{setting, `5: want a duration with its unit, in quotes, such as "5s"`})
 	}
 	for _, setting := range []string{"wait", "ttl", "remember"} {
-		requireError(t, load("", `"`+setting+`":5000000000,`), []string{setting, `5000000000: want a duration with its unit, in quotes, such as "5s"`})
+		requireError(t, loadSettings(t, "", `"`+setting+`":5000000000,`), []string{setting, `5000000000: want a duration with its unit, in quotes, such as "5s"`})
 	}
-	if err := load(`"max_ttl":"1m"`, `"wait":0,"ttl":"30s","remember":null,`); err != nil {
+	if err := loadSettings(t, `"max_ttl":"1m"`, `"wait":0,"ttl":"30s","remember":null,`); err != nil {
 		t.Error(err)
 	}
 	text, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte("{\nredlock {\ntimeout 100ms\nmax_ttl 1m\n}\n}\nhttp://a {\nredlock order:{path.1} {\nwait 2s\nremember off\n}\n}"), nil)

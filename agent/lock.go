@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -145,12 +146,15 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 	}
 	switch {
 	case request.Once != 0 && time.Duration(request.Once) < time.Millisecond:
-		return nil, errors.New("once: must be at least 1ms")
+		return nil, fmt.Errorf("once %v: must be at least 1ms", time.Duration(request.Once))
 	case request.Once > 0 && request.OncePer > 0:
 		return nil, errors.New("once and once_per: want one of them")
 	}
-	if request.Heartbeat < 0 || request.Pulse < 0 {
-		return nil, errors.New("heartbeat and pulse: must be above 0")
+	if request.Heartbeat < 0 {
+		return nil, fmt.Errorf("heartbeat %v: must be above 0", time.Duration(request.Heartbeat))
+	}
+	if request.Pulse < 0 {
+		return nil, fmt.Errorf("pulse %v: must be above 0", time.Duration(request.Pulse))
 	}
 	return request, nil
 }
@@ -200,7 +204,11 @@ func (a *Agent) take(x *exchange, request *lockRequest) (*redlock.Lock, error) {
 	case errors.Is(err, redlock.ErrDone):
 		return nil, doneProblem(err)
 	case !isOfLock(err):
-		return nil, refuse(http.StatusBadRequest, "%s", strings.TrimPrefix(err.Error(), "redlock: "))
+		text := strings.TrimPrefix(err.Error(), "redlock: ")
+		if limit := (*redlock.OptionError)(nil); errors.As(err, &limit) {
+			text = strings.ReplaceAll(limit.Option, " ", "_") + strings.TrimPrefix(text, limit.Option)
+		}
+		return nil, refuse(http.StatusBadRequest, "%s", text)
 	}
 	return nil, err
 }

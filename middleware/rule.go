@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -433,6 +434,9 @@ func (c *Concurrency) UnmarshalJSON(text []byte) error {
 	if json.Unmarshal(text, &n) == nil {
 		*c = Concurrency{n}
 		return nil
+	}
+	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("[")) {
+		return fmt.Errorf("concurrency %s: must be from 1 to %d, or a list of such numbers", text, redlock.MaxConcurrency)
 	}
 	return json.Unmarshal(text, (*[]int)(c))
 }

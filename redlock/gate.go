@@ -168,7 +168,7 @@ func (g *gates) enter(callers []*caller, stand, doubts bool) (blocked *caller, l
 		if err = blocked.gate.refusal(); err == nil || doubts && g.isDoubtful(blocked.gate, err) {
 			later, err = blocked.gate.nextOutcome(blocked), nil
 		}
-	case fresh && blocked.gate.line.len() >= int(blocked.maxWaiters):
+	case fresh && blocked.gate.line.len() >= blocked.maxWaiters:
 		if err = blocked.gate.refusal(); err == nil {
 			err = blocked.gate.held()
 		}
@@ -222,8 +222,8 @@ func (g *gate) fullBeside(c *caller, more int) bool {
 	if busy == 0 {
 		return false
 	}
-	return busy >= int(c.slots) || len(g.asking)+more >= maxAsking ||
-		slices.ContainsFunc(g.asking, func(asks *caller) bool { return busy >= int(asks.slots) })
+	return busy >= c.slots || len(g.asking)+more >= maxAsking ||
+		slices.ContainsFunc(g.asking, func(asks *caller) bool { return busy >= asks.slots })
 }
 
 // busy returns how many slots this process has, or asks for.
@@ -742,7 +742,7 @@ func (g *gates) heldSince(c *caller) (holder *Lock, due bool) {
 func (g *gate) held() *HeldError {
 	held, most := &HeldError{}, 0
 	for _, c := range g.asking {
-		most = max(most, int(c.slots))
+		most = max(most, c.slots)
 		if failed, ok := c.failure.(*HeldError); ok { // it has met a lock of another process
 			held.RetryAfter = max(held.RetryAfter, failed.RetryAfter)
 		}
@@ -771,7 +771,7 @@ func (g *gates) nextFor(k *Lock) *caller {
 	if len(at.asking) > 0 && slots == 1 || at.line.len() == 0 || k.result != nil || slots > 1 && k.attempt.mayHaveTicket() {
 		return nil
 	}
-	if first := at.line.first(); first.several || first.recall || (first.slots > 1) != (slots > 1) || int(first.slots) <= k.Slot() {
+	if first := at.line.first(); first.several || first.recall || (first.slots > 1) != (slots > 1) || first.slots <= k.Slot() {
 		return nil
 	}
 	at.leave(k)
@@ -820,7 +820,7 @@ func (g *gates) settleNow(at *gate) {
 func (g *gates) chooseSlot(c *caller, first int) (chosen uint16, offered bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	n, here := int(c.slots), c.gate
+	n, here := c.slots, c.gate
 	slot := int(c.offer) - 1
 	if offered = 0 <= slot && slot < n && !here.has(slot); !offered {
 		for slot = first % n; here.has(slot) || here.asksFor(slot); slot = (slot + 1) % n {

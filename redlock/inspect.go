@@ -81,6 +81,9 @@ func (l *Locker) Inspect(ctx context.Context, key string) (*Inspection, error) {
 
 // InspectSlot is Inspect for a slot of a key that may have several holders: see WithConcurrency. The line is the same for all slots.
 func (l *Locker) InspectSlot(ctx context.Context, key string, slot int) (*Inspection, error) {
+	if err := l.usable(ctx); err != nil {
+		return nil, err
+	}
 	if !l.calls.enter() {
 		return nil, ErrClosed
 	}
@@ -307,6 +310,9 @@ func (l *Locker) InspectSlots(ctx context.Context, key string) ([]*Inspection, e
 
 // inspectSlots returns those from the first slot to the one before end that any master has given to somebody.
 func (l *Locker) inspectSlots(ctx context.Context, key string, first, end int) (slots []*Inspection, err error) {
+	if err := l.usable(ctx); err != nil {
+		return nil, err
+	}
 	if !l.calls.enter() {
 		return nil, ErrClosed
 	}
@@ -361,6 +367,9 @@ func (l *Locker) ForceUnlockSlot(ctx context.Context, key string, slot int, fenc
 	if fence == 0 {
 		return fmt.Errorf("%w: 0 stands for one that the masters have forgotten", ErrFenceChanged)
 	}
+	if err := l.usable(ctx); err != nil {
+		return err
+	}
 	if !l.calls.enter() {
 		return ErrClosed
 	}
@@ -408,6 +417,9 @@ func (l *Locker) ForceUnlockSlot(ctx context.Context, key string, slot int, fenc
 // somebody holds the key: then nothing is forgotten. It is a *QuorumError if too few masters answer: then some may have
 // forgotten the result. It is ErrClosed if the Locker is closed.
 func (l *Locker) Forget(ctx context.Context, key string) (left []*MasterError, err error) {
+	if err := l.usable(ctx); err != nil {
+		return nil, err
+	}
 	if !l.calls.enter() {
 		return nil, ErrClosed
 	}

@@ -79,16 +79,28 @@ func (k *Lock) bounded(end time.Time) time.Time {
 	return end
 }
 
+// errNoLock is the error of a Lock that no call has returned, and what the methods panic with that have none.
+var errNoLock = errors.New("redlock: the Lock is nil, or was not returned by a call of a Locker: did that return an error?")
+
+func (k *Lock) isMade() bool { return k != nil && k.attempt != nil }
+
+func (k *Lock) made() *Lock {
+	if !k.isMade() {
+		panic(errNoLock)
+	}
+	return k
+}
+
 // Context returns a context that ends when the lock does. Its cause (see context.Cause) is ErrLost or
 // ErrMaxHold if the lock was lost, context.Canceled after Unlock, and ErrClosed if the Locker was closed. It has the
 // values of the context given to Lock, but does not end with it: that context bounds the wait for the lock.
 // A call for one of the lock's keys with this context, one of WithContext, or a child of them fails with ErrHeldByCaller.
-func (k *Lock) Context() context.Context { return &k.own }
+func (k *Lock) Context() context.Context { return &k.made().own }
 
 // WithContext returns a child of ctx that also ends, with the same cause, when the lock does: before anybody else can have it. Call
 // the cancel function when the work is done.
 func (k *Lock) WithContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	held := &heldContext{lock: k}
+	held := &heldContext{lock: k.made()}
 	held.Context, held.cancel = context.WithCancelCause(ctx)
 	k.mu.Lock()
 	ended := k.how.cause()
@@ -147,22 +159,22 @@ func (c *heldContext) waitsForItself(l *Locker, call *caller) bool {
 			}
 		}
 	}
-	return len(holders) >= int(call.slots)
+	return len(holders) >= call.slots
 }
 
 // Fence returns the lock's fencing token: a number below 2^53 that is larger than that of every lock on the
 // key before it. A store that remembers the largest token that it has seen, and refuses writes with smaller ones, is
 // safe from the late write of a holder that was paused past its lease
 // (https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).
-func (k *Lock) Fence() uint64 { return uint64(k.attempt.fence) }
+func (k *Lock) Fence() uint64 { return uint64(k.made().attempt.fence) }
 
 // Slot returns which of the n slots of its key the lock has, from 0 to n-1: see WithConcurrency. No other holder has it. Without that it
 // is 0. SlotOf is for a lock on several keys.
-func (k *Lock) Slot() int { return int(k.attempt.slot) }
+func (k *Lock) Slot() int { return int(k.made().attempt.slot) }
 
 // SlotOf is Slot for one of the keys of the lock. It is -1 for a key that is none of them.
 func (k *Lock) SlotOf(key string) int {
-	for _, part := range k.parts() {
+	for _, part := range k.made().parts() {
 		if part.caller.key == protocol.Key(k.attempt.locker.prefix, key) {
 			return part.Slot()
 		}
@@ -173,7 +185,7 @@ func (k *Lock) SlotOf(key string) int {
 // Until returns the end of the lock's validity so far: before it no other holder can have the lock. It moves on
 // as the lease is renewed. After the lock has ended it means nothing any more.
 func (k *Lock) Until() time.Time {
-	until := k.ownUntil()
+	until := k.made().ownUntil()
 	for _, part := range k.whole {
 		if end := part.ownUntil(); end.Before(until) {
 			until = end
@@ -196,7 +208,7 @@ func (k *Lock) Acquisition() Acquisition { return k.acquisition }
 // ErrForced, ErrClosed, or context.Canceled after Unlock. From Until on it is not nil, and once it is not, it stays the same: Unlock
 // says the same, and the contexts of the lock end with it.
 func (k *Lock) Err() error {
-	k.expire() // its timer may be late
+	k.made().expire() // its timer may be late
 	return k.endedBy()
 }
 
@@ -211,6 +223,9 @@ func (k *Lock) Err() error {
 // there. It is a *QuorumError, matching ErrNoQuorum, if too few masters confirmed the release: then the lock is free when its TTL is
 // over, at the latest. End says the same in a word.
 func (k *Lock) Unlock() error {
+	if !k.isMade() {
+		return errNoLock
+	}
 	k.unlock.Do(func() { k.unlockErr = k.release() })
 	return k.unlockErr
 }
@@ -418,6 +433,9 @@ func (k *Lock) runDone(ctx context.Context, f func(context.Context) error, unloc
 // UnlockDone is Unlock after work that was done, for a lock that was taken WithOncePer: the masters remember that for the rest of the
 // period. Its errors are those of UnlockWith.
 func (k *Lock) UnlockDone() error {
+	if !k.isMade() {
+		return errNoLock
+	}
 	period := k.caller.period
 	if period == 0 {
 		return errors.Join(errors.New("redlock: UnlockDone needs a lock that was taken WithOncePer: no period is known"), k.Unlock())
@@ -445,6 +463,9 @@ func (k *Lock) UnlockDone() error {
 // A result has at most MaxResult bytes, and is kept for at least a millisecond: otherwise, and for a lock on several keys or with a concurrency above 1, the
 // lock is freed without it, and the error says so.
 func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
+	if !k.isMade() {
+		return errNoLock
+	}
 	k.unlock.Do(func() {
 		k.withResult = true
 		var wrong error

@@ -225,6 +225,9 @@ func (l *Locker) TryDo(ctx context.Context, key string, f func(ctx context.Conte
 
 // Check returns what is wrong with the options of a lock of this Locker, or nil: the error that Lock would return for them.
 func (l *Locker) Check(opts ...LockOption) error {
+	if err := l.usable(context.Background()); err != nil {
+		return err
+	}
 	_, err := l.with(opts)
 	return err
 }
@@ -240,7 +243,10 @@ func (l *Locker) with(opts []LockOption) (lockOptions, error) {
 		return l.lockOptions, nil // New has checked them
 	}
 	o := l.lockOptions
-	for _, opt := range opts {
+	for i, opt := range opts {
+		if opt == nil {
+			return o, nilOption(i)
+		}
 		o = opt.applyToLock(o)
 	}
 	return o, l.check(o)
@@ -251,7 +257,12 @@ func (l *Locker) with(opts []LockOption) (lockOptions, error) {
 // masters answer, no lock, ticket, goroutine or connection is left when it returns; the fences stay on the
 // masters for 5 s, and what was told of processes for up to an hour. It takes at most a few of the masters' timeouts. Further
 // calls wait for the first, and return the same error: those of closing the masters.
-func (l *Locker) Close() error { return l.close() }
+func (l *Locker) Close() error {
+	if err := l.usable(context.Background()); err != nil {
+		return err
+	}
+	return l.close()
+}
 
 // end is Close. The order is what leaves no lock behind: no call can win one any more when the keeper ends
 // those that are held, and no Unlock has anything to send when the streams end.
@@ -300,6 +311,9 @@ func (c *callGroup) close() {
 }
 
 func (l *Locker) lock(ctx context.Context, keys []string, opts []LockOption, try bool) (*Lock, error) {
+	if err := l.usable(ctx); err != nil {
+		return nil, err
+	}
 	o, err := l.with(opts)
 	if err != nil {
 		return nil, err
@@ -320,6 +334,17 @@ func (l *Locker) lock(ctx context.Context, keys []string, opts []LockOption, try
 		lock, err = l.take(ctx, keys, o, try)
 	}
 	return lock, labeled(err, o.label)
+}
+
+// usable returns what is wrong with a Locker, or a context, that was never made.
+func (l *Locker) usable(ctx context.Context) error {
+	switch {
+	case l == nil || l.closing == nil:
+		return errors.New("redlock: the Locker is nil, or none that New or Open has made: did that return an error?")
+	case ctx == nil:
+		return errors.New("redlock: the context is nil: use context.Background()")
+	}
+	return nil
 }
 
 // excluded returns why this process may not lock at all, or nil.
@@ -368,7 +393,7 @@ func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try boo
 	if held := innermost(ctx); held != nil {
 		for _, c := range callers {
 			if held.waitsForItself(l, c) {
-				return nil, &HeldError{Slots: int(c.slots), Err: ErrHeldByCaller}
+				return nil, &HeldError{Slots: c.slots, Err: ErrHeldByCaller}
 			}
 		}
 	}

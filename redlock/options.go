@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -56,8 +57,8 @@ type lockOptions struct {
 	maxHold    time.Duration // 0: none
 	label      string        // shown by Keys
 	request    *Request      // as well
-	maxWaiters int32
-	slots      int16 // how many may hold the key at once
+	maxWaiters int
+	slots      int // how many may hold the key at once
 	recall     bool
 	slotsOf    *slotsOf      // for keys of which other numbers may
 	period     time.Duration // 0: none
@@ -77,7 +78,7 @@ func (f lockOption) applyTo(o *options) { o.lockOptions = f(o.lockOptions) }
 func (f lockOption) applyToLock(o lockOptions) lockOptions { return f(o) }
 
 // WithMaxTTL sets the longest TTL that any lock may have. It must be the same in all processes
-// that share the masters. Default: 10 s, as the TTL.
+// that share the masters. 20 ms to 366 days. Default: 10 s, as the TTL.
 func WithMaxTTL(ttl time.Duration) Option {
 	return option(func(o *options) { o.maxTTL = ttl })
 }
@@ -97,14 +98,14 @@ func WithRestartGuard(d time.Duration) Option {
 // WithMaxSkew sets by how much the clocks of the masters may differ. It is checked: a master whose clock is
 // further than half of it from the median, as this process sees the clocks, has no vote until its clock is set
 // right. Fencing tokens depend on it when servers restart. Processes may have different values. 0 turns the check off: then
-// the clocks must differ by less than the restart guard. Default: 2 s, or half of the max TTL if that is less.
+// the clocks must differ by less than the restart guard. Less than the max TTL. Default: 2 s, or half of the max TTL if that is less.
 func WithMaxSkew(d time.Duration) Option {
 	return option(func(o *options) { o.maxSkew = d })
 }
 
 // WithTimeout sets how long a master may take to answer before it counts as failed. If a master
 // always takes longer, but answers, the Locker adapts the timeout of that master, up to four times this value.
-// A master in memory has 5 s. Default: 50 ms.
+// A master in memory has 5 s. At most half of the max TTL. Default: 50 ms.
 func WithTimeout(d time.Duration) Option {
 	return option(func(o *options) { o.timeout = d })
 }
@@ -154,7 +155,10 @@ func newOptions(opts []Option) (options, error) {
 		instance:    defaultInstance(),
 		logger:      slog.Default(),
 	}
-	for _, opt := range opts {
+	for i, opt := range opts {
+		if opt == nil {
+			return o, nilOption(i)
+		}
 		opt.applyTo(&o)
 	}
 	if o.maxSkew == -1 {
@@ -165,25 +169,53 @@ func newOptions(opts []Option) (options, error) {
 		o.guard = least
 	}
 	switch {
-	case o.guard != 0 && o.guard < least:
-		return o, fmt.Errorf("redlock: restart guard %v: must be at least %v, which the max ttl and the max skew need, or 0 for off", o.guard, least)
-	case o.maxSkew < 0:
-		return o, fmt.Errorf("redlock: max skew %v: must be above 0, or 0 for off", o.maxSkew)
-	case o.timeout <= 0:
-		return o, fmt.Errorf("redlock: timeout %v: must be above 0", o.timeout)
+	case o.maxTTL < minTTL || o.maxTTL > longest:
+		return o, offLimits("max ttl", o.maxTTL, "must be %v to %v", minTTL, longest)
+	case o.maxSkew < 0 || o.maxSkew >= o.maxTTL:
+		return o, offLimits("max skew", o.maxSkew, "must be above 0 and less than the max ttl %v, or 0 for off", o.maxTTL)
+	case o.guard != 0 && (o.guard < least || o.guard > 2*longest):
+		return o, offLimits("restart guard", o.guard, "must be at least %v, which the max ttl and the max skew need, and at most %v, or 0 for off", least, 2*longest)
+	case o.timeout <= 0 || o.timeout > o.maxTTL/2:
+		return o, offLimits("timeout", o.timeout, "must be above 0, and at most %v, half of the max ttl", o.maxTTL/2)
 	case len(o.prefix) > maxPrefix:
-		return o, fmt.Errorf("redlock: prefix of %d bytes: must have at most %d", len(o.prefix), maxPrefix)
+		return o, offLimits("prefix", fmt.Sprintf("of %d bytes", len(o.prefix)), "must have at most %d", maxPrefix)
 	case o.prefix == "" || strings.ContainsAny(o.prefix, "{}"):
-		return o, fmt.Errorf("redlock: prefix %q: must not be empty or contain a brace", o.prefix)
+		return o, offLimits("prefix", fmt.Sprintf("%q", o.prefix), "must not be empty or contain a brace")
 	case len(o.instance) > maxInstance:
-		return o, fmt.Errorf("redlock: instance of %d bytes: must be 1 to %d printable ASCII characters without spaces", len(o.instance), maxInstance)
+		return o, offLimits("instance", fmt.Sprintf("of %d bytes", len(o.instance)), "must be 1 to %d printable ASCII characters without spaces", maxInstance)
 	case o.instance == "" || strings.ContainsFunc(o.instance, unprintable):
-		return o, fmt.Errorf("redlock: instance %q: must be 1 to %d printable ASCII characters without spaces", o.instance, maxInstance)
+		return o, offLimits("instance", fmt.Sprintf("%q", o.instance), "must be 1 to %d printable ASCII characters without spaces", maxInstance)
 	case o.logger == nil:
-		return o, fmt.Errorf("redlock: logger is nil")
+		return o, errors.New("redlock: logger is nil")
 	}
 	return o, o.check(o.lockOptions)
 }
+
+// CheckOptions returns the error that New would return for these options, or nil.
+func CheckOptions(opts ...Option) error {
+	_, err := newOptions(opts)
+	return err
+}
+
+// OptionError is the error of an option that is beyond a limit. What has other names for the options can make its own of it.
+type OptionError struct {
+	Option string // in words, such as "max ttl"
+	Value  string // that was given
+	Limit  string // what it must be
+}
+
+func (e *OptionError) Error() string { return "redlock: " + e.Option + " " + e.Value + ": " + e.Limit }
+
+func offLimits(option string, value any, limit string, values ...any) error {
+	return &OptionError{option, fmt.Sprint(value), fmt.Sprintf(limit, values...)}
+}
+
+func nilOption(i int) error {
+	return fmt.Errorf("redlock: option %d of the call is nil", i+1)
+}
+
+// longest is the longest max TTL: sums of a few such times are far from the largest time.Duration, and the masters' clocks count beyond it.
+const longest = 366 * 24 * time.Hour
 
 // memoryTimeout is for masters in memory: one that is late has no fault, as the whole process is.
 const memoryTimeout = 5 * time.Second
@@ -205,28 +237,28 @@ func (o options) admission() admission.Settings {
 // check returns what is wrong with these settings of a lock, or nil.
 func (o *options) check(lock lockOptions) error {
 	switch {
+	case lock.ttl < minTTL:
+		return offLimits("ttl", lock.ttl, "must be at least %v", minTTL)
 	case lock.ttl > o.maxTTL:
-		return fmt.Errorf("redlock: ttl %v is above the max ttl %v", lock.ttl, o.maxTTL)
+		return offLimits("ttl", lock.ttl, "must be at most the max ttl %v", o.maxTTL)
 	case lock.ttl < 2*o.timeout:
-		return fmt.Errorf("redlock: ttl %v: must be at least %v, twice the timeout of a master", lock.ttl, 2*o.timeout)
+		return offLimits("ttl", lock.ttl, "must be at least %v, twice the timeout of a master", 2*o.timeout)
 	case lock.wait < 0:
-		return fmt.Errorf("redlock: wait %v: must not be negative", lock.wait)
+		return offLimits("wait", lock.wait, "must not be negative")
 	case lock.masters < 0:
-		return fmt.Errorf("redlock: masters wait %v: must not be negative", lock.masters)
+		return offLimits("masters wait", lock.masters, "must not be negative")
 	case lock.maxHold < 0:
-		return fmt.Errorf("redlock: max hold %v: must not be negative; 0 is for none", lock.maxHold)
+		return offLimits("max hold", lock.maxHold, "must not be negative; 0 is for none")
 	case lock.period != 0 && lock.period < MinPeriod:
-		return fmt.Errorf("redlock: once per %v: must be at least %v", lock.period, MinPeriod)
+		return offLimits("once per", lock.period, "must be at least %v", MinPeriod)
 	case lock.maxWaiters < 1:
-		return fmt.Errorf("redlock: max waiters %d: must be at least 1", lock.maxWaiters)
+		return offLimits("max waiters", lock.maxWaiters, "must be at least 1")
 	case lock.slots < 1 || lock.slots > MaxConcurrency:
-		return fmt.Errorf("redlock: concurrency %d: must be 1 to %d", lock.slots, MaxConcurrency)
+		return offLimits("concurrency", lock.slots, "must be 1 to %d", MaxConcurrency)
 	case lock.slots > 1 && (lock.recall || lock.period > 0):
 		return fmt.Errorf("%w: WithRecall, WithOncePer and Once need locks with one holder", ErrConcurrency)
 	case len(lock.label) > MaxKeyLength:
-		return fmt.Errorf("redlock: label of %d bytes: must have at most %d", len(lock.label), MaxKeyLength)
-	case lock.ttl < minTTL:
-		return fmt.Errorf("redlock: ttl %v: must be at least %v", lock.ttl, minTTL)
+		return offLimits("label", fmt.Sprintf("of %d bytes", len(lock.label)), "must have at most %d", MaxKeyLength)
 	case lock.slotsOf != nil:
 		lock.slots, lock.slotsOf = lock.slotsOf.n, lock.slotsOf.next
 		return o.check(lock)
@@ -280,23 +312,23 @@ func WithMaxHold(d time.Duration) LockOption {
 // takes none of the slots that are beyond its own. LockAll takes a slot of each of its keys.
 // WithRecall, WithOncePer, Once and UnlockWith give ErrConcurrency for n above 1. Default: 1.
 func WithConcurrency(n int) LockOption {
-	return lockOption(func(o lockOptions) lockOptions { o.slots = int16Of(n); return o })
+	return lockOption(func(o lockOptions) lockOptions { o.slots = n; return o })
 }
 
 // WithConcurrencyOf is WithConcurrency for one key, whatever that says of others: so the keys of LockAll may differ. Default: none.
 func WithConcurrencyOf(key string, n int) LockOption {
-	return lockOption(func(o lockOptions) lockOptions { o.slotsOf = &slotsOf{key, int16Of(n), o.slotsOf}; return o })
+	return lockOption(func(o lockOptions) lockOptions { o.slotsOf = &slotsOf{key, n, o.slotsOf}; return o })
 }
 
 // slotsOf is how many may hold a key at once.
 type slotsOf struct {
 	key  string
-	n    int16
+	n    int
 	next *slotsOf
 }
 
 // most returns how many may hold a key at once.
-func (o *lockOptions) most(key string) int16 {
+func (o *lockOptions) most(key string) int {
 	for of := o.slotsOf; of != nil; of = of.next {
 		if of.key == key {
 			return of.n
@@ -305,15 +337,10 @@ func (o *lockOptions) most(key string) int16 {
 	return o.slots
 }
 
-func int16Of(n int) int16 { return int16(max(min(n, math.MaxInt16), math.MinInt16)) }
-
 // WithMaxWaiters bounds how many calls wait for a key in this process: further ones fail at once, with a *HeldError, or a *QuorumError
 // if that is what the others wait for, that matches ErrTooManyWaiters. At least 1. Default: 1000.
 func WithMaxWaiters(n int) LockOption {
-	return lockOption(func(o lockOptions) lockOptions {
-		o.maxWaiters = int32(max(min(n, math.MaxInt32), math.MinInt32))
-		return o
-	})
+	return lockOption(func(o lockOptions) lockOptions { o.maxWaiters = n; return o })
 }
 
 // WithLabel sets a text that Keys shows with the key: what it is locked for. Package middleware sets the name of

@@ -220,6 +220,9 @@ type Process struct {
 // Inspect does. The error is a *QuorumError, beside what the others know, if fewer than a quorum have answered. Masters in memory know
 // of no processes.
 func (l *Locker) Processes(ctx context.Context) ([]Process, error) {
+	if err := l.usable(ctx); err != nil {
+		return nil, err
+	}
 	if !l.calls.enter() {
 		return nil, ErrClosed
 	}

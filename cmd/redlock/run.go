@@ -279,7 +279,7 @@ func (c *runCommand) refused(err error) error {
 	case errors.As(err, new(*coded)):
 		return err
 	}
-	return &coded{codeUsage, err} // what is about no lock is about the call, such as its key
+	return &coded{codeUsage, connect.Named(err, func(option string) string { return "--" + strings.ReplaceAll(option, " ", "-") })} // what is about no lock is about the call, such as its key
 }
 
 // onTerminal returns what a person is told, and cron is not.

@@ -71,19 +71,19 @@ func TestMasters(t *testing.T) {
 func TestWrongSettings(t *testing.T) {
 	const secret = "s3cret"
 	for want, args := range map[string][]string{
-		"no masters":                         nil,
-		"masters: number 2 is memory://":     {"--masters", "redis://:" + secret + "@a memory://"},
-		"--masters-file":                     {"--masters-file", "/does/not/exist"},
-		"--password-file":                    {"--masters", "redis://a", "--password-file", file(t, "")},
-		"want one line":                      {"--masters", "redis://a", "--password-file", file(t, secret+"\nb")},
-		"--tls-ca":                           {"--masters", "rediss://a", "--tls-ca", file(t, "no PEM")},
-		"--tls-cert":                         {"--masters", "rediss://a", "--tls-cert", "/does/not/exist", "--tls-key", "/x"},
-		"needs both --tls-cert and":          {"--masters", "rediss://a", "--tls-cert", "/x"},
-		"no master uses it":                  {"--masters", "redis://a", "--tls-server-name", "a"},
-		"--restart-guard \"soon\"":           {"--masters", "redis://a", "--restart-guard", "soon"},
-		"restart guard 1s: must be at least": {"--masters", "redis://a", "--restart-guard", "1s"},
-		"--max-skew \"-1s\"":                 {"--masters", "redis://a", "--max-skew", "-1s"},
-		"masters: ":                          {"--masters", "http://:" + secret + "@a"},
+		"no masters":                           nil,
+		"masters: number 2 is memory://":       {"--masters", "redis://:" + secret + "@a memory://"},
+		"--masters-file":                       {"--masters-file", "/does/not/exist"},
+		"--password-file":                      {"--masters", "redis://a", "--password-file", file(t, "")},
+		"want one line":                        {"--masters", "redis://a", "--password-file", file(t, secret+"\nb")},
+		"--tls-ca":                             {"--masters", "rediss://a", "--tls-ca", file(t, "no PEM")},
+		"--tls-cert":                           {"--masters", "rediss://a", "--tls-cert", "/does/not/exist", "--tls-key", "/x"},
+		"needs both --tls-cert and":            {"--masters", "rediss://a", "--tls-cert", "/x"},
+		"no master uses it":                    {"--masters", "redis://a", "--tls-server-name", "a"},
+		"--restart-guard \"soon\"":             {"--masters", "redis://a", "--restart-guard", "soon"},
+		"--restart-guard 1s: must be at least": {"--masters", "redis://a", "--restart-guard", "1s"},
+		"--max-skew \"-1s\"":                   {"--masters", "redis://a", "--max-skew", "-1s"},
+		"masters: ":                            {"--masters", "http://:" + secret + "@a"},
 	} {
 		locker, err := parse(t, nil, args...).Open()
 		if err == nil {

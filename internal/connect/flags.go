@@ -22,6 +22,7 @@ same masters, prefix and max TTL.`
 
 // AddFlags adds the flags to a command. What they say, or else their variables, is in the settings after Environment.
 func (s *Settings) AddFlags(flags *pflag.FlagSet) {
+	s.flags = flags
 	flags.Var((*list)(&s.Masters), "masters", "URLs of the masters: redis://[user:password@]host[:port], rediss:// for TLS, redis-cluster:// for a Redis Cluster, unix:///path")
 	flags.StringVar(&s.MastersFile, "masters-file", "", "File with URLs of masters")
 	flags.StringVar(&s.Username, "username", "", "User at the masters whose URLs have none")
@@ -51,7 +52,7 @@ func Environment(flags *pflag.FlagSet) error {
 	flags.Visit(func(f *pflag.Flag) { given = append(given, f.Name) })
 	named := slices.Contains(given, "masters") || slices.Contains(given, "masters-file")
 	for _, name := range names {
-		variable := "REDLOCK_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+		variable := variableOf(name)
 		text := os.Getenv(variable)
 		if text == "" || slices.Contains(given, name) || named && strings.HasPrefix(name, "masters") {
 			continue
@@ -59,8 +60,16 @@ func Environment(flags *pflag.FlagSet) error {
 		if err := flags.Lookup(name).Value.Set(text); err != nil {
 			return fmt.Errorf("%s: %w", variable, err)
 		}
+		_ = flags.SetAnnotation(name, fromVariable, []string{variable}) // it exists
 	}
 	return nil
+}
+
+// fromVariable is the annotation of a flag that a variable of the environment has set.
+const fromVariable = "variable"
+
+func variableOf(flag string) string {
+	return "REDLOCK_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
 // Split returns the URLs in a text, which are separated by spaces or commas.

@@ -1,6 +1,8 @@
 package connect
 
 import (
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -38,4 +40,12 @@ func (o *Options) List() []redlock.Option {
 		all = append(all, redlock.WithInstance(o.Instance))
 	}
 	return all
+}
+
+// Named returns the error of an option by the name that a program has for it.
+func Named(err error, name func(option string) string) error {
+	if limit := (*redlock.OptionError)(nil); errors.As(err, &limit) {
+		return fmt.Errorf("%s %s: %s", name(limit.Option), limit.Value, limit.Limit)
+	}
+	return err
 }

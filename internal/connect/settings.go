@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -34,6 +36,8 @@ type Settings struct {
 
 	// AllowMemory has masters memory:// accepted, whose locks are those of this process alone.
 	AllowMemory bool
+
+	flags *pflag.FlagSet // of AddFlags
 }
 
 // passwordVariable has the password, if no file has it. It is no flag: other users see those.
@@ -153,11 +157,24 @@ func (s *Settings) options() (o Options, err error) {
 		MaxTTL:   cmp.Or(s.MaxTTL, redlock.DefaultMaxTTL),
 		Instance: s.Instance,
 	}
-	if o.MaxSkew, err = durationOrOff("--max-skew", s.MaxSkew, min(redlock.DefaultMaxSkew, o.MaxTTL/2)); err != nil {
+	if o.MaxSkew, err = durationOrOff(s.name("max skew"), s.MaxSkew, min(redlock.DefaultMaxSkew, o.MaxTTL/2)); err != nil {
 		return o, err
 	}
-	o.Guard, err = durationOrOff("--restart-guard", s.RestartGuard, DefaultGuard(o.MaxTTL, o.MaxSkew))
-	return o, err
+	if o.Guard, err = durationOrOff(s.name("restart guard"), s.RestartGuard, DefaultGuard(o.MaxTTL, o.MaxSkew)); err != nil {
+		return o, err
+	}
+	return o, Named(redlock.CheckOptions(o.List()...), s.name)
+}
+
+// name returns what the user has written to set an option: a flag, or a variable of the environment.
+func (s *Settings) name(option string) string {
+	name := strings.ReplaceAll(option, " ", "-")
+	if s.flags != nil {
+		if flag := s.flags.Lookup(name); flag != nil && flag.Annotations[fromVariable] != nil {
+			return variableOf(name)
+		}
+	}
+	return "--" + name
 }
 
 // durationOrOff reads a setting that can be off, which is 0. Package redlock says whether the duration makes sense.

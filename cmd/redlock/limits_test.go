@@ -1,0 +1,27 @@
+//go:build unix
+
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/limits"
+)
+
+// TestLimits: redlock run refuses what is beyond a limit before it looks for masters, and names the flag.
+func TestLimits(t *testing.T) {
+	limits.Test(t, limits.With("--", "-"), func(option, value string) error {
+		flag := "--" + strings.ReplaceAll(option, " ", "-") + "=" + value
+		cmd := exec.Command(program, "run", "--masters", "redis://127.0.0.1:1", flag, "k", "--", "true")
+		cmd.Env = append(os.Environ(), "REDLOCK_RESTART_GUARD=")
+		_, text, code := finish(t, cmd)
+		if code != codeUsage {
+			t.Errorf("%s: code %d, want %d", flag, code, codeUsage)
+		}
+		return errors.New(text)
+	}, "max ttl", "max skew", "restart guard", "timeout", "ttl", "wait", "max hold", "once per", "concurrency")
+}

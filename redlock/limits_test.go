@@ -1,0 +1,113 @@
+package redlock_test
+
+import (
+	"context"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/limits"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// TestLimits: no option is accepted beyond its limit, by New or by a call.
+func TestLimits(t *testing.T) {
+	durations := map[string]func(time.Duration) redlock.Option{
+		"max ttl": redlock.WithMaxTTL, "max skew": redlock.WithMaxSkew, "restart guard": redlock.WithRestartGuard, "timeout": redlock.WithTimeout,
+	}
+	ofLocks := map[string]func(time.Duration) redlock.LockOption{
+		"ttl": redlock.WithTTL, "wait": redlock.WithWait, "masters wait": redlock.WithMastersWait, "max hold": redlock.WithMaxHold, "once per": redlock.WithOncePer,
+	}
+	numbers := map[string]func(int) redlock.LockOption{"concurrency": redlock.WithConcurrency, "max waiters": redlock.WithMaxWaiters}
+	l, err := redlock.Open([]string{"memory://"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, l)
+	limits.Test(t, limits.With("", " "), func(option, value string) error {
+		if number := numbers[option]; number != nil {
+			n, err := strconv.Atoi(value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := redlock.CheckOptions(number(n)); err == nil {
+				t.Errorf("%s %s is accepted as a default", option, value)
+			}
+			return l.Check(number(n))
+		}
+		d, err := time.ParseDuration(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lock := ofLocks[option]; lock != nil {
+			return l.Check(lock(d))
+		}
+		return redlock.CheckOptions(durations[option](d))
+	}, "max ttl", "max skew", "restart guard", "timeout", "ttl", "wait", "masters wait", "max hold", "once per", "concurrency", "max waiters")
+	if err := l.Check(redlock.WithConcurrency(math.MaxInt)); err == nil || !strings.Contains(err.Error(), strconv.Itoa(math.MaxInt)) {
+		t.Error(err)
+	}
+	for _, opts := range [][]redlock.Option{
+		{redlock.WithWait(math.MaxInt64)}, {redlock.WithMaxHold(math.MaxInt64)}, {redlock.WithMaxWaiters(math.MaxInt)},
+		{redlock.WithMaxTTL(366 * 24 * time.Hour)}, {redlock.WithTimeout(5 * time.Second)}, {redlock.WithConcurrency(redlock.MaxConcurrency)},
+	} {
+		if err := redlock.CheckOptions(opts...); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestNeverMade: what nobody has made is an error or a panic with a sentence.
+func TestNeverMade(t *testing.T) {
+	l, err := redlock.Open([]string{"memory://"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, l)
+	ctx := t.Context()
+	var none context.Context
+	var noLocker *redlock.Locker
+	var noLock *redlock.Lock
+	work := func(context.Context, *redlock.Lock) error { return nil }
+	for what, call := range map[string]func() error{
+		"the context is nil":  func() error { return second(l.Lock(none, "a")) },
+		"context is nil":      func() error { return second(l.TryLockAll(none, []string{"a", "b"})) },
+		"is nil: use":         func() error { return l.Do(none, "a", work) },
+		"nil: use context":    func() error { _, err := l.Inspect(none, "a"); return err },
+		"nil: use context.B":  func() error { return l.ForceUnlock(none, "a", 1) },
+		"option 1 of the":     func() error { return second(l.Lock(ctx, "a", nil)) },
+		"option 2 of the":     func() error { return second(l.Lock(ctx, "a", redlock.WithWait(0), nil)) },
+		"option 1 of":         func() error { _, err := redlock.Open([]string{"memory://"}, nil); return err },
+		"the Locker is nil":   func() error { return second(new(redlock.Locker).TryLock(ctx, "a")) },
+		"Locker is nil":       func() error { return second(noLocker.Lock(ctx, "a")) },
+		"Locker is nil, or":   func() error { return noLocker.Close() },
+		"is nil, or none":     func() error { _, err := new(redlock.Locker).Processes(ctx); return err },
+		"master 1 is empty":   func() error { _, err := redlock.New([]redlock.Master{{}}); return err },
+		"the Lock is nil":     func() error { return new(redlock.Lock).Unlock() },
+		"Lock is nil, or was": func() error { return noLock.UnlockDone() },
+		"Lock is nil":         func() error { return noLock.UnlockWith(nil, time.Minute) },
+		"the Lock is nil, or": func() error { noLock.Fence(); return nil },
+		"was not returned":    func() error { new(redlock.Lock).Context(); return nil },
+		"not returned by":     func() error { _ = new(redlock.Lock).Err(); return nil },
+	} {
+		if text := saidBy(call); !strings.Contains(text, what) || !strings.HasPrefix(text, "redlock: ") {
+			t.Errorf("%q, want %q", text, what)
+		}
+	}
+	lockUnlock(t, l, "a") // nothing is left
+}
+
+// saidBy returns the text of the error or the panic of a call.
+func saidBy(call func() error) (text string) {
+	defer func() {
+		if err, ok := recover().(error); ok {
+			text = err.Error()
+		}
+	}()
+	if err := call(); err != nil {
+		return err.Error()
+	}
+	return ""
+}
