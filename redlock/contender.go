@@ -45,6 +45,88 @@ type contender struct {
 	subscribed bool          // counted as one that waits for wake-ups
 	insists    time.Time     // until then it keeps its places for all of its keys: see insist
 	via        Via
+	paced      bool  // the attempt under way has a place
+	haste      haste // how soon it may ask
+}
+
+// haste bounds how often a call asks masters, whatever these say and however often they wake it: mostHaste times at once, and then once in
+// askGap on average. Its zero value is that of a call which hasn't asked yet.
+type haste struct{ full time.Time } // when it may ask so often at once again
+
+const (
+	mostHaste = 10
+	askGap    = 50 * time.Millisecond
+)
+
+// gap is askGap, or less for a TTL of which a third is less: so often a call has to ask.
+func gap(ttl time.Duration) time.Duration { return min(askGap, ttl/3) }
+
+// rest returns how long it is until the next time, which is then counted by ask.
+func (h *haste) rest(gap time.Duration) time.Duration {
+	return time.Until(h.full.Add(-(mostHaste - 1) * gap))
+}
+
+func (h *haste) ask(gap time.Duration) {
+	if now := time.Now(); h.full.Before(now) {
+		h.full = now
+	}
+	h.full = h.full.Add(gap)
+}
+
+// begin waits until the call may make an attempt, or returns why it must leave without one. A call that has made none waits for as long as
+// masters may take to answer, at least: so a short wait has the chances of a try-lock.
+func (t *contender) begin(wait *waitLimit) error {
+	l, first := t.locker, t.callers[0]
+	until := func() time.Time {
+		if t.tries > 0 || wait.until.IsZero() && !first.try {
+			return wait.until
+		}
+		soonest := time.Now().Add(l.patience(first.key))
+		if soonest.Before(wait.until) {
+			return wait.until
+		}
+		return soonest
+	}
+	gap := gap(first.ttl)
+	if rest := t.haste.rest(gap); rest > 0 {
+		if err := t.sleep(wait.context(), rest); err != nil {
+			return err
+		}
+	}
+	t.haste.ask(gap)
+	if t.paced = l.pace.begin(wait.ctx, l.closing, until); t.paced {
+		return nil
+	}
+	if err := l.stopped(wait.ctx, t.failure); err != nil {
+		return err
+	}
+	if t.failure == nil {
+		t.failure = ErrBusy
+	}
+	if first.try {
+		return t.failure
+	}
+	return endedBy(context.DeadlineExceeded, t.failure)
+}
+
+// sleep returns why the call must leave meanwhile, or nil.
+func (t *contender) sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-t.locker.closing:
+	}
+	return t.locker.stopped(ctx, t.failure)
+}
+
+// end gives the place of an attempt back, if it had one.
+func (t *contender) end(late bool) {
+	if t.paced {
+		t.paced = false
+		t.locker.pace.end(late)
+	}
 }
 
 // win waits until the attempts have won all keys, within the timeout of one round for the grants and of one
@@ -119,8 +201,11 @@ func (t *contender) insist(ctx context.Context, attempts []*attempt, lost *attem
 // another one; or where a slot is this call's, and the masters that have refused it are about to learn that. Each attempt takes over what
 // the one before has been granted.
 func (t *contender) goesOn(ctx context.Context, attempts []*attempt, lost *attempt) bool {
-	l := t.locker
+	l, gap := t.locker, gap(lost.ttl)
 	switch {
+	case t.haste.rest(gap) > 0:
+		t.again = 0
+		return false
 	case lost.offer() > 0 && t.again < mostAgain && l.gates.offered(t.callers[slices.Index(attempts, lost)], lost.offer()):
 		t.again++
 		t.trace(lost, lost.failure(), 0, forOthers)
@@ -128,19 +213,14 @@ func (t *contender) goesOn(ctx context.Context, attempts []*attempt, lost *attem
 		pause := jitter(releasePause << t.again)
 		t.again++
 		t.trace(lost, lost.failure(), pause, forReleases)
-		timer := time.NewTimer(pause)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			return false
-		case <-l.closing:
+		if t.sleep(ctx, pause) != nil {
 			return false
 		}
 	default:
 		t.again = 0
 		return false
 	}
+	t.haste.ask(gap)
 	start, proposal := time.Now(), l.number(t.callers...)
 	for i, former := range attempts {
 		c := t.callers[i]
@@ -224,6 +304,7 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 	if t.subscribed && !a.isFirst() && a.offer() == 0 {
 		wakeUps = awaited.wakeUps
 	}
+	sleep = max(min(sleep, a.ttl/3-time.Since(a.start)), soonest) // our ticket is to last
 	t.trace(a, t.failure, sleep, what)
 	timer := time.NewTimer(sleep)
 	defer timer.Stop()

@@ -217,6 +217,8 @@ func endedBy(cause, failure error) error {
 		late := *quorum
 		late.Err = cause
 		return &late
+	case failure == ErrBusy:
+		return becauseError{ErrBusy, cause}
 	}
 	return fmt.Errorf("redlock: %w", cause)
 }

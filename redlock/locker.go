@@ -685,24 +685,24 @@ func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller
 		t.via = ViaPassed
 		attempts = append(attempts, first)
 	}
-	paced := false
+	begun := first != nil
 	for {
-		if len(attempts) == 0 {
+		if !begun {
 			if slices.ContainsFunc(l.streams, stream.Subscribed) {
 				l.gates.drainWakeUps(callers) // the attempt finds out what earlier wake-ups announced
 			}
-			var longest time.Duration // a try-lock isn't there to wait
-			if callers[0].try {
-				longest = l.streams[0].At(callers[0].key).Patience()
+			if err := t.begin(wait); err != nil {
+				if len(attempts) > 0 {
+					l.release(attempts) // takes the tickets away
+				}
+				l.gates.keepOnly(nil, callers)
+				return nil, err
 			}
-			paced = l.pace.begin(wait.context(), longest)
-			attempts = l.newAttempts(callers, attempts)
+			attempts = l.newAttempts(callers, attempts[:0])
 		}
+		begun = false
 		lost := t.win(ctx, attempts)
-		if paced {
-			paced = false
-			l.pace.end(lost != nil && lost.late)
-		}
+		t.end(lost != nil && lost.late)
 		if t.tries++; lost == nil {
 			for _, a := range attempts {
 				t.trace(a, nil, 0, "")
@@ -717,10 +717,10 @@ func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller
 		}
 		err := l.stopped(ctx, t.failure)
 		if err == nil && t.goesOn(ctx, attempts, lost) {
+			begun = true
 			continue
 		}
 		if err == nil && t.insist(wait.context(), attempts, lost) {
-			attempts = attempts[:0]
 			continue
 		}
 		if err == nil {
@@ -743,7 +743,6 @@ func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller
 				return nil, err
 			}
 		}
-		attempts = attempts[:0]
 	}
 }
 

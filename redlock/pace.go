@@ -30,17 +30,17 @@ func newPace() *pace {
 	return p
 }
 
-// begin waits until there is a place for another attempt, or ctx ends, or, unless that is zero, so much time has passed. It reports whether
-// there is one.
-func (p *pace) begin(ctx context.Context, most time.Duration) bool {
+// begin waits until there is a place for another attempt. It reports false where ctx ends, or closing is closed, or it is the given time, if
+// any, before there is one: then no attempt may be made.
+func (p *pace) begin(ctx context.Context, closing <-chan struct{}, until func() time.Time) bool {
 	select {
 	case <-p.places:
 		return true
 	default:
 	}
 	var over <-chan time.Time
-	if most > 0 {
-		timer := time.NewTimer(most)
+	if until := until(); !until.IsZero() {
+		timer := time.NewTimer(max(time.Until(until), soonest))
 		defer timer.Stop()
 		over = timer.C
 	}
@@ -48,6 +48,7 @@ func (p *pace) begin(ctx context.Context, most time.Duration) bool {
 	case <-p.places:
 		return true
 	case <-ctx.Done():
+	case <-closing:
 	case <-over:
 	}
 	return false

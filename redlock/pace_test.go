@@ -12,11 +12,13 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/simnet"
 )
 
+func endless() time.Time { return time.Time{} }
+
 // begins counts how many attempts may begin now.
 func (p *pace) begins() (n int) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	for len(p.places) > 0 && p.begin(ended, 0) {
+	for len(p.places) > 0 && p.begin(ended, nil, endless) {
 		n++
 	}
 	return n
@@ -43,7 +45,7 @@ func TestPace(t *testing.T) {
 	require(leastPace)
 	end(leastPace, false)
 	require(leastPace + 1)
-	if p.begin(context.Background(), time.Millisecond) {
+	if p.begin(context.Background(), nil, func() time.Time { return time.Now().Add(time.Millisecond) }) {
 		t.Error("there was no place, and yet one after the time to wait for it")
 	}
 	for most := leastPace + 1; most < firstPace; most++ {
@@ -66,7 +68,7 @@ func TestPaceOfMany(t *testing.T) {
 	for i := range 8 * firstPace {
 		all.Go(func() {
 			for k := range 50 {
-				if p.begin(context.Background(), 0) {
+				if p.begin(context.Background(), nil, endless) {
 					p.end((i+k)%7 == 0)
 				}
 			}
@@ -85,7 +87,7 @@ func TestPaceEndsWithItsContext(t *testing.T) {
 		p.begins()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if p.begin(ctx, 0) {
+		if p.begin(ctx, nil, endless) {
 			t.Error("there was no place, and yet one after the context's end")
 		}
 	})

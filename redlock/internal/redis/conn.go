@@ -317,8 +317,8 @@ func (c *conn) Receive(cmds []*protocol.Command) error {
 			}
 			return err
 		}
-		if c.value.kind == '-' {
-			c.known[script].Store(false) // the server may have forgotten it
+		if c.value.kind == '-' && strings.HasPrefix(c.value.text, "NOSCRIPT") {
+			c.known[script].Store(false)
 		}
 		cmds = cmds[n:]
 	}
