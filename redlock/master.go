@@ -137,7 +137,11 @@ func (m Master) Examine(ctx context.Context, prefix string, patience time.Durati
 // NewMemoryMaster returns a master in this process's own memory: for a single process, and for tests.
 // Its locks are seen only by the Locker that owns it. Dial makes one of "memory://" or, where there
 // are several, of "memory://NAME".
-func NewMemoryMaster(name string) Master { return Master{memory.New(name, time.Now)} }
+func NewMemoryMaster(name string) Master { return Master{newMemory(name, time.Now)} }
+
+func newMemory(name string, now func() time.Time) *memory.Master {
+	return memory.New(name, memory.Steady(now))
+}
 
 // Open returns a Locker on the masters with these URLs: it is Dial followed by New. One master is enough
 // for development; three or five independent servers survive the loss of one or two.
@@ -204,7 +208,7 @@ func dial(text string, secure *tls.Config) (protocol.Master, error) {
 		if u.Path != "" || u.User != nil || u.RawQuery != "" {
 			return nil, errors.New("a memory:// URL has at most a name: memory://NAME")
 		}
-		return memory.New(u.Host, time.Now), nil
+		return newMemory(u.Host, time.Now), nil
 	}
 	if u.Scheme == "unix" && u.Host != "" {
 		return nil, errors.New("a unix:// URL has three slashes before its path: write unix:///tmp/x, not unix://tmp/x")

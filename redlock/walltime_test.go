@@ -15,9 +15,10 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 )
 
-// TestWallTime: where the lock looks at its own wall clock, which may be set at any time, is known, and does no harm.
+// TestWallTime: where locks, the agent, its clients in Go and requests look at their own wall clock, which may be set at any time, is known, and
+// does no harm.
 func TestWallTime(t *testing.T) {
-	wall := regexp.MustCompile(`\.(Unix(Milli|Micro|Nano)?\b|Round\(0\)|Date\b|Clock\(\)|Format\b)`)
+	wall := regexp.MustCompile(`\.(Unix(Milli|Micro|Nano)?\b|Round\(0\)|Date\b|Clock\(\)|Format\((time\.|"))`)
 	allowed := map[string]string{ // functions
 		"past":      "a lease ends by either clock, because the monotonic one stands still while the host is suspended",
 		"Offset":    "what Status shows",
@@ -28,17 +29,26 @@ func TestWallTime(t *testing.T) {
 		"call":      "the same",
 		"newHeart":  "since when the process runs, to be shown",
 		"processes": "the same",
+		"before":    "past, of the time for which masters remember the process",
+		"left":      "past, in the plugin for Traefik",
+		"Until":     "past, behind an agent",
+		"decide":    "since when the process locks, if no master tells its time",
+		"Interrupt": "a time that has passed by any clock",
+		"Check":     "the time in a signature, which the sender's clock has made: replay_window is for that",
+
+		"tellMasters": "a time of the day, to be shown", "shutdown": "the same", "environment": "the same, of the first lease",
 	}
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
+	var files []string
+	for _, in := range []string{"", "internal/admission/", "internal/link/", "internal/heartbeat/", "internal/cluster/", "internal/protocol/", "internal/redis/",
+		"../agent/", "../middleware/", "../middleware/internal/*/", "../cmd/redlock/", "../traefik/"} {
+		found, err := filepath.Glob(in + "*.go")
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %d files, %v", in, len(found), err)
+		}
+		files = append(files, found...)
 	}
-	inner, err := filepath.Glob("internal/admission/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range append(files, inner...) {
-		if strings.HasSuffix(name, "_test.go") {
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") || strings.HasSuffix(name, "/examine.go") { // the command doctor
 			continue
 		}
 		text, err := os.ReadFile(name)
@@ -57,6 +67,51 @@ func TestWallTime(t *testing.T) {
 			if found := wall.Find(text[f.Pos()-1 : f.End()-1]); found != nil && allowed[f.Name.Name] == "" {
 				t.Errorf("%s in %s uses %s: tickets, fences and leases go by the masters' clocks and our monotonic one", f.Name.Name, name, found)
 			}
+		}
+	}
+}
+
+// TestMemoryOutlivesASetClock: masters in memory go on when the wall clock of their process is set.
+func TestMemoryOutlivesASetClock(t *testing.T) {
+	for _, step := range []time.Duration{time.Hour, -time.Hour} {
+		var set atomic.Bool
+		now := func() time.Time {
+			if !set.Load() {
+				return time.Now()
+			}
+			return suspended(t, time.Now().Add(step), -step)
+		}
+		var masters []Master
+		for _, name := range []string{"1", "2", "3"} {
+			masters = append(masters, Master{newMemory(name, now)})
+		}
+		clock := masters[0].impl.(*memory.Master).Clock
+		before := clock()
+		l, err := New(masters)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lock := func() (fence uint64) {
+			k, err := l.Lock(t.Context(), "key", WithMastersWait(0))
+			if err != nil {
+				t.Fatalf("after a step of %v: %v", step, err)
+			}
+			fence = k.Fence()
+			if err := k.Unlock(); err != nil {
+				t.Error(err)
+			}
+			return fence
+		}
+		fence := lock()
+		set.Store(true)
+		if next := lock(); next <= fence {
+			t.Errorf("after a step of %v: fence %d after %d", step, next, fence)
+		}
+		if passed := clock().Round(0).Sub(before.Round(0)); passed < 0 || passed > time.Hour/2 {
+			t.Errorf("after a step of %v: %v have passed on a master", step, passed)
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -40,6 +40,13 @@ func New(name string, clock func() time.Time) *Master {
 	return &Master{Clock: clock, name: name}
 }
 
+// Steady returns a clock that begins with the time of another one, and follows its monotonic reading from then on. So our wall clock can be set,
+// and no master in memory seems to have jumped, or to have been set back, for which it would have no vote.
+func Steady(now func() time.Time) func() time.Time {
+	began := now()
+	return func() time.Time { return began.Add(now().Sub(began)) }
+}
+
 func (m *Master) String() string { return "memory://" + m.name }
 
 // Close does nothing.
