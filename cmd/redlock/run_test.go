@@ -82,8 +82,8 @@ func TestWrongUse(t *testing.T) {
 		"between 0 and 255":           {"-E", "256", "k", "true"},
 		"no masters":                  {"k", "true"},
 		"is memory://":                {"--masters", "memory://", "k", "true"},
-		"redlock: ttl 2m0s":           {"--masters", "redis://127.0.0.1:1", "--ttl", "2m", "k", "true"},
-		"redlock: ttl 1ms":            {"--masters", "redis://127.0.0.1:1", "--ttl", "1ms", "k", "true"},
+		"redlock: --ttl 2m0s":         {"--masters", "redis://127.0.0.1:1", "--ttl", "2m", "k", "true"},
+		"redlock: --ttl 1ms":          {"--masters", "redis://127.0.0.1:1", "--ttl", "1ms", "k", "true"},
 		"key is too long":             {"--masters", "redis://127.0.0.1:1", strings.Repeat("k", 2000), "true"},
 		"--restart-guard \"perhaps\"": {"--masters", "redis://127.0.0.1:1", "--restart-guard", "perhaps", "k", "true"},
 	} {
