@@ -548,13 +548,16 @@ func (g *gates) noteSilence(callers []*caller, failed error) {
 	}
 }
 
+// toNote is for what an attempt has met to be noted after its time.
+const toNote = 10 * time.Millisecond
+
 // underWay returns for how long those who ask for the keys of callers in line wait for masters, at most: 0 if none of them does.
 func (g *gates) underWay(callers []*caller) (rest time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, c := range callers {
 		for _, asks := range c.gate.asking {
-			rest = max(rest, time.Duration(asks.until.Load())-time.Since(g.began))
+			rest = max(rest, time.Duration(asks.until.Load())+toNote-time.Since(g.began))
 		}
 	}
 	return rest
