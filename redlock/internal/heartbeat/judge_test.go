@@ -191,16 +191,21 @@ func TestRememberedByFastClocks(t *testing.T) {
 	}
 }
 
-// TestBirthOfIdleMaster: that a master remembers since later is no loss if it hasn't heard of anybody for as long as it remembers.
+// TestBirthOfIdleMaster: that a master remembers since later is no loss if it hasn't heard of anybody for as long as it remembers. That it
+// has been away is none, either.
 func TestBirthOfIdleMaster(t *testing.T) {
-	for passed, lost := range map[time.Duration]bool{time.Minute: true, protocol.BeatMemory: false} {
+	for _, c := range []struct {
+		passed time.Duration
+		born   int64
+		lost   bool
+	}{{time.Minute, 2, true}, {time.Minute, 1, false}, {protocol.BeatMemory, 2, false}} {
 		now := time.Now()
 		j := asked(now)
 		answers(j, now, 0)
-		now = now.Add(passed)
-		reply := protocol.Reply{Time: now.UnixMicro(), Answer: &protocol.Beats{Born: 2}}
-		if got := j.Answered(now, 0, j.Beat(), now, reply); got != lost {
-			t.Errorf("after %v: lost %t, want %t", passed, got, lost)
+		now = now.Add(c.passed)
+		reply := protocol.Reply{Time: now.UnixMicro(), Answer: &protocol.Beats{Born: c.born}}
+		if got := j.Answered(now, 0, j.Beat(), now, reply); got != c.lost {
+			t.Errorf("after %v, born at %d: lost %t, want %t", c.passed, c.born, got, c.lost)
 		}
 	}
 }
