@@ -161,7 +161,7 @@ func TestWithWaitWithoutQuorum(t *testing.T) {
 		}
 	})
 	l := newLocker(t, []string{"redis://127.0.0.1:1"})
-	_, err := l.Lock(t.Context(), "key", redlock.WithWait(time.Hour)) // it is known sooner that none can come
+	_, err := l.Lock(t.Context(), "key", redlock.WithWait(time.Hour), redlock.WithMastersWait(time.Second)) // it is known sooner that none can come
 	if !errors.Is(err, redlock.ErrNoQuorum) || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want ErrNoQuorum before the wait is over", err)
 	}

@@ -23,8 +23,8 @@ func DefaultGuard(maxTTL, maxSkew time.Duration) time.Duration {
 	return max(maxTTL, maxSkew+200*time.Millisecond) + time.Second
 }
 
-// TTL is that of locks that set none.
-func (o *Options) TTL() time.Duration { return min(redlock.DefaultTTL, o.MaxTTL) }
+// TTL is that of locks that set none: the default, within the limits that the other options leave.
+func (o *Options) TTL() time.Duration { return min(max(redlock.DefaultTTL, 2*o.Timeout), o.MaxTTL) }
 
 // List returns the options as package redlock takes them.
 func (o *Options) List() []redlock.Option {
