@@ -86,7 +86,7 @@ func TestMarks(t *testing.T) {
 		// The Locker has the masters keep a lease for a little longer than it relies on it, and renews it when a third is over.
 		check := func(l line, mark int64, least time.Duration) {
 			t.Helper()
-			left := sent[mark].Add(time.Duration(l.ValidMS) * time.Millisecond).Sub(time.Now())
+			left := time.Until(sent[mark].Add(time.Duration(l.ValidMS) * time.Millisecond))
 			if l.Mark != mark || left > ttl || left < least {
 				t.Errorf("line %+v promises %v from now on, want from %v to %v, by mark %d", l, left, least, ttl, mark)
 			}
