@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -38,12 +39,24 @@ func (l *Locker) absent(key string) *absence {
 	return &absence{since[spare], &QuorumError{Quorum: l.quorum, Total: len(l.streams), Masters: failed, RetryAfter: l.guardsOver(failed)}}
 }
 
+// mayAsk reports whether a call may ask for a key for which too few masters have a vote: in a while one call of the process does, and thousands
+// wait for what it finds out.
+func (l *Locker) mayAsk() bool {
+	now, last := int64(time.Since(l.gates.began)), l.askedAbsent.Load()
+	return now-last >= int64(askGap) && l.askedAbsent.CompareAndSwap(last, now)
+}
+
 // absentFor returns the absence of masters for which a call in line waits, or nil.
 func (l *Locker) absentFor(callers []*caller) *absence {
 	absent, held := l.gates.absence(callers)
 	if held {
 		return nil
 	}
+	return cmp.Or(absent, l.absentAmong(callers))
+}
+
+// absentAmong returns that of the masters of one of the keys of a call, or nil.
+func (l *Locker) absentAmong(callers []*caller) (absent *absence) {
 	for i := 0; absent == nil && i < len(callers); i++ {
 		absent = l.absent(callers[i].key)
 	}

@@ -19,6 +19,7 @@ const (
 	waitMost   = protocol.PollMost
 	splitPause = 3 * time.Millisecond
 	splitTries = 4
+	absentMost = time.Second // for a call that others tell of masters
 
 	releasePause = time.Millisecond / 2 // for a release that is on its way; doubles
 	mostAgain    = 6
@@ -87,6 +88,9 @@ func (t *contender) begin(wait *waitLimit) error {
 		}
 		return soonest
 	}
+	if err := t.awaitMasters(wait.context()); err != nil {
+		return err
+	}
 	gap := gap(first.ttl)
 	if rest := t.haste.rest(gap); rest > 0 {
 		if err := t.sleep(wait.context(), rest); err != nil {
@@ -107,6 +111,32 @@ func (t *contender) begin(wait *waitLimit) error {
 		return t.failure
 	}
 	return endedBy(context.DeadlineExceeded, t.failure)
+}
+
+// awaitMasters waits while too few masters have a vote, and it is others that find out whether they are back. It returns why the call must leave
+// meanwhile, or nil.
+func (t *contender) awaitMasters(ctx context.Context) error {
+	first := t.callers[0]
+	if first.try || !t.locker.lacksMasters.Load() {
+		return nil
+	}
+	for pause := waitLeast; ; pause = min(2*pause, absentMost) {
+		absent := t.locker.absentAmong(t.callers)
+		if absent == nil {
+			t.locker.lacksMasters.Store(false)
+			return nil
+		}
+		rest := absent.rest(first)
+		if rest <= 0 || t.locker.mayAsk() {
+			return nil
+		}
+		if t.failure == nil {
+			t.failure = absent.err
+		}
+		if err := t.sleep(ctx, min(jitter(pause), rest)); err != nil {
+			return err
+		}
+	}
 }
 
 // sleep returns why the call must leave meanwhile, or nil.
@@ -268,6 +298,9 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 	t.failure = a.failure()
 	t.tellDifference(a, awaited)
 	absent := l.gates.noteMasters(awaited, a.absent(awaited.key))
+	if absent != nil {
+		l.lacksMasters.Store(true)
+	}
 	l.gates.noteOutcome(awaited, nil, t.failure)
 	try, sleep, what := t.callers[0].try, jitter(t.pause), forNobody
 	var subscribed, wakeUps <-chan struct{}

@@ -32,6 +32,8 @@ type Locker struct {
 	pace          *pace
 	subscriptions subscriptions
 	differs       atomic.Pointer[otherSlots] // the latest; nil for none
+	lacksMasters  atomic.Bool                // an attempt has found too few of them
+	askedAbsent   atomic.Int64               // when a call last asked too few masters: a time.Duration since the gates began
 
 	told    *told
 	keeper  *keeper

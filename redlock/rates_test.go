@@ -47,6 +47,9 @@ func TestRates(t *testing.T) {
 			toAll(net, func(s *simnet.Server) { s.Refuse("WRONGTYPE Operation against a key", simnet.Acquire) })
 		}, simnet.Acquire, 60, 1200},
 		"waits, masters that refuse connections": {1, nil, func(net *simnet.Net) { toAll(net, (*simnet.Server).Kill) }, simnet.Acquire, 0, 1200},
+		"thousands wait, two masters are down":   {manyWait, nil, func(net *simnet.Net) { toOthers(net, (*simnet.Server).Kill) }, simnet.Acquire, 60, 1200},
+		"thousands wait, two masters hang":       {manyWait, nil, func(net *simnet.Net) { toOthers(net, (*simnet.Server).Hang) }, simnet.Acquire, 60, 1200},
+		"thousands wait, two masters are full":   {manyWait, nil, func(net *simnet.Net) { toOthers(net, (*simnet.Server).Fill) }, simnet.Acquire, 60, 1200},
 		"beats":                                  {0, nil, func(*simnet.Net) {}, simnet.Beat, 29, 32},
 		"probes of idle masters":                 {0, nil, func(*simnet.Net) {}, simnet.Ping, 0, 60},
 		"trials of full masters":                 {1, nil, func(net *simnet.Net) { toAll(net, (*simnet.Server).Fill) }, simnet.Trial, 10, 61},
@@ -71,6 +74,16 @@ func TestRates(t *testing.T) {
 				calls.Wait()
 			})
 		})
+	}
+}
+
+// manyWait is how many wait where thousands may.
+const manyWait = 300
+
+// toOthers does it to all servers but the first.
+func toOthers(net *simnet.Net, do func(*simnet.Server)) {
+	for _, s := range net.Servers[1:] {
+		do(s)
 	}
 }
 
