@@ -93,10 +93,11 @@ var blockMutants = []mutant{
 		shape: func(w *world) { w.blocks("connection") },
 	},
 	{
-		name: "a caller that is alone waits for its reply until that comes", breaks: unmoved, from: 1068, patient: true,
+		name: "a caller that is alone waits for its reply until that comes", breaks: unmoved, patient: true,
 		shape: func(w *world) {
-			w.processes[0].solo = w.timeout
-			w.servers[0].hangs = windows{{w.faults.from, w.faults.from + 5*time.Second}}
+			w.busy(1)
+			w.processes[0].solo = time.Second // it counts as alone for longer, too
+			w.servers[0].hangs = windows{{w.faults.to, w.faults.to + 6*time.Second}}
 		},
 	},
 }
