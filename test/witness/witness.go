@@ -80,7 +80,7 @@ func (w *Witness) Read(client, key string, from io.Reader) {
 		switch {
 		case n == 3 && word == "has":
 			h, left = Hold{Number: h.Number + 1, Op: "lock", Fence: fence, From: at, To: at}, 0
-		case n < 2 || fence != h.Fence:
+		case n < 2 || fence != h.Fence || h.Ended != "":
 			continue
 		case n == 3 && word == "had":
 			h.To = at

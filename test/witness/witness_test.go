@@ -34,6 +34,7 @@ func TestWitness(t *testing.T) {
 		"after it":                  {[]Hold{killed, over(2, 50, 60, 2)}, "", 0},
 
 		"freed before":         {[]Hold{over(1, 20, 30, 3)}, "has 2 1\nhad 2 10\nleft 2 19\nfreed 2\n", 0},
+		"freed, and lost":      {nil, "has 2 1\nleft 2 19\nfreed 2\nlost 2\n", 0}, // by one that had not begun
 		"freed, and overlaps":  {[]Hold{over(1, 20, 30, 3)}, "has 2 1\nleft 2 25\nfreed 2\n", 1},
 		"left, and lost":       {[]Hold{over(1, 20, 30, 3)}, "has 2 1\nhad 2 10\nleft 2 25\nlost 2\n", 0},
 		"left, and died":       {[]Hold{over(1, 20, 30, 3)}, "has 2 1\nhad 2 10\nleft 2 25\n", 0},
