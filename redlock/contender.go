@@ -130,6 +130,9 @@ func (t *contender) awaitMasters(ctx context.Context) error {
 		if rest <= 0 || t.locker.mayAsk() {
 			return nil
 		}
+		if absent.err.RetryAfter > rest { // it is known that they come too late
+			return absent.err
+		}
 		if t.failure == nil {
 			t.failure = absent.err
 		}
