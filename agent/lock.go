@@ -206,7 +206,7 @@ func (a *Agent) take(x *exchange, request *lockRequest) (*redlock.Lock, error) {
 	case !isOfLock(err):
 		text := strings.TrimPrefix(err.Error(), "redlock: ")
 		if limit := (*redlock.OptionError)(nil); errors.As(err, &limit) {
-			text = strings.ReplaceAll(limit.Option, " ", "_") + strings.TrimPrefix(text, limit.Option)
+			text = limit.Named(strings.ReplaceAll(limit.Option, " ", "_"))
 		}
 		return nil, refuse(http.StatusBadRequest, "%s", text)
 	}

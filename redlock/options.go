@@ -204,7 +204,10 @@ type OptionError struct {
 	Limit  string // what it must be
 }
 
-func (e *OptionError) Error() string { return "redlock: " + e.Option + " " + e.Value + ": " + e.Limit }
+func (e *OptionError) Error() string { return "redlock: " + e.Named(e.Option) }
+
+// Named is the text of the error with another name for the option.
+func (e *OptionError) Named(option string) string { return option + " " + e.Value + ": " + e.Limit }
 
 func offLimits(option string, value any, limit string, values ...any) error {
 	return &OptionError{option, fmt.Sprint(value), fmt.Sprintf(limit, values...)}

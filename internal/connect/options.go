@@ -2,7 +2,6 @@ package connect
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -45,7 +44,7 @@ func (o *Options) List() []redlock.Option {
 // Named returns the error of an option by the name that a program has for it.
 func Named(err error, name func(option string) string) error {
 	if limit := (*redlock.OptionError)(nil); errors.As(err, &limit) {
-		return fmt.Errorf("%s %s: %s", name(limit.Option), limit.Value, limit.Limit)
+		return errors.New(limit.Named(name(limit.Option)))
 	}
 	return err
 }
