@@ -82,11 +82,11 @@ func (t *contender) begin(wait *waitLimit) error {
 		if t.tries > 0 || wait.until.IsZero() && !first.try {
 			return wait.until
 		}
-		soonest := time.Now().Add(l.patience(first.key))
-		if soonest.Before(wait.until) {
+		least := time.Now().Add(l.patience(first.key))
+		if least.Before(wait.until) {
 			return wait.until
 		}
-		return soonest
+		return least
 	}
 	if err := t.awaitMasters(wait.context()); err != nil {
 		return err

@@ -423,16 +423,6 @@ func (s *Stream) Patience() time.Duration {
 	return patience
 }
 
-// Unconnected returns for how long there has been no connection to the master.
-func (s *Stream) Unconnected() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.conn != nil {
-		return 0
-	}
-	return time.Since(s.connectingSince)
-}
-
 // batch is the commands of one pipeline.
 type batch struct {
 	commands []*Command
