@@ -55,11 +55,7 @@ func newLocker(t testing.TB, urls []string, opts ...redlock.Option) *redlock.Loc
 // inBubble runs a test of an agent in virtual time, with three servers.
 func inBubble(t *testing.T, test func(t *testing.T, net *simnet.Net, locker *redlock.Locker, client *http.Client)) {
 	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
-		locker, err := redlock.New(net.Masters())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = locker.Close() })
+		locker := net.Locker(t)
 		p := newPipes()
 		client := p.client(t)
 		client.Timeout = 0

@@ -53,11 +53,7 @@ func TestMastersWait(t *testing.T) {
 	for name, away := range map[string]func(*simnet.Server){"refuse": (*simnet.Server).Kill, "hang": (*simnet.Server).Hang, "full": (*simnet.Server).Fill, "restarted": (*simnet.Server).Reboot} {
 		t.Run(name, func(t *testing.T) {
 			simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
-				locker, err := redlock.New(net.Masters(), redlock.WithRestartGuard(10*time.Minute))
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { _ = locker.Close() })
+				locker := net.Locker(t, redlock.WithRestartGuard(10*time.Minute))
 				p := newPipes()
 				client := p.client(t)
 				serveOn(t, agent.New(locker), p)

@@ -205,7 +205,7 @@ func TestRelease(t *testing.T) {
 // Without a quorum the response says why, and what the others know.
 func TestNoQuorum(t *testing.T) {
 	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
-		locker := lockerOn(t, net, "web1/42")
+		locker := net.Locker(t, redlock.WithInstance("web1/42"))
 		base := mountInside(t, locker)
 		lock := mustLock(t, locker, "order:42")
 		net.Servers[0].Kill()

@@ -55,8 +55,8 @@ func TestProcesses(t *testing.T) {
 // TestSilentProcess: one that has stopped is shown as silent for as long as its locks may last.
 func TestSilentProcess(t *testing.T) {
 	simnet.Run(t, 1, func(t *testing.T, net *simnet.Net) {
-		base := mountInside(t, lockerOn(t, net, "web1/42"))
-		other := lockerOn(t, net, "web2")
+		base := mountInside(t, net.Locker(t, redlock.WithInstance("web1/42")))
+		other := net.Locker(t, redlock.WithInstance("web2"))
 		find := func() (found console.Process) {
 			for _, p := range ask[console.Processes](t, http.MethodGet, base+"processes", http.StatusOK).Processes {
 				if p.Instance == "web2" {

@@ -15,7 +15,6 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/console"
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
-	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 func newLocker(t *testing.T, servers []*redistest.Server, opts ...redlock.Option) *redlock.Locker {
@@ -23,17 +22,6 @@ func newLocker(t *testing.T, servers []*redistest.Server, opts ...redlock.Option
 	locker, err := redlock.Open(redistest.URLs(servers), append([]redlock.Option{
 		redlock.WithRestartGuard(0), redlock.WithTimeout(calm), redlock.WithTTL(long), redlock.WithMaxTTL(long), redlock.WithInstance("web1/42"),
 	}, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = locker.Close() })
-	return locker
-}
-
-// lockerOn returns a Locker of a process on a network in virtual time.
-func lockerOn(t *testing.T, net *simnet.Net, instance string) *redlock.Locker {
-	t.Helper()
-	locker, err := redlock.New(net.Masters(), redlock.WithInstance(instance))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -205,11 +205,7 @@ func TestLeases(t *testing.T) {
 func TestLossFoundAtRelease(t *testing.T) {
 	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
 		m := metrics.New("redlock")
-		l, err := redlock.New(net.Masters(), redlock.WithObserver(m.Observer()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = l.Close() })
+		l := net.Locker(t, redlock.WithObserver(m.Observer()))
 		loses := func(http.ResponseWriter, *http.Request) {
 			for _, s := range net.Servers {
 				s.Give("order:42", "another", time.Hour)

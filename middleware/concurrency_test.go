@@ -313,7 +313,7 @@ func TestMaxHoldOfASlot(t *testing.T) {
 func TestRetryAfterOfSlots(t *testing.T) {
 	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
 		const slots = 100
-		l := onNet(t, net)
+		l := net.Locker(t)
 		rule := orders(l, func(_ http.ResponseWriter, _ *http.Request) { time.Sleep(3 * time.Second) }, middleware.Rule{Concurrency: []int{slots}})
 		var all sync.WaitGroup
 		for range 16 { // so that it is known how long they take

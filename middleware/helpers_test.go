@@ -16,7 +16,6 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
-	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 func TestMain(m *testing.M) {
@@ -90,17 +89,6 @@ func serve(t *testing.T, h http.Handler) *httptest.Server {
 	server.Start()
 	t.Cleanup(server.Close)
 	return server
-}
-
-// onNet returns a Locker on a network in virtual time.
-func onNet(t *testing.T, net *simnet.Net) *redlock.Locker {
-	t.Helper()
-	l, err := redlock.New(net.Masters())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	return l
 }
 
 // serveInside has a handler serve a request with headers, without a network.

@@ -52,11 +52,7 @@ func TestPassInAnOutage(t *testing.T) {
 	for name, outage := range outages {
 		t.Run(name, func(t *testing.T) {
 			simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
-				l, err := redlock.New(net.Masters())
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { _ = l.Close() })
+				l := net.Locker(t)
 				h := orders(l, ok, middleware.Rule{Wait: 3 * time.Second, OnNoQuorum: middleware.Pass})
 				time.Sleep(time.Second)
 				hold(t, l, "order:held")
@@ -116,11 +112,7 @@ func TestPassInAnOutage(t *testing.T) {
 // TestMastersWait: each rule waits for masters for as long as it says.
 func TestMastersWait(t *testing.T) {
 	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
-		l, err := redlock.New(net.Masters(), redlock.WithMastersWait(time.Hour))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = l.Close() })
+		l := net.Locker(t, redlock.WithMastersWait(time.Hour))
 		time.Sleep(time.Second)
 		for _, s := range net.Servers[1:] {
 			s.Hang()

@@ -28,7 +28,7 @@ func requireRetryAfter(t *testing.T, got received, least time.Duration) {
 // served. It decides Retry-After, once enough is known.
 func TestPace(t *testing.T) {
 	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
-		l := onNet(t, net)
+		l := net.Locker(t)
 		const slow = 1500 * time.Millisecond
 		rule := middleware.CompileFunc(middleware.Rule{Wait: slow / 2}, orderOf)
 		request := func(order string, wait time.Duration, h http.HandlerFunc) (refusal *middleware.Refusal) {
@@ -66,7 +66,7 @@ func TestPace(t *testing.T) {
 // Retry-After is the median of the last requests: a few of them, or an occasional slow one, are not typical of the others.
 func TestRetryAfter(t *testing.T) {
 	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
-		l := onNet(t, net)
+		l := net.Locker(t)
 		rule := middleware.CompileFunc(middleware.Rule{}, orderOf)
 		request := func(order string, h func()) (refusal *middleware.Refusal) {
 			r := httptest.NewRequest(http.MethodPost, "/", nil)

@@ -88,7 +88,7 @@ func TestReasons(t *testing.T) {
 func TestReasonOfMastersThatAreGone(t *testing.T) {
 	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
 		n := &notes{}
-		rule := orders(onNet(t, net), func(w http.ResponseWriter, r *http.Request) {
+		rule := orders(net.Locker(t), func(w http.ResponseWriter, r *http.Request) {
 			for _, s := range net.Servers[1:] {
 				s.Kill()
 			}

@@ -107,6 +107,17 @@ func (net *Net) Masters(at ...*Address) (masters []redlock.Master) {
 	return masters
 }
 
+// Locker returns a Locker on all of the network, which is closed at the end of the test.
+func (net *Net) Locker(t testing.TB, opts ...redlock.Option) *redlock.Locker {
+	t.Helper()
+	l, err := redlock.New(net.Masters(), opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
 // Pick returns masters at the addresses of these servers.
 func (net *Net) Pick(servers ...int) []redlock.Master {
 	at := make([]*Address, len(servers))

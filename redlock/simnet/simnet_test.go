@@ -12,21 +12,10 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
-// lockerOn gives a Locker on all masters of the network.
-func lockerOn(t *testing.T, net *simnet.Net) *redlock.Locker {
-	t.Helper()
-	l, err := redlock.New(net.Masters())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	return l
-}
-
 // TestExample is what the package's comment shows, and what a Locker makes of two servers that are away.
 func TestExample(t *testing.T) {
 	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
-		l := lockerOn(t, net)
+		l := net.Locker(t)
 		lock, err := l.Lock(t.Context(), "key")
 		if err != nil {
 			t.Fatal(err)
