@@ -305,6 +305,9 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 		l.lacksMasters.Store(true)
 	}
 	l.gates.noteOutcome(awaited, nil, t.failure)
+	if a.lacksLeader() {
+		awaited.unled++
+	}
 	try, sleep, what := t.callers[0].try, jitter(t.pause), forNobody
 	var subscribed, wakeUps <-chan struct{}
 	switch {

@@ -114,6 +114,7 @@ type caller struct {
 	// several says that the call is for more than one key, so that this lock alone is of no use to it.
 	several bool
 	tried   bool                // it has made an attempt
+	unled   int                 // attempts of which no leader has said that no slot is free: each asks for another one
 	call    []*caller           // for several keys, the callers of the call
 	order   uint64              // of the call among all of this process; 0 before it enters
 	gate    *gate               // where it is, or was last

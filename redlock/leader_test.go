@@ -3,11 +3,13 @@ package redlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
@@ -204,5 +206,71 @@ func TestMemoryIsAskedUnderLoad(t *testing.T) {
 		if n := net.Servers[0].Calls(simnet.Memory); n == 0 {
 			t.Error("nobody has asked in 20 seconds")
 		}
+	})
+}
+
+// leaderless has every master that is to lead answer with an error, as where the key of the slots has another type.
+func leaderless(net *simnet.Net) {
+	for _, s := range net.Servers {
+		s.Forge(func(cmd *simnet.Command) (forged bool) {
+			if forged = cmd.Op == simnet.Acquire && cmd.Leads; forged {
+				cmd.Reply.Err = protocol.Mark(errors.New("WRONGTYPE"), protocol.ErrRefused)
+			}
+			return forged
+		})
+	}
+}
+
+// TestSlotsWithoutLeader: a call that no leader tells which slot is free asks for one after the other, of each of its keys.
+func TestSlotsWithoutLeader(t *testing.T) {
+	const n = 4
+	for name, ask := range map[string]func(l *redlock.Locker, key string) (*redlock.Lock, error){
+		"waits": func(l *redlock.Locker, key string) (*redlock.Lock, error) {
+			return l.Lock(context.Background(), key, redlock.WithWait(time.Second))
+		},
+		"waits for several keys": func(l *redlock.Locker, key string) (*redlock.Lock, error) {
+			return l.LockAll(context.Background(), []string{key, key + ", too"}, redlock.WithWait(2*time.Second))
+		},
+		"tries": func(l *redlock.Locker, key string) (*redlock.Lock, error) {
+			return l.TryLock(context.Background(), key)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+				l := simLocker(t, net.Masters(), redlock.WithConcurrency(n))
+				leaderless(net)
+				for free := range n {
+					taken := slices.DeleteFunc([]int{0, 1, 2, 3}, func(slot int) bool { return slot == free })
+					key := fmt.Sprint("key", free)
+					for _, s := range net.Servers {
+						s.Give(key, "stranger", time.Hour, taken...)
+						s.Give(key+", too", "stranger", time.Hour, taken...)
+					}
+					lock, err := ask(l, key)
+					if err != nil {
+						t.Errorf("slot %d is free: %v", free, err)
+						continue
+					}
+					if lock.Slot() != free {
+						t.Errorf("has slot %d, where only slot %d is free", lock.Slot(), free)
+					}
+					mustUnlock(t, lock)
+				}
+			})
+		})
+	}
+}
+
+// TestLineWithoutLeader: without a leader, too, all get on, and never more have the key than may.
+func TestLineWithoutLeader(t *testing.T) {
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		lockers := []*redlock.Locker{simLocker(t, net.Masters(), redlock.WithConcurrency(3)), simLocker(t, net.Masters(), redlock.WithConcurrency(3))}
+		leaderless(net)
+		var c census
+		c.run(t, 3, 10, lockers...)
+		if c.most < 3 {
+			t.Errorf("at most %d at once", c.most)
+		}
+		net.RequireNoKeys(t)
 	})
 }

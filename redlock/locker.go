@@ -787,7 +787,7 @@ func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposa
 	if c.slots > 1 {
 		a.leader = l.leader(c.key)
 		if former == nil {
-			a.slot, a.offered = l.gates.chooseSlot(c, l.firstSlot())
+			a.slot, a.offered = l.gates.chooseSlot(c, l.firstSlot()+c.unled)
 		} else {
 			a.slot, a.offered = former.slot, former.lock.Load() == nil && former.isFirst()
 		}
