@@ -289,16 +289,6 @@ func TestACLInDocuments(t *testing.T) {
 	}
 }
 
-// TestOutcomesInDocuments requires a section for each outcome in docs/problems.md.
-func TestOutcomesInDocuments(t *testing.T) {
-	for _, outcome := range []string{"held", "no_quorum", "missing_key", "bad_key", "lost", "replayed", "mismatch", "missing_id", "too_large", "canceled", "stopping", "failed",
-		"duplicate", "bad_signature", "upgrade", "body_too_large", "unsupported_body", "body_timeout", "body_budget", "dry_run"} {
-		if !strings.Contains(readFile(t, "docs/problems.md"), "\n## "+outcome+"\n") {
-			t.Errorf("docs/problems.md has no section %s", outcome)
-		}
-	}
-}
-
 // TestPresetsInDocuments requires docs/presets.md to have each preset as it is.
 func TestPresetsInDocuments(t *testing.T) {
 	text := readFile(t, "docs/presets.md")

@@ -71,7 +71,7 @@ func cleanPlace(place string) string {
 }
 
 // errMissingID reports a request without the ID that it must have.
-var errMissingID = &refusalReason{OutcomeMissingID, http.StatusBadRequest, "the request must have an ID, by which a repeat is told from a new request"}
+var errMissingID = &refusalReason{OutcomeMissingID, "the request must have an ID, by which a repeat is told from a new request"}
 
 // errNoID reports a request that has nothing to lock, as it has neither keys nor an ID.
 var errNoID = fmt.Errorf("%w: the request has no ID", ErrMissingKey)
@@ -110,7 +110,7 @@ func IdempotencyKey(r *http.Request) (string, error) {
 
 const idempotencyPlaceholder = "header." + IdempotencyHeader
 
-var errBadIdempotencyKey = &refusalReason{OutcomeBadKey, http.StatusBadRequest,
+var errBadIdempotencyKey = &refusalReason{OutcomeBadKey,
 	fmt.Sprintf("header %s is no string of 1 to %d printable characters without spaces", IdempotencyHeader, maxIdempotencyKey)}
 
 // parseDedupe reads the template of the ID of a delivery, as ParseTemplate does. An ID has a single value, so that

@@ -30,3 +30,6 @@ func ResponseBytes() int64 {
 	used, _ := remember.Memory.Usage()
 	return used
 }
+
+// StatusOf is that of the responses to requests with this outcome, or 0 if they are served.
+func StatusOf(outcome Outcome) int { return outcomes[outcome].status }

@@ -149,9 +149,10 @@ func runsLater(next http.Handler) bool {
 // refuseAll refuses all requests, rather than serve them without a lock.
 func (s *Serializer) refuseAll(err error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		turn := Turn{Rule: s.Name, Outcome: OutcomeFailed, Detail: detailOf(OutcomeFailed, err)}
-		s.logOutcome("request is refused", turn, err, slog.Int("status", http.StatusInternalServerError))
+		refusal := newRefusal(OutcomeFailed, err)
+		refusal.Turn.Rule, refusal.Turn.Detail = s.Name, detailOf(OutcomeFailed, err)
+		s.logOutcome("request is refused", refusal.Turn, err, slog.Int("status", refusal.Status))
 		s.observeDone(OutcomeFailed, 0)
-		(&Refusal{Status: http.StatusInternalServerError, Turn: turn, Err: err}).Write(w)
+		refusal.Write(w)
 	})
 }

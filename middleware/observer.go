@@ -46,39 +46,6 @@ type Possible struct {
 	Passes      []Outcome // of Passed, but for the outcomes of a dry run
 }
 
-// The outcomes of requests that were served.
-const (
-	OutcomeAcquired Outcome = "acquired" // the request runs, or ran, with its lock
-	OutcomeReplayed Outcome = "replayed" // it was answered with the remembered response, without being served
-	OutcomeDryRun   Outcome = "dry_run"  // it would have got its lock at once, as far as its rule can know
-)
-
-// The outcomes of requests that could not be served with their lock.
-const (
-	OutcomeHeld       Outcome = "held"        // another request has the lock
-	OutcomeNoQuorum   Outcome = "no_quorum"   // too few masters answered; refused, or served without a lock
-	OutcomeMissingKey Outcome = "missing_key" // a part of the key is missing; refused, or served without a lock
-	OutcomeBadKey     Outcome = "bad_key"     // no certain key can be made of the request
-	OutcomeDuplicate  Outcome = "duplicate"   // the same delivery is waiting or running
-	OutcomeMismatch   Outcome = "mismatch"    // its ID belongs to another request, whose response is remembered
-	OutcomeUnreadable Outcome = "unreadable"  // it is done, as far as is known, but its response can't be read now
-	OutcomeMissingID  Outcome = "missing_id"  // the request lacks the ID that it must have
-	OutcomeLost       Outcome = "lost"        // the lease ended before the lock was released
-	OutcomeCanceled   Outcome = "canceled"    // the client left while the request waited
-	OutcomeStopping   Outcome = "stopping"    // the request would have to wait, and the server is about to stop
-	OutcomeFailed     Outcome = "failed"      // the Locker is closed, or can't take such a lock
-
-	OutcomeUnclearTarget Outcome = "unclear_target" // a router may take it for another request than an upstream does
-
-	OutcomeBadSignature Outcome = "bad_signature" // the signature is missing, wrong or old
-	OutcomeUpgrade      Outcome = "upgrade"       // the request asks for another protocol, such as WebSocket
-
-	OutcomeBodyTooLarge    Outcome = "body_too_large"   // the body is larger than max_body
-	OutcomeUnsupportedBody Outcome = "unsupported_body" // the body is neither JSON nor a form, or it is encoded
-	OutcomeBodyTimeout     Outcome = "body_timeout"     // the body did not arrive in time
-	OutcomeBodyBudget      Outcome = "body_budget"      // there were too many bodies at once
-)
-
 // The reasons.
 const (
 	ReasonNotFinal  Reason = remember.NotFinal  // its status is none that is remembered
@@ -94,31 +61,19 @@ const (
 	ReasonFailed    Reason = remember.Failed    // it can't be encrypted, or the Locker is closed
 )
 
-// possibleOf returns what the Observer of a rule may be told.
+// possibleOf returns what the Observer of a rule, or of a Guard, may be told.
 func possibleOf(s *Serializer) Possible {
 	can := Possible{Passes: []Outcome{OutcomeMissingKey}} // a preflight of CORS lacks a key, and is served
-	outcomes := func(possible bool, outcomes ...Outcome) {
-		if possible {
-			can.Outcomes = append(can.Outcomes, outcomes...)
+	for _, outcome := range Outcomes() {
+		if outcomes[outcome].possible(s) {
+			can.Outcomes = append(can.Outcomes, outcome)
 		}
 	}
-	outcomes(true, OutcomeMissingKey, OutcomeBadKey, OutcomeUpgrade, OutcomeCanceled, OutcomeFailed)
-	outcomes(s.derive != nil, OutcomeHeld)
-	outcomes(s.dedupe != nil, OutcomeDuplicate)
-	outcomes(s.IdempotencyKey == required, OutcomeMissingID)
-	outcomes(len(s.verifiers) > 0, OutcomeBadSignature)
-	readsBody := s.readsBody || s.keys == nil && s.derive != nil // as a function may
-	outcomes(readsBody, OutcomeBodyTooLarge, OutcomeUnsupportedBody, OutcomeBodyTimeout, OutcomeBodyBudget)
-	if s.DryRun {
-		outcomes(true, OutcomeDryRun)
-		return can
-	}
-	can.Concurrency, can.Waits, can.Remembers = slices.Max(s.Concurrency), s.Wait > 0, s.Remember > 0
-	outcomes(true, OutcomeAcquired, OutcomeNoQuorum, OutcomeLost)
-	outcomes(can.Waits, OutcomeStopping)
-	outcomes(can.Remembers, OutcomeReplayed, OutcomeMismatch, OutcomeUnreadable)
-	if s.OnNoQuorum == Pass {
-		can.Passes = append(can.Passes, OutcomeNoQuorum)
+	if takesLocks(s) {
+		can.Concurrency, can.Waits, can.Remembers = slices.Max(s.Concurrency), mayWait(s), remembers(s)
+		if s.OnNoQuorum == Pass {
+			can.Passes = append(can.Passes, OutcomeNoQuorum)
+		}
 	}
 	return can
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -19,36 +20,90 @@ import (
 // Outcome is what became of a request's lock.
 type Outcome string
 
+// The outcomes of requests that were served.
+const (
+	OutcomeAcquired Outcome = "acquired" // the request runs, or ran, with its lock
+	OutcomeReplayed Outcome = "replayed" // it was answered with the remembered response, without being served
+	OutcomeDryRun   Outcome = "dry_run"  // it would have got its lock at once, as far as its rule can know
+)
+
+// The outcomes of requests that could not be served with their lock.
+const (
+	OutcomeHeld       Outcome = "held"        // another request has the lock
+	OutcomeNoQuorum   Outcome = "no_quorum"   // too few masters answered; refused, or served without a lock
+	OutcomeMissingKey Outcome = "missing_key" // a part of the key is missing; refused, or served without a lock
+	OutcomeBadKey     Outcome = "bad_key"     // no certain key can be made of the request
+	OutcomeDuplicate  Outcome = "duplicate"   // the same delivery is waiting or running
+	OutcomeMismatch   Outcome = "mismatch"    // its ID belongs to another request, whose response is remembered
+	OutcomeUnreadable Outcome = "unreadable"  // it is done, as far as is known, but its response can't be read now
+	OutcomeMissingID  Outcome = "missing_id"  // the request lacks the ID that it must have
+	OutcomeLost       Outcome = "lost"        // the lease ended before the lock was released
+	OutcomeCanceled   Outcome = "canceled"    // the client left while the request waited
+	OutcomeStopping   Outcome = "stopping"    // the request would have to wait, and the server is about to stop
+	OutcomeFailed     Outcome = "failed"      // the Locker is closed, or can't take such a lock
+
+	OutcomeUnclearTarget Outcome = "unclear_target" // a router may take it for another request than an upstream does
+
+	OutcomeBadSignature Outcome = "bad_signature" // the signature is missing, wrong or old
+	OutcomeUpgrade      Outcome = "upgrade"       // the request asks for another protocol, such as WebSocket
+
+	OutcomeBodyTooLarge    Outcome = "body_too_large"   // the body is larger than max_body
+	OutcomeUnsupportedBody Outcome = "unsupported_body" // the body is neither JSON nor a form, or it is encoded
+	OutcomeBodyTimeout     Outcome = "body_timeout"     // the body did not arrive in time
+	OutcomeBodyBudget      Outcome = "body_budget"      // there were too many bodies at once
+)
+
+// outcomes is what there is to say of each Outcome. docs/problems.md has a section for each.
+var outcomes = map[Outcome]struct {
+	title    string                   // of the response to a refused request; "" for one that is served
+	status   int                      // of that response, unless a setting of the rule or the error says otherwise
+	level    slog.Level               // what other requests and impatient clients cause is normal
+	possible func(s *Serializer) bool // for the requests of a rule: metrics have its series from the start
+}{
+	OutcomeAcquired: {"", 0, slog.LevelInfo, takesLocks},
+	OutcomeReplayed: {"", 0, slog.LevelInfo, remembers},
+	OutcomeDryRun:   {"", 0, slog.LevelInfo, func(s *Serializer) bool { return s.DryRun }},
+
+	OutcomeHeld:       {"Another request with the same key is in progress", http.StatusLocked, slog.LevelInfo, func(s *Serializer) bool { return s.derive != nil }},
+	OutcomeNoQuorum:   {"No lock can be granted now", http.StatusConflict, slog.LevelWarn, takesLocks},
+	OutcomeMissingKey: {"The request lacks a value that its lock key is made of", http.StatusBadRequest, slog.LevelInfo, isRule},
+	OutcomeBadKey:     {"No certain lock key can be made of the request", http.StatusBadRequest, slog.LevelInfo, isRule},
+	OutcomeDuplicate:  {"The same delivery is in progress", http.StatusConflict, slog.LevelInfo, hasID},
+	OutcomeMismatch:   {"The ID was used for another request", http.StatusUnprocessableEntity, slog.LevelInfo, remembers},
+	OutcomeUnreadable: {"The request was served before, and its response can't be read now", http.StatusServiceUnavailable, slog.LevelInfo, remembers},
+	OutcomeMissingID:  {"The request lacks an ID", http.StatusBadRequest, slog.LevelInfo, func(s *Serializer) bool { return s.IdempotencyKey == required }},
+	OutcomeLost:       {"The lock was lost while the request ran; its outcome is unknown", http.StatusInternalServerError, slog.LevelWarn, takesLocks},
+	OutcomeCanceled:   {"The client left", statusClientClosed, slog.LevelDebug, isRule},
+	OutcomeStopping:   {"The server is about to stop, and the lock is held", http.StatusServiceUnavailable, slog.LevelDebug, mayWait},
+	OutcomeFailed:     {"The lock could not be taken", http.StatusInternalServerError, slog.LevelWarn, isRule},
+
+	OutcomeUnclearTarget: {"The request can be taken for another one", http.StatusBadRequest, slog.LevelInfo, func(s *Serializer) bool { return !isRule(s) }},
+
+	OutcomeBadSignature: {"The request is not signed as it should be", http.StatusUnauthorized, slog.LevelWarn, func(s *Serializer) bool { return len(s.verifiers) > 0 }},
+	OutcomeUpgrade:      {"Requests for another protocol are not served here", http.StatusForbidden, slog.LevelInfo, isRule},
+
+	OutcomeBodyTooLarge:    {"The body is too large to make a lock key of it", http.StatusRequestEntityTooLarge, slog.LevelInfo, mayReadBody},
+	OutcomeUnsupportedBody: {"No lock key can be made of such a body", http.StatusUnsupportedMediaType, slog.LevelInfo, mayReadBody},
+	OutcomeBodyTimeout:     {"The body did not arrive in time", http.StatusRequestTimeout, slog.LevelInfo, mayReadBody},
+	OutcomeBodyBudget:      {"Too many bodies are being read", http.StatusServiceUnavailable, slog.LevelWarn, mayReadBody},
+}
+
+// isRule reports whether requests get keys or IDs, as those of a Guard do not.
+func isRule(s *Serializer) bool { return s.derive != nil || hasID(s) }
+
+func hasID(s *Serializer) bool { return s.dedupe != nil }
+
+func takesLocks(s *Serializer) bool { return isRule(s) && !s.DryRun }
+
+func mayWait(s *Serializer) bool { return takesLocks(s) && s.Wait > 0 }
+
+func remembers(s *Serializer) bool { return takesLocks(s) && s.Remember > 0 }
+
+// mayReadBody reports whether the templates read the body, or a function may.
+func mayReadBody(s *Serializer) bool { return s.readsBody || s.keys == nil && s.derive != nil }
+
 // Outcomes returns all outcomes.
-func Outcomes() []Outcome {
-	return slices.AppendSeq([]Outcome{OutcomeAcquired, OutcomeReplayed, OutcomeDryRun}, maps.Keys(titles))
-}
-
-// titles are what the responses to refused requests say.
-var titles = map[Outcome]string{
-	OutcomeHeld:       "Another request with the same key is in progress",
-	OutcomeNoQuorum:   "No lock can be granted now",
-	OutcomeMissingKey: "The request lacks a value that its lock key is made of",
-	OutcomeBadKey:     "No certain lock key can be made of the request",
-	OutcomeDuplicate:  "The same delivery is in progress",
-	OutcomeMismatch:   "The ID was used for another request",
-	OutcomeUnreadable: "The request was served before, and its response can't be read now",
-	OutcomeMissingID:  "The request lacks an ID",
-	OutcomeLost:       "The lock was lost while the request ran; its outcome is unknown",
-	OutcomeCanceled:   "The client left",
-	OutcomeStopping:   "The server is about to stop, and the lock is held",
-	OutcomeFailed:     "The lock could not be taken",
-
-	OutcomeUnclearTarget: "The request can be taken for another one",
-
-	OutcomeBadSignature: "The request is not signed as it should be",
-	OutcomeUpgrade:      "Requests for another protocol are not served here",
-
-	OutcomeBodyTooLarge:    "The body is too large to make a lock key of it",
-	OutcomeUnsupportedBody: "No lock key can be made of such a body",
-	OutcomeBodyTimeout:     "The body did not arrive in time",
-	OutcomeBodyBudget:      "Too many bodies are being read",
-}
+func Outcomes() []Outcome { return slices.Sorted(maps.Keys(outcomes)) }
 
 // Reason is why the response to a delivery is not remembered, under a rule that remembers responses.
 type Reason string
@@ -238,17 +293,6 @@ func (l *logPauses) due(about string, now time.Time) (missed int, ok bool) {
 	}
 	l.last[about] = logged{at: now}
 	return last.missed, true
-}
-
-// levelOf returns the level at which an outcome is logged. What other requests and impatient clients cause is normal.
-func levelOf(outcome Outcome) slog.Level {
-	switch outcome {
-	case OutcomeNoQuorum, OutcomeLost, OutcomeFailed, OutcomeBodyBudget, OutcomeBadSignature:
-		return slog.LevelWarn
-	case OutcomeCanceled, OutcomeStopping:
-		return slog.LevelDebug
-	}
-	return slog.LevelInfo
 }
 
 // ofServer reports whether the server, and not the client or another request, is the reason for an outcome.

@@ -1,8 +1,14 @@
 package middleware_test
 
 import (
+	"fmt"
 	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
@@ -18,4 +24,62 @@ func TestOutcomeHeader(t *testing.T) {
 			t.Errorf("%q: %q, want %q", order, got, want)
 		}
 	}
+}
+
+// Outcomes has all of the constants, and metrics have a series of each for some rule.
+func TestOutcomes(t *testing.T) {
+	t.Parallel()
+	var constants, possible []middleware.Outcome
+	for _, match := range regexp.MustCompile(`(?m)^\tOutcome\w+ +Outcome = "(\w+)"`).FindAllStringSubmatch(readText(t, "outcome.go"), -1) {
+		constants = append(constants, middleware.Outcome(match[1]))
+	}
+	slices.Sort(constants)
+	n := &notes{}
+	everything := middleware.Rule{Observer: n, IdempotencyKey: "required", Remember: time.Hour, Wait: time.Second, Verify: []middleware.Verify{{Scheme: "github", Secrets: []string{"secret"}}}}
+	middleware.New(newLocker(t, live), "{json.id}", everything)
+	middleware.New(newLocker(t, live), "{json.id}", middleware.Rule{Observer: n, DryRun: true})
+	middleware.NewGuard(middleware.Rule{Observer: n})
+	for _, can := range n.can {
+		possible = append(possible, can.Outcomes...)
+	}
+	slices.Sort(possible)
+	possible = slices.Compact(possible)
+	if all := middleware.Outcomes(); !slices.Equal(all, constants) || !slices.Equal(all, possible) {
+		t.Errorf("there are\n%v, of which constants are\n%v, and some rule has\n%v", all, constants, possible)
+	}
+}
+
+// TestOutcomesInDocuments requires docs/problems.md to have each outcome with its status, and nothing else.
+func TestOutcomesInDocuments(t *testing.T) {
+	t.Parallel()
+	document := readText(t, "../docs/problems.md")
+	want := []string{"too_large"} // a part of what replayed is
+	for _, outcome := range middleware.Outcomes() {
+		if outcome == middleware.OutcomeAcquired { // which is no problem
+			continue
+		}
+		want = append(want, string(outcome))
+		_, section, _ := strings.Cut(document, "\n## "+string(outcome)+"\n")
+		section, _, _ = strings.Cut(section, "\n## ")
+		if status := middleware.StatusOf(outcome); status != 0 && !strings.Contains(section, fmt.Sprintf("**%d**", status)) {
+			t.Errorf("docs/problems.md: the section %s has no **%d**", outcome, status)
+		}
+	}
+	var documented []string
+	for _, heading := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(document, -1) {
+		documented = append(documented, heading[1])
+	}
+	slices.Sort(documented)
+	if slices.Sort(want); !slices.Equal(documented, want) {
+		t.Errorf("docs/problems.md has\n%v, want\n%v", documented, want)
+	}
+}
+
+func readText(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }

@@ -209,10 +209,11 @@ func Guard(next http.Handler) http.Handler {
 // NewGuard returns what refuses requests by CheckTarget, under the rule's Name, Logger and Observer.
 func NewGuard(rule Rule) *Serializer {
 	rule.Name = cmp.Or(rule.Name, "guard")
-	if rule.Observer != nil {
-		rule.Observer.Begin(rule.Name, Possible{Outcomes: []Outcome{OutcomeUnclearTarget}, Passes: []Outcome{OutcomeMissingKey}}) // a 0, which an alert subtracts
+	s := byDefault(rule)
+	if s.Observer != nil {
+		s.Observe(s.Observer)
 	}
-	return byDefault(rule)
+	return s
 }
 
 // Guard returns the refusal of a request that CheckTarget has an error for, which is logged and counted, or nil. Only of such a request,
@@ -223,7 +224,7 @@ func (s *Serializer) Guard(r *http.Request, matters func(*http.Request) bool) *R
 	if err == nil || !matters(r) {
 		return nil
 	}
-	refusal := refusalBeforeLock(r.Context(), &refusalReason{OutcomeUnclearTarget, http.StatusBadRequest, err.Error()})
+	refusal := refusalBeforeLock(r.Context(), &refusalReason{OutcomeUnclearTarget, err.Error()})
 	refusal.Turn.Rule, refusal.Turn.Detail = s.Name, err.Error()
 	s.logOutcome("request is refused", refusal.Turn, err, slog.Int("status", refusal.Status))
 	s.observeDone(OutcomeUnclearTarget, 0)

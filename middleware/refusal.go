@@ -28,6 +28,11 @@ type Refusal struct {
 	Err        error
 }
 
+// newRefusal returns a refusal with the status of its outcome.
+func newRefusal(outcome Outcome, err error) *Refusal {
+	return &Refusal{Status: outcomes[outcome].status, Turn: Turn{Outcome: outcome}, Err: err}
+}
+
 func (e *Refusal) Error() string { return e.Err.Error() }
 
 // Unwrap returns the error of the key or of the lock.
@@ -37,21 +42,20 @@ func (e *Refusal) Unwrap() error { return e.Err }
 // the request.
 type refusalReason struct {
 	outcome Outcome
-	status  int
 	text    string
 }
 
 func (e *refusalReason) Error() string { return e.text }
 
 var (
-	errUpgrade      = &refusalReason{OutcomeUpgrade, http.StatusForbidden, "request asks for another protocol, which would hold the lock for as long as it lasts"}
-	errBodyTooLarge = &refusalReason{OutcomeBodyTooLarge, http.StatusRequestEntityTooLarge, "body is larger than max_body"}
-	errBodyCut      = &refusalReason{OutcomeBodyTooLarge, http.StatusRequestEntityTooLarge, "body is larger than a handler in front of this one allows"}
-	errBodyEncoded  = &refusalReason{OutcomeUnsupportedBody, http.StatusUnsupportedMediaType, "body has a Content-Encoding: it would have to be decoded first"}
-	errBodyFormat   = &refusalReason{OutcomeUnsupportedBody, http.StatusUnsupportedMediaType, "body is neither JSON nor application/x-www-form-urlencoded, in UTF-8"}
-	errBodyTimeout  = &refusalReason{OutcomeBodyTimeout, http.StatusRequestTimeout, "body did not arrive in time"}
-	errBodyBudget   = &refusalReason{OutcomeBodyBudget, http.StatusServiceUnavailable, "body budget exhausted"}
-	errBodyBroken   = &refusalReason{OutcomeBadKey, http.StatusBadRequest, "body can't be read to its end"}
+	errUpgrade      = &refusalReason{OutcomeUpgrade, "request asks for another protocol, which would hold the lock for as long as it lasts"}
+	errBodyTooLarge = &refusalReason{OutcomeBodyTooLarge, "body is larger than max_body"}
+	errBodyCut      = &refusalReason{OutcomeBodyTooLarge, "body is larger than a handler in front of this one allows"}
+	errBodyEncoded  = &refusalReason{OutcomeUnsupportedBody, "body has a Content-Encoding: it would have to be decoded first"}
+	errBodyFormat   = &refusalReason{OutcomeUnsupportedBody, "body is neither JSON nor application/x-www-form-urlencoded, in UTF-8"}
+	errBodyTimeout  = &refusalReason{OutcomeBodyTimeout, "body did not arrive in time"}
+	errBodyBudget   = &refusalReason{OutcomeBodyBudget, "body budget exhausted"}
+	errBodyBroken   = &refusalReason{OutcomeBadKey, "body can't be read to its end"}
 )
 
 // errStopping reports a request that would have to wait while the server is about to stop.
@@ -75,21 +79,21 @@ func (e *duplicateError) Error() string { return sameDelivery }
 // refusalBeforeLock returns the refusal of a request for which no lock was asked. Its error may be anything that a KeyFunc
 // returns, even one of package redlock.
 func refusalBeforeLock(ctx context.Context, err error) *Refusal {
-	refusal := &Refusal{Err: err, Status: http.StatusBadRequest, Turn: Turn{Outcome: OutcomeBadKey}}
+	refusal := newRefusal(OutcomeBadKey, err)
 	var reason *refusalReason
 	var unsigned signature.Error
 	switch {
 	case errors.As(err, &reason):
-		refusal.Status, refusal.Turn.Outcome = reason.status, reason.outcome
+		refusal = newRefusal(reason.outcome, err)
 		if reason == errBodyBudget {
 			refusal.RetryAfter = spread(0)
 		}
 	case errors.As(err, &unsigned):
-		refusal.Status, refusal.Turn.Outcome = http.StatusUnauthorized, OutcomeBadSignature
+		refusal = newRefusal(OutcomeBadSignature, err)
 	case ctx.Err() != nil:
-		refusal.Status, refusal.Turn.Outcome = statusClientClosed, OutcomeCanceled
+		refusal = newRefusal(OutcomeCanceled, err)
 	case errors.Is(err, ErrMissingKey):
-		refusal.Turn.Outcome = OutcomeMissingKey
+		refusal = newRefusal(OutcomeMissingKey, err)
 	}
 	return refusal
 }
@@ -120,7 +124,7 @@ func RefusalOf(ctx context.Context, err error) *Refusal {
 
 // Write answers with application/problem+json; docs/problems.md explains the types.
 func (e *Refusal) Write(w http.ResponseWriter) {
-	body := remember.Problem{Type: remember.ProblemTypes + string(e.Turn.Outcome), Title: titles[e.Turn.Outcome], Status: e.Status, Detail: e.Turn.Detail}
+	body := remember.Problem{Type: remember.ProblemTypes + string(e.Turn.Outcome), Title: outcomes[e.Turn.Outcome].title, Status: e.Status, Detail: e.Turn.Detail}
 	e.SetHeaders(w.Header())
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(e.Status)

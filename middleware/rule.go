@@ -338,8 +338,8 @@ func (rule *Rule) setDefaults() {
 		rule.Concurrency = Concurrency{1}
 	}
 	rule.FenceHeader = cmp.Or(rule.FenceHeader, DefaultFenceHeader)
-	rule.HeldStatus = cmp.Or(rule.HeldStatus, http.StatusLocked)
-	rule.NoQuorumStatus = cmp.Or(rule.NoQuorumStatus, http.StatusConflict)
+	rule.HeldStatus = cmp.Or(rule.HeldStatus, outcomes[OutcomeHeld].status)
+	rule.NoQuorumStatus = cmp.Or(rule.NoQuorumStatus, outcomes[OutcomeNoQuorum].status)
 	rule.OnMissingKey = cmp.Or(rule.OnMissingKey, "refuse")
 	rule.OnNoQuorum = cmp.Or(rule.OnNoQuorum, "refuse")
 	rule.OnDuplicate = cmp.Or(rule.OnDuplicate, "refuse")

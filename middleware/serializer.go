@@ -612,37 +612,42 @@ func (s *Serializer) stopping() bool { return s.Shutdown != nil && s.Shutdown.Er
 
 // refusalOfLock returns the refusal of a request that could not get its lock.
 func (s *Serializer) refusalOfLock(ctx context.Context, err error) *Refusal {
-	refusal := &Refusal{Err: err, RetryAfter: spread(0)}
 	var held *redlock.HeldError
 	var quorum *redlock.QuorumError
 	var duplicate *duplicateError
+	refuse := func(outcome Outcome, retryAfter time.Duration) *Refusal {
+		refusal := newRefusal(outcome, err)
+		refusal.RetryAfter = retryAfter
+		return refusal
+	}
 	switch {
 	case ctx.Err() != nil:
-		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = statusClientClosed, OutcomeCanceled, 0
+		return refuse(OutcomeCanceled, 0)
 	case errors.Is(err, errStopping):
-		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, OutcomeStopping
+		return refuse(OutcomeStopping, spread(0))
 	case errors.As(err, &duplicate):
-		refusal.Status, refusal.Turn.Outcome = http.StatusConflict, OutcomeDuplicate
-		refusal.RetryAfter = s.pace.retryAfter(duplicate.held.RetryAfter, 1)
+		return refuse(OutcomeDuplicate, s.pace.retryAfter(duplicate.held.RetryAfter, 1))
 	case errors.Is(err, remember.ErrMismatch):
-		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = http.StatusUnprocessableEntity, OutcomeMismatch, 0
+		return refuse(OutcomeMismatch, 0)
 	case errors.Is(err, redlock.ErrUnreadable): // never taken for a missing quorum, for which the request might be served
-		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, OutcomeUnreadable
+		return refuse(OutcomeUnreadable, spread(0))
 	case errors.Is(err, redlock.ErrHeldByCaller): // a client that tried again would get this again
-		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = http.StatusInternalServerError, OutcomeFailed, 0
+		return refuse(OutcomeFailed, 0)
 	case errors.As(err, &held):
-		refusal.Status, refusal.Turn.Outcome = s.HeldStatus, OutcomeHeld
-		refusal.RetryAfter = s.pace.retryAfter(held.RetryAfter, max(held.Slots, 1))
+		refusal := refuse(OutcomeHeld, s.pace.retryAfter(held.RetryAfter, max(held.Slots, 1)))
+		refusal.Status = s.HeldStatus
+		return refusal
 	case errors.As(err, &quorum):
-		refusal.Status, refusal.Turn.Outcome = s.NoQuorumStatus, OutcomeNoQuorum
-		refusal.RetryAfter = spread(quorum.RetryAfter)
+		refusal := refuse(OutcomeNoQuorum, spread(quorum.RetryAfter))
+		refusal.Status = s.NoQuorumStatus
+		return refusal
 	case errors.Is(err, redlock.ErrClosed), errors.Is(err, redlock.ErrBusy), errors.Is(err, context.DeadlineExceeded):
 		// Nothing was seen: somebody may have the lock, so that this is no reason to serve the request without it.
-		refusal.Status, refusal.Turn.Outcome = http.StatusServiceUnavailable, OutcomeFailed
-	default:
-		refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter = http.StatusInternalServerError, OutcomeFailed, 0
+		refusal := refuse(OutcomeFailed, spread(0))
+		refusal.Status = http.StatusServiceUnavailable
+		return refusal
 	}
-	return refusal
+	return refuse(OutcomeFailed, 0)
 }
 
 // Observe sets the Observer of the rule, before the first request.
@@ -691,7 +696,7 @@ func (s *Serializer) logSometimes(level slog.Level, message, kind string, attrs 
 // logOutcome logs what became of a request, unless that was logged just now for another one. The line has neither the key, but for its hash, nor
 // a value of the request; err, which may name masters, is logged only if they are to blame.
 func (s *Serializer) logOutcome(message string, turn Turn, err error, more ...slog.Attr) {
-	logger, level := s.Logger, levelOf(turn.Outcome)
+	logger, level := s.Logger, outcomes[turn.Outcome].level
 	if !logger.Enabled(context.Background(), level) {
 		return
 	}

@@ -430,14 +430,15 @@ func (s *serving) run() error {
 	if lost == nil {
 		return err
 	}
-	turn := s.turn
-	turn.Outcome, turn.Detail = OutcomeLost, detailOfLost(s.own.End())
+	refusal := newRefusal(OutcomeLost, errors.Join(lost, err))
+	refusal.Turn = s.turn
+	refusal.Turn.Outcome, refusal.Turn.Detail = OutcomeLost, detailOfLost(s.own.End())
 	if written.Begun {
-		s.rule.logOutcome("request lost its lock after its response had begun", turn, lost)
+		s.rule.logOutcome("request lost its lock after its response had begun", refusal.Turn, lost)
 		return err
 	}
-	s.rule.logOutcome("request lost its lock", turn, lost, slog.Int("status", http.StatusInternalServerError))
-	return &Refusal{Status: http.StatusInternalServerError, Turn: turn, Err: errors.Join(lost, err)}
+	s.rule.logOutcome("request lost its lock", refusal.Turn, lost, slog.Int("status", refusal.Status))
+	return refusal
 }
 
 // acceptIdentity has the handler answer without an encoding, and returns what undoes that: a repeat may accept others than the first

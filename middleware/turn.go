@@ -178,7 +178,7 @@ const uncontended = 10 * time.Millisecond
 const SlotHeader = "Redlock-Slot"
 
 // errNarrower reports a request that would wait for its own lock.
-var errNarrower = &refusalReason{OutcomeFailed, http.StatusInternalServerError, "a rule around this one has a larger concurrency for the same key"}
+var errNarrower = &refusalReason{OutcomeFailed, "a rule around this one has a larger concurrency for the same key"}
 
 // Slot returns which of the rule's slots the request has, from 0 on: no other request with the same key has it at the same time. It
 // reports false under a rule without Concurrency, and for a request without a lock, or with several keys: Lock.SlotOf has those.
