@@ -2,8 +2,9 @@ package redlock
 
 import (
 	"cmp"
-	"slices"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // absence is that of masters, of which too few have a vote for a key. It doesn't change.
@@ -22,21 +23,28 @@ func (a *absence) rest(c *caller) time.Duration {
 
 // absent returns that of the masters of a key by what this process knows without asking them, or nil.
 func (l *Locker) absent(key string) *absence {
-	var since []time.Time
-	var failed []*MasterError
-	now := time.Now()
-	for i, s := range l.streams {
-		if at, why := s.At(key).Away(now); !at.IsZero() {
-			since = append(since, at)
-			failed = append(failed, &MasterError{l.nodeName(i, key), why})
-		}
-	}
-	spare := len(l.streams) - l.quorum
-	if len(since) <= spare {
+	since, failed := l.voters.Absent(key)
+	if since.IsZero() {
 		return nil
 	}
-	slices.SortFunc(since, time.Time.Compare)
-	return &absence{since[spare], &QuorumError{Quorum: l.quorum, Total: len(l.streams), Masters: failed, RetryAfter: l.guardsOver(failed)}}
+	return &absence{since, l.noQuorum(vote.Verdict{Total: len(l.voters.Streams), Failed: failed})}
+}
+
+// lacked returns that of the masters of a key which a lost attempt has lacked, or nil.
+func (l *Locker) lacked(a *vote.Attempt, key string) *absence {
+	err, excluded := l.excluded().(*QuorumError)
+	switch {
+	case excluded:
+	case a.TooFew():
+		err = l.noQuorum(a.Lacks())
+	default:
+		return nil
+	}
+	since := time.Now()
+	if known := l.absent(key); known != nil && known.since.Before(since) {
+		since = known.since
+	}
+	return &absence{since, err}
 }
 
 // mayAsk reports whether a call may ask for a key for which too few masters have a vote: in a while one call of the process does, and thousands

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // The pauses between attempts where no master wakes us. A waiter's pause doubles up to waitMost, so that a
@@ -82,7 +82,7 @@ func (t *contender) begin(wait *waitLimit) error {
 		if t.tries > 0 || wait.until.IsZero() && !first.try {
 			return wait.until
 		}
-		least := time.Now().Add(l.patience(first.key))
+		least := time.Now().Add(l.voters.Patience(first.key))
 		if least.Before(wait.until) {
 			return wait.until
 		}
@@ -165,26 +165,26 @@ func (t *contender) end(late bool) {
 // win waits until the attempts have won all keys, within the timeout of one round for the grants and of one
 // for the fences, and returns nil; otherwise it returns one of the attempts that are lost. All locks of a
 // call get the largest of their fences, so that the call has one fencing token.
-func (t *contender) win(ctx context.Context, attempts []*attempt) (lost *attempt) {
+func (t *contender) win(ctx context.Context, attempts []*vote.Attempt) (lost *vote.Attempt) {
 	var fence int64
 	deadline := t.deadline(attempts)
 	for _, a := range attempts {
-		if lost == nil && !a.win(ctx, deadline) {
+		if lost == nil && !a.Win(ctx, deadline) {
 			lost = a
 		}
-		fence = max(fence, a.fence)
+		fence = max(fence, a.Fence)
 	}
 	if lost != nil {
 		return lost
 	}
 	for _, a := range attempts {
-		a.raise(fence)
+		a.Raise(fence)
 	}
-	attempts[0].sendSoon()
+	attempts[0].SendSoon()
 	deadline = t.deadline(attempts)
-	allowed := t.locker.heart.allows(ctx, t.locker.closing, deadline, attempts[len(attempts)-1].until())
+	allowed := t.locker.heart.allows(ctx, t.locker.closing, deadline, attempts[len(attempts)-1].Until())
 	for _, a := range attempts {
-		if !a.raised(ctx, deadline) || !allowed || past(a.until()) {
+		if !a.Raised(ctx, deadline) || !allowed || vote.Past(a.Until()) {
 			lost = a
 		}
 	}
@@ -192,8 +192,8 @@ func (t *contender) win(ctx context.Context, attempts []*attempt) (lost *attempt
 }
 
 // deadline returns when a round that begins now is over, which those behind this call wait for.
-func (t *contender) deadline(attempts []*attempt) time.Time {
-	deadline := time.Now().Add(attempts[0].timeout)
+func (t *contender) deadline(attempts []*vote.Attempt) time.Time {
+	deadline := time.Now().Add(attempts[0].Timeout)
 	for _, c := range t.callers {
 		c.until.Store(int64(deadline.Sub(t.locker.gates.began)))
 	}
@@ -205,12 +205,12 @@ func (t *contender) deadline(attempts []*attempt) time.Time {
 // the key back, gives back what it has, but keeps its place for all of its keys: the oldest call is granted all, as no younger
 // one is granted any of them. As the other one may have won, this lasts for the timeout of a round only: then the call keeps nobody from
 // keys that are free.
-func (t *contender) insist(ctx context.Context, attempts []*attempt, lost *attempt) bool {
-	if !t.subscribed || lost.mustPoll || !slices.ContainsFunc(attempts, (*attempt).metSeveral) {
+func (t *contender) insist(ctx context.Context, attempts []*vote.Attempt, lost *vote.Attempt) bool {
+	if !t.subscribed || lost.MustPoll || !slices.ContainsFunc(attempts, (*vote.Attempt).MetSeveral) {
 		return false
 	}
 	if t.insists.IsZero() {
-		t.insists = time.Now().Add(lost.timeout)
+		t.insists = time.Now().Add(lost.Timeout)
 	}
 	rest := time.Until(t.insists)
 	if rest <= 0 {
@@ -233,19 +233,19 @@ func (t *contender) insist(ctx context.Context, attempts []*attempt, lost *attem
 // goesOn has the attempts of a call made anew, and reports true, where one of them is lost for a slot that others have, and the leader offers
 // another one; or where a slot is this call's, and the masters that have refused it are about to learn that. Each attempt takes over what
 // the one before has been granted.
-func (t *contender) goesOn(ctx context.Context, attempts []*attempt, lost *attempt) bool {
-	l, gap := t.locker, gap(lost.ttl)
+func (t *contender) goesOn(ctx context.Context, attempts []*vote.Attempt, lost *vote.Attempt) bool {
+	l, gap := t.locker, gap(lost.TTL)
 	switch {
 	case t.haste.rest(gap) > 0:
 		t.again = 0
 		return false
-	case lost.offer() > 0 && t.again < mostAgain && l.gates.offered(t.callers[slices.Index(attempts, lost)], lost.offer()):
+	case lost.Offer() > 0 && t.again < mostAgain && l.gates.offered(t.callers[slices.Index(attempts, lost)], lost.Offer()):
 		t.again++
-		t.trace(lost, lost.failure(), 0, forOthers)
-	case lost.isFirst() && t.again < mostAgain:
+		t.trace(lost, l.failure(lost), 0, forOthers)
+	case lost.IsFirst() && t.again < mostAgain:
 		pause := jitter(releasePause << t.again)
 		t.again++
-		t.trace(lost, lost.failure(), pause, forReleases)
+		t.trace(lost, l.failure(lost), pause, forReleases)
 		if t.sleep(ctx, pause) != nil {
 			return false
 		}
@@ -257,24 +257,25 @@ func (t *contender) goesOn(ctx context.Context, attempts []*attempt, lost *attem
 	start, proposal := time.Now(), l.number(t.callers...)
 	for i, former := range attempts {
 		c := t.callers[i]
-		if offer := former.offer(); offer > 0 && (former == lost || l.gates.offered(c, offer)) {
-			former.goesOn = true
-			former.release(nil, true)
+		if offer := former.Offer(); offer > 0 && (former == lost || l.gates.offered(c, offer)) {
+			former.ReleaseForOffer()
 			former = nil
 		}
-		attempts[i] = l.newAttempt(c, former, start, proposal)
+		ask := l.wanted(c, former, start, proposal)
+		ask.TakesOver = true
+		attempts[i] = l.voters.Ask(ask)
 	}
-	attempts[0].sendSoon()
+	attempts[0].SendSoon()
 	return true
 }
 
 // hold makes the locks of attempts that have won, and returns the one that the caller gets.
-func (t *contender) hold(ctx context.Context, attempts []*attempt) *Lock {
+func (t *contender) hold(ctx context.Context, attempts []*vote.Attempt) *Lock {
 	l := t.locker
 	var room [1]*Lock // enough for one key; saves an allocation
 	parts := room[:0]
 	for i, a := range attempts {
-		parts = append(parts, newLock(ctx, a, t.callers[i], t.via))
+		parts = append(parts, newLock(ctx, l, a, t.callers[i], t.via))
 	}
 	if len(parts) > 1 {
 		for _, part := range parts {
@@ -283,35 +284,35 @@ func (t *contender) hold(ctx context.Context, attempts []*attempt) *Lock {
 	}
 	for _, part := range parts { // only now: from here on the lock may end
 		if part.caller.slots > 1 {
-			part.attempt.withdraw()
+			part.attempt.Withdraw()
 		}
 		l.gates.noteOutcome(part.caller, part, nil)
 		l.keeper.keep(part)
 		part.watch()
 	}
-	attempts[0].sendSoon()
+	attempts[0].SendSoon()
 	l.told.acquired(parts[0].acquisition)
 	return parts[0]
 }
 
 // awaitRetry waits until it is time for the next attempt after this one of this caller was lost, or returns the error
 // with which the call must leave.
-func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller) error {
+func (t *contender) awaitRetry(ctx context.Context, a *vote.Attempt, awaited *caller) error {
 	l := t.locker
-	t.failure = a.failure()
+	t.failure = l.failure(a)
 	t.tellDifference(a, awaited)
-	absent := l.gates.noteMasters(awaited, a.absent(awaited.key))
+	absent := l.gates.noteMasters(awaited, l.lacked(a, awaited.key))
 	if absent != nil {
 		l.lacksMasters.Store(true)
 	}
 	l.gates.noteOutcome(awaited, nil, t.failure)
-	if a.lacksLeader() {
+	if a.LacksLeader() {
 		awaited.unled++
 	}
 	try, sleep, what := t.callers[0].try, jitter(t.pause), forNobody
 	var subscribed, wakeUps <-chan struct{}
 	switch {
-	case try && (t.tries > splitTries || !a.split() && !a.lacksLeader()): // another holder has won, or nobody can
+	case try && (t.tries > splitTries || !a.Split() && !a.LacksLeader()): // another holder has won, or nobody can
 		t.trace(a, t.failure, 0, "")
 		return t.failure
 	case try:
@@ -321,29 +322,29 @@ func (t *contender) awaitRetry(ctx context.Context, a *attempt, awaited *caller)
 		return absent.err
 	case !errors.Is(t.failure, ErrHeld): // masters have failed, and wake nobody
 		t.pause, what = min(2*t.pause, waitMost), forMasters
-	case a.isFirst(), a.offer() > 0: // others have votes for the slot, and the leader doesn't know of it, or offers in vain
+	case a.IsFirst(), a.Offer() > 0: // others have votes for the slot, and the leader doesn't know of it, or offers in vain
 		t.pause, what = min(2*t.pause, waitMost), forOthers
-	case !t.subscribed && awaited.slots > 1 && !a.mustPoll: // all masters that refused have queued the call already
+	case !t.subscribed && awaited.slots > 1 && !a.MustPoll: // all masters that refused have queued the call already
 		t.willWait()
 		l.subscriptions.begin()
-		sleep, what = a.patience(), forWakeUp
+		sleep, what = a.Patience(), forWakeUp
 	case !t.subscribed:
 		// Ask again once the subscriptions are made: what was published before is missed.
 		t.willWait()
 		l.gates.drainWakeUps(t.callers)
-		subscribed, sleep, what = l.subscriptions.begin(), a.timeout, forSubscriptions
-	case !a.mustPoll: // all masters that refused have queued this process, and will wake it
-		sleep, what = a.patience(), forWakeUp
+		subscribed, sleep, what = l.subscriptions.begin(), a.Timeout, forSubscriptions
+	case !a.MustPoll: // all masters that refused have queued this process, and will wake it
+		sleep, what = a.Patience(), forWakeUp
 	default:
 		t.pause = min(2*t.pause, waitMost)
 	}
 	if absent != nil {
 		sleep = max(min(sleep, absent.rest(awaited)), soonest)
 	}
-	if t.subscribed && !a.isFirst() && a.offer() == 0 {
+	if t.subscribed && !a.IsFirst() && a.Offer() == 0 {
 		wakeUps = awaited.wakeUps
 	}
-	sleep = max(min(sleep, a.ttl/3-time.Since(a.start)), soonest) // our ticket is to last
+	sleep = max(min(sleep, a.TTL/3-time.Since(a.Start)), soonest) // our ticket is to last
 	t.trace(a, t.failure, sleep, what)
 	timer := time.NewTimer(sleep)
 	defer timer.Stop()
@@ -372,54 +373,36 @@ func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
 // hopeless reports whether a call that lacks masters has waited for them for long enough, or whether it is known that they come too late: too many
 // are excluded beyond the rest of its wait, by the restart guard or after a jump of the clock.
-func (t *contender) hopeless(ctx context.Context, a *attempt, rest time.Duration) bool {
+func (t *contender) hopeless(ctx context.Context, a *vote.Attempt, rest time.Duration) bool {
 	end := time.Now().Add(rest)
 	if deadline, ends := ctx.Deadline(); ends && deadline.Before(end) {
 		end = deadline
 	}
-	left := len(a.acquires)
-	for i := range a.acquires {
-		c := &a.acquires[i]
-		if !c.Counted { // it may still answer
-			continue
-		}
-		var guard *admission.GuardError
-		switch err := c.Reply.Err; {
-		case errors.As(err, &guard):
-			if guard.Until.After(end) {
-				left--
-			}
-		case errors.Is(err, admission.ErrClockJump):
-			if !t.locker.streams[i].At(c.Key).Clock.Trusted(end) {
-				left--
-			}
-		}
-	}
-	return rest <= 0 || left < t.locker.quorum
+	return rest <= 0 || !a.CanWinBy(end)
 }
 
 // trace tells the Observer, if it wants to know, how an attempt has ended, and for what the call waits then.
-func (t *contender) trace(a *attempt, err error, wait time.Duration, what string) {
+func (t *contender) trace(a *vote.Attempt, err error, wait time.Duration, what string) {
 	if !t.locker.told.traces() {
 		return
 	}
-	event := Attempt{Token: shown(a.acquires[0].Token), Number: t.tries, Via: t.via, Took: time.Since(a.start), Err: err, Wait: wait, For: what}
+	event := Attempt{Token: shown(a.Token()), Number: t.tries, Via: t.via, Took: time.Since(a.Start), Err: err, Wait: wait, For: what}
 	if err == nil {
-		event.Fence = uint64(a.fence)
+		event.Fence = uint64(a.Fence)
 	}
-	for i := range a.acquires {
-		event.Votes = append(event.Votes, a.vote(i))
+	for _, ballot := range a.Ballots() {
+		event.Votes = append(event.Votes, voteOf(ballot))
 	}
 	t.locker.told.attempted(event)
 }
 
 // tellDifference notes that calls differ on how many may hold a key, where an attempt has met another one in line. The log says so once.
-func (t *contender) tellDifference(a *attempt, c *caller) {
-	for _, reply := range a.held {
-		if n := reply.Elsewhere; n > 0 && n != a.slots {
+func (t *contender) tellDifference(a *vote.Attempt, c *caller) {
+	for _, reply := range a.Refusals() {
+		if n := reply.Elsewhere; n > 0 && n != a.Slots {
 			if t.locker.differs.Swap(&otherSlots{int(n), time.Now()}) == nil {
 				t.locker.logger.Warn("calls differ on how many may hold a key at the same time: the largest number holds, so give all rules and processes the same",
-					"here", a.slots, "elsewhere", n, "key_hash", KeyHash(protocol.KeyOf(t.locker.prefix, c.key)), "rule", c.label)
+					"here", a.Slots, "elsewhere", n, "key_hash", KeyHash(protocol.KeyOf(t.locker.prefix, c.key)), "rule", c.label)
 			}
 		}
 	}

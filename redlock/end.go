@@ -3,6 +3,8 @@ package redlock
 import (
 	"context"
 	"errors"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // End is how the hold of a lock has ended. It is decided once, and all that is told of that follows from it: the cause of the lock's
@@ -79,7 +81,7 @@ func (k *Lock) end(how End) bool {
 	if really == EndUnconfirmed {
 		return k.decide(really)
 	}
-	keeper := k.attempt.locker.keeper
+	keeper := k.locker.keeper
 	keeper.losing.Add(1)
 	var lost []*Lock
 	if k.decide(really) {
@@ -100,7 +102,9 @@ func (k *Lock) decide(how End) bool {
 		}
 		derived := part.derived
 		part.how, part.derived = how, nil
-		part.attempt.stopTimer() // from now on it is the release's
+		if part.timer != nil {
+			part.timer.Stop()
+		}
 		part.mu.Unlock()
 		cause := how.cause()
 		part.own.cancel(cause)
@@ -127,10 +131,10 @@ func (k *Lock) over() End {
 		until, refused := part.until, part.refused
 		part.mu.Unlock()
 		switch {
-		case !past(until):
+		case !vote.Past(until):
 		case refused == EndForced:
 			return EndForced
-		case !part.holdEnd.IsZero() && past(part.holdEnd):
+		case !part.holdEnd.IsZero() && vote.Past(part.holdEnd):
 			return EndMaxHold
 		case refused != "":
 			return refused
@@ -143,7 +147,7 @@ func (k *Lock) over() End {
 
 // tell tells the log and the Observer that the lock was lost, if it was: once for all its keys. why is what Unlock says of that.
 func (k *Lock) tell(why error) {
-	how, l := k.ending(), k.attempt.locker
+	how, l := k.ending(), k.locker
 	if !how.Lost() {
 		return
 	}

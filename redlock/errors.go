@@ -9,6 +9,8 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // The errors of this package, for errors.Is. Several of them can match one error.
@@ -189,6 +191,50 @@ func (e *MasterError) Error() string { return e.Master + ": " + inner(e.Err) }
 
 // Unwrap returns the master's own error.
 func (e *MasterError) Unwrap() error { return e.Err }
+
+// failure returns the error of a lost attempt.
+func (l *Locker) failure(a *vote.Attempt) error {
+	if err := l.excluded(); err != nil && !a.MetResult() {
+		return err
+	}
+	switch v := a.Verdict(); v.Why {
+	case vote.Held:
+		return &HeldError{RetryAfter: v.RetryAfter, Slots: v.Slots}
+	case vote.Unreadable:
+		return &UnreadableError{Masters: masterErrors(v.Failed)}
+	default:
+		return l.noQuorum(v)
+	}
+}
+
+// noQuorum returns the error of a verdict that masters fail.
+func (l *Locker) noQuorum(v vote.Verdict) *QuorumError {
+	return &QuorumError{Answered: v.Answered, Quorum: l.voters.Quorum, Total: v.Total, Masters: masterErrors(v.Failed), RetryAfter: l.voters.GuardsOver(v.Failed)}
+}
+
+// unreleased returns the error of a release, or nil if a quorum has confirmed it.
+func (l *Locker) unreleased(r vote.Released) error {
+	switch {
+	case r.Unconfirmed != nil:
+		err := l.noQuorum(*r.Unconfirmed)
+		if r.Hung {
+			err.Err = link.ErrHung
+		}
+		return err
+	case r.Gone == protocol.StatusNotOwner:
+		return becauseError{ErrLost, ErrNotOwner}
+	case r.Gone != protocol.StatusNone:
+		return becauseError{ErrLost, ErrExpired}
+	}
+	return nil
+}
+
+func masterErrors(failed []vote.Failure) (errs []*MasterError) {
+	for _, f := range failed {
+		errs = append(errs, &MasterError{f.Master, f.Err})
+	}
+	return errs
+}
 
 // endedError is the error of Unlock for a lock that had ended before: it reads as the cause, and matches ErrExpired too.
 type endedError struct{ cause error }

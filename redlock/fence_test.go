@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // violation is the first one in all small cases for n masters: counters up to the limit, proposals
@@ -68,7 +69,7 @@ func TestFenceOfAllNeighbors(t *testing.T) {
 						continue
 					}
 					granted := append(make([]int64, ones(votes&^stored)), slices.Repeat([]int64{2}, ones(votes&stored))...)
-					if fence, _ := chooseFence(granted, m/2+1); fence < 2 {
+					if fence, _ := vote.ChooseFence(granted, m/2+1); fence < 2 {
 						t.Fatalf("%d masters after %d: stored on %b, granted by %b: fence %d", m, n, stored, votes, fence)
 					}
 					fence, _ := withinOneSet(granted, m, m/2+1)
@@ -92,7 +93,7 @@ func TestUnsafeFenceRulesAreFound(t *testing.T) {
 			return slices.Max(granted), true
 		},
 		"not raised": func(granted []int64, _, quorum int) (int64, bool) {
-			fence, _ := chooseFence(granted, quorum)
+			fence, _ := vote.ChooseFence(granted, quorum)
 			return fence, len(granted) >= quorum
 		},
 		"one index lower": func(granted []int64, n, quorum int) (int64, bool) {
@@ -219,11 +220,11 @@ func TestFenceGrowsWhereOneIsForgotten(t *testing.T) {
 
 func TestChooseFenceIgnoresTheOrder(t *testing.T) {
 	for _, granted := range [][]int64{{1, 2, 3}, {1, 3, 2}, {2, 1, 3}, {2, 3, 1}, {3, 1, 2}, {3, 2, 1}} {
-		if fence, certain := chooseFence(granted, 3); fence != 3 || certain {
-			t.Errorf("chooseFence(%v, 3) = %d, %v", granted, fence, certain)
+		if fence, certain := vote.ChooseFence(granted, 3); fence != 3 || certain {
+			t.Errorf("vote.ChooseFence(%v, 3) = %d, %v", granted, fence, certain)
 		}
-		if fence, certain := chooseFence(granted, 2); fence != 2 || !certain {
-			t.Errorf("chooseFence(%v, 2) = %d, %v", granted, fence, certain)
+		if fence, certain := vote.ChooseFence(granted, 2); fence != 2 || !certain {
+			t.Errorf("vote.ChooseFence(%v, 2) = %d, %v", granted, fence, certain)
 		}
 	}
 }

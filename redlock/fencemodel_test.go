@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // rules are the parts of the protocol that make a fence safe. attempt.go and acquire.lua have
@@ -16,7 +17,9 @@ type rules struct {
 
 var safeRules = rules{next: protocol.NextFence, choose: safeChoice}
 
-func safeChoice(granted []int64, _, quorum int) (int64, bool) { return chooseFence(granted, quorum) }
+func safeChoice(granted []int64, _, quorum int) (int64, bool) {
+	return vote.ChooseFence(granted, quorum)
+}
 
 // withinOneSet is enough as long as the masters are the same everywhere.
 func withinOneSet(granted []int64, n, quorum int) (fence int64, certain bool) {

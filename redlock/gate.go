@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // gates has a gate for each key that this process has locked or wants to lock.
@@ -123,7 +124,7 @@ type caller struct {
 	began   time.Time           // when the call began, on our clock
 	ticket  int64               // its place in the masters' queues, from its first attempt on; 0 if not known yet
 	ahead   int                 // callers before it when it entered
-	turn    chan *attempt       // it is the head now; with an attempt if the lock before was handed on, else nil; one for a call
+	turn    chan *vote.Attempt  // it is the head now; with an attempt if the lock before was handed on, else nil; one for a call
 	tickets []link.TicketState  // the masters that may have its ticket; each stream guards its own
 	room    [5]link.TicketState // for tickets: enough for most; saves an allocation
 
@@ -175,7 +176,7 @@ func (g *gates) enter(callers []*caller, stand, doubts bool) (blocked *caller, l
 		}
 		err = endedBy(ErrTooManyWaiters, err)
 	default:
-		turn, ahead := make(chan *attempt, 1), 0
+		turn, ahead := make(chan *vote.Attempt, 1), 0
 		for _, c := range callers {
 			c.turn = turn
 			ahead = max(ahead, g.join(c))
@@ -702,8 +703,8 @@ func (s *seenGate) appendStatuses(all []KeyStatus, key string) []KeyStatus {
 	first := len(all)
 	for _, k := range s.locks {
 		all = append(all, KeyStatus{Key: key, Label: k.caller.label, Request: k.caller.request, Held: true, Since: k.since(), Until: k.ownUntil(), Fence: k.Fence()})
-		if k.attempt.slots > 1 {
-			all[len(all)-1].Slot, all[len(all)-1].Slots = int(k.attempt.slot), int(k.attempt.slots)
+		if k.attempt.Slots > 1 {
+			all[len(all)-1].Slot, all[len(all)-1].Slots = int(k.attempt.Slot), int(k.attempt.Slots)
 		}
 	}
 	line := s.waiting
@@ -753,7 +754,7 @@ func (g *gate) held() *HeldError {
 	}
 	first := untilDone
 	for _, k := range g.locks {
-		most = max(most, int(k.attempt.slots))
+		most = max(most, int(k.attempt.Slots))
 		first = min(first, time.Until(k.Until()))
 	}
 	if len(g.locks) > 0 {
@@ -771,8 +772,8 @@ func (g *gate) held() *HeldError {
 func (g *gates) nextFor(k *Lock) *caller {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	at, slots := k.gate, k.attempt.slots
-	if len(at.asking) > 0 && slots == 1 || at.line.len() == 0 || k.result != nil || slots > 1 && k.attempt.mayHaveTicket() {
+	at, slots := k.gate, k.attempt.Slots
+	if len(at.asking) > 0 && slots == 1 || at.line.len() == 0 || k.result != nil || slots > 1 && k.attempt.MayHaveTicket() {
 		return nil
 	}
 	if first := at.line.first(); first.several || first.recall || (first.slots > 1) != (slots > 1) || first.slots <= k.Slot() {
@@ -781,7 +782,7 @@ func (g *gates) nextFor(k *Lock) *caller {
 	at.leave(k)
 	next := g.advance(at)
 	if next != nil {
-		next.slot, next.trying = k.attempt.slot, true
+		next.slot, next.trying = k.attempt.Slot, true
 	}
 	g.settle(at)
 	return next
@@ -793,8 +794,8 @@ func (g *gates) slotsOf(key string) (n int) {
 	defer g.mu.Unlock()
 	if at := g.byKey[key]; at != nil {
 		for _, k := range at.locks {
-			if k.attempt.slots > 1 {
-				n = max(n, int(k.attempt.slots))
+			if k.attempt.Slots > 1 {
+				n = max(n, int(k.attempt.Slots))
 			}
 		}
 	}
@@ -838,7 +839,7 @@ func (g *gates) chooseSlot(c *caller, first int) (chosen uint16, offered bool) {
 }
 
 func (g *gate) has(slot int) bool {
-	return slices.ContainsFunc(g.locks, func(k *Lock) bool { return int(k.attempt.slot) == slot })
+	return slices.ContainsFunc(g.locks, func(k *Lock) bool { return int(k.attempt.Slot) == slot })
 }
 
 func (g *gate) asksFor(slot int) bool {
@@ -906,7 +907,7 @@ func (g *gates) holding(key, token string) *Lock {
 	line, _ := protocol.SlotOf(key)
 	if at := g.byKey[line]; at != nil {
 		for _, k := range at.locks {
-			if k.attempt.acquires[0].Token == token && k.own.Err() == nil {
+			if k.attempt.Token() == token && k.own.Err() == nil {
 				return k
 			}
 		}

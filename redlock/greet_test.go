@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // TestTimeIsKnownFromTheGreeting: a Locker knows its masters' clocks before anybody asks it for a lock.
@@ -14,7 +15,7 @@ func TestTimeIsKnownFromTheGreeting(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
-	for _, s := range l.streams {
+	for _, s := range l.voters.Streams {
 		for deadline := time.Now().Add(10 * time.Second); !knows(s); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%s has not told the time", s)
@@ -24,7 +25,7 @@ func TestTimeIsKnownFromTheGreeting(t *testing.T) {
 }
 
 // knows reports whether a master's clock is known.
-func knows(s stream) bool {
+func knows(s vote.Stream) bool {
 	_, known := s.Shows(time.Now())
 	return known
 }

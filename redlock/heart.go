@@ -13,13 +13,14 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/heartbeat"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // heart tells each master every two seconds of this process, and hears which others have masters of which a majority need not share
 // any with one of ours, so that both could grant a lock. It costs one command to each master every two seconds, and none for a lock.
 type heart struct {
 	options
-	streams []stream
+	streams []vote.Stream
 	turns   func(now time.Time) string // what the masters are told of the turns that last for long
 	key     string
 	wanted  chan struct{}
@@ -73,7 +74,7 @@ func (h *heart) start(l *Locker) {
 	if h == nil {
 		return
 	}
-	h.streams, h.turns = l.streams, l.longTurns
+	h.streams, h.turns = l.voters.Streams, l.longTurns
 	h.beat()
 	go h.run(l)
 }
@@ -235,7 +236,7 @@ func (h *heart) allows(ctx context.Context, closing <-chan struct{}, deadline, v
 		switch until := *h.until.Load(); {
 		case h.refusal() != nil:
 			return false
-		case !past(until) && !until.Before(valid):
+		case !vote.Past(until) && !until.Before(valid):
 			return true
 		case time.Until(deadline) <= 0:
 			return false

@@ -14,10 +14,12 @@ func TestImports(t *testing.T) {
 	const module, client = "github.com/caddy-redlock/caddy-redlock/", "github.com/redis/go-redis/v9"
 	const protocol, memory, redis = "redlock/internal/protocol", "redlock/internal/memory", "redlock/internal/redis"
 	const admission, heartbeat, link, cluster = "redlock/internal/admission", "redlock/internal/heartbeat", "redlock/internal/link", "redlock/internal/cluster"
+	const vote = "redlock/internal/vote"
 	const hook, simnet = "redlock/internal/hook", "redlock/internal/simnet"
 	for dir, allowed := range map[string][]string{
-		".":         {protocol, memory, redis, admission, heartbeat, link, cluster, hook, "internal/notices", "internal/version"},
+		".":         {protocol, memory, redis, admission, heartbeat, link, cluster, vote, hook, "internal/notices", "internal/version"},
 		"../simnet": {"redlock", hook, simnet},
+		"vote":      {link, protocol, admission},
 		"cluster":   {link, protocol, redis, admission},
 		"link":      {protocol, redis, admission},
 		"admission": {protocol},

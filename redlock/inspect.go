@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/heartbeat"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // Inspection is a key as the masters see it.
@@ -112,48 +113,38 @@ func (l *Locker) look(ctx context.Context, key string, slot int) (seen *Inspecti
 	carriers := make(map[string][]int) // the masters of each token
 	for i, reply := range replies {
 		seen.Masters[i] = inspected(reply)
-		seen.Masters[i].Name = l.nodeName(i, full)
+		seen.Masters[i].Name = l.voters.Name(i, full)
 		if has, ok := reply.Answer.(*protocol.Inspected); ok && has.Holder != "" {
 			carriers[has.Holder] = append(carriers[has.Holder], i)
 		}
 	}
 	for holder, at := range carriers {
-		if len(at) >= l.quorum {
+		if len(at) >= l.voters.Quorum {
 			token = holder
-			seen.held(at, l.quorum)
+			seen.held(at, l.voters.Quorum)
 		}
 	}
-	seen.remembered(l.quorum)
+	seen.remembered(l.voters.Quorum)
 	return seen, token, l.tooFew(ctx, full, replies, end)
 }
 
 // tooFew returns an error if fewer masters than a quorum have answered.
-func (l *Locker) tooFew(ctx context.Context, key string, replies []protocol.Reply, end ending) error {
+func (l *Locker) tooFew(ctx context.Context, key string, replies []protocol.Reply, end vote.Ending) error {
 	var failed []*MasterError
 	for i, reply := range replies {
 		if reply.Err != nil {
-			failed = append(failed, &MasterError{l.nodeName(i, key), reply.Err})
+			failed = append(failed, &MasterError{l.voters.Name(i, key), reply.Err})
 		}
 	}
 	answered := len(replies) - len(failed)
-	if answered >= l.quorum {
+	if answered >= l.voters.Quorum {
 		return nil
 	}
-	err := &QuorumError{Answered: answered, Quorum: l.quorum, Total: len(replies), Masters: failed}
-	if end == callerLeft {
+	err := &QuorumError{Answered: answered, Quorum: l.voters.Quorum, Total: len(replies), Masters: failed}
+	if end == vote.CallerLeft {
 		err.Err = cmp.Or(context.Cause(ctx), ErrClosed)
 	}
 	return err
-}
-
-// hung returns the error of a master that hasn't answered a command for a key within the timeout.
-func (l *Locker) hung(master int, key string, timeout time.Duration) error {
-	return fmt.Errorf("%w within %v%s", link.ErrHung, timeout.Round(time.Millisecond), l.streams[master].At(key).Advice())
-}
-
-// nodeName returns the name of a master or, of a Redis Cluster, of the node that has the key.
-func (l *Locker) nodeName(master int, key string) string {
-	return l.streams[master].At(key).String()
 }
 
 // inspected reads a master's reply. It has IDs where names may be known.
@@ -185,7 +176,7 @@ func (n *Inspection) held(at []int, quorum int) {
 		fences, left = append(fences, int64(n.Masters[i].Fence)), append(left, n.Masters[i].TTL)
 	}
 	slices.Sort(left)
-	fence, _ := chooseFence(fences, quorum) // as the holder has chosen it
+	fence, _ := vote.ChooseFence(fences, quorum) // as the holder has chosen it
 	n.Held, n.Fence, n.Holder, n.TTL = true, uint64(fence), n.Masters[at[0]].Holder, left[len(left)-quorum]
 }
 
@@ -212,7 +203,7 @@ func (n *Inspection) remembered(quorum int) {
 
 // nameProcesses replaces the IDs of processes by their names, as far as any master knows them, and adds what they tell of their turns.
 func (l *Locker) nameProcesses(ctx context.Context, seen *Inspection) {
-	names, turns := map[string]string{l.id: l.instance}, map[string]*toldTurn{l.id: l.ownTurn(seen.Key, seen.Slot)}
+	names, turns := map[string]string{l.voters.Process: l.instance}, map[string]*toldTurn{l.voters.Process: l.ownTurn(seen.Key, seen.Slot)}
 	var unknown []string
 	seen.processes(func(id *string, _ **Turn, _ uint64) {
 		if names[*id] == "" && *id != "" && !slices.Contains(unknown, *id) {
@@ -259,28 +250,28 @@ func (n *Inspection) processes(f func(id *string, turn **Turn, fence uint64)) {
 
 // ask sends a command to all masters and returns their replies: those that have come when done reports that they are
 // enough, when ctx has ended, or when the time of the masters is over. The others have errors.
-func (l *Locker) ask(ctx context.Context, cmd protocol.Command, done func(protocol.Reply) bool) (replies []protocol.Reply, end ending) {
-	r := l.newRound(cmd.Op, 1)
+func (l *Locker) ask(ctx context.Context, cmd protocol.Command, done func(protocol.Reply) bool) (replies []protocol.Reply, end vote.Ending) {
+	r := l.voters.NewRound(cmd.Op, 1)
 	over := new(atomic.Bool)
 	defer over.Store(true)
 	var timeout time.Duration
-	for i, s := range l.streams {
+	for i, s := range l.voters.Streams {
 		timeout = max(timeout, s.At(cmd.Key).Patience())
-		s.Push(&link.Command{Command: cmd, Master: i, Abandoned: over, To: r.replies})
+		s.Push(&link.Command{Command: cmd, Master: i, Abandoned: over, To: r.Replies})
 	}
-	replies = make([]protocol.Reply, len(l.streams))
-	answered := make([]bool, len(l.streams))
-	end = r.collect(ctx, l.closing, time.Now().Add(timeout), len(l.streams), func(c *link.Command, _ int) bool {
+	replies = make([]protocol.Reply, len(l.voters.Streams))
+	answered := make([]bool, len(l.voters.Streams))
+	end = r.Collect(ctx, l.closing, time.Now().Add(timeout), len(l.voters.Streams), func(c *link.Command, _ int) bool {
 		replies[c.Master], answered[c.Master] = c.Reply, true
 		return done != nil && done(c.Reply)
 	})
 	for i := range replies {
 		switch {
 		case answered[i]:
-		case end == callerLeft:
+		case end == vote.CallerLeft:
 			replies[i].Err = cmp.Or(context.Cause(ctx), ErrClosed)
 		default:
-			replies[i].Err = l.hung(i, cmd.Key, timeout)
+			replies[i].Err = l.voters.Hung(i, cmd.Key, timeout)
 		}
 	}
 	return replies, end

@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // keeper renews the leases of all locks and releases those that are lost, with one goroutine and one timer for any number of
@@ -56,7 +57,7 @@ func (k *keeper) keep(lock *Lock) {
 	k.mu.Lock()
 	k.many.Store(len(k.locks) >= manyLocks)
 	if k.many.Load() {
-		lock.hasten(rand.N(lock.attempt.ttl / 3))
+		lock.hasten(rand.N(lock.attempt.TTL / 3))
 	}
 	lock.scheduled.due = lock.next
 	heap.Push(&k.locks, lock)
@@ -116,9 +117,7 @@ func (k *keeper) work() time.Duration {
 		k.tellLongHold(lock, now)
 	}
 	if attended {
-		for _, s := range k.locker.streams {
-			s.SendSoon()
-		}
+		k.locker.voters.SendSoon()
 	}
 	return time.Until(k.next) // without mu: only this goroutine sets it
 }
@@ -169,7 +168,7 @@ func (k *keeper) releaseLost() (any bool) {
 	for _, lock := range lost {
 		runtime.Gosched() // where many are lost at once, their contexts end first
 		k.reschedule(lock, time.Time{})
-		lock.attempt.enqueueRelease()
+		lock.attempt.EnqueueRelease()
 		k.locker.slotEnded(lock)
 		if lock.parts()[0] == lock {
 			lock.tell(lock.endedBy())
@@ -191,9 +190,7 @@ func (k *keeper) endAll() {
 		<-k.recheck
 		more = k.losing.Load() > 0
 	}
-	for _, s := range k.locker.streams {
-		s.SendSoon()
-	}
+	k.locker.voters.SendSoon()
 }
 
 // schedule is a heap of locks by the time at which they are due; it implements heap.Interface.
@@ -253,42 +250,41 @@ func (r *renewal) failure() error {
 	if r == nil {
 		return nil
 	}
-	a := r.lock.attempt
-	quorum := a.locker.quorum
+	quorum, total := r.lock.locker.voters.Quorum, len(r.lock.locker.voters.Streams)
 	switch {
 	case r.stored >= quorum:
 		return nil
-	case r.taken > len(a.acquires)-quorum:
+	case r.taken > total-quorum:
 		return ErrNotOwner
 	}
-	return &QuorumError{Answered: r.stored, Quorum: quorum, Total: len(a.acquires), Masters: r.failed}
+	return &QuorumError{Answered: r.stored, Quorum: quorum, Total: total, Masters: r.failed}
 }
 
 // hopeless reports whether a round can't renew the lease any more, whatever comes.
 func (r *renewal) hopeless() bool {
-	return r != nil && r.stored+len(r.lock.attempt.acquires)-r.answered < r.lock.attempt.locker.quorum
+	return r != nil && r.stored+len(r.lock.locker.voters.Streams)-r.answered < r.lock.locker.voters.Quorum
 }
 
 // Receive counts the reply of one master; it runs on that master's goroutine. A reply counts whenever it comes, also when the next
 // round has begun. Where other tokens have the key on so many masters that no quorum is left, the lock is lost at once rather than at
 // the end of its lease.
 func (r *renewal) Receive(c *link.Command) {
-	k, a := r.lock, r.lock.attempt
-	quorum := a.locker.quorum
+	k := r.lock
+	voters := k.locker.voters
 	var failed *MasterError
 	if err := c.Reply.Err; err != nil {
-		failed = &MasterError{a.name(c.Master), err}
+		failed = &MasterError{voters.Name(c.Master, c.Key), err}
 	}
 	done := false
 	k.mu.Lock()
-	if k.how == "" && !past(k.until) {
+	if k.how == "" && !vote.Past(k.until) {
 		r.answered++
 		switch {
 		case failed != nil:
 			r.failed = append(r.failed, failed)
 		case c.Reply.Status == protocol.StatusGranted:
 			r.stored++
-			done = r.stored == quorum
+			done = r.stored == voters.Quorum
 			k.prove(c.Master, r.start, true)
 		case c.Reply.Status == protocol.StatusNotOwner, c.Reply.Status == protocol.StatusForced:
 			if c.Reply.Status == protocol.StatusForced {
@@ -296,15 +292,15 @@ func (r *renewal) Receive(c *link.Command) {
 			}
 			r.taken++
 			k.prove(c.Master, r.start, false)
-			if r.taken == len(a.acquires)-quorum+1 {
+			if r.taken == len(voters.Streams)-voters.Quorum+1 {
 				k.refused = cmp.Or(k.refused, EndTaken)
 				k.until = time.Now()
-				k.ring()
+				k.expireAt(k.until)
 			}
 		}
 	}
 	k.mu.Unlock()
 	if done {
-		a.locker.told.renewed(nil)
+		k.locker.told.renewed(nil)
 	}
 }

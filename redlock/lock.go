@@ -11,13 +11,23 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
+)
+
+// MaxResult is the largest number of bytes of a result.
+const MaxResult = protocol.MaxResult
+
+var (
+	errNoRoom    = fmt.Errorf("%w: %d others are being stored or read, and it is not remembered", ErrNoRoom, vote.ResultRoom)
+	errNotStored = errors.New("the result could not be stored")
 )
 
 // Lock is a lock that is held until Unlock, or until it is lost. Its lease is renewed meanwhile: a Lock that is dropped
 // without Unlock is held until the process ends, or for WithMaxHold. The log says so after an hour. Its methods are
 // safe for concurrent use.
 type Lock struct {
-	attempt     *attempt
+	locker      *Locker
+	attempt     *vote.Attempt
 	gate        *gate
 	caller      *caller
 	acquisition Acquisition
@@ -26,6 +36,7 @@ type Lock struct {
 
 	mu      sync.Mutex
 	until   time.Time                 // end of the validity so far
+	timer   *time.Timer               // expires the lock then; nil before watch
 	renewal *renewal                  // the last one; nil before the first
 	proofs  []proof                   // what the last reply of each master to a renewal has proved; nil before the first
 	next    time.Time                 // of the next renewal
@@ -44,18 +55,19 @@ type Lock struct {
 	withResult bool // UnlockWith has freed it
 }
 
-func newLock(ctx context.Context, a *attempt, c *caller, via Via) *Lock {
+func newLock(ctx context.Context, l *Locker, a *vote.Attempt, c *caller, via Via) *Lock {
 	k := &Lock{
+		locker:      l,
 		attempt:     a,
 		gate:        c.gate,
 		caller:      c,
-		acquisition: Acquisition{Waited: time.Since(c.began), Position: c.ahead, Via: via, Granted: len(a.granted)},
-		next:        a.locker.keeper.renewed(a.start, a.ttl/3, a.ttl),
+		acquisition: Acquisition{Waited: time.Since(c.began), Position: c.ahead, Via: via, Granted: a.Votes()},
+		next:        l.keeper.renewed(a.Start, a.TTL/3, a.TTL),
 	}
 	if c.maxHold > 0 {
-		k.holdEnd = a.start.Add(c.maxHold)
+		k.holdEnd = a.Start.Add(c.maxHold)
 	}
-	k.until = k.bounded(a.until())
+	k.until = k.bounded(a.Until())
 	k.own.lock = k
 	k.own.Context, k.own.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	return k
@@ -154,7 +166,7 @@ func (c *heldContext) waitsForItself(l *Locker, call *caller) bool {
 			continue
 		}
 		for _, part := range c.lock.parts() {
-			if part.caller.key == call.key && part.attempt.locker.sharesMasters(l) && !slices.Contains(holders, part) {
+			if part.caller.key == call.key && part.locker.sharesMasters(l) && !slices.Contains(holders, part) {
 				holders = append(holders, part)
 			}
 		}
@@ -166,16 +178,16 @@ func (c *heldContext) waitsForItself(l *Locker, call *caller) bool {
 // key before it. A store that remembers the largest token that it has seen, and refuses writes with smaller ones, is
 // safe from the late write of a holder that was paused past its lease
 // (https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).
-func (k *Lock) Fence() uint64 { return uint64(k.made().attempt.fence) }
+func (k *Lock) Fence() uint64 { return uint64(k.made().attempt.Fence) }
 
 // Slot returns which of the n slots of its key the lock has, from 0 to n-1: see WithConcurrency. No other holder has it. Without that it
 // is 0. SlotOf is for a lock on several keys.
-func (k *Lock) Slot() int { return int(k.made().attempt.slot) }
+func (k *Lock) Slot() int { return int(k.made().attempt.Slot) }
 
 // SlotOf is Slot for one of the keys of the lock. It is -1 for a key that is none of them.
 func (k *Lock) SlotOf(key string) int {
 	for _, part := range k.made().parts() {
-		if part.caller.key == protocol.Key(k.attempt.locker.prefix, key) {
+		if part.caller.key == protocol.Key(k.locker.prefix, key) {
 			return part.Slot()
 		}
 	}
@@ -248,7 +260,7 @@ func (k *Lock) do(ctx context.Context, f func(context.Context, *Lock) error) (er
 
 // release ends the lock, and releases the keys of the call, for Unlock.
 func (k *Lock) release() error {
-	unlocks := &k.attempt.locker.unlocks
+	unlocks := &k.locker.unlocks
 	if !unlocks.enter() {
 		return endedError{k.endedBy()} // Close has released it, unless it was lost
 	}
@@ -259,18 +271,18 @@ func (k *Lock) release() error {
 	parts := k.parts()
 	var left []*Lock
 	for _, part := range parts {
-		part.attempt.locker.keeper.reschedule(part, time.Time{})
+		part.locker.keeper.reschedule(part, time.Time{})
 		part.handOff()
 		if len(parts) > 1 {
 			left = append(left, part)
 		}
 	}
-	k.attempt.locker.gates.leave(left...)
-	k.attempt.sendSoon()
+	k.locker.gates.leave(left...)
+	k.attempt.SendSoon()
 	var err error
-	deadline := time.Now().Add(2 * k.attempt.releaseTimeout()) // if another process has begun to wait, a release takes two round trips
+	deadline := time.Now().Add(2 * k.attempt.ReleaseTimeout()) // if another process has begun to wait, a release takes two round trips
 	for _, part := range parts {
-		failed := part.attempt.confirmRelease(deadline, part.ownUntil())
+		failed := part.locker.unreleased(part.attempt.ConfirmRelease(deadline, part.ownUntil()))
 		if err == nil || endOf(failed) == EndGone { // one key of several is enough
 			err = failed
 		}
@@ -291,7 +303,7 @@ func (k *Lock) parts() []*Lock {
 // handOff releases the key. If a call of this process waits behind it, one command for each master releases this lock
 // and acquires the next. The gates of a lock on several keys are left together, by the caller.
 func (k *Lock) handOff() {
-	a, l := k.attempt, k.attempt.locker
+	a, l := k.attempt, k.locker
 	if len(k.whole) == 0 {
 		if next := l.gates.nextFor(k); next != nil {
 			proposal := l.number(next)
@@ -299,12 +311,7 @@ func (k *Lock) handOff() {
 			return
 		}
 	}
-	a.replies.expect(protocol.OpRelease, l.decisive())
-	if k.result != nil {
-		a.releaseWith(k.result, a.replies)
-	} else {
-		a.release(a.replies, false)
-	}
+	a.Free(k.result)
 	if len(k.whole) == 0 {
 		l.slotEnded(k)
 	}
@@ -321,9 +328,9 @@ type proof struct {
 func (k *Lock) prove(master int, asked time.Time, held bool) {
 	a := k.attempt
 	if k.proofs == nil {
-		k.proofs = make([]proof, len(a.acquires))
-		for _, c := range a.granted {
-			k.proofs[c.Master] = proof{a.start, true}
+		k.proofs = make([]proof, len(k.locker.voters.Streams))
+		for _, granted := range a.Granted() {
+			k.proofs[granted] = proof{a.Start, true}
 		}
 	}
 	if asked.Before(k.proofs[master].asked) {
@@ -337,10 +344,10 @@ func (k *Lock) prove(master int, asked time.Time, held bool) {
 				quorum++
 			}
 		}
-		end := k.bounded(oldest.asked.Add(a.ttl - admission.Drift(a.ttl)))
-		if quorum >= a.locker.quorum && end.After(k.until) {
+		end := k.bounded(oldest.asked.Add(a.TTL - admission.Drift(a.TTL)))
+		if quorum >= k.locker.voters.Quorum && end.After(k.until) {
 			k.until = end
-			a.startTimer(end)
+			k.expireAt(end)
 		}
 	}
 }
@@ -352,10 +359,10 @@ func (k *Lock) prove(master int, asked time.Time, held bool) {
 // Masters that are slow are not asked more often than others: a round begins a third of the TTL after the one before, or sooner if that
 // can't renew the lease any more.
 func (k *Lock) renew(now time.Time) (due time.Time) {
-	ttl := k.attempt.ttl
+	ttl := k.attempt.TTL
 	k.mu.Lock()
-	if k.how == "" && past(k.until) {
-		k.ring() // its timer stands still while the host is suspended
+	if k.how == "" && vote.Past(k.until) {
+		k.expireAt(time.Now()) // its timer stands still while the host is suspended
 		k.next = now.Add(ttl)
 	}
 	ended, early, until := k.how != "", now.Before(k.next) && !k.renewal.hopeless(), k.until
@@ -365,8 +372,8 @@ func (k *Lock) renew(now time.Time) (due time.Time) {
 	if !ended && !early {
 		failure = k.renewal.failure()
 		k.renewal = r
-		k.next = k.attempt.locker.keeper.renewed(now, ttl/3, ttl)
-		due = k.attempt.locker.keeper.renewed(now, ttl/9+ttl/30, ttl) // to see whether it is hopeless
+		k.next = k.locker.keeper.renewed(now, ttl/3, ttl)
+		due = k.locker.keeper.renewed(now, ttl/9+ttl/30, ttl) // to see whether it is hopeless
 	}
 	k.mu.Unlock()
 	switch {
@@ -375,11 +382,9 @@ func (k *Lock) renew(now time.Time) (due time.Time) {
 	case early:
 		return due
 	case failure != nil:
-		k.attempt.locker.told.renewed(failure)
+		k.locker.told.renewed(failure)
 	}
-	for i, s := range k.attempt.locker.streams {
-		s.Enqueue(k.attempt.extension(i, until, r))
-	}
+	k.attempt.EnqueueRenewal(until, r)
 	return due
 }
 
@@ -390,18 +395,30 @@ func (k *Lock) unrenewed() error {
 	return k.renewal.failure()
 }
 
-// watch has the attempt's timer end the lock when its validity is over. Each renewal sets it anew, so that it seldom runs out before.
+// watch has the lock's timer end it when its validity is over. Each renewal sets it anew, so that it seldom runs out before.
 func (k *Lock) watch() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.attempt.lock.Store(k)
 	if k.how == "" {
-		k.attempt.startTimer(k.until)
+		k.expireAt(k.until)
 	}
 }
 
-// ring has the timer run out now. mu is held, and the lock has not ended: after that the timer is the release's.
-func (k *Lock) ring() { k.attempt.startTimer(time.Time{}) }
+// expireAt has the lock's timer run out then, or now if that is past. It runs on a goroutine of its own, which nothing else can hold up. mu
+// is held.
+func (k *Lock) expireAt(end time.Time) {
+	if k.timer != nil {
+		k.timer.Reset(time.Until(end))
+		return
+	}
+	k.timer = time.AfterFunc(time.Until(end), k.timeOver)
+}
+
+// timeOver runs when the validity of the lock may be over.
+func (k *Lock) timeOver() {
+	k.expire()
+	k.watch() // it may have been renewed at the same time
+}
 
 // expire ends the lock if its validity is over.
 func (k *Lock) expire() {
@@ -475,13 +492,13 @@ func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
 			wrong = fmt.Errorf("redlock: the result has %d bytes: at most %d can be remembered", len(result), MaxResult)
 		case checkKeep(keep) != nil:
 			wrong = checkKeep(keep)
-		case k.attempt.slots > 1:
+		case k.attempt.Slots > 1:
 			wrong = fmt.Errorf("%w: a result needs a lock with one holder", ErrConcurrency)
 		case len(k.whole) > 0:
 			wrong = errors.New("redlock: a lock on several keys has no result")
 		default:
-			k.result = &protocol.Result{Data: string(result), Keep: keep, Fence: k.attempt.fence}
-			if len(result) > shortResult { // it would stand in the way of locks
+			k.result = &protocol.Result{Data: string(result), Keep: keep, Fence: k.attempt.Fence}
+			if len(result) > vote.ShortResult { // it would stand in the way of locks
 				wrong = k.store()
 				remembered, k.result = wrong == nil, nil
 			}
@@ -513,19 +530,19 @@ func checkKeep(keep time.Duration) error {
 // store has the masters remember the result on the lane for results, while the lock is held and renewed. The error is nil if a quorum
 // has confirmed it, whatever becomes of the lock meanwhile.
 func (k *Lock) store() error {
-	a := k.attempt
 	if k.Err() != nil { // a lost lock leaves nothing
 		return errNotStored
 	}
-	ctx, cancel := context.WithTimeout(&k.own, resultTime)
+	ctx, cancel := context.WithTimeout(&k.own, vote.ResultTime)
 	defer cancel()
-	if !a.locker.enterRoom(ctx) {
+	if !k.locker.voters.EnterRoom(ctx) {
 		return errNoRoom
 	}
-	defer a.locker.leaveRoom()
-	a.failed = nil
-	if stored := a.store(ctx, k.result); stored < a.locker.quorum {
-		return &QuorumError{Answered: stored, Quorum: a.locker.quorum, Total: len(a.acquires), Masters: a.failed, Err: errNotStored}
+	defer k.locker.voters.LeaveRoom()
+	if unstored := k.attempt.Store(ctx, k.result); unstored != nil {
+		err := k.locker.noQuorum(*unstored)
+		err.Err = errNotStored
+		return err
 	}
 	return nil
 }
@@ -542,7 +559,7 @@ func (k *Lock) isForcedBy(by string) {
 // unlockForgetting is Unlock that has the masters forget a result of an earlier lock.
 func (k *Lock) unlockForgetting() error {
 	k.unlock.Do(func() {
-		k.result = &protocol.Result{Fence: k.attempt.fence}
+		k.result = &protocol.Result{Fence: k.attempt.Fence}
 		k.unlockErr = k.release()
 	})
 	return k.unlockErr
@@ -550,7 +567,7 @@ func (k *Lock) unlockForgetting() error {
 
 // words are what the log says of a lock.
 func (k *Lock) words() []any {
-	key := protocol.KeyOf(k.attempt.locker.prefix, k.gate.key)
+	key := protocol.KeyOf(k.locker.prefix, k.gate.key)
 	words := []any{"key_hash", KeyHash(key), "fence", k.Fence(), "since", k.since().UTC()}
 	if label := k.caller.label; label != "" {
 		words = append(words, "rule", label)

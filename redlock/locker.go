@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"log/slog"
 	"os"
 	"slices"
@@ -17,15 +16,14 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // Locker takes locks on a majority of its masters. Open and New make one. It is safe for concurrent
 // use, and must be closed.
 type Locker struct {
 	options
-	streams       []stream
-	quorum        int
-	id            string   // of this process: with it begins what its tokens and its name have by chance
+	voters        *vote.Masters
 	name          string   // among the waiters on the masters
 	servers       []string // where its keys are, besides its prefix: a name for each master
 	gates         gates
@@ -35,12 +33,9 @@ type Locker struct {
 	lacksMasters  atomic.Bool                // an attempt has found too few of them
 	askedAbsent   atomic.Int64               // when a call last asked too few masters: a time.Duration since the gates began
 
-	told    *told
-	keeper  *keeper
-	room    chan struct{} // has an entry for each result that is being stored or read: at most resultRoom
-	refused atomic.Uint64 // results that found no room there
-
-	heart *heart // nil where the masters are only ours
+	told   *told
+	keeper *keeper
+	heart  *heart // nil where the masters are only ours
 
 	closing chan struct{} // closed when Close begins
 	close   func() error
@@ -81,15 +76,14 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 	l := &Locker{
 		options: o,
 		told:    told,
-		quorum:  len(masters)/2 + 1,
-		id:      rand.Text()[:protocol.IDLen],
 		pace:    newPace(),
 		gates:   gates{byKey: make(map[string]*gate), began: time.Now()},
 		closing: make(chan struct{}),
 	}
-	l.name = o.prefix + ":wake:" + l.random()
-	l.gates.canAsk = l.canAsk
-	l.heart = newHeart(o, masters, l.id)
+	l.voters = vote.New(len(masters), rand.Text()[:protocol.IDLen], o.maxSkew, o.fastFrom, l.closing)
+	l.name = o.prefix + ":wake:" + l.voters.Random()
+	l.gates.canAsk = l.voters.CanAsk
+	l.heart = newHeart(o, masters, l.voters.Process)
 	voting := o.admission()
 	voting.Refused = l.heart.refusal
 	seats := admission.New(len(masters), voting)
@@ -98,10 +92,9 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 		seat := seats.Add(m.impl)
 		seat.OnAdmitted = func(reached protocol.Server) { l.heart.reached(i, reached, seat.LostUntil()) }
 		seat.OnServing = l.heart.want
-		l.streams = append(l.streams, m.connect(o.link(m.impl, told), seat))
+		l.voters.Streams = append(l.voters.Streams, m.connect(o.link(m.impl, told), seat))
 	}
 	l.subscriptions.locker = l
-	l.room = make(chan struct{}, resultRoom)
 	l.keeper = newKeeper(l)
 	l.close = sync.OnceValue(l.end)
 	l.heart.start(l) // last: it asks for the status of the whole Locker
@@ -275,9 +268,9 @@ func (l *Locker) end() error {
 	l.heart.end()
 	l.unlocks.close()
 	l.subscriptions.end()
-	errs := make([]error, len(l.streams))
+	errs := make([]error, len(l.voters.Streams))
 	var streams sync.WaitGroup
-	for i, s := range l.streams {
+	for i, s := range l.voters.Streams {
 		streams.Go(func() { errs[i] = s.Close(4 * s.Timeout()) })
 	}
 	streams.Wait()
@@ -352,7 +345,7 @@ func (l *Locker) usable(ctx context.Context) error {
 // excluded returns why this process may not lock at all, or nil.
 func (l *Locker) excluded() error {
 	if err := l.heart.refusal(); err != nil {
-		return &QuorumError{Quorum: l.quorum, Err: err}
+		return &QuorumError{Quorum: l.voters.Quorum, Err: err}
 	}
 	return nil
 }
@@ -428,7 +421,7 @@ func checkKeys(keys ...string) error {
 // came with that, otherwise nil. refused is nil, or the last attempt at the key for which the call has waited on the masters:
 // it is the head there, and has a ticket. If another call is the head for another key now, both are given up, so that nobody
 // waits for a call that can't have the key yet. After an error the call is the head of no gate.
-func (l *Locker) reach(wait *waitLimit, callers []*caller, refused *attempt) (*attempt, error) {
+func (l *Locker) reach(wait *waitLimit, callers []*caller, refused *vote.Attempt) (*vote.Attempt, error) {
 	doubts := mostDoubts
 	var tried *caller // for which a try-lock has waited, and
 	var at *gate      // where
@@ -441,8 +434,8 @@ func (l *Locker) reach(wait *waitLimit, callers []*caller, refused *attempt) (*a
 		case blocked == nil:
 			return nil, nil
 		case refused != nil:
-			refused.release(nil, false)
-			refused.sendSoon()
+			refused.Release(false)
+			refused.SendSoon()
 			refused = nil
 			l.gates.keepOnly(nil, callers)
 		case err != nil:
@@ -465,17 +458,6 @@ func (l *Locker) reach(wait *waitLimit, callers []*caller, refused *attempt) (*a
 // mostDoubts is how often a call doubts what others tell it of the masters.
 const mostDoubts = 2
 
-// canAsk reports whether a quorum takes commands for a key now, as far as is known.
-func (l *Locker) canAsk(key string) bool {
-	usable := 0
-	for _, s := range l.streams {
-		if s.At(key).Usable() {
-			usable++
-		}
-	}
-	return usable >= l.quorum
-}
-
 // awaitFirst waits until a try-lock should enter again, because the first attempt of the call before it is over, or returns why it
 // must not.
 func (l *Locker) awaitFirst(ctx context.Context, later <-chan error, recall bool) error {
@@ -494,7 +476,7 @@ func (l *Locker) awaitFirst(ctx context.Context, later <-chan error, recall bool
 
 // standInLine waits for the turn of a call. Where its wait is over before the first attempt of the call before it, it waits for that, as a
 // try-lock does, to know whether anybody has the lock; so long at most as masters may take to answer.
-func (l *Locker) standInLine(wait *waitLimit, callers []*caller, blocked *caller) (*attempt, error) {
+func (l *Locker) standInLine(wait *waitLimit, callers []*caller, blocked *caller) (*vote.Attempt, error) {
 	turn, err := blocked.turn, error(nil)
 	ctx := wait.context()
 	long := time.NewTimer(longWait)
@@ -528,7 +510,7 @@ func (l *Locker) standInLine(wait *waitLimit, callers []*caller, blocked *caller
 		case <-over:
 			over = wait.ctx.Done()
 			if enough == nil {
-				most = time.NewTimer(l.patience(blocked.key))
+				most = time.NewTimer(l.voters.Patience(blocked.key))
 				defer most.Stop()
 				enough = most.C
 			}
@@ -568,7 +550,7 @@ func (l *Locker) standInLine(wait *waitLimit, callers []*caller, blocked *caller
 	}
 	if !l.gates.giveUp(callers) { // it has just become the head: what it was handed must be given back
 		if a := <-turn; a != nil {
-			a.release(nil, false)
+			a.Release(false)
 		}
 		l.gates.keepOnly(nil, callers)
 	}
@@ -577,14 +559,6 @@ func (l *Locker) standInLine(wait *waitLimit, callers []*caller, blocked *caller
 
 // soonest is for a timer that is due: made so, it would crash Go 1.26 in a bubble, with the race detector.
 const soonest = time.Nanosecond
-
-// patience returns how long masters may take to answer now.
-func (l *Locker) patience(key string) (longest time.Duration) {
-	for _, s := range l.streams {
-		longest = max(longest, s.At(key).Patience())
-	}
-	return longest
-}
 
 // longWait is how long a call stands in line behind one lock of its own process before that is told: it may be waiting for itself, in a
 // way that its context doesn't show. Most that wait for another call are done before.
@@ -637,31 +611,12 @@ func (w *waitLimit) context() context.Context {
 	return w.wait
 }
 
-// clock returns the time on the masters' clocks, in microseconds. Fences and tickets are made from it, not
-// from our own clock, so that processes whose clocks differ still agree on them, and follow it by our monotonic
-// clock, so that it doesn't matter when our wall clock is set. known is false if fewer masters than a quorum have
-// reported their time; then it may be no better than our wall clock.
-func (l *Locker) clock() (now int64, known bool) {
-	var room [8]time.Duration // enough for most; saves an allocation
-	ours, clocks := time.Now(), room[:0]
-	for _, s := range l.streams {
-		if clock, known := s.Shows(ours); known {
-			clocks = append(clocks, clock)
-		}
-	}
-	if len(clocks) == 0 {
-		return ours.UnixMicro(), false
-	}
-	slices.Sort(clocks)
-	return clocks[len(clocks)/2].Microseconds(), len(clocks) >= l.quorum
-}
-
 // number gives a call its ticket, the time when it came on the masters' clocks, and returns their time now, from which
 // its fence is proposed. While the masters' clocks aren't known there is no ticket (0): one by our own clock would put all
 // calls of this process before, or behind, those of the others. A ticket of the future was made by clocks that have been set
 // since, and would be behind all others until then: it is made anew.
 func (l *Locker) number(callers ...*caller) (now int64) {
-	now, known := l.clock()
+	now, known := l.voters.Time()
 	for _, c := range callers {
 		if known && (c.ticket == 0 || c.ticket > now) {
 			c.ticket = now - time.Since(c.began).Microseconds()
@@ -674,14 +629,14 @@ func (l *Locker) number(callers ...*caller) (now int64) {
 // all keys at once, or must leave. Between its attempts it waits for one of the keys that were refused, and keeps nobody from the
 // others, neither here nor on the masters. first is an attempt that the lock before it has already begun, or nil.
 // When wait ends, an attempt that is under way is completed; when ctx ends, it is given up.
-func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller, first *attempt) (*Lock, error) {
+func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller, first *vote.Attempt) (*Lock, error) {
 	t := &contender{locker: l, callers: callers, pause: waitLeast, via: ViaFree}
 	defer func() {
 		if t.subscribed {
 			l.subscriptions.done()
 		}
 	}()
-	var room [1]*attempt // enough for one key; saves an allocation
+	var room [1]*vote.Attempt // enough for one key; saves an allocation
 	attempts := room[:0]
 	if first != nil {
 		t.via = ViaPassed
@@ -690,7 +645,7 @@ func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller
 	begun := first != nil
 	for {
 		if !begun {
-			if slices.ContainsFunc(l.streams, stream.Subscribed) {
+			if slices.ContainsFunc(l.voters.Streams, vote.Stream.Subscribed) {
 				l.gates.drainWakeUps(callers) // the attempt finds out what earlier wake-ups announced
 			}
 			if err := t.begin(wait); err != nil {
@@ -704,14 +659,15 @@ func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller
 		}
 		begun = false
 		lost := t.win(ctx, attempts)
-		t.end(lost != nil && lost.late)
+		t.end(lost != nil && lost.Late)
 		if t.tries++; lost == nil {
 			for _, a := range attempts {
 				t.trace(a, nil, 0, "")
 			}
 			return t.hold(ctx, attempts), nil
 		}
-		if done := lost.recall(ctx); done != nil {
+		if result := lost.Recall(ctx); result != nil {
+			done := &DoneError{Result: []byte(result.Data), Fence: uint64(result.Fence), Keep: result.Keep}
 			t.trace(lost, done, 0, "")
 			l.gates.met(callers[0].gate, done)
 			l.gates.keepOnly(nil, callers)
@@ -729,7 +685,7 @@ func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller
 			awaited := callers[slices.Index(attempts, lost)]
 			l.release(attempts, lost)
 			if len(callers) > 1 {
-				l.gates.noteSilence(callers, lost.failure())
+				l.gates.noteSilence(callers, l.failure(lost))
 			}
 			l.gates.keepOnly(awaited, callers)
 			t.insists = time.Time{}
@@ -749,100 +705,48 @@ func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller
 }
 
 // release gives back what the attempts of a call have won. If the call waits on, its tickets stay on the keys for which it waits.
-func (l *Locker) release(attempts []*attempt, awaited ...*attempt) {
+func (l *Locker) release(attempts []*vote.Attempt, awaited ...*vote.Attempt) {
 	for _, a := range attempts {
-		a.release(nil, slices.Contains(awaited, a))
+		a.Release(slices.Contains(awaited, a))
 	}
-	attempts[0].sendSoon()
+	attempts[0].SendSoon()
 }
 
 // newAttempts sends the acquires for all keys of a call to all masters. They share one proposed fence and
 // one start, so that the locks of the call share their fence and the end of their validity.
-func (l *Locker) newAttempts(callers []*caller, into []*attempt) []*attempt {
+func (l *Locker) newAttempts(callers []*caller, into []*vote.Attempt) []*vote.Attempt {
 	start := time.Now()
 	proposal := l.number(callers...)
 	for _, c := range callers {
 		into = append(into, l.newAttempt(c, nil, start, proposal))
 	}
-	into[0].sendSoon()
+	into[0].SendSoon()
 	return into
 }
 
 // newAttempt sends an acquire to all masters. With former, the attempt whose lock is handed on, each of
-// these commands first releases that lock; the replies to the releases go to former's inbox. So does one that takes over what
-// a lost attempt of the same call has been granted.
-func (l *Locker) newAttempt(c *caller, former *attempt, start time.Time, proposal int64) *attempt {
-	a := &attempt{
-		round:    round{locker: l, replies: newInbox(protocol.OpAcquire, l.decisive(), len(l.streams))},
-		start:    start,
-		ttl:      c.ttl,
-		ticket:   c.ticket,
-		several:  c.several,
-		slots:    uint16(c.slots),
-		leader:   -1,
-		acquires: make([]link.Command, len(l.streams)),
-	}
-	a.over = a.ring
-	acquire := protocol.Command{Op: protocol.OpAcquire, Key: c.key, Token: l.random(), TTL: c.ttl, Fence: proposal, Process: l.name, Ticket: c.ticket, Recall: c.recall}
-	if c.slots > 1 {
-		a.leader = l.leader(c.key)
-		if former == nil {
-			a.slot, a.offered = l.gates.chooseSlot(c, l.firstSlot()+c.unled)
-		} else {
-			a.slot, a.offered = former.slot, former.lock.Load() == nil && former.isFirst()
-		}
-		acquire.Offered = a.offered
-		acquire.Slots, acquire.Process = a.slots, protocol.CallName(l.name, c.order)
-		acquire.Key = protocol.SlotKey(c.key, int(a.slot))
-	}
-	if c.several {
-		acquire.Token += severalMark
-	}
-	queue := !c.try && c.ticket > 0
-	if !queue {
-		acquire.Ticket = protocol.TryTicket
-	}
-	var releases []link.Command
-	if former != nil {
-		if former.lock.Load() == nil {
-			former.ticket = 0 // its release takes nobody out of the line
-		}
-		acquire.Former = former.acquires[0].Token
-		former.abandoned.Store(true)
-		former.replies.expect(protocol.OpRelease, l.decisive())
-		releases = make([]link.Command, len(l.streams))
-	}
-	fast := former == nil && !c.recall && !c.tried && c.ahead == 0 && c.ttl >= l.fastFrom && c.slots == 1 // nothing says that others want the key
-	c.tried = true
+// these commands first releases that lock.
+func (l *Locker) newAttempt(c *caller, former *vote.Attempt, start time.Time, proposal int64) *vote.Attempt {
+	return l.voters.Ask(l.wanted(c, former, start, proposal))
+}
+
+// wanted is what the next attempt of a call asks for.
+func (l *Locker) wanted(c *caller, former *vote.Attempt, start time.Time, proposal int64) vote.Ask {
 	if c.tickets == nil {
-		c.tickets = append(c.room[:0], make([]link.TicketState, len(l.streams))...)
+		c.tickets = append(c.room[:0], make([]link.TicketState, len(l.voters.Streams))...)
 	}
-	for i, s := range l.streams {
-		a.acquires[i] = link.NewAcquire(acquire, i, &a.abandoned, &c.tickets[i], a.replies)
-		subscribed := s.Subscribed()
-		a.acquires[i].Polls = !subscribed && (c.polls || s.Denied())
-		a.acquires[i].Queue = queue && (subscribed || c.polls)
-		a.acquires[i].Fast = fast && !a.acquires[i].Polls
-		a.acquires[i].Leads = i == a.leader
-		if former != nil {
-			releases[i] = former.releaseOf(i, false, former.replies)
-			a.acquires[i].First(&releases[i])
-		}
-		a.push(&a.acquires[i])
-		a.timeout = max(a.timeout, s.At(c.key).Patience())
+	ask := vote.Ask{
+		Key: c.key, TTL: c.ttl, Start: start, Fence: proposal, Process: l.name, Ticket: c.ticket, Tickets: c.tickets,
+		Queue: !c.try && c.ticket > 0, Polls: c.polls, Recall: c.recall, Several: c.several, Slots: c.slots, Former: former,
+		Fast: !c.recall && !c.tried && c.ahead == 0 && c.slots == 1,
 	}
-	return a
+	c.tried = true
+	if c.slots > 1 {
+		ask.Process = protocol.CallName(l.name, c.order)
+		ask.Slot = func() (uint16, bool) { return l.gates.chooseSlot(c, l.firstSlot()+c.unled) }
+	}
+	return ask
 }
-
-// newRound expects the replies to an operation. It wakes its owner when there are so many as it needs, and with each further one.
-func (l *Locker) newRound(op protocol.Op, need int) round {
-	replies := newInbox(op, need, len(l.streams))
-	return round{locker: l, replies: replies, over: replies.ring}
-}
-
-// decisive returns the fewest replies that can settle a round: a quorum of grants wins it, and as soon as
-// n-quorum+1 masters have failed or refused, no quorum is left.
-func (l *Locker) decisive() int { return min(l.quorum, len(l.streams)-l.quorum+1) }
 
 // slotEnded has the oldest caller in line ask after a slot has been released. Its acquire follows the release at once, so that it has its
 // place on the masters before anybody who learns of the release.
@@ -860,28 +764,10 @@ func (l *Locker) slotEnded(k *Lock) {
 	l.gates.settleNow(k.gate)
 }
 
-// leader returns the master that offers the slots of a key: of those that answer, the first in an order that is the same for all processes
-// (rendezvous hashing, D. Thaler and C. Ravishankar, 1998), so that keys have different ones. It returns -1 if there is none. Where processes
-// differ on it, two calls may be offered one slot, and the votes decide.
-func (l *Locker) leader(key string) int {
-	leader, most := -1, uint64(0)
-	for i, s := range l.streams {
-		if name, can := s.At(key).Leads(); can {
-			rank := fnv.New64a()
-			_, _ = rank.Write([]byte(name))
-			_, _ = rank.Write([]byte(key))
-			if sum := rank.Sum64(); leader < 0 || sum > most {
-				leader, most = i, sum
-			}
-		}
-	}
-	return leader
-}
-
 // firstSlot is where this process begins to look for a free slot: processes that begin at different ones seldom split votes.
 func (l *Locker) firstSlot() int {
 	var n uint32
-	for _, c := range []byte(l.id) {
+	for _, c := range []byte(l.voters.Process) {
 		n = 31*n + uint32(c)
 	}
 	return int(n % protocol.MaxSlots)
@@ -889,7 +775,7 @@ func (l *Locker) firstSlot() int {
 
 // wakeUp handles a master's wake-up: the head of the key's gate tries again. If nobody here wants the key any
 // more, the ticket is withdrawn, and the master wakes the next process in line instead.
-func (l *Locker) wakeUp(s stream, w protocol.WakeUp) {
+func (l *Locker) wakeUp(s vote.Stream, w protocol.WakeUp) {
 	l.gates.wake(w.Key, w.Call, func() {
 		name := l.name
 		if w.Call > 0 {
@@ -899,40 +785,11 @@ func (l *Locker) wakeUp(s stream, w protocol.WakeUp) {
 	})
 }
 
-// enterRoom waits until a result may be stored or read: so much memory they take at most, at once. The caller must call leaveRoom.
-func (l *Locker) enterRoom(ctx context.Context) bool {
-	select {
-	case l.room <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		l.refused.Add(1)
-	case <-l.closing:
-	}
-	return false
-}
-
-func (l *Locker) leaveRoom() { <-l.room }
-
-// laneOf returns the lane for the results of a key on a master.
-func (l *Locker) laneOf(master int, key string) *link.Lane { return l.streams[master].At(key).Lane }
-
 // Prefix returns that of the Locker's keys: see WithPrefix.
 func (l *Locker) Prefix() string { return l.prefix }
 
 // Instance returns the name of this process: see WithInstance.
 func (l *Locker) Instance() string { return l.instance }
-
-// random returns the part of a token, or of a name, that is made by chance: the ID of this process, so that others can
-// find out whose it is, and 90 random bits.
-func (l *Locker) random() string {
-	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567" // that of rand.Text
-	var text [protocol.RandomLen]byte
-	_, _ = rand.Read(text[copy(text[:], l.id):]) // it never fails
-	for i := protocol.IDLen; i < len(text); i++ {
-		text[i] = alphabet[text[i]%byte(len(alphabet))]
-	}
-	return string(text[:])
-}
 
 // idOf returns the ID of the process in its token or the end of its name. Of one that isn't ours it returns a part, too.
 func idOf(random string) string { return random[:min(protocol.IDLen, len(random)/2)] }

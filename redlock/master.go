@@ -23,6 +23,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	wire "github.com/caddy-redlock/caddy-redlock/redlock/internal/redis"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // Master is one independent lock server, for New. [Dial], [NewMaster] and [NewMemoryMaster] make them.
@@ -67,25 +68,8 @@ func (m Master) close() error {
 	return m.impl.Close()
 }
 
-// stream is the way to a master: a link.Stream to a server, or a cluster.Cluster, which has one to each node.
-type stream interface {
-	fmt.Stringer
-	Divided() bool              // it has several servers, of which one may fail alone
-	At(key string) *link.Stream // to the server that has the key
-	Push(*link.Command)
-	Enqueue(*link.Command)
-	SendSoon()
-	Listen(ctx context.Context, process string, ready func(), message func(protocol.WakeUp)) error
-	Subscribed() bool
-	Denied() bool
-	Shows(now time.Time) (clock time.Duration, known bool)
-	State() link.State
-	Timeout() time.Duration
-	Close(grace time.Duration) error
-}
-
 // connect begins to connect to the master.
-func (m Master) connect(o link.Settings, seat *admission.Seat) stream {
+func (m Master) connect(o link.Settings, seat *admission.Seat) vote.Stream {
 	if whole, ok := m.impl.(*cluster.Master); ok {
 		return cluster.Open(whole, o, seat)
 	}

@@ -78,16 +78,21 @@ var clockMutants = []mutant{
 	},
 	{
 		name: "the fence of one set between neighbors", breaks: fencing,
-		fence: func(a *attempt) uint64 {
-			n, quorum := len(a.acquires), a.locker.quorum
-			fence, _ := withinOneSet(a.fences(), n, quorum)
+		fence: func(k *Lock) uint64 {
+			var fences []int64
+			for _, ballot := range k.attempt.Ballots() {
+				if ballot.Granted {
+					fences = append(fences, int64(ballot.Fence))
+				}
+			}
+			fence, _ := withinOneSet(fences, len(k.locker.voters.Streams), k.locker.voters.Quorum)
 			return uint64(fence)
 		},
 	},
 	{
 		name: "each process counts its fences by itself", breaks: fencing,
-		fence: func(a *attempt) uint64 {
-			own, _ := ownFences.LoadOrStore(a.locker, new(atomic.Uint64))
+		fence: func(k *Lock) uint64 {
+			own, _ := ownFences.LoadOrStore(k.locker, new(atomic.Uint64))
 			return own.(*atomic.Uint64).Add(1)
 		},
 	},

@@ -26,7 +26,7 @@ type mutant struct {
 	serve   func(m *memory.Master, cmd *protocol.Command) (ok bool) // in place of the server, if it says so
 	ahead   func(cmd *protocol.Command) bool                        // the sender doesn't wait for its reply
 	hear    func(l *route, w protocol.WakeUp) bool                  // whether a wake-up is sent
-	fence   func(a *attempt) uint64                                 // in place of the lock's, between neighbors
+	fence   func(k *Lock) uint64                                    // in place of the lock's, between neighbors
 	started func(p *process)                                        // when a process has its Locker
 	unlock  func(k *Lock, result []byte, keep time.Duration) error  // in place of UnlockWith
 	prompt  bool                                                    // what blocks a sender is said not to

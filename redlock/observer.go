@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/notices"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // Observer has functions that are called when something happens to a Locker's masters, leases and calls, for metrics, alarms and traces.
@@ -192,6 +193,11 @@ type Vote struct {
 	Done    bool   // it remembers a result
 	Holder  string // otherwise the beginning of the token that has the key; empty if another process is next in line
 	Err     error  // why it has given no vote
+}
+
+func voteOf(b vote.Ballot) Vote {
+	b.Holder = shown(b.Holder)
+	return Vote(b)
 }
 
 // String is the attempt as a line, for a log.

@@ -10,9 +10,10 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/simnet"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-var longResult = make([]byte, shortResult+1)
+var longResult = make([]byte, vote.ShortResult+1)
 
 // TestEndsWithItsValidity: once the validity of a lock is over, it has ended for whatever asks first, although its timer is late.
 func TestEndsWithItsValidity(t *testing.T) {
@@ -26,11 +27,11 @@ func TestEndsWithItsValidity(t *testing.T) {
 		"UnlockWith":             func(lock *Lock) error { return lock.UnlockWith(nil, time.Hour) },
 		"UnlockWith, and longer": func(lock *Lock) error { return lock.UnlockWith(longResult, time.Hour) },
 		"ForceUnlock": func(lock *Lock) error {
-			_ = lock.attempt.locker.ForceUnlock(context.Background(), "key", lock.Fence()) // or its release came first
+			_ = lock.locker.ForceUnlock(context.Background(), "key", lock.Fence()) // or its release came first
 			return lock.Err()
 		},
 		"Close": func(lock *Lock) error {
-			_ = lock.attempt.locker.Close()
+			_ = lock.locker.Close()
 			return lock.Err()
 		},
 	}
@@ -46,7 +47,7 @@ func TestEndsWithItsValidity(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				lock.attempt.stopTimer() // it doesn't come
+				lock.timer.Stop() // it doesn't come
 				time.Sleep(hold)
 				if err := step(lock); !errors.Is(err, ErrMaxHold) {
 					t.Errorf("%v, want ErrMaxHold", err)
@@ -83,7 +84,7 @@ func TestDoneAsTheLockEnds(t *testing.T) {
 				}
 				defer l.Close()
 				got, err := l.Once(t.Context(), "key", time.Hour, func(_ context.Context, lock *Lock) ([]byte, error) {
-					lock.attempt.stopTimer()
+					lock.timer.Stop()
 					time.Sleep(time.Until(lock.Until()))
 					return result, nil
 				}, WithMaxHold(time.Second))
@@ -104,7 +105,7 @@ func TestStoredByTooFew(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		lock.attempt.stopTimer()
+		lock.timer.Stop()
 		if err := lock.UnlockWith(longResult, time.Hour); !errors.Is(err, ErrNotRemembered) || !errors.Is(err, ErrMaxHold) {
 			t.Errorf("%v, want ErrNotRemembered and ErrMaxHold", err)
 		}

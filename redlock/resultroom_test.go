@@ -10,6 +10,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/simnet"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // TestResultsThatFindNoRoomAreCounted: the room is for results that are under way.
@@ -20,14 +21,14 @@ func TestResultsThatFindNoRoomAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	for range resultRoom {
-		if !l.enterRoom(t.Context()) {
+	for range vote.ResultRoom {
+		if !l.voters.EnterRoom(t.Context()) {
 			t.Fatal("there is no room")
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if l.enterRoom(ctx) {
+	if l.voters.EnterRoom(ctx) {
 		t.Error("there is room without end")
 	}
 	if n := l.Status().RefusedResults; n != 1 {

@@ -75,7 +75,7 @@ func (w *world) forcedAs(token string, fence uint64) {
 }
 
 // forced returns what was done to the lock's token.
-func (h *holder) forced() *force { return h.process.world.forced[h.attempt.acquires[0].Token] }
+func (h *holder) forced() *force { return h.process.world.forced[h.attempt.Token()] }
 
 // endedUnknown reports whether the lock was released by force before its process knew that it has it, so that its place
 // in the order of grants means nothing. The world's mu is held, or the world is at its end.
@@ -101,12 +101,12 @@ func (h *holder) end() time.Duration {
 }
 
 func (w *world) granted(p *process, key string, lock *Lock) *holder {
-	w.event("process %d holds %s by %s with fence %d until %v", p.index, key, short(lock.attempt.acquires[0].Token), lock.Fence(), lock.Until().Sub(w.start))
+	w.event("process %d holds %s by %s with fence %d until %v", p.index, key, short(lock.attempt.Token()), lock.Fence(), lock.Until().Sub(w.start))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	h := &holder{Lock: lock, process: p, key: key, order: len(w.held), granted: w.now(), fence: lock.Fence()}
 	if w.mutant.fence != nil {
-		h.fence = w.mutant.fence(lock.attempt)
+		h.fence = w.mutant.fence(lock)
 	}
 	context.AfterFunc(lock.Context(), func() {
 		if cause := context.Cause(lock.Context()); errors.Is(cause, ErrClosed) || errors.Is(cause, ErrForced) {
@@ -117,7 +117,7 @@ func (w *world) granted(p *process, key string, lock *Lock) *holder {
 		w.broken = append(w.broken, fmt.Sprintf("%s: grant %d until %v, remembered until %v", outlived, h.order, h.until(), until))
 	}
 	w.held = append(w.held, h)
-	w.tokens[lock.attempt.acquires[0].Token] = h
+	w.tokens[lock.attempt.Token()] = h
 	return h
 }
 
@@ -253,7 +253,7 @@ func (w *world) judge() {
 		if errors.Is(context.Cause(h.Context()), ErrLost) {
 			w.lost++
 		}
-		if f := h.forced(); f != nil && h.ownUntil().Sub(w.start) > f.done+h.attempt.ttl {
+		if f := h.forced(); f != nil && h.ownUntil().Sub(w.start) > f.done+h.attempt.TTL {
 			w.violated(byForce, "grant %d, released at %v, goes on until %v", h.order, f.done, h.ownUntil().Sub(w.start))
 		} else if h.endedUnknown() {
 			continue

@@ -129,7 +129,7 @@ func (p *process) takeAll(keys []string, wait time.Duration, try bool, opts ...L
 // connected says whether the process has a connection to each server, on which nothing is under way that may still break it.
 // It rests longer the more of them broke in a row.
 func (p *process) connected() bool {
-	for _, s := range p.locker.streams {
+	for _, s := range p.locker.voters.Streams {
 		if !s.At("").Idle() {
 			return false
 		}
@@ -139,7 +139,7 @@ func (p *process) connected() bool {
 
 // unacquainted says whether the process has not heard of each server's clock.
 func (p *process) unacquainted() bool {
-	for _, s := range p.locker.streams {
+	for _, s := range p.locker.voters.Streams {
 		if !knows(s) {
 			return true
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // onceOnly is the property of results.
@@ -65,7 +66,7 @@ func (w *world) once(p *process, r *rand.Rand) {
 	w.mu.Unlock()
 	result := strconv.Itoa(h.order)
 	if w.long || chance(r, 50) { // on a lane of its own
-		result += strings.Repeat(" ", shortResult)
+		result += strings.Repeat(" ", vote.ShortResult)
 	}
 	unlock := (*Lock).UnlockWith
 	if w.mutant.unlock != nil {
@@ -85,8 +86,8 @@ func longEndings(w *world) { w.long, w.ending = true, true }
 func (w *world) endWith(p *process, lock *Lock, r *rand.Rand) {
 	ends := time.Until(lock.Until()) // by its max hold, mostly
 	p.nap(max(ends-upTo(r, w.timeout), 0))
-	lock.attempt.stopTimer()
-	time.AfterFunc(upTo(r, 4*w.timeout), lock.attempt.ring)
+	lock.timer.Stop()
+	time.AfterFunc(upTo(r, 4*w.timeout), lock.timeOver)
 	if chance(r, 50) {
 		p.nap(max(time.Until(lock.Until()), 0))
 	}

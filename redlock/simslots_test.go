@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 const (
@@ -287,12 +288,12 @@ var slotMutants = []mutant{
 	},
 	{
 		name: "calls for several slots give back by turns what they want all of", breaks: slotConserve, quiet: true, shape: severalSlots,
-		send: func(_ *route, cmd *protocol.Command) { cmd.Token = strings.TrimSuffix(cmd.Token, severalMark) },
+		send: func(_ *route, cmd *protocol.Command) { cmd.Token = strings.TrimSuffix(cmd.Token, vote.SeveralMark) },
 	},
 	{
 		name: "a call for several keys has its slots although one is refused", breaks: tooMany, shape: severalSlots,
 		serve: func(m *memory.Master, cmd *protocol.Command) bool {
-			if holder, _, held := m.Leases.Get(cmd.Key, m.Clock()); cmd.Op == protocol.OpAcquire && cmd.Slots < 2 && held && strings.HasSuffix(cmd.Token, severalMark) && holder != cmd.Token {
+			if holder, _, held := m.Leases.Get(cmd.Key, m.Clock()); cmd.Op == protocol.OpAcquire && cmd.Slots < 2 && held && strings.HasSuffix(cmd.Token, vote.SeveralMark) && holder != cmd.Token {
 				cmd.Reply.Status, cmd.Reply.Fence, cmd.Reply.Time = protocol.StatusGranted, cmd.Fence, m.Clock().UnixMicro()
 				return true
 			}

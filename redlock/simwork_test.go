@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // conserved is that the work goes on: a call that could take all that it wants does, or another one takes something of it.
@@ -75,6 +76,6 @@ var workMutants = []mutant{
 			w.pairs, w.several, w.keys = false, true, 3
 			w.busy(6)
 		},
-		send: func(_ *route, cmd *protocol.Command) { cmd.Token = strings.TrimSuffix(cmd.Token, severalMark) },
+		send: func(_ *route, cmd *protocol.Command) { cmd.Token = strings.TrimSuffix(cmd.Token, vote.SeveralMark) },
 	},
 }

@@ -82,8 +82,8 @@ const (
 // Status returns what the Locker knows now. It asks no master, and doesn't block. What is known of an idle
 // master is a few seconds old at the most.
 func (l *Locker) Status() Status {
-	status := Status{Quorum: l.quorum, Err: l.heart.refusal(), Disagreements: slices.Concat(l.heart.disagreements(), l.differs.Load().disagreements()), Masters: make([]MasterStatus, len(l.streams))}
-	for i, s := range l.streams {
+	status := Status{Quorum: l.voters.Quorum, Err: l.heart.refusal(), Disagreements: slices.Concat(l.heart.disagreements(), l.differs.Load().disagreements()), Masters: make([]MasterStatus, len(l.voters.Streams))}
+	for i, s := range l.voters.Streams {
 		state := s.State()
 		status.Masters[i] = masterStatus(state)
 		if state.Asked {
@@ -95,7 +95,7 @@ func (l *Locker) Status() Status {
 	}
 	status.Held, status.Waiting, status.OldestHold = l.gates.count()
 	status.DroppedLines, status.DroppedEvents = l.told.lines.Count(), l.told.events.Count()
-	status.RefusedResults = l.refused.Load()
+	status.RefusedResults = l.voters.RefusedResults()
 	select {
 	case <-l.closing:
 		status.Err = ErrClosed
@@ -255,7 +255,7 @@ func (l *Locker) processes(replies []protocol.Reply, now time.Time) (all []Proce
 	l.heart.mu.Lock()
 	defer l.heart.mu.Unlock()
 	for id, p := range latest {
-		shown := Process{Instance: p.Name, Version: p.Version, Since: time.UnixMilli(p.Started), Seen: p.Told, MaxTTL: time.Duration(p.MaxTTL) * time.Millisecond, Own: id == l.id}
+		shown := Process{Instance: p.Name, Version: p.Version, Since: time.UnixMilli(p.Started), Seen: p.Told, MaxTTL: time.Duration(p.MaxTTL) * time.Millisecond, Own: id == l.voters.Process}
 		for _, m := range p.Masters {
 			shown.Masters = append(shown.Masters, m.Name)
 		}
@@ -439,7 +439,7 @@ func (l *Locker) Keyspace() string {
 	names := append([]string{l.prefix}, l.servers...)
 	slices.Sort(names[1:])
 	if l.heart == nil {
-		names = append(names, l.id)
+		names = append(names, l.voters.Process)
 	}
 	return strings.Join(names, "\n")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // Stepwise is a master that runs one batch after the other, as those of tests do.
@@ -92,7 +93,7 @@ func Streamed(master Master) Stepwise {
 
 type streamed struct {
 	protocol.Master
-	stream stream
+	stream vote.Stream
 }
 
 // Do has the stream send the commands, and waits for the replies.

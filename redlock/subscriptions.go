@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 const (
@@ -43,8 +44,8 @@ func (u *subscriptions) subscribe() {
 	ctx, stop := context.WithCancel(context.Background())
 	before, running, settled := u.running, &sync.WaitGroup{}, make(chan struct{})
 	var pending atomic.Int64
-	pending.Store(int64(len(u.locker.streams)))
-	for _, s := range u.locker.streams {
+	pending.Store(int64(len(u.locker.voters.Streams)))
+	for _, s := range u.locker.voters.Streams {
 		running.Go(func() {
 			if before != nil {
 				before.Wait() // the former subscriptions use the same channel: let them end first
@@ -98,7 +99,7 @@ func (u *subscriptions) end() {
 }
 
 // keep keeps a subscription on a master until ctx ends.
-func (u *subscriptions) keep(ctx context.Context, s stream, settled func()) {
+func (u *subscriptions) keep(ctx context.Context, s vote.Stream, settled func()) {
 	l, refused := u.locker, false
 	for ctx.Err() == nil {
 		err := s.Listen(ctx, l.name, func() {

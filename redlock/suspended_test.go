@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // suspended returns a time whose monotonic reading is that much later than its wall time, as in a process that was
@@ -41,7 +42,7 @@ func TestOverAfterSuspension(t *testing.T) {
 		{"over by the wall clock alone", suspended(t, now.Add(-time.Minute), time.Hour), true},
 		{"over by the monotonic clock alone", suspended(t, now.Add(time.Minute), -time.Hour), true},
 	} {
-		if past(c.end) != c.want {
+		if vote.Past(c.end) != c.want {
 			t.Errorf("%s: past is %v", c.name, !c.want)
 		}
 	}
@@ -59,7 +60,7 @@ func TestOverAfterSuspension(t *testing.T) {
 	if r.stored > 0 {
 		t.Error("a lease that was over while the process was suspended is renewed")
 	}
-	lock.renew(now.Add(lock.attempt.ttl)) // as the keeper does, if it is the first to wake up
+	lock.renew(now.Add(lock.attempt.TTL)) // as the keeper does, if it is the first to wake up
 	<-lock.Context().Done()               // not only when the monotonic clock has reached the end, too: in an hour
 	if err := lock.Err(); !errors.Is(err, ErrLost) {
 		t.Errorf("ended with %v, want ErrLost", err)
@@ -89,7 +90,7 @@ func heldInMemory(t *testing.T, masters int, opts ...Option) *Lock {
 // something since. The lock is valid for as long as a quorum has the lease, whichever rounds that is known from.
 func TestLateRepliesOfARenewal(t *testing.T) {
 	lock := heldInMemory(t, 3)
-	began := lock.attempt.start
+	began := lock.attempt.Start
 	lease := lock.Until().Sub(began)
 	rounds := make([]*renewal, 6)
 	for i := range rounds {

@@ -13,6 +13,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/simnet"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // TestAttempts follows a call that waits for another process: it is refused, asks again once it is subscribed, waits, and is woken.
@@ -97,7 +98,7 @@ func TestAttemptTellsWhoHasNoVote(t *testing.T) {
 
 // TestNoObserverCostsNothing: where nobody wants to know.
 func TestNoObserverCostsNothing(t *testing.T) {
-	c, a := &contender{locker: &Locker{told: new(told)}}, &attempt{}
+	c, a := &contender{locker: &Locker{told: new(told)}}, &vote.Attempt{}
 	if n := testing.AllocsPerRun(100, func() { c.trace(a, nil, 0, "") }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -105,11 +106,6 @@ func TestNoObserverCostsNothing(t *testing.T) {
 
 // TestVotes tells apart why a master hasn't granted a key.
 func TestVotes(t *testing.T) {
-	l, err := Open([]string{"memory://"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
 	for reply, want := range map[protocol.Reply]string{
 		{Status: protocol.StatusHeld, Holder: "TOKEN"}:       "has refused it for TO",
 		{Status: protocol.StatusHeld}:                        "has refused it for another process that waits",
@@ -117,9 +113,9 @@ func TestVotes(t *testing.T) {
 		{Status: protocol.StatusGranted, Fence: 7}:           "has granted it with fence 7",
 		{Status: protocol.StatusHeld, Err: errors.New("no")}: "hasn't answered",
 	} {
-		a := &attempt{round: round{locker: l}, acquires: make([]link.Command, 1)}
-		a.acquires[0].Reply, a.acquires[0].Counted = reply, reply.Err == nil
-		if got := a.vote(0).String(); got != want {
+		acquire := &link.Command{Counted: reply.Err == nil}
+		acquire.Reply = reply
+		if got := voteOf(vote.BallotOf("memory://", acquire)).String(); got != want {
 			t.Errorf("%+v: %q, want %q", reply, got, want)
 		}
 	}

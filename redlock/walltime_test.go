@@ -20,9 +20,9 @@ import (
 func TestWallTime(t *testing.T) {
 	wall := regexp.MustCompile(`\.(Unix(Milli|Micro|Nano)?\b|Round\(0\)|Date\b|Clock\(\)|Format\((time\.|"))`)
 	allowed := map[string]string{ // functions
-		"past":      "a lease ends by either clock, because the monotonic one stands still while the host is suspended",
+		"Past":      "a lease ends by either clock, because the monotonic one stands still while the host is suspended",
 		"Offset":    "what Status shows",
-		"clock":     "the proposal of a fence before any master has told its time, which masters clamp",
+		"Time":      "the proposal of a fence before any master has told its time, which masters clamp",
 		"firstSeen": "the server's time",
 		"inspected": "a ticket's time, to be shown",
 		"toldOf":    "since when a turn lasts, to be shown",
@@ -39,7 +39,7 @@ func TestWallTime(t *testing.T) {
 		"tellMasters": "a time of the day, to be shown", "shutdown": "the same", "environment": "the same, of the first lease",
 	}
 	var files []string
-	for _, in := range []string{"", "internal/admission/", "internal/link/", "internal/heartbeat/", "internal/cluster/", "internal/protocol/", "internal/redis/",
+	for _, in := range []string{"", "internal/admission/", "internal/vote/", "internal/link/", "internal/heartbeat/", "internal/cluster/", "internal/protocol/", "internal/redis/",
 		"../agent/", "../middleware/", "../middleware/internal/*/", "../cmd/redlock/", "../traefik/"} {
 		found, err := filepath.Glob(in + "*.go")
 		if err != nil || len(found) == 0 {
@@ -138,7 +138,7 @@ func TestTicketOfTheFuture(t *testing.T) {
 			if _, err := l.Inspect(t.Context(), "key"); err != nil {
 				t.Fatal(err)
 			}
-			now, _ := l.clock()
+			now, _ := l.voters.Time()
 			off = time.UnixMicro(now).Sub(time.Now().Add(d))
 		}
 	}

@@ -1,9 +1,7 @@
-package redlock
+package vote
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,26 +10,42 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// MaxResult is the largest number of bytes of a result.
-const MaxResult = protocol.MaxResult
-
 const (
-	shortResult = 4 << 10          // bytes that may go with a lock's own commands
-	resultTime  = 10 * time.Second // for which a result may be under way
-	resultRoom  = link.MaxResults  // results that one Locker stores or reads at a time, beside the short ones that it stores
+	// ShortResult is how many bytes a result may have that goes with a lock's own commands.
+	ShortResult = 4 << 10
+	// ResultTime is for how long a result may be under way.
+	ResultTime = 10 * time.Second
+	// ResultRoom is how many results one process stores or reads at a time, beside the short ones that it stores.
+	ResultRoom = link.MaxResults
 )
 
-var (
-	errNoRoom    = fmt.Errorf("%w: %d others are being stored or read, and it is not remembered", ErrNoRoom, resultRoom)
-	errNotStored = errors.New("the result could not be stored")
-)
+// EnterRoom waits until a result may be stored or read: so much memory they take at most, at once. The caller must call LeaveRoom.
+func (m *Masters) EnterRoom(ctx context.Context) bool {
+	select {
+	case m.room <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		m.refused.Add(1)
+	case <-m.Closing:
+	}
+	return false
+}
 
-// store has the masters remember a long result, on its lane: those that have the attempt's token, and those that are known to have
-// an older result. It returns how many remember it, as soon as that is a quorum or can't be one any more.
-func (a *attempt) store(ctx context.Context, result *protocol.Result) (stored int) {
-	stored, _ = a.remembering(result.Fence)
-	r := a.locker.newRound(protocol.OpStore, 1) // not the attempt's, whose timer ends the lock meanwhile
-	to := &storing{attempt: a, result: result, to: r.replies, stored: stored}
+// LeaveRoom makes room for another result.
+func (m *Masters) LeaveRoom() { <-m.room }
+
+// RefusedResults returns how many results have found no room.
+func (m *Masters) RefusedResults() uint64 { return m.refused.Load() }
+
+// laneOf returns the lane for the results of a key on a master.
+func (m *Masters) laneOf(master int, key string) *link.Lane { return m.Streams[master].At(key).Lane }
+
+// Store has the masters remember a long result, on its lane: those that have the attempt's token, and those that are known to have
+// an older result. It returns nil as soon as a quorum remembers it, or a verdict if none can.
+func (a *Attempt) Store(ctx context.Context, result *protocol.Result) *Verdict {
+	stored, _ := a.remembering(result.Fence)
+	r := a.masters.NewRound(protocol.OpStore, 1) // not the attempt's, which is for its release
+	to := &storing{attempt: a, result: result, to: r.Replies, stored: stored}
 	sent := 0
 	for i := range a.acquires {
 		acquire := &a.acquires[i]
@@ -42,21 +56,25 @@ func (a *attempt) store(ctx context.Context, result *protocol.Result) (stored in
 		sent++
 		a.storeOn(i, result, done, to)
 	}
-	r.collect(ctx, a.locker.closing, time.Now().Add(resultTime), sent, func(c *link.Command, pending int) bool {
+	var failed []Failure
+	r.Collect(ctx, a.masters.Closing, time.Now().Add(ResultTime), sent, func(c *link.Command, pending int) bool {
 		if remembers(c) {
 			stored++
 		} else if c.Reply.Err != nil {
-			a.fail(c.Master, c.Reply.Err)
+			failed = append(failed, Failure{a.name(c.Master), c.Reply.Err})
 		}
-		return stored >= a.locker.quorum || stored+pending < a.locker.quorum
+		return stored >= a.masters.Quorum || stored+pending < a.masters.Quorum
 	})
-	return stored
+	if stored >= a.masters.Quorum {
+		return nil
+	}
+	return &Verdict{Answered: stored, Total: len(a.acquires), Failed: failed}
 }
 
 // storeOn has one master remember a result, on its lane: if it has the attempt's token or, with anyway, whoever has the key there.
-func (a *attempt) storeOn(master int, result *protocol.Result, anyway bool, to link.Receiver) {
+func (a *Attempt) storeOn(master int, result *protocol.Result, anyway bool, to link.Receiver) {
 	c := &a.acquires[master]
-	a.locker.laneOf(master, c.Key).Push(&link.Command{
+	a.masters.laneOf(master, c.Key).Push(&link.Command{
 		Command: protocol.Command{Op: protocol.OpStore, Key: c.Key, Token: c.Token, Ask: &protocol.Store{Result: result, Anyway: anyway}},
 		Master:  master,
 		To:      to,
@@ -66,7 +84,7 @@ func (a *attempt) storeOn(master int, result *protocol.Result, anyway bool, to l
 // storing gets the replies to a result on its lanes. The release, on the streams, may free a key before the result comes to that master.
 // Once a quorum remembers the result, and so its holder had the lock until then, those masters get it once more, whoever has the key.
 type storing struct {
-	attempt *attempt
+	attempt *Attempt
 	result  *protocol.Result
 	to      link.Receiver
 
@@ -84,7 +102,7 @@ func (s *storing) Receive(c *link.Command) {
 	} else if c.Reply.Err == nil {
 		s.lacking = append(s.lacking, c.Master)
 	}
-	if s.stored >= s.attempt.locker.quorum {
+	if s.stored >= s.attempt.masters.Quorum {
 		again, s.lacking = s.lacking, nil
 	}
 	s.mu.Unlock()
@@ -95,7 +113,7 @@ func (s *storing) Receive(c *link.Command) {
 }
 
 // releaseWith is release for a caller that waits no longer, and has the masters remember a short result.
-func (a *attempt) releaseWith(result *protocol.Result, to link.Receiver) {
+func (a *Attempt) releaseWith(result *protocol.Result, to link.Receiver) {
 	a.abandoned.Store(true)
 	for i := range a.acquires {
 		c := &a.acquires[i]
@@ -104,7 +122,7 @@ func (a *attempt) releaseWith(result *protocol.Result, to link.Receiver) {
 		if !done || c.Reply.Fence != result.Fence {
 			// A master that can't be asked now doesn't get it: it would be kept in memory.
 			release.Alone, release.Ask = false, &protocol.Store{Result: result, Anyway: done}
-			release.Forced = done && a.locker.streams[i].At(a.acquires[i].Key).Usable()
+			release.Forced = done && a.masters.Streams[i].At(a.acquires[i].Key).Usable()
 		}
 		a.push(&release)
 	}
@@ -122,43 +140,43 @@ func remembers(c *link.Command) bool {
 	return c.Reply.Status == protocol.StatusReleased || store.Anyway && c.Reply.Status != protocol.StatusNone
 }
 
-// recall returns the result that an attempt has met, or nil: if there is none, if another holder is doing the work again
+// Recall returns the result that an attempt has met, or nil: if there is none, if another holder is doing the work again
 // because a quorum hasn't heard of the result, or if it is unsure that later calls meet this one, too.
 //
 // A result that a quorum remembers is met by every quorum of replies. One that fewer remember is remembered by a
 // quorum before it is returned; the attempt, which has the key on the other masters of its quorum, frees it there with
 // the result. Of several results, that with the largest fence was left by the last holder.
-func (a *attempt) recall(ctx context.Context) *DoneError {
-	if len(a.done) == 0 || a.answered() < a.locker.quorum || a.othersHold() {
+func (a *Attempt) Recall(ctx context.Context) *protocol.Result {
+	if len(a.done) == 0 || a.answered() < a.masters.Quorum || a.othersHold() {
 		return nil
 	}
 	var last int64
 	for _, c := range a.done {
 		last = max(last, c.Reply.Fence)
 	}
-	ctx, cancel := context.WithTimeout(ctx, resultTime)
+	ctx, cancel := context.WithTimeout(ctx, ResultTime)
 	defer cancel()
-	if !a.locker.enterRoom(ctx) {
+	if !a.masters.EnterRoom(ctx) {
 		return nil
 	}
-	defer a.locker.leaveRoom()
+	defer a.masters.LeaveRoom()
 	result := a.fetch(ctx, last)
 	if result == nil || !a.spread(ctx, result) {
 		return nil
 	}
-	return &DoneError{Result: []byte(result.Data), Fence: uint64(result.Fence), Keep: result.Keep}
+	return result
 }
 
 // fetch asks one master after the other for the result with this fence, because results are long, or two if the first takes
 // its time.
-func (a *attempt) fetch(ctx context.Context, fence int64) (result *protocol.Result) {
+func (a *Attempt) fetch(ctx context.Context, fence int64) (result *protocol.Result) {
 	var from []*link.Command
 	for _, done := range a.done {
 		if done.Reply.Fence == fence {
 			from = append(from, done)
 		}
 	}
-	r := a.locker.newRound(protocol.OpRecall, 1)
+	r := a.masters.NewRound(protocol.OpRecall, 1)
 	asked, answered := 0, 0
 	over := new(atomic.Bool)
 	defer over.Store(true)
@@ -166,13 +184,13 @@ func (a *attempt) fetch(ctx context.Context, fence int64) (result *protocol.Resu
 		if asked < len(from) {
 			done := from[asked]
 			asked++
-			a.locker.laneOf(done.Master, done.Key).Push(&link.Command{Command: protocol.Command{Op: protocol.OpRecall, Key: done.Key}, Master: done.Master, Abandoned: over, To: r.replies})
+			a.masters.laneOf(done.Master, done.Key).Push(&link.Command{Command: protocol.Command{Op: protocol.OpRecall, Key: done.Key}, Master: done.Master, Abandoned: over, To: r.Replies})
 		}
-		deadline := time.Now().Add(resultTime)
+		deadline := time.Now().Add(ResultTime)
 		if asked < len(from) {
-			deadline = time.Now().Add(2 * a.locker.streams[from[asked].Master].At(from[asked].Key).MaxTimeout())
+			deadline = time.Now().Add(2 * a.masters.Streams[from[asked].Master].At(from[asked].Key).MaxTimeout())
 		}
-		r.collect(ctx, a.locker.closing, deadline, asked-answered, func(c *link.Command, _ int) bool {
+		r.Collect(ctx, a.masters.Closing, deadline, asked-answered, func(c *link.Command, _ int) bool {
 			answered++
 			if found, ok := c.Reply.Answer.(*protocol.Result); ok && found.Fence == fence {
 				result = found
@@ -182,7 +200,7 @@ func (a *attempt) fetch(ctx context.Context, fence int64) (result *protocol.Resu
 			return true
 		})
 		select {
-		case <-a.locker.closing:
+		case <-a.masters.Closing:
 			return nil
 		default:
 		}
@@ -192,13 +210,14 @@ func (a *attempt) fetch(ctx context.Context, fence int64) (result *protocol.Resu
 
 // spread ends the attempt, and hands a result on to the masters that have answered and don't remember it yet. It reports whether a quorum
 // remembers the result.
-func (a *attempt) spread(ctx context.Context, result *protocol.Result) bool {
+func (a *Attempt) spread(ctx context.Context, result *protocol.Result) bool {
 	known, lacking := a.remembering(result.Fence)
-	if len(result.Data) > shortResult {
-		if known < a.locker.quorum {
-			ctx, cancel := context.WithDeadline(ctx, a.until())
+	if len(result.Data) > ShortResult {
+		if known < a.masters.Quorum {
+			ctx, cancel := context.WithDeadline(ctx, a.Until())
 			defer cancel()
-			if a.store(ctx, result) < a.locker.quorum {
+			if unstored := a.Store(ctx, result); unstored != nil {
+				a.failed = append(a.failed, unstored.Failed...)
 				return false
 			}
 		} else {
@@ -206,24 +225,24 @@ func (a *attempt) spread(ctx context.Context, result *protocol.Result) bool {
 				a.storeOn(i, result, true, nil)
 			}
 		}
-		a.release(nil, false)
+		a.Release(false)
 		return true
 	}
-	a.replies.expect(protocol.OpRelease, 1)
-	a.releaseWith(result, a.replies)
-	if known < a.locker.quorum {
-		a.collect(ctx, a.locker.closing, time.Now().Add(a.timeout), len(a.acquires), func(c *link.Command, pending int) bool {
+	a.Replies.expect(protocol.OpRelease, 1)
+	a.releaseWith(result, a.Replies)
+	if known < a.masters.Quorum {
+		a.Collect(ctx, a.masters.Closing, time.Now().Add(a.Timeout), len(a.acquires), func(c *link.Command, pending int) bool {
 			if remembers(c) {
 				known++
 			}
-			return known >= a.locker.quorum || known+pending < a.locker.quorum
+			return known >= a.masters.Quorum || known+pending < a.masters.Quorum
 		})
 	}
-	return known >= a.locker.quorum
+	return known >= a.masters.Quorum
 }
 
 // remembering returns how many masters have answered that they remember the result of this fence, and which others have answered.
-func (a *attempt) remembering(fence int64) (known int, lacking []int) {
+func (a *Attempt) remembering(fence int64) (known int, lacking []int) {
 	for i := range a.acquires {
 		switch c := &a.acquires[i]; {
 		case c.Counted && c.Reply.Status == protocol.StatusDone && c.Reply.Fence == fence:

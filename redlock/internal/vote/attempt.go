@@ -1,0 +1,331 @@
+package vote
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// Attempt is one try to take one key: one fresh token, and one reply from each master. A token is never
+// reused, because a release that arrives late carries the token of its own attempt: it must not match the
+// lock of a later one.
+type Attempt struct {
+	Round    // of the acquires, then of the extends that raise the fence, then of the release
+	Start    time.Time
+	TTL      time.Duration
+	Timeout  time.Duration // for which masters may take to answer
+	Slot     uint16        // which is asked for
+	Slots    uint16        // how many there are
+	Fence    int64
+	Late     bool // masters have not answered in time
+	MustPoll bool // a master that refused will not wake this process
+
+	ticket    int64          // the caller's, also when the acquire is sent without one
+	offered   bool           // the slot was offered to the call
+	leader    int            // the master that offers slots; -1 if there is none
+	goesOn    bool           // the next one asks for the slot that the leader has offered to this one
+	waits     bool           // a release has left the ticket
+	several   bool           // one of the attempts of a call for several keys: commands are queued for all keys before any is sent
+	acquires  []link.Command // the acquires, by master
+	tickets   []link.TicketState
+	abandoned atomic.Bool // commands that are still queued must not be sent
+
+	granted []*link.Command
+	raising int              // masters that were sent a larger fence than the one they had stored
+	held    []protocol.Reply // refusals: another token holds the key, or another process is next in line
+	failed  []Failure        // masters that gave no usable reply
+	done    []*link.Command  // refusals because a result is remembered
+}
+
+// Ask is what an attempt asks for.
+type Ask struct {
+	Key       string
+	TTL       time.Duration
+	Start     time.Time          // the same for all keys of a call
+	Fence     int64              // that is proposed, by the masters' clock
+	Process   string             // the name of the process, or of its call, among those that wait on the masters
+	Ticket    int64              // 0 where it isn't known
+	Tickets   []link.TicketState // the call's, by master
+	Queue     bool               // it waits in line where it is refused, and is woken
+	Polls     bool               // it waits, where it isn't woken as well
+	Fast      bool               // nothing says that others want the key
+	Recall    bool               // a result is asked for
+	Several   bool               // the call has several keys
+	Slots     int
+	Slot      func() (slot uint16, offered bool) // which of several the call is to ask for
+	Former    *Attempt                           // whose lock is handed on, or that was lost
+	TakesOver bool                               // Former is a lost one of the same call: what it has been granted is taken over
+}
+
+// Ask sends an acquire to all masters. With Former each of these commands first releases what that attempt has; the replies to the
+// releases go to its inbox.
+func (m *Masters) Ask(ask Ask) *Attempt {
+	former := ask.Former
+	a := &Attempt{
+		Round:    m.NewRound(protocol.OpAcquire, m.Decisive()),
+		Start:    ask.Start,
+		TTL:      ask.TTL,
+		ticket:   ask.Ticket,
+		tickets:  ask.Tickets,
+		several:  ask.Several,
+		Slots:    uint16(ask.Slots),
+		leader:   -1,
+		acquires: make([]link.Command, len(m.Streams)),
+	}
+	acquire := protocol.Command{Op: protocol.OpAcquire, Key: ask.Key, Token: m.Random(), TTL: ask.TTL, Fence: ask.Fence, Process: ask.Process, Ticket: ask.Ticket, Recall: ask.Recall}
+	if ask.Slots > 1 {
+		a.leader = m.leader(ask.Key)
+		if former == nil {
+			a.Slot, a.offered = ask.Slot()
+		} else {
+			a.Slot, a.offered = former.Slot, ask.TakesOver && former.IsFirst()
+		}
+		acquire.Offered, acquire.Slots = a.offered, a.Slots
+		acquire.Key = protocol.SlotKey(ask.Key, int(a.Slot))
+	}
+	if ask.Several {
+		acquire.Token += SeveralMark
+	}
+	if !ask.Queue {
+		acquire.Ticket = protocol.TryTicket
+	}
+	var releases []link.Command
+	if former != nil {
+		if ask.TakesOver {
+			former.ticket = 0 // its release takes nobody out of the line
+		}
+		acquire.Former = former.Token()
+		former.abandoned.Store(true)
+		former.Replies.expect(protocol.OpRelease, m.Decisive())
+		releases = make([]link.Command, len(m.Streams))
+	}
+	for i, s := range m.Streams {
+		a.acquires[i] = link.NewAcquire(acquire, i, &a.abandoned, &ask.Tickets[i], a.Replies)
+		subscribed := s.Subscribed()
+		a.acquires[i].Polls = !subscribed && (ask.Polls || s.Denied())
+		a.acquires[i].Queue = ask.Queue && (subscribed || ask.Polls)
+		a.acquires[i].Fast = ask.Fast && former == nil && ask.TTL >= m.FastFrom && !a.acquires[i].Polls
+		a.acquires[i].Leads = i == a.leader
+		if former != nil {
+			releases[i] = former.releaseOf(i, false, former.Replies)
+			a.acquires[i].First(&releases[i])
+		}
+		a.push(&a.acquires[i])
+		a.Timeout = max(a.Timeout, s.At(ask.Key).Patience())
+	}
+	return a
+}
+
+// Token returns the attempt's token.
+func (a *Attempt) Token() string { return a.acquires[0].Token }
+
+// SeveralMark ends the tokens of calls for several keys: what others meet with it may be given back at once.
+const SeveralMark = "s"
+
+// SendSoon sends the commands that are queued for the keys of a call for several.
+func (a *Attempt) SendSoon() {
+	if a.several {
+		a.masters.SendSoon()
+	}
+}
+
+// push sends a command. For a call for several keys it only queues it: SendSoon sends those for all keys together.
+func (a *Attempt) push(c *link.Command) {
+	if s := a.masters.Streams[c.Master]; a.several {
+		s.Enqueue(c)
+	} else {
+		s.Push(c)
+	}
+}
+
+// EnqueueRenewal has the lease renewed, and the lock's fence raised where it is lower, when SendSoon is called for the masters. A master that
+// has lost the key may take it anew until refill.
+func (a *Attempt) EnqueueRenewal(refill time.Time, to link.Receiver) {
+	for i, s := range a.masters.Streams {
+		s.Enqueue(a.extension(i, refill, to))
+	}
+}
+
+// extension returns the command that renews the lease on one master and raises the fence stored there to the
+// lock's. A master that has lost the key may take it anew until refill; never if that is zero.
+func (a *Attempt) extension(master int, refill time.Time, to link.Receiver) *link.Command {
+	c := a.acquires[master].Extension(a.Fence, refill, to)
+	raises := a.acquires[master].Counted && a.acquires[master].Reply.Fence != a.Fence // each time, if the master's is larger
+	c.Fast = a.TTL >= a.masters.FastFrom && !raises
+	return c
+}
+
+// Release frees the key on all masters that granted it, or may have. It doesn't wait: the streams keep the
+// order and repeat what a master misses. If the caller waits on, the masters keep its ticket.
+func (a *Attempt) Release(waiting bool) { a.release(nil, waiting) }
+
+// ReleaseForOffer is Release for a call whose next attempt asks for the slot that the leader has offered to this one.
+func (a *Attempt) ReleaseForOffer() {
+	a.goesOn = true
+	a.release(nil, true)
+}
+
+// Free is Release for a lock that is given back, and ConfirmRelease waits for the replies. With a result, a short one, the masters remember
+// that.
+func (a *Attempt) Free(result *protocol.Result) {
+	a.Replies.expect(protocol.OpRelease, a.masters.Decisive())
+	if result != nil {
+		a.releaseWith(result, a.Replies)
+	} else {
+		a.release(a.Replies, false)
+	}
+}
+
+// release is Release. The replies go to the receiver unless it is nil.
+func (a *Attempt) release(to link.Receiver, waiting bool) {
+	a.abandoned.Store(true)
+	a.waits = a.waits || waiting
+	calls := make([]link.Command, len(a.acquires))
+	for i := range calls {
+		calls[i] = a.releaseOf(i, waiting, to)
+		calls[i].Forced = i == a.leader && !a.goesOn && a.Offer() > 0 // another may have the slot that it offers
+		a.push(&calls[i])
+	}
+}
+
+// EnqueueRelease is Release for a lock that is lost. It is sent when SendSoon is called for the masters.
+func (a *Attempt) EnqueueRelease() {
+	a.abandoned.Store(true)
+	calls := make([]link.Command, len(a.acquires))
+	for i, s := range a.masters.Streams {
+		calls[i] = a.releaseOf(i, false, nil)
+		s.Enqueue(&calls[i])
+	}
+}
+
+func (a *Attempt) releaseOf(master int, waiting bool, to link.Receiver) link.Command {
+	// whether, by all replies so far, nobody waited for the key when it was granted, nor does this call
+	alone := !waiting && !a.waits && len(a.granted) > 0 && len(a.held) == 0 && !slices.ContainsFunc(a.granted, func(c *link.Command) bool { return !c.Reply.Alone })
+	return a.acquires[master].Release(a.ticket, waiting, alone, to)
+}
+
+func (a *Attempt) name(master int) string { return a.masters.Name(master, a.acquires[master].Key) }
+
+// Until returns the end of the validity of a lock won by this attempt. It is counted from before the first
+// command was sent, so that no master's lease can end earlier, and shortened by the drift of the clocks.
+func (a *Attempt) Until() time.Time { return a.Start.Add(a.TTL - admission.Drift(a.TTL)) }
+
+// ReleaseTimeout returns how long the masters may take to answer a release now. The timeout of the attempt may include the time
+// for making the connections, if it was the first.
+func (a *Attempt) ReleaseTimeout() (timeout time.Duration) {
+	for i, s := range a.masters.Streams {
+		timeout = max(timeout, s.At(a.acquires[i].Key).Timeout())
+	}
+	return timeout
+}
+
+// Released is what masters have answered to a release.
+type Released struct {
+	Gone        protocol.Status // StatusNotOwner or StatusExpired, if no quorum can have had the lock until then
+	Unconfirmed *Verdict        // nil if a quorum has confirmed the release, or the lock was gone
+	Hung        bool            // Unconfirmed: not all have answered in time
+}
+
+// ConfirmRelease waits for the masters' replies to a release until the result is certain.
+//
+// That a master has no key any more says so only until the end of the lock's validity: a release that was late finds that the lease has ended
+// since. The same is true of one that is repeated because its reply was lost: the first may have freed the key. So nobody hears of repetitions,
+// and a reply that was lost counts as one that might have confirmed the release.
+func (a *Attempt) ConfirmRelease(deadline, until time.Time) Released {
+	quorum := a.masters.Quorum
+	released, maybe, gone := 0, 0, protocol.StatusNone // maybe: masters that may have had the key until then
+	var failed []Failure
+	ending := a.Collect(context.Background(), nil, deadline, len(a.acquires), func(c *link.Command, pending int) (done bool) {
+		status := c.Reply.Status
+		switch {
+		case c.Reply.Err != nil:
+			maybe++
+			failed = append(failed, Failure{a.name(c.Master), c.Reply.Err})
+		case status == protocol.StatusReleased:
+			maybe++
+			released++
+		case status != protocol.StatusNotOwner && status != protocol.StatusExpired: // it was not sent: the master never had the key
+		case Past(until):
+			maybe++
+		case status == protocol.StatusNotOwner, gone == protocol.StatusNone:
+			gone = status
+		}
+		return released >= quorum || gone != protocol.StatusNone && maybe+pending < quorum
+	})
+	switch {
+	case released >= quorum:
+		return Released{}
+	case ending != TimeOver && gone != protocol.StatusNone && maybe < quorum:
+		return Released{Gone: gone}
+	}
+	return Released{Unconfirmed: &Verdict{Answered: released, Total: len(a.acquires), Failed: failed}, Hung: ending == TimeOver}
+}
+
+// Win counts replies until a quorum has granted and stored the lock's fence, a quorum is out of reach, the
+// timeout has passed, or the caller leaves. It reports whether a quorum has granted; whether that quorum
+// has also stored the fence is Raised's business.
+func (a *Attempt) Win(ctx context.Context, deadline time.Time) bool {
+	quorum := a.masters.Quorum
+	ending := a.Collect(ctx, a.masters.Closing, deadline, len(a.acquires), func(c *link.Command, pending int) (done bool) {
+		c.Counted = true
+		certain := false
+		switch {
+		case c.Reply.Err != nil:
+			a.fail(c.Master, c.Reply.Err)
+		case c.Reply.Status == protocol.StatusGranted:
+			if a.granted == nil {
+				a.granted = make([]*link.Command, 0, len(a.acquires))
+			}
+			a.granted = append(a.granted, c)
+			a.refuseAhead()
+			a.Fence, certain = ChooseFence(a.fences(), quorum)
+		case c.Reply.Status == protocol.StatusDone:
+			a.done = append(a.done, c)
+		default:
+			a.held = append(a.held, c.Reply)
+			a.MustPoll = a.MustPoll || !c.Queue || c.Polls || c.Reply.Polls
+		}
+		if a.leader >= 0 && !a.acquires[a.leader].Counted { // it says which slot is free
+			return certain && a.offered
+		}
+		lost := len(a.granted)+pending < quorum && (len(a.held) == 0 || a.tooFewLive() || a.othersRefuse()) // and it is known why
+		// A result that a single master remembers is met, too, and handed to all that answer in time.
+		if a.acquires[0].Recall && pending > 0 {
+			return len(a.done) == 0 && lost
+		}
+		return certain || lost
+	})
+	if a.Late = ending == TimeOver; a.Late {
+		for i := range a.acquires {
+			if !a.acquires[i].Counted {
+				a.fail(i, a.masters.Hung(i, a.acquires[i].Key, a.Timeout))
+			}
+		}
+	}
+	// a slot that the leader hasn't offered to this call may be on offer to another one
+	return ending != CallerLeft && len(a.granted) >= quorum && len(a.done) == 0 && (a.offered || !a.leaderRefuses())
+}
+
+// MayHaveTicket reports whether a master may have the ticket of the call.
+func (a *Attempt) MayHaveTicket() bool {
+	for i, s := range a.masters.Streams {
+		if s.At(a.acquires[i].Key).MayHave(&a.tickets[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// Withdraw takes the ticket of a call that has a slot away from the masters that have refused it: there it would keep others from theirs.
+func (a *Attempt) Withdraw() {
+	for i := range a.acquires {
+		if c := &a.acquires[i]; c.Counted && c.Queue && c.Reply.Status == protocol.StatusHeld {
+			a.push(c.Withdrawal(a.ticket))
+		}
+	}
+}

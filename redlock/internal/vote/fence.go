@@ -1,0 +1,100 @@
+package vote
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// refuseAhead rejects grants whose fence is further ahead of another master's than correct clocks can
+// explain: that master's clock was wrong when it granted this key before. While a third master is away such
+// a fence would become the lock's, and the restart guard, which relies on fences near the clocks, would be
+// too short to keep later fences above it once a master has restarted and forgotten it.
+func (a *Attempt) refuseAhead() {
+	if a.masters.MaxSkew == 0 {
+		return // it isn't checked: how far clocks may differ isn't known
+	}
+	// by the skew, the slack on both sides, and by how far a clock may be set back unnoticed
+	most := a.masters.MaxSkew + 2*protocol.FenceSlack + admission.SetBackTolerance
+	least := slices.Min(a.fences())
+	a.granted = slices.DeleteFunc(a.granted, func(c *link.Command) bool {
+		ahead := time.Duration(c.Reply.Fence-least) * time.Microsecond
+		if ahead > most {
+			a.fail(c.Master, fmt.Errorf("its fence for this key is %v ahead of another master's, because its clock was wrong earlier: excluded for this key until its clock has passed that fence", ahead.Round(time.Millisecond)))
+		}
+		return ahead > most
+	})
+}
+
+func (a *Attempt) fences() []int64 {
+	fences := make([]int64, len(a.granted))
+	for i, c := range a.granted {
+		fences[i] = c.Reply.Fence
+	}
+	return fences
+}
+
+// Raise makes the lock's fence this one: it is sent to the masters that granted with a smaller one, unless
+// a quorum has stored as much already. A later lock gets a larger fence only because every quorum meets
+// a master that has stored this one.
+func (a *Attempt) Raise(fence int64) {
+	a.Fence = fence
+	var low []*link.Command
+	for _, c := range a.granted {
+		if c.Reply.Fence < fence {
+			low = append(low, c)
+		}
+	}
+	if len(a.granted)-len(low) >= a.masters.Quorum {
+		return
+	}
+	a.Replies.expect(protocol.OpExtend, 1)
+	a.raising = len(low)
+	for _, c := range low {
+		a.push(a.extension(c.Master, time.Time{}, a.Replies))
+	}
+}
+
+// Raised waits for the replies to raise, and reports whether a quorum has stored the fence.
+func (a *Attempt) Raised(ctx context.Context, deadline time.Time) bool {
+	if a.raising == 0 {
+		return true
+	}
+	stored := len(a.granted) - a.raising
+	a.Collect(ctx, a.masters.Closing, deadline, a.raising, func(c *link.Command, pending int) (done bool) {
+		if c.Reply.Status == protocol.StatusGranted {
+			stored++
+		}
+		return stored >= a.masters.Quorum || stored+pending < a.masters.Quorum
+	})
+	return stored >= a.masters.Quorum
+}
+
+// ChooseFence returns the fence of a lock from the fences with which masters have granted it, which it
+// sorts: the quorum-th smallest. certain reports whether a quorum has stored as much.
+//
+// Why it is above the fence of every earlier lock: that fence was stored by a quorum, and every quorum of
+// the later lock shares a master with it. So fewer than a quorum of the grants come from masters that lack
+// the earlier fence, and all others are above it. The same holds between neighboring sets of masters, of
+// which one has a server more, because their majorities meet too. For an odd number of masters this is
+// also the (n-quorum+1)-th smallest, which would be enough within one set; for an even number that one is
+// lower, and not safe between neighbors.
+func ChooseFence(granted []int64, quorum int) (fence int64, certain bool) {
+	if len(granted) < quorum {
+		return 0, false
+	}
+	slices.Sort(granted)
+	fence = granted[quorum-1]
+	stored := 0
+	for _, f := range granted {
+		if f >= fence {
+			stored++
+		}
+	}
+	return fence, stored >= quorum
+}

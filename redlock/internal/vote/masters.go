@@ -1,0 +1,188 @@
+// Package vote asks masters for a lock, and counts their votes: from a command for each of them to a verdict. Of the calls that want
+// the lock, and of their order, it knows nothing.
+package vote
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// Stream is the way to a master: a link.Stream to a server, or a cluster.Cluster, which has one to each node.
+type Stream interface {
+	fmt.Stringer
+	Divided() bool              // it has several servers, of which one may fail alone
+	At(key string) *link.Stream // to the server that has the key
+	Push(*link.Command)
+	Enqueue(*link.Command)
+	SendSoon()
+	Listen(ctx context.Context, process string, ready func(), message func(protocol.WakeUp)) error
+	Subscribed() bool
+	Denied() bool
+	Shows(now time.Time) (clock time.Duration, known bool)
+	State() link.State
+	Timeout() time.Duration
+	Close(grace time.Duration) error
+}
+
+// Masters are those of one process, each with a vote.
+type Masters struct {
+	Streams  []Stream
+	Quorum   int           // the majority
+	MaxSkew  time.Duration // of their clocks; 0 where it isn't checked
+	FastFrom time.Duration // the shortest lease of a Fast acquire: a shorter one doesn't remember the fence for long enough
+	Process  string        // the process's ID: its tokens begin with it
+	Closing  <-chan struct{}
+
+	room    chan struct{} // has an entry for each result that is being stored or read
+	refused atomic.Uint64 // results that found no room there
+	alarms  sync.Pool     // of *alarm
+}
+
+// New returns n masters that have no Streams yet.
+func New(n int, process string, maxSkew, fastFrom time.Duration, closing <-chan struct{}) *Masters {
+	return &Masters{
+		Quorum: n/2 + 1, MaxSkew: maxSkew, FastFrom: fastFrom, Process: process, Closing: closing,
+		room: make(chan struct{}, ResultRoom),
+	}
+}
+
+// Decisive returns the fewest replies that can settle a round: a quorum of grants wins it, and as soon as
+// n-quorum+1 masters have failed or refused, no quorum is left.
+func (m *Masters) Decisive() int { return min(m.Quorum, len(m.Streams)-m.Quorum+1) }
+
+// Random returns the part of a token, or of a name, that is made by chance: the ID of this process, so that others can
+// find out whose it is, and 90 random bits.
+func (m *Masters) Random() string {
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567" // that of rand.Text
+	var text [protocol.RandomLen]byte
+	_, _ = rand.Read(text[copy(text[:], m.Process):]) // it never fails
+	for i := protocol.IDLen; i < len(text); i++ {
+		text[i] = alphabet[text[i]%byte(len(alphabet))]
+	}
+	return string(text[:])
+}
+
+// SendSoon has all sent that is queued.
+func (m *Masters) SendSoon() {
+	for _, s := range m.Streams {
+		s.SendSoon()
+	}
+}
+
+// CanAsk reports whether a quorum takes commands for a key now, as far as is known.
+func (m *Masters) CanAsk(key string) bool {
+	usable := 0
+	for _, s := range m.Streams {
+		if s.At(key).Usable() {
+			usable++
+		}
+	}
+	return usable >= m.Quorum
+}
+
+// Patience returns how long masters may take to answer now.
+func (m *Masters) Patience(key string) (longest time.Duration) {
+	for _, s := range m.Streams {
+		longest = max(longest, s.At(key).Patience())
+	}
+	return longest
+}
+
+// Name returns the name of a master or, of a Redis Cluster, of the node that has the key.
+func (m *Masters) Name(master int, key string) string { return m.Streams[master].At(key).String() }
+
+// Hung returns the error of a master that hasn't answered a command for a key within the timeout.
+func (m *Masters) Hung(master int, key string, timeout time.Duration) error {
+	return fmt.Errorf("%w within %v%s", link.ErrHung, timeout.Round(time.Millisecond), m.Streams[master].At(key).Advice())
+}
+
+// Time returns the time on the masters' clocks, in microseconds. Fences and tickets are made from it, not
+// from our own clock, so that processes whose clocks differ still agree on them, and follow it by our monotonic
+// clock, so that it doesn't matter when our wall clock is set. known is false if fewer masters than a quorum have
+// reported their time; then it may be no better than our wall clock.
+func (m *Masters) Time() (now int64, known bool) {
+	var room [8]time.Duration // enough for most; saves an allocation
+	ours, clocks := time.Now(), room[:0]
+	for _, s := range m.Streams {
+		if clock, known := s.Shows(ours); known {
+			clocks = append(clocks, clock)
+		}
+	}
+	if len(clocks) == 0 {
+		return ours.UnixMicro(), false
+	}
+	slices.Sort(clocks)
+	return clocks[len(clocks)/2].Microseconds(), len(clocks) >= m.Quorum
+}
+
+// leader returns the master that offers the slots of a key: of those that answer, the first in an order that is the same for all processes
+// (rendezvous hashing, D. Thaler and C. Ravishankar, 1998), so that keys have different ones. It returns -1 if there is none. Where processes
+// differ on it, two calls may be offered one slot, and the votes decide.
+func (m *Masters) leader(key string) int {
+	leader, most := -1, uint64(0)
+	for i, s := range m.Streams {
+		if name, can := s.At(key).Leads(); can {
+			rank := fnv.New64a()
+			_, _ = rank.Write([]byte(name))
+			_, _ = rank.Write([]byte(key))
+			if sum := rank.Sum64(); leader < 0 || sum > most {
+				leader, most = i, sum
+			}
+		}
+	}
+	return leader
+}
+
+// Absent returns since when too few masters have a vote for a key, by what this process knows without asking them, and which have none. The
+// time is zero if enough have one.
+func (m *Masters) Absent(key string) (since time.Time, failed []Failure) {
+	var away []time.Time
+	now := time.Now()
+	for i, s := range m.Streams {
+		if at, why := s.At(key).Away(now); !at.IsZero() {
+			away = append(away, at)
+			failed = append(failed, Failure{m.Name(i, key), why})
+		}
+	}
+	spare := len(m.Streams) - m.Quorum
+	if len(away) <= spare {
+		return time.Time{}, nil
+	}
+	slices.SortFunc(away, time.Time.Compare)
+	return away[spare], failed
+}
+
+// GuardsOver returns when so many masters will have passed their restart guards that there is a quorum; 0 if those aren't the reason why there
+// is none.
+func (m *Masters) GuardsOver(failed []Failure) time.Duration {
+	var guarded []time.Duration
+	for _, f := range failed {
+		var guard *admission.GuardError
+		if errors.As(f.Err, &guard) {
+			guarded = append(guarded, time.Until(guard.Until))
+		}
+	}
+	slices.Sort(guarded)
+	if missing := m.Quorum - (len(m.Streams) - len(failed)); 0 < missing && missing <= len(guarded) {
+		return guarded[missing-1]
+	}
+	return 0
+}
+
+// Past reports whether t has passed on the monotonic clock or on the wall clock. The monotonic clock stands
+// still while the host is suspended, but leases on the masters run on.
+func Past(t time.Time) bool {
+	now := time.Now()
+	return !now.Before(t) || !now.Round(0).Before(t.Round(0))
+}

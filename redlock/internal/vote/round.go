@@ -1,0 +1,145 @@
+package vote
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// Round is the wait of one goroutine for what masters answer to a command: of an attempt for its acquires, of an inspection, of who
+// stores or fetches a result. Several can follow each other, as those of an attempt do.
+type Round struct {
+	masters *Masters
+	Replies *Inbox
+}
+
+// NewRound expects the replies to an operation. It wakes its owner when there are so many as it needs, and with each further one.
+func (m *Masters) NewRound(op protocol.Op, need int) Round {
+	return Round{m, &Inbox{ready: make(chan struct{}, 1), op: op, need: need, replies: make([]*link.Command, 0, len(m.Streams))}}
+}
+
+// Ending is how a Collect ended.
+type Ending int
+
+const (
+	Answered   Ending = iota // count was done, or all have answered
+	TimeOver                 // the deadline has passed
+	CallerLeft               // the caller's context has ended, or the process is closing its masters
+)
+
+// Collect passes each reply to count, with the number of those still missing, until count reports done or
+// all expected replies are in. Replies that are there when the deadline passes still count.
+func (r *Round) Collect(ctx context.Context, closing <-chan struct{}, deadline time.Time, expected int, count func(c *link.Command, pending int) (done bool)) Ending {
+	var room [5]*link.Command // enough for most; saves an allocation
+	var timer *alarm          // none for a caller that has read its own replies
+	defer func() {
+		if timer != nil {
+			r.masters.calm(timer)
+		}
+	}()
+	for pending := expected; pending > 0; {
+		over := false
+		if timer == nil && len(r.Replies.ready) == 0 {
+			timer = r.masters.alarmAt(deadline, r.Replies)
+		}
+		select {
+		case <-r.Replies.ready:
+			over = !time.Now().Before(deadline)
+		case <-ctx.Done():
+			return CallerLeft
+		case <-closing:
+			return CallerLeft
+		}
+		for _, c := range r.Replies.drain(room[:0]) {
+			pending--
+			if count(c, pending) {
+				return Answered
+			}
+		}
+		if over {
+			return TimeOver
+		}
+	}
+	return Answered
+}
+
+// alarm rings an inbox at a time, on a goroutine of its own, which nothing else can hold up. It is used again: one that rings late wakes
+// another owner, who sees that its time isn't over.
+type alarm struct {
+	timer *time.Timer
+	rings atomic.Pointer[Inbox]
+}
+
+func (m *Masters) alarmAt(deadline time.Time, in *Inbox) *alarm {
+	a, used := m.alarms.Get().(*alarm)
+	if !used {
+		a = &alarm{}
+		a.rings.Store(in)
+		a.timer = time.AfterFunc(time.Until(deadline), func() {
+			if in := a.rings.Load(); in != nil {
+				in.ring()
+			}
+		})
+		return a
+	}
+	a.rings.Store(in)
+	a.timer.Reset(time.Until(deadline))
+	return a
+}
+
+func (m *Masters) calm(a *alarm) {
+	a.timer.Stop()
+	a.rings.Store(nil)
+	m.alarms.Put(a)
+}
+
+// Inbox collects the replies to one round of commands. It signals its owner when there may be enough of
+// them to decide, rather than on every reply: mostly the owner wakes once a round.
+type Inbox struct {
+	ready chan struct{}
+
+	mu      sync.Mutex
+	op      protocol.Op     // replies to other operations come late and are dropped
+	need    int             // replies before the owner is signaled
+	replies []*link.Command // the replies that the owner hasn't taken yet
+}
+
+// expect discards what has come and waits for the replies to another operation.
+func (in *Inbox) expect(op protocol.Op, need int) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.op, in.need, in.replies = op, need, in.replies[:0]
+	select {
+	case <-in.ready:
+	default:
+	}
+}
+
+// Receive takes a reply.
+func (in *Inbox) Receive(c *link.Command) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if c.Op != in.op { // a late reply of an earlier round
+		return
+	}
+	in.replies = append(in.replies, c)
+	if len(in.replies) >= in.need {
+		in.ring()
+	}
+}
+
+// drain appends the replies that have come to into. From now on each further reply signals the owner.
+func (in *Inbox) drain(into []*link.Command) []*link.Command {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	into = append(into, in.replies...)
+	in.replies, in.need = in.replies[:0], 1
+	return into
+}
+
+// ring wakes the owner.
+func (in *Inbox) ring() { link.Signal(in.ready) }

@@ -1,0 +1,249 @@
+package vote
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// Verdict is why an attempt is lost, or a release is not confirmed.
+type Verdict struct {
+	Why        Why
+	Answered   int           // masters whose replies count
+	Total      int           // masters
+	Failed     []Failure     // masters that gave no usable reply
+	RetryAfter time.Duration // Held: when the lease of the holder may have ended
+	Slots      int           // Held: how many may have the key, if they are several
+}
+
+// Why is the reason for a verdict.
+type Why int
+
+const (
+	NoQuorum   Why = iota // too few masters have given a usable reply
+	Held                  // others have the key, even if none of them has a quorum
+	Unreadable            // a master remembers a result, and no quorum does as far as is known, or none can be read
+)
+
+// Failure is the reason why one master gave no usable reply.
+type Failure struct {
+	Master string // its name, without credentials
+	Err    error
+}
+
+// leaderSays returns the reply of the leader, which is empty if there is no leader, or no reply yet.
+func (a *Attempt) leaderSays() *protocol.Reply {
+	if a.leader < 0 || !a.acquires[a.leader].Counted {
+		return &protocol.Reply{}
+	}
+	return &a.acquires[a.leader].Reply
+}
+
+// leaderRefuses reports whether the leader has said that others have, or are to have, the slot.
+func (a *Attempt) leaderRefuses() bool { return a.leaderSays().Status == protocol.StatusHeld }
+
+// answered returns how many masters have said how it is with the key.
+func (a *Attempt) answered() int { return len(a.granted) + len(a.held) + len(a.done) }
+
+func (a *Attempt) fail(master int, err error) {
+	a.failed = append(a.failed, Failure{Master: a.name(master), Err: err})
+}
+
+// Split reports whether the refusals name several holders, none of which has a quorum: perhaps nobody won.
+func (a *Attempt) Split() bool { return len(a.held) > 0 && !a.tooFewLive() && !a.othersHold() }
+
+// othersHold reports whether a quorum has refused in favor of one holder.
+func (a *Attempt) othersHold() bool {
+	votes := make(map[string]int, len(a.held))
+	for _, reply := range a.held {
+		votes[reply.Holder]++
+		if votes[reply.Holder] >= a.masters.Quorum {
+			return true
+		}
+	}
+	return false
+}
+
+// MetSeveral reports whether a master has refused in favor of a call for several keys.
+func (a *Attempt) MetSeveral() bool {
+	return slices.ContainsFunc(a.held, func(reply protocol.Reply) bool { return strings.HasSuffix(reply.Holder, SeveralMark) })
+}
+
+// othersRefuse reports whether others are the reason why a call gets no lock: it would have no quorum even if all masters that haven't
+// refused it granted, or a quorum has answered, and the leader says that others have all slots. Otherwise the masters that fail are, whoever
+// has the rest.
+func (a *Attempt) othersRefuse() bool {
+	return len(a.acquires)-len(a.held) < a.masters.Quorum || a.leaderRefuses() && a.answered() >= a.masters.Quorum
+}
+
+// tooFewLive reports whether so many masters failed that no caller at all could have reached a quorum.
+func (a *Attempt) tooFewLive() bool { return len(a.acquires)-len(a.failed) < a.masters.Quorum }
+
+// TooFew reports whether no quorum can be had now, as far as is known, whoever has the key. The replies
+// that have decided a lost attempt may be too few to say so: then it counts whether the other masters are asked at all.
+func (a *Attempt) TooFew() bool {
+	usable := a.answered()
+	for i, s := range a.masters.Streams {
+		if c := &a.acquires[i]; !c.Counted && !a.Late && s.At(c.Key).State().Asked {
+			usable++
+		}
+	}
+	return usable < a.masters.Quorum
+}
+
+// CanWinBy reports whether an attempt may have a quorum before a time: so few masters are excluded beyond it, by the restart guard or after a
+// jump of their clocks.
+func (a *Attempt) CanWinBy(end time.Time) bool {
+	left := len(a.acquires)
+	for i := range a.acquires {
+		c := &a.acquires[i]
+		if !c.Counted { // it may still answer
+			continue
+		}
+		var guard *admission.GuardError
+		switch err := c.Reply.Err; {
+		case errors.As(err, &guard):
+			if guard.Until.After(end) {
+				left--
+			}
+		case errors.Is(err, admission.ErrClockJump):
+			if !a.masters.Streams[i].At(c.Key).Clock.Trusted(end) {
+				left--
+			}
+		}
+	}
+	return left >= a.masters.Quorum
+}
+
+// Verdict returns why the attempt is lost.
+func (a *Attempt) Verdict() Verdict {
+	switch {
+	case !a.tooFewLive() && a.othersRefuse():
+		return a.refusal()
+	case len(a.done) > 0:
+		return Verdict{Why: Unreadable, Failed: a.failed}
+	}
+	return a.Lacks()
+}
+
+// Lacks returns the verdict that masters fail.
+func (a *Attempt) Lacks() Verdict {
+	return Verdict{Why: NoQuorum, Answered: a.answered(), Total: len(a.acquires), Failed: a.failed}
+}
+
+// refusal returns the verdict that others have the key.
+func (a *Attempt) refusal() Verdict {
+	v := Verdict{Why: Held}
+	if a.Slots > 1 {
+		v.Slots = int(a.Slots)
+	}
+	for _, reply := range a.held {
+		v.RetryAfter = max(v.RetryAfter, reply.TTL)
+	}
+	if a.leaderRefuses() { // it knows which slot may be free first
+		v.RetryAfter = a.leaderSays().TTL
+	}
+	return v
+}
+
+// leaderPatience is how long a call waits for an offer before it looks whether there is still a leader, and whether that is the same.
+const leaderPatience = time.Second
+
+// Patience returns how long to sleep before asking again if no wake-up comes: until so many of the leases
+// that were met may have ended that a quorum is possible, at most a third of the lease of our own tickets.
+func (a *Attempt) Patience() time.Duration {
+	const early = time.Millisecond // Redis rounds a remaining TTL to whole milliseconds
+	patience := a.TTL / 3
+	switch {
+	case a.leaderRefuses():
+		return min(patience, leaderPatience, a.leaderSays().TTL+early)
+	case a.LacksLeader():
+		return min(patience, a.Timeout)
+	}
+	if missing := a.masters.Quorum - len(a.granted); 0 < missing && missing <= len(a.held) {
+		rest := make([]time.Duration, len(a.held))
+		for i, reply := range a.held {
+			rest[i] = reply.TTL
+		}
+		slices.Sort(rest)
+		patience = min(patience, rest[missing-1]+early)
+	}
+	return patience
+}
+
+// Offer returns 1 + the slot that the leader offers in place of the one that was refused, or 0.
+func (a *Attempt) Offer() uint16 { return a.leaderSays().Offer }
+
+// LacksLeader reports whether no leader has said that no slot is free.
+func (a *Attempt) LacksLeader() bool { return a.Slots > 1 && !a.leaderRefuses() }
+
+// IsFirst reports whether a lost attempt is for a slot that nobody else should ask for: the release of the one who had it is on its way to
+// the masters that have refused.
+func (a *Attempt) IsFirst() bool {
+	granted := a.leaderSays().Status == protocol.StatusGranted
+	return a.Slots > 1 && len(a.held) > 0 && !a.tooFewLive() && (granted || a.offered && !a.leaderRefuses())
+}
+
+// MetResult reports whether a master has refused because it remembers a result.
+func (a *Attempt) MetResult() bool { return len(a.done) > 0 }
+
+// Votes returns how many masters have granted the key.
+func (a *Attempt) Votes() int { return len(a.granted) }
+
+// Granted returns the masters that have granted the key.
+func (a *Attempt) Granted() (masters []int) {
+	for _, c := range a.granted {
+		masters = append(masters, c.Master)
+	}
+	return masters
+}
+
+// Refusals returns what the masters have said that have refused in favor of others.
+func (a *Attempt) Refusals() []protocol.Reply { return a.held }
+
+// Ballot is the reply of one master.
+type Ballot struct {
+	Master  string
+	Counted bool   // it has answered before the attempt was decided, or its time was over
+	Granted bool   // with a fence
+	Fence   uint64 // if granted
+	Done    bool   // it remembers a result
+	Holder  string // otherwise the token that has the key; empty if another process is next in line
+	Err     error  // why it has given no vote
+}
+
+// Ballots returns the reply of each master.
+func (a *Attempt) Ballots() []Ballot {
+	ballots := make([]Ballot, len(a.acquires))
+	for i := range a.acquires {
+		b := BallotOf(a.name(i), &a.acquires[i])
+		for _, failed := range a.failed { // also one that has granted, and isn't believed
+			if failed.Master == b.Master {
+				b = Ballot{Master: b.Master, Counted: true, Err: failed.Err}
+			}
+		}
+		ballots[i] = b
+	}
+	return ballots
+}
+
+// BallotOf returns the reply of one master to an acquire.
+func BallotOf(master string, acquire *link.Command) Ballot {
+	b := Ballot{Master: master}
+	if !acquire.Counted {
+		return b
+	}
+	reply := &acquire.Reply
+	b.Counted, b.Granted, b.Done = true, reply.Status == protocol.StatusGranted, reply.Status == protocol.StatusDone
+	if b.Granted {
+		b.Fence = uint64(reply.Fence)
+	} else {
+		b.Holder = reply.Holder
+	}
+	return b
+}
