@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"html"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -289,19 +291,32 @@ func TestACLInDocuments(t *testing.T) {
 	}
 }
 
-// TestPresetsInDocuments requires docs/presets.md to have each preset as it is.
+// TestPresetsInDocuments requires docs/presets.md to have each preset as it is, and no other.
 func TestPresetsInDocuments(t *testing.T) {
-	text := readFile(t, "docs/presets.md")
-	for _, sender := range []string{"stripe", "github", "shopify", "paypal", "adyen", "twilio", "slack", "square", "standard-webhooks"} {
-		preset, err := middleware.LookupPreset(sender)
+	_, text, _ := strings.Cut(readFile(t, "docs/presets.md"), "\n## ")
+	documented := make(map[string]string)
+	for _, section := range strings.Split(text, "\n## ") {
+		name, section, _ := strings.Cut(section, "\n")
+		documented[name] = section
+	}
+	if names := slices.Sorted(maps.Keys(documented)); !slices.Equal(names, middleware.Presets()) {
+		t.Errorf("docs/presets.md has %v, there are %v", names, middleware.Presets())
+	}
+	for name, section := range documented {
+		preset, err := middleware.LookupPreset(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, section, _ := strings.Cut(text, "\n## "+sender+"\n")
-		section, _, _ = strings.Cut(section, "\n## ")
-		for _, want := range []string{"key `" + preset.Key + "`", "dedupe `" + preset.Dedupe + "`", "wait " + preset.Wait.String()} {
+		want := []string{"key `" + preset.Key + "`", "dedupe `" + preset.Dedupe + "`", "wait " + preset.Wait.String()}
+		if preset.IdempotencyKey {
+			want = []string{"`idempotency_key required`", "`" + preset.Scope + "`", fmt.Sprintf("remember %.0fh", preset.Remember.Hours())}
+		}
+		if preset.MaxBody > 0 {
+			want = append(want, fmt.Sprintf("max_body %dMiB", preset.MaxBody>>20))
+		}
+		for _, want := range want {
 			if !strings.Contains(section, want) {
-				t.Errorf("docs/presets.md, %s: no %s", sender, want)
+				t.Errorf("docs/presets.md, %s: no %s", name, want)
 			}
 		}
 	}

@@ -124,12 +124,14 @@ var presets = map[string]Preset{
 // twilioSIDs are the fields that name the subject of Twilio's callbacks.
 var twilioSIDs = []string{"CallSid", "ParentCallSid", "ConferenceSid", "MessageSid", "SmsSid", "FaxSid", "RecordingSid", "RoomSid", "CompositionSid", "ConversationSid", "ChannelSid", "BundleSid", "VerificationSid"}
 
-// LookupPreset returns the preset of a sender: stripe, github, shopify, paypal, adyen, twilio, slack, square or
-// standard-webhooks; or that of APIs whose clients send Idempotency-Key: idempotency-key.
+// Presets returns the names of all presets.
+func Presets() []string { return slices.Sorted(maps.Keys(presets)) }
+
+// LookupPreset returns the preset of a sender, such as stripe; or that of APIs whose clients send Idempotency-Key: idempotency-key.
 func LookupPreset(sender string) (Preset, error) {
 	p, ok := presets[sender]
 	if !ok {
-		return p, fmt.Errorf("preset %q: unknown; want one of %s", sender, strings.Join(slices.Sorted(maps.Keys(presets)), ", "))
+		return p, fmt.Errorf("preset %q: unknown; want one of %s", sender, strings.Join(Presets(), ", "))
 	}
 	if !p.IdempotencyKey { // a sender signs and dates a repeat anew, and what isn't 2xx it takes for a failure and sends again
 		p.IgnoreFingerprint, p.RememberStatus = true, []string{"2xx"}
