@@ -99,7 +99,7 @@ func TestDoneAsTheLockEnds(t *testing.T) {
 // TestStoredByTooFew: the result of a lock that ends while it is being stored is not said to be remembered, although the timer is late.
 func TestStoredByTooFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, _ := openMute(t, WithTTL(time.Minute), WithMaxTTL(time.Minute)) // renewed after 20 s
+		l, _ := openLaned(t, 3, WithTTL(time.Minute), WithMaxTTL(time.Minute)) // renewed after 20 s
 		defer l.Close()
 		lock, err := l.Lock(t.Context(), "key", WithMaxHold(100*time.Millisecond)) // before the lane is given up
 		if err != nil {

@@ -3,6 +3,7 @@ package redlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,27 +37,31 @@ func TestResultsThatFindNoRoomAreCounted(t *testing.T) {
 	}
 }
 
-// mute is a server that answers on the connection for locks alone.
-type mute struct {
+// laned is a server with another address for results. If it is mute, it answers on the connection for locks alone.
+type laned struct {
 	*simnet.Address
 	lane *simnet.Address
+	mute bool
 }
 
-func (m mute) Connect(ctx context.Context, admits protocol.Admission) (protocol.Conn, error) {
+func (m laned) Connect(ctx context.Context, admits protocol.Admission) (protocol.Conn, error) {
 	if _, lane := admits.(*link.Lane); !lane {
 		return m.Address.Connect(ctx, admits)
 	}
 	c, err := m.lane.Connect(ctx, admits)
-	m.lane.Forget()
+	if m.mute {
+		m.lane.Forget()
+	}
 	return c, err
 }
 
-func openMute(t *testing.T, opts ...Option) (*Locker, *simnet.Net) {
+// openLaned returns a Locker on three servers, so many of which are mute.
+func openLaned(t *testing.T, mute int, opts ...Option) (*Locker, *simnet.Net) {
 	t.Helper()
 	net := simnet.New(t, 3)
 	var masters []Master
 	for i, a := range net.Addresses {
-		masters = append(masters, Master{mute{a, simnet.NewAddress(a.String(), net.Servers[i])}})
+		masters = append(masters, Master{laned{a, simnet.NewAddress(a.String(), net.Servers[i]), i < mute}})
 	}
 	l, err := New(masters, opts...)
 	if err != nil {
@@ -69,7 +74,7 @@ func openMute(t *testing.T, opts ...Option) (*Locker, *simnet.Net) {
 func TestLeaseEndsWhileResultIsStored(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, net := openMute(t, WithTTL(3*time.Second))
+		l, net := openLaned(t, 3, WithTTL(3*time.Second))
 		defer l.Close()
 		lock, err := l.Lock(t.Context(), "long")
 		if err != nil {
@@ -81,9 +86,10 @@ func TestLeaseEndsWhileResultIsStored(t *testing.T) {
 		for _, a := range net.Addresses {
 			a.MoveTo(nil)
 		}
-		<-lock.Context().Done()
-		if late := time.Since(lock.Until()); late > 0 {
-			t.Errorf("the context has ended %v after the lease", late)
+		time.Sleep(time.Until(lock.Until()))
+		synctest.Wait()
+		if lock.Context().Err() == nil {
+			t.Error("the context doesn't end with the lease")
 		}
 		if err := <-ended; !errors.Is(err, ErrLost) {
 			t.Errorf("UnlockWith: %v, want ErrLost", err)
@@ -95,7 +101,7 @@ func TestLeaseEndsWhileResultIsStored(t *testing.T) {
 func TestCloseWaitsForNoResult(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, net := openMute(t)
+		l, net := openLaned(t, 3)
 		ended := make(chan error, 2)
 		store, err := l.Lock(t.Context(), "long")
 		if err != nil {
@@ -131,6 +137,55 @@ func TestCloseWaitsForNoResult(t *testing.T) {
 			if n := s.Connections(); n > 0 {
 				t.Errorf("%d connections to %s are left", n, s)
 			}
+		}
+	})
+}
+
+// TestLostLockStoresNoResult: nothing is stored for a lock whose max hold is over, on masters that haven't got its release yet either.
+func TestLostLockStoresNoResult(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, net := openLaned(t, 0, WithMaxHold(time.Second))
+		defer l.Close()
+		locks := make(map[string]*Lock) // many: where a lock has ended and there is room, chance would decide
+		for i := range 20 {
+			lock, err := l.Lock(t.Context(), fmt.Sprint(i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			locks[fmt.Sprint(i)] = lock
+		}
+		for _, a := range net.Addresses {
+			a.Set(simnet.Weather{Requests: true})
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		for _, lock := range locks {
+			if err := lock.UnlockWith(make([]byte, vote.ShortResult+1), time.Hour); !errors.Is(err, ErrNotRemembered) || !errors.Is(err, ErrMaxHold) {
+				t.Errorf("UnlockWith: %v, want ErrNotRemembered and ErrMaxHold", err)
+			}
+		}
+		time.Sleep(time.Second)
+		for key := range locks {
+			if net.Servers[0].Result(key) != "" {
+				t.Errorf("the result of a lost lock is remembered for %s", key)
+			}
+		}
+	})
+}
+
+// TestResultOfFewIsNotRemembered: who stores a long result that one master of three confirms is told.
+func TestResultOfFewIsNotRemembered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := openLaned(t, 2)
+		defer l.Close()
+		lock, err := l.Lock(t.Context(), "long")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lock.UnlockWith(make([]byte, MaxResult), time.Hour); !errors.Is(err, ErrNotRemembered) {
+			t.Errorf("UnlockWith: %v, want ErrNotRemembered", err)
 		}
 	})
 }

@@ -26,3 +26,27 @@ func TestFirstTicket(t *testing.T) {
 		mustUnlock(t, <-waiter)
 	})
 }
+
+// TestTryHasNoTicket: not even while it is under way, from a process that hears what masters publish.
+func TestTryHasNoTicket(t *testing.T) {
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		ways := ownNetwork(net)
+		l, other := simLocker(t, net.Masters()), simLocker(t, net.Masters(ways...))
+		tried, waited := mustLock(t, l, "tried"), mustLock(t, l, "waited")
+		waiter := make(chan *redlock.Lock)
+		go func() { waiter <- mustLock(t, other, "waited") }()
+		time.Sleep(time.Second) // it has subscribed
+		for _, w := range ways {
+			w.Set(simnet.Weather{Delay: 5 * time.Millisecond})
+		}
+		refused := make(chan *redlock.Lock)
+		go func() { refused <- tryLock(t, other, "tried") }()
+		stays(t, 100*time.Millisecond, "nobody waits", func() bool { return len(inspect(t, l, "tried").Masters[0].Queue) == 0 })
+		if lock := <-refused; lock != nil {
+			t.Error("the key was held")
+		}
+		mustUnlock(t, tried)
+		mustUnlock(t, waited)
+		mustUnlock(t, <-waiter)
+	})
+}

@@ -31,3 +31,18 @@ func TestRestartWithWrongUptime(t *testing.T) {
 		}
 	}
 }
+
+// TestReplica: a replica has no vote. Nor has it one at once when it is promoted: it may lack locks that its master has granted.
+func TestReplica(t *testing.T) {
+	s := New(1, Settings{MaxTTL: time.Second, Guard: time.Minute, Logger: slog.New(slog.DiscardHandler)}).Add(memory.New("m", time.Now))
+	s.OnReached = func(protocol.Server) {}
+	now := time.Now()
+	for _, is := range []struct {
+		role string
+		want error
+	}{{"master", nil}, {"slave", ErrNoVote}, {"master", ErrReplaced}} {
+		if err := s.Admit(protocol.Server{Role: is.role, RunID: "run", HasUptime: true, Uptime: time.Hour, Time: now.UnixMicro(), Sent: now, Received: now}); !errors.Is(err, is.want) {
+			t.Errorf("a %s: %v, want %v", is.role, err, is.want)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"testing"
@@ -24,6 +25,14 @@ func (m *watched) Connect(ctx context.Context, admits protocol.Admission) (proto
 	return m.Address.Connect(ctx, admits)
 }
 
+// streamTo returns a stream to a server, on which nobody asks anything.
+func streamTo(m protocol.Master, onServing func()) *Stream {
+	logger := slog.New(slog.DiscardHandler)
+	seat := admission.New(1, admission.Settings{MaxTTL: time.Minute, Logger: logger}).Add(m)
+	seat.OnServing = onServing
+	return NewStream(m, Settings{MaxTTL: time.Minute, Timeout: time.Second, Logger: logger, Watcher: nobody{}}, seat)
+}
+
 // connects returns when a stream has made connections within a time, to a server that ends connection n so long after the first command on it.
 func connects(t *testing.T, within time.Duration, life func(n int) time.Duration) (made []time.Time) {
 	synctest.Test(t, func(t *testing.T) {
@@ -36,12 +45,8 @@ func connects(t *testing.T, within time.Duration, life func(n int) time.Duration
 			}
 			return false
 		})
-		logger := slog.New(slog.DiscardHandler)
-		seats := admission.New(1, admission.Settings{MaxTTL: time.Minute, Logger: logger})
-		seat := seats.Add(m)
 		serves := make(chan struct{}, 1)
-		seat.OnServing = func() { Signal(serves) }
-		s := NewStream(m, Settings{MaxTTL: time.Minute, Timeout: time.Second, Logger: logger, Watcher: nobody{}}, seat)
+		s := streamTo(m, func() { Signal(serves) })
 		var asks sync.WaitGroup
 		asks.Go(func() { // at once, as heartbeats do
 			for range serves {
@@ -99,4 +104,27 @@ func TestPausesAreForgotten(t *testing.T) {
 	if after := made[works+1].Sub(made[works]); after > 2*leastPause {
 		t.Errorf("pause of %v after it", after)
 	}
+}
+
+// TestIdleConnectionIsProbed: that a server hangs, and that it answers again, is known although nobody asks it anything.
+func TestIdleConnectionIsProbed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := simnet.New(t, 1)
+		s := streamTo(net.Addresses[0], nil)
+		const within = admission.ProbeGap + time.Second // the timeout
+		time.Sleep(time.Second)                         // later than that it is asked for its memory
+		net.Servers[0].Hang()
+		time.Sleep(within)
+		if err := s.State().Err; !errors.Is(err, ErrHung) {
+			t.Errorf("of a server that hangs: %v", err)
+		}
+		net.Servers[0].Resume()
+		time.Sleep(within)
+		if s.Fails() {
+			t.Error("a server that answers again is said to fail")
+		}
+		if err := s.Close(time.Second); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -84,6 +84,21 @@ func TestLostReleases(t *testing.T) {
 	}
 }
 
+// TestLostReleaseOfALock: a release whose reply is lost is sent again, also of a lock that had no ticket.
+func TestLostReleaseOfALock(t *testing.T) {
+	s := unconnected()
+	held := NewAcquire(protocol.Command{Op: protocol.OpAcquire, Key: "key", Token: "token", TTL: time.Minute}, 0, new(atomic.Bool), new(TicketState), nil)
+	b := sends(s, &held)
+	b.cmds[0].Reply = protocol.Reply{Status: protocol.StatusGranted, Fence: 1}
+	s.settle(b)
+	release := held.Release(0, false, false, nil)
+	b = sends(s, &release)
+	b.cmds[0].Reply = protocol.Reply{Err: protocol.ErrBroken}
+	if s.settle(b); len(s.owed) != 1 {
+		t.Errorf("%d releases are owed, want 1", len(s.owed))
+	}
+}
+
 // TestPlainReleaseTakesNoTicket: a master that refuses late has a ticket, and is sent the plain release of a lock that the others
 // gave to one who was alone. That finds nothing, and takes nothing away: the script must follow.
 func TestPlainReleaseTakesNoTicket(t *testing.T) {
