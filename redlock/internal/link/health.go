@@ -165,8 +165,8 @@ type State struct {
 func (s State) Available() bool { return s.Err == nil && s.Connected }
 
 // health is what was told of a master, and how long it must be well before it is told that it is. Each failure that follows a
-// recovery within a minute doubles that time, so a master that comes and goes is told of twice a minute at the most. The stream's mu
-// guards it.
+// recovery within a minute doubles that time, so a master that comes and goes is told of twice a minute at the most. Nothing but what is told
+// follows from it. The stream's mu guards it.
 type health struct {
 	reported  error // the failure that was told last; nil while the master is usable
 	illSince  time.Time
@@ -228,10 +228,6 @@ func (a *absence) begins(why error, at time.Time) {
 	}
 	a.why = why
 }
-
-// works reports whether the master did what it was last asked. It may be told to be ill all the same, until it has worked for long enough:
-// what is decided must not depend on that, as all masters may be told so at once, after a hiccup of the network.
-func (h *health) works() bool { return h.reported == nil || !h.wellSince.IsZero() }
 
 // countsFrom returns when a master that is well again counts as usable, if it stays so; zero if it isn't well.
 func (h *health) countsFrom() time.Time {

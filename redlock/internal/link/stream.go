@@ -73,6 +73,8 @@ type Stream struct {
 	downErr   error         // why there is no connection, or why the server on it takes no locks
 	pause     time.Duration // the last time for which the master was down; it doubles, until a connection has worked for MostPause
 	away      absence
+	unusable  error // why the server takes no locks, as it said when it was last asked for one; nil if it took that
+	isSlow    bool  // it was when it was last heard of
 	health
 	closing bool
 }
@@ -747,9 +749,11 @@ func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn
 	}
 	s.downUntil, s.downErr = time.Time{}, nil
 	// If it has refused a lock, the next lock will show whether it still does; what kept us from connecting is over.
-	recovered := !errors.Is(s.reported, protocol.ErrUnusable) || errors.Is(s.reported, protocol.ErrUnreachable)
+	recovered := s.unusable == nil
 	if recovered {
 		s.away = absence{}
+	} else {
+		s.away.begins(s.unusable, began)
 	}
 	s.mu.Unlock()
 	if recovered {
@@ -886,7 +890,7 @@ func (s *Stream) attend(c protocol.Conn, check *hangCheck) (due time.Time, over 
 		return now, true
 	}
 	gap := admission.ProbeGap
-	if errors.Is(s.reported, protocol.ErrUnusable) {
+	if s.unusable != nil {
 		gap = MostPause
 	}
 	if idle && now.Sub(s.usedAt) >= gap {
@@ -1042,13 +1046,21 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 	switch {
 	case err != nil:
 		s.away.begins(err, now)
-		if errors.Is(err, protocol.ErrUnusable) || errors.Is(err, protocol.ErrUnreachable) {
+		refuses := errors.Is(err, protocol.ErrUnusable)
+		if refuses || errors.Is(err, protocol.ErrUnreachable) {
 			s.down(err, now)
 		}
-	case !votes && errors.Is(s.reported, protocol.ErrUnusable):
+		if refuses && s.unusable == nil {
+			Signal(s.tend) // try it soon
+		}
+		if refuses {
+			s.unusable = err
+		}
+	case !votes && s.unusable != nil:
+		s.away.begins(s.unusable, now)
 		return nil, false
 	default:
-		s.away = absence{}
+		s.away, s.unusable = absence{}, nil
 		s.downUntil, s.downErr = time.Time{}, nil
 		if now.Sub(s.connectedAt) >= MostPause {
 			s.pause = 0
@@ -1135,15 +1147,13 @@ func (s *Stream) note(err error) {
 	now := time.Now()
 	s.mu.Lock()
 	if err == nil || errors.Is(err, ErrHung) { // one reply in time is not health, nor one that is missing a hang
-		if slow := s.latency.slow(errors.Is(s.reported, ErrSlow), s.silence(now), now); slow != nil {
+		slow := s.latency.slow(s.isSlow, s.silence(now), now)
+		if s.isSlow = slow != nil; s.isSlow {
 			err = slow
 		}
 	}
 	changed := !s.closing && s.learn(err, now)
 	s.mu.Unlock()
-	if changed && errors.Is(err, protocol.ErrUnusable) {
-		Signal(s.tend) // try it soon
-	}
 	name := s.master.String()
 	switch {
 	case !changed:
@@ -1173,7 +1183,7 @@ func (s *Stream) lastReply() time.Time {
 // probe returns what an idle connection is asked: the time, or, of a server that has refused locks, whether it takes
 // them again. Callers hold mu.
 func (s *Stream) probe() protocol.Command {
-	if errors.Is(s.reported, protocol.ErrUnusable) {
+	if s.unusable != nil {
 		if key := s.trialKey(); key != "" {
 			return protocol.Command{Op: protocol.OpTrial, Key: key, TTL: time.Second, Ask: &protocol.Trial{Channel: s.Prefix + ":wake:"}}
 		}
@@ -1193,11 +1203,25 @@ func (s *Stream) trialKey() string {
 	return ""
 }
 
-// Fails reports whether the server doesn't answer.
+// Fails reports whether the server didn't do what it was last asked, or is slow.
 func (s *Stream) Fails() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.conn == nil || !s.works() || s.silence(time.Now()) > s.latency.timeout()
+	return !s.works(time.Now())
+}
+
+// works reports whether the server has done what it was last asked, and is not slow. That it is told to be ill doesn't count: all masters may be told
+// so at once, after a hiccup of the network. Callers hold mu.
+func (s *Stream) works(now time.Time) bool {
+	return s.conn != nil && s.away.since.IsZero() && s.silence(now) <= s.latency.timeout() && s.slow(now) == nil
+}
+
+// slow returns an ErrSlow, with the numbers of now, or nil. Callers hold mu.
+func (s *Stream) slow(now time.Time) error {
+	if !s.isSlow {
+		return nil
+	}
+	return s.latency.slow(true, s.silence(now), now)
 }
 
 // Away returns since when the master has not done what it was asked, as far as this process knows, and why; the zero time if it has.
@@ -1216,8 +1240,9 @@ func (s *Stream) Away(now time.Time) (since time.Time, why error) {
 
 // Leads returns the name by which all processes know the server that votes, and whether it can lead: it answers.
 func (s *Stream) Leads() (name string, can bool) {
+	now := time.Now()
 	s.mu.Lock()
-	can = s.conn != nil && s.works() && s.Clock.Trusted(time.Now()) && s.silence(time.Now()) <= 2*s.latency.timeout()
+	can = s.works(now) && s.Clock.Trusted(now)
 	s.mu.Unlock()
 	return cmp.Or(s.seat.VotesAs(), s.String()), can
 }
@@ -1231,19 +1256,16 @@ func (s *Stream) State() State {
 	s.mu.Lock()
 	err := s.refusal(protocol.OpAcquire)
 	asked := s.conn != nil && err == nil
-	var slow error // with the numbers of now
-	if errors.Is(s.reported, ErrSlow) {
-		slow = s.latency.slow(true, s.silence(now), now)
-	}
-	switch {
+	switch slow := s.slow(now); {
 	case s.conn != nil && slow != nil && (err == nil || errors.Is(err, ErrHung)):
 		err = slow
 	case s.conn == nil || err != nil:
+	case s.away.why != nil: // the pause after a failure is over, and the next command or trial will show
+		err, asked = s.away.why, false
 	case !s.wellSince.IsZero():
 		err = &probationError{s.reported, s.probation}
 	default:
-		err = s.reported // the pause after a failure is over, and the next command or trial will show
-		asked = err == nil
+		err = s.reported // it was slow
 	}
 	s.mu.Unlock()
 	state := s.stateWith(err)
