@@ -224,27 +224,11 @@ func (a *App) resolved(ctx caddy.Context) (settings, error) {
 
 // check returns what is wrong with the settings, as far as that can be known before placeholders are replaced.
 func (a *App) check() error {
-	switch {
-	case a.Timeout < 0:
-		return fmt.Errorf("timeout %v: must be above 0", a.Timeout)
-	case a.MaxTTL < 0:
-		return fmt.Errorf("max_ttl %v: must be above 0", a.MaxTTL)
-	case a.BodyBudget < 0:
+	if a.BodyBudget < 0 {
 		return fmt.Errorf("body_budget %d: must be above 0", a.BodyBudget)
-	case strings.ContainsAny(a.KeyPrefix, "{}"):
-		return fmt.Errorf("key_prefix %q: must not contain braces", a.KeyPrefix)
 	}
-	skew, err := a.maxSkew()
-	if err != nil {
+	if _, err := a.options(""); err != nil {
 		return err
-	}
-	guard, err := a.restartGuard(skew)
-	if err != nil {
-		return err
-	}
-	limits := connect.Options{Timeout: cmp.Or(a.Timeout, redlock.DefaultTimeout), MaxTTL: a.maxTTL(), MaxSkew: skew, Guard: guard, Prefix: redlock.DefaultPrefix}
-	if err := redlock.CheckOptions(limits.List()...); err != nil {
-		return connect.Named(err, func(option string) string { return strings.ReplaceAll(option, " ", "_") })
 	}
 	if a.TLS != nil {
 		if err := a.TLS.check(); err != nil {
@@ -263,42 +247,15 @@ func (a *App) check() error {
 	return nil
 }
 
-func (a *App) maxTTL() time.Duration {
-	return cmp.Or(a.MaxTTL, redlock.DefaultMaxTTL)
-}
-
-// restartGuard returns how long the guard lasts; 0 means off.
-func (a *App) restartGuard(skew time.Duration) (time.Duration, error) {
-	least := connect.DefaultGuard(a.maxTTL(), skew)
-	switch a.RestartGuard {
-	case "":
-		return least, nil
-	case "off":
-		return 0, nil
-	}
-	guard, err := caddy.ParseDuration(a.RestartGuard)
-	if err != nil {
-		return 0, fmt.Errorf("restart_guard %q: want a duration such as %v, or off", a.RestartGuard, least)
-	}
-	if guard < least {
-		return 0, fmt.Errorf("restart_guard %v: must be at least %v, which max_ttl and max_skew need, or off", guard, least)
-	}
-	return guard, nil
-}
-
-// maxSkew returns how much the clocks may differ; 0 means off.
-func (a *App) maxSkew() (time.Duration, error) {
-	switch a.MaxSkew {
-	case "":
-		return min(redlock.DefaultMaxSkew, a.maxTTL()/2), nil
-	case "off":
-		return 0, nil
-	}
-	skew, err := caddy.ParseDuration(a.MaxSkew)
-	if err != nil || skew <= 0 || skew >= a.maxTTL() {
-		return 0, fmt.Errorf("max_skew %q: want a duration less than max_ttl, such as %v, or off", a.MaxSkew, redlock.DefaultMaxSkew)
-	}
-	return skew, nil
+// options returns the options of the locker, with this instance.
+func (a *App) options(instance string) (connect.Options, error) {
+	given := connect.Given{Timeout: a.Timeout, Prefix: a.KeyPrefix, MaxTTL: a.MaxTTL, RestartGuard: a.RestartGuard, MaxSkew: a.MaxSkew, Instance: instance}
+	return given.Options(func(option string) string {
+		if option == "prefix" {
+			return "key_prefix"
+		}
+		return strings.ReplaceAll(option, " ", "_")
+	})
 }
 
 // checkTTL returns why a rule may not have this ttl, if it may not; 0 stands for the default.
@@ -306,28 +263,21 @@ func (a *App) checkTTL(ttl time.Duration) error {
 	if least := 2 * a.settings.Timeout; ttl > 0 && ttl < least {
 		return fmt.Errorf("ttl %v: must be at least %v, twice the timeout in the global option redlock", ttl, least)
 	}
-	if ttl > a.maxTTL() {
-		return fmt.Errorf("ttl %v: must be at most max_ttl %v: lower it, or raise max_ttl in the global option redlock of all processes", ttl, a.maxTTL())
+	if most := a.settings.MaxTTL; ttl > most {
+		return fmt.Errorf("ttl %v: must be at most max_ttl %v: lower it, or raise max_ttl in the global option redlock of all processes", ttl, most)
 	}
 	return nil
 }
 
 // resolve replaces the placeholders. Its errors show no values, because they may be secrets.
 func (a *App) resolve(repl *caddy.Replacer) (settings, error) {
-	s := settings{Options: connect.Options{
-		Timeout: cmp.Or(a.Timeout, redlock.DefaultTimeout),
-		Prefix:  cmp.Or(a.KeyPrefix, redlock.DefaultPrefix),
-		MaxTTL:  a.maxTTL(),
-	}}
-	var err error
-	if s.MaxSkew, err = a.maxSkew(); err != nil {
-		return s, err
-	}
-	if s.Guard, err = a.restartGuard(s.MaxSkew); err != nil {
-		return s, err
-	}
-	if s.Instance, err = repl.ReplaceOrErr(a.Instance, true, true); err != nil {
+	var s settings
+	instance, err := repl.ReplaceOrErr(a.Instance, true, true)
+	if err != nil {
 		return s, errors.New("instance: the placeholder is unknown or empty")
+	}
+	if s.Options, err = a.options(instance); err != nil {
+		return s, err
 	}
 	username, err := repl.ReplaceOrErr(a.Username, true, true)
 	if err != nil {

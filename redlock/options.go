@@ -19,7 +19,6 @@ const (
 	DefaultMaxTTL  = DefaultTTL
 	DefaultTimeout = 50 * time.Millisecond
 	DefaultPrefix  = "redlock"
-	DefaultMaxSkew = 2 * time.Second
 
 	DefaultMaxWaiters  = 1000
 	DefaultMastersWait = time.Minute
@@ -162,9 +161,9 @@ func newOptions(opts []Option) (options, error) {
 		opt.applyTo(&o)
 	}
 	if o.maxSkew == -1 {
-		o.maxSkew = min(DefaultMaxSkew, o.maxTTL/2)
+		o.maxSkew = DefaultMaxSkew(o.maxTTL)
 	}
-	least := max(o.maxTTL, o.maxSkew+2*protocol.FenceSlack) + time.Second // a server reports its uptime in seconds, up to one too high
+	least := DefaultRestartGuard(o.maxTTL, o.maxSkew)
 	if o.guard == -1 {
 		o.guard = least
 	}
@@ -189,6 +188,14 @@ func newOptions(opts []Option) (options, error) {
 		return o, errors.New("redlock: logger is nil")
 	}
 	return o, o.check(o.lockOptions)
+}
+
+// DefaultMaxSkew returns the max skew of a Locker with this max TTL: 2 s, or half of the max TTL if that is less.
+func DefaultMaxSkew(maxTTL time.Duration) time.Duration { return min(2*time.Second, maxTTL/2) }
+
+// DefaultRestartGuard returns the restart guard of a Locker with these limits, which is also the least that it may have.
+func DefaultRestartGuard(maxTTL, maxSkew time.Duration) time.Duration {
+	return max(maxTTL, maxSkew+2*protocol.FenceSlack) + time.Second // a server reports its uptime in seconds, up to one too high
 }
 
 // CheckOptions returns the error that New would return for these options, or nil.

@@ -66,7 +66,7 @@ that is there already, which serves those who hold its locks to their end, and e
 	flags.StringVar(&a.tokenFile, "token-file", "", "File with the token that clients must send; or REDLOCK_AGENT_TOKEN")
 	flags.StringArrayVar(&a.hosts, "host", nil, "A further name by which clients know the agent, in the header Host")
 	flags.IntVar(&a.maxClients, "max-clients", agent.DefaultMaxClients, "How many clients may hold or wait for locks")
-	flags.DurationVar(&a.grace, "grace", 30*time.Second, "How long those who hold locks have to end when the agent ends")
+	connect.DurationVar(flags, &a.grace, "grace", "", 30*time.Second, "How long those who hold locks have to end when the agent ends")
 	return cmd
 }
 

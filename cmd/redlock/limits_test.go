@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"github.com/caddy-redlock/caddy-redlock/internal/limits"
 )
 
@@ -24,4 +27,25 @@ func TestLimits(t *testing.T) {
 		}
 		return errors.New(text)
 	}, "max ttl", "max skew", "restart guard", "timeout", "ttl", "wait", "max hold", "once per", "concurrency")
+}
+
+// TestDurations: each flag with a duration reads what a configuration does.
+func TestDurations(t *testing.T) {
+	found := 0
+	commands := []*cobra.Command{rootCmd()}
+	for i := 0; i < len(commands); i++ {
+		commands = append(commands, commands[i].Commands()...)
+		commands[i].Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Value.Type() != "duration" {
+				return
+			}
+			found++
+			if err := f.Value.Set("1d12h"); err != nil || f.Value.String() != "36h0m0s" {
+				t.Errorf("%s --%s: %v, %v", commands[i].Name(), f.Name, f.Value, err)
+			}
+		})
+	}
+	if found < 8 {
+		t.Errorf("there are %d such flags", found)
+	}
 }

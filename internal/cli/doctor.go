@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/connect"
 	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
 )
 
@@ -58,7 +59,7 @@ most, and removed. The exit code is 2 if there is an error or a warning. Notes d
 		}),
 	}
 	add(cmd.Flags())
-	cmd.Flags().DurationVar(&patience, "patience", doctor.DefaultPatience, "How long to wait for each reply of a master")
+	connect.DurationVar(cmd.Flags(), &patience, "patience", "", doctor.DefaultPatience, "How long to wait for each reply of a master")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "Print JSON")
 	return cmd
 }

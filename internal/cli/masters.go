@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-redlock/caddy-redlock/console"
+	"github.com/caddy-redlock/caddy-redlock/internal/connect"
 	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
 )
 
@@ -80,7 +81,7 @@ start or a rollout.
 		}),
 	}
 	flags.add(cmd, p)
-	cmd.Flags().DurationVar(&wait, "wait", 0, "Wait until locks can be taken, at most for this long")
+	connect.DurationVar(cmd.Flags(), &wait, "wait", "", 0, "Wait until locks can be taken, at most for this long")
 	return cmd
 }
 

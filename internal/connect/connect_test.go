@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
-	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // parse reads a command line in an environment with these variables.
@@ -129,19 +128,15 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestDefaultGuard: package redlock takes the default restart guard, whatever the other settings are.
-func TestDefaultGuard(t *testing.T) {
-	for _, args := range [][]string{nil, {"--max-skew", "9.9s"}, {"--max-ttl", "300ms", "--max-skew", "299ms"}, {"--max-ttl", "1h"}} {
-		s := parse(t, nil, args...)
-		o, err := s.options()
-		if err != nil {
-			t.Fatal(err)
+// TestDurations: flags and variables read what a Caddyfile does.
+func TestDurations(t *testing.T) {
+	for _, s := range []*Settings{
+		parse(t, nil, "--masters", "redis://a", "--max-ttl", "1d12h", "--restart-guard", "2d", "--max-skew", "1d", "--timeout", "1s"),
+		parse(t, map[string]string{"REDLOCK_MAX_TTL": "1d12h", "REDLOCK_RESTART_GUARD": "2d", "REDLOCK_MAX_SKEW": "1d", "REDLOCK_TIMEOUT": "1s"}, "--masters", "redis://a"),
+	} {
+		const day = 24 * time.Hour
+		if _, o, err := s.Resolve(); err != nil || o.MaxTTL != day*3/2 || o.Guard != 2*day || o.MaxSkew != day || o.Timeout != time.Second {
+			t.Errorf("%+v, %v", o, err)
 		}
-		l, err := redlock.Open([]string{"memory://"}, o.List()...)
-		if err != nil {
-			t.Errorf("%v: %v", args, err)
-			continue
-		}
-		_ = l.Close()
 	}
 }

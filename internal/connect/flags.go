@@ -5,10 +5,12 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/spf13/pflag"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/rule"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -31,11 +33,11 @@ func (s *Settings) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&s.Certificate, "tls-cert", "", "File with the certificate that is shown to the masters")
 	flags.StringVar(&s.Key, "tls-key", "", "File with the key of that certificate")
 	flags.StringVar(&s.ServerName, "tls-server-name", "", "Name that the certificate of each master must have (default: the host in its URL)")
-	flags.DurationVar(&s.Timeout, "timeout", redlock.DefaultTimeout, "How long a master may take to answer")
+	DurationVar(flags, &s.Timeout, "timeout", "", redlock.DefaultTimeout, "How long a master may take to answer")
 	flags.StringVar(&s.Prefix, "prefix", redlock.DefaultPrefix, "What all keys on the masters begin with: key_prefix in a Caddyfile")
-	flags.DurationVar(&s.MaxTTL, "max-ttl", redlock.DefaultMaxTTL, "Longest TTL that a lock of any process may have")
+	DurationVar(flags, &s.MaxTTL, "max-ttl", "", redlock.DefaultMaxTTL, "Longest TTL that a lock of any process may have")
 	flags.StringVar(&s.RestartGuard, "restart-guard", "", "How long a master has no vote after its start, or off (default: max TTL and one second)")
-	flags.StringVar(&s.MaxSkew, "max-skew", "", fmt.Sprintf("How far the masters' clocks may differ, or off (default: %v)", redlock.DefaultMaxSkew))
+	flags.StringVar(&s.MaxSkew, "max-skew", "", fmt.Sprintf("How far the masters' clocks may differ, or off (default: %v)", redlock.DefaultMaxSkew(redlock.DefaultMaxTTL)))
 	flags.StringVar(&s.Instance, "instance", "", "Name by which others see who holds a key (default: host/process)")
 }
 
@@ -91,4 +93,28 @@ func (l *list) Set(text string) error {
 	}
 	*l = append(*l, urls...)
 	return nil
+}
+
+// DurationVar adds a flag with a duration, which is read as in a configuration: it knows days.
+func DurationVar(flags *pflag.FlagSet, into *time.Duration, name, shorthand string, standard time.Duration, usage string) {
+	*into = standard
+	flags.VarP((*duration)(into), name, shorthand, usage)
+}
+
+type duration time.Duration
+
+func (d *duration) Type() string { return "duration" }
+
+func (d *duration) Set(text string) error {
+	read, err := rule.ParseDuration(text)
+	*d = duration(read)
+	return err
+}
+
+// String returns "" for 0, so that the usage of a flag shows no default.
+func (d *duration) String() string {
+	if *d == 0 {
+		return ""
+	}
+	return time.Duration(*d).String()
 }

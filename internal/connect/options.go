@@ -1,9 +1,12 @@
 package connect
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/rule"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -17,9 +20,46 @@ type Options struct {
 	Instance string        // empty: the default
 }
 
-// DefaultGuard is the restart guard of package redlock for these options.
-func DefaultGuard(maxTTL, maxSkew time.Duration) time.Duration {
-	return max(maxTTL, maxSkew+200*time.Millisecond) + time.Second
+// Given is what users say of a locker. The zero value has the defaults.
+type Given struct {
+	Timeout      time.Duration
+	Prefix       string
+	MaxTTL       time.Duration
+	RestartGuard string // a duration, "off", or "" for the default
+	MaxSkew      string // the same
+	Instance     string
+}
+
+// Options returns what that comes to, or what is wrong with it. An error begins with the name that the user has for the option.
+func (g *Given) Options(name func(option string) string) (o Options, err error) {
+	o = Options{
+		Timeout:  cmp.Or(g.Timeout, redlock.DefaultTimeout),
+		Prefix:   cmp.Or(g.Prefix, redlock.DefaultPrefix),
+		MaxTTL:   cmp.Or(g.MaxTTL, redlock.DefaultMaxTTL),
+		Instance: g.Instance,
+	}
+	if o.MaxSkew, err = durationOrOff(name("max skew"), g.MaxSkew, redlock.DefaultMaxSkew(o.MaxTTL)); err != nil {
+		return o, err
+	}
+	if o.Guard, err = durationOrOff(name("restart guard"), g.RestartGuard, redlock.DefaultRestartGuard(o.MaxTTL, o.MaxSkew)); err != nil {
+		return o, err
+	}
+	return o, Named(redlock.CheckOptions(o.List()...), name)
+}
+
+// durationOrOff reads a setting that can be off, which is 0. Package redlock says whether the duration makes sense.
+func durationOrOff(name, text string, standard time.Duration) (time.Duration, error) {
+	switch text {
+	case "":
+		return standard, nil
+	case "off":
+		return 0, nil
+	}
+	d, err := rule.ParseDuration(text)
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("%s %q: want a duration such as %v, or off", name, text, standard)
+	}
+	return time.Duration(d), nil
 }
 
 // TTL is that of locks that set none: the default, within the limits that the other options leave.

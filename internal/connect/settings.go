@@ -1,7 +1,6 @@
 package connect
 
 import (
-	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 
@@ -19,6 +17,8 @@ import (
 // Settings are the masters of a program and how it locks on them, as its flags and its environment say. The zero value has no
 // masters, and the defaults of package redlock.
 type Settings struct {
+	Given
+
 	Masters      []string // URLs
 	MastersFile  string   // more of them, separated as in Masters; # begins a comment
 	Username     string
@@ -27,12 +27,6 @@ type Settings struct {
 	Certificate  string
 	Key          string
 	ServerName   string
-	Timeout      time.Duration
-	Prefix       string
-	MaxTTL       time.Duration
-	RestartGuard string // a duration, "off", or "" for the default
-	MaxSkew      string // the same
-	Instance     string
 
 	// AllowMemory has masters memory:// accepted, whose locks are those of this process alone.
 	AllowMemory bool
@@ -58,7 +52,7 @@ func (s *Settings) Resolve() ([]redlock.Master, Options, error) {
 	if err != nil {
 		return nil, Options{}, err
 	}
-	o, err := s.options()
+	o, err := s.Given.Options(s.name)
 	if err != nil {
 		return nil, o, err
 	}
@@ -150,22 +144,6 @@ func (s *Settings) tls() (*tls.Config, error) {
 	return config, nil
 }
 
-func (s *Settings) options() (o Options, err error) {
-	o = Options{
-		Timeout:  cmp.Or(s.Timeout, redlock.DefaultTimeout),
-		Prefix:   cmp.Or(s.Prefix, redlock.DefaultPrefix),
-		MaxTTL:   cmp.Or(s.MaxTTL, redlock.DefaultMaxTTL),
-		Instance: s.Instance,
-	}
-	if o.MaxSkew, err = durationOrOff(s.name("max skew"), s.MaxSkew, min(redlock.DefaultMaxSkew, o.MaxTTL/2)); err != nil {
-		return o, err
-	}
-	if o.Guard, err = durationOrOff(s.name("restart guard"), s.RestartGuard, DefaultGuard(o.MaxTTL, o.MaxSkew)); err != nil {
-		return o, err
-	}
-	return o, Named(redlock.CheckOptions(o.List()...), s.name)
-}
-
 // name returns what the user has written to set an option: a flag, or a variable of the environment.
 func (s *Settings) name(option string) string {
 	name := strings.ReplaceAll(option, " ", "-")
@@ -175,19 +153,4 @@ func (s *Settings) name(option string) string {
 		}
 	}
 	return "--" + name
-}
-
-// durationOrOff reads a setting that can be off, which is 0. Package redlock says whether the duration makes sense.
-func durationOrOff(name, text string, standard time.Duration) (time.Duration, error) {
-	switch text {
-	case "":
-		return standard, nil
-	case "off":
-		return 0, nil
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil || d <= 0 {
-		return 0, fmt.Errorf("%s %q: want a duration such as %v, or off", name, text, standard)
-	}
-	return d, nil
 }
