@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -122,6 +123,42 @@ func TestIdleConnectionIsProbed(t *testing.T) {
 		time.Sleep(within)
 		if s.Fails() {
 			t.Error("a server that answers again is said to fail")
+		}
+		if err := s.Close(time.Second); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRenewalsArePatient: a server that hangs for longer than its timeout is asked for no new lock, and still for renewals.
+func TestRenewalsArePatient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := simnet.New(t, 1)
+		s := streamTo(net.Addresses[0], nil)
+		acquire := func(key string, to Receiver) *Command {
+			a := NewAcquire(protocol.Command{Op: protocol.OpAcquire, Key: key, Token: "token", TTL: time.Minute}, 0, new(atomic.Bool), new(TicketState), to)
+			return &a
+		}
+		held := acquire("held", nil)
+		time.Sleep(time.Second)
+		s.Push(held)
+		time.Sleep(time.Second)
+		net.Servers[0].Hang()
+		s.Push(acquire("unanswered", nil))
+		time.Sleep(2 * s.MaxTimeout())
+		var refused error
+		var renewed protocol.Reply
+		s.Push(acquire("late", receiverFunc(func(c *Command) { refused = c.Reply.Err })))
+		s.Push(held.Extension(1, time.Time{}, receiverFunc(func(c *Command) { renewed = c.Reply })))
+		synctest.Wait()
+		if !errors.Is(refused, ErrHung) {
+			t.Errorf("a new lock: %v", refused)
+		}
+		net.Servers[0].Resume()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if renewed.Status != protocol.StatusGranted {
+			t.Errorf("the lease isn't renewed: %+v", renewed)
 		}
 		if err := s.Close(time.Second); err != nil {
 			t.Error(err)
