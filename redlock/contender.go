@@ -167,9 +167,9 @@ func (t *contender) end(late bool) {
 // call get the largest of their fences, so that the call has one fencing token.
 func (t *contender) win(ctx context.Context, attempts []*vote.Attempt) (lost *vote.Attempt) {
 	var fence int64
-	deadline := t.deadline(attempts)
+	within := t.round(attempts)
 	for _, a := range attempts {
-		if lost == nil && !a.Win(ctx, deadline) {
+		if lost == nil && !a.Win(ctx, &within) {
 			lost = a
 		}
 		fence = max(fence, a.Fence)
@@ -181,23 +181,29 @@ func (t *contender) win(ctx context.Context, attempts []*vote.Attempt) (lost *vo
 		a.Raise(fence)
 	}
 	attempts[0].SendSoon()
-	deadline = t.deadline(attempts)
-	allowed := t.locker.heart.allows(ctx, t.locker.closing, deadline, attempts[len(attempts)-1].Until())
+	within = t.round(attempts)
+	allowed := t.locker.heart.allows(ctx, t.locker.closing, time.Now().Add(within.Rest), attempts[len(attempts)-1].Until())
 	for _, a := range attempts {
-		if !a.Raised(ctx, deadline) || !allowed || vote.Past(a.Until()) {
+		if !allowed || !a.Raised(ctx, &within) || vote.Past(a.Until()) {
 			lost = a
 		}
 	}
 	return lost
 }
 
-// deadline returns when a round that begins now is over, which those behind this call wait for.
-func (t *contender) deadline(attempts []*vote.Attempt) time.Time {
-	deadline := time.Now().Add(attempts[0].Timeout)
+// round returns the time of a round, for which those behind this call wait.
+func (t *contender) round(attempts []*vote.Attempt) vote.Span {
+	within := vote.NewSpan(attempts[0].Timeout)
+	within.Behind = t
+	t.Lasts(time.Now().Add(within.Rest))
+	return within
+}
+
+// Lasts notes when the round that is under way is over.
+func (t *contender) Lasts(until time.Time) {
 	for _, c := range t.callers {
-		c.until.Store(int64(deadline.Sub(t.locker.gates.began)))
+		c.until.Store(int64(until.Sub(t.locker.gates.began)))
 	}
-	return deadline
 }
 
 // insist reports whether a call for several keys, which has just met another one, should try again at once. Where such calls want

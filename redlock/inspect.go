@@ -261,7 +261,8 @@ func (l *Locker) ask(ctx context.Context, cmd protocol.Command, done func(protoc
 	}
 	replies = make([]protocol.Reply, len(l.voters.Streams))
 	answered := make([]bool, len(l.voters.Streams))
-	end = r.Collect(ctx, l.closing, time.Now().Add(timeout), len(l.voters.Streams), func(c *link.Command, _ int) bool {
+	within := vote.NewSpan(timeout)
+	end = r.Collect(ctx, l.closing, &within, len(l.voters.Streams), func(c *link.Command, _ int) bool {
 		replies[c.Master], answered[c.Master] = c.Reply, true
 		return done != nil && done(c.Reply)
 	})

@@ -280,9 +280,9 @@ func (k *Lock) release() error {
 	k.locker.gates.leave(left...)
 	k.attempt.SendSoon()
 	var err error
-	deadline := time.Now().Add(2 * k.attempt.ReleaseTimeout()) // if another process has begun to wait, a release takes two round trips
+	within := vote.NewSpan(2 * k.attempt.ReleaseTimeout()) // if another process has begun to wait, a release takes two round trips
 	for _, part := range parts {
-		failed := part.locker.unreleased(part.attempt.ConfirmRelease(deadline, part.ownUntil()))
+		failed := part.locker.unreleased(part.attempt.ConfirmRelease(&within, part.ownUntil()))
 		if err == nil || endOf(failed) == EndGone { // one key of several is enough
 			err = failed
 		}

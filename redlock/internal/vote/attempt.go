@@ -236,11 +236,11 @@ type Released struct {
 // That a master has no key any more says so only until the end of the lock's validity: a release that was late finds that the lease has ended
 // since. The same is true of one that is repeated because its reply was lost: the first may have freed the key. So nobody hears of repetitions,
 // and a reply that was lost counts as one that might have confirmed the release.
-func (a *Attempt) ConfirmRelease(deadline, until time.Time) Released {
+func (a *Attempt) ConfirmRelease(within *Span, until time.Time) Released {
 	quorum := a.masters.Quorum
 	released, maybe, gone := 0, 0, protocol.StatusNone // maybe: masters that may have had the key until then
 	var failed []Failure
-	ending := a.Collect(context.Background(), nil, deadline, len(a.acquires), func(c *link.Command, pending int) (done bool) {
+	ending := a.Collect(context.Background(), nil, within, len(a.acquires), func(c *link.Command, pending int) (done bool) {
 		status := c.Reply.Status
 		switch {
 		case c.Reply.Err != nil:
@@ -269,9 +269,9 @@ func (a *Attempt) ConfirmRelease(deadline, until time.Time) Released {
 // Win counts replies until a quorum has granted and stored the lock's fence, a quorum is out of reach, the
 // timeout has passed, or the caller leaves. It reports whether a quorum has granted; whether that quorum
 // has also stored the fence is Raised's business.
-func (a *Attempt) Win(ctx context.Context, deadline time.Time) bool {
+func (a *Attempt) Win(ctx context.Context, within *Span) bool {
 	quorum := a.masters.Quorum
-	ending := a.Collect(ctx, a.masters.Closing, deadline, len(a.acquires), func(c *link.Command, pending int) (done bool) {
+	ending := a.Collect(ctx, a.masters.Closing, within, len(a.acquires), func(c *link.Command, pending int) (done bool) {
 		c.Counted = true
 		certain := false
 		switch {

@@ -61,12 +61,12 @@ func (a *Attempt) Raise(fence int64) {
 }
 
 // Raised waits for the replies to raise, and reports whether a quorum has stored the fence.
-func (a *Attempt) Raised(ctx context.Context, deadline time.Time) bool {
+func (a *Attempt) Raised(ctx context.Context, within *Span) bool {
 	if a.raising == 0 {
 		return true
 	}
 	stored := len(a.granted) - a.raising
-	a.Collect(ctx, a.masters.Closing, deadline, a.raising, func(c *link.Command, pending int) (done bool) {
+	a.Collect(ctx, a.masters.Closing, within, a.raising, func(c *link.Command, pending int) (done bool) {
 		if c.Reply.Status == protocol.StatusGranted {
 			stored++
 		}

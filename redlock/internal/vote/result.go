@@ -57,7 +57,8 @@ func (a *Attempt) Store(ctx context.Context, result *protocol.Result) *Verdict {
 		a.storeOn(i, result, done, to)
 	}
 	var failed []Failure
-	r.Collect(ctx, a.masters.Closing, time.Now().Add(ResultTime), sent, func(c *link.Command, pending int) bool {
+	within := NewSpan(ResultTime)
+	r.Collect(ctx, a.masters.Closing, &within, sent, func(c *link.Command, pending int) bool {
 		if remembers(c) {
 			stored++
 		} else if c.Reply.Err != nil {
@@ -186,11 +187,11 @@ func (a *Attempt) fetch(ctx context.Context, fence int64) (result *protocol.Resu
 			asked++
 			a.masters.laneOf(done.Master, done.Key).Push(&link.Command{Command: protocol.Command{Op: protocol.OpRecall, Key: done.Key}, Master: done.Master, Abandoned: over, To: r.Replies})
 		}
-		deadline := time.Now().Add(ResultTime)
+		within := NewSpan(ResultTime)
 		if asked < len(from) {
-			deadline = time.Now().Add(2 * a.masters.Streams[from[asked].Master].At(from[asked].Key).MaxTimeout())
+			within = NewSpan(2 * a.masters.Streams[from[asked].Master].At(from[asked].Key).MaxTimeout())
 		}
-		r.Collect(ctx, a.masters.Closing, deadline, asked-answered, func(c *link.Command, _ int) bool {
+		r.Collect(ctx, a.masters.Closing, &within, asked-answered, func(c *link.Command, _ int) bool {
 			answered++
 			if found, ok := c.Reply.Answer.(*protocol.Result); ok && found.Fence == fence {
 				result = found
@@ -231,7 +232,8 @@ func (a *Attempt) spread(ctx context.Context, result *protocol.Result) bool {
 	a.Replies.expect(protocol.OpRelease, 1)
 	a.releaseWith(result, a.Replies)
 	if known < a.masters.Quorum {
-		a.Collect(ctx, a.masters.Closing, time.Now().Add(a.Timeout), len(a.acquires), func(c *link.Command, pending int) bool {
+		within := NewSpan(a.Timeout)
+		a.Collect(ctx, a.masters.Closing, &within, len(a.acquires), func(c *link.Command, pending int) bool {
 			if remembers(c) {
 				known++
 			}

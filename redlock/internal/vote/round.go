@@ -27,13 +27,44 @@ type Ending int
 
 const (
 	Answered   Ending = iota // count was done, or all have answered
-	TimeOver                 // the deadline has passed
+	TimeOver                 // the span is over
 	CallerLeft               // the caller's context has ended, or the process is closing its masters
 )
 
+// Span is how long masters may take to answer. It passes by steps, each of which counts as no more than that, however late this process notices
+// its end: where a busy machine has kept the process from running, the replies are there, and only to be read.
+type Span struct {
+	Rest   time.Duration // behind the step that is under way
+	Behind Behind        // nil if nobody is
+
+	step time.Duration
+	over time.Time // the step that is under way; zero before the first
+}
+
+// Behind is who waits for a span of another.
+type Behind interface {
+	Lasts(until time.Time) // at least
+}
+
+const spanSteps = 8
+
+func NewSpan(d time.Duration) Span { return Span{Rest: d, step: d / spanSteps} }
+
+// begin begins a step, unless one is under way or the span is over, and returns its end.
+func (s *Span) begin() time.Time {
+	if now := time.Now(); s.Rest > 0 && !now.Before(s.over) {
+		if s.Behind != nil {
+			s.Behind.Lasts(now.Add(s.Rest))
+		}
+		step := min(s.step, s.Rest)
+		s.Rest, s.over = s.Rest-step, now.Add(step)
+	}
+	return s.over
+}
+
 // Collect passes each reply to count, with the number of those still missing, until count reports done or
-// all expected replies are in. Replies that are there when the deadline passes still count.
-func (r *Round) Collect(ctx context.Context, closing <-chan struct{}, deadline time.Time, expected int, count func(c *link.Command, pending int) (done bool)) Ending {
+// all expected replies are in. Replies that are there when the span is over still count.
+func (r *Round) Collect(ctx context.Context, closing <-chan struct{}, within *Span, expected int, count func(c *link.Command, pending int) (done bool)) Ending {
 	var room [5]*link.Command // enough for most; saves an allocation
 	var timer *alarm          // none for a caller that has read its own replies
 	defer func() {
@@ -44,11 +75,15 @@ func (r *Round) Collect(ctx context.Context, closing <-chan struct{}, deadline t
 	for pending := expected; pending > 0; {
 		over := false
 		if timer == nil && len(r.Replies.ready) == 0 {
-			timer = r.masters.alarmAt(deadline, r.Replies)
+			timer = r.masters.alarmAt(within.begin(), r.Replies)
 		}
 		select {
 		case <-r.Replies.ready:
-			over = !time.Now().Before(deadline)
+			if timer != nil && !time.Now().Before(within.over) {
+				if over = within.Rest <= 0; !over {
+					timer.timer.Reset(time.Until(within.begin()))
+				}
+			}
 		case <-ctx.Done():
 			return CallerLeft
 		case <-closing:
