@@ -170,11 +170,16 @@ func (a *realAgent) listens() bool {
 // otherServer returns the socket of a server that is no agent.
 func otherServer(t *testing.T) string {
 	t.Helper()
-	return serveSocket(t, func(c net.Conn) {
+	return serveSocket(t, answering("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 3\r\n\r\n{}\n"))
+}
+
+// answering serves connections with one response each.
+func answering(response string) func(net.Conn) {
+	return func(c net.Conn) {
 		_, _ = c.Read(make([]byte, 4096))
-		_, _ = fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 3\r\n\r\n{}\n")
+		_, _ = fmt.Fprint(c, response)
 		_ = c.Close()
-	})
+	}
 }
 
 // silentServer returns the socket of a server that says nothing.
