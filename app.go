@@ -486,6 +486,9 @@ func (h *Handler) Cleanup() error {
 	if h.hideRule != nil {
 		h.hideRule()
 	}
+	if h.lines != nil {
+		h.lines.Close()
+	}
 	return nil
 }
 

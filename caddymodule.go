@@ -43,6 +43,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/explain"
+	"github.com/caddy-redlock/caddy-redlock/internal/notices"
 	"github.com/caddy-redlock/caddy-redlock/internal/rule"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
@@ -79,6 +80,7 @@ type Handler struct {
 	app        *App
 	serializer *middleware.Serializer
 	hideRule   func() // from the metrics; nil if it is not there
+	lines      *notices.Queue[notices.Line]
 }
 
 // UnmarshalJSON reads the settings as Caddy does, with durations such as "2s" and "1d". Numbers are refused: who writes 5 means seconds, and
@@ -125,7 +127,7 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	}
 	rule := h.Rule // its settings stay as they were given
 	rule.Finished = finished
-	rule.Logger = ctx.Slogger()
+	h.lines, rule.Logger = queuedLog(ctx)
 	rule.BodyBudget = h.app.bodies
 	rule.ClientAddress = clientIP
 	rule.Shutdown = exiting

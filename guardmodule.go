@@ -9,6 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/notices"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
@@ -27,6 +28,7 @@ func init() {
 type Guard struct {
 	serializer *middleware.Serializer
 	hideRule   func() // from the metrics
+	lines      *notices.Queue[notices.Line]
 }
 
 // CaddyModule returns the Caddy module information.
@@ -36,7 +38,8 @@ func (Guard) CaddyModule() caddy.ModuleInfo {
 
 // Provision has refusals logged and counted.
 func (g *Guard) Provision(ctx caddy.Context) error {
-	rule := middleware.Rule{Name: "guard", Logger: ctx.Slogger()}
+	rule := middleware.Rule{Name: "guard"}
+	g.lines, rule.Logger = queuedLog(ctx)
 	rule.Observer, g.hideRule = series.Rule(rule.Name)
 	g.serializer = middleware.NewGuard(rule)
 	return nil
@@ -46,6 +49,9 @@ func (g *Guard) Provision(ctx caddy.Context) error {
 func (g *Guard) Cleanup() error {
 	if g.hideRule != nil {
 		g.hideRule()
+	}
+	if g.lines != nil {
+		g.lines.Close()
 	}
 	return nil
 }

@@ -190,6 +190,13 @@ func noticeExit() {
 	}
 }
 
+// queuedLog returns a module's log for requests, which don't wait for it, and the queue before it, which is to be closed.
+func queuedLog(ctx caddy.Context) (lines *notices.Queue[notices.Line], logger *slog.Logger) {
+	lines = new(notices.Queue[notices.Line])
+	_, logger = notices.Log(lines, ctx.Slogger().Handler())
+	return lines, logger
+}
+
 // currentLog writes to the log of the current configuration, because a locker may outlive the configuration that created it.
 type currentLog struct{}
 

@@ -219,7 +219,7 @@ type Rule struct {
 	// Observer is told what becomes of the requests, under the rule's name. Default: none.
 	Observer Observer `json:"-"`
 	// Logger gets a line for refused requests, every 10 s at most for each outcome, and for locks that were not released in order. Keys
-	// are never logged. Default: with New the Locker's, otherwise none.
+	// are never logged. A request waits for it, unless it is the default. Default: with New the Locker's, otherwise none.
 	Logger *slog.Logger `json:"-"`
 }
 

@@ -230,7 +230,7 @@ func (l *Locker) Check(opts ...LockOption) error {
 // MaxHold returns the max hold of locks that set none of their own: see WithMaxHold. 0 is for none.
 func (l *Locker) MaxHold() time.Duration { return l.maxHold }
 
-// Logger returns the logger of WithLogger.
+// Logger returns one that writes to that of WithLogger, and holds up nobody if that is slow, or blocks.
 func (l *Locker) Logger() *slog.Logger { return l.told.logger }
 
 func (l *Locker) with(opts []LockOption) (lockOptions, error) {

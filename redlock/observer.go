@@ -1,7 +1,6 @@
 package redlock
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -62,28 +61,20 @@ const (
 // told are those whom a Locker tells what happens, the logger and the Observer, each behind a queue of its own: none of them can
 // hold up a lease, a call, a master or the other.
 type told struct {
-	logger   *slog.Logger // without a queue: for callers that it may hold up, such as package middleware
-	lines    notices.Queue[line]
+	logger   *slog.Logger // for others, behind the same queue
+	lines    notices.Queue[notices.Line]
 	observer Observer
 	events   notices.Queue[observed]
 }
 
 // newTold puts the queues in front of the logger and the Observer of these options.
 func newTold(o *options) *told {
-	t := &told{logger: o.logger, observer: o.observer}
-	logger := slog.New(queuedLog{&t.lines, o.logger.Handler()})
-	t.lines.Receive = func(l line) {
-		if ctx := context.Background(); l.to.Enabled(ctx, l.record.Level) {
-			_ = l.to.Handle(ctx, l.record)
-		}
-	}
-	t.lines.Missed = func(n uint64) {
-		t.logger.Warn("lines are missing in this log: it was too slow, or failed", "lines", n)
-	}
-	o.logger = logger
+	t := &told{observer: o.observer}
+	unasked, asking := notices.Log(&t.lines, o.logger.Handler())
+	t.logger, o.logger = asking, unasked
 	t.events.Receive = func(e observed) { e.tell(&t.observer, e) }
 	t.events.Missed = func(n uint64) {
-		logger.Warn("the observer was not told of all events: it was too slow, or failed", "events", n)
+		unasked.Warn("the observer was not told of all events: it was too slow, or failed", "events", n)
 	}
 	return t
 }
@@ -140,34 +131,6 @@ func (t *told) Up(master string) {
 	if t.observer.MasterUp != nil {
 		t.events.Push(observed{tell: func(o *Observer, _ observed) { o.MasterUp(master) }})
 	}
-}
-
-// line is a line of the log.
-type line struct {
-	to     slog.Handler
-	record slog.Record
-}
-
-// queuedLog is a slog.Handler that queues lines.
-type queuedLog struct {
-	lines *notices.Queue[line]
-	to    slog.Handler
-}
-
-// Enabled doesn't ask the handler, which may block.
-func (q queuedLog) Enabled(context.Context, slog.Level) bool { return true }
-
-func (q queuedLog) Handle(_ context.Context, record slog.Record) error {
-	q.lines.Push(line{q.to, record.Clone()})
-	return nil
-}
-
-func (q queuedLog) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return queuedLog{q.lines, q.to.WithAttrs(attrs)}
-}
-
-func (q queuedLog) WithGroup(name string) slog.Handler {
-	return queuedLog{q.lines, q.to.WithGroup(name)}
 }
 
 // Attempt is what has become of one try to take a key on the masters, for an Observer. A call makes one, and others while it waits. It

@@ -124,7 +124,7 @@ func WithInstance(name string) Option {
 
 // WithLogger sets where the Locker logs lost leases, and masters that fail, recover or have no vote. Keys and
 // credentials are never logged. A log that is slow, or blocks, holds up no lock: lines wait for it, and are dropped if they are too
-// many; Status.DroppedLines counts them. Package middleware uses the same logger unless it is given another.
+// many; Status.DroppedLines counts them. So it is for package middleware, unless that is given another one.
 // Default: slog.Default.
 func WithLogger(logger *slog.Logger) Option {
 	return option(func(o *options) { o.logger = logger })

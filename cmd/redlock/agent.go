@@ -96,6 +96,7 @@ func (a *agentCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	logger = locker.Logger() // a request doesn't wait for standard error
 	series.Watch(locker)
 	ctx, stop := untilSignaled(ctx)
 	defer stop()
