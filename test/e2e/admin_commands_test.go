@@ -21,6 +21,7 @@ import (
 // and another process wait for it.
 func TestAdminCommands(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	servers := redistest.Start(t, 3)
 	b, release := newHeldBackend(t)
 	defer release()
@@ -151,6 +152,7 @@ func unmarshal(t *testing.T, text string, into any) {
 // TestLongAndHostileKeys: a pipe gets the whole of each key, and no key obeys the language of a terminal.
 func TestLongAndHostileKeys(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	b, release := newHeldBackend(t)
 	c := runCaddy(t, caddyfile("", "redlock {query.a}/{query.b} {\nname a-rule-with-a-rather-long-name\n}\n"+b.proxy()))
 	long := strings.Repeat("k", 150)
@@ -170,6 +172,7 @@ func TestLongAndHostileKeys(t *testing.T) {
 // TestWatch has a watch live through a restart of Caddy, and end with Ctrl-C.
 func TestWatch(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	config := strings.Replace(caddyfile("", payRule+"respond served"), "{$ADMIN}", freeAddr(t), 1)
 	_, rest, _ := strings.Cut(config, "admin ")
 	address, _, _ := strings.Cut(rest, "\n")
@@ -214,6 +217,7 @@ func TestWatch(t *testing.T) {
 // TestAdminAddresses are the ways to say where Caddy is, and what is said if it isn't there.
 func TestAdminAddresses(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	socket := t.TempDir() + "/admin.sock"
 	onSocket := strings.Replace(caddyfile("redlock {\nmasters memory://\n}", payRule+"respond served"), "{$ADMIN}", "unix/"+socket+"|0600", 1)
 	runCaddy(t, onSocket)

@@ -215,6 +215,7 @@ func TestDoctorBesideCaddy(t *testing.T) {
 
 // TestDoctorsConfigurations are those that can't be looked at, and one without masters.
 func TestDoctorsConfigurations(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		config string
 		code   int

@@ -18,6 +18,7 @@ import (
 // and too few of them.
 func TestForgetCommand(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	servers := redistest.Start(t, 3)
 	c := runCaddy(t, caddyfile(mastersOption(servers, "timeout 2s"), payRule+"respond served")) // for which forget pauses: the console waits for 5 s
 	other, err := redlock.Open(redistest.URLs(servers), redlock.WithRestartGuard(0), redlock.WithTimeout(calm), redlock.WithInstance("web2/4711"))

@@ -96,6 +96,7 @@ func listening(t *testing.T, server string) (n int) {
 
 // Requests that run during a reload keep their locks, and the connections to the masters, until they end.
 func TestReloadUnderLocks(t *testing.T) {
+	t.Parallel()
 	const before = "timeout 2s"
 	for _, test := range []struct {
 		name          string
@@ -143,6 +144,7 @@ func TestReloadUnderLocks(t *testing.T) {
 
 // A reload that fails leaves the running configuration and its masters as they were.
 func TestFailedReload(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 3)
 	b := newBackend(t, func() {})
 	c := runCaddy(t, caddyfile(mastersOption(servers, "timeout 2s"), payRule+b.proxy()))
@@ -217,6 +219,7 @@ func TestReloadDuringHoldAfterAbort(t *testing.T) {
 // TestReloadToOtherMasters: while a request holds a key, nothing is loaded that would give the key to another one, as its masters don't know
 // of the first; and what runs goes on.
 func TestReloadToOtherMasters(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 2)
 	first, second := mastersOption(servers[:1], "timeout 2s"), mastersOption(servers[1:], "timeout 2s")
 	for name, option := range map[string][2]string{

@@ -33,6 +33,7 @@ const (
 // can't be loaded. No two requests with a key overlap, all are served, and nothing is left. RELOADS sets how many reloads there are.
 func TestReloads(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	reloads, masters := 16, [][]int{{0, 1, 2, 3}, {0, 1, 2}}
 	text := os.Getenv("RELOADS")
 	if text != "" {

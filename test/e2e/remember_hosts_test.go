@@ -107,6 +107,7 @@ var (
 // TestRememberBesideOtherHandlers: a repeat gets the first response, with all its headers, whatever other handlers the site has before and
 // behind the rule. What is not a final and complete response isn't remembered.
 func TestRememberBesideOtherHandlers(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	proxy := "LOCK\n" + s.proxy()
 	gzip := []string{"Accept-Encoding", "gzip"}

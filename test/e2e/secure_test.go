@@ -26,6 +26,7 @@ func (c *caddyProcess) reload(t *testing.T, file string, args ...string) {
 // anew. A request that holds a lock keeps it on the former connections until its end.
 func TestRotation(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	const former, next = "former-" + secret, "next-" + secret
 	command := func(t *testing.T, servers []*redistest.Server, words ...any) {
 		t.Helper()
