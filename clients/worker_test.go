@@ -91,7 +91,7 @@ func runTests(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	program = filepath.Join(dir, "redlock")
-	if out, err := exec.Command("go", "build", fmt.Sprintf("-race=%v", redistest.Race), "-o", program, "../cmd/redlock").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", fmt.Sprintf("-race=%v", redistest.Race), "-ldflags", "-s -w", "-o", program, "../cmd/redlock").CombinedOutput(); err != nil {
 		panic(fmt.Sprintf("go build: %v: %s", err, out))
 	}
 	return m.Run()

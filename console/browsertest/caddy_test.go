@@ -21,7 +21,7 @@ func runCaddy(t *testing.T, admin, site, config string) {
 	t.Helper()
 	dir := t.TempDir()
 	binary, file := filepath.Join(dir, "caddy-redlock"), filepath.Join(dir, "Caddyfile")
-	build := exec.Command("go", "build", "-o", binary, "./cmd/caddy")
+	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", binary, "./cmd/caddy")
 	build.Dir = "../.."
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)

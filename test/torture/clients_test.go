@@ -90,7 +90,7 @@ type client struct {
 func (r *torture) startClients(kinds ...kind) {
 	r.t.Helper()
 	if _, err := os.Stat(program); err != nil {
-		build := exec.Command("go", "build", fmt.Sprintf("-race=%v", redistest.Race), "-o", program, "github.com/caddy-redlock/caddy-redlock/cmd/redlock")
+		build := exec.Command("go", "build", fmt.Sprintf("-race=%v", redistest.Race), "-ldflags", "-s -w", "-o", program, "github.com/caddy-redlock/caddy-redlock/cmd/redlock")
 		if out, err := build.CombinedOutput(); err != nil {
 			r.t.Fatalf("go build: %v: %s", err, out)
 		}

@@ -28,7 +28,7 @@ func runCaddy(t *testing.T, servers []*redistest.Server, site string) string {
 	t.Helper()
 	dir := t.TempDir()
 	binary, file := filepath.Join(dir, "caddy"), filepath.Join(dir, "Caddyfile")
-	build := exec.Command("go", "build", "-o", binary, "github.com/caddy-redlock/caddy-redlock/cmd/caddy")
+	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", binary, "github.com/caddy-redlock/caddy-redlock/cmd/caddy")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
