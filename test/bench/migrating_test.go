@@ -44,7 +44,7 @@ func TestMigrating(t *testing.T) {
 	if err := os.WriteFile(file, []byte(program), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("go", "build", "-o", binary, file).CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", fmt.Sprintf("-race=%v", redistest.Race), "-o", binary, file).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s\n%s", err, out, program)
 	}
 	for _, steps := range [][]string{{"1", "2"}, {"2", "3"}} {

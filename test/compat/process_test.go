@@ -30,6 +30,7 @@ func compile(t *testing.T, name, folder string, args ...string) version {
 	v := version{name, filepath.Join(t.TempDir(), "worker")}
 	cmd := exec.Command("go", append(append([]string{"build", "-buildvcs=false", "-o", v.binary}, args...), ".")...)
 	cmd.Dir = filepath.Join(folder, "test/compat/worker")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as releases are built
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("go build of the %s version: %v\n%s", name, err, out)
 	}
