@@ -43,7 +43,7 @@ func (w *world) busy(clients int) {
 }
 
 // mutants are what must not go unnoticed. Each is the code without one of its rules.
-var mutants = slices.Concat(clockMutants, lockMutants, resultMutants, lineMutants, blockMutants, workMutants, beatMutants, slotMutants)
+var mutants = slices.Concat(clockMutants, lockMutants, resultMutants, lineMutants, blockMutants, workMutants, beatMutants, slotMutants, turnMutants)
 
 // TestMutants: the simulation finds each of them. A property that no mutant breaks is not tested.
 func TestMutants(t *testing.T) {

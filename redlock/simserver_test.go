@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"errors"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
@@ -55,6 +56,9 @@ func (s *simServer) serve(from *simnet.Address, m *memory.Master, cmd *protocol.
 	switch early := w.mutant.ahead; {
 	case cmd.Op == protocol.OpPing || cmd.Op == protocol.OpMemory:
 		return false
+	case cmd.Op == protocol.OpAcquire && cmd.Leads && w.unled.Load():
+		cmd.Reply.Err = protocol.Mark(errors.New("WRONGTYPE"), protocol.ErrRefused)
+		return true
 	case cmd.Op == protocol.OpForce:
 		w.forcedAs(cmd.Token, p.named.Load())
 	case early != nil && early(cmd):

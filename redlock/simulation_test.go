@@ -200,6 +200,7 @@ func (w *world) run() {
 			time.Sleep(link.OwedGap / 10)
 		}
 	})
+	w.lastTurns()
 	time.Sleep(2*link.OwedGap + 8*w.timeout)
 	w.expectNoKeys("after all calls")
 	w.each(false, func(p *process, _ *rand.Rand) { _ = p.locker.Close() })

@@ -62,6 +62,8 @@ type world struct {
 	ending       bool         // what is done once ends as its lock does
 	passes       bool         // who meets a result that can't be read does the work
 	forces       bool         // operators release keys by force
+	trouble      trouble      // that befalls all masters in the end
+	unled        atomic.Bool  // whoever leads gives an error
 	wrong        bool         // some processes have masters of which majorities don't meet those of the others
 	servers      []*simServer // each behind the address of its number, at first; then those that are in reserve
 	moves        []move       // in the order of time
@@ -70,7 +72,8 @@ type world struct {
 
 	mu        sync.Mutex
 	events    []event
-	attempts  atomic.Int64
+	attempts  atomic.Int64 // from when their processes know each server's clock
+	refused   atomic.Int64 // calls for keys that have got no lock
 	held      []*holder
 	tokens    map[string]*holder
 	broken    []string                 // the properties that don't hold
@@ -297,6 +300,9 @@ func newWorld(t *testing.T, seed uint64, m mutant) *world {
 		if chance(slots, 35) {
 			w.severalSlots(chance(slots, 70))
 		}
+	}
+	if m.name == "" && !w.quiet {
+		w.drawTrouble(rand.New(rand.NewPCG(seed, 950)))
 	}
 	if m.shape != nil {
 		m.shape(w)
