@@ -62,7 +62,11 @@ func (l blockedLog) Handle(context.Context, slog.Record) error {
 // observer returns the Observer of a process, which may block.
 func (p *process) observer() Observer {
 	o := Observer{Attempted: func(a Attempt) {
-		p.world.attempts.Add(1)
+		select {
+		case <-p.started:
+			p.world.attempts.Add(1)
+		default:
+		}
 		p.world.event("process %d: %v", p.index, a)
 	}}
 	if p.blocks.what == "observer" {

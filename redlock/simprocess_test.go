@@ -98,8 +98,13 @@ func (p *process) take(key string, wait time.Duration, try bool, opts ...LockOpt
 	return p.takeAll([]string{key}, wait, try, opts...)
 }
 
-func (p *process) takeAll(keys []string, wait time.Duration, try bool, opts ...LockOption) (*Lock, error) {
+func (p *process) takeAll(keys []string, wait time.Duration, try bool, opts ...LockOption) (lock *Lock, err error) {
 	defer p.returns(keys, wait, try, p.world.now())
+	defer func() {
+		if err != nil && p.world.isKey(keys[0]) {
+			p.world.refused.Add(1)
+		}
+	}()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() { // not context.WithTimeout: its timer crashes the race detector in a bubble (Go 1.26)
