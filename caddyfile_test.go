@@ -217,12 +217,17 @@ func loadSettings(t *testing.T, app, handler string) error {
 
 // TestLimits: no setting is accepted beyond its limit, in a Caddyfile and in JSON.
 func TestLimits(t *testing.T) {
-	name := limits.With("", "_")
-	global, ofRules := []string{"max ttl", "max skew", "restart guard", "timeout"}, []string{"ttl", "concurrency"}
+	name := func(option string) string {
+		if option == "prefix" {
+			option = "key prefix"
+		}
+		return limits.With("", "_")(option)
+	}
+	global, ofRules := []string{"max ttl", "max skew", "restart guard", "timeout", "prefix"}, []string{"ttl", "concurrency"}
 	limits.Test(t, name, func(option, value string) error {
 		return validate("redlock {\n"+name(option)+" "+value+"\n}", "redlock order:{path.1}\n")
 	}, global...)
-	limits.Test(t, name, func(option, value string) error { return loadSettings(t, `"`+name(option)+`":"`+value+`"`, "") }, global...)
+	limits.Test(t, name, func(option, value string) error { return loadSettings(t, `"`+name(option)+`":"`+value+`"`, "") }, append(global, "instance")...)
 	limits.Test(t, name, func(option, value string) error {
 		return validate("", "redlock order:{path.1} {\n"+name(option)+" "+value+"\n}\n")
 	}, append(ofRules, "wait", "masters wait", "max hold", "max waiters")...)

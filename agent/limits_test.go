@@ -3,6 +3,7 @@ package agent_test
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -20,8 +21,8 @@ func TestLimits(t *testing.T) {
 	}
 	defer func() { _ = l.Close() }()
 	client := serve(t, "unix", agent.New(l))
-	ask := func(body string) error {
-		response, err := client.Post("http://localhost/v1/lock", "application/json", strings.NewReader(body))
+	ask := func(path, body string) error {
+		response, err := client.Post("http://localhost"+path, "application/json", io.MultiReader(strings.NewReader(body))) // in chunks
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -34,10 +35,22 @@ func TestLimits(t *testing.T) {
 		return errors.New(problem.Detail)
 	}
 	name := limits.With("", "_")
-	limits.Test(t, name, func(option, value string) error {
-		if option != "concurrency" {
-			value = `"` + value + `"`
+	for path, options := range map[string][]string{
+		"/v1/lock": {"ttl", "wait", "masters wait", "max hold", "once per", "concurrency"},
+		"/v1/rule": {"ttl", "wait", "masters wait", "max hold", "max waiters", "concurrency"}, // of a gateway, such as Traefik
+	} {
+		limits.Test(t, name, func(option, value string) error {
+			if option != "concurrency" && option != "max waiters" {
+				value = `"` + value + `"`
+			}
+			return ask(path, `{"key":"a","`+name(option)+`":`+value+`}`)
+		}, options...)
+	}
+	limits.TestKeys(t, func(keys ...string) error {
+		text, err := json.Marshal(keys)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return ask(`{"key":"a","` + name(option) + `":` + value + `}`)
-	}, "ttl", "wait", "masters wait", "max hold", "concurrency")
+		return ask("/v1/lock", `{"keys":`+string(text)+`}`)
+	})
 }

@@ -21,11 +21,13 @@ func TestLimits(t *testing.T) {
 		"ttl": redlock.WithTTL, "wait": redlock.WithWait, "masters wait": redlock.WithMastersWait, "max hold": redlock.WithMaxHold, "once per": redlock.WithOncePer,
 	}
 	numbers := map[string]func(int) redlock.LockOption{"concurrency": redlock.WithConcurrency, "max waiters": redlock.WithMaxWaiters}
+	texts := map[string]func(string) redlock.Option{"prefix": redlock.WithPrefix, "instance": redlock.WithInstance}
 	l, err := redlock.Open([]string{"memory://"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer mustClose(t, l)
+	limits.TestKeys(t, func(keys ...string) error { return second(l.TryLockAll(t.Context(), keys)) })
 	limits.Test(t, limits.With("", " "), func(option, value string) error {
 		if number := numbers[option]; number != nil {
 			n, err := strconv.Atoi(value)
@@ -37,6 +39,9 @@ func TestLimits(t *testing.T) {
 			}
 			return l.Check(number(n))
 		}
+		if text := texts[option]; text != nil {
+			return redlock.CheckOptions(text(value))
+		}
 		d, err := time.ParseDuration(value)
 		if err != nil {
 			t.Fatal(err)
@@ -45,7 +50,7 @@ func TestLimits(t *testing.T) {
 			return l.Check(lock(d))
 		}
 		return redlock.CheckOptions(durations[option](d))
-	}, "max ttl", "max skew", "restart guard", "timeout", "ttl", "wait", "masters wait", "max hold", "once per", "concurrency", "max waiters")
+	}, "max ttl", "max skew", "restart guard", "timeout", "ttl", "wait", "masters wait", "max hold", "once per", "concurrency", "max waiters", "prefix", "instance")
 	if err := l.Check(redlock.WithConcurrency(math.MaxInt)); err == nil || !strings.Contains(err.Error(), strconv.Itoa(math.MaxInt)) {
 		t.Error(err)
 	}

@@ -13,20 +13,31 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/limits"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // TestLimits: redlock run refuses what is beyond a limit before it looks for masters, and names the flag.
 func TestLimits(t *testing.T) {
 	limits.Test(t, limits.With("--", "-"), func(option, value string) error {
 		flag := "--" + strings.ReplaceAll(option, " ", "-") + "=" + value
-		cmd := exec.Command(program, "run", "--masters", "redis://127.0.0.1:1", flag, "k", "--", "true")
-		cmd.Env = append(os.Environ(), "REDLOCK_RESTART_GUARD=")
-		_, text, code := finish(t, cmd)
-		if code != codeUsage {
-			t.Errorf("%s: code %d, want %d", flag, code, codeUsage)
-		}
-		return errors.New(text)
-	}, "max ttl", "max skew", "restart guard", "timeout", "ttl", "wait", "max hold", "once per", "concurrency")
+		return refusedToRun(t, flag, "k")
+	}, "max ttl", "max skew", "restart guard", "timeout", "prefix", "instance", "ttl", "wait", "max hold", "once per", "concurrency")
+	long := strings.Repeat("k", redlock.MaxKeyLength+1)
+	if text := refusedToRun(t, long).Error(); !strings.Contains(text, "key of 1025 bytes: must have at most 1024") {
+		t.Errorf("a long key: %q", text)
+	}
+}
+
+// refusedToRun returns what redlock run says of these arguments.
+func refusedToRun(t *testing.T, args ...string) error {
+	t.Helper()
+	cmd := exec.Command(program, append(append([]string{"run", "--masters", "redis://127.0.0.1:1"}, args...), "--", "true")...)
+	cmd.Env = append(os.Environ(), "REDLOCK_RESTART_GUARD=")
+	_, text, code := finish(t, cmd)
+	if code != codeUsage {
+		t.Errorf("%s: code %d, want %d", args[0], code, codeUsage)
+	}
+	return errors.New(text)
 }
 
 // TestDurations: each flag with a duration reads what a configuration does.

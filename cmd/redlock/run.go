@@ -155,6 +155,8 @@ func (c *runCommand) check(given func(flag string) bool) error {
 		c.skipCode = c.heldCode
 	}
 	switch {
+	case len(c.key) > redlock.MaxKeyLength:
+		return fmt.Errorf("key of %d bytes: must have at most %d: use a hash of it", len(c.key), redlock.MaxKeyLength)
 	case c.wait < 0:
 		return fmt.Errorf("--wait %v: want 0s or more", c.wait)
 	case c.try && c.waits:

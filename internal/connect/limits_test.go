@@ -9,7 +9,7 @@ import (
 
 // TestLimits: flags and variables are named as they were written.
 func TestLimits(t *testing.T) {
-	options := []string{"max ttl", "max skew", "restart guard", "timeout"}
+	options := []string{"max ttl", "max skew", "restart guard", "timeout", "prefix", "instance"}
 	limits.Test(t, limits.With("--", "-"), func(option, value string) error {
 		_, _, err := parse(t, nil, "--masters", "redis://a", "--"+strings.ReplaceAll(option, " ", "-"), value).Resolve()
 		return err
