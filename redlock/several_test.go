@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 // TestPairs: 1,000 calls of two processes, each for two of five keys in any order. All get their keys, no two hold
@@ -60,6 +61,28 @@ func TestPairs(t *testing.T) {
 	}
 	all.Wait()
 	redistest.RequireNoKeys(t, servers)
+}
+
+// TestSeveralKeysHaveOneFence: where the fence of one key is ahead, that of the others grows with it.
+func TestSeveralKeysHaveOneFence(t *testing.T) {
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		l := simLocker(t, net.Masters())
+		first := mustLock(t, l, "ahead")
+		mustUnlock(t, first)
+		for _, s := range net.Servers {
+			s.SetFence("ahead", first.Fence()+uint64(time.Minute.Microseconds()))
+		}
+		both, err := l.LockAll(t.Context(), []string{"ahead", "behind"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustUnlock(t, both)
+		next := mustLock(t, l, "behind")
+		if both.Fence() <= first.Fence() || next.Fence() <= both.Fence() {
+			t.Errorf("fence %d of both keys after %d of one, and %d of the other after that", both.Fence(), first.Fence(), next.Fence())
+		}
+		mustUnlock(t, next)
+	})
 }
 
 // TestAllOrNothing: while one key is held, the others are neither taken nor kept for the call that waits.
