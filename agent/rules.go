@@ -74,17 +74,20 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 	}
 	settings.BodyBudget, settings.Logger, settings.Shutdown = a.budget, a.logger, a.stopping
 	g := &gatewayRule{text: string(text), onAbort: cmp.Or(settings.OnClientAbort, "run")}
-	if g.rule, err = middleware.Compile(settings, (*middleware.Rule).Placeholder); err != nil {
+	asGiven, err := middleware.Compile(settings, (*middleware.Rule).Placeholder)
+	if err != nil {
 		return nil, err
 	}
-	if g.rule.Remember > 0 {
+	if asGiven.Remember > 0 {
 		return nil, errors.New("preset: has remember, and " + noResponses + `; set remember to "off"`)
 	}
 	// How long a turn lasts is for the gateway to say.
-	g.rule.OnClientAbort = middleware.Cancel
-	g.rule.OnHold = a.remain
+	settings.OnClientAbort, settings.OnHold = middleware.Cancel, a.remain
 	// The wait, in which the end of the connection is noticed, comes after the body.
-	g.rule.BufferBody = new(g.rule.ReadsBody())
+	settings.BufferBody = new(asGiven.ReadsBody())
+	if g.rule, err = middleware.Compile(settings, (*middleware.Rule).Placeholder); err != nil {
+		return nil, err
+	}
 	if a.observers != nil {
 		observer, release := a.observers(g.rule.Name)
 		g.rule.Observe(observer)
@@ -105,16 +108,12 @@ func lacksResponses(s *middleware.Rule) error {
 
 // ruleResponse is the response of POST /v1/rule: what a gateway must know of its rule.
 type ruleResponse struct {
-	Name          string `json:"name"`
 	ReadsBody     bool   `json:"reads_body"`
 	MaxBody       int64  `json:"max_body"`
 	BodyTimeoutMS int64  `json:"body_timeout_ms"`
 	WaitMS        int64  `json:"wait_ms"` // after both, an agent that says nothing is stopped
 	FenceHeader   string `json:"fence_header"`
 	OnClientAbort string `json:"on_client_abort"`
-	OnNoQuorum    string `json:"on_no_quorum"`
-	NoQuorum      int    `json:"no_quorum_status"`
-	AllowUpgrade  bool   `json:"allow_upgrade"`
 }
 
 func (a *Agent) serveRule(x *exchange, _ *http.Request) error {
@@ -128,16 +127,12 @@ func (a *Agent) serveRule(x *exchange, _ *http.Request) error {
 	}
 	w := &buffered{header: http.Header{"Content-Type": {"application/json"}}, status: http.StatusOK}
 	_ = json.NewEncoder(w).Encode(ruleResponse{ // there is nothing in it that can't be encoded
-		Name:          g.rule.Name,
 		ReadsBody:     g.rule.ReadsBody(),
 		MaxBody:       g.rule.MaxBody,
 		BodyTimeoutMS: g.rule.BodyTimeout.Milliseconds(),
 		WaitMS:        g.rule.Wait.Milliseconds(),
 		FenceHeader:   g.rule.FenceHeader,
 		OnClientAbort: g.onAbort,
-		OnNoQuorum:    g.rule.OnNoQuorum,
-		NoQuorum:      g.rule.NoQuorumStatus,
-		AllowUpgrade:  g.rule.AllowUpgrade,
 	})
 	x.tell(w)
 	return nil

@@ -181,7 +181,7 @@ func TestTurnBrokenOff(t *testing.T) {
 func TestGatewaySettings(t *testing.T) {
 	client := serve(t, "unix", agent.New(newLocker(t, live)))
 	for settings, want := range map[string]string{
-		`{"key":"order:{path.1}"}`:                          `"reads_body":false,"max_body":1048576,"body_timeout_ms":10000,"wait_ms":0,"fence_header":"Fencing-Token","on_client_abort":"run","on_no_quorum":"refuse","no_quorum_status":409`,
+		`{"key":"order:{path.1}"}`:                          `"reads_body":false,"max_body":1048576,"body_timeout_ms":10000,"wait_ms":0,"fence_header":"Fencing-Token","on_client_abort":"run"}`,
 		`{"key":"order:{path.1}","wait":"2m"}`:              `"wait_ms":120000`,
 		`{"key":"{body.a}"}`:                                `"reads_body":true`,
 		`{"key":"a","dedupe":"{json.id}"}`:                  `"reads_body":true`,
