@@ -179,8 +179,7 @@ type InspectedMaster struct {
 type InspectedWaiter struct {
 	Process string    `json:"process"`
 	Since   time.Time `json:"since,omitzero"`
-	Polls   bool      `json:"polls,omitempty"` // it isn't woken, because it may not SUBSCRIBE there
-	Turn    *Turn     `json:"turn,omitempty"`  // what it tells of the first call that waits
+	Turn    *Turn     `json:"turn,omitempty"` // what it tells of the first call that waits
 }
 
 // Released is the response of DELETE /locks/{key}?fence=N, with &slot=N if several may hold the key: 400 without fence, 404 if no master

@@ -175,7 +175,7 @@ func inspected(seen *redlock.Inspection) InspectedLocker {
 			Queue:      []InspectedWaiter{},
 		}
 		for _, waiter := range m.Queue {
-			shown.Queue = append(shown.Queue, InspectedWaiter{Process: waiter.Process, Since: utc(waiter.Since), Polls: waiter.Polls, Turn: turnOf(waiter.Turn)})
+			shown.Queue = append(shown.Queue, InspectedWaiter{Process: waiter.Process, Since: utc(waiter.Since), Turn: turnOf(waiter.Turn)})
 		}
 		l.Masters = append(l.Masters, shown)
 	}

@@ -16,7 +16,7 @@ import (
 // callers comes first.
 const (
 	waitLeast  = 5 * time.Millisecond
-	waitMost   = protocol.PollMost
+	waitMost   = 100 * time.Millisecond
 	splitPause = 3 * time.Millisecond
 	splitTries = 4
 	absentMost = time.Second // for a call that others tell of masters
@@ -212,7 +212,7 @@ func (t *contender) Lasts(until time.Time) {
 // one is granted any of them. As the other one may have won, this lasts for the timeout of a round only: then the call keeps nobody from
 // keys that are free.
 func (t *contender) insist(ctx context.Context, attempts []*vote.Attempt, lost *vote.Attempt) bool {
-	if !t.subscribed || lost.MustPoll || !slices.ContainsFunc(attempts, (*vote.Attempt).MetSeveral) {
+	if !t.subscribed || lost.Unwoken || !slices.ContainsFunc(attempts, (*vote.Attempt).MetSeveral) {
 		return false
 	}
 	if t.insists.IsZero() {
@@ -328,9 +328,12 @@ func (t *contender) awaitRetry(ctx context.Context, a *vote.Attempt, awaited *ca
 		return absent.err
 	case !errors.Is(t.failure, ErrHeld): // masters have failed, and wake nobody
 		t.pause, what = min(2*t.pause, waitMost), forMasters
+	case t.subscribed && l.voters.Deny():
+		t.trace(a, t.failure, 0, "")
+		return endedBy(ErrNotWoken, t.failure)
 	case a.IsFirst(), a.Offer() > 0: // others have votes for the slot, and the leader doesn't know of it, or offers in vain
 		t.pause, what = min(2*t.pause, waitMost), forOthers
-	case !t.subscribed && awaited.slots > 1 && !a.MustPoll: // all masters that refused have queued the call already
+	case !t.subscribed && awaited.slots > 1 && !a.Unwoken: // all masters that refused have queued the call already
 		t.willWait()
 		l.subscriptions.begin()
 		sleep, what = a.Patience(), forWakeUp
@@ -339,7 +342,7 @@ func (t *contender) awaitRetry(ctx context.Context, a *vote.Attempt, awaited *ca
 		t.willWait()
 		l.gates.drainWakeUps(t.callers)
 		subscribed, sleep, what = l.subscriptions.begin(), a.Timeout, forSubscriptions
-	case !a.MustPoll: // all masters that refused have queued this process, and will wake it
+	case !a.Unwoken: // all masters that refused have queued this process, and will wake it
 		sleep, what = a.Patience(), forWakeUp
 	default:
 		t.pause = min(2*t.pause, waitMost)
@@ -370,7 +373,7 @@ func (t *contender) awaitRetry(ctx context.Context, a *vote.Attempt, awaited *ca
 func (t *contender) willWait() {
 	t.subscribed = true
 	for _, c := range t.callers {
-		c.polls = true
+		c.awaits = true
 	}
 }
 

@@ -63,9 +63,6 @@ func (p *pair) heardByOne() (n int) {
 func (p *pair) learnLease(cmd *protocol.Command, before, after time.Time) {
 	us, err := p.client.HGet(context.Background(), companions(cmd.Key).leases, cmd.Process).Int64()
 	lease := cmd.TTL
-	if cmd.Polls {
-		us, lease = -us, min(lease, protocol.PollLease)
-	}
 	ends := time.UnixMicro(us)
 	if err != nil { // it has just ended
 		ends = before.Add(lease)
@@ -81,7 +78,7 @@ func (p *pair) learnLease(cmd *protocol.Command, before, after time.Time) {
 	if !slices.ContainsFunc(q.Places, func(at memory.Place) bool { return at.Process == cmd.Process }) { // it was offered a slot at once, or didn't hear that
 		return
 	}
-	q.Join(memory.Place{Process: cmd.Process, Ticket: cmd.Ticket, Ends: ends, Polls: cmd.Polls, Slots: int(cmd.Slots)})
+	q.Join(memory.Place{Process: cmd.Process, Ticket: cmd.Ticket, Ends: ends, Slots: int(cmd.Slots)})
 }
 
 func (p *pair) queueNear(key string, from, to time.Time) bool {
@@ -121,14 +118,14 @@ func (p *pair) compareQueues(cmd *protocol.Command) {
 	if q, _, ok := p.model.Queues.Get(line, always); ok {
 		for _, at := range q.Places {
 			if later.Before(at.Ends) {
-				want = append(want, fmt.Sprint(at.Process, " ", at.Ticket, " ", at.Polls))
+				want = append(want, fmt.Sprint(at.Process, " ", at.Ticket))
 			}
 		}
 	}
 	for _, z := range waiting {
 		process := z.Member.(string)
-		if ends, _ := strconv.ParseInt(leases[process], 10, 64); max(ends, -ends) > later.UnixMicro() {
-			got = append(got, fmt.Sprint(process, " ", int64(z.Score), " ", ends < 0))
+		if ends, _ := strconv.ParseInt(leases[process], 10, 64); ends > later.UnixMicro() {
+			got = append(got, fmt.Sprint(process, " ", int64(z.Score)))
 		}
 	}
 	if !slices.Equal(got, want) {

@@ -98,7 +98,7 @@ func (p *pair) unseen(commands int) string {
 		"acquire queued behind another", "acquire passed", "queue of two",
 		"inspect", "inspect queue", "force released", "force expired", "force not owner", "extend forced",
 		"acquire done", "recall done", "recall expired", "result stored", "result not stored", "result stored in any case", "result forgotten", "inspect result", "store done", "store expired", "store not owner",
-		"acquire alone", "fast acquire granted", "fast acquire undecided", "fast extend granted", "fast extend undecided", "acquire held by one who polls", "release plain", "release plain in vain",
+		"acquire alone", "fast acquire granted", "fast acquire undecided", "fast extend granted", "fast extend undecided", "release plain", "release plain in vain",
 		"slot granted", "acquire offered another slot", "slot offered in line", "slot granted as offered",
 	} {
 		if p.seen[reply] < commands/1000 {
@@ -202,7 +202,7 @@ func (p *pair) command(key string) protocol.Command {
 		token = holder
 	}
 	now := time.Now().UnixMicro()
-	cmd := protocol.Command{Op: protocol.OpAcquire, Key: key, Token: token, TTL: p.ttl(), Process: waiters[p.rand.IntN(len(waiters))], Ticket: now - p.rand.Int64N(4), Queue: p.rand.IntN(4) == 0, Polls: p.rand.IntN(4) == 0}
+	cmd := protocol.Command{Op: protocol.OpAcquire, Key: key, Token: token, TTL: p.ttl(), Process: waiters[p.rand.IntN(len(waiters))], Ticket: now - p.rand.Int64N(4), Queue: p.rand.IntN(4) == 0}
 	if p.rand.IntN(5) == 0 {
 		cmd.Ticket = protocol.TryTicket
 	}
@@ -225,7 +225,6 @@ func (p *pair) command(key string) protocol.Command {
 		if p.rand.IntN(3) == 0 {
 			cmd.Ask = p.store(string(rune('A'+p.rand.IntN(20)))+"\r\n", 4)
 		}
-		cmd.Polls = cmd.Queue && cmd.Polls
 		if _, slot := protocol.SlotOf(key); slot > 0 || p.rand.IntN(3) == 0 {
 			cmd.Ask, cmd.Slots = nil, uint16(slot+1+p.rand.IntN(slotsTried-slot))
 			cmd.Leads = cmd.Slots > 1 && p.rand.IntN(3) > 0
@@ -303,13 +302,9 @@ func (p *pair) adopt(key string) {
 	p.model.Leases.Delete(key)
 	if token := p.holder(key); token != "" {
 		p.model.Leases.Set(key, strings.TrimRight(token, "+"), now, p.left(key, now))
-		p.model.Polls.Delete(key)
 		p.model.Plain.Delete(key)
-		switch bare := strings.TrimRight(token, "+"); token {
-		case bare + "++":
-			p.model.Polls.Set(key, bare, now, time.Hour)
-		case bare:
-			p.model.Plain.Set(key, bare, now, time.Hour)
+		if !strings.HasSuffix(token, "+") {
+			p.model.Plain.Set(key, token, now, time.Hour)
 		}
 	}
 	p.model.Fences.Delete(key)
@@ -340,7 +335,7 @@ func (p *pair) adopt(key string) {
 			process := z.Member.(string)
 			ends, _ := p.client.HGet(ctx, companions(key).leases, process).Int64()
 			slots, _ := p.client.HGet(ctx, companions(key).leases, process+"/n").Int()
-			q.Join(memory.Place{Process: process, Ticket: int64(z.Score), Ends: time.UnixMicro(max(ends, -ends)), Polls: ends < 0, Slots: slots})
+			q.Join(memory.Place{Process: process, Ticket: int64(z.Score), Ends: time.UnixMicro(ends), Slots: slots})
 		}
 		p.model.Queues.Set(line, q, now, p.left(companions(key).queue, now))
 	}
@@ -365,10 +360,7 @@ func (p *pair) compare(model, real *protocol.Command, holder string) {
 			p.seen["slot granted as offered"]++
 		}
 	}
-	if got.Polls {
-		p.seen["acquire held by one who polls"]++
-	}
-	if got.Status != want.Status || got.Fence != want.Fence || got.Holder != want.Holder || got.Time != want.Time || got.Former != want.Former || got.Alone != want.Alone || real.Alone != model.Alone || !sameAnswer(got.Answer, want.Answer) || got.Polls != want.Polls || got.Offer != want.Offer || got.Elsewhere != want.Elsewhere {
+	if got.Status != want.Status || got.Fence != want.Fence || got.Holder != want.Holder || got.Time != want.Time || got.Former != want.Former || got.Alone != want.Alone || real.Alone != model.Alone || !sameAnswer(got.Answer, want.Answer) || got.Offer != want.Offer || got.Elsewhere != want.Elsewhere {
 		p.t.Errorf("%+v, held by %q:\nserver %+v\nmodel  %+v", model, holder, got, want)
 	}
 	if off := (got.TTL - want.TTL).Abs(); off > 5*expirySlack {

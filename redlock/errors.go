@@ -32,6 +32,9 @@ var (
 	// ErrTooManyWaiters means that as many calls as WithMaxWaiters allows already wait for the lock in
 	// this process. The error is a *HeldError, and matches ErrHeld too; or it is a *QuorumError, if those wait for masters.
 	ErrTooManyWaiters = errors.New("redlock: too many wait for the lock")
+	// ErrNotWoken means that a call doesn't wait for the lock, although it may: the masters' users lack the right to SUBSCRIBE, so that no quorum
+	// of them could wake it. The error is a *HeldError, and matches ErrHeld too.
+	ErrNotWoken = errors.New("redlock: the masters deny SUBSCRIBE, and so can't wake a call that waits: grant this process's user +subscribe, and &<prefix>:wake:*")
 	// ErrBusy means that the wait of a call was over before the masters were asked for it: this process asks for more locks than they
 	// grant in this time. Whether anybody has the lock isn't known.
 	ErrBusy = errors.New("redlock: too many calls ask for locks at once, and the wait was over before this one's turn")
@@ -86,7 +89,7 @@ type HeldError struct {
 	// Label is that of the call: see WithLabel. No error names a key.
 	Label string
 	// Err is why the call did not wait any longer: the context's error, context.DeadlineExceeded when the time
-	// of WithWait was over, ErrTooManyWaiters or ErrHeldByCaller. It is nil for a call that does not wait.
+	// of WithWait was over, ErrTooManyWaiters, ErrNotWoken or ErrHeldByCaller. It is nil for a call that does not wait.
 	Err error
 }
 

@@ -108,10 +108,9 @@ const maxAsking = 16
 // caller is a call of Lock or TryLock at the gate of one key. A LockAll call has one for each key.
 type caller struct {
 	lockOptions
-	key string // as it is on the masters
-	try bool   // a TryLock: it doesn't wait
-	// polls is set once the call has waited for its subscriptions: it polls the masters that can't wake it.
-	polls bool
+	key    string // as it is on the masters
+	try    bool   // a TryLock: it doesn't wait
+	awaits bool   // wake-ups
 	// several says that the call is for more than one key, so that this lock alone is of no use to it.
 	several bool
 	tried   bool                // it has made an attempt
@@ -242,7 +241,7 @@ func (g *gates) seat(c *caller) {
 	if at.asking == nil {
 		at.asking = at.roomToAsk[:0]
 	}
-	if at.asking = append(at.asking, c); c.polls || c.slots > 1 { // it can be woken from now on
+	if at.asking = append(at.asking, c); c.awaits || c.slots > 1 { // it can be woken from now on
 		c.openWakeUps()
 	}
 }

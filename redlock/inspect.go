@@ -62,7 +62,6 @@ type InspectedMaster struct {
 type InspectedWaiter struct {
 	Process string    // its instance name, or its ID
 	Since   time.Time // when its oldest call came, on the masters' clocks
-	Polls   bool      // it asks again by itself, because a master can't wake it
 	Turn    *Turn     // what it tells of the first of its calls, as for the holder's
 }
 
@@ -162,7 +161,7 @@ func inspected(reply protocol.Reply) InspectedMaster {
 	}
 	for line := range strings.Lines(has.Queue) {
 		if w, ok := protocol.ParseWaiter(strings.TrimSuffix(line, "\n")); ok {
-			m.Queue = append(m.Queue, InspectedWaiter{Process: idOf(w.Process), Since: time.UnixMicro(w.Ticket), Polls: w.Polls})
+			m.Queue = append(m.Queue, InspectedWaiter{Process: idOf(w.Process), Since: time.UnixMicro(w.Ticket)})
 		}
 	}
 	return m

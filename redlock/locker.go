@@ -737,7 +737,7 @@ func (l *Locker) wanted(c *caller, former *vote.Attempt, start time.Time, propos
 	}
 	ask := vote.Ask{
 		Key: c.key, TTL: c.ttl, Start: start, Fence: proposal, Process: l.name, Ticket: c.ticket, Tickets: c.tickets,
-		Queue: !c.try && c.ticket > 0, Polls: c.polls, Recall: c.recall, Several: c.several, Slots: c.slots, Former: former,
+		Queue: !c.try && c.ticket > 0, Recall: c.recall, Several: c.several, Slots: c.slots, Former: former,
 		Fast: !c.recall && !c.tried && c.ahead == 0 && c.slots == 1,
 	}
 	c.tried = true

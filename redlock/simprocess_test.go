@@ -17,7 +17,6 @@ type process struct {
 	pauses   windows
 	dies     time.Duration
 	closes   time.Duration
-	noPubSub bool          // may neither subscribe nor publish
 	halfOpen bool          // the servers don't notice that it has died
 	first    bool          // it has the masters that were there before others with other masters
 	born     time.Duration // when it starts; 0 in most worlds

@@ -48,7 +48,6 @@ func (p *process) route(address int, source rand.Source, far time.Duration, loss
 func (p *process) live() {
 	w := p.world
 	for _, l := range p.routes {
-		l.Deny(p.noPubSub && !w.eternal) // before it has waited itself it doesn't know, and nobody polls for its lock
 		if p.blocks.what != "connection" {
 			continue
 		}
@@ -170,9 +169,6 @@ func (g greeted) Admit(s protocol.Server) error {
 // Listen hears what the server publishes until the connection breaks. Some messages come late, twice or never.
 func (l *route) Listen(ctx context.Context, process string, patience time.Duration, ready func(), message func(protocol.WakeUp)) error {
 	w := l.process.world
-	if l.process.noPubSub {
-		return protocol.Mark(errors.New("NOPERM"), protocol.ErrRefused)
-	}
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	if l.loss > 0 && w.now() < w.faults.to { // it breaks at some time

@@ -99,8 +99,7 @@ func (w *world) judgeSlots() {
 	if !w.quiet || w.oneBesideSeveral() {
 		return
 	}
-	polls := slices.ContainsFunc(w.processes, func(p *process) bool { return p.noPubSub })
-	if calls := int64(len(w.held)) + w.refused.Load(); !w.mixed && !w.several && !polls && w.attempts.Load() > 6*calls { // a try-lock makes up to five
+	if calls := int64(len(w.held)) + w.refused.Load(); !w.mixed && !w.several && w.attempts.Load() > 6*calls { // a try-lock makes up to five
 		w.violated(fewAttempts, "%d attempts of %d calls", w.attempts.Load(), calls)
 	}
 	for _, c := range w.calls {
@@ -124,16 +123,9 @@ func (w *world) judgeSlots() {
 
 // judgeSlot looks for a time at which these slots of its keys were free while a call waited.
 func (w *world) judgeSlot(c wanted, slot []int) {
-	longest := 300 * time.Millisecond
+	longest := 200 * time.Millisecond
 	if w.several {
 		longest = time.Second
-	}
-	if slices.ContainsFunc(w.processes, func(p *process) bool { return p.noPubSub }) { // each call before this one may first ask again
-		calls := 0
-		for _, p := range w.processes {
-			calls += p.clients
-		}
-		longest = max(time.Second, time.Duration(calls)*protocol.PollMost)
 	}
 	free := c.from
 	for _, h := range w.held {
@@ -229,7 +221,7 @@ var slotMutants = []mutant{
 		},
 	},
 	{
-		name: "who takes a slot by chance keeps what it is offered", breaks: slotConserve, quiet: true, shape: evenSlots,
+		name: "who takes a slot by chance keeps what it is offered", breaks: slotConserve, from: 180, quiet: true, shape: evenSlots,
 		serve: func(m *memory.Master, cmd *protocol.Command) bool {
 			if cmd.Op == protocol.OpAcquire && !cmd.Offered || cmd.Op == protocol.OpRelease {
 				m.Offers.Delete(lineOf(cmd) + cmd.Process)

@@ -63,11 +63,6 @@ func (w *world) turn() time.Duration {
 	if w.trouble == noLeader {
 		turn += time.Duration(w.slots) * (4*w.timeout + trip)
 	}
-	if slices.ContainsFunc(w.processes, func(p *process) bool { return p.noPubSub }) {
-		if turn += 2 * protocol.PollMost; !w.eternal { // who can't be woken polls, and who can't wake others leaves them to look
-			turn += w.ttl / 3
-		}
-	}
 	return turn
 }
 

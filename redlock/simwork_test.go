@@ -34,8 +34,7 @@ func (p *process) returns(keys []string, wait time.Duration, try bool, from time
 
 // judgeWork looks, where nothing goes wrong, for times at which all that a call waited for was free.
 func (w *world) judgeWork() {
-	// That a turn takes to pass on, at times over several processes that poll: 0.2 s where all are woken, 0.7 s otherwise.
-	const longest = time.Second
+	const longest = time.Second // that a turn takes to pass on
 	if w.slots > 1 {
 		return // judgeSlots does
 	}

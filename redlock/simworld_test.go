@@ -49,7 +49,7 @@ type world struct {
 	calm         atomic.Bool   // nothing is lost any more
 	quiet        bool          // nothing goes wrong but the servers' clocks
 	idle         window        // in which nobody wants a lock, for minutes: most goes wrong meanwhile
-	eternal      bool          // nor does any lease end, or is there a poll: all depends on wake-ups
+	eternal      bool          // nor does any lease end: all depends on wake-ups
 	keys         int
 	slots        int          // the most that may hold a key at once: 1 in most worlds
 	mixed        bool         // processes differ on how many may
@@ -282,7 +282,6 @@ func newWorld(t *testing.T, seed uint64, m mutant) *world {
 		if chance(more, 15) {
 			p.closes = between(more, 0, w.faults.to)
 		}
-		p.noPubSub = chance(more, 15)
 		w.processes = append(w.processes, p)
 	}
 	w.forces = !w.quiet && m.name == "" && chance(rand.New(rand.NewPCG(seed, 500)), 30)

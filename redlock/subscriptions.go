@@ -109,7 +109,7 @@ func (u *subscriptions) keep(ctx context.Context, s vote.Stream, settled func())
 		settled()
 		if errors.Is(err, protocol.ErrRefused) && !refused {
 			refused = true
-			l.logger.Warn("master denies SUBSCRIBE, so waiting calls fall back to polling: grant this user +subscribe and the channels of the prefix (see docs/masters.md)", "master", s.String(), "error", err)
+			l.logger.Warn("master denies SUBSCRIBE, so it can wake no call that waits: grant this user +subscribe and the channels of the prefix (see docs/masters.md)", "master", s.String(), "error", err)
 		}
 		timer := time.NewTimer(jitter(resubscribeGap))
 		select {

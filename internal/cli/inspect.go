@@ -200,9 +200,6 @@ func printInspection(out io.Writer, key string, l console.InspectedLocker, now t
 		if !w.Since.IsZero() {
 			text += ", for " + span(max(0, now.Sub(w.Since)))
 		}
-		if w.Polls {
-			text += ", polls"
-		}
 		if turn := w.Turn.String(); turn != "" {
 			text += ": " + turn
 		}

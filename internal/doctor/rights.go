@@ -80,7 +80,7 @@ func (x *examination) judgeRights() (findings []Finding) {
 			Advice: grant(user, needed...), excludes: true})
 	}
 	if len(waking) > 0 {
-		findings = append(findings, Finding{Level: Warning, Check: Rights, Text: fmt.Sprintf("the user %s lacks rights to wake and be woken, so requests that wait poll: %s", user, strings.Join(waking, " ")),
+		findings = append(findings, Finding{Level: Warning, Check: Rights, Text: fmt.Sprintf("the user %s lacks rights to wake and be woken, so no request can wait for a lock: %s", user, strings.Join(waking, " ")),
 			Advice: grant(user, waking...)})
 	}
 	if len(x.NotTried) > 0 {

@@ -20,12 +20,10 @@ import (
 type process struct {
 	t       *testing.T
 	name    string
-	polls   bool // because it may not subscribe
 	cmd     *exec.Cmd
 	input   *os.File
 	log     *pipedLog
 	witness *witness.Witness
-	start   time.Time
 	exited  <-chan struct{}
 	read    chan struct{} // closed when all of its reports have been read
 
@@ -33,7 +31,6 @@ type process struct {
 	samples                   []sample
 	counts                    map[string]int
 	wrong                     []string
-	lived                     time.Duration
 	turns, renewals, refusals int // its holds, those of them for longer than the TTL, and its clients that have been refused
 }
 
@@ -45,7 +42,7 @@ func startProcess(t *testing.T, name, log string, w *witness.Witness, config *wo
 	check(err)
 	reports, theirs, err := os.Pipe()
 	check(err)
-	p := &process{t: t, name: name, input: input, log: newPipedLog(log), witness: w, start: time.Now(), read: make(chan struct{})}
+	p := &process{t: t, name: name, input: input, log: newPipedLog(log), witness: w, read: make(chan struct{})}
 	p.cmd = exec.Command(os.Args[0])
 	p.cmd.Env = append(os.Environ(), workerEnv+"="+string(text))
 	p.cmd.Stdin, p.cmd.Stderr, p.cmd.ExtraFiles = stdin, p.log.theirs, []*os.File{theirs}
@@ -88,7 +85,6 @@ func (p *process) readReports(reports *os.File) {
 		default:
 			p.wrong = append(p.wrong, r.Wrong)
 		}
-		p.lived = time.Since(p.start)
 		p.mu.Unlock()
 		if err != nil {
 			p.witness.Died(p.name)

@@ -138,8 +138,7 @@ func newTorture(t *testing.T, seed uint64) *torture {
 	for i := range 6 {
 		clock := redistest.NewClock(t)
 		r.clocks = append(r.clocks, clock)
-		r.servers = append(r.servers, redistest.StartWith(t, clock.Env(),
-			"--user", "polls", "on", ">torture", "~*", "&*", "+@all", "-subscribe"))
+		r.servers = append(r.servers, redistest.StartWith(t, clock.Env()))
 		if i < 3 {
 			r.behind = append(r.behind, i)
 			r.masters = append(r.masters, redistest.NewForwarder(t, r.servers[i]))
@@ -160,23 +159,17 @@ func (r *torture) startWorkers(broken breakage) {
 	r.recover()
 }
 
-// startWorker starts the worker of this place. That of the second place may not SUBSCRIBE.
+// startWorker starts the worker of this place.
 func (r *torture) startWorker(place int) {
 	r.t.Helper()
-	polls := place == 1
 	var urls []string
 	for _, m := range r.masters {
-		user := ""
-		if polls {
-			user = "polls:torture@"
-		}
-		urls = append(urls, "redis://"+user+m.Addr())
+		urls = append(urls, "redis://"+m.Addr())
 	}
 	if r.broken == noQuorum {
 		urls = urls[place : place+1]
 	}
 	r.workers[place] = r.launch(fmt.Sprintf("worker-%d", place), &worker{URLs: urls, Clients: 8, Broken: r.broken, Agent: r.socket()})
-	r.workers[place].polls = polls
 	r.all = append(r.all, r.workers[place])
 }
 
@@ -284,13 +277,8 @@ func (r *torture) summary() {
 	}
 	wrong, holds, keys := r.witness.Judge()
 	r.t.Logf("%v: %d holds judged on %d keys, %d processes, %d complaints", time.Since(r.start).Round(time.Second), holds, keys, len(r.all), len(wrong))
-	polling, subscribed := r.pace(true), r.pace(false)
 	for _, c := range r.clients {
 		r.t.Logf("%d turns of %s", r.witness.Ended(c.name), c.name)
-	}
-	r.t.Logf("turns per second: %.1f of the process that may not subscribe, %.1f of the others", polling, subscribed)
-	if polling < subscribed/10 {
-		r.t.Error("the process that may not subscribe gets too few turns")
 	}
 	held := 0
 	for _, p := range r.others {
@@ -299,18 +287,6 @@ func (r *torture) summary() {
 	r.t.Logf("%d processes with other masters, which had %d locks after they were refused", len(r.others), held)
 	r.t.Logf("faults:%s", table(r.faults))
 	r.t.Logf("outcomes, without the processes that were killed:%s", table(counts))
-}
-
-// pace returns the turns per second of the workers that may not subscribe, and so poll, or of the others.
-func (r *torture) pace(polls bool) float64 {
-	turns, lived := 0, time.Duration(0)
-	for _, p := range r.all {
-		if p.polls == polls {
-			turns += p.turns
-			lived += p.lived
-		}
-	}
-	return float64(turns) / lived.Seconds()
 }
 
 // requireFlat requires that the process uses about as much at its end as at its beginning.

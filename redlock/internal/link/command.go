@@ -56,7 +56,7 @@ func (c *Command) First(release *Command) { c.former = release }
 func (c *Command) Release(ticket int64, waiting, alone bool, to Receiver) Command {
 	return Command{
 		Command: protocol.Command{Op: protocol.OpRelease, Key: c.Key, Token: c.Token, TTL: c.TTL, Process: c.Process, Ticket: ticket, Slots: c.Slots, Leads: c.Leads,
-			Queue: waiting && c.Queue, Polls: waiting && c.Queue && c.Polls, Alone: alone},
+			Queue: waiting && c.Queue, Alone: alone},
 		Master:  c.Master,
 		acquire: c,
 		To:      to,

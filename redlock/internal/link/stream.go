@@ -1122,7 +1122,7 @@ func (s *Stream) owe(release *Command, now time.Time) {
 	again.To, again.Reply = nil, protocol.Reply{}
 	again.until, again.due = until, now.Add(OwedGap)
 	if again.Queue {
-		again.Queue, again.Polls, again.Ticket = false, false, 0
+		again.Queue, again.Ticket = false, 0
 	}
 	s.owed = append(s.owed, &again)
 	if len(s.owed) == 1 {

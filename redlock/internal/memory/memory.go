@@ -18,7 +18,6 @@ type Master struct {
 	Leases Expiring[string] // tokens, by key
 	Fences Expiring[int64]
 	Beside Expiring[bool]   // fences that are remembered for longer than the leases with which they were given
-	Polls  Expiring[string] // tokens of holders that poll
 	Plain  Expiring[string] // tokens of holders for whose keys nobody has waited: a release that says Alone frees only these
 	Queues Expiring[*Queue]
 	Slots  Expiring[Slots] // of keys that several may hold, by key, where this master leads
@@ -118,21 +117,19 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 		reply.Status, reply.Fence = protocol.StatusGranted, last
 		return reply
 	}
-	polls, _, _ := m.Polls.Get(cmd.Key, now)
-	reply.Polls = held && polls == token
 	_, slot := protocol.SlotOf(cmd.Key)
 	several := cmd.Slots > 1
 	if reply.Former == protocol.StatusReleased {
 		m.slots(cmd, now).note(slot, time.UnixMicro(0))
 	}
-	alone := !several && !cmd.Polls && (!waiters || len(q.Places) == 0)
+	alone := !several && (!waiters || len(q.Places) == 0)
 	for !held && waiters && !cmd.Offered {
 		first := q.Oldest(cmd.Process, slot, now)
 		if first == nil || !first.before(cmd.Ticket, cmd.Process) {
 			break
 		}
-		if held = first.Polls || several || m.wake(cmd.Key, q, *first); held {
-			ends, reply.Polls = first.Ends, first.Polls
+		if held = several || m.wake(cmd.Key, q, *first); held {
+			ends = first.Ends
 		}
 	}
 	if taken := m.slots(cmd, now)[slot]; !held && !cmd.Offered && !cmd.Fast && taken > now.UnixMicro() && taken <= now.Add(protocol.OfferTime).UnixMicro() {
@@ -150,12 +147,8 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 	}
 	reply.Status, reply.Fence = protocol.StatusGranted, protocol.NextFence(last, cmd.Fence, now.UnixMicro())
 	m.Leases.Set(cmd.Key, cmd.Token, now, cmd.TTL)
-	m.Polls.Delete(cmd.Key)
 	m.Plain.Delete(cmd.Key)
-	switch {
-	case cmd.Polls:
-		m.Polls.Set(cmd.Key, cmd.Token, now, time.Hour)
-	case alone:
+	if alone {
 		m.Plain.Set(cmd.Key, cmd.Token, now, time.Hour)
 		reply.Alone = cmd.Former == "" && reply.Fence == cmd.Fence
 	}
@@ -233,8 +226,7 @@ func (m *Master) extend(cmd *protocol.Command, now time.Time) protocol.Reply {
 	}
 	m.Leases.Set(cmd.Key, cmd.Token, now, cmd.TTL)
 	if !held {
-		m.Polls.Delete(cmd.Key) // an extend doesn't say whether the holder polls, nor whether anybody waits
-		m.Plain.Delete(cmd.Key)
+		m.Plain.Delete(cmd.Key) // an extend doesn't say whether anybody waits
 	}
 	last, _, _ := m.Fences.Get(cmd.Key, now)
 	m.rememberFence(cmd, max(last, cmd.Fence), now)
@@ -255,7 +247,7 @@ func (m *Master) release(cmd *protocol.Command, now time.Time) protocol.Reply {
 	line, slot := protocol.SlotOf(cmd.Key)
 	slots := m.slots(cmd, now)
 	q, _, waiters := m.Queues.Get(line, now)
-	if !cmd.Queue && !cmd.Polls && cmd.Slots <= 1 && len(slots) == 0 && (!waiters || len(q.Places) == 0) {
+	if !cmd.Queue && cmd.Slots <= 1 && len(slots) == 0 && (!waiters || len(q.Places) == 0) {
 		return reply
 	}
 	switch {
@@ -338,6 +330,5 @@ func (m *Master) free(key, token string, now time.Time) protocol.Status {
 		return protocol.StatusNotOwner
 	}
 	m.Leases.Delete(key)
-	m.Polls.Delete(key)
 	return protocol.StatusReleased
 }

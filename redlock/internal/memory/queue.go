@@ -19,7 +19,6 @@ type Place struct {
 	Process string
 	Ticket  int64
 	Ends    time.Time // when the process isn't believed to wait any more
-	Polls   bool      // it can't be woken
 	Slots   int       // the place is one for the slots below, or for slot 0 alone
 }
 
@@ -54,31 +53,17 @@ func (q *Queue) has(process string, ticket int64) bool {
 	return slices.ContainsFunc(q.Places, func(p Place) bool { return p.Process == process && p.Ticket >= ticket })
 }
 
-// next returns the first place of a process that can be woken, or of this process; or nil. A process that polls comes by
-// itself; the one behind it is woken all the same, and finds out if the first has died.
-func (q *Queue) next(process string, slot int, now time.Time) *Place {
-	for skip := 0; ; skip++ {
-		if p := q.oldest("", slot, now, &skip); p == nil || !p.Polls || p.Process == process {
-			return p
-		}
-	}
-}
-
 // Oldest returns the first place that is not this process's, and is one for this slot, or nil. It drops those before it, whose time
 // is over.
 func (q *Queue) Oldest(but string, slot int, now time.Time) *Place {
-	return q.oldest(but, slot, now, new(int))
-}
-
-func (q *Queue) oldest(but string, slot int, now time.Time, skip *int) *Place {
-	for *skip < len(q.Places) {
-		switch p := &q.Places[*skip]; {
+	for skip := 0; skip < len(q.Places); {
+		switch p := &q.Places[skip]; {
 		case p.Process == but:
-			*skip++
+			skip++
 		case !now.Before(p.Ends):
-			q.Places = slices.Delete(q.Places, *skip, *skip+1)
+			q.Places = slices.Delete(q.Places, skip, skip+1)
 		case slot > 0 && p.Slots <= slot:
-			*skip++
+			skip++
 		default:
 			return p
 		}
@@ -103,7 +88,7 @@ func (q *Queue) lines(now time.Time) string {
 	var lines []string
 	for _, p := range q.Places[:min(len(q.Places), protocol.MaxWaiters)] {
 		if now.Before(p.Ends) {
-			lines = append(lines, protocol.Waiter{Process: p.Process, Ticket: p.Ticket, Polls: p.Polls}.Line())
+			lines = append(lines, protocol.Waiter{Process: p.Process, Ticket: p.Ticket}.Line())
 		}
 	}
 	return strings.Join(lines, "\n")
@@ -151,12 +136,8 @@ func (m *Master) Join(cmd *protocol.Command, now time.Time) *Queue {
 	if !ok || len(q.Places) == 0 {
 		q, ends = &Queue{}, now
 	}
-	lease := cmd.TTL
-	if cmd.Polls {
-		lease = min(lease, protocol.PollLease)
-	}
-	q.Join(Place{cmd.Process, cmd.Ticket, now.Add(lease), cmd.Polls, int(cmd.Slots)})
-	m.Queues.Set(lineOf(cmd), q, now, max(lease, ends.Sub(now)))
+	q.Join(Place{cmd.Process, cmd.Ticket, now.Add(cmd.TTL), int(cmd.Slots)})
+	m.Queues.Set(lineOf(cmd), q, now, max(cmd.TTL, ends.Sub(now)))
 	if m.Plain.Delete(cmd.Key); cmd.Slots > 1 {
 		m.Plain.Delete(lineOf(cmd)) // a process with one slot may have it
 	}

@@ -127,7 +127,7 @@ func (m *Master) offer(cmd *protocol.Command, asks string, now time.Time) {
 		m.Offers.Set(line+p.Process, Offer{slot, until.UnixMicro()}, now, protocol.OfferTime)
 		if p.Process == asks {
 			unanswered = ""
-		} else if !p.Polls && !m.wake(key, q, p) {
+		} else if !m.wake(key, q, p) {
 			m.Offers.Delete(line + p.Process)
 			slots.note(slot, time.UnixMicro(0))
 		}
@@ -138,7 +138,7 @@ func (m *Master) offer(cmd *protocol.Command, asks string, now time.Time) {
 func (m *Master) wakeFirst(cmd *protocol.Command, now time.Time) {
 	q, _, waiters := m.Queues.Get(cmd.Key, now)
 	for waiters {
-		first := q.next(cmd.Process, 0, now)
+		first := q.Oldest("", 0, now)
 		if first == nil || first.Process == cmd.Process || first.isCall() || m.wake(cmd.Key, q, *first) {
 			return
 		}

@@ -69,10 +69,6 @@ type Command struct {
 	// Queue has the process wait for the key from now on, with this ticket, for at most the TTL:
 	// OpAcquire if it is refused, OpRelease always. Without it OpRelease ends the wait.
 	Queue bool
-	// Polls means that the master can't wake this process, which asks again by itself, and that the process may
-	// not be able to wake others either. With Queue its place lasts for PollLease only, within which it must ask
-	// again, but is kept although the process isn't subscribed.
-	Polls bool
 	// Alone means that nobody waited when the key was taken, so that OpRelease may try a cheaper way first.
 	Alone bool
 	// Fast has OpAcquire answered with ErrUndecided where more must be looked at than a key that is free, for which nobody waits, and
@@ -164,11 +160,6 @@ type Result struct {
 // TryTicket is behind all others: a key for which anybody waits is refused.
 const TryTicket = 1<<53 - 1
 
-const (
-	PollMost  = 100 * time.Millisecond // the longest pause between two attempts of a process that polls
-	PollLease = 5 * PollMost           // how long it has its place in the queue
-)
-
 // OfferTime is how long the leader of a key's slots keeps one that it has offered to a call. Whoever takes longer has lost its place in line
 // there, and gets that again when it asks.
 const OfferTime = 250 * time.Millisecond
@@ -209,7 +200,6 @@ type Reply struct {
 	Fence  int64         // StatusGranted by OpAcquire: the fence stored with the grant. StatusDone by OpAcquire: that of the result
 	Status Status
 	Former Status // OpAcquire: what became of the former token, as of an OpRelease
-	Polls  bool   // StatusHeld: the holder, or that other, polls, and may wake nobody
 	Alone  bool   // StatusGranted by OpAcquire: nobody waits, and the master has a cheaper way to release
 	Offer  uint16 // StatusHeld with Leads: 1 + a slot that is offered to the call; 0 for none
 	// Elsewhere is how many may hold the key in the view of another call in line, and 0 if there is none: StatusHeld with Slots.

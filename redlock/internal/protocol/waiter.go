@@ -20,25 +20,19 @@ const MaxWaiters = 100
 type Waiter struct {
 	Process string // the end of its name, which begins with its ID
 	Ticket  int64
-	Polls   bool
 }
 
 // Line returns the waiter as it is in a reply.
 func (w Waiter) Line() string {
-	polls := 0
-	if w.Polls {
-		polls = 1
-	}
 	process, _ := CallOf(w.Process)
-	return fmt.Sprintf("%d %d %s", w.Ticket, polls, process[max(0, len(process)-RandomLen):])
+	return fmt.Sprintf("%d %s", w.Ticket, process[max(0, len(process)-RandomLen):])
 }
 
 // ParseWaiter reads a line of a reply.
 func ParseWaiter(line string) (w Waiter, ok bool) {
-	ticket, rest, _ := strings.Cut(line, " ")
-	polls, process, ok := strings.Cut(rest, " ")
+	ticket, process, ok := strings.Cut(line, " ")
 	number, valid := ParseNumber(ticket, MaxTime.Microseconds())
-	return Waiter{process, number, polls == "1"}, ok && valid
+	return Waiter{process, number}, ok && valid
 }
 
 // MaxSlots bounds how many may hold a key at once.

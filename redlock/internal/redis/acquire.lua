@@ -2,9 +2,9 @@
 -- -> time_us: granted with the proposal as fence, and nobody waits
 --    {fence, time_us, former}: granted
 --    {fence of the result, ms that it is remembered, time_us, former}: refused, because a result is remembered
---    {ms that the lease can last, holder's token or '', and a + if the holder polls, time_us, former, the slot that is offered or -1,
+--    {ms that the lease can last, holder's token or '', time_us, former, the slot that is offered or -1,
 --     how many may hold the key in the view of another call in line or 0}: refused. The leader says when the first slot may be free.
--- waits: 1 to join the queue if refused, + 2 for a process that polls; + 4 for the leader of the slots, + 8 if it has offered this one
+-- waits: 1 to join the queue if refused; + 2 for the leader of the slots, + 4 if it has offered this one
 -- former: 1 released / 0 was free / -1 another's / 2 none was given
 -- Where a key has several slots, their tokens are always marked: each is freed by a script.
 local time = call('TIME')
@@ -25,8 +25,7 @@ end
 
 -- Mostly the key is free, and nobody waits.
 local ttl, several = tonumber(ARGV[4]), SLOTS > 1
-local polls = ARGV[5] % 4 >= 2
-if not several and not polls and ttl >= FENCE_TTL + SLACK / 1000 and call('EXISTS', KEYS[2], KEYS[3], string.sub(KEYS[3], 1, -6) .. 'slots') == 0 then
+if not several and ttl >= FENCE_TTL + SLACK / 1000 and call('EXISTS', KEYS[2], KEYS[3], string.sub(KEYS[3], 1, -6) .. 'slots') == 0 then
   -- take.lua
   local near = proposal >= now - SLACK and proposal <= now + SLACK
   local fence = take(KEYS[1], ARGV[1], near and ARGV[6] or string.format('%.0f', now - SLACK), ARGV[4], now)
@@ -45,25 +44,25 @@ local function before(name, number)
   return name and (number < ticket or number == ticket and name < process)
 end
 
-local leads, wanted = ARGV[5] % 8 >= 4, tonumber(ARGV[5]) >= 8 -- whoever is in line
-local held, marks = holder()
+local leads, wanted = ARGV[5] % 4 >= 2, tonumber(ARGV[5]) >= 4 -- whoever is in line
+local held = holder()
 if held == token then
   return {lastFence(), now, former} -- the command came twice
 end
 if former == 1 then
   note(SLOT, 0)
 end
-local alone, left, awaited = not held and call('EXISTS', QUEUE) == 0
+local alone, left = not held and call('EXISTS', QUEUE) == 0
 if held then
-  left, awaited = call('PTTL', LOCK), marks == '++' -- the holder polls, and may wake nobody
+  left = call('PTTL', LOCK)
 elseif not alone and not wanted then
   local name, number, ends
-  repeat -- until nobody is before this one, or the one that is was woken, or polls
-    name, number, ends, awaited = oldest(process, now, 0)
+  repeat -- until nobody is before this one, or the one that is was woken
+    name, number, ends = oldest(process, now)
     if not before(name, number) then
-      name, awaited = nil, false
+      name = nil
     end
-  until not name or awaited or several or wake(name, number)
+  until not name or several or wake(name, number)
   if name then
     left = math.ceil((ends - now) / 1000)
   end
@@ -88,14 +87,14 @@ if left then
       left = math.ceil((first[2] - now) / 1000)
     end
   end
-  return {left, (held or '') .. (awaited and '+' or ''), now, former, slot or -1, several and elsewhere(now) or 0}
+  return {left, held or '', now, former, slot or -1, several and elsewhere(now) or 0}
 end
 
 local fence = math.max(lastFence() + 1, now - SLACK)
 if proposal > fence and proposal <= now + SLACK then
   fence = proposal
 end
-local denied = grant(token .. (polls and '++' or alone and not several and '' or '+'), fence, now, ttl)
+local denied = grant(token .. (alone and not several and '' or '+'), fence, now, ttl)
 if denied then
   return denied
 end
@@ -108,4 +107,4 @@ elseif several then
     offer(now)
   end
 end
-return fence == proposal and alone and not several and not polls and former == 2 and now or {fence, now, former}
+return fence == proposal and alone and not several and former == 2 and now or {fence, now, former}

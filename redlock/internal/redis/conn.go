@@ -332,19 +332,16 @@ func flag(set bool) int64 {
 	return 0
 }
 
-// waitFlags is how the scripts learn of Queue and Polls.
+// waitFlags is how the scripts learn of Queue, Leads and Offered.
 func waitFlags(cmd *protocol.Command) (flags int64) {
 	if cmd.Queue {
 		flags = 1
 	}
-	if cmd.Polls {
+	if cmd.Leads {
 		flags += 2
 	}
-	if cmd.Leads {
-		flags += 4
-	}
 	if cmd.Offered {
-		flags += 8
+		flags += 4
 	}
 	return flags
 }

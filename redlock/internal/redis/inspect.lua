@@ -1,15 +1,15 @@
 -- KEYS lock fence queue leases result
 -- -> {time_us, holder's token or '', ms that the lease can last, fence or 0, a line for each of the first waiters,
 --     fence of the result or 0, its bytes, ms that it is remembered}
--- A line has the ticket, 1 for a process that polls or 0, and the end of the process's name.
+-- A line has the ticket, and the end of the process's name.
 local time = call('TIME')
 -- lock.lua
 -- fence.lua
 local lines, waiting = {}, call('ZRANGE', KEYS[3], 0, MAX_WAITERS - 1, 'WITHSCORES')
 for i = 1, #waiting, 2 do
   local ends = tonumber(call('HGET', KEYS[4], waiting[i])) or 0
-  if math.abs(ends) > time[1] * 1000000 + time[2] then
-    lines[#lines + 1] = string.format('%.0f %d %s', waiting[i + 1], ends < 0 and 1 or 0, string.sub(string.match(waiting[i], '^(.*)#%d+$') or waiting[i], -RANDOM_LEN))
+  if ends > time[1] * 1000000 + time[2] then
+    lines[#lines + 1] = string.format('%.0f %s', waiting[i + 1], string.sub(string.match(waiting[i], '^(.*)#%d+$') or waiting[i], -RANDOM_LEN))
   end
 end
 local held = holder()

@@ -1,10 +1,9 @@
--- The processes that wait for a key. QUEUE has the ticket of each, LEASES the time until which it is believed to wait:
--- below zero for a process that polls, which can't be woken. The line is one for all slots of a key. Where there are several, each call
--- has a place, under the name of its process with # and a number behind that, and the number of its slots in LEASES: its ticket is one for those.
+-- The processes that wait for a key. QUEUE has the ticket of each, LEASES the time until which it is believed to wait.
+-- The line is one for all slots of a key. Where there are several, each call has a place, under the name of its process with # and a number behind that, and the number of its slots in LEASES: its ticket is one for those.
 local LOCK, QUEUE, LEASES, LINE = KEYS[1], KEYS[3], KEYS[4], string.sub(KEYS[3], 1, -7)
 local SLOT = tonumber(string.match(LOCK, ':slot:(%d+)$')) or 0
 local token, process, ticket, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local queued, polling = ARGV[5] % 2 == 1, ARGV[5] % 4 >= 2
+local queued = ARGV[5] % 2 == 1
 
 local function leave(name)
   call('ZREM', QUEUE, name)
@@ -20,9 +19,8 @@ local function mark(key)
 end
 
 local function join(now)
-  local lease = polling and math.min(lease_ms, POLL_LEASE) or lease_ms
   local fresh = call('ZADD', QUEUE, ARGV[3], process) == 1
-  local ends = string.format('%.0f', (now + lease * 1000) * (polling and -1 or 1))
+  local ends = string.format('%.0f', now + lease_ms * 1000)
   if SLOTS > 1 then
     call('HSET', LEASES, process, ends, process .. '/n', SLOTS)
     mark(LINE) -- a process with one slot may have it
@@ -33,15 +31,16 @@ local function join(now)
     end
   end
   mark(LOCK)
-  if call('PTTL', QUEUE) < lease then -- the last of all: PEXPIRE deletes a key if the server was suspended within it for the whole lease
-    call('PEXPIRE', QUEUE, lease)
-    call('PEXPIRE', LEASES, lease)
+  if call('PTTL', QUEUE) < lease_ms then -- the last of all: PEXPIRE deletes a key if the server was suspended within it for the whole lease
+    call('PEXPIRE', QUEUE, lease_ms)
+    call('PEXPIRE', LEASES, lease_ms)
   end
 end
 
--- Returns the process with the oldest ticket, behind as many as are skipped: its name and ticket, the end of its lease,
--- whether it polls, and how many were skipped. Processes whose lease is over lose their place; those that may not have the slot don't count.
-local function oldest(but, now, skip, slot)
+-- Returns the process with the oldest ticket, its ticket, and the end of its lease. Processes whose lease is over lose their place; those
+-- that may not have the slot don't count.
+local function oldest(but, now, slot)
+  local skip = 0
   slot = slot or SLOT
   while true do
     local first = call('ZRANGE', QUEUE, skip, skip + 1, 'WITHSCORES')
@@ -51,12 +50,12 @@ local function oldest(but, now, skip, slot)
       return nil
     end
     local ends = tonumber(call('HGET', LEASES, name)) or 0
-    if math.abs(ends) <= now then
+    if ends <= now then
       leave(name)
     elseif slot > 0 and (tonumber(call('HGET', LEASES, name .. '/n')) or 1) <= slot then
       skip = skip + 1
     else
-      return name, tonumber(first[at + 1]), math.abs(ends), ends < 0, skip
+      return name, tonumber(first[at + 1]), ends
     end
   end
 end

@@ -1,6 +1,6 @@
 -- KEYS lock fence queue leases [result] | ARGV token process ticket ttl_ms waits [keep_ms fence result anyway, or slots]
 -- -> 1 released / 0 was free / -1 another's
--- waits: 1 to stay in the queue, + 2 for a process that polls; + 4 for the leader of the slots
+-- waits: 1 to stay in the queue; + 2 for the leader of the slots
 -- lock.lua
 local held, released = holder(), 0
 if held == ARGV[1] then
@@ -46,13 +46,12 @@ if watched and released == 1 then
   note(SLOT, 0)
 end
 if SLOT == 0 and SLOTS == 1 and not held then
-  local skip, name, number, ends, polls = 0
-  repeat -- a process doesn't wake itself; one that polls comes by itself, and the next one finds out if it doesn't
-    skip = polls and skip + 1 or skip
-    name, number, ends, polls, skip = oldest('', now, skip)
-  until not name or name == process or not polls and (isCall(name) or wake(name, number))
+  local name, number
+  repeat -- a process doesn't wake itself
+    name, number = oldest('', now)
+  until not name or name == process or isCall(name) or wake(name, number)
 end
-if watched and (SLOTS == 1 or ARGV[5] % 8 >= 4) then
+if watched and (SLOTS == 1 or ARGV[5] % 4 >= 2) then
   offer(now)
 end
 return released

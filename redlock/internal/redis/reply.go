@@ -71,8 +71,7 @@ func (v *value) reply(cmd *protocol.Command) (reply protocol.Reply, err error) {
 	case op == protocol.OpAcquire && shape(":::"):
 		reply = protocol.Reply{Status: protocol.StatusGranted, Fence: micros(0), Time: micros(1), Former: former(2)}
 	case op == protocol.OpAcquire && shape(":$::::"):
-		holder, polls := strings.CutSuffix(name(1), "+")
-		reply = protocol.Reply{Status: protocol.StatusHeld, Holder: holder, Polls: polls, TTL: rest(0), Time: micros(2), Former: former(3),
+		reply = protocol.Reply{Status: protocol.StatusHeld, Holder: name(1), TTL: rest(0), Time: micros(2), Former: former(3),
 			Offer: uint16(number(4, -1, protocol.MaxSlots-1) + 1), Elsewhere: uint16(number(5, 0, protocol.MaxSlots))}
 	case op == protocol.OpAcquire && shape("::::"):
 		reply = protocol.Reply{Status: protocol.StatusDone, Fence: micros(0), TTL: rest(1), Time: micros(2), Former: former(3)}

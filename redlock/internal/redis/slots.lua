@@ -58,7 +58,7 @@ local function offer(now, asks)
       return
     end
     local key = slotKey(slot)
-    local name, number, ends, polls = oldest('', now, 0, slot)
+    local name, number = oldest('', now, slot)
     name = name or slot < SLOTS and unanswered
     if holder(key) then
       mark(key)
@@ -74,7 +74,7 @@ local function offer(now, asks)
       end
       if name == asks then
         unanswered = nil
-      elseif not polls and not wake(name, number, key) then
+      elseif not wake(name, number, key) then
         call('HDEL', OFFERS, name)
         note(slot, 0)
       end
@@ -86,6 +86,6 @@ end
 local function elsewhere(now)
   local line = call('ZRANGE', QUEUE, 0, 1)
   local other = line[line[1] == process and 2 or 1]
-  local waits = other and math.abs(tonumber(call('HGET', LEASES, other)) or 0) > now
+  local waits = other and (tonumber(call('HGET', LEASES, other)) or 0) > now
   return waits and tonumber(call('HGET', LEASES, other .. '/n') or 1) or 0
 end

@@ -15,15 +15,15 @@ import (
 // reused, because a release that arrives late carries the token of its own attempt: it must not match the
 // lock of a later one.
 type Attempt struct {
-	Round    // of the acquires, then of the extends that raise the fence, then of the release
-	Start    time.Time
-	TTL      time.Duration
-	Timeout  time.Duration // for which masters may take to answer
-	Slot     uint16        // which is asked for
-	Slots    uint16        // how many there are
-	Fence    int64
-	Late     bool // masters have not answered in time
-	MustPoll bool // a master that refused will not wake this process
+	Round   // of the acquires, then of the extends that raise the fence, then of the release
+	Start   time.Time
+	TTL     time.Duration
+	Timeout time.Duration // for which masters may take to answer
+	Slot    uint16        // which is asked for
+	Slots   uint16        // how many there are
+	Fence   int64
+	Late    bool // masters have not answered in time
+	Unwoken bool // a master that refused will not wake this process
 
 	ticket    int64          // the caller's, also when the acquire is sent without one
 	offered   bool           // the slot was offered to the call
@@ -52,7 +52,6 @@ type Ask struct {
 	Ticket    int64              // 0 where it isn't known
 	Tickets   []link.TicketState // the call's, by master
 	Queue     bool               // it waits in line where it is refused, and is woken
-	Polls     bool               // it waits, where it isn't woken as well
 	Fast      bool               // nothing says that others want the key
 	Recall    bool               // a result is asked for
 	Several   bool               // the call has several keys
@@ -106,10 +105,8 @@ func (m *Masters) Ask(ask Ask) *Attempt {
 	}
 	for i, s := range m.Streams {
 		a.acquires[i] = link.NewAcquire(acquire, i, &a.abandoned, &ask.Tickets[i], a.Replies)
-		subscribed := s.Subscribed()
-		a.acquires[i].Polls = !subscribed && (ask.Polls || s.Denied())
-		a.acquires[i].Queue = ask.Queue && (subscribed || ask.Polls)
-		a.acquires[i].Fast = ask.Fast && former == nil && ask.TTL >= m.FastFrom && !a.acquires[i].Polls
+		a.acquires[i].Queue = ask.Queue && s.Subscribed() // otherwise nothing would wake it
+		a.acquires[i].Fast = ask.Fast && former == nil && ask.TTL >= m.FastFrom
 		a.acquires[i].Leads = i == a.leader
 		if former != nil {
 			releases[i] = former.releaseOf(i, false, former.Replies)
@@ -288,7 +285,7 @@ func (a *Attempt) Win(ctx context.Context, within *Span) bool {
 			a.done = append(a.done, c)
 		default:
 			a.held = append(a.held, c.Reply)
-			a.MustPoll = a.MustPoll || !c.Queue || c.Polls || c.Reply.Polls
+			a.Unwoken = a.Unwoken || !c.Queue
 		}
 		if a.leader >= 0 && !a.acquires[a.leader].Counted { // it says which slot is free
 			return certain && a.offered

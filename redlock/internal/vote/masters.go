@@ -91,6 +91,17 @@ func (m *Masters) CanAsk(key string) bool {
 	return usable >= m.Quorum
 }
 
+// Deny reports whether so many masters deny the subscription to their wake-ups that no quorum can wake this process.
+func (m *Masters) Deny() bool {
+	denied := 0
+	for _, s := range m.Streams {
+		if s.Denied() {
+			denied++
+		}
+	}
+	return denied > len(m.Streams)-m.Quorum
+}
+
 // Patience returns how long masters may take to answer now.
 func (m *Masters) Patience(key string) (longest time.Duration) {
 	for _, s := range m.Streams {
