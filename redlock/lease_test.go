@@ -87,7 +87,7 @@ func TestMaxHoldEndsAStuckHolder(t *testing.T) {
 		if err := lock.Context().Err(); err != nil {
 			t.Fatalf("too early: %v", err)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if cause := context.Cause(lock.Context()); !errors.Is(cause, ErrMaxHold) || !errors.Is(cause, ErrLost) {
 			t.Fatalf("cause %v", cause)

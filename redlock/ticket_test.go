@@ -50,3 +50,26 @@ func TestTryHasNoTicket(t *testing.T) {
 		mustUnlock(t, <-waiter)
 	})
 }
+
+// TestOwnReleaseComesLate: a call is refused because of a lock that its own process has freed, and that the masters haven't heard of yet. No
+// master wakes it when they do, as nobody else has freed the key; so it looks again by itself.
+func TestOwnReleaseComesLate(t *testing.T) {
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		ways := ownNetwork(net)
+		l := simLocker(t, net.Masters(ways...))
+		held := mustLock(t, l, "key")
+		for _, w := range ways {
+			w.Set(simnet.Weather{Requests: true})
+		}
+		_ = held.Unlock()
+		for _, w := range ways {
+			w.Cut()
+			w.Set(simnet.Weather{})
+		}
+		freed := time.Now()
+		mustUnlock(t, mustLock(t, l, "key"))
+		if took := time.Since(freed); took > time.Second {
+			t.Errorf("it has the lock after %v, want soon after the releases are repeated", took)
+		}
+	})
+}

@@ -3,6 +3,7 @@ package vote
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -285,7 +286,7 @@ func (a *Attempt) Win(ctx context.Context, within *Span) bool {
 			a.done = append(a.done, c)
 		default:
 			a.held = append(a.held, c.Reply)
-			a.Unwoken = a.Unwoken || !c.Queue
+			a.Unwoken = a.Unwoken || !c.Queue || a.ownLeft(c.Reply.Holder)
 		}
 		if a.leader >= 0 && !a.acquires[a.leader].Counted { // it says which slot is free
 			return certain && a.offered
@@ -306,6 +307,11 @@ func (a *Attempt) Win(ctx context.Context, within *Span) bool {
 	}
 	// a slot that the leader hasn't offered to this call may be on offer to another one
 	return ending != CallerLeft && len(a.granted) >= quorum && len(a.done) == 0 && (a.offered || !a.leaderRefuses())
+}
+
+// ownLeft reports whether a holder is an attempt or a lock of this process, whose release is still on its way: a release wakes others alone.
+func (a *Attempt) ownLeft(holder string) bool {
+	return a.Slots <= 1 && strings.HasPrefix(holder, a.masters.Process)
 }
 
 // MayHaveTicket reports whether a master may have the ticket of the call.
