@@ -60,6 +60,9 @@ func (w *world) turn() time.Duration {
 		trip = max(trip, 3*l.far+time.Millisecond)
 	}
 	turn := 6*trip + askGap
+	if w.slots > 1 {
+		turn += protocol.OfferTime // to one who has left meanwhile
+	}
 	if w.trouble == noLeader {
 		turn += time.Duration(w.slots) * (4*w.timeout + trip)
 	}
