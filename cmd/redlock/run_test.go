@@ -84,7 +84,7 @@ func TestWrongUse(t *testing.T) {
 		"is memory://":                {"--masters", "memory://", "k", "true"},
 		"redlock: --ttl 2m0s":         {"--masters", "redis://127.0.0.1:1", "--ttl", "2m", "k", "true"},
 		"redlock: --ttl 1ms":          {"--masters", "redis://127.0.0.1:1", "--ttl", "1ms", "k", "true"},
-		"key is too long":             {"--masters", "redis://127.0.0.1:1", strings.Repeat("k", 2000), "true"},
+		"key of 2000 bytes":           {"--masters", "redis://127.0.0.1:1", strings.Repeat("k", 2000), "true"},
 		"--restart-guard \"perhaps\"": {"--masters", "redis://127.0.0.1:1", "--restart-guard", "perhaps", "k", "true"},
 	} {
 		cmd := exec.Command(program, append([]string{"run"}, args...)...)
