@@ -282,6 +282,7 @@ func newWorld(t *testing.T, seed uint64, m mutant) *world {
 		if chance(more, 15) {
 			p.closes = between(more, 0, w.faults.to)
 		}
+		_ = chance(more, 15) // drawn, so that the seeds that find mutants stay the same
 		w.processes = append(w.processes, p)
 	}
 	w.forces = !w.quiet && m.name == "" && chance(rand.New(rand.NewPCG(seed, 500)), 30)

@@ -13,7 +13,7 @@ var mutants = []struct {
 	name, check, file, text, instead string
 }{
 	{"another key format", "one holder", "redlock/internal/protocol/protocol.go", `return prefix + ":{" + key + "}"`, `return prefix + ":lock:{" + key + "}"`},
-	{"fencing tokens in milliseconds", "one holder", "redlock/lock.go", `return uint64(k.made().attempt.fence)`, `return uint64(k.made().attempt.fence) / 1000`},
+	{"fencing tokens in milliseconds", "one holder", "redlock/lock.go", `return uint64(k.made().attempt.Fence)`, `return uint64(k.made().attempt.Fence) / 1000`},
 	{"tickets in milliseconds", "one line", "redlock/internal/redis/queue.lua", `call('ZADD', QUEUE, ARGV[3], process)`, `call('ZADD', QUEUE, ARGV[3] / 1000, process)`},
 	{"another message to wake a process", "one line", "redlock/internal/redis/queue.lua", `string.format('%.0f', number) .. (call or '') .. ' ' .. (key or LOCK)`, `(key or LOCK) .. string.format(' %.0f', number)`},
 	{"another word for a process's name", "inspect", "redlock/internal/heartbeat/process.go", "`json:\"name\"`\n\tVersion", "`json:\"instance\"`\n\tVersion"},
