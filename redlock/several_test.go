@@ -194,6 +194,43 @@ func TestLineOfSeveral(t *testing.T) {
 	}
 }
 
+// TestSeveralThatMeet: calls for pairs of three keys, of four processes, don't give back by turns what the oldest of them wants. In
+// 20 seconds 1,750 get their keys, and 1,300 where they don't insist, each time within a few percent.
+func TestSeveralThatMeet(t *testing.T) {
+	const processes, calls, keys, least = 4, 6, 3, 1550
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		ctx, end := context.WithTimeout(t.Context(), 20*time.Second)
+		defer end()
+		var all sync.WaitGroup
+		var granted atomic.Int64
+		for p := range processes {
+			var far []*simnet.Address
+			for i, s := range net.Servers {
+				address := simnet.NewAddress(fmt.Sprintf("sim://%d", i), s)
+				address.Set(simnet.Weather{Delay: time.Duration(1+(3*p+i)%4) * time.Millisecond})
+				far = append(far, address)
+			}
+			l := simLocker(t, net.Masters(far...), redlock.WithTimeout(50*time.Millisecond))
+			for range calls {
+				all.Go(func() {
+					for ctx.Err() == nil {
+						a := rand.IntN(keys)
+						lock, err := l.LockAll(ctx, []string{fmt.Sprint(a), fmt.Sprint((a + 1) % keys)})
+						if err == nil {
+							granted.Add(1)
+							mustUnlock(t, lock)
+						}
+					}
+				})
+			}
+		}
+		all.Wait()
+		if got := granted.Load(); got < least {
+			t.Errorf("%d calls got their keys, want at least %d", got, least)
+		}
+	})
+}
+
 // TestAllAreLostTogether: when another token takes one of the keys, the lock is lost and its other keys are freed.
 func TestAllAreLostTogether(t *testing.T) {
 	const ttl = 3 * time.Second

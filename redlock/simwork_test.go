@@ -2,11 +2,9 @@ package redlock
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // conserved is that the work goes on: a call that could take all that it wants does, or another one takes something of it.
@@ -68,13 +66,5 @@ var workMutants = []mutant{
 				cmd.Queue = true
 			}
 		},
-	},
-	{
-		name: "calls for several keys give back by turns what they want all of", breaks: conserved, quiet: true,
-		shape: func(w *world) {
-			w.pairs, w.several, w.keys = false, true, 3
-			w.busy(6)
-		},
-		send: func(_ *route, cmd *protocol.Command) { cmd.Token = strings.TrimSuffix(cmd.Token, vote.SeveralMark) },
 	},
 }
