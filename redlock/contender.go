@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
@@ -46,8 +47,9 @@ type contender struct {
 	subscribed bool          // counted as one that waits for wake-ups
 	insists    time.Time     // until then it keeps its places for all of its keys: see insist
 	via        Via
-	paced      bool  // the attempt under way has a place
-	haste      haste // how soon it may ask
+	paced      bool             // the attempt under way has a place
+	haste      haste            // how soon it may ask
+	room       [1]*atomic.Int64 // enough for one key; saves an allocation
 }
 
 // haste bounds how often a call asks masters, whatever these say and however often they wake it: mostHaste times at once, and then once in
@@ -193,17 +195,11 @@ func (t *contender) win(ctx context.Context, attempts []*vote.Attempt) (lost *vo
 
 // round returns the time of a round, for which those behind this call wait.
 func (t *contender) round(attempts []*vote.Attempt) vote.Span {
-	within := vote.NewSpan(attempts[0].Timeout)
-	within.Behind = t
-	t.Lasts(time.Now().Add(within.Rest))
-	return within
-}
-
-// Lasts notes when the round that is under way is over.
-func (t *contender) Lasts(until time.Time) {
+	others := t.room[:0]
 	for _, c := range t.callers {
-		c.until.Store(int64(until.Sub(t.locker.gates.began)))
+		others = append(others, &c.until)
 	}
+	return vote.NewSpanOf(attempts[0].Timeout, t.locker.gates.began, others)
 }
 
 // insist reports whether a call for several keys, which has just met another one, should try again at once. Where such calls want

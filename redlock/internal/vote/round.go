@@ -34,32 +34,42 @@ const (
 // Span is how long masters may take to answer. It passes by steps, each of which counts as no more than that, however late this process notices
 // its end: where a busy machine has kept the process from running, the replies are there, and only to be read.
 type Span struct {
-	Rest   time.Duration // behind the step that is under way
-	Behind Behind        // nil if nobody is
+	Rest   time.Duration   // behind the step that is under way
+	began  time.Time       // from which those behind it count
+	behind []*atomic.Int64 // of each call for which others wait: a time.Duration since began, at which the span is over, at least
 
 	step time.Duration
 	over time.Time // the step that is under way; zero before the first
 }
 
-// Behind is who waits for a span of another.
-type Behind interface {
-	Lasts(until time.Time) // at least
-}
-
 const spanSteps = 8
 
+// NewSpan returns a span for which nobody else waits.
 func NewSpan(d time.Duration) Span { return Span{Rest: d, step: d / spanSteps} }
+
+// NewSpanOf is NewSpan for a span for which others wait: each of them is told, in time since began, when it is over at least.
+func NewSpanOf(d time.Duration, began time.Time, others []*atomic.Int64) Span {
+	s := NewSpan(d)
+	s.began, s.behind = began, others
+	s.tell(time.Now())
+	return s
+}
 
 // begin begins a step, unless one is under way or the span is over, and returns its end.
 func (s *Span) begin() time.Time {
 	if now := time.Now(); s.Rest > 0 && !now.Before(s.over) {
-		if s.Behind != nil {
-			s.Behind.Lasts(now.Add(s.Rest))
-		}
+		s.tell(now)
 		step := min(s.step, s.Rest)
 		s.Rest, s.over = s.Rest-step, now.Add(step)
 	}
 	return s.over
+}
+
+// tell has others know when the span is over, if its rest begins now.
+func (s *Span) tell(now time.Time) {
+	for _, until := range s.behind {
+		until.Store(int64(now.Add(s.Rest).Sub(s.began)))
+	}
 }
 
 // Collect passes each reply to count, with the number of those still missing, until count reports done or
