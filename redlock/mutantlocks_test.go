@@ -23,25 +23,6 @@ var lockMutants = []mutant{
 		},
 	},
 	{
-		name: "a pass uses the former token again", breaks: exclusion,
-		shape: func(w *world) {
-			w.keys = 1
-			for _, p := range w.processes {
-				p.clients = 6
-				for _, l := range p.routes {
-					l.loss = 10
-				}
-			}
-		},
-		send: func(l *route, cmd *protocol.Command) {
-			if cmd.Op == protocol.OpAcquire && cmd.Former != "" {
-				cmd.Former = l.process.recall(cmd.Former)
-				l.process.memory.Store(cmd.Token, cmd.Former)
-			}
-			cmd.Token = l.process.recall(cmd.Token)
-		},
-	},
-	{
 		name: "release deletes whatever token is there", breaks: exclusion,
 		serve: func(m *memory.Master, cmd *protocol.Command) bool {
 			if cmd.Op != protocol.OpRelease {
