@@ -19,10 +19,13 @@ var clockMutants = []mutant{
 		shape: func(w *world) { w.guard = 0 },
 	},
 	{
-		name: "no restart guard, for fences", breaks: fencing, from: 533,
+		name: "no restart guard, for fences", breaks: fencing,
 		shape: func(w *world) {
 			w.guard = 0
 			w.busy(4)
+			for _, s := range w.servers {
+				s.downs = w.windows(4, 200*time.Millisecond)
+			}
 		},
 	},
 	{
