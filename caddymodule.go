@@ -142,13 +142,21 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	if rule.Verify, err = withSecrets(h.Verify); err != nil {
 		return err
 	}
+	rule.Observer, h.hideRule = series.Rule(rule.RuleName())
 	if h.serializer, err = middleware.Compile(rule, placeholderOf); err != nil {
 		return err
 	}
-	if err = h.app.register(ctx, h.serializer); err != nil {
-		return err
+	return h.app.register(ctx, h.serializer)
+}
+
+// Cleanup ends the series of the rule, unless another configuration or handler has a rule of this name.
+func (h *Handler) Cleanup() error {
+	if h.hideRule != nil {
+		h.hideRule()
 	}
-	h.countRequests()
+	if h.lines != nil {
+		h.lines.Close()
+	}
 	return nil
 }
 
@@ -271,7 +279,7 @@ func (h *Handler) remain() (leave func()) {
 // leave gives the locker back. The last request of a configuration that has been replaced closes it.
 func (h *Handler) leave() {
 	if err := h.app.settings.leave(); err != nil {
-		h.serializer.Logger.Warn("closing the masters", "error", err)
+		h.serializer.Rule().Logger.Warn("closing the masters", "error", err)
 	}
 }
 
@@ -561,7 +569,7 @@ func (h *Handler) warn(log *zap.Logger) {
 	if global := h.serializer.Global(); global != "" {
 		log.Warn("key has no placeholder: all requests of this rule share one lock; a matcher begins with @, / or *", append(rule, zap.String("key", global))...)
 	}
-	if h.serializer.Remember > 0 && h.app.inMemory() {
+	if h.serializer.Rule().Remember > 0 && h.app.inMemory() {
 		log.Warn("responses are remembered in this process's memory: after a restart, and in other processes, a repeat runs again", rule...)
 	}
 }

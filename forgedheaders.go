@@ -27,7 +27,7 @@ func (a *App) register(ctx caddy.Context, rule *middleware.Serializer) error {
 		forged = new(forgedHeaders)
 		if !forged.standBefore(server, server.Routes, isLoading(server.Routes)) {
 			ctx.Logger().Warn("clients can send the headers of the rule to the upstreams of requests that it doesn't take, as its server has rules only for errors: remove them, with request_header",
-				zap.String("rule", rule.Name), zap.Strings("headers", rule.UpstreamHeaders()))
+				zap.String("rule", rule.Rule().Name), zap.Strings("headers", rule.UpstreamHeaders()))
 		}
 		a.forged[server] = forged
 	}

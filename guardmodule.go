@@ -26,9 +26,9 @@ func init() {
 // It looks at requests that may change something, and of the others at those for which the server has a rule, as far as the matchers
 // of rules name methods and paths. Refusals have the outcome `unclear_target`, and are logged and counted as those of the rule `guard`.
 type Guard struct {
-	serializer *middleware.Serializer
-	hideRule   func() // from the metrics
-	lines      *notices.Queue[notices.Line]
+	refusalOf func(r *http.Request, matters func(*http.Request) bool) *middleware.Refusal
+	hideRule  func() // from the metrics
+	lines     *notices.Queue[notices.Line]
 }
 
 // CaddyModule returns the Caddy module information.
@@ -41,7 +41,7 @@ func (g *Guard) Provision(ctx caddy.Context) error {
 	rule := middleware.Rule{Name: "guard"}
 	g.lines, rule.Logger = queuedLog(ctx)
 	rule.Observer, g.hideRule = series.Rule(rule.Name)
-	g.serializer = middleware.NewGuard(rule)
+	g.refusalOf = middleware.NewGuard(rule)
 	return nil
 }
 
@@ -65,7 +65,7 @@ var (
 
 // ServeHTTP serves the request unless it is refused.
 func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	if refusal := g.serializer.Guard(r, matters); refusal != nil {
+	if refusal := g.refusalOf(r, matters); refusal != nil {
 		return refuse(w, r, g, refusal)
 	}
 	return next.ServeHTTP(w, r)

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"container/list"
 	"encoding/json"
 	"errors"
@@ -23,7 +22,7 @@ type gatewayRule struct {
 	text    string
 	onAbort string // what the gateway does when its client leaves
 	rule    *middleware.Serializer
-	release func() // of its observer; nil for none
+	release func() // of its observer
 }
 
 // rules are those that gateways have sent of late, by their settings as they were sent.
@@ -52,9 +51,7 @@ func (a *Agent) rule(text []byte) (*gatewayRule, error) {
 	if a.rules.order.Len() > maxRules {
 		last := a.rules.order.Remove(a.rules.order.Back()).(*gatewayRule)
 		delete(a.rules.known, last.text)
-		if last.release != nil {
-			last.release()
-		}
+		last.release()
 	}
 	return g, nil
 }
@@ -73,25 +70,25 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 		}
 	}
 	settings.BodyBudget, settings.Logger, settings.Shutdown = a.budget, a.logger, a.stopping
-	g := &gatewayRule{text: string(text), onAbort: cmp.Or(settings.OnClientAbort, "run")}
 	asGiven, err := middleware.Compile(settings, (*middleware.Rule).Placeholder)
 	if err != nil {
 		return nil, err
 	}
-	if asGiven.Remember > 0 {
+	given := asGiven.Rule()
+	if given.Remember > 0 {
 		return nil, errors.New("preset: has remember, and " + noResponses + `; set remember to "off"`)
 	}
 	// How long a turn lasts is for the gateway to say.
 	settings.OnClientAbort, settings.OnHold = middleware.Cancel, a.remain
 	// The wait, in which the end of the connection is noticed, comes after the body.
 	settings.BufferBody = new(asGiven.ReadsBody())
-	if g.rule, err = middleware.Compile(settings, (*middleware.Rule).Placeholder); err != nil {
-		return nil, err
-	}
+	g := &gatewayRule{text: string(text), onAbort: given.OnClientAbort, release: func() {}}
 	if a.observers != nil {
-		observer, release := a.observers(g.rule.Name)
-		g.rule.Observe(observer)
-		g.release = release
+		settings.Observer, g.release = a.observers(given.Name)
+	}
+	if g.rule, err = middleware.Compile(settings, (*middleware.Rule).Placeholder); err != nil {
+		g.release()
+		return nil, err
 	}
 	return g, nil
 }
@@ -125,13 +122,14 @@ func (a *Agent) serveRule(x *exchange, _ *http.Request) error {
 	if err != nil {
 		return err
 	}
+	settings := g.rule.Rule()
 	w := &buffered{header: http.Header{"Content-Type": {"application/json"}}, status: http.StatusOK}
 	_ = json.NewEncoder(w).Encode(ruleResponse{ // there is nothing in it that can't be encoded
 		ReadsBody:     g.rule.ReadsBody(),
-		MaxBody:       g.rule.MaxBody,
-		BodyTimeoutMS: g.rule.BodyTimeout.Milliseconds(),
-		WaitMS:        g.rule.Wait.Milliseconds(),
-		FenceHeader:   g.rule.FenceHeader,
+		MaxBody:       settings.MaxBody,
+		BodyTimeoutMS: settings.BodyTimeout.Milliseconds(),
+		WaitMS:        settings.Wait.Milliseconds(),
+		FenceHeader:   settings.FenceHeader,
 		OnClientAbort: g.onAbort,
 	})
 	x.tell(w)

@@ -33,7 +33,7 @@ type body struct {
 	request       *http.Request
 	writer        http.ResponseWriter // for the read deadline; nil for none
 
-	rule   *Serializer // the innermost, with its budget
+	rule   *compiled   // the innermost, with its budget
 	parsed *bodyFields // what the templates of a rule have read
 	budget *Budget
 	over   bool  // there is no rule any more that will end it
@@ -58,7 +58,7 @@ func newBody(w http.ResponseWriter, r *http.Request) *body {
 }
 
 // use makes a rule the one that reads. It may try again what a rule around it could not read.
-func (b *body) use(rule *Serializer) {
+func (b *body) use(rule *compiled) {
 	b.rule, b.budget = rule, rule.BodyBudget
 	b.filled, b.err = b.filled && b.err == nil, nil
 	b.mu.Lock()

@@ -18,27 +18,25 @@ type Explanation struct {
 	Place    string   // the method, path and query at which alone it counts; empty for anywhere
 	Err      error    // why the request would be refused before its lock is asked for, or nil
 
-	rule *Serializer
+	rule *compiled
 	most map[string]int
 }
 
 // Explain returns the keys that New with this template and this rule would lock for a request, without a Locker. It reads
 // the body if New would, and panics where New does.
 func Explain(template string, r *http.Request, rule Rule) Explanation {
-	return mustCompile(rule.withKey(template), nil).Explain(r)
+	return mustCompile(rule.withKey(template), nil).explain(r)
 }
 
-// Explain returns the keys that Serve would lock for a request. It reads the body if Serve would. It checks the signature, too,
-// but returns the keys even if that is wrong.
-func (s *Serializer) Explain(r *http.Request) Explanation {
-	req := &serving{rule: s, r: r}
+func (c *compiled) explain(r *http.Request) Explanation {
+	req := &serving{rule: c, r: r}
 	req.receive()
 	if b, ok := r.Body.(*body); ok {
-		b.budget = NewBudget(s.MaxBody) // of its own: the body remains readable, and keeps its memory
+		b.budget = NewBudget(c.MaxBody) // of its own: the body remains readable, and keeps its memory
 	}
 	err := req.identify()
 	d := req.delivery
-	return Explanation{Keys: req.turn.keys, Delivery: d.ID, Host: d.Host, Site: d.Site, Place: d.Place, Err: cmp.Or(req.permit(), err), rule: s, most: req.turn.most}
+	return Explanation{Keys: req.turn.keys, Delivery: d.ID, Host: d.Host, Site: d.Site, Place: d.Place, Err: cmp.Or(req.permit(), err), rule: c, most: req.turn.most}
 }
 
 // String returns the explanation as text for people, with a line for each fact. It shows the keys.

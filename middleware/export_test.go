@@ -7,7 +7,7 @@ import (
 )
 
 // CompileFunc is Compile with a function in place of the templates, as NewFunc has it.
-func CompileFunc(rule Rule, key KeyFunc) *Serializer { return mustCompile(rule, key.Keys) }
+func CompileFunc(rule Rule, key KeyFunc) *Serializer { return &Serializer{mustCompile(rule, key.Keys)} }
 
 // KeysOf derives the keys of a request from several templates.
 func KeysOf(r *http.Request, texts ...string) ([]string, error) {

@@ -4,12 +4,15 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
 	"unicode/utf16"
 
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
 // connectionOptions are the options that concern the connection itself. Every other one names a header that a proxy removes
@@ -142,4 +145,58 @@ func showValues(values map[string][]string) string {
 		}
 	}
 	return ascii.String()
+}
+
+// StripHeaders removes from a request what a client has sent under these names, in every spelling that some server takes for them, and
+// in its trailers as well. A rule does this to the requests that it takes. A program that has others go to the same upstream calls it around
+// its router:
+//
+//	middleware.StripHeaders(r, middleware.DefaultFenceHeader, middleware.SlotHeader)
+func StripHeaders(r *http.Request, names ...string) {
+	strip(r.Header, names)
+	if r.Trailer == nil {
+		return // then a handler sees none
+	}
+	strip(r.Trailer, names)
+	if r.Body != nil {
+		r.Body = &strippedTrailers{r.Body, r.Trailer, names}
+	}
+}
+
+// strippedTrailers is a body behind which trailers with some names are removed, as a client may send other ones than it has announced.
+type strippedTrailers struct {
+	io.ReadCloser
+	trailers http.Header
+	names    []string
+}
+
+func (b *strippedTrailers) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		strip(b.trailers, b.names)
+	}
+	return n, err
+}
+
+func strip(h http.Header, names []string) {
+	for sent := range h {
+		if isHeader(sent, names) {
+			delete(h, sent)
+		}
+	}
+}
+
+// hasHeader reports whether one of these headers is there, in a spelling that some server takes for it.
+func hasHeader(h http.Header, names []string) bool {
+	for sent := range h {
+		if isHeader(sent, names) {
+			return true
+		}
+	}
+	return false
+}
+
+// isHeader reports whether some server takes the name of a header for one of these.
+func isHeader(sent string, names []string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { return fold.SameHeader(sent, name) })
 }

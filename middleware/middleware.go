@@ -85,11 +85,11 @@ import (
 // The body is read before the lock is taken, within MaxBody, and only if the template needs a field of it. The handler can
 // read it again, byte for byte.
 func New(locker *redlock.Locker, template string, rule Rule) func(http.Handler) http.Handler {
-	s := mustCompile(rule.withKey(template).of(locker), nil)
-	if global := s.Global(); global != "" {
-		s.Logger.Warn("key template has no placeholder: all requests share one lock", "rule", s.Name, "template", global)
+	c := mustCompile(rule.withKey(template).of(locker), nil)
+	if global := c.global(); global != "" {
+		c.Logger.Warn("key template has no placeholder: all requests share one lock", "rule", c.Name, "template", global)
 	}
-	return s.middleware(locker)
+	return c.middleware(locker)
 }
 
 // NewFunc is New with a function in place of the template. The function must make different keys for requests that may run at
@@ -102,19 +102,20 @@ func NewFunc(locker *redlock.Locker, key KeyFunc, rule Rule) func(http.Handler) 
 	return mustCompile(rule.of(locker), key.Keys).middleware(locker)
 }
 
-func mustCompile(rule Rule, derive keysFunc) *Serializer {
-	s, err := compile(rule, derive, (*Rule).Placeholder)
+func mustCompile(rule Rule, derive keysFunc) *compiled {
+	c, err := compile(rule, derive, (*Rule).Placeholder)
 	if err != nil {
 		panic(fmt.Sprintf("middleware: %v", err))
 	}
-	return s
+	return c
 }
 
-func (s *Serializer) middleware(locker *redlock.Locker) func(http.Handler) http.Handler {
-	s.warn()
+func (c *compiled) middleware(locker *redlock.Locker) func(http.Handler) http.Handler {
+	c.warn()
+	s := &Serializer{c}
 	return func(next http.Handler) http.Handler {
 		if runsLater(next) {
-			return s.refuseAll(errRunsLater)
+			return c.refuseAll(errRunsLater)
 		}
 		run := func(w http.ResponseWriter, r *http.Request) error {
 			next.ServeHTTP(w, r)
@@ -147,12 +148,12 @@ func runsLater(next http.Handler) bool {
 }
 
 // refuseAll refuses all requests, rather than serve them without a lock.
-func (s *Serializer) refuseAll(err error) http.Handler {
+func (c *compiled) refuseAll(err error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		refusal := newRefusal(OutcomeFailed, err)
-		refusal.Turn.Rule, refusal.Turn.Detail = s.Name, detailOf(OutcomeFailed, err)
-		s.logOutcome("request is refused", refusal.Turn, err, slog.Int("status", refusal.Status))
-		s.observeDone(OutcomeFailed, 0)
+		refusal.Turn.Rule, refusal.Turn.Detail = c.Name, detailOf(OutcomeFailed, err)
+		c.logOutcome("request is refused", refusal.Turn, err, slog.Int("status", refusal.Status))
+		c.observeDone(OutcomeFailed, 0)
 		refusal.Write(w)
 	})
 }

@@ -62,16 +62,16 @@ const (
 )
 
 // possibleOf returns what the Observer of a rule, or of a Guard, may be told.
-func possibleOf(s *Serializer) Possible {
+func possibleOf(c *compiled) Possible {
 	can := Possible{Passes: []Outcome{OutcomeMissingKey}} // a preflight of CORS lacks a key, and is served
 	for _, outcome := range Outcomes() {
-		if outcomes[outcome].possible(s) {
+		if outcomes[outcome].possible(c) {
 			can.Outcomes = append(can.Outcomes, outcome)
 		}
 	}
-	if takesLocks(s) {
-		can.Concurrency, can.Waits, can.Remembers = slices.Max(s.Concurrency), mayWait(s), remembers(s)
-		if s.OnNoQuorum == Pass {
+	if takesLocks(c) {
+		can.Concurrency, can.Waits, can.Remembers = slices.Max(c.Concurrency), mayWait(c), remembers(c)
+		if c.OnNoQuorum == Pass {
 			can.Passes = append(can.Passes, OutcomeNoQuorum)
 		}
 	}

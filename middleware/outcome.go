@@ -55,31 +55,31 @@ const (
 
 // outcomes is what there is to say of each Outcome. docs/problems.md has a section for each.
 var outcomes = map[Outcome]struct {
-	title    string                   // of the response to a refused request; "" for one that is served
-	status   int                      // of that response, unless a setting of the rule or the error says otherwise
-	level    slog.Level               // what other requests and impatient clients cause is normal
-	possible func(s *Serializer) bool // for the requests of a rule: metrics have its series from the start
+	title    string                 // of the response to a refused request; "" for one that is served
+	status   int                    // of that response, unless a setting of the rule or the error says otherwise
+	level    slog.Level             // what other requests and impatient clients cause is normal
+	possible func(c *compiled) bool // for the requests of a rule: metrics have its series from the start
 }{
 	OutcomeAcquired: {"", 0, slog.LevelInfo, takesLocks},
 	OutcomeReplayed: {"", 0, slog.LevelInfo, remembers},
-	OutcomeDryRun:   {"", 0, slog.LevelInfo, func(s *Serializer) bool { return s.DryRun }},
+	OutcomeDryRun:   {"", 0, slog.LevelInfo, func(c *compiled) bool { return c.DryRun }},
 
-	OutcomeHeld:       {"Another request with the same key is in progress", http.StatusLocked, slog.LevelInfo, func(s *Serializer) bool { return s.derive != nil }},
+	OutcomeHeld:       {"Another request with the same key is in progress", http.StatusLocked, slog.LevelInfo, func(c *compiled) bool { return c.derive != nil }},
 	OutcomeNoQuorum:   {"No lock can be granted now", http.StatusConflict, slog.LevelWarn, takesLocks},
 	OutcomeMissingKey: {"The request lacks a value that its lock key is made of", http.StatusBadRequest, slog.LevelInfo, isRule},
 	OutcomeBadKey:     {"No certain lock key can be made of the request", http.StatusBadRequest, slog.LevelInfo, isRule},
 	OutcomeDuplicate:  {"The same delivery is in progress", http.StatusConflict, slog.LevelInfo, hasID},
 	OutcomeMismatch:   {"The ID was used for another request", http.StatusUnprocessableEntity, slog.LevelInfo, remembers},
 	OutcomeUnreadable: {"The request was served before, and its response can't be read now", http.StatusServiceUnavailable, slog.LevelInfo, remembers},
-	OutcomeMissingID:  {"The request lacks an ID", http.StatusBadRequest, slog.LevelInfo, func(s *Serializer) bool { return s.IdempotencyKey == required }},
+	OutcomeMissingID:  {"The request lacks an ID", http.StatusBadRequest, slog.LevelInfo, func(c *compiled) bool { return c.IdempotencyKey == required }},
 	OutcomeLost:       {"The lock was lost while the request ran; its outcome is unknown", http.StatusInternalServerError, slog.LevelWarn, takesLocks},
 	OutcomeCanceled:   {"The client left", statusClientClosed, slog.LevelDebug, isRule},
 	OutcomeStopping:   {"The server is about to stop, and the lock is held", http.StatusServiceUnavailable, slog.LevelDebug, mayWait},
 	OutcomeFailed:     {"The lock could not be taken", http.StatusInternalServerError, slog.LevelWarn, isRule},
 
-	OutcomeUnclearTarget: {"The request can be taken for another one", http.StatusBadRequest, slog.LevelInfo, func(s *Serializer) bool { return !isRule(s) }},
+	OutcomeUnclearTarget: {"The request can be taken for another one", http.StatusBadRequest, slog.LevelInfo, func(c *compiled) bool { return !isRule(c) }},
 
-	OutcomeBadSignature: {"The request is not signed as it should be", http.StatusUnauthorized, slog.LevelWarn, func(s *Serializer) bool { return len(s.verifiers) > 0 }},
+	OutcomeBadSignature: {"The request is not signed as it should be", http.StatusUnauthorized, slog.LevelWarn, func(c *compiled) bool { return len(c.verifiers) > 0 }},
 	OutcomeUpgrade:      {"Requests for another protocol are not served here", http.StatusForbidden, slog.LevelInfo, isRule},
 
 	OutcomeBodyTooLarge:    {"The body is too large to make a lock key of it", http.StatusRequestEntityTooLarge, slog.LevelInfo, mayReadBody},
@@ -89,18 +89,18 @@ var outcomes = map[Outcome]struct {
 }
 
 // isRule reports whether requests get keys or IDs, as those of a Guard do not.
-func isRule(s *Serializer) bool { return s.derive != nil || hasID(s) }
+func isRule(c *compiled) bool { return c.derive != nil || hasID(c) }
 
-func hasID(s *Serializer) bool { return s.dedupe != nil }
+func hasID(c *compiled) bool { return c.dedupe != nil }
 
-func takesLocks(s *Serializer) bool { return isRule(s) && !s.DryRun }
+func takesLocks(c *compiled) bool { return isRule(c) && !c.DryRun }
 
-func mayWait(s *Serializer) bool { return takesLocks(s) && s.Wait > 0 }
+func mayWait(c *compiled) bool { return takesLocks(c) && c.Wait > 0 }
 
-func remembers(s *Serializer) bool { return takesLocks(s) && s.Remember > 0 }
+func remembers(c *compiled) bool { return takesLocks(c) && c.Remember > 0 }
 
 // mayReadBody reports whether the templates read the body, or a function may.
-func mayReadBody(s *Serializer) bool { return s.readsBody || s.keys == nil && s.derive != nil }
+func mayReadBody(c *compiled) bool { return c.readsBody || c.keys == nil && c.derive != nil }
 
 // Outcomes returns all outcomes.
 func Outcomes() []Outcome { return slices.Sorted(maps.Keys(outcomes)) }

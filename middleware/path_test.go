@@ -164,15 +164,15 @@ func TestGuardIsSeen(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	seen := new(counts)
-	guard := middleware.NewGuard(middleware.Rule{Logger: slog.New(slog.NewTextHandler(&log, nil)), Observer: seen})
-	refusal := guard.Guard(keyRequest("/index.php/orders/42"), middleware.MayChange)
+	refusalOf := middleware.NewGuard(middleware.Rule{Logger: slog.New(slog.NewTextHandler(&log, nil)), Observer: seen})
+	refusal := refusalOf(keyRequest("/index.php/orders/42"), middleware.MayChange)
 	if refusal == nil || refusal.Status != http.StatusBadRequest || refusal.Turn.Outcome != middleware.OutcomeUnclearTarget || refusal.Turn.Rule != "guard" || refusal.Turn.Detail == "" {
 		t.Fatalf("refusal %+v", refusal)
 	}
 	if line := log.String(); seen.done.Load() != 1 || !strings.Contains(line, "outcome=unclear_target") || strings.Contains(line, "orders") {
 		t.Errorf("%d counted, log %s", seen.done.Load(), line)
 	}
-	if guard.Guard(keyRequest("/orders/42"), middleware.MayChange) != nil || seen.done.Load() != 1 {
+	if refusalOf(keyRequest("/orders/42"), middleware.MayChange) != nil || seen.done.Load() != 1 {
 		t.Error("a clear target is refused")
 	}
 	guarded := middleware.Guard(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))

@@ -34,7 +34,7 @@ type HandlerFunc func(http.ResponseWriter, *http.Request) error
 //	400, 401, 403, 413, …            423, 409, 503, 499,              500
 //	                                 or the remembered response
 type serving struct {
-	rule    *Serializer
+	rule    *compiled
 	w       http.ResponseWriter
 	r       *http.Request
 	next    HandlerFunc

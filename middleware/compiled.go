@@ -1,0 +1,303 @@
+package middleware
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/signature"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// waitsForResponses reports whether a repeat waits for the first to be answered.
+func (c *compiled) waitsForResponses() bool { return c.OnDuplicate == waits }
+
+// warnings returns what is valid in how the rule remembers responses, but hardly ever meant.
+func (c *compiled) warnings() (warnings []string) {
+	switch {
+	case c.Remember == 0:
+	case !c.hasScope() && c.Scope != off && len(c.Verify) == 0:
+		warnings = append(warnings, "responses are remembered, and whoever sends the same keys and ID gets them, unless authentication has found who it is: set scope, such as {header.X-API-Key}, or scope off if all clients may see them")
+	case c.ownScope && c.scopeIsAuthorization():
+		warnings = append(warnings, "scope is {header.Authorization}, which changes with a refreshed token, and with each digest or signature: then a repeat runs again; leave scope out where Caddy or the program authenticates, see docs/recipes.md#an-api-with-idempotency-key")
+	}
+	return warnings
+}
+
+func (c *compiled) warn() {
+	for _, warning := range c.warnings() {
+		c.Logger.Warn(warning, "rule", c.Name)
+	}
+}
+
+// global returns the first template that makes one key of all requests, which is hardly ever meant where one holds it at a time, or "".
+func (c *compiled) global() string {
+	for i, template := range c.keys {
+		if c.Concurrency.of(i) == 1 && template.Global() {
+			return c.Keys[i]
+		}
+	}
+	return ""
+}
+
+// stripOurs removes what only this side may set, in every spelling that a server may take for it.
+func (c *compiled) stripOurs(h http.Header) {
+	ours := [...]string{c.FenceHeader, c.KeyHeader, SlotHeader, pathHeaders[0], pathHeaders[1]}
+	strip(h, ours[:])
+}
+
+// wrapBody puts a body into the request and returns it, or nil if there is none to end.
+func (c *compiled) wrapBody(w http.ResponseWriter, r *http.Request) *body {
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil
+	}
+	b, ok := r.Body.(*body)
+	if !ok || !b.untouched() {
+		b = newBody(w, r)
+	} else if !b.over { // that of a rule around this one, which will end it
+		b.use(c)
+		return nil
+	}
+	b.use(c)
+	b.over, b.writer = false, w
+	return b
+}
+
+func (c *compiled) clientAddress(r *http.Request) string {
+	if c.ClientAddress != nil {
+		return c.ClientAddress(r)
+	}
+	return r.RemoteAddr
+}
+
+// client returns for whom the room in a budget is counted: an IPv4 address, or the IPv6 network that one subscriber has.
+func (c *compiled) client(r *http.Request) string {
+	text := c.clientAddress(r)
+	address, err := netip.ParseAddr(text)
+	if err != nil {
+		withPort, err := netip.ParseAddrPort(text)
+		if err != nil {
+			return text // that of a Unix socket, for example
+		}
+		address = withPort.Addr()
+	}
+	if address = address.Unmap().WithZone(""); address.Is4() {
+		return address.String()
+	}
+	network, _ := address.Prefix(64) // valid for IPv6
+	return network.String()
+}
+
+func (c *compiled) originalURL(r *http.Request) *url.URL {
+	if c.OriginalURL != nil {
+		return c.OriginalURL(r)
+	}
+	if u, err := url.ParseRequestURI(r.RequestURI); err == nil {
+		return u
+	}
+	return r.URL // no server has received it
+}
+
+// sender returns who has sent a request: whom authentication has found, if it has, and from where.
+func (c *compiled) sender(r *http.Request) string {
+	address := c.clientAddress(r)
+	if host, _, err := net.SplitHostPort(address); err == nil {
+		address = host
+	}
+	user := ""
+	if c.User != nil {
+		user = cut(c.User(r), maxShownID)
+	}
+	if user != "" && address != "" {
+		user += " at "
+	}
+	return user + cut(address, maxShownID)
+}
+
+// verify returns the name of whoever has signed the request, or an error unless that is a sender of the rule.
+func (c *compiled) verify(r *http.Request) (signer string, err error) {
+	for i, v := range c.verifiers {
+		bad := v.Check(r.Header, c.ReplayWindow, func() ([]byte, error) { return bodyBytes(r) })
+		var wrong signature.Error
+		switch {
+		case bad == nil:
+			return c.Verify[i].Name, nil
+		case !errors.As(bad, &wrong): // the body can't be read
+			return "", bad
+		case err == nil, errors.Is(err, signature.ErrUnsigned): // as another scheme sees it
+			err = bad
+		}
+	}
+	return "", err
+}
+
+// deriveKeys returns the keys of a request as they are locked: hashed if they are long, in order, and
+// without duplicates; and how many requests may hold each, if the rule has a number for each.
+func (c *compiled) deriveKeys(r *http.Request) (keys []string, most map[string]int, err error) {
+	keys, from, err := c.derive(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(keys) == 0 {
+		return nil, nil, ErrMissingKey
+	}
+	for i, k := range keys {
+		if k == "" {
+			return nil, nil, ErrMissingKey
+		}
+		if len(k) > maxKey {
+			sum := sha256.Sum256([]byte(k))
+			keys[i] = "sha256:" + hex.EncodeToString(sum[:])
+		}
+	}
+	if len(c.Concurrency) > 1 {
+		most = c.Concurrency.byKey(keys, from)
+	}
+	slices.Sort(keys)
+	if keys = slices.Compact(keys); len(keys) > maxKeys {
+		return nil, nil, errTooManyKeys
+	}
+	return keys, most, nil
+}
+
+// place returns where on its site a request goes. A sender that delivers one event to two places gives both deliveries the same ID: the second
+// is no repeat of the first. Nor is the response to one method that to another.
+func (c *compiled) place(r *http.Request) string {
+	u := c.originalURL(r)
+	place := r.Method + " " + u.EscapedPath()
+	if u.RawQuery != "" {
+		place += "?" + u.RawQuery
+	}
+	return place
+}
+
+// comparesKeys reports whether an ID that was used with other keys belongs to another request. One in the header Idempotency-Key is its
+// client's for all that it does; one of dedupe is only known to be the only one of its kind for a key.
+func (c *compiled) comparesKeys() bool {
+	return c.identifiesByHeader() && c.Remember > 0 && *c.Fingerprint
+}
+
+// passes reports whether a request is served without a lock although it lacks a part of its key. One that has an ID never is, as its
+// client counts on it.
+func (c *compiled) passes(missing error) bool {
+	var noScope *noScopeError
+	return errors.Is(missing, errNoID) || errors.Is(missing, errPreflight) || c.OnMissingKey == Pass && !errors.As(missing, &noScope)
+}
+
+func (c *compiled) stopping() bool { return c.Shutdown != nil && c.Shutdown.Err() != nil }
+
+// refusalOfLock returns the refusal of a request that could not get its lock.
+func (c *compiled) refusalOfLock(ctx context.Context, err error) *Refusal {
+	var held *redlock.HeldError
+	var quorum *redlock.QuorumError
+	var duplicate *duplicateError
+	refuse := func(outcome Outcome, retryAfter time.Duration) *Refusal {
+		refusal := newRefusal(outcome, err)
+		refusal.RetryAfter = retryAfter
+		return refusal
+	}
+	switch {
+	case ctx.Err() != nil:
+		return refuse(OutcomeCanceled, 0)
+	case errors.Is(err, errStopping):
+		return refuse(OutcomeStopping, spread(0))
+	case errors.As(err, &duplicate):
+		return refuse(OutcomeDuplicate, c.pace.retryAfter(duplicate.held.RetryAfter, 1))
+	case errors.Is(err, remember.ErrMismatch):
+		return refuse(OutcomeMismatch, 0)
+	case errors.Is(err, redlock.ErrUnreadable): // never taken for a missing quorum, for which the request might be served
+		return refuse(OutcomeUnreadable, spread(0))
+	case errors.Is(err, redlock.ErrHeldByCaller): // a client that tried again would get this again
+		return refuse(OutcomeFailed, 0)
+	case errors.As(err, &held):
+		refusal := refuse(OutcomeHeld, c.pace.retryAfter(held.RetryAfter, max(held.Slots, 1)))
+		refusal.Status = c.HeldStatus
+		return refusal
+	case errors.As(err, &quorum):
+		refusal := refuse(OutcomeNoQuorum, spread(quorum.RetryAfter))
+		refusal.Status = c.NoQuorumStatus
+		return refusal
+	case errors.Is(err, redlock.ErrClosed), errors.Is(err, redlock.ErrBusy), errors.Is(err, context.DeadlineExceeded):
+		// Nothing was seen: somebody may have the lock, so that this is no reason to serve the request without it.
+		refusal := refuse(OutcomeFailed, spread(0))
+		refusal.Status = http.StatusServiceUnavailable
+		return refusal
+	}
+	return refuse(OutcomeFailed, 0)
+}
+
+// observeBegin tells the Observer what may come.
+func (c *compiled) observeBegin() {
+	if c.Observer != nil {
+		c.Observer.Begin(c.Name, possibleOf(c))
+	}
+}
+
+func (c *compiled) observeWaits(n int) {
+	if c.Observer != nil {
+		c.Observer.Waits(c.Name, n)
+	}
+}
+
+func (c *compiled) observeDone(outcome Outcome, held time.Duration) {
+	if c.Observer != nil {
+		c.Observer.Done(c.Name, outcome, held)
+	}
+}
+
+// mayLog reports whether a line about something may be logged now, and about how many requests none was since the last one. Somebody
+// who has turned on the debug level looks for every request.
+func (c *compiled) mayLog(about string) (missed int, ok bool) {
+	if c.Logger.Enabled(context.Background(), slog.LevelDebug) {
+		return 0, true
+	}
+	return c.logPauses.due(about, time.Now())
+}
+
+// logSometimes logs a line about the rule, unless one of this kind was logged just now. Attributes with a nil error are left out.
+func (c *compiled) logSometimes(level slog.Level, message, kind string, attrs ...slog.Attr) {
+	if !c.Logger.Enabled(context.Background(), level) {
+		return
+	}
+	missed, ok := c.mayLog("about " + kind)
+	if !ok {
+		return
+	}
+	attrs = slices.DeleteFunc(attrs, func(a slog.Attr) bool { return a.Value.Kind() == slog.KindAny && a.Value.Any() == nil })
+	if missed > 0 {
+		attrs = append(attrs, slog.Int("not_logged", missed))
+	}
+	c.Logger.LogAttrs(context.Background(), level, message, append([]slog.Attr{slog.String("rule", c.Name)}, attrs...)...)
+}
+
+// logOutcome logs what became of a request, unless that was logged just now for another one. The line has neither the key, but for its hash, nor
+// a value of the request; err, which may name masters, is logged only if they are to blame.
+func (c *compiled) logOutcome(message string, turn Turn, err error, more ...slog.Attr) {
+	logger, level := c.Logger, outcomes[turn.Outcome].level
+	if !logger.Enabled(context.Background(), level) {
+		return
+	}
+	missed, ok := c.mayLog(string(turn.Outcome))
+	if !ok {
+		return
+	}
+	attrs := []slog.Attr{slog.String("rule", turn.Rule), slog.String("outcome", string(turn.Outcome)), slog.String("detail", turn.Detail)}
+	attrs = append(attrs, turn.identity()...)
+	attrs = append(attrs, more...)
+	if missed > 0 {
+		attrs = append(attrs, slog.Int("not_logged", missed))
+	}
+	if ofServer(turn.Outcome) {
+		attrs = append(attrs, slog.Any("error", err))
+	}
+	logger.LogAttrs(context.Background(), level, message, attrs...)
+}

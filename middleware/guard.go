@@ -1,0 +1,195 @@
+package middleware
+
+import (
+	"cmp"
+	"log/slog"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
+)
+
+// errHiddenPath reports a path within which some upstream finds another one.
+const errHiddenPath = fold.Error(`path has a ";", a backslash, something behind a script such as "index.php" or "index", or a session "(S(...))" in it, or is escaped twice`)
+
+// hidesPath finds what some upstream takes off a path: a script, which serves what is behind it, and ASP.NET's sessions without cookies.
+// Symfony, CodeIgniter 3 and Yii 2 take a script's name off even if no slash is behind it: "/index.php42" is "/42" to them. A suffix
+// with which honest words begin, such as ".plist", needs that slash, unless the name is a front controller's.
+var hidesPath = regexp.MustCompile(`(?is)[;\\]|/\([a-z]\([^/]*\)\)/|\.(php|phtml|f?cgi).|\.(phar|pl|py|aspx?|cfm)/` +
+	`|^/+(index|app|main|default)\.((pl|py|cfm).|asp([^x]|x.))`)
+
+// frontControllers are those that Apache's MultiViews serve without their suffix. Others, such as "app" and "main", are honest words too often.
+var frontControllers = []string{"index", "index_dev", "app_dev"}
+
+// hasFrontController reports whether something is behind a front controller, be it with the suffix of a language or type.
+func hasFrontController(path string) bool {
+	first, behind, _ := strings.Cut(strings.TrimLeft(path, "/"), "/")
+	if strings.Trim(behind, "/") == "" {
+		return false
+	}
+	if end := strings.IndexAny(first, ". :\x00"); end >= 0 { // Windows ends names at some of these
+		first = first[:end]
+	}
+	return slices.ContainsFunc(frontControllers, func(name string) bool { return strings.EqualFold(name, first) })
+}
+
+// errHiddenRoute reports a query in which some upstream finds a path.
+const errHiddenRoute = fold.Error(`query begins with a path, or has one in the parameter rest_route, _url or s`)
+
+// errLetter reports a path that other servers route as one in plain letters.
+const errLetter = fold.Error(`path has a letter that some servers take for one of a to z, such as a long s`)
+
+// errRewritten reports a header from which some upstream takes the path.
+const errRewritten = fold.Error("request names another path in a header")
+
+// errMethod reports a method that some upstream takes for another one.
+const errMethod = fold.Error(`method has other characters than upper-case letters and "-"`)
+
+// errOverride reports a request that some upstream takes for one with another method.
+const errOverride = fold.Error("request asks for another method than its own")
+
+// asPHP writes a name as PHP reads it.
+var asPHP = strings.NewReplacer(".", "_", " ", "_")
+
+// overrides are the headers by which frameworks let a client name another method.
+var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"}
+
+// pathHeaders are the headers from which gunicorn takes a part of the path.
+var pathHeaders = [...]string{"Script-Name", "Path-Info"}
+
+// rewritten are all headers from which some upstream takes the path: the first two are IIS's, and those of old Symfony and
+// Laminas, the next that of Django behind Daphne, and of a snippet for Flask behind proxies.
+var rewritten = append([]string{"X-Original-Url", "X-Rewrite-Url", "Daphne-Root-Path", "X-Script-Name"}, pathHeaders[:]...)
+
+// Guard refuses requests that a router or matcher may take for others than an upstream does, so that they would pass by its rules: see
+// CheckTarget. It looks at those that may change something, answers with 400 and the outcome unclear_target, and logs that as the rule
+// "guard". In front of handlers that lock others, too, call CheckTarget.
+func Guard(next http.Handler) http.Handler {
+	refusalOf := NewGuard(Rule{Logger: slog.Default()})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if refusal := refusalOf(r, MayChange); refusal != nil {
+			refusal.Write(w)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// NewGuard returns a function that returns the refusal of a request for which CheckTarget has an error, or nil. It logs and counts refusals
+// by the rule's Name, Logger and Observer. Only of a request with such an error, it asks whether that matters. It removes an offer of h2c
+// from any.
+func NewGuard(rule Rule) func(r *http.Request, matters func(*http.Request) bool) *Refusal {
+	rule.Name = cmp.Or(rule.Name, "guard")
+	c := byDefault(rule)
+	c.observeBegin()
+	return c.guard
+}
+
+func (c *compiled) guard(r *http.Request, matters func(*http.Request) bool) *Refusal {
+	stripH2C(r.Header)
+	err := CheckTarget(r)
+	if err == nil || !matters(r) {
+		return nil
+	}
+	refusal := refusalBeforeLock(r.Context(), &refusalReason{OutcomeUnclearTarget, err.Error()})
+	refusal.Turn.Rule, refusal.Turn.Detail = c.Name, err.Error()
+	c.logOutcome("request is refused", refusal.Turn, err, slog.Int("status", refusal.Status))
+	c.observeDone(OutcomeUnclearTarget, 0)
+	if note, ok := r.Context().Value(noteKey{}).(*note); ok {
+		note.set(&refusal.Turn)
+	}
+	return refusal
+}
+
+// MayChange reports whether some upstream may change something for a request: by its method, or by one that it asks for.
+func MayChange(r *http.Request) bool {
+	return !changesNothing(r.Method) || r.URL == nil || checkOverride(r) != nil
+}
+
+// CheckTarget returns an error for a request whose target doesn't begin with "/", whose path only some servers clean (empty segments,
+// dots, ";", "\", what is escaped twice, something behind a script or "index", letters that fold to one of ASCII), whose path is in the query or a header to some, whose method isn't in upper case,
+// or that asks for another method, in a header or in the parameter _method of its query. The error shows nothing of the request.
+func CheckTarget(r *http.Request) error {
+	if _, err := segment(r, noSegment); err != nil {
+		return err
+	}
+	path := r.URL.Path
+	if strings.ContainsAny(path, `;\.(`) && hidesPath.MatchString(path) || hasFrontController(path) || hasEscape(path) { // most paths have none of these
+		return errHiddenPath
+	}
+	if strings.ContainsFunc(path, foldsToASCII) {
+		return errLetter
+	}
+	if strings.Trim(r.Method, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") != "" {
+		return errMethod
+	}
+	if hasHeader(r.Header, rewritten) {
+		return errRewritten
+	}
+	if beginsWithPath(r.URL.RawQuery) || hasRoute(r.URL.RawQuery) {
+		return errHiddenRoute
+	}
+	return checkOverride(r)
+}
+
+// foldsToASCII reports whether a letter outside ASCII is one of a to z where case doesn't matter.
+func foldsToASCII(letter rune) bool {
+	const end = unicode.MaxASCII
+	return letter > end && (unicode.SimpleFold(letter) <= end || unicode.ToLower(letter) <= end || unicode.ToUpper(letter) <= end)
+}
+
+// hasRoute reports whether a parameter of a query leads to another path: rest_route in WordPress, _url in Phalcon, s in ThinkPHP, unless it
+// has no slash, as what people search for.
+func hasRoute(query string) bool {
+	return hasParameter(query, "rest_route") || hasParameter(query, "_url") ||
+		slices.ContainsFunc(parameters(query, "s"), func(value string) bool { return strings.ContainsAny(unescaped(value), slashes) })
+}
+
+// beginsWithPath reports whether CodeIgniter finds a path in a query, which it takes for one as a whole.
+func beginsWithPath(query string) bool {
+	name, _, _ := strings.Cut(query, "&")
+	name, _, _ = strings.Cut(name, "=")
+	return strings.ContainsAny(unescaped(name), slashes)
+}
+
+// Mentions reports whether a request that CheckTarget refuses may lead to a path with this word in it, in lower case.
+func Mentions(r *http.Request, word string) bool {
+	all := r.RequestURI
+	for name, values := range r.Header {
+		if isHeader(name, rewritten) {
+			all += " " + strings.Join(values, " ")
+		}
+	}
+	once := unescaped(all)
+	return strings.Contains(strings.ToLower(all+" "+once+" "+unescaped(once)), word)
+}
+
+// checkOverride returns an error for a request that asks for another method than its own.
+func checkOverride(r *http.Request) error {
+	if hasHeader(r.Header, overrides) || hasParameter(r.URL.RawQuery, "_method") {
+		return errOverride
+	}
+	return nil
+}
+
+// hasParameter reports whether some reader finds the parameter in a query.
+func hasParameter(query, wanted string) bool { return len(parameters(query, wanted)) > 0 }
+
+// parameters returns what some reader finds in a query for a parameter: PHP ends a name at a NUL or brackets, others a pair at a ";".
+func parameters(query, wanted string) (values []string) {
+	for pair := range strings.FieldsFuncSeq(query, func(c rune) bool { return c == '&' || c == ';' }) {
+		name, value, _ := strings.Cut(pair, "=")
+		name, _, _ = strings.Cut(unescaped(name), "\x00")
+		name, inside, _ := strings.Cut(strings.TrimLeft(name, " "), "[")
+		if inside != "" && !strings.Contains(inside, "]") { // to PHP, one that isn't closed is a letter
+			name += "_" + inside
+		}
+		if strings.EqualFold(asPHP.Replace(name), wanted) {
+			values = append(values, value)
+		}
+	}
+	return values
+}
