@@ -33,8 +33,8 @@ func processesOf(ctx context.Context, lockers []*redlock.Locker) Processes {
 		known, err := l.Processes(ctx)
 		all.Error = cmp.Or(all.Error, text(err))
 		for _, p := range known {
-			shown := Process{Instance: p.Instance, Version: p.Version, Since: utc(p.Since), Seen: utc(p.Seen), Masters: p.Masters, MaxTTLSeconds: p.MaxTTL.Seconds(), Own: p.Own}
-			shown.Silent = !p.Seen.IsZero() && time.Since(p.Seen) > silence
+			p.Since, p.Seen = utc(p.Since), utc(p.Seen)
+			shown := Process{Process: p, MaxTTLSeconds: p.MaxTTL.Seconds(), Silent: !p.Seen.IsZero() && time.Since(p.Seen) > silence}
 			if p.Disagreement != nil {
 				d := disagreement(*p.Disagreement)
 				shown.Disagreement = &d
@@ -61,5 +61,5 @@ func disagreement(d redlock.Disagreement) Disagreement {
 	if d.Refused {
 		text += ", and gets no locks"
 	}
-	return Disagreement{Process: d.Process, Masters: d.Masters, MaxTTLSeconds: d.MaxTTL.Seconds(), Concurrency: d.Concurrency, Refused: d.Refused, Text: text}
+	return Disagreement{d, d.MaxTTL.Seconds(), text}
 }

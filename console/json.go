@@ -1,6 +1,10 @@
 package console
 
-import "time"
+import (
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
 
 // Status is the response of GET /masters. Its status code is 200; with ?ready, for health checks, it is 503 unless Ready.
 type Status struct {
@@ -25,14 +29,11 @@ type Locker struct {
 	Disagreements []Disagreement `json:"disagreements,omitempty"`
 }
 
-// Disagreement is what another process has otherwise: see redlock.Disagreement.
+// Disagreement is what another process has otherwise.
 type Disagreement struct {
-	Process       string  `json:"process"`                   // empty if it isn't known
-	Masters       string  `json:"masters,omitempty"`         // its masters, if they are others
-	MaxTTLSeconds float64 `json:"max_ttl_seconds,omitempty"` // its max_ttl, if it is another
-	Concurrency   int     `json:"concurrency,omitempty"`     // of its calls for a key, if it is another
-	Refused       bool    `json:"refused,omitempty"`         // it gets no locks
-	Text          string  `json:"text"`                      // the same as a sentence
+	redlock.Disagreement
+	MaxTTLSeconds float64 `json:"max_ttl_seconds,omitempty"`
+	Text          string  `json:"text"` // all of it, as a sentence
 }
 
 // Processes is the response of GET /processes. It has what the masters know that answer.
@@ -41,34 +42,20 @@ type Processes struct {
 	Error     string    `json:"error,omitempty"` // why some may be missing
 }
 
-// Process is a process that shares masters with this one: see redlock.Process.
+// Process is a process that shares masters with this one.
 type Process struct {
-	Instance      string        `json:"instance"`
-	Version       string        `json:"version,omitempty"` // of this module; it and the next four are empty if it is older than them
-	Since         time.Time     `json:"since,omitzero"`
-	Seen          time.Time     `json:"seen,omitzero"`    // every two seconds while it lives
-	Silent        bool          `json:"silent,omitempty"` // it was not seen for longer: it has ended, hangs, or is cut off from the masters
-	Masters       []string      `json:"masters,omitempty"`
+	redlock.Process
+	Silent        bool          `json:"silent,omitempty"` // it was not seen for longer than two seconds: it has ended, hangs, or is cut off from the masters
 	MaxTTLSeconds float64       `json:"max_ttl_seconds,omitempty"`
-	Own           bool          `json:"own"` // it is the one that answers
 	Disagreement  *Disagreement `json:"disagreement,omitempty"`
 }
 
-// Master is what a locker knows of one of its masters: see redlock.MasterStatus.
+// Master is what a locker knows of one of its masters.
 type Master struct {
-	Name               string    `json:"name"` // without credentials
-	State              string    `json:"state"`
-	Error              string    `json:"error,omitempty"`
-	Since              time.Time `json:"since,omitzero"` // since when it has granted no locks
-	Until              time.Time `json:"until,omitzero"` // when it will grant locks again by itself
-	RoundTripSeconds   float64   `json:"round_trip_seconds"`
-	ClockOffsetSeconds float64   `json:"clock_offset_seconds"`
-	Version            string    `json:"version,omitempty"`
-	MaxmemoryPolicy    string    `json:"maxmemory_policy,omitempty"`
-	Evicts             bool      `json:"evicts,omitempty"`           // by that policy, locks when its memory is full
-	CertificateUntil   time.Time `json:"certificate_until,omitzero"` // of masters with TLS
-	UsedMemoryBytes    int64     `json:"used_memory_bytes,omitempty"`
-	MaxmemoryBytes     int64     `json:"maxmemory_bytes,omitempty"` // none without a limit
+	redlock.MasterStatus
+	Error              string  `json:"error,omitempty"`
+	RoundTripSeconds   float64 `json:"round_trip_seconds"`
+	ClockOffsetSeconds float64 `json:"clock_offset_seconds"`
 }
 
 // Locks is the response of GET /locks. The parameters are prefix, limit (100 unless given, at most 1,000), sort, and after: only

@@ -119,7 +119,7 @@ func TestMemoryOfMasters(t *testing.T) {
 	base := mount(t, newLocker(t, servers))
 	eventually(t, "the memory is known", func() bool {
 		m := ask[console.Status](t, http.MethodGet, base+"masters", http.StatusOK).Lockers[0].Masters[0]
-		return m.UsedMemoryBytes >= 90<<20 && m.MaxmemoryBytes == 100<<20
+		return m.UsedMemory >= 90<<20 && m.Maxmemory == 100<<20
 	})
 	if page := text(t, base); !strings.Contains(page, " % of 104.9 MB") || !strings.Contains(page, "nearly full") {
 		t.Errorf("the page shows of the memory:\n%s", page)

@@ -30,21 +30,8 @@ func statusOf(lockers []*redlock.Locker) Status {
 			shown.Disagreements = append(shown.Disagreements, disagreement(d))
 		}
 		for _, m := range status.Masters {
-			shown.Masters = append(shown.Masters, Master{
-				Name:               m.Name,
-				State:              string(m.State),
-				Error:              text(m.Err),
-				Since:              utc(m.Since),
-				Until:              utc(m.Until),
-				RoundTripSeconds:   m.RoundTrip.Seconds(),
-				ClockOffsetSeconds: m.ClockOffset.Seconds(),
-				Version:            m.Version,
-				MaxmemoryPolicy:    m.MaxmemoryPolicy,
-				Evicts:             m.Evicts,
-				CertificateUntil:   m.CertificateUntil,
-				UsedMemoryBytes:    m.UsedMemory,
-				MaxmemoryBytes:     m.Maxmemory,
-			})
+			m.Since, m.Until = utc(m.Since), utc(m.Until)
+			shown.Masters = append(shown.Masters, Master{m, text(m.Err), m.RoundTrip.Seconds(), m.ClockOffset.Seconds()})
 		}
 		all.Lockers = append(all.Lockers, shown)
 		all.Ready = all.Ready && shown.Ready

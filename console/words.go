@@ -60,7 +60,7 @@ func (l *Locker) judge() verdict {
 		}
 		section := "a-slow-master"
 		if slices.ContainsFunc(l.Masters, func(m Master) bool {
-			return m.State != string(redlock.MasterAvailable) && m.State != string(redlock.MasterSlow)
+			return m.State != redlock.MasterAvailable && m.State != redlock.MasterSlow
 		}) {
 			section = "a-master-is-away"
 		}
@@ -78,8 +78,8 @@ func runbook(section string) string {
 }
 
 // level returns how bad the state of a master is.
-func level(state string) string {
-	switch redlock.MasterState(state) {
+func level(state redlock.MasterState) string {
+	switch state {
 	case redlock.MasterAvailable:
 		return "good"
 	case redlock.MasterConnecting, redlock.MasterRestarted, redlock.MasterReplaced:
@@ -140,17 +140,17 @@ func size[N int | int64](bytes N) string {
 // memory writes how much memory a server uses, and of how much.
 func memory(m Master) string {
 	switch {
-	case m.UsedMemoryBytes == 0:
+	case m.UsedMemory == 0:
 		return "–"
-	case m.MaxmemoryBytes == 0:
-		return size(m.UsedMemoryBytes)
+	case m.Maxmemory == 0:
+		return size(m.UsedMemory)
 	}
-	return fmt.Sprintf("%s, %d %% of %s", size(m.UsedMemoryBytes), 100*m.UsedMemoryBytes/m.MaxmemoryBytes, size(m.MaxmemoryBytes))
+	return fmt.Sprintf("%s, %d %% of %s", size(m.UsedMemory), 100*m.UsedMemory/m.Maxmemory, size(m.Maxmemory))
 }
 
 // nearlyFull reports whether a server may soon have no memory for locks.
 func nearlyFull(m Master) bool {
-	return m.MaxmemoryBytes > 0 && m.UsedMemoryBytes > m.MaxmemoryBytes/5*4
+	return m.Maxmemory > 0 && m.UsedMemory > m.Maxmemory/5*4
 }
 
 // offset writes how far a clock is ahead.

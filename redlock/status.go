@@ -42,24 +42,24 @@ type Status struct {
 // Ready reports whether locks can be taken now.
 func (s Status) Ready() bool { return s.Err == nil && s.Asked >= s.Quorum }
 
-// MasterStatus is what a Locker knows of one master.
+// MasterStatus is what a Locker knows of one master. The console shows it under the names for JSON.
 type MasterStatus struct {
-	Name  string // without credentials
-	State MasterState
-	Err   error     // why it grants no locks; nil while it is available or being connected to
-	Since time.Time // since when it has granted none; zero while it is available or being connected to
-	Until time.Time // when it will grant locks again without anybody's help; zero if that isn't known
+	Name  string      `json:"name"` // without credentials
+	State MasterState `json:"state"`
+	Err   error       `json:"-"`              // why it grants no locks; nil while it is available or being connected to
+	Since time.Time   `json:"since,omitzero"` // since when it has granted none; zero while it is available or being connected to
+	Until time.Time   `json:"until,omitzero"` // when it will grant locks again without anybody's help; zero if that isn't known
 
-	RoundTrip       time.Duration // of its last reply, with the time that it took the server; 0 before the first, and while it is away
-	ClockOffset     time.Duration // how far its clock is ahead of ours, to within half a round trip; 0 as well
-	Late            float64       // which share of the last minute's replies came after the timeout, from 0 to 1; 0 if fewer than three did
-	Version         string        // of the server; empty if it wasn't reached yet, or doesn't say
-	MaxmemoryPolicy string        // of the server: it should be noeviction
-	Evicts          bool          // by that policy the server deletes locks when its memory is full
-	UsedMemory      int64         // of the server, in bytes, at most some 10 s ago; 0 if it doesn't say
-	Maxmemory       int64         // of the server, in bytes; 0 if it has no limit, or doesn't say
+	RoundTrip       time.Duration `json:"-"`                           // of its last reply, with the time that it took the server; 0 before the first, and while it is away
+	ClockOffset     time.Duration `json:"-"`                           // how far its clock is ahead of ours, to within half a round trip; 0 as well
+	Late            float64       `json:"late_ratio,omitempty"`        // which share of the last minute's replies came after the timeout, from 0 to 1; 0 if fewer than three did
+	Version         string        `json:"version,omitempty"`           // of the server; empty if it wasn't reached yet, or doesn't say
+	MaxmemoryPolicy string        `json:"maxmemory_policy,omitempty"`  // of the server: it should be noeviction
+	Evicts          bool          `json:"evicts,omitempty"`            // by that policy the server deletes locks when its memory is full
+	UsedMemory      int64         `json:"used_memory_bytes,omitempty"` // of the server, in bytes, at most some 10 s ago; 0 if it doesn't say
+	Maxmemory       int64         `json:"maxmemory_bytes,omitempty"`   // of the server, in bytes; 0 if it has no limit, or doesn't say
 
-	CertificateUntil time.Time // until when the server's certificate is valid, with those that vouch for it; zero without TLS
+	CertificateUntil time.Time `json:"certificate_until,omitzero"` // until when the server's certificate is valid, with those that vouch for it; zero without TLS
 }
 
 // MasterState says in a word whether a master grants locks, and why not.
@@ -189,13 +189,13 @@ func (l *Locker) announce(since time.Duration) (done bool) {
 
 // Disagreement is what another process has otherwise than this one.
 type Disagreement struct {
-	Process string        // its instance name; empty if it isn't known
-	Masters string        // its masters, with their run IDs; empty if they are the same
-	MaxTTL  time.Duration // its max TTL; 0 if it is the same
-	Refused bool          // it gets no locks, because processes with other masters were there first
+	Process string        `json:"process"`           // its instance name; empty if it isn't known
+	Masters string        `json:"masters,omitempty"` // its masters, with their run IDs; empty if they are the same
+	MaxTTL  time.Duration `json:"-"`                 // its max TTL; 0 if it is the same
+	Refused bool          `json:"refused,omitempty"` // it gets no locks, because processes with other masters were there first
 	// Concurrency is how many may hold a key by its calls, where calls of this one say otherwise: see WithConcurrency. 0 if they weren't met in
 	// a line within the last minute.
-	Concurrency int
+	Concurrency int `json:"concurrency,omitempty"`
 }
 
 func disagreementOf(d heartbeat.Difference) Disagreement {
@@ -204,15 +204,15 @@ func disagreementOf(d heartbeat.Difference) Disagreement {
 
 // Process is a process that shares masters with this one, as they know it.
 type Process struct {
-	Instance string        // see WithInstance
-	Version  string        // of this module; empty if it is older than this knowledge, as are the next four fields then
-	Since    time.Time     // when its Locker began, by its own clock
-	Seen     time.Time     // when a master heard of it last: every two seconds while it lives
-	Masters  []string      // without credentials
-	MaxTTL   time.Duration // see WithMaxTTL
-	Own      bool          // it is this Locker
+	Instance string        `json:"instance"`          // see WithInstance
+	Version  string        `json:"version,omitempty"` // of this module; empty if it is older than this knowledge, as are the next four fields then
+	Since    time.Time     `json:"since,omitzero"`    // when its Locker began, by its own clock
+	Seen     time.Time     `json:"seen,omitzero"`     // when a master heard of it last: every two seconds while it lives
+	Masters  []string      `json:"masters,omitempty"` // without credentials
+	MaxTTL   time.Duration `json:"-"`                 // see WithMaxTTL
+	Own      bool          `json:"own"`               // it is this Locker
 	// Disagreement is what it has otherwise than this one, or nil.
-	Disagreement *Disagreement
+	Disagreement *Disagreement `json:"-"`
 }
 
 // Processes asks the masters which processes share them: each with a Locker that registers there, with this prefix. One that has gone is

@@ -99,7 +99,7 @@ func printLocker(out io.Writer, l console.Locker, now time.Time) {
 		heads = append(heads, "CERTIFICATE")
 	}
 	for _, m := range l.Masters {
-		row := []string{m.Name, m.State, "-", "-", orDash(m.Version), orDash(m.MaxmemoryPolicy)}
+		row := []string{m.Name, string(m.State), "-", "-", orDash(m.Version), orDash(m.MaxmemoryPolicy)}
 		if certified {
 			row = append(row, until(m.CertificateUntil))
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/console"
 	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // TestTableOfDeliveries: a list with the long key of a delivery, and all else that a row may have, fits into a line.
@@ -62,26 +63,30 @@ func TestTableTellsRowsApart(t *testing.T) {
 
 // TestTroublesOnce: what is wrong with several masters, or with all, is said once.
 func TestTroublesOnce(t *testing.T) {
+	type status = redlock.MasterStatus
 	now := time.Now()
 	since := now.Add(-5 * time.Second)
 	var out strings.Builder
 	printTroubles(&out, console.Locker{Error: "others were here first", Masters: []console.Master{
-		{Name: "a", Error: "others were here first", Since: since},
-		{Name: "b", Error: "has restarted", Since: since, Until: now.Add(20 * time.Second)},
-		{Name: "c"},
-		{Name: "d", Error: "others were here first", Since: since},
+		{MasterStatus: status{Name: "a", Since: since}, Error: "others were here first"},
+		{MasterStatus: status{Name: "b", Since: since, Until: now.Add(20 * time.Second)}, Error: "has restarted"},
+		{MasterStatus: status{Name: "c"}},
+		{MasterStatus: status{Name: "d", Since: since}, Error: "others were here first"},
 	}}, now)
 	if want := "a, d: others were here first, for 5.0s\nb: has restarted (for 5.0s so far; it grants locks again by itself in 20.0s)\n"; out.String() != want {
 		t.Errorf("printed\n%s\nwant\n%s", out.String(), want)
 	}
 	out.Reset()
-	printTroubles(&out, console.Locker{Error: "closed", Masters: []console.Master{{Name: "a"}}}, now)
+	printTroubles(&out, console.Locker{Error: "closed", Masters: []console.Master{{MasterStatus: status{Name: "a"}}}}, now)
 	if out.String() != "closed\n" {
 		t.Errorf("printed %q", out.String())
 	}
 	out.Reset()
 	ends := now.Add(doctor.CertificateSoon)
-	printTroubles(&out, console.Locker{Masters: []console.Master{{Name: "a", CertificateUntil: ends}, {Name: "b", Evicts: true}, {Name: "c", CertificateUntil: ends.Add(time.Second)}, {Name: "d", CertificateUntil: ends}}}, now)
+	printTroubles(&out, console.Locker{Masters: []console.Master{
+		{MasterStatus: status{Name: "a", CertificateUntil: ends}}, {MasterStatus: status{Name: "b", Evicts: true}},
+		{MasterStatus: status{Name: "c", CertificateUntil: ends.Add(time.Second)}}, {MasterStatus: status{Name: "d", CertificateUntil: ends}},
+	}}, now)
 	text := strings.Join(strings.Fields(out.String()), " ")
 	if !strings.HasPrefix(text, "! b: deletes locks when its memory is full. "+doctor.NoEviction+" ! a, d: its certificate, or one that vouches for it, ends soon") || !strings.HasSuffix(text, doctor.RenewCertificate) {
 		t.Errorf("printed\n%s", out.String())

@@ -106,7 +106,7 @@ func (s *scene) ill(t *testing.T) string {
 	var all []string
 	for _, m := range askAdmin[console.Status](t, s.web1, http.MethodGet, "/redlock/masters", http.StatusOK).Lockers[0].Masters {
 		if m.State != "available" {
-			all = append(all, m.Name+" "+m.State)
+			all = append(all, m.Name+" "+string(m.State))
 		}
 	}
 	return strings.Join(all, ", ")
