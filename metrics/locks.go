@@ -14,10 +14,11 @@ import (
 
 // locks are the metrics of Lockers: what they hold, and how their masters are.
 type locks struct {
+	events
 	leasesLost             prometheus.Counter
 	renewals, acquisitions *prometheus.CounterVec
 
-	readings []reading
+	readings[*scrape]
 
 	mu      sync.Mutex
 	lockers []*redlock.Locker // the newest comes last
@@ -47,16 +48,17 @@ func (d *drops) add(status redlock.Status) {
 var reasons = []redlock.MasterState{redlock.MasterUnreachable, redlock.MasterHung, redlock.MasterSlow, redlock.MasterRestarted, redlock.MasterReplaced,
 	redlock.MasterClock, redlock.MasterRefuses, redlock.MasterExcluded}
 
-func newLocks(n names) *locks {
+func newLocks(namespace string) *locks {
 	s := &locks{
-		leasesLost: n.counter("leases_lost_total",
-			"Locks that were lost before they were released, also if only the release has found that: another process may have had the key while the work went on.").WithLabelValues(),
-		renewals:     n.counter("renewals_total", "Rounds that renewed a lease on a quorum of the masters, or failed to.", "result"),
-		acquisitions: n.counter("acquisitions_total", "Locks that were taken, by how the turn of the call came.", "came"),
-		readings:     append(ofLockers(n), ofMasters(n)...),
-		known:        make(map[string]bool),
-		failures:     make(map[failure]float64),
+		events:   events{namespace: namespace},
+		readings: slices.Concat(ofLockers(namespace), ofMasters(namespace)),
+		known:    make(map[string]bool),
+		failures: make(map[failure]float64),
 	}
+	s.leasesLost = s.counter("leases_lost_total",
+		"Locks that were lost before they were released, also if only the release has found that: another process may have had the key while the work went on.").WithLabelValues()
+	s.renewals = s.counter("renewals_total", "Rounds that renewed a lease on a quorum of the masters, or failed to.", "result")
+	s.acquisitions = s.counter("acquisitions_total", "Locks that were taken, by how the turn of the call came.", "came")
 	for _, via := range []redlock.Via{redlock.ViaFree, redlock.ViaPassed, redlock.ViaWoken, redlock.ViaPolled} {
 		s.acquisitions.WithLabelValues(string(via)) // begins at 0
 	}
@@ -136,37 +138,27 @@ type scrape struct {
 	failures  map[failure]float64
 }
 
-// show sends a value of a metric.
-type show func(value float64, labels ...string)
-
-// reading is a metric that is read at the time of a scrape.
-type reading struct {
-	desc *prometheus.Desc
-	kind prometheus.ValueType
-	read func(s *scrape, show show)
-}
-
-func ofLockers(n names) []reading {
+func ofLockers(namespace string) readings[*scrape] {
 	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
-	return []reading{
-		{n.describe("held", "Keys that this process has locked now."), gauge,
+	return readings[*scrape]{
+		{describe(namespace, "held", "Keys that this process has locked now."), gauge,
 			func(s *scrape, show show) { show(float64(s.held)) }},
-		{n.describe("oldest_hold_seconds", "For how long the key has been locked that has been so for longest; 0 if none is."), gauge,
+		{describe(namespace, "oldest_hold_seconds", "For how long the key has been locked that has been so for longest; 0 if none is."), gauge,
 			func(s *scrape, show show) { show(s.oldest.Seconds()) }},
-		{n.describe("disagreements", "Processes that share masters with this one and have others besides, or another max_ttl or concurrency: one for each such configuration.", "about"), gauge,
+		{describe(namespace, "disagreements", "Processes that share masters with this one and have others besides, or another max_ttl or concurrency: one for each such configuration.", "about"), gauge,
 			func(s *scrape, show show) {
 				for about, n := range s.differing {
 					show(float64(n), about)
 				}
 			}},
-		{n.describe("notices_dropped_total", "Lines for the log and events for these metrics that were dropped, because their receiver was too slow or blocked.", "kind"), counter,
+		{describe(namespace, "notices_dropped_total", "Lines for the log and events for these metrics that were dropped, because their receiver was too slow or blocked.", "kind"), counter,
 			func(s *scrape, show show) {
 				show(float64(s.dropped.lines), "line")
 				show(float64(s.dropped.events), "event")
 			}},
-		{n.describe("results_refused_total", "Results that were not stored or read, because too many others were."), counter,
+		{describe(namespace, "results_refused_total", "Results that were not stored or read, because too many others were."), counter,
 			func(s *scrape, show show) { show(float64(s.dropped.results)) }},
-		{n.describe("master_failures_total", "How often the master stopped granting locks, by the reason.", "master", "reason"), counter,
+		{describe(namespace, "master_failures_total", "How often the master stopped granting locks, by the reason.", "master", "reason"), counter,
 			func(s *scrape, show show) {
 				for f, n := range s.failures {
 					show(n, f.master, string(f.reason))
@@ -175,9 +167,9 @@ func ofLockers(n names) []reading {
 	}
 }
 
-func ofMasters(n names) []reading {
-	gauge := func(name, help string, value func(master redlock.MasterStatus) (value float64, known bool)) reading {
-		return reading{n.describe(name, help, "master"), prometheus.GaugeValue, func(s *scrape, show show) {
+func ofMasters(namespace string) readings[*scrape] {
+	gauge := func(name, help string, value func(master redlock.MasterStatus) (value float64, known bool)) reading[*scrape] {
+		return reading[*scrape]{describe(namespace, name, help, "master"), prometheus.GaugeValue, func(s *scrape, show show) {
 			for label, master := range s.masters {
 				if v, known := value(master); known {
 					show(v, label)
@@ -186,7 +178,7 @@ func ofMasters(n names) []reading {
 		}}
 	}
 	answered := func(master redlock.MasterStatus) bool { return master.RoundTrip > 0 }
-	return []reading{
+	return readings[*scrape]{
 		gauge("master_up", "Whether the master grants locks.", func(m redlock.MasterStatus) (float64, bool) {
 			return oneIf(m.State == redlock.MasterAvailable), true
 		}),
@@ -217,25 +209,14 @@ func oneIf(is bool) float64 {
 
 // Describe implements prometheus.Collector.
 func (s *locks) Describe(to chan<- *prometheus.Desc) {
-	s.leasesLost.Describe(to)
-	s.renewals.Describe(to)
-	s.acquisitions.Describe(to)
-	for _, r := range s.readings {
-		to <- r.desc
-	}
+	s.events.Describe(to)
+	s.readings.Describe(to)
 }
 
 // Collect implements prometheus.Collector.
 func (s *locks) Collect(to chan<- prometheus.Metric) {
-	s.leasesLost.Collect(to)
-	s.renewals.Collect(to)
-	s.acquisitions.Collect(to)
-	seen := s.scrape()
-	for _, r := range s.readings {
-		r.read(seen, func(value float64, labels ...string) {
-			to <- prometheus.MustNewConstMetric(r.desc, r.kind, value, labels...)
-		})
-	}
+	s.events.Collect(to)
+	s.collect(s.scrape(), to)
 }
 
 // scrape asks the Lockers.

@@ -31,8 +31,7 @@ type Metrics struct {
 
 // New returns metrics whose names begin with the namespace and an underscore. They can be registered with several registries.
 func New(namespace string) *Metrics {
-	n := names(namespace)
-	return &Metrics{newRules(n), newLocks(n), newBodies(n)}
+	return &Metrics{newRules(namespace), newLocks(namespace), newBodies(namespace)}
 }
 
 // Describe implements prometheus.Collector.
@@ -49,39 +48,99 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// names makes metrics of a namespace.
-type names string
-
-func (n names) counter(name, help string, labels ...string) *prometheus.CounterVec {
-	return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: string(n), Name: name, Help: help}, labels)
+// events are the metrics of a namespace that are counted when something happens. Whoever makes one with them has it shown.
+type events struct {
+	namespace string
+	all       []vector
 }
 
-// describe is for metrics that are read at the time of a scrape.
-func (n names) describe(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(prometheus.BuildFQName(string(n), "", name), help, labels, nil)
+// vector is a metric, by its labels.
+type vector interface {
+	prometheus.Collector
+	DeletePartialMatch(labels prometheus.Labels) int
+}
+
+func (e *events) counter(name, help string, labels ...string) *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: e.namespace, Name: name, Help: help}, labels)
+	e.all = append(e.all, c)
+	return c
+}
+
+func (e *events) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: e.namespace, Name: name, Help: help}, labels)
+	e.all = append(e.all, g)
+	return g
+}
+
+// Describe implements prometheus.Collector.
+func (e *events) Describe(to chan<- *prometheus.Desc) {
+	for _, v := range e.all {
+		v.Describe(to)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (e *events) Collect(to chan<- prometheus.Metric) {
+	for _, v := range e.all {
+		v.Collect(to)
+	}
+}
+
+// readings are metrics that are read at the time of a scrape, from what is seen then.
+type readings[Seen any] []reading[Seen]
+
+// reading is one of them.
+type reading[Seen any] struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	read func(seen Seen, show show)
+}
+
+// show sends a value of a metric.
+type show func(value float64, labels ...string)
+
+// Describe implements a part of prometheus.Collector.
+func (all readings[Seen]) Describe(to chan<- *prometheus.Desc) {
+	for _, r := range all {
+		to <- r.desc
+	}
+}
+
+// collect shows what is seen.
+func (all readings[Seen]) collect(seen Seen, to chan<- prometheus.Metric) {
+	for _, r := range all {
+		r.read(seen, func(value float64, labels ...string) {
+			to <- prometheus.MustNewConstMetric(r.desc, r.kind, value, labels...)
+		})
+	}
+}
+
+func describe(namespace, name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
 }
 
 // label makes a text what a label must be. Masters in a Unix socket may be named by any bytes.
 func label(text string) string { return strings.ToValidUTF8(text, "\ufffd") }
 
-func gauge(to chan<- prometheus.Metric, desc *prometheus.Desc, value float64, labels ...string) {
-	to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
-}
-
 // bodies are the metrics of the memory for bodies.
 type bodies struct {
-	size, used *prometheus.Desc
+	readings[memory]
 
 	mu      sync.Mutex
 	budgets map[*middleware.Budget]int // how often each is watched
 }
 
-func newBodies(n names) *bodies {
-	return &bodies{
-		size:    n.describe("body_budget_bytes", "Memory for bodies of requests that are read before their lock is taken."),
-		used:    n.describe("body_budget_used_bytes", "How much of that memory is taken now."),
-		budgets: make(map[*middleware.Budget]int),
+// memory is what the budgets of bodies have and use, in bytes.
+type memory struct{ size, used int64 }
+
+func newBodies(namespace string) *bodies {
+	gauge := func(name, help string, value func(m memory) int64) reading[memory] {
+		return reading[memory]{describe(namespace, name, help), prometheus.GaugeValue, func(m memory, show show) { show(float64(value(m))) }}
 	}
+	return &bodies{budgets: make(map[*middleware.Budget]int), readings: readings[memory]{
+		gauge("body_budget_bytes", "Memory for bodies of requests that are read before their lock is taken.", func(m memory) int64 { return m.size }),
+		gauge("body_budget_used_bytes", "How much of that memory is taken now.", func(m memory) int64 { return m.used }),
+	}}
 }
 
 // WatchBudget adds a budget, see middleware.Rule.BodyBudget, until stop is called. Without any the metrics show the budget of the
@@ -100,24 +159,21 @@ func (m *Metrics) WatchBudget(budget *middleware.Budget) (stop func()) {
 	})
 }
 
-// Describe implements prometheus.Collector.
-func (b *bodies) Describe(to chan<- *prometheus.Desc) { to <- b.size; to <- b.used }
-
 // Collect implements prometheus.Collector.
-func (b *bodies) Collect(to chan<- prometheus.Metric) {
-	var size, used int64
+func (b *bodies) Collect(to chan<- prometheus.Metric) { b.collect(b.memory(), to) }
+
+func (b *bodies) memory() (m memory) {
 	add := func(budget *middleware.Budget) {
-		u, s := budget.Usage()
-		used, size = used+u, size+s
+		used, size := budget.Usage()
+		m.used, m.size = m.used+used, m.size+size
 	}
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	for budget := range b.budgets {
 		add(budget)
 	}
 	if len(b.budgets) == 0 {
 		add(middleware.DefaultBudget())
 	}
-	b.mu.Unlock()
-	gauge(to, b.size, float64(size))
-	gauge(to, b.used, float64(used))
+	return m
 }

@@ -13,6 +13,7 @@ import (
 
 // rules are the metrics of requests.
 type rules struct {
+	events
 	requests   *prometheus.CounterVec
 	passed     *prometheus.CounterVec
 	wait, hold *prometheus.HistogramVec
@@ -32,51 +33,30 @@ type rules struct {
 // buckets are in seconds, the same for waits and for holds, so that the two can be compared.
 var buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
 
-func newRules(n names) *rules {
-	histogram := func(name, help string) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: string(n), Name: name, Help: help, Buckets: buckets,
-			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
-		}, []string{"rule"})
-	}
-	return &rules{
-		requests: n.counter("requests_total", "Requests that are done, by what became of their lock.", "rule", "outcome"),
-		passed:   n.counter("passed_total", "Requests that were served without a lock, as the rule allows, by the outcome that others are refused with.", "rule", "outcome"),
-		wait:     histogram("wait_seconds", "How long requests that got their lock had waited for it."),
-		hold:     histogram("hold_seconds", "How long requests held their lock, until it was released."),
-		waiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: string(n), Name: "waiting",
-			Help: "Requests that wait for their lock now."}, []string{"rule"}),
-		holding: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: string(n), Name: "holding",
-			Help: "Requests of this process that hold their lock now."}, []string{"rule"}),
-		most: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: string(n), Name: "concurrency",
-			Help: "How many requests may hold a key at a time, in all processes together; the most of its keys."}, []string{"rule"}),
-		remembered: n.counter("remembered_total", "Responses that are remembered by a quorum of the masters.", "rule"),
-		forgotten:  n.counter("not_remembered_total", "Responses to deliveries that are not remembered, or not in whole, by the reason.", "rule", "reason"),
-		bytes:      n.counter("remembered_bytes_total", "Bytes of the responses that are remembered, on each master.", "rule"),
-		quota: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: string(n), Name: "remember_quota_bytes",
-			Help: "Memory of each master that the responses of a rule may take which this process has stored, by kind."}, []string{"rule", "responses"}),
-		quotaUsed: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: string(n), Name: "remember_quota_used_bytes",
-			Help: "How much of that they took when the last one was counted."}, []string{"rule", "responses"}),
-		byName: make(map[string]*rule),
-	}
+func newRules(namespace string) *rules {
+	s := &rules{events: events{namespace: namespace}, byName: make(map[string]*rule)}
+	s.requests = s.counter("requests_total", "Requests that are done, by what became of their lock.", "rule", "outcome")
+	s.passed = s.counter("passed_total", "Requests that were served without a lock, as the rule allows, by the outcome that others are refused with.", "rule", "outcome")
+	s.wait = s.histogram("wait_seconds", "How long requests that got their lock had waited for it.")
+	s.hold = s.histogram("hold_seconds", "How long requests held their lock, until it was released.")
+	s.waiting = s.gauge("waiting", "Requests that wait for their lock now.", "rule")
+	s.holding = s.gauge("holding", "Requests of this process that hold their lock now.", "rule")
+	s.most = s.gauge("concurrency", "How many requests may hold a key at a time, in all processes together; the most of its keys.", "rule")
+	s.remembered = s.counter("remembered_total", "Responses that are remembered by a quorum of the masters.", "rule")
+	s.forgotten = s.counter("not_remembered_total", "Responses to deliveries that are not remembered, or not in whole, by the reason.", "rule", "reason")
+	s.bytes = s.counter("remembered_bytes_total", "Bytes of the responses that are remembered, on each master.", "rule")
+	s.quota = s.gauge("remember_quota_bytes", "Memory of each master that the responses of a rule may take which this process has stored, by kind.", "rule", "responses")
+	s.quotaUsed = s.gauge("remember_quota_used_bytes", "How much of that they took when the last one was counted.", "rule", "responses")
+	return s
 }
 
-func (s *rules) all() []prometheus.Collector {
-	return []prometheus.Collector{s.requests, s.passed, s.wait, s.hold, s.waiting, s.holding, s.most, s.remembered, s.forgotten, s.bytes, s.quota, s.quotaUsed}
-}
-
-// Describe implements prometheus.Collector.
-func (s *rules) Describe(to chan<- *prometheus.Desc) {
-	for _, c := range s.all() {
-		c.Describe(to)
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (s *rules) Collect(to chan<- prometheus.Metric) {
-	for _, c := range s.all() {
-		c.Collect(to)
-	}
+func (s *rules) histogram(name, help string) *prometheus.HistogramVec {
+	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: s.namespace, Name: name, Help: help, Buckets: buckets,
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
+	}, []string{"rule"})
+	s.all = append(s.all, h)
+	return h
 }
 
 // rule is the series of one rule: of what its requests can do, and of what they have done that it wasn't said to do.
@@ -256,18 +236,9 @@ func (s *rules) leave(name string, r *rule) {
 	}
 	delete(s.byName, name)
 	only := prometheus.Labels{"rule": name}
-	s.requests.DeletePartialMatch(only)
-	s.passed.DeletePartialMatch(only)
-	s.remembered.Delete(only)
-	s.forgotten.DeletePartialMatch(only)
-	s.quota.DeletePartialMatch(only)
-	s.quotaUsed.DeletePartialMatch(only)
-	s.bytes.Delete(only)
-	s.wait.Delete(only)
-	s.hold.Delete(only)
-	s.waiting.Delete(only)
-	s.holding.Delete(only)
-	s.most.Delete(only)
+	for _, v := range s.all {
+		v.DeletePartialMatch(only)
+	}
 }
 
 // rule returns the series of a rule; if there were none, they will stay.
