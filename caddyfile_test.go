@@ -10,7 +10,7 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
 	_ "github.com/caddy-redlock/caddy-redlock"
-	"github.com/caddy-redlock/caddy-redlock/internal/limits"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/limits"
 )
 
 // secret is a password in configurations; no error may show it.

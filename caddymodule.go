@@ -13,7 +13,7 @@
 //   - pool.go: lockers that outlive a reload
 //   - caddyfile.go: the Caddyfile syntax
 //
-// The commands "caddy redlock …" are internal/caddycli.
+// The commands "caddy redlock …" are internal/programs/caddycli.
 package caddyredlock
 
 import (
@@ -42,9 +42,9 @@ import (
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/text/unicode/norm"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/explain"
-	"github.com/caddy-redlock/caddy-redlock/internal/notices"
-	"github.com/caddy-redlock/caddy-redlock/internal/rule"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/notices"
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/explain"
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/rule"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 

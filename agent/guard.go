@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/hosts"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/hosts"
 )
 
 // version is that of what the agent says and understands on the wire.

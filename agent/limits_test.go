@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/caddy-redlock/caddy-redlock/agent"
-	"github.com/caddy-redlock/caddy-redlock/internal/limits"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/limits"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/verdicts"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/verdicts"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 

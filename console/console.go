@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/hosts"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/hosts"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 

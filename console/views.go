@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/version"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/version"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 

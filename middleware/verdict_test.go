@@ -4,7 +4,7 @@ import (
 	"context"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/verdicts"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/verdicts"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 

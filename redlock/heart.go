@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/version"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/version"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/heartbeat"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/limits"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/limits"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	wire "github.com/caddy-redlock/caddy-redlock/agent"
-	parse "github.com/caddy-redlock/caddy-redlock/internal/rule"
+	parse "github.com/caddy-redlock/caddy-redlock/internal/programs/rule"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 

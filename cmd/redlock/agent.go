@@ -23,7 +23,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/agent"
 	"github.com/caddy-redlock/caddy-redlock/console"
-	"github.com/caddy-redlock/caddy-redlock/internal/connect"
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/connect"
 	"github.com/caddy-redlock/caddy-redlock/metrics"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )

@@ -10,7 +10,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/job"
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/job"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 

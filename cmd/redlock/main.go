@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/spf13/cobra"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/version"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/version"
 )
 
 // exitError is a process's exit code for wrong use, and for what has no code of its own.

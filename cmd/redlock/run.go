@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/connect"
-	"github.com/caddy-redlock/caddy-redlock/internal/job"
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/connect"
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/job"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 

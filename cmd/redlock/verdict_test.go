@@ -6,7 +6,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/verdicts"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/verdicts"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 

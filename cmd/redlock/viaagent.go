@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/console"
-	"github.com/caddy-redlock/caddy-redlock/internal/cli"
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/cli"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 

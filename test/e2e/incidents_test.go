@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/console"
-	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/doctor"
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
 

@@ -8,10 +8,10 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/cli"
-	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
-	"github.com/caddy-redlock/caddy-redlock/internal/explain"
-	"github.com/caddy-redlock/caddy-redlock/internal/version"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/version"
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/cli"
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/doctor"
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/explain"
 )
 
 // Module is what the commands need of the module that has them.

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/connect"
-	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/connect"
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/doctor"
 )
 
 // Doctor is the command that looks at the masters which the flags lead to. help says which these are.

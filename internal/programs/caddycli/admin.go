@@ -18,7 +18,7 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/pflag"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/cli"
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/cli"
 )
 
 // adminFlags lead to the admin endpoint of a running Caddy.

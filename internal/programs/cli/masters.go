@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-redlock/caddy-redlock/console"
-	"github.com/caddy-redlock/caddy-redlock/internal/connect"
-	"github.com/caddy-redlock/caddy-redlock/internal/doctor"
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/connect"
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/doctor"
 )
 
 func (p *Program) masters() *cobra.Command {

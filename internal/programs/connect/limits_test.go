@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/limits"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/limits"
 )
 
 // TestLimits: flags and variables are named as they were written.

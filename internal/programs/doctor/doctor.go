@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/connect"
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/connect"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 

@@ -44,9 +44,9 @@ func newCheckout(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(dir, "internal", "version", "version.go"), string(text))
+	write(t, filepath.Join(dir, "internal", "base", "version", "version.go"), string(text))
 	write(t, filepath.Join(dir, "go.mod"), "module "+module+"\n\ngo 1.26.0\n")
-	write(t, filepath.Join(dir, "shown", "shown.go"), "// Package shown prints the version.\npackage shown\n\nimport (\n\t\"fmt\"\n\n\t\""+module+"/internal/version\"\n)\n\nfunc init() { fmt.Print(version.String()) }\n")
+	write(t, filepath.Join(dir, "shown", "shown.go"), "// Package shown prints the version.\npackage shown\n\nimport (\n\t\"fmt\"\n\n\t\""+module+"/internal/base/version\"\n)\n\nfunc init() { fmt.Print(version.String()) }\n")
 	write(t, filepath.Join(dir, "cmd", "caddy", "main.go"), mainOf("shown"))
 	return dir
 }

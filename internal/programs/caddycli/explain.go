@@ -3,7 +3,7 @@ package caddycli
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/explain"
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/explain"
 )
 
 func (m Module) explain() *cobra.Command {
