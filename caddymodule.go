@@ -8,7 +8,7 @@
 //   - caddymodule.go: the handler http.handlers.redlock: its settings, what happens to a request, and its placeholders
 //   - errorroutes.go: which error routes a server with a rule may have, as they run without the lock
 //   - forgedheaders.go: the headers that no client may set
-//   - guardmodule.go: the handler http.handlers.redlock_guard
+//   - guard.go: the handler http.handlers.redlock_guard
 //   - app.go: the app redlock, which is the global option: the masters, TLS to them, metrics, and what all rules share
 //   - pool.go: lockers that outlive a reload
 //   - caddyfile.go: the Caddyfile syntax

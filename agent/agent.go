@@ -14,9 +14,11 @@ package agent
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -29,8 +31,7 @@ import (
 // Agent answers the clients of a Locker. New makes one.
 type Agent struct {
 	locker *redlock.Locker
-	token  []byte // empty: none is asked for
-	hosts  []string
+	guard  guard
 	logger *slog.Logger
 	budget *middleware.Budget // of the memory for bodies from which gateways want keys
 	rules  rules
@@ -54,11 +55,13 @@ const DefaultMaxClients = 8192
 type Option func(*Agent)
 
 // WithToken has clients send "Authorization: Bearer " and this token. Default: none, so that whoever can connect can lock.
-func WithToken(token string) Option { return func(a *Agent) { a.token = []byte(token) } }
+func WithToken(token string) Option { return func(a *Agent) { a.guard.token = []byte(token) } }
 
 // WithHosts allows further names in the header Host, beside redlock, localhost and the addresses of loopback: those by which clients
 // know the agent. A page that a browser shows can't send them, which is why they are compared.
-func WithHosts(names ...string) Option { return func(a *Agent) { a.hosts = append(a.hosts, names...) } }
+func WithHosts(names ...string) Option {
+	return func(a *Agent) { a.guard.hosts = append(a.guard.hosts, names...) }
+}
 
 // WithMaxClients bounds how many clients may hold or wait for locks; any more are refused with 503. Default: DefaultMaxClients.
 func WithMaxClients(n int) Option { return func(a *Agent) { a.maxClients = n } }
@@ -87,6 +90,43 @@ func New(locker *redlock.Locker, opts ...Option) *Agent {
 	return a
 }
 
+// Serve answers on these listeners until ctx ends. Then it refuses new requests, ends all waits, and gives those who hold locks so long
+// to end. If it returns an error after that, some still do: then don't close the Locker, but end the process. It closes the listeners.
+//
+// A client that is cut off from a TCP address is noticed within seconds; it has closed its connection if the connection says so.
+func (a *Agent) Serve(ctx context.Context, grace time.Duration, listeners ...net.Listener) error {
+	server := &http.Server{
+		Handler:           a.handler(),
+		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		ReadHeaderTimeout: headTimeout,
+		ReadTimeout:       bodyTimeout,
+		WriteTimeout:      writePatience,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHead,
+		ErrorLog:          slog.NewLogLogger(a.logger.Handler(), slog.LevelError),
+	}
+	failed := make(chan error, len(listeners))
+	for _, l := range listeners {
+		go func() { failed <- server.Serve(newDoor(l, a.maxClients)) }()
+	}
+	var err error
+	select {
+	case err = <-failed:
+		err = fmt.Errorf("agent: %w", err)
+		grace = 0
+	case <-ctx.Done():
+	case <-a.idle: // after Retire
+	}
+	ended, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	left := a.shutdown(ended)
+	if left == nil {
+		_ = server.Shutdown(ended) // what is left then holds no lock
+	}
+	_ = server.Close()
+	return errors.Join(err, left)
+}
+
 // handler answers all requests.
 func (a *Agent) handler() http.Handler {
 	mux := http.NewServeMux()
@@ -97,7 +137,7 @@ func (a *Agent) handler() http.Handler {
 	mux.HandleFunc("/healthz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("/readyz", func(w http.ResponseWriter, r *http.Request) { answer(w, r, a.ready()) })
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		err := a.check(r)
+		err := a.guard.check(r)
 		switch {
 		case err == nil && strings.HasPrefix(r.URL.Path, "/v1/"):
 			w.Header().Set("Allow", http.MethodPost)
@@ -123,7 +163,7 @@ func (a *Agent) exchanges(serve func(x *exchange, r *http.Request) error) http.H
 		var err error
 		if !r.ProtoAtLeast(1, 1) {
 			err = refuse(http.StatusHTTPVersionNotSupported, "want HTTP/1.1")
-		} else if err = a.check(r); err == nil {
+		} else if err = a.guard.check(r); err == nil {
 			err = checkType(r, x.conn.door.unix)
 		}
 		if err == nil {

@@ -1,11 +1,8 @@
 package agent
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"sync"
@@ -23,43 +20,6 @@ const (
 	maxStrangers  = 1024 // connections to a TCP address that have not shown the token
 )
 
-// Serve answers on these listeners until ctx ends. Then it refuses new requests, ends all waits, and gives those who hold locks so long
-// to end. If it returns an error after that, some still do: then don't close the Locker, but end the process. It closes the listeners.
-//
-// A client that is cut off from a TCP address is noticed within seconds; it has closed its connection if the connection says so.
-func (a *Agent) Serve(ctx context.Context, grace time.Duration, listeners ...net.Listener) error {
-	server := &http.Server{
-		Handler:           a.handler(),
-		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
-		ReadHeaderTimeout: headTimeout,
-		ReadTimeout:       bodyTimeout,
-		WriteTimeout:      writePatience,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHead,
-		ErrorLog:          slog.NewLogLogger(a.logger.Handler(), slog.LevelError),
-	}
-	failed := make(chan error, len(listeners))
-	for _, l := range listeners {
-		go func() { failed <- server.Serve(a.newDoor(l)) }()
-	}
-	var err error
-	select {
-	case err = <-failed:
-		err = fmt.Errorf("agent: %w", err)
-		grace = 0
-	case <-ctx.Done():
-	case <-a.idle: // after Retire
-	}
-	ended, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
-	defer cancel()
-	left := a.shutdown(ended)
-	if left == nil {
-		_ = server.Shutdown(ended) // what is left then holds no lock
-	}
-	_ = server.Close()
-	return errors.Join(err, left)
-}
-
 // door is a listener with room of its own: those who come by one address leave the room at the others alone.
 type door struct {
 	net.Listener
@@ -70,11 +30,12 @@ type door struct {
 	next      int
 }
 
-func (a *Agent) newDoor(l net.Listener) *door {
+// newDoor returns the listener with room for so many clients.
+func newDoor(l net.Listener, maxClients int) *door {
 	d := &door{Listener: l, unix: l.Addr().Network() == "unix"}
-	d.room.Store(2 * int64(a.maxClients))
+	d.room.Store(2 * int64(maxClients))
 	if !d.unix {
-		d.strangers = make([]*conn, min(maxStrangers, a.maxClients))
+		d.strangers = make([]*conn, min(maxStrangers, maxClients))
 	}
 	return d
 }
