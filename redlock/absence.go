@@ -22,7 +22,7 @@ func (a *absence) rest(c *caller) time.Duration {
 }
 
 // absent returns that of the masters of a key by what this process knows without asking them, or nil.
-func (l *Locker) absent(key string) *absence {
+func (l *shared) absent(key string) *absence {
 	since, failed := l.voters.Absent(key)
 	if since.IsZero() {
 		return nil
@@ -31,7 +31,7 @@ func (l *Locker) absent(key string) *absence {
 }
 
 // lacked returns that of the masters of a key which a lost attempt has lacked, or nil.
-func (l *Locker) lacked(a *vote.Attempt, key string) *absence {
+func (l *shared) lacked(a *vote.Attempt, key string) *absence {
 	err, excluded := l.excluded().(*QuorumError)
 	switch {
 	case excluded:
@@ -49,13 +49,13 @@ func (l *Locker) lacked(a *vote.Attempt, key string) *absence {
 
 // mayAsk reports whether a call may ask for a key for which too few masters have a vote: in a while one call of the process does, and thousands
 // wait for what it finds out.
-func (l *Locker) mayAsk() bool {
+func (l *shared) mayAsk() bool {
 	now, last := int64(time.Since(l.gates.began)), l.askedAbsent.Load()
 	return now-last >= int64(askGap) && l.askedAbsent.CompareAndSwap(last, now)
 }
 
 // absentFor returns the absence of masters for which a call in line waits, or nil.
-func (l *Locker) absentFor(callers []*caller) *absence {
+func (l *shared) absentFor(callers []*caller) *absence {
 	absent, held := l.gates.absence(callers)
 	if held {
 		return nil
@@ -64,7 +64,7 @@ func (l *Locker) absentFor(callers []*caller) *absence {
 }
 
 // absentAmong returns that of the masters of one of the keys of a call, or nil.
-func (l *Locker) absentAmong(callers []*caller) (absent *absence) {
+func (l *shared) absentAmong(callers []*caller) (absent *absence) {
 	for i := 0; absent == nil && i < len(callers); i++ {
 		absent = l.absent(callers[i].key)
 	}

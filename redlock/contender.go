@@ -38,7 +38,7 @@ const (
 
 // contender is a call that is at the head of all its gates, and what it remembers between its attempts.
 type contender struct {
-	locker     *Locker
+	shared     *shared
 	callers    []*caller // one for each key
 	tries      int
 	again      int           // how often it has asked again at once, for a slot that is its own, or that it is offered
@@ -79,7 +79,7 @@ func (h *haste) ask(gap time.Duration) {
 // begin waits until the call may make an attempt, or returns why it must leave without one. A call that has made none waits for as long as
 // masters may take to answer, at least: so a short wait has the chances of a try-lock.
 func (t *contender) begin(wait *waitLimit) error {
-	l, first := t.locker, t.callers[0]
+	l, first := t.shared, t.callers[0]
 	until := func() time.Time {
 		if t.tries > 0 || wait.until.IsZero() && !first.try {
 			return wait.until
@@ -119,17 +119,17 @@ func (t *contender) begin(wait *waitLimit) error {
 // meanwhile, or nil.
 func (t *contender) awaitMasters(ctx context.Context) error {
 	first := t.callers[0]
-	if first.try || !t.locker.lacksMasters.Load() {
+	if first.try || !t.shared.lacksMasters.Load() {
 		return nil
 	}
 	for pause := waitLeast; ; pause = min(2*pause, absentMost) {
-		absent := t.locker.absentAmong(t.callers)
+		absent := t.shared.absentAmong(t.callers)
 		if absent == nil {
-			t.locker.lacksMasters.Store(false)
+			t.shared.lacksMasters.Store(false)
 			return nil
 		}
 		rest := absent.rest(first)
-		if rest <= 0 || t.locker.mayAsk() {
+		if rest <= 0 || t.shared.mayAsk() {
 			return nil
 		}
 		if absent.err.RetryAfter > rest { // it is known that they come too late
@@ -151,16 +151,16 @@ func (t *contender) sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
-	case <-t.locker.closing:
+	case <-t.shared.closing:
 	}
-	return t.locker.stopped(ctx, t.failure)
+	return t.shared.stopped(ctx, t.failure)
 }
 
 // end gives the place of an attempt back, if it had one.
 func (t *contender) end(late bool) {
 	if t.paced {
 		t.paced = false
-		t.locker.pace.end(late)
+		t.shared.pace.end(late)
 	}
 }
 
@@ -184,7 +184,7 @@ func (t *contender) win(ctx context.Context, attempts []*vote.Attempt) (lost *vo
 	}
 	attempts[0].SendSoon()
 	within = t.round(attempts)
-	allowed := t.locker.heart.allows(ctx, t.locker.closing, time.Now().Add(within.Rest), attempts[len(attempts)-1].Until())
+	allowed := t.shared.heart.allows(ctx, t.shared.closing, time.Now().Add(within.Rest), attempts[len(attempts)-1].Until())
 	for _, a := range attempts {
 		if !allowed || !a.Raised(ctx, &within) || vote.Past(a.Until()) {
 			lost = a
@@ -199,7 +199,7 @@ func (t *contender) round(attempts []*vote.Attempt) vote.Span {
 	for _, c := range t.callers {
 		others = append(others, &c.until)
 	}
-	return vote.NewSpanOf(attempts[0].Timeout, t.locker.gates.began, others)
+	return vote.NewSpanOf(attempts[0].Timeout, t.shared.gates.began, others)
 }
 
 // insist reports whether a call for several keys, which has just met another one, should try again at once. Where such calls want
@@ -218,7 +218,7 @@ func (t *contender) insist(ctx context.Context, attempts []*vote.Attempt, lost *
 	if rest <= 0 {
 		return false
 	}
-	t.locker.release(attempts, attempts...)
+	t.shared.release(attempts, attempts...)
 	timer := time.NewTimer(rest)
 	defer timer.Stop()
 	select {
@@ -227,7 +227,7 @@ func (t *contender) insist(ctx context.Context, attempts []*vote.Attempt, lost *
 		return true
 	case <-timer.C:
 	case <-ctx.Done():
-	case <-t.locker.closing:
+	case <-t.shared.closing:
 	}
 	return false
 }
@@ -236,7 +236,7 @@ func (t *contender) insist(ctx context.Context, attempts []*vote.Attempt, lost *
 // another one; or where a slot is this call's, and the masters that have refused it are about to learn that. Each attempt takes over what
 // the one before has been granted.
 func (t *contender) goesOn(ctx context.Context, attempts []*vote.Attempt, lost *vote.Attempt) bool {
-	l, gap := t.locker, gap(lost.TTL)
+	l, gap := t.shared, gap(lost.TTL)
 	switch {
 	case t.haste.rest(gap) > 0:
 		t.again = 0
@@ -273,7 +273,7 @@ func (t *contender) goesOn(ctx context.Context, attempts []*vote.Attempt, lost *
 
 // hold makes the locks of attempts that have won, and returns the one that the caller gets.
 func (t *contender) hold(ctx context.Context, attempts []*vote.Attempt) *Lock {
-	l := t.locker
+	l := t.shared
 	var room [1]*Lock // enough for one key; saves an allocation
 	parts := room[:0]
 	for i, a := range attempts {
@@ -300,7 +300,7 @@ func (t *contender) hold(ctx context.Context, attempts []*vote.Attempt) *Lock {
 // awaitRetry waits until it is time for the next attempt after this one of this caller was lost, or returns the error
 // with which the call must leave.
 func (t *contender) awaitRetry(ctx context.Context, a *vote.Attempt, awaited *caller) error {
-	l := t.locker
+	l := t.shared
 	t.failure = l.failure(a)
 	t.tellDifference(a, awaited)
 	absent := l.gates.noteMasters(awaited, l.lacked(a, awaited.key))
@@ -388,7 +388,7 @@ func (t *contender) hopeless(ctx context.Context, a *vote.Attempt, rest time.Dur
 
 // trace tells the Observer, if it wants to know, how an attempt has ended, and for what the call waits then.
 func (t *contender) trace(a *vote.Attempt, err error, wait time.Duration, what string) {
-	if !t.locker.told.traces() {
+	if !t.shared.told.traces() {
 		return
 	}
 	event := Attempt{Token: shown(a.Token()), Number: t.tries, Via: t.via, Took: time.Since(a.Start), Err: err, Wait: wait, For: what}
@@ -398,16 +398,16 @@ func (t *contender) trace(a *vote.Attempt, err error, wait time.Duration, what s
 	for _, ballot := range a.Ballots() {
 		event.Votes = append(event.Votes, voteOf(ballot))
 	}
-	t.locker.told.attempted(event)
+	t.shared.told.attempted(event)
 }
 
 // tellDifference notes that calls differ on how many may hold a key, where an attempt has met another one in line. The log says so once.
 func (t *contender) tellDifference(a *vote.Attempt, c *caller) {
 	for _, reply := range a.Refusals() {
 		if n := reply.Elsewhere; n > 0 && n != a.Slots {
-			if t.locker.differs.Swap(&otherSlots{int(n), time.Now()}) == nil {
-				t.locker.logger.Warn("calls differ on how many may hold a key at the same time: the largest number holds, so give all rules and processes the same",
-					"here", a.Slots, "elsewhere", n, "key_hash", KeyHash(protocol.KeyOf(t.locker.prefix, c.key)), "rule", c.label)
+			if t.shared.differs.Swap(&otherSlots{int(n), time.Now()}) == nil {
+				t.shared.logger.Warn("calls differ on how many may hold a key at the same time: the largest number holds, so give all rules and processes the same",
+					"here", a.Slots, "elsewhere", n, "key_hash", KeyHash(protocol.KeyOf(t.shared.prefix, c.key)), "rule", c.label)
 			}
 		}
 	}

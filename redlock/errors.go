@@ -196,7 +196,7 @@ func (e *MasterError) Error() string { return e.Master + ": " + inner(e.Err) }
 func (e *MasterError) Unwrap() error { return e.Err }
 
 // failure returns the error of a lost attempt.
-func (l *Locker) failure(a *vote.Attempt) error {
+func (l *shared) failure(a *vote.Attempt) error {
 	if err := l.excluded(); err != nil && !a.MetResult() {
 		return err
 	}
@@ -211,12 +211,12 @@ func (l *Locker) failure(a *vote.Attempt) error {
 }
 
 // noQuorum returns the error of a verdict that masters fail.
-func (l *Locker) noQuorum(v vote.Verdict) *QuorumError {
+func (l *shared) noQuorum(v vote.Verdict) *QuorumError {
 	return &QuorumError{Answered: v.Answered, Quorum: l.voters.Quorum, Total: v.Total, Masters: masterErrors(v.Failed), RetryAfter: l.voters.GuardsOver(v.Failed)}
 }
 
 // unreleased returns the error of a release, or nil if a quorum has confirmed it.
-func (l *Locker) unreleased(r vote.Released) error {
+func (l *shared) unreleased(r vote.Released) error {
 	switch {
 	case r.Unconfirmed != nil:
 		err := l.noQuorum(*r.Unconfirmed)

@@ -3,6 +3,7 @@ package redlock
 import (
 	"cmp"
 	"container/heap"
+	"log/slog"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -19,7 +20,9 @@ import (
 // them. That goroutine does nothing that may take long: it queues commands, for the masters' goroutines to send, and notices for
 // the log and the Observer. If it is late all the same, locks are lost, but each one ends by a timer of its own.
 type keeper struct {
-	locker  *Locker
+	voters  *vote.Masters
+	told    *told
+	logger  *slog.Logger
 	began   time.Time
 	recheck chan struct{}
 	losing  atomic.Int64 // calls of Lock.end for locks that are lost
@@ -36,8 +39,8 @@ type keeper struct {
 	longHoldTold time.Time // last; only the goroutine of run knows
 }
 
-func newKeeper(l *Locker) *keeper {
-	k := &keeper{locker: l, began: time.Now(), recheck: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{})}
+func newKeeper(voters *vote.Masters, told *told, logger *slog.Logger) *keeper {
+	k := &keeper{voters: voters, told: told, logger: logger, began: time.Now(), recheck: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{})}
 	go k.run()
 	return k
 }
@@ -117,7 +120,7 @@ func (k *keeper) work() time.Duration {
 		k.tellLongHold(lock, now)
 	}
 	if attended {
-		k.locker.voters.SendSoon()
+		k.voters.SendSoon()
 	}
 	return time.Until(k.next) // without mu: only this goroutine sets it
 }
@@ -147,7 +150,7 @@ func (k *keeper) tellLongHold(lock *Lock, now time.Time) {
 		return
 	}
 	lock.longHoldTold, k.longHoldTold = true, now
-	k.locker.logger.Info("a lock has been held for an hour, and is renewed until Unlock: was that forgotten? WithMaxHold bounds how long a lock is held", lock.words()...)
+	k.logger.Info("a lock has been held for an hour, and is renewed until Unlock: was that forgotten? WithMaxHold bounds how long a lock is held", lock.words()...)
 }
 
 // releaseSoon has locks released that are lost. Their contexts have ended.
@@ -169,7 +172,7 @@ func (k *keeper) releaseLost() (any bool) {
 		runtime.Gosched() // where many are lost at once, their contexts end first
 		k.reschedule(lock, time.Time{})
 		lock.attempt.EnqueueRelease()
-		k.locker.slotEnded(lock)
+		lock.slotEnded()
 		if lock.parts()[0] == lock {
 			lock.tell(lock.endedBy())
 		}
@@ -190,7 +193,7 @@ func (k *keeper) endAll() {
 		<-k.recheck
 		more = k.losing.Load() > 0
 	}
-	k.locker.voters.SendSoon()
+	k.voters.SendSoon()
 }
 
 // schedule is a heap of locks by the time at which they are due; it implements heap.Interface.
@@ -250,7 +253,7 @@ func (r *renewal) failure() error {
 	if r == nil {
 		return nil
 	}
-	quorum, total := r.lock.locker.voters.Quorum, len(r.lock.locker.voters.Streams)
+	quorum, total := r.lock.shared.voters.Quorum, len(r.lock.shared.voters.Streams)
 	switch {
 	case r.stored >= quorum:
 		return nil
@@ -262,7 +265,7 @@ func (r *renewal) failure() error {
 
 // hopeless reports whether a round can't renew the lease any more, whatever comes.
 func (r *renewal) hopeless() bool {
-	return r != nil && r.stored+len(r.lock.locker.voters.Streams)-r.answered < r.lock.locker.voters.Quorum
+	return r != nil && r.stored+len(r.lock.shared.voters.Streams)-r.answered < r.lock.shared.voters.Quorum
 }
 
 // Receive counts the reply of one master; it runs on that master's goroutine. A reply counts whenever it comes, also when the next
@@ -270,7 +273,7 @@ func (r *renewal) hopeless() bool {
 // the end of its lease.
 func (r *renewal) Receive(c *link.Command) {
 	k := r.lock
-	voters := k.locker.voters
+	voters := k.shared.voters
 	var failed *MasterError
 	if err := c.Reply.Err; err != nil {
 		failed = &MasterError{voters.Name(c.Master, c.Key), err}
@@ -301,6 +304,6 @@ func (r *renewal) Receive(c *link.Command) {
 	}
 	k.mu.Unlock()
 	if done {
-		k.locker.told.renewed(nil)
+		k.shared.told.renewed(nil)
 	}
 }

@@ -26,7 +26,7 @@ var (
 // without Unlock is held until the process ends, or for WithMaxHold. The log says so after an hour. Its methods are
 // safe for concurrent use.
 type Lock struct {
-	locker      *Locker
+	shared      *shared
 	attempt     *vote.Attempt
 	gate        *gate
 	caller      *caller
@@ -55,9 +55,9 @@ type Lock struct {
 	withResult bool // UnlockWith has freed it
 }
 
-func newLock(ctx context.Context, l *Locker, a *vote.Attempt, c *caller, via Via) *Lock {
+func newLock(ctx context.Context, l *shared, a *vote.Attempt, c *caller, via Via) *Lock {
 	k := &Lock{
-		locker:      l,
+		shared:      l,
 		attempt:     a,
 		gate:        c.gate,
 		caller:      c,
@@ -159,14 +159,14 @@ func innermost(ctx context.Context) *heldContext {
 
 // waitsForItself reports whether a call in this context would wait for a lock that the context is under: all that may have the key at once, in
 // the view of the call, are such locks. nil is under no lock.
-func (c *heldContext) waitsForItself(l *Locker, call *caller) bool {
+func (c *heldContext) waitsForItself(l *shared, call *caller) bool {
 	var holders []*Lock
 	for ; c != nil; c = innermost(c.Context) {
 		if c.lock.Err() != nil {
 			continue
 		}
 		for _, part := range c.lock.parts() {
-			if part.caller.key == call.key && part.locker.sharesMasters(l) && !slices.Contains(holders, part) {
+			if part.caller.key == call.key && part.shared.sharesMasters(l) && !slices.Contains(holders, part) {
 				holders = append(holders, part)
 			}
 		}
@@ -187,7 +187,7 @@ func (k *Lock) Slot() int { return int(k.made().attempt.Slot) }
 // SlotOf is Slot for one of the keys of the lock. It is -1 for a key that is none of them.
 func (k *Lock) SlotOf(key string) int {
 	for _, part := range k.made().parts() {
-		if part.caller.key == protocol.Key(k.locker.prefix, key) {
+		if part.caller.key == protocol.Key(k.shared.prefix, key) {
 			return part.Slot()
 		}
 	}
@@ -260,7 +260,7 @@ func (k *Lock) do(ctx context.Context, f func(context.Context, *Lock) error) (er
 
 // release ends the lock, and releases the keys of the call, for Unlock.
 func (k *Lock) release() error {
-	unlocks := &k.locker.unlocks
+	unlocks := &k.shared.unlocks
 	if !unlocks.enter() {
 		return endedError{k.endedBy()} // Close has released it, unless it was lost
 	}
@@ -271,18 +271,18 @@ func (k *Lock) release() error {
 	parts := k.parts()
 	var left []*Lock
 	for _, part := range parts {
-		part.locker.keeper.reschedule(part, time.Time{})
+		part.shared.keeper.reschedule(part, time.Time{})
 		part.handOff()
 		if len(parts) > 1 {
 			left = append(left, part)
 		}
 	}
-	k.locker.gates.leave(left...)
+	k.shared.gates.leave(left...)
 	k.attempt.SendSoon()
 	var err error
 	within := vote.NewSpan(2 * k.attempt.ReleaseTimeout()) // if another process has begun to wait, a release takes two round trips
 	for _, part := range parts {
-		failed := part.locker.unreleased(part.attempt.ConfirmRelease(&within, part.ownUntil()))
+		failed := part.shared.unreleased(part.attempt.ConfirmRelease(&within, part.ownUntil()))
 		if err == nil || endOf(failed) == EndGone { // one key of several is enough
 			err = failed
 		}
@@ -303,7 +303,7 @@ func (k *Lock) parts() []*Lock {
 // handOff releases the key. If a call of this process waits behind it, one command for each master releases this lock
 // and acquires the next. The gates of a lock on several keys are left together, by the caller.
 func (k *Lock) handOff() {
-	a, l := k.attempt, k.locker
+	a, l := k.attempt, k.shared
 	if len(k.whole) == 0 {
 		if next := l.gates.nextFor(k); next != nil {
 			proposal := l.number(next)
@@ -313,8 +313,25 @@ func (k *Lock) handOff() {
 	}
 	a.Free(k.result)
 	if len(k.whole) == 0 {
-		l.slotEnded(k)
+		k.slotEnded()
 	}
+}
+
+// slotEnded has the oldest caller in line ask after the lock was released. Its acquire follows the release at once, so that it has its
+// place on the masters before anybody who learns of the release.
+func (k *Lock) slotEnded() {
+	l := k.shared
+	next := l.gates.afterSlot(k)
+	if next == nil {
+		return
+	}
+	if next.slots == 1 || next.several {
+		next.turn <- nil
+	} else {
+		proposal := l.number(next)
+		next.turn <- l.newAttempt(next, nil, time.Now(), proposal)
+	}
+	l.gates.settleNow(k.gate)
 }
 
 // proof is what a master has said of a lock's lease.
@@ -328,7 +345,7 @@ type proof struct {
 func (k *Lock) prove(master int, asked time.Time, held bool) {
 	a := k.attempt
 	if k.proofs == nil {
-		k.proofs = make([]proof, len(k.locker.voters.Streams))
+		k.proofs = make([]proof, len(k.shared.voters.Streams))
 		for _, granted := range a.Granted() {
 			k.proofs[granted] = proof{a.Start, true}
 		}
@@ -345,7 +362,7 @@ func (k *Lock) prove(master int, asked time.Time, held bool) {
 			}
 		}
 		end := k.bounded(oldest.asked.Add(a.TTL - admission.Drift(a.TTL)))
-		if quorum >= k.locker.voters.Quorum && end.After(k.until) {
+		if quorum >= k.shared.voters.Quorum && end.After(k.until) {
 			k.until = end
 			k.expireAt(end)
 		}
@@ -372,8 +389,8 @@ func (k *Lock) renew(now time.Time) (due time.Time) {
 	if !ended && !early {
 		failure = k.renewal.failure()
 		k.renewal = r
-		k.next = k.locker.keeper.renewed(now, ttl/3, ttl)
-		due = k.locker.keeper.renewed(now, ttl/9+ttl/30, ttl) // to see whether it is hopeless
+		k.next = k.shared.keeper.renewed(now, ttl/3, ttl)
+		due = k.shared.keeper.renewed(now, ttl/9+ttl/30, ttl) // to see whether it is hopeless
 	}
 	k.mu.Unlock()
 	switch {
@@ -382,7 +399,7 @@ func (k *Lock) renew(now time.Time) (due time.Time) {
 	case early:
 		return due
 	case failure != nil:
-		k.locker.told.renewed(failure)
+		k.shared.told.renewed(failure)
 	}
 	k.attempt.EnqueueRenewal(until, r)
 	return due
@@ -535,12 +552,12 @@ func (k *Lock) store() error {
 	}
 	ctx, cancel := context.WithTimeout(&k.own, vote.ResultTime)
 	defer cancel()
-	if !k.locker.voters.EnterRoom(ctx) {
+	if !k.shared.voters.EnterRoom(ctx) {
 		return errNoRoom
 	}
-	defer k.locker.voters.LeaveRoom()
+	defer k.shared.voters.LeaveRoom()
 	if unstored := k.attempt.Store(ctx, k.result); unstored != nil {
-		err := k.locker.noQuorum(*unstored)
+		err := k.shared.noQuorum(*unstored)
 		err.Err = errNotStored
 		return err
 	}
@@ -567,7 +584,7 @@ func (k *Lock) unlockForgetting() error {
 
 // words are what the log says of a lock.
 func (k *Lock) words() []any {
-	key := protocol.KeyOf(k.locker.prefix, k.gate.key)
+	key := protocol.KeyOf(k.shared.prefix, k.gate.key)
 	words := []any{"key_hash", KeyHash(key), "fence", k.Fence(), "since", k.since().UTC()}
 	if label := k.caller.label; label != "" {
 		words = append(words, "rule", label)

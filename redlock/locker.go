@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
@@ -22,25 +21,9 @@ import (
 // Locker takes locks on a majority of its masters. Open and New make one. It is safe for concurrent
 // use, and must be closed.
 type Locker struct {
-	options
-	voters        *vote.Masters
-	name          string   // among the waiters on the masters
-	servers       []string // where its keys are, besides its prefix: a name for each master
-	gates         gates
-	pace          *pace
-	subscriptions subscriptions
-	differs       atomic.Pointer[otherSlots] // the latest; nil for none
-	lacksMasters  atomic.Bool                // an attempt has found too few of them
-	askedAbsent   atomic.Int64               // when a call last asked too few masters: a time.Duration since the gates began
-
-	told   *told
-	keeper *keeper
-	heart  *heart // nil where the masters are only ours
-
-	closing chan struct{} // closed when Close begins
-	close   func() error
-	calls   callGroup // of Lock and TryLock
-	unlocks callGroup // a lock that ends later has been freed by Close
+	shared
+	close func() error
+	calls callGroup // of Lock and TryLock
 }
 
 // New returns a Locker on these masters. Use it with NewMaster, for masters that no URL can describe,
@@ -73,13 +56,13 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 	if n := len(masters); n%2 == 0 && !o.warned {
 		o.logger.Warn("an even number of masters tolerates no more failures than one master less, and more can fail", "masters", n, "tolerated", (n-1)/2)
 	}
-	l := &Locker{
+	l := &Locker{shared: shared{
 		options: o,
 		told:    told,
 		pace:    newPace(),
 		gates:   gates{byKey: make(map[string]*gate), began: time.Now()},
 		closing: make(chan struct{}),
-	}
+	}}
 	l.voters = vote.New(len(masters), rand.Text()[:protocol.IDLen], o.maxSkew, o.fastFrom, l.closing)
 	l.name = o.prefix + ":wake:" + l.voters.Random()
 	l.gates.canAsk = l.voters.CanAsk
@@ -94,8 +77,8 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 		seat.OnServing = l.heart.want
 		l.voters.Streams = append(l.voters.Streams, m.connect(o.link(m.impl, told), seat))
 	}
-	l.subscriptions.locker = l
-	l.keeper = newKeeper(l)
+	l.subscriptions = subscriptions{voters: l.voters, gates: &l.gates, name: l.name, logger: o.logger}
+	l.keeper = newKeeper(l.voters, told, o.logger)
 	l.close = sync.OnceValue(l.end)
 	l.heart.start(l) // last: it asks for the status of the whole Locker
 	return l, nil
@@ -342,14 +325,6 @@ func (l *Locker) usable(ctx context.Context) error {
 	return nil
 }
 
-// excluded returns why this process may not lock at all, or nil.
-func (l *Locker) excluded() error {
-	if err := l.heart.refusal(); err != nil {
-		return &QuorumError{Quorum: l.voters.Quorum, Err: err}
-	}
-	return nil
-}
-
 // take takes the locks on the keys, or returns why it can't.
 func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try bool) (*Lock, error) {
 	if !l.calls.enter() {
@@ -387,7 +362,7 @@ func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try boo
 	}
 	if held := innermost(ctx); held != nil {
 		for _, c := range callers {
-			if held.waitsForItself(l, c) {
+			if held.waitsForItself(&l.shared, c) {
 				return nil, &HeldError{Slots: c.slots, Err: ErrHeldByCaller}
 			}
 		}
@@ -421,7 +396,7 @@ func checkKeys(keys ...string) error {
 // came with that, otherwise nil. refused is nil, or the last attempt at the key for which the call has waited on the masters:
 // it is the head there, and has a ticket. If another call is the head for another key now, both are given up, so that nobody
 // waits for a call that can't have the key yet. After an error the call is the head of no gate.
-func (l *Locker) reach(wait *waitLimit, callers []*caller, refused *vote.Attempt) (*vote.Attempt, error) {
+func (l *shared) reach(wait *waitLimit, callers []*caller, refused *vote.Attempt) (*vote.Attempt, error) {
 	doubts := mostDoubts
 	var tried *caller // for which a try-lock has waited, and
 	var at *gate      // where
@@ -460,7 +435,7 @@ const mostDoubts = 2
 
 // awaitFirst waits until a try-lock should enter again, because the first attempt of the call before it is over, or returns why it
 // must not.
-func (l *Locker) awaitFirst(ctx context.Context, later <-chan error, recall bool) error {
+func (l *shared) awaitFirst(ctx context.Context, later <-chan error, recall bool) error {
 	select {
 	case met := <-later:
 		if _, done := met.(*DoneError); done && !recall {
@@ -476,7 +451,7 @@ func (l *Locker) awaitFirst(ctx context.Context, later <-chan error, recall bool
 
 // standInLine waits for the turn of a call. Where its wait is over before the first attempt of the call before it, it waits for that, as a
 // try-lock does, to know whether anybody has the lock; so long at most as masters may take to answer.
-func (l *Locker) standInLine(wait *waitLimit, callers []*caller, blocked *caller) (*vote.Attempt, error) {
+func (l *shared) standInLine(wait *waitLimit, callers []*caller, blocked *caller) (*vote.Attempt, error) {
 	turn, err := blocked.turn, error(nil)
 	ctx := wait.context()
 	long := time.NewTimer(longWait)
@@ -565,7 +540,7 @@ const soonest = time.Nanosecond
 const longWait = 10 * time.Second
 
 // tellLongWait tells the Observer, and now and then the log, that a call waits for a lock of this process, if that was held before it came.
-func (l *Locker) tellLongWait(c *caller) {
+func (l *shared) tellLongWait(c *caller) {
 	holder, due := l.gates.heldSince(c)
 	if holder == nil {
 		return
@@ -580,7 +555,7 @@ func (l *Locker) tellLongWait(c *caller) {
 }
 
 // stopped returns why a call must leave, or nil.
-func (l *Locker) stopped(ctx context.Context, failure error) error {
+func (l *shared) stopped(ctx context.Context, failure error) error {
 	select {
 	case <-l.closing:
 		return ErrClosed
@@ -615,7 +590,7 @@ func (w *waitLimit) context() context.Context {
 // its fence is proposed. While the masters' clocks aren't known there is no ticket (0): one by our own clock would put all
 // calls of this process before, or behind, those of the others. A ticket of the future was made by clocks that have been set
 // since, and would be behind all others until then: it is made anew.
-func (l *Locker) number(callers ...*caller) (now int64) {
+func (l *shared) number(callers ...*caller) (now int64) {
 	now, known := l.voters.Time()
 	for _, c := range callers {
 		if known && (c.ticket == 0 || c.ticket > now) {
@@ -629,8 +604,8 @@ func (l *Locker) number(callers ...*caller) (now int64) {
 // all keys at once, or must leave. Between its attempts it waits for one of the keys that were refused, and keeps nobody from the
 // others, neither here nor on the masters. first is an attempt that the lock before it has already begun, or nil.
 // When wait ends, an attempt that is under way is completed; when ctx ends, it is given up.
-func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller, first *vote.Attempt) (*Lock, error) {
-	t := &contender{locker: l, callers: callers, pause: waitLeast, via: ViaFree}
+func (l *shared) acquire(ctx context.Context, wait *waitLimit, callers []*caller, first *vote.Attempt) (*Lock, error) {
+	t := &contender{shared: l, callers: callers, pause: waitLeast, via: ViaFree}
 	defer func() {
 		if t.subscribed {
 			l.subscriptions.done()
@@ -705,7 +680,7 @@ func (l *Locker) acquire(ctx context.Context, wait *waitLimit, callers []*caller
 }
 
 // release gives back what the attempts of a call have won. If the call waits on, its tickets stay on the keys for which it waits.
-func (l *Locker) release(attempts []*vote.Attempt, awaited ...*vote.Attempt) {
+func (l *shared) release(attempts []*vote.Attempt, awaited ...*vote.Attempt) {
 	for _, a := range attempts {
 		a.Release(slices.Contains(awaited, a))
 	}
@@ -714,7 +689,7 @@ func (l *Locker) release(attempts []*vote.Attempt, awaited ...*vote.Attempt) {
 
 // newAttempts sends the acquires for all keys of a call to all masters. They share one proposed fence and
 // one start, so that the locks of the call share their fence and the end of their validity.
-func (l *Locker) newAttempts(callers []*caller, into []*vote.Attempt) []*vote.Attempt {
+func (l *shared) newAttempts(callers []*caller, into []*vote.Attempt) []*vote.Attempt {
 	start := time.Now()
 	proposal := l.number(callers...)
 	for _, c := range callers {
@@ -726,12 +701,12 @@ func (l *Locker) newAttempts(callers []*caller, into []*vote.Attempt) []*vote.At
 
 // newAttempt sends an acquire to all masters. With former, the attempt whose lock is handed on, each of
 // these commands first releases that lock.
-func (l *Locker) newAttempt(c *caller, former *vote.Attempt, start time.Time, proposal int64) *vote.Attempt {
+func (l *shared) newAttempt(c *caller, former *vote.Attempt, start time.Time, proposal int64) *vote.Attempt {
 	return l.voters.Ask(l.wanted(c, former, start, proposal))
 }
 
 // wanted is what the next attempt of a call asks for.
-func (l *Locker) wanted(c *caller, former *vote.Attempt, start time.Time, proposal int64) vote.Ask {
+func (l *shared) wanted(c *caller, former *vote.Attempt, start time.Time, proposal int64) vote.Ask {
 	if c.tickets == nil {
 		c.tickets = append(c.room[:0], make([]link.TicketState, len(l.voters.Streams))...)
 	}
@@ -748,41 +723,13 @@ func (l *Locker) wanted(c *caller, former *vote.Attempt, start time.Time, propos
 	return ask
 }
 
-// slotEnded has the oldest caller in line ask after a slot has been released. Its acquire follows the release at once, so that it has its
-// place on the masters before anybody who learns of the release.
-func (l *Locker) slotEnded(k *Lock) {
-	next := l.gates.afterSlot(k)
-	if next == nil {
-		return
-	}
-	if next.slots == 1 || next.several {
-		next.turn <- nil
-	} else {
-		proposal := l.number(next)
-		next.turn <- l.newAttempt(next, nil, time.Now(), proposal)
-	}
-	l.gates.settleNow(k.gate)
-}
-
 // firstSlot is where this process begins to look for a free slot: processes that begin at different ones seldom split votes.
-func (l *Locker) firstSlot() int {
+func (l *shared) firstSlot() int {
 	var n uint32
 	for _, c := range []byte(l.voters.Process) {
 		n = 31*n + uint32(c)
 	}
 	return int(n % protocol.MaxSlots)
-}
-
-// wakeUp handles a master's wake-up: the head of the key's gate tries again. If nobody here wants the key any
-// more, the ticket is withdrawn, and the master wakes the next process in line instead.
-func (l *Locker) wakeUp(s vote.Stream, w protocol.WakeUp) {
-	l.gates.wake(w.Key, w.Call, func() {
-		name := l.name
-		if w.Call > 0 {
-			name = protocol.CallName(name, w.Call)
-		}
-		s.At(w.Key).Withdraw(w.Key, name, w.Ticket)
-	})
 }
 
 // Prefix returns that of the Locker's keys: see WithPrefix.

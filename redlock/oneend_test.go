@@ -19,19 +19,19 @@ var longResult = make([]byte, vote.ShortResult+1)
 func TestEndsWithItsValidity(t *testing.T) {
 	const hold = time.Second
 	const period = time.Minute
-	steps := map[string]func(lock *Lock) error{
-		"Err":                    (*Lock).Err,
-		"Err, and then Unlock":   func(lock *Lock) error { return errors.Join(lock.Err(), lock.Unlock()) },
-		"Unlock":                 (*Lock).Unlock,
-		"UnlockDone":             (*Lock).UnlockDone,
-		"UnlockWith":             func(lock *Lock) error { return lock.UnlockWith(nil, time.Hour) },
-		"UnlockWith, and longer": func(lock *Lock) error { return lock.UnlockWith(longResult, time.Hour) },
-		"ForceUnlock": func(lock *Lock) error {
-			_ = lock.locker.ForceUnlock(context.Background(), "key", lock.Fence()) // or its release came first
+	steps := map[string]func(l *Locker, lock *Lock) error{
+		"Err":                    func(_ *Locker, lock *Lock) error { return lock.Err() },
+		"Err, and then Unlock":   func(_ *Locker, lock *Lock) error { return errors.Join(lock.Err(), lock.Unlock()) },
+		"Unlock":                 func(_ *Locker, lock *Lock) error { return lock.Unlock() },
+		"UnlockDone":             func(_ *Locker, lock *Lock) error { return lock.UnlockDone() },
+		"UnlockWith":             func(_ *Locker, lock *Lock) error { return lock.UnlockWith(nil, time.Hour) },
+		"UnlockWith, and longer": func(_ *Locker, lock *Lock) error { return lock.UnlockWith(longResult, time.Hour) },
+		"ForceUnlock": func(l *Locker, lock *Lock) error {
+			_ = l.ForceUnlock(context.Background(), "key", lock.Fence()) // or its release came first
 			return lock.Err()
 		},
-		"Close": func(lock *Lock) error {
-			_ = lock.locker.Close()
+		"Close": func(l *Locker, lock *Lock) error {
+			_ = l.Close()
 			return lock.Err()
 		},
 	}
@@ -49,7 +49,7 @@ func TestEndsWithItsValidity(t *testing.T) {
 				}
 				lock.timer.Stop() // it doesn't come
 				time.Sleep(hold)
-				if err := step(lock); !errors.Is(err, ErrMaxHold) {
+				if err := step(l, lock); !errors.Is(err, ErrMaxHold) {
 					t.Errorf("%v, want ErrMaxHold", err)
 				}
 				if cause := context.Cause(lock.Context()); cause != ErrMaxHold || lock.Err() != ErrMaxHold {

@@ -435,7 +435,9 @@ func (t *toldTurn) call() Call {
 
 // Keyspace identifies where the Locker's keys are: its prefix and its masters. Lockers of a process with the same one see the same
 // locks. Masters in memory are one Locker's own, whatever their names.
-func (l *Locker) Keyspace() string {
+func (l *Locker) Keyspace() string { return l.keyspace() }
+
+func (l *shared) keyspace() string {
 	names := append([]string{l.prefix}, l.servers...)
 	slices.Sort(names[1:])
 	if l.heart == nil {
@@ -445,8 +447,8 @@ func (l *Locker) Keyspace() string {
 }
 
 // sharesMasters reports whether two Lockers see the same locks.
-func (l *Locker) sharesMasters(with *Locker) bool {
-	return l == with || l.Keyspace() == with.Keyspace()
+func (l *shared) sharesMasters(with *shared) bool {
+	return l == with || l.keyspace() == with.keyspace()
 }
 
 // disagreements returns what other processes have otherwise.

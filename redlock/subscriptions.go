@@ -3,6 +3,7 @@ package redlock
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,7 +20,10 @@ const (
 // subscriptions are a Locker's subscriptions to wake-ups, one on each master. They exist while calls wait, and for a
 // while longer, because the next call that waits often comes soon.
 type subscriptions struct {
-	locker *Locker
+	voters *vote.Masters
+	gates  *gates
+	name   string // of this process among the waiters
+	logger *slog.Logger
 
 	mu      sync.Mutex
 	waiting int // calls that wait for wake-ups
@@ -44,8 +48,8 @@ func (u *subscriptions) subscribe() {
 	ctx, stop := context.WithCancel(context.Background())
 	before, running, settled := u.running, &sync.WaitGroup{}, make(chan struct{})
 	var pending atomic.Int64
-	pending.Store(int64(len(u.locker.voters.Streams)))
-	for _, s := range u.locker.voters.Streams {
+	pending.Store(int64(len(u.voters.Streams)))
+	for _, s := range u.voters.Streams {
 		running.Go(func() {
 			if before != nil {
 				before.Wait() // the former subscriptions use the same channel: let them end first
@@ -100,16 +104,16 @@ func (u *subscriptions) end() {
 
 // keep keeps a subscription on a master until ctx ends.
 func (u *subscriptions) keep(ctx context.Context, s vote.Stream, settled func()) {
-	l, refused := u.locker, false
+	refused := false
 	for ctx.Err() == nil {
-		err := s.Listen(ctx, l.name, func() {
+		err := s.Listen(ctx, u.name, func() {
 			settled()
-			l.gates.wakeAll() // what was published before is lost
-		}, func(w protocol.WakeUp) { l.wakeUp(s, w) })
+			u.gates.wakeAll() // what was published before is lost
+		}, func(w protocol.WakeUp) { u.wake(s, w) })
 		settled()
 		if errors.Is(err, protocol.ErrRefused) && !refused {
 			refused = true
-			l.logger.Warn("master denies SUBSCRIBE, so it can wake no call that waits: grant this user +subscribe and the channels of the prefix (see docs/masters.md)", "master", s.String(), "error", err)
+			u.logger.Warn("master denies SUBSCRIBE, so it can wake no call that waits: grant this user +subscribe and the channels of the prefix (see docs/masters.md)", "master", s.String(), "error", err)
 		}
 		timer := time.NewTimer(jitter(resubscribeGap))
 		select {
@@ -118,4 +122,16 @@ func (u *subscriptions) keep(ctx context.Context, s vote.Stream, settled func())
 		}
 		timer.Stop()
 	}
+}
+
+// wake handles a master's wake-up: the head of the key's gate tries again. If nobody here wants the key any
+// more, the ticket is withdrawn, and the master wakes the next process in line instead.
+func (u *subscriptions) wake(s vote.Stream, w protocol.WakeUp) {
+	u.gates.wake(w.Key, w.Call, func() {
+		name := u.name
+		if w.Call > 0 {
+			name = protocol.CallName(name, w.Call)
+		}
+		s.At(w.Key).Withdraw(w.Key, name, w.Ticket)
+	})
 }

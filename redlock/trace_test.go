@@ -98,7 +98,7 @@ func TestAttemptTellsWhoHasNoVote(t *testing.T) {
 
 // TestNoObserverCostsNothing: where nobody wants to know.
 func TestNoObserverCostsNothing(t *testing.T) {
-	c, a := &contender{locker: &Locker{told: new(told)}}, &vote.Attempt{}
+	c, a := &contender{shared: &shared{told: new(told)}}, &vote.Attempt{}
 	if n := testing.AllocsPerRun(100, func() { c.trace(a, nil, 0, "") }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

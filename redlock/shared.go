@@ -1,0 +1,36 @@
+package redlock
+
+import (
+	"sync/atomic"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
+)
+
+// shared is what the calls and the locks of a Locker share. They know nothing of the Locker itself.
+type shared struct {
+	options
+	voters        *vote.Masters
+	name          string   // among the waiters on the masters
+	servers       []string // where its keys are, besides its prefix: a name for each master
+	gates         gates
+	pace          *pace
+	subscriptions subscriptions
+	differs       atomic.Pointer[otherSlots] // the latest; nil for none
+	lacksMasters  atomic.Bool                // an attempt has found too few of them
+	askedAbsent   atomic.Int64               // when a call last asked too few masters: a time.Duration since the gates began
+
+	told   *told
+	keeper *keeper
+	heart  *heart // nil where the masters are only ours
+
+	closing chan struct{} // closed when Close begins
+	unlocks callGroup     // a lock that ends later has been freed by Close
+}
+
+// excluded returns why this process may not lock at all, or nil.
+func (s *shared) excluded() error {
+	if err := s.heart.refusal(); err != nil {
+		return &QuorumError{Quorum: s.voters.Quorum, Err: err}
+	}
+	return nil
+}
