@@ -70,3 +70,16 @@ func identifiersIn(t *testing.T, file, name string) map[string]bool {
 	}
 	return names
 }
+
+// TestStatesOfACall requires each state of a call to be in the picture of docs/DESIGN.md.
+func TestStatesOfACall(t *testing.T) {
+	_, picture, _ := strings.Cut(readFile(t, "docs/DESIGN.md"), "\nA **call** (")
+	picture, _, _ = strings.Cut(picture, "\n1. ")
+	_, states, _ := strings.Cut(readFile(t, "redlock/call.go"), "entering ")
+	states, _, _ = strings.Cut("\tentering "+states, "\n)\n")
+	for line := range strings.Lines(states) {
+		if state := strings.Fields(line)[0]; !strings.Contains(picture, state) {
+			t.Errorf("the picture lacks %s", state)
+		}
+	}
+}

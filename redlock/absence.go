@@ -1,7 +1,6 @@
 package redlock
 
 import (
-	"cmp"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
@@ -13,21 +12,21 @@ type absence struct {
 	err   *QuorumError
 }
 
-// rest returns for how long a call may still wait for the masters; a call for which none are absent as long as for any.
-func (a *absence) rest(c *caller) time.Duration {
+// rest returns for how long a call may still wait for the masters; where none are absent, as long as for any. masters is for how long in all.
+func (a *absence) rest(masters time.Duration) time.Duration {
 	if a == nil {
-		return c.masters
+		return masters
 	}
-	return c.masters - time.Since(a.since)
+	return masters - time.Since(a.since)
 }
 
-// absent returns that of the masters of a key by what this process knows without asking them, or nil.
-func (l *shared) absent(key string) *absence {
+// absentFor returns that of the masters of a key by what this process knows without asking them, or nil.
+func (l *shared) absentFor(key string) *absence {
 	since, failed := l.voters.Absent(key)
 	if since.IsZero() {
 		return nil
 	}
-	return &absence{since, l.noQuorum(vote.Verdict{Total: len(l.voters.Streams), Failed: failed})}
+	return &absence{since, noQuorum(l.voters, vote.Verdict{Total: len(l.voters.Streams), Failed: failed})}
 }
 
 // lacked returns that of the masters of a key which a lost attempt has lacked, or nil.
@@ -36,12 +35,12 @@ func (l *shared) lacked(a *vote.Attempt, key string) *absence {
 	switch {
 	case excluded:
 	case a.TooFew():
-		err = l.noQuorum(a.Lacks())
+		err = noQuorum(l.voters, a.Lacks())
 	default:
 		return nil
 	}
 	since := time.Now()
-	if known := l.absent(key); known != nil && known.since.Before(since) {
+	if known := l.absentFor(key); known != nil && known.since.Before(since) {
 		since = known.since
 	}
 	return &absence{since, err}
@@ -52,21 +51,4 @@ func (l *shared) lacked(a *vote.Attempt, key string) *absence {
 func (l *shared) mayAsk() bool {
 	now, last := int64(time.Since(l.gates.began)), l.askedAbsent.Load()
 	return now-last >= int64(askGap) && l.askedAbsent.CompareAndSwap(last, now)
-}
-
-// absentFor returns the absence of masters for which a call in line waits, or nil.
-func (l *shared) absentFor(callers []*caller) *absence {
-	absent, held := l.gates.absence(callers)
-	if held {
-		return nil
-	}
-	return cmp.Or(absent, l.absentAmong(callers))
-}
-
-// absentAmong returns that of the masters of one of the keys of a call, or nil.
-func (l *shared) absentAmong(callers []*caller) (absent *absence) {
-	for i := 0; absent == nil && i < len(callers); i++ {
-		absent = l.absent(callers[i].key)
-	}
-	return absent
 }

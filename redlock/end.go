@@ -81,7 +81,7 @@ func (k *Lock) end(how End) bool {
 	if really == EndUnconfirmed {
 		return k.decide(really)
 	}
-	keeper := k.shared.keeper
+	keeper := k.call.keeper
 	keeper.losing.Add(1)
 	var lost []*Lock
 	if k.decide(really) {
@@ -147,7 +147,7 @@ func (k *Lock) over() End {
 
 // tell tells the log and the Observer that the lock was lost, if it was: once for all its keys. why is what Unlock says of that.
 func (k *Lock) tell(why error) {
-	how, l := k.ending(), k.shared
+	how, l := k.ending(), k.call
 	if !how.Lost() {
 		return
 	}

@@ -195,31 +195,16 @@ func (e *MasterError) Error() string { return e.Master + ": " + inner(e.Err) }
 // Unwrap returns the master's own error.
 func (e *MasterError) Unwrap() error { return e.Err }
 
-// failure returns the error of a lost attempt.
-func (l *shared) failure(a *vote.Attempt) error {
-	if err := l.excluded(); err != nil && !a.MetResult() {
-		return err
-	}
-	switch v := a.Verdict(); v.Why {
-	case vote.Held:
-		return &HeldError{RetryAfter: v.RetryAfter, Slots: v.Slots}
-	case vote.Unreadable:
-		return &UnreadableError{Masters: masterErrors(v.Failed)}
-	default:
-		return l.noQuorum(v)
-	}
-}
-
 // noQuorum returns the error of a verdict that masters fail.
-func (l *shared) noQuorum(v vote.Verdict) *QuorumError {
-	return &QuorumError{Answered: v.Answered, Quorum: l.voters.Quorum, Total: v.Total, Masters: masterErrors(v.Failed), RetryAfter: l.voters.GuardsOver(v.Failed)}
+func noQuorum(m *vote.Masters, v vote.Verdict) *QuorumError {
+	return &QuorumError{Answered: v.Answered, Quorum: m.Quorum, Total: v.Total, Masters: masterErrors(v.Failed), RetryAfter: m.GuardsOver(v.Failed)}
 }
 
 // unreleased returns the error of a release, or nil if a quorum has confirmed it.
-func (l *shared) unreleased(r vote.Released) error {
+func unreleased(m *vote.Masters, r vote.Released) error {
 	switch {
 	case r.Unconfirmed != nil:
-		err := l.noQuorum(*r.Unconfirmed)
+		err := noQuorum(m, *r.Unconfirmed)
 		if r.Hung {
 			err.Err = link.ErrHung
 		}

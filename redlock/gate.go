@@ -7,7 +7,6 @@ import (
 	"iter"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
@@ -22,8 +21,9 @@ type gates struct {
 	came  uint64    // how many calls have come so far
 	told  time.Time // when a call that waits long was logged last
 
-	began  time.Time
-	canAsk func(key string) bool // reports whether a quorum takes commands for a key now
+	began     time.Time
+	firstSlot int                   // where this process begins to look for a free slot
+	canAsk    func(key string) bool // reports whether a quorum takes commands for a key now
 }
 
 // gate is where the calls for one key queue up within this process, in the order in which they came. Of a key with n slots so many calls
@@ -32,37 +32,37 @@ type gates struct {
 // nobody has a slot, has only such calls in its line. A gate exists as long as anybody is at it.
 type gate struct {
 	key    string
-	locks  []*Lock   // that are held
-	asking []*caller // in the order in which they came; so many places has this process in the masters' line
-	line   queue     // behind those
-	hear   []hearer  // who waits for an attempt
-	last   error     // what the last attempt has met; nil if it got the lock
-	absent *absence  // of masters, while some ask; nil if the last attempt has found enough
+	locks  []*Lock  // that are held
+	asking []*place // in the order in which they came; so many places has this process in the masters' line
+	line   queue    // behind those
+	hear   []hearer // who waits for an attempt
+	last   error    // what the last attempt has met; nil if it got the lock
+	absent *absence // of masters, while some ask; nil if the last attempt has found enough
 
 	roomToHold [1]*Lock // for locks and asking: mostly enough; saves two allocations
-	roomToAsk  [1]*caller
+	roomToAsk  [1]*place
 }
 
 // hearer is a try-lock, or a call in line whose wait is over, that waits for what others meet. It gets that, or its channel is closed when it
 // should look again.
 type hearer struct {
-	*caller
+	*place
 	outcome chan error
 }
 
 // queue is calls in the order in which they came. One leaves it in no more time if thousands are in it: a crowd that gives up holds up
 // no other key. Its zero value is empty.
-type queue struct{ callers list.List }
+type queue struct{ places list.List }
 
-func (q *queue) len() int { return q.callers.Len() }
+func (q *queue) len() int { return q.places.Len() }
 
-// all yields the callers. The one that it has yielded may be dropped meanwhile.
-func (q *queue) all() iter.Seq[*caller] {
-	return func(yield func(*caller) bool) {
-		for e := q.callers.Front(); e != nil; {
-			c := e.Value.(*caller)
+// all yields the calls. The one that it has yielded may be dropped meanwhile.
+func (q *queue) all() iter.Seq[*place] {
+	return func(yield func(*place) bool) {
+		for e := q.places.Front(); e != nil; {
+			p := e.Value.(*place)
 			e = e.Next()
-			if !yield(c) {
+			if !yield(p) {
 				return
 			}
 		}
@@ -70,215 +70,197 @@ func (q *queue) all() iter.Seq[*caller] {
 }
 
 // first returns the oldest, or nil.
-func (q *queue) first() *caller {
-	for c := range q.all() {
-		return c
+func (q *queue) first() *place {
+	for p := range q.all() {
+		return p
 	}
 	return nil
 }
 
-// join puts a caller before those that came after it, and returns how many are ahead.
-func (q *queue) join(c *caller) (ahead int) {
+// join puts a call before those that came after it, and returns how many are ahead.
+func (q *queue) join(p *place) (ahead int) {
 	ahead = q.len()
-	after := q.callers.Back()
-	for ; after != nil && after.Value.(*caller).order > c.order; after = after.Prev() {
+	after := q.places.Back()
+	for ; after != nil && after.Value.(*place).order > p.order; after = after.Prev() {
 		ahead--
 	}
 	if after == nil {
-		c.place = q.callers.PushFront(c)
+		p.element = q.places.PushFront(p)
 	} else {
-		c.place = q.callers.InsertAfter(c, after)
+		p.element = q.places.InsertAfter(p, after)
 	}
 	return ahead
 }
 
-// drop takes a caller out, if it is there.
-func (q *queue) drop(c *caller) (dropped bool) {
-	if c.place == nil {
+// drop takes a call out, if it is there.
+func (q *queue) drop(p *place) (dropped bool) {
+	if p.element == nil {
 		return false
 	}
-	q.callers.Remove(c.place)
-	c.place = nil
+	q.places.Remove(p.element)
+	p.element = nil
 	return true
 }
 
 // maxAsking bounds how many calls of one process ask for slots of one key at a time.
 const maxAsking = 16
 
-// caller is a call of Lock or TryLock at the gate of one key. A LockAll call has one for each key.
-type caller struct {
-	lockOptions
-	key    string // as it is on the masters
-	try    bool   // a TryLock: it doesn't wait
-	awaits bool   // wake-ups
-	// several says that the call is for more than one key, so that this lock alone is of no use to it.
-	several bool
-	tried   bool                // it has made an attempt
+// place is that of a call at the gate of one of its keys.
+type place struct {
+	*call
+	key     string              // as it is on the masters
+	slots   int                 // how many may hold the key at once
 	unled   int                 // attempts of which no leader has said that no slot is free: each asks for another one
-	call    []*caller           // for several keys, the callers of the call
-	order   uint64              // of the call among all of this process; 0 before it enters
+	attempt *vote.Attempt       // the last one of the call at the key; nil before the first
 	gate    *gate               // where it is, or was last
-	done    *DoneError          // what the head before it has met, if it wants that; set before its turn
-	ownGate gate                // room for the gate, if this caller is the first at it; saves an allocation
-	began   time.Time           // when the call began, on our clock
-	ticket  int64               // its place in the masters' queues, from its first attempt on; 0 if not known yet
-	ahead   int                 // callers before it when it entered
-	turn    chan *vote.Attempt  // it is the head now; with an attempt if the lock before was handed on, else nil; one for a call
+	ownGate gate                // room for the gate, if this call is the first at it; saves an allocation
 	tickets []link.TicketState  // the masters that may have its ticket; each stream guards its own
 	room    [5]link.TicketState // for tickets: enough for most; saves an allocation
 
-	until atomic.Int64 // when its last attempt is over, at the latest: a time.Duration since the gates began, on our monotonic clock
-
 	// The mu of the gates guards these.
-	place   *list.Element // in the line of its gate; nil if it isn't there
+	element *list.Element // in the line of its gate; nil if it isn't there
 	heads   bool          // it asks for a slot at its gate
-	slot    uint16        // asked for last
-	trying  bool          // an attempt for it is under way
+	asks    uint16        // 1 + the slot for which an attempt is under way; 0 for none
 	offer   uint16        // 1 + the slot that it was offered; 0 for none
-	met     bool          // an attempt is over since it asks here
-	failure error         // of the last one
+	failure error         // of the last attempt since it asks here
 	wakeUps chan struct{} // signals that the key may be free; nil while nobody needs that
 }
 
 // enter has a call ask at the gates of all its keys at once, or at no further one: then others are in its way for
-// the key of the caller that it returns, and if stand is set, the call stands in line. A try-lock never does: it gets the error
+// the key at the place that it returns, and if stand is set, the call stands in line. A try-lock never does: it gets the error
 // with which their last attempt has failed or, while a first one is still under way, a channel that gets what
 // that meets, or is closed when it should enter again. If doubts is set, it isn't told that there is no quorum where there may be one again.
-func (g *gates) enter(callers []*caller, stand, doubts bool) (blocked *caller, later <-chan error, err error) {
+func (g *gates) enter(c *call, stand, doubts bool) (blocked *place, later <-chan error, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	fresh := callers[0].order == 0
+	fresh := c.order == 0
 	if fresh {
 		g.came++
+		c.order = g.came
 	}
-	for _, c := range callers {
-		if fresh {
-			c.order = g.came
-		}
-		if at := g.byKey[c.key]; blocked == nil && at != nil && !c.heads && at.full(c) {
-			blocked, c.gate = c, at
+	for _, p := range c.places {
+		if at := g.byKey[p.key]; blocked == nil && at != nil && !p.heads && at.full(p) {
+			blocked, p.gate = p, at
 		}
 	}
 	switch {
 	case blocked == nil:
-		for _, c := range callers {
-			g.seat(c)
+		for _, p := range c.places {
+			g.seat(p)
 		}
 	case !stand:
-	case blocked.try:
+	case c.try:
 		if err = blocked.gate.refusal(); err == nil || doubts && g.isDoubtful(blocked.gate, err) {
 			later, err = blocked.gate.nextOutcome(blocked), nil
 		}
-	case fresh && blocked.gate.line.len() >= blocked.maxWaiters:
+	case fresh && blocked.gate.line.len() >= c.maxWaiters:
 		if err = blocked.gate.refusal(); err == nil {
 			err = blocked.gate.held()
 		}
 		err = endedBy(ErrTooManyWaiters, err)
 	default:
-		turn, ahead := make(chan *vote.Attempt, 1), 0
-		for _, c := range callers {
-			c.turn = turn
-			ahead = max(ahead, g.join(c))
+		c.turn = make(chan *vote.Attempt, 1)
+		for _, p := range c.places {
+			c.ahead = max(c.ahead, g.join(p))
 		}
-		callers[0].ahead = max(callers[0].ahead, ahead)
 	}
 	return blocked, later, err
 }
 
-// at returns the gate of the caller's key, and makes it if there is none.
-func (g *gates) at(c *caller) *gate {
-	at := g.byKey[c.key]
+// at returns the gate of the call's key, and makes it if there is none.
+func (g *gates) at(p *place) *gate {
+	at := g.byKey[p.key]
 	if at == nil {
-		if at = &c.ownGate; at.key != "" { // it has been used, and others may know it
+		if at = &p.ownGate; at.key != "" { // it has been used, and others may know it
 			at = &gate{}
 		}
-		at.key = c.key
-		g.byKey[c.key] = at
+		at.key = p.key
+		g.byKey[p.key] = at
 	}
 	return at
 }
 
-// full reports whether a caller can't ask for a slot now.
-func (g *gate) full(c *caller) bool {
+// full reports whether a call can't ask for a slot now.
+func (g *gate) full(p *place) bool {
 	if g.busy() == 0 {
 		return false
 	}
 	for older := range g.line.all() {
-		if older.order >= c.order {
+		if older.order >= p.order {
 			break
 		}
-		if !older.several || g.fullFor(older) { // a call for several keys may wait at another one of them, and keeps nobody from this one
+		if !older.several() || g.fullFor(older) { // a call for several keys may wait at another one of them, and keeps nobody from this one
 			return true
 		}
 	}
-	return g.fullFor(c)
+	return g.fullFor(p)
 }
 
-// fullFor reports whether this process has, or asks for, as many slots as a caller allows, or one that asks: it would meet another one.
-func (g *gate) fullFor(c *caller) bool { return g.fullBeside(c, 0) }
+// fullFor reports whether this process has, or asks for, as many slots as a call allows, or one that asks: it would meet another one.
+func (g *gate) fullFor(p *place) bool { return g.fullBeside(p, 0) }
 
-// fullBeside is fullFor for a caller beside so many more that are about to ask.
-func (g *gate) fullBeside(c *caller, more int) bool {
+// fullBeside is fullFor for a call beside so many more that are about to ask.
+func (g *gate) fullBeside(p *place, more int) bool {
 	busy := g.busy() + more
 	if busy == 0 {
 		return false
 	}
-	return busy >= c.slots || len(g.asking)+more >= maxAsking ||
-		slices.ContainsFunc(g.asking, func(asks *caller) bool { return busy >= asks.slots })
+	return busy >= p.slots || len(g.asking)+more >= maxAsking ||
+		slices.ContainsFunc(g.asking, func(asks *place) bool { return busy >= asks.slots })
 }
 
 // busy returns how many slots this process has, or asks for.
 func (g *gate) busy() int { return len(g.locks) + len(g.asking) }
 
-// seat has a caller ask for a slot.
-func (g *gates) seat(c *caller) {
-	if c.heads {
+// seat has a call ask for a slot.
+func (g *gates) seat(p *place) {
+	if p.heads {
 		return
 	}
-	at := g.at(c)
-	at.line.drop(c)
-	c.gate, c.heads = at, true
+	at := g.at(p)
+	at.line.drop(p)
+	p.gate, p.heads = at, true
 	if at.asking == nil {
 		at.asking = at.roomToAsk[:0]
 	}
-	if at.asking = append(at.asking, c); c.awaits || c.slots > 1 { // it can be woken from now on
-		c.openWakeUps()
+	if at.asking = append(at.asking, p); p.subscribed || p.slots > 1 { // it can be woken from now on
+		p.openWakeUps()
 	}
 }
 
-// join puts a caller into the line of its gate, before those that came after it, and returns how many are ahead.
-func (g *gates) join(c *caller) (ahead int) {
-	at := g.at(c)
-	c.gate = at
-	return at.line.join(c) + at.busy()
+// join puts a call into the line of its gate, before those that came after it, and returns how many are ahead.
+func (g *gates) join(p *place) (ahead int) {
+	at := g.at(p)
+	p.gate = at
+	return at.line.join(p) + at.busy()
 }
 
-// advance has the oldest caller in line ask that can, and returns it, or nil if there is none. It waits for a send to its turn.
-func (g *gates) advance(at *gate) *caller {
-	for c := range at.line.all() {
-		if at.fullFor(c) {
+// advance has the oldest call in line ask that can, and returns it, or nil if there is none. It waits for a send to its turn.
+func (g *gates) advance(at *gate) *place {
+	for p := range at.line.all() {
+		if at.fullFor(p) {
 			return nil // the oldest is first, however many it would let in
 		}
-		if !g.blocked(c, at) {
-			g.seat(c)
-			for _, other := range c.call {
+		if !g.blocked(p, at) {
+			g.seat(p)
+			for _, other := range p.places {
 				g.seat(other)
 			}
-			return c
+			return p
 		}
 	}
 	return nil
 }
 
-// blocked reports whether another call keeps that of a caller from one of its further keys.
-func (g *gates) blocked(c *caller, at *gate) bool {
-	return slices.ContainsFunc(c.call, func(other *caller) bool {
+// blocked reports whether another call keeps that of a call from one of its further keys.
+func (g *gates) blocked(p *place, at *gate) bool {
+	return slices.ContainsFunc(p.places, func(other *place) bool {
 		gate := g.byKey[other.key]
 		return gate != at && gate != nil && gate.full(other)
 	})
 }
 
-// leave ends the time of locks at their gates: the next callers ask, or the gates go if nobody is at them.
+// leave ends the time of locks at their gates: the next calls ask, or the gates go if nobody is at them.
 func (g *gates) leave(locks ...*Lock) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -294,9 +276,9 @@ func (g *gate) leave(k *Lock) {
 	g.locks = slices.DeleteFunc(g.locks, func(other *Lock) bool { return other == k })
 }
 
-func (g *gate) unseat(c *caller) {
-	c.heads, c.offer, c.met, c.failure = false, 0, false, nil
-	g.asking = slices.DeleteFunc(g.asking, func(other *caller) bool { return other == c })
+func (g *gate) unseat(p *place) {
+	p.heads, p.asks, p.offer, p.failure = false, 0, 0, nil
+	g.asking = slices.DeleteFunc(g.asking, func(other *place) bool { return other == p })
 }
 
 // settle has those ask that can, and removes a gate at which nobody is.
@@ -313,16 +295,16 @@ func (g *gates) settle(at *gate) {
 	}
 }
 
-// keepOnly has a call leave the gates at which it asks, but for that of one caller, or for none.
-func (g *gates) keepOnly(kept *caller, callers []*caller) {
+// keepOnly has a call leave the gates at which it asks, but for one place, or for none.
+func (g *gates) keepOnly(kept *place, c *call) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var room [1]*gate
 	left := room[:0]
-	for _, c := range callers {
-		if c.heads && c != kept {
-			c.gate.unseat(c)
-			left = append(left, c.gate)
+	for _, p := range c.places {
+		if p.heads && p != kept {
+			p.gate.unseat(p)
+			left = append(left, p.gate)
 		}
 	}
 	for _, at := range left {
@@ -331,33 +313,33 @@ func (g *gates) keepOnly(kept *caller, callers []*caller) {
 }
 
 // giveUp takes a call out of its lines. It reports false if it has become the head meanwhile.
-func (g *gates) giveUp(callers []*caller) bool {
+func (g *gates) giveUp(c *call) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if callers[0].heads {
+	if c.places[0].heads {
 		return false
 	}
-	for _, c := range callers {
-		if c.gate != nil && c.gate.line.drop(c) {
-			g.settle(c.gate)
+	for _, p := range c.places {
+		if p.gate != nil && p.gate.line.drop(p) {
+			g.settle(p.gate)
 		}
 	}
 	return true
 }
 
 // noteOutcome records how an attempt of a call has ended, and answers those who wait for that.
-func (g *gates) noteOutcome(c *caller, lock *Lock, failed error) {
+func (g *gates) noteOutcome(p *place, lock *Lock, failed error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	at := c.gate
-	c.trying, c.met, c.failure = false, true, failed
+	at := p.gate
+	p.asks, p.failure = 0, failed
 	at.last = failed
 	if lock == nil {
 		g.answer(at)
 		return
 	}
 	at.absent = nil
-	at.unseat(c)
+	at.unseat(p)
 	if at.locks == nil {
 		at.locks = at.roomToHold[:0]
 	}
@@ -367,12 +349,12 @@ func (g *gates) noteOutcome(c *caller, lock *Lock, failed error) {
 	g.settle(at)
 }
 
-// noteMasters notes that too few masters have a vote for the key of a caller, and since when, or that there are enough, if that is nil. It returns
+// noteMasters notes that too few masters have a vote for the key of a call, and since when, or that there are enough, if that is nil. It returns
 // the whole of this absence.
-func (g *gates) noteMasters(c *caller, absent *absence) *absence {
+func (g *gates) noteMasters(p *place, absent *absence) *absence {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	at := c.gate
+	at := p.gate
 	if absent != nil && at.absent != nil && at.absent.since.Before(absent.since) {
 		absent.since = at.absent.since
 	}
@@ -381,12 +363,12 @@ func (g *gates) noteMasters(c *caller, absent *absence) *absence {
 }
 
 // absence returns what is known here of masters that are too few for a call in line. A lock of this process for which it waits counts more.
-func (g *gates) absence(callers []*caller) (absent *absence, held bool) {
+func (g *gates) absence(c *call) (absent *absence, held bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, c := range callers {
-		held = held || len(c.gate.locks) > 0
-		absent = cmp.Or(absent, c.gate.absent)
+	for _, p := range c.places {
+		held = held || len(p.gate.locks) > 0
+		absent = cmp.Or(absent, p.gate.absent)
 	}
 	return absent, held
 }
@@ -397,11 +379,11 @@ func (g *gates) met(at *gate, done *DoneError) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	at.tell(done)
-	for c := range at.line.all() {
-		if c.recall {
-			at.line.drop(c)
-			c.done = done
-			c.turn <- nil
+	for p := range at.line.all() {
+		if p.recall {
+			at.line.drop(p)
+			p.done = done
+			p.turn <- nil
 		}
 	}
 }
@@ -430,7 +412,7 @@ func (g *gates) answer(at *gate) {
 			}
 		}
 		if g.isDoubtful(at, refusal) {
-			if slices.ContainsFunc(at.asking, func(c *caller) bool { return c.try }) { // it is about to leave room, or asks again at once
+			if slices.ContainsFunc(at.asking, func(p *place) bool { return p.try }) { // it is about to leave room, or asks again at once
 				return
 			}
 			refusal = errDoubtful
@@ -451,7 +433,7 @@ func (g *gates) answer(at *gate) {
 // admit has as many try-locks look again as there is room for, and all calls in line whose wait is over.
 func (g *gate) admit() (admitted int) {
 	g.hear = slices.DeleteFunc(g.hear, func(h hearer) (looks bool) {
-		if looks = !h.try; h.try && !g.full(h.caller) && !g.fullBeside(h.caller, admitted) {
+		if looks = !h.try; h.try && !g.full(h.place) && !g.fullBeside(h.place, admitted) {
 			admitted, looks = admitted+1, true
 		}
 		if looks {
@@ -475,10 +457,10 @@ func (g *gate) tell(known error) {
 }
 
 // moveOn has a try-lock wait at this gate no more. Others may go on in its place.
-func (g *gates) moveOn(c *caller, at *gate) {
+func (g *gates) moveOn(p *place, at *gate) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	at.hear = slices.DeleteFunc(at.hear, func(h hearer) bool { return h.caller == c })
+	at.hear = slices.DeleteFunc(at.hear, func(h hearer) bool { return h.place == p })
 	g.settle(at)
 }
 
@@ -487,11 +469,11 @@ func (g *gates) moveOn(c *caller, at *gate) {
 // holder counts more than masters that don't answer: nobody may take those for a reason to do the work without a lock, while somebody has it.
 func (g *gate) refusal() error {
 	decided := true
-	for _, c := range g.asking {
-		if errors.Is(c.failure, ErrHeld) {
-			return c.failure
+	for _, p := range g.asking {
+		if errors.Is(p.failure, ErrHeld) {
+			return p.failure
 		}
-		decided = decided && c.met
+		decided = decided && p.failure != nil
 	}
 	switch {
 	case !decided:
@@ -504,28 +486,28 @@ func (g *gate) refusal() error {
 
 // nextOutcome returns what tells when an attempt is over: all that ask do so for the first time, and one may be refused because of
 // another.
-func (g *gate) nextOutcome(c *caller) (later <-chan error) {
+func (g *gate) nextOutcome(p *place) (later <-chan error) {
 	outcome := make(chan error, 1)
-	g.hear = append(g.hear, hearer{c, outcome})
+	g.hear = append(g.hear, hearer{p, outcome})
 	return outcome
 }
 
 // refusalInLine returns why a call gets none of the locks for which it stands in line, or what tells when that may be known. doubts is as in
 // enter.
-func (g *gates) refusalInLine(callers []*caller, doubts bool) (later <-chan error, err error) {
+func (g *gates) refusalInLine(c *call, doubts bool) (later <-chan error, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var undecided *caller
-	for _, c := range callers {
-		at := c.gate
-		if !at.full(c) {
+	var undecided *place
+	for _, p := range c.places {
+		at := p.gate
+		if !at.full(p) {
 			continue
 		}
 		switch refusal := at.refusal(); {
 		case errors.Is(refusal, ErrHeld):
 			return nil, refusal
 		case refusal == nil, doubts && g.isDoubtful(at, refusal):
-			undecided = c
+			undecided = p
 		default:
 			err = refusal
 		}
@@ -538,39 +520,39 @@ func (g *gates) refusalInLine(callers []*caller, doubts bool) (later <-chan erro
 
 // noteSilence notes at the gates of all keys of a call that too few masters have answered its attempt: those behind it may be told so,
 // whichever key it waits for.
-func (g *gates) noteSilence(callers []*caller, failed error) {
+func (g *gates) noteSilence(c *call, failed error) {
 	if errors.Is(failed, ErrHeld) {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, c := range callers {
-		c.gate.last = failed
+	for _, p := range c.places {
+		p.gate.last = failed
 	}
 }
 
 // toNote is for what an attempt has met to be noted after its time.
 const toNote = 10 * time.Millisecond
 
-// underWay returns for how long those who ask for the keys of callers in line wait for masters, at most: 0 if none of them does.
-func (g *gates) underWay(callers []*caller) (rest time.Duration) {
+// underWay returns for how long those who ask for the keys of calls in line wait for masters, at most: 0 if none of them does.
+func (g *gates) underWay(c *call) (rest time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, c := range callers {
-		for _, asks := range c.gate.asking {
-			rest = max(rest, time.Duration(asks.until.Load())+toNote-time.Since(g.began))
+	for _, p := range c.places {
+		for _, asks := range p.gate.asking {
+			rest = max(rest, time.Duration(asks.asksUntil.Load())+toNote-time.Since(g.began))
 		}
 	}
 	return rest
 }
 
-// lastMet returns what is known of why callers in line get none of their keys: a holder here, or what the last attempt has met. It is nil
+// lastMet returns what is known of why calls in line get none of their keys: a holder here, or what the last attempt has met. It is nil
 // if there was none.
-func (g *gates) lastMet(callers []*caller) (met error) {
+func (g *gates) lastMet(c *call) (met error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, c := range callers {
-		switch at := c.gate; {
+	for _, p := range c.places {
+		switch at := p.gate; {
 		case len(at.locks) > 0:
 			return at.held()
 		case errors.Is(at.last, ErrHeld):
@@ -582,59 +564,59 @@ func (g *gates) lastMet(callers []*caller) (met error) {
 	return met
 }
 
-// wake passes a wake-up on to the call that asks for a key with one slot, or to that which it is for. If nobody here wants the key any
-// more, it calls otherwise, with mu held so that no caller can enter meanwhile.
-func (g *gates) wake(key string, call uint64, otherwise func()) {
+// wake passes a wake-up on to the call that asks for a key with one slot, or to that which it is for, by its order. If nobody here wants the key any
+// more, it calls otherwise, with mu held so that no call can enter meanwhile.
+func (g *gates) wake(key string, order uint64, otherwise func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	line, slot := protocol.SlotOf(key)
 	at := g.byKey[line]
-	if at == nil || at.busy() == 0 || !at.wake(call, slot) && call > 0 {
+	if at == nil || at.busy() == 0 || !at.wake(order, slot) && order > 0 {
 		otherwise()
 	}
 }
 
-func (g *gate) wake(call uint64, slot int) bool {
-	for _, c := range g.asking {
+func (g *gate) wake(order uint64, slot int) bool {
+	for _, p := range g.asking {
 		switch {
-		case call == 0 && c.slots == 1:
-		case call > 0 && c.order == call:
-			c.offer = uint16(slot + 1)
+		case order == 0 && p.slots == 1:
+		case order > 0 && p.order == order:
+			p.offer = uint16(slot + 1)
 		default:
 			continue
 		}
-		c.wake()
+		p.wake()
 		return true
 	}
 	return false
 }
 
-func (c *caller) wake() {
+func (p *place) wake() {
 	select {
-	case c.wakeUps <- struct{}{}:
+	case p.wakeUps <- struct{}{}:
 	default:
 	}
 }
 
 // drainWakeUps discards the wake-ups that have come so far to a call.
-func (g *gates) drainWakeUps(callers []*caller) {
+func (g *gates) drainWakeUps(c *call) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, c := range callers {
-		if !c.heads {
+	for _, p := range c.places {
+		if !p.heads {
 			continue
 		}
-		c.openWakeUps()
+		p.openWakeUps()
 		select {
-		case <-c.wakeUps:
+		case <-p.wakeUps:
 		default:
 		}
 	}
 }
 
-func (c *caller) openWakeUps() {
-	if c.wakeUps == nil {
-		c.wakeUps = make(chan struct{}, 1)
+func (p *place) openWakeUps() {
+	if p.wakeUps == nil {
+		p.wakeUps = make(chan struct{}, 1)
 	}
 }
 
@@ -643,8 +625,8 @@ func (g *gates) wakeAll() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, at := range g.byKey {
-		for _, c := range at.asking {
-			c.wake()
+		for _, p := range at.asking {
+			p.wake()
 		}
 	}
 }
@@ -652,8 +634,8 @@ func (g *gates) wakeAll() {
 // seenGate is what was at a gate at one moment.
 type seenGate struct {
 	key     string
-	locks   []*Lock   // that are held
-	waiting []*caller // who doesn't have the lock yet, in the order of their turns
+	locks   []*Lock  // that are held
+	waiting []*place // who doesn't have the lock yet, in the order of their turns
 }
 
 // see returns what is at the gate. The mu of the gates is held.
@@ -697,42 +679,16 @@ func (s *seenGate) dropEnded() {
 	s.locks = slices.DeleteFunc(s.locks, func(k *Lock) bool { return k.own.Err() != nil })
 }
 
-// appendStatuses appends what is shown of the gate: one for each lock that is held, or else one.
-func (s *seenGate) appendStatuses(all []KeyStatus, key string) []KeyStatus {
-	first := len(all)
-	for _, k := range s.locks {
-		all = append(all, KeyStatus{Key: key, Label: k.caller.label, Request: k.caller.request, Held: true, Since: k.since(), Until: k.ownUntil(), Fence: k.Fence()})
-		if k.attempt.Slots > 1 {
-			all[len(all)-1].Slot, all[len(all)-1].Slots = int(k.attempt.Slot), int(k.attempt.Slots)
-		}
-	}
-	line := s.waiting
-	switch {
-	case len(s.locks) > 1:
-		slices.SortFunc(all[first:], func(a, b KeyStatus) int { return cmp.Compare(a.Slot, b.Slot) })
-	case len(s.locks) == 0 && len(line) == 0:
-		return all
-	case len(s.locks) == 0:
-		all = append(all, KeyStatus{Key: key, Label: line[0].label, Request: line[0].request, Since: line[0].began})
-		line = line[1:]
-	}
-	all[first].Waiting = len(s.waiting)
-	for _, c := range line {
-		all[first].Line = append(all[first].Line, Call{Label: c.label, Since: c.began, Request: c.request})
-	}
-	return all
-}
-
 // longWaitPause is the time between two lines of the log about calls that wait long.
 const longWaitPause = time.Minute
 
-// heldSince returns a lock for which a caller in line waits, if all locks of this process on the key were held before it came; else nil.
+// heldSince returns a lock for which a call in line waits, if all locks of this process on the key were held before it came; else nil.
 // due says whether it is time to log that.
-func (g *gates) heldSince(c *caller) (holder *Lock, due bool) {
+func (g *gates) heldSince(p *place) (holder *Lock, due bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	locks := c.gate.locks
-	if len(locks) == 0 || slices.ContainsFunc(locks, func(k *Lock) bool { return k.since().After(c.began) }) {
+	locks := p.gate.locks
+	if len(locks) == 0 || slices.ContainsFunc(locks, func(k *Lock) bool { return k.since().After(p.began) }) {
 		return nil, false
 	}
 	now := time.Now()
@@ -742,12 +698,12 @@ func (g *gates) heldSince(c *caller) (holder *Lock, due bool) {
 	return locks[0], due
 }
 
-// held returns the error for a caller that finds all slots taken, or wanted, within this process.
+// held returns the error for a call that finds all slots taken, or wanted, within this process.
 func (g *gate) held() *HeldError {
 	held, most := &HeldError{}, 0
-	for _, c := range g.asking {
-		most = max(most, c.slots)
-		if failed, ok := c.failure.(*HeldError); ok { // it has met a lock of another process
+	for _, p := range g.asking {
+		most = max(most, p.slots)
+		if failed, ok := p.failure.(*HeldError); ok { // it has met a lock of another process
 			held.RetryAfter = max(held.RetryAfter, failed.RetryAfter)
 		}
 	}
@@ -765,23 +721,23 @@ func (g *gate) held() *HeldError {
 	return held
 }
 
-// nextFor has the oldest caller in line ask for the slot of a lock that ends, in its place, if nobody of this process asks for the same: the
+// nextFor has the oldest call in line ask for the slot of a lock that ends, in its place, if nobody of this process asks for the same: the
 // slot is handed on to it, unless others were first. It returns nil where a command of its own must release the lock: for its result, or for the ticket that its call may
 // have at masters.
-func (g *gates) nextFor(k *Lock) *caller {
+func (g *gates) nextFor(k *Lock) *place {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	at, slots := k.gate, k.attempt.Slots
 	if len(at.asking) > 0 && slots == 1 || at.line.len() == 0 || k.result != nil || slots > 1 && k.attempt.MayHaveTicket() {
 		return nil
 	}
-	if first := at.line.first(); first.several || first.recall || (first.slots > 1) != (slots > 1) || first.slots <= k.Slot() {
+	if first := at.line.first(); first.several() || first.recall || (first.slots > 1) != (slots > 1) || first.slots <= k.Slot() {
 		return nil
 	}
 	at.leave(k)
 	next := g.advance(at)
 	if next != nil {
-		next.slot, next.trying = k.attempt.Slot, true
+		next.asks = 1 + k.attempt.Slot
 	}
 	g.settle(at)
 	return next
@@ -801,8 +757,8 @@ func (g *gates) slotsOf(key string) (n int) {
 	return n
 }
 
-// afterSlot takes a lock from its gate, and returns the caller that is to ask next.
-func (g *gates) afterSlot(k *Lock) (next *caller) {
+// afterSlot takes a lock from its gate, and returns the call that is to ask next.
+func (g *gates) afterSlot(k *Lock) (next *place) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	at := k.gate
@@ -821,11 +777,11 @@ func (g *gates) settleNow(at *gate) {
 
 // chooseSlot returns the slot for which a call asks: the one that it was offered, or the next that this process neither has nor is asking
 // for.
-func (g *gates) chooseSlot(c *caller, first int) (chosen uint16, offered bool) {
+func (g *gates) chooseSlot(p *place) (chosen uint16, offered bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	n, here := c.slots, c.gate
-	slot := int(c.offer) - 1
+	n, here, first := p.slots, p.gate, g.firstSlot+p.unled
+	slot := int(p.offer) - 1
 	if offered = 0 <= slot && slot < n && !here.has(slot); !offered {
 		for slot = first % n; here.has(slot) || here.asksFor(slot); slot = (slot + 1) % n {
 			if (slot+1)%n == first%n {
@@ -833,8 +789,8 @@ func (g *gates) chooseSlot(c *caller, first int) (chosen uint16, offered bool) {
 			}
 		}
 	}
-	c.slot, c.trying, c.offer = uint16(slot), true, 0
-	return c.slot, offered
+	p.asks, p.offer = uint16(1+slot), 0
+	return uint16(slot), offered
 }
 
 func (g *gate) has(slot int) bool {
@@ -842,42 +798,27 @@ func (g *gate) has(slot int) bool {
 }
 
 func (g *gate) asksFor(slot int) bool {
-	return slices.ContainsFunc(g.asking, func(c *caller) bool { return c.trying && int(c.slot) == slot })
+	return slices.ContainsFunc(g.asking, func(p *place) bool { return int(p.asks) == 1+slot })
 }
 
 // offered has the next attempt of a call ask for the slot that it is offered, and reports false if this process has that: then the leader
 // has lost it.
-func (g *gates) offered(c *caller, offer uint16) bool {
+func (g *gates) offered(p *place, offer uint16) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if c.gate.has(int(offer) - 1) {
+	if p.gate.has(int(offer) - 1) {
 		return false
 	}
-	c.offer = offer
+	p.offer = offer
 	return true
-}
-
-// keys returns the status of all keys that name accepts. It gets the key as it is on the masters.
-func (g *gates) keys(name func(full string) (key string, accepted bool)) []KeyStatus {
-	var parts [][]KeyStatus // a slice that grows would be copied again and again
-	for some := range g.seen() {
-		part := make([]KeyStatus, 0, len(some))
-		for i := range some {
-			if key, accepted := name(some[i].key); accepted {
-				part = some[i].appendStatuses(part, key)
-			}
-		}
-		parts = append(parts, part)
-	}
-	return slices.Concat(parts...)
 }
 
 // count returns how many keys are locked here and since when the oldest, and how many calls don't have their lock yet.
 func (g *gates) count() (held, waiting int, oldest time.Time) {
-	several := make(map[*caller]bool) // the calls for several keys, by their first caller: they may stand at several gates
-	wait := func(c *caller) {
-		if c.several {
-			several[c.call[0]] = true
+	several := make(map[*call]bool) // the calls for several keys: they may stand at several gates
+	wait := func(p *place) {
+		if p.several() {
+			several[p.call] = true
 		} else {
 			waiting++
 		}
@@ -891,8 +832,8 @@ func (g *gates) count() (held, waiting int, oldest time.Time) {
 					oldest = since
 				}
 			}
-			for _, c := range at.waiting {
-				wait(c)
+			for _, p := range at.waiting {
+				wait(p)
 			}
 		}
 	}

@@ -105,7 +105,7 @@ func (l *Locker) look(ctx context.Context, key string, slot int) (seen *Inspecti
 	}
 	full := protocol.SlotKey(protocol.Key(l.prefix, key), slot)
 	replies, end := l.ask(ctx, protocol.Command{Op: protocol.OpInspect, Key: full}, nil)
-	if l.stopped(context.Background(), nil) != nil {
+	if l.ends() {
 		return nil, "", ErrClosed
 	}
 	seen = &Inspection{Key: key, Slot: slot, Slots: l.gates.slotsOf(protocol.Key(l.prefix, key)), Masters: make([]InspectedMaster, len(replies))}

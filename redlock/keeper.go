@@ -253,7 +253,7 @@ func (r *renewal) failure() error {
 	if r == nil {
 		return nil
 	}
-	quorum, total := r.lock.shared.voters.Quorum, len(r.lock.shared.voters.Streams)
+	quorum, total := r.lock.call.voters.Quorum, len(r.lock.call.voters.Streams)
 	switch {
 	case r.stored >= quorum:
 		return nil
@@ -265,7 +265,7 @@ func (r *renewal) failure() error {
 
 // hopeless reports whether a round can't renew the lease any more, whatever comes.
 func (r *renewal) hopeless() bool {
-	return r != nil && r.stored+len(r.lock.shared.voters.Streams)-r.answered < r.lock.shared.voters.Quorum
+	return r != nil && r.stored+len(r.lock.call.voters.Streams)-r.answered < r.lock.call.voters.Quorum
 }
 
 // Receive counts the reply of one master; it runs on that master's goroutine. A reply counts whenever it comes, also when the next
@@ -273,7 +273,7 @@ func (r *renewal) hopeless() bool {
 // the end of its lease.
 func (r *renewal) Receive(c *link.Command) {
 	k := r.lock
-	voters := k.shared.voters
+	voters := r.lock.call.voters
 	var failed *MasterError
 	if err := c.Reply.Err; err != nil {
 		failed = &MasterError{voters.Name(c.Master, c.Key), err}
@@ -304,6 +304,6 @@ func (r *renewal) Receive(c *link.Command) {
 	}
 	k.mu.Unlock()
 	if done {
-		k.shared.told.renewed(nil)
+		k.call.told.renewed(nil)
 	}
 }

@@ -26,10 +26,10 @@ var (
 // without Unlock is held until the process ends, or for WithMaxHold. The log says so after an hour. Its methods are
 // safe for concurrent use.
 type Lock struct {
-	shared      *shared
+	call        *call
+	place       *place
 	attempt     *vote.Attempt
 	gate        *gate
-	caller      *caller
 	acquisition Acquisition
 	own         heldContext // of Context
 	holdEnd     time.Time   // when it is lost although it could be renewed; zero for never
@@ -55,21 +55,22 @@ type Lock struct {
 	withResult bool // UnlockWith has freed it
 }
 
-func newLock(ctx context.Context, l *shared, a *vote.Attempt, c *caller, via Via) *Lock {
+func newLock(p *place) *Lock {
+	a := p.attempt
 	k := &Lock{
-		shared:      l,
+		call:        p.call,
+		place:       p,
 		attempt:     a,
-		gate:        c.gate,
-		caller:      c,
-		acquisition: Acquisition{Waited: time.Since(c.began), Position: c.ahead, Via: via, Granted: a.Votes()},
-		next:        l.keeper.renewed(a.Start, a.TTL/3, a.TTL),
+		gate:        p.gate,
+		acquisition: Acquisition{Waited: time.Since(p.began), Position: p.ahead, Via: p.via, Granted: a.Votes()},
+		next:        p.keeper.renewed(a.Start, a.TTL/3, a.TTL),
 	}
-	if c.maxHold > 0 {
-		k.holdEnd = a.Start.Add(c.maxHold)
+	if p.maxHold > 0 {
+		k.holdEnd = a.Start.Add(p.maxHold)
 	}
 	k.until = k.bounded(a.Until())
 	k.own.lock = k
-	k.own.Context, k.own.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	k.own.Context, k.own.cancel = context.WithCancelCause(context.WithoutCancel(p.ctx))
 	return k
 }
 
@@ -81,7 +82,7 @@ func (k *Lock) hasten(by time.Duration) {
 }
 
 // since returns when the lock was taken.
-func (k *Lock) since() time.Time { return k.caller.began.Add(k.acquisition.Waited) }
+func (k *Lock) since() time.Time { return k.call.began.Add(k.acquisition.Waited) }
 
 // bounded returns the end of a lease, or of the max hold if that is earlier.
 func (k *Lock) bounded(end time.Time) time.Time {
@@ -159,19 +160,19 @@ func innermost(ctx context.Context) *heldContext {
 
 // waitsForItself reports whether a call in this context would wait for a lock that the context is under: all that may have the key at once, in
 // the view of the call, are such locks. nil is under no lock.
-func (c *heldContext) waitsForItself(l *shared, call *caller) bool {
+func (c *heldContext) waitsForItself(p *place) bool {
 	var holders []*Lock
 	for ; c != nil; c = innermost(c.Context) {
 		if c.lock.Err() != nil {
 			continue
 		}
 		for _, part := range c.lock.parts() {
-			if part.caller.key == call.key && part.shared.sharesMasters(l) && !slices.Contains(holders, part) {
+			if part.place.key == p.key && part.call.sharesMasters(p.shared) && !slices.Contains(holders, part) {
 				holders = append(holders, part)
 			}
 		}
 	}
-	return len(holders) >= call.slots
+	return len(holders) >= p.slots
 }
 
 // Fence returns the lock's fencing token: a number below 2^53 that is larger than that of every lock on the
@@ -187,7 +188,7 @@ func (k *Lock) Slot() int { return int(k.made().attempt.Slot) }
 // SlotOf is Slot for one of the keys of the lock. It is -1 for a key that is none of them.
 func (k *Lock) SlotOf(key string) int {
 	for _, part := range k.made().parts() {
-		if part.caller.key == protocol.Key(k.shared.prefix, key) {
+		if part.place.key == protocol.Key(k.call.prefix, key) {
 			return part.Slot()
 		}
 	}
@@ -260,7 +261,7 @@ func (k *Lock) do(ctx context.Context, f func(context.Context, *Lock) error) (er
 
 // release ends the lock, and releases the keys of the call, for Unlock.
 func (k *Lock) release() error {
-	unlocks := &k.shared.unlocks
+	unlocks := &k.call.unlocks
 	if !unlocks.enter() {
 		return endedError{k.endedBy()} // Close has released it, unless it was lost
 	}
@@ -271,18 +272,18 @@ func (k *Lock) release() error {
 	parts := k.parts()
 	var left []*Lock
 	for _, part := range parts {
-		part.shared.keeper.reschedule(part, time.Time{})
+		part.call.keeper.reschedule(part, time.Time{})
 		part.handOff()
 		if len(parts) > 1 {
 			left = append(left, part)
 		}
 	}
-	k.shared.gates.leave(left...)
+	k.call.gates.leave(left...)
 	k.attempt.SendSoon()
 	var err error
 	within := vote.NewSpan(2 * k.attempt.ReleaseTimeout()) // if another process has begun to wait, a release takes two round trips
 	for _, part := range parts {
-		failed := part.shared.unreleased(part.attempt.ConfirmRelease(&within, part.ownUntil()))
+		failed := unreleased(part.call.voters, part.attempt.ConfirmRelease(&within, part.ownUntil()))
 		if err == nil || endOf(failed) == EndGone { // one key of several is enough
 			err = failed
 		}
@@ -303,15 +304,13 @@ func (k *Lock) parts() []*Lock {
 // handOff releases the key. If a call of this process waits behind it, one command for each master releases this lock
 // and acquires the next. The gates of a lock on several keys are left together, by the caller.
 func (k *Lock) handOff() {
-	a, l := k.attempt, k.shared
 	if len(k.whole) == 0 {
-		if next := l.gates.nextFor(k); next != nil {
-			proposal := l.number(next)
-			next.turn <- l.newAttempt(next, a, time.Now(), proposal)
+		if next := k.call.gates.nextFor(k); next != nil {
+			next.handOn(k.attempt)
 			return
 		}
 	}
-	a.Free(k.result)
+	k.attempt.Free(k.result)
 	if len(k.whole) == 0 {
 		k.slotEnded()
 	}
@@ -320,18 +319,16 @@ func (k *Lock) handOff() {
 // slotEnded has the oldest caller in line ask after the lock was released. Its acquire follows the release at once, so that it has its
 // place on the masters before anybody who learns of the release.
 func (k *Lock) slotEnded() {
-	l := k.shared
-	next := l.gates.afterSlot(k)
+	next := k.call.gates.afterSlot(k)
 	if next == nil {
 		return
 	}
-	if next.slots == 1 || next.several {
+	if next.slots == 1 || next.several() {
 		next.turn <- nil
 	} else {
-		proposal := l.number(next)
-		next.turn <- l.newAttempt(next, nil, time.Now(), proposal)
+		next.handOn(nil)
 	}
-	l.gates.settleNow(k.gate)
+	k.call.gates.settleNow(k.gate)
 }
 
 // proof is what a master has said of a lock's lease.
@@ -345,7 +342,7 @@ type proof struct {
 func (k *Lock) prove(master int, asked time.Time, held bool) {
 	a := k.attempt
 	if k.proofs == nil {
-		k.proofs = make([]proof, len(k.shared.voters.Streams))
+		k.proofs = make([]proof, len(k.call.voters.Streams))
 		for _, granted := range a.Granted() {
 			k.proofs[granted] = proof{a.Start, true}
 		}
@@ -362,7 +359,7 @@ func (k *Lock) prove(master int, asked time.Time, held bool) {
 			}
 		}
 		end := k.bounded(oldest.asked.Add(a.TTL - admission.Drift(a.TTL)))
-		if quorum >= k.shared.voters.Quorum && end.After(k.until) {
+		if quorum >= k.call.voters.Quorum && end.After(k.until) {
 			k.until = end
 			k.expireAt(end)
 		}
@@ -389,8 +386,8 @@ func (k *Lock) renew(now time.Time) (due time.Time) {
 	if !ended && !early {
 		failure = k.renewal.failure()
 		k.renewal = r
-		k.next = k.shared.keeper.renewed(now, ttl/3, ttl)
-		due = k.shared.keeper.renewed(now, ttl/9+ttl/30, ttl) // to see whether it is hopeless
+		k.next = k.call.keeper.renewed(now, ttl/3, ttl)
+		due = k.call.keeper.renewed(now, ttl/9+ttl/30, ttl) // to see whether it is hopeless
 	}
 	k.mu.Unlock()
 	switch {
@@ -399,7 +396,7 @@ func (k *Lock) renew(now time.Time) (due time.Time) {
 	case early:
 		return due
 	case failure != nil:
-		k.shared.told.renewed(failure)
+		k.call.told.renewed(failure)
 	}
 	k.attempt.EnqueueRenewal(until, r)
 	return due
@@ -470,7 +467,7 @@ func (k *Lock) UnlockDone() error {
 	if !k.isMade() {
 		return errNoLock
 	}
-	period := k.caller.period
+	period := k.call.period
 	if period == 0 {
 		return errors.Join(errors.New("redlock: UnlockDone needs a lock that was taken WithOncePer: no period is known"), k.Unlock())
 	}
@@ -552,12 +549,12 @@ func (k *Lock) store() error {
 	}
 	ctx, cancel := context.WithTimeout(&k.own, vote.ResultTime)
 	defer cancel()
-	if !k.shared.voters.EnterRoom(ctx) {
+	if !k.call.voters.EnterRoom(ctx) {
 		return errNoRoom
 	}
-	defer k.shared.voters.LeaveRoom()
+	defer k.call.voters.LeaveRoom()
 	if unstored := k.attempt.Store(ctx, k.result); unstored != nil {
-		err := k.shared.noQuorum(*unstored)
+		err := noQuorum(k.call.voters, *unstored)
 		err.Err = errNotStored
 		return err
 	}
@@ -584,9 +581,9 @@ func (k *Lock) unlockForgetting() error {
 
 // words are what the log says of a lock.
 func (k *Lock) words() []any {
-	key := protocol.KeyOf(k.shared.prefix, k.gate.key)
+	key := protocol.KeyOf(k.call.prefix, k.gate.key)
 	words := []any{"key_hash", KeyHash(key), "fence", k.Fence(), "since", k.since().UTC()}
-	if label := k.caller.label; label != "" {
+	if label := k.call.label; label != "" {
 		words = append(words, "rule", label)
 	}
 	return words

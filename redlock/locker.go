@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
@@ -65,7 +64,7 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 	}}
 	l.voters = vote.New(len(masters), rand.Text()[:protocol.IDLen], o.maxSkew, o.fastFrom, l.closing)
 	l.name = o.prefix + ":wake:" + l.voters.Random()
-	l.gates.canAsk = l.voters.CanAsk
+	l.gates.canAsk, l.gates.firstSlot = l.voters.CanAsk, firstSlot(l.voters.Process)
 	l.heart = newHeart(o, masters, l.voters.Process)
 	voting := o.admission()
 	voting.Refused = l.heart.refusal
@@ -337,41 +336,15 @@ func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try boo
 	if ctx.Err() != nil {
 		return nil, ended(ctx, nil)
 	}
-	try = try || o.wait == 0
-	wait := waitLimit{ctx: ctx}
-	defer func() {
-		if wait.cancel != nil {
-			wait.cancel()
-		}
-	}()
-	var room [1]*caller // enough for one key, the usual case; saves an allocation
-	callers := room[:0]
-	began := time.Now()
-	if !try && o.wait != untilDone {
-		wait.until = began.Add(o.wait)
-	}
-	for _, key := range keys {
-		c := &caller{lockOptions: o, key: protocol.Key(l.prefix, key), try: try, several: len(keys) > 1, began: began}
-		c.slots = o.most(key)
-		callers = append(callers, c)
-	}
-	if len(callers) > 1 {
-		for _, c := range callers {
-			c.call = callers
-		}
-	}
+	c := newCall(ctx, &l.shared, keys, o, try)
 	if held := innermost(ctx); held != nil {
-		for _, c := range callers {
-			if held.waitsForItself(&l.shared, c) {
-				return nil, &HeldError{Slots: c.slots, Err: ErrHeldByCaller}
+		for _, p := range c.places {
+			if held.waitsForItself(p) {
+				return nil, &HeldError{Slots: p.slots, Err: ErrHeldByCaller}
 			}
 		}
 	}
-	first, err := l.reach(&wait, callers, nil)
-	if err != nil {
-		return nil, err
-	}
-	return l.acquire(ctx, &wait, callers, first)
+	return c.run()
 }
 
 // checkKeys returns what is wrong with the keys of a call. Each is in several commands to each master.
@@ -392,341 +365,10 @@ func checkKeys(keys ...string) error {
 	return nil
 }
 
-// reach waits until the call is the head of all its gates. If the lock before it was handed on, it returns the attempt that
-// came with that, otherwise nil. refused is nil, or the last attempt at the key for which the call has waited on the masters:
-// it is the head there, and has a ticket. If another call is the head for another key now, both are given up, so that nobody
-// waits for a call that can't have the key yet. After an error the call is the head of no gate.
-func (l *shared) reach(wait *waitLimit, callers []*caller, refused *vote.Attempt) (*vote.Attempt, error) {
-	doubts := mostDoubts
-	var tried *caller // for which a try-lock has waited, and
-	var at *gate      // where
-	for {
-		blocked, later, err := l.gates.enter(callers, refused == nil, doubts > 0)
-		if tried != nil && blocked != nil && (err != nil || blocked.gate != at) {
-			l.gates.moveOn(tried, at)
-		}
-		switch {
-		case blocked == nil:
-			return nil, nil
-		case refused != nil:
-			refused.Release(false)
-			refused.SendSoon()
-			refused = nil
-			l.gates.keepOnly(nil, callers)
-		case err != nil:
-			return nil, err
-		case !blocked.try:
-			return l.standInLine(wait, callers, blocked)
-		default:
-			tried, at = blocked, blocked.gate
-			switch err := l.awaitFirst(wait.ctx, later, blocked.recall); {
-			case err == errDoubtful:
-				doubts--
-			case err != nil:
-				l.gates.moveOn(tried, at)
-				return nil, err
-			}
-		}
-	}
-}
-
-// mostDoubts is how often a call doubts what others tell it of the masters.
-const mostDoubts = 2
-
-// awaitFirst waits until a try-lock should enter again, because the first attempt of the call before it is over, or returns why it
-// must not.
-func (l *shared) awaitFirst(ctx context.Context, later <-chan error, recall bool) error {
-	select {
-	case met := <-later:
-		if _, done := met.(*DoneError); done && !recall {
-			return nil
-		}
-		return met
-	case <-ctx.Done():
-		return ended(ctx, nil)
-	case <-l.closing:
-		return ErrClosed
-	}
-}
-
-// standInLine waits for the turn of a call. Where its wait is over before the first attempt of the call before it, it waits for that, as a
-// try-lock does, to know whether anybody has the lock; so long at most as masters may take to answer.
-func (l *shared) standInLine(wait *waitLimit, callers []*caller, blocked *caller) (*vote.Attempt, error) {
-	turn, err := blocked.turn, error(nil)
-	ctx := wait.context()
-	long := time.NewTimer(longWait)
-	defer long.Stop()
-	over := ctx.Done()
-	masters := time.NewTimer(max(l.absentFor(callers).rest(blocked), soonest))
-	defer masters.Stop()
-	var first <-chan error
-	var met error
-	var most *time.Timer
-	var enough <-chan time.Time
-	doubts := mostDoubts
-	for err == nil {
-		select {
-		case a := <-turn:
-			if blocked.done != nil {
-				return nil, blocked.done
-			}
-			return a, nil
-		case <-long.C:
-			l.tellLongWait(blocked)
-			continue
-		case <-masters.C:
-			absent := l.absentFor(callers)
-			if rest := absent.rest(blocked); rest > 0 || absent == nil {
-				masters.Reset(max(rest, waitMost))
-			} else {
-				err = absent.err
-			}
-			continue
-		case <-over:
-			over = wait.ctx.Done()
-			if enough == nil {
-				most = time.NewTimer(l.voters.Patience(blocked.key))
-				defer most.Stop()
-				enough = most.C
-			}
-		case met = <-first:
-			switch {
-			case met == errDoubtful:
-				met, doubts = nil, doubts-1
-			case errors.Is(met, ErrDone): // its turn comes with that, if it asks for results
-				met = nil
-			}
-		case <-enough:
-			if rest := l.gates.underWay(callers); rest > 0 {
-				most.Reset(rest)
-				continue
-			}
-			if met = l.gates.lastMet(callers); met == nil {
-				err = becauseError{ErrBusy, ctx.Err()}
-			} else {
-				err = ended(ctx, met)
-			}
-			continue
-		case <-l.closing:
-			err = ErrClosed
-			continue
-		}
-		var refusal error
-		if first, refusal = l.gates.refusalInLine(callers, doubts > 0); refusal == nil {
-			refusal = met
-		}
-		leaves := wait.ctx.Err() != nil
-		if refusal == nil && leaves { // as those before it, who have met more
-			refusal = l.gates.lastMet(callers)
-		}
-		if refusal != nil || leaves {
-			err = ended(ctx, refusal)
-		}
-	}
-	if !l.gates.giveUp(callers) { // it has just become the head: what it was handed must be given back
-		if a := <-turn; a != nil {
-			a.Release(false)
-		}
-		l.gates.keepOnly(nil, callers)
-	}
-	return nil, err
-}
-
-// soonest is for a timer that is due: made so, it would crash Go 1.26 in a bubble, with the race detector.
-const soonest = time.Nanosecond
-
-// longWait is how long a call stands in line behind one lock of its own process before that is told: it may be waiting for itself, in a
-// way that its context doesn't show. Most that wait for another call are done before.
-const longWait = 10 * time.Second
-
-// tellLongWait tells the Observer, and now and then the log, that a call waits for a lock of this process, if that was held before it came.
-func (l *shared) tellLongWait(c *caller) {
-	holder, due := l.gates.heldSince(c)
-	if holder == nil {
-		return
-	}
-	if l.told.traces() {
-		l.told.attempted(Attempt{Via: ViaFree, Took: time.Since(c.began), For: fmt.Sprintf("a lock which this very process holds, with fence %d", holder.Fence())})
-	}
-	if due {
-		l.logger.Info("a call has waited for 10 seconds for a lock that this process has held since before. If the holder waits for this call, neither ends",
-			"label", c.label, "holder_label", holder.caller.label, "fence", holder.Fence())
-	}
-}
-
-// stopped returns why a call must leave, or nil.
-func (l *shared) stopped(ctx context.Context, failure error) error {
-	select {
-	case <-l.closing:
-		return ErrClosed
-	case <-ctx.Done():
-		return ended(ctx, failure)
-	default:
-		return nil
-	}
-}
-
-// waitLimit is how long a call waits for other holders. It makes its timer only when the call begins to wait, which most calls
-// never do.
-type waitLimit struct {
-	ctx    context.Context // of the call
-	until  time.Time       // zero: until ctx ends
-	wait   context.Context
-	cancel context.CancelFunc
-}
-
-// context returns a context that ends when the call must not wait any longer.
-func (w *waitLimit) context() context.Context {
-	switch {
-	case w.until.IsZero():
-		return w.ctx
-	case w.wait == nil:
-		w.wait, w.cancel = context.WithDeadline(w.ctx, w.until)
-	}
-	return w.wait
-}
-
-// number gives a call its ticket, the time when it came on the masters' clocks, and returns their time now, from which
-// its fence is proposed. While the masters' clocks aren't known there is no ticket (0): one by our own clock would put all
-// calls of this process before, or behind, those of the others. A ticket of the future was made by clocks that have been set
-// since, and would be behind all others until then: it is made anew.
-func (l *shared) number(callers ...*caller) (now int64) {
-	now, known := l.voters.Time()
-	for _, c := range callers {
-		if known && (c.ticket == 0 || c.ticket > now) {
-			c.ticket = now - time.Since(c.began).Microseconds()
-		}
-	}
-	return now
-}
-
-// acquire is called at the head of all gates of a call. It makes attempts until the call has the locks on
-// all keys at once, or must leave. Between its attempts it waits for one of the keys that were refused, and keeps nobody from the
-// others, neither here nor on the masters. first is an attempt that the lock before it has already begun, or nil.
-// When wait ends, an attempt that is under way is completed; when ctx ends, it is given up.
-func (l *shared) acquire(ctx context.Context, wait *waitLimit, callers []*caller, first *vote.Attempt) (*Lock, error) {
-	t := &contender{shared: l, callers: callers, pause: waitLeast, via: ViaFree}
-	defer func() {
-		if t.subscribed {
-			l.subscriptions.done()
-		}
-	}()
-	var room [1]*vote.Attempt // enough for one key; saves an allocation
-	attempts := room[:0]
-	if first != nil {
-		t.via = ViaPassed
-		attempts = append(attempts, first)
-	}
-	begun := first != nil
-	for {
-		if !begun {
-			if slices.ContainsFunc(l.voters.Streams, vote.Stream.Subscribed) {
-				l.gates.drainWakeUps(callers) // the attempt finds out what earlier wake-ups announced
-			}
-			if err := t.begin(wait); err != nil {
-				if len(attempts) > 0 {
-					l.release(attempts) // takes the tickets away
-				}
-				l.gates.keepOnly(nil, callers)
-				return nil, err
-			}
-			attempts = l.newAttempts(callers, attempts[:0])
-		}
-		begun = false
-		lost := t.win(ctx, attempts)
-		t.end(lost != nil && lost.Late)
-		if t.tries++; lost == nil {
-			for _, a := range attempts {
-				t.trace(a, nil, 0, "")
-			}
-			return t.hold(ctx, attempts), nil
-		}
-		if result := lost.Recall(ctx); result != nil {
-			done := &DoneError{Result: []byte(result.Data), Fence: uint64(result.Fence), Keep: result.Keep}
-			t.trace(lost, done, 0, "")
-			l.gates.met(callers[0].gate, done)
-			l.gates.keepOnly(nil, callers)
-			return nil, done
-		}
-		err := l.stopped(ctx, t.failure)
-		if err == nil && t.goesOn(ctx, attempts, lost) {
-			begun = true
-			continue
-		}
-		if err == nil && t.insist(wait.context(), attempts, lost) {
-			continue
-		}
-		if err == nil {
-			awaited := callers[slices.Index(attempts, lost)]
-			l.release(attempts, lost)
-			if len(callers) > 1 {
-				l.gates.noteSilence(callers, l.failure(lost))
-			}
-			l.gates.keepOnly(awaited, callers)
-			t.insists = time.Time{}
-			err = t.awaitRetry(wait.context(), lost, awaited)
-		}
-		if err != nil {
-			l.release(attempts)
-			l.gates.keepOnly(nil, callers)
-			return nil, err
-		}
-		if len(callers) > 1 {
-			if _, err := l.reach(wait, callers, lost); err != nil {
-				return nil, err
-			}
-		}
-	}
-}
-
-// release gives back what the attempts of a call have won. If the call waits on, its tickets stay on the keys for which it waits.
-func (l *shared) release(attempts []*vote.Attempt, awaited ...*vote.Attempt) {
-	for _, a := range attempts {
-		a.Release(slices.Contains(awaited, a))
-	}
-	attempts[0].SendSoon()
-}
-
-// newAttempts sends the acquires for all keys of a call to all masters. They share one proposed fence and
-// one start, so that the locks of the call share their fence and the end of their validity.
-func (l *shared) newAttempts(callers []*caller, into []*vote.Attempt) []*vote.Attempt {
-	start := time.Now()
-	proposal := l.number(callers...)
-	for _, c := range callers {
-		into = append(into, l.newAttempt(c, nil, start, proposal))
-	}
-	into[0].SendSoon()
-	return into
-}
-
-// newAttempt sends an acquire to all masters. With former, the attempt whose lock is handed on, each of
-// these commands first releases that lock.
-func (l *shared) newAttempt(c *caller, former *vote.Attempt, start time.Time, proposal int64) *vote.Attempt {
-	return l.voters.Ask(l.wanted(c, former, start, proposal))
-}
-
-// wanted is what the next attempt of a call asks for.
-func (l *shared) wanted(c *caller, former *vote.Attempt, start time.Time, proposal int64) vote.Ask {
-	if c.tickets == nil {
-		c.tickets = append(c.room[:0], make([]link.TicketState, len(l.voters.Streams))...)
-	}
-	ask := vote.Ask{
-		Key: c.key, TTL: c.ttl, Start: start, Fence: proposal, Process: l.name, Ticket: c.ticket, Tickets: c.tickets,
-		Queue: !c.try && c.ticket > 0, Recall: c.recall, Several: c.several, Slots: c.slots, Former: former,
-		Fast: !c.recall && !c.tried && c.ahead == 0 && c.slots == 1,
-	}
-	c.tried = true
-	if c.slots > 1 {
-		ask.Process = protocol.CallName(l.name, c.order)
-		ask.Slot = func() (uint16, bool) { return l.gates.chooseSlot(c, l.firstSlot()+c.unled) }
-	}
-	return ask
-}
-
 // firstSlot is where this process begins to look for a free slot: processes that begin at different ones seldom split votes.
-func (l *shared) firstSlot() int {
+func firstSlot(process string) int {
 	var n uint32
-	for _, c := range []byte(l.voters.Process) {
+	for _, c := range []byte(process) {
 		n = 31*n + uint32(c)
 	}
 	return int(n % protocol.MaxSlots)

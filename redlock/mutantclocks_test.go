@@ -88,14 +88,14 @@ var clockMutants = []mutant{
 					fences = append(fences, int64(ballot.Fence))
 				}
 			}
-			fence, _ := withinOneSet(fences, len(k.shared.voters.Streams), k.shared.voters.Quorum)
+			fence, _ := withinOneSet(fences, len(k.call.voters.Streams), k.call.voters.Quorum)
 			return uint64(fence)
 		},
 	},
 	{
 		name: "each process counts its fences by itself", breaks: fencing,
 		fence: func(k *Lock) uint64 {
-			own, _ := ownFences.LoadOrStore(k.shared, new(atomic.Uint64))
+			own, _ := ownFences.LoadOrStore(k.call.shared, new(atomic.Uint64))
 			return own.(*atomic.Uint64).Add(1)
 		},
 	},

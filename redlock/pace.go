@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"context"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 )
@@ -66,3 +67,9 @@ func (p *pace) end(late bool) {
 	}
 	p.places <- struct{}{}
 }
+
+// soonest is for a timer that is due: made so, it would crash Go 1.26 in a bubble, with the race detector.
+const soonest = time.Nanosecond
+
+// jitter returns a random pause of d on average.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }

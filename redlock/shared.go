@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
@@ -33,4 +34,20 @@ func (s *shared) excluded() error {
 		return &QuorumError{Quorum: s.voters.Quorum, Err: err}
 	}
 	return nil
+}
+
+// ends reports whether Close has begun.
+func (s *shared) ends() bool {
+	select {
+	case <-s.closing:
+		return true
+	default:
+		return false
+	}
+}
+
+// otherSlots is how many may hold a key by a call that was met in line.
+type otherSlots struct {
+	n  int
+	at time.Time
 }

@@ -96,10 +96,8 @@ func (l *Locker) Status() Status {
 	status.Held, status.Waiting, status.OldestHold = l.gates.count()
 	status.DroppedLines, status.DroppedEvents = l.told.lines.Count(), l.told.events.Count()
 	status.RefusedResults = l.voters.RefusedResults()
-	select {
-	case <-l.closing:
+	if l.ends() {
 		status.Err = ErrClosed
-	default:
 	}
 	return status
 }
@@ -202,6 +200,14 @@ func disagreementOf(d heartbeat.Difference) Disagreement {
 	return Disagreement{Process: d.Process, Masters: d.Masters, MaxTTL: d.MaxTTL, Refused: d.Refused}
 }
 
+// disagreements returns this if it was met a short while ago.
+func (o *otherSlots) disagreements() []Disagreement {
+	if o == nil || time.Since(o.at) > time.Minute {
+		return nil
+	}
+	return []Disagreement{{Concurrency: o.n}}
+}
+
 // Process is a process that shares masters with this one, as they know it.
 type Process struct {
 	Instance string        `json:"instance"`          // see WithInstance
@@ -231,7 +237,7 @@ func (l *Locker) Processes(ctx context.Context) ([]Process, error) {
 		return nil, nil
 	}
 	replies, end := l.ask(ctx, protocol.Command{Op: protocol.OpNames, Key: l.heart.key, Ask: &protocol.Names{}}, nil) // all: one with other masters may be known to one alone
-	if l.stopped(context.Background(), nil) != nil {
+	if l.ends() {
 		return nil, ErrClosed
 	}
 	return l.processes(replies, time.Now()), l.tooFew(ctx, l.heart.key, replies, end)
@@ -297,6 +303,47 @@ func (l *Locker) Keys(prefix string) []KeyStatus {
 	all := make([]KeyStatus, len(keys))
 	for i, k := range sorted {
 		all[i] = *k
+	}
+	return all
+}
+
+// keys returns the status of all keys that name accepts. It gets the key as it is on the masters.
+func (g *gates) keys(name func(full string) (key string, accepted bool)) []KeyStatus {
+	var parts [][]KeyStatus // a slice that grows would be copied again and again
+	for some := range g.seen() {
+		part := make([]KeyStatus, 0, len(some))
+		for i := range some {
+			if key, accepted := name(some[i].key); accepted {
+				part = some[i].appendStatuses(part, key)
+			}
+		}
+		parts = append(parts, part)
+	}
+	return slices.Concat(parts...)
+}
+
+// appendStatuses appends what is shown of the gate: one for each lock that is held, or else one.
+func (s *seenGate) appendStatuses(all []KeyStatus, key string) []KeyStatus {
+	first := len(all)
+	for _, k := range s.locks {
+		all = append(all, KeyStatus{Key: key, Label: k.call.label, Request: k.call.request, Held: true, Since: k.since(), Until: k.ownUntil(), Fence: k.Fence()})
+		if k.attempt.Slots > 1 {
+			all[len(all)-1].Slot, all[len(all)-1].Slots = int(k.attempt.Slot), int(k.attempt.Slots)
+		}
+	}
+	line := s.waiting
+	switch {
+	case len(s.locks) > 1:
+		slices.SortFunc(all[first:], func(a, b KeyStatus) int { return cmp.Compare(a.Slot, b.Slot) })
+	case len(s.locks) == 0 && len(line) == 0:
+		return all
+	case len(s.locks) == 0:
+		all = append(all, KeyStatus{Key: key, Label: line[0].label, Request: line[0].request, Since: line[0].began})
+		line = line[1:]
+	}
+	all[first].Waiting = len(s.waiting)
+	for _, p := range line {
+		all[first].Line = append(all[first].Line, Call{Label: p.label, Since: p.began, Request: p.request})
 	}
 	return all
 }

@@ -73,7 +73,7 @@ func TestAttempts(t *testing.T) {
 			t.Fatalf("%d attempts are traced", len(seen))
 		}
 		before, won := seen[last-1], seen[last]
-		if !errors.Is(before.Err, ErrHeld) || before.Wait == 0 || before.For != forWakeUp || !slices.ContainsFunc(before.Votes, func(v Vote) bool { return v.Holder != "" }) {
+		if !errors.Is(before.Err, ErrHeld) || before.Wait == 0 || before.For != waitsFor[queued] || !slices.ContainsFunc(before.Votes, func(v Vote) bool { return v.Holder != "" }) {
 			t.Errorf("before: %+v", before)
 		}
 		if won.Err != nil || won.Via != ViaWoken || won.Fence != fence || !won.Votes[0].Granted && !won.Votes[1].Granted {
@@ -98,8 +98,8 @@ func TestAttemptTellsWhoHasNoVote(t *testing.T) {
 
 // TestNoObserverCostsNothing: where nobody wants to know.
 func TestNoObserverCostsNothing(t *testing.T) {
-	c, a := &contender{shared: &shared{told: new(told)}}, &vote.Attempt{}
-	if n := testing.AllocsPerRun(100, func() { c.trace(a, nil, 0, "") }); n != 0 {
+	c, a := &call{shared: &shared{told: new(told)}}, &vote.Attempt{}
+	if n := testing.AllocsPerRun(100, func() { c.trace(a, nil, 0, holding) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -143,20 +143,20 @@ func TestTicketOfTheFuture(t *testing.T) {
 		}
 	}
 	later := func(ticket, than int64) time.Duration { return time.Duration(ticket-than) * time.Microsecond }
-	c := &caller{began: time.Now()}
+	c := &call{shared: &l.shared, began: time.Now()}
 	shows(time.Minute)
-	l.number(c)
+	c.number()
 	wrong := c.ticket
-	if l.number(c); c.ticket != wrong {
+	if c.number(); c.ticket != wrong {
 		t.Errorf("its ticket has changed by %v without a reason", later(c.ticket, wrong))
 	}
 	shows(0)
-	l.number(c)
+	c.number()
 	if moved := later(wrong, c.ticket); (moved - time.Minute).Abs() > time.Minute/2 {
 		t.Errorf("its ticket has moved by %v, want the minute", moved)
 	}
-	next := &caller{began: time.Now()}
-	if l.number(next); later(next.ticket, c.ticket).Abs() > time.Minute/2 {
+	next := &call{shared: &l.shared, began: time.Now()}
+	if next.number(); later(next.ticket, c.ticket).Abs() > time.Minute/2 {
 		t.Errorf("the next call comes %v after it", later(next.ticket, c.ticket))
 	}
 }

@@ -34,9 +34,9 @@ const (
 // Span is how long masters may take to answer. It passes by steps, each of which counts as no more than that, however late this process notices
 // its end: where a busy machine has kept the process from running, the replies are there, and only to be read.
 type Span struct {
-	Rest   time.Duration   // behind the step that is under way
-	began  time.Time       // from which those behind it count
-	behind []*atomic.Int64 // of each call for which others wait: a time.Duration since began, at which the span is over, at least
+	Rest   time.Duration // behind the step that is under way
+	began  time.Time     // from which those behind it count
+	behind *atomic.Int64 // of a call for which others wait: a time.Duration since began, at which the span is over, at least
 
 	step time.Duration
 	over time.Time // the step that is under way; zero before the first
@@ -47,8 +47,8 @@ const spanSteps = 8
 // NewSpan returns a span for which nobody else waits.
 func NewSpan(d time.Duration) Span { return Span{Rest: d, step: d / spanSteps} }
 
-// NewSpanOf is NewSpan for a span for which others wait: each of them is told, in time since began, when it is over at least.
-func NewSpanOf(d time.Duration, began time.Time, others []*atomic.Int64) Span {
+// NewSpanOf is NewSpan for a span for which others wait: others is set to when it is over at least, in time since began.
+func NewSpanOf(d time.Duration, began time.Time, others *atomic.Int64) Span {
 	s := NewSpan(d)
 	s.began, s.behind = began, others
 	s.tell(time.Now())
@@ -67,8 +67,8 @@ func (s *Span) begin() time.Time {
 
 // tell has others know when the span is over, if its rest begins now.
 func (s *Span) tell(now time.Time) {
-	for _, until := range s.behind {
-		until.Store(int64(now.Add(s.Rest).Sub(s.began)))
+	if s.behind != nil {
+		s.behind.Store(int64(now.Add(s.Rest).Sub(s.began)))
 	}
 }
 

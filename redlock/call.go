@@ -1,0 +1,876 @@
+package redlock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
+)
+
+// state is what a call does or waits for. For each there is a method that does that, and returns the next state; docs/DESIGN.md has a picture.
+type state uint8
+
+const (
+	entering    state = iota // it looks whether others of this process are in its way
+	hearing                  // a try-lock: waits for what those meet
+	inLine                   // waits for its turn behind those
+	heading                  // it is the head for all of its keys, and waits until it may ask the masters
+	asking                   // attempts are under way, and have a place among those of the process
+	takingOver               // attempts are under way that take over from others: from the lock before it, or from its lost ones
+	contending               // waits, as others have votes for the key, too
+	releasing                // waits, as its slot is about to be released on the masters
+	lacking                  // waits, as masters have no vote
+	subscribing              // waits until it can be woken
+	queued                   // is in line on the masters, and waits to be woken
+	unwoken                  // is in line on masters of which one can't wake it
+	insisting                // waits for a short time, and keeps its places for all of its keys: see insist
+	holding                  // it has the lock
+	failed                   // it must leave without one
+)
+
+// waitsFor says for an Observer what a call waits for between two attempts.
+var waitsFor = [failed + 1]string{
+	takingOver:  "others that have taken votes from it: a short time at random",
+	contending:  "others that have taken votes from it: a short time at random",
+	releasing:   "masters that are about to learn of a release",
+	lacking:     "masters that have no vote",
+	subscribing: "its subscriptions to wake-ups",
+	queued:      "the wake-up of a master, or the end of a lease",
+	unwoken:     "a time, as a master can't wake it",
+}
+
+// The pauses between attempts where no master wakes us. A waiter's pause doubles up to waitMost, so that a
+// long wait costs the masters little. The pause after split votes is short, and random so that one of the
+// callers comes first.
+const (
+	waitLeast  = 5 * time.Millisecond
+	waitMost   = 100 * time.Millisecond
+	splitPause = 3 * time.Millisecond
+	splitTries = 4
+	absentMost = time.Second // for a call that others tell of masters
+
+	releasePause = time.Millisecond / 2 // for a release that is on its way; doubles
+	mostAgain    = 6
+)
+
+// call is a call of Lock or TryLock, for one key or several. Its goroutine takes it from state to state until it has the locks on all of its keys
+// at once, or must leave. It has a place at the gate of each key.
+type call struct {
+	*shared
+	lockOptions
+	ctx    context.Context // bounds the wait, and attempts as well
+	try    bool            // a TryLock: it doesn't wait
+	began  time.Time       // on our clock
+	limit  context.Context // ends when it must not wait any longer; nil before it begins to wait, which most never do
+	cancel context.CancelFunc
+	places []*place // one for each key
+	state  state
+
+	order     uint64             // among all calls of this process; 0 before it enters
+	ahead     int                // calls before it when it entered
+	turn      chan *vote.Attempt // it is the head now; with an attempt if the lock before was handed on, else nil
+	done      *DoneError         // what the head before it has met, if it wants that; set before its turn
+	ticket    int64              // its place in the masters' queues, from its first attempt on; 0 if not known yet
+	asksUntil atomic.Int64       // when its last attempt is over, at the latest: a time.Duration since the gates began, on our monotonic clock
+
+	blocked *place       // where others of this process are in its way
+	later   <-chan error // tells what those meet, or is closed when it should look again
+
+	lost       *place          // of which the attempt is lost
+	doubts     int8            // how often it still doubts what others tell it of the masters
+	again      int8            // how often it has asked again at once, for a slot that is its own, or that it is offered
+	subscribed bool            // it counts as one that waits for wake-ups
+	tries      uint32          // attempts that are over
+	pause      time.Duration   // before the next attempt, longer each time, if no master wakes us
+	rest       time.Duration   // how long it waits at most now
+	settled    <-chan struct{} // closed when its subscriptions are made
+	insists    time.Duration   // since it began; until then it keeps its places for all of its keys: see insistsOn
+	haste      haste           // how soon it may ask
+	via        Via
+	err        error // what it has met before it waited last; at the end, why it must leave
+
+	roomForPlaces [1]*place // enough for one key, the usual case; saves two allocations
+	roomForPlace  place
+}
+
+// newCall returns one that is about to enter. keys are distinct.
+func newCall(ctx context.Context, s *shared, keys []string, o lockOptions, try bool) *call {
+	c := &call{shared: s, lockOptions: o, ctx: ctx, try: try || o.wait == 0, began: time.Now(), doubts: mostDoubts, pause: waitLeast, via: ViaFree}
+	c.places = c.roomForPlaces[:0]
+	for i, key := range keys {
+		p := &c.roomForPlace
+		if i > 0 {
+			p = &place{}
+		}
+		p.call, p.key, p.slots = c, protocol.Key(s.prefix, key), o.most(key)
+		c.places = append(c.places, p)
+	}
+	return c
+}
+
+// several reports whether the call is for more than one key, so that the lock on one of them alone is of no use to it.
+func (c *call) several() bool { return len(c.places) > 1 }
+
+// run takes the call to its end.
+func (c *call) run() (*Lock, error) {
+	defer c.leave()
+	for {
+		switch c.state {
+		case entering:
+			c.state = c.enter()
+		case hearing:
+			c.state = c.hear()
+		case inLine:
+			c.state = c.standInLine()
+		case heading:
+			c.state = c.begin()
+		case asking, takingOver:
+			c.state = c.win()
+		case releasing:
+			c.state = c.awaitReleases()
+		case contending, lacking, subscribing, queued, unwoken:
+			c.state = c.awaitRetry()
+		case insisting:
+			c.state = c.insist()
+		case holding:
+			return c.hold(), nil
+		case failed:
+			return nil, c.err
+		}
+	}
+}
+
+// leave is the end of its waiting.
+func (c *call) leave() {
+	if c.cancel != nil {
+		c.cancel()
+	}
+	if c.subscribed {
+		c.subscriptions.done()
+	}
+}
+
+// fail ends a call that is at no gate.
+func (c *call) fail(err error) state {
+	c.err = err
+	return failed
+}
+
+// giveUp ends a call that asks at its gates.
+func (c *call) giveUp(err error) state {
+	c.release()
+	c.gates.keepOnly(nil, c)
+	return c.fail(err)
+}
+
+// stopped returns why the call must leave, or nil. What it waits for ends with ctx.
+func (c *call) stopped(ctx context.Context) error {
+	select {
+	case <-c.closing:
+		return ErrClosed
+	case <-ctx.Done():
+		return ended(ctx, c.err)
+	default:
+		return nil
+	}
+}
+
+// sleep returns why the call must leave meanwhile, or nil.
+func (c *call) sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-c.closing:
+	}
+	return c.stopped(ctx)
+}
+
+// until returns until when the call waits for others, at most; zero: until its context ends.
+func (c *call) until() (end time.Time) {
+	if c.try || c.wait == untilDone {
+		return end
+	}
+	return c.began.Add(c.wait)
+}
+
+// waiting returns a context that ends when the call must not wait any longer.
+func (c *call) waiting() context.Context {
+	switch {
+	case c.try || c.wait == untilDone:
+		return c.ctx
+	case c.limit == nil:
+		c.limit, c.cancel = context.WithDeadline(c.ctx, c.until())
+	}
+	return c.limit
+}
+
+// enter looks whether the call is the head of all its gates. A call that has waited for one of its keys on the masters is the head there, and has a
+// ticket: if another call is the head for another key now, both are given up, so that nobody waits for a call that can't have the key yet.
+func (c *call) enter() state {
+	blocked, later, err := c.gates.enter(c, c.lost == nil, c.doubts > 0)
+	c.blocked, c.later = blocked, later
+	switch {
+	case blocked == nil:
+		return heading
+	case c.lost != nil:
+		c.lost.attempt.Release(false)
+		c.lost.attempt.SendSoon()
+		c.lost = nil
+		c.gates.keepOnly(nil, c)
+		return entering
+	case err != nil:
+		return c.fail(err)
+	case c.try:
+		return hearing
+	}
+	return inLine
+}
+
+// mostDoubts is how often a call doubts what others tell it of the masters.
+const mostDoubts = 2
+
+// hear waits until a try-lock should enter again, because the first attempt of the call before it is over.
+func (c *call) hear() state {
+	heard, at := c.blocked, c.blocked.gate
+	switch err := c.awaitFirst(); {
+	case err == errDoubtful:
+		c.doubts--
+	case err != nil:
+		c.gates.moveOn(heard, at)
+		return c.fail(err)
+	}
+	next := c.enter()
+	if next == failed || next == hearing && c.blocked.gate != at {
+		c.gates.moveOn(heard, at)
+	}
+	return next
+}
+
+// awaitFirst returns why a try-lock must not enter again, or nil.
+func (c *call) awaitFirst() error {
+	select {
+	case met := <-c.later:
+		if _, done := met.(*DoneError); done && !c.recall {
+			return nil
+		}
+		return met
+	case <-c.ctx.Done():
+		return ended(c.ctx, nil)
+	case <-c.closing:
+		return ErrClosed
+	}
+}
+
+// standInLine waits for the turn of the call. Where its wait is over before the first attempt of the call before it, it waits for that, as a
+// try-lock does, to know whether anybody has the lock; so long at most as masters may take to answer.
+func (c *call) standInLine() state {
+	err := error(nil)
+	ctx := c.waiting()
+	long := time.NewTimer(longWait)
+	defer long.Stop()
+	over := ctx.Done()
+	masters := time.NewTimer(max(c.absentHere().rest(c.masters), soonest))
+	defer masters.Stop()
+	var first <-chan error
+	var met error
+	var most *time.Timer
+	var enough <-chan time.Time
+	for err == nil {
+		select {
+		case a := <-c.turn:
+			return c.takeTurn(a)
+		case <-long.C:
+			c.tellLongWait()
+			continue
+		case <-masters.C:
+			absent := c.absentHere()
+			if rest := absent.rest(c.masters); rest > 0 || absent == nil {
+				masters.Reset(max(rest, waitMost))
+			} else {
+				err = absent.err
+			}
+			continue
+		case <-over:
+			over = c.ctx.Done()
+			if enough == nil {
+				most = time.NewTimer(c.voters.Patience(c.blocked.key))
+				defer most.Stop()
+				enough = most.C
+			}
+		case met = <-first:
+			switch {
+			case met == errDoubtful:
+				met = nil
+				c.doubts--
+			case errors.Is(met, ErrDone): // its turn comes with that, if it asks for results
+				met = nil
+			}
+		case <-enough:
+			if rest := c.gates.underWay(c); rest > 0 {
+				most.Reset(rest)
+				continue
+			}
+			if met = c.gates.lastMet(c); met == nil {
+				err = becauseError{ErrBusy, ctx.Err()}
+			} else {
+				err = ended(ctx, met)
+			}
+			continue
+		case <-c.closing:
+			err = ErrClosed
+			continue
+		}
+		var refusal error
+		if first, refusal = c.gates.refusalInLine(c, c.doubts > 0); refusal == nil {
+			refusal = met
+		}
+		leaves := c.ctx.Err() != nil
+		if refusal == nil && leaves { // as those before it, who have met more
+			refusal = c.gates.lastMet(c)
+		}
+		if refusal != nil || leaves {
+			err = ended(ctx, refusal)
+		}
+	}
+	if !c.gates.giveUp(c) { // it has just become the head: what it was handed must be given back
+		if a := <-c.turn; a != nil {
+			a.Release(false)
+		}
+		c.gates.keepOnly(nil, c)
+	}
+	return c.fail(err)
+}
+
+// takeTurn makes the call go on when its turn has come, with an attempt if the lock before it was handed on.
+func (c *call) takeTurn(handed *vote.Attempt) state {
+	switch {
+	case c.done != nil:
+		return c.fail(c.done)
+	case handed == nil:
+		return heading
+	}
+	c.via, c.blocked.attempt = ViaPassed, handed
+	return takingOver
+}
+
+// handOn tells a call in line that it is its turn, with an attempt which it begins at once: behind the release of the lock before it, if former is
+// the attempt of that.
+func (p *place) handOn(former *vote.Attempt) {
+	proposal := p.number()
+	p.turn <- p.ask(vote.Ask{Former: former, Start: time.Now(), Fence: proposal})
+}
+
+// longWait is how long a call stands in line behind one lock of its own process before that is told: it may be waiting for itself, in a
+// way that its context doesn't show. Most that wait for another call are done before.
+const longWait = 10 * time.Second
+
+// tellLongWait tells the Observer, and now and then the log, that the call waits for a lock of this process, if that was held before it came.
+func (c *call) tellLongWait() {
+	holder, due := c.gates.heldSince(c.blocked)
+	if holder == nil {
+		return
+	}
+	if c.told.traces() {
+		c.told.attempted(Attempt{Via: ViaFree, Took: time.Since(c.began), For: fmt.Sprintf("a lock which this very process holds, with fence %d", holder.Fence())})
+	}
+	if due {
+		c.logger.Info("a call has waited for 10 seconds for a lock that this process has held since before. If the holder waits for this call, neither ends",
+			"label", c.label, "holder_label", holder.call.label, "fence", holder.Fence())
+	}
+}
+
+// haste bounds how often a call asks masters, whatever these say and however often they wake it: mostHaste times at once, and then once in
+// askGap on average. Its zero value is that of a call which hasn't asked yet.
+type haste struct{ full time.Time } // when it may ask so often at once again
+
+const (
+	mostHaste = 10
+	askGap    = 50 * time.Millisecond
+)
+
+// gap is askGap, or less for a TTL of which a third is less: so often a call has to ask.
+func gap(ttl time.Duration) time.Duration { return min(askGap, ttl/3) }
+
+// rest returns how long it is until the next time, which is then counted by ask.
+func (h *haste) rest(gap time.Duration) time.Duration {
+	return time.Until(h.full.Add(-(mostHaste - 1) * gap))
+}
+
+func (h *haste) ask(gap time.Duration) {
+	if now := time.Now(); h.full.Before(now) {
+		h.full = now
+	}
+	h.full = h.full.Add(gap)
+}
+
+// begin waits until the call may make an attempt, and begins one for each key.
+func (c *call) begin() state {
+	if slices.ContainsFunc(c.voters.Streams, vote.Stream.Subscribed) {
+		c.gates.drainWakeUps(c) // the attempt finds out what earlier wake-ups announced
+	}
+	if err := c.awaitPlace(); err != nil {
+		return c.giveUp(err)
+	}
+	start := time.Now()
+	proposal := c.number()
+	for _, p := range c.places { // with one proposal and one start, the locks share their fence and the end of their validity
+		p.attempt = p.ask(vote.Ask{Start: start, Fence: proposal})
+	}
+	c.sendSoon()
+	return asking
+}
+
+// awaitPlace waits until the call may make an attempt, or returns why it must leave without one.
+func (c *call) awaitPlace() error {
+	if err := c.awaitMasters(); err != nil {
+		return err
+	}
+	gap := gap(c.ttl)
+	if rest := c.haste.rest(gap); rest > 0 {
+		if err := c.sleep(c.waiting(), rest); err != nil {
+			return err
+		}
+	}
+	c.haste.ask(gap)
+	if c.pace.begin(c.ctx, c.closing, c.placeBy) {
+		return nil
+	}
+	if err := c.stopped(c.ctx); err != nil {
+		return err
+	}
+	if c.err == nil {
+		c.err = ErrBusy
+	}
+	if c.try {
+		return c.err
+	}
+	return endedBy(context.DeadlineExceeded, c.err)
+}
+
+// placeBy returns until when the call waits for a place among the attempts of the process, or zero. A call that has made none waits for as long as
+// masters may take to answer, at least: so a short wait has the chances of a try-lock.
+func (c *call) placeBy() time.Time {
+	until := c.until()
+	if c.tries > 0 || until.IsZero() && !c.try {
+		return until
+	}
+	least := time.Now().Add(c.voters.Patience(c.places[0].key))
+	if least.Before(until) {
+		return until
+	}
+	return least
+}
+
+// awaitMasters waits while too few masters have a vote, and it is others that find out whether they are back. It returns why the call must leave
+// meanwhile, or nil.
+func (c *call) awaitMasters() error {
+	if c.try || !c.lacksMasters.Load() {
+		return nil
+	}
+	for pause := waitLeast; ; pause = min(2*pause, absentMost) {
+		absent := c.absent()
+		if absent == nil {
+			c.lacksMasters.Store(false)
+			return nil
+		}
+		rest := absent.rest(c.masters)
+		if rest <= 0 || c.mayAsk() {
+			return nil
+		}
+		if absent.err.RetryAfter > rest { // it is known that they come too late
+			return absent.err
+		}
+		if c.err == nil {
+			c.err = absent.err
+		}
+		if err := c.sleep(c.waiting(), min(jitter(pause), rest)); err != nil {
+			return err
+		}
+	}
+}
+
+// absentHere returns the absence of masters for which a call in line waits, or nil.
+func (c *call) absentHere() *absence {
+	absent, held := c.gates.absence(c)
+	if held {
+		return nil
+	}
+	return cmp.Or(absent, c.absent())
+}
+
+// absent returns that of the masters of one of the keys of the call, or nil.
+func (c *call) absent() (absent *absence) {
+	for i := 0; absent == nil && i < len(c.places); i++ {
+		absent = c.absentFor(c.places[i].key)
+	}
+	return absent
+}
+
+// number gives the call its ticket, the time when it came on the masters' clocks, and returns their time now, from which
+// its fence is proposed. While the masters' clocks aren't known there is no ticket (0): one by our own clock would put all
+// calls of this process before, or behind, those of the others. A ticket of the future was made by clocks that have been set
+// since, and would be behind all others until then: it is made anew.
+func (c *call) number() (now int64) {
+	now, known := c.voters.Time()
+	if known && (c.ticket == 0 || c.ticket > now) {
+		c.ticket = now - time.Since(c.began).Microseconds()
+	}
+	return now
+}
+
+// ask sends an acquire for the key to all masters. ask has what differs between the attempts of a call. With Former, the attempt whose lock is handed
+// on or of which the grants are taken over, each of these commands first releases that.
+func (p *place) ask(ask vote.Ask) *vote.Attempt {
+	if p.tickets == nil {
+		p.tickets = append(p.room[:0], make([]link.TicketState, len(p.voters.Streams))...)
+	}
+	ask.Key, ask.TTL, ask.Process, ask.Ticket, ask.Tickets = p.key, p.ttl, p.name, p.ticket, p.tickets
+	ask.Queue, ask.Recall, ask.Several, ask.Slots = !p.try && p.ticket > 0, p.recall, p.several(), p.slots
+	ask.Fast = !p.recall && p.tries == 0 && p.ahead == 0 && p.slots == 1
+	if p.slots > 1 {
+		ask.Process = protocol.CallName(p.name, p.order)
+		ask.Slot = func() (uint16, bool) { return p.gates.chooseSlot(p) }
+	}
+	return p.voters.Ask(ask)
+}
+
+// win completes the attempts that are under way, also when the call must not wait any longer. When ctx ends, they are given up.
+func (c *call) win() state {
+	c.lost = c.collect()
+	if c.state == asking {
+		c.pace.end(c.lost != nil && c.lost.attempt.Late)
+	}
+	c.tries++
+	if c.lost == nil {
+		return holding
+	}
+	if result := c.lost.attempt.Recall(c.ctx); result != nil {
+		done := &DoneError{Result: []byte(result.Data), Fence: uint64(result.Fence), Keep: result.Keep}
+		c.trace(c.lost.attempt, done, 0, failed)
+		c.gates.met(c.lost.gate, done)
+		c.gates.keepOnly(nil, c)
+		return c.fail(done)
+	}
+	if err := c.stopped(c.ctx); err != nil {
+		return c.giveUp(err)
+	}
+	return c.afterLoss()
+}
+
+// collect waits until the attempts have won all keys, within the timeout of one round for the grants and of one
+// for the fences, and returns nil; otherwise it returns a place of which the attempt is lost. All locks of a
+// call get the largest of their fences, so that the call has one fencing token.
+func (c *call) collect() (lost *place) {
+	var fence int64
+	within := c.round()
+	for _, p := range c.places {
+		if lost == nil && !p.attempt.Win(c.ctx, &within) {
+			lost = p
+		}
+		fence = max(fence, p.attempt.Fence)
+	}
+	if lost != nil {
+		return lost
+	}
+	for _, p := range c.places {
+		p.attempt.Raise(fence)
+	}
+	c.sendSoon()
+	within = c.round()
+	allowed := c.heart.allows(c.ctx, c.closing, time.Now().Add(within.Rest), c.places[len(c.places)-1].attempt.Until())
+	for _, p := range c.places {
+		if !allowed || !p.attempt.Raised(c.ctx, &within) || vote.Past(p.attempt.Until()) {
+			lost = p
+		}
+	}
+	return lost
+}
+
+// round returns the time of a round, for which those behind this call wait.
+func (c *call) round() vote.Span {
+	return vote.NewSpanOf(c.places[0].attempt.Timeout, c.gates.began, &c.asksUntil)
+}
+
+// sendSoon sends the commands that are queued for the keys of a call for several.
+func (c *call) sendSoon() { c.places[0].attempt.SendSoon() }
+
+// hold makes the locks of attempts that have won, and returns the one that the caller gets.
+func (c *call) hold() *Lock {
+	var room [1]*Lock // enough for one key; saves an allocation
+	parts := room[:0]
+	for _, p := range c.places {
+		c.trace(p.attempt, nil, 0, holding)
+		parts = append(parts, newLock(p))
+	}
+	if len(parts) > 1 {
+		for _, part := range parts {
+			part.whole = parts
+		}
+	}
+	for _, part := range parts { // only now: from here on the lock may end
+		if part.place.slots > 1 {
+			part.attempt.Withdraw()
+		}
+		c.gates.noteOutcome(part.place, part, nil)
+		c.keeper.keep(part)
+		part.watch()
+	}
+	c.sendSoon()
+	c.told.acquired(parts[0].acquisition)
+	return parts[0]
+}
+
+// afterLoss chooses how the call goes on after a lost attempt. Where that is lost for a slot that others have, and the leader offers another one, or where
+// a slot is this call's, and the masters that have refused it are about to learn that, it asks again at once. Each attempt takes over what the one before
+// has been granted.
+func (c *call) afterLoss() state {
+	switch lost := c.lost.attempt; {
+	case c.haste.rest(gap(c.ttl)) > 0:
+	case lost.Offer() > 0 && c.again < mostAgain && c.gates.offered(c.lost, lost.Offer()):
+		c.again++
+		c.trace(lost, c.errorOf(lost), 0, takingOver)
+		return c.takeOver()
+	case lost.IsFirst() && c.again < mostAgain:
+		c.rest = jitter(releasePause << c.again)
+		c.again++
+		c.trace(lost, c.errorOf(lost), c.rest, releasing)
+		return releasing
+	}
+	c.again = 0
+	if c.insistsOn() {
+		return insisting
+	}
+	return c.giveWay()
+}
+
+// awaitReleases waits until masters have learned that a slot is this call's.
+func (c *call) awaitReleases() state {
+	if c.sleep(c.ctx, c.rest) != nil {
+		return c.giveWay()
+	}
+	return c.takeOver()
+}
+
+// takeOver makes the attempts anew.
+func (c *call) takeOver() state {
+	c.haste.ask(gap(c.ttl))
+	start, proposal := time.Now(), c.number()
+	for _, p := range c.places {
+		former := p.attempt
+		if offer := former.Offer(); offer > 0 && (p == c.lost || c.gates.offered(p, offer)) {
+			former.ReleaseForOffer()
+			former = nil
+		}
+		p.attempt = p.ask(vote.Ask{Start: start, Fence: proposal, Former: former, TakesOver: true})
+	}
+	c.sendSoon()
+	return takingOver
+}
+
+// insistsOn reports whether a call for several keys, which has just met another one, should try again soon. Where such calls want
+// overlapping keys, each may win one and give it back, by turns. So one that is refused in favor of another which may be about to give
+// the key back, gives back what it has, but keeps its place for all of its keys: the oldest call is granted all, as no younger
+// one is granted any of them. As the other one may have won, this lasts for the timeout of a round only: then the call keeps nobody from
+// keys that are free.
+func (c *call) insistsOn() bool {
+	if !c.subscribed || c.lost.attempt.Unwoken || !slices.ContainsFunc(c.places, func(p *place) bool { return p.attempt.MetSeveral() }) {
+		return false
+	}
+	now := time.Since(c.began)
+	if c.insists == 0 {
+		c.insists = now + c.lost.attempt.Timeout
+	}
+	c.rest = c.insists - now
+	return c.rest > 0
+}
+
+// insist waits until the call is woken for the key that it was refused.
+func (c *call) insist() state {
+	c.release(c.places...)
+	timer := time.NewTimer(c.rest)
+	defer timer.Stop()
+	select {
+	case <-c.lost.wakeUps:
+		c.via = ViaWoken
+		return heading
+	case <-timer.C:
+	case <-c.waiting().Done():
+	case <-c.closing:
+	}
+	return c.giveWay()
+}
+
+// release gives back what the attempts have won. If the call waits on, its tickets stay on the keys for which it waits.
+func (c *call) release(awaited ...*place) {
+	for _, p := range c.places {
+		if p.attempt != nil {
+			p.attempt.Release(slices.Contains(awaited, p))
+		}
+	}
+	if c.places[0].attempt != nil {
+		c.sendSoon()
+	}
+}
+
+// giveWay has the call wait for the key that it was refused, and keep nobody from the others, neither here nor on the masters.
+func (c *call) giveWay() state {
+	c.release(c.lost)
+	c.err = c.errorOf(c.lost.attempt)
+	if c.several() {
+		c.gates.noteSilence(c, c.err)
+	}
+	c.gates.keepOnly(c.lost, c)
+	c.insists = 0
+	c.tellDifference()
+	absent := c.gates.noteMasters(c.lost, c.lacked(c.lost.attempt, c.lost.key))
+	if absent != nil {
+		c.lacksMasters.Store(true)
+	}
+	c.gates.noteOutcome(c.lost, nil, c.err)
+	if c.lost.attempt.LacksLeader() {
+		c.lost.unled++
+	}
+	next := c.chooseWait(absent)
+	if next == failed {
+		return next
+	}
+	if absent != nil {
+		c.rest = max(min(c.rest, absent.rest(c.masters)), soonest)
+	}
+	c.rest = max(min(c.rest, c.ttl/3-time.Since(c.lost.attempt.Start)), soonest) // our ticket is to last
+	c.trace(c.lost.attempt, c.err, c.rest, next)
+	return next
+}
+
+// chooseWait returns for what the call waits before its next attempt, and sets how long that may take; or ends the call.
+func (c *call) chooseWait(absent *absence) state {
+	lost := c.lost.attempt
+	c.rest = jitter(c.pause)
+	switch {
+	case c.try && (c.tries > splitTries || !lost.Split() && !lost.LacksLeader()): // another holder has won, or nobody can
+		c.trace(lost, c.err, 0, failed)
+		return c.giveUp(c.err)
+	case c.try:
+		c.rest = jitter(splitPause)
+		return contending
+	case absent != nil && c.hopeless(absent.rest(c.masters)):
+		c.trace(lost, absent.err, 0, failed)
+		return c.giveUp(absent.err)
+	case !errors.Is(c.err, ErrHeld): // masters have failed, and wake nobody
+		c.pause = min(2*c.pause, waitMost)
+		return lacking
+	case c.subscribed && c.voters.Deny():
+		c.trace(lost, c.err, 0, failed)
+		return c.giveUp(endedBy(ErrNotWoken, c.err))
+	case lost.IsFirst(), lost.Offer() > 0: // others have votes for the slot, and the leader doesn't know of it, or offers in vain
+		c.pause = min(2*c.pause, waitMost)
+		return contending
+	case !c.subscribed && c.lost.slots > 1 && !lost.Unwoken: // all masters that refused have queued the call already
+		c.subscribed = true
+		c.subscriptions.begin()
+		c.rest = lost.Patience()
+		return queued
+	case !c.subscribed:
+		// Ask again once the subscriptions are made: what was published before is missed.
+		c.subscribed = true
+		c.gates.drainWakeUps(c)
+		c.settled, c.rest = c.subscriptions.begin(), lost.Timeout
+		return subscribing
+	case !lost.Unwoken: // all masters that refused have queued this process, and will wake it
+		c.rest = lost.Patience()
+		return queued
+	}
+	c.pause = min(2*c.pause, waitMost)
+	return unwoken
+}
+
+// awaitRetry waits until it is time for the next attempt.
+func (c *call) awaitRetry() state {
+	var wakeUps, settled <-chan struct{}
+	if c.subscribed && !c.lost.attempt.IsFirst() && c.lost.attempt.Offer() == 0 {
+		wakeUps = c.lost.wakeUps
+	}
+	if c.state == subscribing {
+		settled = c.settled
+	}
+	timer := time.NewTimer(c.rest)
+	defer timer.Stop()
+	c.via = ViaPolled
+	select {
+	case <-wakeUps:
+		c.via = ViaWoken
+	case <-settled:
+	case <-timer.C:
+	case <-c.waiting().Done():
+	case <-c.closing:
+	}
+	if err := c.stopped(c.waiting()); err != nil {
+		return c.giveUp(err)
+	}
+	if !c.several() {
+		return heading
+	}
+	c.doubts = mostDoubts
+	return entering
+}
+
+// hopeless reports whether a call that lacks masters has waited for them for long enough, or whether it is known that they come too late: too many
+// are excluded beyond the rest of its wait, by the restart guard or after a jump of the clock.
+func (c *call) hopeless(rest time.Duration) bool {
+	end := time.Now().Add(rest)
+	if deadline, ends := c.waiting().Deadline(); ends && deadline.Before(end) {
+		end = deadline
+	}
+	return rest <= 0 || !c.lost.attempt.CanWinBy(end)
+}
+
+// trace tells the Observer, if it wants to know, how an attempt has ended, and for what the call waits then.
+func (c *call) trace(a *vote.Attempt, err error, wait time.Duration, next state) {
+	if !c.told.traces() {
+		return
+	}
+	event := Attempt{Token: shown(a.Token()), Number: int(c.tries), Via: c.via, Took: time.Since(a.Start), Err: err, Wait: wait, For: waitsFor[next]}
+	if err == nil {
+		event.Fence = uint64(a.Fence)
+	}
+	for _, ballot := range a.Ballots() {
+		event.Votes = append(event.Votes, voteOf(ballot))
+	}
+	c.told.attempted(event)
+}
+
+// errorOf returns the error of a lost attempt.
+func (c *call) errorOf(a *vote.Attempt) error {
+	if err := c.excluded(); err != nil && !a.MetResult() {
+		return err
+	}
+	switch v := a.Verdict(); v.Why {
+	case vote.Held:
+		return &HeldError{RetryAfter: v.RetryAfter, Slots: v.Slots}
+	case vote.Unreadable:
+		return &UnreadableError{Masters: masterErrors(v.Failed)}
+	default:
+		return noQuorum(c.voters, v)
+	}
+}
+
+// tellDifference notes that calls differ on how many may hold a key, where an attempt has met another one in line. The log says so once.
+func (c *call) tellDifference() {
+	for _, reply := range c.lost.attempt.Refusals() {
+		if n := reply.Elsewhere; n > 0 && n != c.lost.attempt.Slots {
+			if c.differs.Swap(&otherSlots{int(n), time.Now()}) == nil {
+				c.logger.Warn("calls differ on how many may hold a key at the same time: the largest number holds, so give all rules and processes the same",
+					"here", c.lost.attempt.Slots, "elsewhere", n, "key_hash", KeyHash(protocol.KeyOf(c.prefix, c.lost.key)), "rule", c.label)
+			}
+		}
+	}
+}
