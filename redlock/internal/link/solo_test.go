@@ -3,8 +3,8 @@ package link
 import (
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -15,18 +15,70 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/redis"
 )
 
-// soloStream is the stream of the only master, whose callers wait for so long.
-func soloStream(t *testing.T, addr string, solo time.Duration) *Stream {
-	m := redis.New(goredis.Options{Addr: addr})
-	logger := slog.New(slog.DiscardHandler)
-	seats := admission.New(1, admission.Settings{MaxTTL: time.Minute, Logger: logger})
-	s := NewStream(m, Settings{MaxTTL: time.Minute, Timeout: time.Second, Solo: solo, Logger: logger, Watcher: nobody{}}, seats.Add(m))
-	t.Cleanup(func() {
-		if err := s.Close(time.Second); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
+// directly is a connection on which replies come, or none while it hangs.
+type directly struct{ replies, interrupt chan struct{} }
+
+func (d *directly) Await() bool {
+	select {
+	case <-d.replies:
+		return true
+	case <-d.interrupt:
+		return false
+	}
+}
+
+func (d *directly) Interrupt() { close(d.interrupt) }
+
+func (d *directly) Resume() { d.interrupt = make(chan struct{}) }
+
+// TestSolo: a caller that is alone reads its reply. One whose master hangs leaves it to the reader after two of its looks, or at once where others
+// need that; and the reader looks at a connection on which nothing is sent.
+func TestSolo(t *testing.T) {
+	const look = time.Second
+	for name, c := range map[string]struct {
+		hangs, others, asks bool
+		rests               time.Duration
+	}{
+		"alone":            {asks: true, rests: 2 * look},
+		"alone and silent": {rests: look},
+		"a master hangs":   {asks: true, hangs: true, rests: 2 * look},
+		"others come":      {others: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var mu sync.Mutex
+				waits, read, began := false, false, time.Now()
+				o := newSolo(&mu, look, func() bool { return waits })
+				d := &directly{make(chan struct{}, 1), make(chan struct{})}
+				o.row = soloFrom
+				var reader sync.WaitGroup
+				reader.Go(func() {
+					mu.Lock()
+					defer mu.Unlock()
+					o.rest(d)
+					if rested := time.Since(began); rested != c.rests {
+						t.Errorf("the reader has rested for %v, want %v", rested, c.rests)
+					}
+				})
+				synctest.Wait()
+				mu.Lock()
+				if c.asks {
+					if waits = true; !c.hangs {
+						d.replies <- struct{}{}
+					}
+					o.sentAlone(protocol.ConnCapabilities{Prompt: true, Direct: d}, func() { read, waits = true, false })
+				}
+				if c.others {
+					o.sentForOthers()
+				}
+				mu.Unlock()
+				reader.Wait()
+				if read != (c.asks && !c.hangs) {
+					t.Errorf("the caller has read its reply: %t", read)
+				}
+			})
+		})
+	}
 }
 
 // pushed pushes a command, and returns the channel that is closed when it is answered.
@@ -36,120 +88,26 @@ func pushed(s *Stream) (answered chan struct{}) {
 	return answered
 }
 
-// alone pushes commands until a caller has read its own reply. The connection is the one before, or the first.
-func alone(t *testing.T, s *Stream) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; {
-		answered := pushed(s)
-		s.mu.Lock()
-		rests := s.solo.rests
-		s.mu.Unlock()
-		select {
-		case <-answered:
-			if rests {
-				return
-			}
-		default:
+// TestSoloOnServer: a stream's only caller reads its replies itself, also after others were there.
+func TestSoloOnServer(t *testing.T) {
+	m := redis.New(goredis.Options{Addr: redistest.Start(t, 1)[0].Addr()})
+	logger := slog.New(slog.DiscardHandler)
+	s := NewStream(m, Settings{MaxTTL: time.Minute, Timeout: time.Second, Solo: time.Second, Logger: logger, Watcher: nobody{}},
+		admission.New(1, admission.Settings{MaxTTL: time.Minute, Logger: logger}).Add(m))
+	for range 2 {
+		for rested := false; !rested; {
+			s.mu.Lock()
+			rested = s.solo.rests
+			s.mu.Unlock()
+			<-pushed(s)
 		}
-		<-answered
-		if time.Now().After(deadline) {
-			t.Fatal("callers don't read their replies within a minute")
-		}
-	}
-}
-
-// TestSolo: a caller that is alone reads its reply itself, also after others were there.
-func TestSolo(t *testing.T) {
-	s := soloStream(t, redistest.Start(t, 1)[0].Addr(), 50*time.Millisecond)
-	for range 3 {
-		alone(t, s)
 		var callers sync.WaitGroup
 		for range 4 {
-			callers.Go(func() {
-				for range 100 {
-					<-pushed(s)
-				}
-			})
+			callers.Go(func() { <-pushed(s) })
 		}
 		callers.Wait()
 	}
-}
-
-// TestSoloGivesUp: a caller doesn't wait for a server that hangs. Its reply is read when that comes.
-func TestSoloGivesUp(t *testing.T) {
-	way := redistest.NewForwarder(t, redistest.Start(t, 1)[0])
-	s := soloStream(t, way.Addr(), 50*time.Millisecond)
-	alone(t, s)
-	s.mu.Lock()
-	before := s.conn
-	s.mu.Unlock()
-	way.Set(redistest.Weather{Replies: true})
-	answered := pushed(s)
-	way.Set(redistest.Weather{})
-	<-answered
-	alone(t, s)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.conn != before {
-		t.Error("another connection was made meanwhile")
+	if err := s.Close(time.Second); err != nil {
+		t.Error(err)
 	}
-}
-
-// TestSoloNoticesTheEnd: that a connection has ended is noticed although nobody asks for anything, and although a caller waits.
-func TestSoloNoticesTheEnd(t *testing.T) {
-	way := redistest.NewForwarder(t, redistest.Start(t, 1)[0])
-	s := soloStream(t, way.Addr(), 50*time.Millisecond)
-	for _, asks := range []bool{false, true} {
-		alone(t, s)
-		s.mu.Lock()
-		before := s.conn
-		s.mu.Unlock()
-		var end sync.WaitGroup
-		var answered atomic.Pointer[chan struct{}]
-		if asks {
-			way.Set(redistest.Weather{Replies: true})
-			end.Go(func() {
-				c := pushed(s)
-				answered.Store(&c)
-			})
-		}
-		way.Cut()
-		end.Wait()
-		way.Set(redistest.Weather{})
-		if c := answered.Load(); c != nil {
-			<-*c
-		}
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-			s.mu.Lock()
-			now := s.conn
-			s.mu.Unlock()
-			if now != nil && now != before {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("asks=%t: no other connection within a minute", asks)
-			}
-		}
-	}
-}
-
-// TestSoloCloses: Close ends the wait of a caller for a server that hangs.
-func TestSoloCloses(t *testing.T) {
-	way := redistest.NewForwarder(t, redistest.Start(t, 1)[0])
-	s := soloStream(t, way.Addr(), time.Hour)
-	alone(t, s)
-	way.Set(redistest.Weather{Replies: true})
-	var caller sync.WaitGroup
-	caller.Go(func() { <-pushed(s) })
-	for !s.reads() {
-		time.Sleep(time.Millisecond)
-	}
-	_ = s.Close(time.Millisecond)
-	caller.Wait()
-}
-
-func (s *Stream) reads() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.solo.reading
 }

@@ -131,10 +131,10 @@ func makeStream(m protocol.Master, o Settings, seat *admission.Seat, whole Whole
 		work:            make(chan struct{}, 1),
 		tend:            make(chan struct{}, 1),
 		ended:           make(chan struct{}),
-		solo:            solo{unread: make(chan struct{}, 1)},
 		connectingSince: time.Now(),
 	}
 	s.sendEnded = sync.NewCond(s.mu)
+	s.solo = newSolo(s.mu, o.Solo, func() bool { return len(s.flight) > 0 })
 	s.Lane = newLane(s)
 	seat.OnReached = s.greeted
 	return s
@@ -266,7 +266,7 @@ func (s *Stream) Push(c *Command) {
 	if taken && c.isShort() && s.conn != nil && s.can.Prompt && !s.sending && s.queued() == 1 && len(s.flight) == 0 {
 		passes := c.former != nil // the lock on to another caller, who waits for the reply
 		if s.flush(); passes {
-			s.sentForOthers()
+			s.solo.sentForOthers()
 		} else {
 			s.sentAlone()
 		}
@@ -277,6 +277,24 @@ func (s *Stream) Push(c *Command) {
 	if taken {
 		s.SendSoon()
 	}
+}
+
+// sentAlone has a caller that is alone read the reply to what it has sent.
+func (s *Stream) sentAlone() {
+	c := s.conn
+	if c == nil {
+		return
+	}
+	var cmds []*protocol.Command
+	if len(s.flight) > 0 { // otherwise it has been read
+		cmds = s.flight[0].cmds
+	}
+	s.solo.sentAlone(s.can, func() {
+		if err := c.Receive(cmds); err != nil {
+			c.Close()
+		}
+		s.landed(nil)
+	})
 }
 
 // Enqueue queues a command. It is sent with the next push, or when the stream is told to send soon.
@@ -558,87 +576,6 @@ func (s *Stream) finished(b *batch) {
 	}
 }
 
-// soloFrom is after how many batches in a row, each sent by its caller with nothing else under way, callers are taken to be alone.
-const soloFrom = 8
-
-// solo is about a caller that is alone with its one master. It reads the reply to what it has sent: to be woken by read would take it
-// as long as the master needs. Meanwhile read rests, until something else is under way, or nothing has been sent between two of its
-// looks. Then it waits for replies again, in place of a caller that still does: so a master that hangs, a context that ends and
-// Close hold up nobody for longer than that, and the end of an idle connection is noticed. The stream's mu guards it.
-type solo struct {
-	row     int           // batches that callers have sent, one after the other
-	rests   bool          // read does
-	reading bool          // a caller reads
-	unread  chan struct{} // signals read that it is needed
-}
-
-// rest lets callers read for as long as each is alone. It runs on the goroutine of read.
-func (s *Stream) rest() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	direct := s.can.Direct
-	if direct == nil || s.solo.row < soloFrom || len(s.flight) > 0 {
-		return
-	}
-	s.solo.rests = true
-	look := time.NewTicker(s.Solo)
-	defer look.Stop()
-	for needed, before := false, 0; !needed && s.solo.row != before; {
-		before = s.solo.row
-		s.mu.Unlock()
-		select {
-		case <-look.C:
-		case <-s.solo.unread:
-			needed = true
-		}
-		s.mu.Lock()
-	}
-	s.solo.rests, s.solo.row = false, 0
-	if s.solo.reading {
-		direct.Interrupt()
-	}
-	for s.solo.reading {
-		s.mu.Unlock()
-		<-s.solo.unread
-		s.mu.Lock()
-	}
-	direct.Resume()
-}
-
-// sentAlone runs when a caller has sent a command itself, with nothing else under way: if read rests, the caller reads the reply.
-// mu is held before and after, but not while it reads.
-func (s *Stream) sentAlone() {
-	if s.Solo > 0 && s.can.Prompt {
-		s.solo.row++
-	}
-	c, direct := s.conn, s.can.Direct
-	if !s.solo.rests || c == nil || direct == nil || len(s.flight) == 0 {
-		return
-	}
-	s.solo.reading = true
-	cmds := s.flight[0].cmds
-	s.mu.Unlock()
-	if direct.Await() {
-		if err := c.Receive(cmds); err != nil {
-			c.Close()
-		}
-		s.landed(nil)
-	}
-	s.mu.Lock()
-	s.solo.reading = false
-	if !s.solo.rests || len(s.flight) > 0 {
-		Signal(s.solo.unread)
-	}
-}
-
-// sentForOthers runs when a batch was sent whose reply isn't for the goroutine that has sent it. mu is held.
-func (s *Stream) sentForOthers() {
-	s.solo.row = 0
-	if s.solo.rests && !s.solo.reading {
-		Signal(s.solo.unread)
-	}
-}
-
 const (
 	leastPause = 100 * time.Millisecond // before a failed master is tried again; the pause doubles
 	MostPause  = time.Second            // with each failure, up to this
@@ -797,7 +734,9 @@ func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn
 // read settles the batches in flight as their replies come, until the connection ends.
 func (s *Stream) read(c protocol.Conn) error {
 	for {
-		s.rest()
+		s.mu.Lock()
+		s.solo.rest(s.can.Direct)
+		s.mu.Unlock()
 		if err := c.Wait(); err != nil {
 			return err
 		}
@@ -835,7 +774,7 @@ func (s *Stream) write(c protocol.Conn, stop <-chan struct{}) {
 func (s *Stream) flushAll(c protocol.Conn) {
 	for s.conn == c && !s.sending && s.queued() > 0 && len(s.flight) < min(s.can.Window, s.latency.window()) {
 		s.flush()
-		s.sentForOthers()
+		s.solo.sentForOthers()
 	}
 }
 

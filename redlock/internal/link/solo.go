@@ -1,0 +1,90 @@
+package link
+
+import (
+	"sync"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+)
+
+// soloFrom is after how many batches in a row, each sent by its caller with nothing else under way, callers are taken to be alone.
+const soloFrom = 8
+
+// solo is about a caller that is alone with its one master. It reads the reply to what it has sent: to be woken by the stream's reader would
+// take it as long as the master needs. Meanwhile the reader rests, until something else is under way, or nothing has been sent between two of
+// its looks. Then it waits for replies again, in place of a caller that still does: so a master that hangs, a context that ends and
+// Close hold up nobody for longer than that, and the end of an idle connection is noticed.
+//
+// mu is that of the stream. It is held before and after each method, but not while one waits.
+type solo struct {
+	mu       *sync.Mutex
+	gap      time.Duration // between two looks of the reader; 0: callers never read
+	underWay func() bool   // reports whether a batch has no reply yet
+	row      int           // batches that callers have sent, one after the other
+	rests    bool          // the reader does
+	reading  bool          // a caller reads
+	unread   chan struct{} // signals the reader that it is needed
+}
+
+func newSolo(mu *sync.Mutex, gap time.Duration, underWay func() bool) solo {
+	return solo{mu: mu, gap: gap, underWay: underWay, unread: make(chan struct{}, 1)}
+}
+
+// rest lets callers read for as long as each is alone. It runs on the goroutine of the reader.
+func (o *solo) rest(direct protocol.Direct) {
+	if direct == nil || o.row < soloFrom || o.underWay() {
+		return
+	}
+	o.rests = true
+	look := time.NewTicker(o.gap)
+	defer look.Stop()
+	for needed, before := false, 0; !needed && o.row != before; {
+		before = o.row
+		o.mu.Unlock()
+		select {
+		case <-look.C:
+		case <-o.unread:
+			needed = true
+		}
+		o.mu.Lock()
+	}
+	o.rests, o.row = false, 0
+	if o.reading {
+		direct.Interrupt()
+	}
+	for o.reading {
+		o.mu.Unlock()
+		<-o.unread
+		o.mu.Lock()
+	}
+	direct.Resume()
+}
+
+// sentAlone runs when a caller has sent a command itself, with nothing else under way. If the reader rests, the caller reads the reply when
+// that can be read at once.
+func (o *solo) sentAlone(can protocol.ConnCapabilities, read func()) {
+	if o.gap > 0 && can.Prompt {
+		o.row++
+	}
+	if !o.rests || can.Direct == nil || !o.underWay() {
+		return
+	}
+	o.reading = true
+	o.mu.Unlock()
+	if can.Direct.Await() {
+		read()
+	}
+	o.mu.Lock()
+	o.reading = false
+	if !o.rests || o.underWay() {
+		Signal(o.unread)
+	}
+}
+
+// sentForOthers runs when a batch was sent whose reply isn't for the goroutine that has sent it.
+func (o *solo) sentForOthers() {
+	o.row = 0
+	if o.rests && !o.reading {
+		Signal(o.unread)
+	}
+}
