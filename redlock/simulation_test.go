@@ -213,7 +213,10 @@ func (w *world) run() {
 func (w *world) settle(p *process, r *rand.Rand, key string) {
 	lock, err := p.take(key, 10*w.ttl, false)
 	if refused := p.locker.heart.refusal(); refused != nil {
-		if p.first && !w.lapsed {
+		w.mu.Lock()
+		lapsed := w.lapsed
+		w.mu.Unlock()
+		if p.first && !lapsed {
 			w.violated(staysFirst, "process %d: %v", p.index, refused)
 		}
 		return
