@@ -119,6 +119,8 @@ func ofRedis(t *testing.T, s *redistest.Server) *troubled {
 // guest is an Admission of all, and keeps what they say.
 type guest struct{ protocol.Server }
 
+func (*guest) KeyOfBeats() string { return "redlock:processes:{processes}" }
+
 func (g *guest) Admit(s protocol.Server) error { g.Server = s; return nil }
 
 // connect makes a connection, and returns what the server says of itself.

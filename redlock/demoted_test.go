@@ -2,10 +2,12 @@ package redlock_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/heartbeat"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
@@ -55,6 +57,59 @@ func TestFlushedServers(t *testing.T) {
 		}
 		requireExclusion(t, others, lock)
 	})
+}
+
+// TestNewcomersOnFlushedServers: two of three masters lose their data while a process holds a lock. One that comes then gets it as little as those that
+// have known the masters before, and one that comes when all leases are over gets it at once.
+func TestNewcomersOnFlushedServers(t *testing.T) {
+	for _, after := range []time.Duration{0, time.Second, 5 * time.Second, 8 * time.Second} {
+		for name, guard := range map[string]time.Duration{"": 11 * time.Second, " without a guard": 0} {
+			if guard == 0 && after <= heartbeat.Settled {
+				continue // it trusts a young memory
+			}
+			t.Run(fmt.Sprint(after, name), func(t *testing.T) {
+				simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+					const ttl = 10 * time.Second
+					opts := []redlock.Option{redlock.WithTTL(ttl), redlock.WithMaxTTL(ttl), redlock.WithRestartGuard(guard)}
+					lock := mustLock(t, simLocker(t, net.Masters(), opts...), "key")
+					time.Sleep(heartbeat.Every)
+					flushed := time.Now()
+					for _, s := range net.Servers[:2] {
+						s.Flush()
+					}
+					time.Sleep(after)
+					requireExclusion(t, simLocker(t, net.Masters(), opts...), lock)
+					if rest := time.Until(flushed.Add(ttl + 4*time.Second)); rest < 0 {
+						t.Errorf("nobody gets the lock until %v after the time when it must be free", -rest)
+					}
+					lockUnlock(t, simLocker(t, net.Masters(), opts...), "key")
+				})
+			})
+		}
+	}
+}
+
+// TestNewcomersOnUnusedServers: the first process on servers that nobody has used waits for two beats, and for no longer than the guard.
+func TestNewcomersOnUnusedServers(t *testing.T) {
+	for _, guard := range []time.Duration{0, 2 * time.Second, 11 * time.Second} {
+		t.Run(guard.String(), func(t *testing.T) {
+			simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+				for _, s := range net.Servers {
+					s.Flush()
+				}
+				began, opts := time.Now(), []redlock.Option{redlock.WithTTL(time.Second), redlock.WithMaxTTL(time.Second), redlock.WithRestartGuard(guard)}
+				lockUnlock(t, simLocker(t, net.Masters(), opts...), "key")
+				if took, most := time.Since(began), min(guard, heartbeat.Settled); took < most || took > most+time.Second {
+					t.Errorf("the first process waits for %v", took)
+				}
+				time.Sleep(heartbeat.Settled)
+				began = time.Now()
+				if lockUnlock(t, simLocker(t, net.Masters(), opts...), "key"); time.Since(began) > time.Second {
+					t.Errorf("the next one waits for %v", time.Since(began))
+				}
+			})
+		})
+	}
 }
 
 // requireExclusion has another Locker try to take a lock until the holder's keys are back on the masters, or its

@@ -48,7 +48,7 @@ func (refusal) Is(target error) bool { return target == admission.ErrNoVote }
 func newHeart(o options, masters []Master, id string) *heart {
 	h := &heart{
 		options: o,
-		key:     o.prefix + ":processes:{processes}", // the braces put all its keys into one slot of a Redis Cluster
+		key:     o.processes(),
 		wanted:  make(chan struct{}, 1), ended: make(chan struct{}),
 		asked: make([]time.Time, len(masters)), began: time.Now(),
 	}
@@ -129,12 +129,16 @@ func (h *heart) beat() {
 	turns := h.turns(now)
 	var beat *protocol.Beat
 	var free []int
+	knew := make([]int64, len(h.streams))
 	h.tell(func(j *heartbeat.Judge) {
 		for i, s := range h.streams {
 			switch missed := now.Sub(h.asked[i]) >= heartbeat.Every*9/10; {
 			case h.asked[i].IsZero():
 				free = append(free, i)
 				h.asked[i] = now
+				if !s.Divided() { // of a cluster it isn't known whether the node that has these keys is the same
+					knew[i] = j.Knew(now, i)
+				}
 			case s.Divided() && s.At(h.key).Fails():
 				j.KnowsNothing(now, i, j.Beat(), now)
 			case missed:
@@ -146,7 +150,7 @@ func (h *heart) beat() {
 	})
 	for _, i := range free {
 		s, told := h.streams[i], *beat
-		told.Turns, told.Shown = turns, s.At(h.key).Clock.Confirmed(now)
+		told.Turns, told.Shown, told.Knew = turns, s.At(h.key).Clock.Confirmed(now), knew[i]
 		s.Push(&link.Command{Command: protocol.Command{Op: protocol.OpBeat, Key: h.key, Ask: &told}, Master: i, Abandoned: &h.never, To: h})
 	}
 }
@@ -169,7 +173,7 @@ func (h *heart) Receive(c *link.Command) {
 			lost = j.Answered(now, c.Master, beat, sent, c.Reply)
 		}
 	})
-	if lost && !s.Divided() { // of a cluster it isn't known whether the node that has these keys is the same
+	if lost && !s.Divided() {
 		s.At(h.key).DataLost()
 	}
 }

@@ -69,9 +69,14 @@ func lockEverywhere(t *testing.T, l *redlock.Locker, servers []*redistest.Server
 
 func redisKey(key string) string { return "redlock:{" + key + "}" }
 
-// waitForUptime waits until the servers say that they run for so long.
+// waitForUptime waits until the servers say that they run for so long. Processes have known them ever since.
 func waitForUptime(t testing.TB, servers []*redistest.Server, uptime time.Duration) {
 	t.Helper()
+	for _, s := range servers {
+		if err := s.Client().HSet(t.Context(), "redlock:processes:{processes}", "born", 1).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	eventually(t, uptime+bound, fmt.Sprintf("servers up for %v", uptime), func() bool {
 		for _, s := range servers {
 			info, err := s.Client().Info(t.Context(), "server").Result()

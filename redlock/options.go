@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/heartbeat"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
@@ -241,8 +242,11 @@ func (o options) link(m protocol.Master, watcher link.Watcher) link.Settings {
 
 // admission returns the settings that decide which servers may vote.
 func (o options) admission() admission.Settings {
-	return admission.Settings{MaxTTL: o.maxTTL, Guard: o.guard, MaxSkew: o.maxSkew, Logger: o.logger}
+	return admission.Settings{MaxTTL: o.maxTTL, Guard: o.guard, MaxSkew: o.maxSkew, Logger: o.logger, Young: heartbeat.Settled, Key: o.processes()}
 }
+
+// processes is the key of what processes tell the masters. The braces put all keys with this beginning into one slot of a Redis Cluster.
+func (o options) processes() string { return o.prefix + ":processes:{processes}" }
 
 // check returns what is wrong with these settings of a lock, or nil.
 func (o *options) check(lock lockOptions) error {

@@ -30,7 +30,9 @@ type Settings struct {
 	Guard   time.Duration // how long a server that has just started has no vote; 0 for off
 	MaxSkew time.Duration // how far the masters' clocks may differ; 0 for any
 	Logger  *slog.Logger
-	Refused func() error // returns why no master's vote counts now, whatever it says, or nil; may be nil
+	Young   time.Duration // for how long a server may have lost its data before those know that knew it before
+	Key     string        // of what processes tell the masters; empty if they don't
+	Refused func() error  // returns why no master's vote counts now, whatever it says, or nil; may be nil
 }
 
 // Covers returns the longest max TTL of another process for which the guards are long enough.
@@ -51,6 +53,8 @@ type Seat struct {
 	server    protocol.Server // the one reached last, as it describes itself
 	runID     string          // the run, from start to end, of the server reached last; empty before the first
 	votingRun string          // the run that votes for this master now, over an open connection; it can't for another
+	met       string          // the run that has voted for this master: what it loses from then on, a beat shows
+	doubted   doubt           // the last one
 	until     time.Time       // no vote before
 	why       error           // the reason: ErrRestarted or ErrReplaced
 	policy    string          // its maxmemory-policy when it was seen last; empty before the first
@@ -60,6 +64,20 @@ type Seat struct {
 	OnReached  func(protocol.Server) // called with each server that is reached
 	OnAdmitted func(protocol.Server) // called with each that may vote, before it does
 	OnServing  func()                // called once commands can be sent to it
+}
+
+// doubt is why a server had to wait that was met for the first time. It does once for each reason.
+type doubt struct {
+	run  string
+	born int64 // of the loss; 0 if none was known
+}
+
+// KeyOfBeats is the key by which the server is asked since when it remembers processes. Of a Redis Cluster, another node than that of a lock may have it.
+func (s *Seat) KeyOfBeats() string {
+	if s.cluster != nil {
+		return ""
+	}
+	return s.Key
 }
 
 // Add makes the seat of the next master.
@@ -214,11 +232,14 @@ func (s *Seat) check(reached protocol.Server) error {
 		s.exclude(reached.Received) // it may have granted locks for the other master
 		return noVoteError(fmt.Sprintf("%s is the same server as %s: list each server once", name, other.master))
 	}
+	if s.met != reached.RunID {
+		s.meet(reached)
+	}
 	s.Clock.greeted(reached)
 	if time.Now().Before(s.until) {
 		return &GuardError{Until: s.until, Why: s.why}
 	}
-	s.votingRun = reached.RunID
+	s.votingRun, s.met = reached.RunID, reached.RunID
 	s.seePolicy(reached.Memory)
 	return nil
 }
@@ -262,6 +283,22 @@ func (s *Seat) changed(reached protocol.Server) {
 	s.Clock.forget()
 }
 
+// meet has a server wait that is met for the first time, and has lost its data, or may have. Callers hold mu.
+func (s *Seat) meet(reached protocol.Server) {
+	rest, lost := reached.Doubt(min(s.Young, s.Guard), s.quarantine())
+	now, why := doubt{run: reached.RunID}, ErrYoung
+	if lost {
+		now.born, why = reached.Past.Born, ErrReplaced
+	}
+	if rest == 0 || now == s.doubted || now.born == 0 && now.run == s.doubted.run {
+		return
+	}
+	s.doubted = now
+	if until := reached.Received.Add(rest); until.After(s.until) {
+		s.until, s.why = until, why
+	}
+}
+
 // firstSeen returns from when a server may vote about which nothing is known but what it says itself. If its
 // clock was set since it started, its uptime is wrong by as much. It never waits for more than the guard.
 func (s *Seat) firstSeen(reached protocol.Server) time.Time {
@@ -285,6 +322,7 @@ func (s *Seat) otherSeat(runID string) *Seat {
 // The reasons why a server that may lack valid locks has no vote; package redlock says what they mean.
 var (
 	ErrRestarted = errors.New("redlock: master has restarted")
+	ErrYoung     = protocol.Mark(errors.New("redlock: master remembers no process for long, so it is new, or has just lost its data"), ErrRestarted)
 	ErrReplaced  = protocol.Mark(errors.New("redlock: another server, or other data, answers for the master"), ErrRestarted)
 )
 

@@ -77,7 +77,13 @@ type server struct {
 	down   bool
 	forgot bool // in this beat
 	memory memory.Processes
+
+	lost  time.Time // when it has forgotten what is not forgiven yet
+	knows []int     // those that have known it before
 }
+
+// leases is how long a lease can last that a master has forgotten.
+const leases = memoryR * Every
 
 type proc struct {
 	*Judge
@@ -88,12 +94,14 @@ type proc struct {
 	locking            bool // it had begun when judge looked last
 	beat               *protocol.Beat
 	sent               time.Time
-	again              int       // how often it has told anew in this beat
-	locked             time.Time // since when it locks; zero if it does not
-	seen               uint8     // masters that have answered it in this beat
-	had, ever          uint8     // masters to which it had a connection when judge looked last, or ever
-	grown              time.Time // when it has got one back while it locked
-	silent             int       // for how many beats it hasn't
+	again              int                // how often it has told anew in this beat
+	locked             time.Time          // since when it locks; zero if it does not
+	seen               uint8              // masters that have answered it in this beat
+	had, ever          uint8              // masters to which it had a connection when judge looked last, or ever
+	grown              time.Time          // when it has got one back while it locked
+	meets              [servers]time.Time // until when a master must not vote for it
+	doubts             [servers]int64     // for which loss, 0 for none known; -1 before the first
+	silent             int                // for how many beats it hasn't
 	out, idle          int
 }
 
@@ -164,6 +172,9 @@ func (s *state) start(i int) {
 	}
 	p.Judge = New(fmt.Sprint("p", i, ".", p.life), About{MaxTTL: maxTTL.Milliseconds()}, names)
 	p.Judge.pause = func() time.Duration { return Every }
+	for m := range servers {
+		p.meets[m], p.doubts[m] = time.Time{}, -1
+	}
 	p.on, p.stopped, p.locking, p.again, p.had, p.ever = true, false, false, 0, 0, 0
 	s.beside[i] = [3]time.Time{}
 	s.tell(i)
@@ -203,7 +214,7 @@ func (s *state) deliver(i, m int) {
 	s.told = true
 	k := slices.Index(bits(p.mask), m)
 	switch {
-	case !s.reaches(p, m):
+	case !s.reaches(p, m) || s.doubt(i, m):
 		p.Failed(s.now, k, p.beat, false)
 	default:
 		p.seen |= 1 << m
@@ -215,13 +226,51 @@ func (s *state) deliver(i, m int) {
 			}
 		}
 		s.tick++
-		reply := v.memory.Beat(p.beat, s.now.UnixMicro()+s.tick%1000)
+		beat := *p.beat
+		beat.Knew = p.Knew(s.now, k)
+		if s.world.send != nil {
+			s.world.send(&beat)
+		}
+		reply := v.memory.Beat(&beat, s.now.UnixMicro()+s.tick%1000)
 		if s.world.answer != nil {
 			s.world.answer(p.Judge, k, &reply)
 		}
 		p.Answered(s.now, k, p.beat, p.sent, reply)
 	}
 	s.after(i)
+}
+
+// doubt reports whether a master may not vote for a process that meets it for the first time, and notes if it may although somebody who knew it
+// before, and is still there, could have told that it has lost its data.
+func (s *state) doubt(i, m int) bool {
+	p, v := &s.procs[i], &s.masters[m]
+	if k := slices.Index(bits(p.mask), m); p.masters[k].up || p.masters[k].run != "" {
+		return false
+	}
+	told := protocol.Server{Time: s.now.UnixMicro(), Past: v.memory.Past()}
+	rest, lost := told.Doubt(Settled, leases)
+	born := int64(0)
+	if lost {
+		born = told.Past.Born
+	}
+	if rest > 0 && p.doubts[m] != born && (lost || p.doubts[m] < 0) {
+		p.doubts[m], p.meets[m] = born, s.now.Add(rest)
+	}
+	if before(s.now, p.meets[m]) {
+		return true
+	}
+	for _, o := range v.knows {
+		if o != i && s.now.Sub(v.lost) < leases && s.tells(o, m) {
+			s.conflict = fmt.Sprintf("master %d votes for process %d, although process %d knows that it has lost its data %v ago", m, i, o, s.now.Sub(v.lost))
+		}
+	}
+	return false
+}
+
+// tells reports whether a process is there, and reaches a master.
+func (s *state) tells(i, m int) bool {
+	p := &s.procs[i]
+	return p.on && !p.stopped && s.reaches(p, m)
 }
 
 func (s *state) deliverAll() {
@@ -313,6 +362,14 @@ func (s *state) apart(p, q *proc) bool {
 
 // forget has a master lose what it was told: in this beat nobody can know of another by it.
 func (s *state) forget(m int) {
+	v := &s.masters[m]
+	v.lost, v.knows = s.now, nil
+	for i := range s.procs {
+		p := &s.procs[i]
+		if k := slices.Index(bits(p.mask), m); k >= 0 && s.tells(i, m) && p.masters[k].bornRun == v.name(m) {
+			v.knows = append(v.knows, i)
+		}
+	}
 	s.masters[m].memory, s.masters[m].forgot = memory.Processes{}, true
 	s.apartBy(s.reach)
 }
@@ -332,6 +389,13 @@ func (s *state) look() {
 	}
 	for m := range s.masters {
 		s.masters[m].forgot = false
+		var knows []int
+		for _, i := range s.masters[m].knows {
+			if s.tells(i, m) {
+				knows = append(knows, i)
+			}
+		}
+		s.masters[m].knows = knows
 	}
 }
 
@@ -541,6 +605,7 @@ func (s *state) next(f func(*state)) {
 			}
 			n.forget(m)
 			n.masters[m].run++
+			n.masters[m].knows = nil // of a restart the run ID tells
 		})
 	}
 }
@@ -585,7 +650,7 @@ func (s *state) key() string {
 	}
 	for m := range s.masters {
 		v := &s.masters[m]
-		fmt.Fprint(&b, "|", v.run, v.down, v.forgot, age(time.UnixMicro(v.memory.Born)))
+		fmt.Fprint(&b, "|", v.run, v.down, v.forgot, age(time.UnixMicro(v.memory.Born)), v.memory.Lost == v.memory.Born, age(v.lost), v.knows)
 		for _, id := range slices.Sorted(maps.Keys(v.memory.Told)) {
 			if t := v.memory.Told[id]; id != "x" {
 				fmt.Fprint(&b, id, number[id]-t.Number, " ", rank(t.Since), " ", age(time.UnixMilli(t.At)), t.Kind)
@@ -601,7 +666,8 @@ func (s *state) key() string {
 		fmt.Fprint(&b, age(p.sent), rank(p.since), age(p.began), p.next.Sub(s.now) > 0, p.beat.Number-p.number, p.entered-p.number, p.beat.Since == p.since, p.beat.Kind == p.kind())
 		for k := range p.masters {
 			m := &p.masters[k]
-			fmt.Fprint(&b, ";", m.run, m.up, age(m.told), m.gone, p.own.Masters[k])
+			at := bits(p.mask)[k]
+			fmt.Fprint(&b, ";", m.run, m.up, age(m.told), m.gone, p.own.Masters[k], m.bornRun, m.born == s.masters[at].memory.Born, min(p.doubts[at], 1), max(0, p.meets[at].Sub(s.now))/Grace)
 		}
 		for _, id := range slices.Sorted(maps.Keys(p.known)) {
 			k := p.known[id]

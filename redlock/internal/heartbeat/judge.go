@@ -19,8 +19,8 @@ const (
 	// Every is a beat: how often a process tells each master of itself. What a clock has shown before it is set back is known up to so
 	// long ago; that is less than a fence is remembered for.
 	Every = 2 * time.Second
-	// settled is how long a process may take to notice that a server has restarted.
-	settled = 2 * Every
+	// Settled is how long a process may take to notice that a server has restarted.
+	Settled = 2 * Every
 	// Grace is how long who is about to lock waits for masters that don't answer.
 	Grace = Every / 4
 )
@@ -327,6 +327,14 @@ func (j *Judge) Answered(now time.Time, i int, b *protocol.Beat, sent time.Time,
 	return lost
 }
 
+// Knew returns since when a master remembers, as it has told before, or 0.
+func (j *Judge) Knew(now time.Time, i int) int64 {
+	if m := &j.masters[i]; m.run != "" && m.bornRun == m.run && before(now, m.sent.Add(protocol.BeatMemory/2)) {
+		return m.born
+	}
+	return 0
+}
+
 // KnowsNothing treats a master as one that knows of no process: it refuses to tell, or is a Redis Cluster whose node with the
 // processes is down, while locks whose keys are on the other nodes can be taken all the same.
 func (j *Judge) KnowsNothing(now time.Time, i int, b *protocol.Beat, sent time.Time) {
@@ -410,7 +418,7 @@ func (j *Judge) tellOfOthers(now time.Time) {
 		if p.Since != waits && (p.differs() || len(p.Masters) != len(j.masters)) && (other == nil || p.before(other)) {
 			other = p
 		}
-		if p.MaxTTL > j.own.Covers || j.own.MaxTTL > p.Covers && p.Told.Sub(p.met) >= settled { // it is still there
+		if p.MaxTTL > j.own.Covers || j.own.MaxTTL > p.Covers && p.Told.Sub(p.met) >= Settled { // it is still there
 			j.noteOnce(fmt.Sprint("ttl ", p.MaxTTL, p.Covers), "another process has a longer max ttl than this one's restart guard covers, or the other way round: a restarted master may forget a lock that is still valid (docs/operations.md)",
 				"its max ttl", ms(p.MaxTTL), "its guards cover", ms(p.Covers), "our max ttl", ms(j.own.MaxTTL), "ours cover", ms(j.own.Covers), "process", p.Name)
 		}
@@ -421,7 +429,7 @@ func (j *Judge) tellOfOthers(now time.Time) {
 		j.note(slog.LevelInfo, "another set of masters is in use: the masters are being changed, or the configurations differ", "its masters", other.About.String(), "our masters", j.own.String(), "process", other.Name)
 	case other != nil:
 		j.changing = now
-	case !j.changing.IsZero() && now.Sub(j.changing) >= settled && j.since > begins && j.up() >= j.own.quorum(): // masters have told of all since: of those that are alike they name one
+	case !j.changing.IsZero() && now.Sub(j.changing) >= Settled && j.since > begins && j.up() >= j.own.quorum(): // masters have told of all since: of those that are alike they name one
 		j.changing = time.Time{}
 		j.note(slog.LevelInfo, "all processes have the same masters now, and no lock of another set is left: the next step of a change can be taken", "masters", j.own.String())
 	}

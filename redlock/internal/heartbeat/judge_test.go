@@ -43,7 +43,8 @@ var worlds = []world{
 }
 
 // TestExploration: whatever happens in these worlds, no two incompatible processes lock that could know of one another, the elder goes
-// on, and nobody is refused for longer than R after the others have gone. STATES is how many states of each world are explored at most.
+// on, nobody is refused for longer than R after the others have gone, and no master votes for a newcomer that has lost what a process which is there
+// has known. STATES is how many states of each world are explored at most.
 func TestExploration(t *testing.T) {
 	t.Parallel()
 	most, ways := 3000, 20
@@ -123,6 +124,9 @@ var mutants = []struct {
 		}
 		j.Look(now)
 	}, answer: func(_ *Judge, _ int, reply *protocol.Reply) { reply.Answer.(*protocol.Beats).Lines = "" }}},
+	{"nobody tells that a master has lost its data", "one more starts while masters forget", mutant{send: func(b *protocol.Beat) {
+		b.Knew = 0
+	}}},
 	{"a restart counts as other masters", "a server restarts", mutant{look: func(j *Judge, now time.Time) {
 		for _, p := range j.known {
 			p.unlike = now.Add(-time.Hour)
@@ -229,7 +233,7 @@ func TestStepIsDoneAfterAll(t *testing.T) {
 	for forgotten := now.Add(j.known["b"].life()); ; now = now.Add(Every / 2) {
 		answers(j, now, 0, 1, 2)
 		if done() {
-			if now.Sub(forgotten) < settled/2 {
+			if now.Sub(forgotten) < Settled/2 {
 				t.Errorf("told %v after the other was last known", now.Sub(forgotten))
 			}
 			return

@@ -130,7 +130,7 @@ type Process struct {
 
 // differs reports whether a process still told after two beats that it has other servers. Before that it may not have noticed that one
 // has restarted.
-func (p *Process) differs() bool { return !p.unlike.IsZero() && p.Told.Sub(p.unlike) >= settled }
+func (p *Process) differs() bool { return !p.unlike.IsZero() && p.Told.Sub(p.unlike) >= Settled }
 
 // What a process tells that doesn't lock.
 const (
@@ -197,7 +197,7 @@ func (j *Judge) Difference(p *Process) (d Difference) {
 // Differences returns what other processes have otherwise, as far as the masters have told. Of those that have the same, one is named.
 func (j *Judge) Differences(now time.Time) (all []Difference) {
 	for _, p := range j.known {
-		if d := j.Difference(p); d != (Difference{}) && now.Sub(p.Told) <= settled {
+		if d := j.Difference(p); d != (Difference{}) && now.Sub(p.Told) <= Settled {
 			all = append(all, d)
 		}
 	}

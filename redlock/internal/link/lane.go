@@ -57,6 +57,9 @@ var (
 	errLaneFull    = fmt.Errorf("results of %d MiB are on their way to this master already", laneMost>>20)
 )
 
+// KeyOfBeats is empty: the stream has asked.
+func (*Lane) KeyOfBeats() string { return "" }
+
 // Admit refuses a server which isn't the one that votes for the master: what is stored there wouldn't be found.
 func (n *Lane) Admit(reached protocol.Server) error {
 	if n.stream.seat.VotesAs() != reached.RunID {

@@ -15,6 +15,7 @@ type Processes struct {
 	Told map[string]Told // by the processes' IDs
 	Born int64           // since when anything is remembered, in microseconds; 0 before the first
 	Mark int64           // the latest time that the clock has shown, in microseconds
+	Lost int64           // Born, once a process has told that it had known the master before; or 0
 }
 
 // Told is what a process has told, and when, in milliseconds.
@@ -30,7 +31,12 @@ func (t *Told) ahead(now int64) bool { return t.At-now > 1000 }
 
 // Clone returns a copy, for tests.
 func (p *Processes) Clone() Processes {
-	return Processes{maps.Clone(p.Told), p.Born, p.Mark}
+	return Processes{maps.Clone(p.Told), p.Born, p.Mark, p.Lost}
+}
+
+// Past is what a process is told that comes.
+func (p *Processes) Past() protocol.Past {
+	return protocol.Past{Known: true, Born: p.Born, Lost: p.Lost != 0 && p.Lost == p.Born}
 }
 
 // Beat is OpBeat.
@@ -38,6 +44,9 @@ func (p *Processes) Beat(b *protocol.Beat, us int64) protocol.Reply {
 	now := us / 1000
 	if p.Born == 0 {
 		p.Born, p.Told = us, make(map[string]Told)
+	}
+	if b.Knew != 0 && b.Knew != p.Born {
+		p.Lost = p.Born
 	}
 	p.Mark = max(p.Mark, b.Shown)
 	if last, known := p.Told[b.ID]; !known || last.Number < b.Number {

@@ -86,6 +86,7 @@ const ConnectTrips = 8
 // Admission decides whether a server that was just reached may vote.
 type Admission interface {
 	Admit(Server) error
+	KeyOfBeats() string // the key of OpBeat: since when the server remembers processes is asked of it; empty for no question
 }
 
 // Server is what a server says of itself when a connection to it is made.
@@ -98,9 +99,33 @@ type Server struct {
 	Memory        Memory
 
 	CertificateUntil time.Time // until when its certificate is valid; zero without TLS
+	Past             Past
 
 	Time           int64     // its clock, in microseconds since 1970; 0 if unknown
 	Sent, Received time.Time // the round trip of the greeting, between which the clock was read
+}
+
+// Past is what a server tells a process that comes of what it may have forgotten.
+type Past struct {
+	Known bool  // the server has told; the rest is zero otherwise
+	Born  int64 // since when it remembers processes, on its clock in microseconds; 0 if no process has told it anything
+	Lost  bool  // a process that had known it before has told it so since: it has lost its data
+}
+
+// Doubt returns for how long a server must not vote for a process that meets it for the first time. If its memory is young, it may just have
+// lost its data: until that is settled, as a process that knew the server before tells it that with the next beat. If it has lost its
+// data, until all leases are over that it may have forgotten.
+func (s Server) Doubt(settled, leases time.Duration) (rest time.Duration, lost bool) {
+	age := time.Duration(min(max(s.Time-s.Past.Born, 0), MaxTime.Microseconds())) * time.Microsecond
+	switch {
+	case !s.Past.Known:
+		return 0, false
+	case s.Past.Lost:
+		return max(leases-age, 0), true
+	case s.Past.Born == 0:
+		return settled, false
+	}
+	return max(settled-age, 0), false
 }
 
 // Memory is what a server says of its memory. It is zero if it doesn't.

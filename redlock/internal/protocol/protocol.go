@@ -112,6 +112,7 @@ type Beat struct {
 	Since  int64         // since when it locks, in microseconds on the masters' clocks; 0 if it is about to, and -1 if it doesn't
 	About  string        // what else it says of itself, for others to read
 	Asks   []string      // the IDs of processes that the master tells of in any case
+	Knew   int64         // since when the master remembers processes, as it has told this one, or 0: if that has changed, it has lost its data
 
 	// Passengers: what masters are told as often, too.
 

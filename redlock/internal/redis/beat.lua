@@ -1,9 +1,10 @@
--- KEYS told turns ends kinds | ARGV id number life_ms kind since about turns shown_us asks
+-- KEYS told turns ends kinds | ARGV id number life_ms kind since about turns shown_us asks knew_us
 -- -> {time_us, mark_us, born_us, a line for one other process of each kind, and for each that is asked for: its id, how many ms ago it
 -- told of itself, the number of that beat, since when it locks, what it says about itself}
 -- Of each kind it names the one that has locked for longest, one that is about to lock, and one that does neither: kinds has all in this
 -- order. A process is forgotten when its life has passed since it told of itself last: ends says when. The server remembers since it was
--- born: after a loss of its data, of which it knows nothing, it is born again. The mark is the latest time that the clock of this server
+-- born: after a loss of its data, of which it knows nothing, it is born again. Who knew it before tells it so, and it remembers that as lost,
+-- with the birth for which that is true. The mark is the latest time that the clock of this server
 -- has shown while it was right. Turns are a line for each key that the process has held, or waited for, for long, the key's hash first.
 local time = call('TIME')
 local us = time[1] * 1000000 + time[2]
@@ -23,6 +24,9 @@ local born = call('HGET', KEYS[1], 'born')
 if not born then
   born = string.format('%.0f', us)
   call('HSET', KEYS[1], 'born', born)
+end
+if ARGV[10] ~= '0' and ARGV[10] ~= born then
+  call('HSET', KEYS[1], 'lost', born)
 end
 local mark = call('HGET', KEYS[1], 'mark') or '0'
 if tonumber(ARGV[8]) > tonumber(mark) then

@@ -40,9 +40,16 @@ func TestBeatScriptDoesWhatTheModelDoes(t *testing.T) {
 	}
 	turns := []string{"", "k1 {}\n", "k2 {}\nk1 a%b\n", "k1k {}\n k1 {}\n"}
 	asks := [][]string{nil, {"A"}, {"B", "G", "X"}}
-	var kinds, lapsed, named, ahead, before int
+	var kinds, lapsed, named, ahead, lost, before int
 	numbers := make(map[string]int64)
 	for i := range 2000 {
+		if rand.IntN(40) == 0 { // the data are lost
+			key := "redlock:processes:{processes}"
+			if err := s.Client().Del(t.Context(), key, key+":turns", key+":ends", key+":kinds").Err(); err != nil {
+				t.Fatal(err)
+			}
+			model.Processes, before = memory.Processes{}, 0
+		}
 		if rand.IntN(40) == 0 {
 			time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond) // some lapse, or all
 		}
@@ -55,6 +62,7 @@ func TestBeatScriptDoesWhatTheModelDoes(t *testing.T) {
 		cmd := &protocol.Command{Op: protocol.OpBeat, Key: "redlock:processes:{processes}", Ask: &protocol.Beat{
 			ID: id, Number: numbers[id], Life: time.Duration(30-8*kind) * time.Millisecond, Kind: fmt.Sprint("3/", kind), Since: rand.Int64N(3) - 1, About: fmt.Sprint(`{"a b":`, rand.IntN(3), "}"),
 			Turns: turns[rand.IntN(len(turns))], Asks: asks[rand.IntN(len(asks))], Shown: rand.Int64N(2) * (time.Now().UnixMicro() + rand.Int64N(2000) - 1000),
+			Knew: []int64{0, model.Processes.Born, 1}[rand.IntN(60)/29],
 		}}
 		m.Do([]*protocol.Command{cmd})
 		if cmd.Reply.Err != nil {
@@ -66,6 +74,15 @@ func TestBeatScriptDoesWhatTheModelDoes(t *testing.T) {
 		heard := want.Reply.Answer.(*protocol.Beats)
 		if got, want := cmd.Reply.Answer.(*protocol.Beats), heard; got.Mark != want.Mark || got.Born == 0 || got.Born != want.Born || !slices.Equal(lines(got.Lines), lines(want.Lines)) {
 			t.Fatalf("beat %d, %+v:\nserver %+v\nmodel  %+v", i, cmd.Ask, got, want)
+		}
+		var g past
+		if c, err := m.Connect(t.Context(), &g); err != nil {
+			t.Fatal(err)
+		} else if c.Close(); g.Past != model.Processes.Past() {
+			t.Fatalf("beat %d, %+v: a newcomer is told %+v, and by the model %+v", i, cmd.Ask, g.Past, model.Processes.Past())
+		}
+		if g.Past.Lost {
+			lost++
 		}
 		if strings.Contains(heard.Lines, "\n") {
 			kinds++
@@ -97,12 +114,17 @@ func TestBeatScriptDoesWhatTheModelDoes(t *testing.T) {
 			named++
 		}
 	}
-	t.Logf("%d of 2000 beats heard of several; %d times some had lapsed, %d times many were named, %d were ahead", kinds, lapsed, named, ahead)
-	if min(kinds, lapsed, named) < 20 || ahead == 0 {
+	t.Logf("%d of 2000 beats heard of several; %d times some had lapsed, %d times many were named, %d were ahead, and %d had lost their data", kinds, lapsed, named, ahead, lost)
+	if min(kinds, lapsed, named, lost, 2000-lost) < 20 || ahead == 0 {
 		t.Error("too little happened")
 	}
 	redistest.RequireNoKeys(t, []*redistest.Server{s})
 }
+
+// past is an Admission that keeps what a server tells who comes.
+type past struct{ told }
+
+func (*past) KeyOfBeats() string { return "redlock:processes:{processes}" }
 
 // TestEldestOfEachKind: however many processes of one kind there are, a master tells of the other kinds, too.
 func TestEldestOfEachKind(t *testing.T) {

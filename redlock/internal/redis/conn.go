@@ -225,7 +225,7 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 
 // appendBeat appends what a process tells of itself.
 func (c *conn) appendBeat(b []byte, key string, beat *protocol.Beat) []byte {
-	b = appendArray(b, 3+4+9)
+	b = appendArray(b, 3+4+10)
 	b = c.appendScript(b, protocol.OpBeat)
 	b = c.appendProcesses(b, key)
 	b = appendBulk(b, beat.ID)
@@ -236,7 +236,8 @@ func (c *conn) appendBeat(b []byte, key string, beat *protocol.Beat) []byte {
 	b = appendBulk(b, beat.About)
 	b = appendBulk(b, beat.Turns)
 	b = appendNumber(b, beat.Shown)
-	return appendBulk(b, strings.Join(beat.Asks, " "))
+	b = appendBulk(b, strings.Join(beat.Asks, " "))
+	return appendNumber(b, beat.Knew)
 }
 
 // appendProcesses appends the keys of what is known of processes.

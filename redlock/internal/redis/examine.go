@@ -212,6 +212,9 @@ func (x *examiner) connect(ctx context.Context) (*conn, error) {
 	return nil, err
 }
 
+// KeyOfBeats is empty: it isn't asked what the server remembers.
+func (*examiner) KeyOfBeats() string { return "" }
+
 // Admit notes which server was reached: that of the first connection, or another one.
 func (x *examiner) Admit(reached protocol.Server) error {
 	if x.Info == nil {

@@ -33,8 +33,10 @@ func (m monologue) LocalAddr() net.Addr              { return &net.TCPAddr{} }
 // admitted takes every server, and checks what it says of itself.
 type admitted struct{ t *testing.T }
 
+func (admitted) KeyOfBeats() string { return "processes" }
+
 func (a admitted) Admit(s protocol.Server) error {
-	if most := protocol.MaxTime; s.Time < 0 || s.Time > most.Microseconds() || s.Uptime.Abs() > most || s.Memory.Used < 0 || s.Memory.Max < 0 {
+	if most := protocol.MaxTime; s.Time < 0 || s.Time > most.Microseconds() || s.Uptime.Abs() > most || s.Memory.Used < 0 || s.Memory.Max < 0 || s.Past.Born < 0 || s.Past.Born > most.Microseconds() || !s.Past.Known && s.Past != (protocol.Past{}) {
 		a.t.Errorf("a server says %+v", s)
 	}
 	return nil
@@ -97,7 +99,7 @@ const (
 // FuzzConversation: a server says anything, from the greeting on, on a connection for locks, on a subscription, and as a node that is
 // asked for its cluster. Nothing panics, and nothing that breaks the limits of replies gets through.
 func FuzzConversation(f *testing.F) {
-	greeted := helloSaid + timeSaid + strings.Repeat(infoSaid, 3)
+	greeted := helloSaid + timeSaid + strings.Repeat(infoSaid, 3) + strings.Repeat("$16\r\n1764000000000000\r\n", 2)
 	for _, said := range []string{
 		greeted + timeSaid + granted, greeted + timeSaid + heldSaid, greeted + timeSaid + granted + othersSaid, greeted + timeSaid + "-NOSCRIPT no\r\n",
 		helloSaid + subscribed + published + "-ERR no\r\n", helloSaid + clusterSaid,

@@ -27,7 +27,12 @@ func greet(ctx context.Context, c *conn, ready *time.Time, admits protocol.Admis
 	pipe := c.session.Pipeline()
 	clock := pipe.Do(ctx, "time")
 	sections := []*redis.StringCmd{pipe.Info(ctx, "server"), pipe.Info(ctx, "replication"), pipe.Info(ctx, "memory")}
+	past := askPast(ctx, pipe, admits)
 	_, err := pipe.Exec(ctx) // authenticates first
+	remembers, withheld := past()
+	if withheld && cmp.Or(clock.Err(), sections[0].Err(), sections[1].Err(), sections[2].Err()) == nil {
+		err = nil
+	}
 	received := time.Now()
 	var refused redis.Error
 	switch {
@@ -70,7 +75,24 @@ func greet(ctx context.Context, c *conn, ready *time.Time, admits protocol.Admis
 		Received:  received,
 
 		CertificateUntil: certifiedUntil(c.raw),
+		Past:             remembers,
 	})
+}
+
+// askPast asks since when the server remembers processes. withheld is true if it doesn't say, or only a part.
+func askPast(ctx context.Context, pipe redis.Pipeliner, admits protocol.Admission) func() (past protocol.Past, withheld bool) {
+	if admits == nil || admits.KeyOfBeats() == "" {
+		return func() (past protocol.Past, withheld bool) { return past, false }
+	}
+	born, lost := pipe.HGet(ctx, admits.KeyOfBeats(), "born"), pipe.HGet(ctx, admits.KeyOfBeats(), "lost")
+	return func() (past protocol.Past, withheld bool) {
+		past.Known = born.Err() == nil || born.Err() == redis.Nil
+		if past.Born, _ = protocol.ParseNumber(born.Val(), protocol.MaxTime.Microseconds()); past.Born != 0 {
+			past.Lost = lost.Val() == born.Val()
+		}
+		var refused redis.Error
+		return past, errors.As(cmp.Or(born.Err(), lost.Err()), &refused)
+	}
 }
 
 // certifiedUntil returns until when the server's certificate is valid, with those that vouch for it; zero without TLS.

@@ -112,6 +112,8 @@ func TestOtherPeers(t *testing.T) {
 // told is an Admission that keeps what a server says of itself.
 type told struct{ protocol.Server }
 
+func (*told) KeyOfBeats() string { return "" }
+
 func (t *told) Admit(s protocol.Server) error { t.Server = s; return nil }
 
 // TestNegativeUptime: a server whose clock was set back since it started reports its uptime all the same.

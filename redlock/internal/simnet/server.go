@@ -44,7 +44,9 @@ func (s *Server) String() string { return fmt.Sprint("server ", s.index) }
 // start begins a run, in which nothing is known. Callers hold mu, unless nobody else has the server.
 func (s *Server) start(began time.Time) {
 	s.run, s.up, s.began, s.hears = s.run+1, true, began, make(map[string]*conn)
-	s.forget()
+	if s.forget(); s.run == 1 && began.Before(s.clock()) { // processes have been there since
+		s.memory.Processes = memory.Processes{Born: began.UnixMicro(), Told: make(map[string]memory.Told)}
+	}
 }
 
 func (s *Server) forget() {
@@ -322,6 +324,7 @@ func (s *Server) greeting(c *conn) (told protocol.Server, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	told = s.info
+	told.Past = s.memory.Processes.Past()
 	if told.Time = s.clock().UnixMicro(); told.HasUptime {
 		told.RunID = fmt.Sprintf("run-%d-of-server-%d", s.run, s.index)
 		told.Uptime = time.Duration(s.clock().Unix()-s.began.Unix()) * time.Second
