@@ -275,11 +275,10 @@ func (c *call) awaitFirst() error {
 func (c *call) standInLine() state {
 	err := error(nil)
 	ctx := c.waiting()
-	long := time.NewTimer(longWait)
-	defer long.Stop()
 	over := ctx.Done()
-	masters := time.NewTimer(max(c.absentHere().rest(c.masters), soonest))
-	defer masters.Stop()
+	long, told := time.Now().Add(longWait), false
+	look := time.NewTimer(min(longWait, max(c.absentHere().rest(c.masters), soonest)))
+	defer look.Stop()
 	var first <-chan error
 	var met error
 	var most *time.Timer
@@ -288,16 +287,21 @@ func (c *call) standInLine() state {
 		select {
 		case a := <-c.turn:
 			return c.takeTurn(a)
-		case <-long.C:
-			c.tellLongWait()
-			continue
-		case <-masters.C:
-			absent := c.absentHere()
-			if rest := absent.rest(c.masters); rest > 0 || absent == nil {
-				masters.Reset(max(rest, waitMost))
-			} else {
-				err = absent.err
+		case now := <-look.C:
+			if !told && !now.Before(long) {
+				c.tellLongWait()
+				told = true
 			}
+			absent := c.absentHere()
+			rest := absent.rest(c.masters)
+			if rest <= 0 && absent != nil {
+				err = absent.err
+				continue
+			}
+			if rest = max(rest, waitMost); !told {
+				rest = min(rest, max(time.Until(long), soonest))
+			}
+			look.Reset(rest)
 			continue
 		case <-over:
 			over = c.ctx.Done()
