@@ -65,6 +65,9 @@ type InspectedWaiter struct {
 	Turn    *Turn     // what it tells of the first of its calls, as for the holder's
 }
 
+// idOf returns the ID of the process in its token or the end of its name. Of one that isn't ours it returns a part, too.
+func idOf(random string) string { return random[:min(protocol.IDLen, len(random)/2)] }
+
 // shown returns how much of a token Inspect shows: who knows a whole one can end the lock.
 func shown(token string) string { return token[:min(protocol.IDLen+4, len(token)/2)] }
 

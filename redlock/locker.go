@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -142,13 +140,6 @@ func (l *Locker) TryLock(ctx context.Context, key string, opts ...LockOption) (*
 // commands fit into one pipeline, and take a server some milliseconds.
 const MaxKeys = protocol.MaxBatch
 
-// MaxConcurrency is the largest number for WithConcurrency.
-const MaxConcurrency = protocol.MaxSlots
-
-// MaxKeyLength is how many bytes a key may have; a longer one is refused with ErrKeyTooLong. The keys of one call of
-// LockAll or TryLockAll may have 64 times as many together.
-const MaxKeyLength = 1 << 10
-
 const maxKeyLengths = 64 * MaxKeyLength
 
 // LockAll is Lock for several keys, at most MaxKeys: it takes the locks on all of them at once, or
@@ -260,33 +251,6 @@ func (l *Locker) end() error {
 	return errors.Join(errs...)
 }
 
-// callGroup counts the calls that are running, until it is closed. The zero value is open.
-type callGroup struct {
-	mu      sync.Mutex
-	closed  bool
-	running sync.WaitGroup
-}
-
-// enter counts a call, which must call leave at its end. It reports false if no call may begin any more.
-func (c *callGroup) enter() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.closed {
-		c.running.Add(1)
-	}
-	return !c.closed
-}
-
-func (c *callGroup) leave() { c.running.Done() }
-
-// close keeps further calls from beginning, and waits for those that are running.
-func (c *callGroup) close() {
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
-	c.running.Wait()
-}
-
 func (l *Locker) lock(ctx context.Context, keys []string, opts []LockOption, try bool) (*Lock, error) {
 	if err := l.usable(ctx); err != nil {
 		return nil, err
@@ -365,39 +329,8 @@ func checkKeys(keys ...string) error {
 	return nil
 }
 
-// firstSlot is where this process begins to look for a free slot: processes that begin at different ones seldom split votes.
-func firstSlot(process string) int {
-	var n uint32
-	for _, c := range []byte(process) {
-		n = 31*n + uint32(c)
-	}
-	return int(n % protocol.MaxSlots)
-}
-
 // Prefix returns that of the Locker's keys: see WithPrefix.
 func (l *Locker) Prefix() string { return l.prefix }
 
 // Instance returns the name of this process: see WithInstance.
 func (l *Locker) Instance() string { return l.instance }
-
-// idOf returns the ID of the process in its token or the end of its name. Of one that isn't ours it returns a part, too.
-func idOf(random string) string { return random[:min(protocol.IDLen, len(random)/2)] }
-
-const maxInstance = 64 // bytes of an instance name
-
-func unprintable(c rune) bool { return c <= ' ' || c > '~' }
-
-func defaultInstance() string {
-	host, err := os.Hostname()
-	if err != nil || host == "" {
-		host = "unknown"
-	}
-	host = strings.Map(func(c rune) rune {
-		if unprintable(c) {
-			return '-'
-		}
-		return c
-	}, host)
-	pid := fmt.Sprint("/", os.Getpid())
-	return host[:min(len(host), maxInstance-len(pid))] + pid
-}

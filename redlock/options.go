@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"os"
 	"strings"
 	"time"
 
@@ -13,6 +14,13 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
+
+// MaxConcurrency is the largest number for WithConcurrency.
+const MaxConcurrency = protocol.MaxSlots
+
+// MaxKeyLength is how many bytes a key may have; a longer one is refused with ErrKeyTooLong. The keys of one call of
+// LockAll or TryLockAll may have 64 times as many together.
+const MaxKeyLength = 1 << 10
 
 // The defaults of the options.
 const (
@@ -376,4 +384,23 @@ func WithRequest(r *Request) LockOption {
 // Default: remembered results are ignored.
 func WithRecall() LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.recall = true; return o })
+}
+
+const maxInstance = 64 // bytes of an instance name
+
+func unprintable(c rune) bool { return c <= ' ' || c > '~' }
+
+func defaultInstance() string {
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = "unknown"
+	}
+	host = strings.Map(func(c rune) rune {
+		if unprintable(c) {
+			return '-'
+		}
+		return c
+	}, host)
+	pid := fmt.Sprint("/", os.Getpid())
+	return host[:min(len(host), maxInstance-len(pid))] + pid
 }
