@@ -8,6 +8,7 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -67,4 +68,40 @@ func settingRows(t *testing.T) (rows []string) {
 		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s |", name, strings.TrimSuffix(standard, "."), meaning))
 	}
 	return rows
+}
+
+// TestHooks: what a rule has beside its settings, the module for Caddy and the agent set, or say here why not.
+func TestHooks(t *testing.T) {
+	t.Parallel()
+	for file, without := range map[string]string{
+		"../caddymodule.go": "",
+		// The request that a gateway describes has its client's address and URL, and the agent sees no responses.
+		"../agent/rules.go": "ClientAddress Finished OnReplay OriginalURL Sealer User",
+	} {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := make(map[string]bool)
+		ast.Inspect(parsed, func(node ast.Node) bool {
+			if assigned, ok := node.(*ast.AssignStmt); ok {
+				for _, to := range assigned.Lhs {
+					if field, ok := to.(*ast.SelectorExpr); ok {
+						set[field.Sel.Name] = true
+					}
+				}
+			}
+			return true
+		})
+		var lacks []string
+		for field := range reflect.TypeFor[middleware.Rule]().Fields() {
+			if field.Tag.Get("json") == "-" && !set[field.Name] {
+				lacks = append(lacks, field.Name)
+			}
+		}
+		slices.Sort(lacks)
+		if got := strings.Join(lacks, " "); got != without {
+			t.Errorf("%s doesn't set %q of a rule, want %q", file, got, without)
+		}
+	}
 }
