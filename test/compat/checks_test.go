@@ -18,11 +18,13 @@ const (
 	shortTTL = 9 * time.Second  // where something has to happen at the next renewal
 )
 
-// checks are what two versions must do together. Each gets them in both orders.
-var checks = []struct {
+type check struct {
 	name  string
 	check func(t *testing.T, a, b version) error
-}{
+}
+
+// checks are what two versions must do together. Each gets them in both orders.
+var checks = []check{
 	{"one holder", oneHolder},
 	{"one line", oneLine},
 	{"inspect", inspect},
@@ -264,4 +266,27 @@ func setsOfMasters(t *testing.T, a, b version) error {
 			return errors.New("a process with masters whose majority need not meet ours isn't refused")
 		}
 	}
+}
+
+// refusal has a process of one version lock, on the same masters as one of another version that keeps locks in another way: this must be refused
+// for as long as that locks.
+func refusal(t *testing.T, a, b version) error {
+	masters := redistest.URLs(redistest.Start(t, 3))
+	first := a.start(t, "first", masters, shortTTL)
+	h, err := first.lock("key")
+	if err != nil {
+		return err
+	}
+	later := b.start(t, "later", masters, shortTTL)
+	for range 3 {
+		switch got, err := later.call(Request{Do: "lock", Key: "another", Wait: time.Second}); {
+		case err == nil:
+			return fmt.Errorf("%s locks beside %s", later.name, first.name)
+		case !got.NoQuorum:
+			return fmt.Errorf("%s is refused with %w", later.name, err)
+		default:
+			t.Log(later.name, "is refused:", got.Error)
+		}
+	}
+	return h.unlock()
 }

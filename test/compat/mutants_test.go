@@ -22,13 +22,16 @@ var mutants = []struct {
 	{"another key of a delivery", "remembered responses", "middleware/delivery.go", `"dedupe:" +`, `"delivery:" +`},
 	{"another format of responses", "remembered responses", "middleware/internal/remember/encode.go", "version = 1\n", "version = 2\n"},
 	{"another fingerprint", "remembered responses", "middleware/serving.go", `s.rule.originalURL(s.r).RequestURI())`, `s.rule.originalURL(s.r).Path)`},
-	{"another shape of a set of masters", "sets of masters", "redlock/internal/heartbeat/process.go", "`json:\"masters\"`", "`json:\"servers\"`"},
+	{"another shape of a set of masters", "sets of masters", "redlock/internal/heartbeat/process.go", "`json:\"servers\"`", "`json:\"members\"`"},
 }
 
 // TestMutants runs the former version beside wrong ones, each of which must be found, in one order or the other.
 func TestMutants(t *testing.T) {
 	if os.Getenv(formerEnv) == "" {
 		t.Skip("run by make former")
+	}
+	if sources := os.Getenv(formerEnv); wireOf(t, sources) != wireOf(t, "../..") {
+		t.Skip("the former version is refused, and so is each wrong one")
 	}
 	before := former(t)
 	for _, m := range mutants {

@@ -3,6 +3,7 @@ package compat
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -32,9 +33,27 @@ func former(t *testing.T) version {
 	return compile(t, "former", sources)
 }
 
-// TestVersions runs processes of the former and the present version on the same masters.
+// wireOf returns the number of how the version in a folder keeps locks on the masters; empty if it has none.
+func wireOf(t *testing.T, folder string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(folder, "redlock/internal/heartbeat/process.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, number, _ := strings.Cut(string(text), "\nconst wire = ")
+	number, _, _ = strings.Cut(number, "\n")
+	return number
+}
+
+// TestVersions runs processes of the former and the present version on the same masters. If they keep locks there in different ways, they
+// must not lock beside one another.
 func TestVersions(t *testing.T) {
 	before, now := former(t), compile(t, "present", "../..")
+	checks := checks
+	if sources := os.Getenv(formerEnv); sources != "" && wireOf(t, sources) != wireOf(t, "../..") {
+		checks = checks[:0:0]
+		checks = append(checks, check{"refusal", refusal})
+	}
 	for _, c := range checks {
 		for _, order := range [][2]version{{before, now}, {now, before}} {
 			t.Run(c.name+", "+order[0].name+" first", func(t *testing.T) {
@@ -43,6 +62,16 @@ func TestVersions(t *testing.T) {
 					t.Error(err)
 				}
 			})
+		}
+	}
+}
+
+// TestAnotherWire runs the present version beside one that keeps locks in another way.
+func TestAnotherWire(t *testing.T) {
+	now, other := compile(t, "present", "../.."), mutate(t, "redlock/internal/heartbeat/process.go", "const wire = ", "const wire = 1 + ")
+	for _, order := range [][2]version{{now, other}, {other, now}} {
+		if err := refusal(t, order[0], order[1]); err != nil {
+			t.Error(err)
 		}
 	}
 }

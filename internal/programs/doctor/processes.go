@@ -38,7 +38,7 @@ func parseProcess(told string) (p process, ok bool) {
 		Name    string          `json:"name"`
 		MaxTTL  int64           `json:"max_ttl_ms"`
 		Covers  int64           `json:"covers_ms"`
-		Masters json.RawMessage `json:"masters"`
+		Masters json.RawMessage `json:"servers"`
 	}
 	if len(words) < 5 || json.Unmarshal([]byte(words[4]), &about) != nil || json.Unmarshal(about.Masters, &p.masters) != nil {
 		return p, false // of another version

@@ -72,6 +72,7 @@ func New(id string, own About, masters []string) *Judge {
 		known: make(map[string]*Process), logged: make(map[string]bool),
 		pause: func() time.Duration { return Every + rand.N(Every) },
 	}
+	j.own.Wire = wire
 	for _, name := range masters {
 		j.own.Masters = append(j.own.Masters, Server{Name: name})
 	}
@@ -283,7 +284,7 @@ func (j *Judge) Beat() *protocol.Beat {
 func (j *Judge) kind() string {
 	runs := j.own.runs()
 	slices.Sort(runs)
-	return fmt.Sprintf("%d/%d/%d/%s", j.own.MaxTTL, j.own.Covers, len(j.masters), strings.Join(runs, ","))
+	return fmt.Sprintf("%d/%d/%d/%d/%s", j.own.Wire, j.own.MaxTTL, j.own.Covers, len(j.masters), strings.Join(runs, ","))
 }
 
 // Reached notes which server a master's address leads to now, before that votes, and until when it was excluded for a loss of its
@@ -410,12 +411,15 @@ func (j *Judge) Refused(now time.Time, i int, b *protocol.Beat, sent time.Time, 
 func (j *Judge) tellOfOthers(now time.Time) {
 	var other *Process
 	for _, p := range j.known {
-		if incompatible := !j.compatible(p); incompatible && (p.differs() || j.since == waits) {
+		if p.Wire != j.own.Wire {
+			j.noteOnce(fmt.Sprint("wire ", p.Wire), "another process keeps its locks on the masters in another way: the process that was here first goes on, the other waits until it is gone (docs/operations.md)",
+				"its version", p.Version, "our version", j.own.Version, "process", p.Name)
+		} else if incompatible := !j.compatible(p); incompatible && (p.differs() || j.since == waits) {
 			j.noteOnce(p.About.String(), "another process has other masters, and both could hold the same lock: the process that was here first goes on, the other waits until it is gone (docs/operations.md)",
 				"its masters", p.About.String(), "our masters", j.own.String(), "process", p.Name)
 		}
 		// Of servers it may not have noticed yet that one has restarted.
-		if p.Since != waits && (p.differs() || len(p.Masters) != len(j.masters)) && (other == nil || p.before(other)) {
+		if p.Since != waits && p.Wire == j.own.Wire && (p.differs() || len(p.Masters) != len(j.masters)) && (other == nil || p.before(other)) {
 			other = p
 		}
 		if p.MaxTTL > j.own.Covers || j.own.MaxTTL > p.Covers && p.Told.Sub(p.met) >= Settled { // it is still there
@@ -454,7 +458,10 @@ func (j *Judge) noteOnce(about, text string, args ...any) {
 }
 
 // conflict is the reason why a process must not lock: another one has masters of which a majority need not share any with a majority
-// of ours.
+// of ours, or is of a version with another wire.
 func (j *Judge) conflict(other *Process) error {
+	if other.Wire != j.own.Wire {
+		return fmt.Errorf("another process keeps its locks on the masters in another way, and was here first: %s has version %s, and ours is %s; end all processes of one of the two versions (docs/operations.md, Upgrading)", other.Name, other.Version, j.own.Version)
+	}
 	return fmt.Errorf("another process with other masters was here first, and both could hold the same lock: the masters of %s are %v; ours are %v; configure the same masters everywhere, or change one at a time (docs/operations.md)", other.Name, &other.About, &j.own)
 }

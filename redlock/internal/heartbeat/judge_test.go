@@ -1,6 +1,7 @@
 package heartbeat
 
 import (
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -147,7 +148,7 @@ func TestClockSetBackSinceStart(t *testing.T) {
 	now := time.Now()
 	j := New("a", About{MaxTTL: 1000}, []string{"localhost"})
 	j.Reached(now, 0, protocol.Server{RunID: "ours", HasUptime: true, Uptime: -time.Hour, Received: now}, time.Time{})
-	other := Process{About: About{Masters: []Server{{Name: "localhost", Run: "another"}}}, Told: now.Add(time.Minute)}
+	other := Process{About: About{Wire: wire, Masters: []Server{{Name: "localhost", Run: "another"}}}, Told: now.Add(time.Minute)}
 	if j.compatible(&other) {
 		t.Error("another server is taken for ours, because it has the same name")
 	}
@@ -221,7 +222,7 @@ func TestStepIsDoneAfterAll(t *testing.T) {
 	j := asked(now)
 	answers(j, now, 0, 1, 2)
 	j.Look(now.Add(Grace))
-	other := `{"max_ttl_ms":10000,"masters":[{"name":"m","run":"m"},{"name":"n","run":"n"},{"name":"o","run":"o"},{"name":"p","run":"p"}]}`
+	other := `{"wire":1,"max_ttl_ms":10000,"servers":[{"name":"m","run":"m"},{"name":"n","run":"n"},{"name":"o","run":"o"},{"name":"p","run":"p"}]}`
 	now = now.Add(Every)
 	j.Answered(now, 0, j.Beat(), now, protocol.Reply{Time: now.UnixMicro(), Answer: &protocol.Beats{Born: 1, Lines: "b 0 1 1 " + other + "\n"}})
 	done := func() (told bool) {
@@ -272,7 +273,7 @@ func TestLossOfTheMasterInCommon(t *testing.T) {
 			for i, run := range []string{"common", "n", "o"} {
 				j.Reached(now, i, protocol.Server{RunID: run}, time.Time{})
 			}
-			other := `{"max_ttl_ms":1000,"masters":[{"name":"m","run":"common"},{"name":"p","run":"p"},{"name":"q","run":"q"}]}`
+			other := `{"wire":1,"max_ttl_ms":1000,"servers":[{"name":"m","run":"common"},{"name":"p","run":"p"},{"name":"q","run":"q"}]}`
 			j.Answered(now, 0, j.Beat(), now, protocol.Reply{Time: 1, Answer: &protocol.Beats{Born: 1, Lines: "b 0 1 " + since + " " + other + "\n"}})
 			life := j.own.life()
 			refused := func(at time.Time) bool { j.Look(at); return j.Refusal() != nil }
@@ -287,6 +288,31 @@ func TestLossOfTheMasterInCommon(t *testing.T) {
 			if refused(lost.Add(life + time.Second)) {
 				t.Errorf("%s, since %s: it is refused for longer than a life after the loss", name, since)
 			}
+		}
+	}
+}
+
+// TestAnotherWire: a process doesn't lock beside one that keeps its locks in another way, even with the same masters: one of an earlier version, that
+// tells no number, nor of a later one.
+func TestAnotherWire(t *testing.T) {
+	for about, locks := range map[string]bool{
+		`{"version":"v9","max_ttl_ms":10000,"masters":[{"name":"m","run":"m"},{"name":"n","run":"n"},{"name":"o","run":"o"}]}`:                              false,
+		`{"version":"v9","wire":2,"max_ttl_ms":10000,"servers":[{"name":"m","run":"m"},{"name":"n","run":"n"},{"name":"o","run":"o"}]}`:                     false,
+		fmt.Sprintf(`{"version":"v9","wire":%d,"max_ttl_ms":10000,"servers":[{"name":"m","run":"m"},{"name":"n","run":"n"},{"name":"o","run":"o"}]}`, wire): true,
+	} {
+		now := time.Now()
+		j := asked(now)
+		b := j.Beat()
+		for i := range 3 {
+			j.Answered(now, i, b, now, protocol.Reply{Time: now.UnixMicro(), Answer: &protocol.Beats{Born: 1, Lines: "b 0 1 1 " + about + "\n"}})
+		}
+		j.Look(now.Add(Grace))
+		refusal := j.Refusal()
+		if refusal == nil != locks || j.Until().IsZero() == locks {
+			t.Errorf("beside %s: it is refused with %v, and locks until %v", about, refusal, j.Until())
+		}
+		if refusal != nil && !strings.Contains(refusal.Error(), "has version v9") {
+			t.Errorf("the refusal says: %v", refusal)
 		}
 	}
 }

@@ -11,14 +11,19 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
+// wire is the number of how locks are kept on the masters: of the keys, of what is in them, and of what the scripts do. It is raised when processes
+// of the version before would not exclude those of this one. Versions from before it tell none.
+const wire = 1
+
 // About is what a process tells of itself with each beat. The rule needs the runs of its servers and the max TTL; all else is for people.
 type About struct {
 	Name    string   `json:"name"`
 	Version string   `json:"version"`
+	Wire    int      `json:"wire"`
 	Started int64    `json:"started_ms"` // by its own clock
 	MaxTTL  int64    `json:"max_ttl_ms"`
 	Covers  int64    `json:"covers_ms"` // the longest max TTL of any process that its restart guard covers
-	Masters []Server `json:"masters"`
+	Masters []Server `json:"servers"`   // under another name than before there was a wire: to those versions we have none, so that they refuse themselves
 }
 
 // Server is a master of a process.
@@ -76,14 +81,14 @@ func (j *Judge) runsOf(p *Process) (runs []string) {
 	return runs
 }
 
-// compatible reports whether each quorum of another process shares a server with each quorum of ours.
+// compatible reports whether each quorum of another process shares a server with each quorum of ours, on which both mean the same.
 func (j *Judge) compatible(p *Process) bool {
-	return j.own.quorum()+p.quorum() > union(j.own.runs(), j.runsOf(p))
+	return j.own.Wire == p.Wire && j.own.quorum()+p.quorum() > union(j.own.runs(), j.runsOf(p))
 }
 
 // same reports whether another process may have the same masters, of which neither need reach all.
 func (j *Judge) same(p *Process) bool {
-	return len(j.own.Masters) == len(p.Masters) && union(j.own.runs(), j.runsOf(p)) <= len(p.Masters)
+	return j.own.Wire == p.Wire && len(j.own.Masters) == len(p.Masters) && union(j.own.runs(), j.runsOf(p)) <= len(p.Masters)
 }
 
 // alike reports whether another process may have the same masters and settings, so that neither has to hear of the other.
