@@ -17,7 +17,7 @@ func TestImports(t *testing.T) {
 	const vote = "redlock/internal/vote"
 	const hook, simnet = "redlock/internal/hook", "redlock/internal/simnet"
 	for dir, allowed := range map[string][]string{
-		".":         {protocol, memory, redis, admission, heartbeat, link, cluster, vote, hook, "internal/base/notices", "internal/base/version"},
+		".":         {protocol, memory, redis, admission, heartbeat, link, cluster, vote, hook, "internal/base/notices", "internal/base/quorum", "internal/base/version"},
 		"../simnet": {"redlock", hook, simnet},
 		"vote":      {link, protocol, admission},
 		"cluster":   {link, protocol, redis, admission},
@@ -25,7 +25,7 @@ func TestImports(t *testing.T) {
 		"admission": {protocol},
 		"memory":    {protocol},
 		"redis":     {protocol},
-		"heartbeat": {protocol},
+		"heartbeat": {protocol, "internal/base/quorum"},
 		"hook":      {protocol},
 		"simnet":    {protocol, memory, redis},
 		"protocol":  {},

@@ -16,6 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/quorum"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/cluster"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/hook"
@@ -56,7 +57,7 @@ func Overlap(ones, others []Master) bool {
 			common++
 		}
 	}
-	return len(ones)/2+len(others)/2+2 > len(ones)+len(others)-common
+	return quorum.Overlap(len(ones), len(others), len(ones)+len(others)-common)
 }
 
 func (m Master) inMemory() bool { return m.impl.Capabilities().Local }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/base/quorum"
 )
 
 // process is a process that takes locks on a master, as it has told it of itself: see beat.lua.
@@ -140,5 +142,5 @@ func (p process) others(all []*examination) (names string, refused bool) {
 	if same == len(all) && same == len(p.masters) {
 		return "", false
 	}
-	return strings.Join(theirs, ", "), len(all)/2+1+len(theirs)/2+1 <= len(all)+len(theirs)-same
+	return strings.Join(theirs, ", "), !quorum.Overlap(len(all), len(theirs), len(all)+len(theirs)-same)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/quorum"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -62,7 +63,7 @@ func union(a, b []string) int {
 	return len(a) + len(b) - common
 }
 
-func (a *About) quorum() int { return len(a.Masters)/2 + 1 }
+func (a *About) quorum() int { return quorum.Of(len(a.Masters)) }
 
 // runsOf returns the servers that can vote for another process. A server of ours that has started since the process told of it by the same
 // name goes by its present run: the former one has no vote any more.
@@ -83,7 +84,7 @@ func (j *Judge) runsOf(p *Process) (runs []string) {
 
 // compatible reports whether each quorum of another process shares a server with each quorum of ours, on which both mean the same.
 func (j *Judge) compatible(p *Process) bool {
-	return j.own.Wire == p.Wire && j.own.quorum()+p.quorum() > union(j.own.runs(), j.runsOf(p))
+	return j.own.Wire == p.Wire && quorum.Overlap(len(j.own.Masters), len(p.Masters), union(j.own.runs(), j.runsOf(p)))
 }
 
 // same reports whether another process may have the same masters, of which neither need reach all.
