@@ -90,7 +90,7 @@ func TestClusterNodeFails(t *testing.T) {
 				var lock *redlock.Lock
 				if err := answered(t, func() (err error) {
 					lock, err = l.TryLock(t.Context(), key)
-					if err != nil && strings.Contains(err.Error(), nodes[2].Addr()) {
+					if err != nil && strings.Contains(err.Error(), nodes[2].Addr()+" of ") {
 						t.Fatalf("%q, which another node has: %v", key, err)
 					}
 					return err
@@ -144,7 +144,7 @@ func TestClusterFailover(t *testing.T) {
 	nodes[3].Promote()
 	eventually(t, bound, "the promoted replica has no vote", func() bool {
 		_, err := other.TryLock(t.Context(), keys[1])
-		return errors.Is(err, redlock.ErrRestarted) && strings.Contains(err.Error(), nodes[3].Addr())
+		return errors.Is(err, redlock.ErrRestarted) && strings.Contains(err.Error(), nodes[3].Addr()+" of ")
 	})
 	lockUnlock(t, other, elsewhere)
 	lockUnlock(t, other, keys[1])

@@ -1,16 +1,10 @@
 package redlock_test
 
 import (
-	"context"
-	"net"
-	"slices"
-	"strings"
+	"fmt"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
@@ -45,106 +39,38 @@ func TestSameNamesOtherServers(t *testing.T) {
 	})
 }
 
-// TestRestartWithOtherNames: two processes have other names for the same servers. When one server restarts, both go on, although each
-// has told of the former run under a name that the other doesn't know.
-func TestRestartWithOtherNames(t *testing.T) {
-	t.Parallel()
-	servers := redistest.Start(t, 3)
-	var log logBook
-	lockers := []*redlock.Locker{lockerOn(t, named(t, servers...), log.option()), newLocker(t, redistest.URLs(servers), log.option())}
-	for _, s := range servers[:2] {
-		for _, l := range lockers {
-			lockUnlock(t, l, "order:1")
-		}
-		s.Kill()
-		s.Restart()
-		registered(t, len(lockers), s, s)
-		for _, l := range lockers {
-			lockUnlock(t, l, "order:1")
-		}
-	}
-	if lines := log.lines("another process has other masters"); len(lines) > 0 {
-		t.Error(lines)
-	}
-}
-
-// TestEmptiedUnderOtherNames: two processes have other names for the same servers, of which one loses its data. Neither is refused because
-// of the other, then or when that server votes again.
-func TestEmptiedUnderOtherNames(t *testing.T) {
-	t.Parallel()
-	servers := redistest.Start(t, 3)
-	var here, there diary
-	opts := []redlock.Option{redlock.WithTTL(time.Second), redlock.WithMaxTTL(time.Second), redlock.WithTimeout(time.Second / 2)}
-	lockers := []*redlock.Locker{
-		lockerOn(t, named(t, servers...), slices.Concat(opts, []redlock.Option{here.option()})...),
-		newLocker(t, redistest.URLs(servers), slices.Concat(opts, []redlock.Option{there.option()})...),
-	}
-	for _, l := range lockers {
-		lockUnlock(t, l, "order:1")
-	}
-	allGoOn := func(done func(l *redlock.Locker) bool) bool {
-		n := 0
-		for _, l := range lockers {
-			status := l.Status()
-			if status.Err != nil {
-				t.Fatalf("a process is refused: %v", status.Err)
-			}
-			if done(l) {
-				n++
-			}
-		}
-		return n == len(lockers)
-	}
-	command(t, servers[0], "FLUSHALL")
-	for i, d := range []*diary{&here, &there} {
-		name := lockers[i].Status().Masters[0].Name
-		eventually(t, bound, "both notice the loss", func() bool {
-			allGoOn(func(*redlock.Locker) bool { return true })
-			return len(d.find("down", name, redlock.ErrReplaced)) > 0
+// TestLossUnderOtherNames: two processes have other names for the same servers, of which two restart or lose their data, one after the other.
+// Neither process is refused because of the other, although each has told of the former run under a name that the other doesn't know.
+func TestLossUnderOtherNames(t *testing.T) {
+	for name, lose := range map[string]func(*simnet.Server){"restart": (*simnet.Server).Reboot, "loss": (*simnet.Server).Flush} {
+		t.Run(name, func(t *testing.T) {
+			simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+				var renamed []*simnet.Address
+				for i, s := range net.Servers {
+					renamed = append(renamed, simnet.NewAddress(fmt.Sprintf("sim://other:%d", i), s))
+				}
+				var log logBook
+				var diaries [2]diary
+				var lockers []*redlock.Locker
+				for i, addresses := range [][]*simnet.Address{net.Addresses, renamed} {
+					l := simLocker(t, net.Masters(addresses...), log.option(), diaries[i].option(), redlock.WithRestartGuard(simTTL+time.Second))
+					lockUnlock(t, l, "order:1")
+					lockers = append(lockers, l)
+				}
+				for i := range 2 {
+					lose(net.Servers[i])
+					stays(t, time.Minute, "neither is refused", func() bool { return lockers[0].Status().Err == nil && lockers[1].Status().Err == nil })
+					for j, address := range []*simnet.Address{net.Addresses[i], renamed[i]} {
+						if len(diaries[j].find("down", address.String(), nil)) == 0 || lockers[j].Status().Available != 3 {
+							t.Errorf("%v: missed %v, then %+v", address, diaries[j].find("down", "", nil), lockers[j].Status())
+						}
+						lockUnlock(t, lockers[j], "order:1")
+					}
+				}
+				if lines := log.lines("another process has other masters"); len(lines) > 0 {
+					t.Error(lines)
+				}
+			})
 		})
 	}
-	eventually(t, bound, "the server votes again", func() bool { return allGoOn(func(l *redlock.Locker) bool { return l.Status().Available == 3 }) })
-	registered(t, len(lockers), servers[0], servers...)
-	for _, l := range lockers {
-		lockUnlock(t, l, "order:1")
-	}
-	allGoOn(func(*redlock.Locker) bool { return true })
-}
-
-// registered waits until a server knows n processes with the present runs of these servers.
-func registered(t *testing.T, n int, on *redistest.Server, servers ...*redistest.Server) {
-	t.Helper()
-	lacks := func(told string) bool {
-		return slices.ContainsFunc(servers, func(s *redistest.Server) bool {
-			info, err := s.Client().InfoMap(t.Context(), "server").Result()
-			return err != nil || !strings.Contains(told, `"run":"`+info["Server"]["run_id"])
-		})
-	}
-	eventually(t, bound, "the servers are registered", func() bool {
-		told, err := on.Client().HVals(t.Context(), "redlock:processes:{processes}").Result()
-		return err == nil && len(slices.DeleteFunc(told, lacks)) >= n
-	})
-}
-
-// named returns masters with the names a, b and so on, which lead to these servers.
-func named(t *testing.T, servers ...*redistest.Server) (masters []redlock.Master) {
-	t.Helper()
-	for i, s := range servers {
-		masters = append(masters, namedAs(t, string(rune('a'+i))+":6379", s))
-	}
-	return masters
-}
-
-// namedAs returns a master with this name, which leads to a server.
-func namedAs(t *testing.T, name string, s *redistest.Server) redlock.Master {
-	t.Helper()
-	client := redis.NewClient(&redis.Options{Addr: name, Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, s.Addr())
-	}})
-	defer func() { _ = client.Close() }() // NewMaster uses its options only
-	m, err := redlock.NewMaster(client)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
 }

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -159,4 +162,18 @@ func TestManyProcesses(t *testing.T) {
 			return len(all) == processes && len(kinds) == 1
 		})
 	}
+}
+
+// namedAs returns a master with this name, which leads to a server.
+func namedAs(t *testing.T, name string, s *redistest.Server) redlock.Master {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: name, Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, s.Addr())
+	}})
+	defer func() { _ = client.Close() }() // NewMaster uses its options only
+	m, err := redlock.NewMaster(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
 }
