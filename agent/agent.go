@@ -6,9 +6,8 @@
 //	…
 //	err = a.Serve(ctx, 30*time.Second, listener)
 //
-// POST /v1/lock takes the lock on keys. POST /v1/turn does for a gateway, such as Traefik with our plugin, what package
-// middleware does for a handler: it derives the keys of a request, checks its signature, and takes its locks. POST /v1/rule checks
-// the settings of such a gateway.
+// POST /v1/lock takes the lock on keys. POST /v1/turn is for a gateway, such as Traefik with our plugin: as package middleware does for a handler, it
+// derives the keys of a request, checks its signature, and takes its locks. POST /v1/rule checks the settings of a gateway.
 package agent
 
 import (
@@ -31,9 +30,9 @@ import (
 // Agent answers the clients of a Locker. New makes one.
 type Agent struct {
 	locker *redlock.Locker
-	guard  guard
+	access access
 	logger *slog.Logger
-	budget *middleware.Budget // of the memory for bodies from which gateways want keys
+	budget *middleware.Budget // for the bodies in which gateways' rules look for keys
 	rules  rules
 	other  http.Handler // for all other paths; nil for none
 
@@ -54,20 +53,20 @@ const DefaultMaxClients = 8192
 // Option is a setting of an Agent.
 type Option func(*Agent)
 
-// WithToken has clients send "Authorization: Bearer " and this token. Default: none, so that whoever can connect can lock.
-func WithToken(token string) Option { return func(a *Agent) { a.guard.token = []byte(token) } }
+// WithToken makes clients send "Authorization: Bearer " and this token. Default: no token, so whoever can connect can lock.
+func WithToken(token string) Option { return func(a *Agent) { a.access.token = []byte(token) } }
 
-// WithHosts allows further names in the header Host, beside redlock, localhost and the addresses of loopback: those by which clients
-// know the agent. A page that a browser shows can't send them, which is why they are compared.
+// WithHosts allows further names in the header Host, beside redlock, localhost and the addresses of loopback: the names by which clients know the
+// agent. Hosts are compared because a web page in a browser can't send these names.
 func WithHosts(names ...string) Option {
-	return func(a *Agent) { a.guard.hosts = append(a.guard.hosts, names...) }
+	return func(a *Agent) { a.access.hosts = append(a.access.hosts, names...) }
 }
 
 // WithMaxClients bounds how many clients may hold or wait for locks; any more are refused with 503. Default: DefaultMaxClients.
 func WithMaxClients(n int) Option { return func(a *Agent) { a.maxClients = n } }
 
-// WithObservers sets what makes an observer for each rule of a gateway, by its name, such as the method Rule of metrics.Metrics; release is
-// called when the rule isn't known any more. Default: nobody observes.
+// WithObservers sets the function that makes an observer for each rule of a gateway, by the rule's name, such as the method Rule of metrics.Metrics.
+// The agent calls release when it forgets the rule. Default: nobody observes.
 func WithObservers(of func(rule string) (o middleware.Observer, release func())) Option {
 	return func(a *Agent) { a.observers = of }
 }
@@ -78,8 +77,8 @@ func WithLogger(logger *slog.Logger) Option { return func(a *Agent) { a.logger =
 // WithOther sets the handler for all paths that aren't the agent's own, behind the same token: metrics, the console. Default: 404.
 func WithOther(h http.Handler) Option { return func(a *Agent) { a.other = h } }
 
-// New returns the agent of a Locker. The caller closes the Locker, after Serve has returned without an error: locks that clients still
-// hold must be left to their TTL, and not be released.
+// New returns the agent of a Locker. The caller closes the Locker after Serve has returned without an error. After an error clients still hold locks,
+// which must be left to their TTL, and not be released.
 func New(locker *redlock.Locker, opts ...Option) *Agent {
 	a := &Agent{locker: locker, budget: middleware.NewBudget(middleware.DefaultBodyBudget), maxClients: DefaultMaxClients, idle: make(chan struct{})}
 	for _, opt := range opts {
@@ -90,10 +89,10 @@ func New(locker *redlock.Locker, opts ...Option) *Agent {
 	return a
 }
 
-// Serve answers on these listeners until ctx ends. Then it refuses new requests, ends all waits, and gives those who hold locks so long
-// to end. If it returns an error after that, some still do: then don't close the Locker, but end the process. It closes the listeners.
+// Serve answers on these listeners until ctx ends. Then it refuses new requests, ends all waits, and gives lock holders this grace to end. If it
+// returns an error after that, some clients still hold locks: don't close the Locker, but end the process. It closes the listeners.
 //
-// A client that is cut off from a TCP address is noticed within seconds; it has closed its connection if the connection says so.
+// Serve notices within seconds that a TCP client is cut off, and at once that a client closes its connection.
 func (a *Agent) Serve(ctx context.Context, grace time.Duration, listeners ...net.Listener) error {
 	server := &http.Server{
 		Handler:           a.handler(),
@@ -121,7 +120,7 @@ func (a *Agent) Serve(ctx context.Context, grace time.Duration, listeners ...net
 	defer cancel()
 	left := a.shutdown(ended)
 	if left == nil {
-		_ = server.Shutdown(ended) // what is left then holds no lock
+		_ = server.Shutdown(ended) // the remaining connections hold no lock
 	}
 	_ = server.Close()
 	return errors.Join(err, left)
@@ -137,7 +136,7 @@ func (a *Agent) handler() http.Handler {
 	mux.HandleFunc("/healthz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("/readyz", func(w http.ResponseWriter, r *http.Request) { answer(w, r, a.ready()) })
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		err := a.guard.check(r)
+		err := a.access.check(r)
 		switch {
 		case err == nil && strings.HasPrefix(r.URL.Path, "/v1/"):
 			w.Header().Set("Allow", http.MethodPost)
@@ -156,14 +155,14 @@ func (a *Agent) handler() http.Handler {
 	})
 }
 
-// exchanges returns a handler for those that may ask. serve returns why a request is refused; then nothing has been written.
+// exchanges returns a handler for clients that may ask. serve returns why it refuses a request; then it has written nothing.
 func (a *Agent) exchanges(serve func(x *exchange, r *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		x := newExchange(w, r)
 		var err error
 		if !r.ProtoAtLeast(1, 1) {
 			err = refuse(http.StatusHTTPVersionNotSupported, "want HTTP/1.1")
-		} else if err = a.guard.check(r); err == nil {
+		} else if err = a.access.check(r); err == nil {
 			err = checkType(r, x.conn.door.unix)
 		}
 		if err == nil {
@@ -178,7 +177,7 @@ func (a *Agent) exchanges(serve func(x *exchange, r *http.Request) error) http.H
 
 var errUnknownPath = refuse(http.StatusNotFound, "there are /v1/lock, /v1/turn, /v1/rule, /healthz and /readyz")
 
-// answer answers a request that was refused, or that asks for nothing else than whether it would be.
+// answer answers a refused request, or a request that only asks whether it would be refused.
 func answer(w http.ResponseWriter, r *http.Request, err error) {
 	if err == nil {
 		return // 200
@@ -201,8 +200,8 @@ func (a *Agent) ready() error {
 	return nil
 }
 
-// Retire has the agent refuse new requests and end all waits, as the end of Serve's context does, but gives those who hold locks as long as
-// they need: Serve returns when the last of them is gone. It is for an agent whose place another one has taken.
+// Retire makes the agent refuse new requests and end all waits, as at the end of Serve's context, but gives lock holders as long as they need: Serve
+// returns when the last one is gone. It is for an agent that another agent has replaced.
 func (a *Agent) Retire() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -212,7 +211,7 @@ func (a *Agent) Retire() {
 
 var errStopping = refuse(http.StatusServiceUnavailable, "the agent is about to stop")
 
-// enter counts a client that is about to ask for a lock, or refuses it. leave must be called when it is done.
+// enter counts a client that is about to ask for a lock, or refuses it. The client must call leave at its end.
 func (a *Agent) enter() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -226,7 +225,7 @@ func (a *Agent) enter() error {
 	return nil
 }
 
-// remain counts a client that has left, and whose keys are held for a while, until leave is called.
+// remain counts a client that has left, but whose keys stay locked for a while, until leave is called.
 func (a *Agent) remain() (leave func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -252,8 +251,8 @@ func (a *Agent) noteIdle() {
 	}
 }
 
-// shutdown refuses new requests for locks, ends all waits, and waits for the clients that hold locks until ctx ends. If it returns an
-// error, some still do. Their keys are free when the TTL is over; until then they may rely on their locks.
+// shutdown refuses new requests for locks, ends all waits, and waits for lock holders until ctx ends. If it returns an error, some clients still hold
+// locks: their keys are free when the TTL is over, and until then they may rely on their locks.
 func (a *Agent) shutdown(ctx context.Context) error {
 	a.Retire()
 	a.mu.Lock()

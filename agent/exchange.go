@@ -14,16 +14,16 @@ import (
 	"time"
 )
 
-// exchange is a request for /v1/ and its response, which go on at the same time: in the body that a client keeps open, it sends marks, each
-// a newline, while the response says how long the lock is its own.
+// exchange is a request for /v1/ and its response, which overlap: the client keeps the body open and sends marks in it, each a newline, while the
+// response says how long the lock is valid.
 type exchange struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	conn    *conn
 	open    bool          // the body may stay open
 	lines   *bufio.Reader // of the body
-	lingers bool          // the end of the connection isn't that of the client's work: what it has started may still run
-	reads   bool          // another goroutine does
+	lingers bool          // the connection may end before the client's work: a program that it has started may still run
+	reads   bool          // another goroutine reads the body
 
 	wait     context.Context // for the lock; it ends when the client ends its request, or its connection has
 	stopWait context.CancelCauseFunc
@@ -31,16 +31,16 @@ type exchange struct {
 	marked   chan struct{}   // has an element after a new mark
 
 	mu       sync.Mutex
-	held     bool      // there is no wait any more
+	held     bool      // the wait for the lock is over
 	mark     int64     // the newest, counted from 1; 0 is the request itself
-	received time.Time // when that had been received, at the latest
+	received time.Time // when the newest mark had been received, at the latest
 	word     []byte    // the beginning of the last line of the body that isn't empty
-	most     int       // so much of it
+	most     int       // how many bytes of it are kept
 	wordEnds bool      // whether that line has ended
-	atEnd    bool      // of the body
+	atEnd    bool      // the body has ended
 }
 
-// moment is how long a client that was told may take to end its request, so that its connection can be used again.
+// moment is how long a client may take to end its request after the last line, so that its connection can be used again.
 const moment = time.Second
 
 // newExchange returns the exchange of a request that has just arrived.
@@ -56,7 +56,7 @@ func newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	return x
 }
 
-// watch has the wait end with the client, from now on. Nobody else may read after that.
+// watch ends the wait when the client leaves, from now on. Nobody else may read the body after that.
 func (x *exchange) watch() {
 	_ = x.control.SetReadDeadline(time.Time{})
 	if !x.open {
@@ -71,11 +71,11 @@ func (x *exchange) watch() {
 	}()
 }
 
-// minPulse is how often a client can hear of the agent at most.
+// minPulse is the shortest interval between two interim responses.
 const minPulse = 10 * time.Millisecond
 
-// pulse sends an interim response at each interval, until the function is called that it returns: a client that waits for long couldn't
-// tell an agent that hangs from one that has nothing to say.
+// pulse sends an interim response at each interval until stop is called. Without it, a client that waits long couldn't tell an agent that hangs from
+// an agent that has nothing to say.
 func (x *exchange) pulse(every time.Duration) (stop func()) {
 	if every == 0 {
 		return func() {}
@@ -104,7 +104,7 @@ func (x *exchange) pulse(every time.Duration) (stop func()) {
 	}
 }
 
-// endWait says that there is no wait any more which could end.
+// endWait notes that the wait is over, so that the client's end can't end it any more.
 func (x *exchange) endWait() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -149,18 +149,18 @@ func (x *exchange) count(said []byte) (marks int64) {
 		case x.wordEnds:
 			x.word, x.wordEnds = x.word[:0], false
 		}
-		if len(x.word) <= x.most { // one more says that there is more
+		if len(x.word) <= x.most { // one more byte shows that the line is longer
 			x.word = append(x.word, c)
 		}
 	}
 	return marks
 }
 
-// done is the word with which a client ends its body whose work is done, so that it need not be done again in this period.
+// done is the word with which a client ends its body after its work, so that the work need not be done again in this period.
 const done = "done"
 
-// saidDone reports whether the last line that isn't empty is the word done, or begins with it and a space: then it returns the rest, if
-// that isn't too long.
+// saidDone reports whether the last non-empty line is the word done, or begins with it and a space: then it returns the rest, unless that is too
+// long.
 func (x *exchange) saidDone() (result []byte, said, tooLong bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -198,8 +198,8 @@ func (x *exchange) tell(response *buffered) {
 	_ = x.control.Flush()
 }
 
-// close ends the exchange, after the response. A client that has ended its body in order may use the connection again: it has a moment for
-// that. The connection of any other is closed, as what it sends could be taken for its next request.
+// close ends the exchange after the response. A client that ends its body in order within a moment may use the connection again. Any other connection
+// is closed, because its bytes could be taken for the client's next request.
 func (x *exchange) close() {
 	x.stopWait(nil)
 	if !x.isAtEnd() {
@@ -215,5 +215,5 @@ func (x *exchange) close() {
 	}
 }
 
-// tooLate reports whether an error is that of a deadline of the connection.
+// tooLate reports whether an error comes from a deadline of the connection.
 func tooLate(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

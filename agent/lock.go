@@ -25,7 +25,7 @@ const maxLockLine = 64 << 10
 type lockRequest struct {
 	Key       string         `json:"key"`
 	Keys      []string       `json:"keys"`
-	Wait      *rule.Duration `json:"wait"`         // nil: without limit, but for masters
+	Wait      *rule.Duration `json:"wait"`         // nil: no limit, except for masters
 	Masters   *rule.Duration `json:"masters_wait"` // nil: the Locker's
 	Try       bool           `json:"try"`
 	TTL       rule.Duration  `json:"ttl"`
@@ -33,10 +33,10 @@ type lockRequest struct {
 	Label     string         `json:"label"`
 	Heartbeat rule.Duration  `json:"heartbeat"` // 0: none
 	Pulse     rule.Duration  `json:"pulse"`     // how often a client that waits hears of the agent; 0: never
-	Quiet     bool           `json:"quiet"`     // whether it hears of the lock only when it has sent a mark, and at the end
+	Quiet     bool           `json:"quiet"`     // lines come only after a mark, and at the end
 	Linger    bool           `json:"linger"`    // whether the lease outlives a connection that ends without the end of the body
-	OncePer   rule.Duration  `json:"once_per"`  // the work, if the body ends with the word done; 0: whenever it is asked for
-	Once      rule.Duration  `json:"once"`      // the same, and how long the result is kept that follows the word
+	OncePer   rule.Duration  `json:"once_per"`  // how long the work counts as done, if the body ends with the word done; 0: not at all
+	Once      rule.Duration  `json:"once"`      // the same, for work with a result: the text behind the word
 
 	Most middleware.Concurrency `json:"concurrency"` // nil: 1
 }
@@ -83,7 +83,7 @@ func (a *Agent) serveLock(x *exchange, r *http.Request) error {
 	return nil
 }
 
-// slot returns the field of the first line that says which of several slots the lock on a key has.
+// slot returns the field of the first line with the slot of the lock, for a key that has several.
 func (r *lockRequest) slot(lock *redlock.Lock) []byte {
 	if len(r.Keys) > 1 || r.Most == nil || r.Most[0] < 2 {
 		return nil

@@ -30,7 +30,7 @@ func refuse(status int, format string, values ...any) *problem {
 	return &problem{Title: http.StatusText(status), Status: status, Detail: fmt.Sprintf(format, values...)}
 }
 
-// doneProblem is the problem of a client whose work another has done, with the result if there is one.
+// doneProblem is the problem of a client whose work another client has done, with the result if there is one.
 func doneProblem(err error) *problem {
 	p := &problem{Title: "The work is done", Status: http.StatusConflict, Detail: "it was done in this period", outcome: "done"}
 	var done *redlock.DoneError
@@ -40,7 +40,7 @@ func doneProblem(err error) *problem {
 	return p
 }
 
-// write answers with the problem. The header Redlock-Agent-Error tells a gateway that it isn't about the gateway's own client.
+// write answers with the problem. The header Redlock-Agent-Error tells a gateway that the problem isn't its client's.
 func (p *problem) write(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
@@ -57,13 +57,13 @@ func (p *problem) write(w http.ResponseWriter) {
 		h.Set("Retry-After", "1")
 	}
 	if p == errStopping {
-		h.Set("Connection", "close") // the next one may be for the agent that has taken this one's place
+		h.Set("Connection", "close") // the next request may be for the agent that has replaced this one
 	}
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p) // the client may have left
 }
 
-// responseOf returns the response to a request that is refused. ctx is that of its wait.
+// responseOf returns the response to a refused request. ctx is the context of its wait.
 func responseOf(ctx context.Context, err error) *buffered {
 	w := &buffered{header: make(http.Header)}
 	var own *problem

@@ -14,7 +14,7 @@ import (
 
 const (
 	maxSettings = 64 << 10 // bytes of the settings of a rule
-	maxRules    = 256      // that are kept
+	maxRules    = 256      // that the agent keeps
 )
 
 // gatewayRule is a rule that a gateway has sent.
@@ -25,7 +25,7 @@ type gatewayRule struct {
 	release func() // of its observer
 }
 
-// rules are those that gateways have sent of late, by their settings as they were sent.
+// rules are the rules that gateways have sent lately, by the text of their settings.
 type rules struct {
 	mu    sync.Mutex
 	known map[string]*list.Element
@@ -78,9 +78,9 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 	if given.Remember > 0 {
 		return nil, errors.New("preset: has remember, and " + noResponses + `; set remember to "off"`)
 	}
-	// How long a turn lasts is for the gateway to say.
+	// The gateway decides how long a turn lasts.
 	settings.OnClientAbort, settings.OnHold = middleware.Cancel, a.remain
-	// The wait, in which the end of the connection is noticed, comes after the body.
+	// The wait comes after the body, because only during the wait the end of the connection is noticed.
 	settings.BufferBody = new(asGiven.ReadsBody())
 	g := &gatewayRule{text: string(text), onAbort: given.OnClientAbort, release: func() {}}
 	if a.observers != nil {
@@ -95,7 +95,7 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 
 const noResponses = "the agent doesn't see the responses that a gateway passes on, so it can't remember them"
 
-// lacksResponses refuses settings for which an agent would have to see the responses.
+// lacksResponses refuses settings that need the responses, which an agent doesn't see.
 func lacksResponses(s *middleware.Rule) error {
 	if s.Remember > 0 || s.RememberSize != 0 || s.RememberQuota != 0 || s.RememberStatus != nil || s.Fingerprint != nil || s.OnDuplicate == "wait" {
 		return errors.New("remember: " + noResponses + "; Caddy's module and the middleware can")
@@ -103,12 +103,12 @@ func lacksResponses(s *middleware.Rule) error {
 	return nil
 }
 
-// ruleResponse is the response of POST /v1/rule: what a gateway must know of its rule.
+// ruleResponse is the response of POST /v1/rule: the settings that a gateway must know.
 type ruleResponse struct {
 	ReadsBody     bool   `json:"reads_body"`
 	MaxBody       int64  `json:"max_body"`
 	BodyTimeoutMS int64  `json:"body_timeout_ms"`
-	WaitMS        int64  `json:"wait_ms"` // after both, an agent that says nothing is stopped
+	WaitMS        int64  `json:"wait_ms"` // if the agent says nothing for this time and the body's, the gateway takes it for stopped
 	FenceHeader   string `json:"fence_header"`
 	OnClientAbort string `json:"on_client_abort"`
 }

@@ -20,13 +20,13 @@ const (
 	maxStrangers  = 1024 // connections to a TCP address that have not shown the token
 )
 
-// door is a listener with room of its own: those who come by one address leave the room at the others alone.
+// door is a listener that counts its own connections, so that the clients of one address can't take the room of another.
 type door struct {
 	net.Listener
 	unix bool
 	room atomic.Int64 // for how many more connections
 
-	strangers []*conn // on TCP the last ones that have come, from next on the oldest
+	strangers []*conn // on TCP, the latest connections in a ring, with the oldest at next
 	next      int
 }
 
@@ -40,7 +40,7 @@ func newDoor(l net.Listener, maxClients int) *door {
 	return d
 }
 
-// Accept returns the next connection for which there is room. It closes the others: those that there are already must not have to wait.
+// Accept returns the next connection for which there is room. It closes all others at once: no connection waits for room.
 func (d *door) Accept() (net.Conn, error) {
 	for {
 		accepted, err := d.Listener.Accept()
@@ -59,8 +59,8 @@ func (d *door) Accept() (net.Conn, error) {
 	}
 }
 
-// turnOut closes the oldest connection that has not shown the token, once there are too many after it. So who has the token gets in, no
-// matter how many have none. A Unix socket has no strangers: its mode says who may open it.
+// turnOut closes the oldest connection that hasn't shown the token, once too many came after it. So a client with the token gets in, however many
+// have none. A Unix socket has no strangers, because its mode says who may open it.
 func (d *door) turnOut(latest *conn) {
 	if d.unix {
 		return
@@ -72,8 +72,8 @@ func (d *door) turnOut(latest *conn) {
 	d.next = (d.next + 1) % len(d.strangers)
 }
 
-// conn is a connection to a client. It notices what net/http's server doesn't tell: that the other side has closed it, and not the
-// silence of a network.
+// conn is a connection to a client. Unlike net/http's server, it distinguishes a connection that the other side has closed from a network that is
+// silent.
 type conn struct {
 	net.Conn
 	door  *door
@@ -84,15 +84,15 @@ type conn struct {
 	close sync.Once
 }
 
-// connKey is the key of a request's context under which its conn is.
+// connKey is the key of the conn in a request's context.
 type connKey struct{}
 
 func connOf(r *http.Request) *conn { return r.Context().Value(connKey{}).(*conn) }
 
 var errFollowed = errors.New("the request is followed by another one while it lasts")
 
-// Read ends a connection on which another request follows one that isn't answered yet: net/http's server would keep what it has read, and
-// not look any more whether the client leaves.
+// Read ends a connection on which another request follows an unanswered one: net/http's server would keep what it has read, and no longer notice that
+// the client leaves.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.note(err)
@@ -109,7 +109,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// SetReadDeadline lets no stranger stay for longer than a body may take, also between two requests: /healthz asks for no token.
+// SetReadDeadline lets no stranger stay longer than a body may take, not even between two requests: /healthz asks for no token.
 func (c *conn) SetReadDeadline(t time.Time) error {
 	if most := time.Now().Add(bodyTimeout); !c.door.unix && !c.known.Load() && (t.IsZero() || t.After(most)) {
 		t = most
@@ -129,10 +129,10 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// silence is how long nothing may be heard of the machine of a client before it counts as cut off.
+// silence is how long the machine of a client may be silent before it counts as cut off.
 const silence = 5 * time.Second
 
-// noticeSilence has the kernel end a TCP connection whose other side doesn't answer any more.
+// noticeSilence makes the kernel end a TCP connection whose other side doesn't answer any more.
 func noticeSilence(c net.Conn) {
 	t, ok := c.(*net.TCPConn)
 	if !ok {

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// limitUnacknowledged ends a connection if what was sent is not acknowledged in time. The probes of SetKeepAlive are sent only when nothing else is.
+// limitUnacknowledged ends a connection on which data isn't acknowledged in time. SetKeepAlive probes only an idle connection.
 func limitUnacknowledged(t *net.TCPConn) {
 	raw, err := t.SyscallConn()
 	if err != nil {

@@ -4,5 +4,5 @@ package agent
 
 import "net"
 
-// limitUnacknowledged does nothing: what was sent and isn't acknowledged is given up after the system's own time, which is minutes.
+// limitUnacknowledged does nothing: the system gives up unacknowledged data after minutes.
 func limitUnacknowledged(*net.TCPConn) {}

@@ -10,29 +10,27 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// stream is the response to a client that holds a lock: lines that say for how long it may believe that.
+// stream is the response to a client that holds a lock: lines that say how long the lock is valid.
 //
-// Each line promises something: that the lock is the client's until the end that the line names. A client that was cut off, or that
-// reads late, relies on the latest of these promises. So whatever ends the hold here, other than the client itself, keeps the
-// lock until then.
+// Each line promises that the lock is the client's until the end that the line names. A client that was cut off, or that reads late, relies on the
+// latest promise. So if anything but the client ends the hold, the agent keeps the lock until then.
 type stream struct {
 	*exchange
-	lock  *redlock.Lock // of the lines; nil for none
+	lock  *redlock.Lock // whose validity the lines say; nil for none
 	quiet bool          // a renewal has no line: the client may not read for as long as it holds the lock
 	line  []byte
 
 	span     time.Duration // of the lease, when the hold began
 	until    time.Time     // the end of the lease in the last line
 	promised time.Time     // the latest end in any line
-	told     int64         // the newest mark in any line
+	echoed   int64         // the newest mark that a line has answered
 }
 
 // errLeft reports that a client has not ended its hold in order.
 var errLeft = errors.New("the client has left without ending its request")
 
-// hold sends the first line, to which more fields may be added: JSON that begins with a comma, or nothing. It keeps the client informed
-// until the hold ends, and returns nil if the client has ended it in order. When it returns, nobody relies on the lock any more, unless it
-// was lost.
+// hold sends the first line, with more fields: JSON that begins with a comma, or nothing. It informs the client until the hold ends, and returns nil
+// if the client has ended it in order. When it returns, nobody relies on the lock any more, unless the lock was lost.
 func (s *stream) hold(more []byte, heartbeat time.Duration) error {
 	s.endWait()
 	err := s.begin(more)
@@ -66,8 +64,8 @@ func (s *stream) begin(more []byte) error {
 	return s.send()
 }
 
-// keep sends a line after each mark and, unless the stream is quiet, at each renewal. It returns nil when nothing more will be heard of the
-// client, and else why it has ended the hold.
+// keep sends a line after each mark and, unless the stream is quiet, at each renewal. It returns nil after the client's last sign, or else why the
+// hold has ended.
 func (s *stream) keep(heartbeat time.Duration) error {
 	began := time.Now()
 	s.span = s.until.Sub(began)
@@ -75,14 +73,14 @@ func (s *stream) keep(heartbeat time.Duration) error {
 		next := s.nextCheck()
 		mark, received := s.newest()
 		if heartbeat > 0 {
-			silent := min(time.Since(received), time.Since(began)) // who waits sends no marks
+			silent := min(time.Since(received), time.Since(began)) // a client that waits sends no marks
 			if silent > heartbeat {
 				s.end(lostLine{"heartbeat", "no mark came within the heartbeat"})
 				return errors.Join(errLeft, s.control.Flush())
 			}
 			next = min(next, heartbeat-silent+time.Millisecond)
 		}
-		if mark > s.told || !s.quiet && s.lock.Until().After(s.until) {
+		if mark > s.echoed || !s.quiet && s.lock.Until().After(s.until) {
 			s.line = append(s.line[:0], '{')
 			s.appendValidity()
 			if err := s.send(); err != nil {
@@ -107,8 +105,8 @@ func (s *stream) nextCheck() time.Duration {
 	return max(s.span/20, time.Until(s.lock.Until())-s.span*3/5, 5*time.Millisecond)
 }
 
-// lapse waits until the client can't rely on the lock any more: until the end of what the lines have promised it, unless it has ended its
-// request, or closed the connection.
+// lapse waits until the client can't rely on the lock any more: it has ended its request, it has closed the connection, or all promises of the lines
+// are over.
 func (s *stream) lapse() {
 	if s.lock == nil {
 		return
@@ -133,11 +131,11 @@ func (s *stream) lapse() {
 	}
 }
 
-// appendValidity appends how long after the newest mark the lease ends. The client counts that from when it began to send the mark,
-// which was earlier: so nothing that delays this line makes the client believe in its lock for too long.
+// appendValidity appends how long after the newest mark the lease ends. The client counts from when it began to send the mark, which is earlier. So
+// however late this line is, the client doesn't believe in its lock for too long.
 func (s *stream) appendValidity() {
 	mark, received := s.newest()
-	s.told = mark
+	s.echoed = mark
 	s.until = s.lock.Until()
 	if s.until.After(s.promised) {
 		s.promised = s.until
@@ -148,7 +146,7 @@ func (s *stream) appendValidity() {
 	s.line = strconv.AppendInt(s.line, max(0, s.until.Sub(received)).Milliseconds(), 10)
 }
 
-// send ends the line, and sends it. A client that reads nothing must make room for it in time.
+// send ends the line, and sends it. A client that doesn't read in time loses its connection.
 func (s *stream) send() error {
 	s.put()
 	return s.control.Flush()
@@ -163,7 +161,7 @@ func (s *stream) put() {
 // end writes the last line, which is sent with the end of the response. The client may have left.
 func (s *stream) end(fields any) {
 	s.conn.whole.Store(false)
-	text, _ := json.Marshal(fields) // there is nothing in it that can't be encoded
+	text, _ := json.Marshal(fields) // these fields can always be encoded
 	s.line = append(s.line[:0], text[:len(text)-1]...)
 	s.put()
 }

@@ -40,10 +40,10 @@ type turn struct {
 	request *http.Request // of the gateway's client
 	sent    turnRequest
 
-	begun bool // the response has
+	begun bool // the response has begun
 }
 
-// serveTurn takes the turn of a request, and holds it for as long as the gateway keeps its own request open.
+// serveTurn takes the locks for a request, and holds them for as long as the gateway keeps its own request open.
 func (a *Agent) serveTurn(x *exchange, _ *http.Request) error {
 	t := &turn{agent: a, exchange: x, stream: &stream{exchange: x}}
 	if !x.open {
@@ -72,8 +72,8 @@ func (a *Agent) serveTurn(x *exchange, _ *http.Request) error {
 	return nil
 }
 
-// headless is the writer that a rule is given: nothing is written there, as the response is the gateway's business. Its control sets the
-// deadline of a body.
+// headless is the writer that a rule gets. Nothing is written to it, because the response is the gateway's business. Its control sets the deadline of
+// a body.
 type headless struct {
 	header http.Header
 	*http.ResponseController
@@ -103,8 +103,8 @@ func (t *turn) read() error {
 	return t.describe()
 }
 
-// describe makes the request of the gateway's client, as a server would have received it. Its context ends with the wait: the end of the
-// turn is that of the work, and not of the client.
+// describe makes the request of the gateway's client, as a server would have received it. Its context ends with the wait, because the turn ends with
+// the work, and not with the client.
 func (t *turn) describe() error {
 	u, err := parseTarget(t.sent.Method, t.sent.Target)
 	if err != nil {
@@ -160,7 +160,7 @@ func (t *turn) hold(_ http.ResponseWriter, r *http.Request) error {
 	return t.stream.hold(t.changes(r, taken), 0)
 }
 
-// dropBody reads the body to its end, which frees the memory that it took: only the upstream needs it now, and the gateway has it.
+// dropBody reads the body to its end to free its memory: now only the upstream needs the body, and the gateway has it.
 func (t *turn) dropBody(r *http.Request) error {
 	var body io.Reader = r.Body
 	switch {
@@ -173,15 +173,15 @@ func (t *turn) dropBody(r *http.Request) error {
 	return err
 }
 
-// unlock returns how the release of a turn that has ended in order went.
+// unlock returns the error of releasing a turn that has ended in order.
 func (t *turn) unlock() error {
 	if t.stream.lock == nil {
 		return nil
 	}
-	return t.stream.lock.Unlock() // the rule has called it before, and its error is the same
+	return t.stream.lock.Unlock() // the rule has called it before; it returns the same error again
 }
 
-// changes returns the fields of the first line that say what to do with the request's headers.
+// changes returns the fields of the first line that change the request's headers.
 func (t *turn) changes(r *http.Request, taken middleware.Turn) []byte {
 	change := struct {
 		Pass    bool               `json:"pass,omitempty"`
@@ -216,7 +216,7 @@ func (t *turn) changes(r *http.Request, taken middleware.Turn) []byte {
 	return text
 }
 
-// frames are a body as a gateway sends it: each with its length in decimal, on a line of its own; one of 0 bytes is the end.
+// frames is the body that a gateway sends. Each frame has its length in decimal on a line of its own; a frame of 0 bytes is the end.
 type frames struct {
 	from *bufio.Reader
 	left int64
