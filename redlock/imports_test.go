@@ -21,7 +21,7 @@ func TestImports(t *testing.T) {
 		"../simnet": {"redlock", hook, simnet},
 		"vote":      {link, protocol, admission},
 		"cluster":   {link, protocol, redis, admission},
-		"link":      {protocol, redis, admission},
+		"link":      {protocol, admission},
 		"admission": {protocol},
 		"memory":    {protocol},
 		"redis":     {protocol},
