@@ -6,13 +6,13 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-// absence is that of masters, of which too few have a vote for a key. It doesn't change.
+// absence says that too few masters have a vote for a key. It doesn't change.
 type absence struct {
-	since time.Time // when this process got to know of it
+	since time.Time // when this process noticed it
 	err   *QuorumError
 }
 
-// rest returns for how long a call may still wait for the masters; where none are absent, as long as for any. masters is for how long in all.
+// rest returns how long a call may still wait for the masters, of the time that it has for them in all. A nil absence leaves all of that time.
 func (a *absence) rest(masters time.Duration) time.Duration {
 	if a == nil {
 		return masters
@@ -20,7 +20,7 @@ func (a *absence) rest(masters time.Duration) time.Duration {
 	return masters - time.Since(a.since)
 }
 
-// absentFor returns that of the masters of a key by what this process knows without asking them, or nil.
+// absentFor returns the absence for a key that this process knows of without asking the masters, or nil.
 func (l *shared) absentFor(key string) *absence {
 	since, failed := l.voters.Absent(key)
 	if since.IsZero() {
@@ -29,7 +29,7 @@ func (l *shared) absentFor(key string) *absence {
 	return &absence{since, noQuorum(l.voters, vote.Verdict{Total: len(l.voters.Streams), Failed: failed})}
 }
 
-// lacked returns that of the masters of a key which a lost attempt has lacked, or nil.
+// lacked returns the absence that made an attempt fail, or nil if enough masters had a vote.
 func (l *shared) lacked(a *vote.Attempt, key string) *absence {
 	err, excluded := l.excluded().(*QuorumError)
 	switch {
@@ -46,8 +46,8 @@ func (l *shared) lacked(a *vote.Attempt, key string) *absence {
 	return &absence{since, err}
 }
 
-// mayAsk reports whether a call may ask for a key for which too few masters have a vote: in a while one call of the process does, and thousands
-// wait for what it finds out.
+// mayAsk reports whether a call may ask for a key for which too few masters have a vote. One call of the process may ask every askGap; thousands wait
+// for its result.
 func (l *shared) mayAsk() bool {
 	now, last := int64(time.Since(l.gates.began)), l.askedAbsent.Load()
 	return now-last >= int64(askGap) && l.askedAbsent.CompareAndSwap(last, now)

@@ -14,28 +14,28 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-// state is what a call does or waits for. For each there is a method that does that, and returns the next state; docs/DESIGN.md has a picture.
+// state is the present work or wait of a call. Each state has a method that does the work and returns the next state; docs/DESIGN.md has a picture.
 type state uint8
 
 const (
-	entering    state = iota // it looks whether others of this process are in its way
-	hearing                  // a try-lock: waits for what those meet
-	inLine                   // waits for its turn behind those
+	entering    state = iota // it looks whether other calls of this process are in its way
+	hearing                  // a try-lock: it waits for the result of those calls
+	inLine                   // waits behind those calls
 	heading                  // it is the head for all of its keys, and waits until it may ask the masters
 	asking                   // attempts are under way, and have a place among those of the process
-	takingOver               // attempts are under way that take over from others: from the lock before it, or from its lost ones
-	contending               // waits, as others have votes for the key, too
-	releasing                // waits, as its slot is about to be released on the masters
-	lacking                  // waits, as masters have no vote
+	takingOver               // attempts are under way that take over from the lock before it, or from its own lost attempts
+	contending               // waits, because other calls have votes for the key too
+	releasing                // waits, because its slot is about to be released on the masters
+	lacking                  // waits, because masters have no vote
 	subscribing              // waits until it can be woken
 	queued                   // is in line on the masters, and waits to be woken
-	unwoken                  // is in line on masters of which one can't wake it
+	unwoken                  // is in line on the masters, of which one can't wake it
 	insisting                // waits for a short time, and keeps its places for all of its keys: see insist
 	holding                  // it has the lock
 	failed                   // it must leave without one
 )
 
-// waitsFor says for an Observer what a call waits for between two attempts.
+// waitsFor is the reason for the wait between two attempts, as an Observer sees it.
 var waitsFor = [failed + 1]string{
 	takingOver:  "others that have taken votes from it: a short time at random",
 	contending:  "others that have taken votes from it: a short time at random",
@@ -54,14 +54,14 @@ const (
 	waitMost   = 100 * time.Millisecond
 	splitPause = 3 * time.Millisecond
 	splitTries = 4
-	absentMost = time.Second // for a call that others tell of masters
+	absentMost = time.Second // for a call that knows of the masters from other calls
 
-	releasePause = time.Millisecond / 2 // for a release that is on its way; doubles
+	releasePause = time.Millisecond / 2 // for a release on its way to the masters; doubles
 	mostAgain    = 6
 )
 
-// call is a call of Lock or TryLock, for one key or several. Its goroutine takes it from state to state until it has the locks on all of its keys
-// at once, or must leave. It has a place at the gate of each key.
+// call is a call of Lock or TryLock, for one key or several. Its goroutine takes it from state to state until it has the locks on all of its keys at
+// once, or must leave. It has a place at the gate of each key.
 type call struct {
 	*shared
 	lockOptions
@@ -75,18 +75,18 @@ type call struct {
 
 	order     uint64             // among all calls of this process; 0 before it enters
 	ahead     int                // calls before it when it entered
-	turn      chan *vote.Attempt // it is the head now; with an attempt if the lock before was handed on, else nil
-	done      *DoneError         // what the head before it has met, if it wants that; set before its turn
+	promoted  chan *vote.Attempt // it is the head now; gets the attempt if the lock before was handed on, else nil
+	done      *DoneError         // the result that the head before it has met, if this call wants results; set before it becomes the head
 	ticket    int64              // its place in the masters' queues, from its first attempt on; 0 if not known yet
 	asksUntil atomic.Int64       // when its last attempt is over, at the latest: a time.Duration since the gates began, on our monotonic clock
 
 	blocked *place       // where others of this process are in its way
-	later   <-chan error // tells what those meet, or is closed when it should look again
+	later   <-chan error // gets what those calls meet, or is closed when this call should look again
 
-	lost       *place          // of which the attempt is lost
-	doubts     int8            // how often it still doubts what others tell it of the masters
-	again      int8            // how often it has asked again at once, for a slot that is its own, or that it is offered
-	subscribed bool            // it counts as one that waits for wake-ups
+	lost       *place          // the place whose attempt is lost
+	doubts     int8            // how often it still doubts what other calls have found out about the masters
+	again      int8            // how often it has asked again at once, for a slot of its own or an offered one
+	subscribed bool            // it counts as waiting for wake-ups
 	tries      uint32          // attempts that are over
 	pause      time.Duration   // before the next attempt, longer each time, if no master wakes us
 	rest       time.Duration   // how long it waits at most now
@@ -94,13 +94,13 @@ type call struct {
 	insists    time.Duration   // since it began; until then it keeps its places for all of its keys: see insistsOn
 	haste      haste           // how soon it may ask
 	via        Via
-	err        error // what it has met before it waited last; at the end, why it must leave
+	err        error // the error before its last wait; at the end, why it must leave
 
 	roomForPlaces [1]*place // enough for one key, the usual case; saves two allocations
 	roomForPlace  place
 }
 
-// newCall returns one that is about to enter. keys are distinct.
+// newCall returns a call that is about to enter. keys are distinct.
 func newCall(ctx context.Context, s *shared, keys []string, o lockOptions, try bool) *call {
 	c := &call{shared: s, lockOptions: o, ctx: ctx, try: try || o.wait == 0, began: time.Now(), doubts: mostDoubts, pause: waitLeast, via: ViaFree}
 	c.places = c.roomForPlaces[:0]
@@ -115,7 +115,7 @@ func newCall(ctx context.Context, s *shared, keys []string, o lockOptions, try b
 	return c
 }
 
-// several reports whether the call is for more than one key, so that the lock on one of them alone is of no use to it.
+// several reports whether the call is for several keys: then the lock on one of them alone is of no use to it.
 func (c *call) several() bool { return len(c.places) > 1 }
 
 // run takes the call to its end.
@@ -147,7 +147,7 @@ func (c *call) run() (*Lock, error) {
 	}
 }
 
-// leave is the end of its waiting.
+// leave ends the call's wait.
 func (c *call) leave() {
 	if c.cancel != nil {
 		c.cancel()
@@ -170,7 +170,7 @@ func (c *call) giveUp(err error) state {
 	return c.fail(err)
 }
 
-// stopped returns why the call must leave, or nil. What it waits for ends with ctx.
+// stopped returns why the call must leave, or nil. ctx ends the present wait.
 func (c *call) stopped(ctx context.Context) error {
 	select {
 	case <-c.closing:
@@ -194,7 +194,7 @@ func (c *call) sleep(ctx context.Context, d time.Duration) error {
 	return c.stopped(ctx)
 }
 
-// until returns until when the call waits for others, at most; zero: until its context ends.
+// until returns the latest end of the call's wait for others; zero: the end of its context.
 func (c *call) until() (end time.Time) {
 	if c.try || c.wait == untilDone {
 		return end
@@ -213,8 +213,8 @@ func (c *call) waiting() context.Context {
 	return c.limit
 }
 
-// enter looks whether the call is the head of all its gates. A call that has waited for one of its keys on the masters is the head there, and has a
-// ticket: if another call is the head for another key now, both are given up, so that nobody waits for a call that can't have the key yet.
+// enter tries to make the call the head of all its gates. A call that has waited for one of its keys on the masters is the head there, and has a
+// ticket. If another call is the head for another key now, it gives up both, so that nobody waits for a call that can't have the key yet.
 func (c *call) enter() state {
 	blocked, later, err := c.gates.enter(c, c.lost == nil, c.doubts > 0)
 	c.blocked, c.later = blocked, later
@@ -235,7 +235,7 @@ func (c *call) enter() state {
 	return inLine
 }
 
-// mostDoubts is how often a call doubts what others tell it of the masters.
+// mostDoubts is how often a call doubts what other calls have found out about the masters.
 const mostDoubts = 2
 
 // hear waits until a try-lock should enter again, because the first attempt of the call before it is over.
@@ -255,7 +255,7 @@ func (c *call) hear() state {
 	return next
 }
 
-// awaitFirst returns why a try-lock must not enter again, or nil.
+// awaitFirst waits for the first attempt of the call before it, and returns why a try-lock must not enter again, or nil.
 func (c *call) awaitFirst() error {
 	select {
 	case met := <-c.later:
@@ -270,13 +270,13 @@ func (c *call) awaitFirst() error {
 	}
 }
 
-// standInLine waits for the turn of the call. Where its wait is over before the first attempt of the call before it, it waits for that, as a
-// try-lock does, to know whether anybody has the lock; so long at most as masters may take to answer.
+// standInLine waits until the call becomes the head. A call whose wait ends during the first attempt of the call before it waits for that attempt
+// too, as a try-lock does, to know whether anybody has the lock; but no longer than masters may take to answer.
 func (c *call) standInLine() state {
 	err := error(nil)
 	ctx := c.waiting()
 	over := ctx.Done()
-	long, told := time.Now().Add(longWait), false
+	long, reported := time.Now().Add(longWait), false
 	look := time.NewTimer(min(longWait, max(c.absentHere().rest(c.masters), soonest)))
 	defer look.Stop()
 	var first <-chan error
@@ -285,12 +285,12 @@ func (c *call) standInLine() state {
 	var enough <-chan time.Time
 	for err == nil {
 		select {
-		case a := <-c.turn:
-			return c.takeTurn(a)
+		case a := <-c.promoted:
+			return c.becomeHead(a)
 		case now := <-look.C:
-			if !told && !now.Before(long) {
+			if !reported && !now.Before(long) {
 				c.tellLongWait()
-				told = true
+				reported = true
 			}
 			absent := c.absentHere()
 			rest := absent.rest(c.masters)
@@ -298,7 +298,7 @@ func (c *call) standInLine() state {
 				err = absent.err
 				continue
 			}
-			if rest = max(rest, waitMost); !told {
+			if rest = max(rest, waitMost); !reported {
 				rest = min(rest, max(time.Until(long), soonest))
 			}
 			look.Reset(rest)
@@ -315,7 +315,7 @@ func (c *call) standInLine() state {
 			case met == errDoubtful:
 				met = nil
 				c.doubts--
-			case errors.Is(met, ErrDone): // its turn comes with that, if it asks for results
+			case errors.Is(met, ErrDone): // if it asks for results, it becomes the head with that result
 				met = nil
 			}
 		case <-enough:
@@ -338,15 +338,15 @@ func (c *call) standInLine() state {
 			refusal = met
 		}
 		leaves := c.ctx.Err() != nil
-		if refusal == nil && leaves { // as those before it, who have met more
+		if refusal == nil && leaves { // it leaves as the calls before it do, which know more
 			refusal = c.gates.lastMet(c)
 		}
 		if refusal != nil || leaves {
 			err = ended(ctx, refusal)
 		}
 	}
-	if !c.gates.giveUp(c) { // it has just become the head: what it was handed must be given back
-		if a := <-c.turn; a != nil {
+	if !c.gates.giveUp(c) { // it has just become the head, and must give back the lock that was handed to it
+		if a := <-c.promoted; a != nil {
 			a.Release(false)
 		}
 		c.gates.keepOnly(nil, c)
@@ -354,8 +354,8 @@ func (c *call) standInLine() state {
 	return c.fail(err)
 }
 
-// takeTurn makes the call go on when its turn has come, with an attempt if the lock before it was handed on.
-func (c *call) takeTurn(handed *vote.Attempt) state {
+// becomeHead makes the call go on as the head of its gates, with an attempt if the lock before was handed on.
+func (c *call) becomeHead(handed *vote.Attempt) state {
 	switch {
 	case c.done != nil:
 		return c.fail(c.done)
@@ -366,25 +366,24 @@ func (c *call) takeTurn(handed *vote.Attempt) state {
 	return takingOver
 }
 
-// handOn tells a call in line that it is its turn, with an attempt which it begins at once: behind the release of the lock before it, if former is
-// the attempt of that.
+// handOn makes a call in line the head. Its attempt begins at once, behind the release of the lock before: former is the attempt of that lock.
 func (p *place) handOn(former *vote.Attempt) {
 	proposal := p.number()
-	p.turn <- p.ask(vote.Ask{Former: former, Start: time.Now(), Fence: proposal})
+	p.promoted <- p.ask(vote.Ask{Former: former, Start: time.Now(), Fence: proposal})
 }
 
-// longWait is how long a call stands in line behind one lock of its own process before that is told: it may be waiting for itself, in a
-// way that its context doesn't show. Most that wait for another call are done before.
+// longWait is how long a call stands in line behind one lock of its own process before the log says so: it may be waiting for itself, in a way that
+// its context doesn't show. Most calls wait for less.
 const longWait = 10 * time.Second
 
-// tellLongWait tells the Observer, and now and then the log, that the call waits for a lock of this process, if that was held before it came.
+// tellLongWait tells the Observer, and now and then the log, that the call waits for a lock that this process held before the call came.
 func (c *call) tellLongWait() {
 	holder, due := c.gates.heldSince(c.blocked)
 	if holder == nil {
 		return
 	}
-	if c.told.traces() {
-		c.told.attempted(Attempt{Via: ViaFree, Took: time.Since(c.began), For: fmt.Sprintf("a lock which this very process holds, with fence %d", holder.Fence())})
+	if c.reporter.traces() {
+		c.reporter.attempted(Attempt{Via: ViaFree, Took: time.Since(c.began), For: fmt.Sprintf("a lock which this very process holds, with fence %d", holder.Fence())})
 	}
 	if due {
 		c.logger.Info("a call has waited for 10 seconds for a lock that this process has held since before. If the holder waits for this call, neither ends",
@@ -392,19 +391,19 @@ func (c *call) tellLongWait() {
 	}
 }
 
-// haste bounds how often a call asks masters, whatever these say and however often they wake it: mostHaste times at once, and then once in
-// askGap on average. Its zero value is that of a call which hasn't asked yet.
-type haste struct{ full time.Time } // when it may ask so often at once again
+// haste bounds how often a call asks masters, whatever they say and however often they wake it: mostHaste times at once, and then once in askGap on
+// average. Its zero value is for a call that hasn't asked yet.
+type haste struct{ full time.Time } // when it may ask mostHaste times at once again
 
 const (
 	mostHaste = 10
 	askGap    = 50 * time.Millisecond
 )
 
-// gap is askGap, or less for a TTL of which a third is less: so often a call has to ask.
+// gap is askGap, or a third of a short TTL, because a call must ask that often.
 func gap(ttl time.Duration) time.Duration { return min(askGap, ttl/3) }
 
-// rest returns how long it is until the next time, which is then counted by ask.
+// rest returns how long to wait before the next time. ask counts that time.
 func (h *haste) rest(gap time.Duration) time.Duration {
 	return time.Until(h.full.Add(-(mostHaste - 1) * gap))
 }
@@ -433,7 +432,7 @@ func (c *call) begin() state {
 	return asking
 }
 
-// awaitPlace waits until the call may make an attempt, or returns why it must leave without one.
+// awaitPlace waits until the call may make an attempt. It returns why the call must leave without one, or nil.
 func (c *call) awaitPlace() error {
 	if err := c.awaitMasters(); err != nil {
 		return err
@@ -460,8 +459,8 @@ func (c *call) awaitPlace() error {
 	return endedBy(context.DeadlineExceeded, c.err)
 }
 
-// placeBy returns until when the call waits for a place among the attempts of the process, or zero. A call that has made none waits for as long as
-// masters may take to answer, at least: so a short wait has the chances of a try-lock.
+// placeBy returns how long the call waits for a place among the attempts of the process, or zero. A call that has made no attempt waits at least as
+// long as masters may take to answer, so a short wait has the chances of a try-lock.
 func (c *call) placeBy() time.Time {
 	until := c.until()
 	if c.tries > 0 || until.IsZero() && !c.try {
@@ -474,8 +473,7 @@ func (c *call) placeBy() time.Time {
 	return least
 }
 
-// awaitMasters waits while too few masters have a vote, and it is others that find out whether they are back. It returns why the call must leave
-// meanwhile, or nil.
+// awaitMasters waits while too few masters have a vote, and other calls find out whether they are back. It returns why the call must leave, or nil.
 func (c *call) awaitMasters() error {
 	if c.try || !c.lacksMasters.Load() {
 		return nil
@@ -490,7 +488,7 @@ func (c *call) awaitMasters() error {
 		if rest <= 0 || c.mayAsk() {
 			return nil
 		}
-		if absent.err.RetryAfter > rest { // it is known that they come too late
+		if absent.err.RetryAfter > rest { // the masters are known to come back too late
 			return absent.err
 		}
 		if c.err == nil {
@@ -511,7 +509,7 @@ func (c *call) absentHere() *absence {
 	return cmp.Or(absent, c.absent())
 }
 
-// absent returns that of the masters of one of the keys of the call, or nil.
+// absent returns the absence for one of the call's keys, or nil.
 func (c *call) absent() (absent *absence) {
 	for i := 0; absent == nil && i < len(c.places); i++ {
 		absent = c.absentFor(c.places[i].key)
@@ -519,10 +517,9 @@ func (c *call) absent() (absent *absence) {
 	return absent
 }
 
-// number gives the call its ticket, the time when it came on the masters' clocks, and returns their time now, from which
-// its fence is proposed. While the masters' clocks aren't known there is no ticket (0): one by our own clock would put all
-// calls of this process before, or behind, those of the others. A ticket of the future was made by clocks that have been set
-// since, and would be behind all others until then: it is made anew.
+// number gives the call its ticket, the time when it came on the masters' clocks, and returns their time now, from which its fence is proposed. While
+// the masters' clocks aren't known the ticket is 0: our own clock could put all calls of this process before, or behind, the calls of others. A
+// ticket in the future comes from clocks that have been set since, and would be behind all others until then, so it is made anew.
 func (c *call) number() (now int64) {
 	now, known := c.voters.Time()
 	if known && (c.ticket == 0 || c.ticket > now) {
@@ -531,8 +528,8 @@ func (c *call) number() (now int64) {
 	return now
 }
 
-// ask sends an acquire for the key to all masters. ask has what differs between the attempts of a call. With Former, the attempt whose lock is handed
-// on or of which the grants are taken over, each of these commands first releases that.
+// ask sends an acquire for the key to all masters. The parameter has what differs between the attempts of a call. With Former, each command first
+// releases that attempt: its lock is handed on, or its grants are taken over.
 func (p *place) ask(ask vote.Ask) *vote.Attempt {
 	if p.tickets == nil {
 		p.tickets = append(p.room[:0], make([]link.TicketState, len(p.voters.Streams))...)
@@ -547,7 +544,7 @@ func (p *place) ask(ask vote.Ask) *vote.Attempt {
 	return p.voters.Ask(ask)
 }
 
-// win completes the attempts that are under way, also when the call must not wait any longer. When ctx ends, they are given up.
+// win completes the attempts that are under way, even if the call must not wait any longer. The end of ctx abandons them.
 func (c *call) win() state {
 	c.lost = c.collect()
 	if c.state == asking {
@@ -570,9 +567,8 @@ func (c *call) win() state {
 	return c.afterLoss()
 }
 
-// collect waits until the attempts have won all keys, within the timeout of one round for the grants and of one
-// for the fences, and returns nil; otherwise it returns a place of which the attempt is lost. All locks of a
-// call get the largest of their fences, so that the call has one fencing token.
+// collect waits until the attempts have won all keys, for one round's timeout for the grants and another for the fences. It returns nil, or a place
+// whose attempt is lost. All locks of a call get the largest of their fences, so that the call has one fencing token.
 func (c *call) collect() (lost *place) {
 	var fence int64
 	within := c.round()
@@ -599,15 +595,15 @@ func (c *call) collect() (lost *place) {
 	return lost
 }
 
-// round returns the time of a round, for which those behind this call wait.
+// round returns the time for a round, which the calls behind this one may see.
 func (c *call) round() vote.Span {
 	return vote.NewSpanOf(c.places[0].attempt.Timeout, c.gates.began, &c.asksUntil)
 }
 
-// sendSoon sends the commands that are queued for the keys of a call for several.
+// sendSoon sends the queued commands for all keys of a call.
 func (c *call) sendSoon() { c.places[0].attempt.SendSoon() }
 
-// hold makes the locks of attempts that have won, and returns the one that the caller gets.
+// hold makes locks of the attempts that have won, and returns the lock for the caller.
 func (c *call) hold() *Lock {
 	var room [1]*Lock // enough for one key; saves an allocation
 	parts := room[:0]
@@ -629,13 +625,12 @@ func (c *call) hold() *Lock {
 		part.watch()
 	}
 	c.sendSoon()
-	c.told.acquired(parts[0].acquisition)
+	c.reporter.acquired(parts[0].acquisition)
 	return parts[0]
 }
 
-// afterLoss chooses how the call goes on after a lost attempt. Where that is lost for a slot that others have, and the leader offers another one, or where
-// a slot is this call's, and the masters that have refused it are about to learn that, it asks again at once. Each attempt takes over what the one before
-// has been granted.
+// afterLoss chooses the next state after a lost attempt. The call asks again at once if others have the slot and the leader offers another, or if the
+// slot is this call's and the masters that refused it are about to learn that. Each attempt takes over what the one before was granted.
 func (c *call) afterLoss() state {
 	switch lost := c.lost.attempt; {
 	case c.haste.rest(gap(c.ttl)) > 0:
@@ -664,7 +659,7 @@ func (c *call) awaitReleases() state {
 	return c.takeOver()
 }
 
-// takeOver makes the attempts anew.
+// takeOver makes new attempts.
 func (c *call) takeOver() state {
 	c.haste.ask(gap(c.ttl))
 	start, proposal := time.Now(), c.number()
@@ -680,11 +675,10 @@ func (c *call) takeOver() state {
 	return takingOver
 }
 
-// insistsOn reports whether a call for several keys, which has just met another one, should try again soon. Where such calls want
-// overlapping keys, each may win one and give it back, by turns. So one that is refused in favor of another which may be about to give
-// the key back, gives back what it has, but keeps its place for all of its keys: the oldest call is granted all, as no younger
-// one is granted any of them. As the other one may have won, this lasts for the timeout of a round only: then the call keeps nobody from
-// keys that are free.
+// insistsOn reports whether a call for several keys, which has just met another such call, should try again soon. If such calls want overlapping
+// keys, each may win one key and give it back, by turns. So a call that is refused in favor of another one gives back what it has, but keeps its
+// place for all of its keys: the oldest call is granted all, because no younger call is granted any of them. The other call may have won, so this
+// lasts for the timeout of one round only: then the call keeps nobody from free keys.
 func (c *call) insistsOn() bool {
 	if !c.subscribed || c.lost.attempt.Unwoken || !slices.ContainsFunc(c.places, func(p *place) bool { return p.attempt.MetSeveral() }) {
 		return false
@@ -713,7 +707,7 @@ func (c *call) insist() state {
 	return c.giveWay()
 }
 
-// release gives back what the attempts have won. If the call waits on, its tickets stay on the keys for which it waits.
+// release gives back what the attempts have won. A call that waits on keeps its tickets for the awaited keys.
 func (c *call) release(awaited ...*place) {
 	for _, p := range c.places {
 		if p.attempt != nil {
@@ -725,7 +719,7 @@ func (c *call) release(awaited ...*place) {
 	}
 }
 
-// giveWay has the call wait for the key that it was refused, and keep nobody from the others, neither here nor on the masters.
+// giveWay makes the call wait for the key that it was refused, and leave the other keys to others, here and on the masters.
 func (c *call) giveWay() state {
 	c.release(c.lost)
 	c.err = c.errorOf(c.lost.attempt)
@@ -755,7 +749,7 @@ func (c *call) giveWay() state {
 	return next
 }
 
-// chooseWait returns for what the call waits before its next attempt, and sets how long that may take; or ends the call.
+// chooseWait returns the state in which the call waits before its next attempt, and sets how long that may take; or it ends the call.
 func (c *call) chooseWait(absent *absence) state {
 	lost := c.lost.attempt
 	c.rest = jitter(c.pause)
@@ -827,8 +821,8 @@ func (c *call) awaitRetry() state {
 	return entering
 }
 
-// hopeless reports whether a call that lacks masters has waited for them for long enough, or whether it is known that they come too late: too many
-// are excluded beyond the rest of its wait, by the restart guard or after a jump of the clock.
+// hopeless reports whether a call that lacks masters has waited long enough for them, or whether they come too late: a restart guard or a jump of the
+// clock excludes too many of them for longer than the rest of its wait.
 func (c *call) hopeless(rest time.Duration) bool {
 	end := time.Now().Add(rest)
 	if deadline, ends := c.waiting().Deadline(); ends && deadline.Before(end) {
@@ -837,9 +831,9 @@ func (c *call) hopeless(rest time.Duration) bool {
 	return rest <= 0 || !c.lost.attempt.CanWinBy(end)
 }
 
-// trace tells the Observer, if it wants to know, how an attempt has ended, and for what the call waits then.
+// trace tells the Observer, if it wants to know, how an attempt has ended, and what the call waits for next.
 func (c *call) trace(a *vote.Attempt, err error, wait time.Duration, next state) {
-	if !c.told.traces() {
+	if !c.reporter.traces() {
 		return
 	}
 	event := Attempt{Token: shown(a.Token()), Number: int(c.tries), Via: c.via, Took: time.Since(a.Start), Err: err, Wait: wait, For: waitsFor[next]}
@@ -849,7 +843,7 @@ func (c *call) trace(a *vote.Attempt, err error, wait time.Duration, next state)
 	for _, ballot := range a.Ballots() {
 		event.Votes = append(event.Votes, voteOf(ballot))
 	}
-	c.told.attempted(event)
+	c.reporter.attempted(event)
 }
 
 // errorOf returns the error of a lost attempt.
@@ -867,7 +861,7 @@ func (c *call) errorOf(a *vote.Attempt) error {
 	}
 }
 
-// tellDifference notes that calls differ on how many may hold a key, where an attempt has met another one in line. The log says so once.
+// tellDifference notes that calls differ on how many may hold a key, if an attempt has met such a call in line. The log says so once.
 func (c *call) tellDifference() {
 	for _, reply := range c.lost.attempt.Refusals() {
 		if n := reply.Elsewhere; n > 0 && n != c.lost.attempt.Slots {

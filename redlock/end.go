@@ -7,24 +7,24 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-// End is how the hold of a lock has ended. It is decided once, and all that is told of that follows from it: the cause of the lock's
-// contexts, the error of Unlock, the log, the Observer, and what packages middleware and agent say. It is empty while the lock is held.
+// End is how the hold of a lock has ended. It is decided once. The cause of the lock's contexts, the error of Unlock, the log, the Observer, and
+// packages middleware and agent all follow from it. It is empty while the lock is held.
 type End string
 
 // The values of End.
 const (
-	EndReleased    End = "released"    // by Unlock, and it was held until then
-	EndUnconfirmed End = "unconfirmed" // by Unlock, and too few masters have said, so far, that it was held until then
-	EndGone        End = "gone"        // by Unlock, but the masters had lost it before, as their replies to the release say
+	EndReleased    End = "released"    // by Unlock, and the lock was held until then
+	EndUnconfirmed End = "unconfirmed" // by Unlock, but too few masters have confirmed so far that the lock was held until then
+	EndGone        End = "gone"        // by Unlock, but the masters' replies to the release say that they had lost the lock before
 	EndExpired     End = "expired"     // its validity was over: no quorum had renewed it
-	EndTaken       End = "taken"       // the masters have refused to renew it: others have its key on so many that no quorum was left
+	EndTaken       End = "taken"       // the masters have refused to renew it: others have its key on so many masters that no quorum is left
 	EndForced      End = "forced"      // by ForceUnlock
 	EndMaxHold     End = "max_hold"    // by WithMaxHold
 	EndClosed      End = "closed"      // by Close
 )
 
-// Lost reports whether another holder may have had the lock before its own was done: it has ended otherwise than by Unlock or Close, or
-// Unlock has found that it had.
+// Lost reports whether another holder may have had the lock before its own holder was done: neither Unlock nor Close has ended it, or Unlock has
+// found it lost.
 func (e End) Lost() bool { return e == EndGone || errors.Is(e.cause(), ErrLost) }
 
 // cause is why the lock's contexts have ended; nil while it is held.
@@ -44,7 +44,7 @@ func (e End) cause() error {
 	return context.Canceled
 }
 
-// endOf returns how a lock has ended by the error of its release.
+// endOf returns how a lock has ended, from the error of its release.
 func endOf(released error) End {
 	switch {
 	case released == nil:
@@ -55,13 +55,13 @@ func endOf(released error) End {
 	return EndUnconfirmed
 }
 
-// End returns how the lock has ended, or nothing while it is held. While Unlock waits for the masters, that is EndUnconfirmed.
+// End returns how the lock has ended, or "" while it is held. While Unlock waits for the masters, it is EndUnconfirmed.
 func (k *Lock) End() End {
 	k.expire() // its timer may be late
 	return k.ending()
 }
 
-// ending is End, without a look at the clock.
+// ending is End without a look at the clock.
 func (k *Lock) ending() End {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -71,8 +71,8 @@ func (k *Lock) ending() End {
 // endedBy returns why the lock has ended; nil while it is held.
 func (k *Lock) endedBy() error { return k.ending().cause() }
 
-// end ends the lock, on all its keys, unless it has ended: in this way or, if its validity is over, in the way that this is. It reports
-// whether it has ended in this way now. A lock that is lost is released by the keeper, and one that isn't by the caller.
+// end ends the lock on all its keys, unless it has ended: in this way, or as over says if its validity is over. It reports whether this call has
+// ended it in this way. The keeper releases a lost lock, and the caller any other.
 func (k *Lock) end(how End) bool {
 	really := how
 	if over := k.over(); over != "" {
@@ -91,12 +91,12 @@ func (k *Lock) end(how End) bool {
 	return len(lost) > 0 && really == how
 }
 
-// decide says how the lock has ended, unless that is said: it is not renewed any more, and its contexts have ended. Only after that may its
-// keys be released. It reports whether the lock has ended now: whoever is told so, and nobody else, has the lock released, and calls tell.
+// decide sets how the lock has ended, unless that is set: it isn't renewed any more, and its contexts have ended. Its keys may be released only after
+// that. It reports whether this call has ended the lock: only then the caller has the lock released, and calls tell.
 func (k *Lock) decide(how End) bool {
 	for _, part := range k.parts() {
 		part.mu.Lock()
-		if part.how != "" { // which the first part has, if any
+		if part.how != "" { // the first part has it, if any
 			part.mu.Unlock()
 			return false
 		}
@@ -115,7 +115,7 @@ func (k *Lock) decide(how End) bool {
 	return true
 }
 
-// confirm decides, by the masters' replies to the release, how a lock has ended that Unlock has ended.
+// confirm decides, from the masters' replies to the release, how a lock that Unlock has ended did end.
 func (k *Lock) confirm(how End) {
 	for _, part := range k.parts() {
 		part.mu.Lock()
@@ -124,7 +124,7 @@ func (k *Lock) confirm(how End) {
 	}
 }
 
-// over returns in what way the validity of the lock is over, on any of its keys; nothing while it isn't.
+// over returns how the validity of the lock has ended, on any of its keys; "" if it hasn't.
 func (k *Lock) over() End {
 	for _, part := range k.parts() {
 		part.mu.Lock()
@@ -145,7 +145,7 @@ func (k *Lock) over() End {
 	return ""
 }
 
-// tell tells the log and the Observer that the lock was lost, if it was: once for all its keys. why is what Unlock says of that.
+// tell tells the log and the Observer that the lock was lost, if it was: once for all its keys. why is the error of Unlock.
 func (k *Lock) tell(why error) {
 	how, l := k.ending(), k.call
 	if !how.Lost() {
@@ -157,7 +157,7 @@ func (k *Lock) tell(why error) {
 	}
 	l.logger.Warn(text, k.lastWords(why)...)
 	if failure := k.unrenewed(); failure != nil && (how == EndExpired || how == EndTaken || how == EndForced) {
-		l.told.renewed(failure)
+		l.reporter.renewed(failure)
 	}
-	l.told.leaseLost(why)
+	l.reporter.leaseLost(why)
 }

@@ -15,8 +15,8 @@ import (
 
 // The errors of this package, for errors.Is. Several of them can match one error.
 var (
-	// ErrHeld means that another holder has the lock, or that several callers were taking it at the same
-	// moment: others leave the call fewer masters than a quorum, however many fail. The error is a *HeldError.
+	// ErrHeld means that another holder has the lock, or that several callers were taking it at the same moment: others leave the call fewer masters
+	// than a quorum, however many fail. The error is a *HeldError.
 	ErrHeld = errors.New("redlock: lock is held")
 	// ErrDone means that a result is remembered for the key. The error is a *DoneError; only calls with WithRecall
 	// or WithOncePer return it.
@@ -24,25 +24,25 @@ var (
 	// ErrUnreadable means that a result is remembered for the key, but could not be read, or handed to a quorum. The error is an
 	// *UnreadableError; only calls with WithRecall return it.
 	ErrUnreadable = errors.New("redlock: the work is done, as far as is known, but its result can't be read now")
-	// ErrNotRemembered is what Forget returns if no result is remembered for the key, and Once, OncePer, UnlockWith and UnlockDone if
-	// the work was done and fewer than a quorum of the masters have confirmed that they know it.
+	// ErrNotRemembered is the error of Forget if no result is remembered for the key, and of Once, OncePer, UnlockWith and UnlockDone if the work was
+	// done, but fewer than a quorum of the masters have confirmed that they know it.
 	ErrNotRemembered = errors.New("redlock: no result is remembered for the key")
 	// ErrNoRoom means that a result was not stored, because too many others were being stored or read for 10 seconds.
 	ErrNoRoom = errors.New("redlock: the result found no room")
-	// ErrTooManyWaiters means that as many calls as WithMaxWaiters allows already wait for the lock in
-	// this process. The error is a *HeldError, and matches ErrHeld too; or it is a *QuorumError, if those wait for masters.
+	// ErrTooManyWaiters means that as many calls as WithMaxWaiters allows already wait for the lock in this process. The error is a *HeldError, and
+	// matches ErrHeld too; if those calls wait for masters, it is a *QuorumError.
 	ErrTooManyWaiters = errors.New("redlock: too many wait for the lock")
-	// ErrNotWoken means that a call doesn't wait for the lock, although it may: the masters' users lack the right to SUBSCRIBE, so that no quorum
-	// of them could wake it. The error is a *HeldError, and matches ErrHeld too.
+	// ErrNotWoken means that a call can't wait for the lock: the masters' users lack the right to SUBSCRIBE, so that no quorum could wake it. The
+	// error is a *HeldError, and matches ErrHeld too.
 	ErrNotWoken = errors.New("redlock: the masters deny SUBSCRIBE, and so can't wake a call that waits: grant this process's user +subscribe, and &<prefix>:wake:*")
-	// ErrBusy means that the wait of a call was over before the masters were asked for it: this process asks for more locks than they
-	// grant in this time. Whether anybody has the lock isn't known.
+	// ErrBusy means that a call's wait was over before it could ask the masters: this process asks for more locks than the masters grant in this
+	// time. Whether anybody has the lock isn't known.
 	ErrBusy = errors.New("redlock: too many calls ask for locks at once, and the wait was over before this one's turn")
-	// ErrHeldByCaller means that a call would wait for itself: its context is that of work under the lock, as of Do, Lock.Context or a
-	// middleware, or a child of it. Locks are not reentrant. The error is a *HeldError, and matches ErrHeld too.
+	// ErrHeldByCaller means that a call would wait for itself: its context is, or is a child of, the context of work under the lock, from Do,
+	// Lock.Context or a middleware. Locks are not reentrant. The error is a *HeldError, and matches ErrHeld too.
 	ErrHeldByCaller = errors.New("redlock: the caller itself holds the lock, and would wait for itself")
-	// ErrConcurrency means that WithConcurrency allows more than one holder, where there must be one: for
-	// WithRecall, WithOncePer and Once, and for the result of UnlockWith.
+	// ErrConcurrency means that WithConcurrency allows several holders for a call that needs a single one: with WithRecall, WithOncePer or Once, or
+	// for the result of UnlockWith.
 	ErrConcurrency = errors.New("redlock: the concurrency is above 1")
 	// ErrKeyTooLong means that a key has more than MaxKeyLength bytes, or that the keys of a call have too many together.
 	ErrKeyTooLong = errors.New("redlock: key is too long")
@@ -55,25 +55,22 @@ var (
 	ErrMaxHold = fmt.Errorf("%w: held for its max hold", ErrLost)
 	// ErrForced is ErrLost for a lock that somebody has released with ForceUnlock. It matches ErrLost.
 	ErrForced = fmt.Errorf("%w: released by force", ErrLost)
-	// ErrFenceChanged is what ForceUnlock returns if the key is free, if another lock has it than the one with the
-	// given fencing token, or if the masters have forgotten the token of the one that has it. Nothing was released then.
+	// ErrFenceChanged is the error of ForceUnlock if the key is free, if a lock with another fencing token has it, or if the masters have forgotten
+	// the fencing token. Nothing was released then.
 	ErrFenceChanged = errors.New("redlock: no lock with this fencing token is known to have the key")
-	// ErrClosed means that the Locker is closed. It is also the cause with which the contexts of the locks
-	// end that were held until then.
+	// ErrClosed means that the Locker is closed. It is also the cause with which the contexts of locks end that Close frees.
 	ErrClosed = link.ErrClosed
 	// ErrExpired is what Unlock returns if the lock had ended before, for whatever reason: the work may
 	// have overlapped with another holder's. The error matches the reason as well: ErrLost, ErrMaxHold, ErrForced
 	// or ErrClosed.
 	ErrExpired = errors.New("redlock: lease expired before unlock")
-	// ErrNotOwner is what Unlock returns, in place of ErrExpired, if the masters say that another holder has the lock now. The error
-	// matches ErrLost.
+	// ErrNotOwner is the error of Unlock, in place of ErrExpired, if the masters say that another holder has the lock now. It matches ErrLost.
 	ErrNotOwner = errors.New("redlock: lock has another owner")
-	// ErrRestarted means that a master has just started, and has no vote until the leases that it
-	// may have forgotten are over; see WithRestartGuard.
+	// ErrRestarted means that a master has just started, and has no vote until all leases have ended that it may have forgotten; see
+	// WithRestartGuard.
 	ErrRestarted = admission.ErrRestarted
-	// ErrReplaced means that another server answers under a master's name than before, as after a
-	// failover, or that the server has just been a replica or has lost its data. It has no vote until the
-	// leases that may have been granted before are over. It matches ErrRestarted, because it has the same
+	// ErrReplaced means that a different server answers under a master's name, as after a failover, or that the server has just been a replica or has
+	// lost its data. It has no vote until all leases that may have been granted before have ended. It matches ErrRestarted, because it has the same
 	// effect on locks.
 	ErrReplaced = admission.ErrReplaced
 )
@@ -81,12 +78,11 @@ var (
 // HeldError is the error of a call that did not get the lock because another holder has it. It matches
 // ErrHeld, and the error that ended the wait.
 type HeldError struct {
-	// RetryAfter is how long the holder's lease can still last, at most, if it is not renewed; 0 if that is
-	// not known.
+	// RetryAfter is how long the holder's lease can still last, at most, if it is not renewed; 0 if unknown.
 	RetryAfter time.Duration
-	// Slots is how many may hold the key at once in the view of the call: see WithConcurrency. All of them are taken, or others are next.
+	// Slots is how many calls may hold the key at once, as this call sees it: see WithConcurrency. All slots are taken, or others are next.
 	Slots int
-	// Label is that of the call: see WithLabel. No error names a key.
+	// Label is the label of the call: see WithLabel. No error names a key.
 	Label string
 	// Err is why the call did not wait any longer: the context's error, context.DeadlineExceeded when the time
 	// of WithWait was over, ErrTooManyWaiters, ErrNotWoken or ErrHeldByCaller. It is nil for a call that does not wait.
@@ -115,15 +111,13 @@ type QuorumError struct {
 	Quorum int
 	// Total is the number of masters; 0 if this process may not lock at all, whatever the masters answer.
 	Total int
-	// Masters are the masters that failed, each with the reason. A master that was not waited for is not
-	// among them.
+	// Masters are the masters that failed, each with the reason. It lacks masters for which the call didn't wait.
 	Masters []*MasterError
-	// RetryAfter is when enough masters will have passed their restart guards; 0 if those aren't the reason.
+	// RetryAfter is when enough masters will have passed their restart guards; 0 if the guards aren't the reason.
 	RetryAfter time.Duration
 	Label      string // as in HeldError
-	// Err is what ended the call, if not the replies of the masters: the context's error, context.DeadlineExceeded
-	// when the time of WithWait was over, ErrTooManyWaiters, the reason why this process may not lock, or, of Unlock, that masters hang.
-	// It is nil otherwise.
+	// Err is what ended the call, if not the replies of the masters: the context's error, context.DeadlineExceeded when the time of WithWait was
+	// over, ErrTooManyWaiters, the reason why this process may not lock, or, from Unlock, that masters hang. It is nil otherwise.
 	Err error
 }
 
@@ -157,10 +151,9 @@ func (e *QuorumError) Unwrap() []error {
 	return errs
 }
 
-// UnreadableError is the error of a call with WithRecall that has met a result on some master, and could neither read it nor be
-// certain that a quorum remembers it: masters don't answer, results are too many at once, or the line is too slow. The work must
-// not be done again because of that; a later call finds the result, or that it is gone. It matches ErrUnreadable, and the error
-// that ended the wait, but never ErrNoQuorum.
+// UnreadableError is the error of a call with WithRecall that has met a result on some master, but could neither read it nor be certain that a quorum
+// remembers it: masters don't answer, too many results are under way, or the network is too slow. Don't do the work again because of this error: a
+// later call finds the result, or finds it gone. It matches ErrUnreadable, and the error that ended the wait, but never ErrNoQuorum.
 type UnreadableError struct {
 	// Masters are the masters that failed, each with the reason.
 	Masters []*MasterError
@@ -224,15 +217,14 @@ func masterErrors(failed []vote.Failure) (errs []*MasterError) {
 	return errs
 }
 
-// endedError is the error of Unlock for a lock that had ended before: it reads as the cause, and matches ErrExpired too.
+// endedError is the error of Unlock for a lock that had ended before: its text is the cause's, and it matches ErrExpired too.
 type endedError struct{ cause error }
 
 func (e endedError) Error() string { return e.cause.Error() }
 
 func (e endedError) Unwrap() []error { return []error{e.cause, ErrExpired} }
 
-// ended returns the error of a call whose context has ended: that of its last attempt, if there was one,
-// joined with the context's.
+// ended returns the error of a call whose context has ended: the error of its last attempt, if there was one, joined with the context's.
 func ended(ctx context.Context, failure error) error {
 	return endedBy(ctx.Err(), failure)
 }
@@ -264,10 +256,10 @@ func withCause(text string, cause error) string {
 	return text
 }
 
-// inner returns the text of an error as a part of another one, which says already that it is of this package.
+// inner returns the text of an error as a part of another error of this package, without the package's name.
 func inner(err error) string { return strings.ReplaceAll(err.Error(), "redlock: ", "") }
 
-// becauseError is an error with the error that is its cause.
+// becauseError is an error with another error as its cause.
 type becauseError struct{ error, cause error }
 
 func (e becauseError) Error() string { return e.error.Error() + ": " + inner(e.cause) }

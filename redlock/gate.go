@@ -16,47 +16,47 @@ import (
 
 // gates has a gate for each key that this process has locked or wants to lock.
 type gates struct {
-	mu    sync.Mutex
-	byKey map[string]*gate
-	came  uint64    // how many calls have come so far
-	told  time.Time // when a call that waits long was logged last
+	mu             sync.Mutex
+	byKey          map[string]*gate
+	came           uint64    // how many calls have come so far
+	longWaitLogged time.Time // when the log last named a call that waits long
 
 	began     time.Time
-	firstSlot int                   // where this process begins to look for a free slot
+	firstSlot int                   // where this process starts its search for a free slot
 	canAsk    func(key string) bool // reports whether a quorum takes commands for a key now
 }
 
-// gate is where the calls for one key queue up within this process, in the order in which they came. Of a key with n slots so many calls
-// as may hold it have a slot, or ask the masters for one; all others stand in line. A call for several keys stands in line at all its
-// gates, and asks at all of them at once. While others keep it from that, those behind it go first: so a gate at which nobody asks, and
-// nobody has a slot, has only such calls in its line. A gate exists as long as anybody is at it.
+// gate is where the calls for one key queue up within this process, in the order in which they came. For a key with n slots, at most n calls have a
+// slot or ask the masters for one; all others stand in line. A call for several keys stands in line at all its gates, and asks at all of them at
+// once. While it can't ask, the calls behind it go first: so if nobody asks at a gate, or has a slot, its line has only such calls. A gate exists
+// while anybody is at it.
 type gate struct {
 	key    string
 	locks  []*Lock  // that are held
-	asking []*place // in the order in which they came; so many places has this process in the masters' line
-	line   queue    // behind those
-	hear   []hearer // who waits for an attempt
-	last   error    // what the last attempt has met; nil if it got the lock
-	absent *absence // of masters, while some ask; nil if the last attempt has found enough
+	asking []*place // in the order in which they came; this process has that many places in the masters' line
+	line   queue    // behind the calls that ask
+	hear   []hearer // calls that wait for the result of an attempt
+	last   error    // the result of the last attempt; nil if it got the lock
+	absent *absence // of masters, while some calls ask; nil if the last attempt has found enough
 
-	roomToHold [1]*Lock // for locks and asking: mostly enough; saves two allocations
+	roomToHold [1]*Lock // for locks and asking: enough for most, and saves two allocations
 	roomToAsk  [1]*place
 }
 
-// hearer is a try-lock, or a call in line whose wait is over, that waits for what others meet. It gets that, or its channel is closed when it
-// should look again.
+// hearer is a try-lock, or a call in line whose wait is over, that waits for the result of other calls. Its channel gets that result, or is closed
+// when it should look again.
 type hearer struct {
 	*place
 	outcome chan error
 }
 
-// queue is calls in the order in which they came. One leaves it in no more time if thousands are in it: a crowd that gives up holds up
-// no other key. Its zero value is empty.
+// queue holds calls in the order in which they came. A call leaves it as fast if thousands are in it: so a crowd that gives up delays no other key.
+// Its zero value is empty.
 type queue struct{ places list.List }
 
 func (q *queue) len() int { return q.places.Len() }
 
-// all yields the calls. The one that it has yielded may be dropped meanwhile.
+// all yields the calls. The loop may drop the call that it has just got.
 func (q *queue) all() iter.Seq[*place] {
 	return func(yield func(*place) bool) {
 		for e := q.places.Front(); e != nil; {
@@ -77,7 +77,7 @@ func (q *queue) first() *place {
 	return nil
 }
 
-// join puts a call before those that came after it, and returns how many are ahead.
+// join puts a call before all calls that came after it, and returns how many are ahead.
 func (q *queue) join(p *place) (ahead int) {
 	ahead = q.len()
 	after := q.places.Back()
@@ -105,31 +105,31 @@ func (q *queue) drop(p *place) (dropped bool) {
 // maxAsking bounds how many calls of one process ask for slots of one key at a time.
 const maxAsking = 16
 
-// place is that of a call at the gate of one of its keys.
+// place is the place of a call at the gate of one of its keys.
 type place struct {
 	*call
 	key     string              // as it is on the masters
 	slots   int                 // how many may hold the key at once
-	unled   int                 // attempts of which no leader has said that no slot is free: each asks for another one
+	unled   int                 // attempts in which no leader has said that no slot is free: each asks for a different slot
 	attempt *vote.Attempt       // the last one of the call at the key; nil before the first
 	gate    *gate               // where it is, or was last
 	ownGate gate                // room for the gate, if this call is the first at it; saves an allocation
 	tickets []link.TicketState  // the masters that may have its ticket; each stream guards its own
-	room    [5]link.TicketState // for tickets: enough for most; saves an allocation
+	room    [5]link.TicketState // for tickets: enough for most calls, and saves an allocation
 
 	// The mu of the gates guards these.
 	element *list.Element // in the line of its gate; nil if it isn't there
 	heads   bool          // it asks for a slot at its gate
-	asks    uint16        // 1 + the slot for which an attempt is under way; 0 for none
-	offer   uint16        // 1 + the slot that it was offered; 0 for none
-	failure error         // of the last attempt since it asks here
-	wakeUps chan struct{} // signals that the key may be free; nil while nobody needs that
+	asks    uint16        // 1 + the slot that an attempt under way asks for; 0 for none
+	offer   uint16        // 1 + the slot that the leader has offered to it; 0 for none
+	failure error         // of the last attempt, since it asks here
+	wakeUps chan struct{} // signals that the key may be free; nil while the call can't be woken
 }
 
-// enter has a call ask at the gates of all its keys at once, or at no further one: then others are in its way for
-// the key at the place that it returns, and if stand is set, the call stands in line. A try-lock never does: it gets the error
-// with which their last attempt has failed or, while a first one is still under way, a channel that gets what
-// that meets, or is closed when it should enter again. If doubts is set, it isn't told that there is no quorum where there may be one again.
+// enter makes a call ask at the gates of all its keys at once, or at no further gate: then others are in its way for the key at the place that it
+// returns. If stand is set, the call stands in line. A try-lock never does: it gets the error with which their last attempt has failed or, during a
+// first attempt, a channel that gets that attempt's result or is closed when the call should enter again. If doubts is set, enter doesn't return that
+// there is no quorum if there may be one again.
 func (g *gates) enter(c *call, stand, doubts bool) (blocked *place, later <-chan error, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -146,7 +146,7 @@ func (g *gates) enter(c *call, stand, doubts bool) (blocked *place, later <-chan
 	switch {
 	case blocked == nil:
 		for _, p := range c.places {
-			g.seat(p)
+			g.startAsking(p)
 		}
 	case !stand:
 	case c.try:
@@ -159,7 +159,7 @@ func (g *gates) enter(c *call, stand, doubts bool) (blocked *place, later <-chan
 		}
 		err = endedBy(ErrTooManyWaiters, err)
 	default:
-		c.turn = make(chan *vote.Attempt, 1)
+		c.promoted = make(chan *vote.Attempt, 1)
 		for _, p := range c.places {
 			c.ahead = max(c.ahead, g.join(p))
 		}
@@ -167,7 +167,7 @@ func (g *gates) enter(c *call, stand, doubts bool) (blocked *place, later <-chan
 	return blocked, later, err
 }
 
-// at returns the gate of the call's key, and makes it if there is none.
+// at returns the gate of the call's key, and makes one if there is none.
 func (g *gates) at(p *place) *gate {
 	at := g.byKey[p.key]
 	if at == nil {
@@ -189,17 +189,17 @@ func (g *gate) full(p *place) bool {
 		if older.order >= p.order {
 			break
 		}
-		if !older.several() || g.fullFor(older) { // a call for several keys may wait at another one of them, and keeps nobody from this one
+		if !older.several() || g.fullFor(older) { // a call for several keys may wait at another gate, and then keeps nobody from this one
 			return true
 		}
 	}
 	return g.fullFor(p)
 }
 
-// fullFor reports whether this process has, or asks for, as many slots as a call allows, or one that asks: it would meet another one.
+// fullFor reports whether this process has, or asks for, as many slots as this call or one that asks allows: another attempt would meet one of them.
 func (g *gate) fullFor(p *place) bool { return g.fullBeside(p, 0) }
 
-// fullBeside is fullFor for a call beside so many more that are about to ask.
+// fullBeside is fullFor for a call beside more calls that are about to ask.
 func (g *gate) fullBeside(p *place, more int) bool {
 	busy := g.busy() + more
 	if busy == 0 {
@@ -212,8 +212,8 @@ func (g *gate) fullBeside(p *place, more int) bool {
 // busy returns how many slots this process has, or asks for.
 func (g *gate) busy() int { return len(g.locks) + len(g.asking) }
 
-// seat has a call ask for a slot.
-func (g *gates) seat(p *place) {
+// startAsking makes a call ask for a slot.
+func (g *gates) startAsking(p *place) {
 	if p.heads {
 		return
 	}
@@ -223,28 +223,28 @@ func (g *gates) seat(p *place) {
 	if at.asking == nil {
 		at.asking = at.roomToAsk[:0]
 	}
-	if at.asking = append(at.asking, p); p.subscribed || p.slots > 1 { // it can be woken from now on
+	if at.asking = append(at.asking, p); p.subscribed || p.slots > 1 { // wake-ups can reach it from now on
 		p.openWakeUps()
 	}
 }
 
-// join puts a call into the line of its gate, before those that came after it, and returns how many are ahead.
+// join puts a call into the line of its gate, before all calls that came after it, and returns how many are ahead.
 func (g *gates) join(p *place) (ahead int) {
 	at := g.at(p)
 	p.gate = at
 	return at.line.join(p) + at.busy()
 }
 
-// advance has the oldest call in line ask that can, and returns it, or nil if there is none. It waits for a send to its turn.
+// advance makes the oldest call in line that can ask do so, and returns it, or nil if there is none. The caller tells it that it is the head.
 func (g *gates) advance(at *gate) *place {
 	for p := range at.line.all() {
 		if at.fullFor(p) {
-			return nil // the oldest is first, however many it would let in
+			return nil // the oldest goes first, however many it would let in
 		}
 		if !g.blocked(p, at) {
-			g.seat(p)
+			g.startAsking(p)
 			for _, other := range p.places {
-				g.seat(other)
+				g.startAsking(other)
 			}
 			return p
 		}
@@ -252,7 +252,7 @@ func (g *gates) advance(at *gate) *place {
 	return nil
 }
 
-// blocked reports whether another call keeps that of a call from one of its further keys.
+// blocked reports whether another call keeps this place's call from one of its further keys.
 func (g *gates) blocked(p *place, at *gate) bool {
 	return slices.ContainsFunc(p.places, func(other *place) bool {
 		gate := g.byKey[other.key]
@@ -260,7 +260,7 @@ func (g *gates) blocked(p *place, at *gate) bool {
 	})
 }
 
-// leave ends the time of locks at their gates: the next calls ask, or the gates go if nobody is at them.
+// leave takes locks from their gates: the next calls ask, and gates without calls are removed.
 func (g *gates) leave(locks ...*Lock) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -276,15 +276,15 @@ func (g *gate) leave(k *Lock) {
 	g.locks = slices.DeleteFunc(g.locks, func(other *Lock) bool { return other == k })
 }
 
-func (g *gate) unseat(p *place) {
+func (g *gate) stopAsking(p *place) {
 	p.heads, p.asks, p.offer, p.failure = false, 0, 0, nil
 	g.asking = slices.DeleteFunc(g.asking, func(other *place) bool { return other == p })
 }
 
-// settle has those ask that can, and removes a gate at which nobody is.
+// settle makes all calls ask that can, and removes a gate without calls.
 func (g *gates) settle(at *gate) {
 	for next := g.advance(at); next != nil; next = g.advance(at) {
-		next.turn <- nil
+		next.promoted <- nil
 	}
 	if len(at.asking) == 0 {
 		at.absent = nil
@@ -295,7 +295,7 @@ func (g *gates) settle(at *gate) {
 	}
 }
 
-// keepOnly has a call leave the gates at which it asks, but for one place, or for none.
+// keepOnly makes a call leave all gates at which it asks, except at one place, or none.
 func (g *gates) keepOnly(kept *place, c *call) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -303,7 +303,7 @@ func (g *gates) keepOnly(kept *place, c *call) {
 	left := room[:0]
 	for _, p := range c.places {
 		if p.heads && p != kept {
-			p.gate.unseat(p)
+			p.gate.stopAsking(p)
 			left = append(left, p.gate)
 		}
 	}
@@ -327,7 +327,7 @@ func (g *gates) giveUp(c *call) bool {
 	return true
 }
 
-// noteOutcome records how an attempt of a call has ended, and answers those who wait for that.
+// noteOutcome records how an attempt of a call has ended, and answers the calls that wait for it.
 func (g *gates) noteOutcome(p *place, lock *Lock, failed error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -339,7 +339,7 @@ func (g *gates) noteOutcome(p *place, lock *Lock, failed error) {
 		return
 	}
 	at.absent = nil
-	at.unseat(p)
+	at.stopAsking(p)
 	if at.locks == nil {
 		at.locks = at.roomToHold[:0]
 	}
@@ -349,8 +349,8 @@ func (g *gates) noteOutcome(p *place, lock *Lock, failed error) {
 	g.settle(at)
 }
 
-// noteMasters notes that too few masters have a vote for the key of a call, and since when, or that there are enough, if that is nil. It returns
-// the whole of this absence.
+// noteMasters notes an absence of masters for the key of a call, or, if it is nil, that enough masters have a vote. It returns the whole of this
+// absence.
 func (g *gates) noteMasters(p *place, absent *absence) *absence {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -362,7 +362,7 @@ func (g *gates) noteMasters(p *place, absent *absence) *absence {
 	return absent
 }
 
-// absence returns what is known here of masters that are too few for a call in line. A lock of this process for which it waits counts more.
+// absence returns the absence of masters for a call in line, as far as its gates know. A lock of this process for which the call waits counts more.
 func (g *gates) absence(c *call) (absent *absence, held bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -373,8 +373,8 @@ func (g *gates) absence(c *call) (absent *absence, held bool) {
 	return absent, held
 }
 
-// met passes the result that the head has met on to the calls that stand in line for it, and to the try-locks that wait for its
-// attempt: it was remembered while they waited. So thousands of calls cost the masters what one does.
+// met passes the result that the head has met on to the calls in line that want results, and to the try-locks that wait for its attempt: the masters
+// remembered it while they waited. So thousands of calls cost the masters as much as one.
 func (g *gates) met(at *gate, done *DoneError) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -383,23 +383,23 @@ func (g *gates) met(at *gate, done *DoneError) {
 		if p.recall {
 			at.line.drop(p)
 			p.done = done
-			p.turn <- nil
+			p.promoted <- nil
 		}
 	}
 }
 
-// errDoubtful tells who waits for an attempt that it has found no quorum, and that there may be one now.
+// errDoubtful tells calls that wait for an attempt that it has found no quorum, but that there may be one now.
 var errDoubtful = errors.New("ask again")
 
-// isDoubtful reports whether what others have met is that there is no quorum, and masters take commands again: an attempt can be late although
-// they are well, as on a busy machine. Thousands may wait for it, and one of them asks again before the others are told.
+// isDoubtful reports whether others have found no quorum, but masters take commands again: on a busy machine an attempt can be late although the
+// masters are well. Thousands may wait for it, so one of them asks again before the others hear of it.
 func (g *gates) isDoubtful(at *gate, met error) bool {
 	return errors.Is(met, ErrNoQuorum) && !errors.Is(met, ErrHeld) && g.canAsk(at.key)
 }
 
-// answer tells those who wait for an attempt what is known now. Where too few masters have answered the last one, they wait for one that is
-// still under way, and where there is none, all of them are told that at once; or, where it is doubtful, that they may ask themselves. Otherwise
-// as many as there is room for look again, and the others wait for what those meet: there may be thousands.
+// answer answers the calls that wait for an attempt. If too few masters have answered the last attempt, the calls wait for an attempt that is still
+// under way. If there is none, all calls get that error at once, or, if it is doubtful, may ask themselves. Otherwise as many calls look again as
+// there is room for, and the others wait for the results of these, because there may be thousands.
 func (g *gates) answer(at *gate) {
 	var refusal error
 	switch {
@@ -412,7 +412,7 @@ func (g *gates) answer(at *gate) {
 			}
 		}
 		if g.isDoubtful(at, refusal) {
-			if slices.ContainsFunc(at.asking, func(p *place) bool { return p.try }) { // it is about to leave room, or asks again at once
+			if slices.ContainsFunc(at.asking, func(p *place) bool { return p.try }) { // it is about to leave room, or to ask again at once
 				return
 			}
 			refusal = errDoubtful
@@ -430,7 +430,7 @@ func (g *gates) answer(at *gate) {
 	at.tell(refusal)
 }
 
-// admit has as many try-locks look again as there is room for, and all calls in line whose wait is over.
+// admit makes as many try-locks look again as there is room for, and all calls in line whose wait is over.
 func (g *gate) admit() (admitted int) {
 	g.hear = slices.DeleteFunc(g.hear, func(h hearer) (looks bool) {
 		if looks = !h.try; h.try && !g.full(h.place) && !g.fullBeside(h.place, admitted) {
@@ -444,7 +444,7 @@ func (g *gate) admit() (admitted int) {
 	return admitted
 }
 
-// tell tells all that wait for an attempt what is known, or that they should look again.
+// tell gives all calls that wait for an attempt this error, or tells them to look again.
 func (g *gate) tell(known error) {
 	for _, h := range g.hear {
 		if known != nil {
@@ -456,7 +456,7 @@ func (g *gate) tell(known error) {
 	g.hear = nil
 }
 
-// moveOn has a try-lock wait at this gate no more. Others may go on in its place.
+// moveOn ends the wait of a try-lock at this gate. Others may go on in its place.
 func (g *gates) moveOn(p *place, at *gate) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -464,9 +464,10 @@ func (g *gates) moveOn(p *place, at *gate) {
 	g.settle(at)
 }
 
-// refusal returns why those behind the calls that have slots here, or ask for them, get none: what the last attempts have met. It is nil
-// while none has met a holder, and the first attempt of a call is under way: masters that answer that one are well, and another was late. A
-// holder counts more than masters that don't answer: nobody may take those for a reason to do the work without a lock, while somebody has it.
+// refusal returns why the calls in line get no slot: the results of the last attempts of the calls that have slots here, or ask for them. It is nil
+// while none has met a holder and the first attempt of a call is under way: if masters answer that one, they are well, and another attempt was just
+// late. A holder counts more than masters that don't answer: while somebody has the lock, nobody may take the masters for a reason to work without
+// it.
 func (g *gate) refusal() error {
 	decided := true
 	for _, p := range g.asking {
@@ -484,16 +485,15 @@ func (g *gate) refusal() error {
 	return g.asking[0].failure
 }
 
-// nextOutcome returns what tells when an attempt is over: all that ask do so for the first time, and one may be refused because of
-// another.
+// nextOutcome returns a channel for the end of an attempt: all calls here ask for the first time, and one of them may be refused because of another.
 func (g *gate) nextOutcome(p *place) (later <-chan error) {
 	outcome := make(chan error, 1)
 	g.hear = append(g.hear, hearer{p, outcome})
 	return outcome
 }
 
-// refusalInLine returns why a call gets none of the locks for which it stands in line, or what tells when that may be known. doubts is as in
-// enter.
+// refusalInLine returns why a call gets none of the locks for which it stands in line, or a channel that tells when that may be known. doubts is as
+// in enter.
 func (g *gates) refusalInLine(c *call, doubts bool) (later <-chan error, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -518,8 +518,8 @@ func (g *gates) refusalInLine(c *call, doubts bool) (later <-chan error, err err
 	return nil, err
 }
 
-// noteSilence notes at the gates of all keys of a call that too few masters have answered its attempt: those behind it may be told so,
-// whichever key it waits for.
+// noteSilence notes at the gates of all keys of a call that too few masters have answered its attempt: the calls behind it may learn that, whichever
+// key they wait for.
 func (g *gates) noteSilence(c *call, failed error) {
 	if errors.Is(failed, ErrHeld) {
 		return
@@ -531,10 +531,10 @@ func (g *gates) noteSilence(c *call, failed error) {
 	}
 }
 
-// toNote is for what an attempt has met to be noted after its time.
+// toNote is the time for noting the result of an attempt after the attempt's end.
 const toNote = 10 * time.Millisecond
 
-// underWay returns for how long those who ask for the keys of calls in line wait for masters, at most: 0 if none of them does.
+// underWay returns how long the attempts for the keys of a call in line may still wait for masters; 0 if there are none.
 func (g *gates) underWay(c *call) (rest time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -546,8 +546,7 @@ func (g *gates) underWay(c *call) (rest time.Duration) {
 	return rest
 }
 
-// lastMet returns what is known of why calls in line get none of their keys: a holder here, or what the last attempt has met. It is nil
-// if there was none.
+// lastMet returns why calls in line get none of their keys: a holder here, or the result of the last attempt. It is nil if there was no attempt.
 func (g *gates) lastMet(c *call) (met error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -564,8 +563,8 @@ func (g *gates) lastMet(c *call) (met error) {
 	return met
 }
 
-// wake passes a wake-up on to the call that asks for a key with one slot, or to that which it is for, by its order. If nobody here wants the key any
-// more, it calls otherwise, with mu held so that no call can enter meanwhile.
+// wake passes a wake-up on: without an order, to the call that asks for a key with one slot; otherwise to the call of that order. If no call here
+// wants the key any more, it calls otherwise, with mu held so that no call can enter meanwhile.
 func (g *gates) wake(key string, order uint64, otherwise func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -598,7 +597,7 @@ func (p *place) wake() {
 	}
 }
 
-// drainWakeUps discards the wake-ups that have come so far to a call.
+// drainWakeUps discards the wake-ups that a call has got so far.
 func (g *gates) drainWakeUps(c *call) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -620,7 +619,7 @@ func (p *place) openWakeUps() {
 	}
 }
 
-// wakeAll wakes all that ask, because each of them may have missed a wake-up.
+// wakeAll wakes all calls that ask, because each may have missed a wake-up.
 func (g *gates) wakeAll() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -631,22 +630,22 @@ func (g *gates) wakeAll() {
 	}
 }
 
-// seenGate is what was at a gate at one moment.
+// seenGate is the content of a gate at one moment.
 type seenGate struct {
 	key     string
 	locks   []*Lock  // that are held
-	waiting []*place // who doesn't have the lock yet, in the order of their turns
+	waiting []*place // calls without the lock, in the order in which they get it
 }
 
-// see returns what is at the gate. The mu of the gates is held.
+// see returns the content of the gate. The mu of the gates is held.
 func (g *gate) see() seenGate {
 	return seenGate{key: g.key, locks: slices.Clone(g.locks), waiting: slices.AppendSeq(slices.Clone(g.asking), g.line.all())}
 }
 
-// gatesAtOnce is how many gates are seen while no call can come or go.
+// gatesAtOnce is how many gates are read while no call can come or go.
 const gatesAtOnce = 64
 
-// seen yields what is at all gates, some at a time, which stay valid until the next. Gates that come or go meanwhile may be missing.
+// seen yields the content of all gates, some at a time, valid until the next. Gates that come or go meanwhile may be missing.
 func (g *gates) seen() iter.Seq[[]seenGate] {
 	return func(yield func([]seenGate) bool) {
 		some := make([]seenGate, 0, gatesAtOnce)
@@ -667,7 +666,7 @@ func (g *gates) seen() iter.Seq[[]seenGate] {
 	}
 }
 
-// withoutEnded leaves out the locks that have ended, after mu was unlocked.
+// withoutEnded leaves out the locks that have ended since mu was unlocked.
 func withoutEnded(some []seenGate) []seenGate {
 	for i := range some {
 		some[i].dropEnded()
@@ -679,11 +678,11 @@ func (s *seenGate) dropEnded() {
 	s.locks = slices.DeleteFunc(s.locks, func(k *Lock) bool { return k.own.Err() != nil })
 }
 
-// longWaitPause is the time between two lines of the log about calls that wait long.
+// longWaitPause is the time between two log lines about calls that wait long.
 const longWaitPause = time.Minute
 
-// heldSince returns a lock for which a call in line waits, if all locks of this process on the key were held before it came; else nil.
-// due says whether it is time to log that.
+// heldSince returns a lock for which a call in line waits, if this process held all its locks on the key before the call came; else nil. due says
+// whether it is time to log that.
 func (g *gates) heldSince(p *place) (holder *Lock, due bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -692,13 +691,13 @@ func (g *gates) heldSince(p *place) (holder *Lock, due bool) {
 		return nil, false
 	}
 	now := time.Now()
-	if due = g.told.IsZero() || now.Sub(g.told) >= longWaitPause; due {
-		g.told = now
+	if due = g.longWaitLogged.IsZero() || now.Sub(g.longWaitLogged) >= longWaitPause; due {
+		g.longWaitLogged = now
 	}
 	return locks[0], due
 }
 
-// held returns the error for a call that finds all slots taken, or wanted, within this process.
+// held returns the error for a call if all slots are taken, or asked for, within this process.
 func (g *gate) held() *HeldError {
 	held, most := &HeldError{}, 0
 	for _, p := range g.asking {
@@ -721,9 +720,9 @@ func (g *gate) held() *HeldError {
 	return held
 }
 
-// nextFor has the oldest call in line ask for the slot of a lock that ends, in its place, if nobody of this process asks for the same: the
-// slot is handed on to it, unless others were first. It returns nil where a command of its own must release the lock: for its result, or for the ticket that its call may
-// have at masters.
+// nextFor makes the oldest call in line ask for the slot of a lock that ends, in its place, unless another call of this process asks for that slot:
+// the slot is handed on, unless others were first. It returns nil if the lock needs a release of its own: for its result, or for the ticket that its
+// call may have at masters.
 func (g *gates) nextFor(k *Lock) *place {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -757,7 +756,7 @@ func (g *gates) slotsOf(key string) (n int) {
 	return n
 }
 
-// afterSlot takes a lock from its gate, and returns the call that is to ask next.
+// afterSlot takes a lock from its gate, and returns the call that asks next.
 func (g *gates) afterSlot(k *Lock) (next *place) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -775,8 +774,7 @@ func (g *gates) settleNow(at *gate) {
 	g.settle(at)
 }
 
-// chooseSlot returns the slot for which a call asks: the one that it was offered, or the next that this process neither has nor is asking
-// for.
+// chooseSlot returns the slot for which a call asks: the offered one, or the next that this process neither has nor asks for.
 func (g *gates) chooseSlot(p *place) (chosen uint16, offered bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -793,7 +791,7 @@ func (g *gates) chooseSlot(p *place) (chosen uint16, offered bool) {
 	return uint16(slot), offered
 }
 
-// firstSlot is where this process begins to look for a free slot: processes that begin at different ones seldom split votes.
+// firstSlot is where this process starts its search for a free slot: processes that start at different slots seldom split votes.
 func firstSlot(process string) int {
 	var n uint32
 	for _, c := range []byte(process) {
@@ -810,7 +808,7 @@ func (g *gate) asksFor(slot int) bool {
 	return slices.ContainsFunc(g.asking, func(p *place) bool { return int(p.asks) == 1+slot })
 }
 
-// offered has the next attempt of a call ask for the slot that it is offered, and reports false if this process has that: then the leader
+// offered makes the next attempt of a call ask for the slot that the leader offers. It reports false if this process has that slot: then the leader
 // has lost it.
 func (g *gates) offered(p *place, offer uint16) bool {
 	g.mu.Lock()
@@ -822,7 +820,7 @@ func (g *gates) offered(p *place, offer uint16) bool {
 	return true
 }
 
-// count returns how many keys are locked here and since when the oldest, and how many calls don't have their lock yet.
+// count returns how many keys are locked here, since when the oldest is, and how many calls don't have their lock yet.
 func (g *gates) count() (held, waiting int, oldest time.Time) {
 	several := make(map[*call]bool) // the calls for several keys: they may stand at several gates
 	wait := func(p *place) {
@@ -849,7 +847,7 @@ func (g *gates) count() (held, waiting int, oldest time.Time) {
 	return held, waiting + len(several), oldest
 }
 
-// holding returns the lock on a key if this process has it with this token, or nil.
+// holding returns the lock of this process on a key with this token, or nil.
 func (g *gates) holding(key, token string) *Lock {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -16,29 +16,29 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-// heart tells each master every two seconds of this process, and hears which others have masters of which a majority need not share
-// any with one of ours, so that both could grant a lock. It costs one command to each master every two seconds, and none for a lock.
+// heart tells each master every two seconds about this process, and hears of processes with other masters, whose majorities need not share a master
+// with ours: then both could grant a lock. It costs each master one command every two seconds, and none for a lock.
 type heart struct {
 	options
 	streams []vote.Stream
-	turns   func(now time.Time) string // what the masters are told of the turns that last for long
+	turns   func(now time.Time) string // the line for the masters about calls that hold or wait long
 	key     string
 	wanted  chan struct{}
 	ended   chan struct{}
 	never   atomic.Bool // never set: a beat is always wanted
 
 	differs atomic.Pointer[[]heartbeat.Difference]
-	refused atomic.Pointer[refusal]       // why no lock may be taken now, or nil
-	until   atomic.Pointer[time.Time]     // until when locks may be taken; zero for not now
-	turned  atomic.Pointer[chan struct{}] // closed when one of these has changed so that a call may go on
+	refused atomic.Pointer[refusal]       // why this process may take no lock now, or nil
+	until   atomic.Pointer[time.Time]     // until when this process may take locks; zero for not now
+	changed atomic.Pointer[chan struct{}] // closed when refused or until has changed so that a call may go on
 
 	mu    sync.Mutex
 	judge *heartbeat.Judge
-	asked []time.Time // by master: when it was told what it hasn't answered yet; zero otherwise
+	asked []time.Time // by master: when the unanswered beat was sent; zero if there is none
 	began time.Time
 }
 
-// refusal is why the masters' votes don't count, whatever each of them says.
+// refusal is why the masters' votes don't count, whatever the masters say.
 type refusal struct{ error }
 
 // Is makes errors.Is find ErrNoVote.
@@ -52,8 +52,8 @@ func newHeart(o options, masters []Master, id string) *heart {
 		wanted:  make(chan struct{}, 1), ended: make(chan struct{}),
 		asked: make([]time.Time, len(masters)), began: time.Now(),
 	}
-	turned := make(chan struct{})
-	h.turned.Store(&turned)
+	changed := make(chan struct{})
+	h.changed.Store(&changed)
 	h.until.Store(new(time.Time))
 	var names []string
 	for _, m := range masters {
@@ -69,7 +69,7 @@ func newHeart(o options, masters []Master, id string) *heart {
 	return h
 }
 
-// start tells all masters, before any lock is asked for, and keeps doing so until the Locker closes.
+// start sends the first beat before any lock is asked for, and goes on until the Locker closes.
 func (h *heart) start(l *Locker) {
 	if h == nil {
 		return
@@ -86,7 +86,7 @@ func (h *heart) end() {
 	}
 }
 
-// run tells the masters again and again, until the Locker closes.
+// run beats until the Locker closes.
 func (h *heart) run(l *Locker) {
 	defer close(h.ended)
 	announced := false
@@ -109,7 +109,7 @@ func (h *heart) run(l *Locker) {
 	}
 }
 
-// want has the masters be told soon: such as one that was just reached, which couldn't be told before.
+// want asks for a beat soon, for example after a master was just reached.
 func (h *heart) want() {
 	if h != nil {
 		link.Signal(h.wanted)
@@ -123,7 +123,7 @@ func (h *heart) begins() bool {
 	return h.judge.Begins()
 }
 
-// beat tells all masters but those that haven't answered the last time.
+// beat sends a beat to all masters except those that haven't answered the last one.
 func (h *heart) beat() {
 	now := time.Now()
 	turns := h.turns(now)
@@ -136,7 +136,7 @@ func (h *heart) beat() {
 			case h.asked[i].IsZero():
 				free = append(free, i)
 				h.asked[i] = now
-				if !s.Divided() { // of a cluster it isn't known whether the node that has these keys is the same
+				if !s.Divided() { // in a cluster a different node may have these keys
 					knew[i] = j.Knew(now, i)
 				}
 			case s.Divided() && s.At(h.key).Fails():
@@ -149,9 +149,9 @@ func (h *heart) beat() {
 		beat = j.Beat()
 	})
 	for _, i := range free {
-		s, told := h.streams[i], *beat
-		told.Turns, told.Shown, told.Knew = turns, s.At(h.key).Clock.Confirmed(now), knew[i]
-		s.Push(&link.Command{Command: protocol.Command{Op: protocol.OpBeat, Key: h.key, Ask: &told}, Master: i, Abandoned: &h.never, To: h})
+		s, sent := h.streams[i], *beat
+		sent.Turns, sent.Shown, sent.Knew = turns, s.At(h.key).Clock.Confirmed(now), knew[i]
+		s.Push(&link.Command{Command: protocol.Command{Op: protocol.OpBeat, Key: h.key, Ask: &sent}, Master: i, Abandoned: &h.never, To: h})
 	}
 }
 
@@ -163,7 +163,7 @@ func (h *heart) Receive(c *link.Command) {
 		sent := h.asked[c.Master]
 		h.asked[c.Master] = time.Time{}
 		switch {
-		case errors.Is(c.Reply.Err, protocol.ErrRefused): // others go unnoticed
+		case errors.Is(c.Reply.Err, protocol.ErrRefused): // other processes go unnoticed
 			j.Refused(now, c.Master, beat, sent, c.Reply.Err)
 		case c.Reply.Err != nil && s.Divided():
 			j.KnowsNothing(now, c.Master, beat, sent)
@@ -178,14 +178,14 @@ func (h *heart) Receive(c *link.Command) {
 	}
 }
 
-// reached notes which server a master's address leads to now, and until when it was excluded for a loss of its data.
+// reached notes which server a master's address leads to now, and until when that server was excluded because it has lost its data.
 func (h *heart) reached(master int, server protocol.Server, lostUntil time.Time) {
 	if h != nil {
 		h.tell(func(j *heartbeat.Judge) { j.Reached(time.Now(), master, server, lostUntil) })
 	}
 }
 
-// tell tells the judge something, and passes on what it says.
+// tell gives the judge news, and passes on its decision.
 func (h *heart) tell(news func(*heartbeat.Judge)) {
 	h.mu.Lock()
 	news(h.judge)
@@ -200,7 +200,7 @@ func (h *heart) tell(news func(*heartbeat.Judge)) {
 	}
 }
 
-// publish lets callers know until when the process may lock. Callers hold mu.
+// publish tells callers until when the process may lock. Callers hold mu.
 func (h *heart) publish() {
 	refused, former := h.refusal() != nil, *h.until.Load()
 	differs, until := h.judge.Differences(time.Now()), h.judge.Until()
@@ -212,12 +212,12 @@ func (h *heart) publish() {
 		h.refused.Store(nil)
 	}
 	if refused != (h.refusal() != nil) || until.After(former) {
-		turned := make(chan struct{})
-		close(*h.turned.Swap(&turned))
+		changed := make(chan struct{})
+		close(*h.changed.Swap(&changed))
 	}
 }
 
-// refusal returns why no lock may be taken now, or nil.
+// refusal returns why this process may take no lock now, or nil.
 func (h *heart) refusal() error {
 	if h == nil {
 		return nil
@@ -228,15 +228,15 @@ func (h *heart) refusal() error {
 	return nil
 }
 
-// allows reports whether a lock that was won, and is valid until then unless it is renewed, may be used: a quorum must remember this
-// process for as long. It waits until deadline for that: at first, after the masters were out of reach, and in a Redis Cluster where the
-// processes are on another node than the lock, that may be known later.
+// allows reports whether a lock that was won may be used, which is valid until then unless it is renewed: a quorum must remember this process for as
+// long. It waits for that until deadline: at the start, after the masters were out of reach, or in a Redis Cluster with the processes on a different
+// node than the lock, it may be known later.
 func (h *heart) allows(ctx context.Context, closing <-chan struct{}, deadline, valid time.Time) bool {
 	if h == nil {
 		return true
 	}
 	for {
-		turned := *h.turned.Load() // before the look
+		changed := *h.changed.Load() // before the look
 		switch until := *h.until.Load(); {
 		case h.refusal() != nil:
 			return false
@@ -248,7 +248,7 @@ func (h *heart) allows(ctx context.Context, closing <-chan struct{}, deadline, v
 		timer := time.NewTimer(time.Until(deadline))
 		defer timer.Stop()
 		select {
-		case <-turned:
+		case <-changed:
 		case <-timer.C:
 			return false
 		case <-ctx.Done():

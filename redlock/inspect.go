@@ -31,17 +31,17 @@ type Inspection struct {
 	Fence  uint64
 	Holder string
 	TTL    time.Duration
-	Turn   *Turn // what the holder's process tells of the call: at once if it is this one, after a few seconds if it is another; else nil
-	// Result is the last result that any master remembers: that with the largest fence. Remembered reports whether a
-	// quorum of the masters remembers it, so that every call with WithRecall meets it; then Keep is how long that stays so.
+	Turn   *Turn // the call of the holder's process: at once for this process, after a few seconds for another; else nil
+	// Result is the last result that any master remembers, by its fence. Remembered reports whether a quorum of the masters remembers it, so that
+	// every call with WithRecall meets it; then Keep is how long that stays so.
 	Result     InspectedResult
 	Remembered bool
 	Masters    []InspectedMaster // in the order of Status
 }
 
-// InspectedResult is a result that is remembered for a key, without its content. It is zero if there is none.
+// InspectedResult is a remembered result without its content. It is zero if there is none.
 type InspectedResult struct {
-	Fence uint64        // of the lock with which UnlockWith has left it
+	Fence uint64        // of the lock whose UnlockWith has left it
 	Bytes int           // as the masters store it
 	Keep  time.Duration // how long it is still remembered
 }
@@ -51,38 +51,37 @@ type InspectedMaster struct {
 	Name   string
 	Err    error             // why it can't be asked, or hasn't answered
 	Token  string            // the beginning of the token that has the key; empty if the key is free
-	Holder string            // the process to which that belongs: its instance name, or its ID
+	Holder string            // the process with that token: its instance name, or its ID
 	TTL    time.Duration     // of the lease
 	Fence  uint64            // the last one given with the key; 0 if it is forgotten, 5 s after it was given or renewed last
 	Result InspectedResult   // what it remembers for the key
-	Queue  []InspectedWaiter // who waits for the key, in the order of their turns: at most 100
+	Queue  []InspectedWaiter // processes that wait for the key, the first in line first: at most 100
 }
 
 // InspectedWaiter is a process that waits for a key.
 type InspectedWaiter struct {
 	Process string    // its instance name, or its ID
 	Since   time.Time // when its oldest call came, on the masters' clocks
-	Turn    *Turn     // what it tells of the first of its calls, as for the holder's
+	Turn    *Turn     // the first of its calls, as for the holder
 }
 
-// idOf returns the ID of the process in its token or the end of its name. Of one that isn't ours it returns a part, too.
+// idOf returns the process ID at the beginning of a token's random part, or of a name's. For a token that isn't ours it returns some part, too.
 func idOf(random string) string { return random[:min(protocol.IDLen, len(random)/2)] }
 
-// shown returns how much of a token Inspect shows: who knows a whole one can end the lock.
+// shown returns the part of a token that Inspect shows: a whole token could end the lock.
 func shown(token string) string { return token[:min(protocol.IDLen+4, len(token)/2)] }
 
-// Inspect asks all masters who holds a key, who waits for it, and whether a result is remembered for it, in this process
-// and in others. It changes nothing. It waits for the masters until ctx ends, or as long as Lock does: for their timeouts, and for connections that are
-// being made. It takes two round trips.
+// Inspect asks all masters who holds a key, who waits for it, and whether a result is remembered for it, in this process and in others. It changes
+// nothing. It waits for the masters until ctx ends, or as long as Lock does: for their timeouts, and for connections that are being made. It takes
+// two round trips.
 //
-// The error is a *QuorumError if fewer masters than a quorum have answered: then it isn't known whether the key is
-// held, and the inspection shows what the others say. It is ErrClosed, without an inspection, if the Locker is
-// closed.
+// The error is a *QuorumError if fewer masters than a quorum have answered: then it isn't known whether the key is held, and the inspection shows the
+// replies of the others. It is ErrClosed, without an inspection, if the Locker is closed.
 func (l *Locker) Inspect(ctx context.Context, key string) (*Inspection, error) {
 	return l.InspectSlot(ctx, key, 0)
 }
 
-// InspectSlot is Inspect for a slot of a key that may have several holders: see WithConcurrency. The line is the same for all slots.
+// InspectSlot is Inspect for a slot of a key with several: see WithConcurrency. All slots have the same line.
 func (l *Locker) InspectSlot(ctx context.Context, key string, slot int) (*Inspection, error) {
 	if err := l.usable(ctx); err != nil {
 		return nil, err
@@ -98,7 +97,7 @@ func (l *Locker) InspectSlot(ctx context.Context, key string, slot int) (*Inspec
 	return seen, err
 }
 
-// look asks the masters. What it returns has the IDs of processes in place of their names; and the holder's token.
+// look asks the masters. The inspection has the IDs of processes in place of their names. token is the holder's.
 func (l *Locker) look(ctx context.Context, key string, slot int) (seen *Inspection, token string, err error) {
 	if err := checkKeys(key); err != nil {
 		return nil, "", err
@@ -149,7 +148,7 @@ func (l *Locker) tooFew(ctx context.Context, key string, replies []protocol.Repl
 	return err
 }
 
-// inspected reads a master's reply. It has IDs where names may be known.
+// inspected reads a master's reply. It leaves IDs in place of names.
 func inspected(reply protocol.Reply) InspectedMaster {
 	has, ok := reply.Answer.(*protocol.Inspected)
 	if !ok {
@@ -170,7 +169,7 @@ func inspected(reply protocol.Reply) InspectedMaster {
 	return m
 }
 
-// held says that the masters at these places have given the key to one holder.
+// held notes that the masters at these indexes have given the key to one holder.
 func (n *Inspection) held(at []int, quorum int) {
 	var fences []int64
 	var left []time.Duration
@@ -203,9 +202,9 @@ func (n *Inspection) remembered(quorum int) {
 	}
 }
 
-// nameProcesses replaces the IDs of processes by their names, as far as any master knows them, and adds what they tell of their turns.
+// nameProcesses replaces the IDs of processes by their names, if any master knows them, and adds the turns that they tell masters.
 func (l *Locker) nameProcesses(ctx context.Context, seen *Inspection) {
-	names, turns := map[string]string{l.voters.Process: l.instance}, map[string]*toldTurn{l.voters.Process: l.ownTurn(seen.Key, seen.Slot)}
+	names, turns := map[string]string{l.voters.Process: l.instance}, map[string]*storedTurn{l.voters.Process: l.ownTurn(seen.Key, seen.Slot)}
 	var unknown []string
 	seen.processes(func(id *string, _ **Turn, _ uint64) {
 		if names[*id] == "" && *id != "" && !slices.Contains(unknown, *id) {
@@ -238,7 +237,7 @@ func (l *Locker) nameProcesses(ctx context.Context, seen *Inspection) {
 	})
 }
 
-// processes calls f with each process that the inspection shows, the place for its turn, and the fence that it has.
+// processes calls f for each process in the inspection, with its ID, the place for its turn, and its fence.
 func (n *Inspection) processes(f func(id *string, turn **Turn, fence uint64)) {
 	f(&n.Holder, &n.Turn, n.Fence)
 	for i := range n.Masters {
@@ -250,8 +249,8 @@ func (n *Inspection) processes(f func(id *string, turn **Turn, fence uint64)) {
 	}
 }
 
-// ask sends a command to all masters and returns their replies: those that have come when done reports that they are
-// enough, when ctx has ended, or when the time of the masters is over. The others have errors.
+// ask sends a command to all masters and returns the replies that have come when done reports that they are enough, when ctx has ended, or when the
+// masters' time is over. The other replies have errors.
 func (l *Locker) ask(ctx context.Context, cmd protocol.Command, done func(protocol.Reply) bool) (replies []protocol.Reply, end vote.Ending) {
 	r := l.voters.NewRound(cmd.Op, 1)
 	over := new(atomic.Bool)
@@ -280,10 +279,10 @@ func (l *Locker) ask(ctx context.Context, cmd protocol.Command, done func(protoc
 	return replies, end
 }
 
-// InspectSlots is Inspect for a key that may have several holders, see WithConcurrency: it returns slot 0, which has the line and the
-// result, and behind it each other slot that any master has given to somebody. It asks each master for all 256 slots, with a command for each.
+// InspectSlots is Inspect for a key that may have several holders, see WithConcurrency: it returns slot 0, which has the line and the result, and
+// each further slot that any master has given to somebody. It asks each master for all 256 slots, with one command each.
 //
-// With an error, which is as that of Inspect, it returns what is known all the same, or nothing if the Locker is closed.
+// The error is as for Inspect. It returns all that is known despite an error, and nothing if the Locker is closed.
 func (l *Locker) InspectSlots(ctx context.Context, key string) ([]*Inspection, error) {
 	first, err := l.InspectSlot(ctx, key, 0)
 	if first == nil {
@@ -302,7 +301,7 @@ func (l *Locker) InspectSlots(ctx context.Context, key string) ([]*Inspection, e
 	return slots, err
 }
 
-// inspectSlots returns those from the first slot to the one before end that any master has given to somebody.
+// inspectSlots returns the slots from first to end-1 that any master has given to somebody.
 func (l *Locker) inspectSlots(ctx context.Context, key string, first, end int) (slots []*Inspection, err error) {
 	if err := l.usable(ctx); err != nil {
 		return nil, err
@@ -330,7 +329,7 @@ func (l *Locker) inspectSlots(ctx context.Context, key string, first, end int) (
 	return slots, err
 }
 
-// slotsAtOnce is how many slots a master is asked for at a time: it has other work.
+// slotsAtOnce is how many slots a master is asked for at once, because it has other work.
 const slotsAtOnce = 32
 
 // given reports whether any master has given the slot to somebody.
@@ -338,25 +337,22 @@ func (n *Inspection) given() bool {
 	return slices.ContainsFunc(n.Masters, func(m InspectedMaster) bool { return m.Token != "" })
 }
 
-// ForceUnlock frees a key that a lock with this fencing token holds, in whatever process: for an operator who knows that the
-// holder must not have it any longer. Inspect shows the token. If the holder still works, the next one works at the same
-// time: mutual exclusion is broken on purpose. Only fencing tokens still grow, so a store that checks them refuses the
-// former holder's writes.
+// ForceUnlock frees a key that a lock with this fencing token holds, in any process: for an operator who knows that the holder must not have it any
+// longer. Inspect shows the token. If the holder still works, the next one works at the same time: mutual exclusion is broken on purpose. Fencing
+// tokens still grow, so a store that checks them refuses the former holder's writes.
 //
-// The holder loses the lock with ErrForced, at once if it is in this process, else at its next renewal, after a third of
-// its TTL. It can't take the key back. Who waits for the key is woken.
+// The holder loses the lock with ErrForced: at once if it is in this process, else at its next renewal, after a third of its TTL. It can't take the
+// key back. The calls that wait for the key are woken.
 //
-// The error matches ErrFenceChanged if the key is free, if another lock has it, or if the masters that answer don't know this token, and
-// then nothing is released. They forget a lock's token 5 s after it was taken or renewed; and while a master is missing, Inspect may show a
-// larger token than the lock's own, which they know. The error is a
-// *QuorumError if too few masters answer: then the key may be free on the others. It is ErrClosed if the Locker is closed.
+// The error matches ErrFenceChanged if the key is free, if another lock has it, or if the masters that answer don't know this token. Then nothing is
+// released. Masters forget a lock's token 5 s after it was taken or renewed. While a master is missing, Inspect may show a larger token than the
+// lock's own. The error is a *QuorumError if too few masters answer: then the key may be free on the others. It is ErrClosed if the Locker is closed.
 // ForceUnlock waits for the masters as Inspect does.
 func (l *Locker) ForceUnlock(ctx context.Context, key string, fence uint64) error {
 	return l.ForceUnlockSlot(ctx, key, 0, fence)
 }
 
-// ForceUnlockSlot is ForceUnlock for a slot of a key that may have several holders: see WithConcurrency. The fencing tokens of one slot
-// say nothing of those of another.
+// ForceUnlockSlot is ForceUnlock for a slot of a key with several: see WithConcurrency. Fencing tokens of different slots can't be compared.
 func (l *Locker) ForceUnlockSlot(ctx context.Context, key string, slot int, fence uint64) error {
 	if fence == 0 {
 		return fmt.Errorf("%w: 0 stands for one that the masters have forgotten", ErrFenceChanged)
@@ -399,13 +395,13 @@ func (l *Locker) ForceUnlockSlot(ctx context.Context, key string, slot int, fenc
 	return nil
 }
 
-// Forget has the masters forget what UnlockWith has left for a key, so that the next call with WithRecall does the work again:
-// for an operator who knows that it must be done again. It takes the lock on the key for that, so that nobody does the work
-// meanwhile: the command that frees the key on a master removes the result there.
+// Forget makes the masters forget the result that UnlockWith has left for a key, so that the next call with WithRecall does the work again: for an
+// operator who knows that it must be done again. It takes the lock on the key, so that nobody does the work meanwhile: the command that frees the key
+// on a master removes the result there.
 //
-// If the error is nil, a quorum of the masters has forgotten the result. The others that answer have forgotten it too; those that
-// may still remember it are in left, each with the reason. As one that remembers a result is enough for a call to meet it, and
-// to hand it to the others again, call Forget again when they are back.
+// If the error is nil, a quorum of the masters has forgotten the result, and so have the others that answer. left has the masters that may still
+// remember it, each with the reason. One master with the result is enough for a call to meet it, and to store it on the others again, so call Forget
+// again when they are back.
 //
 // The error is ErrNotRemembered if no master that answers remembers a result, with the others in left. It is a *HeldError if
 // somebody holds the key: then nothing is forgotten. It is a *QuorumError if too few masters answer: then some may have
@@ -418,7 +414,7 @@ func (l *Locker) Forget(ctx context.Context, key string) (left []*MasterError, e
 		return nil, ErrClosed
 	}
 	defer l.calls.leave()
-	var forgotten uint64 // results of smaller fences are
+	var forgotten uint64 // results with smaller fences are forgotten, too
 	for try := 0; ; try++ {
 		seen, _, err := l.look(ctx, key, 0)
 		if err != nil {
@@ -442,14 +438,14 @@ func (l *Locker) Forget(ctx context.Context, key string) (left []*MasterError, e
 			return nil, err
 		}
 		forgotten = lock.Fence()
-		select { // by then, calls that were handing the result on have done so
+		select { // by then, calls that were storing the result on other masters are done
 		case <-time.After(l.timeout):
 		case <-ctx.Done():
 		}
 	}
 }
 
-// operator returns what the holder's log says of who released a lock by force.
+// operator returns the name, for the holder's log, of whoever released a lock by force.
 func (l *Locker) operator(ctx context.Context) string {
 	who := l.instance
 	if name, _ := ctx.Value(operatorKey{}).(string); name != "" {
@@ -458,20 +454,19 @@ func (l *Locker) operator(ctx context.Context) string {
 	return strings.ToValidUTF8(who[:min(len(who), maxOperator)], "")
 }
 
-// has reports whether a master has given the key to this token with this fence. The fence of the lock is among
-// these; seen.Fence may be larger if a master is missing.
+// has reports whether a master has given the key to this token with this fence. A master that has the key has the lock's fence; seen.Fence may be
+// larger if a master is missing.
 func (n *Inspection) has(token string, fence uint64) bool {
 	return slices.ContainsFunc(n.Masters, func(m InspectedMaster) bool { return m.Token == shown(token) && m.Fence == fence })
 }
 
-// forgetTries is how often Forget takes the lock: calls that were handing the result on while it was forgotten may have left it
-// on a master again.
+// forgetTries is how often Forget takes the lock: calls that were storing the result on other masters meanwhile may have left it on one again.
 const forgetTries = 3
 
 var errStillRemembers = errors.New("it still remembers a result: a call was handing it on")
 
-// mayRemember returns the masters that remember a result with a smaller fence than this one, or any if it is 0, and those that
-// haven't answered; and whether there is one of the former.
+// mayRemember returns the masters that remember a result with a smaller fence than this one, or any result if it is 0, and the masters that haven't
+// answered; remember says whether there is one of the first kind.
 func (n *Inspection) mayRemember(fence uint64) (which []*MasterError, remember bool) {
 	for _, m := range n.Masters {
 		switch {
@@ -487,17 +482,17 @@ func (n *Inspection) mayRemember(fence uint64) (which []*MasterError, remember b
 
 type operatorKey struct{}
 
-// maxOperator bounds the bytes of what AskedBy says: the masters keep it.
+// maxOperator bounds the bytes of the name given to AskedBy, because the masters keep it.
 const maxOperator = 200
 
-// AskedBy says who asks for a ForceUnlock with this context, in the words of the caller, such as a name and an address. The log
-// of the holder has it, behind the instance of the process that was asked. What is longer than 200 bytes is cut.
+// AskedBy says who asks for a ForceUnlock with this context, in the caller's words, such as a name and an address. The holder's log has it, after the
+// instance of the process that was asked. It is cut after 200 bytes.
 func AskedBy(ctx context.Context, who string) context.Context {
 	return context.WithValue(ctx, operatorKey{}, who)
 }
 
-// KeyHash returns the beginning of the SHA-256 of a key, in hexadecimal digits. Log lines have it in place of the key, which may be
-// personal data, so that what is said of one key can be found together. Who can guess a key can check the guess.
+// KeyHash returns the beginning of the SHA-256 of a key, in hexadecimal digits. Log lines have it in place of the key, which may be personal data, so
+// that all lines about one key can be found. Anybody who can guess a key can check the guess.
 func KeyHash(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return hex.EncodeToString(sum[:6])

@@ -16,18 +16,18 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-// keeper renews the leases of all locks and releases those that are lost, with one goroutine and one timer for any number of
-// them. That goroutine does nothing that may take long: it queues commands, for the masters' goroutines to send, and notices for
-// the log and the Observer. If it is late all the same, locks are lost, but each one ends by a timer of its own.
+// keeper renews the leases of all locks and releases lost locks, with one goroutine and one timer for any number of them. That goroutine does nothing
+// that may take long: it queues commands, which the masters' goroutines send, and notices for the log and the Observer. If it is late all the same,
+// locks are lost, but each one ends by a timer of its own.
 type keeper struct {
-	voters  *vote.Masters
-	told    *told
-	logger  *slog.Logger
-	began   time.Time
-	recheck chan struct{}
-	losing  atomic.Int64 // calls of Lock.end for locks that are lost
-	stop    chan struct{}
-	ended   chan struct{} // closed when run returns
+	voters   *vote.Masters
+	reporter *reporter
+	logger   *slog.Logger
+	began    time.Time
+	recheck  chan struct{}
+	losing   atomic.Int64 // calls of Lock.end for locks that are lost
+	stop     chan struct{}
+	ended    chan struct{} // closed when run returns
 
 	many atomic.Bool // manyLocks or more are held
 
@@ -36,26 +36,26 @@ type keeper struct {
 	lost  []*Lock   // to be released
 	next  time.Time // when run looks at the locks again, unless recheck signals before
 
-	longHoldTold time.Time // last; only the goroutine of run knows
+	longHoldLogged time.Time // only the goroutine of run uses it
 }
 
-func newKeeper(voters *vote.Masters, told *told, logger *slog.Logger) *keeper {
-	k := &keeper{voters: voters, told: told, logger: logger, began: time.Now(), recheck: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{})}
+func newKeeper(voters *vote.Masters, reporter *reporter, logger *slog.Logger) *keeper {
+	k := &keeper{voters: voters, reporter: reporter, logger: logger, began: time.Now(), recheck: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{})}
 	go k.run()
 	return k
 }
 
-// end stops the keeper and ends the locks that are still held. No lock may be given to it any more, and none is left in it.
+// end stops the keeper and ends the locks that are still held. No lock may be given to it any more, and it has none left.
 func (k *keeper) end() {
 	close(k.stop)
 	<-k.ended
 }
 
-// manyLocks is from how many locks on renewals are spread. The renewals of fewer share pipelines, and take no time.
+// manyLocks is the number of locks from which renewals are spread. Fewer renewals share pipelines, and take no time.
 const manyLocks = 10_000
 
-// keep has the keeper look after a lock from now on. Where many locks are held, the first renewal comes at any time within its period: locks
-// that were taken together would always be renewed together, and fresh locks would wait behind that.
+// keep makes the keeper renew a lock from now on. If many locks are held, the first renewal comes at a random time within its period: otherwise locks
+// taken together would always be renewed together, and fresh locks would wait behind them.
 func (k *keeper) keep(lock *Lock) {
 	k.mu.Lock()
 	k.many.Store(len(k.locks) >= manyLocks)
@@ -71,7 +71,7 @@ func (k *keeper) keep(lock *Lock) {
 	}
 }
 
-// reschedule sets when a lock is due next, unless it is not looked after any more; at the zero time it never will be.
+// reschedule sets when a lock is due next, unless the keeper has dropped it; the zero time drops it.
 func (k *keeper) reschedule(lock *Lock, due time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -105,8 +105,8 @@ func (k *keeper) run() {
 	}
 }
 
-// work does what is due and returns how long nothing will be. Commands are only queued while it goes through
-// the locks, and sent at the end: those of locks that are due together share pipelines.
+// work does what is due and returns the time until something else is. It only queues commands while it goes through the locks, and sends them at the
+// end, so that locks that are due together share pipelines.
 func (k *keeper) work() time.Duration {
 	attended := k.releaseLost()
 	for {
@@ -140,20 +140,20 @@ func (k *keeper) firstDue(now time.Time) *Lock {
 	return nil
 }
 
-// longHold is how long a lock without a max hold is held before the log says so: a lock that its holder dropped without Unlock is renewed
-// until the process ends.
+// longHold is how long a lock without a max hold is held before the log says so: a lock that its holder has dropped without Unlock is renewed until
+// the process ends.
 const longHold = time.Hour
 
-// tellLongHold logs that a lock is held for long, once for each lock, and once per longHold.
+// tellLongHold logs that a lock is held long, once for each lock, and once per longHold.
 func (k *keeper) tellLongHold(lock *Lock, now time.Time) {
-	if lock.longHoldTold || !lock.holdEnd.IsZero() || now.Sub(lock.since()) < longHold || now.Sub(k.longHoldTold) < longHold || lock.parts()[0] != lock {
+	if lock.longHoldLogged || !lock.holdEnd.IsZero() || now.Sub(lock.since()) < longHold || now.Sub(k.longHoldLogged) < longHold || lock.parts()[0] != lock {
 		return
 	}
-	lock.longHoldTold, k.longHoldTold = true, now
+	lock.longHoldLogged, k.longHoldLogged = true, now
 	k.logger.Info("a lock has been held for an hour, and is renewed until Unlock: was that forgotten? WithMaxHold bounds how long a lock is held", lock.words()...)
 }
 
-// releaseSoon has locks released that are lost. Their contexts have ended.
+// releaseSoon makes run release lost locks. Their contexts have ended.
 func (k *keeper) releaseSoon(lost []*Lock) {
 	k.mu.Lock()
 	k.lost = append(k.lost, lost...)
@@ -162,14 +162,14 @@ func (k *keeper) releaseSoon(lost []*Lock) {
 	link.Signal(k.recheck)
 }
 
-// releaseLost frees the keys of the locks that are lost, lets the next calls try, and tells of it.
+// releaseLost frees the keys of the lost locks, lets the next calls try, and tells the log and the Observer.
 func (k *keeper) releaseLost() (any bool) {
 	k.mu.Lock()
 	lost := k.lost
 	k.lost = nil
 	k.mu.Unlock()
 	for _, lock := range lost {
-		runtime.Gosched() // where many are lost at once, their contexts end first
+		runtime.Gosched() // if many locks are lost at once, their contexts end first
 		k.reschedule(lock, time.Time{})
 		lock.attempt.EnqueueRelease()
 		lock.slotEnded()
@@ -238,8 +238,8 @@ type renewal struct {
 	failed   []*MasterError
 }
 
-// renewed returns when the next renewal is due, that much after start, on a grid of 1/30 of the TTL, or 1/150 where many locks are held: locks
-// that come due within one step of it share their pipelines.
+// renewed returns when the next renewal is due, that much after start, on a grid of 1/30 of the TTL, or 1/150 if many locks are held: locks due
+// within one step of the grid share their pipelines.
 func (k *keeper) renewed(start time.Time, after, ttl time.Duration) time.Time {
 	step := ttl / 30
 	if k.many.Load() {
@@ -248,7 +248,7 @@ func (k *keeper) renewed(start time.Time, after, ttl time.Duration) time.Time {
 	return k.began.Add(start.Add(after).Sub(k.began).Truncate(step))
 }
 
-// failure returns why a round has not renewed the lease so far, or nil if it has, or if there was none.
+// failure returns why a round has not renewed the lease so far, or nil if it has, or if there was no round.
 func (r *renewal) failure() error {
 	if r == nil {
 		return nil
@@ -263,14 +263,13 @@ func (r *renewal) failure() error {
 	return &QuorumError{Answered: r.stored, Quorum: quorum, Total: total, Masters: r.failed}
 }
 
-// hopeless reports whether a round can't renew the lease any more, whatever comes.
+// hopeless reports whether a round can't renew the lease any more, whatever masters still answer.
 func (r *renewal) hopeless() bool {
 	return r != nil && r.stored+len(r.lock.call.voters.Streams)-r.answered < r.lock.call.voters.Quorum
 }
 
-// Receive counts the reply of one master; it runs on that master's goroutine. A reply counts whenever it comes, also when the next
-// round has begun. Where other tokens have the key on so many masters that no quorum is left, the lock is lost at once rather than at
-// the end of its lease.
+// Receive counts the reply of one master; it runs on that master's goroutine. A reply counts whenever it comes, even after the next round has begun.
+// If other tokens have the key on so many masters that no quorum is left, the lock is lost at once rather than at the end of its lease.
 func (r *renewal) Receive(c *link.Command) {
 	k := r.lock
 	voters := r.lock.call.voters
@@ -304,6 +303,6 @@ func (r *renewal) Receive(c *link.Command) {
 	}
 	k.mu.Unlock()
 	if done {
-		k.call.told.renewed(nil)
+		k.call.reporter.renewed(nil)
 	}
 }

@@ -22,9 +22,8 @@ var (
 	errNotStored = errors.New("the result could not be stored")
 )
 
-// Lock is a lock that is held until Unlock, or until it is lost. Its lease is renewed meanwhile: a Lock that is dropped
-// without Unlock is held until the process ends, or for WithMaxHold. The log says so after an hour. Its methods are
-// safe for concurrent use.
+// Lock is a lock that is held until Unlock, or until it is lost. Its lease is renewed meanwhile: a Lock that is dropped without Unlock is held until
+// the process ends, or for WithMaxHold. The log says so after an hour. Its methods are safe for concurrent use.
 type Lock struct {
 	call        *call
 	place       *place
@@ -38,17 +37,17 @@ type Lock struct {
 	until   time.Time                 // end of the validity so far
 	timer   *time.Timer               // expires the lock then; nil before watch
 	renewal *renewal                  // the last one; nil before the first
-	proofs  []proof                   // what the last reply of each master to a renewal has proved; nil before the first
+	proofs  []proof                   // the last reply of each master to a renewal; nil before the first
 	next    time.Time                 // of the next renewal
-	refused End                       // how it ends if it isn't renewed, because masters have refused that; empty if they haven't
+	refused End                       // how it ends if it isn't renewed, because masters have refused to; empty if they haven't
 	by      string                    // who has released it by force, as the masters say
 	how     End                       // it has ended, as decide says: then it is never renewed again; empty while it is held
 	derived map[*heldContext]struct{} // those of WithContext
 
-	scheduled    scheduled // in the keeper's schedule
-	longHoldTold bool      // only the keeper's goroutine knows
+	scheduled      scheduled // in the keeper's schedule
+	longHoldLogged bool      // only the keeper's goroutine uses it
 
-	whole      []*Lock          // the locks on all keys of the call, if they are several; the first is the caller's
+	whole      []*Lock          // the locks on all keys of the call, if it has several; the first is the caller's
 	result     *protocol.Result // of UnlockWith
 	unlock     sync.Once
 	unlockErr  error
@@ -74,7 +73,7 @@ func newLock(p *place) *Lock {
 	return k
 }
 
-// hasten has the first renewal come sooner.
+// hasten makes the first renewal come sooner.
 func (k *Lock) hasten(by time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -92,7 +91,7 @@ func (k *Lock) bounded(end time.Time) time.Time {
 	return end
 }
 
-// errNoLock is the error of a Lock that no call has returned, and what the methods panic with that have none.
+// errNoLock is the error of a Lock that no call has returned. Methods without an error panic with it.
 var errNoLock = errors.New("redlock: the Lock is nil, or was not returned by a call of a Locker: did that return an error?")
 
 func (k *Lock) isMade() bool { return k != nil && k.attempt != nil }
@@ -104,10 +103,10 @@ func (k *Lock) made() *Lock {
 	return k
 }
 
-// Context returns a context that ends when the lock does. Its cause (see context.Cause) is ErrLost or
-// ErrMaxHold if the lock was lost, context.Canceled after Unlock, and ErrClosed if the Locker was closed. It has the
-// values of the context given to Lock, but does not end with it: that context bounds the wait for the lock.
-// A call for one of the lock's keys with this context, one of WithContext, or a child of them fails with ErrHeldByCaller.
+// Context returns a context that ends when the lock does. Its cause (see context.Cause) is ErrLost or ErrMaxHold if the lock was lost,
+// context.Canceled after Unlock, and ErrClosed if the Locker was closed. It has the values of the context given to Lock, but doesn't end with it:
+// that context bounds the wait for the lock. A call for one of the lock's keys with this context, a context of WithContext, or a child of them fails
+// with ErrHeldByCaller.
 func (k *Lock) Context() context.Context { return &k.made().own }
 
 // WithContext returns a child of ctx that also ends, with the same cause, when the lock does: before anybody else can have it. Call
@@ -135,8 +134,7 @@ func (k *Lock) WithContext(ctx context.Context) (context.Context, context.Cancel
 	}
 }
 
-// heldContext is a context of work under a lock. It knows the lock, so that a call of this work for the same key is told that it would
-// wait for itself.
+// heldContext is a context of work under a lock. It knows the lock, so that a call of this work for the same key fails instead of waiting for itself.
 type heldContext struct {
 	context.Context
 	lock   *Lock
@@ -152,14 +150,14 @@ func (c *heldContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// innermost returns the context of the innermost lock that a context is under, or nil.
+// innermost returns the context of the innermost lock around a context, or nil.
 func innermost(ctx context.Context) *heldContext {
 	held, _ := ctx.Value(heldContextKey{}).(*heldContext)
 	return held
 }
 
-// waitsForItself reports whether a call in this context would wait for a lock that the context is under: all that may have the key at once, in
-// the view of the call, are such locks. nil is under no lock.
+// waitsForItself reports whether a call in this context would wait for locks around the context: these are all that may have the key at once, as the
+// call sees it. A nil context is under no lock.
 func (c *heldContext) waitsForItself(p *place) bool {
 	var holders []*Lock
 	for ; c != nil; c = innermost(c.Context) {
@@ -175,17 +173,16 @@ func (c *heldContext) waitsForItself(p *place) bool {
 	return len(holders) >= p.slots
 }
 
-// Fence returns the lock's fencing token: a number below 2^53 that is larger than that of every lock on the
-// key before it. A store that remembers the largest token that it has seen, and refuses writes with smaller ones, is
-// safe from the late write of a holder that was paused past its lease
+// Fence returns the lock's fencing token: a number below 2^53, larger than the tokens of all locks on the key before it. A store that remembers the
+// largest token it has seen, and refuses writes with smaller ones, is safe from the late write of a holder that was paused past its lease
 // (https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).
 func (k *Lock) Fence() uint64 { return uint64(k.made().attempt.Fence) }
 
-// Slot returns which of the n slots of its key the lock has, from 0 to n-1: see WithConcurrency. No other holder has it. Without that it
+// Slot returns which of the n slots of its key the lock has, from 0 to n-1: see WithConcurrency. No other holder has it. Without WithConcurrency it
 // is 0. SlotOf is for a lock on several keys.
 func (k *Lock) Slot() int { return int(k.made().attempt.Slot) }
 
-// SlotOf is Slot for one of the keys of the lock. It is -1 for a key that is none of them.
+// SlotOf is Slot for one of the lock's keys, and -1 for any other key.
 func (k *Lock) SlotOf(key string) int {
 	for _, part := range k.made().parts() {
 		if part.place.key == protocol.Key(k.call.prefix, key) {
@@ -195,8 +192,8 @@ func (k *Lock) SlotOf(key string) int {
 	return -1
 }
 
-// Until returns the end of the lock's validity so far: before it no other holder can have the lock. It moves on
-// as the lease is renewed. After the lock has ended it means nothing any more.
+// Until returns the end of the lock's validity so far: before it no other holder can have the lock. Renewals move it on. It means nothing after the
+// lock has ended.
 func (k *Lock) Until() time.Time {
 	until := k.made().ownUntil()
 	for _, part := range k.whole {
@@ -217,9 +214,8 @@ func (k *Lock) ownUntil() time.Time {
 // Acquisition returns how the lock was obtained.
 func (k *Lock) Acquisition() Acquisition { return k.acquisition }
 
-// Err returns nil while the lock is held, and afterwards the reason why it is not: ErrLost, ErrMaxHold,
-// ErrForced, ErrClosed, or context.Canceled after Unlock. From Until on it is not nil, and once it is not, it stays the same: Unlock
-// says the same, and the contexts of the lock end with it.
+// Err returns nil while the lock is held, and afterwards why it has ended: ErrLost, ErrMaxHold, ErrForced, ErrClosed, or context.Canceled after
+// Unlock. It is not nil from Until on. A reason stays the same: Unlock returns it, and the lock's contexts end with it.
 func (k *Lock) Err() error {
 	k.made().expire() // its timer may be late
 	return k.endedBy()
@@ -230,11 +226,10 @@ func (k *Lock) Err() error {
 // masters' timeout; masters that missed the release get it again in the background until the TTL has passed.
 // Further calls do nothing, and return the same error.
 //
-// The error is nil if the lock was held until now. If the lock had ended before, the work may have overlapped with
-// another holder's, and the error says why the lock ended: it matches ErrLost (or ErrMaxHold or ErrForced, which match that) if it was
-// lost, or ErrClosed if Close has freed it; and ErrExpired, or ErrNotOwner if only the masters knew, and another holder has the key
-// there. It is a *QuorumError, matching ErrNoQuorum, if too few masters confirmed the release: then the lock is free when its TTL is
-// over, at the latest. End says the same in a word.
+// The error is nil if the lock was held until now. If the lock had ended before, the work may have overlapped with another holder's, and the error
+// matches the reason: ErrLost (or ErrMaxHold or ErrForced, which match ErrLost) if it was lost, or ErrClosed if Close has freed it; and ErrExpired,
+// or ErrNotOwner if only the masters knew, and another holder has the key there. It is a *QuorumError, matching ErrNoQuorum, if too few masters
+// confirmed the release: then the lock is free when its TTL is over, at the latest. End says the same in a word.
 func (k *Lock) Unlock() error {
 	if !k.isMade() {
 		return errNoLock
@@ -247,7 +242,7 @@ func (k *Lock) Unlock() error {
 func (k *Lock) do(ctx context.Context, f func(context.Context, *Lock) error) (err error) {
 	defer func() {
 		ended := k.Unlock()
-		if cause := k.endedBy(); cause != context.Canceled { // f may have called UnlockWith, which says more
+		if cause := k.endedBy(); cause != context.Canceled { // f may have called UnlockWith, whose error says more
 			ended = cause
 		}
 		if ended != nil && !errors.Is(ended, ErrNoQuorum) && !errors.Is(err, ended) {
@@ -284,7 +279,7 @@ func (k *Lock) release() error {
 	within := vote.NewSpan(2 * k.attempt.ReleaseTimeout()) // if another process has begun to wait, a release takes two round trips
 	for _, part := range parts {
 		failed := unreleased(part.call.voters, part.attempt.ConfirmRelease(&within, part.ownUntil()))
-		if err == nil || endOf(failed) == EndGone { // one key of several is enough
+		if err == nil || endOf(failed) == EndGone { // one lost key of several is enough
 			err = failed
 		}
 	}
@@ -301,8 +296,8 @@ func (k *Lock) parts() []*Lock {
 	return k.whole
 }
 
-// handOff releases the key. If a call of this process waits behind it, one command for each master releases this lock
-// and acquires the next. The gates of a lock on several keys are left together, by the caller.
+// handOff releases the key. If a call of this process waits for it, one command for each master releases this lock and acquires the next. The caller
+// leaves the gates of a lock on several keys together.
 func (k *Lock) handOff() {
 	if len(k.whole) == 0 {
 		if next := k.call.gates.nextFor(k); next != nil {
@@ -316,29 +311,29 @@ func (k *Lock) handOff() {
 	}
 }
 
-// slotEnded has the oldest caller in line ask after the lock was released. Its acquire follows the release at once, so that it has its
-// place on the masters before anybody who learns of the release.
+// slotEnded makes the oldest call in line ask after the lock was released. Its acquire follows the release at once, so that it has its place on the
+// masters before anybody can learn of the release.
 func (k *Lock) slotEnded() {
 	next := k.call.gates.afterSlot(k)
 	if next == nil {
 		return
 	}
 	if next.slots == 1 || next.several() {
-		next.turn <- nil
+		next.promoted <- nil
 	} else {
 		next.handOn(nil)
 	}
 	k.call.gates.settleNow(k.gate)
 }
 
-// proof is what a master has said of a lock's lease.
+// proof is a master's last word about a lock's lease.
 type proof struct {
-	asked time.Time // when the round of the reply began; zero if none has granted the lease
+	asked time.Time // when the round of the reply began; zero if no reply has granted the lease
 	held  bool
 }
 
-// prove notes what a master has said in a round that began at a time. The lock is valid for as long as a quorum has the lease, whichever
-// rounds that is known from: each reply proves it for another TTL from the beginning of its round. mu is held.
+// prove notes a master's reply in a round that began at a time. The lock is valid as long as a quorum has the lease, in whichever rounds: each reply
+// proves it for another TTL from the beginning of its round. mu is held.
 func (k *Lock) prove(master int, asked time.Time, held bool) {
 	a := k.attempt
 	if k.proofs == nil {
@@ -348,7 +343,7 @@ func (k *Lock) prove(master int, asked time.Time, held bool) {
 		}
 	}
 	if asked.Before(k.proofs[master].asked) {
-		return // it has said something since
+		return // a later reply is known
 	}
 	k.proofs[master] = proof{asked, held}
 	for _, oldest := range k.proofs {
@@ -366,17 +361,17 @@ func (k *Lock) prove(master int, asked time.Time, held bool) {
 	}
 }
 
-// renew queues extends for all masters if it is time for that; the keeper has them sent. It returns when the lock is due next; the
-// zero time if it has ended. An Unlock at the same time does no harm: an extend that is sent before the release
-// is undone by it, and one behind it in the queue is dropped, because its attempt is over.
+// renew queues extends for all masters if it is time for that; the keeper sends them. It returns when the lock is due next, or the zero time if it
+// has ended. An Unlock at the same time does no harm: the release undoes an extend that is sent before it, and an extend behind it in the queue is
+// dropped, because its attempt is over.
 //
-// Masters that are slow are not asked more often than others: a round begins a third of the TTL after the one before, or sooner if that
-// can't renew the lease any more.
+// Slow masters are not asked more often than others: a round begins a third of the TTL after the one before, or sooner if that one can't renew the
+// lease any more.
 func (k *Lock) renew(now time.Time) (due time.Time) {
 	ttl := k.attempt.TTL
 	k.mu.Lock()
 	if k.how == "" && vote.Past(k.until) {
-		k.expireAt(time.Now()) // its timer stands still while the host is suspended
+		k.expireAt(time.Now()) // the timer stands still while the host is suspended
 		k.next = now.Add(ttl)
 	}
 	ended, early, until := k.how != "", now.Before(k.next) && !k.renewal.hopeless(), k.until
@@ -387,7 +382,7 @@ func (k *Lock) renew(now time.Time) (due time.Time) {
 		failure = k.renewal.failure()
 		k.renewal = r
 		k.next = k.call.keeper.renewed(now, ttl/3, ttl)
-		due = k.call.keeper.renewed(now, ttl/9+ttl/30, ttl) // to see whether it is hopeless
+		due = k.call.keeper.renewed(now, ttl/9+ttl/30, ttl) // to look whether the round is hopeless
 	}
 	k.mu.Unlock()
 	switch {
@@ -396,20 +391,20 @@ func (k *Lock) renew(now time.Time) (due time.Time) {
 	case early:
 		return due
 	case failure != nil:
-		k.call.told.renewed(failure)
+		k.call.reporter.renewed(failure)
 	}
 	k.attempt.EnqueueRenewal(until, r)
 	return due
 }
 
-// unrenewed returns why the last round has not renewed the lease, or nil if it has, or if there was none.
+// unrenewed returns why the last round has not renewed the lease, or nil if it has, or if there was no round.
 func (k *Lock) unrenewed() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.renewal.failure()
 }
 
-// watch has the lock's timer end it when its validity is over. Each renewal sets it anew, so that it seldom runs out before.
+// watch sets the timer that ends the lock at the end of its validity. Each renewal sets it anew, so it seldom runs out before.
 func (k *Lock) watch() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -418,7 +413,7 @@ func (k *Lock) watch() {
 	}
 }
 
-// expireAt has the lock's timer run out then, or now if that is past. It runs on a goroutine of its own, which nothing else can hold up. mu
+// expireAt makes the lock's timer run out at the end, or now if that has passed. It runs on a goroutine of its own, which nothing else can delay. mu
 // is held.
 func (k *Lock) expireAt(end time.Time) {
 	if k.timer != nil {
@@ -441,7 +436,7 @@ func (k *Lock) expire() {
 	}
 }
 
-// runDone calls f under the lock, and frees that with unlockDone if f has succeeded, and without otherwise.
+// runDone calls f under the lock, and frees the lock: with unlockDone if f has succeeded, and without a result otherwise.
 func (k *Lock) runDone(ctx context.Context, f func(context.Context) error, unlockDone func() error) error {
 	var done bool
 	var unlocked error
@@ -458,11 +453,11 @@ func (k *Lock) runDone(ctx context.Context, f func(context.Context) error, unloc
 	case errors.Is(unlocked, ErrNotRemembered):
 		return unlocked
 	}
-	return nil // what else becomes of the lock is of no matter: whoever has it next meets the result
+	return nil // no other trouble with the lock matters: the next holder meets the result
 }
 
-// UnlockDone is Unlock after work that was done, for a lock that was taken WithOncePer: the masters remember that for the rest of the
-// period. Its errors are those of UnlockWith.
+// UnlockDone is Unlock after work that was done, for a lock taken WithOncePer: the masters remember the work for the rest of the period. Its errors
+// are those of UnlockWith.
 func (k *Lock) UnlockDone() error {
 	if !k.isMade() {
 		return errNoLock
@@ -472,7 +467,7 @@ func (k *Lock) UnlockDone() error {
 		return errors.Join(errors.New("redlock: UnlockDone needs a lock that was taken WithOncePer: no period is known"), k.Unlock())
 	}
 	m := mark{Took: time.Since(k.since()), Lasts: time.Duration(periodShare * float64(period))}
-	grace := max(time.Millisecond, min(period-m.Lasts, time.Minute)) // for those that have waited for this work, if it took longer than its period
+	grace := max(time.Millisecond, min(period-m.Lasts, time.Minute)) // for calls that have waited for this work, if it took longer than its period
 	m.Kept = max(m.Lasts-m.Took, grace)
 	text, err := json.Marshal(m)
 	if err != nil {
@@ -481,18 +476,17 @@ func (k *Lock) UnlockDone() error {
 	return k.UnlockWith(text, m.Kept)
 }
 
-// UnlockWith is Unlock that has the masters remember a result for the key, so that no call with WithRecall can take the lock in
-// between: the command that frees the key on a master stores a short result there, and one of more than 4 KiB is stored by a
-// quorum before the key is freed, for which the lock is held for up to 10 seconds more. Such calls fail with a *DoneError, which
-// has the result, for as long as it is kept. Once does all this in one call.
+// UnlockWith is Unlock that makes the masters remember a result for the key. No call with WithRecall can take the lock in between: the command that
+// frees the key on a master stores a short result there, and a quorum stores a result over 4 KiB before the key is freed, for which the lock is held
+// up to 10 seconds more. As long as the result is kept, such calls fail with a *DoneError that has it. Once does all this in one call.
 //
-// Unless the error matches ErrNotRemembered, a quorum of the masters remembers the result, and so does every later call with WithRecall,
-// unless so many masters lose their data that no quorum of those that have it is left. If the lock had ended before, or was freed by
-// Unlock, nothing is remembered. If too few masters confirm it, some may remember it nevertheless; of several results that of
-// the lock with the largest fencing token counts. Any other error is that of Unlock, after a quorum had confirmed the result.
+// Unless the error matches ErrNotRemembered, a quorum of the masters remembers the result, and every later call with WithRecall meets it, unless so
+// many masters lose their data that no quorum with the result is left. If the lock had ended before, or Unlock has freed it, nothing is remembered.
+// If too few masters confirm the result, some may remember it nevertheless; of several results, the one with the largest fencing token counts. Any
+// other error is Unlock's, after a quorum had confirmed the result.
 //
-// A result has at most MaxResult bytes, and is kept for at least a millisecond: otherwise, and for a lock on several keys or with a concurrency above 1, the
-// lock is freed without it, and the error says so.
+// A result has at most MaxResult bytes, and is kept for at least a millisecond. Otherwise, and for a lock on several keys or with a concurrency above
+// 1, the lock is freed without it, and the error says so.
 func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
 	if !k.isMade() {
 		return errNoLock
@@ -518,7 +512,7 @@ func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
 			}
 		}
 		err := k.release()
-		if k.endedBy() == context.Canceled { // a lock that was lost leaves nothing, whatever else is wrong
+		if k.endedBy() == context.Canceled { // a lost lock leaves nothing, whatever else is wrong
 			err = errors.Join(wrong, err)
 		}
 		if err != nil && !remembered {
@@ -541,8 +535,8 @@ func checkKeep(keep time.Duration) error {
 	return nil
 }
 
-// store has the masters remember the result on the lane for results, while the lock is held and renewed. The error is nil if a quorum
-// has confirmed it, whatever becomes of the lock meanwhile.
+// store makes the masters remember the result, over their lanes for results, while the lock is held and renewed. The error is nil if a quorum has
+// confirmed it, even if the lock is lost meanwhile.
 func (k *Lock) store() error {
 	if k.Err() != nil { // a lost lock leaves nothing
 		return errNotStored
@@ -570,7 +564,7 @@ func (k *Lock) isForcedBy(by string) {
 	}
 }
 
-// unlockForgetting is Unlock that has the masters forget a result of an earlier lock.
+// unlockForgetting is Unlock that makes the masters forget the result of an earlier lock.
 func (k *Lock) unlockForgetting() error {
 	k.unlock.Do(func() {
 		k.result = &protocol.Result{Fence: k.attempt.Fence}
@@ -579,7 +573,7 @@ func (k *Lock) unlockForgetting() error {
 	return k.unlockErr
 }
 
-// words are what the log says of a lock.
+// words are the log's attributes of a lock.
 func (k *Lock) words() []any {
 	key := protocol.KeyOf(k.call.prefix, k.gate.key)
 	words := []any{"key_hash", KeyHash(key), "fence", k.Fence(), "since", k.since().UTC()}
@@ -589,7 +583,7 @@ func (k *Lock) words() []any {
 	return words
 }
 
-// lastWords are what the log says of a lock that was lost.
+// lastWords are the log's attributes of a lost lock.
 func (k *Lock) lastWords(cause error) []any {
 	words := append([]any{"error", cause}, k.words()...)
 	k.mu.Lock()

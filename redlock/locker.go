@@ -49,16 +49,16 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 	if len(masters) == 1 {
 		o.solo = soloWait
 	}
-	told := newTold(&o)
+	reporter := newReporter(&o)
 	if n := len(masters); n%2 == 0 && !o.warned {
 		o.logger.Warn("an even number of masters tolerates no more failures than one master less, and more can fail", "masters", n, "tolerated", (n-1)/2)
 	}
 	l := &Locker{shared: shared{
-		options: o,
-		told:    told,
-		pace:    newPace(),
-		gates:   gates{byKey: make(map[string]*gate), began: time.Now()},
-		closing: make(chan struct{}),
+		options:  o,
+		reporter: reporter,
+		pace:     newPace(),
+		gates:    gates{byKey: make(map[string]*gate), began: time.Now()},
+		closing:  make(chan struct{}),
 	}}
 	l.voters = vote.New(len(masters), rand.Text()[:protocol.IDLen], o.maxSkew, o.fastFrom, l.closing)
 	l.name = o.prefix + ":wake:" + l.voters.Random()
@@ -72,20 +72,20 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 		seat := seats.Add(m.impl)
 		seat.OnAdmitted = func(reached protocol.Server) { l.heart.reached(i, reached, seat.LostUntil()) }
 		seat.OnServing = l.heart.want
-		l.voters.Streams = append(l.voters.Streams, m.connect(o.link(m.impl, told), seat))
+		l.voters.Streams = append(l.voters.Streams, m.connect(o.link(m.impl, reporter), seat))
 	}
 	l.subscriptions = subscriptions{voters: l.voters, gates: &l.gates, name: l.name, logger: o.logger}
-	l.keeper = newKeeper(l.voters, told, o.logger)
+	l.keeper = newKeeper(l.voters, reporter, o.logger)
 	l.close = sync.OnceValue(l.end)
 	l.heart.start(l) // last: it asks for the status of the whole Locker
 	return l, nil
 }
 
-// soloWait is so long that one master mostly answers meanwhile, and so short that nobody notices one that doesn't.
+// soloWait is long enough for most replies of a single master, and too short for anybody to notice a master that hangs.
 const soloWait = 2 * time.Millisecond
 
-// checkMasters refuses masters of which no majority excludes others: one that is named twice, and one in memory beside servers, which is
-// another one in each process.
+// checkMasters refuses masters whose majorities don't exclude each other: a master that is named twice, or one in memory beside servers, which is a
+// different one in each process.
 func checkMasters(masters []Master) error {
 	seen := make(map[string]int)
 	inMemory := 0
@@ -113,31 +113,27 @@ func checkMasters(masters []Master) error {
 // Calls are served in the order in which they came: exactly within this process, and over all
 // processes up to the differences between their clocks. ctx bounds the wait only, not the lock.
 //
-// If the wait ends without the lock, the error says why the last attempt failed: it is a *HeldError
-// or a *QuorumError, and matches the error of the context as well (context.DeadlineExceeded if the
-// time of WithWait is over). If ctx ends before the first attempt does, the error only matches that
-// of the context. A call that stands in line behind others of this process is told what those have met, or ErrBusy if they
-// have not been asked for its key either. If too many calls wait already, that comes at once, and matches ErrTooManyWaiters. The error
-// is ErrClosed if the Locker is closed.
+// If the wait ends without the lock, the error says why the last attempt failed: it is a *HeldError or a *QuorumError, and matches the error of the
+// context as well (context.DeadlineExceeded if the time of WithWait is over). If ctx ends before the first attempt does, the error only matches the
+// context's. A call in line behind others of this process gets their error, or ErrBusy if they haven't asked for its key either. If too many calls
+// wait already, the error comes at once, and matches ErrTooManyWaiters. The error is ErrClosed if the Locker is closed.
 //
-// Where too few masters have a vote, a call ends before its wait, with a *QuorumError whose Err is nil: when that has been so for a
-// minute, or for the time of WithMastersWait; and at once if too many masters are in a restart guard, or in quarantine after a jump of
-// their clocks, that lasts beyond that or beyond the wait.
+// If too few masters have a vote, a call ends before its wait, with a *QuorumError whose Err is nil: after a minute, or the time of WithMastersWait,
+// without enough masters; and at once if too many masters are in a restart guard, or in quarantine after a jump of their clocks, that lasts longer
+// than this time or than the wait.
 func (l *Locker) Lock(ctx context.Context, key string, opts ...LockOption) (*Lock, error) {
 	return l.lock(ctx, []string{key}, opts, false)
 }
 
-// TryLock takes the lock on the key if it is free and no other call waits for it: it is Lock with
-// WithWait(0), whatever the options say. The error is a *HeldError or a *QuorumError, the error of ctx
-// if that ends first, or ErrClosed. TryLock takes one round trip to the masters; if several callers have
-// taken votes from each other, it tries up to four times more, some milliseconds apart, so that one
-// of them gets the lock.
+// TryLock takes the lock on the key if it is free and no other call waits for it: it is Lock with WithWait(0), whatever the options say. The error is
+// a *HeldError or a *QuorumError, the error of ctx if that ends first, or ErrClosed. TryLock takes one round trip to the masters; if several callers
+// have taken votes from each other, it tries up to four times more, some milliseconds apart, so that one of them gets the lock.
 func (l *Locker) TryLock(ctx context.Context, key string, opts ...LockOption) (*Lock, error) {
 	return l.lock(ctx, []string{key}, opts, true)
 }
 
-// MaxKeys is the largest number of different keys that one call of LockAll or TryLockAll may have. So many
-// commands fit into one pipeline, and take a server some milliseconds.
+// MaxKeys is the largest number of different keys in one call of LockAll or TryLockAll. That many commands fit into one pipeline, and take a server
+// some milliseconds.
 const MaxKeys = protocol.MaxBatch
 
 const maxKeyLengths = 64 * MaxKeyLength
@@ -170,10 +166,9 @@ func distinctKeys(keys []string) []string {
 // the wait for the lock; ctx bounds the wait and f. The lock is for its fencing token and its state; f
 // need not unlock it.
 //
-// If the lock could not be taken, the error is that of Lock, and f was not called. Otherwise it is that
-// of f, joined with the reason if the lock did not last until f had returned: an error that matches ErrLost,
-// ErrClosed, ErrExpired or ErrNotOwner. A release that the masters did not confirm is no error of Do: it is
-// repeated until the TTL has passed.
+// If the lock could not be taken, the error is Lock's, and f was not called. Otherwise it is the error of f, joined with the reason if the lock did
+// not last until f had returned: an error that matches ErrLost, ErrClosed, ErrExpired or ErrNotOwner. A release that the masters did not confirm is
+// no error of Do: it is repeated until the TTL has passed.
 func (l *Locker) Do(ctx context.Context, key string, f func(ctx context.Context, lock *Lock) error, opts ...LockOption) error {
 	lock, err := l.Lock(ctx, key, opts...)
 	if err != nil {
@@ -203,8 +198,8 @@ func (l *Locker) Check(opts ...LockOption) error {
 // MaxHold returns the max hold of locks that set none of their own: see WithMaxHold. 0 is for none.
 func (l *Locker) MaxHold() time.Duration { return l.maxHold }
 
-// Logger returns one that writes to that of WithLogger, and holds up nobody if that is slow, or blocks.
-func (l *Locker) Logger() *slog.Logger { return l.told.logger }
+// Logger returns a logger for the log of WithLogger, which delays nobody even if that log is slow, or blocks.
+func (l *Locker) Logger() *slog.Logger { return l.reporter.logger }
 
 func (l *Locker) with(opts []LockOption) (lockOptions, error) {
 	if len(opts) == 0 {
@@ -220,11 +215,10 @@ func (l *Locker) with(opts []LockOption) (lockOptions, error) {
 	return o, l.check(o)
 }
 
-// Close ends all waits with ErrClosed, frees the locks that are still held, whose contexts end with
-// ErrClosed, and closes the masters. It waits for the calls that are running, including those of Unlock. If all
-// masters answer, no lock, ticket, goroutine or connection is left when it returns; the fences stay on the
-// masters for 5 s, and what was told of processes for up to an hour. It takes at most a few of the masters' timeouts. Further
-// calls wait for the first, and return the same error: those of closing the masters.
+// Close ends all waits with ErrClosed, frees the locks that are still held, whose contexts end with ErrClosed, and closes the masters. It waits for
+// running calls, including Unlock. If all masters answer, no lock, ticket, goroutine or connection is left when it returns; masters keep the fences
+// for 5 s, and what processes have told them for up to an hour. It takes at most a few of the masters' timeouts. Further calls wait for the first,
+// and return its error: an error of closing the masters.
 func (l *Locker) Close() error {
 	if err := l.usable(context.Background()); err != nil {
 		return err
@@ -232,8 +226,8 @@ func (l *Locker) Close() error {
 	return l.close()
 }
 
-// end is Close. The order is what leaves no lock behind: no call can win one any more when the keeper ends
-// those that are held, and no Unlock has anything to send when the streams end.
+// end is Close. Its order leaves no lock behind: no call can win one any more when the keeper ends the held locks, and no Unlock has anything to send
+// when the streams end.
 func (l *Locker) end() error {
 	close(l.closing)
 	l.calls.close()
@@ -247,7 +241,7 @@ func (l *Locker) end() error {
 		streams.Go(func() { errs[i] = s.Close(4 * s.Timeout()) })
 	}
 	streams.Wait()
-	l.told.close()
+	l.reporter.close()
 	return errors.Join(errs...)
 }
 
@@ -277,7 +271,7 @@ func (l *Locker) lock(ctx context.Context, keys []string, opts []LockOption, try
 	return lock, labeled(err, o.label)
 }
 
-// usable returns what is wrong with a Locker, or a context, that was never made.
+// usable returns an error for a Locker, or a context, that was never made.
 func (l *Locker) usable(ctx context.Context) error {
 	switch {
 	case l == nil || l.closing == nil:
@@ -311,7 +305,7 @@ func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try boo
 	return c.run()
 }
 
-// checkKeys returns what is wrong with the keys of a call. Each is in several commands to each master.
+// checkKeys returns the error of a call's keys. Each key is in several commands to each master.
 func checkKeys(keys ...string) error {
 	if len(keys) == 0 || slices.Contains(keys, "") {
 		return errors.New("redlock: key is empty")
@@ -329,7 +323,7 @@ func checkKeys(keys ...string) error {
 	return nil
 }
 
-// Prefix returns that of the Locker's keys: see WithPrefix.
+// Prefix returns the prefix of the Locker's keys: see WithPrefix.
 func (l *Locker) Prefix() string { return l.prefix }
 
 // Instance returns the name of this process: see WithInstance.

@@ -40,7 +40,7 @@ func (m Master) String() string {
 	return m.impl.String()
 }
 
-// server names the server and its database: with another one it has other keys.
+// server names the server and its database, because each database has other keys.
 func (m Master) server() string {
 	if n := m.impl.Capabilities().Database; n > 0 {
 		return fmt.Sprintf("%s/%d", m, n)
@@ -48,8 +48,8 @@ func (m Master) server() string {
 	return m.String()
 }
 
-// Overlap reports whether each majority of the one masters has a server of each majority of the others: then two Lockers on them, with the same
-// prefix, exclude each other. Masters in memory are of one Locker alone.
+// Overlap reports whether each majority of one set of masters shares a server with each majority of the other: then two Lockers on them, with the
+// same prefix, exclude each other. A master in memory belongs to one Locker alone.
 func Overlap(ones, others []Master) bool {
 	common := 0
 	for _, m := range ones {
@@ -77,12 +77,10 @@ func (m Master) connect(o link.Settings, seat *admission.Seat) vote.Stream {
 	return link.NewStream(m.impl, o, seat)
 }
 
-// NewMaster returns a master of the server that a client is configured for. It takes the client's
-// address, credentials, TLS and dialer, but opens one connection of its own, without retries and
-// with other timeouts: an ordered stream of commands needs that. The client itself, with its hooks, is neither used nor
-// closed. A *redis.ClusterClient makes one master of a whole cluster. Other kinds of clients are
-// refused, and so is one of a Sentinel group: a replica that Sentinel promotes may lack the newest
-// locks, and a process that starts after that can't know of it.
+// NewMaster returns a master of the server that a client is configured for. It takes the client's address, credentials, TLS and dialer, but opens one
+// connection of its own, without retries and with other timeouts, because an ordered stream of commands needs that. It neither uses nor closes the
+// client and its hooks. A *redis.ClusterClient makes one master of a whole cluster. Other kinds of clients are refused, among them one of a Sentinel
+// group: a replica that Sentinel promotes may lack the newest locks, and a process that starts after that can't know of it.
 func NewMaster(client redis.UniversalClient) (Master, error) {
 	switch c := client.(type) {
 	case *redis.Client:
@@ -99,16 +97,16 @@ func NewMaster(client redis.UniversalClient) (Master, error) {
 	return Master{}, fmt.Errorf("redlock: a master can't be made of a %T; give a *redis.Client or a *redis.ClusterClient", client)
 }
 
-// failoverAddr is what redis.NewFailoverClient has for an address.
+// failoverAddr is the address in the options of a redis.NewFailoverClient.
 const failoverAddr = "FailoverClient"
 
 var errSentinel = errors.New("redlock: a redis.FailoverClient is no master: " + sentinelAdvice)
 
-// Examination is what Examine finds: what the command doctor judges. Its fields may change.
+// Examination is the result of Examine, for the command doctor to judge. Its fields may change.
 type Examination = wire.Examination
 
-// Examine looks at the master's server for the command doctor, and waits for each reply for as long as it has patience. It takes no lock. On
-// the server it writes one key, of a name that nobody else uses, and removes it; on each node of a Redis Cluster too.
+// Examine looks at the master's server for the command doctor, and waits up to patience for each reply. It takes no lock. It writes one key on the
+// server, with a name that nobody else uses, and removes it; in a Redis Cluster, on each node.
 func (m Master) Examine(ctx context.Context, prefix string, patience time.Duration) *Examination {
 	type examinable interface {
 		Examine(ctx context.Context, prefix string, patience time.Duration) *Examination
@@ -147,20 +145,20 @@ func Open(urls []string, opts ...Option) (*Locker, error) {
 //	redis-cluster://host[:port][?addr=host:port]   a whole Redis Cluster as one master; rediss-cluster:// over TLS
 //	memory:// or memory://name                  a master in the memory of this process, for one process and for tests
 //
-// A URL may have the parameters client_name and db. The others of go-redis, such as
-// pool_size and read_timeout, are refused because they would have no effect: a Locker has one connection to each master for locks,
-// one for results while there are any, and WithTimeout. For a private certificate authority or a client certificate see DialTLS.
+// A URL may have the parameters client_name and db. Other parameters of go-redis, such as pool_size and read_timeout, would have no effect, and are
+// refused: a Locker has one connection to each master for locks, one for results while there are any, and WithTimeout. For a private certificate
+// authority or a client certificate see DialTLS.
 //
-// The URL of a Redis Cluster names any of its nodes, which tells the others. Each parameter addr names one more, for when the first is
-// down. All nodes get the same user and password. It has no database but 0.
+// The URL of a Redis Cluster names any of its nodes, which tells the others. Each parameter addr names one more, for when the first is down. All
+// nodes get the same user and password. A cluster has only database 0.
 //
-// Dial does not connect: New does. A server that is named twice is an error, and so is memory:// beside a server. Errors refer to a URL by its
-// position in the list, because it may contain a password.
+// Dial does not connect: New does. It refuses a server that is named twice, and memory:// beside a server. Errors refer to a URL by its position in
+// the list, because it may contain a password.
 func Dial(urls ...string) ([]Master, error) { return DialTLS(nil, urls...) }
 
-// DialTLS is Dial with settings for the masters that use TLS, such as a private certificate authority or a client certificate; nil is for the
-// default ones. A master's certificate must be for the host in its URL, unless the settings have a ServerName; so must those of all nodes of a
-// Redis Cluster.
+// DialTLS is Dial with settings for the masters that use TLS, such as a private certificate authority or a client certificate; nil means the default
+// settings. A master's certificate must be for the host in its URL, unless the settings have a ServerName. The same is true of all nodes of a Redis
+// Cluster.
 func DialTLS(secure *tls.Config, urls ...string) ([]Master, error) {
 	masters := make([]Master, 0, len(urls))
 	for i, u := range urls {
@@ -219,7 +217,7 @@ func dial(text string, secure *tls.Config) (protocol.Master, error) {
 	return wire.New(*o), nil
 }
 
-// clusterScheme returns the scheme of go-redis that says how to connect, and whether it is to a Redis Cluster.
+// clusterScheme returns go-redis's scheme for the connection, and whether it is to a Redis Cluster.
 func clusterScheme(scheme string) (plain string, isCluster bool) {
 	if rest, ok := strings.CutPrefix(scheme, "valkey"); ok {
 		scheme = "redis" + rest
@@ -231,7 +229,7 @@ func clusterScheme(scheme string) (plain string, isCluster bool) {
 	return plain, isCluster
 }
 
-// checkClusterURL takes out of the URL of a Redis Cluster what has no effect, and returns what is wrong with it.
+// checkClusterURL removes the parts without effect from the URL of a Redis Cluster, and returns what is wrong with the rest.
 func checkClusterURL(u *url.URL) error {
 	query := u.Query()
 	for _, db := range append(query["db"], strings.Trim(u.Path, "/")) {
@@ -253,7 +251,7 @@ func checkClusterURL(u *url.URL) error {
 	return nil
 }
 
-// checkParameters returns what is wrong with a URL that go-redis has parsed, with this error.
+// checkParameters returns what is wrong with a URL, from go-redis's error for it.
 func checkParameters(text string, query url.Values, err error, allowed ...string) error {
 	names, unknown := unknownParameters(text, err)
 	switch {
@@ -276,7 +274,7 @@ func checkParameters(text string, query url.Values, err error, allowed ...string
 	return nil
 }
 
-// secured returns the settings of TLS for a URL that has led to these of go-redis; nil where it doesn't ask for TLS.
+// secured returns the TLS settings for a URL that go-redis has parsed into own; nil if the URL doesn't ask for TLS.
 func secured(own, secure *tls.Config) *tls.Config {
 	if own == nil || secure == nil {
 		return own
@@ -287,9 +285,8 @@ func secured(own, secure *tls.Config) *tls.Config {
 	return secure
 }
 
-// whatToWrite returns advice for a text that is no URL, or that would be read as another server's: redis:6379 as localhost,
-// redis://a,b as a host of that name. The advice contains nothing of the text but IP addresses, as all else may be a password.
-// It is empty for a text that looks like a URL.
+// whatToWrite returns advice for a text that is no URL, or that would be read as a different server: redis:6379 as localhost, redis://a,b as a host
+// of that name. From the text the advice takes only IP addresses, because all else may be a password. It is empty for a text that looks like a URL.
 func whatToWrite(text string) string {
 	scheme, rest, found := strings.Cut(text, "://")
 	_, isCluster := clusterScheme(scheme)
@@ -342,8 +339,8 @@ func ipAddress(host string) string {
 	return address.String()
 }
 
-// unknownParameters returns the names of the parameters that go-redis does not know. It returns none if there is an @ behind
-// the question mark: then they may be a part of a password.
+// unknownParameters returns the names of the parameters that go-redis doesn't know. It returns none if there is an @ behind the question mark,
+// because they may be a part of a password.
 func unknownParameters(text string, err error) (names string, ok bool) {
 	if err == nil {
 		return "", false

@@ -11,22 +11,20 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-// Observer has functions that are called when something happens to a Locker's masters, leases and calls, for metrics, alarms and traces.
-// One that is nil isn't called, and costs nothing. They are called one after the other, in the order of what happens, shortly after it.
-// They can hold up no lock: what happens while one of them blocks waits for it, and is dropped if it is too much; Status.DroppedEvents
-// counts that, as it does a call that panics. Locker.Status has the state at the start.
+// Observer has functions that are called when something happens to a Locker's masters, leases and calls, for metrics, alarms and traces. A nil
+// function costs nothing. The functions are called one at a time, in the order of events, shortly after each event. They can't delay a lock: while
+// one blocks, events wait, and are dropped if they become too many; Status.DroppedEvents counts dropped events, and calls that panic. Locker.Status
+// has the state at the start.
 type Observer struct {
-	// Attempted is called with each try to take a key on the masters: with their votes, how long it took, and what the call waits for. It is
-	// for those who debug a lock; the String of an Attempt is a line for a log.
+	// Attempted is called with each try to take a key on the masters: their votes, how long it took, and why the call waits now. It is for debugging
+	// a lock; the String of an Attempt is a line for a log.
 	Attempted func(Attempt)
 	// Acquired is called when a lock has been taken.
 	Acquired func(Acquisition)
-	// Renewed is called when a round of renewals of one lease has ended: with nil when a quorum of the masters has
-	// extended it, else with the reason, a *QuorumError or ErrNotOwner. The lease isn't lost by that: the next
-	// round comes before its end.
+	// Renewed is called when a round of renewals of one lease has ended: with nil if a quorum of the masters has extended it, else with the reason, a
+	// *QuorumError or ErrNotOwner. The lease isn't lost by that: the next round comes before its end.
 	Renewed func(error)
-	// LeaseLost is called once for each lock that is lost before Unlock, or of which Unlock finds that it was, with ErrLost or an error that
-	// wraps it.
+	// LeaseLost is called once for each lock that is lost before Unlock, or that Unlock finds lost, with ErrLost or an error that wraps it.
 	LeaseLost func(error)
 	// MasterDown is called when a master has no vote any more. Its status says why: it does not answer, it has
 	// just restarted, its clock jumped, it is a replica, and so on.
@@ -41,13 +39,13 @@ type Acquisition struct {
 	Waited time.Duration
 	// Position is the number of calls for the key in this process that were ahead of this one when it came.
 	Position int
-	// Via is how the call's turn came.
+	// Via is how the call got the lock.
 	Via Via
 	// Granted is the number of masters that had granted the lock when it was taken. The others may follow.
 	Granted int
 }
 
-// Via is how the turn of a call came, see Acquisition.
+// Via is how a call got the lock, see Acquisition.
 type Via string
 
 // The values of Via.
@@ -58,93 +56,92 @@ const (
 	ViaPolled Via = "polled" // the call found the key free by asking again: the holder had died, or a wake-up was lost
 )
 
-// told are those whom a Locker tells what happens, the logger and the Observer, each behind a queue of its own: none of them can
-// hold up a lease, a call, a master or the other.
-type told struct {
-	logger   *slog.Logger // for others, behind the same queue
+// reporter tells the logger and the Observer what happens to a Locker. Each has a queue of its own, so neither can delay a lease, a call, a master or
+// the other.
+type reporter struct {
+	logger   *slog.Logger // puts its lines into the logger's queue
 	lines    notices.Queue[notices.Line]
 	observer Observer
 	events   notices.Queue[observed]
 }
 
-// newTold puts the queues in front of the logger and the Observer of these options.
-func newTold(o *options) *told {
-	t := &told{observer: o.observer}
-	unasked, asking := notices.Log(&t.lines, o.logger.Handler())
-	t.logger, o.logger = asking, unasked
-	t.events.Receive = func(e observed) { e.tell(&t.observer, e) }
-	t.events.Missed = func(n uint64) {
+// newReporter puts the queues in front of the logger and the Observer of these options.
+func newReporter(o *options) *reporter {
+	r := &reporter{observer: o.observer}
+	unasked, asking := notices.Log(&r.lines, o.logger.Handler())
+	r.logger, o.logger = asking, unasked
+	r.events.Receive = func(e observed) { e.tell(&r.observer, e) }
+	r.events.Missed = func(n uint64) {
 		unasked.Warn("the observer was not told of all events: it was too slow, or failed", "events", n)
 	}
-	return t
+	return r
 }
 
-// close delivers what is left, but doesn't wait long for one that blocks.
-func (t *told) close() {
-	t.events.Close()
-	t.lines.Close()
+// close delivers the rest of the queues, but doesn't wait long for a logger or Observer that blocks.
+func (r *reporter) close() {
+	r.events.Close()
+	r.lines.Close()
 }
 
-// observed is a call of an Observer. What is frequent is in fields, and costs no allocation.
+// observed is a call of an Observer. Frequent events are in fields, so that they cost no allocation.
 type observed struct {
 	tell     func(*Observer, observed)
 	acquired Acquisition
 	err      error
 }
 
-// traces reports whether anybody wants to know of attempts, which it takes some time to describe.
-func (t *told) traces() bool { return t.observer.Attempted != nil }
+// traces reports whether the Observer wants attempts, because describing one takes time.
+func (r *reporter) traces() bool { return r.observer.Attempted != nil }
 
-// attempted tells of an attempt. Callers have asked traces.
-func (t *told) attempted(a Attempt) {
-	t.events.Push(observed{tell: func(o *Observer, _ observed) { o.Attempted(a) }})
+// attempted reports an attempt. Callers have asked traces.
+func (r *reporter) attempted(a Attempt) {
+	r.events.Push(observed{tell: func(o *Observer, _ observed) { o.Attempted(a) }})
 }
 
-func (t *told) acquired(a Acquisition) {
-	if t.observer.Acquired != nil {
-		t.events.Push(observed{acquired: a, tell: func(o *Observer, e observed) { o.Acquired(e.acquired) }})
+func (r *reporter) acquired(a Acquisition) {
+	if r.observer.Acquired != nil {
+		r.events.Push(observed{acquired: a, tell: func(o *Observer, e observed) { o.Acquired(e.acquired) }})
 	}
 }
 
-func (t *told) renewed(err error) {
-	if t.observer.Renewed != nil {
-		t.events.Push(observed{err: err, tell: func(o *Observer, e observed) { o.Renewed(e.err) }})
+func (r *reporter) renewed(err error) {
+	if r.observer.Renewed != nil {
+		r.events.Push(observed{err: err, tell: func(o *Observer, e observed) { o.Renewed(e.err) }})
 	}
 }
 
-func (t *told) leaseLost(err error) {
-	if t.observer.LeaseLost != nil {
-		t.events.Push(observed{err: err, tell: func(o *Observer, e observed) { o.LeaseLost(e.err) }})
+func (r *reporter) leaseLost(err error) {
+	if r.observer.LeaseLost != nil {
+		r.events.Push(observed{err: err, tell: func(o *Observer, e observed) { o.LeaseLost(e.err) }})
 	}
 }
 
 // Down implements link.Watcher.
-func (t *told) Down(s link.State) {
-	if t.observer.MasterDown != nil {
+func (r *reporter) Down(s link.State) {
+	if r.observer.MasterDown != nil {
 		status := masterStatus(s)
-		t.events.Push(observed{tell: func(o *Observer, _ observed) { o.MasterDown(status) }})
+		r.events.Push(observed{tell: func(o *Observer, _ observed) { o.MasterDown(status) }})
 	}
 }
 
 // Up implements link.Watcher.
-func (t *told) Up(master string) {
-	if t.observer.MasterUp != nil {
-		t.events.Push(observed{tell: func(o *Observer, _ observed) { o.MasterUp(master) }})
+func (r *reporter) Up(master string) {
+	if r.observer.MasterUp != nil {
+		r.events.Push(observed{tell: func(o *Observer, _ observed) { o.MasterUp(master) }})
 	}
 }
 
-// Attempt is what has become of one try to take a key on the masters, for an Observer. A call makes one, and others while it waits. It
-// doesn't have the key.
+// Attempt is the result of one try to take a key on the masters, for an Observer. A call makes one, and more while it waits. It doesn't name the key.
 type Attempt struct {
 	Token  string        // the beginning of its token, by which Inspect shows a holder
-	Number int           // among those of its call, from 1; 0 for none: the call has stood in line for ten seconds for a lock of this process
-	Via    Via           // what has begun it; ViaFree for the first
+	Number int           // among the attempts of its call, from 1; 0 if the call has stood in line for ten seconds for a lock of this process
+	Via    Via           // its cause; ViaFree for the first
 	Took   time.Duration // until it was decided: about one round trip to the masters that decided it
 	Votes  []Vote        // of all masters, in the order of Status
 	Err    error         // why it was lost; nil if it was won
 	Fence  uint64        // of the lock, if it was won
 	Wait   time.Duration // how long the call waits now before it tries again, unless it is woken; 0 if it tries no more
-	For    string        // why
+	For    string        // why it waits
 }
 
 // Vote is the reply of one master to an attempt.
@@ -184,7 +181,7 @@ func (a Attempt) String() string {
 	return b.String()
 }
 
-// began is Via, for one that may have been lost.
+// began is Via for an attempt that may have been lost.
 func (a Attempt) began() Via {
 	if a.Via == ViaFree {
 		return "first"

@@ -9,14 +9,13 @@ import (
 	"time"
 )
 
-// Once has the work on the key done once: it calls f under the lock, as Do does, and has the masters remember what f returns, for as long
-// as keep. Where that is remembered, Once returns it, and doesn't call f. Calls that come while f runs wait for it, as long as WithWait
-// allows; if it fails or panics, nothing is remembered, and the next of them calls its own f. Calls that have waited together share a
-// result: don't change it.
+// Once does the work on the key once: it calls f under the lock, as Do does, and makes the masters remember the result of f for the time keep. While
+// they remember a result, Once returns it, and doesn't call f. Calls that come while f runs wait for it, as long as WithWait allows; if f fails or
+// panics, nothing is remembered, and the next call calls its own f. Calls that have waited together share a result: don't change it.
 //
-// An error that matches ErrNotRemembered comes with the result: this call has done the work, and a later one may do it again, as the lock
-// was lost, too few masters have confirmed the result, or it has more than MaxResult bytes. Any other error is that of f, joined as by
-// Do, or that of Lock with WithRecall, if f was not called; *UnreadableError means that the work is done, as far as is known.
+// An error that matches ErrNotRemembered comes with the result: this call has done the work, and a later call may do it again, because the lock was
+// lost, too few masters have confirmed the result, or it has more than MaxResult bytes. Any other error comes from f, joined as by Do, or from Lock
+// with WithRecall, if f was not called; *UnreadableError means that the work is done, as far as is known.
 func (l *Locker) Once(ctx context.Context, key string, keep time.Duration, f func(ctx context.Context, lock *Lock) ([]byte, error), opts ...LockOption) ([]byte, error) {
 	if err := checkKeep(keep); err != nil {
 		return nil, err
@@ -40,9 +39,9 @@ func (l *Locker) Once(ctx context.Context, key string, keep time.Duration, f fun
 	return result, err
 }
 
-// OncePer has the work on the key succeed once per period, on whatever machine: it calls f under the lock, as Do does, unless the work of
-// the present period is done. ran says whether this call has called f. Calls that come while f runs wait for it, as long as WithWait
-// allows, and call their own if it fails. See WithOncePer for what a period is.
+// OncePer makes the work on the key succeed once per period, on any machine: it calls f under the lock, as Do does, unless the work of the present
+// period is done. ran says whether this call has called f. Calls that come while f runs wait for it, as long as WithWait allows, and call their own f
+// if it fails. See WithOncePer for the period.
 //
 // An error that matches ErrNotRemembered means that this call has done the work, and a later one may do it again in this period.
 func (l *Locker) OncePer(ctx context.Context, key string, period time.Duration, f func(ctx context.Context, lock *Lock) error, opts ...LockOption) (ran bool, err error) {
@@ -59,15 +58,14 @@ func (l *Locker) OncePer(ctx context.Context, key string, period time.Duration, 
 // MinPeriod is the shortest period of WithOncePer.
 const MinPeriod = time.Second
 
-// periodShare is how much of what was asked for a period lasts: two ticks of a schedule are never exactly as far apart as they should be,
-// least of all on machines whose clocks differ.
+// periodShare is the share of the given period that counts: two ticks of a schedule are never exactly as far apart as they should be, least of all on
+// machines whose clocks differ.
 const periodShare = 0.9
 
-// WithOncePer is for work that is to succeed once per period, on whatever machine. Free the lock with UnlockDone once the work is done, and
-// with Unlock otherwise: until the period is over, further calls with this option fail with an error that matches ErrDone. A
-// period begins when the lock was taken, and lasts for nine tenths of what is given, so that each tick of a schedule is in a period of
-// its own, although clocks differ. It is at least MinPeriod, and for calls with one key. OncePer does all this in one call.
-// Default: 0, whenever it is asked for.
+// WithOncePer is for work that is to succeed once per period, on any machine. Free the lock with UnlockDone once the work is done, and with Unlock
+// otherwise: until the period is over, further calls with this option fail with an error that matches ErrDone. A period begins when the lock was
+// taken, and lasts nine tenths of the given time, so that each tick of a schedule is in a period of its own, although clocks differ. It is at least
+// MinPeriod, and for calls with one key. OncePer does all this in one call. Default: 0, no period.
 func WithOncePer(period time.Duration) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.period, o.recall = period, o.recall || period != 0; return o })
 }
@@ -92,11 +90,11 @@ func (l *Locker) ofPeriod(ctx context.Context, keys []string, o lockOptions, try
 		if json.Unmarshal(done.Result, &m) != nil {
 			return nil, fmt.Errorf("redlock: something else than work that is done once per period has left a result for this key, for %v: take another key, or forget it", done.Keep)
 		}
-		began := m.Took + m.Kept - done.Keep // so long ago
+		began := m.Took + m.Kept - done.Keep // how long ago the work began
 		if began-time.Since(came) < m.Lasts {
 			return nil, err
 		}
-		// That work was of an earlier period, and took longer than it: its mark is still there for those that came within it.
+		// That work was of an earlier period, and took longer than it: its mark is still there for calls that came within it.
 		if try || o.wait == 0 {
 			return nil, &HeldError{RetryAfter: done.Keep}
 		}
@@ -109,7 +107,7 @@ func (l *Locker) ofPeriod(ctx context.Context, keys []string, o lockOptions, try
 	}
 }
 
-// outlast waits until a mark is gone, unless the call may wait for less than that.
+// outlast waits until a mark is gone, unless the call may not wait that long.
 func (l *Locker) outlast(ctx context.Context, keep, wait time.Duration) error {
 	timer := time.NewTimer(min(keep, wait))
 	defer timer.Stop()
@@ -128,7 +126,7 @@ func (l *Locker) outlast(ctx context.Context, keep, wait time.Duration) error {
 
 // DoneError is the error of a call with WithRecall for a key whose result is remembered. It matches ErrDone.
 type DoneError struct {
-	Result []byte        // of UnlockWith; calls that have waited for it together share it: don't change it
+	Result []byte        // from UnlockWith; calls that have waited together share it: don't change it
 	Fence  uint64        // the fencing token of the lock under which the work was done
 	Keep   time.Duration // how long the result is still remembered, at least on one master
 }

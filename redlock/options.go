@@ -18,8 +18,8 @@ import (
 // MaxConcurrency is the largest number for WithConcurrency.
 const MaxConcurrency = protocol.MaxSlots
 
-// MaxKeyLength is how many bytes a key may have; a longer one is refused with ErrKeyTooLong. The keys of one call of
-// LockAll or TryLockAll may have 64 times as many together.
+// MaxKeyLength is the largest number of bytes of a key; a longer key is refused with ErrKeyTooLong. The keys of one call of LockAll or TryLockAll may
+// have 64 times as many together.
 const MaxKeyLength = 1 << 10
 
 // The defaults of the options.
@@ -36,8 +36,8 @@ const (
 // Option is a setting of a Locker, for Open and New.
 type Option interface{ applyTo(*options) }
 
-// LockOption is a setting of one lock. Given to Lock, LockAll, TryLock, TryLockAll, Do, TryDo, Once or OncePer,
-// it holds for that lock; given to Open or New, it is the default of all locks.
+// LockOption is a setting of one lock. Given to Lock, LockAll, TryLock, TryLockAll, Do, TryDo, Once or OncePer, it applies to that lock; given to
+// Open or New, it is the default of all locks.
 type LockOption interface {
 	Option
 	applyToLock(lockOptions) lockOptions // by value, so that no call allocates its options
@@ -49,26 +49,26 @@ type options struct {
 	guard    time.Duration
 	maxSkew  time.Duration
 	timeout  time.Duration
-	fastFrom time.Duration // the shortest lease of a Fast acquire: a shorter one doesn't remember the fence for long enough
-	solo     time.Duration // link.Settings has it
+	fastFrom time.Duration // the shortest lease of a Fast acquire: a shorter lease doesn't remember the fence for long enough
+	solo     time.Duration // for link.Settings
 	prefix   string
 	instance string
 	logger   *slog.Logger
-	warned   bool // by WithoutWarnings
+	warned   bool // WithoutWarnings sets it
 	observer Observer
 }
 
 type lockOptions struct {
 	ttl        time.Duration
 	wait       time.Duration // untilDone: for as long as the context of the call allows
-	masters    time.Duration // for which the call waits for a quorum of them
+	masters    time.Duration // how long the call waits for a quorum of masters
 	maxHold    time.Duration // 0: none
 	label      string        // shown by Keys
-	request    *Request      // as well
+	request    *Request      // shown by Keys, too
 	maxWaiters int
 	slots      int // how many may hold the key at once
 	recall     bool
-	slotsOf    *slotsOf      // for keys of which other numbers may
+	slotsOf    *slotsOf      // for keys with a number of their own
 	period     time.Duration // 0: none
 }
 
@@ -91,10 +91,9 @@ func WithMaxTTL(ttl time.Duration) Option {
 	return option(func(o *options) { o.maxTTL = ttl })
 }
 
-// WithRestartGuard sets for how long a server that has just started has no vote: it may have
-// forgotten locks that it granted before, and would grant them twice. It must be at least the max TTL plus
-// 1 s, and at least the max skew plus 1.2 s. 0 turns the guard off: for development, and for servers that forget nothing
-// (appendfsync always with no-appendfsync-on-rewrite no). Default: the least that is allowed, 11 s with the
+// WithRestartGuard sets how long a server that has just started has no vote: it may have forgotten locks that it granted before, and would grant them
+// twice. At least the max TTL plus 1 s, and at least the max skew plus 1.2 s. 0 turns the guard off: for development, and for servers that forget
+// nothing (appendfsync always with no-appendfsync-on-rewrite no). Default: the least that is allowed, 11 s with the default max TTL.
 // default max TTL.
 //
 // It is the delayed restart of https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/,
@@ -103,10 +102,10 @@ func WithRestartGuard(d time.Duration) Option {
 	return option(func(o *options) { o.guard = d })
 }
 
-// WithMaxSkew sets by how much the clocks of the masters may differ. It is checked: a master whose clock is
-// further than half of it from the median, as this process sees the clocks, has no vote until its clock is set
-// right. Fencing tokens depend on it when servers restart. Processes may have different values. 0 turns the check off: then
-// the clocks must differ by less than the restart guard. Less than the max TTL. Default: 2 s, or half of the max TTL if that is less.
+// WithMaxSkew sets how much the clocks of the masters may differ. It is checked: a master whose clock is further than half of it from the median, as
+// this process sees the clocks, has no vote until its clock is set right. Fencing tokens depend on it when servers restart. Processes may have
+// different values. 0 turns the check off: then the clocks must differ by less than the restart guard. Less than the max TTL. Default: 2 s, or half
+// of the max TTL if that is less.
 func WithMaxSkew(d time.Duration) Option {
 	return option(func(o *options) { o.maxSkew = d })
 }
@@ -118,8 +117,8 @@ func WithTimeout(d time.Duration) Option {
 	return option(func(o *options) { o.timeout = d })
 }
 
-// WithPrefix sets what all keys on the masters begin with: a lock's key is "<prefix>:{<key>}". It must be the same
-// in all processes that share locks. It must not be empty, contain a brace, or have more than 200 bytes. Default: "redlock".
+// WithPrefix sets the beginning of all keys on the masters: a lock's key is "<prefix>:{<key>}". It must be the same in all processes that share
+// locks. It must not be empty, contain a brace, or have more than 200 bytes. Default: "redlock".
 func WithPrefix(prefix string) Option {
 	return option(func(o *options) { o.prefix = prefix })
 }
@@ -131,16 +130,14 @@ func WithInstance(name string) Option {
 	return option(func(o *options) { o.instance = name })
 }
 
-// WithLogger sets where the Locker logs lost leases, and masters that fail, recover or have no vote. Keys and
-// credentials are never logged. A log that is slow, or blocks, holds up no lock: lines wait for it, and are dropped if they are too
-// many; Status.DroppedLines counts them. So it is for package middleware, unless that is given another one.
-// Default: slog.Default.
+// WithLogger sets where the Locker logs lost leases, and masters that fail, recover or have no vote. It never logs keys or credentials. A log that is
+// slow, or blocks, delays no lock: lines wait for it, and are dropped if they become too many; Status.DroppedLines counts them. Package middleware
+// uses the same log, unless it has one of its own. Default: slog.Default.
 func WithLogger(logger *slog.Logger) Option {
 	return option(func(o *options) { o.logger = logger })
 }
 
-// WithoutWarnings keeps New from logging what it would warn of: for a program that has checked the same options with another
-// Locker, whose log has it.
+// WithoutWarnings keeps New from logging warnings: for a program that has checked the same options with another Locker, whose log has the warnings.
 func WithoutWarnings() Option {
 	return option(func(o *options) { o.warned = true })
 }
@@ -202,7 +199,7 @@ func newOptions(opts []Option) (options, error) {
 // DefaultMaxSkew returns the max skew of a Locker with this max TTL: 2 s, or half of the max TTL if that is less.
 func DefaultMaxSkew(maxTTL time.Duration) time.Duration { return min(2*time.Second, maxTTL/2) }
 
-// DefaultRestartGuard returns the restart guard of a Locker with these limits, which is also the least that it may have.
+// DefaultRestartGuard returns the restart guard of a Locker with these limits, which is also the shortest that it may have.
 func DefaultRestartGuard(maxTTL, maxSkew time.Duration) time.Duration {
 	return max(maxTTL, maxSkew+2*protocol.FenceSlack) + time.Second // a server reports its uptime in seconds, up to one too high
 }
@@ -213,7 +210,7 @@ func CheckOptions(opts ...Option) error {
 	return err
 }
 
-// OptionError is the error of an option that is beyond a limit. What has other names for the options can make its own of it.
+// OptionError is the error of an option beyond a limit. Code with other names for the options can use its parts.
 type OptionError struct {
 	Option string // in words, such as "max ttl"
 	Value  string // that was given
@@ -236,7 +233,7 @@ func nilOption(i int) error {
 // longest is the longest max TTL: sums of a few such times are far from the largest time.Duration, and the masters' clocks count beyond it.
 const longest = 366 * 24 * time.Hour
 
-// memoryTimeout is for masters in memory: one that is late has no fault, as the whole process is.
+// memoryTimeout is for masters in memory: if one is late, the whole process is.
 const memoryTimeout = 5 * time.Second
 
 // link returns the settings of a master's stream.
@@ -253,7 +250,7 @@ func (o options) admission() admission.Settings {
 	return admission.Settings{MaxTTL: o.maxTTL, Guard: o.guard, MaxSkew: o.maxSkew, Logger: o.logger, Young: heartbeat.Settled, Key: o.processes()}
 }
 
-// processes is the key of what processes tell the masters. The braces put all keys with this beginning into one slot of a Redis Cluster.
+// processes is the key for the masters' knowledge of processes. The braces put all keys with this beginning into one slot of a Redis Cluster.
 func (o options) processes() string { return o.prefix + ":processes:{processes}" }
 
 // check returns what is wrong with these settings of a lock, or nil.
@@ -300,9 +297,9 @@ func WithTTL(ttl time.Duration) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.ttl = ttl; return o })
 }
 
-// WithWait sets how long a call waits for the lock, at most: from the call on, for all keys of LockAll
-// together. The context of the call may end the wait earlier. With 0 the call does not wait at all, as
-// TryLock. It bounds neither the lock nor the work of Do. Default: the call waits until its context ends.
+// WithWait sets how long a call waits for the lock, at most: from the call on, for all keys of LockAll together. The context of the call may end the
+// wait earlier. With 0 the call doesn't wait at all, as TryLock. It bounds neither the lock nor the work of Do. Default: the call waits until its
+// context ends.
 //
 // An attempt that is under way when the time is over is completed, and may still get the lock: that takes at
 // most a few of the masters' timeouts. So a call with a short wait has at least the chances of TryLock.
@@ -313,10 +310,10 @@ func WithWait(d time.Duration) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.wait = d; return o })
 }
 
-// WithMastersWait sets how long a call waits for masters: from when this process knows that too few of them have a vote for its key, also if
-// that was before the call, and whether they refuse, hang or are full. Then the error is a *QuorumError that doesn't match the context's, and
-// each further call gets it at once, until masters are back. It never makes a wait longer. A call that waits for a lock of this process waits for that,
-// and not for masters. With 0 no call waits for masters. Default: a minute, at most the wait; a rule of package middleware has a second.
+// WithMastersWait sets how long a call waits for masters, counted from when this process knows that too few of them have a vote for its key, even if
+// that was before the call, and whether they refuse, hang or are full. Then the error is a *QuorumError that doesn't match the context's, and each
+// further call gets it at once, until masters are back. It never makes a wait longer. A call that waits for a lock of this process waits for that
+// lock, and not for masters. With 0 no call waits for masters. Default: a minute, at most the wait; a rule of package middleware has a second.
 func WithMastersWait(d time.Duration) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.masters = d; return o })
 }
@@ -328,16 +325,15 @@ func WithMaxHold(d time.Duration) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.maxHold = d; return o })
 }
 
-// WithConcurrency sets how many holders the key may have at once, over all processes: 1 to MaxConcurrency (256). Each has one of n slots, which is a lock
-// of its own: see Lock.Slot and Lock.Fence. All that wait stand in one line, and a slot that becomes free goes to the first. All
-// processes should have the same n for a key: where they differ, there are never more holders than the largest n allows, and a process
-// takes none of the slots that are beyond its own. LockAll takes a slot of each of its keys.
-// WithRecall, WithOncePer, Once and UnlockWith give ErrConcurrency for n above 1. Default: 1.
+// WithConcurrency sets how many holders the key may have at once, over all processes: 1 to MaxConcurrency (256). Each holder has one of n slots,
+// which is a lock of its own: see Lock.Slot and Lock.Fence. All waiting calls stand in one line, and a slot that becomes free goes to the first. All
+// processes should have the same n for a key. If they differ, the largest n bounds the holders, and a process takes no slot beyond its own n. LockAll
+// takes a slot of each of its keys. WithRecall, WithOncePer, Once and UnlockWith give ErrConcurrency for n above 1. Default: 1.
 func WithConcurrency(n int) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.slots = n; return o })
 }
 
-// WithConcurrencyOf is WithConcurrency for one key, whatever that says of others: so the keys of LockAll may differ. Default: none.
+// WithConcurrencyOf is WithConcurrency for one key, which WithConcurrency then doesn't apply to: so the keys of LockAll may differ. Default: none.
 func WithConcurrencyOf(key string, n int) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.slotsOf = &slotsOf{key, n, o.slotsOf}; return o })
 }
@@ -359,29 +355,28 @@ func (o *lockOptions) most(key string) int {
 	return o.slots
 }
 
-// WithMaxWaiters bounds how many calls wait for a key in this process: further ones fail at once, with a *HeldError, or a *QuorumError
-// if that is what the others wait for, that matches ErrTooManyWaiters. At least 1. Default: 1000.
+// WithMaxWaiters bounds how many calls wait for a key in this process: further calls fail at once with an error that matches ErrTooManyWaiters: a
+// *HeldError, or a *QuorumError if the others wait for masters. At least 1. Default: 1000.
 func WithMaxWaiters(n int) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.maxWaiters = n; return o })
 }
 
-// WithLabel sets a text that Keys shows with the key: what it is locked for. Package middleware sets the name of
-// the rule. At most MaxKeyLength bytes. Default: none.
+// WithLabel sets a text that Keys shows with the key: the purpose of the lock. Package middleware sets the name of the rule. At most MaxKeyLength
+// bytes. Default: none.
 func WithLabel(text string) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.label = text; return o })
 }
 
-// WithRequest says for which request a lock is, so that Keys and Inspect can tell those who operate it: Inspect in other processes, too,
-// once the call has held the lock, or waited, for some seconds. Nothing of it is logged. It must not be changed any more. Default: none.
+// WithRequest says which request a lock is for, so that Keys and Inspect can show operators the request: Inspect even in other processes, once the
+// call has held the lock, or waited, for some seconds. Nothing of it is logged. Don't change r after the call. Default: none.
 func WithRequest(r *Request) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.request = r; return o })
 }
 
-// WithRecall has a call fail with a *DoneError if a result is remembered for the key, which an earlier holder has left
-// with Lock.UnlockWith: then the work need not be done again. It costs no command more, but waits for the replies of all masters that are
-// not known to be away, within their time-out: one that remembers the result is enough. If it can't be read, the error is an
-// *UnreadableError. It is for calls with one key.
-// Default: remembered results are ignored.
+// WithRecall makes a call fail with a *DoneError if an earlier holder has left a result for the key with Lock.UnlockWith: then the work need not be
+// done again. It costs no further command, but waits, within their timeout, for the replies of all masters that are not known to be away, because one
+// that remembers the result is enough. If the result can't be read, the error is an *UnreadableError. It is for calls with one key. Default:
+// remembered results are ignored.
 func WithRecall() LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.recall = true; return o })
 }

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// pace bounds how many attempts of a process are under way at once. Masters that are asked for more than they can answer in time would be
-// asked again, and again, and answer nothing in time. An attempt that masters haven't answered in time takes its place with it; when as many
-// as there are places have been answered, there is one more (as TCP's congestion avoidance: V. Jacobson, 1988).
+// pace bounds how many attempts of a process are under way at once. Masters that are asked for more than they can answer in time would be asked again
+// and again, and answer nothing in time. An attempt that masters haven't answered in time removes its place; after as many answers as there are
+// places, there is one more (as TCP's congestion avoidance: V. Jacobson, 1988).
 type pace struct {
-	places   chan struct{} // those that are free
-	most     atomic.Int64  // all
-	answered atomic.Int64  // attempts, since the last place came
+	places   chan struct{} // free ones
+	most     atomic.Int64  // all places
+	answered atomic.Int64  // attempts since the last place was added
 }
 
 const (
@@ -31,8 +31,8 @@ func newPace() *pace {
 	return p
 }
 
-// begin waits until there is a place for another attempt. It reports false where ctx ends, or closing is closed, or it is the given time, if
-// any, before there is one: then no attempt may be made.
+// begin waits for a place for another attempt. It reports false if ctx ends, closing is closed, or the given time, if any, passes before: then no
+// attempt may be made.
 func (p *pace) begin(ctx context.Context, closing <-chan struct{}, until func() time.Time) bool {
 	select {
 	case <-p.places:
@@ -68,7 +68,7 @@ func (p *pace) end(late bool) {
 	p.places <- struct{}{}
 }
 
-// soonest is for a timer that is due: made so, it would crash Go 1.26 in a bubble, with the race detector.
+// soonest is for a timer that is due at once: with a duration of 0, Go 1.26 crashes in a bubble, with the race detector.
 const soonest = time.Nanosecond
 
 // jitter returns a random pause of d on average.

@@ -8,7 +8,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-// shared is what the calls and the locks of a Locker share. They know nothing of the Locker itself.
+// shared is the state that the calls and the locks of a Locker share. They know nothing of the Locker itself.
 type shared struct {
 	options
 	voters        *vote.Masters
@@ -17,13 +17,13 @@ type shared struct {
 	gates         gates
 	pace          *pace
 	subscriptions subscriptions
-	differs       atomic.Pointer[otherSlots] // the latest; nil for none
+	differs       atomic.Pointer[otherSlots] // the latest such call; nil for none
 	lacksMasters  atomic.Bool                // an attempt has found too few of them
 	askedAbsent   atomic.Int64               // when a call last asked too few masters: a time.Duration since the gates began
 
-	told   *told
-	keeper *keeper
-	heart  *heart // nil where the masters are only ours
+	reporter *reporter
+	keeper   *keeper
+	heart    *heart // nil where the masters are only ours
 
 	closing chan struct{} // closed when Close begins
 	unlocks callGroup     // a lock that ends later has been freed by Close
@@ -47,7 +47,7 @@ func (s *shared) ends() bool {
 	}
 }
 
-// otherSlots is how many may hold a key by a call that was met in line.
+// otherSlots is how many may hold a key according to a call that was met in line.
 type otherSlots struct {
 	n  int
 	at time.Time

@@ -85,12 +85,12 @@ var blockMutants = []mutant{
 	{
 		name: "the log is written by who has something to say", breaks: unmoved,
 		shape:   func(w *world) { w.blocks("log") },
-		started: func(p *process) { p.locker.told.lines.Close() },
+		started: func(p *process) { p.locker.reporter.lines.Close() },
 	},
 	{
 		name: "the Observer is told by who has something to tell", breaks: unmoved,
 		shape:   func(w *world) { w.blocks("observer") },
-		started: func(p *process) { p.locker.told.events.Close() },
+		started: func(p *process) { p.locker.reporter.events.Close() },
 	},
 	{
 		name: "callers send on a connection that may block", breaks: unmoved, prompt: true,

@@ -16,26 +16,26 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Status is what a Locker knows at one moment, for those who operate it.
+// Status is the state of a Locker at one moment, for operators.
 type Status struct {
 	Masters   []MasterStatus
 	Quorum    int // masters that must grant a lock
 	Available int // masters that are well
-	Asked     int // masters that may grant one now: those that are well, and those that are slow, or come and go
+	Asked     int // masters that may grant one now: well, slow, or coming and going
 	Held      int // keys that this Locker has locked
 	Waiting   int // calls that don't have their lock yet
-	// OldestHold is since when the key is locked that has been for longest; zero if none is.
+	// OldestHold is since when the oldest lock is held; zero if there is none.
 	OldestHold time.Time
-	// DroppedLines and DroppedEvents count the lines for the log, and the calls of the Observer, that it didn't get, because it
-	// was too slow, blocked or panicked. Neither can hold up a lock.
+	// DroppedLines and DroppedEvents count the log lines and the calls of the Observer that were dropped, because the log or the Observer was too
+	// slow, blocked or panicked. Neither can delay a lock.
 	DroppedLines, DroppedEvents uint64
-	// RefusedResults counts results that were not stored or read, because too many others were.
+	// RefusedResults counts results that were not stored or read, because too many others were under way.
 	RefusedResults uint64
-	// Err is why no lock can be taken although enough masters are available: another process has other
-	// masters, or the Locker is closed. It is nil otherwise.
+	// Err is why no lock can be taken although enough masters are available: another process has other masters, or the Locker is closed. It is nil
+	// otherwise.
 	Err error
-	// Disagreements are the processes that share masters with this one, but have others besides, or another max TTL or
-	// concurrency: see WithMaxTTL and WithConcurrency. Of those that have the same, one is named. Empty while the masters haven't told yet.
+	// Disagreements are the processes that share masters with this one, but have a different set of masters, max TTL or concurrency: see WithMaxTTL
+	// and WithConcurrency. Of equal processes, one is named. It is empty while the masters haven't told yet.
 	Disagreements []Disagreement
 }
 
@@ -50,9 +50,9 @@ type MasterStatus struct {
 	Since time.Time   `json:"since,omitzero"` // since when it has granted none; zero while it is available or being connected to
 	Until time.Time   `json:"until,omitzero"` // when it will grant locks again without anybody's help; zero if that isn't known
 
-	RoundTrip       time.Duration `json:"-"`                           // of its last reply, with the time that it took the server; 0 before the first, and while it is away
+	RoundTrip       time.Duration `json:"-"`                           // of its last reply, including the server's time; 0 before the first, and while it is away
 	ClockOffset     time.Duration `json:"-"`                           // how far its clock is ahead of ours, to within half a round trip; 0 as well
-	Late            float64       `json:"late_ratio,omitempty"`        // which share of the last minute's replies came after the timeout, from 0 to 1; 0 if fewer than three did
+	Late            float64       `json:"late_ratio,omitempty"`        // the share of the last minute's replies that came after the timeout, from 0 to 1; 0 if fewer than three did
 	Version         string        `json:"version,omitempty"`           // of the server; empty if it wasn't reached yet, or doesn't say
 	MaxmemoryPolicy string        `json:"maxmemory_policy,omitempty"`  // of the server: it should be noeviction
 	Evicts          bool          `json:"evicts,omitempty"`            // by that policy the server deletes locks when its memory is full
@@ -94,7 +94,7 @@ func (l *Locker) Status() Status {
 		}
 	}
 	status.Held, status.Waiting, status.OldestHold = l.gates.count()
-	status.DroppedLines, status.DroppedEvents = l.told.lines.Count(), l.told.events.Count()
+	status.DroppedLines, status.DroppedEvents = l.reporter.lines.Count(), l.reporter.events.Count()
 	status.RefusedResults = l.voters.RefusedResults()
 	if l.ends() {
 		status.Err = ErrClosed
@@ -102,7 +102,7 @@ func (l *Locker) Status() Status {
 	return status
 }
 
-// masterStatus says in words how a master is.
+// masterStatus describes the state of a master.
 func masterStatus(s link.State) MasterStatus {
 	status := MasterStatus{
 		Name:            s.Name,
@@ -126,7 +126,7 @@ func masterStatus(s link.State) MasterStatus {
 	return status
 }
 
-// classify says why a master takes no locks, and until when.
+// classify returns why a master takes no locks, and until when.
 func classify(s link.State) (state MasterState, until time.Time) {
 	var guard *admission.GuardError
 	if until = s.CountsFrom; errors.As(s.Err, &guard) {
@@ -160,8 +160,7 @@ func classify(s link.State) (state MasterState, until time.Time) {
 // announceTime is how long the line about the start waits for masters that neither answer nor fail.
 const announceTime = 3 * time.Second
 
-// announce logs once, after the start, how many masters are available, and reports whether it has. From then on each
-// change of a master is logged.
+// announce logs once, after the start, how many masters are available, and reports whether it has. From then on the log has each change of a master.
 func (l *Locker) announce(since time.Duration) (done bool) {
 	status := l.Status()
 	var others []string
@@ -185,7 +184,7 @@ func (l *Locker) announce(since time.Duration) (done bool) {
 	return true
 }
 
-// Disagreement is what another process has otherwise than this one.
+// Disagreement is how another process differs from this one.
 type Disagreement struct {
 	Process string        `json:"process"`           // its instance name; empty if it isn't known
 	Masters string        `json:"masters,omitempty"` // its masters, with their run IDs; empty if they are the same
@@ -200,7 +199,7 @@ func disagreementOf(d heartbeat.Difference) Disagreement {
 	return Disagreement{Process: d.Process, Masters: d.Masters, MaxTTL: d.MaxTTL, Refused: d.Refused}
 }
 
-// disagreements returns this if it was met a short while ago.
+// disagreements returns this difference if such a call was met a short while ago.
 func (o *otherSlots) disagreements() []Disagreement {
 	if o == nil || time.Since(o.at) > time.Minute {
 		return nil
@@ -208,23 +207,22 @@ func (o *otherSlots) disagreements() []Disagreement {
 	return []Disagreement{{Concurrency: o.n}}
 }
 
-// Process is a process that shares masters with this one, as they know it.
+// Process is a process that shares masters with this one, as the masters know it.
 type Process struct {
 	Instance string        `json:"instance"`          // see WithInstance
-	Version  string        `json:"version,omitempty"` // of this module; empty if it is older than this knowledge, as are the next four fields then
+	Version  string        `json:"version,omitempty"` // of this module; empty, with the next four fields, if the process is too old to tell
 	Since    time.Time     `json:"since,omitzero"`    // when its Locker began, by its own clock
 	Seen     time.Time     `json:"seen,omitzero"`     // when a master heard of it last: every two seconds while it lives
 	Masters  []string      `json:"masters,omitempty"` // without credentials
 	MaxTTL   time.Duration `json:"-"`                 // see WithMaxTTL
 	Own      bool          `json:"own"`               // it is this Locker
-	// Disagreement is what it has otherwise than this one, or nil.
+	// Disagreement is how it differs from this process, or nil.
 	Disagreement *Disagreement `json:"-"`
 }
 
-// Processes asks the masters which processes share them: each with a Locker that registers there, with this prefix. One that has gone is
-// forgotten its max TTL and 5 s after it was seen last. They are sorted by their names, at most 1,000. It waits for the masters as
-// Inspect does. The error is a *QuorumError, beside what the others know, if fewer than a quorum have answered. Masters in memory know
-// of no processes.
+// Processes asks the masters which processes share them: each with a Locker on them, with this prefix. A process that has gone is forgotten its max
+// TTL and 5 s after masters saw it last. They are sorted by name, at most 1,000. It waits for the masters as Inspect does. The error is a
+// *QuorumError, with the processes that some masters know, if fewer than a quorum have answered. Masters in memory know no processes.
 func (l *Locker) Processes(ctx context.Context) ([]Process, error) {
 	if err := l.usable(ctx); err != nil {
 		return nil, err
@@ -243,7 +241,7 @@ func (l *Locker) Processes(ctx context.Context) ([]Process, error) {
 	return l.processes(replies, time.Now()), l.tooFew(ctx, l.heart.key, replies, end)
 }
 
-// processes puts together what the masters know.
+// processes merges the masters' knowledge.
 func (l *Locker) processes(replies []protocol.Reply, now time.Time) (all []Process) {
 	latest := make(map[string]heartbeat.Process) // by ID
 	for _, reply := range replies {
@@ -279,16 +277,16 @@ func (l *Locker) processes(replies []protocol.Reply, now time.Time) (all []Proce
 // KeyStatus is a key that this process holds or waits for.
 type KeyStatus struct {
 	Key   string // as it was given to Lock
-	Label string // of the call that holds it or, while none does, is first in line: see WithLabel
+	Label string // of the call that holds it, or else of the first in line: see WithLabel
 	Held  bool   // by this process
 	// Since is when it was taken or, if it isn't held, when the first call in line came.
 	Since   time.Time
 	Until   time.Time // the end of the lease so far; zero if it isn't held
 	Fence   uint64    // the lock's fencing token; 0 if it isn't held
-	Request *Request  // that of the same call as Label, see WithRequest; or nil
-	Waiting int       // calls of this process that don't have the lock yet; of a key with several holders, it is with the first of them
-	Line    []Call    // those of them that are behind the call above, in the order of their turns
-	// Slot is the slot that is held, of as many as Slots says, where that is more than one: see WithConcurrency. Each has a KeyStatus.
+	Request *Request  // of the same call as Label, see WithRequest; or nil
+	Waiting int       // calls of this process without the lock; if the key has several holders, only the first one's status counts them
+	Line    []Call    // of these, the calls behind the call above, the next first
+	// Slot is the held slot, of Slots, if the key has more than one: see WithConcurrency. Each held slot has a KeyStatus.
 	Slot, Slots int
 }
 
@@ -307,7 +305,7 @@ func (l *Locker) Keys(prefix string) []KeyStatus {
 	return all
 }
 
-// keys returns the status of all keys that name accepts. It gets the key as it is on the masters.
+// keys returns the status of all keys that name accepts. name gets the key as it is on the masters.
 func (g *gates) keys(name func(full string) (key string, accepted bool)) []KeyStatus {
 	var parts [][]KeyStatus // a slice that grows would be copied again and again
 	for some := range g.seen() {
@@ -322,7 +320,7 @@ func (g *gates) keys(name func(full string) (key string, accepted bool)) []KeySt
 	return slices.Concat(parts...)
 }
 
-// appendStatuses appends what is shown of the gate: one for each lock that is held, or else one.
+// appendStatuses appends the statuses of the gate: one for each lock that is held, or else one.
 func (s *seenGate) appendStatuses(all []KeyStatus, key string) []KeyStatus {
 	first := len(all)
 	for _, k := range s.locks {
@@ -348,7 +346,7 @@ func (s *seenGate) appendStatuses(all []KeyStatus, key string) []KeyStatus {
 	return all
 }
 
-// sortedRefs returns where the keys are, in the order that compare says: it would take long to move them again and again.
+// sortedRefs returns pointers to the keys, in the order of compare, because moving the keys again and again would take long.
 func sortedRefs(keys []KeyStatus, compare func(a, b *KeyStatus) int) []*KeyStatus {
 	refs := make([]*KeyStatus, len(keys))
 	for i := range keys {
@@ -358,17 +356,17 @@ func sortedRefs(keys []KeyStatus, compare func(a, b *KeyStatus) int) []*KeyStatu
 	return refs
 }
 
-// longTurns returns what the masters are told of the turns that last for long, the oldest first.
+// longTurns returns the lines for the masters about calls that hold or wait long, the oldest first.
 func (l *Locker) longTurns(now time.Time) string {
 	keys := l.gates.keys(func(full string) (string, bool) { return protocol.KeyOf(l.prefix, full), true })
 	keys = slices.DeleteFunc(keys, func(k KeyStatus) bool { return now.Sub(k.Since) <= longTurn })
 	var text strings.Builder
 	for _, k := range sortedRefs(keys, func(a, b *KeyStatus) int { return a.Since.Compare(b.Since) }) {
-		told := toldOf(*k)
-		told.Line = told.Line[:min(len(told.Line), toldLine)]
-		line, _ := json.Marshal(told) // strings and numbers always encode
-		for ; len(line) > maxTurns/4 && len(told.Line) > 0; line, _ = json.Marshal(told) {
-			told.Line = told.Line[:len(told.Line)/2]
+		stored := storedOf(*k)
+		stored.Line = stored.Line[:min(len(stored.Line), storedLine)]
+		line, _ := json.Marshal(stored) // strings and numbers always encode
+		for ; len(line) > maxTurns/4 && len(stored.Line) > 0; line, _ = json.Marshal(stored) {
+			stored.Line = stored.Line[:len(stored.Line)/2]
 		}
 		if text.Len()+len(line) > maxTurns {
 			break
@@ -381,7 +379,7 @@ func (l *Locker) longTurns(now time.Time) string {
 }
 
 // ownTurn returns the turn of this process on a slot of a key, or nil.
-func (l *Locker) ownTurn(key string, slot int) *toldTurn {
+func (l *Locker) ownTurn(key string, slot int) *storedTurn {
 	full := protocol.Key(l.prefix, key)
 	l.gates.mu.Lock()
 	at := l.gates.byKey[full]
@@ -394,72 +392,72 @@ func (l *Locker) ownTurn(key string, slot int) *toldTurn {
 	seen.dropEnded()
 	all := seen.appendStatuses(nil, key)
 	if i := slices.IndexFunc(all, func(k KeyStatus) bool { return k.Slot == slot }); i >= 0 {
-		return toldOf(all[i])
+		return storedOf(all[i])
 	}
 	return nil
 }
 
-// Request is what is known of the request for which a lock is: see WithRequest. Each may be empty.
+// Request is the request for which a lock is: see WithRequest. Each field may be empty.
 type Request struct {
 	Method  string `json:"m,omitempty"`
 	Path    string `json:"p,omitempty"`
 	ID      string `json:"i,omitempty"` // as in the header X-Request-Id
 	TraceID string `json:"t,omitempty"` // of W3C Trace Context
-	Client  string `json:"c,omitempty"` // who has sent it
-	// Delivery is the key that it has locked besides, so that nobody else works on the same delivery. Package middleware does that.
+	Client  string `json:"c,omitempty"` // its sender
+	// Delivery is the key that the request has locked besides, so that nobody else works on the same delivery. Package middleware sets it.
 	Delivery string `json:"d,omitempty"`
 }
 
 // Call is a call that holds a key, or waits for it.
 type Call struct {
 	Label   string    // see WithLabel
-	Since   time.Time // when it got the lock, or when it came if it waits; by the clock of its process
+	Since   time.Time // when it got the lock, or, if it waits, when it came; by the clock of its process
 	Request *Request  // see WithRequest; or nil
 }
 
-// Turn is a call that holds a key, or waits for it, as its process tells of it.
+// Turn is a call that holds a key, or waits for it, as its process describes it.
 type Turn struct {
 	Call
 	Waiting int    // calls of that process that wait for the key
-	Line    []Call // those of them that are behind this one, in the order of their turns; other processes know of some, 20 at the most
+	Line    []Call // of these, the calls behind this one, the next first; other processes see at most 20
 }
 
-// toldTurn is a Turn as the masters keep it.
-type toldTurn struct {
+// storedTurn is a Turn as the masters keep it.
+type storedTurn struct {
 	Label string `json:"l,omitempty"`
 	Since int64  `json:"s"` // in milliseconds
 	Fence uint64 `json:"f,omitempty"`
 	Wait  int    `json:"w,omitempty"`
 	*Request
-	Line []toldTurn `json:"q,omitempty"`
+	Line []storedTurn `json:"q,omitempty"`
 }
 
 const (
-	// longTurn is how long a key is held, or waited for, before others are told: what is short is over before anybody asks.
-	longTurn = 2 * time.Second
-	maxTurns = 16 << 10 // bytes, of which one of them takes a quarter at most
-	toldLine = 20
+	// longTurn is how long a key is held, or waited for, before the masters are told: shorter turns are over before anybody asks
+	longTurn   = 2 * time.Second
+	maxTurns   = 16 << 10 // bytes; one turn takes a quarter at most
+	storedLine = 20
 )
 
-func toldOf(k KeyStatus) *toldTurn {
-	told := &toldTurn{Label: k.Label, Since: k.Since.UnixMilli(), Fence: k.Fence, Wait: k.Waiting, Request: k.Request}
+func storedOf(k KeyStatus) *storedTurn {
+	stored := &storedTurn{Label: k.Label, Since: k.Since.UnixMilli(), Fence: k.Fence, Wait: k.Waiting, Request: k.Request}
 	for _, c := range k.Line {
-		told.Line = append(told.Line, toldTurn{Label: c.Label, Since: c.Since.UnixMilli(), Request: c.Request})
+		stored.Line = append(stored.Line, storedTurn{Label: c.Label, Since: c.Since.UnixMilli(), Request: c.Request})
 	}
-	return told
+	return stored
 }
 
-// parseTurn returns nil for what another version has written.
-func parseTurn(text string) *toldTurn {
-	t := new(toldTurn)
+// parseTurn returns nil for a text of another version.
+func parseTurn(text string) *storedTurn {
+	t := new(storedTurn)
 	if json.Unmarshal([]byte(text), t) != nil {
 		return nil
 	}
 	return t
 }
 
-// turn returns what is told of the call that has the lock with this fence or, with none, is the first that waits; or nil.
-func (t *toldTurn) turn(fence uint64) *Turn {
+// turn returns the call that has the lock with this fence or, for 0, the first that waits; or nil.
+func (t *storedTurn) turn(fence uint64) *Turn {
 	if t == nil {
 		return nil
 	}
@@ -476,12 +474,12 @@ func (t *toldTurn) turn(fence uint64) *Turn {
 	return nil
 }
 
-func (t *toldTurn) call() Call {
+func (t *storedTurn) call() Call {
 	return Call{Label: t.Label, Since: time.UnixMilli(t.Since), Request: t.Request}
 }
 
-// Keyspace identifies where the Locker's keys are: its prefix and its masters. Lockers of a process with the same one see the same
-// locks. Masters in memory are one Locker's own, whatever their names.
+// Keyspace identifies the place of the Locker's keys: its prefix and its masters. Lockers of a process with the same Keyspace see the same locks.
+// Masters in memory belong to one Locker, whatever their names.
 func (l *Locker) Keyspace() string { return l.keyspace() }
 
 func (l *shared) keyspace() string {
@@ -498,7 +496,7 @@ func (l *shared) sharesMasters(with *shared) bool {
 	return l == with || l.keyspace() == with.keyspace()
 }
 
-// disagreements returns what other processes have otherwise.
+// disagreements returns how other processes differ from this one.
 func (h *heart) disagreements() (all []Disagreement) {
 	if h == nil {
 		return nil

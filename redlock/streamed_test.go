@@ -88,7 +88,7 @@ func Streamed(master Master) Stepwise {
 	if err != nil {
 		panic(err)
 	}
-	return &streamed{Master: m, stream: master.connect(o.link(m, newTold(&o)), admission.New(1, o.admission()).Add(m))}
+	return &streamed{Master: m, stream: master.connect(o.link(m, newReporter(&o)), admission.New(1, o.admission()).Add(m))}
 }
 
 type streamed struct {

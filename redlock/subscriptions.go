@@ -17,8 +17,8 @@ const (
 	resubscribeGap     = 250 * time.Millisecond // between attempts to subscribe
 )
 
-// subscriptions are a Locker's subscriptions to wake-ups, one on each master. They exist while calls wait, and for a
-// while longer, because the next call that waits often comes soon.
+// subscriptions are a Locker's subscriptions to wake-ups, one on each master. They exist while calls wait, and for a while longer, because the next
+// call that waits often comes soon.
 type subscriptions struct {
 	voters *vote.Masters
 	gates  *gates
@@ -29,7 +29,7 @@ type subscriptions struct {
 	waiting int // calls that wait for wake-ups
 	linger  *time.Timer
 	stop    context.CancelFunc // nil while there are no subscriptions
-	settled chan struct{}      // closed when each master has confirmed its subscription, or failed to
+	settled chan struct{}      // closed when each master has confirmed or refused its subscription
 	running *sync.WaitGroup    // the current subscriptions, or the last ones
 }
 
@@ -64,7 +64,7 @@ func (u *subscriptions) subscribe() {
 	u.stop, u.running, u.settled = stop, running, settled
 }
 
-// done counts off a call that has waited.
+// done ends the count of a call that has waited.
 func (u *subscriptions) done() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -108,7 +108,7 @@ func (u *subscriptions) keep(ctx context.Context, s vote.Stream, settled func())
 	for ctx.Err() == nil {
 		err := s.Listen(ctx, u.name, func() {
 			settled()
-			u.gates.wakeAll() // what was published before is lost
+			u.gates.wakeAll() // wake-ups from before are lost
 		}, func(w protocol.WakeUp) { u.wake(s, w) })
 		settled()
 		if errors.Is(err, protocol.ErrRefused) && !refused {

@@ -98,7 +98,7 @@ func TestAttemptTellsWhoHasNoVote(t *testing.T) {
 
 // TestNoObserverCostsNothing: where nobody wants to know.
 func TestNoObserverCostsNothing(t *testing.T) {
-	c, a := &call{shared: &shared{told: new(told)}}, &vote.Attempt{}
+	c, a := &call{shared: &shared{reporter: new(reporter)}}, &vote.Attempt{}
 	if n := testing.AllocsPerRun(100, func() { c.trace(a, nil, 0, holding) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -25,7 +25,7 @@ func TestWallTime(t *testing.T) {
 		"Time":      "the proposal of a fence before any master has told its time, which masters clamp",
 		"firstSeen": "the server's time",
 		"inspected": "a ticket's time, to be shown",
-		"toldOf":    "since when a turn lasts, to be shown",
+		"storedOf":  "since when a turn lasts, to be shown",
 		"call":      "the same",
 		"newHeart":  "since when the process runs, to be shown",
 		"processes": "the same",
