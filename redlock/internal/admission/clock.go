@@ -11,16 +11,16 @@ import (
 // Clock follows the clock of one master by the TIME that its replies carry.
 type Clock struct {
 	quarantine time.Duration // how long the master is excluded after its clock has jumped
-	peers      *clocks       // those of all masters
-	zero       time.Time     // of our monotonic clock, so that its times fit into integers: before all others
-	of         *Clock        // of a node, that of its Redis Cluster, which is never known itself; nil for a master
+	peers      *clocks       // the clocks of all masters
+	zero       time.Time     // a time on our monotonic clock before all others, so that its times fit into integers
+	of         *Clock        // for a node, the clock of its Redis Cluster, which is never known itself; nil for a master
 
 	known  atomic.Bool  // it has been read
 	resume atomic.Int64 // when the master may vote again, in nanoseconds since zero; 0 if at once
 	mark   atomic.Int64 // the latest time that it has shown while it was right, in microseconds
 
-	// By how much the master's clock was ahead of ours since zero when it was last seen: certainly between low
-	// and high. Writers hold mu. Readers don't: seen is written last and must be read first.
+	// How far the master's clock was ahead of ours, since zero, when it was last read: between low and high. Writers hold mu. Readers don't: seen is
+	// written last and must be read first.
 	mu              sync.Mutex
 	low, high, seen atomic.Int64
 }
@@ -32,14 +32,14 @@ func (c *Clock) greeted(s protocol.Server) {
 	}
 }
 
-// forget starts over: the clock is another server's now.
+// forget starts over, because another server's clock follows.
 func (c *Clock) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.known.Store(false)
 }
 
-// LastSeen returns when, on our clock, the master's was last read, or the zero time if it never was.
+// LastSeen returns when, on our clock, the master's clock was last read, or the zero time.
 func (c *Clock) LastSeen() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,14 +49,12 @@ func (c *Clock) LastSeen() time.Time {
 	return c.zero.Add(time.Duration(c.seen.Load()))
 }
 
-// clockWindow is how long one reading of a master's clock stays the reference for later ones. If every
-// reply became the reference, each would add the tolerance for drift once more, and a busy Locker would
-// never notice a clock that runs too fast.
+// clockWindow is how long one reading of a master's clock stays the reference for later ones. If every reply became the reference, each would add the
+// tolerance for drift once more, and a busy Locker would never notice a clock that runs too fast.
 const clockWindow = time.Second
 
-// Observe takes the master's time, read between sent and received on our monotonic clock. If that lies
-// outside what was known and what drift explains, the clock has jumped, and leases on the master may end
-// early: it is excluded until all of them have ended.
+// Observe takes the master's time, read between sent and received on our monotonic clock. If it lies outside the known bounds and the drift since,
+// the clock has jumped, and leases on the master may end early: the master is excluded until all of them have ended.
 func (c *Clock) Observe(us int64, sent, received time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,9 +78,8 @@ func (c *Clock) Observe(us int64, sent, received time.Time) {
 	c.known.Store(true)
 }
 
-// tolerance returns how far a clock may have drifted since it was last read without having jumped. An idle
-// connection is probed every ProbeGap, so more than twice that only passes while it is broken; for the rest
-// of such a time a clock that isn't set drifts by far less than drift allows for.
+// tolerance returns how far a clock may have drifted since it was last read without a jump. An idle connection is probed every ProbeGap, so more than
+// twice that passes only while it is broken. For the rest of that time, a clock that isn't set drifts far less than drift allows.
 func tolerance(elapsed time.Duration) time.Duration {
 	return Drift(min(elapsed, 2*ProbeGap)) + elapsed/10000
 }
@@ -98,7 +95,7 @@ func (c *Clock) Earliest(t time.Time) int64 {
 	return (at + time.Duration(c.low.Load()) - Drift(max(since, 0))).Microseconds()
 }
 
-// Trusted reports whether nothing that the clock has done before excludes the master.
+// Trusted reports whether no earlier fault of the clock excludes the master.
 func (c *Clock) Trusted(now time.Time) bool { return c.Quarantined(now) == nil }
 
 // Resumes returns when the master may vote again after the last jump of its clock.

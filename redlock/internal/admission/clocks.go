@@ -8,15 +8,14 @@ import (
 	"time"
 )
 
-// clocks are those of all masters of a Locker. A server that restarts forgets its fences, and the restart
-// guard makes up for that only if the clocks differ by less than the guard. So the max skew is checked
-// rather than assumed.
+// clocks are the clocks of all masters of a Locker. A server that restarts forgets its fences. The restart guard makes up for that only if the clocks
+// differ by less than the guard, so the max skew is checked rather than assumed.
 type clocks struct {
 	maxSkew time.Duration
 	all     []*Clock
 	began   time.Time
 	refused func() error             // returns why no master's vote counts now, whatever its clock
-	nodes   atomic.Pointer[[]*Clock] // those of the nodes of Redis Clusters
+	nodes   atomic.Pointer[[]*Clock] // the clocks of the nodes of Redis Clusters
 }
 
 func newClocks(n int, s Settings) *clocks {
@@ -31,8 +30,7 @@ func newClocks(n int, s Settings) *clocks {
 	return cs
 }
 
-// clockGrace is how long the check waits until all clocks are known: of two that differ it can't tell which
-// one is wrong.
+// clockGrace is how long the check waits until all clocks are known: if two differ, it can't tell which one is wrong.
 const clockGrace = 2 * time.Second
 
 // SetBackTolerance is how far a clock may be set back without consequences: fences are remembered for longer.
@@ -57,7 +55,7 @@ func (c *Clock) Fault(now time.Time) error {
 	return c.Quarantined(now)
 }
 
-// Quarantined returns why a master is excluded for what its clock has done before, or nil.
+// Quarantined returns why an earlier fault of its clock excludes a master, or nil.
 func (c *Clock) Quarantined(now time.Time) error {
 	if back := c.setBackBy(now); back > 0 {
 		return fmt.Errorf("%w: excluded for another %v, until it shows again what it showed before", ErrClockBack, back.Round(time.Millisecond))
@@ -68,9 +66,8 @@ func (c *Clock) Quarantined(now time.Time) error {
 	return nil
 }
 
-// setBackBy returns how long it takes until the clock shows again what it has shown before, or 0 if it does
-// now. The reply to a command that was sent long ago must not count as set back, because the clock has been
-// read since: so what counts is the later of now and that reading.
+// setBackBy returns how long it takes until the clock shows again the latest time that it has shown, or 0 if it does now. A late reply to an old
+// command must not count as set back, so the later of now and the last reading counts.
 func (c *Clock) setBackBy(now time.Time) time.Duration {
 	if seen := c.zero.Add(time.Duration(c.seen.Load())); now.Before(seen) {
 		now = seen
@@ -115,9 +112,8 @@ func (c *Clock) Offset(now time.Time) time.Duration {
 	return now.Sub(c.zero) + c.ahead() - time.Duration(now.UnixNano())
 }
 
-// check returns what is wrong with a clock that is known: it must be within half of the max skew from the
-// median of all that are known, so that no two of them are further apart. The median is right as long as a
-// majority is.
+// check returns what is wrong with a known clock: it must be within half of the max skew from the median of all known clocks, so that no two are
+// further apart. The median is right as long as a majority is.
 func (cs *clocks) check(c *Clock) error {
 	var room [8]time.Duration
 	known := room[:0]
@@ -131,8 +127,7 @@ func (cs *clocks) check(c *Clock) error {
 	}
 	slices.Sort(known)
 	n := len(known)
-	// With no clock to compare it with, that of a node that has just left its cluster, or of a server that was just replaced,
-	// isn't wrong.
+	// With no other clock to compare, the clock of a node that has just left its cluster, or of a server that was just replaced, isn't wrong.
 	if n == 0 || n < len(cs.all) && time.Since(cs.began) < clockGrace {
 		return nil
 	}
@@ -154,7 +149,7 @@ func (cs *clocks) check(c *Clock) error {
 		ErrClockSkew, off.Abs().Round(time.Millisecond), direction, cs.maxSkew/2)
 }
 
-// aheadOf returns the median of a Redis Cluster's nodes, which have one vote together, and whether any is known.
+// aheadOf returns the median of the clocks of a Redis Cluster's nodes, which have one vote together, and whether any is known.
 func aheadOf(cluster *Clock, nodes []*Clock) (ahead time.Duration, known bool) {
 	var all []time.Duration
 	for _, n := range nodes {
@@ -176,7 +171,7 @@ func (cs *clocks) addNode(cluster *Clock, quarantine time.Duration) *Clock {
 	return c
 }
 
-// dropNode removes it.
+// dropNode removes the clock of a node.
 func (cs *clocks) dropNode(c *Clock) {
 	cs.setNodes(func(nodes []*Clock) []*Clock {
 		return slices.DeleteFunc(nodes, func(other *Clock) bool { return other == c })

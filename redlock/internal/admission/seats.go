@@ -12,10 +12,9 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Seats are where servers vote from. They decide who may, that is, whose grants and renewals count towards the quorum.
-// The masters of a Locker must be independent: one server under two names would vote twice, and a replica
-// only repeats what its master says. A server that may lack locks which are still valid must not vote until
-// those have ended: one that has restarted, or another one that has taken over the address.
+// Seats decide which servers may vote: only their grants and renewals count towards the quorum. The masters of a Locker must be independent: one
+// server under two names would vote twice, and a replica only repeats what its master says. A server that may lack valid locks must not vote until
+// these have ended: it has restarted, or it has taken over the address of another server.
 type Seats struct {
 	Settings
 	clocks *clocks
@@ -24,27 +23,26 @@ type Seats struct {
 	all    []*Seat
 }
 
-// Settings are what decides who may vote.
+// Settings decide who may vote.
 type Settings struct {
 	MaxTTL  time.Duration // the longest TTL of any lock of this process
 	Guard   time.Duration // how long a server that has just started has no vote; 0 for off
 	MaxSkew time.Duration // how far the masters' clocks may differ; 0 for any
 	Logger  *slog.Logger
-	Young   time.Duration // for how long a server may have lost its data before those know that knew it before
-	Key     string        // of what processes tell the masters; empty if they don't
+	Young   time.Duration // how long a server may have lost its data before processes that knew it notice
+	Key     string        // under which masters keep what processes tell; empty if processes tell nothing
 	Refused func() error  // returns why no master's vote counts now, whatever it says, or nil; may be nil
 }
 
-// Covers returns the longest max TTL of another process for which the guards are long enough.
+// Covers returns the longest max TTL of other processes for which the guards are long enough.
 func (s Settings) Covers() time.Duration { return max(s.MaxTTL, s.Guard-time.Second) }
 
-// New prepares the seats of so many masters. Add makes each of them.
+// New prepares the seats of this many masters. Add makes each of them.
 func New(masters int, s Settings) *Seats {
 	return &Seats{Settings: s, clocks: newClocks(masters, s)}
 }
 
-// Seat is one master's place among those that may vote: what is known about the server behind its address, and
-// whether that may vote.
+// Seat is one master's place among the voters: what is known about the server behind its address, and whether that server may vote.
 type Seat struct {
 	*Seats
 	master protocol.Master
@@ -52,27 +50,27 @@ type Seat struct {
 
 	server    protocol.Server // the one reached last, as it describes itself
 	runID     string          // the run, from start to end, of the server reached last; empty before the first
-	votingRun string          // the run that votes for this master now, over an open connection; it can't for another
-	met       string          // the run that has voted for this master: what it loses from then on, a beat shows
+	votingRun string          // the run that votes for this master now, over an open connection; it can't vote for another master
+	met       string          // the run that has voted for this master: a beat shows if it loses data from then on
 	doubted   doubt           // the last one
 	until     time.Time       // no vote before
 	why       error           // the reason: ErrRestarted or ErrReplaced
 	policy    string          // its maxmemory-policy when it was seen last; empty before the first
 	useless   bool            // no connection can be made with the certificate that it shows
-	cluster   *Seat           // that of the Redis Cluster whose node this is; nil for a single server
+	cluster   *Seat           // the seat of the Redis Cluster whose node this is; nil for a single server
 
 	OnReached  func(protocol.Server) // called with each server that is reached
-	OnAdmitted func(protocol.Server) // called with each that may vote, before it does
+	OnAdmitted func(protocol.Server) // called with each server that may vote, before it does
 	OnServing  func()                // called once commands can be sent to it
 }
 
-// doubt is why a server had to wait that was met for the first time. It does once for each reason.
+// doubt is why a server had to wait when it was met for the first time. It waits once for each reason.
 type doubt struct {
 	run  string
-	born int64 // of the loss; 0 if none was known
+	born int64 // since when it has remembered, after the loss; 0 if no loss was known
 }
 
-// KeyOfBeats is the key by which the server is asked since when it remembers processes. Of a Redis Cluster, another node than that of a lock may have it.
+// KeyOfBeats is the key under which the server keeps what processes tell. In a Redis Cluster, another node than a lock's may have it.
 func (s *Seat) KeyOfBeats() string {
 	if s.cluster != nil {
 		return ""
@@ -111,8 +109,8 @@ func (s *Seat) Drop() {
 	s.all = slices.DeleteFunc(s.all, func(other *Seat) bool { return other == s })
 }
 
-// quarantine returns how long a server that may have forgotten locks is excluded. It is measured from the
-// moment at which that was noticed, so it must cover the longest lease of any process.
+// quarantine returns how long a server that may have forgotten locks is excluded. It starts when that was noticed, so it must cover the longest lease
+// of any process.
 func (a *Seats) quarantine() time.Duration { return max(a.Guard, a.Covers()+Drift(a.MaxTTL)) }
 
 // Disconnected notes that the master has no connection any more. Another server may take its place.
@@ -122,7 +120,7 @@ func (s *Seat) Disconnected() {
 	s.votingRun = ""
 }
 
-// VotesAs returns the run that votes for the master now; it is empty if none does, or if the server doesn't report it.
+// VotesAs returns the run that votes for the master now; "" if none does, or if the server doesn't report it.
 func (s *Seat) VotesAs() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,8 +137,8 @@ func (s *Seat) Admit(reached protocol.Server) error {
 	return err
 }
 
-// DataLost excludes a server that may have forgotten its locks although neither its run nor the connection has
-// changed: it has become a replica, which may be promoted again, or has lost its data.
+// DataLost excludes a server that may have forgotten its locks although its run and the connection are the same: it has become a replica, which may
+// be promoted again, or has lost its data.
 func (s *Seat) DataLost(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +151,7 @@ func (s *Seat) exclude(at time.Time) {
 	s.until, s.why = at.Add(s.quarantine()), ErrReplaced
 }
 
-// LostUntil returns until when the server was excluded because it may have lost its data, or zero.
+// LostUntil returns until when the server is excluded because it may have lost its data, or zero.
 func (s *Seat) LostUntil() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +161,7 @@ func (s *Seat) LostUntil() time.Time {
 	return s.until
 }
 
-// LastReached returns what the server that was reached last says of itself.
+// LastReached returns what the last server has said about itself.
 func (s *Seat) LastReached() protocol.Server {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +176,7 @@ func (s *Seat) HasMemory(memory protocol.Memory) {
 	s.seePolicy(memory)
 }
 
-// HasCertificate notes until when the certificate is valid that the server shows now, or why no connection can be made with it.
+// HasCertificate notes until when the server's present certificate is valid, or why no connection can be made with it.
 func (s *Seat) HasCertificate(until time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,7 +222,7 @@ func (s *Seat) check(reached protocol.Server) error {
 			s.changed(reached)
 		}
 		if s.votingRun != "" && s.votingRun != reached.RunID {
-			// This is a second connection; on the first one the former run may still grant locks.
+			// This is a second connection; over the first, the former run may still grant locks.
 			s.exclude(reached.Received)
 		}
 	}
@@ -257,12 +255,11 @@ func (s *Seat) seePolicy(memory protocol.Memory) {
 	s.policy = memory.Policy
 }
 
-// changed handles a run that this master hasn't reached before. The times in it are by our own clock: the
-// server's clock may be set at any time, which changes its uptime too.
+// changed handles a run that this master hasn't reached before. It uses our own clock: the server's clock may be set at any time, which changes its
+// uptime too.
 //
-// From the moment at which the new run was reached, the former one grants nothing to us. But when it ended
-// isn't known: it may have answered other processes until just now. So the new run is excluded, from now
-// on, for as long as any lock that the former one could have granted.
+// From the moment at which the new run was reached, the former one grants nothing to us. But nobody knows when it ended: it may have answered other
+// processes until just now. So the new run is excluded, from now on, for as long as any lock of the former one can last.
 func (s *Seat) changed(reached protocol.Server) {
 	former := s.runID
 	known := former != ""
@@ -283,7 +280,7 @@ func (s *Seat) changed(reached protocol.Server) {
 	s.Clock.forget()
 }
 
-// meet has a server wait that is met for the first time, and has lost its data, or may have. Callers hold mu.
+// meet makes a server wait that is met for the first time, if it has lost its data, or may have. Callers hold mu.
 func (s *Seat) meet(reached protocol.Server) {
 	rest, lost := reached.Doubt(min(s.Young, s.Guard), s.quarantine())
 	now, why := doubt{run: reached.RunID}, ErrYoung
@@ -299,8 +296,8 @@ func (s *Seat) meet(reached protocol.Server) {
 	}
 }
 
-// firstSeen returns from when a server may vote about which nothing is known but what it says itself. If its
-// clock was set since it started, its uptime is wrong by as much. It never waits for more than the guard.
+// firstSeen returns when a server may vote that only its own word is known about. If its clock was set since it started, its uptime is wrong by as
+// much. It never waits longer than the guard.
 func (s *Seat) firstSeen(reached protocol.Server) time.Time {
 	uptime := min(max(reached.Uptime, 0), s.Guard)
 	if started := time.UnixMicro(reached.Time).Add(-reached.Uptime); reached.Time > 0 && started.Year() < 1980 {
@@ -309,7 +306,7 @@ func (s *Seat) firstSeen(reached protocol.Server) time.Time {
 	return reached.Received.Add(s.Guard - uptime)
 }
 
-// otherSeat returns another master whose vote the same server already has, or nil.
+// otherSeat returns the other master for which the same server votes already, or nil.
 func (s *Seat) otherSeat(runID string) *Seat {
 	for _, other := range s.all {
 		if other != s && runID != "" && other.votingRun == runID && (s.cluster == nil || other.cluster != s.cluster) {
@@ -326,7 +323,7 @@ var (
 	ErrReplaced  = protocol.Mark(errors.New("redlock: another server, or other data, answers for the master"), ErrRestarted)
 )
 
-// ForgetRun has the next server that is reached count as the first one, as a wrong version does that a test must find.
+// ForgetRun makes the next server count as the first one: tests must find this mistake.
 func (s *Seat) ForgetRun() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

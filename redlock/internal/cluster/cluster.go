@@ -17,38 +17,38 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/redis"
 )
 
-// Cluster has a stream for each node of a Redis Cluster. To the Locker the whole cluster is one master: commands go to the node that
-// has the key or, while that node isn't known, to the front, which is the stream embedded here. So a node that hangs or is down affects
-// its own keys only. All these streams share one mu, under which it is known where the keys are.
+// Cluster has a stream for each node of a Redis Cluster. To the Locker the whole cluster is one master: a command goes to the node that has the key
+// or, while that node isn't known, to the front, which is the stream embedded here. So a node that hangs or is down affects its own keys only. All
+// these streams share one mu, which guards the places of the keys, too.
 //
-// Redis Cluster replicates asynchronously: a replica that is promoted may lack its master's latest locks. So
-// it grants no lock until all that its master may have granted have ended. It does renew those that it has.
+// Redis Cluster replicates asynchronously: a replica that is promoted may lack its master's latest locks. So it grants no lock until all locks of its
+// master have ended. It does renew the locks that it has.
 type Cluster struct {
 	*link.Stream
 	master *Master
 	seat   *admission.Seat
 
 	asked   chan struct{} // signals that the nodes should be looked up again
-	known   chan struct{} // closed when they were for the first time
-	failed  chan error    // why they couldn't be
+	known   chan struct{} // closed after the first lookup
+	failed  chan error    // why a lookup failed
 	ended   chan struct{} // closed when run returns
 	cancel  func()
 	running sync.WaitGroup // of nodes that end, and lookups
 	nodes   atomic.Pointer[[]*node]
 
-	mu      sync.Mutex // that of all streams
+	mu      sync.Mutex // the mutex of all streams
 	closing bool
 	byAddr  map[string]*node
-	owners  map[*link.Stream]bool // those that had slots at the last lookup
+	owners  map[*link.Stream]bool // the streams with slots at the last lookup
 	slots   *[redis.Slots]slot
-	epoch   int64     // that of the topology
-	applied time.Time // when a node confirmed that last
+	epoch   int64     // of the topology
+	applied time.Time // when a node last confirmed it
 }
 
-// slot is where the keys of one hash slot are.
+// hashSlot is the place of the keys of one hash slot.
 type slot struct {
 	node  *link.Stream // nil before the first lookup; the front if no node has it
-	guard time.Time    // no lock on its keys before this
+	guard time.Time    // no lock on its keys before this time
 }
 
 // node is a node of the cluster.
@@ -57,7 +57,7 @@ type node struct {
 	of     *Cluster
 	master *redis.Master
 	seat   *admission.Seat
-	down   atomic.Bool // it was told to be
+	down   atomic.Bool // link.Watcher says so
 }
 
 // Up implements link.Watcher.
@@ -135,7 +135,7 @@ func (c *Cluster) Enqueue(cmd *link.Command) {
 
 // route adapts a command to the node that has its key, or returns why that must not be asked.
 func (c *Cluster) route(cmd *link.Command) (to *link.Stream, err error) {
-	cmd.Fast = false // the server takes such keys together, and these are in different slots
+	cmd.Fast = false // a server takes such keys together, but these are in different hash slots
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := c.slotOf(cmd.Key)
@@ -158,7 +158,7 @@ var errPromoted = protocol.Mark(errors.New("another node of the cluster has take
 // errUnrouted is the front's reply to a command whose node isn't known yet.
 var errUnrouted = protocol.Unsent(errors.New("no node of the cluster has the slot of the key: see CLUSTER NODES"))
 
-// Elsewhere sends a command that a node has not executed to the one that has the key.
+// Elsewhere passes a command that a node has not executed to the node that has the key.
 func (c *Cluster) Elsewhere(from *link.Stream, cmd *link.Command) bool {
 	err := cmd.Reply.Err
 	if err == nil {
@@ -187,7 +187,7 @@ func (c *Cluster) Elsewhere(from *link.Stream, cmd *link.Command) bool {
 	return true
 }
 
-// movedTo evaluates an error "MOVED <slot> <address>". Callers hold mu.
+// movedTo follows an error "MOVED <slot> <address>". Callers hold mu.
 func (c *Cluster) movedTo(err error, from *link.Stream) {
 	link.Signal(c.asked)
 	for _, n := range c.byAddr {
@@ -204,7 +204,7 @@ func (c *Cluster) movedTo(err error, from *link.Stream) {
 	}
 }
 
-// Has reports whether a node has the key. The mutex of the streams is held.
+// Has reports whether the part's node has the key. The mutex of the streams is held.
 func (c *Cluster) Has(part *link.Stream, key string) bool { return c.slotOf(key).to(c) == part }
 
 // maxNodes bounds the nodes of a cluster, as its specification does: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/.
@@ -233,9 +233,8 @@ func (c *Cluster) listNodes() {
 	c.nodes.Store(&nodes)
 }
 
-// assign gives a slot to a node. If moved is set, the slot was resharded from one master to another, and the
-// keys have moved with it. Otherwise the new node has them at best as a former replica, and grants nothing
-// until all locks that the old one may have granted have ended. Callers hold mu.
+// assign gives a slot to a node. If moved is set, the slot was resharded from one master to another, and its keys have moved with it. Otherwise the
+// new node has them at best as a former replica, and grants nothing until all locks of the old node have ended. Callers hold mu.
 func (c *Cluster) assign(at *slot, to *link.Stream, moved bool) {
 	if at.node == to {
 		return
@@ -246,8 +245,8 @@ func (c *Cluster) assign(at *slot, to *link.Stream, moved bool) {
 	at.node = to
 }
 
-// apply takes over what a node says about the cluster, unless another node has said something newer. If no node confirms that for longer
-// than any lock lasts, the cluster was made anew, and counts its epochs from the beginning.
+// apply takes over a node's view of the cluster, unless another node's is newer. If no node confirms the known one for longer than any lock lasts,
+// the cluster was made anew, and counts its epochs from the beginning.
 func (c *Cluster) apply(t redis.Topology) {
 	c.mu.Lock()
 	older := t.Epoch != 0 && t.Epoch < c.epoch
@@ -299,8 +298,8 @@ func (c *Cluster) apply(t redis.Topology) {
 	c.SendSoon()
 }
 
-// retire ends the stream of a node that has no slots any more. What is queued there goes elsewhere. What is in flight fails, and the
-// releases of that go elsewhere, too.
+// retire ends the stream of a node without slots. Its queued commands go to other nodes. Its commands in flight fail, and their releases go to other
+// nodes, too.
 func (c *Cluster) retire(n *node) {
 	n.seat.Drop()
 	c.running.Go(func() {
@@ -312,7 +311,7 @@ func (c *Cluster) retire(n *node) {
 	})
 }
 
-// SendSoon has the queued commands sent soon, to all nodes.
+// SendSoon makes all nodes' streams send their queued commands soon.
 func (c *Cluster) SendSoon() {
 	c.Stream.SendSoon()
 	for _, n := range *c.nodes.Load() {
@@ -320,7 +319,7 @@ func (c *Cluster) SendSoon() {
 	}
 }
 
-// Shows returns the median of what the nodes' clocks show at a time of ours, since 1970, and whether that is known.
+// Shows returns the median of the nodes' clocks at a time of ours, since 1970, and whether that is known.
 func (c *Cluster) Shows(now time.Time) (clock time.Duration, known bool) {
 	var clocks []time.Duration
 	for _, n := range *c.nodes.Load() {
@@ -335,10 +334,10 @@ func (c *Cluster) Shows(now time.Time) (clock time.Duration, known bool) {
 	return clocks[len(clocks)/2], true
 }
 
-// State returns what is known of the first node that isn't available or, if all are, of the slowest: with the certificate that ends first,
-// and the policy of a node that evicts.
+// State returns the state of the first node that isn't available or, if all are, of the slowest: with the certificate that ends first, and the policy
+// of a node that evicts.
 func (c *Cluster) State() link.State {
-	worst := c.Stream.State() // of the front, which knows nothing but that the nodes can't be found
+	worst := c.Stream.State() // the front's: it knows only that the nodes can't be found
 	var until time.Time
 	var evicts *protocol.Memory
 	for i, n := range *c.nodes.Load() {
@@ -386,7 +385,7 @@ const (
 	askEvery = 5 * time.Second        // and at most this long otherwise
 	askMany  = 3                      // nodes asked at once if none is known to answer; the first reply counts
 
-	lookGap = 250 * time.Millisecond // between two looks whether one fails
+	lookGap = 250 * time.Millisecond // between two looks for a failing node
 )
 
 // run keeps looking up the nodes for as long as the cluster's streams live.
@@ -417,7 +416,7 @@ func (c *Cluster) rest(ctx context.Context, fails bool) {
 	}
 }
 
-// sleep waits for d, and reports false if a signal comes before, or the end of the context.
+// sleep waits for d, and reports false if a signal or the end of the context comes first.
 func sleep(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -436,7 +435,7 @@ func (c *Cluster) ask(ctx context.Context) (t redis.Topology, err error) {
 		return t, err
 	}
 	well, others := c.candidates()
-	if len(well) > 0 { // usually one is enough; if it hangs, which may not be known yet, the others are asked
+	if len(well) > 0 { // usually one is enough; if it hangs, perhaps unnoticed so far, the others are asked
 		if t, last := c.askSome(ctx, well[:1], 2*c.Timeout()); last == nil {
 			return t, nil
 		}
@@ -478,7 +477,7 @@ func (c *Cluster) askSome(ctx context.Context, addrs []string, patience time.Dur
 	return redis.Topology{}, err
 }
 
-// candidates returns the addresses that can be asked, in random order: those of nodes that answer, and the others.
+// candidates returns the addresses to ask, in random order: of nodes that answer, and of the others.
 func (c *Cluster) candidates() (well, others []string) {
 	nodes := *c.nodes.Load()
 	others = slices.Clone(c.master.Addrs())

@@ -1,6 +1,6 @@
-// Package heartbeat judges whether a process may lock beside others that have other masters. Every two seconds it tells each of its
-// masters which servers it reaches, and whether it locks, and the reply says what others have told. A Judge is told what the masters
-// answer, and what the time is; it has no clock, asks nobody, and starts nothing. docs/DESIGN.md has the rule.
+// Package heartbeat judges whether a process may lock beside others that have other masters. Every two seconds the process tells each of its masters
+// which servers it reaches, and whether it locks; the reply has what other processes have told. A Judge gets the masters' replies and the time; it
+// has no clock, asks nobody, and starts nothing. docs/DESIGN.md has the rule.
 package heartbeat
 
 import (
@@ -16,56 +16,56 @@ import (
 )
 
 const (
-	// Every is a beat: how often a process tells each master of itself. What a clock has shown before it is set back is known up to so
-	// long ago; that is less than a fence is remembered for.
+	// Every is the time between two beats. When a clock is set back, the processes know its latest time as of one beat ago; a fence is remembered for
+	// longer.
 	Every = 2 * time.Second
 	// Settled is how long a process may take to notice that a server has restarted.
 	Settled = 2 * Every
-	// Grace is how long who is about to lock waits for masters that don't answer.
+	// Grace is how long a process that is about to lock waits for masters that don't answer.
 	Grace = Every / 4
 )
 
-// Judge knows what the masters have said to one process, and decides whether that may lock. It isn't safe for concurrent use.
+// Judge knows the masters' replies to one process, and decides whether the process may lock. It isn't safe for concurrent use.
 type Judge struct {
 	id      string
 	own     About
 	masters []master
 	number  int64               // of the last beat
-	entered int64               // beats after this one tell that the process locks, or is about to
-	since   int64               // since when it locks, on the masters' clocks in microseconds: or begins, or waits
-	began   time.Time           // when it was about to lock
-	next    time.Time           // it isn't about to lock again before
-	known   map[string]*Process // others, by their IDs, that have told a master of themselves within their lives
+	entered int64               // later beats tell that the process locks, or is about to
+	since   int64               // since when it locks, on the masters' clocks in microseconds; or begins, or waits
+	began   time.Time           // when it began to be about to lock
+	next    time.Time           // it isn't about to lock again before this time
+	known   map[string]*Process // other processes that some master still remembers, by ID
 	refusal error               // why no lock may be taken now, or nil
 	pause   func() time.Duration
 
-	logged   map[string]bool // what was logged already, by what it is about
-	changing time.Time       // when others with other masters locked last; zero if none has, or if the end of that was told
+	logged   map[string]bool // subjects that were logged already
+	changing time.Time       // when processes with other masters locked last; zero if none has, or after the log said that this is over
 	notes    []Note
-	again    bool // the masters must be told anew
+	again    bool // the masters must hear a beat soon
 }
 
 // master is what is known of a master.
 type master struct {
-	run     string    // of the server that was reached last; empty if none was, or it doesn't tell
-	started time.Time // when that was started, or up to a second later; zero if it doesn't tell
-	up      bool      // it has answered the last beat, or was reached since
+	run     string    // of the last server; empty if none was reached, or it doesn't tell
+	started time.Time // when that server was started, or up to a second later; zero if it doesn't tell
+	up      bool      // it has answered the last beat, or was reached after it
 	gone    bool      // nothing listens there
-	told    time.Time // when a beat was sent that it has answered, of those since the process is about to lock, or locks; zero for none
+	told    time.Time // when the last answered beat was sent that told the present state; zero if none did
 
-	time, born int64     // its clock, and since when it remembers, at the last answer
-	bornRun    string    // the server that said so
-	sent       time.Time // when the beat was sent that it has answered last
+	time, born int64     // its clock, and since when it remembers, in the last reply
+	bornRun    string    // the server of that reply
+	sent       time.Time // when the beat of that reply was sent
 }
 
-// Note is something to be logged.
+// Note is an entry for the log.
 type Note struct {
 	Level slog.Level
 	Text  string
 	Args  []any
 }
 
-// New returns the Judge of a process that starts now, and knows its masters by these names.
+// New returns the Judge of a process that starts now, with masters of these names.
 func New(id string, own About, masters []string) *Judge {
 	j := &Judge{
 		id: id, own: own, since: waits, masters: make([]master, len(masters)),
@@ -79,28 +79,28 @@ func New(id string, own About, masters []string) *Judge {
 	return j
 }
 
-// Begins reports whether the process is about to lock: each look at that must come soon after the one before.
+// Begins reports whether the process is about to lock: then Look must be called again soon.
 func (j *Judge) Begins() bool { return j.since == begins }
 
-// Refusal returns why no lock may be taken now. It is nil too while the masters have not answered yet.
+// Refusal returns why no lock may be taken now, or nil. It is nil too before the masters have answered.
 func (j *Judge) Refusal() error { return j.refusal }
 
-// Notes returns what is to be logged since the last call.
+// Notes returns the log entries since the last call.
 func (j *Judge) Notes() []Note {
 	notes := j.notes
 	j.notes = nil
 	return notes
 }
 
-// Again reports whether the masters must be told anew, since the last call.
+// Again reports whether, since the last call, something has changed that the masters must hear soon.
 func (j *Judge) Again() bool {
 	again := j.again
 	j.again = false
 	return again
 }
 
-// Until returns until when the process may lock: as long as a quorum of the masters remembers that it does, if they aren't told again.
-// It is zero if it may not.
+// Until returns until when the process may lock: as long as a quorum of the masters remembers that it does, without a further beat. It is zero if it
+// may not lock.
 func (j *Judge) Until() time.Time {
 	if j.since <= begins {
 		return time.Time{}
@@ -160,8 +160,8 @@ func (j *Judge) Look(now time.Time) {
 	j.tellOfOthers(now)
 }
 
-// rivals returns an incompatible process that locks or is about to, and one that has locked for longer than this one, which must stop.
-// A process that locks may have lost the masters that make it incompatible for a moment only: it is a rival for another life.
+// rivals returns an incompatible process that locks or is about to, and one that has locked for longer than this process, which must stop. A locking
+// process may have lost, only for a moment, the masters that make it incompatible, so it stays a rival for another life.
 func (j *Judge) rivals(now time.Time) (rival, elder *Process) {
 	for _, p := range j.known {
 		compatible := j.compatible(p)
@@ -178,7 +178,7 @@ func (j *Judge) rivals(now time.Time) (rival, elder *Process) {
 	return rival, elder
 }
 
-// before says which of several rivals is named.
+// before decides which of several rivals is named.
 func (p *Process) before(other *Process) bool {
 	return cmp.Or(cmp.Compare(p.Since, other.Since), strings.Compare(p.ID, other.ID)) < 0
 }
@@ -193,20 +193,20 @@ func (j *Judge) up() (n int) {
 	return n
 }
 
-// begin has the process be about to lock.
+// begin makes the process about to lock.
 func (j *Judge) begin(now time.Time) {
 	j.began = now
 	j.turn(begins)
 }
 
-// stop has it lock no more, or not yet, because of another process. It tries again after a pause, of random length: so two that have
-// begun at once don't hold each other up for ever.
+// stop makes the process lock no more, or not yet, because of another one. It tries again after a random pause, so that two processes that have begun
+// at once don't hold each other up for ever.
 func (j *Judge) stop(now time.Time) {
 	j.next = now.Add(j.pause())
 	j.turn(waits)
 }
 
-// turn takes another state, which no master knows yet.
+// become takes another state, which no master knows yet.
 func (j *Judge) turn(since int64) {
 	j.since, j.again, j.entered = since, true, j.number
 	for i := range j.masters {
@@ -222,7 +222,7 @@ func (j *Judge) reach(now time.Time, i int) {
 		return
 	}
 	told.Run, j.again = run, true
-	if j.since == begins { // what has been told is less than this
+	if j.since == begins { // the masters know less than this
 		j.begin(now)
 	}
 }
@@ -232,7 +232,7 @@ func (j *Judge) lose(i int) {
 	j.masters[i].up, j.own.Masters[i].Run = false, ""
 }
 
-// decide has a process lock that is about to, if nobody is in the way.
+// decide makes a process lock that is about to, if nobody is in the way.
 func (j *Judge) decide(now time.Time, rival *Process) {
 	complete, told := true, 0
 	var times []int64
@@ -249,7 +249,7 @@ func (j *Judge) decide(now time.Time, rival *Process) {
 	switch {
 	case rival != nil:
 		j.stop(now)
-	case !before(now, j.began.Add(Every)): // what was heard first is too old
+	case !before(now, j.began.Add(Every)): // the first replies are too old
 		j.begin(now)
 	case !complete:
 	case told < j.own.quorum(): // it must not be in the way of others, and tries again when masters have answered
@@ -259,8 +259,8 @@ func (j *Judge) decide(now time.Time, rival *Process) {
 			}
 		}
 		j.turn(waits)
-	default: // since what most of the masters' clocks have shown
-		if len(times) == 0 { // none has told its time
+	default: // since the time on most masters' clocks
+		if len(times) == 0 { // no master has told its time
 			times = append(times, now.UnixMicro())
 		}
 		slices.Sort(times)
@@ -280,15 +280,15 @@ func (j *Judge) Beat() *protocol.Beat {
 	return &protocol.Beat{Asks: asks, ID: j.id, Number: j.number, Life: j.own.life(), Kind: j.kind(), Since: j.since, About: j.own.text()}
 }
 
-// kind is a word that processes with the same servers and settings have in common: to hear of the eldest is to hear of all.
+// kind is a word that processes with the same servers and settings share: to hear of the eldest is to hear of all.
 func (j *Judge) kind() string {
 	runs := j.own.runs()
 	slices.Sort(runs)
 	return fmt.Sprintf("%d/%d/%d/%d/%s", j.own.Wire, j.own.MaxTTL, j.own.Covers, len(j.masters), strings.Join(runs, ","))
 }
 
-// Reached notes which server a master's address leads to now, before that votes, and until when it was excluded for a loss of its
-// data: that isn't a loss once more. The server may have had another address before.
+// Reached notes which server a master's address leads to now, before that server votes, and until when it is excluded because it has lost its data:
+// that loss isn't a new one. The server may have had another address before.
 func (j *Judge) Reached(now time.Time, i int, server protocol.Server, lostUntil time.Time) {
 	m, run := &j.masters[i], server.RunID
 	if m.sent.Before(lostUntil) {
@@ -310,7 +310,7 @@ func (j *Judge) Reached(now time.Time, i int, server protocol.Server, lostUntil 
 	j.Look(now)
 }
 
-// Answered takes a master's reply to a beat. It reports whether the server has lost its data since the last one.
+// Answered takes a master's reply to a beat. It reports whether the server has lost its data since its last reply.
 func (j *Judge) Answered(now time.Time, i int, b *protocol.Beat, sent time.Time, reply protocol.Reply) (lost bool) {
 	m := &j.masters[i]
 	told := reply.Answer.(*protocol.Beats)
@@ -328,7 +328,7 @@ func (j *Judge) Answered(now time.Time, i int, b *protocol.Beat, sent time.Time,
 	return lost
 }
 
-// Knew returns since when a master remembers, as it has told before, or 0.
+// Knew returns since when a master remembers, by its earlier replies, or 0.
 func (j *Judge) Knew(now time.Time, i int) int64 {
 	if m := &j.masters[i]; m.run != "" && m.bornRun == m.run && before(now, m.sent.Add(protocol.BeatMemory/2)) {
 		return m.born
@@ -336,13 +336,13 @@ func (j *Judge) Knew(now time.Time, i int) int64 {
 	return 0
 }
 
-// KnowsNothing treats a master as one that knows of no process: it refuses to tell, or is a Redis Cluster whose node with the
-// processes is down, while locks whose keys are on the other nodes can be taken all the same.
+// KnowsNothing treats a master as one that knows no process: it refuses to tell, or is a Redis Cluster whose node with the processes is down, while
+// its other nodes still grant locks.
 func (j *Judge) KnowsNothing(now time.Time, i int, b *protocol.Beat, sent time.Time) {
 	j.heard(now, i, b, sent)
 }
 
-// keepRivals has incompatible processes that lock known for another life, as a master may have forgotten them. They tell it anew, but
+// keepRivals remembers incompatible processes that lock for another life, because a master may have forgotten them. They will tell it again, but
 // perhaps not at once: a process that was suspended meanwhile waits for its restart guard first.
 func (j *Judge) keepRivals(now time.Time) {
 	for _, p := range j.known {
@@ -364,7 +364,7 @@ func (j *Judge) heard(now time.Time, i int, b *protocol.Beat, sent time.Time) {
 	j.Look(now)
 }
 
-// hear notes what another process has told a master. What it told later stands, whichever master answers.
+// hear notes what another process has told a master. The latest word counts, whichever master has it.
 func (j *Judge) hear(now time.Time, p Process) {
 	former := j.known[p.ID]
 	switch {
@@ -400,14 +400,14 @@ func (j *Judge) Missed(now time.Time, i int) {
 	j.Look(now)
 }
 
-// Refused notes that a master doesn't let this process tell it of itself.
+// Refused notes that a master denies this process its beats.
 func (j *Judge) Refused(now time.Time, i int, b *protocol.Beat, sent time.Time, err error) {
 	j.noteOnce("refused", "master refuses to be told of this process, so its masters can't be compared with those of other processes",
 		"master", j.own.Masters[i].Name, "error", err)
 	j.KnowsNothing(now, i, b, sent)
 }
 
-// tellOfOthers logs what others have otherwise.
+// tellOfOthers logs how other processes differ.
 func (j *Judge) tellOfOthers(now time.Time) {
 	var other *Process
 	for _, p := range j.known {
@@ -418,7 +418,7 @@ func (j *Judge) tellOfOthers(now time.Time) {
 			j.noteOnce(p.About.String(), "another process has other masters, and both could hold the same lock: the process that was here first goes on, the other waits until it is gone (docs/operations.md)",
 				"its masters", p.About.String(), "our masters", j.own.String(), "process", p.Name)
 		}
-		// Of servers it may not have noticed yet that one has restarted.
+		// The process may not have noticed yet that one of the servers has restarted.
 		if p.Since != waits && p.Wire == j.own.Wire && (p.differs() || len(p.Masters) != len(j.masters)) && (other == nil || p.before(other)) {
 			other = p
 		}
@@ -433,7 +433,7 @@ func (j *Judge) tellOfOthers(now time.Time) {
 		j.note(slog.LevelInfo, "another set of masters is in use: the masters are being changed, or the configurations differ", "its masters", other.About.String(), "our masters", j.own.String(), "process", other.Name)
 	case other != nil:
 		j.changing = now
-	case !j.changing.IsZero() && now.Sub(j.changing) >= Settled && j.since > begins && j.up() >= j.own.quorum(): // masters have told of all since: of those that are alike they name one
+	case !j.changing.IsZero() && now.Sub(j.changing) >= Settled && j.since > begins && j.up() >= j.own.quorum(): // masters have replied since: for equal processes they name one
 		j.changing = time.Time{}
 		j.note(slog.LevelInfo, "all processes have the same masters now, and no lock of another set is left: the next step of a change can be taken", "masters", j.own.String())
 	}
@@ -445,7 +445,7 @@ func (j *Judge) note(level slog.Level, text string, args ...any) {
 
 const maxLogged = 30
 
-// noteOnce notes an error, but only once for each thing that it is about.
+// noteOnce notes an error once for each subject.
 func (j *Judge) noteOnce(about, text string, args ...any) {
 	switch {
 	case j.logged[about]:
@@ -457,8 +457,7 @@ func (j *Judge) noteOnce(about, text string, args ...any) {
 	j.note(slog.LevelError, text, args...)
 }
 
-// conflict is the reason why a process must not lock: another one has masters of which a majority need not share any with a majority
-// of ours, or is of a version with another wire.
+// conflict is why a process must not lock: another one has masters whose majorities need not share any with ours, or a version with another wire.
 func (j *Judge) conflict(other *Process) error {
 	if other.Wire != j.own.Wire {
 		return fmt.Errorf("another process keeps its locks on the masters in another way, and was here first: %s has version %s, and ours is %s; end all processes of one of the two versions (docs/operations.md, Upgrading)", other.Name, other.Version, j.own.Version)

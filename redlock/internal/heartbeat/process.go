@@ -12,11 +12,11 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// wire is the number of how locks are kept on the masters: of the keys, of what is in them, and of what the scripts do. It is raised when processes
-// of the version before would not exclude those of this one. Versions from before it tell none.
+// wire is the number of the way to keep locks on the masters: the keys, their content, and the scripts. It is raised when the version before would
+// not exclude this one's processes. Versions from before the number tell none.
 const wire = 1
 
-// About is what a process tells of itself with each beat. The rule needs the runs of its servers and the max TTL; all else is for people.
+// About is what a process tells about itself with each beat. The rule needs the runs of its servers and the max TTL; the rest is for people.
 type About struct {
 	Name    string   `json:"name"`
 	Version string   `json:"version"`
@@ -24,7 +24,7 @@ type About struct {
 	Started int64    `json:"started_ms"` // by its own clock
 	MaxTTL  int64    `json:"max_ttl_ms"`
 	Covers  int64    `json:"covers_ms"` // the longest max TTL of any process that its restart guard covers
-	Masters []Server `json:"servers"`   // under another name than before there was a wire: to those versions we have none, so that they refuse themselves
+	Masters []Server `json:"servers"`   // versions without a wire read another name: to them we have no masters, so they refuse to lock
 }
 
 // Server is a master of a process.
@@ -33,7 +33,7 @@ type Server struct {
 	Run  string `json:"run,omitempty"` // the run ID of the server there, or unknown; empty if it wasn't reached at the last beat, and so can't vote
 }
 
-// unknown stands for a server that was reached and doesn't tell its run ID, and for a Redis Cluster: it may be any.
+// unknown stands for a server that was reached but doesn't tell its run ID, and for a Redis Cluster: it may be any server.
 const unknown = "?"
 
 // runs returns the servers that can vote for the process.
@@ -46,9 +46,9 @@ func (a *About) runs() (runs []string) {
 	return runs
 }
 
-// union returns how many servers there are in both sets together, at least.
+// union returns the smallest possible number of servers in both sets together.
 func union(a, b []string) int {
-	common, wild := 0, 0 // wild: those that may be any of the other's
+	common, wild := 0, 0 // wild: unknown servers, which may equal any of the other set
 	for _, run := range slices.Concat(a, b) {
 		if run == unknown {
 			wild++
@@ -65,8 +65,8 @@ func union(a, b []string) int {
 
 func (a *About) quorum() int { return quorum.Of(len(a.Masters)) }
 
-// runsOf returns the servers that can vote for another process. A server of ours that has started since the process told of it by the same
-// name goes by its present run: the former one has no vote any more.
+// runsOf returns the servers that can vote for another process. If a server of the same name has started since the process told about it, its present
+// run counts, because the former run has no vote any more.
 func (j *Judge) runsOf(p *Process) (runs []string) {
 	for _, told := range p.Masters {
 		if told.Run == "" {
@@ -87,18 +87,18 @@ func (j *Judge) compatible(p *Process) bool {
 	return j.own.Wire == p.Wire && quorum.Overlap(len(j.own.Masters), len(p.Masters), union(j.own.runs(), j.runsOf(p)))
 }
 
-// same reports whether another process may have the same masters, of which neither need reach all.
+// same reports whether another process may have the same masters, even if neither reaches all.
 func (j *Judge) same(p *Process) bool {
 	return j.own.Wire == p.Wire && len(j.own.Masters) == len(p.Masters) && union(j.own.runs(), j.runsOf(p)) <= len(p.Masters)
 }
 
-// alike reports whether another process may have the same masters and settings, so that neither has to hear of the other.
+// alike reports whether another process may have the same masters and settings, so that neither must hear of the other.
 func (j *Judge) alike(p *Process) bool {
 	return j.same(p) && j.own.MaxTTL == p.MaxTTL && j.own.Covers == p.Covers
 }
 
-// life is for how long a master remembers what a process has told it: until then a lock of the process may be left, or its fence be
-// ahead of another master's clock.
+// life is how long a master remembers a process after its last beat: until then a lock of the process may be left, or its fence be ahead of another
+// master's clock.
 func (a *About) life() time.Duration { return ms(a.MaxTTL) + protocol.FenceTTL }
 
 func (a *About) text() string {
@@ -125,31 +125,31 @@ type Process struct {
 	About
 	ID     string
 	Number int64     // of the beat
-	Since  int64     // since when it locks, on the masters' clocks in microseconds: or begins, or waits
-	Told   time.Time // when it told a master so, or a moment later
+	Since  int64     // since when it locks, on the masters' clocks in microseconds; or begins, or waits
+	Told   time.Time // when a master heard that, or a moment later
 
 	text   string    // of About
 	met    time.Time // when this process heard of it
-	apart  time.Time // when it told last that it locks with incompatible masters, or when a master may have forgotten that; zero for never
-	unlike time.Time // since when it has had other servers; zero if it hasn't
+	apart  time.Time // when it last told that it locks with incompatible masters, or when a master may have forgotten that; zero for never
+	unlike time.Time // since when it has had other servers; zero if it has the same
 }
 
-// differs reports whether a process still told after two beats that it has other servers. Before that it may not have noticed that one
-// has restarted.
+// differs reports whether a process still tells after two beats that it has other servers. Before that it may not have noticed that one of them has
+// restarted.
 func (p *Process) differs() bool { return !p.unlike.IsZero() && p.Told.Sub(p.unlike) >= Settled }
 
-// What a process tells that doesn't lock.
+// The values of Since of a process that doesn't lock.
 const (
 	waits  = -1
 	begins = 0 // it is about to lock
 )
 
-// Parse reads a line of a master's reply to OpBeat or OpNames that has come now. ok is false for what another version has written.
+// Parse reads a line of a master's reply to OpBeat or OpNames that has come now. ok is false for a line of another version.
 func Parse(line string, now time.Time) (p Process, ok bool) {
 	return parse(line, now, nil)
 }
 
-// parse is Parse for who knows the process already, or some of the others.
+// parse is Parse with processes that are known already.
 func parse(line string, now time.Time, known map[string]*Process) (p Process, ok bool) {
 	words := strings.SplitN(line, " ", 5)
 	if len(words) < 5 {
@@ -174,7 +174,7 @@ func parse(line string, now time.Time, known map[string]*Process) (p Process, ok
 	return p, valid && counts && locks
 }
 
-// Difference is what another process that is there now has otherwise than this one.
+// Difference is how another present process differs from this one.
 type Difference struct {
 	Process string
 	Masters string        // its masters; empty if they are the same
@@ -182,10 +182,10 @@ type Difference struct {
 	Refused bool          // it may not lock, because others were there first
 }
 
-// Difference returns what a process has otherwise; the zero value if there is nothing.
+// Difference returns how a process differs; the zero value if it doesn't.
 func (j *Judge) Difference(p *Process) (d Difference) {
 	differs := p.differs()
-	if p.met.IsZero() { // a master has named it just now: what it had before isn't known
+	if p.met.IsZero() { // a master has named it just now: its earlier settings aren't known
 		differs = !j.same(p)
 	}
 	if differs || p.Since == waits && !j.compatible(p) {
@@ -200,7 +200,7 @@ func (j *Judge) Difference(p *Process) (d Difference) {
 	return d
 }
 
-// Differences returns what other processes have otherwise, as far as the masters have told. Of those that have the same, one is named.
+// Differences returns how other processes differ, by the masters' replies. It names one of equal processes.
 func (j *Judge) Differences(now time.Time) (all []Difference) {
 	for _, p := range j.known {
 		if d := j.Difference(p); d != (Difference{}) && now.Sub(p.Told) <= Settled {

@@ -1,4 +1,4 @@
-// Package hook leads into package redlock from the packages inside it that tests use. Nobody else has it.
+// Package hook leads into package redlock from inner packages that tests use. Nobody else uses it.
 package hook
 
 import "github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"

@@ -10,31 +10,31 @@ import (
 
 var errAbandoned = protocol.Unsent(errors.New("abandoned before it was sent"))
 
-// Command is a command on its way through a stream, to one master, and what becomes of it.
+// Command is a command on its way through a stream to one master, with its reply.
 type Command struct {
 	protocol.Command
 	Master    int          // index of the master
 	Abandoned *atomic.Bool // all but ping and release: drop it if it hasn't been sent when this becomes true
 	former    *Command     // acquire: the release of the lock before, done by the same command
 	acquire   *Command     // release, extend: the acquire of the same attempt
-	until     time.Time    // release: repeated no longer than this, once it was sent; extend: takes a free key no later than this
+	until     time.Time    // release: not repeated after this, once it was sent; extend: takes no free key after this
 	Forced    bool         // release: send it even if the master seems to have nothing to release
 	Counted   bool         // acquire: its attempt has counted the reply
 	moves     int          // how often it was sent again, because a server without the key or the script has not executed it
 	To        Receiver     // gets the command once it is answered; may be nil
 
-	// What the master may have of the attempt, in its acquire. The stream's mu guards these.
+	// What the master may have of the attempt, for its acquire. The stream's mu guards these fields.
 	mayHold  bool         // the key, from the acquire
 	extended bool         // the key, from an extend
 	mayTake  time.Time    // an extend whose reply was lost may still take the key until then
 	ticket   *TicketState // the caller's ticket
 
-	// Of a release. The stream's mu guards these too.
+	// For a release. The stream's mu guards these fields, too.
 	sentAt time.Time // when it was last sent
 	due    time.Time // when it is to be repeated
 }
 
-// TicketState is what one master may have of a caller's ticket, after all attempts of the caller so far.
+// TicketState is what one master may have of a call's ticket, after all attempts of the call so far.
 type TicketState struct {
 	left      bool // the master may have the ticket
 	uncertain bool // a connection broke: the server may still read a command that leaves the ticket
@@ -48,11 +48,11 @@ func NewAcquire(cmd protocol.Command, master int, abandoned *atomic.Bool, ticket
 	return Command{Command: cmd, Master: master, Abandoned: abandoned, ticket: ticket, To: to}
 }
 
-// First has an acquire do the release of the lock before it, too.
+// First makes an acquire do the release of the lock before it, too.
 func (c *Command) First(release *Command) { c.former = release }
 
-// Release returns the release of what an acquire has taken on its master, or may have. The ticket is the caller's. If the caller waits
-// on, the master keeps it. With alone, nobody waited for the key.
+// Release returns the release of an acquire that has taken the key on its master, or may have. The ticket is the caller's. If the caller waits on,
+// the master keeps it. With alone, nobody waited for the key.
 func (c *Command) Release(ticket int64, waiting, alone bool, to Receiver) Command {
 	return Command{
 		Command: protocol.Command{Op: protocol.OpRelease, Key: c.Key, Token: c.Token, TTL: c.TTL, Process: c.Process, Ticket: ticket, Slots: c.Slots, Leads: c.Leads,
@@ -63,7 +63,7 @@ func (c *Command) Release(ticket int64, waiting, alone bool, to Receiver) Comman
 	}
 }
 
-// Withdrawal returns a command that takes away the ticket of a call which has what it waited for by other masters.
+// Withdrawal returns a command that takes away the ticket of a call that has won on other masters.
 func (c *Command) Withdrawal(ticket int64) *Command {
 	return &Command{
 		Command: protocol.Command{Op: protocol.OpRelease, Key: c.Key, TTL: c.TTL, Process: c.Process, Ticket: ticket, Slots: c.Slots, Leads: c.Leads},
@@ -73,8 +73,8 @@ func (c *Command) Withdrawal(ticket int64) *Command {
 	}
 }
 
-// Extension returns the extend of what an acquire has taken on its master, which raises the fence there to this one. A master that
-// has lost the key may take it anew until refill; never if that is zero.
+// Extension returns the extend of an acquire that has taken the key on its master; it raises the fence there to this one. A master that has lost the
+// key may take it anew until refill; never if that is zero.
 func (c *Command) Extension(fence int64, refill time.Time, to Receiver) *Command {
 	return &Command{
 		Command:   protocol.Command{Op: protocol.OpExtend, Key: c.Key, Token: c.Token, TTL: c.TTL, Fence: fence},
@@ -86,7 +86,7 @@ func (c *Command) Extension(fence int64, refill time.Time, to Receiver) *Command
 	}
 }
 
-// Forced returns a command of no attempt, which is sent whatever the master seems to have.
+// Forced returns a command without an attempt, which is sent whatever the master seems to have.
 func Forced(cmd protocol.Command, to Receiver) *Command {
 	return &Command{Command: cmd, acquire: new(Command), Forced: true, To: to}
 }
@@ -104,7 +104,7 @@ func (c *Command) Again() bool {
 	return true
 }
 
-// NoRefill has an extend renew what is there, but take no free key.
+// NoRefill makes an extend renew a lease that exists, but take no free key.
 func (c *Command) NoRefill() { c.until, c.RefillUntil = time.Time{}, 0 }
 
 func (c *Command) deliver() {
@@ -122,11 +122,11 @@ func (c *Command) takeFormer() *Command {
 	return former
 }
 
-// givenUp reports whether nobody waits for the command any more. What the stream itself asks is never given up.
+// givenUp reports whether nobody waits for the command any more. A stream never gives up its own questions.
 func (c *Command) givenUp() bool { return c.Abandoned != nil && c.Abandoned.Load() }
 
-// unneeded reports whether the command need not be sent: one whose attempt is over, or a release
-// where the master can have nothing of the attempt. The stream's mu is held.
+// unneeded reports whether the command need not be sent: its attempt is over, or it is a release of an attempt of which the master can have nothing.
+// The stream's mu is held.
 func (c *Command) unneeded() bool {
 	switch c.Op {
 	case protocol.OpAcquire, protocol.OpExtend, protocol.OpForce, protocol.OpInspect, protocol.OpNames, protocol.OpRecall, protocol.OpStore:
@@ -134,7 +134,7 @@ func (c *Command) unneeded() bool {
 	case protocol.OpRelease:
 		a := c.acquire
 		nothing := !a.mayHold && !a.extended && (a.ticket == nil || !a.ticket.left)
-		queued := c.Queue && !a.mayHold && a.Reply.Status == protocol.StatusHeld // it has the ticket, which is to stay
+		queued := c.Queue && !a.mayHold && a.Reply.Status == protocol.StatusHeld // the master has the ticket, and is to keep it
 		return !c.Forced && (nothing || queued)
 	}
 	return false
@@ -163,8 +163,8 @@ func (c *Command) sending(now time.Time) {
 	}
 }
 
-// sendingRelease counts the TTL for which the release may have to be repeated from when it is first sent: until then the acquire
-// before it may have been under way, to a master that hung.
+// sendingRelease counts the TTL for which the release may be repeated from when it is first sent: until then its acquire may have been under way to a
+// master that hung.
 func (c *Command) sendingRelease(now time.Time) {
 	if c.sentAt.IsZero() {
 		c.until = now.Add(c.TTL)
@@ -172,7 +172,7 @@ func (c *Command) sendingRelease(now time.Time) {
 	c.sentAt = now
 }
 
-// answered notes what the reply says about what the master has. The stream's mu is held.
+// answered notes what the master has according to the reply. The stream's mu is held.
 func (c *Command) answered() {
 	err := c.Reply.Err
 	unsure := err != nil && !errors.Is(err, protocol.ErrRefused) && !errors.Is(err, protocol.ErrUnsent)
@@ -187,7 +187,7 @@ func (c *Command) answered() {
 	case c.Op == protocol.OpAcquire && (c.Reply.Status == protocol.StatusHeld || c.Reply.Status == protocol.StatusDone || err != nil && !unsure):
 		c.mayHold = false
 	case c.Op == protocol.OpAcquire && c.Slots > 1 && c.Reply.Status == protocol.StatusGranted && ticket != nil && !c.givenUp():
-		ticket.left = false // the place of a call is gone with its grant
+		ticket.left = false // a grant removes the call's place
 	case c.Op == protocol.OpRelease && err != nil && ticket != nil:
 		ticket.left = true // the release may not have arrived
 	case c.Op == protocol.OpExtend && unsure && c.until.After(c.acquire.mayTake):
@@ -226,7 +226,7 @@ func (c *commands) drop(n int) {
 // isShort reports whether the buffers of a connection have room for the command: its key is in it up to five times.
 func (c *Command) isShort() bool { return c.Result() == nil && len(c.Key) <= 1<<10 }
 
-// resultBytes returns how long the result is that the command carries.
+// resultBytes returns the length of the command's result.
 func (c *Command) resultBytes() int {
 	if result := c.Result(); result != nil {
 		return len(result.Data)

@@ -27,7 +27,7 @@ type latency struct {
 	recent    recent
 }
 
-// recent counts the replies of the last minute, and those of them that came too late for their callers.
+// recent counts the replies of the last minute, and how many of them came too late for their callers.
 type recent struct {
 	replies, late [minuteParts]int
 	began         time.Time     // the first part
@@ -37,7 +37,7 @@ type recent struct {
 
 const (
 	minuteParts = 6
-	fewLate     = 3 // say nothing yet
+	fewLate     = 3 // too few to judge by
 )
 
 func (r *recent) count(late bool, now time.Time) {
@@ -71,7 +71,7 @@ func (r *recent) sums(now time.Time) (replies, late int) {
 	return replies, late
 }
 
-// share returns which share of the last minute's replies were late; 0 if these are few.
+// share returns the share of late replies in the last minute; 0 if these are few.
 func (r *recent) share(now time.Time) float64 {
 	replies, late := r.sums(now)
 	if late < fewLate {
@@ -83,8 +83,8 @@ func (r *recent) share(now time.Time) float64 {
 // ErrSlow says that half of a master's replies come too late to count.
 var ErrSlow = errors.New("slow")
 
-// slow returns an ErrSlow if half of the last minute's replies came too late, or, of a master that is known to be slow, a
-// quarter; otherwise nil. It hangs rather if it has been silent for longer than for its late replies. Callers hold the stream's mu.
+// slow returns an ErrSlow if half of the last minute's replies came too late, or a quarter for a master that is known to be slow; otherwise nil. A
+// master that has been silent for longer than its late replies took hangs instead. Callers hold the stream's mu.
 func (l *latency) slow(known bool, silence time.Duration, now time.Time) error {
 	share := 2
 	if known {
@@ -149,7 +149,7 @@ func (l *latency) advice() string {
 // State is what a stream knows of its master.
 type State struct {
 	Name        string
-	Err         error     // why it takes no acquires; nil while it does, or is being connected to
+	Err         error     // why it takes no acquires; nil while it does, or while a connection is being made
 	Since       time.Time // since when; zero while it does
 	Connected   bool      // there is a connection
 	Asked       bool      // acquires are sent to it
@@ -164,16 +164,16 @@ type State struct {
 // Available reports whether it takes acquires now.
 func (s State) Available() bool { return s.Err == nil && s.Connected }
 
-// health is what was told of a master, and how long it must be well before it is told that it is. Each failure that follows a
-// recovery within a minute doubles that time, so a master that comes and goes is told of twice a minute at the most. Nothing but what is told
-// follows from it. The stream's mu guards it.
+// health is the reported state of a master, and how long it must be well before its recovery is reported. Each failure within a minute of a recovery
+// doubles that time, so a master that comes and goes is reported twice a minute at most. Nothing but reports follows from it. The stream's mu guards
+// it.
 type health struct {
-	reported  error // the failure that was told last; nil while the master is usable
+	reported  error // the last reported failure; nil while the master is usable
 	illSince  time.Time
 	wellSince time.Time                    // since when it has done all that it was asked, while it counts as ill
-	probation time.Duration                // for so long it must have
-	recovered time.Time                    // when it was last told to be usable again
-	told      struct{ slow, refuses bool } // during this illness
+	probation time.Duration                // how long it must have been well
+	recovered time.Time                    // when its last recovery was reported
+	told      struct{ slow, refuses bool } // reported during this illness
 }
 
 const (
@@ -181,7 +181,7 @@ const (
 	mostProbation  = time.Minute
 )
 
-// learn takes in what was just learned of the master, which is nil if it did what it was asked, and reports whether that is to be told.
+// learn takes in the latest finding about the master, nil if it did what it was asked, and reports whether to report it.
 func (h *health) learn(err error, now time.Time) (tell bool) {
 	former := h.reported
 	if err == nil {
@@ -215,9 +215,9 @@ func (h *health) learn(err error, now time.Time) (tell bool) {
 	return tell
 }
 
-// absence is that of a master which doesn't do what it is asked, whatever was told of it.
+// absence is the absence of a master that doesn't do what it is asked, reported or not.
 type absence struct {
-	since time.Time // zero: it does
+	since time.Time // zero: there is none
 	why   error
 }
 
@@ -237,7 +237,7 @@ func (h *health) countsFrom() time.Time {
 	return h.wellSince.Add(h.probation)
 }
 
-// probationError is why a master that works again is not yet told to be usable.
+// probationError is why the recovery of a master isn't reported yet.
 type probationError struct {
 	failure   error
 	probation time.Duration
@@ -305,7 +305,7 @@ func (h *hangCheck) try() {
 	Signal(s.tend)
 }
 
-// end waits for a running trial, whose context has ended, and closes what it leaves.
+// end waits for a running trial, whose context has ended, and closes its connection.
 func (h *hangCheck) end() {
 	h.running.Wait()
 	select {
@@ -315,8 +315,7 @@ func (h *hangCheck) end() {
 	}
 }
 
-// certificateGap is how often a certificate is looked at: it may be exchanged while the connection lasts, by one with which no other can be
-// made.
+// certificateGap is how often a certificate is looked at: while a connection lasts, the certificate may be replaced by a bad one.
 const certificateGap = time.Minute
 
 func (s *Stream) lookAtCertificate(ctx context.Context) {

@@ -21,9 +21,8 @@ const (
 	laneIdle = 10 * time.Second                // how long the connection is kept without need
 )
 
-// Lane is a connection to one server for results alone, so that locks never wait behind them. What is sent on it has no order
-// with what is sent on the stream: a result is stored under the token of a lock that is held, or in any case. The connection is
-// made when it is needed, to the server that the stream has reached.
+// Lane is a connection to one server for results alone, so that locks never wait behind them. It has no order with the stream: a result is stored
+// under the token of a held lock, or in any case. The connection is made when it is needed, to the server that the stream has reached.
 //
 //	push ──► queue ──► serve ──► flight ──► read
 type Lane struct {
@@ -40,7 +39,7 @@ type Lane struct {
 	bytes    int      // of results in both
 	active   bool     // run is running
 	closing  bool
-	run      string      // of the server that was reached
+	run      string      // of the last server
 	watchdog *time.Timer // ends a connection on which nothing moves
 	failed   error       // why the last connection could not be made
 	pause    time.Time   // no other is made until then
@@ -60,7 +59,7 @@ var (
 // KeyOfBeats is empty: the stream has asked.
 func (*Lane) KeyOfBeats() string { return "" }
 
-// Admit refuses a server which isn't the one that votes for the master: what is stored there wouldn't be found.
+// Admit refuses a server that doesn't vote for the master: nobody would find a result there.
 func (n *Lane) Admit(reached protocol.Server) error {
 	if n.stream.seat.VotesAs() != reached.RunID {
 		return errOtherServer
@@ -71,7 +70,7 @@ func (n *Lane) Admit(reached protocol.Server) error {
 	return nil
 }
 
-// Push sends a command, which is answered within the time that its bytes and those before it may take.
+// Push sends a command, which is answered within the time for its bytes and the bytes before it.
 func (n *Lane) Push(c *Command) {
 	if !n.several {
 		n.stream.Push(c)
@@ -109,7 +108,7 @@ func (n *Lane) refusal(c *Command) error {
 	return nil
 }
 
-// keep has a connection for as long as there is anything to send.
+// keep keeps a connection for as long as there is anything to send.
 func (n *Lane) keep() {
 	for {
 		ctx, cancel := context.WithTimeout(n.ctx, n.stream.ConnectTime())
@@ -125,7 +124,7 @@ func (n *Lane) keep() {
 	}
 }
 
-// over fails what was sent on a connection that has ended, and everything if none could be made. It reports whether another is
+// over fails the commands in flight on a connection that has ended, and all commands if none could be made. It reports whether another connection is
 // needed.
 func (n *Lane) over(made bool, err error) (again bool) {
 	n.mu.Lock()
@@ -149,7 +148,7 @@ func (n *Lane) over(made bool, err error) (again bool) {
 	return again
 }
 
-// serve sends what is queued until the connection ends. The error is nil if it wasn't needed any more.
+// serve sends queued commands until the connection ends. The error is nil if it wasn't needed any more.
 func (n *Lane) serve(c protocol.Conn) error {
 	defer context.AfterFunc(n.ctx, c.Close)()
 	n.mu.Lock()
@@ -192,7 +191,7 @@ func (n *Lane) idle() bool {
 	return len(n.flight) == 0 && len(n.queue) == 0
 }
 
-// next takes the next command that is to be sent, or nil. Those that nobody needs any more are dropped.
+// next takes the next command to send, or nil. It drops commands that nobody needs any more.
 func (n *Lane) next() (next *Command) {
 	var dropped []*Command
 	n.mu.Lock()
@@ -226,7 +225,7 @@ func (n *Lane) watch() {
 	n.watchdog.Reset(n.patience(n.flight[0].resultBytes()))
 }
 
-// patience returns how long so many bytes may take.
+// patience returns how long this many bytes may take.
 func (n *Lane) patience(bytes int) time.Duration {
 	return n.stream.ConnectTime() + time.Duration(bytes)*time.Second/laneRate
 }
@@ -272,7 +271,7 @@ func (n *Lane) read(c protocol.Conn) error {
 	}
 }
 
-// end ends the connection, and fails what is on the lane.
+// end ends the connection, and fails all commands on the lane.
 func (n *Lane) end() {
 	n.mu.Lock()
 	n.closing = true

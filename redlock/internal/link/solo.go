@@ -7,21 +7,21 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// soloFrom is after how many batches in a row, each sent by its caller with nothing else under way, callers are taken to be alone.
+// soloFrom is the number of batches in a row, each sent by its caller with nothing else under way, after which callers count as alone.
 const soloFrom = 8
 
-// solo is about a caller that is alone with its one master. It reads the reply to what it has sent: to be woken by the stream's reader would
-// take it as long as the master needs. Meanwhile the reader rests, until something else is under way, or nothing has been sent between two of
-// its looks. Then it waits for replies again, in place of a caller that still does: so a master that hangs, a context that ends and
-// Close hold up nobody for longer than that, and the end of an idle connection is noticed.
+// solo lets a caller that is alone with its one master read the reply to its own command: to be woken by the stream's reader would take as long as
+// the master needs. Meanwhile the reader rests, until something else is under way, or nothing was sent between two of its looks. Then the reader
+// waits for replies again, in place of a caller that still does. So a master that hangs, a context that ends and Close delay nobody for longer than
+// that, and the end of an idle connection is noticed.
 //
-// mu is that of the stream. It is held before and after each method, but not while one waits.
+// mu is the stream's. It is held before and after each method, but not while one waits.
 type solo struct {
 	mu       *sync.Mutex
 	gap      time.Duration // between two looks of the reader; 0: callers never read
 	underWay func() bool   // reports whether a batch has no reply yet
 	row      int           // batches that callers have sent, one after the other
-	rests    bool          // the reader does
+	rests    bool          // the reader rests
 	reading  bool          // a caller reads
 	unread   chan struct{} // signals the reader that it is needed
 }
@@ -30,7 +30,7 @@ func newSolo(mu *sync.Mutex, gap time.Duration, underWay func() bool) solo {
 	return solo{mu: mu, gap: gap, underWay: underWay, unread: make(chan struct{}, 1)}
 }
 
-// rest lets callers read for as long as each is alone. It runs on the goroutine of the reader.
+// rest lets callers read as long as each is alone. It runs on the reader's goroutine.
 func (o *solo) rest(direct protocol.Direct) {
 	if direct == nil || o.row < soloFrom || o.underWay() {
 		return
@@ -60,8 +60,8 @@ func (o *solo) rest(direct protocol.Direct) {
 	direct.Resume()
 }
 
-// sentAlone runs when a caller has sent a command itself, with nothing else under way. If the reader rests, the caller reads the reply when
-// that can be read at once.
+// sentAlone runs after a caller has sent a command itself, with nothing else under way. If the reader rests, the caller reads the reply, provided
+// that it can be read at once.
 func (o *solo) sentAlone(can protocol.ConnCapabilities, read func()) {
 	if o.gap > 0 && can.Prompt {
 		o.row++
@@ -81,7 +81,7 @@ func (o *solo) sentAlone(can protocol.ConnCapabilities, read func()) {
 	}
 }
 
-// sentForOthers runs when a batch was sent whose reply isn't for the goroutine that has sent it.
+// sentForOthers runs after a batch was sent whose reply isn't for the sending goroutine.
 func (o *solo) sentForOthers() {
 	o.row = 0
 	if o.rests && !o.reading {

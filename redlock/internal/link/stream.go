@@ -1,4 +1,4 @@
-// Package link sends commands to masters: to each in order, over one connection, and results over another.
+// Package link sends commands to masters: to each in order, over one connection, and results over a second one.
 package link
 
 import (
@@ -22,15 +22,14 @@ const (
 	renewalsAtOnce = 64 // with one batch
 
 	maxQueue  = 4096                   // acquires that may be queued for one master
-	maxBytes  = 1 << 20                // of results in one pipeline, but for the last
-	closeTime = 10 * time.Second       // for a connection to end; one of a dialer may ignore that it is closed
+	maxBytes  = 1 << 20                // of results in one pipeline, except for the last
+	closeTime = 10 * time.Second       // for a connection to end; a user's dialer may ignore Close
 	OwedGap   = 250 * time.Millisecond // between repetitions of a release that a master has missed
 )
 
-// Stream sends commands to one master, in order, in pipelines that concurrent callers share; several
-// pipelines are sent before the first is answered. The order is what makes releases reliable: a release
-// can't overtake its acquire, however late the master reads both. Nobody waits for a stream: callers push,
-// and give up when their own timeout is over.
+// Stream sends commands to one master, in order, in pipelines that concurrent callers share; several pipelines are sent before the first is answered.
+// The order makes releases reliable: a release can't overtake its acquire, however late the master reads both. Nobody waits for a stream: callers
+// push, and give up when their own timeout is over.
 //
 //	push ──► queue ──► send (the caller where nothing else is under way, else write) ──► flight ──► read (or a caller: see solo) ──► settle
 type Stream struct {
@@ -46,7 +45,7 @@ type Stream struct {
 	cancel     func()        // ends run at once
 	ended      chan struct{} // closed when run returns
 	Lane       *Lane         // for results
-	whole      Whole         // the master of which the server is a part; nil if it is all of it
+	whole      Whole         // the master that has the server as a part; nil if the server is the whole master
 
 	mu              *sync.Mutex               // one for all parts of a master
 	conn            protocol.Conn             // nil while there is none
@@ -54,7 +53,7 @@ type Stream struct {
 	sending         bool                      // a goroutine is sending on conn, without mu
 	solo            solo                      // a caller that is alone, and reads in place of read
 	queue           commands                  // to be sent
-	renewals        commands                  // extends that a script takes many of: a few with each batch, so that others don't wait behind all
+	renewals        commands                  // extends that a script takes many of: a few with each batch, so that other commands don't wait behind all
 	acquires        int                       // the number of acquires in queue
 	owed            commands                  // releases to be repeated, in the order in which they are due
 	flight          []*batch                  // sent and not answered, the oldest first
@@ -73,8 +72,8 @@ type Stream struct {
 	downErr   error         // why there is no connection, or why the server on it takes no locks
 	pause     time.Duration // the last time for which the master was down; it doubles, until a connection has worked for MostPause
 	away      absence
-	unusable  error // why the server takes no locks, as it said when it was last asked for one; nil if it took that
-	isSlow    bool  // it was when it was last heard of
+	unusable  error // why the server refused the last lock it was asked for; nil if it took that
+	isSlow    bool  // it was slow at the last reply
 	health
 	closing bool
 }
@@ -84,7 +83,7 @@ type Settings struct {
 	MaxTTL  time.Duration // the longest TTL of any lock of this process
 	Timeout time.Duration // how long the master may take to answer, to begin with
 	Prefix  string        // of all keys
-	Solo    time.Duration // a caller that is alone waits for its reply itself for once or twice as long; 0 where it may have other masters to send to
+	Solo    time.Duration // how long a caller that is alone waits for its reply itself, once or twice; 0 if it may have other masters to send to
 	Logger  *slog.Logger
 	Watcher Watcher
 }
@@ -95,22 +94,21 @@ type Watcher interface {
 	Down(State)
 }
 
-// Whole is a master of several servers, each of which has some of the keys. There is a stream to each, a part.
+// Whole is a master of several servers, each with some of the keys. Each server's stream is a part.
 type Whole interface {
-	// Elsewhere takes over a command that a part's server has not executed, because it doesn't have the key, or because the part has
-	// ended. It reports false if that isn't so, or there is nowhere else to send it.
+	// Elsewhere takes over a command that a part's server has not executed, because it doesn't have the key, or because the part has ended. It
+	// reports false if neither is true, or there is nowhere else to send the command.
 	Elsewhere(part *Stream, c *Command) bool
 	// Has reports whether a part's server has the key. The mutex of the parts is held.
 	Has(part *Stream, key string) bool
 }
 
-// NewStream makes the stream of a master and begins to connect. A server that is reached can be used only if
-// the seat admits it.
+// NewStream makes the stream of a master and begins to connect. It uses a server only if the seat admits it.
 func NewStream(m protocol.Master, o Settings, seat *admission.Seat) *Stream {
 	return NewPart(m, o, seat, nil, new(sync.Mutex))
 }
 
-// NewPart is NewStream for a part of a master. All parts have one mutex, because a command may go from one to the other.
+// NewPart is NewStream for a part of a master. All parts share one mutex, because a command may go from one to another.
 func NewPart(m protocol.Master, o Settings, seat *admission.Seat, whole Whole, mu *sync.Mutex) *Stream {
 	s := makeStream(m, o, seat, whole, mu)
 	var ctx context.Context
@@ -155,7 +153,7 @@ func (s *Stream) ConnectTime() time.Duration {
 	return max(time.Second, protocol.ConnectTrips*s.latency.ceiling())
 }
 
-// SendSoon has the queued commands sent soon.
+// SendSoon makes the stream send its queued commands soon.
 func (s *Stream) SendSoon() { Signal(s.work) }
 
 // At returns the stream for a key, which is this one.
@@ -184,7 +182,7 @@ func (s *Stream) MaxTimeout() time.Duration { return s.latency.ceiling() }
 // Advice returns what to do about a master that is too far away for the timeout, or nothing.
 func (s *Stream) Advice() string { return s.latency.advice() }
 
-// Subscribed reports whether the master's wake-ups come, and isDenied whether it has denied them.
+// Subscribed reports whether the master's wake-ups come.
 func (s *Stream) Subscribed() bool { return s.subscribed.Load() }
 
 func (s *Stream) Denied() bool { return s.denied.Load() }
@@ -252,19 +250,19 @@ func (s *Stream) connect(ctx context.Context) (protocol.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	c, err := s.master.Connect(ctx, s.seat)
-	if ctx.Err() == context.DeadlineExceeded && errors.Is(err, context.DeadlineExceeded) { // callers may ask whether it is theirs
+	if ctx.Err() == context.DeadlineExceeded && errors.Is(err, context.DeadlineExceeded) { // callers may ask whether it is their own deadline
 		err = protocol.Unreachable(fmt.Errorf("it can't be connected to, or doesn't answer, within %v", most))
 	}
 	return c, err
 }
 
-// Push queues a command and has it sent. If nothing else is under way the caller sends it itself, which saves
-// a switch of goroutines; it can't block then, as the connection is a socket whose buffers are empty, and the command is short.
+// Push queues a command and makes the stream send it. If nothing else is under way the caller sends it itself, which saves a switch of goroutines. It
+// can't block then: the connection is a socket with empty buffers, and the command is short.
 func (s *Stream) Push(c *Command) {
 	s.mu.Lock()
 	taken, err := s.accept(c)
 	if taken && c.isShort() && s.conn != nil && s.can.Prompt && !s.sending && s.queued() == 1 && len(s.flight) == 0 {
-		passes := c.former != nil // the lock on to another caller, who waits for the reply
+		passes := c.former != nil // it hands the lock to another caller, who waits for the reply
 		if s.flush(); passes {
 			s.solo.sentForOthers()
 		} else {
@@ -279,7 +277,7 @@ func (s *Stream) Push(c *Command) {
 	}
 }
 
-// sentAlone has a caller that is alone read the reply to what it has sent.
+// sentAlone lets a caller that is alone read the reply to its command.
 func (s *Stream) sentAlone() {
 	c := s.conn
 	if c == nil {
@@ -305,9 +303,8 @@ func (s *Stream) Enqueue(c *Command) {
 	s.Decline(c, err)
 }
 
-// accept queues a command, or returns why it doesn't. Acquires are refused while the master is known to be
-// down. Releases are always taken if the master may have something to release; as each belongs to an
-// acquire that was sent, their number is bounded too. Callers hold mu.
+// accept queues a command, or returns why not. Acquires are refused while the master is known to be down. Releases are always taken if the master may
+// have something to release: each belongs to an acquire that was sent, so their number is bounded, too. Callers hold mu.
 func (s *Stream) accept(c *Command) (taken bool, err error) {
 	if err = s.refusal(c.Op); err == nil && c.Op == protocol.OpRelease && c.unneeded() {
 		err = errUnneeded
@@ -327,7 +324,7 @@ func (s *Stream) accept(c *Command) (taken bool, err error) {
 	case c.Op == protocol.OpAcquire:
 		s.acquires++
 	case c.Op == protocol.OpRelease && c.Queue && c.acquire.ticket != nil:
-		c.acquire.ticket.left = true // it may be sent when the call has ended: the release that takes the ticket away has to follow it
+		c.acquire.ticket.left = true // it may be sent after the call has ended: the release that takes the ticket away must follow it
 	}
 	return true, nil
 }
@@ -364,7 +361,7 @@ func (s *Stream) Decline(c *Command, err error) {
 func (s *Stream) refusal(op protocol.Op) error {
 	now := time.Now()
 	silent := s.silence(now)
-	// A server that is slow, or takes no new lock, may renew those that it has: none may be lost because others are refused.
+	// A server that is slow, or takes no new lock, may renew its locks: none may be lost because others are refused.
 	renews := op == protocol.OpExtend && s.conn != nil && s.queued() < maxQueue
 	patient := renews && silent <= s.MaxTTL
 	switch {
@@ -374,7 +371,7 @@ func (s *Stream) refusal(op protocol.Op) error {
 		return nil
 	case silent > s.latency.timeout() && !patient:
 		return fmt.Errorf("%w for %v%s", ErrHung, silent.Round(time.Millisecond), s.latency.advice())
-	case s.conn != nil && (op == protocol.OpForce || op == protocol.OpInspect || op == protocol.OpNames): // also where it takes no locks
+	case s.conn != nil && (op == protocol.OpForce || op == protocol.OpInspect || op == protocol.OpNames): // even if it takes no locks
 		return nil
 	case s.conn == nil && s.downErr != nil, now.Before(s.downUntil) && !renews:
 		return s.downErr
@@ -393,8 +390,8 @@ func (s *Stream) MayHave(ticket *TicketState) bool {
 	return ticket.left || ticket.uncertain
 }
 
-// Withdraw takes this process out of the queue for a key on the master, unless that has named so many keys that it must be lying. A call of
-// it gives back what the master has offered it.
+// Withdraw takes this process out of the queue for a key on the master, unless the master has named so many keys that it must be lying. For a call,
+// it gives back the offered slot.
 func (s *Stream) Withdraw(key, process string, ticket int64) {
 	cmd := protocol.Command{Op: protocol.OpRelease, Key: key, Process: process, Ticket: ticket}
 	if _, call := protocol.CallOf(process); call > 0 {
@@ -408,7 +405,7 @@ func (s *Stream) Withdraw(key, process string, ticket int64) {
 		return
 	}
 	s.Enqueue(c)
-	s.SendSoon() // not push: it might run a memory master's commands here, and through them the caller
+	s.SendSoon() // not Push: it might run a memory master's commands here, and through them the caller
 }
 
 // Usable reports whether acquires are taken now.
@@ -426,9 +423,9 @@ func (s *Stream) silence(now time.Time) time.Duration {
 	return now.Sub(s.flight[0].sentAt)
 }
 
-// Patience returns how long a caller should wait for the reply to a command pushed now: the master's timeout
-// and, while a connection is being made, the rest of the time for that. To a master whose round trips are known, it takes a few of
-// those: one that hangs then keeps nobody for as long as a first connection may take.
+// Patience returns how long a caller should wait for the reply to a command pushed now: the master's timeout and, while a connection is being made,
+// the rest of the time for that. If the master's round trips are known, that time is a few of them: a master that hangs then delays nobody for as
+// long as a first connection may take.
 func (s *Stream) Patience() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -447,7 +444,7 @@ func (s *Stream) Patience() time.Duration {
 type batch struct {
 	commands []*Command
 	cmds     []*protocol.Command
-	fast     []*Command // while it is filled: acquires that are to be its end
+	fast     []*Command // while it is filled: acquires for its end
 	sentAt   time.Time
 	users    int // the goroutine that sends it, and the one that settles it: a reply may come before the send has returned
 }
@@ -486,15 +483,14 @@ func (s *Stream) flush() {
 	}
 	if s.queued() > 0 {
 		s.SendSoon()
-	} else if s.closing && !s.pending() { // all that was left has been dropped
+	} else if s.closing && !s.pending() { // all remaining commands were dropped
 		Signal(s.tend)
 	}
 }
 
-// nextBatch moves the head of the queue into a batch, and of the renewals behind it, leaving out and returning the commands that need not
-// be sent any more. Fast acquires and extends are its end, so that the master takes all of a kind together. What must come after one of
-// them, the release or an extend of the same attempt, is never in the same batch: the release gives up an acquire that is not sent yet, and
-// a renewal. Callers hold mu.
+// nextBatch moves the heads of the queue and of the renewals into a batch, and returns the commands that it drops because nobody needs them. Fast
+// acquires and extends go to its end, so that the master takes all of a kind together. A command that must follow one of them, a release or an extend
+// of the same attempt, never shares its batch: the release gives up an acquire that is not sent yet, and a renewal. Callers hold mu.
 func (s *Stream) nextBatch() (b *batch, dropped []*Command) {
 	if b = s.spare; b == nil {
 		b = &batch{}
@@ -542,7 +538,7 @@ func (s *Stream) nextBatch() (b *batch, dropped []*Command) {
 	return b, dropped
 }
 
-// landed settles the oldest batch in flight: its replies have come or, if broken is set, never will.
+// landed settles the oldest batch in flight: its replies have come or, with broken set, never will.
 func (s *Stream) landed(broken error) {
 	s.mu.Lock()
 	b := s.flight[0]
@@ -580,7 +576,7 @@ const (
 	leastPause = 100 * time.Millisecond // before a failed master is tried again; the pause doubles
 	MostPause  = time.Second            // with each failure, up to this
 
-	memoryGap = 10 * time.Second // a server that says how much memory it uses is asked for that so often
+	memoryGap = 10 * time.Second // how often a server is asked how much memory it uses, if it says so
 
 	hungTime = 30 * time.Second // how long a connection is kept without any reply
 )
@@ -634,7 +630,7 @@ func (s *Stream) unreachable(err error) {
 	s.note(err)
 }
 
-// answer fails the queued commands with err, but not the releases, which wait for the next connection.
+// answer fails the queued commands with err, except releases, which wait for the next connection.
 func (s *Stream) answer(err error) {
 	s.mu.Lock()
 	var kept, answered commands
@@ -673,9 +669,9 @@ func (s *Stream) awaitRetry(ctx context.Context) {
 	}
 }
 
-// serve uses a connection until it ends. next is a connection that already replaces it, if there is one. The
-// error is nil if the connection has worked for a while, so that the next can be made without a pause. A reply alone is no reason for that:
-// a server, or something in between, that ends each connection after one would be connected to without end.
+// serve uses a connection until it ends. next is a connection that already replaces it, if any. The error is nil if the connection has worked for a
+// while, so that the next can be made without a pause. One reply isn't enough for that: a server, or something in between, that ends each connection
+// after one would be connected to without end.
 func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn, err error) {
 	began := time.Now()
 	s.mu.Lock()
@@ -685,7 +681,7 @@ func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn
 		s.usedAt = time.Time{}
 	}
 	s.downUntil, s.downErr = time.Time{}, nil
-	// If it has refused a lock, the next lock will show whether it still does; what kept us from connecting is over.
+	// If it has refused a lock, the next lock will show whether it still does; the trouble with connecting is over.
 	recovered := s.unusable == nil
 	if recovered {
 		s.away = absence{}
@@ -708,7 +704,7 @@ func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn
 
 	s.mu.Lock()
 	s.conn, s.connectingSince = nil, time.Now()
-	s.downErr = s.away.why // of one that has hung nobody waits for the next connection
+	s.downErr = s.away.why // nobody waits for the next connection to a master that has hung
 	s.mu.Unlock()
 	c.Close()
 	close(stop)
@@ -755,7 +751,7 @@ func (s *Stream) read(c protocol.Conn) error {
 	}
 }
 
-// write sends what is queued whenever it is signaled, until stop is closed.
+// write sends queued commands whenever it is signaled, until stop is closed.
 func (s *Stream) write(c protocol.Conn, stop <-chan struct{}) {
 	for {
 		select {
@@ -770,7 +766,7 @@ func (s *Stream) write(c protocol.Conn, stop <-chan struct{}) {
 	}
 }
 
-// flushAll sends what is queued, as far as the window of batches in flight allows. Callers hold mu.
+// flushAll sends queued commands, as far as the window of batches in flight allows. Callers hold mu.
 func (s *Stream) flushAll(c protocol.Conn) {
 	for s.conn == c && !s.sending && s.queued() > 0 && len(s.flight) < min(s.can.Window, s.latency.window()) {
 		s.flush()
@@ -778,8 +774,8 @@ func (s *Stream) flushAll(c protocol.Conn) {
 	}
 }
 
-// watch does what becomes due on a connection until it ends. next is the connection that replaces it: a
-// server that doesn't answer on this one has answered on that.
+// watch does what becomes due on a connection until it ends. next is the connection that replaces it: a server that doesn't answer on this one has
+// answered on the next.
 func (s *Stream) watch(ctx context.Context, c protocol.Conn, broken <-chan error) (next protocol.Conn, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	check := s.newHangCheck(ctx)
@@ -869,8 +865,8 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// settle takes the replies of a batch: it passes them on to the callers, but first puts aside what must be
-// sent again, and the releases that must be repeated.
+// settle takes the replies of a batch: it passes them on to the callers, after it has put aside commands that must be sent again, and releases that
+// must be repeated.
 func (s *Stream) settle(b *batch) {
 	now := time.Now()
 	s.mu.Lock()
@@ -917,8 +913,7 @@ func (s *Stream) settle(b *batch) {
 	}
 }
 
-// DataLost has the master excluded until all leases are over that its server may have forgotten, and greeted
-// anew.
+// DataLost excludes the master until all leases are over that its server may have forgotten, and makes a new connection.
 func (s *Stream) DataLost() {
 	s.seat.DataLost(time.Now())
 	s.reconnect()
@@ -934,15 +929,14 @@ func (s *Stream) reconnect() {
 	}
 }
 
-// verdict returns what the replies say about the master: the error for which it is unusable, or nil if it is
-// usable. known is false if they say nothing either way.
+// verdict returns what the replies say about the master: why it is unusable, or nil. known is false if they say nothing either way.
 func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 	var clock int64
 	var votes, lives bool
 	for _, c := range b.commands {
 		refused := errors.Is(c.Reply.Err, protocol.ErrRefused)
 		switch asks := c.Op == protocol.OpAcquire || c.Op == protocol.OpTrial; {
-		case c.Op == protocol.OpMemory && refused: // locks don't need the right to it
+		case c.Op == protocol.OpMemory && refused: // locks don't need this right
 			lives = true
 		case errors.Is(c.Reply.Err, protocol.ErrUnusable):
 			err = c.Reply.Err
@@ -970,7 +964,7 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 		s.Clock.Observe(clock, b.sentAt, now)
 	}
 	if fault := s.Clock.Fault(b.sentAt); err == nil && fault != nil {
-		// Replies to what was sent before a jump was noticed don't count either.
+		// Replies to commands from before a jump was noticed don't count either.
 		err = fault
 		for _, c := range b.commands {
 			if c.Reply.Err == nil && (c.Op == protocol.OpAcquire || c.Op == protocol.OpExtend) {
@@ -1046,8 +1040,8 @@ func (s *Stream) repeat(answered []*Command) (again []*Command) {
 	return again
 }
 
-// owe schedules the repetition of a release, unless the key will have expired by then. A release that was to
-// leave a ticket is repeated without one, as the caller may have left the queue since. Callers hold mu.
+// owe schedules the repetition of a release, unless the key will have expired by then. A release that was to leave a ticket is repeated without one,
+// because the caller may have left the queue since. Callers hold mu.
 func (s *Stream) owe(release *Command, now time.Time) {
 	until := release.acquire.mayTake.Add(4 * OwedGap)
 	if release.until.After(until) {
@@ -1069,8 +1063,8 @@ func (s *Stream) owe(release *Command, now time.Time) {
 	}
 }
 
-// down has acquires refused for a pause, which doubles while the master keeps failing. It ends by chance up to a quarter earlier, so that the
-// processes that a master has lost don't come back all at once. Callers hold mu.
+// down refuses acquires for a pause, which doubles while the master keeps failing. At random it ends up to a quarter earlier, so that the processes
+// that have lost a master don't all come back at once. Callers hold mu.
 func (s *Stream) down(err error, now time.Time) {
 	s.pause = min(max(2*s.pause, leastPause), MostPause)
 	s.downErr, s.downUntil = err, now.Add(s.pause-rand.N(s.pause/4))
@@ -1080,12 +1074,12 @@ func (s *Stream) down(err error, now time.Time) {
 	}
 }
 
-// note logs and reports each change of whether the master is usable, but not each failure. A master that was
-// down anyway is logged once more if it may have forgotten its locks, or turns out to be slow.
+// note logs and reports each change of whether the master is usable, but not each failure. A master that was down anyway is logged once more if it
+// may have forgotten its locks, or turns out to be slow.
 func (s *Stream) note(err error) {
 	now := time.Now()
 	s.mu.Lock()
-	if err == nil || errors.Is(err, ErrHung) { // one reply in time is not health, nor one that is missing a hang
+	if err == nil || errors.Is(err, ErrHung) { // one reply in time is not health, and one missing reply is no hang
 		slow := s.latency.slow(s.isSlow, s.silence(now), now)
 		if s.isSlow = slow != nil; s.isSlow {
 			err = slow
@@ -1119,8 +1113,7 @@ func (s *Stream) lastReply() time.Time {
 	return s.answeredAt
 }
 
-// probe returns what an idle connection is asked: the time, or, of a server that has refused locks, whether it takes
-// them again. Callers hold mu.
+// probe returns the question for an idle connection: the time, or, if the server has refused locks, whether it takes them again. Callers hold mu.
 func (s *Stream) probe() protocol.Command {
 	if s.unusable != nil {
 		if key := s.trialKey(); key != "" {
@@ -1130,7 +1123,7 @@ func (s *Stream) probe() protocol.Command {
 	return protocol.Command{Op: protocol.OpPing}
 }
 
-// trialKey returns a key that nobody locks and that this server has, or "" if none was found. Callers hold mu.
+// trialKey returns a key on this server that nobody locks, or "" if none was found. Callers hold mu.
 func (s *Stream) trialKey() string {
 	const most = 1 << 16
 	for i := range most {
@@ -1142,15 +1135,15 @@ func (s *Stream) trialKey() string {
 	return ""
 }
 
-// Fails reports whether the server didn't do what it was last asked, or is slow.
+// Fails reports whether the server didn't do its last command, or is slow.
 func (s *Stream) Fails() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.works(time.Now())
 }
 
-// works reports whether the server has done what it was last asked, and is not slow. That it is told to be ill doesn't count: all masters may be told
-// so at once, after a hiccup of the network. Callers hold mu.
+// works reports whether the server has done its last command, and is not slow. Its reported state doesn't count, because after a hiccup of the
+// network all masters may be reported as failed at once. Callers hold mu.
 func (s *Stream) works(now time.Time) bool {
 	return s.conn != nil && s.away.since.IsZero() && s.silence(now) <= s.latency.timeout() && s.slow(now) == nil
 }
@@ -1163,7 +1156,7 @@ func (s *Stream) slow(now time.Time) error {
 	return s.latency.slow(true, s.silence(now), now)
 }
 
-// Away returns since when the master has not done what it was asked, as far as this process knows, and why; the zero time if it has.
+// Away returns since when the master has failed to do what it was asked, and why, as far as this process knows; the zero time if it hasn't.
 func (s *Stream) Away(now time.Time) (since time.Time, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -1177,7 +1170,7 @@ func (s *Stream) Away(now time.Time) (since time.Time, why error) {
 	return since, why
 }
 
-// Leads returns the name by which all processes know the server that votes, and whether it can lead: it answers.
+// Leads returns the name that all processes give the server that votes, and whether it can lead: whether it answers.
 func (s *Stream) Leads() (name string, can bool) {
 	now := time.Now()
 	s.mu.Lock()
@@ -1212,7 +1205,7 @@ func (s *Stream) State() State {
 	return state
 }
 
-// stateWith returns what is known of a master that takes no acquires for this reason, or takes them if that is nil.
+// stateWith returns the state of a master that takes no acquires for this reason, or, with nil, takes them.
 func (s *Stream) stateWith(err error) State {
 	server := s.seat.LastReached()
 	s.mu.Lock()

@@ -1,5 +1,5 @@
-// Package memory is a master in the memory of this process, for a single process and for tests. It is the specification
-// of what the scripts of package redis do.
+// Package memory is a master in the memory of this process, for a single process and for tests. It is the specification of the scripts of package
+// redis.
 package memory
 
 import (
@@ -11,20 +11,19 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Master does what the Redis scripts do. What it keeps is exported for the tests that compare the scripts with it, and
-// for those that break it.
+// Master does what the Redis scripts do. Its content is exported for tests: some compare the scripts with it, some break it.
 type Master struct {
 	Clock  func() time.Time
 	Leases Expiring[string] // tokens, by key
 	Fences Expiring[int64]
-	Beside Expiring[bool]   // fences that are remembered for longer than the leases with which they were given
-	Plain  Expiring[string] // tokens of holders for whose keys nobody has waited: a release that says Alone frees only these
+	Beside Expiring[bool]   // fences that outlive the leases with which they were given
+	Plain  Expiring[string] // tokens of holders whose keys nobody has waited for: a release that says Alone frees only these
 	Queues Expiring[*Queue]
 	Slots  Expiring[Slots] // of keys that several may hold, by key, where this master leads
 	Offers Expiring[Offer] // by the name of the call
-	// Results are what is remembered, by key.
+	// Results are the remembered results, by key.
 	Results Expiring[protocol.Result]
-	Forced  Expiring[string] // by whom OpForce has released the tokens, with their keys
+	Forced  Expiring[string] // who has released the tokens with OpForce, with their keys
 
 	Processes Processes
 
@@ -34,13 +33,13 @@ type Master struct {
 	listeners map[string]func(protocol.WakeUp) // by process
 }
 
-// New returns a master that goes by this clock.
+// New returns a master with this clock.
 func New(name string, clock func() time.Time) *Master {
 	return &Master{Clock: clock, name: name}
 }
 
-// Steady returns a clock that begins with the time of another one, and follows its monotonic reading from then on. So our wall clock can be set,
-// and no master in memory seems to have jumped, or to have been set back, for which it would have no vote.
+// Steady returns a clock that begins with the time of another one, and follows its monotonic reading from then on. So when our wall clock is set, no
+// master in memory seems to have jumped or to be set back, and loses its vote.
 func Steady(now func() time.Time) func() time.Time {
 	began := now()
 	return func() time.Time { return began.Add(now().Sub(began)) }
@@ -51,10 +50,10 @@ func (m *Master) String() string { return "memory://" + m.name }
 // Close does nothing.
 func (m *Master) Close() error { return nil }
 
-// Capabilities are those of what nobody else has.
+// Capabilities says that no other process has this master.
 func (m *Master) Capabilities() protocol.Capabilities { return protocol.Capabilities{Local: true} }
 
-// Connect returns a connection on which each command is answered at once.
+// Connect returns a connection that answers each command at once.
 func (m *Master) Connect(context.Context, protocol.Admission) (protocol.Conn, error) {
 	return protocol.NewImmediate(m.Do), nil
 }
@@ -133,7 +132,7 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 		}
 	}
 	if taken := m.slots(cmd, now)[slot]; !held && !cmd.Offered && !cmd.Fast && taken > now.UnixMicro() && taken <= now.Add(protocol.OfferTime).UnixMicro() {
-		if own, has := m.offered(cmd, now); !has || own != slot { // it is offered to another
+		if own, has := m.offered(cmd, now); !has || own != slot { // the leader offers it to another call
 			held, ends = true, time.UnixMicro(taken)
 		}
 	}
@@ -163,7 +162,7 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 	return reply
 }
 
-// refuse has the command's process wait in line, if it wants to. The leader of several slots offers those that are free.
+// refuse puts the command's process into the line, if it wants to wait. The leader of several slots offers the free ones.
 func (m *Master) refuse(cmd *protocol.Command, reply *protocol.Reply, now time.Time) {
 	leads, asks := cmd.Leads && cmd.Slots > 1, cmd.Process
 	if _, has := m.offered(cmd, now); has && leads && !cmd.Offered {
@@ -189,20 +188,20 @@ func (m *Master) refuse(cmd *protocol.Command, reply *protocol.Reply, now time.T
 	}
 }
 
-// fits reports whether the fence of a key that is free, before and with the grant of a Fast command, needn't outlive the lease.
+// fits reports whether the fence of a free key, before and with the grant of a Fast command, needn't outlive the lease.
 func (m *Master) fits(cmd *protocol.Command, last int64, now time.Time) bool {
 	_, _, beside := m.Beside.Get(cmd.Key, now)
 	return !beside && cmd.TTL >= protocol.FenceTTL+protocol.FenceSlack && protocol.FenceLife(protocol.NextFence(last, cmd.Fence, now.UnixMicro()), now.UnixMicro()) <= cmd.TTL
 }
 
-// renews reports whether the lock has the fence of a Fast command already, and that needn't outlive the lease.
+// renews reports whether the lock has the fence of a Fast command already, which needn't outlive the lease.
 func (m *Master) renews(cmd *protocol.Command, now time.Time) bool {
 	last, _, known := m.Fences.Get(cmd.Key, now)
 	_, _, beside := m.Beside.Get(cmd.Key, now)
 	return known && !beside && last == cmd.Fence && protocol.FenceLife(last, now.UnixMicro()) <= cmd.TTL
 }
 
-// rememberFence remembers the fence of a lock for as long as the lease, and for long enough.
+// rememberFence remembers the fence of a lock as long as the lease, and long enough.
 func (m *Master) rememberFence(cmd *protocol.Command, fence int64, now time.Time) {
 	life := protocol.FenceLife(fence, now.UnixMicro())
 	m.Fences.Set(cmd.Key, fence, now, max(life, cmd.TTL))
@@ -289,7 +288,7 @@ func (m *Master) inspect(cmd *protocol.Command, now time.Time) protocol.Reply {
 	return protocol.Reply{Time: now.UnixMicro(), Answer: seen}
 }
 
-// remember keeps a result, unless there is one with a larger fence, or the same.
+// remember keeps a result, unless there is one with the same fence or a larger one.
 func (m *Master) remember(key string, result *protocol.Result, now time.Time) {
 	if former, _, known := m.Results.Get(key, now); !known || former.Fence < result.Fence {
 		m.Results.Set(key, *result, now, result.Keep)
@@ -310,7 +309,7 @@ func (m *Master) store(cmd *protocol.Command, now time.Time) protocol.Reply {
 	return protocol.Reply{Status: protocol.StatusExpired}
 }
 
-// recall returns the result that is remembered for the command's key.
+// recall returns the remembered result for the command's key.
 func (m *Master) recall(cmd *protocol.Command, now time.Time) protocol.Reply {
 	result, ends, known := m.Results.Get(cmd.Key, now)
 	if !known {
@@ -320,7 +319,7 @@ func (m *Master) recall(cmd *protocol.Command, now time.Time) protocol.Reply {
 	return protocol.Reply{Status: protocol.StatusDone, Answer: &result, Time: now.UnixMicro()}
 }
 
-// free deletes a key that carries this token, and returns what became of it.
+// free deletes a key that carries this token, and returns the status.
 func (m *Master) free(key, token string, now time.Time) protocol.Status {
 	holder, _, held := m.Leases.Get(key, now)
 	switch {

@@ -10,12 +10,12 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Processes is what the master is told with beats.
+// Processes is what processes tell the master with beats.
 type Processes struct {
-	Told map[string]Told // by the processes' IDs
-	Born int64           // since when anything is remembered, in microseconds; 0 before the first
+	Told map[string]Told // the last beat of each process, by its ID
+	Born int64           // since when it remembers anything, in microseconds; 0 before the first beat
 	Mark int64           // the latest time that the clock has shown, in microseconds
-	Lost int64           // Born, once a process has told that it had known the master before; or 0
+	Lost int64           // Born, once a process has told that it knew the master before that; or 0
 }
 
 // Told is what a process has told, and when, in milliseconds.
@@ -26,7 +26,7 @@ type Told struct {
 
 func (t *Told) ends() int64 { return t.At + t.Life.Milliseconds() }
 
-// ahead reports whether the clock was set back since then: from now on, what was told ages.
+// ahead reports whether the clock was set back since then: from now on, the beat ages.
 func (t *Told) ahead(now int64) bool { return t.At-now > 1000 }
 
 // Clone returns a copy, for tests.
@@ -34,7 +34,7 @@ func (p *Processes) Clone() Processes {
 	return Processes{maps.Clone(p.Told), p.Born, p.Mark, p.Lost}
 }
 
-// Past is what a process is told that comes.
+// Past is the answer to a process that starts.
 func (p *Processes) Past() protocol.Past {
 	return protocol.Past{Known: true, Born: p.Born, Lost: p.Lost != 0 && p.Lost == p.Born}
 }
@@ -57,7 +57,7 @@ func (p *Processes) Beat(b *protocol.Beat, us int64) protocol.Reply {
 		return cmp.Or(cmp.Compare(min(1, b.Since), min(1, a.Since)), strings.Compare(a.Kind, b.Kind), cmp.Compare(a.Since, b.Since), strings.Compare(a.ID, b.ID))
 	})
 	var lines []string
-	var last Told // of those that are named
+	var last Told // of the named processes
 	ahead := false
 	for _, t := range all {
 		if named := t.Kind == last.Kind && min(1, t.Since) == min(1, last.Since); !named && t.ID != b.ID && len(lines) < protocol.MaxOthers {
@@ -82,7 +82,7 @@ func (t *Told) line(now int64) string {
 	return fmt.Sprintf("%s %d %d %d %s", t.ID, max(0, now-t.At), t.Number, t.Since, t.About)
 }
 
-// names is the command that finds processes.
+// names is OpNames.
 func (p *Processes) names(ask *protocol.Names, us int64) protocol.Reply {
 	var lines, turns []string
 	for id, t := range p.Told {

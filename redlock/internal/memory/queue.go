@@ -14,16 +14,15 @@ import (
 // Queue is the processes that wait for a key, in the order of their tickets.
 type Queue struct{ Places []Place }
 
-// Place is that of one process in a queue.
+// Place is the place of one process in a queue.
 type Place struct {
 	Process string
 	Ticket  int64
-	Ends    time.Time // when the process isn't believed to wait any more
-	Slots   int       // the place is one for the slots below, or for slot 0 alone
+	Ends    time.Time // when the process no longer counts as waiting
+	Slots   int       // the place is for the slots below this, or for slot 0 alone
 }
 
-// before reports whether the place is before that of another process. Equal tickets are in the order of
-// the names, so that all masters have the same order.
+// before reports whether the place is before another process's. Equal tickets are in the order of the names, so that all masters have the same order.
 func (p Place) before(ticket int64, process string) bool {
 	return cmp.Or(cmp.Compare(p.Ticket, ticket), cmp.Compare(p.Process, process)) < 0
 }
@@ -34,7 +33,7 @@ func (p Place) isCall() bool {
 	return call > 0
 }
 
-// Join gives a process this place, in exchange for the one that it may have.
+// Join gives a process this place, and takes its former one.
 func (q *Queue) Join(p Place) {
 	q.leave(p.Process, math.MaxInt64)
 	at, _ := slices.BinarySearchFunc(q.Places, p, func(a, b Place) int {
@@ -53,8 +52,7 @@ func (q *Queue) has(process string, ticket int64) bool {
 	return slices.ContainsFunc(q.Places, func(p Place) bool { return p.Process == process && p.Ticket >= ticket })
 }
 
-// Oldest returns the first place that is not this process's, and is one for this slot, or nil. It drops those before it, whose time
-// is over.
+// Oldest returns the first place of another process that is for this slot, or nil. It drops the places before it that have ended.
 func (q *Queue) Oldest(but string, slot int, now time.Time) *Place {
 	for skip := 0; skip < len(q.Places); {
 		switch p := &q.Places[skip]; {
@@ -71,7 +69,7 @@ func (q *Queue) Oldest(but string, slot int, now time.Time) *Place {
 	return nil
 }
 
-// elsewhere returns how many may hold the key in the view of the first but this one that waits, or 0.
+// elsewhere returns how many may hold the key in the view of the first other process in line, or 0.
 func (q *Queue) elsewhere(but string, now time.Time) uint16 {
 	for _, p := range q.Places {
 		if p.Process != but && now.Before(p.Ends) {
@@ -103,7 +101,7 @@ func (m *Master) Listen(ctx context.Context, process string, _ time.Duration, re
 	return context.Cause(ctx)
 }
 
-// Subscribe has a process's messages go to a function, or nowhere if that is nil.
+// Subscribe sends a process's messages to a function, or nowhere if it is nil.
 func (m *Master) Subscribe(process string, message func(protocol.WakeUp)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -117,7 +115,7 @@ func (m *Master) Subscribe(process string, message func(protocol.WakeUp)) {
 	}
 }
 
-// publish sends a message to the process of a waiter, and reports whether that is subscribed.
+// publish sends a message to the process of a waiter, and reports whether the process is subscribed.
 func (m *Master) publish(process string, w protocol.WakeUp) bool {
 	process, w.Call = protocol.CallOf(process)
 	m.mu.Lock()
@@ -144,8 +142,7 @@ func (m *Master) Join(cmd *protocol.Command, now time.Time) *Queue {
 	return q
 }
 
-// wake sends the process at this place the message that the key is free, and reports whether that is subscribed. One
-// that isn't any more loses its place.
+// wake tells the process at this place that the key is free, and reports whether it is subscribed. A process that isn't loses its place.
 func (m *Master) wake(key string, q *Queue, p Place) bool {
 	if m.publish(p.Process, protocol.WakeUp{Key: key, Ticket: p.Ticket}) {
 		return true

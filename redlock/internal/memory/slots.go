@@ -9,10 +9,10 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Slots is until when each slot of a key is believed to be taken, or offered to somebody, in microseconds. It says only where to look.
+// Slots says until when each slot of a key is taken, or offered to somebody, in microseconds. It says only where to look.
 type Slots map[int]int64
 
-// Offer is a slot that a call is offered.
+// Offer is a slot that the master offers to a call.
 type Offer struct {
 	Slot  int
 	Until int64 // as in Slots
@@ -25,7 +25,7 @@ func (s Slots) note(slot int, until time.Time) {
 	}
 }
 
-// first returns the slot that is free first, behind so many others, and until when it is taken; -1 if there is none.
+// first returns the slot that is free first, after a number of others, and until when it is taken; -1 if there is none.
 func (s Slots) first(behind int) (slot int, taken int64) {
 	all := make([]int, 0, len(s))
 	for slot := range s {
@@ -44,13 +44,13 @@ func (s Slots) first(behind int) (slot int, taken int64) {
 	return all[behind], s[all[behind]]
 }
 
-// slots returns what is known of the slots of the command's key, which is nothing unless they are being watched.
+// slots returns the known slots of the command's key; none unless they are being watched.
 func (m *Master) slots(cmd *protocol.Command, now time.Time) Slots {
 	slots, _, _ := m.Slots.Get(lineOf(cmd), now)
 	return slots
 }
 
-// offered returns the slot that the command's call is offered.
+// offered returns the slot that is offered to the command's call.
 func (m *Master) offered(cmd *protocol.Command, now time.Time) (slot int, has bool) {
 	offer, _, known := m.Offers.Get(lineOf(cmd)+cmd.Process, now)
 	if !known || offer.Until <= now.UnixMicro() || m.slots(cmd, now)[offer.Slot] != offer.Until {
@@ -59,7 +59,7 @@ func (m *Master) offered(cmd *protocol.Command, now time.Time) (slot int, has bo
 	return offer.Slot, true
 }
 
-// forgo takes the command's call out of the line, and what it is offered from it.
+// forgo takes the command's call out of the line, and its offer back.
 func (m *Master) forgo(cmd *protocol.Command, now time.Time) {
 	if slot, has := m.offered(cmd, now); has {
 		m.slots(cmd, now).note(slot, time.UnixMicro(0))
@@ -78,7 +78,7 @@ func (m *Master) watch(cmd *protocol.Command, now time.Time) {
 		slots = make(Slots)
 	}
 	if _, all := slots[int(cmd.Slots)-1]; !all {
-		m.Plain.Delete(line) // a release is to be noted
+		m.Plain.Delete(line) // a release must be noted
 		for slot := range int(cmd.Slots) {
 			if _, watched := slots[slot]; !watched {
 				slots[slot] = 0
@@ -91,8 +91,8 @@ func (m *Master) watch(cmd *protocol.Command, now time.Time) {
 	m.Slots.Set(line, slots, now, protocol.WatchTime)
 }
 
-// offer offers each slot that is free to the first in line that may have it; behind these, to the call that asks, if there is one. All but
-// that one are woken.
+// offer offers each free slot to the first in line that may have it; after them, to the call that asks, if there is one. It wakes all of them except
+// that one.
 func (m *Master) offer(cmd *protocol.Command, asks string, now time.Time) {
 	line, slots, unanswered := lineOf(cmd), m.slots(cmd, now), asks
 	q, _, waiters := m.Queues.Get(line, now)
@@ -134,7 +134,7 @@ func (m *Master) offer(cmd *protocol.Command, asks string, now time.Time) {
 	}
 }
 
-// wakeFirst wakes the first in line for the only slot, which is free, unless it is a call: that gets an offer. A process doesn't wake itself.
+// wakeFirst wakes the first in line for the only slot, which is free. A call gets an offer instead. A process doesn't wake itself.
 func (m *Master) wakeFirst(cmd *protocol.Command, now time.Time) {
 	q, _, waiters := m.Queues.Get(cmd.Key, now)
 	for waiters {

@@ -21,19 +21,19 @@ var (
 	ErrUnusable = errors.New("takes no locks")
 )
 
-// After these refusals, which are marked as ErrUnusable too, the server may not be the one that was greeted.
+// These refusals, which are marked as ErrUnusable too, may come from another server than the greeted one.
 var (
 	ErrReplica = fmt.Errorf("%w: it is a replica", ErrUnusable)
 	ErrLoading = fmt.Errorf("%w: it is loading data, its own or that of a server whose replica it has become", ErrUnusable)
 )
 
-// ErrUndecided is the reply to a Fast command that must be sent again without that.
+// ErrUndecided is the reply to a Fast command that must be sent again without Fast.
 var ErrUndecided = Mark(Mark(errors.New("undecided"), ErrRefused), ErrNotExecuted)
 
 // ErrBroken says that a connection has ended.
 var ErrBroken = errors.New("the connection broke")
 
-// ErrMalformed says that what came on a connection is no reply, or breaks the limits of one. After it the connection is of no use.
+// ErrMalformed says that bytes on a connection are no reply, or break the limits of one. The connection is of no use after it.
 var ErrMalformed = errors.New("the server's reply is not of Redis's protocol: is this a Redis server?")
 
 // Mark adds a mark to an error without changing its text.

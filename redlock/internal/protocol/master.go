@@ -17,8 +17,8 @@ type Master interface {
 	// Capabilities are always the same.
 	Capabilities() Capabilities
 
-	// Connect makes a connection, for which ctx is the time. A server that may be another one at each connection has to pass the
-	// admission, if there is one: on its error there is no connection.
+	// Connect makes a connection within ctx. A server that may be a different one at each connection must pass the admission, if there is one: on its
+	// error there is no connection.
 	Connect(ctx context.Context, admits Admission) (Conn, error)
 
 	// Listen passes on the messages that the server publishes for this process, on a connection of
@@ -30,10 +30,10 @@ type Master interface {
 	Close() error
 }
 
-// Capabilities are what masters differ in.
+// Capabilities are the differences between masters.
 type Capabilities struct {
 	Local    bool // it is in the memory of this process
-	Shared   bool // other processes may have it too, and it tells each which masters they have
+	Shared   bool // other processes may have it too, and it tells each of them about the others
 	Several  bool // several connections can be made to it: one for results, and one in place of another that hangs
 	Database int  // the number of the server's database
 
@@ -57,17 +57,17 @@ type Conn interface {
 	Close()
 }
 
-// ConnCapabilities are what connections differ in.
+// ConnCapabilities are the differences between connections.
 type ConnCapabilities struct {
 	Window int    // how many sends may wait for their replies
 	Prompt bool   // a short Send doesn't block while nothing else is under way
 	Direct Direct // nil: only the goroutine that receives can read
 }
 
-// Direct has whoever has sent the only command under way read the reply, in place of the goroutine that receives.
+// Direct lets the sender of the only command under way read the reply, in place of the goroutine that receives.
 type Direct interface {
-	// Await blocks until Receive can read the reply without waiting for any of it. It reports false if Interrupt, or the end of
-	// the connection, comes first; what has come of the reply by then stays for Receive.
+	// Await blocks until Receive can read the reply without waiting for any of it. It reports false if Interrupt, or the end of the connection, comes
+	// first; the part of the reply that has come by then stays for Receive.
 	Await() bool
 	// Interrupt ends Await; Resume lets Wait, Await and Receive wait again.
 	Interrupt()
@@ -86,16 +86,16 @@ const ConnectTrips = 8
 // Admission decides whether a server that was just reached may vote.
 type Admission interface {
 	Admit(Server) error
-	KeyOfBeats() string // the key of OpBeat: since when the server remembers processes is asked of it; empty for no question
+	KeyOfBeats() string // the key of OpBeat, under which the server says since when it remembers processes; empty for no question
 }
 
-// Server is what a server says of itself when a connection to it is made.
+// Server is a server's description of itself when a connection to it is made.
 type Server struct {
 	RunID         string
 	Version, Mode string
 	Uptime        time.Duration // by its wall clock, in whole seconds, up to one too high
 	HasUptime     bool
-	Role          string // "master" or "slave", as Redis says it
+	Role          string // "master" or "slave", in Redis's words
 	Memory        Memory
 
 	CertificateUntil time.Time // until when its certificate is valid; zero without TLS
@@ -105,16 +105,16 @@ type Server struct {
 	Sent, Received time.Time // the round trip of the greeting, between which the clock was read
 }
 
-// Past is what a server tells a process that comes of what it may have forgotten.
+// Past is what a server may have forgotten, for a process that starts.
 type Past struct {
-	Known bool  // the server has told; the rest is zero otherwise
+	Known bool  // the server has told; otherwise the rest is zero
 	Born  int64 // since when it remembers processes, on its clock in microseconds; 0 if no process has told it anything
-	Lost  bool  // a process that had known it before has told it so since: it has lost its data
+	Lost  bool  // a process that knew the server before has since told it that it has lost its data
 }
 
-// Doubt returns for how long a server must not vote for a process that meets it for the first time. If its memory is young, it may just have
-// lost its data: until that is settled, as a process that knew the server before tells it that with the next beat. If it has lost its
-// data, until all leases are over that it may have forgotten.
+// Doubt returns how long a server must not vote for a process that meets it for the first time. A server with a young memory may just have lost its
+// data: it waits until that is settled, because a process that knew it before says so with the next beat. A server that has lost its data waits until
+// all leases are over that it may have forgotten.
 func (s Server) Doubt(settled, leases time.Duration) (rest time.Duration, lost bool) {
 	age := time.Duration(min(max(s.Time-s.Past.Born, 0), MaxTime.Microseconds())) * time.Microsecond
 	switch {
@@ -128,7 +128,7 @@ func (s Server) Doubt(settled, leases time.Duration) (rest time.Duration, lost b
 	return max(settled-age, 0), false
 }
 
-// Memory is what a server says of its memory. It is zero if it doesn't.
+// Memory is a server's description of its memory. It is zero if the server gives none.
 type Memory struct {
 	Used   int64  // bytes
 	Max    int64  // bytes; 0 without a limit

@@ -11,8 +11,8 @@ import (
 // Op is what a Command asks of a master.
 type Op uint8
 
-// The operations. Each is one command on the wire. What the operations of a lock are told is in the Command itself; what the others
-// are told is in its Ask, and what they are answered in the Reply's Answer.
+// The operations. Each is one command on the wire. Operations of a lock have their parameters in the Command itself; others have parameters in its
+// Ask, and results in the Reply's Answer.
 const (
 	// OpPing asks for the time: it makes the master connect, and shows a dead connection or a clock that jumped.
 	OpPing Op = iota
@@ -32,8 +32,8 @@ const (
 	// OpForce, with a *Force, is OpRelease by another than the holder: for the TTL, the master answers each OpExtend
 	// of this token with StatusForced.
 	OpForce
-	// OpTrial, with a *Trial, does with keys of its own all that the other operations may do to a master, and leaves nothing. It shows
-	// whether a master takes locks that has refused some.
+	// OpTrial, with a *Trial, does all commands of the other operations on keys of its own, and leaves nothing. It shows whether a master that has
+	// refused locks takes them again.
 	OpTrial
 	// OpNames, with a *Names, asks which processes there are: *Named. The key is that of OpBeat.
 	OpNames
@@ -71,9 +71,8 @@ type Command struct {
 	Queue bool
 	// Alone means that nobody waited when the key was taken, so that OpRelease may try a cheaper way first.
 	Alone bool
-	// Fast has OpAcquire answered with ErrUndecided where more must be looked at than a key that is free, for which nobody waits, and
-	// whose fence needn't be remembered for longer than the lease; and OpExtend where more must be done than to renew the lease of a key
-	// that has the token and the fence already. The master takes, or renews, many such keys at once.
+	// Fast makes OpAcquire fail with ErrUndecided unless the key is free, nobody waits for it, and its fence needn't outlive the lease; and OpExtend
+	// unless it only has to renew the lease of a key that has the token and the fence already. The master takes, or renews, many such keys at once.
 	Fast bool
 	// Slots is how many may hold the key of the line at once, in the view of the process, if that is more than one. Key is then that of
 	// the slot asked for, and Process has a CallName: each call has a place of its own, for all slots below Slots.
@@ -94,7 +93,7 @@ func (c *Command) Result() *Result {
 	return nil
 }
 
-// Ask is what an operation is told that isn't one of a lock. Several masters may be told the same: nobody changes it.
+// Ask is the parameter of an operation that isn't one of a lock. Several masters may share one: nobody changes it.
 type Ask interface{ ask() }
 
 func (*Beat) ask()  {}
@@ -108,16 +107,15 @@ type Beat struct {
 	ID     string        // of the process
 	Number int64         // of the beat: one that comes late doesn't take the place of a later one
 	Life   time.Duration // how long the master remembers it
-	Kind   string        // a word: it suffices to hear of one process of each kind. Of one kind all have one Life
+	Kind   string        // a word: masters name one process of each kind. All processes of a kind have one Life
 	Since  int64         // since when it locks, in microseconds on the masters' clocks; 0 if it is about to, and -1 if it doesn't
 	About  string        // what else it says of itself, for others to read
-	Asks   []string      // the IDs of processes that the master tells of in any case
-	Knew   int64         // since when the master remembers processes, as it has told this one, or 0: if that has changed, it has lost its data
+	Asks   []string      // the IDs of processes that the master must name
+	Knew   int64         // since when the master remembers processes, by its earlier reply, or 0: a change means that it has lost its data
 
-	// Passengers: what masters are told as often, too.
+	// Passengers: other news for the masters, as often.
 
-	// Turns are what the process tells of the keys that it has held, or waited for, for long: a line for each, which begins with the hash
-	// of the key.
+	// Turns has a line for each key that the process has held, or waited for, for long. A line begins with the hash of the key.
 	Turns string
 	// Shown is a time that the master's clock has shown while it was right, in microseconds, or 0. That is known to processes, which have
 	// compared it with other clocks.
@@ -140,8 +138,8 @@ type Names struct {
 	Hash string   // of a key: what they tell of their turns on it; or empty
 }
 
-// Store has a master remember a result, unless there is one with a larger fence. One that is kept for no time has the master forget the
-// one that there is.
+// Store makes a master remember a result, unless there is one with a larger fence. A result with no time to keep makes the master forget the one that
+// there is.
 type Store struct {
 	*Result
 	Anyway bool // also if the key doesn't carry the token, or OpRelease doesn't free it
@@ -150,7 +148,7 @@ type Store struct {
 // MaxResult bounds the bytes of a result.
 const MaxResult = 1 << 20
 
-// Result is what came of the work that was done under a lock.
+// Result is the result of work under a lock.
 type Result struct {
 	Data  string        // empty in an *Inspected
 	Size  int           // the bytes of the data, in an *Inspected
@@ -161,15 +159,15 @@ type Result struct {
 // TryTicket is behind all others: a key for which anybody waits is refused.
 const TryTicket = 1<<53 - 1
 
-// OfferTime is how long the leader of a key's slots keeps one that it has offered to a call. Whoever takes longer has lost its place in line
-// there, and gets that again when it asks.
+// OfferTime is how long the leader of a key's slots keeps a slot for the call that it has offered it to. A call that takes longer loses its place in
+// line there, and gets a place again when it asks.
 const OfferTime = 250 * time.Millisecond
 
 // WatchTime is how long the leader knows which slots are free after a call has been refused. Calls that wait ask more often.
 const WatchTime = 5 * time.Second
 
-// MaxOthers bounds of how many processes a master tells one that doesn't ask for them: one of each kind, and first of the kinds that lock.
-// Normally there is one kind, during a change two.
+// MaxOthers bounds how many processes a master names to a process that doesn't ask for them: one of each kind, locking kinds first. Normally there is
+// one kind, during a change two.
 const MaxOthers = 30
 
 // MaxProcesses bounds how many processes a master tells of.
@@ -191,7 +189,7 @@ func ParseNumber(text string, most int64) (n int64, ok bool) {
 type WakeUp struct {
 	Key    string // the full key; that of a slot which is offered, if it is for a call
 	Ticket int64  // with which the process is queued
-	Call   uint64 // whose place it is, of a key with several holders; else 0
+	Call   uint64 // the call with that place, for a key with several holders; else 0
 }
 
 // Reply is a master's reply to a Command.
@@ -210,7 +208,7 @@ type Reply struct {
 	Err       error  // the master gave no valid reply; Status is StatusNone
 }
 
-// Answer is what an operation answers that isn't one of a lock.
+// Answer is the answer of an operation that isn't one of a lock.
 type Answer interface{ answer() }
 
 func (*Beats) answer()     {}
@@ -222,12 +220,11 @@ func (*Result) answer()    {}
 
 // Beats is what a master tells of other processes.
 type Beats struct {
-	// Lines are separated by newlines: one for another process of each kind, the one that has locked for longest, and for each that was
-	// asked for: its ID, how many milliseconds ago it told of itself, and with which number, since when it locks, what it says about
-	// itself.
+	// Lines are separated by newlines: one for another process of each kind, the one that has locked for longest, and one for each process that was
+	// asked for. A line has its ID, how many milliseconds ago it told of itself, and with which number, since when it locks, and its About.
 	Lines string
 	Mark  int64 // the latest time that the master's clock has shown
-	Born  int64 // since when the master remembers processes: another one means that it has lost its data
+	Born  int64 // since when the master remembers processes: a change means that it has lost its data
 }
 
 // Inspected is what a master has for a key.
@@ -260,10 +257,9 @@ const (
 	StatusDone                   // OpAcquire, OpRecall: a result is remembered. OpStore: this one is, or a later one
 )
 
-// Key returns the name of a lock's key on the masters. The part in braces is the hash tag, by which a Redis
-// Cluster keeps the keys of one lock in one place; it ends at the first closing brace, and an empty one doesn't
-// count. So a key that would begin with it gets an opening brace in front, and so does one that begins with such
-// braces and a closing one: no two have the same name.
+// Key returns the name of a lock's key on the masters. The part in braces is the hash tag, by which a Redis Cluster keeps the keys of one lock in one
+// place. It ends at the first closing brace, and an empty one doesn't count. So a key that begins with a closing brace, or with opening braces and a
+// closing one, gets an opening brace in front: no two keys have the same name.
 func Key(prefix, key string) string {
 	if strings.HasPrefix(strings.TrimLeft(key, "{"), "}") {
 		return prefix + ":{{" + key + "}"
@@ -271,7 +267,7 @@ func Key(prefix, key string) string {
 	return prefix + ":{" + key + "}"
 }
 
-// KeyOf returns the key of which Key has made the name.
+// KeyOf returns the key from a name that Key has made.
 func KeyOf(prefix, name string) string {
 	key := strings.TrimSuffix(strings.TrimPrefix(name, prefix+":{"), "}")
 	if strings.HasPrefix(strings.TrimLeft(key, "{"), "}") {

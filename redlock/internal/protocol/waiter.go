@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// A token, and the name of a process among the waiters, end with so many characters that are made by chance: first
-// those of the process, its ID, and then others.
+// A token, and the name of a process among the waiters, end with this many random characters: first the process's ID, and then others.
 const (
 	IDLen     = 8
 	RandomLen = 26
@@ -67,8 +66,7 @@ func CallName(process string, call uint64) string {
 	return process + "#" + strconv.FormatUint(call, 10)
 }
 
-// CallOf returns the process and the call of a name among the waiters. The call is 0 for a name that is a process's own: that doesn't
-// end so.
+// CallOf returns the process and the call of a name among the waiters. The call is 0 for the name of a process itself, which has no such end.
 func CallOf(name string) (process string, call uint64) {
 	if at := strings.LastIndexByte(name, '#'); at >= 0 {
 		if call, err := strconv.ParseUint(name[at+1:], 10, 64); err == nil {

@@ -17,16 +17,16 @@ const (
 	maxDepth    = 8       // of arrays in arrays
 )
 
-// boundedConn is a connection as go-redis reads it. go-redis makes room for whatever a server announces, and panics where that is too
-// much: so it gets whole values only, which have been received, and no more of them than a greeting has.
+// boundedConn is a connection as go-redis reads it. go-redis allocates whatever a server announces, and panics if that is too much. So it gets only
+// whole values that have been received, and at most the size of a greeting.
 type boundedConn struct {
 	net.Conn
 	in    *bufio.Reader // of the connection
 	room  int64         // how many bytes may still come
-	value []byte        // the last one
-	rest  []byte        // what go-redis hasn't read of it yet
+	value []byte        // the last value
+	rest  []byte        // the part of it that go-redis hasn't read yet
 
-	refused string // the error that the last one is, if it is one
+	refused string // the text of the last value, if it is an error
 }
 
 // bounded returns a connection for go-redis, which reads from in.
@@ -34,11 +34,11 @@ func bounded(raw net.Conn, in *bufio.Reader) net.Conn {
 	return &boundedConn{Conn: raw, in: in, room: maxGreeting}
 }
 
-// lastWordsTime is for reading what has arrived on a connection that is closed.
+// lastWordsTime is the time for reading the rest on a closed connection.
 const lastWordsTime = 100 * time.Millisecond
 
-// Write fails with the reason that the server has given, if it has closed the connection, on which we may still be writing: it has too
-// many, is in protected mode, or doesn't take our certificate, which it tells after the handshake.
+// Write fails with the server's reason if the server has closed the connection, on which we may still be writing: it has too many connections, is in
+// protected mode, or refuses our certificate, which it tells after the handshake.
 func (c *boundedConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	if err == nil {
@@ -77,8 +77,8 @@ func (c *boundedConn) next() error {
 	return nil
 }
 
-// reason returns, for an error of a connection that is closed, with what words the server has refused the command before. go-redis takes
-// the refusal of its first command for that of an old server, and goes on.
+// reason returns, for an error of a closed connection, the server's words when it refused the command before. go-redis takes the refusal of its first
+// command for an old server's, and goes on.
 func (c *boundedConn) reason(err error) error {
 	if c.refused == "" || !isClosed(err) {
 		return err

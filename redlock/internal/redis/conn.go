@@ -43,7 +43,7 @@ func (m *Master) Connect(ctx context.Context, admits protocol.Admission) (protoc
 	return c, nil
 }
 
-// connect makes a connection, and has go-redis authenticate on it, then greet it.
+// connect makes a connection, lets go-redis authenticate on it, and then greets.
 func (m *Master) connect(ctx context.Context, greet func(ctx context.Context, c *conn, ready *time.Time) error) (*conn, error) {
 	c := &conn{scripts: m.scripts}
 	var ready time.Time
@@ -107,8 +107,8 @@ func (c *conn) Close() {
 	_ = c.client.Close()
 }
 
-// isPrompt reports whether bytes are written to a socket, which has room for them when all before them were answered. What
-// another dialer has made, such as a tunnel, may have no room at all.
+// isPrompt reports whether bytes go to a socket, which has room for them when all bytes before them were answered. Connections of other dialers, such
+// as tunnels, may have no room at all.
 func (c *conn) isPrompt() bool {
 	raw := c.raw
 	if secure, ok := raw.(*tls.Conn); ok {
@@ -249,7 +249,7 @@ func (c *conn) appendProcesses(b []byte, key string) []byte {
 	return b
 }
 
-// appendScript appends how a script is called. Its source makes it known; what is sent behind that on this connection comes after it.
+// appendScript appends a call of a script. Its source makes it known to all later commands on this connection.
 func (c *conn) appendScript(b []byte, script protocol.Op) []byte {
 	if c.known[script].Swap(true) {
 		return appendBulk(appendBulk(b, "EVALSHA"), c.scripts[script].hash)
@@ -265,10 +265,10 @@ func together(cmds []*protocol.Command) (n int) {
 	return max(n, 1)
 }
 
-// forced stands for the end of the key by which OpForce marks a token.
+// forced is the end of the key by which OpForce marks a token.
 const forced = ":forced:"
 
-// appendTogether appends commands for several keys as one, which is told the keys with these ends.
+// appendTogether appends commands for several keys as one, whose keys have these ends.
 func (c *conn) appendTogether(b []byte, script protocol.Op, cmds []*protocol.Command, ends ...string) []byte {
 	b = appendArray(b, 4+(len(ends)+2)*len(cmds))
 	b = c.appendScript(b, script)
@@ -333,7 +333,7 @@ func flag(set bool) int64 {
 	return 0
 }
 
-// waitFlags is how the scripts learn of Queue, Leads and Offered.
+// waitFlags encodes Queue, Leads and Offered for the scripts.
 func waitFlags(cmd *protocol.Command) (flags int64) {
 	if cmd.Queue {
 		flags = 1

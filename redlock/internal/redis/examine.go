@@ -22,7 +22,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Examination is what a look at a server finds, for package doctor to judge. What could not be learned is zero.
+// Examination is the result of a look at a server, for package doctor to judge. Unknown facts are zero.
 type Examination struct {
 	protocol.Server                   // what it says of itself, in the greeting
 	Info            map[string]string // all that it says
@@ -51,7 +51,7 @@ type Examination struct {
 	Processes map[string]string // what the processes that lock there have told, by their IDs: see beat.lua
 }
 
-// Refused returns what the server has said, with Err, or nil if it hasn't answered.
+// Refused returns the server's refusal, with Err, or nil if it hasn't answered.
 func (x *Examination) Refused() *Refusal {
 	var refused redis.Error
 	if !errors.As(x.Err, &refused) {
@@ -60,7 +60,7 @@ func (x *Examination) Refused() *Refusal {
 	return &Refusal{Text: refused.Error()}
 }
 
-// RemedyTLS returns why TLS fails or is needed, and what can be done about it, as a Locker says; nothing if the reason is another one.
+// RemedyTLS returns why TLS fails or is needed, and what to do about it, in a Locker's words; nothing if the reason is a different one.
 func (x *Examination) RemedyTLS() (why, advice string) {
 	switch {
 	case x.SpeaksPlain:
@@ -74,10 +74,10 @@ func (x *Examination) RemedyTLS() (why, advice string) {
 // Closed reports whether the server, or something before it, has closed the connection.
 func (x *Examination) Closed() bool { return isClosed(x.Err) }
 
-// Refusal is what the server has said to a command that locks need.
+// Refusal is the server's refusal of a command that locks need.
 type Refusal struct{ Command, Text string }
 
-// Remedy returns why the server takes no locks, and what can be done about it, as a Locker says; nothing if it says nothing.
+// Remedy returns why the server takes no locks, and what to do about it, in a Locker's words; nothing if a Locker has none.
 func (r Refusal) Remedy() (why, advice string) {
 	if known := remedyOf(r.Text); known != nil {
 		return known.why, known.advice
@@ -141,10 +141,10 @@ func (c *Cluster) Examine(ctx context.Context, prefix string, patience time.Dura
 	return all[0]
 }
 
-// newProbe returns a key that nobody else uses, as rules name keys.
+// newProbe returns a key like a rule's, which nobody else uses.
 func newProbe() string { return "doctor:" + strings.ToLower(rand.Text()) }
 
-// probeIn returns one in these slots of a Redis Cluster.
+// probeIn returns such a key in these slots of a Redis Cluster.
 func probeIn(prefix string, has []SlotRange) string {
 	base := newProbe()
 	for i := 0; ; i++ {
@@ -250,7 +250,7 @@ func (x *examiner) dialWith(ctx context.Context, secure *tls.Config) (net.Conn, 
 	return conn, nil
 }
 
-// lookCloser finds out why a server has closed the connection, or doesn't answer to TLS.
+// lookCloser finds out why a server has closed the connection, or doesn't answer over TLS.
 func (x *examiner) lookCloser(ctx context.Context) {
 	secure := x.options.TLSConfig
 	if errors.Is(x.Err, context.DeadlineExceeded) && secure != nil {
@@ -295,7 +295,7 @@ func isClosed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// lastWords are what a server has said before it closed the connection.
+// lastWords are a server's words before it closed the connection.
 type lastWords string
 
 func (w lastWords) Error() string { return string(w) }
@@ -303,7 +303,7 @@ func (w lastWords) Error() string { return string(w) }
 // RedisError makes it an error of Redis.
 func (lastWords) RedisError() {}
 
-// note notes what the server has said to a command, if it has refused it. Other errors are returned.
+// note notes a server's refusal of a command. It returns any other error.
 func (x *examiner) note(command string, err error) error {
 	var refused redis.Error
 	elsewhere := x.Cluster && IsMoved(err) // such as the key with the processes
@@ -379,10 +379,10 @@ func (x *examiner) readProcesses(ctx context.Context, cn *redis.Conn) error {
 	return unlessRefused(err)
 }
 
-// tried are the commands that locks need, each with arguments by which it does nothing to a key that isn't there. ACLs are checked before
-// anything else, so the reply shows whether a user may. Rights are tried rather than asked for: ACL DRYRUN and ACL GETUSER are for
-// administrators, and unknown to older servers. Each is tried by itself, and not by the script of OpTrial, so that all that are missing
-// show at once, whether or not the user may run scripts.
+// tried are the commands that locks need, with arguments by which they do nothing to a missing key. A server checks ACLs first, so the reply shows
+// whether the user has the right. Rights are tried rather than asked for: ACL DRYRUN and ACL GETUSER are for administrators, and unknown to older
+// servers. Each command is tried by itself, and not in the script of OpTrial, so that all missing rights show at once, whether or not the user may
+// run scripts.
 var tried = []string{
 	"exists", "get", "lindex 0", "lpop", "ltrim 0 0", "lset 0 x", "lrem 1 x", "pttl", "pexpire 1000", "zrange 0 0", "zscore x", "zrem x",
 	"hget x", "hdel x",
@@ -418,7 +418,7 @@ func (x *examiner) tryCommands(ctx context.Context, cn *redis.Conn) error {
 	if err := x.exec(ctx, pipe); err != nil {
 		return err
 	}
-	// Who may not access the key makes none.
+	// A user who may not access the key makes none.
 	deletes := !redis.HasErrorPrefix(del.Err(), "NOPERM") || strings.Contains(del.Err().Error(), " to access ")
 	for _, command := range makers {
 		if set.Err() == nil {
@@ -435,7 +435,7 @@ func (x *examiner) tryCommands(ctx context.Context, cn *redis.Conn) error {
 	return x.exec(ctx, pipe)
 }
 
-// exec sends what is to be tried, and notes what was refused.
+// exec sends the commands to try, and notes refusals.
 func (x *examiner) exec(ctx context.Context, pipe redis.Pipeliner) error {
 	cmds, err := pipe.Exec(ctx)
 	for _, cmd := range cmds {
@@ -446,8 +446,8 @@ func (x *examiner) exec(ctx context.Context, pipe redis.Pipeliner) error {
 
 func (x *examiner) channel() string { return x.prefix + ":wake:" + x.probe }
 
-// trySubscribe subscribes on a second connection, as a process does in which something waits. It also shows whether that
-// reaches the same server.
+// trySubscribe subscribes on a second connection, as a process does while its calls wait. It also shows whether that connection reaches the same
+// server.
 func (x *examiner) trySubscribe(ctx context.Context, _ *redis.Conn) error {
 	c, err := x.connect(ctx)
 	if err != nil {

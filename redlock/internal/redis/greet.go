@@ -95,7 +95,7 @@ func askPast(ctx context.Context, pipe redis.Pipeliner, admits protocol.Admissio
 	}
 }
 
-// certifiedUntil returns until when the server's certificate is valid, with those that vouch for it; zero without TLS.
+// certifiedUntil returns until when the server's certificate, and the certificates that vouch for it, are valid; zero without TLS.
 func certifiedUntil(raw net.Conn) (until time.Time) {
 	secure, ok := raw.(*tls.Conn)
 	if !ok {
@@ -115,7 +115,7 @@ func certifiedUntil(raw net.Conn) (until time.Time) {
 	return until
 }
 
-// certificate makes a connection for that alone, and returns until when the certificate is valid.
+// certificate makes a connection to see the certificate, and returns until when it is valid.
 func (m *Master) certificate(ctx context.Context) (until time.Time, err error) {
 	raw, err := m.open(ctx)
 	if err != nil {
@@ -158,8 +158,8 @@ func infoFields(text string) func(yield func(string, string) bool) {
 	}
 }
 
-// connectError says why there is no connection. It wraps nothing: of an error while it connects, go-redis returns
-// what is wrapped alone, and the reason would be lost.
+// connectError says why there is no connection. It wraps nothing: for an error while it connects, go-redis returns only the wrapped error, and the
+// reason would be lost.
 type connectError struct {
 	text  string
 	cause error
@@ -175,8 +175,8 @@ func (e *connectError) Is(target error) bool {
 // As makes errors.As find the cause.
 func (e *connectError) As(target any) bool { return errors.As(e.cause, target) }
 
-// peerTrouble adds to a failed greeting what the peer seems to be, unless it is a Redis server, which gives the
-// reason itself. late is the context's error.
+// peerTrouble adds to a failed greeting a guess about the peer, unless it is a Redis server, which gives the reason itself. late is the context's
+// error.
 func peerTrouble(err, late error, secure bool) error {
 	var dial *net.OpError
 	_, advice := remedyOfTLS(err)
@@ -195,7 +195,7 @@ func peerTrouble(err, late error, secure bool) error {
 	return err
 }
 
-// remedy is why a server takes no locks at all, and what can be done about it, for the errors that begin so.
+// remedy is why a server takes no locks at all, and what to do about it, for errors with this beginning.
 type remedy struct {
 	begins, why, advice string
 	mark                error // ErrUnusable, unless the connection is to be made and greeted anew
@@ -206,7 +206,7 @@ const (
 	asItIs      = "use Redis 6.2 or newer, or Valkey, without renamed commands, and without a proxy before it"
 )
 
-// remedies are all that is advised about refusals, by a Locker and by doctor.
+// remedies are all advice about refusals, from a Locker and from doctor.
 var remedies = []remedy{
 	{begins: "NOAUTH ", why: "it needs a password", advice: "write redis://user:password@ before its address, or set username and password"},
 	{begins: "WRONGPASS ", why: "the user name or the password is wrong, or the user is off", advice: "correct them, or look at the user with ACL GETUSER"},
@@ -269,7 +269,7 @@ func remedyOfTLS(err error) (why, advice string) {
 	return "TLS fails: " + alert, "compare the versions and ciphers of TLS on both sides (tls-protocols in redis.conf)"
 }
 
-// remedyOf returns what is known of an error of a server, or nil.
+// remedyOf returns the remedy for a server's error, or nil.
 func remedyOf(text string) *remedy {
 	i := slices.IndexFunc(remedies, func(r remedy) bool { return strings.HasPrefix(text, r.begins) })
 	if i < 0 {
@@ -278,7 +278,7 @@ func remedyOf(text string) *remedy {
 	return &remedies[i]
 }
 
-// explained adds to a server's error what can be done about it, and marks it if the server takes no locks now.
+// explained adds the remedy to a server's error, and marks the error if the server takes no locks now.
 func explained(err error) error {
 	var refused redis.Error
 	if !errors.As(err, &refused) {

@@ -25,8 +25,8 @@ func serverTime(seconds, micros string) (us int64, ok bool) {
 // maxName bounds the names and tokens in replies.
 const maxName = 4 << 10
 
-// reply reads what the server answered to a command. All numbers and texts are checked here, and nowhere behind it. An error means that
-// it is no reply to this command: then what comes next may be none either.
+// reply reads the server's answer to a command. It checks all numbers and texts, so that nobody must check them later. An error means that this is no
+// reply to this command: then the next bytes may be none either.
 func (v *value) reply(cmd *protocol.Command) (reply protocol.Reply, err error) {
 	within := true // so far all fields are within their limits
 	check := func(n, least, most int64) int64 {
@@ -173,7 +173,7 @@ func (v *value) replyFast(cmds []*protocol.Command) error {
 	return nil
 }
 
-// errLimits is the error of a reply with a number or a text that no server of ours has.
+// errLimits is the error of a reply with a number or a text that our servers never have.
 var errLimits = fmt.Errorf("%w (it has a number or a text that can't be)", protocol.ErrMalformed)
 
 func unexpected(v *value) error {

@@ -1,8 +1,7 @@
 package redis
 
-// This file is all that is own of the part of RESP2, the Redis serialization protocol
-// (https://redis.io/docs/latest/develop/reference/protocol-spec/), that the commands of a lock need. docs/DESIGN.md says why it isn't a
-// library's.
+// This file has all of our own code for RESP2, the Redis serialization protocol (https://redis.io/docs/latest/develop/reference/protocol-spec/), as
+// far as the commands of a lock need it. docs/DESIGN.md says why no library does this.
 
 import (
 	"bufio"
@@ -43,7 +42,7 @@ func appendNumber(b []byte, n int64) []byte {
 	return append(b, '\r', '\n')
 }
 
-// value is one of the protocol, as a server sends it.
+// value is a value of the protocol, as a server sends it.
 type value struct {
 	kind   byte // as in the protocol; '_' for null
 	number int64

@@ -19,17 +19,17 @@ type Attempt struct {
 	Round   // of the acquires, then of the extends that raise the fence, then of the release
 	Start   time.Time
 	TTL     time.Duration
-	Timeout time.Duration // for which masters may take to answer
-	Slot    uint16        // which is asked for
+	Timeout time.Duration // how long masters may take to answer
+	Slot    uint16        // the slot that is asked for
 	Slots   uint16        // how many there are
 	Fence   int64
 	Late    bool // masters have not answered in time
 	Unwoken bool // a master that refused will not wake this process
 
 	ticket    int64          // the caller's, also when the acquire is sent without one
-	offered   bool           // the slot was offered to the call
+	offered   bool           // the leader offered the slot to the call
 	leader    int            // the master that offers slots; -1 if there is none
-	goesOn    bool           // the next one asks for the slot that the leader has offered to this one
+	goesOn    bool           // the next attempt asks for the slot that the leader has offered to this one
 	waits     bool           // a release has left the ticket
 	several   bool           // one of the attempts of a call for several keys: commands are queued for all keys before any is sent
 	acquires  []link.Command // the acquires, by master
@@ -48,22 +48,21 @@ type Ask struct {
 	Key       string
 	TTL       time.Duration
 	Start     time.Time          // the same for all keys of a call
-	Fence     int64              // that is proposed, by the masters' clock
+	Fence     int64              // the proposal, by the masters' clock
 	Process   string             // the name of the process, or of its call, among those that wait on the masters
-	Ticket    int64              // 0 where it isn't known
+	Ticket    int64              // 0 if it isn't known
 	Tickets   []link.TicketState // the call's, by master
-	Queue     bool               // it waits in line where it is refused, and is woken
-	Fast      bool               // nothing says that others want the key
-	Recall    bool               // a result is asked for
+	Queue     bool               // the call waits in line if it is refused, and can be woken
+	Fast      bool               // as far as is known, nobody else wants the key
+	Recall    bool               // the call wants a result
 	Several   bool               // the call has several keys
 	Slots     int
-	Slot      func() (slot uint16, offered bool) // which of several the call is to ask for
-	Former    *Attempt                           // whose lock is handed on, or that was lost
-	TakesOver bool                               // Former is a lost one of the same call: what it has been granted is taken over
+	Slot      func() (slot uint16, offered bool) // the slot, of several, that the call asks for
+	Former    *Attempt                           // its lock is handed on, or it was lost
+	TakesOver bool                               // Former is a lost attempt of the same call: its grants are taken over
 }
 
-// Ask sends an acquire to all masters. With Former each of these commands first releases what that attempt has; the replies to the
-// releases go to its inbox.
+// Ask sends an acquire to all masters. With Former, each command first releases what that attempt has; its inbox gets the replies to the releases.
 func (m *Masters) Ask(ask Ask) *Attempt {
 	former := ask.Former
 	a := &Attempt{
@@ -122,17 +121,17 @@ func (m *Masters) Ask(ask Ask) *Attempt {
 // Token returns the attempt's token.
 func (a *Attempt) Token() string { return a.acquires[0].Token }
 
-// SeveralMark ends the tokens of calls for several keys: what others meet with it may be given back at once.
+// SeveralMark ends the tokens of calls for several keys, which may give the key back at once.
 const SeveralMark = "s"
 
-// SendSoon sends the commands that are queued for the keys of a call for several.
+// SendSoon sends the queued commands for all keys of a call.
 func (a *Attempt) SendSoon() {
 	if a.several {
 		a.masters.SendSoon()
 	}
 }
 
-// push sends a command. For a call for several keys it only queues it: SendSoon sends those for all keys together.
+// push sends a command. In a call for several keys it only queues the command: SendSoon sends the commands for all keys together.
 func (a *Attempt) push(c *link.Command) {
 	if s := a.masters.Streams[c.Master]; a.several {
 		s.Enqueue(c)
@@ -141,16 +140,16 @@ func (a *Attempt) push(c *link.Command) {
 	}
 }
 
-// EnqueueRenewal has the lease renewed, and the lock's fence raised where it is lower, when SendSoon is called for the masters. A master that
-// has lost the key may take it anew until refill.
+// EnqueueRenewal queues a renewal of the lease, which also raises a lower fence to the lock's; SendSoon of the masters sends it. A master that has
+// lost the key may take it anew until refill.
 func (a *Attempt) EnqueueRenewal(refill time.Time, to link.Receiver) {
 	for i, s := range a.masters.Streams {
 		s.Enqueue(a.extension(i, refill, to))
 	}
 }
 
-// extension returns the command that renews the lease on one master and raises the fence stored there to the
-// lock's. A master that has lost the key may take it anew until refill; never if that is zero.
+// extension returns the command that renews the lease on one master and raises its fence to the lock's. A master that has lost the key may take it
+// anew until refill; never if that is zero.
 func (a *Attempt) extension(master int, refill time.Time, to link.Receiver) *link.Command {
 	c := a.acquires[master].Extension(a.Fence, refill, to)
 	raises := a.acquires[master].Counted && a.acquires[master].Reply.Fence != a.Fence // each time, if the master's is larger
@@ -168,8 +167,7 @@ func (a *Attempt) ReleaseForOffer() {
 	a.release(nil, true)
 }
 
-// Free is Release for a lock that is given back, and ConfirmRelease waits for the replies. With a result, a short one, the masters remember
-// that.
+// Free is Release for a lock that is given back; ConfirmRelease waits for the replies. The masters remember the result, a short one, if there is one.
 func (a *Attempt) Free(result *protocol.Result) {
 	a.Replies.expect(protocol.OpRelease, a.masters.Decisive())
 	if result != nil {
@@ -191,7 +189,7 @@ func (a *Attempt) release(to link.Receiver, waiting bool) {
 	}
 }
 
-// EnqueueRelease is Release for a lock that is lost. It is sent when SendSoon is called for the masters.
+// EnqueueRelease is Release for a lost lock. SendSoon of the masters sends it.
 func (a *Attempt) EnqueueRelease() {
 	a.abandoned.Store(true)
 	calls := make([]link.Command, len(a.acquires))
@@ -224,16 +222,16 @@ func (a *Attempt) ReleaseTimeout() (timeout time.Duration) {
 
 // Released is what masters have answered to a release.
 type Released struct {
-	Gone        protocol.Status // StatusNotOwner or StatusExpired, if no quorum can have had the lock until then
+	Gone        protocol.Status // StatusNotOwner or StatusExpired, if no quorum can have had the lock until the release
 	Unconfirmed *Verdict        // nil if a quorum has confirmed the release, or the lock was gone
 	Hung        bool            // Unconfirmed: not all have answered in time
 }
 
 // ConfirmRelease waits for the masters' replies to a release until the result is certain.
 //
-// That a master has no key any more says so only until the end of the lock's validity: a release that was late finds that the lease has ended
-// since. The same is true of one that is repeated because its reply was lost: the first may have freed the key. So nobody hears of repetitions,
-// and a reply that was lost counts as one that might have confirmed the release.
+// A master's reply that the key is gone counts only until the end of the lock's validity: a late release finds that the lease has ended since. The
+// same is true of a repeated release whose first reply was lost: the first may have freed the key. So repetitions don't count, and a lost reply
+// counts as one that might have confirmed the release.
 func (a *Attempt) ConfirmRelease(within *Span, until time.Time) Released {
 	quorum := a.masters.Quorum
 	released, maybe, gone := 0, 0, protocol.StatusNone // maybe: masters that may have had the key until then
@@ -264,9 +262,8 @@ func (a *Attempt) ConfirmRelease(within *Span, until time.Time) Released {
 	return Released{Unconfirmed: &Verdict{Answered: released, Total: len(a.acquires), Failed: failed}, Hung: ending == TimeOver}
 }
 
-// Win counts replies until a quorum has granted and stored the lock's fence, a quorum is out of reach, the
-// timeout has passed, or the caller leaves. It reports whether a quorum has granted; whether that quorum
-// has also stored the fence is Raised's business.
+// Win counts replies until a quorum has granted and stored the lock's fence, a quorum is out of reach, the timeout has passed, or the caller leaves.
+// It reports whether a quorum has granted; Raised reports whether that quorum has also stored the fence.
 func (a *Attempt) Win(ctx context.Context, within *Span) bool {
 	quorum := a.masters.Quorum
 	ending := a.Collect(ctx, a.masters.Closing, within, len(a.acquires), func(c *link.Command, pending int) (done bool) {
@@ -292,7 +289,7 @@ func (a *Attempt) Win(ctx context.Context, within *Span) bool {
 			return certain && a.offered
 		}
 		lost := len(a.granted)+pending < quorum && (len(a.held) == 0 || a.tooFewLive() || a.othersRefuse()) // and it is known why
-		// A result that a single master remembers is met, too, and handed to all that answer in time.
+		// Even a result that a single master remembers counts, and is handed to all masters that answer in time.
 		if a.acquires[0].Recall && pending > 0 {
 			return len(a.done) == 0 && lost
 		}
@@ -309,7 +306,7 @@ func (a *Attempt) Win(ctx context.Context, within *Span) bool {
 	return ending != CallerLeft && len(a.granted) >= quorum && len(a.done) == 0 && (a.offered || !a.leaderRefuses())
 }
 
-// ownLeft reports whether a holder is an attempt or a lock of this process, whose release is still on its way: a release wakes others alone.
+// ownLeft reports whether the holder is an attempt or a lock of this process whose release is still on its way: that release wakes only others.
 func (a *Attempt) ownLeft(holder string) bool {
 	return a.Slots <= 1 && strings.HasPrefix(holder, a.masters.Process)
 }
@@ -324,7 +321,7 @@ func (a *Attempt) MayHaveTicket() bool {
 	return false
 }
 
-// Withdraw takes the ticket of a call that has a slot away from the masters that have refused it: there it would keep others from theirs.
+// Withdraw takes the ticket of a call that has a slot away from the masters that have refused it: there it would keep others from their slots.
 func (a *Attempt) Withdraw() {
 	for i := range a.acquires {
 		if c := &a.acquires[i]; c.Counted && c.Queue && c.Reply.Status == protocol.StatusHeld {

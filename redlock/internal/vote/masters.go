@@ -1,5 +1,5 @@
-// Package vote asks masters for a lock, and counts their votes: from a command for each of them to a verdict. Of the calls that want
-// the lock, and of their order, it knows nothing.
+// Package vote asks masters for a lock, and counts their votes: from a command for each of them to a verdict. It knows nothing of the calls that want
+// the lock, nor of their order.
 package vote
 
 import (
@@ -35,12 +35,12 @@ type Stream interface {
 	Close(grace time.Duration) error
 }
 
-// Masters are those of one process, each with a vote.
+// Masters are the masters of one process, each with a vote.
 type Masters struct {
 	Streams  []Stream
 	Quorum   int           // the majority
 	MaxSkew  time.Duration // of their clocks; 0 where it isn't checked
-	FastFrom time.Duration // the shortest lease of a Fast acquire: a shorter one doesn't remember the fence for long enough
+	FastFrom time.Duration // the shortest lease of a Fast acquire: a shorter lease doesn't remember the fence for long enough
 	Process  string        // the process's ID: its tokens begin with it
 	Closing  <-chan struct{}
 
@@ -61,8 +61,7 @@ func New(n int, process string, maxSkew, fastFrom time.Duration, closing <-chan 
 // n-quorum+1 masters have failed or refused, no quorum is left.
 func (m *Masters) Decisive() int { return min(m.Quorum, len(m.Streams)-m.Quorum+1) }
 
-// Random returns the part of a token, or of a name, that is made by chance: the ID of this process, so that others can
-// find out whose it is, and 90 random bits.
+// Random returns the random part of a token, or of a name: the ID of this process, so that others can find out whose it is, and 90 random bits.
 func (m *Masters) Random() string {
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567" // that of rand.Text
 	var text [protocol.RandomLen]byte
@@ -73,7 +72,7 @@ func (m *Masters) Random() string {
 	return string(text[:])
 }
 
-// SendSoon has all sent that is queued.
+// SendSoon makes all masters' streams send their queued commands.
 func (m *Masters) SendSoon() {
 	for _, s := range m.Streams {
 		s.SendSoon()
@@ -137,9 +136,9 @@ func (m *Masters) Time() (now int64, known bool) {
 	return clocks[len(clocks)/2].Microseconds(), len(clocks) >= m.Quorum
 }
 
-// leader returns the master that offers the slots of a key: of those that answer, the first in an order that is the same for all processes
-// (rendezvous hashing, D. Thaler and C. Ravishankar, 1998), so that keys have different ones. It returns -1 if there is none. Where processes
-// differ on it, two calls may be offered one slot, and the votes decide.
+// leader returns the master that offers the slots of a key: the first that answers, in an order that depends on the key and is the same for all
+// processes (rendezvous hashing, D. Thaler and C. Ravishankar, 1998). It returns -1 if there is none. If processes differ on it, two calls may be
+// offered one slot, and the votes decide.
 func (m *Masters) leader(key string) int {
 	leader, most := -1, uint64(0)
 	for i, s := range m.Streams {
@@ -155,8 +154,8 @@ func (m *Masters) leader(key string) int {
 	return leader
 }
 
-// Absent returns since when too few masters have a vote for a key, by what this process knows without asking them, and which have none. The
-// time is zero if enough have one.
+// Absent returns since when too few masters have a vote for a key, as far as this process knows without asking them, and which have none. The time is
+// zero if enough have one.
 func (m *Masters) Absent(key string) (since time.Time, failed []Failure) {
 	var away []time.Time
 	now := time.Now()
@@ -174,8 +173,7 @@ func (m *Masters) Absent(key string) (since time.Time, failed []Failure) {
 	return away[spare], failed
 }
 
-// GuardsOver returns when so many masters will have passed their restart guards that there is a quorum; 0 if those aren't the reason why there
-// is none.
+// GuardsOver returns when enough masters for a quorum will have passed their restart guards; 0 if the guards aren't why there is no quorum.
 func (m *Masters) GuardsOver(failed []Failure) time.Duration {
 	var guarded []time.Duration
 	for _, f := range failed {

@@ -19,7 +19,7 @@ const (
 	ResultRoom = link.MaxResults
 )
 
-// EnterRoom waits until a result may be stored or read: so much memory they take at most, at once. The caller must call LeaveRoom.
+// EnterRoom waits until a result may be stored or read, which bounds their memory. The caller must call LeaveRoom.
 func (m *Masters) EnterRoom(ctx context.Context) bool {
 	select {
 	case m.room <- struct{}{}:
@@ -40,8 +40,8 @@ func (m *Masters) RefusedResults() uint64 { return m.refused.Load() }
 // laneOf returns the lane for the results of a key on a master.
 func (m *Masters) laneOf(master int, key string) *link.Lane { return m.Streams[master].At(key).Lane }
 
-// Store has the masters remember a long result, on its lane: those that have the attempt's token, and those that are known to have
-// an older result. It returns nil as soon as a quorum remembers it, or a verdict if none can.
+// Store makes masters remember a long result, over their lanes: the masters that have the attempt's token, and those known to have an older result.
+// It returns nil as soon as a quorum remembers it, or a verdict if none can.
 func (a *Attempt) Store(ctx context.Context, result *protocol.Result) *Verdict {
 	stored, _ := a.remembering(result.Fence)
 	r := a.masters.NewRound(protocol.OpStore, 1) // not the attempt's, which is for its release
@@ -72,7 +72,7 @@ func (a *Attempt) Store(ctx context.Context, result *protocol.Result) *Verdict {
 	return &Verdict{Answered: stored, Total: len(a.acquires), Failed: failed}
 }
 
-// storeOn has one master remember a result, on its lane: if it has the attempt's token or, with anyway, whoever has the key there.
+// storeOn makes one master remember a result, over its lane: if it has the attempt's token or, with anyway, whoever has the key there.
 func (a *Attempt) storeOn(master int, result *protocol.Result, anyway bool, to link.Receiver) {
 	c := &a.acquires[master]
 	a.masters.laneOf(master, c.Key).Push(&link.Command{
@@ -82,8 +82,8 @@ func (a *Attempt) storeOn(master int, result *protocol.Result, anyway bool, to l
 	})
 }
 
-// storing gets the replies to a result on its lanes. The release, on the streams, may free a key before the result comes to that master.
-// Once a quorum remembers the result, and so its holder had the lock until then, those masters get it once more, whoever has the key.
+// storing gets the replies to a result on the lanes. The release, on the streams, may free a key before the result comes to that master. Once a
+// quorum remembers the result, its holder had the lock until then, so those masters get the result once more, whoever has the key.
 type storing struct {
 	attempt *Attempt
 	result  *protocol.Result
@@ -113,7 +113,7 @@ func (s *storing) Receive(c *link.Command) {
 	s.to.Receive(c)
 }
 
-// releaseWith is release for a caller that waits no longer, and has the masters remember a short result.
+// releaseWith is release for a caller that waits no longer. It makes the masters remember a short result.
 func (a *Attempt) releaseWith(result *protocol.Result, to link.Receiver) {
 	a.abandoned.Store(true)
 	for i := range a.acquires {
@@ -129,7 +129,7 @@ func (a *Attempt) releaseWith(result *protocol.Result, to link.Receiver) {
 	}
 }
 
-// remembers reports whether a command that was answered has had the master remember its result.
+// remembers reports whether an answered command has made the master remember its result.
 func remembers(c *link.Command) bool {
 	store, ok := c.Ask.(*protocol.Store)
 	switch {
@@ -168,8 +168,7 @@ func (a *Attempt) Recall(ctx context.Context) *protocol.Result {
 	return result
 }
 
-// fetch asks one master after the other for the result with this fence, because results are long, or two if the first takes
-// its time.
+// fetch asks one master after the other for the result with this fence, because results are long; a slow first master doesn't delay the second.
 func (a *Attempt) fetch(ctx context.Context, fence int64) (result *protocol.Result) {
 	var from []*link.Command
 	for _, done := range a.done {
@@ -209,8 +208,8 @@ func (a *Attempt) fetch(ctx context.Context, fence int64) (result *protocol.Resu
 	return result
 }
 
-// spread ends the attempt, and hands a result on to the masters that have answered and don't remember it yet. It reports whether a quorum
-// remembers the result.
+// spread ends the attempt, and hands a result to the masters that have answered and don't remember it yet. It reports whether a quorum remembers the
+// result.
 func (a *Attempt) spread(ctx context.Context, result *protocol.Result) bool {
 	known, lacking := a.remembering(result.Fence)
 	if len(result.Data) > ShortResult {
@@ -243,7 +242,7 @@ func (a *Attempt) spread(ctx context.Context, result *protocol.Result) bool {
 	return known >= a.masters.Quorum
 }
 
-// remembering returns how many masters have answered that they remember the result of this fence, and which others have answered.
+// remembering returns how many masters have answered that they remember the result with this fence, and the other masters that have answered.
 func (a *Attempt) remembering(fence int64) (known int, lacking []int) {
 	for i := range a.acquires {
 		switch c := &a.acquires[i]; {

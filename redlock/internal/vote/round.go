@@ -10,14 +10,14 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Round is the wait of one goroutine for what masters answer to a command: of an attempt for its acquires, of an inspection, of who
-// stores or fetches a result. Several can follow each other, as those of an attempt do.
+// Round is one goroutine's wait for the masters' answers to a command: of an attempt for its acquires, of an inspection, of a store or fetch of a
+// result. Several can follow each other, as in an attempt.
 type Round struct {
 	masters *Masters
 	Replies *Inbox
 }
 
-// NewRound expects the replies to an operation. It wakes its owner when there are so many as it needs, and with each further one.
+// NewRound expects the replies to an operation. It wakes its owner when the needed number has come, and with each further one.
 func (m *Masters) NewRound(op protocol.Op, need int) Round {
 	return Round{m, &Inbox{ready: make(chan struct{}, 1), op: op, need: need, replies: make([]*link.Command, 0, len(m.Streams))}}
 }
@@ -31,8 +31,8 @@ const (
 	CallerLeft               // the caller's context has ended, or the process is closing its masters
 )
 
-// Span is how long masters may take to answer. It passes by steps, each of which counts as no more than that, however late this process notices
-// its end: where a busy machine has kept the process from running, the replies are there, and only to be read.
+// Span is how long masters may take to answer. It passes in steps, each of which counts as no more than its length, however late this process notices
+// its end: if a busy machine has kept the process from running, the replies have come, and only need to be read.
 type Span struct {
 	Rest   time.Duration // behind the step that is under way
 	began  time.Time     // from which those behind it count
@@ -47,7 +47,7 @@ const spanSteps = 8
 // NewSpan returns a span for which nobody else waits.
 func NewSpan(d time.Duration) Span { return Span{Rest: d, step: d / spanSteps} }
 
-// NewSpanOf is NewSpan for a span for which others wait: others is set to when it is over at least, in time since began.
+// NewSpanOf is NewSpan for a span that others wait for: others is set to its earliest end, in time since began.
 func NewSpanOf(d time.Duration, began time.Time, others *atomic.Int64) Span {
 	s := NewSpan(d)
 	s.began, s.behind = began, others
@@ -65,7 +65,7 @@ func (s *Span) begin() time.Time {
 	return s.over
 }
 
-// tell has others know when the span is over, if its rest begins now.
+// tell tells others when the span is over, if its rest begins now.
 func (s *Span) tell(now time.Time) {
 	if s.behind != nil {
 		s.behind.Store(int64(now.Add(s.Rest).Sub(s.began)))
@@ -112,8 +112,8 @@ func (r *Round) Collect(ctx context.Context, closing <-chan struct{}, within *Sp
 	return Answered
 }
 
-// alarm rings an inbox at a time, on a goroutine of its own, which nothing else can hold up. It is used again: one that rings late wakes
-// another owner, who sees that its time isn't over.
+// alarm rings one inbox at a time, on a goroutine of its own, which nothing else can delay. It is reused: a late ring wakes another owner, who sees
+// that its time isn't over.
 type alarm struct {
 	timer *time.Timer
 	rings atomic.Pointer[Inbox]

@@ -74,9 +74,8 @@ func (a *Attempt) MetSeveral() bool {
 	return slices.ContainsFunc(a.held, func(reply protocol.Reply) bool { return strings.HasSuffix(reply.Holder, SeveralMark) })
 }
 
-// othersRefuse reports whether others are the reason why a call gets no lock: it would have no quorum even if all masters that haven't
-// refused it granted, or a quorum has answered, and the leader says that others have all slots. Otherwise the masters that fail are, whoever
-// has the rest.
+// othersRefuse reports whether others are the reason why a call gets no lock: it would have no quorum even if all other masters granted, or a quorum
+// has answered, and the leader says that others have all slots. Otherwise the failed masters are the reason, whoever has the rest.
 func (a *Attempt) othersRefuse() bool {
 	return len(a.acquires)-len(a.held) < a.masters.Quorum || a.leaderRefuses() && a.answered() >= a.masters.Quorum
 }
@@ -84,8 +83,8 @@ func (a *Attempt) othersRefuse() bool {
 // tooFewLive reports whether so many masters failed that no caller at all could have reached a quorum.
 func (a *Attempt) tooFewLive() bool { return len(a.acquires)-len(a.failed) < a.masters.Quorum }
 
-// TooFew reports whether no quorum can be had now, as far as is known, whoever has the key. The replies
-// that have decided a lost attempt may be too few to say so: then it counts whether the other masters are asked at all.
+// TooFew reports whether no quorum can be had now, as far as is known, whoever has the key. The replies to a lost attempt may be too few to say so:
+// then it counts whether the other masters are asked at all.
 func (a *Attempt) TooFew() bool {
 	usable := a.answered()
 	for i, s := range a.masters.Streams {
@@ -96,7 +95,7 @@ func (a *Attempt) TooFew() bool {
 	return usable < a.masters.Quorum
 }
 
-// CanWinBy reports whether an attempt may have a quorum before a time: so few masters are excluded beyond it, by the restart guard or after a
+// CanWinBy reports whether an attempt may have a quorum before a time: few enough masters are excluded beyond it, by the restart guard or after a
 // jump of their clocks.
 func (a *Attempt) CanWinBy(end time.Time) bool {
 	left := len(a.acquires)
@@ -131,7 +130,7 @@ func (a *Attempt) Verdict() Verdict {
 	return a.Lacks()
 }
 
-// Lacks returns the verdict that masters fail.
+// Lacks returns the verdict that too few masters have a vote.
 func (a *Attempt) Lacks() Verdict {
 	return Verdict{Why: NoQuorum, Answered: a.answered(), Total: len(a.acquires), Failed: a.failed}
 }
@@ -154,8 +153,8 @@ func (a *Attempt) refusal() Verdict {
 // leaderPatience is how long a call waits for an offer before it looks whether there is still a leader, and whether that is the same.
 const leaderPatience = time.Second
 
-// Patience returns how long to sleep before asking again if no wake-up comes: until so many of the leases
-// that were met may have ended that a quorum is possible, at most a third of the lease of our own tickets.
+// Patience returns how long to sleep before asking again if no wake-up comes: until enough of the known leases may have ended that a quorum is
+// possible, at most a third of the lease of our own tickets.
 func (a *Attempt) Patience() time.Duration {
 	const early = time.Millisecond // Redis rounds a remaining TTL to whole milliseconds
 	patience := a.TTL / 3
@@ -182,8 +181,8 @@ func (a *Attempt) Offer() uint16 { return a.leaderSays().Offer }
 // LacksLeader reports whether no leader has said that no slot is free.
 func (a *Attempt) LacksLeader() bool { return a.Slots > 1 && !a.leaderRefuses() }
 
-// IsFirst reports whether a lost attempt is for a slot that nobody else should ask for: the release of the one who had it is on its way to
-// the masters that have refused.
+// IsFirst reports whether a lost attempt is for a slot that nobody else should ask for: the former holder's release is on its way to the masters that
+// have refused.
 func (a *Attempt) IsFirst() bool {
 	granted := a.leaderSays().Status == protocol.StatusGranted
 	return a.Slots > 1 && len(a.held) > 0 && !a.tooFewLive() && (granted || a.offered && !a.leaderRefuses())
@@ -203,7 +202,7 @@ func (a *Attempt) Granted() (masters []int) {
 	return masters
 }
 
-// Refusals returns what the masters have said that have refused in favor of others.
+// Refusals returns the replies of the masters that have refused in favor of others.
 func (a *Attempt) Refusals() []protocol.Reply { return a.held }
 
 // Ballot is the reply of one master.
